@@ -1,0 +1,198 @@
+/* common/buf.c - views and growing buffers. */
+#include "common/buf.h"
+
+#include "common/mem.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <strings.h>
+
+#define BUF_MIN_CAP 256
+
+bool str_eq(struct str a, struct str b) {
+    return a.len == b.len && (a.len == 0 || memcmp(a.ptr, b.ptr, a.len) == 0);
+}
+
+bool str_eq_nocase(struct str a, struct str b) {
+    return a.len == b.len && (a.len == 0 || strncasecmp(a.ptr, b.ptr, a.len) == 0);
+}
+
+bool str_starts(struct str s, struct str prefix) {
+    return s.len >= prefix.len && str_eq((struct str){s.ptr, prefix.len}, prefix);
+}
+
+bool str_ends(struct str s, struct str suffix) {
+    return s.len >= suffix.len &&
+           str_eq((struct str){s.ptr + s.len - suffix.len, suffix.len}, suffix);
+}
+
+struct str str_trim(struct str s) {
+    while (s.len && (s.ptr[0] == ' ' || s.ptr[0] == '\t')) {
+        s.ptr++;
+        s.len--;
+    }
+    while (s.len && (s.ptr[s.len - 1] == ' ' || s.ptr[s.len - 1] == '\t')) s.len--;
+    return s;
+}
+
+ptrdiff_t str_find(struct str haystack, struct str needle) {
+    const char *hit;
+
+    if (needle.len == 0) return 0;
+    if (haystack.len < needle.len) return -1;
+    hit = memmem(haystack.ptr, haystack.len, needle.ptr, needle.len);
+    return hit ? hit - haystack.ptr : -1;
+}
+
+enum status str_to_u64(struct str s, uint64_t *out) {
+    uint64_t value = 0;
+
+    if (s.len == 0) return ST_INVALID;
+    for (size_t i = 0; i < s.len; i++) {
+        unsigned digit = (unsigned char)s.ptr[i] - '0';
+
+        if (digit > 9) return ST_INVALID;
+        if (__builtin_mul_overflow(value, 10, &value) ||
+            __builtin_add_overflow(value, digit, &value)) {
+            return ST_INVALID;
+        }
+    }
+    *out = value;
+    return ST_OK;
+}
+
+/* Length of the well-formed sequence at p, 0 when there is none. */
+static size_t utf8_sequence(const unsigned char *p, size_t n) {
+    if (p[0] < 0x80) return 1;
+    if (p[0] < 0xC2) return 0;
+    if (p[0] < 0xE0) return n >= 2 && (p[1] & 0xC0) == 0x80 ? 2 : 0;
+    if (p[0] < 0xF0) {
+        if (n < 3 || (p[1] & 0xC0) != 0x80 || (p[2] & 0xC0) != 0x80) return 0;
+        if (p[0] == 0xE0 && p[1] < 0xA0) return 0;
+        if (p[0] == 0xED && p[1] > 0x9F) return 0;
+        return 3;
+    }
+    if (p[0] > 0xF4 || n < 4) return 0;
+    if ((p[1] & 0xC0) != 0x80 || (p[2] & 0xC0) != 0x80 || (p[3] & 0xC0) != 0x80) return 0;
+    if (p[0] == 0xF0 && p[1] < 0x90) return 0;
+    if (p[0] == 0xF4 && p[1] > 0x8F) return 0;
+    return 4;
+}
+
+bool str_is_utf8(struct str s) {
+    const unsigned char *p = (const unsigned char *)s.ptr;
+    size_t i = 0;
+
+    while (i < s.len) {
+        size_t n = utf8_sequence(p + i, s.len - i);
+
+        if (n == 0) return false;
+        i += n;
+    }
+    return true;
+}
+
+void buf_init(struct buf *b, size_t limit) {
+    memset(b, 0, sizeof(*b));
+    b->limit = limit;
+}
+
+void buf_release(struct buf *b) {
+    mem_free(b->data);
+    buf_init(b, b->limit);
+}
+
+void buf_fini(struct buf *b) {
+    buf_release(b);
+}
+
+void buf_clear(struct buf *b) {
+    b->start = b->end = 0;
+    b->has_failed = false;
+}
+
+char *buf_reserve(struct buf *b, size_t n) {
+    size_t len = buf_len(b), need;
+    char *data;
+
+    if (b->has_failed) return NULL;
+    if (b->cap - b->end >= n && b->data && (!b->limit || len + n <= b->limit)) {
+        return b->data + b->end;
+    }
+    if (n > SIZE_MAX / 4 || (b->limit && len + n > b->limit)) goto fail;
+    if (b->cap - len >= n && b->start >= len) { /* moving is cheap: no overlap, half is free */
+        if (len) memcpy(b->data, b->data + b->start, len);
+        b->start = 0;
+        b->end = len;
+        return b->data + b->end;
+    }
+    need = MAX(len + n, MAX((size_t)BUF_MIN_CAP, b->cap + b->cap / 2));
+    data = mem_try(need);
+    if (!data) goto fail;
+    if (len) memcpy(data, b->data + b->start, len);
+    mem_free(b->data);
+    b->data = data;
+    b->cap = need;
+    b->start = 0;
+    b->end = len;
+    return b->data + b->end;
+fail:
+    b->has_failed = true;
+    return NULL;
+}
+
+void buf_commit(struct buf *b, size_t n) {
+    b->end += n;
+}
+
+void buf_append(struct buf *b, const void *data, size_t n) {
+    char *to;
+
+    if (n == 0) return;
+    to = buf_reserve(b, n);
+    if (!to) return;
+    memcpy(to, data, n);
+    b->end += n;
+}
+
+void buf_append_str(struct buf *b, struct str s) {
+    buf_append(b, s.ptr, s.len);
+}
+
+void buf_append_char(struct buf *b, char c) {
+    buf_append(b, &c, 1);
+}
+
+void buf_appendf(struct buf *b, const char *fmt, ...) {
+    va_list args;
+    char small[256], *to;
+    int n;
+
+    va_start(args, fmt);
+    n = vsnprintf(small, sizeof(small), fmt, args);
+    va_end(args);
+    if (n < 0) return;
+    if ((size_t)n < sizeof(small)) {
+        buf_append(b, small, (size_t)n);
+        return;
+    }
+    to = buf_reserve(b, (size_t)n + 1);
+    if (!to) return;
+    va_start(args, fmt);
+    vsnprintf(to, (size_t)n + 1, fmt, args);
+    va_end(args);
+    b->end += (size_t)n;
+}
+
+void buf_consume(struct buf *b, size_t n) {
+    b->start += n;
+    if (b->start == b->end) b->start = b->end = 0;
+}
+
+char *buf_strdup(const struct buf *b) {
+    return mem_strndup(b->data ? buf_ptr(b) : "", buf_len(b));
+}
+
+enum status buf_status(const struct buf *b) {
+    return b->has_failed ? ST_NOMEM : ST_OK;
+}

@@ -1,0 +1,13 @@
+/* common/clock.h - the only place that reads a clock.
+ *
+ * Modules take `now_us` as an argument and never call these: the loops and threads at the top do,
+ * once per turn. So tests never sleep. */
+#ifndef COMMON_CLOCK_H
+#define COMMON_CLOCK_H
+
+#include "common/base.h"
+
+uint64_t clock_now_us(void);  /* monotonic microseconds; for intervals and timeouts */
+uint64_t clock_wall_us(void); /* microseconds since 1970; for log lines and `created` fields */
+
+#endif

@@ -1,0 +1,75 @@
+/* tests/unit/common/test_buf.c - views and growing buffers. */
+#include "common/buf.h"
+#include "common/mem.h"
+#include "tests/support/cm.h"
+
+static void append_and_consume_keep_order(void **state) {
+    struct buf b;
+
+    (void)state;
+    buf_init(&b, 0);
+    for (int i = 0; i < 1000; i++) {
+        buf_appendf(&b, "%03d,", i);
+        if (i % 3 == 2) buf_consume(&b, 4);
+    }
+    assert_int_equal(buf_len(&b), 4 * (1000 - 333));
+    assert_memory_equal(buf_ptr(&b), "333,", 4);
+    buf_fini(&b);
+}
+
+static void limit_makes_it_failed_and_keeps_what_is_there(void **state) {
+    struct buf b;
+
+    (void)state;
+    buf_init(&b, 10);
+    buf_append(&b, "0123456789", 10);
+    assert_int_equal(buf_status(&b), ST_OK);
+    buf_append_char(&b, 'x');
+    assert_int_equal(buf_status(&b), ST_NOMEM);
+    assert_int_equal(buf_len(&b), 10);
+    buf_fini(&b);
+}
+
+static void refused_memory_makes_it_failed(void **state) {
+    struct buf b;
+
+    (void)state;
+    buf_init(&b, 0);
+    mem_fail_at(1);
+    buf_append(&b, "x", 1);
+    mem_fail_at(0);
+    assert_int_equal(buf_status(&b), ST_NOMEM);
+    buf_fini(&b);
+}
+
+static void numbers_are_strict(void **state) {
+    uint64_t v;
+
+    (void)state;
+    assert_int_equal(str_to_u64(STR("18446744073709551615"), &v), ST_OK);
+    assert_true(v == UINT64_MAX);
+    assert_int_equal(str_to_u64(STR("18446744073709551616"), &v), ST_INVALID);
+    assert_int_equal(str_to_u64(STR("+1"), &v), ST_INVALID);
+    assert_int_equal(str_to_u64(STR(""), &v), ST_INVALID);
+    assert_int_equal(str_to_u64(STR("1 "), &v), ST_INVALID);
+}
+
+static void utf8_is_strict(void **state) {
+    (void)state;
+    assert_true(str_is_utf8(STR("a\xC3\xA9\xE2\x82\xAC\xF0\x9F\x98\x80")));
+    assert_false(str_is_utf8(STR("\xC0\xAF")));
+    assert_false(str_is_utf8(STR("\xED\xA0\x80")));
+    assert_false(str_is_utf8(STR("\xF4\x90\x80\x80")));
+    assert_false(str_is_utf8(STR("\xE2\x82")));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(append_and_consume_keep_order),
+        cmocka_unit_test(limit_makes_it_failed_and_keeps_what_is_there),
+        cmocka_unit_test(refused_memory_makes_it_failed),
+        cmocka_unit_test(numbers_are_strict),
+        cmocka_unit_test(utf8_is_strict),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
