@@ -1,0 +1,60 @@
+/* worker/model/config.h - what config.json and generation_config.json say, typed and checked.
+ *
+ * The two files are read once, every value against a range, and everything that would change the
+ * arithmetic and is not built is refused by naming key and value. Keys that do not matter to
+ * inference are not looked at. Pure, apart from reading the files. */
+#ifndef WORKER_MODEL_CONFIG_H
+#define WORKER_MODEL_CONFIG_H
+
+#include "common/base.h"
+#include "common/buf.h"
+#include "common/status.h"
+#include "kernels/backend.h"
+
+#define CONFIG_MAX_EOS 16
+
+enum rope_type { ROPE_DEFAULT, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN };
+
+struct rope_config {
+    enum rope_type type;
+    double theta;
+    double factor;
+    double low_freq_factor, high_freq_factor; /* llama3 */
+    double original_context;                  /* llama3, yarn */
+    double beta_fast, beta_slow;              /* yarn */
+    double attention_factor;                  /* yarn; 0: by the formula */
+};
+
+/* Sampling defaults of the model's makers, used where a request is silent. */
+struct generation_config {
+    bool has_temperature, has_top_p, has_top_k, has_min_p, has_repetition_penalty;
+    double temperature, top_p, min_p, repetition_penalty;
+    uint32_t top_k;
+};
+
+struct model_config {
+    char architecture[64]; /* "LlamaForCausalLM" */
+    char model_type[32];   /* "llama" */
+    uint32_t n_layers, d_model, n_heads, n_kv_heads, head_dim, d_ff, vocab, max_context;
+    double rms_eps;
+    struct rope_config rope;
+    enum dtype dtype; /* torch_dtype */
+    bool is_tied, attention_bias, mlp_bias;
+    uint32_t sliding_window;    /* 0: none */
+    uint32_t max_window_layers; /* layers below it see everything */
+    uint32_t n_eos;
+    uint32_t eos[CONFIG_MAX_EOS]; /* generation_config.json wins over config.json */
+    bool has_bos;
+    uint32_t bos;
+    struct generation_config generation;
+};
+
+/* Parses the texts of the files; `generation` may be STR_NULL. ST_INVALID for a broken file or a
+ * value out of range, ST_UNSUPPORTED for one we do not build. */
+MUST_USE enum status config_parse(struct model_config *out, struct str config,
+                                  struct str generation, struct error *err);
+
+/* inv_freq[head_dim / 2] and the factor on cos and sin, of these settings. */
+void config_rope_table(const struct model_config *c, float *inv_freq, float *scale);
+
+#endif

@@ -1,0 +1,56 @@
+/* worker/model/model.h - a model folder: what it is, what it needs, and how it gets into a backend.
+ *
+ *      model_open      reads and checks the small files and the tensor headers: milliseconds
+ *      model_geometry  the shape a backend wants; the engine sets types and context
+ *      model_*_bytes   what it will cost, before anything is allocated
+ *      model_load      streams every tensor into a backend, in the order of the layers
+ *
+ * One file per architecture (llama.c, qwen2.c) says which tensors it has under which names; the
+ * rest is common. A pseudo-model without files serves backends that compute nothing. The object is
+ * constant once open, except that model_load advises the system about pages: load from one thread. */
+#ifndef WORKER_MODEL_MODEL_H
+#define WORKER_MODEL_MODEL_H
+
+#include "common/base.h"
+#include "common/status.h"
+#include "kernels/backend.h"
+#include "worker/model/config.h"
+
+struct model;
+
+/* A wrong folder gets a sentence: which file is missing and what a model folder holds. */
+MUST_USE enum status model_open(struct model **out, const char *folder, struct error *err);
+
+/* The pseudo-model: 8B-like geometry, the byte tokenizer's vocabulary, no weights. For backends
+ * with BACKEND_SYNTHETIC. */
+struct model *model_create_synthetic(void);
+void model_close(struct model *m); /* NULL is fine */
+
+bool model_is_synthetic(const struct model *m);
+const char *model_folder(const struct model *m); /* "" for the pseudo-model */
+const char *model_name(const struct model *m);   /* last part of the folder's path */
+const struct model_config *model_config(const struct model *m);
+
+/* Fills *out. Arrays in it belong to the model. weight_dtype and kv_dtype are the checkpoint's;
+ * those and max_context are the engine's to change before model_load. */
+void model_geometry(const struct model *m, struct geometry *out);
+
+/* Bytes of the weights when the device keeps matrices as `matrix_dtype`. */
+uint64_t model_weight_bytes(const struct model *m, enum dtype matrix_dtype);
+
+/* Bytes of K and V of one token, all layers. */
+uint64_t model_kv_bytes_per_token(const struct model *m, enum dtype kv_dtype);
+
+uint64_t model_n_params(const struct model *m);
+
+/* Called now and then during model_load, from the same thread. */
+typedef void (*model_progress_fn)(void *arg, uint64_t done_bytes, uint64_t total_bytes);
+
+/* load_begin, load_tensor for each weight, load_end. On success *out is the backend's model; on
+ * failure it was unloaded. `progress` may be NULL. Reads the whole checkpoint: seconds. */
+MUST_USE enum status model_load(const struct model *m, const struct backend_ops *ops,
+                                struct backend_device *dev, const struct geometry *g,
+                                const struct backend_limits *limits, model_progress_fn progress,
+                                void *arg, struct backend_model **out, struct error *err);
+
+#endif

@@ -1,0 +1,49 @@
+/* worker/model/safetensors.h - one .safetensors file, mapped.
+ *
+ *      [ 8 bytes: n, little endian ][ n bytes: JSON header ][ data ... ]
+ *
+ * The header names each tensor, its type, its shape and its span of the data. A file is hostile
+ * until checked: header size, types, shapes against spans, overflow, order, overlap, gaps and
+ * duplicate names are all verified at open, so a tensor that is found lies inside the mapping.
+ * Pages are read when touched; nothing is copied. The file must not shrink while it is open (no
+ * mapping survives that). Any thread may read; open and close belong to one. */
+#ifndef WORKER_MODEL_SAFETENSORS_H
+#define WORKER_MODEL_SAFETENSORS_H
+
+#include "common/base.h"
+#include "common/buf.h"
+#include "common/status.h"
+#include "kernels/backend.h"
+
+#define SAFETENSORS_MAX_HEADER (100u << 20)
+#define SAFETENSORS_MAX_DIMS   4
+
+struct safetensors;
+
+struct safetensor {
+    struct str name;
+    struct str type_name; /* as written: "BF16" */
+    bool is_usable;       /* `dtype` and `shape` are valid: a type and a rank we compute with */
+    enum dtype dtype;
+    uint32_t n_dims;
+    uint64_t shape[SAFETENSORS_MAX_DIMS];
+    const uint8_t *data;
+    uint64_t n_bytes;
+};
+
+MUST_USE enum status safetensors_open(struct safetensors **out, const char *path,
+                                      struct error *err);
+
+/* The same over bytes that stay the caller's and must outlive it; `name` is for messages. */
+MUST_USE enum status safetensors_parse(struct safetensors **out, const void *data, size_t n,
+                                       const char *name, struct error *err);
+void safetensors_close(struct safetensors *file); /* NULL is fine */
+
+uint32_t safetensors_count(const struct safetensors *file);
+const struct safetensor *safetensors_at(const struct safetensors *file, uint32_t i); /* by name */
+const struct safetensor *safetensors_find(const struct safetensors *file, struct str name);
+
+/* Tells the system that this tensor will not be read again: its pages may go. */
+void safetensors_forget(const struct safetensors *file, const struct safetensor *t);
+
+#endif

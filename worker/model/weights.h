@@ -1,0 +1,28 @@
+/* worker/model/weights.h - all the tensors of a model folder, whatever files they are in.
+ *
+ * A checkpoint is one model.safetensors, or shards named by model.safetensors.index.json. Either
+ * way the rest of the house asks for a tensor by name. The index is only a claim: each shard says
+ * itself what it holds, and a name that two shards hold, or that the index promises and no shard
+ * has, is an error at open. */
+#ifndef WORKER_MODEL_WEIGHTS_H
+#define WORKER_MODEL_WEIGHTS_H
+
+#include "worker/model/safetensors.h"
+
+struct weights;
+
+/* ST_NOT_FOUND with a sentence when the folder holds no safetensors, and what to do when it holds
+ * PyTorch or GGUF files instead. */
+MUST_USE enum status weights_open(struct weights **out, const char *folder, struct error *err);
+void weights_close(struct weights *w); /* NULL is fine */
+
+const struct safetensor *weights_find(const struct weights *w, const char *name);
+void weights_forget(const struct weights *w, const struct safetensor *t);
+
+uint64_t weights_bytes(const struct weights *w); /* of all tensors, as stored */
+
+/* Tensors in all, in name order, to say which of them nobody asked for. */
+uint32_t weights_count(const struct weights *w);
+const struct safetensor *weights_at(const struct weights *w, uint32_t i);
+
+#endif

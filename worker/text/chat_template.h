@@ -1,0 +1,53 @@
+/* worker/text/chat_template.h - messages to the one text a model was trained to continue.
+ *
+ * Templates are Jinja: a model ships its own, a client may send one. Ours is an interpreter of the
+ * part of Jinja that published chat templates use (jinja.h), with limits on steps, output and
+ * recursion, so a template can be hostile. Compiled once, rendered per request.
+ *
+ * A compiled template is constant: any thread may render it, several at a time. */
+#ifndef WORKER_TEXT_CHAT_TEMPLATE_H
+#define WORKER_TEXT_CHAT_TEMPLATE_H
+
+#include "common/base.h"
+#include "common/buf.h"
+#include "common/status.h"
+
+struct json; /* common/json.h: one JSON value */
+
+struct chat_template;
+
+#define CHAT_TEMPLATE_MAX_BYTES (1u << 20)
+
+/* Compiles `source`. ST_INVALID names the line. */
+MUST_USE enum status chat_template_compile(struct chat_template **out, struct str source,
+                                           struct error *err);
+
+/* The template of a model folder: chat_template.jinja, else `chat_template` of
+ * tokenizer_config.json (the one named "default" where there are several). Without either, the
+ * built-in ChatML or Llama-3 one, by which special tokens the folder's tokenizer has, and
+ * *is_fallback is true. bos_token and eos_token come from tokenizer_config.json. */
+MUST_USE enum status chat_template_open(struct chat_template **out, const char *folder,
+                                        bool *is_fallback, struct error *err);
+
+/* A built-in one: "chatml" or "llama3". NULL for any other name. */
+struct chat_template *chat_template_builtin(const char *name);
+void chat_template_destroy(struct chat_template *t); /* NULL is fine */
+
+/* The variables a template sees. */
+struct chat_input {
+    const struct json *messages;  /* array, required */
+    const struct json *tools;     /* array or NULL */
+    const struct json *documents; /* array or NULL */
+    const struct json *kwargs;    /* object: chat_template_kwargs; NULL */
+    bool add_generation_prompt;
+    int64_t now_s; /* for strftime_now; UTC */
+};
+
+/* Appends the text to *out. Content given as a list of text parts is joined first, unless the
+ * template looks at parts itself. ST_INVALID (param "messages") with the template's own sentence
+ * when it calls raise_exception; ST_TOO_LARGE over a limit; ST_INVALID naming the line otherwise. */
+MUST_USE enum status chat_template_render(const struct chat_template *t,
+                                          const struct chat_input *in, struct buf *out,
+                                          struct error *err);
+
+#endif

@@ -1,0 +1,78 @@
+/* worker/text/tokenizer.h - text to token ids and back.
+ *
+ * Loads a Hugging Face tokenizer.json with a byte-level BPE model (GPT-2, Llama-3, Qwen2 and their
+ * descendants), and knows one tokenizer that needs no file: a byte is a token. What a tokenizer.json
+ * asks for and this module lacks is refused by name at load; nothing is approximated in silence.
+ *
+ *      text -> added tokens cut out -> NFC -> added tokens again -> pre-tokens -> bytes -> merges
+ *
+ * Added tokens are found twice because some are written against the text as typed and some against
+ * the normalized text. Whoever may forge a special token decides by TOKENIZE_PLAIN: user text that
+ * spells `<|im_end|>` is otherwise that very token, as in every other engine.
+ *
+ * A tokenizer never changes after it was loaded: any number of threads may use it at once. Encoding
+ * takes O(n log n) for n bytes whatever the text; the caller bounds n (a text thread is the place
+ * for long prompts). */
+#ifndef WORKER_TEXT_TOKENIZER_H
+#define WORKER_TEXT_TOKENIZER_H
+
+#include "common/base.h"
+#include "common/buf.h"
+#include "common/status.h"
+
+struct tokenizer;
+
+/* Token ids that grow. Zero-initialise; free with token_list_fini. */
+struct token_list {
+    uint32_t *ids;
+    size_t n, cap;
+};
+
+void token_list_fini(struct token_list *list);
+MUST_USE enum status token_list_push(struct token_list *list, uint32_t id); /* ST_NOMEM */
+
+/* Reads `folder`/tokenizer.json, and tokenizer_config.json beside it for the bos and eos token.
+ * ST_NOT_FOUND without the file, ST_INVALID when it is broken, ST_UNSUPPORTED when it asks for
+ * something we do not build; the message says which. Takes a second for 150,000 merges. */
+MUST_USE enum status tokenizer_open(struct tokenizer **out, const char *folder, struct error *err);
+
+/* The same from memory; `config` may be STR_NULL. Neither text is needed afterwards. */
+MUST_USE enum status tokenizer_parse(struct tokenizer **out, struct str tokenizer_json,
+                                     struct str config_json, struct error *err);
+
+/* The built-in one: ids 0..255 are bytes, then <|endoftext|> 256, <|im_start|> 257, <|im_end|> 258.
+ * 512 ids in all; the rest stand for nothing and decode to nothing. */
+struct tokenizer *tokenizer_create_bytes(void);
+#define TOKENIZER_BYTES_VOCAB 512
+
+void tokenizer_destroy(struct tokenizer *t); /* NULL is fine */
+
+#define TOKENIZE_SPECIAL 1u /* put bos and eos where the file's post-processor puts them */
+#define TOKENIZE_PLAIN   2u /* special tokens spelled in the text are just text */
+
+/* Appends the ids of `text` to *out. ST_INVALID when the text is not UTF-8, ST_UNSUPPORTED when it
+ * needs a Unicode library that this build lacks, ST_NOMEM. On failure *out is as before. */
+MUST_USE enum status tokenizer_encode(const struct tokenizer *t, struct str text, uint32_t flags,
+                                      struct token_list *out, struct error *err);
+
+/* Appends the bytes of the ids to *out, which need not be valid UTF-8 at either end; ids that
+ * stand for nothing add nothing. For text that a person sees use detokenize.h. */
+void tokenizer_decode(const struct tokenizer *t, const uint32_t *ids, size_t n, bool skip_special,
+                      struct buf *out);
+
+/* One more than the largest id. A model's vocab may be larger (padding), never smaller. */
+uint32_t tokenizer_vocab(const struct tokenizer *t);
+
+/* The bytes an id stands for; empty for an id beyond the vocabulary. Lives as long as `t`. */
+struct str tokenizer_bytes(const struct tokenizer *t, uint32_t id);
+bool tokenizer_is_special(const struct tokenizer *t, uint32_t id);
+bool tokenizer_is_special_text(const struct tokenizer *t, struct str text, uint32_t *id);
+
+/* The id whose bytes are exactly `bytes`: an added token first. False when there is none. */
+bool tokenizer_find(const struct tokenizer *t, struct str bytes, uint32_t *id);
+
+#define TOKEN_NONE 0xFFFFFFFFu
+uint32_t tokenizer_bos(const struct tokenizer *t); /* TOKEN_NONE when the files name none */
+uint32_t tokenizer_eos(const struct tokenizer *t);
+
+#endif
