@@ -1,0 +1,100 @@
+/* common/log.h - structured log lines: an event and its fields.
+ *
+ *      2026-11-20T10:02:23.123Z info worker_ready url=http://127.0.0.1:31000 blocks=512
+ *      {"ts":"2026-11-20T10:02:23.123Z","level":"info","event":"worker_ready","blocks":512}
+ *
+ *      log_event(log, LOG_INFO, "worker_ready", log_z("url", url), log_u64("blocks", n));
+ *
+ * An event's name is a constant in snake_case and public: dashboards match it. Lines are limited
+ * per event and second, those left out are counted and the count is put on the next line of that
+ * event (suppressed=N). One line is one write(2), so lines of threads and processes do not mix.
+ * Never log prompts, completions or keys.
+ *
+ * LIMITS. A line has at most 4 KiB; a value that does not fit is cut and ends in "...". At most 256
+ * event names are limited and counted apart; further ones share an entry.
+ * Any thread. A log of NULL takes everything and writes nothing. */
+#ifndef COMMON_LOG_H
+#define COMMON_LOG_H
+
+#include "common/base.h"
+#include "common/buf.h"
+
+enum log_level { LOG_DEBUG, LOG_INFO, LOG_WARN, LOG_ERROR, LOG_LEVEL_COUNT };
+
+/* For an OPT_ENUM row: "debug", "info", "warn", "error", NULL; and "text", "json", NULL. */
+extern const char *const log_level_names[LOG_LEVEL_COUNT + 1];
+enum log_format { LOG_TEXT, LOG_JSON };
+extern const char *const log_format_names[3];
+
+enum log_field_kind {
+    LOG_FIELD_END,
+    LOG_FIELD_STR,
+    LOG_FIELD_U64,
+    LOG_FIELD_I64,
+    LOG_FIELD_F64,
+    LOG_FIELD_BOOL,
+};
+
+struct log_field {
+    const char *key; /* constant, snake_case */
+    enum log_field_kind kind;
+    union {
+        struct str s;
+        uint64_t u;
+        int64_t i;
+        double f;
+        bool b;
+    };
+};
+
+struct log_config {
+    int fd; /* not closed; 2 for stderr */
+    enum log_level level;
+    enum log_format format;
+    uint32_t max_per_s;         /* lines per event and second; 0: 50 */
+    uint64_t (*wall_us)(void);  /* NULL: clock_wall_us */
+};
+
+struct log;
+
+struct log *log_create(const struct log_config *config);
+void log_destroy(struct log *log); /* first says what is still suppressed; NULL is fine */
+
+void log_set_level(struct log *log, enum log_level level);
+bool log_is_on(const struct log *log, enum log_level level); /* before costly preparations */
+
+#define log_event(log, level, event, ...)                                                          \
+    log_write(log, level, event,                                                                   \
+              (const struct log_field[]){__VA_ARGS__ __VA_OPT__(, ) {.kind = LOG_FIELD_END}})
+
+/* `fields` ends with LOG_FIELD_END. Blocks only as long as write(2) does. */
+void log_write(struct log *log, enum log_level level, const char *event,
+               const struct log_field *fields);
+
+uint64_t log_count(struct log *log, const char *event); /* lines so far, suppressed ones too */
+
+static inline struct log_field log_str(const char *key, struct str s) {
+    return (struct log_field){.key = key, .kind = LOG_FIELD_STR, .s = s};
+}
+
+static inline struct log_field log_z(const char *key, const char *z) {
+    return log_str(key, str_of(z));
+}
+
+static inline struct log_field log_u64(const char *key, uint64_t v) {
+    return (struct log_field){.key = key, .kind = LOG_FIELD_U64, .u = v};
+}
+
+static inline struct log_field log_i64(const char *key, int64_t v) {
+    return (struct log_field){.key = key, .kind = LOG_FIELD_I64, .i = v};
+}
+
+static inline struct log_field log_f64(const char *key, double v) {
+    return (struct log_field){.key = key, .kind = LOG_FIELD_F64, .f = v};
+}
+
+static inline struct log_field log_bool(const char *key, bool v) {
+    return (struct log_field){.key = key, .kind = LOG_FIELD_BOOL, .b = v};
+}
+
+#endif

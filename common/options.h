@@ -1,0 +1,99 @@
+/* common/options.h - the option table: one row drives everything.
+ *
+ * A program describes its options in a constant table of rows and its values in a plain struct; the
+ * row says which field it fills. From the rows come the command line, the environment, the YAML
+ * file, live reload, --help, --version, --dump-config. A value is taken from the first of
+ *
+ *      flag --block-size 32   >   INCIPIT_BLOCK_SIZE=32   >   block-size: 32 in --config   >   default
+ *
+ * Spelling: '_' equals '-'; --name value and --name=value; a bool is --name, --no-name or
+ * --name=false. Every row, its default included, is checked when the program starts.
+ *
+ *      #define FIELD(member) OPTION_FIELD(struct worker_options, member)
+ *      static const struct option_def rows[] = {
+ *          {"block-size", OPT_U32, FIELD(block_size), .def = "16", .min = "1", .max = "128",
+ *           .aliases = "page-size", .group = "Cache", .help = "Tokens per KV block. ..."},
+ *      };
+ *
+ * Every program also gets --config, --help, --version and --dump-config.
+ * Thread: the one that owns the program's options; readers of live fields live on it too. */
+#ifndef COMMON_OPTIONS_H
+#define COMMON_OPTIONS_H
+
+#include "common/base.h"
+#include "common/buf.h"
+#include "common/status.h"
+
+enum option_type {     /* the field's type */
+    OPT_BOOL,          /* bool */
+    OPT_U32,           /* uint32_t */
+    OPT_U64,           /* uint64_t */
+    OPT_BYTES,         /* uint64_t; 64M, 64MiB (1024-based), 64MB (1000-based) */
+    OPT_MS,            /* uint32_t; 250ms, 5s, 2m, 1h; a bare number is milliseconds */
+    OPT_F64,           /* double */
+    OPT_STR,           /* const char *; NULL without a default */
+    OPT_ENUM,          /* an enum (or int): the index in .names */
+    OPT_LIST,          /* struct option_list; repeated, or separated by commas */
+};
+
+struct option_list {
+    const char *const *items;
+    uint32_t n;
+};
+
+struct option_def {
+    const char *name; /* canonical: lower case, hyphens */
+    enum option_type type;
+    size_t offset, size;      /* OPTION_FIELD(struct, member) */
+    const char *def;          /* as a user would write it; NULL: zero, or unset */
+    const char *min, *max;    /* inclusive, same notation; for OPT_LIST the count of items */
+    const char *const *names; /* OPT_ENUM: the choices, NULL-terminated */
+    const char *aliases;      /* other flag names, "dp-size,tp-size"; an OPT_MS alias that ends in
+                               * -secs takes a bare number as seconds */
+    bool is_live;             /* may change on reload */
+    bool is_secret;           /* shown as ***; refused on the command line, where `ps` shows it */
+    bool is_positional;       /* also taken from the bare argument (one row at most) */
+    bool takes_many;          /* OPT_LIST: --name a b c, up to the next flag */
+    bool is_hidden;           /* not in --help */
+    const char *metavar;      /* NULL: from the type */
+    const char *group;        /* heading in --help; NULL: "General" */
+    const char *help;         /* what it is, and what happens when it is raised or lowered */
+};
+
+#define OPTION_FIELD(type, member) offsetof(type, member), sizeof(((type *)0)->member)
+
+struct option_program {
+    const char *name;    /* "incipit-worker" */
+    const char *summary; /* one or two sentences for --help */
+    const char *usage;   /* "[MODEL] [options]" */
+    const struct option_def *defs;
+    size_t n_defs;
+    size_t target_bytes; /* sizeof the struct that the rows fill */
+};
+
+enum option_source { OPTION_DEFAULT, OPTION_FILE, OPTION_ENV, OPTION_FLAG };
+
+struct options; /* where each value came from, and the memory behind strings and lists */
+
+/* Fills *target. With --help, --version or --dump-config it prints to stdout, sets *wants_exit and
+ * returns ST_OK. On failure the message names the option, the value and what is permitted. `argv`
+ * and the file are not referred to afterwards; *target is valid until options_destroy. */
+MUST_USE enum status options_parse(struct options **out, const struct option_program *program,
+                                   void *target, int argc, char *const *argv, bool *wants_exit,
+                                   struct error *err);
+void options_destroy(struct options *o); /* NULL is fine */
+
+/* Reads the --config file again. Options given by flag or environment keep their values. All or
+ * nothing: when the file is wrong, or would change an option that is not live, *target stays as it
+ * is and the message says which. On success *changed lists the names that changed (valid until the
+ * next reload). ST_NOT_FOUND when the program was started without --config. */
+MUST_USE enum status options_reload(struct options *o, struct option_list *changed,
+                                    struct error *err);
+
+/* Where the value of `name` came from; OPTION_DEFAULT for an unknown name. */
+enum option_source options_source(const struct options *o, const char *name);
+
+void options_dump(const struct options *o, struct buf *out); /* as YAML; secrets masked */
+void options_help(const struct option_program *program, uint32_t columns, struct buf *out);
+
+#endif
