@@ -1,0 +1,109 @@
+/* router/load.h - what each worker is busy with, as far as the router knows.
+ *
+ * Three numbers per worker price a request: L, the requests in flight; wait, the prefill seconds
+ * of everything sent that has no first token yet; and the tokens held in KV memory by what is in
+ * flight. All of them move by tickets: a ticket is opened once, told of its first token at most
+ * once, and closed once, and what it added is what it takes away. So the sum of the loads is the
+ * number of open tickets, on every path; load_check() counts.
+ *
+ *     load_open ──▶ pending ──load_first_token──▶ running ──load_close──▶ gone
+ *                      └──────────────────────load_close──────────────────▶
+ *
+ * A worker is a candidate iff its set of reasons against it is empty; nothing else records that.
+ * Time is an argument; no lock, no allocation after creation. Owner: one `struct routing`. */
+#ifndef ROUTER_LOAD_H
+#define ROUTER_LOAD_H
+
+#include "common/base.h"
+#include "common/list.h"
+#include "router/worker_mask.h"
+
+/* Why a worker may not be picked. Bits: several hold at once. */
+enum worker_reason {
+    WORKER_ABSENT = 1 << 0,    /* never announced, or removed */
+    WORKER_STARTING = 1 << 1,  /* announced, not yet seen healthy */
+    WORKER_DRAINING = 1 << 2,  /* finishes what it has */
+    WORKER_UNHEALTHY = 1 << 3, /* probes fail */
+    WORKER_EJECTED = 1 << 4,   /* requests fail: the breaker is open */
+    WORKER_DISABLED = 1 << 5,  /* an operator said so */
+};
+
+/* What a worker says of itself in /server_info. Zero means unknown, and a default is taken. */
+struct worker_spec {
+    uint64_t identity;           /* hash of its URL: the same on every replica and restart */
+    uint64_t generation;         /* hash of its generation; a change means that its cache is gone */
+    uint32_t block_size;         /* tokens per KV block; default 16 */
+    uint64_t n_blocks;           /* KV blocks; default: a high guess, shrunk by feedback */
+    double prefill_tokens_per_s; /* default 10,000 */
+    double attn_context;         /* context at which attention costs as much as the rest; 30,000 */
+    uint32_t max_in_flight;      /* admission limit of this worker; 0: none */
+};
+
+/* Read freely; changed only by the functions below. */
+struct load_worker {
+    struct worker_spec spec;      /* defaults filled in */
+    uint32_t reasons;             /* enum worker_reason bits; 0: may be picked */
+    uint32_t in_flight;           /* open tickets: L(w) */
+    uint32_t n_pending;           /* of those, without a first token */
+    struct list pending;          /* their tickets, in order of sending */
+    double pending_work_s;        /* sum of their predicted prefill seconds */
+    uint64_t service_began_us;    /* when the head of `pending` got the prefill to itself */
+    double resident_tokens;       /* KV tokens that the open tickets are expected to fill */
+    uint64_t capacity_tokens;     /* block_size x n_blocks */
+    uint64_t n_sent, n_first, n_closed; /* since creation */
+};
+
+/* One request on one worker. Embedded in the caller's ticket, which must outlive it. */
+struct load_ticket {
+    struct list link;       /* on its worker's `pending` */
+    uint32_t worker;
+    bool is_open, is_pending;
+    double work_s;          /* predicted prefill seconds */
+    double resident_tokens; /* what it added */
+    uint64_t sent_us, first_us;
+};
+
+struct load {
+    struct load_worker *workers; /* by id */
+    uint32_t n_workers;          /* ids are below this */
+    uint32_t n_words;            /* words of a mask that can hold them */
+    uint32_t n_open;             /* open tickets of all workers */
+    struct worker_mask eligible; /* workers with no reason against them */
+    double mean_output_tokens;   /* running means over ended requests */
+    double mean_decode_s;        /* first token to end */
+};
+
+void load_init(struct load *l, uint32_t n_workers);
+void load_fini(struct load *l);
+
+/* Announces a worker or changes what is known of it; clears WORKER_ABSENT only. */
+void load_worker_up(struct load *l, uint32_t w, const struct worker_spec *spec);
+
+/* The worker is gone. Its open tickets stay counted until each is closed. */
+void load_worker_down(struct load *l, uint32_t w);
+
+void load_set_reason(struct load *l, uint32_t w, uint32_t reasons, bool is_set);
+
+/* Seconds to prefill tokens [cached, total) of one prompt on `w`: linear plus attention. */
+double load_prefill_s(const struct load_worker *w, double cached_tokens, double total_tokens);
+
+/* Seconds until what was sent to `w` before now has its first token. */
+double load_wait_s(const struct load_worker *w, uint64_t now_us);
+
+/* Seconds until `need_tokens` more fit into the KV memory of `w`: 0 while they fit. */
+double load_memory_wait_s(const struct load *l, const struct load_worker *w, double need_tokens);
+
+/* Drops from `mask` the workers at their admission limit or above max_factor x the mean in flight
+ * of the mask + floor, unless that would drop all of them. max_factor 0: no such threshold. */
+void load_drop_overloaded(const struct load *l, uint64_t *mask, double max_factor, double floor);
+
+void load_open(struct load *l, struct load_ticket *t, uint32_t w, double work_s, double new_tokens,
+               uint64_t now_us);
+void load_first_token(struct load *l, struct load_ticket *t, uint64_t now_us); /* again: no effect */
+/* output_tokens teaches the means unless the request was aborted. Closing twice is a bug. */
+void load_close(struct load *l, struct load_ticket *t, double output_tokens, bool is_aborted,
+                uint64_t now_us);
+
+void load_check(const struct load *l); /* asserts every invariant above */
+
+#endif

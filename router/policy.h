@@ -1,0 +1,83 @@
+/* router/policy.h - how a worker is chosen: one vtable, one file per policy in policy/.
+ *
+ * A policy sees a request (the hash chain of its prompt, its size, its session), the load table,
+ * and the set of workers it may choose from: those eligible, not excluded by a retry, and below
+ * their limits. It answers with one of them. It is told what became of each request, and keeps
+ * whatever state it likes; index and load are kept for it by `routing`. A policy never sees a
+ * clock, a socket or a lock, and allocates only in create. */
+#ifndef ROUTER_POLICY_H
+#define ROUTER_POLICY_H
+
+#include "common/base.h"
+#include "common/buf.h"
+#include "router/load.h"
+
+struct route_request {
+    const uint64_t *chain;      /* block hashes of the prompt, first to last (prompt_hash.h) */
+    uint32_t n_blocks;
+    uint64_t prompt_bytes;      /* length of the hashed prompt, beyond the chain's limit too */
+    uint32_t max_output_tokens; /* what the client allows; 0: unknown */
+    uint64_t session_key;       /* hash of a session header or key; 0: none */
+    uint64_t now_us;
+    const uint32_t *exclude;    /* workers already tried for this request */
+    uint32_t n_exclude;
+};
+
+/* What a policy may look at for one choice. Masks have load->n_words words. */
+struct policy_view {
+    const struct load *load;
+    const uint64_t *candidates;     /* never empty */
+    const uint32_t *matched_blocks; /* by worker id, for candidates; NULL unless uses_index */
+    uint32_t n_shared_blocks;       /* leading blocks that more than half of the workers hold */
+    double prompt_tokens;           /* predicted */
+    double tokens_per_block;
+};
+
+struct policy_options {
+    double beta;            /* what a second of new prefill costs those who come after */
+    double kappa;           /* and each request decoding meanwhile */
+    double delta_s;         /* what one more request in the batch costs */
+    double max_load_factor; /* above this x mean in flight + floor: not a candidate; 0: off */
+    double load_floor;
+};
+
+/* One worker's terms in a decision, for people. Policies without costs fill what they have. */
+struct policy_term {
+    uint32_t worker;
+    uint32_t in_flight;
+    double matched_tokens, wait_s, memory_s, prefill_s, cost_s;
+    bool is_candidate;
+};
+
+struct policy_ops {
+    const char *name;
+    bool uses_index;       /* wants matched_blocks */
+    void *(*create)(const struct policy_options *options, uint32_t n_workers);
+    void (*destroy)(void *self);
+
+    /* A member of view->candidates. */
+    uint32_t (*pick)(void *self, const struct route_request *rq, const struct policy_view *view);
+
+    /* The terms of worker w, for a dry run: changes nothing. NULL: in_flight is all there is. */
+    void (*explain)(const void *self, const struct route_request *rq,
+                    const struct policy_view *view, uint32_t w, struct policy_term *term);
+
+    /* News. Any may be NULL. */
+    void (*sent)(void *self, const struct route_request *rq, uint32_t w);
+    void (*first_token)(void *self, uint32_t w);
+    void (*ended)(void *self, uint32_t w, bool is_aborted);
+    void (*worker_up)(void *self, uint32_t w, const struct worker_spec *spec);
+    void (*worker_down)(void *self, uint32_t w);
+};
+
+void policy_options_default(struct policy_options *options);
+
+/* By name ("prefix", "round_robin", "least_load"), or NULL. */
+const struct policy_ops *policy_find(struct str name);
+
+/* The i-th name, NULL after the last: for --help and error messages. */
+const char *policy_name_at(uint32_t i);
+
+extern const struct policy_ops policy_prefix, policy_round_robin, policy_least_load;
+
+#endif

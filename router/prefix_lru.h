@@ -1,0 +1,53 @@
+/* router/prefix_lru.h - what each worker's cache has by now forgotten: a simulated LRU per worker.
+ *
+ * The engine behind each worker keeps computed blocks until it needs their memory, coldest first.
+ * We keep the same books. An entry is one block on one worker:
+ *
+ *     sent        pinned, not computed: counts for matching, not against the capacity
+ *     first token pinned, computed:     counts against the capacity, cannot be evicted
+ *     ended       unpinned, computed:   on the worker's list, oldest first, last block before the
+ *                                       first one so that the deepest goes first
+ *     aborted before the first token:   what was never computed is removed
+ *
+ * Invariant: an entry is on its worker's list iff it is computed and unpinned, exists iff it is
+ * computed or pinned, and every named entry is in the prefix index and the other way round.
+ * Output is kept as anonymous runs of blocks: they take room and age, and match nothing.
+ * One pool for all workers, sized once; when it is full the worker's own coldest entry is
+ * reused, or else another worker's; when all is pinned, the block is not recorded. Thread: the
+ * owner's; no allocation after creation. */
+#ifndef ROUTER_PREFIX_LRU_H
+#define ROUTER_PREFIX_LRU_H
+
+#include "common/base.h"
+#include "router/prefix_index.h"
+
+struct prefix_lru;
+
+/* NULL when memory is refused. `index` must outlive it; only the LRU writes to it from now on. */
+struct prefix_lru *prefix_lru_create(struct prefix_index *index, uint32_t n_entries,
+                                     uint32_t n_workers) MUST_USE;
+void prefix_lru_destroy(struct prefix_lru *l);
+uint64_t prefix_lru_bytes(uint32_t n_entries, uint32_t n_workers);
+
+/* Blocks that worker w can hold; evicts what is above. */
+void prefix_lru_set_capacity(struct prefix_lru *l, uint32_t w, uint64_t n_blocks);
+
+/* The four events of a request, with the same chain each time. */
+void prefix_lru_sent(struct prefix_lru *l, uint32_t w, const uint64_t *chain, uint32_t n);
+void prefix_lru_first_token(struct prefix_lru *l, uint32_t w, const uint64_t *chain, uint32_t n);
+void prefix_lru_ended(struct prefix_lru *l, uint32_t w, const uint64_t *chain, uint32_t n,
+                      uint32_t n_output_blocks);
+void prefix_lru_aborted(struct prefix_lru *l, uint32_t w, const uint64_t *chain, uint32_t n);
+
+/* The worker's cache is gone: every entry of it, pinned or not. Requests that were open on it
+ * must not be reported afterwards. */
+void prefix_lru_drop_worker(struct prefix_lru *l, uint32_t w);
+
+uint64_t prefix_lru_n_held(const struct prefix_lru *l, uint32_t w); /* computed blocks, output too */
+bool prefix_lru_is_full(const struct prefix_lru *l, uint32_t w);    /* at its capacity */
+uint64_t prefix_lru_n_entries(const struct prefix_lru *l);
+uint64_t prefix_lru_n_refused(const struct prefix_lru *l);
+
+void prefix_lru_check(const struct prefix_lru *l); /* asserts the invariants; O(size) */
+
+#endif

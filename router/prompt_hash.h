@@ -1,0 +1,32 @@
+/* router/prompt_hash.h - the hash chain of a prompt's opening bytes.
+ *
+ *     seed = H(cache salt, model, adapter, tools, tenant)
+ *     h_0  = XXH3(block_0, seed)     h_i = XXH3(block_i, h_(i-1))     blocks of block_bytes
+ *
+ * so that h_i names the whole opening up to block i, in its scope: equal h_i means equal bytes
+ * from the start. The bytes are the raw JSON of the prompt; roles and tool calls are among them.
+ * A last block shorter than block_bytes is hashed as it is. What lies beyond max_blocks is not
+ * hashed: the router does not tell such prompts apart. Pure; any thread. */
+#ifndef ROUTER_PROMPT_HASH_H
+#define ROUTER_PROMPT_HASH_H
+
+#include "common/base.h"
+#include "common/buf.h"
+
+/* Everything besides the prompt that decides what a worker's cache can be used for. Raw spans of
+ * the body, or empty. */
+struct prompt_scope {
+    struct str model, adapter, tools, cache_salt, tenant;
+};
+
+/* `secret` is --prefix-hash-seed: equal on replicas that should agree. */
+uint64_t prompt_hash_seed(const struct prompt_scope *scope, uint64_t secret);
+
+/* Blocks of a prompt of n bytes: at most max_blocks. */
+uint32_t prompt_hash_n_blocks(size_t n, uint32_t block_bytes, uint32_t max_blocks);
+
+/* Writes prompt_hash_n_blocks() hashes to `chain`. */
+void prompt_hash_chain(struct str prompt, uint64_t seed, uint32_t block_bytes, uint64_t *chain,
+                       uint32_t n_blocks);
+
+#endif

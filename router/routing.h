@@ -1,0 +1,110 @@
+/* router/routing.h - who gets the next request: one object per model.
+ *
+ * It ties together the prefix index with its simulated LRUs, the load table and the policy, and
+ * keeps them in step. A request's life is a ticket, embedded in the caller's exchange:
+ *
+ *     routing_route ──▶ routing_first_token ──▶ routing_ended(finished)
+ *          │                                └─▶ routing_ended(aborted)   worker died mid-answer
+ *          └──────────▶ routing_ended(aborted)  then routing_route again, excluding that worker
+ *
+ * routing_route is match + pick + sent in one step, so that two requests that arrive together see
+ * each other. Every ticket that was routed is ended exactly once, whatever happens; a worker that
+ * restarts or leaves in between drops its blocks, not the tickets.
+ *
+ * A pure library: no clock, no I/O, no allocation after creation and *no lock*: the owner holds
+ * one mutex around each call (1-2 us); hashing and scanning come before, outside it. */
+#ifndef ROUTER_ROUTING_H
+#define ROUTER_ROUTING_H
+
+#include "common/base.h"
+#include "common/status.h"
+#include "router/load.h"
+#include "router/policy.h"
+
+struct routing;
+
+struct routing_options {
+    const struct policy_ops *policy;
+    struct policy_options policy_options;
+    uint32_t max_workers;        /* ids are below this; 1 to 1024 */
+    uint64_t max_index_bytes;    /* memory of index and LRUs, taken at once; at least 1 MiB */
+    uint32_t prefix_block_bytes; /* prompt bytes per hash of a chain */
+    double bytes_per_token;      /* first guess; learned from prompt_tokens afterwards */
+};
+
+/* Embedded in the exchange; zero before use. `chain` must stay where it is until routing_ended. */
+struct route_ticket {
+    struct load_ticket load;   /* load.worker: the choice */
+    const uint64_t *chain;
+    uint32_t n_blocks;
+    uint32_t matched_blocks;   /* of them, held by the worker as the index believed */
+    uint64_t prompt_bytes;
+    uint32_t epoch;            /* of the worker's cache when sent */
+    bool has_feedback;
+    double wait_s;             /* predicted queueing; predicted prefill is load.work_s */
+    double cached_tokens;      /* predicted */
+};
+
+/* What the worker reported; negative: it did not say. */
+struct route_feedback {
+    int64_t prompt_tokens;
+    int64_t cached_tokens;
+};
+
+struct route_end {
+    bool is_aborted;       /* not answered in full: error, disconnect, retry */
+    int64_t output_tokens; /* generated so far; negative: unknown, the mean is taken */
+    struct route_feedback feedback; /* used unless it came with the first token */
+    uint64_t now_us;
+};
+
+struct routing_stats {
+    uint64_t index_bytes;          /* allocated */
+    uint64_t n_entries, n_entries_max; /* (block, worker) pairs */
+    uint64_t n_blocks;             /* distinct blocks */
+    uint64_t n_refused;            /* pairs that found no room */
+    uint32_t n_open;               /* requests */
+    double bytes_per_token;
+};
+
+void routing_options_default(struct routing_options *options);
+
+/* ST_INVALID names the option; ST_NOMEM when the index cannot be had. */
+MUST_USE enum status routing_create(struct routing **out, const struct routing_options *options,
+                                    struct error *err);
+void routing_destroy(struct routing *r); /* NULL is fine; no ticket may be open */
+
+/* A worker is announced, or its /server_info was read again. A new generation empties its part of
+ * the index. Reasons set earlier stay, but for WORKER_ABSENT. */
+void routing_worker_up(struct routing *r, uint32_t w, const struct worker_spec *spec);
+
+/* The worker left: its part of the index is dropped and it is WORKER_ABSENT. The id may be used
+ * again once its in_flight is 0. Use routing_set_reason for one that may come back as it was. */
+void routing_worker_down(struct routing *r, uint32_t w);
+
+/* Sets or clears bits of enum worker_reason. */
+void routing_set_reason(struct routing *r, uint32_t w, uint32_t reasons, bool is_set);
+
+/* Chooses a worker, counts the request as sent to it and opens *t: t->load.worker is the choice.
+ * ST_UNAVAILABLE when no worker is eligible and not excluded; then nothing changed. */
+MUST_USE enum status routing_route(struct routing *r, const struct route_request *rq,
+                                   struct route_ticket *t, struct error *err);
+
+/* The first token exists. Twice is once. `feedback` may be NULL. For workers that do not show
+ * their first token, call it after t->wait_s + t->load.work_s. */
+void routing_first_token(struct routing *r, struct route_ticket *t,
+                         const struct route_feedback *feedback, uint64_t now_us);
+
+/* Exactly once per routed ticket. Finished without a first token implies one. */
+void routing_ended(struct routing *r, struct route_ticket *t, const struct route_end *end);
+
+/* Dry run: fills one term per announced worker, up to `n`, and *choice (WORKER_NONE if there is
+ * none). Returns how many were filled. */
+uint32_t routing_explain(struct routing *r, const struct route_request *rq,
+                         struct policy_term *terms, uint32_t n, uint32_t *choice);
+
+const struct load *routing_load(const struct routing *r);
+void routing_stats(const struct routing *r, struct routing_stats *stats);
+void routing_check(const struct routing *r); /* asserts the invariants of all parts */
+
+#endif
