@@ -1,0 +1,140 @@
+/* common/conn.h - a TCP byte stream on a loop.
+ *
+ * Direct recv and sendmsg, one each per small request and answer: no call asks the kernel what it
+ * will say anyway. Write readiness is watched only after the kernel refused bytes. TCP_NODELAY is
+ * always on. An idle connection owns no buffer.
+ *
+ * In:  readable -> one recv -> on_data. The callback looks at conn_input and consumes what it has
+ *      used; what it leaves stays in place and is in front of the next bytes. Bytes do not move
+ *      while nothing is received, so a parsed request may point into the input until more is read.
+ * Out: conn_write queues; the queue is sent once, at the end of the turn, or at once by conn_flush
+ *      or when it has grown large. So many small writes of a turn leave in one send.
+ *
+ * Back-pressure: the writer asks conn_pending and stops above its high-water mark; on_drain says
+ * when the queue has fallen to CONN_LOW_WATER_BYTES. The reader stops with conn_pause.
+ *
+ * A struct conn is embedded in its owner. Inside any callback the owner may call conn_fini, but the
+ * memory must live until the end of the turn: free it with loop_defer.
+ *
+ * LIMITS. No half-open streams: when the peer closes its side, the connection is closed. Names are
+ * not resolved here: addresses are numeric. */
+#ifndef COMMON_CONN_H
+#define COMMON_CONN_H
+
+#include "common/buf.h"
+#include "common/iobuf.h"
+#include "common/loop.h"
+#include "common/status.h"
+
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#define CONN_CONNECT_TIMEOUT_US 250000u
+#define CONN_LOW_WATER_BYTES    65536u /* on_drain comes when the queue falls to this */
+#define CONN_IOV_MAX            16     /* most pieces of one conn_writev */
+
+struct conn;
+
+enum conn_end {
+    CONN_EOF,       /* the peer closed in order */
+    CONN_RESET,     /* the peer or the network broke it; conn_errno says how */
+    CONN_REFUSED,   /* connect failed; conn_errno says how */
+    CONN_TIMED_OUT, /* connect took longer than allowed */
+    CONN_NOMEM,     /* a large buffer was refused */
+};
+
+const char *conn_end_name(enum conn_end end); /* "refused" */
+
+/* The owner's side; one constant table per kind of connection. Only on_data and on_closed are
+ * required. `owner` is what was given at init. */
+struct conn_events {
+    /* Bytes have arrived: see conn_input. */
+    void (*on_data)(struct conn *c, void *owner);
+    /* A connection started with conn_connect is up. */
+    void (*on_connected)(struct conn *c, void *owner);
+    /* The output queue was above the low-water mark and has fallen to it. */
+    void (*on_drain)(struct conn *c, void *owner);
+    /* The queue is empty and all was handed to the kernel; only after conn_flush or a turn's end
+     * found that not all could be sent. Optional. */
+    void (*on_flushed)(struct conn *c, void *owner);
+    /* The stream has ended; queued bytes are lost. Input received before stays readable. Nothing
+     * more is called; the owner calls conn_fini, here or later. */
+    void (*on_closed)(struct conn *c, enum conn_end end, void *owner);
+};
+
+/* How bytes reach the wire: the seam for TLS. As recv(2) and sendmsg(2): -1 and errno. */
+struct conn_transport {
+    ssize_t (*recv)(struct conn *c, void *to, size_t n);
+    ssize_t (*send)(struct conn *c, struct iovec *iov, int n);
+};
+
+struct conn {
+    struct loop_fd watch; /* .fd is the socket, -1 once closed */
+    const struct conn_events *events;
+    void *owner;
+    const struct conn_transport *transport;
+    struct iobuf in, out;
+    struct loop_task flush; /* deferred while this turn's writes are unsent */
+    struct loop_timer *connect_timer; /* only while connecting */
+    size_t in_want; /* the owner expects this many contiguous bytes */
+    int last_errno;
+    bool is_connecting, is_paused, is_closed, was_above_low_water, is_in_callback;
+};
+
+/* Takes a connected non-blocking socket, e.g. from accept4. Starts reading. */
+void conn_init(struct conn *c, struct loop *loop, int fd, const struct conn_events *events,
+               void *owner);
+
+/* Starts to connect; on_connected or on_closed follows, never before this returns. Writes made
+ * meanwhile are sent when it is up. ST_IO when no socket could be made: then nothing is held. */
+MUST_USE enum status conn_connect(struct conn *c, struct loop *loop, const struct sockaddr *addr,
+                                  socklen_t addr_len, uint64_t timeout_us,
+                                  const struct conn_events *events, void *owner,
+                                  struct error *err);
+
+/* Closes the socket, gives the buffers back. Queued bytes that were not flushed are lost. Nothing is
+ * called afterwards. Fine inside a callback (see above) and on a zeroed struct. */
+void conn_fini(struct conn *c);
+
+/* --- in ------------------------------------------------------------------------------------- */
+
+/* The bytes received and not consumed. May be changed in place by the owner. Valid until the next
+ * receive, consume or fini. */
+struct conn_bytes {
+    char *ptr;
+    size_t len;
+};
+struct conn_bytes conn_input(struct conn *c);
+
+void conn_consume(struct conn *c, size_t n); /* from the front; none left gives the buffer back */
+
+/* Drops bytes from the end, so that `len` are left: for in-place decoding. */
+void conn_input_truncate(struct conn *c, size_t len);
+
+/* Reading stops by itself when the input fills its buffer (64 KiB) unconsumed. This says that the
+ * owner needs `n` bytes in one piece, consumed ones not counted: room is made for them, and the
+ * buffer grows as bytes come. 0 goes back to the default. ST_NOMEM when there is no such room. */
+MUST_USE enum status conn_want_input(struct conn *c, size_t n);
+
+void conn_pause(struct conn *c);  /* stops reading; a close is then not noticed either */
+void conn_resume(struct conn *c); /* on_data is not called for input already there */
+
+/* --- out ------------------------------------------------------------------------------------ */
+
+/* Queues the bytes (copied, unless large and sent at once). Errors come as on_closed, on a later
+ * turn, never from inside this call. */
+void conn_write(struct conn *c, const void *data, size_t n);
+void conn_writev(struct conn *c, const struct iovec *iov, int n);
+
+void conn_flush(struct conn *c);             /* sends now what the kernel takes */
+size_t conn_pending(const struct conn *c);   /* bytes queued and not yet with the kernel */
+
+/* Sends a FIN behind what was flushed: the peer sees the end, we still read. */
+void conn_shutdown_write(struct conn *c);
+
+int conn_errno(const struct conn *c); /* of the failure reported in on_closed, or 0 */
+static inline bool conn_is_open(const struct conn *c) {
+    return c->watch.fd >= 0 && !c->is_closed;
+}
+
+#endif

@@ -1,0 +1,53 @@
+/* common/http_client.h - control-plane HTTP calls through libcurl, on a loop.
+ *
+ * For probes, scrapes, the Kubernetes API and the like: a few calls a second whose convenience
+ * matters and whose cost does not. Requests of users never go this way. Only http and https, no
+ * redirects, every call with a timeout and a limit on the answer; never blocks the loop. */
+#ifndef COMMON_HTTP_CLIENT_H
+#define COMMON_HTTP_CLIENT_H
+
+#include "common/buf.h"
+#include "common/status.h"
+
+struct loop;
+struct http_client;
+struct http_call;
+
+MUST_USE enum status http_client_create(struct http_client **out, struct loop *loop,
+                                        struct error *err);
+
+/* Calls in flight are dropped; their callbacks are not called. NULL is fine. */
+void http_client_destroy(struct http_client *client);
+
+#define HTTP_CLIENT_MAX_BODY_BYTES (1u << 20) /* when the request names no limit */
+
+struct http_client_request {
+    const char *method;       /* NULL: GET, or POST when there is a body */
+    const char *url;          /* http:// or https:// */
+    const char *const *headers; /* "name: value" ..., NULL at the end; may be NULL */
+    struct str body;          /* copied */
+    uint32_t timeout_ms;      /* the whole call; 0: 5000 */
+    uint32_t connect_timeout_ms; /* 0: 250 */
+    size_t max_body_bytes;    /* 0: HTTP_CLIENT_MAX_BODY_BYTES */
+};
+
+struct http_client_response {
+    enum status status; /* ST_OK: an answer with any code came. ST_TIMEOUT, ST_TOO_LARGE, ST_IO */
+    int code;           /* 200 ... */
+    struct str content_type, body; /* valid during the callback */
+    uint64_t elapsed_us;
+    const char *message; /* when not ST_OK: what failed, for a person */
+};
+
+typedef void http_client_fn(const struct http_client_response *response, void *arg);
+
+/* Starts a call; `fn` is called exactly once on the loop, never before this returns, unless the call
+ * is cancelled. *call (may be NULL) is valid until then. ST_INVALID: the request is malformed. */
+MUST_USE enum status http_client_start(struct http_client *client,
+                                       const struct http_client_request *request,
+                                       http_client_fn *fn, void *arg, struct http_call **call,
+                                       struct error *err);
+
+void http_call_cancel(struct http_call *call); /* `fn` is not called. NULL is fine */
+
+#endif

@@ -1,0 +1,176 @@
+/* common/http_server.h - HTTP/1.1 listeners, requests and answers on one loop.
+ *
+ * One server belongs to one loop; a process with several loops has several servers on one port
+ * (SO_REUSEPORT). A request reaches the handler when its head and its whole body are there; the
+ * handler answers now, or keeps the request and answers later, whole or as a stream.
+ *
+ *      accepted -> idle -> head -> body -> [ answering ] -> idle ...        one request at a time:
+ *                   |       |       |           |                           pipelined ones wait in
+ *                   +-------+-------+-----------+-> lingering -> closed     the input buffer
+ *
+ * A request lives from on_request until its answer ends (http_reply, http_reply_error,
+ * http_stream_end, http_raw_end) or on_abort has been called, whichever is first; then its pointer
+ * is void. Every request handed to on_request ends in exactly one of the two ways. Its strings point
+ * into the connection's input and live as long as it does. Calls never re-enter: neither on_abort
+ * nor on_drain is called from inside an answer function.
+ *
+ * All that an answer writes in one turn of the loop leaves in one send; http_flush sends earlier.
+ * A keep-alive request that arrives in one piece costs one recv and one send.
+ *
+ * LIMITS. No TLS yet. No HTTP/2, no upgrades. A request body is always buffered whole, up to
+ * max_body_bytes. While a request is answered its client's disconnect is noticed unless that client
+ * has pipelined more than 64 KiB behind it. A client that closes its sending side is gone. */
+#ifndef COMMON_HTTP_SERVER_H
+#define COMMON_HTTP_SERVER_H
+
+#include "common/buf.h"
+#include "common/http_parse.h"
+#include "common/status.h"
+
+struct loop;
+struct http_server;
+struct http_request;
+
+struct http_limits { /* zero picks the default in brackets */
+    uint32_t max_connections;         /* [16384]; above: accepting pauses */
+    uint64_t max_body_bytes;          /* [32 MiB]; above: 413 */
+    uint32_t head_timeout_ms;         /* [10000] first byte to complete head; above: 408 */
+    uint32_t body_grace_ms;           /* [10000] after it the body must have come at ... */
+    uint32_t body_min_bytes_per_s;    /* [1024] ... this mean rate; below: 408 */
+    uint32_t idle_timeout_ms;         /* [75000] between requests; then closed silently */
+    uint32_t write_stall_timeout_ms;  /* [60000] the client takes no byte for so long: aborted */
+    uint32_t max_requests_per_connection; /* [0: unlimited]; the last answer says "close" */
+};
+
+struct http_server_events {
+    /* A request is there. Answer or keep it. */
+    void (*on_request)(struct http_request *req, void *arg);
+    /* Optional: the head is there, the body is not (nor req->body). Not ST_OK: that error is answered
+     * and the connection closed before the body is read. For keys and early limits. */
+    enum status (*on_head)(struct http_request *req, void *arg, struct error *err);
+};
+
+struct http_server_stats {
+    uint64_t connections_total, requests_total;
+    uint64_t refused_total;  /* malformed or over a limit, answered by the server itself */
+    uint64_t timeouts_total; /* closed by a timeout other than idle */
+    uint64_t aborted_total;  /* clients that left before the end of their answer */
+    uint32_t open_connections, open_requests;
+};
+
+/* Copies limits and events; either's zero fields mean the defaults. */
+struct http_server *http_server_create(struct loop *loop, const struct http_limits *limits,
+                                       const struct http_server_events *events, void *arg);
+
+/* Closes all connections; on_abort is called for open requests. NULL is fine. Not from inside one of
+ * its callbacks. */
+void http_server_destroy(struct http_server *server);
+
+/* Listens on a numeric address ("127.0.0.1", "::1", "0.0.0.0"). port 0: the system picks, see
+ * http_server_port. `share`: SO_REUSEPORT, one socket per loop. May be called for several addresses.
+ * ST_IO: "port 30000 is in use: ..."; ST_INVALID: the address is not one. */
+MUST_USE enum status http_server_listen(struct http_server *server, const char *host, uint16_t port,
+                                        bool share, struct error *err);
+uint16_t http_server_port(const struct http_server *server); /* of the first listener */
+
+/* Stops listening, closes idle connections, answers what is open with "connection: close". on_drained
+ * (optional) is called on the loop, once, when the last connection is gone. */
+void http_server_drain(struct http_server *server, void (*on_drained)(void *arg), void *arg);
+
+struct http_server_stats http_server_stats(const struct http_server *server);
+
+/* --- the request ---------------------------------------------------------------------------- */
+
+struct http_request {
+    /* Read only. */
+    enum http_method method;
+    uint8_t minor_version;
+    uint16_t n_headers;
+    struct str method_name; /* "POST" */
+    struct str target;      /* "/v1/models?x=1", as sent */
+    struct str path, query; /* "/v1/models", "x=1" */
+    struct str body;        /* contiguous, decoded; "" when none */
+    uint64_t received_us;   /* loop time when the head was complete */
+
+    /* The handler's, set in on_request; all optional. */
+    void *user;
+    /* The client is gone or too slow; the request ends with this call: answer nothing. */
+    void (*on_abort)(struct http_request *req);
+    /* http_pending_bytes was above CONN_LOW_WATER_BYTES and has fallen to it. */
+    void (*on_drain)(struct http_request *req);
+};
+
+struct http_field {
+    struct str name, value;
+};
+
+struct http_field http_request_header_at(const struct http_request *req, uint16_t i);
+struct str http_request_header(const struct http_request *req, struct str name); /* or STR_NULL */
+const struct http_head *http_request_head(const struct http_request *req); /* parsed head ... */
+const char *http_request_head_bytes(const struct http_request *req);       /* ... and its bytes */
+struct loop *http_request_loop(const struct http_request *req);
+
+/* "10.0.0.7" into out; the port apart. */
+#define HTTP_ADDRESS_MAX 48
+void http_request_client(const struct http_request *req, char out[HTTP_ADDRESS_MAX],
+                         uint16_t *port);
+
+/* --- answering whole -------------------------------------------------------------------------- */
+
+/* Adds a header to the answer that is about to be made; before http_reply or http_stream_begin.
+ * Name and value are ours, not a peer's: a byte that would break the head is an assertion. */
+void http_add_header(struct http_request *req, struct str name, struct str value);
+
+/* The whole answer; ends the request. content_type NULL: none. HEAD is answered without the body. */
+void http_reply(struct http_request *req, int code, const char *content_type, struct str body);
+
+/* The error as every API of ours says it (openai.h), with the code of `st`; ends the request.
+ * err NULL: the status's name. */
+void http_reply_error(struct http_request *req, enum status st, const struct error *err);
+
+/* --- answering as a stream --------------------------------------------------------------------- */
+
+/* Sends the head. The body is chunked for HTTP/1.1, ended by closing for 1.0. */
+void http_stream_begin(struct http_request *req, int code, const char *content_type);
+void http_stream_write(struct http_request *req, struct str bytes); /* one chunk; "" is ignored */
+
+/* "data: <json>\n\n". `json` has no line break in it. Begin with content type HTTP_SSE. */
+#define HTTP_SSE "text/event-stream; charset=utf-8"
+void http_sse_event(struct http_request *req, struct str json);
+
+void http_stream_end(struct http_request *req); /* ends the request */
+
+/* Ends the request by closing the connection without a proper end of the body, so that the client
+ * cannot take it for complete. */
+void http_stream_break(struct http_request *req);
+
+bool http_stream_has_begun(const struct http_request *req); /* or any raw byte was written */
+
+/* --- answering raw: the caller supplies every byte of the response (the proxy) ------------------ */
+
+/* Head included. keep_alive must be announced by the caller: http_wants_close says whether the
+ * answer has to carry "connection: close". */
+void http_raw_write(struct http_request *req, struct str bytes);
+void http_raw_writev(struct http_request *req, const struct str *pieces, int n);
+void http_raw_end(struct http_request *req, bool keep_alive); /* ends the request */
+bool http_wants_close(const struct http_request *req);
+
+/* --- flow -------------------------------------------------------------------------------------- */
+
+void http_flush(struct http_request *req); /* sends now instead of at the end of the turn */
+size_t http_pending_bytes(const struct http_request *req); /* written and not taken by the kernel */
+
+/* --- routes ------------------------------------------------------------------------------------ */
+
+/* A table for handlers with fixed paths. The last row has path NULL. */
+struct http_route {
+    enum http_method method; /* HTTP_GET also serves HEAD */
+    const char *path;
+    void (*handler)(struct http_request *req, void *arg);
+};
+
+/* Calls the handler of the row with this method and path. Answers 404, or 405 with Allow (and
+ * OPTIONS with 204), itself. */
+void http_route_request(const struct http_route *routes, struct http_request *req, void *arg);
+
+#endif

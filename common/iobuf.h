@@ -1,0 +1,56 @@
+/* common/iobuf.h - the input and output buffers of connections, lent by a slab of their loop.
+ *
+ * Most connections are idle most of the time, and an idle one should own no buffer. So a loop keeps
+ * free buffers of two sizes, 4 KiB and 64 KiB, last in first out (the one given back last is still
+ * in the cache), and a connection holds one only while it has bytes in it. What outgrows 64 KiB
+ * comes from the heap through mem_try and goes back to it. Limits are the caller's to check.
+ *
+ *      data                start            end              cap
+ *      |-- consumed --------|-- content -----|-- room --------|
+ */
+#ifndef COMMON_IOBUF_H
+#define COMMON_IOBUF_H
+
+#include "common/base.h"
+#include "common/buf.h"
+
+#define IOBUF_SMALL_BYTES 4096u
+#define IOBUF_LARGE_BYTES 65536u
+
+struct iobuf_slab;
+
+struct iobuf_slab *iobuf_slab_create(void);
+void iobuf_slab_destroy(struct iobuf_slab *slab); /* all buffers given back; NULL is fine */
+
+struct iobuf {
+    char *data; /* NULL: holds no memory */
+    size_t start, end, cap;
+};
+
+static inline size_t iobuf_len(const struct iobuf *b) {
+    return b->end - b->start;
+}
+
+static inline size_t iobuf_room(const struct iobuf *b) {
+    return b->cap - b->end;
+}
+
+static inline struct str iobuf_str(const struct iobuf *b) {
+    return (struct str){b->data ? b->data + b->start : "", b->end - b->start};
+}
+
+/* Makes room for n more bytes after `end`; the content may move. ST_NOMEM leaves it as it was. */
+MUST_USE enum status iobuf_reserve(struct iobuf *b, struct iobuf_slab *slab, size_t n);
+
+MUST_USE enum status iobuf_append(struct iobuf *b, struct iobuf_slab *slab, const void *data,
+                                  size_t n);
+
+/* Drops n bytes from the front; when none is left the memory goes back. */
+void iobuf_consume(struct iobuf *b, struct iobuf_slab *slab, size_t n);
+
+/* A buffer with much room and little in it is exchanged for a small one. */
+void iobuf_shrink(struct iobuf *b, struct iobuf_slab *slab);
+
+void iobuf_release(struct iobuf *b, struct iobuf_slab *slab); /* drops all and gives back */
+
+#endif

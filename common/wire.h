@@ -1,0 +1,73 @@
+/* common/wire.h - what router and workers say to each other. Public and versioned; see WIRE_VERSION.
+ *
+ * In the head of a worker's response, sent when the first token exists:
+ *
+ *      x-incipit-cached-tokens: 1184       prompt tokens found in the prefix cache
+ *      x-incipit-prompt-tokens: 1201       all prompt tokens
+ *      x-incipit-load: running=3 waiting=0 queued_tokens=1200 kv_free=812 kv_total=1024 draining=0
+ *
+ * From the router: x-incipit-salt, mixed into the first block's hash by workers that trust it.
+ * And GET /server_info. A reader ignores what it does not know and refuses what it cannot trust: a
+ * malformed load report is no report. Pure; any thread. */
+#ifndef COMMON_WIRE_H
+#define COMMON_WIRE_H
+
+#include "common/buf.h"
+#include "common/status.h"
+
+#define WIRE_VERSION 1
+
+#define WIRE_PREFIX        "x-incipit-" /* all ours: stripped from clients, not relayed from workers */
+#define WIRE_CACHED_TOKENS "x-incipit-cached-tokens"
+#define WIRE_PROMPT_TOKENS "x-incipit-prompt-tokens"
+#define WIRE_LOAD          "x-incipit-load"
+#define WIRE_SALT          "x-incipit-salt"
+#define WIRE_INFO_PATH     "/server_info"
+
+struct wire_load {
+    uint32_t running, waiting; /* requests */
+    uint64_t queued_tokens;    /* prompt tokens accepted and not yet computed */
+    uint64_t kv_free, kv_total; /* blocks; cached but unused ones count as free */
+    bool draining;
+};
+
+/* "running=3 waiting=0 ...", terminated; returns its length. */
+#define WIRE_LOAD_MAX 160
+size_t wire_format_load(const struct wire_load *load, char out[WIRE_LOAD_MAX]);
+
+/* Strict: name=number separated by single spaces, known names once, all but unknown ones required.
+ * ST_INVALID leaves *out untouched. */
+MUST_USE enum status wire_parse_load(struct str value, struct wire_load *out);
+
+/* A token count header: decimal, at most 2^31 - 1. */
+MUST_USE enum status wire_parse_tokens(struct str value, uint32_t *out);
+
+/* True for names that begin with WIRE_PREFIX, whatever the letter case. */
+bool wire_is_ours(struct str header_name);
+
+#define WIRE_MODEL_MAX      256
+#define WIRE_BACKEND_MAX    32
+#define WIRE_GENERATION_MAX 40
+
+struct wire_server_info {
+    uint32_t wire; /* the sender's WIRE_VERSION */
+    char model[WIRE_MODEL_MAX];
+    char backend[WIRE_BACKEND_MAX]; /* "cpu", "cuda", "sim", "ref" */
+    char path[WIRE_BACKEND_MAX];    /* instruction path: "avx512", "sm_90" */
+    uint32_t block_size;            /* tokens per KV block */
+    uint64_t n_blocks;              /* usable blocks: the cache's capacity */
+    uint32_t max_model_len;         /* tokens */
+    double prefill_tokens_per_s;    /* measured or estimated; 0: unknown */
+    double attn_context;            /* tokens at which attention doubles the cost of one; 0: unknown */
+    char generation[WIRE_GENERATION_MAX]; /* new at each start of the worker */
+};
+
+void wire_append_server_info(struct buf *out, const struct wire_server_info *info); /* JSON */
+
+/* Reads what wire_append_server_info wrote; unknown members are ignored, `wire` is required, others
+ * that are missing are zero. ST_INVALID leaves *out untouched. A higher `wire` is the caller's to
+ * warn about. */
+MUST_USE enum status wire_parse_server_info(struct str json, struct wire_server_info *out,
+                                            struct error *err);
+
+#endif
