@@ -1,0 +1,146 @@
+/* worker/kv/kv_manager.h - which blocks a sequence has, shares and gets.
+ *
+ * The scheduler's only door to KV memory. Life of a sequence, as the manager sees it:
+ *
+ *      kv_seq_init
+ *        -> kv_manager_lookup      longest cached prefix, the last token left out
+ *        -> kv_manager_allocate    take the hits and new blocks, publish what this step fills
+ *        -> kv_manager_allocate    ... once per step with the tokens of that step
+ *        -> kv_manager_free        finished, cancelled or preempted: last block first
+ *        (preempted: lookup again) -> kv_seq_fini
+ *
+ * Blocks are published when they are scheduled, before the device has run: a second request of the
+ * same step may hit them, which is right because within a step every layer writes all its KV
+ * before it attends. Only full blocks are published, and never drafts. Equal blocks are shared
+ * only behind equal prefixes.
+ *
+ * With `dedup`, a sequence that fills a block another one already holds switches to that block and
+ * gives its own back; without it both copies stay, and the first inserted is the one found.
+ *
+ * Layout of the tokens in one call:   | computed | hit | external | new | lookahead |
+ *                                       in table  found  from afar  this step, drafts
+ *
+ * One attention group, full attention. A second kind of attention gets a manager of its own over
+ * the same pool, and a coordinator in front; the group number is in every prefix_key already.
+ *
+ * Thread: engine. No clock, no I/O; nothing is allocated after kv_seq_init. */
+#ifndef WORKER_KV_KV_MANAGER_H
+#define WORKER_KV_KV_MANAGER_H
+
+#include "common/list.h"
+#include "worker/kv/block_hash.h"
+#include "worker/kv/block_pool.h"
+#include "worker/kv/block_table.h"
+#include "worker/kv/kv_stats.h"
+
+struct kv_manager_config {
+    uint32_t n_blocks;      /* physical, the null block included */
+    uint32_t block_size;    /* tokens, >= 1 */
+    uint32_t max_model_len; /* tokens of the longest sequence */
+    double watermark;       /* share of the blocks kept free when admitting; 0..1 */
+    enum free_order order;
+    enum block_hash_algo hash_algo;
+    struct str hash_seed;        /* see block_hasher_config */
+    uint32_t hash_truncate_bits; /* tests: force collisions; 0: none */
+    bool no_caching;             /* nothing is looked up or published */
+    bool no_null;                /* block 0 is handed out too */
+    bool no_stats;
+    bool dedup;
+};
+struct kv_manager;
+
+/* The KV side of one request; embedded in it, its fields read by the scheduler and written here
+ * only. */
+struct kv_seq {
+    struct list link; /* on the manager's list exactly while it holds blocks */
+    struct block_table table;
+    const struct block_extras *extras; /* borrowed from the request; NULL for none */
+    struct block_hash *hashes;         /* (table.capacity) the chain, kept across preemption */
+    struct block_hash *extra_digests;  /* (table.capacity), NULL without extras */
+    uint32_t n_hashes;
+    uint32_t n_published;  /* leading blocks of the table that are findable */
+    uint32_t extra_cursor; /* see block_extras_encode */
+    bool skip_reading;     /* never looks up, still publishes (prompt_logprobs) */
+};
+
+/* A result of lookup, valid until the next call to the manager. */
+struct kv_hit {
+    const block_id *ids;
+    uint32_t n_blocks;
+    uint32_t n_tokens; /* n_blocks * block_size */
+};
+
+struct kv_alloc {
+    uint32_t n_computed;      /* tokens of the sequence computed or in flight before this call */
+    struct kv_hit hit;        /* of an admission; zero for a running sequence */
+    uint32_t n_external;      /* tokens another store will deliver, behind the hits */
+    uint32_t n_new;           /* tokens to compute in this step, drafts included */
+    uint32_t n_lookahead;     /* slots for drafts still to come */
+    uint32_t reserved_blocks; /* kept free for others */
+    bool delay_publish;       /* the KV arrives later: kv_manager_publish when it is there */
+    bool full_sequence_must_fit; /* refuse unless all known tokens would fit, not only this chunk */
+    bool has_scheduled;          /* something runs in this step already: the watermark holds for a
+                                  * sequence without blocks */
+};
+
+struct kv_manager *kv_manager_create(const struct kv_manager_config *config);
+void kv_manager_destroy(struct kv_manager *mgr); /* NULL is fine; no sequence may hold blocks */
+
+/* `max_tokens`: most tokens, lookahead included, the sequence will ever need slots for (cut to
+ * max_model_len). `extras` may be NULL. ST_NOMEM, or what block_extras_validate says. */
+MUST_USE enum status kv_seq_init(struct kv_seq *seq, const struct kv_manager *mgr,
+                                 uint32_t max_tokens, const struct block_extras *extras,
+                                 bool skip_reading, struct error *err);
+void kv_seq_fini(struct kv_seq *seq); /* after kv_manager_free; zeroed or failed ones are fine */
+
+/* Hashes the full blocks of tokens[0, n_tokens) that are not yet: all tokens whose ids are known,
+ * prompt and output. Lookup, allocate and publish call it; call it earlier to have the work done
+ * elsewhere. */
+void kv_seq_extend_hashes(struct kv_manager *mgr, struct kv_seq *seq, const uint32_t *tokens,
+                          uint32_t n_tokens);
+
+/* The longest cached prefix of tokens[0, n_tokens), at most n_tokens - 1 tokens: the last one must
+ * be computed to have logits. Changes no reference and no order. */
+struct kv_hit kv_manager_lookup(struct kv_manager *mgr, struct kv_seq *seq, const uint32_t *tokens,
+                                uint32_t n_tokens);
+
+/* Makes the table cover every token up to the lookahead and publishes the blocks that are full
+ * once this step has run (of tokens whose ids are known). ST_BUSY when the blocks are not there:
+ * then nothing has changed. New table entries are told by block_table_take_dirty; hits are new
+ * entries too. */
+MUST_USE enum status kv_manager_allocate(struct kv_manager *mgr, struct kv_seq *seq,
+                                         const uint32_t *tokens, uint32_t n_tokens,
+                                         const struct kv_alloc *alloc);
+
+/* Publishes the full blocks among the first n_ready tokens, whose KV is there or scheduled. */
+void kv_manager_publish(struct kv_manager *mgr, struct kv_seq *seq, const uint32_t *tokens,
+                        uint32_t n_tokens, uint32_t n_ready);
+
+/* Gives all blocks back, last first. Hashes stay: a resumed sequence hits what is left. */
+void kv_manager_free(struct kv_manager *mgr, struct kv_seq *seq);
+
+/* Leading blocks of this sequence that every sequence with blocks shares. */
+uint32_t kv_manager_common_prefix_blocks(const struct kv_manager *mgr, const struct kv_seq *seq);
+
+/* ST_BUSY, and nothing done, while a sequence holds blocks. Clears the hit-rate window too. */
+MUST_USE enum status kv_manager_reset_prefix_cache(struct kv_manager *mgr);
+
+/* Once per admission, after allocate succeeded. */
+void kv_manager_record_admission(struct kv_manager *mgr, uint32_t n_tokens, uint32_t n_hit_tokens,
+                                 bool was_preempted);
+const struct kv_stats *kv_manager_stats(const struct kv_manager *mgr); /* NULL when switched off */
+
+double kv_manager_usage(const struct kv_manager *mgr); /* 0..1; cached blocks count as free */
+uint32_t kv_manager_block_size(const struct kv_manager *mgr);
+const struct block_pool *kv_manager_pool(const struct kv_manager *mgr);
+
+/* Blocks for `memory_bytes` at `block_bytes` each (all layers, K and V), null block included.
+ * ST_NOMEM when one sequence of max_model_len would not fit; the message says the largest that
+ * would. */
+MUST_USE enum status kv_manager_plan_blocks(uint64_t memory_bytes, uint64_t block_bytes,
+                                            uint32_t block_size, uint32_t max_model_len,
+                                            uint32_t *n_blocks, struct error *err);
+
+void kv_manager_check(const struct kv_manager *mgr); /* asserts every invariant; for tests */
+
+#endif

@@ -1,0 +1,41 @@
+/* worker/kv/kv_stats.h - how often the prefix cache helped.
+ *
+ * Recorded once per admission, never per lookup: a request that waits is looked up at every step,
+ * and counting those would report hits nobody had. A request that comes back after preemption
+ * finds its own blocks; that says nothing about sharing, so it has a triple of its own. The hit
+ * rate is that of the last N admissions. Thread: engine. */
+#ifndef WORKER_KV_KV_STATS_H
+#define WORKER_KV_KV_STATS_H
+
+#include "common/base.h"
+
+struct kv_counts {
+    uint64_t requests;
+    uint64_t queries; /* tokens asked for */
+    uint64_t hits;    /* tokens found */
+};
+
+#define KV_STATS_WINDOW 1000 /* admissions; enough to be steady, few enough to follow a change */
+
+/* A sliding window over batches of admissions. */
+struct hit_window {
+    struct kv_counts *batches; /* ring (max_requests + 1): a batch has at least one request */
+    uint32_t max_requests, first, n_batches;
+    struct kv_counts sum;
+};
+
+void hit_window_init(struct hit_window *w, uint32_t max_requests);
+void hit_window_fini(struct hit_window *w);
+/* Empty batches are ignored. Whole batches leave, oldest first, while more than max_requests are
+ * in; the newest always stays. */
+void hit_window_add(struct hit_window *w, struct kv_counts batch);
+void hit_window_reset(struct hit_window *w);
+double hit_window_rate(const struct hit_window *w); /* hits / queries; 0 when empty */
+
+struct kv_stats {
+    struct kv_counts admitted;  /* first admissions, since start */
+    struct kv_counts preempted; /* admissions after a preemption */
+    struct hit_window window;   /* of first admissions */
+};
+
+#endif
