@@ -1,0 +1,146 @@
+/* worker/engine/engine.h - a model on a device, serving requests: the engine as the API sees it.
+ *
+ * The engine is a thread. It owns the scheduler, the KV manager, the sampler and the backend, and
+ * repeats one step for as long as there is work: take what was asked for, schedule, stage, run,
+ * take the outputs, tell. Its creator (the worker loop) talks to it through the functions below,
+ * all of them on the loop's thread; callbacks come on that loop. Only engine_create and
+ * engine_destroy block.
+ *
+ *      worker loop                                        engine thread
+ *      request_create
+ *      engine_submit(r) ────────────────────────────────▶ waiting, running, ...
+ *      on_news(r, news)  ◀──────────────────────────────  a step has run, tokens are published
+ *         one call per request, whatever the number of steps since the last
+ *      engine_cancel(r) ────────────────────────────────▶ ended, blocks free
+ *      on_news(r, is_finished)  ◀───────────────────────  always the last word, exactly once,
+ *      request_unref(r)                                   after a cancel as well
+ *
+ * Who may free what: the creator keeps its reference at least until is_finished was delivered. It
+ * may forget its own object earlier: set r->owner to NULL, cancel, and unref in on_news. */
+#ifndef WORKER_ENGINE_ENGINE_H
+#define WORKER_ENGINE_ENGINE_H
+
+#include "common/base.h"
+#include "common/list.h"
+#include "common/status.h"
+#include "kernels/backend.h"
+#include "worker/kv/kv_manager.h"
+#include "worker/sched/request.h"
+#include "worker/sched/scheduler.h"
+
+struct engine;
+struct log;
+struct loop;
+struct metric;
+struct model;
+
+/* All on the creator's loop. They may submit, cancel and unref. */
+struct engine_callbacks {
+    void (*on_news)(void *arg, struct request *r, const struct request_news *news);
+    void (*on_drained)(void *arg);                         /* may be NULL */
+    void (*on_failed)(void *arg, const struct error *err); /* the device is lost; may be NULL */
+    void *arg;
+};
+
+struct engine_options {
+    const struct backend_ops *backend;
+    struct backend_config device;
+
+    /* The model; engine_options_set_model fills these four from a model folder. */
+    struct geometry geometry;
+    uint64_t weight_bytes;
+    enum status (*load)(void *arg, const struct backend_ops *ops, struct backend_device *dev,
+                        const struct geometry *g, const struct backend_limits *limits,
+                        struct backend_model **out, struct error *err);
+    void *load_arg;
+
+    uint32_t max_model_len; /* 0: the geometry's max_context */
+    uint32_t block_size;
+    uint32_t max_logprobs;  /* most alternatives a request may ask for */
+    uint32_t max_waiting;   /* requests accepted and not yet running, before ST_BUSY */
+
+    /* Number of KV blocks: the first of these that is not zero decides. */
+    uint32_t n_blocks;
+    uint64_t kv_bytes;
+    double memory_fraction; /* of the device's free memory, weights included */
+
+    struct kv_manager_config kv;        /* the engine fills in n_blocks, block_size, max_model_len */
+    struct scheduler_options scheduler; /* the engine fills in max_model_len */
+
+    struct log *log;          /* NULL: silent */
+    uint64_t log_interval_us; /* between two lines while active; 0: none */
+    struct metric *step_tokens; /* histogram of the tokens of a step, or NULL */
+    struct engine_callbacks callbacks;
+};
+extern const struct engine_options engine_options_default;
+
+/* Takes geometry, eos ids, weights and their loader from a model, which must outlive the engine. */
+void engine_options_set_model(struct engine_options *o, const struct model *m);
+
+/* What was decided at creation; constant. */
+struct engine_info {
+    struct backend_info device;
+    const char *backend;       /* "cpu" */
+    uint32_t n_blocks;         /* usable ones: the null block not counted */
+    uint32_t block_size, max_model_len;
+    uint64_t block_bytes, weight_bytes;
+    struct request_limits limits; /* for request_create */
+    uint64_t generation;       /* differs after each restart */
+};
+
+/* Opens the device, loads the model, allocates the pool and starts the thread. Blocks until ready:
+ * as long as the weights take. ST_NOMEM names weights, KV and memory in figures and the longest
+ * max_model_len that would fit. `loop` is the creator's: callbacks come there. */
+MUST_USE enum status engine_create(struct engine **out, const struct engine_options *options,
+                                   struct loop *loop, struct error *err);
+
+/* Joins the thread and frees all, before the loop is destroyed. Requests that were not finished are
+ * dropped without news: the creator's references stay its own. NULL is fine. */
+void engine_destroy(struct engine *e);
+
+const struct engine_info *engine_info(const struct engine *e);
+
+/* Hands a request to the engine. ST_BUSY when max_waiting are waiting, ST_UNAVAILABLE while
+ * draining or after the device failed, ST_TOO_LARGE when the pool could never hold it; then the
+ * engine has not touched it. */
+MUST_USE enum status engine_submit(struct engine *e, struct request *r, struct error *err);
+
+/* Ends a submitted request early; its last news follows. Harmless when it has ended already, but
+ * not after is_finished was delivered. */
+void engine_cancel(struct engine *e, struct request *r);
+
+/* Accepts nothing more; on_drained once the last request has ended. */
+void engine_drain(struct engine *e);
+
+/* Forgets the prefix cache, between two steps. Until `on_done` the struct is the engine's. */
+struct engine_reset {
+    bool reset_running; /* preempt what is running first; else blocks in use make it fail */
+    bool is_ok;         /* the outcome */
+    void (*on_done)(struct engine_reset *reset); /* on the creator's loop */
+    struct request_mail mail;
+};
+void engine_reset_prefix_cache(struct engine *e, struct engine_reset *reset);
+
+/* A copy as of the last step. Any thread. */
+struct engine_stats {
+    /* now; with is_draining the numbers of x-incipit-load */
+    uint32_t running, waiting;
+    uint64_t queued_tokens;
+    uint32_t kv_free, kv_total; /* blocks; cached ones nobody uses count as free */
+    bool is_draining, is_failed;
+    /* since the start */
+    uint64_t steps;
+    uint64_t prompt_tokens;     /* of requests admitted, cached ones included */
+    uint64_t cached_tokens;     /* of these, found in the cache */
+    uint64_t computed_tokens;   /* run through the model, recomputation included */
+    uint64_t generated_tokens;
+    uint64_t preemptions;
+    uint64_t prefix_queries, prefix_hits;                     /* tokens, at admission */
+    uint64_t preempted_prefix_queries, preempted_prefix_hits; /* the same, of resumed requests */
+    double prefix_hit_rate;     /* of the last thousand requests */
+    uint64_t finished[FINISH_ERROR + 1];
+    uint64_t busy_us;           /* spent in steps */
+};
+void engine_stats(struct engine *e, struct engine_stats *out);
+
+#endif

@@ -1,0 +1,184 @@
+/* worker/sched/request.h - one sequence: what the client asked for, and how far it has come.
+ *
+ * All memory a request will ever need is taken when it is created: the tokens of prompt and output
+ * up to the longest answer it may have, their logprobs, its block table. So the token path
+ * allocates nothing, no array moves, and a reader in another thread may keep pointers into them.
+ *
+ *      tokens   | prompt ................ | output .......... | room up to max_tokens |
+ *               0                      n_prompt            n_tokens             n_max
+ *               |<--- n_computed: K and V are in the pool --->|
+ *
+ * Two threads know a request. Each field has one writer:
+ *
+ *      creator (the worker loop)   the parameters, before engine_submit; never changed afterwards
+ *      engine                      everything under "engine's own" and "the answer"
+ *
+ * The answer is read by the creator without a lock: the engine fills tokens and logprobs, then
+ * publishes their number (request_publish); the creator asks request_take_news and reads below it.
+ * A request dies with its last reference: the creator holds one, the engine one while it works on
+ * it, and each of its messages one while it is under way. A request is in one place at a time
+ * (enum request_place), moved by the scheduler alone.
+ *
+ * LIMITS: at most REQUEST_BIAS_MAX biased tokens, REQUEST_STOP_IDS_MAX stop ids, 20 logprobs. */
+#ifndef WORKER_SCHED_REQUEST_H
+#define WORKER_SCHED_REQUEST_H
+
+#include <stdatomic.h>
+
+#include "common/base.h"
+#include "common/list.h"
+#include "common/mailbox.h"
+#include "common/status.h"
+#include "worker/kv/kv_manager.h"
+
+#define REQUEST_LOGPROBS_MAX 20u   /* what the chat API permits */
+#define REQUEST_STOP_IDS_MAX 64u
+#define REQUEST_BIAS_MAX     300u  /* what the public APIs permit for logit_bias */
+#define REQUEST_SALT_MAX     1024u /* bytes of cache_salt */
+#define REQUEST_NO_ROW       UINT32_MAX
+#define REQUEST_NO_TOKEN     UINT32_MAX
+
+struct token_bias {
+    uint32_t token;
+    float bias;
+};
+
+/* What is asked for. Start from request_params_default. */
+struct request_params {
+    const uint32_t *prompt; /* (n_prompt), at least one; copied, like all arrays here */
+    uint32_t n_prompt;
+    uint32_t max_tokens;    /* of output; 0: as many as the model's length leaves room for */
+    uint32_t min_tokens;    /* before these, neither EOS nor a stop id is sampled or obeyed */
+    float temperature;      /* 0: greedy */
+    float top_p, min_p;     /* 1 and 0: all tokens */
+    uint32_t top_k;         /* 0: all tokens */
+    float repetition_penalty, frequency_penalty, presence_penalty; /* 1, 0, 0: none */
+    uint64_t seed;          /* equal seed, equal answer; the caller draws one when none was given */
+    int32_t n_logprobs;     /* -1: none; 0: of the chosen token; n: and of the n likeliest */
+    int32_t prompt_logprobs; /* the same for each prompt token; turns reading of the cache off */
+    const struct token_bias *bias;
+    uint32_t n_bias;
+    const uint32_t *stop_ids;
+    uint32_t n_stop_ids;
+    bool ignore_eos;
+    int32_t priority;       /* smaller runs first, under the priority policy */
+    const char *cache_salt; /* requests share cached blocks only with equals; "" or NULL: none */
+    size_t cache_salt_len;
+    const char *lora_name;  /* NULL: the base model */
+};
+extern const struct request_params request_params_default; /* temperature 1, 16 tokens */
+
+/* What the model and the engine permit; engine_info() has it. */
+struct request_limits {
+    uint32_t vocab, max_model_len, max_logprobs;
+    const struct kv_manager *kv; /* for the size of the block table; read at creation only */
+};
+
+enum finish_reason {
+    FINISH_NONE,   /* still running */
+    FINISH_STOP,   /* EOS, or a stop id: then stop_token says which */
+    FINISH_LENGTH, /* max_tokens or the model's length */
+    FINISH_ABORT,  /* cancelled */
+    FINISH_ERROR,  /* the device failed or gave numbers that are not finite */
+};
+const char *finish_reason_name(enum finish_reason reason); /* "stop", as clients read it */
+
+enum request_place { PLACE_NEW, PLACE_WAITING, PLACE_RUNNING, PLACE_DONE };
+
+/* A message about a request; what kinds there are is the engine's affair. */
+struct request_mail {
+    struct mail mail;
+    uint32_t kind;
+};
+
+struct request {
+    /* The creator's: constant once submitted. Arrays of params point into this request. */
+    uint64_t id; /* unique in this process */
+    struct request_params params;
+    uint32_t n_prompt, n_max; /* n_max: most tokens, prompt and output together */
+    void *owner;              /* for the creator: its own object, or NULL. Engine never looks */
+
+    /* The engine's own. */
+    struct list link; /* in the waiting or the running list */
+    enum request_place place;
+    struct kv_seq kv;      /* block table and hash chain */
+    struct block_extras extras; /* what the hashes depend on besides tokens */
+    uint32_t n_tokens;     /* prompt and output so far */
+    uint32_t n_computed;   /* of these, scheduled or found in the cache */
+    uint32_t n_scored;     /* prompt tokens whose logprob was asked for already */
+    uint32_t n_in_flight;  /* steps that were scheduled and not yet processed */
+    uint32_t row;          /* at the backend; REQUEST_NO_ROW when not running */
+    uint32_t n_admissions; /* times it entered the running list */
+    uint32_t n_preemptions;
+    uint64_t seq; /* order of arrival */
+
+    /* The answer: written by the engine, read by the creator up to what was published. */
+    uint32_t *tokens; /* (n_max) prompt, then output */
+    float *logprob;   /* (n_max - n_prompt) of the chosen token, and its rank from 1 */
+    uint32_t *rank;
+    int32_t *top_token; /* (n_max - n_prompt, n_logprobs) best first, -1 past the end */
+    float *top_logprob;
+    float *prompt_logprob; /* (n_prompt); entry 0 has no meaning. NULL unless asked for, as above */
+    uint32_t *prompt_rank;
+    int32_t *prompt_top_token; /* (n_prompt, prompt_logprobs) */
+    float *prompt_top_logprob;
+    uint32_t cached_tokens; /* prompt tokens found in the cache at first admission */
+    uint64_t arrival_us, scheduled_us, first_token_us, finished_us; /* clock_now_us; 0: not yet */
+    enum finish_reason finish;
+    uint32_t stop_token; /* the stop id that ended it, or REQUEST_NO_TOKEN */
+    struct error error;  /* why, for FINISH_ERROR */
+
+    /* Shared. */
+    atomic_uint published; /* output tokens ready * 2, + 1 when finished */
+    atomic_uint refs;
+    atomic_bool is_news_sent; /* and not yet received: the next step need not send again */
+    struct request_mail submit_mail, cancel_mail, news_mail;
+    uint32_t n_read;   /* the creator's: output tokens taken by request_take_news */
+    bool is_end_read;
+    bool is_cancel_sent;
+};
+
+/* Checks the parameters against the limits and copies them. ST_INVALID names the parameter;
+ * ST_NOMEM when the memory is refused. One reference, the caller's. */
+MUST_USE enum status request_create(struct request **out, const struct request_params *params,
+                                    const struct request_limits *limits, struct error *err);
+struct request *request_ref(struct request *r);
+void request_unref(struct request *r); /* NULL is fine. The last one frees: no blocks may be held */
+
+static inline uint32_t request_n_output(const struct request *r) {
+    return r->n_tokens - r->n_prompt;
+}
+
+/* Does computing the prompt also ask for the logprobs of its tokens? */
+static inline bool request_is_scored(const struct request *r) {
+    return r->params.prompt_logprobs >= 0;
+}
+
+/* --- engine side ------------------------------------------------------------------------------ */
+
+/* The token one position further, its logprobs in place already. */
+void request_append(struct request *r, uint32_t token);
+
+/* Must this request end now? After each appended token, in this order: nothing before min_tokens;
+ * EOS; stop ids; the length. Fills finish and stop_token. */
+bool request_check_stop(struct request *r, const uint32_t *eos_ids, uint32_t n_eos);
+
+/* Makes all tokens so far, and `finish`, visible to the creator. */
+void request_publish(struct request *r);
+
+/* --- creator's side --------------------------------------------------------------------------- */
+
+struct request_news {
+    uint32_t first, n; /* output tokens [first, first + n) are new */
+    bool is_first;     /* the first token is among them: cached_tokens and its times are there */
+    bool is_finished;  /* nothing follows; finish, stop_token and error are there */
+};
+
+/* What is new since the last call. False when nothing is. */
+bool request_take_news(struct request *r, struct request_news *out);
+
+static inline const uint32_t *request_output(const struct request *r) {
+    return r->tokens + r->n_prompt;
+}
+
+#endif

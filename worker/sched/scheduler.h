@@ -1,0 +1,117 @@
+/* worker/sched/scheduler.h - who runs in this step, and with how many tokens.
+ *
+ * There is no prefill phase and no decode phase. A request has n_computed of its n_tokens in the
+ * KV pool, and each step hands out at most `max_num_batched_tokens` tokens to catch up: one to a
+ * request that is generating, a chunk to one whose prompt is still being read. Running requests
+ * come first, in order of admission; then the waiting ones, in order of arrival. Nothing overtakes
+ * a request that does not fit.
+ *
+ *                 add                admit: blocks found          stop, length
+ *      (new) ───────────▶ waiting ───────────────────▶ running ─────────────────▶ done
+ *                          ▲  front                        │
+ *                          └───────────────────────────────┘
+ *                            preempt: no block left; the latest admitted gives up its own.
+ *                            They stay cached, so it usually finds them again (recompute).
+ *
+ * n_computed advances when a step is scheduled, not when it has run, so that a second step may be
+ * scheduled while the first one runs: a request that awaits its sampled token has nothing to
+ * compute and is passed over. Outputs come back with scheduler_take; for a request that was
+ * preempted or that ended meanwhile as well.
+ *
+ * A pure state machine: time is an argument, nothing waits, nothing allocates after creation.
+ * Thread: engine. Follows: Yu et al., Orca, OSDI 2022; Agrawal et al., Sarathi-Serve, OSDI 2024;
+ * vLLM's scheduler for every order and tie.
+ *
+ * LIMITS: one sampled token per request and step. */
+#ifndef WORKER_SCHED_SCHEDULER_H
+#define WORKER_SCHED_SCHEDULER_H
+
+#include "common/base.h"
+#include "common/status.h"
+#include "worker/kv/kv_manager.h"
+#include "worker/sched/request.h"
+
+enum scheduler_policy {
+    POLICY_FCFS,     /* order of arrival; the latest admitted is preempted first */
+    POLICY_PRIORITY, /* smaller params.priority first, then arrival; the reverse for preemption */
+};
+
+struct scheduler_options {
+    uint32_t max_num_seqs;            /* running at once; also the number of rows */
+    uint32_t max_num_batched_tokens;  /* budget of one step, >= max_num_seqs */
+    uint32_t max_model_len;
+    uint32_t max_outputs;             /* positions with an output in one step, > max_num_seqs */
+    uint32_t long_prefill_token_threshold; /* most prompt tokens of one request in a step; 0: any */
+    bool chunked_prefill;             /* a prompt may be split between steps */
+    bool full_sequence_must_fit;      /* admit only when the whole prompt finds blocks */
+    enum scheduler_policy policy;
+    const uint32_t *eos_ids;          /* (n_eos), copied */
+    uint32_t n_eos;
+};
+extern const struct scheduler_options scheduler_options_default;
+
+/* One request's part of a step: tokens [first, first + n_tokens) of the request. */
+struct schedule_entry {
+    struct request *request;
+    uint32_t first, n_tokens;
+    uint32_t n_scores; /* of the first positions, how many are prompt positions to score */
+    bool is_sampled;   /* the last position gives the next token */
+};
+
+struct schedule {
+    struct schedule_entry *entry; /* (max_num_seqs) in order of scheduling */
+    uint32_t n_entries, n_tokens, n_outputs;
+    uint32_t n_admitted, n_preempted;
+    uint32_t new_tokens, cached_tokens; /* of the admitted: to compute in this step, and found */
+};
+
+struct scheduler_counts {
+    uint32_t running, waiting;
+    uint64_t queued_tokens;      /* to compute before every request has its next token */
+    uint64_t preemptions;        /* since creation */
+};
+
+struct scheduler;
+
+/* `kv` stays the caller's and must outlive the scheduler. ST_INVALID names the option at fault. */
+MUST_USE enum status scheduler_create(struct scheduler **out,
+                                      const struct scheduler_options *options,
+                                      struct kv_manager *kv, struct error *err);
+void scheduler_destroy(struct scheduler *s); /* NULL is fine; nothing may be waiting or running */
+
+/* An empty schedule with room for every request, for scheduler_step. */
+void schedule_init(struct schedule *sched, const struct scheduler *s);
+void schedule_fini(struct schedule *sched);
+
+/* Puts a new request at its place in the waiting list. The request must be able to fit alone:
+ * n_max blocks in the whole pool; ST_TOO_LARGE says what would. */
+MUST_USE enum status scheduler_add(struct scheduler *s, struct request *r, struct error *err);
+
+/* Fills `sched` with the next step; n_entries 0 when nothing can run. */
+void scheduler_step(struct scheduler *s, struct schedule *sched, uint64_t now_us);
+
+/* The outcome of entry `e`: the chosen token, ignored unless is_sampled. Appends it, checks for the
+ * end. True when the request has ended and is off every list, its blocks free. Requests that ended
+ * before (cancelled in flight) are left alone: false. */
+bool scheduler_take(struct scheduler *s, const struct schedule_entry *e, uint32_t token,
+                    uint64_t now_us);
+
+/* Ends a request wherever it is; its blocks are free on return. Nothing happens if it is done. */
+void scheduler_end(struct scheduler *s, struct request *r, enum finish_reason reason,
+                   uint64_t now_us);
+
+/* Forgets every cached block. With `reset_running` all running requests go back to waiting first,
+ * in order. ST_BUSY, and nothing forgotten, while blocks are in use. */
+MUST_USE enum status scheduler_reset_prefix_cache(struct scheduler *s, bool reset_running);
+
+/* Any request, or NULL when none is unfinished: to end them all one by one. */
+struct request *scheduler_any(const struct scheduler *s);
+/* Position `i` of the running or the waiting list, or NULL. For tests and inspection. */
+struct request *scheduler_running_at(const struct scheduler *s, uint32_t i);
+struct request *scheduler_waiting_at(const struct scheduler *s, uint32_t i);
+
+struct scheduler_counts scheduler_counts(const struct scheduler *s);
+
+void scheduler_check(const struct scheduler *s); /* asserts every invariant; for tests */
+
+#endif
