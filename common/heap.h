@@ -23,6 +23,9 @@ struct heap {
 };
 
 #define HEAP_ENTRY(link, type, member) CONTAINER_OF(link, type, member)
+/* The same in a heap_before_fn, whose links are const. */
+#define HEAP_ENTRY_CONST(link, type, member)                                                       \
+    ((const type *)(const void *)((const char *)(link)-offsetof(type, member)))
 
 void heap_init(struct heap *h, heap_before_fn *before); /* allocates nothing */
 void heap_fini(struct heap *h);                         /* the elements stay the caller's */
