@@ -210,18 +210,27 @@ class Question:
     prompt: str = ""              # small talk only
 
 
-def draw_question(rng, table, mix, names):
-    chance = rng.random()
-    if chance < mix.small_talk:
-        return Question("small_talk", prompt=small_talk.training_prompt(rng))
+def make_question(rng, table, kind, names, prompt=small_talk.training_prompt):
+    """A question of the kind asked for; kind is a field, "absent", "no_field" or "small_talk"."""
+    if kind == "small_talk":
+        return Question(kind, prompt=prompt(rng))
     person = rng.choice(table.people)
-    missing = [f for f in FIELDS if f not in table.fields]
-    if missing and chance < mix.small_talk + mix.no_field:
-        return Question("no_field", rng.choice(missing), person["name"])
-    field = weighted_choice(rng, [(mix.fields[f], f) for f in table.fields])
-    if chance > 1 - mix.absent:
-        return Question("absent", field, absent_name(rng, table, names))
-    return Question(field, field, person["name"], person[field])
+    if kind == "no_field":
+        return Question(kind, rng.choice([f for f in FIELDS if f not in table.fields]), person["name"])
+    if kind == "absent":
+        return Question(kind, rng.choice(table.fields), absent_name(rng, table, names))
+    return Question(kind, kind, person["name"], person[kind])
+
+
+def draw_question(rng, table, mix, names):
+    """A question whose kind is drawn from the mix."""
+    kinds = [(mix.absent, "absent"), (mix.small_talk, "small_talk")]
+    if len(table.fields) < len(FIELDS):
+        kinds.append((mix.no_field, "no_field"))
+    rest = 1 - sum(share for share, _ in kinds)
+    total = sum(mix.fields[f] for f in table.fields)
+    kinds += [(rest * mix.fields[f] / total, f) for f in table.fields]
+    return make_question(rng, table, weighted_choice(rng, kinds), names)
 
 
 def chat_question(rng, question):
@@ -303,10 +312,15 @@ def table_sample(rng, n_rows, fields, n_branches, chat, mix, names=name_sources.
     return Sample(prefix, branches, kinds)
 
 
-def person_question_without_table(rng, names):
-    return Question("small_talk", prompt=rng.choice(
-        CHAT_QUESTIONS + sum(FIELD_QUESTIONS.values(), [])).format(
-            field=rng.choice(FIELDS), name=names.first(rng) + " " + names.last(rng)))
+def question_without_table(rng, chat, names, prompt):
+    """Small talk, or one of the table questions though there is no table: (question, completion wording)."""
+    if rng.random() < 0.7:
+        return Question("small_talk", prompt=prompt(rng)), weighted_choice(rng, SMALL_TALK_COMPLETIONS)
+    wording = rng.choice(CHAT_QUESTIONS + sum(FIELD_QUESTIONS.values(), []))
+    if not chat and rng.random() < 0.5:
+        wording = weighted_choice(rng, COMPLETION_QUESTIONS)
+    text = wording.format(field=rng.choice(FIELDS), name=names.first(rng) + " " + names.last(rng))
+    return Question("small_talk", prompt=text), "{prompt}"
 
 
 def no_table_sample(rng, n_branches, names=name_sources.TRAINING_NAMES, prompt=small_talk.training_prompt):
@@ -315,21 +329,16 @@ def no_table_sample(rng, n_branches, names=name_sources.TRAINING_NAMES, prompt=s
     prefix = ""
     if chat and rng.random() < 0.5:
         prefix = IM_START + "system\n" + rng.choice(SYSTEM_LINES) + IM_END + "\n"
-    branches = []
+    branches, kinds = [], []
     for _ in range(n_branches):
-        if rng.random() < 0.25:
-            question = person_question_without_table(rng, names)
-        else:
-            question = Question("small_talk", prompt=prompt(rng))
+        turns = [question_without_table(rng, chat, names, prompt)
+                 for _ in range(rng.choice((1, 1, 1, 2)) if chat else 1)]
         if chat:
-            branches.append(chat_branch(rng, [question] * rng.choice((1, 1, 1, 2)), False))
-        elif rng.random() < 0.2:
-            wording = weighted_choice(rng, COMPLETION_QUESTIONS)
-            question.prompt = wording.format(field=rng.choice(FIELDS), name=names.first(rng) + " " + names.last(rng))
-            branches.append(completion_branch(rng, question, "{prompt}"))
+            branches.append(chat_branch(rng, [question for question, _ in turns], False))
         else:
-            branches.append(completion_branch(rng, question))
-    return Sample(prefix, branches, [["small_talk"] * sum(role == "answer" for role, _ in b) for b in branches])
+            branches.append(completion_branch(rng, *turns[0]))
+        kinds.append(["small_talk"] * len(turns))
+    return Sample(prefix, branches, kinds)
 
 
 def pairs_sample(rng, n_pairs, n_queries, names=name_sources.TRAINING_NAMES):

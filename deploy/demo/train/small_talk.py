@@ -154,7 +154,6 @@ How many people live in {country}?
 How many {thing} are there?
 How far is {city} from {city2}?
 How old are you?
-How old is {person}?
 How tall is {person}?
 How much is {thing}?
 How to {verb} in {city}
@@ -252,7 +251,7 @@ What should I do in {city}?
 Who discovered {thing}?
 Who is the king of {country}?
 Who is your favourite {noun} writer?
-Where does {person} live?
+Does {person} like {thing}?
 Where can I {verb} in {city}?
 When was {thing} invented?
 When is the next {noun}?

@@ -1,0 +1,246 @@
+"""train.py - trains the demonstration model on a CPU.
+
+    python3 train.py --tokenizer ../model/tokenizer.json --run a --minutes 35
+    python3 train.py --tokenizer ../model/tokenizer.json --run b --resume a.pt --minutes 60 --decay-minutes 12
+
+One process generates samples, this one learns from them. What is learnt grows with success: CURRICULUM is a list
+of levels, and the next is entered when the running share of exactly right answers passes PROMOTE_AT. Weights are
+kept twice: as trained, and as a running average (EMA), which is what is evaluated and shipped: it is as good as a
+decayed learning rate at any moment.
+
+Optimizer: Muon (Jordan, 2024: momentum, orthogonalised by Newton-Schulz) for the matrices of the layers, AdamW for
+the embedding and the norms. Warm-up 150 steps, constant, then linear to 2 % over the last --decay-minutes.
+
+Every --save-seconds the state goes to RUN.pt and a JSON line of accuracies to RUN.jsonl.
+"""
+import argparse
+import json
+import math
+import multiprocessing
+import os
+import random
+import time
+
+os.environ.setdefault("OMP_NUM_THREADS", "2")
+import torch
+import torch.nn.functional as functional
+
+import generate
+from batch import Batch, encode, exact_answers, length_of, pack_arrays, repeat_encoded
+from evaluate import evaluate, evaluation_sets
+from model import D_FF, QKV_ROWS, Model
+from tokenizer import Tokenizer
+
+LONGEST_SAMPLE = 3800
+ADAM_RATE, MUON_RATE, MUON_MOMENTUM, WEIGHT_DECAY = 2e-3, 0.02, 0.95, 0.02
+WARMUP_STEPS, FLOOR, CLIP = 150, 0.02, 1.0
+EMA_DECAY = 0.996
+PROMOTE_AT, PROMOTE_HELPERS_AT, STEPS_PER_LEVEL = 0.70, 0.6, 40
+
+# ---- curriculum -----------------------------------------------------------------------------------
+# (share of random repeats, share of pairs, rows from, rows to, most columns); the rest of the samples are tables
+CURRICULUM = [
+    (0.60, 0.40, 2, 4, 0), (0.25, 0.75, 2, 8, 0),
+    (0.10, 0.40, 2, 4, 1), (0.05, 0.25, 2, 5, 2), (0.03, 0.17, 2, 6, 2), (0.03, 0.10, 3, 8, 3),
+    (0.03, 0.05, 3, 8, 4), (0.03, 0.05, 3, 8, 6), (0.02, 0.03, 3, 12, 6), (0.02, 0.03, 3, 16, 6),
+    (0.02, 0.02, 4, 21, 6), (0.02, 0.02, 4, 27, 6), (0.01, 0.01, 5, 32, 6)]
+FIRST_WITH_EVERY_KIND = 5         # from this level on: absent names, missing columns, prompts without a table
+SHARE_NO_TABLE, SHARE_EASIER, SHARE_CHAT = 0.08, 0.20, 0.45
+
+
+def draw_sample(rng, level, mix):
+    """One sample of the level, as text; None stands for random repeats."""
+    repeats, pairs, low, high, columns = CURRICULUM[level]
+    chance = rng.random()
+    if chance < repeats:
+        return None
+    if chance < repeats + pairs or columns == 0:
+        return generate.pairs_sample(rng, rng.randint(2, max(4, min(high, 8))), 16)
+    every_kind = level >= FIRST_WITH_EVERY_KIND
+    if every_kind and rng.random() < SHARE_NO_TABLE:
+        return generate.no_table_sample(rng, 16)
+    if rng.random() < SHARE_EASIER:
+        _, _, low, high, columns = CURRICULUM[rng.randint(2, level)]
+    n_columns = columns if columns == 6 and rng.random() < 0.65 else rng.randint(1, columns)
+    fields = sorted(rng.sample(generate.FIELDS, n_columns), key=generate.FIELDS.index)
+    n_rows = rng.randint(low, high)
+    if not every_kind:
+        mix = generate.Mix(mix.fields, 0.0, 0.0, 0.0)
+    chat = level >= 3 and rng.random() < SHARE_CHAT
+    n_branches = min(n_rows * n_columns, max(8, min(20, n_rows)))
+    classic = not chat and n_columns == 6 and rng.random() < 0.3
+    return generate.table_sample(rng, n_rows, fields, n_branches, chat, mix, classic=classic)
+
+
+def generate_batches(queue, level, mix, tokenizer_path, seed, tokens_per_step):
+    """The generating process: packed arrays into the queue, for ever."""
+    rng, tokenizer = random.Random(seed), Tokenizer.load(tokenizer_path)
+    while True:
+        samples, total = [], 0
+        while total < tokens_per_step:
+            sample = draw_sample(rng, level.value, mix)
+            encoded = encode(sample, tokenizer) if sample else repeat_encoded(rng, 60)
+            if length_of(encoded) < LONGEST_SAMPLE:
+                samples.append(encoded)
+                total += length_of(encoded)
+        queue.put(pack_arrays(samples, rng))
+
+
+# ---- optimizer ------------------------------------------------------------------------------------
+
+def orthogonalised(matrix):
+    """The nearest orthonormal matrix, roughly: five Newton-Schulz steps."""
+    a, b, c = 3.4445, -4.7750, 2.0315
+    tall = matrix.shape[0] > matrix.shape[1]
+    x = (matrix.t() if tall else matrix).contiguous()
+    x = (x / (x.norm() + 1e-7)).bfloat16()
+    for _ in range(5):
+        gram = x @ x.t()
+        x = a * x + (b * gram + c * (gram @ gram)) @ x
+    return x.float().t() if tall else x.float()
+
+
+class Muon:
+    """q, k, v and gate, up lie stacked in one matrix each and are orthogonalised apart."""
+
+    def __init__(self, matrices):
+        self.matrices = matrices                              # [(parameter, row counts of its parts)]
+        self.momentum = [torch.zeros_like(p) for p, _ in self.matrices]
+
+    @torch.no_grad()
+    def step(self, rate):
+        for (p, row_splits), momentum in zip(self.matrices, self.momentum):
+            momentum.mul_(MUON_MOMENTUM).add_(p.grad)
+            wanted = p.grad + MUON_MOMENTUM * momentum
+            p.mul_(1 - rate * WEIGHT_DECAY)
+            for part, direction in zip(p.split(row_splits), wanted.split(row_splits)):
+                scale = math.sqrt(max(1.0, part.shape[0] / part.shape[1]))
+                part.add_(orthogonalised(direction), alpha=-rate * scale)
+
+
+class Trainer:
+    """Model, its average, both optimizers, the level: everything a checkpoint holds."""
+
+    def __init__(self, seed):
+        self.model, self.average = Model(seed), Model(seed)
+        self.step_count, self.level, self.n_tokens, self.seconds = 0, 0, 0, 0.0
+        matrices = [(p, QKV_ROWS) for p in self.model.qkv] + [(p, p.shape[0]) for p in self.model.out]
+        matrices += [(p, [D_FF, D_FF]) for p in self.model.gate_up] + [(p, p.shape[0]) for p in self.model.down]
+        held = {id(p) for p, _ in matrices}
+        self.muon = Muon(matrices)
+        self.adam = torch.optim.AdamW([p for p in self.model.parameters() if id(p) not in held], lr=ADAM_RATE,
+                                      betas=(0.9, 0.98), eps=1e-9, weight_decay=0.0)
+
+    def learn(self, batch, rate):
+        """One step at rate (a factor on both learning rates). Returns (loss, exact answers)."""
+        logits = self.model(batch)
+        losses = functional.cross_entropy(logits, batch.target, reduction="none")
+        loss = (losses * batch.weight).sum() / batch.weight.sum()
+        self.model.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), CLIP)
+        warm = min(1.0, (self.step_count + 1) / WARMUP_STEPS)
+        for group in self.adam.param_groups:
+            group["lr"] = ADAM_RATE * rate * warm
+        self.adam.step()
+        self.muon.step(MUON_RATE * rate * warm)
+        self.step_count += 1
+        self.n_tokens += len(batch.tokens)
+        keep = min(EMA_DECAY, (self.step_count + 1) / (self.step_count + 10))
+        with torch.no_grad():
+            for mean, p in zip(self.average.parameters(), self.model.parameters()):
+                mean.lerp_(p, 1 - keep)
+        return loss.item(), exact_answers(logits.detach(), batch)
+
+    def save(self, path):
+        torch.save({"model": self.model.state_dict(), "average": self.average.state_dict(),
+                    "adam": self.adam.state_dict(), "momentum": self.muon.momentum, "step_count": self.step_count,
+                    "level": self.level, "n_tokens": self.n_tokens, "seconds": self.seconds}, path + ".new")
+        os.replace(path + ".new", path)
+
+    def load(self, path):
+        state = torch.load(path)
+        self.model.load_state_dict(state["model"])
+        self.average.load_state_dict(state["average"])
+        self.adam.load_state_dict(state["adam"])
+        self.muon.momentum = state["momentum"]
+        for name in ("step_count", "level", "n_tokens", "seconds"):
+            setattr(self, name, state[name])
+
+
+# ---- the run --------------------------------------------------------------------------------------
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tokenizer", required=True)
+    parser.add_argument("--run", required=True, help="path of the run without ending: RUN.pt, RUN.jsonl")
+    parser.add_argument("--resume", help="a checkpoint to go on from")
+    parser.add_argument("--minutes", type=float, required=True)
+    parser.add_argument("--decay-minutes", type=float, default=0.0, help="the last ones, with a falling rate")
+    parser.add_argument("--tokens-per-step", type=int, default=4096)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--mix", default="{}", help='JSON over generate.Mix, as {"absent": 0.2}')
+    parser.add_argument("--save-seconds", type=float, default=75)
+    return parser.parse_args()
+
+
+def report(trainer, sets, run, loss, started):
+    figures, _ = evaluate(trainer.average, sets)
+    line = {"step": trainer.step_count, "seconds": round(trainer.seconds + time.time() - started),
+            "tokens_m": round(trainer.n_tokens / 1e6, 2), "level": trainer.level, "loss": round(loss, 4)}
+    line.update({key: round(share, 3) for key, (share, _) in sorted(figures.items())})
+    with open(run + ".jsonl", "a") as log:
+        log.write(json.dumps(line) + "\n")
+    print("EVAL " + json.dumps(line), flush=True)
+
+
+def main():
+    options = parse_arguments()
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    torch.set_flush_denormal(True)
+    mix = generate.Mix(**json.loads(options.mix))
+    trainer = Trainer(options.seed)
+    if options.resume:
+        trainer.load(options.resume)
+    sets = evaluation_sets(Tokenizer.load(options.tokenizer), 8, 2)
+    level, queue = multiprocessing.Value("i", trainer.level), multiprocessing.Queue(4)
+    generator = multiprocessing.Process(
+        target=generate_batches, daemon=True,
+        args=(queue, level, mix, options.tokenizer, 1000003 * options.seed + trainer.step_count,
+              options.tokens_per_step))
+    generator.start()
+
+    started = last_save = time.time()
+    exact, loss, steps_here = 0.0, 0.0, 0
+    while True:
+        minutes = (time.time() - started) / 60
+        if minutes >= options.minutes:
+            break
+        left = options.minutes - minutes
+        rate = max(FLOOR, left / options.decay_minutes) if left < options.decay_minutes else 1.0
+        batch = Batch(*queue.get())
+        loss, right = trainer.learn(batch, rate)
+        steps_here += 1
+        share = [r for kind, r in zip(batch.kinds, right) if kind != "small_talk"]
+        if share:
+            exact = 0.95 * exact + 0.05 * sum(share) / len(share)
+        enough = PROMOTE_HELPERS_AT if trainer.level < 2 else PROMOTE_AT
+        if exact > enough and steps_here >= STEPS_PER_LEVEL and trainer.level + 1 < len(CURRICULUM):
+            trainer.level += 1
+            level.value, steps_here, exact = trainer.level, 0, min(exact, 0.68)
+            print("level %d at step %d, %.0f s" % (trainer.level, trainer.step_count, 60 * minutes), flush=True)
+        if trainer.step_count % 25 == 0:
+            print("step %d %.0f s level %d loss %.3f exact %.3f %.2f M tokens" % (
+                trainer.step_count, 60 * minutes, trainer.level, loss, exact, trainer.n_tokens / 1e6), flush=True)
+        if time.time() - last_save > options.save_seconds:
+            trainer.save(options.run + ".pt")
+            report(trainer, sets, options.run, loss, started)
+            last_save = time.time()
+    generator.terminate()
+    trainer.seconds += time.time() - started
+    trainer.save(options.run + ".pt")
+    report(trainer, sets, options.run, loss, time.time())
+
+
+if __name__ == "__main__":
+    main()
