@@ -1,0 +1,29 @@
+/* tests/fuzz/fuzz_body_scan.c - no input may crash the scan, and all versions must agree on it. */
+#include "router/body_scan_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    struct str body = {(const char *)data, size};
+    struct body_scan want, got;
+    struct error want_err = {0};
+    enum status st = body_scan_with(body, &want, body_classify_plain, &want_err);
+
+    for (uint32_t i = 0; body_classifier_at(i); i++) {
+        struct error err = {0};
+
+        if (body_scan_with(body, &got, body_classifier_at(i)->fn, &err) != st) abort();
+        if (strcmp(err.message, want_err.message) != 0) abort();
+        if (st == ST_OK && memcmp(got.spans, want.spans, sizeof(got.spans)) != 0) abort();
+    }
+    if (st != ST_OK) return 0;
+    for (size_t i = 0; i < BODY_KEY_COUNT; i++) {
+        struct str s = want.spans[i];
+
+        if (s.ptr && (s.ptr < body.ptr || s.ptr + s.len > body.ptr + size || !s.len)) abort();
+    }
+    return 0;
+}

@@ -1,0 +1,62 @@
+/* tests/unit/router/test_prompt_hash.c - what two chains share, and what keeps them apart. */
+#include "tests/support/cm.h"
+
+#include "common/hash.h"
+#include "router/prompt_hash.h"
+
+#include <string.h>
+
+static void equal_openings_share_hashes(void **state) {
+    char a[500], b[700];
+    uint64_t ca[4], cb[6];
+    (void)state;
+
+    memset(a, 'x', sizeof(a));
+    memset(b, 'x', sizeof(b));
+    b[300] = 'y';
+    assert_int_equal(prompt_hash_n_blocks(500, 128, 100), 4);
+    assert_int_equal(prompt_hash_n_blocks(512, 128, 100), 4);
+    assert_int_equal(prompt_hash_n_blocks(700, 128, 3), 3);
+    assert_int_equal(prompt_hash_n_blocks(0, 128, 3), 0);
+    prompt_hash_chain((struct str){a, sizeof(a)}, 1, 128, ca, 4);
+    prompt_hash_chain((struct str){b, sizeof(b)}, 1, 128, cb, 6);
+    assert_true(ca[0] == cb[0] && ca[1] == cb[1] && ca[2] != cb[2]);
+    assert_true(ca[0] != ca[1]); /* same bytes, other place */
+    assert_true(ca[0] == hash_64(a, 128, 1) && ca[3] == hash_64(a + 384, 116, ca[2]));
+}
+
+static void a_short_block_is_not_a_long_one(void **state) {
+    uint64_t whole, part;
+    (void)state;
+
+    prompt_hash_chain(STR("abcdefgh"), 5, 8, &whole, 1);
+    prompt_hash_chain(STR("abcdefg"), 5, 8, &part, 1);
+    assert_true(whole != part);
+}
+
+static void each_field_of_the_scope_counts(void **state) {
+    struct prompt_scope base = {.model = STR("m"), .tools = STR("[]")}, s;
+    uint64_t h = prompt_hash_seed(&base, 9);
+    (void)state;
+
+    assert_true(prompt_hash_seed(&base, 9) == h);
+    assert_true(prompt_hash_seed(&base, 10) != h);
+    s = base, s.tenant = STR("t");
+    assert_true(prompt_hash_seed(&s, 9) != h);
+    s = base, s.cache_salt = STR("t");
+    uint64_t salted = prompt_hash_seed(&s, 9);
+    s = base, s.adapter = STR("t");
+    assert_true(prompt_hash_seed(&s, 9) != salted);
+    s = (struct prompt_scope){.model = STR("m["), .tools = STR("]")}; /* the same bytes, cut elsewhere */
+    assert_true(prompt_hash_seed(&s, 9) != h);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(equal_openings_share_hashes),
+        cmocka_unit_test(a_short_block_is_not_a_long_one),
+        cmocka_unit_test(each_field_of_the_scope_counts),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
