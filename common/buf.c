@@ -79,6 +79,10 @@ static size_t utf8_sequence(const unsigned char *p, size_t n) {
     return 4;
 }
 
+size_t str_utf8_len(struct str s) {
+    return s.len ? utf8_sequence((const unsigned char *)s.ptr, s.len) : 0;
+}
+
 bool str_is_utf8(struct str s) {
     const unsigned char *p = (const unsigned char *)s.ptr;
     size_t i = 0;

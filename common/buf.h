@@ -39,6 +39,9 @@ MUST_USE enum status str_to_u64(struct str s, uint64_t *out);
 /* True when `s` is well-formed UTF-8 (no overlong forms, surrogates or values above 10FFFF). */
 bool str_is_utf8(struct str s);
 
+/* Bytes of the well-formed UTF-8 character that `s` begins with; 0 when it begins with none. */
+size_t str_utf8_len(struct str s);
+
 struct buf {
     char *data;   /* the allocation */
     size_t start; /* first unread byte */

@@ -41,7 +41,8 @@ void heap_init(struct heap *h, heap_before_fn *before) {
 }
 
 void heap_fini(struct heap *h) {
-    for (size_t i = 0; i < h->n; i++) h->items[i]->place = 0;
+    for (size_t i = 0; i < h->n; i++)
+        h->items[i]->place = 0;
     mem_free(h->items);
     heap_init(h, h->before);
 }

@@ -13,7 +13,8 @@
 static size_t slots_for(size_t n) {
     size_t slots = MIN_SLOTS;
 
-    while (slots / 4 * 3 < n) slots *= 2;
+    while (slots / 4 * 3 < n)
+        slots *= 2;
     return slots;
 }
 
@@ -25,7 +26,8 @@ static size_t home(const struct map *m, uint64_t key) {
 static struct map_slot *locate(const struct map *m, uint64_t key) {
     size_t i = home(m, key);
 
-    while (m->slots[i].value && m->slots[i].key != key) i = (i + 1) & (m->n_slots - 1);
+    while (m->slots[i].value && m->slots[i].key != key)
+        i = (i + 1) & (m->n_slots - 1);
     return &m->slots[i];
 }
 

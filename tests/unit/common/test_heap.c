@@ -63,7 +63,8 @@ static void pops_the_smallest_of_what_is_in_it(void **state) {
         heap_check(&h);
     }
     heap_fini(&h);
-    for (int i = 0; i < N_ITEMS; i++) assert_false(heap_is_linked(&items[i].link));
+    for (int i = 0; i < N_ITEMS; i++)
+        assert_false(heap_is_linked(&items[i].link));
 }
 
 static void sorts(void **state) {

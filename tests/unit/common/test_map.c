@@ -48,14 +48,16 @@ static void next_visits_each_entry_once(void **state) {
 
     (void)state;
     map_init(&m, 7);
-    for (uint64_t i = 0; i < 1000; i++) map_insert(&m, i, &seen[i]);
+    for (uint64_t i = 0; i < 1000; i++)
+        map_insert(&m, i, &seen[i]);
     for (size_t i = 0; (e = map_next(&m, &i));) {
         assert_ptr_equal(e->value, &seen[e->key]);
         seen[e->key]++;
         n++;
     }
     assert_int_equal(n, 1000);
-    for (int i = 0; i < 1000; i++) assert_int_equal(seen[i], 1);
+    for (int i = 0; i < 1000; i++)
+        assert_int_equal(seen[i], 1);
     map_clear(&m);
     assert_int_equal(m.n, 0);
     assert_null(map_find(&m, 3));
@@ -72,7 +74,8 @@ static void reserved_room_needs_no_allocation(void **state) {
     map_init(&m, 7);
     map_reserve(&m, 1000);
     slots = m.slots;
-    for (uint64_t i = 0; i < 1000; i++) map_insert(&m, i, &x);
+    for (uint64_t i = 0; i < 1000; i++)
+        map_insert(&m, i, &x);
     assert_ptr_equal(m.slots, slots);
     map_fini(&m);
 }
