@@ -42,8 +42,8 @@ struct block_mm_item {
 
 /* What a request's blocks depend on besides tokens. Borrowed: it must outlive its users. */
 struct block_extras {
-    struct str lora;             /* adapter name, STR_NULL for none */
-    struct str cache_salt;       /* STR_NULL for none */
+    struct str lora;                   /* adapter name, STR_NULL for none */
+    struct str cache_salt;             /* STR_NULL for none */
     const struct block_mm_item *items; /* sorted by offset */
     uint32_t n_items;
 };

@@ -57,11 +57,11 @@ block_id block_pool_find(const struct block_pool *pool, const struct prefix_key 
  * of the free queue stays. */
 MUST_USE enum status block_pool_reset(struct block_pool *pool);
 
-uint32_t block_pool_n_free(const struct block_pool *pool);   /* blank and cached */
-uint32_t block_pool_n_usable(const struct block_pool *pool); /* all but the null block */
-uint32_t block_pool_n_cached(const struct block_pool *pool); /* published, in use or free */
+uint32_t block_pool_n_free(const struct block_pool *pool);    /* blank and cached */
+uint32_t block_pool_n_usable(const struct block_pool *pool);  /* all but the null block */
+uint32_t block_pool_n_cached(const struct block_pool *pool);  /* published, in use or free */
 uint64_t block_pool_n_evicted(const struct block_pool *pool); /* published ones handed out anew */
-double block_pool_usage(const struct block_pool *pool); /* in use / usable */
+double block_pool_usage(const struct block_pool *pool);       /* in use / usable */
 uint32_t block_pool_ref_cnt(const struct block_pool *pool, block_id id);
 const struct prefix_cache *block_pool_cache(const struct block_pool *pool);
 

@@ -71,13 +71,13 @@ struct kv_hit {
 };
 
 struct kv_alloc {
-    uint32_t n_computed;      /* tokens of the sequence computed or in flight before this call */
-    struct kv_hit hit;        /* of an admission; zero for a running sequence */
-    uint32_t n_external;      /* tokens another store will deliver, behind the hits */
-    uint32_t n_new;           /* tokens to compute in this step, drafts included */
-    uint32_t n_lookahead;     /* slots for drafts still to come */
-    uint32_t reserved_blocks; /* kept free for others */
-    bool delay_publish;       /* the KV arrives later: kv_manager_publish when it is there */
+    uint32_t n_computed;         /* tokens of the sequence computed or in flight before this call */
+    struct kv_hit hit;           /* of an admission; zero for a running sequence */
+    uint32_t n_external;         /* tokens another store will deliver, behind the hits */
+    uint32_t n_new;              /* tokens to compute in this step, drafts included */
+    uint32_t n_lookahead;        /* slots for drafts still to come */
+    uint32_t reserved_blocks;    /* kept free for others */
+    bool delay_publish;          /* the KV arrives later: kv_manager_publish when it is there */
     bool full_sequence_must_fit; /* refuse unless all known tokens would fit, not only this chunk */
     bool has_scheduled;          /* something runs in this step already: the watermark holds for a
                                   * sequence without blocks */
