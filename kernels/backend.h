@@ -209,7 +209,8 @@ struct backend_stage {
     float *out_top_logprob;  /* (max_outputs, max_logprobs) */
     uint32_t *out_flags;     /* (max_outputs) OUT_* */
 };
-#define OUT_NOT_FINITE 1u /* a NaN or an infinity was met: the answer cannot be trusted */
+#define OUT_NOT_FINITE   1u /* a NaN or an infinity was met: the answer cannot be trusted */
+#define OUT_NONE_ALLOWED 2u /* mask and biases left no token: out_token is the best of all */
 
 /* How much of the stage counts. */
 struct backend_step {

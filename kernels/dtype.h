@@ -1,0 +1,97 @@
+/* kernels/dtype.h - the element types of weights and of the KV pool, one element at a time.
+ *
+ * bf16 is the upper half of a float; rounding to it is to nearest, ties to even. Everything here
+ * is exact integer work, so it gives the same bits on every machine. */
+#ifndef KERNELS_DTYPE_H
+#define KERNELS_DTYPE_H
+
+#include <string.h>
+
+#include "kernels/backend.h"
+
+static inline float f32_of_bits(uint32_t u) {
+    float f;
+
+    memcpy(&f, &u, sizeof(f));
+    return f;
+}
+
+static inline uint32_t bits_of_f32(float f) {
+    uint32_t u;
+
+    memcpy(&u, &f, sizeof(u));
+    return u;
+}
+
+static inline float f32_of_bf16(uint16_t h) {
+    return f32_of_bits((uint32_t)h << 16);
+}
+
+/* A NaN stays a NaN: its payload is cut and the quiet bit set. */
+static inline uint16_t bf16_of_f32(float f) {
+    uint32_t u = bits_of_f32(f);
+
+    if ((u & 0x7FFFFFFFu) > 0x7F800000u) return (uint16_t)((u >> 16) | 0x40u);
+    return (uint16_t)((u + 0x7FFFu + ((u >> 16) & 1u)) >> 16);
+}
+
+static inline float f32_of_f16(uint16_t h) {
+    uint32_t sign = (uint32_t)(h & 0x8000u) << 16, exponent = (h >> 10) & 31u, mantissa = h & 1023u;
+
+    if (exponent == 31) return f32_of_bits(sign | 0x7F800000u | mantissa << 13);
+    if (exponent == 0) {
+        float f = (float)mantissa * 0x1p-24f; /* exact: subnormal halves are normal floats */
+
+        return sign ? -f : f;
+    }
+    return f32_of_bits(sign | (exponent + 112) << 23 | mantissa << 13);
+}
+
+/* 0 for a type that no host backend reads. */
+static inline size_t dtype_bytes(enum dtype t) {
+    switch (t) {
+    case DTYPE_F32:
+    case DTYPE_I32: return 4;
+    case DTYPE_F16:
+    case DTYPE_BF16: return 2;
+    case DTYPE_F8E4M3:
+    case DTYPE_I8: return 1;
+    default: return 0;
+    }
+}
+
+static inline const char *dtype_name(enum dtype t) {
+    static const char *const names[DTYPE_COUNT] = {"f32", "f16", "bf16", "f8e4m3", "i8", "i32"};
+
+    return (unsigned)t < DTYPE_COUNT ? names[t] : "unknown";
+}
+
+static inline bool dtype_is_float(enum dtype t) {
+    return t == DTYPE_F32 || t == DTYPE_F16 || t == DTYPE_BF16;
+}
+
+/* Element i of an array of floating type t. Arrays may be unaligned: mapped files are. */
+static inline float dtype_get(enum dtype t, const void *p, size_t i) {
+    uint16_t h;
+    float f;
+
+    if (t == DTYPE_F32) {
+        memcpy(&f, (const char *)p + i * 4, 4);
+        return f;
+    }
+    memcpy(&h, (const char *)p + i * 2, 2);
+    return t == DTYPE_BF16 ? f32_of_bf16(h) : f32_of_f16(h);
+}
+
+/* Stores into an array of f32 or bf16: what the KV pool is made of. */
+static inline void dtype_put(enum dtype t, void *p, size_t i, float f) {
+    if (t == DTYPE_F32) {
+        memcpy((char *)p + i * 4, &f, 4);
+    } else {
+        uint16_t h = bf16_of_f32(f);
+
+        memcpy((char *)p + i * 2, &h, 2);
+    }
+}
+
+#endif

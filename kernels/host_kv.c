@@ -1,0 +1,89 @@
+/* kernels/host_kv.c - see host.h: the paged pool of a host backend, moved in whole blocks. */
+#include <string.h>
+
+#include "common/mem.h"
+#include "kernels/host.h"
+
+static struct host_model *host_of(struct backend_model *m) {
+    return (struct host_model *)m; /* its first member */
+}
+
+uint64_t host_kv_block_bytes(const struct backend_model *m) {
+    return ((const struct host_model *)m)->block_bytes;
+}
+
+enum status host_kv_alloc(struct backend_model *m, uint32_t n_blocks, uint32_t n_host_blocks,
+                          struct backend_kv_info *out, struct error *err) {
+    struct host_model *h = host_of(m);
+    enum status st;
+
+    if (h->pool) return error_set(err, ST_EXISTS, "the KV pool is already allocated");
+    if (n_blocks == 0) return error_set(err, ST_INVALID, "a KV pool of 0 blocks: give at least 1");
+    st = host_alloc(h, (void **)&h->pool, n_blocks * h->block_bytes, "the KV pool", err);
+    if (st == ST_OK && n_host_blocks)
+        st = host_alloc(h, (void **)&h->host_pool, n_host_blocks * h->block_bytes,
+                        "the KV swap space", err);
+    if (st != ST_OK) {
+        if (h->pool) h->bytes -= n_blocks * h->block_bytes;
+        mem_free(h->pool);
+        h->pool = NULL;
+        return st;
+    }
+    h->n_blocks = n_blocks;
+    h->n_host_blocks = n_host_blocks;
+    *out = (struct backend_kv_info){h->block_bytes, n_blocks, n_host_blocks};
+    return ST_OK;
+}
+
+/* All pairs are checked before the first is moved. */
+static enum status move_blocks(struct host_model *h, uint8_t *dst, uint32_t n_dst,
+                               const uint8_t *src, uint32_t n_src, const struct backend_copy *pairs,
+                               uint32_t n, backend_fence *out) {
+    for (uint32_t i = 0; i < n; i++) {
+        if (pairs[i].src >= n_src || pairs[i].dst >= n_dst) return ST_INVALID;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        memmove(dst + pairs[i].dst * h->block_bytes, src + pairs[i].src * h->block_bytes,
+                h->block_bytes);
+    }
+    *out = ++h->dev->last;
+    return ST_OK;
+}
+
+enum status host_kv_copy(struct backend_model *m, const struct backend_copy *pairs, uint32_t n,
+                         backend_fence *out) {
+    struct host_model *h = host_of(m);
+
+    return move_blocks(h, h->pool, h->n_blocks, h->pool, h->n_blocks, pairs, n, out);
+}
+
+enum status host_kv_swap_out(struct backend_model *m, const struct backend_copy *pairs, uint32_t n,
+                             backend_fence *out) {
+    struct host_model *h = host_of(m);
+
+    return move_blocks(h, h->host_pool, h->n_host_blocks, h->pool, h->n_blocks, pairs, n, out);
+}
+
+enum status host_kv_swap_in(struct backend_model *m, const struct backend_copy *pairs, uint32_t n,
+                            backend_fence *out) {
+    struct host_model *h = host_of(m);
+
+    return move_blocks(h, h->pool, h->n_blocks, h->host_pool, h->n_host_blocks, pairs, n, out);
+}
+
+enum status host_kv_read(struct backend_model *m, uint32_t block, void *dst, uint64_t n_bytes) {
+    struct host_model *h = host_of(m);
+
+    if (block >= h->n_blocks || n_bytes != h->block_bytes) return ST_INVALID;
+    memcpy(dst, h->pool + block * h->block_bytes, n_bytes);
+    return ST_OK;
+}
+
+enum status host_kv_write(struct backend_model *m, uint32_t block, const void *src,
+                          uint64_t n_bytes) {
+    struct host_model *h = host_of(m);
+
+    if (block >= h->n_blocks || n_bytes != h->block_bytes) return ST_INVALID;
+    memcpy(h->pool + block * h->block_bytes, src, n_bytes);
+    return ST_OK;
+}

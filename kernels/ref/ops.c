@@ -1,0 +1,115 @@
+/* kernels/ref/ops.c - see ops.h. Nothing here is clever, on purpose. */
+#include "kernels/ref/ops.h"
+
+#include <math.h>
+
+#include "kernels/exp.h"
+
+void ref_embed(float *y, const struct ref_matrix *table, const uint32_t *id, uint32_t n_tokens) {
+    for (size_t t = 0; t < n_tokens; t++) {
+        for (size_t i = 0; i < table->k; i++)
+            y[t * table->k + i] = dtype_get(table->dtype, table->data, (size_t)id[t] * table->k + i);
+    }
+}
+
+void ref_rmsnorm(float *y, const float *x, const float *w, uint32_t n_tokens, uint32_t d, float eps) {
+    for (size_t t = 0; t < n_tokens; t++) {
+        const float *row = x + t * d;
+        float sum = 0, scale;
+
+        for (size_t i = 0; i < d; i++) sum += row[i] * row[i];
+        scale = 1.0f / sqrtf(sum / (float)d + eps);
+        for (size_t i = 0; i < d; i++) y[t * d + i] = row[i] * scale * w[i];
+    }
+}
+
+void ref_linear(float *y, const float *x, const struct ref_matrix *w, const float *bias,
+                uint32_t n_tokens) {
+    for (size_t t = 0; t < n_tokens; t++) {
+        for (size_t n = 0; n < w->n; n++) {
+            float sum = 0;
+
+            for (size_t k = 0; k < w->k; k++)
+                sum += x[t * w->k + k] * dtype_get(w->dtype, w->data, n * w->k + k);
+            y[t * w->n + n] = bias ? sum + bias[n] : sum;
+        }
+    }
+}
+
+void ref_rope(float *x, const uint32_t *position, const float *inv_freq, float scale,
+              uint32_t n_tokens, uint32_t n_heads, uint32_t hd, size_t stride) {
+    for (size_t t = 0; t < n_tokens; t++) {
+        for (size_t i = 0; i < hd / 2; i++) {
+            float angle = (float)position[t] * inv_freq[i];
+            float c = cosf(angle) * scale, s = sinf(angle) * scale;
+
+            for (size_t h = 0; h < n_heads; h++) {
+                float *a = x + t * stride + h * hd + i, *b = a + hd / 2, a0 = *a, b0 = *b;
+
+                *a = a0 * c - b0 * s;
+                *b = b0 * c + a0 * s;
+            }
+        }
+    }
+}
+
+/* Element 0 of K or V at one position of one KV head, counted in elements from the block's start. */
+static size_t element_of(const struct ref_pool *p, uint32_t kv_head, uint64_t offset) {
+    return ((size_t)kv_head * p->block_size + offset) * p->hd;
+}
+
+void ref_kv_write(const struct ref_pool *p, const float *k, const float *v, const int64_t *slot,
+                  uint32_t n_tokens, size_t stride) {
+    for (size_t t = 0; t < n_tokens; t++) {
+        uint64_t block, offset;
+
+        if (slot[t] < 0) continue;
+        block = (uint64_t)slot[t] / p->block_size;
+        offset = (uint64_t)slot[t] % p->block_size;
+        for (uint32_t h = 0; h < p->n_kv_heads; h++) {
+            for (size_t i = 0; i < p->hd; i++) {
+                size_t at = element_of(p, h, offset) + i, from = t * stride + h * p->hd + i;
+
+                dtype_put(p->dtype, p->k + block * p->block_stride, at, k[from]);
+                dtype_put(p->dtype, p->v + block * p->block_stride, at, v[from]);
+            }
+        }
+    }
+}
+
+void ref_attention(float *y, const float *q, const struct ref_pool *p, const uint32_t *table,
+                   uint32_t n_heads, uint32_t first, uint32_t last, float *scores) {
+    uint32_t group = n_heads / p->n_kv_heads;
+    float scale = 1.0f / sqrtf((float)p->hd);
+
+    for (uint32_t h = 0; h < n_heads; h++) {
+        float max = -INFINITY, sum = 0;
+
+        for (uint32_t j = first; j <= last; j++) {
+            const uint8_t *k = p->k + table[j / p->block_size] * p->block_stride;
+            size_t at = element_of(p, h / group, j % p->block_size);
+            float dot = 0;
+
+            for (size_t i = 0; i < p->hd; i++)
+                dot += q[h * p->hd + i] * dtype_get(p->dtype, k, at + i);
+            scores[j] = dot * scale;
+            max = scores[j] > max ? scores[j] : max;
+        }
+        for (uint32_t j = first; j <= last; j++) sum += scores[j] = exp_f32(scores[j] - max);
+        for (size_t i = 0; i < p->hd; i++) {
+            float mix = 0;
+
+            for (uint32_t j = first; j <= last; j++) {
+                const uint8_t *v = p->v + table[j / p->block_size] * p->block_stride;
+                size_t at = element_of(p, h / group, j % p->block_size);
+
+                mix += scores[j] * dtype_get(p->dtype, v, at + i);
+            }
+            y[h * p->hd + i] = mix / sum;
+        }
+    }
+}
+
+void ref_swiglu(float *y, const float *gate, const float *up, size_t n) {
+    for (size_t i = 0; i < n; i++) y[i] = gate[i] / (1.0f + exp_f32(-gate[i])) * up[i];
+}
