@@ -1,14 +1,14 @@
 /* worker/text/stop.h - where a stop string ends a generation.
  *
  * A stop string may begin in one token and end three tokens later, so text whose tail could still
- * become one is held back; the rest goes out at once. The earliest match wins; of those that begin
- * at the same byte, the one that is complete first.
+ * become one is held back; the rest goes out at once. The first to be complete wins; of those
+ * complete at the same byte, the longest.
  *
  *      pushed text:  ... Hello wor|ld. Us        stop: "User:"
  *      given out:    ... Hello world.␣           held: "Us"
  *
  * The set of strings is the request's, shared by its n samples; each sample has its own matcher.
- * Any one thread at a time. */
+ * A byte costs O(1) per string, whatever the strings. Any one thread at a time. */
 #ifndef WORKER_TEXT_STOP_H
 #define WORKER_TEXT_STOP_H
 
@@ -17,22 +17,23 @@
 #include "common/status.h"
 
 #define STOP_MAX_STRINGS 64
-#define STOP_MAX_BYTES   1024 /* of one string; each matcher holds back at most that much */
+#define STOP_MAX_BYTES   1024 /* of one string, and so the most that is held back */
 
-struct stop_set;
+struct stop_set; /* constant once created; must outlive its matchers */
 
 /* Copies the strings. ST_INVALID (param "stop") for an empty one or over the limits. */
 MUST_USE enum status stop_set_create(struct stop_set **out, const struct str *strings, size_t n,
                                      struct error *err);
 void stop_set_destroy(struct stop_set *set); /* NULL is fine */
-size_t stop_set_count(const struct stop_set *set);
+size_t stop_set_count(const struct stop_set *set); /* NULL has none */
 struct str stop_set_string(const struct stop_set *set, size_t i);
 
 struct stop_matcher {
     const struct stop_set *set; /* borrowed; NULL matches nothing */
     bool include_stop;
     int32_t matched; /* index of the string that ended it, -1 while none has */
-    struct buf held; /* a proper prefix of a stop string, or empty */
+    uint16_t *progress; /* (n strings) bytes of each that the text so far ends with */
+    struct str held;    /* what is held back: the longest of those beginnings */
 };
 
 void stop_matcher_init(struct stop_matcher *m, const struct stop_set *set, bool include_stop);

@@ -66,10 +66,10 @@ uint32_t tokenizer_vocab(const struct tokenizer *t);
 /* The bytes an id stands for; empty for an id beyond the vocabulary. Lives as long as `t`. */
 struct str tokenizer_bytes(const struct tokenizer *t, uint32_t id);
 bool tokenizer_is_special(const struct tokenizer *t, uint32_t id);
-bool tokenizer_is_special_text(const struct tokenizer *t, struct str text, uint32_t *id);
 
 /* The id whose bytes are exactly `bytes`: an added token first. False when there is none. */
 bool tokenizer_find(const struct tokenizer *t, struct str bytes, uint32_t *id);
+bool tokenizer_find_special(const struct tokenizer *t, struct str text, uint32_t *id);
 
 #define TOKEN_NONE 0xFFFFFFFFu
 uint32_t tokenizer_bos(const struct tokenizer *t); /* TOKEN_NONE when the files name none */

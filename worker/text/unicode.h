@@ -30,7 +30,8 @@ uint32_t unicode_encode(uint32_t cp, char out[4]);
 bool unicode_is_nfc_quick(struct str s);
 
 /* *out gets the NFC form of `s` (valid UTF-8), for the caller to mem_free. ST_UNSUPPORTED when the
- * build has no utf8proc and the quick check does not settle it; ST_NOMEM. */
+ * build has no utf8proc and the quick check does not settle it; ST_INVALID for
+ * hundreds of combining marks in a row; ST_NOMEM. */
 MUST_USE enum status unicode_to_nfc(struct str s, char **out, size_t *out_len, struct error *err);
 
 #endif

@@ -26,7 +26,7 @@ TEXTS = [
     "no\u00a0break\u2003space\u3000wide", "...!!!???", "(a) [b] {c} <d>", "\"quoted\" 'single' `code`",
     "<|im_start|>user\nHow old is Zack Blue?<|im_end|>\n<|im_start|>assistant\n", "The age of Zack Blue is 30.<|im_end|>",
     "30.<|endoftext|>", "<|endoftext|><|pad|><|im_start|>", "<|not_special|> <|im_end", "a<|im_end|>b <|im_end|> c",
-    "def f(x):\n    return x + 1\n", "tail   ", "end\n\n\n", "\x00\x01\x7f", "A\u200bB", "\u017f's \u212a",
+    "def f(x):\n    return x + 1\n", "tail   ", "end\n\n\n", "\x01\x7f", "A\u200bB", "\u017f's \u212a",
     "I can only answer questions about a table that you give me.", "unknown: there is no Kalmoth Tofen in the table.",
 ]
 

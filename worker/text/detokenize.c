@@ -1,0 +1,104 @@
+/* worker/text/detokenize.c - a UTF-8 decoder that can stop anywhere. */
+#include "worker/text/detokenize.h"
+
+#include "worker/text/tokenizer.h"
+
+static const struct str replacement = {"\xEF\xBF\xBD", 3};
+
+enum scan { SCAN_WHOLE, SCAN_BROKEN, SCAN_SHORT };
+
+/* The character at p (p < end). SCAN_WHOLE: *n bytes. SCAN_BROKEN: the first *n bytes begin no
+ * character, and the byte after them may begin one. SCAN_SHORT: all *n bytes to the end are the
+ * beginning of one. Second bytes follow table 3-7 of the Unicode standard. */
+static enum scan scan(const uint8_t *p, const uint8_t *end, size_t *n) {
+    uint8_t lead = p[0], low = 0x80, high = 0xBF;
+    size_t need;
+
+    *n = 1;
+    if (lead < 0x80) return SCAN_WHOLE;
+    if (lead < 0xC2 || lead > 0xF4) return SCAN_BROKEN;
+    need = lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
+    if (lead == 0xE0) low = 0xA0;
+    if (lead == 0xED) high = 0x9F;
+    if (lead == 0xF0) low = 0x90;
+    if (lead == 0xF4) high = 0x8F;
+    for (; *n < need; ++*n, low = 0x80, high = 0xBF) {
+        if (p + *n == end) return SCAN_SHORT;
+        if (p[*n] < low || p[*n] > high) return SCAN_BROKEN;
+    }
+    return SCAN_WHOLE;
+}
+
+/* Appends the whole characters of `s`, each broken part as U+FFFD, and returns how many bytes at
+ * the end (0 to 3) are the beginning of a character. */
+static size_t copy_characters(struct str s, struct buf *out) {
+    const uint8_t *p = (const uint8_t *)s.ptr, *end = p + s.len, *good = p;
+
+    while (p < end) {
+        size_t n;
+        enum scan what = scan(p, end, &n);
+
+        if (what == SCAN_WHOLE) {
+            p += n;
+            continue;
+        }
+        buf_append(out, good, (size_t)(p - good));
+        if (what == SCAN_SHORT) return n;
+        buf_append_str(out, replacement);
+        p += n;
+        good = p;
+    }
+    buf_append(out, good, (size_t)(p - good));
+    return 0;
+}
+
+static void hold(struct detokenizer *d, const char *tail, size_t n) {
+    memcpy(d->held, tail, n);
+    d->n_held = (uint8_t)n;
+}
+
+/* Feeds the held beginning one byte; it becomes whole, breaks, or goes on waiting. */
+static void feed_held(struct detokenizer *d, char byte, struct buf *out) {
+    char whole[sizeof(d->held)];
+    size_t n = d->n_held, tail;
+
+    memcpy(whole, d->held, n);
+    whole[n++] = byte;
+    tail = copy_characters((struct str){whole, n}, out);
+    hold(d, whole + n - tail, tail);
+}
+
+static void push_bytes(struct detokenizer *d, struct str bytes, struct buf *out) {
+    size_t tail;
+
+    while (d->n_held && bytes.len) {
+        feed_held(d, *bytes.ptr, out);
+        bytes.ptr++;
+        bytes.len--;
+    }
+    if (!bytes.len) return;
+    tail = copy_characters(bytes, out);
+    hold(d, bytes.ptr + bytes.len - tail, tail);
+}
+
+void detokenizer_init(struct detokenizer *d, const struct tokenizer *t, bool skip_special) {
+    *d = (struct detokenizer){.tokenizer = t, .skip_special = skip_special};
+}
+
+void detokenizer_push(struct detokenizer *d, uint32_t id, struct buf *out) {
+    if (d->skip_special && tokenizer_is_special(d->tokenizer, id)) return;
+    push_bytes(d, tokenizer_bytes(d->tokenizer, id), out);
+}
+
+void detokenizer_finish(struct detokenizer *d, struct buf *out) {
+    if (d->n_held) buf_append_str(out, replacement);
+    d->n_held = 0;
+}
+
+void detokenize_repair(struct str bytes, struct buf *out) {
+    if (bytes.len && copy_characters(bytes, out)) buf_append_str(out, replacement);
+}
+
+void detokenize_one(const struct tokenizer *t, uint32_t id, struct buf *out) {
+    detokenize_repair(tokenizer_bytes(t, id), out);
+}
