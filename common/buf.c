@@ -5,6 +5,7 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <strings.h>
 
 #define BUF_MIN_CAP 256
@@ -165,6 +166,17 @@ void buf_append_str(struct buf *b, struct str s) {
 
 void buf_append_char(struct buf *b, char c) {
     buf_append(b, &c, 1);
+}
+
+void buf_append_f64(struct buf *b, double v) {
+    char text[40];
+    int n = 0;
+
+    for (int digits = 15; digits <= 17; digits++) { /* 17 always read back */
+        n = snprintf(text, sizeof(text), "%.*g", digits, v);
+        if (strtod(text, NULL) == v) break;
+    }
+    buf_append(b, text, (size_t)n);
 }
 
 void buf_appendf(struct buf *b, const char *fmt, ...) {

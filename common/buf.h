@@ -76,6 +76,7 @@ void buf_commit(struct buf *b, size_t n);
 void buf_append(struct buf *b, const void *data, size_t n);
 void buf_append_str(struct buf *b, struct str s);
 void buf_append_char(struct buf *b, char c);
+void buf_append_f64(struct buf *b, double v); /* the shortest decimal that reads back as v */
 void buf_appendf(struct buf *b, const char *fmt, ...) PRINTF_LIKE(2, 3);
 
 void buf_consume(struct buf *b, size_t n); /* drops n bytes from the front */

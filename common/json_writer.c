@@ -140,18 +140,12 @@ void json_put_i64(struct json_writer *w, int64_t v) {
 }
 
 void json_put_f64(struct json_writer *w, double v) {
-    char text[40];
-    int n = 0;
-
     if (!isfinite(v)) {
         json_put_null(w);
         return;
     }
-    for (int digits = 15; digits <= 17; digits++) { /* 17 always reads back */
-        n = snprintf(text, sizeof(text), "%.*g", digits, v);
-        if (strtod(text, NULL) == v) break;
-    }
-    put(w, text, n);
+    before_value(w);
+    buf_append_f64(w->out, v);
 }
 
 void json_put_f32(struct json_writer *w, float v) {

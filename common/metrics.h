@@ -41,10 +41,10 @@ struct metric_def {
 #define METRIC_BUCKETS(array) .buckets = (array), .n_buckets = ARRAY_LEN(array)
 
 /* Bucket bounds that dashboards of this field expect. */
-#define METRICS_TTFT_BUCKETS 22
-#define METRICS_LATENCY_BUCKETS 20
-#define METRICS_ITL_BUCKETS 18
-#define METRICS_TOKEN_BUCKETS 19
+#define METRICS_TTFT_BUCKETS    22
+#define METRICS_LATENCY_BUCKETS 21
+#define METRICS_ITL_BUCKETS     19
+#define METRICS_TOKEN_BUCKETS   19
 #define METRICS_SECONDS_BUCKETS 16
 extern const double metrics_ttft_buckets[METRICS_TTFT_BUCKETS];       /* time to first token */
 extern const double metrics_latency_buckets[METRICS_LATENCY_BUCKETS]; /* whole requests, phases */
@@ -73,7 +73,7 @@ struct metric *metrics_get(struct metrics *m, uint32_t id, const char *const *va
 struct metric *metrics_at(struct metrics *m, uint32_t id);
 
 /* Takes a child off the page (its worker is gone). The pointer is dead afterwards, so the caller
- * must be its only user. Unknown values are fine. */
+ * must be its only user; never for values that share the "other" child. Unknown values are fine. */
 void metrics_remove(struct metrics *m, uint32_t id, const char *const *values, uint32_t n_values);
 
 void metric_add(struct metric *c, uint64_t n);     /* counter */
@@ -86,7 +86,7 @@ double metric_value(const struct metric *c); /* counter (scaled) or gauge; histo
 uint64_t metric_count(const struct metric *h); /* observations of a histogram */
 
 /* Called by metrics_write before it reads anything: the place to set gauges from live state. Runs
- * on the thread that writes the page. At most 8. */
+ * on the thread that writes the page. Register at start-up, before the first page; at most 8. */
 typedef void metrics_collect_fn(void *ctx);
 void metrics_on_collect(struct metrics *m, metrics_collect_fn *fn, void *ctx);
 
