@@ -132,8 +132,8 @@ MUST_USE enum status host_step_begin(struct host_model *h, uint32_t slot,
 /* Samples or scores output i from its logits into the slot. Outputs may run in parallel. */
 void host_step_sample(struct host_model *h, uint32_t slot, const struct backend_step *step,
                       uint32_t i, const float *logits, struct sample_scratch *scratch);
-/* Adds the sampled tokens to their rows' histories; returns the fence of the step. */
-backend_fence host_step_end(struct host_model *h, uint32_t slot, const struct backend_step *step);
+/* Adds the sampled tokens to their rows' histories, and remembers whose outputs the next step names. */
+void host_step_end(struct host_model *h, uint32_t slot, const struct backend_step *step);
 
 enum status host_poll(struct backend_device *dev, backend_fence f);
 enum status host_wait(struct backend_device *dev, backend_fence f, uint64_t timeout_us);

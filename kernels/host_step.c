@@ -204,7 +204,7 @@ void host_step_sample(struct host_model *h, uint32_t slot, const struct backend_
     s->out_flags[i] = result.flags;
 }
 
-backend_fence host_step_end(struct host_model *h, uint32_t slot, const struct backend_step *step) {
+void host_step_end(struct host_model *h, uint32_t slot, const struct backend_step *step) {
     const struct backend_stage *s = &h->slot[slot];
 
     for (uint32_t i = 0; i < step->n_outputs; i++) {
@@ -217,5 +217,4 @@ backend_fence host_step_end(struct host_model *h, uint32_t slot, const struct ba
     }
     h->previous_slot = slot;
     h->previous_outputs = step->n_outputs;
-    return ++h->dev->last;
 }

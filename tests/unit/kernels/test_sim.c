@@ -1,0 +1,163 @@
+/* tests/unit/kernels/test_sim.c - the simulated backend: its clock, its text, its refusals. */
+#include <ctype.h>
+#include <poll.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "common/mem.h"
+#include "tests/support/cm.h"
+#include "tests/support/tiny_model.h"
+
+static const struct tiny_shape shape = {.n_layers = 2, .d_model = 64, .n_heads = 4, .n_kv_heads = 2,
+                                        .head_dim = 16, .d_ff = 64, .vocab = 260,
+                                        .max_context = 4096, .kv_dtype = DTYPE_BF16,
+                                        .weight_dtype = DTYPE_BF16};
+
+struct sim {
+    struct backend_device *dev;
+    struct backend_model *model;
+    struct backend_stage stage;
+};
+
+static void open_sim(struct sim *s, const char *profile, double speed) {
+    float inv_freq[64];
+    uint8_t kind[8];
+    struct tiny_setup setup = {&backend_sim, NULL, 1, 16, 8, 4096};
+    struct geometry g = tiny_geometry(&shape, inv_freq, kind);
+    struct backend_limits limits = tiny_limits(&setup, &shape);
+    struct backend_config config = {.sim_profile = profile, .sim_speed = speed};
+    struct backend_kv_info kv;
+
+    limits.n_slots = 2;
+    assert_int_equal(backend_sim.open(&s->dev, &config, NULL), ST_OK);
+    assert_int_equal(backend_sim.load_begin(s->dev, &s->model, &g, &limits, NULL), ST_OK);
+    assert_int_equal(backend_sim.load_end(s->model, NULL), ST_OK);
+    assert_int_equal(backend_sim.kv_alloc(s->model, 1000000, 0, &kv, NULL), ST_OK);
+    assert_int_equal(kv.block_bytes, 2 * 2 * 2 * 16 * 16 * 2);
+    backend_sim.stage(s->model, 0, &s->stage);
+}
+
+static void close_sim(struct sim *s) {
+    backend_sim.unload(s->model);
+    backend_sim.close(s->dev);
+}
+
+/* One row of n tokens that end a context. */
+static backend_fence submit(struct sim *s, uint32_t n, uint32_t context_len) {
+    struct backend_step step = {.n_tokens = n, .n_rows = 1, .n_outputs = 1};
+    backend_fence fence = 0;
+
+    s->stage.row[0] = (struct backend_row){0, 0, n, context_len};
+    for (uint32_t i = 0; i < n; i++) {
+        s->stage.token[i] = 'a';
+        s->stage.position[i] = context_len - n + i;
+        s->stage.kv_slot[i] = -1;
+    }
+    s->stage.output[0] = (struct backend_output){.token_index = n - 1, .position = context_len,
+                                                 .mask = BACKEND_NO_MASK, .n_logprobs = 3};
+    assert_int_equal(backend_sim.submit(s->model, 0, &step, &fence, NULL), ST_OK);
+    return fence;
+}
+
+static void steps_take_the_modelled_time_one_after_another(void **state) {
+    struct sim s;
+    uint64_t start_us, took_us;
+    backend_fence first, second;
+
+    (void)state;
+    open_sim(&s, NULL, 0);
+    start_us = clock_now_us();
+    first = submit(&s, 1, 1000);    /* 6000 + 20 + 27 us */
+    second = submit(&s, 100, 3000); /* 6000 + 20 + 100 * 50 * (1 + 2950 / 30000) us */
+    assert_int_equal(second, first + 1);
+    assert_int_equal(backend_sim.poll(s.dev, first), ST_AGAIN);
+    assert_int_equal(backend_sim.wait(s.dev, second, 1000), ST_TIMEOUT);
+    assert_int_equal(backend_sim.wait(s.dev, first, 1000000), ST_OK);
+    took_us = clock_now_us() - start_us;
+    assert_in_range(took_us, 6047, 6047 + 200000);
+    assert_int_equal(backend_sim.wait(s.dev, second, 1000000), ST_OK);
+    took_us = clock_now_us() - start_us;
+    assert_in_range(took_us, 6047 + 11511, 6047 + 11511 + 200000);
+    assert_int_equal(backend_sim.poll(s.dev, first), ST_OK);
+    assert_int_equal(backend_sim.poll(s.dev, second + 1), ST_INVALID);
+    close_sim(&s);
+}
+
+static void the_event_fd_is_readable_when_a_fence_is_done(void **state) {
+    struct sim s;
+    struct pollfd p = {.events = POLLIN};
+    backend_fence a, b;
+
+    (void)state;
+    open_sim(&s, NULL, 3);
+    p.fd = backend_sim.event_fd(s.dev);
+    assert_int_equal(poll(&p, 1, 0), 0);
+    a = submit(&s, 1, 10);
+    b = submit(&s, 1, 10);
+    assert_int_equal(poll(&p, 1, 5000), 1);
+    assert_int_equal(backend_sim.poll(s.dev, a), ST_OK);
+    assert_int_equal(poll(&p, 1, 5000), 1);
+    assert_int_equal(backend_sim.poll(s.dev, b), ST_OK);
+    assert_int_equal(poll(&p, 1, 0), 0);
+    close_sim(&s);
+}
+
+static void the_text_is_words_and_depends_on_the_prompt_alone(void **state) {
+    static const uint32_t prompt[] = {10, 20, 30}, other[] = {10, 20, 31};
+    char text[2][401] = {{0}};
+    struct sim s;
+
+    (void)state;
+    open_sim(&s, "instant", 0);
+    for (int pass = 0; pass < 2; pass++) {
+        assert_int_equal(backend_sim.row_bind(s.model, 0, prompt, 3, NULL, 0), ST_OK);
+        for (uint32_t i = 0; i < 400; i++) {
+            if (pass && i == 200) { /* preempted, and taken up again */
+                uint32_t output[200];
+
+                for (int j = 0; j < 200; j++) output[j] = (uint32_t)text[1][j];
+                backend_sim.row_free(s.model, 0);
+                assert_int_equal(backend_sim.row_bind(s.model, 0, prompt, 3, output, 200), ST_OK);
+            }
+            assert_int_equal(backend_sim.wait(s.dev, submit(&s, 1, 3 + i), 1000), ST_OK);
+            text[pass][i] = (char)s.stage.out_token[0];
+            assert_true(islower(text[pass][i]) || text[pass][i] == ' ' || text[pass][i] == '.');
+            assert_int_equal(s.stage.out_top_token[0], s.stage.out_token[0]);
+            assert_true(s.stage.out_logprob[0] < 0);
+        }
+        backend_sim.row_free(s.model, 0);
+    }
+    assert_string_equal(text[0], text[1]);
+    assert_non_null(strchr(text[0], ' '));
+    assert_null(strstr(text[0], "  "));
+    assert_int_equal(backend_sim.row_bind(s.model, 0, other, 3, NULL, 0), ST_OK);
+    for (uint32_t i = 0; i < 400; i++) {
+        assert_int_equal(backend_sim.wait(s.dev, submit(&s, 1, 3 + i), 1000), ST_OK);
+        text[1][i] = (char)s.stage.out_token[0];
+    }
+    assert_string_not_equal(text[0], text[1]);
+    close_sim(&s);
+}
+
+static void wrong_options_get_a_sentence(void **state) {
+    struct backend_device *dev;
+    struct error err = {0};
+
+    (void)state;
+    assert_int_equal(backend_sim.open(&dev, &(struct backend_config){.sim_profile = "tpu"}, &err),
+                     ST_UNSUPPORTED);
+    assert_string_equal(err.message, "no simulated device named tpu: there are h200-8b, instant");
+    assert_int_equal(backend_sim.open(&dev, &(struct backend_config){.sim_speed = -1}, &err),
+                     ST_INVALID);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(steps_take_the_modelled_time_one_after_another),
+        cmocka_unit_test(the_event_fd_is_readable_when_a_fence_is_done),
+        cmocka_unit_test(the_text_is_words_and_depends_on_the_prompt_alone),
+        cmocka_unit_test(wrong_options_get_a_sentence),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
