@@ -133,6 +133,7 @@ struct engine_stats {
     uint64_t prompt_tokens;     /* of requests admitted, cached ones included */
     uint64_t cached_tokens;     /* of these, found in the cache */
     uint64_t computed_tokens;   /* run through the model, recomputation included */
+    uint64_t prefill_tokens;    /* of these, tokens of prompts */
     uint64_t generated_tokens;
     uint64_t preemptions;
     uint64_t prefix_queries, prefix_hits;                     /* tokens, at admission */

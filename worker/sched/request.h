@@ -93,7 +93,6 @@ struct request_mail {
 
 struct request {
     /* The creator's: constant once submitted. Arrays of params point into this request. */
-    uint64_t id; /* unique in this process */
     struct request_params params;
     uint32_t n_prompt, n_max; /* n_max: most tokens, prompt and output together */
     void *owner;              /* for the creator: its own object, or NULL. Engine never looks */

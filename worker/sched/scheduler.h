@@ -40,7 +40,7 @@ struct scheduler_options {
     uint32_t max_num_seqs;            /* running at once; also the number of rows */
     uint32_t max_num_batched_tokens;  /* budget of one step, >= max_num_seqs */
     uint32_t max_model_len;
-    uint32_t max_outputs;             /* positions with an output in one step, > max_num_seqs */
+    uint32_t max_outputs; /* positions with an output in one step, > max_num_seqs; 0: 64 above */
     uint32_t long_prefill_token_threshold; /* most prompt tokens of one request in a step; 0: any */
     bool chunked_prefill;             /* a prompt may be split between steps */
     bool full_sequence_must_fit;      /* admit only when the whole prompt finds blocks */
@@ -54,15 +54,18 @@ extern const struct scheduler_options scheduler_options_default;
 struct schedule_entry {
     struct request *request;
     uint32_t first, n_tokens;
-    uint32_t n_scores; /* of the first positions, how many are prompt positions to score */
-    bool is_sampled;   /* the last position gives the next token */
+    uint32_t score_first, n_scores; /* positions whose next token, of the prompt, is scored */
+    bool is_sampled;                /* the last position gives the next token */
 };
 
 struct schedule {
     struct schedule_entry *entry; /* (max_num_seqs) in order of scheduling */
     uint32_t n_entries, n_tokens, n_outputs;
-    uint32_t n_admitted, n_preempted;
+    uint32_t prefill_tokens; /* of n_tokens, tokens of prompts */
+    uint32_t n_preempted;
+    uint32_t n_admitted, n_resumed; /* into running; those of them that had run before */
     uint32_t new_tokens, cached_tokens; /* of the admitted: to compute in this step, and found */
+    uint64_t prompt_tokens, cached_prompt_tokens; /* of those that run for the first time */
 };
 
 struct scheduler_counts {
@@ -73,7 +76,11 @@ struct scheduler_counts {
 
 struct scheduler;
 
-/* `kv` stays the caller's and must outlive the scheduler. ST_INVALID names the option at fault. */
+/* ST_INVALID names the option at fault. */
+MUST_USE enum status scheduler_check_options(const struct scheduler_options *o, struct error *err);
+uint32_t scheduler_max_outputs(const struct scheduler_options *o); /* the choice made for 0 */
+
+/* Checks the options. `kv` stays the caller's and must outlive the scheduler. */
 MUST_USE enum status scheduler_create(struct scheduler **out,
                                       const struct scheduler_options *options,
                                       struct kv_manager *kv, struct error *err);

@@ -1,0 +1,277 @@
+/* test_scheduler.c - thousands of random submits, cancels, steps and resets against a device that
+ * is nothing but a note per KV slot: which prefix the token there ended. After each step, every
+ * token that a scheduled row can see must carry the note of that row's own prefix: so no block is
+ * read before it is written, handed out while in use, or found under a wrong prefix. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "common/rng.h"
+#include "tests/support/sched_fixture.h"
+#include "tests/support/support.h"
+
+#define MAX_LIVE      40
+#define MAX_IN_FLIGHT 2
+
+struct world {
+    struct sched_fixture f;
+    struct rng rng;
+    uint32_t block_size;
+    uint64_t *note; /* per slot of the pool */
+    struct request *live[MAX_LIVE];
+    uint32_t n_live;
+    struct schedule flight[MAX_IN_FLIGHT];
+    uint32_t n_flight;
+    uint64_t n_tokens, n_done, n_cached;
+};
+
+static uint64_t chain(uint64_t before, uint32_t token) {
+    return rng_mix(before ^ rng_mix(token));
+}
+
+static void write_notes(struct world *w, const struct schedule_entry *e) {
+    uint64_t note = 0;
+
+    for (uint32_t p = 0; p < e->first + e->n_tokens; p++) {
+        note = chain(note, e->request->tokens[p]);
+        if (p >= e->first)
+            w->note[block_table_slot(&e->request->kv.table, p, w->block_size)] = note;
+    }
+}
+
+static void read_notes(const struct world *w, const struct schedule_entry *e) {
+    uint64_t note = 0;
+
+    for (uint32_t p = 0; p < e->first + e->n_tokens; p++) {
+        note = chain(note, e->request->tokens[p]);
+        assert_true(w->note[block_table_slot(&e->request->kv.table, p, w->block_size)] == note);
+    }
+}
+
+static void submit(struct world *w, const struct scheduler_options *o) {
+    struct request_params p = request_params_default;
+    uint32_t pool_tokens = block_pool_n_usable(kv_manager_pool(w->f.kv)) * w->block_size;
+    uint32_t longest = MIN(o->max_model_len, pool_tokens) - 1;
+    uint32_t n = 1 + (uint32_t)rng_below(&w->rng, rng_below(&w->rng, 4) ? longest / 4 : longest);
+    uint32_t *prompt = mem_alloc(n * sizeof(*prompt)), family = (uint32_t)rng_below(&w->rng, 4);
+    uint32_t differs_at = (uint32_t)rng_below(&w->rng, n + 1);
+    struct request *r;
+
+    for (uint32_t i = 0; i < n; i++)
+        prompt[i] = i < differs_at ? family + 1 : 100 + (uint32_t)rng_below(&w->rng, 3);
+    p.prompt = prompt;
+    p.n_prompt = n;
+    p.max_tokens = 1 + (uint32_t)rng_below(&w->rng, MIN(40, longest + 1 - n));
+    p.priority = (int32_t)rng_below(&w->rng, 3);
+    p.prompt_logprobs = rng_below(&w->rng, 8) == 0 ? 1 : -1;
+    assert_int_equal(request_create(&r, &p, &w->f.limits, NULL), ST_OK);
+    mem_free(prompt);
+    assert_int_equal(scheduler_add(w->f.s, r, NULL), ST_OK);
+    w->live[w->n_live++] = r;
+}
+
+static void schedule_one(struct world *w, const struct scheduler_options *o) {
+    struct schedule *s = &w->flight[w->n_flight];
+    uint32_t n_tokens = 0, n_outputs = 0;
+
+    scheduler_step(w->f.s, s, 1);
+    scheduler_check(w->f.s);
+    for (uint32_t i = 0; i < s->n_entries; i++) {
+        const struct schedule_entry *e = &s->entry[i];
+
+        assert_true(e->n_tokens > 0 && e->first + e->n_tokens <= e->request->n_tokens);
+        assert_true(o->long_prefill_token_threshold == 0 ||
+                    e->n_tokens <= o->long_prefill_token_threshold);
+        n_tokens += e->n_tokens;
+        n_outputs += e->n_scores + e->is_sampled;
+    }
+    assert_int_equal(n_tokens, s->n_tokens);
+    assert_int_equal(n_outputs, s->n_outputs);
+    assert_true(n_tokens <= o->max_num_batched_tokens && n_outputs <= o->max_outputs);
+    assert_true(s->n_preempted == 0 || s->n_admitted == 0);
+    for (uint32_t i = 0; i < s->n_entries; i++) write_notes(w, &s->entry[i]);
+    for (uint32_t i = 0; i < s->n_entries; i++) read_notes(w, &s->entry[i]);
+    w->n_tokens += n_tokens;
+    w->n_cached += s->cached_tokens;
+    if (s->n_entries > 0) w->n_flight++;
+}
+
+/* The oldest step in flight comes back. */
+static void take_one(struct world *w) {
+    struct schedule done = w->flight[0];
+
+    for (uint32_t i = 0; i < done.n_entries; i++)
+        (void)scheduler_take(w->f.s, &done.entry[i], 100 + (uint32_t)rng_below(&w->rng, 3), 1);
+    scheduler_check(w->f.s);
+    for (uint32_t i = 1; i < w->n_flight; i++) w->flight[i - 1] = w->flight[i];
+    w->flight[--w->n_flight] = done;
+}
+
+static void bury(struct world *w) {
+    for (uint32_t i = 0; i < w->n_live;) {
+        struct request *r = w->live[i];
+
+        if (r->place == PLACE_DONE && r->n_in_flight == 0) {
+            assert_int_equal(r->kv.table.n_blocks, 0);
+            assert_true(r->finish != FINISH_NONE);
+            assert_true(!request_is_scored(r) || r->finish == FINISH_ABORT ||
+                        r->n_scored == r->n_prompt - 1);
+            request_unref(r);
+            w->live[i] = w->live[--w->n_live];
+            w->n_done++;
+        } else {
+            i++;
+        }
+    }
+}
+
+static void random_world(uint64_t seed, uint32_t n_moves) {
+    struct fixture_options o = fixture_defaults();
+    struct scheduler_options *so = &o.scheduler;
+    struct world w = {0};
+
+    rng_seed(&w.rng, seed);
+    o.block_size = 1u << rng_below(&w.rng, 4);
+    o.n_blocks = 8 + (uint32_t)rng_below(&w.rng, 60);
+    o.watermark = (double)rng_below(&w.rng, 3) * 0.1;
+    so->max_model_len = 16 + (uint32_t)rng_below(&w.rng, 200);
+    so->max_num_seqs = 1 + (uint32_t)rng_below(&w.rng, 8);
+    so->chunked_prefill = rng_below(&w.rng, 4) != 0;
+    so->max_num_batched_tokens =
+        so->chunked_prefill ? so->max_num_seqs + (uint32_t)rng_below(&w.rng, 64)
+                            : so->max_model_len + so->max_num_seqs;
+    so->max_outputs = so->max_num_seqs + 1 + (uint32_t)rng_below(&w.rng, 20);
+    so->long_prefill_token_threshold = rng_below(&w.rng, 3) ? 0 : 5;
+    so->full_sequence_must_fit = rng_below(&w.rng, 2);
+    so->policy = rng_below(&w.rng, 2) ? POLICY_FCFS : POLICY_PRIORITY;
+    fixture_open(&w.f, &o);
+    w.block_size = o.block_size;
+    w.note = mem_calloc((o.n_blocks + 1) * (size_t)o.block_size, sizeof(*w.note));
+    for (int i = 0; i < MAX_IN_FLIGHT; i++) schedule_init(&w.flight[i], w.f.s);
+
+    for (uint32_t i = 0; i < n_moves; i++) {
+        uint64_t dice = rng_below(&w.rng, 100);
+
+        if (dice < 20 && w.n_live < MAX_LIVE) submit(&w, so);
+        else if (dice < 23 && w.n_live > 0)
+            scheduler_end(w.f.s, w.live[rng_below(&w.rng, w.n_live)], FINISH_ABORT, 1);
+        else if (dice < 24)
+            (void)!scheduler_reset_prefix_cache(w.f.s, rng_below(&w.rng, 2));
+        else if (dice < 62 && w.n_flight < MAX_IN_FLIGHT) schedule_one(&w, so);
+        else if (w.n_flight > 0) take_one(&w);
+        bury(&w);
+    }
+    /* Everything finishes: no request is stuck. */
+    for (uint32_t i = 0; w.n_live > 0; i++) {
+        assert_true(i < 100000);
+        if (w.n_flight < MAX_IN_FLIGHT) schedule_one(&w, so);
+        if (w.n_flight > 0) take_one(&w);
+        bury(&w);
+    }
+    for (int i = 0; i < MAX_IN_FLIGHT; i++) schedule_fini(&w.flight[i]);
+    fixture_close(&w.f);
+    mem_free(w.note);
+    if (getenv("TEST_VERBOSE"))
+        printf("seed %llu: %llu requests, %llu tokens, %llu cached\n", (unsigned long long)seed,
+               (unsigned long long)w.n_done, (unsigned long long)w.n_tokens,
+               (unsigned long long)w.n_cached);
+}
+
+static void random_work_keeps_every_invariant(void **state) {
+    uint64_t seed = support_seed() * 1000;
+
+    (void)state;
+    for (uint32_t i = 0; i < 60; i++) random_world(seed + i, 1500);
+}
+
+static void options_are_checked(void **state) {
+    struct scheduler_options o = scheduler_options_default;
+    struct error err = {0};
+
+    (void)state;
+    o.max_model_len = 4096;
+    assert_int_equal(scheduler_check_options(&o, &err), ST_OK);
+    o.chunked_prefill = false;
+    assert_int_equal(scheduler_check_options(&o, &err), ST_INVALID);
+    assert_string_equal(err.param, "max-num-batched-tokens");
+    o.chunked_prefill = true;
+    o.max_num_batched_tokens = 100;
+    assert_int_equal(scheduler_check_options(&o, &err), ST_INVALID);
+    o.max_num_seqs = 0;
+    assert_int_equal(scheduler_check_options(&o, &err), ST_INVALID);
+    assert_string_equal(err.param, "max-num-seqs");
+    o = scheduler_options_default;
+    o.max_outputs = o.max_num_seqs;
+    assert_int_equal(scheduler_check_options(&o, &err), ST_INVALID);
+}
+
+static void a_request_larger_than_the_pool_is_refused(void **state) {
+    struct fixture_options o = fixture_defaults();
+    struct sched_fixture f;
+    struct request *r;
+    struct error err = {0};
+
+    (void)state;
+    o.n_blocks = 4;
+    fixture_open(&f, &o);
+    r = fixture_request(&f, 49, 1, NULL); /* and 16 of output: 65 tokens, 64 slots */
+    assert_int_equal(scheduler_add(f.s, r, &err), ST_TOO_LARGE);
+    assert_non_null(strstr(err.message, "64"));
+    assert_int_equal(r->place, PLACE_NEW);
+    request_unref(r);
+    r = fixture_add(&f, 48, 1, NULL);
+    fixture_close(&f);
+    request_unref(r);
+}
+
+static void ended_in_flight_is_left_alone(void **state) {
+    struct fixture_options o = fixture_defaults();
+    struct sched_fixture f;
+    struct request *r;
+
+    (void)state;
+    fixture_open(&f, &o);
+    r = fixture_add(&f, 20, 1, NULL);
+    fixture_step(&f);
+    scheduler_end(f.s, r, FINISH_ABORT, 5);
+    assert_false(scheduler_take(f.s, &f.step.entry[0], 7, 6));
+    assert_int_equal(request_n_output(r), 0);
+    assert_int_equal(r->finish, FINISH_ABORT);
+    assert_int_equal(r->finished_us, 5);
+    scheduler_end(f.s, r, FINISH_ERROR, 7); /* nothing happens to what is done */
+    assert_int_equal(r->finish, FINISH_ABORT);
+    fixture_close(&f);
+    request_unref(r);
+}
+
+static void second_of_equal_prompts_hits_in_the_same_step(void **state) {
+    struct fixture_options o = fixture_defaults();
+    struct sched_fixture f;
+    struct request *r[2];
+
+    (void)state;
+    fixture_open(&f, &o);
+    for (uint32_t i = 0; i < 2; i++) r[i] = fixture_add(&f, 48, 1, NULL);
+    fixture_step(&f);
+    assert_int_equal(f.step.entry[0].n_tokens, 48);
+    assert_int_equal(f.step.entry[1].first, 32); /* the last token, so its block, is recomputed */
+    assert_int_equal(f.step.entry[1].n_tokens, 16);
+    assert_int_equal(r[1]->cached_tokens, 32);
+    assert_int_equal(f.step.prompt_tokens, 96);
+    assert_int_equal(f.step.cached_prompt_tokens, 32);
+    fixture_take(&f, 7);
+    fixture_close(&f);
+    request_unref(r[0]);
+    request_unref(r[1]);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(random_work_keeps_every_invariant),
+        cmocka_unit_test(options_are_checked),
+        cmocka_unit_test(a_request_larger_than_the_pool_is_refused),
+        cmocka_unit_test(ended_in_flight_is_left_alone),
+        cmocka_unit_test(second_of_equal_prompts_hits_in_the_same_step),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
