@@ -28,7 +28,7 @@ struct policy_view {
     const struct load *load;
     const uint64_t *candidates;     /* never empty */
     const uint32_t *matched_blocks; /* by worker id, for candidates; NULL unless uses_index */
-    uint32_t n_shared_blocks;       /* leading blocks that more than half of the workers hold */
+    uint32_t n_shared_blocks;       /* leading blocks that more than half of candidates hold */
     double prompt_tokens;           /* predicted */
     double tokens_per_block;
 };
@@ -41,12 +41,12 @@ struct policy_options {
     double load_floor;
 };
 
-/* One worker's terms in a decision, for people. Policies without costs fill what they have. */
+/* One worker's terms in a decision, for people. A policy without costs leaves them 0. */
 struct policy_term {
-    uint32_t worker;
-    uint32_t in_flight;
-    double matched_tokens, wait_s, memory_s, prefill_s, cost_s;
-    bool is_candidate;
+    bool is_candidate;     /* might have been picked */
+    double matched_tokens; /* of the prompt, already computed there */
+    double wait_s, memory_s, prefill_s;
+    double cost_s;
 };
 
 struct policy_ops {
@@ -55,12 +55,10 @@ struct policy_ops {
     void *(*create)(const struct policy_options *options, uint32_t n_workers);
     void (*destroy)(void *self);
 
-    /* A member of view->candidates. */
-    uint32_t (*pick)(void *self, const struct route_request *rq, const struct policy_view *view);
-
-    /* The terms of worker w, for a dry run: changes nothing. NULL: in_flight is all there is. */
-    void (*explain)(const void *self, const struct route_request *rq,
-                    const struct policy_view *view, uint32_t w, struct policy_term *term);
+    /* A member of view->candidates. With `terms` (a record per worker id) it is a dry run: the
+     * records of the candidates are filled and the policy's state stays as it is. */
+    uint32_t (*pick)(void *self, const struct route_request *rq, const struct policy_view *view,
+                     struct policy_term *terms);
 
     /* News. Any may be NULL. */
     void (*sent)(void *self, const struct route_request *rq, uint32_t w);
@@ -70,6 +68,9 @@ struct policy_ops {
     void (*worker_down)(void *self, uint32_t w);
 };
 
+/* Tokens of the prompt that worker w need not compute: whole KV blocks, and never all of them. */
+double policy_matched_tokens(const struct policy_view *view, uint32_t w);
+
 void policy_options_default(struct policy_options *options);
 
 /* By name ("prefix", "round_robin", "least_load"), or NULL. */
@@ -78,6 +79,8 @@ const struct policy_ops *policy_find(struct str name);
 /* The i-th name, NULL after the last: for --help and error messages. */
 const char *policy_name_at(uint32_t i);
 
-extern const struct policy_ops policy_prefix, policy_round_robin, policy_least_load;
+extern const struct policy_ops policy_prefix;
+extern const struct policy_ops policy_round_robin;
+extern const struct policy_ops policy_least_load;
 
 #endif

@@ -29,6 +29,10 @@ uint64_t prefix_index_bytes(uint32_t n_blocks, uint32_t n_workers);
 MUST_USE bool prefix_index_insert(struct prefix_index *x, uint64_t hash, uint32_t w);
 /* Takes w out of the block's set (it must be in it). */
 void prefix_index_erase(struct prefix_index *x, uint64_t hash, uint32_t w);
+
+/* Asks for the block's memory; worth it a dozen blocks ahead of its use. */
+void prefix_index_prefetch(const struct prefix_index *x, uint64_t hash);
+
 bool prefix_index_has(const struct prefix_index *x, uint64_t hash, uint32_t w);
 uint32_t prefix_index_n_blocks(const struct prefix_index *x);
 

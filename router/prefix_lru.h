@@ -13,8 +13,8 @@
  * computed or pinned, and every named entry is in the prefix index and the other way round.
  * Output is kept as anonymous runs of blocks: they take room and age, and match nothing.
  * One pool for all workers, sized once; when it is full the worker's own coldest entry is
- * reused, or else another worker's; when all is pinned, the block is not recorded. Thread: the
- * owner's; no allocation after creation. */
+ * reused, or else another worker's; when all is pinned, the rest of the chain is not recorded.
+ * No lock; no allocation after creation. */
 #ifndef ROUTER_PREFIX_LRU_H
 #define ROUTER_PREFIX_LRU_H
 
@@ -32,8 +32,10 @@ uint64_t prefix_lru_bytes(uint32_t n_entries, uint32_t n_workers);
 /* Blocks that worker w can hold; evicts what is above. */
 void prefix_lru_set_capacity(struct prefix_lru *l, uint32_t w, uint64_t n_blocks);
 
-/* The four events of a request, with the same chain each time. */
-void prefix_lru_sent(struct prefix_lru *l, uint32_t w, const uint64_t *chain, uint32_t n);
+/* The four events of a request. `sent` says how many leading blocks found room; the others take
+ * the same chain with that n. A chain does not hold the same hash twice. */
+MUST_USE uint32_t prefix_lru_sent(struct prefix_lru *l, uint32_t w, const uint64_t *chain,
+                                  uint32_t n);
 void prefix_lru_first_token(struct prefix_lru *l, uint32_t w, const uint64_t *chain, uint32_t n);
 void prefix_lru_ended(struct prefix_lru *l, uint32_t w, const uint64_t *chain, uint32_t n,
                       uint32_t n_output_blocks);

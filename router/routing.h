@@ -37,7 +37,7 @@ struct route_ticket {
     struct load_ticket load;   /* load.worker: the choice */
     const uint64_t *chain;
     uint32_t n_blocks;
-    uint32_t matched_blocks;   /* of them, held by the worker as the index believed */
+    uint32_t n_recorded;       /* of them, in the index */
     uint64_t prompt_bytes;
     uint32_t epoch;            /* of the worker's cache when sent */
     bool has_feedback;
@@ -98,10 +98,10 @@ void routing_first_token(struct routing *r, struct route_ticket *t,
 /* Exactly once per routed ticket. Finished without a first token implies one. */
 void routing_ended(struct routing *r, struct route_ticket *t, const struct route_end *end);
 
-/* Dry run: fills one term per announced worker, up to `n`, and *choice (WORKER_NONE if there is
- * none). Returns how many were filled. */
+/* Dry run: fills terms[w] for each of max_workers ids, zeroes where there is nothing to say, and
+ * returns the choice, or WORKER_NONE. */
 uint32_t routing_explain(struct routing *r, const struct route_request *rq,
-                         struct policy_term *terms, uint32_t n, uint32_t *choice);
+                         struct policy_term *terms);
 
 const struct load *routing_load(const struct routing *r);
 void routing_stats(const struct routing *r, struct routing_stats *stats);

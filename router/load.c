@@ -1,0 +1,220 @@
+/* router/load.c - sums that tickets put in and take out again. */
+#include "router/load.h"
+
+#include "common/mem.h"
+
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+/* What is assumed of a worker that does not say. A rate that is wrong by one factor for all of
+ * them cancels out in comparisons; a KV capacity guessed too low does not, so it is high. */
+#define DEFAULT_BLOCK_SIZE           16
+#define DEFAULT_N_BLOCKS             65536 /* 1M tokens */
+#define DEFAULT_PREFILL_TOKENS_PER_S 10000.0
+#define DEFAULT_ATTN_CONTEXT         30000.0
+
+/* Before the first request has ended, and how fast the means move after. */
+#define FIRST_MEAN_OUTPUT_TOKENS 200.0
+#define FIRST_MEAN_DECODE_S      5.0
+#define MEAN_WEIGHT              0.02
+
+/* An engine keeps a little KV memory free for the sequences that are growing. */
+#define USABLE_CAPACITY 0.95
+
+void load_init(struct load *l, uint32_t n_workers) {
+    assert(n_workers && n_workers <= WORKERS_MAX);
+    *l = (struct load){
+        .workers = mem_calloc(n_workers, sizeof(*l->workers)),
+        .n_workers = n_workers,
+        .n_words = CEIL_DIV(n_workers, 64u),
+        .mean_output_tokens = FIRST_MEAN_OUTPUT_TOKENS,
+        .mean_decode_s = FIRST_MEAN_DECODE_S,
+    };
+    for (uint32_t w = 0; w < n_workers; w++) {
+        list_init(&l->workers[w].pending);
+        l->workers[w].reasons = WORKER_ABSENT;
+        load_worker_up(l, w, &(struct worker_spec){0}); /* defaults */
+        load_worker_down(l, w);
+    }
+}
+
+void load_fini(struct load *l) {
+    mem_free(l->workers);
+    l->workers = NULL;
+}
+
+void load_set_reason(struct load *l, uint32_t w, uint32_t reasons, bool is_set) {
+    struct load_worker *k = &l->workers[w];
+
+    assert(w < l->n_workers);
+    k->reasons = is_set ? k->reasons | reasons : k->reasons & ~reasons;
+    if (k->reasons) worker_mask_drop(l->eligible.words, w);
+    else worker_mask_add(l->eligible.words, w);
+}
+
+void load_worker_up(struct load *l, uint32_t w, const struct worker_spec *spec) {
+    struct load_worker *k = &l->workers[w];
+
+    assert(w < l->n_workers);
+    k->spec = *spec;
+    if (!k->spec.block_size) k->spec.block_size = DEFAULT_BLOCK_SIZE;
+    if (!k->spec.n_blocks) k->spec.n_blocks = DEFAULT_N_BLOCKS;
+    if (!(k->spec.prefill_tokens_per_s > 0)) k->spec.prefill_tokens_per_s = DEFAULT_PREFILL_TOKENS_PER_S;
+    if (!(k->spec.attn_context > 0)) k->spec.attn_context = DEFAULT_ATTN_CONTEXT;
+    k->capacity_tokens = k->spec.block_size * k->spec.n_blocks;
+    load_set_reason(l, w, WORKER_ABSENT, false);
+}
+
+void load_worker_down(struct load *l, uint32_t w) {
+    load_set_reason(l, w, WORKER_ABSENT, true);
+}
+
+/* --- prices ---------------------------------------------------------------------------------- */
+
+double load_prefill_s(const struct load_worker *w, double cached_tokens, double total_tokens) {
+    double linear = total_tokens - cached_tokens;
+    double squares = total_tokens * total_tokens - cached_tokens * cached_tokens;
+
+    return (linear + squares / (2 * w->spec.attn_context)) / w->spec.prefill_tokens_per_s;
+}
+
+static double seconds_since(uint64_t then_us, uint64_t now_us) {
+    return now_us > then_us ? (double)(now_us - then_us) * 1e-6 : 0;
+}
+
+static struct load_ticket *head_of(const struct load_worker *w) {
+    struct list *first = list_first(&w->pending);
+
+    return first ? LIST_ENTRY(first, struct load_ticket, link) : NULL;
+}
+
+double load_wait_s(const struct load_worker *w, uint64_t now_us) {
+    const struct load_ticket *head = head_of(w);
+
+    if (!head) return 0;
+    return w->pending_work_s - MIN(seconds_since(w->service_began_us, now_us), head->work_s);
+}
+
+double load_memory_wait_s(const struct load *l, const struct load_worker *w, double need_tokens) {
+    double capacity = (double)w->capacity_tokens;
+    double excess = w->resident_tokens + need_tokens - USABLE_CAPACITY * capacity;
+
+    /* What is resident goes at a rate of all of it per mean residence. */
+    if (excess <= 0) return 0;
+    return excess / MIN(w->resident_tokens + 1, capacity) * l->mean_decode_s;
+}
+
+void load_drop_overloaded(const struct load *l, uint64_t *mask, double max_factor, double floor) {
+    uint64_t kept[WORKER_MASK_WORDS] = {0};
+    uint32_t n = worker_mask_count(mask, l->n_words), n_kept = 0;
+    double total = 0, limit = INFINITY;
+
+    if (max_factor > 0) {
+        WORKER_MASK_FOR_EACH(w, mask, l->n_words) total += l->workers[w].in_flight;
+        limit = max_factor * total / MAX(n, 1u) + floor;
+    }
+    WORKER_MASK_FOR_EACH(w, mask, l->n_words) {
+        const struct load_worker *k = &l->workers[w];
+
+        if (k->spec.max_in_flight && k->in_flight >= k->spec.max_in_flight) continue;
+        if (k->in_flight > limit) continue;
+        worker_mask_add(kept, w);
+        n_kept++;
+    }
+    if (n_kept) memcpy(mask, kept, l->n_words * sizeof(*mask));
+}
+
+/* --- tickets --------------------------------------------------------------------------------- */
+
+void load_open(struct load *l, struct load_ticket *t, uint32_t w, double work_s, double new_tokens,
+               uint64_t now_us) {
+    struct load_worker *k = &l->workers[w];
+
+    assert(w < l->n_workers && !t->is_open);
+    *t = (struct load_ticket){
+        .worker = w,
+        .is_open = true,
+        .is_pending = true,
+        .work_s = work_s,
+        .resident_tokens = new_tokens + l->mean_output_tokens,
+        .sent_us = now_us,
+    };
+    if (!k->n_pending) k->service_began_us = now_us;
+    list_push_back(&k->pending, &t->link);
+    k->n_pending++;
+    k->pending_work_s += work_s;
+    k->resident_tokens += t->resident_tokens;
+    k->in_flight++;
+    k->n_sent++;
+    l->n_open++;
+}
+
+/* The prefill is the next one's from now on. Sums go back to exactly 0 with the last ticket, so
+ * that rounding does not pile up. */
+static void leave_pending(struct load_worker *k, struct load_ticket *t, uint64_t now_us) {
+    list_remove(&t->link);
+    t->is_pending = false;
+    k->n_pending--;
+    k->pending_work_s = k->n_pending ? MAX(k->pending_work_s - t->work_s, 0) : 0;
+    k->service_began_us = now_us;
+}
+
+void load_first_token(struct load *l, struct load_ticket *t, uint64_t now_us) {
+    struct load_worker *k = &l->workers[t->worker];
+
+    assert(t->is_open);
+    if (!t->is_pending) return;
+    t->first_us = now_us;
+    leave_pending(k, t, now_us);
+    k->n_first++;
+}
+
+void load_close(struct load *l, struct load_ticket *t, double output_tokens, bool is_aborted,
+                uint64_t now_us) {
+    struct load_worker *k = &l->workers[t->worker];
+
+    assert(t->is_open && k->in_flight && l->n_open);
+    if (t->is_pending) {
+        if (head_of(k) == t) {
+            leave_pending(k, t, now_us);
+        } else { /* given up behind the head, which goes on */
+            uint64_t began_us = k->service_began_us;
+
+            leave_pending(k, t, now_us);
+            k->service_began_us = began_us;
+        }
+    } else if (!is_aborted) {
+        l->mean_decode_s += MEAN_WEIGHT * (seconds_since(t->first_us, now_us) - l->mean_decode_s);
+        l->mean_output_tokens += MEAN_WEIGHT * (output_tokens - l->mean_output_tokens);
+    }
+    t->is_open = false;
+    k->in_flight--;
+    k->resident_tokens = k->in_flight ? MAX(k->resident_tokens - t->resident_tokens, 0) : 0;
+    k->n_closed++;
+    l->n_open--;
+}
+
+void load_check(const struct load *l) {
+    uint64_t n_open = 0;
+
+    for (uint32_t w = 0; w < l->n_workers; w++) {
+        const struct load_worker *k = &l->workers[w];
+        uint32_t n_pending = 0;
+        double work_s = 0;
+
+        LIST_FOR_EACH(it, &k->pending) {
+            const struct load_ticket *t = LIST_ENTRY(it, struct load_ticket, link);
+
+            assert(t->is_open && t->is_pending && t->worker == w);
+            work_s += t->work_s;
+            n_pending++;
+        }
+        assert(n_pending == k->n_pending && k->n_pending <= k->in_flight);
+        assert(fabs(work_s - k->pending_work_s) <= 1e-6 * (1 + work_s));
+        assert(k->n_sent - k->n_closed == k->in_flight);
+        assert(worker_mask_has(l->eligible.words, w) == (k->reasons == 0));
+        n_open += k->in_flight;
+    }
+    assert(n_open == l->n_open);
+}

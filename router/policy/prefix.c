@@ -1,0 +1,105 @@
+/* router/policy/prefix.c - the default: the worker where the request costs least, to itself and to
+ * the others. In seconds, for worker w:
+ *
+ *     cost(w) = max(wait(w), memory(w)) + u(w) x (1 + beta + kappa x L(w)) + delta x L(w)
+ *
+ *     wait    prefill of what was sent to w before and has no first token yet
+ *     memory  until enough KV memory is free there
+ *     u       prefill of what w does not hold of this prompt, attention included
+ *     L       requests in flight on w
+ *
+ * beta stands for later arrivals, which every second of prefill delays; kappa for the sequences
+ * that are decoding on w meanwhile; delta for the larger batch. Nothing else is needed for hot
+ * prefixes: when their worker is busy enough, computing them once more elsewhere is cheaper.
+ *
+ * Costs within 1 % of the least are equal, and go to the worker that wins the rendezvous on the
+ * first block that is not widely held (the last block when all are): so cold and short prompts
+ * have a home, which every replica and every restart agrees on. */
+#include "common/mem.h"
+#include "common/rng.h"
+#include "router/policy.h"
+
+#include <math.h>
+#include <string.h>
+
+#define TIE_MARGIN 0.01
+
+struct prefix {
+    struct policy_options options;
+    double *costs; /* by worker id; only of the last pick */
+};
+
+static void *prefix_create(const struct policy_options *options, uint32_t n_workers) {
+    struct prefix *p = mem_zalloc(sizeof(*p));
+
+    p->options = *options;
+    p->costs = mem_calloc(n_workers, sizeof(*p->costs));
+    return p;
+}
+
+static void prefix_destroy(void *self) {
+    struct prefix *p = self;
+
+    mem_free(p->costs);
+    mem_free(p);
+}
+
+static struct policy_term price(const struct prefix *p, const struct route_request *rq,
+                                const struct policy_view *view, uint32_t w) {
+    const struct load *load = view->load;
+    const struct load_worker *k = &load->workers[w];
+    double in_flight = k->in_flight, new_tokens;
+    struct policy_term t = {.is_candidate = true};
+
+    t.matched_tokens = policy_matched_tokens(view, w);
+    new_tokens = view->prompt_tokens - t.matched_tokens;
+    t.wait_s = load_wait_s(k, rq->now_us);
+    t.memory_s = load_memory_wait_s(load, k, new_tokens + load->mean_output_tokens);
+    t.prefill_s = load_prefill_s(k, t.matched_tokens, view->prompt_tokens);
+    t.cost_s = fmax(t.wait_s, t.memory_s) +
+               t.prefill_s * (1 + p->options.beta + p->options.kappa * in_flight) +
+               p->options.delta_s * in_flight;
+    return t;
+}
+
+static uint64_t rendezvous_key(const struct route_request *rq, const struct policy_view *view) {
+    if (!rq->n_blocks) return rq->session_key;
+    return rq->chain[MIN(view->n_shared_blocks, rq->n_blocks - 1)];
+}
+
+static uint32_t prefix_pick(void *self, const struct route_request *rq,
+                            const struct policy_view *view, struct policy_term *terms) {
+    struct prefix *p = self;
+    const struct load *load = view->load;
+    uint64_t candidates[WORKER_MASK_WORDS], key = rendezvous_key(rq, view), best_weight = 0;
+    uint32_t best = WORKER_NONE;
+    double least = INFINITY;
+
+    memcpy(candidates, view->candidates, load->n_words * sizeof(*candidates));
+    load_drop_overloaded(load, candidates, p->options.max_load_factor, p->options.load_floor);
+    WORKER_MASK_FOR_EACH(w, candidates, load->n_words) {
+        struct policy_term t = price(p, rq, view, w);
+
+        p->costs[w] = t.cost_s;
+        least = fmin(least, t.cost_s);
+        if (terms) terms[w] = t;
+    }
+    WORKER_MASK_FOR_EACH(w, candidates, load->n_words) {
+        uint64_t weight;
+
+        if (p->costs[w] > least * (1 + TIE_MARGIN)) continue;
+        weight = rng_mix(load->workers[w].spec.identity ^ key);
+        if (best != WORKER_NONE && weight <= best_weight) continue;
+        best = w;
+        best_weight = weight;
+    }
+    return best;
+}
+
+const struct policy_ops policy_prefix = {
+    .name = "prefix",
+    .uses_index = true,
+    .create = prefix_create,
+    .destroy = prefix_destroy,
+    .pick = prefix_pick,
+};

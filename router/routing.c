@@ -1,0 +1,356 @@
+/* router/routing.c - index, LRUs, load and policy, moved together.
+ *
+ * What happens to each part, per event:
+ *
+ *                 prefix_lru                    load              policy
+ *     route       pinned as pending             in flight, wait   pick, sent
+ *     first token computed                      wait less         first_token
+ *     ended       cold, output counted          in flight less    ended
+ *     aborted     pending blocks removed        in flight less    ended
+ *     worker down everything of it dropped      -                 worker_down
+ *
+ * A ticket carries the epoch of its worker's cache: after a restart its blocks are no longer in
+ * the books, and only load and policy hear of it.
+ *
+ * Learning. Tokens are predicted from bytes by one ratio per model, a running quotient of sums.
+ * A worker's capacity in blocks is what it declares times a factor: fewer cached tokens than
+ * predicted lower it by 1 %, more raise it by 1 %, as predicted with the books full by 0.05 %.
+ * Declared too low costs far more than too high (the router then never finds what is there), hence
+ * the upward drift. */
+#include "router/routing.h"
+
+#include "common/mem.h"
+#include "router/prefix_index.h"
+#include "router/prefix_lru.h"
+
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+#define INDEX_BYTES_MIN  (UINT64_C(1) << 20)
+#define ENTRIES_MAX      (UINT32_C(1) << 31)
+#define CAPACITY_LESS    0.99
+#define CAPACITY_MORE    1.01
+#define CAPACITY_DRIFT   1.0005
+#define CAPACITY_MIN     (1.0 / 64)
+#define CAPACITY_MAX     64.0
+#define FULL_MARGIN      64   /* blocks: books this near to the capacity are full */
+#define HIT_TOLERANCE    0.02 /* of the prompt: bytes are not tokens */
+#define RATIO_DECAY      0.99 /* per request: about the last hundred count */
+#define RATIO_FIRST      4096 /* tokens that the first guess is worth */
+
+struct cache_state {
+    uint32_t epoch;         /* changes when the worker's cache is lost */
+    double capacity_factor; /* learned; 1 to begin with */
+};
+
+struct routing {
+    struct routing_options options;
+    struct load load;
+    struct prefix_index *index;
+    struct prefix_lru *lru;
+    void *policy; /* the state of options.policy */
+    struct cache_state *caches;
+    uint32_t *matched;             /* by worker id, of the request at hand */
+    double sum_bytes, sum_tokens;  /* decayed; their quotient is bytes per token */
+};
+
+void routing_options_default(struct routing_options *options) {
+    *options = (struct routing_options){
+        .policy = &policy_prefix,
+        .max_workers = 64,
+        .max_index_bytes = UINT64_C(64) << 20,
+        .prefix_block_bytes = 128,
+        .bytes_per_token = 4,
+    };
+    policy_options_default(&options->policy_options);
+}
+
+/* --- creation -------------------------------------------------------------------------------- */
+
+/* The most entries whose index and LRUs fit into `bytes`. */
+static uint32_t entries_within(uint64_t bytes, uint32_t n_workers) {
+    uint64_t low = 1, high = MIN(bytes / 16, (uint64_t)ENTRIES_MAX);
+
+    while (low < high) {
+        uint32_t mid = (uint32_t)((low + high + 1) / 2);
+
+        if (prefix_index_bytes(mid, n_workers) + prefix_lru_bytes(mid, n_workers) <= bytes) low = mid;
+        else high = mid - 1;
+    }
+    return (uint32_t)low;
+}
+
+static enum status check_options(const struct routing_options *o, struct error *err) {
+    if (!o->max_workers || o->max_workers > WORKERS_MAX)
+        return error_set(err, ST_INVALID, "max-workers %u is out of range: use 1 to %u",
+                         o->max_workers, WORKERS_MAX);
+    if (o->max_index_bytes < INDEX_BYTES_MIN)
+        return error_set(err, ST_INVALID, "max-index-bytes %llu is too small: use at least %llu",
+                         (unsigned long long)o->max_index_bytes,
+                         (unsigned long long)INDEX_BYTES_MIN);
+    if (!o->prefix_block_bytes)
+        return error_set(err, ST_INVALID, "prefix-block-bytes 0 makes no blocks: use 128");
+    if (!(o->bytes_per_token > 0))
+        return error_set(err, ST_INVALID, "bytes-per-token %g is not positive: use 4",
+                         o->bytes_per_token);
+    return ST_OK;
+}
+
+enum status routing_create(struct routing **out, const struct routing_options *options,
+                           struct error *err) {
+    enum status st = check_options(options, err);
+    struct routing *r;
+    uint32_t n_entries;
+
+    if (st != ST_OK) return st;
+    n_entries = entries_within(options->max_index_bytes, options->max_workers);
+    r = mem_zalloc(sizeof(*r));
+    r->options = *options;
+    load_init(&r->load, options->max_workers);
+    r->caches = mem_calloc(options->max_workers, sizeof(*r->caches));
+    r->matched = mem_calloc(options->max_workers, sizeof(*r->matched));
+    r->sum_tokens = RATIO_FIRST;
+    r->sum_bytes = RATIO_FIRST * options->bytes_per_token;
+    for (uint32_t w = 0; w < options->max_workers; w++) r->caches[w].capacity_factor = 1;
+    r->policy = options->policy->create(&options->policy_options, options->max_workers);
+    r->index = prefix_index_create(n_entries, options->max_workers);
+    if (r->index) r->lru = prefix_lru_create(r->index, n_entries, options->max_workers);
+    if (!r->lru) {
+        st = error_set(err, ST_NOMEM, "no memory for a prefix index of %llu bytes: lower max-index-bytes",
+                       (unsigned long long)options->max_index_bytes);
+        routing_destroy(r);
+        return st;
+    }
+    *out = r;
+    return ST_OK;
+}
+
+void routing_destroy(struct routing *r) {
+    if (!r) return;
+    assert(!r->load.n_open);
+    prefix_lru_destroy(r->lru);
+    prefix_index_destroy(r->index);
+    if (r->policy) r->options.policy->destroy(r->policy);
+    mem_free(r->matched);
+    mem_free(r->caches);
+    load_fini(&r->load);
+    mem_free(r);
+}
+
+/* --- learning -------------------------------------------------------------------------------- */
+
+static double bytes_per_token(const struct routing *r) {
+    return r->sum_bytes / r->sum_tokens;
+}
+
+static double tokens_per_block(const struct routing *r) {
+    return r->options.prefix_block_bytes / bytes_per_token(r);
+}
+
+static uint64_t capacity_blocks(const struct routing *r, uint32_t w) {
+    double tokens = (double)r->load.workers[w].capacity_tokens * r->caches[w].capacity_factor;
+
+    return (uint64_t)fmax(tokens / tokens_per_block(r), 1);
+}
+
+static void learn_capacity(struct routing *r, const struct route_ticket *t,
+                           const struct route_feedback *f) {
+    const struct worker_spec *spec = &r->load.workers[t->load.worker].spec;
+    uint32_t w = t->load.worker;
+    struct cache_state *c = &r->caches[w];
+    double excess = (double)f->cached_tokens - t->cached_tokens;
+    double tolerance = fmax((spec->block_size + tokens_per_block(r)) / 2,
+                            HIT_TOLERANCE * (double)f->prompt_tokens);
+
+    if (excess <= -tolerance) c->capacity_factor *= CAPACITY_LESS;
+    else if (excess >= tolerance) c->capacity_factor *= CAPACITY_MORE;
+    else if (prefix_lru_n_held(r->lru, w) + FULL_MARGIN >= capacity_blocks(r, w))
+        c->capacity_factor *= CAPACITY_DRIFT;
+    c->capacity_factor = fmin(fmax(c->capacity_factor, CAPACITY_MIN), CAPACITY_MAX);
+}
+
+/* Uses what the worker reported, once per request. */
+static void learn(struct routing *r, struct route_ticket *t, const struct route_feedback *f) {
+    if (!f || t->has_feedback || f->prompt_tokens <= 0) return;
+    t->has_feedback = true;
+    r->sum_bytes = r->sum_bytes * RATIO_DECAY + (double)t->prompt_bytes;
+    r->sum_tokens = r->sum_tokens * RATIO_DECAY + (double)f->prompt_tokens;
+    if (f->cached_tokens >= 0 && t->epoch == r->caches[t->load.worker].epoch)
+        learn_capacity(r, t, f);
+}
+
+/* --- workers --------------------------------------------------------------------------------- */
+
+static void forget_cache(struct routing *r, uint32_t w) {
+    prefix_lru_drop_worker(r->lru, w);
+    r->caches[w].epoch++;
+    r->caches[w].capacity_factor = 1;
+}
+
+void routing_worker_up(struct routing *r, uint32_t w, const struct worker_spec *spec) {
+    const struct load_worker *k;
+
+    assert(w < r->load.n_workers);
+    k = &r->load.workers[w];
+    if (!(k->reasons & WORKER_ABSENT) && k->spec.generation != spec->generation) forget_cache(r, w);
+    load_worker_up(&r->load, w, spec);
+    prefix_lru_set_capacity(r->lru, w, capacity_blocks(r, w));
+    if (r->options.policy->worker_up) r->options.policy->worker_up(r->policy, w, &k->spec);
+}
+
+void routing_worker_down(struct routing *r, uint32_t w) {
+    assert(w < r->load.n_workers);
+    forget_cache(r, w);
+    load_worker_down(&r->load, w);
+    if (r->options.policy->worker_down) r->options.policy->worker_down(r->policy, w);
+}
+
+void routing_set_reason(struct routing *r, uint32_t w, uint32_t reasons, bool is_set) {
+    load_set_reason(&r->load, w, reasons, is_set);
+}
+
+/* --- requests -------------------------------------------------------------------------------- */
+
+/* Eligible, not excluded, below their admission limit unless all have reached it. */
+static bool find_candidates(const struct routing *r, const struct route_request *rq,
+                            struct worker_mask *mask) {
+    *mask = r->load.eligible;
+    for (uint32_t i = 0; i < rq->n_exclude; i++) {
+        if (rq->exclude[i] < r->load.n_workers) worker_mask_drop(mask->words, rq->exclude[i]);
+    }
+    load_drop_overloaded(&r->load, mask->words, 0, 0);
+    return worker_mask_count(mask->words, r->load.n_words) > 0;
+}
+
+/* `mask` must outlive the view. */
+static struct policy_view look(struct routing *r, const struct route_request *rq,
+                               const struct worker_mask *mask) {
+    struct policy_view view = {
+        .load = &r->load,
+        .candidates = mask->words,
+        .matched_blocks = r->matched,
+        .prompt_tokens = fmax((double)rq->prompt_bytes / bytes_per_token(r), 1),
+        .tokens_per_block = tokens_per_block(r),
+    };
+
+    view.n_shared_blocks =
+        prefix_index_match(r->index, rq->chain, rq->n_blocks, mask->words, r->matched);
+    return view;
+}
+
+/* Blocks that a request leaves behind besides those of its chain: its output, and what of its
+ * prompt lies beyond the chain's limit. */
+static uint32_t anonymous_blocks(const struct routing *r, const struct route_ticket *t,
+                                 double output_tokens) {
+    double bytes = (double)t->prompt_bytes + output_tokens * bytes_per_token(r);
+    double n = floor(bytes / r->options.prefix_block_bytes) - t->n_blocks;
+
+    return (uint32_t)fmin(fmax(n, 0), UINT32_MAX);
+}
+
+enum status routing_route(struct routing *r, const struct route_request *rq, struct route_ticket *t,
+                          struct error *err) {
+    const struct policy_ops *ops = r->options.policy;
+    struct worker_mask mask;
+    struct policy_view view;
+    const struct load_worker *k;
+    double work_s;
+    uint32_t w;
+
+    if (!find_candidates(r, rq, &mask))
+        return error_set(err, ST_UNAVAILABLE,
+                         rq->n_exclude ? "no other worker is available for this request"
+                                       : "no worker is available: try again later");
+    view = look(r, rq, &mask);
+    w = ops->pick(r->policy, rq, &view, NULL);
+    assert(w < r->load.n_workers && worker_mask_has(mask.words, w));
+    k = &r->load.workers[w];
+    *t = (struct route_ticket){
+        .chain = rq->chain,
+        .n_blocks = rq->n_blocks,
+        .prompt_bytes = rq->prompt_bytes,
+        .epoch = r->caches[w].epoch,
+        .wait_s = load_wait_s(k, rq->now_us),
+        .cached_tokens = policy_matched_tokens(&view, w),
+    };
+    work_s = load_prefill_s(k, t->cached_tokens, view.prompt_tokens);
+    load_open(&r->load, &t->load, w, work_s, view.prompt_tokens - t->cached_tokens, rq->now_us);
+    t->n_recorded = prefix_lru_sent(r->lru, w, rq->chain, rq->n_blocks);
+    if (ops->sent) ops->sent(r->policy, rq, w);
+    return ST_OK;
+}
+
+void routing_first_token(struct routing *r, struct route_ticket *t,
+                         const struct route_feedback *feedback, uint64_t now_us) {
+    uint32_t w = t->load.worker;
+
+    if (t->load.is_pending) {
+        load_first_token(&r->load, &t->load, now_us);
+        if (t->epoch == r->caches[w].epoch)
+            prefix_lru_first_token(r->lru, w, t->chain, t->n_recorded);
+        if (r->options.policy->first_token) r->options.policy->first_token(r->policy, w);
+    }
+    learn(r, t, feedback);
+}
+
+void routing_ended(struct routing *r, struct route_ticket *t, const struct route_end *end) {
+    uint32_t w = t->load.worker;
+    double output_tokens = end->output_tokens >= 0 ? (double)end->output_tokens
+                                                   : r->load.mean_output_tokens;
+    bool was_pending;
+
+    if (!end->is_aborted) routing_first_token(r, t, NULL, end->now_us);
+    was_pending = t->load.is_pending;
+    learn(r, t, &end->feedback);
+    load_close(&r->load, &t->load, output_tokens, end->is_aborted, end->now_us);
+    if (t->epoch == r->caches[w].epoch) {
+        if (was_pending) {
+            prefix_lru_aborted(r->lru, w, t->chain, t->n_recorded);
+        } else {
+            prefix_lru_ended(r->lru, w, t->chain, t->n_recorded,
+                             anonymous_blocks(r, t, output_tokens));
+        }
+        prefix_lru_set_capacity(r->lru, w, capacity_blocks(r, w));
+    }
+    if (r->options.policy->ended) r->options.policy->ended(r->policy, w, end->is_aborted);
+}
+
+/* --- looking in ------------------------------------------------------------------------------ */
+
+uint32_t routing_explain(struct routing *r, const struct route_request *rq,
+                         struct policy_term *terms) {
+    struct worker_mask mask;
+    struct policy_view view;
+
+    memset(terms, 0, r->load.n_workers * sizeof(*terms));
+    if (!find_candidates(r, rq, &mask)) return WORKER_NONE;
+    view = look(r, rq, &mask);
+    WORKER_MASK_FOR_EACH(w, mask.words, r->load.n_words)
+        terms[w].matched_tokens = policy_matched_tokens(&view, w);
+    return r->options.policy->pick(r->policy, rq, &view, terms);
+}
+
+const struct load *routing_load(const struct routing *r) {
+    return &r->load;
+}
+
+void routing_stats(const struct routing *r, struct routing_stats *stats) {
+    uint32_t n_entries = entries_within(r->options.max_index_bytes, r->load.n_workers);
+
+    *stats = (struct routing_stats){
+        .index_bytes = prefix_index_bytes(n_entries, r->load.n_workers) +
+                       prefix_lru_bytes(n_entries, r->load.n_workers),
+        .n_entries = prefix_lru_n_entries(r->lru),
+        .n_entries_max = n_entries,
+        .n_blocks = prefix_index_n_blocks(r->index),
+        .n_refused = prefix_lru_n_refused(r->lru),
+        .n_open = r->load.n_open,
+        .bytes_per_token = bytes_per_token(r),
+    };
+}
+
+void routing_check(const struct routing *r) {
+    load_check(&r->load);
+    prefix_lru_check(r->lru);
+}

@@ -1,0 +1,340 @@
+/* tests/unit/router/test_prefix_lru.c - the life of entries, against arrays that are searched. */
+#include "tests/support/cm.h"
+
+#include "common/mem.h"
+#include "common/rng.h"
+#include "router/prefix_lru.h"
+
+#include <string.h>
+
+struct books {
+    struct prefix_index *index;
+    struct prefix_lru *lru;
+};
+
+static struct books books_open(uint32_t n_entries, uint32_t n_workers, uint64_t capacity) {
+    struct books b = {.index = prefix_index_create(n_entries, n_workers)};
+
+    b.lru = prefix_lru_create(b.index, n_entries, n_workers);
+    for (uint32_t w = 0; w < n_workers; w++) prefix_lru_set_capacity(b.lru, w, capacity);
+    return b;
+}
+
+static void books_close(struct books *b) {
+    prefix_lru_check(b->lru);
+    prefix_lru_destroy(b->lru);
+    prefix_index_destroy(b->index);
+}
+
+static void serve(struct books *b, uint32_t w, const uint64_t *chain, uint32_t n, uint32_t n_output) {
+    assert_int_equal(prefix_lru_sent(b->lru, w, chain, n), n);
+    prefix_lru_first_token(b->lru, w, chain, n);
+    prefix_lru_ended(b->lru, w, chain, n, n_output);
+}
+
+static uint32_t depth_of(const struct books *b, uint32_t w, const uint64_t *chain, uint32_t n) {
+    uint32_t depth[64];
+    uint64_t mask = UINT64_C(1) << w;
+
+    prefix_index_match(b->index, chain, n, &mask, depth);
+    return depth[w];
+}
+
+static const uint64_t A[] = {101, 102, 103, 104}, B[] = {201, 202, 203, 204};
+
+static void a_pending_request_matches_at_once(void **state) {
+    struct books b = books_open(64, 2, 100);
+    (void)state;
+
+    assert_int_equal(prefix_lru_sent(b.lru, 1, A, 4), 4);
+    assert_int_equal(depth_of(&b, 1, A, 4), 4);
+    assert_int_equal(depth_of(&b, 0, A, 4), 0);
+    assert_int_equal(prefix_lru_n_held(b.lru, 1), 0); /* nothing computed yet */
+    prefix_lru_aborted(b.lru, 1, A, 4);
+    assert_int_equal(depth_of(&b, 1, A, 4), 0);
+    assert_int_equal(prefix_lru_n_entries(b.lru), 0);
+    books_close(&b);
+}
+
+static void an_abort_leaves_what_was_there_before(void **state) {
+    struct books b = books_open(64, 2, 100);
+    (void)state;
+
+    serve(&b, 0, A, 2, 0);
+    assert_int_equal(prefix_lru_sent(b.lru, 0, A, 4), 4);
+    prefix_lru_aborted(b.lru, 0, A, 4);
+    assert_int_equal(depth_of(&b, 0, A, 4), 2);
+    books_close(&b);
+}
+
+static void the_deepest_block_goes_first(void **state) {
+    struct books b = books_open(64, 1, 6);
+    (void)state;
+
+    serve(&b, 0, A, 4, 0);
+    serve(&b, 0, B, 3, 0); /* one too many */
+    assert_int_equal(depth_of(&b, 0, A, 4), 3);
+    assert_int_equal(depth_of(&b, 0, B, 4), 3);
+    books_close(&b);
+}
+
+static void use_makes_young_again(void **state) {
+    struct books b = books_open(64, 1, 8);
+    static const uint64_t C[] = {301, 302, 303};
+    (void)state;
+
+    serve(&b, 0, A, 4, 0);
+    serve(&b, 0, B, 4, 0);
+    serve(&b, 0, A, 4, 0);
+    serve(&b, 0, C, 3, 0);
+    assert_int_equal(depth_of(&b, 0, A, 4), 4);
+    assert_int_equal(depth_of(&b, 0, B, 4), 1);
+    books_close(&b);
+}
+
+static void output_takes_room_and_goes_before_its_prompt(void **state) {
+    struct books b = books_open(64, 1, 8);
+    (void)state;
+
+    serve(&b, 0, A, 4, 4); /* full: 4 named, 4 anonymous */
+    assert_true(prefix_lru_is_full(b.lru, 0));
+    serve(&b, 0, B, 3, 0);
+    assert_int_equal(depth_of(&b, 0, A, 4), 4); /* 3 of the anonymous went */
+    serve(&b, 0, B, 4, 1);
+    assert_int_equal(depth_of(&b, 0, A, 4), 3);
+    books_close(&b);
+}
+
+static void what_is_in_use_stays(void **state) {
+    struct books b = books_open(64, 1, 4);
+    (void)state;
+
+    assert_int_equal(prefix_lru_sent(b.lru, 0, A, 4), 4);
+    prefix_lru_first_token(b.lru, 0, A, 4);
+    serve(&b, 0, B, 4, 0);
+    assert_int_equal(depth_of(&b, 0, A, 4), 4);
+    assert_int_equal(depth_of(&b, 0, B, 4), 0);
+    prefix_lru_ended(b.lru, 0, A, 4, 0);
+    assert_int_equal(depth_of(&b, 0, A, 4), 4);
+    books_close(&b);
+}
+
+static void a_full_pool_takes_from_its_own_then_from_others(void **state) {
+    struct books b = books_open(8, 3, 100);
+    (void)state;
+
+    serve(&b, 0, A, 4, 0);
+    serve(&b, 1, B, 4, 0);
+    assert_int_equal(prefix_lru_sent(b.lru, 0, B, 2), 2); /* its own coldest: A's end */
+    assert_int_equal(depth_of(&b, 0, A, 4), 2);
+    assert_int_equal(depth_of(&b, 1, B, 4), 4);
+    assert_int_equal(prefix_lru_sent(b.lru, 2, A, 4), 4); /* has none: somebody's */
+    assert_int_equal(depth_of(&b, 2, A, 4), 4);
+    prefix_lru_check(b.lru);
+    assert_int_equal(prefix_lru_sent(b.lru, 1, A, 4), 2); /* then all is pinned */
+    assert_int_equal(prefix_lru_n_refused(b.lru), 2);
+    prefix_lru_aborted(b.lru, 1, A, 2);
+    prefix_lru_aborted(b.lru, 2, A, 4);
+    prefix_lru_aborted(b.lru, 0, B, 2);
+    books_close(&b);
+}
+
+static void a_dropped_worker_is_forgotten_alone(void **state) {
+    struct books b = books_open(64, 2, 100);
+    (void)state;
+
+    serve(&b, 0, A, 4, 2);
+    serve(&b, 1, A, 4, 2);
+    assert_int_equal(prefix_lru_sent(b.lru, 0, B, 4), 4);
+    prefix_lru_drop_worker(b.lru, 0);
+    assert_int_equal(depth_of(&b, 0, A, 4), 0);
+    assert_int_equal(depth_of(&b, 0, B, 4), 0);
+    assert_int_equal(depth_of(&b, 1, A, 4), 4);
+    assert_int_equal(prefix_lru_n_entries(b.lru), 5);
+    books_close(&b);
+}
+
+static void refused_memory_is_an_answer(void **state) {
+    struct prefix_index *x = prefix_index_create(10, 2);
+    (void)state;
+
+    for (uint64_t i = 1; i <= 2; i++) {
+        mem_fail_at(i);
+        assert_null(prefix_lru_create(x, 10, 2));
+        mem_fail_at(0);
+    }
+    prefix_index_destroy(x);
+}
+
+/* --- the model: for each worker, blocks in order of age in a plain array --------------------- */
+
+#define N_WORKERS  3
+#define N_BLOCKS   60
+#define N_REQUESTS 12
+#define DEPTH      6
+#define AGE_MAX    400
+
+struct model_worker {
+    uint64_t cold[AGE_MAX]; /* oldest first; 0 is an anonymous block */
+    uint32_t n_cold, capacity;
+    uint32_t pins[N_BLOCKS + 1];
+    bool is_computed[N_BLOCKS + 1];
+};
+
+struct model_request {
+    bool is_open, is_running;
+    uint32_t worker, n;
+    uint64_t chain[DEPTH];
+};
+
+static void model_unlist(struct model_worker *k, uint64_t block) {
+    for (uint32_t i = 0; i < k->n_cold; i++) {
+        if (k->cold[i] != block) continue;
+        memmove(k->cold + i, k->cold + i + 1, (--k->n_cold - i) * sizeof(k->cold[0]));
+        return;
+    }
+    fail();
+}
+
+static void model_trim(struct model_worker *k) {
+    uint32_t n_pinned = 0;
+
+    for (uint32_t b = 1; b <= N_BLOCKS; b++) n_pinned += k->pins[b] && k->is_computed[b];
+    while (k->n_cold && k->n_cold + n_pinned > k->capacity) {
+        k->is_computed[k->cold[0]] = false;
+        memmove(k->cold, k->cold + 1, --k->n_cold * sizeof(k->cold[0]));
+    }
+}
+
+static void model_unpin(struct model_worker *k, const struct model_request *q) {
+    for (uint32_t i = q->n; i-- > 0;) {
+        uint64_t b = q->chain[i];
+
+        if (--k->pins[b] == 0 && k->is_computed[b]) k->cold[k->n_cold++] = b;
+    }
+    model_trim(k);
+}
+
+/* Chains are paths of a tree: the children of block b are 3b - 1, 3b and 3b + 1. */
+static uint32_t random_chain(struct rng *r, uint64_t *chain) {
+    uint32_t n = 0, limit = 1 + (uint32_t)rng_below(r, DEPTH - 1);
+
+    for (uint64_t b = 1; b <= N_BLOCKS && n < limit; b = 3 * b - 1 + rng_below(r, 3)) chain[n++] = b;
+    return n;
+}
+
+static void behaves_like_arrays_that_are_searched(void **state) {
+    static struct model_worker model[N_WORKERS];
+    struct model_request requests[N_REQUESTS] = {0};
+    struct books b = books_open(1000, N_WORKERS, 20);
+    struct rng r;
+    (void)state;
+
+    rng_seed(&r, 3);
+    memset(model, 0, sizeof(model));
+    for (uint32_t w = 0; w < N_WORKERS; w++) model[w].capacity = 20;
+    for (int step = 0; step < 200000; step++) {
+        struct model_request *q = &requests[rng_below(&r, N_REQUESTS)];
+        struct model_worker *k = &model[q->worker];
+
+        if (step % 1000 == 999) { /* a restart, or another capacity */
+            uint32_t w = (uint32_t)rng_below(&r, N_WORKERS);
+
+            k = &model[w];
+            if (rng_below(&r, 2)) {
+                prefix_lru_drop_worker(b.lru, w);
+                uint32_t capacity = k->capacity;
+                *k = (struct model_worker){.capacity = capacity};
+                for (int i = 0; i < N_REQUESTS; i++) {
+                    if (requests[i].worker == w) requests[i].is_open = false;
+                }
+            } else {
+                k->capacity = 5 + (uint32_t)rng_below(&r, 40);
+                prefix_lru_set_capacity(b.lru, w, k->capacity);
+                model_trim(k);
+            }
+        } else if (!q->is_open) {
+            *q = (struct model_request){.is_open = true, .worker = (uint32_t)rng_below(&r, N_WORKERS)};
+            k = &model[q->worker];
+            q->n = random_chain(&r, q->chain);
+            assert_int_equal(prefix_lru_sent(b.lru, q->worker, q->chain, q->n), q->n);
+            for (uint32_t i = 0; i < q->n; i++) {
+                if (!k->pins[q->chain[i]]++ && k->is_computed[q->chain[i]])
+                    model_unlist(k, q->chain[i]);
+            }
+        } else if (!q->is_running && rng_below(&r, 4)) {
+            q->is_running = true;
+            prefix_lru_first_token(b.lru, q->worker, q->chain, q->n);
+            for (uint32_t i = 0; i < q->n; i++) k->is_computed[q->chain[i]] = true;
+            model_trim(k);
+        } else if (!q->is_running) {
+            q->is_open = false;
+            prefix_lru_aborted(b.lru, q->worker, q->chain, q->n);
+            model_unpin(k, q);
+        } else {
+            uint32_t n_output = (uint32_t)rng_below(&r, 4);
+
+            q->is_open = q->is_running = false;
+            prefix_lru_ended(b.lru, q->worker, q->chain, q->n, n_output);
+            for (uint32_t i = 0; i < n_output; i++) k->cold[k->n_cold++] = 0;
+            model_unpin(k, q);
+        }
+        if (step % 20) continue;
+        for (uint32_t w = 0; w < N_WORKERS; w++) {
+            for (uint64_t block = 1; block <= N_BLOCKS; block++)
+                assert_int_equal(prefix_index_has(b.index, block, w),
+                                 model[w].pins[block] || model[w].is_computed[block]);
+        }
+        prefix_lru_check(b.lru);
+    }
+    for (int i = 0; i < N_REQUESTS; i++) {
+        if (requests[i].is_open) prefix_lru_ended(b.lru, requests[i].worker, requests[i].chain, 0, 0);
+    }
+    books_close(&b);
+}
+
+/* A pool that is always too small: nothing is lost, whatever is stolen. */
+static void a_starved_pool_stays_whole(void **state) {
+    struct model_request requests[N_REQUESTS] = {0};
+    struct books b = books_open(24, N_WORKERS, 20);
+    struct rng r;
+    (void)state;
+
+    rng_seed(&r, 5);
+    for (int step = 0; step < 50000; step++) {
+        struct model_request *q = &requests[rng_below(&r, N_REQUESTS)];
+
+        if (!q->is_open) {
+            *q = (struct model_request){.is_open = true, .worker = (uint32_t)rng_below(&r, N_WORKERS)};
+            q->n = random_chain(&r, q->chain);
+            q->n = prefix_lru_sent(b.lru, q->worker, q->chain, q->n);
+        } else if (!q->is_running && rng_below(&r, 4)) {
+            q->is_running = true;
+            prefix_lru_first_token(b.lru, q->worker, q->chain, q->n);
+        } else {
+            if (q->is_running) prefix_lru_ended(b.lru, q->worker, q->chain, q->n, 2);
+            else prefix_lru_aborted(b.lru, q->worker, q->chain, q->n);
+            q->is_open = q->is_running = false;
+        }
+        prefix_lru_check(b.lru);
+    }
+    books_close(&b);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_pending_request_matches_at_once),
+        cmocka_unit_test(an_abort_leaves_what_was_there_before),
+        cmocka_unit_test(the_deepest_block_goes_first),
+        cmocka_unit_test(use_makes_young_again),
+        cmocka_unit_test(output_takes_room_and_goes_before_its_prompt),
+        cmocka_unit_test(what_is_in_use_stays),
+        cmocka_unit_test(a_full_pool_takes_from_its_own_then_from_others),
+        cmocka_unit_test(a_dropped_worker_is_forgotten_alone),
+        cmocka_unit_test(refused_memory_is_an_answer),
+        cmocka_unit_test(behaves_like_arrays_that_are_searched),
+        cmocka_unit_test(a_starved_pool_stays_whole),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
