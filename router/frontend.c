@@ -1,0 +1,136 @@
+/* router/frontend.c - what is proxied, what is answered here, and how a loop begins and ends. */
+#include "router/frontend.h"
+
+#include <pthread.h>
+#include <string.h>
+
+#include "common/loop.h"
+#include "common/mailbox.h"
+#include "common/mem.h"
+#include "router/admin.h"
+
+struct frontend {
+    struct loop *loop;
+    struct mailbox *box;
+    struct http_server *server;
+    struct proxy *proxy;
+    const struct admin *admin;
+    struct loop_timer deadline;
+    struct mail drain, hurry, stopped;
+    struct mailbox *control;
+    _Atomic uint64_t drain_timeout_us;
+    pthread_t thread;
+    bool is_started, is_draining, is_hurried;
+};
+
+/* Everything under /v1/ that is posted, and the engines' own calls. */
+static bool is_proxied(struct str path) {
+    static const char *const paths[] = {"/generate", "/tokenize", "/detokenize"};
+
+    for (size_t i = 0; i < ARRAY_LEN(paths); i++) {
+        if (str_eq(path, str_of(paths[i]))) return true;
+    }
+    return str_starts(path, STR("/v1/")) && !str_eq(path, STR("/v1/models"));
+}
+
+static void on_request(struct http_request *req, void *arg) {
+    struct frontend *f = arg;
+    struct error err = {0};
+
+    if (!is_proxied(req->path)) {
+        admin_handle(f->admin, req);
+    } else if (req->method == HTTP_POST) {
+        proxy_start(f->proxy, req);
+    } else {
+        error_set(&err, ST_METHOD, "%.*s takes POST, not %.*s", (int)MIN(req->path.len, 100),
+                  req->path.ptr, STR_ARG(req->method_name));
+        http_add_header(req, STR("allow"), STR("POST"));
+        http_reply_error(req, ST_METHOD, &err);
+    }
+}
+
+static void on_drained(void *arg) {
+    struct frontend *f = arg;
+
+    loop_stop(f->loop);
+}
+
+static void on_mail(struct mail *mail, void *arg) {
+    struct frontend *f = arg;
+
+    loop_timer_start(&f->deadline, f->drain_timeout_us);
+    if (mail == &f->drain) http_server_drain(f->server, on_drained, f);
+}
+
+enum status frontend_create(struct frontend **out, const struct frontend_config *config,
+                            struct registry *registry, struct metrics *metrics, struct log *log,
+                            const struct admin *admin, struct error *err) {
+    static const struct http_server_events events = {.on_request = on_request};
+    struct frontend *f = mem_zalloc(sizeof(*f));
+    enum status st;
+
+    *out = NULL;
+    f->admin = admin;
+    f->control = config->control;
+    st = loop_create(&f->loop, err);
+    if (st != ST_OK) goto fail;
+    loop_timer_init(&f->deadline, f->loop, on_drained, f);
+    st = mailbox_open(&f->box, f->loop, on_mail, f, err);
+    if (st != ST_OK) goto fail;
+    f->server = http_server_create(f->loop, &config->limits, &events, f);
+    st = http_server_listen(f->server, config->host, config->port, config->share_port, err);
+    if (st != ST_OK) goto fail;
+    f->proxy = proxy_create(f->loop, registry, metrics, log, &config->proxy);
+    *out = f;
+    return ST_OK;
+fail:
+    frontend_destroy(f);
+    return st;
+}
+
+uint16_t frontend_port(const struct frontend *f) {
+    return http_server_port(f->server);
+}
+
+static void *run(void *arg) {
+    struct frontend *f = arg;
+
+    loop_run(f->loop);
+    mailbox_push(f->control, &f->stopped);
+    return NULL;
+}
+
+const struct mail *frontend_stopped_mail(const struct frontend *f) {
+    return &f->stopped;
+}
+
+enum status frontend_start(struct frontend *f, struct error *err) {
+    int code = pthread_create(&f->thread, NULL, run, f);
+
+    if (code != 0) return error_set(err, ST_IO, "cannot start a thread: %s", strerror(code));
+    f->is_started = true;
+    return ST_OK;
+}
+
+void frontend_drain(struct frontend *f, uint64_t timeout_us) {
+    f->drain_timeout_us = timeout_us;
+    if (!f->is_draining) {
+        f->is_draining = true;
+        mailbox_push(f->box, &f->drain);
+    } else if (!f->is_hurried) {
+        f->is_hurried = true;
+        mailbox_push(f->box, &f->hurry);
+    }
+}
+
+void frontend_destroy(struct frontend *f) {
+    if (!f) return;
+    if (f->is_started) pthread_join(f->thread, NULL);
+    http_server_destroy(f->server); /* ends open exchanges */
+    if (f->loop) loop_turn(f->loop, 0); /* they are recycled on the next turn */
+    proxy_destroy(f->proxy);
+    mailbox_close(f->box);
+    loop_timer_fini(&f->deadline);
+    loop_destroy(f->loop);
+    mem_free(f);
+}

@@ -1,0 +1,41 @@
+/* router/frontend.h - one router loop: its listener, its requests, its proxy.
+ *
+ * The process has one per core, all on the same port (SO_REUSEPORT); they share the registry and
+ * nothing else. A frontend runs on a thread of its own; the control loop speaks to it by mailbox. */
+#ifndef ROUTER_FRONTEND_H
+#define ROUTER_FRONTEND_H
+
+#include "common/http_server.h"
+#include "router/proxy.h"
+
+struct admin;
+struct frontend;
+struct mail;
+struct mailbox;
+
+struct frontend_config {
+    const char *host;
+    uint16_t port; /* 0: the first frontend's choice, see frontend_port */
+    bool share_port;
+    struct http_limits limits;
+    struct proxy_config proxy;
+    struct mailbox *control; /* hears one mail, frontend_stopped_mail, when the thread has ended */
+};
+
+/* Listens at once, so that a port in use is said before anything else is started. */
+MUST_USE enum status frontend_create(struct frontend **out, const struct frontend_config *config,
+                                     struct registry *registry, struct metrics *metrics,
+                                     struct log *log, const struct admin *admin,
+                                     struct error *err);
+uint16_t frontend_port(const struct frontend *f);
+
+MUST_USE enum status frontend_start(struct frontend *f, struct error *err); /* its thread */
+
+const struct mail *frontend_stopped_mail(const struct frontend *f); /* to be recognised */
+
+/* From the control thread: stop listening, finish what is open within timeout_us, end the thread.
+ * A second call may shorten the time. */
+void frontend_drain(struct frontend *f, uint64_t timeout_us);
+void frontend_destroy(struct frontend *f); /* waits for the thread; NULL is fine */
+
+#endif

@@ -1,0 +1,226 @@
+/* router/health.c - one small state machine per worker, driven by a timer and two answers. */
+#include "router/health.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "common/http_client.h"
+#include "common/json.h"
+#include "common/log.h"
+#include "common/loop.h"
+#include "common/mem.h"
+#include "router/registry.h"
+
+#define STARTING_INTERVAL_US 50000u
+#define STARTING_LIFE_US     60000000u /* then it is probed like the others */
+
+struct probe {
+    struct health *health;
+    struct loop_timer timer;
+    struct http_call *call; /* under way; NULL otherwise */
+    uint64_t watched_us;
+    uint32_t worker, n_misses, n_hits;
+    bool is_watched, needs_description, is_unhealthy, is_ready;
+};
+
+struct health {
+    struct loop *loop;
+    struct http_client *client;
+    struct registry *registry;
+    struct log *log;
+    struct health_config config;
+    health_ready_fn *on_ready;
+    void *arg;
+    struct probe *probes; /* by worker id */
+};
+
+static void ask(struct probe *p, const char *path, http_client_fn *on_answer) {
+    struct health *h = p->health;
+    struct registry_view view;
+    struct http_client_request request = {.timeout_ms = h->config.timeout_ms};
+    struct error err = {0};
+    char url[REGISTRY_URL_MAX + 64];
+
+    p->call = NULL;
+    if (!registry_get(h->registry, p->worker, &view)) return;
+    snprintf(url, sizeof(url), "%s%s", view.url, path);
+    request.url = url;
+    if (http_client_start(h->client, &request, on_answer, p, &p->call, &err) != ST_OK) {
+        log_event(h->log, LOG_ERROR, "probe_failed", log_z("url", url), log_z("why", err.message));
+        loop_timer_start(&p->timer, h->config.interval_us);
+    }
+}
+
+static void schedule(struct probe *p) {
+    struct health *h = p->health;
+    bool is_starting =
+        !p->is_ready && loop_now_us(h->loop) - p->watched_us < STARTING_LIFE_US;
+
+    p->call = NULL;
+    loop_timer_start(&p->timer, is_starting ? MIN(STARTING_INTERVAL_US, h->config.interval_us)
+                                            : h->config.interval_us);
+}
+
+static void missed(struct probe *p, const char *why) {
+    struct health *h = p->health;
+
+    p->n_hits = 0;
+    p->n_misses++;
+    p->needs_description = true; /* it may come back as another */
+    if (p->is_ready && p->n_misses == h->config.n_misses) {
+        p->is_unhealthy = true;
+        registry_set_reason(h->registry, p->worker, WORKER_UNHEALTHY, true);
+        log_event(h->log, LOG_WARN, "worker_unhealthy", log_u64("worker", p->worker),
+                  log_z("why", why));
+    }
+    schedule(p);
+}
+
+static void described(struct probe *p, const struct wire_server_info *info, bool is_foreign) {
+    struct health *h = p->health;
+    struct error err = {0};
+
+    if (registry_describe(h->registry, p->worker, info, is_foreign, &err) != ST_OK) {
+        log_event(h->log, LOG_ERROR, "worker_refused", log_u64("worker", p->worker),
+                  log_z("why", err.message));
+        schedule(p);
+        return;
+    }
+    if (info->wire > WIRE_VERSION) {
+        log_event(h->log, LOG_WARN, "worker_speaks_newer_wire", log_u64("worker", p->worker),
+                  log_u64("wire", info->wire), log_u64("known", WIRE_VERSION));
+    }
+    p->needs_description = p->is_unhealthy = false;
+    registry_set_reason(h->registry, p->worker, WORKER_STARTING | WORKER_UNHEALTHY, false);
+    if (!p->is_ready) {
+        p->is_ready = true;
+        log_event(h->log, LOG_INFO, "worker_ready", log_u64("worker", p->worker),
+                  log_z("model", info->model), log_z("backend", info->backend),
+                  log_u64("block_size", info->block_size), log_u64("blocks", info->n_blocks),
+                  log_bool("is_foreign", is_foreign));
+        if (h->on_ready) h->on_ready(p->worker, h->arg);
+    } else {
+        log_event(h->log, LOG_INFO, "worker_healthy", log_u64("worker", p->worker));
+    }
+    schedule(p);
+}
+
+/* GET /v1/models of an engine that is not ours: its first model is what we route by. */
+static void on_models(const struct http_client_response *response, void *arg) {
+    struct probe *p = arg;
+    struct wire_server_info info = {.wire = WIRE_VERSION};
+    struct json *root = NULL;
+    struct str name = STR_NULL;
+
+    if (response->status == ST_OK && response->code == 200 &&
+        json_parse(&root, response->body, NULL, NULL) == ST_OK) {
+        const struct json *first = json_first(json_get(root, "data"));
+
+        if (json_to_str(json_get(first, "id"), &name) != ST_OK) name = STR_NULL;
+        if (json_get_u32(first, "max_model_len", 0, UINT32_MAX, &info.max_model_len, NULL, NULL) !=
+            ST_OK) {
+            info.max_model_len = 0;
+        }
+        if (name.ptr && name.len < sizeof(info.model)) {
+            memcpy(info.model, name.ptr, name.len);
+            snprintf(info.backend, sizeof(info.backend), "foreign");
+        }
+    }
+    json_destroy(root);
+    if (info.model[0]) {
+        described(p, &info, true);
+    } else {
+        missed(p, "neither /server_info nor /v1/models describes it");
+    }
+}
+
+static void on_info(const struct http_client_response *response, void *arg) {
+    struct probe *p = arg;
+    struct wire_server_info info;
+    struct error err = {0};
+
+    if (response->status == ST_OK && response->code == 200 &&
+        wire_parse_server_info(response->body, &info, &err) == ST_OK) {
+        described(p, &info, false);
+    } else if (response->status == ST_OK) {
+        ask(p, "/v1/models", on_models);
+    } else {
+        missed(p, response->message);
+    }
+}
+
+static void on_health(const struct http_client_response *response, void *arg) {
+    struct probe *p = arg;
+    struct health *h = p->health;
+    uint32_t wanted = p->is_unhealthy ? h->config.n_hits : 1;
+
+    if (response->status != ST_OK || response->code != 200) {
+        missed(p, response->status == ST_OK ? "GET /health was not answered with 200"
+                                            : response->message);
+        return;
+    }
+    p->n_misses = 0;
+    p->n_hits++;
+    if (p->needs_description && p->n_hits >= wanted) {
+        ask(p, WIRE_INFO_PATH, on_info);
+    } else {
+        schedule(p);
+    }
+}
+
+static void on_timer(void *arg) {
+    struct probe *p = arg;
+    struct health *h = p->health;
+
+    if (registry_take_suspicion(h->registry, p->worker)) {
+        /* A request failed: until it has said who it is now, it gets no other. */
+        p->needs_description = true;
+        registry_set_reason(h->registry, p->worker, WORKER_STARTING, true);
+    }
+    ask(p, h->config.path, on_health);
+}
+
+struct health *health_create(struct loop *loop, struct http_client *client,
+                             struct registry *registry, struct log *log,
+                             const struct health_config *config, health_ready_fn *on_ready,
+                             void *arg) {
+    struct health *h = mem_zalloc(sizeof(*h));
+
+    h->loop = loop;
+    h->client = client;
+    h->registry = registry;
+    h->log = log;
+    h->config = *config;
+    h->on_ready = on_ready;
+    h->arg = arg;
+    h->probes = mem_calloc(config->max_workers, sizeof(*h->probes));
+    return h;
+}
+
+void health_watch(struct health *h, uint32_t worker) {
+    struct probe *p = &h->probes[worker];
+
+    *p = (struct probe){.health = h,
+                        .worker = worker,
+                        .is_watched = true,
+                        .needs_description = true,
+                        .watched_us = loop_now_us(h->loop)};
+    loop_timer_init(&p->timer, h->loop, on_timer, p);
+    loop_timer_start(&p->timer, 0);
+}
+
+void health_unwatch(struct health *h, uint32_t worker) {
+    struct probe *p = &h->probes[worker];
+
+    if (!p->is_watched) return;
+    http_call_cancel(p->call);
+    loop_timer_fini(&p->timer);
+    p->is_watched = false;
+}
+
+void health_destroy(struct health *h) {
+    if (!h) return;
+    for (uint32_t w = 0; w < h->config.max_workers; w++) health_unwatch(h, w);
+    mem_free(h->probes);
+    mem_free(h);
+}

@@ -1,0 +1,44 @@
+/* router/health.h - active probes: is a worker there, and is it still the same one?
+ *
+ * Every worker is asked GET /health on its own timer. Two misses take it out, two answers bring it
+ * back. Before its first request, and whenever it may have been restarted in between (it failed a
+ * probe or a request), it is also asked to describe itself, GET /server_info: only then is it
+ * eligible. A worker that has no /server_info is a foreign engine: the model's name is taken from
+ * GET /v1/models, the rest from defaults and from what its answers teach.
+ *
+ *      STARTING --answers--> describe --ok--> eligible --misses--> UNHEALTHY --answers--> describe
+ *
+ * While a worker starts it is probed more often, so that a fleet is ready soon after it can be.
+ * Thread: control. */
+#ifndef ROUTER_HEALTH_H
+#define ROUTER_HEALTH_H
+
+#include "common/base.h"
+
+struct health;
+struct http_client;
+struct log;
+struct loop;
+struct registry;
+
+struct health_config {
+    uint64_t interval_us;          /* between probes of one worker */
+    uint32_t timeout_ms;           /* of one probe */
+    uint32_t n_misses, n_hits;     /* out, in */
+    uint32_t max_workers;
+    const char *path;              /* "/health" */
+};
+
+/* `on_ready` (may be NULL): a worker has become eligible. */
+typedef void health_ready_fn(uint32_t worker, void *arg);
+
+struct health *health_create(struct loop *loop, struct http_client *client,
+                             struct registry *registry, struct log *log,
+                             const struct health_config *config, health_ready_fn *on_ready,
+                             void *arg);
+void health_destroy(struct health *h); /* before the client; NULL is fine */
+
+void health_watch(struct health *h, uint32_t worker);   /* it was added to the registry */
+void health_unwatch(struct health *h, uint32_t worker); /* it is about to be removed */
+
+#endif

@@ -1,0 +1,45 @@
+/* router/proxy.h - one exchange: a client's request, the workers tried for it, and the answer.
+ *
+ * One proxy per router loop. proxy_start takes a POST whose body is complete and sees it through:
+ *
+ *      scan ─▶ hash chain ─▶ route ─▶ send ─▶ [head] ─▶ relay ... ─▶ account ─▶ done
+ *       │                      ▲        │        │         │
+ *       400                    └─ retry elsewhere┘         worker lost: an SSE error event, or a
+ *                                 (no byte has gone           connection closed before the end
+ *                                  to the client)
+ *
+ * The response head of a worker that is not a stream is held back until the first byte of its body,
+ * so that a worker lost in between can still be replaced without the client noticing. */
+#ifndef ROUTER_PROXY_H
+#define ROUTER_PROXY_H
+
+#include "common/base.h"
+#include "common/http_server.h"
+
+struct log;
+struct loop;
+struct metrics;
+struct proxy;
+struct registry;
+
+struct proxy_config {
+    uint32_t prefix_block_bytes;
+    uint32_t max_prefix_blocks;     /* longer prompts are not told apart beyond these */
+    uint64_t hash_secret;           /* --prefix-hash-seed: equal on replicas */
+    uint64_t request_timeout_us;    /* whole exchange */
+    uint64_t connect_timeout_us;
+    uint64_t upstream_idle_us;      /* idle connections to workers are closed after it */
+    uint32_t max_workers;
+    uint32_t max_attempts;          /* the first included */
+    bool expose_worker_headers;     /* relay x-incipit-* of workers */
+    bool forward_authorization;     /* send the client's key on to workers */
+};
+
+struct proxy *proxy_create(struct loop *loop, struct registry *registry, struct metrics *metrics,
+                           struct log *log, const struct proxy_config *config);
+void proxy_destroy(struct proxy *p); /* no exchange may be open; NULL is fine */
+
+/* Takes the request: it will be answered. */
+void proxy_start(struct proxy *p, struct http_request *req);
+
+#endif

@@ -1,0 +1,473 @@
+/* router/registry.c - see registry.h for what the lock covers. */
+#include "router/registry.h"
+
+#include <netdb.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/hash.h"
+#include "common/mem.h"
+
+
+struct worker {
+    bool is_used, is_described, is_foreign, is_suspect;
+    char url[REGISTRY_URL_MAX];
+    char authority[64];
+    struct sockaddr_storage addr;
+    socklen_t addr_len;
+    struct wire_server_info info;
+    struct breaker breaker;
+    struct model *model; /* NULL until described */
+    uint32_t reasons;    /* before it has a model; afterwards its routing keeps them */
+    uint64_t n_failed;
+};
+
+struct model {
+    char name[WIRE_MODEL_MAX];
+    struct routing *routing;
+    uint32_t max_model_len;
+    uint32_t n_workers;
+};
+
+struct registry {
+    pthread_mutex_t lock;
+    struct registry_config config;
+    uint32_t n_ids, n_models;
+    struct worker workers[REGISTRY_MAX_WORKERS];
+    struct model models[REGISTRY_MAX_MODELS];
+};
+
+enum status registry_create(struct registry **out, const struct registry_config *config,
+                            struct error *err) {
+    struct registry *r = mem_zalloc(sizeof(*r));
+    struct routing *trial;
+    enum status st;
+
+    *out = NULL;
+    r->config = *config;
+    pthread_mutex_init(&r->lock, NULL);
+    /* Say now, not at the first worker, that an option is wrong or that memory is short. */
+    st = routing_create(&trial, &config->routing, err);
+    if (st != ST_OK) {
+        registry_destroy(r);
+        return st;
+    }
+    routing_destroy(trial);
+    *out = r;
+    return ST_OK;
+}
+
+void registry_destroy(struct registry *r) {
+    if (!r) return;
+    for (uint32_t i = 0; i < r->n_models; i++) routing_destroy(r->models[i].routing);
+    pthread_mutex_destroy(&r->lock);
+    mem_free(r);
+}
+
+/* --- addresses ---------------------------------------------------------------------------------*/
+
+/* "http://host:port[/]" into its parts. */
+static enum status split_url(const char *url, char host[REGISTRY_URL_MAX], char port[8],
+                             struct error *err) {
+    const char *p = url, *end, *colon;
+    uint64_t number;
+
+    if (strncmp(p, "http://", 7) != 0) goto fail;
+    p += 7;
+    end = p + strcspn(p, "/?#");
+    if (end[0] == '/' && end[1] != '\0') goto fail;
+    if (end[0] == '?' || end[0] == '#' || memchr(p, '@', (size_t)(end - p))) goto fail;
+    colon = memrchr(p, ':', (size_t)(end - p));
+    if (!colon || colon == p || (p[0] == '[' && colon[-1] != ']')) goto fail;
+    if (str_to_u64((struct str){colon + 1, (size_t)(end - colon - 1)}, &number) != ST_OK) goto fail;
+    if (number == 0 || number > 65535 || (size_t)(colon - p) >= REGISTRY_URL_MAX) goto fail;
+    snprintf(port, 8, "%u", (unsigned)number);
+    if (p[0] == '[') {
+        snprintf(host, REGISTRY_URL_MAX, "%.*s", (int)(colon - p - 2), p + 1);
+    } else {
+        snprintf(host, REGISTRY_URL_MAX, "%.*s", (int)(colon - p), p);
+    }
+    return ST_OK;
+fail:
+    return error_set_param(err, ST_INVALID, "url",
+                           "worker URL \"%.200s\" is not of the form http://host:port", url);
+}
+
+static enum status resolve(struct worker *w, const char *url, struct error *err) {
+    char host[REGISTRY_URL_MAX], port[8];
+    struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM}, *found = NULL;
+    enum status st = split_url(url, host, port, err);
+    int code;
+
+    if (st != ST_OK) return st;
+    code = getaddrinfo(host, port, &hints, &found);
+    if (code != 0 || !found) {
+        return error_set_param(err, ST_INVALID, "url", "worker URL %.200s: %s: %s", url, host,
+                               gai_strerror(code));
+    }
+    memcpy(&w->addr, found->ai_addr, found->ai_addrlen);
+    w->addr_len = found->ai_addrlen;
+    freeaddrinfo(found);
+    snprintf(w->url, sizeof(w->url), "http://%s%.200s%s:%s", strchr(host, ':') ? "[" : "", host,
+             strchr(host, ':') ? "]" : "", port);
+    snprintf(w->authority, sizeof(w->authority), "%.63s", w->url + 7);
+    return ST_OK;
+}
+
+/* --- control loop ------------------------------------------------------------------------------*/
+
+static uint32_t worker_reasons(const struct worker *w, uint32_t id) {
+    if (!w->model) return w->reasons;
+    return routing_load(w->model->routing)->workers[id].reasons;
+}
+
+static uint32_t worker_in_flight(const struct worker *w, uint32_t id) {
+    return w->model ? routing_load(w->model->routing)->workers[id].in_flight : 0;
+}
+
+/* An id may be used again once nothing of its earlier life is in flight. */
+static bool id_is_free(const struct registry *r, uint32_t id) {
+    return !r->workers[id].is_used && worker_in_flight(&r->workers[id], id) == 0;
+}
+
+enum status registry_add(struct registry *r, const char *url, uint32_t *id, struct error *err) {
+    struct worker fresh = {.is_used = true, .reasons = WORKER_STARTING};
+    enum status st = resolve(&fresh, url, err);
+    uint32_t chosen = REGISTRY_MAX_WORKERS, limit = r->config.routing.max_workers;
+
+    if (st != ST_OK) return st;
+    pthread_mutex_lock(&r->lock);
+    for (uint32_t i = 0; i < limit; i++) {
+        if (r->workers[i].is_used && strcmp(r->workers[i].url, fresh.url) == 0) {
+            st = error_set_param(err, ST_EXISTS, "url", "worker %s is already there, with id %u",
+                                 fresh.url, i);
+            break;
+        }
+        if (chosen == REGISTRY_MAX_WORKERS && id_is_free(r, i)) chosen = i;
+    }
+    if (st == ST_OK && chosen == REGISTRY_MAX_WORKERS) {
+        st = error_set(err, ST_BUSY, "all %u worker places are taken: raise --max-workers", limit);
+    }
+    if (st == ST_OK) {
+        r->workers[chosen] = fresh;
+        r->n_ids = MAX(r->n_ids, chosen + 1);
+        *id = chosen;
+    }
+    pthread_mutex_unlock(&r->lock);
+    return st;
+}
+
+static void leave_model(struct worker *w, uint32_t id) {
+    if (!w->model) return;
+    routing_worker_down(w->model->routing, id);
+    w->model->n_workers--;
+    w->is_described = false;
+}
+
+enum status registry_remove(struct registry *r, uint32_t id) {
+    enum status st = ST_NOT_FOUND;
+
+    pthread_mutex_lock(&r->lock);
+    if (id < r->n_ids && r->workers[id].is_used) {
+        leave_model(&r->workers[id], id); /* keeps .model: tickets may be open */
+        r->workers[id].is_used = false;
+        st = ST_OK;
+    }
+    pthread_mutex_unlock(&r->lock);
+    return st;
+}
+
+static struct model *model_find(struct registry *r, struct str name) {
+    for (uint32_t i = 0; i < r->n_models; i++) {
+        if (str_eq(str_of(r->models[i].name), name)) return &r->models[i];
+    }
+    return NULL;
+}
+
+static enum status model_get(struct registry *r, const char *name, struct model **out,
+                             struct error *err) {
+    struct model *m = model_find(r, str_of(name));
+    enum status st;
+
+    if (!m) {
+        if (r->n_models == REGISTRY_MAX_MODELS) {
+            return error_set(err, ST_BUSY, "more than %u models: \"%s\" is not routed",
+                             REGISTRY_MAX_MODELS, name);
+        }
+        m = &r->models[r->n_models];
+        st = routing_create(&m->routing, &r->config.routing, err);
+        if (st != ST_OK) return st;
+        snprintf(m->name, sizeof(m->name), "%s", name);
+        r->n_models++;
+    }
+    *out = m;
+    return ST_OK;
+}
+
+static struct worker_spec spec_of(const struct worker *w) {
+    return (struct worker_spec){
+        .identity = hash_64(w->url, strlen(w->url), 0),
+        .generation = hash_64(w->info.generation, strlen(w->info.generation), 1),
+        .block_size = w->info.block_size,
+        .n_blocks = w->info.n_blocks,
+        .prefill_tokens_per_s = w->info.prefill_tokens_per_s,
+        .attn_context = w->info.attn_context,
+    };
+}
+
+enum status registry_describe(struct registry *r, uint32_t id, const struct wire_server_info *info,
+                              bool is_foreign, struct error *err) {
+    struct worker *w = &r->workers[id];
+    struct worker_spec spec;
+    struct model *m = NULL;
+    enum status st = ST_OK;
+
+    pthread_mutex_lock(&r->lock);
+    if (!w->is_used) {
+        st = error_set(err, ST_NOT_FOUND, "worker %u has been removed", id);
+        goto done;
+    }
+    st = model_get(r, info->model, &m, err);
+    if (st != ST_OK) goto done;
+    if (w->model != m || !w->is_described) {
+        uint32_t reasons = worker_reasons(w, id);
+
+        leave_model(w, id);
+        w->model = m;
+        m->n_workers++;
+        w->info = *info;
+        spec = spec_of(w);
+        routing_set_reason(m->routing, id, ~(uint32_t)WORKER_ABSENT, false);
+        routing_set_reason(m->routing, id, reasons & ~(uint32_t)WORKER_ABSENT, true);
+        routing_worker_up(m->routing, id, &spec);
+    } else {
+        w->info = *info;
+        spec = spec_of(w);
+        routing_worker_up(m->routing, id, &spec);
+    }
+    m->max_model_len = info->max_model_len;
+    w->is_described = true;
+    w->is_foreign = is_foreign;
+done:
+    pthread_mutex_unlock(&r->lock);
+    return st;
+}
+
+static void set_reason(struct worker *w, uint32_t id, uint32_t reasons, bool is_set) {
+    if (w->model && w->is_described) {
+        routing_set_reason(w->model->routing, id, reasons, is_set);
+    } else {
+        w->reasons = is_set ? w->reasons | reasons : w->reasons & ~reasons;
+    }
+}
+
+void registry_set_reason(struct registry *r, uint32_t id, uint32_t reasons, bool is_set) {
+    pthread_mutex_lock(&r->lock);
+    if (id < r->n_ids && r->workers[id].is_used) set_reason(&r->workers[id], id, reasons, is_set);
+    pthread_mutex_unlock(&r->lock);
+}
+
+/* The breaker says whether the worker may be picked; the load table must say the same. */
+static void show_breaker(struct worker *w, uint32_t id) {
+    set_reason(w, id, WORKER_EJECTED, !breaker_admits(&w->breaker));
+}
+
+void registry_tick(struct registry *r, uint64_t now_us) {
+    pthread_mutex_lock(&r->lock);
+    for (uint32_t id = 0; id < r->n_ids; id++) {
+        struct worker *w = &r->workers[id];
+
+        if (!w->is_used || w->breaker.state != BREAKER_OPEN) continue;
+        breaker_tick(&w->breaker, now_us);
+        show_breaker(w, id);
+    }
+    pthread_mutex_unlock(&r->lock);
+}
+
+/* --- what is there -----------------------------------------------------------------------------*/
+
+bool registry_get(struct registry *r, uint32_t id, struct registry_view *out) {
+    bool is_there = false;
+
+    pthread_mutex_lock(&r->lock);
+    if (id < r->n_ids && r->workers[id].is_used) {
+        const struct worker *w = &r->workers[id];
+
+        *out = (struct registry_view){
+            .id = id,
+            .info = w->info,
+            .is_described = w->is_described,
+            .is_foreign = w->is_foreign,
+            .reasons = worker_reasons(w, id),
+            .in_flight = worker_in_flight(w, id),
+            .n_sent = w->model ? routing_load(w->model->routing)->workers[id].n_sent : 0,
+            .n_failed = w->n_failed,
+            .breaker = w->breaker.state,
+        };
+        memcpy(out->url, w->url, sizeof(out->url));
+        is_there = true;
+    }
+    pthread_mutex_unlock(&r->lock);
+    return is_there;
+}
+
+uint32_t registry_n_ids(struct registry *r) {
+    uint32_t n;
+
+    pthread_mutex_lock(&r->lock);
+    n = r->n_ids;
+    pthread_mutex_unlock(&r->lock);
+    return n;
+}
+
+void registry_totals(struct registry *r, struct registry_totals *out) {
+    struct routing_stats stats;
+
+    memset(out, 0, sizeof(*out));
+    pthread_mutex_lock(&r->lock);
+    for (uint32_t id = 0; id < r->n_ids; id++) {
+        if (!r->workers[id].is_used) continue;
+        out->n_workers++;
+        if (r->workers[id].is_described && worker_reasons(&r->workers[id], id) == 0) {
+            out->n_eligible++;
+        }
+    }
+    for (uint32_t i = 0; i < r->n_models; i++) {
+        routing_stats(r->models[i].routing, &stats);
+        out->n_open += stats.n_open;
+        out->index_bytes += stats.index_bytes;
+        out->n_entries += stats.n_entries;
+        out->n_refused += stats.n_refused;
+    }
+    pthread_mutex_unlock(&r->lock);
+}
+
+bool registry_model(struct registry *r, uint32_t i, char name[WIRE_MODEL_MAX],
+                    uint32_t *max_model_len) {
+    bool is_there = false;
+
+    pthread_mutex_lock(&r->lock);
+    for (uint32_t k = 0; k < r->n_models && !is_there; k++) {
+        if (r->models[k].n_workers == 0 || i-- > 0) continue;
+        memcpy(name, r->models[k].name, WIRE_MODEL_MAX);
+        *max_model_len = r->models[k].max_model_len;
+        is_there = true;
+    }
+    pthread_mutex_unlock(&r->lock);
+    return is_there;
+}
+
+/* --- router loops ------------------------------------------------------------------------------*/
+
+/* The model a request means; on failure the message lists what there is. */
+static enum status choose_model(struct registry *r, struct str name, struct model **out,
+                                struct error *err) {
+    char list[256] = "";
+    size_t n = 0;
+
+    *out = NULL;
+    for (uint32_t i = 0; i < r->n_models; i++) {
+        struct model *m = &r->models[i];
+
+        if (m->n_workers == 0) continue;
+        if (!name.ptr || str_eq(str_of(m->name), name)) {
+            *out = m;
+            return ST_OK;
+        }
+        if (n < sizeof(list)) {
+            n += (size_t)snprintf(list + n, sizeof(list) - n, "%s%s", n ? ", " : "", m->name);
+        }
+    }
+    if (n == 0) {
+        return error_set(err, ST_UNAVAILABLE,
+                         "no worker is ready yet: try again in a moment, or look at GET /workers");
+    }
+    return error_set_param(err, ST_NOT_FOUND, "model",
+                           "The model `%.*s` does not exist. Served here: %s",
+                           (int)MIN(name.len, 128), name.ptr, list);
+}
+
+enum status registry_route(struct registry *r, struct str model, const struct route_request *rq,
+                           struct route_ticket *ticket, struct registry_target *out,
+                           struct error *err) {
+    struct model *m;
+    enum status st;
+
+    pthread_mutex_lock(&r->lock);
+    st = choose_model(r, model, &m, err);
+    if (st == ST_OK) st = routing_route(m->routing, rq, ticket, err);
+    if (st == ST_OK) {
+        uint32_t id = ticket->load.worker;
+        struct worker *w = &r->workers[id];
+
+        out->routing = m->routing;
+        out->worker = id;
+        out->addr = w->addr;
+        out->addr_len = w->addr_len;
+        memcpy(out->authority, w->authority, sizeof(out->authority));
+        if (w->breaker.state == BREAKER_HALF_OPEN) {
+            breaker_sent(&w->breaker);
+            show_breaker(w, id);
+        }
+    }
+    pthread_mutex_unlock(&r->lock);
+    return st;
+}
+
+void registry_first_token(struct registry *r, const struct registry_target *target,
+                          struct route_ticket *ticket, const struct route_feedback *feedback,
+                          uint64_t now_us) {
+    pthread_mutex_lock(&r->lock);
+    routing_first_token(target->routing, ticket, feedback, now_us);
+    pthread_mutex_unlock(&r->lock);
+}
+
+/* Ejecting more than half of the fleet would do more harm than what the workers suffer from. */
+static bool may_eject(const struct registry *r, const struct model *m) {
+    uint32_t n_out = 1;
+
+    for (uint32_t id = 0; id < r->n_ids; id++) {
+        const struct worker *w = &r->workers[id];
+
+        if (w->is_used && w->model == m && !breaker_admits(&w->breaker)) n_out++;
+    }
+    return n_out * 2 <= m->n_workers;
+}
+
+static void judge(struct registry *r, uint32_t id, enum registry_outcome outcome, uint64_t now_us) {
+    struct worker *w = &r->workers[id];
+
+    if (!w->is_used || !w->model) return;
+    switch (outcome) {
+    case OUTCOME_OK: breaker_succeeded(&w->breaker); break;
+    case OUTCOME_UNKNOWN: breaker_undecided(&w->breaker); break;
+    case OUTCOME_FAILED:
+        w->n_failed++;
+        w->is_suspect = true;
+        if (!breaker_admits(&w->breaker) || may_eject(r, w->model)) {
+            breaker_failed(&w->breaker, now_us);
+        }
+        break;
+    }
+    show_breaker(w, id);
+}
+
+void registry_ended(struct registry *r, const struct registry_target *target,
+                    struct route_ticket *ticket, const struct route_end *end,
+                    enum registry_outcome outcome) {
+    pthread_mutex_lock(&r->lock);
+    routing_ended(target->routing, ticket, end);
+    judge(r, target->worker, outcome, end->now_us);
+    pthread_mutex_unlock(&r->lock);
+}
+
+bool registry_take_suspicion(struct registry *r, uint32_t id) {
+    bool was;
+
+    pthread_mutex_lock(&r->lock);
+    was = r->workers[id].is_suspect;
+    r->workers[id].is_suspect = false;
+    pthread_mutex_unlock(&r->lock);
+    return was;
+}

@@ -1,0 +1,111 @@
+/* router/registry.h - the workers, their models, and the one lock of the router.
+ *
+ * The control loop announces workers, reads what they say of themselves and removes them. The
+ * router loops choose among them. What both need lives here: per worker its address and breaker,
+ * per model one `routing` object (index, load table, policy). One mutex guards all of it; it is
+ * held for match + pick + sent as one step, for first token, and for the end: a microsecond or two,
+ * no system call, no allocation. It is a leaf: nothing else is locked while it is held.
+ *
+ *      control loop:  add -> (probe) -> describe -> set_reason ... -> remove
+ *      router loop:   route -> first_token -> ended           (from proxy.c, once per attempt)
+ *
+ * A worker joins a model's routing when it has described itself; until then it cannot be picked. */
+#ifndef ROUTER_REGISTRY_H
+#define ROUTER_REGISTRY_H
+
+#include "common/buf.h"
+#include "common/status.h"
+#include "common/wire.h"
+#include "router/breaker.h"
+#include "router/routing.h"
+
+#include <sys/socket.h>
+
+#define REGISTRY_MAX_WORKERS 1024
+#define REGISTRY_MAX_MODELS  64
+#define REGISTRY_URL_MAX     256
+
+struct registry;
+
+struct registry_config {
+    struct routing_options routing; /* for each model; max_index_bytes is per model */
+};
+
+MUST_USE enum status registry_create(struct registry **out, const struct registry_config *config,
+                                     struct error *err);
+void registry_destroy(struct registry *r); /* no request may be open; NULL is fine */
+
+/* --- control loop ------------------------------------------------------------------------------ */
+
+/* Adds "http://host:port". It is not eligible (WORKER_STARTING) until described. Names are resolved
+ * here, once, which may block. ST_INVALID: not such a URL; ST_EXISTS; ST_BUSY: no id is free. */
+MUST_USE enum status registry_add(struct registry *r, const char *url, uint32_t *id,
+                                  struct error *err);
+MUST_USE enum status registry_remove(struct registry *r, uint32_t id);
+
+/* What /server_info said. A new generation empties the worker's part of the index. */
+MUST_USE enum status registry_describe(struct registry *r, uint32_t id,
+                                       const struct wire_server_info *info, bool is_foreign,
+                                       struct error *err);
+void registry_set_reason(struct registry *r, uint32_t id, uint32_t reasons, bool is_set);
+void registry_tick(struct registry *r, uint64_t now_us); /* every 100 ms or so: breakers */
+
+/* --- what is there: any thread -------------------------------------------------------------------*/
+
+struct registry_view { /* a copy */
+    uint32_t id;
+    char url[REGISTRY_URL_MAX];
+    struct wire_server_info info; /* zero until described */
+    bool is_described, is_foreign;
+    uint32_t reasons; /* enum worker_reason; 0: may be picked */
+    uint32_t in_flight;
+    uint64_t n_sent, n_failed;
+    enum breaker_state breaker;
+};
+
+/* Copies worker `id`; false when there is none. Ids are below REGISTRY_MAX_WORKERS. */
+bool registry_get(struct registry *r, uint32_t id, struct registry_view *out);
+uint32_t registry_n_ids(struct registry *r); /* all ids are below this */
+
+struct registry_totals {
+    uint32_t n_workers, n_eligible, n_open;
+    uint64_t index_bytes, n_entries, n_refused;
+};
+void registry_totals(struct registry *r, struct registry_totals *out);
+
+/* Name and largest context of the i-th model that has a worker; false after the last. */
+bool registry_model(struct registry *r, uint32_t i, char name[WIRE_MODEL_MAX],
+                    uint32_t *max_model_len);
+
+/* --- router loops -------------------------------------------------------------------------------*/
+
+struct registry_target { /* where an attempt goes */
+    struct routing *routing;
+    uint32_t worker;
+    socklen_t addr_len;
+    struct sockaddr_storage addr;
+    char authority[64]; /* "127.0.0.1:31000", for Host */
+};
+
+enum registry_outcome {
+    OUTCOME_OK,       /* the worker answered */
+    OUTCOME_FAILED,   /* it could not be reached, or broke off */
+    OUTCOME_UNKNOWN,  /* the client left first */
+};
+
+/* `model` is as the client wrote it, STR_NULL for none: the only or first model. ST_NOT_FOUND when
+ * nobody serves it, ST_UNAVAILABLE when nobody can take it now. */
+MUST_USE enum status registry_route(struct registry *r, struct str model,
+                                    const struct route_request *rq, struct route_ticket *ticket,
+                                    struct registry_target *out, struct error *err);
+void registry_first_token(struct registry *r, const struct registry_target *target,
+                          struct route_ticket *ticket, const struct route_feedback *feedback,
+                          uint64_t now_us);
+void registry_ended(struct registry *r, const struct registry_target *target,
+                    struct route_ticket *ticket, const struct route_end *end,
+                    enum registry_outcome outcome);
+
+/* True once after a request to `id` failed: it should be probed now, and described again. */
+bool registry_take_suspicion(struct registry *r, uint32_t id);
+
+#endif

@@ -1,0 +1,450 @@
+/* router/router.c - the only place that knows all of the router's objects.
+ *
+ *      main thread = control loop                      router loops 1..n
+ *      -------------------------------------           --------------------------------
+ *      signals, admin port, health (libcurl),          frontend: listener, http_server,
+ *      supervisor (--launch)                            proxy, upstream pool
+ *              |                                                |
+ *              +------------- registry (one lock) -------------+
+ *
+ * Life: listen (a port in use is said first) -> start workers -> ready -> serve -> a signal ->
+ * drain the frontends -> end the workers -> gone. */
+#include "router/router.h"
+
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/clock.h"
+#include "common/hash.h"
+#include "common/http_client.h"
+#include "common/loop.h"
+#include "common/mailbox.h"
+#include "common/mem.h"
+#include "router/admin.h"
+#include "router/frontend.h"
+#include "router/health.h"
+#include "router/registry.h"
+#include "router/router_metrics.h"
+#include "router/router_options.h"
+#include "router/supervisor.h"
+
+#define TICK_US            100000u
+#define WORKER_STOP_US     5000000u /* what launched workers get after SIGTERM */
+#define MAX_DEFAULT_LOOPS  8
+#define READY_MESSAGE_MAX  (64 * 1024)
+
+static const char default_ready_message[] =
+    "Try:\n\n  curl {url}/v1/chat/completions -H 'content-type: application/json' \\\n"
+    "    -d '{\"model\":\"{model}\",\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}]}'\n";
+
+struct router {
+    const struct router_options *options;
+    struct loop *loop;
+    struct mailbox *box;
+    struct log *log;
+    struct metrics *metrics;
+    struct registry *registry;
+    struct http_client *client;
+    struct health *health;
+    struct http_server *admin_server;
+    struct admin admin;
+    struct supervisor *supervisor;
+    struct frontend **frontends;
+    uint32_t n_frontends, n_running, n_ready;
+    struct loop_timer tick, deadline;
+    struct error fatal;
+    uint64_t started_us, n_restarts_counted;
+    bool is_stopping, has_announced;
+};
+
+/* --- stopping ------------------------------------------------------------------------------------*/
+
+static void end_loop(void *arg) {
+    struct router *r = arg;
+
+    loop_stop(r->loop);
+}
+
+static void workers_next(struct router *r) {
+    if (!r->supervisor) {
+        loop_stop(r->loop);
+        return;
+    }
+    loop_timer_start(&r->deadline, WORKER_STOP_US);
+    supervisor_stop(r->supervisor, end_loop, r);
+}
+
+static void stop(struct router *r) {
+    if (r->is_stopping) {
+        loop_stop(r->loop); /* asked twice: do not wait */
+        return;
+    }
+    r->is_stopping = true;
+    log_event(r->log, LOG_INFO, "router_draining");
+    for (uint32_t i = 0; i < r->n_frontends; i++) {
+        frontend_drain(r->frontends[i], (uint64_t)r->options->drain_timeout_ms * 1000);
+    }
+    if (r->n_running == 0) workers_next(r);
+}
+
+/* The only mail: a frontend's thread has ended. */
+static void on_mail(struct mail *mail, void *arg) {
+    struct router *r = arg;
+
+    (void)mail;
+    if (--r->n_running == 0) workers_next(r);
+}
+
+static void on_signal(int signo, void *arg) {
+    (void)signo;
+    stop(arg);
+}
+
+static void on_worker_fatal(const struct error *err, void *arg) {
+    struct router *r = arg;
+
+    r->fatal = *err;
+    stop(r);
+    if (!r->has_announced) loop_stop(r->loop); /* nobody was served yet */
+}
+
+/* --- readiness -----------------------------------------------------------------------------------*/
+
+static void print_message(const struct router *r, const char *text) {
+    char name[WIRE_MODEL_MAX] = "", url[128];
+    uint32_t len;
+
+    snprintf(url, sizeof(url), "http://%s:%u",
+             strcmp(r->options->host, "0.0.0.0") == 0 ? "127.0.0.1" : r->options->host,
+             frontend_port(r->frontends[0]));
+    if (!registry_model(r->registry, 0, name, &len)) name[0] = '\0';
+    while (*text) {
+        if (strncmp(text, "{url}", 5) == 0) {
+            fputs(url, stdout);
+            text += 5;
+        } else if (strncmp(text, "{model}", 7) == 0) {
+            fputs(name, stdout);
+            text += 7;
+        } else {
+            putchar(*text++);
+        }
+    }
+    fflush(stdout);
+}
+
+static void print_ready_message(const struct router *r) {
+    char *text = NULL;
+    FILE *f = r->options->ready_message ? fopen(r->options->ready_message, "r") : NULL;
+
+    if (f) {
+        size_t n;
+
+        text = mem_zalloc(READY_MESSAGE_MAX);
+        n = fread(text, 1, READY_MESSAGE_MAX - 1, f);
+        text[n] = '\0';
+        fclose(f);
+    }
+    print_message(r, text ? text : default_ready_message);
+    mem_free(text);
+}
+
+static void on_worker_ready(uint32_t worker, void *arg) {
+    struct router *r = arg;
+    double after_s = (double)(loop_now_us(r->loop) - r->started_us) * 1e-6;
+    struct registry_view view;
+
+    (void)registry_get(r->registry, worker, &view);
+    r->n_ready++;
+    if (r->options->launch == 0 || r->has_announced) return;
+    printf("worker %u of %u ready after %.1f s: %s serves %s on %s\n", r->n_ready,
+           r->options->launch, after_s, view.url, view.info.model, view.info.backend);
+    if (r->n_ready == r->options->launch) {
+        r->has_announced = true;
+        printf("\nReady. ");
+        print_ready_message(r);
+    }
+    fflush(stdout);
+}
+
+static void on_tick(void *arg) {
+    struct router *r = arg;
+
+    registry_tick(r->registry, loop_now_us(r->loop));
+    if (r->supervisor) {
+        uint64_t n = supervisor_restarts(r->supervisor);
+
+        metric_add(metrics_at(r->metrics, ROUTER_worker_restarts_total),
+                   n - r->n_restarts_counted);
+        r->n_restarts_counted = n;
+    }
+    loop_timer_start(&r->tick, TICK_US);
+}
+
+/* --- building ------------------------------------------------------------------------------------*/
+
+static bool is_loopback(const char *host) {
+    return strncmp(host, "127.", 4) == 0 || strcmp(host, "::1") == 0;
+}
+
+static enum status check_options(const struct router_options *o, struct error *err) {
+    if (o->launch == 0 && o->worker_urls.n == 0) {
+        return error_set(err, ST_INVALID,
+                         "no workers: name them with --worker-urls http://host:port ..., or start "
+                         "some here with --launch 2 --model DIR");
+    }
+    if (o->launch > 0 && !o->model && o->worker_args.n == 0) {
+        return error_set(err, ST_INVALID,
+                         "--launch %u needs to know what to serve: add --model DIR, a Hugging Face "
+                         "model folder",
+                         o->launch);
+    }
+    if (o->launch + o->worker_urls.n > o->max_workers) {
+        return error_set(err, ST_INVALID, "%u workers are more than --max-workers %u",
+                         o->launch + o->worker_urls.n, o->max_workers);
+    }
+    if (!is_loopback(o->admin_host)) {
+        return error_set(err, ST_INVALID,
+                         "--admin-host %s is not a loopback address: the admin port is not "
+                         "protected by a key yet, so it stays on 127.0.0.1 or ::1",
+                         o->admin_host);
+    }
+    return ST_OK;
+}
+
+static enum status build_registry(struct router *r, struct error *err) {
+    const struct router_options *o = r->options;
+    struct registry_config config;
+
+    routing_options_default(&config.routing);
+    config.routing.policy = policy_find(str_of(router_policy_name(o)));
+    config.routing.policy_options = (struct policy_options){.beta = o->beta,
+                                                            .kappa = o->kappa,
+                                                            .delta_s = o->delta_s,
+                                                            .max_load_factor = o->max_load_factor,
+                                                            .load_floor = o->load_floor};
+    config.routing.max_workers = o->max_workers;
+    config.routing.max_index_bytes = o->max_index_bytes;
+    config.routing.prefix_block_bytes = o->prefix_block_bytes;
+    return registry_create(&r->registry, &config, err);
+}
+
+static uint64_t hash_secret(const struct router_options *o) {
+    uint64_t secret;
+
+    if (o->prefix_hash_seed) return hash_64(o->prefix_hash_seed, strlen(o->prefix_hash_seed), 0);
+    hash_random(&secret, sizeof(secret));
+    return secret;
+}
+
+static enum status build_frontends(struct router *r, struct error *err) {
+    const struct router_options *o = r->options;
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    uint32_t n = o->n_threads ? o->n_threads : (uint32_t)MIN(MAX(cores, 1), MAX_DEFAULT_LOOPS);
+    struct frontend_config config = {
+        .host = o->host,
+        .port = (uint16_t)o->port,
+        .share_port = n > 1,
+        .limits = {.max_connections = o->max_connections,
+                   .max_body_bytes = o->max_body_bytes,
+                   .head_timeout_ms = o->head_timeout_ms,
+                   .idle_timeout_ms = o->idle_timeout_ms},
+        .proxy = {.prefix_block_bytes = o->prefix_block_bytes,
+                  .max_prefix_blocks =
+                      (uint32_t)MAX(1, CEIL_DIV(o->max_prefix_bytes, o->prefix_block_bytes)),
+                  .hash_secret = hash_secret(o),
+                  .request_timeout_us = (uint64_t)o->request_timeout_ms * 1000,
+                  .connect_timeout_us = (uint64_t)o->connect_timeout_ms * 1000,
+                  .upstream_idle_us = 60 * 1000000ull,
+                  .max_workers = o->max_workers,
+                  .max_attempts = o->max_retries + 1,
+                  .expose_worker_headers = o->expose_worker_headers,
+                  .forward_authorization = o->forward_authorization},
+        .control = r->box,
+    };
+    enum status st;
+
+    r->frontends = mem_calloc(n, sizeof(*r->frontends));
+    for (uint32_t i = 0; i < n; i++) {
+        st = frontend_create(&r->frontends[i], &config, r->registry, r->metrics, r->log, &r->admin,
+                             err);
+        if (st != ST_OK) return st;
+        config.port = frontend_port(r->frontends[0]);
+        r->n_frontends++;
+    }
+    return ST_OK;
+}
+
+static void on_admin_request(struct http_request *req, void *arg) {
+    struct router *r = arg;
+
+    admin_handle(&r->admin, req);
+}
+
+static enum status build_admin(struct router *r, struct error *err) {
+    static const struct http_server_events events = {.on_request = on_admin_request};
+    struct http_limits limits = {.max_body_bytes = 64 * 1024, .max_connections = 256};
+    enum status st;
+
+    r->admin_server = http_server_create(r->loop, &limits, &events, r);
+    st = http_server_listen(r->admin_server, r->options->admin_host,
+                            (uint16_t)r->options->admin_port, false, err);
+    return st == ST_OK ? st : error_prefix(err, "admin port (--admin-port)");
+}
+
+static enum status watch_worker(struct router *r, const char *url, struct error *err) {
+    uint32_t id;
+    enum status st = registry_add(r->registry, url, &id, err);
+
+    if (st == ST_OK) health_watch(r->health, id);
+    return st;
+}
+
+/* The worker that was built or installed with this router. */
+static void find_worker_program(const struct router_options *o, char out[PATH_MAX]) {
+    ssize_t n;
+    char *slash;
+
+    if (o->worker_program) {
+        snprintf(out, PATH_MAX, "%s", o->worker_program);
+        return;
+    }
+    n = readlink("/proc/self/exe", out, PATH_MAX - 32);
+    out[n > 0 ? n : 0] = '\0';
+    slash = strrchr(out, '/');
+    snprintf(slash ? slash + 1 : out, 32, "incipit-worker");
+}
+
+static enum status launch_workers(struct router *r, struct error *err) {
+    const struct router_options *o = r->options;
+    const char **args = mem_calloc(o->worker_args.n + 3, sizeof(*args));
+    char program[PATH_MAX], url[64];
+    struct supervisor_config config = {.program = program,
+                                       .args = args,
+                                       .n_children = o->launch,
+                                       .first_port = (uint16_t)o->worker_base_port,
+                                       .n_threads = o->worker_threads,
+                                       .backoff_min_us = 500000,
+                                       .backoff_max_us = 30000000};
+    uint32_t n = 0;
+    enum status st;
+
+    find_worker_program(o, program);
+    if (o->model) {
+        args[n++] = "--model";
+        args[n++] = o->model;
+    }
+    for (uint32_t i = 0; i < o->worker_args.n; i++) args[n++] = o->worker_args.items[i];
+    printf("incipit-router " INCIPIT_VERSION ": http://%s:%u, admin on port %u; starting %u "
+           "workers%s%s\n",
+           o->host, frontend_port(r->frontends[0]), http_server_port(r->admin_server), o->launch,
+           o->model ? " on " : "", o->model ? o->model : "");
+    fflush(stdout);
+    st = supervisor_create(&r->supervisor, r->loop, r->log, &config, on_worker_fatal, r, err);
+    for (uint32_t i = 0; st == ST_OK && i < o->launch; i++) {
+        snprintf(url, sizeof(url), "http://127.0.0.1:%u", supervisor_port(r->supervisor, i));
+        st = watch_worker(r, url, err);
+    }
+    mem_free(args);
+    return st;
+}
+
+static enum status build_control(struct router *r, struct error *err) {
+    const struct router_options *o = r->options;
+    struct health_config health = {.interval_us = (uint64_t)o->probe_interval_ms * 1000,
+                                   .timeout_ms = o->probe_timeout_ms,
+                                   .n_misses = o->probe_misses,
+                                   .n_hits = o->probe_hits,
+                                   .max_workers = o->max_workers,
+                                   .path = o->probe_path};
+    enum status st = loop_create(&r->loop, err);
+
+    if (st == ST_OK) st = mailbox_open(&r->box, r->loop, on_mail, r, err);
+    if (st == ST_OK) st = loop_on_signal(r->loop, SIGTERM, on_signal, r, err);
+    if (st == ST_OK) st = loop_on_signal(r->loop, SIGINT, on_signal, r, err);
+    if (st == ST_OK) st = http_client_create(&r->client, r->loop, err);
+    if (st == ST_OK) st = build_registry(r, err);
+    if (st != ST_OK) return st;
+    loop_timer_init(&r->tick, r->loop, on_tick, r);
+    loop_timer_init(&r->deadline, r->loop, end_loop, r);
+    loop_timer_start(&r->tick, TICK_US);
+    r->health = health_create(r->loop, r->client, r->registry, r->log, &health, on_worker_ready, r);
+    r->started_us = loop_now_us(r->loop);
+    return ST_OK;
+}
+
+enum status router_create(struct router **out, const struct router_options *options,
+                          struct error *err) {
+    struct router *r = mem_zalloc(sizeof(*r));
+    struct log_config log = {.fd = 2,
+                             .level = (enum log_level)options->log_level,
+                             .format = (enum log_format)options->log_format};
+    enum status st = check_options(options, err);
+
+    *out = NULL;
+    r->options = options;
+    if (st != ST_OK) goto fail;
+    r->log = log_create(&log);
+    r->metrics = router_metrics_create();
+    st = build_control(r, err);
+    if (st != ST_OK) goto fail;
+    r->admin = (struct admin){.registry = r->registry,
+                              .metrics = r->metrics,
+                              .started_wall_s = clock_wall_us() / 1000000};
+    st = build_frontends(r, err);
+    if (st == ST_OK) st = build_admin(r, err);
+    for (uint32_t i = 0; st == ST_OK && i < options->worker_urls.n; i++) {
+        st = watch_worker(r, options->worker_urls.items[i], err);
+    }
+    if (st == ST_OK && options->launch) st = launch_workers(r, err);
+    if (st != ST_OK) goto fail;
+    *out = r;
+    return ST_OK;
+fail:
+    router_destroy(r);
+    return st;
+}
+
+enum status router_run(struct router *r, struct error *err) {
+    enum status st;
+
+    for (uint32_t i = 0; i < r->n_frontends; i++) {
+        st = frontend_start(r->frontends[i], err);
+        if (st != ST_OK) return st;
+        r->n_running++;
+    }
+    log_event(r->log, LOG_INFO, "router_listening", log_z("host", r->options->host),
+              log_u64("port", frontend_port(r->frontends[0])),
+              log_u64("admin_port", http_server_port(r->admin_server)),
+              log_u64("loops", r->n_frontends), log_z("policy", router_policy_name(r->options)));
+    loop_run(r->loop);
+    if (r->fatal.status != ST_OK) {
+        if (err) *err = r->fatal;
+        return r->fatal.status;
+    }
+    return ST_OK;
+}
+
+void router_destroy(struct router *r) {
+    if (!r) return;
+    for (uint32_t i = 0; i < r->n_frontends; i++) {
+        if (r->n_running > 0) frontend_drain(r->frontends[i], 0);
+        frontend_destroy(r->frontends[i]);
+    }
+    mem_free(r->frontends);
+    supervisor_destroy(r->supervisor);
+    http_server_destroy(r->admin_server);
+    health_destroy(r->health);
+    http_client_destroy(r->client);
+    loop_timer_fini(&r->tick);
+    loop_timer_fini(&r->deadline);
+    mailbox_close(r->box);
+    registry_destroy(r->registry);
+    loop_destroy(r->loop);
+    metrics_destroy(r->metrics);
+    log_destroy(r->log);
+    mem_free(r);
+}

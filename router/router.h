@@ -1,0 +1,19 @@
+/* router/router.h - the router process: the graph of its objects, and its life. */
+#ifndef ROUTER_ROUTER_H
+#define ROUTER_ROUTER_H
+
+#include "common/status.h"
+
+struct router;
+struct router_options;
+
+/* Builds everything, listens on both ports, then starts the launched workers. */
+MUST_USE enum status router_create(struct router **out, const struct router_options *options,
+                                   struct error *err);
+
+/* Serves until SIGTERM or SIGINT and everything open is finished; a second signal does not wait.
+ * Not ST_OK when a launched worker refused its configuration. */
+MUST_USE enum status router_run(struct router *r, struct error *err);
+void router_destroy(struct router *r); /* ends the launched workers too; NULL is fine */
+
+#endif

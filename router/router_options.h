@@ -1,0 +1,40 @@
+/* router/router_options.h - what can be set, as the program sees it; the table is in the .c. */
+#ifndef ROUTER_ROUTER_OPTIONS_H
+#define ROUTER_ROUTER_OPTIONS_H
+
+#include "common/log.h"
+#include "common/options.h"
+
+struct router_options {
+    const char *host, *admin_host;
+    uint32_t port, admin_port, n_threads;
+
+    struct option_list worker_urls;
+    uint32_t max_workers;
+    uint32_t launch;
+    const char *model, *worker_program, *ready_message;
+    struct option_list worker_args;
+    uint32_t worker_base_port, worker_threads;
+
+    int policy; /* index in router_policy_names */
+    double beta, kappa, delta_s, max_load_factor, load_floor;
+    uint32_t prefix_block_bytes;
+    uint64_t max_prefix_bytes, max_index_bytes;
+    const char *prefix_hash_seed;
+
+    uint32_t probe_interval_ms, probe_timeout_ms, probe_misses, probe_hits;
+    const char *probe_path;
+    uint32_t max_retries, connect_timeout_ms, request_timeout_ms;
+
+    uint64_t max_body_bytes;
+    uint32_t max_connections, head_timeout_ms, idle_timeout_ms, drain_timeout_ms;
+    bool expose_worker_headers, forward_authorization;
+
+    int log_level, log_format;
+};
+
+extern const struct option_program router_program;
+
+const char *router_policy_name(const struct router_options *o);
+
+#endif

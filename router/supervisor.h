@@ -1,0 +1,57 @@
+/* router/supervisor.h - workers that this router starts itself (--launch N).
+ *
+ * Each launched worker is a child process on a port of its own. A child that dies is started again
+ * on the same port, at once the first time and then after a pause that doubles; one that has lived
+ * for a minute has earned a fresh start. A child that says its configuration is wrong (exit code
+ * SUPERVISOR_EXIT_CONFIG) would say so for ever: that is reported instead.
+ *
+ *      waiting --fork--> running --exit--> waiting (500 ms, 1 s, 2 s ... 30 s)
+ *
+ * Children never outlive the router: the kernel kills them when the thread that started them dies
+ * (PR_SET_PDEATHSIG), so start and run the supervisor on the main thread, which is the control loop.
+ * Thread: control. */
+#ifndef ROUTER_SUPERVISOR_H
+#define ROUTER_SUPERVISOR_H
+
+#include "common/base.h"
+#include "common/status.h"
+
+#include <sys/types.h>
+
+struct loop;
+struct log;
+struct supervisor;
+
+#define SUPERVISOR_MAX_CHILDREN 256
+#define SUPERVISOR_EXIT_CONFIG  2 /* a worker's exit code for a wrong option or model folder */
+
+struct supervisor_config {
+    const char *program;      /* path of incipit-worker */
+    const char *const *args;  /* passed to every child, NULL-terminated; --port and --threads added */
+    uint32_t n_children;
+    uint16_t first_port;      /* ports in use are skipped */
+    uint32_t n_threads;       /* each; 0: the machine's cores divided among the children */
+    uint64_t backoff_min_us, backoff_max_us;
+};
+
+/* `on_fatal` is called once when a child cannot be started or refuses its configuration. */
+typedef void supervisor_fatal_fn(const struct error *err, void *arg);
+
+/* Finds the ports, starts the children. The config's strings are copied. */
+MUST_USE enum status supervisor_create(struct supervisor **out, struct loop *loop, struct log *log,
+                                       const struct supervisor_config *config,
+                                       supervisor_fatal_fn *on_fatal, void *arg,
+                                       struct error *err);
+
+uint32_t supervisor_count(const struct supervisor *s);
+uint16_t supervisor_port(const struct supervisor *s, uint32_t i);
+pid_t supervisor_pid(const struct supervisor *s, uint32_t i); /* 0 while it is not running */
+uint64_t supervisor_restarts(const struct supervisor *s);
+
+/* SIGTERM to all, no more restarts. `on_stopped` is called once when the last one has gone. */
+void supervisor_stop(struct supervisor *s, void (*on_stopped)(void *arg), void *arg);
+
+/* Kills what still runs. NULL is fine. */
+void supervisor_destroy(struct supervisor *s);
+
+#endif

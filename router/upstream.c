@@ -1,0 +1,164 @@
+/* router/upstream.c - a stack of idle connections per worker. */
+#include "router/upstream.h"
+
+#include <string.h>
+
+#include "common/mem.h"
+
+#define SWEEP_US 5000000u /* how often idle connections are looked at for age */
+
+struct upstream_pool {
+    struct loop *loop;
+    struct upstream_pool_config config;
+    struct loop_timer sweep;
+    struct idle_stack {
+        struct list top; /* front: used last */
+        uint32_t n;
+    } *stacks; /* by worker */
+    uint32_t n_idle;
+};
+
+static void reap(void *arg) {
+    mem_free(arg);
+}
+
+static void leave_stack(struct upstream *up) {
+    if (!list_is_linked(&up->link)) return;
+    list_remove(&up->link);
+    up->pool->stacks[up->worker].n--;
+    up->pool->n_idle--;
+}
+
+void upstream_discard(struct upstream *up) {
+    if (!up) return;
+    leave_stack(up);
+    up->user = NULL;
+    conn_fini(&up->conn);
+    loop_defer(up->pool->loop, &up->reap); /* its callbacks may still be on the stack */
+}
+
+static void on_data(struct conn *c, void *owner) {
+    struct upstream *up = owner;
+
+    (void)c;
+    if (up->user) {
+        up->user->on_data(up->arg);
+    } else {
+        upstream_discard(up); /* a worker has nothing to say unasked */
+    }
+}
+
+static void on_drain(struct conn *c, void *owner) {
+    struct upstream *up = owner;
+
+    (void)c;
+    if (up->user && up->user->on_drain) up->user->on_drain(up->arg);
+}
+
+static void on_closed(struct conn *c, enum conn_end end, void *owner) {
+    struct upstream *up = owner;
+
+    (void)c;
+    if (up->user) {
+        up->user->on_closed(end, up->arg);
+    } else {
+        upstream_discard(up);
+    }
+}
+
+static const struct conn_events events = {
+    .on_data = on_data, .on_drain = on_drain, .on_closed = on_closed};
+
+static void on_sweep(void *arg) {
+    struct upstream_pool *pool = arg;
+    uint64_t now_us = loop_now_us(pool->loop);
+
+    for (uint32_t w = 0; w < pool->config.max_workers; w++) {
+        struct list *top = &pool->stacks[w].top, *last;
+
+        while ((last = list_last(top)) != NULL) {
+            struct upstream *up = LIST_ENTRY(last, struct upstream, link);
+
+            if (now_us - up->idle_since_us < pool->config.idle_timeout_us) break;
+            upstream_discard(up);
+        }
+    }
+    loop_timer_start(&pool->sweep, SWEEP_US);
+}
+
+struct upstream_pool *upstream_pool_create(struct loop *loop,
+                                           const struct upstream_pool_config *config) {
+    struct upstream_pool *pool = mem_zalloc(sizeof(*pool));
+
+    pool->loop = loop;
+    pool->config = *config;
+    pool->stacks = mem_calloc(config->max_workers, sizeof(*pool->stacks));
+    for (uint32_t w = 0; w < config->max_workers; w++) list_init(&pool->stacks[w].top);
+    loop_timer_init(&pool->sweep, loop, on_sweep, pool);
+    loop_timer_start(&pool->sweep, SWEEP_US);
+    return pool;
+}
+
+void upstream_pool_drop(struct upstream_pool *pool, uint32_t worker) {
+    LIST_FOR_EACH(it, &pool->stacks[worker].top) {
+        upstream_discard(LIST_ENTRY(it, struct upstream, link));
+    }
+}
+
+void upstream_pool_destroy(struct upstream_pool *pool) {
+    if (!pool) return;
+    for (uint32_t w = 0; w < pool->config.max_workers; w++) upstream_pool_drop(pool, w);
+    loop_timer_fini(&pool->sweep);
+    mem_free(pool->stacks);
+    mem_free(pool);
+}
+
+enum status upstream_acquire(struct upstream_pool *pool, uint32_t worker,
+                             const struct sockaddr *addr, socklen_t addr_len, bool is_fresh,
+                             const struct upstream_user *user, void *arg, struct upstream **out,
+                             struct error *err) {
+    struct list *top = is_fresh ? NULL : list_first(&pool->stacks[worker].top);
+    struct upstream *up;
+    enum status st;
+
+    if (top) {
+        up = LIST_ENTRY(top, struct upstream, link);
+        leave_stack(up);
+        up->is_reused = true;
+    } else {
+        up = mem_try_zalloc(sizeof(*up));
+        if (!up) return error_set(err, ST_NOMEM, "out of memory for a connection to a worker");
+        up->pool = pool;
+        up->worker = worker;
+        loop_task_init(&up->reap, reap, up);
+        st = conn_connect(&up->conn, pool->loop, addr, addr_len, pool->config.connect_timeout_us,
+                          &events, up, err);
+        if (st != ST_OK) {
+            mem_free(up);
+            return st;
+        }
+    }
+    up->user = user;
+    up->arg = arg;
+    *out = up;
+    return ST_OK;
+}
+
+void upstream_release(struct upstream *up) {
+    struct idle_stack *stack = &up->pool->stacks[up->worker];
+
+    if (!conn_is_open(&up->conn) || conn_input(&up->conn).len > 0 ||
+        stack->n >= up->pool->config.max_idle_per_worker) {
+        upstream_discard(up);
+        return;
+    }
+    up->user = NULL;
+    up->idle_since_us = loop_now_us(up->pool->loop);
+    list_push_front(&stack->top, &up->link);
+    stack->n++;
+    up->pool->n_idle++;
+}
+
+uint32_t upstream_pool_n_idle(const struct upstream_pool *pool) {
+    return pool->n_idle;
+}
