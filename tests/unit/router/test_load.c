@@ -1,0 +1,187 @@
+/* tests/unit/router/test_load.c - what goes in comes out, and what it costs meanwhile. */
+#include "tests/support/cm.h"
+
+#include "common/rng.h"
+#include "router/load.h"
+
+#include <string.h>
+
+#define SECOND UINT64_C(1000000)
+
+static const struct worker_spec plain = {.block_size = 10, .n_blocks = 100, .prefill_tokens_per_s = 100,
+                                         .attn_context = 1000};
+
+static void a_worker_is_eligible_iff_nothing_speaks_against_it(void **state) {
+    struct load l;
+    (void)state;
+
+    load_init(&l, 70);
+    assert_int_equal(worker_mask_count(l.eligible.words, l.n_words), 0);
+    load_set_reason(&l, 69, WORKER_UNHEALTHY, true);
+    load_worker_up(&l, 69, &plain);
+    load_worker_up(&l, 3, &plain);
+    assert_int_equal(worker_mask_count(l.eligible.words, l.n_words), 1);
+    load_set_reason(&l, 69, WORKER_DRAINING, true);
+    load_set_reason(&l, 69, WORKER_UNHEALTHY, false);
+    assert_false(worker_mask_has(l.eligible.words, 69));
+    load_set_reason(&l, 69, WORKER_DRAINING, false);
+    assert_true(worker_mask_has(l.eligible.words, 69));
+    load_worker_down(&l, 69);
+    assert_false(worker_mask_has(l.eligible.words, 69));
+    load_check(&l);
+    load_fini(&l);
+}
+
+static void prefill_is_linear_plus_attention(void **state) {
+    struct load l;
+    (void)state;
+
+    load_init(&l, 1);
+    load_worker_up(&l, 0, &plain);
+    assert_float_equal(load_prefill_s(&l.workers[0], 0, 1000), 15, 1e-9); /* (1000 + 500) / 100 */
+    assert_float_equal(load_prefill_s(&l.workers[0], 600, 1000), 4 + 3.2, 1e-9);
+    assert_float_equal(load_prefill_s(&l.workers[0], 0, 600) + load_prefill_s(&l.workers[0], 600, 1000),
+                       15, 1e-9);
+    load_fini(&l);
+}
+
+static void the_wait_is_what_was_sent_less_what_the_head_has_had(void **state) {
+    struct load_ticket a = {0}, b = {0}, c = {0};
+    struct load l;
+    const struct load_worker *k;
+    (void)state;
+
+    load_init(&l, 1);
+    load_worker_up(&l, 0, &plain);
+    k = &l.workers[0];
+    assert_float_equal(load_wait_s(k, 0), 0, 0);
+    load_open(&l, &a, 0, 2.0, 200, 10 * SECOND);
+    load_open(&l, &b, 0, 3.0, 300, 11 * SECOND);
+    assert_float_equal(load_wait_s(k, 11 * SECOND), 4, 1e-9);
+    assert_float_equal(load_wait_s(k, 90 * SECOND), 3, 1e-9); /* the head is late, not negative */
+    load_first_token(&l, &a, 13 * SECOND);
+    load_first_token(&l, &a, 14 * SECOND); /* twice is once */
+    assert_float_equal(load_wait_s(k, 14 * SECOND), 2, 1e-9);
+    load_open(&l, &c, 0, 1.0, 100, 14 * SECOND);
+    load_close(&l, &c, 0, true, 15 * SECOND); /* given up behind the head: the head's time goes on */
+    assert_float_equal(load_wait_s(k, 15 * SECOND), 1, 1e-9);
+    assert_int_equal(k->in_flight, 2);
+    load_check(&l);
+    load_close(&l, &b, 0, true, 15 * SECOND);
+    load_close(&l, &a, 50, false, 15 * SECOND);
+    assert_float_equal(load_wait_s(k, 15 * SECOND), 0, 0);
+    assert_float_equal(k->resident_tokens, 0, 0);
+    assert_int_equal(l.n_open, 0);
+    load_check(&l);
+    load_fini(&l);
+}
+
+static void memory_is_waited_for_only_when_it_is_short(void **state) {
+    struct load_ticket t = {0};
+    struct load l;
+    (void)state;
+
+    load_init(&l, 1);
+    load_worker_up(&l, 0, &plain); /* 1000 tokens, 950 usable */
+    l.mean_output_tokens = 100;
+    l.mean_decode_s = 8;
+    load_open(&l, &t, 0, 1, 699, 0); /* 799 resident */
+    assert_float_equal(load_memory_wait_s(&l, &l.workers[0], 151), 0, 1e-9);
+    assert_float_equal(load_memory_wait_s(&l, &l.workers[0], 251), 100.0 / 800 * 8, 1e-9);
+    load_close(&l, &t, 0, true, 1);
+    load_fini(&l);
+}
+
+static void only_finished_requests_teach_the_means(void **state) {
+    struct load_ticket t = {0};
+    struct load l;
+    (void)state;
+
+    load_init(&l, 1);
+    load_worker_up(&l, 0, &plain);
+    load_open(&l, &t, 0, 1, 1, 0);
+    load_first_token(&l, &t, SECOND);
+    load_close(&l, &t, 1e6, true, 2 * SECOND);
+    assert_float_equal(l.mean_output_tokens, 200, 0);
+    load_open(&l, &t, 0, 1, 1, 0);
+    load_first_token(&l, &t, SECOND);
+    load_close(&l, &t, 300, false, 16 * SECOND);
+    assert_float_equal(l.mean_output_tokens, 202, 1e-9);
+    assert_float_equal(l.mean_decode_s, 5.2, 1e-9);
+    load_fini(&l);
+}
+
+static void the_overloaded_are_dropped_unless_all_are(void **state) {
+    struct load_ticket t[40];
+    struct worker_spec limited = plain;
+    struct load l;
+    uint64_t mask = 7;
+    uint32_t n = 0;
+    (void)state;
+
+    limited.max_in_flight = 4;
+    memset(t, 0, sizeof(t));
+    load_init(&l, 3);
+    load_worker_up(&l, 0, &plain);
+    load_worker_up(&l, 1, &plain);
+    load_worker_up(&l, 2, &limited);
+    while (n < 10) load_open(&l, &t[n++], 0, 1, 1, 0);
+    while (n < 12) load_open(&l, &t[n++], 1, 1, 1, 0);
+    load_drop_overloaded(&l, &mask, 2, 2); /* mean 4, limit 10 */
+    assert_int_equal(mask, 7);
+    load_drop_overloaded(&l, &mask, 2, 1);
+    assert_int_equal(mask, 6);
+    while (n < 16) load_open(&l, &t[n++], 2, 1, 1, 0);
+    mask = 7;
+    load_drop_overloaded(&l, &mask, 0, 0); /* admission alone */
+    assert_int_equal(mask, 3);
+    mask = 4;
+    load_drop_overloaded(&l, &mask, 2, 1);
+    assert_int_equal(mask, 4);
+    while (n) load_close(&l, &t[--n], 0, true, 0);
+    load_check(&l);
+    load_fini(&l);
+}
+
+static void random_traffic_keeps_the_sums(void **state) {
+    struct load_ticket t[50];
+    struct load l;
+    struct rng r;
+    uint64_t now_us = 0;
+    (void)state;
+
+    memset(t, 0, sizeof(t));
+    rng_seed(&r, 1);
+    load_init(&l, 5);
+    for (uint32_t w = 0; w < 5; w++) load_worker_up(&l, w, &plain);
+    for (int step = 0; step < 100000; step++) {
+        struct load_ticket *q = &t[rng_below(&r, ARRAY_LEN(t))];
+
+        now_us += rng_below(&r, 50000);
+        if (!q->is_open) load_open(&l, q, (uint32_t)rng_below(&r, 5), rng_f64(&r), rng_f64(&r) * 1000, now_us);
+        else if (rng_below(&r, 2)) load_first_token(&l, q, now_us);
+        else load_close(&l, q, rng_f64(&r) * 100, rng_below(&r, 2), now_us);
+        for (uint32_t w = 0; w < 5; w++) assert_true(load_wait_s(&l.workers[w], now_us) >= -1e-6);
+        load_check(&l);
+    }
+    for (size_t i = 0; i < ARRAY_LEN(t); i++) {
+        if (t[i].is_open) load_close(&l, &t[i], 0, true, now_us);
+    }
+    assert_int_equal(l.n_open, 0);
+    load_check(&l);
+    load_fini(&l);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_worker_is_eligible_iff_nothing_speaks_against_it),
+        cmocka_unit_test(prefill_is_linear_plus_attention),
+        cmocka_unit_test(the_wait_is_what_was_sent_less_what_the_head_has_had),
+        cmocka_unit_test(memory_is_waited_for_only_when_it_is_short),
+        cmocka_unit_test(only_finished_requests_teach_the_means),
+        cmocka_unit_test(the_overloaded_are_dropped_unless_all_are),
+        cmocka_unit_test(random_traffic_keeps_the_sums),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
