@@ -1,8 +1,8 @@
 /* tests/conformance/test_seed_tables.c - the founding documents' worked examples, block by block.
  *
- * The ten-block example: R0 = ABCD EFGH IJKL MNO, R1 shares its first ten letters, R2 its first twelve.
- * Then the duplicate example: two requests fill the same block side by side. Both run with and
- * without a null block: ids are then one higher and nothing else differs. */
+ * The ten-block example: R0 = ABCD EFGH IJKL MNO, R1 shares its first ten letters, R2 its first
+ * twelve. Then the duplicate example: two requests fill the same block side by side. Both run with
+ * and without a null block: ids are then one higher and nothing else differs. */
 #include "tests/support/cm.h"
 #include "tests/support/kv_fixture.h"
 

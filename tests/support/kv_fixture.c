@@ -3,7 +3,10 @@
 
 #include <assert.h>
 #include <stdio.h>
-#include <string.h>
+#include <stdlib.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 struct kv_manager_config kv_fixture_config(uint32_t n_blocks, uint32_t block_size) {
     return (struct kv_manager_config){
@@ -81,7 +84,7 @@ void kv_req_done(struct kv_req *r) {
     kv_seq_fini(&r->seq);
 }
 
-/* --- text --------------------------------------------------------------------------------------- */
+/* --- text ------------------------------------------------------------------------------------ */
 
 struct text {
     char s[4096];
@@ -142,4 +145,19 @@ const char *kv_text_refs(const struct kv_req *r) {
         text_add(t, block_pool_ref_cnt(kv_manager_pool(r->mgr), r->seq.table.ids[i]));
     }
     return t->s;
+}
+
+bool kv_aborts(void (*fn)(void *arg), void *arg) {
+    pid_t pid = fork();
+    int status = 0;
+
+    assert(pid >= 0);
+    if (pid == 0) {
+        signal(SIGABRT, SIG_DFL); /* the test framework catches it */
+        if (!freopen("/dev/null", "w", stderr)) _exit(1);
+        fn(arg);
+        _exit(0);
+    }
+    if (waitpid(pid, &status, 0) != pid) return false;
+    return WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT;
 }

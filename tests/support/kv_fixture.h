@@ -1,7 +1,8 @@
-/* tests/support/kv_fixture.h - driving a kv_manager as a scheduler would, and reading its state as text.
+/* tests/support/kv_fixture.h - driving a kv_manager as a scheduler would, and reading its state as
+ * text.
  *
- * Block ids, queues and tables are compared as strings such as "4 7 8 9 3 2": what a test expects can
- * then be read next to the table it was taken from. Ids are printed less `first_id`, so one
+ * Block ids, queues and tables are compared as strings such as "4 7 8 9 3 2": what a test expects
+ * can then be read next to the table it was taken from. Ids are printed less `first_id`, so one
  * expectation serves pools with and without a null block. */
 #ifndef TESTS_SUPPORT_KV_FIXTURE_H
 #define TESTS_SUPPORT_KV_FIXTURE_H
@@ -43,5 +44,8 @@ const char *kv_text_table(const struct kv_req *r, uint32_t first_id);
 const char *kv_text_queue(const struct kv_manager *mgr, uint32_t first_id);
 const char *kv_text_cached(const struct kv_manager *mgr, uint32_t first_id); /* ids, ascending */
 const char *kv_text_refs(const struct kv_req *r); /* ref counts along the table */
+
+/* True when fn(arg), run in a child process, ends by abort(): a broken contract must not go on. */
+bool kv_aborts(void (*fn)(void *arg), void *arg);
 
 #endif

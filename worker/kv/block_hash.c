@@ -60,7 +60,7 @@ const char *block_hash_algo_name(enum block_hash_algo algo) {
     return algo_names[algo].name;
 }
 
-/* --- CBOR --------------------------------------------------------------------------------------- */
+/* --- CBOR ------------------------------------------------------------------------------------ */
 
 static uint8_t *cbor_head(uint8_t *p, enum cbor_major major, uint32_t value) {
     if (value < 24) {
@@ -97,7 +97,7 @@ static uint8_t *cbor_int(uint8_t *p, int64_t value) {
     return cbor_head(p, CBOR_UINT, (uint32_t)value);
 }
 
-/* --- extra keys --------------------------------------------------------------------------------- */
+/* --- extra keys ------------------------------------------------------------------------------ */
 
 bool block_extras_is_empty(const struct block_extras *x) {
     return !x || (x->lora.len == 0 && x->cache_salt.len == 0 && x->n_items == 0);
@@ -149,7 +149,7 @@ size_t block_extras_encode(const struct block_extras *x, uint32_t start, uint32_
     return (size_t)(p - out);
 }
 
-/* --- the chain ---------------------------------------------------------------------------------- */
+/* --- the chain ------------------------------------------------------------------------------- */
 
 static void digest_sha256(struct block_hasher *h, const uint8_t *data, size_t n,
                           struct block_hash *out) {

@@ -60,7 +60,7 @@ void kv_manager_destroy(struct kv_manager *mgr) {
     mem_free(mgr);
 }
 
-/* --- the sequence and its chain ----------------------------------------------------------------- */
+/* --- the sequence and its chain -------------------------------------------------------------- */
 
 enum status kv_seq_init(struct kv_seq *seq, const struct kv_manager *mgr, uint32_t max_tokens,
                         const struct block_extras *extras, bool skip_reading, struct error *err) {
@@ -129,7 +129,7 @@ static struct prefix_key key_of(const struct kv_manager *mgr, const struct kv_se
     };
 }
 
-/* --- lookup ------------------------------------------------------------------------------------- */
+/* --- lookup ---------------------------------------------------------------------------------- */
 
 struct kv_hit kv_manager_lookup(struct kv_manager *mgr, struct kv_seq *seq, const uint32_t *tokens,
                                 uint32_t n_tokens) {
@@ -154,7 +154,7 @@ struct kv_hit kv_manager_lookup(struct kv_manager *mgr, struct kv_seq *seq, cons
     return hit;
 }
 
-/* --- publish ------------------------------------------------------------------------------------ */
+/* --- publish --------------------------------------------------------------------------------- */
 
 /* The block another sequence has for this content takes the place of ours. */
 static void switch_block(struct kv_manager *mgr, struct kv_seq *seq, uint32_t index,
@@ -194,7 +194,7 @@ void kv_manager_publish(struct kv_manager *mgr, struct kv_seq *seq, const uint32
     }
 }
 
-/* --- allocate and free -------------------------------------------------------------------------- */
+/* --- allocate and free ----------------------------------------------------------------------- */
 
 /* Hits that nobody uses: taking them shortens the free queue. */
 static uint32_t count_revived(const struct kv_manager *mgr, const struct kv_hit *hit) {
@@ -270,7 +270,7 @@ void kv_manager_free(struct kv_manager *mgr, struct kv_seq *seq) {
     mgr->n_holders--;
 }
 
-/* --- the rest ----------------------------------------------------------------------------------- */
+/* --- the rest -------------------------------------------------------------------------------- */
 
 uint32_t kv_manager_common_prefix_blocks(const struct kv_manager *mgr, const struct kv_seq *seq) {
     uint32_t n = 0;
@@ -335,7 +335,7 @@ enum status kv_manager_plan_blocks(uint64_t memory_bytes, uint64_t block_bytes, 
                      (unsigned long long)(n > 1 ? (n - 1) * block_size : 0));
 }
 
-/* --- check -------------------------------------------------------------------------------------- */
+/* --- check ----------------------------------------------------------------------------------- */
 
 /* The published part of a table is one chain from the root; the rest is not findable. */
 static void check_seq(const struct kv_manager *mgr, const struct kv_seq *seq) {

@@ -1,4 +1,4 @@
-/* tests/unit/worker/kv/test_block_hash.c - published vectors, extra keys, and what a chain means. */
+/* tests/unit/worker/kv/test_block_hash.c - vectors, extra keys, and what a chain means. */
 #include "tests/support/cm.h"
 #include "worker/kv/block_hash.h"
 
