@@ -5,8 +5,8 @@
  * always on. An idle connection owns no buffer.
  *
  * In:  readable -> one recv -> on_data. The callback looks at conn_input and consumes what it has
- *      used; what it leaves stays in place and is in front of the next bytes. Bytes do not move
- *      while nothing is received, so a parsed request may point into the input until more is read.
+ *      used; what it leaves is in front of the next bytes. Bytes move only when more is received,
+ *      and not at all while they are pinned.
  * Out: conn_write queues; the queue is sent once, at the end of the turn, or at once by conn_flush
  *      or when it has grown large. So many small writes of a turn leave in one send.
  *
@@ -54,8 +54,8 @@ struct conn_events {
     void (*on_connected)(struct conn *c, void *owner);
     /* The output queue was above the low-water mark and has fallen to it. */
     void (*on_drain)(struct conn *c, void *owner);
-    /* The queue is empty and all was handed to the kernel; only after conn_flush or a turn's end
-     * found that not all could be sent. Optional. */
+    /* The queue is empty again after the kernel had refused some of it. (When it takes all at once,
+     * conn_pending is 0 after conn_flush and nothing is called.) */
     void (*on_flushed)(struct conn *c, void *owner);
     /* The stream has ended; queued bytes are lost. Input received before stays readable. Nothing
      * more is called; the owner calls conn_fini, here or later. */
@@ -74,11 +74,16 @@ struct conn {
     void *owner;
     const struct conn_transport *transport;
     struct iobuf in, out;
-    struct loop_task flush; /* deferred while this turn's writes are unsent */
+    struct loop_task flush; /* deferred while writes are unsent or news is undelivered */
     struct loop_timer *connect_timer; /* only while connecting */
     size_t in_want; /* the owner expects this many contiguous bytes */
+    uint64_t sent_bytes; /* taken by the kernel so far: tells a slow reader from a stuck one */
     int last_errno;
-    bool is_connecting, is_paused, is_closed, was_above_low_water, is_in_callback;
+    uint8_t end; /* enum conn_end, once has_failed */
+    bool is_connecting, is_paused, is_pinned;
+    bool has_failed; /* on_closed is due */
+    bool is_closed;  /* on_closed was called */
+    bool was_above_low_water, was_blocked; /* on_drain, on_flushed are due when it empties */
 };
 
 /* Takes a connected non-blocking socket, e.g. from accept4. Starts reading. */
@@ -112,29 +117,41 @@ void conn_consume(struct conn *c, size_t n); /* from the front; none left gives 
 void conn_input_truncate(struct conn *c, size_t len);
 
 /* Reading stops by itself when the input fills its buffer (64 KiB) unconsumed. This says that the
- * owner needs `n` bytes in one piece, consumed ones not counted: room is made for them, and the
- * buffer grows as bytes come. 0 goes back to the default. ST_NOMEM when there is no such room. */
-MUST_USE enum status conn_want_input(struct conn *c, size_t n);
+ * owner needs `n` bytes in one piece, consumed ones not counted: the buffer grows as they come, by
+ * doubling. 0 goes back to the default. A refused buffer ends the stream with CONN_NOMEM. */
+void conn_want_input(struct conn *c, size_t n);
+
+/* While pinned, the input stays where it is, whatever is received behind it: so a request can be
+ * pointed into while its sender is still watched. Pinning makes some room first, and may move the
+ * bytes then; when that room is full, reading stops until the pin is taken away. */
+void conn_pin_input(struct conn *c);
+void conn_unpin_input(struct conn *c);
 
 void conn_pause(struct conn *c);  /* stops reading; a close is then not noticed either */
 void conn_resume(struct conn *c); /* on_data is not called for input already there */
 
 /* --- out ------------------------------------------------------------------------------------ */
 
-/* Queues the bytes (copied, unless large and sent at once). Errors come as on_closed, on a later
- * turn, never from inside this call. */
+/* Queues the bytes (copied, unless large and sent at once); nothing after a failure. Errors come as
+ * on_closed, and room as on_drain, but never from inside these calls. */
 void conn_write(struct conn *c, const void *data, size_t n);
 void conn_writev(struct conn *c, const struct iovec *iov, int n);
 
 void conn_flush(struct conn *c);             /* sends now what the kernel takes */
 size_t conn_pending(const struct conn *c);   /* bytes queued and not yet with the kernel */
 
+/* Ends the stream from this side, e.g. for want of memory: on_closed follows on a later turn. */
+void conn_fail(struct conn *c, enum conn_end end);
+
+/* Closing will be a reset: the peer cannot take what it has for a complete, orderly end. */
+void conn_reset_on_close(struct conn *c);
+
 /* Sends a FIN behind what was flushed: the peer sees the end, we still read. */
 void conn_shutdown_write(struct conn *c);
 
 int conn_errno(const struct conn *c); /* of the failure reported in on_closed, or 0 */
 static inline bool conn_is_open(const struct conn *c) {
-    return c->watch.fd >= 0 && !c->is_closed;
+    return c->watch.loop && c->watch.fd >= 0 && !c->has_failed;
 }
 
 #endif

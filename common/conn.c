@@ -1,0 +1,418 @@
+/* common/conn.c - a TCP byte stream on a loop.
+ *
+ * What is watched follows from the state alone, in one function (watch): reading unless paused or
+ * full, writing only while connecting or after the kernel refused bytes.
+ *
+ * A receive goes into a large buffer from the slab, which is the same hot one for all connections of
+ * a loop as long as their owners consume what they get; a small remainder is copied to a small
+ * buffer before the owner sees it, so that bytes an owner points to never move under it.
+ *
+ * Failures found inside conn_write or conn_flush are kept and told by the deferred task: the owner
+ * is never called from inside its own call. */
+#include "common/conn.h"
+
+#include "common/mem.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <unistd.h>
+
+/* A write at least this big is sent at once from the caller's memory instead of being copied. */
+#define DIRECT_BYTES 16384u
+
+/* Room behind a pinned request: enough to see that its sender has closed or has sent more. */
+#define PIN_ROOM_BYTES 256u
+
+/* Less room than this is not worth a receive when a bigger buffer may be had. */
+#define MIN_ROOM_BYTES 1024u
+
+static ssize_t tcp_recv(struct conn *c, void *to, size_t n) {
+    return recv(c->watch.fd, to, n, 0);
+}
+
+static ssize_t tcp_send(struct conn *c, struct iovec *iov, int n) {
+    struct msghdr msg = {.msg_iov = iov, .msg_iovlen = (size_t)n};
+
+    return sendmsg(c->watch.fd, &msg, MSG_NOSIGNAL);
+}
+
+static const struct conn_transport tcp_transport = {tcp_recv, tcp_send};
+
+static const char *const end_names[] = {
+    [CONN_EOF] = "eof",         [CONN_RESET] = "reset", [CONN_REFUSED] = "refused",
+    [CONN_TIMED_OUT] = "timed_out", [CONN_NOMEM] = "nomem",
+};
+
+const char *conn_end_name(enum conn_end end) {
+    return (unsigned)end < ARRAY_LEN(end_names) ? end_names[end] : "unknown";
+}
+
+static struct iobuf_slab *slab(struct conn *c) {
+    return loop_slab(c->watch.loop);
+}
+
+static bool input_is_full(const struct conn *c) {
+    size_t len = iobuf_len(&c->in);
+
+    if (c->is_pinned) return c->in.data && iobuf_room(&c->in) == 0;
+    return len >= IOBUF_LARGE_BYTES && len >= c->in_want;
+}
+
+static void watch(struct conn *c) {
+    unsigned conditions = 0;
+
+    if (c->watch.fd < 0) return;
+    if (!c->has_failed) {
+        if (c->is_connecting || c->was_blocked) conditions |= LOOP_WRITE;
+        if (!c->is_connecting && !c->is_paused && !input_is_full(c)) conditions |= LOOP_READ;
+    }
+    loop_fd_watch(&c->watch, conditions);
+}
+
+static void fail_later(struct conn *c, enum conn_end end, int error) {
+    if (c->has_failed) return;
+    c->has_failed = true;
+    c->end = (uint8_t)end;
+    c->last_errno = error;
+    iobuf_release(&c->out, slab(c));
+    loop_defer(c->watch.loop, &c->flush);
+    watch(c);
+}
+
+/* Tells the owner; the last thing that happens to a connection. */
+static void tell_closed(struct conn *c) {
+    loop_defer_cancel(&c->flush);
+    c->is_closed = true;
+    c->events->on_closed(c, (enum conn_end)c->end, c->owner);
+}
+
+static void fail_now(struct conn *c, enum conn_end end, int error) {
+    fail_later(c, end, error);
+    if (!c->is_closed) tell_closed(c);
+}
+
+/* --- out ------------------------------------------------------------------------------------ */
+
+static bool is_temporary(int error) {
+    return error == EAGAIN || error == EWOULDBLOCK || error == EINTR;
+}
+
+/* Sends the queue and then `more` pieces, whose rest is returned as bytes sent of them. */
+static size_t send_some(struct conn *c, const struct iovec *more, int n_more) {
+    struct iovec iov[CONN_IOV_MAX + 1];
+    size_t queued = iobuf_len(&c->out), sent;
+    ssize_t rc;
+    int n = 0;
+
+    if (queued) iov[n++] = (struct iovec){c->out.data + c->out.start, queued};
+    for (int i = 0; i < n_more; i++) iov[n++] = more[i];
+    if (n == 0) return 0;
+    rc = c->transport->send(c, iov, n);
+    if (rc < 0) {
+        if (is_temporary(errno)) {
+            c->was_blocked = true;
+        } else {
+            fail_later(c, CONN_RESET, errno);
+        }
+        return 0;
+    }
+    sent = (size_t)rc;
+    c->sent_bytes += sent;
+    if (queued) iobuf_consume(&c->out, slab(c), MIN(sent, queued));
+    return sent > queued ? sent - queued : 0;
+}
+
+/* Sends what is queued, unless the kernel is known to be full. */
+static void send_queue(struct conn *c) {
+    size_t queued = iobuf_len(&c->out);
+
+    if (queued == 0 || c->is_connecting || c->has_failed) return;
+    send_some(c, NULL, 0);
+    if (!c->has_failed && iobuf_len(&c->out)) c->was_blocked = true;
+    watch(c);
+}
+
+/* News that waited for a moment when the owner may be called. */
+static void tell_room(struct conn *c) {
+    if (c->was_above_low_water && conn_pending(c) <= CONN_LOW_WATER_BYTES) {
+        c->was_above_low_water = false;
+        if (c->events->on_drain) c->events->on_drain(c, c->owner);
+    }
+}
+
+static void at_end_of_turn(void *arg) {
+    struct conn *c = arg;
+
+    if (!c->was_blocked) send_queue(c);
+    if (c->has_failed) {
+        tell_closed(c);
+        return;
+    }
+    tell_room(c);
+}
+
+static void can_write(struct conn *c) {
+    c->was_blocked = false;
+    send_queue(c);
+    watch(c);
+    if (c->has_failed) {
+        tell_closed(c);
+        return;
+    }
+    tell_room(c);
+    if (conn_is_open(c) && !c->was_blocked && conn_pending(c) == 0 && c->events->on_flushed) {
+        c->events->on_flushed(c, c->owner);
+    }
+}
+
+void conn_writev(struct conn *c, const struct iovec *iov, int n) {
+    size_t total = 0, sent = 0;
+
+    assert(n <= CONN_IOV_MAX);
+    if (!conn_is_open(c)) return;
+    for (int i = 0; i < n; i++) total += iov[i].iov_len;
+    if (total == 0) return;
+    if (total >= DIRECT_BYTES && !c->was_blocked && !c->is_connecting) {
+        sent = send_some(c, iov, n);
+        if (sent < total && !c->has_failed) c->was_blocked = true;
+        watch(c);
+    }
+    for (int i = 0; i < n && !c->has_failed; i++) {
+        size_t skip = MIN(sent, iov[i].iov_len);
+
+        sent -= skip;
+        if (iobuf_append(&c->out, slab(c), (const char *)iov[i].iov_base + skip,
+                         iov[i].iov_len - skip) != ST_OK) {
+            fail_later(c, CONN_NOMEM, ENOMEM);
+        }
+    }
+    if (iobuf_len(&c->out) > CONN_LOW_WATER_BYTES) c->was_above_low_water = true;
+    if (iobuf_len(&c->out) && !c->was_blocked) loop_defer(c->watch.loop, &c->flush);
+}
+
+void conn_write(struct conn *c, const void *data, size_t n) {
+    struct iovec iov = {(void *)(uintptr_t)data, n};
+
+    conn_writev(c, &iov, 1);
+}
+
+void conn_flush(struct conn *c) {
+    if (!conn_is_open(c) || c->was_blocked) return;
+    send_queue(c);
+    if (c->has_failed || (c->was_above_low_water && conn_pending(c) <= CONN_LOW_WATER_BYTES)) {
+        loop_defer(c->watch.loop, &c->flush);
+    } else {
+        loop_defer_cancel(&c->flush);
+    }
+}
+
+size_t conn_pending(const struct conn *c) {
+    return iobuf_len(&c->out);
+}
+
+void conn_fail(struct conn *c, enum conn_end end) {
+    if (conn_is_open(c)) fail_later(c, end, 0);
+}
+
+void conn_reset_on_close(struct conn *c) {
+    const struct linger at_once = {.l_onoff = 1, .l_linger = 0};
+
+    if (c->watch.loop && c->watch.fd >= 0) {
+        setsockopt(c->watch.fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
+    }
+}
+
+void conn_shutdown_write(struct conn *c) {
+    if (conn_is_open(c)) shutdown(c->watch.fd, SHUT_WR);
+}
+
+/* --- in ------------------------------------------------------------------------------------- */
+
+/* Room for the next receive. Grows by doubling up to what the owner wants, so that memory follows
+ * what a peer has sent, not what it has announced. */
+static enum status make_room(struct conn *c) {
+    size_t len = iobuf_len(&c->in), room = iobuf_room(&c->in), more;
+
+    if (c->is_pinned) return ST_OK;
+    if (len == 0) return iobuf_reserve(&c->in, slab(c), IOBUF_LARGE_BYTES);
+    if (room >= MIN_ROOM_BYTES) return ST_OK;
+    if (len < c->in_want) {
+        more = MIN(c->in_want - len, MAX(len, (size_t)IOBUF_LARGE_BYTES)) + PIN_ROOM_BYTES;
+        return iobuf_reserve(&c->in, slab(c), more);
+    }
+    if (room && c->in.start == 0 && c->in.cap >= IOBUF_LARGE_BYTES) return ST_OK;
+    return iobuf_reserve(&c->in, slab(c), IOBUF_LARGE_BYTES - len);
+}
+
+static void can_read(struct conn *c) {
+    size_t room;
+    ssize_t n;
+
+    if (make_room(c) != ST_OK) {
+        fail_now(c, CONN_NOMEM, ENOMEM);
+        return;
+    }
+    room = iobuf_room(&c->in);
+    assert(room > 0); /* or it would not be watched */
+    n = c->transport->recv(c, c->in.data + c->in.end, room);
+    if (n <= 0) {
+        int error = errno;
+
+        if (iobuf_len(&c->in) == 0) iobuf_release(&c->in, slab(c));
+        if (n == 0) {
+            fail_now(c, CONN_EOF, 0);
+        } else if (!is_temporary(error)) {
+            fail_now(c, CONN_RESET, error);
+        }
+        return;
+    }
+    c->in.end += (size_t)n;
+    if (!c->is_pinned && c->in_want <= IOBUF_SMALL_BYTES) iobuf_shrink(&c->in, slab(c));
+    if (input_is_full(c)) watch(c);
+    c->events->on_data(c, c->owner);
+}
+
+struct conn_bytes conn_input(struct conn *c) {
+    return (struct conn_bytes){c->in.data ? c->in.data + c->in.start : NULL, iobuf_len(&c->in)};
+}
+
+void conn_consume(struct conn *c, size_t n) {
+    if (iobuf_len(&c->in)) iobuf_consume(&c->in, slab(c), n);
+    watch(c);
+}
+
+void conn_input_truncate(struct conn *c, size_t len) {
+    assert(len <= iobuf_len(&c->in));
+    c->in.end = c->in.start + len;
+    if (len == 0) iobuf_release(&c->in, slab(c));
+    watch(c);
+}
+
+void conn_want_input(struct conn *c, size_t n) {
+    c->in_want = n;
+    watch(c);
+}
+
+void conn_pin_input(struct conn *c) {
+    if (iobuf_room(&c->in) < PIN_ROOM_BYTES &&
+        iobuf_reserve(&c->in, slab(c), PIN_ROOM_BYTES) != ST_OK) {
+        fail_later(c, CONN_NOMEM, ENOMEM);
+    }
+    c->is_pinned = true;
+    watch(c);
+}
+
+void conn_unpin_input(struct conn *c) {
+    c->is_pinned = false;
+    watch(c);
+}
+
+void conn_pause(struct conn *c) {
+    c->is_paused = true;
+    watch(c);
+}
+
+void conn_resume(struct conn *c) {
+    c->is_paused = false;
+    watch(c);
+}
+
+/* --- connecting and life ---------------------------------------------------------------------- */
+
+static void end_connecting(struct conn *c) {
+    c->is_connecting = false;
+    if (!c->connect_timer) return;
+    loop_timer_fini(c->connect_timer);
+    mem_free(c->connect_timer);
+    c->connect_timer = NULL;
+}
+
+static void connect_ended(struct conn *c) {
+    int error = 0;
+    socklen_t n = sizeof(error);
+
+    if (getsockopt(c->watch.fd, SOL_SOCKET, SO_ERROR, &error, &n) != 0) error = errno;
+    end_connecting(c);
+    if (error) {
+        fail_now(c, CONN_REFUSED, error);
+        return;
+    }
+    watch(c);
+    if (c->events->on_connected) c->events->on_connected(c, c->owner);
+    if (conn_is_open(c)) conn_flush(c);
+}
+
+static void connect_took_too_long(void *arg) {
+    struct conn *c = arg;
+
+    end_connecting(c);
+    fail_now(c, CONN_TIMED_OUT, ETIMEDOUT);
+}
+
+static void is_ready(unsigned ready, void *arg) {
+    struct conn *c = arg;
+
+    if (c->has_failed) return; /* the flush task tells it */
+    if (c->is_connecting) {
+        connect_ended(c);
+    } else if (ready & LOOP_READ) {
+        can_read(c);
+    } else {
+        can_write(c);
+    }
+}
+
+static void setup(struct conn *c, struct loop *loop, int fd, const struct conn_events *events,
+                  void *owner) {
+    const int on = 1;
+
+    *c = (struct conn){.events = events, .owner = owner, .transport = &tcp_transport};
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)); /* fails on AF_UNIX: not needed */
+    loop_fd_init(&c->watch, loop, fd, is_ready, c);
+    loop_task_init(&c->flush, at_end_of_turn, c);
+}
+
+void conn_init(struct conn *c, struct loop *loop, int fd, const struct conn_events *events,
+               void *owner) {
+    setup(c, loop, fd, events, owner);
+    watch(c);
+}
+
+enum status conn_connect(struct conn *c, struct loop *loop, const struct sockaddr *addr,
+                         socklen_t addr_len, uint64_t timeout_us,
+                         const struct conn_events *events, void *owner, struct error *err) {
+    int fd = socket(addr->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+
+    if (fd < 0) return error_set(err, ST_IO, "cannot open a socket: %s", strerror(errno));
+    setup(c, loop, fd, events, owner);
+    c->is_connecting = true;
+    if (connect(fd, addr, addr_len) == 0) {
+        watch(c); /* writable at once: on_connected comes from the loop like any other */
+    } else if (errno != EINPROGRESS) {
+        c->is_connecting = false;
+        fail_later(c, CONN_REFUSED, errno);
+        return ST_OK;
+    }
+    c->connect_timer = mem_alloc(sizeof(*c->connect_timer));
+    loop_timer_init(c->connect_timer, loop, connect_took_too_long, c);
+    loop_timer_start(c->connect_timer, timeout_us);
+    watch(c);
+    return ST_OK;
+}
+
+void conn_fini(struct conn *c) {
+    if (!c->watch.loop || c->watch.fd < 0) return;
+    end_connecting(c);
+    loop_defer_cancel(&c->flush);
+    loop_fd_fini(&c->watch);
+    close(c->watch.fd);
+    c->watch.fd = -1;
+    iobuf_release(&c->in, slab(c));
+    iobuf_release(&c->out, slab(c));
+}
+
+int conn_errno(const struct conn *c) {
+    return c->last_errno;
+}

@@ -1,0 +1,251 @@
+/* common/loop.c - the loop over one libevent base; the only file that knows libevent.
+ *
+ * One turn is one event_base_loop(EVLOOP_ONCE), so that there is a moment after all events of a turn
+ * and before the next wait: that is where deferred tasks run. Timers use libevent's heap and its
+ * coarse clock: a timer may be some milliseconds off, which is enough for timeouts. */
+#include "common/loop.h"
+
+#include "common/clock.h"
+#include "common/iobuf.h"
+#include "common/mem.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <event2/event.h>
+
+struct loop {
+    struct event_base *base;
+    struct event *wait_limit; /* ends the wait of loop_turn */
+    struct iobuf_slab *slab;
+    struct list tasks; /* struct loop_task, in the order they were deferred */
+    struct list signals;
+    uint64_t now_us; /* 0: not asked for in this turn */
+    bool is_stopping;
+};
+
+struct loop_signal {
+    struct list link;
+    struct event *event;
+    loop_signal_fn *fn;
+    void *arg;
+};
+
+/* Small bookkeeping was refused: as in mem_alloc, there is nothing to go on with. */
+static NORETURN void die(const char *what) {
+    fprintf(stderr, "incipit: cannot %s: %s\n", what, strerror(errno));
+    abort();
+}
+
+static void wait_is_over(evutil_socket_t fd, short what, void *arg) {
+    (void)fd;
+    (void)what;
+    (void)arg;
+}
+
+enum status loop_create(struct loop **out, struct error *err) {
+    struct event_config *config = event_config_new();
+    struct loop *loop = mem_zalloc(sizeof(*loop));
+
+    list_init(&loop->tasks);
+    list_init(&loop->signals);
+    if (!config || event_config_set_flag(config, EVENT_BASE_FLAG_NOLOCK) != 0) goto fail;
+    loop->base = event_base_new_with_config(config);
+    if (!loop->base) goto fail;
+    loop->wait_limit = event_new(loop->base, -1, 0, wait_is_over, NULL);
+    if (!loop->wait_limit) goto fail;
+    loop->slab = iobuf_slab_create();
+    event_config_free(config);
+    *out = loop;
+    return ST_OK;
+fail:
+    if (config) event_config_free(config);
+    loop_destroy(loop);
+    return error_set(err, ST_IO,
+                     "cannot make an event loop: raise the limit of open files (ulimit -n)");
+}
+
+static void run_tasks(struct loop *loop) {
+    struct list batch, *link;
+
+    list_init(&batch);
+    list_splice_back(&batch, &loop->tasks); /* what they defer runs in the next turn */
+    while ((link = list_pop_front(&batch))) {
+        struct loop_task *task = LIST_ENTRY(link, struct loop_task, link);
+
+        task->fn(task->arg);
+    }
+}
+
+void loop_destroy(struct loop *loop) {
+    if (!loop) return;
+    while (!list_is_empty(&loop->tasks)) run_tasks(loop);
+    LIST_FOR_EACH(it, &loop->signals) {
+        struct loop_signal *s = LIST_ENTRY(it, struct loop_signal, link);
+
+        event_free(s->event);
+        mem_free(s);
+    }
+    if (loop->wait_limit) event_free(loop->wait_limit);
+    if (loop->base) event_base_free(loop->base);
+    iobuf_slab_destroy(loop->slab);
+    mem_free(loop);
+}
+
+/* Returns false when there was nothing to wait for and nothing to run. */
+static bool turn(struct loop *loop, int flags) {
+    bool had_tasks = !list_is_empty(&loop->tasks);
+    int no_events;
+
+    loop->now_us = 0;
+    no_events = event_base_loop(loop->base, had_tasks ? EVLOOP_NONBLOCK : flags);
+    run_tasks(loop);
+    return had_tasks || no_events == 0;
+}
+
+void loop_run(struct loop *loop) {
+    loop->is_stopping = false;
+    while (!loop->is_stopping && turn(loop, EVLOOP_ONCE)) {
+    }
+}
+
+void loop_turn(struct loop *loop, uint64_t max_wait_us) {
+    struct timeval tv = {(time_t)(max_wait_us / 1000000u), (suseconds_t)(max_wait_us % 1000000u)};
+
+    if (max_wait_us == 0) {
+        turn(loop, EVLOOP_NONBLOCK);
+        return;
+    }
+    event_add(loop->wait_limit, &tv);
+    turn(loop, EVLOOP_ONCE);
+    event_del(loop->wait_limit);
+}
+
+void loop_stop(struct loop *loop) {
+    loop->is_stopping = true;
+}
+
+uint64_t loop_now_us(struct loop *loop) {
+    if (loop->now_us == 0) loop->now_us = clock_now_us();
+    return loop->now_us;
+}
+
+struct iobuf_slab *loop_slab(struct loop *loop) {
+    return loop->slab;
+}
+
+/* --- descriptors ---------------------------------------------------------------------------- */
+
+static void fd_is_ready(evutil_socket_t fd, short what, void *arg) {
+    struct loop_fd *w = arg;
+
+    (void)fd;
+    w->fn(what & EV_READ ? LOOP_READ : LOOP_WRITE, w->arg);
+}
+
+void loop_fd_init(struct loop_fd *w, struct loop *loop, int fd, loop_fd_fn *fn, void *arg) {
+    *w = (struct loop_fd){.loop = loop, .fn = fn, .arg = arg, .fd = fd};
+}
+
+void loop_fd_fini(struct loop_fd *w) {
+    for (int i = 0; i < 2; i++) {
+        if (w->events[i]) event_free(w->events[i]);
+        w->events[i] = NULL;
+    }
+    w->watched = 0;
+}
+
+static void watch_one(struct loop_fd *w, int i, short what, bool on) {
+    if (!on) {
+        event_del(w->events[i]);
+        return;
+    }
+    if (!w->events[i]) {
+        w->events[i] = event_new(w->loop->base, w->fd, (short)(what | EV_PERSIST), fd_is_ready, w);
+    }
+    if (!w->events[i] || event_add(w->events[i], NULL) != 0) die("watch a descriptor");
+}
+
+void loop_fd_watch(struct loop_fd *w, unsigned conditions) {
+    unsigned change = conditions ^ w->watched;
+
+    if (change & LOOP_READ) watch_one(w, 0, EV_READ, conditions & LOOP_READ);
+    if (change & LOOP_WRITE) watch_one(w, 1, EV_WRITE, conditions & LOOP_WRITE);
+    w->watched = (uint8_t)conditions;
+}
+
+/* --- timers --------------------------------------------------------------------------------- */
+
+static void timer_is_due(evutil_socket_t fd, short what, void *arg) {
+    struct loop_timer *t = arg;
+
+    (void)fd;
+    (void)what;
+    t->is_running = false;
+    t->fn(t->arg);
+}
+
+void loop_timer_init(struct loop_timer *t, struct loop *loop, loop_timer_fn *fn, void *arg) {
+    *t = (struct loop_timer){.fn = fn, .arg = arg};
+    t->event = event_new(loop->base, -1, 0, timer_is_due, t);
+    if (!t->event) die("make a timer");
+}
+
+void loop_timer_fini(struct loop_timer *t) {
+    if (t->event) event_free(t->event);
+    *t = (struct loop_timer){0};
+}
+
+void loop_timer_start(struct loop_timer *t, uint64_t after_us) {
+    struct timeval tv = {(time_t)(after_us / 1000000u), (suseconds_t)(after_us % 1000000u)};
+
+    if (event_add(t->event, &tv) != 0) die("start a timer");
+    t->is_running = true;
+}
+
+void loop_timer_stop(struct loop_timer *t) {
+    if (!t->is_running) return;
+    event_del(t->event);
+    t->is_running = false;
+}
+
+/* --- deferred work -------------------------------------------------------------------------- */
+
+void loop_task_init(struct loop_task *task, loop_task_fn *fn, void *arg) {
+    *task = (struct loop_task){.fn = fn, .arg = arg};
+}
+
+void loop_defer(struct loop *loop, struct loop_task *task) {
+    if (!list_is_linked(&task->link)) list_push_back(&loop->tasks, &task->link);
+}
+
+void loop_defer_cancel(struct loop_task *task) {
+    if (list_is_linked(&task->link)) list_remove(&task->link);
+}
+
+/* --- signals -------------------------------------------------------------------------------- */
+
+static void signal_came(evutil_socket_t signo, short what, void *arg) {
+    struct loop_signal *s = arg;
+
+    (void)what;
+    s->fn((int)signo, s->arg);
+}
+
+enum status loop_on_signal(struct loop *loop, int signo, loop_signal_fn *fn, void *arg,
+                           struct error *err) {
+    struct loop_signal *s = mem_zalloc(sizeof(*s));
+
+    s->fn = fn;
+    s->arg = arg;
+    s->event = event_new(loop->base, signo, EV_SIGNAL | EV_PERSIST, signal_came, s);
+    if (!s->event || event_add(s->event, NULL) != 0) {
+        if (s->event) event_free(s->event);
+        mem_free(s);
+        return error_set(err, ST_IO, "cannot handle signal %d on this loop", signo);
+    }
+    list_push_back(&loop->signals, &s->link);
+    return ST_OK;
+}
