@@ -154,6 +154,7 @@ MUST_USE enum status http_body_eof(struct http_body *b, struct error *err);
 
 /* --- small shared things ----------------------------------------------------------------------- */
 
+const char *http_method_name(enum http_method m); /* "GET"; "" for HTTP_OTHER_METHOD */
 const char *http_reason(int code); /* "Not Found"; "Unknown" for what has none */
 
 /* Decodes %XX and '+' of a query parameter into `out`. False: no such parameter. A broken escape is
