@@ -17,9 +17,6 @@
  * (NULL: the status's name). Invalid UTF-8 in the message is replaced. */
 void openai_append_error(struct buf *out, enum status st, int code, const struct error *err);
 
-/* Appends `s` as a JSON string, quotes included; invalid UTF-8 becomes U+FFFD. */
-void openai_append_string(struct buf *out, struct str s);
-
 /* The end of every event stream: "data: [DONE]". */
 #define OPENAI_DONE STR("[DONE]")
 

@@ -1,0 +1,377 @@
+/* common/http_peer.c - one client connection: its input becomes requests, one after the other.
+ *
+ *      input:  [ head | body ............ | next request ... ]
+ *              ^ request strings point in here, pinned until the answer has ended
+ *
+ * A chunked body is decoded in place: its payload moves down behind the head, so that the handler
+ * sees one contiguous body whichever way it was sent, and nothing is allocated for it. */
+#include "common/http_server_internal.h"
+
+#include "common/mem.h"
+
+#include <arpa/inet.h>
+#include <assert.h>
+#include <netinet/in.h>
+
+static void peer_advance(struct peer *p);
+
+void peer_set_state(struct peer *p, enum peer_state state) {
+    struct http_server *server = p->server;
+
+    if (p->state == PEER_ANSWERING) server->stats.open_requests--;
+    if (state == PEER_ANSWERING) server->stats.open_requests++;
+    if (list_is_linked(&p->link)) list_remove(&p->link);
+    if (state != PEER_GONE) list_push_back(&server->peers[state], &p->link);
+    p->state = (uint8_t)state;
+    p->since_us = p->stall_since_us = loop_now_us(server->loop);
+}
+
+/* --- leaving ------------------------------------------------------------------------------------ */
+
+void peer_close(struct peer *p) {
+    struct http_server *server = p->server;
+
+    conn_fini(&p->conn);
+    if (p->exchange) server_take_back(server, p->exchange);
+    p->exchange = NULL;
+    peer_set_state(p, PEER_GONE);
+    loop_defer(server->loop, &p->task); /* frees */
+    server->stats.open_connections--;
+    server_peer_gone(server);
+}
+
+/* Tells the handler, if it has the request. */
+static void abort_exchange(struct peer *p) {
+    struct exchange *x = p->exchange;
+
+    if (p->state != PEER_ANSWERING) return;
+    p->server->stats.aborted_total++;
+    peer_set_state(p, PEER_FLUSHING);
+    if (x->req.on_abort) x->req.on_abort(&x->req);
+}
+
+void peer_abort(struct peer *p) {
+    abort_exchange(p);
+    conn_reset_on_close(&p->conn);
+    peer_close(p);
+}
+
+/* All is sent: our side ends in order, and the peer gets time to read what it was told before
+ * unread input of its own would turn our close into a reset. */
+static void linger(struct peer *p) {
+    conn_shutdown_write(&p->conn);
+    peer_set_state(p, PEER_LINGERING);
+}
+
+static void drop_input(struct peer *p) {
+    conn_unpin_input(&p->conn);
+    conn_want_input(&p->conn, 0);
+    conn_consume(&p->conn, conn_input(&p->conn).len);
+}
+
+static void end_connection(struct peer *p) {
+    peer_set_state(p, PEER_FLUSHING);
+    if (!conn_is_open(&p->conn)) return; /* on_closed is on its way */
+    drop_input(p);
+    conn_flush(&p->conn);
+    if (conn_is_open(&p->conn) && conn_pending(&p->conn) == 0) linger(p);
+}
+
+void exchange_end(struct exchange *x, bool keep_alive) {
+    struct peer *p = x->peer;
+    size_t total_len = x->total_len;
+
+    keep_alive = keep_alive && !x->is_refused && !p->server->is_draining;
+    p->exchange = NULL;
+    server_take_back(p->server, x);
+    if (!keep_alive || !conn_is_open(&p->conn)) {
+        end_connection(p);
+        return;
+    }
+    conn_unpin_input(&p->conn);
+    conn_want_input(&p->conn, 0);
+    conn_consume(&p->conn, total_len);
+    peer_set_state(p, PEER_IDLE);
+    if (!p->is_advancing && conn_input(&p->conn).len) loop_defer(p->server->loop, &p->task);
+}
+
+static void refuse(struct peer *p, int code, const struct error *err) {
+    struct exchange *x = p->exchange;
+
+    x->is_refused = true;
+    p->server->stats.refused_total++;
+    reply_refusal(x, code, err);
+}
+
+void peer_timed_out(struct peer *p) {
+    struct error err = {0};
+
+    error_set(&err, ST_TIMEOUT, "the request did not arrive in time: send it faster");
+    p->server->stats.timeouts_total++;
+    refuse(p, 408, &err);
+    conn_flush(&p->conn);
+}
+
+void peer_check_stall(struct peer *p, uint64_t now_us) {
+    if (conn_pending(&p->conn) == 0 || p->seen_sent_bytes != p->conn.sent_bytes) {
+        p->seen_sent_bytes = p->conn.sent_bytes;
+        p->stall_since_us = now_us;
+    }
+}
+
+/* --- from bytes to a request ---------------------------------------------------------------------- */
+
+static void begin_request(struct peer *p) {
+    p->exchange = server_lend_exchange(p->server);
+    p->exchange->peer = p;
+    peer_set_state(p, PEER_HEAD);
+}
+
+static void fill_request(struct exchange *x) {
+    const char *data = conn_input(&x->peer->conn).ptr;
+    const struct http_head *h = &x->head;
+    struct http_request *req = &x->req;
+
+    req->method = h->method;
+    req->minor_version = h->minor_version;
+    req->n_headers = h->n_headers;
+    req->method_name = http_span_str(h->method_span, data);
+    req->target = http_span_str(h->target, data);
+    req->path = http_span_str(h->path, data);
+    req->query = http_span_str(h->query, data);
+    req->body = (struct str){data + h->head_len, x->body_len};
+}
+
+/* Returns whether the body may be read. */
+static bool head_is_welcome(struct exchange *x) {
+    struct http_server *server = x->peer->server;
+    struct error err = {0};
+    enum status st;
+
+    x->req.received_us = loop_now_us(server->loop);
+    if (!server->events.on_head) return true;
+    fill_request(x);
+    st = server->events.on_head(&x->req, server->arg, &err);
+    if (st == ST_OK) return true;
+    x->is_refused = true;
+    server->stats.refused_total++;
+    reply_refusal(x, status_http_code(st), err.message[0] ? &err : NULL);
+    return false;
+}
+
+static bool take_head(struct peer *p) {
+    static const char go_on[] = "HTTP/1.1 100 Continue\r\n\r\n";
+    struct exchange *x = p->exchange;
+    struct conn_bytes in = conn_input(&p->conn);
+    struct error err = {0};
+    enum status st = http_head_parse(&x->head, in.ptr, in.len, &err);
+    uint64_t limit = p->server->limits.max_body_bytes;
+
+    if (st == ST_AGAIN) return false;
+    if (st != ST_OK) {
+        refuse(p, x->head.refused_code, &err);
+        return false;
+    }
+    if (!head_is_welcome(x)) return false;
+    if (x->head.framing == HTTP_LENGTH_BODY && x->head.content_length > limit) {
+        error_set(&err, ST_TOO_LARGE, "the body of %llu bytes is longer than the limit of %llu",
+                  (unsigned long long)x->head.content_length, (unsigned long long)limit);
+        refuse(p, 413, &err);
+        return false;
+    }
+    http_body_init(&x->body, &x->head, limit);
+    if (x->head.framing == HTTP_LENGTH_BODY) {
+        conn_want_input(&p->conn, x->head.head_len + (size_t)x->head.content_length);
+    }
+    if (x->head.expects_continue && in.len == x->head.head_len) {
+        conn_write(&p->conn, go_on, sizeof(go_on) - 1);
+    }
+    peer_set_state(p, PEER_BODY);
+    return true;
+}
+
+/* Moves payload down behind the head. Everything up to `from` was decoded by earlier calls. */
+static bool take_chunks(struct peer *p) {
+    struct exchange *x = p->exchange;
+    struct conn_bytes in = conn_input(&p->conn);
+    size_t from = x->head.head_len + x->body_len, to = from, used;
+    struct error err = {0};
+    struct str payload;
+    enum status st;
+
+    do {
+        st = http_body_next(&x->body, in.ptr + from, in.len - from, &used, &payload, &err);
+        if (payload.len) memmove(in.ptr + to, payload.ptr, payload.len);
+        to += payload.len;
+        from += used;
+    } while (st == ST_AGAIN && from < in.len);
+    if (st != ST_OK && st != ST_AGAIN) {
+        refuse(p, x->body.refused_code, &err);
+        return false;
+    }
+    x->body_len = to - x->head.head_len;
+    x->total_len = from;
+    if (st == ST_OK) return true;
+    conn_input_truncate(&p->conn, to);
+    conn_want_input(&p->conn, to + IOBUF_LARGE_BYTES);
+    return false;
+}
+
+static bool take_body(struct peer *p) {
+    struct exchange *x = p->exchange;
+
+    switch (x->head.framing) {
+    case HTTP_CHUNKED_BODY: return take_chunks(p);
+    case HTTP_LENGTH_BODY: x->body_len = (size_t)x->head.content_length; break;
+    default: break;
+    }
+    x->total_len = x->head.head_len + x->body_len;
+    return conn_input(&p->conn).len >= x->total_len;
+}
+
+/* Hands the complete request over. Returns whether it was answered at once. */
+static bool deliver(struct peer *p) {
+    struct http_server *server = p->server;
+    struct exchange *x = p->exchange;
+
+    conn_pin_input(&p->conn);
+    if (!conn_is_open(&p->conn)) return false;
+    fill_request(x);
+    p->n_requests++;
+    server->stats.requests_total++;
+    peer_set_state(p, PEER_ANSWERING);
+    server->events.on_request(&x->req, server->arg);
+    return p->state == PEER_IDLE;
+}
+
+/* One step; false when more input, or the end of an answer, must come first. */
+static bool step(struct peer *p) {
+    switch ((enum peer_state)p->state) {
+    case PEER_IDLE:
+        if (conn_input(&p->conn).len == 0) return false;
+        begin_request(p);
+        return true;
+    case PEER_HEAD: return take_head(p);
+    case PEER_BODY: return take_body(p) && deliver(p);
+    case PEER_FLUSHING:
+    case PEER_LINGERING: drop_input(p); return false;
+    default: return false;
+    }
+}
+
+static void peer_advance(struct peer *p) {
+    p->is_advancing = true;
+    while (conn_is_open(&p->conn) && step(p)) {
+    }
+    p->is_advancing = false;
+    conn_flush(&p->conn);
+}
+
+/* --- events of the connection ----------------------------------------------------------------- */
+
+static void on_data(struct conn *c, void *owner) {
+    (void)c;
+    peer_advance(owner);
+}
+
+static void on_drain(struct conn *c, void *owner) {
+    struct peer *p = owner;
+
+    (void)c;
+    if (p->state == PEER_ANSWERING && p->exchange->req.on_drain) {
+        p->exchange->req.on_drain(&p->exchange->req);
+    }
+}
+
+static void on_flushed(struct conn *c, void *owner) {
+    struct peer *p = owner;
+
+    (void)c;
+    if (p->state == PEER_FLUSHING) linger(p);
+}
+
+static void on_closed(struct conn *c, enum conn_end end, void *owner) {
+    struct peer *p = owner;
+
+    (void)c;
+    (void)end;
+    abort_exchange(p);
+    peer_close(p);
+}
+
+static const struct conn_events peer_events = {
+    .on_data = on_data,
+    .on_drain = on_drain,
+    .on_flushed = on_flushed,
+    .on_closed = on_closed,
+};
+
+static void at_end_of_turn(void *arg) {
+    struct peer *p = arg;
+
+    if (p->state == PEER_GONE) {
+        mem_free(p);
+    } else {
+        peer_advance(p);
+    }
+}
+
+static void keep_address(struct peer *p, const struct sockaddr_storage *addr) {
+    const struct sockaddr_in *v4 = (const struct sockaddr_in *)addr;
+    const struct sockaddr_in6 *v6 = (const struct sockaddr_in6 *)addr;
+
+    p->is_v6 = addr->ss_family == AF_INET6;
+    p->port = ntohs(p->is_v6 ? v6->sin6_port : v4->sin_port);
+    if (p->is_v6) {
+        memcpy(p->address, &v6->sin6_addr, 16);
+    } else {
+        memcpy(p->address, &v4->sin_addr, 4);
+    }
+}
+
+void peer_open(struct http_server *server, int fd, const struct sockaddr_storage *addr) {
+    struct peer *p = mem_zalloc(sizeof(*p));
+
+    p->server = server;
+    p->state = PEER_GONE;
+    loop_task_init(&p->task, at_end_of_turn, p);
+    keep_address(p, addr);
+    server->stats.connections_total++;
+    server->stats.open_connections++;
+    conn_init(&p->conn, server->loop, fd, &peer_events, p);
+    peer_set_state(p, PEER_IDLE);
+}
+
+/* --- questions about a request ------------------------------------------------------------------ */
+
+const struct http_head *http_request_head(const struct http_request *req) {
+    return &exchange_of(req)->head;
+}
+
+const char *http_request_head_bytes(const struct http_request *req) {
+    return conn_input(&exchange_of(req)->peer->conn).ptr;
+}
+
+struct http_field http_request_header_at(const struct http_request *req, uint16_t i) {
+    const struct http_header *h = &exchange_of(req)->head.headers[i];
+    const char *data = http_request_head_bytes(req);
+
+    assert(i < req->n_headers);
+    return (struct http_field){http_span_str(h->name, data), http_span_str(h->value, data)};
+}
+
+struct str http_request_header(const struct http_request *req, struct str name) {
+    return http_head_find(&exchange_of(req)->head, http_request_head_bytes(req), name);
+}
+
+struct loop *http_request_loop(const struct http_request *req) {
+    return exchange_of(req)->peer->server->loop;
+}
+
+void http_request_client(const struct http_request *req, char out[HTTP_ADDRESS_MAX],
+                         uint16_t *port) {
+    const struct peer *p = exchange_of(req)->peer;
+
+    inet_ntop(p->is_v6 ? AF_INET6 : AF_INET, p->address, out, HTTP_ADDRESS_MAX);
+    if (port) *port = p->port;
+}

@@ -1,0 +1,49 @@
+/* common/http_route.c - the table of paths: 404, 405 with Allow, OPTIONS. */
+#include "common/http_server.h"
+
+static bool serves(const struct http_route *r, enum http_method method) {
+    return r->method == method || (r->method == HTTP_GET && method == HTTP_HEAD);
+}
+
+/* "GET, HEAD, POST" for the rows of this path; false when there is none. */
+static bool append_allowed(const struct http_route *routes, struct str path, struct buf *allow) {
+    for (const struct http_route *r = routes; r->path; r++) {
+        if (!str_eq(path, str_of(r->path))) continue;
+        if (buf_len(allow)) buf_append_str(allow, STR(", "));
+        buf_append_str(allow, str_of(http_method_name(r->method)));
+        if (r->method == HTTP_GET) buf_append_str(allow, STR(", HEAD"));
+    }
+    return buf_len(allow) > 0;
+}
+
+static void answer_unrouted(const struct http_route *routes, struct http_request *req) {
+    struct error err = {0};
+    struct buf allow;
+
+    buf_init(&allow, 0);
+    if (!append_allowed(routes, req->path, &allow)) {
+        error_set(&err, ST_NOT_FOUND, "no such path: %.*s", (int)MIN(req->path.len, (size_t)200),
+                  req->path.ptr);
+        http_reply_error(req, ST_NOT_FOUND, &err);
+    } else if (req->method == HTTP_OPTIONS) {
+        http_add_header(req, STR("allow"), buf_str(&allow));
+        http_reply(req, 204, NULL, STR(""));
+    } else {
+        error_set(&err, ST_METHOD, "%.*s does not exist for %.*s: use %.*s",
+                  STR_ARG(req->method_name), (int)MIN(req->path.len, (size_t)200), req->path.ptr,
+                  (int)buf_len(&allow), buf_ptr(&allow));
+        http_add_header(req, STR("allow"), buf_str(&allow));
+        http_reply_error(req, ST_METHOD, &err);
+    }
+    buf_fini(&allow);
+}
+
+void http_route_request(const struct http_route *routes, struct http_request *req, void *arg) {
+    for (const struct http_route *r = routes; r->path; r++) {
+        if (serves(r, req->method) && str_eq(req->path, str_of(r->path))) {
+            r->handler(req, arg);
+            return;
+        }
+    }
+    answer_unrouted(routes, req);
+}

@@ -1,0 +1,378 @@
+/* common/http_server.c - listeners, connection lists, timeouts, draining.
+ *
+ * Timeouts cost nothing per request: each connection is on the list of its state, in the order in
+ * which it got there, and one timer sweeps the lists. Where one limit holds for a whole list only its
+ * front is looked at. */
+#include "common/http_server.h"
+
+#include "common/clock.h"
+#include "common/http_server_internal.h"
+#include "common/mem.h"
+
+#include <arpa/inet.h>
+#include <assert.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#define LISTEN_BACKLOG      1024
+#define ACCEPTS_PER_TURN    64      /* so that a burst of clients does not starve the others */
+#define ACCEPT_PAUSE_US     100000u /* without descriptors: wait for some to be closed */
+#define LINGER_US           1000000u
+#define MAX_SPARE_EXCHANGES 256u
+#define DATE_MAX_AGE_US     500000u
+
+struct listener {
+    struct list link;
+    struct http_server *server;
+    struct loop_fd watch;
+    struct loop_timer retry; /* runs while accepting pauses for want of descriptors */
+    uint16_t port;
+};
+
+static void sweep(void *arg);
+static void tell_drained(void *arg);
+
+static void fill_limits(struct http_limits *l) {
+    const struct http_limits defaults = {
+        .max_connections = 16384,
+        .max_body_bytes = 32u << 20,
+        .head_timeout_ms = 10000,
+        .body_grace_ms = 10000,
+        .body_min_bytes_per_s = 1024,
+        .idle_timeout_ms = 75000,
+        .write_stall_timeout_ms = 60000,
+    };
+
+    if (!l->max_connections) l->max_connections = defaults.max_connections;
+    if (!l->max_body_bytes) l->max_body_bytes = defaults.max_body_bytes;
+    if (!l->head_timeout_ms) l->head_timeout_ms = defaults.head_timeout_ms;
+    if (!l->body_grace_ms) l->body_grace_ms = defaults.body_grace_ms;
+    if (!l->body_min_bytes_per_s) l->body_min_bytes_per_s = defaults.body_min_bytes_per_s;
+    if (!l->idle_timeout_ms) l->idle_timeout_ms = defaults.idle_timeout_ms;
+    if (!l->write_stall_timeout_ms) l->write_stall_timeout_ms = defaults.write_stall_timeout_ms;
+}
+
+/* A quarter of the shortest timeout, between 10 ms and 1 s. */
+static uint64_t sweep_interval_us(const struct http_limits *l) {
+    uint32_t shortest = MIN(MIN(l->head_timeout_ms, l->body_grace_ms),
+                            MIN(l->idle_timeout_ms, l->write_stall_timeout_ms));
+
+    return MIN(MAX((uint64_t)shortest * 250, 10000u), 1000000u);
+}
+
+struct http_server *http_server_create(struct loop *loop, const struct http_limits *limits,
+                                       const struct http_server_events *events, void *arg) {
+    struct http_server *server = mem_zalloc(sizeof(*server));
+
+    server->loop = loop;
+    if (limits) server->limits = *limits;
+    fill_limits(&server->limits);
+    server->events = *events;
+    server->arg = arg;
+    for (int i = 0; i < PEER_N_STATES; i++) list_init(&server->peers[i]);
+    list_init(&server->spares);
+    list_init(&server->listeners);
+    buf_init(&server->scratch, 0);
+    loop_timer_init(&server->sweep, loop, sweep, server);
+    loop_task_init(&server->drained, tell_drained, server);
+    server->sweep_us = sweep_interval_us(&server->limits);
+    return server;
+}
+
+static void listener_close(struct listener *l) {
+    list_remove(&l->link);
+    loop_fd_fini(&l->watch);
+    loop_timer_fini(&l->retry);
+    close(l->watch.fd);
+    mem_free(l);
+}
+
+static void close_listeners(struct http_server *server) {
+    LIST_FOR_EACH(it, &server->listeners) listener_close(LIST_ENTRY(it, struct listener, link));
+}
+
+void http_server_destroy(struct http_server *server) {
+    struct list *link;
+
+    if (!server) return;
+    close_listeners(server);
+    server->is_draining = true;
+    for (int i = 0; i < PEER_N_STATES; i++) {
+        while ((link = list_first(&server->peers[i]))) {
+            peer_abort(LIST_ENTRY(link, struct peer, link));
+        }
+    }
+    while ((link = list_pop_front(&server->spares))) {
+        mem_free(LIST_ENTRY(link, struct exchange, link));
+    }
+    loop_timer_fini(&server->sweep);
+    loop_defer_cancel(&server->drained);
+    buf_fini(&server->scratch);
+    mem_free(server);
+}
+
+/* --- listening --------------------------------------------------------------------------------- */
+
+static bool is_at_capacity(const struct http_server *server) {
+    return server->stats.open_connections >= server->limits.max_connections;
+}
+
+static void watch_listeners(struct http_server *server) {
+    LIST_FOR_EACH(it, &server->listeners) {
+        struct listener *l = LIST_ENTRY(it, struct listener, link);
+
+        loop_fd_watch(&l->watch, server->is_full || l->retry.is_running ? 0 : LOOP_READ);
+    }
+}
+
+static void accept_again(void *arg) {
+    struct listener *l = arg;
+
+    watch_listeners(l->server);
+}
+
+static void accept_some(unsigned ready, void *arg) {
+    struct listener *l = arg;
+    struct http_server *server = l->server;
+
+    (void)ready;
+    for (int i = 0; i < ACCEPTS_PER_TURN && !is_at_capacity(server); i++) {
+        struct sockaddr_storage addr;
+        socklen_t n = sizeof(addr);
+        int fd = accept4(l->watch.fd, (struct sockaddr *)&addr, &n, SOCK_NONBLOCK | SOCK_CLOEXEC);
+
+        if (fd < 0) {
+            if (errno == ECONNABORTED || errno == EINTR) continue;
+            if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+                loop_timer_start(&l->retry, ACCEPT_PAUSE_US);
+                watch_listeners(server);
+            }
+            return;
+        }
+        peer_open(server, fd, &addr);
+        if (!server->sweep.is_running) loop_timer_start(&server->sweep, server->sweep_us);
+    }
+    if (is_at_capacity(server)) {
+        server->is_full = true;
+        watch_listeners(server);
+    }
+}
+
+static enum status parse_address(const char *host, uint16_t port, struct sockaddr_storage *addr,
+                                 socklen_t *n) {
+    struct sockaddr_in *v4 = (struct sockaddr_in *)addr;
+    struct sockaddr_in6 *v6 = (struct sockaddr_in6 *)addr;
+
+    memset(addr, 0, sizeof(*addr));
+    if (inet_pton(AF_INET, host, &v4->sin_addr) == 1) {
+        v4->sin_family = AF_INET;
+        v4->sin_port = htons(port);
+        *n = sizeof(*v4);
+        return ST_OK;
+    }
+    if (inet_pton(AF_INET6, host, &v6->sin6_addr) == 1) {
+        v6->sin6_family = AF_INET6;
+        v6->sin6_port = htons(port);
+        *n = sizeof(*v6);
+        return ST_OK;
+    }
+    return ST_INVALID;
+}
+
+static uint16_t bound_port(int fd) {
+    struct sockaddr_storage addr;
+    socklen_t n = sizeof(addr);
+
+    if (getsockname(fd, (struct sockaddr *)&addr, &n) != 0) return 0;
+    return ntohs(addr.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&addr)->sin6_port
+                                            : ((struct sockaddr_in *)&addr)->sin_port);
+}
+
+static enum status listen_failed(const char *host, uint16_t port, int error, struct error *err) {
+    if (error == EADDRINUSE) {
+        return error_set(err, ST_IO, "port %u is in use: choose another with --port", port);
+    }
+    if (error == EADDRNOTAVAIL) {
+        return error_set(err, ST_IO, "address %s is not one of this machine's: see --host", host);
+    }
+    if (error == EACCES) {
+        return error_set(err, ST_IO, "port %u needs privileges: choose one above 1023", port);
+    }
+    return error_set(err, ST_IO, "cannot listen on %s port %u: %s", host, port, strerror(error));
+}
+
+enum status http_server_listen(struct http_server *server, const char *host, uint16_t port,
+                               bool share, struct error *err) {
+    struct sockaddr_storage addr;
+    struct listener *l;
+    socklen_t n;
+    const int on = 1;
+    int fd, error;
+
+    if (parse_address(host, port, &addr, &n) != ST_OK) {
+        return error_set(err, ST_INVALID, "'%s' is not an address: use e.g. 127.0.0.1 or 0.0.0.0",
+                         host);
+    }
+    fd = socket(addr.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (fd < 0) return listen_failed(host, port, errno, err);
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+    if (share) setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &on, sizeof(on));
+    if (bind(fd, (struct sockaddr *)&addr, n) != 0 || listen(fd, LISTEN_BACKLOG) != 0) {
+        error = errno;
+        close(fd);
+        return listen_failed(host, port, error, err);
+    }
+    l = mem_zalloc(sizeof(*l));
+    l->server = server;
+    l->port = bound_port(fd);
+    loop_fd_init(&l->watch, server->loop, fd, accept_some, l);
+    loop_timer_init(&l->retry, server->loop, accept_again, l);
+    list_push_back(&server->listeners, &l->link);
+    watch_listeners(server);
+    return ST_OK;
+}
+
+uint16_t http_server_port(const struct http_server *server) {
+    struct list *first = list_first(&server->listeners);
+
+    return first ? LIST_ENTRY(first, struct listener, link)->port : 0;
+}
+
+/* --- timeouts ---------------------------------------------------------------------------------- */
+
+static struct peer *front_older_than(struct http_server *server, enum peer_state state,
+                                     uint64_t age_us, uint64_t now_us) {
+    struct list *link = list_first(&server->peers[state]);
+    struct peer *p = link ? LIST_ENTRY(link, struct peer, link) : NULL;
+
+    return p && now_us - p->since_us > age_us ? p : NULL;
+}
+
+static struct peer *find_slow_body(struct http_server *server, uint64_t now_us) {
+    const struct http_limits *l = &server->limits;
+
+    LIST_FOR_EACH(it, &server->peers[PEER_BODY]) {
+        struct peer *p = LIST_ENTRY(it, struct peer, link);
+        uint64_t age_us = now_us - p->since_us, grace_us = (uint64_t)l->body_grace_ms * 1000;
+        uint64_t came = conn_input(&p->conn).len - p->exchange->head.head_len;
+
+        if (age_us <= grace_us) return NULL; /* and all behind it are younger */
+        if (came < (age_us - grace_us) * l->body_min_bytes_per_s / 1000000u) return p;
+    }
+    return NULL;
+}
+
+static struct peer *find_stalled(struct http_server *server, enum peer_state state,
+                                 uint64_t now_us) {
+    uint64_t most_us = (uint64_t)server->limits.write_stall_timeout_ms * 1000;
+
+    LIST_FOR_EACH(it, &server->peers[state]) {
+        struct peer *p = LIST_ENTRY(it, struct peer, link);
+
+        peer_check_stall(p, now_us);
+        if (now_us - p->stall_since_us > most_us) return p;
+    }
+    return NULL;
+}
+
+/* Handlers may answer other requests while one is aborted, so no list is walked across a call. */
+static void sweep(void *arg) {
+    struct http_server *server = arg;
+    const struct http_limits *l = &server->limits;
+    uint64_t now_us = loop_now_us(server->loop);
+    struct peer *p;
+
+    while ((p = front_older_than(server, PEER_IDLE, (uint64_t)l->idle_timeout_ms * 1000, now_us))) {
+        peer_close(p);
+    }
+    while ((p = front_older_than(server, PEER_HEAD, (uint64_t)l->head_timeout_ms * 1000, now_us))) {
+        peer_timed_out(p);
+    }
+    while ((p = find_slow_body(server, now_us))) peer_timed_out(p);
+    while ((p = find_stalled(server, PEER_ANSWERING, now_us)) ||
+           (p = find_stalled(server, PEER_FLUSHING, now_us))) {
+        server->stats.timeouts_total++;
+        peer_abort(p);
+    }
+    while ((p = front_older_than(server, PEER_LINGERING, LINGER_US, now_us))) peer_close(p);
+    if (server->stats.open_connections) loop_timer_start(&server->sweep, server->sweep_us);
+}
+
+/* --- draining ---------------------------------------------------------------------------------- */
+
+static void tell_drained(void *arg) {
+    struct http_server *server = arg;
+
+    if (server->on_drained) server->on_drained(server->drained_arg);
+}
+
+void server_peer_gone(struct http_server *server) {
+    if (server->is_full && !is_at_capacity(server)) {
+        server->is_full = false;
+        watch_listeners(server);
+    }
+    if (server->is_draining && server->stats.open_connections == 0) {
+        loop_defer(server->loop, &server->drained);
+    }
+}
+
+void http_server_drain(struct http_server *server, void (*on_drained)(void *arg), void *arg) {
+    struct list *link;
+
+    server->is_draining = true;
+    server->on_drained = on_drained;
+    server->drained_arg = arg;
+    close_listeners(server);
+    while ((link = list_first(&server->peers[PEER_IDLE]))) {
+        peer_close(LIST_ENTRY(link, struct peer, link));
+    }
+    if (server->stats.open_connections == 0) loop_defer(server->loop, &server->drained);
+}
+
+struct http_server_stats http_server_stats(const struct http_server *server) {
+    return server->stats;
+}
+
+/* --- small shared things ------------------------------------------------------------------------- */
+
+struct str server_date(struct http_server *server) {
+    uint64_t now_us = loop_now_us(server->loop);
+
+    if (!server->date[0] || now_us - server->date_at_us > DATE_MAX_AGE_US) {
+        time_t wall = (time_t)(clock_wall_us() / 1000000u);
+        struct tm tm;
+
+        gmtime_r(&wall, &tm);
+        strftime(server->date, sizeof(server->date), "%a, %d %b %Y %H:%M:%S GMT", &tm);
+        server->date_at_us = now_us;
+    }
+    return str_of(server->date);
+}
+
+struct exchange *server_lend_exchange(struct http_server *server) {
+    struct list *link = list_pop_front(&server->spares);
+    struct exchange *x = link ? LIST_ENTRY(link, struct exchange, link) : mem_alloc(sizeof(*x));
+
+    if (link) server->n_spares--;
+    memset(&x->req, 0, sizeof(x->req));
+    x->link = (struct list){NULL, NULL};
+    http_request_init(&x->head);
+    x->body_len = x->total_len = 0;
+    buf_init(&x->fields, HTTP_MAX_HEAD_BYTES);
+    x->answer = ANSWER_NONE;
+    x->is_chunked = x->is_refused = false;
+    return x;
+}
+
+void server_take_back(struct http_server *server, struct exchange *x) {
+    buf_fini(&x->fields);
+    if (server->n_spares == MAX_SPARE_EXCHANGES) {
+        mem_free(x);
+        return;
+    }
+    list_push_front(&server->spares, &x->link);
+    server->n_spares++;
+}
