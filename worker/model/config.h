@@ -40,8 +40,6 @@ struct model_config {
     struct rope_config rope;
     enum dtype dtype; /* torch_dtype */
     bool is_tied, attention_bias, mlp_bias;
-    uint32_t sliding_window;    /* 0: none */
-    uint32_t max_window_layers; /* layers below it see everything */
     uint32_t n_eos;
     uint32_t eos[CONFIG_MAX_EOS]; /* generation_config.json wins over config.json */
     bool has_bos;
@@ -50,7 +48,8 @@ struct model_config {
 };
 
 /* Parses the texts of the files; `generation` may be STR_NULL. ST_INVALID for a broken file or a
- * value out of range, ST_UNSUPPORTED for one we do not build. */
+ * value out of range, ST_UNSUPPORTED for one we do not build. Whether the architecture is built is
+ * for model.c to say. */
 MUST_USE enum status config_parse(struct model_config *out, struct str config,
                                   struct str generation, struct error *err);
 

@@ -182,7 +182,7 @@ static bool halves_of(const struct json *v, struct str *a, struct str *b) {
     const char *space;
 
     if (json_type(v) == JSON_ARRAY) {
-        const struct json *first = json_first(v), *second = json_next(first);
+        const struct json *first = json_first(v), *second = first ? json_next(first) : NULL;
 
         return second && !json_next(second) && json_to_str(first, a) == ST_OK &&
                json_to_str(second, b) == ST_OK;

@@ -1,0 +1,171 @@
+/* tests/unit/worker/model/test_config.c - config.json and generation_config.json, and RoPE tables.
+ * The expected frequencies were computed apart, from the definitions, in double precision. */
+#include "worker/model/config.h"
+
+#include "common/rng.h"
+#include "tests/support/cm.h"
+#include "tests/support/support.h"
+
+#include <math.h>
+#include <string.h>
+
+#define SHAPE                                                                                      \
+    "\"num_hidden_layers\":2,\"hidden_size\":64,\"intermediate_size\":128,"                        \
+    "\"num_attention_heads\":4,\"vocab_size\":512,\"max_position_embeddings\":2048"
+#define LLAMA "{\"architectures\":[\"LlamaForCausalLM\"]," SHAPE
+
+static struct model_config parse(const char *text, const char *generation) {
+    struct model_config m = {.n_layers = 0};
+    struct error err = {0};
+
+    if (config_parse(&m, str_of(text), str_of(generation), &err) != ST_OK) {
+        fail_msg("%s", err.message);
+    }
+    return m;
+}
+
+static void absent_keys_get_the_documented_defaults(void **state) {
+    struct model_config m = parse(LLAMA "}", NULL);
+
+    (void)state;
+    assert_string_equal(m.architecture, "LlamaForCausalLM");
+    assert_int_equal(m.n_kv_heads, 4);
+    assert_int_equal(m.head_dim, 16);
+    assert_true(m.rms_eps == 1e-6);
+    assert_true(m.rope.theta == 10000);
+    assert_int_equal(m.dtype, DTYPE_BF16);
+    assert_int_equal(m.n_eos, 0);
+    assert_false(m.is_tied || m.has_bos || m.generation.has_temperature);
+}
+
+static void keys_are_read(void **state) {
+    struct model_config m =
+        parse(LLAMA ",\"num_key_value_heads\":2,\"head_dim\":32,\"rms_norm_eps\":1e-5,"
+                    "\"rope_theta\":500000.0,\"torch_dtype\":\"float16\",\"eos_token_id\":7,"
+                    "\"bos_token_id\":1,\"tie_word_embeddings\":true,\"attention_bias\":true,"
+                    "\"rope_scaling\":null,\"sliding_window\":4096}",
+              "{\"eos_token_id\":[5,6],\"temperature\":0.6,\"top_k\":20,\"top_p\":0.95}");
+
+    (void)state;
+    assert_int_equal(m.n_kv_heads, 2);
+    assert_int_equal(m.head_dim, 32);
+    assert_int_equal(m.dtype, DTYPE_F16);
+    assert_true(m.is_tied && m.attention_bias && m.has_bos);
+    assert_int_equal(m.bos, 1);
+    assert_int_equal(m.n_eos, 2); /* the generation file wins */
+    assert_int_equal(m.eos[1], 6);
+    assert_true(m.generation.has_temperature && m.generation.temperature == 0.6);
+    assert_true(m.generation.has_top_k && m.generation.top_k == 20);
+    assert_false(m.generation.has_repetition_penalty);
+}
+
+static void what_is_not_built_or_not_sane_is_named(void **state) {
+    static const struct {
+        const char *text, *says;
+        enum status st;
+    } cases[] = {
+        {"{}", "architectures", ST_INVALID},
+        {"[]", "object", ST_INVALID},
+        {"", "config.json", ST_INVALID},
+        {"{\"architectures\":[\"LlamaForCausalLM\"]}", "num_hidden_layers", ST_INVALID},
+        {LLAMA ",\"num_key_value_heads\":3}", "num_key_value_heads", ST_INVALID},
+        {LLAMA ",\"head_dim\":33}", "head_dim 33", ST_UNSUPPORTED},
+        {LLAMA ",\"hidden_act\":\"gelu\"}", "hidden_act 'gelu'", ST_UNSUPPORTED},
+        {LLAMA ",\"quantization_config\":{\"quant_method\":\"gptq\"}}", "'gptq'", ST_UNSUPPORTED},
+        {LLAMA ",\"torch_dtype\":\"float8\"}", "'float8'", ST_UNSUPPORTED},
+        {LLAMA ",\"rope_scaling\":{\"rope_type\":\"longrope\"}}", "'longrope'", ST_UNSUPPORTED},
+        {LLAMA ",\"rope_scaling\":{\"type\":\"linear\"}}", "factor is missing", ST_INVALID},
+        {LLAMA ",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8,\"low_freq_factor\":4,"
+               "\"high_freq_factor\":1,\"original_max_position_embeddings\":8192}}",
+         "high_freq_factor", ST_INVALID},
+        {LLAMA ",\"eos_token_id\":512}", "eos_token_id", ST_INVALID},
+        {LLAMA ",\"mlp_bias\":true}", "mlp_bias", ST_UNSUPPORTED},
+        {LLAMA ",\"use_sliding_window\":true,\"sliding_window\":128,\"max_window_layers\":1}",
+         "sliding_window 128", ST_UNSUPPORTED},
+    };
+    struct model_config m;
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        struct error err = {0};
+        enum status st = config_parse(&m, str_of(cases[i].text), STR_NULL, &err);
+
+        if (st != cases[i].st || !strstr(err.message, cases[i].says)) {
+            fail_msg("case %zu: %s: %s", i, status_name(st), err.message);
+        }
+    }
+    parse(LLAMA ",\"use_sliding_window\":true,\"sliding_window\":128,\"max_window_layers\":2}",
+          NULL); /* no layer slides */
+}
+
+static void assert_near(float got, double want) {
+    if (fabs(got - want) > 2e-7 * want) fail_msg("%.9g, want %.9g", got, want);
+}
+
+static void rope_tables_follow_their_definitions(void **state) {
+    static const uint32_t llama3_at[] = {0, 1, 20, 28, 30, 32, 35, 40, 63};
+    static const double llama3[] = {1, 0.814617234, 0.0165604401, 0.00321144599, 0.00137189357,
+                                    0.000524846161, 9.55621235e-05, 3.4281022e-05, 3.06892599e-07};
+    static const uint32_t yarn_at[] = {0, 10, 23, 24, 30, 35, 38, 40, 63};
+    static const double yarn[] = {1, 0.115478198, 0.00697830585, 0.00537532149, 0.00106436098,
+                                  0.000246258407, 9.2623017e-05, 4.44569853e-05, 3.1023444e-07};
+    struct model_config m = parse(
+        LLAMA ",\"head_dim\":128,\"rope_theta\":500000,\"rope_scaling\":{\"rope_type\":\"llama3\","
+              "\"factor\":8,\"low_freq_factor\":1,\"high_freq_factor\":4,"
+              "\"original_max_position_embeddings\":8192}}",
+        NULL);
+    float table[64], scale;
+
+    (void)state;
+    config_rope_table(&m, table, &scale);
+    for (size_t i = 0; i < ARRAY_LEN(llama3); i++) assert_near(table[llama3_at[i]], llama3[i]);
+    assert_true(scale == 1);
+    m = parse(LLAMA ",\"head_dim\":128,\"rope_theta\":1000000,\"rope_scaling\":{\"type\":\"yarn\","
+                    "\"factor\":4,\"original_max_position_embeddings\":32768}}",
+              NULL);
+    config_rope_table(&m, table, &scale);
+    for (size_t i = 0; i < ARRAY_LEN(yarn); i++) assert_near(table[yarn_at[i]], yarn[i]);
+    assert_near(scale, 1.138629436);
+    assert_int_equal(m.max_context, 131072);
+    m = parse(LLAMA ",\"head_dim\":4,\"rope_parameters\":{\"rope_type\":\"linear\",\"factor\":2,"
+                    "\"rope_theta\":100}}",
+              NULL);
+    config_rope_table(&m, table, &scale);
+    assert_near(table[0], 0.5);
+    assert_near(table[1], 0.05);
+    assert_int_equal(m.max_context, 4096);
+}
+
+static void damaged_text_is_refused_or_read(void **state) {
+    static const char good[] = LLAMA ",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4},"
+                                     "\"eos_token_id\":[1,2],\"head_dim\":16}";
+    char text[sizeof(good)];
+    struct model_config m;
+    struct rng rng;
+
+    (void)state;
+    rng_seed(&rng, support_seed());
+    for (int round = 0; round < 5000; round++) {
+        memcpy(text, good, sizeof(good));
+        for (int i = 0; i < 3; i++) {
+            text[rng_below(&rng, sizeof(good) - 1)] = (char)(32 + rng_below(&rng, 95));
+        }
+        if (config_parse(&m, (struct str){text, sizeof(good) - 1}, STR_NULL, NULL) == ST_OK) {
+            float table[512], scale;
+
+            config_rope_table(&m, table, &scale);
+        }
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(absent_keys_get_the_documented_defaults),
+        cmocka_unit_test(keys_are_read),
+        cmocka_unit_test(what_is_not_built_or_not_sane_is_named),
+        cmocka_unit_test(rope_tables_follow_their_definitions),
+        cmocka_unit_test(damaged_text_is_refused_or_read),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,447 @@
+/* worker/model/model.c - a folder opened, bound to roles, and streamed into a backend.
+ *
+ * Binding is done at open: each (role, layer) of the geometry finds its tensor, with the shape that
+ * the role implies, and each tensor must be asked for by some role. A tensor that nobody wants means
+ * that the checkpoint computes something we do not, so it is refused and not skipped. */
+#include "worker/model/model.h"
+
+#include "common/buf.h"
+#include "common/file.h"
+#include "common/mem.h"
+#include "worker/model/model_internal.h"
+#include "worker/model/weights.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+
+#define MAX_CONFIG_BYTES ((size_t)4 << 20)
+
+struct bound_tensor {
+    enum tensor_role role;
+    uint32_t layer;
+    const struct safetensor *tensor;
+};
+
+struct model {
+    char *folder, *name;
+    struct model_config config;
+    struct geometry geometry;
+    float *inv_freq;
+    const struct architecture *architecture; /* NULL for the pseudo-model */
+    struct weights *weights;
+    struct bound_tensor *bound; /* in load order */
+    uint32_t n_bound;
+};
+
+static const struct architecture *const architectures[] = {&architecture_llama,
+                                                           &architecture_qwen2};
+
+/* --- shapes ------------------------------------------------------------------------------------*/
+static bool is_per_layer(enum tensor_role role) {
+    return role != ROLE_EMBED && role != ROLE_FINAL_NORM && role != ROLE_LM_HEAD;
+}
+
+static bool is_wanted(const struct geometry *g, enum tensor_role role) {
+    switch (role) {
+    case ROLE_LM_HEAD: return !g->is_tied;
+    case ROLE_Q_BIAS:
+    case ROLE_K_BIAS:
+    case ROLE_V_BIAS: return g->has_qkv_bias;
+    case ROLE_O_BIAS: return g->has_o_bias;
+    case ROLE_Q_NORM:
+    case ROLE_K_NORM: return g->has_qk_norm;
+    default: return true;
+    }
+}
+
+/* Rows and columns; a vector has 0 columns. */
+struct extent {
+    uint64_t rows, cols;
+};
+
+static struct extent extent_of(const struct geometry *g, enum tensor_role role) {
+    uint64_t q = (uint64_t)g->n_heads * g->head_dim, kv = (uint64_t)g->n_kv_heads * g->head_dim;
+
+    switch (role) {
+    case ROLE_EMBED:
+    case ROLE_LM_HEAD: return (struct extent){g->vocab, g->d_model};
+    case ROLE_Q: return (struct extent){q, g->d_model};
+    case ROLE_K:
+    case ROLE_V: return (struct extent){kv, g->d_model};
+    case ROLE_O: return (struct extent){g->d_model, q};
+    case ROLE_GATE:
+    case ROLE_UP: return (struct extent){g->d_ff, g->d_model};
+    case ROLE_DOWN: return (struct extent){g->d_model, g->d_ff};
+    case ROLE_Q_BIAS: return (struct extent){q, 0};
+    case ROLE_K_BIAS:
+    case ROLE_V_BIAS: return (struct extent){kv, 0};
+    case ROLE_Q_NORM:
+    case ROLE_K_NORM: return (struct extent){g->head_dim, 0};
+    default: return (struct extent){g->d_model, 0};
+    }
+}
+
+static uint64_t dtype_bytes(enum dtype t) {
+    switch (t) {
+    case DTYPE_F32:
+    case DTYPE_I32: return 4;
+    case DTYPE_F16:
+    case DTYPE_BF16: return 2;
+    default: return 1;
+    }
+}
+
+/* Elements of matrices and of vectors, all layers. */
+static void count_elements(const struct geometry *g, uint64_t *matrices, uint64_t *vectors) {
+    *matrices = *vectors = 0;
+    for (uint32_t role = 0; role < ROLE_COUNT; role++) {
+        struct extent e = extent_of(g, role);
+        uint64_t n = is_per_layer(role) ? g->n_layers : 1;
+
+        if (!is_wanted(g, role)) continue;
+        if (e.cols) {
+            *matrices += n * e.rows * e.cols;
+        } else {
+            *vectors += n * e.rows;
+        }
+    }
+}
+
+static void fill_geometry(struct model *m) {
+    const struct model_config *c = &m->config;
+
+    m->inv_freq = mem_calloc(c->head_dim / 2, sizeof(*m->inv_freq));
+    m->geometry = (struct geometry){
+        .n_layers = c->n_layers,
+        .d_model = c->d_model,
+        .n_heads = c->n_heads,
+        .n_kv_heads = c->n_kv_heads,
+        .head_dim = c->head_dim,
+        .d_ff = c->d_ff,
+        .vocab = c->vocab,
+        .max_context = c->max_context,
+        .rms_eps = (float)c->rms_eps,
+        .inv_freq = m->inv_freq,
+        .weight_dtype = c->dtype,
+        .kv_dtype = c->dtype,
+        .is_tied = c->is_tied,
+    };
+    config_rope_table(c, m->inv_freq, &m->geometry.rope_scale);
+    if (m->architecture) m->architecture->describe(c, &m->geometry);
+}
+
+/* --- opening -----------------------------------------------------------------------------------*/
+static enum status check_folder(const char *folder, struct error *err) {
+    static const char holds[] = "a model folder, as downloaded from Hugging Face, holds "
+                                "config.json, tokenizer.json and *.safetensors";
+    static const char *const needed[] = {"config.json", "tokenizer.json"};
+    struct stat sb;
+    char path[PATH_MAX];
+
+    if (stat(folder, &sb) != 0) {
+        return error_set(err, ST_NOT_FOUND, "there is no model folder %s: %s; %s", folder,
+                         strerror(errno), holds);
+    }
+    if (!S_ISDIR(sb.st_mode)) {
+        return error_set(err, ST_INVALID, "the model %s is a file, not a folder; %s", folder, holds);
+    }
+    for (size_t i = 0; i < ARRAY_LEN(needed); i++) {
+        snprintf(path, sizeof(path), "%s/%s", folder, needed[i]);
+        if (file_exists(path)) continue;
+        return error_set(err, ST_NOT_FOUND, "the model folder %s has no %s; %s", folder, needed[i],
+                         holds);
+    }
+    return ST_OK;
+}
+
+static enum status read_config(struct model *m, struct error *err) {
+    char path[PATH_MAX], *config = NULL, *generation = NULL;
+    size_t n = 0, n_generation = 0;
+    enum status st;
+
+    snprintf(path, sizeof(path), "%s/config.json", m->folder);
+    st = file_read(path, MAX_CONFIG_BYTES, &config, &n, err);
+    snprintf(path, sizeof(path), "%s/generation_config.json", m->folder);
+    if (st == ST_OK && file_exists(path)) {
+        st = file_read(path, MAX_CONFIG_BYTES, &generation, &n_generation, err);
+    }
+    if (st == ST_OK) {
+        st = config_parse(&m->config, (struct str){config, n},
+                          (struct str){generation, n_generation}, err);
+        if (st != ST_OK) error_prefix(err, "%s", m->folder);
+    }
+    mem_free(config);
+    mem_free(generation);
+    return st;
+}
+
+static enum status find_architecture(struct model *m, struct error *err) {
+    for (size_t i = 0; i < ARRAY_LEN(architectures); i++) {
+        if (strcmp(architectures[i]->name, m->config.architecture) == 0) {
+            m->architecture = architectures[i];
+            return ST_OK;
+        }
+    }
+    return error_set(err, ST_UNSUPPORTED,
+                     "%s: config.json: architectures '%s' is not built; LlamaForCausalLM and "
+                     "Qwen2ForCausalLM are",
+                     m->folder, m->config.architecture);
+}
+
+static bool has_shape(const struct safetensor *t, struct extent e) {
+    if (e.cols) return t->n_dims == 2 && t->shape[0] == e.rows && t->shape[1] == e.cols;
+    return t->n_dims == 1 && t->shape[0] == e.rows;
+}
+
+static enum status bind(struct model *m, const struct tensor_name *n, uint32_t layer,
+                        struct error *err) {
+    struct extent e = extent_of(&m->geometry, n->role);
+    const struct safetensor *t;
+    char name[128], shape[64];
+
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wformat-nonliteral"
+    snprintf(name, sizeof(name), n->name, layer); /* the formats are in the architecture's table */
+#pragma GCC diagnostic pop
+    t = weights_find(m->weights, name);
+    if (!t) {
+        return error_set(err, ST_INVALID,
+                         "%s: the checkpoint has no tensor %s, which config.json (%s, %u layers) "
+                         "implies",
+                         m->folder, name, m->config.architecture, m->config.n_layers);
+    }
+    if (!t->is_usable) {
+        return error_set(err, ST_UNSUPPORTED,
+                         "%s: tensor %s has type %s; BF16, F16 and F32 are built", m->folder, name,
+                         t->type_name.ptr);
+    }
+    if (!has_shape(t, e)) {
+        if (e.cols) {
+            snprintf(shape, sizeof(shape), "%llu x %llu", (unsigned long long)e.rows,
+                     (unsigned long long)e.cols);
+        } else {
+            snprintf(shape, sizeof(shape), "%llu", (unsigned long long)e.rows);
+        }
+        return error_set(err, ST_INVALID,
+                         "%s: tensor %s is not %s, as config.json implies: the files do not belong "
+                         "together",
+                         m->folder, name, shape);
+    }
+    m->bound[m->n_bound++] = (struct bound_tensor){n->role, layer, t};
+    return ST_OK;
+}
+
+/* Embedding, layer after layer, what follows: the order of use, and nearly that of the files. */
+static enum status bind_all(struct model *m, struct error *err) {
+    const struct architecture *a = m->architecture;
+
+    m->bound = mem_calloc((size_t)ROLE_COUNT * m->config.n_layers, sizeof(*m->bound));
+    for (uint32_t layer = 0; layer < m->config.n_layers; layer++) {
+        for (size_t i = 0; i < a->n_names; i++) {
+            const struct tensor_name *n = &a->names[i];
+            uint32_t when = n->role == ROLE_EMBED ? 0 : m->config.n_layers - 1;
+            enum status st;
+
+            if (!is_wanted(&m->geometry, n->role)) continue;
+            if (!is_per_layer(n->role) && layer != when) continue;
+            st = bind(m, n, is_per_layer(n->role) ? layer : 0, err);
+            if (st != ST_OK) return st;
+        }
+    }
+    return ST_OK;
+}
+
+static int by_tensor(const void *a, const void *b) {
+    const struct safetensor *x = ((const struct bound_tensor *)a)->tensor;
+    const struct safetensor *y = ((const struct bound_tensor *)b)->tensor;
+
+    return (x > y) - (x < y);
+}
+
+/* Left by converters, and without meaning: a table we compute, and a copy of the embedding. */
+static bool is_harmless(const struct model *m, struct str name) {
+    return str_ends(name, STR(".rotary_emb.inv_freq")) ||
+           (m->geometry.is_tied && str_eq(name, STR("lm_head.weight")));
+}
+
+static enum status check_leftovers(const struct model *m, struct error *err) {
+    struct bound_tensor *sorted = mem_calloc(m->n_bound, sizeof(*sorted));
+    enum status st = ST_OK;
+
+    memcpy(sorted, m->bound, m->n_bound * sizeof(*sorted));
+    qsort(sorted, m->n_bound, sizeof(*sorted), by_tensor);
+    for (uint32_t i = 0; i < weights_count(m->weights) && st == ST_OK; i++) {
+        struct bound_tensor key = {.tensor = weights_at(m->weights, i)};
+
+        if (bsearch(&key, sorted, m->n_bound, sizeof(key), by_tensor)) continue;
+        if (is_harmless(m, key.tensor->name)) continue;
+        st = error_set(err, ST_UNSUPPORTED,
+                       "%s: the checkpoint has a tensor %.100s, which %s is not known to have: its "
+                       "answers would be wrong without it",
+                       m->folder, key.tensor->name.ptr, m->config.architecture);
+    }
+    mem_free(sorted);
+    return st;
+}
+
+static char *last_part(const char *folder) {
+    char *full = realpath(folder, NULL);
+    const char *path = full ? full : folder, *slash = strrchr(path, '/');
+    char *name = mem_strdup(slash && slash[1] ? slash + 1 : path);
+
+    free(full); /* realpath's malloc */
+    return name;
+}
+
+enum status model_open(struct model **out, const char *folder, struct error *err) {
+    struct model *m;
+    enum status st = check_folder(folder, err);
+
+    if (st != ST_OK) return st;
+    m = mem_zalloc(sizeof(*m));
+    m->folder = mem_strdup(folder);
+    m->name = last_part(folder);
+    st = read_config(m, err);
+    if (st == ST_OK) st = find_architecture(m, err);
+    if (st != ST_OK) goto fail;
+    fill_geometry(m);
+    st = weights_open(&m->weights, folder, err);
+    if (st == ST_OK) st = bind_all(m, err);
+    if (st == ST_OK) st = check_leftovers(m, err);
+    if (st != ST_OK) goto fail;
+    *out = m;
+    return ST_OK;
+fail:
+    model_close(m);
+    return st;
+}
+
+struct model *model_create_synthetic(void) {
+    struct model *m = mem_zalloc(sizeof(*m));
+
+    m->folder = mem_strdup("");
+    m->name = mem_strdup("synthetic");
+    m->config = (struct model_config){
+        .architecture = "Synthetic", .model_type = "synthetic",
+        .n_layers = 32, .d_model = 4096, .n_heads = 32, .n_kv_heads = 8, .head_dim = 128,
+        .d_ff = 14336, .vocab = 512, .max_context = 131072, .rms_eps = 1e-5,
+        .rope = {.theta = 500000, .factor = 1},
+        .dtype = DTYPE_BF16, .n_eos = 2, .eos = {256, 258},
+    };
+    fill_geometry(m);
+    return m;
+}
+
+void model_close(struct model *m) {
+    if (!m) return;
+    weights_close(m->weights);
+    mem_free(m->bound);
+    mem_free(m->inv_freq);
+    mem_free(m->folder);
+    mem_free(m->name);
+    mem_free(m);
+}
+
+/* --- questions ---------------------------------------------------------------------------------*/
+bool model_is_synthetic(const struct model *m) {
+    return !m->architecture;
+}
+
+const char *model_folder(const struct model *m) {
+    return m->folder;
+}
+
+const char *model_name(const struct model *m) {
+    return m->name;
+}
+
+const struct model_config *model_config(const struct model *m) {
+    return &m->config;
+}
+
+void model_geometry(const struct model *m, struct geometry *out) {
+    *out = m->geometry;
+}
+
+uint64_t model_weight_bytes(const struct model *m, enum dtype matrix_dtype) {
+    uint64_t matrices, vectors;
+
+    if (model_is_synthetic(m)) return 0;
+    count_elements(&m->geometry, &matrices, &vectors);
+    return matrices * dtype_bytes(matrix_dtype) + vectors * dtype_bytes(DTYPE_F32);
+}
+
+uint64_t model_kv_bytes_per_token(const struct model *m, enum dtype kv_dtype) {
+    const struct geometry *g = &m->geometry;
+
+    return 2ull * g->n_layers * g->n_kv_heads * g->head_dim * dtype_bytes(kv_dtype);
+}
+
+uint64_t model_n_params(const struct model *m) {
+    uint64_t matrices, vectors;
+
+    count_elements(&m->geometry, &matrices, &vectors);
+    return matrices + vectors;
+}
+
+/* --- loading -----------------------------------------------------------------------------------*/
+/* The data of `t`, copied to *copy when the file has it at an address its type cannot have. */
+static enum status aligned_data(const struct safetensor *t, void **data, void **copy,
+                                struct error *err) {
+    *data = (void *)(uintptr_t)t->data;
+    *copy = NULL;
+    if ((uintptr_t)t->data % dtype_bytes(t->dtype) == 0) return ST_OK;
+    *copy = *data = mem_try(t->n_bytes);
+    if (!*copy) {
+        return error_set(err, ST_NOMEM, "no memory for the %llu bytes of tensor %.100s",
+                         (unsigned long long)t->n_bytes, t->name.ptr);
+    }
+    memcpy(*copy, t->data, t->n_bytes);
+    return ST_OK;
+}
+
+static enum status load_one(const struct model *m, const struct backend_ops *ops,
+                            struct backend_model *to, const struct bound_tensor *b,
+                            struct error *err) {
+    const struct safetensor *t = b->tensor;
+    struct backend_tensor tensor = {.role = b->role, .layer = b->layer, .dtype = t->dtype,
+                                    .n_dims = t->n_dims, .n_bytes = t->n_bytes};
+    void *copy;
+    enum status st;
+
+    memcpy(tensor.shape, t->shape, sizeof(tensor.shape));
+    st = aligned_data(t, &tensor.data, &copy, err);
+    if (st != ST_OK) return st;
+    st = ops->load_tensor(to, &tensor, err);
+    if (st != ST_OK) error_prefix(err, "loading %.100s", t->name.ptr);
+    mem_free(copy);
+    weights_forget(m->weights, t);
+    return st;
+}
+
+enum status model_load(const struct model *m, const struct backend_ops *ops,
+                       struct backend_device *dev, const struct geometry *g,
+                       const struct backend_limits *limits, model_progress_fn progress, void *arg,
+                       struct backend_model **out, struct error *err) {
+    struct backend_model *to = NULL;
+    uint64_t total = 0, done = 0;
+    enum status st = ops->load_begin(dev, &to, g, limits, err);
+
+    if (st != ST_OK) return st;
+    for (uint32_t i = 0; i < m->n_bound; i++) total += m->bound[i].tensor->n_bytes;
+    for (uint32_t i = 0; i < m->n_bound && st == ST_OK; i++) {
+        st = load_one(m, ops, to, &m->bound[i], err);
+        done += m->bound[i].tensor->n_bytes;
+        if (progress && st == ST_OK) progress(arg, done, total);
+    }
+    if (st == ST_OK) st = ops->load_end(to, err);
+    if (st != ST_OK) {
+        ops->unload(to);
+        return st;
+    }
+    *out = to;
+    return ST_OK;
+}
