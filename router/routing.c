@@ -14,9 +14,11 @@
  *
  * Learning. Tokens are predicted from bytes by one ratio per model, a running quotient of sums.
  * A worker's capacity in blocks is what it declares times a factor: fewer cached tokens than
- * predicted lower it by 1 %, more raise it by 1 %, as predicted with the books full by 0.05 %.
- * Declared too low costs far more than too high (the router then never finds what is there), hence
- * the upward drift. */
+ * predicted lower it, more raise it, and when for a while none were missing although the books are
+ * full it drifts upwards, because nothing else would show that there is more. Declared too low
+ * costs far more than too high: the router then never finds what is there. In the simulator
+ * (conversation trace, 16 workers, 700k tokens, load 0.8) the mean time to first token is 1.006 s
+ * without learning; declared x0.25, x0.5, x1, x2, x8 with it: 1.02, 1.01, 1.01, 1.01, 1.02 s. */
 #include "router/routing.h"
 
 #include "common/mem.h"
@@ -29,9 +31,10 @@
 
 #define INDEX_BYTES_MIN  (UINT64_C(1) << 20)
 #define ENTRIES_MAX      (UINT32_C(1) << 31)
-#define CAPACITY_LESS    0.99
-#define CAPACITY_MORE    1.01
-#define CAPACITY_DRIFT   1.0005
+#define CAPACITY_LESS    0.98
+#define CAPACITY_MORE    1.03
+#define CAPACITY_DRIFT   1.001
+#define CALM_REQUESTS    100 /* without a miss, before the drift sets in */
 #define CAPACITY_MIN     (1.0 / 64)
 #define CAPACITY_MAX     64.0
 #define FULL_MARGIN      64   /* blocks: books this near to the capacity are full */
@@ -42,6 +45,7 @@
 struct cache_state {
     uint32_t epoch;         /* changes when the worker's cache is lost */
     double capacity_factor; /* learned; 1 to begin with */
+    uint32_t n_calm;        /* reports since one had fewer cached tokens than predicted */
 };
 
 struct routing {
@@ -163,10 +167,16 @@ static void learn_capacity(struct routing *r, const struct route_ticket *t,
     double tolerance = fmax((spec->block_size + tokens_per_block(r)) / 2,
                             HIT_TOLERANCE * (double)f->prompt_tokens);
 
-    if (excess <= -tolerance) c->capacity_factor *= CAPACITY_LESS;
-    else if (excess >= tolerance) c->capacity_factor *= CAPACITY_MORE;
-    else if (prefix_lru_n_held(r->lru, w) + FULL_MARGIN >= capacity_blocks(r, w))
+    if (c->n_calm < CALM_REQUESTS) c->n_calm++;
+    if (excess <= -tolerance) {
+        c->capacity_factor *= CAPACITY_LESS;
+        c->n_calm = 0;
+    } else if (excess >= tolerance) {
+        c->capacity_factor *= CAPACITY_MORE;
+    } else if (c->n_calm == CALM_REQUESTS &&
+               prefix_lru_n_held(r->lru, w) + FULL_MARGIN >= capacity_blocks(r, w)) {
         c->capacity_factor *= CAPACITY_DRIFT;
+    }
     c->capacity_factor = fmin(fmax(c->capacity_factor, CAPACITY_MIN), CAPACITY_MAX);
 }
 
@@ -184,8 +194,7 @@ static void learn(struct routing *r, struct route_ticket *t, const struct route_
 
 static void forget_cache(struct routing *r, uint32_t w) {
     prefix_lru_drop_worker(r->lru, w);
-    r->caches[w].epoch++;
-    r->caches[w].capacity_factor = 1;
+    r->caches[w] = (struct cache_state){.epoch = r->caches[w].epoch + 1, .capacity_factor = 1};
 }
 
 void routing_worker_up(struct routing *r, uint32_t w, const struct worker_spec *spec) {
@@ -269,6 +278,7 @@ enum status routing_route(struct routing *r, const struct route_request *rq, str
     *t = (struct route_ticket){
         .chain = rq->chain,
         .n_blocks = rq->n_blocks,
+        .matched_blocks = r->matched[w],
         .prompt_bytes = rq->prompt_bytes,
         .epoch = r->caches[w].epoch,
         .wait_s = load_wait_s(k, rq->now_us),

@@ -37,7 +37,8 @@ struct route_ticket {
     struct load_ticket load;   /* load.worker: the choice */
     const uint64_t *chain;
     uint32_t n_blocks;
-    uint32_t n_recorded;       /* of them, in the index */
+    uint32_t matched_blocks;   /* of them, held by the worker as the index believed */
+    uint32_t n_recorded;       /* of them, entered into the index */
     uint64_t prompt_bytes;
     uint32_t epoch;            /* of the worker's cache when sent */
     bool has_feedback;
