@@ -95,7 +95,7 @@ MUST_USE enum status engine_create(struct engine **out, const struct engine_opti
                                    struct loop *loop, struct error *err);
 
 /* Joins the thread and frees all, before the loop is destroyed. Requests that were not finished are
- * dropped without news: the creator's references stay its own. NULL is fine. */
+ * dropped without news: the creator's references stay its own. Not from a callback. NULL is fine. */
 void engine_destroy(struct engine *e);
 
 const struct engine_info *engine_info(const struct engine *e);

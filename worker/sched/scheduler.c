@@ -13,12 +13,7 @@
 
 #include "common/mem.h"
 
-const struct scheduler_options scheduler_options_default = {
-    .max_num_seqs = 128,
-    .max_num_batched_tokens = 2048,
-    .chunked_prefill = true,
-    .full_sequence_must_fit = true,
-};
+const struct scheduler_options scheduler_options_default = SCHEDULER_OPTIONS_DEFAULT;
 
 struct scheduler {
     struct scheduler_options options;

@@ -48,6 +48,11 @@ struct scheduler_options {
     const uint32_t *eos_ids;          /* (n_eos), copied */
     uint32_t n_eos;
 };
+#define SCHEDULER_OPTIONS_DEFAULT                                                                  \
+    {                                                                                              \
+        .max_num_seqs = 128, .max_num_batched_tokens = 2048, .chunked_prefill = true,              \
+        .full_sequence_must_fit = true                                                             \
+    }
 extern const struct scheduler_options scheduler_options_default;
 
 /* One request's part of a step: tokens [first, first + n_tokens) of the request. */

@@ -1,0 +1,436 @@
+/* engine.c - the step loop, and the two ends of its mailboxes.
+ *
+ * One request's life:
+ *
+ *      worker loop                engine thread                                  device
+ *      engine_submit
+ *        └── SUBMIT ────────────▶ scheduler_add ─▶ waiting
+ *                                   │ scheduler_step: cached blocks found, new ones taken
+ *                                   ▼
+ *                                 running ◀────────────────────────────┐
+ *                                   │ batch_lay_out: row, tokens, slots │
+ *                                   │ sampler_fill: how to choose       │
+ *                                   ├── submit ──────────────────────────────────▶ run
+ *                                   │◀─ wait ──────────────────────────────────── outputs
+ *                                   │ sampler_take: logprobs            │
+ *                                   │ scheduler_take: append, end? ─ no ┘
+ *                                   │ yes: blocks free
+ *        on_news ◀──── NEWS ────────┤ after every step with a token
+ *        on_news(is_finished) ◀─────┘ and the engine's reference is gone
+ *
+ * A NEWS mail is embedded in its request and sent only when none is under way, so a slow reader
+ * gets many tokens at once and the engine never waits for it. Each mail about a request holds a
+ * reference: whoever is last frees.
+ *
+ * One step is in flight. When nothing can run the thread sleeps on its inbox. When the device
+ * fails, everything ends with FINISH_ERROR and nothing is accepted any more. */
+#include "worker/engine/engine_internal.h"
+
+#include <assert.h>
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "common/metrics.h"
+#include "worker/engine/sampler.h"
+
+#define STEP_TIMEOUT_US (600ull * 1000 * 1000) /* a step that takes longer is a hung device */
+
+static struct request_mail *request_mail_of(struct list *link) {
+    return CONTAINER_OF(mail_of(link), struct request_mail, mail);
+}
+
+/* --- telling ---------------------------------------------------------------------------------- */
+
+static void send(struct mailbox *box, struct request_mail *mail, enum mail_kind kind) {
+    mail->kind = kind;
+    mailbox_push(box, &mail->mail);
+}
+
+static void tell_news(struct engine *e, struct request *r) {
+    request_publish(r);
+    if (!atomic_exchange(&r->is_news_sent, true))
+        send(e->outbox, &request_ref(r)->news_mail, MAIL_NEWS);
+}
+
+static void leave_queue(struct engine *e, uint32_t n) {
+    atomic_fetch_sub_explicit(&e->n_queued, n, memory_order_relaxed);
+}
+
+static void update_stats(struct engine *e) {
+    struct scheduler_counts c = scheduler_counts(e->sched);
+    const struct block_pool *pool = kv_manager_pool(e->kv);
+    const struct kv_stats *kv = kv_manager_stats(e->kv);
+    struct engine_stats *t = &e->totals;
+
+    t->running = c.running;
+    t->waiting = c.waiting;
+    t->queued_tokens = c.queued_tokens;
+    t->preemptions = c.preemptions;
+    t->kv_free = block_pool_n_free(pool);
+    t->kv_total = block_pool_n_usable(pool);
+    t->is_draining = e->is_draining;
+    t->is_failed = e->is_failed;
+    if (kv) {
+        t->prefix_queries = kv->admitted.queries;
+        t->prefix_hits = kv->admitted.hits;
+        t->preempted_prefix_queries = kv->preempted.queries;
+        t->preempted_prefix_hits = kv->preempted.hits;
+        t->prefix_hit_rate = hit_window_rate(&kv->window);
+    }
+    pthread_mutex_lock(&e->stats_lock);
+    e->stats = *t;
+    pthread_mutex_unlock(&e->stats_lock);
+}
+
+/* What is to be counted of a request that has left the scheduler. */
+static void count_end(struct engine *e, const struct request *r) {
+    e->totals.finished[r->finish]++;
+    if (r->n_admissions == 0) leave_queue(e, 1);
+}
+
+/* The last the engine does with it. */
+static void tell_end(struct engine *e, struct request *r) {
+    tell_news(e, r);
+    request_unref(r);
+}
+
+static void end_request(struct engine *e, struct request *r, enum finish_reason reason,
+                        const struct error *err, uint64_t now_us) {
+    if (r->place == PLACE_DONE) return;
+    if (err) r->error = *err;
+    scheduler_end(e->sched, r, reason, now_us);
+    count_end(e, r);
+    update_stats(e);
+    tell_end(e, r);
+}
+
+static void fail(struct engine *e, const struct error *err) {
+    struct request *r;
+
+    e->failure = *err;
+    e->is_failed = true;
+    atomic_store(&e->is_unavailable, true);
+    log_event(e->options.log, LOG_ERROR, "engine_failed", log_z("error", err->message));
+    while ((r = scheduler_any(e->sched)) != NULL)
+        end_request(e, r, FINISH_ERROR, err, clock_now_us());
+    send(e->outbox, &e->failed_mail, MAIL_FAILED);
+}
+
+/* --- log lines -------------------------------------------------------------------------------- */
+
+static void log_admissions(struct engine *e) {
+    const struct schedule *s = &e->schedule;
+    struct scheduler_counts c;
+
+    if (s->n_admitted == 0 || !log_is_on(e->options.log, LOG_INFO)) return;
+    c = scheduler_counts(e->sched);
+    log_event(e->options.log, LOG_INFO, "prefill_batch", log_u64("new_seqs", s->n_admitted),
+              log_u64("new_tokens", s->new_tokens), log_u64("cached_tokens", s->cached_tokens),
+              log_u64("running", c.running), log_u64("queued", c.waiting),
+              log_f64("token_usage", kv_manager_usage(e->kv)));
+}
+
+static void log_interval(struct engine *e, uint64_t now_us) {
+    struct engine_interval *i = &e->interval;
+    const struct engine_stats *t = &e->totals;
+    double seconds = (double)(now_us - i->start_us) * 1e-6;
+
+    log_event(e->options.log, LOG_INFO, "engine_throughput", log_u64("running", t->running),
+              log_u64("queued", t->waiting),
+              log_u64("new_tokens", t->prefill_tokens - i->prefill_tokens),
+              log_u64("cached_tokens", t->cached_tokens - i->cached_tokens),
+              log_f64("prefill_tokens_per_s",
+                      (double)(t->prefill_tokens - i->prefill_tokens) / seconds),
+              log_f64("gen_tokens_per_s",
+                      (double)(t->generated_tokens - i->generated_tokens) / seconds),
+              log_f64("token_usage", kv_manager_usage(e->kv)),
+              log_f64("prefix_hit_rate", t->prefix_hit_rate));
+    i->is_active = false;
+}
+
+/* Before each step or sleep: a line when an interval with work in it is over. */
+static void watch_interval(struct engine *e, uint64_t now_us, bool has_work) {
+    struct engine_interval *i = &e->interval;
+
+    if (e->options.log_interval_us == 0) return;
+    if (i->is_active && now_us - i->start_us >= e->options.log_interval_us) log_interval(e, now_us);
+    if (i->is_active || !has_work) return;
+    *i = (struct engine_interval){.start_us = now_us,
+                                  .prefill_tokens = e->totals.prefill_tokens,
+                                  .generated_tokens = e->totals.generated_tokens,
+                                  .cached_tokens = e->totals.cached_tokens,
+                                  .is_active = true};
+}
+
+/* How long the thread may sleep before a line is due. */
+static uint64_t sleep_us(const struct engine *e, uint64_t now_us) {
+    uint64_t due_us = e->interval.start_us + e->options.log_interval_us;
+
+    if (!e->interval.is_active) return UINT64_MAX;
+    return due_us > now_us ? due_us - now_us : 0;
+}
+
+/* --- hearing ---------------------------------------------------------------------------------- */
+
+static void on_submit(struct engine *e, struct request *r, uint64_t now_us) {
+    struct error err = {0};
+
+    if (e->is_failed) {
+        end_request(e, r, FINISH_ERROR, &e->failure, now_us);
+    } else if (scheduler_add(e->sched, r, &err) != ST_OK) {
+        end_request(e, r, FINISH_ERROR, &err, now_us);
+    }
+}
+
+static void on_reset(struct engine *e, struct engine_reset *reset) {
+    reset->is_ok = scheduler_reset_prefix_cache(e->sched, reset->reset_running) == ST_OK;
+    send(e->outbox, &reset->mail, MAIL_RESET);
+}
+
+static void hear(struct engine *e, struct request_mail *mail) {
+    struct request *r;
+
+    switch ((enum mail_kind)mail->kind) {
+    case MAIL_SUBMIT:
+        on_submit(e, CONTAINER_OF(mail, struct request, submit_mail), clock_now_us());
+        return;
+    case MAIL_CANCEL:
+        r = CONTAINER_OF(mail, struct request, cancel_mail);
+        end_request(e, r, FINISH_ABORT, NULL, clock_now_us());
+        request_unref(r);
+        return;
+    case MAIL_RESET:
+        on_reset(e, CONTAINER_OF(mail, struct engine_reset, mail));
+        return;
+    case MAIL_DRAIN:
+        e->is_draining = true;
+        return;
+    case MAIL_STOP:
+        e->is_stopping = true;
+        return;
+    case MAIL_NEWS:
+    case MAIL_FAILED:
+        break;
+    }
+    assert(!"a mail for the creator");
+}
+
+/* --- one step --------------------------------------------------------------------------------- */
+
+static enum status run(struct engine *e, struct error *err) {
+    backend_fence fence;
+    enum status st = batch_lay_out(&e->batch, &e->schedule, 0);
+
+    if (st != ST_OK) return error_set(err, st, "the device refused a sequence");
+    sampler_fill(&e->batch, e->eos_ids, e->options.scheduler.n_eos);
+    st = e->options.backend->submit(e->model, 0, &e->batch.step, &fence, err);
+    if (st != ST_OK) return st;
+    st = e->options.backend->wait(e->dev, fence, STEP_TIMEOUT_US);
+    if (st != ST_OK)
+        return error_set(err, st, "the device did not finish a step: %s", status_name(st));
+    return ST_OK;
+}
+
+static void take_row(struct engine *e, const struct batch_row *row, uint64_t now_us) {
+    const struct schedule_entry *entry = row->entry;
+    struct request *r = entry->request;
+    uint32_t token;
+
+    if (sampler_take(&e->batch, row, e->limits.max_logprobs, &token) == ST_OK) {
+        e->totals.generated_tokens += entry->is_sampled;
+        scheduler_take(e->sched, entry, token, now_us);
+    } else {
+        error_set(&r->error, ST_INTERNAL,
+                  "the model gave numbers that are not finite near position %u: its weights, or "
+                  "their type, cannot be used",
+                  entry->first + entry->n_tokens - 1);
+        scheduler_end(e->sched, r, FINISH_ERROR, now_us);
+    }
+    if (r->place == PLACE_DONE) count_end(e, r);
+}
+
+static void count_step(struct engine *e, uint64_t began_us, uint64_t now_us) {
+    const struct schedule *s = &e->schedule;
+
+    e->totals.steps++;
+    e->totals.computed_tokens += s->n_tokens;
+    e->totals.prefill_tokens += s->prefill_tokens;
+    e->totals.prompt_tokens += s->prompt_tokens;
+    e->totals.cached_tokens += s->cached_prompt_tokens;
+    e->totals.busy_us += now_us - began_us;
+    if (e->options.step_tokens) metric_observe(e->options.step_tokens, s->n_tokens);
+}
+
+/* Outputs are taken first, then the statistics, then everyone is told: who hears of a token sees
+ * numbers that include it. */
+static void finish_step(struct engine *e, uint64_t began_us) {
+    const struct batch *b = &e->batch;
+    uint64_t now_us = clock_now_us();
+
+    for (uint32_t i = 0; i < b->step.n_rows; i++) take_row(e, &b->row[i], now_us);
+    count_step(e, began_us, now_us);
+    update_stats(e);
+    for (uint32_t i = 0; i < b->step.n_rows; i++) {
+        struct request *r = b->row[i].entry->request;
+
+        if (r->place == PLACE_DONE) {
+            tell_end(e, r);
+        } else if (b->row[i].entry->is_sampled) {
+            tell_news(e, r);
+        }
+    }
+}
+
+static void step(struct engine *e) {
+    struct error err = {0};
+    uint64_t began_us = clock_now_us();
+    enum status st = ST_OK;
+
+    scheduler_step(e->sched, &e->schedule, began_us);
+    leave_queue(e, e->schedule.n_admitted - e->schedule.n_resumed);
+    log_admissions(e);
+    if (e->schedule.n_entries == 0)
+        st = error_set(&err, ST_INTERNAL, "the scheduler found nothing to run");
+    if (st == ST_OK) st = run(e, &err);
+    if (st == ST_OK) {
+        finish_step(e, began_us);
+    } else {
+        fail(e, &err);
+    }
+}
+
+/* Hears what has arrived; sleeps until something does when there is nothing to run. */
+static bool hear_all(struct engine *e) {
+    struct list mails, *link;
+    bool has_work = scheduler_any(e->sched) != NULL;
+    uint64_t now_us = clock_now_us();
+
+    watch_interval(e, now_us, has_work);
+    list_init(&mails);
+    if (has_work) {
+        mailbox_take(e->inbox, &mails);
+    } else {
+        mailbox_wait(e->inbox, &mails, sleep_us(e, now_us));
+    }
+    while ((link = list_pop_front(&mails)) != NULL) hear(e, request_mail_of(link));
+    return scheduler_any(e->sched) != NULL;
+}
+
+static void tell_drained(struct engine *e) {
+    if (e->is_drained_sent) return;
+    e->is_drained_sent = true;
+    send(e->outbox, &e->drain_mail, MAIL_DRAIN);
+}
+
+static void drop_all(struct engine *e) {
+    struct request *r;
+
+    while ((r = scheduler_any(e->sched)) != NULL) {
+        scheduler_end(e->sched, r, FINISH_ABORT, clock_now_us());
+        request_unref(r);
+    }
+}
+
+void *engine_main(void *engine) {
+    struct engine *e = engine;
+
+    e->start_status = engine_open_device(e, &e->start_error);
+    if (e->start_status == ST_OK) update_stats(e);
+    sem_post(&e->is_ready);
+    if (e->start_status != ST_OK) {
+        engine_close_device(e);
+        return NULL;
+    }
+    while (!e->is_stopping) {
+        if (hear_all(e)) step(e);
+        update_stats(e);
+        if (e->is_draining && !scheduler_any(e->sched)) tell_drained(e);
+    }
+    drop_all(e);
+    engine_close_device(e);
+    return NULL;
+}
+
+/* --- the creator's side ----------------------------------------------------------------------- */
+
+enum status engine_submit(struct engine *e, struct request *r, struct error *err) {
+    uint64_t kv_tokens = (uint64_t)e->info.n_blocks * e->info.block_size;
+    uint32_t n_queued = atomic_load_explicit(&e->n_queued, memory_order_relaxed);
+
+    if (atomic_load(&e->is_unavailable))
+        return error_set(err, ST_UNAVAILABLE,
+                         e->is_drain_sent ? "this worker is shutting down: send the request again"
+                                          : "this worker's device has failed: it must be restarted");
+    if (n_queued >= e->options.max_waiting)
+        return error_set(err, ST_BUSY,
+                         "%u requests are waiting already, the limit is %u: try again later",
+                         n_queued, e->options.max_waiting);
+    if (r->n_max > kv_tokens)
+        return error_set(err, ST_TOO_LARGE,
+                         "the request may grow to %u tokens, but the KV memory holds %llu", r->n_max,
+                         (unsigned long long)kv_tokens);
+    if (r->arrival_us == 0) r->arrival_us = clock_now_us();
+    atomic_fetch_add_explicit(&e->n_queued, 1, memory_order_relaxed);
+    send(e->inbox, &request_ref(r)->submit_mail, MAIL_SUBMIT);
+    return ST_OK;
+}
+
+void engine_cancel(struct engine *e, struct request *r) {
+    if (r->is_cancel_sent || r->is_end_read) return;
+    r->is_cancel_sent = true;
+    send(e->inbox, &request_ref(r)->cancel_mail, MAIL_CANCEL);
+}
+
+void engine_drain(struct engine *e) {
+    if (e->is_drain_sent) return;
+    e->is_drain_sent = true;
+    atomic_store(&e->is_unavailable, true);
+    send(e->inbox, &e->drain_mail, MAIL_DRAIN);
+}
+
+void engine_reset_prefix_cache(struct engine *e, struct engine_reset *reset) {
+    send(e->inbox, &reset->mail, MAIL_RESET);
+}
+
+void engine_stats(struct engine *e, struct engine_stats *out) {
+    pthread_mutex_lock(&e->stats_lock);
+    *out = e->stats;
+    pthread_mutex_unlock(&e->stats_lock);
+}
+
+static void deliver_news(const struct engine *e, struct request *r) {
+    const struct engine_callbacks *cb = &e->options.callbacks;
+    struct request_news news;
+
+    atomic_exchange(&r->is_news_sent, false); /* before the look: what comes later is sent again */
+    if (request_take_news(r, &news)) cb->on_news(cb->arg, r, &news);
+    request_unref(r);
+}
+
+void engine_on_mail(struct mail *mail, void *engine) {
+    struct engine *e = engine;
+    const struct engine_callbacks *cb = &e->options.callbacks;
+    struct request_mail *m = CONTAINER_OF(mail, struct request_mail, mail);
+    struct engine_reset *reset;
+
+    switch ((enum mail_kind)m->kind) {
+    case MAIL_NEWS:
+        deliver_news(e, CONTAINER_OF(m, struct request, news_mail));
+        return;
+    case MAIL_RESET:
+        reset = CONTAINER_OF(m, struct engine_reset, mail);
+        reset->on_done(reset);
+        return;
+    case MAIL_DRAIN:
+        if (cb->on_drained) cb->on_drained(cb->arg);
+        return;
+    case MAIL_FAILED:
+        if (cb->on_failed) cb->on_failed(cb->arg, &e->failure);
+        return;
+    case MAIL_SUBMIT:
+    case MAIL_CANCEL:
+    case MAIL_STOP:
+        break;
+    }
+    assert(!"a mail for the engine");
+}

@@ -1,0 +1,76 @@
+/* worker/engine/engine_internal.h - what engine.c (the loop) and engine_setup.c (start and end)
+ * share. The first group of fields is constant once the thread is ready. */
+#ifndef WORKER_ENGINE_ENGINE_INTERNAL_H
+#define WORKER_ENGINE_ENGINE_INTERNAL_H
+
+#include <pthread.h>
+#include <semaphore.h>
+#include <stdatomic.h>
+
+#include "common/mailbox.h"
+#include "worker/engine/engine.h"
+#include "worker/sched/batch.h"
+
+enum mail_kind {
+    MAIL_SUBMIT, /* to the engine */
+    MAIL_CANCEL,
+    MAIL_RESET, /* there and back */
+    MAIL_DRAIN, /* there, and back when drained */
+    MAIL_STOP,
+    MAIL_NEWS, /* to the creator */
+    MAIL_FAILED,
+};
+
+/* What one log interval has seen. */
+struct engine_interval {
+    uint64_t start_us;
+    uint64_t prefill_tokens, generated_tokens, cached_tokens; /* totals at its start */
+    bool is_active;
+};
+
+struct engine {
+    struct engine_options options;
+    struct engine_info info;
+    struct backend_limits limits;
+    uint32_t *eos_ids;
+    struct mailbox *inbox, *outbox;
+    pthread_t thread;
+    bool is_thread_started;
+    sem_t is_ready; /* the thread has set start_status */
+    enum status start_status;
+    struct error start_error;
+
+    /* The engine thread's. */
+    struct backend_device *dev;
+    struct backend_model *model;
+    struct kv_manager *kv;
+    struct scheduler *sched;
+    struct schedule schedule;
+    struct batch batch;
+    struct engine_stats totals; /* copied to `stats` after each step */
+    struct engine_interval interval;
+    struct error failure;
+    bool is_draining, is_drained_sent, is_stopping, is_failed;
+    struct request_mail failed_mail;
+
+    /* The creator's. */
+    bool is_drain_sent;
+    struct request_mail drain_mail, stop_mail;
+
+    /* Shared. */
+    atomic_uint n_queued;        /* submitted, not yet admitted or ended */
+    atomic_bool is_unavailable;  /* draining or failed */
+    pthread_mutex_t stats_lock;  /* held for a copy; nothing is taken under it */
+    struct engine_stats stats;
+};
+
+/* engine_setup.c, on the engine's thread: device, model, pool, scheduler. engine_close_device
+ * accepts a half-open engine. */
+enum status engine_open_device(struct engine *e, struct error *err);
+void engine_close_device(struct engine *e);
+
+/* engine.c: the thread; the creator's side of the outbox. */
+void *engine_main(void *engine);
+void engine_on_mail(struct mail *mail, void *engine);
+
+#endif

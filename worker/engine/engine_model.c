@@ -1,0 +1,23 @@
+/* engine_model.c - the engine's options for a model folder. Apart, so that an engine can be built
+ * in a test from a geometry alone. */
+#include "worker/engine/engine.h"
+#include "worker/model/model.h"
+
+static enum status load(void *arg, const struct backend_ops *ops, struct backend_device *dev,
+                        const struct geometry *g, const struct backend_limits *limits,
+                        struct backend_model **out, struct error *err) {
+    const struct model *m = arg;
+
+    return model_load(m, ops, dev, g, limits, NULL, NULL, out, err);
+}
+
+void engine_options_set_model(struct engine_options *o, const struct model *m) {
+    const struct model_config *config = model_config(m);
+
+    model_geometry(m, &o->geometry);
+    o->weight_bytes = model_weight_bytes(m, o->geometry.weight_dtype);
+    o->load = load;
+    o->load_arg = (void *)(uintptr_t)m; /* only read again by load() above */
+    o->scheduler.eos_ids = config->eos;
+    o->scheduler.n_eos = config->n_eos;
+}

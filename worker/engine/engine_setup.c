@@ -1,0 +1,297 @@
+/* engine_setup.c - from options to a ready engine, and back.
+ *
+ * The KV pool is what is left of the device's memory when the weights are in. The sum is made
+ * twice: from the geometry before the weights are read, so that a model that cannot fit is refused
+ * at once and not after minutes; and from the backend's own figures afterwards. */
+#include <string.h>
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "common/mem.h"
+#include "worker/engine/engine_internal.h"
+#include "worker/engine/sampler.h"
+
+const struct engine_options engine_options_default = {
+    .block_size = 16,
+    .max_logprobs = REQUEST_LOGPROBS_MAX,
+    .max_waiting = 4096,
+    .memory_fraction = 0.9,
+    .scheduler = SCHEDULER_OPTIONS_DEFAULT,
+    .log_interval_us = 10 * 1000 * 1000,
+};
+
+#define GIB (1024.0 * 1024.0 * 1024.0)
+
+/* --- checks ----------------------------------------------------------------------------------- */
+
+static enum status check_length(struct engine *e, struct error *err) {
+    uint32_t longest = e->options.geometry.max_context;
+
+    if (e->options.max_model_len == 0) e->options.max_model_len = longest;
+    if (e->options.max_model_len <= longest && e->options.max_model_len >= 2) return ST_OK;
+    return error_set_param(err, ST_INVALID, "max-model-len",
+                           "max-model-len is %u: this model takes 2 to %u tokens",
+                           e->options.max_model_len, longest);
+}
+
+static enum status check_options(struct engine *e, struct error *err) {
+    const struct engine_options *o = &e->options;
+
+    if (o->block_size == 0)
+        return error_set_param(err, ST_INVALID, "block-size", "block-size is 0: use 16");
+    if (o->max_logprobs > REQUEST_LOGPROBS_MAX)
+        return error_set_param(err, ST_INVALID, "max-logprobs",
+                               "max-logprobs is %u: at most %u are supported", o->max_logprobs,
+                               REQUEST_LOGPROBS_MAX);
+    if (!(o->memory_fraction > 0 && o->memory_fraction <= 1))
+        return error_set_param(err, ST_INVALID, "gpu-memory-utilization",
+                               "gpu-memory-utilization is %g: it must be above 0 and at most 1",
+                               o->memory_fraction);
+    return check_length(e, err);
+}
+
+/* --- memory ----------------------------------------------------------------------------------- */
+
+static uint32_t dtype_bytes(enum dtype t) {
+    switch (t) {
+    case DTYPE_F32:
+    case DTYPE_I32:
+        return 4;
+    case DTYPE_F16:
+    case DTYPE_BF16:
+        return 2;
+    case DTYPE_F8E4M3:
+    case DTYPE_I8:
+    case DTYPE_COUNT:
+        break;
+    }
+    return 1;
+}
+
+static uint64_t expected_block_bytes(const struct engine *e) {
+    const struct geometry *g = &e->options.geometry;
+
+    return 2ull * g->n_layers * g->n_kv_heads * g->head_dim * dtype_bytes(g->kv_dtype) *
+           e->options.block_size;
+}
+
+/* Bytes for the pool; 0 when nobody knows the device's memory. */
+static enum status kv_budget(const struct engine *e, uint64_t block_bytes, uint64_t *bytes,
+                             struct error *err) {
+    const struct engine_options *o = &e->options;
+    uint64_t available = (uint64_t)(o->memory_fraction * (double)e->info.device.memory_free);
+
+    if (o->weight_bytes > e->info.device.memory_free && e->info.device.memory_free > 0)
+        return error_set(err, ST_NOMEM,
+                         "the model does not fit: its weights take %.2f GiB and %s has %.2f GiB of "
+                         "memory free; use a smaller model or a device with more memory",
+                         (double)o->weight_bytes / GIB, e->info.device.device,
+                         (double)e->info.device.memory_free / GIB);
+    if (o->n_blocks > 0) {
+        *bytes = o->n_blocks * block_bytes;
+    } else if (o->kv_bytes > 0) {
+        *bytes = o->kv_bytes;
+    } else if (e->info.device.memory_free == 0) {
+        return error_set_param(err, ST_INVALID, "kv-cache-memory-bytes",
+                               "the memory of %s is not known: say how much KV may take with "
+                               "--kv-cache-memory-bytes",
+                               e->info.device.device);
+    } else {
+        *bytes = available > o->weight_bytes ? available - o->weight_bytes : 0;
+    }
+    return ST_OK;
+}
+
+/* How many blocks; refuses when one sequence of max_model_len does not fit. */
+static enum status plan_blocks(const struct engine *e, uint64_t block_bytes, uint32_t *n_blocks,
+                               struct error *err) {
+    uint64_t bytes = 0;
+    enum status st = kv_budget(e, block_bytes, &bytes, err);
+
+    if (st != ST_OK) return st;
+    st = kv_manager_plan_blocks(bytes, block_bytes, e->options.block_size,
+                                e->options.max_model_len, n_blocks, err);
+    if (st != ST_OK && err)
+        error_prefix(err,
+                     "not enough memory for KV: %.2f GiB for it, beside weights of %.2f GiB, with "
+                     "%.2f GiB free on %s",
+                     (double)bytes / GIB, (double)e->options.weight_bytes / GIB,
+                     (double)e->info.device.memory_free / GIB, e->info.device.device);
+    return st;
+}
+
+/* --- opening ---------------------------------------------------------------------------------- */
+
+static void set_limits(struct engine *e) {
+    const struct engine_options *o = &e->options;
+
+    e->limits = (struct backend_limits){
+        .max_rows = o->scheduler.max_num_seqs,
+        .max_step_tokens = o->scheduler.max_num_batched_tokens,
+        .max_blocks_per_row = CEIL_DIV(o->max_model_len, o->block_size),
+        .max_outputs = scheduler_max_outputs(&o->scheduler),
+        .max_logprobs = o->max_logprobs,
+        .n_slots = 1,
+        .block_size = o->block_size,
+        .max_bias = o->scheduler.max_num_seqs * sampler_max_bias(o->scheduler.n_eos),
+    };
+}
+
+static enum status open_pool(struct engine *e, struct error *err) {
+    const struct backend_ops *ops = e->options.backend;
+    struct backend_kv_info kv_info;
+    struct kv_manager_config *kv = &e->options.kv;
+    uint32_t n_blocks;
+    enum status st;
+
+    e->info.block_bytes = ops->kv_block_bytes(e->model);
+    if ((st = plan_blocks(e, e->info.block_bytes, &n_blocks, err)) != ST_OK) return st;
+    if ((st = ops->kv_alloc(e->model, n_blocks, 0, &kv_info, err)) != ST_OK) return st;
+    kv->n_blocks = n_blocks;
+    kv->block_size = e->options.block_size;
+    kv->max_model_len = e->options.max_model_len;
+    e->kv = kv_manager_create(kv);
+    return ST_OK;
+}
+
+static void set_info(struct engine *e) {
+    struct engine_info *i = &e->info;
+
+    e->options.backend->info(e->dev, &i->device);
+    i->backend = e->options.backend->name;
+    i->n_blocks = block_pool_n_usable(kv_manager_pool(e->kv));
+    i->block_size = e->options.block_size;
+    i->max_model_len = e->options.max_model_len;
+    i->weight_bytes = e->options.weight_bytes;
+    i->generation = clock_wall_us();
+    i->limits = (struct request_limits){.vocab = e->options.geometry.vocab,
+                                        .max_model_len = i->max_model_len,
+                                        .max_logprobs = e->options.max_logprobs,
+                                        .kv = e->kv};
+}
+
+enum status engine_open_device(struct engine *e, struct error *err) {
+    const struct backend_ops *ops = e->options.backend;
+    uint64_t began_us = clock_now_us();
+    uint32_t n_blocks;
+    enum status st;
+
+    if ((st = ops->probe(&e->options.device, &e->info.device, err)) != ST_OK) return st;
+    if ((st = plan_blocks(e, expected_block_bytes(e), &n_blocks, err)) != ST_OK) return st;
+    if ((st = ops->open(&e->dev, &e->options.device, err)) != ST_OK) return st;
+    st = e->options.load(e->options.load_arg, ops, e->dev, &e->options.geometry, &e->limits,
+                         &e->model, err);
+    if (st != ST_OK) return st;
+    if ((st = open_pool(e, err)) != ST_OK) return st;
+    st = scheduler_create(&e->sched, &e->options.scheduler, e->kv, err);
+    if (st != ST_OK) return st;
+    schedule_init(&e->schedule, e->sched);
+    batch_init(&e->batch, ops, e->model, e->limits.max_rows, e->options.block_size);
+    set_info(e);
+    log_event(e->options.log, LOG_INFO, "engine_ready", log_z("backend", e->info.backend),
+              log_z("device", e->info.device.device), log_z("path", e->info.device.path),
+              log_u64("blocks", e->info.n_blocks), log_u64("block_size", e->info.block_size),
+              log_u64("max_model_len", e->info.max_model_len),
+              log_u64("weight_bytes", e->info.weight_bytes),
+              log_u64("kv_bytes", e->info.n_blocks * e->info.block_bytes),
+              log_f64("seconds", (double)(clock_now_us() - began_us) * 1e-6));
+    return ST_OK;
+}
+
+void engine_close_device(struct engine *e) {
+    const struct backend_ops *ops = e->options.backend;
+
+    if (e->sched) {
+        batch_fini(&e->batch);
+        schedule_fini(&e->schedule);
+    }
+    scheduler_destroy(e->sched);
+    kv_manager_destroy(e->kv);
+    if (e->model) ops->unload(e->model);
+    if (e->dev) ops->close(e->dev);
+}
+
+/* --- the creator's side ----------------------------------------------------------------------- */
+
+static void copy_eos(struct engine *e) {
+    struct scheduler_options *s = &e->options.scheduler;
+
+    e->eos_ids = mem_calloc(MAX(s->n_eos, 1u), sizeof(*e->eos_ids));
+    if (s->n_eos > 0) memcpy(e->eos_ids, s->eos_ids, s->n_eos * sizeof(*e->eos_ids));
+    s->eos_ids = e->eos_ids;
+}
+
+static enum status start_thread(struct engine *e, struct error *err) {
+    int code = pthread_create(&e->thread, NULL, engine_main, e);
+
+    if (code != 0)
+        return error_set(err, ST_IO, "cannot start the engine's thread: %s", strerror(code));
+    e->is_thread_started = true;
+    while (sem_wait(&e->is_ready) != 0) {
+    }
+    if (e->start_status != ST_OK && err) *err = e->start_error;
+    return e->start_status;
+}
+
+enum status engine_create(struct engine **out, const struct engine_options *options,
+                          struct loop *loop, struct error *err) {
+    struct engine *e = mem_zalloc(sizeof(*e));
+    enum status st;
+
+    e->options = *options;
+    sem_init(&e->is_ready, 0, 0);
+    pthread_mutex_init(&e->stats_lock, NULL);
+    e->inbox = mailbox_open_waiting();
+    copy_eos(e);
+    if ((st = check_options(e, err)) != ST_OK) goto fail;
+    e->options.scheduler.max_model_len = e->options.max_model_len;
+    e->options.geometry.max_context = e->options.max_model_len;
+    if ((st = scheduler_check_options(&e->options.scheduler, err)) != ST_OK) goto fail;
+    set_limits(e);
+    if ((st = mailbox_open(&e->outbox, loop, engine_on_mail, e, err)) != ST_OK) goto fail;
+    if ((st = start_thread(e, err)) != ST_OK) goto fail;
+    *out = e;
+    return ST_OK;
+fail:
+    engine_destroy(e);
+    return st;
+}
+
+/* Mails about requests hold references; the others are embedded in somebody's struct. */
+static void drop_mails(struct mailbox *box) {
+    struct list mails, *link;
+
+    list_init(&mails);
+    mailbox_take(box, &mails);
+    while ((link = list_pop_front(&mails)) != NULL) {
+        struct request_mail *m = CONTAINER_OF(mail_of(link), struct request_mail, mail);
+
+        if (m->kind == MAIL_SUBMIT) {
+            request_unref(CONTAINER_OF(m, struct request, submit_mail));
+        } else if (m->kind == MAIL_CANCEL) {
+            request_unref(CONTAINER_OF(m, struct request, cancel_mail));
+        } else if (m->kind == MAIL_NEWS) {
+            request_unref(CONTAINER_OF(m, struct request, news_mail));
+        }
+    }
+    mailbox_close(box);
+}
+
+void engine_destroy(struct engine *e) {
+    if (!e) return;
+    if (e->is_thread_started) {
+        e->stop_mail.kind = MAIL_STOP;
+        mailbox_push(e->inbox, &e->stop_mail.mail);
+        pthread_join(e->thread, NULL);
+    }
+    drop_mails(e->inbox);
+    if (e->outbox) drop_mails(e->outbox);
+    pthread_mutex_destroy(&e->stats_lock);
+    sem_destroy(&e->is_ready);
+    mem_free(e->eos_ids);
+    mem_free(e);
+}
+
+const struct engine_info *engine_info(const struct engine *e) {
+    return &e->info;
+}

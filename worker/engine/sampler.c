@@ -1,0 +1,99 @@
+/* sampler.c - translation between struct request_params and struct backend_output. */
+#include "worker/engine/sampler.h"
+
+#include <string.h>
+
+#define BAN_BIAS         (-1e30f) /* finite, so that sums and quotients with it stay finite */
+#define GREEDY_BELOW     1e-5f    /* a temperature that only greedy decoding can mean */
+
+static void add_bias(struct batch *b, uint32_t output, uint32_t token, float bias) {
+    b->stage.bias[b->step.n_bias++] = (struct backend_bias){output, token, bias};
+}
+
+static void fill_biases(struct batch *b, const struct request *r, uint32_t output,
+                        const uint32_t *eos_ids, uint32_t n_eos) {
+    const struct request_params *p = &r->params;
+
+    for (uint32_t i = 0; i < p->n_bias; i++)
+        add_bias(b, output, p->bias[i].token, p->bias[i].bias);
+    if (request_n_output(r) >= p->min_tokens) return;
+    for (uint32_t i = 0; i < n_eos && !p->ignore_eos; i++)
+        add_bias(b, output, eos_ids[i], BAN_BIAS);
+    for (uint32_t i = 0; i < p->n_stop_ids; i++)
+        add_bias(b, output, p->stop_ids[i], BAN_BIAS);
+}
+
+static void fill_sample(struct backend_output *o, const struct request_params *p) {
+    o->seed = p->seed;
+    o->temperature = p->temperature < GREEDY_BELOW ? 0 : p->temperature;
+    o->top_k = p->top_k;
+    o->top_p = p->top_p;
+    o->min_p = p->min_p;
+    o->repetition_penalty = p->repetition_penalty;
+    o->frequency_penalty = p->frequency_penalty;
+    o->presence_penalty = p->presence_penalty;
+    o->n_logprobs = p->n_logprobs > 0 ? (uint32_t)p->n_logprobs : 0;
+}
+
+void sampler_fill(struct batch *b, const uint32_t *eos_ids, uint32_t n_eos) {
+    for (uint32_t i = 0; i < b->step.n_rows; i++) {
+        const struct schedule_entry *e = b->row[i].entry;
+        const struct request_params *p = &e->request->params;
+        uint32_t output = b->row[i].first_output;
+
+        for (uint32_t k = 0; k < e->n_scores; k++, output++)
+            b->stage.output[output].n_logprobs = (uint32_t)p->prompt_logprobs;
+        if (!e->is_sampled) continue;
+        fill_sample(&b->stage.output[output], p);
+        fill_biases(b, e->request, output, eos_ids, n_eos);
+    }
+}
+
+static void take_scores(const struct batch *b, const struct batch_row *row,
+                        uint32_t max_logprobs) {
+    const struct backend_stage *s = &b->stage;
+    struct request *r = row->entry->request;
+    size_t n_top = (size_t)r->params.prompt_logprobs;
+
+    for (uint32_t i = 0; i < row->entry->n_scores; i++) {
+        uint32_t o = row->first_output + i, token = row->entry->score_first + i + 1;
+
+        r->prompt_logprob[token] = s->out_logprob[o];
+        r->prompt_rank[token] = s->out_rank[o];
+        if (n_top == 0) continue;
+        memcpy(r->prompt_top_token + token * n_top, s->out_top_token + (size_t)o * max_logprobs,
+               n_top * sizeof(int32_t));
+        memcpy(r->prompt_top_logprob + token * n_top,
+               s->out_top_logprob + (size_t)o * max_logprobs, n_top * sizeof(float));
+    }
+}
+
+static void take_logprobs(const struct backend_stage *s, struct request *r, uint32_t o,
+                          uint32_t max_logprobs) {
+    uint32_t at = request_n_output(r);
+    size_t n_top = (size_t)MAX(r->params.n_logprobs, 0);
+
+    if (r->params.n_logprobs < 0) return;
+    r->logprob[at] = s->out_logprob[o];
+    r->rank[at] = s->out_rank[o];
+    if (n_top == 0) return;
+    memcpy(r->top_token + at * n_top, s->out_top_token + (size_t)o * max_logprobs,
+           n_top * sizeof(int32_t));
+    memcpy(r->top_logprob + at * n_top, s->out_top_logprob + (size_t)o * max_logprobs,
+           n_top * sizeof(float));
+}
+
+enum status sampler_take(const struct batch *b, const struct batch_row *row,
+                         uint32_t max_logprobs, uint32_t *token) {
+    const struct schedule_entry *e = row->entry;
+    uint32_t n_outputs = e->n_scores + e->is_sampled, last = row->first_output + e->n_scores;
+
+    for (uint32_t i = 0; i < n_outputs; i++)
+        if (b->stage.out_flags[row->first_output + i] & OUT_NOT_FINITE) return ST_INTERNAL;
+    take_scores(b, row, max_logprobs);
+    *token = 0;
+    if (!e->is_sampled) return ST_OK;
+    take_logprobs(&b->stage, e->request, last, max_logprobs);
+    *token = (uint32_t)b->stage.out_token[last];
+    return ST_OK;
+}
