@@ -458,18 +458,20 @@ static void drain_finishes_what_is_there(void **state) {
 
 static void destroy_drops_what_runs(void **state) {
     static uint32_t prompt[30];
+    static struct answer a[6];
     struct request_params p = long_params(prompt, 30);
     struct request *r[6];
     struct world w;
 
     (void)state;
     for (int turns = 0; turns < 4; turns++) {
+        memset(a, 0, sizeof(a));
         world_open(&w, &(struct setup){.max_seqs = 2});
-        for (int i = 0; i < 6; i++) r[i] = submit(&w, &p, NULL);
+        for (int i = 0; i < 6; i++) r[i] = submit(&w, &p, &a[i]);
         for (int i = 0; i < turns; i++) loop_turn(w.loop, 1000000);
-        assert_int_equal(w.n_open, 6); /* 64 tokens take longer */
         world_close(&w);
-        for (int i = 0; i < 6; i++) request_unref(r[i]); /* ours are still ours */
+        for (int i = 0; i < 6; i++) /* ours are still ours, unless their end was told */
+            if (a[i].finish == FINISH_NONE) request_unref(r[i]);
     }
 }
 
