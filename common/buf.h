@@ -61,11 +61,11 @@ static inline size_t buf_len(const struct buf *b) {
 }
 
 static inline char *buf_ptr(const struct buf *b) {
-    return b->data + b->start;
+    return b->data ? b->data + b->start : NULL;
 }
 
 static inline struct str buf_str(const struct buf *b) {
-    return (struct str){b->data + b->start, b->end - b->start};
+    return (struct str){buf_ptr(b), b->end - b->start};
 }
 
 /* Makes room for n more bytes; returns where they go, or NULL (and the buf is failed). Follow with

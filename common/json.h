@@ -39,10 +39,10 @@ struct json_limits {
     uint32_t max_values; /* 2,000,000: members, elements and the root */
 };
 
-/* `limits` may be NULL. ST_INVALID when it is not JSON, too deep or of too many values; ST_TOO_LARGE
- * over max_bytes; ST_NOMEM. The tree keeps no pointer into `text`; free it with json_destroy. */
-MUST_USE enum status json_parse(struct json **out, struct str text, const struct json_limits *limits,
-                                struct error *err);
+/* `limits` may be NULL. ST_INVALID when it is not JSON, too deep or of too many values;
+ * ST_TOO_LARGE over max_bytes; ST_NOMEM. The tree keeps no pointer into `text`; free it with json_destroy. */
+MUST_USE enum status json_parse(struct json **out, struct str text,
+                                const struct json_limits *limits, struct error *err);
 void json_destroy(struct json *root); /* NULL is fine; the root only */
 
 enum json_type json_type(const struct json *v); /* NULL is JSON_ABSENT */

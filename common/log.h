@@ -10,8 +10,8 @@
  * event (suppressed=N). One line is one write(2), so lines of threads and processes do not mix.
  * Never log prompts, completions or keys.
  *
- * LIMITS. A value is cut after 1 KiB and then ends in "..."; a line has at most 4 KiB, fields that do
- * not fit are left out and it ends with cut=true. 256 event names are limited and counted apart;
+ * LIMITS. A value is cut after 1 KiB and then ends in "..."; a line has at most 4 KiB, fields that
+ * do not fit are left out and it ends with cut=true. 256 event names are limited and counted apart;
  * further ones share an entry.
  * Any thread. A log of NULL takes everything and writes nothing. */
 #ifndef COMMON_LOG_H

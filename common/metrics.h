@@ -62,7 +62,7 @@ void metrics_destroy(struct metrics *m); /* NULL is fine */
 /* A label that every sample carries (model_name). Before the first update. */
 void metrics_add_common_label(struct metrics *m, const char *name, const char *value);
 
-/* The child of row `id` for these label values, in the row's order. Takes a lock: keep the result. */
+/* The child of row `id` for these label values, in the row's order. Takes a lock: keep it. */
 struct metric *metrics_get(struct metrics *m, uint32_t id, const char *const *values,
                            uint32_t n_values);
 #define METRICS_GET(m, id, ...)                                                                    \

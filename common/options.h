@@ -4,10 +4,11 @@
  * row says which field it fills. From the rows come the command line, the environment, the YAML
  * file, live reload, --help, --version, --dump-config. A value is taken from the first of
  *
- *      flag --block-size 32   >   INCIPIT_BLOCK_SIZE=32   >   block-size: 32 in --config   >   default
+ *      flag --block-size 32  >  INCIPIT_BLOCK_SIZE=32  >  block-size: 32 in --config  >  default
  *
  * Spelling: '_' equals '-'; --name value and --name=value; a bool is --name, --no-name or
- * --name=false. Every row, its default included, is checked when the program starts.
+ * --name=false. An environment variable that is empty counts as not set. Every row, its default
+ * included, is checked when the program starts.
  *
  *      #define FIELD(member) OPTION_FIELD(struct worker_options, member)
  *      static const struct option_def rows[] = {
@@ -24,16 +25,16 @@
 #include "common/buf.h"
 #include "common/status.h"
 
-enum option_type {     /* the field's type */
-    OPT_BOOL,          /* bool */
-    OPT_U32,           /* uint32_t */
-    OPT_U64,           /* uint64_t */
-    OPT_BYTES,         /* uint64_t; 64M, 64MiB (1024-based), 64MB (1000-based) */
-    OPT_MS,            /* uint32_t; 250ms, 5s, 2m, 1h; a bare number is milliseconds */
-    OPT_F64,           /* double */
-    OPT_STR,           /* const char *; NULL without a default */
-    OPT_ENUM,          /* an enum (or int): the index in .names */
-    OPT_LIST,          /* struct option_list; repeated, or separated by commas */
+enum option_type { /* the field's type */
+    OPT_BOOL,      /* bool */
+    OPT_U32,       /* uint32_t */
+    OPT_U64,       /* uint64_t */
+    OPT_BYTES,     /* uint64_t; 64M, 64MiB (1024-based), 64MB (1000-based) */
+    OPT_MS,        /* uint32_t; 250ms, 5s, 2m, 1h; a bare number is milliseconds */
+    OPT_F64,       /* double */
+    OPT_STR,       /* const char *; NULL without a default */
+    OPT_ENUM,      /* an enum (or int): the index in .names */
+    OPT_LIST,      /* struct option_list; repeated, or separated by commas */
 };
 
 struct option_list {
@@ -48,8 +49,9 @@ struct option_def {
     const char *def;          /* as a user would write it; NULL: zero, or unset */
     const char *min, *max;    /* inclusive, same notation; for OPT_LIST the count of items */
     const char *const *names; /* OPT_ENUM: the choices, NULL-terminated */
-    const char *aliases;      /* other flag names, "dp-size,tp-size"; an OPT_MS alias that ends in
-                               * -secs takes a bare number as seconds */
+    const char *aliases;      /* other names, "dp-size,tp-size". An OPT_MS alias that ends in -secs
+                               * takes a bare number as seconds; an OPT_BOOL alias that begins with
+                               * '!' means the opposite: "!disable-radix-cache" */
     bool is_live;             /* may change on reload */
     bool is_secret;           /* shown as ***; refused on the command line, where `ps` shows it */
     bool is_positional;       /* also taken from the bare argument (one row at most) */

@@ -1,0 +1,574 @@
+/* common/options.c - the layers: defaults, file, environment, flags; and reload.
+ *
+ * Each layer writes over the one below, so that the last one to name an option wins and every value
+ * anywhere is checked, used or not. The command line is walked twice: first for --help, --config
+ * and unknown names, then, when the layers below are in place, for the values.
+ *
+ * A reload builds the lower two layers anew in a copy of the target, puts back what flags and the
+ * environment had set, compares, and only then touches the target. */
+#include "common/options.h"
+
+#include "common/options_internal.h"
+
+#include <assert.h>
+#include <ctype.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#define LABEL_MAX   96
+#define MIN_COLUMNS 40
+#define MAX_COLUMNS 100
+
+/* One layer on its way into a target. */
+struct layer {
+    struct options *o;
+    void *target;
+    enum option_source *sources;
+    bool *seen; /* rows that this layer has set */
+    enum option_source source;
+};
+
+static const size_t field_sizes[] = {
+    [OPT_BOOL] = sizeof(bool),
+    [OPT_U32] = sizeof(uint32_t),
+    [OPT_U64] = sizeof(uint64_t),
+    [OPT_BYTES] = sizeof(uint64_t),
+    [OPT_MS] = sizeof(uint32_t),
+    [OPT_F64] = sizeof(double),
+    [OPT_STR] = sizeof(const char *),
+    [OPT_ENUM] = sizeof(int),
+    [OPT_LIST] = sizeof(struct option_list),
+};
+
+static void layer_init(struct layer *l, struct options *o, enum option_source source) {
+    *l = (struct layer){.o = o, .target = o->target, .sources = o->sources, .source = source};
+    l->seen = mem_calloc(o->program->n_defs, sizeof(bool));
+}
+
+static void layer_fini(struct layer *l) {
+    mem_free(l->seen);
+}
+
+static enum status layer_set(struct layer *l, size_t row, struct option_text *t,
+                             struct error *err) {
+    enum status st;
+
+    t->is_more = l->seen[row];
+    st = option_set(&l->o->program->defs[row], t, l->target, &l->o->memory, err);
+    if (st != ST_OK) return st;
+    l->seen[row] = true;
+    l->sources[row] = l->source;
+    return ST_OK;
+}
+
+/* --- names ------------------------------------------------------------------------------------*/
+static const char *const builtin_names = "config,dump-config,help,version";
+
+struct found {
+    size_t row;
+    bool in_seconds, is_inverted;
+};
+
+static bool find_exact(const struct option_program *p, struct str name, struct found *out) {
+    for (size_t row = 0; row < p->n_defs; row++) {
+        const struct option_def *d = &p->defs[row];
+        const char *cursor = d->aliases;
+        struct str alias;
+
+        *out = (struct found){.row = row};
+        if (option_name_eq(name, str_of(d->name))) return true;
+        while ((alias = option_next_name(&cursor)).len) {
+            out->is_inverted = *alias.ptr == '!';
+            if (out->is_inverted) alias = (struct str){alias.ptr + 1, alias.len - 1};
+            out->in_seconds = str_ends(alias, STR("-secs"));
+            if (option_name_eq(name, alias)) return true;
+        }
+    }
+    return false;
+}
+
+static struct str without_no(struct str name) {
+    if (name.len > 3 && option_name_eq((struct str){name.ptr, 3}, STR("no-"))) {
+        return (struct str){name.ptr + 3, name.len - 3};
+    }
+    return name;
+}
+
+/* Also --no-NAME of a bool. */
+static bool find_flag(const struct option_program *p, struct str name, struct found *out,
+                      bool *is_no) {
+    struct str positive = without_no(name);
+
+    *is_no = false;
+    if (find_exact(p, name, out)) return true;
+    if (positive.len == name.len || !find_exact(p, positive, out)) return false;
+    *is_no = true;
+    return p->defs[out->row].type == OPT_BOOL;
+}
+
+static void consider(struct str candidate, struct str name, struct str *best, size_t *distance) {
+    size_t d;
+
+    if (candidate.len && *candidate.ptr == '!') {
+        candidate = (struct str){candidate.ptr + 1, candidate.len - 1};
+    }
+    d = option_distance(candidate, name);
+    if (d >= *distance) return;
+    *distance = d;
+    *best = candidate;
+}
+
+static enum status refuse_unknown(const struct option_program *p, struct str name,
+                                  const char *dashes, struct error *err) {
+    struct str positive = without_no(name), best = STR_NULL, candidate;
+    size_t distance = 2 + positive.len / 4; /* further off is another word */
+    const char *cursor = builtin_names;
+
+    for (size_t row = 0; row < p->n_defs; row++) {
+        const char *aliases = p->defs[row].aliases;
+
+        if (p->defs[row].is_hidden) continue;
+        consider(str_of(p->defs[row].name), positive, &best, &distance);
+        while ((candidate = option_next_name(&aliases)).len) {
+            consider(candidate, positive, &best, &distance);
+        }
+    }
+    while ((candidate = option_next_name(&cursor)).len) {
+        consider(candidate, positive, &best, &distance);
+    }
+    if (!best.len) {
+        return error_set(err, ST_INVALID, "unknown option %s%.*s: %s --help lists all", dashes,
+                         (int)MIN(name.len, (size_t)100), name.ptr, p->name);
+    }
+    return error_set(err, ST_INVALID, "unknown option %s%.*s: did you mean %s" STR_FMT "?", dashes,
+                     (int)MIN(name.len, (size_t)100), name.ptr, dashes, STR_ARG(best));
+}
+
+/* --- the command line -------------------------------------------------------------------------*/
+struct command {
+    const struct option_program *program;
+    int argc, i;
+    char *const *argv;
+    struct layer *layer; /* NULL in the first walk */
+    const char *config;
+    bool wants_help, wants_version, wants_dump;
+};
+
+/* The value of the flag at c->i: after '=' or the next argument. */
+static enum status take_value(struct command *c, struct str name, const char *after_equals,
+                              struct str *out, struct error *err) {
+    const char *next = c->i + 1 < c->argc ? c->argv[c->i + 1] : NULL;
+
+    if (after_equals) {
+        *out = str_of(after_equals);
+        return ST_OK;
+    }
+    if (!next || (next[0] == '-' && next[1] == '-')) {
+        return error_set(err, ST_INVALID, "--" STR_FMT " needs a value", STR_ARG(name));
+    }
+    c->i++;
+    *out = str_of(next);
+    return ST_OK;
+}
+
+/* True when it was one of ours. */
+static bool take_builtin(struct command *c, struct str name, const char *after_equals,
+                         enum status *st, struct error *err) {
+    struct str value;
+
+    *st = ST_OK;
+    if (option_name_eq(name, STR("help"))) {
+        c->wants_help = true;
+    } else if (option_name_eq(name, STR("version"))) {
+        c->wants_version = true;
+    } else if (option_name_eq(name, STR("dump-config"))) {
+        c->wants_dump = true;
+    } else if (option_name_eq(name, STR("config"))) {
+        *st = take_value(c, name, after_equals, &value, err);
+        if (*st == ST_OK) c->config = value.ptr;
+    } else {
+        return false;
+    }
+    return true;
+}
+
+static enum status set_flag(struct command *c, size_t row, struct option_text t,
+                            struct error *err) {
+    return c->layer ? layer_set(c->layer, row, &t, err) : ST_OK;
+}
+
+static enum status take_flag(struct command *c, const char *arg, struct error *err) {
+    const char *equals = strchr(arg, '='), *after = equals ? equals + 1 : NULL;
+    struct str name = {arg + 2, equals ? (size_t)(equals - arg) - 2 : strlen(arg) - 2};
+    const struct option_def *d;
+    char label[LABEL_MAX];
+    struct option_text t = {.label = label};
+    struct found f;
+    enum status st;
+    bool is_no;
+
+    if (take_builtin(c, name, after, &st, err)) return st;
+    if (!find_flag(c->program, name, &f, &is_no)) {
+        return refuse_unknown(c->program, name, "--", err);
+    }
+    d = &c->program->defs[f.row];
+    snprintf(label, sizeof(label), "--" STR_FMT, STR_ARG(name));
+    t.in_seconds = f.in_seconds;
+    t.is_inverted = f.is_inverted != is_no;
+    if (d->is_secret) {
+        return error_set_param(err, ST_INVALID, d->name,
+                               "%s is a secret and would show in the process list: set it in the "
+                               "environment or as '%s' in the --config file",
+                               label, d->name);
+    }
+    if (d->type == OPT_BOOL) {
+        if (is_no && after) return error_set(err, ST_INVALID, "%s takes no value", label);
+        t.value = after ? str_of(after) : STR("true");
+        return set_flag(c, f.row, t, err);
+    }
+    st = take_value(c, name, after, &t.value, err);
+    if (st == ST_OK) st = set_flag(c, f.row, t, err);
+    while (st == ST_OK && d->takes_many && c->i + 1 < c->argc && c->argv[c->i + 1][0] != '-') {
+        t.value = str_of(c->argv[++c->i]);
+        st = set_flag(c, f.row, t, err);
+    }
+    return st;
+}
+
+static enum status take_positional(struct command *c, const char *arg, bool *is_taken,
+                                   struct error *err) {
+    for (size_t row = 0; row < c->program->n_defs; row++) {
+        const struct option_def *d = &c->program->defs[row];
+
+        if (!d->is_positional || *is_taken) continue;
+        *is_taken = true;
+        return set_flag(c, row, (struct option_text){.value = str_of(arg), .label = d->name}, err);
+    }
+    return error_set(err, ST_INVALID, "unexpected argument '%.100s': %s %s", arg, c->program->name,
+                     c->program->usage);
+}
+
+static enum status walk(struct command *c, struct layer *layer, struct error *err) {
+    bool is_taken = false, only_positional = false;
+    enum status st = ST_OK;
+
+    c->layer = layer;
+    for (c->i = 1; c->i < c->argc && st == ST_OK; c->i++) {
+        const char *arg = c->argv[c->i];
+
+        if (only_positional || arg[0] != '-' || arg[1] == '\0') {
+            st = take_positional(c, arg, &is_taken, err);
+        } else if (strcmp(arg, "--") == 0) {
+            only_positional = true;
+        } else if (strcmp(arg, "-h") == 0) {
+            c->wants_help = true;
+        } else if (arg[1] != '-') {
+            st = error_set(err, ST_INVALID,
+                           "unknown option %.100s: options begin with two hyphens, %s --help lists "
+                           "all",
+                           arg, c->program->name);
+        } else {
+            st = take_flag(c, arg, err);
+        }
+    }
+    return st;
+}
+
+/* --- defaults, file, environment --------------------------------------------------------------*/
+static enum status apply_defaults(struct layer *l, struct error *err) {
+    for (size_t row = 0; row < l->o->program->n_defs; row++) {
+        const struct option_def *d = &l->o->program->defs[row];
+        struct option_text t = {.value = str_of(d->def), .label = "the default"};
+        enum status st;
+
+        assert(d->name && d->help && d->size == field_sizes[d->type]);
+        assert((d->type == OPT_ENUM) == (d->names != NULL));
+        option_unset(d, l->target);
+        l->sources[row] = OPTION_DEFAULT;
+        if (!d->def) continue;
+        st = layer_set(l, row, &t, err);
+        if (st != ST_OK) return error_prefix(err, "option table, %s", d->name);
+    }
+    return ST_OK;
+}
+
+static enum status read_file(const char *path, struct buf *out, struct error *err) {
+    FILE *file = fopen(path, "re");
+    enum status st = ST_OK;
+
+    if (!file) {
+        return error_set(err, ST_IO, "cannot open the config file %s: %s", path, strerror(errno));
+    }
+    for (;;) {
+        char *to = buf_reserve(out, 4096);
+        size_t n = to ? fread(to, 1, 4096, file) : 0;
+
+        if (n == 0) break;
+        buf_commit(out, n);
+    }
+    if (ferror(file)) {
+        st = error_set(err, ST_IO, "cannot read the config file %s: %s", path, strerror(errno));
+    } else if (buf_status(out) != ST_OK) {
+        st = error_set(err, ST_TOO_LARGE, "the config file %s has more than %d bytes", path,
+                       OPTIONS_FILE_MAX_BYTES);
+    }
+    fclose(file);
+    return st;
+}
+
+static enum status on_entry(void *ctx, const struct option_entry *e, struct error *err) {
+    struct layer *l = ctx;
+    const struct option_program *p = l->o->program;
+    char label[LABEL_MAX];
+    struct option_text t = {.value = e->value, .label = label};
+    struct found f;
+    enum status st;
+
+    if (!find_exact(p, e->key, &f)) {
+        st = refuse_unknown(p, e->key, "", err);
+        if (err) error_prefix(err, "line %u", e->line);
+        return st;
+    }
+    snprintf(label, sizeof(label), "line %u: %s", e->line, p->defs[f.row].name);
+    if (e->is_item && p->defs[f.row].type != OPT_LIST) {
+        return error_set_param(err, ST_INVALID, p->defs[f.row].name, "%s takes one value, no list",
+                               label);
+    }
+    if (l->seen[f.row] && e->index == 0) {
+        return error_set_param(err, ST_INVALID, p->defs[f.row].name, "%s is given twice", label);
+    }
+    t.is_item = e->is_item;
+    t.is_empty = e->is_empty;
+    t.in_seconds = f.in_seconds;
+    t.is_inverted = f.is_inverted;
+    return layer_set(l, f.row, &t, err);
+}
+
+static enum status apply_file(struct layer *l, const char *path, struct error *err) {
+    struct buf text;
+    enum status st;
+
+    buf_init(&text, OPTIONS_FILE_MAX_BYTES);
+    st = read_file(path, &text, err);
+    if (st == ST_OK) {
+        st = options_yaml_read(buf_str(&text), on_entry, l, err);
+        if (st != ST_OK && err) error_prefix(err, "config file %s", path);
+    }
+    buf_fini(&text);
+    return st;
+}
+
+static void env_name(const char *name, char *out, size_t size) {
+    snprintf(out, size, "INCIPIT_%s", name);
+    for (char *p = out; *p; p++)
+        *p = *p == '-' ? '_' : (char)toupper((unsigned char)*p);
+}
+
+static enum status apply_env(struct layer *l, struct error *err) {
+    for (size_t row = 0; row < l->o->program->n_defs; row++) {
+        const struct option_def *d = &l->o->program->defs[row];
+        struct option_text t = {0};
+        char name[LABEL_MAX];
+        const char *value;
+        enum status st;
+
+        env_name(d->name, name, sizeof(name));
+        value = getenv(name);
+        if (!value || !*value) continue;
+        t.value = str_of(value);
+        t.label = name;
+        st = layer_set(l, row, &t, err);
+        if (st == ST_OK) continue;
+        if (!str_starts(t.value, STR("tcp://"))) return st;
+        return error_set_param(err, ST_INVALID, d->name,
+                               "%s is '%.60s', as Kubernetes sets it for a service of that name: "
+                               "set enableServiceLinks: false in the pod, or rename the service",
+                               name, value);
+    }
+    return ST_OK;
+}
+
+/* --- parse ------------------------------------------------------------------------------------*/
+static enum status apply_layers(struct options *o, struct command *c, struct error *err) {
+    enum status st = ST_OK;
+
+    for (enum option_source s = OPTION_DEFAULT; s <= OPTION_FLAG && st == ST_OK; s++) {
+        struct layer l;
+
+        layer_init(&l, o, s);
+        switch (s) {
+        case OPTION_DEFAULT: st = apply_defaults(&l, err); break;
+        case OPTION_FILE:
+            if (o->config_path) st = apply_file(&l, o->config_path, err);
+            break;
+        case OPTION_ENV: st = apply_env(&l, err); break;
+        case OPTION_FLAG: st = walk(c, &l, err); break;
+        }
+        layer_fini(&l);
+    }
+    return st;
+}
+
+static uint32_t terminal_columns(void) {
+    struct winsize size;
+
+    if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return 80;
+    return MAX(MIN((uint32_t)size.ws_col, MAX_COLUMNS), MIN_COLUMNS);
+}
+
+static void print(const struct command *c, const struct options *o) {
+    struct buf out;
+
+    buf_init(&out, 0);
+    if (c->wants_help) {
+        options_help(c->program, terminal_columns(), &out);
+    } else if (c->wants_version) {
+        buf_appendf(&out, "%s %s\n", c->program->name, INCIPIT_VERSION);
+    } else {
+        options_dump(o, &out);
+    }
+    fwrite(buf_ptr(&out), 1, buf_len(&out), stdout);
+    fflush(stdout);
+    buf_fini(&out);
+}
+
+enum status options_parse(struct options **out, const struct option_program *program, void *target,
+                          int argc, char *const *argv, bool *wants_exit, struct error *err) {
+    struct command c = {.program = program, .argc = argc, .argv = argv};
+    struct options *o = mem_zalloc(sizeof(*o));
+    enum status st;
+
+    o->program = program;
+    o->target = target;
+    o->sources = mem_calloc(program->n_defs, sizeof(*o->sources));
+    o->changed = mem_calloc(program->n_defs, sizeof(*o->changed));
+    arena_init(&o->memory, 4096);
+    *wants_exit = false;
+    st = walk(&c, NULL, err);
+    if (st == ST_OK || c.wants_help) *wants_exit = c.wants_help || c.wants_version;
+    if (*wants_exit) {
+        print(&c, o);
+        st = ST_OK;
+        goto done;
+    }
+    if (st != ST_OK) goto fail;
+    if (!c.config) c.config = getenv("INCIPIT_CONFIG");
+    if (c.config && *c.config) o->config_path = mem_strdup(c.config);
+    st = apply_layers(o, &c, err);
+    if (st != ST_OK) goto fail;
+    *wants_exit = c.wants_dump;
+    if (c.wants_dump) print(&c, o);
+done:
+    *out = o;
+    return ST_OK;
+fail:
+    options_destroy(o);
+    return st;
+}
+
+void options_destroy(struct options *o) {
+    if (!o) return;
+    arena_fini(&o->memory);
+    mem_free(o->sources);
+    mem_free(o->changed);
+    mem_free(o->config_path);
+    mem_free(o);
+}
+
+enum option_source options_source(const struct options *o, const char *name) {
+    struct found f;
+
+    return find_exact(o->program, str_of(name), &f) ? o->sources[f.row] : OPTION_DEFAULT;
+}
+
+/* --- reload -----------------------------------------------------------------------------------*/
+/* What the file now says, in a copy of the target. */
+struct candidate {
+    void *target;
+    enum option_source *sources;
+};
+
+static enum status build_candidate(struct options *o, struct candidate *c, struct error *err) {
+    const struct option_program *p = o->program;
+    enum status st = ST_OK;
+
+    memcpy(c->target, o->target, p->target_bytes);
+    for (enum option_source s = OPTION_DEFAULT; s <= OPTION_FILE && st == ST_OK; s++) {
+        struct layer l;
+
+        layer_init(&l, o, s);
+        l.target = c->target;
+        l.sources = c->sources;
+        st = s == OPTION_DEFAULT ? apply_defaults(&l, err) : apply_file(&l, o->config_path, err);
+        layer_fini(&l);
+    }
+    for (size_t row = 0; row < p->n_defs && st == ST_OK; row++) {
+        const struct option_def *d = &p->defs[row];
+
+        if (o->sources[row] < OPTION_ENV) continue;
+        memcpy((char *)c->target + d->offset, (const char *)o->target + d->offset, d->size);
+        c->sources[row] = o->sources[row];
+    }
+    return st;
+}
+
+/* ST_OK with *is_changed, or a refusal when the row must not change. */
+static enum status compare_row(const struct options *o, const struct candidate *c, size_t row,
+                               bool *is_changed, struct error *err) {
+    const struct option_def *d = &o->program->defs[row];
+    enum status st = ST_OK;
+    struct buf before, after;
+
+    buf_init(&before, 0);
+    buf_init(&after, 0);
+    option_format(d, o->target, &before);
+    option_format(d, c->target, &after);
+    *is_changed = !str_eq(buf_str(&before), buf_str(&after));
+    if (*is_changed && !d->is_live) {
+        st = error_set_param(err, ST_INVALID, d->name,
+                             "%s cannot change while running (from '%.*s' to '%.*s'): put it back, "
+                             "or restart",
+                             d->name, d->is_secret ? 3 : (int)MIN(buf_len(&before), (size_t)80),
+                             d->is_secret ? "***" : buf_ptr(&before),
+                             d->is_secret ? 3 : (int)MIN(buf_len(&after), (size_t)80),
+                             d->is_secret ? "***" : buf_ptr(&after));
+    }
+    buf_fini(&before);
+    buf_fini(&after);
+    return st;
+}
+
+enum status options_reload(struct options *o, struct option_list *changed, struct error *err) {
+    const struct option_program *p = o->program;
+    struct candidate c;
+    uint32_t n = 0;
+    enum status st;
+
+    if (!o->config_path) {
+        return error_set(err, ST_NOT_FOUND, "nothing to reload: started without --config");
+    }
+    c.target = mem_alloc(p->target_bytes);
+    c.sources = mem_calloc(p->n_defs, sizeof(*c.sources));
+    st = build_candidate(o, &c, err);
+    for (size_t row = 0; row < p->n_defs && st == ST_OK; row++) {
+        bool is_changed;
+
+        st = compare_row(o, &c, row, &is_changed, err);
+        if (st == ST_OK && is_changed) o->changed[n++] = p->defs[row].name;
+    }
+    if (st == ST_OK) {
+        for (size_t row = 0; row < p->n_defs; row++) {
+            const struct option_def *d = &p->defs[row];
+
+            memcpy((char *)o->target + d->offset, (char *)c.target + d->offset, d->size);
+            o->sources[row] = c.sources[row];
+        }
+        *changed = (struct option_list){o->changed, n};
+    }
+    mem_free(c.target);
+    mem_free(c.sources);
+    return st;
+}

@@ -1,0 +1,199 @@
+/* common/options_help.c - the table as a manual (--help) and as a configuration (--dump-config). */
+#include "common/json.h"
+#include "common/options_internal.h"
+
+#include <ctype.h>
+
+#define INDENT 6
+
+static const struct option_def builtins[] = {
+    {"config", OPT_STR, .metavar = "FILE",
+     .help = "YAML file with the same names, without the hyphens in front."},
+    {"dump-config", OPT_BOOL, .help = "Print the effective configuration as YAML and exit."},
+    {"help", OPT_BOOL, .help = "Print this and exit."},
+    {"version", OPT_BOOL, .help = "Print the version and exit."},
+};
+
+/* --- help -------------------------------------------------------------------------------------*/
+static void append_wrapped(struct buf *out, struct str text, uint32_t columns, uint32_t indent) {
+    uint32_t at = 0; /* column; 0 is the start of a line */
+
+    while (text.len > 0) {
+        size_t n = 0;
+
+        while (text.len && isspace((unsigned char)*text.ptr)) {
+            text.ptr++;
+            text.len--;
+        }
+        while (n < text.len && !isspace((unsigned char)text.ptr[n]))
+            n++;
+        if (n == 0) break;
+        if (at > indent && at + 1 + n > columns) {
+            buf_append_char(out, '\n');
+            at = 0;
+        }
+        if (at == 0) {
+            buf_appendf(out, "%*s", (int)indent, "");
+            at = indent;
+        } else {
+            buf_append_char(out, ' ');
+            at++;
+        }
+        buf_append(out, text.ptr, n);
+        at += (uint32_t)n;
+        text.ptr += n;
+        text.len -= n;
+    }
+    buf_append_char(out, '\n');
+}
+
+static const char *metavar(const struct option_def *d) {
+    static const char *const names[] = {
+        [OPT_U32] = "N", [OPT_U64] = "N",    [OPT_BYTES] = "SIZE", [OPT_MS] = "DURATION",
+        [OPT_F64] = "X", [OPT_STR] = "TEXT", [OPT_ENUM] = "NAME",  [OPT_LIST] = "ITEM,..."};
+
+    return d->metavar ? d->metavar : names[d->type];
+}
+
+static void append_env_name(const struct option_def *d, struct buf *out) {
+    buf_append_str(out, STR("INCIPIT_"));
+    for (const char *p = d->name; *p; p++) {
+        buf_append_char(out, *p == '-' ? '_' : (char)toupper((unsigned char)*p));
+    }
+}
+
+static void append_spelling(const struct option_def *d, bool is_builtin, struct buf *out) {
+    buf_append_str(out, STR("  "));
+    if (d->is_secret) {
+        append_env_name(d, out);
+        buf_appendf(out, ", or %s in the --config file", d->name);
+    } else if (d->type == OPT_BOOL) {
+        buf_appendf(out, is_builtin ? "--%s" : "--[no-]%s", d->name);
+    } else {
+        buf_appendf(out, "--%s %s", d->name, metavar(d));
+    }
+    buf_append_char(out, '\n');
+}
+
+/* "[default 16; from 1 to 128; also --page-size; INCIPIT_BLOCK_SIZE]" */
+static void append_facts(const struct option_def *d, struct buf *out) {
+    const char *cursor = d->aliases;
+    struct str alias;
+
+    buf_append_char(out, '[');
+    if (d->def && *d->def) buf_appendf(out, "default %s; ", d->def);
+    if (d->type == OPT_ENUM) {
+        option_expected(d, out);
+        buf_append_str(out, STR("; "));
+    } else if (d->type != OPT_LIST && d->min && d->max) {
+        buf_appendf(out, "from %s to %s; ", d->min, d->max);
+    } else if (d->type != OPT_LIST && (d->min || d->max)) {
+        buf_appendf(out, "%s %s; ", d->min ? "at least" : "at most", d->min ? d->min : d->max);
+    }
+    while ((alias = option_next_name(&cursor)).len) {
+        if (d->is_secret) continue;
+        if (*alias.ptr == '!') {
+            buf_appendf(out, "opposite --%.*s; ", (int)alias.len - 1, alias.ptr + 1);
+        } else {
+            buf_appendf(out, "also --" STR_FMT "; ", STR_ARG(alias));
+        }
+    }
+    if (d->is_live) buf_append_str(out, STR("changes on reload; "));
+    append_env_name(d, out);
+    buf_append_char(out, ']');
+}
+
+static void append_row(const struct option_def *d, bool is_builtin, uint32_t columns,
+                       struct buf *out) {
+    struct buf facts;
+
+    if (d->is_hidden) return;
+    append_spelling(d, is_builtin, out);
+    append_wrapped(out, str_of(d->help), columns, INDENT);
+    if (is_builtin) return;
+    buf_init(&facts, 0);
+    append_facts(d, &facts);
+    append_wrapped(out, buf_str(&facts), columns, INDENT);
+    buf_fini(&facts);
+}
+
+static const char *group_of(const struct option_def *d) {
+    return d->group ? d->group : "General";
+}
+
+static bool is_first_of_group(const struct option_program *p, size_t row) {
+    for (size_t i = 0; i < row; i++) {
+        if (!p->defs[i].is_hidden && strcmp(group_of(&p->defs[i]), group_of(&p->defs[row])) == 0) {
+            return false;
+        }
+    }
+    return !p->defs[row].is_hidden;
+}
+
+void options_help(const struct option_program *p, uint32_t columns, struct buf *out) {
+    buf_appendf(out, "%s %s\n\n", p->name, INCIPIT_VERSION);
+    append_wrapped(out, str_of(p->summary), columns, 0);
+    buf_appendf(out, "\nUsage: %s %s\n", p->name, p->usage);
+    for (size_t i = 0; i < p->n_defs; i++) {
+        if (!is_first_of_group(p, i)) continue;
+        buf_appendf(out, "\n%s\n", group_of(&p->defs[i]));
+        for (size_t j = i; j < p->n_defs; j++) {
+            if (strcmp(group_of(&p->defs[j]), group_of(&p->defs[i])) != 0) continue;
+            append_row(&p->defs[j], false, columns, out);
+        }
+    }
+    buf_append_str(out, STR("\nEvery program\n"));
+    for (size_t i = 0; i < ARRAY_LEN(builtins); i++)
+        append_row(&builtins[i], true, columns, out);
+}
+
+/* --- dump -------------------------------------------------------------------------------------*/
+static void append_quoted(struct buf *out, const char *z) {
+    buf_append_char(out, '"'); /* YAML's double quotes take JSON's escapes */
+    json_escape(out, str_of(z));
+    buf_append_char(out, '"');
+}
+
+static void append_list(struct buf *out, const struct option_list *list) {
+    buf_append_char(out, '[');
+    for (uint32_t i = 0; i < list->n; i++) {
+        if (i) buf_append_str(out, STR(", "));
+        append_quoted(out, list->items[i]);
+    }
+    buf_append_char(out, ']');
+}
+
+static void dump_row(const struct options *o, size_t row, struct buf *out) {
+    static const char *const sources[] = {"default", "file", "environment", "flag"};
+    const struct option_def *d = &o->program->defs[row];
+    const void *at = (const char *)o->target + d->offset;
+    struct option_list list;
+    const char *z;
+
+    if (d->is_secret) { /* a comment, so that the dump can be used as a file */
+        struct buf value;
+
+        buf_init(&value, 0);
+        option_format(d, o->target, &value);
+        buf_appendf(out, "# %s: %s", d->name, buf_len(&value) ? "***" : "not set");
+        buf_fini(&value);
+    } else if (d->type == OPT_STR) {
+        memcpy(&z, at, sizeof(z));
+        buf_appendf(out, z ? "%s: " : "# %s: not set", d->name);
+        if (z) append_quoted(out, z);
+    } else if (d->type == OPT_LIST) {
+        memcpy(&list, at, sizeof(list));
+        buf_appendf(out, "%s: ", d->name);
+        append_list(out, &list);
+    } else {
+        buf_appendf(out, "%s: ", d->name);
+        option_format(d, o->target, out);
+    }
+    buf_appendf(out, "  # %s\n", sources[o->sources[row]]);
+}
+
+void options_dump(const struct options *o, struct buf *out) {
+    buf_appendf(out, "# %s %s: the effective configuration\n", o->program->name, INCIPIT_VERSION);
+    for (size_t i = 0; i < o->program->n_defs; i++)
+        dump_row(o, i, out);
+}

@@ -1,0 +1,74 @@
+/* common/options_internal.h - what the files of the option table share.
+ *
+ *      options.c         layers: defaults, file, environment, flags; reload
+ *      options_value.c   one value: text to field, field to text, what would have been right
+ *      options_yaml.c    the file; the only place that sees libyaml
+ *      options_help.c    --help and --dump-config */
+#ifndef COMMON_OPTIONS_INTERNAL_H
+#define COMMON_OPTIONS_INTERNAL_H
+
+#include "common/mem.h"
+#include "common/options.h"
+
+struct options {
+    const struct option_program *program;
+    void *target;
+    enum option_source *sources; /* per row */
+    char *config_path;           /* NULL: none */
+    struct arena memory;         /* strings and lists; what a reload replaces stays until the end */
+    const char **changed;        /* names, room for every row */
+};
+
+/* --- options_value.c --------------------------------------------------------------------------*/
+/* How a text is to be taken. */
+struct option_text {
+    struct str value;
+    const char *label; /* how the user called it, for messages: "--port", "INCIPIT_PORT" */
+    bool is_item;      /* one item of a list, commas and all */
+    bool is_more;      /* to be added to the list that is there */
+    bool is_empty;     /* an empty list */
+    bool in_seconds;   /* OPT_MS: a bare number is seconds */
+    bool is_inverted;  /* OPT_BOOL: the opposite */
+};
+
+/* Checks the text against the row and stores it in the row's field of `target`. */
+MUST_USE enum status option_set(const struct option_def *d, const struct option_text *text,
+                                void *target, struct arena *memory, struct error *err);
+
+/* The field as a user would write it; "" for an unset string. */
+void option_format(const struct option_def *d, const void *target, struct buf *out);
+
+/* "a whole number from 1 to 128" */
+void option_expected(const struct option_def *d, struct buf *out);
+
+/* Zeroes the field: an unset number, string or list. */
+void option_unset(const struct option_def *d, void *target);
+
+/* True when two spellings name the same thing: '_' equals '-'. */
+bool option_name_eq(struct str a, struct str b);
+
+/* Number of single-character edits from a to b; names longer than 63 are far from everything. */
+size_t option_distance(struct str a, struct str b);
+
+/* The next name of "a,b,c" at *cursor, STR_NULL at the end. */
+struct str option_next_name(const char **cursor);
+
+/* --- options_yaml.c ---------------------------------------------------------------------------*/
+#define OPTIONS_FILE_MAX_BYTES (1 << 20)
+
+struct option_entry {
+    struct str key, value;
+    uint32_t line;  /* of the value, from 1 */
+    uint32_t index; /* of the item in a sequence */
+    bool is_item;   /* the value is an item of a sequence */
+    bool is_empty;  /* an empty sequence */
+};
+
+typedef enum status option_entry_fn(void *ctx, const struct option_entry *e, struct error *err);
+
+/* Calls `fn` for each `key: scalar` and each item of `key: [a, b]`, in order. Anything else in the
+ * document is refused. ST_UNSUPPORTED without libyaml. */
+MUST_USE enum status options_yaml_read(struct str text, option_entry_fn *fn, void *ctx,
+                                       struct error *err);
+
+#endif

@@ -1,0 +1,478 @@
+/* tests/unit/common/test_options.c - every source, every type, every refusal. */
+#include "common/mem.h"
+#include "common/options.h"
+#include "common/rng.h"
+#include "tests/fuzz/fuzz_options.c"
+#include "tests/support/cm.h"
+#include "tests/support/support.h"
+
+#define MAX_ARGS 32
+
+/* Parses "a b c"; an argument may not hold a blank. */
+static enum status parse(struct options **o, struct target *t, const char *line,
+                         struct error *err) {
+    char *copy = mem_strdup(line), *argv[MAX_ARGS] = {(char[]){"incipit-test"}}, *rest, *arg;
+    enum status st;
+    int argc = 1;
+
+    *o = NULL;
+    for (arg = strtok_r(copy, " ", &rest); arg; arg = strtok_r(NULL, " ", &rest)) {
+        argv[argc++] = arg;
+    }
+    st = parse_args(o, t, argc, argv, err);
+    mem_free(copy);
+    return st;
+}
+
+static struct options *parse_ok(struct target *t, const char *line) {
+    struct error err = {0};
+    struct options *o;
+
+    if (parse(&o, t, line, &err) != ST_OK) fail_msg("'%s' refused: %s", line, err.message);
+    return o;
+}
+
+static void defaults_fill_the_target(void **state) {
+    struct target t;
+    struct options *o = parse_ok(&t, "");
+
+    (void)state;
+    assert_true(t.cache);
+    assert_int_equal(t.block_size, 16);
+    assert_int_equal(t.budget_bytes, 64 << 20);
+    assert_int_equal(t.timeout_ms, 250);
+    assert_int_equal(t.seed, 0);
+    assert_true(t.load_factor == 1.25);
+    assert_null(t.model);
+    assert_string_equal(t.host, "127.0.0.1");
+    assert_int_equal(t.color, RED);
+    assert_int_equal(t.urls.n, 0);
+    assert_int_equal(t.names.n, 2);
+    assert_string_equal(t.names.items[1], "b");
+    assert_int_equal(options_source(o, "block-size"), OPTION_DEFAULT);
+    options_destroy(o);
+}
+
+static void flags_are_read_in_all_spellings(void **state) {
+    struct target t;
+    struct options *o = parse_ok(&t, "--block_size=32 --budget-bytes 2GiB --timeout 2m --seed "
+                                     "18446744073709551615 --load-factor=2.5 --host= --color "
+                                     "dark_green --no-enable-cache --names x,y --names z");
+
+    (void)state;
+    assert_int_equal(t.block_size, 32);
+    assert_true(t.budget_bytes == 2ull << 30);
+    assert_int_equal(t.timeout_ms, 120000);
+    assert_true(t.seed == UINT64_MAX);
+    assert_true(t.load_factor == 2.5);
+    assert_string_equal(t.host, "");
+    assert_int_equal(t.color, DARK_GREEN);
+    assert_false(t.cache);
+    assert_int_equal(t.names.n, 3);
+    assert_string_equal(t.names.items[2], "z");
+    assert_int_equal(options_source(o, "block_size"), OPTION_FLAG);
+    options_destroy(o);
+}
+
+static void aliases_positionals_and_many_values(void **state) {
+    struct target t;
+    struct options *o = parse_ok(&t, "--page-size 8 --disable-radix-cache --request-timeout-secs 3 "
+                                     "--worker-urls http://a http://b,http://c --color blue dir");
+
+    (void)state;
+    assert_int_equal(t.block_size, 8);
+    assert_false(t.cache);
+    assert_int_equal(t.timeout_ms, 3000);
+    assert_int_equal(t.urls.n, 3);
+    assert_string_equal(t.urls.items[0], "http://a");
+    assert_string_equal(t.urls.items[2], "http://c");
+    assert_string_equal(t.model, "dir");
+    options_destroy(o);
+    o = parse_ok(
+        &t, "--request-timeout-secs 30ms --enable-cache=off --no-disable-radix-cache -- --dir");
+    assert_int_equal(t.timeout_ms, 30);
+    assert_true(t.cache);
+    assert_string_equal(t.model, "--dir");
+    options_destroy(o);
+}
+
+static void sizes_and_durations_have_units(void **state) {
+    static const struct {
+        const char *line;
+        uint64_t bytes;
+    } cases[] = {{"--budget-bytes 64M", 64ull << 20},    {"--budget-bytes 64MB", 64000000},
+                 {"--budget-bytes 64mib", 64ull << 20},  {"--budget-bytes 64Mi", 64ull << 20},
+                 {"--budget-bytes 2097152", 2ull << 20}, {"--budget-bytes 1T", 1ull << 40}};
+    struct target t;
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        struct options *o = parse_ok(&t, cases[i].line);
+
+        assert_true(t.budget_bytes == cases[i].bytes);
+        options_destroy(o);
+    }
+}
+
+static void a_wrong_command_line_gets_a_sentence(void **state) {
+    static const struct {
+        const char *line, *message;
+    } cases[] = {
+        {"--blok-size 8", "unknown option --blok-size: did you mean --block-size?"},
+        {"--no-enable-cash", "unknown option --no-enable-cash: did you mean --enable-cache?"},
+        {"--modelpath x", "unknown option --modelpath: did you mean --model-path?"},
+        {"--hlep", "unknown option --hlep: did you mean --help?"},
+        {"--xyzzyplugh", "unknown option --xyzzyplugh: incipit-test --help lists all"},
+        {"-b 8",
+         "unknown option -b: options begin with two hyphens, incipit-test --help lists all"},
+        {"--no-block-size", "unknown option --no-block-size: did you mean --block-size?"},
+        {"--block-size 999", "--block-size must be a whole number from 1 to 128, not '999'"},
+        {"--block-size=0", "--block-size must be a whole number from 1 to 128, not '0'"},
+        {"--page_size x", "--page_size must be a whole number from 1 to 128, not 'x'"},
+        {"--block-size 4294967297", "not '4294967297'"},
+        {"--block-size -1", "not '-1'"},
+        {"--block-size", "--block-size needs a value"},
+        {"--block-size --seed 1", "--block-size needs a value"},
+        {"--seed 18446744073709551616",
+         "--seed must be a whole number, not '18446744073709551616'"},
+        {"--budget-bytes 1K",
+         "--budget-bytes must be a size such as 64MiB or 2G from 1M to 1T, not "
+         "'1K'"},
+        {"--budget-bytes 99999999999T", "not '99999999999T'"},
+        {"--budget-bytes 1.5G", "not '1.5G'"},
+        {"--timeout 5d", "--timeout must be a duration such as 250ms, 5s or 2m of at most 1h, not "
+                         "'5d'"},
+        {"--timeout 61m", "not '61m'"},
+        {"--load-factor nan", "--load-factor must be a number from 1 to 10, not 'nan'"},
+        {"--load-factor 0x", "not '0x'"},
+        {"--color pink", "--color must be one of red, dark-green, blue, not 'pink'"},
+        {"--enable-cache=maybe", "--enable-cache must be true or false, not 'maybe'"},
+        {"--no-enable-cache=1", "--no-enable-cache takes no value"},
+        {"--worker-urls a,b,c,d,e,f", "--worker-urls must be a list of at most 5 items"},
+        {"--api-key s3cret", "--api-key is a secret and would show in the process list"},
+        {"dir other", "unexpected argument 'other': incipit-test [MODEL] [options]"},
+        {"--config /nonexistent.yaml", "cannot open the config file /nonexistent.yaml: No such"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        struct error err = {0};
+        struct options *o;
+        struct target t;
+
+        if (parse(&o, &t, cases[i].line, &err) == ST_OK || !strstr(err.message, cases[i].message)) {
+            fail_msg("'%s': expected '%s', got '%s'", cases[i].line, cases[i].message, err.message);
+        }
+        assert_null(strstr(err.message, "s3cret"));
+    }
+}
+
+static void environment_is_between_file_and_flags(void **state) {
+    struct error err = {0};
+    struct options *o;
+    struct target t;
+
+    (void)state;
+    setenv("INCIPIT_BLOCK_SIZE", "64", 1);
+    setenv("INCIPIT_API_KEY", "s3cret", 1);
+    setenv("INCIPIT_SEED", "", 1);
+    o = parse_ok(&t, "");
+    assert_int_equal(t.block_size, 64);
+    assert_string_equal(t.api_key, "s3cret");
+    assert_int_equal(options_source(o, "block-size"), OPTION_ENV);
+    assert_int_equal(options_source(o, "seed"), OPTION_DEFAULT);
+    options_destroy(o);
+    o = parse_ok(&t, "--block-size 8");
+    assert_int_equal(t.block_size, 8);
+    options_destroy(o);
+    setenv("INCIPIT_BLOCK_SIZE", "tcp://10.0.0.1:80", 1);
+    assert_int_equal(parse(&o, &t, "", &err), ST_INVALID);
+    assert_non_null(
+        strstr(err.message, "INCIPIT_BLOCK_SIZE is 'tcp://10.0.0.1:80', as Kubernetes"));
+    setenv("INCIPIT_BLOCK_SIZE", "0", 1);
+    assert_int_equal(parse(&o, &t, "", &err), ST_INVALID);
+    assert_string_equal(err.message,
+                        "INCIPIT_BLOCK_SIZE must be a whole number from 1 to 128, not '0'");
+    unsetenv("INCIPIT_BLOCK_SIZE");
+    unsetenv("INCIPIT_API_KEY");
+    unsetenv("INCIPIT_SEED");
+}
+
+#ifdef HAVE_YAML
+
+static void the_file_is_below_them(void **state) {
+    char path[64], line[160];
+    int fd = file_of(STR("# ours\nblock_size: 32\nworker-urls:\n  - http://a,b\n  - 'http://c'\n"
+                         "timeout: 5s\nrequest-timeout-secs: 7\n"),
+                     path, sizeof(path));
+    struct error err = {0};
+    struct options *o;
+    struct target t;
+
+    (void)state;
+    snprintf(line, sizeof(line), "--config %s", path);
+    assert_int_equal(parse(&o, &t, line, &err), ST_INVALID);
+    assert_non_null(strstr(err.message, "line 7: timeout is given twice"));
+    close(fd);
+    fd = file_of(STR("block_size: 32\nworker-urls:\n  - http://a,b\n  - 'http://c'\n"
+                     "request-timeout-secs: 7\nnames: []\nenable-cache: off\nseed: 5\n"
+                     "api-key: s3cret\n"),
+                 path, sizeof(path));
+    setenv("INCIPIT_SEED", "6", 1);
+    snprintf(line, sizeof(line), "--config=%s --block-size 4", path);
+    o = parse_ok(&t, line);
+    assert_int_equal(t.block_size, 4);
+    assert_int_equal(t.seed, 6);
+    assert_int_equal(t.timeout_ms, 7000);
+    assert_int_equal(t.urls.n, 2);
+    assert_string_equal(t.urls.items[0], "http://a,b"); /* an item is one item */
+    assert_int_equal(t.names.n, 0);
+    assert_false(t.cache);
+    assert_string_equal(t.api_key, "s3cret");
+    assert_int_equal(options_source(o, "worker-urls"), OPTION_FILE);
+    options_destroy(o);
+    unsetenv("INCIPIT_SEED");
+    close(fd);
+}
+
+static void a_wrong_file_gets_a_sentence_with_its_line(void **state) {
+    static const struct {
+        const char *text, *message;
+    } cases[] = {
+        {"block-size: 32\nblok-size: 1\n",
+         "line 2: unknown option blok-size: did you mean block-size?"},
+        {"a: 1\nblock-size: 999\n", "line 1: unknown option a"},
+        {"block-size: 999\n", "line 1: block-size must be a whole number from 1 to 128, not '999'"},
+        {"block-size: [1, 2]\n", "line 1: block-size takes one value, no list"},
+        {"block-size: []\n", "line 1: block-size takes one value"},
+        {"block-size:\n", "line 1: no value: give one or remove the line"},
+        {"block-size: ~\n", "line 1: no value"},
+        {"block-size:\n  nested: 1\n", "a value or a list, not a mapping"},
+        {"names: [[a]]\n", "an item of a list must be a plain value"},
+        {"- a\n- b\n", "line 1: expected lines of the form 'name: value'"},
+        {"{seed: 1\n", "not valid YAML"},
+        {"names: &x [a]\nworker-urls: *x\n", "anchors are not supported"},
+        {"seed: 1\n---\nseed: 2\n", "only one YAML document"},
+        {"host: \"a\\0b\"\n", "line 1: host must be a text"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        struct error err = {0};
+        struct options *o = NULL;
+        struct target t;
+
+        if (parse_file(&o, &t, str_of(cases[i].text), &err) == ST_OK ||
+            !strstr(err.message, cases[i].message)) {
+            fail_msg("'%s': expected '%s', got '%s'", cases[i].text, cases[i].message, err.message);
+        }
+        assert_true(str_starts(str_of(err.message), STR("config file /proc/self/fd/")));
+    }
+}
+
+static void empty_files_change_nothing(void **state) {
+    static const char *const texts[] = {"", "# only a comment\n", "---\n", "{}"};
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(texts); i++) {
+        struct error err = {0};
+        struct options *o = NULL;
+        struct target t;
+
+        assert_int_equal(parse_file(&o, &t, str_of(texts[i]), &err), ST_OK);
+        assert_int_equal(t.block_size, 16);
+        options_destroy(o);
+    }
+}
+
+static void rewrite(int fd, const char *text) {
+    assert_int_equal(ftruncate(fd, 0), 0);
+    assert_int_equal(pwrite(fd, text, strlen(text), 0), strlen(text));
+}
+
+static void reload_changes_live_options_or_nothing(void **state) {
+    char path[64], line[160];
+    int fd = file_of(STR("block-size: 32\ntimeout: 1s\nload-factor: 2\n"), path, sizeof(path));
+    struct option_list changed = {NULL, 0};
+    struct error err = {0};
+    struct options *o;
+    struct target t;
+
+    (void)state;
+    snprintf(line, sizeof(line), "--config %s --load-factor 3", path);
+    o = parse_ok(&t, line);
+    rewrite(fd, "block-size: 32\ntimeout: 2s\nload-factor: 4\nhost: ::1\nnames: [n]\n");
+    assert_int_equal(options_reload(o, &changed, &err), ST_OK);
+    assert_int_equal(changed.n, 3); /* the flag still decides the load factor */
+    assert_string_equal(changed.items[0], "timeout");
+    assert_string_equal(changed.items[1], "host");
+    assert_string_equal(changed.items[2], "names");
+    assert_int_equal(t.timeout_ms, 2000);
+    assert_true(t.load_factor == 3);
+    assert_string_equal(t.host, "::1");
+    assert_int_equal(options_source(o, "host"), OPTION_FILE);
+
+    rewrite(fd, "block-size: 64\ntimeout: 3s\n");
+    assert_int_equal(options_reload(o, &changed, &err), ST_INVALID);
+    assert_non_null(
+        strstr(err.message, "block-size cannot change while running (from '32' to '64')"));
+    assert_int_equal(t.timeout_ms, 2000);
+    rewrite(fd, "block-size: 32\ntimeout: never\n");
+    assert_int_equal(options_reload(o, &changed, &err), ST_INVALID);
+    assert_int_equal(t.timeout_ms, 2000);
+    rewrite(fd, "block-size: 32\napi-key: s3cret\n");
+    assert_int_equal(options_reload(o, &changed, &err), ST_INVALID);
+    assert_non_null(strstr(err.message, "api-key cannot change"));
+    assert_null(strstr(err.message, "s3cret"));
+
+    rewrite(fd, "block-size: 32\n"); /* what is gone from the file falls back to its default */
+    assert_int_equal(options_reload(o, &changed, &err), ST_OK);
+    assert_int_equal(t.timeout_ms, 250);
+    assert_string_equal(t.host, "127.0.0.1");
+    assert_int_equal(options_source(o, "host"), OPTION_DEFAULT);
+    assert_int_equal(options_reload(o, &changed, &err), ST_OK);
+    assert_int_equal(changed.n, 0);
+    options_destroy(o);
+    close(fd);
+
+    o = parse_ok(&t, "");
+    assert_int_equal(options_reload(o, &changed, &err), ST_NOT_FOUND);
+    options_destroy(o);
+}
+
+static void mutated_files_and_lines_never_break_it(void **state) {
+    static const char *const seeds[] = {
+        "block-size: 32\nworker_urls: [http://a:1, \"http://b:2\"]\ntimeout: 5s # c\n"
+        "enable-cache: no\ncolor: blue\napi-key: \"x\"\nhost: 'it''s'\nnames: []\n",
+        "--block-size=8\n--no-enable-cache\n--worker-urls\na\nb\n--names=x,y\n--load_factor\n2."
+        "5\nm",
+    };
+    static const char alphabet[] = ":-[]{}#&*!|>'\"%@`,\n 0x5sM=~\\\xC3\xA9\t";
+    struct rng rng;
+    char text[256];
+
+    (void)state;
+    rng_seed(&rng, support_seed());
+    for (int i = 0; i < 5000; i++) {
+        const char *seed = seeds[rng_below(&rng, ARRAY_LEN(seeds))];
+        size_t len = strlen(seed);
+
+        memcpy(text, seed, len);
+        for (uint64_t n = 1 + rng_below(&rng, 3); n > 0; n--) {
+            text[rng_below(&rng, len)] = alphabet[rng_below(&rng, sizeof(alphabet))];
+        }
+        LLVMFuzzerTestOneInput((const uint8_t *)text, len);
+    }
+}
+
+#endif
+
+static void the_dump_shows_sources_and_no_secrets(void **state) {
+    struct target t;
+    struct options *o;
+    struct buf out;
+
+    (void)state;
+    setenv("INCIPIT_API_KEY", "s3cret", 1);
+    o = parse_ok(&t, "--budget-bytes 1536M --timeout 90s --names a,\"q\" --no-enable-cache");
+    unsetenv("INCIPIT_API_KEY");
+    buf_init(&out, 0);
+    options_dump(o, &out);
+    buf_append_char(&out, '\0');
+    assert_string_equal(strchr(buf_ptr(&out), '\n') + 1, "enable-cache: false  # flag\n"
+                                                         "block-size: 16  # default\n"
+                                                         "budget-bytes: 1536MiB  # flag\n"
+                                                         "timeout: 90s  # flag\n"
+                                                         "seed: 0  # default\n"
+                                                         "load-factor: 1.25  # default\n"
+                                                         "# model: not set  # default\n"
+                                                         "host: \"127.0.0.1\"  # default\n"
+                                                         "# api-key: ***  # environment\n"
+                                                         "color: red  # default\n"
+                                                         "worker-urls: []  # default\n"
+                                                         "names: [\"a\", \"\\\"q\\\"\"]  # flag\n");
+    buf_fini(&out);
+    options_destroy(o);
+}
+
+static void help_lists_every_row_within_the_width(void **state) {
+    size_t width = 0;
+    struct buf out;
+
+    (void)state;
+    buf_init(&out, 0);
+    options_help(&program, 60, &out);
+    for (size_t i = 0; i < buf_len(&out); i++) {
+        width = buf_ptr(&out)[i] == '\n' ? 0 : width + 1;
+        assert_true(width <= 60);
+    }
+    buf_append_char(&out, '\0');
+    assert_non_null(strstr(buf_ptr(&out), "Usage: incipit-test [MODEL] [options]\n"));
+    assert_non_null(strstr(buf_ptr(&out), "\nCache\n  --[no-]enable-cache\n"));
+    assert_non_null(strstr(buf_ptr(&out),
+                           "  --block-size N\n"
+                           "      Tokens per KV block. Smaller blocks share more of a\n"
+                           "      prompt; larger ones cost less bookkeeping.\n"
+                           "      [default 16; from 1 to 128; also --page-size;\n"
+                           "      INCIPIT_BLOCK_SIZE]\n"));
+    assert_non_null(strstr(buf_ptr(&out), "opposite --disable-radix-cache"));
+    assert_non_null(strstr(buf_ptr(&out), "one of red, dark-green, blue"));
+    assert_non_null(strstr(buf_ptr(&out), "  INCIPIT_API_KEY, or api-key in the --config file\n"));
+    assert_non_null(strstr(buf_ptr(&out), "--config FILE"));
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        assert_non_null(strstr(buf_ptr(&out), rows[i].name));
+    }
+    buf_fini(&out);
+}
+
+static void help_and_version_end_the_program(void **state) {
+    static const char *const lines[] = {"--help", "-h", "--version", "--block-size 8 --help",
+                                        "--dump-config --block-size 8"};
+    int saved = dup(STDOUT_FILENO);
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(lines); i++) {
+        char *copy = mem_strdup(lines[i]), *argv[MAX_ARGS] = {(char[]){"incipit-test"}}, *rest;
+        struct options *o = NULL;
+        struct target t = {0};
+        bool wants_exit = false;
+        enum status st;
+        int argc = 1;
+
+        for (char *arg = strtok_r(copy, " ", &rest); arg; arg = strtok_r(NULL, " ", &rest)) {
+            argv[argc++] = arg;
+        }
+        fflush(stdout);
+        assert_non_null(freopen("/dev/null", "w", stdout));
+        st = options_parse(&o, &program, &t, argc, argv, &wants_exit, NULL);
+        fflush(stdout);
+        dup2(saved, STDOUT_FILENO);
+        assert_int_equal(st, ST_OK);
+        assert_true(wants_exit);
+        options_destroy(o);
+        mem_free(copy);
+    }
+    close(saved);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(defaults_fill_the_target),
+        cmocka_unit_test(flags_are_read_in_all_spellings),
+        cmocka_unit_test(aliases_positionals_and_many_values),
+        cmocka_unit_test(sizes_and_durations_have_units),
+        cmocka_unit_test(a_wrong_command_line_gets_a_sentence),
+        cmocka_unit_test(environment_is_between_file_and_flags),
+#ifdef HAVE_YAML
+        cmocka_unit_test(the_file_is_below_them),
+        cmocka_unit_test(a_wrong_file_gets_a_sentence_with_its_line),
+        cmocka_unit_test(empty_files_change_nothing),
+        cmocka_unit_test(reload_changes_live_options_or_nothing),
+        cmocka_unit_test(mutated_files_and_lines_never_break_it),
+#endif
+        cmocka_unit_test(the_dump_shows_sources_and_no_secrets),
+        cmocka_unit_test(help_lists_every_row_within_the_width),
+        cmocka_unit_test(help_and_version_end_the_program),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
