@@ -148,9 +148,35 @@ void options_help(const struct option_program *p, uint32_t columns, struct buf *
 }
 
 /* --- dump -------------------------------------------------------------------------------------*/
+/* The code point of a character that JSON takes as it is and YAML only escaped: DEL, the C1
+ * controls, the byte order mark, U+FFFE, U+FFFF. 0 for all others. */
+static unsigned yaml_only_escaped(const char *at, size_t n) {
+    const unsigned char *p = (const unsigned char *)at;
+    unsigned code;
+
+    if (n == 1) return p[0] == 0x7F ? 0x7F : 0;
+    if (n == 2) return p[0] == 0xC2 && p[1] < 0xA0 ? p[1] : 0;
+    if (n != 3) return 0;
+    code = (p[0] & 0x0Fu) << 12 | (p[1] & 0x3Fu) << 6 | (p[2] & 0x3Fu);
+    return code == 0xFEFF || code >= 0xFFFE ? code : 0;
+}
+
+/* YAML's double quotes take JSON's escapes. */
 static void append_quoted(struct buf *out, const char *z) {
-    buf_append_char(out, '"'); /* YAML's double quotes take JSON's escapes */
-    json_escape(out, str_of(z));
+    struct str rest = str_of(z);
+
+    buf_append_char(out, '"');
+    while (rest.len > 0) {
+        size_t n = MAX(str_utf8_len(rest), (size_t)1);
+        unsigned code = yaml_only_escaped(rest.ptr, n);
+
+        if (code) {
+            buf_appendf(out, "\\u%04x", code);
+        } else {
+            json_escape(out, (struct str){rest.ptr, n});
+        }
+        rest = (struct str){rest.ptr + n, rest.len - n};
+    }
     buf_append_char(out, '"');
 }
 
