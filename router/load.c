@@ -53,6 +53,15 @@ void load_set_reason(struct load *l, uint32_t w, uint32_t reasons, bool is_set) 
     else worker_mask_add(l->eligible.words, w);
 }
 
+static void note_admission(struct load *l, uint32_t w) {
+    const struct load_worker *k = &l->workers[w];
+
+    if (k->spec.max_in_flight && k->in_flight >= k->spec.max_in_flight)
+        worker_mask_add(l->full.words, w);
+    else
+        worker_mask_drop(l->full.words, w);
+}
+
 void load_worker_up(struct load *l, uint32_t w, const struct worker_spec *spec) {
     struct load_worker *k = &l->workers[w];
 
@@ -62,7 +71,11 @@ void load_worker_up(struct load *l, uint32_t w, const struct worker_spec *spec) 
     if (!k->spec.n_blocks) k->spec.n_blocks = DEFAULT_N_BLOCKS;
     if (!(k->spec.prefill_tokens_per_s > 0)) k->spec.prefill_tokens_per_s = DEFAULT_PREFILL_TOKENS_PER_S;
     if (!(k->spec.attn_context > 0)) k->spec.attn_context = DEFAULT_ATTN_CONTEXT;
-    k->capacity_tokens = k->spec.block_size * k->spec.n_blocks;
+    k->block_size = k->spec.block_size;
+    k->capacity_tokens = (double)k->spec.block_size * (double)k->spec.n_blocks;
+    k->s_per_token = 1 / k->spec.prefill_tokens_per_s;
+    k->attn_per_token = 1 / (2 * k->spec.attn_context);
+    note_admission(l, w);
     load_set_reason(l, w, WORKER_ABSENT, false);
 }
 
@@ -76,53 +89,38 @@ double load_prefill_s(const struct load_worker *w, double cached_tokens, double 
     double linear = total_tokens - cached_tokens;
     double squares = total_tokens * total_tokens - cached_tokens * cached_tokens;
 
-    return (linear + squares / (2 * w->spec.attn_context)) / w->spec.prefill_tokens_per_s;
+    return (linear + squares * w->attn_per_token) * w->s_per_token;
 }
 
 static double seconds_since(uint64_t then_us, uint64_t now_us) {
     return now_us > then_us ? (double)(now_us - then_us) * 1e-6 : 0;
 }
 
-static struct load_ticket *head_of(const struct load_worker *w) {
-    struct list *first = list_first(&w->pending);
-
-    return first ? LIST_ENTRY(first, struct load_ticket, link) : NULL;
-}
-
 double load_wait_s(const struct load_worker *w, uint64_t now_us) {
-    const struct load_ticket *head = head_of(w);
+    double served_s = seconds_since(w->service_began_us, now_us);
 
-    if (!head) return 0;
-    return w->pending_work_s - MIN(seconds_since(w->service_began_us, now_us), head->work_s);
+    return w->pending_work_s - MIN(served_s, w->head_work_s);
 }
 
 double load_memory_wait_s(const struct load *l, const struct load_worker *w, double need_tokens) {
-    double capacity = (double)w->capacity_tokens;
-    double excess = w->resident_tokens + need_tokens - USABLE_CAPACITY * capacity;
+    double excess = w->resident_tokens + need_tokens - USABLE_CAPACITY * w->capacity_tokens;
 
     /* What is resident goes at a rate of all of it per mean residence. */
     if (excess <= 0) return 0;
-    return excess / MIN(w->resident_tokens + 1, capacity) * l->mean_decode_s;
+    return excess / MIN(w->resident_tokens + 1, w->capacity_tokens) * l->mean_decode_s;
 }
 
-void load_drop_overloaded(const struct load *l, uint64_t *mask, double max_factor, double floor) {
-    uint64_t kept[WORKER_MASK_WORDS] = {0};
-    uint32_t n = worker_mask_count(mask, l->n_words), n_kept = 0;
-    double total = 0, limit = INFINITY;
+void load_drop_full(const struct load *l, uint64_t *mask) {
+    uint64_t kept[WORKER_MASK_WORDS], any = 0;
 
-    if (max_factor > 0) {
-        WORKER_MASK_FOR_EACH(w, mask, l->n_words) total += l->workers[w].in_flight;
-        limit = max_factor * total / MAX(n, 1u) + floor;
-    }
-    WORKER_MASK_FOR_EACH(w, mask, l->n_words) {
-        const struct load_worker *k = &l->workers[w];
+    for (uint32_t i = 0; i < l->n_words; i++) any |= kept[i] = mask[i] & ~l->full.words[i];
+    if (any) memcpy(mask, kept, l->n_words * sizeof(*mask));
+}
 
-        if (k->spec.max_in_flight && k->in_flight >= k->spec.max_in_flight) continue;
-        if (k->in_flight > limit) continue;
-        worker_mask_add(kept, w);
-        n_kept++;
-    }
-    if (n_kept) memcpy(mask, kept, l->n_words * sizeof(*mask));
+double load_mean_in_flight(const struct load *l) {
+    uint32_t n = worker_mask_count(l->eligible.words, l->n_words);
+
+    return (double)l->n_open / MAX(n, 1u);
 }
 
 /* --- tickets --------------------------------------------------------------------------------- */
@@ -140,7 +138,10 @@ void load_open(struct load *l, struct load_ticket *t, uint32_t w, double work_s,
         .resident_tokens = new_tokens + l->mean_output_tokens,
         .sent_us = now_us,
     };
-    if (!k->n_pending) k->service_began_us = now_us;
+    if (!k->n_pending) {
+        k->service_began_us = now_us;
+        k->head_work_s = work_s;
+    }
     list_push_back(&k->pending, &t->link);
     k->n_pending++;
     k->pending_work_s += work_s;
@@ -148,16 +149,19 @@ void load_open(struct load *l, struct load_ticket *t, uint32_t w, double work_s,
     k->in_flight++;
     k->n_sent++;
     l->n_open++;
+    note_admission(l, w);
 }
 
-/* The prefill is the next one's from now on. Sums go back to exactly 0 with the last ticket, so
- * that rounding does not pile up. */
-static void leave_pending(struct load_worker *k, struct load_ticket *t, uint64_t now_us) {
+/* Sums go back to exactly 0 with the last ticket, so that rounding does not pile up. */
+static void leave_pending(struct load_worker *k, struct load_ticket *t) {
+    struct list *head;
+
     list_remove(&t->link);
     t->is_pending = false;
     k->n_pending--;
-    k->pending_work_s = k->n_pending ? MAX(k->pending_work_s - t->work_s, 0) : 0;
-    k->service_began_us = now_us;
+    head = list_first(&k->pending);
+    k->pending_work_s = head ? MAX(k->pending_work_s - t->work_s, 0) : 0;
+    k->head_work_s = head ? LIST_ENTRY(head, struct load_ticket, link)->work_s : 0;
 }
 
 void load_first_token(struct load *l, struct load_ticket *t, uint64_t now_us) {
@@ -166,7 +170,8 @@ void load_first_token(struct load *l, struct load_ticket *t, uint64_t now_us) {
     assert(t->is_open);
     if (!t->is_pending) return;
     t->first_us = now_us;
-    leave_pending(k, t, now_us);
+    leave_pending(k, t);
+    k->service_began_us = now_us; /* the prefill is the next one's from now on */
     k->n_first++;
 }
 
@@ -175,15 +180,9 @@ void load_close(struct load *l, struct load_ticket *t, double output_tokens, boo
     struct load_worker *k = &l->workers[t->worker];
 
     assert(t->is_open && k->in_flight && l->n_open);
-    if (t->is_pending) {
-        if (head_of(k) == t) {
-            leave_pending(k, t, now_us);
-        } else { /* given up behind the head, which goes on */
-            uint64_t began_us = k->service_began_us;
-
-            leave_pending(k, t, now_us);
-            k->service_began_us = began_us;
-        }
+    if (t->is_pending) { /* given up; behind the head, the head goes on */
+        if (list_first(&k->pending) == &t->link) k->service_began_us = now_us;
+        leave_pending(k, t);
     } else if (!is_aborted) {
         l->mean_decode_s += MEAN_WEIGHT * (seconds_since(t->first_us, now_us) - l->mean_decode_s);
         l->mean_output_tokens += MEAN_WEIGHT * (output_tokens - l->mean_output_tokens);
@@ -193,6 +192,7 @@ void load_close(struct load *l, struct load_ticket *t, double output_tokens, boo
     k->resident_tokens = k->in_flight ? MAX(k->resident_tokens - t->resident_tokens, 0) : 0;
     k->n_closed++;
     l->n_open--;
+    note_admission(l, t->worker);
 }
 
 void load_check(const struct load *l) {
@@ -201,19 +201,22 @@ void load_check(const struct load *l) {
     for (uint32_t w = 0; w < l->n_workers; w++) {
         const struct load_worker *k = &l->workers[w];
         uint32_t n_pending = 0;
-        double work_s = 0;
+        double work_s = 0, head_work_s = 0;
 
         LIST_FOR_EACH(it, &k->pending) {
             const struct load_ticket *t = LIST_ENTRY(it, struct load_ticket, link);
 
             assert(t->is_open && t->is_pending && t->worker == w);
             work_s += t->work_s;
-            n_pending++;
+            if (!n_pending++) head_work_s = t->work_s;
         }
         assert(n_pending == k->n_pending && k->n_pending <= k->in_flight);
+        assert(head_work_s == k->head_work_s);
         assert(fabs(work_s - k->pending_work_s) <= 1e-6 * (1 + work_s));
         assert(k->n_sent - k->n_closed == k->in_flight);
         assert(worker_mask_has(l->eligible.words, w) == (k->reasons == 0));
+        assert(worker_mask_has(l->full.words, w) ==
+               (k->spec.max_in_flight && k->in_flight >= k->spec.max_in_flight));
         n_open += k->in_flight;
     }
     assert(n_open == l->n_open);

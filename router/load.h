@@ -39,17 +39,23 @@ struct worker_spec {
     uint32_t max_in_flight;      /* admission limit of this worker; 0: none */
 };
 
-/* Read freely; changed only by the functions below. */
+/* Read freely; changed only by the functions below. What a decision reads of every worker comes
+ * first: one cache line. */
 struct load_worker {
-    struct worker_spec spec;      /* defaults filled in */
-    uint32_t reasons;             /* enum worker_reason bits; 0: may be picked */
-    uint32_t in_flight;           /* open tickets: L(w) */
-    uint32_t n_pending;           /* of those, without a first token */
-    struct list pending;          /* their tickets, in order of sending */
-    double pending_work_s;        /* sum of their predicted prefill seconds */
-    uint64_t service_began_us;    /* when the head of `pending` got the prefill to itself */
-    double resident_tokens;       /* KV tokens that the open tickets are expected to fill */
-    uint64_t capacity_tokens;     /* block_size x n_blocks */
+    uint32_t in_flight;        /* open tickets: L(w) */
+    uint32_t block_size;       /* of spec */
+    double pending_work_s;     /* predicted prefill seconds of the tickets without a first token */
+    double head_work_s;        /* of the first of them */
+    uint64_t service_began_us; /* when that one got the prefill to itself */
+    double resident_tokens;    /* KV tokens that the open tickets are expected to fill */
+    double capacity_tokens;    /* block_size x n_blocks */
+    double s_per_token;        /* prefill, from spec */
+    double attn_per_token;     /* share that attention adds per token of context: 1 / (2 A) */
+
+    uint32_t reasons;          /* enum worker_reason bits; 0: may be picked */
+    uint32_t n_pending;        /* tickets without a first token */
+    struct list pending;       /* those, in order of sending */
+    struct worker_spec spec;   /* defaults filled in */
     uint64_t n_sent, n_first, n_closed; /* since creation */
 };
 
@@ -69,6 +75,7 @@ struct load {
     uint32_t n_words;            /* words of a mask that can hold them */
     uint32_t n_open;             /* open tickets of all workers */
     struct worker_mask eligible; /* workers with no reason against them */
+    struct worker_mask full;     /* workers at their admission limit */
     double mean_output_tokens;   /* running means over ended requests */
     double mean_decode_s;        /* first token to end */
 };
@@ -93,9 +100,11 @@ double load_wait_s(const struct load_worker *w, uint64_t now_us);
 /* Seconds until `need_tokens` more fit into the KV memory of `w`: 0 while they fit. */
 double load_memory_wait_s(const struct load *l, const struct load_worker *w, double need_tokens);
 
-/* Drops from `mask` the workers at their admission limit or above max_factor x the mean in flight
- * of the mask + floor, unless that would drop all of them. max_factor 0: no such threshold. */
-void load_drop_overloaded(const struct load *l, uint64_t *mask, double max_factor, double floor);
+/* Drops from `mask` the workers at their admission limit, unless all of them are. */
+void load_drop_full(const struct load *l, uint64_t *mask);
+
+/* Requests in flight per eligible worker. */
+double load_mean_in_flight(const struct load *l);
 
 void load_open(struct load *l, struct load_ticket *t, uint32_t w, double work_s, double new_tokens,
                uint64_t now_us);

@@ -1,8 +1,6 @@
 /* router/policy.c - the policies by name. */
 #include "router/policy.h"
 
-#include <math.h>
-
 static const struct policy_ops *const policies[] = {
     &policy_prefix,
     &policy_least_load,
@@ -31,10 +29,11 @@ void policy_options_default(struct policy_options *options) {
 }
 
 double policy_matched_tokens(const struct policy_view *view, uint32_t w) {
-    double block_size = view->load->workers[w].spec.block_size, tokens;
+    uint32_t block_size = view->load->workers[w].block_size;
+    double tokens;
 
-    if (!view->matched_blocks) return 0;
+    if (!view->matched_blocks || !view->matched_blocks[w]) return 0;
     tokens = view->matched_blocks[w] * view->tokens_per_block;
-    tokens = fmin(tokens, view->prompt_tokens - 1);
-    return tokens > 0 ? floor(tokens / block_size) * block_size : 0;
+    tokens = MIN(tokens, view->prompt_tokens - 1);
+    return (double)((uint64_t)tokens / block_size * block_size);
 }

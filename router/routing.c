@@ -153,7 +153,7 @@ static double tokens_per_block(const struct routing *r) {
 }
 
 static uint64_t capacity_blocks(const struct routing *r, uint32_t w) {
-    double tokens = (double)r->load.workers[w].capacity_tokens * r->caches[w].capacity_factor;
+    double tokens = r->load.workers[w].capacity_tokens * r->caches[w].capacity_factor;
 
     return (uint64_t)fmax(tokens / tokens_per_block(r), 1);
 }
@@ -228,7 +228,7 @@ static bool find_candidates(const struct routing *r, const struct route_request 
     for (uint32_t i = 0; i < rq->n_exclude; i++) {
         if (rq->exclude[i] < r->load.n_workers) worker_mask_drop(mask->words, rq->exclude[i]);
     }
-    load_drop_overloaded(&r->load, mask->words, 0, 0);
+    load_drop_full(&r->load, mask->words);
     return worker_mask_count(mask->words, r->load.n_words) > 0;
 }
 

@@ -14,13 +14,15 @@
  *
  * Costs within 1 % of the least are equal, and go to the worker that wins the rendezvous on the
  * first block that is not widely held (the last block when all are): so cold and short prompts
- * have a home, which every replica and every restart agrees on. */
+ * have a home, which every replica and every restart agrees on.
+ *
+ * A worker with more than max_load_factor x the mean in flight + load_floor is not priced, unless
+ * that leaves none: a guard for loads that the formula does not see, such as endless decoding. */
 #include "common/mem.h"
 #include "common/rng.h"
 #include "router/policy.h"
 
 #include <math.h>
-#include <string.h>
 
 #define TIE_MARGIN 0.01
 
@@ -56,10 +58,28 @@ static struct policy_term price(const struct prefix *p, const struct route_reque
     t.wait_s = load_wait_s(k, rq->now_us);
     t.memory_s = load_memory_wait_s(load, k, new_tokens + load->mean_output_tokens);
     t.prefill_s = load_prefill_s(k, t.matched_tokens, view->prompt_tokens);
-    t.cost_s = fmax(t.wait_s, t.memory_s) +
+    t.cost_s = MAX(t.wait_s, t.memory_s) +
                t.prefill_s * (1 + p->options.beta + p->options.kappa * in_flight) +
                p->options.delta_s * in_flight;
     return t;
+}
+
+/* Prices the workers with at most `limit` requests in flight. Returns the least cost, INFINITY if
+ * there are none. */
+static double price_all(struct prefix *p, const struct route_request *rq,
+                        const struct policy_view *view, double limit, struct policy_term *terms) {
+    const struct load *load = view->load;
+    double least = INFINITY;
+
+    WORKER_MASK_FOR_EACH(w, view->candidates, load->n_words) {
+        p->costs[w] = INFINITY;
+        if (load->workers[w].in_flight > limit) continue;
+        struct policy_term t = price(p, rq, view, w);
+        p->costs[w] = t.cost_s;
+        least = MIN(least, t.cost_s);
+        if (terms) terms[w] = t;
+    }
+    return least;
 }
 
 static uint64_t rendezvous_key(const struct route_request *rq, const struct policy_view *view) {
@@ -71,20 +91,15 @@ static uint32_t prefix_pick(void *self, const struct route_request *rq,
                             const struct policy_view *view, struct policy_term *terms) {
     struct prefix *p = self;
     const struct load *load = view->load;
-    uint64_t candidates[WORKER_MASK_WORDS], key = rendezvous_key(rq, view), best_weight = 0;
+    uint64_t key = rendezvous_key(rq, view), best_weight = 0;
     uint32_t best = WORKER_NONE;
-    double least = INFINITY;
+    double limit = INFINITY, least;
 
-    memcpy(candidates, view->candidates, load->n_words * sizeof(*candidates));
-    load_drop_overloaded(load, candidates, p->options.max_load_factor, p->options.load_floor);
-    WORKER_MASK_FOR_EACH(w, candidates, load->n_words) {
-        struct policy_term t = price(p, rq, view, w);
-
-        p->costs[w] = t.cost_s;
-        least = fmin(least, t.cost_s);
-        if (terms) terms[w] = t;
-    }
-    WORKER_MASK_FOR_EACH(w, candidates, load->n_words) {
+    if (p->options.max_load_factor > 0)
+        limit = p->options.max_load_factor * load_mean_in_flight(load) + p->options.load_floor;
+    least = price_all(p, rq, view, limit, terms);
+    if (least == INFINITY) least = price_all(p, rq, view, INFINITY, terms);
+    WORKER_MASK_FOR_EACH(w, view->candidates, load->n_words) {
         uint64_t weight;
 
         if (p->costs[w] > least * (1 + TIE_MARGIN)) continue;

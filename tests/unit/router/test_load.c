@@ -111,35 +111,37 @@ static void only_finished_requests_teach_the_means(void **state) {
     load_fini(&l);
 }
 
-static void the_overloaded_are_dropped_unless_all_are(void **state) {
-    struct load_ticket t[40];
+static void a_full_worker_is_dropped_unless_all_are(void **state) {
+    struct load_ticket t[9];
     struct worker_spec limited = plain;
     struct load l;
     uint64_t mask = 7;
-    uint32_t n = 0;
     (void)state;
 
-    limited.max_in_flight = 4;
+    limited.max_in_flight = 2;
     memset(t, 0, sizeof(t));
-    load_init(&l, 3);
+    load_init(&l, 4); /* worker 3 is absent */
     load_worker_up(&l, 0, &plain);
-    load_worker_up(&l, 1, &plain);
+    load_worker_up(&l, 1, &limited);
     load_worker_up(&l, 2, &limited);
-    while (n < 10) load_open(&l, &t[n++], 0, 1, 1, 0);
-    while (n < 12) load_open(&l, &t[n++], 1, 1, 1, 0);
-    load_drop_overloaded(&l, &mask, 2, 2); /* mean 4, limit 10 */
-    assert_int_equal(mask, 7);
-    load_drop_overloaded(&l, &mask, 2, 1);
+    for (uint32_t i = 0; i < 6; i++) load_open(&l, &t[i], i % 3, 1, 1, 0);
+    assert_float_equal(load_mean_in_flight(&l), 2, 1e-9);
+    load_drop_full(&l, &mask);
+    assert_int_equal(mask, 1);
+    mask = 6;
+    load_drop_full(&l, &mask);
     assert_int_equal(mask, 6);
-    while (n < 16) load_open(&l, &t[n++], 2, 1, 1, 0);
-    mask = 7;
-    load_drop_overloaded(&l, &mask, 0, 0); /* admission alone */
-    assert_int_equal(mask, 3);
-    mask = 4;
-    load_drop_overloaded(&l, &mask, 2, 1);
-    assert_int_equal(mask, 4);
-    while (n) load_close(&l, &t[--n], 0, true, 0);
+    load_close(&l, &t[1], 0, true, 0);
+    load_drop_full(&l, &mask);
+    assert_int_equal(mask, 2);
+    load_worker_up(&l, 2, &plain); /* the limit is lifted */
+    mask = 6;
+    load_drop_full(&l, &mask);
+    assert_int_equal(mask, 6);
     load_check(&l);
+    for (uint32_t i = 0; i < 6; i++) {
+        if (t[i].is_open) load_close(&l, &t[i], 0, true, 0);
+    }
     load_fini(&l);
 }
 
@@ -179,7 +181,7 @@ int main(void) {
         cmocka_unit_test(the_wait_is_what_was_sent_less_what_the_head_has_had),
         cmocka_unit_test(memory_is_waited_for_only_when_it_is_short),
         cmocka_unit_test(only_finished_requests_teach_the_means),
-        cmocka_unit_test(the_overloaded_are_dropped_unless_all_are),
+        cmocka_unit_test(a_full_worker_is_dropped_unless_all_are),
         cmocka_unit_test(random_traffic_keeps_the_sums),
     };
 
