@@ -1,0 +1,323 @@
+/* common/http_client.c - libcurl's multi interface on a loop; the only file that knows libcurl.
+ *
+ * curl says which sockets to watch and when to be called again; we say what became ready. Finished
+ * calls are told only from our own events, never from inside curl, so that a callback may start and
+ * cancel calls freely. Proxies named in the environment are not used: probes go to workers. */
+#include "common/http_client.h"
+
+#include "common/http_parse.h"
+#include "common/list.h"
+#include "common/loop.h"
+#include "common/mem.h"
+
+#include <pthread.h>
+
+#include <curl/curl.h>
+
+#define DEFAULT_TIMEOUT_MS         5000
+#define DEFAULT_CONNECT_TIMEOUT_MS 250
+
+struct http_client {
+    struct loop *loop;
+    CURLM *multi;
+    struct loop_timer timer;
+    struct list calls, sockets;
+};
+
+struct socket_watch {
+    struct list link;
+    struct http_client *client;
+    struct loop_fd watch;
+};
+
+struct http_call {
+    struct list link;
+    struct http_client *client;
+    CURL *easy;
+    struct curl_slist *headers;
+    struct buf answer;
+    char *request_body;
+    http_client_fn *fn;
+    void *arg;
+    char message[CURL_ERROR_SIZE];
+};
+
+static void init_curl(void) {
+    curl_global_init(CURL_GLOBAL_DEFAULT);
+}
+
+/* --- the end of a call ---------------------------------------------------------------------------- */
+
+static void call_destroy(struct http_call *call) {
+    if (call->easy) {
+        curl_multi_remove_handle(call->client->multi, call->easy);
+        curl_easy_cleanup(call->easy);
+    }
+    curl_slist_free_all(call->headers);
+    buf_fini(&call->answer);
+    mem_free(call->request_body);
+    list_remove(&call->link);
+    mem_free(call);
+}
+
+static enum status status_of(const struct http_call *call, CURLcode code) {
+    if (call->answer.has_failed) return ST_TOO_LARGE;
+    if (code == CURLE_OK) return ST_OK;
+    return code == CURLE_OPERATION_TIMEDOUT ? ST_TIMEOUT : ST_IO;
+}
+
+static void finish(struct http_call *call, CURLcode code) {
+    struct http_client_response r = {.status = status_of(call, code), .message = ""};
+    const char *content_type = NULL;
+    curl_off_t elapsed_us = 0;
+    long http_code = 0;
+
+    curl_easy_getinfo(call->easy, CURLINFO_RESPONSE_CODE, &http_code);
+    curl_easy_getinfo(call->easy, CURLINFO_TOTAL_TIME_T, &elapsed_us);
+    curl_easy_getinfo(call->easy, CURLINFO_CONTENT_TYPE, &content_type);
+    r.code = (int)http_code;
+    r.elapsed_us = (uint64_t)elapsed_us;
+    r.content_type = content_type ? str_of(content_type) : STR("");
+    if (r.status == ST_OK) {
+        r.body = call->answer.data ? buf_str(&call->answer) : STR("");
+    } else if (r.status == ST_TOO_LARGE) {
+        r.message = "the answer is longer than allowed";
+    } else {
+        r.message = call->message[0] ? call->message : curl_easy_strerror(code);
+    }
+    call->fn(&r, call->arg);
+    call_destroy(call);
+}
+
+static void finish_done(struct http_client *client) {
+    CURLMsg *msg;
+    int n_left;
+
+    while ((msg = curl_multi_info_read(client->multi, &n_left))) {
+        struct http_call *call = NULL;
+
+        if (msg->msg != CURLMSG_DONE) continue;
+        curl_easy_getinfo(msg->easy_handle, CURLINFO_PRIVATE, (char **)&call);
+        finish(call, msg->data.result);
+    }
+}
+
+/* --- curl's sockets and time on the loop -------------------------------------------------------------- */
+
+static void socket_is_ready(unsigned ready, void *arg) {
+    struct socket_watch *s = arg;
+    struct http_client *client = s->client;
+    int n_running;
+
+    curl_multi_socket_action(client->multi, s->watch.fd,
+                             ready == LOOP_READ ? CURL_CSELECT_IN : CURL_CSELECT_OUT, &n_running);
+    finish_done(client); /* the watch may be gone */
+}
+
+static void time_is_up(void *arg) {
+    struct http_client *client = arg;
+    int n_running;
+
+    curl_multi_socket_action(client->multi, CURL_SOCKET_TIMEOUT, 0, &n_running);
+    finish_done(client);
+}
+
+static int set_timer(CURLM *multi, long timeout_ms, void *arg) {
+    struct http_client *client = arg;
+
+    (void)multi;
+    if (timeout_ms < 0) {
+        loop_timer_stop(&client->timer);
+    } else {
+        loop_timer_start(&client->timer, (uint64_t)timeout_ms * 1000);
+    }
+    return 0;
+}
+
+static void socket_watch_destroy(struct socket_watch *s) {
+    loop_fd_fini(&s->watch);
+    list_remove(&s->link);
+    mem_free(s);
+}
+
+static int set_socket(CURL *easy, curl_socket_t fd, int what, void *arg, void *socket_arg) {
+    struct http_client *client = arg;
+    struct socket_watch *s = socket_arg;
+
+    (void)easy;
+    if (what == CURL_POLL_REMOVE) {
+        if (s) socket_watch_destroy(s);
+        return 0;
+    }
+    if (!s) {
+        s = mem_zalloc(sizeof(*s));
+        s->client = client;
+        loop_fd_init(&s->watch, client->loop, fd, socket_is_ready, s);
+        list_push_back(&client->sockets, &s->link);
+        curl_multi_assign(client->multi, fd, s);
+    }
+    loop_fd_watch(&s->watch, (what & CURL_POLL_IN ? LOOP_READ : 0u) |
+                                 (what & CURL_POLL_OUT ? LOOP_WRITE : 0u));
+    return 0;
+}
+
+/* --- the client ---------------------------------------------------------------------------------------- */
+
+enum status http_client_create(struct http_client **out, struct loop *loop, struct error *err) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT; /* curl's own global state */
+    struct http_client *client = mem_zalloc(sizeof(*client));
+
+    pthread_once(&once, init_curl);
+    client->loop = loop;
+    list_init(&client->calls);
+    list_init(&client->sockets);
+    loop_timer_init(&client->timer, loop, time_is_up, client);
+    client->multi = curl_multi_init();
+    if (!client->multi) {
+        http_client_destroy(client);
+        return error_set(err, ST_NOMEM, "cannot start libcurl: out of memory");
+    }
+    curl_multi_setopt(client->multi, CURLMOPT_SOCKETFUNCTION, set_socket);
+    curl_multi_setopt(client->multi, CURLMOPT_SOCKETDATA, client);
+    curl_multi_setopt(client->multi, CURLMOPT_TIMERFUNCTION, set_timer);
+    curl_multi_setopt(client->multi, CURLMOPT_TIMERDATA, client);
+    *out = client;
+    return ST_OK;
+}
+
+void http_client_destroy(struct http_client *client) {
+    struct list *link;
+
+    if (!client) return;
+    while ((link = list_first(&client->calls))) {
+        call_destroy(LIST_ENTRY(link, struct http_call, link));
+    }
+    if (client->multi) curl_multi_cleanup(client->multi); /* closes idle connections: set_socket */
+    while ((link = list_first(&client->sockets))) {
+        socket_watch_destroy(LIST_ENTRY(link, struct socket_watch, link));
+    }
+    loop_timer_fini(&client->timer);
+    mem_free(client);
+}
+
+/* --- starting a call ------------------------------------------------------------------------------------ */
+
+static size_t take_answer(char *data, size_t size, size_t n, void *arg) {
+    struct http_call *call = arg;
+
+    buf_append(&call->answer, data, size * n);
+    return call->answer.has_failed ? 0 : size * n; /* 0 ends the transfer */
+}
+
+static bool is_one_line(const char *s) {
+    return !strpbrk(s, "\r\n");
+}
+
+static enum status check(const struct http_client_request *r, struct error *err) {
+    if (strncmp(r->url, "http://", 7) != 0 && strncmp(r->url, "https://", 8) != 0) {
+        return error_set(err, ST_INVALID, "'%s' does not begin with http:// or https://", r->url);
+    }
+    if (!is_one_line(r->url) || (r->method && !http_is_token(str_of(r->method)))) {
+        return error_set(err, ST_INVALID, "the method or the URL '%s' has a byte it may not have",
+                         r->url);
+    }
+    for (const char *const *h = r->headers; h && *h; h++) {
+        if (!is_one_line(*h) || !strchr(*h, ':')) {
+            return error_set(err, ST_INVALID, "a header of %s is not 'name: value'", r->url);
+        }
+    }
+    return ST_OK;
+}
+
+/* Remembers the first option that curl refused. */
+#define SET(call, rc, option, value)                                                               \
+    do {                                                                                           \
+        if ((rc) == CURLE_OK) (rc) = curl_easy_setopt((call)->easy, option, value);                \
+    } while (0)
+
+static CURLcode set_body(struct http_call *call, const struct http_client_request *r) {
+    CURLcode rc = CURLE_OK;
+
+    if (r->body.ptr) {
+        call->request_body = mem_strndup(r->body.ptr, r->body.len);
+        SET(call, rc, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)r->body.len);
+        SET(call, rc, CURLOPT_POSTFIELDS, call->request_body);
+    }
+    if (r->method && strcmp(r->method, "HEAD") == 0) {
+        SET(call, rc, CURLOPT_NOBODY, 1L);
+    } else if (r->method) {
+        SET(call, rc, CURLOPT_CUSTOMREQUEST, r->method);
+    }
+    return rc;
+}
+
+static CURLcode set_headers(struct http_call *call, const struct http_client_request *r) {
+    CURLcode rc = CURLE_OK;
+
+    call->headers = curl_slist_append(NULL, "Expect:"); /* no waiting for 100 Continue */
+    for (const char *const *h = r->headers; h && *h && call->headers; h++) {
+        struct curl_slist *longer = curl_slist_append(call->headers, *h);
+
+        if (!longer) return CURLE_OUT_OF_MEMORY;
+        call->headers = longer;
+    }
+    if (!call->headers) return CURLE_OUT_OF_MEMORY;
+    SET(call, rc, CURLOPT_HTTPHEADER, call->headers);
+    return rc;
+}
+
+static CURLcode set_options(struct http_call *call, const struct http_client_request *r) {
+    long timeout_ms = r->timeout_ms ? (long)r->timeout_ms : DEFAULT_TIMEOUT_MS;
+    long connect_ms = r->connect_timeout_ms ? (long)r->connect_timeout_ms
+                                            : DEFAULT_CONNECT_TIMEOUT_MS;
+    CURLcode rc = CURLE_OK;
+
+    SET(call, rc, CURLOPT_URL, r->url);
+    SET(call, rc, CURLOPT_PRIVATE, call);
+    SET(call, rc, CURLOPT_ERRORBUFFER, call->message);
+    SET(call, rc, CURLOPT_WRITEFUNCTION, take_answer);
+    SET(call, rc, CURLOPT_WRITEDATA, call);
+    SET(call, rc, CURLOPT_NOSIGNAL, 1L);
+    SET(call, rc, CURLOPT_PROXY, "");
+    SET(call, rc, CURLOPT_PROTOCOLS_STR, "http,https");
+    SET(call, rc, CURLOPT_FOLLOWLOCATION, 0L);
+    SET(call, rc, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
+    SET(call, rc, CURLOPT_TIMEOUT_MS, timeout_ms);
+    SET(call, rc, CURLOPT_CONNECTTIMEOUT_MS, MIN(connect_ms, timeout_ms));
+    SET(call, rc, CURLOPT_USERAGENT, "incipit/" INCIPIT_VERSION);
+    if (rc == CURLE_OK) rc = set_headers(call, r);
+    return rc == CURLE_OK ? set_body(call, r) : rc;
+}
+
+enum status http_client_start(struct http_client *client, const struct http_client_request *request,
+                              http_client_fn *fn, void *arg, struct http_call **out,
+                              struct error *err) {
+    enum status st = check(request, err);
+    struct http_call *call;
+    CURLcode rc;
+
+    if (st != ST_OK) return st;
+    call = mem_zalloc(sizeof(*call));
+    call->client = client;
+    call->fn = fn;
+    call->arg = arg;
+    buf_init(&call->answer,
+             request->max_body_bytes ? request->max_body_bytes : HTTP_CLIENT_MAX_BODY_BYTES);
+    list_push_back(&client->calls, &call->link);
+    call->easy = curl_easy_init();
+    rc = call->easy ? set_options(call, request) : CURLE_OUT_OF_MEMORY;
+    if (rc == CURLE_OK && curl_multi_add_handle(client->multi, call->easy) != CURLM_OK) {
+        rc = CURLE_FAILED_INIT;
+    }
+    if (rc != CURLE_OK) {
+        call_destroy(call);
+        return error_set(err, ST_INVALID, "cannot call %s: %s", request->url,
+                         curl_easy_strerror(rc));
+    }
+    if (out) *out = call;
+    return ST_OK;
+}
+
+void http_call_cancel(struct http_call *call) {
+    if (call) call_destroy(call);
+}

@@ -1,0 +1,213 @@
+/* tests/unit/common/test_http_client.c - control-plane calls against our own server, one loop. */
+#include "common/http_client.h"
+
+#include "common/clock.h"
+#include "common/http_server.h"
+#include "common/loop.h"
+#include "tests/support/cm.h"
+
+#include <signal.h>
+#include <stdio.h>
+
+struct fixture {
+    struct loop *loop;
+    struct http_server *server;
+    struct http_client *client;
+    struct http_request *kept;
+    char url[64];
+    /* The last answer. */
+    int n_answers;
+    enum status status;
+    int code;
+    struct buf body, content_type;
+    char message[200];
+};
+
+static void on_request(struct http_request *req, void *arg) {
+    struct fixture *fx = arg;
+    static char large[100000];
+
+    if (str_eq(req->path, STR("/echo"))) {
+        struct str type = http_request_header(req, STR("X-Type"));
+
+        http_add_header(req, STR("x-seen"), type.ptr ? type : STR("none"));
+        http_reply(req, 200, "text/x-echo", req->body);
+    } else if (str_eq(req->path, STR("/never"))) {
+        fx->kept = req;
+    } else if (str_eq(req->path, STR("/large"))) {
+        http_reply(req, 200, "text/plain", (struct str){large, sizeof(large)});
+    } else if (str_eq(req->path, STR("/moved"))) {
+        http_add_header(req, STR("location"), STR("/echo"));
+        http_reply(req, 302, NULL, STR(""));
+    } else {
+        http_reply_error(req, ST_UNAVAILABLE, NULL);
+    }
+}
+
+static const struct http_server_events events = {.on_request = on_request};
+
+static void start(struct fixture *fx) {
+    struct error err = {0};
+
+    memset(fx, 0, sizeof(*fx));
+    buf_init(&fx->body, 0);
+    buf_init(&fx->content_type, 0);
+    assert_int_equal(loop_create(&fx->loop, &err), ST_OK);
+    fx->server = http_server_create(fx->loop, NULL, &events, fx);
+    assert_int_equal(http_server_listen(fx->server, "127.0.0.1", 0, false, &err), ST_OK);
+    assert_int_equal(http_client_create(&fx->client, fx->loop, &err), ST_OK);
+}
+
+static void finish(struct fixture *fx) {
+    http_client_destroy(fx->client);
+    http_server_destroy(fx->server);
+    loop_destroy(fx->loop);
+    buf_fini(&fx->body);
+    buf_fini(&fx->content_type);
+}
+
+static void on_answer(const struct http_client_response *r, void *arg) {
+    struct fixture *fx = arg;
+
+    fx->n_answers++;
+    fx->status = r->status;
+    fx->code = r->code;
+    buf_clear(&fx->body);
+    buf_clear(&fx->content_type);
+    buf_append_str(&fx->body, r->body);
+    buf_append_str(&fx->content_type, r->content_type);
+    snprintf(fx->message, sizeof(fx->message), "%s", r->message);
+}
+
+static const char *url_of(struct fixture *fx, const char *path) {
+    snprintf(fx->url, sizeof(fx->url), "http://127.0.0.1:%u%s", http_server_port(fx->server), path);
+    return fx->url;
+}
+
+/* Starts the call and turns until it has been answered. */
+static void call(struct fixture *fx, const struct http_client_request *r) {
+    uint64_t until_us = clock_now_us() + 5000000u;
+    int before = fx->n_answers;
+    struct error err = {0};
+
+    assert_int_equal(http_client_start(fx->client, r, on_answer, fx, NULL, &err), ST_OK);
+    assert_int_equal(fx->n_answers, before);
+    while (fx->n_answers == before) {
+        loop_turn(fx->loop, 10000);
+        assert_true(clock_now_us() < until_us);
+    }
+    assert_int_equal(fx->n_answers, before + 1);
+}
+
+static void calls_carry_method_headers_and_body(void **state) {
+    const char *const headers[] = {"X-Type: seven", "Content-Type: text/plain", NULL};
+    struct fixture fx;
+
+    (void)state;
+    start(&fx);
+    call(&fx, &(struct http_client_request){
+                  .url = url_of(&fx, "/echo"), .headers = headers, .body = STR("hello")});
+    assert_int_equal(fx.status, ST_OK);
+    assert_int_equal(fx.code, 200);
+    assert_true(str_eq(buf_str(&fx.body), STR("hello")));
+    assert_true(str_eq(buf_str(&fx.content_type), STR("text/x-echo")));
+    call(&fx, &(struct http_client_request){.url = url_of(&fx, "/echo"), .method = "PUT"});
+    assert_int_equal(fx.code, 200);
+    call(&fx, &(struct http_client_request){.url = url_of(&fx, "/large"), .method = "HEAD"});
+    assert_int_equal(fx.code, 200);
+    assert_int_equal(buf_len(&fx.body), 0);
+    assert_int_equal(http_server_stats(fx.server).connections_total, 1);
+    finish(&fx);
+}
+
+static void any_code_is_an_answer_and_redirects_are_not_followed(void **state) {
+    struct fixture fx;
+
+    (void)state;
+    start(&fx);
+    call(&fx, &(struct http_client_request){.url = url_of(&fx, "/other")});
+    assert_int_equal(fx.status, ST_OK);
+    assert_int_equal(fx.code, 503);
+    call(&fx, &(struct http_client_request){.url = url_of(&fx, "/moved")});
+    assert_int_equal(fx.code, 302);
+    finish(&fx);
+}
+
+static void failures_say_which(void **state) {
+    struct fixture fx;
+    uint16_t port;
+
+    (void)state;
+    start(&fx);
+    call(&fx, &(struct http_client_request){.url = url_of(&fx, "/never"), .timeout_ms = 60});
+    assert_int_equal(fx.status, ST_TIMEOUT);
+    call(&fx, &(struct http_client_request){.url = url_of(&fx, "/large"), .max_body_bytes = 99999});
+    assert_int_equal(fx.status, ST_TOO_LARGE);
+    call(&fx, &(struct http_client_request){.url = url_of(&fx, "/large"), .max_body_bytes = 100000});
+    assert_int_equal(fx.status, ST_OK);
+    assert_int_equal(buf_len(&fx.body), 100000);
+
+    port = http_server_port(fx.server);
+    http_server_destroy(fx.server);
+    fx.server = NULL;
+    snprintf(fx.url, sizeof(fx.url), "http://127.0.0.1:%u/echo", port);
+    call(&fx, &(struct http_client_request){.url = fx.url});
+    assert_int_equal(fx.status, ST_IO);
+    assert_true(fx.message[0]);
+    finish(&fx);
+}
+
+static void malformed_calls_are_refused(void **state) {
+    const char *const split[] = {"X: a\r\nY: b", NULL};
+    const struct http_client_request requests[] = {
+        {.url = "file:///etc/passwd"},
+        {.url = "127.0.0.1:80"},
+        {.url = "http://127.0.0.1:1/\r\nX: y"},
+        {.url = "http://127.0.0.1:1/", .method = "GET /"},
+        {.url = "http://127.0.0.1:1/", .headers = split},
+    };
+    struct fixture fx;
+
+    (void)state;
+    start(&fx);
+    for (size_t i = 0; i < ARRAY_LEN(requests); i++) {
+        struct error err = {0};
+
+        assert_int_equal(http_client_start(fx.client, &requests[i], on_answer, &fx, NULL, &err),
+                         ST_INVALID);
+        assert_true(err.message[0]);
+    }
+    assert_int_equal(fx.n_answers, 0);
+    finish(&fx);
+}
+
+static void cancelled_calls_are_not_told(void **state) {
+    struct http_client_request r = {0};
+    struct http_call *pending, *other;
+    struct fixture fx;
+
+    (void)state;
+    start(&fx);
+    r.url = url_of(&fx, "/never");
+    assert_int_equal(http_client_start(fx.client, &r, on_answer, &fx, &pending, NULL), ST_OK);
+    assert_int_equal(http_client_start(fx.client, &r, on_answer, &fx, &other, NULL), ST_OK);
+    while (!fx.kept) loop_turn(fx.loop, 10000);
+    http_call_cancel(pending);
+    for (int i = 0; i < 10; i++) loop_turn(fx.loop, 1000);
+    assert_int_equal(fx.n_answers, 0);
+    finish(&fx); /* drops the other */
+    assert_int_equal(fx.n_answers, 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(calls_carry_method_headers_and_body),
+        cmocka_unit_test(any_code_is_an_answer_and_redirects_are_not_followed),
+        cmocka_unit_test(failures_say_which),
+        cmocka_unit_test(malformed_calls_are_refused),
+        cmocka_unit_test(cancelled_calls_are_not_told),
+    };
+
+    signal(SIGPIPE, SIG_IGN);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
