@@ -1,0 +1,44 @@
+/* worker/api/api.h - what every handler of the worker's API needs; built once by worker.c. */
+#ifndef WORKER_API_API_H
+#define WORKER_API_API_H
+
+#include "common/list.h"
+#include "common/rng.h"
+#include "worker/engine/engine.h"
+#include "worker/model/config.h"
+
+struct chat_template;
+struct http_request;
+struct log;
+struct loop;
+struct metrics;
+struct text_thread;
+struct tokenizer;
+
+struct api {
+    struct loop *loop;
+    struct log *log;
+    struct metrics *metrics;
+    struct engine *engine;
+    const struct tokenizer *tokenizer;
+    const struct chat_template *chat_template;
+    struct text_thread *text_thread;
+    const struct generation_config *defaults;
+    const char *model_name; /* as clients call it */
+    const char *model_root; /* its folder, or the name again */
+    uint64_t created_s;     /* of the model list */
+    struct rng rng;         /* seeds and ids */
+    bool is_draining;
+    struct list calls; /* open ones */
+};
+
+/* The router of paths: answers every request. */
+void api_handle(struct api *api, struct http_request *req);
+
+/* For the engine's callback: news of a request that a call has submitted. */
+void api_on_news(struct api *api, struct request *r, const struct request_news *news);
+
+/* Ends every open call with an error; before the engine is destroyed. */
+void api_end_calls(struct api *api);
+
+#endif

@@ -1,0 +1,22 @@
+/* worker/api/body.h - the first steps of every POST: its JSON, its model. */
+#ifndef WORKER_API_BODY_H
+#define WORKER_API_BODY_H
+
+#include "common/status.h"
+
+struct api;
+struct chat_input;
+struct buf;
+struct http_request;
+struct json;
+
+/* Parses req->body, which must be a JSON object, and checks that its model, if it names one, is
+ * ours: ST_NOT_FOUND otherwise. Free *out with json_destroy. */
+MUST_USE enum status body_parse(struct json **out, const struct api *api,
+                                const struct http_request *req, struct error *err);
+
+/* Renders "messages" with the template into `text`, as the chat call and /tokenize do. */
+MUST_USE enum status body_render_chat(const struct api *api, const struct json *body,
+                                      struct buf *text, struct error *err);
+
+#endif

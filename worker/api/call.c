@@ -1,0 +1,500 @@
+/* worker/api/call.c - the life of a call; call.h has the drawing.
+ *
+ * Who holds what: the http_request is ours until it is answered or on_abort came. A request of the
+ * engine may outlive the call (a cancel is under way): then its owner is NULL and its last news
+ * drops the last reference. The text thread may hold a job: then the call waits for it to be freed. */
+#include "worker/api/call.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "common/http_server.h"
+#include "common/json.h"
+#include "common/log.h"
+#include "common/loop.h"
+#include "common/mem.h"
+#include "common/openai.h"
+#include "common/wire.h"
+#include "worker/text/tokenizer.h"
+#include "worker/worker_metrics.h"
+
+#define OUT_LIMIT (1u << 30) /* one answer; prompts and outputs are limited long before */
+
+static void call_free(struct call *c) {
+    for (uint32_t i = 0; i < c->n_prompts; i++) {
+        token_list_fini(&c->prompts[i].job.tokens);
+        buf_fini(&c->prompts[i].text);
+    }
+    mem_free(c->prompts);
+    mem_free(c->choices);
+    json_destroy(c->json);
+    call_params_fini(&c->params);
+    buf_fini(&c->out);
+    mem_free(c);
+}
+
+static void choice_fini(struct choice *ch) {
+    struct request *r = ch->request;
+
+    stop_matcher_fini(&ch->stop);
+    buf_fini(&ch->text);
+    buf_fini(&ch->delta);
+    ch->request = NULL;
+    if (!r) return;
+    r->owner = NULL;
+    if (ch->is_engine_done) {
+        request_unref(r);
+    } else {
+        engine_cancel(ch->call->api->engine, r); /* its last news drops the reference */
+    }
+}
+
+/* The client is served or gone: lets go of everything that others do not still hold. */
+static void call_release(struct call *c) {
+    if (list_is_linked(&c->link)) list_remove(&c->link);
+    c->req = NULL;
+    for (uint32_t i = 0; i < c->n_choices; i++) choice_fini(&c->choices[i]);
+    c->n_choices = 0;
+    if (c->n_untokenized == 0) call_free(c);
+}
+
+static void on_abort(struct http_request *req) {
+    call_release(req->user);
+}
+
+struct call *call_create(struct api *api, struct http_request *req, const struct call_shape *shape,
+                         struct json *json) {
+    struct call *c = mem_zalloc(sizeof(*c));
+
+    c->api = api;
+    c->req = req;
+    c->shape = shape;
+    c->json = json;
+    c->n_logprobs = -1;
+    c->created_s = clock_wall_us() / 1000000;
+    c->arrival_us = loop_now_us(api->loop);
+    snprintf(c->id, sizeof(c->id), "%s%016llx%016llx", shape->id_prefix,
+             (unsigned long long)rng_u64(&api->rng), (unsigned long long)rng_u64(&api->rng));
+    buf_init(&c->out, OUT_LIMIT);
+    req->user = c;
+    req->on_abort = on_abort;
+    list_push_back(&api->calls, &c->link);
+    return c;
+}
+
+void call_fail(struct call *c, enum status st, const struct error *err) {
+    struct http_request *req = c->req;
+
+    call_release(c);
+    if (st == ST_BUSY || st == ST_UNAVAILABLE) http_add_header(req, STR("retry-after"), STR("1"));
+    http_reply_error(req, st, err);
+}
+
+/* --- prompts -------------------------------------------------------------------------------------*/
+
+static void on_tokenized(struct text_job *job);
+
+enum status call_set_prompts(struct call *c, uint32_t n, struct error *err) {
+    if (n == 0 || n > CALL_MAX_PROMPTS) {
+        return error_set_param(err, ST_INVALID, "prompt",
+                               "a call takes 1 to %u prompts, not %u: send several calls",
+                               CALL_MAX_PROMPTS, n);
+    }
+    c->prompts = mem_try_zalloc(n * sizeof(*c->prompts));
+    if (!c->prompts) return error_set(err, ST_NOMEM, "out of memory for %u prompts", n);
+    c->n_prompts = n;
+    for (uint32_t i = 0; i < n; i++) {
+        c->prompts[i].call = c;
+        c->prompts[i].job.on_done = on_tokenized;
+        buf_init(&c->prompts[i].text, 0);
+    }
+    return ST_OK;
+}
+
+void call_prompt_text(struct call *c, uint32_t i, struct str text, uint32_t flags) {
+    struct prompt *p = &c->prompts[i];
+
+    buf_append_str(&p->text, text);
+    p->job.text = buf_str(&p->text);
+    p->job.flags = flags;
+    c->n_untokenized++;
+}
+
+enum status call_prompt_ids(struct call *c, uint32_t i, const struct json *ids,
+                            struct error *err) {
+    uint32_t vocab = engine_info(c->api->engine)->limits.vocab;
+    enum status st = ST_OK;
+    uint64_t id;
+
+    JSON_FOR_EACH(it, ids) {
+        if (json_to_u64(it, &id) != ST_OK || id >= vocab) {
+            return error_set_param(err, ST_INVALID, "prompt",
+                                   "a prompt of token ids must hold integers below %u", vocab);
+        }
+        st = token_list_push(&c->prompts[i].job.tokens, (uint32_t)id);
+        if (st != ST_OK) return error_set(err, st, "out of memory for the prompt");
+    }
+    return st;
+}
+
+/* --- to the engine -------------------------------------------------------------------------------*/
+
+static enum status check_length(const struct call *c, uint32_t n_prompt, uint32_t *max_tokens,
+                                struct error *err) {
+    uint32_t limit = engine_info(c->api->engine)->max_model_len;
+
+    if (n_prompt == 0) {
+        return error_set_param(err, ST_INVALID, c->is_chat ? "messages" : "prompt",
+                               "the prompt has no tokens: send at least one");
+    }
+    if (n_prompt >= limit) {
+        return error_set_param(err, ST_INVALID, c->is_chat ? "messages" : "prompt",
+                               "the prompt has %u tokens, but this model's length is %u tokens, "
+                               "answer included: shorten the prompt",
+                               n_prompt, limit);
+    }
+    if (c->params.has_max_tokens && *max_tokens > limit - n_prompt) {
+        return error_set_param(err, ST_INVALID, "max_tokens",
+                               "max_tokens %u and the prompt's %u tokens are %llu together, but this "
+                               "model's length is %u: ask for at most %u",
+                               *max_tokens, n_prompt,
+                               (unsigned long long)*max_tokens + n_prompt, limit,
+                               limit - n_prompt);
+    }
+    *max_tokens = MIN(*max_tokens, limit - n_prompt);
+    return ST_OK;
+}
+
+static enum status choice_start(struct call *c, struct choice *ch, const struct token_list *prompt,
+                                struct error *err) {
+    struct request_params params = c->params.request;
+    uint32_t sample = ch->index % c->params.n;
+    enum status st;
+
+    params.prompt = prompt->ids;
+    params.n_prompt = (uint32_t)prompt->n;
+    st = check_length(c, params.n_prompt, &params.max_tokens, err);
+    if (st != ST_OK) return st;
+    if (sample > 0) params.seed = rng_at(params.seed, sample);
+    detokenizer_init(&ch->detokenizer, c->api->tokenizer, c->params.skip_special);
+    stop_matcher_init(&ch->stop, c->params.stops, c->params.include_stop);
+    buf_init(&ch->text, OUT_LIMIT);
+    buf_init(&ch->delta, OUT_LIMIT);
+    st = request_create(&ch->request, &params, &engine_info(c->api->engine)->limits, err);
+    if (st != ST_OK) return st;
+    ch->request->owner = ch;
+    ch->request->arrival_us = c->arrival_us;
+    st = engine_submit(c->api->engine, ch->request, err);
+    ch->is_engine_done = st != ST_OK; /* it never had it */
+    return st;
+}
+
+static void launch(struct call *c) {
+    struct error err = {0};
+    enum status st = ST_OK;
+
+    for (uint32_t i = 0; i < c->n_prompts && st == ST_OK; i++) {
+        st = c->prompts[i].job.status;
+        err = c->prompts[i].job.err;
+    }
+    if (st != ST_OK) {
+        call_fail(c, st, &err);
+        return;
+    }
+    c->n_choices = c->n_prompts * c->params.n;
+    c->choices = mem_try_zalloc(c->n_choices * sizeof(*c->choices));
+    if (!c->choices) {
+        c->n_choices = 0;
+        error_set(&err, ST_NOMEM, "out of memory for %u samples", c->n_prompts * c->params.n);
+        call_fail(c, ST_NOMEM, &err);
+        return;
+    }
+    c->n_open = c->n_choices;
+    for (uint32_t i = 0; i < c->n_choices; i++) {
+        struct choice *ch = &c->choices[i];
+
+        ch->call = c;
+        ch->index = i;
+        st = choice_start(c, ch, &c->prompts[i / c->params.n].job.tokens, &err);
+        if (st != ST_OK) {
+            call_fail(c, st, &err);
+            return;
+        }
+    }
+}
+
+static void tokenized(struct call *c) {
+    if (--c->n_untokenized > 0) return;
+    if (c->req) {
+        launch(c);
+    } else {
+        call_free(c);
+    }
+}
+
+static void on_tokenized(struct text_job *job) {
+    tokenized(CONTAINER_OF(job, struct prompt, job)->call);
+}
+
+void call_start(struct call *c) {
+    c->n_untokenized++; /* ours, so that nothing starts or is freed before all jobs are on their way */
+    for (uint32_t i = 0; i < c->n_prompts; i++) {
+        if (c->prompts[i].job.text.ptr) {
+            text_thread_submit(c->api->text_thread, &c->prompts[i].job);
+        }
+    }
+    tokenized(c);
+}
+
+/* --- usage and other parts that shapes share -----------------------------------------------------*/
+
+struct call_usage call_usage(const struct call *c) {
+    struct call_usage u = {0};
+
+    for (uint32_t i = 0; i < c->n_choices; i++) {
+        const struct choice *ch = &c->choices[i];
+
+        u.completion_tokens += ch->n_used;
+        if (i % c->params.n != 0) continue; /* samples share their prompt */
+        u.prompt_tokens += ch->request->n_prompt;
+        if (ch->has_begun) u.cached_tokens += ch->request->cached_tokens;
+    }
+    return u;
+}
+
+void call_put_usage(struct json_writer *w, const struct call_usage *u) {
+    json_put_key(w, "usage");
+    json_begin_object(w);
+    json_field_u64(w, "prompt_tokens", u->prompt_tokens);
+    json_field_u64(w, "total_tokens", u->prompt_tokens + u->completion_tokens);
+    json_field_u64(w, "completion_tokens", u->completion_tokens);
+    json_put_key(w, "prompt_tokens_details");
+    json_begin_object(w);
+    json_field_u64(w, "cached_tokens", u->cached_tokens);
+    json_end_object(w);
+    json_end_object(w);
+}
+
+const char *call_finish_name(const struct choice *ch) {
+    return ch->is_done ? finish_reason_name(ch->finish) : NULL;
+}
+
+void call_put_stop_reason(struct json_writer *w, const struct choice *ch) {
+    if (ch->is_done && ch->stop.matched >= 0) {
+        json_put_str(w, stop_set_string(ch->stop.set, (size_t)ch->stop.matched));
+    } else if (ch->is_done && ch->finish == FINISH_STOP &&
+               ch->request->stop_token != REQUEST_NO_TOKEN) {
+        json_put_u64(w, ch->request->stop_token);
+    } else {
+        json_put_null(w);
+    }
+}
+
+struct prompt *call_prompt_of(const struct choice *ch) {
+    return &ch->call->prompts[ch->index / ch->call->params.n];
+}
+
+void call_append_prompt_text(const struct choice *ch, struct buf *out) {
+    const struct prompt *p = call_prompt_of(ch);
+    struct buf bytes;
+
+    if (buf_len(&p->text)) {
+        buf_append_str(out, buf_str(&p->text));
+        return;
+    }
+    buf_init(&bytes, OUT_LIMIT);
+    tokenizer_decode(ch->call->api->tokenizer, ch->request->tokens, ch->request->n_prompt,
+                     ch->call->params.skip_special, &bytes);
+    if (buf_len(&bytes)) detokenize_repair(buf_str(&bytes), out);
+    buf_fini(&bytes);
+}
+
+/* --- the answer ----------------------------------------------------------------------------------*/
+
+/* The head leaves with the first token; the router reads these headers as that token. */
+static void begin_response(struct call *c) {
+    struct call_usage usage = call_usage(c);
+    struct engine_stats stats;
+    char load[WIRE_LOAD_MAX], cached[24], prompt[24];
+    size_t n;
+
+    if (c->has_head) return;
+    c->has_head = true;
+    engine_stats(c->api->engine, &stats);
+    n = wire_format_load(&(struct wire_load){.running = stats.running,
+                                             .waiting = stats.waiting,
+                                             .queued_tokens = stats.queued_tokens,
+                                             .kv_free = stats.kv_free,
+                                             .kv_total = stats.kv_total,
+                                             .draining = c->api->is_draining},
+                         load);
+    snprintf(cached, sizeof(cached), "%llu", (unsigned long long)usage.cached_tokens);
+    snprintf(prompt, sizeof(prompt), "%llu", (unsigned long long)usage.prompt_tokens);
+    http_add_header(c->req, STR(WIRE_CACHED_TOKENS), str_of(cached));
+    http_add_header(c->req, STR(WIRE_PROMPT_TOKENS), str_of(prompt));
+    http_add_header(c->req, STR(WIRE_LOAD), (struct str){load, n});
+    if (c->params.stream) http_add_header(c->req, STR("cache-control"), STR("no-cache"));
+    http_stream_begin(c->req, 200, c->params.stream ? HTTP_SSE : OPENAI_JSON);
+}
+
+static void send_chunk(struct call *c, struct choice *ch) {
+    buf_clear(&c->out);
+    c->shape->chunk(c, ch, &c->out);
+    if (buf_len(&c->out)) http_sse_event(c->req, buf_str(&c->out));
+    ch->n_sent_bytes += buf_len(&ch->delta);
+    buf_clear(&ch->delta);
+    ch->n_reported = ch->n_used;
+}
+
+/* All choices have ended. */
+static void finish(struct call *c) {
+    struct http_request *req = c->req;
+
+    buf_clear(&c->out);
+    if (c->params.stream) {
+        if (c->params.include_usage && c->shape->usage_chunk) {
+            c->shape->usage_chunk(c, &c->out);
+            http_sse_event(req, buf_str(&c->out));
+        }
+        http_sse_event(req, OPENAI_DONE);
+    } else {
+        c->shape->body(c, &c->out);
+        if (buf_status(&c->out) == ST_OK) http_stream_write(req, buf_str(&c->out));
+    }
+    if (buf_status(&c->out) == ST_OK) {
+        http_stream_end(req);
+    } else {
+        http_stream_break(req); /* out of memory: half an answer must not look whole */
+    }
+    call_release(c);
+}
+
+/* The engine gave up on it. */
+static void fail_late(struct call *c, const struct request *r) {
+    struct http_request *req = c->req;
+    struct error err = r->error;
+
+    if (!err.message[0]) error_set(&err, ST_INTERNAL, "the engine ended this request: try again");
+    if (!c->has_head) {
+        call_fail(c, err.status, &err);
+        return;
+    }
+    if (c->params.stream) {
+        buf_clear(&c->out);
+        openai_append_error(&c->out, err.status, 0, &err);
+        http_sse_event(req, buf_str(&c->out));
+        http_sse_event(req, OPENAI_DONE);
+        http_stream_end(req);
+    } else {
+        http_stream_break(req);
+    }
+    call_release(c);
+}
+
+static void choice_done(struct choice *ch, enum finish_reason reason) {
+    ch->is_done = true;
+    ch->finish = reason;
+    ch->call->n_open--;
+}
+
+/* One more output token: its text, and whether a stop string ends here. */
+static void consume(struct choice *ch, uint32_t i, bool is_silent) {
+    struct call *c = ch->call;
+    uint32_t token = request_output(ch->request)[i];
+    bool may_stop = i + 1 > c->params.request.min_tokens;
+
+    ch->n_used = i + 1;
+    if (is_silent) return;
+    buf_clear(&c->out);
+    detokenizer_push(&ch->detokenizer, token, &c->out);
+    if (buf_len(&c->out) == 0) return;
+    if (!may_stop) {
+        buf_append_str(&ch->delta, buf_str(&c->out));
+    } else if (stop_matcher_push(&ch->stop, buf_str(&c->out), &ch->delta)) {
+        choice_done(ch, FINISH_STOP);
+        if (!ch->is_engine_done) engine_cancel(c->api->engine, ch->request);
+    }
+}
+
+static void consume_news(struct choice *ch, const struct request_news *news) {
+    struct call *c = ch->call;
+    struct request *r = ch->request;
+    uint32_t end = news->first + news->n;
+
+    for (uint32_t i = news->first; i < end && !ch->is_done; i++) {
+        bool ends_here = news->is_finished && i + 1 == end && r->finish == FINISH_STOP;
+
+        /* EOS says nothing; a stop id only when asked to. */
+        consume(ch, i, ends_here && (r->stop_token == REQUEST_NO_TOKEN || !c->params.include_stop));
+    }
+    if (news->is_finished && !ch->is_done) {
+        buf_clear(&c->out);
+        detokenizer_finish(&ch->detokenizer, &c->out);
+        if (!buf_len(&c->out) || !stop_matcher_push(&ch->stop, buf_str(&c->out), &ch->delta)) {
+            stop_matcher_finish(&ch->stop, &ch->delta);
+        }
+        choice_done(ch, r->finish);
+    }
+    if (c->params.stream && !c->shape->is_cumulative) return;
+    buf_append_str(&ch->text, buf_str(&ch->delta));
+    if (!c->params.stream) buf_clear(&ch->delta);
+}
+
+static void count_finished(struct api *api, const struct request *r) {
+    struct worker_request_times times = {
+        .arrival_us = r->arrival_us,
+        .scheduled_us = r->scheduled_us,
+        .first_token_us = r->first_token_us,
+        .finished_us = r->finished_us,
+        .prompt_tokens = r->n_prompt,
+        .cached_tokens = r->cached_tokens,
+        .output_tokens = r->n_read,
+        .max_tokens = r->n_max - r->n_prompt,
+    };
+
+    if (r->first_token_us) worker_metrics_observe(api->metrics, &times);
+}
+
+void api_on_news(struct api *api, struct request *r, const struct request_news *news) {
+    struct choice *ch = r->owner;
+    struct call *c;
+
+    if (news->is_finished) count_finished(api, r);
+    if (!ch) { /* the call is gone */
+        if (news->is_finished) request_unref(r);
+        return;
+    }
+    c = ch->call;
+    ch->is_engine_done = news->is_finished;
+    if (ch->is_done) return; /* a stop string ended it before the engine knew */
+    if (news->is_finished && (r->finish == FINISH_ERROR || r->finish == FINISH_ABORT)) {
+        fail_late(c, r);
+        return;
+    }
+    ch->has_begun = ch->has_begun || news->is_first;
+    consume_news(ch, news);
+    begin_response(c);
+    if (c->params.stream && (buf_len(&ch->delta) || ch->is_done || c->n_logprobs >= 0 ||
+                             c->params.return_token_ids)) {
+        send_chunk(c, ch);
+    }
+    if (c->n_open == 0) finish(c);
+}
+
+void api_end_calls(struct api *api) {
+    struct error err = {0};
+
+    error_set(&err, ST_UNAVAILABLE, "the worker is stopping: send the request again");
+    LIST_FOR_EACH(it, &api->calls) {
+        struct call *c = LIST_ENTRY(it, struct call, link);
+        struct http_request *req = c->req;
+
+        if (c->has_head) {
+            http_stream_break(req);
+            call_release(c);
+        } else {
+            call_fail(c, ST_UNAVAILABLE, &err);
+        }
+    }
+}

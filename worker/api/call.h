@@ -1,0 +1,111 @@
+/* worker/api/call.h - one client call: prompts in, samples out, whole or as a stream.
+ *
+ *      handler                call                                  engine
+ *      parse, render ──▶ call_add_prompt ... call_start
+ *                          tokenize (text thread when long)
+ *                          one request per prompt and sample ─────▶ submit
+ *      shape->chunk  ◀──   detokenize, match stop strings   ◀────── news
+ *      shape->body   ◀──   all choices finished
+ *
+ * The response head leaves with the first token, stream or not: it carries how much of the prompt
+ * was cached and how busy the worker is, and by it the router counts a first token. Until then an
+ * error is an ordinary error answer.
+ *
+ * A *shape* is how one kind of call writes its answers; there are three (completions.c, chat.c,
+ * generate.c). A call frees itself when it is answered, or when the client left and the engine and
+ * the text thread have let go. Thread: worker loop. */
+#ifndef WORKER_API_CALL_H
+#define WORKER_API_CALL_H
+
+#include "common/buf.h"
+#include "worker/api/api.h"
+#include "worker/api/params.h"
+#include "worker/text/detokenize.h"
+#include "worker/text/stop.h"
+#include "worker/text/text_thread.h"
+
+struct call;
+struct json;
+
+#define CALL_ID_MAX 64
+
+struct choice {
+    struct call *call;
+    uint32_t index;        /* prompt * n + sample */
+    struct request *request; /* one reference; NULL before submission */
+    struct detokenizer detokenizer;
+    struct stop_matcher stop;
+    struct buf text;       /* all of it so far: whole answers, and cumulative streams */
+    struct buf delta;      /* since the last chunk */
+    uint32_t n_used;       /* output tokens that count: up to a stop string */
+    uint32_t n_reported;   /* of these, in earlier chunks (logprobs, ids) */
+    size_t n_sent_bytes;   /* of text, in earlier chunks */
+    bool is_done, is_engine_done, has_begun;
+    enum finish_reason finish;
+};
+
+struct prompt {
+    struct call *call;
+    struct text_job job;
+    struct buf text;    /* owned copy of what was tokenized; empty when ids were given */
+};
+
+struct call_shape {
+    const char *id_prefix; /* "cmpl-" */
+    bool is_cumulative;    /* chunks carry all text so far (SGLang) */
+    /* Appends the JSON of one event for ch: its delta, and the finish reason when it is done. */
+    void (*chunk)(struct call *c, struct choice *ch, struct buf *out);
+    void (*usage_chunk)(struct call *c, struct buf *out); /* NULL: none */
+    void (*body)(struct call *c, struct buf *out);        /* the whole answer */
+};
+
+struct call {
+    struct list link; /* on api->calls */
+    struct api *api;
+    struct http_request *req; /* NULL once answered or abandoned */
+    const struct call_shape *shape;
+    struct json *json; /* the request; params point into it */
+    struct call_params params;
+    char id[CALL_ID_MAX];
+    uint64_t created_s, arrival_us;
+    struct prompt *prompts;
+    struct choice *choices;
+    uint32_t n_prompts, n_choices, n_untokenized, n_open, n_unfinished;
+    struct buf out;
+    bool has_head, echo, is_list; /* is_list: several prompts were asked for as an array */
+    bool is_chat;
+    int32_t n_logprobs;    /* -1: none wanted */
+};
+
+/* Takes the request and its parsed body. The handler then fills in params and the flags, adds the
+ * prompts and starts; on an error at any point it calls call_fail. */
+struct call *call_create(struct api *api, struct http_request *req, const struct call_shape *shape,
+                         struct json *json);
+
+/* ST_NOMEM, or ST_INVALID over the limit on prompts. Text is copied. */
+#define CALL_MAX_PROMPTS 256
+MUST_USE enum status call_set_prompts(struct call *c, uint32_t n, struct error *err);
+void call_prompt_text(struct call *c, uint32_t i, struct str text, uint32_t flags);
+MUST_USE enum status call_prompt_ids(struct call *c, uint32_t i, const struct json *ids,
+                                     struct error *err);
+
+void call_start(struct call *c);
+void call_fail(struct call *c, enum status st, const struct error *err); /* answers and frees */
+
+/* --- for shapes ---------------------------------------------------------------------------------*/
+
+struct call_usage {
+    uint64_t prompt_tokens, completion_tokens, cached_tokens;
+};
+struct call_usage call_usage(const struct call *c);
+
+struct json_writer;
+void call_put_usage(struct json_writer *w, const struct call_usage *usage); /* with its key */
+const char *call_finish_name(const struct choice *ch); /* "stop", or NULL while it runs */
+void call_put_stop_reason(struct json_writer *w, const struct choice *ch); /* the value */
+struct prompt *call_prompt_of(const struct choice *ch);
+
+/* The text of the first n_prompt tokens of the choice's request, for echo. */
+void call_append_prompt_text(const struct choice *ch, struct buf *out);
+
+#endif

@@ -1,0 +1,173 @@
+/* worker/api/chat.c - POST /v1/chat/completions. */
+#include "common/http_server.h"
+#include "common/json.h"
+#include "worker/api/body.h"
+#include "worker/api/call.h"
+#include "worker/api/handlers.h"
+#include "worker/api/logprobs.h"
+
+#define RENDERED_MAX (64u << 20) /* bytes of a rendered conversation */
+
+static void begin(struct json_writer *w, const struct call *c, const char *object,
+                  struct buf *out) {
+    json_writer_init(w, out);
+    json_begin_object(w);
+    json_field_z(w, "id", c->id);
+    json_field_z(w, "object", object);
+    json_field_u64(w, "created", c->created_s);
+    json_field_z(w, "model", c->api->model_name);
+    json_put_key(w, "choices");
+    json_begin_array(w);
+}
+
+static void put_logprobs(struct json_writer *w, const struct choice *ch, uint32_t first) {
+    json_put_key(w, "logprobs");
+    if (ch->call->n_logprobs >= 0) {
+        logprobs_put_chat(w, ch, first, ch->n_used);
+    } else {
+        json_put_null(w);
+    }
+}
+
+static void put_token_ids(struct json_writer *w, const struct choice *ch, uint32_t first) {
+    if (!ch->call->params.return_token_ids) return;
+    json_put_key(w, "token_ids");
+    json_begin_array(w);
+    for (uint32_t i = first; i < ch->n_used; i++) json_put_u64(w, request_output(ch->request)[i]);
+    json_end_array(w);
+}
+
+/* The first chunk of a choice names the role; it carries the first text as well. */
+static void chunk(struct call *c, struct choice *ch, struct buf *out) {
+    struct json_writer w;
+
+    begin(&w, c, "chat.completion.chunk", out);
+    json_begin_object(&w);
+    json_field_u64(&w, "index", ch->index);
+    json_put_key(&w, "delta");
+    json_begin_object(&w);
+    if (ch->n_reported == 0) json_field_z(&w, "role", "assistant");
+    if (ch->n_reported == 0 || buf_len(&ch->delta)) {
+        json_field_str(&w, "content", buf_str(&ch->delta));
+    }
+    json_end_object(&w);
+    put_logprobs(&w, ch, ch->n_reported);
+    json_field_z(&w, "finish_reason", call_finish_name(ch));
+    if (ch->is_done) {
+        json_put_key(&w, "stop_reason");
+        call_put_stop_reason(&w, ch);
+    }
+    put_token_ids(&w, ch, ch->n_reported);
+    json_end_object(&w);
+    json_end_array(&w);
+    if (c->params.continuous_usage) {
+        struct call_usage usage = call_usage(c);
+
+        call_put_usage(&w, &usage);
+    }
+    json_end_object(&w);
+}
+
+static void usage_chunk(struct call *c, struct buf *out) {
+    struct call_usage usage = call_usage(c);
+    struct json_writer w;
+
+    begin(&w, c, "chat.completion.chunk", out);
+    json_end_array(&w);
+    call_put_usage(&w, &usage);
+    json_end_object(&w);
+}
+
+static void put_message(struct json_writer *w, const struct choice *ch) {
+    json_put_key(w, "message");
+    json_begin_object(w);
+    json_field_z(w, "role", "assistant");
+    json_field_str(w, "content", buf_str(&ch->text));
+    json_field_null(w, "refusal");
+    json_field_null(w, "reasoning");
+    json_end_object(w);
+}
+
+static void body(struct call *c, struct buf *out) {
+    struct call_usage usage = call_usage(c);
+    struct json_writer w;
+
+    begin(&w, c, "chat.completion", out);
+    for (uint32_t i = 0; i < c->n_choices; i++) {
+        const struct choice *ch = &c->choices[i];
+
+        json_begin_object(&w);
+        json_field_u64(&w, "index", ch->index);
+        put_message(&w, ch);
+        put_logprobs(&w, ch, 0);
+        json_field_z(&w, "finish_reason", call_finish_name(ch));
+        json_put_key(&w, "stop_reason");
+        call_put_stop_reason(&w, ch);
+        put_token_ids(&w, ch, 0);
+        json_end_object(&w);
+    }
+    json_end_array(&w);
+    json_field_null(&w, "service_tier");
+    json_field_null(&w, "system_fingerprint");
+    call_put_usage(&w, &usage);
+    json_end_object(&w);
+}
+
+static const struct call_shape shape = {
+    .id_prefix = "chatcmpl-", .chunk = chunk, .usage_chunk = usage_chunk, .body = body};
+
+static enum status read_options(struct call *c, const struct json *root, struct error *err) {
+    uint32_t limit = engine_info(c->api->engine)->limits.max_logprobs, n = 0;
+    bool wants = false, has_top;
+    enum status st = json_get_bool(root, "logprobs", &wants, NULL, err);
+
+    if (st == ST_OK) st = json_get_u32(root, "top_logprobs", 0, limit, &n, &has_top, err);
+    if (st != ST_OK) return st;
+    if (has_top && n > 0 && !wants) {
+        return error_set_param(err, ST_INVALID, "top_logprobs",
+                               "top_logprobs only makes sense with \"logprobs\": true");
+    }
+    if (wants) c->n_logprobs = c->params.request.n_logprobs = (int32_t)n;
+    if (!c->params.has_max_tokens) c->params.request.max_tokens = UINT32_MAX; /* what is left */
+    return ST_OK;
+}
+
+static enum status read_messages(struct call *c, const struct json *root, struct error *err) {
+    enum status st = call_set_prompts(c, 1, err);
+    struct buf text;
+
+    if (st != ST_OK) return st;
+    buf_init(&text, RENDERED_MAX);
+    st = body_render_chat(c->api, root, &text, err);
+    if (st == ST_OK && buf_status(&text) != ST_OK) {
+        st = error_set(err, ST_NOMEM, "out of memory for the rendered conversation");
+    }
+    if (st == ST_OK) call_prompt_text(c, 0, buf_str(&text), 0);
+    buf_fini(&text);
+    return st;
+}
+
+void chat_post(struct http_request *req, void *arg) {
+    struct api *api = arg;
+    struct json *root;
+    struct error err = {0};
+    struct call *c;
+    enum status st = body_parse(&root, api, req, &err);
+
+    if (st != ST_OK) {
+        http_reply_error(req, st, &err);
+        return;
+    }
+    c = call_create(api, req, &shape, root);
+    c->is_chat = true;
+    st = call_params_parse(&c->params, root, api->defaults, &engine_info(api->engine)->limits,
+                           &api->rng, &err);
+    if (st == ST_OK) st = read_options(c, root, &err);
+    if (st == ST_OK) st = read_messages(c, root, &err);
+    if (st != ST_OK) {
+        c->n_untokenized = 0;
+        call_fail(c, st, &err);
+        return;
+    }
+    call_start(c);
+}

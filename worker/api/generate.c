@@ -1,0 +1,195 @@
+/* worker/api/generate.c - POST /generate, SGLang's native call.
+ *
+ * `text` or `input_ids`, one or several; everything else is optional. Streams carry all text so far
+ * in each event, as SGLang's do. */
+#include <stdio.h>
+
+#include "common/clock.h"
+#include "common/http_server.h"
+#include "common/json.h"
+#include "worker/api/body.h"
+#include "worker/api/call.h"
+#include "worker/api/handlers.h"
+#include "worker/text/stop.h"
+
+static void put_finish_reason(struct json_writer *w, const struct choice *ch) {
+    json_put_key(w, "finish_reason");
+    if (!ch->is_done) {
+        json_put_null(w);
+        return;
+    }
+    json_begin_object(w);
+    json_field_z(w, "type", finish_reason_name(ch->finish));
+    if (ch->finish == FINISH_LENGTH) {
+        json_field_u64(w, "length", ch->n_used);
+    } else if (ch->finish == FINISH_STOP) {
+        json_put_key(w, "matched");
+        if (ch->stop.matched < 0 && ch->request->stop_token == REQUEST_NO_TOKEN && ch->n_used) {
+            json_put_u64(w, request_output(ch->request)[ch->n_used - 1]); /* EOS */
+        } else {
+            call_put_stop_reason(w, ch);
+        }
+    }
+    json_end_object(w);
+}
+
+/* [[logprob, token id, null], ...] as SGLang writes them. */
+static void put_logprobs(struct json_writer *w, const struct choice *ch) {
+    if (ch->call->n_logprobs < 0) return;
+    json_put_key(w, "output_token_logprobs");
+    json_begin_array(w);
+    for (uint32_t i = 0; i < ch->n_used; i++) {
+        json_begin_array(w);
+        json_put_f32(w, ch->request->logprob[i]);
+        json_put_u64(w, request_output(ch->request)[i]);
+        json_put_null(w);
+        json_end_array(w);
+    }
+    json_end_array(w);
+}
+
+static void put_answer(struct json_writer *w, const struct choice *ch) {
+    const struct call *c = ch->call;
+    const struct request *r = ch->request;
+    uint64_t end_us = r->finished_us ? r->finished_us : clock_now_us();
+
+    json_begin_object(w);
+    json_field_str(w, "text", buf_str(&ch->text));
+    json_put_key(w, "output_ids");
+    json_begin_array(w);
+    for (uint32_t i = 0; i < ch->n_used; i++) json_put_u64(w, request_output(r)[i]);
+    json_end_array(w);
+    json_put_key(w, "meta_info");
+    json_begin_object(w);
+    json_field_z(w, "id", c->id);
+    put_finish_reason(w, ch);
+    json_field_u64(w, "prompt_tokens", r->n_prompt);
+    json_field_u64(w, "completion_tokens", ch->n_used);
+    json_field_u64(w, "cached_tokens", r->cached_tokens);
+    put_logprobs(w, ch);
+    json_field_f64(w, "e2e_latency", (double)(end_us - c->arrival_us) * 1e-6);
+    json_end_object(w);
+    if (c->n_choices > 1) json_field_u64(w, "index", ch->index);
+    json_end_object(w);
+}
+
+static void chunk(struct call *c, struct choice *ch, struct buf *out) {
+    struct json_writer w;
+
+    (void)c;
+    json_writer_init(&w, out);
+    put_answer(&w, ch);
+}
+
+static void body(struct call *c, struct buf *out) {
+    bool is_list = c->is_list || c->n_choices > 1;
+    struct json_writer w;
+
+    json_writer_init(&w, out);
+    if (is_list) json_begin_array(&w);
+    for (uint32_t i = 0; i < c->n_choices; i++) put_answer(&w, &c->choices[i]);
+    if (is_list) json_end_array(&w);
+}
+
+static const struct call_shape shape = {
+    .id_prefix = "", .is_cumulative = true, .chunk = chunk, .body = body};
+
+static enum status read_texts(struct call *c, const struct json *text, struct error *err) {
+    struct str one;
+    uint32_t i = 0;
+    enum status st;
+
+    c->is_list = json_type(text) == JSON_ARRAY;
+    st = call_set_prompts(
+        c, c->is_list ? (uint32_t)MIN(json_count(text), UINT32_MAX) : 1, err);
+    if (st != ST_OK) return st;
+    if (!c->is_list && json_to_str(text, &one) == ST_OK) {
+        call_prompt_text(c, 0, one, TOKENIZE_SPECIAL);
+        return ST_OK;
+    }
+    JSON_FOR_EACH(it, text) {
+        if (json_to_str(it, &one) != ST_OK) {
+            return error_set_param(err, ST_INVALID, "text", "text[%u] must be a string, not %s", i,
+                                   json_type_name(it));
+        }
+        call_prompt_text(c, i++, one, TOKENIZE_SPECIAL);
+    }
+    if (i > 0) return ST_OK;
+    return error_set_param(err, ST_INVALID, "text", "text must be a string or strings, not %s",
+                           json_type_name(text));
+}
+
+static enum status read_ids(struct call *c, const struct json *ids, struct error *err) {
+    enum status st;
+    uint32_t i = 0;
+
+    c->is_list = json_type(json_first(ids)) == JSON_ARRAY;
+    st = call_set_prompts(c, c->is_list ? (uint32_t)MIN(json_count(ids), UINT32_MAX) : 1, err);
+    if (st != ST_OK) return st;
+    if (!c->is_list) return call_prompt_ids(c, 0, ids, err);
+    JSON_FOR_EACH(it, ids) {
+        if (json_type(it) != JSON_ARRAY) {
+            return error_set_param(err, ST_INVALID, "input_ids",
+                                   "input_ids[%u] must be an array of token ids, not %s", i,
+                                   json_type_name(it));
+        }
+        st = call_prompt_ids(c, i++, it, err);
+        if (st != ST_OK) return st;
+    }
+    return ST_OK;
+}
+
+static enum status read_prompt(struct call *c, const struct json *root, struct error *err) {
+    const struct json *text = json_get(root, "text"), *ids = json_get(root, "input_ids");
+
+    if (!json_is_null(text) && !json_is_null(ids)) {
+        return error_set_param(err, ST_INVALID, "text", "send either text or input_ids, not both");
+    }
+    if (!json_is_null(text)) return read_texts(c, text, err);
+    if (json_type(ids) == JSON_ARRAY) return read_ids(c, ids, err);
+    return error_set_param(err, ST_INVALID, "text",
+                           "text is required: {\"text\": \"...\"}, or input_ids: an array of "
+                           "token ids");
+}
+
+static enum status read_options(struct call *c, const struct json *root, struct error *err) {
+    bool wants = false;
+    struct str rid;
+    bool has_rid;
+    enum status st = json_get_bool(root, "return_logprob", &wants, NULL, err);
+
+    if (st == ST_OK && wants) c->n_logprobs = c->params.request.n_logprobs = 0;
+    if (st == ST_OK) st = json_get_str(root, "rid", CALL_ID_MAX - 1, &rid, &has_rid, err);
+    if (st == ST_OK && has_rid && str_is_utf8(rid)) {
+        snprintf(c->id, sizeof(c->id), "%.*s", STR_ARG(rid));
+    }
+    return st;
+}
+
+void generate_post(struct http_request *req, void *arg) {
+    struct api *api = arg;
+    const struct json *sampling = NULL;
+    struct json *root;
+    struct error err = {0};
+    struct call *c;
+    enum status st = body_parse(&root, api, req, &err);
+
+    if (st != ST_OK) {
+        http_reply_error(req, st, &err);
+        return;
+    }
+    c = call_create(api, req, &shape, root);
+    st = json_get_object(root, "sampling_params", &sampling, &err);
+    if (st == ST_OK) {
+        st = call_params_parse_sglang(&c->params, root, sampling, api->defaults,
+                                      &engine_info(api->engine)->limits, &api->rng, &err);
+    }
+    if (st == ST_OK) st = read_options(c, root, &err);
+    if (st == ST_OK) st = read_prompt(c, root, &err);
+    if (st != ST_OK) {
+        c->n_untokenized = 0;
+        call_fail(c, st, &err);
+        return;
+    }
+    call_start(c);
+}

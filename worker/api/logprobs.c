@@ -1,0 +1,170 @@
+/* worker/api/logprobs.c - arrays of numbers into the clients' JSON. */
+#include "worker/api/logprobs.h"
+
+#include "common/json.h"
+#include "worker/api/call.h"
+#include "worker/text/detokenize.h"
+#include "worker/text/tokenizer.h"
+
+#define TOKEN_TEXT_MAX (1u << 20)
+
+/* One position's numbers, wherever in the request they are. */
+struct position {
+    uint32_t token;
+    bool has_logprob; /* the first prompt token has none */
+    float logprob;
+    const int32_t *top_token;
+    const float *top_logprob;
+};
+
+static struct position output_at(const struct choice *ch, uint32_t i) {
+    const struct request *r = ch->request;
+    size_t n = (size_t)MAX(r->params.n_logprobs, 0);
+
+    return (struct position){.token = request_output(r)[i],
+                             .has_logprob = true,
+                             .logprob = r->logprob[i],
+                             .top_token = r->top_token + i * n,
+                             .top_logprob = r->top_logprob + i * n};
+}
+
+static struct position prompt_at(const struct choice *ch, uint32_t i) {
+    const struct request *r = ch->request;
+    size_t n = (size_t)MAX(r->params.prompt_logprobs, 0);
+
+    return (struct position){.token = r->tokens[i],
+                             .has_logprob = i > 0,
+                             .logprob = r->prompt_logprob[i],
+                             .top_token = r->prompt_top_token + i * n,
+                             .top_logprob = r->prompt_top_logprob + i * n};
+}
+
+static void token_text(const struct choice *ch, uint32_t token, struct buf *text) {
+    buf_clear(text);
+    detokenize_one(ch->call->api->tokenizer, token, text);
+}
+
+struct columns {
+    struct json_writer *w;
+    const struct choice *ch;
+    uint32_t n_prompt, first, end; /* prompt positions before the outputs [first, end) */
+    struct buf text;
+};
+
+static uint32_t n_rows(const struct columns *c) {
+    return c->n_prompt + c->end - c->first;
+}
+
+static struct position row_at(const struct columns *c, uint32_t i) {
+    return i < c->n_prompt ? prompt_at(c->ch, i) : output_at(c->ch, c->first + i - c->n_prompt);
+}
+
+static void put_top(struct columns *c, const struct position *p) {
+    uint32_t n = (uint32_t)MAX(c->ch->call->n_logprobs, 0);
+
+    if (!p->has_logprob) {
+        json_put_null(c->w);
+        return;
+    }
+    json_begin_object(c->w);
+    for (uint32_t k = 0; k < n && p->top_token[k] >= 0; k++) {
+        token_text(c->ch, (uint32_t)p->top_token[k], &c->text);
+        json_put_key_str(c->w, buf_str(&c->text));
+        json_put_f32(c->w, p->top_logprob[k]);
+    }
+    json_end_object(c->w);
+}
+
+void logprobs_put_completion(struct json_writer *w, const struct choice *ch, uint32_t first,
+                             uint32_t end, bool echo, size_t offset) {
+    struct columns c = {.w = w,
+                        .ch = ch,
+                        .n_prompt = echo ? ch->request->n_prompt : 0,
+                        .first = first,
+                        .end = end};
+
+    buf_init(&c.text, TOKEN_TEXT_MAX);
+    json_begin_object(w);
+    json_put_key(w, "tokens");
+    json_begin_array(w);
+    for (uint32_t i = 0; i < n_rows(&c); i++) {
+        token_text(ch, row_at(&c, i).token, &c.text);
+        json_put_str(w, buf_str(&c.text));
+    }
+    json_end_array(w);
+    json_put_key(w, "token_logprobs");
+    json_begin_array(w);
+    for (uint32_t i = 0; i < n_rows(&c); i++) {
+        struct position p = row_at(&c, i);
+
+        if (p.has_logprob) {
+            json_put_f32(w, p.logprob);
+        } else {
+            json_put_null(w);
+        }
+    }
+    json_end_array(w);
+    json_put_key(w, "top_logprobs");
+    json_begin_array(w);
+    for (uint32_t i = 0; i < n_rows(&c); i++) {
+        struct position p = row_at(&c, i);
+
+        put_top(&c, &p);
+    }
+    json_end_array(w);
+    json_put_key(w, "text_offset");
+    json_begin_array(w);
+    for (uint32_t i = 0; i < n_rows(&c); i++) {
+        json_put_u64(w, offset);
+        token_text(ch, row_at(&c, i).token, &c.text);
+        offset += buf_len(&c.text);
+    }
+    json_end_array(w);
+    json_end_object(w);
+    buf_fini(&c.text);
+}
+
+/* "token", "logprob", "bytes" of one token. */
+static void put_chat_token(struct json_writer *w, const struct choice *ch, uint32_t token,
+                           float logprob, struct buf *text) {
+    struct str bytes = tokenizer_bytes(ch->call->api->tokenizer, token);
+
+    token_text(ch, token, text);
+    json_put_key(w, "token");
+    json_put_str(w, buf_str(text));
+    json_put_key(w, "logprob");
+    json_put_f32(w, logprob);
+    json_put_key(w, "bytes");
+    json_begin_array(w);
+    for (size_t i = 0; i < bytes.len; i++) json_put_u64(w, (unsigned char)bytes.ptr[i]);
+    json_end_array(w);
+}
+
+void logprobs_put_chat(struct json_writer *w, const struct choice *ch, uint32_t first,
+                       uint32_t end) {
+    uint32_t n = (uint32_t)MAX(ch->call->n_logprobs, 0);
+    struct buf text;
+
+    buf_init(&text, TOKEN_TEXT_MAX);
+    json_begin_object(w);
+    json_put_key(w, "content");
+    json_begin_array(w);
+    for (uint32_t i = first; i < end; i++) {
+        struct position p = output_at(ch, i);
+
+        json_begin_object(w);
+        put_chat_token(w, ch, p.token, p.logprob, &text);
+        json_put_key(w, "top_logprobs");
+        json_begin_array(w);
+        for (uint32_t k = 0; k < n && p.top_token[k] >= 0; k++) {
+            json_begin_object(w);
+            put_chat_token(w, ch, (uint32_t)p.top_token[k], p.top_logprob[k], &text);
+            json_end_object(w);
+        }
+        json_end_array(w);
+        json_end_object(w);
+    }
+    json_end_array(w);
+    json_end_object(w);
+    buf_fini(&text);
+}

@@ -1,0 +1,21 @@
+/* worker/api/logprobs.h - logprobs as the two APIs write them.
+ *
+ * Both take output tokens [first, end) of a choice, and the number of alternatives wanted. */
+#ifndef WORKER_API_LOGPROBS_H
+#define WORKER_API_LOGPROBS_H
+
+#include "common/base.h"
+
+struct choice;
+struct json_writer;
+
+/* {"tokens","token_logprobs","top_logprobs","text_offset"}; with `echo` the prompt's tokens come
+ * first. `offset` is where the text of the first token begins. */
+void logprobs_put_completion(struct json_writer *w, const struct choice *ch, uint32_t first,
+                             uint32_t end, bool echo, size_t offset);
+
+/* {"content":[{"token","logprob","bytes","top_logprobs"}]} */
+void logprobs_put_chat(struct json_writer *w, const struct choice *ch, uint32_t first,
+                       uint32_t end);
+
+#endif

@@ -1,0 +1,331 @@
+/* worker/api/params.c - one reader per group of fields. */
+#include "worker/api/params.h"
+
+#include <float.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/json.h"
+#include "common/rng.h"
+#include "worker/model/config.h"
+#include "worker/text/stop.h"
+
+#define TEMPERATURE_MAX 100.0 /* beyond it everything is uniform */
+#define PENALTY_MAX     100.0
+
+static enum status get_float(const struct json *o, const char *name, double min, double max,
+                             float *out, struct error *err) {
+    double v = (double)*out;
+    enum status st = json_get_f64(o, name, min, max, &v, NULL, err);
+
+    if (st == ST_OK) *out = (float)v;
+    return st;
+}
+
+/* top_k: 0 and -1 both say "all". */
+static enum status get_top_k(const struct json *o, uint32_t *out, struct error *err) {
+    int64_t k = (int64_t)*out;
+    enum status st = json_get_i64(o, "top_k", -1, UINT32_MAX, &k, NULL, err);
+
+    if (st == ST_OK) *out = k < 0 ? 0 : (uint32_t)k;
+    return st;
+}
+
+static enum status get_sampling(struct call_params *p, const struct json *o,
+                                const struct generation_config *defaults, struct error *err) {
+    struct request_params *r = &p->request;
+    enum status st;
+
+    if (defaults->has_temperature) r->temperature = (float)defaults->temperature;
+    if (defaults->has_top_p) r->top_p = (float)defaults->top_p;
+    if (defaults->has_top_k) r->top_k = defaults->top_k;
+    if (defaults->has_min_p) r->min_p = (float)defaults->min_p;
+    if (defaults->has_repetition_penalty) {
+        r->repetition_penalty = (float)defaults->repetition_penalty;
+    }
+    st = get_float(o, "temperature", 0, TEMPERATURE_MAX, &r->temperature, err);
+    if (st == ST_OK) st = get_float(o, "top_p", DBL_MIN, 1, &r->top_p, err);
+    if (st == ST_OK) st = get_float(o, "min_p", 0, 1, &r->min_p, err);
+    if (st == ST_OK) st = get_top_k(o, &r->top_k, err);
+    if (st == ST_OK) {
+        st = get_float(o, "repetition_penalty", DBL_MIN, PENALTY_MAX, &r->repetition_penalty, err);
+    }
+    if (st == ST_OK) {
+        st = get_float(o, "frequency_penalty", -2, 2, &r->frequency_penalty, err);
+    }
+    if (st == ST_OK) st = get_float(o, "presence_penalty", -2, 2, &r->presence_penalty, err);
+    return st;
+}
+
+static enum status get_seed(struct call_params *p, const struct json *o, const char *name,
+                            struct rng *rng, struct error *err) {
+    bool is_present;
+    int64_t seed;
+    enum status st = json_get_i64(o, name, INT64_MIN, INT64_MAX, &seed, &is_present, err);
+
+    if (st == ST_OK) p->request.seed = is_present ? (uint64_t)seed : rng_u64(rng);
+    return st;
+}
+
+static enum status get_stop_ids(struct call_params *p, const struct json *o, uint32_t vocab,
+                                struct error *err) {
+    const struct json *list;
+    enum status st = json_get_array(o, "stop_token_ids", &list, err);
+    uint64_t id;
+
+    if (st != ST_OK || !list) return st;
+    JSON_FOR_EACH(it, list) {
+        if (json_to_u64(it, &id) != ST_OK || id >= vocab) {
+            return error_set_param(err, ST_INVALID, "stop_token_ids",
+                                   "stop_token_ids must be token ids below %u", vocab);
+        }
+        if (p->request.n_stop_ids == REQUEST_STOP_IDS_MAX) {
+            return error_set_param(err, ST_INVALID, "stop_token_ids",
+                                   "stop_token_ids takes at most %u ids", REQUEST_STOP_IDS_MAX);
+        }
+        p->stop_ids[p->request.n_stop_ids++] = (uint32_t)id;
+    }
+    p->request.stop_ids = p->stop_ids;
+    return ST_OK;
+}
+
+static enum status get_stop(struct call_params *p, const struct json *o, struct error *err) {
+    const struct json *stop = json_get(o, "stop");
+    struct str strings[STOP_MAX_STRINGS];
+    size_t n = 0;
+
+    if (json_is_null(stop)) return ST_OK;
+    if (json_type(stop) == JSON_STRING) {
+        if (json_to_str(stop, &strings[0]) == ST_OK) n = 1;
+    } else if (json_type(stop) == JSON_ARRAY) {
+        JSON_FOR_EACH(it, stop) {
+            if (n == STOP_MAX_STRINGS) {
+                return error_set_param(err, ST_INVALID, "stop", "stop takes at most %u strings",
+                                       STOP_MAX_STRINGS);
+            }
+            if (json_to_str(it, &strings[n]) != ST_OK) {
+                return error_set_param(err, ST_INVALID, "stop",
+                                       "stop must be a string or strings, but holds %s",
+                                       json_type_name(it));
+            }
+            n++;
+        }
+    } else {
+        return error_set_param(err, ST_INVALID, "stop",
+                               "stop must be a string or an array of strings, not %s",
+                               json_type_name(stop));
+    }
+    return n ? stop_set_create(&p->stops, strings, n, err) : ST_OK;
+}
+
+static enum status get_bias(struct call_params *p, const struct json *o, uint32_t vocab,
+                            struct error *err) {
+    const struct json *map;
+    enum status st = json_get_object(o, "logit_bias", &map, err);
+    uint64_t id;
+    double bias;
+
+    if (st != ST_OK || !map) return st;
+    JSON_FOR_EACH(it, map) {
+        if (str_to_u64(json_key(it), &id) != ST_OK || id >= vocab) {
+            return error_set_param(err, ST_INVALID, "logit_bias",
+                                   "logit_bias key \"%.*s\" is not a token id below %u",
+                                   (int)MIN(json_key(it).len, 40), json_key(it).ptr, vocab);
+        }
+        if (json_to_f64(it, &bias) != ST_OK || bias < -100 || bias > 100) {
+            return error_set_param(err, ST_INVALID, "logit_bias",
+                                   "logit_bias of token %u must be a number from -100 to 100",
+                                   (unsigned)id);
+        }
+        if (p->request.n_bias == REQUEST_BIAS_MAX) {
+            return error_set_param(err, ST_INVALID, "logit_bias",
+                                   "logit_bias takes at most %u tokens", REQUEST_BIAS_MAX);
+        }
+        p->bias[p->request.n_bias++] = (struct token_bias){(uint32_t)id, (float)bias};
+    }
+    p->request.bias = p->bias;
+    return ST_OK;
+}
+
+/* Fields that would change the answer and are not built. */
+static enum status refuse_unbuilt(const struct json *o, struct error *err) {
+    static const char *const fields[] = {
+        "prompt_embeds", "input_embeds", "structured_outputs", "guided_json", "guided_regex",
+        "guided_choice", "guided_grammar", "json_schema", "regex", "ebnf", "bad_words",
+        "allowed_token_ids", "suffix", "image_data", "thinking_token_budget"};
+    const struct json *format = json_get(o, "response_format");
+    struct str type = STR("");
+    bool flag = false;
+
+    for (size_t i = 0; i < ARRAY_LEN(fields); i++) {
+        const struct json *v = json_get(o, fields[i]);
+        bool is_empty = json_is_null(v) || (json_type(v) == JSON_ARRAY && json_count(v) == 0) ||
+                        (json_to_str(v, &type) == ST_OK && type.len == 0);
+
+        if (is_empty) continue;
+        return error_set_param(err, ST_INVALID, fields[i],
+                               "%s is not supported by this worker: leave it out", fields[i]);
+    }
+    if (json_type(format) == JSON_OBJECT && json_to_str(json_get(format, "type"), &type) == ST_OK &&
+        !str_eq(type, STR("text"))) {
+        return error_set_param(err, ST_INVALID, "response_format",
+                               "response_format of type \"%.*s\" is not supported by this worker: "
+                               "only \"text\" is",
+                               (int)MIN(type.len, 40), type.ptr);
+    }
+    if (json_to_bool(json_get(o, "use_beam_search"), &flag) == ST_OK && flag) {
+        return error_set_param(err, ST_INVALID, "use_beam_search",
+                               "use_beam_search is not supported by this worker: leave it out");
+    }
+    return ST_OK;
+}
+
+static enum status get_salt(struct call_params *p, const struct json *o, struct error *err) {
+    struct str salt;
+    bool is_present;
+    enum status st =
+        json_get_str(o, "cache_salt", REQUEST_SALT_MAX, &salt, &is_present, err);
+
+    if (st != ST_OK || !is_present) return st;
+    if (salt.len == 0) {
+        return error_set_param(err, ST_INVALID, "cache_salt",
+                               "cache_salt must be a non-empty string: leave it out to share the "
+                               "cache with everybody");
+    }
+    p->request.cache_salt = salt.ptr; /* lives with the body until the request was created */
+    p->request.cache_salt_len = salt.len;
+    return ST_OK;
+}
+
+static enum status get_adapter(const struct json *o, struct error *err) {
+    const char *const names[] = {"lora_path", "lora_name"};
+
+    for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+        if (json_is_null(json_get(o, names[i]))) continue;
+        return error_set_param(err, ST_INVALID, names[i],
+                               "%s: this worker serves no adapters", names[i]);
+    }
+    return ST_OK;
+}
+
+static enum status get_stream(struct call_params *p, const struct json *o, struct error *err) {
+    const struct json *options;
+    enum status st = json_get_bool(o, "stream", &p->stream, NULL, err);
+
+    if (st == ST_OK) st = json_get_object(o, "stream_options", &options, err);
+    if (st != ST_OK || !options) return st;
+    if (!p->stream) {
+        return error_set_param(err, ST_INVALID, "stream_options",
+                               "stream_options only makes sense with \"stream\": true");
+    }
+    st = json_get_bool(options, "include_usage", &p->include_usage, NULL, err);
+    if (st == ST_OK) {
+        st = json_get_bool(options, "continuous_usage_stats", &p->continuous_usage, NULL, err);
+    }
+    return st;
+}
+
+static enum status get_common(struct call_params *p, const struct json *o,
+                              const struct generation_config *defaults,
+                              const struct request_limits *limits, struct error *err) {
+    enum status st = refuse_unbuilt(o, err);
+
+    if (st == ST_OK) st = get_sampling(p, o, defaults, err);
+    if (st == ST_OK) st = get_stop(p, o, err);
+    if (st == ST_OK) st = get_stop_ids(p, o, limits->vocab, err);
+    if (st == ST_OK) st = get_bias(p, o, limits->vocab, err);
+    if (st == ST_OK) st = json_get_u32(o, "n", 1, PARAMS_MAX_N, &p->n, NULL, err);
+    if (st == ST_OK) {
+        st = json_get_bool(o, "ignore_eos", &p->request.ignore_eos, NULL, err);
+    }
+    if (st == ST_OK) {
+        st = json_get_bool(o, "skip_special_tokens", &p->skip_special, NULL, err);
+    }
+    return st;
+}
+
+static void params_init(struct call_params *p) {
+    memset(p, 0, sizeof(*p));
+    p->request = request_params_default;
+    p->n = 1;
+    p->skip_special = true;
+}
+
+enum status call_params_parse(struct call_params *p, const struct json *o,
+                              const struct generation_config *defaults,
+                              const struct request_limits *limits, struct rng *rng,
+                              struct error *err) {
+    uint32_t max_tokens = 0;
+    int64_t priority = 0;
+    enum status st;
+
+    params_init(p);
+    st = get_common(p, o, defaults, limits, err);
+    if (st == ST_OK) st = get_stream(p, o, err);
+    if (st == ST_OK) st = get_salt(p, o, err);
+    if (st == ST_OK) st = get_adapter(o, err);
+    if (st == ST_OK) st = get_seed(p, o, "seed", rng, err);
+    if (st == ST_OK) {
+        st = json_get_u32(o, "max_tokens", 1, UINT32_MAX, &max_tokens, &p->has_max_tokens, err);
+    }
+    if (st == ST_OK) {
+        bool has_newer;
+
+        st = json_get_u32(o, "max_completion_tokens", 1, UINT32_MAX, &max_tokens, &has_newer, err);
+        p->has_max_tokens = p->has_max_tokens || has_newer;
+    }
+    if (st == ST_OK) {
+        st = json_get_u32(o, "min_tokens", 0, UINT32_MAX, &p->request.min_tokens, NULL, err);
+    }
+    if (st == ST_OK) st = json_get_i64(o, "priority", INT32_MIN, INT32_MAX, &priority, NULL, err);
+    if (st == ST_OK) {
+        st = json_get_bool(o, "include_stop_str_in_output", &p->include_stop, NULL, err);
+    }
+    if (st == ST_OK) st = json_get_bool(o, "return_token_ids", &p->return_token_ids, NULL, err);
+    if (st == ST_OK && p->request.min_tokens > max_tokens && p->has_max_tokens) {
+        st = error_set_param(err, ST_INVALID, "min_tokens", "min_tokens %u is above max_tokens %u",
+                             p->request.min_tokens, max_tokens);
+    }
+    if (st != ST_OK) {
+        call_params_fini(p);
+        return st;
+    }
+    p->request.max_tokens = max_tokens;
+    p->request.priority = (int32_t)priority;
+    return ST_OK;
+}
+
+enum status call_params_parse_sglang(struct call_params *p, const struct json *body,
+                                     const struct json *sampling,
+                                     const struct generation_config *defaults,
+                                     const struct request_limits *limits, struct rng *rng,
+                                     struct error *err) {
+    enum status st;
+
+    params_init(p);
+    p->request.max_tokens = 128;
+    st = get_common(p, sampling, defaults, limits, err);
+    if (st == ST_OK) st = json_get_bool(body, "stream", &p->stream, NULL, err);
+    if (st == ST_OK) st = get_salt(p, body, err);
+    if (st == ST_OK) st = get_adapter(body, err);
+    if (st == ST_OK) st = get_seed(p, sampling, "sampling_seed", rng, err);
+    if (st == ST_OK) {
+        st = json_get_u32(sampling, "max_new_tokens", 1, UINT32_MAX, &p->request.max_tokens, NULL,
+                          err);
+    }
+    if (st == ST_OK) {
+        st = json_get_u32(sampling, "min_new_tokens", 0, UINT32_MAX, &p->request.min_tokens, NULL,
+                          err);
+    }
+    if (st == ST_OK) {
+        st = json_get_bool(sampling, "no_stop_trim", &p->include_stop, NULL, err);
+    }
+    if (st != ST_OK) call_params_fini(p);
+    p->has_max_tokens = true;
+    return st;
+}
+
+void call_params_fini(struct call_params *p) {
+    stop_set_destroy(p->stops);
+    p->stops = NULL;
+}

@@ -1,0 +1,48 @@
+/* worker/api/params.h - the fields of a request that say how to generate, read and checked.
+ *
+ * One struct for all three calls; what differs between them (the prompt, the shape of the answer)
+ * is in completions.c, chat.c and generate.c. Every field is checked here, against the limits of
+ * model and engine, before anything is queued; the message names the field. Unknown fields are
+ * ignored, as in other engines. Known ones that would change the answer and are not built are
+ * refused: ignoring them would be a lie. Thread: worker loop. */
+#ifndef WORKER_API_PARAMS_H
+#define WORKER_API_PARAMS_H
+
+#include "common/buf.h"
+#include "worker/sched/request.h"
+
+struct generation_config;
+struct json;
+struct rng;
+struct stop_set;
+
+#define PARAMS_MAX_N 128 /* samples of one prompt */
+
+struct call_params {
+    struct request_params request; /* prompt not filled in; the arrays are in this struct */
+    struct token_bias bias[REQUEST_BIAS_MAX];
+    uint32_t stop_ids[REQUEST_STOP_IDS_MAX];
+    struct stop_set *stops; /* owned; NULL: none */
+    uint32_t n;             /* samples of each prompt */
+    bool stream, include_usage, continuous_usage;
+    bool include_stop;      /* stop strings stay in the text */
+    bool skip_special;
+    bool return_token_ids;
+    bool has_max_tokens;
+};
+
+/* `defaults`: what the model's makers recommend. `rng` draws the seed when none is given. */
+MUST_USE enum status call_params_parse(struct call_params *out, const struct json *body,
+                                       const struct generation_config *defaults,
+                                       const struct request_limits *limits, struct rng *rng,
+                                       struct error *err);
+
+/* The same from SGLang's sampling_params object (NULL: all defaults) and its stream flag. */
+MUST_USE enum status call_params_parse_sglang(struct call_params *out, const struct json *body,
+                                              const struct json *sampling,
+                                              const struct generation_config *defaults,
+                                              const struct request_limits *limits, struct rng *rng,
+                                              struct error *err);
+void call_params_fini(struct call_params *p);
+
+#endif

@@ -1,0 +1,171 @@
+/* worker/api/server.c - the table of paths, and the answers that need no engine step. */
+#include <stdio.h>
+#include <string.h>
+
+#include "common/buf.h"
+#include "common/http_server.h"
+#include "common/json.h"
+#include "common/mem.h"
+#include "common/metrics.h"
+#include "common/openai.h"
+#include "common/wire.h"
+#include "worker/api/api.h"
+#include "worker/api/handlers.h"
+
+static void health_get(struct http_request *req, void *arg) {
+    const struct api *api = arg;
+    struct engine_stats stats;
+    struct error err = {0};
+
+    engine_stats(api->engine, &stats);
+    if (!api->is_draining && !stats.is_failed) {
+        http_reply(req, 200, NULL, STR(""));
+        return;
+    }
+    error_set(&err, ST_UNAVAILABLE, "%s",
+              stats.is_failed ? "the device was lost: restart this worker" : "draining");
+    http_reply_error(req, ST_UNAVAILABLE, &err);
+}
+
+static void version_get(struct http_request *req, void *arg) {
+    (void)arg;
+    http_reply(req, 200, OPENAI_JSON, STR("{\"version\":\"" INCIPIT_VERSION "\"}"));
+}
+
+static void metrics_get_page(struct http_request *req, void *arg) {
+    const struct api *api = arg;
+    struct buf page;
+
+    buf_init(&page, 0);
+    metrics_write(api->metrics, &page);
+    http_reply(req, 200, METRICS_CONTENT_TYPE, buf_str(&page));
+    buf_fini(&page);
+}
+
+static void load_get(struct http_request *req, void *arg) {
+    const struct api *api = arg;
+    struct engine_stats stats;
+    char body[64];
+    int n;
+
+    engine_stats(api->engine, &stats);
+    n = snprintf(body, sizeof(body), "{\"server_load\":%u}", stats.running + stats.waiting);
+    http_reply(req, 200, OPENAI_JSON, (struct str){body, (size_t)n});
+}
+
+void models_get(struct http_request *req, void *arg) {
+    const struct api *api = arg;
+    struct json_writer w;
+    struct buf body;
+
+    buf_init(&body, 0);
+    json_writer_init(&w, &body);
+    json_begin_object(&w);
+    json_field_z(&w, "object", "list");
+    json_put_key(&w, "data");
+    json_begin_array(&w);
+    json_begin_object(&w);
+    json_field_z(&w, "id", api->model_name);
+    json_field_z(&w, "object", "model");
+    json_field_u64(&w, "created", api->created_s);
+    json_field_z(&w, "owned_by", "incipit");
+    json_field_z(&w, "root", api->model_root);
+    json_field_null(&w, "parent");
+    json_field_u64(&w, "max_model_len", engine_info(api->engine)->max_model_len);
+    json_end_object(&w);
+    json_end_array(&w);
+    json_end_object(&w);
+    http_reply(req, 200, OPENAI_JSON, buf_str(&body));
+    buf_fini(&body);
+}
+
+static void server_info_get(struct http_request *req, void *arg) {
+    const struct api *api = arg;
+    const struct engine_info *info = engine_info(api->engine);
+    struct wire_server_info wire = {
+        .wire = WIRE_VERSION,
+        .block_size = info->block_size,
+        .n_blocks = info->n_blocks,
+        .max_model_len = info->max_model_len,
+        .prefill_tokens_per_s = info->device.prefill_tokens_per_s,
+        .attn_context = info->device.attn_context,
+    };
+    struct buf body;
+
+    snprintf(wire.model, sizeof(wire.model), "%s", api->model_name);
+    snprintf(wire.backend, sizeof(wire.backend), "%s", info->backend);
+    snprintf(wire.path, sizeof(wire.path), "%s", info->device.path);
+    snprintf(wire.generation, sizeof(wire.generation), "%016llx",
+             (unsigned long long)info->generation);
+    buf_init(&body, 0);
+    wire_append_server_info(&body, &wire);
+    http_reply(req, 200, OPENAI_JSON, buf_str(&body));
+    buf_fini(&body);
+}
+
+/* --- POST /reset_prefix_cache --------------------------------------------------------------------*/
+
+struct reset {
+    struct engine_reset engine;
+    struct http_request *req; /* NULL when the client left */
+};
+
+static void on_reset_abort(struct http_request *req) {
+    struct reset *reset = req->user;
+
+    reset->req = NULL;
+}
+
+static void on_reset_done(struct engine_reset *engine) {
+    struct reset *reset = CONTAINER_OF(engine, struct reset, engine);
+    struct error err = {0};
+
+    if (reset->req && engine->is_ok) {
+        http_reply(reset->req, 200, OPENAI_JSON, STR("{\"success\":true}"));
+    } else if (reset->req) {
+        error_set(&err, ST_BUSY,
+                  "blocks are in use by running requests, so nothing was forgotten: try again, or "
+                  "add ?reset_running_requests=true");
+        http_reply_error(reset->req, ST_BUSY, &err);
+    }
+    mem_free(reset);
+}
+
+static void reset_post(struct http_request *req, void *arg) {
+    struct api *api = arg;
+    struct reset *reset = mem_zalloc(sizeof(*reset));
+    struct buf value;
+
+    buf_init(&value, 64);
+    reset->engine.reset_running =
+        http_query_param(req->query, STR("reset_running_requests"), &value) &&
+        str_eq_nocase(buf_str(&value), STR("true"));
+    buf_fini(&value);
+    reset->engine.on_done = on_reset_done;
+    reset->req = req;
+    req->user = reset;
+    req->on_abort = on_reset_abort;
+    engine_reset_prefix_cache(api->engine, &reset->engine);
+}
+
+static const struct http_route routes[] = {
+    {HTTP_POST, "/v1/completions", completions_post},
+    {HTTP_POST, "/v1/chat/completions", chat_post},
+    {HTTP_POST, "/generate", generate_post},
+    {HTTP_POST, "/tokenize", tokenize_post},
+    {HTTP_POST, "/detokenize", detokenize_post},
+    {HTTP_GET, "/v1/models", models_get},
+    {HTTP_GET, "/health", health_get},
+    {HTTP_GET, "/ping", health_get},
+    {HTTP_GET, "/version", version_get},
+    {HTTP_GET, "/load", load_get},
+    {HTTP_GET, "/metrics", metrics_get_page},
+    {HTTP_GET, WIRE_INFO_PATH, server_info_get},
+    {HTTP_POST, "/reset_prefix_cache", reset_post},
+    {HTTP_POST, "/flush_cache", reset_post},
+    {0, NULL, NULL},
+};
+
+void api_handle(struct api *api, struct http_request *req) {
+    http_route_request(routes, req, api);
+}

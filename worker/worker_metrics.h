@@ -1,0 +1,65 @@
+/* worker/worker_metrics.h - what the worker counts, under the names that dashboards of this field
+ * already know, plus our own. Names are public: add, alias, never rename. */
+#ifndef WORKER_WORKER_METRICS_H
+#define WORKER_WORKER_METRICS_H
+
+#include "common/metrics.h"
+
+struct engine;
+
+#define WORKER_METRICS(X)                                                                          \
+    X(GAUGE, num_requests_running, "", "Requests in the running batch.")                           \
+    X(GAUGE, num_requests_waiting, "", "Requests waiting to run.")                                 \
+    X(GAUGE, kv_cache_usage_perc, "", "Share of KV blocks in use, 0 to 1; cached ones that nobody " \
+                                      "uses count as free.",                                       \
+      .aliases = "vllm:gpu_cache_usage_perc")                                                      \
+    X(GAUGE, cache_config_info, "block_size,num_gpu_blocks,enable_prefix_caching",                \
+      "Configuration of the KV cache; always 1.")                                                  \
+    X(COUNTER, prefix_cache_queries_total, "", "Prompt tokens looked up in the prefix cache.",    \
+      .aliases = "vllm:gpu_prefix_cache_queries_total")                                            \
+    X(COUNTER, prefix_cache_hits_total, "", "Of these, tokens found.",                            \
+      .aliases = "vllm:gpu_prefix_cache_hits_total")                                               \
+    X(COUNTER, num_preemptions_total, "", "Requests that gave up their blocks and start again.")   \
+    X(COUNTER, prompt_tokens_total, "", "Prompt tokens of admitted requests, cached ones too.")    \
+    X(COUNTER, prompt_tokens_cached_total, "", "Of these, found in the cache.")                    \
+    X(COUNTER, generation_tokens_total, "", "Tokens generated.")                                   \
+    X(COUNTER, request_success_total, "finished_reason", "Requests ended, by reason.")             \
+    X(HISTOGRAM, time_to_first_token_seconds, "", "Arrival to first token.",                       \
+      METRIC_BUCKETS(metrics_ttft_buckets))                                                        \
+    X(HISTOGRAM, inter_token_latency_seconds, "", "Mean time between tokens of a request.",        \
+      METRIC_BUCKETS(metrics_itl_buckets), .aliases = "vllm:time_per_output_token_seconds")        \
+    X(HISTOGRAM, e2e_request_latency_seconds, "", "Arrival to end.",                               \
+      METRIC_BUCKETS(metrics_latency_buckets))                                                     \
+    X(HISTOGRAM, request_queue_time_seconds, "", "Arrival to first scheduled.",                    \
+      METRIC_BUCKETS(metrics_latency_buckets))                                                     \
+    X(HISTOGRAM, request_prefill_time_seconds, "", "Scheduled to first token.",                    \
+      METRIC_BUCKETS(metrics_latency_buckets))                                                     \
+    X(HISTOGRAM, request_decode_time_seconds, "", "First to last token.",                          \
+      METRIC_BUCKETS(metrics_latency_buckets))                                                     \
+    X(HISTOGRAM, request_prompt_tokens, "", "Prompt tokens of a request.",                         \
+      METRIC_BUCKETS(metrics_token_buckets))                                                       \
+    X(HISTOGRAM, request_prefill_kv_computed_tokens, "", "Of these, not found in the cache.",      \
+      METRIC_BUCKETS(metrics_token_buckets))                                                       \
+    X(HISTOGRAM, request_generation_tokens, "", "Tokens generated for a request.",                 \
+      METRIC_BUCKETS(metrics_token_buckets))                                                       \
+    X(HISTOGRAM, request_max_num_generation_tokens, "", "Tokens a request might have taken.",      \
+      METRIC_BUCKETS(metrics_token_buckets))                                                       \
+    X(HISTOGRAM, iteration_tokens_total, "", "Tokens computed in one step.",                       \
+      METRIC_BUCKETS(metrics_token_buckets))
+
+#define WORKER_METRIC_ID(kind, name, ...) WORKER_##name,
+enum worker_metric { WORKER_METRICS(WORKER_METRIC_ID) WORKER_METRIC_COUNT };
+
+struct metrics *worker_metrics_create(const char *model_name);
+
+/* From now on the page shows the engine's state. Undone by destroying the metrics first. */
+void worker_metrics_watch(struct metrics *m, struct engine *engine, bool is_caching);
+
+/* What one finished request adds. Times are clock_now_us, 0 for what never came. */
+struct worker_request_times {
+    uint64_t arrival_us, scheduled_us, first_token_us, finished_us;
+    uint32_t prompt_tokens, cached_tokens, output_tokens, max_tokens;
+};
+void worker_metrics_observe(struct metrics *m, const struct worker_request_times *t);
+
+#endif
