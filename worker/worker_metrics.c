@@ -26,28 +26,57 @@ static void advance(struct metric *counter, uint64_t total) {
     if (total > shown) metric_add(counter, total - shown);
 }
 
-struct watch { /* what collect needs; lives in the engine's creator for the process's life */
-    struct metrics *m;
-    struct engine *engine;
-};
-
-static void collect(void *arg) {
-    struct watch *w = arg;
+void worker_metrics_collect(struct metrics *m, struct engine *engine) {
     struct engine_stats s;
 
-    engine_stats(w->engine, &s);
-    metric_set(metrics_at(w->m, WORKER_num_requests_running), s.running);
-    metric_set(metrics_at(w->m, WORKER_num_requests_waiting), s.waiting);
-    metric_set(metrics_at(w->m, WORKER_kv_cache_usage_perc),
+    engine_stats(engine, &s);
+    metric_set(metrics_at(m, WORKER_num_requests_running), s.running);
+    metric_set(metrics_at(m, WORKER_num_requests_waiting), s.waiting);
+    metric_set(metrics_at(m, WORKER_kv_cache_usage_perc),
                s.kv_total ? 1.0 - (double)s.kv_free / (double)s.kv_total : 0);
-    advance(metrics_at(w->m, WORKER_prefix_cache_queries_total), s.prefix_queries);
-    advance(metrics_at(w->m, WORKER_prefix_cache_hits_total), s.prefix_hits);
-    advance(metrics_at(w->m, WORKER_num_preemptions_total), s.preemptions);
-    advance(metrics_at(w->m, WORKER_prompt_tokens_total), s.prompt_tokens);
-    advance(metrics_at(w->m, WORKER_prompt_tokens_cached_total), s.cached_tokens);
-    advance(metrics_at(w->m, WORKER_generation_tokens_total), s.generated_tokens);
-    for (enum finish_reason reason = FINISH_STOP; reason <= FINISH_ERROR; reason++) {
-        advance(METRICS_GET(w->m, WORKER_request_success_total, finish_reason_name(reason)),
-                s.finished[reason]);
+    advance(metrics_at(m, WORKER_prefix_cache_queries_total), s.prefix_queries);
+    advance(metrics_at(m, WORKER_prefix_cache_hits_total), s.prefix_hits);
+    advance(metrics_at(m, WORKER_num_preemptions_total), s.preemptions);
+    advance(metrics_at(m, WORKER_prompt_tokens_total), s.prompt_tokens);
+    advance(metrics_at(m, WORKER_prompt_tokens_cached_total), s.cached_tokens);
+    advance(metrics_at(m, WORKER_generation_tokens_total), s.generated_tokens);
+    for (int reason = FINISH_STOP; reason <= FINISH_ERROR; reason++) {
+        const char *name = finish_reason_name((enum finish_reason)reason);
+
+        advance(METRICS_GET(m, WORKER_request_success_total, name), s.finished[reason]);
     }
+}
+
+void worker_metrics_describe(struct metrics *m, const struct engine *engine, bool is_caching) {
+    const struct engine_info *info = engine_info(engine);
+    char block_size[16], n_blocks[16];
+
+    snprintf(block_size, sizeof(block_size), "%u", info->block_size);
+    snprintf(n_blocks, sizeof(n_blocks), "%u", info->n_blocks);
+    metric_set(METRICS_GET(m, WORKER_cache_config_info, block_size, n_blocks,
+                           is_caching ? "True" : "False"),
+               1);
+}
+
+/* Seconds from a to b, if both came. */
+static void observe_span(struct metrics *m, enum worker_metric id, uint64_t a_us, uint64_t b_us) {
+    if (a_us && b_us >= a_us) metric_observe(metrics_at(m, id), (double)(b_us - a_us) * 1e-6);
+}
+
+void worker_metrics_observe(struct metrics *m, const struct worker_request_times *t) {
+    observe_span(m, WORKER_time_to_first_token_seconds, t->arrival_us, t->first_token_us);
+    observe_span(m, WORKER_e2e_request_latency_seconds, t->arrival_us, t->finished_us);
+    observe_span(m, WORKER_request_queue_time_seconds, t->arrival_us, t->scheduled_us);
+    observe_span(m, WORKER_request_prefill_time_seconds, t->scheduled_us, t->first_token_us);
+    observe_span(m, WORKER_request_decode_time_seconds, t->first_token_us, t->finished_us);
+    if (t->output_tokens > 1 && t->finished_us >= t->first_token_us) {
+        metric_observe(metrics_at(m, WORKER_inter_token_latency_seconds),
+                       (double)(t->finished_us - t->first_token_us) * 1e-6 /
+                           (t->output_tokens - 1));
+    }
+    metric_observe(metrics_at(m, WORKER_request_prompt_tokens), t->prompt_tokens);
+    metric_observe(metrics_at(m, WORKER_request_prefill_kv_computed_tokens),
+                   t->prompt_tokens - MIN(t->cached_tokens, t->prompt_tokens));
+    metric_observe(metrics_at(m, WORKER_request_generation_tokens), t->output_tokens);
+    metric_observe(metrics_at(m, WORKER_request_max_num_generation_tokens), t->max_tokens);
 }

@@ -52,8 +52,11 @@ enum worker_metric { WORKER_METRICS(WORKER_METRIC_ID) WORKER_METRIC_COUNT };
 
 struct metrics *worker_metrics_create(const char *model_name);
 
-/* From now on the page shows the engine's state. Undone by destroying the metrics first. */
-void worker_metrics_watch(struct metrics *m, struct engine *engine, bool is_caching);
+/* Brings the page up to the engine's state; call before metrics_write. */
+void worker_metrics_collect(struct metrics *m, struct engine *engine);
+
+/* The info metric, once: what the cache was configured to. */
+void worker_metrics_describe(struct metrics *m, const struct engine *engine, bool is_caching);
 
 /* What one finished request adds. Times are clock_now_us, 0 for what never came. */
 struct worker_request_times {

@@ -11,6 +11,7 @@
 #include "common/wire.h"
 #include "worker/api/api.h"
 #include "worker/api/handlers.h"
+#include "worker/worker_metrics.h"
 
 static void health_get(struct http_request *req, void *arg) {
     const struct api *api = arg;
@@ -37,6 +38,7 @@ static void metrics_get_page(struct http_request *req, void *arg) {
     struct buf page;
 
     buf_init(&page, 0);
+    worker_metrics_collect(api->metrics, api->engine);
     metrics_write(api->metrics, &page);
     http_reply(req, 200, METRICS_CONTENT_TYPE, buf_str(&page));
     buf_fini(&page);

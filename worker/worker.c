@@ -1,0 +1,315 @@
+/* worker/worker.c - the only place that knows all of the worker's objects.
+ *
+ *      main thread = worker loop                 text thread         engine thread
+ *      -------------------------                 -----------         ----------------------------
+ *      http_server, api, calls  <--mailboxes-->  tokenizer           scheduler, KV, backend
+ *
+ * Life: listen (a port in use is said before seconds go into weights) -> open the model ->
+ * engine -> serve -> a signal -> drain -> gone. */
+#include "worker/worker.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "common/hash.h"
+#include "common/http_server.h"
+#include "common/log.h"
+#include "common/loop.h"
+#include "common/mem.h"
+#include "worker/api/api.h"
+#include "worker/engine/backend_load.h"
+#include "worker/engine/engine.h"
+#include "worker/model/model.h"
+#include "worker/text/chat_template.h"
+#include "worker/text/text_thread.h"
+#include "worker/text/tokenizer.h"
+#include "worker/worker_metrics.h"
+#include "worker/worker_options.h"
+
+struct worker {
+    const struct worker_options *options;
+    struct loop *loop;
+    struct log *log;
+    struct metrics *metrics;
+    struct http_server *server;
+    struct model *model;
+    struct tokenizer *tokenizer;
+    struct chat_template *chat_template;
+    struct text_thread *text_thread;
+    struct engine *engine;
+    struct api api;
+    struct loop_timer deadline;
+    bool is_drained_engine, is_drained_http;
+};
+
+/* --- stopping ------------------------------------------------------------------------------------*/
+
+static void stop_if_drained(struct worker *w) {
+    if (w->is_drained_engine && w->is_drained_http) loop_stop(w->loop);
+}
+
+static void on_engine_drained(void *arg) {
+    struct worker *w = arg;
+
+    w->is_drained_engine = true;
+    stop_if_drained(w);
+}
+
+static void on_http_drained(void *arg) {
+    struct worker *w = arg;
+
+    w->is_drained_http = true;
+    stop_if_drained(w);
+}
+
+static void on_deadline(void *arg) {
+    struct worker *w = arg;
+
+    log_event(w->log, LOG_WARN, "drain_timeout");
+    loop_stop(w->loop);
+}
+
+static void on_signal(int signo, void *arg) {
+    struct worker *w = arg;
+
+    (void)signo;
+    if (w->api.is_draining) {
+        loop_stop(w->loop); /* asked twice: do not wait */
+        return;
+    }
+    w->api.is_draining = true;
+    log_event(w->log, LOG_INFO, "worker_draining");
+    loop_timer_start(&w->deadline, (uint64_t)w->options->drain_timeout_ms * 1000);
+    engine_drain(w->engine);
+    http_server_drain(w->server, on_http_drained, w);
+}
+
+static void on_engine_failed(void *arg, const struct error *err) {
+    struct worker *w = arg;
+
+    log_event(w->log, LOG_ERROR, "device_lost", log_z("why", err->message));
+}
+
+/* --- building ------------------------------------------------------------------------------------*/
+
+static void on_request(struct http_request *req, void *arg) {
+    struct worker *w = arg;
+
+    api_handle(&w->api, req);
+}
+
+static void on_news(void *arg, struct request *r, const struct request_news *news) {
+    struct worker *w = arg;
+
+    api_on_news(&w->api, r, news);
+}
+
+static enum status listen_first(struct worker *w, struct error *err) {
+    static const struct http_server_events events = {.on_request = on_request};
+    const struct worker_options *o = w->options;
+    struct http_limits limits = {.max_connections = o->max_connections,
+                                 .max_body_bytes = o->max_body_bytes};
+
+    w->server = http_server_create(w->loop, &limits, &events, w);
+    return http_server_listen(w->server, o->host, (uint16_t)o->port, false, err);
+}
+
+static enum status open_model(struct worker *w, bool is_synthetic, struct error *err) {
+    const struct worker_options *o = w->options;
+    const char *folder = o->tokenizer ? o->tokenizer : o->model;
+    bool is_fallback;
+    enum status st;
+
+    if (is_synthetic && !o->model) {
+        w->model = model_create_synthetic();
+        w->tokenizer = tokenizer_create_bytes();
+        w->chat_template = chat_template_builtin("chatml");
+        return ST_OK;
+    }
+    if (!o->model) {
+        return error_set(err, ST_INVALID,
+                         "no model: name its folder, as in incipit-worker deploy/demo/model; "
+                         "--backend sim runs without one");
+    }
+    st = model_open(&w->model, o->model, err);
+    if (st == ST_OK) st = tokenizer_open(&w->tokenizer, folder, err);
+    if (st == ST_OK) st = chat_template_open(&w->chat_template, folder, &is_fallback, err);
+    if (st != ST_OK) return st;
+    if (tokenizer_vocab(w->tokenizer) > model_config(w->model)->vocab) {
+        return error_set(err, ST_INVALID,
+                         "%s: the tokenizer has %u tokens, but the model only %u: they do not "
+                         "belong together",
+                         folder, tokenizer_vocab(w->tokenizer), model_config(w->model)->vocab);
+    }
+    if (is_fallback) {
+        log_event(w->log, LOG_WARN, "chat_template_missing", log_z("folder", folder),
+                  log_z("instead", "a built-in one"));
+    }
+    return ST_OK;
+}
+
+/* The table's choice of hash, with the names that other engines use for what is not portable. */
+static enum block_hash_algo hash_algo(struct worker *w) {
+    static const enum block_hash_algo algos[] = {BLOCK_HASH_XXH3_128, BLOCK_HASH_SHA256_CBOR,
+                                                 BLOCK_HASH_XXHASH_CBOR, BLOCK_HASH_SHA256_CBOR,
+                                                 BLOCK_HASH_XXHASH_CBOR};
+    int i = w->options->hash_algo;
+
+    if (i >= 3) {
+        log_event(w->log, LOG_INFO, "hash_algo_mapped",
+                  log_z("to", block_hash_algo_name(algos[i])));
+    }
+    return algos[i];
+}
+
+static void on_progress_line(void *arg, uint64_t done, uint64_t total) {
+    struct worker *w = arg;
+
+    log_event(w->log, LOG_INFO, "loading", log_u64("done_mib", done >> 20),
+              log_u64("total_mib", total >> 20));
+}
+
+static enum status load(void *arg, const struct backend_ops *ops, struct backend_device *dev,
+                        const struct geometry *g, const struct backend_limits *limits,
+                        struct backend_model **out, struct error *err) {
+    struct worker *w = arg;
+
+    return model_load(w->model, ops, dev, g, limits, on_progress_line, w, out, err);
+}
+
+static enum status start_engine(struct worker *w, const struct backend_ops *backend,
+                                struct error *err) {
+    const struct worker_options *o = w->options;
+    struct engine_options e = engine_options_default;
+
+    e.backend = backend;
+    e.device = (struct backend_config){.n_threads = o->n_threads,
+                                       .path = o->path,
+                                       .sim_speed = o->sim_speed,
+                                       .sim_profile = o->sim_profile};
+    engine_options_set_model(&e, w->model);
+    if (e.load) {
+        e.load = load; /* the same, and it says how far it is */
+        e.load_arg = w;
+    }
+    e.max_model_len = o->max_model_len;
+    e.block_size = o->block_size;
+    e.max_logprobs = o->max_logprobs;
+    e.max_waiting = o->max_waiting;
+    e.n_blocks = o->n_blocks;
+    e.kv_bytes = o->kv_bytes;
+    if (o->memory_fraction > 0) e.memory_fraction = o->memory_fraction;
+    e.kv.watermark = o->watermark;
+    e.kv.order = o->free_order ? FREE_ORDER_CLASSIC : FREE_ORDER_FRESH_FIRST;
+    e.kv.hash_algo = hash_algo(w);
+    e.kv.hash_seed = str_of(o->hash_seed);
+    e.kv.no_caching = !o->prefix_caching;
+    e.kv.dedup = o->dedup;
+    e.scheduler.max_num_seqs = o->max_num_seqs;
+    e.scheduler.max_num_batched_tokens = o->max_num_batched_tokens;
+    e.scheduler.long_prefill_token_threshold = o->long_prefill_token_threshold;
+    e.scheduler.chunked_prefill = o->chunked_prefill;
+    e.scheduler.full_sequence_must_fit = o->reserve_full_isl;
+    e.scheduler.policy = o->policy ? POLICY_PRIORITY : POLICY_FCFS;
+    e.log = w->log;
+    e.log_interval_us = (uint64_t)o->log_interval_ms * 1000;
+    e.step_tokens = metrics_at(w->metrics, WORKER_iteration_tokens_total);
+    e.callbacks = (struct engine_callbacks){.on_news = on_news,
+                                            .on_drained = on_engine_drained,
+                                            .on_failed = on_engine_failed,
+                                            .arg = w};
+    return engine_create(&w->engine, &e, w->loop, err);
+}
+
+static void build_api(struct worker *w, const char *name) {
+    uint64_t seed;
+
+    hash_random(&seed, sizeof(seed));
+    w->api.loop = w->loop;
+    w->api.log = w->log;
+    w->api.metrics = w->metrics;
+    w->api.engine = w->engine;
+    w->api.tokenizer = w->tokenizer;
+    w->api.chat_template = w->chat_template;
+    w->api.text_thread = w->text_thread;
+    w->api.defaults = &model_config(w->model)->generation;
+    w->api.model_name = name;
+    w->api.model_root = w->options->model ? w->options->model : name;
+    w->api.created_s = clock_wall_us() / 1000000;
+    rng_seed(&w->api.rng, seed);
+    list_init(&w->api.calls);
+}
+
+static void say_ready(struct worker *w, uint64_t began_us) {
+    const struct engine_info *info = engine_info(w->engine);
+
+    log_event(w->log, LOG_INFO, "worker_ready", log_z("model", w->api.model_name),
+              log_z("host", w->options->host), log_u64("port", http_server_port(w->server)),
+              log_z("backend", info->backend), log_z("device", info->device.device),
+              log_z("path", info->device.path), log_u64("threads", info->device.n_threads),
+              log_u64("weight_mib", info->weight_bytes >> 20),
+              log_u64("block_size", info->block_size), log_u64("blocks", info->n_blocks),
+              log_u64("kv_mib", (info->n_blocks * info->block_bytes) >> 20),
+              log_u64("max_model_len", info->max_model_len),
+              log_f64("after_s", (double)(clock_now_us() - began_us) * 1e-6));
+}
+
+enum status worker_create(struct worker **out, const struct worker_options *options,
+                          struct error *err) {
+    struct worker *w = mem_zalloc(sizeof(*w));
+    struct log_config log = {.fd = 2,
+                             .level = (enum log_level)options->log_level,
+                             .format = (enum log_format)options->log_format};
+    const char *backend_name = worker_backend_name(options), *name;
+    const struct backend_ops *backend;
+    uint64_t began_us = clock_now_us();
+    enum status st;
+
+    *out = NULL;
+    w->options = options;
+    w->log = log_create(&log);
+    st = loop_create(&w->loop, err);
+    if (st != ST_OK) goto fail;
+    loop_timer_init(&w->deadline, w->loop, on_deadline, w);
+    st = loop_on_signal(w->loop, SIGTERM, on_signal, w, err);
+    if (st == ST_OK) st = loop_on_signal(w->loop, SIGINT, on_signal, w, err);
+    if (st == ST_OK) st = listen_first(w, err);
+    if (st == ST_OK) st = backend_load(&backend, backend_name, options->backend_library, err);
+    if (st == ST_OK) st = open_model(w, strcmp(backend_name, "sim") == 0, err);
+    if (st != ST_OK) goto fail;
+    name = options->served_model_name ? options->served_model_name : model_name(w->model);
+    w->metrics = worker_metrics_create(name);
+    st = start_engine(w, backend, err);
+    if (st == ST_OK) st = text_thread_start(&w->text_thread, w->loop, w->tokenizer, err);
+    if (st != ST_OK) goto fail;
+    worker_metrics_describe(w->metrics, w->engine, options->prefix_caching);
+    build_api(w, name);
+    say_ready(w, began_us);
+    *out = w;
+    return ST_OK;
+fail:
+    worker_destroy(w);
+    return st;
+}
+
+void worker_run(struct worker *w) {
+    loop_run(w->loop);
+}
+
+void worker_destroy(struct worker *w) {
+    if (!w) return;
+    if (w->api.loop) api_end_calls(&w->api);
+    http_server_destroy(w->server);
+    engine_destroy(w->engine);
+    text_thread_stop(w->text_thread);
+    chat_template_destroy(w->chat_template);
+    tokenizer_destroy(w->tokenizer);
+    model_close(w->model);
+    metrics_destroy(w->metrics);
+    loop_timer_fini(&w->deadline);
+    loop_destroy(w->loop);
+    log_destroy(w->log);
+    mem_free(w);
+}

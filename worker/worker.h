@@ -1,0 +1,19 @@
+/* worker/worker.h - the worker process: the graph of its objects, and its life. */
+#ifndef WORKER_WORKER_H
+#define WORKER_WORKER_H
+
+#include "common/status.h"
+
+struct worker;
+struct worker_options;
+
+/* Listens, loads the model, starts the engine. Takes as long as the weights do. ST_INVALID,
+ * ST_NOT_FOUND and ST_UNSUPPORTED: trying again would fail again. */
+MUST_USE enum status worker_create(struct worker **out, const struct worker_options *options,
+                                   struct error *err);
+
+/* Serves until SIGTERM or SIGINT and everything open is finished; a second signal does not wait. */
+void worker_run(struct worker *w);
+void worker_destroy(struct worker *w); /* NULL is fine */
+
+#endif

@@ -1,0 +1,122 @@
+/* worker/worker_options.c - the table of the worker's options, under the names of vLLM (and, as
+ * aliases, SGLang's) where they have one. */
+#include "worker/worker_options.h"
+
+#define FIELD(member) OPTION_FIELD(struct worker_options, member)
+
+static const char *const backend_names[] = {"auto", "cpu", "ref", "sim", "cuda", NULL};
+static const char *const hash_names[] = {"xxh3_128",    "sha256_cbor", "xxhash_cbor",
+                                         "sha256",      "xxhash",      NULL};
+static const char *const order_names[] = {"fresh-first", "classic", NULL};
+static const char *const policy_names[] = {"fcfs", "priority", NULL};
+
+static const struct option_def rows[] = {
+    {"model", OPT_STR, FIELD(model), .aliases = "model-path", .is_positional = true,
+     .group = "Model", .metavar = "DIR",
+     .help = "Model folder: a Hugging Face checkout with config.json, tokenizer.json and "
+             "*.safetensors. Not needed by --backend sim."},
+    {"served-model-name", OPT_STR, FIELD(served_model_name), .group = "Model",
+     .help = "What clients call the model. Default: the folder's last part."},
+    {"tokenizer", OPT_STR, FIELD(tokenizer), .aliases = "tokenizer-path", .group = "Model",
+     .metavar = "DIR", .help = "Folder of tokenizer and chat template, if not the model's."},
+    {"max-model-len", OPT_U32, FIELD(max_model_len), .def = "0", .aliases = "context-length",
+     .group = "Model",
+     .help = "Longest sequence, prompt and answer together. 0 takes the model's; lower needs less "
+             "memory."},
+
+    {"host", OPT_STR, FIELD(host), .def = "127.0.0.1", .group = "Listening",
+     .help = "Address to listen on. 0.0.0.0 lets other machines in."},
+    {"port", OPT_U32, FIELD(port), .def = "31000", .max = "65535", .group = "Listening",
+     .help = "Port to listen on. 0 lets the system choose."},
+    {"max-body-bytes", OPT_BYTES, FIELD(max_body_bytes), .def = "32MiB", .min = "1KiB",
+     .max = "1GiB", .group = "Listening", .help = "Largest request body; beyond it 413."},
+    {"max-connections", OPT_U32, FIELD(max_connections), .def = "16384", .min = "1",
+     .max = "1000000", .group = "Listening", .help = "Most connections at once."},
+    {"drain-timeout", OPT_MS, FIELD(drain_timeout_ms), .def = "300s", .max = "1h",
+     .group = "Listening", .help = "On SIGTERM: how long open requests may still take."},
+
+    {"backend", OPT_ENUM, FIELD(backend), .def = "auto", .names = backend_names,
+     .aliases = "device", .group = "Device",
+     .help = "What computes: cpu; cuda; ref, the slow definition; sim, which only takes as long. "
+             "auto is cpu with a model, sim is never chosen by itself."},
+    {"backend-library", OPT_STR, FIELD(backend_library), .group = "Device", .metavar = "FILE",
+     .help = "Shared object of a loadable backend."},
+    {"path", OPT_STR, FIELD(path), .def = "auto", .aliases = "isa", .group = "Device",
+     .help = "Instruction path of the cpu backend: auto, avx512bf16, avx512, avx2 or plain. Answers "
+             "are bit-identical within one path."},
+    {"threads", OPT_U32, FIELD(n_threads), .def = "0", .max = "1024", .group = "Device",
+     .help = "CPU threads that compute. 0 takes one per core."},
+    {"sim-speed", OPT_F64, FIELD(sim_speed), .def = "1", .min = "0.001", .max = "1000000",
+     .group = "Device", .help = "Simulated seconds per real second of --backend sim."},
+    {"sim-profile", OPT_STR, FIELD(sim_profile), .group = "Device",
+     .help = "Latency model of --backend sim."},
+
+    {"block-size", OPT_U32, FIELD(block_size), .def = "16", .min = "1", .max = "128",
+     .aliases = "page-size", .group = "Cache",
+     .help = "Tokens per KV block. Smaller matches prefixes finer, costs bookkeeping."},
+    {"num-gpu-blocks-override", OPT_U32, FIELD(n_blocks), .def = "0", .aliases = "num-blocks",
+     .group = "Cache", .help = "KV blocks to allocate. 0: by --kv-cache-memory-bytes or memory."},
+    {"kv-cache-memory-bytes", OPT_BYTES, FIELD(kv_bytes), .def = "0", .group = "Cache",
+     .help = "Memory of the KV cache. 0: by --gpu-memory-utilization."},
+    {"gpu-memory-utilization", OPT_F64, FIELD(memory_fraction), .def = "0", .min = "0",
+     .max = "0.98", .aliases = "mem-fraction-static,memory-fraction", .group = "Cache",
+     .help = "Share of the device's free memory for weights and KV cache. 0: what the backend "
+             "usually takes."},
+    {"enable-prefix-caching", OPT_BOOL, FIELD(prefix_caching), .def = "true", .group = "Cache",
+     .help = "Reuse the KV blocks of equal prefixes."},
+    {"prefix-caching-hash-algo", OPT_ENUM, FIELD(hash_algo), .def = "xxh3_128",
+     .names = hash_names, .group = "Cache",
+     .help = "Hash of the blocks. xxh3_128 is keyed and verified against the tokens; sha256_cbor "
+             "and xxhash_cbor compute what other engines compute."},
+    {"hash-seed", OPT_STR, FIELD(hash_seed), .is_secret = true, .group = "Cache",
+     .help = "Text behind the root of the hash chain. Default: random, or vLLM's for sha256_cbor."},
+    {"block-dedup", OPT_BOOL, FIELD(dedup), .group = "Cache",
+     .help = "A sequence that fills a block which is cached already switches to that one."},
+    {"free-order", OPT_ENUM, FIELD(free_order), .def = "fresh-first", .names = order_names,
+     .group = "Cache",
+     .help = "fresh-first reuses freed blocks without content before it evicts; classic is the "
+             "plain queue."},
+    {"watermark", OPT_F64, FIELD(watermark), .def = "0", .min = "0", .max = "0.5",
+     .group = "Cache",
+     .help = "Share of the blocks kept free when a request is admitted beside others."},
+
+    {"max-num-seqs", OPT_U32, FIELD(max_num_seqs), .def = "64", .min = "1", .max = "4096",
+     .aliases = "max-running-requests", .group = "Scheduling",
+     .help = "Sequences in one batch. Higher serves more at once, each more slowly."},
+    {"max-num-batched-tokens", OPT_U32, FIELD(max_num_batched_tokens), .def = "512", .min = "1",
+     .max = "131072", .aliases = "chunked-prefill-size", .group = "Scheduling",
+     .help = "Tokens computed in one step. Higher shortens prefill, lengthens the pauses of others."},
+    {"enable-chunked-prefill", OPT_BOOL, FIELD(chunked_prefill), .def = "true",
+     .group = "Scheduling", .help = "Let a prompt be computed over several steps."},
+    {"long-prefill-token-threshold", OPT_U32, FIELD(long_prefill_token_threshold), .def = "0",
+     .group = "Scheduling", .help = "Most prompt tokens of one request in a step. 0: any."},
+    {"scheduler-reserve-full-isl", OPT_BOOL, FIELD(reserve_full_isl), .def = "true",
+     .group = "Scheduling", .help = "Admit a request only when its whole prompt finds blocks."},
+    {"scheduling-policy", OPT_ENUM, FIELD(policy), .def = "fcfs", .names = policy_names,
+     .group = "Scheduling", .help = "Order of waiting requests."},
+    {"max-waiting", OPT_U32, FIELD(max_waiting), .def = "1024", .min = "1", .max = "1000000",
+     .group = "Scheduling", .help = "Requests that may wait; beyond it 429."},
+    {"max-logprobs", OPT_U32, FIELD(max_logprobs), .def = "20", .max = "20",
+     .group = "Scheduling", .help = "Most alternatives a request may ask for."},
+
+    {"log-level", OPT_ENUM, FIELD(log_level), .def = "info", .names = log_level_names,
+     .group = "Logging", .help = "Least important lines that are written."},
+    {"log-format", OPT_ENUM, FIELD(log_format), .def = "text", .names = log_format_names,
+     .group = "Logging", .help = "Lines of key=value, or one JSON object a line."},
+    {"log-interval", OPT_MS, FIELD(log_interval_ms), .def = "10s", .max = "1h",
+     .group = "Logging", .help = "Time between two lines of statistics while busy. 0: none."},
+};
+
+const struct option_program worker_program = {
+    .name = "incipit-worker",
+    .summary = "Serves one language model from one device, behind an OpenAI-compatible API, and "
+               "computes no prompt prefix twice.",
+    .usage = "MODEL_DIR [options]",
+    .defs = rows,
+    .n_defs = ARRAY_LEN(rows),
+    .target_bytes = sizeof(struct worker_options),
+};
+
+const char *worker_backend_name(const struct worker_options *o) {
+    return o->backend == 0 ? "cpu" : backend_names[o->backend];
+}

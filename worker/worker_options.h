@@ -1,0 +1,41 @@
+/* worker/worker_options.h - what can be set, as the program sees it; the table is in the .c. */
+#ifndef WORKER_WORKER_OPTIONS_H
+#define WORKER_WORKER_OPTIONS_H
+
+#include "common/log.h"
+#include "common/options.h"
+
+struct worker_options {
+    const char *model, *served_model_name, *tokenizer;
+    const char *host;
+    uint32_t port;
+
+    int backend; /* index in the table's names */
+    const char *backend_library, *path;
+    uint32_t n_threads, max_model_len;
+    double sim_speed;
+    const char *sim_profile;
+
+    uint32_t block_size, n_blocks;
+    uint64_t kv_bytes;
+    double memory_fraction, watermark;
+    bool prefix_caching, dedup;
+    int hash_algo, free_order;
+    const char *hash_seed;
+
+    uint32_t max_num_seqs, max_num_batched_tokens, long_prefill_token_threshold, max_waiting;
+    bool chunked_prefill, reserve_full_isl;
+    int policy;
+    uint32_t max_logprobs;
+
+    uint64_t max_body_bytes;
+    uint32_t max_connections, drain_timeout_ms;
+    int log_level, log_format;
+    uint32_t log_interval_ms;
+};
+
+extern const struct option_program worker_program;
+
+const char *worker_backend_name(const struct worker_options *o);
+
+#endif
