@@ -1,11 +1,12 @@
 /* test_engine.c - the whole engine on the reference backend and a tiny random model: the same
  * request has the same answer to the bit, however it is run; and whatever is cancelled, drained or
  * dropped, no block and no reference is left. */
+#include <sched.h>
 #include <semaphore.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "common/clock.h"
+#include "common/log.h"
 #include "common/loop.h"
 #include "common/mem.h"
 #include "common/rng.h"
@@ -50,13 +51,21 @@ static enum status load_tiny(void *arg, const struct backend_ops *ops, struct ba
  * stands while it acts. */
 static sem_t gate;
 static struct backend_ops gated;
+static bool gate_breaks, gate_spoils; /* set before permits are given */
 
 static enum status submit_through_gate(struct backend_model *m, uint32_t slot,
                                        const struct backend_step *step, backend_fence *out,
                                        struct error *err) {
+    struct backend_stage stage;
+    enum status st;
+
     while (sem_wait(&gate) != 0) {
     }
-    return backend_ref.submit(m, slot, step, out, err);
+    if (gate_breaks) return error_set(err, ST_UNAVAILABLE, "the device is gone");
+    st = backend_ref.submit(m, slot, step, out, err); /* has run on return */
+    backend_ref.stage(m, slot, &stage);
+    if (gate_spoils) stage.out_flags[0] |= OUT_NOT_FINITE;
+    return st;
 }
 
 static void permit_steps(int n) {
@@ -84,6 +93,7 @@ struct world {
 struct setup {
     uint32_t budget, n_blocks, block_size, max_seqs, max_waiting, hash_bits;
     bool no_caching, is_gated;
+    struct log *log;
 };
 
 static void keep_answer(struct answer *a, const struct request *r, const struct request_news *n) {
@@ -154,6 +164,10 @@ static void world_open(struct world *w, const struct setup *s) {
     struct error err = {0};
 
     *w = (struct world){0};
+    gate_breaks = gate_spoils = false;
+    while (sem_trywait(&gate) == 0) {
+    }
+    o.log = s->log;
     o.callbacks = (struct engine_callbacks){
         .on_news = on_news, .on_drained = on_drained, .on_failed = on_failed, .arg = w};
     assert_int_equal(loop_create(&w->loop, NULL), ST_OK);
@@ -451,6 +465,106 @@ static void cancel_races_with_the_end(void **state) {
     world_close(&w);
 }
 
+static void a_slow_reader_gets_many_tokens_at_once(void **state) {
+    static struct answer a;
+    static uint32_t prompt[10];
+    struct request_params p = long_params(prompt, 10);
+    struct world w;
+
+    (void)state;
+    memset(&a, 0, sizeof(a));
+    world_open(&w, &(struct setup){.is_gated = true});
+    submit(&w, &p, &a);
+    permit_steps(10);
+    while (stats_of(&w).steps < 10) sched_yield();
+    loop_turn(w.loop, 1000000);
+    assert_true(a.n >= 9 && a.n_calls <= 2); /* the tenth may be told after the statistics */
+    permit_steps(1000);
+    world_run(&w);
+    assert_int_equal(a.n, MAX_OUT);
+    world_close(&w);
+}
+
+static void a_lost_device_ends_everything(void **state) {
+    static struct answer a[3];
+    static uint32_t prompt[10];
+    struct request_params p = long_params(prompt, 10);
+    struct request *late;
+    struct error err = {0};
+    struct world w;
+
+    (void)state;
+    memset(a, 0, sizeof(a));
+    world_open(&w, &(struct setup){.is_gated = true, .max_seqs = 2});
+    for (int i = 0; i < 3; i++) submit(&w, &p, &a[i]);
+    permit_steps(2);
+    while (a[0].n < 2) loop_turn(w.loop, 1000000);
+    gate_breaks = true;
+    permit_steps(1);
+    world_run(&w);
+    for (int i = 0; i < 3; i++) assert_int_equal(a[i].finish, FINISH_ERROR);
+    while (!w.is_failed) loop_turn(w.loop, 1000000);
+    assert_int_equal(request_create(&late, &p, &engine_info(w.e)->limits, NULL), ST_OK);
+    assert_int_equal(engine_submit(w.e, late, &err), ST_UNAVAILABLE);
+    request_unref(late);
+    assert_idle(&w);
+    assert_true(stats_of(&w).is_failed);
+    world_close(&w);
+}
+
+static void numbers_that_are_not_finite_end_one_request(void **state) {
+    static struct answer a[2];
+    static uint32_t prompt[10];
+    struct request_params p = long_params(prompt, 10);
+    struct world w;
+
+    (void)state;
+    memset(a, 0, sizeof(a));
+    world_open(&w, &(struct setup){.is_gated = true});
+    for (int i = 0; i < 2; i++) submit(&w, &p, &a[i]);
+    permit_steps(3);
+    while (a[0].n < 3 || a[1].n < 3) loop_turn(w.loop, 1000000);
+    gate_spoils = true;
+    permit_steps(1);
+    while (w.n_open == 2) loop_turn(w.loop, 1000000);
+    gate_spoils = false;
+    permit_steps(1000);
+    world_run(&w);
+    assert_int_equal((a[0].finish == FINISH_ERROR) + (a[1].finish == FINISH_ERROR), 1);
+    assert_int_equal((a[0].finish == FINISH_LENGTH) + (a[1].finish == FINISH_LENGTH), 1);
+    assert_idle(&w);
+    world_close(&w);
+}
+
+static void the_log_says_what_was_cached(void **state) {
+    static struct answer a;
+    static uint32_t prompt[8] = {1, 2, 3, 4, 5, 6, 8, 9};
+    struct request_params p = long_params(prompt, 8);
+    char line[4096];
+    FILE *file = tmpfile();
+    struct log *log = log_create(&(struct log_config){.fd = fileno(file), .level = LOG_INFO});
+    struct world w;
+    uint32_t n_cold = 0, n_warm = 0;
+
+    (void)state;
+    world_open(&w, &(struct setup){.block_size = 1, .log = log});
+    for (int i = 0; i < 3; i++) {
+        submit(&w, &p, &a);
+        world_run(&w);
+    }
+    world_close(&w);
+    log_destroy(log);
+    rewind(file);
+    while (fgets(line, sizeof(line), file)) {
+        if (!strstr(line, "prefill_batch")) continue;
+        if (strstr(line, "new_tokens=8 cached_tokens=0")) n_cold++;
+        if (strstr(line, "new_tokens=1 cached_tokens=7")) n_warm++;
+    }
+    assert_int_equal(n_cold, 1);
+    assert_int_equal(n_warm, 2);
+    fclose(file);
+}
+
 static void drain_finishes_what_is_there(void **state) {
     static struct answer a[4];
     static uint32_t prompt[30];
@@ -619,6 +733,10 @@ int main(void) {
         cmocka_unit_test(all_but_one_token_is_cached_with_block_size_one),
         cmocka_unit_test(cancel_ends_once_and_frees),
         cmocka_unit_test(cancel_races_with_the_end),
+        cmocka_unit_test(a_slow_reader_gets_many_tokens_at_once),
+        cmocka_unit_test(a_lost_device_ends_everything),
+        cmocka_unit_test(numbers_that_are_not_finite_end_one_request),
+        cmocka_unit_test(the_log_says_what_was_cached),
         cmocka_unit_test(drain_finishes_what_is_there),
         cmocka_unit_test(destroy_drops_what_runs),
         cmocka_unit_test(the_waiting_limit_is_kept),
