@@ -318,6 +318,7 @@ bool scheduler_take(struct scheduler *s, const struct schedule_entry *e, uint32_
 
     r->n_in_flight--;
     if (r->place == PLACE_DONE || !e->is_sampled) return false;
+    assert(e->first + e->n_tokens == r->n_tokens); /* sampled once, for the next position */
     request_append(r, token);
     if (r->place == PLACE_WAITING) s->waiting_tokens++; /* preempted meanwhile: the token counts */
     if (r->first_token_us == 0) r->first_token_us = now_us;
