@@ -1,0 +1,171 @@
+/* test_engine_sim.c - a crowd on the simulated backend: hundreds of requests over a pool that is too
+ * small for them, with cancels and resets at random, ends with every block free and every answer
+ * the one that its request has alone. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/loop.h"
+#include "common/mem.h"
+#include "common/rng.h"
+#include "tests/support/cm.h"
+#include "tests/support/support.h"
+#include "worker/engine/engine.h"
+#include "worker/model/model.h"
+
+#define N_PROMPTS  12
+#define MAX_PROMPT 400u
+#define MAX_OUT    80u
+
+struct crowd {
+    struct loop *loop;
+    struct model *model;
+    struct engine *e;
+    struct rng rng;
+    uint32_t prompt[N_PROMPTS][MAX_PROMPT], n_prompt[N_PROMPTS];
+    uint32_t expected[N_PROMPTS][MAX_OUT], n_expected[N_PROMPTS];
+    uint32_t n_open, n_whole, n_cut, n_resets;
+    bool is_learning;
+    struct request *open[64];
+};
+
+static void on_news(void *arg, struct request *r, const struct request_news *news) {
+    struct crowd *c = arg;
+    uint32_t *which = r->owner, i = *which, n = news->first + news->n;
+
+    if (c->is_learning) {
+        memcpy(c->expected[i], request_output(r), n * sizeof(uint32_t));
+        c->n_expected[i] = n;
+    } else {
+        assert_true(n <= c->n_expected[i]);
+        assert_memory_equal(c->expected[i], request_output(r), n * sizeof(uint32_t));
+    }
+    if (!news->is_finished) return;
+    if (r->finish == FINISH_ABORT) {
+        c->n_cut++;
+    } else {
+        assert_int_equal(n, c->n_expected[i]);
+        c->n_whole++;
+    }
+    for (uint32_t k = 0; k < c->n_open; k++)
+        if (c->open[k] == r) {
+            c->open[k] = c->open[--c->n_open];
+            break;
+        }
+    mem_free(r->owner);
+    request_unref(r);
+}
+
+static void submit(struct crowd *c, uint32_t which) {
+    struct request_params p = request_params_default;
+    uint32_t *owner = mem_alloc(sizeof(*owner));
+    struct request *r;
+
+    *owner = which;
+    p.prompt = c->prompt[which];
+    p.n_prompt = c->n_prompt[which];
+    p.max_tokens = MAX_OUT;
+    p.seed = which;
+    p.ignore_eos = which % 2;
+    assert_int_equal(request_create(&r, &p, &engine_info(c->e)->limits, NULL), ST_OK);
+    r->owner = owner;
+    assert_int_equal(engine_submit(c->e, r, NULL), ST_OK);
+    c->open[c->n_open++] = r;
+}
+
+static void open_crowd(struct crowd *c) {
+    struct engine_options o = engine_options_default;
+    struct error err = {0};
+
+    memset(c, 0, sizeof(*c));
+    rng_seed(&c->rng, support_seed());
+    for (uint32_t i = 0; i < N_PROMPTS; i++) {
+        c->n_prompt[i] = 1 + (uint32_t)rng_below(&c->rng, MAX_PROMPT);
+        for (uint32_t k = 0; k < c->n_prompt[i]; k++)
+            c->prompt[i][k] = k < 100 ? 'a' + k % 20 : 'a' + (uint32_t)rng_below(&c->rng, 20);
+    }
+    assert_int_equal(loop_create(&c->loop, NULL), ST_OK);
+    c->model = model_create_synthetic();
+    o.backend = &backend_sim;
+    o.device.sim_profile = "instant";
+    engine_options_set_model(&o, c->model);
+    o.weight_bytes = 0;
+    o.max_model_len = 512;
+    o.n_blocks = 100;
+    o.scheduler.max_num_seqs = 16;
+    o.scheduler.max_num_batched_tokens = 256;
+    o.callbacks = (struct engine_callbacks){.on_news = on_news, .arg = c};
+    if (engine_create(&c->e, &o, c->loop, &err) != ST_OK) fail_msg("%s", err.message);
+}
+
+static void learn_each_alone(struct crowd *c) {
+    c->is_learning = true;
+    for (uint32_t i = 0; i < N_PROMPTS; i++) {
+        submit(c, i);
+        while (c->n_open > 0) loop_turn(c->loop, 1000000);
+    }
+    c->is_learning = false;
+    c->n_whole = 0;
+}
+
+struct counted_reset {
+    struct engine_reset reset;
+    struct crowd *crowd;
+};
+
+static void count_reset(struct engine_reset *reset) {
+    struct counted_reset *r = CONTAINER_OF(reset, struct counted_reset, reset);
+
+    r->crowd->n_resets--;
+    mem_free(r);
+}
+
+static void send_reset(struct crowd *c) {
+    struct counted_reset *r = mem_zalloc(sizeof(*r));
+
+    r->crowd = c;
+    r->reset.reset_running = rng_below(&c->rng, 2);
+    r->reset.on_done = count_reset;
+    c->n_resets++;
+    engine_reset_prefix_cache(c->e, &r->reset);
+}
+
+static void a_crowd_gets_its_answers_and_leaves_nothing(void **state) {
+    struct crowd c;
+    struct engine_stats s;
+
+    (void)state;
+    open_crowd(&c);
+    learn_each_alone(&c);
+    for (int i = 0; i < 3000; i++) {
+        uint64_t dice = rng_below(&c.rng, 100);
+
+        if (dice < 30 && c.n_open < ARRAY_LEN(c.open)) {
+            submit(&c, (uint32_t)rng_below(&c.rng, N_PROMPTS));
+        } else if (dice < 35 && c.n_open > 0) {
+            engine_cancel(c.e, c.open[rng_below(&c.rng, c.n_open)]);
+        } else if (dice < 36) {
+            send_reset(&c);
+        } else {
+            loop_turn(c.loop, 200);
+        }
+    }
+    while (c.n_open > 0 || c.n_resets > 0) loop_turn(c.loop, 1000000);
+    engine_stats(c.e, &s);
+    assert_int_equal(s.kv_free, s.kv_total);
+    assert_int_equal(s.running + s.waiting, 0);
+    assert_true(s.preemptions > 0 && s.prefix_hits > 0);
+    assert_true(c.n_whole > 100 && c.n_cut > 10);
+    assert_int_equal(s.finished[FINISH_ERROR], 0);
+    assert_int_equal(s.finished[FINISH_STOP] + s.finished[FINISH_LENGTH], c.n_whole + N_PROMPTS);
+    engine_destroy(c.e);
+    model_close(c.model);
+    loop_destroy(c.loop);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_crowd_gets_its_answers_and_leaves_nothing),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
