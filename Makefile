@@ -85,7 +85,8 @@ FORCE:
 .PHONY: run demo
 run: deps-run ## start the router and two CPU workers on the demonstration model
 	@$(MAKE) --no-print-directory all
-	@exec $(B)/incipit-router --launch 2 --model deploy/demo/model $(ARGS)
+	@exec $(B)/incipit-router --launch 2 --model deploy/demo/model \
+	  --ready-message deploy/demo/ready.txt $(ARGS)
 
 demo: deps-run ## ask the classic table two questions, cached and not, through the router
 	@$(MAKE) --no-print-directory all
