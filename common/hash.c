@@ -48,6 +48,12 @@ struct hash128 hash_keyed_128(const struct hash_key *key, const void *data, size
     return (struct hash128){h.low64, h.high64};
 }
 
+struct hash128 hash_keyed_128_pair(const struct hash_key *key, struct hash128 a, struct hash128 b) {
+    uint64_t words[4] = {a.lo, a.hi, b.lo, b.hi}; /* the length is known: this stays in registers */
+
+    return hash_keyed_128(key, words, sizeof(words));
+}
+
 struct sha256 {
     EVP_MD_CTX *ctx;
     EVP_MD *md;

@@ -27,6 +27,8 @@ struct hash_key {
 
 void hash_key_init(struct hash_key *key, const void *seed, size_t n);
 struct hash128 hash_keyed_128(const struct hash_key *key, const void *data, size_t n);
+/* Of the 32 bytes a, b: without a way through memory, which a chain would wait for at each link. */
+struct hash128 hash_keyed_128_pair(const struct hash_key *key, struct hash128 a, struct hash128 b);
 
 #define SHA256_BYTES 32
 struct sha256; /* a reusable context: fetching the digest costs more than a block of tokens */

@@ -157,7 +157,7 @@ static void case_08_none_hash(void **state) {
     static const char cbor[] = "\x70python hash seed";
     struct block_hasher *unset = hasher_of(1, STR_NULL);
     struct block_hasher *set = hasher_of(1, STR("python hash seed"));
-    struct block_hash a = block_hasher_root(unset), b = block_hasher_root(set), zero = {0};
+    struct block_hash a = *block_hasher_root(unset), b = *block_hasher_root(set), zero = {0};
     struct block_hash want = sha256_of(cbor, sizeof(cbor) - 1);
 
     (void)state;
@@ -170,7 +170,7 @@ static void case_08_none_hash(void **state) {
 static void case_09_block_hash_is_of_parent_tokens_and_extras(void **state) {
     static const uint8_t extra[] = "\x82\x64key1\x64key2";
     struct block_hasher *h = hasher_of(3, STR_NULL);
-    struct block_hash root = block_hasher_root(h), got, want;
+    struct block_hash root = *block_hasher_root(h), got, want;
     uint8_t message[128] = {0x83, 0x58, 0x20};
     size_t n = 3;
 

@@ -8,6 +8,7 @@
 #include "common/mem.h"
 
 #include <assert.h>
+#include <endian.h>
 #include <string.h>
 
 #define CBOR_HEAD_MAX 5
@@ -29,7 +30,9 @@ struct block_hasher {
     struct hash_key key; /* xxh3_128 */
     struct sha256 *sha;  /* sha256_cbor, and digests of extra keys */
     struct block_hash root;
-    uint8_t *message; /* scratch: what is hashed for one block */
+    uint8_t *message;   /* scratch: what is hashed for one block */
+    uint8_t *parent_at; /* the CBOR forms: where in it the parent goes, */
+    size_t n_frame;     /* and how many bytes come before the first token; the others stay */
 };
 
 static const struct {
@@ -82,14 +85,35 @@ static uint8_t *cbor_head(uint8_t *p, enum cbor_major major, uint32_t value) {
     return p;
 }
 
-static uint8_t *cbor_string(uint8_t *p, enum cbor_major major, const void *data, size_t n) {
-    p = cbor_head(p, major, (uint32_t)n);
-    memcpy(p, data, n);
-    return p + n;
+/* How an integer of 24 or more is written, by the number of its highest bit. */
+static const struct {
+    uint8_t head, n_bytes, shift;
+} cbor_widths[32] = {
+    [0 ... 7] = {CBOR_UINT | 24, 2, 24},
+    [8 ... 15] = {CBOR_UINT | 25, 3, 16},
+    [16 ... 31] = {CBOR_UINT | 26, 5, 0},
+};
+
+/* cbor_head of a token id with one predictable branch: ids have all widths in no order, and to
+ * guess the width wrong costs more than the digest. Writes eight bytes; the next item overwrites
+ * those that are too much. */
+static inline uint8_t *cbor_token(uint8_t *p, uint32_t token) {
+    unsigned bit = 31 - (unsigned)__builtin_clz(token | 1);
+    uint64_t number = __builtin_bswap32(token << cbor_widths[bit].shift);
+    uint64_t word = htole64(cbor_widths[bit].head | number << 8);
+
+    if (UNLIKELY(token < 24)) {
+        *p = (uint8_t)token;
+        return p + 1;
+    }
+    memcpy(p, &word, sizeof(word));
+    return p + cbor_widths[bit].n_bytes;
 }
 
 static uint8_t *cbor_text(uint8_t *p, struct str s) {
-    return cbor_string(p, CBOR_TEXT, s.ptr, s.len);
+    p = cbor_head(p, CBOR_TEXT, (uint32_t)s.len);
+    memcpy(p, s.ptr, s.len);
+    return p + s.len;
 }
 
 static uint8_t *cbor_int(uint8_t *p, int64_t value) {
@@ -151,6 +175,18 @@ size_t block_extras_encode(const struct block_extras *x, uint32_t start, uint32_
 
 /* --- the chain ------------------------------------------------------------------------------- */
 
+static struct hash128 get_128(const struct block_hash *h) {
+    struct hash128 x;
+
+    memcpy(&x, h->bytes, sizeof(x));
+    return x;
+}
+
+static void put_128(struct block_hash *out, struct hash128 x) {
+    memcpy(out->bytes, &x, sizeof(x));
+    memset(out->bytes + sizeof(x), 0, sizeof(out->bytes) - sizeof(x));
+}
+
 static void digest_sha256(struct block_hasher *h, const uint8_t *data, size_t n,
                           struct block_hash *out) {
     sha256_begin(h->sha);
@@ -159,37 +195,21 @@ static void digest_sha256(struct block_hasher *h, const uint8_t *data, size_t n,
 }
 
 static void digest_xxh_canonical(const uint8_t *data, size_t n, struct block_hash *out) {
-    memset(out, 0, sizeof(*out));
+    *out = (struct block_hash){0};
     hash_128_canonical(hash_128(data, n), out->bytes);
 }
 
-static void digest_xxh_keyed(const struct block_hasher *h, const uint8_t *data, size_t n,
-                             struct block_hash *out) {
-    struct hash128 x = hash_keyed_128(&h->key, data, n);
-
-    memset(out, 0, sizeof(*out));
-    memcpy(out->bytes, &x, sizeof(x));
+static void truncate_hash(const struct block_hasher *h, struct block_hash *out) {
+    if (LIKELY(h->truncate_bits == 0)) return;
+    out->bytes[0] &= (uint8_t)((1u << h->truncate_bits) - 1);
+    memset(out->bytes + 1, 0, sizeof(out->bytes) - 1);
 }
 
-static void digest(struct block_hasher *h, const uint8_t *data, size_t n, struct block_hash *out) {
-    switch (h->algo) {
-    case BLOCK_HASH_XXH3_128: digest_xxh_keyed(h, data, n, out); break;
-    case BLOCK_HASH_SHA256_CBOR: digest_sha256(h, data, n, out); break;
-    case BLOCK_HASH_XXHASH_CBOR: digest_xxh_canonical(data, n, out); break;
-    }
-    if (UNLIKELY(h->truncate_bits)) {
-        out->bytes[0] &= (uint8_t)((1u << h->truncate_bits) - 1);
-        memset(out->bytes + 1, 0, sizeof(out->bytes) - 1);
-    }
-}
-
-static size_t parent_bytes(const struct block_hasher *h) {
-    return h->algo == BLOCK_HASH_SHA256_CBOR ? SHA256_BYTES : sizeof(struct hash128);
-}
-
+/* The root is the digest of the seed as a CBOR text; the fast hash takes it under its key. */
 static void root_from_seed(struct block_hasher *h, struct str seed) {
     uint8_t random[RANDOM_SEED_BYTES];
     uint8_t *message;
+    size_t n;
 
     if (!seed.ptr && h->algo == BLOCK_HASH_SHA256_CBOR) seed = STR(DEFAULT_SEED);
     if (!seed.ptr) {
@@ -198,8 +218,23 @@ static void root_from_seed(struct block_hasher *h, struct str seed) {
     }
     hash_key_init(&h->key, seed.ptr, seed.len);
     message = mem_alloc(CBOR_HEAD_MAX + seed.len);
-    digest(h, message, (size_t)(cbor_text(message, seed) - message), &h->root);
+    n = (size_t)(cbor_text(message, seed) - message);
+    switch (h->algo) {
+    case BLOCK_HASH_XXH3_128: put_128(&h->root, hash_keyed_128(&h->key, message, n)); break;
+    case BLOCK_HASH_SHA256_CBOR: digest_sha256(h, message, n, &h->root); break;
+    case BLOCK_HASH_XXHASH_CBOR: digest_xxh_canonical(message, n, &h->root); break;
+    }
+    truncate_hash(h, &h->root);
     mem_free(message);
+}
+
+static void write_frame(struct block_hasher *h) {
+    uint32_t n_parent = h->algo == BLOCK_HASH_SHA256_CBOR ? SHA256_BYTES : 16;
+    uint8_t *p = cbor_head(h->message, CBOR_ARRAY, 3);
+
+    h->parent_at = cbor_head(p, CBOR_BYTES, n_parent);
+    p = cbor_head(h->parent_at + n_parent, CBOR_ARRAY, h->block_size);
+    h->n_frame = (size_t)(p - h->message);
 }
 
 struct block_hasher *block_hasher_create(const struct block_hasher_config *config) {
@@ -211,9 +246,10 @@ struct block_hasher *block_hasher_create(const struct block_hasher_config *confi
     h->block_size = config->block_size;
     h->truncate_bits = config->truncate_bits;
     h->sha = sha256_create();
-    h->message =
-        mem_alloc(3 * CBOR_HEAD_MAX + BLOCK_HASH_BYTES + token_bytes + BLOCK_EXTRAS_MAX_BYTES);
+    h->message = mem_alloc(3 * CBOR_HEAD_MAX + BLOCK_HASH_BYTES + token_bytes + sizeof(uint64_t) +
+                           BLOCK_EXTRAS_MAX_BYTES);
     root_from_seed(h, config->seed);
+    write_frame(h);
     return h;
 }
 
@@ -224,8 +260,8 @@ void block_hasher_destroy(struct block_hasher *h) {
     mem_free(h);
 }
 
-struct block_hash block_hasher_root(const struct block_hasher *h) {
-    return h->root;
+const struct block_hash *block_hasher_root(const struct block_hasher *h) {
+    return &h->root;
 }
 
 void block_hasher_digest(struct block_hasher *h, const uint8_t *extra, size_t n,
@@ -233,39 +269,72 @@ void block_hasher_digest(struct block_hasher *h, const uint8_t *extra, size_t n,
     digest_sha256(h, extra, n, out);
 }
 
-static uint8_t *encode_cbor(const struct block_hasher *h, const struct block_hash *parent,
-                            const uint32_t *tokens) {
-    uint8_t *p = cbor_head(h->message, CBOR_ARRAY, 3);
+/* H(parent, H(tokens, extra keys)): the inner hash reads the tokens where they are, and does not
+ * wait for the parent's. */
+static struct hash128 next_xxh3(struct block_hasher *h, struct hash128 parent,
+                                const uint32_t *tokens, const uint8_t *extra, size_t n_extra) {
+    size_t n_tokens = h->block_size * sizeof(*tokens);
+    const void *content = tokens;
 
-    p = cbor_string(p, CBOR_BYTES, parent->bytes, parent_bytes(h));
-    p = cbor_head(p, CBOR_ARRAY, h->block_size);
-    for (uint32_t i = 0; i < h->block_size; i++)
-        p = cbor_head(p, CBOR_UINT, tokens[i]);
-    return p;
+    if (n_extra > 0) {
+        content = h->message;
+        memcpy(h->message, tokens, n_tokens);
+        memcpy(h->message + n_tokens, extra, n_extra);
+    }
+    return hash_keyed_128_pair(&h->key, parent,
+                               hash_keyed_128(&h->key, content, n_tokens + n_extra));
 }
 
-/* The same three parts without heads: the first two have a fixed size. */
-static uint8_t *encode_plain(const struct block_hasher *h, const struct block_hash *parent,
-                             const uint32_t *tokens) {
-    size_t n_parent = parent_bytes(h), n_tokens = h->block_size * sizeof(*tokens);
+static void next_cbor(struct block_hasher *h, const struct block_hash *parent,
+                      const uint32_t *tokens, const uint8_t *extra, size_t n_extra,
+                      struct block_hash *out) {
+    uint8_t *p = h->message + h->n_frame;
+    size_t n;
 
-    memcpy(h->message, parent->bytes, n_parent);
-    memcpy(h->message + n_parent, tokens, n_tokens);
-    return h->message + n_parent + n_tokens;
+    if (h->algo == BLOCK_HASH_SHA256_CBOR)
+        memcpy(h->parent_at, parent->bytes, 32);
+    else
+        memcpy(h->parent_at, parent->bytes, 16);
+    for (uint32_t i = 0; i < h->block_size; i++)
+        p = cbor_token(p, tokens[i]);
+    if (n_extra > 0) {
+        memcpy(p, extra, n_extra);
+        p += n_extra;
+    } else {
+        *p++ = CBOR_NULL;
+    }
+    n = (size_t)(p - h->message);
+    if (h->algo == BLOCK_HASH_SHA256_CBOR)
+        digest_sha256(h, h->message, n, out);
+    else
+        digest_xxh_canonical(h->message, n, out);
 }
 
 void block_hasher_next(struct block_hasher *h, const struct block_hash *parent,
                        const uint32_t *tokens, const uint8_t *extra, size_t n_extra,
                        struct block_hash *out) {
-    bool is_cbor = h->algo != BLOCK_HASH_XXH3_128;
-    uint8_t *p = is_cbor ? encode_cbor(h, parent, tokens) : encode_plain(h, parent, tokens);
-
     assert(n_extra <= BLOCK_EXTRAS_MAX_BYTES);
-    if (n_extra > 0) {
-        memcpy(p, extra, n_extra);
-        p += n_extra;
-    } else if (is_cbor) {
-        *p++ = CBOR_NULL;
+    if (h->algo == BLOCK_HASH_XXH3_128) {
+        put_128(out, next_xxh3(h, get_128(parent), tokens, extra, n_extra));
+    } else {
+        next_cbor(h, parent, tokens, extra, n_extra, out);
     }
-    digest(h, h->message, (size_t)(p - h->message), out);
+    truncate_hash(h, out);
+}
+
+void block_hasher_run(struct block_hasher *h, const struct block_hash *parent,
+                      const uint32_t *tokens, uint32_t n_blocks, struct block_hash *out) {
+    struct hash128 x = get_128(parent);
+
+    if (h->algo == BLOCK_HASH_XXH3_128 && h->truncate_bits == 0) {
+        for (uint32_t i = 0; i < n_blocks; i++) { /* each link from register to register */
+            x = next_xxh3(h, x, tokens + (size_t)i * h->block_size, NULL, 0);
+            put_128(&out[i], x);
+        }
+        return;
+    }
+    for (uint32_t i = 0; i < n_blocks; i++) {
+        block_hasher_next(h, i > 0 ? &out[i - 1] : parent, tokens + (size_t)i * h->block_size, NULL,
+                          0, &out[i]);
+    }
 }

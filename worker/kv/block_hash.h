@@ -74,12 +74,16 @@ struct block_hasher;
 struct block_hasher *block_hasher_create(const struct block_hasher_config *config);
 void block_hasher_destroy(struct block_hasher *hasher); /* NULL is fine */
 
-struct block_hash block_hasher_root(const struct block_hasher *hasher);
+const struct block_hash *block_hasher_root(const struct block_hasher *hasher);
 
 /* Digest of encoded extra keys that a cached block keeps to be compared with (SHA-256, so that
  * equal digests may be taken for equal keys). */
 void block_hasher_digest(struct block_hasher *hasher, const uint8_t *extra, size_t n,
                          struct block_hash *out);
+
+/* The hashes of n consecutive full blocks without extra keys. */
+void block_hasher_run(struct block_hasher *hasher, const struct block_hash *parent,
+                      const uint32_t *tokens, uint32_t n_blocks, struct block_hash *out);
 
 /* The hash of one full block: `tokens` has block_size ids, `extra` is encoded as above; n_extra 0:
  * the block has none. */

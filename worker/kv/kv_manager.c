@@ -90,20 +90,16 @@ void kv_seq_fini(struct kv_seq *seq) {
     *seq = (struct kv_seq){0};
 }
 
-static void hash_block(struct kv_manager *mgr, struct kv_seq *seq, const uint32_t *tokens,
-                       uint32_t index) {
-    struct block_hash root = block_hasher_root(mgr->hasher);
-    const struct block_hash *parent = index > 0 ? &seq->hashes[index - 1] : &root;
+static void hash_with_extras(struct kv_manager *mgr, struct kv_seq *seq,
+                             const struct block_hash *parent, const uint32_t *tokens,
+                             uint32_t index) {
     uint32_t start = index * mgr->config.block_size;
-    size_t n_extra = 0;
+    size_t n_extra = block_extras_encode(seq->extras, start, start + mgr->config.block_size,
+                                         &seq->extra_cursor, mgr->extra_bytes);
 
-    if (seq->extras) {
-        n_extra = block_extras_encode(seq->extras, start, start + mgr->config.block_size,
-                                      &seq->extra_cursor, mgr->extra_bytes);
-        seq->extra_digests[index] = (struct block_hash){0};
-        if (n_extra > 0) {
-            block_hasher_digest(mgr->hasher, mgr->extra_bytes, n_extra, &seq->extra_digests[index]);
-        }
+    seq->extra_digests[index] = (struct block_hash){0};
+    if (n_extra > 0) {
+        block_hasher_digest(mgr->hasher, mgr->extra_bytes, n_extra, &seq->extra_digests[index]);
     }
     block_hasher_next(mgr->hasher, parent, tokens + start, mgr->extra_bytes, n_extra,
                       &seq->hashes[index]);
@@ -111,11 +107,21 @@ static void hash_block(struct kv_manager *mgr, struct kv_seq *seq, const uint32_
 
 void kv_seq_extend_hashes(struct kv_manager *mgr, struct kv_seq *seq, const uint32_t *tokens,
                           uint32_t n_tokens) {
-    uint32_t n_full = MIN(n_tokens / mgr->config.block_size, seq->table.capacity);
+    uint32_t bs = mgr->config.block_size, first = seq->n_hashes;
+    uint32_t n_full = MIN(n_tokens / bs, seq->table.capacity);
+    const struct block_hash *parent = block_hasher_root(mgr->hasher);
 
-    if (mgr->config.no_caching) return;
-    for (; seq->n_hashes < n_full; seq->n_hashes++)
-        hash_block(mgr, seq, tokens, seq->n_hashes);
+    if (mgr->config.no_caching || n_full <= first) return;
+    if (first > 0) parent = &seq->hashes[first - 1];
+    if (seq->extras) {
+        for (uint32_t i = first; i < n_full; parent = &seq->hashes[i++]) {
+            hash_with_extras(mgr, seq, parent, tokens, i);
+        }
+    } else {
+        block_hasher_run(mgr->hasher, parent, tokens + (size_t)first * bs, n_full - first,
+                         &seq->hashes[first]);
+    }
+    seq->n_hashes = n_full;
 }
 
 static struct prefix_key key_of(const struct kv_manager *mgr, const struct kv_seq *seq,

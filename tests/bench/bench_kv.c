@@ -1,0 +1,225 @@
+/* tests/bench/bench_kv.c - what the KV manager costs, as ratios taken in one process.
+ *
+ * Hashing is measured against the digest alone over the same bytes: the messages (parent, tokens
+ * and, for the CBOR forms, their encoding) lie ready in memory and one call per block digests
+ * them. What is left is our encoding and chaining. Each pair is run in turn and the medians are
+ * compared, so that a busy machine disturbs both alike. Blocks are measured in nanoseconds per
+ * block taken and given back, with every block published in between (so that eviction is paid for
+ * too) and without. */
+#include "common/clock.h"
+#include "common/hash.h"
+#include "common/mem.h"
+#include "common/rng.h"
+#include "worker/kv/kv_manager.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define BLOCK_SIZE    16
+#define N_TOKENS      50000
+#define N_BLOCKS      (N_TOKENS / BLOCK_SIZE)
+#define MESSAGE_MAX   256
+#define ROUNDS        101
+#define REPEATS       1 /* passes between two readings of the clock */
+#define VOCABULARY    151936
+#define POOL_BLOCKS   65536
+#define SEQ_BLOCKS    64
+#define POOL_ROUNDS   31
+#define RATIO_XXH3    1.60
+#define RATIO_SHA256  1.25
+#define BLOCK_GOAL_NS 50.0
+
+struct bench {
+    uint32_t tokens[N_TOKENS];
+    uint8_t messages[N_BLOCKS][MESSAGE_MAX];
+    size_t message_bytes[N_BLOCKS];
+};
+
+static int by_value(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+
+    return (x > y) - (x < y);
+}
+
+static double median(double *v, int n) {
+    qsort(v, (size_t)n, sizeof(*v), by_value);
+    return v[n / 2];
+}
+
+static uint8_t *put_head(uint8_t *p, uint8_t major, uint32_t value) {
+    if (value < 24) {
+        *p++ = (uint8_t)(major | value);
+        return p;
+    }
+    int n_bytes = value <= UINT8_MAX ? 1 : value <= UINT16_MAX ? 2 : 4;
+
+    *p++ = (uint8_t)(major | (n_bytes == 1 ? 24 : n_bytes == 2 ? 25 : 26));
+    while (n_bytes-- > 0)
+        *p++ = (uint8_t)(value >> (8 * n_bytes));
+    return p;
+}
+
+/* What one block's digest is taken of, written the slow way. */
+static size_t message_of(enum block_hash_algo algo, const struct block_hash *parent,
+                         const uint32_t *tokens, uint8_t *out) {
+    size_t n_parent = algo == BLOCK_HASH_SHA256_CBOR ? 32 : 16;
+    uint8_t *p = out;
+
+    if (algo == BLOCK_HASH_XXH3_128) {
+        memcpy(p, parent->bytes, n_parent);
+        memcpy(p + n_parent, tokens, BLOCK_SIZE * sizeof(*tokens));
+        return n_parent + BLOCK_SIZE * sizeof(*tokens);
+    }
+    p = put_head(p, 0x80, 3);
+    p = put_head(p, 0x40, (uint32_t)n_parent);
+    memcpy(p, parent->bytes, n_parent);
+    p = put_head(p + n_parent, 0x80, BLOCK_SIZE);
+    for (int i = 0; i < BLOCK_SIZE; i++)
+        p = put_head(p, 0x00, tokens[i]);
+    *p++ = 0xf6;
+    return (size_t)(p - out);
+}
+
+static uint64_t digest_once(const struct bench *b, enum block_hash_algo algo, struct sha256 *sha,
+                            const struct hash_key *key) {
+    uint8_t out[SHA256_BYTES];
+    uint64_t sum = 0;
+
+    for (int i = 0; i < N_BLOCKS; i++) {
+        switch (algo) {
+        case BLOCK_HASH_SHA256_CBOR:
+            sha256_begin(sha);
+            sha256_add(sha, b->messages[i], b->message_bytes[i]);
+            sha256_end(sha, out);
+            sum += out[0];
+            break;
+        case BLOCK_HASH_XXHASH_CBOR: sum += hash_128(b->messages[i], b->message_bytes[i]).lo; break;
+        case BLOCK_HASH_XXH3_128:
+            sum += hash_keyed_128(key, b->messages[i], b->message_bytes[i]).lo;
+            break;
+        }
+    }
+    return sum;
+}
+
+static void bench_hash(struct bench *b, enum block_hash_algo algo, double goal) {
+    struct kv_manager_config config = {.n_blocks = 2,
+                                       .block_size = BLOCK_SIZE,
+                                       .max_model_len = N_TOKENS,
+                                       .hash_algo = algo,
+                                       .hash_seed = STR("b")};
+    struct kv_manager *mgr = kv_manager_create(&config);
+    struct sha256 *sha = sha256_create();
+    double ours[ROUNDS], digest[ROUNDS], ratio;
+    static volatile uint64_t sink;
+    struct hash_key key;
+    struct kv_seq seq;
+
+    if (kv_seq_init(&seq, mgr, N_TOKENS, NULL, false, NULL) != ST_OK) abort();
+    hash_key_init(&key, "b", 1);
+    kv_seq_extend_hashes(mgr, &seq, b->tokens, N_TOKENS);
+    for (int i = 0; i < N_BLOCKS; i++) { /* a root of zeros is as long as the real one */
+        static const struct block_hash zeros;
+
+        b->message_bytes[i] = message_of(algo, i ? &seq.hashes[i - 1] : &zeros,
+                                         b->tokens + i * BLOCK_SIZE, b->messages[i]);
+    }
+    for (int r = 0; r < ROUNDS; r++) {
+        uint64_t t0 = clock_now_us(), t1, t2;
+
+        for (int k = 0; k < REPEATS; k++) {
+            seq.n_hashes = 0; /* as if it had just arrived */
+            kv_seq_extend_hashes(mgr, &seq, b->tokens, N_TOKENS);
+        }
+        t1 = clock_now_us();
+        for (int k = 0; k < REPEATS; k++)
+            sink = digest_once(b, algo, sha, &key);
+        t2 = clock_now_us();
+        ours[r] = (double)(t1 - t0);
+        digest[r] = (double)(t2 - t1);
+    }
+    (void)sink;
+    ratio = median(ours, ROUNDS) / median(digest, ROUNDS);
+    printf("hash %-12s %6.2f ns/token, digest alone %6.2f, ratio %.2f", block_hash_algo_name(algo),
+           median(ours, ROUNDS) * 1e3 / (REPEATS * (double)N_TOKENS),
+           median(digest, ROUNDS) * 1e3 / (REPEATS * (double)N_TOKENS), ratio);
+    if (goal > 0) printf(" (goal %.2f: %s)", goal, ratio <= goal ? "met" : "MISSED");
+    printf("\n");
+    kv_seq_fini(&seq);
+    sha256_destroy(sha);
+    kv_manager_destroy(mgr);
+}
+
+/* Fills the pool with sequences of SEQ_BLOCKS and frees them in another order, so that the queue
+ * is not a run of neighbours. */
+static double pool_round(struct block_pool *pool, block_id (*ids)[SEQ_BLOCKS],
+                         const uint32_t *order, bool publish, uint64_t *serial) {
+    uint32_t n_seqs = POOL_BLOCKS / SEQ_BLOCKS;
+    uint64_t t = 0, t0;
+
+    t0 = clock_now_us();
+    for (uint32_t s = 0; s < n_seqs; s++) {
+        if (block_pool_acquire(pool, ids[s], SEQ_BLOCKS) != ST_OK) abort();
+    }
+    t += clock_now_us() - t0;
+    for (uint32_t s = 0; publish && s < n_seqs; s++) {
+        for (uint32_t i = SEQ_BLOCKS; i-- > 0;) { /* not timed; last first, as freed */
+            uint32_t tokens[BLOCK_SIZE] = {(uint32_t)*serial, (uint32_t)(*serial >> 32)};
+            struct block_hash hash = {{0}};
+            struct hash128 x = hash_128(serial, sizeof(*serial));
+            struct prefix_key key = {&hash, PREFIX_ROOT, tokens, NULL, 0};
+
+            memcpy(hash.bytes, &x, sizeof(x));
+            block_pool_publish(pool, ids[s][i], &key);
+            (*serial)++;
+        }
+    }
+    t0 = clock_now_us();
+    for (uint32_t s = 0; s < n_seqs; s++)
+        block_pool_release(pool, ids[order[s]], SEQ_BLOCKS);
+    t += clock_now_us() - t0;
+    return (double)t * 1e3 / POOL_BLOCKS;
+}
+
+static void bench_pool(bool publish, struct rng *rng) {
+    uint32_t n_seqs = POOL_BLOCKS / SEQ_BLOCKS;
+    struct block_pool *pool = block_pool_create(
+        &(struct block_pool_config){.n_blocks = POOL_BLOCKS + 1, .block_size = BLOCK_SIZE});
+    block_id(*ids)[SEQ_BLOCKS] = mem_calloc(n_seqs, sizeof(*ids));
+    uint32_t *order = mem_calloc(n_seqs, sizeof(*order));
+    double ns[POOL_ROUNDS], m;
+    uint64_t serial = 1;
+
+    for (uint32_t i = 0; i < n_seqs; i++) {
+        uint32_t j = (uint32_t)rng_below(rng, i + 1);
+
+        order[i] = order[j];
+        order[j] = i;
+    }
+    for (int r = 0; r < POOL_ROUNDS; r++)
+        ns[r] = pool_round(pool, ids, order, publish, &serial);
+    m = median(ns, POOL_ROUNDS);
+    printf("allocate and free, %-22s %6.2f ns/block (goal %.0f: %s)\n",
+           publish ? "evicting cached blocks" : "blank blocks", m, BLOCK_GOAL_NS,
+           m <= BLOCK_GOAL_NS ? "met" : "MISSED");
+    mem_free(order);
+    mem_free(ids);
+    block_pool_destroy(pool);
+}
+
+int main(void) {
+    struct bench *b = mem_zalloc(sizeof(*b));
+    struct rng rng;
+
+    rng_seed(&rng, 1);
+    for (int i = 0; i < N_TOKENS; i++)
+        b->tokens[i] = (uint32_t)rng_below(&rng, VOCABULARY);
+    bench_hash(b, BLOCK_HASH_XXH3_128, RATIO_XXH3);
+    bench_hash(b, BLOCK_HASH_SHA256_CBOR, RATIO_SHA256);
+    bench_hash(b, BLOCK_HASH_XXHASH_CBOR, 0);
+    bench_pool(false, &rng);
+    bench_pool(true, &rng);
+    mem_free(b);
+    return 0;
+}

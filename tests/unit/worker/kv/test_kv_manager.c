@@ -1,0 +1,274 @@
+/* tests/unit/worker/kv/test_kv_manager.c - what the numbered cases leave out: chunks, tokens from
+ * afar, lookahead, resumption, dirty tables, refused memory. */
+#include "tests/support/cm.h"
+#include "tests/support/kv_fixture.h"
+
+#include "common/mem.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static struct kv_manager *make(uint32_t n_blocks, uint32_t block_size) {
+    struct kv_manager_config config = kv_fixture_config(n_blocks, block_size);
+
+    return kv_manager_create(&config);
+}
+
+static enum status allocate(struct kv_req *r, struct kv_alloc a) {
+    return kv_manager_allocate(r->mgr, &r->seq, r->tokens, r->n_tokens, &a);
+}
+
+static void a_prompt_in_chunks_is_found_as_far_as_it_is_scheduled(void **state) {
+    struct kv_manager *mgr = make(12, 4);
+    struct kv_req first, second;
+
+    (void)state;
+    kv_req_text(&first, mgr, "ABCDEFGHIJKLMNOP");
+    kv_req_text(&second, mgr, "ABCDEFGHIJKLMNOP");
+    assert_int_equal(allocate(&first, (struct kv_alloc){.n_new = 10}), ST_OK);
+    assert_int_equal(first.seq.table.n_blocks, 3);
+    assert_int_equal(kv_manager_lookup(mgr, &second.seq, second.tokens, 16).n_tokens, 8);
+    assert_int_equal(allocate(&first, (struct kv_alloc){.n_computed = 10, .n_new = 6}), ST_OK);
+    assert_int_equal(first.seq.table.n_blocks, 4);
+    /* All four blocks are there, but the last token must be computed. */
+    assert_int_equal(kv_manager_lookup(mgr, &second.seq, second.tokens, 16).n_tokens, 12);
+    kv_manager_check(mgr);
+    kv_req_done(&first);
+    kv_req_done(&second);
+    kv_manager_destroy(mgr);
+}
+
+static void a_preempted_sequence_hits_its_own_blocks(void **state) {
+    struct kv_manager *mgr = make(12, 4);
+    struct kv_req r;
+    uint32_t n_hashes;
+
+    (void)state;
+    kv_req_text(&r, mgr, "ABCDEFGHIJ");
+    assert_int_equal(kv_req_admit(&r), ST_OK);
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(kv_req_decode(&r, 'k'), ST_OK);
+    n_hashes = r.seq.n_hashes;
+    assert_int_equal(n_hashes, 3);
+    kv_req_free(&r);
+    assert_int_equal(r.seq.n_hashes, n_hashes);
+    assert_int_equal(kv_req_admit(&r), ST_OK);
+    assert_int_equal(r.n_hit, 12); /* generated tokens included */
+    kv_manager_record_admission(mgr, 14, 12, true);
+    assert_int_equal(kv_manager_stats(mgr)->preempted.hits, 12);
+    assert_int_equal(kv_manager_stats(mgr)->window.sum.requests, 2); /* not this one */
+    kv_req_done(&r);
+    kv_manager_destroy(mgr);
+}
+
+static void tokens_from_afar_take_blocks_and_are_published_when_there(void **state) {
+    struct kv_alloc a = {.n_external = 8, .delay_publish = true};
+    struct kv_manager *mgr = make(12, 4);
+    struct kv_req r, other;
+
+    (void)state;
+    kv_req_text(&r, mgr, "ABCDEFGHIJ");
+    kv_req_text(&other, mgr, "ABCDEFGHIJ");
+    assert_int_equal(allocate(&r, a), ST_OK); /* nothing to compute yet */
+    assert_int_equal(r.seq.table.n_blocks, 2);
+    assert_int_equal(kv_manager_lookup(mgr, &other.seq, other.tokens, 10).n_tokens, 0);
+    kv_manager_publish(mgr, &r.seq, r.tokens, 10, 8);
+    assert_int_equal(kv_manager_lookup(mgr, &other.seq, other.tokens, 10).n_tokens, 8);
+    assert_int_equal(allocate(&r, (struct kv_alloc){.n_computed = 8, .n_new = 2}), ST_OK);
+    assert_int_equal(r.seq.table.n_blocks, 3);
+    kv_manager_check(mgr);
+    kv_req_done(&r);
+    kv_req_done(&other);
+    kv_manager_destroy(mgr);
+}
+
+static void lookahead_takes_slots_and_publishes_nothing(void **state) {
+    struct kv_manager *mgr = make(12, 4);
+    struct kv_req r;
+
+    (void)state;
+    kv_req_text(&r, mgr, "ABCDEFG");
+    /* One known token and three drafts: the block is full of them, and not findable. */
+    assert_int_equal(allocate(&r, (struct kv_alloc){.n_new = 7 + 3, .n_lookahead = 3}), ST_OK);
+    assert_int_equal(r.seq.table.n_blocks, 4); /* 13 slots */
+    assert_int_equal(r.seq.n_published, 1);
+    /* All drafts refused: what is owned already is enough. */
+    kv_req_append(&r, 'x');
+    assert_int_equal(allocate(&r, (struct kv_alloc){.n_computed = 7, .n_new = 1}), ST_OK);
+    assert_int_equal(r.seq.table.n_blocks, 4);
+    assert_int_equal(r.seq.n_published, 2);
+    kv_manager_check(mgr);
+    kv_req_done(&r);
+    kv_manager_destroy(mgr);
+}
+
+static void slots_end_at_the_longest_sequence(void **state) {
+    struct kv_manager_config config = kv_fixture_config(12, 4);
+    struct kv_manager *mgr;
+    struct kv_req r;
+
+    (void)state;
+    config.max_model_len = 10;
+    mgr = kv_manager_create(&config);
+    kv_req_text(&r, mgr, "ABCDEFGHIJ");
+    assert_int_equal(r.seq.table.capacity, 3);
+    assert_int_equal(allocate(&r, (struct kv_alloc){.n_new = 10, .n_lookahead = 5}), ST_OK);
+    assert_int_equal(r.seq.table.n_blocks, 3);
+    kv_req_done(&r);
+    kv_manager_destroy(mgr);
+}
+
+static void reserved_blocks_are_left_for_others(void **state) {
+    struct kv_manager *mgr = make(5, 4);
+    struct kv_req r;
+
+    (void)state;
+    kv_req_text(&r, mgr, "ABCDEFGH");
+    assert_int_equal(allocate(&r, (struct kv_alloc){.n_new = 8, .reserved_blocks = 3}), ST_BUSY);
+    assert_int_equal(allocate(&r, (struct kv_alloc){.n_new = 8, .reserved_blocks = 9}), ST_BUSY);
+    assert_int_equal(allocate(&r, (struct kv_alloc){.n_new = 8, .reserved_blocks = 2}), ST_OK);
+    kv_req_done(&r);
+    kv_manager_destroy(mgr);
+}
+
+static void adapters_do_not_share(void **state) {
+    const struct block_extras a = {.lora = STR("a")}, b = {.lora = STR("b")};
+    const struct block_extras *who[] = {NULL, &a, &b, NULL, &a, &b};
+    struct kv_manager *mgr = make(20, 4);
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(who); i++) {
+        struct kv_req r;
+
+        kv_req_init(&r, mgr, who[i], false);
+        kv_req_append_text(&r, "ABCDEFGHI");
+        assert_int_equal(kv_req_admit(&r), ST_OK);
+        assert_int_equal(r.n_hit, i < 3 ? 0 : 8);
+        kv_req_done(&r);
+    }
+    kv_manager_check(mgr);
+    kv_manager_destroy(mgr);
+}
+
+static void extras_are_hashed_alike_in_one_piece_and_token_by_token(void **state) {
+    const struct block_mm_item items[2] = {{STR("cat"), 2, 5}, {STR("dog"), 9, 2}};
+    const struct block_extras extras = {
+        .lora = STR("a"), .cache_salt = STR("s"), .items = items, .n_items = 2};
+    struct kv_manager *mgr = make(20, 3);
+    struct kv_req whole, slow;
+
+    (void)state;
+    kv_req_init(&whole, mgr, &extras, false);
+    kv_req_init(&slow, mgr, &extras, false);
+    kv_req_append_text(&whole, "ABCDEFGHIJKLMNOP");
+    kv_seq_extend_hashes(mgr, &whole.seq, whole.tokens, whole.n_tokens);
+    for (uint32_t n = 1; n <= whole.n_tokens; n++) {
+        kv_seq_extend_hashes(mgr, &slow.seq, whole.tokens, n);
+        assert_int_equal(slow.seq.n_hashes, n / 3);
+    }
+    assert_memory_equal(slow.seq.hashes, whole.seq.hashes, 5 * sizeof(struct block_hash));
+    assert_memory_equal(slow.seq.extra_digests, whole.seq.extra_digests,
+                        5 * sizeof(struct block_hash));
+    kv_req_done(&whole);
+    kv_req_done(&slow);
+    kv_manager_destroy(mgr);
+}
+
+static void new_entries_are_told_once(void **state) {
+    struct kv_manager *mgr = make(12, 4);
+    struct kv_req r0, r1;
+
+    (void)state;
+    kv_req_text(&r0, mgr, "ABCDEFGH");
+    assert_int_equal(kv_req_admit(&r0), ST_OK);
+    kv_req_text(&r1, mgr, "ABCDEFGHI");
+    assert_int_equal(kv_req_admit(&r1), ST_OK);
+    assert_int_equal(r1.n_hit, 8);
+    assert_int_equal(block_table_take_dirty(&r1.seq.table), 0); /* hits are new to its row */
+    assert_int_equal(kv_req_decode(&r1, 'x'), ST_OK);
+    assert_int_equal(block_table_take_dirty(&r1.seq.table), 3); /* nothing */
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(kv_req_decode(&r1, 'x'), ST_OK);
+    assert_int_equal(r1.seq.table.n_blocks, 4);
+    assert_int_equal(block_table_take_dirty(&r1.seq.table), 3); /* the fourth */
+    kv_req_done(&r0);
+    kv_req_done(&r1);
+    kv_manager_destroy(mgr);
+}
+
+static void freeing_what_holds_nothing_is_fine(void **state) {
+    struct kv_manager *mgr = make(3, 4);
+    struct kv_req r;
+
+    (void)state;
+    kv_req_text(&r, mgr, "ABCDEFGHIJKLMNOP");
+    kv_req_free(&r);
+    assert_int_equal(kv_req_admit(&r), ST_BUSY);
+    kv_req_free(&r);
+    kv_manager_check(mgr);
+    kv_req_done(&r);
+    kv_manager_destroy(mgr);
+}
+
+static void common_prefix_counts_only_those_who_hold_blocks(void **state) {
+    struct kv_manager *mgr = make(12, 4);
+    struct kv_req r0, r1, waiting;
+
+    (void)state;
+    kv_req_text(&waiting, mgr, "zzzz");
+    kv_req_text(&r0, mgr, "ABCDEFGHIJ");
+    kv_req_text(&r1, mgr, "ABCDEFGH12");
+    assert_int_equal(kv_req_admit(&r0), ST_OK);
+    assert_int_equal(kv_manager_common_prefix_blocks(mgr, &r0.seq), 3); /* alone */
+    assert_int_equal(kv_req_admit(&r1), ST_OK);
+    assert_int_equal(kv_manager_common_prefix_blocks(mgr, &r0.seq), 2);
+    assert_int_equal(kv_manager_common_prefix_blocks(mgr, &waiting.seq), 0);
+    kv_req_done(&r0);
+    assert_int_equal(kv_manager_common_prefix_blocks(mgr, &r1.seq), 3);
+    kv_req_done(&r1);
+    kv_req_done(&waiting);
+    kv_manager_destroy(mgr);
+}
+
+static void refused_memory_and_extras_are_a_status(void **state) {
+    const struct block_extras extras = {.lora = STR("a")};
+    struct block_mm_item items[2] = {{STR("a"), 4, 1}, {STR("b"), 3, 1}};
+    const struct block_extras unsorted = {.items = items, .n_items = 2};
+    struct kv_manager *mgr = make(3, 4);
+    struct error err = {0};
+    struct kv_seq seq;
+
+    (void)state;
+    for (uint64_t n = 1; n <= 3; n++) {
+        mem_fail_at(n);
+        assert_int_equal(kv_seq_init(&seq, mgr, 100, &extras, false, &err), ST_NOMEM);
+        assert_non_null(strstr(err.message, "100"));
+        kv_seq_fini(&seq); /* fine once more */
+    }
+    mem_fail_at(4);
+    assert_int_equal(kv_seq_init(&seq, mgr, 100, &extras, false, &err), ST_OK);
+    kv_seq_fini(&seq);
+    mem_fail_at(0);
+    assert_int_equal(kv_seq_init(&seq, mgr, 100, &unsorted, false, &err), ST_INVALID);
+    kv_seq_fini(&seq);
+    kv_manager_destroy(mgr);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_prompt_in_chunks_is_found_as_far_as_it_is_scheduled),
+        cmocka_unit_test(a_preempted_sequence_hits_its_own_blocks),
+        cmocka_unit_test(tokens_from_afar_take_blocks_and_are_published_when_there),
+        cmocka_unit_test(lookahead_takes_slots_and_publishes_nothing),
+        cmocka_unit_test(slots_end_at_the_longest_sequence),
+        cmocka_unit_test(reserved_blocks_are_left_for_others),
+        cmocka_unit_test(adapters_do_not_share),
+        cmocka_unit_test(extras_are_hashed_alike_in_one_piece_and_token_by_token),
+        cmocka_unit_test(new_entries_are_told_once),
+        cmocka_unit_test(freeing_what_holds_nothing_is_fine),
+        cmocka_unit_test(common_prefix_counts_only_those_who_hold_blocks),
+        cmocka_unit_test(refused_memory_and_extras_are_a_status),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
