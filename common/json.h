@@ -90,11 +90,11 @@ MUST_USE enum status json_get_object(const struct json *object, const char *name
                                      const struct json **out, struct error *err);
 
 /* --- writing ----------------------------------------------------------------------------------*/
-#define JSON_WRITER_MAX_DEPTH 64
+#define JSON_WRITER_MAX_DEPTH 576 /* the deepest tree that can be read, and 64 around it */
 
 struct json_writer {
     struct buf *out;
-    uint64_t is_object; /* bit d: the container at depth d is an object */
+    uint64_t is_object[JSON_WRITER_MAX_DEPTH / 64]; /* bit d: the container at depth d */
     uint32_t depth;
     bool needs_comma; /* something stands before, in the same container */
     bool has_key;     /* a key waits for its value */

@@ -10,7 +10,9 @@
 #include <stdlib.h>
 
 static bool is_in_object(const struct json_writer *w) {
-    return w->depth > 0 && (w->is_object >> (w->depth - 1) & 1);
+    uint32_t d = w->depth - 1;
+
+    return w->depth > 0 && (w->is_object[d / 64] >> d % 64 & 1);
 }
 
 /* Before any value: the comma, and the rule that members have keys. */
@@ -38,10 +40,12 @@ bool json_writer_is_done(const struct json_writer *w) {
 }
 
 static void begin(struct json_writer *w, bool is_object) {
-    assert(w->depth < JSON_WRITER_MAX_DEPTH);
+    uint32_t d = w->depth;
+
+    assert(d < JSON_WRITER_MAX_DEPTH);
     put(w, is_object ? "{" : "[", 1);
-    w->is_object &= ~(1ull << w->depth);
-    w->is_object |= (uint64_t)is_object << w->depth;
+    w->is_object[d / 64] &= ~(1ull << d % 64);
+    w->is_object[d / 64] |= (uint64_t)is_object << d % 64;
     w->depth++;
     w->needs_comma = false;
 }

@@ -63,6 +63,40 @@ static void utf8_is_strict(void **state) {
     assert_false(str_is_utf8(STR("\xE2\x82")));
 }
 
+static void utf8_characters_have_a_length(void **state) {
+    (void)state;
+    assert_int_equal(str_utf8_len(STR("a\xC3")), 1);
+    assert_int_equal(str_utf8_len(STR("\xC3\xA9x")), 2);
+    assert_int_equal(str_utf8_len(STR("\xE2\x82\xAC")), 3);
+    assert_int_equal(str_utf8_len(STR("\xF0\x9F\x98\x80")), 4);
+    assert_int_equal(str_utf8_len(STR("\xA9")), 0);
+    assert_int_equal(str_utf8_len(STR("")), 0);
+}
+
+static void doubles_are_the_shortest_decimal(void **state) {
+    struct buf b;
+
+    (void)state;
+    buf_init(&b, 0);
+    buf_append_f64(&b, 0.1);
+    buf_append_char(&b, ' ');
+    buf_append_f64(&b, 2560);
+    buf_append_char(&b, ' ');
+    buf_append_f64(&b, 1.0 / 3);
+    assert_true(str_eq(buf_str(&b), STR("0.1 2560 0.3333333333333333")));
+    buf_fini(&b);
+}
+
+static void an_empty_buf_has_no_bytes_and_may_be_asked(void **state) {
+    struct buf b;
+
+    (void)state;
+    buf_init(&b, 0);
+    assert_null(buf_ptr(&b));
+    assert_int_equal(buf_str(&b).len, 0);
+    buf_fini(&b);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(append_and_consume_keep_order),
@@ -70,6 +104,9 @@ int main(void) {
         cmocka_unit_test(refused_memory_makes_it_failed),
         cmocka_unit_test(numbers_are_strict),
         cmocka_unit_test(utf8_is_strict),
+        cmocka_unit_test(utf8_characters_have_a_length),
+        cmocka_unit_test(doubles_are_the_shortest_decimal),
+        cmocka_unit_test(an_empty_buf_has_no_bytes_and_may_be_asked),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -357,6 +357,34 @@ static void writes_what_was_asked(void **state) {
     buf_fini(&out);
 }
 
+/* Objects and arrays in turn, as deep as a tree may be, inside a writer that is in something. */
+static void the_deepest_tree_can_be_written(void **state) {
+    const struct json_limits limits = {.max_depth = 512};
+    struct json *root = NULL;
+    struct buf text, out;
+    struct json_writer w;
+
+    (void)state;
+    buf_init(&text, 0);
+    buf_init(&out, 0);
+    for (int i = 0; i < 512; i++)
+        buf_append_str(&text, i % 3 ? STR("[") : STR("{\"k\":"));
+    buf_append_str(&text, STR("1"));
+    for (int i = 511; i >= 0; i--)
+        buf_append_str(&text, i % 3 ? STR("]") : STR("}"));
+    assert_int_equal(json_parse(&root, buf_str(&text), &limits, NULL), ST_OK);
+    json_writer_init(&w, &out);
+    json_begin_array(&w);
+    json_put_tree(&w, root);
+    json_end_array(&w);
+    assert_true(json_writer_is_done(&w));
+    buf_consume(&out, 1);
+    assert_memory_equal(buf_ptr(&out), buf_ptr(&text), buf_len(&text));
+    json_destroy(root);
+    buf_fini(&text);
+    buf_fini(&out);
+}
+
 static void doubles_are_short_and_read_back(void **state) {
     static const struct {
         double value;
@@ -461,6 +489,7 @@ int main(void) {
         cmocka_unit_test(fields_are_read_within_their_range),
         cmocka_unit_test(a_wrong_field_is_named_with_value_and_range),
         cmocka_unit_test(writes_what_was_asked),
+        cmocka_unit_test(the_deepest_tree_can_be_written),
         cmocka_unit_test(doubles_are_short_and_read_back),
         cmocka_unit_test(refused_memory_is_an_answer),
         cmocka_unit_test(mutated_documents_never_break_it),
