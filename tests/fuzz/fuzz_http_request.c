@@ -1,0 +1,72 @@
+/* tests/fuzz/fuzz_http_request.c - request heads and bodies: whole and cut in two, one result.
+ *
+ * The first byte says where to cut. A message that is accepted whole must be accepted in pieces with
+ * the same head and payload, and nothing may be read outside the bytes given. */
+#include "common/http_parse.h"
+#include "common/mem.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+/* What was understood, in a form that can be compared. */
+struct result {
+    enum status st;
+    uint16_t refused_code;
+    uint32_t head_len;
+    uint64_t payload_bytes, payload_sum, total;
+};
+
+static void run_body(const struct http_head *h, const char *data, size_t len, struct result *r) {
+    struct http_body body;
+    size_t at = h->head_len, used;
+    struct str payload;
+
+    http_body_init(&body, h, 1u << 20);
+    do {
+        r->st = http_body_next(&body, data + at, len - at, &used, &payload, NULL);
+        if (used > len - at) abort();
+        for (size_t i = 0; i < payload.len; i++) {
+            r->payload_sum = r->payload_sum * 31 + (unsigned char)payload.ptr[i];
+        }
+        r->payload_bytes += payload.len;
+        at += used;
+    } while (r->st == ST_AGAIN && at < len);
+    r->refused_code = r->st == ST_OK || r->st == ST_AGAIN ? 0 : body.refused_code;
+    r->total = at;
+    if (r->payload_bytes != body.payload_bytes) abort();
+}
+
+static struct result run(const char *data, size_t first, size_t len) {
+    struct http_head *h = mem_alloc(sizeof(*h));
+    struct result r = {0};
+
+    http_request_init(h);
+    r.st = http_head_parse(h, data, first, NULL);
+    if (r.st == ST_AGAIN) r.st = http_head_parse(h, data, len, NULL);
+    r.refused_code = h->refused_code;
+    if (r.st == ST_OK) {
+        if (h->head_len > len || h->n_headers > HTTP_MAX_HEADERS) abort();
+        r.head_len = h->head_len;
+        (void)http_head_find(h, data, STR("x"));
+        (void)http_header_is_hop_by_hop(h, data, STR("x"));
+        run_body(h, data, len, &r);
+    }
+    mem_free(h);
+    return r;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    struct result whole, cut;
+    char *copy;
+
+    if (size < 2) return 0;
+    copy = mem_alloc(size - 1);
+    memcpy(copy, data + 1, size - 1);
+    whole = run(copy, size - 1, size - 1);
+    cut = run(copy, data[0] % (size - 1), size - 1);
+    if (memcmp(&whole, &cut, sizeof(whole)) != 0) abort();
+    mem_free(copy);
+    return 0;
+}

@@ -1,0 +1,92 @@
+/* tests/unit/common/test_iobuf.c - lent buffers against a plain one, at random. */
+#include "common/iobuf.h"
+
+#include "common/mem.h"
+#include "common/rng.h"
+#include "tests/support/cm.h"
+#include "tests/support/support.h"
+
+static void check(const struct iobuf *b, const struct buf *model) {
+    assert_true(b->start <= b->end && b->end <= b->cap);
+    assert_int_equal(iobuf_len(b), buf_len(model));
+    if (buf_len(model)) assert_memory_equal(b->data + b->start, buf_ptr(model), buf_len(model));
+}
+
+static void random_steps_keep_the_bytes(void **state) {
+    struct iobuf_slab *slab = iobuf_slab_create();
+    static char bytes[100000];
+    struct iobuf b = {0};
+    struct buf model;
+    struct rng rng;
+
+    (void)state;
+    rng_seed(&rng, support_seed());
+    buf_init(&model, 0);
+    for (size_t i = 0; i < sizeof(bytes); i++) bytes[i] = (char)rng_u64(&rng);
+    for (int step = 0; step < 20000; step++) {
+        size_t n = (size_t)rng_below(&rng, rng_below(&rng, 20) ? 3000 : sizeof(bytes));
+
+        switch (rng_below(&rng, 4)) {
+        case 0:
+        case 1:
+            if (iobuf_len(&b) > 300000) break;
+            assert_int_equal(iobuf_append(&b, slab, bytes, n), ST_OK);
+            buf_append(&model, bytes, n);
+            break;
+        case 2:
+            n = MIN(n * 2, iobuf_len(&b));
+            iobuf_consume(&b, slab, n);
+            buf_consume(&model, n);
+            break;
+        default: iobuf_shrink(&b, slab); break;
+        }
+        check(&b, &model);
+        if (rng_below(&rng, 500) == 0) {
+            iobuf_release(&b, slab);
+            buf_clear(&model);
+        }
+    }
+    iobuf_release(&b, slab);
+    iobuf_slab_destroy(slab);
+    buf_fini(&model);
+}
+
+static void an_empty_one_owns_nothing_and_the_slab_lends_again(void **state) {
+    struct iobuf_slab *slab = iobuf_slab_create();
+    struct iobuf b = {0};
+    char *first;
+
+    (void)state;
+    assert_int_equal(iobuf_append(&b, slab, "abc", 3), ST_OK);
+    assert_int_equal(b.cap, IOBUF_SMALL_BYTES);
+    first = b.data;
+    iobuf_consume(&b, slab, 3);
+    assert_null(b.data);
+    assert_int_equal(iobuf_reserve(&b, slab, 1), ST_OK);
+    assert_ptr_equal(b.data, first);
+    iobuf_release(&b, slab);
+    iobuf_slab_destroy(slab);
+}
+
+static void refused_memory_leaves_it_as_it_was(void **state) {
+    struct iobuf_slab *slab = iobuf_slab_create();
+    struct iobuf b = {0};
+
+    (void)state;
+    assert_int_equal(iobuf_append(&b, slab, "abc", 3), ST_OK);
+    mem_fail_at(1);
+    assert_int_equal(iobuf_reserve(&b, slab, 1u << 20), ST_NOMEM);
+    mem_fail_at(0);
+    assert_true(str_eq(iobuf_str(&b), STR("abc")));
+    iobuf_release(&b, slab);
+    iobuf_slab_destroy(slab);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(random_steps_keep_the_bytes),
+        cmocka_unit_test(an_empty_one_owns_nothing_and_the_slab_lends_again),
+        cmocka_unit_test(refused_memory_leaves_it_as_it_was),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
