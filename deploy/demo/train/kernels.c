@@ -1,8 +1,10 @@
-/* kernels.c - the four operations of the trainer that PyTorch does slowly on a CPU.
+/* kernels.c - what the trainer computes itself, because PyTorch does it slowly on a CPU.
  *
- * Masked attention, RMSNorm, SwiGLU and rotary position, each forward and backward, called from kernels.py
- * through ctypes. Activations between operations are bf16 (uint16_t), attention and reductions are fp32.
- * Everything is GCC vector extensions: 64-byte vectors, which the compiler cuts to what the machine has.
+ * Matrix products, masked attention, RMSNorm, SwiGLU and rotary position, forward and backward, called from
+ * kernels.py through ctypes. All of it in fp32: on the processors this was written on, one bf16 dot-product
+ * instruction takes two cycles where two fp32 FMAs take one (115 against 230 GFLOP/s per core), so oneDNN's bf16
+ * product at 93 % of its peak is slower than an ordinary fp32 kernel. GCC vector extensions throughout: 64-byte
+ * vectors, which the compiler cuts to what the machine has.
  *
  * THE MASK. A batch is a row of sequences packed end to end. One sequence is a shared prefix (a table)
  * followed by many branches (questions), each of which sees the prefix and itself:
@@ -17,7 +19,7 @@
  * prefix, then those from the first branch in the block on); scores live in one buffer of n_tiles x 64
  * columns. All five matrix products are one micro-kernel: C[6][64] (+)= A[6][K] . B[K][64].
  *
- * LIMITS: head size 64; d_ff a multiple of 16. */
+ * LIMITS: head size 64; widths of matrices multiples of 64. */
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -31,12 +33,10 @@
 typedef float vf __attribute__((vector_size(64)));
 typedef float vf_unaligned __attribute__((vector_size(64), aligned(4)));
 typedef int32_t vi __attribute__((vector_size(64)));
-typedef uint32_t vu __attribute__((vector_size(64)));
-typedef uint16_t vh __attribute__((vector_size(32), aligned(2)));
 
 static inline vf load(const float *p) { return *(const vf_unaligned *)p; }
 static inline void store(float *p, vf v) { *(vf_unaligned *)p = v; }
-static inline vf splat(float x) { return (vf){} + x; }
+static inline vf splat(float x) { return (vf){x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x}; }
 
 static inline float sum_lanes(vf v) {
     float total = 0;
@@ -46,28 +46,6 @@ static inline float sum_lanes(vf v) {
 
 static inline vf select_lanes(vi mask, vf yes, vf no) {
     return (vf)(((vi)yes & mask) | ((vi)no & ~mask));
-}
-
-static inline float bf16_to_float(uint16_t h) {
-    uint32_t bits = (uint32_t)h << 16;
-    float f;
-    memcpy(&f, &bits, 4);
-    return f;
-}
-
-static inline uint16_t float_to_bf16(float f) {             /* round to nearest even; no NaN expected */
-    uint32_t bits;
-    memcpy(&bits, &f, 4);
-    return (uint16_t)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
-}
-
-static inline vf load_bf16(const uint16_t *p) {
-    return (vf)(__builtin_convertvector(*(const vh *)p, vu) << 16);
-}
-
-static inline void store_bf16(uint16_t *p, vf v) {
-    vu bits = (vu)v;
-    *(vh *)p = __builtin_convertvector((bits + 0x7fff + ((bits >> 16) & 1)) >> 16, vh);
 }
 
 /* exp(x): 2^n by the exponent bits times a polynomial for the rest. Relative error about 1e-7. Below -80 it is
@@ -128,6 +106,29 @@ static void product(int m, int k, const float *a, long a_row, long a_col, const 
         product_rows(2, k, a + i * a_row, a_row, a_col, b, c + i * c_row, c_row, accumulate);
     for (; i < m; i++)
         product_rows(1, k, a + i * a_row, a_row, a_col, b, c + i * c_row, c_row, accumulate);
+}
+
+/* C (m, n) = A (m, k) . B (k, n). Element (i, p) of A is a[i * a_row + p * a_col], likewise B: a stride of one
+ * on the other side is a transpose. C is dense. n is a multiple of 64. B is packed, 256 rows of 64 at a time. */
+void matrix_product(const float *a, long a_row, long a_col, const float *b, long b_row, long b_col, float *c, int m,
+                    int n, int k) {
+    enum { K_BLOCK = 256 };
+
+#pragma omp parallel for
+    for (int column = 0; column < n; column += 64) {
+        float panel[K_BLOCK * 64] __attribute__((aligned(64)));
+        for (int first = 0; first < k; first += K_BLOCK) {
+            int depth = k - first < K_BLOCK ? k - first : K_BLOCK;
+            const float *from = b + first * b_row + column * b_col;
+            if (b_col == 1) {
+                for (int p = 0; p < depth; p++) memcpy(panel + p * 64, from + p * b_row, 64 * sizeof(float));
+            } else {
+                for (int j = 0; j < 64; j++)
+                    for (int p = 0; p < depth; p++) panel[p * 64 + j] = from[p * b_row + j * b_col];
+            }
+            product(m, depth, a + first * a_col, a_row, a_col, panel, c + column, n, first > 0);
+        }
+    }
 }
 
 /* ---- attention ----------------------------------------------------------------------------------- */
@@ -328,9 +329,9 @@ void attention_backward(const float *q, const float *k, const float *v, const fl
 
 /* ---- rotary position ----------------------------------------------------------------------------- */
 
-/* x: (n_tokens, (n_heads + 2 n_kv_heads) * 64) bf16 -> head-major q, k (rotated) and v.
+/* x: (n_tokens, (n_heads + 2 n_kv_heads) * 64) -> head-major q, k (rotated) and v.
  * angles: (positions, 64), 32 cosines then 32 sines. */
-void rope_split(const uint16_t *x, float *q, float *k, float *v, const float *angles, const int *position,
+void rope_split(const float *x, float *q, float *k, float *v, const float *angles, const int *position,
                 long n_tokens, int n_heads, int n_kv_heads) {
     int width = (n_heads + 2 * n_kv_heads) * HEAD_DIM, half = HEAD_DIM / 2;
 
@@ -338,24 +339,23 @@ void rope_split(const uint16_t *x, float *q, float *k, float *v, const float *an
     for (long i = 0; i < n_tokens; i++) {
         const float *cosine = angles + (long)position[i] * HEAD_DIM, *sine = cosine + half;
         for (int h = 0; h < n_heads + n_kv_heads; h++) {
-            const uint16_t *in = x + i * width + h * HEAD_DIM;
+            const float *in = x + i * width + h * HEAD_DIM;
             float *out = h < n_heads ? q + (h * n_tokens + i) * HEAD_DIM
                                      : k + ((h - n_heads) * n_tokens + i) * HEAD_DIM;
             for (int j = 0; j < half; j++) {
-                float a = bf16_to_float(in[j]), b = bf16_to_float(in[j + half]);
+                float a = in[j], b = in[j + half];
                 out[j] = a * cosine[j] - b * sine[j];
                 out[j + half] = b * cosine[j] + a * sine[j];
             }
         }
         for (int h = 0; h < n_kv_heads; h++)
-            for (int j = 0; j < HEAD_DIM; j++)
-                v[(h * n_tokens + i) * HEAD_DIM + j] =
-                    bf16_to_float(x[i * width + (n_heads + n_kv_heads + h) * HEAD_DIM + j]);
+            memcpy(v + (h * n_tokens + i) * HEAD_DIM, x + i * width + (n_heads + n_kv_heads + h) * HEAD_DIM,
+                   HEAD_DIM * sizeof(float));
     }
 }
 
-/* The backward of rope_split: rotates back, adds the query heads of one KV head, writes bf16. */
-void rope_merge(uint16_t *x, const float *gq, const float *gk, const float *gv, const float *angles,
+/* The backward of rope_split: rotates back, adds the query heads of one KV head. */
+void rope_merge(float *x, const float *gq, const float *gk, const float *gv, const float *angles,
                 const int *position, long n_tokens, int n_heads, int n_kv_heads) {
     int width = (n_heads + 2 * n_kv_heads) * HEAD_DIM, half = HEAD_DIM / 2, group = n_heads / n_kv_heads;
 
@@ -363,7 +363,7 @@ void rope_merge(uint16_t *x, const float *gq, const float *gk, const float *gv, 
     for (long i = 0; i < n_tokens; i++) {
         const float *cosine = angles + (long)position[i] * HEAD_DIM, *sine = cosine + half;
         for (int h = 0; h < n_heads + n_kv_heads; h++) {
-            uint16_t *out = x + i * width + h * HEAD_DIM;
+            float *out = x + i * width + h * HEAD_DIM;
             float sum[HEAD_DIM];
             if (h < n_heads) {
                 memcpy(sum, gq + (h * n_tokens + i) * HEAD_DIM, sizeof(sum));
@@ -373,22 +373,22 @@ void rope_merge(uint16_t *x, const float *gq, const float *gk, const float *gv, 
                     for (int j = 0; j < HEAD_DIM; j++) sum[j] += gk[(g * n_tokens + i) * HEAD_DIM + j];
             }
             for (int j = 0; j < half; j++) {
-                out[j] = float_to_bf16(sum[j] * cosine[j] + sum[j + half] * sine[j]);
-                out[j + half] = float_to_bf16(sum[j + half] * cosine[j] - sum[j] * sine[j]);
+                out[j] = sum[j] * cosine[j] + sum[j + half] * sine[j];
+                out[j + half] = sum[j + half] * cosine[j] - sum[j] * sine[j];
             }
         }
         for (int h = 0; h < n_kv_heads; h++)
             for (int j = 0; j < HEAD_DIM; j++) {
                 float sum = 0;
                 for (int g = h * group; g < (h + 1) * group; g++) sum += gv[(g * n_tokens + i) * HEAD_DIM + j];
-                x[i * width + (n_heads + n_kv_heads + h) * HEAD_DIM + j] = float_to_bf16(sum);
+                x[i * width + (n_heads + n_kv_heads + h) * HEAD_DIM + j] = sum;
             }
     }
 }
 
 /* ---- RMSNorm and SwiGLU -------------------------------------------------------------------------- */
 
-void rmsnorm_forward(const float *x, const float *weight, uint16_t *y, float *inverse_rms, long n, int dim,
+void rmsnorm_forward(const float *x, const float *weight, float *y, float *inverse_rms, long n, int dim,
                      float eps) {
 #pragma omp parallel for
     for (long i = 0; i < n; i++) {
@@ -397,12 +397,12 @@ void rmsnorm_forward(const float *x, const float *weight, uint16_t *y, float *in
         for (int j = 0; j < dim; j += LANES) squares += load(row + j) * load(row + j);
         float r = 1 / sqrtf(sum_lanes(squares) / dim + eps);
         inverse_rms[i] = r;
-        for (int j = 0; j < dim; j += LANES) store_bf16(y + i * dim + j, load(row + j) * r * load(weight + j));
+        for (int j = 0; j < dim; j += LANES) store(y + i * dim + j, load(row + j) * r * load(weight + j));
     }
 }
 
 /* gx: (n, dim) written; gweight: (dim) added to, must be zero at first. */
-void rmsnorm_backward(const float *x, const float *weight, const float *inverse_rms, const uint16_t *gy, float *gx,
+void rmsnorm_backward(const float *x, const float *weight, const float *inverse_rms, const float *gy, float *gx,
                       float *gweight, long n, int dim) {
 #pragma omp parallel
     {
@@ -413,13 +413,13 @@ void rmsnorm_backward(const float *x, const float *weight, const float *inverse_
             float r = inverse_rms[i], along;
             vf dot = splat(0);
             for (int j = 0; j < dim; j += LANES) {
-                vf g = load_bf16(gy + i * dim + j), xv = load(row + j);
+                vf g = load(gy + i * dim + j), xv = load(row + j);
                 dot += g * load(weight + j) * xv;
                 store(mine + j, load(mine + j) + g * xv * r);
             }
             along = sum_lanes(dot) * r * r * r / dim;
             for (int j = 0; j < dim; j += LANES)
-                store(gx + i * dim + j, load_bf16(gy + i * dim + j) * load(weight + j) * r - load(row + j) * along);
+                store(gx + i * dim + j, load(gy + i * dim + j) * load(weight + j) * r - load(row + j) * along);
         }
 #pragma omp critical
         for (int j = 0; j < dim; j++) gweight[j] += mine[j];
@@ -428,23 +428,23 @@ void rmsnorm_backward(const float *x, const float *weight, const float *inverse_
 }
 
 /* gate_up: (n, 2 d_ff), gates then ups -> y: (n, d_ff) = silu(gate) * up. */
-void swiglu_forward(const uint16_t *gate_up, uint16_t *y, long n, int d_ff) {
+void swiglu_forward(const float *gate_up, float *y, long n, int d_ff) {
 #pragma omp parallel for
     for (long i = 0; i < n; i++)
         for (int j = 0; j < d_ff; j += LANES) {
-            vf gate = load_bf16(gate_up + i * 2 * d_ff + j), up = load_bf16(gate_up + i * 2 * d_ff + d_ff + j);
-            store_bf16(y + i * d_ff + j, gate / (1.f + exp_lanes(-gate)) * up);
+            vf gate = load(gate_up + i * 2 * d_ff + j), up = load(gate_up + i * 2 * d_ff + d_ff + j);
+            store(y + i * d_ff + j, gate / (1.f + exp_lanes(-gate)) * up);
         }
 }
 
-void swiglu_backward(const uint16_t *gate_up, const uint16_t *gy, uint16_t *g_gate_up, long n, int d_ff) {
+void swiglu_backward(const float *gate_up, const float *gy, float *g_gate_up, long n, int d_ff) {
 #pragma omp parallel for
     for (long i = 0; i < n; i++)
         for (int j = 0; j < d_ff; j += LANES) {
             long gate_at = i * 2 * d_ff + j, up_at = gate_at + d_ff;
-            vf gate = load_bf16(gate_up + gate_at), up = load_bf16(gate_up + up_at), g = load_bf16(gy + i * d_ff + j);
+            vf gate = load(gate_up + gate_at), up = load(gate_up + up_at), g = load(gy + i * d_ff + j);
             vf s = 1.f / (1.f + exp_lanes(-gate));
-            store_bf16(g_gate_up + gate_at, g * up * s * (1.f + gate * (1.f - s)));
-            store_bf16(g_gate_up + up_at, g * gate * s);
+            store(g_gate_up + gate_at, g * up * s * (1.f + gate * (1.f - s)));
+            store(g_gate_up + up_at, g * gate * s);
         }
 }

@@ -1,7 +1,6 @@
 """kernels.py - compiles kernels.c for this machine and wraps it as PyTorch autograd functions.
 
-Activations are bf16 between operations, the residual stream and everything inside attention fp32; a matrix
-product is bf16 with a bf16 copy of the fp32 weight (PyTorch, oneDNN). Shapes: n tokens in a packed batch.
+Everything is fp32, for the reason kernels.c gives. Shapes: n tokens in a packed batch.
 """
 import ctypes
 import os
@@ -42,7 +41,7 @@ _long, _int = ctypes.c_long, ctypes.c_int
 
 
 class Attention(torch.autograd.Function):
-    """qkv (n, (n_heads + 2 n_kv_heads) * 64) bf16 -> (n, n_heads * 64) bf16, rotary position included."""
+    """qkv (n, (n_heads + 2 n_kv_heads) * 64) -> (n, n_heads * 64), rotary position included."""
 
     @staticmethod
     def forward(ctx, qkv, batch, angles, n_heads, n_kv_heads):
@@ -54,29 +53,29 @@ class Attention(torch.autograd.Function):
         _call("attention_forward", q, k, v, o, lse, batch.sequence_start, batch.prefix_len, batch.branch_start,
               _int(len(batch.prefix_len)), _long(n), _int(n_heads), _int(n_kv_heads))
         ctx.saved = (q, k, v, o, lse, batch, angles)
-        return o.transpose(0, 1).reshape(n, n_heads * HEAD_DIM).bfloat16()
+        return o.transpose(0, 1).reshape(n, n_heads * HEAD_DIM)
 
     @staticmethod
     def backward(ctx, grad):
         q, k, v, o, lse, batch, angles = ctx.saved
         n_heads, n, _ = q.shape
         n_kv_heads = k.shape[0]
-        grad = grad.view(n, n_heads, HEAD_DIM).transpose(0, 1).float().contiguous()
+        grad = grad.view(n, n_heads, HEAD_DIM).transpose(0, 1).contiguous()
         gq, gk, gv = torch.empty_like(q), torch.empty_like(q), torch.empty_like(q)
         _call("attention_backward", q, k, v, o, lse, grad, gq, gk, gv, batch.sequence_start, batch.prefix_len,
               batch.branch_start, _int(len(batch.prefix_len)), _long(n), _int(n_heads), _int(n_kv_heads))
-        out = torch.empty(n, (n_heads + 2 * n_kv_heads) * HEAD_DIM, dtype=torch.bfloat16)
+        out = torch.empty(n, (n_heads + 2 * n_kv_heads) * HEAD_DIM)
         _call("rope_merge", out, gq, gk, gv, angles, batch.position, _long(n), _int(n_heads), _int(n_kv_heads))
         return out, None, None, None, None
 
 
 class RmsNorm(torch.autograd.Function):
-    """x (n, dim) fp32 -> bf16."""
+    """x (n, dim) -> the same shape."""
 
     @staticmethod
     def forward(ctx, x, weight, eps):
         x = x.contiguous()
-        y, inverse = torch.empty_like(x, dtype=torch.bfloat16), torch.empty(x.shape[0])
+        y, inverse = torch.empty_like(x), torch.empty(x.shape[0])
         _call("rmsnorm_forward", x, weight.detach(), y, inverse, _long(x.shape[0]), _int(x.shape[1]), float(eps))
         ctx.saved = (x, weight.detach(), inverse)
         return y
@@ -91,12 +90,12 @@ class RmsNorm(torch.autograd.Function):
 
 
 class SwiGlu(torch.autograd.Function):
-    """(n, 2 d_ff) bf16, gates then ups -> (n, d_ff) bf16."""
+    """(n, 2 d_ff), gates then ups -> (n, d_ff)."""
 
     @staticmethod
     def forward(ctx, gate_up):
         n, d_ff = gate_up.shape[0], gate_up.shape[1] // 2
-        y = torch.empty(n, d_ff, dtype=torch.bfloat16)
+        y = torch.empty(n, d_ff)
         _call("swiglu_forward", gate_up, y, _long(n), _int(d_ff))
         ctx.gate_up = gate_up
         return y
@@ -109,20 +108,29 @@ class SwiGlu(torch.autograd.Function):
         return out
 
 
+def _product(a, b):
+    """a (m, k) @ b (k, n), either possibly a transposed view."""
+    c = torch.empty(a.shape[0], b.shape[1])
+    strides = [_long(stride) for stride in a.stride() + b.stride()]
+    pointers = [ctypes.c_void_p(tensor.data_ptr()) for tensor in (a, b, c)]
+    _library.matrix_product(pointers[0], *strides[:2], pointers[1], *strides[2:], pointers[2], _int(c.shape[0]),
+                            _int(c.shape[1]), _int(a.shape[1]))
+    return c
+
+
 class Linear(torch.autograd.Function):
-    """x (n, in) bf16, weight (out, in) fp32 -> (n, out) bf16; the weight's gradient is fp32."""
+    """x (n, in), weight (out, in) -> (n, out)."""
 
     @staticmethod
     def forward(ctx, x, weight):
-        low = weight.detach().bfloat16()
-        ctx.saved = (x, low)
-        return x @ low.t()
+        ctx.saved = (x, weight.detach())
+        return _product(x, weight.detach().t())
 
     @staticmethod
     def backward(ctx, grad):
-        x, low = ctx.saved
+        x, weight = ctx.saved
         grad = grad.contiguous()
-        return grad @ low, (grad.t() @ x).float()
+        return _product(grad, weight), _product(grad.t(), x)
 
 
 attention, rmsnorm, swiglu, linear = Attention.apply, RmsNorm.apply, SwiGlu.apply, Linear.apply

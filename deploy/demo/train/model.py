@@ -57,12 +57,12 @@ class Model(torch.nn.Module):
         for layer in range(LAYERS):
             h = kernels.rmsnorm(x, self.attention_norm[layer], EPS)
             h = kernels.attention(kernels.linear(h, self.qkv[layer]), batch, ANGLES, HEADS, KV_HEADS)
-            x = x + kernels.linear(h, self.out[layer]).float()
+            x = x + kernels.linear(h, self.out[layer])
             h = kernels.rmsnorm(x, self.mlp_norm[layer], EPS)
             h = kernels.swiglu(kernels.linear(h, self.gate_up[layer]))
-            x = x + kernels.linear(h, self.down[layer]).float()
+            x = x + kernels.linear(h, self.down[layer])
         h = kernels.rmsnorm(x.index_select(0, batch.loss_at), self.final_norm, EPS)
-        return kernels.linear(h, self.embedding).float()
+        return kernels.linear(h, self.embedding)
 
 
 @torch.no_grad()

@@ -3,9 +3,11 @@
     python3 train.py --tokenizer ../model/tokenizer.json --run a --minutes 35
     python3 train.py --tokenizer ../model/tokenizer.json --run b --resume a.pt --minutes 60 --decay-minutes 12
 
-One process generates samples, this one learns from them. What is learnt grows with success: CURRICULUM is a list
-of levels, and the next is entered when the running share of exactly right answers passes PROMOTE_AT. Weights are
-kept twice: as trained, and as a running average (EMA), which is what is evaluated and shipped: it is as good as a
+Several single-threaded processes learn side by side, each from its own generating process, and average their
+gradients once per step: on a machine shared with others this loses far less than threads do, which wait for each
+other hundreds of times per step. What is learnt grows with success: CURRICULUM is a list
+of levels, and the next is entered when the running share of exactly right answers passes PROMOTE_AT, or after
+MOST_STEPS_PER_LEVEL anyway. Weights are kept twice: as trained, and as a running average (EMA), which is what is evaluated and shipped: it is as good as a
 decayed learning rate at any moment.
 
 Optimizer: Muon (Jordan, 2024: momentum, orthogonalised by Newton-Schulz) for the matrices of the layers, AdamW for
@@ -16,13 +18,14 @@ Every --save-seconds the state goes to RUN.pt and a JSON line of accuracies to R
 import argparse
 import json
 import math
-import multiprocessing
 import os
 import random
 import time
 
-os.environ.setdefault("OMP_NUM_THREADS", "2")
+os.environ["OMP_NUM_THREADS"] = "1"
 import torch
+import torch.distributed as distributed
+import torch.multiprocessing as multiprocessing
 import torch.nn.functional as functional
 
 import generate
@@ -35,7 +38,7 @@ LONGEST_SAMPLE = 3800
 ADAM_RATE, MUON_RATE, MUON_MOMENTUM, WEIGHT_DECAY = 2e-3, 0.02, 0.95, 0.02
 WARMUP_STEPS, FLOOR, CLIP = 150, 0.02, 1.0
 EMA_DECAY = 0.996
-PROMOTE_AT, PROMOTE_HELPERS_AT, STEPS_PER_LEVEL = 0.70, 0.6, 40
+PROMOTE_AT, STEPS_PER_LEVEL, MOST_STEPS_PER_LEVEL = 0.45, 40, 80
 
 # ---- curriculum -----------------------------------------------------------------------------------
 # (share of random repeats, share of pairs, rows from, rows to, most columns); the rest of the samples are tables
@@ -67,7 +70,7 @@ def draw_sample(rng, level, mix):
     if not every_kind:
         mix = generate.Mix(mix.fields, 0.0, 0.0, 0.0)
     chat = level >= 3 and rng.random() < SHARE_CHAT
-    n_branches = min(n_rows * n_columns, max(8, min(20, n_rows)))
+    n_branches = min(2 * n_rows * n_columns, 16 + n_rows // 2)
     classic = not chat and n_columns == 6 and rng.random() < 0.3
     return generate.table_sample(rng, n_rows, fields, n_branches, chat, mix, classic=classic)
 
@@ -131,26 +134,41 @@ class Trainer:
         self.adam = torch.optim.AdamW([p for p in self.model.parameters() if id(p) not in held], lr=ADAM_RATE,
                                       betas=(0.9, 0.98), eps=1e-9, weight_decay=0.0)
 
-    def learn(self, batch, rate):
-        """One step at rate (a factor on both learning rates). Returns (loss, exact answers)."""
+    def gradients(self, batch):
+        """Fills the gradients from this process's batch. Returns (loss, exact answers)."""
         logits = self.model(batch)
         losses = functional.cross_entropy(logits, batch.target, reduction="none")
         loss = (losses * batch.weight).sum() / batch.weight.sum()
         self.model.zero_grad(set_to_none=True)
         loss.backward()
+        self.n_tokens += len(batch.tokens) * distributed.get_world_size()
+        return loss.item(), exact_answers(logits.detach(), batch)
+
+    @torch.no_grad()
+    def share(self, figures):
+        """Averages the gradients over all processes and sums figures (a list of numbers), in one exchange."""
+        parameters = list(self.model.parameters())
+        flat = torch.cat([p.grad.flatten() for p in parameters] + [torch.tensor(figures)])
+        distributed.all_reduce(flat)
+        at = 0
+        for p in parameters:
+            p.grad.copy_(flat[at:at + p.numel()].view_as(p)).div_(distributed.get_world_size())
+            at += p.numel()
+        return flat[at:].tolist()
+
+    def step(self, rate):
+        """One step of both optimizers at rate (a factor on both learning rates), and of the average."""
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), CLIP)
-        warm = min(1.0, (self.step_count + 1) / WARMUP_STEPS)
+        rate *= min(1.0, (self.step_count + 1) / WARMUP_STEPS)
         for group in self.adam.param_groups:
-            group["lr"] = ADAM_RATE * rate * warm
+            group["lr"] = ADAM_RATE * rate
         self.adam.step()
-        self.muon.step(MUON_RATE * rate * warm)
+        self.muon.step(MUON_RATE * rate)
         self.step_count += 1
-        self.n_tokens += len(batch.tokens)
         keep = min(EMA_DECAY, (self.step_count + 1) / (self.step_count + 10))
         with torch.no_grad():
             for mean, p in zip(self.average.parameters(), self.model.parameters()):
                 mean.lerp_(p, 1 - keep)
-        return loss.item(), exact_answers(logits.detach(), batch)
 
     def save(self, path):
         torch.save({"model": self.model.state_dict(), "average": self.average.state_dict(),
@@ -177,69 +195,90 @@ def parse_arguments():
     parser.add_argument("--resume", help="a checkpoint to go on from")
     parser.add_argument("--minutes", type=float, required=True)
     parser.add_argument("--decay-minutes", type=float, default=0.0, help="the last ones, with a falling rate")
-    parser.add_argument("--tokens-per-step", type=int, default=4096)
+    parser.add_argument("--processes", type=int, default=2, help="each with one thread and its share of a step")
+    parser.add_argument("--tokens-per-step", type=int, default=5120)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--mix", default="{}", help='JSON over generate.Mix, as {"absent": 0.2}')
     parser.add_argument("--save-seconds", type=float, default=75)
     return parser.parse_args()
 
 
-def report(trainer, sets, run, loss, started):
-    figures, _ = evaluate(trainer.average, sets)
-    line = {"step": trainer.step_count, "seconds": round(trainer.seconds + time.time() - started),
+def report(trainer, sets, run, loss, seconds):
+    """Every process evaluates its share of the sets; the first one writes the line."""
+    rank, n = distributed.get_rank(), distributed.get_world_size()
+    figures, _ = evaluate(trainer.average, {name: sets[name] for name in sorted(sets)[rank::n]})
+    parts = [None] * n
+    distributed.all_gather_object(parts, figures)
+    if rank:
+        return
+    line = {"step": trainer.step_count, "seconds": round(trainer.seconds + seconds),
             "tokens_m": round(trainer.n_tokens / 1e6, 2), "level": trainer.level, "loss": round(loss, 4)}
-    line.update({key: round(share, 3) for key, (share, _) in sorted(figures.items())})
+    for part in parts:
+        line.update({key: round(share, 3) for key, (share, _) in sorted(part.items())})
     with open(run + ".jsonl", "a") as log:
         log.write(json.dumps(line) + "\n")
     print("EVAL " + json.dumps(line), flush=True)
 
 
-def main():
-    options = parse_arguments()
-    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+def run(rank, options):
+    """The life of one process. All take the same decisions: what they decide by is exchanged every step."""
+    torch.set_num_threads(1)
     torch.set_flush_denormal(True)
-    mix = generate.Mix(**json.loads(options.mix))
+    distributed.init_process_group("gloo", init_method="file://" + os.path.abspath(options.run) + ".meet", rank=rank,
+                                   world_size=options.processes)
     trainer = Trainer(options.seed)
     if options.resume:
         trainer.load(options.resume)
     sets = evaluation_sets(Tokenizer.load(options.tokenizer), 8, 2)
     level, queue = multiprocessing.Value("i", trainer.level), multiprocessing.Queue(4)
+    seed = 1000003 * options.seed + 1009 * trainer.step_count + rank
     generator = multiprocessing.Process(
         target=generate_batches, daemon=True,
-        args=(queue, level, mix, options.tokenizer, 1000003 * options.seed + trainer.step_count,
-              options.tokens_per_step))
+        args=(queue, level, generate.Mix(**json.loads(options.mix)), options.tokenizer, seed,
+              options.tokens_per_step // options.processes))
     generator.start()
 
-    started = last_save = time.time()
-    exact, loss, steps_here = 0.0, 0.0, 0
-    while True:
-        minutes = (time.time() - started) / 60
-        if minutes >= options.minutes:
-            break
-        left = options.minutes - minutes
-        rate = max(FLOOR, left / options.decay_minutes) if left < options.decay_minutes else 1.0
+    started = time.time()
+    exact, steps_here, saved_at, seconds = 0.0, 0, 0.0, 0.0
+    while seconds < 60 * options.minutes:
         batch = Batch(*queue.get())
-        loss, right = trainer.learn(batch, rate)
+        loss, right = trainer.gradients(batch)
+        counted = [bool(r) for kind, r in zip(batch.kinds, right) if kind != "small_talk"]
+        clock = time.time() - started if rank == 0 else 0.0
+        loss, n_right, n_asked, seconds = trainer.share([loss, sum(counted), len(counted), clock])
+        left = max(0.0, options.minutes - seconds / 60)
+        trainer.step(max(FLOOR, left / options.decay_minutes) if left < options.decay_minutes else 1.0)
         steps_here += 1
-        share = [r for kind, r in zip(batch.kinds, right) if kind != "small_talk"]
-        if share:
-            exact = 0.95 * exact + 0.05 * sum(share) / len(share)
-        enough = PROMOTE_HELPERS_AT if trainer.level < 2 else PROMOTE_AT
-        if exact > enough and steps_here >= STEPS_PER_LEVEL and trainer.level + 1 < len(CURRICULUM):
+        exact = 0.95 * exact + 0.05 * n_right / max(1, n_asked)
+        ready = exact > PROMOTE_AT and steps_here >= STEPS_PER_LEVEL or steps_here >= MOST_STEPS_PER_LEVEL
+        if ready and trainer.level + 1 < len(CURRICULUM):
             trainer.level += 1
-            level.value, steps_here, exact = trainer.level, 0, min(exact, 0.68)
-            print("level %d at step %d, %.0f s" % (trainer.level, trainer.step_count, 60 * minutes), flush=True)
-        if trainer.step_count % 25 == 0:
+            level.value, steps_here, exact = trainer.level, 0, min(exact, PROMOTE_AT - 0.02)
+        if rank == 0 and trainer.step_count % 25 == 0:
             print("step %d %.0f s level %d loss %.3f exact %.3f %.2f M tokens" % (
-                trainer.step_count, 60 * minutes, trainer.level, loss, exact, trainer.n_tokens / 1e6), flush=True)
-        if time.time() - last_save > options.save_seconds:
-            trainer.save(options.run + ".pt")
-            report(trainer, sets, options.run, loss, started)
-            last_save = time.time()
+                trainer.step_count, seconds, trainer.level, loss / options.processes, exact,
+                trainer.n_tokens / 1e6), flush=True)
+        if seconds - saved_at > options.save_seconds:
+            save_and_report(trainer, sets, options, loss / options.processes, seconds)
+            saved_at = seconds
     generator.terminate()
-    trainer.seconds += time.time() - started
-    trainer.save(options.run + ".pt")
-    report(trainer, sets, options.run, loss, time.time())
+    save_and_report(trainer, sets, options, loss / options.processes, seconds)
+
+
+def save_and_report(trainer, sets, options, loss, seconds):
+    if distributed.get_rank() == 0:
+        before = trainer.seconds
+        trainer.seconds += seconds
+        trainer.save(options.run + ".pt")
+        trainer.seconds = before
+    report(trainer, sets, options.run, loss, seconds)
+
+
+def main():
+    options = parse_arguments()
+    if os.path.exists(options.run + ".meet"):
+        os.remove(options.run + ".meet")
+    multiprocessing.spawn(run, args=(options,), nprocs=options.processes)
 
 
 if __name__ == "__main__":
