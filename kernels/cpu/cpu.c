@@ -1,0 +1,361 @@
+/* kernels/cpu/cpu.c - the CPU backend's table of operations: open, load, step.
+ *
+ * Weights are packed as they arrive and the originals are not kept, so a model takes its size in
+ * bf16 plus working memory. A tied embedding is stored once, as the panels of the head. submit runs
+ * the step to its end. Thread: the engine's; the pool's threads work inside submit only. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "common/mem.h"
+#include "kernels/cpu/cpu_internal.h"
+#include "kernels/dtype.h"
+
+#define CALIBRATION_US 20000 /* for each of the two measurements at load_end */
+
+/* --- device ---------------------------------------------------------------------------------- */
+
+static enum status cpu_probe(const struct backend_config *config, struct backend_info *info,
+                             struct error *err) {
+    const struct cpu_path *path;
+    enum status st = cpu_path_find(&path, config->path, err);
+
+    if (st != ST_OK) return st;
+    memset(info, 0, sizeof(*info));
+    host_describe(info);
+    snprintf(info->path, sizeof(info->path), "%s", path->name);
+    info->n_threads = config->n_threads;
+    info->flags = BACKEND_INVARIANT;
+    return ST_OK;
+}
+
+static void cpu_close(struct backend_device *dev) {
+    if (!dev) return;
+    cpu_pool_destroy(dev->pool);
+    mem_free(dev);
+}
+
+static enum status cpu_open(struct backend_device **out, const struct backend_config *config,
+                            struct error *err) {
+    struct backend_device *dev = mem_zalloc(sizeof(*dev));
+    struct backend_info info = {0};
+    enum status st = cpu_path_find(&dev->path, config->path, err);
+
+    if (st == ST_OK) st = cpu_pool_create(&dev->pool, config->n_threads, err);
+    if (st != ST_OK) {
+        cpu_close(dev);
+        return st;
+    }
+    host_describe(&info);
+    dev->host.memory_limit = config->memory_bytes ? config->memory_bytes : info.memory_free;
+    *out = dev;
+    return ST_OK;
+}
+
+static void cpu_info(struct backend_device *dev, struct backend_info *info) {
+    size_t used;
+
+    memset(info, 0, sizeof(*info));
+    host_describe(info);
+    info->n_threads = cpu_pool_threads(dev->pool);
+    used = strlen(info->device);
+    snprintf(info->device + used, sizeof(info->device) - used, ", %u threads", info->n_threads);
+    snprintf(info->path, sizeof(info->path), "%s", dev->path->name);
+    info->flags = BACKEND_INVARIANT;
+    info->prefill_tokens_per_s = dev->prefill_tokens_per_s;
+    info->attn_context = dev->attn_context;
+}
+
+/* --- loading --------------------------------------------------------------------------------- */
+
+static void cpu_unload(struct backend_model *m) {
+    if (!m) return;
+    for (uint32_t i = 0; m->layers && i < m->host.g.n_layers; i++) {
+        struct cpu_layer *l = &m->layers[i];
+        void *all[] = {l->qkv.w,     l->o.w,        l->gate_up.w, l->down.w, l->attn_norm,
+                       l->ffn_norm,  l->qkv_bias,   l->o_bias,    l->q_norm, l->k_norm};
+
+        for (size_t j = 0; j < ARRAY_LEN(all); j++) mem_free(all[j]);
+    }
+    for (uint32_t i = 0; m->workers && i < cpu_pool_threads(m->dev->pool); i++) {
+        mem_free(m->workers[i].y);
+        mem_free(m->workers[i].attend);
+        sample_scratch_destroy(m->workers[i].sample);
+    }
+    void *all[] = {m->head.w, m->embed,  m->final_norm, m->layers, m->x,      m->qkv,   m->cos,    m->sin,
+                   m->h,      m->mix,    m->ff,         m->logits, m->head_x, m->tiles, m->workers};
+
+    for (size_t i = 0; i < ARRAY_LEN(all); i++) mem_free(all[i]);
+    host_fini(&m->host);
+    mem_free(m);
+}
+
+static enum status alloc_zeroed(struct backend_model *m, void *out, uint64_t n_bytes, const char *what,
+                                struct error *err) {
+    void *p;
+    enum status st = host_alloc(&m->host, &p, n_bytes, what, err);
+
+    if (st != ST_OK) return st;
+    memset(p, 0, n_bytes);
+    memcpy(out, &p, sizeof(p));
+    return ST_OK;
+}
+
+static enum status alloc_matrix(struct backend_model *m, struct cpu_matrix *w, uint32_t n, uint32_t k,
+                                struct error *err) {
+    *w = cpu_matrix_shape(n, k);
+    return alloc_zeroed(m, &w->w, cpu_matrix_bytes(w), "weights", err);
+}
+
+static enum status alloc_weights(struct backend_model *m, struct error *err) {
+    const struct geometry *g = &m->host.g;
+    uint32_t q = g->n_heads * g->head_dim, kv = g->n_kv_heads * g->head_dim;
+    enum status st = alloc_matrix(m, &m->head, g->vocab, g->d_model, err);
+
+    m->layers = mem_calloc(g->n_layers, sizeof(*m->layers));
+    m->d_width = ALIGN_UP(g->d_model, PANEL);
+    m->q_width = ALIGN_UP(q, PANEL);
+    m->qkv_width = ALIGN_UP(q + 2 * kv, PANEL);
+    m->ff_width = ALIGN_UP(g->d_ff, PANEL);
+    m->vocab_width = m->head.n_panels * PANEL;
+    m->final_norm = mem_calloc(m->d_width, sizeof(float));
+    if (st == ST_OK && !g->is_tied)
+        st = alloc_zeroed(m, &m->embed, (uint64_t)g->vocab * g->d_model * 2, "the embedding", err);
+    for (uint32_t i = 0; i < g->n_layers && st == ST_OK; i++) {
+        struct cpu_layer *l = &m->layers[i];
+
+        l->attn_norm = mem_calloc(m->d_width, sizeof(float));
+        l->ffn_norm = mem_calloc(m->d_width, sizeof(float));
+        if (g->has_qkv_bias) l->qkv_bias = mem_calloc(m->qkv_width, sizeof(float));
+        if (g->has_o_bias) l->o_bias = mem_calloc(m->d_width, sizeof(float));
+        if (g->has_qk_norm) l->q_norm = mem_calloc(g->head_dim, sizeof(float));
+        if (g->has_qk_norm) l->k_norm = mem_calloc(g->head_dim, sizeof(float));
+        st = alloc_matrix(m, &l->qkv, q + 2 * kv, g->d_model, err);
+        if (st == ST_OK) st = alloc_matrix(m, &l->o, g->d_model, q, err);
+        if (st == ST_OK) st = alloc_matrix(m, &l->gate_up, 2 * m->ff_width, g->d_model, err);
+        if (st == ST_OK) st = alloc_matrix(m, &l->down, g->d_model, g->d_ff, err);
+    }
+    return st;
+}
+
+static enum status alloc_work(struct backend_model *m, struct error *err) {
+    const struct geometry *g = &m->host.g;
+    uint64_t T = m->host.limits.max_step_tokens, act = m->dev->path->act_bytes;
+    uint32_t n_head = MIN(HEAD_ROWS, m->host.limits.max_outputs);
+    uint32_t n_threads = cpu_pool_threads(m->dev->pool);
+    struct {
+        void *out;
+        uint64_t n_bytes;
+    } arrays[] = {
+        {&m->x, T * m->d_width * sizeof(float)},
+        {&m->qkv, T * m->qkv_width * sizeof(float)},
+        {&m->cos, T * g->head_dim / 2 * sizeof(float)},
+        {&m->sin, T * g->head_dim / 2 * sizeof(float)},
+        {&m->h, T * m->d_width * act},
+        {&m->mix, T * m->q_width * act},
+        {&m->ff, T * m->ff_width * act},
+        {&m->logits, (uint64_t)n_head * m->vocab_width * sizeof(float)},
+        {&m->head_x, (uint64_t)n_head * m->d_width * act},
+        {&m->tiles, T * sizeof(*m->tiles)},
+    };
+    enum status st = ST_OK;
+
+    for (size_t i = 0; i < ARRAY_LEN(arrays) && st == ST_OK; i++)
+        st = alloc_zeroed(m, arrays[i].out, arrays[i].n_bytes, "working memory", err);
+    m->workers = mem_calloc(n_threads, sizeof(*m->workers));
+    for (uint32_t i = 0; i < n_threads && st == ST_OK; i++) {
+        struct cpu_worker *w = &m->workers[i];
+
+        st = alloc_zeroed(m, &w->y, ROW_BLOCK * 2 * PANEL * sizeof(float), "working memory", err);
+        if (st == ST_OK)
+            st = alloc_zeroed(m, &w->attend, attend_scratch_bytes(g->n_heads / g->n_kv_heads, g->head_dim),
+                              "working memory", err);
+        if (st == ST_OK && !(w->sample = sample_scratch_create(g->vocab)))
+            st = error_set(err, ST_NOMEM, "no memory to sample from %u tokens", g->vocab);
+    }
+    return st;
+}
+
+static enum status cpu_load_begin(struct backend_device *dev, struct backend_model **out,
+                                  const struct geometry *g, const struct backend_limits *limits,
+                                  struct error *err) {
+    struct backend_model *m = mem_zalloc(sizeof(*m));
+    enum status st = host_init(&m->host, &dev->host, g, limits, true, err);
+
+    m->dev = dev;
+    if (st == ST_OK && g->weight_dtype != DTYPE_BF16)
+        st = error_set(err, ST_UNSUPPORTED, "weight type %s: the cpu backend keeps matrices as bf16",
+                       dtype_name(g->weight_dtype));
+    if (st == ST_OK && g->head_dim % 16)
+        st = error_set(err, ST_UNSUPPORTED, "head_dim %u: the cpu backend takes multiples of 16",
+                       g->head_dim);
+    if (st == ST_OK) st = alloc_weights(m, err);
+    if (st == ST_OK) st = alloc_work(m, err);
+    if (st != ST_OK) {
+        cpu_unload(m);
+        return st;
+    }
+    *out = m;
+    return ST_OK;
+}
+
+static void copy_vector(float *v, const struct backend_tensor *t) {
+    for (size_t i = 0; i < t->shape[0]; i++) v[i] = dtype_get(t->dtype, t->data, i);
+}
+
+static void copy_embedding(struct backend_model *m, const struct backend_tensor *t) {
+    size_t n = (size_t)(t->shape[0] * t->shape[1]);
+
+    if (m->host.g.is_tied) {
+        cpu_pack(&m->head, t, 0, 1);
+        return;
+    }
+    if (t->dtype == DTYPE_BF16) memcpy(m->embed, t->data, n * 2);
+    else
+        for (size_t i = 0; i < n; i++) m->embed[i] = bf16_of_f32(dtype_get(t->dtype, t->data, i));
+}
+
+static enum status cpu_load_tensor(struct backend_model *m, const struct backend_tensor *t,
+                                   struct error *err) {
+    const struct geometry *g = &m->host.g;
+    uint32_t q = g->n_heads * g->head_dim, kv = g->n_kv_heads * g->head_dim;
+    enum status st = host_take_tensor(&m->host, t, err);
+    struct cpu_layer *l;
+
+    if (st != ST_OK) return st;
+    l = &m->layers[host_role_is_per_layer(t->role) ? t->layer : 0];
+    switch (t->role) {
+    case ROLE_EMBED: copy_embedding(m, t); break;
+    case ROLE_LM_HEAD: cpu_pack(&m->head, t, 0, 1); break;
+    case ROLE_FINAL_NORM: copy_vector(m->final_norm, t); break;
+    case ROLE_ATTN_NORM: copy_vector(l->attn_norm, t); break;
+    case ROLE_FFN_NORM: copy_vector(l->ffn_norm, t); break;
+    case ROLE_Q: cpu_pack(&l->qkv, t, 0, 1); break;
+    case ROLE_K: cpu_pack(&l->qkv, t, q, 1); break;
+    case ROLE_V: cpu_pack(&l->qkv, t, q + kv, 1); break;
+    case ROLE_O: cpu_pack(&l->o, t, 0, 1); break;
+    case ROLE_Q_BIAS: copy_vector(l->qkv_bias, t); break;
+    case ROLE_K_BIAS: copy_vector(l->qkv_bias + q, t); break;
+    case ROLE_V_BIAS: copy_vector(l->qkv_bias + q + kv, t); break;
+    case ROLE_O_BIAS: copy_vector(l->o_bias, t); break;
+    case ROLE_Q_NORM: copy_vector(l->q_norm, t); break;
+    case ROLE_K_NORM: copy_vector(l->k_norm, t); break;
+    case ROLE_GATE: cpu_pack(&l->gate_up, t, 0, 2); break;
+    case ROLE_UP: cpu_pack(&l->gate_up, t, PANEL, 2); break;
+    case ROLE_DOWN: cpu_pack(&l->down, t, 0, 1); break;
+    case ROLE_COUNT: break;
+    }
+    return ST_OK;
+}
+
+/* --- how fast is it here --------------------------------------------------------------------- */
+
+/* Multiply-adds per second of one thread in a matrix product of the first layer. */
+static double measure_product(struct backend_model *m) {
+    const struct cpu_matrix *w = &m->layers[0].gate_up;
+    uint32_t n_rows = MIN(48u, m->host.limits.max_step_tokens), n_panels = MIN(w->n_panels, 2u);
+    uint64_t start_us = clock_now_us(), now_us;
+    double work = 0;
+
+    do {
+        m->dev->path->gemm(w->w, n_panels, w->k_pairs, m->h, m->d_width, n_rows, m->workers[0].y,
+                           2 * PANEL);
+        work += (double)n_rows * n_panels * PANEL * w->k;
+        now_us = clock_now_us();
+    } while (now_us < start_us + CALIBRATION_US);
+    return work * 1e6 / (double)(now_us - start_us);
+}
+
+/* Multiply-adds per second of one thread in attention, on a pool of zeros. */
+static double measure_attention(struct backend_model *m) {
+    enum { CONTEXT = 512 };
+    const struct geometry *g = &m->host.g;
+    uint32_t heads = g->n_heads / g->n_kv_heads;
+    uint32_t n = MIN(attend_queries(heads), m->host.limits.max_step_tokens);
+    uint32_t *position = mem_calloc(n, sizeof(*position)), table[1] = {0};
+    uint8_t *zeros = mem_calloc((size_t)CONTEXT * g->head_dim, sizeof(float));
+    struct attend a = {.q = m->qkv, .q_stride = m->qkv_width, .out = m->mix, .out_stride = m->q_width,
+                       .position = position, .n_queries = n, .heads = heads, .head_dim = g->head_dim,
+                       .k = zeros, .v = zeros, .block_size = CONTEXT, .table = table,
+                       .scratch = m->workers[0].attend};
+    uint64_t start_us = clock_now_us(), now_us;
+    double work = 0;
+
+    for (uint32_t i = 0; i < n; i++) position[i] = CONTEXT - n + i;
+    do {
+        if (g->kv_dtype == DTYPE_F32) m->dev->path->attend_f32(&a);
+        else m->dev->path->attend_bf16(&a);
+        work += 2.0 * n * heads * g->head_dim * CONTEXT;
+        now_us = clock_now_us();
+    } while (now_us < start_us + CALIBRATION_US);
+    mem_free(position);
+    mem_free(zeros);
+    return work * 1e6 / (double)(now_us - start_us);
+}
+
+/* The buffers are all zeros here and are zeros again after; only the two estimates remain. */
+static void calibrate(struct backend_model *m) {
+    const struct geometry *g = &m->host.g;
+    const struct cpu_layer *l = &m->layers[0];
+    double weights = (double)g->n_layers * ((double)l->qkv.n * l->qkv.k + (double)l->o.n * l->o.k +
+                                            (double)l->gate_up.n * l->gate_up.k +
+                                            (double)l->down.n * l->down.k);
+    double per_context = 2.0 * g->n_layers * g->n_heads * g->head_dim;
+    double product_rate = measure_product(m), attention_rate = measure_attention(m);
+
+    m->dev->prefill_tokens_per_s = product_rate * cpu_pool_threads(m->dev->pool) / weights;
+    m->dev->attn_context = weights / product_rate * attention_rate / per_context;
+}
+
+static enum status cpu_load_end(struct backend_model *m, struct error *err) {
+    enum status st = host_check_loaded(&m->host, err);
+
+    if (st != ST_OK) return st;
+    calibrate(m);
+    return ST_OK;
+}
+
+/* --- steps ----------------------------------------------------------------------------------- */
+
+static enum status cpu_submit(struct backend_model *m, uint32_t slot, const struct backend_step *step,
+                              backend_fence *out, struct error *err) {
+    enum status st = host_step_begin(&m->host, slot, step, err);
+
+    if (st != ST_OK) return st;
+    cpu_forward(m, slot, step);
+    host_step_end(&m->host, slot, step);
+    *out = ++m->host.dev->last;
+    return ST_OK;
+}
+
+const struct backend_ops backend_cpu = {
+    .abi = BACKEND_ABI,
+    .struct_size = sizeof(struct backend_ops),
+    .name = "cpu",
+    .probe = cpu_probe,
+    .open = cpu_open,
+    .close = cpu_close,
+    .info = cpu_info,
+    .load_begin = cpu_load_begin,
+    .load_tensor = cpu_load_tensor,
+    .load_end = cpu_load_end,
+    .unload = cpu_unload,
+    .kv_block_bytes = host_kv_block_bytes,
+    .kv_alloc = host_kv_alloc,
+    .kv_copy = host_kv_copy,
+    .kv_swap_out = host_kv_swap_out,
+    .kv_swap_in = host_kv_swap_in,
+    .kv_read = host_kv_read,
+    .kv_write = host_kv_write,
+    .row_bind = host_row_bind,
+    .row_free = host_row_free,
+    .stage = host_stage,
+    .submit = cpu_submit,
+    .poll = host_poll,
+    .wait = host_wait,
+    .event_fd = host_event_fd,
+    .lora_load = host_lora_load,
+    .lora_drop = host_lora_drop,
+    .op = cpu_run_op,
+};

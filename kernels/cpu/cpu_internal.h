@@ -1,0 +1,73 @@
+/* kernels/cpu/cpu_internal.h - what the files of the CPU backend share: device and model.
+ *
+ * Widths are padded to multiples of 64 and the padding holds zeros, so that no loop has a tail. */
+#ifndef KERNELS_CPU_CPU_INTERNAL_H
+#define KERNELS_CPU_CPU_INTERNAL_H
+
+#include "kernels/cpu/pack.h"
+#include "kernels/cpu/path.h"
+#include "kernels/cpu/pool.h"
+#include "kernels/host.h"
+
+#define ROW_BLOCK 240u /* rows of a chunk of a matrix product: with a block of K they fit the L2 */
+#define HEAD_ROWS 64u  /* outputs whose logits are held at a time */
+
+struct backend_device {
+    struct host_device host; /* first */
+    const struct cpu_path *path;
+    struct cpu_pool *pool;
+    double prefill_tokens_per_s, attn_context; /* of the model loaded last; 0 before */
+};
+
+struct cpu_layer {
+    struct cpu_matrix qkv, o, gate_up, down; /* gate and up panels alternate */
+    float *attn_norm, *ffn_norm;             /* (d_width) */
+    float *qkv_bias, *o_bias;                /* (qkv_width), (d_width); NULL when there is none */
+    float *q_norm, *k_norm;                  /* (head_dim) or NULL */
+};
+
+struct attend_tile {
+    uint32_t row;         /* whose block table */
+    uint32_t first_token; /* in the step */
+    uint32_t n_queries;
+};
+
+struct cpu_worker {
+    float *y;      /* (ROW_BLOCK, 2 * PANEL) results of a chunk before they go where they belong */
+    void *attend;  /* attend_scratch_bytes */
+    struct sample_scratch *sample;
+};
+
+struct backend_model {
+    struct host_model host; /* first */
+    struct backend_device *dev;
+    uint32_t d_width, q_width, qkv_width, ff_width, vocab_width;
+    struct cpu_matrix head;  /* the embedding when tied */
+    uint16_t *embed;         /* (vocab, d_model) bf16; NULL when tied: rows are read from the panels */
+    float *final_norm;
+    struct cpu_layer *layers;
+
+    /* T = max_step_tokens */
+    float *x;                /* (T, d_width) the residual stream */
+    float *qkv;              /* (T, qkv_width) */
+    float *cos, *sin;        /* (T, head_dim / 2) */
+    void *h;                 /* act (T, d_width) normalised */
+    void *mix;               /* act (T, q_width) result of attention */
+    void *ff;                /* act (T, ff_width) */
+    float *logits;           /* (HEAD_ROWS, vocab_width) */
+    void *head_x;            /* act (HEAD_ROWS, d_width) */
+    struct attend_tile *tiles; /* (T) */
+    struct cpu_worker *workers; /* (n_threads) */
+};
+
+/* Runs a checked step; all results are in the slot when it returns. */
+void cpu_forward(struct backend_model *m, uint32_t slot, const struct backend_step *step);
+
+MUST_USE enum status cpu_run_op(struct backend_device *dev, const char *name,
+                                const struct backend_tensor *in, uint32_t n_in,
+                                struct backend_tensor *out, uint32_t n_out, struct error *err);
+
+/* Turns the pairs (i, i + hd/2) of one head. */
+void cpu_rope_head(float *x, const float *cos, const float *sin, uint32_t head_dim);
+
+#endif

@@ -1,0 +1,330 @@
+/* kernels/cpu/forward.c - one step through the decoder.
+ *
+ *      embed ─▶ ┌ norm ─▶ q,k,v ─▶ rope, write K and V ─▶ attention ─▶ o ─▶ x += ┐
+ *               └ norm ─▶ gate,up ─▶ swiglu ─▶ down ─▶ x += ─────────────────────┘ per layer
+ *      rows with an output ─▶ norm ─▶ head ─▶ sample
+ *
+ * Each arrow is a region of the thread pool. A matrix product is cut into chunks of panels by rows,
+ * and what follows it elementwise (bias, residual, SwiGLU) is done by the chunk while its results
+ * are in cache. All K and V of a layer are in the pool before its attention starts, so a query finds
+ * those of its own step where it finds all others. */
+#include <math.h>
+#include <string.h>
+
+#include "kernels/cpu/cpu_internal.h"
+#include "kernels/dtype.h"
+
+#define ROWS_PER_CHUNK 16u    /* of norm, rope and embed */
+#define SMALL_WORK     400000 /* multiply-adds: about 10 us of one thread, less than waking another */
+
+static const void *act_row(const struct backend_model *m, const void *x, size_t width, size_t row) {
+    return (const char *)x + row * width * m->dev->path->act_bytes;
+}
+
+static void *act_at(const struct backend_model *m, void *x, size_t width, size_t row, size_t column) {
+    return (char *)x + (row * width + column) * m->dev->path->act_bytes;
+}
+
+/* --- matrix products ------------------------------------------------------------------------- */
+
+enum epilogue {
+    TO_QKV,    /* qkv = y + bias */
+    TO_X,      /* x += y + bias */
+    TO_SWIGLU, /* ff = silu(gate) * up, from alternating panels */
+    TO_LOGITS,
+};
+
+struct product {
+    struct backend_model *m;
+    const struct cpu_matrix *w;
+    const void *x; /* act (n_rows, width) */
+    const float *bias;
+    enum epilogue epilogue;
+    uint32_t n_rows, rows_per_chunk, panels_per_chunk, n_panel_chunks;
+    size_t width;
+};
+
+/* Rows [r, r + n_rows) of panels [p, p + n_panels) into the place they belong. */
+static void finish_product(const struct product *j, const float *y, size_t stride, uint32_t r,
+                           uint32_t n_rows, uint32_t p, uint32_t n_panels) {
+    struct backend_model *m = j->m;
+    const struct cpu_path *path = m->dev->path;
+
+    for (uint32_t i = 0; i < n_rows; i++) {
+        const float *row = y + i * stride;
+
+        if (j->epilogue == TO_SWIGLU) {
+            for (uint32_t q = 0; q < n_panels; q += 2)
+                path->swiglu(act_at(m, m->ff, m->ff_width, r + i, (p + q) / 2 * PANEL), row + q * PANEL,
+                             row + (q + 1) * PANEL, PANEL);
+        } else if (j->epilogue == TO_X) {
+            float *x = m->x + (size_t)(r + i) * m->d_width + p * PANEL;
+
+            path->add(x, row, n_panels * PANEL);
+            if (j->bias) path->add(x, j->bias + p * PANEL, n_panels * PANEL);
+        } else if (j->bias) {
+            path->add(m->qkv + (size_t)(r + i) * m->qkv_width + p * PANEL, j->bias + p * PANEL,
+                      n_panels * PANEL);
+        }
+    }
+}
+
+static void run_product(void *arg, uint32_t chunk, uint32_t worker) {
+    const struct product *j = arg;
+    struct backend_model *m = j->m;
+    uint32_t p = chunk % j->n_panel_chunks * j->panels_per_chunk;
+    uint32_t r = chunk / j->n_panel_chunks * j->rows_per_chunk;
+    uint32_t n_panels = MIN(j->panels_per_chunk, j->w->n_panels - p);
+    uint32_t n_rows = MIN(j->rows_per_chunk, j->n_rows - r);
+    float *y = m->workers[worker].y;
+    size_t stride = (size_t)j->panels_per_chunk * PANEL;
+
+    if (j->epilogue == TO_QKV) {
+        stride = m->qkv_width;
+        y = m->qkv + r * stride + p * PANEL;
+    } else if (j->epilogue == TO_LOGITS) {
+        stride = m->vocab_width;
+        y = m->logits + r * stride + p * PANEL;
+    }
+    m->dev->path->gemm(j->w->w + (size_t)p * j->w->k_pairs * PANEL * 2, n_panels, j->w->k_pairs,
+                       act_row(m, j->x, j->width, r), j->width, n_rows, y, stride);
+    finish_product(j, y, stride, r, n_rows, p, n_panels);
+}
+
+static void product(struct backend_model *m, const struct cpu_matrix *w, const void *x, size_t width,
+                    uint32_t n_rows, const float *bias, enum epilogue epilogue) {
+    struct product j = {.m = m, .w = w, .x = x, .bias = bias, .epilogue = epilogue, .n_rows = n_rows,
+                        .width = width};
+    uint32_t n_threads = cpu_pool_threads(m->dev->pool), n_row_chunks = CEIL_DIV(n_rows, ROW_BLOCK);
+    bool is_thin = n_rows <= 6;
+
+    /* Thin: runs of four panels, as long as every thread gets some. */
+    j.panels_per_chunk = is_thin ? MIN(4u, w->n_panels / (2 * n_threads)) / 2 * 2 : 0;
+    j.panels_per_chunk = MAX(j.panels_per_chunk, epilogue == TO_SWIGLU ? 2u : 1u);
+    j.n_panel_chunks = CEIL_DIV(w->n_panels, j.panels_per_chunk);
+    j.rows_per_chunk = CEIL_DIV(n_rows, n_row_chunks);
+    cpu_pool_run(m->dev->pool, j.n_panel_chunks * CEIL_DIV(n_rows, j.rows_per_chunk),
+                 (uint64_t)n_rows * w->n * w->k < SMALL_WORK, run_product, &j);
+}
+
+/* --- rows ------------------------------------------------------------------------------------ */
+
+struct rows {
+    struct backend_model *m;
+    const struct backend_stage *s;
+    const float *weight;
+    uint32_t n_rows, layer;
+};
+
+static void run_embed(void *arg, uint32_t chunk, uint32_t worker) {
+    const struct rows *j = arg;
+    struct backend_model *m = j->m;
+    const struct geometry *g = &m->host.g;
+    uint32_t half = g->head_dim / 2, end = MIN((chunk + 1) * ROWS_PER_CHUNK, j->n_rows);
+
+    (void)worker;
+    for (uint32_t t = chunk * ROWS_PER_CHUNK; t < end; t++) {
+        float *x = m->x + (size_t)t * m->d_width;
+        const uint16_t *row = m->embed ? m->embed + (size_t)m->host.ids[t] * g->d_model : NULL;
+
+        if (!row) cpu_unpack_row(x, &m->head, m->host.ids[t]);
+        for (uint32_t i = 0; row && i < g->d_model; i++) x[i] = f32_of_bf16(row[i]);
+        for (uint32_t i = 0; i < half; i++) {
+            float angle = (float)j->s->position[t] * g->inv_freq[i];
+
+            m->cos[(size_t)t * half + i] = cosf(angle) * g->rope_scale;
+            m->sin[(size_t)t * half + i] = sinf(angle) * g->rope_scale;
+        }
+    }
+}
+
+static void run_norm(void *arg, uint32_t chunk, uint32_t worker) {
+    const struct rows *j = arg;
+    struct backend_model *m = j->m;
+    uint32_t end = MIN((chunk + 1) * ROWS_PER_CHUNK, j->n_rows);
+
+    (void)worker;
+    for (uint32_t t = chunk * ROWS_PER_CHUNK; t < end; t++)
+        m->dev->path->rmsnorm(act_at(m, m->h, m->d_width, t, 0), m->x + (size_t)t * m->d_width, j->weight,
+                              m->d_width, m->host.g.d_model, m->host.g.rms_eps);
+}
+
+void cpu_rope_head(float *x, const float *cos, const float *sin, uint32_t head_dim) {
+    uint32_t half = head_dim / 2;
+
+    for (uint32_t i = 0; i < half; i++) {
+        float a = x[i], b = x[i + half];
+
+        x[i] = a * cos[i] - b * sin[i];
+        x[i + half] = b * cos[i] + a * sin[i];
+    }
+}
+
+/* RMSNorm of one head, where the model has it. */
+static void norm_head(float *x, const float *w, uint32_t head_dim, float eps) {
+    float sum = 0, scale;
+
+    for (uint32_t i = 0; i < head_dim; i++) sum += x[i] * x[i];
+    scale = 1.0f / sqrtf(sum / (float)head_dim + eps);
+    for (uint32_t i = 0; i < head_dim; i++) x[i] = x[i] * scale * w[i];
+}
+
+static void write_kv(struct backend_model *m, uint32_t layer, int64_t slot, const float *k,
+                     const float *v) {
+    const struct geometry *g = &m->host.g;
+    uint32_t size = m->host.limits.block_size, hd = g->head_dim;
+    size_t elem = dtype_bytes(g->kv_dtype);
+
+    for (uint32_t h = 0; h < g->n_kv_heads; h++) {
+        uint64_t block = (uint64_t)slot / size, at = (uint64_t)slot % size * hd;
+        uint8_t *ks = host_kv(&m->host, (uint32_t)block, layer, 0, h) + at * elem;
+        uint8_t *vs = host_kv(&m->host, (uint32_t)block, layer, 1, h) + at * elem;
+
+        for (uint32_t i = 0; i < hd; i++) {
+            dtype_put(g->kv_dtype, ks, i, k[h * hd + i]);
+            dtype_put(g->kv_dtype, vs, i, v[h * hd + i]);
+        }
+    }
+}
+
+static void run_rope(void *arg, uint32_t chunk, uint32_t worker) {
+    const struct rows *j = arg;
+    struct backend_model *m = j->m;
+    const struct geometry *g = &m->host.g;
+    const struct cpu_layer *l = &m->layers[j->layer];
+    uint32_t hd = g->head_dim, end = MIN((chunk + 1) * ROWS_PER_CHUNK, j->n_rows);
+
+    (void)worker;
+    for (uint32_t t = chunk * ROWS_PER_CHUNK; t < end; t++) {
+        float *q = m->qkv + (size_t)t * m->qkv_width, *k = q + g->n_heads * hd;
+
+        for (uint32_t h = 0; h < g->n_heads + g->n_kv_heads; h++) {
+            const float *w = h < g->n_heads ? l->q_norm : l->k_norm;
+
+            if (w) norm_head(q + h * hd, w, hd, g->rms_eps);
+            cpu_rope_head(q + h * hd, m->cos + (size_t)t * hd / 2, m->sin + (size_t)t * hd / 2, hd);
+        }
+        if (j->s->kv_slot[t] >= 0)
+            write_kv(m, j->layer, j->s->kv_slot[t], k, k + g->n_kv_heads * hd);
+    }
+}
+
+/* --- attention ------------------------------------------------------------------------------- */
+
+static uint32_t cut_tiles(struct backend_model *m, const struct backend_stage *s,
+                          const struct backend_step *step) {
+    uint32_t most = attend_queries(m->host.g.n_heads / m->host.g.n_kv_heads), n = 0;
+
+    for (uint32_t r = 0; r < step->n_rows; r++) {
+        for (uint32_t at = 0; at < s->row[r].n_tokens; at += most)
+            m->tiles[n++] = (struct attend_tile){s->row[r].row, s->row[r].first_token + at,
+                                                 MIN(most, s->row[r].n_tokens - at)};
+    }
+    return n;
+}
+
+struct attention {
+    struct backend_model *m;
+    const struct backend_stage *s;
+    uint32_t layer, n_tiles;
+};
+
+static void run_attention(void *arg, uint32_t chunk, uint32_t worker) {
+    const struct attention *j = arg;
+    struct backend_model *m = j->m;
+    const struct geometry *g = &m->host.g;
+    uint32_t kv_head = chunk % g->n_kv_heads, heads = g->n_heads / g->n_kv_heads;
+    /* the last tiles of a prompt see most positions: they go first */
+    const struct attend_tile *t = &m->tiles[j->n_tiles - 1 - chunk / g->n_kv_heads];
+    size_t column = (size_t)kv_head * heads * g->head_dim;
+    struct attend a = {
+        .q = m->qkv + (size_t)t->first_token * m->qkv_width + column,
+        .q_stride = m->qkv_width,
+        .out = act_at(m, m->mix, m->q_width, t->first_token, column),
+        .out_stride = m->q_width,
+        .position = j->s->position + t->first_token,
+        .n_queries = t->n_queries,
+        .heads = heads,
+        .head_dim = g->head_dim,
+        .window = g->layer_kind && g->layer_kind[j->layer] ? g->sliding_window : 0,
+        .k = host_kv(&m->host, 0, j->layer, 0, kv_head),
+        .v = host_kv(&m->host, 0, j->layer, 1, kv_head),
+        .block_stride = m->host.block_bytes,
+        .block_size = m->host.limits.block_size,
+        .table = m->host.table + (size_t)t->row * m->host.limits.max_blocks_per_row,
+        .scratch = m->workers[worker].attend,
+    };
+
+    if (g->kv_dtype == DTYPE_F32) m->dev->path->attend_f32(&a);
+    else m->dev->path->attend_bf16(&a);
+}
+
+static void attention(struct backend_model *m, const struct backend_stage *s,
+                      const struct backend_step *step, uint32_t layer, uint32_t n_tiles) {
+    const struct geometry *g = &m->host.g;
+    struct attention j = {m, s, layer, n_tiles};
+    uint64_t work = 0;
+
+    for (uint32_t r = 0; r < step->n_rows; r++)
+        work += (uint64_t)s->row[r].n_tokens * s->row[r].context_len * g->n_heads * g->head_dim * 2;
+    cpu_pool_run(m->dev->pool, n_tiles * g->n_kv_heads, work < SMALL_WORK, run_attention, &j);
+}
+
+/* --- outputs --------------------------------------------------------------------------------- */
+
+struct outputs {
+    struct backend_model *m;
+    const struct backend_step *step;
+    uint32_t slot, first;
+};
+
+static void run_sample(void *arg, uint32_t chunk, uint32_t worker) {
+    const struct outputs *j = arg;
+    struct backend_model *m = j->m;
+
+    host_step_sample(&m->host, j->slot, j->step, j->first + chunk,
+                     m->logits + (size_t)chunk * m->vocab_width, m->workers[worker].sample);
+}
+
+static void compute_outputs(struct backend_model *m, uint32_t slot, const struct backend_step *step) {
+    const struct backend_stage *s = &m->host.slot[slot];
+    const struct geometry *g = &m->host.g;
+
+    for (uint32_t first = 0; first < step->n_outputs; first += HEAD_ROWS) {
+        uint32_t n = MIN(HEAD_ROWS, step->n_outputs - first);
+        struct outputs j = {m, step, slot, first};
+
+        for (uint32_t i = 0; i < n; i++)
+            m->dev->path->rmsnorm(act_at(m, m->head_x, m->d_width, i, 0),
+                                  m->x + (size_t)s->output[first + i].token_index * m->d_width,
+                                  m->final_norm, m->d_width, g->d_model, g->rms_eps);
+        product(m, &m->head, m->head_x, m->d_width, n, NULL, TO_LOGITS);
+        cpu_pool_run(m->dev->pool, n, (uint64_t)n * g->vocab < 30000, run_sample, &j);
+    }
+}
+
+void cpu_forward(struct backend_model *m, uint32_t slot, const struct backend_step *step) {
+    const struct backend_stage *s = &m->host.slot[slot];
+    uint32_t T = step->n_tokens, n_chunks = CEIL_DIV(T, ROWS_PER_CHUNK);
+    uint32_t n_tiles = cut_tiles(m, s, step);
+    struct rows j = {.m = m, .s = s, .n_rows = T};
+    struct cpu_pool *pool = m->dev->pool;
+
+    if (T) cpu_pool_run(pool, n_chunks, n_chunks < 2, run_embed, &j);
+    for (uint32_t i = 0; i < m->host.g.n_layers && T; i++) {
+        struct cpu_layer *l = &m->layers[i];
+
+        j.layer = i;
+        j.weight = l->attn_norm;
+        cpu_pool_run(pool, n_chunks, n_chunks < 4, run_norm, &j);
+        product(m, &l->qkv, m->h, m->d_width, T, l->qkv_bias, TO_QKV);
+        cpu_pool_run(pool, n_chunks, n_chunks < 2, run_rope, &j);
+        attention(m, s, step, i, n_tiles);
+        product(m, &l->o, m->mix, m->q_width, T, l->o_bias, TO_X);
+        j.weight = l->ffn_norm;
+        cpu_pool_run(pool, n_chunks, n_chunks < 4, run_norm, &j);
+        product(m, &l->gate_up, m->h, m->d_width, T, NULL, TO_SWIGLU);
+        product(m, &l->down, m->ff, m->ff_width, T, NULL, TO_X);
+    }
+    compute_outputs(m, slot, step);
+}

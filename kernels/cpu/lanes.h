@@ -1,0 +1,166 @@
+/* kernels/cpu/lanes.h - a vector of floats, as wide as the path that includes this.
+ *
+ * A path file defines LANES (4, 8 or 16) and includes path_body.h, which is written against the few
+ * names below. Most are the compiler's own vector arithmetic; intrinsics stand where an instruction
+ * decides the result (fma) or where the compiler is known to do badly (broadcast, maximum). With 4
+ * lanes nothing is assumed about the machine: SSE2 and NEON are what the compiler makes of it. */
+#ifndef KERNELS_CPU_LANES_H
+#define KERNELS_CPU_LANES_H
+
+#if LANES > 4
+#include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
+#include <string.h>
+
+#include "kernels/exp.h"
+
+#define INLINE static inline __attribute__((always_inline))
+#define UNROLL _Pragma("GCC unroll 16")
+
+typedef float vf __attribute__((vector_size(LANES * 4)));
+typedef int32_t vi __attribute__((vector_size(LANES * 4)));
+typedef uint16_t vh __attribute__((vector_size(LANES * 2)));
+
+INLINE vf vf_load(const float *p) {
+    vf v;
+
+    memcpy(&v, p, sizeof(v));
+    return v;
+}
+
+INLINE void vf_store(float *p, vf v) {
+    memcpy(p, &v, sizeof(v));
+}
+
+INLINE vi vi_load(const void *p) {
+    vi v;
+
+    memcpy(&v, p, sizeof(v));
+    return v;
+}
+
+INLINE vf vf_set1(float x) {
+#if LANES == 16
+    return _mm512_set1_ps(x);
+#elif LANES == 8
+    return _mm256_set1_ps(x);
+#else
+    return (vf){x, x, x, x};
+#endif
+}
+
+INLINE vi vi_set1(int32_t x) {
+#if LANES == 16
+    return (vi)_mm512_set1_epi32(x);
+#elif LANES == 8
+    return (vi)_mm256_set1_epi32(x);
+#else
+    return (vi){x, x, x, x};
+#endif
+}
+
+INLINE vi vi_iota(void) {
+    vi v;
+
+    for (int i = 0; i < LANES; i++) v[i] = i;
+    return v;
+}
+
+/* a * b + c; fused where the path has the instruction */
+INLINE vf vf_fma(vf a, vf b, vf c) {
+#if LANES == 16
+    return _mm512_fmadd_ps(a, b, c);
+#elif LANES == 8
+    return _mm256_fmadd_ps(a, b, c);
+#elif defined(__aarch64__)
+    return vfmaq_f32(c, a, b);
+#else
+    return a * b + c;
+#endif
+}
+
+INLINE vf vf_select(vi mask, vf a, vf b) {
+    return (vf)((mask & (vi)a) | (~mask & (vi)b));
+}
+
+INLINE vf vf_max(vf a, vf b) {
+#if LANES == 16
+    return _mm512_max_ps(a, b);
+#elif LANES == 8
+    return _mm256_max_ps(a, b);
+#else
+    return vf_select(a > b, a, b);
+#endif
+}
+
+/* Lanes are added in halves: (i, i + LANES/2), then (i, i + LANES/4) ... Always in this order. */
+INLINE float vf_sum(vf v) {
+    float x[LANES];
+
+    vf_store(x, v);
+    for (int half = LANES / 2; half > 0; half /= 2) {
+        for (int i = 0; i < half; i++) x[i] += x[i + half];
+    }
+    return x[0];
+}
+
+INLINE float vf_max_lane(vf v) {
+    float x[LANES];
+
+    vf_store(x, v);
+    for (int half = LANES / 2; half > 0; half /= 2) {
+        for (int i = 0; i < half; i++) x[i] = x[i] > x[i + half] ? x[i] : x[i + half];
+    }
+    return x[0];
+}
+
+/* The polynomial of exp.h, fused; the same in every lane. exp(0) is 1; below EXP_MIN it is 0. */
+INLINE vf vf_exp(vf x) {
+    vi is_normal = x > vf_set1(EXP_MIN);
+    vf c = vf_select(is_normal, x, vf_set1(EXP_MIN)), t, n, r, p;
+
+    c = vf_select(c < vf_set1(EXP_MAX), c, vf_set1(EXP_MAX));
+    t = vf_fma(c, vf_set1(EXP_LOG2E), vf_set1(EXP_ROUND));
+    n = t - vf_set1(EXP_ROUND);
+    r = vf_fma(n, vf_set1(-EXP_LN2_HI), c);
+    r = vf_fma(n, vf_set1(-EXP_LN2_LO), r);
+    p = vf_set1(1.9875691500e-4f);
+    p = vf_fma(p, r, vf_set1(1.3981999507e-3f));
+    p = vf_fma(p, r, vf_set1(8.3334519073e-3f));
+    p = vf_fma(p, r, vf_set1(4.1665795894e-2f));
+    p = vf_fma(p, r, vf_set1(1.6666665459e-1f));
+    p = vf_fma(p, r, vf_set1(5.0000001201e-1f));
+    p = vf_fma(p, r * r, r) + vf_set1(1.0f);
+    /* the low bits of t are n: shifted up they are n in the exponent */
+    return (vf)(((vi)p + ((vi)t << 23)) & is_normal);
+}
+
+/* The even and odd elements of pairs of bf16, as floats. */
+INLINE vf vf_low(vi pairs) {
+    return (vf)(pairs << 16);
+}
+
+INLINE vf vf_high(vi pairs) {
+    return (vf)(pairs & vi_set1((int32_t)0xFFFF0000u));
+}
+
+INLINE vf vf_load_bf16(const uint16_t *p) {
+    vh h;
+
+    memcpy(&h, p, sizeof(h));
+    return (vf)(__builtin_convertvector(h, vi) << 16);
+}
+
+/* To nearest, ties to even, as bf16_of_f32. */
+INLINE void vf_store_bf16(uint16_t *p, vf v) {
+    vi u = (vi)v, odd = (u >> 16) & 1, is_nan = v != v;
+    vi rounded = (u + 0x7FFF + odd) >> 16;
+    vh h = __builtin_convertvector((is_nan & 0x7FC0) | (~is_nan & rounded), vh);
+
+    memcpy(p, &h, sizeof(h));
+}
+
+#endif

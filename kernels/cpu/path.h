@@ -1,0 +1,89 @@
+/* kernels/cpu/path.h - one instruction path: the inner loops, compiled for one kind of machine.
+ *
+ * The loops are written once (path_body.h, attend_body.h) and compiled four times; struct cpu_path
+ * is the table of what came out, chosen once when the device is opened. `act` below is the type in
+ * which activations travel between operations: bf16 on the path whose dot product takes bf16, f32 on
+ * the others.
+ *
+ * Weights are bf16, packed once into panels of 64 outputs:
+ *
+ *      panel p, pair k, output n, which:   w[((p * k_pairs + k) * 64 + n) * 2 + which]
+ *                                          = W[p * 64 + n][2 * k + which]
+ *
+ * so that decode (one row) and prefill (tiles of rows) read the same bytes in the same order. Outputs
+ * are padded with zero rows to a multiple of 64, inputs to an even number.
+ *
+ * WHY AN ANSWER IS THE SAME EVERY TIME (within one path):
+ *   1. Each output of a matrix is one chain of fp32 operations along K, whatever the tile: blocks of
+ *      K continue the chain through memory, rows and columns never mix.
+ *   2. Sums over a row (norm, softmax) use a fixed number of lanes and a fixed tree.
+ *   3. Attention reads K and V from the paged pool only, in their stored type. Positions are taken in
+ *      groups of 64 from absolute position 0, whatever the block size, and merged left to right; a
+ *      masked position contributes an exact zero. Prefill and decode run the same code.
+ *   4. The exponential is ours, and fusing is written, never left to the compiler.
+ *   5. Threads only decide who computes an element, never how.
+ * LIMITS. An infinity or NaN in a later position's V may reach earlier rows of its tile as a NaN;
+ * such answers are flagged as not finite anyway. */
+#ifndef KERNELS_CPU_PATH_H
+#define KERNELS_CPU_PATH_H
+
+#include "common/base.h"
+#include "common/status.h"
+
+#define PANEL       64u /* outputs in a panel */
+#define ATTEND_ROWS 96u /* (query, head) rows that share one load of K and V, at least */
+#define GROUP       64u /* positions of K and V taken together */
+
+/* One tile of attention: some query tokens of one sequence, all heads of one KV head. */
+struct attend {
+    const float *q;           /* (n_queries, ...) first head of this KV head, after RoPE */
+    size_t q_stride;          /* floats from token to token */
+    void *out;                /* act, likewise */
+    size_t out_stride;        /* acts */
+    const uint32_t *position; /* (n_queries) rising */
+    uint32_t n_queries, heads; /* heads per KV head */
+    uint32_t head_dim;         /* a multiple of 16 */
+    uint32_t window;           /* positions seen, 0: all */
+    const uint8_t *k, *v;      /* this layer and KV head of block 0 */
+    uint64_t block_stride;     /* bytes */
+    uint32_t block_size;
+    const uint32_t *table;     /* block ids of the sequence */
+    void *scratch;             /* attend_scratch_bytes */
+};
+
+struct cpu_path {
+    const char *name;
+    size_t act_bytes; /* 2 or 4 */
+    bool (*is_available)(void);
+
+    /* y[r][n] = sum over k of x[r][k] * W[n][k], for n_panels panels from w. */
+    void (*gemm)(const uint16_t *w, uint32_t n_panels, uint32_t k_pairs, const void *x /* act */,
+                 size_t x_stride, uint32_t n_rows, float *y, size_t y_stride);
+    /* y = x / sqrt(sum(x^2) / d + eps) * w; widths are multiples of 64, padded with zeros. */
+    void (*rmsnorm)(void *y /* act */, const float *x, const float *w, uint32_t width, uint32_t d,
+                    float eps);
+    void (*swiglu)(void *y /* act */, const float *gate, const float *up, uint32_t n /* 16s */);
+    void (*add)(float *y, const float *x, uint32_t n /* 16s */); /* y += x */
+    void (*to_act)(void *y /* act */, const float *x, uint32_t n /* 16s */);
+    void (*from_act)(float *y, const void *x /* act */, uint32_t n /* 16s */);
+    void (*attend_bf16)(const struct attend *a);
+    void (*attend_f32)(const struct attend *a);
+
+    double (*peak)(uint32_t n); /* n rounds of independent multiply-adds: operations done; for benches */
+};
+
+/* Rows of a tile: every query brings `heads` rows, and tiles are filled up to ATTEND_ROWS. */
+static inline uint32_t attend_queries(uint32_t heads) {
+    return heads >= ATTEND_ROWS ? 1 : ATTEND_ROWS / heads;
+}
+uint64_t attend_scratch_bytes(uint32_t heads, uint32_t head_dim);
+
+/* The named path, or the best one for NULL and "auto". ST_UNSUPPORTED names what the machine has. */
+MUST_USE enum status cpu_path_find(const struct cpu_path **out, const char *name, struct error *err);
+
+extern const struct cpu_path cpu_path_plain;
+#if defined(__x86_64__)
+extern const struct cpu_path cpu_path_avx2, cpu_path_avx512, cpu_path_avx512bf16;
+#endif
+
+#endif

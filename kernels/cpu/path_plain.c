@@ -1,0 +1,9 @@
+/* kernels/cpu/path_plain.c - no instruction set assumed: SSE2, NEON, anything. */
+#define LANES 4
+#include "kernels/cpu/path_body.h"
+
+static bool is_available(void) {
+    return true;
+}
+
+const struct cpu_path cpu_path_plain = PATH_TABLE("plain", is_available);

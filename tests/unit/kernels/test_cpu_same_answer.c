@@ -1,0 +1,236 @@
+/* tests/unit/kernels/test_cpu_same_answer.c - "same answer, always", on every path of this machine.
+ *
+ * One request is run whole, in chunks, token by token, alone, beside seven others, on one and on
+ * several threads, with several block sizes: tokens and logprobs must be equal to the bit. Then the
+ * answer is compared with the reference backend's, and between paths, within a bound. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/mem.h"
+#include "tests/support/cm.h"
+#include "tests/support/tiny_model.h"
+
+#define N_PROMPT 200u
+#define N_NEW    10u
+#define N_ROWS   8u
+
+static const char *const paths[] = {"avx512bf16", "avx512", "avx2", "plain"};
+
+static const struct tiny_shape llama = {.n_layers = 2, .d_model = 96, .n_heads = 4, .n_kv_heads = 2,
+                                        .head_dim = 32, .d_ff = 144, .vocab = 211,
+                                        .max_context = 256, .is_tied = true,
+                                        .weight_dtype = DTYPE_BF16, .kv_dtype = DTYPE_BF16};
+
+struct answer {
+    int32_t token[N_NEW];
+    float logprob[N_NEW];
+};
+
+static bool has_path(const char *path) {
+    struct backend_info info;
+
+    return backend_cpu.probe(&(struct backend_config){.path = path}, &info, NULL) == ST_OK;
+}
+
+/* Request `which` of a family; 0 is the one that is watched. Lengths differ, so that steps mix
+ * prefill and decode. */
+static void run_batch(struct tiny_model *m, uint32_t n, uint32_t chunk, struct answer *watched) {
+    static uint32_t prompt[N_ROWS][N_PROMPT];
+    static struct answer answers[N_ROWS];
+    struct tiny_request q[N_ROWS];
+
+    for (uint32_t r = 0; r < n; r++) {
+        for (uint32_t i = 0; i < N_PROMPT; i++)
+            prompt[r][i] = (i * i + 31 * i * (r + 1) + 7) % m->shape.vocab;
+        q[r] = (struct tiny_request){.prompt = prompt[r], .n_prompt = N_PROMPT - r * 23,
+                                     .n_new = N_NEW - r / 2, .token = answers[r].token,
+                                     .logprob = answers[r].logprob};
+        q[r].how = (struct backend_output){.temperature = r % 2 ? 0 : 0.7f, .top_p = 0.95f, .top_k = 40,
+                                           .seed = 11 + r, .repetition_penalty = 1.1f,
+                                           .mask = BACKEND_NO_MASK};
+    }
+    tiny_run(m, q, n, chunk);
+    *watched = answers[0];
+}
+
+static void check_same(const struct answer *a, const struct answer *want, const char *what) {
+    if (memcmp(a, want, sizeof(*a)) == 0) return;
+    fail_msg("%s: first token %d for %d, logprob %a for %a", what, a->token[0], want->token[0],
+             (double)a->logprob[0], (double)want->logprob[0]);
+}
+
+static void check_shape(const char *path, const struct tiny_shape *shape) {
+    static const uint32_t chunks[] = {512, 33, 64, 16, 1}, sizes[] = {16, 1, 128, 5};
+    struct answer want = {0}, got = {0};
+    bool is_first = true;
+
+    for (size_t b = 0; b < ARRAY_LEN(sizes); b++) {
+        for (uint32_t threads = 1; threads <= 3; threads++) {
+            struct tiny_setup setup = {&backend_cpu, path, threads, sizes[b], N_ROWS, 512};
+            struct tiny_model m;
+
+            if (threads != 2 && b > 0) continue;
+            tiny_open(&m, &setup, shape, 5);
+            for (size_t c = 0; c < (b > 0 ? 2 : ARRAY_LEN(chunks)); c++) {
+                for (uint32_t n = 1; n <= N_ROWS; n += N_ROWS - 1) {
+                    char what[96];
+
+                    snprintf(what, sizeof(what), "%s, block size %u, %u threads, chunks of %u, %u rows",
+                             path, sizes[b], threads, chunks[c], n);
+                    run_batch(&m, n, chunks[c], is_first ? &want : &got);
+                    if (!is_first) check_same(&got, &want, what);
+                    is_first = false;
+                }
+            }
+            tiny_close(&m);
+        }
+    }
+}
+
+static void same_answer_however_it_is_computed(void **state) {
+    struct tiny_shape shapes[3] = {llama, llama, llama};
+
+    (void)state;
+    shapes[1].has_qkv_bias = shapes[1].has_qk_norm = shapes[1].has_o_bias = true;
+    shapes[1].is_tied = false;
+    shapes[1].kv_dtype = DTYPE_F32;
+    shapes[1].head_dim = 16;
+    shapes[1].n_heads = 6;
+    shapes[2].sliding_window = 50;
+    shapes[2].head_dim = 80; /* panels with padding inside */
+    shapes[2].d_model = 100; /* and outside */
+    for (size_t p = 0; p < ARRAY_LEN(paths); p++) {
+        for (size_t s = 0; s < ARRAY_LEN(shapes) && has_path(paths[p]); s++)
+            check_shape(paths[p], &shapes[s]);
+    }
+}
+
+/* Scores of a fixed text, so that no choice can diverge. */
+static void score_text(const struct backend_ops *ops, const char *path, const struct tiny_shape *shape,
+                       float *logprob, uint32_t n) {
+    struct tiny_setup setup = {ops, path, 2, 16, N_ROWS, 512};
+    struct backend_step step = {.n_tokens = n, .n_rows = 1, .n_outputs = 0};
+    struct tiny_model m;
+    struct error err = {0};
+    backend_fence fence;
+
+    tiny_open(&m, &setup, shape, 5);
+    for (uint32_t i = 0; i < m.blocks_per_row; i++)
+        m.stage.update[step.n_updates++] = (struct backend_table_update){0, i, 1 + i};
+    m.stage.row[0] = (struct backend_row){0, 0, n, n};
+    for (uint32_t i = 0; i < n; i++) {
+        m.stage.token[i] = (int32_t)(i * i * 7 % shape->vocab);
+        m.stage.position[i] = i;
+        m.stage.kv_slot[i] = 16 + i;
+    }
+    for (uint32_t i = 0; i < N_ROWS; i++)
+        m.stage.output[step.n_outputs++] =
+            (struct backend_output){.token_index = n - 1 - i * (n / N_ROWS), .want = WANT_SCORE,
+                                    .score_token = i * 13, .mask = BACKEND_NO_MASK};
+    assert_int_equal(ops->submit(m.model, 0, &step, &fence, &err), ST_OK);
+    memcpy(logprob, m.stage.out_logprob, N_ROWS * sizeof(float));
+    tiny_close(&m);
+}
+
+static void every_path_agrees_with_the_reference(void **state) {
+    struct tiny_shape shapes[2] = {llama, llama};
+
+    (void)state;
+    shapes[1].has_qkv_bias = shapes[1].has_qk_norm = true;
+    shapes[1].is_tied = false;
+    shapes[1].sliding_window = 70;
+    for (size_t s = 0; s < ARRAY_LEN(shapes); s++) {
+        float want[N_ROWS], got[N_ROWS];
+
+        score_text(&backend_ref, NULL, &shapes[s], want, 180);
+        for (size_t p = 0; p < ARRAY_LEN(paths); p++) {
+            /* The random model is sharp: on the bf16 path 2^-8 per activation grows to tenths of a
+             * logit; test_ops_diff holds each operator to its rounding. */
+            float bound = p == 0 ? 0.6f : 0.002f;
+
+            if (!has_path(paths[p])) continue;
+            score_text(&backend_cpu, paths[p], &shapes[s], got, 180);
+            for (uint32_t i = 0; i < N_ROWS; i++) {
+                if (fabsf(got[i] - want[i]) > bound)
+                    fail_msg("%s, output %u: logprob %g, reference %g", paths[p], i, (double)got[i],
+                             (double)want[i]);
+            }
+        }
+    }
+}
+
+static void a_path_that_is_not_there_is_refused_with_those_that_are(void **state) {
+    struct backend_device *dev;
+    struct error err = {0};
+
+    (void)state;
+    assert_int_equal(backend_cpu.open(&dev, &(struct backend_config){.path = "avx10"}, &err),
+                     ST_UNSUPPORTED);
+    assert_ptr_equal(strstr(err.message, "no such instruction set: avx10: this machine has "), err.message);
+    assert_non_null(strstr(err.message, "plain"));
+}
+
+static void what_it_cannot_load_is_refused(void **state) {
+    float inv_freq[64];
+    uint8_t kind[8];
+    struct tiny_setup setup = {&backend_cpu, NULL, 1, 16, 2, 64};
+    struct geometry g = tiny_geometry(&llama, inv_freq, kind);
+    struct backend_limits limits = tiny_limits(&setup, &llama);
+    struct backend_config config = {.n_threads = 1, .memory_bytes = 300000};
+    struct backend_device *dev;
+    struct backend_model *m;
+    struct error err = {0};
+
+    (void)state;
+    assert_int_equal(backend_cpu.open(&dev, &config, &err), ST_OK);
+    assert_int_equal(backend_cpu.load_begin(dev, &m, &g, &limits, &err), ST_NOMEM);
+    assert_non_null(strstr(err.message, "0.3 MiB allowed"));
+    g.weight_dtype = DTYPE_F16;
+    assert_int_equal(backend_cpu.load_begin(dev, &m, &g, &limits, &err), ST_UNSUPPORTED);
+    g.weight_dtype = DTYPE_BF16;
+    g.head_dim = 24;
+    assert_int_equal(backend_cpu.load_begin(dev, &m, &g, &limits, &err), ST_UNSUPPORTED);
+    backend_cpu.close(dev);
+}
+
+static void every_refused_allocation_is_survived(void **state) {
+    float inv_freq[64];
+    uint8_t kind[8];
+    struct tiny_setup setup = {&backend_cpu, NULL, 2, 16, 2, 64};
+    struct geometry g = tiny_geometry(&llama, inv_freq, kind);
+    struct backend_limits limits = tiny_limits(&setup, &llama);
+    struct backend_config config = {.n_threads = 2};
+    struct backend_kv_info kv;
+    enum status st = ST_NOMEM;
+    uint32_t n_failed = 0;
+
+    (void)state;
+    for (uint64_t n = 1; st != ST_OK; n++) {
+        struct backend_device *dev = NULL;
+        struct backend_model *m = NULL;
+
+        mem_fail_at(n);
+        st = backend_cpu.open(&dev, &config, NULL);
+        if (st == ST_OK) st = backend_cpu.load_begin(dev, &m, &g, &limits, NULL);
+        if (st == ST_OK) st = backend_cpu.kv_alloc(m, 4, 4, &kv, NULL);
+        mem_fail_at(0);
+        assert_true(st == ST_OK || st == ST_NOMEM);
+        n_failed += st != ST_OK;
+        backend_cpu.unload(m);
+        backend_cpu.close(dev);
+    }
+    assert_in_range(n_failed, 20, 200);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(same_answer_however_it_is_computed),
+        cmocka_unit_test(every_path_agrees_with_the_reference),
+        cmocka_unit_test(a_path_that_is_not_there_is_refused_with_those_that_are),
+        cmocka_unit_test(what_it_cannot_load_is_refused),
+        cmocka_unit_test(every_refused_allocation_is_survived),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
