@@ -131,6 +131,9 @@ enum status block_extras_validate(const struct block_extras *x, struct error *er
     size_t n = CBOR_HEAD_MAX + x->lora.len + x->cache_salt.len + 2 * CBOR_HEAD_MAX;
 
     for (uint32_t i = 0; i < x->n_items; i++) {
+        if (x->items[i].id.len == 0) {
+            return error_set(err, ST_INVALID, "multimodal item %u has no identifier", i);
+        }
         if (i > 0 && x->items[i].offset < x->items[i - 1].offset) {
             return error_set(err, ST_INVALID, "multimodal item %u at token %u precedes item %u", i,
                              x->items[i].offset, i - 1);

@@ -51,7 +51,7 @@ struct block_extras {
 /* Most bytes the extra keys of one request may take, all items together. */
 #define BLOCK_EXTRAS_MAX_BYTES (64u << 10)
 
-/* ST_TOO_LARGE over that limit, ST_INVALID when items are not sorted by offset. */
+/* ST_TOO_LARGE over that limit, ST_INVALID when items are not sorted by offset or have no id. */
 MUST_USE enum status block_extras_validate(const struct block_extras *extras, struct error *err);
 bool block_extras_is_empty(const struct block_extras *extras);
 

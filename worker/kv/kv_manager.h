@@ -87,7 +87,8 @@ struct kv_manager *kv_manager_create(const struct kv_manager_config *config);
 void kv_manager_destroy(struct kv_manager *mgr); /* NULL is fine; no sequence may hold blocks */
 
 /* `max_tokens`: most tokens, lookahead included, the sequence will ever need slots for (cut to
- * max_model_len). `extras` may be NULL. ST_NOMEM, or what block_extras_validate says. */
+ * max_model_len); to need more later is asserted against. `extras` may be NULL. ST_NOMEM, or what
+ * block_extras_validate says. Reads the manager's settings only: any thread may create a request. */
 MUST_USE enum status kv_seq_init(struct kv_seq *seq, const struct kv_manager *mgr,
                                  uint32_t max_tokens, const struct block_extras *extras,
                                  bool skip_reading, struct error *err);

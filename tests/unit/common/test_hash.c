@@ -117,6 +117,17 @@ static void a_key_decides_the_keyed_hash(void **state) {
     }
 }
 
+static void a_pair_is_its_bytes(void **state) {
+    struct hash128 ab[2] = {{1, 2}, {3, ~0ull}}, pair, bytes;
+    struct hash_key key;
+
+    (void)state;
+    hash_key_init(&key, "seed", 4);
+    pair = hash_keyed_128_pair(&key, ab[0], ab[1]);
+    bytes = hash_keyed_128(&key, ab, sizeof(ab));
+    assert_true(pair.lo == bytes.lo && pair.hi == bytes.hi);
+}
+
 static void random_bytes_are_not_twice_the_same(void **state) {
     uint8_t a[32] = {0}, b[32] = {0};
 
@@ -134,6 +145,7 @@ int main(void) {
         cmocka_unit_test(xxh3_is_xxh3),
         cmocka_unit_test(a_seed_changes_everything),
         cmocka_unit_test(a_key_decides_the_keyed_hash),
+        cmocka_unit_test(a_pair_is_its_bytes),
         cmocka_unit_test(random_bytes_are_not_twice_the_same),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

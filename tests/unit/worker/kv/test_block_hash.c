@@ -251,6 +251,11 @@ static void extras_are_checked_against_their_limit_and_order(void **state) {
     assert_int_equal(
         block_extras_validate(&(struct block_extras){.items = items, .n_items = 2}, &err),
         ST_INVALID);
+    items[0].id = STR_NULL;
+    assert_int_equal(
+        block_extras_validate(&(struct block_extras){.items = items, .n_items = 1}, &err),
+        ST_INVALID);
+    assert_non_null(strstr(err.message, "identifier"));
     free(long_text);
 }
 
@@ -290,6 +295,17 @@ static void overlapping_items_are_all_seen(void **state) {
     assert_int_equal(block_extras_encode(&x, 12, 16, &cursor, out), 0);
 }
 
+static void items_that_only_touch_a_block_are_not_of_it(void **state) {
+    struct block_mm_item items[2] = {{STR("a"), 0, 4}, {STR("b"), 8, 4}};
+    struct block_extras x = {.items = items, .n_items = 2};
+    uint8_t out[64];
+    uint32_t cursor = 0;
+
+    (void)state;
+    assert_int_equal(block_extras_encode(&x, 4, 8, &cursor, out), 0);
+    assert_int_equal(cursor, 1);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sha256_cbor_matches_published_vectors),
@@ -305,6 +321,7 @@ int main(void) {
         cmocka_unit_test(extras_are_checked_against_their_limit_and_order),
         cmocka_unit_test(the_longest_valid_extras_fit_the_buffer),
         cmocka_unit_test(overlapping_items_are_all_seen),
+        cmocka_unit_test(items_that_only_touch_a_block_are_not_of_it),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
