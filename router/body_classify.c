@@ -15,8 +15,15 @@ void body_classify_plain(const uint8_t *p, size_t n_groups, struct body_masks *o
             switch (p[i]) {
             case '"': m.quote |= bit; break;
             case '\\': m.backslash |= bit; break;
-            case '{': case '}': case '[': case ']': case ',': case ':': m.op |= bit; break;
-            case '\t': case '\n': case '\r': m.control |= bit; /* fall through */
+            case '{':
+            case '}':
+            case '[':
+            case ']':
+            case ',':
+            case ':': m.op |= bit; break;
+            case '\t':
+            case '\n':
+            case '\r': m.control |= bit; /* fall through */
             case ' ': m.space |= bit; break;
             default:
                 if (p[i] < 0x20) m.control |= bit;

@@ -21,6 +21,7 @@
 
 #define GROUPS_PER_CHUNK 32 /* masks of 2 KiB of body: 1.5 KiB of stack, in the first-level cache */
 #define KEY_BYTES_MAX    256
+#define KEY_BYTES_SHOWN  64 /* in messages */
 
 enum state {
     EXPECT_VALUE,
@@ -35,14 +36,10 @@ enum state {
 };
 
 static const char *const state_expects[] = {
-    [EXPECT_VALUE] = "a value",
-    [EXPECT_VALUE_OR_CLOSE] = "a value or ']'",
-    [EXPECT_KEY] = "a key in quotes",
-    [EXPECT_KEY_OR_CLOSE] = "a key in quotes or '}'",
-    [EXPECT_COLON] = "':'",
-    [EXPECT_COMMA_OR_CLOSE] = "',' or the closing bracket",
-    [EXPECT_END] = "nothing more",
-    [IN_STRING] = "the end of a string",
+    [EXPECT_VALUE] = "a value",       [EXPECT_VALUE_OR_CLOSE] = "a value or ']'",
+    [EXPECT_KEY] = "a key in quotes", [EXPECT_KEY_OR_CLOSE] = "a key in quotes or '}'",
+    [EXPECT_COLON] = "':'",           [EXPECT_COMMA_OR_CLOSE] = "',' or the closing bracket",
+    [EXPECT_END] = "nothing more",    [IN_STRING] = "the end of a string",
     [IN_KEY] = "the end of a key",
 };
 
@@ -123,12 +120,14 @@ static size_t unescape(const uint8_t *p, size_t n, uint8_t *out, size_t *n_out) 
 static enum status on_top_key(struct walk *k, const uint8_t *key, size_t n) {
     uint8_t plain[KEY_BYTES_MAX];
     uint64_t hash;
-    size_t at = (size_t)(key - k->body);
+    size_t at = (size_t)(key - k->body), n_shown = MIN(n, (size_t)KEY_BYTES_SHOWN);
 
     if (n > KEY_BYTES_MAX)
         return error_set(k->err, ST_INVALID,
                          "the request body has a key of %zu bytes at byte %zu: at most %d", n, at,
                          KEY_BYTES_MAX);
+    while (n_shown < n && n_shown && (key[n_shown] & 0xC0) == 0x80)
+        n_shown--; /* whole characters */
     if (memchr(key, '\\', n)) {
         size_t n_plain = 0;
 
@@ -154,7 +153,7 @@ static enum status on_top_key(struct walk *k, const uint8_t *key, size_t n) {
         if (k->keys[i] == hash)
             return error_set(k->err, ST_INVALID,
                              "the request body has the key \"%.*s\" twice, again at byte %zu",
-                             (int)MIN(n, (size_t)64), (const char *)key, at);
+                             (int)n_shown, (const char *)k->body + at, at);
     }
     if (k->n_keys == BODY_KEYS_MAX)
         return error_set(k->err, ST_INVALID, "the request body has more than %d top-level keys",
@@ -179,8 +178,8 @@ static void begin_value(struct walk *k, size_t pos) {
 
 static void end_value(struct walk *k, size_t end) {
     if (k->depth == 1 && k->name >= 0)
-        k->spans[k->name] = (struct str){(const char *)k->body + k->value_start,
-                                         end - k->value_start};
+        k->spans[k->name] =
+            (struct str){(const char *)k->body + k->value_start, end - k->value_start};
     k->state = k->depth ? EXPECT_COMMA_OR_CLOSE : EXPECT_END;
 }
 
@@ -189,12 +188,12 @@ static enum status on_open(struct walk *k, size_t pos, bool is_object) {
     if (k->depth == 0 && !is_object)
         return error_set(k->err, ST_INVALID, "the request body is not a JSON object");
     if (k->depth == BODY_DEPTH_MAX)
-        return error_set(k->err, ST_INVALID,
-                         "the request body nests deeper than %d at byte %zu", BODY_DEPTH_MAX, pos);
+        return error_set(k->err, ST_INVALID, "the request body nests deeper than %d at byte %zu",
+                         BODY_DEPTH_MAX, pos);
     begin_value(k, pos);
     k->depth++;
-    k->is_object = (k->is_object & ~(UINT64_C(1) << (k->depth - 1))) |
-                   (uint64_t)is_object << (k->depth - 1);
+    k->is_object &= ~(UINT64_C(1) << (k->depth - 1));
+    k->is_object |= (uint64_t)is_object << (k->depth - 1);
     k->state = is_object ? EXPECT_KEY_OR_CLOSE : EXPECT_VALUE_OR_CLOSE;
     return ST_OK;
 }
@@ -206,7 +205,8 @@ static bool in_object(const struct walk *k) {
 static enum status on_close(struct walk *k, size_t pos, bool is_object) {
     bool is_empty = k->state == (is_object ? EXPECT_KEY_OR_CLOSE : EXPECT_VALUE_OR_CLOSE);
 
-    if (!k->depth || (!is_empty && (k->state != EXPECT_COMMA_OR_CLOSE || in_object(k) != is_object)))
+    if (!k->depth ||
+        (!is_empty && (k->state != EXPECT_COMMA_OR_CLOSE || in_object(k) != is_object)))
         return bad_at(k, pos);
     k->depth--;
     end_value(k, pos + 1);
@@ -244,7 +244,8 @@ static enum status on_scalar(struct walk *k, size_t pos) {
     size_t end = pos;
 
     if (!may_begin_value(k) || !k->depth) return bad_at(k, pos);
-    while (end < k->n && is_scalar_byte(k->body[end])) end++;
+    while (end < k->n && is_scalar_byte(k->body[end]))
+        end++;
     if (end == pos) return bad_at(k, pos);
     if (end < k->n && !memchr("{}[],: \t\n\r\"", k->body[end], 11)) return bad_at(k, end);
     begin_value(k, pos);
@@ -288,7 +289,8 @@ static uint64_t find_escaped(uint64_t backslash, uint64_t *carry) {
 
 /* Bit i = xor of bits 0 to i: from quotes to what lies between them. */
 static uint64_t prefix_xor(uint64_t x) {
-    for (uint32_t shift = 1; shift < 64; shift *= 2) x ^= x << shift;
+    for (uint32_t shift = 1; shift < 64; shift *= 2)
+        x ^= x << shift;
     return x;
 }
 
@@ -417,7 +419,8 @@ static enum status scan_object(struct str text, const struct str *names, uint32_
     k.string_start = k.value_start = k.utf8_next = 0;
     k.name = -1;
     k.n_keys = 0;
-    for (uint32_t i = 0; i < n_names; i++) spans[i] = STR_NULL;
+    for (uint32_t i = 0; i < n_names; i++)
+        spans[i] = STR_NULL;
     return walk_body(&k, classify);
 }
 

@@ -35,10 +35,13 @@ enum body_key {
 };
 
 struct body_scan {
-    struct str spans[BODY_KEY_COUNT]; /* raw values, quotes and brackets included; {NULL, 0}: absent */
-    bool is_stream;                   /* "stream": true */
-    uint32_t max_output_tokens; /* max_completion_tokens, max_tokens or sampling_params.max_new_tokens;
-                                   0: absent or not a plain number */
+    /* Raw values, quotes and brackets included; {NULL, 0} when absent. */
+    struct str spans[BODY_KEY_COUNT];
+    /* "stream": true */
+    bool is_stream;
+    /* max_completion_tokens, max_tokens or sampling_params.max_new_tokens, the first that is a
+     * plain number above 0; else 0. */
+    uint32_t max_output_tokens;
 };
 
 /* ST_INVALID with a message that says what was found at which byte. */

@@ -49,8 +49,10 @@ void load_set_reason(struct load *l, uint32_t w, uint32_t reasons, bool is_set) 
 
     assert(w < l->n_workers);
     k->reasons = is_set ? k->reasons | reasons : k->reasons & ~reasons;
-    if (k->reasons) worker_mask_drop(l->eligible.words, w);
-    else worker_mask_add(l->eligible.words, w);
+    if (k->reasons)
+        worker_mask_drop(l->eligible.words, w);
+    else
+        worker_mask_add(l->eligible.words, w);
 }
 
 static void note_admission(struct load *l, uint32_t w) {
@@ -69,7 +71,8 @@ void load_worker_up(struct load *l, uint32_t w, const struct worker_spec *spec) 
     k->spec = *spec;
     if (!k->spec.block_size) k->spec.block_size = DEFAULT_BLOCK_SIZE;
     if (!k->spec.n_blocks) k->spec.n_blocks = DEFAULT_N_BLOCKS;
-    if (!(k->spec.prefill_tokens_per_s > 0)) k->spec.prefill_tokens_per_s = DEFAULT_PREFILL_TOKENS_PER_S;
+    if (!(k->spec.prefill_tokens_per_s > 0))
+        k->spec.prefill_tokens_per_s = DEFAULT_PREFILL_TOKENS_PER_S;
     if (!(k->spec.attn_context > 0)) k->spec.attn_context = DEFAULT_ATTN_CONTEXT;
     k->block_size = k->spec.block_size;
     k->capacity_tokens = (double)k->spec.block_size * (double)k->spec.n_blocks;
@@ -113,7 +116,8 @@ double load_memory_wait_s(const struct load *l, const struct load_worker *w, dou
 void load_drop_full(const struct load *l, uint64_t *mask) {
     uint64_t kept[WORKER_MASK_WORDS], any = 0;
 
-    for (uint32_t i = 0; i < l->n_words; i++) any |= kept[i] = mask[i] & ~l->full.words[i];
+    for (uint32_t i = 0; i < l->n_words; i++)
+        any |= kept[i] = mask[i] & ~l->full.words[i];
     if (any) memcpy(mask, kept, l->n_words * sizeof(*mask));
 }
 

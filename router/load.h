@@ -52,16 +52,16 @@ struct load_worker {
     double s_per_token;        /* prefill, from spec */
     double attn_per_token;     /* share that attention adds per token of context: 1 / (2 A) */
 
-    uint32_t reasons;          /* enum worker_reason bits; 0: may be picked */
-    uint32_t n_pending;        /* tickets without a first token */
-    struct list pending;       /* those, in order of sending */
-    struct worker_spec spec;   /* defaults filled in */
+    uint32_t reasons;                   /* enum worker_reason bits; 0: may be picked */
+    uint32_t n_pending;                 /* tickets without a first token */
+    struct list pending;                /* those, in order of sending */
+    struct worker_spec spec;            /* defaults filled in */
     uint64_t n_sent, n_first, n_closed; /* since creation */
 };
 
 /* One request on one worker. Embedded in the caller's ticket, which must outlive it. */
 struct load_ticket {
-    struct list link;       /* on its worker's `pending` */
+    struct list link; /* on its worker's `pending` */
     uint32_t worker;
     bool is_open, is_pending;
     double work_s;          /* predicted prefill seconds */
@@ -108,7 +108,7 @@ double load_mean_in_flight(const struct load *l);
 
 void load_open(struct load *l, struct load_ticket *t, uint32_t w, double work_s, double new_tokens,
                uint64_t now_us);
-void load_first_token(struct load *l, struct load_ticket *t, uint64_t now_us); /* again: no effect */
+void load_first_token(struct load *l, struct load_ticket *t, uint64_t now_us); /* twice is once */
 /* output_tokens teaches the means unless the request was aborted. Closing twice is a bug. */
 void load_close(struct load *l, struct load_ticket *t, double output_tokens, bool is_aborted,
                 uint64_t now_us);

@@ -13,13 +13,13 @@
 #include "router/load.h"
 
 struct route_request {
-    const uint64_t *chain;      /* block hashes of the prompt, first to last (prompt_hash.h) */
+    const uint64_t *chain; /* block hashes of the prompt, first to last (prompt_hash.h) */
     uint32_t n_blocks;
     uint64_t prompt_bytes;      /* length of the hashed prompt, beyond the chain's limit too */
     uint32_t max_output_tokens; /* what the client allows; 0: unknown */
     uint64_t session_key;       /* hash of a session header or key; 0: none */
     uint64_t now_us;
-    const uint32_t *exclude;    /* workers already tried for this request */
+    const uint32_t *exclude; /* workers already tried for this request */
     uint32_t n_exclude;
 };
 
@@ -51,7 +51,7 @@ struct policy_term {
 
 struct policy_ops {
     const char *name;
-    bool uses_index;       /* wants matched_blocks */
+    bool uses_index; /* wants matched_blocks */
     void *(*create)(const struct policy_options *options, uint32_t n_workers);
     void (*destroy)(void *self);
 

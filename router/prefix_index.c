@@ -263,7 +263,8 @@ static uint32_t keep_holders(uint64_t *live, const uint64_t *holders, uint32_t n
 
         live[k] &= holders[k];
         n_left += (uint32_t)__builtin_popcountll(live[k]);
-        for (; gone; gone &= gone - 1) depth[k * 64 + (uint32_t)__builtin_ctzll(gone)] = i;
+        for (; gone; gone &= gone - 1)
+            depth[k * 64 + (uint32_t)__builtin_ctzll(gone)] = i;
     }
     return n_left;
 }

@@ -44,8 +44,8 @@ struct prefix_lru {
     uint32_t n_workers;
     uint32_t n_pool, first_free; /* 0: none */
     uint64_t n_used, n_refused;
-    uint32_t n_cold;        /* entries on any cold list */
-    uint32_t steal_from;    /* the worker to take a cold entry from next */
+    uint32_t n_cold;     /* entries on any cold list */
+    uint32_t steal_from; /* the worker to take a cold entry from next */
 };
 
 static uint64_t slots_for(uint32_t n_entries) {
@@ -74,7 +74,8 @@ struct prefix_lru *prefix_lru_create(struct prefix_index *index, uint32_t n_entr
         prefix_lru_destroy(l);
         return NULL;
     }
-    for (uint32_t e = 0; e < n_heads; e++) l->entries[e].prev = l->entries[e].next = e;
+    for (uint32_t e = 0; e < n_heads; e++)
+        l->entries[e].prev = l->entries[e].next = e;
     for (uint32_t e = n_heads + n_entries; e-- > n_heads;) {
         l->entries[e].next = l->first_free;
         l->first_free = e;
@@ -247,7 +248,8 @@ static void prefetch(const struct prefix_lru *l, uint32_t w, uint64_t hash) {
 /* --- events ---------------------------------------------------------------------------------- */
 
 uint32_t prefix_lru_sent(struct prefix_lru *l, uint32_t w, const uint64_t *chain, uint32_t n) {
-    for (uint32_t i = 0; i < MIN(n, (uint32_t)PREFETCH_AHEAD); i++) prefetch(l, w, chain[i]);
+    for (uint32_t i = 0; i < MIN(n, (uint32_t)PREFETCH_AHEAD); i++)
+        prefetch(l, w, chain[i]);
     for (uint32_t i = 0; i < n; i++) {
         uint32_t e = *find(l, chain[i], w);
 
@@ -315,7 +317,8 @@ void prefix_lru_aborted(struct prefix_lru *l, uint32_t w, const uint64_t *chain,
 }
 
 void prefix_lru_drop_worker(struct prefix_lru *l, uint32_t w) {
-    while (list_has_any(l, cold_list(w))) remove_coldest(l, w);
+    while (list_has_any(l, cold_list(w)))
+        remove_coldest(l, w);
     while (list_has_any(l, pinned_list(w))) {
         uint32_t e = l->entries[pinned_list(w)].next;
 
@@ -347,7 +350,8 @@ uint64_t prefix_lru_n_refused(const struct prefix_lru *l) {
 
 /* --- checking -------------------------------------------------------------------------------- */
 
-static uint64_t check_list(const struct prefix_lru *l, uint32_t w, uint32_t head, uint64_t *n_held) {
+static uint64_t check_list(const struct prefix_lru *l, uint32_t w, uint32_t head,
+                           uint64_t *n_held) {
     uint64_t n = 0;
 
     for (uint32_t e = l->entries[head].next; e != head; e = l->entries[e].next, n++) {
@@ -379,8 +383,10 @@ void prefix_lru_check(const struct prefix_lru *l) {
         assert(n_held == k->n_held);
         assert(n_held <= k->capacity || !cold); /* above capacity only by what is pinned */
     }
-    for (uint32_t e = l->first_free; e; e = l->entries[e].next) n_free++;
-    for (uint64_t i = 0; i < l->n_slots; i++) n_slots += l->slots[i] != 0;
+    for (uint32_t e = l->first_free; e; e = l->entries[e].next)
+        n_free++;
+    for (uint64_t i = 0; i < l->n_slots; i++)
+        n_slots += l->slots[i] != 0;
     for (uint32_t w = 0; w < l->n_workers; w++) {
         for (uint32_t h = 2 * w; h <= 2 * w + 1; h++) {
             for (uint32_t e = l->entries[h].next; e != h; e = l->entries[e].next)

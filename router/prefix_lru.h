@@ -45,8 +45,10 @@ void prefix_lru_aborted(struct prefix_lru *l, uint32_t w, const uint64_t *chain,
  * must not be reported afterwards. */
 void prefix_lru_drop_worker(struct prefix_lru *l, uint32_t w);
 
-uint64_t prefix_lru_n_held(const struct prefix_lru *l, uint32_t w); /* computed blocks, output too */
-bool prefix_lru_is_full(const struct prefix_lru *l, uint32_t w);    /* at its capacity */
+/* Computed blocks of w, output too; and whether that is all it can hold. */
+uint64_t prefix_lru_n_held(const struct prefix_lru *l, uint32_t w);
+bool prefix_lru_is_full(const struct prefix_lru *l, uint32_t w);
+
 uint64_t prefix_lru_n_entries(const struct prefix_lru *l);
 uint64_t prefix_lru_n_refused(const struct prefix_lru *l);
 

@@ -34,16 +34,16 @@ struct routing_options {
 
 /* Embedded in the exchange; zero before use. `chain` must stay where it is until routing_ended. */
 struct route_ticket {
-    struct load_ticket load;   /* load.worker: the choice */
+    struct load_ticket load; /* load.worker: the choice */
     const uint64_t *chain;
     uint32_t n_blocks;
-    uint32_t matched_blocks;   /* of them, held by the worker as the index believed */
-    uint32_t n_recorded;       /* of them, entered into the index */
+    uint32_t matched_blocks; /* of them, held by the worker as the index believed */
+    uint32_t n_recorded;     /* of them, entered into the index */
     uint64_t prompt_bytes;
-    uint32_t epoch;            /* of the worker's cache when sent */
+    uint32_t epoch; /* of the worker's cache when sent */
     bool has_feedback;
-    double wait_s;             /* predicted queueing; predicted prefill is load.work_s */
-    double cached_tokens;      /* predicted */
+    double wait_s;        /* predicted queueing; predicted prefill is load.work_s */
+    double cached_tokens; /* predicted */
 };
 
 /* What the worker reported; negative: it did not say. */
@@ -53,18 +53,18 @@ struct route_feedback {
 };
 
 struct route_end {
-    bool is_aborted;       /* not answered in full: error, disconnect, retry */
-    int64_t output_tokens; /* generated so far; negative: unknown, the mean is taken */
+    bool is_aborted;                /* not answered in full: error, disconnect, retry */
+    int64_t output_tokens;          /* generated so far; negative: unknown, the mean is taken */
     struct route_feedback feedback; /* used unless it came with the first token */
     uint64_t now_us;
 };
 
 struct routing_stats {
-    uint64_t index_bytes;          /* allocated */
+    uint64_t index_bytes;              /* allocated */
     uint64_t n_entries, n_entries_max; /* (block, worker) pairs */
-    uint64_t n_blocks;             /* distinct blocks */
-    uint64_t n_refused;            /* pairs that found no room */
-    uint32_t n_open;               /* requests */
+    uint64_t n_blocks;                 /* distinct blocks */
+    uint64_t n_refused;                /* pairs that found no room */
+    uint32_t n_open;                   /* requests */
     double bytes_per_token;
 };
 

@@ -31,7 +31,8 @@ static inline void worker_mask_drop(uint64_t *words, uint32_t w) {
 static inline uint32_t worker_mask_count(const uint64_t *words, uint32_t n_words) {
     uint32_t n = 0;
 
-    for (uint32_t i = 0; i < n_words; i++) n += (uint32_t)__builtin_popcountll(words[i]);
+    for (uint32_t i = 0; i < n_words; i++)
+        n += (uint32_t)__builtin_popcountll(words[i]);
     return n;
 }
 
@@ -50,8 +51,8 @@ static inline uint32_t worker_mask_next(const uint64_t *words, uint32_t n_words,
 }
 
 /* Visits each member in ascending order. */
-#define WORKER_MASK_FOR_EACH(w, words, n_words)                                                \
-    for (uint32_t w = worker_mask_next(words, n_words, 0); w != WORKER_NONE;                   \
+#define WORKER_MASK_FOR_EACH(w, words, n_words)                                                    \
+    for (uint32_t w = worker_mask_next(words, n_words, 0); w != WORKER_NONE;                       \
          w = worker_mask_next(words, n_words, w + 1))
 
 #endif

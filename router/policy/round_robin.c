@@ -15,7 +15,8 @@ static void *round_robin_create(const struct policy_options *options, uint32_t n
 static uint32_t round_robin_pick(void *self, const struct route_request *rq,
                                  const struct policy_view *view, struct policy_term *terms) {
     struct round_robin *p = self;
-    uint32_t n_words = view->load->n_words, w = worker_mask_next(view->candidates, n_words, p->next);
+    uint32_t n_words = view->load->n_words;
+    uint32_t w = worker_mask_next(view->candidates, n_words, p->next);
 
     (void)rq;
     if (w == WORKER_NONE) w = worker_mask_next(view->candidates, n_words, 0);

@@ -17,18 +17,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define N_CHATS      20000
-#define N_BLOCKS     24
-#define N_SHARED     8
-#define N_ROUNDS     7
-#define N_PER_ROUND  20000
+#define N_CHATS     20000
+#define N_BLOCKS    24
+#define N_SHARED    8
+#define N_ROUNDS    7
+#define N_PER_ROUND 20000
 
 static uint64_t (*chains)[N_BLOCKS];
 
 static void make_chains(void) {
     chains = mem_calloc(N_CHATS, sizeof(*chains));
     for (uint64_t c = 0; c < N_CHATS; c++) {
-        for (uint32_t i = 0; i < N_BLOCKS; i++) chains[c][i] = rng_at(i < N_SHARED ? 1 : c + 2, i);
+        for (uint32_t i = 0; i < N_BLOCKS; i++)
+            chains[c][i] = rng_at(i < N_SHARED ? 1 : c + 2, i);
     }
 }
 
@@ -36,11 +37,14 @@ static void finish(struct routing *r, struct route_ticket *t, uint64_t now_us) {
     struct route_feedback feedback = {N_BLOCKS * 32, (int64_t)t->cached_tokens};
 
     routing_first_token(r, t, &feedback, now_us);
-    routing_ended(r, t, &(struct route_end){.output_tokens = 100, .now_us = now_us, .feedback = {-1, -1}});
+    routing_ended(
+        r, t, &(struct route_end){.output_tokens = 100, .now_us = now_us, .feedback = {-1, -1}});
 }
 
 static void route(struct routing *r, uint64_t chat, struct route_ticket *t, uint64_t now_us) {
-    struct route_request rq = {.chain = chains[chat], .n_blocks = N_BLOCKS, .prompt_bytes = N_BLOCKS * 128,
+    struct route_request rq = {.chain = chains[chat],
+                               .n_blocks = N_BLOCKS,
+                               .prompt_bytes = N_BLOCKS * 128,
                                .now_us = now_us};
 
     if (routing_route(r, &rq, t, NULL) != ST_OK) abort();
@@ -62,7 +66,8 @@ static void bench_fleet(uint32_t n_workers) {
     o.max_index_bytes = UINT64_C(256) << 20;
     if (routing_create(&r, &o, NULL) != ST_OK) abort();
     for (uint32_t w = 0; w < n_workers; w++)
-        routing_worker_up(r, w, &(struct worker_spec){.identity = w, .generation = 1, .n_blocks = 40000});
+        routing_worker_up(r, w,
+                          &(struct worker_spec){.identity = w, .generation = 1, .n_blocks = 40000});
     for (uint64_t i = 0; i < 10 * N_CHATS; i++) { /* up to 16 per worker in flight: all get some */
         struct route_ticket *q = &t[i % MIN(16 * n_workers, (uint32_t)N_PER_ROUND)];
 
@@ -77,8 +82,10 @@ static void bench_fleet(uint32_t n_workers) {
 
         for (uint32_t i = 0; i < N_PER_ROUND; i++) {
             uint64_t chat = rng_below(&rng, N_CHATS);
-            struct route_request rq = {.chain = chains[chat], .n_blocks = N_BLOCKS,
-                                       .prompt_bytes = N_BLOCKS * 128, .now_us = now_us};
+            struct route_request rq = {.chain = chains[chat],
+                                       .n_blocks = N_BLOCKS,
+                                       .prompt_bytes = N_BLOCKS * 128,
+                                       .now_us = now_us};
 
             sum += routing_explain(r, &rq, terms);
         }
@@ -87,20 +94,23 @@ static void bench_fleet(uint32_t n_workers) {
             static double chunk_route_us, chunk_rest_us;
 
             began = clock_now_us();
-            for (uint32_t i = 0; i < 1000; i++) route(r, rng_below(&rng, N_CHATS), &t[i], now_us += 50);
+            for (uint32_t i = 0; i < 1000; i++)
+                route(r, rng_below(&rng, N_CHATS), &t[i], now_us += 50);
             chunk_route_us = (double)(clock_now_us() - began) / 1000;
             began = clock_now_us();
-            for (uint32_t i = 0; i < 1000; i++) finish(r, &t[i], now_us);
+            for (uint32_t i = 0; i < 1000; i++)
+                finish(r, &t[i], now_us);
             chunk_rest_us = (double)(clock_now_us() - began) / 1000;
             route_us = MIN(route_us, chunk_route_us);
             rest_us = MIN(rest_us, chunk_rest_us);
         }
     }
     routing_stats(r, &s);
-    printf("%5u workers, %u blocks: decide %.2f us, route %.2f us, rest %.2f us; %llu entries used, "
-           "%.1f bytes per (block, worker)%s\n",
-           n_workers, N_BLOCKS, decide_us, route_us, rest_us, (unsigned long long)s.n_entries,
-           (double)s.index_bytes / (double)s.n_entries_max, sum == 1 ? "." : "");
+    printf(
+        "%5u workers, %u blocks: decide %.2f us, route %.2f us, rest %.2f us; %llu entries used, "
+        "%.1f bytes per (block, worker)%s\n",
+        n_workers, N_BLOCKS, decide_us, route_us, rest_us, (unsigned long long)s.n_entries,
+        (double)s.index_bytes / (double)s.n_entries_max, sum == 1 ? "." : "");
     routing_check(r);
     routing_destroy(r);
     mem_free(terms);
@@ -114,8 +124,11 @@ static void bench_body(size_t n_text) {
     uint64_t *chain = mem_calloc(n_text / 128 + 2, sizeof(*chain));
     uint64_t sum = 0;
 
-    n += (size_t)sprintf(body, "{\"model\":\"m\",\"stream\":true,\"messages\":[{\"role\":\"user\",\"content\":\"");
-    while (n < n_text) n += (size_t)sprintf(body + n, "%s", n % 5 ? "Some words of prose, as people write. " : "A line\\n");
+    n += (size_t)sprintf(
+        body, "{\"model\":\"m\",\"stream\":true,\"messages\":[{\"role\":\"user\",\"content\":\"");
+    while (n < n_text)
+        n += (size_t)sprintf(body + n, "%s",
+                             n % 5 ? "Some words of prose, as people write. " : "A line\\n");
     n += (size_t)sprintf(body + n, "\"}],\"max_tokens\":100}");
     for (uint32_t v = 0; body_classifier_at(v); v++) {
         double scan_ns = 1e18, both_ns = 1e18;
@@ -128,16 +141,21 @@ static void bench_body(size_t n_text) {
                 for (size_t i = 0; i < n_iterations; i++) {
                     struct body_scan s;
 
-                    if (body_scan_with((struct str){body, n}, &s, body_classifier_at(v)->fn, NULL) != ST_OK) abort();
+                    if (body_scan_with((struct str){body, n}, &s, body_classifier_at(v)->fn,
+                                       NULL) != ST_OK)
+                        abort();
                     if (!with_hash) continue;
                     struct str prompt = body_scan_prompt(&s);
                     uint32_t n_blocks = prompt_hash_n_blocks(prompt.len, 128, 2048);
                     prompt_hash_chain(prompt, i, 128, chain, MIN(n_blocks, 2048u));
                     sum += chain[n_blocks - 1];
                 }
-                ns = (double)(clock_now_us() - began) * 1e3 / (double)n_iterations / ((double)n / 1024);
-                if (with_hash) both_ns = MIN(both_ns, ns);
-                else scan_ns = MIN(scan_ns, ns);
+                ns = (double)(clock_now_us() - began) * 1e3 / (double)n_iterations /
+                     ((double)n / 1024);
+                if (with_hash)
+                    both_ns = MIN(both_ns, ns);
+                else
+                    scan_ns = MIN(scan_ns, ns);
             }
         }
         printf("body of %6zu bytes, %-6s: scan %.0f ns/KiB, with the hash chain %.0f ns/KiB%s\n", n,

@@ -17,7 +17,8 @@ struct reader {
 };
 
 static void skip_space(struct reader *r) {
-    while (r->p < r->end && strchr(" \t\n\r", *r->p) && *r->p) r->p++;
+    while (r->p < r->end && strchr(" \t\n\r", *r->p) && *r->p)
+        r->p++;
 }
 
 static bool read_string(struct reader *r) {
@@ -68,8 +69,9 @@ static bool read_value(struct reader *r) {
     if (*r->p == '{' || *r->p == '[') return read_members(r, *r->p == '{');
     if (*r->p == '"') return read_string(r);
     const uint8_t *start = r->p;
-    while (r->p < r->end && ((*r->p >= '0' && *r->p <= '9') || ((*r->p | 32) >= 'a' && (*r->p | 32) <= 'z') ||
-                             *r->p == '-' || *r->p == '+' || *r->p == '.'))
+    while (r->p < r->end &&
+           ((*r->p >= '0' && *r->p <= '9') || ((*r->p | 32) >= 'a' && (*r->p | 32) <= 'z') ||
+            *r->p == '-' || *r->p == '+' || *r->p == '.'))
         r->p++;
     return r->p > start;
 }
@@ -105,7 +107,8 @@ static void refused(struct str body, const char *why) {
     assert_non_null(strstr(err.message, why));
 }
 
-#define assert_span(s, key, text) do {                                                             \
+#define assert_span(s, key, text)                                                                  \
+    do {                                                                                           \
         assert_int_equal((s).spans[key].len, strlen(text));                                        \
         assert_memory_equal((s).spans[key].ptr, text, strlen(text));                               \
     } while (0)
@@ -115,7 +118,8 @@ static void refused(struct str body, const char *why) {
 static void spans_are_the_raw_values(void **state) {
     (void)state;
     struct body_scan s = scan_ok(
-        " {\"model\" : \"m\\\"x\", \"messages\":[{\"role\":\"user\",\"content\":\"{\\\"model\\\":1}\"}] ,"
+        " {\"model\" : \"m\\\"x\", "
+        "\"messages\":[{\"role\":\"user\",\"content\":\"{\\\"model\\\":1}\"}] ,"
         "\"tools\":[],\"cache_salt\":\"s\",\"lora_path\":null,\"stream\":true,\"user\":\"u\","
         "\"max_tokens\":17,\"prompt_cache_key\":\"k\"}\n");
 
@@ -133,7 +137,8 @@ static void spans_are_the_raw_values(void **state) {
 
 static void only_the_top_level_is_searched(void **state) {
     (void)state;
-    struct body_scan s = scan_ok("{\"x\":{\"model\":1,\"model\":2},\"prompt\":\"a\",\"y\":[{\"stream\":true}]}");
+    struct body_scan s =
+        scan_ok("{\"x\":{\"model\":1,\"model\":2},\"prompt\":\"a\",\"y\":[{\"stream\":true}]}");
 
     assert_null(s.spans[BODY_MODEL].ptr);
     assert_false(s.is_stream);
@@ -142,8 +147,10 @@ static void only_the_top_level_is_searched(void **state) {
 
 static void the_output_limit_has_three_names(void **state) {
     (void)state;
-    assert_int_equal(scan_ok("{\"max_completion_tokens\":5,\"max_tokens\":9}").max_output_tokens, 5);
-    assert_int_equal(scan_ok("{\"sampling_params\":{\"a\":[1],\"max_new_tokens\": 7 }}").max_output_tokens, 7);
+    assert_int_equal(scan_ok("{\"max_completion_tokens\":5,\"max_tokens\":9}").max_output_tokens,
+                     5);
+    assert_int_equal(
+        scan_ok("{\"sampling_params\":{\"a\":[1],\"max_new_tokens\": 7 }}").max_output_tokens, 7);
     assert_int_equal(scan_ok("{\"max_tokens\":-1}").max_output_tokens, 0);
     assert_int_equal(scan_ok("{\"max_tokens\":99999999999}").max_output_tokens, UINT32_MAX);
 }
@@ -151,7 +158,7 @@ static void the_output_limit_has_three_names(void **state) {
 static void an_escaped_key_is_the_same_key(void **state) {
     (void)state;
     assert_span(scan_ok("{\"\\u006dode\\u006C\":\"a\"}"), BODY_MODEL, "\"a\"");
-    refused(STR("{\"model\":1,\"mod\\u0065l\":2}"), "\"model\" twice");
+    refused(STR("{\"model\":1,\"mod\\u0065l\":2}"), "key \"mod\\u0065l\" twice");
     refused(STR("{\"mo\\xdel\":1}"), "wrong escape");
     refused(STR("{\"mo\\u12\":1}"), "wrong escape");
 }
@@ -181,7 +188,8 @@ static void what_is_wrong_is_said(void **state) {
     refused(STR("{\"a\":#}"), "expected a value at byte 5, found '#'");
     refused(STR("{\"a\":1#}"), "found '#'");
     refused(STR("{\"a\":1,\"b\":2,\"a\":3}"), "\"a\" twice, again at byte 14");
-    for (int i = 0; i < BODY_DEPTH_MAX; i++) strcat(deep, "[");
+    for (int i = 0; i < BODY_DEPTH_MAX; i++)
+        strcat(deep, "[");
     refused(str_of(deep), "deeper than 64 at byte 68");
 }
 
@@ -189,8 +197,10 @@ static void depth_64_is_allowed(void **state) {
     char body[300] = "{\"a\":";
     (void)state;
 
-    for (int i = 1; i < BODY_DEPTH_MAX; i++) strcat(body, "[");
-    for (int i = 1; i < BODY_DEPTH_MAX; i++) strcat(body, "]");
+    for (int i = 1; i < BODY_DEPTH_MAX; i++)
+        strcat(body, "[");
+    for (int i = 1; i < BODY_DEPTH_MAX; i++)
+        strcat(body, "]");
     scan_ok(strcat(body, "}"));
 }
 
@@ -207,9 +217,16 @@ static void too_many_keys_are_refused(void **state) {
 
 /* A random object: nested, with strings that hold quotes, backslashes and non-ASCII text. */
 static size_t random_value(struct rng *r, char *out, int depth, bool is_top) {
-    static const char *const texts[] = {"\"\"",  "\"plain text that is a little longer, so there\"",
-                                        "\"\\\\\\\"\"", "\"\\\\\"", "\"\xC3\xA9\xE2\x82\xAC\xF0\x9F\x98\x80\"",
-                                        "17",    "-1.5e3", "true", "null", "\"a{b}[c],:\""};
+    static const char *const texts[] = {"\"\"",
+                                        "\"plain text that is a little longer, so there\"",
+                                        "\"\\\\\\\"\"",
+                                        "\"\\\\\"",
+                                        "\"\xC3\xA9\xE2\x82\xAC\xF0\x9F\x98\x80\"",
+                                        "17",
+                                        "-1.5e3",
+                                        "true",
+                                        "null",
+                                        "\"a{b}[c],:\""};
     char *p = out;
     uint64_t kind = is_top ? 0 : rng_below(r, depth > 5 ? 1 : 3) + (depth > 5 ? 2 : 0);
 
@@ -218,7 +235,8 @@ static size_t random_value(struct rng *r, char *out, int depth, bool is_top) {
     *p++ = kind ? '[' : '{';
     for (uint64_t i = 0; i < n; i++) {
         if (i) *p++ = ',';
-        for (uint64_t k = rng_below(r, 3); k; k--) *p++ = " \t\n\r"[rng_below(r, 4)];
+        for (uint64_t k = rng_below(r, 3); k; k--)
+            *p++ = " \t\n\r"[rng_below(r, 4)];
         if (!kind) p += sprintf(p, "\"k%d%s\":", (int)i, rng_below(r, 4) ? "" : "\\\\");
         p += random_value(r, p, depth + 1, false);
     }
@@ -257,7 +275,8 @@ static void versions_agree_with_a_plain_reader(void **state) {
         memcpy(exact, body, n);
         enum status st = body_scan_with((struct str){exact, n}, &first, body_classify_plain, &err);
         bool is_good = reads((struct str){exact, n});
-        if (st != ST_OK && is_good && !strstr(err.message, "twice") && !strstr(err.message, "escape")) {
+        if (st != ST_OK && is_good && !strstr(err.message, "twice") &&
+            !strstr(err.message, "escape")) {
             print_error("%.*s\n%s\n", (int)n, exact, err.message);
             fail();
         }
@@ -265,7 +284,8 @@ static void versions_agree_with_a_plain_reader(void **state) {
         n_good += is_good;
         for (uint32_t i = 0; body_classifier_at(i); i++) {
             err2 = (struct error){0};
-            assert_int_equal(body_scan_with((struct str){exact, n}, &s, body_classifier_at(i)->fn, &err2), st);
+            assert_int_equal(
+                body_scan_with((struct str){exact, n}, &s, body_classifier_at(i)->fn, &err2), st);
             assert_string_equal(err.message, err2.message);
             if (st == ST_OK) assert_memory_equal(&s.spans, &first.spans, sizeof(s.spans));
         }
@@ -282,7 +302,8 @@ static void classifiers_give_the_same_masks(void **state) {
 
     rng_seed(&r, 11);
     for (int round = 0; round < 2000; round++) {
-        for (size_t i = 0; i < sizeof(bytes); i++) bytes[i] = (uint8_t)(round < 8 ? i + (size_t)round * 37 : rng_u64(&r));
+        for (size_t i = 0; i < sizeof(bytes); i++)
+            bytes[i] = (uint8_t)(round < 8 ? i + (size_t)round * 37 : rng_u64(&r));
         body_classify_plain(bytes + 1, 5, want);
         for (uint32_t i = 0; body_classifier_at(i); i++) {
             memset(got, 0xEE, sizeof(got));

@@ -8,8 +8,8 @@
 
 #define SECOND UINT64_C(1000000)
 
-static const struct worker_spec plain = {.block_size = 10, .n_blocks = 100, .prefill_tokens_per_s = 100,
-                                         .attn_context = 1000};
+static const struct worker_spec plain = {
+    .block_size = 10, .n_blocks = 100, .prefill_tokens_per_s = 100, .attn_context = 1000};
 
 static void a_worker_is_eligible_iff_nothing_speaks_against_it(void **state) {
     struct load l;
@@ -40,8 +40,8 @@ static void prefill_is_linear_plus_attention(void **state) {
     load_worker_up(&l, 0, &plain);
     assert_float_equal(load_prefill_s(&l.workers[0], 0, 1000), 15, 1e-9); /* (1000 + 500) / 100 */
     assert_float_equal(load_prefill_s(&l.workers[0], 600, 1000), 4 + 3.2, 1e-9);
-    assert_float_equal(load_prefill_s(&l.workers[0], 0, 600) + load_prefill_s(&l.workers[0], 600, 1000),
-                       15, 1e-9);
+    assert_float_equal(
+        load_prefill_s(&l.workers[0], 0, 600) + load_prefill_s(&l.workers[0], 600, 1000), 15, 1e-9);
     load_fini(&l);
 }
 
@@ -63,7 +63,8 @@ static void the_wait_is_what_was_sent_less_what_the_head_has_had(void **state) {
     load_first_token(&l, &a, 14 * SECOND); /* twice is once */
     assert_float_equal(load_wait_s(k, 14 * SECOND), 2, 1e-9);
     load_open(&l, &c, 0, 1.0, 100, 14 * SECOND);
-    load_close(&l, &c, 0, true, 15 * SECOND); /* given up behind the head: the head's time goes on */
+    load_close(&l, &c, 0, true,
+               15 * SECOND); /* given up behind the head: the head's time goes on */
     assert_float_equal(load_wait_s(k, 15 * SECOND), 1, 1e-9);
     assert_int_equal(k->in_flight, 2);
     load_check(&l);
@@ -124,7 +125,8 @@ static void a_full_worker_is_dropped_unless_all_are(void **state) {
     load_worker_up(&l, 0, &plain);
     load_worker_up(&l, 1, &limited);
     load_worker_up(&l, 2, &limited);
-    for (uint32_t i = 0; i < 6; i++) load_open(&l, &t[i], i % 3, 1, 1, 0);
+    for (uint32_t i = 0; i < 6; i++)
+        load_open(&l, &t[i], i % 3, 1, 1, 0);
     assert_float_equal(load_mean_in_flight(&l), 2, 1e-9);
     load_drop_full(&l, &mask);
     assert_int_equal(mask, 1);
@@ -155,15 +157,20 @@ static void random_traffic_keeps_the_sums(void **state) {
     memset(t, 0, sizeof(t));
     rng_seed(&r, 1);
     load_init(&l, 5);
-    for (uint32_t w = 0; w < 5; w++) load_worker_up(&l, w, &plain);
+    for (uint32_t w = 0; w < 5; w++)
+        load_worker_up(&l, w, &plain);
     for (int step = 0; step < 100000; step++) {
         struct load_ticket *q = &t[rng_below(&r, ARRAY_LEN(t))];
 
         now_us += rng_below(&r, 50000);
-        if (!q->is_open) load_open(&l, q, (uint32_t)rng_below(&r, 5), rng_f64(&r), rng_f64(&r) * 1000, now_us);
-        else if (rng_below(&r, 2)) load_first_token(&l, q, now_us);
-        else load_close(&l, q, rng_f64(&r) * 100, rng_below(&r, 2), now_us);
-        for (uint32_t w = 0; w < 5; w++) assert_true(load_wait_s(&l.workers[w], now_us) >= -1e-6);
+        if (!q->is_open)
+            load_open(&l, q, (uint32_t)rng_below(&r, 5), rng_f64(&r), rng_f64(&r) * 1000, now_us);
+        else if (rng_below(&r, 2))
+            load_first_token(&l, q, now_us);
+        else
+            load_close(&l, q, rng_f64(&r) * 100, rng_below(&r, 2), now_us);
+        for (uint32_t w = 0; w < 5; w++)
+            assert_true(load_wait_s(&l.workers[w], now_us) >= -1e-6);
         load_check(&l);
     }
     for (size_t i = 0; i < ARRAY_LEN(t); i++) {

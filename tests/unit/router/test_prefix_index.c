@@ -14,8 +14,10 @@ static void one_walk_gives_every_depth(void **state) {
     uint32_t depth[64] = {9, 9, 9};
     (void)state;
 
-    for (uint32_t i = 0; i < 4; i++) assert_true(prefix_index_insert(x, chain[i], 0));
-    for (uint32_t i = 0; i < 2; i++) assert_true(prefix_index_insert(x, chain[i], 1));
+    for (uint32_t i = 0; i < 4; i++)
+        assert_true(prefix_index_insert(x, chain[i], 0));
+    for (uint32_t i = 0; i < 2; i++)
+        assert_true(prefix_index_insert(x, chain[i], 1));
     assert_true(prefix_index_insert(x, chain[3], 2)); /* without what comes before: no use */
     assert_int_equal(prefix_index_match(x, chain, 4, &mask, depth), 2);
     assert_int_equal(depth[0], 4);
@@ -33,7 +35,8 @@ static void a_full_table_refuses(void **state) {
     struct prefix_index *x = prefix_index_create(4, 2);
     (void)state;
 
-    for (uint64_t h = 0; h < 4; h++) assert_true(prefix_index_insert(x, h << 60, 0));
+    for (uint64_t h = 0; h < 4; h++)
+        assert_true(prefix_index_insert(x, h << 60, 0));
     assert_false(prefix_index_insert(x, 99, 0));
     assert_true(prefix_index_insert(x, 0, 1)); /* known block: room */
     prefix_index_erase(x, 1ull << 60, 0);
@@ -48,7 +51,8 @@ static void an_exhausted_mask_pool_refuses_the_fifth_worker(void **state) {
     (void)state;
 
     for (uint64_t h = 1; h <= 70; h++) {
-        for (uint32_t w = 90; w < 95; w++) n_refused += !prefix_index_insert(x, h << 55, w);
+        for (uint32_t w = 90; w < 95; w++)
+            n_refused += !prefix_index_insert(x, h << 55, w);
     }
     assert_int_equal(n_refused, 6);
     prefix_index_check(x);
@@ -83,11 +87,14 @@ static void behaves_like_a_matrix(void **state) {
         for (int i = 0; i < N_HASHES; i++) /* a third of them crowd one home */
             hashes[i] = i % 3 ? rng_u64(&r) : UINT64_MAX - (uint64_t)i;
         for (int step = 0; step < 60000; step++) {
-            uint32_t b = (uint32_t)rng_below(&r, N_HASHES), span = step / 10000 % 2 ? n_workers : MIN(n_workers, 7u);
+            uint32_t b = (uint32_t)rng_below(&r, N_HASHES),
+                     span = step / 10000 % 2 ? n_workers : MIN(n_workers, 7u);
             uint32_t w = (uint32_t)rng_below(&r, span);
 
-            if (has[b][w]) prefix_index_erase(x, hashes[b], w);
-            else assert_true(prefix_index_insert(x, hashes[b], w));
+            if (has[b][w])
+                prefix_index_erase(x, hashes[b], w);
+            else
+                assert_true(prefix_index_insert(x, hashes[b], w));
             has[b][w] = !has[b][w];
             assert_int_equal(prefix_index_has(x, hashes[b], w), has[b][w]);
             if (step % 100 == 0) {
@@ -106,7 +113,8 @@ static void behaves_like_a_matrix(void **state) {
                     uint32_t n = 0;
                     WORKER_MASK_FOR_EACH(v, mask, CEIL_DIV(n_workers, 64u)) {
                         uint32_t d = 0;
-                        while (d <= i && has[pick[d]][v]) d++;
+                        while (d <= i && has[pick[d]][v])
+                            d++;
                         n += d == i + 1;
                         if (i == 11) assert_int_equal(depth[v], d);
                     }

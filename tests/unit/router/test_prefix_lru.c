@@ -16,7 +16,8 @@ static struct books books_open(uint32_t n_entries, uint32_t n_workers, uint64_t 
     struct books b = {.index = prefix_index_create(n_entries, n_workers)};
 
     b.lru = prefix_lru_create(b.index, n_entries, n_workers);
-    for (uint32_t w = 0; w < n_workers; w++) prefix_lru_set_capacity(b.lru, w, capacity);
+    for (uint32_t w = 0; w < n_workers; w++)
+        prefix_lru_set_capacity(b.lru, w, capacity);
     return b;
 }
 
@@ -26,7 +27,8 @@ static void books_close(struct books *b) {
     prefix_index_destroy(b->index);
 }
 
-static void serve(struct books *b, uint32_t w, const uint64_t *chain, uint32_t n, uint32_t n_output) {
+static void serve(struct books *b, uint32_t w, const uint64_t *chain, uint32_t n,
+                  uint32_t n_output) {
     assert_int_equal(prefix_lru_sent(b->lru, w, chain, n), n);
     prefix_lru_first_token(b->lru, w, chain, n);
     prefix_lru_ended(b->lru, w, chain, n, n_output);
@@ -199,7 +201,8 @@ static void model_unlist(struct model_worker *k, uint64_t block) {
 static void model_trim(struct model_worker *k) {
     uint32_t n_pinned = 0;
 
-    for (uint32_t b = 1; b <= N_BLOCKS; b++) n_pinned += k->pins[b] && k->is_computed[b];
+    for (uint32_t b = 1; b <= N_BLOCKS; b++)
+        n_pinned += k->pins[b] && k->is_computed[b];
     while (k->n_cold && k->n_cold + n_pinned > k->capacity) {
         k->is_computed[k->cold[0]] = false;
         memmove(k->cold, k->cold + 1, --k->n_cold * sizeof(k->cold[0]));
@@ -219,7 +222,8 @@ static void model_unpin(struct model_worker *k, const struct model_request *q) {
 static uint32_t random_chain(struct rng *r, uint64_t *chain) {
     uint32_t n = 0, limit = 1 + (uint32_t)rng_below(r, DEPTH - 1);
 
-    for (uint64_t b = 1; b <= N_BLOCKS && n < limit; b = 3 * b - 1 + rng_below(r, 3)) chain[n++] = b;
+    for (uint64_t b = 1; b <= N_BLOCKS && n < limit; b = 3 * b - 1 + rng_below(r, 3))
+        chain[n++] = b;
     return n;
 }
 
@@ -232,7 +236,8 @@ static void behaves_like_arrays_that_are_searched(void **state) {
 
     rng_seed(&r, 3);
     memset(model, 0, sizeof(model));
-    for (uint32_t w = 0; w < N_WORKERS; w++) model[w].capacity = 20;
+    for (uint32_t w = 0; w < N_WORKERS; w++)
+        model[w].capacity = 20;
     for (int step = 0; step < 200000; step++) {
         struct model_request *q = &requests[rng_below(&r, N_REQUESTS)];
         struct model_worker *k = &model[q->worker];
@@ -254,7 +259,8 @@ static void behaves_like_arrays_that_are_searched(void **state) {
                 model_trim(k);
             }
         } else if (!q->is_open) {
-            *q = (struct model_request){.is_open = true, .worker = (uint32_t)rng_below(&r, N_WORKERS)};
+            *q = (struct model_request){.is_open = true,
+                                        .worker = (uint32_t)rng_below(&r, N_WORKERS)};
             k = &model[q->worker];
             q->n = random_chain(&r, q->chain);
             assert_int_equal(prefix_lru_sent(b.lru, q->worker, q->chain, q->n), q->n);
@@ -265,7 +271,8 @@ static void behaves_like_arrays_that_are_searched(void **state) {
         } else if (!q->is_running && rng_below(&r, 4)) {
             q->is_running = true;
             prefix_lru_first_token(b.lru, q->worker, q->chain, q->n);
-            for (uint32_t i = 0; i < q->n; i++) k->is_computed[q->chain[i]] = true;
+            for (uint32_t i = 0; i < q->n; i++)
+                k->is_computed[q->chain[i]] = true;
             model_trim(k);
         } else if (!q->is_running) {
             q->is_open = false;
@@ -276,7 +283,8 @@ static void behaves_like_arrays_that_are_searched(void **state) {
 
             q->is_open = q->is_running = false;
             prefix_lru_ended(b.lru, q->worker, q->chain, q->n, n_output);
-            for (uint32_t i = 0; i < n_output; i++) k->cold[k->n_cold++] = 0;
+            for (uint32_t i = 0; i < n_output; i++)
+                k->cold[k->n_cold++] = 0;
             model_unpin(k, q);
         }
         if (step % 20) continue;
@@ -288,7 +296,8 @@ static void behaves_like_arrays_that_are_searched(void **state) {
         prefix_lru_check(b.lru);
     }
     for (int i = 0; i < N_REQUESTS; i++) {
-        if (requests[i].is_open) prefix_lru_ended(b.lru, requests[i].worker, requests[i].chain, 0, 0);
+        if (requests[i].is_open)
+            prefix_lru_ended(b.lru, requests[i].worker, requests[i].chain, 0, 0);
     }
     books_close(&b);
 }
@@ -305,15 +314,18 @@ static void a_starved_pool_stays_whole(void **state) {
         struct model_request *q = &requests[rng_below(&r, N_REQUESTS)];
 
         if (!q->is_open) {
-            *q = (struct model_request){.is_open = true, .worker = (uint32_t)rng_below(&r, N_WORKERS)};
+            *q = (struct model_request){.is_open = true,
+                                        .worker = (uint32_t)rng_below(&r, N_WORKERS)};
             q->n = random_chain(&r, q->chain);
             q->n = prefix_lru_sent(b.lru, q->worker, q->chain, q->n);
         } else if (!q->is_running && rng_below(&r, 4)) {
             q->is_running = true;
             prefix_lru_first_token(b.lru, q->worker, q->chain, q->n);
         } else {
-            if (q->is_running) prefix_lru_ended(b.lru, q->worker, q->chain, q->n, 2);
-            else prefix_lru_aborted(b.lru, q->worker, q->chain, q->n);
+            if (q->is_running)
+                prefix_lru_ended(b.lru, q->worker, q->chain, q->n, 2);
+            else
+                prefix_lru_aborted(b.lru, q->worker, q->chain, q->n);
             q->is_open = q->is_running = false;
         }
         prefix_lru_check(b.lru);

@@ -47,7 +47,8 @@ static void each_field_of_the_scope_counts(void **state) {
     uint64_t salted = prompt_hash_seed(&s, 9);
     s = base, s.adapter = STR("t");
     assert_true(prompt_hash_seed(&s, 9) != salted);
-    s = (struct prompt_scope){.model = STR("m["), .tools = STR("]")}; /* the same bytes, cut elsewhere */
+    s = (struct prompt_scope){.model = STR("m["),
+                              .tools = STR("]")}; /* the same bytes, cut elsewhere */
     assert_true(prompt_hash_seed(&s, 9) != h);
 }
 

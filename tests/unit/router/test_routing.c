@@ -23,8 +23,12 @@ static struct routing *fleet(uint32_t n_workers, const char *policy) {
     o.max_index_bytes = 1 << 20;
     assert_int_equal(routing_create(&r, &o, &err), ST_OK);
     for (uint32_t w = 0; w < n_workers; w++)
-        routing_worker_up(r, w, &(struct worker_spec){.identity = 1000 + w, .generation = 1, .block_size = 16,
-                                                      .n_blocks = 4000, .prefill_tokens_per_s = 10000});
+        routing_worker_up(r, w,
+                          &(struct worker_spec){.identity = 1000 + w,
+                                                .generation = 1,
+                                                .block_size = 16,
+                                                .n_blocks = 4000,
+                                                .prefill_tokens_per_s = 10000});
     return r;
 }
 
@@ -43,11 +47,12 @@ static struct prompt prompt_of(uint64_t family, uint32_t n_shared, uint64_t own,
 }
 
 static struct route_request request_of(const struct prompt *p, uint64_t now_us) {
-    return (struct route_request){.chain = p->chain, .n_blocks = p->n, .prompt_bytes = p->n * 128ull,
-                                  .now_us = now_us};
+    return (struct route_request){
+        .chain = p->chain, .n_blocks = p->n, .prompt_bytes = p->n * 128ull, .now_us = now_us};
 }
 
-static uint32_t send(struct routing *r, const struct prompt *p, struct route_ticket *t, uint64_t now_us) {
+static uint32_t send(struct routing *r, const struct prompt *p, struct route_ticket *t,
+                     uint64_t now_us) {
     struct route_request rq = request_of(p, now_us);
 
     assert_int_equal(routing_route(r, &rq, t, NULL), ST_OK);
@@ -62,8 +67,10 @@ static void finish(struct routing *r, struct route_ticket *t, uint64_t now_us) {
 }
 
 static void give_up(struct routing *r, struct route_ticket *t, uint64_t now_us) {
-    routing_ended(r, t, &(struct route_end){.is_aborted = true, .output_tokens = -1, .now_us = now_us,
-                                            .feedback = {-1, -1}});
+    routing_ended(
+        r, t,
+        &(struct route_end){
+            .is_aborted = true, .output_tokens = -1, .now_us = now_us, .feedback = {-1, -1}});
 }
 
 /* --- scenarios ------------------------------------------------------------------------------- */
@@ -120,9 +127,11 @@ static void a_hot_worker_sheds(void **state) {
         p[i] = prompt_of(7, 50, i, 52);
         count[send(r, &p[i], &t[i], i)]++;
     }
-    for (uint32_t w = 0; w < 4; w++) assert_in_range(count[w], 10, 50);
+    for (uint32_t w = 0; w < 4; w++)
+        assert_in_range(count[w], 10, 50);
     routing_check(r);
-    for (uint32_t i = 0; i < ARRAY_LEN(t); i++) finish(r, &t[i], SECOND);
+    for (uint32_t i = 0; i < ARRAY_LEN(t); i++)
+        finish(r, &t[i], SECOND);
     assert_int_equal(routing_load(r)->n_open, 0);
     routing_check(r);
     routing_destroy(r);
@@ -139,8 +148,10 @@ static void cold_requests_spread(void **state) {
         p[i] = prompt_of(100 + i, 0, i, 20);
         send(r, &p[i], &t[i], 0);
     }
-    for (uint32_t w = 0; w < 4; w++) assert_in_range(routing_load(r)->workers[w].in_flight, 9, 11);
-    for (uint32_t i = 0; i < 40; i++) give_up(r, &t[i], 0);
+    for (uint32_t w = 0; w < 4; w++)
+        assert_in_range(routing_load(r)->workers[w].in_flight, 9, 11);
+    for (uint32_t i = 0; i < 40; i++)
+        give_up(r, &t[i], 0);
     routing_destroy(r);
 }
 
@@ -227,7 +238,8 @@ static void a_retry_goes_elsewhere(void **state) {
         rq.n_exclude = n;
         assert_int_equal(routing_route(r, &rq, &t, NULL), ST_OK);
         tried[n] = t.load.worker;
-        for (uint32_t i = 0; i < n; i++) assert_int_not_equal(tried[i], tried[n]);
+        for (uint32_t i = 0; i < n; i++)
+            assert_int_not_equal(tried[i], tried[n]);
         give_up(r, &t, 1);
     }
     rq.n_exclude = 3;
@@ -249,10 +261,13 @@ static void two_instances_agree_on_cold_prompts(void **state) {
         count[w]++;
         assert_int_equal(send(b, &p, &u, i), w);
         finish(a, &t, i);
-        if (i % 3) finish(b, &u, i); /* their histories differ */
-        else give_up(b, &u, i);
+        if (i % 3)
+            finish(b, &u, i); /* their histories differ */
+        else
+            give_up(b, &u, i);
     }
-    for (uint32_t w = 0; w < 16; w++) assert_in_range(count[w], 8, 50);
+    for (uint32_t w = 0; w < 16; w++)
+        assert_in_range(count[w], 8, 50);
     routing_destroy(a);
     routing_destroy(b);
 }
@@ -267,18 +282,21 @@ static void a_widely_held_opening_does_not_choose_the_home(void **state) {
     for (uint32_t w = 0; w < 8; w++) { /* one at a time, the others being unhealthy */
         struct prompt p = prompt_of(9, 4, 0, 4);
 
-        for (uint32_t v = 0; v < 8; v++) routing_set_reason(r, v, WORKER_UNHEALTHY, v != w);
+        for (uint32_t v = 0; v < 8; v++)
+            routing_set_reason(r, v, WORKER_UNHEALTHY, v != w);
         assert_int_equal(send(r, &p, &t, w), w);
         finish(r, &t, w);
     }
-    for (uint32_t v = 0; v < 8; v++) routing_set_reason(r, v, WORKER_UNHEALTHY, false);
+    for (uint32_t v = 0; v < 8; v++)
+        routing_set_reason(r, v, WORKER_UNHEALTHY, false);
     for (uint64_t i = 1; i < 60; i++) {
         struct prompt p = prompt_of(9, 4, i, 5);
 
         seen |= 1u << send(r, &p, &t, 100 + i);
         finish(r, &t, 100 + i);
     }
-    for (; seen; seen &= seen - 1) n_homes++;
+    for (; seen; seen &= seen - 1)
+        n_homes++;
     assert_in_range(n_homes, 7, 8);
     routing_destroy(r);
 }
@@ -287,7 +305,8 @@ static void a_widely_held_opening_does_not_choose_the_home(void **state) {
 
 static void the_terms_are_those_of_the_formula(void **state) {
     struct routing *r = fleet(2, "prefix");
-    struct prompt p = prompt_of(5, 40, 0, 40), q = prompt_of(6, 40, 0, 40), both = prompt_of(5, 40, 0, 50);
+    struct prompt p = prompt_of(5, 40, 0, 40), q = prompt_of(6, 40, 0, 40),
+                  both = prompt_of(5, 40, 0, 50);
     struct route_ticket t = {0}, u = {0};
     struct policy_term terms[2];
     struct route_request rq;
@@ -341,7 +360,8 @@ static void bytes_per_token_are_learned(void **state) {
         struct prompt p = prompt_of(i, 1, 0, 20);
 
         send(r, &p, &t, i);
-        routing_first_token(r, &t, &(struct route_feedback){.prompt_tokens = 1280, .cached_tokens = 0}, i);
+        routing_first_token(r, &t,
+                            &(struct route_feedback){.prompt_tokens = 1280, .cached_tokens = 0}, i);
         finish(r, &t, i);
     }
     routing_stats(r, &s);
@@ -363,12 +383,16 @@ static void capacity_follows_what_was_really_cached(void **state) {
         bool is_cached = i >= age && age <= 20;
         struct prompt p = prompt_of(family + 1, 50, 0, 50);
 
-        if (i % 2) p = prompt_of(i + 1, 50, 0, 50);
-        else if (family % 2 == 0) continue;
+        if (i % 2)
+            p = prompt_of(i + 1, 50, 0, 50);
+        else if (family % 2 == 0)
+            continue;
         send(r, &p, &t, i);
         if (i % 2 == 0 && !is_cached && t.cached_tokens > 0) n_wrong_late += i > 3000;
-        routing_ended(r, &t, &(struct route_end){.output_tokens = 0, .now_us = i,
-                                                 .feedback = {1600, i % 2 || !is_cached ? 0 : 1584}});
+        routing_ended(r, &t,
+                      &(struct route_end){.output_tokens = 0,
+                                          .now_us = i,
+                                          .feedback = {1600, i % 2 || !is_cached ? 0 : 1584}});
     }
     assert_true(n_wrong_late < 60);
     routing_check(r);
@@ -390,7 +414,8 @@ static void no_worker_goes_far_above_the_mean(void **state) {
         for (uint32_t w = 0; w < 4; w++)
             assert_true(routing_load(r)->workers[w].in_flight <= 2 * (i + 1.0) / 4 + 16 + 1);
     }
-    for (uint32_t i = 0; i < ARRAY_LEN(t); i++) finish(r, &t[i], SECOND);
+    for (uint32_t i = 0; i < ARRAY_LEN(t); i++)
+        finish(r, &t[i], SECOND);
     routing_check(r);
     routing_destroy(r);
 }
@@ -409,7 +434,8 @@ static void round_robin_takes_each_in_turn(void **state) {
     }
     routing_set_reason(r, 0, WORKER_EJECTED, true);
     assert_int_equal(send(r, &p, &t[6], 0), 1);
-    for (uint32_t i = 0; i < 7; i++) finish(r, &t[i], 1);
+    for (uint32_t i = 0; i < 7; i++)
+        finish(r, &t[i], 1);
     routing_destroy(r);
 }
 
@@ -419,7 +445,8 @@ static void least_load_rotates_among_equals(void **state) {
     struct route_ticket t[5] = {0};
     (void)state;
 
-    for (uint32_t i = 0; i < 3; i++) assert_int_equal(send(r, &p, &t[i], 0), i);
+    for (uint32_t i = 0; i < 3; i++)
+        assert_int_equal(send(r, &p, &t[i], 0), i);
     finish(r, &t[1], 1);
     assert_int_equal(send(r, &p, &t[1], 1), 1);
     finish(r, &t[0], 2);
@@ -472,28 +499,34 @@ static void random_traffic_keeps_the_invariants(void **state) {
         memset(t, 0, sizeof(t));
         rng_seed(&rng, seed);
         for (uint64_t step = 0; step < 60000; step++) {
-            uint32_t i = (uint32_t)rng_below(&rng, ARRAY_LEN(t)), w = (uint32_t)rng_below(&rng, n_workers);
+            uint32_t i = (uint32_t)rng_below(&rng, ARRAY_LEN(t)),
+                     w = (uint32_t)rng_below(&rng, n_workers);
             uint64_t what = rng_below(&rng, 1000);
 
             if (what == 0) {
                 routing_worker_down(r, w);
             } else if (what < 5) {
-                routing_worker_up(r, w, &(struct worker_spec){.identity = w, .generation = rng_below(&rng, 3),
-                                                              .n_blocks = 50 + rng_below(&rng, 5000)});
+                routing_worker_up(r, w,
+                                  &(struct worker_spec){.identity = w,
+                                                        .generation = rng_below(&rng, 3),
+                                                        .n_blocks = 50 + rng_below(&rng, 5000)});
             } else if (what < 20) {
                 routing_set_reason(r, w, 1u << (1 + rng_below(&rng, 5)), rng_below(&rng, 3) == 0);
             } else if (!t[i].load.is_open) {
-                p[i] = prompt_of(rng_below(&rng, 50), (uint32_t)rng_below(&rng, N_MAX), rng_below(&rng, 9),
-                                 (uint32_t)rng_below(&rng, N_MAX));
+                p[i] = prompt_of(rng_below(&rng, 50), (uint32_t)rng_below(&rng, N_MAX),
+                                 rng_below(&rng, 9), (uint32_t)rng_below(&rng, N_MAX));
                 struct route_request rq = request_of(&p[i], step * 1000);
                 rq.exclude = &w;
                 rq.n_exclude = (uint32_t)rng_below(&rng, 2);
                 enum status st = routing_route(r, &rq, &t[i], NULL);
-                if (st != ST_OK) assert_int_equal(st, ST_UNAVAILABLE);
-                else if (rq.n_exclude) assert_int_not_equal(t[i].load.worker, w);
+                if (st != ST_OK)
+                    assert_int_equal(st, ST_UNAVAILABLE);
+                else if (rq.n_exclude)
+                    assert_int_not_equal(t[i].load.worker, w);
             } else if (rng_below(&rng, 2)) {
-                routing_first_token(r, &t[i], &(struct route_feedback){(int64_t)rng_below(&rng, 2000) - 1,
-                                                                        (int64_t)rng_below(&rng, 500) - 1},
+                routing_first_token(r, &t[i],
+                                    &(struct route_feedback){(int64_t)rng_below(&rng, 2000) - 1,
+                                                             (int64_t)rng_below(&rng, 500) - 1},
                                     step * 1000);
             } else if (rng_below(&rng, 3)) {
                 finish(r, &t[i], step * 1000);
