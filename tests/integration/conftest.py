@@ -1,0 +1,224 @@
+"""The real programs, started on loopback ports that the system chooses, and ended by pid.
+
+Tests wait on conditions, never for a time to pass, and look at metrics as well as at answers.
+INCIPIT_BUILD names the build folder; INCIPIT_SAN the sanitizer it was built with, if any.
+"""
+import contextlib
+import json
+import os
+import pathlib
+import re
+import signal
+import socket
+import subprocess
+import threading
+import time
+import urllib.error
+import urllib.request
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BUILD = ROOT / os.environ.get("INCIPIT_BUILD", "build/release")
+SANITIZER = os.environ.get("INCIPIT_SAN", "")
+DEMO_MODEL = ROOT / "deploy/demo/model"
+PATIENCE_S = 120 if SANITIZER else 40  # for conditions that come in a moment
+
+
+def wait_for(condition, what, patience_s=PATIENCE_S):
+    """Polls until condition() is true; its last value."""
+    end = time.monotonic() + patience_s
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > end:
+            raise AssertionError(f"waited {patience_s} s in vain for {what}")
+        time.sleep(0.02)
+
+
+class Answer:
+    def __init__(self, code, headers, body):
+        self.code, self.headers, self.body = code, headers, body
+
+    @property
+    def json(self):
+        return json.loads(self.body)
+
+
+def http(url, body=None, headers=None, method=None, timeout=PATIENCE_S):
+    """One request; never raises for a status code."""
+    data = None
+    if body is not None:
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    request = urllib.request.Request(url, data, headers or {}, method=method)
+    if data is not None and "Content-type" not in request.headers:
+        request.add_header("Content-Type", "application/json")
+    try:
+        with urllib.request.urlopen(request, timeout=timeout) as response:
+            return Answer(response.status, dict(response.headers.items()), response.read().decode())
+    except urllib.error.HTTPError as error:
+        return Answer(error.code, dict(error.headers.items()), error.read().decode())
+
+
+def events(url, body, headers=None, timeout=PATIENCE_S):
+    """The data of each server-sent event, as it comes; [DONE] is the string."""
+    request = urllib.request.Request(url, json.dumps(body).encode(),
+                                     {"Content-Type": "application/json", **(headers or {})})
+    with urllib.request.urlopen(request, timeout=timeout) as response:
+        for line in response:
+            line = line.decode().rstrip("\n")
+            if line.startswith("data: "):
+                data = line[len("data: "):]
+                yield data if data == "[DONE]" else json.loads(data)
+
+
+def metric(text, name, **labels):
+    """The sum of a metric's samples whose labels include these."""
+    total, found = 0.0, False
+    for line in text.splitlines():
+        match = re.match(r"([^ {#]+)(?:\{(.*)\})? (\S+)$", line)
+        if match and match[1] == name and all(f'{k}="{v}"' in (match[2] or "") for k, v in labels.items()):
+            total, found = total + float(match[3]), True
+    assert found, f"no sample of {name} {labels}"
+    return total
+
+
+class Program:
+    """A running incipit-router or incipit-worker; `log` is its stderr so far."""
+
+    def __init__(self, name, args):
+        self.lines, self.out = [], []
+        self.process = subprocess.Popen([str(BUILD / name), *map(str, args)], stdout=subprocess.PIPE,
+                                        stderr=subprocess.PIPE, text=True, errors="replace")
+        self.readers = [threading.Thread(target=self._read, args=(pipe, lines), daemon=True)
+                        for pipe, lines in ((self.process.stderr, self.lines), (self.process.stdout, self.out))]
+        for reader in self.readers:
+            reader.start()
+
+    @staticmethod
+    def _read(pipe, lines):
+        for line in pipe:
+            lines.append(line)
+
+    @property
+    def log(self):
+        return "".join(self.lines)
+
+    @property
+    def output(self):
+        return "".join(self.out)
+
+    def field(self, event, name, patience_s=PATIENCE_S):
+        """The value of a field in the first log line of that event."""
+        def look():
+            if self.process.poll() is not None:
+                raise AssertionError(f"it ended with {self.process.returncode}:\n{self.log}")
+            return re.search(rf" {event} .*?\b{name}=(\S+)", self.log)
+        return wait_for(look, f"{event} in the log of {self.process.args[0]}", patience_s)[1]
+
+    def get(self, path, **more):
+        return http(self.url + path, **more)
+
+    def post(self, path, body, **more):
+        return http(self.url + path, body, **more)
+
+    def metrics(self):
+        return self.get("/metrics").body
+
+    def metric(self, name, **labels):
+        return metric(self.metrics(), name, **labels)
+
+    def stop(self, signo=signal.SIGTERM):
+        """Asks it to end; its exit code."""
+        if self.process.poll() is None:
+            self.process.send_signal(signo)
+            try:
+                self.process.wait(PATIENCE_S)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+                raise AssertionError(f"{self.process.args[0]} did not end:\n{self.log[-3000:]}")
+        for reader in self.readers:
+            reader.join(5)
+        return self.process.returncode
+
+
+class Worker(Program):
+    def __init__(self, *args, port=0):
+        super().__init__("incipit-worker", ["--port", port, *args])
+
+    def ready(self):
+        self.url = f"http://127.0.0.1:{self.field('worker_ready', 'port')}"
+        return self
+
+
+class Router(Program):
+    def __init__(self, *args, port=0):
+        super().__init__("incipit-router", ["--port", port, "--admin-port", 0, *args])
+
+    def ready(self, n_workers):
+        self.url = f"http://127.0.0.1:{self.field('router_listening', 'port')}"
+        self.admin_url = f"http://127.0.0.1:{self.field('router_listening', 'admin_port')}"
+        wait_for(lambda: self.n_healthy() == n_workers, f"{n_workers} healthy workers")
+        return self
+
+    def workers(self):
+        return http(self.admin_url + "/workers").json
+
+    def n_healthy(self):
+        return self.workers()["stats"]["healthy_workers"]
+
+
+@pytest.fixture
+def programs():
+    """Starts programs and, whatever happens, ends them: programs(Worker, "--backend", "sim")."""
+    started = []
+
+    def start(kind, *args, **more):
+        program = kind(*args, **more)
+        started.append(program)
+        return program
+
+    yield start
+    for program in reversed(started):
+        if program.process.poll() is None:
+            program.process.kill()
+            program.process.wait()
+    for program in started:
+        for reader in program.readers:
+            reader.join(5)
+        assert "ERROR: AddressSanitizer" not in program.log and "runtime error:" not in program.log \
+            and "WARNING: ThreadSanitizer" not in program.log, program.log[-6000:]
+
+
+@pytest.fixture
+def sim(programs):
+    """A simulated worker, fast enough for tests."""
+    return programs(Worker, "--backend", "sim", "--sim-speed", 20).ready()
+
+
+@pytest.fixture
+def sim_fleet(programs):
+    """A router with two launched simulated workers."""
+    def start(*args, n=2, speed=20):
+        base = free_port()
+        return programs(Router, "--launch", n, "--worker-base-port", base, "--worker-arg=--backend=sim",
+                        f"--worker-arg=--sim-speed={speed}", *args).ready(n)
+    return start
+
+
+def free_port():
+    with contextlib.closing(socket.socket()) as s:
+        s.bind(("127.0.0.1", 0))
+        return min(s.getsockname()[1], 65000)
+
+
+@pytest.fixture(scope="session")
+def demo_worker():
+    """One CPU worker on the demonstration model, shared by the tests that only ask."""
+    if not (DEMO_MODEL / "model.safetensors").exists():
+        pytest.skip("deploy/demo/model has no weights")
+    worker = Worker(DEMO_MODEL, "--kv-cache-memory-bytes", "64MiB").ready()
+    yield worker
+    assert worker.stop() == 0, worker.log

@@ -1,0 +1,82 @@
+"""What people get wrong in their first minute gets a sentence and a non-zero exit."""
+import socket
+import subprocess
+
+import pytest
+
+from conftest import BUILD, DEMO_MODEL, PATIENCE_S, SANITIZER
+
+
+def run(program, *args):
+    return subprocess.run([str(BUILD / program), *map(str, args)], capture_output=True, text=True,
+                          timeout=PATIENCE_S, check=False)
+
+
+@pytest.fixture
+def busy_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        s.listen()
+        yield s.getsockname()[1]
+
+
+@pytest.mark.parametrize("program, args, words", [
+    ("incipit-worker", [], ["no model", "folder"]),
+    ("incipit-worker", ["/no/such/folder"], ["/no/such/folder"]),
+    ("incipit-worker", ["--blok-size", "16"], ["--blok-size", "--block-size"]),
+    ("incipit-worker", ["--backend", "sim", "--block-size", "400"], ["block-size", "400", "128"]),
+    ("incipit-worker", ["--backend", "gpu"], ["backend", "gpu", "cuda"]),
+    ("incipit-worker", ["--backend", "cuda", "--backend-library", "/no/such.so"], ["/no/such.so"]),
+    ("incipit-worker", ["--backend", "sim", "--host", "nowhere"], ["nowhere"]),
+    ("incipit-router", [], ["--worker-urls", "--launch"]),
+    ("incipit-router", ["--wurker-urls", "x"], ["--wurker-urls", "--worker-urls"]),
+    ("incipit-router", ["--worker-urls", "127.0.0.1:1"], ["127.0.0.1:1", "http://"]),
+    ("incipit-router", ["--worker-urls", "http://127.0.0.1:1", "--policy", "magic"], ["magic", "prefix", "round_robin"]),
+    ("incipit-router", ["--launch", "2"], ["--model"]),
+    ("incipit-router", ["--worker-urls", "http://127.0.0.1:1", "--admin-host", "0.0.0.0"], ["loopback"]),
+])
+def test_a_sentence_and_a_nonzero_exit(program, args, words):
+    result = run(program, *args)
+    assert result.returncode != 0
+    for word in words:
+        assert word in result.stderr, result.stderr
+
+
+def test_a_launched_worker_that_cannot_start_ends_the_router():
+    result = run("incipit-router", "--port", 0, "--admin-port", 0, "--launch", 2, "--model", "/no/such/folder")
+    assert result.returncode != 0 and "/no/such/folder" in result.stderr
+
+
+def test_a_folder_without_a_model_says_what_one_holds(tmp_path):
+    result = run("incipit-worker", tmp_path)
+    assert result.returncode == 2 and "config.json" in result.stderr and "safetensors" in result.stderr
+
+
+def test_ports_in_use(busy_port):
+    worker = run("incipit-worker", "--backend", "sim", "--port", busy_port)
+    router = run("incipit-router", "--worker-urls", "http://127.0.0.1:1", "--port", busy_port, "--admin-port", 0)
+    admin = run("incipit-router", "--worker-urls", "http://127.0.0.1:1", "--port", 0, "--admin-port", busy_port)
+    for result in (worker, router, admin):
+        assert result.returncode != 0 and f"{busy_port} is in use" in result.stderr, result.stderr
+
+
+@pytest.mark.skipif(not (DEMO_MODEL / "model.safetensors").exists(), reason="deploy/demo/model has no weights")
+@pytest.mark.parametrize("args, words", [
+    (["--path", "sse9"], ["sse9", "plain"]),
+    (["--kv-cache-memory-bytes", "100000T"], ["memory"]),
+    (["--num-gpu-blocks-override", "8"], ["max-model-len"]),
+    (["--max-model-len", "100000"], ["4096"]),
+])
+def test_what_the_machine_or_the_model_cannot_do(args, words):
+    result = run("incipit-worker", DEMO_MODEL, "--port", 0, *args)
+    assert result.returncode == 2, result.stderr
+    for word in words:
+        assert word in result.stderr, result.stderr
+
+
+def test_help_teaches():
+    for program in ("incipit-router", "incipit-worker"):
+        result = run(program, "--help")
+        assert result.returncode == 0 and "Usage" in result.stdout and len(result.stdout.splitlines()) > 60
+        assert run(program, "--version").stdout.strip()
+        assert "block-size:" in run("incipit-worker", "--backend", "sim", "--dump-config").stdout

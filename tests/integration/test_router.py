@@ -1,0 +1,275 @@
+"""Router and workers together: affinity, faults, drain."""
+import concurrent.futures
+import json
+import os
+import signal
+import socket
+import subprocess
+import threading
+import time
+
+import pytest
+
+from conftest import DEMO_MODEL, Router, Worker, events, free_port, http, wait_for
+
+PROMPT = "You are a careful assistant who answers in one sentence. " * 30
+
+
+def worker_of(answer):
+    return answer.headers["x-incipit-route"].split("worker=")[1].split()[0]
+
+
+def test_one_prompt_stays_with_one_worker_and_others_spread(sim_fleet):
+    router = sim_fleet()
+    ask = lambda text: worker_of(router.post("/v1/completions", {"prompt": text, "max_tokens": 1},
+                                             headers={"x-incipit-route": "1"}))
+    assert len({ask(PROMPT + "Now: " + str(i)) for i in range(10)}) == 1
+    assert len({ask(str(i) * 300) for i in range(40)}) == 2
+
+
+def test_round_robin_takes_turns(sim_fleet):
+    router = sim_fleet("--policy", "round_robin")
+    ask = lambda: worker_of(router.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 1},
+                                        headers={"x-incipit-route": "1"}))
+    assert [ask() for _ in range(4)] in (["0", "1", "0", "1"], ["1", "0", "1", "0"])
+
+
+def test_the_founding_session(programs):
+    """Workers started by hand, block size 1: the same question five times goes to one worker."""
+    args = ("--block-size", 1, DEMO_MODEL, "--kv-cache-memory-bytes", "16MiB") if (
+        DEMO_MODEL / "model.safetensors").exists() else ("--block-size", 1, "--backend", "sim", "--sim-speed", 20)
+    workers = [programs(Worker, *args) for _ in range(2)]
+    urls = [w.ready().url for w in workers]
+    router = programs(Router, "--worker-urls", *urls).ready(2)
+    answers = [router.post("/generate", {"text": "What is the capital of France?",
+                                         "sampling_params": {"temperature": 0}}) for _ in range(5)]
+    assert all(a.code == 200 for a in answers)
+    served = [w.metric("vllm:request_success_total") for w in workers]
+    assert sorted(served) == [0, 5]
+    busy = workers[served.index(5)]
+    n = answers[0].json["meta_info"]["prompt_tokens"]
+    assert [a.json["meta_info"]["cached_tokens"] for a in answers] == [0] + [n - 1] * 4
+    lines = [line for line in busy.lines if " prefill_batch " in line]
+    assert len(lines) == 5 and all(f"cached_tokens={n - 1} " in line and "new_tokens=1 " in line for line in lines[1:])
+    assert len({a.json["text"] for a in answers}) == 1
+
+
+def test_the_body_and_the_headers_reach_the_worker_as_they_should(programs):
+    """A scripted worker that records what it was sent."""
+    seen = []
+
+    def serve(listener):
+        while True:
+            try:
+                c, _ = listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=answer, args=(c,), daemon=True).start()
+
+    def answer(c):
+        data = b""
+        while True:
+            while b"\r\n\r\n" not in data:
+                more = c.recv(65536)
+                if not more:
+                    return
+                data += more
+            head, _, data = data.partition(b"\r\n\r\n")
+            length = next((int(l.split(b":")[1]) for l in head.lower().split(b"\r\n") if l.startswith(b"content-length")), 0)
+            while len(data) < length:
+                data += c.recv(65536)
+            body, data = data[:length], data[length:]
+            if head.startswith(b"POST"):
+                seen.append((head, body))
+                out = json.dumps({"ok": True}).encode()
+            elif head.startswith(b"GET /v1/models"):
+                out = b'{"data":[{"id":"foreign-model"}]}'
+            elif head.startswith(b"GET /server_info"):
+                c.sendall(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n")
+                continue
+            else:
+                out = b""
+            c.sendall(b"HTTP/1.1 200 OK\r\nconnection: x-secret\r\nx-secret: 1\r\nx-incipit-load: hidden\r\n"
+                      b"x-kept: yes\r\ncontent-length: %d\r\n\r\n" % len(out) + out)
+
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(64)
+        threading.Thread(target=serve, args=(listener,), daemon=True).start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        router = programs(Router, "--worker-urls", url).ready(1)
+        raw = b'{ "prompt" : "caf\\u00e9 \\ud83d\\ude00",  "unknown":1.0e3 }'
+        answer_ = http(router.url + "/v1/completions", raw, headers={
+            "Authorization": "Bearer k", "X-Incipit-Salt": "forged", "X-Request-Id": "abc-1",
+            "Connection": "x-drop", "X-Drop": "1", "X-Mine": "2"})
+        assert answer_.json == {"ok": True} and answer_.headers["x-request-id"] == "abc-1"
+        assert answer_.headers["x-kept"] == "yes" and "x-secret" not in answer_.headers
+        assert "x-incipit-load" not in answer_.headers
+        head, body = seen[-1]
+        lines = head.decode().lower().split("\r\n")
+        assert body == raw and "x-request-id: abc-1" in lines and "x-mine: 2" in lines
+        assert f"host: {url[7:]}" in lines and "x-forwarded-for: 127.0.0.1" in lines
+        for dropped in ("authorization", "x-incipit-salt", "x-drop", "connection", "expect"):
+            assert not any(l.startswith(dropped + ":") for l in lines), dropped
+        assert router.get("/v1/models").json["data"][0]["id"] == "foreign-model"
+
+
+@pytest.mark.parametrize("body, words", [
+    (b"", "empty"), (b"{", ""), (b'{"prompt":"a","prompt":"b"}', "twice"), (b'{"prompt":"\x01"}', ""),
+    (b'{"a":' * 80 + b"1" + b"}" * 80, "deep"), (b'{"prompt":"\xc0\xaf"}', "UTF-8"),
+])
+def test_bodies_that_no_worker_could_read_stop_at_the_router(sim_fleet, body, words):
+    router = sim_fleet(n=1)
+    answer = router.post("/v1/completions", body)
+    assert answer.code == 400 and words.lower() in answer.json["error"]["message"].lower(), answer.body
+
+
+def test_a_model_that_nobody_serves(sim_fleet):
+    answer = sim_fleet(n=1).post("/v1/completions", {"prompt": "a", "model": "gpt-0"})
+    assert answer.code == 404 and "synthetic" in answer.json["error"]["message"]
+
+
+def test_a_body_over_the_limit(sim_fleet):
+    answer = sim_fleet("--max-body-bytes", "10KiB", n=1).post("/v1/completions", {"prompt": "x" * 20000})
+    assert answer.code == 413
+
+
+def pids_of(router):
+    return [int(line.split("pid=")[1].split()[0]) for line in router.lines if " worker_started " in line]
+
+
+def alive(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as f:
+            return f.read().rpartition(")")[2].split()[0] not in "ZX"
+    except FileNotFoundError:
+        return False
+
+
+def load_is_nothing(router):
+    workers = router.workers()
+    return workers["stats"]["total_load"] == 0 and all(w["load"] == 0 for w in workers["workers"])
+
+
+def blocks_are_free(router):
+    return all(http(w["url"] + "/metrics").body.count("vllm:kv_cache_usage_perc{") and
+               " 0\n" in [l + "\n" for l in http(w["url"] + "/metrics").body.splitlines()
+                          if l.startswith("vllm:kv_cache_usage_perc{")][0][-3:]
+               for w in router.workers()["workers"])
+
+
+def test_a_worker_is_killed_under_load(sim_fleet):
+    """SOAK_SECONDS (default 5) of streams and whole answers; one worker is killed in the middle."""
+    seconds = float(os.environ.get("SOAK_SECONDS", "5"))
+    n_clients = int(os.environ.get("SOAK_CLIENTS", "32"))
+    router = sim_fleet(speed=2)
+    end = time.monotonic() + seconds
+    results = {"stream_ok": 0, "stream_error": 0, "whole_ok": 0}
+    failures, lock = [], threading.Lock()
+
+    def count(what):
+        with lock:
+            results[what] += 1
+
+    def stream(i):
+        k = 0
+        while time.monotonic() < end:
+            k += 1
+            n = 0
+            last = None
+            try:
+                for last in events(router.url + "/v1/completions", {
+                        "prompt": f"{PROMPT} client {i % 8} turn {k}", "max_tokens": 40, "stream": True}):
+                    n += 1
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is a failure
+                failures.append(f"stream {i}: {error!r} after {n} events")
+                continue
+            if last == "[DONE]" and n == 41:
+                count("stream_ok")
+            elif isinstance(last, dict) and last.get("error", {}).get("code") == "worker_lost":
+                count("stream_error")
+            else:
+                failures.append(f"stream {i} ended with {last} after {n} events")
+
+    def whole(i):
+        while time.monotonic() < end:
+            answer = router.post("/v1/completions", {"prompt": f"{PROMPT} other {i}", "max_tokens": 30})
+            if answer.code == 200 and answer.json["usage"]["completion_tokens"] == 30:
+                count("whole_ok")
+            else:
+                failures.append(f"whole {i}: {answer.code} {answer.body[:300]}")
+
+    with concurrent.futures.ThreadPoolExecutor(n_clients + 8) as pool:
+        jobs = [pool.submit(stream, i) for i in range(n_clients)] + [pool.submit(whole, i) for i in range(8)]
+        time.sleep(seconds / 2)
+        victim = pids_of(router)[0]
+        os.kill(victim, signal.SIGKILL)
+        for job in jobs:
+            job.result()
+    assert not failures, failures[:5]
+    assert results["stream_ok"] > n_clients and results["whole_ok"] > 8 and results["stream_error"] > 0, results
+    wait_for(lambda: router.n_healthy() == 2, "the killed worker to come back")
+    assert not alive(victim) and len(pids_of(router)) == 3
+    wait_for(lambda: load_is_nothing(router), "the load to be given back")
+    wait_for(lambda: blocks_are_free(router), "all blocks to be free")
+    print(results)
+
+
+def test_no_worker_outlives_the_router(sim_fleet):
+    router = sim_fleet()
+    pids = pids_of(router)
+    assert len(pids) == 2 and all(alive(p) for p in pids)
+    router.stop(signal.SIGKILL)
+    wait_for(lambda: not any(alive(p) for p in pids), "the workers to end with the router")
+
+
+def test_ctrl_c_ends_everything(sim_fleet):
+    router = sim_fleet()
+    pids = pids_of(router)
+    assert router.stop(signal.SIGINT) == 0
+    assert not any(alive(p) for p in pids)
+
+
+def test_a_stopped_worker_is_taken_out_and_comes_back(programs):
+    workers = [programs(Worker, "--backend", "sim", "--sim-speed", 20).ready() for _ in range(2)]
+    router = programs(Router, "--worker-urls", *[w.url for w in workers], "--probe-interval", "50ms",
+                      "--probe-timeout", "200ms").ready(2)
+    os.kill(workers[0].process.pid, signal.SIGSTOP)
+    try:
+        wait_for(lambda: router.n_healthy() == 1, "the probes to miss it")
+        assert router.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 2}).code == 200
+    finally:
+        os.kill(workers[0].process.pid, signal.SIGCONT)
+    wait_for(lambda: router.n_healthy() == 2, "it to come back")
+
+
+def test_a_client_that_leaves_is_noticed_by_the_worker(sim_fleet):
+    router = sim_fleet(speed=1, n=1)
+    host, port = router.url[len("http://"):].split(":")
+    body = json.dumps({"prompt": PROMPT, "max_tokens": 50000, "stream": True}).encode()
+    with socket.create_connection((host, int(port))) as s:
+        s.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+        assert s.recv(1000).startswith(b"HTTP/1.1 200")
+    wait_for(lambda: load_is_nothing(router), "the router to let go")
+    wait_for(lambda: blocks_are_free(router), "the worker to stop")
+    assert router.metric("incipit_client_aborts_total") == 1
+
+
+def test_no_worker_at_all_is_said(programs):
+    router = programs(Router, "--worker-urls", f"http://127.0.0.1:{free_port()}")
+    router.url = f"http://127.0.0.1:{router.field('router_listening', 'port')}"
+    answer = router.post("/v1/completions", {"prompt": "a"})
+    assert answer.code == 503 and "worker" in answer.json["error"]["message"] and answer.headers["retry-after"] == "1"
+    assert router.get("/livez").code == 200 and router.get("/readyz").code == 503
+
+
+def test_metrics_add_up(sim_fleet):
+    router = sim_fleet(n=1)
+    for _ in range(3):
+        router.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 2})
+    page = router.metrics()
+    from conftest import metric
+    assert metric(page, "incipit_requests_total", code="200") == 3
+    assert metric(page, "incipit_ttft_seconds_count") == 3 == metric(page, "incipit_request_duration_seconds_count")
+    assert 0 < metric(page, "incipit_cached_tokens_total") < metric(page, "incipit_prompt_tokens_total")
+    assert metric(page, "incipit_predicted_cached_tokens_total") > 0
