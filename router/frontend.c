@@ -16,7 +16,7 @@ struct frontend {
     struct proxy *proxy;
     const struct admin *admin;
     struct loop_timer deadline;
-    struct mail drain, hurry, stopped;
+    struct mail drain, hurry;
     struct mailbox *control;
     _Atomic uint64_t drain_timeout_us;
     pthread_t thread;
@@ -96,12 +96,8 @@ static void *run(void *arg) {
     struct frontend *f = arg;
 
     loop_run(f->loop);
-    mailbox_push(f->control, &f->stopped);
+    mailbox_push(f->control, mem_zalloc(sizeof(struct mail)));
     return NULL;
-}
-
-const struct mail *frontend_stopped_mail(const struct frontend *f) {
-    return &f->stopped;
 }
 
 enum status frontend_start(struct frontend *f, struct error *err) {
@@ -124,11 +120,15 @@ void frontend_drain(struct frontend *f, uint64_t timeout_us) {
 }
 
 void frontend_destroy(struct frontend *f) {
+    struct list unread; /* our own mails: nothing to free */
+
     if (!f) return;
+    list_init(&unread);
     if (f->is_started) pthread_join(f->thread, NULL);
     http_server_destroy(f->server); /* ends open exchanges */
     if (f->loop) loop_turn(f->loop, 0); /* they are recycled on the next turn */
     proxy_destroy(f->proxy);
+    if (f->box) mailbox_take(f->box, &unread);
     mailbox_close(f->box);
     loop_timer_fini(&f->deadline);
     loop_destroy(f->loop);

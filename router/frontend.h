@@ -10,7 +10,6 @@
 
 struct admin;
 struct frontend;
-struct mail;
 struct mailbox;
 
 struct frontend_config {
@@ -19,7 +18,7 @@ struct frontend_config {
     bool share_port;
     struct http_limits limits;
     struct proxy_config proxy;
-    struct mailbox *control; /* hears one mail, frontend_stopped_mail, when the thread has ended */
+    struct mailbox *control; /* hears one bare mail, to be freed, when the thread has ended */
 };
 
 /* Listens at once, so that a port in use is said before anything else is started. */
@@ -30,8 +29,6 @@ MUST_USE enum status frontend_create(struct frontend **out, const struct fronten
 uint16_t frontend_port(const struct frontend *f);
 
 MUST_USE enum status frontend_start(struct frontend *f, struct error *err); /* its thread */
-
-const struct mail *frontend_stopped_mail(const struct frontend *f); /* to be recognised */
 
 /* From the control thread: stop listening, finish what is open within timeout_us, end the thread.
  * A second call may shorten the time. */

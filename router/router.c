@@ -95,7 +95,7 @@ static void stop(struct router *r) {
 static void on_mail(struct mail *mail, void *arg) {
     struct router *r = arg;
 
-    (void)mail;
+    mem_free(mail);
     if (--r->n_running == 0) workers_next(r);
 }
 
@@ -429,7 +429,10 @@ enum status router_run(struct router *r, struct error *err) {
 }
 
 void router_destroy(struct router *r) {
+    struct list unread, *link;
+
     if (!r) return;
+    list_init(&unread);
     for (uint32_t i = 0; i < r->n_frontends; i++) {
         if (r->n_running > 0) frontend_drain(r->frontends[i], 0);
         frontend_destroy(r->frontends[i]);
@@ -441,6 +444,8 @@ void router_destroy(struct router *r) {
     http_client_destroy(r->client);
     loop_timer_fini(&r->tick);
     loop_timer_fini(&r->deadline);
+    if (r->box) mailbox_take(r->box, &unread);
+    while ((link = list_pop_front(&unread)) != NULL) mem_free(mail_of(link));
     mailbox_close(r->box);
     registry_destroy(r->registry);
     loop_destroy(r->loop);

@@ -122,7 +122,7 @@ def test_a_stop_string_ends_the_text_before_it(sim):
 @pytest.mark.parametrize("path, body, code, param, words", [
     ("/v1/completions", b"", 400, None, "empty"),
     ("/v1/completions", b"{", 400, None, "line 1"),
-    ("/v1/completions", b'{"prompt":"a","prompt":"b"}', 400, None, "prompt"),
+    ("/v1/completions", b'{"prompt":"a","prompt":"b"}', 400, "prompt", "twice"),
     ("/v1/completions", b'{"prompt":"\xff"}', 400, None, "UTF-8"),
     ("/v1/completions", b"[1]", 400, None, "object"),
     ("/v1/completions", {}, 400, "prompt", "required"),
