@@ -86,7 +86,7 @@ FORCE:
 run: deps-run ## start the router and two CPU workers on the demonstration model
 	@$(MAKE) --no-print-directory all
 	@exec $(B)/incipit-router --launch 2 --model deploy/demo/model \
-	  --ready-message deploy/demo/ready.txt $(ARGS)
+	  --worker-arg=--served-model-name=incipit-demo --ready-message deploy/demo/ready.txt $(ARGS)
 
 demo: deps-run ## ask the classic table two questions, cached and not, through the router
 	@$(MAKE) --no-print-directory all
@@ -125,7 +125,13 @@ unit: $(TESTS) ## unit and conformance tests alone
 integration: all ## tests of the real programs over loopback alone
 	@INCIPIT_BUILD=$(B) $(PYTHON) -m pytest -q tests/integration $(ARGS)
 
-.PHONY: bench-% fuzz fuzz-% lint aarch64 aarch64-test
+soak: all ## a minute of 64 streaming clients on simulated workers, one killed in the middle
+	@SOAK_SECONDS=60 SOAK_CLIENTS=64 INCIPIT_BUILD=$(B) $(PYTHON) -m pytest -q -s tests/integration/test_router.py -k killed_under_load
+
+demo-check: all ## the demonstration model's acceptance, over HTTP: several hundred questions
+	@deploy/demo/check $(B) $(ARGS)
+
+.PHONY: soak demo-check bench-% fuzz fuzz-% lint aarch64 aarch64-test
 $(B)/tests/bench/%: $(B)/tests/bench/%.o $(LIBS_all)
 	$(call link,,)
 bench-%: $(B)/tests/bench/bench_% ## a benchmark of tests/bench: ratios, never gates

@@ -28,6 +28,10 @@
 #include "worker/worker_metrics.h"
 #include "worker/worker_options.h"
 
+#define PROGRESS_US      1000000u
+#define HOST_KV_BYTES    (4ull << 30) /* of a cpu worker, unless told otherwise ... */
+#define HOST_KV_FRACTION 4            /* ... and at most this part of the free memory */
+
 struct worker {
     const struct worker_options *options;
     struct loop *loop;
@@ -41,6 +45,7 @@ struct worker {
     struct engine *engine;
     struct api api;
     struct loop_timer deadline;
+    uint64_t progress_us; /* of the last line about loading */
     bool is_drained_engine, is_drained_http;
 };
 
@@ -166,7 +171,10 @@ static enum block_hash_algo hash_algo(struct worker *w) {
 
 static void on_progress_line(void *arg, uint64_t done, uint64_t total) {
     struct worker *w = arg;
+    uint64_t now_us = clock_now_us();
 
+    if (now_us - w->progress_us < PROGRESS_US) return;
+    w->progress_us = now_us;
     log_event(w->log, LOG_INFO, "loading", log_u64("done_mib", done >> 20),
               log_u64("total_mib", total >> 20));
 }
@@ -177,6 +185,15 @@ static enum status load(void *arg, const struct backend_ops *ops, struct backend
     struct worker *w = arg;
 
     return model_load(w->model, ops, dev, g, limits, on_progress_line, w, out, err);
+}
+
+/* The host's memory is everybody's: other workers, the page cache. A device's is the engine's. */
+static uint64_t host_kv_bytes(const struct backend_ops *backend,
+                              const struct backend_config *device) {
+    struct backend_info info;
+
+    if (backend->probe(device, &info, NULL) != ST_OK) return 0; /* engine_create will say why */
+    return MIN(HOST_KV_BYTES, info.memory_free / HOST_KV_FRACTION);
 }
 
 static enum status start_engine(struct worker *w, const struct backend_ops *backend,
@@ -200,7 +217,11 @@ static enum status start_engine(struct worker *w, const struct backend_ops *back
     e.max_waiting = o->max_waiting;
     e.n_blocks = o->n_blocks;
     e.kv_bytes = o->kv_bytes;
-    if (o->memory_fraction > 0) e.memory_fraction = o->memory_fraction;
+    if (o->memory_fraction > 0) {
+        e.memory_fraction = o->memory_fraction;
+    } else if (strcmp(backend->name, "cpu") == 0 || strcmp(backend->name, "ref") == 0) {
+        e.kv_bytes = o->kv_bytes ? o->kv_bytes : host_kv_bytes(backend, &e.device);
+    }
     e.kv.watermark = o->watermark;
     e.kv.order = o->free_order ? FREE_ORDER_CLASSIC : FREE_ORDER_FRESH_FIRST;
     e.kv.hash_algo = hash_algo(w);
@@ -269,6 +290,7 @@ enum status worker_create(struct worker **out, const struct worker_options *opti
 
     *out = NULL;
     w->options = options;
+    w->progress_us = began_us;
     w->log = log_create(&log);
     st = loop_create(&w->loop, err);
     if (st != ST_OK) goto fail;

@@ -57,7 +57,8 @@ static const struct option_def rows[] = {
     {"num-gpu-blocks-override", OPT_U32, FIELD(n_blocks), .def = "0", .aliases = "num-blocks",
      .group = "Cache", .help = "KV blocks to allocate. 0: by --kv-cache-memory-bytes or memory."},
     {"kv-cache-memory-bytes", OPT_BYTES, FIELD(kv_bytes), .def = "0", .group = "Cache",
-     .help = "Memory of the KV cache. 0: by --gpu-memory-utilization."},
+     .help = "Memory of the KV cache. 0: by --gpu-memory-utilization; on a CPU 4 GiB, or a quarter of "
+             "the free memory if that is less."},
     {"gpu-memory-utilization", OPT_F64, FIELD(memory_fraction), .def = "0", .min = "0",
      .max = "0.98", .aliases = "mem-fraction-static,memory-fraction", .group = "Cache",
      .help = "Share of the device's free memory for weights and KV cache. 0: what the backend "
