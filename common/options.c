@@ -11,7 +11,6 @@
 #include "common/options_internal.h"
 
 #include <assert.h>
-#include <ctype.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -219,10 +218,13 @@ static enum status take_flag(struct command *c, const char *arg, struct error *e
     t.in_seconds = f.in_seconds;
     t.is_inverted = f.is_inverted != is_no;
     if (d->is_secret) {
+        char variable[OPTION_ENV_NAME_MAX];
+
+        option_env_name(d, variable);
         return error_set_param(err, ST_INVALID, d->name,
-                               "%s is a secret and would show in the process list: set it in the "
-                               "environment or as '%s' in the --config file",
-                               label, d->name);
+                               "%s is a secret and would show in the process list: set %s, or '%s' "
+                               "in the --config file",
+                               label, variable, d->name);
     }
     if (d->type == OPT_BOOL) {
         if (is_no && after) return error_set(err, ST_INVALID, "%s takes no value", label);
@@ -361,21 +363,15 @@ static enum status apply_file(struct layer *l, const char *path, struct error *e
     return st;
 }
 
-static void env_name(const char *name, char *out, size_t size) {
-    snprintf(out, size, "INCIPIT_%s", name);
-    for (char *p = out; *p; p++)
-        *p = *p == '-' ? '_' : (char)toupper((unsigned char)*p);
-}
-
 static enum status apply_env(struct layer *l, struct error *err) {
     for (size_t row = 0; row < l->o->program->n_defs; row++) {
         const struct option_def *d = &l->o->program->defs[row];
         struct option_text t = {0};
-        char name[LABEL_MAX];
+        char name[OPTION_ENV_NAME_MAX];
         const char *value;
         enum status st;
 
-        env_name(d->name, name, sizeof(name));
+        option_env_name(d, name);
         value = getenv(name);
         if (!value || !*value) continue;
         t.value = str_of(value);

@@ -56,10 +56,10 @@ static const char *metavar(const struct option_def *d) {
 }
 
 static void append_env_name(const struct option_def *d, struct buf *out) {
-    buf_append_str(out, STR("INCIPIT_"));
-    for (const char *p = d->name; *p; p++) {
-        buf_append_char(out, *p == '-' ? '_' : (char)toupper((unsigned char)*p));
-    }
+    char name[OPTION_ENV_NAME_MAX];
+
+    option_env_name(d, name);
+    buf_append_str(out, str_of(name));
 }
 
 static void append_spelling(const struct option_def *d, bool is_builtin, struct buf *out) {

@@ -41,6 +41,10 @@ void option_format(const struct option_def *d, const void *target, struct buf *o
 /* "a whole number from 1 to 128" */
 void option_expected(const struct option_def *d, struct buf *out);
 
+/* "INCIPIT_BLOCK_SIZE" */
+#define OPTION_ENV_NAME_MAX 96
+void option_env_name(const struct option_def *d, char out[OPTION_ENV_NAME_MAX]);
+
 /* Zeroes the field: an unset number, string or list. */
 void option_unset(const struct option_def *d, void *target);
 

@@ -343,6 +343,12 @@ size_t option_distance(struct str a, struct str b) {
     return row[b.len];
 }
 
+void option_env_name(const struct option_def *d, char out[OPTION_ENV_NAME_MAX]) {
+    snprintf(out, OPTION_ENV_NAME_MAX, "INCIPIT_%s", d->name);
+    for (char *p = out; *p; p++)
+        *p = *p == '-' ? '_' : (char)toupper((unsigned char)*p);
+}
+
 struct str option_next_name(const char **cursor) {
     const char *p = *cursor;
     size_t n;

@@ -149,7 +149,8 @@ static void a_wrong_command_line_gets_a_sentence(void **state) {
         {"--enable-cache=maybe", "--enable-cache must be true or false, not 'maybe'"},
         {"--no-enable-cache=1", "--no-enable-cache takes no value"},
         {"--worker-urls a,b,c,d,e,f", "--worker-urls must be a list of at most 5 items"},
-        {"--api-key s3cret", "--api-key is a secret and would show in the process list"},
+        {"--api-key s3cret",
+         "the process list: set INCIPIT_API_KEY, or 'api-key' in the --config file"},
         {"dir other", "unexpected argument 'other': incipit-test [MODEL] [options]"},
         {"--config /nonexistent.yaml", "cannot open the config file /nonexistent.yaml: No such"},
     };
