@@ -136,7 +136,7 @@ static void a_crowd_gets_its_answers_and_leaves_nothing(void **state) {
     (void)state;
     open_crowd(&c);
     learn_each_alone(&c);
-    for (int i = 0; i < 3000; i++) {
+    while (c.n_whole < 150 || c.n_cut < 15) {
         uint64_t dice = rng_below(&c.rng, 100);
 
         if (dice < 30 && c.n_open < ARRAY_LEN(c.open)) {
@@ -154,7 +154,6 @@ static void a_crowd_gets_its_answers_and_leaves_nothing(void **state) {
     assert_int_equal(s.kv_free, s.kv_total);
     assert_int_equal(s.running + s.waiting, 0);
     assert_true(s.preemptions > 0 && s.prefix_hits > 0);
-    assert_true(c.n_whole > 100 && c.n_cut > 10);
     assert_int_equal(s.finished[FINISH_ERROR], 0);
     assert_int_equal(s.finished[FINISH_STOP] + s.finished[FINISH_LENGTH], c.n_whole + N_PROMPTS);
     engine_destroy(c.e);
