@@ -37,8 +37,11 @@
 #define CALM_REQUESTS   200 /* without a miss, before the drift sets in */
 #define CAPACITY_MIN    (1.0 / 64)
 #define CAPACITY_MAX    64.0
+#define OUTPUT_MAX      1e6  /* tokens: more than any context has */
 #define FULL_MARGIN     64   /* blocks: books this near to the capacity are full */
-#define HIT_TOLERANCE   0.02 /* of the prompt: bytes are not tokens */
+#define HIT_TOLERANCE   0.03 /* of the prompt: its parts differ in bytes per token */
+#define RATIO_MIN       0.25 /* bytes per token that are believed */
+#define RATIO_MAX       32.0
 #define RATIO_DECAY     0.99 /* per request: about the last hundred count */
 #define RATIO_FIRST     4096 /* tokens that the first guess is worth */
 
@@ -162,15 +165,17 @@ static uint64_t capacity_blocks(const struct routing *r, uint32_t w) {
     return (uint64_t)fmax(tokens / tokens_per_block(r), 1);
 }
 
+/* The prediction is put on the scale of the tokens that the prompt really had: only what share of
+ * it was cached says something about the cache. */
 static void learn_capacity(struct routing *r, const struct route_ticket *t,
                            const struct route_feedback *f) {
-    const struct worker_spec *spec = &r->load.workers[t->load.worker].spec;
     uint32_t w = t->load.worker;
     struct cache_state *c = &r->caches[w];
-    double excess = (double)f->cached_tokens - t->cached_tokens;
-    double tolerance = fmax((spec->block_size + tokens_per_block(r)) / 2,
-                            HIT_TOLERANCE * (double)f->prompt_tokens);
+    double scale = (double)f->prompt_tokens / t->prompt_tokens;
+    double excess = (double)MIN(f->cached_tokens, f->prompt_tokens) - t->cached_tokens * scale;
+    double tolerance = (r->load.workers[w].block_size + tokens_per_block(r)) / 2;
 
+    tolerance = fmax(tolerance, HIT_TOLERANCE * (double)f->prompt_tokens);
     if (c->n_calm < CALM_REQUESTS) c->n_calm++;
     if (excess <= -tolerance) {
         c->capacity_factor *= CAPACITY_LESS;
@@ -184,10 +189,15 @@ static void learn_capacity(struct routing *r, const struct route_ticket *t,
     c->capacity_factor = fmin(fmax(c->capacity_factor, CAPACITY_MIN), CAPACITY_MAX);
 }
 
-/* Uses what the worker reported, once per request. */
+/* Uses what the worker reported, once per request. A prompt that is not mostly text (images come
+ * as many bytes and few tokens), or a worker that counts wrongly, teaches nothing. */
 static void learn(struct routing *r, struct route_ticket *t, const struct route_feedback *f) {
+    double ratio;
+
     if (!f || t->has_feedback || f->prompt_tokens <= 0) return;
     t->has_feedback = true;
+    ratio = (double)t->prompt_bytes / (double)f->prompt_tokens;
+    if (ratio < RATIO_MIN || ratio > RATIO_MAX) return;
     r->sum_bytes = r->sum_bytes * RATIO_DECAY + (double)t->prompt_bytes;
     r->sum_tokens = r->sum_tokens * RATIO_DECAY + (double)f->prompt_tokens;
     if (f->cached_tokens >= 0 && t->epoch == r->caches[t->load.worker].epoch)
@@ -286,6 +296,7 @@ enum status routing_route(struct routing *r, const struct route_request *rq, str
         .prompt_bytes = rq->prompt_bytes,
         .epoch = r->caches[w].epoch,
         .wait_s = load_wait_s(k, rq->now_us),
+        .prompt_tokens = view.prompt_tokens,
         .cached_tokens = policy_matched_tokens(&view, w),
     };
     work_s = load_prefill_s(k, t->cached_tokens, view.prompt_tokens);
@@ -314,6 +325,7 @@ void routing_ended(struct routing *r, struct route_ticket *t, const struct route
         end->output_tokens >= 0 ? (double)end->output_tokens : r->load.mean_output_tokens;
     bool was_pending;
 
+    output_tokens = fmin(output_tokens, OUTPUT_MAX);
     if (!end->is_aborted) routing_first_token(r, t, NULL, end->now_us);
     was_pending = t->load.is_pending;
     learn(r, t, &end->feedback);

@@ -43,6 +43,7 @@ struct route_ticket {
     uint32_t epoch; /* of the worker's cache when sent */
     bool has_feedback;
     double wait_s;        /* predicted queueing; predicted prefill is load.work_s */
+    double prompt_tokens; /* predicted */
     double cached_tokens; /* predicted */
 };
 

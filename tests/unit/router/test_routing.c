@@ -399,6 +399,39 @@ static void capacity_follows_what_was_really_cached(void **state) {
     routing_destroy(r);
 }
 
+/* Another tokenizer than expected is no reason to think that the cache is smaller. */
+static void a_wrong_ratio_does_not_look_like_a_miss(void **state) {
+    struct routing *r = fleet(1, "prefix");
+    struct prompt p = prompt_of(5, 50, 0, 50), q;
+    struct route_ticket t = {0};
+    struct route_feedback all = {800, 784}, none = {800, 0}, absurd = {INT64_MAX, INT64_MAX};
+    struct routing_stats s;
+    (void)state;
+
+    send(r, &p, &t, 0);
+    routing_first_token(r, &t, &none, 0);
+    finish(r, &t, 1);
+    for (uint64_t i = 0; i < 50; i++) { /* half of the tokens predicted, all of them cached */
+        send(r, &p, &t, i);
+        routing_first_token(r, &t, i % 2 ? &absurd : &all, i);
+        routing_ended(r, &t, &(struct route_end){.output_tokens = INT64_MAX, .now_us = i});
+    }
+    routing_stats(r, &s);
+    assert_true(s.bytes_per_token > 4 && s.bytes_per_token < 8);
+    for (uint64_t i = 0; i < 75; i++) { /* 4000 blocks hold 64,000 tokens: 80 such prompts */
+        q = prompt_of(100 + i, 50, 0, 50);
+        send(r, &q, &t, 100);
+        routing_first_token(r, &t, &none, 100);
+        routing_ended(r, &t, &(struct route_end){.now_us = 100, .feedback = none});
+    }
+    q = prompt_of(100, 50, 0, 50);
+    send(r, &q, &t, 101);
+    assert_true(t.matched_blocks == 50);
+    finish(r, &t, 102);
+    routing_check(r);
+    routing_destroy(r);
+}
+
 /* --- thresholds, other policies -------------------------------------------------------------- */
 
 static void no_worker_goes_far_above_the_mean(void **state) {
@@ -560,6 +593,7 @@ int main(void) {
         cmocka_unit_test(a_cached_prompt_still_computes_a_token),
         cmocka_unit_test(bytes_per_token_are_learned),
         cmocka_unit_test(capacity_follows_what_was_really_cached),
+        cmocka_unit_test(a_wrong_ratio_does_not_look_like_a_miss),
         cmocka_unit_test(no_worker_goes_far_above_the_mean),
         cmocka_unit_test(round_robin_takes_each_in_turn),
         cmocka_unit_test(least_load_rotates_among_equals),
