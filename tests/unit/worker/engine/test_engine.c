@@ -20,14 +20,14 @@
 
 static const struct tiny_shape shape = {.n_layers = 2,
                                         .d_model = 32,
-                                        .n_heads = 4,
-                                        .n_kv_heads = 2,
-                                        .head_dim = 8,
+                                        .n_heads = 2,
+                                        .n_kv_heads = 1,
+                                        .head_dim = 16,
                                         .d_ff = 48,
                                         .vocab = 131,
                                         .max_context = CONTEXT,
-                                        .weight_dtype = DTYPE_F32,
-                                        .kv_dtype = DTYPE_F32};
+                                        .weight_dtype = DTYPE_BF16,
+                                        .kv_dtype = DTYPE_BF16};
 
 static enum status load_tiny(void *arg, const struct backend_ops *ops, struct backend_device *dev,
                              const struct geometry *g, const struct backend_limits *limits,
@@ -90,7 +90,14 @@ struct world {
     bool is_drained, is_failed;
 };
 
+struct machine {
+    const struct backend_ops *ops;
+    const char *path; /* instruction path of the cpu backend */
+};
+
 struct setup {
+    struct machine machine; /* zeroed: the reference backend */
+    uint32_t n_threads;
     uint32_t budget, n_blocks, block_size, max_seqs, max_waiting, hash_bits;
     bool no_caching, is_gated;
     struct log *log;
@@ -140,7 +147,9 @@ static struct engine_options tiny_options(const struct setup *s, float *inv_freq
     static const uint32_t eos[] = {EOS};
     struct engine_options o = engine_options_default;
 
-    o.backend = s->is_gated ? &gated : &backend_ref;
+    o.backend = s->is_gated ? &gated : s->machine.ops ? s->machine.ops : &backend_ref;
+    o.device.path = s->machine.path;
+    o.device.n_threads = MAX(s->n_threads, 1u);
     o.geometry = tiny_geometry(&shape, inv_freq, kinds);
     o.load = load_tiny;
     o.block_size = s->block_size ? s->block_size : 16;
@@ -282,10 +291,11 @@ static void assert_same(const struct answer *a, const struct answer *b, const ch
 }
 
 /* Each alone, in an engine without a cache: what every other way must give. */
-static void run_alone_and_cold(const struct cases *c, struct answer *out) {
+static void run_alone_and_cold(const struct cases *c, struct machine machine,
+                               struct answer *out) {
     struct world w;
 
-    world_open(&w, &(struct setup){.no_caching = true});
+    world_open(&w, &(struct setup){.machine = machine, .no_caching = true});
     for (uint32_t i = 0; i < N_CASES; i++) {
         memset(&out[i], 0, sizeof(out[i]));
         submit(&w, &c->p[i], &out[i]);
@@ -296,57 +306,76 @@ static void run_alone_and_cold(const struct cases *c, struct answer *out) {
     world_close(&w);
 }
 
+/* Eight at once, cold and then warm. */
 static void run_together(const struct cases *c, const struct setup *s, const char *how,
-                         const struct answer *expected, uint32_t *n_preemptions,
-                         uint32_t *n_cached) {
+                         const struct answer *expected, bool wants_preemptions) {
     static struct answer got[N_CASES];
+    uint32_t n_preemptions = 0, n_cached = 0;
     struct world w;
 
     world_open(&w, s);
-    *n_preemptions = *n_cached = 0;
-    for (int round = 0; round < 2; round++) { /* cold, then warm */
+    for (int round = 0; round < 2; round++) {
         memset(got, 0, sizeof(got));
         for (uint32_t i = 0; i < N_CASES; i++) submit(&w, &c->p[i], &got[i]);
         world_run(&w);
         for (uint32_t i = 0; i < N_CASES; i++) {
             assert_same(&expected[i], &got[i], how, i);
-            *n_preemptions += got[i].n_preemptions;
-            *n_cached += got[i].cached_tokens;
+            n_preemptions += got[i].n_preemptions;
+            n_cached += got[i].cached_tokens;
         }
     }
+    assert_true(n_cached > 0);
+    if (wants_preemptions && n_preemptions == 0) fail_msg("%s: nothing was preempted", how);
     assert_idle(&w);
     world_close(&w);
 }
 
-static void case_100_the_same_answer_however_it_is_run(void **state) {
-    static const struct {
-        const char *how;
-        struct setup setup;
-        bool wants_preemptions;
-    } ways[] = {
-        {"budget 512", {.budget = 512}, false},
-        {"budget 64", {.budget = 64}, false},
-        {"budget 16", {.budget = 16}, false},
-        {"budget 9", {.budget = 9}, false},
-        {"three at a time", {.max_seqs = 3}, false},
-        {"block size 1", {.block_size = 1, .n_blocks = 2000}, false},
-        {"block size 4", {.block_size = 4}, false},
-        {"few blocks", {.n_blocks = 14}, true},
-        {"few small blocks, budget 16", {.budget = 16, .block_size = 2, .n_blocks = 130}, true},
-        {"case 99: hashes of eight bits", {.block_size = 1, .n_blocks = 1200, .hash_bits = 8}, false},
-    };
+static const struct way {
+    const char *how;
+    struct setup setup;
+    bool wants_preemptions;
+} ways[] = {
+    {"budget 512, two threads", {.budget = 512, .n_threads = 2}, false},
+    {"budget 64", {.budget = 64}, false},
+    {"budget 16", {.budget = 16}, false},
+    {"few blocks", {.n_blocks = 14}, true},
+    {"few small blocks, budget 16", {.budget = 16, .block_size = 2, .n_blocks = 130}, true},
+    {"block size 1", {.block_size = 1, .n_blocks = 2000}, false},
+    {"budget 9", {.budget = 9}, false},
+    {"three at a time", {.max_seqs = 3}, false},
+    {"block size 4", {.block_size = 4}, false},
+    {"hashes of eight bits", {.block_size = 1, .n_blocks = 1200, .hash_bits = 8}, false},
+};
+
+static void run_all_ways(struct machine machine, size_t n_ways) {
     static struct cases c;
     static struct answer expected[N_CASES];
 
-    (void)state;
     make_cases(&c);
-    run_alone_and_cold(&c, expected);
-    for (size_t i = 0; i < ARRAY_LEN(ways); i++) {
-        uint32_t n_preemptions, n_cached;
+    run_alone_and_cold(&c, machine, expected);
+    for (size_t i = 0; i < n_ways; i++) {
+        struct setup s = ways[i].setup;
 
-        run_together(&c, &ways[i].setup, ways[i].how, expected, &n_preemptions, &n_cached);
-        assert_true(n_cached > 0);
-        if (ways[i].wants_preemptions && n_preemptions == 0) fail_msg("%s: none", ways[i].how);
+        s.machine = machine;
+        run_together(&c, &s, ways[i].how, expected, ways[i].wants_preemptions);
+    }
+}
+
+static void case_100_the_same_answer_however_it_is_run(void **state) {
+    (void)state;
+    run_all_ways((struct machine){0}, ARRAY_LEN(ways));
+}
+
+static void case_100_on_each_instruction_path_of_the_cpu(void **state) {
+    static const char *const paths[] = {"plain", "avx2", "avx512", "avx512bf16"};
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(paths); i++) {
+        struct backend_config config = {.path = paths[i], .n_threads = 1};
+        struct backend_info info;
+
+        if (backend_cpu.probe(&config, &info, NULL) == ST_OK)
+            run_all_ways((struct machine){&backend_cpu, paths[i]}, 6);
     }
 }
 
@@ -731,6 +760,7 @@ int main(void) {
     gated.submit = submit_through_gate;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(case_100_the_same_answer_however_it_is_run),
+        cmocka_unit_test(case_100_on_each_instruction_path_of_the_cpu),
         cmocka_unit_test(case_99_colliding_hashes_are_never_believed),
         cmocka_unit_test(all_but_one_token_is_cached_with_block_size_one),
         cmocka_unit_test(cancel_ends_once_and_frees),
