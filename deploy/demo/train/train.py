@@ -37,7 +37,7 @@ from tokenizer import Tokenizer
 LONGEST_SAMPLE = 3800
 ADAM_RATE, MUON_RATE, MUON_MOMENTUM, WEIGHT_DECAY = 2e-3, 0.02, 0.95, 0.02
 WARMUP_STEPS, FLOOR, CLIP = 150, 0.02, 1.0
-EMA_DECAY = 0.996
+EMA_DECAY = 0.99
 PROMOTE_AT, STEPS_PER_LEVEL, MOST_STEPS_PER_LEVEL = 0.45, 40, 80
 
 # ---- curriculum -----------------------------------------------------------------------------------
