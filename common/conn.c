@@ -41,8 +41,9 @@ static ssize_t tcp_send(struct conn *c, struct iovec *iov, int n) {
 static const struct conn_transport tcp_transport = {tcp_recv, tcp_send};
 
 static const char *const end_names[] = {
-    [CONN_EOF] = "eof",         [CONN_RESET] = "reset", [CONN_REFUSED] = "refused",
-    [CONN_TIMED_OUT] = "timed_out", [CONN_NOMEM] = "nomem",
+    [CONN_EOF] = "eof",         [CONN_RESET] = "reset",
+    [CONN_REFUSED] = "refused", [CONN_TIMED_OUT] = "timed_out",
+    [CONN_NOMEM] = "nomem",
 };
 
 const char *conn_end_name(enum conn_end end) {
@@ -107,7 +108,8 @@ static size_t send_some(struct conn *c, const struct iovec *more, int n_more) {
     int n = 0;
 
     if (queued) iov[n++] = (struct iovec){c->out.data + c->out.start, queued};
-    for (int i = 0; i < n_more; i++) iov[n++] = more[i];
+    for (int i = 0; i < n_more; i++)
+        iov[n++] = more[i];
     if (n == 0) return 0;
     rc = c->transport->send(c, iov, n);
     if (rc < 0) {
@@ -172,7 +174,8 @@ void conn_writev(struct conn *c, const struct iovec *iov, int n) {
 
     assert(n <= CONN_IOV_MAX);
     if (!conn_is_open(c)) return;
-    for (int i = 0; i < n; i++) total += iov[i].iov_len;
+    for (int i = 0; i < n; i++)
+        total += iov[i].iov_len;
     if (total == 0) return;
     if (total >= DIRECT_BYTES && !c->was_blocked && !c->is_connecting) {
         sent = send_some(c, iov, n);
@@ -381,8 +384,8 @@ void conn_init(struct conn *c, struct loop *loop, int fd, const struct conn_even
 }
 
 enum status conn_connect(struct conn *c, struct loop *loop, const struct sockaddr *addr,
-                         socklen_t addr_len, uint64_t timeout_us,
-                         const struct conn_events *events, void *owner, struct error *err) {
+                         socklen_t addr_len, uint64_t timeout_us, const struct conn_events *events,
+                         void *owner, struct error *err) {
     int fd = socket(addr->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 
     if (fd < 0) return error_set(err, ST_IO, "cannot open a socket: %s", strerror(errno));

@@ -74,15 +74,15 @@ struct conn {
     void *owner;
     const struct conn_transport *transport;
     struct iobuf in, out;
-    struct loop_task flush; /* deferred while writes are unsent or news is undelivered */
+    struct loop_task flush;           /* deferred while writes are unsent or news is undelivered */
     struct loop_timer *connect_timer; /* only while connecting */
-    size_t in_want; /* the owner expects this many contiguous bytes */
+    size_t in_want;                   /* the owner expects this many contiguous bytes */
     uint64_t sent_bytes; /* taken by the kernel so far: tells a slow reader from a stuck one */
     int last_errno;
     uint8_t end; /* enum conn_end, once has_failed */
     bool is_connecting, is_paused, is_pinned;
-    bool has_failed; /* on_closed is due */
-    bool is_closed;  /* on_closed was called */
+    bool has_failed;                       /* on_closed is due */
+    bool is_closed;                        /* on_closed was called */
     bool was_above_low_water, was_blocked; /* on_drain, on_flushed are due when it empties */
 };
 
@@ -94,8 +94,7 @@ void conn_init(struct conn *c, struct loop *loop, int fd, const struct conn_even
  * meanwhile are sent when it is up. ST_IO when no socket could be made: then nothing is held. */
 MUST_USE enum status conn_connect(struct conn *c, struct loop *loop, const struct sockaddr *addr,
                                   socklen_t addr_len, uint64_t timeout_us,
-                                  const struct conn_events *events, void *owner,
-                                  struct error *err);
+                                  const struct conn_events *events, void *owner, struct error *err);
 
 /* Closes the socket, gives the buffers back. Queued bytes that were not flushed are lost. Nothing is
  * called afterwards. Fine inside a callback (see above) and on a zeroed struct. */
@@ -137,8 +136,8 @@ void conn_resume(struct conn *c); /* on_data is not called for input already the
 void conn_write(struct conn *c, const void *data, size_t n);
 void conn_writev(struct conn *c, const struct iovec *iov, int n);
 
-void conn_flush(struct conn *c);             /* sends now what the kernel takes */
-size_t conn_pending(const struct conn *c);   /* bytes queued and not yet with the kernel */
+void conn_flush(struct conn *c);           /* sends now what the kernel takes */
+size_t conn_pending(const struct conn *c); /* bytes queued and not yet with the kernel */
 
 /* Ends the stream from this side, e.g. for want of memory: on_closed follows on a later turn. */
 void conn_fail(struct conn *c, enum conn_end end);

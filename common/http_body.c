@@ -51,13 +51,6 @@ static bool is_over_limit(const struct http_body *b, uint64_t more) {
     return b->limit && (more > b->limit || b->payload_bytes > b->limit - more);
 }
 
-static int hex_digit(unsigned char c) {
-    if (c >= '0' && c <= '9') return c - '0';
-    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-    if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-    return -1;
-}
-
 static enum status end_size(struct http_body *b, struct error *err) {
     if (b->remaining > HTTP_MAX_BODY_LENGTH) {
         return refuse(b, err, "a chunk size is more than anyone can send");
@@ -68,7 +61,7 @@ static enum status end_size(struct http_body *b, struct error *err) {
 }
 
 static enum status step_size(struct http_body *b, unsigned char c, struct error *err) {
-    int digit = hex_digit(c);
+    int digit = http_hex_value(c);
 
     if (digit >= 0) {
         if (++b->n_digits > 16) return refuse(b, err, "a chunk size has more than 16 digits");
@@ -145,9 +138,7 @@ static enum status step(struct http_body *b, unsigned char c, struct error *err)
         b->n_line_bytes = 0;
         return st;
     case BODY_CHUNK_CR: return expect(b, c, '\r', BODY_CHUNK_LF, err);
-    case BODY_CHUNK_LF:
-        begin_size(b);
-        return expect(b, c, '\n', BODY_SIZE, err);
+    case BODY_CHUNK_LF: begin_size(b); return expect(b, c, '\n', BODY_SIZE, err);
     case BODY_FINAL_LF: return expect(b, c, '\n', BODY_DONE, err);
     default: return step_trailer(b, c, err);
     }
@@ -172,7 +163,8 @@ enum status http_body_next(struct http_body *b, const char *in, size_t n, size_t
     *used = 0;
     *payload = (struct str){in, 0};
     if (b->state == BODY_REFUSED) return error_set(err, ST_INVALID, "the body was refused before");
-    if (b->framing == HTTP_LENGTH_BODY && is_over_limit(b, b->remaining)) return refuse_size(b, err);
+    if (b->framing == HTTP_LENGTH_BODY && is_over_limit(b, b->remaining))
+        return refuse_size(b, err);
     while (pos < n && b->state != BODY_DONE && payload->len == 0) {
         if (b->state != BODY_DATA && b->state != BODY_CHUNK) {
             st = step(b, (unsigned char)in[pos++], err);

@@ -268,8 +268,8 @@ static CURLcode set_headers(struct http_call *call, const struct http_client_req
 
 static CURLcode set_options(struct http_call *call, const struct http_client_request *r) {
     long timeout_ms = r->timeout_ms ? (long)r->timeout_ms : DEFAULT_TIMEOUT_MS;
-    long connect_ms = r->connect_timeout_ms ? (long)r->connect_timeout_ms
-                                            : DEFAULT_CONNECT_TIMEOUT_MS;
+    long connect_ms =
+        r->connect_timeout_ms ? (long)r->connect_timeout_ms : DEFAULT_CONNECT_TIMEOUT_MS;
     CURLcode rc = CURLE_OK;
 
     SET(call, rc, CURLOPT_URL, r->url);

@@ -22,13 +22,13 @@ void http_client_destroy(struct http_client *client);
 #define HTTP_CLIENT_MAX_BODY_BYTES (1u << 20) /* when the request names no limit */
 
 struct http_client_request {
-    const char *method;       /* NULL: GET, or POST when there is a body */
-    const char *url;          /* http:// or https:// */
-    const char *const *headers; /* "name: value" ..., NULL at the end; may be NULL */
-    struct str body;          /* copied */
-    uint32_t timeout_ms;      /* the whole call; 0: 5000 */
+    const char *method;          /* NULL: GET, or POST when there is a body */
+    const char *url;             /* http:// or https:// */
+    const char *const *headers;  /* "name: value" ..., NULL at the end; may be NULL */
+    struct str body;             /* copied */
+    uint32_t timeout_ms;         /* the whole call; 0: 5000 */
     uint32_t connect_timeout_ms; /* 0: 250 */
-    size_t max_body_bytes;    /* 0: HTTP_CLIENT_MAX_BODY_BYTES */
+    size_t max_body_bytes;       /* 0: HTTP_CLIENT_MAX_BODY_BYTES */
 };
 
 struct http_client_response {

@@ -1,6 +1,8 @@
 /* common/http_names.c - looking up and judging names: headers, reasons, query parameters. */
 #include "common/http_parse.h"
 
+#include "common/http_parse_internal.h"
+
 struct str http_head_find(const struct http_head *h, const char *data, struct str name) {
     for (uint16_t i = 0; i < h->n_headers; i++) {
         if (h->headers[i].name.len == name.len &&
@@ -25,8 +27,9 @@ bool http_value_has_token(struct str value, struct str token) {
 }
 
 static bool is_always_hop_by_hop(struct str name) {
-    static const char *const names[] = {"connection", "keep-alive", "te",      "trailer",
-                                        "transfer-encoding", "upgrade", "http2-settings"};
+    static const char *const names[] = {"connection",    "keep-alive",        "te",
+                                        "trailer",       "transfer-encoding", "upgrade",
+                                        "http2-settings"};
 
     for (size_t i = 0; i < ARRAY_LEN(names); i++) {
         if (str_eq_nocase(name, str_of(names[i]))) return true;
@@ -48,9 +51,9 @@ bool http_header_is_hop_by_hop(const struct http_head *h, const char *data, stru
 
 const char *http_method_name(enum http_method m) {
     static const char *const names[] = {
-        [HTTP_GET] = "GET",       [HTTP_HEAD] = "HEAD",       [HTTP_POST] = "POST",
-        [HTTP_PUT] = "PUT",       [HTTP_DELETE] = "DELETE",   [HTTP_OPTIONS] = "OPTIONS",
-        [HTTP_PATCH] = "PATCH",   [HTTP_OTHER_METHOD] = "",
+        [HTTP_GET] = "GET",     [HTTP_HEAD] = "HEAD",     [HTTP_POST] = "POST",
+        [HTTP_PUT] = "PUT",     [HTTP_DELETE] = "DELETE", [HTTP_OPTIONS] = "OPTIONS",
+        [HTTP_PATCH] = "PATCH", [HTTP_OTHER_METHOD] = "",
     };
 
     return names[m];
@@ -97,21 +100,18 @@ const char *http_reason(int code) {
     return "Unknown";
 }
 
-static int hex_value(char c) {
-    if (c >= '0' && c <= '9') return c - '0';
-    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-    if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-    return -1;
-}
-
 static void append_decoded(struct buf *out, struct str s) {
     for (size_t i = 0; i < s.len; i++) {
         char c = s.ptr[i] == '+' ? ' ' : s.ptr[i];
 
-        if (c == '%' && i + 2 < s.len && hex_value(s.ptr[i + 1]) >= 0 &&
-            hex_value(s.ptr[i + 2]) >= 0) {
-            c = (char)(hex_value(s.ptr[i + 1]) * 16 + hex_value(s.ptr[i + 2]));
-            i += 2;
+        if (c == '%' && i + 2 < s.len) {
+            int high = http_hex_value((unsigned char)s.ptr[i + 1]);
+            int low = http_hex_value((unsigned char)s.ptr[i + 2]);
+
+            if (high >= 0 && low >= 0) {
+                c = (char)(high * 16 + low);
+                i += 2;
+            }
         }
         buf_append_char(out, c);
     }

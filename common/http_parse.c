@@ -36,17 +36,17 @@ enum state {
 
 #define IS_LETTER(c) (((c) >= 'a' && (c) <= 'z') || ((c) >= 'A' && (c) <= 'Z'))
 #define IS_DIGIT(c)  ((c) >= '0' && (c) <= '9')
-#define IS_MARK(c)                                                                            \
-    ((c) == '!' || (c) == '#' || (c) == '$' || (c) == '%' || (c) == '&' || (c) == '\'' ||    \
-     (c) == '*' || (c) == '+' || (c) == '-' || (c) == '.' || (c) == '^' || (c) == '_' ||     \
+#define IS_MARK(c)                                                                                 \
+    ((c) == '!' || (c) == '#' || (c) == '$' || (c) == '%' || (c) == '&' || (c) == '\'' ||          \
+     (c) == '*' || (c) == '+' || (c) == '-' || (c) == '.' || (c) == '^' || (c) == '_' ||           \
      (c) == '`' || (c) == '|' || (c) == '~')
-#define IS_HOST(c)                                                                            \
-    (IS_LETTER(c) || IS_DIGIT(c) || (c) == '-' || (c) == '.' || (c) == '_' || (c) == '~' ||  \
+#define IS_HOST(c)                                                                                 \
+    (IS_LETTER(c) || IS_DIGIT(c) || (c) == '-' || (c) == '.' || (c) == '_' || (c) == '~' ||        \
      (c) == ':' || (c) == '[' || (c) == ']' || (c) == '%')
-#define CLASS(c)                                                                              \
-    ((IS_LETTER(c) || IS_DIGIT(c) || IS_MARK(c) ? HTTP_CHAR_TOKEN : 0) |                     \
-     (((c) >= 0x20 && (c) != 0x7F) || (c) == '\t' ? HTTP_CHAR_VALUE : 0) |                   \
-     ((c) > 0x20 && (c) < 0x7F && (c) != '#' ? HTTP_CHAR_TARGET : 0) |                       \
+#define CLASS(c)                                                                                   \
+    ((IS_LETTER(c) || IS_DIGIT(c) || IS_MARK(c) ? HTTP_CHAR_TOKEN : 0) |                           \
+     (((c) >= 0x20 && (c) != 0x7F) || (c) == '\t' ? HTTP_CHAR_VALUE : 0) |                         \
+     ((c) > 0x20 && (c) < 0x7F && (c) != '#' ? HTTP_CHAR_TARGET : 0) |                             \
      (IS_HOST(c) ? HTTP_CHAR_HOST : 0))
 #define ROW4(c)  CLASS(c), CLASS((c) + 1), CLASS((c) + 2), CLASS((c) + 3)
 #define ROW16(c) ROW4(c), ROW4((c) + 4), ROW4((c) + 8), ROW4((c) + 12)
@@ -83,7 +83,8 @@ static enum status refuse_byte(struct http_head *h, struct error *err, const cha
     if (byte == '\n') {
         return refuse(h, 400, err, "a line of the head ends with LF alone: end it with CR LF");
     }
-    return refuse(h, 400, err, "byte 0x%02X at offset %u is not allowed in %s", byte, h->pos, where);
+    return refuse(h, 400, err, "byte 0x%02X at offset %u is not allowed in %s", byte, h->pos,
+                  where);
 }
 
 /* At most this much of a peer's text goes into a message. */
@@ -135,8 +136,10 @@ static enum status judge_coding(struct http_head *h, struct str value, struct er
     }
     if (value.len == 0) return refuse(h, 400, err, "the Transfer-Encoding header is empty");
     if (!name_is(value, "chunked")) {
-        return refuse(h, 501, err, "Transfer-Encoding '%.*s' is not supported: send 'chunked' or a "
-                      "Content-Length", QUOTE(value));
+        return refuse(h, 501, err,
+                      "Transfer-Encoding '%.*s' is not supported: send 'chunked' or a "
+                      "Content-Length",
+                      QUOTE(value));
     }
     return ST_OK;
 }
@@ -185,9 +188,10 @@ static bool response_has_no_body(const struct http_head *h) {
 /* The head is complete: what follows from all of it together. */
 static enum status finish(struct http_head *h, struct error *err) {
     if (h->n_length && h->n_coding) {
-        return refuse(h, 400, err,
-                      "both Content-Length and Transfer-Encoding: it is not clear where the message "
-                      "ends; send one of them");
+        return refuse(
+            h, 400, err,
+            "both Content-Length and Transfer-Encoding: it is not clear where the message "
+            "ends; send one of them");
     }
     if (!h->is_response && h->minor_version == 1 && h->n_host == 0) {
         return refuse(h, 400, err, "no Host header: HTTP/1.1 requires one");
@@ -284,7 +288,8 @@ static enum status end_value(struct http_head *h, const char *data, struct error
     struct http_header *header = &h->headers[h->n_headers];
     uint32_t end = h->pos;
 
-    while (end > h->mark && (data[end - 1] == ' ' || data[end - 1] == '\t')) end--;
+    while (end > h->mark && (data[end - 1] == ' ' || data[end - 1] == '\t'))
+        end--;
     header->value = (struct http_span){(uint16_t)h->mark, (uint16_t)(end - h->mark)};
     h->n_headers++;
     return judge_header(h, http_span_str(header->name, data), http_span_str(header->value, data),
@@ -308,7 +313,8 @@ void http_response_init(struct http_head *h, bool to_head) {
 static int scan(struct http_head *h, const char *data, size_t end, uint8_t class) {
     size_t pos = h->pos;
 
-    while (pos < end && http_char_is(data[pos], class)) pos++;
+    while (pos < end && http_char_is(data[pos], class))
+        pos++;
     h->pos = (uint32_t)pos;
     return pos < end ? (unsigned char)data[pos] : -1;
 }
@@ -402,8 +408,7 @@ static enum status step_status_code(struct http_head *h, const char *data, size_
 
     while (h->pos < end && h->pos - h->mark < 3) {
         if (!IS_DIGIT(data[h->pos])) {
-            return refuse_byte(h, err, "a status code (three digits)",
-                               (unsigned char)data[h->pos]);
+            return refuse_byte(h, err, "a status code (three digits)", (unsigned char)data[h->pos]);
         }
         h->pos++;
     }
@@ -433,7 +438,8 @@ static enum status step_header_start(struct http_head *h, int c, struct error *e
         return ST_OK;
     }
     if (c == ' ' || c == '\t') {
-        return refuse(h, 400, err, "a header line begins with a blank: folded headers are obsolete");
+        return refuse(h, 400, err,
+                      "a header line begins with a blank: folded headers are obsolete");
     }
     if (h->n_headers == HTTP_MAX_HEADERS) {
         return refuse(h, 431, err, "more than %u headers", HTTP_MAX_HEADERS);
@@ -443,8 +449,7 @@ static enum status step_header_start(struct http_head *h, int c, struct error *e
     return ST_OK;
 }
 
-static enum status step_name(struct http_head *h, const char *data, size_t end,
-                             struct error *err) {
+static enum status step_name(struct http_head *h, const char *data, size_t end, struct error *err) {
     int c = scan(h, data, end, HTTP_CHAR_TOKEN);
 
     if (c < 0) return ST_OK;
@@ -500,7 +505,8 @@ static enum status step(struct http_head *h, const char *data, size_t end, struc
     case AT_HEADER_START: return step_header_start(h, c, err);
     case AT_NAME: return step_name(h, data, end, err);
     case AT_VALUE_START:
-        while (h->pos < end && (data[h->pos] == ' ' || data[h->pos] == '\t')) h->pos++;
+        while (h->pos < end && (data[h->pos] == ' ' || data[h->pos] == '\t'))
+            h->pos++;
         if (h->pos == end) return ST_OK;
         h->mark = h->pos;
         h->state = AT_VALUE;

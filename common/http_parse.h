@@ -78,7 +78,7 @@ struct http_head {
     uint32_t head_len; /* bytes of the head, leading and final empty lines included */
     enum http_method method;
     enum http_framing framing;
-    uint64_t content_length; /* for HTTP_LENGTH_BODY */
+    uint64_t content_length;              /* for HTTP_LENGTH_BODY */
     struct http_span method_span, target; /* requests */
     struct http_span path, query;         /* the target before and after the first '?' */
     struct http_span reason;              /* responses */
@@ -131,11 +131,11 @@ struct http_body {
     enum http_framing framing;
     uint8_t state;
     uint8_t n_digits;
-    uint32_t n_line_bytes;   /* of the current chunk line, or of the trailers so far */
-    uint64_t remaining;      /* of the body or of the current chunk */
-    uint64_t payload_bytes;  /* found so far */
-    uint64_t limit;          /* most payload; 0: none */
-    uint16_t refused_code;   /* 400 or 413 */
+    uint32_t n_line_bytes;  /* of the current chunk line, or of the trailers so far */
+    uint64_t remaining;     /* of the body or of the current chunk */
+    uint64_t payload_bytes; /* found so far */
+    uint64_t limit;         /* most payload; 0: none */
+    uint16_t refused_code;  /* 400 or 413 */
 };
 
 /* For the body that follows `h`. `limit` 0: none. A known length above the limit is refused by the
@@ -155,7 +155,7 @@ MUST_USE enum status http_body_eof(struct http_body *b, struct error *err);
 /* --- small shared things ----------------------------------------------------------------------- */
 
 const char *http_method_name(enum http_method m); /* "GET"; "" for HTTP_OTHER_METHOD */
-const char *http_reason(int code); /* "Not Found"; "Unknown" for what has none */
+const char *http_reason(int code);                /* "Not Found"; "Unknown" for what has none */
 
 /* Decodes %XX and '+' of a query parameter into `out`. False: no such parameter. A broken escape is
  * kept as it is. */

@@ -167,7 +167,8 @@ static void write_chunk(struct exchange *x, struct iovec *iov, int n) {
     char size[20];
 
     assert(x->answer == ANSWER_STREAM);
-    for (int i = 1; i <= n; i++) total += iov[i].iov_len;
+    for (int i = 1; i <= n; i++)
+        total += iov[i].iov_len;
     if (total == 0 || x->req.method == HTTP_HEAD) return;
     if (!x->is_chunked) {
         conn_writev(conn_of(x), iov + 1, n);
@@ -224,7 +225,8 @@ void http_raw_writev(struct http_request *req, const struct str *pieces, int n) 
 
     assert(x->answer != ANSWER_STREAM && n <= CONN_IOV_MAX);
     x->answer = ANSWER_RAW;
-    for (int i = 0; i < n; i++) iov[i] = piece(pieces[i]);
+    for (int i = 0; i < n; i++)
+        iov[i] = piece(pieces[i]);
     conn_writev(conn_of(x), iov, n);
 }
 

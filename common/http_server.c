@@ -72,7 +72,8 @@ struct http_server *http_server_create(struct loop *loop, const struct http_limi
     fill_limits(&server->limits);
     server->events = *events;
     server->arg = arg;
-    for (int i = 0; i < PEER_N_STATES; i++) list_init(&server->peers[i]);
+    for (int i = 0; i < PEER_N_STATES; i++)
+        list_init(&server->peers[i]);
     list_init(&server->spares);
     list_init(&server->listeners);
     buf_init(&server->scratch, 0);
@@ -291,13 +292,15 @@ static void sweep(void *arg) {
     while ((p = front_older_than(server, PEER_HEAD, (uint64_t)l->head_timeout_ms * 1000, now_us))) {
         peer_timed_out(p);
     }
-    while ((p = find_slow_body(server, now_us))) peer_timed_out(p);
+    while ((p = find_slow_body(server, now_us)))
+        peer_timed_out(p);
     while ((p = find_stalled(server, PEER_ANSWERING, now_us)) ||
            (p = find_stalled(server, PEER_FLUSHING, now_us))) {
         server->stats.timeouts_total++;
         peer_abort(p);
     }
-    while ((p = front_older_than(server, PEER_LINGERING, LINGER_US, now_us))) peer_close(p);
+    while ((p = front_older_than(server, PEER_LINGERING, LINGER_US, now_us)))
+        peer_close(p);
     if (server->stats.open_connections) loop_timer_start(&server->sweep, server->sweep_us);
 }
 

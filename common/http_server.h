@@ -31,14 +31,14 @@ struct loop;
 struct http_server;
 struct http_request;
 
-struct http_limits { /* zero picks the default in brackets */
-    uint32_t max_connections;         /* [16384]; above: accepting pauses */
-    uint64_t max_body_bytes;          /* [32 MiB]; above: 413 */
-    uint32_t head_timeout_ms;         /* [10000] first byte to complete head; above: 408 */
-    uint32_t body_grace_ms;           /* [10000] after it the body must have come at ... */
-    uint32_t body_min_bytes_per_s;    /* [1024] ... this mean rate; below: 408 */
-    uint32_t idle_timeout_ms;         /* [75000] between requests; then closed silently */
-    uint32_t write_stall_timeout_ms;  /* [60000] the client takes no byte for so long: aborted */
+struct http_limits {                 /* zero picks the default in brackets */
+    uint32_t max_connections;        /* [16384]; above: accepting pauses */
+    uint64_t max_body_bytes;         /* [32 MiB]; above: 413 */
+    uint32_t head_timeout_ms;        /* [10000] first byte to complete head; above: 408 */
+    uint32_t body_grace_ms;          /* [10000] after it the body must have come at ... */
+    uint32_t body_min_bytes_per_s;   /* [1024] ... this mean rate; below: 408 */
+    uint32_t idle_timeout_ms;        /* [75000] between requests; then closed silently */
+    uint32_t write_stall_timeout_ms; /* [60000] the client takes no byte for so long: aborted */
     uint32_t max_requests_per_connection; /* [0: unlimited]; the last answer says "close" */
 };
 

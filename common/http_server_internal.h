@@ -32,7 +32,7 @@ struct peer;
 /* A request and all it needs; lent to a connection while it has one. */
 struct exchange {
     struct http_request req; /* first: exchange_of */
-    struct list link; /* in the server's spares */
+    struct list link;        /* in the server's spares */
     struct peer *peer;
     struct http_head head;
     struct http_body body;
@@ -84,17 +84,17 @@ struct http_server {
 };
 
 /* http_server.c */
-void server_peer_gone(struct http_server *server);   /* a place is free */
-struct str server_date(struct http_server *server);  /* "Sun, 06 Nov 1994 08:49:37 GMT" */
+void server_peer_gone(struct http_server *server);  /* a place is free */
+struct str server_date(struct http_server *server); /* "Sun, 06 Nov 1994 08:49:37 GMT" */
 struct exchange *server_lend_exchange(struct http_server *server);
 void server_take_back(struct http_server *server, struct exchange *x);
 
 /* http_peer.c */
 void peer_open(struct http_server *server, int fd, const struct sockaddr_storage *addr);
 void peer_set_state(struct peer *p, enum peer_state state);
-void peer_abort(struct peer *p);   /* on_abort for what is open, then closes with a reset */
+void peer_abort(struct peer *p);     /* on_abort for what is open, then closes with a reset */
 void peer_timed_out(struct peer *p); /* 408 where an answer is possible, then closes */
-void peer_close(struct peer *p);   /* at once; frees at the end of the turn */
+void peer_close(struct peer *p);     /* at once; frees at the end of the turn */
 void peer_check_stall(struct peer *p, uint64_t now_us);
 
 /* The answer is made: the next request, or the end of the connection. */

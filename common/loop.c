@@ -81,7 +81,8 @@ static void run_tasks(struct loop *loop) {
 
 void loop_destroy(struct loop *loop) {
     if (!loop) return;
-    while (!list_is_empty(&loop->tasks)) run_tasks(loop);
+    while (!list_is_empty(&loop->tasks))
+        run_tasks(loop);
     LIST_FOR_EACH(it, &loop->signals) {
         struct loop_signal *s = LIST_ENTRY(it, struct loop_signal, link);
 

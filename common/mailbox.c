@@ -49,7 +49,8 @@ static void bell_rang(unsigned ready, void *arg) {
     (void)!read(box->watch.fd, &count, sizeof(count)); /* before the take: a later ring is kept */
     list_init(&taken);
     mailbox_take(box, &taken);
-    while ((link = list_pop_front(&taken))) box->on_mail(mail_of(link), box->arg);
+    while ((link = list_pop_front(&taken)))
+        box->on_mail(mail_of(link), box->arg);
 }
 
 enum status mailbox_open(struct mailbox **out, struct loop *loop, mailbox_fn *on_mail, void *arg,

@@ -13,11 +13,12 @@ static const char *const load_names[N_LOAD_FIELDS] = {
 };
 
 size_t wire_format_load(const struct wire_load *load, char out[WIRE_LOAD_MAX]) {
-    int n = snprintf(out, WIRE_LOAD_MAX,
-                     "running=%u waiting=%u queued_tokens=%llu kv_free=%llu kv_total=%llu draining=%d",
-                     load->running, load->waiting, (unsigned long long)load->queued_tokens,
-                     (unsigned long long)load->kv_free, (unsigned long long)load->kv_total,
-                     load->draining ? 1 : 0);
+    int n =
+        snprintf(out, WIRE_LOAD_MAX,
+                 "running=%u waiting=%u queued_tokens=%llu kv_free=%llu kv_total=%llu draining=%d",
+                 load->running, load->waiting, (unsigned long long)load->queued_tokens,
+                 (unsigned long long)load->kv_free, (unsigned long long)load->kv_total,
+                 load->draining ? 1 : 0);
 
     return (size_t)n; /* the six longest numbers fit */
 }
@@ -145,7 +146,8 @@ static enum status read_info(const struct json *root, struct wire_server_info *i
     if (st != ST_OK) return st;
     st = json_get_u32(root, "max_model_len", 0, INT32_MAX, &info->max_model_len, NULL, err);
     if (st != ST_OK) return st;
-    st = json_get_f64(root, "prefill_tokens_per_s", 0, huge, &info->prefill_tokens_per_s, NULL, err);
+    st =
+        json_get_f64(root, "prefill_tokens_per_s", 0, huge, &info->prefill_tokens_per_s, NULL, err);
     if (st != ST_OK) return st;
     st = json_get_f64(root, "attn_context", 0, huge, &info->attn_context, NULL, err);
     if (st != ST_OK) return st;

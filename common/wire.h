@@ -25,8 +25,8 @@
 #define WIRE_INFO_PATH     "/server_info"
 
 struct wire_load {
-    uint32_t running, waiting; /* requests */
-    uint64_t queued_tokens;    /* prompt tokens accepted and not yet computed */
+    uint32_t running, waiting;  /* requests */
+    uint64_t queued_tokens;     /* prompt tokens accepted and not yet computed */
     uint64_t kv_free, kv_total; /* blocks; cached but unused ones count as free */
     bool draining;
 };
@@ -58,7 +58,7 @@ struct wire_server_info {
     uint64_t n_blocks;              /* usable blocks: the cache's capacity */
     uint32_t max_model_len;         /* tokens */
     double prefill_tokens_per_s;    /* measured or estimated; 0: unknown */
-    double attn_context;            /* tokens at which attention doubles the cost of one; 0: unknown */
+    double attn_context; /* tokens at which attention doubles the cost of one; 0: unknown */
     char generation[WIRE_GENERATION_MAX]; /* new at each start of the worker */
 };
 

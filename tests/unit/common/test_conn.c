@@ -4,6 +4,7 @@
 #include "common/clock.h"
 #include "common/mem.h"
 #include "common/rng.h"
+#include "tests/support/client.h"
 #include "tests/support/cm.h"
 #include "tests/support/support.h"
 
@@ -13,8 +14,6 @@
 #include <signal.h>
 #include <stdio.h>
 #include <unistd.h>
-
-#define PATIENCE_US 5000000u
 
 /* A connection, and what became of it. */
 struct side {
@@ -65,7 +64,6 @@ static void on_closed(struct conn *c, enum conn_end end, void *owner) {
 
 static const struct conn_events events = {on_data, on_connected, on_drain, on_flushed, on_closed};
 
-
 struct pair {
     struct loop *loop;
     struct side side;
@@ -89,15 +87,6 @@ static void finish(struct pair *p) {
     loop_destroy(p->loop);
     buf_fini(&p->side.got);
 }
-
-#define TURN_UNTIL(loop, condition)                                                                \
-    do {                                                                                           \
-        uint64_t until_us_ = clock_now_us() + PATIENCE_US;                                         \
-        while (!(condition)) {                                                                     \
-            loop_turn(loop, 1000);                                                                 \
-            if (clock_now_us() > until_us_) fail_msg("never: %s", #condition);                     \
-        }                                                                                          \
-    } while (0)
 
 static size_t peer_read(struct pair *p, struct buf *got) {
     char *to = buf_reserve(got, 65536);
@@ -175,8 +164,10 @@ static void pinned_input_stays_and_fills_no_more_than_its_room(void **state) {
     at = conn_input(&p.side.conn).ptr;
     assert_int_equal(conn_input(&p.side.conn).len, 4095);
     assert_true(write(p.peer, junk, sizeof(junk)) > 0);
-    p.side.consume_at_most = 1; /* an owner of pinned input consumes nothing; one byte moves `start` */
-    for (int i = 0; i < 5; i++) loop_turn(p.loop, 1000);
+    p.side.consume_at_most =
+        1; /* an owner of pinned input consumes nothing; one byte moves `start` */
+    for (int i = 0; i < 5; i++)
+        loop_turn(p.loop, 1000);
     assert_ptr_equal(p.side.conn.in.data + p.side.conn.in.start - (p.side.n_data - 1), at);
     assert_true(p.side.conn.in.cap <= IOBUF_LARGE_BYTES);
     conn_unpin_input(&p.side.conn);
@@ -190,7 +181,8 @@ static void leave_all(struct conn *c, void *owner) {
     ((struct side *)owner)->n_data++;
 }
 
-static const struct conn_events leaving = {leave_all, on_connected, on_drain, on_flushed, on_closed};
+static const struct conn_events leaving = {leave_all, on_connected, on_drain, on_flushed,
+                                           on_closed};
 
 static void input_grows_to_what_is_wanted_and_no_further(void **state) {
     static char junk[400000];
@@ -226,7 +218,8 @@ static void paused_ones_are_not_read(void **state) {
     start(&p);
     conn_pause(&p.side.conn);
     assert_int_equal(write(p.peer, "abc", 3), 3);
-    for (int i = 0; i < 3; i++) loop_turn(p.loop, 1000);
+    for (int i = 0; i < 3; i++)
+        loop_turn(p.loop, 1000);
     assert_int_equal(p.side.n_data, 0);
     conn_resume(&p.side.conn);
     TURN_UNTIL(p.loop, p.side.n_data == 1);
@@ -242,12 +235,14 @@ static void a_full_peer_is_waited_for_and_told_of(void **state) {
     (void)state;
     start(&p);
     buf_init(&got, 0);
-    for (size_t i = 0; i < sizeof(piece); i++) piece[i] = (char)(i * 31 + i / 7);
+    for (size_t i = 0; i < sizeof(piece); i++)
+        piece[i] = (char)(i * 31 + i / 7);
     while (conn_pending(&p.side.conn) < 500000) {
         conn_write(&p.side.conn, piece, sizeof(piece));
         sent += sizeof(piece);
     }
-    for (int i = 0; i < 3; i++) loop_turn(p.loop, 1000);
+    for (int i = 0; i < 3; i++)
+        loop_turn(p.loop, 1000);
     assert_int_equal(p.side.n_drained, 0);
     TURN_UNTIL(p.loop, (peer_read(&p, &got), p.side.n_drained == 1));
     TURN_UNTIL(p.loop, (peer_read(&p, &got), buf_len(&got) == sent));
@@ -274,7 +269,8 @@ static void the_end_is_told_once(void **state) {
     assert_true(str_eq(buf_str(&p.side.got), STR("last")));
     assert_false(conn_is_open(&p.side.conn));
     conn_write(&p.side.conn, "x", 1); /* nothing happens */
-    for (int i = 0; i < 3; i++) loop_turn(p.loop, 100);
+    for (int i = 0; i < 3; i++)
+        loop_turn(p.loop, 100);
     assert_int_equal(p.side.n_closed, 1);
     finish(&p);
 }
@@ -360,7 +356,8 @@ static void bytes_written_before_it_is_up_are_sent(void **state) {
     conn_write(&p.side.conn, "early", 5);
     TURN_UNTIL(p.loop, p.side.n_connected == 1);
     TURN_UNTIL(p.loop, (fd = accept(listener, NULL, NULL)) >= 0);
-    for (int i = 0; i < 3; i++) loop_turn(p.loop, 1000);
+    for (int i = 0; i < 3; i++)
+        loop_turn(p.loop, 1000);
     assert_int_equal(recv(fd, got, sizeof(got), 0), 5);
     assert_memory_equal(got, "early", 5);
     close(fd);
@@ -402,7 +399,8 @@ static void a_silent_address_times_out(void **state) {
     TURN_UNTIL(p.loop, p.side.n_closed == 1);
     assert_int_equal(p.side.end, CONN_TIMED_OUT);
     assert_in_range(clock_now_us() - began_us, 40000, 2000000);
-    for (size_t i = 0; i < ARRAY_LEN(fillers); i++) close(fillers[i]);
+    for (size_t i = 0; i < ARRAY_LEN(fillers); i++)
+        close(fillers[i]);
     close(listener);
     finish(&p);
 }
@@ -424,7 +422,8 @@ static void check_got(struct talker *t) {
     struct str s = buf_str(&t->side.got);
 
     for (size_t i = 0; i < s.len; i++) {
-        if (s.ptr[i] != byte_at(t->checked + i)) fail_msg("byte %zu differs", (size_t)t->checked + i);
+        if (s.ptr[i] != byte_at(t->checked + i))
+            fail_msg("byte %zu differs", (size_t)t->checked + i);
     }
     t->checked += s.len;
     buf_clear(&t->side.got);
@@ -441,7 +440,8 @@ static void random_steps_carry_every_byte(void **state) {
     rng_seed(&rng, support_seed());
     assert_int_equal(loop_create(&loop, NULL), ST_OK);
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds), 0);
-    for (int i = 0; i < 2; i++) conn_init(&talkers[i].side.conn, loop, fds[i], &events, &talkers[i].side);
+    for (int i = 0; i < 2; i++)
+        conn_init(&talkers[i].side.conn, loop, fds[i], &events, &talkers[i].side);
     for (int step = 0; step < 4000; step++) {
         struct talker *t = &talkers[rng_below(&rng, 2)];
         struct conn *c = &t->side.conn;
@@ -451,7 +451,8 @@ static void random_steps_carry_every_byte(void **state) {
         case 0:
         case 1:
             if (conn_pending(c) > 400000) break;
-            for (size_t i = 0; i < n; i++) bytes[i] = byte_at(t->written + i);
+            for (size_t i = 0; i < n; i++)
+                bytes[i] = byte_at(t->written + i);
             conn_write(c, bytes, n);
             t->written += n;
             break;

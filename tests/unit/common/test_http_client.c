@@ -143,7 +143,8 @@ static void failures_say_which(void **state) {
     assert_int_equal(fx.status, ST_TIMEOUT);
     call(&fx, &(struct http_client_request){.url = url_of(&fx, "/large"), .max_body_bytes = 99999});
     assert_int_equal(fx.status, ST_TOO_LARGE);
-    call(&fx, &(struct http_client_request){.url = url_of(&fx, "/large"), .max_body_bytes = 100000});
+    call(&fx,
+         &(struct http_client_request){.url = url_of(&fx, "/large"), .max_body_bytes = 100000});
     assert_int_equal(fx.status, ST_OK);
     assert_int_equal(buf_len(&fx.body), 100000);
 
@@ -191,9 +192,11 @@ static void cancelled_calls_are_not_told(void **state) {
     r.url = url_of(&fx, "/never");
     assert_int_equal(http_client_start(fx.client, &r, on_answer, &fx, &pending, NULL), ST_OK);
     assert_int_equal(http_client_start(fx.client, &r, on_answer, &fx, &other, NULL), ST_OK);
-    while (!fx.kept) loop_turn(fx.loop, 10000);
+    while (!fx.kept)
+        loop_turn(fx.loop, 10000);
     http_call_cancel(pending);
-    for (int i = 0; i < 10; i++) loop_turn(fx.loop, 1000);
+    for (int i = 0; i < 10; i++)
+        loop_turn(fx.loop, 1000);
     assert_int_equal(fx.n_answers, 0);
     finish(&fx); /* drops the other */
     assert_int_equal(fx.n_answers, 0);

@@ -157,15 +157,17 @@ struct vector {
     const char *expected;
 };
 
-#define V(name, message, expected) {name, {"" message, sizeof(message) - 1}, expected}
-#define GET_A "GET / HTTP/1.1\r\nHost: a\r\n"
-#define POST_A "POST / HTTP/1.1\r\nHost: a\r\n"
+#define V(name, message, expected)                                                                 \
+    { name, {"" message, sizeof(message) - 1}, expected }
+#define GET_A   "GET / HTTP/1.1\r\nHost: a\r\n"
+#define POST_A  "POST / HTTP/1.1\r\nHost: a\r\n"
 #define CHUNKED POST_A "Transfer-Encoding: chunked\r\n\r\n"
 
 static const struct vector requests[] = {
     /* what must be understood */
     V("plain", GET_A "\r\n", "GET / none [] rest=0"),
-    V("query", "GET /a/b?c=d&e=f HTTP/1.1\r\nHost: a:80\r\n\r\n", "GET /a/b?c=d&e=f none [] rest=0"),
+    V("query", "GET /a/b?c=d&e=f HTTP/1.1\r\nHost: a:80\r\n\r\n",
+      "GET /a/b?c=d&e=f none [] rest=0"),
     V("empty query", "GET /a? HTTP/1.1\r\nHost: a\r\n\r\n", "GET /a none [] rest=0"),
     V("ipv6 host", "GET / HTTP/1.1\r\nHost: [::1]:30000\r\n\r\n", "GET / none [] rest=0"),
     V("length", POST_A "Content-Length: 3\r\n\r\nabc", "POST / length [abc] rest=0"),
@@ -174,13 +176,15 @@ static const struct vector requests[] = {
     V("body short", POST_A "Content-Length: 5\r\n\r\nabc", "POST / length [abc] cut"),
     V("body on GET", GET_A "Content-Length: 3\r\n\r\nabc", "GET / length [abc] rest=0"),
     V("pipelined", GET_A "\r\nGET /2 HTTP/1.1\r\n", "GET / none [] rest=17"),
-    V("pipelined behind a body", POST_A "Content-Length: 3\r\n\r\nabcGET", "POST / length [abc] rest=3"),
+    V("pipelined behind a body", POST_A "Content-Length: 3\r\n\r\nabcGET",
+      "POST / length [abc] rest=3"),
     V("chunked", CHUNKED "3\r\nabc\r\n0\r\n\r\n", "POST / chunked [abc] rest=0"),
     V("chunked, letter case", POST_A "tRANSFER-eNCODING: ChUnKeD\r\n\r\n1\r\na\r\n0\r\n\r\n",
       "POST / chunked [a] rest=0"),
     V("two chunks and more", CHUNKED "3\r\nabc\r\n0A\r\n0123456789\r\n0\r\n\r\nX",
       "POST / chunked [abc0123456789] rest=1"),
-    V("chunk extension", CHUNKED "3;a=b;c=\"d\"\r\nabc\r\n0;x\r\n\r\n", "POST / chunked [abc] rest=0"),
+    V("chunk extension", CHUNKED "3;a=b;c=\"d\"\r\nabc\r\n0;x\r\n\r\n",
+      "POST / chunked [abc] rest=0"),
     V("trailers dropped", CHUNKED "1\r\na\r\n0\r\nContent-Length: 5\r\nX: y\r\n\r\nrest",
       "POST / chunked [a] rest=4"),
     V("blank around value", "GET / HTTP/1.1\r\nHost: \t a \t \r\n\r\n", "GET / none [] rest=0"),
@@ -189,9 +193,11 @@ static const struct vector requests[] = {
     V("bytes above 7F in value", GET_A "X: \xC3\xA9\xFF\r\n\r\n", "GET / none [] rest=0"),
     V("empty lines first", "\r\n\r\n" GET_A "\r\n", "GET / none [] rest=0"),
     V("connection close", GET_A "Connection: close\r\n\r\n", "GET / none closing [] rest=0"),
-    V("connection list", GET_A "Connection: foo, CLOSE ,bar\r\n\r\n", "GET / none closing [] rest=0"),
+    V("connection list", GET_A "Connection: foo, CLOSE ,bar\r\n\r\n",
+      "GET / none closing [] rest=0"),
     V("1.0 closes", "GET / HTTP/1.0\r\n\r\n", "GET / none 1.0 closing [] rest=0"),
-    V("1.0 keeps alive", "GET / HTTP/1.0\r\nConnection: Keep-Alive\r\n\r\n", "GET / none 1.0 [] rest=0"),
+    V("1.0 keeps alive", "GET / HTTP/1.0\r\nConnection: Keep-Alive\r\n\r\n",
+      "GET / none 1.0 [] rest=0"),
     V("expect", POST_A "Content-Length: 1\r\nExpect: 100-Continue\r\n\r\na",
       "POST / length expects [a] rest=0"),
     V("expect without body", GET_A "Expect: 100-continue\r\n\r\n", "GET / none [] rest=0"),
@@ -253,7 +259,8 @@ static const struct vector requests[] = {
     V("fold", GET_A "X: a\r\n b\r\n\r\n", "400"),
     V("fold by tab", GET_A "X: a\r\n\tb\r\n\r\n", "400"),
     V("fold of first header", "GET / HTTP/1.1\r\n Host: a\r\n\r\n", "400"),
-    V("fold into Transfer-Encoding", POST_A "Transfer-Encoding:\r\n chunked\r\n\r\n0\r\n\r\n", "400"),
+    V("fold into Transfer-Encoding", POST_A "Transfer-Encoding:\r\n chunked\r\n\r\n0\r\n\r\n",
+      "400"),
     V("no colon", GET_A "X\r\n\r\n", "400"),
     V("no name", GET_A ": a\r\n\r\n", "400"),
     V("control in name", GET_A "X\x01: a\r\n\r\n", "400"),
@@ -304,7 +311,10 @@ static const struct vector requests[] = {
     V("TE in quotes", POST_A "Transfer-Encoding: \"chunked\"\r\n\r\n", "501"),
     V("TE identity", POST_A "Transfer-Encoding: identity\r\n\r\n", "501"),
     V("TE empty", POST_A "Transfer-Encoding:\r\n\r\n", "400"),
-    V("TE with vertical tab", POST_A "Transfer-Encoding: \x0B" "chunked\r\n\r\n", "400"),
+    V("TE with vertical tab",
+      POST_A "Transfer-Encoding: \x0B"
+             "chunked\r\n\r\n",
+      "400"),
     V("TE with NUL", POST_A "Transfer-Encoding: chunked\0\r\n\r\n", "400"),
     V("TE name with space", POST_A "Transfer-Encoding : chunked\r\n\r\n0\r\n\r\n", "400"),
     V("TE on 1.0", "POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", "400"),
@@ -366,10 +376,12 @@ static const struct vector responses[] = {
     V("close", OK_RESPONSE "Connection: close\r\nContent-Length: 1\r\n\r\na",
       "200 length closing [a] rest=0"),
     V("continue", "HTTP/1.1 100 Continue\r\n\r\nHTTP", "100 none [] rest=4"),
-    V("204 with a length", "HTTP/1.1 204 No Content\r\nContent-Length: 5\r\n\r\n", "204 none [] rest=0"),
+    V("204 with a length", "HTTP/1.1 204 No Content\r\nContent-Length: 5\r\n\r\n",
+      "204 none [] rest=0"),
     V("304", "HTTP/1.1 304 Not Modified\r\nContent-Length: 5\r\n\r\n", "304 none [] rest=0"),
     V("two lengths", OK_RESPONSE "Content-Length: 2\r\nContent-Length: 2\r\n\r\nhi", "400"),
-    V("both framings", OK_RESPONSE "Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\nhi", "400"),
+    V("both framings", OK_RESPONSE "Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\nhi",
+      "400"),
     V("chunked on 1.0", "HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", "400"),
     V("gzip coding", OK_RESPONSE "Transfer-Encoding: gzip\r\n\r\n", "501"),
     V("two digits", "HTTP/1.1 20 OK\r\n\r\n", "400"),
@@ -405,7 +417,8 @@ static void check_limit(struct buf *b, const char *expected, const char *name) {
 }
 
 static void fill(struct buf *b, size_t n) {
-    for (size_t i = 0; i < n; i++) buf_append_char(b, 'x');
+    for (size_t i = 0; i < n; i++)
+        buf_append_char(b, 'x');
 }
 
 static void limits_hold_to_the_byte(void **state) {
@@ -432,7 +445,8 @@ static void limits_hold_to_the_byte(void **state) {
     }
     for (unsigned more = 0; more < 2; more++) {
         buf_append_str(&b, STR("GET / HTTP/1.1\r\nHost: a\r\n"));
-        for (unsigned i = 1; i < HTTP_MAX_HEADERS + more; i++) buf_append_str(&b, STR("X: y\r\n"));
+        for (unsigned i = 1; i < HTTP_MAX_HEADERS + more; i++)
+            buf_append_str(&b, STR("X: y\r\n"));
         buf_append_str(&b, STR("\r\n"));
         check_limit(&b, more ? "431" : "GET / none [] rest=0", "headers at their limit");
     }
@@ -521,8 +535,14 @@ static void mutated_messages_have_one_verdict(void **state) {
 
             switch (rng_below(&rng, 3)) {
             case 0: bytes[at] = alphabet[rng_below(&rng, sizeof(alphabet) - 1)]; break;
-            case 1: memmove(bytes + at, bytes + at + 1, n - at - 1); n--; break;
-            default: memmove(bytes + at + 1, bytes + at, n - at); n++; break;
+            case 1:
+                memmove(bytes + at, bytes + at + 1, n - at - 1);
+                n--;
+                break;
+            default:
+                memmove(bytes + at + 1, bytes + at, n - at);
+                n++;
+                break;
             }
         }
         check_all_cuts((struct str){bytes, n}, is_response, false, NULL, v->name);

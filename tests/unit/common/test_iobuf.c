@@ -22,7 +22,8 @@ static void random_steps_keep_the_bytes(void **state) {
     (void)state;
     rng_seed(&rng, support_seed());
     buf_init(&model, 0);
-    for (size_t i = 0; i < sizeof(bytes); i++) bytes[i] = (char)rng_u64(&rng);
+    for (size_t i = 0; i < sizeof(bytes); i++)
+        bytes[i] = (char)rng_u64(&rng);
     for (int step = 0; step < 20000; step++) {
         size_t n = (size_t)rng_below(&rng, rng_below(&rng, 20) ? 3000 : sizeof(bytes));
 

@@ -21,7 +21,7 @@ static void load_reports_read_as_written(void **state) {
     rng_seed(&rng, support_seed());
     for (int i = 0; i < 1000; i++) {
         a = (struct wire_load){(uint32_t)rng_u64(&rng), (uint32_t)rng_u64(&rng), rng_u64(&rng), 0,
-                               rng_u64(&rng), rng_below(&rng, 2) != 0};
+                               rng_u64(&rng),           rng_below(&rng, 2) != 0};
         a.kv_free = rng_below(&rng, a.kv_total | 1);
         n = wire_format_load(&a, text);
         assert_true(n < WIRE_LOAD_MAX);
@@ -55,7 +55,9 @@ static void untrustworthy_load_reports_are_refused(void **state) {
     }
     assert_int_equal(load.running, 77);
     assert_int_equal(wire_parse_load(STR("new=9 draining=1 kv_total=5 kv_free=5 queued_tokens=1 "
-                                         "waiting=2 running=3"), &load), ST_OK);
+                                         "waiting=2 running=3"),
+                                     &load),
+                     ST_OK);
     assert_int_equal(load.running, 3);
     assert_true(load.draining);
 }
@@ -133,9 +135,9 @@ static void errors_have_one_shape(void **state) {
     buf_init(&out, 0);
     error_set_param(&err, ST_INVALID, "n", "n is \"%d\": use 1\n", 0);
     openai_append_error(&out, ST_INVALID, 0, &err);
-    assert_true(str_eq(buf_str(&out),
-                       STR("{\"error\":{\"message\":\"n is \\\"0\\\": use 1\\n\",\"type\":"
-                           "\"BadRequestError\",\"param\":\"n\",\"code\":400}}")));
+    assert_true(
+        str_eq(buf_str(&out), STR("{\"error\":{\"message\":\"n is \\\"0\\\": use 1\\n\",\"type\":"
+                                  "\"BadRequestError\",\"param\":\"n\",\"code\":400}}")));
     buf_clear(&out);
     openai_append_error(&out, ST_TIMEOUT, 408, NULL);
     assert_true(str_eq(buf_str(&out), STR("{\"error\":{\"message\":\"timeout\",\"type\":"
