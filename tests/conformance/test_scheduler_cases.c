@@ -1,15 +1,17 @@
-/* test_scheduler_cases.c - the scheduler against vLLM's published behaviour, case by case. The
- * numbers are those of the list of conformance cases; those about drafts, connectors and encoders
- * wait for these features. */
+/* tests/conformance/test_scheduler_cases.c - the scheduler against vLLM's published behaviour, case
+ * by case. The numbers are those of the list of conformance cases; those about drafts, connectors
+ * and encoders wait for these features. */
 #include "tests/support/sched_fixture.h"
 
 static void assert_tokens(const struct sched_fixture *f, uint32_t n, const uint32_t *tokens) {
     assert_int_equal(f->step.n_entries, n);
-    for (uint32_t i = 0; i < n; i++) assert_int_equal(f->step.entry[i].n_tokens, tokens[i]);
+    for (uint32_t i = 0; i < n; i++)
+        assert_int_equal(f->step.entry[i].n_tokens, tokens[i]);
 }
 
 static void unref_all(struct request **r, uint32_t n) {
-    for (uint32_t i = 0; i < n; i++) request_unref(r[i]);
+    for (uint32_t i = 0; i < n; i++)
+        request_unref(r[i]);
 }
 
 static void case_74_add_and_abort_keep_count(void **state) {
@@ -42,7 +44,8 @@ static void schedule_ten(bool is_scored) {
 
     p.prompt_logprobs = is_scored ? 5 : -1;
     fixture_open(&f, &o);
-    for (uint32_t i = 0; i < 10; i++) r[i] = fixture_add(&f, 10, i, &p);
+    for (uint32_t i = 0; i < 10; i++)
+        r[i] = fixture_add(&f, 10, i, &p);
     fixture_step(&f);
     assert_int_equal(f.step.n_entries, 10);
     assert_int_equal(f.step.n_outputs, is_scored ? 10 * 9 + 10 : 10);
@@ -50,7 +53,8 @@ static void schedule_ten(bool is_scored) {
         assert_ptr_equal(f.step.entry[i].request, r[i]);
         assert_int_equal(f.step.entry[i].n_tokens, 10);
         assert_ptr_equal(scheduler_running_at(f.s, i), r[i]);
-        for (uint32_t k = 0; k < i; k++) assert_int_not_equal(r[i]->row, r[k]->row);
+        for (uint32_t k = 0; k < i; k++)
+            assert_int_not_equal(r[i]->row, r[k]->row);
     }
     assert_int_equal(scheduler_counts(f.s).waiting, 0);
     fixture_take(&f, 7);
@@ -73,7 +77,8 @@ static void case_76_long_prompts_share_the_budget(void **state) {
     o.scheduler.max_num_batched_tokens = 1024;
     o.scheduler.long_prefill_token_threshold = 400;
     fixture_open(&f, &o);
-    for (uint32_t i = 0; i < 3; i++) r[i] = fixture_add(&f, 800, i, NULL);
+    for (uint32_t i = 0; i < 3; i++)
+        r[i] = fixture_add(&f, 800, i, NULL);
     fixture_step(&f);
     assert_tokens(&f, 3, (uint32_t[]){400, 400, 224});
     fixture_take(&f, 7);
@@ -101,7 +106,8 @@ static void case_77_nothing_overtakes(void **state) {
         o.scheduler.max_num_seqs = 3;
         o.scheduler.chunked_prefill = chunked;
         fixture_open(&f, &o);
-        for (uint32_t i = 0; i < 4; i++) r[i] = fixture_add(&f, i < 2 ? 800 : 10, i, NULL);
+        for (uint32_t i = 0; i < 4; i++)
+            r[i] = fixture_add(&f, i < 2 ? 800 : 10, i, NULL);
         fixture_step(&f);
         assert_int_equal(f.step.n_entries, chunked ? 2 : 1);
         assert_int_equal(f.step.n_tokens, chunked ? 1024 : 800);
@@ -189,14 +195,16 @@ static void case_80_reset_with_running(void **state) {
 
     (void)state;
     fixture_open(&f, &o);
-    for (uint32_t i = 0; i < 5; i++) r[i] = fixture_add(&f, 40, i, NULL);
+    for (uint32_t i = 0; i < 5; i++)
+        r[i] = fixture_add(&f, 40, i, NULL);
     fixture_step(&f);
     fixture_take(&f, 7);
     assert_int_equal(scheduler_reset_prefix_cache(f.s, false), ST_BUSY);
     assert_int_equal(scheduler_counts(f.s).running, 5);
     assert_int_equal(scheduler_reset_prefix_cache(f.s, true), ST_OK);
     assert_int_equal(scheduler_counts(f.s).running, 0);
-    for (uint32_t i = 0; i < 5; i++) assert_ptr_equal(scheduler_waiting_at(f.s, i), r[i]);
+    for (uint32_t i = 0; i < 5; i++)
+        assert_ptr_equal(scheduler_waiting_at(f.s, i), r[i]);
     scheduler_check(f.s);
     fixture_step(&f); /* they resume, and find nothing cached */
     assert_int_equal(f.step.n_entries, 5);
@@ -447,11 +455,12 @@ static void case_98_the_whole_prompt_must_fit(void **state) {
         fixture_take(&f, 7);
         scheduler_end(f.s, r[1], FINISH_ABORT, 3);
         request_unref(r[1]);
-        r[1] = fixture_add(&f, 16 * 20 - 15, 3, &(struct request_params){.max_tokens = 1,
-                                                                        .top_p = 1,
-                                                                        .repetition_penalty = 1,
-                                                                        .n_logprobs = -1,
-                                                                        .prompt_logprobs = -1});
+        r[1] = fixture_add(&f, 16 * 20 - 15, 3,
+                           &(struct request_params){.max_tokens = 1,
+                                                    .top_p = 1,
+                                                    .repetition_penalty = 1,
+                                                    .n_logprobs = -1,
+                                                    .prompt_logprobs = -1});
         fixture_step(&f); /* its first chunk needs one block of 19, all of it 20 */
         assert_int_equal(scheduler_counts(f.s).running, whole ? 1 : 2);
         fixture_take(&f, 7);

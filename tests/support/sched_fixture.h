@@ -1,4 +1,5 @@
-/* tests/support/sched_fixture.h - a scheduler over a KV manager, and requests with made-up tokens. */
+/* tests/support/sched_fixture.h - a scheduler over a KV manager, and requests with made-up tokens.
+ * */
 #ifndef TESTS_SUPPORT_SCHED_FIXTURE_H
 #define TESTS_SUPPORT_SCHED_FIXTURE_H
 
@@ -61,7 +62,8 @@ static inline uint32_t fixture_free_blocks(const struct sched_fixture *f) {
 static inline void fixture_close(struct sched_fixture *f) {
     struct request *r;
 
-    while ((r = scheduler_any(f->s)) != NULL) scheduler_end(f->s, r, FINISH_ABORT, 0);
+    while ((r = scheduler_any(f->s)) != NULL)
+        scheduler_end(f->s, r, FINISH_ABORT, 0);
     scheduler_check(f->s);
     assert_int_equal(fixture_free_blocks(f), block_pool_n_usable(kv_manager_pool(f->kv)));
     schedule_fini(&f->step);
@@ -77,7 +79,8 @@ static inline struct request *fixture_request(struct sched_fixture *f, uint32_t 
     struct error err = {0};
     struct request *r = NULL;
 
-    for (uint32_t i = 0; i < n; i++) prompt[i] = token;
+    for (uint32_t i = 0; i < n; i++)
+        prompt[i] = token;
     p.prompt = prompt;
     p.n_prompt = n;
     if (request_create(&r, &p, &f->limits, &err) != ST_OK) fail_msg("%s", err.message);

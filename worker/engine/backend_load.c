@@ -1,4 +1,4 @@
-/* backend_load.c - two tables: what is linked in, and what is looked for as a file. */
+/* worker/engine/backend_load.c - two tables: what is linked in, and what is looked for on disk. */
 #include "worker/engine/backend_load.h"
 
 #include <dlfcn.h>
@@ -6,12 +6,9 @@
 
 static const struct backend_ops *const linked[] = {&backend_cpu, &backend_ref, &backend_sim};
 
-static const struct {
-    const char *name, *object;
-} loadable[] = {{"cuda", "libincipit-cuda.so"}};
+static const struct { const char *name, *object; } loadable[] = {{"cuda", "libincipit-cuda.so"}};
 
-static enum status check_abi(const struct backend_ops *ops, const char *origin,
-                             struct error *err) {
+static enum status check_abi(const struct backend_ops *ops, const char *origin, struct error *err) {
     if (ops->abi == BACKEND_ABI && ops->struct_size == sizeof(*ops)) return ST_OK;
     return error_set(err, ST_UNSUPPORTED,
                      "backend %s has ABI %u (%u bytes), this program needs %u (%zu bytes): build "

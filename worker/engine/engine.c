@@ -1,4 +1,4 @@
-/* engine.c - the step loop, and the two ends of its mailboxes.
+/* worker/engine/engine.c - the step loop, and the two ends of its mailboxes.
  *
  * One request's life:
  *
@@ -135,16 +135,14 @@ static void log_interval(struct engine *e, uint64_t now_us) {
     const struct engine_stats *t = &e->totals;
     double seconds = (double)(now_us - i->start_us) * 1e-6;
 
-    log_event(e->options.log, LOG_INFO, "engine_throughput", log_u64("running", t->running),
-              log_u64("queued", t->waiting),
-              log_u64("new_tokens", t->prefill_tokens - i->prefill_tokens),
-              log_u64("cached_tokens", t->cached_tokens - i->cached_tokens),
-              log_f64("prefill_tokens_per_s",
-                      (double)(t->prefill_tokens - i->prefill_tokens) / seconds),
-              log_f64("gen_tokens_per_s",
-                      (double)(t->generated_tokens - i->generated_tokens) / seconds),
-              log_f64("token_usage", kv_manager_usage(e->kv)),
-              log_f64("prefix_hit_rate", t->prefix_hit_rate));
+    log_event(
+        e->options.log, LOG_INFO, "engine_throughput", log_u64("running", t->running),
+        log_u64("queued", t->waiting), log_u64("new_tokens", t->prefill_tokens - i->prefill_tokens),
+        log_u64("cached_tokens", t->cached_tokens - i->cached_tokens),
+        log_f64("prefill_tokens_per_s", (double)(t->prefill_tokens - i->prefill_tokens) / seconds),
+        log_f64("gen_tokens_per_s", (double)(t->generated_tokens - i->generated_tokens) / seconds),
+        log_f64("token_usage", kv_manager_usage(e->kv)),
+        log_f64("prefix_hit_rate", t->prefix_hit_rate));
     i->is_active = false;
 }
 
@@ -199,18 +197,11 @@ static void hear(struct engine *e, struct request_mail *mail) {
         end_request(e, r, FINISH_ABORT, NULL, clock_now_us());
         request_unref(r);
         return;
-    case MAIL_RESET:
-        on_reset(e, CONTAINER_OF(mail, struct engine_reset, mail));
-        return;
-    case MAIL_DRAIN:
-        e->is_draining = true;
-        return;
-    case MAIL_STOP:
-        e->is_stopping = true;
-        return;
+    case MAIL_RESET: on_reset(e, CONTAINER_OF(mail, struct engine_reset, mail)); return;
+    case MAIL_DRAIN: e->is_draining = true; return;
+    case MAIL_STOP: e->is_stopping = true; return;
     case MAIL_NEWS:
-    case MAIL_FAILED:
-        break;
+    case MAIL_FAILED: break;
     }
     assert(!"a mail for the creator");
 }
@@ -267,7 +258,8 @@ static void finish_step(struct engine *e, uint64_t began_us) {
     const struct batch *b = &e->batch;
     uint64_t now_us = clock_now_us();
 
-    for (uint32_t i = 0; i < b->step.n_rows; i++) take_row(e, &b->row[i], now_us);
+    for (uint32_t i = 0; i < b->step.n_rows; i++)
+        take_row(e, &b->row[i], now_us);
     count_step(e, began_us, now_us);
     update_stats(e);
     for (uint32_t i = 0; i < b->step.n_rows; i++) {
@@ -312,7 +304,8 @@ static bool hear_all(struct engine *e) {
     } else {
         mailbox_wait(e->inbox, &mails, sleep_us(e, now_us));
     }
-    while ((link = list_pop_front(&mails)) != NULL) hear(e, request_mail_of(link));
+    while ((link = list_pop_front(&mails)) != NULL)
+        hear(e, request_mail_of(link));
     return scheduler_any(e->sched) != NULL;
 }
 
@@ -359,16 +352,17 @@ enum status engine_submit(struct engine *e, struct request *r, struct error *err
 
     if (atomic_load(&e->is_unavailable))
         return error_set(err, ST_UNAVAILABLE,
-                         e->is_drain_sent ? "this worker is shutting down: send the request again"
-                                          : "this worker's device has failed: it must be restarted");
+                         e->is_drain_sent
+                             ? "this worker is shutting down: send the request again"
+                             : "this worker's device has failed: it must be restarted");
     if (n_queued >= e->options.max_waiting)
         return error_set(err, ST_BUSY,
                          "%u requests are waiting already, the limit is %u: try again later",
                          n_queued, e->options.max_waiting);
     if (r->n_max > kv_tokens)
         return error_set(err, ST_TOO_LARGE,
-                         "the request may grow to %u tokens, but the KV memory holds %llu", r->n_max,
-                         (unsigned long long)kv_tokens);
+                         "the request may grow to %u tokens, but the KV memory holds %llu",
+                         r->n_max, (unsigned long long)kv_tokens);
     if (r->arrival_us == 0) r->arrival_us = clock_now_us();
     atomic_fetch_add_explicit(&e->n_queued, 1, memory_order_relaxed);
     send(e->inbox, &request_ref(r)->submit_mail, MAIL_SUBMIT);
@@ -414,9 +408,7 @@ void engine_on_mail(struct mail *mail, void *engine) {
     struct engine_reset *reset;
 
     switch ((enum mail_kind)m->kind) {
-    case MAIL_NEWS:
-        deliver_news(e, CONTAINER_OF(m, struct request, news_mail));
-        return;
+    case MAIL_NEWS: deliver_news(e, CONTAINER_OF(m, struct request, news_mail)); return;
     case MAIL_RESET:
         reset = CONTAINER_OF(m, struct engine_reset, mail);
         reset->on_done(reset);
@@ -429,8 +421,7 @@ void engine_on_mail(struct mail *mail, void *engine) {
         return;
     case MAIL_SUBMIT:
     case MAIL_CANCEL:
-    case MAIL_STOP:
-        break;
+    case MAIL_STOP: break;
     }
     assert(!"a mail for the engine");
 }

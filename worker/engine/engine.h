@@ -56,19 +56,19 @@ struct engine_options {
 
     uint32_t max_model_len; /* 0: the geometry's max_context */
     uint32_t block_size;
-    uint32_t max_logprobs;  /* most alternatives a request may ask for */
-    uint32_t max_waiting;   /* requests accepted and not yet running, before ST_BUSY */
+    uint32_t max_logprobs; /* most alternatives a request may ask for */
+    uint32_t max_waiting;  /* requests accepted and not yet running, before ST_BUSY */
 
     /* Number of KV blocks: the first of these that is not zero decides. */
     uint32_t n_blocks;
     uint64_t kv_bytes;
     double memory_fraction; /* of the device's free memory, weights included */
 
-    struct kv_manager_config kv;        /* the engine fills in n_blocks, block_size, max_model_len */
+    struct kv_manager_config kv; /* the engine fills in n_blocks, block_size, max_model_len */
     struct scheduler_options scheduler; /* the engine fills in max_model_len */
 
-    struct log *log;          /* NULL: silent */
-    uint64_t log_interval_us; /* between two lines while active; 0: none */
+    struct log *log;            /* NULL: silent */
+    uint64_t log_interval_us;   /* between two lines while active; 0: none */
     struct metric *step_tokens; /* histogram of the tokens of a step, or NULL */
     struct engine_callbacks callbacks;
 };
@@ -80,12 +80,12 @@ void engine_options_set_model(struct engine_options *o, const struct model *m);
 /* What was decided at creation; constant. */
 struct engine_info {
     struct backend_info device;
-    const char *backend;       /* "cpu" */
-    uint32_t n_blocks;         /* usable ones: the null block not counted */
+    const char *backend; /* "cpu" */
+    uint32_t n_blocks;   /* usable ones: the null block not counted */
     uint32_t block_size, max_model_len;
     uint64_t block_bytes, weight_bytes;
     struct request_limits limits; /* for request_create */
-    uint64_t generation;       /* differs after each restart */
+    uint64_t generation;          /* differs after each restart */
 };
 
 /* Opens the device, loads the model, allocates the pool and starts the thread. Blocks until ready:
@@ -130,17 +130,17 @@ struct engine_stats {
     bool is_draining, is_failed;
     /* since the start */
     uint64_t steps;
-    uint64_t prompt_tokens;     /* of requests admitted, cached ones included */
-    uint64_t cached_tokens;     /* of these, found in the cache */
-    uint64_t computed_tokens;   /* run through the model, recomputation included */
-    uint64_t prefill_tokens;    /* of these, tokens of prompts */
+    uint64_t prompt_tokens;   /* of requests admitted, cached ones included */
+    uint64_t cached_tokens;   /* of these, found in the cache */
+    uint64_t computed_tokens; /* run through the model, recomputation included */
+    uint64_t prefill_tokens;  /* of these, tokens of prompts */
     uint64_t generated_tokens;
     uint64_t preemptions;
     uint64_t prefix_queries, prefix_hits;                     /* tokens, at admission */
     uint64_t preempted_prefix_queries, preempted_prefix_hits; /* the same, of resumed requests */
-    double prefix_hit_rate;     /* of the last thousand requests */
+    double prefix_hit_rate;                                   /* of the last thousand requests */
     uint64_t finished[FINISH_ERROR + 1];
-    uint64_t busy_us;           /* spent in steps */
+    uint64_t busy_us; /* spent in steps */
 };
 void engine_stats(struct engine *e, struct engine_stats *out);
 

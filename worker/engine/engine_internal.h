@@ -58,9 +58,9 @@ struct engine {
     struct request_mail drain_mail, stop_mail;
 
     /* Shared. */
-    atomic_uint n_queued;        /* submitted, not yet admitted or ended */
-    atomic_bool is_unavailable;  /* draining or failed */
-    pthread_mutex_t stats_lock;  /* held for a copy; nothing is taken under it */
+    atomic_uint n_queued;       /* submitted, not yet admitted or ended */
+    atomic_bool is_unavailable; /* draining or failed */
+    pthread_mutex_t stats_lock; /* held for a copy; nothing is taken under it */
     struct engine_stats stats;
 };
 

@@ -1,5 +1,5 @@
-/* engine_model.c - the engine's options for a model folder. Apart, so that an engine can be built
- * in a test from a geometry alone. */
+/* worker/engine/engine_model.c - the engine's options for a model folder. Apart, so that an engine
+ * can be built in a test from a geometry alone. */
 #include "worker/engine/engine.h"
 #include "worker/model/model.h"
 

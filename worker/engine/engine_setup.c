@@ -1,4 +1,4 @@
-/* engine_setup.c - from options to a ready engine, and back.
+/* worker/engine/engine_setup.c - from options to a ready engine, and back.
  *
  * The KV pool is what is left of the device's memory when the weights are in. The sum is made
  * twice: from the geometry before the weights are read, so that a model that cannot fit is refused
@@ -55,15 +55,12 @@ static enum status check_options(struct engine *e, struct error *err) {
 static uint32_t dtype_bytes(enum dtype t) {
     switch (t) {
     case DTYPE_F32:
-    case DTYPE_I32:
-        return 4;
+    case DTYPE_I32: return 4;
     case DTYPE_F16:
-    case DTYPE_BF16:
-        return 2;
+    case DTYPE_BF16: return 2;
     case DTYPE_F8E4M3:
     case DTYPE_I8:
-    case DTYPE_COUNT:
-        break;
+    case DTYPE_COUNT: break;
     }
     return 1;
 }
@@ -109,8 +106,8 @@ static enum status plan_blocks(const struct engine *e, uint64_t block_bytes, uin
     enum status st = kv_budget(e, block_bytes, &bytes, err);
 
     if (st != ST_OK) return st;
-    st = kv_manager_plan_blocks(bytes, block_bytes, e->options.block_size,
-                                e->options.max_model_len, n_blocks, err);
+    st = kv_manager_plan_blocks(bytes, block_bytes, e->options.block_size, e->options.max_model_len,
+                                n_blocks, err);
     if (st != ST_OK && err)
         error_prefix(err,
                      "not enough memory for KV: %.2f GiB for it, beside weights of %.2f GiB, with "

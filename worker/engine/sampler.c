@@ -1,10 +1,10 @@
-/* sampler.c - translation between struct request_params and struct backend_output. */
+/* worker/engine/sampler.c - translation between struct request_params and struct backend_output. */
 #include "worker/engine/sampler.h"
 
 #include <string.h>
 
-#define BAN_BIAS         (-1e30f) /* finite, so that sums and quotients with it stay finite */
-#define GREEDY_BELOW     1e-5f    /* a temperature that only greedy decoding can mean */
+#define BAN_BIAS     (-1e30f) /* finite, so that sums and quotients with it stay finite */
+#define GREEDY_BELOW 1e-5f    /* a temperature that only greedy decoding can mean */
 
 static void add_bias(struct batch *b, uint32_t output, uint32_t token, float bias) {
     b->stage.bias[b->step.n_bias++] = (struct backend_bias){output, token, bias};
@@ -49,8 +49,7 @@ void sampler_fill(struct batch *b, const uint32_t *eos_ids, uint32_t n_eos) {
     }
 }
 
-static void take_scores(const struct batch *b, const struct batch_row *row,
-                        uint32_t max_logprobs) {
+static void take_scores(const struct batch *b, const struct batch_row *row, uint32_t max_logprobs) {
     const struct backend_stage *s = &b->stage;
     struct request *r = row->entry->request;
     size_t n_top = (size_t)r->params.prompt_logprobs;
@@ -63,8 +62,8 @@ static void take_scores(const struct batch *b, const struct batch_row *row,
         if (n_top == 0) continue;
         memcpy(r->prompt_top_token + token * n_top, s->out_top_token + (size_t)o * max_logprobs,
                n_top * sizeof(int32_t));
-        memcpy(r->prompt_top_logprob + token * n_top,
-               s->out_top_logprob + (size_t)o * max_logprobs, n_top * sizeof(float));
+        memcpy(r->prompt_top_logprob + token * n_top, s->out_top_logprob + (size_t)o * max_logprobs,
+               n_top * sizeof(float));
     }
 }
 
@@ -83,8 +82,8 @@ static void take_logprobs(const struct backend_stage *s, struct request *r, uint
            n_top * sizeof(float));
 }
 
-enum status sampler_take(const struct batch *b, const struct batch_row *row,
-                         uint32_t max_logprobs, uint32_t *token) {
+enum status sampler_take(const struct batch *b, const struct batch_row *row, uint32_t max_logprobs,
+                         uint32_t *token) {
     const struct schedule_entry *e = row->entry;
     uint32_t n_outputs = e->n_scores + e->is_sampled, last = row->first_output + e->n_scores;
 

@@ -1,6 +1,7 @@
-/* batch.c - two passes over the schedule: one-token rows, then the others, as backends want them.
- * What a row holds at the device is remembered by (order of arrival, number of admission), which
- * no two stays share, so a request that left and whose memory was reused is never mistaken. */
+/* worker/sched/batch.c - two passes over the schedule: one-token rows, then the others, as backends
+ * want them. What a row holds at the device is remembered by (order of arrival, number of
+ * admission), which no two stays share, so a request that left and whose memory was reused is never
+ * mistaken. */
 #include "worker/sched/batch.h"
 
 #include <assert.h>
@@ -14,8 +15,7 @@ struct batch_binding {
 
 void batch_init(struct batch *b, const struct backend_ops *ops, struct backend_model *model,
                 uint32_t max_rows, uint32_t block_size) {
-    *b = (struct batch){
-        .ops = ops, .model = model, .max_rows = max_rows, .block_size = block_size};
+    *b = (struct batch){.ops = ops, .model = model, .max_rows = max_rows, .block_size = block_size};
     b->bound = mem_calloc(max_rows, sizeof(*b->bound));
     b->row = mem_calloc(max_rows, sizeof(*b->row));
 }

@@ -1,6 +1,6 @@
-/* request.c - a request is one allocation: the struct, then its arrays, in the order of their
- * alignment. What is large and mostly unused (the room for output up to the model's length) costs
- * address space, not memory: untouched pages are never there. */
+/* worker/sched/request.c - a request is one allocation: the struct, then its arrays, in the order
+ * of their alignment. What is large and mostly unused (the room for output up to the model's
+ * length) costs address space, not memory: untouched pages are never there. */
 #include "worker/sched/request.h"
 
 #include <assert.h>
@@ -94,8 +94,7 @@ static enum status check_sampling(const struct request_params *p, const struct r
                                p->repetition_penalty);
     if ((st = check_range("frequency_penalty", p->frequency_penalty, -2, 2, err)) != ST_OK)
         return st;
-    if ((st = check_range("presence_penalty", p->presence_penalty, -2, 2, err)) != ST_OK)
-        return st;
+    if ((st = check_range("presence_penalty", p->presence_penalty, -2, 2, err)) != ST_OK) return st;
     if ((st = check_logprobs("logprobs", p->n_logprobs, l, err)) != ST_OK) return st;
     return check_logprobs("prompt_logprobs", p->prompt_logprobs, l, err);
 }
@@ -106,16 +105,16 @@ static enum status check_lists(const struct request_params *p, const struct requ
 
     if (p->n_stop_ids > REQUEST_STOP_IDS_MAX)
         return error_set_param(err, ST_INVALID, "stop_token_ids",
-                               "stop_token_ids has %u entries: at most %u are taken",
-                               p->n_stop_ids, REQUEST_STOP_IDS_MAX);
+                               "stop_token_ids has %u entries: at most %u are taken", p->n_stop_ids,
+                               REQUEST_STOP_IDS_MAX);
     if (p->n_bias > REQUEST_BIAS_MAX)
         return error_set_param(err, ST_INVALID, "logit_bias",
                                "logit_bias has %u entries: at most %u are taken", p->n_bias,
                                REQUEST_BIAS_MAX);
     if (p->cache_salt_len > REQUEST_SALT_MAX)
         return error_set_param(err, ST_INVALID, "cache_salt",
-                               "cache_salt has %zu bytes: at most %u are taken",
-                               p->cache_salt_len, REQUEST_SALT_MAX);
+                               "cache_salt has %zu bytes: at most %u are taken", p->cache_salt_len,
+                               REQUEST_SALT_MAX);
     for (uint32_t i = 0; i < p->n_prompt; i++)
         if ((st = check_token("prompt", p->prompt[i], l->vocab, err)) != ST_OK) return st;
     for (uint32_t i = 0; i < p->n_stop_ids; i++)

@@ -31,7 +31,7 @@
 #include "common/status.h"
 #include "worker/kv/kv_manager.h"
 
-#define REQUEST_LOGPROBS_MAX 20u   /* what the chat API permits */
+#define REQUEST_LOGPROBS_MAX 20u /* what the chat API permits */
 #define REQUEST_STOP_IDS_MAX 64u
 #define REQUEST_BIAS_MAX     300u  /* what the public APIs permit for logit_bias */
 #define REQUEST_SALT_MAX     1024u /* bytes of cache_salt */
@@ -47,14 +47,14 @@ struct token_bias {
 struct request_params {
     const uint32_t *prompt; /* (n_prompt), at least one; copied, like all arrays here */
     uint32_t n_prompt;
-    uint32_t max_tokens;    /* of output; 0: as many as the model's length leaves room for */
-    uint32_t min_tokens;    /* before these, neither EOS nor a stop id is sampled or obeyed */
-    float temperature;      /* 0: greedy */
-    float top_p, min_p;     /* 1 and 0: all tokens */
-    uint32_t top_k;         /* 0: all tokens */
+    uint32_t max_tokens; /* of output; 0: as many as the model's length leaves room for */
+    uint32_t min_tokens; /* before these, neither EOS nor a stop id is sampled or obeyed */
+    float temperature;   /* 0: greedy */
+    float top_p, min_p;  /* 1 and 0: all tokens */
+    uint32_t top_k;      /* 0: all tokens */
     float repetition_penalty, frequency_penalty, presence_penalty; /* 1, 0, 0: none */
-    uint64_t seed;          /* equal seed, equal answer; the caller draws one when none was given */
-    int32_t n_logprobs;     /* -1: none; 0: of the chosen token; n: and of the n likeliest */
+    uint64_t seed;      /* equal seed, equal answer; the caller draws one when none was given */
+    int32_t n_logprobs; /* -1: none; 0: of the chosen token; n: and of the n likeliest */
     int32_t prompt_logprobs; /* the same for each prompt token; turns reading of the cache off */
     const struct token_bias *bias;
     uint32_t n_bias;
@@ -64,7 +64,7 @@ struct request_params {
     int32_t priority;       /* smaller runs first, under the priority policy */
     const char *cache_salt; /* requests share cached blocks only with equals; "" or NULL: none */
     size_t cache_salt_len;
-    const char *lora_name;  /* NULL: the base model */
+    const char *lora_name; /* NULL: the base model */
 };
 extern const struct request_params request_params_default; /* temperature 1, 16 tokens */
 
@@ -100,14 +100,14 @@ struct request {
     /* The engine's own. */
     struct list link; /* in the waiting or the running list */
     enum request_place place;
-    struct kv_seq kv;      /* block table and hash chain */
+    struct kv_seq kv;           /* block table and hash chain */
     struct block_extras extras; /* what the hashes depend on besides tokens */
-    uint32_t n_tokens;     /* prompt and output so far */
-    uint32_t n_computed;   /* of these, scheduled or found in the cache */
-    uint32_t n_scored;     /* prompt tokens whose logprob was asked for already */
-    uint32_t n_in_flight;  /* steps that were scheduled and not yet processed */
-    uint32_t row;          /* at the backend; REQUEST_NO_ROW when not running */
-    uint32_t n_admissions; /* times it entered the running list */
+    uint32_t n_tokens;          /* prompt and output so far */
+    uint32_t n_computed;        /* of these, scheduled or found in the cache */
+    uint32_t n_scored;          /* prompt tokens whose logprob was asked for already */
+    uint32_t n_in_flight;       /* steps that were scheduled and not yet processed */
+    uint32_t row;               /* at the backend; REQUEST_NO_ROW when not running */
+    uint32_t n_admissions;      /* times it entered the running list */
     uint32_t n_preemptions;
     uint64_t seq; /* order of arrival */
 
@@ -132,7 +132,7 @@ struct request {
     atomic_uint refs;
     atomic_bool is_news_sent; /* and not yet received: the next step need not send again */
     struct request_mail submit_mail, cancel_mail, news_mail;
-    uint32_t n_read;   /* the creator's: output tokens taken by request_take_news */
+    uint32_t n_read; /* the creator's: output tokens taken by request_take_news */
     bool is_end_read;
     bool is_cancel_sent;
 };

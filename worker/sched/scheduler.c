@@ -1,5 +1,5 @@
-/* scheduler.c - one step is one walk over the running list and one over the head of the waiting
- * list, under three budgets: tokens, scored positions, rows.
+/* worker/sched/scheduler.c - one step is one walk over the running list and one over the head of
+ * the waiting list, under three budgets: tokens, scored positions, rows.
  *
  * Two lists say everything. `waiting` is in order of admission: arrival, with preempted requests
  * put back at the front; under the priority policy sorted by (priority, arrival). `running` is in
@@ -119,7 +119,8 @@ static bool goes_before(const struct request *a, const struct request *b) {
 static void insert_sorted(struct list *list, struct request *r) {
     struct list *after = list->prev;
 
-    while (after != list && goes_before(r, request_of(after))) after = after->prev;
+    while (after != list && goes_before(r, request_of(after)))
+        after = after->prev;
     list_insert_before(after->next, &r->link);
 }
 
@@ -337,7 +338,8 @@ void scheduler_end(struct scheduler *s, struct request *r, enum finish_reason re
 enum status scheduler_reset_prefix_cache(struct scheduler *s, bool reset_running) {
     struct list *last;
 
-    while (reset_running && (last = list_last(&s->running)) != NULL) preempt(s, request_of(last));
+    while (reset_running && (last = list_last(&s->running)) != NULL)
+        preempt(s, request_of(last));
     return kv_manager_reset_prefix_cache(s->kv);
 }
 
@@ -346,7 +348,8 @@ enum status scheduler_reset_prefix_cache(struct scheduler *s, bool reset_running
 static struct request *at(const struct list *head, uint32_t i) {
     struct list *it = head->next;
 
-    while (it != head && i-- > 0) it = it->next;
+    while (it != head && i-- > 0)
+        it = it->next;
     return it == head ? NULL : request_of(it);
 }
 
@@ -401,7 +404,8 @@ void scheduler_check(const struct scheduler *s) {
         assert(r->n_computed <= r->n_tokens && r->n_tokens <= r->n_max);
         assert(r->finish == FINISH_NONE);
         assert(r->kv.table.n_blocks == CEIL_DIV(r->n_computed, block_size));
-        for (uint32_t i = 0; i < s->n_free_rows; i++) assert(s->free_rows[i] != r->row);
+        for (uint32_t i = 0; i < s->n_free_rows; i++)
+            assert(s->free_rows[i] != r->row);
         for (struct list *other = it->next; other != &s->running; other = other->next)
             assert(request_of(other)->row != r->row);
         n_running++;

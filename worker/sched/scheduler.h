@@ -37,15 +37,15 @@ enum scheduler_policy {
 };
 
 struct scheduler_options {
-    uint32_t max_num_seqs;            /* running at once; also the number of rows */
-    uint32_t max_num_batched_tokens;  /* budget of one step, >= max_num_seqs */
+    uint32_t max_num_seqs;           /* running at once; also the number of rows */
+    uint32_t max_num_batched_tokens; /* budget of one step, >= max_num_seqs */
     uint32_t max_model_len;
     uint32_t max_outputs; /* positions with an output in one step, > max_num_seqs; 0: 64 above */
     uint32_t long_prefill_token_threshold; /* most prompt tokens of one request in a step; 0: any */
-    bool chunked_prefill;             /* a prompt may be split between steps */
-    bool full_sequence_must_fit;      /* admit only when the whole prompt finds blocks */
+    bool chunked_prefill;                  /* a prompt may be split between steps */
+    bool full_sequence_must_fit;           /* admit only when the whole prompt finds blocks */
     enum scheduler_policy policy;
-    const uint32_t *eos_ids;          /* (n_eos), copied */
+    const uint32_t *eos_ids; /* (n_eos), copied */
     uint32_t n_eos;
 };
 #define SCHEDULER_OPTIONS_DEFAULT                                                                  \
@@ -68,15 +68,15 @@ struct schedule {
     uint32_t n_entries, n_tokens, n_outputs;
     uint32_t prefill_tokens; /* of n_tokens, tokens of prompts */
     uint32_t n_preempted;
-    uint32_t n_admitted, n_resumed; /* into running; those of them that had run before */
+    uint32_t n_admitted, n_resumed;     /* into running; those of them that had run before */
     uint32_t new_tokens, cached_tokens; /* of the admitted: to compute in this step, and found */
     uint64_t prompt_tokens, cached_prompt_tokens; /* of those that run for the first time */
 };
 
 struct scheduler_counts {
     uint32_t running, waiting;
-    uint64_t queued_tokens;      /* to compute before every request has its next token */
-    uint64_t preemptions;        /* since creation */
+    uint64_t queued_tokens; /* to compute before every request has its next token */
+    uint64_t preemptions;   /* since creation */
 };
 
 struct scheduler;

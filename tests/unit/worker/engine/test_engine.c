@@ -1,6 +1,6 @@
-/* test_engine.c - the whole engine on the reference backend and a tiny random model: the same
- * request has the same answer to the bit, however it is run; and whatever is cancelled, drained or
- * dropped, no block and no reference is left. */
+/* tests/unit/worker/engine/test_engine.c - the whole engine on the reference backend and a tiny
+ * random model: the same request has the same answer to the bit, however it is run; and whatever is
+ * cancelled, drained or dropped, no block and no reference is left. */
 #include <sched.h>
 #include <semaphore.h>
 #include <stdio.h>
@@ -69,7 +69,8 @@ static enum status submit_through_gate(struct backend_model *m, uint32_t slot,
 }
 
 static void permit_steps(int n) {
-    while (n-- > 0) sem_post(&gate);
+    while (n-- > 0)
+        sem_post(&gate);
 }
 
 /* --- a world: a loop, an engine, and what has come back ---------------------------------------- */
@@ -192,7 +193,8 @@ static struct engine_stats stats_of(struct world *w) {
 
 /* Turns the loop until everything that was submitted has ended. */
 static void world_run(struct world *w) {
-    while (w->n_open > 0) loop_turn(w->loop, 1000000);
+    while (w->n_open > 0)
+        loop_turn(w->loop, 1000000);
 }
 
 static void world_close(struct world *w) {
@@ -230,7 +232,8 @@ static void reset_cache(struct world *w) {
     struct engine_reset reset = {.reset_running = true, .on_done = note_reset};
 
     engine_reset_prefix_cache(w->e, &reset);
-    while (reset.reset_running) loop_turn(w->loop, 1000000);
+    while (reset.reset_running)
+        loop_turn(w->loop, 1000000);
     assert_true(reset.is_ok);
 }
 
@@ -291,8 +294,7 @@ static void assert_same(const struct answer *a, const struct answer *b, const ch
 }
 
 /* Each alone, in an engine without a cache: what every other way must give. */
-static void run_alone_and_cold(const struct cases *c, struct machine machine,
-                               struct answer *out) {
+static void run_alone_and_cold(const struct cases *c, struct machine machine, struct answer *out) {
     struct world w;
 
     world_open(&w, &(struct setup){.machine = machine, .no_caching = true});
@@ -316,7 +318,8 @@ static void run_together(const struct cases *c, const struct setup *s, const cha
     world_open(&w, s);
     for (int round = 0; round < 2; round++) {
         memset(got, 0, sizeof(got));
-        for (uint32_t i = 0; i < N_CASES; i++) submit(&w, &c->p[i], &got[i]);
+        for (uint32_t i = 0; i < N_CASES; i++)
+            submit(&w, &c->p[i], &got[i]);
         world_run(&w);
         for (uint32_t i = 0; i < N_CASES; i++) {
             assert_same(&expected[i], &got[i], how, i);
@@ -395,7 +398,8 @@ static void case_99_colliding_hashes_are_never_believed(void **state) {
     p.n_logprobs = 0;
     p.n_prompt = 24;
     for (uint32_t i = 0; i < 40; i++) {
-        for (uint32_t k = 0; k < 24; k++) prompt[i][k] = 8 + (uint32_t)rng_below(&rng, 3);
+        for (uint32_t k = 0; k < 24; k++)
+            prompt[i][k] = 8 + (uint32_t)rng_below(&rng, 3);
         p.prompt = prompt[i];
         submit(&cold, &p, &expected[i]);
         submit(&warm, &p, &got[i]);
@@ -452,10 +456,12 @@ static void cancel_ends_once_and_frees(void **state) {
     (void)state;
     memset(a, 0, sizeof(a));
     world_open(&w, &(struct setup){.max_seqs = 2, .is_gated = true});
-    for (int i = 0; i < 3; i++) r[i] = submit(&w, &p, &a[i]);
+    for (int i = 0; i < 3; i++)
+        r[i] = submit(&w, &p, &a[i]);
     engine_cancel(w.e, r[2]); /* still waiting, or not even heard of */
     permit_steps(4);
-    while (a[0].n < 4) loop_turn(w.loop, 1000000);
+    while (a[0].n < 4)
+        loop_turn(w.loop, 1000000);
     engine_cancel(w.e, r[0]); /* heard after the fifth step at the latest */
     engine_cancel(w.e, r[0]); /* the second does nothing */
     permit_steps(1000);
@@ -486,7 +492,8 @@ static void cancel_races_with_the_end(void **state) {
 
         p.max_tokens = 1 + (uint32_t)rng_below(&rng, 3);
         r = submit(&w, &p, NULL);
-        for (uint64_t k = rng_below(&rng, 3); k > 0; k--) loop_turn(w.loop, 50);
+        for (uint64_t k = rng_below(&rng, 3); k > 0; k--)
+            loop_turn(w.loop, 50);
         if (w.n_open > 0) engine_cancel(w.e, r);
         world_run(&w);
     }
@@ -505,7 +512,8 @@ static void a_slow_reader_gets_many_tokens_at_once(void **state) {
     world_open(&w, &(struct setup){.is_gated = true});
     submit(&w, &p, &a);
     permit_steps(10);
-    while (stats_of(&w).steps < 10) sched_yield();
+    while (stats_of(&w).steps < 10)
+        sched_yield();
     loop_turn(w.loop, 1000000);
     assert_true(a.n >= 9 && a.n_calls <= 2); /* the tenth may be told after the statistics */
     permit_steps(1000);
@@ -525,14 +533,18 @@ static void a_lost_device_ends_everything(void **state) {
     (void)state;
     memset(a, 0, sizeof(a));
     world_open(&w, &(struct setup){.is_gated = true, .max_seqs = 2});
-    for (int i = 0; i < 3; i++) submit(&w, &p, &a[i]);
+    for (int i = 0; i < 3; i++)
+        submit(&w, &p, &a[i]);
     permit_steps(2);
-    while (a[0].n < 2) loop_turn(w.loop, 1000000);
+    while (a[0].n < 2)
+        loop_turn(w.loop, 1000000);
     gate_breaks = true;
     permit_steps(1);
     world_run(&w);
-    for (int i = 0; i < 3; i++) assert_int_equal(a[i].finish, FINISH_ERROR);
-    while (!w.is_failed) loop_turn(w.loop, 1000000);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(a[i].finish, FINISH_ERROR);
+    while (!w.is_failed)
+        loop_turn(w.loop, 1000000);
     assert_int_equal(request_create(&late, &p, &engine_info(w.e)->limits, NULL), ST_OK);
     assert_int_equal(engine_submit(w.e, late, &err), ST_UNAVAILABLE);
     request_unref(late);
@@ -550,14 +562,16 @@ static void numbers_that_are_not_finite_end_one_request(void **state) {
     (void)state;
     memset(a, 0, sizeof(a));
     world_open(&w, &(struct setup){.is_gated = true});
-    for (int i = 0; i < 2; i++) submit(&w, &p, &a[i]);
+    for (int i = 0; i < 2; i++)
+        submit(&w, &p, &a[i]);
     while (a[0].n < 3 || a[1].n < 3) { /* the second may have missed the first step */
         permit_steps(1);
         loop_turn(w.loop, 1000000);
     }
     gate_spoils = true;
     permit_steps(1);
-    while (w.n_open == 2) loop_turn(w.loop, 1000000);
+    while (w.n_open == 2)
+        loop_turn(w.loop, 1000000);
     gate_spoils = false;
     permit_steps(1000);
     world_run(&w);
@@ -607,16 +621,19 @@ static void drain_finishes_what_is_there(void **state) {
     (void)state;
     memset(a, 0, sizeof(a));
     world_open(&w, &(struct setup){.max_seqs = 2});
-    for (int i = 0; i < 4; i++) submit(&w, &p, &a[i]);
+    for (int i = 0; i < 4; i++)
+        submit(&w, &p, &a[i]);
     engine_drain(w.e);
     engine_drain(w.e);
     assert_int_equal(request_create(&late, &p, &engine_info(w.e)->limits, NULL), ST_OK);
     assert_int_equal(engine_submit(w.e, late, &err), ST_UNAVAILABLE);
     request_unref(late);
     assert_false(w.is_drained);
-    while (!w.is_drained) loop_turn(w.loop, 1000000);
+    while (!w.is_drained)
+        loop_turn(w.loop, 1000000);
     assert_int_equal(w.n_open, 0);
-    for (int i = 0; i < 4; i++) assert_int_equal(a[i].n, MAX_OUT);
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(a[i].n, MAX_OUT);
     assert_true(stats_of(&w).is_draining);
     world_close(&w);
 }
@@ -632,8 +649,10 @@ static void destroy_drops_what_runs(void **state) {
     for (int turns = 0; turns < 4; turns++) {
         memset(a, 0, sizeof(a));
         world_open(&w, &(struct setup){.max_seqs = 2});
-        for (int i = 0; i < 6; i++) r[i] = submit(&w, &p, &a[i]);
-        for (int i = 0; i < turns; i++) loop_turn(w.loop, 1000000);
+        for (int i = 0; i < 6; i++)
+            r[i] = submit(&w, &p, &a[i]);
+        for (int i = 0; i < turns; i++)
+            loop_turn(w.loop, 1000000);
         world_close(&w);
         for (int i = 0; i < 6; i++) /* ours are still ours, unless their end was told */
             if (a[i].finish == FINISH_NONE) request_unref(r[i]);
@@ -682,7 +701,8 @@ static void reset_forgets_and_answers_stay_the_same(void **state) {
     world_run(&w);
     reset_cache(&w);
     submit(&w, &p, &a[1]);
-    while (a[1].n < 5) loop_turn(w.loop, 1000000);
+    while (a[1].n < 5)
+        loop_turn(w.loop, 1000000);
     reset_cache(&w); /* in the middle: it is preempted and computed anew */
     world_run(&w);
     submit(&w, &p, &a[2]);
@@ -750,7 +770,8 @@ static void a_stop_id_and_min_tokens_are_obeyed(void **state) {
     assert_int_equal(a[0].finish, FINISH_STOP);
     assert_int_equal(a[0].stop_token, first);
     assert_true(a[1].n >= 6);
-    for (uint32_t i = 0; i < 6; i++) assert_int_not_equal(a[1].token[i], first); /* banned */
+    for (uint32_t i = 0; i < 6; i++)
+        assert_int_not_equal(a[1].token[i], first); /* banned */
     world_close(&w);
 }
 

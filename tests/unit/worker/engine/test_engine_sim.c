@@ -1,6 +1,6 @@
-/* test_engine_sim.c - a crowd on the simulated backend: hundreds of requests over a pool that is too
- * small for them, with cancels and resets at random, ends with every block free and every answer
- * the one that its request has alone. */
+/* tests/unit/worker/engine/test_engine_sim.c - a crowd on the simulated backend: hundreds of
+ * requests over a pool that is too small for them, with cancels and resets at random, ends with
+ * every block free and every answer the one that its request has alone. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -101,7 +101,8 @@ static void learn_each_alone(struct crowd *c) {
     c->is_learning = true;
     for (uint32_t i = 0; i < N_PROMPTS; i++) {
         submit(c, i);
-        while (c->n_open > 0) loop_turn(c->loop, 1000000);
+        while (c->n_open > 0)
+            loop_turn(c->loop, 1000000);
     }
     c->is_learning = false;
     c->n_whole = 0;
@@ -149,7 +150,8 @@ static void a_crowd_gets_its_answers_and_leaves_nothing(void **state) {
             loop_turn(c.loop, 200);
         }
     }
-    while (c.n_open > 0 || c.n_resets > 0) loop_turn(c.loop, 1000000);
+    while (c.n_open > 0 || c.n_resets > 0)
+        loop_turn(c.loop, 1000000);
     engine_stats(c.e, &s);
     assert_int_equal(s.kv_free, s.kv_total);
     assert_int_equal(s.running + s.waiting, 0);

@@ -1,5 +1,5 @@
-/* test_batch.c - the arrays of a step, seen by a backend that only keeps them. The sampler's part
- * is tested here too: it completes the same arrays. */
+/* tests/unit/worker/sched/test_batch.c - the arrays of a step, seen by a backend that only keeps
+ * them. The sampler's part is tested here too: it completes the same arrays. */
 #include <string.h>
 
 #include "tests/support/sched_fixture.h"
@@ -25,11 +25,19 @@ static struct backend_model device;
 
 static void keep_stage(struct backend_model *m, uint32_t slot, struct backend_stage *out) {
     (void)slot;
-    *out = (struct backend_stage){.token = m->token, .position = m->position, .kv_slot = m->kv_slot,
-                                  .lora = m->lora, .row = m->row, .update = m->update,
-                                  .output = m->output, .bias = m->bias, .copy = m->copy,
-                                  .out_token = m->out_token, .out_logprob = m->out_logprob,
-                                  .out_rank = m->out_rank, .out_top_token = m->out_top_token,
+    *out = (struct backend_stage){.token = m->token,
+                                  .position = m->position,
+                                  .kv_slot = m->kv_slot,
+                                  .lora = m->lora,
+                                  .row = m->row,
+                                  .update = m->update,
+                                  .output = m->output,
+                                  .bias = m->bias,
+                                  .copy = m->copy,
+                                  .out_token = m->out_token,
+                                  .out_logprob = m->out_logprob,
+                                  .out_rank = m->out_rank,
+                                  .out_top_token = m->out_top_token,
                                   .out_top_logprob = m->out_top_logprob,
                                   .out_flags = m->out_flags};
 }
@@ -222,10 +230,18 @@ static void prompt_positions_are_scored(void **state) {
 }
 
 static void parameters_reach_the_device(void **state) {
-    struct request_params p = {.max_tokens = 4, .temperature = 0.5f, .top_p = 0.9f, .min_p = 0.1f,
-                               .top_k = 7, .repetition_penalty = 1.1f, .frequency_penalty = 0.2f,
-                               .presence_penalty = 0.3f, .seed = 12345, .n_logprobs = -1,
-                               .prompt_logprobs = -1, .min_tokens = 1};
+    struct request_params p = {.max_tokens = 4,
+                               .temperature = 0.5f,
+                               .top_p = 0.9f,
+                               .min_p = 0.1f,
+                               .top_k = 7,
+                               .repetition_penalty = 1.1f,
+                               .frequency_penalty = 0.2f,
+                               .presence_penalty = 0.3f,
+                               .seed = 12345,
+                               .n_logprobs = -1,
+                               .prompt_logprobs = -1,
+                               .min_tokens = 1};
     const struct token_bias bias[] = {{60, 2.0f}};
     const uint32_t stop[] = {61};
     struct setup s;

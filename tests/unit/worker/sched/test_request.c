@@ -1,4 +1,5 @@
-/* test_request.c - what a request refuses, what it copies, and how its news are taken. */
+/* tests/unit/worker/sched/test_request.c - what a request refuses, what it copies, and how its news
+ * are taken. */
 #include <math.h>
 #include <string.h>
 
@@ -18,8 +19,8 @@ static int open_fixture(void **state) {
 
     f->kv = kv_manager_create(
         &(struct kv_manager_config){.n_blocks = 20, .block_size = 4, .max_model_len = 40});
-    f->limits = (struct request_limits){
-        .vocab = 100, .max_model_len = 40, .max_logprobs = 5, .kv = f->kv};
+    f->limits =
+        (struct request_limits){.vocab = 100, .max_model_len = 40, .max_logprobs = 5, .kv = f->kv};
     *state = f;
     return 0;
 }

@@ -1,7 +1,8 @@
-/* test_scheduler.c - thousands of random submits, cancels, steps and resets against a device that
- * is nothing but a note per KV slot: which prefix the token there ended. After each step, every
- * token that a scheduled row can see must carry the note of that row's own prefix: so no block is
- * read before it is written, handed out while in use, or found under a wrong prefix. */
+/* tests/unit/worker/sched/test_scheduler.c - thousands of random submits, cancels, steps and resets
+ * against a device that is nothing but a note per KV slot: which prefix the token there ended.
+ * After each step, every token that a scheduled row can see must carry the note of that row's own
+ * prefix: so no block is read before it is written, handed out while in use, or found under a wrong
+ * prefix. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -88,8 +89,10 @@ static void schedule_one(struct world *w, const struct scheduler_options *o) {
     assert_int_equal(n_outputs, s->n_outputs);
     assert_true(n_tokens <= o->max_num_batched_tokens && n_outputs <= o->max_outputs);
     assert_true(s->n_preempted == 0 || s->n_admitted == 0);
-    for (uint32_t i = 0; i < s->n_entries; i++) write_notes(w, &s->entry[i]);
-    for (uint32_t i = 0; i < s->n_entries; i++) read_notes(w, &s->entry[i]);
+    for (uint32_t i = 0; i < s->n_entries; i++)
+        write_notes(w, &s->entry[i]);
+    for (uint32_t i = 0; i < s->n_entries; i++)
+        read_notes(w, &s->entry[i]);
     w->n_tokens += n_tokens;
     w->n_cached += s->cached_tokens;
     if (s->n_entries > 0) w->n_flight++;
@@ -102,7 +105,8 @@ static void take_one(struct world *w) {
     for (uint32_t i = 0; i < done.n_entries; i++)
         (void)scheduler_take(w->f.s, &done.entry[i], 100 + (uint32_t)rng_below(&w->rng, 3), 1);
     scheduler_check(w->f.s);
-    for (uint32_t i = 1; i < w->n_flight; i++) w->flight[i - 1] = w->flight[i];
+    for (uint32_t i = 1; i < w->n_flight; i++)
+        w->flight[i - 1] = w->flight[i];
     w->flight[--w->n_flight] = done;
 }
 
@@ -136,9 +140,9 @@ static void random_world(uint64_t seed, uint32_t n_moves) {
     so->max_model_len = 16 + (uint32_t)rng_below(&w.rng, 200);
     so->max_num_seqs = 1 + (uint32_t)rng_below(&w.rng, 8);
     so->chunked_prefill = rng_below(&w.rng, 4) != 0;
-    so->max_num_batched_tokens =
-        so->chunked_prefill ? so->max_num_seqs + (uint32_t)rng_below(&w.rng, 64)
-                            : so->max_model_len + so->max_num_seqs;
+    so->max_num_batched_tokens = so->chunked_prefill
+                                     ? so->max_num_seqs + (uint32_t)rng_below(&w.rng, 64)
+                                     : so->max_model_len + so->max_num_seqs;
     so->max_outputs = so->max_num_seqs + 1 + (uint32_t)rng_below(&w.rng, 20);
     so->long_prefill_token_threshold = rng_below(&w.rng, 3) ? 0 : 5;
     so->full_sequence_must_fit = rng_below(&w.rng, 2);
@@ -146,18 +150,22 @@ static void random_world(uint64_t seed, uint32_t n_moves) {
     fixture_open(&w.f, &o);
     w.block_size = o.block_size;
     w.note = mem_calloc((o.n_blocks + 1) * (size_t)o.block_size, sizeof(*w.note));
-    for (int i = 0; i < MAX_IN_FLIGHT; i++) schedule_init(&w.flight[i], w.f.s);
+    for (int i = 0; i < MAX_IN_FLIGHT; i++)
+        schedule_init(&w.flight[i], w.f.s);
 
     for (uint32_t i = 0; i < n_moves; i++) {
         uint64_t dice = rng_below(&w.rng, 100);
 
-        if (dice < 20 && w.n_live < MAX_LIVE) submit(&w, so);
+        if (dice < 20 && w.n_live < MAX_LIVE)
+            submit(&w, so);
         else if (dice < 23 && w.n_live > 0)
             scheduler_end(w.f.s, w.live[rng_below(&w.rng, w.n_live)], FINISH_ABORT, 1);
         else if (dice < 24)
             (void)!scheduler_reset_prefix_cache(w.f.s, rng_below(&w.rng, 2));
-        else if (dice < 62 && w.n_flight < MAX_IN_FLIGHT) schedule_one(&w, so);
-        else if (w.n_flight > 0) take_one(&w);
+        else if (dice < 62 && w.n_flight < MAX_IN_FLIGHT)
+            schedule_one(&w, so);
+        else if (w.n_flight > 0)
+            take_one(&w);
         bury(&w);
     }
     /* Everything finishes: no request is stuck. */
@@ -167,7 +175,8 @@ static void random_world(uint64_t seed, uint32_t n_moves) {
         if (w.n_flight > 0) take_one(&w);
         bury(&w);
     }
-    for (int i = 0; i < MAX_IN_FLIGHT; i++) schedule_fini(&w.flight[i]);
+    for (int i = 0; i < MAX_IN_FLIGHT; i++)
+        schedule_fini(&w.flight[i]);
     fixture_close(&w.f);
     mem_free(w.note);
     if (getenv("TEST_VERBOSE"))
@@ -180,7 +189,8 @@ static void random_work_keeps_every_invariant(void **state) {
     uint64_t seed = support_seed() * 1000;
 
     (void)state;
-    for (uint32_t i = 0; i < 60; i++) random_world(seed + i, 1500);
+    for (uint32_t i = 0; i < 60; i++)
+        random_world(seed + i, 1500);
 }
 
 static void options_are_checked(void **state) {
@@ -250,7 +260,8 @@ static void second_of_equal_prompts_hits_in_the_same_step(void **state) {
 
     (void)state;
     fixture_open(&f, &o);
-    for (uint32_t i = 0; i < 2; i++) r[i] = fixture_add(&f, 48, 1, NULL);
+    for (uint32_t i = 0; i < 2; i++)
+        r[i] = fixture_add(&f, 48, 1, NULL);
     fixture_step(&f);
     assert_int_equal(f.step.entry[0].n_tokens, 48);
     assert_int_equal(f.step.entry[1].first, 32); /* the last token, so its block, is recomputed */
