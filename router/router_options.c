@@ -55,7 +55,7 @@ static const struct option_def rows[] = {
     {"delta", OPT_F64, FIELD(delta_s), .def = "0.01", .min = "0", .max = "10",
      .group = "Routing", .metavar = "SECONDS",
      .help = "What one more request in a worker's batch costs. Higher evens out counts."},
-    {"max-load-factor", OPT_F64, FIELD(max_load_factor), .def = "4", .max = "1000",
+    {"max-load-factor", OPT_F64, FIELD(max_load_factor), .def = "2", .max = "1000",
      .group = "Routing",
      .help = "A worker with more than this many times the mean requests in flight, plus the floor, "
              "is no candidate. Lower evens out load and costs cache hits; 0 turns it off."},
