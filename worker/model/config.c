@@ -56,14 +56,18 @@ static enum status read_heads(const struct json *c, struct model_config *m, stru
     if (st == ST_OK) st = json_get_u32(c, "head_dim", 2, 1024, &m->head_dim, &has_head_dim, err);
     if (st != ST_OK) return st;
     if (m->n_heads % m->n_kv_heads) {
-        return error_set(err, ST_INVALID, "num_attention_heads %u is no multiple of "
-                         "num_key_value_heads %u", m->n_heads, m->n_kv_heads);
+        return error_set(err, ST_INVALID,
+                         "num_attention_heads %u is no multiple of "
+                         "num_key_value_heads %u",
+                         m->n_heads, m->n_kv_heads);
     }
     if (!has_head_dim) {
         if (m->d_model % m->n_heads) {
-            return error_set(err, ST_INVALID,
-                             "hidden_size %u is no multiple of num_attention_heads %u, and there is "
-                             "no head_dim", m->d_model, m->n_heads);
+            return error_set(
+                err, ST_INVALID,
+                "hidden_size %u is no multiple of num_attention_heads %u, and there is "
+                "no head_dim",
+                m->d_model, m->n_heads);
         }
         m->head_dim = m->d_model / m->n_heads;
     }
@@ -127,7 +131,8 @@ static enum status check_unbuilt(const struct json *c, const struct model_config
         if (json_to_str(json_get(q, "quant_method"), &method) != ST_OK) method = STR("?");
         return error_set(err, ST_UNSUPPORTED,
                          "quantization_config.quant_method '%.40s' is not built: take the model's "
-                         "bfloat16, float16 or float32 folder", method.ptr);
+                         "bfloat16, float16 or float32 folder",
+                         method.ptr);
     }
     if (m->mlp_bias) {
         return error_set(err, ST_UNSUPPORTED, "mlp_bias true is not built; false is");
@@ -168,8 +173,10 @@ static enum status read_llama3(const struct json *s, struct rope_config *r, stru
         st = need_f64(s, "original_max_position_embeddings", 1, &r->original_context, err);
     }
     if (st == ST_OK && r->high_freq_factor <= r->low_freq_factor) {
-        st = error_set(err, ST_INVALID, "rope_scaling.high_freq_factor %g is not above "
-                       "low_freq_factor %g", r->high_freq_factor, r->low_freq_factor);
+        st = error_set(err, ST_INVALID,
+                       "rope_scaling.high_freq_factor %g is not above "
+                       "low_freq_factor %g",
+                       r->high_freq_factor, r->low_freq_factor);
     }
     return st;
 }
@@ -233,9 +240,11 @@ static enum status read_rope(const struct json *c, struct model_config *m, struc
         if (st == ST_OK) stretch_context(m, r->original_context * r->factor);
         return st;
     }
-    return error_set(err, ST_UNSUPPORTED,
-                     "rope_scaling.rope_type '%.40s' is not built; default, linear, llama3 and yarn "
-                     "are", name.ptr);
+    return error_set(
+        err, ST_UNSUPPORTED,
+        "rope_scaling.rope_type '%.40s' is not built; default, linear, llama3 and yarn "
+        "are",
+        name.ptr);
 }
 
 static double scale_llama3(const struct rope_config *r, double f) {
@@ -305,8 +314,8 @@ static enum status read_eos(const struct json *c, struct model_config *m, struct
 
 static enum status read_generation(const struct json *c, struct generation_config *g,
                                    struct error *err) {
-    enum status st = json_get_f64(c, "temperature", 0, 100, &g->temperature, &g->has_temperature,
-                                  err);
+    enum status st =
+        json_get_f64(c, "temperature", 0, 100, &g->temperature, &g->has_temperature, err);
 
     if (st == ST_OK) st = json_get_f64(c, "top_p", 0, 1, &g->top_p, &g->has_top_p, err);
     if (st == ST_OK) st = json_get_f64(c, "min_p", 0, 1, &g->min_p, &g->has_min_p, err);

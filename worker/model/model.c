@@ -146,7 +146,8 @@ static enum status check_folder(const char *folder, struct error *err) {
                          strerror(errno), holds);
     }
     if (!S_ISDIR(sb.st_mode)) {
-        return error_set(err, ST_INVALID, "the model %s is a file, not a folder; %s", folder, holds);
+        return error_set(err, ST_INVALID, "the model %s is a file, not a folder; %s", folder,
+                         holds);
     }
     for (size_t i = 0; i < ARRAY_LEN(needed); i++) {
         snprintf(path, sizeof(path), "%s/%s", folder, needed[i]);
@@ -325,11 +326,21 @@ struct model *model_create_synthetic(void) {
     m->folder = mem_strdup("");
     m->name = mem_strdup("synthetic");
     m->config = (struct model_config){
-        .architecture = "Synthetic", .model_type = "synthetic",
-        .n_layers = 32, .d_model = 4096, .n_heads = 32, .n_kv_heads = 8, .head_dim = 128,
-        .d_ff = 14336, .vocab = 512, .max_context = 131072, .rms_eps = 1e-5,
+        .architecture = "Synthetic",
+        .model_type = "synthetic",
+        .n_layers = 32,
+        .d_model = 4096,
+        .n_heads = 32,
+        .n_kv_heads = 8,
+        .head_dim = 128,
+        .d_ff = 14336,
+        .vocab = 512,
+        .max_context = 131072,
+        .rms_eps = 1e-5,
         .rope = {.theta = 500000, .factor = 1},
-        .dtype = DTYPE_BF16, .n_eos = 2, .eos = {256, 258},
+        .dtype = DTYPE_BF16,
+        .n_eos = 2,
+        .eos = {256, 258},
     };
     fill_geometry(m);
     return m;
@@ -407,8 +418,11 @@ static enum status load_one(const struct model *m, const struct backend_ops *ops
                             struct backend_model *to, const struct bound_tensor *b,
                             struct error *err) {
     const struct safetensor *t = b->tensor;
-    struct backend_tensor tensor = {.role = b->role, .layer = b->layer, .dtype = t->dtype,
-                                    .n_dims = t->n_dims, .n_bytes = t->n_bytes};
+    struct backend_tensor tensor = {.role = b->role,
+                                    .layer = b->layer,
+                                    .dtype = t->dtype,
+                                    .n_dims = t->n_dims,
+                                    .n_bytes = t->n_bytes};
     void *copy;
     enum status st;
 
@@ -431,7 +445,8 @@ enum status model_load(const struct model *m, const struct backend_ops *ops,
     enum status st = ops->load_begin(dev, &to, g, limits, err);
 
     if (st != ST_OK) return st;
-    for (uint32_t i = 0; i < m->n_bound; i++) total += m->bound[i].tensor->n_bytes;
+    for (uint32_t i = 0; i < m->n_bound; i++)
+        total += m->bound[i].tensor->n_bytes;
     for (uint32_t i = 0; i < m->n_bound && st == ST_OK; i++) {
         st = load_one(m, ops, to, &m->bound[i], err);
         done += m->bound[i].tensor->n_bytes;

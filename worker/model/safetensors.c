@@ -31,10 +31,22 @@ static const struct type {
     uint32_t bits;
     int dtype; /* enum dtype, or -1 */
 } types[] = {
-    {"BF16", 16, DTYPE_BF16}, {"F16", 16, DTYPE_F16}, {"F32", 32, DTYPE_F32}, {"F64", 64, -1},
-    {"F8_E4M3", 8, -1},       {"F8_E5M2", 8, -1},     {"F8_E8M0", 8, -1},     {"BOOL", 8, -1},
-    {"U8", 8, -1},            {"I8", 8, -1},          {"U16", 16, -1},        {"I16", 16, -1},
-    {"U32", 32, -1},          {"I32", 32, -1},        {"U64", 64, -1},        {"I64", 64, -1},
+    {"BF16", 16, DTYPE_BF16},
+    {"F16", 16, DTYPE_F16},
+    {"F32", 32, DTYPE_F32},
+    {"F64", 64, -1},
+    {"F8_E4M3", 8, -1},
+    {"F8_E5M2", 8, -1},
+    {"F8_E8M0", 8, -1},
+    {"BOOL", 8, -1},
+    {"U8", 8, -1},
+    {"I8", 8, -1},
+    {"U16", 16, -1},
+    {"I16", 16, -1},
+    {"U32", 32, -1},
+    {"I32", 32, -1},
+    {"U64", 64, -1},
+    {"I64", 64, -1},
     {"C64", 64, -1},
 };
 
@@ -76,8 +88,8 @@ static enum status read_span(const struct json *v, uint64_t *begin, uint64_t *en
     return *begin <= *end ? ST_OK : ST_INVALID;
 }
 
-static enum status read_entry(struct safetensors *file, const struct json *v,
-                              struct safetensor *t, struct error *err) {
+static enum status read_entry(struct safetensors *file, const struct json *v, struct safetensor *t,
+                              struct error *err) {
     struct str key = json_key(v), type_name;
     uint64_t n_elements, n_bits, begin = 0, end = 0;
     const struct type *type;
@@ -169,7 +181,8 @@ static enum status read_header(struct safetensors *file, struct str header, stru
     }
     n = json_count(root);
     if (st == ST_OK) file->tensors = mem_try_zalloc(MAX(n, (size_t)1) * sizeof(*file->tensors));
-    if (st == ST_OK && !file->tensors) st = error_set(err, ST_NOMEM, "no memory for %zu tensors", n);
+    if (st == ST_OK && !file->tensors)
+        st = error_set(err, ST_NOMEM, "no memory for %zu tensors", n);
     for (const struct json *v = json_first(root); v && st == ST_OK; v = json_next(v)) {
         if (str_eq(json_key(v), STR("__metadata__"))) continue;
         st = read_entry(file, v, &file->tensors[file->n++], err);
@@ -187,7 +200,8 @@ static enum status parse(struct safetensors *file, struct error *err) {
         return error_set(err, ST_INVALID, "%s has %zu bytes: too few for a safetensors file",
                          file->name, file->n_bytes);
     }
-    for (int i = PREFIX_BYTES - 1; i >= 0; i--) n_header = n_header << 8 | file->base[i];
+    for (int i = PREFIX_BYTES - 1; i >= 0; i--)
+        n_header = n_header << 8 | file->base[i];
     if (n_header > SAFETENSORS_MAX_HEADER || n_header > file->n_bytes - PREFIX_BYTES) {
         return error_set(err, ST_INVALID,
                          "%s is not a safetensors file, or is cut short: it declares a header of "

@@ -58,10 +58,11 @@ static enum status check_promise(const struct weights *w, struct str tensor, str
     uint32_t i;
 
     if (find_shard(w, file, &i) && safetensors_find(w->shards[i], tensor)) return ST_OK;
-    return error_set(err, ST_INVALID,
-                     "model.safetensors.index.json says that %.100s has the tensor '%.100s'; it has "
-                     "not: the files do not belong together, download them again",
-                     file.ptr, tensor.ptr);
+    return error_set(
+        err, ST_INVALID,
+        "model.safetensors.index.json says that %.100s has the tensor '%.100s'; it has "
+        "not: the files do not belong together, download them again",
+        file.ptr, tensor.ptr);
 }
 
 static enum status open_index(struct weights *w, const char *folder, const struct json *map,
@@ -165,7 +166,8 @@ static int by_name(const void *a, const void *b) {
 static enum status build_table(struct weights *w, struct error *err) {
     uint32_t n = 0;
 
-    for (uint32_t s = 0; s < w->n_shards; s++) n += safetensors_count(w->shards[s]);
+    for (uint32_t s = 0; s < w->n_shards; s++)
+        n += safetensors_count(w->shards[s]);
     w->entries = mem_calloc(n, sizeof(*w->entries));
     for (uint32_t s = 0; s < w->n_shards; s++) {
         for (uint32_t i = 0; i < safetensors_count(w->shards[s]); i++) {

@@ -82,7 +82,8 @@ static uint32_t character_before(const char *begin, const char *p, const char **
     const char *q = p - 1;
     uint32_t n;
 
-    while (q > begin && p - q < 4 && ((uint8_t)*q & 0xC0) == 0x80) q--;
+    while (q > begin && p - q < 4 && ((uint8_t)*q & 0xC0) == 0x80)
+        q--;
     *start = q;
     return unicode_decode(q, p, &n);
 }

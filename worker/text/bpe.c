@@ -5,8 +5,8 @@
 
 #include <string.h>
 
-#define NO_RANK     UINT32_MAX
-#define NOWHERE     UINT32_MAX
+#define NO_RANK UINT32_MAX
+#define NOWHERE UINT32_MAX
 
 /* Above this many symbols the heap wins over looking for the smallest. */
 #define SMALL 48
@@ -35,10 +35,12 @@ enum status bpe_init(struct bpe *b, uint32_t max_merges) {
     uint64_t n_slots = 16;
 
     memset(b, 0, sizeof(*b));
-    while (n_slots < (uint64_t)max_merges * 2) n_slots *= 2; /* at most half full */
+    while (n_slots < (uint64_t)max_merges * 2)
+        n_slots *= 2; /* at most half full */
     b->slots = mem_try(n_slots * sizeof(*b->slots));
     if (!b->slots) return ST_NOMEM;
-    for (uint64_t i = 0; i < n_slots; i++) b->slots[i].pair = BPE_NO_PAIR;
+    for (uint64_t i = 0; i < n_slots; i++)
+        b->slots[i].pair = BPE_NO_PAIR;
     b->mask = (uint32_t)(n_slots - 1);
     b->max = max_merges;
     return ST_OK;
@@ -66,7 +68,8 @@ void bpe_add(struct bpe *b, uint32_t left, uint32_t right, uint32_t rank, uint32
 static size_t run_small(const struct bpe *b, uint32_t *ids, size_t n) {
     uint32_t rank[SMALL], merged[SMALL]; /* of the pair (i, i + 1) */
 
-    for (size_t i = 0; i + 1 < n; i++) rank[i] = rank_of(b, ids[i], ids[i + 1], &merged[i]);
+    for (size_t i = 0; i + 1 < n; i++)
+        rank[i] = rank_of(b, ids[i], ids[i + 1], &merged[i]);
     while (n > 1) {
         size_t best = 0;
 
@@ -164,9 +167,12 @@ static size_t run_large(const struct bpe *b, uint32_t *ids, size_t n) {
         r.next[i] = i + 1;
         r.prev[i] = i ? i - 1 : NOWHERE;
     }
-    for (uint32_t i = 0; i < r.n; i++) wish_for(&r, i);
-    while (r.n_heap) grant(&r, heap_pop(&r));
-    for (uint32_t i = 0; i < r.n; i = r.next[i]) ids[n_out++] = ids[i];
+    for (uint32_t i = 0; i < r.n; i++)
+        wish_for(&r, i);
+    while (r.n_heap)
+        grant(&r, heap_pop(&r));
+    for (uint32_t i = 0; i < r.n; i = r.next[i])
+        ids[n_out++] = ids[i];
     mem_free(r.heap);
     return n_out;
 }

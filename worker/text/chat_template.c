@@ -263,10 +263,11 @@ static enum status join_parts(struct converting *c, const struct json *parts, st
 
         if (json_to_str(part, &s) != ST_OK && json_to_str(json_get(part, "text"), &s) != ST_OK) {
             if (json_to_str(json_get(part, "type"), &type) != ST_OK) type = STR("?");
-            st = error_set_param(c->err, ST_INVALID, "messages",
-                                 "a content part of type '%.40s' has no text: this model takes text "
-                                 "only",
-                                 type.ptr);
+            st =
+                error_set_param(c->err, ST_INVALID, "messages",
+                                "a content part of type '%.40s' has no text: this model takes text "
+                                "only",
+                                type.ptr);
             break;
         }
         if (i++) buf_append_char(&text, '\n');

@@ -110,10 +110,10 @@ struct jv jv_list_at(struct jv list, size_t i);
 struct jv jv_get(struct jinja_run *r, struct jv dict, struct str key);
 
 /* --- runs --------------------------------------------------------------------------------------*/
-struct jinja_limits { /* 0: the default */
-    uint64_t max_steps;       /* 5,000,000: about a tenth of a second */
-    size_t max_output_bytes;  /* 32 MiB */
-    size_t max_memory_bytes;  /* 128 MiB */
+struct jinja_limits {        /* 0: the default */
+    uint64_t max_steps;      /* 5,000,000: about a tenth of a second */
+    size_t max_output_bytes; /* 32 MiB */
+    size_t max_memory_bytes; /* 128 MiB */
 };
 
 /* `now_s` is what strftime_now shows. `err` receives what goes wrong in any call. */

@@ -125,7 +125,7 @@ static double number_in(struct str s) {
 
 static enum status filter_int(const struct call *c) {
     struct jv otherwise = jinja_arg(c->args, 0, "default");
-    double f = jv_is_number(c->v)         ? jv_to_number(c->v)
+    double f = jv_is_number(c->v)       ? jv_to_number(c->v)
                : c->v.type == JV_STRING ? number_in(c->v.as.string)
                                         : NAN;
 
@@ -141,7 +141,7 @@ static enum status filter_int(const struct call *c) {
 
 static enum status filter_float(const struct call *c) {
     struct jv otherwise = jinja_arg(c->args, 0, "default");
-    double f = jv_is_number(c->v)         ? jv_to_number(c->v)
+    double f = jv_is_number(c->v)       ? jv_to_number(c->v)
                : c->v.type == JV_STRING ? number_in(c->v.as.string)
                                         : NAN;
 
@@ -197,8 +197,11 @@ static enum status filter_indent(const struct call *c) {
         bool begins = i == 0 || s.ptr[i - 1] == '\n', is_empty = i == s.len || s.ptr[i] == '\n';
 
         if (begins && (line++ ? blank || !is_empty : first)) {
-            if (width.type == JV_STRING) buf_append_str(&b, width.as.string);
-            else for (int64_t k = 0; k < n; k++) buf_append_char(&b, ' ');
+            if (width.type == JV_STRING)
+                buf_append_str(&b, width.as.string);
+            else
+                for (int64_t k = 0; k < n; k++)
+                    buf_append_char(&b, ' ');
         }
         if (i < s.len) buf_append_char(&b, s.ptr[i]);
     }
@@ -217,7 +220,8 @@ static enum status filter_list(const struct call *c) {
 
     TRY(jv_iterate(c->r, c->v, &items));
     TRY(jv_new_list(c->r, items.as.list->n, c->out)); /* a list, though it was a tuple */
-    for (size_t i = 0; i < items.as.list->n; i++) TRY(jv_push(c->r, *c->out, items.as.list->items[i]));
+    for (size_t i = 0; i < items.as.list->n; i++)
+        TRY(jv_push(c->r, *c->out, items.as.list->items[i]));
     return ST_OK;
 }
 
@@ -243,7 +247,8 @@ static enum status filter_reverse(const struct call *c) {
 
     TRY(jv_iterate(c->r, c->v, &items));
     TRY(jv_new_list(c->r, items.as.list->n, &list));
-    for (size_t i = items.as.list->n; i-- > 0;) TRY(jv_push(c->r, list, items.as.list->items[i]));
+    for (size_t i = items.as.list->n; i-- > 0;)
+        TRY(jv_push(c->r, list, items.as.list->items[i]));
     if (c->v.type == JV_STRING) return jinja_join(c->r, list, STR(""), c->out);
     *c->out = list;
     return ST_OK;
@@ -286,7 +291,8 @@ static struct jinja_args rest_of(const struct jinja_args *args, size_t n) {
 /* map('filter', its arguments), or map(attribute='a.b', default=x). */
 static enum status filter_map(const struct call *c) {
     struct jinja_args rest = rest_of(c->args, 1);
-    struct jv name = jinja_arg(c->args, 0, ""), attribute = jinja_arg(c->args, c->args->n, "attribute");
+    struct jv name = jinja_arg(c->args, 0, ""),
+              attribute = jinja_arg(c->args, c->args->n, "attribute");
     struct jv items;
 
     if (name.type != JV_STRING && attribute.type != JV_STRING) {
@@ -397,7 +403,8 @@ static enum status sort(const struct call *c, struct jv keys, struct jv values,
     if (n) qsort_r(a, n, sizeof(*a), by_sort_key, &s);
     TRY(s.st);
     TRY(jv_new_list(c->r, n, c->out));
-    for (size_t i = 0; i < n; i++) TRY(jv_push(c->r, *c->out, a[i].value));
+    for (size_t i = 0; i < n; i++)
+        TRY(jv_push(c->r, *c->out, a[i].value));
     return ST_OK;
 }
 
@@ -485,21 +492,36 @@ enum status jinja_filter(struct jinja_run *r, struct str name, struct jv v,
 static bool test_value(struct str name, struct jv v, bool *out) {
     bool is_text = v.type == JV_STRING, is_list = v.type == JV_LIST, is_dict = v.type == JV_DICT;
 
-    if (str_eq(name, STR("defined"))) *out = v.type != JV_UNDEFINED;
-    else if (str_eq(name, STR("undefined"))) *out = v.type == JV_UNDEFINED;
-    else if (str_eq(name, STR("none"))) *out = v.type == JV_NONE;
-    else if (str_eq(name, STR("string"))) *out = is_text;
-    else if (str_eq(name, STR("mapping"))) *out = is_dict;
-    else if (str_eq(name, STR("sequence"))) *out = is_text || is_list || is_dict || v.type == JV_UNDEFINED;
-    else if (str_eq(name, STR("iterable"))) *out = is_text || is_list || is_dict || v.type == JV_UNDEFINED;
-    else if (str_eq(name, STR("number"))) *out = jv_is_number(v);
-    else if (str_eq(name, STR("integer"))) *out = v.type == JV_INT;
-    else if (str_eq(name, STR("float"))) *out = v.type == JV_FLOAT;
-    else if (str_eq(name, STR("boolean"))) *out = v.type == JV_BOOL;
-    else if (str_eq(name, STR("true"))) *out = v.type == JV_BOOL && v.as.boolean;
-    else if (str_eq(name, STR("false"))) *out = v.type == JV_BOOL && !v.as.boolean;
-    else if (str_eq(name, STR("callable"))) *out = v.type == JV_FUNCTION;
-    else return false;
+    if (str_eq(name, STR("defined")))
+        *out = v.type != JV_UNDEFINED;
+    else if (str_eq(name, STR("undefined")))
+        *out = v.type == JV_UNDEFINED;
+    else if (str_eq(name, STR("none")))
+        *out = v.type == JV_NONE;
+    else if (str_eq(name, STR("string")))
+        *out = is_text;
+    else if (str_eq(name, STR("mapping")))
+        *out = is_dict;
+    else if (str_eq(name, STR("sequence")))
+        *out = is_text || is_list || is_dict || v.type == JV_UNDEFINED;
+    else if (str_eq(name, STR("iterable")))
+        *out = is_text || is_list || is_dict || v.type == JV_UNDEFINED;
+    else if (str_eq(name, STR("number")))
+        *out = jv_is_number(v);
+    else if (str_eq(name, STR("integer")))
+        *out = v.type == JV_INT;
+    else if (str_eq(name, STR("float")))
+        *out = v.type == JV_FLOAT;
+    else if (str_eq(name, STR("boolean")))
+        *out = v.type == JV_BOOL;
+    else if (str_eq(name, STR("true")))
+        *out = v.type == JV_BOOL && v.as.boolean;
+    else if (str_eq(name, STR("false")))
+        *out = v.type == JV_BOOL && !v.as.boolean;
+    else if (str_eq(name, STR("callable")))
+        *out = v.type == JV_FUNCTION;
+    else
+        return false;
     return true;
 }
 
@@ -514,8 +536,9 @@ static const struct {
     const char *names[3];
     enum jinja_op op;
 } comparisons[] = {
-    {{"eq", "equalto", "=="}, OP_EQ},    {{"ne", "!=", ""}, OP_NE}, {{"lt", "lessthan", "<"}, OP_LT},
-    {{"gt", "greaterthan", ">"}, OP_GT}, {{"le", "<=", ""}, OP_LE}, {{"ge", ">=", ""}, OP_GE},
+    {{"eq", "equalto", "=="}, OP_EQ}, {{"ne", "!=", ""}, OP_NE},
+    {{"lt", "lessthan", "<"}, OP_LT}, {{"gt", "greaterthan", ">"}, OP_GT},
+    {{"le", "<=", ""}, OP_LE},        {{"ge", ">=", ""}, OP_GE},
 };
 
 static enum status test_comparison(struct jinja_run *r, enum jinja_op op, struct jv a, struct jv b,
@@ -528,7 +551,10 @@ static enum status test_comparison(struct jinja_run *r, enum jinja_op op, struct
         return ST_OK;
     }
     TRY(jv_compare(r, a, b, &order));
-    *out = op == OP_LT ? order < 0 : op == OP_LE ? order <= 0 : op == OP_GT ? order > 0 : order >= 0;
+    *out = op == OP_LT   ? order < 0
+           : op == OP_LE ? order <= 0
+           : op == OP_GT ? order > 0
+                         : order >= 0;
     return ST_OK;
 }
 
@@ -585,8 +611,7 @@ static enum status global_range(struct jinja_run *r, const struct jinja_args *ar
 }
 
 /* dict(a=1, ...), and namespace(a=1, ...) which may also copy a mapping. */
-static enum status global_dict(struct jinja_run *r, const struct jinja_args *args,
-                               struct jv *out) {
+static enum status global_dict(struct jinja_run *r, const struct jinja_args *args, struct jv *out) {
     TRY(jv_new_dict(r, args->n_named, out));
     if (args->n && args->positional[0].type == JV_DICT) {
         const struct jv_dict *from = args->positional[0].as.dict;

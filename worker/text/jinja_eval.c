@@ -79,18 +79,30 @@ static enum status loop_attribute(struct jinja_run *r, const struct jinja_loop *
                                   struct jv *out) {
     int64_t n = (int64_t)l->items->n, i = (int64_t)l->i;
 
-    if (str_eq(name, STR("index"))) *out = jv_int(i + 1);
-    else if (str_eq(name, STR("index0"))) *out = jv_int(i);
-    else if (str_eq(name, STR("revindex"))) *out = jv_int(n - i);
-    else if (str_eq(name, STR("revindex0"))) *out = jv_int(n - i - 1);
-    else if (str_eq(name, STR("first"))) *out = jv_bool(i == 0);
-    else if (str_eq(name, STR("last"))) *out = jv_bool(i == n - 1);
-    else if (str_eq(name, STR("length"))) *out = jv_int(n);
-    else if (str_eq(name, STR("depth"))) *out = jv_int(1); /* of recursive loops, which are not built */
-    else if (str_eq(name, STR("depth0"))) *out = jv_int(0);
-    else if (str_eq(name, STR("previtem"))) *out = i ? l->items->items[i - 1] : jv_undefined(name);
-    else if (str_eq(name, STR("nextitem"))) *out = i + 1 < n ? l->items->items[i + 1] : jv_undefined(name);
-    else return jinja_fail(r, "loop has no attribute '" STR_FMT "'", STR_ARG(name));
+    if (str_eq(name, STR("index")))
+        *out = jv_int(i + 1);
+    else if (str_eq(name, STR("index0")))
+        *out = jv_int(i);
+    else if (str_eq(name, STR("revindex")))
+        *out = jv_int(n - i);
+    else if (str_eq(name, STR("revindex0")))
+        *out = jv_int(n - i - 1);
+    else if (str_eq(name, STR("first")))
+        *out = jv_bool(i == 0);
+    else if (str_eq(name, STR("last")))
+        *out = jv_bool(i == n - 1);
+    else if (str_eq(name, STR("length")))
+        *out = jv_int(n);
+    else if (str_eq(name, STR("depth")))
+        *out = jv_int(1); /* of recursive loops, which are not built */
+    else if (str_eq(name, STR("depth0")))
+        *out = jv_int(0);
+    else if (str_eq(name, STR("previtem")))
+        *out = i ? l->items->items[i - 1] : jv_undefined(name);
+    else if (str_eq(name, STR("nextitem")))
+        *out = i + 1 < n ? l->items->items[i + 1] : jv_undefined(name);
+    else
+        return jinja_fail(r, "loop has no attribute '" STR_FMT "'", STR_ARG(name));
     return ST_OK;
 }
 
@@ -99,8 +111,7 @@ enum status jinja_attribute(struct jinja_run *r, struct jv v, struct str name, s
 
     *out = jv_undefined(name);
     switch (v.type) {
-    case JV_UNDEFINED:
-        return jinja_fail(r, "'" STR_FMT "' is undefined", STR_ARG(v.as.string));
+    case JV_UNDEFINED: return jinja_fail(r, "'" STR_FMT "' is undefined", STR_ARG(v.as.string));
     case JV_LOOP: return loop_attribute(r, v.as.loop, name, out);
     case JV_DICT:
     case JV_NAMESPACE:
@@ -178,8 +189,8 @@ static enum status eval_slice(struct jinja_run *r, const struct jinja_node *n, s
     }
     if (is_text && step == 1) {
         TRY(jinja_charge(r, v.as.string.len / 16));
-        *out = jv_string(jinja_slice_text(v.as.string, (size_t)from,
-                                          to > from ? (size_t)(to - from) : 0));
+        *out = jv_string(
+            jinja_slice_text(v.as.string, (size_t)from, to > from ? (size_t)(to - from) : 0));
         return ST_OK;
     }
     TRY(jv_iterate(r, v, &v));
@@ -208,7 +219,7 @@ static enum status integer_operation(struct jinja_run *r, enum jinja_op op, int6
     case OP_SUB: overflows = __builtin_sub_overflow(a, b, &v); break;
     case OP_MUL: overflows = __builtin_mul_overflow(a, b, &v); break;
     case OP_FLOOR_DIV:
-    case OP_MOD: /* towards minus infinity, as Python's */
+    case OP_MOD:       /* towards minus infinity, as Python's */
         if (b == -1) { /* the one case that can overflow */
             overflows = op == OP_FLOOR_DIV && __builtin_sub_overflow(0, a, &v);
             break;
@@ -219,7 +230,8 @@ static enum status integer_operation(struct jinja_run *r, enum jinja_op op, int6
     case OP_POW:
         if (b > 64 && (a > 1 || a < -1)) overflows = true;
         if (b > 64) b = 64 + b % 2; /* of -1, 0 and 1 only the parity matters */
-        for (v = 1; b > 0 && !overflows; b--) overflows = __builtin_mul_overflow(v, base, &v);
+        for (v = 1; b > 0 && !overflows; b--)
+            overflows = __builtin_mul_overflow(v, base, &v);
         break;
     default: return ST_INTERNAL;
     }
@@ -270,15 +282,18 @@ static enum status repeat(struct jinja_run *r, struct str s, int64_t n, struct j
     if (__builtin_mul_overflow(s.len, (size_t)n, &total)) total = SIZE_MAX / 2;
     TRY(jinja_alloc(r, total + 1, &text));
     TRY(jinja_charge(r, total / 64 + (uint64_t)(s.len ? n : 0)));
-    for (int64_t i = 0; s.len && i < n; i++) memcpy((char *)text + (size_t)i * s.len, s.ptr, s.len);
+    for (int64_t i = 0; s.len && i < n; i++)
+        memcpy((char *)text + (size_t)i * s.len, s.ptr, s.len);
     *out = jv_string((struct str){text, total});
     return ST_OK;
 }
 
 static enum status append_lists(struct jinja_run *r, struct jv a, struct jv b, struct jv *out) {
     TRY(jv_new_list(r, a.as.list->n + b.as.list->n, out));
-    for (size_t i = 0; i < a.as.list->n; i++) TRY(jv_push(r, *out, a.as.list->items[i]));
-    for (size_t i = 0; i < b.as.list->n; i++) TRY(jv_push(r, *out, b.as.list->items[i]));
+    for (size_t i = 0; i < a.as.list->n; i++)
+        TRY(jv_push(r, *out, a.as.list->items[i]));
+    for (size_t i = 0; i < b.as.list->n; i++)
+        TRY(jv_push(r, *out, b.as.list->items[i]));
     return ST_OK;
 }
 
@@ -299,7 +314,8 @@ static enum status eval_binary(struct jinja_run *r, const struct jinja_node *n, 
     if (n->op == OP_ADD && a.type == JV_STRING && b.type == JV_STRING) {
         return concat(r, a.as.string, b.as.string, out);
     }
-    if (n->op == OP_ADD && a.type == JV_LIST && b.type == JV_LIST) return append_lists(r, a, b, out);
+    if (n->op == OP_ADD && a.type == JV_LIST && b.type == JV_LIST)
+        return append_lists(r, a, b, out);
     if (n->op == OP_MUL && a.type == JV_STRING && b.type == JV_INT) {
         return repeat(r, a.as.string, b.as.integer, out);
     }
@@ -326,7 +342,10 @@ static enum status compare(struct jinja_run *r, enum jinja_op op, struct jv a, s
         return ST_OK;
     }
     TRY(jv_compare(r, a, b, &order));
-    *out = op == OP_LT ? order < 0 : op == OP_LE ? order <= 0 : op == OP_GT ? order > 0 : order >= 0;
+    *out = op == OP_LT   ? order < 0
+           : op == OP_LE ? order <= 0
+           : op == OP_GT ? order > 0
+                         : order >= 0;
     return ST_OK;
 }
 
@@ -354,8 +373,10 @@ static enum status eval_arguments(struct jinja_run *r, const struct jinja_node *
 
     memset(args, 0, sizeof(*args));
     for (const struct jinja_node *n = first; n; n = n->next) {
-        if (n->name.len) n_named++;
-        else n_positional++;
+        if (n->name.len)
+            n_named++;
+        else
+            n_positional++;
     }
     if (n_positional) TRY(jinja_alloc(r, n_positional * sizeof(struct jv), &positional));
     if (n_named) TRY(jinja_alloc(r, n_named * sizeof(struct jv_entry), &named));
@@ -400,8 +421,9 @@ static enum status bind_parameters(struct jinja_run *r, const struct jinja_node 
         if (!is_given && p->a) TRY(eval(r, p->a, &v));
         TRY(set_variable(r, p->name, v));
     }
-    if (i < args->n) return jinja_fail(r, "macro '" STR_FMT "' takes %zu arguments, not %zu",
-                                       STR_ARG(macro->name), i, args->n);
+    if (i < args->n)
+        return jinja_fail(r, "macro '" STR_FMT "' takes %zu arguments, not %zu",
+                          STR_ARG(macro->name), i, args->n);
     return ST_OK;
 }
 
@@ -533,9 +555,7 @@ static enum status eval_kind(struct jinja_run *r, const struct jinja_node *n, st
     case NODE_NAME: return find_variable(r, n->name, out);
     case NODE_LIST: return eval_list(r, n, out);
     case NODE_DICT: return eval_dict(r, n, out);
-    case NODE_ATTR:
-        TRY(eval(r, n->a, &a));
-        return jinja_attribute(r, a, n->name, out);
+    case NODE_ATTR: TRY(eval(r, n->a, &a)); return jinja_attribute(r, a, n->name, out);
     case NODE_ITEM:
         TRY(eval(r, n->a, &a));
         TRY(eval(r, n->b, &b));
@@ -576,8 +596,9 @@ static enum status eval(struct jinja_run *r, const struct jinja_node *n, struct 
 static enum status write_text(struct jinja_run *r, struct str s) {
     r->output_bytes += s.len;
     if (r->output_bytes > r->limits.max_output_bytes) {
-        return error_set(r->err, ST_TOO_LARGE, "chat template, line %u: more than %zu bytes of text",
-                         r->line, r->limits.max_output_bytes);
+        return error_set(r->err, ST_TOO_LARGE,
+                         "chat template, line %u: more than %zu bytes of text", r->line,
+                         r->limits.max_output_bytes);
     }
     TRY(jinja_charge(r, s.len / 64));
     buf_append_str(r->out, s);
@@ -691,8 +712,8 @@ static enum status run_macro(struct jinja_run *r, const struct jinja_node *n) {
     m = memory;
     m->node = n;
     m->scope = r->scope;
-    return set_variable(r, n->name, (struct jv){.type = JV_FUNCTION, .as.string = n->name,
-                                                .macro = m});
+    return set_variable(r, n->name,
+                        (struct jv){.type = JV_FUNCTION, .as.string = n->name, .macro = m});
 }
 
 static enum status run_statement(struct jinja_run *r, const struct jinja_node *n, enum flow *flow) {
@@ -707,9 +728,7 @@ static enum status run_statement(struct jinja_run *r, const struct jinja_node *n
         return write_text(r, text);
     case NODE_IF: return run_if(r, n, flow);
     case NODE_FOR: return run_for(r, n, flow);
-    case NODE_SET:
-        TRY(eval(r, n->a, &v));
-        return assign_all(r, n->children, v);
+    case NODE_SET: TRY(eval(r, n->a, &v)); return assign_all(r, n->children, v);
     case NODE_SET_BLOCK: return run_set_block(r, n);
     case NODE_MACRO: return run_macro(r, n);
     case NODE_BREAK: *flow = FLOW_BREAK; return ST_OK;

@@ -48,14 +48,14 @@ enum jinja_kind {
     /* expressions */
     NODE_CONST,
     NODE_NAME,
-    NODE_LIST,    /* children */
-    NODE_DICT,    /* children: key, value, key, value ... */
-    NODE_ATTR,    /* a . name */
-    NODE_ITEM,    /* a [ b ] */
-    NODE_SLICE,   /* a [ b : c : d ], each of b c d may be NULL */
-    NODE_CALL,    /* a ( children ); a child with a name is a keyword argument */
-    NODE_FILTER,  /* a | name ( children ) */
-    NODE_TEST,    /* a is name ( children ) */
+    NODE_LIST,   /* children */
+    NODE_DICT,   /* children: key, value, key, value ... */
+    NODE_ATTR,   /* a . name */
+    NODE_ITEM,   /* a [ b ] */
+    NODE_SLICE,  /* a [ b : c : d ], each of b c d may be NULL */
+    NODE_CALL,   /* a ( children ); a child with a name is a keyword argument */
+    NODE_FILTER, /* a | name ( children ) */
+    NODE_TEST,   /* a is name ( children ) */
     NODE_NOT,
     NODE_NEGATE,
     NODE_AND,
@@ -64,20 +64,34 @@ enum jinja_kind {
     NODE_COMPARE, /* a, then children: each an op and its right side */
     NODE_IF_ELSE, /* a if b else c */
     /* statements */
-    NODE_TEXT,     /* value */
-    NODE_PRINT,    /* a */
-    NODE_IF,       /* if a: body, else: other (an elif is an NODE_IF alone in other) */
-    NODE_FOR,      /* for target (children) in a if b: body, else: other */
-    NODE_SET,      /* children = a; a NODE_ATTR child assigns to a namespace */
+    NODE_TEXT,      /* value */
+    NODE_PRINT,     /* a */
+    NODE_IF,        /* if a: body, else: other (an elif is an NODE_IF alone in other) */
+    NODE_FOR,       /* for target (children) in a if b: body, else: other */
+    NODE_SET,       /* children = a; a NODE_ATTR child assigns to a namespace */
     NODE_SET_BLOCK, /* children = the text of body, through the filter chain a if there is one */
-    NODE_MACRO,    /* name (children: names, default in a): body */
+    NODE_MACRO,     /* name (children: names, default in a): body */
     NODE_BREAK,
     NODE_CONTINUE,
 };
 
 enum jinja_op {
-    OP_ADD, OP_SUB, OP_MUL, OP_DIV, OP_FLOOR_DIV, OP_MOD, OP_POW, OP_CONCAT,
-    OP_EQ, OP_NE, OP_LT, OP_LE, OP_GT, OP_GE, OP_IN, OP_NOT_IN,
+    OP_ADD,
+    OP_SUB,
+    OP_MUL,
+    OP_DIV,
+    OP_FLOOR_DIV,
+    OP_MOD,
+    OP_POW,
+    OP_CONCAT,
+    OP_EQ,
+    OP_NE,
+    OP_LT,
+    OP_LE,
+    OP_GT,
+    OP_GE,
+    OP_IN,
+    OP_NOT_IN,
 };
 
 struct jinja_node {
@@ -162,7 +176,7 @@ MUST_USE enum status jinja_attribute(struct jinja_run *r, struct jv v, struct st
                                      struct jv *out);
 
 /* jinja_value.c */
-MUST_USE enum status jinja_alloc(struct jinja_run *r, size_t n, void **out); /* zeroed */
+MUST_USE enum status jinja_alloc(struct jinja_run *r, size_t n, void **out);         /* zeroed */
 MUST_USE enum status jinja_take(struct jinja_run *r, struct buf *b, struct jv *out); /* ends b */
 bool jv_is_true(struct jv v);
 bool jv_is_number(struct jv v); /* bool, int or float */
@@ -182,7 +196,7 @@ MUST_USE enum status jv_to_json(struct jinja_run *r, struct jv v, int64_t indent
 
 /* What a for loop visits: items, keys, characters. */
 MUST_USE enum status jv_iterate(struct jinja_run *r, struct jv v, struct jv *list);
-size_t jv_length(struct jv v);      /* characters, items, entries; 0 for others */
+size_t jv_length(struct jv v); /* characters, items, entries; 0 for others */
 bool jv_has_length(struct jv v);
 struct str jinja_slice_text(struct str s, size_t from, size_t n); /* in characters */
 size_t jinja_characters(struct str s);

@@ -46,7 +46,8 @@ static bool is_space(char c) {
 }
 
 static void advance(struct lexer *l, size_t n) {
-    for (; n > 0; n--) l->line += *l->p++ == '\n';
+    for (; n > 0; n--)
+        l->line += *l->p++ == '\n';
 }
 
 static bool follows(const struct lexer *l, const char *s) {
@@ -68,10 +69,10 @@ static uint32_t hex_digits(const char *p, const char *end, uint32_t n, bool *is_
     *is_ok = (size_t)(end - p) >= n;
     for (uint32_t i = 0; i < n && *is_ok; i++) {
         char c = p[i];
-        uint32_t d = is_digit(c)              ? (uint32_t)(c - '0')
-                     : c >= 'a' && c <= 'f'   ? (uint32_t)(c - 'a' + 10)
-                     : c >= 'A' && c <= 'F'   ? (uint32_t)(c - 'A' + 10)
-                                              : 16;
+        uint32_t d = is_digit(c)            ? (uint32_t)(c - '0')
+                     : c >= 'a' && c <= 'f' ? (uint32_t)(c - 'a' + 10)
+                     : c >= 'A' && c <= 'F' ? (uint32_t)(c - 'A' + 10)
+                                            : 16;
 
         *is_ok = d < 16;
         v = v << 4 | d;
@@ -111,7 +112,8 @@ static enum status lex_string(struct lexer *l) {
     const char *p = l->p + 1;
     size_t n = 0;
 
-    while (p < l->end && *p != quote) p += *p == '\\' ? 2 : 1;
+    while (p < l->end && *p != quote)
+        p += *p == '\\' ? 2 : 1;
     if (p >= l->end) return fail(l, "a string has no end");
     /* An escape never becomes longer than it was. */
     out = arena_alloc(l->arena, (size_t)(p - l->p) + 4);
@@ -139,9 +141,9 @@ static enum status lex_number(struct lexer *l) {
     uint64_t value;
 
     while (p < l->end && n < sizeof(digits) - 1) {
-        bool is_exponent = (*p == 'e' || *p == 'E') && p + 1 < l->end &&
-                           (is_digit(p[1]) || (p + 2 < l->end && (p[1] == '-' || p[1] == '+') &&
-                                               is_digit(p[2])));
+        bool is_exponent =
+            (*p == 'e' || *p == 'E') && p + 1 < l->end &&
+            (is_digit(p[1]) || (p + 2 < l->end && (p[1] == '-' || p[1] == '+') && is_digit(p[2])));
         bool is_point = *p == '.' && p + 1 < l->end && is_digit(p[1]);
 
         if (is_exponent) {
@@ -171,9 +173,9 @@ static enum status lex_number(struct lexer *l) {
 }
 
 static enum status lex_operator(struct lexer *l) {
-    static const char *const ops[] = {"//", "**", "==", "!=", "<=", ">=", "+", "-", "*", "/", "%",
-                                      "~",  "<",  ">",  "=",  "(",  ")",  "[", "]", "{", "}", ",",
-                                      ".",  ":",  "|"};
+    static const char *const ops[] = {"//", "**", "==", "!=", "<=", ">=", "+", "-", "*",
+                                      "/",  "%",  "~",  "<",  ">",  "=",  "(", ")", "[",
+                                      "]",  "{",  "}",  ",",  ".",  ":",  "|"};
 
     for (size_t i = 0; i < ARRAY_LEN(ops); i++) {
         if (!follows(l, ops[i])) continue;
@@ -191,13 +193,14 @@ static enum status lex_inside(struct lexer *l, const char *close) {
     for (;;) {
         char c;
 
-        while (l->p < l->end && is_space(*l->p)) advance(l, 1);
+        while (l->p < l->end && is_space(*l->p))
+            advance(l, 1);
         if (l->p >= l->end) return fail(l, "a tag has no end");
         c = *l->p;
         if (!open_braces) {
             if (follows(l, close)) return ST_OK;
-            if ((c == '-' || c == '+') && str_starts((struct str){l->p + 1,
-                                                     (size_t)(l->end - l->p - 1)}, str_of(close))) {
+            if ((c == '-' || c == '+') &&
+                str_starts((struct str){l->p + 1, (size_t)(l->end - l->p - 1)}, str_of(close))) {
                 return ST_OK;
             }
         }
@@ -206,7 +209,8 @@ static enum status lex_inside(struct lexer *l, const char *close) {
         if (is_name_start(c)) {
             const char *from = l->p;
 
-            while (l->p < l->end && (is_name_start(*l->p) || is_digit(*l->p))) l->p++;
+            while (l->p < l->end && (is_name_start(*l->p) || is_digit(*l->p)))
+                l->p++;
             add(l, TOK_NAME, (struct str){from, (size_t)(l->p - from)});
         } else if (is_digit(c)) {
             TRY(lex_number(l));
@@ -222,11 +226,13 @@ static enum status lex_inside(struct lexer *l, const char *close) {
 /* The text up to a tag that begins with `sign` ('-', '+' or another character). */
 static void add_text(struct lexer *l, const char *from, const char *to, char sign, bool is_block) {
     if (sign == '-') {
-        while (to > from && is_space(to[-1])) to--;
+        while (to > from && is_space(to[-1]))
+            to--;
     } else if (sign != '+' && is_block) {
         const char *line = to;
 
-        while (line > from && is_space(line[-1]) && line[-1] != '\n') line--;
+        while (line > from && is_space(line[-1]) && line[-1] != '\n')
+            line--;
         if (line > from ? line[-1] == '\n' : l->at_line_start) to = line;
     }
     if (to > from) add(l, TOK_TEXT, (struct str){from, (size_t)(to - from)});
@@ -237,7 +243,8 @@ static void after_tag(struct lexer *l, char sign, bool is_block) {
     const char *before = l->p;
 
     if (sign == '-') {
-        while (l->p < l->end && is_space(*l->p)) advance(l, 1);
+        while (l->p < l->end && is_space(*l->p))
+            advance(l, 1);
     } else if (is_block && sign != '+' && l->p < l->end && *l->p == '\n') {
         advance(l, 1);
     }
@@ -247,7 +254,8 @@ static void after_tag(struct lexer *l, char sign, bool is_block) {
 static enum status skip_comment(struct lexer *l) {
     char sign;
 
-    while (l->p < l->end && !follows(l, "#}")) advance(l, 1);
+    while (l->p < l->end && !follows(l, "#}"))
+        advance(l, 1);
     if (l->p >= l->end) return fail(l, "a comment has no end");
     sign = l->p[-1];
     advance(l, 2);
@@ -294,8 +302,12 @@ static struct str normalize(struct str s, struct arena *arena) {
 enum status jinja_lex(struct str source, struct arena *arena, struct jinja_token **out,
                       struct error *err) {
     struct str s = normalize(source, arena);
-    struct lexer l = {.p = s.ptr, .end = s.ptr + s.len, .line = 1,
-                      .at_line_start = true, .arena = arena, .err = err};
+    struct lexer l = {.p = s.ptr,
+                      .end = s.ptr + s.len,
+                      .line = 1,
+                      .at_line_start = true,
+                      .arena = arena,
+                      .err = err};
 
     while (l.p < l.end) {
         const char *from = l.p;
@@ -306,7 +318,8 @@ enum status jinja_lex(struct str source, struct arena *arena, struct jinja_token
         }
         sign = l.end - l.p > 2 ? l.p[2] : '\0';
         add_text(&l, from, l.p, l.p < l.end ? sign : '+', l.p < l.end && l.p[1] != '{');
-        for (const char *c = from; c < l.p; c++) l.line += *c == '\n';
+        for (const char *c = from; c < l.p; c++)
+            l.line += *c == '\n';
         if (l.p < l.end) TRY(lex_tag(&l, l.p[1]));
     }
     add(&l, TOK_END, STR_NULL);

@@ -23,13 +23,12 @@ static enum status parse_expression(struct parser *p, struct jinja_node **out);
 static enum status parse_or(struct parser *p, struct jinja_node **out);
 static enum status parse_unary(struct parser *p, struct jinja_node **out);
 static enum status parse_primary(struct parser *p, struct jinja_node **out);
-static enum status parse_body(struct parser *p, const char *const *ends,
-                              struct jinja_node **out);
+static enum status parse_body(struct parser *p, const char *const *ends, struct jinja_node **out);
 
 /* --- tokens ------------------------------------------------------------------------------------*/
 static enum status fail(struct parser *p, const char *expected) {
-    static const char *const names[] = {"the end of the template", "text", "'{{'", "'}}'",
-                                        "'{%'",  "'%}'"};
+    static const char *const names[] = {
+        "the end of the template", "text", "'{{'", "'}}'", "'{%'", "'%}'"};
     char found[64];
 
     if (p->t->kind <= TOK_BLOCK_END) {
@@ -174,7 +173,8 @@ static struct jv join_strings(struct parser *p) {
     size_t n = 0;
     char *text;
 
-    for (; p->t->kind == TOK_STRING; p->t++) n += p->t->text.len;
+    for (; p->t->kind == TOK_STRING; p->t++)
+        n += p->t->text.len;
     if (p->t == from + 1) return jv_string(from->text);
     text = arena_alloc(&p->program->arena, n + 1);
     n = 0;
@@ -533,7 +533,8 @@ static enum status parse_targets(struct parser *p, struct jinja_node **first) {
 
 /* Notes a loop over message.content, message['content'] or a variable of that name. */
 static void note_parts(struct parser *p, const struct jinja_node *n) {
-    while (n && n->kind == NODE_FILTER) n = n->a;
+    while (n && n->kind == NODE_FILTER)
+        n = n->a;
     if (!n) return;
     if ((n->kind == NODE_ATTR || n->kind == NODE_NAME) && str_eq(n->name, STR("content"))) {
         p->program->reads_parts = true;
@@ -599,7 +600,8 @@ static enum status parse_set(struct parser *p, struct jinja_node *n) {
     n->kind = NODE_SET_BLOCK;
     if (n->children->next) return fail(p, "'='");
     if (is_op(p, "|")) n->a = node(p, NODE_NAME); /* the text, a variable without a name */
-    while (accept_op(p, "|")) TRY(parse_filter_name(p, n->a, &n->a));
+    while (accept_op(p, "|"))
+        TRY(parse_filter_name(p, n->a, &n->a));
     TRY(end_block(p));
     TRY(parse_body(p, ends, &n->body));
     return close_tag(p, "endset");
@@ -666,8 +668,7 @@ static bool at_one_of(const struct parser *p, const char *const *ends) {
 }
 
 /* What comes before one of the tags `ends` (not consumed), or before the end of the template. */
-static enum status parse_body(struct parser *p, const char *const *ends,
-                              struct jinja_node **out) {
+static enum status parse_body(struct parser *p, const char *const *ends, struct jinja_node **out) {
     struct jinja_node **last = out;
 
     TRY(enter(p));

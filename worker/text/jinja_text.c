@@ -28,7 +28,8 @@ struct str jinja_strip(struct str s, struct jv chars, enum jinja_side side) {
     const char *p = s.ptr, *end = s.ptr + s.len;
     uint32_t n;
 
-    while (side != SIDE_RIGHT && p < end && is_stripped(unicode_decode(p, end, &n), chars)) p += n;
+    while (side != SIDE_RIGHT && p < end && is_stripped(unicode_decode(p, end, &n), chars))
+        p += n;
     while (side != SIDE_LEFT && p < end) {
         const char *last = previous(p, end);
 
@@ -226,7 +227,8 @@ static enum status has_affix(struct jinja_run *r, struct str s, struct jv affix,
         TRY(jv_new_list(r, 1, &list));
         TRY(jv_push(r, list, affix));
     }
-    if (list.type != JV_LIST) return jinja_fail(r, "a string is wanted, not %s", jv_type_name(affix));
+    if (list.type != JV_LIST)
+        return jinja_fail(r, "a string is wanted, not %s", jv_type_name(affix));
     for (size_t i = 0; i < list.as.list->n && !found; i++) {
         TRY(want_string(r, list.as.list->items[i], &one));
         found = at_end ? str_ends(s, one) : str_starts(s, one);
@@ -271,20 +273,34 @@ static enum status string_method(struct jinja_run *r, struct str s, struct str n
     struct str a, b;
 
     TRY(jinja_charge(r, s.len / 64));
-    if (str_eq(name, STR("strip"))) *out = jv_string(jinja_strip(s, first, SIDE_BOTH));
-    else if (str_eq(name, STR("lstrip"))) *out = jv_string(jinja_strip(s, first, SIDE_LEFT));
-    else if (str_eq(name, STR("rstrip"))) *out = jv_string(jinja_strip(s, first, SIDE_RIGHT));
-    else if (str_eq(name, STR("split"))) return split(r, s, args, false, out);
-    else if (str_eq(name, STR("rsplit"))) return split(r, s, args, true, out);
-    else if (str_eq(name, STR("splitlines"))) return split_lines(r, s, out);
-    else if (str_eq(name, STR("startswith"))) return has_affix(r, s, first, false, out);
-    else if (str_eq(name, STR("endswith"))) return has_affix(r, s, first, true, out);
-    else if (str_eq(name, STR("upper"))) return jinja_change_case(r, s, CASE_UPPER, out);
-    else if (str_eq(name, STR("lower"))) return jinja_change_case(r, s, CASE_LOWER, out);
-    else if (str_eq(name, STR("title"))) return jinja_change_case(r, s, CASE_TITLE, out);
-    else if (str_eq(name, STR("capitalize"))) return jinja_change_case(r, s, CASE_CAPITALIZE, out);
-    else if (str_eq(name, STR("join"))) return jinja_join(r, first, s, out);
-    else if (str_eq(name, STR("isdigit"))) *out = jv_bool(all_digits(s));
+    if (str_eq(name, STR("strip")))
+        *out = jv_string(jinja_strip(s, first, SIDE_BOTH));
+    else if (str_eq(name, STR("lstrip")))
+        *out = jv_string(jinja_strip(s, first, SIDE_LEFT));
+    else if (str_eq(name, STR("rstrip")))
+        *out = jv_string(jinja_strip(s, first, SIDE_RIGHT));
+    else if (str_eq(name, STR("split")))
+        return split(r, s, args, false, out);
+    else if (str_eq(name, STR("rsplit")))
+        return split(r, s, args, true, out);
+    else if (str_eq(name, STR("splitlines")))
+        return split_lines(r, s, out);
+    else if (str_eq(name, STR("startswith")))
+        return has_affix(r, s, first, false, out);
+    else if (str_eq(name, STR("endswith")))
+        return has_affix(r, s, first, true, out);
+    else if (str_eq(name, STR("upper")))
+        return jinja_change_case(r, s, CASE_UPPER, out);
+    else if (str_eq(name, STR("lower")))
+        return jinja_change_case(r, s, CASE_LOWER, out);
+    else if (str_eq(name, STR("title")))
+        return jinja_change_case(r, s, CASE_TITLE, out);
+    else if (str_eq(name, STR("capitalize")))
+        return jinja_change_case(r, s, CASE_CAPITALIZE, out);
+    else if (str_eq(name, STR("join")))
+        return jinja_join(r, first, s, out);
+    else if (str_eq(name, STR("isdigit")))
+        *out = jv_bool(all_digits(s));
     else if (str_eq(name, STR("replace"))) {
         struct jv max = jinja_arg(args, 2, "count");
 

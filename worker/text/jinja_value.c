@@ -9,8 +9,9 @@
 /* --- memory ------------------------------------------------------------------------------------*/
 enum status jinja_alloc(struct jinja_run *r, size_t n, void **out) {
     if (n > r->limits.max_memory_bytes - r->memory_bytes) {
-        return error_set(r->err, ST_TOO_LARGE, "chat template, line %u: it wants more than %zu bytes",
-                         r->line, r->limits.max_memory_bytes);
+        return error_set(r->err, ST_TOO_LARGE,
+                         "chat template, line %u: it wants more than %zu bytes", r->line,
+                         r->limits.max_memory_bytes);
     }
     r->memory_bytes += n + 16; /* small ones are rounded up */
     if (r->memory_bytes > r->limits.max_memory_bytes) r->memory_bytes = r->limits.max_memory_bytes;
@@ -146,7 +147,8 @@ struct jv jv_get(struct jinja_run *r, struct jv dict, struct str key) {
 size_t jinja_characters(struct str s) {
     size_t n = 0;
 
-    for (size_t i = 0; i < s.len; i++) n += ((uint8_t)s.ptr[i] & 0xC0) != 0x80;
+    for (size_t i = 0; i < s.len; i++)
+        n += ((uint8_t)s.ptr[i] & 0xC0) != 0x80;
     return n;
 }
 
@@ -154,9 +156,11 @@ struct str jinja_slice_text(struct str s, size_t from, size_t n) {
     const char *p = s.ptr, *end = s.ptr + s.len, *begin;
     uint32_t bytes;
 
-    for (; from > 0 && p < end; from--, p += bytes) unicode_decode(p, end, &bytes);
+    for (; from > 0 && p < end; from--, p += bytes)
+        unicode_decode(p, end, &bytes);
     begin = p;
-    for (; n > 0 && p < end; n--, p += bytes) unicode_decode(p, end, &bytes);
+    for (; n > 0 && p < end; n--, p += bytes)
+        unicode_decode(p, end, &bytes);
     return (struct str){begin, (size_t)(p - begin)};
 }
 
@@ -201,9 +205,9 @@ bool jv_is_string(struct jv v, const char *s) {
 }
 
 const char *jv_type_name(struct jv v) {
-    static const char *const names[] = {"undefined", "none", "a boolean", "an integer", "a float",
-                                        "a string", "a list", "a mapping", "a namespace",
-                                        "a function", "a loop"};
+    static const char *const names[] = {"undefined",   "none",       "a boolean", "an integer",
+                                        "a float",     "a string",   "a list",    "a mapping",
+                                        "a namespace", "a function", "a loop"};
 
     return names[v.type];
 }
@@ -239,7 +243,8 @@ static enum status descend(struct jinja_run *r) {
 static enum status equal_lists(struct jinja_run *r, const struct jv_list *a,
                                const struct jv_list *b, bool *out) {
     *out = a->n == b->n && a->is_tuple == b->is_tuple;
-    for (size_t i = 0; *out && i < a->n; i++) TRY(jv_equal(r, a->items[i], b->items[i], out));
+    for (size_t i = 0; *out && i < a->n; i++)
+        TRY(jv_equal(r, a->items[i], b->items[i], out));
     return ST_OK;
 }
 
@@ -325,7 +330,8 @@ enum status jv_iterate(struct jinja_run *r, struct jv v, struct jv *list) {
     switch (v.type) {
     case JV_UNDEFINED: return ST_OK;
     case JV_DICT:
-        for (size_t i = 0; i < v.as.dict->n; i++) TRY(jv_push(r, *list, v.as.dict->entries[i].key));
+        for (size_t i = 0; i < v.as.dict->n; i++)
+            TRY(jv_push(r, *list, v.as.dict->entries[i].key));
         return ST_OK;
     case JV_STRING:
         while (s.len) {
@@ -426,7 +432,8 @@ struct spelling {
 static void new_line(struct spelling *s) {
     if (s->indent < 0) return;
     buf_append_char(&s->out, '\n');
-    for (int64_t i = 0; i < s->indent * s->level; i++) buf_append_char(&s->out, ' ');
+    for (int64_t i = 0; i < s->indent * s->level; i++)
+        buf_append_char(&s->out, ' ');
 }
 
 static void separate(struct spelling *s, size_t i) {

@@ -148,7 +148,8 @@ static const char *next_modern(const char *p, const char *end, uint32_t letters,
         const char *q = run_of_none(UC_SPACE | UC_N | letters, other, end);
 
         if (q > other) {
-            while (q < end && is_line_end((uint8_t)*q)) q++;
+            while (q < end && is_line_end((uint8_t)*q))
+                q++;
             return q;
         }
     }

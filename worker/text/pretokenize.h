@@ -15,7 +15,7 @@ enum pretokenize_kind {
     PRETOKENIZE_GPT2,   /* ByteLevel with use_regex */
     PRETOKENIZE_QWEN2,  /* one digit at a time */
     PRETOKENIZE_LLAMA3, /* up to three digits at a time */
-    PRETOKENIZE_QWEN35,  /* QWEN2, with marks counted among the letters */
+    PRETOKENIZE_QWEN35, /* QWEN2, with marks counted among the letters */
 };
 
 /* The kind that a Split expression stands for. False when it is none we know. */

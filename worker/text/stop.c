@@ -19,7 +19,8 @@ struct stop_set {
 
 static enum status check_string(struct str s, size_t i, struct error *err) {
     if (!s.len) {
-        return error_set_param(err, ST_INVALID, "stop", "stop string %zu is empty: leave it out", i);
+        return error_set_param(err, ST_INVALID, "stop", "stop string %zu is empty: leave it out",
+                               i);
     }
     if (s.len > STOP_MAX_BYTES) {
         return error_set_param(err, ST_INVALID, "stop",
@@ -36,7 +37,8 @@ static void stop_string_init(struct stop_string *s, struct str text) {
     s->len = text.len;
     s->fallback = mem_calloc(text.len, sizeof(*s->fallback));
     for (size_t i = 1; i < text.len; i++) {
-        while (border && text.ptr[i] != text.ptr[border]) border = s->fallback[border - 1];
+        while (border && text.ptr[i] != text.ptr[border])
+            border = s->fallback[border - 1];
         if (text.ptr[i] == text.ptr[border]) border++;
         s->fallback[i] = border;
     }
@@ -47,8 +49,8 @@ enum status stop_set_create(struct stop_set **out, const struct str *strings, si
     struct stop_set *set;
 
     if (n > STOP_MAX_STRINGS) {
-        return error_set_param(err, ST_INVALID, "stop",
-                               "%zu stop strings; at most %d are allowed", n, STOP_MAX_STRINGS);
+        return error_set_param(err, ST_INVALID, "stop", "%zu stop strings; at most %d are allowed",
+                               n, STOP_MAX_STRINGS);
     }
     for (size_t i = 0; i < n; i++) {
         enum status st = check_string(strings[i], i, err);
@@ -57,7 +59,8 @@ enum status stop_set_create(struct stop_set **out, const struct str *strings, si
     }
     set = mem_zalloc(sizeof(*set) + n * sizeof(set->strings[0]));
     set->n = n;
-    for (size_t i = 0; i < n; i++) stop_string_init(&set->strings[i], strings[i]);
+    for (size_t i = 0; i < n; i++)
+        stop_string_init(&set->strings[i], strings[i]);
     *out = set;
     return ST_OK;
 }
@@ -98,7 +101,8 @@ static int32_t step(struct stop_matcher *m, char byte) {
         const struct stop_string *s = &m->set->strings[i];
         uint16_t at = m->progress[i];
 
-        while (at && s->ptr[at] != byte) at = s->fallback[at - 1];
+        while (at && s->ptr[at] != byte)
+            at = s->fallback[at - 1];
         if (s->ptr[at] == byte) at++;
         m->progress[i] = at;
         if (at == s->len && (done < 0 || at > m->set->strings[done].len)) {

@@ -24,14 +24,14 @@ struct stop_set; /* constant once created; must outlive its matchers */
 /* Copies the strings. ST_INVALID (param "stop") for an empty one or over the limits. */
 MUST_USE enum status stop_set_create(struct stop_set **out, const struct str *strings, size_t n,
                                      struct error *err);
-void stop_set_destroy(struct stop_set *set); /* NULL is fine */
+void stop_set_destroy(struct stop_set *set);       /* NULL is fine */
 size_t stop_set_count(const struct stop_set *set); /* NULL has none */
 struct str stop_set_string(const struct stop_set *set, size_t i);
 
 struct stop_matcher {
     const struct stop_set *set; /* borrowed; NULL matches nothing */
     bool include_stop;
-    int32_t matched; /* index of the string that ended it, -1 while none has */
+    int32_t matched;    /* index of the string that ended it, -1 while none has */
     uint16_t *progress; /* (n strings) bytes of each that the text so far ends with */
     struct str held;    /* what is held back: the longest of those beginnings */
 };

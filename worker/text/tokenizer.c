@@ -38,7 +38,8 @@ struct tokenizer *tokenizer_alloc(uint32_t n_tokens) {
     arena_init(&t->arena, 256 * 1024);
     t->bos = t->eos = TOKEN_NONE;
     t->n_tokens = n_tokens;
-    while (n_slots < (uint64_t)n_tokens * 2) n_slots *= 2;
+    while (n_slots < (uint64_t)n_tokens * 2)
+        n_slots *= 2;
     t->by_bytes_mask = (uint32_t)(n_slots - 1);
     t->tokens = mem_try_zalloc((size_t)n_tokens * sizeof(*t->tokens));
     t->by_bytes = mem_try(n_slots * sizeof(*t->by_bytes));
@@ -74,7 +75,8 @@ void tokenizer_index(struct tokenizer *t, uint32_t id) {
     struct str bytes = t->tokens[id].bytes;
     uint32_t i = (uint32_t)hash_64(bytes.ptr, bytes.len, 0) & t->by_bytes_mask;
 
-    while (t->by_bytes[i] != TOKEN_NONE) i = (i + 1) & t->by_bytes_mask;
+    while (t->by_bytes[i] != TOKEN_NONE)
+        i = (i + 1) & t->by_bytes_mask;
     t->by_bytes[i] = id;
     if (bytes.len == 1) t->byte_id[(uint8_t)*bytes.ptr] = id;
 }
@@ -132,7 +134,8 @@ static enum status encode_piece(const struct encoding *e, struct str piece) {
     }
     if (reserve(out, piece.len) != ST_OK) return ST_NOMEM;
     ids = out->ids + out->n;
-    for (size_t i = 0; i < piece.len; i++) ids[i] = t->byte_id[(uint8_t)piece.ptr[i]];
+    for (size_t i = 0; i < piece.len; i++)
+        ids[i] = t->byte_id[(uint8_t)piece.ptr[i]];
     if (!t->bpe.n) {
         out->n += piece.len;
         return ST_OK;
@@ -176,8 +179,7 @@ static enum status encode_around(const struct encoding *e, const struct added_to
     return st;
 }
 
-static enum status encode_normalized(const struct encoding *e, struct str text,
-                                     struct error *err) {
+static enum status encode_normalized(const struct encoding *e, struct str text, struct error *err) {
     char *composed = NULL;
     enum status st;
 

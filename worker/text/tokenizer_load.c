@@ -32,8 +32,10 @@ static bool is_printable_byte(uint32_t b) {
 static void make_alphabet(int16_t byte_of[ALPHABET_SIZE]) {
     uint32_t n = 256;
 
-    for (uint32_t i = 0; i < ALPHABET_SIZE; i++) byte_of[i] = -1;
-    for (uint32_t b = 0; b < 256; b++) byte_of[is_printable_byte(b) ? b : n++] = (int16_t)b;
+    for (uint32_t i = 0; i < ALPHABET_SIZE; i++)
+        byte_of[i] = -1;
+    for (uint32_t b = 0; b < 256; b++)
+        byte_of[is_printable_byte(b) ? b : n++] = (int16_t)b;
 }
 
 /* Appends the bytes that `spelled` stands for to the scratch; false when it is no such spelling. */
@@ -101,7 +103,8 @@ static enum status load_added(struct loading *l, const struct json *added) {
                  {"rstrip", ADDED_RSTRIP},
                  {"normalized", ADDED_NORMALIZED}};
     size_t n = json_count(added);
-    struct added_token *raw = mem_calloc(n, sizeof(*raw)), *normalized = mem_calloc(n, sizeof(*raw));
+    struct added_token *raw = mem_calloc(n, sizeof(*raw)),
+                       *normalized = mem_calloc(n, sizeof(*raw));
     uint32_t n_raw = 0, n_normalized = 0;
     enum status st = ST_OK;
 
@@ -249,7 +252,8 @@ static void find_whole_tokens(struct tokenizer *t) {
         struct str bytes = tokenizer_bytes(t, id);
 
         if (id == TOKEN_NONE || bytes.len > ARRAY_LEN(ids)) continue;
-        for (size_t i = 0; i < bytes.len; i++) ids[i] = t->byte_id[(uint8_t)bytes.ptr[i]];
+        for (size_t i = 0; i < bytes.len; i++)
+            ids[i] = t->byte_id[(uint8_t)bytes.ptr[i]];
         t->tokens[id].is_whole = bpe_run(&t->bpe, ids, bytes.len) == 1 && ids[0] == id;
     }
 }
@@ -265,9 +269,10 @@ static enum status check_model(const struct json *model, struct error *err) {
                          "model.type is '%.40s'; byte-level BPE is what is built", type_of(model));
     }
     if (is_true(model, "byte_fallback", false)) {
-        return error_set(err, ST_UNSUPPORTED,
-                         "model.byte_fallback is true: a SentencePiece-style vocabulary; byte-level "
-                         "BPE is what is built");
+        return error_set(
+            err, ST_UNSUPPORTED,
+            "model.byte_fallback is true: a SentencePiece-style vocabulary; byte-level "
+            "BPE is what is built");
     }
     if (json_to_f64(json_get(model, "dropout"), &dropout) == ST_OK && dropout > 0) {
         return error_set(err, ST_UNSUPPORTED, "model.dropout is %g; only 0 is built", dropout);
@@ -310,7 +315,8 @@ static enum status load_split(struct loading *l, const struct json *v) {
 
     if (json_to_str(json_get(json_get(v, "pattern"), "Regex"), &regex) != ST_OK ||
         json_to_str(json_get(v, "behavior"), &behavior) != ST_OK) {
-        return error_set(l->err, ST_UNSUPPORTED, "a Split pre-tokenizer without a regex is not built");
+        return error_set(l->err, ST_UNSUPPORTED,
+                         "a Split pre-tokenizer without a regex is not built");
     }
     /* The known expressions match everything, so that both ways of asking mean the same. */
     is_kept = is_inverted ? str_eq(behavior, STR("Removed")) : str_eq(behavior, STR("Isolated"));
@@ -398,9 +404,10 @@ static enum status load_post_processor(struct loading *l, const struct json *v, 
         }
         return ST_OK;
     }
-    return error_set(l->err, ST_UNSUPPORTED,
-                     "the post-processor '%.40s' is not built (TemplateProcessing and ByteLevel are)",
-                     type_of(v));
+    return error_set(
+        l->err, ST_UNSUPPORTED,
+        "the post-processor '%.40s' is not built (TemplateProcessing and ByteLevel are)",
+        type_of(v));
 }
 
 /* "bos_token" is a string, or an object with the string as content. */
@@ -440,7 +447,8 @@ static enum status load_all(struct loading *l, const struct json *root) {
 
 enum status tokenizer_parse(struct tokenizer **out, struct str tokenizer_json,
                             struct str config_json, struct error *err) {
-    static const struct json_limits limits = {.max_bytes = MAX_FILE_BYTES, .max_values = MAX_VALUES};
+    static const struct json_limits limits = {.max_bytes = MAX_FILE_BYTES,
+                                              .max_values = MAX_VALUES};
     struct loading l = {.err = err};
     struct json *root = NULL, *config = NULL;
     enum status st = json_parse(&root, tokenizer_json, &limits, err);

@@ -138,8 +138,8 @@ enum status unicode_to_nfc(struct str s, char **out, size_t *out_len, struct err
         return error_set(err, ST_INVALID, "the text has more than %d combining marks in a row",
                          MAX_MARK_RUN);
     }
-    n = utf8proc_map((const utf8proc_uint8_t *)s.ptr, (utf8proc_ssize_t)s.len,
-                     &composed, UTF8PROC_STABLE | UTF8PROC_COMPOSE);
+    n = utf8proc_map((const utf8proc_uint8_t *)s.ptr, (utf8proc_ssize_t)s.len, &composed,
+                     UTF8PROC_STABLE | UTF8PROC_COMPOSE);
 
     if (n < 0) return error_set(err, ST_NOMEM, "cannot normalize: %s", utf8proc_errmsg(n));
     text = mem_try((size_t)n + 1);

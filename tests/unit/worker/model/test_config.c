@@ -104,11 +104,25 @@ static void assert_near(float got, double want) {
 
 static void rope_tables_follow_their_definitions(void **state) {
     static const uint32_t llama3_at[] = {0, 1, 20, 28, 30, 32, 35, 40, 63};
-    static const double llama3[] = {1, 0.814617234, 0.0165604401, 0.00321144599, 0.00137189357,
-                                    0.000524846161, 9.55621235e-05, 3.4281022e-05, 3.06892599e-07};
+    static const double llama3[] = {1,
+                                    0.814617234,
+                                    0.0165604401,
+                                    0.00321144599,
+                                    0.00137189357,
+                                    0.000524846161,
+                                    9.55621235e-05,
+                                    3.4281022e-05,
+                                    3.06892599e-07};
     static const uint32_t yarn_at[] = {0, 10, 23, 24, 30, 35, 38, 40, 63};
-    static const double yarn[] = {1, 0.115478198, 0.00697830585, 0.00537532149, 0.00106436098,
-                                  0.000246258407, 9.2623017e-05, 4.44569853e-05, 3.1023444e-07};
+    static const double yarn[] = {1,
+                                  0.115478198,
+                                  0.00697830585,
+                                  0.00537532149,
+                                  0.00106436098,
+                                  0.000246258407,
+                                  9.2623017e-05,
+                                  4.44569853e-05,
+                                  3.1023444e-07};
     struct model_config m = parse(
         LLAMA ",\"head_dim\":128,\"rope_theta\":500000,\"rope_scaling\":{\"rope_type\":\"llama3\","
               "\"factor\":8,\"low_freq_factor\":1,\"high_freq_factor\":4,"
@@ -118,13 +132,15 @@ static void rope_tables_follow_their_definitions(void **state) {
 
     (void)state;
     config_rope_table(&m, table, &scale);
-    for (size_t i = 0; i < ARRAY_LEN(llama3); i++) assert_near(table[llama3_at[i]], llama3[i]);
+    for (size_t i = 0; i < ARRAY_LEN(llama3); i++)
+        assert_near(table[llama3_at[i]], llama3[i]);
     assert_true(scale == 1);
     m = parse(LLAMA ",\"head_dim\":128,\"rope_theta\":1000000,\"rope_scaling\":{\"type\":\"yarn\","
                     "\"factor\":4,\"original_max_position_embeddings\":32768}}",
               NULL);
     config_rope_table(&m, table, &scale);
-    for (size_t i = 0; i < ARRAY_LEN(yarn); i++) assert_near(table[yarn_at[i]], yarn[i]);
+    for (size_t i = 0; i < ARRAY_LEN(yarn); i++)
+        assert_near(table[yarn_at[i]], yarn[i]);
     assert_near(scale, 1.138629436);
     assert_int_equal(m.max_context, 131072);
     m = parse(LLAMA ",\"head_dim\":4,\"rope_parameters\":{\"rope_type\":\"linear\",\"factor\":2,"

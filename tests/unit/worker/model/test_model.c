@@ -59,12 +59,18 @@ struct shape {
 };
 
 static const struct shape per_layer[] = {
-    {"input_layernorm.weight", 8, 0},   {"self_attn.q_proj.weight", 8, 8},
-    {"self_attn.q_proj.bias", 8, 0},    {"self_attn.k_proj.weight", 4, 8},
-    {"self_attn.k_proj.bias", 4, 0},    {"self_attn.v_proj.weight", 4, 8},
-    {"self_attn.v_proj.bias", 4, 0},    {"self_attn.o_proj.weight", 8, 8},
-    {"post_attention_layernorm.weight", 8, 0}, {"mlp.gate_proj.weight", 16, 8},
-    {"mlp.up_proj.weight", 16, 8},      {"mlp.down_proj.weight", 8, 16},
+    {"input_layernorm.weight", 8, 0},
+    {"self_attn.q_proj.weight", 8, 8},
+    {"self_attn.q_proj.bias", 8, 0},
+    {"self_attn.k_proj.weight", 4, 8},
+    {"self_attn.k_proj.bias", 4, 0},
+    {"self_attn.v_proj.weight", 4, 8},
+    {"self_attn.v_proj.bias", 4, 0},
+    {"self_attn.o_proj.weight", 8, 8},
+    {"post_attention_layernorm.weight", 8, 0},
+    {"mlp.gate_proj.weight", 16, 8},
+    {"mlp.up_proj.weight", 16, 8},
+    {"mlp.down_proj.weight", 8, 16},
 };
 
 struct checkpoint {
@@ -83,11 +89,13 @@ static void add_tensor(struct checkpoint *c, const char *name, uint32_t rows, ui
     for (size_t i = 0; i < n; i++) {
         uint16_t half = (uint16_t)(bits >> 16);
 
-        if (c->is_f32) buf_append(&c->data, &bits, 4);
-        else buf_append(&c->data, &half, 2);
+        if (c->is_f32)
+            buf_append(&c->data, &bits, 4);
+        else
+            buf_append(&c->data, &half, 2);
     }
-    buf_appendf(&c->header, "%s\"%s\":{\"dtype\":\"%s\",\"shape\":[%u", buf_len(&c->header) > 1 ? "," : "",
-                name, c->is_f32 ? "F32" : "BF16", rows);
+    buf_appendf(&c->header, "%s\"%s\":{\"dtype\":\"%s\",\"shape\":[%u",
+                buf_len(&c->header) > 1 ? "," : "", name, c->is_f32 ? "F32" : "BF16", rows);
     if (cols) buf_appendf(&c->header, ",%u", cols);
     buf_appendf(&c->header, "],\"data_offsets\":[%zu,%zu]}", begin, buf_len(&c->data));
 }
@@ -192,8 +200,10 @@ static void fake_unload(struct backend_model *m) {
     m->is_unloaded = true;
 }
 
-static const struct backend_ops fake_ops = {.load_begin = fake_begin, .load_tensor = fake_tensor,
-                                            .load_end = fake_end, .unload = fake_unload};
+static const struct backend_ops fake_ops = {.load_begin = fake_begin,
+                                            .load_tensor = fake_tensor,
+                                            .load_end = fake_end,
+                                            .unload = fake_unload};
 
 static void on_progress(void *arg, uint64_t done, uint64_t total) {
     uint64_t *last = arg;

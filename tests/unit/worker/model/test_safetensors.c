@@ -16,9 +16,11 @@ static void make_file(struct buf *file, const char *header, size_t n_data) {
     uint64_t n = strlen(header);
 
     buf_clear(file);
-    for (int i = 0; i < 8; i++) buf_append_char(file, (char)(n >> (8 * i)));
+    for (int i = 0; i < 8; i++)
+        buf_append_char(file, (char)(n >> (8 * i)));
     buf_append(file, header, n);
-    for (size_t i = 0; i < n_data; i++) buf_append_char(file, (char)i);
+    for (size_t i = 0; i < n_data; i++)
+        buf_append_char(file, (char)i);
 }
 
 static enum status parse(struct safetensors **out, const char *header, size_t n_data,
@@ -30,9 +32,10 @@ static enum status parse(struct safetensors **out, const char *header, size_t n_
 
 static void tensors_are_found_by_name(void **state) {
     static const char header[] =
-        "{\"__metadata__\":{\"format\":\"pt\"}," TENSOR("b", "F32", "[2,1]", "6", "14") ","
-        TENSOR("a", "BF16", "[3]", "0", "6") "," TENSOR("empty", "F16", "[0,4]", "14", "14") ","
-        TENSOR("scalar", "I64", "[]", "14", "22") "}   ";
+        "{\"__metadata__\":{\"format\":\"pt\"}," TENSOR("b", "F32", "[2,1]", "6", "14") "," TENSOR(
+            "a", "BF16", "[3]", "0", "6") "," TENSOR("empty", "F16", "[0,4]", "14",
+                                                     "14") "," TENSOR("scalar", "I64", "[]", "14",
+                                                                      "22") "}   ";
     struct safetensors *f = NULL;
     const struct safetensor *t;
     struct buf file;
@@ -125,8 +128,8 @@ static void a_header_longer_than_the_file_is_refused(void **state) {
 
 /* Whatever a damaged header says, a tensor that is found lies in the file. */
 static void damage_never_points_outside(void **state) {
-    static const char header[] = "{" TENSOR("a", "F32", "[2,3]", "0", "24") ","
-                                 TENSOR("bb", "BF16", "[4]", "24", "32") "}";
+    static const char header[] =
+        "{" TENSOR("a", "F32", "[2,3]", "0", "24") "," TENSOR("bb", "BF16", "[4]", "24", "32") "}";
     struct buf file;
     struct rng rng;
 

@@ -30,7 +30,8 @@ static int load_vectors(void **state) {
     size_t n;
 
     (void)state;
-    if (file_read("tests/unit/data/chat_template_vectors.json", 16 << 20, &text, &n, NULL) != ST_OK) {
+    if (file_read("tests/unit/data/chat_template_vectors.json", 16 << 20, &text, &n, NULL) !=
+        ST_OK) {
         return -1;
     }
     vectors = parse(text);
@@ -123,8 +124,10 @@ static void chats_render_as_the_reference_does(void **state) {
     JSON_FOR_EACH(c, json_get(vectors, "chats")) {
         struct str name = text_of(c, "name");
         bool adds = false;
-        struct chat_input in = {.messages = json_get(c, "messages"), .tools = json_get(c, "tools"),
-                                .kwargs = json_get(c, "kwargs"), .now_s = 1700000000};
+        struct chat_input in = {.messages = json_get(c, "messages"),
+                                .tools = json_get(c, "tools"),
+                                .kwargs = json_get(c, "kwargs"),
+                                .now_s = 1700000000};
         struct error err = {0};
         struct buf out;
         enum status st;
@@ -151,8 +154,8 @@ static void every_corner_is_as_the_reference_has_it(void **state) {
     (void)state;
     JSON_FOR_EACH(c, json_get(vectors, "small")) {
         struct str source = text_of(c, "template");
-        struct chat_input in = {.messages = messages, .kwargs = json_get(vectors, "context"),
-                                .now_s = 1700000000};
+        struct chat_input in = {
+            .messages = messages, .kwargs = json_get(vectors, "context"), .now_s = 1700000000};
         struct chat_template *t = NULL;
         struct error err = {0};
         struct buf out;
@@ -198,9 +201,10 @@ static void built_in_templates_render(void **state) {
     struct chat_template *t = chat_template_builtin("chatml");
 
     (void)state;
-    assert_renders(t, "[{\"role\":\"user\",\"content\":\"Hi\"},{\"role\":\"assistant\",\"content\":null}]",
-                   "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n<|im_end|>\n"
-                   "<|im_start|>assistant\n");
+    assert_renders(
+        t, "[{\"role\":\"user\",\"content\":\"Hi\"},{\"role\":\"assistant\",\"content\":null}]",
+        "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n<|im_end|>\n"
+        "<|im_start|>assistant\n");
     chat_template_destroy(t);
     t = chat_template_builtin("llama3");
     assert_renders(t, "[{\"role\":\"user\",\"content\":\" Hi \"}]",
@@ -289,13 +293,17 @@ static void hostile_templates_meet_a_limit(void **state) {
     static const char *const sources[] = {
         "{% for a in range(1000000000) %}{% endfor %}",
         "{% for a in range(100000) %}{% for b in range(100000) %}x{% endfor %}{% endfor %}",
-        "{% set ns = namespace(s='x') %}{% for a in range(100) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}",
+        "{% set ns = namespace(s='x') %}{% for a in range(100) %}{% set ns.s = ns.s ~ ns.s %}{% "
+        "endfor %}",
         "{{ 'x' * 1000000000000 }}",
         "{{ 'ab' * 9223372036854775807 }}",
         "{% macro f(n) %}{{ f(n + 1) }}{% endmacro %}{{ f(0) }}",
-        "{% set ns = namespace(l=[]) %}{% for a in range(1000) %}{% set ns.l = [ns.l] %}{% endfor %}{{ ns.l }}",
-        "{% set ns = namespace(l=[1]) %}{% for a in range(100) %}{% set ns.l = ns.l + ns.l %}{% endfor %}",
-        "{% set ns = namespace(d={}) %}{% for a in range(1000000) %}{% set ns.d = dict(ns.d, a=ns.d) %}{% endfor %}{{ ns.d }}",
+        "{% set ns = namespace(l=[]) %}{% for a in range(1000) %}{% set ns.l = [ns.l] %}{% endfor "
+        "%}{{ ns.l }}",
+        "{% set ns = namespace(l=[1]) %}{% for a in range(100) %}{% set ns.l = ns.l + ns.l %}{% "
+        "endfor %}",
+        "{% set ns = namespace(d={}) %}{% for a in range(1000000) %}{% set ns.d = dict(ns.d, "
+        "a=ns.d) %}{% endfor %}{{ ns.d }}",
         "{{ range(3000) | map('string') | join | replace('1', 'x' * 100000) }}",
     };
     struct json *messages = parse("[]");
@@ -321,8 +329,8 @@ static void hostile_templates_meet_a_limit(void **state) {
 }
 
 static void deep_sources_are_refused_not_followed(void **state) {
-    static const char *const opening[] = {"(", "[", "-", "not ", "{% if 1 %}", "{1:", "x[", "f(",
-                                          "1 if 1 else ", "[]|map('map',"};
+    static const char *const opening[] = {"(",   "[",  "-",  "not ",         "{% if 1 %}",
+                                          "{1:", "x[", "f(", "1 if 1 else ", "[]|map('map',"};
     size_t n = 20000;
 
     (void)state;
@@ -355,7 +363,8 @@ static void long_chains_are_followed_or_refused(void **state) {
         buf_init(&source, 0);
         buf_init(&out, 0);
         buf_append_str(&source, STR("{{ 1"));
-        for (size_t k = 0; k < 10000; k++) buf_append_str(&source, str_of(links[i]));
+        for (size_t k = 0; k < 10000; k++)
+            buf_append_str(&source, str_of(links[i]));
         buf_append_str(&source, STR(" }}"));
         if (chat_template_compile(&t, buf_str(&source), &err) == ST_OK) {
             enum status st = chat_template_render(t, &in, &out, &err);
@@ -371,7 +380,8 @@ static void long_chains_are_followed_or_refused(void **state) {
 
 /* Changed, cut and spliced templates: any result will do, but no crash and no endless run. */
 static void damaged_templates_do_no_harm(void **state) {
-    const struct json *templates = json_get(vectors, "templates"), *small = json_get(vectors, "small");
+    const struct json *templates = json_get(vectors, "templates"),
+                      *small = json_get(vectors, "small");
     struct json *messages = parse("[{\"role\":\"user\",\"content\":\"Hi\"},"
                                   "{\"role\":\"assistant\",\"content\":\"x\",\"tool_calls\":[]}]");
     struct rng rng;

@@ -126,9 +126,10 @@ static void decoding_undoes_encoding(void **state) {
         buf_clear(&back);
         ids.n = 0;
         for (uint32_t i = rng_below(&rng, 60); i > 0; i--) {
-            static const char *const parts[] = {"a",  "e", "the ", " ",  "\n", "\xC3\xA9", "1",
-                                                "'s", "!", "\xE6\x97\xA5", "<|im_end|>", "abc",
-                                                "\xF0\x9F\x98\x80", "\t", "foo", "q\xCC\x81"};
+            static const char *const parts[] = {
+                "a",   "e",        "the ",         " ",          "\n",  "\xC3\xA9",         "1",
+                "'s",  "!",        "\xE6\x97\xA5", "<|im_end|>", "abc", "\xF0\x9F\x98\x80", "\t",
+                "foo", "q\xCC\x81"};
 
             buf_append_str(&text, str_of(parts[rng_below(&rng, ARRAY_LEN(parts))]));
         }
@@ -149,7 +150,8 @@ static void plain_text_cannot_forge_special_tokens(void **state) {
     (void)state;
     assert_int_equal(tokenizer_encode(t, STR("a<|im_end|>"), TOKENIZE_PLAIN, &ids, NULL), ST_OK);
     assert_true(ids.n > 2);
-    for (size_t i = 0; i < ids.n; i++) assert_false(tokenizer_is_special(t, ids.ids[i]));
+    for (size_t i = 0; i < ids.n; i++)
+        assert_false(tokenizer_is_special(t, ids.ids[i]));
     token_list_fini(&ids);
     tokenizer_destroy(t);
 }
@@ -168,7 +170,8 @@ static void a_megabyte_of_one_letter_is_no_trouble(void **state) {
             struct token_list ids = {0};
             struct buf back;
 
-            for (size_t i = 0; i < n; i++) text[i] = units[u][i % strlen(units[u])];
+            for (size_t i = 0; i < n; i++)
+                text[i] = units[u][i % strlen(units[u])];
             assert_int_equal(tokenizer_encode(t, (struct str){text, n}, 0, &ids, NULL), ST_OK);
             buf_init(&back, 0);
             tokenizer_decode(t, ids.ids, ids.n, false, &back);
@@ -336,7 +339,8 @@ static void damaged_files_and_texts_do_no_harm(void **state) {
         struct tokenizer *damaged = NULL;
         char *copy = mem_strndup(file, n);
 
-        for (int i = 0; i < 3; i++) copy[rng_below(&rng, (uint32_t)n)] = (char)rng_below(&rng, 128);
+        for (int i = 0; i < 3; i++)
+            copy[rng_below(&rng, (uint32_t)n)] = (char)rng_below(&rng, 128);
         if (tokenizer_parse(&damaged, (struct str){copy, n}, STR_NULL, NULL) == ST_OK) {
             tokenizer_destroy(damaged);
         }
