@@ -9,31 +9,33 @@
  *      result   (M, head_dim) = result * exp(old maximum - new) + weights V    the chain goes on
  *
  * A row sees the same operations whichever rows share its tile: a group that is wholly masked for it
- * multiplies by exp(0) = 1 and adds zeros. Before: ATTEND (the name), ATTEND_KV (stored type) and
- * ATTEND_PAIRS (1: bf16 pairs for the dot product, 0: widened to f32). */
+ * multiplies by exp(0) = 1 and adds zeros. Before: ATTEND (the name) and KV_BF16: 1 when the pool holds
+ * bf16, whose panels are pairs that meet activations as weights do; 0 when it holds f32. */
 #define PASTE2(a, b) a##_##b
 #define PASTE(a, b)  PASTE2(a, b)
 #define LOCAL(name)  PASTE(ATTEND, name)
 
-#if ATTEND_PAIRS
-typedef uint16_t LOCAL(elem);
-#define ROWS rows_weights
-#define K_STEPS(n) ((n) / 2)
+#if KV_BF16
+typedef uint16_t LOCAL(kv);
+typedef act LOCAL(elem); /* what meets it */
+#define ROWS       rows_weights
+#define STEPS(n)   ((n) / 2)
 #else
+typedef float LOCAL(kv);
 typedef float LOCAL(elem);
-#define ROWS rows_floats
-#define K_STEPS(n) (n)
+#define ROWS       rows_floats
+#define STEPS(n)   (n)
 #endif
 
 struct LOCAL(work) {
-    LOCAL(elem) *k, *v;  /* (head_dim x 64), (width / 64 panels of 64 x 64) as panels */
+    LOCAL(kv) *k, *v;    /* the group as panels: 64 outputs along head_dim; width along 64 */
     LOCAL(elem) *q;      /* (M, head_dim) */
     LOCAL(elem) *p;      /* (M, 64) */
     float *scores;       /* (M, 64) */
     float *result;       /* (M, width) */
     float *max, *sum;    /* (M) */
     uint32_t n_rows, width;
-    const ATTEND_KV *k_row[GROUP], *v_row[GROUP]; /* of the group; NULL past its end */
+    const LOCAL(kv) *k_row[GROUP], *v_row[GROUP]; /* of the group; zeros past its end */
 };
 
 INLINE void *LOCAL(carve)(char **at, size_t n_bytes) {
@@ -43,24 +45,18 @@ INLINE void *LOCAL(carve)(char **at, size_t n_bytes) {
     return p;
 }
 
-INLINE LOCAL(elem) LOCAL(of_kv)(ATTEND_KV x) {
-#if ATTEND_PAIRS
-    return x;
-#else
-    return sizeof(ATTEND_KV) == 2 ? f32_of_bf16((uint16_t)x) : (float)x;
-#endif
-}
-
 INLINE void LOCAL(store)(LOCAL(elem) *p, vf v) {
-#if ATTEND_PAIRS
-    vf_store_bf16(p, v);
+#if KV_BF16
+    act_store(p, v);
 #else
     vf_store(p, v);
 #endif
 }
 
-/* Points at the n positions from `first` on, through the block table. */
+/* Points at the n positions from `first` on, through the block table. Past them are zeros: what is
+ * there in the pool may be anything. */
 static void LOCAL(find_rows)(struct LOCAL(work) *w, const struct attend *a, uint32_t first, uint32_t n) {
+    static const _Alignas(CACHE_LINE) LOCAL(kv) zeros[256]; /* the longest head */
     uint32_t at = 0;
 
     while (at < n) {
@@ -69,40 +65,40 @@ static void LOCAL(find_rows)(struct LOCAL(work) *w, const struct attend *a, uint
         uint64_t block = a->table[index] * a->block_stride;
 
         for (; run > 0; run--, at++, offset++) {
-            w->k_row[at] = (const ATTEND_KV *)(const void *)(a->k + block) + (size_t)offset * a->head_dim;
-            w->v_row[at] = (const ATTEND_KV *)(const void *)(a->v + block) + (size_t)offset * a->head_dim;
+            w->k_row[at] = (const LOCAL(kv) *)(const void *)(a->k + block) + (size_t)offset * a->head_dim;
+            w->v_row[at] = (const LOCAL(kv) *)(const void *)(a->v + block) + (size_t)offset * a->head_dim;
         }
     }
+    for (; at < GROUP; at++) w->k_row[at] = w->v_row[at] = zeros;
 }
 
-/* Positions past n become zeros: what is behind them in the pool may be anything. */
-static void LOCAL(gather)(struct LOCAL(work) *w, const struct attend *a, uint32_t n) {
-    uint32_t hd = a->head_dim;
+/* K is transposed, in words: a pair of bf16 or a float. V of two positions is interleaved (bf16) or
+ * copied (f32). */
+static void LOCAL(gather)(struct LOCAL(work) *w, uint32_t hd) {
+    uint32_t n_words = hd * sizeof(LOCAL(kv)) / 4, whole = n_words / LANES * LANES;
+    const uint32_t *const *rows = (const uint32_t *const *)(const void *)w->k_row;
+    uint32_t *k = (uint32_t *)(void *)w->k;
 
-#if ATTEND_PAIRS
-    uint32_t *k = (uint32_t *)(void *)w->k, *v = (uint32_t *)(void *)w->v;
-
-    for (uint32_t j = 0; j < GROUP; j++) {
-        for (uint32_t i = 0; i < hd / 2; i++) {
-            uint32_t pair = 0;
-
-            if (j < n) memcpy(&pair, w->k_row[j] + 2 * i, sizeof(pair));
-            k[i * PANEL + j] = pair;
-        }
+    for (uint32_t j = 0; j < GROUP; j += LANES) {
+        for (uint32_t i = 0; i < whole; i += LANES)
+            transpose_words(k + (size_t)i * PANEL + j, PANEL, rows + j, i);
     }
+    for (uint32_t j = 0; j < GROUP && whole < n_words; j++) {
+        for (uint32_t i = whole; i < n_words; i++) k[(size_t)i * PANEL + j] = rows[j][i];
+    }
+#if KV_BF16
     for (uint32_t j = 0; j < GROUP; j += 2) {
-        for (uint32_t i = 0; i < hd; i++) {
-            uint32_t even = j < n ? w->v_row[j][i] : 0, odd = j + 1 < n ? w->v_row[j + 1][i] : 0;
+        for (uint32_t i = 0; i < hd; i += LANES) {
+            vi pairs = vi_load_half(w->v_row[j] + i) | vi_load_half(w->v_row[j + 1] + i) << 16;
 
-            v[(i / PANEL * (GROUP / 2) + j / 2) * PANEL + i % PANEL] = even | odd << 16;
+            memcpy(w->v + ((size_t)(i / PANEL * (GROUP / 2) + j / 2) * PANEL + i % PANEL) * 2, &pairs,
+                   sizeof(pairs));
         }
     }
 #else
     for (uint32_t j = 0; j < GROUP; j++) {
-        for (uint32_t i = 0; i < hd; i++) {
-            w->k[i * PANEL + j] = j < n ? LOCAL(of_kv)(w->k_row[j][i]) : 0;
-            w->v[(i / PANEL * GROUP + j) * PANEL + i % PANEL] = j < n ? LOCAL(of_kv)(w->v_row[j][i]) : 0;
-        }
+        for (uint32_t i = 0; i < hd; i += LANES)
+            vf_store(w->v + (size_t)(i / PANEL * GROUP + j) * PANEL + i % PANEL, vf_load(w->v_row[j] + i));
     }
 #endif
 }
@@ -126,7 +122,7 @@ static float LOCAL(soften)(struct LOCAL(work) *w, uint32_t row, uint32_t first, 
     for (uint32_t j = 0; j < GROUP / LANES; j++) {
         x[j] = vf_exp(x[j] - vf_set1(new));
         LOCAL(store)(w->p + (size_t)row * GROUP + j * LANES, x[j]);
-#if ATTEND_PAIRS
+#if KV_BF16 && defined(ACT_BF16)
         x[j] = vf_load_bf16(w->p + (size_t)row * GROUP + j * LANES); /* the sum of what is used */
 #endif
         sum[j % 2] += x[j];
@@ -143,7 +139,7 @@ static void LOCAL(one_group)(struct LOCAL(work) *w, const struct attend *a, uint
 
     for (uint32_t r = begin, n; r < M; r += n) {
         n = next_rows(M - r);
-        ROWS(n, w->k, K_STEPS(hd), w->q + (size_t)r * hd, hd, w->scores + (size_t)r * GROUP, GROUP, false);
+        ROWS(n, w->k, STEPS(hd), w->q + (size_t)r * hd, hd, w->scores + (size_t)r * GROUP, GROUP, false);
     }
     for (uint32_t r = begin; r < M; r++) {
         uint32_t last = a->position[r / a->heads];
@@ -156,7 +152,7 @@ static void LOCAL(one_group)(struct LOCAL(work) *w, const struct attend *a, uint
     for (uint32_t p = 0; p < w->width / PANEL; p++) {
         for (uint32_t r = begin, n; r < M; r += n) {
             n = next_rows(M - r);
-            ROWS(n, w->v + (size_t)p * GROUP * PANEL, K_STEPS(GROUP), w->p + (size_t)r * GROUP, GROUP,
+            ROWS(n, w->v + (size_t)p * GROUP * PANEL, STEPS(GROUP), w->p + (size_t)r * GROUP, GROUP,
                  w->result + (size_t)r * w->width + p * PANEL, w->width, true);
         }
     }
@@ -190,7 +186,7 @@ static void ATTEND(const struct attend *a) {
     for (uint32_t first = start, begin = 0; first <= last; first += GROUP) {
         while (a->position[begin / a->heads] < first) begin += a->heads; /* rows that end before */
         LOCAL(find_rows)(&w, a, first, MIN(GROUP, last + 1 - first));
-        LOCAL(gather)(&w, a, MIN(GROUP, last + 1 - first));
+        LOCAL(gather)(&w, hd);
         LOCAL(one_group)(&w, a, first, begin, scale);
     }
     for (uint32_t r = 0; r < M; r++) {
@@ -203,10 +199,9 @@ static void ATTEND(const struct attend *a) {
 }
 
 #undef ATTEND
-#undef ATTEND_KV
-#undef ATTEND_PAIRS
+#undef KV_BF16
 #undef PASTE2
 #undef PASTE
 #undef LOCAL
 #undef ROWS
-#undef K_STEPS
+#undef STEPS

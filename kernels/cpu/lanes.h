@@ -18,7 +18,11 @@
 #include "kernels/exp.h"
 
 #define INLINE static inline __attribute__((always_inline))
-#define UNROLL _Pragma("GCC unroll 16")
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define UNROLL /* speed is nothing here, and instrumented tiles take minutes to compile */
+#else
+#define UNROLL _Pragma("GCC unroll 32")
+#endif
 
 typedef float vf __attribute__((vector_size(LANES * 4)));
 typedef int32_t vi __attribute__((vector_size(LANES * 4)));
@@ -138,6 +142,35 @@ INLINE vf vf_exp(vf x) {
     return (vf)(((vi)p + ((vi)t << 23)) & is_normal);
 }
 
+/* Swaps, between two rows, the elements whose column has the bit `s` clear in one and set in the
+ * other: one of log2(LANES) stages of a transposition. */
+INLINE void swap_columns(vi *a, vi *b, const int s) {
+    vi low, high, x = *a, y = *b;
+
+    UNROLL for (int j = 0; j < LANES; j++) {
+        low[j] = j & s ? (j ^ s) + LANES : j;
+        high[j] = j & s ? j + LANES : j ^ s;
+    }
+    *a = __builtin_shuffle(x, y, low);
+    *b = __builtin_shuffle(x, y, high);
+}
+
+/* A square of LANES x LANES words: dst[c * dst_stride + r] = src[r][c]. */
+INLINE void transpose_words(uint32_t *dst, size_t dst_stride, const uint32_t *const src[], size_t from) {
+    vi r[LANES];
+
+    UNROLL for (int i = 0; i < LANES; i++) r[i] = vi_load(src[i] + from);
+    UNROLL for (int i = 0; i < LANES; i++) if (!(i & 1)) swap_columns(&r[i], &r[i + 1], 1);
+    UNROLL for (int i = 0; i < LANES; i++) if (!(i & 2)) swap_columns(&r[i], &r[i + 2], 2);
+#if LANES > 4
+    UNROLL for (int i = 0; i < LANES; i++) if (!(i & 4)) swap_columns(&r[i], &r[i + 4], 4);
+#endif
+#if LANES > 8
+    UNROLL for (int i = 0; i < LANES; i++) if (!(i & 8)) swap_columns(&r[i], &r[i + 8], 8);
+#endif
+    UNROLL for (int i = 0; i < LANES; i++) memcpy(dst + i * dst_stride, &r[i], sizeof(r[i]));
+}
+
 /* The even and odd elements of pairs of bf16, as floats. */
 INLINE vf vf_low(vi pairs) {
     return (vf)(pairs << 16);
@@ -147,11 +180,16 @@ INLINE vf vf_high(vi pairs) {
     return (vf)(pairs & vi_set1((int32_t)0xFFFF0000u));
 }
 
-INLINE vf vf_load_bf16(const uint16_t *p) {
+/* Each 16-bit number in a word of its own. */
+INLINE vi vi_load_half(const uint16_t *p) {
     vh h;
 
     memcpy(&h, p, sizeof(h));
-    return (vf)(__builtin_convertvector(h, vi) << 16);
+    return __builtin_convertvector(h, vi);
+}
+
+INLINE vf vf_load_bf16(const uint16_t *p) {
+    return (vf)(vi_load_half(p) << 16);
 }
 
 /* To nearest, ties to even, as bf16_of_f32. */

@@ -15,13 +15,14 @@ static const struct cpu_path *const paths[] = {
 };
 
 enum status cpu_path_find(const struct cpu_path **out, const char *name, struct error *err) {
+    bool is_auto = !name || strcmp(name, "auto") == 0;
     char have[96] = "";
 
     for (size_t i = 0; i < ARRAY_LEN(paths); i++) {
         size_t used = strlen(have);
 
         if (!paths[i]->is_available()) continue;
-        if (!name || strcmp(name, "auto") == 0 || strcmp(name, paths[i]->name) == 0) {
+        if (is_auto ? !(paths[i]->is_slow && paths[i]->is_slow()) : strcmp(name, paths[i]->name) == 0) {
             *out = paths[i];
             return ST_OK;
         }

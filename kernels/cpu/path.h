@@ -55,6 +55,7 @@ struct cpu_path {
     const char *name;
     size_t act_bytes; /* 2 or 4 */
     bool (*is_available)(void);
+    bool (*is_slow)(void); /* there, and another one is faster: "auto" passes it by; NULL: never */
 
     /* y[r][n] = sum over k of x[r][k] * W[n][k], for n_panels panels from w. */
     void (*gemm)(const uint16_t *w, uint32_t n_panels, uint32_t k_pairs, const void *x /* act */,

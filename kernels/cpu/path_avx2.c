@@ -7,5 +7,5 @@ static bool is_available(void) {
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
 }
 
-const struct cpu_path cpu_path_avx2 = PATH_TABLE("avx2", is_available);
+const struct cpu_path cpu_path_avx2 = PATH_TABLE("avx2", is_available, NULL);
 #endif

@@ -8,5 +8,5 @@ static bool is_available(void) {
            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
 }
 
-const struct cpu_path cpu_path_avx512 = PATH_TABLE("avx512", is_available);
+const struct cpu_path cpu_path_avx512 = PATH_TABLE("avx512", is_available, NULL);
 #endif

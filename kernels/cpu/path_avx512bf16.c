@@ -9,5 +9,11 @@ static bool is_available(void) {
            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
 }
 
-const struct cpu_path cpu_path_avx512bf16 = PATH_TABLE("avx512bf16", is_available);
+/* Intel's servers (measured: Emerald Rapids) issue half as many vdpbf16ps a cycle as fma: 114 GFLOP/s
+ * against 229 in fp32 on one core. AMD's (Zen 5) do the opposite: 522 against 261. */
+static bool is_slow(void) {
+    return __builtin_cpu_is("intel");
+}
+
+const struct cpu_path cpu_path_avx512bf16 = PATH_TABLE("avx512bf16", is_available, is_slow);
 #endif

@@ -136,7 +136,7 @@ static void rows_weights(uint32_t n_rows, const uint16_t *w, uint32_t k, const a
 #undef TILE
 }
 
-static void UNUSED rows_floats(uint32_t n_rows, const float *w, uint32_t k, const float *x, size_t xs,
+static void rows_floats(uint32_t n_rows, const float *w, uint32_t k, const float *x, size_t xs,
                                float *y, size_t ys, bool continues) {
 #define TILE(MR, NV) \
     EACH_WIDTH(NV, tile_floats(MR, NV, w + n, k, x, xs, y + n, ys, continues)); \
@@ -220,18 +220,12 @@ static void from_act(float *y, const void *x, uint32_t n) {
 
 /* --- attention, once per element type -------------------------------------------------------- */
 
-#define ATTEND        attend_f32
-#define ATTEND_KV     float
-#define ATTEND_PAIRS  0
+#define ATTEND  attend_f32
+#define KV_BF16 0
 #include "kernels/cpu/attend_body.h"
 
-#define ATTEND        attend_bf16
-#define ATTEND_KV     uint16_t
-#ifdef ACT_BF16
-#define ATTEND_PAIRS  1
-#else
-#define ATTEND_PAIRS  0
-#endif
+#define ATTEND  attend_bf16
+#define KV_BF16 1
 #include "kernels/cpu/attend_body.h"
 
 /* --- the roof -------------------------------------------------------------------------------- */
@@ -252,15 +246,16 @@ static double peak(uint32_t n) {
         }
         __asm__ volatile("" : "+x"(a), "+x"(b));
     }
-    for (int i = 1; i < CHAINS; i++) c[0] += c[i];
+    UNROLL for (int i = 1; i < CHAINS; i++) c[0] += c[i];
     sink = vf_sum(c[0]);
     __asm__ volatile("" : : "x"(sink));
     return 2.0 * n * CHAINS * LANES * (sizeof(act) == 2 ? 2 : 1);
 }
 
-#define PATH_TABLE(path_name, available)                                                           \
+#define PATH_TABLE(path_name, available, slow)                                                     \
     {                                                                                              \
-        .name = path_name, .act_bytes = sizeof(act), .is_available = available, .gemm = gemm,      \
+        .name = path_name, .act_bytes = sizeof(act), .is_available = available, .is_slow = slow,   \
+        .gemm = gemm,                                                                              \
         .rmsnorm = rmsnorm, .swiglu = swiglu, .add = add, .to_act = to_act, .from_act = from_act,  \
         .attend_bf16 = attend_bf16, .attend_f32 = attend_f32, .peak = peak                         \
     }
