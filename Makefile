@@ -18,6 +18,7 @@ AR := $(CROSS)ar
 # Another machine's headers and libraries, extracted beside the build, never into this system.
 SYSROOT := $(if $(CROSS),$(CURDIR)/build/sysroot-arm64)
 PKG_CONFIG := $(if $(CROSS),PKG_CONFIG_SYSROOT_DIR=$(SYSROOT) PKG_CONFIG_LIBDIR=$(SYSROOT)/usr/lib/$(CROSS:-=)/pkgconfig )pkg-config
+JOBS ?= $(shell nproc 2>/dev/null || echo 1)
 B := build/$(CROSS)$(VARIANT)$(if $(SAN),-$(SAN))
 
 # --- flags -------------------------------------------------------------------------------------
@@ -84,12 +85,12 @@ FORCE:
 # --- run ---------------------------------------------------------------------------------------
 .PHONY: run demo
 run: deps-run ## start the router and two CPU workers on the demonstration model
-	@$(MAKE) --no-print-directory all
+	@$(MAKE) --no-print-directory -j$(JOBS) all
 	@exec $(B)/incipit-router --launch 2 --model deploy/demo/model \
 	  --worker-arg=--served-model-name=incipit-demo --ready-message deploy/demo/ready.txt $(ARGS)
 
 demo: deps-run ## ask the classic table two questions, cached and not, through the router
-	@$(MAKE) --no-print-directory all
+	@$(MAKE) --no-print-directory -j$(JOBS) all
 	@deploy/demo/run $(B) $(ARGS)
 
 # --- tests -------------------------------------------------------------------------------------
@@ -113,7 +114,7 @@ $(foreach t,$(UNIT),$(eval $(call test_rule,$(t))))
 
 .PHONY: test unit integration
 test: deps-test ## unit, conformance and integration tests; SAN=address|undefined|thread likewise
-	@$(MAKE) --no-print-directory check
+	@$(MAKE) --no-print-directory -j$(JOBS) check
 
 .PHONY: check
 check: all $(TESTS)
