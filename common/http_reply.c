@@ -203,12 +203,16 @@ void http_stream_end(struct http_request *req) {
     exchange_end(x, !http_wants_close(req));
 }
 
-/* A chunked body without its last chunk is visibly incomplete, and what was sent still arrives.
- * For the others an orderly end of the connection could be taken for the end of the body. */
+/* A body with a length or in chunks is visibly incomplete, and what was sent still arrives. To a
+ * client of 1.0 an orderly end of the connection could be the end of the body: it gets a reset. */
 void http_stream_break(struct http_request *req) {
     struct exchange *x = exchange_of(req);
 
-    if (req->minor_version == 0) conn_reset_on_close(conn_of(x));
+    if (req->minor_version == 0) {
+        conn_flush(conn_of(x));
+        conn_reset_on_close(conn_of(x));
+        conn_fail(conn_of(x), CONN_RESET);
+    }
     x->is_refused = true;
     exchange_end(x, false);
 }

@@ -8,11 +8,12 @@
 #include "router/registry.h"
 #include "router/router_metrics.h"
 
-static void reply_json(struct http_request *req, struct buf *body) {
+/* Answers with what was written to `body`, and frees it. */
+static void reply(struct http_request *req, const char *content_type, struct buf *body) {
     struct error err = {0};
 
     if (buf_status(body) == ST_OK) {
-        http_reply(req, 200, OPENAI_JSON, buf_str(body));
+        http_reply(req, 200, content_type, buf_str(body));
     } else {
         error_set(&err, ST_NOMEM, "out of memory for the answer");
         http_reply_error(req, ST_NOMEM, &err);
@@ -30,6 +31,11 @@ static void get_ready(struct http_request *req, void *arg) {
     struct registry_totals totals;
     struct error err = {0};
 
+    if (admin->is_draining) {
+        error_set(&err, ST_UNAVAILABLE, "the router is draining: it finishes what is open");
+        http_reply_error(req, ST_UNAVAILABLE, &err);
+        return;
+    }
     registry_totals(admin->registry, &totals);
     if (totals.n_eligible > 0) {
         http_reply(req, 200, "text/plain", STR(""));
@@ -52,8 +58,7 @@ static void get_metrics(struct http_request *req, void *arg) {
     buf_init(&page, 0);
     router_metrics_collect(admin->metrics, admin->registry);
     metrics_write(admin->metrics, &page);
-    http_reply(req, 200, METRICS_CONTENT_TYPE, buf_str(&page));
-    buf_fini(&page);
+    reply(req, METRICS_CONTENT_TYPE, &page);
 }
 
 static void get_models(struct http_request *req, void *arg) {
@@ -82,15 +87,17 @@ static void get_models(struct http_request *req, void *arg) {
     }
     json_end_array(&w);
     json_end_object(&w);
-    reply_json(req, &body);
+    reply(req, OPENAI_JSON, &body);
 }
 
 static void put_state(struct json_writer *w, const struct registry_view *view) {
     static const struct {
         enum worker_reason reason;
         const char *name;
-    } names[] = {{WORKER_STARTING, "starting"}, {WORKER_DRAINING, "draining"},
-                 {WORKER_UNHEALTHY, "unhealthy"}, {WORKER_EJECTED, "ejected"},
+    } names[] = {{WORKER_STARTING, "starting"},
+                 {WORKER_DRAINING, "draining"},
+                 {WORKER_UNHEALTHY, "unhealthy"},
+                 {WORKER_EJECTED, "ejected"},
                  {WORKER_DISABLED, "disabled"}};
 
     json_put_key(w, "reasons");
@@ -152,7 +159,7 @@ static void get_workers(struct http_request *req, void *arg) {
     json_field_u64(&w, "index_entries", totals.n_entries);
     json_end_object(&w);
     json_end_object(&w);
-    reply_json(req, &body);
+    reply(req, OPENAI_JSON, &body);
 }
 
 static void get_list_workers(struct http_request *req, void *arg) {
@@ -171,7 +178,7 @@ static void get_list_workers(struct http_request *req, void *arg) {
     }
     json_end_array(&w);
     json_end_object(&w);
-    reply_json(req, &body);
+    reply(req, OPENAI_JSON, &body);
 }
 
 static const struct http_route routes[] = {

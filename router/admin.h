@@ -15,6 +15,7 @@ struct admin {
     struct registry *registry;
     struct metrics *metrics;
     uint64_t started_wall_s;
+    _Atomic bool is_draining; /* not ready any more, so that nothing new is sent here */
 };
 
 /* Answers it: one of ours, or 404 or 405. */

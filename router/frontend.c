@@ -125,7 +125,7 @@ void frontend_destroy(struct frontend *f) {
     if (!f) return;
     list_init(&unread);
     if (f->is_started) pthread_join(f->thread, NULL);
-    http_server_destroy(f->server); /* ends open exchanges */
+    http_server_destroy(f->server);     /* ends open exchanges */
     if (f->loop) loop_turn(f->loop, 0); /* they are recycled on the next turn */
     proxy_destroy(f->proxy);
     if (f->box) mailbox_take(f->box, &unread);

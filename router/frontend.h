@@ -24,8 +24,7 @@ struct frontend_config {
 /* Listens at once, so that a port in use is said before anything else is started. */
 MUST_USE enum status frontend_create(struct frontend **out, const struct frontend_config *config,
                                      struct registry *registry, struct metrics *metrics,
-                                     struct log *log, const struct admin *admin,
-                                     struct error *err);
+                                     struct log *log, const struct admin *admin, struct error *err);
 uint16_t frontend_port(const struct frontend *f);
 
 MUST_USE enum status frontend_start(struct frontend *f, struct error *err); /* its thread */

@@ -12,6 +12,7 @@
 #include "router/registry.h"
 
 #define STARTING_INTERVAL_US 50000u
+#define DESCRIBE_EVERY       10 /* answers: a restart between two probes is noticed by then */
 #define STARTING_LIFE_US     60000000u /* then it is probed like the others */
 
 struct probe {
@@ -20,7 +21,7 @@ struct probe {
     struct http_call *call; /* under way; NULL otherwise */
     uint64_t watched_us;
     uint32_t worker, n_misses, n_hits;
-    bool is_watched, needs_description, is_unhealthy, is_ready;
+    bool is_watched, needs_description, is_foreign, is_unhealthy, is_ready;
 };
 
 struct health {
@@ -41,7 +42,6 @@ static void ask(struct probe *p, const char *path, http_client_fn *on_answer) {
     struct error err = {0};
     char url[REGISTRY_URL_MAX + 64];
 
-    p->call = NULL;
     if (!registry_get(h->registry, p->worker, &view)) return;
     snprintf(url, sizeof(url), "%s%s", view.url, path);
     request.url = url;
@@ -53,10 +53,8 @@ static void ask(struct probe *p, const char *path, http_client_fn *on_answer) {
 
 static void schedule(struct probe *p) {
     struct health *h = p->health;
-    bool is_starting =
-        !p->is_ready && loop_now_us(h->loop) - p->watched_us < STARTING_LIFE_US;
+    bool is_starting = !p->is_ready && loop_now_us(h->loop) - p->watched_us < STARTING_LIFE_US;
 
-    p->call = NULL;
     loop_timer_start(&p->timer, is_starting ? MIN(STARTING_INTERVAL_US, h->config.interval_us)
                                             : h->config.interval_us);
 }
@@ -79,6 +77,7 @@ static void missed(struct probe *p, const char *why) {
 static void described(struct probe *p, const struct wire_server_info *info, bool is_foreign) {
     struct health *h = p->health;
     struct error err = {0};
+    bool was_unhealthy;
 
     if (registry_describe(h->registry, p->worker, info, is_foreign, &err) != ST_OK) {
         log_event(h->log, LOG_ERROR, "worker_refused", log_u64("worker", p->worker),
@@ -90,7 +89,10 @@ static void described(struct probe *p, const struct wire_server_info *info, bool
         log_event(h->log, LOG_WARN, "worker_speaks_newer_wire", log_u64("worker", p->worker),
                   log_u64("wire", info->wire), log_u64("known", WIRE_VERSION));
     }
+    was_unhealthy = p->is_unhealthy;
     p->needs_description = p->is_unhealthy = false;
+    p->is_foreign = is_foreign;
+    p->n_misses = 0;
     registry_set_reason(h->registry, p->worker, WORKER_STARTING | WORKER_UNHEALTHY, false);
     if (!p->is_ready) {
         p->is_ready = true;
@@ -99,7 +101,7 @@ static void described(struct probe *p, const struct wire_server_info *info, bool
                   log_u64("block_size", info->block_size), log_u64("blocks", info->n_blocks),
                   log_bool("is_foreign", is_foreign));
         if (h->on_ready) h->on_ready(p->worker, h->arg);
-    } else {
+    } else if (was_unhealthy) {
         log_event(h->log, LOG_INFO, "worker_healthy", log_u64("worker", p->worker));
     }
     schedule(p);
@@ -112,6 +114,7 @@ static void on_models(const struct http_client_response *response, void *arg) {
     struct json *root = NULL;
     struct str name = STR_NULL;
 
+    p->call = NULL;
     if (response->status == ST_OK && response->code == 200 &&
         json_parse(&root, response->body, NULL, NULL) == ST_OK) {
         const struct json *first = json_first(json_get(root, "data"));
@@ -138,14 +141,17 @@ static void on_info(const struct http_client_response *response, void *arg) {
     struct probe *p = arg;
     struct wire_server_info info;
     struct error err = {0};
+    int code = response->code;
 
-    if (response->status == ST_OK && response->code == 200 &&
-        wire_parse_server_info(response->body, &info, &err) == ST_OK) {
-        described(p, &info, false);
-    } else if (response->status == ST_OK) {
-        ask(p, "/v1/models", on_models);
-    } else {
+    p->call = NULL;
+    if (response->status != ST_OK) {
         missed(p, response->message);
+    } else if (code == 200 && wire_parse_server_info(response->body, &info, &err) == ST_OK) {
+        described(p, &info, false);
+    } else if (code == 200 || code == 404 || code == 405 || code == 501) {
+        ask(p, "/v1/models", on_models); /* it does not speak our wire */
+    } else {
+        missed(p, "GET /server_info failed");
     }
 }
 
@@ -154,29 +160,27 @@ static void on_health(const struct http_client_response *response, void *arg) {
     struct health *h = p->health;
     uint32_t wanted = p->is_unhealthy ? h->config.n_hits : 1;
 
+    p->call = NULL;
     if (response->status != ST_OK || response->code != 200) {
         missed(p, response->status == ST_OK ? "GET /health was not answered with 200"
                                             : response->message);
         return;
     }
-    p->n_misses = 0;
     p->n_hits++;
+    if (!p->is_foreign && p->n_hits % DESCRIBE_EVERY == 0) p->needs_description = true;
     if (p->needs_description && p->n_hits >= wanted) {
         ask(p, WIRE_INFO_PATH, on_info);
-    } else {
-        schedule(p);
+        return;
     }
+    p->n_misses = 0;
+    schedule(p);
 }
 
 static void on_timer(void *arg) {
     struct probe *p = arg;
     struct health *h = p->health;
 
-    if (registry_take_suspicion(h->registry, p->worker)) {
-        /* A request failed: until it has said who it is now, it gets no other. */
-        p->needs_description = true;
-        registry_set_reason(h->registry, p->worker, WORKER_STARTING, true);
-    }
+    if (registry_take_suspicion(h->registry, p->worker)) p->needs_description = true;
     ask(p, h->config.path, on_health);
 }
 
@@ -220,7 +224,8 @@ void health_unwatch(struct health *h, uint32_t worker) {
 
 void health_destroy(struct health *h) {
     if (!h) return;
-    for (uint32_t w = 0; w < h->config.max_workers; w++) health_unwatch(h, w);
+    for (uint32_t w = 0; w < h->config.max_workers; w++)
+        health_unwatch(h, w);
     mem_free(h->probes);
     mem_free(h);
 }

@@ -2,9 +2,9 @@
  *
  * Every worker is asked GET /health on its own timer. Two misses take it out, two answers bring it
  * back. Before its first request, and whenever it may have been restarted in between (it failed a
- * probe or a request), it is also asked to describe itself, GET /server_info: only then is it
- * eligible. A worker that has no /server_info is a foreign engine: the model's name is taken from
- * GET /v1/models, the rest from defaults and from what its answers teach.
+ * probe or a request, or simply some time has passed), it is also asked to describe itself, GET
+ * /server_info: only then is it eligible. A worker that has no /server_info is a foreign engine: the
+ * model's name is taken from GET /v1/models, the rest from defaults and from what its answers teach.
  *
  *      STARTING --answers--> describe --ok--> eligible --misses--> UNHEALTHY --answers--> describe
  *
@@ -22,11 +22,11 @@ struct loop;
 struct registry;
 
 struct health_config {
-    uint64_t interval_us;          /* between probes of one worker */
-    uint32_t timeout_ms;           /* of one probe */
-    uint32_t n_misses, n_hits;     /* out, in */
+    uint64_t interval_us;      /* between probes of one worker */
+    uint32_t timeout_ms;       /* of one probe */
+    uint32_t n_misses, n_hits; /* out, in */
     uint32_t max_workers;
-    const char *path;              /* "/health" */
+    const char *path; /* "/health" */
 };
 
 /* `on_ready` (may be NULL): a worker has become eligible. */

@@ -24,15 +24,15 @@ struct registry;
 
 struct proxy_config {
     uint32_t prefix_block_bytes;
-    uint32_t max_prefix_blocks;     /* longer prompts are not told apart beyond these */
-    uint64_t hash_secret;           /* --prefix-hash-seed: equal on replicas */
-    uint64_t request_timeout_us;    /* whole exchange */
+    uint32_t max_prefix_blocks;  /* longer prompts are not told apart beyond these */
+    uint64_t hash_secret;        /* --prefix-hash-seed: equal on replicas */
+    uint64_t request_timeout_us; /* whole exchange */
     uint64_t connect_timeout_us;
-    uint64_t upstream_idle_us;      /* idle connections to workers are closed after it */
+    uint64_t upstream_idle_us; /* idle connections to workers are closed after it */
     uint32_t max_workers;
-    uint32_t max_attempts;          /* the first included */
-    bool expose_worker_headers;     /* relay x-incipit-* of workers */
-    bool forward_authorization;     /* send the client's key on to workers */
+    uint32_t max_attempts;      /* the first included */
+    bool expose_worker_headers; /* relay x-incipit-* of workers */
+    bool forward_authorization; /* send the client's key on to workers */
 };
 
 struct proxy *proxy_create(struct loop *loop, struct registry *registry, struct metrics *metrics,

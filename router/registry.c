@@ -9,11 +9,13 @@
 #include "common/hash.h"
 #include "common/mem.h"
 
+#define HOST_MAX (REGISTRY_URL_MAX - 20) /* leaves room for scheme, brackets and port */
 
 struct worker {
     bool is_used, is_described, is_foreign, is_suspect;
     char url[REGISTRY_URL_MAX];
-    char authority[64];
+    char authority[REGISTRY_URL_MAX];
+    uint32_t incarnation;
     struct sockaddr_storage addr;
     socklen_t addr_len;
     struct wire_server_info info;
@@ -60,7 +62,8 @@ enum status registry_create(struct registry **out, const struct registry_config 
 
 void registry_destroy(struct registry *r) {
     if (!r) return;
-    for (uint32_t i = 0; i < r->n_models; i++) routing_destroy(r->models[i].routing);
+    for (uint32_t i = 0; i < r->n_models; i++)
+        routing_destroy(r->models[i].routing);
     pthread_mutex_destroy(&r->lock);
     mem_free(r);
 }
@@ -68,7 +71,7 @@ void registry_destroy(struct registry *r) {
 /* --- addresses ---------------------------------------------------------------------------------*/
 
 /* "http://host:port[/]" into its parts. */
-static enum status split_url(const char *url, char host[REGISTRY_URL_MAX], char port[8],
+static enum status split_url(const char *url, char host[HOST_MAX + 1], char port[8],
                              struct error *err) {
     const char *p = url, *end, *colon;
     uint64_t number;
@@ -81,12 +84,12 @@ static enum status split_url(const char *url, char host[REGISTRY_URL_MAX], char 
     colon = memrchr(p, ':', (size_t)(end - p));
     if (!colon || colon == p || (p[0] == '[' && colon[-1] != ']')) goto fail;
     if (str_to_u64((struct str){colon + 1, (size_t)(end - colon - 1)}, &number) != ST_OK) goto fail;
-    if (number == 0 || number > 65535 || (size_t)(colon - p) >= REGISTRY_URL_MAX) goto fail;
+    if (number == 0 || number > 65535 || (size_t)(colon - p) > HOST_MAX) goto fail;
     snprintf(port, 8, "%u", (unsigned)number);
     if (p[0] == '[') {
-        snprintf(host, REGISTRY_URL_MAX, "%.*s", (int)(colon - p - 2), p + 1);
+        snprintf(host, HOST_MAX + 1, "%.*s", (int)(colon - p - 2), p + 1);
     } else {
-        snprintf(host, REGISTRY_URL_MAX, "%.*s", (int)(colon - p), p);
+        snprintf(host, HOST_MAX + 1, "%.*s", (int)(colon - p), p);
     }
     return ST_OK;
 fail:
@@ -95,7 +98,7 @@ fail:
 }
 
 static enum status resolve(struct worker *w, const char *url, struct error *err) {
-    char host[REGISTRY_URL_MAX], port[8];
+    char host[HOST_MAX + 1], port[8];
     struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM}, *found = NULL;
     enum status st = split_url(url, host, port, err);
     int code;
@@ -109,9 +112,9 @@ static enum status resolve(struct worker *w, const char *url, struct error *err)
     memcpy(&w->addr, found->ai_addr, found->ai_addrlen);
     w->addr_len = found->ai_addrlen;
     freeaddrinfo(found);
-    snprintf(w->url, sizeof(w->url), "http://%s%.200s%s:%s", strchr(host, ':') ? "[" : "", host,
+    snprintf(w->url, sizeof(w->url), "http://%s%s%s:%s", strchr(host, ':') ? "[" : "", host,
              strchr(host, ':') ? "]" : "", port);
-    snprintf(w->authority, sizeof(w->authority), "%.63s", w->url + 7);
+    snprintf(w->authority, sizeof(w->authority), "%s", w->url + strlen("http://"));
     return ST_OK;
 }
 
@@ -150,6 +153,7 @@ enum status registry_add(struct registry *r, const char *url, uint32_t *id, stru
         st = error_set(err, ST_BUSY, "all %u worker places are taken: raise --max-workers", limit);
     }
     if (st == ST_OK) {
+        fresh.incarnation = r->workers[chosen].incarnation + 1;
         r->workers[chosen] = fresh;
         r->n_ids = MAX(r->n_ids, chosen + 1);
         *id = chosen;
@@ -216,6 +220,19 @@ static struct worker_spec spec_of(const struct worker *w) {
     };
 }
 
+static void set_reason(struct worker *w, uint32_t id, uint32_t reasons, bool is_set) {
+    if (w->model && w->is_described) {
+        routing_set_reason(w->model->routing, id, reasons, is_set);
+    } else {
+        w->reasons = is_set ? w->reasons | reasons : w->reasons & ~reasons;
+    }
+}
+
+/* The breaker says whether the worker may be picked; the load table must say the same. */
+static void show_breaker(struct worker *w, uint32_t id) {
+    set_reason(w, id, WORKER_EJECTED, !breaker_admits(&w->breaker));
+}
+
 enum status registry_describe(struct registry *r, uint32_t id, const struct wire_server_info *info,
                               bool is_foreign, struct error *err) {
     struct worker *w = &r->workers[id];
@@ -230,22 +247,22 @@ enum status registry_describe(struct registry *r, uint32_t id, const struct wire
     }
     st = model_get(r, info->model, &m, err);
     if (st != ST_OK) goto done;
+    if (w->is_described && strcmp(w->info.generation, info->generation) != 0) {
+        w->breaker = (struct breaker){0};
+        show_breaker(w, id);
+    }
     if (w->model != m || !w->is_described) {
         uint32_t reasons = worker_reasons(w, id);
 
         leave_model(w, id);
         w->model = m;
         m->n_workers++;
-        w->info = *info;
-        spec = spec_of(w);
         routing_set_reason(m->routing, id, ~(uint32_t)WORKER_ABSENT, false);
         routing_set_reason(m->routing, id, reasons & ~(uint32_t)WORKER_ABSENT, true);
-        routing_worker_up(m->routing, id, &spec);
-    } else {
-        w->info = *info;
-        spec = spec_of(w);
-        routing_worker_up(m->routing, id, &spec);
     }
+    w->info = *info;
+    spec = spec_of(w);
+    routing_worker_up(m->routing, id, &spec);
     m->max_model_len = info->max_model_len;
     w->is_described = true;
     w->is_foreign = is_foreign;
@@ -254,23 +271,10 @@ done:
     return st;
 }
 
-static void set_reason(struct worker *w, uint32_t id, uint32_t reasons, bool is_set) {
-    if (w->model && w->is_described) {
-        routing_set_reason(w->model->routing, id, reasons, is_set);
-    } else {
-        w->reasons = is_set ? w->reasons | reasons : w->reasons & ~reasons;
-    }
-}
-
 void registry_set_reason(struct registry *r, uint32_t id, uint32_t reasons, bool is_set) {
     pthread_mutex_lock(&r->lock);
     if (id < r->n_ids && r->workers[id].is_used) set_reason(&r->workers[id], id, reasons, is_set);
     pthread_mutex_unlock(&r->lock);
-}
-
-/* The breaker says whether the worker may be picked; the load table must say the same. */
-static void show_breaker(struct worker *w, uint32_t id) {
-    set_reason(w, id, WORKER_EJECTED, !breaker_admits(&w->breaker));
 }
 
 void registry_tick(struct registry *r, uint64_t now_us) {
@@ -403,6 +407,8 @@ enum status registry_route(struct registry *r, struct str model, const struct ro
 
         out->routing = m->routing;
         out->worker = id;
+        out->incarnation = w->incarnation;
+        out->is_foreign = w->is_foreign;
         out->addr = w->addr;
         out->addr_len = w->addr_len;
         memcpy(out->authority, w->authority, sizeof(out->authority));
@@ -415,37 +421,31 @@ enum status registry_route(struct registry *r, struct str model, const struct ro
     return st;
 }
 
-void registry_first_token(struct registry *r, const struct registry_target *target,
-                          struct route_ticket *ticket, const struct route_feedback *feedback,
-                          uint64_t now_us) {
-    pthread_mutex_lock(&r->lock);
-    routing_first_token(target->routing, ticket, feedback, now_us);
-    pthread_mutex_unlock(&r->lock);
-}
-
 /* Ejecting more than half of the fleet would do more harm than what the workers suffer from. */
-static bool may_eject(const struct registry *r, const struct model *m) {
+static bool may_eject(const struct registry *r, const struct model *m, uint32_t candidate) {
     uint32_t n_out = 1;
 
     for (uint32_t id = 0; id < r->n_ids; id++) {
         const struct worker *w = &r->workers[id];
 
-        if (w->is_used && w->model == m && !breaker_admits(&w->breaker)) n_out++;
+        if (id != candidate && w->is_used && w->model == m && worker_reasons(w, id)) n_out++;
     }
     return n_out * 2 <= m->n_workers;
 }
 
-static void judge(struct registry *r, uint32_t id, enum registry_outcome outcome, uint64_t now_us) {
+static void judge(struct registry *r, const struct registry_target *target,
+                  enum registry_outcome outcome, uint64_t now_us) {
+    uint32_t id = target->worker;
     struct worker *w = &r->workers[id];
 
-    if (!w->is_used || !w->model) return;
+    if (!w->is_used || !w->is_described || w->incarnation != target->incarnation) return;
     switch (outcome) {
     case OUTCOME_OK: breaker_succeeded(&w->breaker); break;
     case OUTCOME_UNKNOWN: breaker_undecided(&w->breaker); break;
     case OUTCOME_FAILED:
         w->n_failed++;
         w->is_suspect = true;
-        if (!breaker_admits(&w->breaker) || may_eject(r, w->model)) {
+        if (!breaker_admits(&w->breaker) || may_eject(r, w->model, id)) {
             breaker_failed(&w->breaker, now_us);
         }
         break;
@@ -453,21 +453,45 @@ static void judge(struct registry *r, uint32_t id, enum registry_outcome outcome
     show_breaker(w, id);
 }
 
+void registry_first_token(struct registry *r, const struct registry_target *target,
+                          struct route_ticket *ticket, const struct route_feedback *feedback,
+                          uint64_t now_us) {
+    pthread_mutex_lock(&r->lock);
+    routing_first_token(target->routing, ticket, feedback, now_us);
+    if (feedback)
+        judge(r, target, OUTCOME_OK, now_us); /* it answers: no need to wait for the end */
+    pthread_mutex_unlock(&r->lock);
+}
+
 void registry_ended(struct registry *r, const struct registry_target *target,
                     struct route_ticket *ticket, const struct route_end *end,
                     enum registry_outcome outcome) {
     pthread_mutex_lock(&r->lock);
     routing_ended(target->routing, ticket, end);
-    judge(r, target->worker, outcome, end->now_us);
+    judge(r, target, outcome, end->now_us);
     pthread_mutex_unlock(&r->lock);
 }
 
+static bool others_can_serve(const struct registry *r, uint32_t id) {
+    for (uint32_t other = 0; other < r->n_ids; other++) {
+        const struct worker *w = &r->workers[other];
+
+        if (other != id && w->is_used && w->is_described && w->model == r->workers[id].model &&
+            worker_reasons(w, other) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
 bool registry_take_suspicion(struct registry *r, uint32_t id) {
+    struct worker *w = &r->workers[id];
     bool was;
 
     pthread_mutex_lock(&r->lock);
-    was = r->workers[id].is_suspect;
-    r->workers[id].is_suspect = false;
+    was = w->is_used && w->is_suspect;
+    w->is_suspect = false;
+    if (was && others_can_serve(r, id)) set_reason(w, id, WORKER_STARTING, true);
     pthread_mutex_unlock(&r->lock);
     return was;
 }

@@ -43,7 +43,8 @@ MUST_USE enum status registry_add(struct registry *r, const char *url, uint32_t 
                                   struct error *err);
 MUST_USE enum status registry_remove(struct registry *r, uint32_t id);
 
-/* What /server_info said. A new generation empties the worker's part of the index. */
+/* What /server_info said. A new generation empties the worker's part of the index, and what its
+ * predecessor did wrong is forgotten. */
 MUST_USE enum status registry_describe(struct registry *r, uint32_t id,
                                        const struct wire_server_info *info, bool is_foreign,
                                        struct error *err);
@@ -82,15 +83,17 @@ bool registry_model(struct registry *r, uint32_t i, char name[WIRE_MODEL_MAX],
 struct registry_target { /* where an attempt goes */
     struct routing *routing;
     uint32_t worker;
+    uint32_t incarnation; /* differs between workers that had the same id one after the other */
+    bool is_foreign;      /* does not show its first token before the end, unless it streams */
     socklen_t addr_len;
     struct sockaddr_storage addr;
-    char authority[64]; /* "127.0.0.1:31000", for Host */
+    char authority[REGISTRY_URL_MAX]; /* "127.0.0.1:31000", for Host */
 };
 
 enum registry_outcome {
-    OUTCOME_OK,       /* the worker answered */
-    OUTCOME_FAILED,   /* it could not be reached, or broke off */
-    OUTCOME_UNKNOWN,  /* the client left first */
+    OUTCOME_OK,      /* the worker answered */
+    OUTCOME_FAILED,  /* it could not be reached, or broke off */
+    OUTCOME_UNKNOWN, /* the client left first */
 };
 
 /* `model` is as the client wrote it, STR_NULL for none: the only or first model. ST_NOT_FOUND when
@@ -98,6 +101,7 @@ enum registry_outcome {
 MUST_USE enum status registry_route(struct registry *r, struct str model,
                                     const struct route_request *rq, struct route_ticket *ticket,
                                     struct registry_target *out, struct error *err);
+/* `feedback` NULL: nothing was seen, by prediction the first token should be there. */
 void registry_first_token(struct registry *r, const struct registry_target *target,
                           struct route_ticket *ticket, const struct route_feedback *feedback,
                           uint64_t now_us);
@@ -105,7 +109,8 @@ void registry_ended(struct registry *r, const struct registry_target *target,
                     struct route_ticket *ticket, const struct route_end *end,
                     enum registry_outcome outcome);
 
-/* True once after a request to `id` failed: it should be probed now, and described again. */
+/* True once after a request to `id` failed: it should be described again. Until it has been, it is
+ * WORKER_STARTING, unless nobody else could take its requests meanwhile. */
 bool registry_take_suspicion(struct registry *r, uint32_t id);
 
 #endif

@@ -32,10 +32,10 @@
 #include "router/router_options.h"
 #include "router/supervisor.h"
 
-#define TICK_US            100000u
-#define WORKER_STOP_US     5000000u /* what launched workers get after SIGTERM */
-#define MAX_DEFAULT_LOOPS  8
-#define READY_MESSAGE_MAX  (64 * 1024)
+#define TICK_US           100000u
+#define WORKER_STOP_US    5000000u /* what launched workers get after SIGTERM */
+#define MAX_DEFAULT_LOOPS 8
+#define READY_MESSAGE_MAX (64 * 1024)
 
 static const char default_ready_message[] =
     "Try:\n\n  curl {url}/v1/chat/completions -H 'content-type: application/json' \\\n"
@@ -84,6 +84,7 @@ static void stop(struct router *r) {
         return;
     }
     r->is_stopping = true;
+    r->admin.is_draining = true;
     log_event(r->log, LOG_INFO, "router_draining");
     for (uint32_t i = 0; i < r->n_frontends; i++) {
         frontend_drain(r->frontends[i], (uint64_t)r->options->drain_timeout_ms * 1000);
@@ -158,8 +159,8 @@ static void on_worker_ready(uint32_t worker, void *arg) {
     struct registry_view view;
 
     (void)registry_get(r->registry, worker, &view);
+    if (worker < r->options->worker_urls.n || r->has_announced) return; /* not launched here */
     r->n_ready++;
-    if (r->options->launch == 0 || r->has_announced) return;
     printf("worker %u of %u ready after %.1f s: %s serves %s on %s\n", r->n_ready,
            r->options->launch, after_s, view.url, view.info.model, view.info.backend);
     if (r->n_ready == r->options->launch) {
@@ -177,8 +178,7 @@ static void on_tick(void *arg) {
     if (r->supervisor) {
         uint64_t n = supervisor_restarts(r->supervisor);
 
-        metric_add(metrics_at(r->metrics, ROUTER_worker_restarts_total),
-                   n - r->n_restarts_counted);
+        metric_add(metrics_at(r->metrics, ROUTER_worker_restarts_total), n - r->n_restarts_counted);
         r->n_restarts_counted = n;
     }
     loop_timer_start(&r->tick, TICK_US);
@@ -240,6 +240,17 @@ static uint64_t hash_secret(const struct router_options *o) {
     return secret;
 }
 
+/* Loops share their port, and so would another router of this user: look whether it is free. */
+static enum status check_port(const struct router *r, struct error *err) {
+    static const struct http_server_events none = {0};
+    struct http_server *trial = http_server_create(r->loop, NULL, &none, NULL);
+    enum status st =
+        http_server_listen(trial, r->options->host, (uint16_t)r->options->port, false, err);
+
+    http_server_destroy(trial);
+    return st;
+}
+
 static enum status build_frontends(struct router *r, struct error *err) {
     const struct router_options *o = r->options;
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
@@ -265,8 +276,9 @@ static enum status build_frontends(struct router *r, struct error *err) {
                   .forward_authorization = o->forward_authorization},
         .control = r->box,
     };
-    enum status st;
+    enum status st = n > 1 ? check_port(r, err) : ST_OK;
 
+    if (st != ST_OK) return st;
     r->frontends = mem_calloc(n, sizeof(*r->frontends));
     for (uint32_t i = 0; i < n; i++) {
         st = frontend_create(&r->frontends[i], &config, r->registry, r->metrics, r->log, &r->admin,
@@ -337,7 +349,8 @@ static enum status launch_workers(struct router *r, struct error *err) {
         args[n++] = "--model";
         args[n++] = o->model;
     }
-    for (uint32_t i = 0; i < o->worker_args.n; i++) args[n++] = o->worker_args.items[i];
+    for (uint32_t i = 0; i < o->worker_args.n; i++)
+        args[n++] = o->worker_args.items[i];
     printf("incipit-router " INCIPIT_VERSION ": http://%s:%u, admin on port %u; starting %u "
            "workers%s%s\n",
            o->host, frontend_port(r->frontends[0]), http_server_port(r->admin_server), o->launch,
@@ -391,9 +404,9 @@ enum status router_create(struct router **out, const struct router_options *opti
     r->metrics = router_metrics_create();
     st = build_control(r, err);
     if (st != ST_OK) goto fail;
-    r->admin = (struct admin){.registry = r->registry,
-                              .metrics = r->metrics,
-                              .started_wall_s = clock_wall_us() / 1000000};
+    r->admin.registry = r->registry;
+    r->admin.metrics = r->metrics;
+    r->admin.started_wall_s = clock_wall_us() / 1000000;
     st = build_frontends(r, err);
     if (st == ST_OK) st = build_admin(r, err);
     for (uint32_t i = 0; st == ST_OK && i < options->worker_urls.n; i++) {
@@ -420,6 +433,10 @@ enum status router_run(struct router *r, struct error *err) {
               log_u64("port", frontend_port(r->frontends[0])),
               log_u64("admin_port", http_server_port(r->admin_server)),
               log_u64("loops", r->n_frontends), log_z("policy", router_policy_name(r->options)));
+    if (!is_loopback(r->options->host)) {
+        log_event(r->log, LOG_WARN, "clients_need_no_key", log_z("host", r->options->host),
+                  log_z("why", "other machines may send requests, and keys are not checked"));
+    }
     loop_run(r->loop);
     if (r->fatal.status != ST_OK) {
         if (err) *err = r->fatal;
@@ -445,7 +462,8 @@ void router_destroy(struct router *r) {
     loop_timer_fini(&r->tick);
     loop_timer_fini(&r->deadline);
     if (r->box) mailbox_take(r->box, &unread);
-    while ((link = list_pop_front(&unread)) != NULL) mem_free(mail_of(link));
+    while ((link = list_pop_front(&unread)) != NULL)
+        mem_free(mail_of(link));
     mailbox_close(r->box);
     registry_destroy(r->registry);
     loop_destroy(r->loop);

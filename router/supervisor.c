@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <netinet/in.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,6 +29,7 @@ struct child {
     struct loop_fd exit_watch;
     struct loop_timer restart;
     uint64_t started_us, backoff_us;
+    uint32_t n_starts;
     pid_t pid;
     int pidfd;
     uint16_t port;
@@ -37,7 +39,8 @@ struct supervisor {
     struct loop *loop;
     struct log *log;
     char *program;
-    char **args; /* the common ones, NULL-terminated */
+    char **args;        /* the common ones, NULL-terminated */
+    char **environment; /* the children's: pointers into ours */
     uint32_t n_args, n_threads, n_children;
     uint64_t backoff_min_us, backoff_max_us, restarts;
     supervisor_fatal_fn *on_fatal;
@@ -48,9 +51,8 @@ struct supervisor {
 };
 
 static bool port_is_free(uint16_t port) {
-    struct sockaddr_in addr = {.sin_family = AF_INET,
-                               .sin_port = htons(port),
-                               .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in addr = {
+        .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     int one = 1, fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     bool is_free;
 
@@ -65,7 +67,8 @@ static enum status choose_ports(struct supervisor *s, uint16_t first, struct err
     uint32_t port = first, last = MIN(65535u, (uint32_t)first + PORT_SEARCH);
 
     for (uint32_t i = 0; i < s->n_children; i++, port++) {
-        while (port <= last && !port_is_free((uint16_t)port)) port++;
+        while (port <= last && !port_is_free((uint16_t)port))
+            port++;
         if (port > last) {
             return error_set(err, ST_IO,
                              "no free port for worker %u of %u from %u to %u: choose another range "
@@ -77,19 +80,57 @@ static enum status choose_ports(struct supervisor *s, uint16_t first, struct err
     return ST_OK;
 }
 
-/* In the child. Only what is safe between fork and exec. */
-static NORETURN void become_worker(const char *program, char *const *argv, pid_t parent) {
+/* Our own settings are not the workers': INCIPIT_PORT would mean another port there. */
+static char **filter_environment(char **from) {
+    uint32_t n = 0, kept = 0;
+    char **out;
+
+    while (from[n])
+        n++;
+    out = mem_calloc(n + 1, sizeof(*out));
+    for (uint32_t i = 0; i < n; i++) {
+        if (strncmp(from[i], "INCIPIT_", strlen("INCIPIT_")) != 0) out[kept++] = from[i];
+    }
+    return out;
+}
+
+static void complain(const char *text) {
+    (void)!write(2, text, strlen(text));
+}
+
+/* In the child, a copy of one thread of a process that has several: only what is safe in a signal
+ * handler may be called. Signals are blocked until the handlers, which belong to the parent, are
+ * gone; no descriptor but the standard ones is taken along. */
+static NORETURN void become_worker(const char *program, char *const *argv, char *const *env,
+                                   pid_t parent) {
+    static const int handled[] = {SIGPIPE, SIGINT, SIGTERM, SIGHUP, SIGCHLD};
     sigset_t none;
 
-    sigemptyset(&none);
-    sigprocmask(SIG_SETMASK, &none, NULL);
-    signal(SIGPIPE, SIG_DFL);
+    for (size_t i = 0; i < ARRAY_LEN(handled); i++)
+        signal(handled[i], SIG_DFL);
     setpgid(0, 0); /* Ctrl-C is the router's to handle: it drains before it stops us */
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != parent) _exit(1); /* it died before prctl */
-    execv(program, argv);
-    dprintf(2, "incipit-router: cannot start %s: %s\n", program, strerror(errno));
+    if (getppid() != parent) _exit(1);     /* it died before prctl */
+    syscall(SYS_close_range, 3u, ~0u, 0u); /* all are close-on-exec, unless a library forgot one */
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+    execve(program, argv, env);
+    complain("incipit-router: this system cannot run ");
+    complain(program);
+    complain("\n");
     _exit(SUPERVISOR_EXIT_CONFIG);
+}
+
+static pid_t fork_worker(const struct supervisor *s, char *const *argv) {
+    pid_t parent = getpid(), pid;
+    sigset_t all, before;
+
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    pid = fork();
+    if (pid == 0) become_worker(s->program, argv, s->environment, parent);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return pid;
 }
 
 static void report_fatal(struct supervisor *s, const struct error *err) {
@@ -100,39 +141,60 @@ static void report_fatal(struct supervisor *s, const struct error *err) {
 
 static void on_exit_ready(unsigned ready, void *arg);
 
+static void restart_later(struct child *c) {
+    struct supervisor *s = c->owner;
+
+    loop_timer_start(&c->restart, c->backoff_us);
+    c->backoff_us = c->backoff_us ? MIN(c->backoff_us * 2, s->backoff_max_us) : s->backoff_min_us;
+}
+
+/* Fatal at the beginning; later the system may only be short of something for a while. */
+static void start_failed(struct child *c, const char *what, int code) {
+    struct error err = {0};
+
+    error_set(&err, ST_IO, "cannot start a worker: %s: %s", what, strerror(code));
+    if (c->n_starts == 0) {
+        report_fatal(c->owner, &err);
+        return;
+    }
+    log_event(c->owner->log, LOG_ERROR, "worker_start_failed", log_u64("port", c->port),
+              log_z("why", err.message));
+    restart_later(c);
+}
+
 static void child_start(struct child *c) {
     struct supervisor *s = c->owner;
-    char port[8], threads[16], **argv = mem_calloc(s->n_args + 8, sizeof(*argv));
-    struct error err = {0};
-    pid_t parent = getpid();
+    char port[8], threads[16], **argv = mem_calloc(s->n_args + 6, sizeof(*argv));
     uint32_t n = 0;
 
     snprintf(port, sizeof(port), "%u", c->port);
     snprintf(threads, sizeof(threads), "%u", s->n_threads);
     argv[n++] = s->program;
-    for (uint32_t i = 0; i < s->n_args; i++) argv[n++] = s->args[i];
+    for (uint32_t i = 0; i < s->n_args; i++)
+        argv[n++] = s->args[i];
     argv[n++] = (char[]){"--port"};
     argv[n++] = port;
     argv[n++] = (char[]){"--threads"};
     argv[n++] = threads;
-    c->pid = fork();
-    if (c->pid == 0) become_worker(s->program, argv, parent);
+    c->pid = fork_worker(s, argv);
     mem_free(argv);
     if (c->pid < 0) {
         c->pid = 0;
-        error_set(&err, ST_IO, "cannot start a worker: fork: %s", strerror(errno));
-        report_fatal(s, &err);
+        start_failed(c, "fork", errno);
         return;
     }
-    c->started_us = loop_now_us(s->loop);
     c->pidfd = (int)syscall(SYS_pidfd_open, c->pid, 0);
     if (c->pidfd < 0) {
-        error_set(&err, ST_UNSUPPORTED,
-                  "cannot watch worker process %d: pidfd_open: %s: --launch needs Linux 5.3 or newer",
-                  (int)c->pid, strerror(errno));
-        report_fatal(s, &err);
+        int code = errno;
+
+        kill(c->pid, SIGKILL);
+        waitpid(c->pid, NULL, 0);
+        c->pid = 0;
+        start_failed(c, "pidfd_open (--launch needs Linux 5.3)", code);
         return;
     }
+    if (c->n_starts++) s->restarts++;
+    c->started_us = loop_now_us(s->loop);
     log_event(s->log, LOG_INFO, "worker_started", log_u64("port", c->port),
               log_u64("pid", (uint64_t)c->pid));
     loop_fd_init(&c->exit_watch, s->loop, c->pidfd, on_exit_ready, c);
@@ -160,12 +222,14 @@ static void child_ended(struct child *c, int wait_status) {
         if (!any_running(s) && s->on_stopped) s->on_stopped(s->stopped_arg);
         return;
     }
+    if (lived_us >= HEALTHY_LIFE_US) c->backoff_us = 0;
     log_event(s->log, LOG_WARN, "worker_ended", log_u64("port", c->port),
               log_u64("pid", (uint64_t)pid), log_f64("lived_s", (double)lived_us * 1e-6),
               WIFSIGNALED(wait_status) ? log_i64("signal", WTERMSIG(wait_status))
                                        : log_i64("exit_code", WEXITSTATUS(wait_status)),
               log_f64("restart_in_s", (double)c->backoff_us * 1e-6));
-    if (WIFEXITED(wait_status) && WEXITSTATUS(wait_status) == SUPERVISOR_EXIT_CONFIG) {
+    if (c->n_starts == 1 && WIFEXITED(wait_status) &&
+        WEXITSTATUS(wait_status) == SUPERVISOR_EXIT_CONFIG) {
         error_set(&err, ST_INVALID,
                   "the worker on port %u refused to start: its own message is above; the command "
                   "was %s ... --port %u",
@@ -173,9 +237,7 @@ static void child_ended(struct child *c, int wait_status) {
         report_fatal(s, &err);
         return;
     }
-    if (lived_us >= HEALTHY_LIFE_US) c->backoff_us = 0;
-    loop_timer_start(&c->restart, c->backoff_us);
-    c->backoff_us = c->backoff_us ? MIN(c->backoff_us * 2, s->backoff_max_us) : s->backoff_min_us;
+    restart_later(c);
 }
 
 static void on_exit_ready(unsigned ready, void *arg) {
@@ -189,14 +251,12 @@ static void on_exit_ready(unsigned ready, void *arg) {
 static void on_restart(void *arg) {
     struct child *c = arg;
 
-    if (c->owner->is_stopping) return;
-    c->owner->restarts++;
-    child_start(c);
+    if (!c->owner->is_stopping) child_start(c);
 }
 
 enum status supervisor_create(struct supervisor **out, struct loop *loop, struct log *log,
-                              const struct supervisor_config *config,
-                              supervisor_fatal_fn *on_fatal, void *arg, struct error *err) {
+                              const struct supervisor_config *config, supervisor_fatal_fn *on_fatal,
+                              void *arg, struct error *err) {
     struct supervisor *s = mem_zalloc(sizeof(*s));
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     enum status st;
@@ -207,12 +267,15 @@ enum status supervisor_create(struct supervisor **out, struct loop *loop, struct
     s->on_fatal = on_fatal;
     s->fatal_arg = arg;
     s->program = mem_strdup(config->program);
-    while (config->args && config->args[s->n_args]) s->n_args++;
+    while (config->args && config->args[s->n_args])
+        s->n_args++;
     s->args = mem_calloc(s->n_args + 1, sizeof(*s->args));
-    for (uint32_t i = 0; i < s->n_args; i++) s->args[i] = mem_strdup(config->args[i]);
+    for (uint32_t i = 0; i < s->n_args; i++)
+        s->args[i] = mem_strdup(config->args[i]);
+    s->environment = filter_environment(environ);
     s->n_children = config->n_children;
-    s->n_threads = config->n_threads ? config->n_threads
-                                     : (uint32_t)MAX(1, cores / (long)config->n_children);
+    s->n_threads =
+        config->n_threads ? config->n_threads : (uint32_t)MAX(1, cores / (long)config->n_children);
     s->backoff_min_us = config->backoff_min_us;
     s->backoff_max_us = config->backoff_max_us;
     s->children = mem_calloc(s->n_children, sizeof(*s->children));
@@ -232,7 +295,8 @@ enum status supervisor_create(struct supervisor **out, struct loop *loop, struct
     }
     st = choose_ports(s, config->first_port, err);
     if (st != ST_OK) goto fail;
-    for (uint32_t i = 0; i < s->n_children; i++) loop_timer_start(&s->children[i].restart, 0);
+    for (uint32_t i = 0; i < s->n_children; i++)
+        loop_timer_start(&s->children[i].restart, 0);
     *out = s;
     return ST_OK;
 fail:
@@ -253,7 +317,7 @@ pid_t supervisor_pid(const struct supervisor *s, uint32_t i) {
 }
 
 uint64_t supervisor_restarts(const struct supervisor *s) {
-    return s->restarts > s->n_children ? s->restarts - s->n_children : 0;
+    return s->restarts;
 }
 
 void supervisor_stop(struct supervisor *s, void (*on_stopped)(void *arg), void *arg) {
@@ -276,12 +340,14 @@ void supervisor_destroy(struct supervisor *s) {
         loop_timer_fini(&c->restart);
         if (!c->pid) continue;
         loop_fd_fini(&c->exit_watch);
+        close(c->pidfd);
         kill(c->pid, SIGKILL);
         waitpid(c->pid, NULL, 0);
-        if (c->pidfd >= 0) close(c->pidfd);
     }
-    for (uint32_t i = 0; i < s->n_args; i++) mem_free(s->args[i]);
+    for (uint32_t i = 0; i < s->n_args; i++)
+        mem_free(s->args[i]);
     mem_free(s->args);
+    mem_free(s->environment);
     mem_free(s->children);
     mem_free(s->program);
     mem_free(s);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "common/mem.h"
+#include "router/registry.h"
 
 #define SWEEP_US 5000000u /* how often idle connections are looked at for age */
 
@@ -14,7 +15,7 @@ struct upstream_pool {
     struct idle_stack {
         struct list top; /* front: used last */
         uint32_t n;
-    } *stacks; /* by worker */
+    } * stacks; /* by worker */
     uint32_t n_idle;
 };
 
@@ -93,7 +94,8 @@ struct upstream_pool *upstream_pool_create(struct loop *loop,
     pool->loop = loop;
     pool->config = *config;
     pool->stacks = mem_calloc(config->max_workers, sizeof(*pool->stacks));
-    for (uint32_t w = 0; w < config->max_workers; w++) list_init(&pool->stacks[w].top);
+    for (uint32_t w = 0; w < config->max_workers; w++)
+        list_init(&pool->stacks[w].top);
     loop_timer_init(&pool->sweep, loop, on_sweep, pool);
     loop_timer_start(&pool->sweep, SWEEP_US);
     return pool;
@@ -107,36 +109,60 @@ void upstream_pool_drop(struct upstream_pool *pool, uint32_t worker) {
 
 void upstream_pool_destroy(struct upstream_pool *pool) {
     if (!pool) return;
-    for (uint32_t w = 0; w < pool->config.max_workers; w++) upstream_pool_drop(pool, w);
+    for (uint32_t w = 0; w < pool->config.max_workers; w++)
+        upstream_pool_drop(pool, w);
     loop_timer_fini(&pool->sweep);
     mem_free(pool->stacks);
     mem_free(pool);
 }
 
-enum status upstream_acquire(struct upstream_pool *pool, uint32_t worker,
-                             const struct sockaddr *addr, socklen_t addr_len, bool is_fresh,
-                             const struct upstream_user *user, void *arg, struct upstream **out,
-                             struct error *err) {
-    struct list *top = is_fresh ? NULL : list_first(&pool->stacks[worker].top);
-    struct upstream *up;
+/* An id may have been given to another worker since the connection was made. */
+static struct upstream *take_idle(struct upstream_pool *pool,
+                                  const struct registry_target *target) {
+    struct list *top;
+
+    while ((top = list_first(&pool->stacks[target->worker].top)) != NULL) {
+        struct upstream *up = LIST_ENTRY(top, struct upstream, link);
+
+        if (up->incarnation == target->incarnation) {
+            leave_stack(up);
+            up->is_reused = true;
+            return up;
+        }
+        upstream_discard(up);
+    }
+    return NULL;
+}
+
+static enum status open_fresh(struct upstream_pool *pool, const struct registry_target *target,
+                              struct upstream **out, struct error *err) {
+    struct upstream *up = mem_try_zalloc(sizeof(*up));
     enum status st;
 
-    if (top) {
-        up = LIST_ENTRY(top, struct upstream, link);
-        leave_stack(up);
-        up->is_reused = true;
-    } else {
-        up = mem_try_zalloc(sizeof(*up));
-        if (!up) return error_set(err, ST_NOMEM, "out of memory for a connection to a worker");
-        up->pool = pool;
-        up->worker = worker;
-        loop_task_init(&up->reap, reap, up);
-        st = conn_connect(&up->conn, pool->loop, addr, addr_len, pool->config.connect_timeout_us,
-                          &events, up, err);
-        if (st != ST_OK) {
-            mem_free(up);
-            return st;
-        }
+    if (!up) return error_set(err, ST_NOMEM, "out of memory for a connection to a worker");
+    up->pool = pool;
+    up->worker = target->worker;
+    up->incarnation = target->incarnation;
+    loop_task_init(&up->reap, reap, up);
+    st = conn_connect(&up->conn, pool->loop, (const struct sockaddr *)&target->addr,
+                      target->addr_len, pool->config.connect_timeout_us, &events, up, err);
+    if (st != ST_OK) {
+        mem_free(up);
+        return st;
+    }
+    *out = up;
+    return ST_OK;
+}
+
+enum status upstream_acquire(struct upstream_pool *pool, const struct registry_target *target,
+                             bool is_fresh, const struct upstream_user *user, void *arg,
+                             struct upstream **out, struct error *err) {
+    struct upstream *up = is_fresh ? NULL : take_idle(pool, target);
+
+    if (!up) {
+        enum status st = open_fresh(pool, target, &up, err);
+
+        if (st != ST_OK) return st;
     }
     up->user = user;
     up->arg = arg;

@@ -15,11 +15,12 @@
 
 #include "common/conn.h"
 
+struct registry_target;
 struct upstream_pool;
 
 struct upstream_user {
-    void (*on_data)(void *arg);                     /* see conn_input(&up->conn) */
-    void (*on_drain)(void *arg);                    /* the request has gone below the low-water mark */
+    void (*on_data)(void *arg);  /* see conn_input(&up->conn) */
+    void (*on_drain)(void *arg); /* the request has gone below the low-water mark */
     void (*on_closed)(enum conn_end end, void *arg); /* then discard it */
 };
 
@@ -31,14 +32,14 @@ struct upstream {
     struct list link; /* on its worker's stack while idle */
     struct loop_task reap;
     uint64_t idle_since_us;
-    uint32_t worker;
+    uint32_t worker, incarnation;
     bool is_reused;
 };
 
 struct upstream_pool_config {
     uint32_t max_workers;
     uint32_t max_idle_per_worker;
-    uint64_t idle_timeout_us;    /* below the workers' own keep-alive time */
+    uint64_t idle_timeout_us; /* below the workers' own keep-alive time */
     uint64_t connect_timeout_us;
 };
 
@@ -46,11 +47,12 @@ struct upstream_pool *upstream_pool_create(struct loop *loop,
                                            const struct upstream_pool_config *config);
 void upstream_pool_destroy(struct upstream_pool *pool); /* none in use; NULL is fine */
 
-/* A connection to `worker` at `addr`: an idle one unless `is_fresh`, else one that is connecting;
- * writes may begin at once. ST_IO when no socket can be made. */
-MUST_USE enum status upstream_acquire(struct upstream_pool *pool, uint32_t worker,
-                                      const struct sockaddr *addr, socklen_t addr_len,
-                                      bool is_fresh, const struct upstream_user *user, void *arg,
+/* A connection to a worker: an idle one unless `is_fresh`, else one that is connecting; writes may
+ * begin at once. Idle ones to an earlier worker of the same id are closed. ST_IO when no socket can
+ * be made. */
+MUST_USE enum status upstream_acquire(struct upstream_pool *pool,
+                                      const struct registry_target *target, bool is_fresh,
+                                      const struct upstream_user *user, void *arg,
                                       struct upstream **out, struct error *err);
 
 void upstream_release(struct upstream *up); /* answer complete, kept alive */

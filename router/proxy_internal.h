@@ -1,0 +1,119 @@
+/* router/proxy_internal.h - what the files of the proxy share.
+ *
+ *   proxy.c        an exchange from the request to its end: route, attempt, retry, account
+ *   proxy_relay.c  the worker's answer: read, learned from, passed on, or broken off
+ *   proxy_head.c   the two heads that are written: to the worker, to the client
+ *
+ * Flags come in two lives: those of the exchange, and those of its current attempt, which
+ * attempt_start sets back. */
+#ifndef ROUTER_PROXY_INTERNAL_H
+#define ROUTER_PROXY_INTERNAL_H
+
+#include "common/http_parse.h"
+#include "common/list.h"
+#include "common/loop.h"
+#include "common/rng.h"
+#include "router/body_scan.h"
+#include "router/proxy.h"
+#include "router/registry.h"
+#include "router/upstream.h"
+
+#define MAX_ATTEMPTS   8
+#define REQUEST_ID_MAX 128
+
+struct proxy {
+    struct loop *loop;
+    struct registry *registry;
+    struct metrics *metrics;
+    struct log *log;
+    struct proxy_config config;
+    struct upstream_pool *pool;
+    struct rng rng;
+    struct list idle; /* recycled exchanges */
+    uint32_t n_idle, n_open, n_retrying;
+    struct metric *ttft, *duration, *prompt_tokens, *cached_tokens, *predicted_tokens;
+    struct metric *client_aborts, *streams_broken;
+};
+
+struct exchange {
+    struct list link; /* on proxy->idle while recycled */
+    struct proxy *proxy;
+    struct http_request *req; /* NULL once answered or abandoned */
+    struct body_scan scan;
+    uint64_t start_us;
+    struct route_request rq;
+    struct route_ticket ticket;
+    struct registry_target target;
+    struct upstream *up;
+    struct loop_timer timeout, retry;
+    struct loop_timer prefill; /* when a worker that does not say so should have its first token */
+    struct loop_task recycle;
+
+    uint64_t *chain; /* grows, is kept */
+    uint32_t chain_cap;
+    uint32_t tried[MAX_ATTEMPTS];
+    uint32_t n_tried, n_lost, n_attempts;
+    const char *failure; /* why the last attempt failed */
+    char request_id[REQUEST_ID_MAX + 1];
+    bool wants_explanation;
+    bool is_generation; /* computes its prompt: what is read from it stays in the worker's cache */
+    bool has_sent;      /* bytes have gone to the client: no retry any more */
+    bool is_routed;     /* the ticket is open */
+    bool is_retry;      /* counted in proxy->n_retrying */
+
+    /* Of the current attempt. */
+    struct buf out; /* request head for the worker, then response head for the client */
+    struct http_head head;
+    struct http_body body;
+    struct route_feedback feedback;
+    int64_t output_tokens; /* as reported, or -1 */
+    uint64_t n_events;     /* of a stream: about one per token */
+    uint64_t first_token_us;
+    uint64_t sent_bytes;
+    char tail[2];   /* last two bytes of a stream: is an event half sent? */
+    bool was_stale; /* begun again, because the connection had died while it was idle */
+    bool has_input, has_head, is_sse, is_paused;
+    bool is_chunked; /* the body, as the client gets it */
+    bool will_close; /* the client was told that the connection ends with this answer */
+};
+
+/* --- proxy.c ------------------------------------------------------------------------------------ */
+
+/* Ends the routed attempt, if there is one. */
+void proxy_account(struct exchange *x, bool is_aborted, enum registry_outcome outcome);
+void proxy_drop_upstream(struct exchange *x);
+
+/* The request is over: metrics, log; x is recycled at the end of the turn. The client's request is
+ * the caller's to end. */
+void proxy_close(struct exchange *x, int code);
+
+/* The attempt failed before the client saw anything; `is_lost`: the worker died on it. Tries
+ * elsewhere or answers. Either way x has moved on. */
+void proxy_attempt_failed(struct exchange *x, const char *reason, bool is_lost,
+                          enum registry_outcome outcome);
+
+/* The connection had been closed while it was idle: the same worker again, on a fresh one. */
+void proxy_attempt_was_stale(struct exchange *x);
+
+/* The worker does not want it (429, 503). True: another worker has it now. False: nobody else does,
+ * and this worker's answer is the one to pass on. */
+bool proxy_try_another(struct exchange *x);
+
+/* --- proxy_relay.c ------------------------------------------------------------------------------ */
+
+extern const struct upstream_user proxy_relay;
+
+void proxy_client_has_room(struct exchange *x);
+
+/* Ends an answer of which the client has seen a part. */
+enum break_cause { BROKEN_WORKER_LOST, BROKEN_TIMEOUT };
+void proxy_break_off(struct exchange *x, enum break_cause cause);
+
+/* --- proxy_head.c ------------------------------------------------------------------------------- */
+
+/* Keeps a request id that is safe to pass on and to log; makes one otherwise. */
+void proxy_choose_request_id(struct exchange *x);
+void proxy_build_worker_head(struct exchange *x); /* both into x->out: see buf_status */
+void proxy_build_client_head(struct exchange *x, const char *data);
+
+#endif

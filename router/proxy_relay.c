@@ -1,0 +1,314 @@
+/* router/proxy_relay.c - the worker's answer: read, learned from, passed on.
+ *
+ *      head ──▶ held ──first byte of the body──▶ passed on ──end──▶ finish: account, keep-alive
+ *                │                                   │
+ *                └─ worker lost: a retry is          └─ worker lost: an error event ends a stream;
+ *                   still possible                      anything else ends visibly incomplete
+ *
+ * Framing is never passed through: a worker's body is taken apart and framed anew for the client, so
+ * that a stream whose worker is lost between two chunks can still be ended with an error event.
+ *
+ * Back-pressure: what a slow client has not taken is bounded by HIGH_WATER_BYTES and one receive;
+ * then the worker is not read from until the client has caught up. */
+#include "router/proxy_internal.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "common/wire.h"
+#include "router/router_metrics.h"
+
+#define HIGH_WATER_BYTES (256 * 1024) /* queued for a slow client: stop reading its worker */
+
+/* --- to the client ---------------------------------------------------------------------------------*/
+
+static void write_to_client(struct exchange *x, struct str bytes) {
+    http_raw_write(x->req, bytes);
+    x->has_sent = true;
+}
+
+/* The held head, once. From here on this attempt is the answer. */
+static void send_head(struct exchange *x) {
+    if (x->has_sent) return;
+    if (x->first_token_us) {
+        metric_observe(x->proxy->ttft, (double)(x->first_token_us - x->start_us) * 1e-6);
+    }
+    write_to_client(x, buf_str(&x->out));
+    buf_clear(&x->out);
+}
+
+static void send_payload(struct exchange *x, struct str payload) {
+    char size[24];
+    int n;
+
+    if (payload.len == 0) return;
+    send_head(x);
+    x->sent_bytes += payload.len;
+    if (x->is_chunked) {
+        n = snprintf(size, sizeof(size), "%zx\r\n", payload.len);
+        http_raw_writev(x->req, (struct str[]){{size, (size_t)n}, payload, STR("\r\n")}, 3);
+    } else {
+        http_raw_write(x->req, payload);
+    }
+    if (payload.len >= 2) {
+        memcpy(x->tail, payload.ptr + payload.len - 2, 2);
+    } else {
+        x->tail[0] = x->tail[1];
+        x->tail[1] = payload.ptr[0];
+    }
+}
+
+/* --- what is learned -------------------------------------------------------------------------------*/
+
+/* A number behind `"name":` in the payload, or -1. */
+static int64_t find_number(struct str payload, const char *name) {
+    ptrdiff_t at = str_find(payload, str_of(name));
+    int64_t value = 0;
+    size_t i;
+
+    if (at < 0) return -1;
+    i = (size_t)at + strlen(name);
+    while (i < payload.len && payload.ptr[i] == ' ')
+        i++;
+    if (i >= payload.len || (unsigned)(payload.ptr[i] - '0') > 9) return -1;
+    for (; i < payload.len && (unsigned)(payload.ptr[i] - '0') <= 9 && value < INT32_MAX; i++) {
+        value = value * 10 + (payload.ptr[i] - '0');
+    }
+    return value;
+}
+
+/* Learns from what passes by: events of a stream, and the usage at the end. An estimate: a number
+ * cut in two by the network is not seen. */
+static void learn_usage(struct exchange *x, struct str payload) {
+    int64_t n = find_number(payload, "\"completion_tokens\":");
+
+    if (x->is_sse) {
+        for (size_t i = 1; i < payload.len; i++) {
+            x->n_events += payload.ptr[i] == '\n' && payload.ptr[i - 1] == '\n';
+        }
+    }
+    if (n < 0) return;
+    x->output_tokens = n;
+    if (x->feedback.prompt_tokens < 0) {
+        x->feedback.prompt_tokens = find_number(payload, "\"prompt_tokens\":");
+    }
+    if (x->feedback.cached_tokens < 0) {
+        x->feedback.cached_tokens = find_number(payload, "\"cached_tokens\":");
+    }
+}
+
+/* An error has no tokens. */
+static bool is_answer(const struct exchange *x) {
+    return x->head.status_code < 400;
+}
+
+static void on_first_token(struct exchange *x) {
+    struct proxy *p = x->proxy;
+
+    if (x->first_token_us || !x->is_routed || !is_answer(x) || !x->is_generation) return;
+    x->first_token_us = loop_now_us(p->loop);
+    loop_timer_stop(&x->prefill);
+    registry_first_token(p->registry, &x->target, &x->ticket, &x->feedback, x->first_token_us);
+}
+
+static int64_t token_header(struct exchange *x, const char *data, struct str name) {
+    struct str value = http_head_find(&x->head, data, name);
+    uint32_t n;
+
+    return value.ptr && wire_parse_tokens(value, &n) == ST_OK ? (int64_t)n : -1;
+}
+
+/* --- the end ---------------------------------------------------------------------------------------*/
+
+static void count_tokens(const struct exchange *x) {
+    struct proxy *p = x->proxy;
+
+    if (x->feedback.prompt_tokens > 0) {
+        metric_add(p->prompt_tokens, (uint64_t)x->feedback.prompt_tokens);
+    }
+    if (x->feedback.cached_tokens > 0) {
+        metric_add(p->cached_tokens, (uint64_t)x->feedback.cached_tokens);
+    }
+    if (x->first_token_us) metric_add(p->predicted_tokens, (uint64_t)x->ticket.cached_tokens);
+}
+
+/* The answer is complete. */
+static void finish(struct exchange *x) {
+    struct http_request *req = x->req;
+    struct upstream *up = x->up;
+
+    on_first_token(x);
+    send_head(x);
+    if (x->is_chunked) http_raw_write(req, STR("0\r\n\r\n"));
+    x->up = NULL;
+    /* An early answer to a request that is not yet sent whole: not worth waiting for. */
+    if (x->head.keep_alive && x->head.framing != HTTP_CLOSE_BODY && conn_pending(&up->conn) == 0) {
+        upstream_release(up);
+    } else {
+        upstream_discard(up);
+    }
+    count_tokens(x);
+    proxy_account(x, !is_answer(x) || !x->is_generation, OUTCOME_OK);
+    proxy_close(x, x->head.status_code);
+    http_raw_end(req, !x->will_close);
+}
+
+void proxy_break_off(struct exchange *x, enum break_cause cause) {
+    static const struct {
+        int code;
+        enum registry_outcome outcome;
+        struct str event;
+    } causes[] = {
+        [BROKEN_WORKER_LOST] =
+            {502, OUTCOME_FAILED,
+             STR("data: {\"error\":{\"message\":\"The worker that was answering was lost; what was "
+                 "generated so far is above. Send the request again.\",\"type\":\"upstream_error\","
+                 "\"param\":null,\"code\":\"worker_lost\"}}\n\n")},
+        [BROKEN_TIMEOUT] =
+            {504, OUTCOME_UNKNOWN,
+             STR("data: {\"error\":{\"message\":\"The answer took longer than the router's "
+                 "--request-timeout; what was generated so far is above.\",\"type\":"
+                 "\"TimeoutError\",\"param\":null,\"code\":\"timeout\"}}\n\n")},
+    };
+    struct http_request *req = x->req;
+    /* With a length announced there is no room for an event. */
+    bool says_so = x->is_sse && x->head.framing != HTTP_LENGTH_BODY;
+
+    proxy_drop_upstream(x);
+    proxy_account(x, true, causes[cause].outcome);
+    if (cause == BROKEN_WORKER_LOST) metric_inc(x->proxy->streams_broken);
+    if (says_so) {
+        if (x->sent_bytes && memcmp(x->tail, "\n\n", 2) != 0) send_payload(x, STR("\n\n"));
+        send_payload(x, causes[cause].event);
+        if (x->is_chunked) http_raw_write(req, STR("0\r\n\r\n"));
+    }
+    proxy_close(x, causes[cause].code);
+    if (says_so) {
+        http_raw_end(req, false);
+    } else {
+        http_stream_break(req);
+    }
+}
+
+/* What the worker sent is not HTTP. */
+static void on_malformed(struct exchange *x) {
+    if (x->has_sent) {
+        proxy_break_off(x, BROKEN_WORKER_LOST);
+    } else {
+        proxy_attempt_failed(x, "malformed", false, OUTCOME_FAILED);
+    }
+}
+
+/* --- from the worker -------------------------------------------------------------------------------*/
+
+/* The head is there; its bytes are at `data`. False: the exchange has moved on. */
+static bool take_head(struct exchange *x, const char *data) {
+    struct str content_type = http_head_find(&x->head, data, STR("content-type"));
+    int code = x->head.status_code;
+
+    if ((code == 429 || code == 503) && proxy_try_another(x)) return false;
+    x->feedback.prompt_tokens = token_header(x, data, STR(WIRE_PROMPT_TOKENS));
+    x->feedback.cached_tokens = token_header(x, data, STR(WIRE_CACHED_TOKENS));
+    x->is_sse = str_starts(content_type, STR("text/event-stream"));
+    proxy_build_client_head(x, data);
+    if (buf_status(&x->out) != ST_OK) {
+        on_malformed(x);
+        return false;
+    }
+    http_body_init(&x->body, &x->head, 0);
+    x->has_head = true;
+    if (x->feedback.prompt_tokens >= 0) on_first_token(x); /* ours: the head is the first token */
+    conn_consume(&x->up->conn, x->head.head_len);
+    return true;
+}
+
+/* Parses the worker's head. False: not complete, or the exchange has moved on. */
+static bool read_head(struct exchange *x) {
+    struct conn_bytes in = conn_input(&x->up->conn);
+    enum status st = http_head_parse(&x->head, in.ptr, in.len, NULL);
+
+    x->has_input = x->has_input || in.len > 0;
+    while (st == ST_OK && x->head.status_code < 200) { /* 1xx: another head follows */
+        if (x->head.status_code == 101) break;         /* to what? nobody asked for it */
+        conn_consume(&x->up->conn, x->head.head_len);
+        http_response_init(&x->head, false);
+        in = conn_input(&x->up->conn);
+        st = http_head_parse(&x->head, in.ptr, in.len, NULL);
+    }
+    if (st == ST_AGAIN) return false;
+    if (st != ST_OK || x->head.status_code < 200) {
+        on_malformed(x);
+        return false;
+    }
+    return take_head(x, in.ptr);
+}
+
+static void relay(struct exchange *x) {
+    struct conn_bytes in;
+    struct str payload;
+    size_t used;
+    enum status st;
+
+    if (!x->has_head && !read_head(x)) return;
+    if (x->head.framing == HTTP_NO_BODY) {
+        finish(x);
+        return;
+    }
+    while ((in = conn_input(&x->up->conn)).len > 0) {
+        st = http_body_next(&x->body, in.ptr, in.len, &used, &payload, NULL);
+        if (st != ST_OK && st != ST_AGAIN) {
+            on_malformed(x);
+            return;
+        }
+        if (payload.len) {
+            on_first_token(x);
+            learn_usage(x, payload);
+            send_payload(x, payload);
+        }
+        conn_consume(&x->up->conn, used);
+        if (st == ST_OK) {
+            finish(x);
+            return;
+        }
+        if (http_pending_bytes(x->req) > HIGH_WATER_BYTES) {
+            conn_pause(&x->up->conn);
+            x->is_paused = true;
+            return;
+        }
+    }
+}
+
+static void on_upstream_data(void *arg) {
+    relay(arg);
+}
+
+static void on_upstream_closed(enum conn_end end, void *arg) {
+    struct exchange *x = arg;
+    struct error err = {0};
+
+    if (x->has_head && x->head.framing == HTTP_CLOSE_BODY && end == CONN_EOF &&
+        http_body_eof(&x->body, &err) == ST_OK) {
+        finish(x);
+    } else if (x->has_sent) {
+        proxy_break_off(x, BROKEN_WORKER_LOST);
+    } else if (end == CONN_NOMEM) { /* our memory, not the worker's fault */
+        proxy_attempt_failed(x, conn_end_name(end), false, OUTCOME_UNKNOWN);
+    } else if (x->up->is_reused && !x->has_input) {
+        proxy_attempt_was_stale(x);
+    } else {
+        /* One that cannot be reached after it closed a connection on us was probably lost to us. */
+        proxy_attempt_failed(x, conn_end_name(end),
+                             x->was_stale || (end != CONN_REFUSED && end != CONN_TIMED_OUT),
+                             OUTCOME_FAILED);
+    }
+}
+
+const struct upstream_user proxy_relay = {.on_data = on_upstream_data,
+                                          .on_closed = on_upstream_closed};
+
+void proxy_client_has_room(struct exchange *x) {
+    if (!x->is_paused || !x->up) return;
+    x->is_paused = false;
+    conn_resume(&x->up->conn);
+    relay(x);
+}
