@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from conftest import BUILD, DEMO_MODEL, PATIENCE_S, SANITIZER
+from conftest import BUILD, DEMO_MODEL, PATIENCE_S, ROOT
 
 
 def run(program, *args):
@@ -72,6 +72,12 @@ def test_what_the_machine_or_the_model_cannot_do(args, words):
     assert result.returncode == 2, result.stderr
     for word in words:
         assert word in result.stderr, result.stderr
+
+
+def test_a_missing_library_is_named_before_anything_is_compiled():
+    result = subprocess.run(["make", "-C", str(ROOT), "B=build/missing", "PACKAGES=libnosuch", "build/missing/flags"],
+                            capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert result.returncode != 0 and "libnosuch" in result.stderr and "make deps" in result.stderr
 
 
 def test_help_teaches():

@@ -50,8 +50,9 @@ def test_the_founding_session(programs):
     busy = workers[served.index(5)]
     n = answers[0].json["meta_info"]["prompt_tokens"]
     assert [a.json["meta_info"]["cached_tokens"] for a in answers] == [0] + [n - 1] * 4
-    lines = [line for line in busy.lines if " prefill_batch " in line]
-    assert len(lines) == 5 and all(f"cached_tokens={n - 1} " in line and "new_tokens=1 " in line for line in lines[1:])
+    batches = lambda: [line for line in busy.lines if " prefill_batch " in line]
+    wait_for(lambda: len(batches()) == 5, "five lines about five prompts")
+    assert all(f"cached_tokens={n - 1} " in line and "new_tokens=1 " in line for line in batches()[1:])
     assert len({a.json["text"] for a in answers}) == 1
 
 
