@@ -194,7 +194,7 @@ static void hear(struct engine *e, struct request_mail *mail) {
         return;
     case MAIL_CANCEL:
         r = CONTAINER_OF(mail, struct request, cancel_mail);
-        end_request(e, r, FINISH_ABORT, NULL, clock_now_us());
+        end_request(e, r, r->cancel_reason, NULL, clock_now_us());
         request_unref(r);
         return;
     case MAIL_RESET: on_reset(e, CONTAINER_OF(mail, struct engine_reset, mail)); return;
@@ -369,10 +369,18 @@ enum status engine_submit(struct engine *e, struct request *r, struct error *err
     return ST_OK;
 }
 
-void engine_cancel(struct engine *e, struct request *r) {
-    if (r->is_cancel_sent || r->is_end_read) return;
-    r->is_cancel_sent = true;
+static void cancel(struct engine *e, struct request *r, enum finish_reason reason) {
+    if (r->cancel_reason != FINISH_NONE || r->is_end_read) return;
+    r->cancel_reason = reason;
     send(e->inbox, &request_ref(r)->cancel_mail, MAIL_CANCEL);
+}
+
+void engine_cancel(struct engine *e, struct request *r) {
+    cancel(e, r, FINISH_ABORT);
+}
+
+void engine_complete(struct engine *e, struct request *r) {
+    cancel(e, r, FINISH_STOP);
 }
 
 void engine_drain(struct engine *e) {

@@ -15,8 +15,9 @@
  *      on_news(r, is_finished)  ◀───────────────────────  always the last word, exactly once,
  *      request_unref(r)                                   after a cancel as well
  *
- * Who may free what: the creator keeps its reference at least until is_finished was delivered. It
- * may forget its own object earlier: set r->owner to NULL, cancel, and unref in on_news. */
+ * Who may free what: the creator keeps its reference for as long as it looks at the request. It may
+ * let go before the end: set r->owner to NULL, cancel, unref. Whatever is under way about a request
+ * holds a reference of its own, and on_news still tells its end, with owner NULL. */
 #ifndef WORKER_ENGINE_ENGINE_H
 #define WORKER_ENGINE_ENGINE_H
 
@@ -85,6 +86,8 @@ struct engine_info {
     uint32_t block_size, max_model_len;
     uint64_t block_bytes, weight_bytes;
     struct request_limits limits; /* for request_create */
+    uint32_t max_waiting;
+    bool is_by_priority;       /* request_params.priority counts */
     uint64_t generation;          /* differs after each restart */
 };
 
@@ -95,7 +98,8 @@ MUST_USE enum status engine_create(struct engine **out, const struct engine_opti
                                    struct loop *loop, struct error *err);
 
 /* Joins the thread and frees all, before the loop is destroyed. Requests that were not finished are
- * dropped without news: the creator's references stay its own. Not from a callback. NULL is fine. */
+ * dropped without news: the creator's references stay its own. Resets under way fail, and hear it
+ * from here. Not from a callback. NULL is fine. */
 void engine_destroy(struct engine *e);
 
 const struct engine_info *engine_info(const struct engine *e);
@@ -105,9 +109,11 @@ const struct engine_info *engine_info(const struct engine *e);
  * engine has not touched it. */
 MUST_USE enum status engine_submit(struct engine *e, struct request *r, struct error *err);
 
-/* Ends a submitted request early; its last news follows. Harmless when it has ended already, but
- * not after is_finished was delivered. */
+/* Ends a submitted request early; its last news follows. Harmless when it has ended already. */
 void engine_cancel(struct engine *e, struct request *r);
+
+/* The same when the creator found the end itself, a stop string: it counts as stopped. */
+void engine_complete(struct engine *e, struct request *r);
 
 /* Accepts nothing more; on_drained once the last request has ended. */
 void engine_drain(struct engine *e);

@@ -165,6 +165,8 @@ static void set_info(struct engine *e) {
                                         .max_model_len = i->max_model_len,
                                         .max_logprobs = e->options.max_logprobs,
                                         .kv = e->kv};
+    i->max_waiting = e->options.max_waiting;
+    i->is_by_priority = e->options.scheduler.policy == POLICY_PRIORITY;
 }
 
 enum status engine_open_device(struct engine *e, struct error *err) {
@@ -254,7 +256,13 @@ fail:
     return st;
 }
 
-/* Mails about requests hold references; the others are embedded in somebody's struct. */
+static void fail_reset(struct engine_reset *reset) {
+    reset->is_ok = false;
+    reset->on_done(reset);
+}
+
+/* Mails about requests hold references; a reset is its sender's, who waits for it; the others are
+ * the engine's own. */
 static void drop_mails(struct mailbox *box) {
     struct list mails, *link;
 
@@ -269,6 +277,8 @@ static void drop_mails(struct mailbox *box) {
             request_unref(CONTAINER_OF(m, struct request, cancel_mail));
         } else if (m->kind == MAIL_NEWS) {
             request_unref(CONTAINER_OF(m, struct request, news_mail));
+        } else if (m->kind == MAIL_RESET) {
+            fail_reset(CONTAINER_OF(m, struct engine_reset, mail));
         }
     }
     mailbox_close(box);

@@ -134,7 +134,7 @@ struct request {
     struct request_mail submit_mail, cancel_mail, news_mail;
     uint32_t n_read; /* the creator's: output tokens taken by request_take_news */
     bool is_end_read;
-    bool is_cancel_sent;
+    enum finish_reason cancel_reason; /* of the cancel that was sent; FINISH_NONE: none was */
 };
 
 /* Checks the parameters against the limits and copies them. ST_INVALID names the parameter;

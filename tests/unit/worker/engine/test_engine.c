@@ -89,6 +89,7 @@ struct world {
     struct engine *e;
     uint32_t n_open;
     bool is_drained, is_failed;
+    bool lets_go; /* the test drops its references itself */
 };
 
 struct machine {
@@ -132,7 +133,7 @@ static void on_news(void *arg, struct request *r, const struct request_news *new
     if (r->owner) keep_answer(r->owner, r, news);
     if (!news->is_finished) return;
     w->n_open--;
-    request_unref(r);
+    if (!w->lets_go) request_unref(r);
 }
 
 static void on_drained(void *arg) {
@@ -501,6 +502,62 @@ static void cancel_races_with_the_end(void **state) {
     world_close(&w);
 }
 
+static void completed_by_its_creator_counts_as_stopped(void **state) {
+    static struct answer a;
+    static uint32_t prompt[10];
+    struct request_params p = long_params(prompt, 10);
+    struct request *r;
+    struct world w;
+
+    (void)state;
+    memset(&a, 0, sizeof(a));
+    world_open(&w, &(struct setup){.is_gated = true});
+    r = submit(&w, &p, &a);
+    engine_complete(w.e, r);
+    engine_cancel(w.e, r); /* the first reason holds */
+    permit_steps(1000);
+    world_run(&w);
+    assert_int_equal(a.finish, FINISH_STOP);
+    assert_idle(&w);
+    assert_int_equal(stats_of(&w).finished[FINISH_STOP], 1);
+    assert_int_equal(stats_of(&w).finished[FINISH_ABORT], 0);
+    world_close(&w);
+}
+
+/* The creator cancels and drops its reference at once, at any moment of a request's life. The end
+ * is still told; what is left when the engine goes is freed with it. */
+static void a_creator_may_let_go_at_any_time(void **state) {
+    struct engine_reset reset = {.reset_running = true, .is_ok = true, .on_done = note_reset};
+    static uint32_t prompt[40];
+    struct request_params p = long_params(prompt, 40);
+    struct rng rng;
+    struct world w;
+
+    (void)state;
+    rng_seed(&rng, 5);
+    world_open(&w, &(struct setup){.max_seqs = 2});
+    w.lets_go = true;
+    for (int i = 0; i < 200; i++) {
+        struct request *r = submit(&w, &p, NULL);
+
+        for (uint64_t k = rng_below(&rng, 3); k > 0; k--)
+            loop_turn(w.loop, 50);
+        engine_cancel(w.e, r);
+        request_unref(r);
+    }
+    world_run(&w);
+    assert_idle(&w);
+    for (int i = 0; i < 5; i++) {
+        struct request *r = submit(&w, &p, NULL);
+
+        if (i > 0) engine_cancel(w.e, r);
+        request_unref(r);
+    }
+    engine_reset_prefix_cache(w.e, &reset);
+    world_close(&w);
+    assert_false(reset.reset_running); /* it was told, too */
+}
+
 static void a_slow_reader_gets_many_tokens_at_once(void **state) {
     static struct answer a;
     static uint32_t prompt[10];
@@ -786,6 +843,8 @@ int main(void) {
         cmocka_unit_test(all_but_one_token_is_cached_with_block_size_one),
         cmocka_unit_test(cancel_ends_once_and_frees),
         cmocka_unit_test(cancel_races_with_the_end),
+        cmocka_unit_test(completed_by_its_creator_counts_as_stopped),
+        cmocka_unit_test(a_creator_may_let_go_at_any_time),
         cmocka_unit_test(a_slow_reader_gets_many_tokens_at_once),
         cmocka_unit_test(a_lost_device_ends_everything),
         cmocka_unit_test(numbers_that_are_not_finite_end_one_request),
