@@ -2,6 +2,7 @@
 #include "worker/text/text_thread.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <string.h>
 
 #include "common/mem.h"
@@ -12,6 +13,7 @@ struct text_thread {
     struct mail stop;
     pthread_t thread;
     bool is_started;
+    atomic_bool is_stopping; /* what is still to do will not be done */
 };
 
 static void encode(struct text_thread *t, struct text_job *job) {
@@ -29,12 +31,15 @@ static void *run(void *arg) {
             struct mail *mail = mail_of(link);
 
             if (mail == &t->stop) return NULL;
-            encode(t, CONTAINER_OF(mail, struct text_job, mail));
+            if (!atomic_load(&t->is_stopping)) {
+                encode(t, CONTAINER_OF(mail, struct text_job, mail));
+            }
             mailbox_push(t->done, mail);
         }
     }
 }
 
+/* On the loop, also for what text_thread_stop found. */
 static void on_done(struct mail *mail, void *arg) {
     struct text_job *job = CONTAINER_OF(mail, struct text_job, mail);
 
@@ -67,16 +72,18 @@ fail:
 }
 
 void text_thread_stop(struct text_thread *t) {
-    struct list dropped;
+    struct list left, *link;
 
     if (!t) return;
     if (t->is_started) {
+        atomic_store(&t->is_stopping, true);
         mailbox_push(t->todo, &t->stop);
         pthread_join(t->thread, NULL);
     }
-    list_init(&dropped);
-    mailbox_take(t->todo, &dropped);
-    if (t->done) mailbox_take(t->done, &dropped);
+    list_init(&left);
+    if (t->done) mailbox_take(t->done, &left);
+    while ((link = list_pop_front(&left)) != NULL)
+        on_done(mail_of(link), t);
     mailbox_close(t->todo);
     mailbox_close(t->done);
     mem_free(t);
@@ -85,6 +92,7 @@ void text_thread_stop(struct text_thread *t) {
 void text_thread_submit(struct text_thread *t, struct text_job *job) {
     memset(&job->tokens, 0, sizeof(job->tokens));
     memset(&job->mail, 0, sizeof(job->mail));
+    job->status = error_set(&job->err, ST_CLOSED, "the worker is stopping: send the text again");
     if (job->text.len > TEXT_THREAD_INLINE_BYTES) {
         mailbox_push(t->todo, &job->mail);
         return;
