@@ -18,7 +18,7 @@ int main(int argc, char **argv) {
     st = options_parse(&options, &worker_program, &values, argc, argv, &wants_exit, &err);
     if (st == ST_OK && !wants_exit) {
         st = worker_create(&worker, &values, &err);
-        if (st == ST_OK) worker_run(worker);
+        if (st == ST_OK) st = worker_run(worker, &err);
     }
     worker_destroy(worker);
     options_destroy(options);

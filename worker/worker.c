@@ -5,7 +5,8 @@
  *      http_server, api, calls  <--mailboxes-->  tokenizer           scheduler, KV, backend
  *
  * Life: listen (a port in use is said before seconds go into weights) -> open the model ->
- * engine -> serve -> a signal -> drain -> gone. */
+ * engine -> serve -> a signal -> drain -> gone. While the engine drains the server still listens:
+ * probes read 503 and "draining", new requests are sent elsewhere with a 503. */
 #include "worker/worker.h"
 
 #include <signal.h>
@@ -29,6 +30,7 @@
 #include "worker/worker_options.h"
 
 #define PROGRESS_US      1000000u
+#define LAST_WORDS_US    1000000u     /* for errors to reach those that are not waited for */
 #define HOST_KV_BYTES    (4ull << 30) /* of a cpu worker, unless told otherwise ... */
 #define HOST_KV_FRACTION 4            /* ... and at most this part of the free memory */
 
@@ -46,34 +48,44 @@ struct worker {
     struct api api;
     struct loop_timer deadline;
     uint64_t progress_us; /* of the last line about loading */
-    bool is_drained_engine, is_drained_http;
+    bool is_hurried;
+    enum status outcome; /* of worker_run */
+    struct error *why;   /* of `outcome`; the caller's */
 };
 
 /* --- stopping ------------------------------------------------------------------------------------*/
 
-static void stop_if_drained(struct worker *w) {
-    if (w->is_drained_engine && w->is_drained_http) loop_stop(w->loop);
-}
-
-static void on_engine_drained(void *arg) {
-    struct worker *w = arg;
-
-    w->is_drained_engine = true;
-    stop_if_drained(w);
-}
-
 static void on_http_drained(void *arg) {
     struct worker *w = arg;
 
-    w->is_drained_http = true;
-    stop_if_drained(w);
+    loop_stop(w->loop);
+}
+
+/* Everything is answered, though not all of it sent. */
+static void on_engine_drained(void *arg) {
+    struct worker *w = arg;
+
+    http_server_drain(w->server, on_http_drained, w);
+}
+
+/* Tells everybody that it is over, and waits only for that to be sent. */
+static void hurry(struct worker *w) {
+    if (w->is_hurried) {
+        loop_stop(w->loop);
+        return;
+    }
+    w->is_hurried = true;
+    http_server_drain(w->server, on_http_drained,
+                      w); /* before: what is said now ends connections */
+    api_end_calls(&w->api);
+    loop_timer_start(&w->deadline, LAST_WORDS_US);
 }
 
 static void on_deadline(void *arg) {
     struct worker *w = arg;
 
-    log_event(w->log, LOG_WARN, "drain_timeout");
-    loop_stop(w->loop);
+    if (!w->is_hurried) log_event(w->log, LOG_WARN, "drain_timeout");
+    hurry(w);
 }
 
 static void on_signal(int signo, void *arg) {
@@ -81,20 +93,23 @@ static void on_signal(int signo, void *arg) {
 
     (void)signo;
     if (w->api.is_draining) {
-        loop_stop(w->loop); /* asked twice: do not wait */
+        hurry(w); /* asked twice */
         return;
     }
     w->api.is_draining = true;
     log_event(w->log, LOG_INFO, "worker_draining");
     loop_timer_start(&w->deadline, (uint64_t)w->options->drain_timeout_ms * 1000);
     engine_drain(w->engine);
-    http_server_drain(w->server, on_http_drained, w);
 }
 
+/* All requests have been told. Only a new process can open the device again: whoever started this
+ * one sees it end, with an error. */
 static void on_engine_failed(void *arg, const struct error *err) {
     struct worker *w = arg;
 
     log_event(w->log, LOG_ERROR, "device_lost", log_z("why", err->message));
+    w->outcome = error_set(w->why, ST_INTERNAL, "the device was lost: %s", err->message);
+    hurry(w);
 }
 
 /* --- building ------------------------------------------------------------------------------------*/
@@ -295,9 +310,7 @@ enum status worker_create(struct worker **out, const struct worker_options *opti
     st = loop_create(&w->loop, err);
     if (st != ST_OK) goto fail;
     loop_timer_init(&w->deadline, w->loop, on_deadline, w);
-    st = loop_on_signal(w->loop, SIGTERM, on_signal, w, err);
-    if (st == ST_OK) st = loop_on_signal(w->loop, SIGINT, on_signal, w, err);
-    if (st == ST_OK) st = listen_first(w, err);
+    st = listen_first(w, err);
     if (st == ST_OK) st = backend_load(&backend, backend_name, options->backend_library, err);
     if (st == ST_OK) st = open_model(w, strcmp(backend_name, "sim") == 0, err);
     if (st != ST_OK) goto fail;
@@ -305,6 +318,9 @@ enum status worker_create(struct worker **out, const struct worker_options *opti
     w->metrics = worker_metrics_create(name);
     st = start_engine(w, backend, err);
     if (st == ST_OK) st = text_thread_start(&w->text_thread, w->loop, w->tokenizer, err);
+    /* Not earlier: until the loop runs a signal should just end the process. */
+    if (st == ST_OK) st = loop_on_signal(w->loop, SIGTERM, on_signal, w, err);
+    if (st == ST_OK) st = loop_on_signal(w->loop, SIGINT, on_signal, w, err);
     if (st != ST_OK) goto fail;
     worker_metrics_describe(w->metrics, w->engine, options->prefix_caching);
     build_api(w, name);
@@ -316,8 +332,10 @@ fail:
     return st;
 }
 
-void worker_run(struct worker *w) {
+enum status worker_run(struct worker *w, struct error *err) {
+    w->why = err;
     loop_run(w->loop);
+    return w->outcome;
 }
 
 void worker_destroy(struct worker *w) {

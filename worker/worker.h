@@ -12,8 +12,9 @@ struct worker_options;
 MUST_USE enum status worker_create(struct worker **out, const struct worker_options *options,
                                    struct error *err);
 
-/* Serves until SIGTERM or SIGINT and everything open is finished; a second signal does not wait. */
-void worker_run(struct worker *w);
+/* Serves until SIGTERM or SIGINT and everything open is finished; a second signal does not wait.
+ * ST_INTERNAL when the device was lost. */
+MUST_USE enum status worker_run(struct worker *w, struct error *err);
 void worker_destroy(struct worker *w); /* NULL is fine */
 
 #endif

@@ -6,9 +6,13 @@
 #include "worker/engine/engine.h"
 
 #define AS_ROW(kind_, name_, labels_, help_, ...)                                                  \
-    {.kind = METRIC_##kind_, .name = "vllm:" #name_, .labels = labels_, .help = help_,             \
+    {.kind = METRIC_##kind_,                                                                       \
+     .name = "vllm:" #name_,                                                                       \
+     .labels = labels_,                                                                            \
+     .help = help_,                                                                                \
      ##__VA_ARGS__},
 
+static const double worker_n_buckets[] = {1, 2, 5, 10, 20};
 static const struct metric_def rows[] = {WORKER_METRICS(AS_ROW)};
 
 struct metrics *worker_metrics_create(const char *model_name) {
@@ -68,6 +72,7 @@ void worker_metrics_observe(struct metrics *m, const struct worker_request_times
     observe_span(m, WORKER_e2e_request_latency_seconds, t->arrival_us, t->finished_us);
     observe_span(m, WORKER_request_queue_time_seconds, t->arrival_us, t->scheduled_us);
     observe_span(m, WORKER_request_prefill_time_seconds, t->scheduled_us, t->first_token_us);
+    observe_span(m, WORKER_request_inference_time_seconds, t->scheduled_us, t->finished_us);
     observe_span(m, WORKER_request_decode_time_seconds, t->first_token_us, t->finished_us);
     if (t->output_tokens > 1 && t->finished_us >= t->first_token_us) {
         metric_observe(metrics_at(m, WORKER_inter_token_latency_seconds),
@@ -79,4 +84,9 @@ void worker_metrics_observe(struct metrics *m, const struct worker_request_times
                    t->prompt_tokens - MIN(t->cached_tokens, t->prompt_tokens));
     metric_observe(metrics_at(m, WORKER_request_generation_tokens), t->output_tokens);
     metric_observe(metrics_at(m, WORKER_request_max_num_generation_tokens), t->max_tokens);
+}
+
+void worker_metrics_observe_call(struct metrics *m, uint32_t n, uint32_t max_tokens) {
+    metric_observe(metrics_at(m, WORKER_request_params_n), n);
+    metric_observe(metrics_at(m, WORKER_request_params_max_tokens), max_tokens);
 }

@@ -36,6 +36,12 @@ struct engine;
       METRIC_BUCKETS(metrics_latency_buckets))                                                     \
     X(HISTOGRAM, request_decode_time_seconds, "", "First to last token.",                          \
       METRIC_BUCKETS(metrics_latency_buckets))                                                     \
+    X(HISTOGRAM, request_inference_time_seconds, "", "Scheduled to last token.",                   \
+      METRIC_BUCKETS(metrics_latency_buckets))                                                     \
+    X(HISTOGRAM, request_params_n, "", "Samples that a call asked for of each prompt.",            \
+      METRIC_BUCKETS(worker_n_buckets))                                                            \
+    X(HISTOGRAM, request_params_max_tokens, "", "Most tokens that a call allowed each sample.",    \
+      METRIC_BUCKETS(metrics_token_buckets))                                                       \
     X(HISTOGRAM, request_prompt_tokens, "", "Prompt tokens of a request.",                         \
       METRIC_BUCKETS(metrics_token_buckets))                                                       \
     X(HISTOGRAM, request_prefill_kv_computed_tokens, "", "Of these, not found in the cache.",      \
@@ -64,5 +70,8 @@ struct worker_request_times {
     uint32_t prompt_tokens, cached_tokens, output_tokens, max_tokens;
 };
 void worker_metrics_observe(struct metrics *m, const struct worker_request_times *t);
+
+/* What one call adds, whatever the number of its prompts. */
+void worker_metrics_observe_call(struct metrics *m, uint32_t n, uint32_t max_tokens);
 
 #endif

@@ -63,7 +63,8 @@ static const struct option_def rows[] = {
      .max = "0.98", .aliases = "mem-fraction-static,memory-fraction", .group = "Cache",
      .help = "Share of the device's free memory for weights and KV cache. 0: what the backend "
              "usually takes."},
-    {"enable-prefix-caching", OPT_BOOL, FIELD(prefix_caching), .def = "true", .group = "Cache",
+    {"enable-prefix-caching", OPT_BOOL, FIELD(prefix_caching), .def = "true",
+     .aliases = "!disable-radix-cache", .group = "Cache",
      .help = "Reuse the KV blocks of equal prefixes."},
     {"prefix-caching-hash-algo", OPT_ENUM, FIELD(hash_algo), .def = "xxh3_128",
      .names = hash_names, .group = "Cache",

@@ -188,8 +188,8 @@ def programs():
     for program in started:
         for reader in program.readers:
             reader.join(5)
-        assert "ERROR: AddressSanitizer" not in program.log and "runtime error:" not in program.log \
-            and "WARNING: ThreadSanitizer" not in program.log, program.log[-6000:]
+        assert "ERROR: AddressSanitizer" not in program.log and "ERROR: LeakSanitizer" not in program.log \
+            and "runtime error:" not in program.log and "WARNING: ThreadSanitizer" not in program.log, program.log[-6000:]
 
 
 @pytest.fixture

@@ -1,11 +1,13 @@
 """The worker's API: shapes, fields, errors. On the simulated backend: text is nonsense, the rest is not."""
+import http.client as http_client
 import json
+import signal
 import socket
 import threading
 
 import pytest
 
-from conftest import events, http, wait_for
+from conftest import PATIENCE_S, Worker, events, metric, wait_for
 
 PROMPT = "The quick brown fox jumps over the lazy dog. " * 4
 
@@ -145,6 +147,39 @@ def test_a_stop_string_ends_the_text_before_it(sim):
     ("/v1/chat/completions", {"messages": ["x"]}, 400, "messages", "role"),
     ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}],
                               "response_format": {"type": "json_schema"}}, 400, "response_format", "not supported"),
+    ("/v1/completions", {"prompt": ""}, 400, "prompt", "no tokens"),
+    ("/v1/completions", {"prompt": []}, 400, "prompt", "required"),
+    ("/v1/completions", {"prompt": ["a", ""]}, 400, "prompt", "no tokens"),
+    ("/v1/completions", {"prompt": [[1], []]}, 400, "prompt", "no tokens"),
+    ("/v1/completions", {"prompt": [512]}, 400, "prompt", "below 512"),
+    ("/v1/completions", {"prompt": ["a"] * 257}, 400, "prompt", "256"),
+    ("/v1/completions", {"prompt": ["a"] * 250, "n": 100}, 400, "n", "25000"),
+    ("/v1/completions", {"prompt": "a", "max_tokens": 4, "priority": 1}, 400, "priority", "scheduling-policy"),
+    ("/v1/completions", {"prompt": "a", "prompt_logprobs": 1, "stream": True}, 400, "prompt_logprobs", "supported"),
+    ("/v1/completions", {"prompt": "a", "prompt_embeds": "QQ=="}, 400, "prompt_embeds", "not supported"),
+    ("/v1/completions", {"prompt": "a", "logprobs": -2}, 400, "logprobs", "0 to 20"),
+    ("/v1/completions", {"prompt": "a", "logprobs": "many"}, 400, "logprobs", "integer"),
+    ("/v1/completions", {"prompt": "a", "cache_salt": 7}, 400, "cache_salt", "string"),
+    ("/v1/completions", {"prompt": "a", "response_format": {"type": "json_schema"}}, 400, "response_format", "json_schema"),
+    ("/v1/completions", {"prompt": "a", "guided_json": {"a": 1}, "guided_regex": "x"}, 400, "guided_json", "supported"),
+    ("/v1/completions", {"prompt": "a", "best_of": 3}, 400, "best_of", "best_of"),
+    ("/v1/chat/completions", {}, 400, "messages", "required"),
+    ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}], "logprobs": 3}, 400, "logprobs", "true"),
+    ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}], "top_logprobs": 3},
+     400, "top_logprobs", "logprobs"),
+    ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}], "tool_choice": "required"},
+     400, "tool_choice", "auto"),
+    ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}], "echo": True}, 400, "echo", "completions"),
+    ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}], "continue_final_message": True},
+     400, "continue_final_message", "not supported"),
+    ("/tokenize", {}, 400, "prompt", "messages"),
+    ("/tokenize", {"prompt": 5}, 400, "prompt", "string"),
+    ("/detokenize", {}, 400, "tokens", "required"),
+    ("/detokenize", {"tokens": [512]}, 400, "tokens", "below 512"),
+    ("/generate", {"text": ["a", 5]}, 400, "text", "text[1]"),
+    ("/generate", {"input_ids": [[1], 2]}, 400, "input_ids", "input_ids[1]"),
+    ("/generate", {"text": "a", "sampling_params": []}, 400, "sampling_params", "object"),
+    ("/generate", {"text": "a", "return_logprob": True, "logprob_start_len": 0}, 400, "logprob_start_len", "echo"),
     ("/generate", {}, 400, "text", "required"),
     ("/generate", {"text": "a", "input_ids": [1]}, 400, "text", "either"),
     ("/v1/nothing", {}, 404, None, "/v1/nothing"),
@@ -161,8 +196,266 @@ def test_a_wrong_method_names_the_right_one(sim):
     assert answer.code == 405 and "POST" in answer.headers["allow"]
 
 
+def test_head_gets_the_head_and_options_the_methods(sim):
+    assert sim.get("/health", method="HEAD").code == 200
+    head = sim.get("/v1/models", method="HEAD")
+    assert head.code == 200 and head.body == "" and int(head.headers["content-length"]) > 0
+    assert sim.get("/v1/nothing", method="HEAD").code == 404
+    assert sim.get("/v1/completions", method="OPTIONS").headers["allow"] == "POST"
+
+
+def test_a_body_beyond_the_limit_is_refused_at_once(programs):
+    worker = programs(Worker, "--backend", "sim", "--max-body-bytes", "2KiB").ready()
+    answer = worker.post("/v1/completions", {"prompt": "a" * 3000})
+    assert answer.code == 413 and "limit of 2048" in answer.json["error"]["message"]
+    assert worker.post("/v1/completions", {"prompt": "a" * 1000, "max_tokens": 1}).code == 200
+
+
+def test_max_tokens_has_a_default_of_its_own_in_each_call(sim):
+    n_prompt = sim.post("/tokenize", {"messages": [{"role": "user", "content": "Hi"}]}).json["count"]
+    assert sim.post("/v1/completions", {"prompt": "a", "max_tokens": None}).json["usage"]["completion_tokens"] == 16
+    limit = sim.get("/server_info").json["max_model_len"]
+    chat = {"messages": [{"role": "user", "content": "Hi"}], "stream": True, "ignore_eos": True}
+    for event in events(sim.url + "/v1/chat/completions", {**chat, "max_tokens": limit - n_prompt}):
+        break # it was accepted
+    error = sim.post("/v1/chat/completions", {**chat, "stream": False, "max_tokens": limit - n_prompt + 1}).json["error"]
+    assert error["param"] == "max_tokens" and str(limit) in error["message"] and str(n_prompt) in error["message"]
+
+
+def test_chat_without_max_tokens_takes_all_that_is_left(programs):
+    worker = programs(Worker, "--backend", "sim", "--sim-speed", 50, "--max-model-len", 80).ready()
+    usage = worker.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hi"}],
+                                                 "ignore_eos": True}).json["usage"]
+    assert usage["total_tokens"] == 80
+    # SGLang's 128 are a wish as well, unless they were asked for.
+    assert worker.post("/generate", {"text": "a" * 60, "sampling_params": {"ignore_eos": True}}).json[
+        "meta_info"]["completion_tokens"] == 20
+    assert worker.post("/generate", {"text": "a" * 60, "sampling_params": {"max_new_tokens": 128}}).code == 400
+
+
+def test_nothing_follows_an_echo_of_no_tokens(sim):
+    body = sim.post("/v1/completions", {"prompt": "Hello", "max_tokens": 0, "echo": True, "logprobs": 0}).json
+    choice = body["choices"][0]
+    assert choice["text"] == "Hello" and choice["finish_reason"] == "length"
+    assert "".join(choice["logprobs"]["tokens"]) == "Hello" and choice["logprobs"]["token_logprobs"][0] is None
+    assert body["usage"]["completion_tokens"] == 0
+    stream = list(events(sim.url + "/v1/completions", {"prompt": "Hello", "max_tokens": 0, "echo": True, "stream": True}))
+    assert [e["choices"][0]["text"] for e in stream[:-1]] == ["Hello"]
+
+
+@pytest.mark.parametrize("echo", [False, True])
+def test_logprobs_of_a_stream_are_those_of_the_whole(sim, echo):
+    """Also where text is held back, because a stop string might begin there."""
+    request = {"prompt": "Größe: ", "max_tokens": 40, "temperature": 0, "logprobs": 1, "echo": echo}
+    text = sim.post("/v1/completions", request).json["choices"][0]["text"]
+    request["stop"] = [text[-12:-6] + "\x01", "never"]
+    whole = sim.post("/v1/completions", request).json["choices"][0]
+    stream = list(events(sim.url + "/v1/completions", {**request, "stream": True}))[:-1]
+    for column in ("tokens", "token_logprobs", "text_offset", "top_logprobs"):
+        joined = [x for e in stream for x in e["choices"][0]["logprobs"][column]]
+        assert joined == whole["logprobs"][column], column
+    assert "".join(e["choices"][0]["text"] for e in stream) == whole["text"]
+    tokens, offsets = whole["logprobs"]["tokens"], whole["logprobs"]["text_offset"]
+    assert len(tokens) == 40 + (len("Größe: ".encode()) if echo else 0)
+    for token, offset in zip(tokens, offsets):
+        if token.isascii():
+            assert whole["text"][offset:offset + len(token)] == token
+
+
+def test_a_stop_string_is_not_looked_for_before_min_tokens(sim):
+    request = {"prompt": PROMPT, "max_tokens": 60, "temperature": 0}
+    text = sim.post("/v1/completions", request).json["choices"][0]["text"]
+    answer = sim.post("/v1/completions", {**request, "stop": text[0], "min_tokens": 5}).json["choices"][0]
+    assert answer["text"].startswith(text[:5]) and text[0] not in answer["text"][5:]
+    none = sim.post("/v1/completions", {**request, "stop": text[0], "min_tokens": 60}).json["choices"][0]
+    assert none["text"] == text and none["finish_reason"] == "length" and none["stop_reason"] is None
+
+
+def test_a_stop_id_ends_and_says_nothing_unless_asked(sim):
+    request = {"prompt": PROMPT, "max_tokens": 30, "temperature": 0, "return_token_ids": True}
+    whole = sim.post("/v1/completions", request).json["choices"][0]
+    stop = whole["token_ids"][6]
+    at = whole["token_ids"].index(stop)
+    cut = sim.post("/v1/completions", {**request, "stop_token_ids": [stop]}).json
+    choice = cut["choices"][0]
+    assert choice["finish_reason"] == "stop" and choice["stop_reason"] == stop
+    assert choice["text"] == whole["text"][:at] and cut["usage"]["completion_tokens"] == at + 1
+    kept = sim.post("/v1/completions", {**request, "stop_token_ids": [stop], "include_stop_str_in_output": True}).json
+    assert kept["choices"][0]["text"] == whole["text"][:at + 1]
+
+
+def test_each_sample_stops_for_itself_and_counts_as_stopped(sim):
+    request = {"prompt": "Say something", "max_tokens": 50, "n": 4, "seed": 5, "temperature": 1, "ignore_eos": True}
+    texts = [c["text"] for c in sim.post("/v1/completions", request).json["choices"]]
+    stop = texts[2][10:12]
+    choices = sim.post("/v1/completions", {**request, "stop": stop}).json["choices"]
+    for text, choice in zip(texts, choices):
+        has_stop = stop in text
+        assert choice["text"] == (text[:text.index(stop)] if has_stop else text)
+        assert choice["finish_reason"] == ("stop" if has_stop else "length")
+    wait_for(lambda: sim.metric("vllm:num_requests_running") == 0, "the samples to leave the engine")
+    assert sim.metric("vllm:request_success_total", finished_reason="stop") == sum(stop in t for t in texts)
+    assert sim.metric("vllm:request_success_total", finished_reason="abort") == 0
+
+
+def test_samples_differ_and_a_seed_repeats_them(sim):
+    ask = lambda **more: [c["text"] for c in sim.post("/v1/completions", {
+        "prompt": "Once", "max_tokens": 20, "temperature": 1, "n": 3, **more}).json["choices"]]
+    assert len(set(ask(seed=3))) == 3 and ask(seed=3) == ask(seed=3) != ask(seed=4)
+    # In a list of equal prompts a seed gives each the same answer, no seed gives each its own.
+    seeded = ask(prompt=["Once", "Once"], n=1, seed=3)
+    assert seeded[0] == seeded[1] == ask(seed=3)[0]
+    assert len(set(ask(prompt=["Once", "Once"], n=2))) == 4
+
+
+def test_usage_comes_with_every_chunk_when_asked(sim):
+    for path, prompt in (("/v1/completions", {"prompt": "a"}),
+                         ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}]})):
+        request = {**prompt, "max_tokens": 4, "stream": True, "ignore_eos": True}
+        plain = list(events(sim.url + path, {**request, "stream_options": {"include_usage": True}}))
+        assert all(e["usage"] is None for e in plain[:-2]) and plain[-2]["usage"]["completion_tokens"] == 4
+        stats = list(events(sim.url + path, {**request, "stream_options": {"include_usage": True,
+                                                                           "continuous_usage_stats": True}}))
+        counts = [e["usage"]["completion_tokens"] for e in stats[:-1]]
+        assert counts == sorted(counts) and counts[-1] == 4 and counts[0] >= 1
+        assert all("usage" not in e for e in list(events(sim.url + path, request))[:-1])
+
+
+def test_the_head_comes_with_the_first_token(programs):
+    """Of a JSON answer too, long before its body."""
+    worker = programs(Worker, "--backend", "sim", "--sim-speed", 0.5).ready()
+    host, port = worker.url[len("http://"):].split(":")
+    for stream in (False, True):
+        body = json.dumps({"prompt": PROMPT, "max_tokens": 20000, "stream": stream, "ignore_eos": True}).encode()
+        with socket.create_connection((host, int(port))) as s:
+            s.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+            s.settimeout(PATIENCE_S)
+            head = b""
+            while b"\r\n\r\n" not in head:
+                head += s.recv(4096)
+            assert b"x-incipit-cached-tokens: " in head and b"x-incipit-load: running=1 " in head
+            assert b"x-incipit-prompt-tokens: %d\r\n" % len(PROMPT) in head
+            assert (b"\r\n\r\n" in head and head.endswith(b"\r\n\r\n")) or stream
+        wait_for(lambda: worker.metric("vllm:num_requests_running") == 0, "the abort")
+
+
+def test_sglangs_lists_ids_and_streams(sim):
+    params = {"max_new_tokens": 3, "temperature": 0, "ignore_eos": True}
+    ids = sim.post("/tokenize", {"prompt": "Hello"}).json["tokens"]
+    by_text = sim.post("/generate", {"text": "Hello", "sampling_params": params, "rid": "my-id"}).json
+    assert by_text["meta_info"]["id"] == "my-id" and by_text["meta_info"]["prompt_tokens"] == 5
+    assert sim.post("/generate", {"input_ids": ids, "sampling_params": params}).json["output_ids"] == by_text["output_ids"]
+    both = sim.post("/generate", {"input_ids": [ids, ids], "sampling_params": params}).json
+    assert [a["output_ids"] for a in both] == [by_text["output_ids"]] * 2
+    one = sim.post("/generate", {"text": ["Hello"], "sampling_params": params}).json
+    assert isinstance(one, list) and len(one) == 1
+    lp = sim.post("/generate", {"text": "Hello", "sampling_params": params, "return_logprob": True,
+                                "top_logprobs_num": 2}).json["meta_info"]
+    assert [t[1] for t in lp["output_token_logprobs"]] == by_text["output_ids"]
+    assert [len(t) for t in lp["output_top_logprobs"]] == [2, 2, 2]
+    stream = list(events(sim.url + "/generate", {"text": "Hello", "stream": True, "sampling_params": params}))
+    assert stream[-2]["output_ids"] == by_text["output_ids"] and stream[-2]["text"] == by_text["text"]
+    assert stream[-2]["meta_info"]["finish_reason"] == {"type": "length", "length": 3}
+    assert all(e["meta_info"]["finish_reason"] is None for e in stream[:-2])
+    stop = by_text["text"][1]
+    cut = sim.post("/generate", {"text": "Hello", "sampling_params": {**params, "stop": stop}}).json
+    assert cut["meta_info"]["finish_reason"] == {"type": "stop", "matched": stop}
+
+
+def test_a_long_text_is_tokenized_off_the_loop(sim):
+    text = "Grüße " * 20000
+    tokens = sim.post("/tokenize", {"prompt": text, "return_token_strs": True}).json
+    assert tokens["count"] == len(text.encode()) == len(tokens["token_strs"])
+    assert sim.post("/detokenize", {"tokens": tokens["tokens"]}).json["prompt"] == text
+
+
+def test_too_many_waiting_are_told_to_come_back(programs):
+    worker = programs(Worker, "--backend", "sim", "--sim-speed", 0.5, "--max-waiting", 2, "--max-num-seqs", 1).ready()
+    slow = {"prompt": PROMPT, "max_tokens": 20000, "stream": True, "ignore_eos": True}
+    threads = [threading.Thread(target=worker.post, args=("/v1/completions", slow)) for _ in range(3)]
+    for n_waiting, thread in enumerate(threads):
+        thread.start()
+        wait_for(lambda n=n_waiting: worker.metric("vllm:num_requests_waiting") == n and
+                 worker.metric("vllm:num_requests_running") == 1, f"{n_waiting} to wait")
+    answer = worker.post("/v1/completions", slow)
+    assert answer.code == 429 and answer.headers["retry-after"] == "1"
+    assert "limit is 2" in answer.json["error"]["message"]
+    worker.process.send_signal(signal.SIGTERM)
+    wait_for(lambda: "worker_draining" in worker.log, "the first signal")
+    assert worker.stop() == 0
+    for thread in threads:
+        thread.join(PATIENCE_S)
+
+
+@pytest.mark.parametrize("when", ["tokenizing", "waiting", "running", "answered"])
+def test_a_client_may_leave_at_any_time(programs, when):
+    args = ["--max-num-seqs", 1] if when == "waiting" else []
+    worker = programs(Worker, "--backend", "sim", "--sim-speed", 1, *args).ready()
+    host, port = worker.url[len("http://"):].split(":")
+    long = "word " * 400000 if when == "tokenizing" else PROMPT
+    body = json.dumps({"prompt": long, "max_tokens": 1 if when == "answered" else 10000, "n": 2}).encode()
+    clients = []
+    for _ in range(3):
+        s = socket.create_connection((host, int(port)))
+        s.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+        clients.append(s)
+    if when == "waiting":
+        wait_for(lambda: worker.metric("vllm:num_requests_waiting") == 5, "five to wait")
+    if when == "running":
+        wait_for(lambda: worker.metric("vllm:num_requests_running") == 6, "six to run")
+    for s in clients:
+        s.close()
+    wait_for(lambda: worker.metric("vllm:num_requests_running") + worker.metric("vllm:num_requests_waiting") == 0,
+             "the engine to be idle")
+    assert worker.metric("vllm:kv_cache_usage_perc") == 0
+    assert worker.post("/v1/completions", {"prompt": "a", "max_tokens": 1}).code == 200
+    assert worker.stop() == 0
+
+
+def test_nothing_is_lost_when_it_is_stopped_at_once(programs):
+    """Calls in every state: none hangs, and a sanitizer finds nothing that was forgotten."""
+    worker = programs(Worker, "--backend", "sim", "--sim-speed", 1, "--max-num-seqs", 2).ready()
+    host, port = worker.url[len("http://"):].split(":")
+    gone = json.dumps({"prompt": PROMPT, "max_tokens": 10000}).encode()
+    for _ in range(3):
+        with socket.create_connection((host, int(port))) as s:
+            s.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(gone) + gone)
+    requests = [("/v1/completions", {"prompt": PROMPT, "max_tokens": 10000, "ignore_eos": True, **more})
+                for more in ({}, {"n": 2}, {"stream": True}, {"stream": True, "stop": "\x01\x02"})]
+    answers = []
+
+    def ask(path, body):
+        try:
+            answers.append(worker.post(path, body))
+        except OSError as error:
+            answers.append(error)
+        except http_client.IncompleteRead as error:
+            answers.append(error)
+
+    threads = [threading.Thread(target=ask, args=r) for r in requests]
+    for thread in threads:
+        thread.start()
+    wait_for(lambda: worker.metric("vllm:num_requests_waiting") >= 3, "some to wait")
+    threads += [threading.Thread(target=ask, args=("/tokenize", {"prompt": "word " * 400000})) for _ in range(3)]
+    threads += [threading.Thread(target=ask, args=("/v1/completions", {"prompt": "word " * 20000})) for _ in range(3)]
+    for thread in threads[len(requests):]:
+        thread.start()
+    worker.process.send_signal(signal.SIGTERM)
+    wait_for(lambda: "worker_draining" in worker.log, "the first signal")
+    assert worker.stop() == 0, worker.log[-3000:]
+    for thread in threads:
+        thread.join(PATIENCE_S)
+        assert not thread.is_alive()
+    whole = [a for a in answers if not isinstance(a, Exception)]
+    for answer in whole:
+        assert answer.code in (200, 503), answer.body
+        if answer.code == 503:
+            assert answer.headers["retry-after"] == "1"
+        elif '"text"' in answer.body:
+            assert answer.body.rstrip().endswith("data: [DONE]") and "stopping" in answer.body
+
+
 def test_a_client_that_leaves_frees_its_blocks(programs):
-    from conftest import Worker
     worker = programs(Worker, "--backend", "sim", "--sim-speed", 1).ready()
     host, port = worker.url[len("http://"):].split(":")
     body = json.dumps({"prompt": PROMPT, "max_tokens": 100000, "stream": True}).encode()
@@ -197,7 +490,6 @@ def test_what_it_says_about_itself(sim):
 
 
 def test_sigterm_lets_open_requests_finish(programs):
-    from conftest import Worker
     worker = programs(Worker, "--backend", "sim", "--sim-speed", 2).ready()
     seen, first = [], threading.Event()
 
@@ -213,6 +505,63 @@ def test_sigterm_lets_open_requests_finish(programs):
     assert worker.stop() == 0
     reader.join(20)
     assert seen[-1] == "[DONE]" and seen[-2]["usage"]["completion_tokens"] == 100
+
+
+def test_while_draining_it_says_so_and_takes_nothing_new(programs):
+    worker = programs(Worker, "--backend", "sim", "--sim-speed", 1).ready()
+    stream = events(worker.url + "/v1/completions", {"prompt": "a", "max_tokens": 10000, "stream": True, "ignore_eos": True})
+    next(stream)
+    worker.process.send_signal(signal.SIGTERM)
+    health = wait_for(lambda: (a := worker.get("/health")).code == 503 and a, "the signal")
+    assert "draining" in health.json["error"]["message"]
+    answer = worker.post("/v1/completions", {"prompt": "a"})
+    assert answer.code == 503 and answer.headers["retry-after"] == "1" and answer.json["error"]["code"] == 503
+    assert worker.metric("vllm:num_requests_running") == 1
+    assert next(stream)["choices"]
+    assert worker.stop() == 0 # the second signal does not wait
+    rest = list(stream)
+    assert rest[-1] == "[DONE]" and rest[-2]["error"]["code"] == 503
+
+
+def test_the_names_that_dashboards_know(sim):
+    sim.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 3, "n": 2})
+    page = sim.metrics()
+    for name in ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc", "gpu_cache_usage_perc",
+                 "cache_config_info", "prefix_cache_queries_total", "prefix_cache_hits_total",
+                 "gpu_prefix_cache_queries_total", "num_preemptions_total", "prompt_tokens_total",
+                 "prompt_tokens_cached_total", "generation_tokens_total", "request_success_total",
+                 "time_to_first_token_seconds_count", "inter_token_latency_seconds_count",
+                 "time_per_output_token_seconds_count", "e2e_request_latency_seconds_count",
+                 "request_queue_time_seconds_count", "request_prefill_time_seconds_count",
+                 "request_decode_time_seconds_count", "request_inference_time_seconds_count",
+                 "request_prompt_tokens_count", "request_generation_tokens_count",
+                 "request_max_num_generation_tokens_count", "request_params_n_count",
+                 "request_params_max_tokens_count", "iteration_tokens_total_count",
+                 "request_prefill_kv_computed_tokens_count"):
+        assert metric(page, "vllm:" + name, model_name="synthetic", engine="0") >= 0
+    assert metric(page, "vllm:generation_tokens_total") == 6
+    assert metric(page, "vllm:request_params_n_sum") == 2 and metric(page, "vllm:request_params_n_count") == 1
+    assert metric(page, "vllm:e2e_request_latency_seconds_count") == 2
+
+
+def test_prefix_caching_can_be_turned_off(programs):
+    for flag in ("--no-enable-prefix-caching", "--disable-radix-cache"):
+        worker = programs(Worker, "--backend", "sim", "--sim-speed", 20, flag).ready()
+        for _ in range(2):
+            usage = worker.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 1}).json["usage"]
+            assert usage["prompt_tokens_details"]["cached_tokens"] == 0
+        assert worker.metric("vllm:cache_config_info", enable_prefix_caching="False") == 1
+
+
+def test_blocks_in_use_keep_the_cache_unless_told(programs):
+    worker = programs(Worker, "--backend", "sim", "--sim-speed", 1).ready()
+    stream = events(worker.url + "/v1/completions", {"prompt": PROMPT, "max_tokens": 5000, "stream": True, "ignore_eos": True})
+    next(stream)
+    refusal = worker.post("/reset_prefix_cache", {})
+    assert refusal.code == 429 and "reset_running_requests" in refusal.json["error"]["message"]
+    assert worker.post("/reset_prefix_cache?reset_running_requests=true", {}).code == 200
+    assert next(stream)["choices"] # it goes on
+    stream.close()
 
 
 def test_the_official_client_understands_us(demo_worker):

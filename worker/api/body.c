@@ -9,8 +9,7 @@
 
 #define MESSAGES_MAX 10000
 
-static enum status check_model(const struct api *api, const struct json *root,
-                               struct error *err) {
+static enum status check_model(const struct api *api, const struct json *root, struct error *err) {
     struct str model;
     bool is_present;
     enum status st = json_get_str(root, "model", 1024, &model, &is_present, err);

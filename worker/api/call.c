@@ -1,8 +1,8 @@
 /* worker/api/call.c - the life of a call; call.h has the drawing.
  *
  * Who holds what: the http_request is ours until it is answered or on_abort came. A request of the
- * engine may outlive the call (a cancel is under way): then its owner is NULL and its last news
- * drops the last reference. The text thread may hold a job: then the call waits for it to be freed. */
+ * engine may outlive the call (a cancel is under way): then its owner is NULL and the engine holds
+ * it. The text thread may hold a job: then the call is freed when the last one has come back. */
 #include "worker/api/call.h"
 
 #include <stdio.h>
@@ -19,7 +19,8 @@
 #include "worker/text/tokenizer.h"
 #include "worker/worker_metrics.h"
 
-#define OUT_LIMIT (1u << 30) /* one answer; prompts and outputs are limited long before */
+#define OUT_LIMIT   (1u << 30)   /* one answer; prompts and outputs are limited long before */
+#define PENDING_MAX (256u << 10) /* bytes a reader may be behind before its events are merged */
 
 static void call_free(struct call *c) {
     for (uint32_t i = 0; i < c->n_prompts; i++) {
@@ -43,18 +44,16 @@ static void choice_fini(struct choice *ch) {
     ch->request = NULL;
     if (!r) return;
     r->owner = NULL;
-    if (ch->is_engine_done) {
-        request_unref(r);
-    } else {
-        engine_cancel(ch->call->api->engine, r); /* its last news drops the reference */
-    }
+    if (!ch->is_engine_done) engine_cancel(ch->call->api->engine, r);
+    request_unref(r);
 }
 
 /* The client is served or gone: lets go of everything that others do not still hold. */
 static void call_release(struct call *c) {
     if (list_is_linked(&c->link)) list_remove(&c->link);
     c->req = NULL;
-    for (uint32_t i = 0; i < c->n_choices; i++) choice_fini(&c->choices[i]);
+    for (uint32_t i = 0; i < c->n_choices; i++)
+        choice_fini(&c->choices[i]);
     c->n_choices = 0;
     if (c->n_untokenized == 0) call_free(c);
 }
@@ -87,7 +86,9 @@ void call_fail(struct call *c, enum status st, const struct error *err) {
     struct http_request *req = c->req;
 
     call_release(c);
-    if (st == ST_BUSY || st == ST_UNAVAILABLE) http_add_header(req, STR("retry-after"), STR("1"));
+    if (status_http_code(st) == 429 || status_http_code(st) == 503) {
+        http_add_header(req, STR("retry-after"), STR("1"));
+    }
     http_reply_error(req, st, err);
 }
 
@@ -112,17 +113,21 @@ enum status call_set_prompts(struct call *c, uint32_t n, struct error *err) {
     return ST_OK;
 }
 
-void call_prompt_text(struct call *c, uint32_t i, struct str text, uint32_t flags) {
+enum status call_prompt_text(struct call *c, uint32_t i, struct str text, uint32_t flags,
+                             struct error *err) {
     struct prompt *p = &c->prompts[i];
 
     buf_append_str(&p->text, text);
+    if (buf_status(&p->text) != ST_OK) {
+        return error_set(err, ST_NOMEM, "out of memory for a prompt of %zu bytes", text.len);
+    }
+    p->is_text = true;
     p->job.text = buf_str(&p->text);
     p->job.flags = flags;
-    c->n_untokenized++;
+    return ST_OK;
 }
 
-enum status call_prompt_ids(struct call *c, uint32_t i, const struct json *ids,
-                            struct error *err) {
+enum status call_prompt_ids(struct call *c, uint32_t i, const struct json *ids, struct error *err) {
     uint32_t vocab = engine_info(c->api->engine)->limits.vocab;
     enum status st = ST_OK;
     uint64_t id;
@@ -155,21 +160,42 @@ static enum status check_length(const struct call *c, uint32_t n_prompt, uint32_
                                n_prompt, limit);
     }
     if (c->params.has_max_tokens && *max_tokens > limit - n_prompt) {
-        return error_set_param(err, ST_INVALID, "max_tokens",
-                               "max_tokens %u and the prompt's %u tokens are %llu together, but this "
-                               "model's length is %u: ask for at most %u",
-                               *max_tokens, n_prompt,
-                               (unsigned long long)*max_tokens + n_prompt, limit,
-                               limit - n_prompt);
+        return error_set_param(
+            err, ST_INVALID, "max_tokens",
+            "max_tokens %u and the prompt's %u tokens are %llu together, but this "
+            "model's length is %u: ask for at most %u",
+            *max_tokens, n_prompt, (unsigned long long)*max_tokens + n_prompt, limit,
+            limit - n_prompt);
     }
     *max_tokens = MIN(*max_tokens, limit - n_prompt);
+    return ST_OK;
+}
+
+/* What no answer depends on, but whether there can be one. */
+static enum status check_call(const struct call *c, struct error *err) {
+    const struct engine_info *info = engine_info(c->api->engine);
+    uint32_t n = c->n_prompts * c->params.n;
+
+    if (n > info->max_waiting) {
+        return error_set_param(err, ST_INVALID, "n",
+                               "%u prompts with n = %u are %u sequences, but this worker never has "
+                               "more than %u waiting: send several calls",
+                               c->n_prompts, c->params.n, n, info->max_waiting);
+    }
+    if (c->params.request.priority != 0 && !info->is_by_priority) {
+        return error_set_param(err, ST_INVALID, "priority",
+                               "priority %d has no effect here: leave it out, or start the worker "
+                               "with --scheduling-policy priority",
+                               (int)c->params.request.priority);
+    }
     return ST_OK;
 }
 
 static enum status choice_start(struct call *c, struct choice *ch, const struct token_list *prompt,
                                 struct error *err) {
     struct request_params params = c->params.request;
-    uint32_t sample = ch->index % c->params.n;
+    /* Equal seed, equal answer, alone or in a list of prompts; without one all samples differ. */
+    uint32_t sample = c->params.has_seed ? ch->index % c->params.n : ch->index;
     enum status st;
 
     params.prompt = prompt->ids;
@@ -192,7 +218,7 @@ static enum status choice_start(struct call *c, struct choice *ch, const struct 
 
 static void launch(struct call *c) {
     struct error err = {0};
-    enum status st = ST_OK;
+    enum status st = check_call(c, &err);
 
     for (uint32_t i = 0; i < c->n_prompts && st == ST_OK; i++) {
         st = c->prompts[i].job.status;
@@ -238,11 +264,11 @@ static void on_tokenized(struct text_job *job) {
 }
 
 void call_start(struct call *c) {
-    c->n_untokenized++; /* ours, so that nothing starts or is freed before all jobs are on their way */
+    c->n_untokenized = 1; /* ours, so that nothing starts before all jobs are on their way */
     for (uint32_t i = 0; i < c->n_prompts; i++) {
-        if (c->prompts[i].job.text.ptr) {
-            text_thread_submit(c->api->text_thread, &c->prompts[i].job);
-        }
+        if (!c->prompts[i].is_text) continue;
+        c->n_untokenized++;
+        text_thread_submit(c->api->text_thread, &c->prompts[i].job);
     }
     tokenized(c);
 }
@@ -251,14 +277,16 @@ void call_start(struct call *c) {
 
 struct call_usage call_usage(const struct call *c) {
     struct call_usage u = {0};
+    const struct prompt *counted = NULL;
 
     for (uint32_t i = 0; i < c->n_choices; i++) {
         const struct choice *ch = &c->choices[i];
 
         u.completion_tokens += ch->n_used;
-        if (i % c->params.n != 0) continue; /* samples share their prompt */
-        u.prompt_tokens += ch->request->n_prompt;
-        if (ch->has_begun) u.cached_tokens += ch->request->cached_tokens;
+        if (i % c->params.n == 0) u.prompt_tokens += ch->request->n_prompt;
+        if (!ch->has_begun || call_prompt_of(ch) == counted) continue;
+        counted = call_prompt_of(ch); /* samples share their prompt: its first to begin tells */
+        u.cached_tokens += ch->request->cached_tokens;
     }
     return u;
 }
@@ -274,6 +302,16 @@ void call_put_usage(struct json_writer *w, const struct call_usage *u) {
     json_field_u64(w, "cached_tokens", u->cached_tokens);
     json_end_object(w);
     json_end_object(w);
+}
+
+void call_put_chunk_usage(struct json_writer *w, const struct call *c) {
+    struct call_usage usage = call_usage(c);
+
+    if (c->params.continuous_usage) {
+        call_put_usage(w, &usage);
+    } else if (c->params.include_usage) {
+        json_field_null(w, "usage");
+    }
 }
 
 const char *call_finish_name(const struct choice *ch) {
@@ -299,7 +337,7 @@ void call_append_prompt_text(const struct choice *ch, struct buf *out) {
     const struct prompt *p = call_prompt_of(ch);
     struct buf bytes;
 
-    if (buf_len(&p->text)) {
+    if (p->is_text) {
         buf_append_str(out, buf_str(&p->text));
         return;
     }
@@ -338,13 +376,64 @@ static void begin_response(struct call *c) {
     http_stream_begin(c->req, 200, c->params.stream ? HTTP_SSE : OPENAI_JSON);
 }
 
+/* A buf that could not grow has lost a part of the answer. */
+static void note_status(struct call *c, const struct buf *b) {
+    c->is_incomplete = c->is_incomplete || buf_status(b) != ST_OK;
+}
+
 static void send_chunk(struct call *c, struct choice *ch) {
     buf_clear(&c->out);
     c->shape->chunk(c, ch, &c->out);
-    if (buf_len(&c->out)) http_sse_event(c->req, buf_str(&c->out));
-    ch->n_sent_bytes += buf_len(&ch->delta);
+    note_status(c, &c->out);
+    if (c->is_incomplete) return;
+    http_sse_event(c->req, buf_str(&c->out));
     buf_clear(&ch->delta);
     ch->n_reported = ch->n_used;
+}
+
+/* Is there something to send? A reader that is slow gets fewer and longer events. */
+static bool wants_chunk(const struct call *c, const struct choice *ch) {
+    if (!c->params.stream) return false;
+    if (ch->is_done) return true;
+    if (http_pending_bytes(c->req) > PENDING_MAX) return false;
+    return buf_len(&ch->delta) || c->n_logprobs >= 0 || c->params.return_token_ids ||
+           c->shape->is_cumulative;
+}
+
+/* An error at any time: an answer of its own while there is none, then an event of the stream. Half
+ * a JSON answer must not look whole. */
+static void end_with_error(struct call *c, enum status st, const struct error *err) {
+    struct http_request *req = c->req;
+
+    if (!c->has_head) {
+        call_fail(c, st, err);
+        return;
+    }
+    if (c->params.stream) {
+        buf_clear(&c->out);
+        openai_append_error(&c->out, st, 0, err);
+        http_sse_event(req, buf_str(&c->out));
+        http_sse_event(req, OPENAI_DONE);
+        http_stream_end(req);
+    } else {
+        http_stream_break(req);
+    }
+    call_release(c);
+}
+
+static void fail_for_memory(struct call *c) {
+    struct error err = {0};
+
+    error_set(&err, ST_NOMEM, "out of memory for the answer: send the request again later");
+    end_with_error(c, ST_NOMEM, &err);
+}
+
+/* The engine gave up on it. */
+static void fail_by_engine(struct call *c, const struct request *r) {
+    struct error err = r->error;
+
+    if (!err.message[0]) error_set(&err, ST_INTERNAL, "the engine ended this request: try again");
+    end_with_error(c, err.status, &err);
 }
 
 /* All choices have ended. */
@@ -352,43 +441,25 @@ static void finish(struct call *c) {
     struct http_request *req = c->req;
 
     buf_clear(&c->out);
-    if (c->params.stream) {
-        if (c->params.include_usage && c->shape->usage_chunk) {
-            c->shape->usage_chunk(c, &c->out);
-            http_sse_event(req, buf_str(&c->out));
-        }
-        http_sse_event(req, OPENAI_DONE);
-    } else {
+    if (!c->params.stream) {
         c->shape->body(c, &c->out);
-        if (buf_status(&c->out) == ST_OK) http_stream_write(req, buf_str(&c->out));
+    } else if (c->params.include_usage && c->shape->usage_chunk) {
+        c->shape->usage_chunk(c, &c->out);
     }
-    if (buf_status(&c->out) == ST_OK) {
-        http_stream_end(req);
-    } else {
-        http_stream_break(req); /* out of memory: half an answer must not look whole */
-    }
-    call_release(c);
-}
-
-/* The engine gave up on it. */
-static void fail_late(struct call *c, const struct request *r) {
-    struct http_request *req = c->req;
-    struct error err = r->error;
-
-    if (!err.message[0]) error_set(&err, ST_INTERNAL, "the engine ended this request: try again");
-    if (!c->has_head) {
-        call_fail(c, err.status, &err);
+    note_status(c, &c->out);
+    if (c->is_incomplete) {
+        fail_for_memory(c);
         return;
     }
-    if (c->params.stream) {
-        buf_clear(&c->out);
-        openai_append_error(&c->out, err.status, 0, &err);
-        http_sse_event(req, buf_str(&c->out));
-        http_sse_event(req, OPENAI_DONE);
-        http_stream_end(req);
+    if (!c->params.stream) {
+        http_stream_write(req, buf_str(&c->out));
     } else {
-        http_stream_break(req);
+        if (buf_len(&c->out)) http_sse_event(req, buf_str(&c->out));
+        http_sse_event(req, OPENAI_DONE);
     }
+    http_stream_end(req);
+    worker_metrics_observe_call(c->api->metrics, c->params.n,
+                                c->choices[0].request->params.max_tokens);
     call_release(c);
 }
 
@@ -408,39 +479,45 @@ static void consume(struct choice *ch, uint32_t i, bool is_silent) {
     if (is_silent) return;
     buf_clear(&c->out);
     detokenizer_push(&ch->detokenizer, token, &c->out);
+    note_status(c, &c->out);
     if (buf_len(&c->out) == 0) return;
     if (!may_stop) {
         buf_append_str(&ch->delta, buf_str(&c->out));
     } else if (stop_matcher_push(&ch->stop, buf_str(&c->out), &ch->delta)) {
         choice_done(ch, FINISH_STOP);
-        if (!ch->is_engine_done) engine_cancel(c->api->engine, ch->request);
+        if (!ch->is_engine_done) engine_complete(c->api->engine, ch->request);
     }
 }
 
 static void consume_news(struct choice *ch, const struct request_news *news) {
     struct call *c = ch->call;
     struct request *r = ch->request;
-    uint32_t end = news->first + news->n;
+    uint32_t end = c->params.is_echo_only ? news->first : news->first + news->n;
 
     for (uint32_t i = news->first; i < end && !ch->is_done; i++) {
         bool ends_here = news->is_finished && i + 1 == end && r->finish == FINISH_STOP;
 
-        /* EOS says nothing; a stop id only when asked to. */
-        consume(ch, i, ends_here && (r->stop_token == REQUEST_NO_TOKEN || !c->params.include_stop));
+        consume(ch, i, ends_here && !c->params.include_stop); /* EOS and stop ids say nothing */
     }
     if (news->is_finished && !ch->is_done) {
         buf_clear(&c->out);
         detokenizer_finish(&ch->detokenizer, &c->out);
-        if (!buf_len(&c->out) || !stop_matcher_push(&ch->stop, buf_str(&c->out), &ch->delta)) {
+        note_status(c, &c->out);
+        if (stop_matcher_push(&ch->stop, buf_str(&c->out), &ch->delta)) {
+            choice_done(ch, FINISH_STOP);
+        } else {
             stop_matcher_finish(&ch->stop, &ch->delta);
+            choice_done(ch, r->finish);
         }
-        choice_done(ch, r->finish);
     }
+    note_status(c, &ch->delta);
     if (c->params.stream && !c->shape->is_cumulative) return;
     buf_append_str(&ch->text, buf_str(&ch->delta));
-    if (!c->params.stream) buf_clear(&ch->delta);
+    note_status(c, &ch->text);
+    buf_clear(&ch->delta);
 }
 
+/* Times of what was answered; how often clients left is in request_success_total. */
 static void count_finished(struct api *api, const struct request *r) {
     struct worker_request_times times = {
         .arrival_us = r->arrival_us,
@@ -453,7 +530,9 @@ static void count_finished(struct api *api, const struct request *r) {
         .max_tokens = r->n_max - r->n_prompt,
     };
 
-    if (r->first_token_us) worker_metrics_observe(api->metrics, &times);
+    if (r->finish == FINISH_STOP || r->finish == FINISH_LENGTH) {
+        worker_metrics_observe(api->metrics, &times);
+    }
 }
 
 void api_on_news(struct api *api, struct request *r, const struct request_news *news) {
@@ -461,25 +540,23 @@ void api_on_news(struct api *api, struct request *r, const struct request_news *
     struct call *c;
 
     if (news->is_finished) count_finished(api, r);
-    if (!ch) { /* the call is gone */
-        if (news->is_finished) request_unref(r);
-        return;
-    }
+    if (!ch) return; /* the call is gone */
     c = ch->call;
     ch->is_engine_done = news->is_finished;
     if (ch->is_done) return; /* a stop string ended it before the engine knew */
     if (news->is_finished && (r->finish == FINISH_ERROR || r->finish == FINISH_ABORT)) {
-        fail_late(c, r);
+        fail_by_engine(c, r);
         return;
     }
     ch->has_begun = ch->has_begun || news->is_first;
     consume_news(ch, news);
     begin_response(c);
-    if (c->params.stream && (buf_len(&ch->delta) || ch->is_done || c->n_logprobs >= 0 ||
-                             c->params.return_token_ids)) {
-        send_chunk(c, ch);
+    if (wants_chunk(c, ch)) send_chunk(c, ch);
+    if (c->is_incomplete) {
+        fail_for_memory(c);
+    } else if (c->n_open == 0) {
+        finish(c);
     }
-    if (c->n_open == 0) finish(c);
 }
 
 void api_end_calls(struct api *api) {
@@ -487,14 +564,6 @@ void api_end_calls(struct api *api) {
 
     error_set(&err, ST_UNAVAILABLE, "the worker is stopping: send the request again");
     LIST_FOR_EACH(it, &api->calls) {
-        struct call *c = LIST_ENTRY(it, struct call, link);
-        struct http_request *req = c->req;
-
-        if (c->has_head) {
-            http_stream_break(req);
-            call_release(c);
-        } else {
-            call_fail(c, ST_UNAVAILABLE, &err);
-        }
+        end_with_error(LIST_ENTRY(it, struct call, link), ST_UNAVAILABLE, &err);
     }
 }

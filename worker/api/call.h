@@ -31,28 +31,30 @@ struct json;
 
 struct choice {
     struct call *call;
-    uint32_t index;        /* prompt * n + sample */
+    uint32_t index;          /* prompt * n + sample */
     struct request *request; /* one reference; NULL before submission */
     struct detokenizer detokenizer;
     struct stop_matcher stop;
-    struct buf text;       /* all of it so far: whole answers, and cumulative streams */
-    struct buf delta;      /* since the last chunk */
-    uint32_t n_used;       /* output tokens that count: up to a stop string */
-    uint32_t n_reported;   /* of these, in earlier chunks (logprobs, ids) */
-    size_t n_sent_bytes;   /* of text, in earlier chunks */
+    struct buf text;     /* all of it so far: whole answers, and cumulative streams */
+    struct buf delta;    /* since the last chunk */
+    uint32_t n_used;     /* output tokens that count: up to a stop string */
+    uint32_t n_reported; /* of these, in earlier chunks (logprobs, ids) */
+    size_t text_offset;  /* characters of prompt and output before the next logprob */
     bool is_done, is_engine_done, has_begun;
+    bool is_echoed; /* an earlier chunk held the prompt */
     enum finish_reason finish;
 };
 
 struct prompt {
     struct call *call;
     struct text_job job;
-    struct buf text;    /* owned copy of what was tokenized; empty when ids were given */
+    bool is_text;    /* or ids were given */
+    struct buf text; /* owned copy of what is tokenized */
 };
 
 struct call_shape {
     const char *id_prefix; /* "cmpl-" */
-    bool is_cumulative;    /* chunks carry all text so far (SGLang) */
+    bool is_cumulative;    /* chunks carry all text and tokens so far (SGLang) */
     /* Appends the JSON of one event for ch: its delta, and the finish reason when it is done. */
     void (*chunk)(struct call *c, struct choice *ch, struct buf *out);
     void (*usage_chunk)(struct call *c, struct buf *out); /* NULL: none */
@@ -70,22 +72,25 @@ struct call {
     uint64_t created_s, arrival_us;
     struct prompt *prompts;
     struct choice *choices;
-    uint32_t n_prompts, n_choices, n_untokenized, n_open, n_unfinished;
+    uint32_t n_prompts, n_choices, n_untokenized, n_open;
     struct buf out;
-    bool has_head, echo, is_list; /* is_list: several prompts were asked for as an array */
+    bool has_head;
+    bool is_incomplete; /* out of memory: something of the answer is lost */
+    bool is_list;       /* several prompts were asked for as an array */
     bool is_chat;
-    int32_t n_logprobs;    /* -1: none wanted */
+    int32_t n_logprobs; /* -1: none wanted */
 };
 
 /* Takes the request and its parsed body. The handler then fills in params and the flags, adds the
- * prompts and starts; on an error at any point it calls call_fail. */
+ * prompts and starts; on an error before that it calls call_fail. */
 struct call *call_create(struct api *api, struct http_request *req, const struct call_shape *shape,
                          struct json *json);
 
 /* ST_NOMEM, or ST_INVALID over the limit on prompts. Text is copied. */
 #define CALL_MAX_PROMPTS 256
 MUST_USE enum status call_set_prompts(struct call *c, uint32_t n, struct error *err);
-void call_prompt_text(struct call *c, uint32_t i, struct str text, uint32_t flags);
+MUST_USE enum status call_prompt_text(struct call *c, uint32_t i, struct str text, uint32_t flags,
+                                      struct error *err);
 MUST_USE enum status call_prompt_ids(struct call *c, uint32_t i, const struct json *ids,
                                      struct error *err);
 
@@ -101,6 +106,7 @@ struct call_usage call_usage(const struct call *c);
 
 struct json_writer;
 void call_put_usage(struct json_writer *w, const struct call_usage *usage); /* with its key */
+void call_put_chunk_usage(struct json_writer *w, const struct call *c);     /* as was asked for */
 const char *call_finish_name(const struct choice *ch); /* "stop", or NULL while it runs */
 void call_put_stop_reason(struct json_writer *w, const struct choice *ch); /* the value */
 struct prompt *call_prompt_of(const struct choice *ch);

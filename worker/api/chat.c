@@ -33,7 +33,8 @@ static void put_token_ids(struct json_writer *w, const struct choice *ch, uint32
     if (!ch->call->params.return_token_ids) return;
     json_put_key(w, "token_ids");
     json_begin_array(w);
-    for (uint32_t i = first; i < ch->n_used; i++) json_put_u64(w, request_output(ch->request)[i]);
+    for (uint32_t i = first; i < ch->n_used; i++)
+        json_put_u64(w, request_output(ch->request)[i]);
     json_end_array(w);
 }
 
@@ -60,11 +61,7 @@ static void chunk(struct call *c, struct choice *ch, struct buf *out) {
     put_token_ids(&w, ch, ch->n_reported);
     json_end_object(&w);
     json_end_array(&w);
-    if (c->params.continuous_usage) {
-        struct call_usage usage = call_usage(c);
-
-        call_put_usage(&w, &usage);
-    }
+    call_put_chunk_usage(&w, c);
     json_end_object(&w);
 }
 
@@ -116,11 +113,31 @@ static void body(struct call *c, struct buf *out) {
 static const struct call_shape shape = {
     .id_prefix = "chatcmpl-", .chunk = chunk, .usage_chunk = usage_chunk, .body = body};
 
+/* Tools are shown to the model; nothing forces it to call one. */
+static enum status check_tool_choice(const struct json *root, struct error *err) {
+    const struct json *choice = json_get(root, "tool_choice");
+    struct str name = STR("object");
+
+    if (json_is_null(choice)) return ST_OK;
+    if (json_to_str(choice, &name) == ST_OK &&
+        (str_eq(name, STR("auto")) || str_eq(name, STR("none")))) {
+        return ST_OK;
+    }
+    return error_set_param(err, ST_INVALID, "tool_choice",
+                           "tool_choice may be \"auto\" or \"none\" on this worker, not %.*s",
+                           (int)MIN(name.len, 40), name.ptr);
+}
+
 static enum status read_options(struct call *c, const struct json *root, struct error *err) {
     uint32_t limit = engine_info(c->api->engine)->limits.max_logprobs, n = 0;
     bool wants = false, has_top;
     enum status st = json_get_bool(root, "logprobs", &wants, NULL, err);
 
+    if (st == ST_OK) st = check_tool_choice(root, err);
+    if (st == ST_OK && c->params.echo) {
+        st = error_set_param(err, ST_INVALID, "echo",
+                             "echo is for /v1/completions: leave it out of a chat");
+    }
     if (st == ST_OK) st = json_get_u32(root, "top_logprobs", 0, limit, &n, &has_top, err);
     if (st != ST_OK) return st;
     if (has_top && n > 0 && !wants) {
@@ -142,7 +159,7 @@ static enum status read_messages(struct call *c, const struct json *root, struct
     if (st == ST_OK && buf_status(&text) != ST_OK) {
         st = error_set(err, ST_NOMEM, "out of memory for the rendered conversation");
     }
-    if (st == ST_OK) call_prompt_text(c, 0, buf_str(&text), 0);
+    if (st == ST_OK) st = call_prompt_text(c, 0, buf_str(&text), 0, err);
     buf_fini(&text);
     return st;
 }
@@ -165,7 +182,6 @@ void chat_post(struct http_request *req, void *arg) {
     if (st == ST_OK) st = read_options(c, root, &err);
     if (st == ST_OK) st = read_messages(c, root, &err);
     if (st != ST_OK) {
-        c->n_untokenized = 0;
         call_fail(c, st, &err);
         return;
     }

@@ -24,13 +24,14 @@ static void put_token_ids(struct json_writer *w, const struct choice *ch, uint32
         return;
     }
     json_begin_array(w);
-    for (uint32_t i = first; i < ch->n_used; i++) json_put_u64(w, request_output(ch->request)[i]);
+    for (uint32_t i = first; i < ch->n_used; i++)
+        json_put_u64(w, request_output(ch->request)[i]);
     json_end_array(w);
 }
 
 /* One element of "choices": the text after `prefix`, tokens from `first` on. */
-static void put_choice(struct json_writer *w, const struct choice *ch, struct str text,
-                       uint32_t first, bool echo, struct buf *scratch) {
+static void put_choice(struct json_writer *w, struct choice *ch, struct str text, uint32_t first,
+                       bool echo, struct buf *scratch) {
     struct call *c = ch->call;
 
     json_begin_object(w);
@@ -41,7 +42,7 @@ static void put_choice(struct json_writer *w, const struct choice *ch, struct st
     json_field_str(w, "text", buf_str(scratch));
     json_put_key(w, "logprobs");
     if (c->n_logprobs >= 0) {
-        logprobs_put_completion(w, ch, first, ch->n_used, echo, ch->n_sent_bytes);
+        logprobs_put_completion(w, ch, first, ch->n_used, echo, &ch->text_offset);
     } else {
         json_put_null(w);
     }
@@ -53,19 +54,16 @@ static void put_choice(struct json_writer *w, const struct choice *ch, struct st
 }
 
 static void chunk(struct call *c, struct choice *ch, struct buf *out) {
-    bool echo = c->echo && ch->n_reported == 0;
+    bool echo = c->params.echo && !ch->is_echoed;
     struct json_writer w;
     struct buf scratch;
 
     buf_init(&scratch, 0);
     begin(&w, c, out);
     put_choice(&w, ch, buf_str(&ch->delta), ch->n_reported, echo, &scratch);
+    ch->is_echoed = true;
     json_end_array(&w);
-    if (c->params.continuous_usage) {
-        struct call_usage usage = call_usage(c);
-
-        call_put_usage(&w, &usage);
-    }
+    call_put_chunk_usage(&w, c);
     json_end_object(&w);
     buf_fini(&scratch);
 }
@@ -88,7 +86,7 @@ static void body(struct call *c, struct buf *out) {
     buf_init(&scratch, 0);
     begin(&w, c, out);
     for (uint32_t i = 0; i < c->n_choices; i++) {
-        put_choice(&w, &c->choices[i], buf_str(&c->choices[i].text), 0, c->echo, &scratch);
+        put_choice(&w, &c->choices[i], buf_str(&c->choices[i].text), 0, c->params.echo, &scratch);
     }
     json_end_array(&w);
     json_field_null(&w, "service_tier");
@@ -113,8 +111,7 @@ static enum status read_prompt(struct call *c, const struct json *root, struct e
     if (st != ST_OK) return st;
     if (json_to_str(prompt, &text) == ST_OK) {
         st = call_set_prompts(c, 1, err);
-        if (st == ST_OK) call_prompt_text(c, 0, text, flags);
-        return st;
+        return st == ST_OK ? call_prompt_text(c, 0, text, flags, err) : st;
     }
     if (json_type(first) == JSON_NUMBER) {
         st = call_set_prompts(c, 1, err);
@@ -125,13 +122,14 @@ static enum status read_prompt(struct call *c, const struct json *root, struct e
                                "prompt is required: a string, an array of strings, an array of "
                                "token ids, or an array of those; got %s%s",
                                json_type_name(prompt),
-                               json_type(prompt) == JSON_ARRAY && !first ? " without elements" : "");
+                               json_type(prompt) == JSON_ARRAY && !first ? " without elements"
+                                                                         : "");
     }
     st = call_set_prompts(c, (uint32_t)MIN(json_count(prompt), UINT32_MAX), err);
     if (st != ST_OK) return st;
     JSON_FOR_EACH(it, prompt) {
         if (json_to_str(it, &text) == ST_OK) {
-            call_prompt_text(c, i, text, flags);
+            st = call_prompt_text(c, i, text, flags, err);
         } else if (json_type(it) == JSON_ARRAY) {
             st = call_prompt_ids(c, i, it, err);
         } else {
@@ -147,14 +145,13 @@ static enum status read_prompt(struct call *c, const struct json *root, struct e
 static enum status read_options(struct call *c, const struct json *root, struct error *err) {
     uint32_t limit = engine_info(c->api->engine)->limits.max_logprobs, n = 0;
     bool is_present;
-    enum status st = json_get_bool(root, "echo", &c->echo, NULL, err);
+    enum status st = json_get_u32(root, "logprobs", 0, limit, &n, &is_present, err);
 
-    if (st == ST_OK) st = json_get_u32(root, "logprobs", 0, limit, &n, &is_present, err);
     if (st != ST_OK) return st;
     if (is_present) {
         c->n_logprobs = (int32_t)n;
         c->params.request.n_logprobs = (int32_t)n;
-        if (c->echo) c->params.request.prompt_logprobs = (int32_t)n;
+        if (c->params.echo) c->params.request.prompt_logprobs = (int32_t)n;
     }
     if (!c->params.has_max_tokens) c->params.request.max_tokens = 16;
     return ST_OK;
@@ -177,7 +174,6 @@ void completions_post(struct http_request *req, void *arg) {
     if (st == ST_OK) st = read_options(c, root, &err);
     if (st == ST_OK) st = read_prompt(c, root, &err);
     if (st != ST_OK) {
-        c->n_untokenized = 0; /* nothing was handed to the text thread yet */
         call_fail(c, st, &err);
         return;
     }

@@ -33,31 +33,53 @@ static void put_finish_reason(struct json_writer *w, const struct choice *ch) {
     json_end_object(w);
 }
 
-/* [[logprob, token id, null], ...] as SGLang writes them. */
+/* [logprob, token id, null] as SGLang writes it. */
+static void put_logprob(struct json_writer *w, float logprob, uint32_t token) {
+    json_begin_array(w);
+    json_put_f32(w, logprob);
+    json_put_u64(w, token);
+    json_put_null(w);
+    json_end_array(w);
+}
+
+static void put_top_logprobs(struct json_writer *w, const struct request *r, uint32_t i) {
+    uint32_t n = (uint32_t)r->params.n_logprobs;
+
+    json_begin_array(w);
+    for (size_t k = (size_t)i * n; k < (size_t)(i + 1) * n && r->top_token[k] >= 0; k++) {
+        put_logprob(w, r->top_logprob[k], (uint32_t)r->top_token[k]);
+    }
+    json_end_array(w);
+}
+
 static void put_logprobs(struct json_writer *w, const struct choice *ch) {
+    const struct request *r = ch->request;
+
     if (ch->call->n_logprobs < 0) return;
     json_put_key(w, "output_token_logprobs");
     json_begin_array(w);
-    for (uint32_t i = 0; i < ch->n_used; i++) {
-        json_begin_array(w);
-        json_put_f32(w, ch->request->logprob[i]);
-        json_put_u64(w, request_output(ch->request)[i]);
-        json_put_null(w);
-        json_end_array(w);
-    }
+    for (uint32_t i = 0; i < ch->n_used; i++)
+        put_logprob(w, r->logprob[i], request_output(r)[i]);
+    json_end_array(w);
+    if (ch->call->n_logprobs == 0) return;
+    json_put_key(w, "output_top_logprobs");
+    json_begin_array(w);
+    for (uint32_t i = 0; i < ch->n_used; i++)
+        put_top_logprobs(w, r, i);
     json_end_array(w);
 }
 
 static void put_answer(struct json_writer *w, const struct choice *ch) {
     const struct call *c = ch->call;
     const struct request *r = ch->request;
-    uint64_t end_us = r->finished_us ? r->finished_us : clock_now_us();
+    uint64_t end_us = ch->is_engine_done ? r->finished_us : clock_now_us();
 
     json_begin_object(w);
     json_field_str(w, "text", buf_str(&ch->text));
     json_put_key(w, "output_ids");
     json_begin_array(w);
-    for (uint32_t i = 0; i < ch->n_used; i++) json_put_u64(w, request_output(r)[i]);
+    for (uint32_t i = 0; i < ch->n_used; i++)
+        json_put_u64(w, request_output(r)[i]);
     json_end_array(w);
     json_put_key(w, "meta_info");
     json_begin_object(w);
@@ -87,7 +109,8 @@ static void body(struct call *c, struct buf *out) {
 
     json_writer_init(&w, out);
     if (is_list) json_begin_array(&w);
-    for (uint32_t i = 0; i < c->n_choices; i++) put_answer(&w, &c->choices[i]);
+    for (uint32_t i = 0; i < c->n_choices; i++)
+        put_answer(&w, &c->choices[i]);
     if (is_list) json_end_array(&w);
 }
 
@@ -100,19 +123,18 @@ static enum status read_texts(struct call *c, const struct json *text, struct er
     enum status st;
 
     c->is_list = json_type(text) == JSON_ARRAY;
-    st = call_set_prompts(
-        c, c->is_list ? (uint32_t)MIN(json_count(text), UINT32_MAX) : 1, err);
+    st = call_set_prompts(c, c->is_list ? (uint32_t)MIN(json_count(text), UINT32_MAX) : 1, err);
     if (st != ST_OK) return st;
     if (!c->is_list && json_to_str(text, &one) == ST_OK) {
-        call_prompt_text(c, 0, one, TOKENIZE_SPECIAL);
-        return ST_OK;
+        return call_prompt_text(c, 0, one, TOKENIZE_SPECIAL, err);
     }
     JSON_FOR_EACH(it, text) {
         if (json_to_str(it, &one) != ST_OK) {
             return error_set_param(err, ST_INVALID, "text", "text[%u] must be a string, not %s", i,
                                    json_type_name(it));
         }
-        call_prompt_text(c, i++, one, TOKENIZE_SPECIAL);
+        st = call_prompt_text(c, i++, one, TOKENIZE_SPECIAL, err);
+        if (st != ST_OK) return st;
     }
     if (i > 0) return ST_OK;
     return error_set_param(err, ST_INVALID, "text", "text must be a string or strings, not %s",
@@ -153,12 +175,23 @@ static enum status read_prompt(struct call *c, const struct json *root, struct e
 }
 
 static enum status read_options(struct call *c, const struct json *root, struct error *err) {
+    uint32_t limit = engine_info(c->api->engine)->limits.max_logprobs, n = 0;
+    int64_t start = -1;
     bool wants = false;
     struct str rid;
     bool has_rid;
     enum status st = json_get_bool(root, "return_logprob", &wants, NULL, err);
 
-    if (st == ST_OK && wants) c->n_logprobs = c->params.request.n_logprobs = 0;
+    if (st == ST_OK) st = json_get_u32(root, "top_logprobs_num", 0, limit, &n, NULL, err);
+    if (st == ST_OK) {
+        st = json_get_i64(root, "logprob_start_len", -1, INT64_MAX, &start, NULL, err);
+    }
+    if (st == ST_OK && wants && start >= 0) {
+        st = error_set_param(err, ST_INVALID, "logprob_start_len",
+                             "logprobs of the prompt are not given here: leave logprob_start_len "
+                             "out, or use /v1/completions with echo and logprobs");
+    }
+    if (st == ST_OK && wants) c->n_logprobs = c->params.request.n_logprobs = (int32_t)n;
     if (st == ST_OK) st = json_get_str(root, "rid", CALL_ID_MAX - 1, &rid, &has_rid, err);
     if (st == ST_OK && has_rid && str_is_utf8(rid)) {
         snprintf(c->id, sizeof(c->id), "%.*s", STR_ARG(rid));
@@ -187,7 +220,6 @@ void generate_post(struct http_request *req, void *arg) {
     if (st == ST_OK) st = read_options(c, root, &err);
     if (st == ST_OK) st = read_prompt(c, root, &err);
     if (st != ST_OK) {
-        c->n_untokenized = 0;
         call_fail(c, st, &err);
         return;
     }

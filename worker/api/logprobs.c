@@ -59,6 +59,23 @@ static struct position row_at(const struct columns *c, uint32_t i) {
     return i < c->n_prompt ? prompt_at(c->ch, i) : output_at(c->ch, c->first + i - c->n_prompt);
 }
 
+/* Characters that a row adds to the text. One that spans several tokens counts where it begins. */
+static size_t width(const struct columns *c, uint32_t i) {
+    const struct call *call = c->ch->call;
+    uint32_t token = row_at(c, i).token;
+    struct str bytes = tokenizer_bytes(call->api->tokenizer, token);
+    bool is_shown = i < c->n_prompt && call_prompt_of(c->ch)->is_text;
+    size_t n = 0;
+
+    if (call->params.skip_special && !is_shown &&
+        tokenizer_is_special(call->api->tokenizer, token)) {
+        return 0;
+    }
+    for (size_t k = 0; k < bytes.len; k++)
+        n += ((unsigned char)bytes.ptr[k] & 0xC0) != 0x80;
+    return n;
+}
+
 static void put_top(struct columns *c, const struct position *p) {
     uint32_t n = (uint32_t)MAX(c->ch->call->n_logprobs, 0);
 
@@ -76,12 +93,9 @@ static void put_top(struct columns *c, const struct position *p) {
 }
 
 void logprobs_put_completion(struct json_writer *w, const struct choice *ch, uint32_t first,
-                             uint32_t end, bool echo, size_t offset) {
-    struct columns c = {.w = w,
-                        .ch = ch,
-                        .n_prompt = echo ? ch->request->n_prompt : 0,
-                        .first = first,
-                        .end = end};
+                             uint32_t end, bool echo, size_t *offset) {
+    struct columns c = {
+        .w = w, .ch = ch, .n_prompt = echo ? ch->request->n_prompt : 0, .first = first, .end = end};
 
     buf_init(&c.text, TOKEN_TEXT_MAX);
     json_begin_object(w);
@@ -115,9 +129,8 @@ void logprobs_put_completion(struct json_writer *w, const struct choice *ch, uin
     json_put_key(w, "text_offset");
     json_begin_array(w);
     for (uint32_t i = 0; i < n_rows(&c); i++) {
-        json_put_u64(w, offset);
-        token_text(ch, row_at(&c, i).token, &c.text);
-        offset += buf_len(&c.text);
+        json_put_u64(w, *offset);
+        *offset += width(&c, i);
     }
     json_end_array(w);
     json_end_object(w);
@@ -136,7 +149,8 @@ static void put_chat_token(struct json_writer *w, const struct choice *ch, uint3
     json_put_f32(w, logprob);
     json_put_key(w, "bytes");
     json_begin_array(w);
-    for (size_t i = 0; i < bytes.len; i++) json_put_u64(w, (unsigned char)bytes.ptr[i]);
+    for (size_t i = 0; i < bytes.len; i++)
+        json_put_u64(w, (unsigned char)bytes.ptr[i]);
     json_end_array(w);
 }
 

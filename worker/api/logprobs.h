@@ -10,9 +10,10 @@ struct choice;
 struct json_writer;
 
 /* {"tokens","token_logprobs","top_logprobs","text_offset"}; with `echo` the prompt's tokens come
- * first. `offset` is where the text of the first token begins. */
+ * first. *offset, in characters of the choice's text, is where the first token begins, and where the
+ * next one will. */
 void logprobs_put_completion(struct json_writer *w, const struct choice *ch, uint32_t first,
-                             uint32_t end, bool echo, size_t offset);
+                             uint32_t end, bool echo, size_t *offset);
 
 /* {"content":[{"token","logprob","bytes","top_logprobs"}]} */
 void logprobs_put_chat(struct json_writer *w, const struct choice *ch, uint32_t first,

@@ -59,11 +59,10 @@ static enum status get_sampling(struct call_params *p, const struct json *o,
 
 static enum status get_seed(struct call_params *p, const struct json *o, const char *name,
                             struct rng *rng, struct error *err) {
-    bool is_present;
     int64_t seed;
-    enum status st = json_get_i64(o, name, INT64_MIN, INT64_MAX, &seed, &is_present, err);
+    enum status st = json_get_i64(o, name, INT64_MIN, INT64_MAX, &seed, &p->has_seed, err);
 
-    if (st == ST_OK) p->request.seed = is_present ? (uint64_t)seed : rng_u64(rng);
+    if (st == ST_OK) p->request.seed = p->has_seed ? (uint64_t)seed : rng_u64(rng);
     return st;
 }
 
@@ -147,50 +146,90 @@ static enum status get_bias(struct call_params *p, const struct json *o, uint32_
     return ST_OK;
 }
 
+/* null, false, or of no elements: asks for nothing. */
+static bool asks_nothing(const struct json *v) {
+    struct str text;
+    bool flag;
+
+    switch (json_type(v)) {
+    case JSON_BOOL: return json_to_bool(v, &flag) == ST_OK && !flag;
+    case JSON_STRING: return json_to_str(v, &text) == ST_OK && text.len == 0;
+    case JSON_NUMBER: return false;
+    default: return json_count(v) == 0;
+    }
+}
+
 /* Fields that would change the answer and are not built. */
 static enum status refuse_unbuilt(const struct json *o, struct error *err) {
-    static const char *const fields[] = {
-        "prompt_embeds", "input_embeds", "structured_outputs", "guided_json", "guided_regex",
-        "guided_choice", "guided_grammar", "json_schema", "regex", "ebnf", "bad_words",
-        "allowed_token_ids", "suffix", "image_data", "thinking_token_budget"};
-    const struct json *format = json_get(o, "response_format");
-    struct str type = STR("");
-    bool flag = false;
+    static const char *const fields[] = {"prompt_embeds",
+                                         "input_embeds",
+                                         "structured_outputs",
+                                         "guided_json",
+                                         "guided_regex",
+                                         "guided_choice",
+                                         "guided_grammar",
+                                         "json_schema",
+                                         "regex",
+                                         "ebnf",
+                                         "structural_tag",
+                                         "bad_words",
+                                         "allowed_token_ids",
+                                         "suffix",
+                                         "image_data",
+                                         "audio_data",
+                                         "video_data",
+                                         "thinking_token_budget",
+                                         "truncate_prompt_tokens",
+                                         "prompt_logprobs",
+                                         "logprob_token_ids",
+                                         "token_ids_logprob",
+                                         "return_tokens_as_token_ids",
+                                         "return_hidden_states",
+                                         "use_beam_search",
+                                         "repetition_detection",
+                                         "functions"};
 
     for (size_t i = 0; i < ARRAY_LEN(fields); i++) {
-        const struct json *v = json_get(o, fields[i]);
-        bool is_empty = json_is_null(v) || (json_type(v) == JSON_ARRAY && json_count(v) == 0) ||
-                        (json_to_str(v, &type) == ST_OK && type.len == 0);
-
-        if (is_empty) continue;
+        if (asks_nothing(json_get(o, fields[i]))) continue;
         return error_set_param(err, ST_INVALID, fields[i],
                                "%s is not supported by this worker: leave it out", fields[i]);
-    }
-    if (json_type(format) == JSON_OBJECT && json_to_str(json_get(format, "type"), &type) == ST_OK &&
-        !str_eq(type, STR("text"))) {
-        return error_set_param(err, ST_INVALID, "response_format",
-                               "response_format of type \"%.*s\" is not supported by this worker: "
-                               "only \"text\" is",
-                               (int)MIN(type.len, 40), type.ptr);
-    }
-    if (json_to_bool(json_get(o, "use_beam_search"), &flag) == ST_OK && flag) {
-        return error_set_param(err, ST_INVALID, "use_beam_search",
-                               "use_beam_search is not supported by this worker: leave it out");
     }
     return ST_OK;
 }
 
-static enum status get_salt(struct call_params *p, const struct json *o, struct error *err) {
+static enum status check_format(const struct json *o, struct error *err) {
+    const struct json *format;
+    struct str type = STR("unknown");
+    enum status st = json_get_object(o, "response_format", &format, err);
+
+    if (st != ST_OK || !format) return st;
+    if (json_to_str(json_get(format, "type"), &type) == ST_OK && str_eq(type, STR("text"))) {
+        return ST_OK;
+    }
+    return error_set_param(err, ST_INVALID, "response_format",
+                           "response_format of type \"%.*s\" is not supported by this worker: only "
+                           "\"text\" is",
+                           (int)MIN(type.len, 40), type.ptr);
+}
+
+/* `name`: "cache_salt", or what SGLang calls it. */
+static enum status get_salt(struct call_params *p, const struct json *o, const char *name,
+                            struct error *err) {
     struct str salt;
     bool is_present;
-    enum status st =
-        json_get_str(o, "cache_salt", REQUEST_SALT_MAX, &salt, &is_present, err);
+    enum status st = json_get_str(o, name, REQUEST_SALT_MAX, &salt, &is_present, err);
 
     if (st != ST_OK || !is_present) return st;
     if (salt.len == 0) {
-        return error_set_param(err, ST_INVALID, "cache_salt",
-                               "cache_salt must be a non-empty string: leave it out to share the "
-                               "cache with everybody");
+        return error_set_param(
+            err, ST_INVALID, name,
+            "%s must be a non-empty string: leave it out to share the cache with "
+            "everybody",
+            name);
+    }
+    if (p->request.cache_salt) {
+        return error_set_param(err, ST_INVALID, name, "send either cache_salt or %s, not both",
+                               name);
     }
     p->request.cache_salt = salt.ptr; /* lives with the body until the request was created */
     p->request.cache_salt_len = salt.len;
@@ -202,8 +241,8 @@ static enum status get_adapter(const struct json *o, struct error *err) {
 
     for (size_t i = 0; i < ARRAY_LEN(names); i++) {
         if (json_is_null(json_get(o, names[i]))) continue;
-        return error_set_param(err, ST_INVALID, names[i],
-                               "%s: this worker serves no adapters", names[i]);
+        return error_set_param(err, ST_INVALID, names[i], "%s: this worker serves no adapters",
+                               names[i]);
     }
     return ST_OK;
 }
@@ -230,6 +269,7 @@ static enum status get_common(struct call_params *p, const struct json *o,
                               const struct request_limits *limits, struct error *err) {
     enum status st = refuse_unbuilt(o, err);
 
+    if (st == ST_OK) st = check_format(o, err);
     if (st == ST_OK) st = get_sampling(p, o, defaults, err);
     if (st == ST_OK) st = get_stop(p, o, err);
     if (st == ST_OK) st = get_stop_ids(p, o, limits->vocab, err);
@@ -251,48 +291,70 @@ static void params_init(struct call_params *p) {
     p->skip_special = true;
 }
 
+/* How much may be generated: max_tokens, or max_completion_tokens, which wins. 0 needs an echo. */
+static enum status get_lengths(struct call_params *p, const struct json *o, struct error *err) {
+    struct request_params *r = &p->request;
+    uint32_t least;
+    bool has_newer = false;
+    enum status st = json_get_bool(o, "echo", &p->echo, NULL, err);
+
+    least = p->echo ? 0 : 1;
+    if (st == ST_OK) {
+        st = json_get_u32(o, "max_tokens", least, UINT32_MAX, &r->max_tokens, &p->has_max_tokens,
+                          err);
+    }
+    if (st == ST_OK) {
+        st = json_get_u32(o, "max_completion_tokens", least, UINT32_MAX, &r->max_tokens, &has_newer,
+                          err);
+    }
+    if (st == ST_OK) st = json_get_u32(o, "min_tokens", 0, UINT32_MAX, &r->min_tokens, NULL, err);
+    if (st != ST_OK) return st;
+    p->has_max_tokens = p->has_max_tokens || has_newer;
+    if (p->has_max_tokens && r->min_tokens > r->max_tokens) {
+        return error_set_param(err, ST_INVALID, "min_tokens",
+                               "min_tokens %u is above max_tokens %u", r->min_tokens,
+                               r->max_tokens);
+    }
+    p->is_echo_only = p->has_max_tokens && r->max_tokens == 0;
+    if (p->is_echo_only) r->max_tokens = 1;
+    return ST_OK;
+}
+
+/* The best of several samples: we would have to generate more than are shown. */
+static enum status check_best_of(const struct call_params *p, const struct json *o,
+                                 struct error *err) {
+    uint32_t best_of = p->n;
+    enum status st = json_get_u32(o, "best_of", 1, PARAMS_MAX_N, &best_of, NULL, err);
+
+    if (st != ST_OK || best_of == p->n) return st;
+    return error_set_param(
+        err, ST_INVALID, "best_of",
+        "best_of %u with n %u is not supported by this worker: leave best_of out", best_of, p->n);
+}
+
 enum status call_params_parse(struct call_params *p, const struct json *o,
                               const struct generation_config *defaults,
                               const struct request_limits *limits, struct rng *rng,
                               struct error *err) {
-    uint32_t max_tokens = 0;
     int64_t priority = 0;
     enum status st;
 
     params_init(p);
     st = get_common(p, o, defaults, limits, err);
+    if (st == ST_OK) st = check_best_of(p, o, err);
     if (st == ST_OK) st = get_stream(p, o, err);
-    if (st == ST_OK) st = get_salt(p, o, err);
+    if (st == ST_OK) st = get_salt(p, o, "cache_salt", err);
     if (st == ST_OK) st = get_adapter(o, err);
     if (st == ST_OK) st = get_seed(p, o, "seed", rng, err);
-    if (st == ST_OK) {
-        st = json_get_u32(o, "max_tokens", 1, UINT32_MAX, &max_tokens, &p->has_max_tokens, err);
-    }
-    if (st == ST_OK) {
-        bool has_newer;
-
-        st = json_get_u32(o, "max_completion_tokens", 1, UINT32_MAX, &max_tokens, &has_newer, err);
-        p->has_max_tokens = p->has_max_tokens || has_newer;
-    }
-    if (st == ST_OK) {
-        st = json_get_u32(o, "min_tokens", 0, UINT32_MAX, &p->request.min_tokens, NULL, err);
-    }
+    if (st == ST_OK) st = get_lengths(p, o, err);
     if (st == ST_OK) st = json_get_i64(o, "priority", INT32_MIN, INT32_MAX, &priority, NULL, err);
     if (st == ST_OK) {
         st = json_get_bool(o, "include_stop_str_in_output", &p->include_stop, NULL, err);
     }
     if (st == ST_OK) st = json_get_bool(o, "return_token_ids", &p->return_token_ids, NULL, err);
-    if (st == ST_OK && p->request.min_tokens > max_tokens && p->has_max_tokens) {
-        st = error_set_param(err, ST_INVALID, "min_tokens", "min_tokens %u is above max_tokens %u",
-                             p->request.min_tokens, max_tokens);
-    }
-    if (st != ST_OK) {
-        call_params_fini(p);
-        return st;
-    }
-    p->request.max_tokens = max_tokens;
     p->request.priority = (int32_t)priority;
-    return ST_OK;
+    if (st != ST_OK) call_params_fini(p);
+    return st;
 }
 
 enum status call_params_parse_sglang(struct call_params *p, const struct json *body,
@@ -300,18 +362,24 @@ enum status call_params_parse_sglang(struct call_params *p, const struct json *b
                                      const struct generation_config *defaults,
                                      const struct request_limits *limits, struct rng *rng,
                                      struct error *err) {
+    int64_t priority = 0;
     enum status st;
 
     params_init(p);
     p->request.max_tokens = 128;
-    st = get_common(p, sampling, defaults, limits, err);
+    st = refuse_unbuilt(body, err);
+    if (st == ST_OK) st = get_common(p, sampling, defaults, limits, err);
     if (st == ST_OK) st = json_get_bool(body, "stream", &p->stream, NULL, err);
-    if (st == ST_OK) st = get_salt(p, body, err);
+    if (st == ST_OK) st = get_salt(p, body, "cache_salt", err);
+    if (st == ST_OK) st = get_salt(p, body, "extra_key", err);
     if (st == ST_OK) st = get_adapter(body, err);
     if (st == ST_OK) st = get_seed(p, sampling, "sampling_seed", rng, err);
     if (st == ST_OK) {
-        st = json_get_u32(sampling, "max_new_tokens", 1, UINT32_MAX, &p->request.max_tokens, NULL,
-                          err);
+        st = json_get_i64(body, "priority", INT32_MIN, INT32_MAX, &priority, NULL, err);
+    }
+    if (st == ST_OK) {
+        st = json_get_u32(sampling, "max_new_tokens", 1, UINT32_MAX, &p->request.max_tokens,
+                          &p->has_max_tokens, err);
     }
     if (st == ST_OK) {
         st = json_get_u32(sampling, "min_new_tokens", 0, UINT32_MAX, &p->request.min_tokens, NULL,
@@ -320,8 +388,8 @@ enum status call_params_parse_sglang(struct call_params *p, const struct json *b
     if (st == ST_OK) {
         st = json_get_bool(sampling, "no_stop_trim", &p->include_stop, NULL, err);
     }
+    p->request.priority = (int32_t)priority;
     if (st != ST_OK) call_params_fini(p);
-    p->has_max_tokens = true;
     return st;
 }
 

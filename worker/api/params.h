@@ -25,10 +25,11 @@ struct call_params {
     struct stop_set *stops; /* owned; NULL: none */
     uint32_t n;             /* samples of each prompt */
     bool stream, include_usage, continuous_usage;
-    bool include_stop;      /* stop strings stay in the text */
+    bool include_stop;       /* stop strings stay in the text */
+    bool echo, is_echo_only; /* only: max_tokens 0; one token is computed, and not shown */
     bool skip_special;
     bool return_token_ids;
-    bool has_max_tokens;
+    bool has_max_tokens, has_seed;
 };
 
 /* `defaults`: what the model's makers recommend. `rng` draws the seed when none is given. */
@@ -37,7 +38,7 @@ MUST_USE enum status call_params_parse(struct call_params *out, const struct jso
                                        const struct request_limits *limits, struct rng *rng,
                                        struct error *err);
 
-/* The same from SGLang's sampling_params object (NULL: all defaults) and its stream flag. */
+/* The same from SGLang's body and its sampling_params object (NULL: all defaults). */
 MUST_USE enum status call_params_parse_sglang(struct call_params *out, const struct json *body,
                                               const struct json *sampling,
                                               const struct generation_config *defaults,

@@ -24,7 +24,10 @@ static void health_get(struct http_request *req, void *arg) {
         return;
     }
     error_set(&err, ST_UNAVAILABLE, "%s",
-              stats.is_failed ? "the device was lost: restart this worker" : "draining");
+              stats.is_failed
+                  ? "the device was lost: this worker must be restarted"
+                  : "this worker is draining: it finishes what it has and takes no more");
+    http_add_header(req, STR("retry-after"), STR("1"));
     http_reply_error(req, ST_UNAVAILABLE, &err);
 }
 
@@ -128,6 +131,7 @@ static void on_reset_done(struct engine_reset *engine) {
         error_set(&err, ST_BUSY,
                   "blocks are in use by running requests, so nothing was forgotten: try again, or "
                   "add ?reset_running_requests=true");
+        http_add_header(reset->req, STR("retry-after"), STR("1"));
         http_reply_error(reset->req, ST_BUSY, &err);
     }
     mem_free(reset);
