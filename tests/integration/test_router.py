@@ -260,6 +260,66 @@ def test_a_client_that_leaves_is_noticed_by_the_worker(sim_fleet):
     assert router.metric("incipit_client_aborts_total") == 1
 
 
+def begin_stream(router, max_tokens):
+    """A client whose answer has begun; what it has received so far."""
+    host, port = router.url[len("http://"):].split(":")
+    body = json.dumps({"prompt": PROMPT, "max_tokens": max_tokens, "stream": True}).encode()
+    client = socket.create_connection((host, int(port)), timeout=40)
+    client.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+    return client, client.recv(1000)
+
+
+def read_to_end(client):
+    data = b""
+    while more := client.recv(65536):
+        data += more
+    return data
+
+
+def test_a_drain_finishes_what_is_open_and_nothing_else(sim_fleet):
+    router = sim_fleet("--threads", 2, speed=1)
+    host, port = router.url[len("http://"):].split(":")
+    idle = socket.create_connection((host, int(port)), timeout=40)
+    idle.sendall(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n")
+    assert idle.recv(1000).startswith(b"HTTP/1.1 200")
+    client, first = begin_stream(router, 300)
+    assert first.startswith(b"HTTP/1.1 200")
+    router.process.send_signal(signal.SIGTERM)
+    assert idle.recv(1000) == b""
+    assert http(router.admin_url + "/readyz").code == 503 and http(router.admin_url + "/livez").code == 200
+    assert b"data: [DONE]" in read_to_end(client)
+    assert router.process.wait(40) == 0
+    for s in (idle, client):
+        s.close()
+
+
+def test_a_second_signal_does_not_wait(sim_fleet):
+    router = sim_fleet(speed=1, n=1)
+    pids = pids_of(router)
+    client, first = begin_stream(router, 100000)
+    assert first.startswith(b"HTTP/1.1 200")
+    router.process.send_signal(signal.SIGTERM)
+    wait_for(lambda: " router_draining" in router.log, "the first signal to be heard")
+    assert router.stop(signal.SIGTERM) == 0
+    wait_for(lambda: not any(alive(p) for p in pids), "the worker to end")
+    client.close()
+
+
+def test_two_routers_do_not_share_a_port(programs):
+    args = ("--worker-urls", f"http://127.0.0.1:{free_port()}", "--threads", 2)
+    first = programs(Router, *args)
+    port = first.field("router_listening", "port")
+    second = programs(Router, *args, port=port)
+    assert second.process.wait(40) == 1 and second.stop() == 1
+    assert f"port {port} is in use" in second.log
+
+
+def test_options_in_the_environment_are_the_routers_alone(programs, monkeypatch):
+    monkeypatch.setenv("INCIPIT_MAX_MODEL_LEN", "nonsense")
+    monkeypatch.setenv("INCIPIT_BLOCK_SIZE", "nonsense")
+    programs(Router, "--launch", 1, "--worker-base-port", free_port(), "--worker-arg=--backend=sim").ready(1)
+
+
 def test_no_worker_at_all_is_said(programs):
     router = programs(Router, "--worker-urls", f"http://127.0.0.1:{free_port()}")
     router.url = f"http://127.0.0.1:{router.field('router_listening', 'port')}"
