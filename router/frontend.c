@@ -125,11 +125,11 @@ void frontend_destroy(struct frontend *f) {
     if (!f) return;
     list_init(&unread);
     if (f->is_started) pthread_join(f->thread, NULL);
+    if (f->box) mailbox_take(f->box, &unread);
+    mailbox_close(f->box);              /* before the last turn: nothing is begun any more */
     http_server_destroy(f->server);     /* ends open exchanges */
     if (f->loop) loop_turn(f->loop, 0); /* they are recycled on the next turn */
     proxy_destroy(f->proxy);
-    if (f->box) mailbox_take(f->box, &unread);
-    mailbox_close(f->box);
     loop_timer_fini(&f->deadline);
     loop_destroy(f->loop);
     mem_free(f);

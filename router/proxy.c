@@ -23,21 +23,18 @@
 
 #include <assert.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "common/clock.h"
 #include "common/hash.h"
 #include "common/log.h"
 #include "common/mem.h"
-#include "common/openai.h"
 #include "router/prompt_hash.h"
 #include "router/proxy_internal.h"
 #include "router/router_metrics.h"
 
 #define RETRY_PAUSE_US     20000 /* before looking again whether a retry is affordable */
-#define RETRY_SHARE        5     /* one in five open exchanges may be a retry, but at least ... */
-#define RETRY_MIN          3
+#define RETRY_SHARE        5 /* one in five open exchanges may be a retry without an answer yet */
+#define RETRY_MIN          3 /* and always so many */
 #define MAX_LOST           2 /* a request that has lost so many workers may be what kills them */
 #define MAX_IDLE_EXCHANGES 256
 
@@ -58,9 +55,13 @@ void proxy_account(struct exchange *x, bool is_aborted, enum registry_outcome ou
     if (!x->is_routed) return;
     x->is_routed = false;
     loop_timer_stop(&x->prefill);
+    proxy_settle_retry(x);
+    registry_ended(x->proxy->registry, &x->target, &x->ticket, &end, outcome);
+}
+
+void proxy_settle_retry(struct exchange *x) {
     if (x->is_retry) x->proxy->n_retrying--;
     x->is_retry = false;
-    registry_ended(x->proxy->registry, &x->target, &x->ticket, &end, outcome);
 }
 
 void proxy_drop_upstream(struct exchange *x) {

@@ -8,8 +8,8 @@
  *                                 (no byte has gone           connection closed before the end
  *                                  to the client)
  *
- * The response head of a worker that is not a stream is held back until the first byte of its body,
- * so that a worker lost in between can still be replaced without the client noticing. */
+ * A worker's response head is held back until the first byte of its body, so that a worker lost in
+ * between can still be replaced without the client noticing. */
 #ifndef ROUTER_PROXY_H
 #define ROUTER_PROXY_H
 

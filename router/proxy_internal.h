@@ -83,6 +83,9 @@ struct exchange {
 void proxy_account(struct exchange *x, bool is_aborted, enum registry_outcome outcome);
 void proxy_drop_upstream(struct exchange *x);
 
+/* If this attempt is a retry, it no longer counts as one: it is answered, or over. */
+void proxy_settle_retry(struct exchange *x);
+
 /* The request is over: metrics, log; x is recycled at the end of the turn. The client's request is
  * the caller's to end. */
 void proxy_close(struct exchange *x, int code);

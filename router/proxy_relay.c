@@ -108,6 +108,7 @@ static void on_first_token(struct exchange *x) {
     if (x->first_token_us || !x->is_routed || !is_answer(x) || !x->is_generation) return;
     x->first_token_us = loop_now_us(p->loop);
     loop_timer_stop(&x->prefill);
+    proxy_settle_retry(x);
     registry_first_token(p->registry, &x->target, &x->ticket, &x->feedback, x->first_token_us);
 }
 

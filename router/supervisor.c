@@ -228,7 +228,7 @@ static void child_ended(struct child *c, int wait_status) {
               WIFSIGNALED(wait_status) ? log_i64("signal", WTERMSIG(wait_status))
                                        : log_i64("exit_code", WEXITSTATUS(wait_status)),
               log_f64("restart_in_s", (double)c->backoff_us * 1e-6));
-    if (c->n_starts == 1 && WIFEXITED(wait_status) &&
+    if (c->n_starts == 1 && lived_us < HEALTHY_LIFE_US && WIFEXITED(wait_status) &&
         WEXITSTATUS(wait_status) == SUPERVISOR_EXIT_CONFIG) {
         error_set(&err, ST_INVALID,
                   "the worker on port %u refused to start: its own message is above; the command "
