@@ -12,7 +12,7 @@
 #include "kernels/cpu/cpu_internal.h"
 #include "kernels/dtype.h"
 
-#define CALIBRATION_US 20000 /* for each of the two measurements at load_end; the best round counts, so
+#define CALIBRATION_US 8000  /* for each of the two measurements at load_end; the best round counts, so
                               * that a busy machine does not pass for a slow one */
 
 /* --- device ---------------------------------------------------------------------------------- */

@@ -94,7 +94,7 @@ enum status tiny_load(const struct backend_ops *ops, struct backend_model *model
         for (uint32_t l = 0; l < n_layers && all[i].is_wanted && all[i].role != skip; l++) {
             bool is_matrix = all[i].k > 0, is_embed = all[i].role == ROLE_EMBED;
             bool is_norm = !is_matrix && (all[i].role < ROLE_Q || all[i].role >= ROLE_Q_NORM);
-            float scale = is_embed ? 0.5f : is_matrix ? 1.5f / sqrtf((float)all[i].k) : 0.1f;
+            float scale = is_embed ? 0.3f : is_matrix ? 1.0f / sqrtf((float)all[i].k) : 0.1f;
             enum status st = load_one(ops, model, all[i].role, l, all[i].n, all[i].k,
                                       is_matrix ? s->weight_dtype : DTYPE_F32, is_norm ? 1.0f : 0.0f,
                                       scale, seed, err);

@@ -11,14 +11,20 @@
 #include "tests/support/cm.h"
 #include "tests/support/tiny_model.h"
 
-#define N_PROMPT 200u
+#define N_PROMPT 170u
 #define N_NEW    10u
 #define N_ROWS   8u
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define N_SHAPES 1u /* instrumented tiles are fifty times as slow; the code is the same for every shape */
+#else
+#define N_SHAPES 3u
+#endif
+
 static const char *const paths[] = {"avx512bf16", "avx512", "avx2", "plain"};
 
-static const struct tiny_shape llama = {.n_layers = 2, .d_model = 96, .n_heads = 4, .n_kv_heads = 2,
-                                        .head_dim = 32, .d_ff = 144, .vocab = 211,
+static const struct tiny_shape llama = {.n_layers = 2, .d_model = 64, .n_heads = 4, .n_kv_heads = 2,
+                                        .head_dim = 32, .d_ff = 80, .vocab = 211,
                                         .max_context = 256, .is_tied = true,
                                         .weight_dtype = DTYPE_BF16, .kv_dtype = DTYPE_BF16};
 
@@ -43,7 +49,7 @@ static void run_batch(struct tiny_model *m, uint32_t n, uint32_t chunk, struct a
     for (uint32_t r = 0; r < n; r++) {
         for (uint32_t i = 0; i < N_PROMPT; i++)
             prompt[r][i] = (i * i + 31 * i * (r + 1) + 7) % m->shape.vocab;
-        q[r] = (struct tiny_request){.prompt = prompt[r], .n_prompt = N_PROMPT - r * 23,
+        q[r] = (struct tiny_request){.prompt = prompt[r], .n_prompt = N_PROMPT - r * 19,
                                      .n_new = N_NEW - r / 2, .token = answers[r].token,
                                      .logprob = answers[r].logprob};
         q[r].how = (struct backend_output){.temperature = r % 2 ? 0 : 0.7f, .top_p = 0.95f, .top_k = 40,
@@ -60,32 +66,35 @@ static void check_same(const struct answer *a, const struct answer *want, const 
              (double)a->logprob[0], (double)want->logprob[0]);
 }
 
+/* The first is what the others must equal. Those with the same pool and threads stand together: they
+ * share a model. */
+static const struct variant {
+    uint32_t block_size, n_threads, chunk, n_rows;
+} variants[] = {
+    {16, 1, 512, 1}, {16, 1, 33, 1}, {16, 1, 16, 1},  {16, 1, 1, 1},   {16, 1, 64, 8},  {16, 1, 512, 8},
+    {16, 2, 512, 1}, {16, 2, 64, 8}, {16, 2, 1, 8},   {16, 3, 512, 8}, {1, 2, 512, 1},  {1, 2, 33, 8},
+    {128, 2, 512, 8}, {128, 2, 16, 1}, {5, 1, 64, 8},
+};
+
 static void check_shape(const char *path, const struct tiny_shape *shape) {
-    static const uint32_t chunks[] = {512, 33, 64, 16, 1}, sizes[] = {16, 1, 128, 5};
     struct answer want = {0}, got = {0};
-    bool is_first = true;
+    struct tiny_model m;
 
-    for (size_t b = 0; b < ARRAY_LEN(sizes); b++) {
-        for (uint32_t threads = 1; threads <= 3; threads++) {
-            struct tiny_setup setup = {&backend_cpu, path, threads, sizes[b], N_ROWS, 512};
-            struct tiny_model m;
+    for (size_t i = 0; i < ARRAY_LEN(variants); i++) {
+        const struct variant *v = &variants[i], *before = i ? v - 1 : NULL;
+        struct tiny_setup setup = {&backend_cpu, path, v->n_threads, v->block_size, N_ROWS, 512};
+        char what[96];
 
-            if (threads != 2 && b > 0) continue;
+        if (!before || before->block_size != v->block_size || before->n_threads != v->n_threads) {
+            if (before) tiny_close(&m);
             tiny_open(&m, &setup, shape, 5);
-            for (size_t c = 0; c < (b > 0 ? 2 : ARRAY_LEN(chunks)); c++) {
-                for (uint32_t n = 1; n <= N_ROWS; n += N_ROWS - 1) {
-                    char what[96];
-
-                    snprintf(what, sizeof(what), "%s, block size %u, %u threads, chunks of %u, %u rows",
-                             path, sizes[b], threads, chunks[c], n);
-                    run_batch(&m, n, chunks[c], is_first ? &want : &got);
-                    if (!is_first) check_same(&got, &want, what);
-                    is_first = false;
-                }
-            }
-            tiny_close(&m);
         }
+        run_batch(&m, v->n_rows, v->chunk, i ? &got : &want);
+        snprintf(what, sizeof(what), "%s, block size %u, %u threads, chunks of %u, %u rows", path,
+                 v->block_size, v->n_threads, v->chunk, v->n_rows);
+        if (i) check_same(&got, &want, what);
     }
+    tiny_close(&m);
 }
 
 static void same_answer_however_it_is_computed(void **state) {
@@ -99,9 +108,9 @@ static void same_answer_however_it_is_computed(void **state) {
     shapes[1].n_heads = 6;
     shapes[2].sliding_window = 50;
     shapes[2].head_dim = 80; /* panels with padding inside */
-    shapes[2].d_model = 100; /* and outside */
+    shapes[2].d_model = 70; /* and outside */
     for (size_t p = 0; p < ARRAY_LEN(paths); p++) {
-        for (size_t s = 0; s < ARRAY_LEN(shapes) && has_path(paths[p]); s++)
+        for (size_t s = 0; s < N_SHAPES && has_path(paths[p]); s++)
             check_shape(paths[p], &shapes[s]);
     }
 }
@@ -145,9 +154,9 @@ static void every_path_agrees_with_the_reference(void **state) {
 
         score_text(&backend_ref, NULL, &shapes[s], want, 180);
         for (size_t p = 0; p < ARRAY_LEN(paths); p++) {
-            /* The random model is sharp: on the bf16 path 2^-8 per activation grows to tenths of a
-             * logit; test_ops_diff holds each operator to its rounding. */
-            float bound = p == 0 ? 0.6f : 0.002f;
+            /* On the bf16 path every activation loses up to 2^-8, and layers add that up;
+             * test_ops_diff holds each operator to its rounding. */
+            float bound = p == 0 ? 0.12f : 0.001f;
 
             if (!has_path(paths[p])) continue;
             score_text(&backend_cpu, paths[p], &shapes[s], got, 180);
