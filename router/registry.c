@@ -189,23 +189,29 @@ static struct model *model_find(struct registry *r, struct str name) {
     return NULL;
 }
 
-static enum status model_get(struct registry *r, const char *name, struct model **out,
-                             struct error *err) {
-    struct model *m = model_find(r, str_of(name));
+/* Makes a place for the model unless it has one. The control thread alone adds models, so the
+ * memory, tens of megabytes, is taken without the lock. */
+static enum status model_ensure(struct registry *r, const char *name, struct error *err) {
+    struct routing *routing;
+    bool is_known, is_full;
     enum status st;
 
-    if (!m) {
-        if (r->n_models == REGISTRY_MAX_MODELS) {
-            return error_set(err, ST_BUSY, "more than %u models: \"%s\" is not routed",
-                             REGISTRY_MAX_MODELS, name);
-        }
-        m = &r->models[r->n_models];
-        st = routing_create(&m->routing, &r->config.routing, err);
-        if (st != ST_OK) return st;
-        snprintf(m->name, sizeof(m->name), "%s", name);
-        r->n_models++;
+    pthread_mutex_lock(&r->lock);
+    is_known = model_find(r, str_of(name)) != NULL;
+    is_full = r->n_models == REGISTRY_MAX_MODELS;
+    pthread_mutex_unlock(&r->lock);
+    if (is_known) return ST_OK;
+    if (is_full) {
+        return error_set(err, ST_BUSY, "more than %u models: \"%s\" is not routed",
+                         REGISTRY_MAX_MODELS, name);
     }
-    *out = m;
+    st = routing_create(&routing, &r->config.routing, err);
+    if (st != ST_OK) return st;
+    pthread_mutex_lock(&r->lock);
+    r->models[r->n_models] = (struct model){.routing = routing};
+    snprintf(r->models[r->n_models].name, sizeof(r->models[0].name), "%s", name);
+    r->n_models++;
+    pthread_mutex_unlock(&r->lock);
     return ST_OK;
 }
 
@@ -236,17 +242,17 @@ static void show_breaker(struct worker *w, uint32_t id) {
 enum status registry_describe(struct registry *r, uint32_t id, const struct wire_server_info *info,
                               bool is_foreign, struct error *err) {
     struct worker *w = &r->workers[id];
+    enum status st = model_ensure(r, info->model, err);
     struct worker_spec spec;
-    struct model *m = NULL;
-    enum status st = ST_OK;
+    struct model *m;
 
+    if (st != ST_OK) return st;
     pthread_mutex_lock(&r->lock);
     if (!w->is_used) {
         st = error_set(err, ST_NOT_FOUND, "worker %u has been removed", id);
         goto done;
     }
-    st = model_get(r, info->model, &m, err);
-    if (st != ST_OK) goto done;
+    m = model_find(r, str_of(info->model));
     if (w->is_described && strcmp(w->info.generation, info->generation) != 0) {
         w->breaker = (struct breaker){0};
         show_breaker(w, id);
