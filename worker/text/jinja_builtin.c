@@ -283,7 +283,7 @@ static struct jinja_args rest_of(const struct jinja_args *args, size_t n) {
     struct jinja_args rest = *args;
 
     n = MIN(n, rest.n);
-    rest.positional += n;
+    if (n) rest.positional += n;
     rest.n -= n;
     return rest;
 }
