@@ -29,11 +29,11 @@ static const struct option_def rows[] = {
     {"port", OPT_U32, FIELD(port), .def = "31000", .max = "65535", .group = "Listening",
      .help = "Port to listen on. 0 lets the system choose."},
     {"max-body-bytes", OPT_BYTES, FIELD(max_body_bytes), .def = "32MiB", .min = "1KiB",
-     .max = "1GiB", .group = "Listening", .help = "Largest request body; beyond it 413."},
+     .max = "1GiB", .group = "Listening", .help = "Largest request body; beyond it 413. Higher admits longer prompts, costs memory."},
     {"max-connections", OPT_U32, FIELD(max_connections), .def = "16384", .min = "1",
-     .max = "1000000", .group = "Listening", .help = "Most connections at once."},
+     .max = "1000000", .group = "Listening", .help = "Most connections at once; further ones wait to be accepted."},
     {"drain-timeout", OPT_MS, FIELD(drain_timeout_ms), .def = "300s", .max = "1h",
-     .group = "Listening", .help = "On SIGTERM: how long open requests may still take."},
+     .group = "Listening", .help = "On SIGTERM: how long open requests may still take; then they end with an error."},
 
     {"backend", OPT_ENUM, FIELD(backend), .def = "auto", .names = backend_names,
      .aliases = "device", .group = "Device",
@@ -49,7 +49,7 @@ static const struct option_def rows[] = {
     {"sim-speed", OPT_F64, FIELD(sim_speed), .def = "1", .min = "0.001", .max = "1000000",
      .group = "Device", .help = "Simulated seconds per real second of --backend sim."},
     {"sim-profile", OPT_STR, FIELD(sim_profile), .group = "Device",
-     .help = "Latency model of --backend sim."},
+     .help = "Device that --backend sim imitates; a name that is not known lists those that are."},
 
     {"block-size", OPT_U32, FIELD(block_size), .def = "16", .min = "1", .max = "128",
      .aliases = "page-size", .group = "Cache",
@@ -65,7 +65,7 @@ static const struct option_def rows[] = {
              "usually takes."},
     {"enable-prefix-caching", OPT_BOOL, FIELD(prefix_caching), .def = "true",
      .aliases = "!disable-radix-cache", .group = "Cache",
-     .help = "Reuse the KV blocks of equal prefixes."},
+     .help = "Reuse the KV blocks of equal prefixes. Off: every prompt is computed whole."},
     {"prefix-caching-hash-algo", OPT_ENUM, FIELD(hash_algo), .def = "xxh3_128",
      .names = hash_names, .group = "Cache",
      .help = "Hash of the blocks. xxh3_128 is keyed and verified against the tokens; sha256_cbor "
@@ -80,7 +80,8 @@ static const struct option_def rows[] = {
              "plain queue."},
     {"watermark", OPT_F64, FIELD(watermark), .def = "0", .min = "0", .max = "0.5",
      .group = "Cache",
-     .help = "Share of the blocks kept free when a request is admitted beside others."},
+     .help = "Share of the blocks kept free when a request is admitted beside others. Higher "
+             "preempts less, runs fewer at once."},
 
     {"max-num-seqs", OPT_U32, FIELD(max_num_seqs), .def = "64", .min = "1", .max = "4096",
      .aliases = "max-running-requests", .group = "Scheduling",
@@ -89,15 +90,18 @@ static const struct option_def rows[] = {
      .max = "131072", .aliases = "chunked-prefill-size", .group = "Scheduling",
      .help = "Tokens computed in one step. Higher shortens prefill, lengthens the pauses of others."},
     {"enable-chunked-prefill", OPT_BOOL, FIELD(chunked_prefill), .def = "true",
-     .group = "Scheduling", .help = "Let a prompt be computed over several steps."},
+     .group = "Scheduling", .help = "Let a prompt be computed over several steps. Off: it waits for a step that takes "
+             "all of it."},
     {"long-prefill-token-threshold", OPT_U32, FIELD(long_prefill_token_threshold), .def = "0",
-     .group = "Scheduling", .help = "Most prompt tokens of one request in a step. 0: any."},
+     .group = "Scheduling", .help = "Most prompt tokens of one request in a step. Lower lets short prompts pass beside "
+             "long ones. 0: any."},
     {"scheduler-reserve-full-isl", OPT_BOOL, FIELD(reserve_full_isl), .def = "true",
-     .group = "Scheduling", .help = "Admit a request only when its whole prompt finds blocks."},
+     .group = "Scheduling", .help = "Admit a request only when its whole prompt finds blocks. Off: sooner, with more "
+             "preemptions."},
     {"scheduling-policy", OPT_ENUM, FIELD(policy), .def = "fcfs", .names = policy_names,
-     .group = "Scheduling", .help = "Order of waiting requests."},
+     .group = "Scheduling", .help = "Order of waiting requests: as they came, or by the request's `priority`, lower first."},
     {"max-waiting", OPT_U32, FIELD(max_waiting), .def = "1024", .min = "1", .max = "1000000",
-     .group = "Scheduling", .help = "Requests that may wait; beyond it 429."},
+     .group = "Scheduling", .help = "Requests that may wait; beyond it 429. Lower sends the excess elsewhere sooner."},
     {"max-logprobs", OPT_U32, FIELD(max_logprobs), .def = "20", .max = "20",
      .group = "Scheduling", .help = "Most alternatives a request may ask for."},
 

@@ -25,6 +25,7 @@ static enum status check_model(const struct api *api, const struct json *root, s
 
 enum status body_parse(struct json **out, const struct api *api, const struct http_request *req,
                        struct error *err) {
+    struct json_limits limits = {.max_bytes = req->body.len}; /* the server has its own */
     struct json *root = NULL;
     enum status st;
 
@@ -32,7 +33,7 @@ enum status body_parse(struct json **out, const struct api *api, const struct ht
     if (req->body.len == 0) {
         return error_set(err, ST_INVALID, "the body is empty: send a JSON object");
     }
-    st = json_parse(&root, req->body, NULL, err);
+    st = json_parse(&root, req->body, &limits, err);
     if (st != ST_OK) return st;
     if (json_type(root) != JSON_OBJECT) {
         st = error_set(err, ST_INVALID, "the body must be a JSON object, not %s",

@@ -98,7 +98,7 @@ static void on_tokenized(struct text_job *job);
 
 enum status call_set_prompts(struct call *c, uint32_t n, struct error *err) {
     if (n == 0 || n > CALL_MAX_PROMPTS) {
-        return error_set_param(err, ST_INVALID, "prompt",
+        return error_set_param(err, ST_INVALID, c->shape->prompt_field,
                                "a call takes 1 to %u prompts, not %u: send several calls",
                                CALL_MAX_PROMPTS, n);
     }
@@ -134,7 +134,7 @@ enum status call_prompt_ids(struct call *c, uint32_t i, const struct json *ids, 
 
     JSON_FOR_EACH(it, ids) {
         if (json_to_u64(it, &id) != ST_OK || id >= vocab) {
-            return error_set_param(err, ST_INVALID, "prompt",
+            return error_set_param(err, ST_INVALID, c->shape->prompt_field,
                                    "a prompt of token ids must hold integers below %u", vocab);
         }
         st = token_list_push(&c->prompts[i].job.tokens, (uint32_t)id);
@@ -150,11 +150,11 @@ static enum status check_length(const struct call *c, uint32_t n_prompt, uint32_
     uint32_t limit = engine_info(c->api->engine)->max_model_len;
 
     if (n_prompt == 0) {
-        return error_set_param(err, ST_INVALID, c->is_chat ? "messages" : "prompt",
+        return error_set_param(err, ST_INVALID, c->shape->prompt_field,
                                "the prompt has no tokens: send at least one");
     }
     if (n_prompt >= limit) {
-        return error_set_param(err, ST_INVALID, c->is_chat ? "messages" : "prompt",
+        return error_set_param(err, ST_INVALID, c->shape->prompt_field,
                                "the prompt has %u tokens, but this model's length is %u tokens, "
                                "answer included: shorten the prompt",
                                n_prompt, limit);
@@ -428,12 +428,14 @@ static void fail_for_memory(struct call *c) {
     end_with_error(c, ST_NOMEM, &err);
 }
 
-/* The engine gave up on it. */
+/* The engine gave up on it. What a lost device has left undone another worker can do. */
 static void fail_by_engine(struct call *c, const struct request *r) {
     struct error err = r->error;
+    struct engine_stats stats;
 
+    engine_stats(c->api->engine, &stats);
     if (!err.message[0]) error_set(&err, ST_INTERNAL, "the engine ended this request: try again");
-    end_with_error(c, err.status, &err);
+    end_with_error(c, stats.is_failed ? ST_UNAVAILABLE : err.status, &err);
 }
 
 /* All choices have ended. */

@@ -53,8 +53,9 @@ struct prompt {
 };
 
 struct call_shape {
-    const char *id_prefix; /* "cmpl-" */
-    bool is_cumulative;    /* chunks carry all text and tokens so far (SGLang) */
+    const char *id_prefix;                   /* "cmpl-" */
+    const char *prompt_field, *length_field; /* as this kind of call names them, for errors */
+    bool is_cumulative;                      /* chunks carry all text and tokens so far (SGLang) */
     /* Appends the JSON of one event for ch: its delta, and the finish reason when it is done. */
     void (*chunk)(struct call *c, struct choice *ch, struct buf *out);
     void (*usage_chunk)(struct call *c, struct buf *out); /* NULL: none */
@@ -77,7 +78,6 @@ struct call {
     bool has_head;
     bool is_incomplete; /* out of memory: something of the answer is lost */
     bool is_list;       /* several prompts were asked for as an array */
-    bool is_chat;
     int32_t n_logprobs; /* -1: none wanted */
 };
 

@@ -111,7 +111,13 @@ static void body(struct call *c, struct buf *out) {
 }
 
 static const struct call_shape shape = {
-    .id_prefix = "chatcmpl-", .chunk = chunk, .usage_chunk = usage_chunk, .body = body};
+    .id_prefix = "chatcmpl-",
+    .prompt_field = "messages",
+    .length_field = "max_tokens",
+    .chunk = chunk,
+    .usage_chunk = usage_chunk,
+    .body = body,
+};
 
 /* Tools are shown to the model; nothing forces it to call one. */
 static enum status check_tool_choice(const struct json *root, struct error *err) {
@@ -176,7 +182,6 @@ void chat_post(struct http_request *req, void *arg) {
         return;
     }
     c = call_create(api, req, &shape, root);
-    c->is_chat = true;
     st = call_params_parse(&c->params, root, api->defaults, &engine_info(api->engine)->limits,
                            &api->rng, &err);
     if (st == ST_OK) st = read_options(c, root, &err);

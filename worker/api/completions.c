@@ -97,7 +97,13 @@ static void body(struct call *c, struct buf *out) {
 }
 
 static const struct call_shape shape = {
-    .id_prefix = "cmpl-", .chunk = chunk, .usage_chunk = usage_chunk, .body = body};
+    .id_prefix = "cmpl-",
+    .prompt_field = "prompt",
+    .length_field = "max_tokens",
+    .chunk = chunk,
+    .usage_chunk = usage_chunk,
+    .body = body,
+};
 
 /* string | [string] | [int] | [[int]] */
 static enum status read_prompt(struct call *c, const struct json *root, struct error *err) {

@@ -115,7 +115,13 @@ static void body(struct call *c, struct buf *out) {
 }
 
 static const struct call_shape shape = {
-    .id_prefix = "", .is_cumulative = true, .chunk = chunk, .body = body};
+    .id_prefix = "",
+    .prompt_field = "text",
+    .length_field = "max_new_tokens",
+    .is_cumulative = true,
+    .chunk = chunk,
+    .body = body,
+};
 
 static enum status read_texts(struct call *c, const struct json *text, struct error *err) {
     struct str one;
