@@ -160,11 +160,46 @@ INLINE uint32_t next_rows(uint32_t left) {
     return CEIL_DIV(left, n_tiles);
 }
 
+#ifndef ACT_BF16
+#define WIDE_ROWS  25u  /* from here on widening once costs less than widening in every tile */
+#define WIDE_BLOCK 256u /* k at a time: 64 KiB of floats, on the stack */
+
+/* Many rows: weights are widened to floats once per block of K, then met by all tiles. The chain of an
+ * output is the same. */
+static __attribute__((noinline)) void gemm_wide(const uint16_t *w, uint32_t k_pairs, const act *x,
+                                                size_t x_stride, uint32_t n_rows, float *y,
+                                                size_t y_stride) {
+    _Alignas(CACHE_LINE) float wide[WIDE_BLOCK * PANEL];
+
+    for (uint32_t k = 0; k < 2 * k_pairs; k += WIDE_BLOCK) {
+        uint32_t n_k = MIN(WIDE_BLOCK, 2 * k_pairs - k);
+
+        for (uint32_t i = 0; i < n_k * PANEL; i += 2 * PANEL, w += 2 * PANEL) {
+            for (uint32_t n = 0; n < PANEL; n += LANES) {
+                vf_store(wide + i + n, vf_low(vi_load(w + 2 * n)));
+                vf_store(wide + i + PANEL + n, vf_high(vi_load(w + 2 * n)));
+            }
+        }
+        for (uint32_t r = 0, n; r < n_rows; r += n) {
+            n = next_rows(n_rows - r);
+            rows_floats(n, wide, n_k, x + r * x_stride + k, x_stride, y + r * y_stride, y_stride, k > 0);
+        }
+    }
+}
+#endif
+
 static void gemm(const uint16_t *w, uint32_t n_panels, uint32_t k_pairs, const void *x, size_t x_stride,
                  uint32_t n_rows, float *y, size_t y_stride) {
     uint32_t block = n_rows <= TILE_ROWS ? k_pairs : K_BLOCK;
 
     for (uint32_t p = 0; p < n_panels; p++) {
+#ifndef ACT_BF16
+        if (n_rows >= WIDE_ROWS) {
+            gemm_wide(w + (size_t)p * k_pairs * 2 * PANEL, k_pairs, x, x_stride, n_rows, y + p * PANEL,
+                      y_stride);
+            continue;
+        }
+#endif
         for (uint32_t k = 0; k < k_pairs; k += block) {
             const uint16_t *wk = w + ((size_t)p * k_pairs + k) * 2 * PANEL;
 
