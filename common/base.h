@@ -6,12 +6,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define MUST_USE         __attribute__((warn_unused_result))
+#define MUST_USE          __attribute__((warn_unused_result))
 #define PRINTF_LIKE(f, a) __attribute__((format(printf, f, a)))
-#define NORETURN         __attribute__((noreturn))
-#define UNUSED           __attribute__((unused))
-#define LIKELY(x)        __builtin_expect(!!(x), 1)
-#define UNLIKELY(x)      __builtin_expect(!!(x), 0)
+#define NORETURN          __attribute__((noreturn))
+#define UNUSED            __attribute__((unused))
+#define LIKELY(x)         __builtin_expect(!!(x), 1)
+#define UNLIKELY(x)       __builtin_expect(!!(x), 0)
 
 #define ARRAY_LEN(a)   (sizeof(a) / sizeof((a)[0]))
 #define CEIL_DIV(a, b) (((a) + (b)-1) / (b))

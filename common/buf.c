@@ -32,7 +32,8 @@ struct str str_trim(struct str s) {
         s.ptr++;
         s.len--;
     }
-    while (s.len && (s.ptr[s.len - 1] == ' ' || s.ptr[s.len - 1] == '\t')) s.len--;
+    while (s.len && (s.ptr[s.len - 1] == ' ' || s.ptr[s.len - 1] == '\t'))
+        s.len--;
     return s;
 }
 

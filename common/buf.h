@@ -17,10 +17,10 @@ struct str {
     size_t len;
 };
 
-#define STR(lit)      ((struct str){"" lit, sizeof(lit) - 1})
-#define STR_NULL      ((struct str){NULL, 0})
-#define STR_FMT       "%.*s" /* printf: STR_ARG(s) */
-#define STR_ARG(s)    (int)(s).len, (s).ptr
+#define STR(lit)   ((struct str){"" lit, sizeof(lit) - 1})
+#define STR_NULL   ((struct str){NULL, 0})
+#define STR_FMT    "%.*s" /* printf: STR_ARG(s) */
+#define STR_ARG(s) (int)(s).len, (s).ptr
 
 static inline struct str str_of(const char *z) {
     return (struct str){z, z ? strlen(z) : 0};
@@ -30,7 +30,7 @@ bool str_eq(struct str a, struct str b);
 bool str_eq_nocase(struct str a, struct str b); /* ASCII only */
 bool str_starts(struct str s, struct str prefix);
 bool str_ends(struct str s, struct str suffix);
-struct str str_trim(struct str s);                        /* spaces and tabs, both ends */
+struct str str_trim(struct str s);                          /* spaces and tabs, both ends */
 ptrdiff_t str_find(struct str haystack, struct str needle); /* offset or -1 */
 
 /* A decimal number and nothing else, without sign or blank. ST_INVALID otherwise or on overflow. */

@@ -45,19 +45,18 @@ MUST_USE enum status json_parse(struct json **out, struct str text,
                                 const struct json_limits *limits, struct error *err);
 void json_destroy(struct json *root); /* NULL is fine; the root only */
 
-enum json_type json_type(const struct json *v); /* NULL is JSON_ABSENT */
+enum json_type json_type(const struct json *v);   /* NULL is JSON_ABSENT */
 const char *json_type_name(const struct json *v); /* "a string", for messages */
 bool json_is_null(const struct json *v);          /* null or absent */
 
 /* NULL when absent, or when it is no object. Linear: iterate instead over a large object. */
 const struct json *json_get(const struct json *object, const char *name);
-size_t json_count(const struct json *v);              /* elements or members, 0 for others; O(n) */
-const struct json *json_first(const struct json *v);  /* first element or member, or NULL */
-const struct json *json_next(const struct json *v);   /* its neighbour, or NULL */
-struct str json_key(const struct json *member);       /* STR_NULL outside an object */
+size_t json_count(const struct json *v);             /* elements or members, 0 for others; O(n) */
+const struct json *json_first(const struct json *v); /* first element or member, or NULL */
+const struct json *json_next(const struct json *v);  /* its neighbour, or NULL */
+struct str json_key(const struct json *member);      /* STR_NULL outside an object */
 
-#define JSON_FOR_EACH(it, v)                                                                       \
-    for (const struct json *it = json_first(v); it; it = json_next(it))
+#define JSON_FOR_EACH(it, v) for (const struct json *it = json_first(v); it; it = json_next(it))
 
 /* The value itself. ST_INVALID when it is of another type; for the integers also when it has a
  * fraction or does not fit (16.0 and 1e3 are whole and accepted). */
@@ -118,7 +117,7 @@ void json_put_f64(struct json_writer *w, double v); /* shortest that reads back;
 void json_put_f32(struct json_writer *w, float v);  /* the same for a float: 0.1 stays 0.1 */
 void json_put_bool(struct json_writer *w, bool v);
 void json_put_null(struct json_writer *w);
-void json_put_raw(struct json_writer *w, struct str json); /* one value, already JSON */
+void json_put_raw(struct json_writer *w, struct str json);       /* one value, already JSON */
 void json_put_tree(struct json_writer *w, const struct json *v); /* a value that was read */
 
 /* Key and value at once. */

@@ -17,8 +17,8 @@ struct list {
 #define LIST_ENTRY(link, type, member) CONTAINER_OF(link, type, member)
 
 /* Visits each link; the body may remove `it`. */
-#define LIST_FOR_EACH(it, head)                                                                \
-    for (struct list *it = (head)->next, *it##_next = it->next; it != (head);                  \
+#define LIST_FOR_EACH(it, head)                                                                    \
+    for (struct list *it = (head)->next, *it##_next = it->next; it != (head);                      \
          it = it##_next, it##_next = it->next)
 
 static inline void list_init(struct list *head) {

@@ -52,8 +52,8 @@ struct log_config {
     int fd; /* not closed; 2 for stderr */
     enum log_level level;
     enum log_format format;
-    uint32_t max_per_s;         /* lines per event and second; 0: 50 */
-    uint64_t (*wall_us)(void);  /* NULL: clock_wall_us */
+    uint32_t max_per_s;        /* lines per event and second; 0: 50 */
+    uint64_t (*wall_us)(void); /* NULL: clock_wall_us */
 };
 
 struct log;
@@ -66,7 +66,7 @@ bool log_is_on(const struct log *log, enum log_level level); /* before costly pr
 
 #define log_event(log, level, event, ...)                                                          \
     log_write(log, level, event,                                                                   \
-              (const struct log_field[]){__VA_ARGS__ __VA_OPT__(, ) {.kind = LOG_FIELD_END}})
+              (const struct log_field[]){__VA_ARGS__ __VA_OPT__(, ){.kind = LOG_FIELD_END}})
 
 /* `fields` ends with LOG_FIELD_END. Blocks only as long as write(2) does. */
 void log_write(struct log *log, enum log_level level, const char *event,

@@ -17,10 +17,10 @@ void *mem_realloc(void *ptr, size_t size) MUST_USE;  /* never NULL */
 char *mem_strdup(const char *s) MUST_USE;            /* NULL gives NULL */
 char *mem_strndup(const char *s, size_t n) MUST_USE; /* always terminated */
 
-void *mem_try(size_t size) MUST_USE;                        /* NULL when refused */
-void *mem_try_zalloc(size_t size) MUST_USE;                 /* NULL when refused; zeroed */
-void *mem_try_realloc(void *ptr, size_t size) MUST_USE;     /* NULL when refused, ptr still valid */
-void *mem_try_aligned(size_t align, size_t size) MUST_USE;  /* NULL when refused */
+void *mem_try(size_t size) MUST_USE;                       /* NULL when refused */
+void *mem_try_zalloc(size_t size) MUST_USE;                /* NULL when refused; zeroed */
+void *mem_try_realloc(void *ptr, size_t size) MUST_USE;    /* NULL when refused, ptr still valid */
+void *mem_try_aligned(size_t align, size_t size) MUST_USE; /* NULL when refused */
 
 void mem_free(void *ptr); /* NULL is fine */
 
@@ -36,7 +36,7 @@ struct arena {
 
 void arena_init(struct arena *a, size_t chunk_bytes); /* 0 picks 16 KiB */
 void arena_fini(struct arena *a);
-void arena_reset(struct arena *a); /* frees all but the first chunk */
+void arena_reset(struct arena *a);                        /* frees all but the first chunk */
 void *arena_alloc(struct arena *a, size_t size) MUST_USE; /* never NULL; 16-byte aligned; zeroed */
 char *arena_strndup(struct arena *a, const char *s, size_t n) MUST_USE;
 

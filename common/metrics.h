@@ -37,7 +37,7 @@ struct metric_def {
     uint32_t max_children; /* 0: 256 */
 };
 
-#define METRIC_MAX_LABELS 6
+#define METRIC_MAX_LABELS     6
 #define METRIC_BUCKETS(array) .buckets = (array), .n_buckets = ARRAY_LEN(array)
 
 /* Bucket bounds that dashboards of this field expect. */
@@ -76,13 +76,13 @@ struct metric *metrics_at(struct metrics *m, uint32_t id);
  * must be its only user; never for values that share the "other" child. Unknown values are fine. */
 void metrics_remove(struct metrics *m, uint32_t id, const char *const *values, uint32_t n_values);
 
-void metric_add(struct metric *c, uint64_t n);     /* counter */
-void metric_inc(struct metric *c);                 /* counter, by one */
-void metric_set(struct metric *g, double value);   /* gauge */
-void metric_shift(struct metric *g, double delta); /* gauge, up or down */
+void metric_add(struct metric *c, uint64_t n);       /* counter */
+void metric_inc(struct metric *c);                   /* counter, by one */
+void metric_set(struct metric *g, double value);     /* gauge */
+void metric_shift(struct metric *g, double delta);   /* gauge, up or down */
 void metric_observe(struct metric *h, double value); /* histogram; NaN is ignored */
 
-double metric_value(const struct metric *c); /* counter (scaled) or gauge; histogram: its sum */
+double metric_value(const struct metric *c);   /* counter (scaled) or gauge; histogram: its sum */
 uint64_t metric_count(const struct metric *h); /* observations of a histogram */
 
 /* Called by metrics_write before it reads anything: the place to set gauges from live state. Runs

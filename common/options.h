@@ -25,16 +25,16 @@
 #include "common/buf.h"
 #include "common/status.h"
 
-enum option_type { /* the field's type */
-    OPT_BOOL,      /* bool */
-    OPT_U32,       /* uint32_t */
-    OPT_U64,       /* uint64_t */
-    OPT_BYTES,     /* uint64_t; 64M, 64MiB (1024-based), 64MB (1000-based) */
-    OPT_MS,        /* uint32_t; 250ms, 5s, 2m, 1h; a bare number is milliseconds */
-    OPT_F64,       /* double */
-    OPT_STR,       /* const char *; NULL without a default */
-    OPT_ENUM,      /* an enum (or int): the index in .names */
-    OPT_LIST,      /* struct option_list; repeated, or separated by commas */
+enum option_type {            /* the field's type */
+                   OPT_BOOL,  /* bool */
+                   OPT_U32,   /* uint32_t */
+                   OPT_U64,   /* uint64_t */
+                   OPT_BYTES, /* uint64_t; 64M, 64MiB (1024-based), 64MB (1000-based) */
+                   OPT_MS,    /* uint32_t; 250ms, 5s, 2m, 1h; a bare number is milliseconds */
+                   OPT_F64,   /* double */
+                   OPT_STR,   /* const char *; NULL without a default */
+                   OPT_ENUM,  /* an enum (or int): the index in .names */
+                   OPT_LIST,  /* struct option_list; repeated, or separated by commas */
 };
 
 struct option_list {

@@ -22,7 +22,8 @@ static inline uint64_t rng_mix(uint64_t x) {
 }
 
 static inline void rng_seed(struct rng *r, uint64_t seed) {
-    for (int i = 0; i < 4; i++) r->s[i] = seed = rng_mix(seed);
+    for (int i = 0; i < 4; i++)
+        r->s[i] = seed = rng_mix(seed);
 }
 
 static inline uint64_t rng_u64(struct rng *r) {

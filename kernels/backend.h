@@ -78,13 +78,13 @@ struct backend_tensor {
 /* The shape of a decoder: embed, n_layers x (norm, attention, norm, SwiGLU), norm, head. */
 struct geometry {
     uint32_t n_layers, d_model, n_heads, n_kv_heads, head_dim, d_ff, vocab;
-    uint32_t max_context;      /* longest sequence, prompt and output together */
+    uint32_t max_context; /* longest sequence, prompt and output together */
     float rms_eps;
-    const float *inv_freq;     /* (head_dim / 2), computed by the engine from the RoPE settings;
+    const float *inv_freq;   /* (head_dim / 2), computed by the engine from the RoPE settings;
                                 * rotates half-split pairs (i, i + head_dim/2). Copied. */
-    float rope_scale;          /* multiplies cos and sin (YaRN); 1 otherwise */
-    enum dtype weight_dtype;   /* how the device keeps matrices */
-    enum dtype kv_dtype;       /* how the pool keeps K and V */
+    float rope_scale;        /* multiplies cos and sin (YaRN); 1 otherwise */
+    enum dtype weight_dtype; /* how the device keeps matrices */
+    enum dtype kv_dtype;     /* how the pool keeps K and V */
     bool has_qkv_bias, has_o_bias, has_qk_norm, is_tied;
     uint32_t sliding_window;   /* tokens a layer of that kind sees; 0: none does */
     const uint8_t *layer_kind; /* (n_layers) 0 full, 1 sliding; NULL: all full. Copied. */
@@ -93,17 +93,17 @@ struct geometry {
 
 /* Fixed at load; every buffer and graph is sized by them once. */
 struct backend_limits {
-    uint32_t max_rows;            /* sequences resident at once */
-    uint32_t max_step_tokens;     /* token budget of one step */
-    uint32_t max_blocks_per_row;  /* length of a block table */
-    uint32_t max_outputs;         /* positions sampled or scored in one step */
-    uint32_t max_logprobs;        /* alternatives per output, 0..20 */
-    uint32_t n_slots;             /* steps in flight: 1 or 2 */
-    uint32_t block_size;          /* tokens per KV block; a backend refuses those it lacks */
-    uint32_t max_bias;            /* (token, bias) pairs in one step */
-    uint32_t max_masks;           /* grammar masks in one step */
+    uint32_t max_rows;           /* sequences resident at once */
+    uint32_t max_step_tokens;    /* token budget of one step */
+    uint32_t max_blocks_per_row; /* length of a block table */
+    uint32_t max_outputs;        /* positions sampled or scored in one step */
+    uint32_t max_logprobs;       /* alternatives per output, 0..20 */
+    uint32_t n_slots;            /* steps in flight: 1 or 2 */
+    uint32_t block_size;         /* tokens per KV block; a backend refuses those it lacks */
+    uint32_t max_bias;           /* (token, bias) pairs in one step */
+    uint32_t max_masks;          /* grammar masks in one step */
     uint32_t max_lora, max_lora_rank;
-    bool is_deterministic;        /* fixed plans whatever the batch (backends that have a choice) */
+    bool is_deterministic; /* fixed plans whatever the batch (backends that have a choice) */
     uint64_t reserved[8];
 };
 
@@ -129,8 +129,8 @@ struct backend_info {
     uint32_t n_threads;
     uint32_t flags;
     uint64_t memory_total, memory_free;
-    double prefill_tokens_per_s; /* estimate at short context, 0 when unknown before a model is in */
-    double attn_context;         /* tokens of context at which attention costs as much as the rest */
+    double prefill_tokens_per_s; /* estimate at short context; 0 before a model is in */
+    double attn_context; /* tokens of context at which attention costs as much as the rest */
     uint64_t reserved[8];
 };
 
@@ -175,15 +175,15 @@ struct backend_output {
     uint32_t want;        /* enum backend_want */
     uint32_t score_token;
     uint64_t seed;
-    uint32_t position;    /* of the token to be produced, from the start of the sequence */
-    float temperature;    /* 0: greedy, and the rest of the filters is skipped */
-    uint32_t top_k;       /* 0: all */
-    float top_p;          /* 1: all */
-    float min_p;          /* 0: all */
+    uint32_t position;        /* of the token to be produced, from the start of the sequence */
+    float temperature;        /* 0: greedy, and the rest of the filters is skipped */
+    uint32_t top_k;           /* 0: all */
+    float top_p;              /* 1: all */
+    float min_p;              /* 0: all */
     float repetition_penalty; /* 1: none; over prompt and output */
     float frequency_penalty, presence_penalty; /* 0: none; over output only */
-    uint32_t n_logprobs;  /* alternatives wanted */
-    uint32_t mask;        /* which grammar mask, BACKEND_NO_MASK for none */
+    uint32_t n_logprobs;                       /* alternatives wanted */
+    uint32_t mask;                             /* which grammar mask, BACKEND_NO_MASK for none */
     uint32_t reserved[3];
 };
 #define BACKEND_NO_MASK 0xFFFFFFFFu
@@ -200,14 +200,14 @@ struct backend_stage {
     struct backend_output *output;       /* (max_outputs) */
     struct backend_bias *bias;           /* (max_bias), sorted by output */
     struct backend_copy *copy;           /* (max_rows) whole blocks, done before the first write */
-    uint32_t *mask;                      /* (max_masks, ceil(vocab / 32)) one bit per allowed token */
+    uint32_t *mask; /* (max_masks, ceil(vocab / 32)) one bit per allowed token */
     /* filled by the backend, valid once the fence is done */
-    int32_t *out_token;      /* (max_outputs) chosen, or the scored one */
-    float *out_logprob;      /* (max_outputs) of out_token */
-    uint32_t *out_rank;      /* (max_outputs) of out_token among raw logits, from 1 */
-    int32_t *out_top_token;  /* (max_outputs, max_logprobs) best first; -1 past the end */
-    float *out_top_logprob;  /* (max_outputs, max_logprobs) */
-    uint32_t *out_flags;     /* (max_outputs) OUT_* */
+    int32_t *out_token;     /* (max_outputs) chosen, or the scored one */
+    float *out_logprob;     /* (max_outputs) of out_token */
+    uint32_t *out_rank;     /* (max_outputs) of out_token among raw logits, from 1 */
+    int32_t *out_top_token; /* (max_outputs, max_logprobs) best first; -1 past the end */
+    float *out_top_logprob; /* (max_outputs, max_logprobs) */
+    uint32_t *out_flags;    /* (max_outputs) OUT_* */
 };
 #define OUT_NOT_FINITE   1u /* a NaN or an infinity was met: the answer cannot be trusted */
 #define OUT_NONE_ALLOWED 2u /* mask and biases left no token: out_token is the best of all */
@@ -215,7 +215,7 @@ struct backend_stage {
 /* How much of the stage counts. */
 struct backend_step {
     uint32_t n_tokens, n_rows, n_updates, n_outputs, n_bias, n_copies, n_masks;
-    uint32_t prefix_rows, prefix_blocks; /* the first rows share that many leading blocks; 0: unknown */
+    uint32_t prefix_rows, prefix_blocks; /* so many rows share so many leading blocks; 0: unknown */
     uint32_t reserved[6];
 };
 
@@ -281,9 +281,8 @@ struct backend_ops {
 
     /* Runs one operator on host tensors, so that one differential test covers every backend. Names,
      * inputs and outputs are listed in kernels/README.md. ST_UNSUPPORTED when it has none. */
-    enum status (*op)(struct backend_device *dev, const char *name,
-                      const struct backend_tensor *in, uint32_t n_in, struct backend_tensor *out,
-                      uint32_t n_out, struct error *err);
+    enum status (*op)(struct backend_device *dev, const char *name, const struct backend_tensor *in,
+                      uint32_t n_in, struct backend_tensor *out, uint32_t n_out, struct error *err);
     void *reserved[8];
 };
 

@@ -4,7 +4,10 @@
 #include "router/registry.h"
 
 #define AS_ROW(kind_, name_, labels_, help_, ...)                                                  \
-    {.kind = METRIC_##kind_, .name = "incipit_" #name_, .labels = labels_, .help = help_,          \
+    {.kind = METRIC_##kind_,                                                                       \
+     .name = "incipit_" #name_,                                                                    \
+     .labels = labels_,                                                                            \
+     .help = help_,                                                                                \
      ##__VA_ARGS__},
 
 static const struct metric_def rows[] = {ROUTER_METRICS(AS_ROW)};

@@ -10,14 +10,15 @@ struct engine;
 #define WORKER_METRICS(X)                                                                          \
     X(GAUGE, num_requests_running, "", "Requests in the running batch.")                           \
     X(GAUGE, num_requests_waiting, "", "Requests waiting to run.")                                 \
-    X(GAUGE, kv_cache_usage_perc, "", "Share of KV blocks in use, 0 to 1; cached ones that nobody " \
-                                      "uses count as free.",                                       \
+    X(GAUGE, kv_cache_usage_perc, "",                                                              \
+      "Share of KV blocks in use, 0 to 1; cached ones that nobody "                                \
+      "uses count as free.",                                                                       \
       .aliases = "vllm:gpu_cache_usage_perc")                                                      \
-    X(GAUGE, cache_config_info, "block_size,num_gpu_blocks,enable_prefix_caching",                \
+    X(GAUGE, cache_config_info, "block_size,num_gpu_blocks,enable_prefix_caching",                 \
       "Configuration of the KV cache; always 1.")                                                  \
-    X(COUNTER, prefix_cache_queries_total, "", "Prompt tokens looked up in the prefix cache.",    \
+    X(COUNTER, prefix_cache_queries_total, "", "Prompt tokens looked up in the prefix cache.",     \
       .aliases = "vllm:gpu_prefix_cache_queries_total")                                            \
-    X(COUNTER, prefix_cache_hits_total, "", "Of these, tokens found.",                            \
+    X(COUNTER, prefix_cache_hits_total, "", "Of these, tokens found.",                             \
       .aliases = "vllm:gpu_prefix_cache_hits_total")                                               \
     X(COUNTER, num_preemptions_total, "", "Requests that gave up their blocks and start again.")   \
     X(COUNTER, prompt_tokens_total, "", "Prompt tokens of admitted requests, cached ones too.")    \

@@ -5,8 +5,8 @@
 #define FIELD(member) OPTION_FIELD(struct worker_options, member)
 
 static const char *const backend_names[] = {"auto", "cpu", "ref", "sim", "cuda", NULL};
-static const char *const hash_names[] = {"xxh3_128",    "sha256_cbor", "xxhash_cbor",
-                                         "sha256",      "xxhash",      NULL};
+static const char *const hash_names[] = {"xxh3_128", "sha256_cbor", "xxhash_cbor",
+                                         "sha256",   "xxhash",      NULL};
 static const char *const order_names[] = {"fresh-first", "classic", NULL};
 static const char *const policy_names[] = {"fcfs", "priority", NULL};
 
@@ -29,11 +29,14 @@ static const struct option_def rows[] = {
     {"port", OPT_U32, FIELD(port), .def = "31000", .max = "65535", .group = "Listening",
      .help = "Port to listen on. 0 lets the system choose."},
     {"max-body-bytes", OPT_BYTES, FIELD(max_body_bytes), .def = "32MiB", .min = "1KiB",
-     .max = "1GiB", .group = "Listening", .help = "Largest request body; beyond it 413. Higher admits longer prompts, costs memory."},
+     .max = "1GiB", .group = "Listening",
+     .help = "Largest request body; beyond it 413. Higher admits longer prompts, costs memory."},
     {"max-connections", OPT_U32, FIELD(max_connections), .def = "16384", .min = "1",
-     .max = "1000000", .group = "Listening", .help = "Most connections at once; further ones wait to be accepted."},
+     .max = "1000000", .group = "Listening",
+     .help = "Most connections at once; further ones wait to be accepted."},
     {"drain-timeout", OPT_MS, FIELD(drain_timeout_ms), .def = "300s", .max = "1h",
-     .group = "Listening", .help = "On SIGTERM: how long open requests may still take; then they end with an error."},
+     .group = "Listening",
+     .help = "On SIGTERM: how long open requests may still take; then they end with an error."},
 
     {"backend", OPT_ENUM, FIELD(backend), .def = "auto", .names = backend_names,
      .aliases = "device", .group = "Device",
@@ -42,8 +45,9 @@ static const struct option_def rows[] = {
     {"backend-library", OPT_STR, FIELD(backend_library), .group = "Device", .metavar = "FILE",
      .help = "Shared object of a loadable backend."},
     {"path", OPT_STR, FIELD(path), .def = "auto", .aliases = "isa", .group = "Device",
-     .help = "Instruction path of the cpu backend: auto, avx512bf16, avx512, avx2 or plain. Answers "
-             "are bit-identical within one path."},
+     .help =
+         "Instruction path of the cpu backend: auto, avx512bf16, avx512, avx2 or plain. Answers "
+         "are bit-identical within one path."},
     {"threads", OPT_U32, FIELD(n_threads), .def = "0", .max = "1024", .group = "Device",
      .help = "CPU threads that compute. 0 takes one per core."},
     {"sim-speed", OPT_F64, FIELD(sim_speed), .def = "1", .min = "0.001", .max = "1000000",
@@ -57,8 +61,9 @@ static const struct option_def rows[] = {
     {"num-gpu-blocks-override", OPT_U32, FIELD(n_blocks), .def = "0", .aliases = "num-blocks",
      .group = "Cache", .help = "KV blocks to allocate. 0: by --kv-cache-memory-bytes or memory."},
     {"kv-cache-memory-bytes", OPT_BYTES, FIELD(kv_bytes), .def = "0", .group = "Cache",
-     .help = "Memory of the KV cache. 0: by --gpu-memory-utilization; on a CPU 4 GiB, or a quarter of "
-             "the free memory if that is less."},
+     .help =
+         "Memory of the KV cache. 0: by --gpu-memory-utilization; on a CPU 4 GiB, or a quarter of "
+         "the free memory if that is less."},
     {"gpu-memory-utilization", OPT_F64, FIELD(memory_fraction), .def = "0", .min = "0",
      .max = "0.98", .aliases = "mem-fraction-static,memory-fraction", .group = "Cache",
      .help = "Share of the device's free memory for weights and KV cache. 0: what the backend "
@@ -66,8 +71,8 @@ static const struct option_def rows[] = {
     {"enable-prefix-caching", OPT_BOOL, FIELD(prefix_caching), .def = "true",
      .aliases = "!disable-radix-cache", .group = "Cache",
      .help = "Reuse the KV blocks of equal prefixes. Off: every prompt is computed whole."},
-    {"prefix-caching-hash-algo", OPT_ENUM, FIELD(hash_algo), .def = "xxh3_128",
-     .names = hash_names, .group = "Cache",
+    {"prefix-caching-hash-algo", OPT_ENUM, FIELD(hash_algo), .def = "xxh3_128", .names = hash_names,
+     .group = "Cache",
      .help = "Hash of the blocks. xxh3_128 is keyed and verified against the tokens; sha256_cbor "
              "and xxhash_cbor compute what other engines compute."},
     {"hash-seed", OPT_STR, FIELD(hash_seed), .is_secret = true, .group = "Cache",
@@ -78,8 +83,7 @@ static const struct option_def rows[] = {
      .group = "Cache",
      .help = "fresh-first reuses freed blocks without content before it evicts; classic is the "
              "plain queue."},
-    {"watermark", OPT_F64, FIELD(watermark), .def = "0", .min = "0", .max = "0.5",
-     .group = "Cache",
+    {"watermark", OPT_F64, FIELD(watermark), .def = "0", .min = "0", .max = "0.5", .group = "Cache",
      .help = "Share of the blocks kept free when a request is admitted beside others. Higher "
              "preempts less, runs fewer at once."},
 
@@ -88,29 +92,36 @@ static const struct option_def rows[] = {
      .help = "Sequences in one batch. Higher serves more at once, each more slowly."},
     {"max-num-batched-tokens", OPT_U32, FIELD(max_num_batched_tokens), .def = "512", .min = "1",
      .max = "131072", .aliases = "chunked-prefill-size", .group = "Scheduling",
-     .help = "Tokens computed in one step. Higher shortens prefill, lengthens the pauses of others."},
+     .help =
+         "Tokens computed in one step. Higher shortens prefill, lengthens the pauses of others."},
     {"enable-chunked-prefill", OPT_BOOL, FIELD(chunked_prefill), .def = "true",
-     .group = "Scheduling", .help = "Let a prompt be computed over several steps. Off: it waits for a step that takes "
+     .group = "Scheduling",
+     .help = "Let a prompt be computed over several steps. Off: it waits for a step that takes "
              "all of it."},
     {"long-prefill-token-threshold", OPT_U32, FIELD(long_prefill_token_threshold), .def = "0",
-     .group = "Scheduling", .help = "Most prompt tokens of one request in a step. Lower lets short prompts pass beside "
+     .group = "Scheduling",
+     .help = "Most prompt tokens of one request in a step. Lower lets short prompts pass beside "
              "long ones. 0: any."},
     {"scheduler-reserve-full-isl", OPT_BOOL, FIELD(reserve_full_isl), .def = "true",
-     .group = "Scheduling", .help = "Admit a request only when its whole prompt finds blocks. Off: sooner, with more "
+     .group = "Scheduling",
+     .help = "Admit a request only when its whole prompt finds blocks. Off: sooner, with more "
              "preemptions."},
     {"scheduling-policy", OPT_ENUM, FIELD(policy), .def = "fcfs", .names = policy_names,
-     .group = "Scheduling", .help = "Order of waiting requests: as they came, or by the request's `priority`, lower first."},
+     .group = "Scheduling",
+     .help =
+         "Order of waiting requests: as they came, or by the request's `priority`, lower first."},
     {"max-waiting", OPT_U32, FIELD(max_waiting), .def = "1024", .min = "1", .max = "1000000",
-     .group = "Scheduling", .help = "Requests that may wait; beyond it 429. Lower sends the excess elsewhere sooner."},
-    {"max-logprobs", OPT_U32, FIELD(max_logprobs), .def = "20", .max = "20",
-     .group = "Scheduling", .help = "Most alternatives a request may ask for."},
+     .group = "Scheduling",
+     .help = "Requests that may wait; beyond it 429. Lower sends the excess elsewhere sooner."},
+    {"max-logprobs", OPT_U32, FIELD(max_logprobs), .def = "20", .max = "20", .group = "Scheduling",
+     .help = "Most alternatives a request may ask for."},
 
     {"log-level", OPT_ENUM, FIELD(log_level), .def = "info", .names = log_level_names,
      .group = "Logging", .help = "Least important lines that are written."},
     {"log-format", OPT_ENUM, FIELD(log_format), .def = "text", .names = log_format_names,
      .group = "Logging", .help = "Lines of key=value, or one JSON object a line."},
-    {"log-interval", OPT_MS, FIELD(log_interval_ms), .def = "10s", .max = "1h",
-     .group = "Logging", .help = "Time between two lines of statistics while busy. 0: none."},
+    {"log-interval", OPT_MS, FIELD(log_interval_ms), .def = "10s", .max = "1h", .group = "Logging",
+     .help = "Time between two lines of statistics while busy. 0: none."},
 };
 
 const struct option_program worker_program = {

@@ -17,25 +17,38 @@ static void must(enum status st, const struct error *err, const char *what) {
 }
 
 struct geometry tiny_geometry(const struct tiny_shape *s, float *inv_freq, uint8_t *layer_kind) {
-    struct geometry g = {
-        .n_layers = s->n_layers,     .d_model = s->d_model,       .n_heads = s->n_heads,
-        .n_kv_heads = s->n_kv_heads, .head_dim = s->head_dim,     .d_ff = s->d_ff,
-        .vocab = s->vocab,           .max_context = s->max_context, .rms_eps = 1e-5f,
-        .inv_freq = inv_freq,        .rope_scale = 1.0f,          .weight_dtype = s->weight_dtype,
-        .kv_dtype = s->kv_dtype,     .has_qkv_bias = s->has_qkv_bias, .has_o_bias = s->has_o_bias,
-        .has_qk_norm = s->has_qk_norm, .is_tied = s->is_tied, .sliding_window = s->sliding_window,
-        .layer_kind = s->sliding_window ? layer_kind : NULL};
+    struct geometry g = {.n_layers = s->n_layers,
+                         .d_model = s->d_model,
+                         .n_heads = s->n_heads,
+                         .n_kv_heads = s->n_kv_heads,
+                         .head_dim = s->head_dim,
+                         .d_ff = s->d_ff,
+                         .vocab = s->vocab,
+                         .max_context = s->max_context,
+                         .rms_eps = 1e-5f,
+                         .inv_freq = inv_freq,
+                         .rope_scale = 1.0f,
+                         .weight_dtype = s->weight_dtype,
+                         .kv_dtype = s->kv_dtype,
+                         .has_qkv_bias = s->has_qkv_bias,
+                         .has_o_bias = s->has_o_bias,
+                         .has_qk_norm = s->has_qk_norm,
+                         .is_tied = s->is_tied,
+                         .sliding_window = s->sliding_window,
+                         .layer_kind = s->sliding_window ? layer_kind : NULL};
 
     for (uint32_t i = 0; i < s->head_dim / 2; i++)
         inv_freq[i] = powf(10000.0f, -2.0f * (float)i / (float)s->head_dim);
-    for (uint32_t i = 0; i < s->n_layers; i++) layer_kind[i] = i % 2;
+    for (uint32_t i = 0; i < s->n_layers; i++)
+        layer_kind[i] = i % 2;
     return g;
 }
 
 struct backend_limits tiny_limits(const struct tiny_setup *setup, const struct tiny_shape *s) {
     return (struct backend_limits){.max_rows = setup->max_rows,
                                    .max_step_tokens = setup->max_step_tokens,
-                                   .max_blocks_per_row = CEIL_DIV(s->max_context, setup->block_size),
+                                   .max_blocks_per_row =
+                                       CEIL_DIV(s->max_context, setup->block_size),
                                    .max_outputs = setup->max_rows,
                                    .max_logprobs = 5,
                                    .n_slots = 1,
@@ -57,11 +70,13 @@ static enum status load_one(const struct backend_ops *ops, struct backend_model 
     struct rng r;
     uint64_t count = n * MAX(k, 1);
     void *data = mem_calloc(count, dtype_bytes(dtype));
-    struct backend_tensor t = {role, layer, dtype, k ? 2 : 1, {n, k}, data, count * dtype_bytes(dtype)};
+    struct backend_tensor t = {
+        role, layer, dtype, k ? 2 : 1, {n, k}, data, count * dtype_bytes(dtype)};
     enum status st;
 
     rng_seed(&r, rng_mix(seed) ^ (uint64_t)(role * 1000u + layer));
-    for (uint64_t i = 0; i < count; i++) dtype_put(dtype, data, i, mean + scale * normal(&r));
+    for (uint64_t i = 0; i < count; i++)
+        dtype_put(dtype, data, i, mean + scale * normal(&r));
     st = ops->load_tensor(model, &t, err);
     mem_free(data);
     return st;
@@ -76,15 +91,23 @@ enum status tiny_load(const struct backend_ops *ops, struct backend_model *model
         bool is_wanted;
         uint32_t n, k;
     } all[] = {
-        {ROLE_DOWN, true, s->d_model, s->d_ff},  {ROLE_EMBED, true, s->vocab, s->d_model},
+        {ROLE_DOWN, true, s->d_model, s->d_ff},
+        {ROLE_EMBED, true, s->vocab, s->d_model},
         {ROLE_LM_HEAD, !s->is_tied, s->vocab, s->d_model},
-        {ROLE_FINAL_NORM, true, s->d_model, 0},  {ROLE_ATTN_NORM, true, s->d_model, 0},
-        {ROLE_V, true, kv, s->d_model},          {ROLE_K, true, kv, s->d_model},
-        {ROLE_Q, true, q, s->d_model},           {ROLE_O, true, s->d_model, q},
-        {ROLE_Q_BIAS, s->has_qkv_bias, q, 0},    {ROLE_K_BIAS, s->has_qkv_bias, kv, 0},
-        {ROLE_V_BIAS, s->has_qkv_bias, kv, 0},   {ROLE_O_BIAS, s->has_o_bias, s->d_model, 0},
-        {ROLE_Q_NORM, s->has_qk_norm, s->head_dim, 0}, {ROLE_K_NORM, s->has_qk_norm, s->head_dim, 0},
-        {ROLE_FFN_NORM, true, s->d_model, 0},    {ROLE_GATE, true, s->d_ff, s->d_model},
+        {ROLE_FINAL_NORM, true, s->d_model, 0},
+        {ROLE_ATTN_NORM, true, s->d_model, 0},
+        {ROLE_V, true, kv, s->d_model},
+        {ROLE_K, true, kv, s->d_model},
+        {ROLE_Q, true, q, s->d_model},
+        {ROLE_O, true, s->d_model, q},
+        {ROLE_Q_BIAS, s->has_qkv_bias, q, 0},
+        {ROLE_K_BIAS, s->has_qkv_bias, kv, 0},
+        {ROLE_V_BIAS, s->has_qkv_bias, kv, 0},
+        {ROLE_O_BIAS, s->has_o_bias, s->d_model, 0},
+        {ROLE_Q_NORM, s->has_qk_norm, s->head_dim, 0},
+        {ROLE_K_NORM, s->has_qk_norm, s->head_dim, 0},
+        {ROLE_FFN_NORM, true, s->d_model, 0},
+        {ROLE_GATE, true, s->d_ff, s->d_model},
         {ROLE_UP, true, s->d_ff, s->d_model},
     };
 
@@ -96,8 +119,8 @@ enum status tiny_load(const struct backend_ops *ops, struct backend_model *model
             bool is_norm = !is_matrix && (all[i].role < ROLE_Q || all[i].role >= ROLE_Q_NORM);
             float scale = is_embed ? 0.3f : is_matrix ? 1.0f / sqrtf((float)all[i].k) : 0.1f;
             enum status st = load_one(ops, model, all[i].role, l, all[i].n, all[i].k,
-                                      is_matrix ? s->weight_dtype : DTYPE_F32, is_norm ? 1.0f : 0.0f,
-                                      scale, seed, err);
+                                      is_matrix ? s->weight_dtype : DTYPE_F32,
+                                      is_norm ? 1.0f : 0.0f, scale, seed, err);
 
             if (st != ST_OK) return st;
         }
@@ -121,8 +144,8 @@ void tiny_open(struct tiny_model *m, const struct tiny_setup *setup, const struc
     must(setup->ops->load_begin(m->dev, &m->model, &g, &limits, &err), &err, "load_begin");
     must(tiny_load(setup->ops, m->model, shape, seed, ROLE_COUNT, &err), &err, "load_tensor");
     must(setup->ops->load_end(m->model, &err), &err, "load_end");
-    must(setup->ops->kv_alloc(m->model, setup->max_rows * m->blocks_per_row + 1, 0, &kv, &err), &err,
-         "kv_alloc");
+    must(setup->ops->kv_alloc(m->model, setup->max_rows * m->blocks_per_row + 1, 0, &kv, &err),
+         &err, "kv_alloc");
     setup->ops->stage(m->model, 0, &m->stage);
 }
 
@@ -180,7 +203,8 @@ void tiny_run(struct tiny_model *m, struct tiny_request *requests, uint32_t n, u
                 uint32_t left = done[r] < q->n_prompt ? q->n_prompt - done[r] : 1;
                 uint32_t take = MIN(MIN(left, chunk), wave_limit - step.n_tokens);
 
-                if (done[r] + 1 >= q->n_prompt + q->n_new || (take > 1) != is_prefill || !take) continue;
+                if (done[r] + 1 >= q->n_prompt + q->n_new || (take > 1) != is_prefill || !take)
+                    continue;
                 if (is_prefill == 0 && left > 1 && chunk > 1) continue;
                 if (done[r] + take >= q->n_prompt) row_of[step.n_outputs] = r;
                 add_row(m, &step, q, r, done[r], take);
@@ -199,7 +223,8 @@ void tiny_run(struct tiny_model *m, struct tiny_request *requests, uint32_t n, u
             if (m->stage.out_flags[i]) must(ST_INTERNAL, &err, "output flags are set");
         }
     }
-    for (uint32_t r = 0; r < n; r++) ops->row_free(m->model, r);
+    for (uint32_t r = 0; r < n; r++)
+        ops->row_free(m->model, r);
     mem_free(done);
     mem_free(row_of);
 }

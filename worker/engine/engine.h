@@ -87,8 +87,8 @@ struct engine_info {
     uint64_t block_bytes, weight_bytes;
     struct request_limits limits; /* for request_create */
     uint32_t max_waiting;
-    bool is_by_priority;       /* request_params.priority counts */
-    uint64_t generation;          /* differs after each restart */
+    bool is_by_priority; /* request_params.priority counts */
+    uint64_t generation; /* differs after each restart */
 };
 
 /* Opens the device, loads the model, allocates the pool and starts the thread. Blocks until ready:
