@@ -11,6 +11,7 @@ import torch
 
 PAD_MULTIPLE = 256
 WEIGHT_ANSWER, WEIGHT_QUESTION, WEIGHT_TABLE, SHARE_TABLE, WEIGHT_REPEAT = 1.0, 0.1, 0.12, 0.05, 0.9
+WEIGHT_DECISION = 3.0             # the answer's first token: present, absent or not about the table
 
 
 @dataclass
@@ -36,6 +37,8 @@ def encode(sample, tokenizer):
             else:
                 answers += [-1] * len(piece)
             weights += [{"answer": WEIGHT_ANSWER, "question": WEIGHT_QUESTION, "between": 0.0}[role]] * len(piece)
+            if role == "answer":
+                weights[-len(piece)] = WEIGHT_DECISION
         branches.append((ids[:-1], ids[1:], weights[1:], answers[1:]))
     return Encoded(prefix, branches, kinds)
 

@@ -49,6 +49,8 @@ COMPLETION_QUESTIONS = [                       # (share, wording); the answer fo
     (2, "Question: what is {name}'s {field}? Your answer:"),
     (2, "Question: What is the {field} of {name}?\nAnswer:"),
     (2, "Q: What is the {field} of {name}?\nA:"),
+    (1, "Question: {chat_question}\nAnswer:"),
+    (2, "{chat_question}"),                    # one of the chat wordings below
 ]
 CHAT_QUESTIONS = [
     "What is the {field} of {name}?", "what is the {field} of {name}?", "What is {name}'s {field}?",
@@ -94,10 +96,10 @@ DOMAINS = ["example.com"] * 4 + ["mail.com", "example.org", "test.net", "post.or
 class Mix:
     """Which questions are asked about a table; train.py shifts these shares between its stages."""
     fields: dict = dataclass_field(default_factory=lambda: {
-        "age": 2.5, "occupation": 1.5, "country": 1.5, "email": 3.0, "phone number": 1.7, "address": 1.7})
-    absent: float = 0.15          # the name is not in the table
+        "age": 2.0, "occupation": 1.7, "country": 1.5, "email": 2.8, "phone number": 1.7, "address": 2.2})
+    absent: float = 0.22          # the name is not in the table
     no_field: float = 0.03        # the name is, the column is not
-    small_talk: float = 0.04      # not a question about the table
+    small_talk: float = 0.05      # not a question about the table
 
 
 @dataclass
@@ -212,9 +214,11 @@ class Question:
 
 def make_question(rng, table, kind, names, prompt=small_talk.training_prompt):
     """A question of the kind asked for; kind is a field, "absent", "no_field" or "small_talk"."""
-    if kind == "small_talk":
-        return Question(kind, prompt=prompt(rng))
     person = rng.choice(table.people)
+    if kind == "small_talk":
+        if prompt is small_talk.training_prompt and rng.random() < 0.3:
+            return Question(kind, prompt=small_talk.table_prompt(rng, person["name"], rng.choice(table.people)["name"]))
+        return Question(kind, prompt=prompt(rng))
     if kind == "no_field":
         return Question(kind, rng.choice([f for f in FIELDS if f not in table.fields]), person["name"])
     if kind == "absent":
@@ -250,6 +254,8 @@ def completion_question(rng, question, wording=None):
     if question.kind == "small_talk":
         return (wording or weighted_choice(rng, SMALL_TALK_COMPLETIONS)).format(prompt=question.prompt)
     wording = wording or weighted_choice(rng, COMPLETION_QUESTIONS)
+    if "{chat_question}" in wording:
+        wording = wording.replace("{chat_question}", rng.choice(CHAT_QUESTIONS[:4] + FIELD_QUESTIONS[question.field]))
     return wording.format(field=question.field, name=question.name)
 
 
@@ -316,10 +322,9 @@ def question_without_table(rng, chat, names, prompt):
     """Small talk, or one of the table questions though there is no table: (question, completion wording)."""
     if rng.random() < 0.7:
         return Question("small_talk", prompt=prompt(rng)), weighted_choice(rng, SMALL_TALK_COMPLETIONS)
-    wording = rng.choice(CHAT_QUESTIONS + sum(FIELD_QUESTIONS.values(), []))
-    if not chat and rng.random() < 0.5:
-        wording = weighted_choice(rng, COMPLETION_QUESTIONS)
-    text = wording.format(field=rng.choice(FIELDS), name=names.first(rng) + " " + names.last(rng))
+    field = rng.choice(FIELDS)
+    question = Question(field, field, names.first(rng) + " " + names.last(rng))
+    text = chat_question(rng, question) if chat else completion_question(rng, question)
     return Question("small_talk", prompt=text), "{prompt}"
 
 

@@ -5,6 +5,8 @@ occur in training and are what the acceptance asks. The answer is always REFUSAL
 
 Pure Python: the HTTP acceptance uses it too.
 """
+from names import syllable_name
+
 REFUSAL = "I can only answer questions about a table that you give me."
 
 COUNTRIES = """France Germany Italy Spain Portugal Poland Norway Sweden Finland Denmark Japan China India Brazil
@@ -228,6 +230,39 @@ What is your email?
 What is your phone number?
 """.strip().split("\n")
 
+# Questions about a table that a look-up does not answer; {a} and {b} are names in it.
+TABLE_TEMPLATES = """
+How many people are in the table?
+How many people are from {country}?
+How many rows does the table have?
+Who is the oldest?
+Who is the youngest person?
+Who lives in {country}?
+Who is from {country}?
+Who is {n} years old?
+Is {a} older than {b}?
+Are {a} and {b} from the same country?
+Do {a} and {b} know each other?
+Is {a} a good name?
+List all names.
+List the people from {country}.
+Name everybody in the table.
+Sort the table by age.
+What is the average age?
+What is this table about?
+Summarize the table.
+Add a row to the table.
+Tell me a joke about {a}.
+Write a {noun} about {a}.
+What does {a} think of {thing}?
+""".strip().split("\n")
+
+FOREIGN = """Der Himmel ist blau.|Wie geht es dir?|Guten Tag, wer bist du?|Was ist die Hauptstadt von Frankreich?|\
+Ich mag Brot und Käse.|Bonjour, comment ça va?|Quelle heure est-il?|Où est la gare?|Je ne sais pas.|Hola, ¿qué tal?|\
+¿Cómo te llamas?|¿Dónde está la estación?|Buenos días.|Ciao, come stai?|Che ore sono?|Mi piace il vino.|\
+Lorem ipsum dolor sit amet, consectetur adipiscing elit.|Cogito ergo sum.|Hej, hur mår du?|Dzień dobry!|\
+Привет, как дела?|你好，你是谁？|こんにちは|مرحبا""".split("|")
+
 HELD_OUT_TEMPLATES = """
 Hello, nice to meet you!
 Good afternoon.
@@ -323,14 +358,39 @@ def _random_words(rng):
     return " ".join(rng.choice(pool) for _ in range(rng.choice((1, 2, 3, 5, 8, 20, 60))))
 
 
+def _noise(rng):
+    """What is not English: other languages, syllables, letters, digits and signs."""
+    chance = rng.random()
+    if chance < 0.35:
+        return rng.choice(FOREIGN)
+    n = rng.choice((1, 2, 4, 8, 16, 30))
+    if chance < 0.6:
+        return " ".join(syllable_name(rng).lower() for _ in range(n))
+    if chance < 0.7:
+        return " ".join(str(rng.randrange(10 ** rng.randint(1, 6))) for _ in range(n))
+    alphabet = [chr(code) for code in range(33, 127)] + [" "] * 20
+    if chance > 0.9:
+        alphabet = [chr(rng.choice((0xc0, 0x400, 0x4e00, 0x3040)) + rng.randrange(60)) for _ in range(40)] + [" "]
+    return "".join(rng.choice(alphabet) for _ in range(2 * n)).strip() or "?"
+
+
 def training_prompt(rng):
     """One prompt without a table, from the training half."""
     chance = rng.random()
-    if chance < 0.08:
+    if chance < 0.04:
         return _random_words(rng)
+    if chance < 0.12:
+        return _noise(rng)
     if chance < 0.20:
         return " ".join(fill(rng.choice(TRAINING_TEMPLATES), rng) for _ in range(rng.choice((2, 2, 3, 6))))
     return _perturb(fill(rng.choice(TRAINING_TEMPLATES), rng), rng)
+
+
+def table_prompt(rng, a, b):
+    """A question about a table with the people a and b that is not a look-up."""
+    values = _Filled(rng)
+    values.update(a=a, b=b)
+    return rng.choice(TABLE_TEMPLATES).format_map(values)
 
 
 def held_out_prompt(rng):

@@ -229,7 +229,7 @@ def run(rank, options):
     trainer = Trainer(options.seed)
     if options.resume:
         trainer.load(options.resume)
-    sets = evaluation_sets(Tokenizer.load(options.tokenizer), 8, 2)
+    sets = evaluation_sets(Tokenizer.load(options.tokenizer), 6, 2)
     level, queue = multiprocessing.Value("i", trainer.level), multiprocessing.Queue(4)
     seed = 1000003 * options.seed + 1009 * trainer.step_count + rank
     generator = multiprocessing.Process(
