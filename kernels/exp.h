@@ -13,8 +13,8 @@
 #define EXP_LOG2E  1.44269504088896341f
 #define EXP_LN2_HI 0.693359375f /* short: n * EXP_LN2_HI is exact */
 #define EXP_LN2_LO (-2.12194440e-4f)
-#define EXP_MIN    (-87.3f) /* below: 0; the result would be subnormal */
-#define EXP_MAX    88.0f    /* above: as 88 */
+#define EXP_MIN    (-87.3f)    /* below: 0; the result would be subnormal */
+#define EXP_MAX    88.0f       /* above: as 88 */
 #define EXP_ROUND  12582912.0f /* 1.5 * 2^23: adding it rounds to an integer */
 
 static inline float exp_f32(float x) {

@@ -10,7 +10,7 @@
 #include "common/mem.h"
 #include "kernels/dtype.h"
 
-#define HUGE_PAGE ((uint64_t)2 << 20)
+#define HUGE_PAGE  ((uint64_t)2 << 20)
 #define MIB(bytes) ((double)(bytes) / (1024.0 * 1024.0))
 
 /* --- memory ---------------------------------------------------------------------------------- */
@@ -132,7 +132,8 @@ static enum status check_limits(const struct backend_limits *l, struct error *er
 
     if (st != ST_OK) return st;
     if (l->max_lora)
-        return error_set(err, ST_UNSUPPORTED, "this backend has no LoRA adapters: set max_lora to 0");
+        return error_set(err, ST_UNSUPPORTED,
+                         "this backend has no LoRA adapters: set max_lora to 0");
     return ST_OK;
 }
 
@@ -162,7 +163,8 @@ static enum status alloc_slot(struct host_model *h, struct backend_stage *s, str
     };
 
     for (size_t i = 0; i < ARRAY_LEN(arrays); i++) {
-        enum status st = host_zalloc(h, arrays[i].out, arrays[i].n_bytes, "the arrays of a step", err);
+        enum status st =
+            host_zalloc(h, arrays[i].out, arrays[i].n_bytes, "the arrays of a step", err);
 
         if (st != ST_OK) return st;
     }
@@ -170,11 +172,13 @@ static enum status alloc_slot(struct host_model *h, struct backend_stage *s, str
 }
 
 static void free_slot(struct backend_stage *s) {
-    void *arrays[] = {s->token, s->position, s->kv_slot,   s->lora,        s->row,      s->update,
-                      s->output, s->bias,    s->copy,      s->mask,        s->out_token, s->out_logprob,
+    void *arrays[] = {s->token,    s->position,      s->kv_slot,         s->lora,
+                      s->row,      s->update,        s->output,          s->bias,
+                      s->copy,     s->mask,          s->out_token,       s->out_logprob,
                       s->out_rank, s->out_top_token, s->out_top_logprob, s->out_flags};
 
-    for (size_t i = 0; i < ARRAY_LEN(arrays); i++) mem_free(arrays[i]);
+    for (size_t i = 0; i < ARRAY_LEN(arrays); i++)
+        mem_free(arrays[i]);
 }
 
 enum status host_init(struct host_model *h, struct host_device *dev, const struct geometry *g,
@@ -207,12 +211,14 @@ enum status host_init(struct host_model *h, struct host_device *dev, const struc
     if (st == ST_OK && keeps_history)
         st = host_zalloc(h, (void **)&h->history, n_history * sizeof(*h->history),
                          "token histories", err);
-    for (uint32_t i = 0; i < limits->n_slots && st == ST_OK; i++) st = alloc_slot(h, &h->slot[i], err);
+    for (uint32_t i = 0; i < limits->n_slots && st == ST_OK; i++)
+        st = alloc_slot(h, &h->slot[i], err);
     return st;
 }
 
 void host_fini(struct host_model *h) {
-    for (int i = 0; i < 2; i++) free_slot(&h->slot[i]);
+    for (int i = 0; i < 2; i++)
+        free_slot(&h->slot[i]);
     mem_free((void *)(uintptr_t)h->g.inv_freq);
     mem_free((void *)(uintptr_t)h->g.layer_kind);
     mem_free(h->is_loaded);
@@ -227,9 +233,9 @@ void host_fini(struct host_model *h) {
 /* --- weights --------------------------------------------------------------------------------- */
 
 static const char *const role_names[ROLE_COUNT] = {
-    "embedding", "final norm", "output head", "attention norm", "q", "k", "v", "o", "q bias",
-    "k bias",    "v bias",     "o bias",      "q norm",         "k norm", "ffn norm", "gate", "up",
-    "down"};
+    "embedding", "final norm", "output head", "attention norm", "q",      "k",
+    "v",         "o",          "q bias",      "k bias",         "v bias", "o bias",
+    "q norm",    "k norm",     "ffn norm",    "gate",           "up",     "down"};
 
 const char *host_role_name(enum tensor_role role) {
     return (unsigned)role < ROLE_COUNT ? role_names[role] : "unknown";
@@ -285,10 +291,12 @@ enum status host_take_tensor(struct host_model *h, const struct backend_tensor *
         return error_set(err, ST_INVALID, "weight of role %u in layer %u: there are %u layers",
                          (unsigned)t->role, t->layer, h->g.n_layers);
     if (!want.n_dims)
-        return error_set(err, ST_INVALID, "weight %s, layer %u: this geometry has none", name, layer);
+        return error_set(err, ST_INVALID, "weight %s, layer %u: this geometry has none", name,
+                         layer);
     if (!dtype_is_float(t->dtype))
-        return error_set(err, ST_UNSUPPORTED, "weight %s, layer %u is %s: f32, f16 and bf16 are read",
-                         name, layer, dtype_name(t->dtype));
+        return error_set(err, ST_UNSUPPORTED,
+                         "weight %s, layer %u is %s: f32, f16 and bf16 are read", name, layer,
+                         dtype_name(t->dtype));
     if (t->n_dims != want.n_dims || t->shape[0] != want.dim[0] ||
         (want.n_dims == 2 && t->shape[1] != want.dim[1]) || t->n_bytes != n * dtype_bytes(t->dtype))
         return error_set(err, ST_INVALID,

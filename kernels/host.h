@@ -23,7 +23,7 @@
 #define HOST_MAX_LOGPROBS   20u
 
 struct host_device {
-    backend_fence last; /* of the newest work; all host work is done when submit returns */
+    backend_fence last;    /* of the newest work; all host work is done when submit returns */
     uint64_t memory_limit; /* bytes its models may take */
 };
 
@@ -34,19 +34,19 @@ struct host_row {
 
 struct host_model {
     struct host_device *dev;
-    struct geometry g;           /* inv_freq and layer_kind are our copies */
+    struct geometry g; /* inv_freq and layer_kind are our copies */
     struct backend_limits limits;
     struct backend_stage slot[2];
-    uint32_t *table;             /* (max_rows, max_blocks_per_row) block ids */
-    struct host_row *rows;       /* (max_rows) */
-    uint32_t *history;           /* (max_rows, max_context + 1) prompt, then output; NULL: not kept */
-    uint32_t *ids;               /* (max_step_tokens) tokens of the step, references resolved */
-    uint8_t *is_loaded;          /* (ROLE_COUNT, n_layers) */
+    uint32_t *table;       /* (max_rows, max_blocks_per_row) block ids */
+    struct host_row *rows; /* (max_rows) */
+    uint32_t *history;     /* (max_rows, max_context + 1) prompt, then output; NULL: not kept */
+    uint32_t *ids;         /* (max_step_tokens) tokens of the step, references resolved */
+    uint8_t *is_loaded;    /* (ROLE_COUNT, n_layers) */
     uint32_t previous_slot, previous_outputs;
-    uint8_t *pool, *host_pool;   /* (n_blocks), (n_host_blocks) of block_bytes */
+    uint8_t *pool, *host_pool; /* (n_blocks), (n_host_blocks) of block_bytes */
     uint64_t block_bytes;
     uint32_t n_blocks, n_host_blocks;
-    uint64_t bytes;              /* allocated through host_alloc */
+    uint64_t bytes; /* allocated through host_alloc */
 };
 
 /* Checks geometry and limits, copies them, allocates slots, tables and histories. Pass a zeroed
@@ -87,7 +87,8 @@ MUST_USE enum status host_check_loaded(const struct host_model *h, struct error 
 static inline uint8_t *host_kv(const struct host_model *h, uint32_t block, uint32_t layer,
                                uint32_t which, uint32_t kv_head) {
     const struct geometry *g = &h->g;
-    uint64_t plane = (uint64_t)h->limits.block_size * g->head_dim * (g->kv_dtype == DTYPE_F32 ? 4 : 2);
+    uint64_t plane =
+        (uint64_t)h->limits.block_size * g->head_dim * (g->kv_dtype == DTYPE_F32 ? 4 : 2);
 
     return h->pool + block * h->block_bytes +
            ((uint64_t)(layer * 2 + which) * g->n_kv_heads + kv_head) * plane;

@@ -45,11 +45,11 @@ void host_row_free(struct backend_model *m, uint32_t row) {
     if (row < h->limits.max_rows) h->rows[row] = (struct host_row){0};
 }
 
-#define AT_MOST(count, limit)                                                                     \
-    do {                                                                                          \
-        if ((count) > (limit))                                                                    \
-            return error_set(err, ST_INVALID, "a step with %s = %u: %u are allowed", #count, (count), \
-                             (limit));                                                            \
+#define AT_MOST(count, limit)                                                                      \
+    do {                                                                                           \
+        if ((count) > (limit))                                                                     \
+            return error_set(err, ST_INVALID, "a step with %s = %u: %u are allowed", #count,       \
+                             (count), (limit));                                                    \
     } while (0)
 
 static enum status check_counts(const struct host_model *h, const struct backend_step *step,
@@ -98,14 +98,16 @@ static enum status check_rows(const struct host_model *h, const struct backend_s
         const struct backend_row *r = &s->row[i];
 
         if (r->row >= h->limits.max_rows || r->first_token != next || r->n_tokens == 0)
-            return error_set(err, ST_INVALID,
-                             "row %u of a step: row %u, tokens from %u, %u of them; rows follow each "
-                             "other without gaps",
-                             i, r->row, r->first_token, r->n_tokens);
+            return error_set(
+                err, ST_INVALID,
+                "row %u of a step: row %u, tokens from %u, %u of them; rows follow each "
+                "other without gaps",
+                i, r->row, r->first_token, r->n_tokens);
         next += r->n_tokens;
     }
     if (next > step->n_tokens)
-        return error_set(err, ST_INVALID, "rows claim %" PRIu64 " tokens of %u", next, step->n_tokens);
+        return error_set(err, ST_INVALID, "rows claim %" PRIu64 " tokens of %u", next,
+                         step->n_tokens);
     for (uint32_t i = 0; i < step->n_updates; i++) {
         const struct backend_table_update *u = &s->update[i];
 
@@ -131,11 +133,11 @@ static enum status check_outputs(const struct host_model *h, const struct backen
             (o->want == WANT_SCORE && o->score_token >= h->g.vocab) || o->want > WANT_SCORE ||
             (o->mask != BACKEND_NO_MASK && o->mask >= step->n_masks) ||
             o->n_logprobs > h->limits.max_logprobs)
-            return error_set(err, ST_INVALID,
-                             "output %u: row %u, token %u, want %u, score %u, mask %u, %u logprobs: "
-                             "one of them is out of range",
-                             i, o->row, o->token_index, o->want, o->score_token, o->mask,
-                             o->n_logprobs);
+            return error_set(
+                err, ST_INVALID,
+                "output %u: row %u, token %u, want %u, score %u, mask %u, %u logprobs: "
+                "one of them is out of range",
+                i, o->row, o->token_index, o->want, o->score_token, o->mask, o->n_logprobs);
     }
     for (uint32_t i = 0; i < step->n_bias; i++) {
         if (s->bias[i].token >= h->g.vocab || (i && s->bias[i].output < s->bias[i - 1].output))
@@ -164,8 +166,8 @@ enum status host_step_begin(struct host_model *h, uint32_t slot, const struct ba
         h->table[(uint64_t)u->row * h->limits.max_blocks_per_row + u->index] = u->block;
     }
     for (uint32_t i = 0; i < step->n_copies && h->pool; i++) {
-        memmove(h->pool + s->copy[i].dst * h->block_bytes, h->pool + s->copy[i].src * h->block_bytes,
-                h->block_bytes);
+        memmove(h->pool + s->copy[i].dst * h->block_bytes,
+                h->pool + s->copy[i].src * h->block_bytes, h->block_bytes);
     }
     for (uint32_t i = 0; i < step->n_tokens; i++) {
         int32_t id = s->token[i];
@@ -188,14 +190,17 @@ void host_step_sample(struct host_model *h, uint32_t slot, const struct backend_
         .history = history_of(h, o->row),
         .n_prompt = h->rows[o->row].n_prompt,
         .n_history = h->rows[o->row].n_history,
-        .mask = o->mask == BACKEND_NO_MASK ? NULL : s->mask + (uint64_t)o->mask * CEIL_DIV(h->g.vocab, 32),
+        .mask = o->mask == BACKEND_NO_MASK ? NULL
+                                           : s->mask + (uint64_t)o->mask * CEIL_DIV(h->g.vocab, 32),
         .n_top = (uint32_t)n_top,
     };
     uint32_t b = 0;
 
-    while (b < step->n_bias && s->bias[b].output < i) b++;
+    while (b < step->n_bias && s->bias[b].output < i)
+        b++;
     in.bias = s->bias + b;
-    while (b < step->n_bias && s->bias[b].output == i) b++;
+    while (b < step->n_bias && s->bias[b].output == i)
+        b++;
     in.n_bias = (uint32_t)(s->bias + b - in.bias);
     sample(&in, scratch, &result);
     s->out_token[i] = result.token;

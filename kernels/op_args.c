@@ -42,7 +42,8 @@ static bool has_type(const struct backend_tensor *t, uint8_t type) {
 static uint64_t n_elements(const struct backend_tensor *t) {
     uint64_t n = 1;
 
-    for (uint32_t i = 0; i < t->n_dims && i < 4; i++) n *= t->shape[i];
+    for (uint32_t i = 0; i < t->n_dims && i < 4; i++)
+        n *= t->shape[i];
     return n;
 }
 
@@ -96,7 +97,7 @@ static bool read_attention(struct op_args *a, const struct backend_tensor *in,
     take_pool(a, &in[1]);
     a->table = in[2].data;
     a->index = in[3].data;
-    a->window = (uint32_t)*(const int32_t *)in[4].data;
+    a->window = (uint32_t) * (const int32_t *)in[4].data;
     a->y = out->data;
     return head_dim == a->head_dim && same(in[3].shape[0], a->n_tokens) && a->n_kv_heads &&
            a->block_size && a->n_heads % a->n_kv_heads == 0 && in[4].shape[0] == 1 &&
@@ -127,13 +128,15 @@ static bool read_by_kind(struct op_args *a, const struct backend_tensor *in, uin
         a->matrix = &in[1];
         a->vector = n_in > 2 ? in[2].data : NULL;
         return same(in[1].shape[1], d) && same(out->shape[0], t) &&
-               same(out->shape[1], in[1].shape[0]) && (n_in < 3 || same(in[2].shape[0], in[1].shape[0]));
+               same(out->shape[1], in[1].shape[0]) &&
+               (n_in < 3 || same(in[2].shape[0], in[1].shape[0]));
     case OP_ROPE:
         a->index = in[1].data;
         a->vector = in[2].data;
         a->scalar = *(const float *)in[3].data;
-        return take_heads(a, &in[0]) && same(in[1].shape[0], t) && same(in[2].shape[0] * 2, a->head_dim) &&
-               same(in[3].shape[0], 1) && same(n_elements(out), n_elements(&in[0])) &&
+        return take_heads(a, &in[0]) && same(in[1].shape[0], t) &&
+               same(in[2].shape[0] * 2, a->head_dim) && same(in[3].shape[0], 1) &&
+               same(n_elements(out), n_elements(&in[0])) &&
                indices_below(a->index, t, 0, INT32_MAX);
     case OP_KV_WRITE:
         if (!take_heads(a, &in[0])) return false;

@@ -13,16 +13,16 @@ struct op_args {
     enum op_kind kind;
     uint32_t n_tokens, n_heads, n_kv_heads, head_dim; /* as far as the operator has them */
     uint32_t block_size, n_blocks, window;
-    const struct backend_tensor *matrix;   /* (n, k): embedding or weights */
-    const float *x;                        /* first activation: x, q, k or gate */
-    const float *x2;                       /* second: v or up */
-    const float *vector;                   /* norm weight, bias (may be NULL) or inv_freq */
-    const int32_t *index;                  /* ids, positions or slots (T) */
-    const int32_t *table;                  /* block table */
-    void *pool;                            /* (n_blocks, 2, n_kv_heads, block_size, head_dim) */
+    const struct backend_tensor *matrix; /* (n, k): embedding or weights */
+    const float *x;                      /* first activation: x, q, k or gate */
+    const float *x2;                     /* second: v or up */
+    const float *vector;                 /* norm weight, bias (may be NULL) or inv_freq */
+    const int32_t *index;                /* ids, positions or slots (T) */
+    const int32_t *table;                /* block table */
+    void *pool;                          /* (n_blocks, 2, n_kv_heads, block_size, head_dim) */
     enum dtype pool_dtype;
-    float scalar;                          /* eps or scale */
-    float *y;                              /* result; NULL for kv_write, which changes the pool */
+    float scalar; /* eps or scale */
+    float *y;     /* result; NULL for kv_write, which changes the pool */
 };
 
 MUST_USE enum status op_args_read(struct op_args *a, const char *name,

@@ -69,19 +69,23 @@ static uint32_t copy_finite(float *dst, const float *src, uint32_t n) {
         dst[i] = is_finite ? src[i] : -INFINITY;
         bad |= !is_finite;
     }
-    for (uint32_t i = n; i % SUM_BLOCK; i++) dst[i] = -INFINITY;
+    for (uint32_t i = n; i % SUM_BLOCK; i++)
+        dst[i] = -INFINITY;
     return bad ? OUT_NOT_FINITE : 0;
 }
 
 static float max_of(const float *x, uint32_t n) {
     float lane[LANES], m;
 
-    for (int l = 0; l < LANES; l++) lane[l] = -INFINITY;
+    for (int l = 0; l < LANES; l++)
+        lane[l] = -INFINITY;
     for (uint32_t i = 0; i < n; i += LANES) {
-        for (int l = 0; l < LANES; l++) lane[l] = x[i + l] > lane[l] ? x[i + l] : lane[l];
+        for (int l = 0; l < LANES; l++)
+            lane[l] = x[i + l] > lane[l] ? x[i + l] : lane[l];
     }
     m = lane[0];
-    for (int l = 1; l < LANES; l++) m = MAX(m, lane[l]);
+    for (int l = 1; l < LANES; l++)
+        m = MAX(m, lane[l]);
     return m;
 }
 
@@ -90,7 +94,8 @@ static uint32_t argmax(const float *x, uint32_t n) {
     float m = max_of(x, n);
     uint32_t i = 0;
 
-    while (i + 1 < n && x[i] != m) i++;
+    while (i + 1 < n && x[i] != m)
+        i++;
     return x[i] == m ? i : 0;
 }
 
@@ -106,11 +111,14 @@ static double exp_sum(float *out, const float *x, uint32_t n, float max, float t
         for (uint32_t i = b; i < b + SUM_BLOCK; i += LANES) {
             float e[LANES];
 
-            for (int l = 0; l < LANES; l++) e[l] = exp_f32((x[i + l] - max) / t);
-            for (int l = 0; l < LANES; l++) lane[l] += e[l];
+            for (int l = 0; l < LANES; l++)
+                e[l] = exp_f32((x[i + l] - max) / t);
+            for (int l = 0; l < LANES; l++)
+                lane[l] += e[l];
             if (out) memcpy(out + i, e, sizeof(e));
         }
-        for (int l = 0; l < LANES; l++) block += lane[l];
+        for (int l = 0; l < LANES; l++)
+            block += lane[l];
         total += block;
     }
     return total;
@@ -122,8 +130,10 @@ static uint32_t rank_of(const float *raw, uint32_t vocab, uint32_t token) {
     uint32_t better = 0;
     float x = raw[token];
 
-    for (uint32_t i = 0; i < vocab; i++) better += raw[i] > x;
-    for (uint32_t i = 0; i < token; i++) better += raw[i] == x;
+    for (uint32_t i = 0; i < vocab; i++)
+        better += raw[i] > x;
+    for (uint32_t i = 0; i < token; i++)
+        better += raw[i] == x;
     return better + 1;
 }
 
@@ -176,7 +186,8 @@ static void adjust(struct sample_scratch *s, const struct sample_input *in) {
 
     memcpy(s->adjusted, s->raw, ALIGN_UP((size_t)n, SUM_BLOCK) * sizeof(float));
     apply_penalties(s, in);
-    for (uint32_t i = 0; i < in->n_bias; i++) s->adjusted[in->bias[i].token] += in->bias[i].bias;
+    for (uint32_t i = 0; i < in->n_bias; i++)
+        s->adjusted[in->bias[i].token] += in->bias[i].bias;
     if (in->mask) {
         for (uint32_t i = 0; i < n; i++) {
             if (!(in->mask[i / 32] >> (i % 32) & 1)) s->adjusted[i] = -INFINITY;
@@ -206,8 +217,10 @@ static void select_smallest(uint64_t *key, uint32_t n, uint32_t count) {
             if (key[i] < *last) swap_keys(&key[i], &key[middle++]);
         }
         swap_keys(&key[middle], last);
-        if (count <= middle) high = middle;
-        else low = middle + 1;
+        if (count <= middle)
+            high = middle;
+        else
+            low = middle + 1;
     }
 }
 
@@ -239,7 +252,8 @@ static uint64_t last_kept_key(struct sample_scratch *s, const struct backend_out
                               double mass) {
     uint32_t n = s->vocab, run = FIRST_RUN;
 
-    for (uint32_t i = 0; i < n; i++) s->key[i] = rank_key(s->adjusted[i], i);
+    for (uint32_t i = 0; i < n; i++)
+        s->key[i] = rank_key(s->adjusted[i], i);
     if (o->top_k && o->top_k < n) {
         select_smallest(s->key, n, o->top_k);
         n = run = o->top_k;
@@ -253,7 +267,8 @@ static uint64_t last_kept_key(struct sample_scratch *s, const struct backend_out
         if (!(o->top_p < 1)) return s->key[run - 1];
         if (n < s->vocab) {
             mass = 0;
-            for (uint32_t i = 0; i < n; i++) mass += s->weight[(uint32_t)s->key[i]];
+            for (uint32_t i = 0; i < n; i++)
+                mass += s->weight[(uint32_t)s->key[i]];
         }
         limit = (double)o->top_p * mass;
         for (uint32_t i = 0; i < run; i++) {
@@ -266,8 +281,8 @@ static uint64_t last_kept_key(struct sample_scratch *s, const struct backend_out
 
 static uint32_t draw(struct sample_scratch *s, const struct backend_output *o) {
     bool is_ranked = (o->top_k && o->top_k < s->vocab) || o->top_p < 1;
-    double mass = exp_sum(s->weight, s->adjusted, s->vocab, max_of(s->adjusted, s->vocab),
-                          o->temperature);
+    double mass =
+        exp_sum(s->weight, s->adjusted, s->vocab, max_of(s->adjusted, s->vocab), o->temperature);
     uint64_t last = is_ranked ? last_kept_key(s, o, mass) : UINT64_MAX;
     double kept = 0, run = 0, target;
     uint32_t token = 0;

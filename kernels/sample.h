@@ -32,14 +32,14 @@ uint64_t sample_scratch_bytes(uint32_t vocab);
 
 /* What belongs to one output besides struct backend_output. */
 struct sample_input {
-    const float *logits;             /* (vocab) */
+    const float *logits; /* (vocab) */
     const struct backend_output *output;
-    const uint32_t *history;         /* (n_history) prompt first; ids below vocab */
+    const uint32_t *history; /* (n_history) prompt first; ids below vocab */
     uint32_t n_prompt, n_history;
     const struct backend_bias *bias; /* (n_bias) those of this output; tokens below vocab */
     uint32_t n_bias;
-    const uint32_t *mask;            /* (ceil(vocab / 32)) NULL: all allowed */
-    uint32_t n_top;                  /* length of the two arrays of the result: max_logprobs */
+    const uint32_t *mask; /* (ceil(vocab / 32)) NULL: all allowed */
+    uint32_t n_top;       /* length of the two arrays of the result: max_logprobs */
 };
 
 struct sample_result {

@@ -12,7 +12,8 @@
 #include "kernels/cpu/cpu_internal.h"
 #include "kernels/dtype.h"
 
-#define CALIBRATION_US 8000  /* for each of the two measurements at load_end; the best round counts, so
+#define CALIBRATION_US                                                                             \
+    8000 /* for each of the two measurements at load_end; the best round counts, so
                               * that a busy machine does not pass for a slow one */
 
 /* --- device ---------------------------------------------------------------------------------- */
@@ -74,26 +75,29 @@ static void cpu_unload(struct backend_model *m) {
     if (!m) return;
     for (uint32_t i = 0; m->layers && i < m->host.g.n_layers; i++) {
         struct cpu_layer *l = &m->layers[i];
-        void *all[] = {l->qkv.w,     l->o.w,        l->gate_up.w, l->down.w, l->attn_norm,
-                       l->ffn_norm,  l->qkv_bias,   l->o_bias,    l->q_norm, l->k_norm};
+        void *all[] = {l->qkv.w,    l->o.w,      l->gate_up.w, l->down.w, l->attn_norm,
+                       l->ffn_norm, l->qkv_bias, l->o_bias,    l->q_norm, l->k_norm};
 
-        for (size_t j = 0; j < ARRAY_LEN(all); j++) mem_free(all[j]);
+        for (size_t j = 0; j < ARRAY_LEN(all); j++)
+            mem_free(all[j]);
     }
     for (uint32_t i = 0; m->workers && i < cpu_pool_threads(m->dev->pool); i++) {
         mem_free(m->workers[i].y);
         mem_free(m->workers[i].attend);
         sample_scratch_destroy(m->workers[i].sample);
     }
-    void *all[] = {m->head.w, m->embed,  m->final_norm, m->layers, m->x,      m->qkv,   m->cos,    m->sin,
-                   m->h,      m->mix,    m->ff,         m->logits, m->head_x, m->tiles, m->workers};
+    void *all[] = {m->head.w, m->embed,  m->final_norm, m->layers, m->x,
+                   m->qkv,    m->cos,    m->sin,        m->h,      m->mix,
+                   m->ff,     m->logits, m->head_x,     m->tiles,  m->workers};
 
-    for (size_t i = 0; i < ARRAY_LEN(all); i++) mem_free(all[i]);
+    for (size_t i = 0; i < ARRAY_LEN(all); i++)
+        mem_free(all[i]);
     host_fini(&m->host);
     mem_free(m);
 }
 
-static enum status alloc_zeroed(struct backend_model *m, void *out, uint64_t n_bytes, const char *what,
-                                struct error *err) {
+static enum status alloc_zeroed(struct backend_model *m, void *out, uint64_t n_bytes,
+                                const char *what, struct error *err) {
     void *p;
     enum status st = host_alloc(&m->host, &p, n_bytes, what, err);
 
@@ -103,8 +107,8 @@ static enum status alloc_zeroed(struct backend_model *m, void *out, uint64_t n_b
     return ST_OK;
 }
 
-static enum status alloc_matrix(struct backend_model *m, struct cpu_matrix *w, uint32_t n, uint32_t k,
-                                struct error *err) {
+static enum status alloc_matrix(struct backend_model *m, struct cpu_matrix *w, uint32_t n,
+                                uint32_t k, struct error *err) {
     *w = cpu_matrix_shape(n, k);
     return alloc_zeroed(m, &w->w, cpu_matrix_bytes(w), "weights", err);
 }
@@ -170,7 +174,8 @@ static enum status alloc_work(struct backend_model *m, struct error *err) {
 
         st = alloc_zeroed(m, &w->y, ROW_BLOCK * 2 * PANEL * sizeof(float), "working memory", err);
         if (st == ST_OK)
-            st = alloc_zeroed(m, &w->attend, attend_scratch_bytes(g->n_heads / g->n_kv_heads, g->head_dim),
+            st = alloc_zeroed(m, &w->attend,
+                              attend_scratch_bytes(g->n_heads / g->n_kv_heads, g->head_dim),
                               "working memory", err);
         if (st == ST_OK && !(w->sample = sample_scratch_create(g->vocab)))
             st = error_set(err, ST_NOMEM, "no memory to sample from %u tokens", g->vocab);
@@ -186,8 +191,9 @@ static enum status cpu_load_begin(struct backend_device *dev, struct backend_mod
 
     m->dev = dev;
     if (st == ST_OK && g->weight_dtype != DTYPE_BF16)
-        st = error_set(err, ST_UNSUPPORTED, "weight type %s: the cpu backend keeps matrices as bf16",
-                       dtype_name(g->weight_dtype));
+        st =
+            error_set(err, ST_UNSUPPORTED, "weight type %s: the cpu backend keeps matrices as bf16",
+                      dtype_name(g->weight_dtype));
     if (st == ST_OK && g->head_dim % 16)
         st = error_set(err, ST_UNSUPPORTED, "head_dim %u: the cpu backend takes multiples of 16",
                        g->head_dim);
@@ -202,7 +208,8 @@ static enum status cpu_load_begin(struct backend_device *dev, struct backend_mod
 }
 
 static void copy_vector(float *v, const struct backend_tensor *t) {
-    for (size_t i = 0; i < t->shape[0]; i++) v[i] = dtype_get(t->dtype, t->data, i);
+    for (size_t i = 0; i < t->shape[0]; i++)
+        v[i] = dtype_get(t->dtype, t->data, i);
 }
 
 static void copy_embedding(struct backend_model *m, const struct backend_tensor *t) {
@@ -212,9 +219,11 @@ static void copy_embedding(struct backend_model *m, const struct backend_tensor 
         cpu_pack(&m->head, t, 0, 1);
         return;
     }
-    if (t->dtype == DTYPE_BF16) memcpy(m->embed, t->data, n * 2);
+    if (t->dtype == DTYPE_BF16)
+        memcpy(m->embed, t->data, n * 2);
     else
-        for (size_t i = 0; i < n; i++) m->embed[i] = bf16_of_f32(dtype_get(t->dtype, t->data, i));
+        for (size_t i = 0; i < n; i++)
+            m->embed[i] = bf16_of_f32(dtype_get(t->dtype, t->data, i));
 }
 
 static enum status cpu_load_tensor(struct backend_model *m, const struct backend_tensor *t,
@@ -262,8 +271,8 @@ static double measure_product(struct backend_model *m) {
     while (now_us < start_us + CALIBRATION_US) {
         round_us = now_us;
         for (uint32_t i = 0; i < repeats; i++)
-            m->dev->path->gemm(w->w, n_panels, w->k_pairs, m->h, m->d_width, n_rows, m->workers[0].y,
-                               2 * PANEL);
+            m->dev->path->gemm(w->w, n_panels, w->k_pairs, m->h, m->d_width, n_rows,
+                               m->workers[0].y, 2 * PANEL);
         now_us = clock_now_us();
         best_us = MIN(best_us, MAX(now_us - round_us, 1u));
     }
@@ -278,17 +287,29 @@ static double measure_attention(struct backend_model *m) {
     uint32_t n = MIN(attend_queries(heads), m->host.limits.max_step_tokens);
     uint32_t *position = mem_calloc(n, sizeof(*position)), table[1] = {0};
     uint8_t *zeros = mem_calloc((size_t)CONTEXT * g->head_dim, sizeof(float));
-    struct attend a = {.q = m->qkv, .q_stride = m->qkv_width, .out = m->mix, .out_stride = m->q_width,
-                       .position = position, .n_queries = n, .heads = heads, .head_dim = g->head_dim,
-                       .k = zeros, .v = zeros, .block_size = CONTEXT, .table = table,
+    struct attend a = {.q = m->qkv,
+                       .q_stride = m->qkv_width,
+                       .out = m->mix,
+                       .out_stride = m->q_width,
+                       .position = position,
+                       .n_queries = n,
+                       .heads = heads,
+                       .head_dim = g->head_dim,
+                       .k = zeros,
+                       .v = zeros,
+                       .block_size = CONTEXT,
+                       .table = table,
                        .scratch = m->workers[0].attend};
     uint64_t start_us = clock_now_us(), round_us, best_us = UINT64_MAX, now_us = start_us;
 
-    for (uint32_t i = 0; i < n; i++) position[i] = CONTEXT - n + i;
+    for (uint32_t i = 0; i < n; i++)
+        position[i] = CONTEXT - n + i;
     while (now_us < start_us + CALIBRATION_US) {
         round_us = now_us;
-        if (g->kv_dtype == DTYPE_F32) m->dev->path->attend_f32(&a);
-        else m->dev->path->attend_bf16(&a);
+        if (g->kv_dtype == DTYPE_F32)
+            m->dev->path->attend_f32(&a);
+        else
+            m->dev->path->attend_bf16(&a);
         now_us = clock_now_us();
         best_us = MIN(best_us, MAX(now_us - round_us, 1u));
     }
@@ -301,9 +322,9 @@ static double measure_attention(struct backend_model *m) {
 static void calibrate(struct backend_model *m) {
     const struct geometry *g = &m->host.g;
     const struct cpu_layer *l = &m->layers[0];
-    double weights = (double)g->n_layers * ((double)l->qkv.n * l->qkv.k + (double)l->o.n * l->o.k +
-                                            (double)l->gate_up.n * l->gate_up.k +
-                                            (double)l->down.n * l->down.k);
+    double weights =
+        (double)g->n_layers * ((double)l->qkv.n * l->qkv.k + (double)l->o.n * l->o.k +
+                               (double)l->gate_up.n * l->gate_up.k + (double)l->down.n * l->down.k);
     double per_context = 2.0 * g->n_layers * g->n_heads * g->head_dim;
     double product_rate = measure_product(m), attention_rate = measure_attention(m);
 
@@ -321,8 +342,9 @@ static enum status cpu_load_end(struct backend_model *m, struct error *err) {
 
 /* --- steps ----------------------------------------------------------------------------------- */
 
-static enum status cpu_submit(struct backend_model *m, uint32_t slot, const struct backend_step *step,
-                              backend_fence *out, struct error *err) {
+static enum status cpu_submit(struct backend_model *m, uint32_t slot,
+                              const struct backend_step *step, backend_fence *out,
+                              struct error *err) {
     enum status st = host_step_begin(&m->host, slot, step, err);
 
     if (st != ST_OK) return st;

@@ -33,8 +33,8 @@ struct attend_tile {
 };
 
 struct cpu_worker {
-    float *y;      /* (ROW_BLOCK, 2 * PANEL) results of a chunk before they go where they belong */
-    void *attend;  /* attend_scratch_bytes */
+    float *y;     /* (ROW_BLOCK, 2 * PANEL) results of a chunk before they go where they belong */
+    void *attend; /* attend_scratch_bytes */
     struct sample_scratch *sample;
 };
 
@@ -42,21 +42,21 @@ struct backend_model {
     struct host_model host; /* first */
     struct backend_device *dev;
     uint32_t d_width, q_width, qkv_width, ff_width, vocab_width;
-    struct cpu_matrix head;  /* the embedding when tied */
-    uint16_t *embed;         /* (vocab, d_model) bf16; NULL when tied: rows are read from the panels */
+    struct cpu_matrix head; /* the embedding when tied */
+    uint16_t *embed; /* (vocab, d_model) bf16; NULL when tied: rows are read from the panels */
     float *final_norm;
     struct cpu_layer *layers;
 
     /* T = max_step_tokens */
-    float *x;                /* (T, d_width) the residual stream */
-    float *qkv;              /* (T, qkv_width) */
-    float *cos, *sin;        /* (T, head_dim / 2) */
-    void *h;                 /* act (T, d_width) normalised */
-    void *mix;               /* act (T, q_width) result of attention */
-    void *ff;                /* act (T, ff_width) */
-    float *logits;           /* (HEAD_ROWS, vocab_width) */
-    void *head_x;            /* act (HEAD_ROWS, d_width) */
-    struct attend_tile *tiles; /* (T) */
+    float *x;                   /* (T, d_width) the residual stream */
+    float *qkv;                 /* (T, qkv_width) */
+    float *cos, *sin;           /* (T, head_dim / 2) */
+    void *h;                    /* act (T, d_width) normalised */
+    void *mix;                  /* act (T, q_width) result of attention */
+    void *ff;                   /* act (T, ff_width) */
+    float *logits;              /* (HEAD_ROWS, vocab_width) */
+    void *head_x;               /* act (HEAD_ROWS, d_width) */
+    struct attend_tile *tiles;  /* (T) */
     struct cpu_worker *workers; /* (n_threads) */
 };
 

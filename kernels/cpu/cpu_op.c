@@ -13,12 +13,14 @@
 static float *padded(const float *x, size_t n_rows, size_t from, size_t to) {
     float *y = mem_calloc(n_rows * to, sizeof(*y));
 
-    for (size_t i = 0; i < n_rows; i++) memcpy(y + i * to, x + i * from, MIN(from, to) * sizeof(*y));
+    for (size_t i = 0; i < n_rows; i++)
+        memcpy(y + i * to, x + i * from, MIN(from, to) * sizeof(*y));
     return y;
 }
 
 static void unpad(float *y, const float *x, size_t n_rows, size_t from, size_t to) {
-    for (size_t i = 0; i < n_rows; i++) memcpy(y + i * to, x + i * from, to * sizeof(*y));
+    for (size_t i = 0; i < n_rows; i++)
+        memcpy(y + i * to, x + i * from, to * sizeof(*y));
 }
 
 static void *new_acts(const struct cpu_path *path, size_t n) {
@@ -41,7 +43,8 @@ static void run_rmsnorm(const struct cpu_path *path, const struct op_args *a, ui
 }
 
 static void run_linear(const struct cpu_path *path, const struct op_args *a) {
-    struct cpu_matrix w = cpu_matrix_shape((uint32_t)a->matrix->shape[0], (uint32_t)a->matrix->shape[1]);
+    struct cpu_matrix w =
+        cpu_matrix_shape((uint32_t)a->matrix->shape[0], (uint32_t)a->matrix->shape[1]);
     size_t width = ALIGN_UP(w.k, PANEL), n_width = w.n_panels * PANEL, T = a->n_tokens;
     float *x = padded(a->x, T, w.k, width), *y = mem_calloc(T * n_width, sizeof(*y));
     void *h = new_acts(path, T * width);
@@ -51,7 +54,8 @@ static void run_linear(const struct cpu_path *path, const struct op_args *a) {
     path->to_act(h, x, (uint32_t)(T * width));
     path->gemm(w.w, w.n_panels, w.k_pairs, h, width, (uint32_t)T, y, n_width);
     unpad(a->y, y, T, n_width, w.n);
-    for (size_t i = 0; a->vector && i < T * w.n; i++) a->y[i] += a->vector[i % w.n];
+    for (size_t i = 0; a->vector && i < T * w.n; i++)
+        a->y[i] += a->vector[i % w.n];
     mem_free(x);
     mem_free(y);
     mem_free(h);
@@ -71,7 +75,8 @@ static void run_rope(const struct op_args *a) {
         }
         memcpy(row, a->x + (size_t)t * a->n_heads * a->head_dim,
                (size_t)a->n_heads * a->head_dim * sizeof(float));
-        for (uint32_t h = 0; h < a->n_heads; h++) cpu_rope_head(row + h * a->head_dim, c, s, a->head_dim);
+        for (uint32_t h = 0; h < a->n_heads; h++)
+            cpu_rope_head(row + h * a->head_dim, c, s, a->head_dim);
     }
     mem_free(c);
     mem_free(s);
@@ -87,20 +92,30 @@ static void run_attention(const struct cpu_path *path, const struct op_args *a) 
     void *scratch = mem_calloc(attend_scratch_bytes(heads, a->head_dim), 1);
 
     for (uint32_t t = 0; t < a->n_tokens; t += n) {
-        for (n = 1; n < most && t + n < a->n_tokens && a->index[t + n] >= a->index[t + n - 1];) n++;
+        for (n = 1; n < most && t + n < a->n_tokens && a->index[t + n] >= a->index[t + n - 1];)
+            n++;
         for (uint32_t h = 0; h < a->n_kv_heads; h++) {
             size_t at = t * row + (size_t)h * heads * a->head_dim;
-            struct attend job = {
-                .q = a->x + at, .q_stride = row, .out = (char *)out + at * path->act_bytes,
-                .out_stride = row, .position = (const uint32_t *)a->index + t, .n_queries = n,
-                .heads = heads, .head_dim = a->head_dim, .window = a->window,
-                .k = (uint8_t *)a->pool + h * plane,
-                .v = (uint8_t *)a->pool + (a->n_kv_heads + h) * plane,
-                .block_stride = 2 * a->n_kv_heads * plane, .block_size = a->block_size,
-                .table = (const uint32_t *)a->table, .scratch = scratch};
+            struct attend job = {.q = a->x + at,
+                                 .q_stride = row,
+                                 .out = (char *)out + at * path->act_bytes,
+                                 .out_stride = row,
+                                 .position = (const uint32_t *)a->index + t,
+                                 .n_queries = n,
+                                 .heads = heads,
+                                 .head_dim = a->head_dim,
+                                 .window = a->window,
+                                 .k = (uint8_t *)a->pool + h * plane,
+                                 .v = (uint8_t *)a->pool + (a->n_kv_heads + h) * plane,
+                                 .block_stride = 2 * a->n_kv_heads * plane,
+                                 .block_size = a->block_size,
+                                 .table = (const uint32_t *)a->table,
+                                 .scratch = scratch};
 
-            if (a->pool_dtype == DTYPE_F32) path->attend_f32(&job);
-            else path->attend_bf16(&job);
+            if (a->pool_dtype == DTYPE_F32)
+                path->attend_f32(&job);
+            else
+                path->attend_bf16(&job);
         }
     }
     path->from_act(a->y, out, (uint32_t)(a->n_tokens * row));
@@ -121,8 +136,9 @@ static void run_swiglu(const struct cpu_path *path, const struct op_args *a, siz
     mem_free(y);
 }
 
-enum status cpu_run_op(struct backend_device *dev, const char *name, const struct backend_tensor *in,
-                       uint32_t n_in, struct backend_tensor *out, uint32_t n_out, struct error *err) {
+enum status cpu_run_op(struct backend_device *dev, const char *name,
+                       const struct backend_tensor *in, uint32_t n_in, struct backend_tensor *out,
+                       uint32_t n_out, struct error *err) {
     struct op_args a;
     enum status st = op_args_read(&a, name, in, n_in, out, n_out, err);
 
@@ -134,8 +150,9 @@ enum status cpu_run_op(struct backend_device *dev, const char *name, const struc
     case OP_SWIGLU: run_swiglu(dev->path, &a, in[0].shape[0] * in[0].shape[1]); break;
     case OP_ATTENTION:
         if (a.head_dim % 16 || a.head_dim > HOST_MAX_HEAD_DIM)
-            return error_set(err, ST_UNSUPPORTED, "attention with head_dim %u: multiples of 16 to %u",
-                             a.head_dim, HOST_MAX_HEAD_DIM);
+            return error_set(err, ST_UNSUPPORTED,
+                             "attention with head_dim %u: multiples of 16 to %u", a.head_dim,
+                             HOST_MAX_HEAD_DIM);
         run_attention(dev->path, &a);
         break;
     case OP_EMBED:

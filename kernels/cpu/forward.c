@@ -21,7 +21,8 @@ static const void *act_row(const struct backend_model *m, const void *x, size_t 
     return (const char *)x + row * width * m->dev->path->act_bytes;
 }
 
-static void *act_at(const struct backend_model *m, void *x, size_t width, size_t row, size_t column) {
+static void *act_at(const struct backend_model *m, void *x, size_t width, size_t row,
+                    size_t column) {
     return (char *)x + (row * width + column) * m->dev->path->act_bytes;
 }
 
@@ -55,8 +56,8 @@ static void finish_product(const struct product *j, const float *y, size_t strid
 
         if (j->epilogue == TO_SWIGLU) {
             for (uint32_t q = 0; q < n_panels; q += 2)
-                path->swiglu(act_at(m, m->ff, m->ff_width, r + i, (p + q) / 2 * PANEL), row + q * PANEL,
-                             row + (q + 1) * PANEL, PANEL);
+                path->swiglu(act_at(m, m->ff, m->ff_width, r + i, (p + q) / 2 * PANEL),
+                             row + q * PANEL, row + (q + 1) * PANEL, PANEL);
         } else if (j->epilogue == TO_X) {
             float *x = m->x + (size_t)(r + i) * m->d_width + p * PANEL;
 
@@ -91,9 +92,14 @@ static void run_product(void *arg, uint32_t chunk, uint32_t worker) {
     finish_product(j, y, stride, r, n_rows, p, n_panels);
 }
 
-static void product(struct backend_model *m, const struct cpu_matrix *w, const void *x, size_t width,
-                    uint32_t n_rows, const float *bias, enum epilogue epilogue) {
-    struct product j = {.m = m, .w = w, .x = x, .bias = bias, .epilogue = epilogue, .n_rows = n_rows,
+static void product(struct backend_model *m, const struct cpu_matrix *w, const void *x,
+                    size_t width, uint32_t n_rows, const float *bias, enum epilogue epilogue) {
+    struct product j = {.m = m,
+                        .w = w,
+                        .x = x,
+                        .bias = bias,
+                        .epilogue = epilogue,
+                        .n_rows = n_rows,
                         .width = width};
     uint32_t n_threads = cpu_pool_threads(m->dev->pool), n_row_chunks = CEIL_DIV(n_rows, ROW_BLOCK);
     bool is_thin = n_rows <= 6;
@@ -128,7 +134,8 @@ static void run_embed(void *arg, uint32_t chunk, uint32_t worker) {
         const uint16_t *row = m->embed ? m->embed + (size_t)m->host.ids[t] * g->d_model : NULL;
 
         if (!row) cpu_unpack_row(x, &m->head, m->host.ids[t]);
-        for (uint32_t i = 0; row && i < g->d_model; i++) x[i] = f32_of_bf16(row[i]);
+        for (uint32_t i = 0; row && i < g->d_model; i++)
+            x[i] = f32_of_bf16(row[i]);
         for (uint32_t i = 0; i < half; i++) {
             float angle = (float)j->s->position[t] * g->inv_freq[i];
 
@@ -145,8 +152,8 @@ static void run_norm(void *arg, uint32_t chunk, uint32_t worker) {
 
     (void)worker;
     for (uint32_t t = chunk * ROWS_PER_CHUNK; t < end; t++)
-        m->dev->path->rmsnorm(act_at(m, m->h, m->d_width, t, 0), m->x + (size_t)t * m->d_width, j->weight,
-                              m->d_width, m->host.g.d_model, m->host.g.rms_eps);
+        m->dev->path->rmsnorm(act_at(m, m->h, m->d_width, t, 0), m->x + (size_t)t * m->d_width,
+                              j->weight, m->d_width, m->host.g.d_model, m->host.g.rms_eps);
 }
 
 void cpu_rope_head(float *x, const float *cos, const float *sin, uint32_t head_dim) {
@@ -164,9 +171,11 @@ void cpu_rope_head(float *x, const float *cos, const float *sin, uint32_t head_d
 static void norm_head(float *x, const float *w, uint32_t head_dim, float eps) {
     float sum = 0, scale;
 
-    for (uint32_t i = 0; i < head_dim; i++) sum += x[i] * x[i];
+    for (uint32_t i = 0; i < head_dim; i++)
+        sum += x[i] * x[i];
     scale = 1.0f / sqrtf(sum / (float)head_dim + eps);
-    for (uint32_t i = 0; i < head_dim; i++) x[i] = x[i] * scale * w[i];
+    for (uint32_t i = 0; i < head_dim; i++)
+        x[i] = x[i] * scale * w[i];
 }
 
 static void write_kv(struct backend_model *m, uint32_t layer, int64_t slot, const float *k,
@@ -255,8 +264,10 @@ static void run_attention(void *arg, uint32_t chunk, uint32_t worker) {
         .scratch = m->workers[worker].attend,
     };
 
-    if (g->kv_dtype == DTYPE_F32) m->dev->path->attend_f32(&a);
-    else m->dev->path->attend_bf16(&a);
+    if (g->kv_dtype == DTYPE_F32)
+        m->dev->path->attend_f32(&a);
+    else
+        m->dev->path->attend_bf16(&a);
 }
 
 static void attention(struct backend_model *m, const struct backend_stage *s,
@@ -286,7 +297,8 @@ static void run_sample(void *arg, uint32_t chunk, uint32_t worker) {
                      m->logits + (size_t)chunk * m->vocab_width, m->workers[worker].sample);
 }
 
-static void compute_outputs(struct backend_model *m, uint32_t slot, const struct backend_step *step) {
+static void compute_outputs(struct backend_model *m, uint32_t slot,
+                            const struct backend_step *step) {
     const struct backend_stage *s = &m->host.slot[slot];
     const struct geometry *g = &m->host.g;
 

@@ -1,12 +1,15 @@
 /* kernels/cpu/lanes.h - a vector of floats, as wide as the path that includes this.
  *
- * A path file defines LANES (4, 8 or 16) and includes path_body.h, which is written against the few
+ * A path file defines LANES (4, 8 or 16) and includes path_body.inc, which is written against the few
  * names below. Most are the compiler's own vector arithmetic; intrinsics stand where an instruction
  * decides the result (fma) or where the compiler is known to do badly (broadcast, maximum). With 4
  * lanes nothing is assumed about the machine: SSE2 and NEON are what the compiler makes of it. */
 #ifndef KERNELS_CPU_LANES_H
 #define KERNELS_CPU_LANES_H
 
+#ifndef LANES
+#define LANES 4
+#endif
 #if LANES > 4
 #include <immintrin.h>
 #elif defined(__aarch64__)
@@ -69,7 +72,8 @@ INLINE vi vi_set1(int32_t x) {
 INLINE vi vi_iota(void) {
     vi v;
 
-    for (int i = 0; i < LANES; i++) v[i] = i;
+    for (int i = 0; i < LANES; i++)
+        v[i] = i;
     return v;
 }
 
@@ -106,7 +110,8 @@ INLINE float vf_sum(vf v) {
 
     vf_store(x, v);
     for (int half = LANES / 2; half > 0; half /= 2) {
-        for (int i = 0; i < half; i++) x[i] += x[i + half];
+        for (int i = 0; i < half; i++)
+            x[i] += x[i + half];
     }
     return x[0];
 }
@@ -116,7 +121,8 @@ INLINE float vf_max_lane(vf v) {
 
     vf_store(x, v);
     for (int half = LANES / 2; half > 0; half /= 2) {
-        for (int i = 0; i < half; i++) x[i] = x[i] > x[i + half] ? x[i] : x[i + half];
+        for (int i = 0; i < half; i++)
+            x[i] = x[i] > x[i + half] ? x[i] : x[i + half];
     }
     return x[0];
 }
@@ -145,7 +151,15 @@ INLINE vf vf_exp(vf x) {
 /* Swaps, between two rows, the elements whose column has the bit `s` clear in one and set in the
  * other: one of log2(LANES) stages of a transposition. */
 INLINE void swap_columns(vi *a, vi *b, const int s) {
-    vi low, high, x = *a, y = *b;
+    vi x = *a, y = *b;
+
+#if defined(__clang__) /* it has no shuffle of two vectors by a vector */
+    for (int j = 0; j < LANES; j++) {
+        (*a)[j] = j & s ? y[j ^ s] : x[j];
+        (*b)[j] = j & s ? y[j] : x[j ^ s];
+    }
+#else
+    vi low, high;
 
     UNROLL for (int j = 0; j < LANES; j++) {
         low[j] = j & s ? (j ^ s) + LANES : j;
@@ -153,10 +167,12 @@ INLINE void swap_columns(vi *a, vi *b, const int s) {
     }
     *a = __builtin_shuffle(x, y, low);
     *b = __builtin_shuffle(x, y, high);
+#endif
 }
 
 /* A square of LANES x LANES words: dst[c * dst_stride + r] = src[r][c]. */
-INLINE void transpose_words(uint32_t *dst, size_t dst_stride, const uint32_t *const src[], size_t from) {
+INLINE void transpose_words(uint32_t *dst, size_t dst_stride, const uint32_t *const src[],
+                            size_t from) {
     vi r[LANES];
 
     UNROLL for (int i = 0; i < LANES; i++) r[i] = vi_load(src[i] + from);

@@ -28,11 +28,13 @@ void cpu_pack(struct cpu_matrix *m, const struct backend_tensor *t, uint32_t fir
         if (t->dtype == DTYPE_BF16) {
             const char *src = (const char *)t->data + r * k * 2;
 
-            for (size_t i = 0; i < k / 2; i++) memcpy(dst + i * PANEL * 2, src + i * 4, 4);
+            for (size_t i = 0; i < k / 2; i++)
+                memcpy(dst + i * PANEL * 2, src + i * 4, 4);
             if (k % 2) memcpy(dst + k / 2 * PANEL * 2, src + (k - 1) * 2, 2);
         } else {
             for (size_t i = 0; i < k; i++)
-                dst[i / 2 * PANEL * 2 + i % 2] = bf16_of_f32(dtype_get(t->dtype, t->data, r * k + i));
+                dst[i / 2 * PANEL * 2 + i % 2] =
+                    bf16_of_f32(dtype_get(t->dtype, t->data, r * k + i));
         }
     }
 }
@@ -40,5 +42,6 @@ void cpu_pack(struct cpu_matrix *m, const struct backend_tensor *t, uint32_t fir
 void cpu_unpack_row(float *y, const struct cpu_matrix *m, uint32_t n) {
     const uint16_t *src = pairs_of(m, n);
 
-    for (size_t i = 0; i < m->k; i++) y[i] = f32_of_bf16(src[i / 2 * PANEL * 2 + i % 2]);
+    for (size_t i = 0; i < m->k; i++)
+        y[i] = f32_of_bf16(src[i / 2 * PANEL * 2 + i % 2]);
 }

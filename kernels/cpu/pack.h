@@ -6,8 +6,8 @@
 #include "kernels/cpu/path.h"
 
 struct cpu_matrix {
-    uint16_t *w;      /* (n_panels, k_pairs, 64, 2) bf16 */
-    uint32_t n, k;    /* outputs and inputs that are real */
+    uint16_t *w;   /* (n_panels, k_pairs, 64, 2) bf16 */
+    uint32_t n, k; /* outputs and inputs that are real */
     uint32_t n_panels, k_pairs;
 };
 

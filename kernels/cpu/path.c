@@ -22,7 +22,8 @@ enum status cpu_path_find(const struct cpu_path **out, const char *name, struct 
         size_t used = strlen(have);
 
         if (!paths[i]->is_available()) continue;
-        if (is_auto ? !(paths[i]->is_slow && paths[i]->is_slow()) : strcmp(name, paths[i]->name) == 0) {
+        if (is_auto ? !(paths[i]->is_slow && paths[i]->is_slow())
+                    : strcmp(name, paths[i]->name) == 0) {
             *out = paths[i];
             return ST_OK;
         }
@@ -32,14 +33,14 @@ enum status cpu_path_find(const struct cpu_path **out, const char *name, struct 
                      have);
 }
 
-/* The largest of what attend_body.h lays out for either element type. */
+/* The largest of what attend_body.inc lays out for either element type. */
 uint64_t attend_scratch_bytes(uint32_t heads, uint32_t head_dim) {
     uint64_t rows = (uint64_t)attend_queries(heads) * heads, width = ALIGN_UP(head_dim, PANEL);
 
-    return sizeof(float) * (GROUP * head_dim           /* K */
-                            + GROUP * width            /* V */
-                            + rows * head_dim          /* q */
-                            + rows * GROUP * 2         /* scores, weights */
-                            + rows * (width + 2)) +    /* result, maximum, sum */
+    return sizeof(float) * (GROUP * head_dim        /* K */
+                            + GROUP * width         /* V */
+                            + rows * head_dim       /* q */
+                            + rows * GROUP * 2      /* scores, weights */
+                            + rows * (width + 2)) + /* result, maximum, sum */
            16 * CACHE_LINE;
 }

@@ -1,6 +1,6 @@
 /* kernels/cpu/path.h - one instruction path: the inner loops, compiled for one kind of machine.
  *
- * The loops are written once (path_body.h, attend_body.h) and compiled four times; struct cpu_path
+ * The loops are written once (path_body.inc, attend_body.inc) and compiled four times; struct cpu_path
  * is the table of what came out, chosen once when the device is opened. `act` below is the type in
  * which activations travel between operations: bf16 on the path whose dot product takes bf16, f32 on
  * the others.
@@ -36,19 +36,19 @@
 
 /* One tile of attention: some query tokens of one sequence, all heads of one KV head. */
 struct attend {
-    const float *q;           /* (n_queries, ...) first head of this KV head, after RoPE */
-    size_t q_stride;          /* floats from token to token */
-    void *out;                /* act, likewise */
-    size_t out_stride;        /* acts */
-    const uint32_t *position; /* (n_queries) rising */
+    const float *q;            /* (n_queries, ...) first head of this KV head, after RoPE */
+    size_t q_stride;           /* floats from token to token */
+    void *out;                 /* act, likewise */
+    size_t out_stride;         /* acts */
+    const uint32_t *position;  /* (n_queries) rising */
     uint32_t n_queries, heads; /* heads per KV head */
     uint32_t head_dim;         /* a multiple of 16 */
     uint32_t window;           /* positions seen, 0: all */
     const uint8_t *k, *v;      /* this layer and KV head of block 0 */
     uint64_t block_stride;     /* bytes */
     uint32_t block_size;
-    const uint32_t *table;     /* block ids of the sequence */
-    void *scratch;             /* attend_scratch_bytes */
+    const uint32_t *table; /* block ids of the sequence */
+    void *scratch;         /* attend_scratch_bytes */
 };
 
 struct cpu_path {
@@ -70,7 +70,8 @@ struct cpu_path {
     void (*attend_bf16)(const struct attend *a);
     void (*attend_f32)(const struct attend *a);
 
-    double (*peak)(uint32_t n); /* n rounds of independent multiply-adds: operations done; for benches */
+    double (*peak)(
+        uint32_t n); /* n rounds of independent multiply-adds: operations done; for benches */
 };
 
 /* Rows of a tile: every query brings `heads` rows, and tiles are filled up to ATTEND_ROWS. */
@@ -80,7 +81,8 @@ static inline uint32_t attend_queries(uint32_t heads) {
 uint64_t attend_scratch_bytes(uint32_t heads, uint32_t head_dim);
 
 /* The named path, or the best one for NULL and "auto". ST_UNSUPPORTED names what the machine has. */
-MUST_USE enum status cpu_path_find(const struct cpu_path **out, const char *name, struct error *err);
+MUST_USE enum status cpu_path_find(const struct cpu_path **out, const char *name,
+                                   struct error *err);
 
 extern const struct cpu_path cpu_path_plain;
 #if defined(__x86_64__)

@@ -1,8 +1,8 @@
 /* kernels/cpu/path_avx512bf16.c - vdpbf16ps: two bf16 products and a sum per lane and instruction. */
 #if defined(__x86_64__)
-#define LANES 16
+#define LANES    16
 #define ACT_BF16 1
-#include "kernels/cpu/path_body.h"
+#include "kernels/cpu/path_body.inc"
 
 static bool is_available(void) {
     return __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512bw") &&

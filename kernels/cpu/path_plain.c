@@ -1,6 +1,6 @@
 /* kernels/cpu/path_plain.c - no instruction set assumed: SSE2, NEON, anything. */
 #define LANES 4
-#include "kernels/cpu/path_body.h"
+#include "kernels/cpu/path_body.inc"
 
 static bool is_available(void) {
     return true;

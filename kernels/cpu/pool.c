@@ -121,7 +121,8 @@ void cpu_pool_run(struct cpu_pool *p, uint32_t n_chunks, bool is_small,
     unsigned done;
 
     if (is_small || n_chunks <= 1 || p->n_threads == 1) {
-        for (uint32_t i = 0; i < n_chunks; i++) run(arg, i, 0);
+        for (uint32_t i = 0; i < n_chunks; i++)
+            run(arg, i, 0);
         return;
     }
     p->job.run = run;
@@ -134,7 +135,8 @@ void cpu_pool_run(struct cpu_pool *p, uint32_t n_chunks, bool is_small,
     }
     if (spin(&p->finished, n_chunks, true)) return;
     atomic_store(&p->caller_sleeps, 1);
-    while ((done = atomic_load(&p->finished)) != n_chunks) futex_wait(&p->finished, done);
+    while ((done = atomic_load(&p->finished)) != n_chunks)
+        futex_wait(&p->finished, done);
     atomic_store(&p->caller_sleeps, 0);
 }
 
@@ -175,8 +177,9 @@ enum status cpu_pool_create(struct cpu_pool **out, uint32_t n_threads, struct er
         *w = (struct worker){.pool = p, .number = p->n_started + 1};
         failed = pthread_create(&w->thread, NULL, work, w);
         if (failed) {
-            enum status st = error_set(err, ST_IO, "cannot start thread %u of %u: %s: use fewer threads",
-                                       w->number + 1, n_threads, strerror(failed));
+            enum status st =
+                error_set(err, ST_IO, "cannot start thread %u of %u: %s: use fewer threads",
+                          w->number + 1, n_threads, strerror(failed));
 
             cpu_pool_destroy(p);
             return st;
@@ -191,7 +194,8 @@ void cpu_pool_destroy(struct cpu_pool *p) {
     if (!p) return;
     atomic_store(&p->is_stopping, true);
     wake(p, POOL_MAX_THREADS);
-    for (uint32_t i = 0; i < p->n_started; i++) pthread_join(p->workers[i].thread, NULL);
+    for (uint32_t i = 0; i < p->n_started; i++)
+        pthread_join(p->workers[i].thread, NULL);
     mem_free(p->workers);
     mem_free(p);
 }

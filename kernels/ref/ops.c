@@ -8,18 +8,22 @@
 void ref_embed(float *y, const struct ref_matrix *table, const uint32_t *id, uint32_t n_tokens) {
     for (size_t t = 0; t < n_tokens; t++) {
         for (size_t i = 0; i < table->k; i++)
-            y[t * table->k + i] = dtype_get(table->dtype, table->data, (size_t)id[t] * table->k + i);
+            y[t * table->k + i] =
+                dtype_get(table->dtype, table->data, (size_t)id[t] * table->k + i);
     }
 }
 
-void ref_rmsnorm(float *y, const float *x, const float *w, uint32_t n_tokens, uint32_t d, float eps) {
+void ref_rmsnorm(float *y, const float *x, const float *w, uint32_t n_tokens, uint32_t d,
+                 float eps) {
     for (size_t t = 0; t < n_tokens; t++) {
         const float *row = x + t * d;
         float sum = 0, scale;
 
-        for (size_t i = 0; i < d; i++) sum += row[i] * row[i];
+        for (size_t i = 0; i < d; i++)
+            sum += row[i] * row[i];
         scale = 1.0f / sqrtf(sum / (float)d + eps);
-        for (size_t i = 0; i < d; i++) y[t * d + i] = row[i] * scale * w[i];
+        for (size_t i = 0; i < d; i++)
+            y[t * d + i] = row[i] * scale * w[i];
     }
 }
 
@@ -95,7 +99,8 @@ void ref_attention(float *y, const float *q, const struct ref_pool *p, const uin
             scores[j] = dot * scale;
             max = scores[j] > max ? scores[j] : max;
         }
-        for (uint32_t j = first; j <= last; j++) sum += scores[j] = exp_f32(scores[j] - max);
+        for (uint32_t j = first; j <= last; j++)
+            sum += scores[j] = exp_f32(scores[j] - max);
         for (size_t i = 0; i < p->hd; i++) {
             float mix = 0;
 
@@ -111,5 +116,6 @@ void ref_attention(float *y, const float *q, const struct ref_pool *p, const uin
 }
 
 void ref_swiglu(float *y, const float *gate, const float *up, size_t n) {
-    for (size_t i = 0; i < n; i++) y[i] = gate[i] / (1.0f + exp_f32(-gate[i])) * up[i];
+    for (size_t i = 0; i < n; i++)
+        y[i] = gate[i] / (1.0f + exp_f32(-gate[i])) * up[i];
 }

@@ -15,7 +15,7 @@ struct ref_matrix { /* (n, k) outputs first, in its stored type */
 };
 
 /* y[t] = table[id[t]] */
-void ref_embed(float *y,                                    /* (T, table.k) */
+void ref_embed(float *y, /* (T, table.k) */
                const struct ref_matrix *table, const uint32_t *id /* (T) */, uint32_t n_tokens);
 
 /* y = x / sqrt(mean(x^2) + eps) * w, row by row; y may be x. */

@@ -72,17 +72,19 @@ static void ref_unload(struct backend_model *m) {
     if (!m) return;
     for (uint32_t i = 0; m->layers && i < m->host.g.n_layers; i++) {
         struct ref_layer *l = &m->layers[i];
-        const void *all[] = {l->q.data,    l->k.data,      l->v.data,     l->o.data,    l->gate.data,
-                             l->up.data,   l->down.data,   l->attn_norm,  l->ffn_norm,  l->q_bias,
-                             l->k_bias,    l->v_bias,      l->o_bias,     l->q_norm,    l->k_norm};
+        const void *all[] = {l->q.data,  l->k.data,    l->v.data,    l->o.data,   l->gate.data,
+                             l->up.data, l->down.data, l->attn_norm, l->ffn_norm, l->q_bias,
+                             l->k_bias,  l->v_bias,    l->o_bias,    l->q_norm,   l->k_norm};
 
-        for (size_t j = 0; j < ARRAY_LEN(all); j++) mem_free((void *)(uintptr_t)all[j]);
+        for (size_t j = 0; j < ARRAY_LEN(all); j++)
+            mem_free((void *)(uintptr_t)all[j]);
     }
     mem_free((void *)(uintptr_t)m->embed.data);
     mem_free((void *)(uintptr_t)m->head.data);
-    float *work[] = {m->final_norm, m->x,  m->h,  m->q,      m->k,     m->v,
+    float *work[] = {m->final_norm, m->x,    m->h,  m->q,      m->k,     m->v,
                      m->mix,        m->gate, m->up, m->scores, m->logits};
-    for (size_t i = 0; i < ARRAY_LEN(work); i++) mem_free(work[i]);
+    for (size_t i = 0; i < ARRAY_LEN(work); i++)
+        mem_free(work[i]);
     mem_free(m->layers);
     sample_scratch_destroy(m->scratch);
     host_fini(&m->host);
@@ -133,7 +135,8 @@ static enum status copy_matrix(struct host_model *h, struct ref_matrix *w,
 
     if (st != ST_OK) return st;
     if (narrows) {
-        for (size_t i = 0; i < n; i++) dtype_put(DTYPE_BF16, data, i, dtype_get(t->dtype, t->data, i));
+        for (size_t i = 0; i < n; i++)
+            dtype_put(DTYPE_BF16, data, i, dtype_get(t->dtype, t->data, i));
     } else {
         memcpy(data, t->data, t->n_bytes);
     }
@@ -143,7 +146,8 @@ static enum status copy_matrix(struct host_model *h, struct ref_matrix *w,
 
 static void copy_vector(float **v, const struct backend_tensor *t) {
     *v = mem_calloc(t->shape[0], sizeof(float));
-    for (size_t i = 0; i < t->shape[0]; i++) (*v)[i] = dtype_get(t->dtype, t->data, i);
+    for (size_t i = 0; i < t->shape[0]; i++)
+        (*v)[i] = dtype_get(t->dtype, t->data, i);
 }
 
 static enum status ref_load_tensor(struct backend_model *m, const struct backend_tensor *t,
@@ -187,8 +191,8 @@ static enum status ref_load_end(struct backend_model *m, struct error *err) {
 
 /* --- a step ---------------------------------------------------------------------------------- */
 
-static void attention_block(struct backend_model *m, uint32_t layer, uint32_t row, uint32_t position,
-                            int64_t kv_slot) {
+static void attention_block(struct backend_model *m, uint32_t layer, uint32_t row,
+                            uint32_t position, int64_t kv_slot) {
     const struct geometry *g = &m->host.g;
     const struct ref_layer *l = &m->layers[layer];
     struct ref_pool pool = {host_kv(&m->host, 0, layer, 0, 0),
@@ -210,10 +214,12 @@ static void attention_block(struct backend_model *m, uint32_t layer, uint32_t ro
     ref_rope(m->q, &position, g->inv_freq, g->rope_scale, 1, g->n_heads, g->head_dim, 0);
     ref_rope(m->k, &position, g->inv_freq, g->rope_scale, 1, g->n_kv_heads, g->head_dim, 0);
     ref_kv_write(&pool, m->k, m->v, &kv_slot, 1, 0);
-    ref_attention(m->mix, m->q, &pool, m->host.table + (size_t)row * m->host.limits.max_blocks_per_row,
-                  g->n_heads, host_window_start(g, layer, position), position, m->scores);
+    ref_attention(m->mix, m->q, &pool,
+                  m->host.table + (size_t)row * m->host.limits.max_blocks_per_row, g->n_heads,
+                  host_window_start(g, layer, position), position, m->scores);
     ref_linear(m->h, m->mix, &l->o, l->o_bias, 1);
-    for (size_t i = 0; i < g->d_model; i++) m->x[i] += m->h[i];
+    for (size_t i = 0; i < g->d_model; i++)
+        m->x[i] += m->h[i];
 }
 
 static void ffn_block(struct backend_model *m, uint32_t layer) {
@@ -225,7 +231,8 @@ static void ffn_block(struct backend_model *m, uint32_t layer) {
     ref_linear(m->up, m->h, &l->up, NULL, 1);
     ref_swiglu(m->gate, m->gate, m->up, g->d_ff);
     ref_linear(m->h, m->gate, &l->down, NULL, 1);
-    for (size_t i = 0; i < g->d_model; i++) m->x[i] += m->h[i];
+    for (size_t i = 0; i < g->d_model; i++)
+        m->x[i] += m->h[i];
 }
 
 static void compute_outputs(struct backend_model *m, uint32_t slot, const struct backend_step *step,
@@ -244,8 +251,9 @@ static void compute_outputs(struct backend_model *m, uint32_t slot, const struct
     }
 }
 
-static enum status ref_submit(struct backend_model *m, uint32_t slot, const struct backend_step *step,
-                              backend_fence *out, struct error *err) {
+static enum status ref_submit(struct backend_model *m, uint32_t slot,
+                              const struct backend_step *step, backend_fence *out,
+                              struct error *err) {
     enum status st = host_step_begin(&m->host, slot, step, err);
     const struct backend_stage *s;
 
@@ -269,8 +277,8 @@ static enum status ref_submit(struct backend_model *m, uint32_t slot, const stru
 }
 
 static enum status ref_op(struct backend_device *dev, const char *name,
-                          const struct backend_tensor *in, uint32_t n_in, struct backend_tensor *out,
-                          uint32_t n_out, struct error *err) {
+                          const struct backend_tensor *in, uint32_t n_in,
+                          struct backend_tensor *out, uint32_t n_out, struct error *err) {
     (void)dev;
     return ref_run_op(name, in, n_in, out, n_out, err);
 }

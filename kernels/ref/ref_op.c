@@ -8,10 +8,13 @@
 #include "kernels/op_args.h"
 
 static struct ref_pool pool_of(const struct op_args *a) {
-    uint64_t plane = (uint64_t)a->n_kv_heads * a->block_size * a->head_dim * dtype_bytes(a->pool_dtype);
+    uint64_t plane =
+        (uint64_t)a->n_kv_heads * a->block_size * a->head_dim * dtype_bytes(a->pool_dtype);
 
-    return (struct ref_pool){a->pool,     (uint8_t *)a->pool + plane, a->pool_dtype, 2 * plane,
-                             a->block_size, a->n_kv_heads,            a->head_dim};
+    return (struct ref_pool){a->pool,       (uint8_t *)a->pool + plane,
+                             a->pool_dtype, 2 * plane,
+                             a->block_size, a->n_kv_heads,
+                             a->head_dim};
 }
 
 static void run_attention(const struct op_args *a) {

@@ -254,8 +254,8 @@ static enum status move(struct backend_model *m, const struct backend_copy *pair
     return ST_OK;
 }
 
-static enum status sim_kv_copy(struct backend_model *m, const struct backend_copy *pairs, uint32_t n,
-                               backend_fence *out) {
+static enum status sim_kv_copy(struct backend_model *m, const struct backend_copy *pairs,
+                               uint32_t n, backend_fence *out) {
     return move(m, pairs, n, m->host.n_blocks, m->host.n_blocks, out);
 }
 
@@ -269,7 +269,8 @@ static enum status sim_kv_swap_in(struct backend_model *m, const struct backend_
     return move(m, pairs, n, m->host.n_host_blocks, m->host.n_blocks, out);
 }
 
-static enum status sim_kv_read(struct backend_model *m, uint32_t block, void *dst, uint64_t n_bytes) {
+static enum status sim_kv_read(struct backend_model *m, uint32_t block, void *dst,
+                               uint64_t n_bytes) {
     (void)m, (void)block, (void)dst, (void)n_bytes;
     return ST_UNSUPPORTED;
 }
@@ -297,8 +298,10 @@ static double step_us(const struct sim_profile *p, const struct backend_stage *s
     for (uint32_t i = 0; i < step->n_rows; i++) {
         double n = s->row[i].n_tokens, context = s->row[i].context_len;
 
-        if (n == 1) us += p->context_us * context;
-        else us += p->prefill_us * n * (1 + (context - n / 2) / p->attn_context);
+        if (n == 1)
+            us += p->context_us * context;
+        else
+            us += p->prefill_us * n * (1 + (context - n / 2) / p->attn_context);
     }
     return us;
 }
@@ -323,9 +326,11 @@ static void say(struct backend_model *m, uint32_t slot, uint32_t i) {
     float lead = -0.05f - 0.4f * (float)(rng_at(key, ~(uint64_t)o->position) >> 40) * 0x1p-24f;
 
     token = sim_text_token(key, o->position > n_prompt ? o->position - n_prompt : 0);
-    if (o->want == WANT_SCORE) token = o->score_token;
+    if (o->want == WANT_SCORE)
+        token = o->score_token;
     else if (o->mask != BACKEND_NO_MASK)
-        token = next_allowed(s->mask + (uint64_t)o->mask * CEIL_DIV(h->g.vocab, 32), h->g.vocab, token);
+        token =
+            next_allowed(s->mask + (uint64_t)o->mask * CEIL_DIV(h->g.vocab, 32), h->g.vocab, token);
     s->out_token[i] = (int32_t)token;
     s->out_logprob[i] = lead;
     s->out_rank[i] = 1;
@@ -338,21 +343,23 @@ static void say(struct backend_model *m, uint32_t slot, uint32_t i) {
     }
 }
 
-static enum status sim_submit(struct backend_model *m, uint32_t slot, const struct backend_step *step,
-                              backend_fence *out, struct error *err) {
+static enum status sim_submit(struct backend_model *m, uint32_t slot,
+                              const struct backend_step *step, backend_fence *out,
+                              struct error *err) {
     struct backend_device *dev = (struct backend_device *)m->host.dev;
     enum status st = host_step_begin(&m->host, slot, step, err);
 
     if (st != ST_OK) return st;
-    for (uint32_t i = 0; i < step->n_outputs; i++) say(m, slot, i);
+    for (uint32_t i = 0; i < step->n_outputs; i++)
+        say(m, slot, i);
     host_step_end(&m->host, slot, step);
     *out = add_fence(dev, step_us(dev->profile, &m->host.slot[slot], step));
     return ST_OK;
 }
 
 static enum status sim_op(struct backend_device *dev, const char *name,
-                          const struct backend_tensor *in, uint32_t n_in, struct backend_tensor *out,
-                          uint32_t n_out, struct error *err) {
+                          const struct backend_tensor *in, uint32_t n_in,
+                          struct backend_tensor *out, uint32_t n_out, struct error *err) {
     (void)dev, (void)in, (void)n_in, (void)out, (void)n_out;
     return error_set(err, ST_UNSUPPORTED, "operator %s: sim computes nothing", name);
 }

@@ -14,7 +14,8 @@ static const char patterns[8][PATTERN_LENGTH + 1] = {
 uint64_t sim_text_key(const uint32_t *prompt, uint32_t n_prompt) {
     uint64_t key = n_prompt;
 
-    for (uint32_t i = 0; i < n_prompt; i++) key = rng_mix(key ^ prompt[i]);
+    for (uint32_t i = 0; i < n_prompt; i++)
+        key = rng_mix(key ^ prompt[i]);
     return key;
 }
 

@@ -31,8 +31,8 @@ struct bench {
     const struct cpu_path *path;
     struct cpu_pool *pool;
     struct cpu_matrix w[N_LAYERS][4];
-    uint8_t *x;           /* act (MAX_ROWS, 4864) */
-    float *y;             /* (MAX_ROWS, 9728) */
+    uint8_t *x; /* act (MAX_ROWS, 4864) */
+    float *y;   /* (MAX_ROWS, 9728) */
     uint32_t next_layer;
     uint64_t layer_bytes, layer_weights;
     const uint8_t *reading;
@@ -51,9 +51,10 @@ static void run_chunk(void *arg, uint32_t chunk, uint32_t worker) {
     size_t width = ALIGN_UP(j->w->k, PANEL), stride = j->w->n_panels * PANEL;
 
     (void)worker;
-    j->b->path->gemm(j->w->w + (size_t)p * j->w->k_pairs * PANEL * 2, MIN(j->panels, j->w->n_panels - p),
-                     j->w->k_pairs, j->b->x + r * width * j->b->path->act_bytes, width,
-                     MIN(ROWS, j->n_rows - r), j->b->y + r * stride + p * PANEL, stride);
+    j->b->path->gemm(j->w->w + (size_t)p * j->w->k_pairs * PANEL * 2,
+                     MIN(j->panels, j->w->n_panels - p), j->w->k_pairs,
+                     j->b->x + r * width * j->b->path->act_bytes, width, MIN(ROWS, j->n_rows - r),
+                     j->b->y + r * stride + p * PANEL, stride);
 }
 
 static double seconds_now(const struct bench *b) {
@@ -95,8 +96,10 @@ static void run_read(void *arg, uint32_t chunk, uint32_t worker) {
             a[s] ^= *(const v8 *)(const void *)(p + s * stream + i);
         }
     }
-    for (uint32_t s = 1; s < READ_STREAMS; s++) a[0] ^= a[s];
-    for (int i = 0; i < 8; i++) b->sink[worker * 8] += a[0][i];
+    for (uint32_t s = 1; s < READ_STREAMS; s++)
+        a[0] ^= a[s];
+    for (int i = 0; i < 8; i++)
+        b->sink[worker * 8] += a[0][i];
 }
 
 static double read_pass(struct bench *b) {
@@ -137,13 +140,15 @@ static void fill(struct bench *b) {
             n = cpu_matrix_bytes(w);
             w->w = mem_try_aligned(2 << 20, ALIGN_UP(n, (uint64_t)2 << 20));
             if (!w->w) abort();
-            for (uint64_t e = 0; e < n / 2; e++) w->w[e] = (uint16_t)(0x3C00 | (rng_u64(&r) & 0x81FF));
+            for (uint64_t e = 0; e < n / 2; e++)
+                w->w[e] = (uint16_t)(0x3C00 | (rng_u64(&r) & 0x81FF));
             if (l == 0) b->layer_bytes += n, b->layer_weights += n / 2;
         }
     }
     b->x = mem_calloc((size_t)MAX_ROWS * 4864, sizeof(float));
     b->y = mem_calloc((size_t)MAX_ROWS * 9728, sizeof(float));
-    for (uint32_t i = 0; i < 4864; i++) row[i] = (float)rng_f64(&r) - 0.5f;
+    for (uint32_t i = 0; i < 4864; i++)
+        row[i] = (float)rng_f64(&r) - 0.5f;
     for (uint32_t m = 0; m < MAX_ROWS; m++)
         b->path->to_act(b->x + (size_t)m * 4864 * b->path->act_bytes, row, 4864);
     mem_free(row);
@@ -156,7 +161,8 @@ static double best(double a, double b) {
 int main(int argc, char **argv) {
     static struct bench b;
     struct error err = {0};
-    double seconds = argc > 3 ? atof(argv[3]) : 5, read = 0, one = 0, four = 0, sixteen = 0, many = 0, peak = 0;
+    double seconds = argc > 3 ? atof(argv[3]) : 5, read = 0, one = 0, four = 0, sixteen = 0,
+           many = 0, peak = 0;
     uint64_t end_us;
     bool is_good;
 
@@ -183,11 +189,14 @@ int main(int argc, char **argv) {
     } while (clock_now_us() < end_us);
     printf("path %s, %u threads, a layer of Qwen2-0.5B\n", b.path->name, cpu_pool_threads(b.pool));
     printf("  read loop      %7.1f GB/s\n", read * 1e-9);
-    printf("  decode  M=1    %7.1f GB/s   %5.1f %% of the read loop (goal 90)\n", one * 1e-9, 100 * one / read);
-    printf("  decode  M=4    %7.1f GB/s   %5.1f %% of M=1 (goal 90)\n", four * 1e-9, 100 * four / one);
+    printf("  decode  M=1    %7.1f GB/s   %5.1f %% of the read loop (goal 90)\n", one * 1e-9,
+           100 * one / read);
+    printf("  decode  M=4    %7.1f GB/s   %5.1f %% of M=1 (goal 90)\n", four * 1e-9,
+           100 * four / one);
     printf("  decode  M=16   %7.1f GB/s   %5.1f %% of M=1\n", sixteen * 1e-9, 100 * sixteen / one);
     printf("  peak           %7.1f GFLOP/s\n", peak * 1e-9);
-    printf("  prefill M=512  %7.1f GFLOP/s %4.1f %% of the peak (goal 85)\n", many * 1e-9, 100 * many / peak);
+    printf("  prefill M=512  %7.1f GFLOP/s %4.1f %% of the peak (goal 85)\n", many * 1e-9,
+           100 * many / peak);
     is_good = one >= 0.9 * read && four >= 0.9 * one && many >= 0.85 * peak;
     cpu_pool_destroy(b.pool);
     return getenv("BENCH_GATE") && !is_good ? 1 : 0;

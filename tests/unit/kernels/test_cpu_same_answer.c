@@ -16,17 +16,25 @@
 #define N_ROWS   8u
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define N_SHAPES 1u /* instrumented tiles are fifty times as slow; the code is the same for every shape */
+#define N_SHAPES                                                                                   \
+    1u /* instrumented tiles are fifty times as slow; the code is the same for every shape */
 #else
 #define N_SHAPES 3u
 #endif
 
 static const char *const paths[] = {"avx512bf16", "avx512", "avx2", "plain"};
 
-static const struct tiny_shape llama = {.n_layers = 2, .d_model = 64, .n_heads = 4, .n_kv_heads = 2,
-                                        .head_dim = 32, .d_ff = 80, .vocab = 211,
-                                        .max_context = 256, .is_tied = true,
-                                        .weight_dtype = DTYPE_BF16, .kv_dtype = DTYPE_BF16};
+static const struct tiny_shape llama = {.n_layers = 2,
+                                        .d_model = 64,
+                                        .n_heads = 4,
+                                        .n_kv_heads = 2,
+                                        .head_dim = 32,
+                                        .d_ff = 80,
+                                        .vocab = 211,
+                                        .max_context = 256,
+                                        .is_tied = true,
+                                        .weight_dtype = DTYPE_BF16,
+                                        .kv_dtype = DTYPE_BF16};
 
 struct answer {
     int32_t token[N_NEW];
@@ -49,11 +57,16 @@ static void run_batch(struct tiny_model *m, uint32_t n, uint32_t chunk, struct a
     for (uint32_t r = 0; r < n; r++) {
         for (uint32_t i = 0; i < N_PROMPT; i++)
             prompt[r][i] = (i * i + 31 * i * (r + 1) + 7) % m->shape.vocab;
-        q[r] = (struct tiny_request){.prompt = prompt[r], .n_prompt = N_PROMPT - r * 19,
-                                     .n_new = N_NEW - r / 2, .token = answers[r].token,
+        q[r] = (struct tiny_request){.prompt = prompt[r],
+                                     .n_prompt = N_PROMPT - r * 19,
+                                     .n_new = N_NEW - r / 2,
+                                     .token = answers[r].token,
                                      .logprob = answers[r].logprob};
-        q[r].how = (struct backend_output){.temperature = r % 2 ? 0 : 0.7f, .top_p = 0.95f, .top_k = 40,
-                                           .seed = 11 + r, .repetition_penalty = 1.1f,
+        q[r].how = (struct backend_output){.temperature = r % 2 ? 0 : 0.7f,
+                                           .top_p = 0.95f,
+                                           .top_k = 40,
+                                           .seed = 11 + r,
+                                           .repetition_penalty = 1.1f,
                                            .mask = BACKEND_NO_MASK};
     }
     tiny_run(m, q, n, chunk);
@@ -71,9 +84,9 @@ static void check_same(const struct answer *a, const struct answer *want, const 
 static const struct variant {
     uint32_t block_size, n_threads, chunk, n_rows;
 } variants[] = {
-    {16, 1, 512, 1}, {16, 1, 33, 1}, {16, 1, 16, 1},  {16, 1, 1, 1},   {16, 1, 64, 8},  {16, 1, 512, 8},
-    {16, 2, 512, 1}, {16, 2, 64, 8}, {16, 2, 1, 8},   {16, 3, 512, 8}, {1, 2, 512, 1},  {1, 2, 33, 8},
-    {128, 2, 512, 8}, {128, 2, 16, 1}, {5, 1, 64, 8},
+    {16, 1, 512, 1}, {16, 1, 33, 1},  {16, 1, 16, 1},   {16, 1, 1, 1},   {16, 1, 64, 8},
+    {16, 1, 512, 8}, {16, 2, 512, 1}, {16, 2, 64, 8},   {16, 2, 1, 8},   {16, 3, 512, 8},
+    {1, 2, 512, 1},  {1, 2, 33, 8},   {128, 2, 512, 8}, {128, 2, 16, 1}, {5, 1, 64, 8},
 };
 
 static void check_shape(const char *path, const struct tiny_shape *shape) {
@@ -108,7 +121,7 @@ static void same_answer_however_it_is_computed(void **state) {
     shapes[1].n_heads = 6;
     shapes[2].sliding_window = 50;
     shapes[2].head_dim = 80; /* panels with padding inside */
-    shapes[2].d_model = 70; /* and outside */
+    shapes[2].d_model = 70;  /* and outside */
     for (size_t p = 0; p < ARRAY_LEN(paths); p++) {
         for (size_t s = 0; s < N_SHAPES && has_path(paths[p]); s++)
             check_shape(paths[p], &shapes[s]);
@@ -116,8 +129,8 @@ static void same_answer_however_it_is_computed(void **state) {
 }
 
 /* Scores of a fixed text, so that no choice can diverge. */
-static void score_text(const struct backend_ops *ops, const char *path, const struct tiny_shape *shape,
-                       float *logprob, uint32_t n) {
+static void score_text(const struct backend_ops *ops, const char *path,
+                       const struct tiny_shape *shape, float *logprob, uint32_t n) {
     struct tiny_setup setup = {ops, path, 2, 16, N_ROWS, 512};
     struct backend_step step = {.n_tokens = n, .n_rows = 1, .n_outputs = 0};
     struct tiny_model m;
@@ -135,8 +148,10 @@ static void score_text(const struct backend_ops *ops, const char *path, const st
     }
     for (uint32_t i = 0; i < N_ROWS; i++)
         m.stage.output[step.n_outputs++] =
-            (struct backend_output){.token_index = n - 1 - i * (n / N_ROWS), .want = WANT_SCORE,
-                                    .score_token = i * 13, .mask = BACKEND_NO_MASK};
+            (struct backend_output){.token_index = n - 1 - i * (n / N_ROWS),
+                                    .want = WANT_SCORE,
+                                    .score_token = i * 13,
+                                    .mask = BACKEND_NO_MASK};
     assert_int_equal(ops->submit(m.model, 0, &step, &fence, &err), ST_OK);
     memcpy(logprob, m.stage.out_logprob, N_ROWS * sizeof(float));
     tiny_close(&m);
@@ -176,7 +191,8 @@ static void a_path_that_is_not_there_is_refused_with_those_that_are(void **state
     (void)state;
     assert_int_equal(backend_cpu.open(&dev, &(struct backend_config){.path = "avx10"}, &err),
                      ST_UNSUPPORTED);
-    assert_ptr_equal(strstr(err.message, "no such instruction set: avx10: this machine has "), err.message);
+    assert_ptr_equal(strstr(err.message, "no such instruction set: avx10: this machine has "),
+                     err.message);
     assert_non_null(strstr(err.message, "plain"));
 }
 

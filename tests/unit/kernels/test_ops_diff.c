@@ -26,12 +26,15 @@ struct bench {
     uint32_t n_in;
 };
 
-static float *new_f32(struct bench *b, struct backend_tensor *t, uint32_t n_dims, uint64_t s0, uint64_t s1,
-                      uint64_t s2, float scale) {
+static float *new_f32(struct bench *b, struct backend_tensor *t, uint32_t n_dims, uint64_t s0,
+                      uint64_t s1, uint64_t s2, float scale) {
     uint64_t n = s0 * (n_dims > 1 ? s1 : 1) * (n_dims > 2 ? s2 : 1);
     float *x = mem_calloc(n, sizeof(float));
 
-    *t = (struct backend_tensor){.dtype = DTYPE_F32, .n_dims = n_dims, .shape = {s0, s1, s2}, .data = x,
+    *t = (struct backend_tensor){.dtype = DTYPE_F32,
+                                 .n_dims = n_dims,
+                                 .shape = {s0, s1, s2},
+                                 .data = x,
                                  .n_bytes = n * sizeof(float)};
     for (uint64_t i = 0; i < n; i++) /* sums of uniforms: near enough to normal */
         x[i] = scale * (float)(rng_f64(&b->rng) + rng_f64(&b->rng) + rng_f64(&b->rng) - 1.5) * 2;
@@ -42,14 +45,15 @@ static float *new_f32(struct bench *b, struct backend_tensor *t, uint32_t n_dims
 static void round_input(struct bench *b, struct backend_tensor *t) {
     float *x = t->data;
 
-    for (uint64_t i = 0; b->is_bf16 && i < t->n_bytes / sizeof(float); i++) x[i] = f32_of_bf16(bf16_of_f32(x[i]));
+    for (uint64_t i = 0; b->is_bf16 && i < t->n_bytes / sizeof(float); i++)
+        x[i] = f32_of_bf16(bf16_of_f32(x[i]));
 }
 
 static int32_t *new_i32(struct backend_tensor *t, uint64_t n) {
     int32_t *x = mem_calloc(n, sizeof(*x));
 
-    *t = (struct backend_tensor){.dtype = DTYPE_I32, .n_dims = 1, .shape = {n}, .data = x,
-                                 .n_bytes = n * sizeof(*x)};
+    *t = (struct backend_tensor){
+        .dtype = DTYPE_I32, .n_dims = 1, .shape = {n}, .data = x, .n_bytes = n * sizeof(*x)};
     return x;
 }
 
@@ -58,15 +62,18 @@ static void narrow(struct backend_tensor *t, enum dtype dtype) {
     float *x = t->data;
 
     if (dtype == DTYPE_F32) return;
-    for (uint64_t i = 0; i < n; i++) dtype_put(DTYPE_BF16, x, i, x[i]); /* in place: it shrinks */
+    for (uint64_t i = 0; i < n; i++)
+        dtype_put(DTYPE_BF16, x, i, x[i]); /* in place: it shrinks */
     t->dtype = DTYPE_BF16;
     t->n_bytes = n * 2;
 }
 
 static void make_outputs(struct bench *b, uint32_t n_dims, uint64_t s0, uint64_t s1, uint64_t s2) {
-    float *x = new_f32(b, &b->want, n_dims, s0, s1, s2, 1), *y = new_f32(b, &b->got, n_dims, s0, s1, s2, 1);
+    float *x = new_f32(b, &b->want, n_dims, s0, s1, s2, 1),
+          *y = new_f32(b, &b->got, n_dims, s0, s1, s2, 1);
 
-    for (uint64_t i = 0; i < b->want.n_bytes / sizeof(float); i++) x[i] = y[i] = NAN;
+    for (uint64_t i = 0; i < b->want.n_bytes / sizeof(float); i++)
+        x[i] = y[i] = NAN;
 }
 
 /* Runs both; the difference may be `bound` times (scale + |want|). Frees everything. */
@@ -84,7 +91,8 @@ static void compare(struct bench *b, const char *op, double bound, double scale)
                      (unsigned)b->in[0].shape[0], (unsigned)b->in[0].shape[1],
                      (unsigned)b->in[1].shape[0], (unsigned)i, (double)got[i], (double)want[i]);
     }
-    for (uint32_t i = 0; i < b->n_in; i++) mem_free(b->in[i].data);
+    for (uint32_t i = 0; i < b->n_in; i++)
+        mem_free(b->in[i].data);
     mem_free(b->want.data);
     mem_free(b->got.data);
 }
@@ -108,7 +116,8 @@ static void diff_linear(struct bench *b, uint32_t T, uint32_t n, uint32_t k, enu
     if (dtype == DTYPE_F32) { /* the same values in a wider type */
         float *wide = mem_calloc((size_t)n * k, sizeof(float));
 
-        for (size_t i = 0; i < (size_t)n * k; i++) wide[i] = dtype_get(DTYPE_BF16, b->in[1].data, i);
+        for (size_t i = 0; i < (size_t)n * k; i++)
+            wide[i] = dtype_get(DTYPE_BF16, b->in[1].data, i);
         mem_free(b->in[1].data);
         b->in[1].data = wide;
         b->in[1].dtype = DTYPE_F32;
@@ -125,9 +134,11 @@ static void diff_rope(struct bench *b, uint32_t T, uint32_t heads, uint32_t hd) 
     b->n_in = 4;
     new_f32(b, &b->in[0], 3, T, heads, hd, 1);
     position = new_i32(&b->in[1], T);
-    for (uint32_t i = 0; i < T; i++) position[i] = (int32_t)rng_below(&b->rng, 5000);
+    for (uint32_t i = 0; i < T; i++)
+        position[i] = (int32_t)rng_below(&b->rng, 5000);
     freq = new_f32(b, &b->in[2], 1, hd / 2, 0, 0, 1);
-    for (uint32_t i = 0; i < hd / 2; i++) freq[i] = powf(10000, -2.0f * (float)i / (float)hd);
+    for (uint32_t i = 0; i < hd / 2; i++)
+        freq[i] = powf(10000, -2.0f * (float)i / (float)hd);
     *new_f32(b, &b->in[3], 1, 1, 0, 0, 1) = 1.1f;
     make_outputs(b, 3, T, heads, hd);
     compare(b, "rope", 1e-6, 1);
@@ -144,8 +155,9 @@ static void diff_swiglu(struct bench *b, uint32_t T, uint32_t n) {
 }
 
 /* T queries that end a context, blocks in random order; `sharp` scales q. */
-static void diff_attention(struct bench *b, uint32_t T, uint32_t context, uint32_t heads, uint32_t kv_heads,
-                           uint32_t hd, uint32_t block_size, uint32_t window, enum dtype dtype, float sharp) {
+static void diff_attention(struct bench *b, uint32_t T, uint32_t context, uint32_t heads,
+                           uint32_t kv_heads, uint32_t hd, uint32_t block_size, uint32_t window,
+                           enum dtype dtype, float sharp) {
     uint32_t n_table = CEIL_DIV(context, block_size), n_blocks = n_table + 3;
     int32_t *table, *position;
 
@@ -158,7 +170,8 @@ static void diff_attention(struct bench *b, uint32_t T, uint32_t context, uint32
     b->in[1].shape[2] = block_size, b->in[1].shape[3] = hd;
     narrow(&b->in[1], dtype);
     table = new_i32(&b->in[2], n_table);
-    for (uint32_t i = 0; i < n_table; i++) table[i] = (int32_t)(n_blocks - 1 - i);
+    for (uint32_t i = 0; i < n_table; i++)
+        table[i] = (int32_t)(n_blocks - 1 - i);
     for (uint32_t i = n_table; i > 1; i--) {
         uint64_t j = rng_below(&b->rng, i);
         int32_t swap = table[j];
@@ -167,7 +180,8 @@ static void diff_attention(struct bench *b, uint32_t T, uint32_t context, uint32
         table[i - 1] = swap;
     }
     position = new_i32(&b->in[3], T);
-    for (uint32_t i = 0; i < T; i++) position[i] = (int32_t)(context - T + i);
+    for (uint32_t i = 0; i < T; i++)
+        position[i] = (int32_t)(context - T + i);
     *new_i32(&b->in[4], 1) = (int32_t)window;
     make_outputs(b, 3, T, heads, hd);
     compare(b, "attention", b->is_bf16 ? 0x1p-7 : sharp > 1 ? 5e-5 : 1e-5, 0.5);
@@ -180,8 +194,8 @@ static void run_all(struct bench *b) {
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
         diff_rmsnorm(b, rows[i], 1 + (uint32_t)rng_below(&b->rng, 300));
         diff_linear(b, rows[i], 64, 128, DTYPE_BF16);
-        diff_linear(b, rows[i], 1 + (uint32_t)rng_below(&b->rng, 200), 1 + (uint32_t)rng_below(&b->rng, 300),
-                    DTYPE_F32);
+        diff_linear(b, rows[i], 1 + (uint32_t)rng_below(&b->rng, 200),
+                    1 + (uint32_t)rng_below(&b->rng, 300), DTYPE_F32);
         diff_rope(b, rows[i], 3, 32);
         diff_swiglu(b, rows[i], 2 + (uint32_t)rng_below(&b->rng, 200));
     }
@@ -218,9 +232,11 @@ static void every_operator_agrees_with_the_reference(void **state) {
 
 static void wrong_operators_get_a_sentence(void **state) {
     float x[4] = {1, 2, 3, 4}, y[4];
-    struct backend_tensor in[2] = {{.dtype = DTYPE_F32, .n_dims = 2, .shape = {2, 2}, .data = x, .n_bytes = 16},
-                                   {.dtype = DTYPE_F32, .n_dims = 2, .shape = {1, 2}, .data = x, .n_bytes = 8}};
-    struct backend_tensor out = {.dtype = DTYPE_F32, .n_dims = 2, .shape = {2, 2}, .data = y, .n_bytes = 16};
+    struct backend_tensor in[2] = {
+        {.dtype = DTYPE_F32, .n_dims = 2, .shape = {2, 2}, .data = x, .n_bytes = 16},
+        {.dtype = DTYPE_F32, .n_dims = 2, .shape = {1, 2}, .data = x, .n_bytes = 8}};
+    struct backend_tensor out = {
+        .dtype = DTYPE_F32, .n_dims = 2, .shape = {2, 2}, .data = y, .n_bytes = 16};
     struct error err = {0};
 
     (void)state;

@@ -9,8 +9,8 @@
 #define MAX_CHUNKS 1000u
 
 struct region {
-    uint32_t times[MAX_CHUNKS];   /* plain on purpose: a race would be seen by the thread sanitizer */
-    uint32_t by_worker[8][16];    /* a line each */
+    uint32_t times[MAX_CHUNKS]; /* plain on purpose: a race would be seen by the thread sanitizer */
+    uint32_t by_worker[8][16];  /* a line each */
     atomic_uint total;
 };
 
@@ -37,8 +37,10 @@ static void each_chunk_runs_once(void **state) {
             memset(&r, 0, sizeof(r));
             cpu_pool_run(p, n_chunks, n % 5 == 4, count, &r);
             assert_int_equal(atomic_load(&r.total), n_chunks);
-            for (uint32_t i = 0; i < n_chunks; i++) assert_int_equal(r.times[i], 1);
-            for (uint32_t w = 0; w < threads; w++) by_workers += r.by_worker[w][0];
+            for (uint32_t i = 0; i < n_chunks; i++)
+                assert_int_equal(r.times[i], 1);
+            for (uint32_t w = 0; w < threads; w++)
+                by_workers += r.by_worker[w][0];
             assert_int_equal(by_workers, n_chunks);
         }
         cpu_pool_destroy(p);

@@ -7,9 +7,16 @@
 #include "tests/support/cm.h"
 #include "tests/support/tiny_model.h"
 
-static const struct tiny_shape llama = {.n_layers = 2, .d_model = 24, .n_heads = 4, .n_kv_heads = 2,
-                                        .head_dim = 8, .d_ff = 40, .vocab = 97, .max_context = 96,
-                                        .is_tied = true, .weight_dtype = DTYPE_BF16,
+static const struct tiny_shape llama = {.n_layers = 2,
+                                        .d_model = 24,
+                                        .n_heads = 4,
+                                        .n_kv_heads = 2,
+                                        .head_dim = 8,
+                                        .d_ff = 40,
+                                        .vocab = 97,
+                                        .max_context = 96,
+                                        .is_tied = true,
+                                        .weight_dtype = DTYPE_BF16,
                                         .kv_dtype = DTYPE_BF16};
 
 #define N_NEW 12
@@ -17,12 +24,16 @@ static const struct tiny_shape llama = {.n_layers = 2, .d_model = 24, .n_heads =
 static void run_one(struct tiny_model *m, uint32_t n_prompt, uint32_t chunk, float temperature,
                     int32_t *token, float *logprob) {
     uint32_t prompt[64];
-    struct tiny_request q = {.prompt = prompt, .n_prompt = n_prompt, .n_new = N_NEW, .token = token,
-                             .logprob = logprob};
+    struct tiny_request q = {
+        .prompt = prompt, .n_prompt = n_prompt, .n_new = N_NEW, .token = token, .logprob = logprob};
 
-    for (uint32_t i = 0; i < n_prompt; i++) prompt[i] = (i * 31 + 7) % m->shape.vocab;
-    q.how = (struct backend_output){.temperature = temperature, .top_p = 1, .seed = 5,
-                                    .repetition_penalty = 1, .mask = BACKEND_NO_MASK};
+    for (uint32_t i = 0; i < n_prompt; i++)
+        prompt[i] = (i * 31 + 7) % m->shape.vocab;
+    q.how = (struct backend_output){.temperature = temperature,
+                                    .top_p = 1,
+                                    .seed = 5,
+                                    .repetition_penalty = 1,
+                                    .mask = BACKEND_NO_MASK};
     tiny_run(m, &q, 1, chunk);
 }
 
@@ -151,7 +162,8 @@ static void blocks_move_and_come_back(void **state) {
     assert_int_equal(backend_ref.kv_alloc(m.model, 4, 4, &kv, NULL), ST_EXISTS);
     n = backend_ref.kv_block_bytes(m.model);
     assert_int_equal(n, 2 * 2 * 2 * 16 * 8 * 2);
-    for (size_t i = 0; i < n; i++) a[i] = (uint8_t)(i * 7);
+    for (size_t i = 0; i < n; i++)
+        a[i] = (uint8_t)(i * 7);
     assert_int_equal(backend_ref.kv_write(m.model, 1, a, n), ST_OK);
     assert_int_equal(backend_ref.kv_copy(m.model, &pair, 1, &fence), ST_OK);
     assert_int_equal(backend_ref.poll(m.dev, fence), ST_OK);
@@ -185,8 +197,10 @@ static void a_step_can_name_the_token_of_the_step_before(void **state) {
         m.stage.position[0] = 1;
         m.stage.kv_slot[0] = 1;
         assert_int_equal(backend_ref.submit(m.model, 0, &step, &fence, &err), ST_OK);
-        if (pass == 0) by_reference = m.stage.out_token[0];
-        else assert_int_equal(m.stage.out_token[0], by_reference);
+        if (pass == 0)
+            by_reference = m.stage.out_token[0];
+        else
+            assert_int_equal(m.stage.out_token[0], by_reference);
     }
     tiny_close(&m);
 }

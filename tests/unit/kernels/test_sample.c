@@ -12,11 +12,11 @@
 
 #define V 60u /* small vocabulary of the drawing tests */
 
-static const struct backend_output greedy = {.top_p = 1, .repetition_penalty = 1,
-                                             .mask = BACKEND_NO_MASK};
+static const struct backend_output greedy = {
+    .top_p = 1, .repetition_penalty = 1, .mask = BACKEND_NO_MASK};
 
-static struct sample_result run(const float *logits, uint32_t vocab, const struct sample_input *with,
-                                const struct backend_output *how) {
+static struct sample_result run(const float *logits, uint32_t vocab,
+                                const struct sample_input *with, const struct backend_output *how) {
     static int32_t top[5];
     static float top_logprob[5];
     struct sample_scratch *s = sample_scratch_create(vocab);
@@ -47,13 +47,15 @@ static void greedy_takes_the_best_and_the_smaller_id_of_two(void **state) {
     float x[V];
 
     (void)state;
-    for (uint32_t i = 0; i < V; i++) x[i] = -(float)(i % 7);
+    for (uint32_t i = 0; i < V; i++)
+        x[i] = -(float)(i % 7);
     assert_int_equal(run(x, V, NULL, &greedy).token, 0);
     x[20] = x[33] = 3;
     assert_int_equal(run(x, V, NULL, &greedy).token, 20);
     x[0] = -0.0f;
     x[1] = 0.0f;
-    for (uint32_t i = 2; i < V; i++) x[i] = -1;
+    for (uint32_t i = 2; i < V; i++)
+        x[i] = -1;
     assert_int_equal(run(x, V, NULL, &greedy).token, 0);
 }
 
@@ -66,7 +68,8 @@ static void reports_are_of_the_raw_logits(void **state) {
     double sum = 0;
 
     (void)state;
-    for (uint32_t i = 0; i < V; i++) sum += exp((double)(x[i] = (float)i / 10));
+    for (uint32_t i = 0; i < V; i++)
+        sum += exp((double)(x[i] = (float)i / 10));
     how.n_logprobs = 3;
     r = run(x, V, &in, &how);
     assert_int_equal(r.token, 7);
@@ -95,7 +98,8 @@ static void penalties_count_prompt_and_output_apart(void **state) {
     struct backend_output how = greedy;
 
     (void)state;
-    for (uint32_t i = 0; i < V; i++) x[i] = -5;
+    for (uint32_t i = 0; i < V; i++)
+        x[i] = -5;
     x[3] = 4, x[4] = -4.9f, x[8] = 2.5f;
     how.repetition_penalty = 2; /* 3: 2; 4: -9.8 */
     assert_int_equal(run(x, V, &in, &how).token, 8);
@@ -121,7 +125,8 @@ static void a_mask_forbids_and_an_empty_one_is_flagged(void **state) {
     struct sample_result r;
 
     (void)state;
-    for (uint32_t i = 0; i < V; i++) x[i] = (float)i;
+    for (uint32_t i = 0; i < V; i++)
+        x[i] = (float)i;
     mask[1] = 1u << 3 | 1u << 9;
     assert_int_equal(run(x, V, &in, &how).token, 41);
     how.temperature = 100;
@@ -149,7 +154,8 @@ static void what_is_not_finite_is_flagged_and_never_chosen(void **state) {
 
         assert_true(token != 5 && token != 6);
     }
-    for (uint32_t i = 0; i < V; i++) x[i] = NAN;
+    for (uint32_t i = 0; i < V; i++)
+        x[i] = NAN;
     assert_int_equal(run(x, V, NULL, &how).token, 0);
     assert_int_equal(run(x, V, NULL, &how).flags & OUT_NOT_FINITE, OUT_NOT_FINITE);
 }
@@ -170,13 +176,15 @@ static double expected(double *p, const float *x, uint32_t vocab, const struct b
     uint32_t *order = mem_calloc(vocab, sizeof(*order)), n = vocab, kept = 0;
     double mass = 0, run_mass = 0, near = 1, total = 0;
 
-    for (uint32_t i = 0; i < vocab; i++) order[i] = i;
+    for (uint32_t i = 0; i < vocab; i++)
+        order[i] = i;
     sorting_by = x;
     qsort(order, vocab, sizeof(*order), by_rank);
     for (uint32_t i = 0; i < vocab; i++)
         p[i] = exp(((double)x[i] - x[order[0]]) / (double)o->temperature);
     if (o->top_k && o->top_k < n) n = o->top_k;
-    for (uint32_t i = 0; i < n; i++) mass += p[order[i]];
+    for (uint32_t i = 0; i < n; i++)
+        mass += p[order[i]];
     for (kept = 0; kept < n; kept++) {
         if (o->top_p < 1 && run_mass >= (double)o->top_p * mass) break;
         run_mass += p[order[kept]];
@@ -189,7 +197,8 @@ static double expected(double *p, const float *x, uint32_t vocab, const struct b
         if (i >= kept || p[id] < (double)o->min_p) p[id] = 0;
         total += p[id];
     }
-    for (uint32_t i = 0; i < vocab; i++) p[i] /= total;
+    for (uint32_t i = 0; i < vocab; i++)
+        p[i] /= total;
     mem_free(order);
     return near;
 }
@@ -202,7 +211,8 @@ static void filters_keep_exactly_the_right_tokens(void **state) {
     (void)state;
     rng_seed(&r, support_seed());
     for (int round = 0; round < 1500; round++) {
-        uint32_t vocab = round % 3 ? 1 + (uint32_t)rng_below(&r, 80) : 1 + (uint32_t)rng_below(&r, 3000);
+        uint32_t vocab =
+            round % 3 ? 1 + (uint32_t)rng_below(&r, 80) : 1 + (uint32_t)rng_below(&r, 3000);
         struct backend_output o = greedy;
         struct sample_result got;
         double u, sum = 0, before = 0;
@@ -237,7 +247,8 @@ static void draws_are_fair(void **state) {
     float x[V];
 
     (void)state;
-    for (uint32_t i = 0; i < V; i++) x[i] = (float)((i * 37) % V) / 15;
+    for (uint32_t i = 0; i < V; i++)
+        x[i] = (float)((i * 37) % V) / 15;
     o.temperature = 0.9f, o.top_k = 50, o.top_p = 0.95f;
     expected(p, x, V, &o);
     for (uint32_t i = 0; i < DRAWS; i++) {
@@ -269,7 +280,8 @@ static void one_long_vocabulary(void **state) {
 
     (void)state;
     rng_seed(&r, 3);
-    for (uint32_t i = 0; i < LONG; i++) x[i] = (float)(rng_f64(&r) * 4);
+    for (uint32_t i = 0; i < LONG; i++)
+        x[i] = (float)(rng_f64(&r) * 4);
     o.temperature = 1, o.top_p = 0.9f, o.seed = 9;
     a = run(x, LONG, NULL, &o);
     b = run(x, LONG, NULL, &o);

@@ -8,9 +8,15 @@
 #include "tests/support/cm.h"
 #include "tests/support/tiny_model.h"
 
-static const struct tiny_shape shape = {.n_layers = 2, .d_model = 64, .n_heads = 4, .n_kv_heads = 2,
-                                        .head_dim = 16, .d_ff = 64, .vocab = 260,
-                                        .max_context = 4096, .kv_dtype = DTYPE_BF16,
+static const struct tiny_shape shape = {.n_layers = 2,
+                                        .d_model = 64,
+                                        .n_heads = 4,
+                                        .n_kv_heads = 2,
+                                        .head_dim = 16,
+                                        .d_ff = 64,
+                                        .vocab = 260,
+                                        .max_context = 4096,
+                                        .kv_dtype = DTYPE_BF16,
                                         .weight_dtype = DTYPE_BF16};
 
 struct sim {
@@ -53,8 +59,8 @@ static backend_fence submit(struct sim *s, uint32_t n, uint32_t context_len) {
         s->stage.position[i] = context_len - n + i;
         s->stage.kv_slot[i] = -1;
     }
-    s->stage.output[0] = (struct backend_output){.token_index = n - 1, .position = context_len,
-                                                 .mask = BACKEND_NO_MASK, .n_logprobs = 3};
+    s->stage.output[0] = (struct backend_output){
+        .token_index = n - 1, .position = context_len, .mask = BACKEND_NO_MASK, .n_logprobs = 3};
     assert_int_equal(backend_sim.submit(s->model, 0, &step, &fence, NULL), ST_OK);
     return fence;
 }
@@ -117,7 +123,8 @@ static void the_text_is_words_and_depends_on_the_prompt_alone(void **state) {
             if (pass && i == 200) { /* preempted, and taken up again */
                 uint32_t output[200];
 
-                for (int j = 0; j < 200; j++) output[j] = (uint32_t)text[1][j];
+                for (int j = 0; j < 200; j++)
+                    output[j] = (uint32_t)text[1][j];
                 backend_sim.row_free(s.model, 0);
                 assert_int_equal(backend_sim.row_bind(s.model, 0, prompt, 3, output, 200), ST_OK);
             }
