@@ -12,7 +12,6 @@ SAN ?=
 # e.g. aarch64-linux-gnu-
 CROSS ?=
 PREFIX ?= /usr/local
-PYTHON ?= python3
 CC := $(CROSS)gcc
 AR := $(CROSS)ar
 # Another machine's headers and libraries, extracted beside the build, never into this system.
@@ -124,10 +123,10 @@ unit: $(TESTS) ## unit and conformance tests alone
 	@tests/run_unit $(TESTS)
 
 integration: all ## tests of the real programs over loopback alone
-	@INCIPIT_BUILD=$(B) $(PYTHON) -m pytest -q tests/integration $(ARGS)
+	@tests/run_integration $(B) "$(SAN)" $(ARGS)
 
 soak: all ## a minute of 64 streaming clients on simulated workers, one killed in the middle
-	@SOAK_SECONDS=60 SOAK_CLIENTS=64 INCIPIT_BUILD=$(B) $(PYTHON) -m pytest -q -s tests/integration/test_router.py -k killed_under_load
+	@SOAK_SECONDS=60 SOAK_CLIENTS=64 tests/run_integration $(B) "$(SAN)" -s -k killed_under_load
 
 demo-check: all ## the demonstration model's acceptance, over HTTP: several hundred questions
 	@deploy/demo/check $(B) $(ARGS)

@@ -103,11 +103,10 @@ static void complain(const char *text) {
  * gone; no descriptor but the standard ones is taken along. */
 static NORETURN void become_worker(const char *program, char *const *argv, char *const *env,
                                    pid_t parent) {
-    static const int handled[] = {SIGPIPE, SIGINT, SIGTERM, SIGHUP, SIGCHLD};
     sigset_t none;
 
-    for (size_t i = 0; i < ARRAY_LEN(handled); i++)
-        signal(handled[i], SIG_DFL);
+    for (int signo = 1; signo < NSIG; signo++)
+        signal(signo, SIG_DFL); /* what we ignore, or were told to, is not the worker's concern */
     setpgid(0, 0); /* Ctrl-C is the router's to handle: it drains before it stops us */
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(1);     /* it died before prctl */
