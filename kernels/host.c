@@ -110,8 +110,9 @@ static enum status check_geometry(const struct geometry *g, struct error *err) {
     if (g->head_dim % 2 || !g->inv_freq)
         return error_set(err, ST_INVALID, "RoPE needs an even head_dim (%u) and inv_freq",
                          g->head_dim);
-    if (g->kv_dtype != DTYPE_BF16 && g->kv_dtype != DTYPE_F32)
-        return error_set(err, ST_UNSUPPORTED, "KV type %s: a host backend has bf16 and f32",
+    if (!dtype_is_float(g->kv_dtype))
+        return error_set(err, ST_UNSUPPORTED,
+                         "KV type %s: a host backend has bf16 and f32 (f16 becomes bf16)",
                          dtype_name(g->kv_dtype));
     return ST_OK;
 }
@@ -193,6 +194,7 @@ enum status host_init(struct host_model *h, struct host_device *dev, const struc
     h->dev = dev;
     h->g = *g;
     h->limits = *limits;
+    if (h->g.kv_dtype == DTYPE_F16) h->g.kv_dtype = DTYPE_BF16; /* same size, one kernel less */
     h->block_bytes = 2ull * g->n_layers * g->n_kv_heads * limits->block_size * g->head_dim *
                      dtype_bytes(g->kv_dtype);
     h->g.inv_freq = inv_freq = mem_calloc(g->head_dim / 2, sizeof(float));

@@ -5,9 +5,10 @@
  * histories of the rows, the paged pool with its copies, the checks of a step before it runs, the
  * sampling of its outputs, and fences that are done at once.
  *
- * The pool keeps each block in one piece, (layer, K|V, kv_head, block_size, head_dim), which is also
- * the form kv_read and kv_write speak. A position's K and V are found through the block table at
- * block[position / block_size], offset position % block_size, for any block size from 1 to 128.
+ * The pool keeps each block in one piece, (layer, K|V, kv_head, block_size, head_dim), which is
+ * also the form kv_read and kv_write speak. A position's K and V are found through the block
+ * table at block[position / block_size], offset position % block_size, for any block size from 1
+ * to 128.
  *
  * `struct host_model` is the first member of a backend's struct backend_model, and `struct
  * host_device` of its struct backend_device, so that the functions below can sit in the table of
@@ -75,7 +76,8 @@ struct host_shape host_role_shape(const struct geometry *g, enum tensor_role rol
 bool host_role_is_per_layer(enum tensor_role role);
 const char *host_role_name(enum tensor_role role);
 
-/* Checks a tensor that arrives (role, layer, type, shape, size, not twice) and marks it as there. */
+/* Checks a tensor that arrives (role, layer, type, shape, size, not twice) and marks it
+ * as there. */
 MUST_USE enum status host_take_tensor(struct host_model *h, const struct backend_tensor *t,
                                       struct error *err);
 /* ST_INVALID naming the first that is missing. */
@@ -133,7 +135,8 @@ MUST_USE enum status host_step_begin(struct host_model *h, uint32_t slot,
 /* Samples or scores output i from its logits into the slot. Outputs may run in parallel. */
 void host_step_sample(struct host_model *h, uint32_t slot, const struct backend_step *step,
                       uint32_t i, const float *logits, struct sample_scratch *scratch);
-/* Adds the sampled tokens to their rows' histories, and remembers whose outputs the next step names. */
+/* Adds the sampled tokens to their rows' histories, and remembers whose outputs the next step
+ * names. */
 void host_step_end(struct host_model *h, uint32_t slot, const struct backend_step *step);
 
 enum status host_poll(struct backend_device *dev, backend_fence f);

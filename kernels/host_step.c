@@ -104,6 +104,15 @@ static enum status check_rows(const struct host_model *h, const struct backend_s
                 "other without gaps",
                 i, r->row, r->first_token, r->n_tokens);
         next += r->n_tokens;
+        if (next > step->n_tokens) break;
+        for (uint32_t t = r->first_token; t < next; t++) {
+            if (s->position[t] + (next - t) != r->context_len)
+                return error_set(
+                    err, ST_INVALID,
+                    "token %u of a step has position %u, in a row whose %u tokens end a "
+                    "context of %u",
+                    t, s->position[t], r->n_tokens, r->context_len);
+        }
     }
     if (next > step->n_tokens)
         return error_set(err, ST_INVALID, "rows claim %" PRIu64 " tokens of %u", next,

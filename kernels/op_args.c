@@ -51,8 +51,8 @@ static enum status wrong(struct error *err, const char *name, const char *what) 
     return error_set(err, ST_INVALID, "operator %s: %s: see kernels/README.md", name, what);
 }
 
-/* A pool is given as rank 5 in four numbers: (n_blocks, n_kv_heads, block_size, head_dim), each block
- * holding K and then V. */
+/* A pool is given as rank 5 in four numbers: (n_blocks, n_kv_heads, block_size, head_dim), each
+ * block holding K and then V. */
 static bool is_sound(const struct backend_tensor *t, uint8_t type, uint32_t n_dims) {
     uint64_t planes = n_dims == 5 ? 2 : 1;
 

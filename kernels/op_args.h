@@ -1,7 +1,7 @@
 /* kernels/op_args.h - the arguments of backend_ops.op, checked once for every host backend.
  *
- * kernels/README.md lists the operators; this turns a name and host tensors into a typed struct or a
- * sentence. A backend then only computes. */
+ * kernels/README.md lists the operators; this turns a name and host tensors into a typed struct
+ * or a sentence. A backend then only computes. */
 #ifndef KERNELS_OP_ARGS_H
 #define KERNELS_OP_ARGS_H
 

@@ -1,8 +1,9 @@
 /* kernels/cpu/cpu.c - the CPU backend's table of operations: open, load, step.
  *
- * Weights are packed as they arrive and the originals are not kept, so a model takes its size in
- * bf16 plus working memory. A tied embedding is stored once, as the panels of the head. submit runs
- * the step to its end. Thread: the engine's; the pool's threads work inside submit only. */
+ * Weights are packed as they arrive, rounded to bf16 when they are wider, and the originals are
+ * not kept, so a model takes its size in bf16 plus working memory. A tied embedding is stored
+ * once, as the panels of the head. submit runs the step to its end. Thread: the engine's; the
+ * pool's threads work inside submit only. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -190,10 +191,10 @@ static enum status cpu_load_begin(struct backend_device *dev, struct backend_mod
     enum status st = host_init(&m->host, &dev->host, g, limits, true, err);
 
     m->dev = dev;
-    if (st == ST_OK && g->weight_dtype != DTYPE_BF16)
-        st =
-            error_set(err, ST_UNSUPPORTED, "weight type %s: the cpu backend keeps matrices as bf16",
-                      dtype_name(g->weight_dtype));
+    if (st == ST_OK && !dtype_is_float(g->weight_dtype))
+        st = error_set(err, ST_UNSUPPORTED,
+                       "weight type %s: the cpu backend takes f32, f16 and bf16, and keeps bf16",
+                       dtype_name(g->weight_dtype));
     if (st == ST_OK && g->head_dim % 16)
         st = error_set(err, ST_UNSUPPORTED, "head_dim %u: the cpu backend takes multiples of 16",
                        g->head_dim);

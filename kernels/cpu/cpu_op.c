@@ -82,8 +82,8 @@ static void run_rope(const struct op_args *a) {
     mem_free(s);
 }
 
-/* Tile by tile, as a step does; positions need not follow each other here, so tiles are cut where they
- * fall. */
+/* Tile by tile, as a step does; positions need not follow each other here, so tiles are cut where
+ * they fall. */
 static void run_attention(const struct cpu_path *path, const struct op_args *a) {
     uint32_t heads = a->n_heads / a->n_kv_heads, most = attend_queries(heads), n;
     size_t row = (size_t)a->n_heads * a->head_dim;

@@ -4,10 +4,10 @@
  *               └ norm ─▶ gate,up ─▶ swiglu ─▶ down ─▶ x += ─────────────────────┘ per layer
  *      rows with an output ─▶ norm ─▶ head ─▶ sample
  *
- * Each arrow is a region of the thread pool. A matrix product is cut into chunks of panels by rows,
- * and what follows it elementwise (bias, residual, SwiGLU) is done by the chunk while its results
- * are in cache. All K and V of a layer are in the pool before its attention starts, so a query finds
- * those of its own step where it finds all others. */
+ * Each arrow is a region of the thread pool. A matrix product is cut into chunks of panels by
+ * rows, and what follows it elementwise (bias, residual, SwiGLU) is done by the chunk while its
+ * results are in cache. All K and V of a layer are in the pool before its attention starts, so a
+ * query finds those of its own step where it finds all others. */
 #include <math.h>
 #include <string.h>
 
@@ -15,7 +15,7 @@
 #include "kernels/dtype.h"
 
 #define ROWS_PER_CHUNK 16u    /* of norm, rope and embed */
-#define SMALL_WORK     400000 /* multiply-adds: about 10 us of one thread, less than waking another */
+#define SMALL_WORK     400000 /* multiply-adds: 10 us of one thread, less than waking another */
 
 static const void *act_row(const struct backend_model *m, const void *x, size_t width, size_t row) {
     return (const char *)x + row * width * m->dev->path->act_bytes;

@@ -1,9 +1,10 @@
 /* kernels/cpu/lanes.h - a vector of floats, as wide as the path that includes this.
  *
- * A path file defines LANES (4, 8 or 16) and includes path_body.inc, which is written against the few
- * names below. Most are the compiler's own vector arithmetic; intrinsics stand where an instruction
- * decides the result (fma) or where the compiler is known to do badly (broadcast, maximum). With 4
- * lanes nothing is assumed about the machine: SSE2 and NEON are what the compiler makes of it. */
+ * A path file defines LANES (4, 8 or 16) and includes path_body.inc, which is written against the
+ * few names below. Most are the compiler's own vector arithmetic; intrinsics stand where an
+ * instruction decides the result (fma) or where the compiler is known to do badly (broadcast,
+ * maximum). With 4 lanes nothing is assumed about the machine: SSE2 and NEON are what the
+ * compiler makes of it. */
 #ifndef KERNELS_CPU_LANES_H
 #define KERNELS_CPU_LANES_H
 

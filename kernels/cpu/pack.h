@@ -14,8 +14,8 @@ struct cpu_matrix {
 struct cpu_matrix cpu_matrix_shape(uint32_t n, uint32_t k); /* w NULL */
 uint64_t cpu_matrix_bytes(const struct cpu_matrix *m);
 
-/* Packs the rows of a tensor as outputs from `first` on, counted in packed rows; with `panel_step` 2
- * every second panel is skipped, so that gate and up alternate. */
+/* Packs the rows of a tensor as outputs from `first` on, counted in packed rows; with
+ * `panel_step` 2 every second panel is skipped, so that gate and up alternate. */
 void cpu_pack(struct cpu_matrix *m, const struct backend_tensor *t, uint32_t first,
               uint32_t panel_step);
 

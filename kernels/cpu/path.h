@@ -1,25 +1,25 @@
 /* kernels/cpu/path.h - one instruction path: the inner loops, compiled for one kind of machine.
  *
- * The loops are written once (path_body.inc, attend_body.inc) and compiled four times; struct cpu_path
- * is the table of what came out, chosen once when the device is opened. `act` below is the type in
- * which activations travel between operations: bf16 on the path whose dot product takes bf16, f32 on
- * the others.
+ * The loops are written once (path_body.inc, attend_body.inc) and compiled four times; struct
+ * cpu_path is the table of what came out, chosen once when the device is opened. `act` below is
+ * the type in which activations travel between operations: bf16 on the path whose dot product
+ * takes bf16, f32 on the others.
  *
  * Weights are bf16, packed once into panels of 64 outputs:
  *
  *      panel p, pair k, output n, which:   w[((p * k_pairs + k) * 64 + n) * 2 + which]
  *                                          = W[p * 64 + n][2 * k + which]
  *
- * so that decode (one row) and prefill (tiles of rows) read the same bytes in the same order. Outputs
- * are padded with zero rows to a multiple of 64, inputs to an even number.
+ * so that decode (one row) and prefill (tiles of rows) read the same bytes in the same order.
+ * Outputs are padded with zero rows to a multiple of 64, inputs to an even number.
  *
  * WHY AN ANSWER IS THE SAME EVERY TIME (within one path):
- *   1. Each output of a matrix is one chain of fp32 operations along K, whatever the tile: blocks of
- *      K continue the chain through memory, rows and columns never mix.
+ *   1. Each output of a matrix is one chain of fp32 operations along K, whatever the tile: blocks
+ *      of K continue the chain through memory, rows and columns never mix.
  *   2. Sums over a row (norm, softmax) use a fixed number of lanes and a fixed tree.
- *   3. Attention reads K and V from the paged pool only, in their stored type. Positions are taken in
- *      groups of 64 from absolute position 0, whatever the block size, and merged left to right; a
- *      masked position contributes an exact zero. Prefill and decode run the same code.
+ *   3. Attention reads K and V from the paged pool only, in their stored type. Positions are taken
+ *      in groups of 64 from absolute position 0, whatever the block size, and merged left to right;
+ *      a masked position contributes an exact zero. Prefill and decode run the same code.
  *   4. The exponential is ours, and fusing is written, never left to the compiler.
  *   5. Threads only decide who computes an element, never how.
  * LIMITS. An infinity or NaN in a later position's V may reach earlier rows of its tile as a NaN;
@@ -80,7 +80,8 @@ static inline uint32_t attend_queries(uint32_t heads) {
 }
 uint64_t attend_scratch_bytes(uint32_t heads, uint32_t head_dim);
 
-/* The named path, or the best one for NULL and "auto". ST_UNSUPPORTED names what the machine has. */
+/* The named path, or the best one for NULL and "auto". ST_UNSUPPORTED names what the
+ * machine has. */
 MUST_USE enum status cpu_path_find(const struct cpu_path **out, const char *name,
                                    struct error *err);
 

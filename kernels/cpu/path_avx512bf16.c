@@ -1,4 +1,5 @@
-/* kernels/cpu/path_avx512bf16.c - vdpbf16ps: two bf16 products and a sum per lane and instruction. */
+/* kernels/cpu/path_avx512bf16.c - vdpbf16ps: two bf16 products and a sum per lane and
+ * instruction. */
 #if defined(__x86_64__)
 #define LANES    16
 #define ACT_BF16 1
@@ -9,8 +10,8 @@ static bool is_available(void) {
            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
 }
 
-/* Intel's servers (measured: Emerald Rapids) issue half as many vdpbf16ps a cycle as fma: 114 GFLOP/s
- * against 229 in fp32 on one core. AMD's (Zen 5) do the opposite: 522 against 261. */
+/* Intel's servers (measured: Emerald Rapids) issue half as many vdpbf16ps a cycle as fma: 114
+ * GFLOP/s against 229 in fp32 on one core. AMD's (Zen 5) do the opposite: 522 against 261. */
 static bool is_slow(void) {
     return __builtin_cpu_is("intel");
 }

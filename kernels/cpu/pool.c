@@ -7,8 +7,8 @@
  *      spin, then sleep on finished == n
  *
  * The job's fields are plain: they are written before `left` becomes positive and read only by a
- * thread that has claimed a chunk, and the caller does not come back to write them before that chunk
- * is counted in `finished`. */
+ * thread that has claimed a chunk, and the caller does not come back to write them before that
+ * chunk is counted in `finished`. */
 #include "kernels/cpu/pool.h"
 
 #include <errno.h>

@@ -1,11 +1,12 @@
 /* kernels/cpu/pool.h - the threads of the CPU backend.
  *
- * A region is a number of chunks. They are claimed from one atomic counter by the workers and by the
- * caller, who takes part and can finish every chunk alone: it never waits for a thread to *start*,
- * only for chunks that somebody has already claimed. So when another process takes a core away, the
- * region takes as long as the remaining cores need, and not a scheduler slice more. (Pools with a
- * fork and a join were measured to fall to a fiftieth of their speed then.) Idle workers spin for
- * 20 us, the length of a gap between two regions of one step, and then sleep on a futex.
+ * A region is a number of chunks. They are claimed from one atomic counter by the workers and by
+ * the caller, who takes part and can finish every chunk alone: it never waits for a thread to
+ * *start*, only for chunks that somebody has already claimed. So when another process takes a
+ * core away, the region takes as long as the remaining cores need, and not a scheduler slice
+ * more. (Pools with a fork and a join were measured to fall to a fiftieth of their speed then.)
+ * Idle workers spin for 20 us, the length of a gap between two regions of one step, and then
+ * sleep on a futex.
  *
  * What a chunk computes may not depend on who computes it. The worker's number is there to find its
  * scratch memory. Thread: one caller, the engine's. */

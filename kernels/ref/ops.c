@@ -57,7 +57,8 @@ void ref_rope(float *x, const uint32_t *position, const float *inv_freq, float s
     }
 }
 
-/* Element 0 of K or V at one position of one KV head, counted in elements from the block's start. */
+/* Element 0 of K or V at one position of one KV head, counted in elements from the
+ * block's start. */
 static size_t element_of(const struct ref_pool *p, uint32_t kv_head, uint64_t offset) {
     return ((size_t)kv_head * p->block_size + offset) * p->hd;
 }

@@ -1,9 +1,9 @@
 /* kernels/ref/ref.c - the reference backend: a decoder, one token after another.
  *
- * Every token of a step goes through all layers before the next one begins, so there is nothing to
- * get wrong about batches: the answer of a position cannot depend on what else is in the step. It is
- * slow (a second per few hundred tokens of a small model) and it is the definition. Thread: the
- * engine's. */
+ * Every token of a step goes through all layers before the next one begins, so there is nothing
+ * to get wrong about batches: the answer of a position cannot depend on what else is in the step.
+ * It is slow (a second per few hundred tokens of a small model) and it is the definition. Thread:
+ * the engine's. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* kernels/sim/sim.c - the simulated backend: real steps, no arithmetic.
  *
- * Scheduler, KV manager and HTTP do all of their work; only the device is played, by a clock. A step
- * is finished when the latency model says that the modelled device would have finished it:
+ * Scheduler, KV manager and HTTP do all of their work; only the device is played, by a clock. A
+ * step is finished when the latency model says that the modelled device would have finished it:
  *
  *      step = base + per_row * rows + per_context * tokens of context of the decoding rows
  *           + sum over prompt tokens of (1 + position / attn_context) / prefill_rate

@@ -1,9 +1,10 @@
 /* kernels/sim/sim_text.h - the text that the simulated backend says.
  *
- * Output tokens are bytes: words of lower-case letters with spaces and full stops between them, so
- * any prefix is valid UTF-8 and a person can see that a stream is complete. The byte at an offset of
- * the answer is a function of (key, offset) alone: recomputed after a preemption, or on another
- * worker, a request gets the same text. Never a special token: only max_tokens or a stop ends it. */
+ * Output tokens are bytes: words of lower-case letters with spaces and full stops between them,
+ * so any prefix is valid UTF-8 and a person can see that a stream is complete. The byte at an
+ * offset of the answer is a function of (key, offset) alone: recomputed after a preemption, or on
+ * another worker, a request gets the same text. Never a special token: only max_tokens or a stop
+ * ends it. */
 #ifndef KERNELS_SIM_SIM_TEXT_H
 #define KERNELS_SIM_SIM_TEXT_H
 

@@ -4,13 +4,13 @@
  *      decode  M=4   against M=1
  *      prefill M=512 multiply-adds against the peak of the path's dot product
  *
- * One pass is the four products of a layer of Qwen2-0.5B (q,k,v | o | gate,up | down), cycling over
- * enough layers to leave every cache. All measurements are interleaved and repeated, and the best of
- * each is taken: bandwidth on shared machines swings by a factor of two, ratios in one process do not.
- * With one thread, time is processor time, so that neighbours who take the core do not count; with
- * several it is the clock's, and the machine must be quiet.
- * Usage: bench_cpu [threads] [path] [seconds]. Prints a table, and exits with 1 below a goal when
- * BENCH_GATE is set. */
+ * One pass is the four products of a layer of Qwen2-0.5B (q,k,v | o | gate,up | down), cycling
+ * over enough layers to leave every cache. All measurements are interleaved and repeated, and the
+ * best of each is taken: bandwidth on shared machines swings by a factor of two, ratios in one
+ * process do not. With one thread, time is processor time, so that neighbours who take the core
+ * do not count; with several it is the clock's, and the machine must be quiet. Usage: bench_cpu
+ * [threads] [path] [seconds]. Prints a table, and exits with 1 below a goal when BENCH_GATE is
+ * set. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>

@@ -154,7 +154,8 @@ void tiny_close(struct tiny_model *m) {
     m->setup.ops->close(m->dev);
 }
 
-/* Blocks of different rows are interleaved, so that neighbours in a sequence are not in the pool. */
+/* Blocks of different rows are interleaved, so that neighbours in a sequence are not in
+ * the pool. */
 static uint32_t block_of(const struct tiny_model *m, uint32_t row, uint32_t index) {
     return 1 + (m->blocks_per_row - 1 - index) * m->setup.max_rows + row;
 }

@@ -2,8 +2,8 @@
  * through a backend in a chosen manner (chunk size, batch, block size).
  *
  * The weights depend on the geometry and a seed alone, so two backends given the same ones must
- * agree. The driver is the smallest possible engine: every request has its own blocks, in a shuffled
- * order; requests that decode come first in a step, as the interface asks. */
+ * agree. The driver is the smallest possible engine: every request has its own blocks, in a
+ * shuffled order; requests that decode come first in a step, as the interface asks. */
 #ifndef TESTS_SUPPORT_TINY_MODEL_H
 #define TESTS_SUPPORT_TINY_MODEL_H
 
@@ -31,7 +31,8 @@ struct tiny_model {
     uint32_t blocks_per_row;
 };
 
-/* Opens the device, loads random weights, allocates the pool. Aborts with the message on failure. */
+/* Opens the device, loads random weights, allocates the pool. Aborts with the message
+ * on failure. */
 void tiny_open(struct tiny_model *m, const struct tiny_setup *setup, const struct tiny_shape *shape,
                uint64_t seed);
 void tiny_close(struct tiny_model *m);
@@ -51,8 +52,8 @@ struct tiny_request {
     float *logprob;            /* (n_new) */
 };
 
-/* Runs all requests together, request i in row i. At most `chunk` prompt tokens of a request enter a
- * step. Aborts on a failed step. */
+/* Runs all requests together, request i in row i. At most `chunk` prompt tokens of a request
+ * enter a step. Aborts on a failed step. */
 void tiny_run(struct tiny_model *m, struct tiny_request *requests, uint32_t n, uint32_t chunk);
 
 #endif

@@ -79,8 +79,8 @@ static void check_same(const struct answer *a, const struct answer *want, const 
              (double)a->logprob[0], (double)want->logprob[0]);
 }
 
-/* The first is what the others must equal. Those with the same pool and threads stand together: they
- * share a model. */
+/* The first is what the others must equal. Those with the same pool and threads stand together:
+ * they share a model. */
 static const struct variant {
     uint32_t block_size, n_threads, chunk, n_rows;
 } variants[] = {
@@ -211,7 +211,7 @@ static void what_it_cannot_load_is_refused(void **state) {
     assert_int_equal(backend_cpu.open(&dev, &config, &err), ST_OK);
     assert_int_equal(backend_cpu.load_begin(dev, &m, &g, &limits, &err), ST_NOMEM);
     assert_non_null(strstr(err.message, "0.3 MiB allowed"));
-    g.weight_dtype = DTYPE_F16;
+    g.weight_dtype = DTYPE_I8;
     assert_int_equal(backend_cpu.load_begin(dev, &m, &g, &limits, &err), ST_UNSUPPORTED);
     g.weight_dtype = DTYPE_BF16;
     g.head_dim = 24;

@@ -171,7 +171,8 @@ static int by_rank(const void *a, const void *b) {
     return i < j ? -1 : 1;
 }
 
-/* The kept probabilities in doubles. Returns the distance of the nearest top-p or min-p boundary. */
+/* The kept probabilities in doubles. Returns the distance of the nearest top-p or
+ * min-p boundary. */
 static double expected(double *p, const float *x, uint32_t vocab, const struct backend_output *o) {
     uint32_t *order = mem_calloc(vocab, sizeof(*order)), n = vocab, kept = 0;
     double mass = 0, run_mass = 0, near = 1, total = 0;
@@ -266,7 +267,8 @@ static void draws_are_fair(void **state) {
         cells++;
         chi += (count[i] - want) * (count[i] - want) / want;
     }
-    /* Mean cells - 1, deviation sqrt(2 (cells - 1)); the seeds are fixed, so this never flickers. */
+    /* Mean cells - 1, deviation sqrt(2 (cells - 1)); the seeds are fixed, so this
+     * never flickers. */
     assert_true(chi < cells - 1 + 4 * sqrt(2.0 * (cells - 1)));
     assert_true(chi > cells - 1 - 4 * sqrt(2.0 * (cells - 1)));
 }
