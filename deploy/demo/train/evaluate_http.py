@@ -58,15 +58,14 @@ def cases_of(sample, is_chat):
 
 
 def table_cases(rng, kind, n, names_source):
-    """n cases of one kind, from five questions each to tables of 5 to 30 rows, chat and completion in turn."""
-    cases, is_chat, half = [], False, (n + 1) // 2
-    for is_chat in (False, True):
-        wanted = half if not is_chat else n - half
+    """n cases of one kind, half completion and half chat, about five to each table of 5 to 30 rows."""
+    ask = lambda table: generate.make_question(rng, table, kind, names_source, small_talk.held_out_prompt)
+    cases = []
+    for is_chat, wanted in ((False, (n + 1) // 2), (True, n // 2)):
         found = []
         while len(found) < wanted:
-            n_rows = 5 + 25 * len(found) // max(1, wanted - 1)
-            ask = lambda table: generate.make_question(rng, table, kind, names_source, small_talk.held_out_prompt)
-            sample = generate.table_sample(rng, min(30, n_rows), generate.FIELDS, 5, is_chat, None, names_source,
+            n_rows = min(30, 5 + 25 * len(found) // max(1, wanted - 5))
+            sample = generate.table_sample(rng, n_rows, generate.FIELDS, 5, is_chat, None, names_source,
                                            questions=ask)
             found += cases_of(sample, is_chat)[:5]
         cases += found[:wanted]
