@@ -114,7 +114,8 @@ static void a_child_gets_its_arguments_and_a_clean_environment(void **state) {
           "echo \"args $*\" >> $1; env >> $1; \n"
           "for i in 3 4 5 6 7 8 9; do [ -e /proc/$$/fd/$i ] && echo leaked >> $1; done\n"
           "cut -d' ' -f5 /proc/$$/stat | sed \"s/^$$\\$/own group/\" >> $1\n"
-          "grep -E 'Sig(Blk|Ign)' /proc/$$/status >> $1; echo ready >> $1; exec sleep 60",
+          /* of grep itself, which inherits them: a shell that waits may block all signals */
+          "grep -E 'Sig(Blk|Ign)' /proc/self/status >> $1; echo ready >> $1; exec sleep 60",
           1);
     TURN_UNTIL(fx.loop, n_lines(&fx, "ready") == 1);
     assert_int_equal(n_lines(&fx, "--port 450"), 1);
