@@ -79,7 +79,7 @@ $(B)/incipit-%:
 $(B)/flags: FORCE | check-libs
 	@mkdir -p $(@D); echo '$(subst ','\'',$(CC) $(CFLAGS_ALL))' | cmp -s - $@ || \
 	  echo '$(subst ','\'',$(CC) $(CFLAGS_ALL))' > $@
-FORCE:
+.PHONY: FORCE
 
 # --- run ---------------------------------------------------------------------------------------
 .PHONY: run demo

@@ -11,7 +11,7 @@ from http.client import HTTPConnection
 
 import pytest
 
-from conftest import DEMO_MODEL, Router, Worker, events, free_port, http, wait_for
+from conftest import DEMO_MODEL, SANITIZER, Router, Worker, events, free_port, http, wait_for
 
 PROMPT = "You are a careful assistant who answers in one sentence. " * 30
 
@@ -207,12 +207,15 @@ def test_a_worker_is_killed_under_load(sim_fleet):
     with concurrent.futures.ThreadPoolExecutor(n_clients + 8) as pool:
         jobs = [pool.submit(stream, i) for i in range(n_clients)] + [pool.submit(whole, i) for i in range(8)]
         time.sleep(seconds / 2)
+        wait_for(lambda: router.workers()["workers"][0]["load"] > 2, "the victim to be busy")
         victim = pids_of(router)[0]
         os.kill(victim, signal.SIGKILL)
         for job in jobs:
             job.result()
     assert not failures, failures[:5]
-    assert results["stream_ok"] > n_clients and results["whole_ok"] > 8 and results["stream_error"] > 0, results
+    assert results["stream_ok"] > n_clients and results["whole_ok"] > 8, results
+    # Which requests were on the victim is chance; a slow sanitizer may have had no stream on it.
+    assert results["stream_error"] > 0 or SANITIZER, results
     wait_for(lambda: router.n_healthy() == 2, "the killed worker to come back")
     assert not alive(victim) and len(pids_of(router)) == 3
     wait_for(lambda: load_is_nothing(router), "the load to be given back")
