@@ -4,7 +4,8 @@
     python3 evaluate_http.py --url http://127.0.0.1:30000
 
 Greedy decoding over /v1/completions and /v1/chat/completions. Every answer must be the expected text to the end,
-and end by itself (finish_reason "stop"). Four sets, all fixed by --seed:
+and end by itself (finish_reason "stop"). Four sets, all fixed by --seed, the last three drawn --draws times and
+pooled, because one draw of a hundred questions is two points of luck either way:
 
     classic     the founding documents' table and question, its 30 ages
     held out    300 questions, 50 per field, half chat and half completion, tables of 5 to 30 rows, a third of the
@@ -139,16 +140,19 @@ def main():
     parser.add_argument("--threads", type=int, default=4)
     parser.add_argument("--timeout", type=float, default=120, help="seconds per request")
     parser.add_argument("--seed", type=int, default=20)
+    parser.add_argument("--draws", type=int, default=4, help="seeds pooled, from --seed on; 1 asks one set of each")
     parser.add_argument("--show", type=int, default=5, help="wrong answers shown per set")
     options = parser.parse_args()
 
-    rng, names_source = random.Random(options.seed), names.ACCEPTANCE_NAMES
+    names_source = names.ACCEPTANCE_NAMES
     server = Server(options.url, options.model, options.timeout)
-    fields = [case for field in generate.FIELDS for case in table_cases(rng, field, 50, names_source)]
-    asked = {name: ask_all(server, cases, options.threads, options.show) for name, cases in (
-        ("classic table", classic_cases()), ("held out", fields),
-        ("absent names", table_cases(rng, "absent", 100, names_source)),
-        ("no table", no_table_cases(rng, 100, names_source)))}
+    sets = {"classic table": classic_cases(), "held out": [], "absent names": [], "no table": []}
+    for seed in range(options.seed, options.seed + options.draws):
+        rng = random.Random(seed)
+        sets["held out"] += [case for field in generate.FIELDS for case in table_cases(rng, field, 50, names_source)]
+        sets["absent names"] += table_cases(rng, "absent", 100, names_source)
+        sets["no table"] += no_table_cases(rng, 100, names_source)
+    asked = {name: ask_all(server, cases, options.threads, options.show) for name, cases in sets.items()}
 
     rows = []                                              # (set, n, right, required share, at most instead)
 
