@@ -107,7 +107,7 @@ static NORETURN void become_worker(const char *program, char *const *argv, char 
 
     for (int signo = 1; signo < NSIG; signo++)
         signal(signo, SIG_DFL); /* what we ignore, or were told to, is not the worker's concern */
-    setpgid(0, 0); /* Ctrl-C is the router's to handle: it drains before it stops us */
+    setpgid(0, 0);              /* Ctrl-C is the router's to handle: it drains before it stops us */
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(1);     /* it died before prctl */
     syscall(SYS_close_range, 3u, ~0u, 0u); /* all are close-on-exec, unless a library forgot one */

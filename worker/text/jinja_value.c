@@ -364,7 +364,7 @@ static void spell_float(struct buf *b, double f, bool is_json) {
     do {
         snprintf(text, sizeof(text), "%.*e", precision - 1, f);
     } while (strtod(text, NULL) != f && ++precision <= 17);
-    exponent = atoi(strchr(text, 'e') + 1);
+    exponent = (int)strtol(strchr(text, 'e') + 1, NULL, 10);
     if (exponent >= 16 || exponent < -4) {
         n = (int)(strchr(text, 'e') - text);
         buf_append(b, text, (size_t)n);

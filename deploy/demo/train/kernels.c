@@ -1,4 +1,4 @@
-/* kernels.c - what the trainer computes itself, because PyTorch does it slowly on a CPU.
+/* deploy/demo/train/kernels.c - what the trainer computes itself, because PyTorch does it slowly on a CPU.
  *
  * Matrix products, masked attention, RMSNorm, SwiGLU and rotary position, forward and backward, called from
  * kernels.py through ctypes. All of it in fp32: on the processors this was written on, one bf16 dot-product
@@ -25,22 +25,29 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define HEAD_DIM 64
-#define TILE 64                   /* keys per tile */
-#define QUERY_BLOCK 96            /* queries per block: a multiple of the micro-kernel's 6 rows */
-#define LANES 16
+#define HEAD_DIM    64
+#define TILE        64 /* keys per tile */
+#define QUERY_BLOCK 96 /* queries per block: a multiple of the micro-kernel's 6 rows */
+#define LANES       16
 
 typedef float vf __attribute__((vector_size(64)));
 typedef float vf_unaligned __attribute__((vector_size(64), aligned(4)));
 typedef int32_t vi __attribute__((vector_size(64)));
 
-static inline vf load(const float *p) { return *(const vf_unaligned *)p; }
-static inline void store(float *p, vf v) { *(vf_unaligned *)p = v; }
-static inline vf splat(float x) { return (vf){x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x}; }
+static inline vf load(const float *p) {
+    return *(const vf_unaligned *)p;
+}
+static inline void store(float *p, vf v) {
+    *(vf_unaligned *)p = v;
+}
+static inline vf splat(float x) {
+    return (vf){x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x};
+}
 
 static inline float sum_lanes(vf v) {
     float total = 0;
-    for (int i = 0; i < LANES; i++) total += v[i];
+    for (int i = 0; i < LANES; i++)
+        total += v[i];
     return total;
 }
 
@@ -55,7 +62,7 @@ static inline vf exp_lanes(vf x) {
     x = select_lanes(counts, x, splat(-80.f));
     x = select_lanes(x < splat(87.f), x, splat(87.f));
     vf t = x * 1.44269504f;
-    vf n = (t + 12582912.f) - 12582912.f;                    /* rounds: 1.5 * 2^23 */
+    vf n = (t + 12582912.f) - 12582912.f; /* rounds: 1.5 * 2^23 */
     vf f = (t - n) * 0.693147182f;
     vf p = splat(1.f / 720);
     p = p * f + 1.f / 120;
@@ -70,14 +77,17 @@ static inline vf exp_lanes(vf x) {
 /* ---- the micro-kernel ---------------------------------------------------------------------------- */
 
 /* C[rows][64] (+)= A[rows][k] . B[k][64], rows <= 6. Element (i, p) of A is a[i * a_row + p * a_col]. */
-static inline __attribute__((always_inline)) void product_rows(int rows, int k, const float *a, long a_row,
-        long a_col, const float *b, float *c, long c_row, int accumulate) {
+static inline __attribute__((always_inline)) void product_rows(int rows, int k, const float *a,
+                                                               long a_row, long a_col,
+                                                               const float *b, float *c, long c_row,
+                                                               int accumulate) {
     vf acc[6][4];
 
 #pragma GCC unroll 6
     for (int i = 0; i < rows; i++)
 #pragma GCC unroll 4
-        for (int v = 0; v < 4; v++) acc[i][v] = accumulate ? load(c + i * c_row + v * LANES) : splat(0);
+        for (int v = 0; v < 4; v++)
+            acc[i][v] = accumulate ? load(c + i * c_row + v * LANES) : splat(0);
     for (int p = 0; p < k; p++) {
         vf b0 = load(b + p * 64), b1 = load(b + p * 64 + 16);
         vf b2 = load(b + p * 64 + 32), b3 = load(b + p * 64 + 48);
@@ -93,11 +103,12 @@ static inline __attribute__((always_inline)) void product_rows(int rows, int k, 
 #pragma GCC unroll 6
     for (int i = 0; i < rows; i++)
 #pragma GCC unroll 4
-        for (int v = 0; v < 4; v++) store(c + i * c_row + v * LANES, acc[i][v]);
+        for (int v = 0; v < 4; v++)
+            store(c + i * c_row + v * LANES, acc[i][v]);
 }
 
-static void product(int m, int k, const float *a, long a_row, long a_col, const float *b, float *c, long c_row,
-                    int accumulate) {
+static void product(int m, int k, const float *a, long a_row, long a_col, const float *b, float *c,
+                    long c_row, int accumulate) {
     int i = 0;
 
     for (; i + 6 <= m; i += 6)
@@ -110,8 +121,8 @@ static void product(int m, int k, const float *a, long a_row, long a_col, const 
 
 /* C (m, n) = A (m, k) . B (k, n). Element (i, p) of A is a[i * a_row + p * a_col], likewise B: a stride of one
  * on the other side is a transpose. C is dense. n is a multiple of 64. B is packed, 256 rows of 64 at a time. */
-void matrix_product(const float *a, long a_row, long a_col, const float *b, long b_row, long b_col, float *c, int m,
-                    int n, int k) {
+void matrix_product(const float *a, long a_row, long a_col, const float *b, long b_row, long b_col,
+                    float *c, int m, int n, int k) {
     enum { K_BLOCK = 256 };
 
 #pragma omp parallel for
@@ -121,10 +132,12 @@ void matrix_product(const float *a, long a_row, long a_col, const float *b, long
             int depth = k - first < K_BLOCK ? k - first : K_BLOCK;
             const float *from = b + first * b_row + column * b_col;
             if (b_col == 1) {
-                for (int p = 0; p < depth; p++) memcpy(panel + p * 64, from + p * b_row, 64 * sizeof(float));
+                for (int p = 0; p < depth; p++)
+                    memcpy(panel + p * 64, from + p * b_row, 64 * sizeof(float));
             } else {
                 for (int j = 0; j < 64; j++)
-                    for (int p = 0; p < depth; p++) panel[p * 64 + j] = from[p * b_row + j * b_col];
+                    for (int p = 0; p < depth; p++)
+                        panel[p * 64 + j] = from[p * b_row + j * b_col];
             }
             product(m, depth, a + first * a_col, a_row, a_col, panel, c + column, n, first > 0);
         }
@@ -136,7 +149,7 @@ void matrix_product(const float *a, long a_row, long a_col, const float *b, long
 /* What one (sequence, head) works on. All of q, k, v, o are head-major: (heads, tokens, 64). */
 struct span {
     int length, prefix_len;
-    const int *branch_start;      // (length), relative to the sequence
+    const int *branch_start; // (length), relative to the sequence
 };
 
 /* dst[tile][d][j] = src[tile * 64 + j][d]: tiles whose columns are keys, zero-padded at the end. */
@@ -147,7 +160,8 @@ static void transpose_tiles(float *dst, const float *src, int length) {
         for (int j = 0; j < TILE; j++) {
             int token = tile * TILE + j;
             for (int d = 0; d < HEAD_DIM; d++)
-                dst[((long)tile * HEAD_DIM + d) * TILE + j] = token < length ? src[(long)token * HEAD_DIM + d] : 0;
+                dst[((long)tile * HEAD_DIM + d) * TILE + j] =
+                    token < length ? src[(long)token * HEAD_DIM + d] : 0;
         }
 }
 
@@ -156,9 +170,11 @@ static int list_tiles(const struct span *s, int first, int end, int *tiles) {
     int prefix_end = s->prefix_len < end ? s->prefix_len : end;
     int n = 0, next = (prefix_end + TILE - 1) / TILE;
 
-    for (int t = 0; t < next; t++) tiles[n++] = t;
+    for (int t = 0; t < next; t++)
+        tiles[n++] = t;
     if (s->branch_start[first] / TILE > next) next = s->branch_start[first] / TILE;
-    for (int t = next; t * TILE < end; t++) tiles[n++] = t;
+    for (int t = next; t * TILE < end; t++)
+        tiles[n++] = t;
     return n;
 }
 
@@ -169,25 +185,29 @@ static inline vi visible(const struct span *s, int query, vi keys) {
 static const vi LANE_INDEX = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 
 /* Scores of one query row over its listed tiles -> probabilities, in place. Returns log-sum-exp. */
-static float softmax_row(const struct span *s, int query, float *row, const int *tiles, int n_tiles, float scale) {
+static float softmax_row(const struct span *s, int query, float *row, const int *tiles, int n_tiles,
+                         float scale) {
     vf best = splat(-1e30f), total = splat(0);
     float top = -1e30f, sum;
 
     for (int t = 0; t < n_tiles; t++)
         for (int j = 0; j < TILE; j += LANES) {
             vi keys = LANE_INDEX + (tiles[t] * TILE + j);
-            vf x = select_lanes(visible(s, query, keys), load(row + t * TILE + j) * scale, splat(-1e30f));
+            vf x = select_lanes(visible(s, query, keys), load(row + t * TILE + j) * scale,
+                                splat(-1e30f));
             best = select_lanes(x > best, x, best);
             store(row + t * TILE + j, x);
         }
-    for (int i = 0; i < LANES; i++) top = best[i] > top ? best[i] : top;
+    for (int i = 0; i < LANES; i++)
+        top = best[i] > top ? best[i] : top;
     for (int j = 0; j < n_tiles * TILE; j += LANES) {
         vf e = exp_lanes(load(row + j) - top);
         total += e;
         store(row + j, e);
     }
     sum = sum_lanes(total);
-    for (int j = 0; j < n_tiles * TILE; j += LANES) store(row + j, load(row + j) * (1 / sum));
+    for (int j = 0; j < n_tiles * TILE; j += LANES)
+        store(row + j, load(row + j) * (1 / sum));
     return top + logf(sum);
 }
 
@@ -207,10 +227,12 @@ static float *buffer(long n_floats) {
     return p;
 }
 
-static void attend(const struct span *s, const float *q, const float *k, const float *v, float *o, float *lse) {
+static void attend(const struct span *s, const float *q, const float *k, const float *v, float *o,
+                   float *lse) {
     float scale = 1.f / sqrtf(HEAD_DIM);
     int n_all = (s->length + TILE - 1) / TILE;
-    float *keys = buffer((long)n_all * TILE * HEAD_DIM), *p = buffer((long)QUERY_BLOCK * n_all * TILE);
+    float *keys = buffer((long)n_all * TILE * HEAD_DIM),
+          *p = buffer((long)QUERY_BLOCK * n_all * TILE);
     float *padded = buffer(TILE * HEAD_DIM);
     int *tiles = malloc(sizeof(int) * n_all);
 
@@ -225,8 +247,9 @@ static void attend(const struct span *s, const float *q, const float *k, const f
         for (int i = first; i < end; i++)
             lse[i] = softmax_row(s, i, p + (i - first) * width, tiles, n, scale);
         for (int t = 0; t < n; t++)
-            product(end - first, TILE, p + t * TILE, width, 1, tile_rows(v, tiles[t], s->length, padded),
-                    o + (long)first * HEAD_DIM, HEAD_DIM, t > 0);
+            product(end - first, TILE, p + t * TILE, width, 1,
+                    tile_rows(v, tiles[t], s->length, padded), o + (long)first * HEAD_DIM, HEAD_DIM,
+                    t > 0);
     }
     free(keys);
     free(p);
@@ -235,8 +258,9 @@ static void attend(const struct span *s, const float *q, const float *k, const f
 }
 
 /* dP and P of one row -> dS, in place of dP; P is rebuilt from the scores and lse. */
-static void softmax_row_backward(const struct span *s, int query, float *p, float *dp, const int *tiles, int n_tiles,
-                                 float scale, float lse, float delta) {
+static void softmax_row_backward(const struct span *s, int query, float *p, float *dp,
+                                 const int *tiles, int n_tiles, float scale, float lse,
+                                 float delta) {
     for (int t = 0; t < n_tiles; t++)
         for (int j = t * TILE; j < (t + 1) * TILE; j += LANES) {
             vi keys = LANE_INDEX + (tiles[t] * TILE + j - t * TILE);
@@ -247,12 +271,15 @@ static void softmax_row_backward(const struct span *s, int query, float *p, floa
         }
 }
 
-static void attend_backward(const struct span *s, const float *q, const float *k, const float *v, const float *o,
-                            const float *lse, const float *go, float *gq, float *gk, float *gv) {
+static void attend_backward(const struct span *s, const float *q, const float *k, const float *v,
+                            const float *o, const float *lse, const float *go, float *gq, float *gk,
+                            float *gv) {
     float scale = 1.f / sqrtf(HEAD_DIM);
     int n_all = (s->length + TILE - 1) / TILE;
-    float *keys = buffer((long)n_all * TILE * HEAD_DIM), *values = buffer((long)n_all * TILE * HEAD_DIM);
-    float *p = buffer((long)QUERY_BLOCK * n_all * TILE), *dp = buffer((long)QUERY_BLOCK * n_all * TILE);
+    float *keys = buffer((long)n_all * TILE * HEAD_DIM),
+          *values = buffer((long)n_all * TILE * HEAD_DIM);
+    float *p = buffer((long)QUERY_BLOCK * n_all * TILE),
+          *dp = buffer((long)QUERY_BLOCK * n_all * TILE);
     float *padded = buffer(TILE * HEAD_DIM);
     int *tiles = malloc(sizeof(int) * n_all);
 
@@ -273,14 +300,14 @@ static void attend_backward(const struct span *s, const float *q, const float *k
             vf delta = splat(0);
             for (int d = 0; d < HEAD_DIM; d += LANES)
                 delta += load(go + at + i * HEAD_DIM + d) * load(o + at + i * HEAD_DIM + d);
-            softmax_row_backward(s, first + i, p + i * width, dp + i * width, tiles, n, scale, lse[first + i],
-                                 sum_lanes(delta));
+            softmax_row_backward(s, first + i, p + i * width, dp + i * width, tiles, n, scale,
+                                 lse[first + i], sum_lanes(delta));
         }
         for (int t = 0; t < n; t++) {
             int rest = s->length - tiles[t] * TILE, n_keys = rest < TILE ? rest : TILE;
             long tile_at = (long)tiles[t] * TILE * HEAD_DIM;
-            product(m, TILE, dp + t * TILE, width, 1, tile_rows(k, tiles[t], s->length, padded), gq + at, HEAD_DIM,
-                    t > 0);
+            product(m, TILE, dp + t * TILE, width, 1, tile_rows(k, tiles[t], s->length, padded),
+                    gq + at, HEAD_DIM, t > 0);
             product(n_keys, m, dp + t * TILE, 1, width, q + at, gk + tile_at, HEAD_DIM, 1);
             product(n_keys, m, p + t * TILE, 1, width, go + at, gv + tile_at, HEAD_DIM, 1);
         }
@@ -295,8 +322,8 @@ static void attend_backward(const struct span *s, const float *q, const float *k
 
 /* q, o: (n_heads, n_tokens, 64); k, v: (n_kv_heads, n_tokens, 64); lse: (n_heads, n_tokens). */
 void attention_forward(const float *q, const float *k, const float *v, float *o, float *lse,
-                       const int *sequence_start, const int *prefix_len, const int *branch_start, int n_sequences,
-                       long n_tokens, int n_heads, int n_kv_heads) {
+                       const int *sequence_start, const int *prefix_len, const int *branch_start,
+                       int n_sequences, long n_tokens, int n_heads, int n_kv_heads) {
     int group = n_heads / n_kv_heads;
 
 #pragma omp parallel for collapse(2) schedule(dynamic, 1)
@@ -304,16 +331,17 @@ void attention_forward(const float *q, const float *k, const float *v, float *o,
         for (int h = 0; h < n_heads; h++) {
             int at = sequence_start[i];
             struct span s = {sequence_start[i + 1] - at, prefix_len[i], branch_start + at};
-            long mine = (h * n_tokens + at) * HEAD_DIM, shared = (h / group * n_tokens + at) * HEAD_DIM;
+            long mine = (h * n_tokens + at) * HEAD_DIM,
+                 shared = (h / group * n_tokens + at) * HEAD_DIM;
             attend(&s, q + mine, k + shared, v + shared, o + mine, lse + h * n_tokens + at);
         }
 }
 
 /* gk, gv are per query head, (n_heads, n_tokens, 64): rope_merge adds those that share a KV head. */
-void attention_backward(const float *q, const float *k, const float *v, const float *o, const float *lse,
-                        const float *go, float *gq, float *gk, float *gv, const int *sequence_start,
-                        const int *prefix_len, const int *branch_start, int n_sequences, long n_tokens, int n_heads,
-                        int n_kv_heads) {
+void attention_backward(const float *q, const float *k, const float *v, const float *o,
+                        const float *lse, const float *go, float *gq, float *gk, float *gv,
+                        const int *sequence_start, const int *prefix_len, const int *branch_start,
+                        int n_sequences, long n_tokens, int n_heads, int n_kv_heads) {
     int group = n_heads / n_kv_heads;
 
 #pragma omp parallel for collapse(2) schedule(dynamic, 1)
@@ -321,9 +349,10 @@ void attention_backward(const float *q, const float *k, const float *v, const fl
         for (int h = 0; h < n_heads; h++) {
             int at = sequence_start[i];
             struct span s = {sequence_start[i + 1] - at, prefix_len[i], branch_start + at};
-            long mine = (h * n_tokens + at) * HEAD_DIM, shared = (h / group * n_tokens + at) * HEAD_DIM;
-            attend_backward(&s, q + mine, k + shared, v + shared, o + mine, lse + h * n_tokens + at, go + mine,
-                            gq + mine, gk + mine, gv + mine);
+            long mine = (h * n_tokens + at) * HEAD_DIM,
+                 shared = (h / group * n_tokens + at) * HEAD_DIM;
+            attend_backward(&s, q + mine, k + shared, v + shared, o + mine, lse + h * n_tokens + at,
+                            go + mine, gq + mine, gk + mine, gv + mine);
         }
 }
 
@@ -331,8 +360,8 @@ void attention_backward(const float *q, const float *k, const float *v, const fl
 
 /* x: (n_tokens, (n_heads + 2 n_kv_heads) * 64) -> head-major q, k (rotated) and v.
  * angles: (positions, 64), 32 cosines then 32 sines. */
-void rope_split(const float *x, float *q, float *k, float *v, const float *angles, const int *position,
-                long n_tokens, int n_heads, int n_kv_heads) {
+void rope_split(const float *x, float *q, float *k, float *v, const float *angles,
+                const int *position, long n_tokens, int n_heads, int n_kv_heads) {
     int width = (n_heads + 2 * n_kv_heads) * HEAD_DIM, half = HEAD_DIM / 2;
 
 #pragma omp parallel for
@@ -349,15 +378,16 @@ void rope_split(const float *x, float *q, float *k, float *v, const float *angle
             }
         }
         for (int h = 0; h < n_kv_heads; h++)
-            memcpy(v + (h * n_tokens + i) * HEAD_DIM, x + i * width + (n_heads + n_kv_heads + h) * HEAD_DIM,
-                   HEAD_DIM * sizeof(float));
+            memcpy(v + (h * n_tokens + i) * HEAD_DIM,
+                   x + i * width + (n_heads + n_kv_heads + h) * HEAD_DIM, HEAD_DIM * sizeof(float));
     }
 }
 
 /* The backward of rope_split: rotates back, adds the query heads of one KV head. */
 void rope_merge(float *x, const float *gq, const float *gk, const float *gv, const float *angles,
                 const int *position, long n_tokens, int n_heads, int n_kv_heads) {
-    int width = (n_heads + 2 * n_kv_heads) * HEAD_DIM, half = HEAD_DIM / 2, group = n_heads / n_kv_heads;
+    int width = (n_heads + 2 * n_kv_heads) * HEAD_DIM, half = HEAD_DIM / 2,
+        group = n_heads / n_kv_heads;
 
 #pragma omp parallel for
     for (long i = 0; i < n_tokens; i++) {
@@ -370,7 +400,8 @@ void rope_merge(float *x, const float *gq, const float *gk, const float *gv, con
             } else {
                 memset(sum, 0, sizeof(sum));
                 for (int g = (h - n_heads) * group; g < (h - n_heads + 1) * group; g++)
-                    for (int j = 0; j < HEAD_DIM; j++) sum[j] += gk[(g * n_tokens + i) * HEAD_DIM + j];
+                    for (int j = 0; j < HEAD_DIM; j++)
+                        sum[j] += gk[(g * n_tokens + i) * HEAD_DIM + j];
             }
             for (int j = 0; j < half; j++) {
                 out[j] = sum[j] * cosine[j] + sum[j + half] * sine[j];
@@ -380,7 +411,8 @@ void rope_merge(float *x, const float *gq, const float *gk, const float *gv, con
         for (int h = 0; h < n_kv_heads; h++)
             for (int j = 0; j < HEAD_DIM; j++) {
                 float sum = 0;
-                for (int g = h * group; g < (h + 1) * group; g++) sum += gv[(g * n_tokens + i) * HEAD_DIM + j];
+                for (int g = h * group; g < (h + 1) * group; g++)
+                    sum += gv[(g * n_tokens + i) * HEAD_DIM + j];
                 x[i * width + (n_heads + n_kv_heads + h) * HEAD_DIM + j] = sum;
             }
     }
@@ -388,22 +420,24 @@ void rope_merge(float *x, const float *gq, const float *gk, const float *gv, con
 
 /* ---- RMSNorm and SwiGLU -------------------------------------------------------------------------- */
 
-void rmsnorm_forward(const float *x, const float *weight, float *y, float *inverse_rms, long n, int dim,
-                     float eps) {
+void rmsnorm_forward(const float *x, const float *weight, float *y, float *inverse_rms, long n,
+                     int dim, float eps) {
 #pragma omp parallel for
     for (long i = 0; i < n; i++) {
         const float *row = x + i * dim;
         vf squares = splat(0);
-        for (int j = 0; j < dim; j += LANES) squares += load(row + j) * load(row + j);
+        for (int j = 0; j < dim; j += LANES)
+            squares += load(row + j) * load(row + j);
         float r = 1 / sqrtf(sum_lanes(squares) / dim + eps);
         inverse_rms[i] = r;
-        for (int j = 0; j < dim; j += LANES) store(y + i * dim + j, load(row + j) * r * load(weight + j));
+        for (int j = 0; j < dim; j += LANES)
+            store(y + i * dim + j, load(row + j) * r * load(weight + j));
     }
 }
 
 /* gx: (n, dim) written; gweight: (dim) added to, must be zero at first. */
-void rmsnorm_backward(const float *x, const float *weight, const float *inverse_rms, const float *gy, float *gx,
-                      float *gweight, long n, int dim) {
+void rmsnorm_backward(const float *x, const float *weight, const float *inverse_rms,
+                      const float *gy, float *gx, float *gweight, long n, int dim) {
 #pragma omp parallel
     {
         float *mine = calloc(dim, sizeof(float));
@@ -419,10 +453,12 @@ void rmsnorm_backward(const float *x, const float *weight, const float *inverse_
             }
             along = sum_lanes(dot) * r * r * r / dim;
             for (int j = 0; j < dim; j += LANES)
-                store(gx + i * dim + j, load(gy + i * dim + j) * load(weight + j) * r - load(row + j) * along);
+                store(gx + i * dim + j,
+                      load(gy + i * dim + j) * load(weight + j) * r - load(row + j) * along);
         }
 #pragma omp critical
-        for (int j = 0; j < dim; j++) gweight[j] += mine[j];
+        for (int j = 0; j < dim; j++)
+            gweight[j] += mine[j];
         free(mine);
     }
 }
@@ -432,7 +468,8 @@ void swiglu_forward(const float *gate_up, float *y, long n, int d_ff) {
 #pragma omp parallel for
     for (long i = 0; i < n; i++)
         for (int j = 0; j < d_ff; j += LANES) {
-            vf gate = load(gate_up + i * 2 * d_ff + j), up = load(gate_up + i * 2 * d_ff + d_ff + j);
+            vf gate = load(gate_up + i * 2 * d_ff + j),
+               up = load(gate_up + i * 2 * d_ff + d_ff + j);
             store(y + i * d_ff + j, gate / (1.f + exp_lanes(-gate)) * up);
         }
 }
@@ -442,7 +479,8 @@ void swiglu_backward(const float *gate_up, const float *gy, float *g_gate_up, lo
     for (long i = 0; i < n; i++)
         for (int j = 0; j < d_ff; j += LANES) {
             long gate_at = i * 2 * d_ff + j, up_at = gate_at + d_ff;
-            vf gate = load(gate_up + gate_at), up = load(gate_up + up_at), g = load(gy + i * d_ff + j);
+            vf gate = load(gate_up + gate_at), up = load(gate_up + up_at),
+               g = load(gy + i * d_ff + j);
             vf s = 1.f / (1.f + exp_lanes(-gate));
             store(g_gate_up + gate_at, g * up * s * (1.f + gate * (1.f - s)));
             store(g_gate_up + up_at, g * gate * s);
