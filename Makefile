@@ -137,6 +137,27 @@ $(B)/tests/bench/%: $(B)/tests/bench/%.o $(LIBS_all)
 bench-%: $(B)/tests/bench/bench_% ## a benchmark of tests/bench: ratios, never gates
 	@$< $(ARGS)
 
+# --- routing quality ---------------------------------------------------------------------------
+# An independent simulator with its own policies, and ours beside them: built here from sources
+# that stay as they are.
+REPLAY := $(B)/replay-cross
+PROTO  := router $(addprefix router_,new free reset pick sent first end)
+.PHONY: replay-cross
+replay-cross: ## routing quality in a simulator: SIMROUTE=folder TRACE=file [QUICK=1]
+ifeq ($(and $(SIMROUTE),$(TRACE)),)
+	@echo "SKIPPED replay-cross: give SIMROUTE=DIR, the simulator's sources, and TRACE=FILE, its trace"
+else
+	@$(MAKE) --no-print-directory $(REPLAY)/simroute
+	@tests/replay/cross.py $(REPLAY)/simroute $(TRACE) $(if $(QUICK),--quick)
+endif
+
+$(REPLAY)/simroute: $(addprefix $(SIMROUTE)/,main.c gen.c policy.c sim.h lset.h) \
+                    tests/replay/simroute_adapter.c $(B)/librouter.a $(B)/libcommon.a
+	@mkdir -p $(@D); cat $(filter $(SIMROUTE)/%,$^) | sha256sum > $(@D)/simulator.stamp
+	@echo "  LD   $@"; flags="-O2 -ffp-contract=off -std=gnu11 -I$(SIMROUTE) -I."; cd $(CURDIR) && \
+	  $(CC) $$flags $(foreach f,$(PROTO),-D$(f)=$(f:router%=proto%)) -c $(SIMROUTE)/policy.c -o $(@D)/policy.o && \
+	  $(CC) $$flags $(filter-out %/policy.c,$(filter %.c,$^)) $(@D)/policy.o $(filter %.a,$^) -o $@ $(LDLIBS)
+
 # --- fuzz --------------------------------------------------------------------------------------
 FUZZ_SECONDS ?= 180
 FUZZERS := $(patsubst tests/fuzz/fuzz_%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
