@@ -45,9 +45,9 @@ static void attempt_start(struct exchange *x, bool is_fresh);
 void proxy_account(struct exchange *x, bool is_aborted, enum registry_outcome outcome) {
     struct route_end end = {
         .is_aborted = is_aborted,
-        .output_tokens = x->output_tokens >= 0 ? x->output_tokens
-                         : x->n_events > 0     ? (int64_t)x->n_events
-                                               : -1,
+        .output_tokens = x->said.completion_tokens >= 0 ? x->said.completion_tokens
+                         : x->said.n_events > 0         ? (int64_t)x->said.n_events
+                                                        : -1,
         .feedback = x->feedback,
         .now_us = loop_now_us(x->proxy->loop),
     };
@@ -111,6 +111,7 @@ void proxy_close(struct exchange *x, int code) {
     snprintf(text, sizeof(text), "%d", code);
     metric_inc(METRICS_GET(p->metrics, ROUTER_requests_total, path_label(x->req->path), text));
     metric_observe(p->duration, duration_s);
+    if (x->first_token_us) metric_observe(p->ttft, (double)(x->first_token_us - x->start_us) * 1e-6);
     log_event(
         p->log, LOG_INFO, "request", log_z("id", x->request_id), log_i64("code", code),
         log_i64("worker", x->n_attempts ? (int64_t)x->target.worker : -1),
@@ -257,9 +258,8 @@ static void reset_attempt(struct exchange *x, bool is_fresh) {
     x->has_input = x->has_head = x->is_sse = x->is_paused = false;
     x->is_chunked = x->will_close = false;
     x->feedback = (struct route_feedback){-1, -1};
-    x->output_tokens = -1;
-    x->n_events = x->first_token_us = x->sent_bytes = 0;
-    memset(x->tail, 0, sizeof(x->tail));
+    sse_tail_init(&x->said, false);
+    x->first_token_us = x->sent_bytes = 0;
     http_response_init(&x->head, false);
 }
 

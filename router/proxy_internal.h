@@ -16,6 +16,7 @@
 #include "router/body_scan.h"
 #include "router/proxy.h"
 #include "router/registry.h"
+#include "router/sse_tail.h"
 #include "router/upstream.h"
 
 #define MAX_ATTEMPTS   8
@@ -66,11 +67,9 @@ struct exchange {
     struct http_head head;
     struct http_body body;
     struct route_feedback feedback;
-    int64_t output_tokens; /* as reported, or -1 */
-    uint64_t n_events;     /* of a stream: about one per token */
+    struct sse_tail said; /* what its body says of tokens */
     uint64_t first_token_us;
     uint64_t sent_bytes;
-    char tail[2];   /* last two bytes of a stream: is an event half sent? */
     bool was_stale; /* begun again, because the connection had died while it was idle */
     bool has_input, has_head, is_sse, is_paused;
     bool is_chunked; /* the body, as the client gets it */

@@ -30,9 +30,6 @@ static void write_to_client(struct exchange *x, struct str bytes) {
 /* The held head, once. From here on this attempt is the answer. */
 static void send_head(struct exchange *x) {
     if (x->has_sent) return;
-    if (x->first_token_us) {
-        metric_observe(x->proxy->ttft, (double)(x->first_token_us - x->start_us) * 1e-6);
-    }
     write_to_client(x, buf_str(&x->out));
     buf_clear(&x->out);
 }
@@ -50,56 +47,13 @@ static void send_payload(struct exchange *x, struct str payload) {
     } else {
         http_raw_write(x->req, payload);
     }
-    if (payload.len >= 2) {
-        memcpy(x->tail, payload.ptr + payload.len - 2, 2);
-    } else {
-        x->tail[0] = x->tail[1];
-        x->tail[1] = payload.ptr[0];
-    }
 }
 
 /* --- what is learned -------------------------------------------------------------------------------*/
 
-/* A number behind `"name":` in the payload, or -1. */
-static int64_t find_number(struct str payload, const char *name) {
-    ptrdiff_t at = str_find(payload, str_of(name));
-    int64_t value = 0;
-    size_t i;
-
-    if (at < 0) return -1;
-    i = (size_t)at + strlen(name);
-    while (i < payload.len && payload.ptr[i] == ' ')
-        i++;
-    if (i >= payload.len || (unsigned)(payload.ptr[i] - '0') > 9) return -1;
-    for (; i < payload.len && (unsigned)(payload.ptr[i] - '0') <= 9 && value < INT32_MAX; i++) {
-        value = value * 10 + (payload.ptr[i] - '0');
-    }
-    return value;
-}
-
-/* Learns from what passes by: events of a stream, and the usage at the end. An estimate: a number
- * cut in two by the network is not seen. */
-static void learn_usage(struct exchange *x, struct str payload) {
-    int64_t n = find_number(payload, "\"completion_tokens\":");
-
-    if (x->is_sse) {
-        for (size_t i = 1; i < payload.len; i++) {
-            x->n_events += payload.ptr[i] == '\n' && payload.ptr[i - 1] == '\n';
-        }
-    }
-    if (n < 0) return;
-    x->output_tokens = n;
-    if (x->feedback.prompt_tokens < 0) {
-        x->feedback.prompt_tokens = find_number(payload, "\"prompt_tokens\":");
-    }
-    if (x->feedback.cached_tokens < 0) {
-        x->feedback.cached_tokens = find_number(payload, "\"cached_tokens\":");
-    }
-}
-
 /* An error has no tokens. */
 static bool is_answer(const struct exchange *x) {
-    return x->head.status_code < 400;
+    return x->head.status_code < 400 && (x->said.n_events > 0 || !x->said.has_error);
 }
 
 static void on_first_token(struct exchange *x) {
@@ -133,11 +87,18 @@ static void count_tokens(const struct exchange *x) {
     if (x->first_token_us) metric_add(p->predicted_tokens, (uint64_t)x->ticket.cached_tokens);
 }
 
+/* The worker's numbers, unless its head had them. */
+static void learn_usage(struct exchange *x) {
+    if (x->feedback.prompt_tokens < 0) x->feedback.prompt_tokens = x->said.prompt_tokens;
+    if (x->feedback.cached_tokens < 0) x->feedback.cached_tokens = x->said.cached_tokens;
+}
+
 /* The answer is complete. */
 static void finish(struct exchange *x) {
     struct http_request *req = x->req;
     struct upstream *up = x->up;
 
+    learn_usage(x);
     on_first_token(x);
     send_head(x);
     if (x->is_chunked) http_raw_write(req, STR("0\r\n\r\n"));
@@ -179,7 +140,7 @@ void proxy_break_off(struct exchange *x, enum break_cause cause) {
     proxy_account(x, true, causes[cause].outcome);
     if (cause == BROKEN_WORKER_LOST) metric_inc(x->proxy->streams_broken);
     if (says_so) {
-        if (x->sent_bytes && memcmp(x->tail, "\n\n", 2) != 0) send_payload(x, STR("\n\n"));
+        if (sse_tail_is_amid_event(&x->said)) send_payload(x, STR("\n\n"));
         send_payload(x, causes[cause].event);
         if (x->is_chunked) http_raw_write(req, STR("0\r\n\r\n"));
     }
@@ -211,6 +172,7 @@ static bool take_head(struct exchange *x, const char *data) {
     x->feedback.prompt_tokens = token_header(x, data, STR(WIRE_PROMPT_TOKENS));
     x->feedback.cached_tokens = token_header(x, data, STR(WIRE_CACHED_TOKENS));
     x->is_sse = str_starts(content_type, STR("text/event-stream"));
+    sse_tail_init(&x->said, x->is_sse);
     proxy_build_client_head(x, data);
     if (buf_status(&x->out) != ST_OK) {
         on_malformed(x);
@@ -262,8 +224,8 @@ static void relay(struct exchange *x) {
             return;
         }
         if (payload.len) {
-            on_first_token(x);
-            learn_usage(x, payload);
+            sse_tail_feed(&x->said, payload);
+            if (!x->is_sse || x->said.n_events > 0) on_first_token(x);
             send_payload(x, payload);
         }
         conn_consume(&x->up->conn, used);

@@ -455,6 +455,48 @@ static void a_foreign_worker_leaves_the_waiting_sum_by_prediction(void **state) 
     finish(&fx);
 }
 
+static void the_first_event_of_a_foreign_stream_is_its_first_token(void **state) {
+    static const struct {
+        struct fake_step step;
+        uint64_t n_first_tokens;
+    } cases[] = {{{SSE_HEAD "8\r\n: ping\n\n\r\n"}, 0},
+                 {{SSE_HEAD "1c\r\ndata: {\"error\":{}}\n\n: ping\n\n\r\n"}, 0},
+                 {{SSE_HEAD "11\r\ndata: x\n\n: ping\n\n\r\n"}, 1}};
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        struct fixture fx;
+        struct client c;
+
+        start_with(&fx, 1, usual, true);
+        fake_play(&fx.fake, &cases[i].step, 1);
+        ask(&fx, &c, ASK, ": ping\n\n");
+        client_close(&c);
+        TURN_UNTIL(fx.loop, n_open(&fx) == 0);
+        assert_int_equal(metric_count(metrics_at(fx.metrics, ROUTER_ttft_seconds)),
+                         cases[i].n_first_tokens);
+        finish(&fx);
+    }
+}
+
+static void numbers_cut_in_two_are_learned(void **state) {
+    struct fixture fx;
+    struct client c;
+
+    (void)state;
+    start_with(&fx, 1, usual, true);
+    PLAY(&fx, {SSE_HEAD "31\r\ndata: {\"prompt_tokens\":12,\"cached_tokens\":8,\"cach\r\n"});
+    ask(&fx, &c, ASK, "\"cach\r\n");
+    fake_say(&fx.fake, STR("c\r\ned_tokens\":1\r\n"));
+    client_expect(&c, fx.loop, "ed_tokens\":1\r\n");
+    fake_say(&fx.fake, STR("4\r\n0}\n\n\r\n0\r\n\r\n"));
+    client_expect(&c, fx.loop, "\r\n0\r\n\r\n");
+    assert_true(metric_value(metrics_at(fx.metrics, ROUTER_prompt_tokens_total)) == 12);
+    assert_true(metric_value(metrics_at(fx.metrics, ROUTER_cached_tokens_total)) == 10);
+    client_close(&c);
+    finish(&fx);
+}
+
 /* --- clients -------------------------------------------------------------------------------------*/
 
 static void a_client_that_leaves_frees_the_worker(void **state) {
@@ -621,6 +663,8 @@ int main(void) {
         cmocka_unit_test(a_refusal_is_passed_on_only_when_nobody_else_is_there),
         cmocka_unit_test(a_silent_worker_ends_in_a_timeout),
         cmocka_unit_test(a_foreign_worker_leaves_the_waiting_sum_by_prediction),
+        cmocka_unit_test(the_first_event_of_a_foreign_stream_is_its_first_token),
+        cmocka_unit_test(numbers_cut_in_two_are_learned),
         cmocka_unit_test(a_client_that_leaves_frees_the_worker),
         cmocka_unit_test(a_client_that_leaves_while_a_retry_waits_is_forgotten),
         cmocka_unit_test(a_slow_reader_holds_back_its_worker),
