@@ -11,6 +11,7 @@
 #include "common/mem.h"
 
 #include <pthread.h>
+#include <stdio.h>
 
 #include <curl/curl.h>
 
@@ -34,7 +35,7 @@ struct http_call {
     struct list link;
     struct http_client *client;
     CURL *easy;
-    struct curl_slist *headers;
+    struct curl_slist *headers, *connect_to;
     struct buf answer;
     char *request_body;
     http_client_fn *fn;
@@ -54,6 +55,7 @@ static void call_destroy(struct http_call *call) {
         curl_easy_cleanup(call->easy);
     }
     curl_slist_free_all(call->headers);
+    curl_slist_free_all(call->connect_to);
     buf_fini(&call->answer);
     mem_free(call->request_body);
     list_remove(&call->link);
@@ -266,6 +268,19 @@ static CURLcode set_headers(struct http_call *call, const struct http_client_req
     return rc;
 }
 
+/* The name stays in the Host header and in TLS. */
+static CURLcode set_address(struct http_call *call, const struct http_client_request *r) {
+    CURLcode rc = CURLE_OK;
+    char rule[128];
+
+    if (!r->connect_to) return rc;
+    snprintf(rule, sizeof(rule), "::%s", r->connect_to);
+    call->connect_to = curl_slist_append(NULL, rule);
+    if (!call->connect_to) return CURLE_OUT_OF_MEMORY;
+    SET(call, rc, CURLOPT_CONNECT_TO, call->connect_to);
+    return rc;
+}
+
 static CURLcode set_options(struct http_call *call, const struct http_client_request *r) {
     long timeout_ms = r->timeout_ms ? (long)r->timeout_ms : DEFAULT_TIMEOUT_MS;
     long connect_ms =
@@ -285,6 +300,7 @@ static CURLcode set_options(struct http_call *call, const struct http_client_req
     SET(call, rc, CURLOPT_TIMEOUT_MS, timeout_ms);
     SET(call, rc, CURLOPT_CONNECTTIMEOUT_MS, MIN(connect_ms, timeout_ms));
     SET(call, rc, CURLOPT_USERAGENT, "incipit/" INCIPIT_VERSION);
+    if (rc == CURLE_OK) rc = set_address(call, r);
     if (rc == CURLE_OK) rc = set_headers(call, r);
     return rc == CURLE_OK ? set_body(call, r) : rc;
 }

@@ -22,8 +22,9 @@ void http_client_destroy(struct http_client *client);
 #define HTTP_CLIENT_MAX_BODY_BYTES (1u << 20) /* when the request names no limit */
 
 struct http_client_request {
-    const char *method;          /* NULL: GET, or POST when there is a body */
-    const char *url;             /* http:// or https:// */
+    const char *method;     /* NULL: GET, or POST when there is a body */
+    const char *url;        /* http:// or https:// */
+    const char *connect_to; /* "10.0.0.7:80": there, whatever the URL's name resolves to; or NULL */
     const char *const *headers;  /* "name: value" ..., NULL at the end; may be NULL */
     struct str body;             /* copied */
     uint32_t timeout_ms;         /* the whole call; 0: 5000 */

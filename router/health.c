@@ -45,6 +45,7 @@ static void ask(struct probe *p, const char *path, http_client_fn *on_answer) {
     if (!registry_get(h->registry, p->worker, &view)) return;
     snprintf(url, sizeof(url), "%s%s", view.url, path);
     request.url = url;
+    request.connect_to = view.address;
     if (http_client_start(h->client, &request, on_answer, p, &p->call, &err) != ST_OK) {
         log_event(h->log, LOG_ERROR, "probe_failed", log_z("url", url), log_z("why", err.message));
         loop_timer_start(&p->timer, h->config.interval_us);

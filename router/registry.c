@@ -1,7 +1,6 @@
 /* router/registry.c - see registry.h for what the lock covers. */
 #include "router/registry.h"
 
-#include <netdb.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -9,15 +8,12 @@
 #include "common/hash.h"
 #include "common/mem.h"
 
-#define HOST_MAX (REGISTRY_URL_MAX - 20) /* leaves room for scheme, brackets and port */
-
 struct worker {
     bool is_used, is_described, is_foreign, is_suspect;
     char url[REGISTRY_URL_MAX];
     char authority[REGISTRY_URL_MAX];
     uint32_t incarnation;
-    struct sockaddr_storage addr;
-    socklen_t addr_len;
+    struct address addr;
     struct wire_server_info info;
     struct breaker breaker;
     struct model *model; /* NULL until described */
@@ -68,56 +64,6 @@ void registry_destroy(struct registry *r) {
     mem_free(r);
 }
 
-/* --- addresses ---------------------------------------------------------------------------------*/
-
-/* "http://host:port[/]" into its parts. */
-static enum status split_url(const char *url, char host[HOST_MAX + 1], char port[8],
-                             struct error *err) {
-    const char *p = url, *end, *colon;
-    uint64_t number;
-
-    if (strncmp(p, "http://", 7) != 0) goto fail;
-    p += 7;
-    end = p + strcspn(p, "/?#");
-    if (end[0] == '/' && end[1] != '\0') goto fail;
-    if (end[0] == '?' || end[0] == '#' || memchr(p, '@', (size_t)(end - p))) goto fail;
-    colon = memrchr(p, ':', (size_t)(end - p));
-    if (!colon || colon == p || (p[0] == '[' && colon[-1] != ']')) goto fail;
-    if (str_to_u64((struct str){colon + 1, (size_t)(end - colon - 1)}, &number) != ST_OK) goto fail;
-    if (number == 0 || number > 65535 || (size_t)(colon - p) > HOST_MAX) goto fail;
-    snprintf(port, 8, "%u", (unsigned)number);
-    if (p[0] == '[') {
-        snprintf(host, HOST_MAX + 1, "%.*s", (int)(colon - p - 2), p + 1);
-    } else {
-        snprintf(host, HOST_MAX + 1, "%.*s", (int)(colon - p), p);
-    }
-    return ST_OK;
-fail:
-    return error_set_param(err, ST_INVALID, "url",
-                           "worker URL \"%.200s\" is not of the form http://host:port", url);
-}
-
-static enum status resolve(struct worker *w, const char *url, struct error *err) {
-    char host[HOST_MAX + 1], port[8];
-    struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM}, *found = NULL;
-    enum status st = split_url(url, host, port, err);
-    int code;
-
-    if (st != ST_OK) return st;
-    code = getaddrinfo(host, port, &hints, &found);
-    if (code != 0 || !found) {
-        return error_set_param(err, ST_INVALID, "url", "worker URL %.200s: %s: %s", url, host,
-                               gai_strerror(code));
-    }
-    memcpy(&w->addr, found->ai_addr, found->ai_addrlen);
-    w->addr_len = found->ai_addrlen;
-    freeaddrinfo(found);
-    snprintf(w->url, sizeof(w->url), "http://%s%s%s:%s", strchr(host, ':') ? "[" : "", host,
-             strchr(host, ':') ? "]" : "", port);
-    snprintf(w->authority, sizeof(w->authority), "%s", w->url + strlen("http://"));
-    return ST_OK;
-}
-
 /* --- control loop ------------------------------------------------------------------------------*/
 
 static uint32_t worker_reasons(const struct worker *w, uint32_t id) {
@@ -134,12 +80,17 @@ static bool id_is_free(const struct registry *r, uint32_t id) {
     return !r->workers[id].is_used && worker_in_flight(&r->workers[id], id) == 0;
 }
 
-enum status registry_add(struct registry *r, const char *url, uint32_t *id, struct error *err) {
-    struct worker fresh = {.is_used = true, .reasons = WORKER_STARTING};
-    enum status st = resolve(&fresh, url, err);
+enum status registry_add_at(struct registry *r, const struct address_url *url,
+                            const struct address *addr, uint32_t *id, struct error *err) {
+    struct worker fresh = {.is_used = true, .reasons = WORKER_STARTING, .addr = *addr};
     uint32_t chosen = REGISTRY_MAX_WORKERS, limit = r->config.routing.max_workers;
+    enum status st = ST_OK;
 
-    if (st != ST_OK) return st;
+    if (url->is_https) {
+        return error_set_param(err, ST_UNSUPPORTED, "url", "worker %s: use http://", url->url);
+    }
+    memcpy(fresh.url, url->url, sizeof(fresh.url));
+    memcpy(fresh.authority, url->authority, sizeof(fresh.authority));
     pthread_mutex_lock(&r->lock);
     for (uint32_t i = 0; i < limit; i++) {
         if (r->workers[i].is_used && strcmp(r->workers[i].url, fresh.url) == 0) {
@@ -160,6 +111,15 @@ enum status registry_add(struct registry *r, const char *url, uint32_t *id, stru
     }
     pthread_mutex_unlock(&r->lock);
     return st;
+}
+
+enum status registry_add(struct registry *r, const char *url, uint32_t *id, struct error *err) {
+    struct address_url parts;
+    struct address addr;
+    enum status st = address_split(str_of(url), &parts, err);
+
+    if (st == ST_OK) st = address_resolve(&parts, NULL, &addr, err);
+    return st == ST_OK ? registry_add_at(r, &parts, &addr, id, err) : st;
 }
 
 static void leave_model(struct worker *w, uint32_t id) {
@@ -316,6 +276,7 @@ bool registry_get(struct registry *r, uint32_t id, struct registry_view *out) {
             .breaker = w->breaker.state,
         };
         memcpy(out->url, w->url, sizeof(out->url));
+        address_text(&w->addr, out->address);
         is_there = true;
     }
     pthread_mutex_unlock(&r->lock);
@@ -415,8 +376,8 @@ enum status registry_route(struct registry *r, struct str model, const struct ro
         out->worker = id;
         out->incarnation = w->incarnation;
         out->is_foreign = w->is_foreign;
-        out->addr = w->addr;
-        out->addr_len = w->addr_len;
+        out->addr = w->addr.addr;
+        out->addr_len = w->addr.len;
         memcpy(out->authority, w->authority, sizeof(out->authority));
         if (w->breaker.state == BREAKER_HALF_OPEN) {
             breaker_sent(&w->breaker);

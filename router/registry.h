@@ -16,6 +16,7 @@
 #include "common/buf.h"
 #include "common/status.h"
 #include "common/wire.h"
+#include "router/address.h"
 #include "router/breaker.h"
 #include "router/routing.h"
 
@@ -23,7 +24,7 @@
 
 #define REGISTRY_MAX_WORKERS 1024
 #define REGISTRY_MAX_MODELS  64
-#define REGISTRY_URL_MAX     256
+#define REGISTRY_URL_MAX     ADDRESS_URL_MAX
 
 struct registry;
 
@@ -37,8 +38,12 @@ void registry_destroy(struct registry *r); /* no request may be open; NULL is fi
 
 /* --- control loop ------------------------------------------------------------------------------ */
 
-/* Adds "http://host:port". It is not eligible (WORKER_STARTING) until described. Names are resolved
- * here, once, which may block. ST_INVALID: not such a URL; ST_EXISTS; ST_BUSY: no id is free. */
+/* Adds a worker, at the address that was found for its name and from now on at no other. It is not
+ * eligible (WORKER_STARTING) until described. ST_EXISTS; ST_BUSY: no id is free. */
+MUST_USE enum status registry_add_at(struct registry *r, const struct address_url *url,
+                                     const struct address *addr, uint32_t *id, struct error *err);
+
+/* The same from "http://host:port", whose name is looked up here, which may block. */
 MUST_USE enum status registry_add(struct registry *r, const char *url, uint32_t *id,
                                   struct error *err);
 MUST_USE enum status registry_remove(struct registry *r, uint32_t id);
@@ -56,7 +61,8 @@ void registry_tick(struct registry *r, uint64_t now_us); /* every 100 ms or so: 
 struct registry_view { /* a copy */
     uint32_t id;
     char url[REGISTRY_URL_MAX];
-    struct wire_server_info info; /* zero until described */
+    char address[ADDRESS_TEXT_MAX]; /* "127.0.0.1:31000": where it is connected to */
+    struct wire_server_info info;   /* zero until described */
     bool is_described, is_foreign;
     uint32_t reasons; /* enum worker_reason; 0: may be picked */
     uint32_t in_flight;

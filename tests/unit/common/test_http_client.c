@@ -202,6 +202,21 @@ static void cancelled_calls_are_not_told(void **state) {
     assert_int_equal(fx.n_answers, 0);
 }
 
+static void a_call_goes_where_it_is_sent_and_names_whom_it_means(void **state) {
+    struct http_client_request request = {.url = "http://no-such-name.invalid:80/echo"};
+    struct fixture fx;
+    char address[32];
+
+    (void)state;
+    start(&fx);
+    snprintf(address, sizeof(address), "127.0.0.1:%u", http_server_port(fx.server));
+    request.connect_to = address;
+    call(&fx, &request);
+    assert_int_equal(fx.status, ST_OK);
+    assert_int_equal(fx.code, 200);
+    finish(&fx);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(calls_carry_method_headers_and_body),
@@ -209,6 +224,7 @@ int main(void) {
         cmocka_unit_test(failures_say_which),
         cmocka_unit_test(malformed_calls_are_refused),
         cmocka_unit_test(cancelled_calls_are_not_told),
+        cmocka_unit_test(a_call_goes_where_it_is_sent_and_names_whom_it_means),
     };
 
     signal(SIGPIPE, SIG_IGN);
