@@ -72,6 +72,7 @@ $(B)/%.o: %.c $(B)/flags
 
 $(B)/incipit-router: $(B)/router/main.o $(B)/librouter.a $(B)/libcommon.a
 $(B)/incipit-worker: $(B)/worker/main.o $(B)/libworker.a $(B)/libkernels.a $(B)/libcommon.a
+$(B)/incipit-bench: $(call objs,$(wildcard tests/bench/load/*.c)) $(B)/libcommon.a
 $(B)/incipit-%:
 	@echo "  LD   $@"; $(CC) $(CFLAGS_ALL) $(filter-out %/flags,$^) -o $@ $(LDLIBS)
 
@@ -131,9 +132,10 @@ soak: all ## a minute of 64 streaming clients on simulated workers, one killed i
 demo-check: all ## the demonstration model's acceptance, over HTTP: several hundred questions
 	@deploy/demo/check $(B) $(ARGS)
 
-.PHONY: soak demo-check bench-% fuzz fuzz-% lint aarch64 aarch64-test
+.PHONY: soak demo-check load bench-% fuzz fuzz-% lint aarch64 aarch64-test
 $(B)/tests/bench/%: $(B)/tests/bench/%.o $(LIBS_all)
 	$(call link,,)
+load: $(B)/incipit-bench ## the load generator: build/release/incipit-bench --help
 bench-%: $(B)/tests/bench/bench_% ## a benchmark of tests/bench: ratios, never gates
 	@$< $(ARGS)
 
