@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
 #include <openssl/rand.h>
@@ -99,6 +100,10 @@ void hash_hmac_sha256(const void *key, size_t key_n, const void *data, size_t n,
     unsigned len = 0;
 
     require(HMAC(EVP_sha256(), key ? key : "", (int)key_n, data, n, out, &len) != NULL, "HMAC");
+}
+
+bool hash_equal(const void *a, const void *b, size_t n) {
+    return CRYPTO_memcmp(a, b, n) == 0;
 }
 
 void hash_random(void *out, size_t n) {

@@ -43,6 +43,9 @@ void sha256_end(struct sha256 *ctx, uint8_t out[SHA256_BYTES]);
 void hash_hmac_sha256(const void *key, size_t key_n, const void *data, size_t n,
                       uint8_t out[SHA256_BYTES]);
 
+/* Are the n bytes equal? In a time that does not depend on where they differ: for secrets. */
+bool hash_equal(const void *a, const void *b, size_t n);
+
 /* n random bytes from the system; aborts when there are none. */
 void hash_random(void *out, size_t n);
 

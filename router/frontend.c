@@ -8,6 +8,7 @@
 #include "common/mailbox.h"
 #include "common/mem.h"
 #include "router/admin.h"
+#include "router/keys.h"
 
 struct frontend {
     struct loop *loop;
@@ -15,6 +16,7 @@ struct frontend {
     struct http_server *server;
     struct proxy *proxy;
     const struct admin *admin;
+    struct keys *keys;
     struct loop_timer deadline;
     struct mail drain, hurry;
     struct mailbox *control;
@@ -31,6 +33,27 @@ static bool is_proxied(struct str path) {
         if (str_eq(path, str_of(paths[i]))) return true;
     }
     return str_starts(path, STR("/v1/")) && !str_eq(path, STR("/v1/models"));
+}
+
+/* For those who watch over the router, not over its requests. */
+static bool needs_no_key(struct str path) {
+    static const char *const paths[] = {"/health", "/livez", "/readyz", "/liveness", "/readiness"};
+
+    for (size_t i = 0; i < ARRAY_LEN(paths); i++) {
+        if (str_eq(path, str_of(paths[i]))) return true;
+    }
+    return false;
+}
+
+/* Before the body is read. */
+static enum status on_head(struct http_request *req, void *arg, struct error *err) {
+    struct frontend *f = arg;
+    enum status st;
+
+    if (needs_no_key(req->path)) return ST_OK;
+    st = keys_check(f->keys, proxy_key_of(req), err);
+    if (st != ST_OK) http_add_header(req, STR("www-authenticate"), STR("Bearer"));
+    return st;
 }
 
 static void on_request(struct http_request *req, void *arg) {
@@ -65,19 +88,23 @@ static void on_mail(struct mail *mail, void *arg) {
 enum status frontend_create(struct frontend **out, const struct frontend_config *config,
                             struct registry *registry, struct metrics *metrics, struct log *log,
                             const struct admin *admin, struct error *err) {
-    static const struct http_server_events events = {.on_request = on_request};
+    static const struct http_server_events open_events = {.on_request = on_request};
+    static const struct http_server_events key_events = {.on_request = on_request,
+                                                         .on_head = on_head};
     struct frontend *f = mem_zalloc(sizeof(*f));
     enum status st;
 
     *out = NULL;
     f->admin = admin;
+    f->keys = config->proxy.keys;
     f->control = config->control;
     st = loop_create(&f->loop, err);
     if (st != ST_OK) goto fail;
     loop_timer_init(&f->deadline, f->loop, on_drained, f);
     st = mailbox_open(&f->box, f->loop, on_mail, f, err);
     if (st != ST_OK) goto fail;
-    f->server = http_server_create(f->loop, &config->limits, &events, f);
+    f->server = http_server_create(f->loop, &config->limits,
+                                   keys_are_needed(f->keys) ? &key_events : &open_events, f);
     st = http_server_listen(f->server, config->host, config->port, config->share_port, err);
     if (st != ST_OK) goto fail;
     f->proxy = proxy_create(f->loop, registry, metrics, log, &config->proxy);

@@ -108,6 +108,7 @@ void proxy_close(struct exchange *x, int code) {
 
     loop_timer_stop(&x->timeout);
     loop_timer_stop(&x->retry);
+    proxy_leave(x);
     snprintf(text, sizeof(text), "%d", code);
     metric_inc(METRICS_GET(p->metrics, ROUTER_requests_total, path_label(x->req->path), text));
     metric_observe(p->duration, duration_s);
@@ -132,7 +133,7 @@ static void fail(struct exchange *x, enum status st, const struct error *err) {
     proxy_drop_upstream(x);
     proxy_account(x, true, OUTCOME_UNKNOWN);
     http_add_header(req, STR("x-request-id"), str_of(x->request_id));
-    if (st == ST_UNAVAILABLE || st == ST_BUSY) http_add_header(req, STR("retry-after"), STR("1"));
+    if (st == ST_UNAVAILABLE || st == ST_BUSY) proxy_add_retry_after(x);
     proxy_close(x, status_http_code(st));
     http_reply_error(req, st, err);
 }
@@ -371,6 +372,7 @@ static struct exchange *exchange_open(struct proxy *p) {
     }
     memset(&x->ticket, 0, sizeof(x->ticket));
     x->n_tried = x->n_lost = x->n_attempts = 0;
+    x->retry_after_us = 0;
     x->up = NULL;
     x->has_sent = x->is_routed = x->is_retry = false;
     reset_attempt(x, false);
@@ -399,6 +401,7 @@ void proxy_start(struct proxy *p, struct http_request *req) {
         !str_eq(req->path, STR("/tokenize")) && !str_eq(req->path, STR("/detokenize"));
     loop_timer_start(&x->timeout, p->config.request_timeout_us);
     st = body_scan(req->body, &x->scan, &err);
+    if (st == ST_OK && p->config.keys) st = proxy_enter(x, &err);
     if (st == ST_OK) st = hash_prompt(x, &err);
     if (st == ST_OK) st = route(x, &err);
     if (st != ST_OK) {

@@ -16,6 +16,7 @@
 #include "common/base.h"
 #include "common/http_server.h"
 
+struct keys;
 struct log;
 struct loop;
 struct metrics;
@@ -33,6 +34,7 @@ struct proxy_config {
     uint32_t max_attempts;      /* the first included */
     bool expose_worker_headers; /* relay x-incipit-* of workers */
     bool forward_authorization; /* send the client's key on to workers */
+    struct keys *keys;          /* NULL: nobody is asked for one */
 };
 
 struct proxy *proxy_create(struct loop *loop, struct registry *registry, struct metrics *metrics,
@@ -41,5 +43,8 @@ void proxy_destroy(struct proxy *p); /* no exchange may be open; NULL is fine */
 
 /* Takes the request: it will be answered. */
 void proxy_start(struct proxy *p, struct http_request *req);
+
+/* The API key that a request brings, or STR_NULL. */
+struct str proxy_key_of(const struct http_request *req);
 
 #endif

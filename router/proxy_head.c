@@ -39,6 +39,10 @@ void proxy_choose_request_id(struct exchange *x) {
              (unsigned long long)rng_u64(&x->proxy->rng));
 }
 
+static bool is_credential(struct str name) {
+    return str_eq_nocase(name, STR("authorization")) || str_eq_nocase(name, STR("x-api-key"));
+}
+
 static bool goes_to_worker(const struct exchange *x, struct str name) {
     static const struct str ours[] = {{"host", 4},
                                       {"content-length", 14},
@@ -52,9 +56,7 @@ static bool goes_to_worker(const struct exchange *x, struct str name) {
         if (str_eq_nocase(name, ours[i])) return false;
     }
     if (wire_is_ours(name)) return false;
-    if (!x->proxy->config.forward_authorization && str_eq_nocase(name, STR("authorization"))) {
-        return false;
-    }
+    if (!x->proxy->config.forward_authorization && is_credential(name)) return false;
     return !http_header_is_hop_by_hop(http_request_head(x->req), http_request_head_bytes(x->req),
                                       name);
 }

@@ -3,6 +3,7 @@
  *   proxy.c        an exchange from the request to its end: route, attempt, retry, account
  *   proxy_relay.c  the worker's answer: read, learned from, passed on, or broken off
  *   proxy_head.c   the two heads that are written: to the worker, to the client
+ *   proxy_admit.c  who asks, and whether there is room: keys, limits, tenants, waiting
  *
  * Flags come in two lives: those of the exchange, and those of its current attempt, which
  * attempt_start sets back. */
@@ -14,6 +15,7 @@
 #include "common/loop.h"
 #include "common/rng.h"
 #include "router/body_scan.h"
+#include "router/keys.h"
 #include "router/proxy.h"
 #include "router/registry.h"
 #include "router/sse_tail.h"
@@ -54,7 +56,9 @@ struct exchange {
     uint32_t chain_cap;
     uint32_t tried[MAX_ATTEMPTS];
     uint32_t n_tried, n_lost, n_attempts;
-    const char *failure; /* why the last attempt failed */
+    struct key_use key;      /* by which it was let in */
+    uint64_t retry_after_us; /* what a refusal says; 0: a second */
+    const char *failure;     /* why the last attempt failed */
     char request_id[REQUEST_ID_MAX + 1];
     bool wants_explanation;
     bool is_generation; /* computes its prompt: what is read from it stays in the worker's cache */
@@ -110,6 +114,15 @@ void proxy_client_has_room(struct exchange *x);
 /* Ends an answer of which the client has seen a part. */
 enum break_cause { BROKEN_WORKER_LOST, BROKEN_TIMEOUT };
 void proxy_break_off(struct exchange *x, enum break_cause cause);
+
+/* --- proxy_admit.c ------------------------------------------------------------------------------ */
+
+/* Counts the request against the limits of its key, if keys are needed. */
+MUST_USE enum status proxy_enter(struct exchange *x, struct error *err);
+void proxy_leave(struct exchange *x); /* at its end; once more is fine */
+
+/* Tells a client that is refused when it may come again. */
+void proxy_add_retry_after(struct exchange *x);
 
 /* --- proxy_head.c ------------------------------------------------------------------------------- */
 

@@ -27,6 +27,7 @@
 #include "router/admin.h"
 #include "router/frontend.h"
 #include "router/health.h"
+#include "router/keys.h"
 #include "router/registry.h"
 #include "router/router_metrics.h"
 #include "router/router_options.h"
@@ -48,6 +49,7 @@ struct router {
     struct log *log;
     struct metrics *metrics;
     struct registry *registry;
+    struct keys *keys;
     struct http_client *client;
     struct health *health;
     struct http_server *admin_server;
@@ -103,6 +105,19 @@ static void on_mail(struct mail *mail, void *arg) {
 static void on_signal(int signo, void *arg) {
     (void)signo;
     stop(arg);
+}
+
+/* What can be read again is; what is wrong is said, and the old stays. */
+static void on_hangup(int signo, void *arg) {
+    struct router *r = arg;
+    struct error err = {0};
+
+    (void)signo;
+    if (keys_reload(r->keys, &err) != ST_OK) {
+        log_event(r->log, LOG_ERROR, "keys_not_reloaded", log_z("why", err.message));
+    } else {
+        log_event(r->log, LOG_INFO, "keys_reloaded", log_u64("keys", keys_count(r->keys)));
+    }
 }
 
 static void on_worker_fatal(const struct error *err, void *arg) {
@@ -273,7 +288,8 @@ static enum status build_frontends(struct router *r, struct error *err) {
                   .max_workers = o->max_workers,
                   .max_attempts = o->max_retries + 1,
                   .expose_worker_headers = o->expose_worker_headers,
-                  .forward_authorization = o->forward_authorization},
+                  .forward_authorization = o->forward_authorization,
+                  .keys = r->keys},
         .control = r->box,
     };
     enum status st = n > 1 ? check_port(r, err) : ST_OK;
@@ -378,6 +394,8 @@ static enum status build_control(struct router *r, struct error *err) {
     if (st == ST_OK) st = mailbox_open(&r->box, r->loop, on_mail, r, err);
     if (st == ST_OK) st = loop_on_signal(r->loop, SIGTERM, on_signal, r, err);
     if (st == ST_OK) st = loop_on_signal(r->loop, SIGINT, on_signal, r, err);
+    if (st == ST_OK) st = loop_on_signal(r->loop, SIGHUP, on_hangup, r, err);
+    if (st == ST_OK) st = keys_create(&r->keys, o->api_keys_file, o->api_key, err);
     if (st == ST_OK) st = http_client_create(&r->client, r->loop, err);
     if (st == ST_OK) st = build_registry(r, err);
     if (st != ST_OK) return st;
@@ -433,9 +451,10 @@ enum status router_run(struct router *r, struct error *err) {
               log_u64("port", frontend_port(r->frontends[0])),
               log_u64("admin_port", http_server_port(r->admin_server)),
               log_u64("loops", r->n_frontends), log_z("policy", router_policy_name(r->options)));
-    if (!is_loopback(r->options->host)) {
+    if (!is_loopback(r->options->host) && !keys_are_needed(r->keys)) {
         log_event(r->log, LOG_WARN, "clients_need_no_key", log_z("host", r->options->host),
-                  log_z("why", "other machines may send requests, and keys are not checked"));
+                  log_z("why", "other machines may send requests, and no key is asked of them: see "
+                               "--api-keys-file"));
     }
     loop_run(r->loop);
     if (r->fatal.status != ST_OK) {
@@ -466,6 +485,7 @@ void router_destroy(struct router *r) {
         mem_free(mail_of(link));
     mailbox_close(r->box);
     registry_destroy(r->registry);
+    keys_destroy(r->keys);
     loop_destroy(r->loop);
     metrics_destroy(r->metrics);
     log_destroy(r->log);

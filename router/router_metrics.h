@@ -22,6 +22,9 @@ struct registry;
     X(COUNTER, predicted_cached_tokens_total, "", "The same, as the index predicted.")             \
     X(COUNTER, retries_total, "reason", "Attempts on another worker, by what the one before did.", \
       .aliases = "sgl_router_retries_total,smg_worker_retries_total")                              \
+    X(COUNTER, requests_refused_total, "limit",                                                    \
+      "Requests refused with 429 or 503 because of a limit, by which.",                            \
+      .aliases = "smg_http_rate_limit_total")                                                      \
     X(COUNTER, streams_broken_total, "",                                                           \
       "Answers that a worker broke off after their first byte.")                                   \
     X(COUNTER, client_aborts_total, "", "Clients that left before the end of their answer.")       \

@@ -94,6 +94,12 @@ static const struct option_def rows[] = {
      .max = "24h", .aliases = "request-timeout-secs", .group = "Failures",
      .help = "Longest a request may take, answer included."},
 
+    {"api-keys-file", OPT_STR, FIELD(api_keys_file), .group = "Access", .metavar = "FILE",
+     .help = "API keys that clients must send, one a line: KEY [tenant=NAME] [rps=N] "
+             "[tokens_per_s=N] [max_concurrent=N] [priority=N]. Read again on SIGHUP."},
+    {"api-key", OPT_STR, FIELD(api_key), .is_secret = true, .group = "Access",
+     .help = "One more key, without limits."},
+
     {"max-body-bytes", OPT_BYTES, FIELD(max_body_bytes), .def = "32MiB", .min = "1KiB",
      .max = "1GiB", .aliases = "max-payload-size", .group = "Limits",
      .help = "Largest request body; beyond it 413."},

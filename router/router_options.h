@@ -26,6 +26,8 @@ struct router_options {
     const char *probe_path;
     uint32_t max_retries, connect_timeout_ms, request_timeout_ms;
 
+    const char *api_keys_file, *api_key;
+
     uint64_t max_body_bytes;
     uint32_t max_connections, head_timeout_ms, idle_timeout_ms, drain_timeout_ms;
     bool expose_worker_headers, forward_authorization;

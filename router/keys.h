@@ -1,0 +1,74 @@
+/* router/keys.h - who may send requests, and how many.
+ *
+ * Keys come from a file or from the environment, never from the command line, which everybody on
+ * the machine can read. Only their SHA-256 is kept. A line of the file is
+ *
+ *      KEY [tenant=NAME] [rps=N] [tokens_per_s=N] [max_concurrent=N] [priority=N]       # comment
+ *
+ * Keys of one tenant share a name and nothing else; a key without one is a tenant of its own.
+ * `priority`: smaller is served sooner, 0 is usual; a request may ask for less than its key has,
+ * never for more.
+ *
+ * The file is read again on SIGHUP: a key that stays keeps what it has used, one that is gone is
+ * refused from then on while its open requests end in peace. A file that is wrong changes nothing.
+ *
+ * One mutex, taken once per request and only when there are keys; a leaf. Any thread. */
+#ifndef ROUTER_KEYS_H
+#define ROUTER_KEYS_H
+
+#include "common/buf.h"
+#include "common/status.h"
+
+#define KEYS_MAX        65536
+#define KEY_BYTES_MAX   256
+#define KEY_TENANT_MAX  64
+#define KEY_BURST_S     1.0  /* seconds' worth of requests that may come at once */
+#define KEY_TOKEN_BURST 10.0 /* the same of prompt tokens: prompts differ more */
+
+struct keys;
+struct key;
+
+/* `file` and `single` (a key without limits) may be NULL; with neither, nobody is asked for one. */
+MUST_USE enum status keys_create(struct keys **out, const char *file, const char *single,
+                                 struct error *err);
+void keys_destroy(struct keys *k); /* nothing may be entered; NULL is fine */
+
+/* Reads the file again; all or nothing. Blocks: control loop. Messages never quote a key. */
+MUST_USE enum status keys_reload(struct keys *k, struct error *err);
+
+/* The same from text; `name` is what messages call it. For keys_reload, tests and fuzzing. */
+MUST_USE enum status keys_load(struct keys *k, struct str text, const char *name,
+                               struct error *err);
+
+/* False: no key is needed. Constant over the life of k; k may be NULL. */
+bool keys_are_needed(const struct keys *k);
+uint32_t keys_count(struct keys *k);
+
+/* "Bearer KEY" or a bare x-api-key as a key; STR_NULL when it is neither. */
+struct str keys_from_headers(struct str authorization, struct str x_api_key);
+
+/* ST_DENIED with a sentence. For on_head, before a body is read, and for admin calls. */
+MUST_USE enum status keys_check(struct keys *k, struct str key, struct error *err);
+
+/* A request that its key let in; zero before. */
+struct key_use {
+    struct key *key; /* NULL: not entered */
+    double tokens;   /* charged */
+    int32_t priority;
+};
+
+/* Counts a request against its key's limits. ST_DENIED; ST_BUSY with a message that names the limit,
+ * and *wait_us: when it may be tried again. */
+MUST_USE enum status keys_enter(struct keys *k, struct str key, double prompt_tokens,
+                                uint64_t now_us, struct key_use *use, uint64_t *wait_us,
+                                struct error *err);
+
+/* Ends it: once for each ST_OK. `prompt_tokens` as they turned out, negative: as predicted. */
+void keys_leave(struct keys *k, struct key_use *use, double prompt_tokens);
+
+/* Of one that was entered; stays as long as it is. */
+struct str key_tenant(const struct key *key);
+
+void keys_check_invariants(struct keys *k);
+
+#endif
