@@ -132,10 +132,12 @@ soak: all ## a minute of 64 streaming clients on simulated workers, one killed i
 demo-check: all ## the demonstration model's acceptance, over HTTP: several hundred questions
 	@deploy/demo/check $(B) $(ARGS)
 
-.PHONY: soak demo-check load bench-% fuzz fuzz-% lint aarch64 aarch64-test
+.PHONY: soak demo-check load bench-router bench-% fuzz fuzz-% lint aarch64 aarch64-test
 $(B)/tests/bench/%: $(B)/tests/bench/%.o $(LIBS_all)
 	$(call link,,)
 load: $(B)/incipit-bench ## the load generator: build/release/incipit-bench --help
+bench-router: all load $(B)/tests/bench/router/upstream ## a proxied request beside nginx and haproxy; ARGS=quick
+	@INCIPIT_BUILD=$(B) python3 tests/bench/router/bench_router.py $(ARGS)
 bench-%: $(B)/tests/bench/bench_% ## a benchmark of tests/bench: ratios, never gates
 	@$< $(ARGS)
 

@@ -1,0 +1,227 @@
+"""What the benchmarks of routers share: programs on free loopback ports, pinned and measured.
+
+A proxy is measured from outside and all alike: CPU by the scheduler's own account of its tasks
+(/proc/PID/task/*/schedstat, nanoseconds), memory by its proportional set size.
+"""
+import contextlib
+import json
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+BUILD = ROOT / os.environ.get("INCIPIT_BUILD", "build/release")
+LOAD = BUILD / "incipit-bench"
+PATIENCE_S = 30
+
+
+def skip(what, why):
+    """A part that cannot be measured here is said, never left out silently."""
+    print(f"SKIPPED: {what}: {why}", flush=True)
+
+
+def find_program(name):
+    """nginx and haproxy live where only root's PATH looks."""
+    return shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/sbin:/usr/local/sbin")
+
+
+def free_ports(n):
+    with contextlib.ExitStack() as held:
+        sockets = [held.enter_context(contextlib.closing(socket.socket())) for _ in range(n)]
+        for s in sockets:
+            s.bind(("127.0.0.1", 0))
+        return [s.getsockname()[1] for s in sockets]
+
+
+def get(url, timeout=2.0):
+    """Code and text; None when nobody answers."""
+    try:
+        with urllib.request.urlopen(url, timeout=timeout) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, ""
+    except OSError:
+        return None
+
+
+def post(url, body, timeout=10.0):
+    request = urllib.request.Request(url, json.dumps(body).encode(), {"content-type": "application/json"})
+    try:
+        with urllib.request.urlopen(request, timeout=timeout) as answer:
+            return answer.status
+    except urllib.error.HTTPError as error:
+        return error.code
+    except OSError:
+        return None
+
+
+def wait_for(condition, what, patience_s=PATIENCE_S):
+    end = time.monotonic() + patience_s
+    while not condition():
+        if time.monotonic() > end:
+            raise RuntimeError(f"waited {patience_s} s in vain for {what}")
+        time.sleep(0.02)
+
+
+class Process:
+    """A program in its own group, with its output in a file; `cpus` pins it."""
+
+    def __init__(self, args, cpus=None, env=None):
+        self.args = [str(a) for a in args]
+        self.log = tempfile.TemporaryFile()
+        self.process = subprocess.Popen(
+            self.args, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log, start_new_session=True,
+            env=env, preexec_fn=(lambda: os.sched_setaffinity(0, cpus)) if cpus else None)
+
+    @property
+    def pid(self):
+        return self.process.pid
+
+    def pids(self):
+        """Itself and its children: nginx works in those."""
+        found, queue = [], [self.pid]
+        while queue:
+            pid = queue.pop()
+            found.append(pid)
+            with contextlib.suppress(OSError):
+                for task in os.listdir(f"/proc/{pid}/task"):
+                    queue += map(int, pathlib.Path(f"/proc/{pid}/task/{task}/children").read_text().split())
+        return found
+
+    def cpu_ns(self):
+        total = 0
+        for pid in self.pids():
+            with contextlib.suppress(OSError):
+                for task in os.listdir(f"/proc/{pid}/task"):
+                    total += int(pathlib.Path(f"/proc/{pid}/task/{task}/schedstat").read_text().split()[0])
+        return total
+
+    def _sum_kib(self, file, key):
+        total = 0
+        for pid in self.pids():
+            with contextlib.suppress(OSError):
+                for line in pathlib.Path(f"/proc/{pid}/{file}").read_text().splitlines():
+                    if line.startswith(key):
+                        total += int(line.split()[1])
+        return total
+
+    def pss_bytes(self):
+        return self._sum_kib("smaps_rollup", "Pss:") * 1024
+
+    def peak_rss_bytes(self):
+        return self._sum_kib("status", "VmHWM:") * 1024
+
+    def text(self):
+        self.log.seek(0)
+        return self.log.read().decode(errors="replace")
+
+    def stop(self, signo=signal.SIGTERM):
+        if self.process.poll() is None:
+            self.process.send_signal(signo)
+            try:
+                self.process.wait(10)
+            except subprocess.TimeoutExpired:
+                os.killpg(self.pid, signal.SIGKILL)
+                self.process.wait()
+        self.log.close()
+
+
+class Fleet(contextlib.ExitStack):
+    """Starts programs and ends them all, whatever happens; has a folder for their files."""
+
+    def __init__(self):
+        super().__init__()
+        self.dir = pathlib.Path(self.enter_context(tempfile.TemporaryDirectory(prefix="incipit-bench-")))
+
+    def start(self, args, **more):
+        process = Process(args, **more)
+        self.callback(process.stop)
+        return process
+
+    def file(self, name, template, **values):
+        text = pathlib.Path(template).read_text()
+        for key, value in values.items():
+            text = text.replace(f"@{key.upper()}@", str(value))
+        path = self.dir / name
+        path.write_text(text)
+        return path
+
+
+def start_nginx(fleet, urls, threads=1, cpus=None):
+    port, sse = free_ports(2)
+    servers = " ".join(f"server {u.split('//')[1]} max_fails=0;" for u in urls)
+    work = fleet.dir / f"nginx-{port}"
+    work.mkdir()
+    conf = fleet.file(f"nginx-{port}.conf", HERE / "router/nginx.conf", port=port, sse=sse, servers=servers,
+                      threads=threads, dir=work)
+    proxy = fleet.start([find_program("nginx"), "-c", conf, "-e", work / "error.log"], cpus=cpus)
+    proxy.url, proxy.sse_url = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{sse}"
+    return proxy
+
+
+def start_haproxy(fleet, urls, threads=1, cpus=None, balance="roundrobin", bufsize=16384):
+    (port,) = free_ports(1)
+    servers = "\n    ".join(f"server w{i} {u.split('//')[1]} maxconn 8000" for i, u in enumerate(urls))
+    conf = fleet.file(f"haproxy-{port}.cfg", HERE / "router/haproxy.cfg", port=port, servers=servers, threads=threads,
+                      balance=balance, bufsize=bufsize)
+    proxy = fleet.start([find_program("haproxy"), "-db", "-f", conf], cpus=cpus)
+    proxy.url = proxy.sse_url = f"http://127.0.0.1:{port}"
+    return proxy
+
+
+def start_router(fleet, urls, threads=1, cpus=None, args=()):
+    port, admin = free_ports(2)
+    proxy = fleet.start([BUILD / "incipit-router", "--port", port, "--admin-port", admin, "--threads", threads,
+                         *args, "--worker-urls", *urls], cpus=cpus)
+    proxy.url = proxy.sse_url = f"http://127.0.0.1:{port}"
+    proxy.admin_url = f"http://127.0.0.1:{admin}"
+
+    def all_healthy():
+        if proxy.process.poll() is not None:
+            raise RuntimeError(f"incipit-router ended:\n{proxy.text()}")
+        answer = get(proxy.admin_url + "/workers")
+        return answer and answer[0] == 200 and json.loads(answer[1])["stats"]["healthy_workers"] == len(urls)
+    wait_for(all_healthy, "healthy workers")
+    return proxy
+
+
+def wait_until_serving(proxy, model):
+    body = {"model": model, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}
+
+    def serves():
+        if proxy.process.poll() is not None:
+            raise RuntimeError(f"{proxy.args[0]} ended:\n{proxy.text()}")
+        return post(proxy.url + "/v1/chat/completions", body) == 200
+    wait_for(serves, f"an answer through {proxy.args[0]}")
+
+
+def load(url, *args, cpus=None, timeout=600):
+    """Runs the load generator to its end; its report."""
+    done = subprocess.run([str(LOAD), url, *map(str, args)], stdout=subprocess.PIPE, timeout=timeout, check=True,
+                          preexec_fn=(lambda: os.sched_setaffinity(0, cpus)) if cpus else None)
+    return json.loads(done.stdout)
+
+
+def metric(text, name):
+    """The sum of a metric's samples."""
+    total = 0.0
+    for line in text.splitlines():
+        head = line.split("{")[0].split(" ")[0]
+        if head == name:
+            total += float(line.rsplit(" ", 1)[1])
+    return total
+
+
+def median(values):
+    values = sorted(values)
+    n = len(values)
+    return (values[n // 2] + values[(n - 1) // 2]) / 2 if n else float("nan")
