@@ -21,7 +21,7 @@ JOBS ?= $(shell nproc 2>/dev/null || echo 1)
 B := build/$(CROSS)$(VARIANT)$(if $(SAN),-$(SAN))
 
 # --- flags -------------------------------------------------------------------------------------
-PACKAGES := libevent_core libcurl libcjson libxxhash libcrypto
+PACKAGES := libevent_core libcurl libcjson libxxhash libssl libcrypto
 has      = $(shell $(PKG_CONFIG) --exists $(1) 2>/dev/null && echo $(1))
 OPTIONAL := $(call has,yaml-0.1) $(call has,libutf8proc)
 HAVE     := $(if $(findstring yaml,$(OPTIONAL)),-DHAVE_YAML) \

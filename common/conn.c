@@ -1,4 +1,4 @@
-/* common/conn.c - a TCP byte stream on a loop.
+/* common/conn.c - a TCP or TLS byte stream on a loop.
  *
  * What is watched follows from the state alone, in one function (watch): reading unless paused or
  * full, writing only while connecting or after the kernel refused bytes.
@@ -6,6 +6,9 @@
  * A receive goes into a large buffer from the slab, which is the same hot one for all connections of
  * a loop as long as their owners consume what they get; a small remainder is copied to a small
  * buffer before the owner sees it, so that bytes an owner points to never move under it.
+ *
+ * A transport that decrypts may hold bytes that the descriptor knows nothing of (has_more): the
+ * deferred task reads them, a turn later, so that one busy stream does not starve the others.
  *
  * Failures found inside conn_write or conn_flush are kept and told by the deferred task: the owner
  * is never called from inside its own call. */
@@ -38,12 +41,12 @@ static ssize_t tcp_send(struct conn *c, struct iovec *iov, int n) {
     return sendmsg(c->watch.fd, &msg, MSG_NOSIGNAL);
 }
 
-static const struct conn_transport tcp_transport = {tcp_recv, tcp_send};
+static const struct conn_transport tcp_transport = {.recv = tcp_recv, .send = tcp_send};
 
 static const char *const end_names[] = {
     [CONN_EOF] = "eof",         [CONN_RESET] = "reset",
     [CONN_REFUSED] = "refused", [CONN_TIMED_OUT] = "timed_out",
-    [CONN_NOMEM] = "nomem",
+    [CONN_TLS] = "tls",         [CONN_NOMEM] = "nomem",
 };
 
 const char *conn_end_name(enum conn_end end) {
@@ -61,13 +64,18 @@ static bool input_is_full(const struct conn *c) {
     return len >= IOBUF_LARGE_BYTES && len >= c->in_want;
 }
 
+static bool may_read(const struct conn *c) {
+    return !c->is_connecting && !c->is_paused && !input_is_full(c);
+}
+
 static void watch(struct conn *c) {
     unsigned conditions = 0;
 
     if (c->watch.fd < 0) return;
     if (!c->has_failed) {
-        if (c->is_connecting || c->was_blocked) conditions |= LOOP_WRITE;
-        if (!c->is_connecting && !c->is_paused && !input_is_full(c)) conditions |= LOOP_READ;
+        if (c->is_connecting ? !c->is_shaking_in : c->was_blocked) conditions |= LOOP_WRITE;
+        if (c->is_shaking_in || may_read(c)) conditions |= LOOP_READ;
+        if (c->has_more && may_read(c)) loop_defer(c->watch.loop, &c->flush);
     }
     loop_fd_watch(&c->watch, conditions);
 }
@@ -144,6 +152,8 @@ static void tell_room(struct conn *c) {
     }
 }
 
+static void can_read(struct conn *c);
+
 static void at_end_of_turn(void *arg) {
     struct conn *c = arg;
 
@@ -153,6 +163,7 @@ static void at_end_of_turn(void *arg) {
         return;
     }
     tell_room(c);
+    if (c->has_more && conn_is_open(c) && may_read(c)) can_read(c);
 }
 
 static void can_write(struct conn *c) {
@@ -204,7 +215,8 @@ void conn_write(struct conn *c, const void *data, size_t n) {
 void conn_flush(struct conn *c) {
     if (!conn_is_open(c) || c->was_blocked) return;
     send_queue(c);
-    if (c->has_failed || (c->was_above_low_water && conn_pending(c) <= CONN_LOW_WATER_BYTES)) {
+    if (c->has_failed || c->has_more ||
+        (c->was_above_low_water && conn_pending(c) <= CONN_LOW_WATER_BYTES)) {
         loop_defer(c->watch.loop, &c->flush);
     } else {
         loop_defer_cancel(&c->flush);
@@ -223,12 +235,15 @@ void conn_reset_on_close(struct conn *c) {
     const struct linger at_once = {.l_onoff = 1, .l_linger = 0};
 
     if (c->watch.loop && c->watch.fd >= 0) {
+        c->resets_on_close = true;
         setsockopt(c->watch.fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
     }
 }
 
 void conn_shutdown_write(struct conn *c) {
-    if (conn_is_open(c)) shutdown(c->watch.fd, SHUT_WR);
+    if (!conn_is_open(c)) return;
+    if (c->transport->shutdown_write) c->transport->shutdown_write(c);
+    shutdown(c->watch.fd, SHUT_WR);
 }
 
 /* --- in ------------------------------------------------------------------------------------- */
@@ -268,12 +283,14 @@ static void can_read(struct conn *c) {
             fail_now(c, CONN_EOF, 0);
         } else if (!is_temporary(error)) {
             fail_now(c, CONN_RESET, error);
+        } else {
+            watch(c); /* TLS may have to write before it can read */
         }
         return;
     }
     c->in.end += (size_t)n;
     if (!c->is_pinned && c->in_want <= IOBUF_SMALL_BYTES) iobuf_shrink(&c->in, slab(c));
-    if (input_is_full(c)) watch(c);
+    if (c->has_more || input_is_full(c)) watch(c);
     c->events->on_data(c, c->owner);
 }
 
@@ -325,11 +342,33 @@ void conn_resume(struct conn *c) {
 /* --- connecting and life ---------------------------------------------------------------------- */
 
 static void end_connecting(struct conn *c) {
-    c->is_connecting = false;
+    c->is_connecting = c->is_handshaking = c->is_shaking_in = false;
     if (!c->connect_timer) return;
     loop_timer_fini(c->connect_timer);
     mem_free(c->connect_timer);
     c->connect_timer = NULL;
+}
+
+static void come_up(struct conn *c) {
+    end_connecting(c);
+    watch(c);
+    if (c->events->on_connected) c->events->on_connected(c, c->owner);
+    if (conn_is_open(c)) conn_flush(c);
+}
+
+static void shake_hands(struct conn *c) {
+    enum conn_handshake at = c->transport->handshake(c);
+    int error = errno;
+
+    if (at == CONN_HANDSHAKE_FAILED) {
+        end_connecting(c);
+        fail_now(c, CONN_TLS, error);
+    } else if (at == CONN_HANDSHAKE_DONE) {
+        come_up(c);
+    } else {
+        c->is_shaking_in = at == CONN_HANDSHAKE_WANTS_READ;
+        watch(c);
+    }
 }
 
 static void connect_ended(struct conn *c) {
@@ -337,14 +376,15 @@ static void connect_ended(struct conn *c) {
     socklen_t n = sizeof(error);
 
     if (getsockopt(c->watch.fd, SOL_SOCKET, SO_ERROR, &error, &n) != 0) error = errno;
-    end_connecting(c);
     if (error) {
+        end_connecting(c);
         fail_now(c, CONN_REFUSED, error);
-        return;
+    } else if (c->transport->handshake) {
+        c->is_handshaking = true;
+        shake_hands(c);
+    } else {
+        come_up(c);
     }
-    watch(c);
-    if (c->events->on_connected) c->events->on_connected(c, c->owner);
-    if (conn_is_open(c)) conn_flush(c);
 }
 
 static void connect_took_too_long(void *arg) {
@@ -358,7 +398,9 @@ static void is_ready(unsigned ready, void *arg) {
     struct conn *c = arg;
 
     if (c->has_failed) return; /* the flush task tells it */
-    if (c->is_connecting) {
+    if (c->is_handshaking) {
+        shake_hands(c);
+    } else if (c->is_connecting) {
         connect_ended(c);
     } else if (ready & LOOP_READ) {
         can_read(c);
@@ -405,8 +447,27 @@ enum status conn_connect(struct conn *c, struct loop *loop, const struct sockadd
     return ST_OK;
 }
 
+void conn_use_transport(struct conn *c, const struct conn_transport *transport, void *session,
+                        bool listens) {
+    c->transport = transport;
+    c->session = session;
+    if (c->is_connecting || c->has_failed) return;
+    c->is_connecting = c->is_handshaking = true;
+    c->is_shaking_in = listens;
+    watch(c);
+}
+
+void conn_use_plain(struct conn *c) {
+    c->transport->close(c, false);
+    c->transport = &tcp_transport;
+    c->session = NULL;
+}
+
 void conn_fini(struct conn *c) {
+    bool is_orderly = !c->is_connecting && !c->has_failed && !c->resets_on_close;
+
     if (!c->watch.loop || c->watch.fd < 0) return;
+    if (c->transport->close) c->transport->close(c, is_orderly && conn_pending(c) == 0);
     end_connecting(c);
     loop_defer_cancel(&c->flush);
     loop_fd_fini(&c->watch);

@@ -1,4 +1,4 @@
-/* common/conn.h - a TCP byte stream on a loop.
+/* common/conn.h - a TCP or TLS byte stream on a loop.
  *
  * Direct recv and sendmsg, one each per small request and answer: no call asks the kernel what it
  * will say anyway. Write readiness is watched only after the kernel refused bytes. TCP_NODELAY is
@@ -15,6 +15,9 @@
  *
  * A struct conn is embedded in its owner. Inside any callback the owner may call conn_fini, but the
  * memory must live until the end of the turn: free it with loop_defer.
+ *
+ * TLS (tls.h) is another transport below the same stream: bytes wait until the handshake is over, as
+ * they wait until a connect is.
  *
  * LIMITS. No half-open streams: when the peer closes its side, the connection is closed. Names are
  * not resolved here: addresses are numeric. */
@@ -39,7 +42,8 @@ enum conn_end {
     CONN_EOF,       /* the peer closed in order */
     CONN_RESET,     /* the peer or the network broke it; conn_errno says how */
     CONN_REFUSED,   /* connect failed; conn_errno says how */
-    CONN_TIMED_OUT, /* connect took longer than allowed */
+    CONN_TIMED_OUT, /* connect or handshake took longer than allowed */
+    CONN_TLS,       /* the handshake failed: nothing was exchanged; tls_failure says why */
     CONN_NOMEM,     /* a large buffer was refused */
 };
 
@@ -50,7 +54,7 @@ const char *conn_end_name(enum conn_end end); /* "refused" */
 struct conn_events {
     /* Bytes have arrived: see conn_input. */
     void (*on_data)(struct conn *c, void *owner);
-    /* A connection started with conn_connect is up. */
+    /* A connection started with conn_connect is up, or the handshake of an accepted one is over. */
     void (*on_connected)(struct conn *c, void *owner);
     /* The output queue was above the low-water mark and has fallen to it. */
     void (*on_drain)(struct conn *c, void *owner);
@@ -62,10 +66,22 @@ struct conn_events {
     void (*on_closed)(struct conn *c, enum conn_end end, void *owner);
 };
 
-/* How bytes reach the wire: the seam for TLS. As recv(2) and sendmsg(2): -1 and errno. */
+enum conn_handshake {
+    CONN_HANDSHAKE_DONE,
+    CONN_HANDSHAKE_WANTS_READ,
+    CONN_HANDSHAKE_WANTS_WRITE,
+    CONN_HANDSHAKE_FAILED, /* errno is set */
+};
+
+/* How bytes reach the wire: the seam for TLS. As recv(2) and sendmsg(2): -1 and errno. After EAGAIN
+ * a send is repeated with the same bytes in front. A receive that holds back bytes for want of room
+ * sets has_more: the descriptor will not tell. The rest is NULL on a plain stream. */
 struct conn_transport {
     ssize_t (*recv)(struct conn *c, void *to, size_t n);
     ssize_t (*send)(struct conn *c, struct iovec *iov, int n);
+    enum conn_handshake (*handshake)(struct conn *c); /* until done, before any byte */
+    void (*shutdown_write)(struct conn *c);           /* tells the peer, before the FIN */
+    void (*close)(struct conn *c, bool is_orderly);   /* frees c->session; the socket is open */
 };
 
 struct conn {
@@ -73,14 +89,19 @@ struct conn {
     const struct conn_events *events;
     void *owner;
     const struct conn_transport *transport;
+    void *session; /* the transport's */
     struct iobuf in, out;
     struct loop_task flush;           /* deferred while writes are unsent or news is undelivered */
     struct loop_timer *connect_timer; /* only while connecting */
     size_t in_want;                   /* the owner expects this many contiguous bytes */
     uint64_t sent_bytes; /* taken by the kernel so far: tells a slow reader from a stuck one */
     int last_errno;
-    uint8_t end; /* enum conn_end, once has_failed */
-    bool is_connecting, is_paused, is_pinned;
+    uint8_t end;                        /* enum conn_end, once has_failed */
+    bool is_connecting;                 /* not up yet, handshake included */
+    bool is_handshaking, is_shaking_in; /* and waiting for input of it, not for room */
+    bool is_paused, is_pinned;
+    bool has_more; /* the transport holds received bytes back */
+    bool resets_on_close;
     bool has_failed;                       /* on_closed is due */
     bool is_closed;                        /* on_closed was called */
     bool was_above_low_water, was_blocked; /* on_drain, on_flushed are due when it empties */
@@ -95,6 +116,15 @@ void conn_init(struct conn *c, struct loop *loop, int fd, const struct conn_even
 MUST_USE enum status conn_connect(struct conn *c, struct loop *loop, const struct sockaddr *addr,
                                   socklen_t addr_len, uint64_t timeout_us,
                                   const struct conn_events *events, void *owner, struct error *err);
+
+/* Speaks through `transport` from now on; before any byte has moved. Its handshake begins now, or when
+ * the connection is up; the owner or the transport bounds its time. `listens`: the other side speaks
+ * first. For tls.c. */
+void conn_use_transport(struct conn *c, const struct conn_transport *transport, void *session,
+                        bool listens);
+
+/* Gives the session back and goes on without: from inside `handshake`, which then says done. */
+void conn_use_plain(struct conn *c);
 
 /* Closes the socket, gives the buffers back. Queued bytes that were not flushed are lost. Nothing is
  * called afterwards. Fine inside a callback (see above) and on a zeroed struct. */

@@ -8,6 +8,7 @@
 #include "common/http_server_internal.h"
 
 #include "common/mem.h"
+#include "common/tls.h"
 
 #include <arpa/inet.h>
 #include <assert.h>
@@ -267,6 +268,22 @@ static void peer_advance(struct peer *p) {
     conn_flush(&p->conn);
 }
 
+/* --- the beginning: TLS -------------------------------------------------------------------------- */
+
+static void on_connected(struct conn *c, void *owner) {
+    struct peer *p = owner;
+    struct error err = {0};
+
+    if (tls_is_on(c)) {
+        peer_set_state(p, PEER_IDLE);
+        return;
+    }
+    p->server->stats.handshakes_failed_total++;
+    error_set(&err, ST_INVALID, "this port speaks TLS: begin the URL with https://");
+    begin_request(p);
+    refuse(p, 400, &err);
+}
+
 /* --- events of the connection ----------------------------------------------------------------- */
 
 static void on_data(struct conn *c, void *owner) {
@@ -294,13 +311,14 @@ static void on_closed(struct conn *c, enum conn_end end, void *owner) {
     struct peer *p = owner;
 
     (void)c;
-    (void)end;
+    if (end == CONN_TLS) p->server->stats.handshakes_failed_total++;
     abort_exchange(p);
     peer_close(p);
 }
 
 static const struct conn_events peer_events = {
     .on_data = on_data,
+    .on_connected = on_connected,
     .on_drain = on_drain,
     .on_flushed = on_flushed,
     .on_closed = on_closed,
@@ -329,7 +347,8 @@ static void keep_address(struct peer *p, const struct sockaddr_storage *addr) {
     }
 }
 
-void peer_open(struct http_server *server, int fd, const struct sockaddr_storage *addr) {
+void peer_open(struct http_server *server, struct tls *tls, int fd,
+               const struct sockaddr_storage *addr) {
     struct peer *p = mem_zalloc(sizeof(*p));
 
     p->server = server;
@@ -339,7 +358,8 @@ void peer_open(struct http_server *server, int fd, const struct sockaddr_storage
     server->stats.connections_total++;
     server->stats.open_connections++;
     conn_init(&p->conn, server->loop, fd, &peer_events, p);
-    peer_set_state(p, PEER_IDLE);
+    if (tls) tls_accept(&p->conn, tls);
+    peer_set_state(p, tls ? PEER_HANDSHAKE : PEER_IDLE);
 }
 
 /* --- questions about a request ------------------------------------------------------------------ */
@@ -366,6 +386,10 @@ struct str http_request_header(const struct http_request *req, struct str name) 
 
 struct loop *http_request_loop(const struct http_request *req) {
     return exchange_of(req)->peer->server->loop;
+}
+
+bool http_request_is_tls(const struct http_request *req) {
+    return tls_is_on(&exchange_of(req)->peer->conn);
 }
 
 void http_request_client(const struct http_request *req, char out[HTTP_ADDRESS_MAX],

@@ -27,6 +27,7 @@
 struct listener {
     struct list link;
     struct http_server *server;
+    struct tls *tls; /* NULL: plain */
     struct loop_fd watch;
     struct loop_timer retry; /* runs while accepting pauses for want of descriptors */
     uint16_t port;
@@ -39,6 +40,7 @@ static void fill_limits(struct http_limits *l) {
     const struct http_limits defaults = {
         .max_connections = 16384,
         .max_body_bytes = 32u << 20,
+        .handshake_timeout_ms = 5000,
         .head_timeout_ms = 10000,
         .body_grace_ms = 10000,
         .body_min_bytes_per_s = 1024,
@@ -48,6 +50,7 @@ static void fill_limits(struct http_limits *l) {
 
     if (!l->max_connections) l->max_connections = defaults.max_connections;
     if (!l->max_body_bytes) l->max_body_bytes = defaults.max_body_bytes;
+    if (!l->handshake_timeout_ms) l->handshake_timeout_ms = defaults.handshake_timeout_ms;
     if (!l->head_timeout_ms) l->head_timeout_ms = defaults.head_timeout_ms;
     if (!l->body_grace_ms) l->body_grace_ms = defaults.body_grace_ms;
     if (!l->body_min_bytes_per_s) l->body_min_bytes_per_s = defaults.body_min_bytes_per_s;
@@ -59,6 +62,8 @@ static void fill_limits(struct http_limits *l) {
 static uint64_t sweep_interval_us(const struct http_limits *l) {
     uint32_t shortest = MIN(MIN(l->head_timeout_ms, l->body_grace_ms),
                             MIN(l->idle_timeout_ms, l->write_stall_timeout_ms));
+
+    shortest = MIN(shortest, l->handshake_timeout_ms);
 
     return MIN(MAX((uint64_t)shortest * 250, 10000u), 1000000u);
 }
@@ -153,7 +158,7 @@ static void accept_some(unsigned ready, void *arg) {
             }
             return;
         }
-        peer_open(server, fd, &addr);
+        peer_open(server, l->tls, fd, &addr);
         if (!server->sweep.is_running) loop_timer_start(&server->sweep, server->sweep_us);
     }
     if (is_at_capacity(server)) {
@@ -207,6 +212,11 @@ static enum status listen_failed(const char *host, uint16_t port, int error, str
 
 enum status http_server_listen(struct http_server *server, const char *host, uint16_t port,
                                bool share, struct error *err) {
+    return http_server_listen_tls(server, NULL, host, port, share, err);
+}
+
+enum status http_server_listen_tls(struct http_server *server, struct tls *tls, const char *host,
+                                   uint16_t port, bool share, struct error *err) {
     struct sockaddr_storage addr;
     struct listener *l;
     socklen_t n;
@@ -228,6 +238,7 @@ enum status http_server_listen(struct http_server *server, const char *host, uin
     }
     l = mem_zalloc(sizeof(*l));
     l->server = server;
+    l->tls = tls;
     l->port = bound_port(fd);
     loop_fd_init(&l->watch, server->loop, fd, accept_some, l);
     loop_timer_init(&l->retry, server->loop, accept_again, l);
@@ -289,6 +300,12 @@ static void sweep(void *arg) {
     while ((p = front_older_than(server, PEER_IDLE, (uint64_t)l->idle_timeout_ms * 1000, now_us))) {
         peer_close(p);
     }
+    while ((p = front_older_than(server, PEER_HANDSHAKE, (uint64_t)l->handshake_timeout_ms * 1000,
+                                 now_us))) {
+        server->stats.timeouts_total++;
+        server->stats.handshakes_failed_total++;
+        peer_close(p);
+    }
     while ((p = front_older_than(server, PEER_HEAD, (uint64_t)l->head_timeout_ms * 1000, now_us))) {
         peer_timed_out(p);
     }
@@ -329,7 +346,8 @@ void http_server_drain(struct http_server *server, void (*on_drained)(void *arg)
     server->on_drained = on_drained;
     server->drained_arg = arg;
     close_listeners(server);
-    while ((link = list_first(&server->peers[PEER_IDLE]))) {
+    while ((link = list_first(&server->peers[PEER_IDLE])) ||
+           (link = list_first(&server->peers[PEER_HANDSHAKE]))) {
         peer_close(LIST_ENTRY(link, struct peer, link));
     }
     if (server->stats.open_connections == 0) loop_defer(server->loop, &server->drained);

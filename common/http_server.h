@@ -17,9 +17,12 @@
  * All that an answer writes in one turn of the loop leaves in one send; http_flush sends earlier.
  * A keep-alive request that arrives in one piece costs one recv and one send.
  *
- * LIMITS. No TLS yet. No HTTP/2, no upgrades. A request body is always buffered whole, up to
- * max_body_bytes. While a request is answered its client's disconnect is noticed unless that client
- * has pipelined more than 64 KiB behind it. A client that closes its sending side is gone. */
+ * A listener with TLS begins each connection with a handshake; what comes after is the same. Who
+ * speaks plain HTTP to it is told so with a 400.
+ *
+ * LIMITS. No HTTP/2, no upgrades. A request body is always buffered whole, up to max_body_bytes.
+ * While a request is answered its client's disconnect is noticed unless that client has pipelined
+ * more than 64 KiB behind it. A client that closes its sending side is gone. */
 #ifndef COMMON_HTTP_SERVER_H
 #define COMMON_HTTP_SERVER_H
 
@@ -30,10 +33,12 @@
 struct loop;
 struct http_server;
 struct http_request;
+struct tls;
 
 struct http_limits {                 /* zero picks the default in brackets */
     uint32_t max_connections;        /* [16384]; above: accepting pauses */
     uint64_t max_body_bytes;         /* [32 MiB]; above: 413 */
+    uint32_t handshake_timeout_ms;   /* [5000] of TLS; then closed */
     uint32_t head_timeout_ms;        /* [10000] first byte to complete head; above: 408 */
     uint32_t body_grace_ms;          /* [10000] after it the body must have come at ... */
     uint32_t body_min_bytes_per_s;   /* [1024] ... this mean rate; below: 408 */
@@ -52,9 +57,10 @@ struct http_server_events {
 
 struct http_server_stats {
     uint64_t connections_total, requests_total;
-    uint64_t refused_total;  /* malformed or over a limit, answered by the server itself */
-    uint64_t timeouts_total; /* closed by a timeout other than idle */
-    uint64_t aborted_total;  /* clients that left before the end of their answer */
+    uint64_t refused_total;           /* malformed or over a limit, answered by the server itself */
+    uint64_t timeouts_total;          /* closed by a timeout other than idle */
+    uint64_t handshakes_failed_total; /* timeouts included */
+    uint64_t aborted_total;           /* clients that left before the end of their answer */
     uint32_t open_connections, open_requests;
 };
 
@@ -71,6 +77,10 @@ void http_server_destroy(struct http_server *server);
  * ST_IO: "port 30000 is in use: ..."; ST_INVALID: the address is not one. */
 MUST_USE enum status http_server_listen(struct http_server *server, const char *host, uint16_t port,
                                         bool share, struct error *err);
+/* The same with TLS; tls NULL: without. */
+MUST_USE enum status http_server_listen_tls(struct http_server *server, struct tls *tls,
+                                            const char *host, uint16_t port, bool share,
+                                            struct error *err);
 uint16_t http_server_port(const struct http_server *server); /* of the first listener */
 
 /* Stops listening, closes idle connections, answers what is open with "connection: close". on_drained
@@ -109,6 +119,7 @@ struct str http_request_header(const struct http_request *req, struct str name);
 const struct http_head *http_request_head(const struct http_request *req); /* parsed head ... */
 const char *http_request_head_bytes(const struct http_request *req);       /* ... and its bytes */
 struct loop *http_request_loop(const struct http_request *req);
+bool http_request_is_tls(const struct http_request *req);
 
 /* "10.0.0.7" into out; the port apart. */
 #define HTTP_ADDRESS_MAX 48

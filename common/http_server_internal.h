@@ -15,6 +15,7 @@
 #include "common/loop.h"
 
 enum peer_state {
+    PEER_HANDSHAKE, /* TLS is being agreed on */
     PEER_IDLE,      /* between requests */
     PEER_HEAD,      /* a head is coming */
     PEER_BODY,      /* a body is coming */
@@ -90,7 +91,8 @@ struct exchange *server_lend_exchange(struct http_server *server);
 void server_take_back(struct http_server *server, struct exchange *x);
 
 /* http_peer.c */
-void peer_open(struct http_server *server, int fd, const struct sockaddr_storage *addr);
+void peer_open(struct http_server *server, struct tls *tls, int fd,
+               const struct sockaddr_storage *addr);
 void peer_set_state(struct peer *p, enum peer_state state);
 void peer_abort(struct peer *p);     /* on_abort for what is open, then closes with a reset */
 void peer_timed_out(struct peer *p); /* 408 where an answer is possible, then closes */
