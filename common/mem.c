@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #define ARENA_DEFAULT_CHUNK (16 * 1024)
 #define ARENA_ALIGN         16
@@ -84,6 +85,20 @@ void *mem_try_aligned(size_t align, size_t size) {
 
 void mem_free(void *ptr) {
     free(ptr);
+}
+
+void *mem_try_pages(size_t size) {
+    void *ptr = MAP_FAILED;
+
+    if (!try_fails())
+        ptr = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (ptr == MAP_FAILED) return NULL;
+    (void)madvise(ptr, size, MADV_HUGEPAGE); /* advice: slower without, not wrong */
+    return ptr;
+}
+
+void mem_free_pages(void *ptr, size_t size) {
+    if (ptr) munmap(ptr, size);
 }
 
 struct arena_chunk {

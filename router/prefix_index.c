@@ -1,68 +1,100 @@
-/* router/prefix_index.c - linear probing over 16-byte slots, erased by shifting back.
+/* router/prefix_index.c - two lines of four records for every key, and moving between them.
  *
- * A slot is free when its set is empty, so any hash value is a key. The home of a hash is its
- * place in proportion (hash x slots / 2^64): any number of slots will do, and no division.
+ * Where a record may be follows from its key and, of a PART, its worker:
+ *
+ *     home of a block   its hash, in proportion (hash x lines / 2^64): any number of lines will do
+ *     home of a PART    the block's home + a distance that follows from tag and worker
+ *     the other line    home + a distance that follows from the tag
+ *
+ * all modulo the number of lines, so that each step can be taken back: from a record in its place
+ * to the home of its block. A new record goes home if there is room, else to its other line, else
+ * one of its line-mates is moved to its own other line, if need be after one there, and so on.
+ *
+ * Invariant: a block has one LONE, or one SET of at least two workers with one PART for each.
  *
  * The word of a set, when there can be more than 64 workers:
  *     up to four ids    id+1 | id+1 | id+1 | id+1     16 bits each, 0: none, in any place
- *     more              0xFFFF | count | row          row of the pool of masks
- */
+ *     more              0xFFFF | count | row          row of the pool of masks */
 #include "router/prefix_index.h"
 
 #include "common/mem.h"
+#include "common/rng.h"
 
 #include <assert.h>
 #include <string.h>
 
-#define SLOTS_PER_4_BLOCKS 5  /* 80 % full at most: 3 probes for a hit, 13 for a miss */
-#define BLOCKS_PER_ROW     16 /* of mask pool: a block on five or more workers is a shared opening */
-#define ROWS_MIN           64
-#define ROW_TAG            UINT64_C(0xFFFF000000000000)
-#define NARROW_MAX         4
-#define PREFETCH_AHEAD     12 /* probes in flight; 8 to 16 measure alike */
-
-struct slot {
-    uint64_t hash;
-    uint64_t set;
-};
+#define LINE             4u
+#define HEADS_PER_WORKER 3u
+#define FULL_PERCENT     89 /* of the slots, when all records are in use: moves stay short */
+#define MOVES_DEEP       4  /* others moved for one insertion; at 89 % full 3 were always enough */
+#define ROW_BYTES_SHARE  2  /* half a byte of mask pool per record */
+#define ROWS_MIN         64
+#define ROW_TAG          UINT64_C(0xFFFF000000000000)
+#define NARROW_MAX       4
+#define PREFETCH_AHEAD   16 /* probes in flight; 12 to 24 measure alike */
+#define ANY_WORKER       WORKER_NONE
 
 struct prefix_index {
-    struct slot *slots;
-    uint64_t n_slots;
-    uint32_t n_blocks, n_blocks_max;
-    uint32_t n_words; /* of a mask; 1: the set is the mask */
-    uint64_t *rows;   /* n_rows x n_words; a free row's first word is the next free row + 1 */
+    struct prefix_record *records; /* n_lines x LINE, then the ring heads */
+    uint32_t n_lines, n_workers;
+    uint32_t n_used, n_max, n_blocks;
+    uint32_t n_words;        /* of a mask; 1: the set is the mask */
+    struct worker_mask odd;  /* workers whose epoch is 1 */
+    struct worker_mask lost; /* workers that have dead records */
+    bool any_lost;
+    uint64_t *rows; /* n_rows x n_words; a free row's first word is the next free row + 1 */
     uint32_t n_rows, first_free_row; /* + 1; 0: none */
+    uint64_t n_runs;                 /* ever inserted: their made-up hashes */
 };
 
-static uint64_t slots_for(uint32_t n_blocks) {
-    return (uint64_t)n_blocks * SLOTS_PER_4_BLOCKS / 4 + 2;
+/* Where records of one key and kind may be. */
+struct place {
+    uint32_t tag, home, alt;
+};
+
+/* --- creation -------------------------------------------------------------------------------- */
+
+static uint32_t lines_for(uint32_t n_records) {
+    return (uint32_t)((uint64_t)n_records * 100 / FULL_PERCENT / LINE) + 4;
 }
 
-static uint32_t rows_for(uint32_t n_blocks, uint32_t n_words) {
-    return n_words > 1 ? MAX(n_blocks / BLOCKS_PER_ROW, ROWS_MIN) : 0;
+static uint32_t rows_for(uint32_t n_records, uint32_t n_words) {
+    if (n_words == 1) return 0;
+    return MAX(n_records / (uint32_t)(ROW_BYTES_SHARE * sizeof(uint64_t)) / n_words, ROWS_MIN);
 }
 
-uint64_t prefix_index_bytes(uint32_t n_blocks, uint32_t n_workers) {
+static uint64_t records_bytes(uint32_t n_records, uint32_t n_workers) {
+    return ((uint64_t)lines_for(n_records) * LINE + HEADS_PER_WORKER * n_workers) *
+           sizeof(struct prefix_record);
+}
+
+uint64_t prefix_index_bytes(uint32_t n_records, uint32_t n_workers) {
     uint32_t n_words = CEIL_DIV(n_workers, 64u);
 
-    return slots_for(n_blocks) * sizeof(struct slot) +
-           (uint64_t)rows_for(n_blocks, n_words) * n_words * sizeof(uint64_t);
+    return records_bytes(n_records, n_workers) +
+           (uint64_t)rows_for(n_records, n_words) * n_words * sizeof(uint64_t);
 }
 
-struct prefix_index *prefix_index_create(uint32_t n_blocks, uint32_t n_workers) {
+struct prefix_index *prefix_index_create(uint32_t n_records, uint32_t n_workers) {
     struct prefix_index *x = mem_zalloc(sizeof(*x));
 
-    assert(n_blocks && n_workers && n_workers <= WORKERS_MAX);
-    x->n_slots = slots_for(n_blocks);
-    x->n_blocks_max = n_blocks;
+    _Static_assert(sizeof(struct prefix_record) * LINE == CACHE_LINE, "a line is a cache line");
+    assert(n_records && n_records <= UINT32_MAX / 2 && n_workers && n_workers <= WORKERS_MAX);
+    x->n_lines = lines_for(n_records);
+    x->n_workers = n_workers;
+    x->n_max = n_records;
     x->n_words = CEIL_DIV(n_workers, 64u);
-    x->n_rows = rows_for(n_blocks, x->n_words);
-    x->slots = mem_try_zalloc(x->n_slots * sizeof(*x->slots));
+    x->n_rows = rows_for(n_records, x->n_words);
+    x->records = mem_try_pages(records_bytes(n_records, n_workers));
     if (x->n_rows) x->rows = mem_try_zalloc((size_t)x->n_rows * x->n_words * sizeof(*x->rows));
-    if (!x->slots || (x->n_rows && !x->rows)) {
+    if (!x->records || (x->n_rows && !x->rows)) {
         prefix_index_destroy(x);
         return NULL;
+    }
+    for (uint32_t i = 0; i < HEADS_PER_WORKER * n_workers; i++) {
+        uint32_t head = x->n_lines * LINE + i;
+
+        x->records[head].prev = x->records[head].next = head;
     }
     for (uint32_t i = x->n_rows; i > 0; i--) {
         x->rows[(size_t)(i - 1) * x->n_words] = x->first_free_row;
@@ -74,42 +106,160 @@ struct prefix_index *prefix_index_create(uint32_t n_blocks, uint32_t n_workers) 
 void prefix_index_destroy(struct prefix_index *x) {
     if (!x) return;
     mem_free(x->rows);
-    mem_free(x->slots);
+    mem_free_pages(x->records, records_bytes(x->n_max, x->n_workers));
     mem_free(x);
 }
 
-/* --- the table ------------------------------------------------------------------------------- */
+/* --- places ---------------------------------------------------------------------------------- */
 
-static uint64_t home_of(const struct prefix_index *x, uint64_t hash) {
-    return (uint64_t)(((unsigned __int128)hash * x->n_slots) >> 64);
+static uint32_t add_lines(const struct prefix_index *x, uint32_t line, uint32_t distance) {
+    uint64_t sum = (uint64_t)line + distance;
+
+    return (uint32_t)(sum >= x->n_lines ? sum - x->n_lines : sum);
 }
 
-/* The slot of `hash`, or the free one where it would go. */
-static struct slot *find(const struct prefix_index *x, uint64_t hash) {
-    uint64_t i = home_of(x, hash);
-
-    while (x->slots[i].set && x->slots[i].hash != hash) {
-        if (++i == x->n_slots) i = 0;
-    }
-    return &x->slots[i];
+/* From home to the other line: 1 to n_lines - 1. */
+static uint32_t alt_distance(const struct prefix_index *x, uint32_t tag) {
+    return 1 + (uint32_t)((uint64_t)(tag * 0x9E3779B1u) * (x->n_lines - 1) >> 32);
 }
 
-/* Frees the slot and moves back the ones behind it that it kept from their home. */
-static void free_slot(struct prefix_index *x, struct slot *slot) {
-    uint64_t hole = (uint64_t)(slot - x->slots), i = hole;
+/* From the home of a block to that of w's PART of it. */
+static uint32_t part_distance(const struct prefix_index *x, uint32_t tag, uint32_t w) {
+    uint32_t mixed = (tag ^ (w + 1) * 0x85EBCA6Bu) * 0xC2B2AE35u;
 
-    for (;;) {
-        if (++i == x->n_slots) i = 0;
-        if (!x->slots[i].set) break;
-        uint64_t home = home_of(x, x->slots[i].hash);
-        bool is_past_hole = hole <= i ? hole < home && home <= i : hole < home || home <= i;
+    return (uint32_t)((uint64_t)((mixed ^ mixed >> 15) * 0x27D4EB2Fu) * x->n_lines >> 32);
+}
 
-        if (is_past_hole) continue;
-        x->slots[hole] = x->slots[i];
-        hole = i;
+static struct place place_at(const struct prefix_index *x, uint32_t tag, uint32_t home) {
+    return (struct place){tag, home, add_lines(x, home, alt_distance(x, tag))};
+}
+
+static uint64_t mix(uint64_t hash) { /* chains are hashes; what tests and traces use is not */
+    return (hash ^ hash >> 32) * UINT64_C(0x9E3779B97F4A7C15);
+}
+
+static uint32_t home_of(const struct prefix_index *x, uint64_t mixed) {
+    return (uint32_t)(((unsigned __int128)mixed * x->n_lines) >> 64);
+}
+
+static struct place place_of_block(const struct prefix_index *x, uint64_t hash) {
+    uint64_t mixed = mix(hash);
+
+    return place_at(x, (uint32_t)mixed, home_of(x, mixed));
+}
+
+static struct place place_of_part(const struct prefix_index *x, struct place block, uint32_t w) {
+    return place_at(x, block.tag, add_lines(x, block.home, part_distance(x, block.tag, w)));
+}
+
+/* The place that a record in use is in. */
+static struct place place_of_record(const struct prefix_index *x, uint32_t number) {
+    const struct prefix_record *r = &x->records[number];
+    uint32_t line = number / LINE;
+
+    if (!r->is_alt) return place_at(x, r->tag, line);
+    return place_at(x, r->tag, add_lines(x, line, x->n_lines - alt_distance(x, r->tag)));
+}
+
+/* The place of the block that a PART belongs to. */
+static struct place place_behind_part(const struct prefix_index *x, uint32_t number) {
+    struct place part = place_of_record(x, number);
+    uint32_t back = x->n_lines - part_distance(x, part.tag, x->records[number].worker);
+
+    return place_at(x, part.tag, add_lines(x, part.home, back));
+}
+
+/* --- finding --------------------------------------------------------------------------------- */
+
+static bool is_wanted(const struct prefix_record *r, bool is_alt, uint32_t w) {
+    if (r->is_alt != is_alt) return false;
+    if (w == ANY_WORKER) return r->kind >= PREFIX_LONE;
+    return r->kind == PREFIX_PART && r->worker == w;
+}
+
+static uint32_t find_in_line(const struct prefix_index *x, uint32_t line, uint32_t tag, bool is_alt,
+                             uint32_t w) {
+    const struct prefix_record *r = &x->records[(size_t)line * LINE];
+    uint32_t same = (uint32_t)(r[0].tag == tag) | (uint32_t)(r[1].tag == tag) << 1 |
+                    (uint32_t)(r[2].tag == tag) << 2 | (uint32_t)(r[3].tag == tag) << 3;
+
+    for (; same; same &= same - 1) {
+        uint32_t i = (uint32_t)__builtin_ctz(same);
+
+        if (is_wanted(&r[i], is_alt, w)) return line * LINE + i;
     }
-    x->slots[hole] = (struct slot){0};
-    x->n_blocks--;
+    return PREFIX_NONE;
+}
+
+/* The LONE or SET at this place; or, of a worker's place, its PART. */
+static uint32_t find_at(const struct prefix_index *x, struct place p, uint32_t w) {
+    uint32_t n = find_in_line(x, p.home, p.tag, false, w);
+
+    return n != PREFIX_NONE ? n : find_in_line(x, p.alt, p.tag, true, w);
+}
+
+static uint32_t find_part(const struct prefix_index *x, struct place block, uint32_t w) {
+    return find_at(x, place_of_part(x, block, w), w);
+}
+
+/* --- slots ----------------------------------------------------------------------------------- */
+
+static uint32_t free_slot_of(const struct prefix_index *x, uint32_t line) {
+    for (uint32_t i = 0; i < LINE; i++) {
+        if (x->records[(size_t)line * LINE + i].kind == PREFIX_FREE) return line * LINE + i;
+    }
+    return PREFIX_NONE;
+}
+
+static void relink(struct prefix_index *x, uint32_t number) {
+    struct prefix_record *r = &x->records[number];
+
+    if (r->kind == PREFIX_SET) return;
+    x->records[r->prev].next = number;
+    x->records[r->next].prev = number;
+}
+
+static void clear(struct prefix_index *x, uint32_t number) {
+    x->records[number] = (struct prefix_record){0};
+    x->n_used--;
+}
+
+static uint32_t other_line(const struct prefix_index *x, uint32_t number) {
+    struct place p = place_of_record(x, number);
+
+    return x->records[number].is_alt ? p.home : p.alt;
+}
+
+/* Moves one record of a full line to its other line, after making room there in the same way if
+ * need be. The slot that became free, or PREFIX_NONE. */
+static uint32_t make_room(struct prefix_index *x, uint32_t line, int depth) {
+    for (uint32_t deep = 0; deep < 2; deep++) { /* first those that may go at once */
+        for (uint32_t from = line * LINE; from < (line + 1) * LINE; from++) {
+            uint32_t to_line = other_line(x, from), to = free_slot_of(x, to_line);
+
+            if (to == PREFIX_NONE && deep && depth > 1) to = make_room(x, to_line, depth - 1);
+            if (x->records[from].kind == PREFIX_FREE) return from; /* moved by that */
+            if (to == PREFIX_NONE || to / LINE != other_line(x, from)) continue;
+            x->records[to] = x->records[from];
+            x->records[to].is_alt = !x->records[from].is_alt;
+            x->records[from] = (struct prefix_record){0};
+            relink(x, to);
+            return from;
+        }
+    }
+    return PREFIX_NONE;
+}
+
+/* A free slot for a record of this place, with tag and is_alt set. PREFIX_NONE: none. */
+static uint32_t take_slot(struct prefix_index *x, struct place p) {
+    uint32_t n = free_slot_of(x, p.home);
+
+    if (n == PREFIX_NONE) n = free_slot_of(x, p.alt);
+    if (n == PREFIX_NONE) n = make_room(x, p.home, MOVES_DEEP);
+    if (n == PREFIX_NONE) return PREFIX_NONE;
+    x->records[n] = (struct prefix_record){.tag = p.tag, .is_alt = n / LINE != p.home};
+    x->n_used++;
+    return n;
 }
 
 /* --- sets of many workers -------------------------------------------------------------------- */
@@ -131,7 +281,7 @@ static uint64_t wide_set(uint32_t row, uint32_t count) {
 }
 
 /* Where the 16-bit `value` is in the word: a shift, or 64 when it is not there. */
-static uint32_t place_of(uint64_t set, uint64_t value) {
+static uint32_t place_of_id(uint64_t set, uint64_t value) {
     for (uint32_t shift = 0; shift < 64; shift += 16) {
         if ((set >> shift & 0xFFFF) == value) return shift;
     }
@@ -164,7 +314,7 @@ static void narrow(struct prefix_index *x, uint64_t *set) {
 static bool set_has(const struct prefix_index *x, uint64_t set, uint32_t w) {
     if (x->n_words == 1) return set >> w & 1;
     if (is_wide(set)) return worker_mask_has(row_of(x, set), w);
-    return place_of(set, w + 1) < 64;
+    return place_of_id(set, w + 1) < 64;
 }
 
 static bool set_add(struct prefix_index *x, uint64_t *set, uint32_t w) {
@@ -173,7 +323,7 @@ static bool set_add(struct prefix_index *x, uint64_t *set, uint32_t w) {
         return true;
     }
     if (!is_wide(*set)) {
-        uint32_t shift = place_of(*set, 0);
+        uint32_t shift = place_of_id(*set, 0);
 
         if (shift < 64) {
             *set |= (uint64_t)(w + 1) << shift;
@@ -194,50 +344,12 @@ static void set_drop(struct prefix_index *x, uint64_t *set, uint32_t w) {
         *set = wide_set((uint32_t)*set, row_count(*set) - 1);
         if (row_count(*set) == NARROW_MAX) narrow(x, set);
     } else {
-        *set &= ~(UINT64_C(0xFFFF) << place_of(*set, w + 1));
+        *set &= ~(UINT64_C(0xFFFF) << place_of_id(*set, w + 1));
     }
 }
-
-/* --- the contract ---------------------------------------------------------------------------- */
-
-bool prefix_index_insert(struct prefix_index *x, uint64_t hash, uint32_t w) {
-    struct slot *s = find(x, hash);
-
-    assert(w < x->n_words * 64 && !(s->set && set_has(x, s->set, w)));
-    if (!s->set) {
-        if (x->n_blocks == x->n_blocks_max) return false;
-        s->hash = hash;
-        x->n_blocks++;
-    }
-    return set_add(x, &s->set, w);
-}
-
-void prefix_index_erase(struct prefix_index *x, uint64_t hash, uint32_t w) {
-    struct slot *s = find(x, hash);
-
-    assert(s->set && set_has(x, s->set, w));
-    set_drop(x, &s->set, w);
-    if (!s->set) free_slot(x, s);
-}
-
-bool prefix_index_has(const struct prefix_index *x, uint64_t hash, uint32_t w) {
-    uint64_t set = find(x, hash)->set;
-
-    return set && set_has(x, set, w);
-}
-
-uint32_t prefix_index_n_blocks(const struct prefix_index *x) {
-    return x->n_blocks;
-}
-
-void prefix_index_prefetch(const struct prefix_index *x, uint64_t hash) {
-    __builtin_prefetch(&x->slots[home_of(x, hash)]);
-}
-
-/* --- matching -------------------------------------------------------------------------------- */
 
 /* The set as a mask. */
-static void expand(const struct prefix_index *x, uint64_t set, uint64_t *words) {
+static void set_expand(const struct prefix_index *x, uint64_t set, uint64_t *words) {
     if (x->n_words == 1) {
         words[0] = set;
     } else if (is_wide(set)) {
@@ -250,6 +362,223 @@ static void expand(const struct prefix_index *x, uint64_t set, uint64_t *words) 
             if (id) worker_mask_add(words, id - 1);
         }
     }
+}
+
+/* The only worker of the set, or WORKER_NONE when there are more. */
+static uint32_t set_only(const struct prefix_index *x, uint64_t set) {
+    uint32_t shift = 0;
+
+    if (x->n_words == 1) return set & (set - 1) ? WORKER_NONE : (uint32_t)__builtin_ctzll(set);
+    if (is_wide(set)) return WORKER_NONE;
+    while (!(set >> shift & 0xFFFF))
+        shift += 16;
+    return set & ~(UINT64_C(0xFFFF) << shift) ? WORKER_NONE : (uint32_t)(set >> shift & 0xFFFF) - 1;
+}
+
+/* --- from one worker to several and back ----------------------------------------------------- */
+
+/* The worker's side of a record, moved into another slot. */
+static void carry(struct prefix_index *x, uint32_t from, uint32_t to, enum prefix_kind kind) {
+    const struct prefix_record *f = &x->records[from];
+    struct prefix_record *t = &x->records[to];
+
+    t->kind = kind;
+    t->epoch = f->epoch;
+    t->is_computed = f->is_computed;
+    t->worker = f->worker;
+    t->pins = f->pins;
+    t->prev = f->prev;
+    t->next = f->next;
+    relink(x, to);
+}
+
+/* Makes the block's LONE a SET with one PART. False: no room. */
+static bool split(struct prefix_index *x, struct place block) {
+    uint32_t n = find_at(x, block, ANY_WORKER), w = x->records[n].worker;
+    uint32_t part = take_slot(x, place_of_part(x, block, w));
+
+    if (part == PREFIX_NONE) return false;
+    n = find_at(x, block, ANY_WORKER); /* it may have been moved */
+    carry(x, n, part, PREFIX_PART);
+    x->records[n].kind = PREFIX_SET;
+    x->records[n].set = 0;
+    return set_add(x, &x->records[n].set, w); /* a first one always has room */
+}
+
+/* Makes the block's SET a LONE again if one worker is left. */
+static void settle(struct prefix_index *x, struct place block) {
+    uint32_t n = find_at(x, block, ANY_WORKER), w = set_only(x, x->records[n].set), part;
+
+    if (w == WORKER_NONE) return;
+    part = find_part(x, block, w);
+    carry(x, part, n, PREFIX_LONE);
+    clear(x, part);
+}
+
+static void init_record(const struct prefix_index *x, struct prefix_record *r,
+                        enum prefix_kind kind, uint32_t w) {
+    r->kind = kind;
+    r->worker = w;
+    r->epoch = worker_mask_has(x->odd.words, w);
+}
+
+/* w's PART of a block that has a SET. */
+static uint32_t insert_part(struct prefix_index *x, struct place block, uint32_t w) {
+    uint32_t part = take_slot(x, place_of_part(x, block, w)), n;
+
+    if (part == PREFIX_NONE) return PREFIX_NONE;
+    n = find_at(x, block, ANY_WORKER);
+    if (!set_add(x, &x->records[n].set, w)) {
+        clear(x, part);
+        return PREFIX_NONE;
+    }
+    init_record(x, &x->records[part], PREFIX_PART, w);
+    return part;
+}
+
+/* --- the contract ---------------------------------------------------------------------------- */
+
+struct prefix_record *prefix_index_at(const struct prefix_index *x, uint32_t number) {
+    return &x->records[number];
+}
+
+uint32_t prefix_index_head(const struct prefix_index *x, uint32_t w, uint32_t i) {
+    return x->n_lines * LINE + w * HEADS_PER_WORKER + i;
+}
+
+uint32_t prefix_index_find(const struct prefix_index *x, uint64_t hash, uint32_t w) {
+    struct place block = place_of_block(x, hash);
+    uint32_t n = find_at(x, block, ANY_WORKER);
+
+    if (n == PREFIX_NONE) return n;
+    if (x->records[n].kind == PREFIX_LONE) return x->records[n].worker == w ? n : PREFIX_NONE;
+    return set_has(x, x->records[n].set, w) ? find_part(x, block, w) : PREFIX_NONE;
+}
+
+uint32_t prefix_index_insert(struct prefix_index *x, uint64_t hash, uint32_t w) {
+    struct place block = place_of_block(x, hash);
+    uint32_t n = find_at(x, block, ANY_WORKER);
+
+    assert(w < x->n_workers);
+    if (n == PREFIX_NONE) {
+        if (x->n_used == x->n_max || (n = take_slot(x, block)) == PREFIX_NONE) return PREFIX_NONE;
+        init_record(x, &x->records[n], PREFIX_LONE, w);
+        x->n_blocks++;
+        return n;
+    }
+    if (x->records[n].kind == PREFIX_LONE) {
+        assert(x->records[n].worker != w);
+        if (x->n_used + 2 > x->n_max || !split(x, block)) return PREFIX_NONE;
+    } else if (x->n_used == x->n_max) {
+        return PREFIX_NONE;
+    }
+    n = insert_part(x, block, w);
+    if (n == PREFIX_NONE) settle(x, block);
+    return n;
+}
+
+uint32_t prefix_index_insert_run(struct prefix_index *x, uint32_t w, uint32_t n_blocks) {
+    uint64_t mixed = rng_mix(x->n_runs++);
+    uint32_t n = PREFIX_NONE;
+
+    assert(n_blocks && n_blocks <= PREFIX_PINS_MAX);
+    if (x->n_used < x->n_max) n = take_slot(x, place_at(x, (uint32_t)mixed, home_of(x, mixed)));
+    if (n == PREFIX_NONE) return n;
+    init_record(x, &x->records[n], PREFIX_RUN, w);
+    x->records[n].is_computed = true;
+    x->records[n].pins = (uint16_t)n_blocks;
+    return n;
+}
+
+void prefix_index_remove(struct prefix_index *x, uint32_t number) {
+    const struct prefix_record *r = &x->records[number];
+    struct place block;
+    uint32_t n, w = r->worker;
+
+    if (r->kind != PREFIX_PART) {
+        assert(r->kind == PREFIX_LONE || r->kind == PREFIX_RUN);
+        x->n_blocks -= r->kind == PREFIX_LONE;
+        clear(x, number);
+        return;
+    }
+    block = place_behind_part(x, number);
+    clear(x, number);
+    n = find_at(x, block, ANY_WORKER);
+    set_drop(x, &x->records[n].set, w);
+    settle(x, block);
+}
+
+bool prefix_index_is_dead(const struct prefix_index *x, const struct prefix_record *r) {
+    return r->epoch != worker_mask_has(x->odd.words, r->worker);
+}
+
+void prefix_index_revive(struct prefix_index *x, struct prefix_record *r) {
+    r->epoch = worker_mask_has(x->odd.words, r->worker);
+    r->is_computed = false;
+    r->pins = 0;
+}
+
+void prefix_index_drop(struct prefix_index *x, uint32_t w) {
+    assert(!worker_mask_has(x->lost.words, w));
+    x->odd.words[w / 64] ^= UINT64_C(1) << w % 64;
+    worker_mask_add(x->lost.words, w);
+    x->any_lost = true;
+}
+
+void prefix_index_drop_done(struct prefix_index *x, uint32_t w) {
+    worker_mask_drop(x->lost.words, w);
+    x->any_lost = worker_mask_count(x->lost.words, x->n_words) > 0;
+}
+
+bool prefix_index_has(const struct prefix_index *x, uint64_t hash, uint32_t w) {
+    uint32_t n = prefix_index_find(x, hash, w);
+
+    return n != PREFIX_NONE && !prefix_index_is_dead(x, &x->records[n]);
+}
+
+uint32_t prefix_index_n_blocks(const struct prefix_index *x) {
+    return x->n_blocks;
+}
+
+uint32_t prefix_index_n_records(const struct prefix_index *x) {
+    return x->n_used;
+}
+
+bool prefix_index_is_full(const struct prefix_index *x) {
+    return x->n_used + 2 > x->n_max;
+}
+
+void prefix_index_prefetch(const struct prefix_index *x, uint64_t hash) {
+    __builtin_prefetch(&x->records[(size_t)home_of(x, mix(hash)) * LINE]);
+}
+
+/* --- matching -------------------------------------------------------------------------------- */
+
+/* Takes out those whose record of the block is dead: few workers, for a short time. */
+static void leave_out_dead(const struct prefix_index *x, struct place block, uint64_t *holders) {
+    for (uint32_t k = 0; k < x->n_words; k++) {
+        for (uint64_t bits = holders[k] & x->lost.words[k]; bits; bits &= bits - 1) {
+            uint32_t w = k * 64 + (uint32_t)__builtin_ctzll(bits);
+
+            if (prefix_index_is_dead(x, &x->records[find_part(x, block, w)]))
+                worker_mask_drop(holders, w);
+        }
+    }
+}
+
+/* The workers that hold the block, as a mask. */
+static void find_holders(const struct prefix_index *x, uint64_t hash, uint64_t *holders) {
+    struct place block = place_of_block(x, hash);
+    uint32_t n = find_at(x, block, ANY_WORKER);
+    const struct prefix_record *r = &x->records[n];
+
+    if (n != PREFIX_NONE && r->kind == PREFIX_SET) {
+        set_expand(x, r->set, holders);
+        if (UNLIKELY(x->any_lost)) leave_out_dead(x, block, holders);
+        return;
+    }
+    memset(holders, 0, x->n_words * sizeof(*holders));
+    if (n != PREFIX_NONE && !prefix_index_is_dead(x, r)) worker_mask_add(holders, r->worker);
 }
 
 /* Writes `i` as the depth of those of `live` that are not in `holders`, and takes them out.
@@ -272,40 +601,73 @@ static uint32_t keep_holders(uint64_t *live, const uint64_t *holders, uint32_t n
 uint32_t prefix_index_match(const struct prefix_index *x, const uint64_t *chain, uint32_t n,
                             const uint64_t *mask, uint32_t *depth) {
     uint64_t live[WORKER_MASK_WORDS], holders[WORKER_MASK_WORDS];
-    uint32_t n_mask = worker_mask_count(mask, x->n_words), n_live = n_mask, n_shared = 0;
+    uint32_t n_mask = worker_mask_count(mask, x->n_words), n_live = n_mask, n_shared = 0, i;
 
     memcpy(live, mask, x->n_words * sizeof(*live));
-    for (uint32_t i = 0; i < MIN(n, (uint32_t)PREFETCH_AHEAD); i++)
+    for (i = 0; i < MIN(n, (uint32_t)PREFETCH_AHEAD); i++)
         prefix_index_prefetch(x, chain[i]);
-    for (uint32_t i = 0; i < n && n_live; i++) {
+    for (i = 0; i < n && n_live > 1; i++) {
         if (i + PREFETCH_AHEAD < n) prefix_index_prefetch(x, chain[i + PREFETCH_AHEAD]);
-        expand(x, find(x, chain[i])->set, holders);
+        find_holders(x, chain[i], holders);
         n_live = keep_holders(live, holders, x->n_words, i, depth);
         if (n_live > n_mask / 2) n_shared = i + 1;
     }
-    WORKER_MASK_FOR_EACH(w, live, x->n_words) depth[w] = n;
+    if (n_live != 1) {
+        WORKER_MASK_FOR_EACH(w, live, x->n_words) depth[w] = n;
+        return n_shared;
+    }
+    uint32_t last = worker_mask_next(live, x->n_words, 0); /* most of the walk is for one */
+    for (; i < n; i++) {
+        if (i + PREFETCH_AHEAD < n) prefix_index_prefetch(x, chain[i + PREFETCH_AHEAD]);
+        if (!prefix_index_has(x, chain[i], last)) break;
+        if (n_mask == 1) n_shared = i + 1;
+    }
+    depth[last] = i;
     return n_shared;
 }
 
 /* --- checking -------------------------------------------------------------------------------- */
 
+static uint32_t set_count(const struct prefix_index *x, uint64_t set) {
+    uint64_t words[WORKER_MASK_WORDS];
+
+    set_expand(x, set, words);
+    return worker_mask_count(words, x->n_words);
+}
+
 void prefix_index_check(const struct prefix_index *x) {
-    uint32_t n_blocks = 0, n_wide = 0, n_free_rows = 0;
+    uint32_t n_of[PREFIX_SET + 1] = {0}, n_wide = 0, n_members = 0, n_free_rows = 0;
 
-    for (uint64_t i = 0; i < x->n_slots; i++) {
-        struct slot *s = &x->slots[i];
+    for (uint32_t n = 0; n < x->n_lines * LINE; n++) {
+        const struct prefix_record *r = &x->records[n];
+        struct place p = place_of_record(x, n);
 
-        if (!s->set) continue;
-        n_blocks++;
-        assert(find(x, s->hash) == s); /* reachable, and the only one */
-        if (x->n_words == 1 || !is_wide(s->set)) continue;
+        n_of[r->kind]++;
+        if (r->kind == PREFIX_FREE || r->kind == PREFIX_RUN) continue;
+        assert((r->is_alt ? p.alt : p.home) == n / LINE);
+        if (r->kind == PREFIX_PART) { /* its block is there, and knows of it */
+            uint32_t set = find_at(x, place_behind_part(x, n), ANY_WORKER);
+
+            assert(set != PREFIX_NONE && x->records[set].kind == PREFIX_SET);
+            assert(set_has(x, x->records[set].set, r->worker));
+            assert(find_at(x, p, r->worker) == n); /* the only one */
+            (void)set;
+            continue;
+        }
+        assert(find_at(x, p, ANY_WORKER) == n);
+        if (r->kind != PREFIX_SET) continue;
+        assert(set_count(x, r->set) > 1);
+        n_members += set_count(x, r->set);
+        if (x->n_words == 1 || !is_wide(r->set)) continue;
         n_wide++;
-        assert(row_count(s->set) > NARROW_MAX);
-        assert(worker_mask_count(row_of(x, s->set), x->n_words) == row_count(s->set));
+        assert(row_count(r->set) > NARROW_MAX);
+        assert(set_count(x, r->set) == row_count(r->set));
     }
-    assert(n_blocks == x->n_blocks);
+    assert(n_members == n_of[PREFIX_PART]);
+    assert(n_of[PREFIX_LONE] + n_of[PREFIX_SET] == x->n_blocks);
+    assert(x->n_lines * LINE - n_of[PREFIX_FREE] == x->n_used && x->n_used <= x->n_max);
     for (uint32_t row = x->first_free_row; row; n_free_rows++)
         row = (uint32_t)x->rows[(size_t)(row - 1) * x->n_words];
     assert(n_wide + n_free_rows == x->n_rows);
-    (void)n_wide;
+    (void)n_members, (void)n_wide;
 }

@@ -1,196 +1,178 @@
-/* router/prefix_lru.c - entries of 24 bytes, a map to find them, two lists per worker.
+/* router/prefix_lru.c - three rings of records per worker.
  *
- *     map (hash, worker) ──▶ entry ─┬─ on its worker's `pinned` list   in use by open requests
- *     linear probing, 4-byte slots  └─ on its worker's `cold` list     oldest first
+ *     pinned   in use by open requests
+ *     cold     computed and unpinned, oldest first
+ *     dead     what a dropped worker left behind
  *
- * Lists are rings of 32-bit entry numbers; the first entries of the pool are the ring heads, two
- * per worker, so that linking has no special case. Output is one anonymous entry per request,
- * which holds a number of blocks in place of a hash, is not in the map, and shrinks by one block
- * at a time when its turn comes. */
+ * A record's number may change with every insertion and removal, so none is kept across one: a
+ * chain's entries are looked up again for each event. Rings live in the index, which keeps the
+ * links right, and so do their heads.
+ *
+ * Who is the largest need not be known exactly: at each eviction the last victim is compared with
+ * the next worker in turn and with the one that asks, so that a larger one is found within one
+ * round and the largest ones are worn down together. */
 #include "router/prefix_lru.h"
 
 #include "common/mem.h"
-#include "common/rng.h"
 
 #include <assert.h>
-#include <string.h>
 
-#define SLOTS_PER_4_ENTRIES 5
-#define PREFETCH_AHEAD      8
+#define PREFETCH_AHEAD 12
 
-struct entry {
-    union {
-        uint64_t hash;
-        uint64_t n_blocks; /* of an anonymous run; 0 for a ring head */
-    };
-    uint32_t prev, next; /* free entries: next is the next free one */
-    uint32_t pins;       /* open requests that use it */
-    uint16_t worker;
-    bool is_computed;
-    bool is_anonymous;
-};
+enum ring { RING_PINNED, RING_COLD, RING_DEAD };
 
 struct lru_worker {
     uint64_t n_held;   /* computed blocks, anonymous ones too */
     uint64_t capacity; /* blocks */
+    uint32_t n_pinned, n_cold, n_dead;
 };
 
 struct prefix_lru {
     struct prefix_index *index;
-    struct entry *entries; /* 2 x n_workers heads, then the pool */
-    uint32_t *slots;       /* entry number; 0 (a head): empty */
-    uint64_t n_slots;
     struct lru_worker *workers;
-    uint32_t n_workers;
-    uint32_t n_pool, first_free; /* 0: none */
-    uint64_t n_used, n_refused;
-    uint32_t n_cold;     /* entries on any cold list */
-    uint32_t steal_from; /* the worker to take a cold entry from next */
+    uint32_t n_workers, n_words;
+    struct worker_mask lost; /* workers with dead entries */
+    uint64_t n_entries, n_cold, n_dead, n_refused;
+    uint32_t largest, next_in_turn; /* see above */
 };
 
-static uint64_t slots_for(uint32_t n_entries) {
-    return (uint64_t)n_entries * SLOTS_PER_4_ENTRIES / 4 + 2;
+uint64_t prefix_lru_bytes(uint32_t n_workers) {
+    return n_workers * sizeof(struct lru_worker);
 }
 
-uint64_t prefix_lru_bytes(uint32_t n_entries, uint32_t n_workers) {
-    return ((uint64_t)n_entries + 2 * n_workers) * sizeof(struct entry) +
-           slots_for(n_entries) * sizeof(uint32_t) + n_workers * sizeof(struct lru_worker);
-}
-
-struct prefix_lru *prefix_lru_create(struct prefix_index *index, uint32_t n_entries,
-                                     uint32_t n_workers) {
+struct prefix_lru *prefix_lru_create(struct prefix_index *index, uint32_t n_workers) {
     struct prefix_lru *l = mem_zalloc(sizeof(*l));
-    uint32_t n_heads = 2 * n_workers;
 
-    assert(n_entries && n_workers && n_workers <= WORKERS_MAX);
+    assert(n_workers && n_workers <= WORKERS_MAX);
     l->index = index;
     l->n_workers = n_workers;
-    l->n_pool = n_entries;
-    l->n_slots = slots_for(n_entries);
-    l->entries = mem_try_zalloc(((size_t)n_entries + n_heads) * sizeof(*l->entries));
-    l->slots = mem_try_zalloc(l->n_slots * sizeof(*l->slots));
+    l->n_words = CEIL_DIV(n_workers, 64u);
     l->workers = mem_calloc(n_workers, sizeof(*l->workers));
-    if (!l->entries || !l->slots) {
-        prefix_lru_destroy(l);
-        return NULL;
-    }
-    for (uint32_t e = 0; e < n_heads; e++)
-        l->entries[e].prev = l->entries[e].next = e;
-    for (uint32_t e = n_heads + n_entries; e-- > n_heads;) {
-        l->entries[e].next = l->first_free;
-        l->first_free = e;
-    }
     return l;
 }
 
 void prefix_lru_destroy(struct prefix_lru *l) {
     if (!l) return;
     mem_free(l->workers);
-    mem_free(l->slots);
-    mem_free(l->entries);
     mem_free(l);
 }
 
-/* --- lists ----------------------------------------------------------------------------------- */
+/* --- rings ----------------------------------------------------------------------------------- */
 
-static uint32_t cold_list(uint32_t w) {
-    return 2 * w;
+static struct prefix_record *at(const struct prefix_lru *l, uint32_t e) {
+    return prefix_index_at(l->index, e);
 }
 
-static uint32_t pinned_list(uint32_t w) {
-    return 2 * w + 1;
+static uint32_t head_of(const struct prefix_lru *l, uint32_t w, enum ring ring) {
+    return prefix_index_head(l->index, w, ring);
 }
 
-static bool list_has_any(const struct prefix_lru *l, uint32_t head) {
-    return l->entries[head].next != head;
+static uint32_t first_of(const struct prefix_lru *l, uint32_t w, enum ring ring) {
+    return at(l, head_of(l, w, ring))->next;
 }
 
 static void unlink_entry(struct prefix_lru *l, uint32_t e) {
-    struct entry *n = &l->entries[e];
+    const struct prefix_record *r = at(l, e);
 
-    l->entries[n->prev].next = n->next;
-    l->entries[n->next].prev = n->prev;
+    at(l, r->prev)->next = r->next;
+    at(l, r->next)->prev = r->prev;
 }
 
-static void link_last(struct prefix_lru *l, uint32_t head, uint32_t e) {
-    struct entry *n = &l->entries[e];
+static void link_last(struct prefix_lru *l, uint32_t w, enum ring ring, uint32_t e) {
+    struct prefix_record *r = at(l, e);
+    uint32_t head = head_of(l, w, ring);
 
-    n->prev = l->entries[head].prev;
-    n->next = head;
-    l->entries[n->prev].next = e;
-    l->entries[head].prev = e;
+    r->prev = at(l, head)->prev;
+    r->next = head;
+    at(l, r->prev)->next = e;
+    at(l, head)->prev = e;
 }
 
-/* --- the map --------------------------------------------------------------------------------- */
+/* All of one ring behind what is on another. */
+static void splice(struct prefix_lru *l, uint32_t w, enum ring from, enum ring to) {
+    uint32_t f = head_of(l, w, from), t = head_of(l, w, to), first = at(l, f)->next,
+             last = at(l, f)->prev;
 
-static uint64_t home_of(const struct prefix_lru *l, uint64_t hash, uint32_t w) {
-    return (uint64_t)(((unsigned __int128)rng_mix(hash + w) * l->n_slots) >> 64);
+    if (first == f) return;
+    at(l, first)->prev = at(l, t)->prev;
+    at(l, at(l, t)->prev)->next = first;
+    at(l, last)->next = t;
+    at(l, t)->prev = last;
+    at(l, f)->prev = at(l, f)->next = f;
 }
 
-/* The map slot of (hash, w), or the free one where it would go. */
-static uint32_t *find(const struct prefix_lru *l, uint64_t hash, uint32_t w) {
-    uint64_t i = home_of(l, hash, w);
-
-    for (; l->slots[i]; i = i + 1 == l->n_slots ? 0 : i + 1) {
-        const struct entry *n = &l->entries[l->slots[i]];
-
-        if (n->hash == hash && n->worker == w) break;
-    }
-    return &l->slots[i];
+static void enter_cold(struct prefix_lru *l, uint32_t w, uint32_t e) {
+    link_last(l, w, RING_COLD, e);
+    l->workers[w].n_cold++;
+    l->n_cold++;
 }
 
-static void free_slot(struct prefix_lru *l, uint32_t *slot) {
-    uint64_t hole = (uint64_t)(slot - l->slots), i = hole;
+static void leave_cold(struct prefix_lru *l, uint32_t w, uint32_t e) {
+    unlink_entry(l, e);
+    l->workers[w].n_cold--;
+    l->n_cold--;
+}
 
-    for (;;) {
-        if (++i == l->n_slots) i = 0;
-        if (!l->slots[i]) break;
-        const struct entry *n = &l->entries[l->slots[i]];
-        uint64_t home = home_of(l, n->hash, n->worker);
-        bool is_past_hole = hole <= i ? hole < home && home <= i : hole < home || home <= i;
+static void enter_pinned(struct prefix_lru *l, uint32_t w, uint32_t e) {
+    link_last(l, w, RING_PINNED, e);
+    l->workers[w].n_pinned++;
+}
 
-        if (is_past_hole) continue;
-        l->slots[hole] = l->slots[i];
-        hole = i;
-    }
-    l->slots[hole] = 0;
+static void leave_pinned(struct prefix_lru *l, uint32_t w, uint32_t e) {
+    unlink_entry(l, e);
+    l->workers[w].n_pinned--;
+}
+
+/* An entry leaves the dead, to be removed or revived. */
+static void leave_dead(struct prefix_lru *l, uint32_t w, uint32_t e) {
+    unlink_entry(l, e);
+    l->n_dead--;
+    if (--l->workers[w].n_dead) return;
+    worker_mask_drop(l->lost.words, w);
+    prefix_index_drop_done(l->index, w);
 }
 
 /* --- entries --------------------------------------------------------------------------------- */
 
-/* Takes the entry, already unlinked, out of everything. */
+/* Takes an entry that is on no ring out of the index. */
 static void remove_entry(struct prefix_lru *l, uint32_t e) {
-    struct entry *n = &l->entries[e];
+    prefix_index_remove(l->index, e);
+    l->n_entries--;
+}
 
-    if (n->is_anonymous) {
-        l->workers[n->worker].n_held -= n->n_blocks;
-    } else {
-        l->workers[n->worker].n_held -= n->is_computed;
-        prefix_index_erase(l->index, n->hash, n->worker);
-        free_slot(l, find(l, n->hash, n->worker));
-    }
-    n->next = l->first_free;
-    l->first_free = e;
-    l->n_used--;
+static uint32_t blocks_of(const struct prefix_record *r) {
+    return r->kind == PREFIX_RUN ? r->pins : r->is_computed;
 }
 
 static void remove_coldest(struct prefix_lru *l, uint32_t w) {
-    uint32_t e = l->entries[cold_list(w)].next;
+    uint32_t e = first_of(l, w, RING_COLD);
 
-    unlink_entry(l, e);
-    l->n_cold--;
+    l->workers[w].n_held -= blocks_of(at(l, e));
+    leave_cold(l, w, e);
     remove_entry(l, e);
 }
 
-/* Forgets the coldest blocks of w until the rest fits. */
-static void trim(struct prefix_lru *l, uint32_t w) {
+/* Takes away up to n dead entries. */
+static void bury(struct prefix_lru *l, uint64_t n) {
+    for (; l->n_dead && n; n--) {
+        uint32_t w = worker_mask_next(l->lost.words, l->n_words, 0);
+        uint32_t e = first_of(l, w, RING_DEAD);
+
+        leave_dead(l, w, e);
+        remove_entry(l, e);
+    }
+}
+
+/* Forgets the coldest blocks of w until the rest fits, at most n_max entries. */
+static void trim(struct prefix_lru *l, uint32_t w, uint32_t n_max) {
     struct lru_worker *k = &l->workers[w];
 
-    while (k->n_held > k->capacity && list_has_any(l, cold_list(w))) {
-        struct entry *n = &l->entries[l->entries[cold_list(w)].next];
+    for (; k->n_held > k->capacity && k->n_cold && n_max; n_max--) {
+        struct prefix_record *r = at(l, first_of(l, w, RING_COLD));
+        uint64_t excess = k->n_held - k->capacity;
 
-        if (n->is_anonymous && n->n_blocks > k->n_held - k->capacity) {
-            n->n_blocks -= k->n_held - k->capacity;
+        if (r->kind == PREFIX_RUN && r->pins > excess) {
+            r->pins = (uint16_t)(r->pins - excess);
             k->n_held = k->capacity;
         } else {
             remove_coldest(l, w);
@@ -198,138 +180,161 @@ static void trim(struct prefix_lru *l, uint32_t w) {
     }
 }
 
-/* A free entry for w, at the cost of w's coldest one or of another worker's; 0: all are pinned. */
-static uint32_t take_entry(struct prefix_lru *l, uint32_t w) {
+/* The worker whose coldest entry goes when w needs room. Some worker has one. */
+static uint32_t choose_victim(struct prefix_lru *l, uint32_t w) {
+    do {
+        l->next_in_turn = (l->next_in_turn + 1) % l->n_workers;
+        if (l->workers[l->next_in_turn].n_cold > l->workers[l->largest].n_cold)
+            l->largest = l->next_in_turn;
+    } while (!l->workers[l->largest].n_cold);
+    return l->workers[w].n_cold >= l->workers[l->largest].n_cold ? w : l->largest;
+}
+
+/* One entry less. False: all are pinned. */
+static bool give_way(struct prefix_lru *l, uint32_t w) {
+    if (l->n_dead) {
+        bury(l, 1);
+    } else if (l->n_cold) {
+        remove_coldest(l, choose_victim(l, w));
+    } else {
+        return false;
+    }
+    return true;
+}
+
+/* A new entry for (hash, w), on no ring; PREFIX_NONE when there is no room. */
+static uint32_t add_entry(struct prefix_lru *l, uint64_t hash, uint32_t w) {
     uint32_t e;
 
-    if (!l->first_free) {
-        uint32_t from = w;
-
-        if (!l->n_cold) return 0;
-        while (!list_has_any(l, cold_list(from))) {
-            l->steal_from = (l->steal_from + 1) % l->n_workers;
-            from = l->steal_from;
-        }
-        remove_coldest(l, from);
+    while ((e = prefix_index_insert(l->index, hash, w)) == PREFIX_NONE) {
+        if (!prefix_index_is_full(l->index) || !give_way(l, w)) return PREFIX_NONE;
     }
-    e = l->first_free;
-    l->first_free = l->entries[e].next;
-    l->n_used++;
-    l->entries[e].pins = 0;
-    l->entries[e].worker = (uint16_t)w;
-    l->entries[e].is_computed = l->entries[e].is_anonymous = false;
+    l->n_entries++;
     return e;
 }
 
-static void give_back_entry(struct prefix_lru *l, uint32_t e) {
-    l->entries[e].next = l->first_free;
-    l->first_free = e;
-    l->n_used--;
-}
+/* Output goes on the cold ring as it comes: nobody waits for it. */
+static void add_run(struct prefix_lru *l, uint32_t w, uint32_t n_blocks) {
+    while (n_blocks) {
+        uint32_t n = MIN(n_blocks, (uint32_t)PREFIX_PINS_MAX);
+        uint32_t e = prefix_index_insert_run(l->index, w, n);
 
-/* A new entry for (hash, w), not yet on a list; 0 when there is no room. */
-static uint32_t add_entry(struct prefix_lru *l, uint64_t hash, uint32_t w) {
-    uint32_t e = take_entry(l, w);
-
-    if (!e) return 0;
-    if (!prefix_index_insert(l->index, hash, w)) {
-        give_back_entry(l, e);
-        return 0;
+        if (e == PREFIX_NONE && give_way(l, w)) e = prefix_index_insert_run(l->index, w, n);
+        if (e == PREFIX_NONE) return;
+        l->n_entries++;
+        l->workers[w].n_held += n;
+        enter_cold(l, w, e);
+        n_blocks -= n;
     }
-    l->entries[e].hash = hash;
-    *find(l, hash, w) = e; /* after take_entry, which may have moved slots */
-    return e;
-}
-
-static void prefetch(const struct prefix_lru *l, uint32_t w, uint64_t hash) {
-    __builtin_prefetch(&l->slots[home_of(l, hash, w)]);
 }
 
 /* --- events ---------------------------------------------------------------------------------- */
 
-uint32_t prefix_lru_sent(struct prefix_lru *l, uint32_t w, const uint64_t *chain, uint32_t n) {
-    for (uint32_t i = 0; i < MIN(n, (uint32_t)PREFETCH_AHEAD); i++)
-        prefetch(l, w, chain[i]);
-    for (uint32_t i = 0; i < n; i++) {
-        uint32_t e = *find(l, chain[i], w);
+/* A pinned entry for (hash, w), which is looked up or made. False: no room. */
+static bool pin(struct prefix_lru *l, uint64_t hash, uint32_t w) {
+    uint32_t e = prefix_index_find(l->index, hash, w);
+    struct prefix_record *r;
+    bool is_new = e == PREFIX_NONE;
 
-        if (i + PREFETCH_AHEAD < n) prefetch(l, w, chain[i + PREFETCH_AHEAD]);
-        if (!e && !(e = add_entry(l, chain[i], w))) {
-            l->n_refused += n - i;
-            return i;
-        }
-        if (l->entries[e].pins++) continue;
-        if (l->entries[e].is_computed) {
-            unlink_entry(l, e);
-            l->n_cold--;
-        }
-        link_last(l, pinned_list(w), e);
+    if (is_new && (e = add_entry(l, hash, w)) == PREFIX_NONE) return false;
+    r = at(l, e);
+    if (!is_new && prefix_index_is_dead(l->index, r)) {
+        prefix_index_revive(l->index, r);
+        leave_dead(l, w, e);
+        is_new = true;
+    }
+    if (r->pins == PREFIX_PINS_MAX) return false;
+    if (r->pins++) return true;
+    if (!is_new) leave_cold(l, w, e);
+    enter_pinned(l, w, e);
+    return true;
+}
+
+static void prefetch_first(const struct prefix_lru *l, const uint64_t *chain, uint32_t n) {
+    for (uint32_t i = 0; i < MIN(n, (uint32_t)PREFETCH_AHEAD); i++)
+        prefix_index_prefetch(l->index, chain[i]);
+}
+
+uint32_t prefix_lru_sent(struct prefix_lru *l, uint32_t w, const uint64_t *chain, uint32_t n) {
+    bury(l, PREFIX_LRU_TIDY_MAX);
+    prefetch_first(l, chain, n);
+    for (uint32_t i = 0; i < n; i++) {
+        if (i + PREFETCH_AHEAD < n) prefix_index_prefetch(l->index, chain[i + PREFETCH_AHEAD]);
+        if (pin(l, chain[i], w)) continue;
+        l->n_refused += n - i;
+        return i;
     }
     return n;
 }
 
 void prefix_lru_first_token(struct prefix_lru *l, uint32_t w, const uint64_t *chain, uint32_t n) {
+    prefetch_first(l, chain, n);
     for (uint32_t i = 0; i < n; i++) {
-        struct entry *e = &l->entries[*find(l, chain[i], w)];
+        struct prefix_record *r;
 
-        assert(e->pins);
-        l->workers[w].n_held += !e->is_computed;
-        e->is_computed = true;
+        if (i + PREFETCH_AHEAD < n) prefix_index_prefetch(l->index, chain[i + PREFETCH_AHEAD]);
+        r = at(l, prefix_index_find(l->index, chain[i], w));
+        assert(r->pins);
+        l->workers[w].n_held += !r->is_computed;
+        r->is_computed = true;
     }
-    trim(l, w);
+    trim(l, w, n + PREFIX_LRU_TIDY_MAX);
 }
 
 /* Drops one pin of each, last block first. */
 static void unpin(struct prefix_lru *l, uint32_t w, const uint64_t *chain, uint32_t n) {
+    prefetch_first(l, chain + n - MIN(n, (uint32_t)PREFETCH_AHEAD), n);
     for (uint32_t i = n; i-- > 0;) {
-        uint32_t e = *find(l, chain[i], w);
+        uint32_t e;
+        struct prefix_record *r;
 
-        assert(e && l->entries[e].pins);
-        if (--l->entries[e].pins) continue;
-        unlink_entry(l, e);
-        if (l->entries[e].is_computed) {
-            link_last(l, cold_list(w), e);
-            l->n_cold++;
-        } else {
+        if (i >= PREFETCH_AHEAD) prefix_index_prefetch(l->index, chain[i - PREFETCH_AHEAD]);
+        e = prefix_index_find(l->index, chain[i], w);
+        assert(e != PREFIX_NONE);
+        r = at(l, e);
+        assert(r->pins);
+        if (--r->pins) continue;
+        leave_pinned(l, w, e);
+        if (r->is_computed)
+            enter_cold(l, w, e);
+        else
             remove_entry(l, e);
-        }
     }
 }
 
 void prefix_lru_ended(struct prefix_lru *l, uint32_t w, const uint64_t *chain, uint32_t n,
                       uint32_t n_output_blocks) {
-    uint32_t e = n_output_blocks ? take_entry(l, w) : 0;
-
-    if (e) {
-        l->entries[e].is_anonymous = l->entries[e].is_computed = true;
-        l->entries[e].n_blocks = n_output_blocks;
-        l->workers[w].n_held += n_output_blocks;
-        link_last(l, cold_list(w), e);
-        l->n_cold++;
-    }
+    add_run(l, w, n_output_blocks);
     unpin(l, w, chain, n);
-    trim(l, w);
+    trim(l, w, n + PREFIX_LRU_TIDY_MAX);
 }
 
 void prefix_lru_aborted(struct prefix_lru *l, uint32_t w, const uint64_t *chain, uint32_t n) {
     unpin(l, w, chain, n);
-    trim(l, w);
+    trim(l, w, n + PREFIX_LRU_TIDY_MAX);
 }
 
 void prefix_lru_drop_worker(struct prefix_lru *l, uint32_t w) {
-    while (list_has_any(l, cold_list(w)))
-        remove_coldest(l, w);
-    while (list_has_any(l, pinned_list(w))) {
-        uint32_t e = l->entries[pinned_list(w)].next;
+    struct lru_worker *k = &l->workers[w];
 
-        unlink_entry(l, e);
-        remove_entry(l, e);
-    }
+    while (k->n_dead)
+        bury(l, l->n_dead);
+    if (!k->n_cold && !k->n_pinned) return;
+    splice(l, w, RING_COLD, RING_DEAD);
+    splice(l, w, RING_PINNED, RING_DEAD);
+    k->n_dead = k->n_cold + k->n_pinned;
+    l->n_dead += k->n_dead;
+    l->n_cold -= k->n_cold;
+    k->n_cold = k->n_pinned = 0;
+    k->n_held = 0;
+    worker_mask_add(l->lost.words, w);
+    prefix_index_drop(l->index, w);
+    bury(l, PREFIX_LRU_TIDY_MAX);
 }
 
 void prefix_lru_set_capacity(struct prefix_lru *l, uint32_t w, uint64_t n_blocks) {
     l->workers[w].capacity = n_blocks;
-    trim(l, w);
+    trim(l, w, PREFIX_LRU_TIDY_MAX);
 }
 
 uint64_t prefix_lru_n_held(const struct prefix_lru *l, uint32_t w) {
@@ -341,7 +346,7 @@ bool prefix_lru_is_full(const struct prefix_lru *l, uint32_t w) {
 }
 
 uint64_t prefix_lru_n_entries(const struct prefix_lru *l) {
-    return l->n_used;
+    return l->n_entries;
 }
 
 uint64_t prefix_lru_n_refused(const struct prefix_lru *l) {
@@ -350,50 +355,43 @@ uint64_t prefix_lru_n_refused(const struct prefix_lru *l) {
 
 /* --- checking -------------------------------------------------------------------------------- */
 
-static uint64_t check_list(const struct prefix_lru *l, uint32_t w, uint32_t head,
+static uint32_t check_ring(const struct prefix_lru *l, uint32_t w, enum ring ring,
                            uint64_t *n_held) {
-    uint64_t n = 0;
+    uint32_t n = 0, head = head_of(l, w, ring);
 
-    for (uint32_t e = l->entries[head].next; e != head; e = l->entries[e].next, n++) {
-        const struct entry *x = &l->entries[e];
+    for (uint32_t e = at(l, head)->next; e != head; e = at(l, e)->next, n++) {
+        const struct prefix_record *r = at(l, e);
 
-        assert(l->entries[x->next].prev == e && x->worker == w);
-        assert((x->pins > 0) == (head == pinned_list(w)));
-        assert(x->pins || x->is_computed);
-        *n_held += x->is_anonymous ? x->n_blocks : x->is_computed;
-        if (x->is_anonymous) {
-            assert(x->n_blocks && !x->pins);
-        } else {
-            assert(*find(l, x->hash, w) == e);
-            assert(prefix_index_has(l->index, x->hash, w));
-        }
+        assert(at(l, r->next)->prev == e && r->worker == w);
+        assert(prefix_index_is_dead(l->index, r) == (ring == RING_DEAD));
+        assert(r->kind == PREFIX_RUN || r->kind == PREFIX_LONE || r->kind == PREFIX_PART);
+        if (ring == RING_DEAD) continue;
+        *n_held += blocks_of(r);
+        assert(r->pins || r->is_computed);
+        if (r->kind == PREFIX_RUN)
+            assert(r->pins && ring == RING_COLD);
+        else
+            assert((r->pins > 0) == (ring == RING_PINNED));
     }
     return n;
 }
 
 void prefix_lru_check(const struct prefix_lru *l) {
-    uint64_t n_used = 0, n_cold = 0, n_free = 0, n_named = 0, n_slots = 0;
+    uint64_t n_entries = 0, n_cold = 0, n_dead = 0;
 
     for (uint32_t w = 0; w < l->n_workers; w++) {
         const struct lru_worker *k = &l->workers[w];
-        uint64_t n_held = 0, cold = check_list(l, w, cold_list(w), &n_held);
+        uint64_t n_held = 0;
 
-        n_cold += cold;
-        n_used += cold + check_list(l, w, pinned_list(w), &n_held);
+        assert(check_ring(l, w, RING_COLD, &n_held) == k->n_cold);
+        assert(check_ring(l, w, RING_PINNED, &n_held) == k->n_pinned);
+        assert(check_ring(l, w, RING_DEAD, &n_held) == k->n_dead);
+        assert(worker_mask_has(l->lost.words, w) == (k->n_dead > 0));
         assert(n_held == k->n_held);
-        assert(n_held <= k->capacity || !cold); /* above capacity only by what is pinned */
+        n_entries += k->n_cold + k->n_pinned + k->n_dead;
+        n_cold += k->n_cold;
+        n_dead += k->n_dead;
     }
-    for (uint32_t e = l->first_free; e; e = l->entries[e].next)
-        n_free++;
-    for (uint64_t i = 0; i < l->n_slots; i++)
-        n_slots += l->slots[i] != 0;
-    for (uint32_t w = 0; w < l->n_workers; w++) {
-        for (uint32_t h = 2 * w; h <= 2 * w + 1; h++) {
-            for (uint32_t e = l->entries[h].next; e != h; e = l->entries[e].next)
-                n_named += !l->entries[e].is_anonymous;
-        }
-    }
-    assert(n_used == l->n_used && n_cold == l->n_cold && n_used + n_free == l->n_pool);
-    assert(n_named == n_slots);
+    assert(n_entries == l->n_entries && n_cold == l->n_cold && n_dead == l->n_dead);
     prefix_index_check(l->index);
 }

@@ -9,11 +9,15 @@
  *                                       first one so that the deepest goes first
  *     aborted before the first token:   what was never computed is removed
  *
- * Invariant: an entry is on its worker's list iff it is computed and unpinned, exists iff it is
- * computed or pinned, and every named entry is in the prefix index and the other way round.
- * Output is kept as anonymous runs of blocks: they take room and age, and match nothing.
- * One pool for all workers, sized once; when it is full the worker's own coldest entry is
- * reused, or else another worker's; when all is pinned, the rest of the chain is not recorded.
+ * Invariant: an entry is on its worker's list of cold ones iff it is computed and unpinned, and
+ * exists iff it is computed or pinned. The entries are the records of the prefix index, which this
+ * module alone inserts and removes. Output is kept as anonymous runs of blocks: they take room and
+ * age, and match nothing.
+ *
+ * When the index is full, the coldest entry of whoever has most of them is given up; when all is
+ * pinned, the rest of the chain is not recorded. A worker whose cache is gone is forgotten in one
+ * stroke; its entries are taken away a few at a time, as events come. So is what lies above a
+ * capacity that was lowered. No event costs more than its own blocks and TIDY_MAX others.
  * No lock; no allocation after creation. */
 #ifndef ROUTER_PREFIX_LRU_H
 #define ROUTER_PREFIX_LRU_H
@@ -23,13 +27,14 @@
 
 struct prefix_lru;
 
-/* NULL when memory is refused. `index` must outlive it; only the LRU writes to it from now on. */
-struct prefix_lru *prefix_lru_create(struct prefix_index *index, uint32_t n_entries,
-                                     uint32_t n_workers) MUST_USE;
-void prefix_lru_destroy(struct prefix_lru *l);
-uint64_t prefix_lru_bytes(uint32_t n_entries, uint32_t n_workers);
+#define PREFIX_LRU_TIDY_MAX 64u
 
-/* Blocks that worker w can hold; evicts what is above. */
+/* `index` must outlive it; only the LRU writes to it from now on. */
+struct prefix_lru *prefix_lru_create(struct prefix_index *index, uint32_t n_workers) MUST_USE;
+void prefix_lru_destroy(struct prefix_lru *l);
+uint64_t prefix_lru_bytes(uint32_t n_workers);
+
+/* Blocks that worker w can hold; what is above is evicted, now or at the next events. */
 void prefix_lru_set_capacity(struct prefix_lru *l, uint32_t w, uint64_t n_blocks);
 
 /* The four events of a request. `sent` says how many leading blocks found room; the others take
@@ -42,14 +47,15 @@ void prefix_lru_ended(struct prefix_lru *l, uint32_t w, const uint64_t *chain, u
 void prefix_lru_aborted(struct prefix_lru *l, uint32_t w, const uint64_t *chain, uint32_t n);
 
 /* The worker's cache is gone: every entry of it, pinned or not. Requests that were open on it
- * must not be reported afterwards. */
+ * must not be reported afterwards. Constant time, but for a second call before the entries of the
+ * first are all taken away: that one does it. */
 void prefix_lru_drop_worker(struct prefix_lru *l, uint32_t w);
 
 /* Computed blocks of w, output too; and whether that is all it can hold. */
 uint64_t prefix_lru_n_held(const struct prefix_lru *l, uint32_t w);
 bool prefix_lru_is_full(const struct prefix_lru *l, uint32_t w);
 
-uint64_t prefix_lru_n_entries(const struct prefix_lru *l);
+uint64_t prefix_lru_n_entries(const struct prefix_lru *l); /* dead ones too */
 uint64_t prefix_lru_n_refused(const struct prefix_lru *l);
 
 void prefix_lru_check(const struct prefix_lru *l); /* asserts the invariants; O(size) */

@@ -82,7 +82,7 @@ static uint32_t entries_within(uint64_t bytes, uint32_t n_workers) {
     while (low < high) {
         uint32_t mid = (uint32_t)((low + high + 1) / 2);
 
-        if (prefix_index_bytes(mid, n_workers) + prefix_lru_bytes(mid, n_workers) <= bytes)
+        if (prefix_index_bytes(mid, n_workers) + prefix_lru_bytes(n_workers) <= bytes)
             low = mid;
         else
             high = mid - 1;
@@ -125,7 +125,7 @@ enum status routing_create(struct routing **out, const struct routing_options *o
         r->caches[w].capacity_factor = 1;
     r->policy = options->policy->create(&options->policy_options, options->max_workers);
     r->index = prefix_index_create(n_entries, options->max_workers);
-    if (r->index) r->lru = prefix_lru_create(r->index, n_entries, options->max_workers);
+    if (r->index) r->lru = prefix_lru_create(r->index, options->max_workers);
     if (!r->lru) {
         st = error_set(err, ST_NOMEM,
                        "no memory for a prefix index of %llu bytes: lower max-index-bytes",
@@ -366,7 +366,7 @@ void routing_stats(const struct routing *r, struct routing_stats *stats) {
 
     *stats = (struct routing_stats){
         .index_bytes = prefix_index_bytes(n_entries, r->load.n_workers) +
-                       prefix_lru_bytes(n_entries, r->load.n_workers),
+                       prefix_lru_bytes(r->load.n_workers),
         .n_entries = prefix_lru_n_entries(r->lru),
         .n_entries_max = n_entries,
         .n_blocks = prefix_index_n_blocks(r->index),

@@ -15,7 +15,7 @@ struct books {
 static struct books books_open(uint32_t n_entries, uint32_t n_workers, uint64_t capacity) {
     struct books b = {.index = prefix_index_create(n_entries, n_workers)};
 
-    b.lru = prefix_lru_create(b.index, n_entries, n_workers);
+    b.lru = prefix_lru_create(b.index, n_workers);
     for (uint32_t w = 0; w < n_workers; w++)
         prefix_lru_set_capacity(b.lru, w, capacity);
     return b;
@@ -121,23 +121,25 @@ static void what_is_in_use_stays(void **state) {
     books_close(&b);
 }
 
-static void a_full_pool_takes_from_its_own_then_from_others(void **state) {
+static void a_full_pool_takes_from_the_largest(void **state) {
     struct books b = books_open(8, 3, 100);
+    static const uint64_t C[] = {301, 302, 303, 304}, D[] = {401, 402, 403, 404};
     (void)state;
 
     serve(&b, 0, A, 4, 0);
     serve(&b, 1, B, 4, 0);
-    assert_int_equal(prefix_lru_sent(b.lru, 0, B, 2), 2); /* its own coldest: A's end */
+    assert_int_equal(prefix_lru_sent(b.lru, 0, C, 2), 2); /* as large as any: its own go */
     assert_int_equal(depth_of(&b, 0, A, 4), 2);
     assert_int_equal(depth_of(&b, 1, B, 4), 4);
-    assert_int_equal(prefix_lru_sent(b.lru, 2, A, 4), 4); /* has none: somebody's */
-    assert_int_equal(depth_of(&b, 2, A, 4), 4);
+    assert_int_equal(prefix_lru_sent(b.lru, 2, D, 4), 4); /* one each of the larger, in turn */
+    assert_int_equal(depth_of(&b, 2, D, 4), 4);
+    assert_int_equal(depth_of(&b, 0, A, 4) + depth_of(&b, 1, B, 4), 2);
     prefix_lru_check(b.lru);
     assert_int_equal(prefix_lru_sent(b.lru, 1, A, 4), 2); /* then all is pinned */
     assert_int_equal(prefix_lru_n_refused(b.lru), 2);
     prefix_lru_aborted(b.lru, 1, A, 2);
-    prefix_lru_aborted(b.lru, 2, A, 4);
-    prefix_lru_aborted(b.lru, 0, B, 2);
+    prefix_lru_aborted(b.lru, 2, D, 4);
+    prefix_lru_aborted(b.lru, 0, C, 2);
     books_close(&b);
 }
 
@@ -156,16 +158,53 @@ static void a_dropped_worker_is_forgotten_alone(void **state) {
     books_close(&b);
 }
 
-static void refused_memory_is_an_answer(void **state) {
-    struct prefix_index *x = prefix_index_create(10, 2);
+/* More than one event takes away: the rest is dead meanwhile, and may be computed again. */
+static void a_large_worker_is_forgotten_in_one_stroke(void **state) {
+    enum { N = 1000, OFTEN = 10 };
+    struct books b = books_open(4 * N, 2, N);
+    uint64_t chain[N], other[1] = {7};
+    uint32_t n_rounds = 0;
     (void)state;
 
-    for (uint64_t i = 1; i <= 2; i++) {
-        mem_fail_at(i);
-        assert_null(prefix_lru_create(x, 10, 2));
-        mem_fail_at(0);
-    }
-    prefix_index_destroy(x);
+    for (uint64_t i = 0; i < N; i++)
+        chain[i] = rng_mix(i);
+    serve(&b, 0, chain, N, 0);
+    serve(&b, 1, chain, N / 2, 0);
+    prefix_lru_drop_worker(b.lru, 0);
+    assert_int_equal(depth_of(&b, 0, chain, 40), 0);
+    assert_int_equal(depth_of(&b, 1, chain, 40), 40);
+    assert_int_equal(prefix_lru_n_held(b.lru, 0), 0);
+    assert_true(prefix_lru_n_entries(b.lru) > N); /* not yet taken away */
+    prefix_lru_check(b.lru);
+    serve(&b, 0, chain, 40, 0);
+    assert_int_equal(depth_of(&b, 0, chain, 64), 40);
+    prefix_lru_check(b.lru);
+    for (; prefix_lru_n_entries(b.lru) > N / 2 + 40 + 1; n_rounds++)
+        serve(&b, 1, other, 1, 0);
+    assert_true(n_rounds > OFTEN);
+    assert_int_equal(depth_of(&b, 0, chain, 64), 40);
+    prefix_lru_drop_worker(b.lru, 1);
+    prefix_lru_drop_worker(b.lru, 1); /* before the first was finished */
+    assert_int_equal(prefix_lru_n_entries(b.lru), 40);
+    books_close(&b);
+}
+
+static void a_lowered_capacity_is_worked_off(void **state) {
+    struct books b = books_open(2000, 1, 1000);
+    uint64_t chain[1000], other[1] = {7};
+    (void)state;
+
+    for (uint64_t i = 0; i < 1000; i++)
+        chain[i] = rng_mix(i);
+    serve(&b, 0, chain, 1000, 0);
+    prefix_lru_set_capacity(b.lru, 0, 100);
+    assert_int_equal(prefix_lru_n_held(b.lru, 0), 1000 - PREFIX_LRU_TIDY_MAX);
+    for (int i = 0; i < 30; i++)
+        serve(&b, 0, other, 1, 0);
+    assert_int_equal(prefix_lru_n_held(b.lru, 0), 100);
+    assert_true(prefix_index_has(b.index, chain[98], 0)); /* the opening and what came last */
+    assert_false(prefix_index_has(b.index, chain[99], 0));
+    books_close(&b);
 }
 
 /* --- the model: for each worker, blocks in order of age in a plain array --------------------- */
@@ -313,7 +352,14 @@ static void a_starved_pool_stays_whole(void **state) {
     for (int step = 0; step < 50000; step++) {
         struct model_request *q = &requests[rng_below(&r, N_REQUESTS)];
 
-        if (!q->is_open) {
+        if (step % 500 == 499) {
+            uint32_t w = (uint32_t)rng_below(&r, N_WORKERS);
+
+            prefix_lru_drop_worker(b.lru, w);
+            for (int i = 0; i < N_REQUESTS; i++) {
+                if (requests[i].worker == w) requests[i].is_open = false;
+            }
+        } else if (!q->is_open) {
             *q = (struct model_request){.is_open = true,
                                         .worker = (uint32_t)rng_below(&r, N_WORKERS)};
             q->n = random_chain(&r, q->chain);
@@ -341,9 +387,10 @@ int main(void) {
         cmocka_unit_test(use_makes_young_again),
         cmocka_unit_test(output_takes_room_and_goes_before_its_prompt),
         cmocka_unit_test(what_is_in_use_stays),
-        cmocka_unit_test(a_full_pool_takes_from_its_own_then_from_others),
+        cmocka_unit_test(a_full_pool_takes_from_the_largest),
         cmocka_unit_test(a_dropped_worker_is_forgotten_alone),
-        cmocka_unit_test(refused_memory_is_an_answer),
+        cmocka_unit_test(a_large_worker_is_forgotten_in_one_stroke),
+        cmocka_unit_test(a_lowered_capacity_is_worked_off),
         cmocka_unit_test(behaves_like_arrays_that_are_searched),
         cmocka_unit_test(a_starved_pool_stays_whole),
     };
