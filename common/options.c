@@ -199,9 +199,30 @@ static enum status set_flag(struct command *c, size_t row, struct option_text t,
     return c->layer ? layer_set(c->layer, row, &t, err) : ST_OK;
 }
 
+/* A flag of another program: its values are stepped over. */
+static enum status take_foreign(struct command *c, const struct option_foreign *f, struct str name,
+                                const char *after_equals, struct error *err) {
+    bool is_off = f->takes == FOREIGN_BOOL && after_equals && strcmp(after_equals, "false") == 0;
+    struct option_text t = {.value = str_of(f->value), .label = f->name};
+    struct found found;
+    struct str ignored;
+    enum status st = option_foreign_check(f, err);
+
+    if (st == ST_OK && f->takes != FOREIGN_BOOL) {
+        st = take_value(c, name, after_equals, &ignored, err);
+        while (f->takes == FOREIGN_MANY && c->i + 1 < c->argc && c->argv[c->i + 1][0] != '-')
+            c->i++;
+    }
+    if (st != ST_OK || !c->layer || is_off) return st;
+    option_foreign_warn(c->program, f);
+    if (!f->as || !find_exact(c->program, str_of(f->as), &found)) return ST_OK;
+    return set_flag(c, found.row, t, err);
+}
+
 static enum status take_flag(struct command *c, const char *arg, struct error *err) {
     const char *equals = strchr(arg, '='), *after = equals ? equals + 1 : NULL;
     struct str name = {arg + 2, equals ? (size_t)(equals - arg) - 2 : strlen(arg) - 2};
+    const struct option_foreign *foreign;
     const struct option_def *d;
     char label[LABEL_MAX];
     struct option_text t = {.label = label};
@@ -211,6 +232,8 @@ static enum status take_flag(struct command *c, const char *arg, struct error *e
 
     if (take_builtin(c, name, after, &st, err)) return st;
     if (!find_flag(c->program, name, &f, &is_no)) {
+        foreign = option_foreign_find(c->program, name);
+        if (foreign) return take_foreign(c, foreign, name, after, err);
         return refuse_unknown(c->program, name, "--", err);
     }
     d = &c->program->defs[f.row];
@@ -321,6 +344,18 @@ static enum status read_file(const char *path, struct buf *out, struct error *er
     return st;
 }
 
+/* A key of another program in the file. */
+static enum status on_foreign_entry(struct layer *l, const struct option_foreign *f,
+                                    const struct option_entry *e, struct error *err) {
+    struct option_text t = {.value = str_of(f->value), .label = f->name};
+    struct found found;
+
+    if (f->takes == FOREIGN_BOOL && str_eq(e->value, STR("false"))) return ST_OK;
+    if (e->index == 0) option_foreign_warn(l->o->program, f);
+    if (!f->as || !find_exact(l->o->program, str_of(f->as), &found)) return ST_OK;
+    return layer_set(l, found.row, &t, err);
+}
+
 static enum status on_entry(void *ctx, const struct option_entry *e, struct error *err) {
     struct layer *l = ctx;
     const struct option_program *p = l->o->program;
@@ -330,7 +365,10 @@ static enum status on_entry(void *ctx, const struct option_entry *e, struct erro
     enum status st;
 
     if (!find_exact(p, e->key, &f)) {
-        st = refuse_unknown(p, e->key, "", err);
+        const struct option_foreign *foreign = option_foreign_find(p, e->key);
+
+        st = foreign ? option_foreign_check(foreign, err) : refuse_unknown(p, e->key, "", err);
+        if (foreign && st == ST_OK) return on_foreign_entry(l, foreign, e, err);
         if (err) error_prefix(err, "line %u", e->line);
         return st;
     }

@@ -45,21 +45,36 @@ struct option_list {
 struct option_def {
     const char *name; /* canonical: lower case, hyphens */
     enum option_type type;
-    size_t offset, size;      /* OPTION_FIELD(struct, member) */
-    const char *def;          /* as a user would write it; NULL: zero, or unset */
-    const char *min, *max;    /* inclusive, same notation; for OPT_LIST the count of items */
-    const char *const *names; /* OPT_ENUM: the choices, NULL-terminated */
-    const char *aliases;      /* other names, "dp-size,tp-size". An OPT_MS alias that ends in -secs
+    size_t offset, size;             /* OPTION_FIELD(struct, member) */
+    const char *def;                 /* as a user would write it; NULL: zero, or unset */
+    const char *min, *max;           /* inclusive, same notation; for OPT_LIST the count of items */
+    const char *const *names;        /* OPT_ENUM: the choices, NULL-terminated */
+    const char *const *name_aliases; /* other words for them: alias, name, alias, name, NULL */
+    const char *aliases; /* other names, "dp-size,tp-size". An OPT_MS alias that ends in -secs
                                * takes a bare number as seconds; an OPT_BOOL alias that begins with
                                * '!' means the opposite: "!disable-radix-cache" */
-    bool is_live;             /* may change on reload */
-    bool is_secret;           /* shown as ***; refused on the command line, where `ps` shows it */
-    bool is_positional;       /* also taken from the bare argument (one row at most) */
-    bool takes_many;          /* OPT_LIST: --name a b c, up to the next flag */
-    bool is_hidden;           /* not in --help */
-    const char *metavar;      /* NULL: from the type */
-    const char *group;        /* heading in --help; NULL: "General" */
-    const char *help;         /* what it is, and what happens when it is raised or lowered */
+    bool is_live;        /* may change on reload */
+    bool is_secret;      /* shown as ***; refused on the command line, where `ps` shows it */
+    bool is_positional;  /* also taken from the bare argument (one row at most) */
+    bool takes_many;     /* OPT_LIST: --name a b c, up to the next flag */
+    bool is_hidden;      /* not in --help */
+    const char *metavar; /* NULL: from the type */
+    const char *group;   /* heading in --help; NULL: "General" */
+    const char *help;    /* what it is, and what happens when it is raised or lowered */
+};
+
+/* A flag that users of another program bring along. It is refused, or it is accepted and stands for
+ * one of ours, or it is accepted and has no effect, with a line on stderr that says why. */
+struct option_foreign {
+    const char *name;
+    enum {
+        FOREIGN_BOOL, /* no value, or =true, =false */
+        FOREIGN_VALUE,
+        FOREIGN_MANY, /* all words up to the next flag */
+    } takes;
+    const char *as, *value; /* what it stands for when it is given (not with =false), or NULL */
+    bool is_refused;
+    const char *remark; /* what to do instead; "stands for" needs none */
 };
 
 #define OPTION_FIELD(type, member) offsetof(type, member), sizeof(((type *)0)->member)
@@ -71,6 +86,8 @@ struct option_program {
     const struct option_def *defs;
     size_t n_defs;
     size_t target_bytes; /* sizeof the struct that the rows fill */
+    const struct option_foreign *foreign; /* looked at after defs, which win; may be NULL */
+    size_t n_foreign;
 };
 
 enum option_source { OPTION_DEFAULT, OPTION_FILE, OPTION_ENV, OPTION_FLAG };

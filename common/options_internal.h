@@ -3,6 +3,7 @@
  *      options.c         layers: defaults, file, environment, flags; reload
  *      options_value.c   one value: text to field, field to text, what would have been right
  *      options_yaml.c    the file; the only place that sees libyaml
+ *      options_foreign.c flags of other programs
  *      options_help.c    --help and --dump-config */
 #ifndef COMMON_OPTIONS_INTERNAL_H
 #define COMMON_OPTIONS_INTERNAL_H
@@ -56,6 +57,16 @@ size_t option_distance(struct str a, struct str b);
 
 /* The next name of "a,b,c" at *cursor, STR_NULL at the end. */
 struct str option_next_name(const char **cursor);
+
+/* --- options_foreign.c ------------------------------------------------------------------------*/
+/* The program's entry for a name that is none of its own, or NULL. */
+const struct option_foreign *option_foreign_find(const struct option_program *p, struct str name);
+
+/* ST_UNSUPPORTED with the remark when it is refused. */
+MUST_USE enum status option_foreign_check(const struct option_foreign *f, struct error *err);
+
+/* The one line on stderr; for one that stands for something it says what. */
+void option_foreign_warn(const struct option_program *p, const struct option_foreign *f);
 
 /* --- options_yaml.c ---------------------------------------------------------------------------*/
 #define OPTIONS_FILE_MAX_BYTES (1 << 20)

@@ -142,6 +142,9 @@ static enum status set_integer(const struct option_def *d, const struct option_t
 }
 
 static enum status set_enum(const struct option_def *d, struct str s, void *target) {
+    for (const char *const *a = d->name_aliases; a && a[0]; a += 2) {
+        if (option_name_eq(s, str_of(a[0]))) s = str_of(a[1]);
+    }
     for (int i = 0; d->names[i]; i++) {
         if (!option_name_eq(s, str_of(d->names[i]))) continue;
         memcpy(field(d, target), &i, sizeof(i));
