@@ -2,9 +2,14 @@
 #include "router/policy.h"
 
 static const struct policy_ops *const policies[] = {
-    &policy_prefix,
-    &policy_least_load,
-    &policy_round_robin,
+    &policy_prefix,       &policy_least_load, &policy_round_robin, &policy_random,
+    &policy_power_of_two, &policy_session,    &policy_chwbl,       &policy_simhash,
+    &policy_cache_aware,  &policy_hash_trie,  &policy_aibrix,      &policy_prefix_scorer,
+};
+
+const char *const policy_names[] = {
+    "prefix",  "least_load",  "round_robin", "random", "power_of_two",  "session", "chwbl",
+    "simhash", "cache_aware", "hash_trie",   "aibrix", "prefix_scorer", NULL,
 };
 
 const struct policy_ops *policy_find(struct str name) {
@@ -14,10 +19,7 @@ const struct policy_ops *policy_find(struct str name) {
     return NULL;
 }
 
-const char *policy_name_at(uint32_t i) {
-    return i < ARRAY_LEN(policies) ? policies[i]->name : NULL;
-}
-
+/* What each constant comes from is said in the file of its policy. */
 void policy_options_default(struct policy_options *options) {
     *options = (struct policy_options){
         .beta = 2,
@@ -25,6 +27,22 @@ void policy_options_default(struct policy_options *options) {
         .delta_s = 0.01,
         .max_load_factor = 2,
         .load_floor = 16,
+        .cache_threshold = 0.3,
+        .balance_abs = 64,
+        .balance_rel = 1.5,
+        .max_tree_bytes = 67108864,
+        .scorer_queue_weight = 2,
+        .scorer_kv_weight = 2,
+        .scorer_prefix_weight = 3,
+        .scorer_max_blocks = 256,
+        .bounded_load = 1.25,
+        .ring_replication = 256,
+        .chwbl_prefix_bytes = 100,
+        .aibrix_imbalance_abs = 8,
+        .aibrix_stddev_factor = 1,
+        .aibrix_table_blocks = 200000,
+        .aibrix_ttl_ms = 20 * 60 * 1000,
+        .block_bytes = 128,
     };
 }
 

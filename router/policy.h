@@ -33,12 +33,35 @@ struct policy_view {
     double tokens_per_block;
 };
 
+/* The constants of all policies, by the names of the flags that set them. */
 struct policy_options {
+    /* prefix; the last two also session */
     double beta;            /* what a second of new prefill costs those who come after */
     double kappa;           /* and each request decoding meanwhile */
     double delta_s;         /* what one more request in the batch costs */
     double max_load_factor; /* above this x mean in flight + floor: not a candidate; 0: off */
     double load_floor;
+
+    /* cache_aware, and max_tree_bytes also hash_trie */
+    double cache_threshold;        /* share of the prompt that must be matched */
+    uint32_t balance_abs;          /* most less least in flight above this, and */
+    double balance_rel;            /* most above this x least: balance instead */
+    uint64_t max_tree_bytes;       /* prompt text that is remembered */
+    uint64_t prefix_min_match;     /* hash_trie: shorter matches do not count; bytes */
+    double scorer_queue_weight;    /* prefix_scorer */
+    double scorer_kv_weight;       /* prefix_scorer */
+    double scorer_prefix_weight;   /* prefix_scorer */
+    uint32_t scorer_max_blocks;    /* prefix_scorer: opening that is matched, blocks of 64 bytes */
+    double bounded_load;           /* chwbl, simhash: in flight above this x mean: the next one */
+    uint32_t ring_replication;     /* chwbl, simhash: points of a worker on the ring */
+    uint32_t chwbl_prefix_bytes;   /* the opening that is the key */
+    uint32_t aibrix_imbalance_abs; /* most less least in flight above this: only the least */
+    double aibrix_stddev_factor;   /* above mean + this x sigma a match does not count */
+    uint32_t aibrix_table_blocks;  /* blocks of 4 bytes that are remembered */
+    uint32_t aibrix_ttl_ms;        /* and for how long */
+
+    uint64_t seed;        /* of the policies that draw lots */
+    uint32_t block_bytes; /* prompt bytes per hash of a chain; routing fills it in */
 };
 
 /* One worker's terms in a decision, for people. A policy without costs leaves them 0. */
@@ -51,7 +74,9 @@ struct policy_term {
 
 struct policy_ops {
     const char *name;
-    bool uses_index; /* wants matched_blocks */
+    bool uses_index;   /* wants matched_blocks */
+    bool uses_session; /* wants session_key from request headers too, not from the body alone */
+    /* NULL: out of memory. */
     void *(*create)(const struct policy_options *options, uint32_t n_workers);
     void (*destroy)(void *self);
 
@@ -73,14 +98,23 @@ double policy_matched_tokens(const struct policy_view *view, uint32_t w);
 
 void policy_options_default(struct policy_options *options);
 
-/* By name ("prefix", "round_robin", "least_load"), or NULL. */
+/* By name ("prefix", "round_robin" ...), or NULL. */
 const struct policy_ops *policy_find(struct str name);
 
-/* The i-th name, NULL after the last: for --help and error messages. */
-const char *policy_name_at(uint32_t i);
+/* All of them, NULL at the end: for option tables. */
+extern const char *const policy_names[];
 
 extern const struct policy_ops policy_prefix;
-extern const struct policy_ops policy_round_robin;
 extern const struct policy_ops policy_least_load;
+extern const struct policy_ops policy_round_robin;
+extern const struct policy_ops policy_random;
+extern const struct policy_ops policy_power_of_two;
+extern const struct policy_ops policy_session;
+extern const struct policy_ops policy_chwbl;
+extern const struct policy_ops policy_simhash;
+extern const struct policy_ops policy_cache_aware;
+extern const struct policy_ops policy_hash_trie;
+extern const struct policy_ops policy_aibrix;
+extern const struct policy_ops policy_prefix_scorer;
 
 #endif

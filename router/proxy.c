@@ -322,7 +322,7 @@ static void on_timeout(void *arg) {
 static enum status hash_prompt(struct exchange *x, struct error *err) {
     const struct proxy_config *config = &x->proxy->config;
     struct str prompt = x->is_generation ? body_scan_prompt(&x->scan) : STR("");
-    struct str session = x->scan.spans[BODY_PROMPT_CACHE_KEY];
+    struct str session = proxy_session_name(x);
     struct prompt_scope scope = {
         .model = x->scan.spans[BODY_MODEL],
         .adapter = x->scan.spans[BODY_LORA_PATH].ptr ? x->scan.spans[BODY_LORA_PATH]
@@ -342,13 +342,12 @@ static enum status hash_prompt(struct exchange *x, struct error *err) {
     }
     prompt_hash_chain(prompt, prompt_hash_seed(&scope, config->hash_secret),
                       config->prefix_block_bytes, x->chain, n);
-    if (!session.ptr) session = x->scan.spans[BODY_SESSION_ID];
     x->rq = (struct route_request){
         .chain = x->chain,
         .n_blocks = n,
         .prompt_bytes = prompt.len,
         .max_output_tokens = x->scan.max_output_tokens,
-        .session_key = session.ptr ? hash_64(session.ptr, session.len, config->hash_secret) : 0,
+        .session_key = session.len ? hash_64(session.ptr, session.len, config->hash_secret) : 0,
     };
     return ST_OK;
 }

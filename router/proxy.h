@@ -35,6 +35,9 @@ struct proxy_config {
     bool expose_worker_headers; /* relay x-incipit-* of workers */
     bool forward_authorization; /* send the client's key on to workers */
     struct keys *keys;          /* NULL: nobody is asked for one */
+    /* Headers that may name a session; none unless the policy wants them. */
+    const char *const *session_headers;
+    uint32_t n_session_headers;
 };
 
 struct proxy *proxy_create(struct loop *loop, struct registry *registry, struct metrics *metrics,

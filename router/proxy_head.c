@@ -43,6 +43,20 @@ static bool is_credential(struct str name) {
     return str_eq_nocase(name, STR("authorization")) || str_eq_nocase(name, STR("x-api-key"));
 }
 
+/* A header, when the policy looks for any; else what the body says. */
+struct str proxy_session_name(const struct exchange *x) {
+    const struct proxy_config *config = &x->proxy->config;
+
+    for (uint32_t i = 0; i < config->n_session_headers; i++) {
+        struct str value = http_request_header(x->req, str_of(config->session_headers[i]));
+
+        if (value.len) return value;
+    }
+    if (x->scan.spans[BODY_PROMPT_CACHE_KEY].ptr)
+        return body_unquote(x->scan.spans[BODY_PROMPT_CACHE_KEY]);
+    return body_unquote(x->scan.spans[BODY_SESSION_ID]);
+}
+
 static bool goes_to_worker(const struct exchange *x, struct str name) {
     static const struct str ours[] = {{"host", 4},
                                       {"content-length", 14},

@@ -235,12 +235,9 @@ static enum status build_registry(struct router *r, struct error *err) {
     struct registry_config config;
 
     routing_options_default(&config.routing);
-    config.routing.policy = policy_find(str_of(router_policy_name(o)));
-    config.routing.policy_options = (struct policy_options){.beta = o->beta,
-                                                            .kappa = o->kappa,
-                                                            .delta_s = o->delta_s,
-                                                            .max_load_factor = o->max_load_factor,
-                                                            .load_floor = o->load_floor};
+    config.routing.policy = policy_find(str_of(policy_names[o->policy]));
+    config.routing.policy_options = o->policy_options;
+    hash_random(&config.routing.policy_options.seed, sizeof(config.routing.policy_options.seed));
     config.routing.max_workers = o->max_workers;
     config.routing.max_index_bytes = o->max_index_bytes;
     config.routing.prefix_block_bytes = o->prefix_block_bytes;
@@ -270,6 +267,7 @@ static enum status build_frontends(struct router *r, struct error *err) {
     const struct router_options *o = r->options;
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     uint32_t n = o->n_threads ? o->n_threads : (uint32_t)MIN(MAX(cores, 1), MAX_DEFAULT_LOOPS);
+    bool wants_session = policy_find(str_of(policy_names[o->policy]))->uses_session;
     struct frontend_config config = {
         .host = o->host,
         .port = (uint16_t)o->port,
@@ -289,7 +287,9 @@ static enum status build_frontends(struct router *r, struct error *err) {
                   .max_attempts = o->max_retries + 1,
                   .expose_worker_headers = o->expose_worker_headers,
                   .forward_authorization = o->forward_authorization,
-                  .keys = r->keys},
+                  .keys = r->keys,
+                  .session_headers = o->session_headers.items,
+                  .n_session_headers = wants_session ? o->session_headers.n : 0},
         .control = r->box,
     };
     enum status st = n > 1 ? check_port(r, err) : ST_OK;
@@ -450,7 +450,7 @@ enum status router_run(struct router *r, struct error *err) {
     log_event(r->log, LOG_INFO, "router_listening", log_z("host", r->options->host),
               log_u64("port", frontend_port(r->frontends[0])),
               log_u64("admin_port", http_server_port(r->admin_server)),
-              log_u64("loops", r->n_frontends), log_z("policy", router_policy_name(r->options)));
+              log_u64("loops", r->n_frontends), log_z("policy", policy_names[r->options->policy]));
     if (!is_loopback(r->options->host) && !keys_are_needed(r->keys)) {
         log_event(r->log, LOG_WARN, "clients_need_no_key", log_z("host", r->options->host),
                   log_z("why", "other machines may send requests, and no key is asked of them: see "

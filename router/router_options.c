@@ -6,7 +6,20 @@
 
 #define FIELD(member) OPTION_FIELD(struct router_options, member)
 
-static const char *const policy_names[] = {"prefix", "least_load", "round_robin", NULL};
+#define POLICY(member) FIELD(policy_options.member)
+
+/* What others call these policies. */
+static const char *const policy_aliases[] = {
+    /* smg, sglang-router */
+    "prefix_hash", "chwbl", "consistent_hashing", "session", "manual", "session",
+    /* production-stack */
+    "roundrobin", "round_robin", "prefixaware", "hash_trie", "kvaware", "prefix",
+    /* KubeAI */
+    "PrefixHash", "chwbl", "LeastLoad", "least_load",
+    /* AIBrix */
+    "prefix-cache", "aibrix", "least-request", "least_load", "session-affinity", "session",
+    /* haproxy, nginx, Envoy */
+    "leastconn", "least_load", "least_conn", "least_load", "maglev", "session", NULL};
 
 static const struct option_def rows[] = {
     {"host", OPT_STR, FIELD(host), .def = "127.0.0.1", .group = "Listening",
@@ -21,8 +34,9 @@ static const struct option_def rows[] = {
     {"threads", OPT_U32, FIELD(n_threads), .def = "0", .max = "256", .group = "Listening",
      .help = "Event loops. 0 takes one per core, at most 8; more carry more requests per second."},
 
-    {"worker-urls", OPT_LIST, FIELD(worker_urls), .takes_many = true, .group = "Workers",
-     .metavar = "URL", .help = "Workers to route to: http://host:port, several."},
+    {"worker-urls", OPT_LIST, FIELD(worker_urls), .takes_many = true, .aliases = "static-backends",
+     .group = "Workers", .metavar = "URL",
+     .help = "Workers to route to: http://host:port, several."},
     {"max-workers", OPT_U32, FIELD(max_workers), .def = "256", .min = "1", .max = "1024",
      .group = "Workers", .help = "Most workers at once. Raising it costs memory per model."},
     {"launch", OPT_U32, FIELD(launch), .def = "0", .max = "256", .aliases = "dp-size",
@@ -44,21 +58,23 @@ static const struct option_def rows[] = {
      .help = "Text printed once every launched worker is ready; {url} and {model} are replaced. "
              "Default: a request to try."},
 
-    {"policy", OPT_ENUM, FIELD(policy), .def = "prefix", .names = policy_names, .group = "Routing",
+    {"policy", OPT_ENUM, FIELD(policy), .def = "prefix", .names = policy_names,
+     .name_aliases = policy_aliases, .aliases = "routing-logic,routing-strategy",
+     .group = "Routing",
      .help = "How a worker is chosen; all but 'prefix' are there to compare with."},
-    {"beta", OPT_F64, FIELD(beta), .def = "2", .min = "0", .max = "100", .group = "Routing",
+    {"beta", OPT_F64, POLICY(beta), .def = "2", .min = "0", .max = "100", .group = "Routing",
      .help = "What a second of new prefill costs those who come after. 0 is selfish; 8 trades "
              "latency for throughput."},
-    {"kappa", OPT_F64, FIELD(kappa), .def = "0.05", .min = "0", .max = "10", .group = "Routing",
+    {"kappa", OPT_F64, POLICY(kappa), .def = "0.05", .min = "0", .max = "10", .group = "Routing",
      .help = "What it costs each request that is decoding. Higher spreads long prompts more."},
-    {"delta", OPT_F64, FIELD(delta_s), .def = "0.01", .min = "0", .max = "10", .group = "Routing",
+    {"delta", OPT_F64, POLICY(delta_s), .def = "0.01", .min = "0", .max = "10", .group = "Routing",
      .metavar = "SECONDS",
      .help = "What one more request in a worker's batch costs. Higher evens out counts."},
-    {"max-load-factor", OPT_F64, FIELD(max_load_factor), .def = "2", .max = "1000",
+    {"max-load-factor", OPT_F64, POLICY(max_load_factor), .def = "2", .max = "1000",
      .group = "Routing",
      .help = "A worker with more than this many times the mean requests in flight, plus the floor, "
              "is no candidate. Lower evens out load and costs cache hits; 0 turns it off."},
-    {"load-floor", OPT_F64, FIELD(load_floor), .def = "16", .min = "0", .max = "100000",
+    {"load-floor", OPT_F64, POLICY(load_floor), .def = "16", .min = "0", .max = "100000",
      .group = "Routing", .help = "Requests in flight that never count as too many."},
     {"prefix-block-bytes", OPT_U32, FIELD(prefix_block_bytes), .def = "128", .min = "16",
      .max = "65536", .group = "Routing",
@@ -70,6 +86,70 @@ static const struct option_def rows[] = {
      .group = "Routing", .help = "Memory of the prefix index, per model, taken at start."},
     {"prefix-hash-seed", OPT_STR, FIELD(prefix_hash_seed), .is_secret = true, .group = "Routing",
      .help = "Secret behind the prefix hashes: random by default; give replicas the same."},
+
+    {"routing-key-headers", OPT_LIST, FIELD(session_headers),
+     .def = "x-smg-routing-key,x-session-id,x-aibrix-session-key",
+     .aliases = "session-headers,session-key", .max = "8", .group = "Other policies",
+     .metavar = "HEADER,...",
+     .help = "Request headers that name a session, the first present one counts; before "
+             "prompt_cache_key and session_id of the body. Policy session."},
+    {"cache-threshold", OPT_F64, POLICY(cache_threshold), .def = "0.3", .min = "0", .max = "1",
+     .aliases = "cache-match-threshold", .group = "Other policies",
+     .help = "Share of a prompt that must be known for it to go where it is. Lower follows the "
+             "cache, higher the load. Policy cache_aware."},
+    {"balance-abs-threshold", OPT_U32, POLICY(balance_abs), .def = "64",
+     .aliases = "spill-abs-threshold", .group = "Other policies",
+     .help = "More requests than this between the most and the least loaded worker, and the "
+             "factor below, mean balancing instead of affinity. Policy cache_aware."},
+    {"balance-rel-threshold", OPT_F64, POLICY(balance_rel), .def = "1.5", .min = "0", .max = "1000",
+     .aliases = "spill-rel-threshold", .group = "Other policies",
+     .help = "And the most loaded has more than this times the least. Policy cache_aware."},
+    {"max-tree-size", OPT_BYTES, POLICY(max_tree_bytes), .def = "67108864", .min = "1KiB",
+     .max = "4GiB", .group = "Other policies",
+     .help = "Prompt text that is remembered; costs about half of that in memory. Policies "
+             "cache_aware, hash_trie."},
+    {"prefix-min-match-length", OPT_U64, POLICY(prefix_min_match), .def = "0",
+     .group = "Other policies", .metavar = "BYTES",
+     .help = "Shorter matches count as none. Policy hash_trie."},
+    {"prefix-hash-load-factor", OPT_F64, POLICY(bounded_load), .def = "1.25", .min = "1",
+     .max = "1000", .group = "Other policies",
+     .help = "A worker with more than this times the mean in flight is passed over on the ring. "
+             "Lower evens out load, higher keeps homes. Policies chwbl, simhash."},
+    {"chwbl-replication", OPT_U32, POLICY(ring_replication), .def = "256", .min = "1",
+     .max = "1024", .group = "Other policies",
+     .help = "Points of a worker on the hash ring; more divide the keys more evenly. Policies "
+             "chwbl, simhash."},
+    {"chwbl-prefix-bytes", OPT_U32, POLICY(chwbl_prefix_bytes), .def = "100", .min = "1",
+     .max = "1048576", .aliases = "prefix-char-length", .group = "Other policies",
+     .help = "Opening of the prompt that chooses the home, up to the end of its block. Longer than "
+             "a common system prompt, or all go to one home. Policy chwbl."},
+    {"queue-scorer-weight", OPT_F64, POLICY(scorer_queue_weight), .def = "2", .min = "0",
+     .max = "1000", .group = "Other policies",
+     .help = "Weight of a short queue. Policy prefix_scorer."},
+    {"kv-cache-utilization-scorer-weight", OPT_F64, POLICY(scorer_kv_weight), .def = "2",
+     .min = "0", .max = "1000", .group = "Other policies",
+     .help = "Weight of free KV memory. Policy prefix_scorer."},
+    {"prefix-cache-scorer-weight", OPT_F64, POLICY(scorer_prefix_weight), .def = "3", .min = "0",
+     .max = "1000", .group = "Other policies",
+     .help = "Weight of the share of the prompt that is cached. Policy prefix_scorer."},
+    {"max-prefix-blocks-to-match", OPT_U32, POLICY(scorer_max_blocks), .def = "256", .min = "1",
+     .max = "1048576", .group = "Other policies",
+     .help = "Blocks of 64 bytes at the beginning that are matched; prompts that differ only "
+             "beyond look the same. Policy prefix_scorer."},
+    {"aibrix-imbalance-abs-count", OPT_U32, POLICY(aibrix_imbalance_abs), .def = "8",
+     .group = "Other policies",
+     .help = "More requests than this between the most and the least loaded worker: only the "
+             "least loaded are asked. Policy aibrix."},
+    {"aibrix-stddev-factor", OPT_F64, POLICY(aibrix_stddev_factor), .def = "1", .min = "0",
+     .max = "1000", .group = "Other policies",
+     .help = "A match counts up to the mean in flight and this many standard deviations. Policy "
+             "aibrix."},
+    {"aibrix-block-number", OPT_U32, POLICY(aibrix_table_blocks), .def = "200000", .min = "32",
+     .max = "1000000000", .group = "Other policies",
+     .help = "Blocks of 4 bytes that are remembered, of all workers. Policy aibrix."},
+    {"aibrix-eviction-duration", OPT_MS, POLICY(aibrix_ttl_ms), .def = "20m", .min = "1s",
+     .max = "24h", .group = "Other policies",
+     .help = "And how long after they were last sent. Policy aibrix."},
 
     {"probe-interval", OPT_MS, FIELD(probe_interval_ms), .def = "500ms", .min = "10ms", .max = "1h",
      .aliases = "health-check-interval-secs", .group = "Failures",
@@ -123,6 +203,97 @@ static const struct option_def rows[] = {
      .group = "Logging", .help = "Lines of key=value, or one JSON object a line."},
 };
 
+/* Flags of sglang-router, smg and production-stack that mean something there. MIGRATING.md lists
+ * them for people. */
+#define IGNORED(flag, takes_what, why)                                                             \
+    { .name = flag, .takes = takes_what, .remark = why }
+#define STANDS_FOR(flag, ours, with)                                                               \
+    { .name = flag, .as = ours, .value = with }
+#define REFUSED(flag, takes_what, why)                                                             \
+    { .name = flag, .takes = takes_what, .is_refused = true, .remark = why }
+
+#define NO_TOKENIZER "prompts are matched as bytes, and the workers apply tokenizer and template"
+#define NO_PD        "prefill and decode run on the same worker here; name all workers in --worker-urls"
+#define NO_DISCOVERY "name the workers in --worker-urls"
+#define NO_MESH      "replicas do not exchange state; give them the same --prefix-hash-seed"
+#define NO_TRACE     "there is no trace exporter; x-request-id is passed on and logged"
+#define ONE_LIST     "the model of a worker is what its /v1/models says"
+#define OWN_PROBES   "workers are probed always, see --probe-interval"
+#define AT_ONCE      "what is too old goes when its place is needed"
+#define NO_STATS     "load is counted as requests pass, not scraped"
+
+static const struct option_foreign foreign[] = {
+    STANDS_FOR("disable-retries", "max-retries", "0"),
+    STANDS_FOR("log-json", "log-format", "json"),
+
+    IGNORED("tokenizer-path", FOREIGN_VALUE, NO_TOKENIZER),
+    IGNORED("chat-template", FOREIGN_VALUE, NO_TOKENIZER),
+    IGNORED("tokenizer-cache-enable-l0", FOREIGN_BOOL, NO_TOKENIZER),
+    IGNORED("tokenizer-cache-enable-l1", FOREIGN_BOOL, NO_TOKENIZER),
+    IGNORED("tokenizer-cache-l0-max-entries", FOREIGN_VALUE, NO_TOKENIZER),
+    IGNORED("tokenizer-cache-l1-max-memory", FOREIGN_VALUE, NO_TOKENIZER),
+    IGNORED("reasoning-parser", FOREIGN_VALUE, "answers are passed on as the worker wrote them"),
+    IGNORED("tool-call-parser", FOREIGN_VALUE, "answers are passed on as the worker wrote them"),
+    IGNORED("block-size", FOREIGN_VALUE, "see --prefix-block-bytes"),
+    IGNORED("eviction-interval", FOREIGN_VALUE, AT_ONCE),
+    IGNORED("max-idle-secs", FOREIGN_VALUE, "sessions have a home by hash and are not remembered"),
+    IGNORED("sticky-key-idle-secs", FOREIGN_VALUE,
+            "sessions have a home by hash and are not remembered"),
+    IGNORED("assignment-mode", FOREIGN_VALUE, "the home of a session follows from its hash"),
+    IGNORED("prefix-token-count", FOREIGN_VALUE,
+            "use --chwbl-prefix-bytes, about four times as much"),
+    IGNORED("balance-token-usage-threshold", FOREIGN_VALUE, "use --policy prefix"),
+    IGNORED("overload-token-usage-threshold", FOREIGN_VALUE, "use --policy prefix"),
+    IGNORED("least-load-kv-pressure-weight", FOREIGN_VALUE, "use --policy prefix"),
+    IGNORED("least-load-default-throughput", FOREIGN_VALUE, "use --policy prefix"),
+    IGNORED("least-load-mean-prefill-tokens", FOREIGN_VALUE, "use --policy prefix"),
+    IGNORED("load-monitor-interval", FOREIGN_VALUE, NO_STATS),
+    IGNORED("engine-stats-interval", FOREIGN_VALUE, NO_STATS),
+    IGNORED("request-stats-window", FOREIGN_VALUE, NO_STATS),
+    IGNORED("log-stats", FOREIGN_BOOL, "see /metrics on the admin port"),
+    IGNORED("log-stats-interval", FOREIGN_VALUE, "see /metrics on the admin port"),
+    IGNORED("log-dir", FOREIGN_VALUE, "the log goes to stderr"),
+    IGNORED("enable-igw", FOREIGN_BOOL, "several models are always served"),
+    IGNORED("backend", FOREIGN_VALUE, "any worker with an OpenAI-compatible API will do"),
+    IGNORED("runtime", FOREIGN_VALUE, "any worker with an OpenAI-compatible API will do"),
+    IGNORED("history-backend", FOREIGN_VALUE, "conversations are not stored"),
+    IGNORED("static-models", FOREIGN_VALUE, ONE_LIST),
+    IGNORED("static-model-types", FOREIGN_VALUE, ONE_LIST),
+    IGNORED("static-backend-health-checks", FOREIGN_BOOL, OWN_PROBES),
+    IGNORED("kv-aware-threshold", FOREIGN_VALUE, "use --policy prefix"),
+    IGNORED("lmcache-controller-port", FOREIGN_VALUE, "use --policy prefix"),
+
+    REFUSED("pd-disaggregation", FOREIGN_BOOL, NO_PD),
+    REFUSED("prefill", FOREIGN_MANY, NO_PD),
+    REFUSED("decode", FOREIGN_MANY, NO_PD),
+    REFUSED("prefill-policy", FOREIGN_VALUE, NO_PD),
+    REFUSED("decode-policy", FOREIGN_VALUE, NO_PD),
+    REFUSED("prefill-model-labels", FOREIGN_VALUE, NO_PD),
+    REFUSED("decode-model-labels", FOREIGN_VALUE, NO_PD),
+    REFUSED("service-discovery", FOREIGN_BOOL, NO_DISCOVERY),
+    REFUSED("selector", FOREIGN_MANY, NO_DISCOVERY),
+    REFUSED("prefill-selector", FOREIGN_MANY, NO_DISCOVERY),
+    REFUSED("decode-selector", FOREIGN_MANY, NO_DISCOVERY),
+    REFUSED("router-selector", FOREIGN_MANY, NO_DISCOVERY),
+    REFUSED("service-discovery-port", FOREIGN_VALUE, NO_DISCOVERY),
+    REFUSED("service-discovery-namespace", FOREIGN_VALUE, NO_DISCOVERY),
+    REFUSED("k8s-port", FOREIGN_VALUE, NO_DISCOVERY),
+    REFUSED("k8s-namespace", FOREIGN_VALUE, NO_DISCOVERY),
+    REFUSED("k8s-label-selector", FOREIGN_VALUE, NO_DISCOVERY),
+    REFUSED("dp-aware", FOREIGN_BOOL, "run one worker per rank and name each in --worker-urls"),
+    REFUSED("enable-mesh", FOREIGN_BOOL, NO_MESH),
+    REFUSED("mesh-peer-urls", FOREIGN_MANY, NO_MESH),
+    REFUSED("kv-indexer-url", FOREIGN_VALUE, NO_MESH),
+    REFUSED("enable-trace", FOREIGN_BOOL, NO_TRACE),
+    REFUSED("otlp-traces-endpoint", FOREIGN_VALUE, NO_TRACE),
+    REFUSED("otel-endpoint", FOREIGN_VALUE, NO_TRACE),
+    REFUSED("enable-wasm", FOREIGN_BOOL, "there are no plug-ins"),
+    REFUSED("mcp-config-path", FOREIGN_VALUE, "tools are run by the client"),
+    REFUSED("callbacks", FOREIGN_VALUE, "there are no plug-ins"),
+    REFUSED("request-rewriter", FOREIGN_VALUE, "requests are forwarded as they came"),
+    REFUSED("jwt-issuer", FOREIGN_VALUE, "only API keys are understood"),
+};
+
 const struct option_program router_program = {
     .name = "incipit-router",
     .summary = "Routes requests for language models to the worker that already holds most of "
@@ -130,9 +301,7 @@ const struct option_program router_program = {
     .usage = "(--worker-urls URL... | --launch N --model DIR) [options]",
     .defs = rows,
     .n_defs = ARRAY_LEN(rows),
+    .foreign = foreign,
+    .n_foreign = ARRAY_LEN(foreign),
     .target_bytes = sizeof(struct router_options),
 };
-
-const char *router_policy_name(const struct router_options *o) {
-    return policy_names[o->policy];
-}

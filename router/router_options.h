@@ -4,6 +4,7 @@
 
 #include "common/log.h"
 #include "common/options.h"
+#include "router/policy.h"
 
 struct router_options {
     const char *host, *admin_host;
@@ -16,8 +17,9 @@ struct router_options {
     struct option_list worker_args;
     uint32_t worker_base_port, worker_threads;
 
-    int policy; /* index in router_policy_names */
-    double beta, kappa, delta_s, max_load_factor, load_floor;
+    int policy; /* index in policy_names */
+    struct policy_options policy_options;
+    struct option_list session_headers;
     uint32_t prefix_block_bytes;
     uint64_t max_prefix_bytes, max_index_bytes;
     const char *prefix_hash_seed;
@@ -36,7 +38,5 @@ struct router_options {
 };
 
 extern const struct option_program router_program;
-
-const char *router_policy_name(const struct router_options *o);
 
 #endif

@@ -123,7 +123,14 @@ enum status routing_create(struct routing **out, const struct routing_options *o
     r->sum_bytes = RATIO_FIRST * options->bytes_per_token;
     for (uint32_t w = 0; w < options->max_workers; w++)
         r->caches[w].capacity_factor = 1;
-    r->policy = options->policy->create(&options->policy_options, options->max_workers);
+    r->options.policy_options.block_bytes = options->prefix_block_bytes;
+    r->policy = options->policy->create(&r->options.policy_options, options->max_workers);
+    if (!r->policy) {
+        st = error_set(err, ST_NOMEM, "no memory for the policy %s: lower max-tree-size",
+                       options->policy->name);
+        routing_destroy(r);
+        return st;
+    }
     r->index = prefix_index_create(n_entries, options->max_workers);
     if (r->index) r->lru = prefix_lru_create(r->index, options->max_workers);
     if (!r->lru) {
