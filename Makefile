@@ -132,7 +132,10 @@ soak: all ## a minute of 64 streaming clients on simulated workers, one killed i
 demo-check: all ## the demonstration model's acceptance, over HTTP: several hundred questions
 	@deploy/demo/check $(B) $(ARGS)
 
-.PHONY: soak demo-check load bench-router bench-% fuzz fuzz-% lint aarch64 aarch64-test
+faults: all load ## faults under open-loop load, haproxy beside; ARGS="kill stop" some, ARGS=list names them
+	@INCIPIT_BUILD=$(B) python3 tests/bench/faults/faults.py $(ARGS)
+
+.PHONY: faults soak demo-check load bench-router bench-% fuzz fuzz-% lint aarch64 aarch64-test
 $(B)/tests/bench/%: $(B)/tests/bench/%.o $(LIBS_all)
 	$(call link,,)
 load: $(B)/incipit-bench ## the load generator: build/release/incipit-bench --help
