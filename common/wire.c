@@ -85,6 +85,15 @@ enum status wire_parse_tokens(struct str value, uint32_t *out) {
     return ST_OK;
 }
 
+bool wire_is_salt(struct str value) {
+    for (size_t i = 0; i < value.len; i++) {
+        char c = value.ptr[i];
+
+        if (!((c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'))) return false;
+    }
+    return value.len == WIRE_SALT_CHARS;
+}
+
 bool wire_is_ours(struct str header_name) {
     struct str prefix = STR(WIRE_PREFIX);
 
@@ -106,6 +115,8 @@ void wire_append_server_info(struct buf *out, const struct wire_server_info *inf
     json_field_u64(&w, "block_size", info->block_size);
     json_field_u64(&w, "n_blocks", info->n_blocks);
     json_field_u64(&w, "max_model_len", info->max_model_len);
+    json_field_u64(&w, "max_num_seqs", info->max_num_seqs);
+    json_field_bool(&w, "trusts_router", info->trusts_router);
     json_field_f64(&w, "prefill_tokens_per_s", info->prefill_tokens_per_s);
     json_field_f64(&w, "attn_context", info->attn_context);
     json_field_z(&w, "generation", info->generation);
@@ -145,6 +156,10 @@ static enum status read_info(const struct json *root, struct wire_server_info *i
     st = json_get_u64(root, "n_blocks", 0, UINT64_C(1) << 40, &info->n_blocks, NULL, err);
     if (st != ST_OK) return st;
     st = json_get_u32(root, "max_model_len", 0, INT32_MAX, &info->max_model_len, NULL, err);
+    if (st != ST_OK) return st;
+    st = json_get_u32(root, "max_num_seqs", 0, INT32_MAX, &info->max_num_seqs, NULL, err);
+    if (st != ST_OK) return st;
+    st = json_get_bool(root, "trusts_router", &info->trusts_router, NULL, err);
     if (st != ST_OK) return st;
     st =
         json_get_f64(root, "prefill_tokens_per_s", 0, huge, &info->prefill_tokens_per_s, NULL, err);

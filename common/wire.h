@@ -6,7 +6,8 @@
  *      x-incipit-prompt-tokens: 1201       all prompt tokens
  *      x-incipit-load: running=3 waiting=0 queued_tokens=1200 kv_free=812 kv_total=1024 draining=0
  *
- * From the router: x-incipit-salt, mixed into the first block's hash by workers that trust it.
+ * From the router: x-incipit-salt, mixed into the first block's hash by workers that trust it:
+ * 64 hexadecimal digits.
  * And GET /server_info. A reader ignores what it does not know and refuses what it cannot trust: a
  * malformed load report is no report. Pure; any thread. */
 #ifndef COMMON_WIRE_H
@@ -22,6 +23,7 @@
 #define WIRE_PROMPT_TOKENS "x-incipit-prompt-tokens"
 #define WIRE_LOAD          "x-incipit-load"
 #define WIRE_SALT          "x-incipit-salt"
+#define WIRE_SALT_CHARS    64
 #define WIRE_INFO_PATH     "/server_info"
 
 struct wire_load {
@@ -42,6 +44,9 @@ MUST_USE enum status wire_parse_load(struct str value, struct wire_load *out);
 /* A token count header: decimal, at most 2^31 - 1. */
 MUST_USE enum status wire_parse_tokens(struct str value, uint32_t *out);
 
+/* A salt: WIRE_SALT_CHARS lower-case hexadecimal digits. */
+bool wire_is_salt(struct str value);
+
 /* True for names that begin with WIRE_PREFIX, whatever the letter case. */
 bool wire_is_ours(struct str header_name);
 
@@ -57,6 +62,8 @@ struct wire_server_info {
     uint32_t block_size;            /* tokens per KV block */
     uint64_t n_blocks;              /* usable blocks: the cache's capacity */
     uint32_t max_model_len;         /* tokens */
+    uint32_t max_num_seqs;          /* requests in one batch; 0: unknown */
+    bool trusts_router;             /* takes x-incipit-salt */
     double prefill_tokens_per_s;    /* measured or estimated; 0: unknown */
     double attn_context; /* tokens at which attention doubles the cost of one; 0: unknown */
     char generation[WIRE_GENERATION_MAX]; /* new at each start of the worker */

@@ -461,6 +461,8 @@ enum status body_scan_with(struct str body, struct body_scan *out, body_classify
         NAME(BODY_PROMPT_CACHE_KEY, "prompt_cache_key"),
         NAME(BODY_SESSION_ID, "session_id"),
         NAME(BODY_USER, "user"),
+        NAME(BODY_EXTRA_KEY, "extra_key"),
+        NAME(BODY_PRIORITY, "priority"),
 #undef NAME
     };
     struct body_scan scan;

@@ -31,6 +31,8 @@ enum body_key {
     BODY_PROMPT_CACHE_KEY,
     BODY_SESSION_ID,
     BODY_USER,
+    BODY_EXTRA_KEY,
+    BODY_PRIORITY,
     BODY_KEY_COUNT
 };
 

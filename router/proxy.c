@@ -112,7 +112,8 @@ void proxy_close(struct exchange *x, int code) {
     snprintf(text, sizeof(text), "%d", code);
     metric_inc(METRICS_GET(p->metrics, ROUTER_requests_total, path_label(x->req->path), text));
     metric_observe(p->duration, duration_s);
-    if (x->first_token_us) metric_observe(p->ttft, (double)(x->first_token_us - x->start_us) * 1e-6);
+    if (x->first_token_us)
+        metric_observe(p->ttft, (double)(x->first_token_us - x->start_us) * 1e-6);
     log_event(
         p->log, LOG_INFO, "request", log_z("id", x->request_id), log_i64("code", code),
         log_i64("worker", x->n_attempts ? (int64_t)x->target.worker : -1),
@@ -266,6 +267,7 @@ static void reset_attempt(struct exchange *x, bool is_fresh) {
 
 /* Sends the request to x->target. `is_fresh`: not on a connection that was kept alive. */
 static void attempt_start(struct exchange *x, bool is_fresh) {
+    struct iovec pieces[4];
     struct error err = {0};
     enum status st;
 
@@ -282,10 +284,8 @@ static void attempt_start(struct exchange *x, bool is_fresh) {
         return;
     }
     if (!is_fresh) watch_prefill(x);
-    conn_writev(&x->up->conn,
-                (struct iovec[]){{buf_ptr(&x->out), buf_len(&x->out)},
-                                 {(void *)(uintptr_t)x->req->body.ptr, x->req->body.len}},
-                2);
+    pieces[0] = (struct iovec){buf_ptr(&x->out), buf_len(&x->out)};
+    conn_writev(&x->up->conn, pieces, 1 + proxy_body_pieces(x, pieces + 1));
     conn_flush(&x->up->conn);
 }
 
@@ -328,7 +328,9 @@ static enum status hash_prompt(struct exchange *x, struct error *err) {
         .adapter = x->scan.spans[BODY_LORA_PATH].ptr ? x->scan.spans[BODY_LORA_PATH]
                                                      : x->scan.spans[BODY_ADAPTER],
         .tools = x->scan.spans[BODY_TOOLS],
-        .cache_salt = x->scan.spans[BODY_CACHE_SALT],
+        .cache_salt = x->scan.spans[BODY_CACHE_SALT].ptr ? x->scan.spans[BODY_CACHE_SALT]
+                                                         : x->scan.spans[BODY_EXTRA_KEY],
+        .tenant = x->is_salted ? x->tenant : STR_NULL,
     };
     uint32_t n =
         prompt_hash_n_blocks(prompt.len, config->prefix_block_bytes, config->max_prefix_blocks);
@@ -373,7 +375,8 @@ static struct exchange *exchange_open(struct proxy *p) {
     x->n_tried = x->n_lost = x->n_attempts = 0;
     x->retry_after_us = 0;
     x->up = NULL;
-    x->has_sent = x->is_routed = x->is_retry = false;
+    x->has_sent = x->is_routed = x->is_retry = x->is_salted = false;
+    x->tenant = STR_NULL;
     reset_attempt(x, false);
     p->n_open++;
     return x;
@@ -400,7 +403,7 @@ void proxy_start(struct proxy *p, struct http_request *req) {
         !str_eq(req->path, STR("/tokenize")) && !str_eq(req->path, STR("/detokenize"));
     loop_timer_start(&x->timeout, p->config.request_timeout_us);
     st = body_scan(req->body, &x->scan, &err);
-    if (st == ST_OK && p->config.keys) st = proxy_enter(x, &err);
+    if (st == ST_OK && p->knows_clients) st = proxy_enter(x, &err);
     if (st == ST_OK) st = hash_prompt(x, &err);
     if (st == ST_OK) st = route(x, &err);
     if (st != ST_OK) {
@@ -433,6 +436,7 @@ struct proxy *proxy_create(struct loop *loop, struct registry *registry, struct 
     p->pool = upstream_pool_create(loop, &pool);
     rng_seed(&p->rng, seed);
     list_init(&p->idle);
+    p->knows_clients = keys_are_needed(config->keys) || config->isolation || config->tenant_header;
     p->ttft = metrics_at(metrics, ROUTER_ttft_seconds);
     p->duration = metrics_at(metrics, ROUTER_request_duration_seconds);
     p->prompt_tokens = metrics_at(metrics, ROUTER_prompt_tokens_total);

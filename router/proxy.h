@@ -16,6 +16,7 @@
 #include "common/base.h"
 #include "common/http_server.h"
 
+struct isolation;
 struct keys;
 struct log;
 struct loop;
@@ -38,6 +39,8 @@ struct proxy_config {
     /* Headers that may name a session; none unless the policy wants them. */
     const char *const *session_headers;
     uint32_t n_session_headers;
+    const struct isolation *isolation; /* NULL: tenants share caches */
+    const char *tenant_header; /* names the tenant of who has no key; NULL: none is believed */
 };
 
 struct proxy *proxy_create(struct loop *loop, struct registry *registry, struct metrics *metrics,

@@ -3,6 +3,7 @@
  *      body scanned ──▶ proxy_enter ──▶ hash chain ──▶ route ...            ──▶ proxy_leave
  *                        401 unknown                                          once, at the end
  *                        429 a limit of the key
+ *                        whose it is, and its salt
  *
  * A prompt's tokens are charged by its bytes when it comes, and put right when its worker has
  * counted them. */
@@ -19,17 +20,77 @@ struct str proxy_key_of(const struct http_request *req) {
                              http_request_header(req, STR("x-api-key")));
 }
 
-enum status proxy_enter(struct exchange *x, struct error *err) {
+static enum status enter_by_key(struct exchange *x, struct error *err) {
     struct proxy *p = x->proxy;
     double tokens = (double)body_scan_prompt(&x->scan).len / GUESSED_BYTES_PER_TOKEN;
-    enum status st;
+    enum status st = keys_enter(p->config.keys, proxy_key_of(x->req), tokens, loop_now_us(p->loop),
+                                &x->key, &x->retry_after_us, err);
 
-    if (!keys_are_needed(p->config.keys)) return ST_OK;
-    st = keys_enter(p->config.keys, proxy_key_of(x->req), tokens, loop_now_us(p->loop), &x->key,
-                    &x->retry_after_us, err);
     if (st == ST_BUSY) metric_inc(METRICS_GET(p->metrics, ROUTER_requests_refused_total, "key"));
+    if (st == ST_OK) x->tenant = key_tenant(x->key.key);
     return st;
 }
+
+static enum status believe_tenant(struct exchange *x, struct error *err) {
+    x->tenant = http_request_header(x->req, str_of(x->proxy->config.tenant_header));
+    if (x->tenant.len <= KEY_TENANT_MAX) return ST_OK;
+    return error_set(err, ST_INVALID, "%s has %zu bytes: a tenant's name has at most %d",
+                     x->proxy->config.tenant_header, x->tenant.len, KEY_TENANT_MAX);
+}
+
+static void isolate(struct exchange *x) {
+    bool is_generate = str_eq(x->req->path, STR("/generate"));
+    struct str given = x->scan.spans[is_generate ? BODY_EXTRA_KEY : BODY_CACHE_SALT];
+
+    isolation_salt(x->proxy->config.isolation, x->tenant, given, x->salt);
+    isolation_splice(&x->splice, x->req->body, &x->scan, is_generate, x->salt);
+    x->is_salted = true;
+}
+
+enum status proxy_enter(struct exchange *x, struct error *err) {
+    const struct proxy_config *config = &x->proxy->config;
+    enum status st = ST_OK;
+
+    if (keys_are_needed(config->keys)) {
+        st = enter_by_key(x, err);
+    } else if (config->tenant_header) {
+        st = believe_tenant(x, err);
+    }
+    if (st == ST_OK && config->isolation && x->is_generation) isolate(x);
+    return st;
+}
+
+/* --- the body --------------------------------------------------------------------------------------*/
+
+static bool is_spliced(const struct exchange *x) {
+    return x->is_salted && !x->target.trusts_router;
+}
+
+size_t proxy_body_len(const struct exchange *x) {
+    size_t n = x->req->body.len;
+
+    return is_spliced(x) ? n - x->splice.removed + x->splice.len : n;
+}
+
+static struct iovec piece(const char *ptr, size_t n) {
+    return (struct iovec){(void *)(uintptr_t)ptr, n};
+}
+
+int proxy_body_pieces(const struct exchange *x, struct iovec *pieces) {
+    struct str body = x->req->body;
+    size_t after = x->splice.at + x->splice.removed;
+
+    if (!is_spliced(x)) {
+        pieces[0] = piece(body.ptr, body.len);
+        return 1;
+    }
+    pieces[0] = piece(body.ptr, x->splice.at);
+    pieces[1] = piece(x->splice.text, x->splice.len);
+    pieces[2] = piece(body.ptr + after, body.len - after);
+    return 3;
+}
+
+/* --- the end ---------------------------------------------------------------------------------------*/
 
 void proxy_leave(struct exchange *x) {
     if (!x->key.key) return;

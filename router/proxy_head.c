@@ -85,11 +85,14 @@ void proxy_build_worker_head(struct exchange *x) {
     buf_append_str(out, STR("POST "));
     buf_append_str(out, x->req->target);
     buf_appendf(out, " HTTP/1.1\r\nhost: %s\r\ncontent-length: %zu\r\n", x->target.authority,
-                x->req->body.len);
+                proxy_body_len(x));
     for (uint16_t i = 0; i < x->req->n_headers; i++) {
         struct http_field f = http_request_header_at(x->req, i);
 
         if (goes_to_worker(x, f.name)) append_field(out, f.name, f.value);
+    }
+    if (x->is_salted && x->target.trusts_router) {
+        append_field(out, STR(WIRE_SALT), str_of(x->salt));
     }
     buf_appendf(out, "x-request-id: %s\r\nx-forwarded-for: %s\r\nx-forwarded-proto: http\r\n\r\n",
                 x->request_id, client);

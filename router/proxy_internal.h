@@ -10,11 +10,14 @@
 #ifndef ROUTER_PROXY_INTERNAL_H
 #define ROUTER_PROXY_INTERNAL_H
 
+#include <sys/uio.h>
+
 #include "common/http_parse.h"
 #include "common/list.h"
 #include "common/loop.h"
 #include "common/rng.h"
 #include "router/body_scan.h"
+#include "router/isolation.h"
 #include "router/keys.h"
 #include "router/proxy.h"
 #include "router/registry.h"
@@ -35,6 +38,7 @@ struct proxy {
     struct list idle; /* recycled exchanges */
     uint32_t n_idle, n_open, n_retrying;
     struct metric *ttft, *duration, *prompt_tokens, *cached_tokens, *predicted_tokens;
+    bool knows_clients; /* keys, tenants or isolation are on */
     struct metric *client_aborts, *streams_broken;
 };
 
@@ -56,12 +60,16 @@ struct exchange {
     uint32_t chain_cap;
     uint32_t tried[MAX_ATTEMPTS];
     uint32_t n_tried, n_lost, n_attempts;
-    struct key_use key;      /* by which it was let in */
+    struct key_use key;             /* by which it was let in */
+    struct str tenant;              /* whose it is; empty: nobody's in particular */
+    struct isolation_splice splice; /* if is_salted: how workers that do not trust us are told */
+    char salt[ISOLATION_SALT_CHARS + 1];
     uint64_t retry_after_us; /* what a refusal says; 0: a second */
     const char *failure;     /* why the last attempt failed */
     char request_id[REQUEST_ID_MAX + 1];
     bool wants_explanation;
     bool is_generation; /* computes its prompt: what is read from it stays in the worker's cache */
+    bool is_salted;     /* its tenant shares no cache with others */
     bool has_sent;      /* bytes have gone to the client: no retry any more */
     bool is_routed;     /* the ticket is open */
     bool is_retry;      /* counted in proxy->n_retrying */
@@ -117,8 +125,13 @@ void proxy_break_off(struct exchange *x, enum break_cause cause);
 
 /* --- proxy_admit.c ------------------------------------------------------------------------------ */
 
-/* Counts the request against the limits of its key, if keys are needed. */
+/* Finds out whose the scanned request is, and counts it against the limits of its key. */
 MUST_USE enum status proxy_enter(struct exchange *x, struct error *err);
+
+/* The body as the worker gets it: the client's bytes but for a salt. At most 3 pieces. */
+size_t proxy_body_len(const struct exchange *x);
+int proxy_body_pieces(const struct exchange *x, struct iovec *pieces);
+
 void proxy_leave(struct exchange *x); /* at its end; once more is fine */
 
 /* Tells a client that is refused when it may come again. */

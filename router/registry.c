@@ -376,6 +376,7 @@ enum status registry_route(struct registry *r, struct str model, const struct ro
         out->worker = id;
         out->incarnation = w->incarnation;
         out->is_foreign = w->is_foreign;
+        out->trusts_router = w->info.trusts_router;
         out->addr = w->addr.addr;
         out->addr_len = w->addr.len;
         memcpy(out->authority, w->authority, sizeof(out->authority));

@@ -90,6 +90,7 @@ struct registry_target { /* where an attempt goes */
     struct routing *routing;
     uint32_t worker;
     uint32_t incarnation; /* differs between workers that had the same id one after the other */
+    bool trusts_router;   /* takes x-incipit-salt */
     bool is_foreign;      /* does not show its first token before the end, unless it streams */
     socklen_t addr_len;
     struct sockaddr_storage addr;

@@ -27,6 +27,7 @@
 #include "router/admin.h"
 #include "router/frontend.h"
 #include "router/health.h"
+#include "router/isolation.h"
 #include "router/keys.h"
 #include "router/registry.h"
 #include "router/router_metrics.h"
@@ -50,6 +51,7 @@ struct router {
     struct metrics *metrics;
     struct registry *registry;
     struct keys *keys;
+    struct isolation isolation;
     struct http_client *client;
     struct health *health;
     struct http_server *admin_server;
@@ -221,6 +223,18 @@ static enum status check_options(const struct router_options *o, struct error *e
         return error_set(err, ST_INVALID, "%u workers are more than --max-workers %u",
                          o->launch + o->worker_urls.n, o->max_workers);
     }
+    if (o->isolate_by == ISOLATE_TENANT && !o->api_keys_file && !o->api_key &&
+        !o->trust_tenant_header) {
+        return error_set(err, ST_INVALID,
+                         "--isolate-by tenant, but nothing says who is who: name tenants in "
+                         "--api-keys-file, or add --trust-tenant-header behind a gateway that sets "
+                         "%s",
+                         o->tenant_header);
+    }
+    if (o->trust_tenant_header && !http_is_token(str_of(o->tenant_header))) {
+        return error_set(err, ST_INVALID, "--tenant-header-name '%s' is not the name of a header",
+                         o->tenant_header);
+    }
     if (!is_loopback(o->admin_host)) {
         return error_set(err, ST_INVALID,
                          "--admin-host %s is not a loopback address: the admin port is not "
@@ -289,7 +303,9 @@ static enum status build_frontends(struct router *r, struct error *err) {
                   .forward_authorization = o->forward_authorization,
                   .keys = r->keys,
                   .session_headers = o->session_headers.items,
-                  .n_session_headers = wants_session ? o->session_headers.n : 0},
+                  .n_session_headers = wants_session ? o->session_headers.n : 0,
+                  .isolation = o->isolate_by == ISOLATE_TENANT ? &r->isolation : NULL,
+                  .tenant_header = o->trust_tenant_header ? o->tenant_header : NULL},
         .control = r->box,
     };
     enum status st = n > 1 ? check_port(r, err) : ST_OK;
@@ -348,7 +364,7 @@ static void find_worker_program(const struct router_options *o, char out[PATH_MA
 
 static enum status launch_workers(struct router *r, struct error *err) {
     const struct router_options *o = r->options;
-    const char **args = mem_calloc(o->worker_args.n + 3, sizeof(*args));
+    const char **args = mem_calloc(o->worker_args.n + 4, sizeof(*args));
     char program[PATH_MAX], url[64];
     struct supervisor_config config = {.program = program,
                                        .args = args,
@@ -365,6 +381,7 @@ static enum status launch_workers(struct router *r, struct error *err) {
         args[n++] = "--model";
         args[n++] = o->model;
     }
+    if (o->isolate_by == ISOLATE_TENANT) args[n++] = "--trust-router";
     for (uint32_t i = 0; i < o->worker_args.n; i++)
         args[n++] = o->worker_args.items[i];
     printf("incipit-router " INCIPIT_VERSION ": http://%s:%u, admin on port %u; starting %u "
@@ -395,6 +412,9 @@ static enum status build_control(struct router *r, struct error *err) {
     if (st == ST_OK) st = loop_on_signal(r->loop, SIGTERM, on_signal, r, err);
     if (st == ST_OK) st = loop_on_signal(r->loop, SIGINT, on_signal, r, err);
     if (st == ST_OK) st = loop_on_signal(r->loop, SIGHUP, on_hangup, r, err);
+    if (st == ST_OK) {
+        st = isolation_init(&r->isolation, o->isolation_secret_file, o->isolation_secret, err);
+    }
     if (st == ST_OK) st = keys_create(&r->keys, o->api_keys_file, o->api_key, err);
     if (st == ST_OK) st = http_client_create(&r->client, r->loop, err);
     if (st == ST_OK) st = build_registry(r, err);
@@ -455,6 +475,11 @@ enum status router_run(struct router *r, struct error *err) {
         log_event(r->log, LOG_WARN, "clients_need_no_key", log_z("host", r->options->host),
                   log_z("why", "other machines may send requests, and no key is asked of them: see "
                                "--api-keys-file"));
+    }
+    if (r->options->isolate_by == ISOLATE_TENANT && r->isolation.is_random) {
+        log_event(r->log, LOG_WARN, "isolation_secret_is_random",
+                  log_z("why", "tenants' cached prompts are lost with this process, and other "
+                               "routers cannot use them: see --isolation-secret-file"));
     }
     loop_run(r->loop);
     if (r->fatal.status != ST_OK) {

@@ -21,6 +21,8 @@ static const char *const policy_aliases[] = {
     /* haproxy, nginx, Envoy */
     "leastconn", "least_load", "least_conn", "least_load", "maglev", "session", NULL};
 
+static const char *const isolation_names[] = {"none", "tenant", NULL};
+
 static const struct option_def rows[] = {
     {"host", OPT_STR, FIELD(host), .def = "127.0.0.1", .group = "Listening",
      .help = "Address for clients. 0.0.0.0 lets other machines in."},
@@ -179,6 +181,20 @@ static const struct option_def rows[] = {
              "[tokens_per_s=N] [max_concurrent=N] [priority=N]. Read again on SIGHUP."},
     {"api-key", OPT_STR, FIELD(api_key), .is_secret = true, .group = "Access",
      .help = "One more key, without limits."},
+    {"trust-tenant-header", OPT_BOOL, FIELD(trust_tenant_header), .group = "Access",
+     .help = "Where no keys are asked for: a header says whose a request is. Only behind a gateway "
+             "that sets it."},
+    {"tenant-header-name", OPT_STR, FIELD(tenant_header), .def = "x-smg-tenant-id",
+     .group = "Access", .help = "That header."},
+    {"isolate-by", OPT_ENUM, FIELD(isolate_by), .def = "none", .names = isolation_names,
+     .group = "Access",
+     .help = "tenant: prompts of different tenants share no cached blocks, on the price of a "
+             "cache for each. none: all share."},
+    {"isolation-secret-file", OPT_STR, FIELD(isolation_secret_file), .group = "Access",
+     .metavar = "FILE",
+     .help = "Secret behind the salts of --isolate-by: random by default; give replicas the same."},
+    {"isolation-secret", OPT_STR, FIELD(isolation_secret), .is_secret = true, .group = "Access",
+     .help = "The same, as text."},
 
     {"max-body-bytes", OPT_BYTES, FIELD(max_body_bytes), .def = "32MiB", .min = "1KiB",
      .max = "1GiB", .aliases = "max-payload-size", .group = "Limits",

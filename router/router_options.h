@@ -6,6 +6,8 @@
 #include "common/options.h"
 #include "router/policy.h"
 
+enum router_isolation { ISOLATE_NONE, ISOLATE_TENANT };
+
 struct router_options {
     const char *host, *admin_host;
     uint32_t port, admin_port, n_threads;
@@ -28,7 +30,10 @@ struct router_options {
     const char *probe_path;
     uint32_t max_retries, connect_timeout_ms, request_timeout_ms;
 
-    const char *api_keys_file, *api_key;
+    const char *api_keys_file, *api_key, *tenant_header;
+    int isolate_by; /* enum router_isolation */
+    const char *isolation_secret_file, *isolation_secret;
+    bool trust_tenant_header;
 
     uint64_t max_body_bytes;
     uint32_t max_connections, head_timeout_ms, idle_timeout_ms, drain_timeout_ms;

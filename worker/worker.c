@@ -274,6 +274,8 @@ static void build_api(struct worker *w, const char *name) {
     w->api.model_name = name;
     w->api.model_root = w->options->model ? w->options->model : name;
     w->api.created_s = clock_wall_us() / 1000000;
+    w->api.max_num_seqs = w->options->max_num_seqs;
+    w->api.trusts_router = w->options->trust_router;
     rng_seed(&w->api.rng, seed);
     list_init(&w->api.calls);
 }

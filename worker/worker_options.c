@@ -28,6 +28,9 @@ static const struct option_def rows[] = {
      .help = "Address to listen on. 0.0.0.0 lets other machines in."},
     {"port", OPT_U32, FIELD(port), .def = "31000", .max = "65535", .group = "Listening",
      .help = "Port to listen on. 0 lets the system choose."},
+    {"trust-router", OPT_BOOL, FIELD(trust_router), .group = "Listening",
+     .help = "Take x-incipit-salt from requests: blocks are shared only between equal salts. Only "
+             "for workers that nobody but the router can reach."},
     {"max-body-bytes", OPT_BYTES, FIELD(max_body_bytes), .def = "32MiB", .min = "1KiB",
      .max = "1GiB", .group = "Listening",
      .help = "Largest request body; beyond it 413. Higher admits longer prompts, costs memory."},

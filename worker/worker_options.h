@@ -28,6 +28,7 @@ struct worker_options {
     int policy;
     uint32_t max_logprobs;
 
+    bool trust_router;
     uint64_t max_body_bytes;
     uint32_t max_connections, drain_timeout_ms;
     int log_level, log_format;

@@ -92,6 +92,12 @@ def test_nothing_of_keys_or_prompts_is_written_anywhere(keyed):
     ([], "", ["holds no key", "everybody"]),
     ([], f"{KEY} rps=fast\n", ["line 1", "rps"]),
     ([], f"{KEY}\n{KEY}\n", ["line 2", "already"]),
+    (["--isolate-by", "tenant"], None, ["--isolate-by tenant", "--api-keys-file", "--trust-tenant-header"]),
+    (["--isolate-by", "colour"], None, ["colour", "none", "tenant"]),
+    (["--isolation-secret", "0123456789abcdef"], None, ["INCIPIT_ISOLATION_SECRET"]),
+    (["--isolation-secret-file", "/no/such/secret"], None, ["--isolation-secret-file", "/no/such/secret"]),
+    (["--isolation-secret-file", "/dev/null"], None, ["/dev/null"]),
+    (["--trust-tenant-header", "--tenant-header-name", "a b"], None, ["--tenant-header-name", "a b"]),
 ])
 def test_a_sentence_and_a_nonzero_exit(tmp_path, args, text, words):
     if text is not None:

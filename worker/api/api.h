@@ -27,6 +27,8 @@ struct api {
     const char *model_name; /* as clients call it */
     const char *model_root; /* its folder, or the name again */
     uint64_t created_s;     /* of the model list */
+    uint32_t max_num_seqs;  /* as the router is told */
+    bool trusts_router;     /* x-incipit-salt is believed */
     struct rng rng;         /* seeds and ids */
     bool is_draining;
     struct list calls; /* open ones */

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "common/clock.h"
+#include "common/hash.h"
 #include "common/http_server.h"
 #include "common/json.h"
 #include "common/log.h"
@@ -216,10 +217,35 @@ static enum status choice_start(struct call *c, struct choice *ch, const struct 
     return st;
 }
 
+/* The router keeps tenants apart by a salt of its own. The client's parts them further: the two are
+ * hashed into one, so that neither can imitate the other. */
+static enum status take_router_salt(struct call *c, struct error *err) {
+    static const char hex[] = "0123456789abcdef";
+    struct request_params *r = &c->params.request;
+    struct str given = http_request_header(c->req, STR(WIRE_SALT));
+    uint8_t digest[SHA256_BYTES];
+
+    if (!c->api->trusts_router || !given.ptr) return ST_OK;
+    if (!wire_is_salt(given)) {
+        return error_set(err, ST_INVALID, WIRE_SALT " is not a salt of %d hexadecimal digits",
+                         WIRE_SALT_CHARS);
+    }
+    hash_hmac_sha256(given.ptr, given.len, r->cache_salt ? r->cache_salt : "", r->cache_salt_len,
+                     digest);
+    for (size_t i = 0; i < SHA256_BYTES; i++) {
+        c->salt[2 * i] = hex[digest[i] >> 4];
+        c->salt[2 * i + 1] = hex[digest[i] & 15];
+    }
+    r->cache_salt = c->salt;
+    r->cache_salt_len = WIRE_SALT_CHARS;
+    return ST_OK;
+}
+
 static void launch(struct call *c) {
     struct error err = {0};
     enum status st = check_call(c, &err);
 
+    if (st == ST_OK) st = take_router_salt(c, &err);
     for (uint32_t i = 0; i < c->n_prompts && st == ST_OK; i++) {
         st = c->prompts[i].job.status;
         err = c->prompts[i].job.err;

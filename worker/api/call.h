@@ -18,6 +18,7 @@
 #define WORKER_API_CALL_H
 
 #include "common/buf.h"
+#include "common/wire.h"
 #include "worker/api/api.h"
 #include "worker/api/params.h"
 #include "worker/text/detokenize.h"
@@ -76,9 +77,10 @@ struct call {
     uint32_t n_prompts, n_choices, n_untokenized, n_open;
     struct buf out;
     bool has_head;
-    bool is_incomplete; /* out of memory: something of the answer is lost */
-    bool is_list;       /* several prompts were asked for as an array */
-    int32_t n_logprobs; /* -1: none wanted */
+    bool is_incomplete;             /* out of memory: something of the answer is lost */
+    char salt[WIRE_SALT_CHARS + 1]; /* the router's, behind params; else unused */
+    bool is_list;                   /* several prompts were asked for as an array */
+    int32_t n_logprobs;             /* -1: none wanted */
 };
 
 /* Takes the request and its parsed body. The handler then fills in params and the flags, adds the

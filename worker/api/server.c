@@ -92,6 +92,8 @@ static void server_info_get(struct http_request *req, void *arg) {
         .block_size = info->block_size,
         .n_blocks = info->n_blocks,
         .max_model_len = info->max_model_len,
+        .max_num_seqs = api->max_num_seqs,
+        .trusts_router = api->trusts_router,
         .prefill_tokens_per_s = info->device.prefill_tokens_per_s,
         .attn_context = info->device.attn_context,
     };

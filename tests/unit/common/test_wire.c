@@ -74,6 +74,12 @@ static void token_counts_are_strict(void **state) {
     assert_true(wire_is_ours(STR("X-Incipit-Load")));
     assert_false(wire_is_ours(STR("x-incipi")));
     assert_false(wire_is_ours(STR("x-request-id")));
+    assert_true(
+        wire_is_salt(STR("0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef")));
+    assert_false(
+        wire_is_salt(STR("0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdeF")));
+    assert_false(wire_is_salt(STR("0123456789abcdef")));
+    assert_false(wire_is_salt(STR_NULL));
 }
 
 static void server_info_reads_as_written(void **state) {
@@ -85,6 +91,8 @@ static void server_info_reads_as_written(void **state) {
         .block_size = 16,
         .n_blocks = UINT64_C(5000000000),
         .max_model_len = 32768,
+        .max_num_seqs = 48,
+        .trusts_router = true,
         .prefill_tokens_per_s = 1234.5,
         .attn_context = 8192,
         .generation = "0123456789abcdef",
@@ -102,7 +110,8 @@ static void server_info_reads_as_written(void **state) {
     assert_string_equal(a.path, b.path);
     assert_string_equal(a.generation, b.generation);
     assert_true(a.wire == b.wire && a.block_size == b.block_size && a.n_blocks == b.n_blocks &&
-                a.max_model_len == b.max_model_len &&
+                a.max_model_len == b.max_model_len && a.max_num_seqs == b.max_num_seqs &&
+                a.trusts_router == b.trusts_router &&
                 a.prefill_tokens_per_s == b.prefill_tokens_per_s &&
                 a.attn_context == b.attn_context);
     buf_fini(&json);
