@@ -117,14 +117,18 @@ test: deps-test ## unit, conformance and integration tests; SAN=address|undefine
 	@$(MAKE) --no-print-directory -j$(JOBS) check
 
 .PHONY: check
-check: all $(TESTS)
+check: all $(B)/incipit-bench $(TESTS)
 	@tests/run $(B) "$(SAN)" $(TESTS)
 
 unit: $(TESTS) ## unit and conformance tests alone
 	@tests/run_unit $(TESTS)
 
-integration: all ## tests of the real programs over loopback alone
+integration: all $(B)/incipit-bench ## tests of the real programs over loopback alone
 	@tests/run_integration $(B) "$(SAN)" $(ARGS)
+
+replay-foreign: all $(B)/incipit-bench ## cache hits with workers that answer as vLLM, as SGLang, or say nothing
+	@FOREIGN_REQUESTS=1500 FOREIGN_SEEDS=3 FOREIGN_KINDS=vllm,sglang,mute \
+	  tests/run_integration $(B) "$(SAN)" -s -k says_nothing_finds $(ARGS)
 
 soak: all ## a minute of 64 streaming clients on simulated workers, one killed in the middle
 	@SOAK_SECONDS=60 SOAK_CLIENTS=64 tests/run_integration $(B) "$(SAN)" -s -k killed_under_load
@@ -135,7 +139,7 @@ demo-check: all ## the demonstration model's acceptance, over HTTP: several hund
 faults: all load ## faults under open-loop load, haproxy beside; ARGS="kill stop" some, ARGS=list names them
 	@INCIPIT_BUILD=$(B) python3 tests/bench/faults/faults.py $(ARGS)
 
-.PHONY: faults soak demo-check load bench-router bench-% fuzz fuzz-% lint aarch64 aarch64-test
+.PHONY: faults soak replay-foreign demo-check load bench-router bench-% fuzz fuzz-% lint aarch64 aarch64-test
 $(B)/tests/bench/%: $(B)/tests/bench/%.o $(LIBS_all)
 	$(call link,,)
 load: $(B)/incipit-bench ## the load generator: build/release/incipit-bench --help

@@ -19,6 +19,7 @@ struct worker {
     struct model *model; /* NULL until described */
     uint32_t reasons;    /* before it has a model; afterwards its routing keeps them */
     uint64_t n_failed;
+    struct registry_report said; /* last */
 };
 
 struct model {
@@ -104,6 +105,7 @@ enum status registry_add_at(struct registry *r, const struct address_url *url,
         st = error_set(err, ST_BUSY, "all %u worker places are taken: raise --max-workers", limit);
     }
     if (st == ST_OK) {
+        fresh.said = (struct registry_report){.running = -1, .waiting = -1, .kv_usage = -1};
         fresh.incarnation = r->workers[chosen].incarnation + 1;
         r->workers[chosen] = fresh;
         r->n_ids = MAX(r->n_ids, chosen + 1);
@@ -199,21 +201,35 @@ static void show_breaker(struct worker *w, uint32_t id) {
     set_reason(w, id, WORKER_EJECTED, !breaker_admits(&w->breaker));
 }
 
+/* What reports taught, for an announcement that knows less. */
+static struct wire_server_info with_what_is_known(const struct worker *w,
+                                                  const struct wire_server_info *info) {
+    struct wire_server_info full = *info;
+
+    if (!w->is_foreign || strcmp(w->info.model, info->model) != 0) return full;
+    if (!full.n_blocks) full.n_blocks = w->info.n_blocks;
+    if (!full.block_size) full.block_size = w->info.block_size;
+    if (!full.generation[0]) memcpy(full.generation, w->info.generation, WIRE_GENERATION_MAX);
+    return full;
+}
+
 enum status registry_describe(struct registry *r, uint32_t id, const struct wire_server_info *info,
                               bool is_foreign, struct error *err) {
     struct worker *w = &r->workers[id];
     enum status st = model_ensure(r, info->model, err);
+    struct wire_server_info full;
     struct worker_spec spec;
     struct model *m;
 
     if (st != ST_OK) return st;
     pthread_mutex_lock(&r->lock);
+    full = with_what_is_known(w, info);
     if (!w->is_used) {
         st = error_set(err, ST_NOT_FOUND, "worker %u has been removed", id);
         goto done;
     }
     m = model_find(r, str_of(info->model));
-    if (w->is_described && strcmp(w->info.generation, info->generation) != 0) {
+    if (w->is_described && strcmp(w->info.generation, full.generation) != 0) {
         w->breaker = (struct breaker){0};
         show_breaker(w, id);
     }
@@ -226,7 +242,7 @@ enum status registry_describe(struct registry *r, uint32_t id, const struct wire
         routing_set_reason(m->routing, id, ~(uint32_t)WORKER_ABSENT, false);
         routing_set_reason(m->routing, id, reasons & ~(uint32_t)WORKER_ABSENT, true);
     }
-    w->info = *info;
+    w->info = full;
     spec = spec_of(w);
     routing_worker_up(m->routing, id, &spec);
     m->max_model_len = info->max_model_len;
@@ -235,6 +251,33 @@ enum status registry_describe(struct registry *r, uint32_t id, const struct wire
 done:
     pthread_mutex_unlock(&r->lock);
     return st;
+}
+
+/* Whether it changed what is known of the worker. */
+static bool take_report(struct wire_server_info *info, const struct registry_report *report) {
+    struct wire_server_info was = *info;
+
+    if (report->n_blocks) info->n_blocks = report->n_blocks;
+    if (report->block_size) info->block_size = report->block_size;
+    if (report->generation[0]) memcpy(info->generation, report->generation, WIRE_GENERATION_MAX);
+    return info->n_blocks != was.n_blocks || info->block_size != was.block_size ||
+           strcmp(info->generation, was.generation) != 0;
+}
+
+void registry_report(struct registry *r, uint32_t id, const struct registry_report *report) {
+    struct worker *w = &r->workers[id];
+    struct worker_spec spec;
+
+    pthread_mutex_lock(&r->lock);
+    if (id < r->n_ids && w->is_used && w->is_described && w->is_foreign) {
+        w->said = *report;
+        if (take_report(&w->info, report)) {
+            spec = spec_of(w);
+            routing_worker_up(w->model->routing, id, &spec);
+        }
+        routing_worker_report(w->model->routing, id, &report->counted);
+    }
+    pthread_mutex_unlock(&r->lock);
 }
 
 void registry_set_reason(struct registry *r, uint32_t id, uint32_t reasons, bool is_set) {
@@ -274,6 +317,10 @@ bool registry_get(struct registry *r, uint32_t id, struct registry_view *out) {
             .n_sent = w->model ? routing_load(w->model->routing)->workers[id].n_sent : 0,
             .n_failed = w->n_failed,
             .breaker = w->breaker.state,
+            .incarnation = w->incarnation,
+            .engine_running = w->said.running,
+            .engine_waiting = w->said.waiting,
+            .engine_kv_usage = w->said.kv_usage,
         };
         memcpy(out->url, w->url, sizeof(out->url));
         address_text(&w->addr, out->address);

@@ -53,6 +53,20 @@ MUST_USE enum status registry_remove(struct registry *r, uint32_t id);
 MUST_USE enum status registry_describe(struct registry *r, uint32_t id,
                                        const struct wire_server_info *info, bool is_foreign,
                                        struct error *err);
+
+/* What the metrics of an engine that is not ours say: its size, its life, what it counted. */
+struct registry_report {
+    uint64_t n_blocks;   /* 0: not said, as below */
+    uint32_t block_size; /* tokens */
+    char generation[WIRE_GENERATION_MAX];
+    int64_t running, waiting; /* requests; negative: not said, as below */
+    double kv_usage;          /* 0 to 1 */
+    struct route_report counted;
+};
+
+/* Uses what is said; a new generation empties the worker's part of the index. Nothing happens unless
+ * the worker is described and foreign. */
+void registry_report(struct registry *r, uint32_t id, const struct registry_report *report);
 void registry_set_reason(struct registry *r, uint32_t id, uint32_t reasons, bool is_set);
 void registry_tick(struct registry *r, uint64_t now_us); /* every 100 ms or so: breakers */
 
@@ -68,6 +82,9 @@ struct registry_view { /* a copy */
     uint32_t in_flight;
     uint64_t n_sent, n_failed;
     enum breaker_state breaker;
+    uint32_t incarnation;                   /* another worker of the same id has another */
+    int64_t engine_running, engine_waiting; /* as its metrics say; negative: not said */
+    double engine_kv_usage;                 /* likewise */
 };
 
 /* Copies worker `id`; false when there is none. Ids are below REGISTRY_MAX_WORKERS. */

@@ -32,6 +32,7 @@
 #include "router/registry.h"
 #include "router/router_metrics.h"
 #include "router/router_options.h"
+#include "router/scrape.h"
 #include "router/supervisor.h"
 
 #define TICK_US           100000u
@@ -54,6 +55,7 @@ struct router {
     struct isolation isolation;
     struct http_client *client;
     struct health *health;
+    struct scrape *scrape;
     struct http_server *admin_server;
     struct admin admin;
     struct supervisor *supervisor;
@@ -400,6 +402,9 @@ static enum status launch_workers(struct router *r, struct error *err) {
 
 static enum status build_control(struct router *r, struct error *err) {
     const struct router_options *o = r->options;
+    struct scrape_config scrape = {.interval_us = (uint64_t)o->engine_metrics_interval_ms * 1000,
+                                   .timeout_ms = o->probe_timeout_ms,
+                                   .max_workers = o->max_workers};
     struct health_config health = {.interval_us = (uint64_t)o->probe_interval_ms * 1000,
                                    .timeout_ms = o->probe_timeout_ms,
                                    .n_misses = o->probe_misses,
@@ -423,6 +428,9 @@ static enum status build_control(struct router *r, struct error *err) {
     loop_timer_init(&r->deadline, r->loop, end_loop, r);
     loop_timer_start(&r->tick, TICK_US);
     r->health = health_create(r->loop, r->client, r->registry, r->log, &health, on_worker_ready, r);
+    if (o->engine_metrics_interval_ms) {
+        r->scrape = scrape_create(r->loop, r->client, r->registry, r->log, &scrape);
+    }
     r->started_us = loop_now_us(r->loop);
     return ST_OK;
 }
@@ -501,6 +509,7 @@ void router_destroy(struct router *r) {
     mem_free(r->frontends);
     supervisor_destroy(r->supervisor);
     http_server_destroy(r->admin_server);
+    scrape_destroy(r->scrape);
     health_destroy(r->health);
     http_client_destroy(r->client);
     loop_timer_fini(&r->tick);

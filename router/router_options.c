@@ -167,6 +167,10 @@ static const struct option_def rows[] = {
      .help = "Answers in a row that bring it back."},
     {"probe-path", OPT_STR, FIELD(probe_path), .def = "/health", .aliases = "health-check-endpoint",
      .group = "Failures", .help = "What is probed."},
+    {"engine-metrics-interval", OPT_MS, FIELD(engine_metrics_interval_ms), .def = "1s",
+     .max = "1h", .group = "Routing",
+     .help = "How often /metrics of vLLM and SGLang workers are read, to learn their size and what "
+             "they find in their caches. Shorter follows changes sooner; 0 turns it off."},
     {"max-retries", OPT_U32, FIELD(max_retries), .def = "2", .max = "7",
      .aliases = "retry-max-retries", .group = "Failures",
      .help = "Other workers tried when one fails before it has answered."},

@@ -28,6 +28,7 @@ struct router_options {
 
     uint32_t probe_interval_ms, probe_timeout_ms, probe_misses, probe_hits;
     const char *probe_path;
+    uint32_t engine_metrics_interval_ms;
     uint32_t max_retries, connect_timeout_ms, request_timeout_ms;
 
     const char *api_keys_file, *api_key, *tenant_header;

@@ -12,7 +12,8 @@
  * A ticket carries the epoch of its worker's cache: after a restart its blocks are no longer in
  * the books, and only load and policy hear of it.
  *
- * Learning. Tokens are predicted from bytes by one ratio per model, a running quotient of sums.
+ * Learning, from answers that say what was cached, or else from what the worker counts (reports).
+ * Tokens are predicted from bytes by one ratio per model, a running quotient of sums.
  * A worker's capacity in blocks is what it declares times a factor: fewer cached tokens than
  * predicted lower it, more raise it, and when for a while none were missing although the books are
  * full it drifts upwards, because nothing else would show that there is more. Declared too low
@@ -44,11 +45,23 @@
 #define RATIO_MAX       32.0
 #define RATIO_DECAY     0.99 /* per request: about the last hundred count */
 #define RATIO_FIRST     4096 /* tokens that the first guess is worth */
+#define REPORT_REQUESTS 16   /* that reports must stand for: fewer say little */
+#define REPORT_GAIN     0.06 /* of the capacity, per request and share of its prompt missed */
+#define REPORT_SHARE    0.01 /* of the prompts: a smaller difference is none */
+
+/* What was sent to a worker, and what it says to have got, since something was last learned of it
+ * from reports. */
+struct report_window {
+    uint32_t n_sent, n_told;                          /* first tokens; with cached_tokens told */
+    double bytes, predicted_tokens, predicted_cached; /* of what was sent */
+    double n_said, tokens, queried, hits;
+};
 
 struct cache_state {
     uint32_t epoch;         /* changes when the worker's cache is lost */
     double capacity_factor; /* learned; 1 to begin with */
     uint32_t n_calm;        /* reports since one had fewer cached tokens than predicted */
+    struct report_window window;
 };
 
 struct routing {
@@ -207,8 +220,64 @@ static void learn(struct routing *r, struct route_ticket *t, const struct route_
     if (ratio < RATIO_MIN || ratio > RATIO_MAX) return;
     r->sum_bytes = r->sum_bytes * RATIO_DECAY + (double)t->prompt_bytes;
     r->sum_tokens = r->sum_tokens * RATIO_DECAY + (double)f->prompt_tokens;
-    if (f->cached_tokens >= 0 && t->epoch == r->caches[t->load.worker].epoch)
+    if (f->cached_tokens >= 0 && t->epoch == r->caches[t->load.worker].epoch) {
+        r->caches[t->load.worker].window.n_told++;
         learn_capacity(r, t, f);
+    }
+}
+
+static void note_sent(struct report_window *win, const struct route_ticket *t) {
+    win->n_sent++;
+    win->bytes += (double)t->prompt_bytes;
+    win->predicted_tokens += t->prompt_tokens;
+    win->predicted_cached += t->cached_tokens;
+}
+
+/* One step for many requests: `excess` is the share of their prompts that was found beyond what
+ * was predicted. */
+static void learn_capacity_of_many(struct routing *r, uint32_t w, double excess, uint32_t n) {
+    struct cache_state *c = &r->caches[w];
+
+    c->n_calm = MIN(c->n_calm + n, CALM_REQUESTS);
+    if (fabs(excess) > REPORT_SHARE) {
+        c->capacity_factor *= exp(fmin(fmax(excess, -1), 1) * REPORT_GAIN * MIN(n, 64));
+        if (excess < 0) c->n_calm = 0;
+    } else if (c->n_calm == CALM_REQUESTS &&
+               prefix_lru_n_held(r->lru, w) + FULL_MARGIN >= capacity_blocks(r, w)) {
+        c->capacity_factor *= pow(CAPACITY_DRIFT, n);
+    }
+    c->capacity_factor = fmin(fmax(c->capacity_factor, CAPACITY_MIN), CAPACITY_MAX);
+}
+
+static void learn_from_window(struct routing *r, uint32_t w, const struct report_window *win) {
+    double n = win->n_sent, ratio = win->bytes / fmax(win->tokens, 1);
+
+    if (fabs(win->n_said - n) > 2 + n / 8) return; /* others send to it too */
+    if (ratio >= RATIO_MIN && ratio <= RATIO_MAX) {
+        double keep = pow(RATIO_DECAY, n);
+
+        r->sum_bytes = r->sum_bytes * keep + win->bytes;
+        r->sum_tokens = r->sum_tokens * keep + win->tokens;
+    }
+    if (win->queried <= 0 || win->n_told * 2 > win->n_sent) return;
+    learn_capacity_of_many(r, w,
+                           win->hits / win->queried - win->predicted_cached / win->predicted_tokens,
+                           win->n_sent);
+    prefix_lru_set_capacity(r->lru, w, capacity_blocks(r, w));
+}
+
+void routing_worker_report(struct routing *r, uint32_t w, const struct route_report *report) {
+    struct report_window *win = &r->caches[w].window;
+
+    assert(w < r->load.n_workers);
+    if (report->n_first_tokens < 0 || report->prompt_tokens < 0) return; /* of how many, of what? */
+    win->n_said += report->n_first_tokens;
+    win->tokens += report->prompt_tokens;
+    win->queried += fmax(report->queried_tokens, 0);
+    win->hits += fmax(report->hit_tokens, 0);
+    if (win->n_sent < REPORT_REQUESTS && win->n_said < REPORT_REQUESTS) return;
+    learn_from_window(r, w, win);
+    *win = (struct report_window){0};
 }
 
 /* --- workers --------------------------------------------------------------------------------- */
@@ -321,6 +390,7 @@ void routing_first_token(struct routing *r, struct route_ticket *t,
         load_first_token(&r->load, &t->load, now_us);
         if (t->epoch == r->caches[w].epoch)
             prefix_lru_first_token(r->lru, w, t->chain, t->n_recorded);
+        note_sent(&r->caches[w].window, t);
         if (r->options.policy->first_token) r->options.policy->first_token(r->policy, w);
     }
     learn(r, t, feedback);
@@ -372,8 +442,8 @@ void routing_stats(const struct routing *r, struct routing_stats *stats) {
     uint32_t n_entries = entries_within(r->options.max_index_bytes, r->load.n_workers);
 
     *stats = (struct routing_stats){
-        .index_bytes = prefix_index_bytes(n_entries, r->load.n_workers) +
-                       prefix_lru_bytes(r->load.n_workers),
+        .index_bytes =
+            prefix_index_bytes(n_entries, r->load.n_workers) + prefix_lru_bytes(r->load.n_workers),
         .n_entries = prefix_lru_n_entries(r->lru),
         .n_entries_max = n_entries,
         .n_blocks = prefix_index_n_blocks(r->index),

@@ -60,6 +60,13 @@ struct route_end {
     uint64_t now_us;
 };
 
+/* What a worker's own counters have grown by since the last report; negative: not said. */
+struct route_report {
+    double n_first_tokens;
+    double prompt_tokens;
+    double queried_tokens, hit_tokens; /* looked up in its prefix cache; found there */
+};
+
 struct routing_stats {
     uint64_t index_bytes;              /* allocated */
     uint64_t n_entries, n_entries_max; /* (block, worker) pairs */
@@ -99,6 +106,11 @@ void routing_first_token(struct routing *r, struct route_ticket *t,
 
 /* Exactly once per routed ticket. Finished without a first token implies one. */
 void routing_ended(struct routing *r, struct route_ticket *t, const struct route_end *end);
+
+/* For workers whose answers say nothing: learns from what they count. Reports are gathered until
+ * they stand for enough requests, and dropped when somebody else sends to that worker too, or when
+ * its answers do say what was cached. */
+void routing_worker_report(struct routing *r, uint32_t w, const struct route_report *report);
 
 /* Dry run: fills terms[w] for each of max_workers ids, zeroes where there is nothing to say, and
  * returns the choice, or WORKER_NONE. */

@@ -25,8 +25,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     pieces = feed(s, 1 + data[0] % 100);
     if (whole.n_events != pieces.n_events || whole.prompt_tokens != pieces.prompt_tokens ||
         whole.cached_tokens != pieces.cached_tokens ||
-        whole.completion_tokens != pieces.completion_tokens ||
-        whole.has_done != pieces.has_done || whole.has_error != pieces.has_error ||
+        whole.completion_tokens != pieces.completion_tokens || whole.has_done != pieces.has_done ||
+        whole.has_error != pieces.has_error ||
         sse_tail_is_amid_event(&whole) != sse_tail_is_amid_event(&pieces)) {
         abort();
     }

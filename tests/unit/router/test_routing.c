@@ -399,6 +399,74 @@ static void capacity_follows_what_was_really_cached(void **state) {
     routing_destroy(r);
 }
 
+/* An engine whose answers say nothing counts 1280 tokens for prompts of 2560 bytes. `n_others` is
+ * what it counts for somebody else. */
+static double ratio_learned_from_counters(double n_others) {
+    struct routing *r = fleet(1, "prefix");
+    struct route_ticket t = {0};
+    struct routing_stats s;
+
+    for (uint64_t i = 0; i < 600; i++) {
+        struct prompt p = prompt_of(i, 1, 0, 20);
+
+        send(r, &p, &t, i);
+        finish(r, &t, i);
+        if (i % 7 < 6) continue;
+        routing_worker_report(r, 0,
+                              &(struct route_report){.n_first_tokens = 7 + n_others,
+                                                     .prompt_tokens = 7 * 1280 + n_others * 99,
+                                                     .queried_tokens = -1,
+                                                     .hit_tokens = -1});
+    }
+    routing_stats(r, &s);
+    routing_check(r);
+    routing_destroy(r);
+    return s.bytes_per_token;
+}
+
+static void counters_teach_bytes_per_token(void **state) {
+    (void)state;
+    assert_float_equal(ratio_learned_from_counters(0), 2.0, 0.02);
+}
+
+static void counters_of_a_worker_that_others_use_teach_nothing(void **state) {
+    (void)state;
+    assert_float_equal(ratio_learned_from_counters(5), 4.0, 0.001);
+}
+
+/* As capacity_follows_what_was_really_cached, but only sums are told, now and then. */
+static void counters_teach_the_capacity(void **state) {
+    struct routing *r = fleet(1, "prefix");
+    struct route_report report = {0};
+    struct route_ticket t = {0};
+    uint32_t n_wrong_late = 0;
+    (void)state;
+
+    for (uint64_t i = 0; i < 4000; i++) {
+        uint64_t age = 1 + rng_at(3, i) % 100, family = i >= age ? i - age : i;
+        bool is_cached = i >= age && age <= 20 && i % 2 == 0;
+        struct prompt p = prompt_of(family + 1, 50, 0, 50);
+
+        if (i % 2)
+            p = prompt_of(i + 1, 50, 0, 50);
+        else if (family % 2 == 0)
+            continue;
+        send(r, &p, &t, i);
+        if (i % 2 == 0 && !is_cached && t.cached_tokens > 0) n_wrong_late += i > 3000;
+        routing_ended(r, &t, &(struct route_end){.now_us = i, .feedback = {-1, -1}});
+        report.n_first_tokens++;
+        report.prompt_tokens += 1600;
+        report.queried_tokens += 1600;
+        report.hit_tokens += is_cached ? 1584 : 0;
+        if (report.n_first_tokens < 5) continue;
+        routing_worker_report(r, 0, &report);
+        report = (struct route_report){0};
+    }
+    assert_true(n_wrong_late < 60);
+    routing_check(r);
+    routing_destroy(r);
+}
+
 /* Another tokenizer than expected is no reason to think that the cache is smaller. */
 static void a_wrong_ratio_does_not_look_like_a_miss(void **state) {
     struct routing *r = fleet(1, "prefix");
@@ -592,6 +660,9 @@ int main(void) {
         cmocka_unit_test(a_cached_prompt_still_computes_a_token),
         cmocka_unit_test(bytes_per_token_are_learned),
         cmocka_unit_test(capacity_follows_what_was_really_cached),
+        cmocka_unit_test(counters_teach_bytes_per_token),
+        cmocka_unit_test(counters_of_a_worker_that_others_use_teach_nothing),
+        cmocka_unit_test(counters_teach_the_capacity),
         cmocka_unit_test(a_wrong_ratio_does_not_look_like_a_miss),
         cmocka_unit_test(no_worker_goes_far_above_the_mean),
         cmocka_unit_test(round_robin_takes_each_in_turn),

@@ -53,7 +53,8 @@ static void a_stock_vllm_stream_is_read(void **state) {
     assert_learned(
         STR("data: {\"id\":\"cmpl-1\",\"choices\":[{\"index\":0,\"text\":\"a\"}]}\n\n"
             ": ping\n\n"
-            "data: {\"id\":\"cmpl-1\",\"choices\":[{\"index\":0,\"text\":\"\\\"prompt_tokens\\\":7\"}]}"
+            "data: "
+            "{\"id\":\"cmpl-1\",\"choices\":[{\"index\":0,\"text\":\"\\\"prompt_tokens\\\":7\"}]}"
             "\n\n"
             "data: [DONE]\n\n"),
         true, &(struct expected){2, -1, -1, -1, true, false});
@@ -61,11 +62,12 @@ static void a_stock_vllm_stream_is_read(void **state) {
 
 static void a_usage_event_is_read(void **state) {
     (void)state;
-    assert_learned(STR("data: {\"choices\":[{\"delta\":{\"content\":\"x\"}}]}\r\n\r\n"
-                       "data:{\"choices\":[],\"usage\":{\"prompt_tokens\":1201,\"total_tokens\":1233,"
-                       "\"completion_tokens\":32,\"prompt_tokens_details\":{\"cached_tokens\": "
-                       "1184}}}\r\n\r\ndata: [DONE]\r\n\r\n"),
-                   true, &(struct expected){2, 1201, 1184, 32, true, false});
+    assert_learned(
+        STR("data: {\"choices\":[{\"delta\":{\"content\":\"x\"}}]}\r\n\r\n"
+            "data:{\"choices\":[],\"usage\":{\"prompt_tokens\":1201,\"total_tokens\":1233,"
+            "\"completion_tokens\":32,\"prompt_tokens_details\":{\"cached_tokens\": "
+            "1184}}}\r\n\r\ndata: [DONE]\r\n\r\n"),
+        true, &(struct expected){2, 1201, 1184, 32, true, false});
 }
 
 static void an_sglang_stream_counts_up(void **state) {
@@ -79,9 +81,10 @@ static void an_sglang_stream_counts_up(void **state) {
 
 static void whole_answers_are_read_wherever_the_numbers_stand(void **state) {
     (void)state;
-    assert_learned(STR("{\"usage\":{\"prompt_tokens\" : 9,\"completion_tokens\":16,"
-                       "\"prompt_tokens_details\":null},\"choices\":[{\"text\":\"data: x\\n\\n\"}]}"),
-                   false, &(struct expected){0, 9, -1, 16, false, false});
+    assert_learned(
+        STR("{\"usage\":{\"prompt_tokens\" : 9,\"completion_tokens\":16,"
+            "\"prompt_tokens_details\":null},\"choices\":[{\"text\":\"data: x\\n\\n\"}]}"),
+        false, &(struct expected){0, 9, -1, 16, false, false});
     assert_learned(STR("{\"text\":\"_tokens _ \\\\\",\"meta_info\":{\"cached_tokens\":0,"
                        "\"completion_tokens\":99999999999,\"prompt_tokens\":3}}"),
                    false, &(struct expected){0, 3, 0, INT32_MAX, false, false});
@@ -152,11 +155,30 @@ static void reference(struct str s, struct expected *e) {
 }
 
 static void random_pieces_of_random_answers_say_the_same(void **state) {
-    static const char *const words[] = {
-        "\"prompt_tokens\"", "\"cached_tokens", "\"completion_tokens\":", "_tokens\"", ":", " ",
-        "    ", "12", "7", "0", "\\", "\"", "\n", "data: ", "data:", "\n\n", "\r\n", "[DONE]",
-        "{\"error\"", "event: error", "x", "prompt", "a long text without any of it at all",
-        "98765432109876"};
+    static const char *const words[] = {"\"prompt_tokens\"",
+                                        "\"cached_tokens",
+                                        "\"completion_tokens\":",
+                                        "_tokens\"",
+                                        ":",
+                                        " ",
+                                        "    ",
+                                        "12",
+                                        "7",
+                                        "0",
+                                        "\\",
+                                        "\"",
+                                        "\n",
+                                        "data: ",
+                                        "data:",
+                                        "\n\n",
+                                        "\r\n",
+                                        "[DONE]",
+                                        "{\"error\"",
+                                        "event: error",
+                                        "x",
+                                        "prompt",
+                                        "a long text without any of it at all",
+                                        "98765432109876"};
     struct rng rng;
     char bytes[512];
 
@@ -186,9 +208,9 @@ static void random_pieces_of_random_answers_say_the_same(void **state) {
             step = MIN(step, n - at);
             sse_tail_feed(&pieces, (struct str){bytes + at, step});
         }
-        assert_says(&pieces, &(struct expected){whole.n_events, whole.prompt_tokens,
-                                                whole.cached_tokens, whole.completion_tokens,
-                                                whole.has_done, whole.has_error});
+        assert_says(&pieces,
+                    &(struct expected){whole.n_events, whole.prompt_tokens, whole.cached_tokens,
+                                       whole.completion_tokens, whole.has_done, whole.has_error});
         assert_int_equal(sse_tail_is_amid_event(&pieces), sse_tail_is_amid_event(&whole));
     }
 }
