@@ -11,6 +11,7 @@
 #include "common/mem.h"
 
 #include <pthread.h>
+#include <sys/stat.h>
 #include <stdio.h>
 
 #include <curl/curl.h>
@@ -23,6 +24,7 @@ struct http_client {
     CURLM *multi;
     struct loop_timer timer;
     struct list calls, sockets;
+    struct http_client_trust trust;
 };
 
 struct socket_watch {
@@ -187,6 +189,10 @@ enum status http_client_create(struct http_client **out, struct loop *loop, stru
     return ST_OK;
 }
 
+void http_client_trust(struct http_client *client, const struct http_client_trust *trust) {
+    client->trust = *trust;
+}
+
 void http_client_destroy(struct http_client *client) {
     struct list *link;
 
@@ -281,10 +287,34 @@ static CURLcode set_address(struct http_call *call, const struct http_client_req
     return rc;
 }
 
+static CURLcode set_trust(struct http_call *call) {
+    const struct http_client_trust *trust = &call->client->trust;
+    CURLcode rc = CURLE_OK;
+    struct stat s;
+
+    SET(call, rc, CURLOPT_SSLVERSION, (long)CURL_SSLVERSION_TLSv1_2);
+    if (trust->ca) {
+        bool is_folder = stat(trust->ca, &s) == 0 && S_ISDIR(s.st_mode);
+
+        SET(call, rc, is_folder ? CURLOPT_CAPATH : CURLOPT_CAINFO, trust->ca);
+        SET(call, rc, is_folder ? CURLOPT_CAINFO : CURLOPT_CAPATH, NULL); /* not the system's too */
+        SET(call, rc, CURLOPT_CA_CACHE_TIMEOUT, 0L); /* a new file counts at once */
+    }
+    if (trust->cert) {
+        SET(call, rc, CURLOPT_SSLCERT, trust->cert);
+        SET(call, rc, CURLOPT_SSLKEY, trust->key);
+    }
+    SET(call, rc, CURLOPT_SSL_VERIFYPEER, trust->is_insecure ? 0L : 1L);
+    SET(call, rc, CURLOPT_SSL_VERIFYHOST, trust->is_insecure ? 0L : 2L);
+    return rc;
+}
+
 static CURLcode set_options(struct http_call *call, const struct http_client_request *r) {
     long timeout_ms = r->timeout_ms ? (long)r->timeout_ms : DEFAULT_TIMEOUT_MS;
-    long connect_ms =
-        r->connect_timeout_ms ? (long)r->connect_timeout_ms : DEFAULT_CONNECT_TIMEOUT_MS;
+    bool is_tls = strncmp(r->url, "https:", 6) == 0;
+    long connect_ms = r->connect_timeout_ms ? (long)r->connect_timeout_ms
+                      : is_tls              ? timeout_ms
+                                            : DEFAULT_CONNECT_TIMEOUT_MS;
     CURLcode rc = CURLE_OK;
 
     SET(call, rc, CURLOPT_URL, r->url);
@@ -302,7 +332,8 @@ static CURLcode set_options(struct http_call *call, const struct http_client_req
     SET(call, rc, CURLOPT_USERAGENT, "incipit/" INCIPIT_VERSION);
     if (rc == CURLE_OK) rc = set_address(call, r);
     if (rc == CURLE_OK) rc = set_headers(call, r);
-    return rc == CURLE_OK ? set_body(call, r) : rc;
+    if (rc == CURLE_OK) rc = set_body(call, r);
+    return rc == CURLE_OK && is_tls ? set_trust(call) : rc;
 }
 
 enum status http_client_start(struct http_client *client, const struct http_client_request *request,

@@ -19,6 +19,15 @@ MUST_USE enum status http_client_create(struct http_client **out, struct loop *l
 /* Calls in flight are dropped; their callbacks are not called. NULL is fine. */
 void http_client_destroy(struct http_client *client);
 
+/* For https:// calls from now on; without, the system's authorities and no certificate. Paths are
+ * borrowed, and read again for each connection. */
+struct http_client_trust {
+    const char *ca;         /* PEM file or hashed folder; NULL: the system's */
+    const char *cert, *key; /* shown to servers that ask; NULL: none */
+    bool is_insecure;       /* believe any certificate */
+};
+void http_client_trust(struct http_client *client, const struct http_client_trust *trust);
+
 #define HTTP_CLIENT_MAX_BODY_BYTES (1u << 20) /* when the request names no limit */
 
 struct http_client_request {
@@ -28,7 +37,7 @@ struct http_client_request {
     const char *const *headers;  /* "name: value" ..., NULL at the end; may be NULL */
     struct str body;             /* copied */
     uint32_t timeout_ms;         /* the whole call; 0: 5000 */
-    uint32_t connect_timeout_ms; /* 0: 250 */
+    uint32_t connect_timeout_ms; /* 0: 250; the whole call for https, whose handshake counts in */
     size_t max_body_bytes;       /* 0: HTTP_CLIENT_MAX_BODY_BYTES */
 };
 

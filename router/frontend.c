@@ -105,7 +105,8 @@ enum status frontend_create(struct frontend **out, const struct frontend_config 
     if (st != ST_OK) goto fail;
     f->server = http_server_create(f->loop, &config->limits,
                                    keys_are_needed(f->keys) ? &key_events : &open_events, f);
-    st = http_server_listen(f->server, config->host, config->port, config->share_port, err);
+    st = http_server_listen_tls(f->server, config->tls, config->host, config->port,
+                                config->share_port, err);
     if (st != ST_OK) goto fail;
     f->proxy = proxy_create(f->loop, registry, metrics, log, &config->proxy);
     *out = f;

@@ -11,11 +11,13 @@
 struct admin;
 struct frontend;
 struct mailbox;
+struct tls;
 
 struct frontend_config {
     const char *host;
     uint16_t port; /* 0: the first frontend's choice, see frontend_port */
     bool share_port;
+    struct tls *tls; /* NULL: plain HTTP */
     struct http_limits limits;
     struct proxy_config proxy;
     struct mailbox *control; /* hears one bare mail, to be freed, when the thread has ended */

@@ -13,6 +13,7 @@
 
 #define STARTING_INTERVAL_US 50000u
 #define DESCRIBE_EVERY       10 /* answers: a restart between two probes is noticed by then */
+#define NEVER_READY_MISSES   20 /* are worth a line: a wrong URL or certificate never mends itself */
 #define STARTING_LIFE_US     60000000u /* then it is probed like the others */
 
 struct probe {
@@ -70,6 +71,9 @@ static void missed(struct probe *p, const char *why) {
         p->is_unhealthy = true;
         registry_set_reason(h->registry, p->worker, WORKER_UNHEALTHY, true);
         log_event(h->log, LOG_WARN, "worker_unhealthy", log_u64("worker", p->worker),
+                  log_z("why", why));
+    } else if (!p->is_ready && p->n_misses % NEVER_READY_MISSES == 0) {
+        log_event(h->log, LOG_WARN, "worker_not_ready", log_u64("worker", p->worker),
                   log_z("why", why));
     }
     schedule(p);

@@ -423,6 +423,7 @@ struct proxy *proxy_create(struct loop *loop, struct registry *registry, struct 
         .max_idle_per_worker = 256,
         .idle_timeout_us = config->upstream_idle_us,
         .connect_timeout_us = config->connect_timeout_us,
+        .tls = config->worker_tls,
     };
     uint64_t seed;
 

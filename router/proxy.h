@@ -23,6 +23,7 @@ struct loop;
 struct metrics;
 struct proxy;
 struct registry;
+struct tls;
 
 struct proxy_config {
     uint32_t prefix_block_bytes;
@@ -31,6 +32,7 @@ struct proxy_config {
     uint64_t request_timeout_us; /* whole exchange */
     uint64_t connect_timeout_us;
     uint64_t upstream_idle_us; /* idle connections to workers are closed after it */
+    struct tls *worker_tls;    /* for workers with https:// */
     uint32_t max_workers;
     uint32_t max_attempts;      /* the first included */
     bool expose_worker_headers; /* relay x-incipit-* of workers */

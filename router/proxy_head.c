@@ -94,8 +94,8 @@ void proxy_build_worker_head(struct exchange *x) {
     if (x->is_salted && x->target.trusts_router) {
         append_field(out, STR(WIRE_SALT), str_of(x->salt));
     }
-    buf_appendf(out, "x-request-id: %s\r\nx-forwarded-for: %s\r\nx-forwarded-proto: http\r\n\r\n",
-                x->request_id, client);
+    buf_appendf(out, "x-request-id: %s\r\nx-forwarded-for: %s\r\nx-forwarded-proto: %s\r\n\r\n",
+                x->request_id, client, http_request_is_tls(x->req) ? "https" : "http");
 }
 
 /* --- to the client --------------------------------------------------------------------------------*/

@@ -15,6 +15,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/log.h"
+#include "common/tls.h"
 #include "common/wire.h"
 #include "router/router_metrics.h"
 
@@ -249,6 +251,10 @@ static void on_upstream_closed(enum conn_end end, void *arg) {
     struct exchange *x = arg;
     struct error err = {0};
 
+    if (end == CONN_TLS) {
+        log_event(x->proxy->log, LOG_WARN, "worker_handshake_failed",
+                  log_u64("worker", x->target.worker), log_z("why", tls_failure(&x->up->conn)));
+    }
     if (x->has_head && x->head.framing == HTTP_CLOSE_BODY && end == CONN_EOF &&
         http_body_eof(&x->body, &err) == ST_OK) {
         finish(x);
@@ -261,7 +267,8 @@ static void on_upstream_closed(enum conn_end end, void *arg) {
     } else {
         /* One that cannot be reached after it closed a connection on us was probably lost to us. */
         proxy_attempt_failed(x, conn_end_name(end),
-                             x->was_stale || (end != CONN_REFUSED && end != CONN_TIMED_OUT),
+                             x->was_stale ||
+                                 (end != CONN_REFUSED && end != CONN_TIMED_OUT && end != CONN_TLS),
                              OUTCOME_FAILED);
     }
 }

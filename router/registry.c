@@ -9,7 +9,7 @@
 #include "common/mem.h"
 
 struct worker {
-    bool is_used, is_described, is_foreign, is_suspect;
+    bool is_used, is_described, is_foreign, is_tls, is_suspect;
     char url[REGISTRY_URL_MAX];
     char authority[REGISTRY_URL_MAX];
     uint32_t incarnation;
@@ -87,9 +87,7 @@ enum status registry_add_at(struct registry *r, const struct address_url *url,
     uint32_t chosen = REGISTRY_MAX_WORKERS, limit = r->config.routing.max_workers;
     enum status st = ST_OK;
 
-    if (url->is_https) {
-        return error_set_param(err, ST_UNSUPPORTED, "url", "worker %s: use http://", url->url);
-    }
+    fresh.is_tls = url->is_https;
     memcpy(fresh.url, url->url, sizeof(fresh.url));
     memcpy(fresh.authority, url->authority, sizeof(fresh.authority));
     pthread_mutex_lock(&r->lock);
@@ -424,6 +422,7 @@ enum status registry_route(struct registry *r, struct str model, const struct ro
         out->incarnation = w->incarnation;
         out->is_foreign = w->is_foreign;
         out->trusts_router = w->info.trusts_router;
+        out->is_tls = w->is_tls;
         out->addr = w->addr.addr;
         out->addr_len = w->addr.len;
         memcpy(out->authority, w->authority, sizeof(out->authority));

@@ -109,6 +109,7 @@ struct registry_target { /* where an attempt goes */
     uint32_t incarnation; /* differs between workers that had the same id one after the other */
     bool trusts_router;   /* takes x-incipit-salt */
     bool is_foreign;      /* does not show its first token before the end, unless it streams */
+    bool is_tls;          /* and its certificate is for the host of `authority` */
     socklen_t addr_len;
     struct sockaddr_storage addr;
     char authority[REGISTRY_URL_MAX]; /* "127.0.0.1:31000", for Host */

@@ -25,6 +25,7 @@
 #include "common/mailbox.h"
 #include "common/mem.h"
 #include "router/admin.h"
+#include "router/certificates.h"
 #include "router/frontend.h"
 #include "router/health.h"
 #include "router/isolation.h"
@@ -53,6 +54,7 @@ struct router {
     struct registry *registry;
     struct keys *keys;
     struct isolation isolation;
+    struct certificates *certificates;
     struct http_client *client;
     struct health *health;
     struct scrape *scrape;
@@ -122,6 +124,7 @@ static void on_hangup(int signo, void *arg) {
     } else {
         log_event(r->log, LOG_INFO, "keys_reloaded", log_u64("keys", keys_count(r->keys)));
     }
+    certificates_reload(r->certificates);
 }
 
 static void on_worker_fatal(const struct error *err, void *arg) {
@@ -134,11 +137,15 @@ static void on_worker_fatal(const struct error *err, void *arg) {
 
 /* --- readiness -----------------------------------------------------------------------------------*/
 
+static const char *scheme(const struct router *r) {
+    return certificates_for_clients(r->certificates) ? "https" : "http";
+}
+
 static void print_message(const struct router *r, const char *text) {
     char name[WIRE_MODEL_MAX] = "", url[128];
     uint32_t len;
 
-    snprintf(url, sizeof(url), "http://%s:%u",
+    snprintf(url, sizeof(url), "%s://%s:%u", scheme(r),
              strcmp(r->options->host, "0.0.0.0") == 0 ? "127.0.0.1" : r->options->host,
              frontend_port(r->frontends[0]));
     if (!registry_model(r->registry, 0, name, &len)) name[0] = '\0';
@@ -288,6 +295,7 @@ static enum status build_frontends(struct router *r, struct error *err) {
         .host = o->host,
         .port = (uint16_t)o->port,
         .share_port = n > 1,
+        .tls = certificates_for_clients(r->certificates),
         .limits = {.max_connections = o->max_connections,
                    .max_body_bytes = o->max_body_bytes,
                    .head_timeout_ms = o->head_timeout_ms,
@@ -299,6 +307,7 @@ static enum status build_frontends(struct router *r, struct error *err) {
                   .request_timeout_us = (uint64_t)o->request_timeout_ms * 1000,
                   .connect_timeout_us = (uint64_t)o->connect_timeout_ms * 1000,
                   .upstream_idle_us = 60 * 1000000ull,
+                  .worker_tls = certificates_for_workers(r->certificates),
                   .max_workers = o->max_workers,
                   .max_attempts = o->max_retries + 1,
                   .expose_worker_headers = o->expose_worker_headers,
@@ -386,10 +395,10 @@ static enum status launch_workers(struct router *r, struct error *err) {
     if (o->isolate_by == ISOLATE_TENANT) args[n++] = "--trust-router";
     for (uint32_t i = 0; i < o->worker_args.n; i++)
         args[n++] = o->worker_args.items[i];
-    printf("incipit-router " INCIPIT_VERSION ": http://%s:%u, admin on port %u; starting %u "
+    printf("incipit-router " INCIPIT_VERSION ": %s://%s:%u, admin on port %u; starting %u "
            "workers%s%s\n",
-           o->host, frontend_port(r->frontends[0]), http_server_port(r->admin_server), o->launch,
-           o->model ? " on " : "", o->model ? o->model : "");
+           scheme(r), o->host, frontend_port(r->frontends[0]), http_server_port(r->admin_server),
+           o->launch, o->model ? " on " : "", o->model ? o->model : "");
     fflush(stdout);
     st = supervisor_create(&r->supervisor, r->loop, r->log, &config, on_worker_fatal, r, err);
     for (uint32_t i = 0; st == ST_OK && i < o->launch; i++) {
@@ -411,6 +420,10 @@ static enum status build_control(struct router *r, struct error *err) {
                                    .n_hits = o->probe_hits,
                                    .max_workers = o->max_workers,
                                    .path = o->probe_path};
+    const struct http_client_trust trust = {.ca = o->worker_ca,
+                                            .cert = o->worker_cert,
+                                            .key = o->worker_key,
+                                            .is_insecure = o->worker_tls_insecure};
     enum status st = loop_create(&r->loop, err);
 
     if (st == ST_OK) st = mailbox_open(&r->box, r->loop, on_mail, r, err);
@@ -420,10 +433,12 @@ static enum status build_control(struct router *r, struct error *err) {
     if (st == ST_OK) {
         st = isolation_init(&r->isolation, o->isolation_secret_file, o->isolation_secret, err);
     }
+    if (st == ST_OK) st = certificates_open(&r->certificates, o, r->log, err);
     if (st == ST_OK) st = keys_create(&r->keys, o->api_keys_file, o->api_key, err);
     if (st == ST_OK) st = http_client_create(&r->client, r->loop, err);
     if (st == ST_OK) st = build_registry(r, err);
     if (st != ST_OK) return st;
+    http_client_trust(r->client, &trust);
     loop_timer_init(&r->tick, r->loop, on_tick, r);
     loop_timer_init(&r->deadline, r->loop, end_loop, r);
     loop_timer_start(&r->tick, TICK_US);
@@ -520,6 +535,7 @@ void router_destroy(struct router *r) {
     mailbox_close(r->box);
     registry_destroy(r->registry);
     keys_destroy(r->keys);
+    certificates_close(r->certificates);
     loop_destroy(r->loop);
     metrics_destroy(r->metrics);
     log_destroy(r->log);

@@ -36,9 +36,25 @@ static const struct option_def rows[] = {
     {"threads", OPT_U32, FIELD(n_threads), .def = "0", .max = "256", .group = "Listening",
      .help = "Event loops. 0 takes one per core, at most 8; more carry more requests per second."},
 
+    {"tls-cert-path", OPT_STR, FIELD(tls_cert_path), .aliases = "ssl-certfile", .group = "TLS",
+     .metavar = "FILE",
+     .help = "PEM certificate and chain: clients then speak https. Read again on SIGHUP."},
+    {"tls-key-path", OPT_STR, FIELD(tls_key_path), .aliases = "ssl-keyfile", .group = "TLS",
+     .metavar = "FILE", .help = "Its PEM key, without a passphrase. Read again on SIGHUP."},
+    {"worker-ca", OPT_STR, FIELD(worker_ca), .group = "TLS", .metavar = "PATH",
+     .help = "PEM file, or folder made by 'openssl rehash', of the authorities that https:// "
+             "workers are verified against. Default: the system's."},
+    {"worker-cert", OPT_STR, FIELD(worker_cert), .group = "TLS", .metavar = "FILE",
+     .help = "PEM certificate shown to workers that ask for one."},
+    {"worker-key", OPT_STR, FIELD(worker_key), .group = "TLS", .metavar = "FILE",
+     .help = "Its PEM key, without a passphrase."},
+    {"worker-tls-insecure", OPT_BOOL, FIELD(worker_tls_insecure), .group = "TLS",
+     .help = "Believe any certificate of a worker. Whoever can take its address reads all prompts: "
+             "for trying things out alone."},
+
     {"worker-urls", OPT_LIST, FIELD(worker_urls), .takes_many = true, .aliases = "static-backends",
      .group = "Workers", .metavar = "URL",
-     .help = "Workers to route to: http://host:port, several."},
+     .help = "Workers to route to: http://host:port or https://host:port, several."},
     {"max-workers", OPT_U32, FIELD(max_workers), .def = "256", .min = "1", .max = "1024",
      .group = "Workers", .help = "Most workers at once. Raising it costs memory per model."},
     {"launch", OPT_U32, FIELD(launch), .def = "0", .max = "256", .aliases = "dp-size",

@@ -12,6 +12,10 @@ struct router_options {
     const char *host, *admin_host;
     uint32_t port, admin_port, n_threads;
 
+    const char *tls_cert_path, *tls_key_path; /* for clients */
+    const char *worker_ca, *worker_cert, *worker_key;
+    bool worker_tls_insecure;
+
     struct option_list worker_urls;
     uint32_t max_workers;
     uint32_t launch;

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "common/mem.h"
+#include "common/tls.h"
 #include "router/registry.h"
 
 #define SWEEP_US 5000000u /* how often idle connections are looked at for age */
@@ -15,7 +16,8 @@ struct upstream_pool {
     struct idle_stack {
         struct list top; /* front: used last */
         uint32_t n;
-    } * stacks; /* by worker */
+        struct tls_ticket *ticket; /* of the last handshake with it */
+    } * stacks;                    /* by worker */
     uint32_t n_idle;
 };
 
@@ -109,8 +111,10 @@ void upstream_pool_drop(struct upstream_pool *pool, uint32_t worker) {
 
 void upstream_pool_destroy(struct upstream_pool *pool) {
     if (!pool) return;
-    for (uint32_t w = 0; w < pool->config.max_workers; w++)
+    for (uint32_t w = 0; w < pool->config.max_workers; w++) {
         upstream_pool_drop(pool, w);
+        tls_ticket_forget(&pool->stacks[w].ticket);
+    }
     loop_timer_fini(&pool->sweep);
     mem_free(pool->stacks);
     mem_free(pool);
@@ -134,6 +138,20 @@ static struct upstream *take_idle(struct upstream_pool *pool,
     return NULL;
 }
 
+/* Its certificate must be for the host of the URL: "host:port", "[::1]:port". */
+static void secure(struct upstream *up, const struct registry_target *target) {
+    char name[REGISTRY_URL_MAX];
+    struct str host = str_of(target->authority);
+
+    while (host.len && host.ptr[host.len - 1] != ':')
+        host.len--;
+    if (host.len) host.len--;
+    if (host.len > 2 && host.ptr[0] == '[') host = (struct str){host.ptr + 1, host.len - 2};
+    memcpy(name, host.ptr, host.len);
+    name[host.len] = '\0';
+    tls_connect(&up->conn, up->pool->config.tls, name, &up->pool->stacks[up->worker].ticket);
+}
+
 static enum status open_fresh(struct upstream_pool *pool, const struct registry_target *target,
                               struct upstream **out, struct error *err) {
     struct upstream *up = mem_try_zalloc(sizeof(*up));
@@ -150,6 +168,7 @@ static enum status open_fresh(struct upstream_pool *pool, const struct registry_
         mem_free(up);
         return st;
     }
+    if (target->is_tls) secure(up, target);
     *out = up;
     return ST_OK;
 }

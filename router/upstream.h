@@ -8,6 +8,9 @@
  *                                         |                                   |
  *                                         +---- discard / worker closes ------+--> gone
  *
+ * A worker with https:// is shaken hands with once per connection, in short where it has given us a
+ * ticket before.
+ *
  * An idle connection may die in the moment it is chosen; `is_reused` tells the user that a failure
  * before the first byte says nothing about the worker, and that a fresh connection may be tried. */
 #ifndef ROUTER_UPSTREAM_H
@@ -16,6 +19,7 @@
 #include "common/conn.h"
 
 struct registry_target;
+struct tls;
 struct upstream_pool;
 
 struct upstream_user {
@@ -41,6 +45,7 @@ struct upstream_pool_config {
     uint32_t max_idle_per_worker;
     uint64_t idle_timeout_us; /* below the workers' own keep-alive time */
     uint64_t connect_timeout_us;
+    struct tls *tls; /* for workers with https:// */
 };
 
 struct upstream_pool *upstream_pool_create(struct loop *loop,

@@ -19,6 +19,7 @@
 #include "common/log.h"
 #include "common/loop.h"
 #include "common/mem.h"
+#include "common/tls.h"
 #include "worker/api/api.h"
 #include "worker/engine/backend_load.h"
 #include "worker/engine/engine.h"
@@ -40,6 +41,7 @@ struct worker {
     struct log *log;
     struct metrics *metrics;
     struct http_server *server;
+    struct tls *tls; /* NULL: plain HTTP */
     struct model *model;
     struct tokenizer *tokenizer;
     struct chat_template *chat_template;
@@ -102,6 +104,19 @@ static void on_signal(int signo, void *arg) {
     engine_drain(w->engine);
 }
 
+/* Certificates change without a connection lost; those that cannot be used change nothing. */
+static void on_hangup(int signo, void *arg) {
+    struct worker *w = arg;
+    struct error err = {0};
+
+    (void)signo;
+    if (tls_reload(w->tls, &err) == ST_OK) {
+        log_event(w->log, LOG_INFO, "certificates_reloaded");
+    } else {
+        log_event(w->log, LOG_ERROR, "certificates_not_reloaded", log_z("why", err.message));
+    }
+}
+
 /* All requests have been told. Only a new process can open the device again: whoever started this
  * one sees it end, with an error. */
 static void on_engine_failed(void *arg, const struct error *err) {
@@ -132,8 +147,14 @@ static enum status listen_first(struct worker *w, struct error *err) {
     struct http_limits limits = {.max_connections = o->max_connections,
                                  .max_body_bytes = o->max_body_bytes};
 
+    const struct tls_config tls = {
+        .cert = o->ssl_certfile, .key = o->ssl_keyfile, .ca = o->ssl_ca_certs, .is_server = true};
+
+    if ((tls.cert || tls.key || tls.ca) && tls_create(&w->tls, &tls, err) != ST_OK) {
+        return error_prefix(err, "--ssl-certfile, --ssl-keyfile, --ssl-ca-certs");
+    }
     w->server = http_server_create(w->loop, &limits, &events, w);
-    return http_server_listen(w->server, o->host, (uint16_t)o->port, false, err);
+    return http_server_listen_tls(w->server, w->tls, o->host, (uint16_t)o->port, false, err);
 }
 
 static enum status open_model(struct worker *w, bool is_synthetic, struct error *err) {
@@ -323,6 +344,7 @@ enum status worker_create(struct worker **out, const struct worker_options *opti
     /* Not earlier: until the loop runs a signal should just end the process. */
     if (st == ST_OK) st = loop_on_signal(w->loop, SIGTERM, on_signal, w, err);
     if (st == ST_OK) st = loop_on_signal(w->loop, SIGINT, on_signal, w, err);
+    if (st == ST_OK && w->tls) st = loop_on_signal(w->loop, SIGHUP, on_hangup, w, err);
     if (st != ST_OK) goto fail;
     worker_metrics_describe(w->metrics, w->engine, options->prefix_caching);
     build_api(w, name);
@@ -344,6 +366,7 @@ void worker_destroy(struct worker *w) {
     if (!w) return;
     if (w->api.loop) api_end_calls(&w->api);
     http_server_destroy(w->server);
+    tls_destroy(w->tls);
     engine_destroy(w->engine);
     text_thread_stop(w->text_thread);
     chat_template_destroy(w->chat_template);

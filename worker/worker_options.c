@@ -31,6 +31,13 @@ static const struct option_def rows[] = {
     {"trust-router", OPT_BOOL, FIELD(trust_router), .group = "Listening",
      .help = "Take x-incipit-salt from requests: blocks are shared only between equal salts. Only "
              "for workers that nobody but the router can reach."},
+    {"ssl-certfile", OPT_STR, FIELD(ssl_certfile), .aliases = "tls-cert-path", .group = "Listening",
+     .metavar = "FILE",
+     .help = "PEM certificate and chain: clients then speak https. Read again on SIGHUP."},
+    {"ssl-keyfile", OPT_STR, FIELD(ssl_keyfile), .aliases = "tls-key-path", .group = "Listening",
+     .metavar = "FILE", .help = "Its PEM key, without a passphrase. Read again on SIGHUP."},
+    {"ssl-ca-certs", OPT_STR, FIELD(ssl_ca_certs), .group = "Listening", .metavar = "PATH",
+     .help = "PEM authorities: only clients with a certificate of one of them are let in."},
     {"max-body-bytes", OPT_BYTES, FIELD(max_body_bytes), .def = "32MiB", .min = "1KiB",
      .max = "1GiB", .group = "Listening",
      .help = "Largest request body; beyond it 413. Higher admits longer prompts, costs memory."},

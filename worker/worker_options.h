@@ -9,6 +9,7 @@ struct worker_options {
     const char *model, *served_model_name, *tokenizer;
     const char *host;
     uint32_t port;
+    const char *ssl_certfile, *ssl_keyfile, *ssl_ca_certs;
 
     int backend; /* index in the table's names */
     const char *backend_library, *path;

@@ -1,0 +1,84 @@
+/* router/certificates.c - two sets of files, opened and read again together. */
+#include "router/certificates.h"
+
+#include "common/log.h"
+#include "common/mem.h"
+#include "common/tls.h"
+#include "router/router_options.h"
+
+struct certificates {
+    struct tls *clients, *workers;
+    struct log *log;
+    bool is_insecure;
+};
+
+static void warn_if_insecure(const struct certificates *c) {
+    if (!c->is_insecure) return;
+    log_event(c->log, LOG_WARN, "workers_not_verified",
+              log_z("why",
+                    "--worker-tls-insecure: whoever answers at a worker's address is believed "
+                    "and gets the prompts; use --worker-ca instead"));
+}
+
+enum status certificates_open(struct certificates **out, const struct router_options *o,
+                              struct log *log, struct error *err) {
+    struct certificates *c = mem_zalloc(sizeof(*c));
+    const struct tls_config clients = {
+        .cert = o->tls_cert_path, .key = o->tls_key_path, .is_server = true};
+    const struct tls_config workers = {.cert = o->worker_cert,
+                                       .key = o->worker_key,
+                                       .ca = o->worker_ca,
+                                       .is_insecure = o->worker_tls_insecure};
+    enum status st = ST_OK;
+
+    c->log = log;
+    c->is_insecure = o->worker_tls_insecure;
+    if (clients.cert || clients.key) {
+        st = tls_create(&c->clients, &clients, err);
+        if (st != ST_OK) error_prefix(err, "--tls-cert-path, --tls-key-path");
+    }
+    if (st == ST_OK) {
+        st = tls_create(&c->workers, &workers, err);
+        if (st != ST_OK) error_prefix(err, "--worker-ca, --worker-cert, --worker-key");
+    }
+    if (st != ST_OK) {
+        certificates_close(c);
+        return st;
+    }
+    warn_if_insecure(c);
+    *out = c;
+    return ST_OK;
+}
+
+void certificates_close(struct certificates *c) {
+    if (!c) return;
+    tls_destroy(c->clients);
+    tls_destroy(c->workers);
+    mem_free(c);
+}
+
+static void reload(struct certificates *c, struct tls *tls, const char *side) {
+    struct error err = {0};
+
+    if (!tls) return;
+    if (tls_reload(tls, &err) == ST_OK) {
+        log_event(c->log, LOG_INFO, "certificates_reloaded", log_z("side", side));
+    } else {
+        log_event(c->log, LOG_ERROR, "certificates_not_reloaded", log_z("side", side),
+                  log_z("why", err.message));
+    }
+}
+
+void certificates_reload(struct certificates *c) {
+    reload(c, c->clients, "clients");
+    reload(c, c->workers, "workers");
+    warn_if_insecure(c);
+}
+
+struct tls *certificates_for_clients(const struct certificates *c) {
+    return c->clients;
+}
+
+struct tls *certificates_for_workers(const struct certificates *c) {
+    return c->workers;
+}

@@ -1,0 +1,30 @@
+/* router/certificates.h - what the router shows to clients and workers, and whom it believes.
+ *
+ *      --tls-cert-path, --tls-key-path   listener's certificate; without them clients speak plain
+ *      --worker-ca                       who may have signed the certificates of https:// workers
+ *      --worker-cert, --worker-key       shown to workers that ask for one (mutual TLS)
+ *
+ * SIGHUP reads all of them again, for connections to come; those that are open stay as they are. A
+ * file that cannot be used is said in the log, and what was there stays.
+ * Thread: control; the two struct tls inside are for all loops. */
+#ifndef ROUTER_CERTIFICATES_H
+#define ROUTER_CERTIFICATES_H
+
+#include "common/status.h"
+
+struct certificates;
+struct log;
+struct router_options;
+struct tls;
+
+MUST_USE enum status certificates_open(struct certificates **out,
+                                       const struct router_options *options, struct log *log,
+                                       struct error *err);
+void certificates_close(struct certificates *c); /* after all loops; NULL is fine */
+
+void certificates_reload(struct certificates *c);
+
+struct tls *certificates_for_clients(const struct certificates *c); /* NULL: plain HTTP */
+struct tls *certificates_for_workers(const struct certificates *c);
+
+#endif
