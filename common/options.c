@@ -368,7 +368,7 @@ static enum status on_entry(void *ctx, const struct option_entry *e, struct erro
         const struct option_foreign *foreign = option_foreign_find(p, e->key);
 
         st = foreign ? option_foreign_check(foreign, err) : refuse_unknown(p, e->key, "", err);
-        if (foreign && st == ST_OK) return on_foreign_entry(l, foreign, e, err);
+        if (st == ST_OK) return on_foreign_entry(l, foreign, e, err);
         if (err) error_prefix(err, "line %u", e->line);
         return st;
     }

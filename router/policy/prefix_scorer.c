@@ -5,15 +5,17 @@
  *
  *     score(w) = 2 x queue + 2 x (1 - KV utilisation) + 3 x matched / total blocks
  *
- *     queue   (most - own) / (most - least) of the requests waiting; 1 for all when they are equal
+ *     queue   (most - own) / (most - least) of the requests waiting; 1 for all when they are equal.
+ *             The one whose prompt is being computed does not wait.
  *     total   blocks of the prompt, at most 256 of 64 bytes: a longer opening is not told apart
  *
  * random among equals. Constants: --queue-scorer-weight 2, --kv-cache-utilization-scorer-weight 2,
  * --prefix-cache-scorer-weight 3, --max-prefix-blocks-to-match 256.
  * Differs: the index and the per-worker LRU are those of the router (capacity as the worker
  * declares it, which is what autoTune does there), in blocks of 128 bytes. EPP scrapes queue and
- * utilisation from the engines; here they are the requests without a first token and the KV tokens
- * expected in use, as the router itself counts them: fresher, and without what others send. */
+ * utilisation from the engines; here they are the requests without a first token, but for one, and
+ * the KV tokens expected in use, as the router itself counts them: never late, and without what
+ * others send. */
 #include "common/mem.h"
 #include "router/policy/choose.h"
 
@@ -38,11 +40,15 @@ static void *prefix_scorer_create(const struct policy_options *options, uint32_t
     return p;
 }
 
+static uint32_t n_waiting(const struct load_worker *k) {
+    return k->n_pending ? k->n_pending - 1 : 0;
+}
+
 static double score(const struct prefix_scorer *p, const struct route_request *rq,
                     const struct policy_view *view, uint32_t w, uint32_t least, uint32_t most) {
     const struct load_worker *k = &view->load->workers[w];
     uint32_t total = MIN(rq->n_blocks, p->max_blocks);
-    double queue = most > least ? (double)(most - k->n_pending) / (most - least) : 1;
+    double queue = most > least ? (double)(most - n_waiting(k)) / (most - least) : 1;
     double used = MIN(k->resident_tokens / k->capacity_tokens, 1);
     double prefix = total ? (double)MIN(view->matched_blocks[w], total) / total : 0;
 
@@ -57,8 +63,8 @@ static uint32_t prefix_scorer_pick(void *self, const struct route_request *rq,
     double best_score = 0;
 
     WORKER_MASK_FOR_EACH(w, view->candidates, view->load->n_words) {
-        least = MIN(least, view->load->workers[w].n_pending);
-        most = MAX(most, view->load->workers[w].n_pending);
+        least = MIN(least, n_waiting(&view->load->workers[w]));
+        most = MAX(most, n_waiting(&view->load->workers[w]));
     }
     WORKER_MASK_FOR_EACH(w, view->candidates, view->load->n_words) {
         double s = score(p, rq, view, w, least, most);

@@ -26,6 +26,14 @@ struct target {
 #define FIELD(member) OPTION_FIELD(struct target, member)
 
 static const char *const colors[] = {"red", "dark-green", "blue", NULL};
+static const char *const color_aliases[] = {"scarlet", "red", "navy", "blue", NULL};
+static const struct option_foreign foreign[] = {
+    {.name = "tokenizer-path", .takes = FOREIGN_VALUE, .remark = "there is no tokenizer"},
+    {.name = "with-wings", .remark = "it does not fly"},
+    {.name = "selector", .takes = FOREIGN_MANY, .remark = "nothing is selected"},
+    {.name = "no-color", .as = "color", .value = "dark-green"},
+    {.name = "prefill", .takes = FOREIGN_MANY, .is_refused = true, .remark = "use --worker-urls"},
+};
 static const struct option_def rows[] = {
     {"enable-cache", OPT_BOOL, FIELD(cache), .def = "true", .aliases = "!disable-radix-cache",
      .is_live = true, .group = "Cache", .help = "Keep computed blocks."},
@@ -44,15 +52,22 @@ static const struct option_def rows[] = {
      .metavar = "DIR", .help = "Folder of the model."},
     {"host", OPT_STR, FIELD(host), .def = "127.0.0.1", .is_live = true, .help = "Address."},
     {"api-key", OPT_STR, FIELD(api_key), .is_secret = true, .help = "What clients must send."},
-    {"color", OPT_ENUM, FIELD(color), .def = "red", .names = colors, .is_live = true,
-     .help = "A choice."},
+    {"color", OPT_ENUM, FIELD(color), .def = "red", .names = colors, .name_aliases = color_aliases,
+     .is_live = true, .help = "A choice."},
     {"worker-urls", OPT_LIST, FIELD(urls), .takes_many = true, .max = "5", .is_live = true,
      .help = "Where the workers are."},
     {"names", OPT_LIST, FIELD(names), .def = "a,b", .is_live = true, .help = "Names."},
 };
-static const struct option_program program = {"incipit-test",      "A program that has options.",
-                                              "[MODEL] [options]", rows,
-                                              ARRAY_LEN(rows),     sizeof(struct target)};
+static const struct option_program program = {
+    .name = "incipit-test",
+    .summary = "A program that has options.",
+    .usage = "[MODEL] [options]",
+    .defs = rows,
+    .n_defs = ARRAY_LEN(rows),
+    .target_bytes = sizeof(struct target),
+    .foreign = foreign,
+    .n_foreign = ARRAY_LEN(foreign),
+};
 
 /* A file that has no name but this path. */
 static int file_of(struct str text, char *path, size_t size) {

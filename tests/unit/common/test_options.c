@@ -32,6 +32,97 @@ static struct options *parse_ok(struct target *t, const char *line) {
     return o;
 }
 
+/* What `parse` writes to stderr. */
+static struct options *parse_loud(struct target *t, const char *line, char *said, size_t size) {
+    int pipe_fds[2], saved = dup(STDERR_FILENO);
+    struct options *o;
+    ssize_t n;
+
+    assert_int_equal(pipe(pipe_fds), 0);
+    dup2(pipe_fds[1], STDERR_FILENO);
+    o = parse_ok(t, line);
+    dup2(saved, STDERR_FILENO);
+    close(saved);
+    close(pipe_fds[1]);
+    n = read(pipe_fds[0], said, size - 1);
+    close(pipe_fds[0]);
+    said[MAX(n, 0)] = '\0';
+    return o;
+}
+
+static void a_choice_has_other_names(void **state) {
+    struct target t;
+    struct options *o = parse_ok(&t, "--color Scarlet");
+    struct buf dump;
+
+    (void)state;
+    assert_int_equal(t.color, RED);
+    options_destroy(o);
+    o = parse_ok(&t, "--color navy");
+    assert_int_equal(t.color, BLUE);
+    buf_init(&dump, 0);
+    options_dump(o, &dump);
+    assert_true(str_find(buf_str(&dump), STR("color: blue")) >= 0);
+    buf_fini(&dump);
+    options_destroy(o);
+}
+
+static void flags_of_other_programs_are_passed_over(void **state) {
+    char said[512];
+    struct target t;
+    struct options *o =
+        parse_loud(&t, "--tokenizer-path p --with-wings --selector a=b c=d --block-size 8", said,
+                   sizeof(said));
+
+    (void)state;
+    assert_int_equal(t.block_size, 8);
+    assert_string_equal(said,
+                        "incipit-test: --tokenizer-path has no effect: there is no tokenizer\n"
+                        "incipit-test: --with-wings has no effect: it does not fly\n"
+                        "incipit-test: --selector has no effect: nothing is selected\n");
+    options_destroy(o);
+    o = parse_loud(&t, "--tokenizer_path=p --with-wings=false model", said, sizeof(said));
+    assert_string_equal(t.model, "model");
+    assert_string_equal(said,
+                        "incipit-test: --tokenizer-path has no effect: there is no tokenizer\n");
+    options_destroy(o);
+}
+
+static void flags_of_other_programs_may_stand_for_ours(void **state) {
+    char said[512];
+    struct target t;
+    struct options *o = parse_loud(&t, "--no-color", said, sizeof(said));
+
+    (void)state;
+    assert_int_equal(t.color, DARK_GREEN);
+    assert_string_equal(said, "incipit-test: --no-color is taken as --color dark-green\n");
+    options_destroy(o);
+    o = parse_loud(&t, "--no-color --color blue", said, sizeof(said)); /* the last one wins */
+    assert_int_equal(t.color, BLUE);
+    options_destroy(o);
+    o = parse_ok(&t, "--no-color=false");
+    assert_int_equal(t.color, RED);
+    options_destroy(o);
+}
+
+static void a_file_may_hold_them_too(void **state) {
+    struct target t;
+    struct options *o;
+    struct error err = {0};
+
+    (void)state;
+    assert_int_equal(parse_file(&o, &t, STR("no-color: true\nblock-size: 8\n"), &err), ST_OK);
+    assert_int_equal(t.color, DARK_GREEN);
+    assert_int_equal(t.block_size, 8);
+    options_destroy(o);
+    assert_int_equal(parse_file(&o, &t, STR("no-color: false\n"), &err), ST_OK);
+    assert_int_equal(t.color, RED);
+    options_destroy(o);
+    assert_int_equal(parse_file(&o, &t, STR("block-size: 8\nprefill: [a, b]\n"), &err),
+                     ST_UNSUPPORTED);
+    assert_non_null(strstr(err.message, "line 2: --prefill is not supported: use --worker-urls"));
+}
+
 static void defaults_fill_the_target(void **state) {
     struct target t;
     struct options *o = parse_ok(&t, "");
@@ -145,6 +236,8 @@ static void a_wrong_command_line_gets_a_sentence(void **state) {
         {"--timeout 61m", "not '61m'"},
         {"--load-factor nan", "--load-factor must be a number from 1 to 10, not 'nan'"},
         {"--load-factor 0x", "not '0x'"},
+        {"--prefill a b", "--prefill is not supported: use --worker-urls"},
+        {"--tokenizer-path", "--tokenizer-path needs a value"},
         {"--color pink", "--color must be one of red, dark-green, blue, not 'pink'"},
         {"--enable-cache=maybe", "--enable-cache must be true or false, not 'maybe'"},
         {"--no-enable-cache=1", "--no-enable-cache takes no value"},
@@ -472,6 +565,10 @@ int main(void) {
         cmocka_unit_test(mutated_files_and_lines_never_break_it),
 #endif
         cmocka_unit_test(the_dump_shows_sources_and_no_secrets),
+        cmocka_unit_test(a_choice_has_other_names),
+        cmocka_unit_test(flags_of_other_programs_are_passed_over),
+        cmocka_unit_test(flags_of_other_programs_may_stand_for_ours),
+        cmocka_unit_test(a_file_may_hold_them_too),
         cmocka_unit_test(help_lists_every_row_within_the_width),
         cmocka_unit_test(help_and_version_end_the_program),
     };

@@ -644,8 +644,9 @@ static void scorer_spans_the_queue_from_least_to_most(void **state) {
 
     stand_init(&s, "prefix_scorer", 3, NULL);
     prompt(&s, 5, 90, 0, 90);
-    s.load.workers[1].n_pending = 3;
-    s.load.workers[2].n_pending = 4;
+    s.load.workers[0].n_pending = 1; /* being computed: as good as none */
+    s.load.workers[1].n_pending = 4;
+    s.load.workers[2].n_pending = 5;
     s.matched[1] = 45; /* 2 x 1/4 + 1.5 against 2: equal */
     assert_int_equal(choices(&s), 0x3);
     s.matched[1] = 46;
