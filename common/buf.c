@@ -6,16 +6,18 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <strings.h>
 
 #define BUF_MIN_CAP 256
 
-bool str_eq(struct str a, struct str b) {
-    return a.len == b.len && (a.len == 0 || memcmp(a.ptr, b.ptr, a.len) == 0);
+static inline unsigned char lower(char c) {
+    return (unsigned char)(c >= 'A' && c <= 'Z' ? c | 0x20 : c);
 }
 
-bool str_eq_nocase(struct str a, struct str b) {
-    return a.len == b.len && (a.len == 0 || strncasecmp(a.ptr, b.ptr, a.len) == 0);
+bool str_bytes_eq_nocase(const char *a, const char *b, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        if (lower(a[i]) != lower(b[i])) return false;
+    }
+    return true;
 }
 
 bool str_starts(struct str s, struct str prefix) {
@@ -151,22 +153,23 @@ void buf_commit(struct buf *b, size_t n) {
     b->end += n;
 }
 
-void buf_append(struct buf *b, const void *data, size_t n) {
-    char *to;
+void buf_append_grow(struct buf *b, const void *data, size_t n) {
+    char *to = buf_reserve(b, n);
 
-    if (n == 0) return;
-    to = buf_reserve(b, n);
     if (!to) return;
     memcpy(to, data, n);
     b->end += n;
 }
 
-void buf_append_str(struct buf *b, struct str s) {
-    buf_append(b, s.ptr, s.len);
-}
+void buf_append_u64(struct buf *b, uint64_t v) {
+    char digits[20];
+    size_t at = sizeof(digits);
 
-void buf_append_char(struct buf *b, char c) {
-    buf_append(b, &c, 1);
+    do {
+        digits[--at] = (char)('0' + v % 10);
+        v /= 10;
+    } while (v);
+    buf_append(b, digits + at, sizeof(digits) - at);
 }
 
 void buf_append_f64(struct buf *b, double v) {

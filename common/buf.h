@@ -26,8 +26,14 @@ static inline struct str str_of(const char *z) {
     return (struct str){z, z ? strlen(z) : 0};
 }
 
-bool str_eq(struct str a, struct str b);
-bool str_eq_nocase(struct str a, struct str b); /* ASCII only */
+static inline bool str_eq(struct str a, struct str b) {
+    return a.len == b.len && (a.len == 0 || memcmp(a.ptr, b.ptr, a.len) == 0);
+}
+
+bool str_bytes_eq_nocase(const char *a, const char *b, size_t n); /* ASCII only */
+static inline bool str_eq_nocase(struct str a, struct str b) {
+    return a.len == b.len && str_bytes_eq_nocase(a.ptr, b.ptr, a.len);
+}
 bool str_starts(struct str s, struct str prefix);
 bool str_ends(struct str s, struct str suffix);
 struct str str_trim(struct str s);                          /* spaces and tabs, both ends */
@@ -73,10 +79,30 @@ static inline struct str buf_str(const struct buf *b) {
 char *buf_reserve(struct buf *b, size_t n);
 void buf_commit(struct buf *b, size_t n);
 
-void buf_append(struct buf *b, const void *data, size_t n);
-void buf_append_str(struct buf *b, struct str s);
-void buf_append_char(struct buf *b, char c);
-void buf_append_f64(struct buf *b, double v); /* the shortest decimal that reads back as v */
+/* Appending is inlined while there is room: a head is made of many small pieces. */
+void buf_append_grow(struct buf *b, const void *data, size_t n); /* of buf_append: makes room */
+static inline void buf_append(struct buf *b, const void *data, size_t n) {
+    size_t most = b->limit ? b->start + b->limit : b->cap;
+
+    if (n == 0) return;
+    if (b->has_failed || n > b->cap - b->end || n > most - b->end) {
+        buf_append_grow(b, data, n);
+        return;
+    }
+    memcpy(b->data + b->end, data, n);
+    b->end += n;
+}
+
+static inline void buf_append_str(struct buf *b, struct str s) {
+    buf_append(b, s.ptr, s.len);
+}
+
+static inline void buf_append_char(struct buf *b, char c) {
+    buf_append(b, &c, 1);
+}
+
+void buf_append_u64(struct buf *b, uint64_t v); /* decimal */
+void buf_append_f64(struct buf *b, double v);   /* the shortest decimal that reads back as v */
 void buf_appendf(struct buf *b, const char *fmt, ...) PRINTF_LIKE(2, 3);
 
 void buf_consume(struct buf *b, size_t n); /* drops n bytes from the front */

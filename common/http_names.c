@@ -27,18 +27,19 @@ bool http_value_has_token(struct str value, struct str token) {
 }
 
 static bool is_always_hop_by_hop(struct str name) {
-    static const char *const names[] = {"connection",    "keep-alive",        "te",
-                                        "trailer",       "transfer-encoding", "upgrade",
-                                        "http2-settings"};
+    static const struct str names[] = {
+        {"connection", 10},        {"keep-alive", 10},    {"te", 2}, {"trailer", 7}, {"upgrade", 7},
+        {"transfer-encoding", 17}, {"http2-settings", 14}};
 
     for (size_t i = 0; i < ARRAY_LEN(names); i++) {
-        if (str_eq_nocase(name, str_of(names[i]))) return true;
+        if (str_eq_nocase(name, names[i])) return true;
     }
     return name.len >= 6 && str_eq_nocase((struct str){name.ptr, 6}, STR("proxy-"));
 }
 
 bool http_header_is_hop_by_hop(const struct http_head *h, const char *data, struct str name) {
     if (is_always_hop_by_hop(name)) return true;
+    if (!h->has_connection) return false;
     for (uint16_t i = 0; i < h->n_headers; i++) {
         if (h->headers[i].name.len == 10 &&
             str_eq_nocase(http_span_str(h->headers[i].name, data), STR("connection")) &&
@@ -49,14 +50,22 @@ bool http_header_is_hop_by_hop(const struct http_head *h, const char *data, stru
     return false;
 }
 
-const char *http_method_name(enum http_method m) {
-    static const char *const names[] = {
-        [HTTP_GET] = "GET",     [HTTP_HEAD] = "HEAD",     [HTTP_POST] = "POST",
-        [HTTP_PUT] = "PUT",     [HTTP_DELETE] = "DELETE", [HTTP_OPTIONS] = "OPTIONS",
-        [HTTP_PATCH] = "PATCH", [HTTP_OTHER_METHOD] = "",
-    };
+static const struct str method_names[] = {
+    [HTTP_GET] = {"GET", 3},     [HTTP_HEAD] = {"HEAD", 4},     [HTTP_POST] = {"POST", 4},
+    [HTTP_PUT] = {"PUT", 3},     [HTTP_DELETE] = {"DELETE", 6}, [HTTP_OPTIONS] = {"OPTIONS", 7},
+    [HTTP_PATCH] = {"PATCH", 5}, [HTTP_OTHER_METHOD] = {"", 0},
+};
 
-    return names[m];
+const char *http_method_name(enum http_method m) {
+    return method_names[m].ptr;
+}
+
+enum http_method http_method_of(struct str name) {
+    int m = 0;
+
+    while (m < HTTP_OTHER_METHOD && !str_eq(name, method_names[m]))
+        m++;
+    return (enum http_method)m;
 }
 
 const char *http_reason(int code) {

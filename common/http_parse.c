@@ -166,6 +166,7 @@ static enum status judge_header(struct http_head *h, struct str name, struct str
         break;
     case 10:
         if (!name_is(name, "connection")) break;
+        h->has_connection = true;
         h->has_close |= http_value_has_token(value, STR("close"));
         h->has_keep_alive |= http_value_has_token(value, STR("keep-alive"));
         break;
@@ -224,12 +225,7 @@ static enum status end_method(struct http_head *h, const char *data, struct erro
 
     h->method_span = span_from_mark(h);
     m = http_span_str(h->method_span, data);
-    h->method = HTTP_OTHER_METHOD;
-    for (int i = 0; i < HTTP_OTHER_METHOD; i++) {
-        if (str_eq(m, str_of(http_method_name((enum http_method)i)))) {
-            h->method = (enum http_method)i;
-        }
-    }
+    h->method = http_method_of(m);
     if (m.len == 0) return refuse(h, 400, err, "the request line begins with a space");
     if (str_eq(m, STR("CONNECT"))) {
         return refuse(h, 501, err, "CONNECT is not supported: this is no forward proxy");
@@ -309,10 +305,22 @@ void http_response_init(struct http_head *h, bool to_head) {
     h->state = AT_RESPONSE_VERSION;
 }
 
+/* True when all eight bytes are plain text: none below 0x20, none 0x7F. Bytes above 0x7F may be
+ * taken for others, which costs a look at each of them. */
+static inline bool are_plain(const char *p) {
+    const uint64_t ones = UINT64_C(0x0101010101010101), tops = ones << 7;
+    uint64_t v;
+
+    memcpy(&v, p, sizeof(v));
+    return (((v - ones * 0x20) | ((v ^ ones * 0x7F) - ones) | v) & tops) == 0;
+}
+
 /* Advances pos over bytes of a class; returns the first other byte, or -1 at `end`. */
 static int scan(struct http_head *h, const char *data, size_t end, uint8_t class) {
     size_t pos = h->pos;
 
+    while (class == HTTP_CHAR_VALUE && end - pos >= 8 && are_plain(data + pos))
+        pos += 8;
     while (pos < end && http_char_is(data[pos], class))
         pos++;
     h->pos = (uint32_t)pos;

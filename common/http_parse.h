@@ -93,7 +93,7 @@ struct http_head {
     bool is_response, is_head_answer;
     uint8_t state;
     uint8_t n_host, n_length, n_coding, n_leading;
-    bool has_close, has_keep_alive;
+    bool has_connection, has_close, has_keep_alive;
     uint32_t pos, mark; /* next byte to look at; start of the current element */
     struct http_span host;
     struct http_header headers[HTTP_MAX_HEADERS];
@@ -155,7 +155,8 @@ MUST_USE enum status http_body_eof(struct http_body *b, struct error *err);
 /* --- small shared things ----------------------------------------------------------------------- */
 
 const char *http_method_name(enum http_method m); /* "GET"; "" for HTTP_OTHER_METHOD */
-const char *http_reason(int code);                /* "Not Found"; "Unknown" for what has none */
+enum http_method http_method_of(struct str name);
+const char *http_reason(int code); /* "Not Found"; "Unknown" for what has none */
 
 /* Decodes %XX and '+' of a query parameter into `out`. False: no such parameter. A broken escape is
  * kept as it is. */

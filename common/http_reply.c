@@ -8,17 +8,6 @@
 
 #include <assert.h>
 
-static void append_number(struct buf *out, uint64_t v) {
-    char digits[20];
-    size_t n = sizeof(digits);
-
-    do {
-        digits[--n] = (char)('0' + v % 10);
-        v /= 10;
-    } while (v);
-    buf_append(out, digits + n, sizeof(digits) - n);
-}
-
 /* Lengths of chunks are written in front of the data they belong to. */
 static struct str chunk_size(size_t n, char out[20]) {
     static const char hex[] = "0123456789abcdef";
@@ -62,7 +51,7 @@ static struct buf *begin_head(struct exchange *x, int code, const char *content_
     assert(x->answer == ANSWER_NONE);
     buf_clear(head);
     buf_append_str(head, STR("HTTP/1.1 "));
-    append_number(head, (uint64_t)code);
+    buf_append_u64(head, (uint64_t)code);
     buf_append_char(head, ' ');
     buf_append_str(head, str_of(http_reason(code)));
     buf_append_str(head, STR("\r\ndate: "));
@@ -101,7 +90,7 @@ void http_reply(struct http_request *req, int code, const char *content_type, st
 
     if (may_have_body(code)) {
         buf_append_str(head, STR("content-length: "));
-        append_number(head, body.len);
+        buf_append_u64(head, body.len);
         buf_append_str(head, STR("\r\n"));
     }
     buf_append_str(head, STR("\r\n"));
@@ -236,6 +225,13 @@ void http_raw_writev(struct http_request *req, const struct str *pieces, int n) 
 
 void http_raw_write(struct http_request *req, struct str bytes) {
     http_raw_writev(req, &bytes, 1);
+}
+
+void http_raw_chunk(struct http_request *req, struct str payload) {
+    char size[20];
+
+    if (payload.len == 0) return;
+    http_raw_writev(req, (struct str[]){chunk_size(payload.len, size), payload, STR("\r\n")}, 3);
 }
 
 void http_raw_end(struct http_request *req, bool keep_alive) {

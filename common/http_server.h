@@ -163,7 +163,8 @@ bool http_stream_has_begun(const struct http_request *req); /* or any raw byte w
  * answer has to carry "connection: close". */
 void http_raw_write(struct http_request *req, struct str bytes);
 void http_raw_writev(struct http_request *req, const struct str *pieces, int n);
-void http_raw_end(struct http_request *req, bool keep_alive); /* ends the request */
+void http_raw_chunk(struct http_request *req, struct str payload); /* framed; "" is ignored */
+void http_raw_end(struct http_request *req, bool keep_alive);      /* ends the request */
 bool http_wants_close(const struct http_request *req);
 
 /* --- flow -------------------------------------------------------------------------------------- */

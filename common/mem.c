@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#define HUGE_TABLE_BYTES    (UINT64_C(256) << 20) /* smaller ones come page by page, as used */
 #define ARENA_DEFAULT_CHUNK (16 * 1024)
 #define ARENA_ALIGN         16
 
@@ -87,13 +88,22 @@ void mem_free(void *ptr) {
     free(ptr);
 }
 
+/* Huge pages, all of them now: first use of one may cost 60 ms where memory is fragmented, since it
+ * is found, and cleared, in the middle of whatever touched it. Advice: slower without, not wrong. */
+static void make_huge(void *ptr, size_t size) {
+    (void)madvise(ptr, size, MADV_HUGEPAGE);
+#ifdef MADV_POPULATE_WRITE
+    (void)madvise(ptr, size, MADV_POPULATE_WRITE);
+#endif
+}
+
 void *mem_try_pages(size_t size) {
     void *ptr = MAP_FAILED;
 
     if (!try_fails())
         ptr = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (ptr == MAP_FAILED) return NULL;
-    (void)madvise(ptr, size, MADV_HUGEPAGE); /* advice: slower without, not wrong */
+    if (size >= HUGE_TABLE_BYTES) make_huge(ptr, size);
     return ptr;
 }
 

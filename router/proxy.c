@@ -90,27 +90,39 @@ static void on_recycle(void *arg) {
     p->n_idle++;
 }
 
-/* Paths come from clients: those that are not known share one label. */
-static const char *path_label(struct str path) {
-    static const char *const known[] = {"/v1/chat/completions", "/v1/completions", "/generate",
-                                        "/v1/embeddings",       "/tokenize",       "/detokenize"};
+/* Counts a request by path and code. Paths come from clients: those that are not known share one
+ * label. What was counted before is remembered, so that no label is composed twice. */
+static void count_request(struct proxy *p, struct str path, int code) {
+    static const char *const known[PROXY_N_PATHS] = {"/v1/chat/completions",
+                                                     "/v1/completions",
+                                                     "/generate",
+                                                     "/v1/embeddings",
+                                                     "/tokenize",
+                                                     "/detokenize",
+                                                     "other"};
+    struct metric **counter;
+    char text[16];
+    size_t i = 0;
 
-    for (size_t i = 0; i < ARRAY_LEN(known); i++) {
-        if (str_eq(path, str_of(known[i]))) return known[i];
+    while (i + 1 < PROXY_N_PATHS && !str_eq(path, str_of(known[i])))
+        i++;
+    assert(code >= 0 && code < PROXY_N_CODES);
+    counter = &p->requests[i][code];
+    if (!*counter) {
+        snprintf(text, sizeof(text), "%d", code);
+        *counter = METRICS_GET(p->metrics, ROUTER_requests_total, known[i], text);
     }
-    return "other";
+    metric_inc(*counter);
 }
 
 void proxy_close(struct exchange *x, int code) {
     struct proxy *p = x->proxy;
     double duration_s = (double)(loop_now_us(p->loop) - x->start_us) * 1e-6;
-    char text[8];
 
     loop_timer_stop(&x->timeout);
     loop_timer_stop(&x->retry);
     proxy_leave(x);
-    snprintf(text, sizeof(text), "%d", code);
-    metric_inc(METRICS_GET(p->metrics, ROUTER_requests_total, path_label(x->req->path), text));
+    count_request(p, x->req->path, code);
     metric_observe(p->duration, duration_s);
     if (x->first_token_us)
         metric_observe(p->ttft, (double)(x->first_token_us - x->start_us) * 1e-6);

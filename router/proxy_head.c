@@ -4,7 +4,6 @@
  * ours, and so are the headers that say who asks and through whom. */
 #include "router/proxy_internal.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #include "common/wire.h"
@@ -16,11 +15,31 @@ static void append_field(struct buf *out, struct str name, struct str value) {
     buf_append(out, "\r\n", 2);
 }
 
+static void append_number_field(struct buf *out, struct str name, uint64_t value) {
+    buf_append_str(out, name);
+    buf_append(out, ": ", 2);
+    buf_append_u64(out, value);
+    buf_append(out, "\r\n", 2);
+}
+
 /* --- to the worker --------------------------------------------------------------------------------*/
 
 static bool is_plain(char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
            c == '_' || c == '-';
+}
+
+/* "req-" and 32 hexadecimal digits. */
+static void make_request_id(char *out, struct rng *rng) {
+    static const char hex[] = "0123456789abcdef";
+    uint64_t v = 0;
+
+    memcpy(out, "req-", 4);
+    for (size_t i = 0; i < 32; i++, v >>= 4) {
+        if (i % 16 == 0) v = rng_u64(rng);
+        out[4 + i] = hex[v & 15];
+    }
+    out[36] = '\0';
 }
 
 void proxy_choose_request_id(struct exchange *x) {
@@ -34,9 +53,7 @@ void proxy_choose_request_id(struct exchange *x) {
         x->request_id[i] = '\0';
         return;
     }
-    snprintf(x->request_id, sizeof(x->request_id), "req-%016llx%016llx",
-             (unsigned long long)rng_u64(&x->proxy->rng),
-             (unsigned long long)rng_u64(&x->proxy->rng));
+    make_request_id(x->request_id, &x->proxy->rng);
 }
 
 static bool is_credential(struct str name) {
@@ -57,6 +74,8 @@ struct str proxy_session_name(const struct exchange *x) {
     return body_unquote(x->scan.spans[BODY_SESSION_ID]);
 }
 
+/* A head has a dozen headers and every request two heads: names are compared by length first, and
+ * letters only where it is equal. */
 static bool goes_to_worker(const struct exchange *x, struct str name) {
     static const struct str ours[] = {{"host", 4},
                                       {"content-length", 14},
@@ -84,8 +103,9 @@ void proxy_build_worker_head(struct exchange *x) {
     buf_clear(out);
     buf_append_str(out, STR("POST "));
     buf_append_str(out, x->req->target);
-    buf_appendf(out, " HTTP/1.1\r\nhost: %s\r\ncontent-length: %zu\r\n", x->target.authority,
-                proxy_body_len(x));
+    buf_append_str(out, STR(" HTTP/1.1\r\n"));
+    append_field(out, STR("host"), str_of(x->target.authority));
+    append_number_field(out, STR("content-length"), proxy_body_len(x));
     for (uint16_t i = 0; i < x->req->n_headers; i++) {
         struct http_field f = http_request_header_at(x->req, i);
 
@@ -94,8 +114,11 @@ void proxy_build_worker_head(struct exchange *x) {
     if (x->is_salted && x->target.trusts_router) {
         append_field(out, STR(WIRE_SALT), str_of(x->salt));
     }
-    buf_appendf(out, "x-request-id: %s\r\nx-forwarded-for: %s\r\nx-forwarded-proto: %s\r\n\r\n",
-                x->request_id, client, http_request_is_tls(x->req) ? "https" : "http");
+    append_field(out, STR("x-request-id"), str_of(x->request_id));
+    append_field(out, STR("x-forwarded-for"), str_of(client));
+    append_field(out, STR("x-forwarded-proto"),
+                 http_request_is_tls(x->req) ? STR("https") : STR("http"));
+    buf_append(out, "\r\n", 2);
 }
 
 /* --- to the client --------------------------------------------------------------------------------*/
@@ -122,7 +145,7 @@ static void append_framing(struct exchange *x) {
         }
         break;
     case HTTP_LENGTH_BODY:
-        buf_appendf(out, "content-length: %llu\r\n", (unsigned long long)x->head.content_length);
+        append_number_field(out, STR("content-length"), x->head.content_length);
         break;
     case HTTP_CHUNKED_BODY:
     case HTTP_CLOSE_BODY:
@@ -142,15 +165,18 @@ void proxy_build_client_head(struct exchange *x, const char *data) {
     struct buf *out = &x->out;
 
     buf_clear(out);
-    buf_appendf(out, "HTTP/1.1 %u %s\r\n", x->head.status_code,
-                http_reason((int)x->head.status_code));
+    buf_append_str(out, STR("HTTP/1.1 "));
+    buf_append_u64(out, x->head.status_code);
+    buf_append_char(out, ' ');
+    buf_append_str(out, str_of(http_reason((int)x->head.status_code)));
+    buf_append(out, "\r\n", 2);
     for (uint16_t i = 0; i < x->head.n_headers; i++) {
         struct str name = http_span_str(x->head.headers[i].name, data);
 
         if (!goes_to_client(x, data, name)) continue;
         append_field(out, name, http_span_str(x->head.headers[i].value, data));
     }
-    buf_appendf(out, "x-request-id: %s\r\n", x->request_id);
+    append_field(out, STR("x-request-id"), str_of(x->request_id));
     if (x->wants_explanation) {
         buf_appendf(out,
                     "x-incipit-route: worker=%u attempts=%u blocks=%u matched=%u "

@@ -26,6 +26,8 @@
 
 #define MAX_ATTEMPTS   8
 #define REQUEST_ID_MAX 128
+#define PROXY_N_PATHS  7   /* that are counted apart */
+#define PROXY_N_CODES  600 /* status codes are below */
 
 struct proxy {
     struct loop *loop;
@@ -40,6 +42,7 @@ struct proxy {
     struct metric *ttft, *duration, *prompt_tokens, *cached_tokens, *predicted_tokens;
     bool knows_clients; /* keys, tenants or isolation are on */
     struct metric *client_aborts, *streams_broken;
+    struct metric *requests[PROXY_N_PATHS][PROXY_N_CODES]; /* NULL until there was one */
 };
 
 struct exchange {

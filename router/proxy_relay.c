@@ -37,15 +37,11 @@ static void send_head(struct exchange *x) {
 }
 
 static void send_payload(struct exchange *x, struct str payload) {
-    char size[24];
-    int n;
-
     if (payload.len == 0) return;
     send_head(x);
     x->sent_bytes += payload.len;
     if (x->is_chunked) {
-        n = snprintf(size, sizeof(size), "%zx\r\n", payload.len);
-        http_raw_writev(x->req, (struct str[]){{size, (size_t)n}, payload, STR("\r\n")}, 3);
+        http_raw_chunk(x->req, payload);
     } else {
         http_raw_write(x->req, payload);
     }
