@@ -5,10 +5,18 @@ static bool serves(const struct http_route *r, enum http_method method) {
     return r->method == method || (r->method == HTTP_GET && method == HTTP_HEAD);
 }
 
+static bool matches(const struct http_route *r, struct str path) {
+    struct str pattern = str_of(r->path);
+
+    if (pattern.ptr[pattern.len - 1] != '*') return str_eq(path, pattern);
+    pattern.len--;
+    return path.len > pattern.len && str_starts(path, pattern);
+}
+
 /* "GET, HEAD, POST" for the rows of this path; false when there is none. */
 static bool append_allowed(const struct http_route *routes, struct str path, struct buf *allow) {
     for (const struct http_route *r = routes; r->path; r++) {
-        if (!str_eq(path, str_of(r->path))) continue;
+        if (!matches(r, path)) continue;
         if (buf_len(allow)) buf_append_str(allow, STR(", "));
         buf_append_str(allow, str_of(http_method_name(r->method)));
         if (r->method == HTTP_GET) buf_append_str(allow, STR(", HEAD"));
@@ -40,7 +48,7 @@ static void answer_unrouted(const struct http_route *routes, struct http_request
 
 void http_route_request(const struct http_route *routes, struct http_request *req, void *arg) {
     for (const struct http_route *r = routes; r->path; r++) {
-        if (serves(r, req->method) && str_eq(req->path, str_of(r->path))) {
+        if (serves(r, req->method) && matches(r, req->path)) {
             r->handler(req, arg);
             return;
         }

@@ -174,7 +174,8 @@ size_t http_pending_bytes(const struct http_request *req); /* written and not ta
 
 /* --- routes ------------------------------------------------------------------------------------ */
 
-/* A table for handlers with fixed paths. The last row has path NULL. */
+/* A table of handlers. A path that ends in '*' stands for all that begin like it and are longer. The
+ * last row has path NULL. */
 struct http_route {
     enum http_method method; /* HTTP_GET also serves HEAD */
     const char *path;

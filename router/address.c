@@ -249,9 +249,10 @@ enum status address_guard_check(const struct address_guard *g, const struct addr
 
 /* --- names -------------------------------------------------------------------------------------*/
 
-enum status address_resolve(const struct address_url *url, const struct address_guard *guard,
-                            struct address *out, struct error *err) {
-    struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
+static enum status resolve(const struct address_url *url, int flags,
+                           const struct address_guard *guard, struct address *out,
+                           struct error *err) {
+    struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = flags};
     struct addrinfo *found = NULL;
     struct address chosen = {0};
     enum status st = ST_OK;
@@ -260,6 +261,7 @@ enum status address_resolve(const struct address_url *url, const struct address_
 
     snprintf(port, sizeof(port), "%u", (unsigned)url->port);
     code = getaddrinfo(url->host, port, &hints, &found);
+    if (code == EAI_NONAME && (flags & AI_NUMERICHOST)) return ST_AGAIN;
     if (code != 0 || !found) {
         return error_set_param(err, ST_NOT_FOUND, "url", "worker URL %s: %s: %s", url->url,
                                url->host, gai_strerror(code));
@@ -267,7 +269,6 @@ enum status address_resolve(const struct address_url *url, const struct address_
     for (const struct addrinfo *it = found; it && st == ST_OK; it = it->ai_next) {
         struct address a = {.len = it->ai_addrlen};
 
-        if (it->ai_addrlen > sizeof(a.addr)) continue;
         memcpy(&a.addr, it->ai_addr, it->ai_addrlen);
         if (guard) st = address_guard_check(guard, &a, err);
         if (!chosen.len || (chosen.addr.ss_family != AF_INET && it->ai_family == AF_INET)) {
@@ -277,4 +278,14 @@ enum status address_resolve(const struct address_url *url, const struct address_
     freeaddrinfo(found);
     if (st == ST_OK) *out = chosen;
     return st;
+}
+
+enum status address_resolve(const struct address_url *url, const struct address_guard *guard,
+                            struct address *out, struct error *err) {
+    return resolve(url, 0, guard, out, err);
+}
+
+enum status address_resolve_number(const struct address_url *url, const struct address_guard *guard,
+                                   struct address *out, struct error *err) {
+    return resolve(url, AI_NUMERICHOST, guard, out, err);
 }

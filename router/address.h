@@ -56,6 +56,11 @@ MUST_USE enum status address_resolve(const struct address_url *url,
                                      const struct address_guard *guard, struct address *out,
                                      struct error *err);
 
+/* The same for a host that is a number, which never blocks. ST_AGAIN: it is a name. */
+MUST_USE enum status address_resolve_number(const struct address_url *url,
+                                            const struct address_guard *guard, struct address *out,
+                                            struct error *err);
+
 /* --- the guard --------------------------------------------------------------------------------- */
 
 #define ADDRESS_GUARD_MAX 64

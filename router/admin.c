@@ -1,12 +1,26 @@
-/* router/admin.c - one table of paths, one small writer for each. */
+/* router/admin.c - who may, one table of paths, and one small writer for each. */
 #include "router/admin.h"
+
+#include <stdio.h>
+#include <string.h>
 
 #include "common/http_server.h"
 #include "common/json.h"
 #include "common/metrics.h"
 #include "common/openai.h"
+#include "router/admin_desk.h"
+#include "router/keys.h"
 #include "router/registry.h"
 #include "router/router_metrics.h"
+
+struct place { /* where a request came in */
+    const struct admin *admin;
+    struct mailbox *home; /* NULL: the admin port */
+};
+
+static const struct admin *admin_of(void *arg) {
+    return ((const struct place *)arg)->admin;
+}
 
 /* Answers with what was written to `body`, and frees it. */
 static void reply(struct http_request *req, const char *content_type, struct buf *body) {
@@ -27,7 +41,7 @@ static void get_live(struct http_request *req, void *arg) {
 }
 
 static void get_ready(struct http_request *req, void *arg) {
-    const struct admin *admin = arg;
+    const struct admin *admin = admin_of(arg);
     struct registry_totals totals;
     struct error err = {0};
 
@@ -52,7 +66,7 @@ static void get_version(struct http_request *req, void *arg) {
 }
 
 static void get_metrics(struct http_request *req, void *arg) {
-    const struct admin *admin = arg;
+    const struct admin *admin = admin_of(arg);
     struct buf page;
 
     buf_init(&page, 0);
@@ -62,7 +76,7 @@ static void get_metrics(struct http_request *req, void *arg) {
 }
 
 static void get_models(struct http_request *req, void *arg) {
-    const struct admin *admin = arg;
+    const struct admin *admin = admin_of(arg);
     char name[WIRE_MODEL_MAX];
     uint32_t max_model_len;
     struct json_writer w;
@@ -108,18 +122,60 @@ static void put_state(struct json_writer *w, const struct registry_view *view) {
     json_end_array(w);
 }
 
-static void put_worker(struct json_writer *w, const struct registry_view *view) {
-    bool is_healthy = view->is_described && view->reasons == 0;
+/* "zone=a rack=7" as an object. */
+static void put_labels(struct json_writer *w, const char *labels) {
+    json_put_key(w, "labels");
+    json_begin_object(w);
+    while (*labels) {
+        size_t n_key = strcspn(labels, "="), n = strcspn(labels, " ");
 
+        json_put_key_str(w, (struct str){labels, n_key});
+        json_put_str(w, (struct str){labels + n_key + 1, n - n_key - 1});
+        labels += n + (labels[n] == ' ');
+    }
+    json_end_object(w);
+}
+
+static void put_load(struct json_writer *w, const struct wire_load *load) {
+    json_put_key(w, "reported");
+    json_begin_object(w);
+    json_field_u64(w, "running", load->running);
+    json_field_u64(w, "waiting", load->waiting);
+    json_field_u64(w, "queued_tokens", load->queued_tokens);
+    json_field_u64(w, "kv_free", load->kv_free);
+    json_field_u64(w, "kv_total", load->kv_total);
+    json_field_bool(w, "draining", load->draining);
+    json_end_object(w);
+}
+
+/* smg's word for it. */
+static const char *status_of(const struct registry_view *view) {
+    if (view->reasons & WORKER_DRAINING) return "draining";
+    if (!view->is_described) return "pending";
+    return view->reasons ? "not_ready" : "ready";
+}
+
+void admin_put_worker(struct json_writer *w, const struct registry_view *view) {
+    bool is_healthy = view->is_described && view->reasons == 0;
+    char worker_id[32];
+
+    snprintf(worker_id, sizeof(worker_id), "%u-%u", view->id, view->incarnation);
     json_begin_object(w);
     json_field_u64(w, "id", view->id);
+    json_field_z(w, "worker_id", worker_id);
     json_field_z(w, "url", view->url);
     json_field_z(w, "model_id", view->info.model);
+    json_field_z(w, "address", view->address);
+    json_field_z(w, "worker_type", "regular");
+    json_field_z(w, "status", status_of(view));
     json_field_bool(w, "is_healthy", is_healthy);
     put_state(w, view);
     json_field_u64(w, "load", view->in_flight);
     json_field_u64(w, "requests_total", view->n_sent);
     json_field_u64(w, "failures_total", view->n_failed);
+    if (view->has_load) put_load(w, &view->load);
+    json_field_u64(w, "max_in_flight", view->max_in_flight);
+    put_labels(w, view->labels);
     json_field_z(w, "connection_mode", "http");
     json_field_bool(w, "is_foreign", view->is_foreign);
     json_field_z(w, "backend", view->info.backend);
@@ -133,7 +189,7 @@ static void put_worker(struct json_writer *w, const struct registry_view *view) 
 }
 
 static void get_workers(struct http_request *req, void *arg) {
-    const struct admin *admin = arg;
+    const struct admin *admin = admin_of(arg);
     struct registry_totals totals;
     struct registry_view view;
     struct json_writer w;
@@ -146,7 +202,7 @@ static void get_workers(struct http_request *req, void *arg) {
     json_put_key(&w, "workers");
     json_begin_array(&w);
     for (uint32_t id = 0; id < registry_n_ids(admin->registry); id++) {
-        if (registry_get(admin->registry, id, &view)) put_worker(&w, &view);
+        if (registry_get(admin->registry, id, &view)) admin_put_worker(&w, &view);
     }
     json_end_array(&w);
     json_field_u64(&w, "total", totals.n_workers);
@@ -163,7 +219,7 @@ static void get_workers(struct http_request *req, void *arg) {
 }
 
 static void get_list_workers(struct http_request *req, void *arg) {
-    const struct admin *admin = arg;
+    const struct admin *admin = admin_of(arg);
     struct registry_view view;
     struct json_writer w;
     struct buf body;
@@ -181,20 +237,144 @@ static void get_list_workers(struct http_request *req, void *arg) {
     reply(req, OPENAI_JSON, &body);
 }
 
+/* What each worker is busy with, as the router and as the worker itself counts. */
+static void get_loads(struct http_request *req, void *arg) {
+    const struct admin *admin = admin_of(arg);
+    struct registry_view view;
+    uint32_t n_workers = 0;
+    struct json_writer w;
+    struct buf body;
+
+    buf_init(&body, 0);
+    json_writer_init(&w, &body);
+    json_begin_object(&w);
+    json_put_key(&w, "workers");
+    json_begin_array(&w);
+    for (uint32_t id = 0; id < registry_n_ids(admin->registry); id++) {
+        if (!registry_get(admin->registry, id, &view)) continue;
+        n_workers++;
+        json_begin_object(&w);
+        json_field_z(&w, "worker", view.url);
+        json_field_u64(&w, "load", view.in_flight);
+        if (view.has_load) put_load(&w, &view.load);
+        json_end_object(&w);
+    }
+    json_end_array(&w);
+    json_field_u64(&w, "total_workers", n_workers);
+    json_end_object(&w);
+    reply(req, OPENAI_JSON, &body);
+}
+
+static void to_desk(struct http_request *req, void *arg) {
+    const struct place *place = arg;
+
+    admin_desk_take(place->admin->desk, req, place->home);
+}
+
+/* --- who may -----------------------------------------------------------------------------------*/
+
+enum access {
+    ACCESS_OPEN,   /* on the client port: as for any client */
+    ACCESS_METRIC, /* the admin port shows it to all */
+    ACCESS_ADMIN,
+};
+
+static enum access access_of(struct str path) {
+    static const char *const open[] = {"/health",   "/livez",     "/readyz",
+                                       "/liveness", "/readiness", "/health_generate",
+                                       "/version",  "/v1/models", "/get_model_info"};
+    static const char *const admin[] = {"/workers",    "/list_workers",  "/get_loads",
+                                        "/add_worker", "/remove_worker", "/flush_cache"};
+
+    for (size_t i = 0; i < ARRAY_LEN(open); i++)
+        if (str_eq(path, str_of(open[i]))) return ACCESS_OPEN;
+    for (size_t i = 0; i < ARRAY_LEN(admin); i++)
+        if (str_eq(path, str_of(admin[i]))) return ACCESS_ADMIN;
+    if (str_eq(path, STR("/metrics"))) return ACCESS_METRIC;
+    return str_starts(path, STR("/workers/")) || str_starts(path, STR("/debug/")) ? ACCESS_ADMIN
+                                                                                  : ACCESS_OPEN;
+}
+
+bool admin_guards(const struct admin *admin, struct str path) {
+    return keys_are_needed(admin->keys) && access_of(path) != ACCESS_OPEN;
+}
+
+/* A page of another origin in a browser on this machine. */
+static bool is_from_another_page(struct http_request *req) {
+    struct str origin = http_request_header(req, STR("origin"));
+    struct str host = http_request_header(req, STR("host"));
+    ptrdiff_t at;
+
+    if (!origin.ptr) return false;
+    at = str_find(origin, STR("://"));
+    if (at < 0) return true;
+    origin.ptr += at + 3;
+    origin.len -= (size_t)at + 3;
+    return !str_eq_nocase(origin, host);
+}
+
+static enum status check(const struct admin *admin, struct http_request *req,
+                         const struct mailbox *home, struct error *err) {
+    bool is_change = req->method != HTTP_GET && req->method != HTTP_HEAD;
+    enum access access = access_of(req->path);
+
+    if (access == ACCESS_OPEN || (access == ACCESS_METRIC && !home)) return ST_OK;
+    if (req->method == HTTP_OPTIONS) return ST_OK;
+    if (is_change && home && !admin->is_on_main) {
+        return error_set(err, ST_FORBIDDEN,
+                         "the fleet is changed on the admin port: ask there, or start the router "
+                         "with --admin-on-main");
+    }
+    if (keys_are_needed(admin->keys)) {
+        struct str key = keys_from_headers(http_request_header(req, STR("authorization")),
+                                           http_request_header(req, STR("x-api-key")));
+
+        if (keys_check(admin->keys, key, NULL) == ST_OK) return ST_OK;
+        http_add_header(req, STR("www-authenticate"), STR("Bearer"));
+        return error_set(err, ST_DENIED,
+                         "this needs an admin key: send it as Authorization: Bearer KEY");
+    }
+    if (is_change && is_from_another_page(req)) {
+        return error_set(err, ST_FORBIDDEN,
+                         "a web page of another origin may not change the fleet: set an admin key");
+    }
+    return ST_OK;
+}
+
+/* --- the paths ---------------------------------------------------------------------------------*/
+
 static const struct http_route routes[] = {
     {HTTP_GET, "/health", get_ready},
     {HTTP_GET, "/readyz", get_ready},
     {HTTP_GET, "/readiness", get_ready},
+    {HTTP_GET, "/health_generate", get_ready},
     {HTTP_GET, "/livez", get_live},
     {HTTP_GET, "/liveness", get_live},
     {HTTP_GET, "/version", get_version},
     {HTTP_GET, "/metrics", get_metrics},
     {HTTP_GET, "/v1/models", get_models},
     {HTTP_GET, "/workers", get_workers},
+    {HTTP_POST, "/workers", to_desk},
+    {HTTP_GET, "/workers/*", to_desk},
+    {HTTP_PUT, "/workers/*", to_desk},
+    {HTTP_PATCH, "/workers/*", to_desk},
+    {HTTP_DELETE, "/workers/*", to_desk},
     {HTTP_GET, "/list_workers", get_list_workers},
+    {HTTP_GET, "/get_loads", get_loads},
+    {HTTP_POST, "/add_worker", to_desk},
+    {HTTP_POST, "/remove_worker", to_desk},
+    {HTTP_POST, "/flush_cache", to_desk},
     {0, NULL, NULL},
 };
 
-void admin_handle(const struct admin *admin, struct http_request *req) {
-    http_route_request(routes, req, (void *)(uintptr_t)admin);
+void admin_handle(const struct admin *admin, struct http_request *req, struct mailbox *home) {
+    struct place place = {admin, home};
+    struct error err = {0};
+    enum status st = check(admin, req, home, &err);
+
+    if (st == ST_OK) {
+        http_route_request(routes, req, &place);
+    } else {
+        http_reply_error(req, st, &err);
+    }
 }

@@ -1,24 +1,50 @@
-/* router/admin.h - looking into a live router: health, workers, models, metrics.
+/* router/admin.h - looking into a live router, and changing its fleet.
  *
- * Read-only so far, so the same answers are given on the admin port and on the client port. Any
- * router thread may handle a request here: everything read is a copy made under the registry's lock. */
+ * One table of paths serves two ports. What is only looked at is answered on any thread, from copies
+ * made under the registry's lock; what changes something goes to the control loop (admin_desk.h).
+ *
+ *                                    admin port           client port
+ *      probes, models, version       open                 as for clients (API keys)
+ *      metrics                       open                 admin key, if there is one; else as clients
+ *      workers, loads: looking       admin key, if any    the same
+ *      workers: changing             admin key, if any    only with --admin-on-main, the same
+ *
+ * Without an admin key the admin port stays on loopback (router.c sees to it), and there a web page
+ * that a user of this machine has open is kept out: a browser says where its page came from. */
 #ifndef ROUTER_ADMIN_H
 #define ROUTER_ADMIN_H
 
 #include "common/base.h"
+#include "common/buf.h"
+#include "common/status.h"
 
+struct admin_desk;
 struct http_request;
+struct json_writer;
+struct keys;
+struct mailbox;
 struct metrics;
 struct registry;
+struct registry_view;
 
 struct admin {
     struct registry *registry;
     struct metrics *metrics;
+    struct keys *keys; /* of those who may change things; NULL or none: nobody is asked */
+    struct admin_desk *desk;
     uint64_t started_wall_s;
+    bool is_on_main;          /* --admin-on-main */
     _Atomic bool is_draining; /* not ready any more, so that nothing new is sent here */
 };
 
-/* Answers it: one of ours, or 404 or 405. */
-void admin_handle(const struct admin *admin, struct http_request *req);
+/* True for a request to the client port that an admin key opens, not an API key. */
+bool admin_guards(const struct admin *admin, struct str path);
+
+/* Answers it: one of ours, 404 or 405, or 401 or 403 to who may not. `home` is where the loop of a client port hears what
+ * admin_desk_reply is to be called with; NULL: the admin port, which is on the control loop. */
+void admin_handle(const struct admin *admin, struct http_request *req, struct mailbox *home);
+
+/* One worker as JSON. */
+void admin_put_worker(struct json_writer *w, const struct registry_view *view);
 
 #endif

@@ -8,11 +8,12 @@
 #include "common/mailbox.h"
 #include "common/mem.h"
 #include "router/admin.h"
+#include "router/admin_desk.h"
 #include "router/keys.h"
 
 struct frontend {
     struct loop *loop;
-    struct mailbox *box;
+    struct mailbox *box, *answers; /* what the control loop says; what it did for admin calls */
     struct http_server *server;
     struct proxy *proxy;
     const struct admin *admin;
@@ -50,7 +51,7 @@ static enum status on_head(struct http_request *req, void *arg, struct error *er
     struct frontend *f = arg;
     enum status st;
 
-    if (needs_no_key(req->path)) return ST_OK;
+    if (needs_no_key(req->path) || admin_guards(f->admin, req->path)) return ST_OK;
     st = keys_check(f->keys, proxy_key_of(req), err);
     if (st != ST_OK) http_add_header(req, STR("www-authenticate"), STR("Bearer"));
     return st;
@@ -61,7 +62,7 @@ static void on_request(struct http_request *req, void *arg) {
     struct error err = {0};
 
     if (!is_proxied(req->path)) {
-        admin_handle(f->admin, req);
+        admin_handle(f->admin, req, f->answers);
     } else if (req->method == HTTP_POST) {
         proxy_start(f->proxy, req);
     } else {
@@ -70,6 +71,11 @@ static void on_request(struct http_request *req, void *arg) {
         http_add_header(req, STR("allow"), STR("POST"));
         http_reply_error(req, ST_METHOD, &err);
     }
+}
+
+static void on_answer(struct mail *mail, void *arg) {
+    (void)arg;
+    admin_desk_reply(mail);
 }
 
 static void on_drained(void *arg) {
@@ -102,6 +108,7 @@ enum status frontend_create(struct frontend **out, const struct frontend_config 
     if (st != ST_OK) goto fail;
     loop_timer_init(&f->deadline, f->loop, on_drained, f);
     st = mailbox_open(&f->box, f->loop, on_mail, f, err);
+    if (st == ST_OK) st = mailbox_open(&f->answers, f->loop, on_answer, f, err);
     if (st != ST_OK) goto fail;
     f->server = http_server_create(f->loop, &config->limits,
                                    keys_are_needed(f->keys) ? &key_events : &open_events, f);
@@ -148,14 +155,19 @@ void frontend_drain(struct frontend *f, uint64_t timeout_us) {
 }
 
 void frontend_destroy(struct frontend *f) {
-    struct list unread; /* our own mails: nothing to free */
+    struct list unread, *link; /* our own mails: nothing to free; answers that nobody waits for */
 
     if (!f) return;
     list_init(&unread);
     if (f->is_started) pthread_join(f->thread, NULL);
     if (f->box) mailbox_take(f->box, &unread);
-    mailbox_close(f->box);              /* before the last turn: nothing is begun any more */
-    http_server_destroy(f->server);     /* ends open exchanges */
+    mailbox_close(f->box);          /* before the last turn: nothing is begun any more */
+    http_server_destroy(f->server); /* ends open exchanges */
+    list_init(&unread);
+    if (f->answers) mailbox_take(f->answers, &unread);
+    while ((link = list_pop_front(&unread)) != NULL)
+        admin_desk_drop(mail_of(link));
+    mailbox_close(f->answers);
     if (f->loop) loop_turn(f->loop, 0); /* they are recycled on the next turn */
     proxy_destroy(f->proxy);
     loop_timer_fini(&f->deadline);

@@ -20,6 +20,11 @@ struct worker {
     uint32_t reasons;    /* before it has a model; afterwards its routing keeps them */
     uint64_t n_failed;
     struct registry_report said; /* last */
+    uint32_t max_in_flight; /* what an operator allows; 0: no limit */
+    uint32_t draining;      /* enum registry_drain bits */
+    struct wire_load load;
+    bool has_load;
+    char labels[REGISTRY_LABELS_MAX];
 };
 
 struct model {
@@ -183,6 +188,7 @@ static struct worker_spec spec_of(const struct worker *w) {
         .n_blocks = w->info.n_blocks,
         .prefill_tokens_per_s = w->info.prefill_tokens_per_s,
         .attn_context = w->info.attn_context,
+        .max_in_flight = w->max_in_flight,
     };
 }
 
@@ -192,6 +198,11 @@ static void set_reason(struct worker *w, uint32_t id, uint32_t reasons, bool is_
     } else {
         w->reasons = is_set ? w->reasons | reasons : w->reasons & ~reasons;
     }
+}
+
+static void set_draining(struct worker *w, uint32_t id, uint32_t who, bool is_set) {
+    w->draining = is_set ? w->draining | who : w->draining & ~who;
+    set_reason(w, id, WORKER_DRAINING, w->draining != 0);
 }
 
 /* The breaker says whether the worker may be picked; the load table must say the same. */
@@ -229,7 +240,9 @@ enum status registry_describe(struct registry *r, uint32_t id, const struct wire
     m = model_find(r, str_of(info->model));
     if (w->is_described && strcmp(w->info.generation, full.generation) != 0) {
         w->breaker = (struct breaker){0};
+        w->has_load = false;
         show_breaker(w, id);
+        if (w->draining & DRAIN_WORKER) set_draining(w, id, DRAIN_WORKER, false);
     }
     if (w->model != m || !w->is_described) {
         uint32_t reasons = worker_reasons(w, id);
@@ -284,6 +297,37 @@ void registry_set_reason(struct registry *r, uint32_t id, uint32_t reasons, bool
     pthread_mutex_unlock(&r->lock);
 }
 
+void registry_set_draining(struct registry *r, uint32_t id, enum registry_drain who, bool is_set) {
+    pthread_mutex_lock(&r->lock);
+    if (id < r->n_ids && r->workers[id].is_used) set_draining(&r->workers[id], id, who, is_set);
+    pthread_mutex_unlock(&r->lock);
+}
+
+void registry_configure(struct registry *r, uint32_t id, uint32_t max_in_flight,
+                        const char *labels) {
+    struct worker *w = &r->workers[id];
+
+    pthread_mutex_lock(&r->lock);
+    if (id < r->n_ids && w->is_used) {
+        snprintf(w->labels, sizeof(w->labels), "%s", labels);
+        w->max_in_flight = max_in_flight;
+        if (w->is_described) {
+            struct worker_spec spec = spec_of(w);
+
+            routing_worker_up(w->model->routing, id, &spec);
+        }
+    }
+    pthread_mutex_unlock(&r->lock);
+}
+
+void registry_forget_cache(struct registry *r, uint32_t id) {
+    pthread_mutex_lock(&r->lock);
+    if (id < r->n_ids && r->workers[id].is_used && r->workers[id].is_described) {
+        routing_forget_cache(r->workers[id].model->routing, id);
+    }
+    pthread_mutex_unlock(&r->lock);
+}
+
 void registry_tick(struct registry *r, uint64_t now_us) {
     pthread_mutex_lock(&r->lock);
     for (uint32_t id = 0; id < r->n_ids; id++) {
@@ -319,8 +363,13 @@ bool registry_get(struct registry *r, uint32_t id, struct registry_view *out) {
             .engine_running = w->said.running,
             .engine_waiting = w->said.waiting,
             .engine_kv_usage = w->said.kv_usage,
+            .max_in_flight = w->max_in_flight,
+            .draining = w->draining,
+            .load = w->load,
+            .has_load = w->has_load,
         };
         memcpy(out->url, w->url, sizeof(out->url));
+        memcpy(out->labels, w->labels, sizeof(out->labels));
         address_text(&w->addr, out->address);
         is_there = true;
     }
@@ -483,6 +532,19 @@ void registry_ended(struct registry *r, const struct registry_target *target,
     pthread_mutex_lock(&r->lock);
     routing_ended(target->routing, ticket, end);
     judge(r, target, outcome, end->now_us);
+    pthread_mutex_unlock(&r->lock);
+}
+
+void registry_note_load(struct registry *r, const struct registry_target *target,
+                        const struct wire_load *load) {
+    struct worker *w = &r->workers[target->worker];
+
+    pthread_mutex_lock(&r->lock);
+    if (w->is_used && w->incarnation == target->incarnation) {
+        w->load = *load;
+        w->has_load = true;
+        set_draining(w, target->worker, DRAIN_WORKER, load->draining);
+    }
     pthread_mutex_unlock(&r->lock);
 }
 

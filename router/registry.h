@@ -25,6 +25,7 @@
 #define REGISTRY_MAX_WORKERS 1024
 #define REGISTRY_MAX_MODELS  64
 #define REGISTRY_URL_MAX     ADDRESS_URL_MAX
+#define REGISTRY_LABELS_MAX  256
 
 struct registry;
 
@@ -68,7 +69,16 @@ struct registry_report {
  * the worker is described and foreign. */
 void registry_report(struct registry *r, uint32_t id, const struct registry_report *report);
 void registry_set_reason(struct registry *r, uint32_t id, uint32_t reasons, bool is_set);
-void registry_tick(struct registry *r, uint64_t now_us); /* every 100 ms or so: breakers */
+
+/* Who says that a worker drains; it is WORKER_DRAINING while anybody does. A new generation of the
+ * worker no longer says so. */
+enum registry_drain { DRAIN_OPERATOR = 1, DRAIN_WORKER = 2 };
+void registry_set_draining(struct registry *r, uint32_t id, enum registry_drain who, bool is_set);
+/* What an operator says of it: most requests at once (0: no limit), and words for people. */
+void registry_configure(struct registry *r, uint32_t id, uint32_t max_in_flight,
+                        const char *labels);
+void registry_forget_cache(struct registry *r, uint32_t id); /* it was told to flush it */
+void registry_tick(struct registry *r, uint64_t now_us);     /* every 100 ms or so: breakers */
 
 /* --- what is there: any thread -------------------------------------------------------------------*/
 
@@ -85,6 +95,10 @@ struct registry_view { /* a copy */
     uint32_t incarnation;                   /* another worker of the same id has another */
     int64_t engine_running, engine_waiting; /* as its metrics say; negative: not said */
     double engine_kv_usage;                 /* likewise */
+    uint32_t max_in_flight, draining; /* enum registry_drain bits */
+    struct wire_load load;            /* as it said last */
+    bool has_load;
+    char labels[REGISTRY_LABELS_MAX];
 };
 
 /* Copies worker `id`; false when there is none. Ids are below REGISTRY_MAX_WORKERS. */
@@ -133,6 +147,10 @@ void registry_first_token(struct registry *r, const struct registry_target *targ
 void registry_ended(struct registry *r, const struct registry_target *target,
                     struct route_ticket *ticket, const struct route_end *end,
                     enum registry_outcome outcome);
+
+/* What x-incipit-load said; a worker that says it drains gets no more. */
+void registry_note_load(struct registry *r, const struct registry_target *target,
+                        const struct wire_load *load);
 
 /* True once after a request to `id` failed: it should be described again. Until it has been, it is
  * WORKER_STARTING, unless nobody else could take its requests meanwhile. */

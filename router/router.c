@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "common/clock.h"
@@ -26,6 +27,9 @@
 #include "common/mem.h"
 #include "router/admin.h"
 #include "router/certificates.h"
+#include "router/admin_desk.h"
+#include "router/discovery.h"
+#include "router/fleet.h"
 #include "router/frontend.h"
 #include "router/health.h"
 #include "router/isolation.h"
@@ -52,14 +56,17 @@ struct router {
     struct log *log;
     struct metrics *metrics;
     struct registry *registry;
-    struct keys *keys;
+    struct keys *keys, *admin_keys;
     struct isolation isolation;
     struct certificates *certificates;
     struct http_client *client;
     struct health *health;
     struct scrape *scrape;
+    struct fleet *fleet;
+    struct discovery *static_workers, *file_workers;
     struct http_server *admin_server;
     struct admin admin;
+    struct admin_desk *desk;
     struct supervisor *supervisor;
     struct frontend **frontends;
     uint32_t n_frontends, n_running, n_ready;
@@ -119,12 +126,16 @@ static void on_hangup(int signo, void *arg) {
     struct error err = {0};
 
     (void)signo;
+    discovery_reload(r->file_workers);
     if (keys_reload(r->keys, &err) != ST_OK) {
         log_event(r->log, LOG_ERROR, "keys_not_reloaded", log_z("why", err.message));
     } else {
         log_event(r->log, LOG_INFO, "keys_reloaded", log_u64("keys", keys_count(r->keys)));
     }
     certificates_reload(r->certificates);
+    if (keys_reload(r->admin_keys, &err) != ST_OK) {
+        log_event(r->log, LOG_ERROR, "admin_keys_not_reloaded", log_z("why", err.message));
+    }
 }
 
 static void on_worker_fatal(const struct error *err, void *arg) {
@@ -185,7 +196,7 @@ static void on_worker_ready(uint32_t worker, void *arg) {
     struct registry_view view;
 
     (void)registry_get(r->registry, worker, &view);
-    if (worker < r->options->worker_urls.n || r->has_announced) return; /* not launched here */
+    if (r->has_announced || !fleet_is_from(r->fleet, worker, FLEET_LAUNCHED)) return;
     r->n_ready++;
     printf("worker %u of %u ready after %.1f s: %s serves %s on %s\n", r->n_ready,
            r->options->launch, after_s, view.url, view.info.model, view.info.backend);
@@ -201,6 +212,7 @@ static void on_tick(void *arg) {
     struct router *r = arg;
 
     registry_tick(r->registry, loop_now_us(r->loop));
+    if (r->fleet) fleet_tick(r->fleet, loop_now_us(r->loop));
     if (r->supervisor) {
         uint64_t n = supervisor_restarts(r->supervisor);
 
@@ -216,11 +228,15 @@ static bool is_loopback(const char *host) {
     return strncmp(host, "127.", 4) == 0 || strcmp(host, "::1") == 0;
 }
 
+static bool has_admin_key(const struct router_options *o) {
+    return o->admin_api_key || o->admin_api_key_file;
+}
+
 static enum status check_options(const struct router_options *o, struct error *err) {
-    if (o->launch == 0 && o->worker_urls.n == 0) {
+    if (o->launch == 0 && o->worker_urls.n == 0 && !o->worker_file && !has_admin_key(o)) {
         return error_set(err, ST_INVALID,
-                         "no workers: name them with --worker-urls http://host:port ..., or start "
-                         "some here with --launch 2 --model DIR");
+                         "no workers: name them with --worker-urls http://host:port ... or "
+                         "--worker-file FILE, or start some here with --launch 2 --model DIR");
     }
     if (o->launch > 0 && !o->model && o->worker_args.n == 0) {
         return error_set(err, ST_INVALID,
@@ -244,13 +260,29 @@ static enum status check_options(const struct router_options *o, struct error *e
         return error_set(err, ST_INVALID, "--tenant-header-name '%s' is not the name of a header",
                          o->tenant_header);
     }
-    if (!is_loopback(o->admin_host)) {
+    if (!is_loopback(o->admin_host) && !has_admin_key(o)) {
         return error_set(err, ST_INVALID,
-                         "--admin-host %s is not a loopback address: the admin port is not "
-                         "protected by a key yet, so it stays on 127.0.0.1 or ::1",
+                         "--admin-host %s lets other machines change the fleet: set "
+                         "INCIPIT_ADMIN_API_KEY or --admin-api-key-file, or use 127.0.0.1 or ::1",
                          o->admin_host);
     }
+    if (o->is_admin_on_main && !has_admin_key(o) &&
+        (!is_loopback(o->host) || o->api_key || o->api_keys_file)) {
+        return error_set(err, ST_INVALID,
+                         "--admin-on-main lets every client of %s change the fleet: set "
+                         "INCIPIT_ADMIN_API_KEY or --admin-api-key-file",
+                         o->host);
+    }
     return ST_OK;
+}
+
+/* Anybody who may log in here may read it. */
+static void warn_of_readable(struct router *r, const char *path) {
+    struct stat st;
+
+    if (!path || stat(path, &st) != 0 || !(st.st_mode & S_IROTH)) return;
+    log_event(r->log, LOG_WARN, "key_file_is_world_readable", log_z("file", path),
+              log_z("remedy", "chmod 600"));
 }
 
 static enum status build_registry(struct router *r, struct error *err) {
@@ -336,7 +368,7 @@ static enum status build_frontends(struct router *r, struct error *err) {
 static void on_admin_request(struct http_request *req, void *arg) {
     struct router *r = arg;
 
-    admin_handle(&r->admin, req);
+    admin_handle(&r->admin, req, NULL);
 }
 
 static enum status build_admin(struct router *r, struct error *err) {
@@ -348,14 +380,6 @@ static enum status build_admin(struct router *r, struct error *err) {
     st = http_server_listen(r->admin_server, r->options->admin_host,
                             (uint16_t)r->options->admin_port, false, err);
     return st == ST_OK ? st : error_prefix(err, "admin port (--admin-port)");
-}
-
-static enum status watch_worker(struct router *r, const char *url, struct error *err) {
-    uint32_t id;
-    enum status st = registry_add(r->registry, url, &id, err);
-
-    if (st == ST_OK) health_watch(r->health, id);
-    return st;
 }
 
 /* The worker that was built or installed with this router. */
@@ -402,10 +426,58 @@ static enum status launch_workers(struct router *r, struct error *err) {
     fflush(stdout);
     st = supervisor_create(&r->supervisor, r->loop, r->log, &config, on_worker_fatal, r, err);
     for (uint32_t i = 0; st == ST_OK && i < o->launch; i++) {
+        struct discovery_worker worker = {0};
+
         snprintf(url, sizeof(url), "http://127.0.0.1:%u", supervisor_port(r->supervisor, i));
-        st = watch_worker(r, url, err);
+        st = address_split(str_of(url), &worker.url, err);
+        if (st == ST_OK) fleet_add(r->fleet, FLEET_LAUNCHED, &worker, NULL, NULL);
     }
     mem_free(args);
+    return st;
+}
+
+/* --- the fleet -----------------------------------------------------------------------------------*/
+
+static void on_static_set(const struct discovery_set *set, void *arg) {
+    fleet_set(((struct router *)arg)->fleet, FLEET_STATIC, set);
+}
+
+static void on_file_set(const struct discovery_set *set, void *arg) {
+    struct router *r = arg;
+
+    log_event(r->log, LOG_INFO, "worker_file_read", log_u64("workers", set->n));
+    fleet_set(r->fleet, FLEET_FILE, set);
+}
+
+static enum status build_fleet(struct router *r, struct error *err) {
+    const struct router_options *o = r->options;
+    struct fleet_config config = {.drain_timeout_us = (uint64_t)o->drain_timeout_ms * 1000};
+    enum status st = ST_OK;
+
+    address_guard_init(&config.guard);
+    for (uint32_t i = 0; i < o->worker_allow_cidr.n && st == ST_OK; i++) {
+        st = address_guard_allow(&config.guard, o->worker_allow_cidr.items[i], err);
+        if (st != ST_OK) (void)error_prefix(err, "--worker-allow-cidr");
+    }
+    if (o->worker_allow_cidr.n == 0) address_guard_allow_local(&config.guard);
+    if (st == ST_OK) {
+        st = fleet_create(&r->fleet, r->loop, r->registry, r->health, r->log, &config, err);
+    }
+    if (st == ST_OK) {
+        st = admin_desk_create(&r->desk, r->loop, r->registry, r->fleet, r->client, r->log, err);
+    }
+    return st;
+}
+
+static enum status build_sources(struct router *r, struct error *err) {
+    const struct router_options *o = r->options;
+    enum status st =
+        discovery_static_create(&r->static_workers, &o->worker_urls, on_static_set, r, err);
+
+    if (st == ST_OK && o->worker_file) {
+        st = discovery_file_create(&r->file_workers, o->worker_file, r->loop, r->log, on_file_set,
+                                   r, err);
+    }
     return st;
 }
 
@@ -435,6 +507,9 @@ static enum status build_control(struct router *r, struct error *err) {
     }
     if (st == ST_OK) st = certificates_open(&r->certificates, o, r->log, err);
     if (st == ST_OK) st = keys_create(&r->keys, o->api_keys_file, o->api_key, err);
+    if (st == ST_OK) {
+        st = keys_create(&r->admin_keys, o->admin_api_key_file, o->admin_api_key, err);
+    }
     if (st == ST_OK) st = http_client_create(&r->client, r->loop, err);
     if (st == ST_OK) st = build_registry(r, err);
     if (st != ST_OK) return st;
@@ -447,7 +522,7 @@ static enum status build_control(struct router *r, struct error *err) {
         r->scrape = scrape_create(r->loop, r->client, r->registry, r->log, &scrape);
     }
     r->started_us = loop_now_us(r->loop);
-    return ST_OK;
+    return build_fleet(r, err);
 }
 
 enum status router_create(struct router **out, const struct router_options *options,
@@ -466,13 +541,14 @@ enum status router_create(struct router **out, const struct router_options *opti
     st = build_control(r, err);
     if (st != ST_OK) goto fail;
     r->admin.registry = r->registry;
+    r->admin.keys = r->admin_keys;
+    r->admin.desk = r->desk;
+    r->admin.is_on_main = options->is_admin_on_main;
     r->admin.metrics = r->metrics;
     r->admin.started_wall_s = clock_wall_us() / 1000000;
     st = build_frontends(r, err);
     if (st == ST_OK) st = build_admin(r, err);
-    for (uint32_t i = 0; st == ST_OK && i < options->worker_urls.n; i++) {
-        st = watch_worker(r, options->worker_urls.items[i], err);
-    }
+    if (st == ST_OK) st = build_sources(r, err);
     if (st == ST_OK && options->launch) st = launch_workers(r, err);
     if (st != ST_OK) goto fail;
     *out = r;
@@ -504,6 +580,8 @@ enum status router_run(struct router *r, struct error *err) {
                   log_z("why", "tenants' cached prompts are lost with this process, and other "
                                "routers cannot use them: see --isolation-secret-file"));
     }
+    warn_of_readable(r, r->options->api_keys_file);
+    warn_of_readable(r, r->options->admin_api_key_file);
     loop_run(r->loop);
     if (r->fatal.status != ST_OK) {
         if (err) *err = r->fatal;
@@ -525,6 +603,10 @@ void router_destroy(struct router *r) {
     supervisor_destroy(r->supervisor);
     http_server_destroy(r->admin_server);
     scrape_destroy(r->scrape);
+    admin_desk_destroy(r->desk);
+    discovery_destroy(r->file_workers);
+    discovery_destroy(r->static_workers);
+    fleet_destroy(r->fleet);
     health_destroy(r->health);
     http_client_destroy(r->client);
     loop_timer_fini(&r->tick);
@@ -536,6 +618,7 @@ void router_destroy(struct router *r) {
     registry_destroy(r->registry);
     keys_destroy(r->keys);
     certificates_close(r->certificates);
+    keys_destroy(r->admin_keys);
     loop_destroy(r->loop);
     metrics_destroy(r->metrics);
     log_destroy(r->log);

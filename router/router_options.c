@@ -29,7 +29,8 @@ static const struct option_def rows[] = {
     {"port", OPT_U32, FIELD(port), .def = "30000", .max = "65535", .group = "Listening",
      .help = "Port for clients. 0 lets the system choose."},
     {"admin-host", OPT_STR, FIELD(admin_host), .def = "127.0.0.1", .aliases = "prometheus-host",
-     .group = "Listening", .help = "Address of the admin port: loopback only, for now."},
+     .group = "Listening",
+     .help = "Address of the admin port. Other than loopback it needs an admin key."},
     {"admin-port", OPT_U32, FIELD(admin_port), .def = "29000", .max = "65535",
      .aliases = "prometheus-port", .group = "Listening",
      .help = "Port for /metrics, /workers, /livez and /readyz. 0 lets the system choose."},
@@ -55,6 +56,13 @@ static const struct option_def rows[] = {
     {"worker-urls", OPT_LIST, FIELD(worker_urls), .takes_many = true, .aliases = "static-backends",
      .group = "Workers", .metavar = "URL",
      .help = "Workers to route to: http://host:port or https://host:port, several."},
+    {"worker-file", OPT_STR, FIELD(worker_file), .group = "Workers", .metavar = "FILE",
+     .help = "Workers, one a line: URL [max_in_flight=N] [label=text ...]; '#' begins a comment. "
+             "Read again when it changes and on SIGHUP; a worker that is gone from it is drained."},
+    {"worker-allow-cidr", OPT_LIST, FIELD(worker_allow_cidr), .takes_many = true,
+     .group = "Workers", .metavar = "CIDR",
+     .help = "Networks from which workers may be added over the admin API. Default: loopback and "
+             "private ones. Link-local and metadata addresses are refused whatever is allowed."},
     {"max-workers", OPT_U32, FIELD(max_workers), .def = "256", .min = "1", .max = "1024",
      .group = "Workers", .help = "Most workers at once. Raising it costs memory per model."},
     {"launch", OPT_U32, FIELD(launch), .def = "0", .max = "256", .aliases = "dp-size",
@@ -215,6 +223,14 @@ static const struct option_def rows[] = {
      .help = "Secret behind the salts of --isolate-by: random by default; give replicas the same."},
     {"isolation-secret", OPT_STR, FIELD(isolation_secret), .is_secret = true, .group = "Access",
      .help = "The same, as text."},
+    {"admin-api-key-file", OPT_STR, FIELD(admin_api_key_file), .group = "Access", .metavar = "FILE",
+     .help =
+         "Keys, one a line, for whoever looks at workers or changes them. Read again on SIGHUP."},
+    {"admin-api-key", OPT_STR, FIELD(admin_api_key), .is_secret = true, .group = "Access",
+     .help = "One more of those."},
+    {"admin-on-main", OPT_BOOL, FIELD(is_admin_on_main), .group = "Access",
+     .help = "Change the fleet on the client port too, as with sglang-router. Needs an admin key "
+             "unless that port is on loopback and open to all."},
 
     {"max-body-bytes", OPT_BYTES, FIELD(max_body_bytes), .def = "32MiB", .min = "1KiB",
      .max = "1GiB", .aliases = "max-payload-size", .group = "Limits",

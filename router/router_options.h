@@ -16,7 +16,9 @@ struct router_options {
     const char *worker_ca, *worker_cert, *worker_key;
     bool worker_tls_insecure;
 
-    struct option_list worker_urls;
+    struct option_list worker_urls, worker_allow_cidr;
+    const char *worker_file, *admin_api_key, *admin_api_key_file;
+    bool is_admin_on_main;
     uint32_t max_workers;
     uint32_t launch;
     const char *model, *worker_program, *ready_message;

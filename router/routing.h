@@ -91,6 +91,9 @@ void routing_worker_up(struct routing *r, uint32_t w, const struct worker_spec *
  * again once its in_flight is 0. Use routing_set_reason for one that may come back as it was. */
 void routing_worker_down(struct routing *r, uint32_t w);
 
+/* The worker's cache was emptied: so is its part of the index. */
+void routing_forget_cache(struct routing *r, uint32_t w);
+
 /* Sets or clears bits of enum worker_reason. */
 void routing_set_reason(struct routing *r, uint32_t w, uint32_t reasons, bool is_set);
 
