@@ -101,6 +101,7 @@ LIBS_worker      = $(B)/libsupport.a $(B)/libworker.a $(B)/libkernels.a $(B)/lib
 LIBS_router      = $(B)/libsupport.a $(B)/librouter.a $(B)/libcommon.a
 LIBS_conformance = $(LIBS_worker)
 LIBS_all         = $(B)/libsupport.a $(B)/librouter.a $(B)/libworker.a $(B)/libkernels.a $(B)/libcommon.a
+LIBS_replay      = $(B)/libreplay.a $(LIBS_all)
 UNIT  := $(wildcard tests/unit/*/test_*.c tests/unit/*/*/test_*.c tests/conformance/test_*.c)
 layer  = $(if $(findstring tests/conformance,$(1)),conformance,$(word 3,$(subst /, ,$(1))))
 TESTS := $(patsubst %.c,$(B)/%,$(UNIT))
@@ -151,6 +152,18 @@ bench-%: $(B)/tests/bench/bench_% ## a benchmark of tests/bench: ratios, never g
 # --- routing quality ---------------------------------------------------------------------------
 # An independent simulator with its own policies, and ours beside them: built here from sources
 # that stay as they are.
+$(B)/libreplay.a: $(call objs,tests/replay/engine_replay.c)
+$(B)/tests/replay/%: $(B)/tests/replay/%.o $(B)/libreplay.a $(LIBS_all)
+	$(call link,,)
+.PHONY: replay-engine
+replay-engine: ## the router's books of a worker against the engine's own: TRACE=file
+ifeq ($(TRACE),)
+	@echo "SKIPPED replay-engine: give TRACE=FILE, a trace of requests (tests/replay/replay_engine.c)"
+else
+	@$(MAKE) --no-print-directory $(B)/tests/replay/replay_engine
+	@nice $(B)/tests/replay/replay_engine $(TRACE)
+endif
+
 REPLAY := $(B)/replay-cross
 PROTO  := router $(addprefix router_,new free reset pick sent first end)
 .PHONY: replay-cross

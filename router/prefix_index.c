@@ -31,7 +31,6 @@
 #define ROWS_MIN         64
 #define ROW_TAG          UINT64_C(0xFFFF000000000000)
 #define NARROW_MAX       4
-#define PREFETCH_AHEAD   16 /* probes in flight; 12 to 24 measure alike */
 #define ANY_WORKER       WORKER_NONE
 
 struct prefix_index {
@@ -548,8 +547,19 @@ bool prefix_index_is_full(const struct prefix_index *x) {
     return x->n_used + 2 > x->n_max;
 }
 
-void prefix_index_prefetch(const struct prefix_index *x, uint64_t hash) {
+void prefix_index_ask_early(const struct prefix_index *x, uint64_t hash) {
     __builtin_prefetch(&x->records[(size_t)home_of(x, mix(hash)) * LINE]);
+}
+
+void prefix_index_ask_late(const struct prefix_index *x, uint64_t hash, uint32_t w) {
+    struct place block = place_of_block(x, hash);
+    uint32_t n = find_in_line(x, block.home, block.tag, false, ANY_WORKER), line = block.alt;
+
+    if (n != PREFIX_NONE) {
+        if (w == WORKER_NONE || x->records[n].kind == PREFIX_LONE) return;
+        line = place_of_part(x, block, w).home;
+    }
+    __builtin_prefetch(&x->records[(size_t)line * LINE]);
 }
 
 /* --- matching -------------------------------------------------------------------------------- */
@@ -598,16 +608,23 @@ static uint32_t keep_holders(uint64_t *live, const uint64_t *holders, uint32_t n
     return n_left;
 }
 
+static void ask_ahead(const struct prefix_index *x, const uint64_t *chain, uint32_t n, uint32_t i) {
+    if (i + PREFIX_ASK_EARLY < n) prefix_index_ask_early(x, chain[i + PREFIX_ASK_EARLY]);
+    if (i + PREFIX_ASK_LATE < n) prefix_index_ask_late(x, chain[i + PREFIX_ASK_LATE], WORKER_NONE);
+}
+
 uint32_t prefix_index_match(const struct prefix_index *x, const uint64_t *chain, uint32_t n,
                             const uint64_t *mask, uint32_t *depth) {
     uint64_t live[WORKER_MASK_WORDS], holders[WORKER_MASK_WORDS];
     uint32_t n_mask = worker_mask_count(mask, x->n_words), n_live = n_mask, n_shared = 0, i;
 
     memcpy(live, mask, x->n_words * sizeof(*live));
-    for (i = 0; i < MIN(n, (uint32_t)PREFETCH_AHEAD); i++)
-        prefix_index_prefetch(x, chain[i]);
+    for (i = 0; i < MIN(n, PREFIX_ASK_EARLY); i++)
+        prefix_index_ask_early(x, chain[i]);
+    for (i = 0; i < MIN(n, PREFIX_ASK_LATE); i++)
+        prefix_index_ask_late(x, chain[i], WORKER_NONE);
     for (i = 0; i < n && n_live > 1; i++) {
-        if (i + PREFETCH_AHEAD < n) prefix_index_prefetch(x, chain[i + PREFETCH_AHEAD]);
+        ask_ahead(x, chain, n, i);
         find_holders(x, chain[i], holders);
         n_live = keep_holders(live, holders, x->n_words, i, depth);
         if (n_live > n_mask / 2) n_shared = i + 1;
@@ -618,7 +635,7 @@ uint32_t prefix_index_match(const struct prefix_index *x, const uint64_t *chain,
     }
     uint32_t last = worker_mask_next(live, x->n_words, 0); /* most of the walk is for one */
     for (; i < n; i++) {
-        if (i + PREFETCH_AHEAD < n) prefix_index_prefetch(x, chain[i + PREFETCH_AHEAD]);
+        ask_ahead(x, chain, n, i);
         if (!prefix_index_has(x, chain[i], last)) break;
         if (n_mask == 1) n_shared = i + 1;
     }

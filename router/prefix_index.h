@@ -46,7 +46,7 @@ struct prefix_record {
     uint32_t kind : 3;        /* enum prefix_kind */
     uint32_t is_alt : 1;      /* in its other line, not at home */
     uint32_t epoch : 1;       /* dead unless it is its worker's */
-    uint32_t is_computed : 1; /* the worker has it: counts against its capacity */
+    uint32_t is_computed : 1; /* the worker has it */
     uint32_t worker : 10;
     uint32_t pins : 16; /* open requests that use it; of a RUN: its blocks */
     union {
@@ -74,8 +74,13 @@ uint32_t prefix_index_head(const struct prefix_index *x, uint32_t w, uint32_t i)
 
 /* The record of (block, w), dead or alive; PREFIX_NONE when there is none. */
 uint32_t prefix_index_find(const struct prefix_index *x, uint64_t hash, uint32_t w);
-/* Asks for the block's memory; worth it a dozen blocks ahead of its use. */
-void prefix_index_prefetch(const struct prefix_index *x, uint64_t hash);
+
+/* A walk over blocks asks for their memory twice: early for the home line, and when that has come,
+ * for what it shows to be needed besides: the other line, or the PART of w (WORKER_NONE: none). */
+#define PREFIX_ASK_EARLY 16u /* blocks ahead; 12 to 24 measure alike */
+#define PREFIX_ASK_LATE  8u
+void prefix_index_ask_early(const struct prefix_index *x, uint64_t hash);
+void prefix_index_ask_late(const struct prefix_index *x, uint64_t hash, uint32_t w);
 
 /* A new record of (block, w), which must have none: alive, no pins, not computed, and on no ring:
  * the caller links it before the next call. PREFIX_NONE: no room. */

@@ -17,13 +17,11 @@
 
 #include <assert.h>
 
-#define PREFETCH_AHEAD 12
-
 enum ring { RING_PINNED, RING_COLD, RING_DEAD };
 
 struct lru_worker {
-    uint64_t n_held;   /* computed blocks, anonymous ones too */
-    uint64_t capacity; /* blocks */
+    uint64_t n_held;   /* blocks, pending and anonymous ones too */
+    uint64_t capacity; /* likewise */
     uint32_t n_pinned, n_cold, n_dead;
 };
 
@@ -141,7 +139,7 @@ static void remove_entry(struct prefix_lru *l, uint32_t e) {
 }
 
 static uint32_t blocks_of(const struct prefix_record *r) {
-    return r->kind == PREFIX_RUN ? r->pins : r->is_computed;
+    return r->kind == PREFIX_RUN ? r->pins : 1;
 }
 
 static void remove_coldest(struct prefix_lru *l, uint32_t w) {
@@ -173,7 +171,7 @@ static void trim(struct prefix_lru *l, uint32_t w, uint32_t n_max) {
 
         if (r->kind == PREFIX_RUN && r->pins > excess) {
             r->pins = (uint16_t)(r->pins - excess);
-            k->n_held = k->capacity;
+            k->n_held -= excess;
         } else {
             remove_coldest(l, w);
         }
@@ -245,60 +243,76 @@ static bool pin(struct prefix_lru *l, uint64_t hash, uint32_t w) {
     }
     if (r->pins == PREFIX_PINS_MAX) return false;
     if (r->pins++) return true;
-    if (!is_new) leave_cold(l, w, e);
+    if (is_new)
+        l->workers[w].n_held++;
+    else
+        leave_cold(l, w, e);
     enter_pinned(l, w, e);
     return true;
 }
 
-static void prefetch_first(const struct prefix_lru *l, const uint64_t *chain, uint32_t n) {
-    for (uint32_t i = 0; i < MIN(n, (uint32_t)PREFETCH_AHEAD); i++)
-        prefix_index_prefetch(l->index, chain[i]);
+/* Before a walk, and at each of its steps: i of n, `step` further in the chain each time. */
+static void ask_first(const struct prefix_lru *l, uint32_t w, const uint64_t *first, int step,
+                      uint32_t n) {
+    for (uint32_t i = 0; i < MIN(n, PREFIX_ASK_EARLY); i++)
+        prefix_index_ask_early(l->index, first[(int64_t)i * step]);
+    for (uint32_t i = 0; i < MIN(n, PREFIX_ASK_LATE); i++)
+        prefix_index_ask_late(l->index, first[(int64_t)i * step], w);
+}
+
+static void ask_ahead(const struct prefix_lru *l, uint32_t w, const uint64_t *at_i, int step,
+                      uint32_t n_left) {
+    if (n_left > PREFIX_ASK_EARLY)
+        prefix_index_ask_early(l->index, at_i[(int)PREFIX_ASK_EARLY * step]);
+    if (n_left > PREFIX_ASK_LATE)
+        prefix_index_ask_late(l->index, at_i[(int)PREFIX_ASK_LATE * step], w);
 }
 
 uint32_t prefix_lru_sent(struct prefix_lru *l, uint32_t w, const uint64_t *chain, uint32_t n) {
     bury(l, PREFIX_LRU_TIDY_MAX);
-    prefetch_first(l, chain, n);
+    ask_first(l, w, chain, 1, n);
     for (uint32_t i = 0; i < n; i++) {
-        if (i + PREFETCH_AHEAD < n) prefix_index_prefetch(l->index, chain[i + PREFETCH_AHEAD]);
+        ask_ahead(l, w, chain + i, 1, n - i);
         if (pin(l, chain[i], w)) continue;
         l->n_refused += n - i;
-        return i;
+        n = i;
     }
+    trim(l, w, n + PREFIX_LRU_TIDY_MAX);
     return n;
 }
 
 void prefix_lru_first_token(struct prefix_lru *l, uint32_t w, const uint64_t *chain, uint32_t n) {
-    prefetch_first(l, chain, n);
+    ask_first(l, w, chain, 1, n);
     for (uint32_t i = 0; i < n; i++) {
         struct prefix_record *r;
 
-        if (i + PREFETCH_AHEAD < n) prefix_index_prefetch(l->index, chain[i + PREFETCH_AHEAD]);
+        ask_ahead(l, w, chain + i, 1, n - i);
         r = at(l, prefix_index_find(l->index, chain[i], w));
         assert(r->pins);
-        l->workers[w].n_held += !r->is_computed;
         r->is_computed = true;
     }
-    trim(l, w, n + PREFIX_LRU_TIDY_MAX);
 }
 
 /* Drops one pin of each, last block first. */
 static void unpin(struct prefix_lru *l, uint32_t w, const uint64_t *chain, uint32_t n) {
-    prefetch_first(l, chain + n - MIN(n, (uint32_t)PREFETCH_AHEAD), n);
+    if (n) ask_first(l, w, chain + n - 1, -1, n);
     for (uint32_t i = n; i-- > 0;) {
         uint32_t e;
         struct prefix_record *r;
 
-        if (i >= PREFETCH_AHEAD) prefix_index_prefetch(l->index, chain[i - PREFETCH_AHEAD]);
+        ask_ahead(l, w, chain + i, -1, i + 1);
         e = prefix_index_find(l->index, chain[i], w);
         assert(e != PREFIX_NONE);
         r = at(l, e);
         assert(r->pins);
         if (--r->pins) continue;
         leave_pinned(l, w, e);
-        if (r->is_computed)
+        if (r->is_computed) {
             enter_cold(l, w, e);
-        else
+        } else {
+            l->workers[w].n_held--;
             remove_entry(l, e);
+        }
     }
 }
 

@@ -3,11 +3,16 @@
  * The engine behind each worker keeps computed blocks until it needs their memory, coldest first.
  * We keep the same books. An entry is one block on one worker:
  *
- *     sent        pinned, not computed: counts for matching, not against the capacity
- *     first token pinned, computed:     counts against the capacity, cannot be evicted
+ *     sent        pinned, not computed: counts for matching and against the capacity
+ *     first token pinned, computed:     stays if the request is aborted from now on
  *     ended       unpinned, computed:   on the worker's list, oldest first, last block before the
  *                                       first one so that the deepest goes first
  *     aborted before the first token:   what was never computed is removed
+ *
+ * It counts from the moment it is sent, because when the next request's turn comes in the engine's
+ * queue, the ones before it have taken their blocks: on a trace of 12,031 requests that predicts
+ * the hit of all but 3 to within two blocks, and counting from the first token of all but 8
+ * (make replay-engine).
  *
  * Invariant: an entry is on its worker's list of cold ones iff it is computed and unpinned, and
  * exists iff it is computed or pinned. The entries are the records of the prefix index, which this
@@ -51,7 +56,7 @@ void prefix_lru_aborted(struct prefix_lru *l, uint32_t w, const uint64_t *chain,
  * first are all taken away: that one does it. */
 void prefix_lru_drop_worker(struct prefix_lru *l, uint32_t w);
 
-/* Computed blocks of w, output too; and whether that is all it can hold. */
+/* Blocks of w, pending and output too; and whether that is all it can hold. */
 uint64_t prefix_lru_n_held(const struct prefix_lru *l, uint32_t w);
 bool prefix_lru_is_full(const struct prefix_lru *l, uint32_t w);
 

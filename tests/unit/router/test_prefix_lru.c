@@ -51,7 +51,7 @@ static void a_pending_request_matches_at_once(void **state) {
     assert_int_equal(prefix_lru_sent(b.lru, 1, A, 4), 4);
     assert_int_equal(depth_of(&b, 1, A, 4), 4);
     assert_int_equal(depth_of(&b, 0, A, 4), 0);
-    assert_int_equal(prefix_lru_n_held(b.lru, 1), 0); /* nothing computed yet */
+    assert_int_equal(prefix_lru_n_held(b.lru, 1), 4);
     prefix_lru_aborted(b.lru, 1, A, 4);
     assert_int_equal(depth_of(&b, 1, A, 4), 0);
     assert_int_equal(prefix_lru_n_entries(b.lru), 0);
@@ -241,7 +241,7 @@ static void model_trim(struct model_worker *k) {
     uint32_t n_pinned = 0;
 
     for (uint32_t b = 1; b <= N_BLOCKS; b++)
-        n_pinned += k->pins[b] && k->is_computed[b];
+        n_pinned += k->pins[b] > 0;
     while (k->n_cold && k->n_cold + n_pinned > k->capacity) {
         k->is_computed[k->cold[0]] = false;
         memmove(k->cold, k->cold + 1, --k->n_cold * sizeof(k->cold[0]));
@@ -307,12 +307,12 @@ static void behaves_like_arrays_that_are_searched(void **state) {
                 if (!k->pins[q->chain[i]]++ && k->is_computed[q->chain[i]])
                     model_unlist(k, q->chain[i]);
             }
+            model_trim(k);
         } else if (!q->is_running && rng_below(&r, 4)) {
             q->is_running = true;
             prefix_lru_first_token(b.lru, q->worker, q->chain, q->n);
             for (uint32_t i = 0; i < q->n; i++)
                 k->is_computed[q->chain[i]] = true;
-            model_trim(k);
         } else if (!q->is_running) {
             q->is_open = false;
             prefix_lru_aborted(b.lru, q->worker, q->chain, q->n);

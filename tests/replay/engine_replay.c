@@ -1,0 +1,255 @@
+/* tests/replay/engine_replay.c - the two event loops in one.
+ *
+ * Time goes from step to step. Requests that arrive during a step are routed and queued before its
+ * outcome is told to anybody, as they would be on a real worker. */
+#include "tests/replay/engine_replay.h"
+
+#include "common/mem.h"
+#include "common/rng.h"
+#include "router/prefix_index.h"
+#include "router/prefix_lru.h"
+#include "router/routing.h"
+#include "worker/kv/kv_manager.h"
+#include "worker/sched/scheduler.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#define BYTES_PER_TOKEN 4
+#define MAX_SEQS        256
+#define CHUNK           2048
+#define VOCAB           (1u << 30)
+#define OUTPUT_TOKEN    (1u << 29) /* + the request: no two answers are alike */
+#define INDEX_BYTES     (UINT64_C(64) << 20)
+/* The latency model of kernels/sim, profile h200-8b. */
+#define STEP_US      6000.0
+#define ROW_US       20.0
+#define CONTEXT_US   0.027
+#define PREFILL_US   50.0
+#define ATTN_CONTEXT 30000.0
+
+struct exchange {
+    const struct replay_request *in;
+    struct request *request;
+    struct route_ticket ticket;
+    uint64_t *chain;
+    bool had_first;
+};
+
+struct replay {
+    const struct replay_options *options;
+    struct kv_manager *kv;
+    struct scheduler *scheduler;
+    struct schedule step;
+    struct request_limits limits;
+    struct routing *routing;
+    struct exchange *exchanges;
+    struct replay_result *result;
+};
+
+static void must(enum status st, const struct error *err) {
+    if (st == ST_OK) return;
+    fprintf(stderr, "replay: %s\n", err->message);
+    abort();
+}
+
+static uint64_t *make_chain(const struct replay_request *q, uint32_t block_size) {
+    uint32_t n = q->n_prompt / block_size;
+    uint64_t *chain = mem_calloc(n + 1, sizeof(*chain));
+
+    for (uint32_t i = 0; i < n; i++)
+        chain[i] = rng_mix(q->blocks[i]);
+    return chain;
+}
+
+/* --- both sides ------------------------------------------------------------------------------ */
+
+static void open_worker(struct replay *p) {
+    const struct replay_options *o = p->options;
+    struct scheduler_options so = scheduler_options_default;
+    struct error err = {0};
+
+    so.max_num_seqs = MAX_SEQS;
+    so.max_num_batched_tokens = CHUNK;
+    so.max_model_len = o->cache_tokens;
+    p->kv = kv_manager_create(
+        &(struct kv_manager_config){.n_blocks = o->cache_tokens / o->block_size + 1,
+                                    .block_size = o->block_size,
+                                    .max_model_len = o->cache_tokens,
+                                    .hash_seed = STR("replay")});
+    must(scheduler_create(&p->scheduler, &so, p->kv, &err), &err);
+    schedule_init(&p->step, p->scheduler);
+    p->limits =
+        (struct request_limits){.vocab = VOCAB, .max_model_len = o->cache_tokens, .kv = p->kv};
+}
+
+static void open_router(struct replay *p) {
+    struct routing_options o;
+    struct error err = {0};
+
+    routing_options_default(&o);
+    o.max_workers = 1;
+    o.max_index_bytes = INDEX_BYTES;
+    o.prefix_block_bytes = p->options->block_size * BYTES_PER_TOKEN;
+    o.bytes_per_token = BYTES_PER_TOKEN;
+    must(routing_create(&p->routing, &o, &err), &err);
+    routing_worker_up(p->routing, 0,
+                      &(struct worker_spec){
+                          .identity = 1,
+                          .generation = 1,
+                          .block_size = p->options->block_size,
+                          .n_blocks = block_pool_n_usable(kv_manager_pool(p->kv)),
+                          .prefill_tokens_per_s = 1e6 / PREFILL_US,
+                          .attn_context = ATTN_CONTEXT,
+                      });
+}
+
+static void arrive(struct replay *p, struct exchange *e) {
+    const struct replay_request *q = e->in;
+    uint32_t *tokens = mem_calloc(q->n_prompt, sizeof(*tokens)), bs = p->options->block_size;
+    struct request_params params = request_params_default;
+    struct route_request rq = {.n_blocks = q->n_prompt / bs,
+                               .prompt_bytes = (uint64_t)q->n_prompt * BYTES_PER_TOKEN,
+                               .now_us = q->arrival_us};
+    struct error err = {0};
+
+    rq.chain = e->chain = make_chain(q, bs);
+    must(routing_route(p->routing, &rq, &e->ticket, &err), &err);
+    for (uint32_t i = 0; i < q->n_prompt; i++)
+        tokens[i] = q->blocks[i / bs] + 1;
+    params.prompt = tokens;
+    params.n_prompt = q->n_prompt;
+    params.max_tokens = q->n_output;
+    params.ignore_eos = true;
+    must(request_create(&e->request, &params, &p->limits, &err), &err);
+    e->request->owner = e;
+    must(scheduler_add(p->scheduler, e->request, &err), &err);
+    mem_free(tokens);
+}
+
+static void tally(struct replay *p, const struct exchange *e) {
+    struct replay_result *r = p->result;
+    int64_t cached = e->request->cached_tokens, off = (int64_t)e->ticket.cached_tokens - cached,
+            limit = (int64_t)p->options->tidy_blocks * p->options->block_size;
+
+    r->prompt_tokens += e->in->n_prompt;
+    r->cached_tokens += (uint64_t)cached;
+    r->predicted_tokens += (uint64_t)e->ticket.cached_tokens;
+    r->n_exact += off == 0;
+    if (e->request->n_preemptions) {
+        r->n_preempted++;
+        return;
+    }
+    r->n_off += llabs(off) > limit;
+    if (llabs(off) <= llabs(r->worst_tokens)) return;
+    r->worst_tokens = off;
+    r->worst = (uint32_t)(e - p->exchanges);
+}
+
+static void take(struct replay *p, const struct schedule_entry *s, uint64_t now_us) {
+    struct exchange *e = s->request->owner;
+    uint32_t token = OUTPUT_TOKEN + (uint32_t)(e - p->exchanges);
+    bool is_sampled = s->is_sampled, is_done = scheduler_take(p->scheduler, s, token, now_us);
+    struct route_feedback feedback = {e->in->n_prompt, e->request->cached_tokens};
+
+    if (is_sampled && !e->had_first) {
+        e->had_first = true;
+        routing_first_token(p->routing, &e->ticket, &feedback, now_us);
+    }
+    if (!is_done) return;
+    tally(p, e);
+    routing_ended(p->routing, &e->ticket,
+                  &(struct route_end){
+                      .output_tokens = e->in->n_output, .feedback = {-1, -1}, .now_us = now_us});
+    request_unref(e->request);
+    mem_free(e->chain);
+}
+
+/* --- time ------------------------------------------------------------------------------------ */
+
+static double prefill_us(double first, double n) {
+    return PREFILL_US * n * (1 + (first + n / 2) / ATTN_CONTEXT);
+}
+
+static uint64_t step_us(const struct schedule *step) {
+    double us = STEP_US + ROW_US * step->n_entries;
+
+    for (uint32_t i = 0; i < step->n_entries; i++) {
+        double first = step->entry[i].first, n = step->entry[i].n_tokens;
+
+        us += n == 1 ? CONTEXT_US * first : prefill_us(first, n);
+    }
+    return (uint64_t)us;
+}
+
+static void run(struct replay *p, uint32_t n) {
+    uint64_t now_us = p->exchanges[0].in->arrival_us, began_us = now_us, busy_us = 0;
+
+    for (uint32_t next = 0;;) {
+        for (; next < n && p->exchanges[next].in->arrival_us <= now_us; next++)
+            arrive(p, &p->exchanges[next]);
+        scheduler_step(p->scheduler, &p->step, now_us);
+        if (!p->step.n_entries) {
+            if (next == n) break;
+            now_us = MAX(now_us, p->exchanges[next].in->arrival_us);
+            continue;
+        }
+        uint64_t us = step_us(&p->step);
+        now_us += us;
+        busy_us += us;
+        for (; next < n && p->exchanges[next].in->arrival_us < now_us; next++)
+            arrive(p, &p->exchanges[next]);
+        for (uint32_t i = 0; i < p->step.n_entries; i++)
+            take(p, &p->step.entry[i], now_us);
+    }
+    p->result->busy_share = (double)busy_us / (double)MAX(now_us - began_us, UINT64_C(1));
+}
+
+void replay_on_engine(const struct replay_request *requests, uint32_t n,
+                      const struct replay_options *options, struct replay_result *result) {
+    struct replay p = {.options = options, .result = result};
+
+    *result = (struct replay_result){.n_requests = n};
+    p.exchanges = mem_calloc(n, sizeof(*p.exchanges));
+    for (uint32_t i = 0; i < n; i++)
+        p.exchanges[i].in = &requests[i];
+    open_worker(&p);
+    open_router(&p);
+    run(&p, n);
+    scheduler_check(p.scheduler);
+    routing_check(p.routing);
+    routing_destroy(p.routing);
+    schedule_fini(&p.step);
+    scheduler_destroy(p.scheduler);
+    kv_manager_destroy(p.kv);
+    mem_free(p.exchanges);
+}
+
+double replay_work_s(const struct replay_request *requests, uint32_t n,
+                     const struct replay_options *options) {
+    uint32_t bs = options->block_size, capacity = options->cache_tokens / bs;
+    struct prefix_index *index = prefix_index_create(4 * capacity, 1);
+    struct prefix_lru *lru = prefix_lru_create(index, 1);
+    double us = 0;
+
+    prefix_lru_set_capacity(lru, 0, capacity);
+    for (uint32_t i = 0; i < n; i++) {
+        const struct replay_request *q = &requests[i];
+        uint32_t n_blocks = q->n_prompt / bs, depth, n_sent;
+        uint64_t mask = 1, *chain = make_chain(q, bs);
+
+        prefix_index_match(index, chain, n_blocks, &mask, &depth);
+        double first = MIN(depth * bs, (q->n_prompt - 1) / bs * bs), n_new = q->n_prompt - first;
+        us +=
+            prefill_us(first, n_new) + n_new / CHUNK * STEP_US / 2 +
+            q->n_output * (STEP_US / 32 + ROW_US + CONTEXT_US * (q->n_prompt + q->n_output / 2.0));
+        n_sent = prefix_lru_sent(lru, 0, chain, n_blocks);
+        prefix_lru_first_token(lru, 0, chain, n_sent);
+        prefix_lru_ended(lru, 0, chain, n_sent,
+                         (q->n_prompt + q->n_output) / bs - q->n_prompt / bs);
+        mem_free(chain);
+    }
+    prefix_lru_destroy(lru);
+    prefix_index_destroy(index);
+    return us * 1e-6;
+}

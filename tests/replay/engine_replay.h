@@ -1,0 +1,49 @@
+/* tests/replay/engine_replay.h - one worker's real scheduler and KV manager beside the router's
+ * books of it, in virtual time.
+ *
+ *     arrival ──▶ routing_route: predicted tokens      router's library
+ *        └──────▶ scheduler_add ──▶ step, step ...     worker's libraries
+ *                     admitted: cached tokens            the truth
+ *                     first token ──▶ routing_first_token(feedback)
+ *                     end         ──▶ routing_ended(output tokens)
+ *
+ * A step lasts what a fitted latency model says; nothing sleeps, and no random number is drawn, so
+ * equal input gives equal output. The only place where both sides are linked into one program. */
+#ifndef TESTS_REPLAY_ENGINE_REPLAY_H
+#define TESTS_REPLAY_ENGINE_REPLAY_H
+
+#include "common/base.h"
+
+/* Blocks of the prompt are named: equal names from the start mean equal tokens. */
+struct replay_request {
+    uint64_t arrival_us;
+    uint32_t n_prompt, n_output; /* tokens, at least one each */
+    const uint32_t *blocks;      /* (n_prompt / block_size, rounded up) */
+};
+
+struct replay_options {
+    uint32_t block_size;   /* tokens, of the KV manager and of the router's chain */
+    uint32_t cache_tokens; /* of the worker */
+    uint32_t tidy_blocks;  /* a request is off when it is by more than this many blocks */
+};
+
+struct replay_result {
+    uint64_t prompt_tokens, predicted_tokens, cached_tokens;
+    uint32_t n_requests, n_preempted;
+    uint32_t n_exact;     /* predicted to the block */
+    uint32_t n_off;       /* by more than tidy_blocks, and never preempted */
+    uint32_t worst;       /* request that is off most, of those never preempted */
+    int64_t worst_tokens; /* predicted less cached, of that one */
+    double busy_share;    /* of the time from first arrival to last end */
+};
+
+/* Requests in order of arrival, each within 90 % of the cache. */
+void replay_on_engine(const struct replay_request *requests, uint32_t n,
+                      const struct replay_options *options, struct replay_result *result);
+
+/* Seconds of work of all requests on one worker, with a cache that serves them one by one: what
+ * arrival times are scaled by to reach a load. */
+double replay_work_s(const struct replay_request *requests, uint32_t n,
+                     const struct replay_options *options);
+
+#endif
