@@ -85,9 +85,9 @@ struct option_program {
     const char *usage;   /* "[MODEL] [options]" */
     const struct option_def *defs;
     size_t n_defs;
-    size_t target_bytes;                  /* sizeof the struct that the rows fill */
-    const struct option_foreign *foreign; /* looked at after defs, which win; may be NULL */
-    size_t n_foreign;
+    size_t target_bytes; /* sizeof the struct that the rows fill */
+    const struct option_foreign
+        *foreign; /* after defs, which win; ends with a NULL name, or NULL */
 };
 
 enum option_source { OPTION_DEFAULT, OPTION_FILE, OPTION_ENV, OPTION_FLAG };

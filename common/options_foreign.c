@@ -8,8 +8,8 @@
 #include <stdio.h>
 
 const struct option_foreign *option_foreign_find(const struct option_program *p, struct str name) {
-    for (size_t i = 0; i < p->n_foreign; i++) {
-        if (option_name_eq(name, str_of(p->foreign[i].name))) return &p->foreign[i];
+    for (const struct option_foreign *f = p->foreign; f && f->name; f++) {
+        if (option_name_eq(name, str_of(f->name))) return f;
     }
     return NULL;
 }

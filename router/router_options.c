@@ -191,12 +191,12 @@ static const struct option_def rows[] = {
      .help = "Answers in a row that bring it back."},
     {"probe-path", OPT_STR, FIELD(probe_path), .def = "/health", .aliases = "health-check-endpoint",
      .group = "Failures", .help = "What is probed."},
-    {"engine-metrics-interval", OPT_MS, FIELD(engine_metrics_interval_ms), .def = "1s",
-     .max = "1h", .group = "Routing",
+    {"engine-metrics-interval", OPT_MS, FIELD(engine_metrics_interval_ms), .def = "1s", .max = "1h",
+     .group = "Routing",
      .help = "How often /metrics of vLLM and SGLang workers are read, to learn their size and what "
              "they find in their caches. Shorter follows changes sooner; 0 turns it off."},
     {"max-retries", OPT_U32, FIELD(max_retries), .def = "2", .max = "7",
-     .aliases = "retry-max-retries", .group = "Failures",
+     .aliases = "retry-max-retries,max-instance-failover-reroute-attempts", .group = "Failures",
      .help = "Other workers tried when one fails before it has answered."},
     {"connect-timeout", OPT_MS, FIELD(connect_timeout_ms), .def = "250ms", .min = "1ms",
      .max = "1m", .group = "Failures", .help = "Time a worker has to accept a connection."},
@@ -255,97 +255,6 @@ static const struct option_def rows[] = {
      .group = "Logging", .help = "Lines of key=value, or one JSON object a line."},
 };
 
-/* Flags of sglang-router, smg and production-stack that mean something there. MIGRATING.md lists
- * them for people. */
-#define IGNORED(flag, takes_what, why)                                                             \
-    { .name = flag, .takes = takes_what, .remark = why }
-#define STANDS_FOR(flag, ours, with)                                                               \
-    { .name = flag, .as = ours, .value = with }
-#define REFUSED(flag, takes_what, why)                                                             \
-    { .name = flag, .takes = takes_what, .is_refused = true, .remark = why }
-
-#define NO_TOKENIZER "prompts are matched as bytes, and the workers apply tokenizer and template"
-#define NO_PD        "prefill and decode run on the same worker here; name all workers in --worker-urls"
-#define NO_DISCOVERY "name the workers in --worker-urls"
-#define NO_MESH      "replicas do not exchange state; give them the same --prefix-hash-seed"
-#define NO_TRACE     "there is no trace exporter; x-request-id is passed on and logged"
-#define ONE_LIST     "the model of a worker is what its /v1/models says"
-#define OWN_PROBES   "workers are probed always, see --probe-interval"
-#define AT_ONCE      "what is too old goes when its place is needed"
-#define NO_STATS     "load is counted as requests pass, not scraped"
-
-static const struct option_foreign foreign[] = {
-    STANDS_FOR("disable-retries", "max-retries", "0"),
-    STANDS_FOR("log-json", "log-format", "json"),
-
-    IGNORED("tokenizer-path", FOREIGN_VALUE, NO_TOKENIZER),
-    IGNORED("chat-template", FOREIGN_VALUE, NO_TOKENIZER),
-    IGNORED("tokenizer-cache-enable-l0", FOREIGN_BOOL, NO_TOKENIZER),
-    IGNORED("tokenizer-cache-enable-l1", FOREIGN_BOOL, NO_TOKENIZER),
-    IGNORED("tokenizer-cache-l0-max-entries", FOREIGN_VALUE, NO_TOKENIZER),
-    IGNORED("tokenizer-cache-l1-max-memory", FOREIGN_VALUE, NO_TOKENIZER),
-    IGNORED("reasoning-parser", FOREIGN_VALUE, "answers are passed on as the worker wrote them"),
-    IGNORED("tool-call-parser", FOREIGN_VALUE, "answers are passed on as the worker wrote them"),
-    IGNORED("block-size", FOREIGN_VALUE, "see --prefix-block-bytes"),
-    IGNORED("eviction-interval", FOREIGN_VALUE, AT_ONCE),
-    IGNORED("max-idle-secs", FOREIGN_VALUE, "sessions have a home by hash and are not remembered"),
-    IGNORED("sticky-key-idle-secs", FOREIGN_VALUE,
-            "sessions have a home by hash and are not remembered"),
-    IGNORED("assignment-mode", FOREIGN_VALUE, "the home of a session follows from its hash"),
-    IGNORED("prefix-token-count", FOREIGN_VALUE,
-            "use --chwbl-prefix-bytes, about four times as much"),
-    IGNORED("balance-token-usage-threshold", FOREIGN_VALUE, "use --policy prefix"),
-    IGNORED("overload-token-usage-threshold", FOREIGN_VALUE, "use --policy prefix"),
-    IGNORED("least-load-kv-pressure-weight", FOREIGN_VALUE, "use --policy prefix"),
-    IGNORED("least-load-default-throughput", FOREIGN_VALUE, "use --policy prefix"),
-    IGNORED("least-load-mean-prefill-tokens", FOREIGN_VALUE, "use --policy prefix"),
-    IGNORED("load-monitor-interval", FOREIGN_VALUE, NO_STATS),
-    IGNORED("engine-stats-interval", FOREIGN_VALUE, NO_STATS),
-    IGNORED("request-stats-window", FOREIGN_VALUE, NO_STATS),
-    IGNORED("log-stats", FOREIGN_BOOL, "see /metrics on the admin port"),
-    IGNORED("log-stats-interval", FOREIGN_VALUE, "see /metrics on the admin port"),
-    IGNORED("log-dir", FOREIGN_VALUE, "the log goes to stderr"),
-    IGNORED("enable-igw", FOREIGN_BOOL, "several models are always served"),
-    IGNORED("backend", FOREIGN_VALUE, "any worker with an OpenAI-compatible API will do"),
-    IGNORED("runtime", FOREIGN_VALUE, "any worker with an OpenAI-compatible API will do"),
-    IGNORED("history-backend", FOREIGN_VALUE, "conversations are not stored"),
-    IGNORED("static-models", FOREIGN_VALUE, ONE_LIST),
-    IGNORED("static-model-types", FOREIGN_VALUE, ONE_LIST),
-    IGNORED("static-backend-health-checks", FOREIGN_BOOL, OWN_PROBES),
-    IGNORED("kv-aware-threshold", FOREIGN_VALUE, "use --policy prefix"),
-    IGNORED("lmcache-controller-port", FOREIGN_VALUE, "use --policy prefix"),
-
-    REFUSED("pd-disaggregation", FOREIGN_BOOL, NO_PD),
-    REFUSED("prefill", FOREIGN_MANY, NO_PD),
-    REFUSED("decode", FOREIGN_MANY, NO_PD),
-    REFUSED("prefill-policy", FOREIGN_VALUE, NO_PD),
-    REFUSED("decode-policy", FOREIGN_VALUE, NO_PD),
-    REFUSED("prefill-model-labels", FOREIGN_VALUE, NO_PD),
-    REFUSED("decode-model-labels", FOREIGN_VALUE, NO_PD),
-    REFUSED("service-discovery", FOREIGN_BOOL, NO_DISCOVERY),
-    REFUSED("selector", FOREIGN_MANY, NO_DISCOVERY),
-    REFUSED("prefill-selector", FOREIGN_MANY, NO_DISCOVERY),
-    REFUSED("decode-selector", FOREIGN_MANY, NO_DISCOVERY),
-    REFUSED("router-selector", FOREIGN_MANY, NO_DISCOVERY),
-    REFUSED("service-discovery-port", FOREIGN_VALUE, NO_DISCOVERY),
-    REFUSED("service-discovery-namespace", FOREIGN_VALUE, NO_DISCOVERY),
-    REFUSED("k8s-port", FOREIGN_VALUE, NO_DISCOVERY),
-    REFUSED("k8s-namespace", FOREIGN_VALUE, NO_DISCOVERY),
-    REFUSED("k8s-label-selector", FOREIGN_VALUE, NO_DISCOVERY),
-    REFUSED("dp-aware", FOREIGN_BOOL, "run one worker per rank and name each in --worker-urls"),
-    REFUSED("enable-mesh", FOREIGN_BOOL, NO_MESH),
-    REFUSED("mesh-peer-urls", FOREIGN_MANY, NO_MESH),
-    REFUSED("kv-indexer-url", FOREIGN_VALUE, NO_MESH),
-    REFUSED("enable-trace", FOREIGN_BOOL, NO_TRACE),
-    REFUSED("otlp-traces-endpoint", FOREIGN_VALUE, NO_TRACE),
-    REFUSED("otel-endpoint", FOREIGN_VALUE, NO_TRACE),
-    REFUSED("enable-wasm", FOREIGN_BOOL, "there are no plug-ins"),
-    REFUSED("mcp-config-path", FOREIGN_VALUE, "tools are run by the client"),
-    REFUSED("callbacks", FOREIGN_VALUE, "there are no plug-ins"),
-    REFUSED("request-rewriter", FOREIGN_VALUE, "requests are forwarded as they came"),
-    REFUSED("jwt-issuer", FOREIGN_VALUE, "only API keys are understood"),
-};
-
 const struct option_program router_program = {
     .name = "incipit-router",
     .summary = "Routes requests for language models to the worker that already holds most of "
@@ -353,7 +262,6 @@ const struct option_program router_program = {
     .usage = "(--worker-urls URL... | --launch N --model DIR) [options]",
     .defs = rows,
     .n_defs = ARRAY_LEN(rows),
-    .foreign = foreign,
-    .n_foreign = ARRAY_LEN(foreign),
+    .foreign = router_foreign,
     .target_bytes = sizeof(struct router_options),
 };

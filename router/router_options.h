@@ -51,4 +51,7 @@ struct router_options {
 
 extern const struct option_program router_program;
 
+/* Flags of other routers; ends with a NULL name. */
+extern const struct option_foreign router_foreign[];
+
 #endif

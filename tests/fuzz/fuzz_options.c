@@ -33,6 +33,7 @@ static const struct option_foreign foreign[] = {
     {.name = "selector", .takes = FOREIGN_MANY, .remark = "nothing is selected"},
     {.name = "no-color", .as = "color", .value = "dark-green"},
     {.name = "prefill", .takes = FOREIGN_MANY, .is_refused = true, .remark = "use --worker-urls"},
+    {.name = NULL},
 };
 static const struct option_def rows[] = {
     {"enable-cache", OPT_BOOL, FIELD(cache), .def = "true", .aliases = "!disable-radix-cache",
@@ -66,7 +67,6 @@ static const struct option_program program = {
     .n_defs = ARRAY_LEN(rows),
     .target_bytes = sizeof(struct target),
     .foreign = foreign,
-    .n_foreign = ARRAY_LEN(foreign),
 };
 
 /* A file that has no name but this path. */

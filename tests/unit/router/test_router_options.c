@@ -163,15 +163,13 @@ static bool is_own(const char *name) {
 
 static void foreign_flags_have_a_purpose(void **state) {
     (void)state;
-    for (size_t i = 0; i < router_program.n_foreign; i++) {
-        const struct option_foreign *f = &router_program.foreign[i];
-
+    for (const struct option_foreign *f = router_foreign; f->name; f++) {
         assert_true((f->as != NULL) == (f->value != NULL));
         assert_true((f->as == NULL) == (f->remark != NULL));
         if (f->as) assert_true(is_own(f->as));
         if (is_own(f->name)) fail_msg("--%s is an option: take it from the foreign ones", f->name);
-        for (size_t j = 0; j < i; j++)
-            assert_string_not_equal(f->name, router_program.foreign[j].name);
+        for (const struct option_foreign *g = router_foreign; g < f; g++)
+            assert_string_not_equal(f->name, g->name);
     }
 }
 
