@@ -113,6 +113,13 @@ double load_memory_wait_s(const struct load *l, const struct load_worker *w, dou
     return excess / MIN(w->resident_tokens + 1, w->capacity_tokens) * l->mean_decode_s;
 }
 
+double load_growing_tokens(const struct load *l, const struct load_worker *w) {
+    struct list *head = list_first(&w->pending);
+    double prefilling = head ? LIST_ENTRY(head, struct load_ticket, link)->resident_tokens : 0;
+
+    return prefilling + (w->in_flight - w->n_pending) * l->mean_output_tokens / 2;
+}
+
 void load_drop_full(const struct load *l, uint64_t *mask) {
     uint64_t kept[WORKER_MASK_WORDS], any = 0;
 
@@ -189,6 +196,7 @@ void load_close(struct load *l, struct load_ticket *t, double output_tokens, boo
         leave_pending(k, t);
     } else if (!is_aborted) {
         l->mean_decode_s += MEAN_WEIGHT * (seconds_since(t->first_us, now_us) - l->mean_decode_s);
+        output_tokens = MIN(output_tokens, k->capacity_tokens); /* more is not believed */
         l->mean_output_tokens += MEAN_WEIGHT * (output_tokens - l->mean_output_tokens);
     }
     t->is_open = false;

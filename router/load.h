@@ -100,6 +100,10 @@ double load_wait_s(const struct load_worker *w, uint64_t now_us);
 /* Seconds until `need_tokens` more fit into the KV memory of `w`: 0 while they fit. */
 double load_memory_wait_s(const struct load *l, const struct load_worker *w, double need_tokens);
 
+/* KV tokens of `w` that no prompt's first token has told of yet: the prompt being prefilled, and
+ * what its running requests have generated, half of a mean output each. Others queue outside. */
+double load_growing_tokens(const struct load *l, const struct load_worker *w);
+
 /* Drops from `mask` the workers at their admission limit, unless all of them are. */
 void load_drop_full(const struct load *l, uint64_t *mask);
 

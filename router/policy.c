@@ -24,7 +24,7 @@ void policy_options_default(struct policy_options *options) {
     *options = (struct policy_options){
         .beta = 2,
         .kappa = 0.05,
-        .delta_s = 0.01,
+        .delta_s = 0.005,
         .max_load_factor = 2,
         .load_floor = 16,
         .cache_threshold = 0.3,

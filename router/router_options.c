@@ -93,7 +93,7 @@ static const struct option_def rows[] = {
              "latency for throughput."},
     {"kappa", OPT_F64, POLICY(kappa), .def = "0.05", .min = "0", .max = "10", .group = "Routing",
      .help = "What it costs each request that is decoding. Higher spreads long prompts more."},
-    {"delta", OPT_F64, POLICY(delta_s), .def = "0.01", .min = "0", .max = "10", .group = "Routing",
+    {"delta", OPT_F64, POLICY(delta_s), .def = "0.005", .min = "0", .max = "10", .group = "Routing",
      .metavar = "SECONDS",
      .help = "What one more request in a worker's batch costs. Higher evens out counts."},
     {"max-load-factor", OPT_F64, POLICY(max_load_factor), .def = "2", .max = "1000",

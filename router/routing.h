@@ -121,6 +121,10 @@ uint32_t routing_explain(struct routing *r, const struct route_request *rq,
                          struct policy_term *terms);
 
 const struct load *routing_load(const struct routing *r);
+
+/* What the reports say that the cache of `w` holds, as a multiple of what it declares. */
+double routing_capacity_factor(const struct routing *r, uint32_t w);
+
 void routing_stats(const struct routing *r, struct routing_stats *stats);
 void routing_check(const struct routing *r); /* asserts the invariants of all parts */
 

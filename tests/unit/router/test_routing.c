@@ -326,7 +326,7 @@ static void the_terms_are_those_of_the_formula(void **state) {
     assert_float_equal(terms[w].wait_s, wait, 1e-9);
     assert_float_equal(terms[w].prefill_s, u_w, 1e-9);
     assert_float_equal(terms[w].memory_s, 0, 0);
-    assert_float_equal(terms[w].cost_s, wait + u_w * 3.05 + 0.01, 1e-9);
+    assert_float_equal(terms[w].cost_s, wait + u_w * 3.05 + 0.005, 1e-9);
     assert_float_equal(terms[1 - w].cost_s, u_other * 3, 1e-9);
     assert_true(terms[0].is_candidate && terms[1].is_candidate);
     assert_int_equal(routing_load(r)->n_open, 1); /* a dry run sends nothing */
@@ -482,7 +482,7 @@ static void a_wrong_ratio_does_not_look_like_a_miss(void **state) {
     for (uint64_t i = 0; i < 50; i++) { /* half of the tokens predicted, all of them cached */
         send(r, &p, &t, i);
         routing_first_token(r, &t, i % 2 ? &absurd : &all, i);
-        routing_ended(r, &t, &(struct route_end){.output_tokens = INT64_MAX, .now_us = i});
+        routing_ended(r, &t, &(struct route_end){.output_tokens = i ? 10 : INT64_MAX, .now_us = i});
     }
     routing_stats(r, &s);
     assert_true(s.bytes_per_token > 4 && s.bytes_per_token < 8);
@@ -496,6 +496,93 @@ static void a_wrong_ratio_does_not_look_like_a_miss(void **state) {
     send(r, &q, &t, 101);
     assert_true(t.matched_blocks == 50);
     finish(r, &t, 102);
+    routing_check(r);
+    routing_destroy(r);
+}
+
+/* One request of 50 blocks, 1600 tokens, which finds `cached` of them. Returns the prediction. */
+static double report(struct routing *r, const struct prompt *p, int64_t cached) {
+    struct route_ticket t = {0};
+
+    send(r, p, &t, 0);
+    routing_first_token(r, &t, &(struct route_feedback){1600, cached}, 0);
+    finish(r, &t, 0);
+    return t.cached_tokens;
+}
+
+/* Waiting costs hits at saturation: one prompt in ten that is not there any more is no news. */
+static void rare_misses_leave_the_capacity_alone(void **state) {
+    struct routing *r = fleet(1, "prefix");
+    struct prompt p = prompt_of(5, 50, 0, 50);
+    (void)state;
+
+    report(r, &p, 0);
+    for (uint32_t i = 0; i < 1000; i++)
+        assert_float_equal(report(r, &p, i % 10 == 9 ? 0 : 1584), 1584, 0);
+    assert_float_equal(routing_capacity_factor(r, 0), 1, 0);
+    routing_check(r);
+    routing_destroy(r);
+}
+
+static void frequent_misses_shrink_the_capacity(void **state) {
+    struct routing *r = fleet(1, "prefix");
+    struct prompt p = prompt_of(5, 50, 0, 50);
+    (void)state;
+
+    report(r, &p, 0);
+    for (uint32_t i = 0; i < 200; i++)
+        report(r, &p, i % 4 ? 1584 : 0);
+    assert_true(routing_capacity_factor(r, 0) < 0.6);
+    routing_worker_down(r, 0); /* what was learned goes with the cache */
+    assert_float_equal(routing_capacity_factor(r, 0), 1, 0);
+    routing_destroy(r);
+}
+
+static void a_hit_nobody_predicted_opens_a_search_that_a_miss_ends(void **state) {
+    struct routing *r = fleet(1, "prefix");
+    struct prompt p = prompt_of(5, 50, 0, 50), unknown = prompt_of(6, 50, 0, 50);
+    double found, searched;
+    (void)state;
+
+    report(r, &p, 0);
+    assert_float_equal(report(r, &unknown, 1584), 0, 0);
+    found = routing_capacity_factor(r, 0);
+    assert_true(found > 1);
+    for (uint32_t i = 0; i < 20; i++)
+        report(r, &p, 1584);
+    searched = routing_capacity_factor(r, 0);
+    assert_true(searched > found);
+    report(r, &p, 0);
+    for (uint32_t i = 0; i < 20; i++)
+        report(r, &p, 1584);
+    assert_float_equal(routing_capacity_factor(r, 0), searched, 0);
+    routing_destroy(r);
+}
+
+/* The engine makes room for a prompt when it begins with it, not when its first token is out. */
+static void a_prompt_being_computed_takes_room_from_the_cache(void **state) {
+    struct routing *r = fleet(1, "prefix");
+    struct prompt p = prompt_of(5, 50, 0, 50);
+    struct route_ticket large = {0}, queued = {0};
+    struct route_request rq = {.prompt_bytes = 4 * 40000};
+    (void)state;
+
+    for (uint64_t i = 0; i < 20; i++) { /* 32,000 of 64,000 tokens; p is the oldest of them */
+        struct prompt other = prompt_of(100 + i, 50, 0, 50);
+
+        report(r, i ? &other : &p, 0);
+    }
+    assert_float_equal(report(r, &p, 1584), 1584, 0); /* and now the youngest */
+    assert_int_equal(routing_route(r, &rq, &large, NULL), ST_OK);
+    p = prompt_of(101, 50, 0, 50);
+    send(r, &p, &queued, 0);
+    assert_int_equal(queued.matched_blocks, 0);
+    give_up(r, &queued, 0);
+    p = prompt_of(5, 50, 0, 50);
+    send(r, &p, &queued, 0);
+    assert_int_equal(queued.matched_blocks, 50);
+    give_up(r, &queued, 0);
+    give_up(r, &large, 0);
     routing_check(r);
     routing_destroy(r);
 }
@@ -664,6 +751,10 @@ int main(void) {
         cmocka_unit_test(counters_of_a_worker_that_others_use_teach_nothing),
         cmocka_unit_test(counters_teach_the_capacity),
         cmocka_unit_test(a_wrong_ratio_does_not_look_like_a_miss),
+        cmocka_unit_test(rare_misses_leave_the_capacity_alone),
+        cmocka_unit_test(frequent_misses_shrink_the_capacity),
+        cmocka_unit_test(a_hit_nobody_predicted_opens_a_search_that_a_miss_ends),
+        cmocka_unit_test(a_prompt_being_computed_takes_room_from_the_cache),
         cmocka_unit_test(no_worker_goes_far_above_the_mean),
         cmocka_unit_test(round_robin_takes_each_in_turn),
         cmocka_unit_test(least_load_rotates_among_equals),
