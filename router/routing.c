@@ -316,7 +316,7 @@ void routing_worker_down(struct routing *r, uint32_t w) {
 void routing_forget_cache(struct routing *r, uint32_t w) {
     assert(w < r->load.n_workers);
     forget_cache(r, w);
-    prefix_lru_set_capacity(r->lru, w, capacity_blocks(r, w));
+    fit_cache(r, w);
 }
 
 void routing_set_reason(struct routing *r, uint32_t w, uint32_t reasons, bool is_set) {
