@@ -274,6 +274,7 @@ static void reset_attempt(struct exchange *x, bool is_fresh) {
     x->feedback = (struct route_feedback){-1, -1};
     sse_tail_init(&x->said, false);
     x->first_token_us = x->sent_bytes = 0;
+    x->n_interim = 0;
     http_response_init(&x->head, false);
 }
 

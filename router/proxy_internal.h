@@ -85,6 +85,7 @@ struct exchange {
     struct sse_tail said; /* what its body says of tokens */
     uint64_t first_token_us;
     uint64_t sent_bytes;
+    uint32_t n_interim; /* 1xx heads so far */
     bool was_stale; /* begun again, because the connection had died while it was idle */
     bool has_input, has_head, is_sse, is_paused;
     bool is_chunked; /* the body, as the client gets it */

@@ -21,6 +21,7 @@
 #include "router/router_metrics.h"
 
 #define HIGH_WATER_BYTES (256 * 1024) /* queued for a slow client: stop reading its worker */
+#define MAX_INTERIM      16           /* 1xx heads before an answer */
 
 /* --- to the client ---------------------------------------------------------------------------------*/
 
@@ -190,7 +191,8 @@ static bool read_head(struct exchange *x) {
 
     x->has_input = x->has_input || in.len > 0;
     while (st == ST_OK && x->head.status_code < 200) { /* 1xx: another head follows */
-        if (x->head.status_code == 101) break;         /* to what? nobody asked for it */
+        /* 101: to what? nobody asked for it. Nor for any number of the others. */
+        if (x->head.status_code == 101 || ++x->n_interim > MAX_INTERIM) break;
         conn_consume(&x->up->conn, x->head.head_len);
         http_response_init(&x->head, false);
         in = conn_input(&x->up->conn);
