@@ -8,7 +8,7 @@
  *      hash ──▶ { holders: a mask of workers; owner: the first of them }
  *      oldest ◀── age ──▶ youngest      put: to the young end, found: stays where it is
  *
- * All memory is taken at creation: about 44 bytes and a mask per block. No lock, no clock. */
+ * All memory is taken at creation: about 40 bytes and a mask per block. No lock, no clock. */
 #ifndef ROUTER_POLICY_BLOCK_TABLE_H
 #define ROUTER_POLICY_BLOCK_TABLE_H
 

@@ -1,0 +1,62 @@
+"""Every policy in a real router; sessions by header and by body; flags of other routers."""
+import subprocess
+
+from conftest import BUILD, Router, Worker
+
+POLICIES = ("prefix least_load round_robin random power_of_two session chwbl simhash cache_aware "
+            "hash_trie aibrix prefix_scorer").split()
+
+
+def fleet(programs, n=2):
+    return [programs(Worker, "--backend", "sim", "--sim-speed", 50).ready().url for _ in range(n)]
+
+
+def asker(router):
+    """ask(prompt, headers, body fields): the worker that answered."""
+    def ask(prompt="Hello", headers=None, **more):
+        answer = router.post("/v1/completions", {"prompt": prompt, "max_tokens": 1, **more},
+                             headers={"x-incipit-route": "1", **(headers or {})})
+        assert answer.code == 200, answer.body
+        return answer.headers["x-incipit-route"].split("worker=")[1].split()[0]
+    return ask
+
+
+def test_every_policy_serves(programs):
+    urls = fleet(programs)
+    for policy in POLICIES:
+        router = programs(Router, "--worker-urls", *urls, "--policy", policy).ready(2)
+        ask = asker(router)
+        seen = {ask(f"question {i} " * 40) for i in range(30)}
+        assert seen == {"0", "1"}, policy
+        assert router.stop() == 0, router.log
+
+
+def test_a_session_stays_by_header_or_body(programs):
+    urls = fleet(programs, 3)
+    ask = asker(programs(Router, "--worker-urls", *urls, "--policy", "session").ready(3))
+    homes = set()
+    for i in range(20):
+        name = f"user-{i}"
+        home = ask("a", {"X-SMG-Routing-Key": name})
+        homes.add(home)
+        assert ask("b", {"x-session-id": name}) == home
+        assert ask("c", prompt_cache_key=name) == home
+        assert ask("d", session_id=name) == home
+        assert ask("e", {"x-smg-routing-key": name}, session_id="another") == home
+    assert homes == {"0", "1", "2"}
+    assert {ask(headers={"x-user-id": "me"}) for _ in range(40)} == {"0", "1", "2"}  # no key
+
+
+def test_the_header_of_a_session_is_an_option(programs):
+    """As production-stack spells it."""
+    urls = fleet(programs, 3)
+    ask = asker(programs(Router, "--static-backends", ",".join(urls), "--routing-logic", "session",
+                         "--session-key", "x-user-id").ready(3))
+    assert len({ask(headers={"X-User-Id": "me"}) for _ in range(10)}) == 1
+
+
+def test_what_other_routers_can_and_this_one_cannot_is_said():
+    done = subprocess.run([BUILD / "incipit-router", "--worker-urls", "http://127.0.0.1:1",
+                           "--pd-disaggregation"], capture_output=True, text=True)
+    assert done.returncode != 0
+    assert "--pd-disaggregation is not supported: prefill and decode run on the same worker" in done.stderr
