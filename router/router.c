@@ -374,11 +374,14 @@ static void on_admin_request(struct http_request *req, void *arg) {
 static enum status build_admin(struct router *r, struct error *err) {
     static const struct http_server_events events = {.on_request = on_admin_request};
     struct http_limits limits = {.max_body_bytes = 64 * 1024, .max_connections = 256};
+    const char *host = r->options->admin_host;
+    /* Beyond this machine its key goes over the wire. */
+    struct tls *tls = is_loopback(host) ? NULL : certificates_for_clients(r->certificates);
     enum status st;
 
     r->admin_server = http_server_create(r->loop, &limits, &events, r);
-    st = http_server_listen(r->admin_server, r->options->admin_host,
-                            (uint16_t)r->options->admin_port, false, err);
+    st = http_server_listen_tls(r->admin_server, tls, host, (uint16_t)r->options->admin_port, false,
+                                err);
     return st == ST_OK ? st : error_prefix(err, "admin port (--admin-port)");
 }
 
