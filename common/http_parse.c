@@ -233,6 +233,30 @@ static enum status end_method(struct http_head *h, const char *data, struct erro
     return ST_OK;
 }
 
+/* "." or ".." between slashes, plain or percent-encoded: who resolves it sees another path. */
+static bool has_dot_segment(struct str path) {
+    size_t i = 0;
+
+    while (i < path.len) {
+        int n_dots = 0;
+
+        for (i++; i < path.len; n_dots++) {
+            if (path.ptr[i] == '.') {
+                i++;
+            } else if (path.len - i >= 3 &&
+                       str_eq_nocase((struct str){path.ptr + i, 3}, STR("%2e"))) {
+                i += 3;
+            } else {
+                break;
+            }
+        }
+        if ((n_dots == 1 || n_dots == 2) && (i == path.len || path.ptr[i] == '/')) return true;
+        while (i < path.len && path.ptr[i] != '/')
+            i++;
+    }
+    return false;
+}
+
 static enum status end_target(struct http_head *h, const char *data, struct error *err) {
     const char *mark;
     struct str t;
@@ -250,6 +274,10 @@ static enum status end_target(struct http_head *h, const char *data, struct erro
         h->path.len = (uint16_t)(mark - t.ptr);
         h->query = (struct http_span){(uint16_t)(h->path.off + h->path.len + 1),
                                       (uint16_t)(t.len - h->path.len - 1)};
+    }
+    if (has_dot_segment(http_span_str(h->path, data))) {
+        return refuse(h, 400, err, "the path '%.*s' has a '.' or '..' segment: send it resolved",
+                      QUOTE(t));
     }
     return ST_OK;
 }

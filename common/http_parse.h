@@ -20,7 +20,7 @@
  *        Content-Length beside Transfer-Encoding, Transfer-Encoding twice or on 1.0, a method that
  *        is not upper-case letters, HTTP/0.9, a target that does not begin with '/' (absolute-form:
  *        this is no forward proxy; '*' is accepted for OPTIONS alone), a space, '#' or a byte
- *        outside ASCII in the target
+ *        outside ASCII in the target, a '.' or '..' segment in its path (percent-encoded or not)
  *   413  a body longer than the limit          414  a request line longer than the limit
  *   417  Expect other than 100-continue        431  a head or header count over the limit
  *   501  a Transfer-Encoding that is not "chunked", CONNECT

@@ -86,7 +86,7 @@ struct exchange {
     uint64_t first_token_us;
     uint64_t sent_bytes;
     uint32_t n_interim; /* 1xx heads so far */
-    bool was_stale; /* begun again, because the connection had died while it was idle */
+    bool was_stale;     /* begun again, because the connection had died while it was idle */
     bool has_input, has_head, is_sse, is_paused;
     bool is_chunked; /* the body, as the client gets it */
     bool will_close; /* the client was told that the connection ends with this answer */
