@@ -19,6 +19,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <string.h>
+#include <time.h>
 
 #include <openssl/err.h>
 #include <openssl/x509v3.h>
@@ -106,6 +107,17 @@ void tls_destroy(struct tls *tls) {
     SSL_CTX_free(tls->ctx);
     pthread_mutex_destroy(&tls->lock);
     mem_free(tls);
+}
+
+int64_t tls_expires_s(struct tls *tls) {
+    SSL_CTX *ctx = current(tls);
+    const X509 *cert = SSL_CTX_get0_certificate(ctx);
+    struct tm tm;
+    int64_t s = 0;
+
+    if (cert && ASN1_TIME_to_tm(X509_get0_notAfter(cert), &tm) == 1) s = (int64_t)timegm(&tm);
+    SSL_CTX_free(ctx);
+    return s;
 }
 
 /* --- tickets ------------------------------------------------------------------------------------ */

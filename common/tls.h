@@ -43,6 +43,9 @@ void tls_destroy(struct tls *tls); /* open connections do not mind; NULL is fine
 /* Reads the files again, for connections to come. A failure changes nothing. */
 MUST_USE enum status tls_reload(struct tls *tls, struct error *err);
 
+/* When the certificate that new connections are shown ends, in seconds since 1970; 0: there is none. */
+int64_t tls_expires_s(struct tls *tls);
+
 /* Right after conn_init. Bytes that are clearly not TLS but may be plain HTTP end the handshake with
  * on_connected on a plain connection (tls_is_on says so), to be answered with an error. */
 void tls_accept(struct conn *c, struct tls *tls);

@@ -1,16 +1,35 @@
 /* router/certificates.c - two sets of files, opened and read again together. */
 #include "router/certificates.h"
 
+#include "common/clock.h"
 #include "common/log.h"
 #include "common/mem.h"
 #include "common/tls.h"
+#include "router/router_metrics.h"
 #include "router/router_options.h"
+
+#define SOON_S (14 * 86400) /* renewals are late by then: they come at a third of the life */
 
 struct certificates {
     struct tls *clients, *workers;
     struct log *log;
+    struct metrics *metrics;
     bool is_insecure;
 };
+
+/* After a reload as after the start: what is in use now. */
+static void show_expiry(const struct certificates *c, struct tls *tls, const char *side) {
+    int64_t expires_s = tls ? tls_expires_s(tls) : 0;
+    int64_t left_s = expires_s - (int64_t)(clock_wall_us() / 1000000);
+
+    if (!expires_s) return;
+    metric_set(METRICS_GET(c->metrics, ROUTER_tls_certificate_expiry_timestamp_seconds, side),
+               (double)expires_s);
+    if (left_s < SOON_S) {
+        log_event(c->log, LOG_WARN, "certificate_expires_soon", log_z("side", side),
+                  log_i64("days", left_s / 86400));
+    }
+}
 
 static void warn_if_insecure(const struct certificates *c) {
     if (!c->is_insecure) return;
@@ -21,7 +40,7 @@ static void warn_if_insecure(const struct certificates *c) {
 }
 
 enum status certificates_open(struct certificates **out, const struct router_options *o,
-                              struct log *log, struct error *err) {
+                              struct log *log, struct metrics *metrics, struct error *err) {
     struct certificates *c = mem_zalloc(sizeof(*c));
     const struct tls_config clients = {
         .cert = o->tls_cert_path, .key = o->tls_key_path, .is_server = true};
@@ -32,6 +51,7 @@ enum status certificates_open(struct certificates **out, const struct router_opt
     enum status st = ST_OK;
 
     c->log = log;
+    c->metrics = metrics;
     c->is_insecure = o->worker_tls_insecure;
     if (clients.cert || clients.key) {
         st = tls_create(&c->clients, &clients, err);
@@ -45,6 +65,8 @@ enum status certificates_open(struct certificates **out, const struct router_opt
         certificates_close(c);
         return st;
     }
+    show_expiry(c, c->clients, "clients");
+    show_expiry(c, c->workers, "workers");
     warn_if_insecure(c);
     *out = c;
     return ST_OK;
@@ -63,6 +85,7 @@ static void reload(struct certificates *c, struct tls *tls, const char *side) {
     if (!tls) return;
     if (tls_reload(tls, &err) == ST_OK) {
         log_event(c->log, LOG_INFO, "certificates_reloaded", log_z("side", side));
+        show_expiry(c, tls, side);
     } else {
         log_event(c->log, LOG_ERROR, "certificates_not_reloaded", log_z("side", side),
                   log_z("why", err.message));

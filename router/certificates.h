@@ -5,7 +5,8 @@
  *      --worker-cert, --worker-key       shown to workers that ask for one (mutual TLS)
  *
  * SIGHUP reads all of them again, for connections to come; those that are open stay as they are. A
- * file that cannot be used is said in the log, and what was there stays.
+ * file that cannot be used is said in the log, and what was there stays. So is a certificate that ends
+ * within two weeks; when each ends is a metric.
  * Thread: control; the two struct tls inside are for all loops. */
 #ifndef ROUTER_CERTIFICATES_H
 #define ROUTER_CERTIFICATES_H
@@ -14,12 +15,13 @@
 
 struct certificates;
 struct log;
+struct metrics;
 struct router_options;
 struct tls;
 
 MUST_USE enum status certificates_open(struct certificates **out,
                                        const struct router_options *options, struct log *log,
-                                       struct error *err);
+                                       struct metrics *metrics, struct error *err);
 void certificates_close(struct certificates *c); /* after all loops; NULL is fine */
 
 void certificates_reload(struct certificates *c);

@@ -508,7 +508,7 @@ static enum status build_control(struct router *r, struct error *err) {
     if (st == ST_OK) {
         st = isolation_init(&r->isolation, o->isolation_secret_file, o->isolation_secret, err);
     }
-    if (st == ST_OK) st = certificates_open(&r->certificates, o, r->log, err);
+    if (st == ST_OK) st = certificates_open(&r->certificates, o, r->log, r->metrics, err);
     if (st == ST_OK) st = keys_create(&r->keys, o->api_keys_file, o->api_key, err);
     if (st == ST_OK) {
         st = keys_create(&r->admin_keys, o->admin_api_key_file, o->admin_api_key, err);

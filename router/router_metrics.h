@@ -33,6 +33,8 @@ struct registry;
       .aliases = "smg_worker_requests_active", .max_children = 1024)                               \
     X(GAUGE, worker_eligible, "worker", "1 when the worker may be picked.",                        \
       .aliases = "smg_worker_health", .max_children = 1024)                                        \
+    X(GAUGE, tls_certificate_expiry_timestamp_seconds, "side",                                     \
+      "When the certificate shown to clients, or to workers, ends: seconds since 1970.")           \
     X(GAUGE, index_bytes, "", "Memory of the prefix index and the simulated LRUs.")                \
     X(GAUGE, index_entries, "", "(block, worker) pairs in the prefix index.",                      \
       .aliases = "sgl_router_tree_size")                                                           \

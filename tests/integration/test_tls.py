@@ -9,10 +9,11 @@ import socket
 import ssl
 import subprocess
 import threading
+import time
 
 import pytest
 
-from conftest import PATIENCE_S, Router, Worker, http as plain_http, wait_for
+from conftest import PATIENCE_S, Router, Worker, http as plain_http, metric, wait_for
 
 BODY = {"prompt": "What is written over TLS stays between us. " * 20, "max_tokens": 8}
 
@@ -147,6 +148,9 @@ def test_certificates_change_under_load_without_a_request_lost(programs, certs):
             wait_for(lambda: router.log.count("certificates_reloaded") == n + 2, "the reload")  # both sides
             with contextlib.closing(Caller(router, certs)) as fresh:
                 assert fresh.whose() == name
+        left_s = metric(plain_http(router.admin_url + "/metrics").body,
+                        "incipit_tls_certificate_expiry_timestamp_seconds", side="clients") - time.time()
+        assert 29 * 86400 < left_s < 31 * 86400
         old.ask()  # still speaks with the first certificate
         assert old.whose() == "one"
         shutil.copy(certs.one_key, f"{certs.folder}/live.key")  # does not belong to the certificate

@@ -600,6 +600,17 @@ static void a_reload_is_for_new_connections_and_a_bad_one_for_none(void **state)
     finish(&p);
 }
 
+static void the_end_of_a_certificate_is_known(void **state) {
+    struct tls *server = server_with("a.pem", "a.key", NULL), *client = client_with("ca.pem");
+    int64_t left_s = tls_expires_s(server) - (int64_t)(clock_wall_us() / 1000000);
+
+    (void)state;
+    assert_true(left_s > 29 * 86400 && left_s <= 30 * 86400);
+    assert_int_equal(tls_expires_s(client), 0);
+    tls_destroy(server);
+    tls_destroy(client);
+}
+
 static void settings_may_go_before_their_connections(void **state) {
     struct pair p;
 
@@ -675,6 +686,7 @@ int main(void) {
         cmocka_unit_test(a_server_that_never_answers_times_out),
         cmocka_unit_test(a_second_connection_is_resumed_unless_trust_changed),
         cmocka_unit_test(a_reload_is_for_new_connections_and_a_bad_one_for_none),
+        cmocka_unit_test(the_end_of_a_certificate_is_known),
         cmocka_unit_test(settings_may_go_before_their_connections),
     };
 
