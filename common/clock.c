@@ -14,6 +14,13 @@ uint64_t clock_now_us(void) {
     return read_us(CLOCK_MONOTONIC);
 }
 
+uint64_t clock_now_ns(void) {
+    struct timespec ts;
+
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
 uint64_t clock_wall_us(void) {
     return read_us(CLOCK_REALTIME);
 }

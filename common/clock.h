@@ -8,6 +8,7 @@
 #include "common/base.h"
 
 uint64_t clock_now_us(void);  /* monotonic microseconds; for intervals and timeouts */
+uint64_t clock_now_ns(void);  /* the same clock, to measure what takes less than that */
 uint64_t clock_wall_us(void); /* microseconds since 1970; for log lines and `created` fields */
 
 #endif

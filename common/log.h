@@ -8,11 +8,15 @@
  * An event's name is a constant in snake_case and public: dashboards match it. Lines are limited
  * per event and second, those left out are counted and the count is put on the next line of that
  * event (suppressed=N). One line is one write(2), so lines of threads and processes do not mix.
+ *
+ * Written at once, a line costs its caller a system call, and a reader who is slow holds the caller
+ * up. With `is_async` lines go to a buffer instead, which a thread of the log's own writes out some
+ * milliseconds later, many at a time; when it is full, lines are dropped and counted.
  * Never log prompts, completions or keys.
  *
  * LIMITS. A value is cut after 1 KiB and then ends in "..."; a line has at most 4 KiB, fields that
  * do not fit are left out and it ends with cut=true. 256 event names are limited and counted apart;
- * further ones share an entry.
+ * further ones share an entry. Asynchronous lines of the last milliseconds are lost in a crash.
  * Any thread. A log of NULL takes everything and writes nothing. */
 #ifndef COMMON_LOG_H
 #define COMMON_LOG_H
@@ -53,13 +57,17 @@ struct log_config {
     enum log_level level;
     enum log_format format;
     uint32_t max_per_s;        /* lines per event and second; 0: 50 */
+    bool is_async;             /* a thread writes; nobody else ever waits for fd */
     uint64_t (*wall_us)(void); /* NULL: clock_wall_us */
 };
 
 struct log;
 
 struct log *log_create(const struct log_config *config);
-void log_destroy(struct log *log); /* first says what is still suppressed; NULL is fine */
+
+/* First says what is still suppressed, and writes what is buffered unless that takes longer than a
+ * second. NULL is fine. */
+void log_destroy(struct log *log);
 
 void log_set_level(struct log *log, enum log_level level);
 bool log_is_on(const struct log *log, enum log_level level); /* before costly preparations */
@@ -68,11 +76,13 @@ bool log_is_on(const struct log *log, enum log_level level); /* before costly pr
     log_write(log, level, event,                                                                   \
               (const struct log_field[]){__VA_ARGS__ __VA_OPT__(, ){.kind = LOG_FIELD_END}})
 
-/* `fields` ends with LOG_FIELD_END. Blocks only as long as write(2) does. */
+/* `fields` ends with LOG_FIELD_END. Blocks only as long as write(2) does; if async, never. */
 void log_write(struct log *log, enum log_level level, const char *event,
                const struct log_field *fields);
 
 uint64_t log_count(struct log *log, const char *event); /* lines so far, suppressed ones too */
+
+uint64_t log_n_dropped(struct log *log); /* lines that found the buffer full */
 
 static inline struct log_field log_str(const char *key, struct str s) {
     return (struct log_field){.key = key, .kind = LOG_FIELD_STR, .s = s};

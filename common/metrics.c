@@ -264,6 +264,15 @@ void metric_inc(struct metric *c) {
     metric_add(c, 1);
 }
 
+void metric_reach(struct metric *c, uint64_t total) {
+    uint_fast64_t was = atomic_load_explicit(&c->bits, memory_order_relaxed);
+
+    assert(c->family->def->kind == METRIC_COUNTER);
+    while (was < total && !atomic_compare_exchange_weak_explicit(
+                              &c->bits, &was, total, memory_order_relaxed, memory_order_relaxed))
+        continue;
+}
+
 void metric_set(struct metric *g, double value) {
     assert(g->family->def->kind == METRIC_GAUGE);
     atomic_store_explicit(&g->bits, bits_of(value), memory_order_relaxed);

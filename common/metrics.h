@@ -78,6 +78,7 @@ void metrics_remove(struct metrics *m, uint32_t id, const char *const *values, u
 
 void metric_add(struct metric *c, uint64_t n);       /* counter */
 void metric_inc(struct metric *c);                   /* counter, by one */
+void metric_reach(struct metric *c, uint64_t total); /* counter kept elsewhere; never falls */
 void metric_set(struct metric *g, double value);     /* gauge */
 void metric_shift(struct metric *g, double delta);   /* gauge, up or down */
 void metric_observe(struct metric *h, double value); /* histogram; NaN is ignored */

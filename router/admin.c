@@ -70,8 +70,7 @@ static void get_metrics(struct http_request *req, void *arg) {
     struct buf page;
 
     buf_init(&page, 0);
-    router_metrics_collect(admin->metrics, admin->registry);
-    metrics_write(admin->metrics, &page);
+    router_metrics_write(admin->metrics, admin->registry, admin->log, &page);
     reply(req, METRICS_CONTENT_TYPE, &page);
 }
 

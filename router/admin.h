@@ -22,6 +22,7 @@ struct admin_desk;
 struct http_request;
 struct json_writer;
 struct keys;
+struct log;
 struct mailbox;
 struct metrics;
 struct registry;
@@ -32,6 +33,7 @@ struct admin {
     struct metrics *metrics;
     struct keys *keys; /* of those who may change things; NULL or none: nobody is asked */
     struct admin_desk *desk;
+    struct log *log;
     uint64_t started_wall_s;
     bool is_on_main;          /* --admin-on-main */
     _Atomic bool is_draining; /* not ready any more, so that nothing new is sent here */

@@ -30,7 +30,7 @@ struct prefix_lru {
     struct lru_worker *workers;
     uint32_t n_workers, n_words;
     struct worker_mask lost; /* workers with dead entries */
-    uint64_t n_entries, n_cold, n_dead, n_refused;
+    uint64_t n_entries, n_cold, n_dead, n_refused, n_evicted;
     uint32_t largest, next_in_turn; /* see above */
 };
 
@@ -145,6 +145,7 @@ static uint32_t blocks_of(const struct prefix_record *r) {
 static void remove_coldest(struct prefix_lru *l, uint32_t w) {
     uint32_t e = first_of(l, w, RING_COLD);
 
+    l->n_evicted++;
     l->workers[w].n_held -= blocks_of(at(l, e));
     leave_cold(l, w, e);
     remove_entry(l, e);
@@ -365,6 +366,10 @@ uint64_t prefix_lru_n_entries(const struct prefix_lru *l) {
 
 uint64_t prefix_lru_n_refused(const struct prefix_lru *l) {
     return l->n_refused;
+}
+
+uint64_t prefix_lru_n_evicted(const struct prefix_lru *l) {
+    return l->n_evicted;
 }
 
 /* --- checking -------------------------------------------------------------------------------- */

@@ -62,6 +62,7 @@ bool prefix_lru_is_full(const struct prefix_lru *l, uint32_t w);
 
 uint64_t prefix_lru_n_entries(const struct prefix_lru *l); /* dead ones too */
 uint64_t prefix_lru_n_refused(const struct prefix_lru *l);
+uint64_t prefix_lru_n_evicted(const struct prefix_lru *l); /* the coldest, one at a time */
 
 void prefix_lru_check(const struct prefix_lru *l); /* asserts the invariants; O(size) */
 

@@ -5,8 +5,12 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/clock.h"
 #include "common/hash.h"
 #include "common/mem.h"
+#include "common/metrics.h"
+
+#define DECISIONS_PER_SAMPLE 64 /* two looks at the clock cost a twentieth of a decision */
 
 struct worker {
     bool is_used, is_described, is_foreign, is_tls, is_suspect;
@@ -38,6 +42,8 @@ struct registry {
     pthread_mutex_t lock;
     struct registry_config config;
     uint32_t n_ids, n_models;
+    uint64_t n_contended, lock_wait_ns, n_decisions;
+    struct metric *decision_seconds;
     struct worker workers[REGISTRY_MAX_WORKERS];
     struct model models[REGISTRY_MAX_MODELS];
 };
@@ -68,6 +74,21 @@ void registry_destroy(struct registry *r) {
         routing_destroy(r->models[i].routing);
     pthread_mutex_destroy(&r->lock);
     mem_free(r);
+}
+
+/* For the router loops. Looks at a clock only when it has to wait. */
+static void lock_and_measure(struct registry *r) {
+    uint64_t began_ns;
+
+    if (pthread_mutex_trylock(&r->lock) == 0) return;
+    began_ns = clock_now_ns();
+    pthread_mutex_lock(&r->lock);
+    r->lock_wait_ns += clock_now_ns() - began_ns;
+    r->n_contended++;
+}
+
+void registry_measure(struct registry *r, struct metric *decision_seconds) {
+    r->decision_seconds = decision_seconds;
 }
 
 /* --- control loop ------------------------------------------------------------------------------*/
@@ -342,6 +363,16 @@ void registry_tick(struct registry *r, uint64_t now_us) {
 
 /* --- what is there -----------------------------------------------------------------------------*/
 
+static void view_load(const struct routing *routing, uint32_t id, struct registry_view *out) {
+    const struct load_worker *k = &routing_load(routing)->workers[id];
+
+    out->in_flight = k->in_flight;
+    out->n_sent = k->n_sent;
+    out->n_pending = k->n_pending;
+    out->resident_tokens = k->resident_tokens;
+    routing_worker_stats(routing, id, clock_now_us(), &out->routing);
+}
+
 bool registry_get(struct registry *r, uint32_t id, struct registry_view *out) {
     bool is_there = false;
 
@@ -355,8 +386,6 @@ bool registry_get(struct registry *r, uint32_t id, struct registry_view *out) {
             .is_described = w->is_described,
             .is_foreign = w->is_foreign,
             .reasons = worker_reasons(w, id),
-            .in_flight = worker_in_flight(w, id),
-            .n_sent = w->model ? routing_load(w->model->routing)->workers[id].n_sent : 0,
             .n_failed = w->n_failed,
             .breaker = w->breaker.state,
             .incarnation = w->incarnation,
@@ -368,6 +397,7 @@ bool registry_get(struct registry *r, uint32_t id, struct registry_view *out) {
             .load = w->load,
             .has_load = w->has_load,
         };
+        if (w->model) view_load(w->model->routing, id, out);
         memcpy(out->url, w->url, sizeof(out->url));
         memcpy(out->labels, w->labels, sizeof(out->labels));
         address_text(&w->addr, out->address);
@@ -404,7 +434,11 @@ void registry_totals(struct registry *r, struct registry_totals *out) {
         out->index_bytes += stats.index_bytes;
         out->n_entries += stats.n_entries;
         out->n_refused += stats.n_refused;
+        out->n_evicted += stats.n_evicted;
+        out->n_blocks += stats.n_blocks;
     }
+    out->n_contended = r->n_contended;
+    out->lock_wait_ns = r->lock_wait_ns;
     pthread_mutex_unlock(&r->lock);
 }
 
@@ -417,6 +451,21 @@ bool registry_model(struct registry *r, uint32_t i, char name[WIRE_MODEL_MAX],
         if (r->models[k].n_workers == 0 || i-- > 0) continue;
         memcpy(name, r->models[k].name, WIRE_MODEL_MAX);
         *max_model_len = r->models[k].max_model_len;
+        is_there = true;
+    }
+    pthread_mutex_unlock(&r->lock);
+    return is_there;
+}
+
+bool registry_bytes_per_token(struct registry *r, uint32_t i, double *out) {
+    struct routing_stats stats;
+    bool is_there = false;
+
+    pthread_mutex_lock(&r->lock);
+    for (uint32_t k = 0; k < r->n_models && !is_there; k++) {
+        if (r->models[k].n_workers == 0 || i-- > 0) continue;
+        routing_stats(r->models[k].routing, &stats);
+        *out = stats.bytes_per_token;
         is_there = true;
     }
     pthread_mutex_unlock(&r->lock);
@@ -453,15 +502,27 @@ static enum status choose_model(struct registry *r, struct str name, struct mode
                            (int)MIN(name.len, 128), name.ptr, list);
 }
 
+static enum status decide(struct registry *r, struct model *m, const struct route_request *rq,
+                          struct route_ticket *ticket, struct error *err) {
+    bool is_measured = r->decision_seconds && r->n_decisions++ % DECISIONS_PER_SAMPLE == 0;
+    uint64_t began_ns = is_measured ? clock_now_ns() : 0;
+    enum status st = routing_route(m->routing, rq, ticket, err);
+
+    if (is_measured) {
+        metric_observe(r->decision_seconds, (double)(clock_now_ns() - began_ns) * 1e-9);
+    }
+    return st;
+}
+
 enum status registry_route(struct registry *r, struct str model, const struct route_request *rq,
                            struct route_ticket *ticket, struct registry_target *out,
                            struct error *err) {
     struct model *m;
     enum status st;
 
-    pthread_mutex_lock(&r->lock);
+    lock_and_measure(r);
     st = choose_model(r, model, &m, err);
-    if (st == ST_OK) st = routing_route(m->routing, rq, ticket, err);
+    if (st == ST_OK) st = decide(r, m, rq, ticket, err);
     if (st == ST_OK) {
         uint32_t id = ticket->load.worker;
         struct worker *w = &r->workers[id];
@@ -519,7 +580,7 @@ static void judge(struct registry *r, const struct registry_target *target,
 void registry_first_token(struct registry *r, const struct registry_target *target,
                           struct route_ticket *ticket, const struct route_feedback *feedback,
                           uint64_t now_us) {
-    pthread_mutex_lock(&r->lock);
+    lock_and_measure(r);
     routing_first_token(target->routing, ticket, feedback, now_us);
     if (feedback)
         judge(r, target, OUTCOME_OK, now_us); /* it answers: no need to wait for the end */
@@ -529,7 +590,7 @@ void registry_first_token(struct registry *r, const struct registry_target *targ
 void registry_ended(struct registry *r, const struct registry_target *target,
                     struct route_ticket *ticket, const struct route_end *end,
                     enum registry_outcome outcome) {
-    pthread_mutex_lock(&r->lock);
+    lock_and_measure(r);
     routing_ended(target->routing, ticket, end);
     judge(r, target, outcome, end->now_us);
     pthread_mutex_unlock(&r->lock);

@@ -27,6 +27,7 @@
 #define REGISTRY_URL_MAX     ADDRESS_URL_MAX
 #define REGISTRY_LABELS_MAX  256
 
+struct metric;
 struct registry;
 
 struct registry_config {
@@ -99,6 +100,9 @@ struct registry_view { /* a copy */
     struct wire_load load;            /* as it said last */
     bool has_load;
     char labels[REGISTRY_LABELS_MAX];
+    uint32_t n_pending;                     /* in flight without a first token */
+    double resident_tokens;                 /* expected of what is in flight */
+    struct routing_worker_stats routing;
 };
 
 /* Copies worker `id`; false when there is none. Ids are below REGISTRY_MAX_WORKERS. */
@@ -107,13 +111,20 @@ uint32_t registry_n_ids(struct registry *r); /* all ids are below this */
 
 struct registry_totals {
     uint32_t n_workers, n_eligible, n_open;
-    uint64_t index_bytes, n_entries, n_refused;
+    uint64_t index_bytes, n_entries, n_blocks, n_refused, n_evicted;
+    uint64_t n_contended, lock_wait_ns; /* the lock, as the router loops found it */
 };
 void registry_totals(struct registry *r, struct registry_totals *out);
+
+/* Where a sample of the decisions' durations goes, in seconds; NULL: nowhere. Before any request. */
+void registry_measure(struct registry *r, struct metric *decision_seconds);
 
 /* Name and largest context of the i-th model that has a worker; false after the last. */
 bool registry_model(struct registry *r, uint32_t i, char name[WIRE_MODEL_MAX],
                     uint32_t *max_model_len);
+
+/* How many prompt bytes of the i-th such model make a token, as learned. */
+bool registry_bytes_per_token(struct registry *r, uint32_t i, double *out);
 
 /* --- router loops -------------------------------------------------------------------------------*/
 

@@ -548,6 +548,8 @@ enum status router_create(struct router **out, const struct router_options *opti
     r->admin.desk = r->desk;
     r->admin.is_on_main = options->is_admin_on_main;
     r->admin.metrics = r->metrics;
+    r->admin.log = r->log;
+    registry_measure(r->registry, metrics_at(r->metrics, ROUTER_decision_seconds));
     r->admin.started_wall_s = clock_wall_us() / 1000000;
     st = build_frontends(r, err);
     if (st == ST_OK) st = build_admin(r, err);

@@ -1,10 +1,19 @@
-/* router/router_metrics.h - what the router counts. Names are public: add, alias, never rename. */
+/* router/router_metrics.h - what the router counts. Names are public: add, alias, never rename.
+ *
+ * Two tables. The first is of counters that live as long as the router. The second is read from the
+ * registry for each worker whenever the page is asked for, so that a worker that has gone leaves
+ * nothing behind, and nothing is kept up to date that nobody looks at. */
 #ifndef ROUTER_ROUTER_METRICS_H
 #define ROUTER_ROUTER_METRICS_H
 
 #include "common/metrics.h"
 
+struct buf;
+struct log;
 struct registry;
+
+#define ROUTER_DECISION_BUCKETS 11
+extern const double router_decision_buckets[ROUTER_DECISION_BUCKETS]; /* 500 ns to 1 ms */
 
 #define ROUTER_METRICS(X)                                                                          \
     X(COUNTER, requests_total, "path,code",                                                        \
@@ -20,6 +29,14 @@ struct registry;
     X(COUNTER, cached_tokens_total, "", "Prompt tokens found in a worker's cache, as reported.",   \
       .aliases = "sgl_router_cache_hits_total")                                                    \
     X(COUNTER, predicted_cached_tokens_total, "", "The same, as the index predicted.")             \
+    X(COUNTER, output_tokens_total, "",                                                            \
+      "Tokens generated: as reported, or else one for each event of a stream.",                    \
+      .aliases = "vllm:output_tokens_total")                                                       \
+    X(COUNTER, prefix_blocks_total, "", "Prefix blocks of the prompts that were sent to workers.") \
+    X(COUNTER, matched_prefix_blocks_total, "",                                                    \
+      "Of these, blocks that the chosen worker held, as the index believed.")                      \
+    X(COUNTER, prompts_matched_total, "match",                                                     \
+      "Prompts sent to a worker that held some of their blocks (hit) or none (miss).")             \
     X(COUNTER, retries_total, "reason", "Attempts on another worker, by what the one before did.", \
       .aliases = "sgl_router_retries_total,smg_worker_retries_total")                              \
     X(COUNTER, requests_refused_total, "limit",                                                    \
@@ -29,23 +46,69 @@ struct registry;
       "Answers that a worker broke off after their first byte.")                                   \
     X(COUNTER, client_aborts_total, "", "Clients that left before the end of their answer.")       \
     X(GAUGE, workers, "state", "Workers, all and eligible.", .aliases = "smg_worker_pool_size")    \
-    X(GAUGE, worker_in_flight, "worker", "Requests in flight on each worker.",                     \
-      .aliases = "smg_worker_requests_active", .max_children = 1024)                               \
-    X(GAUGE, worker_eligible, "worker", "1 when the worker may be picked.",                        \
-      .aliases = "smg_worker_health", .max_children = 1024)                                        \
     X(GAUGE, tls_certificate_expiry_timestamp_seconds, "side",                                     \
       "When the certificate shown to clients, or to workers, ends: seconds since 1970.")           \
     X(GAUGE, index_bytes, "", "Memory of the prefix index and the simulated LRUs.")                \
     X(GAUGE, index_entries, "", "(block, worker) pairs in the prefix index.",                      \
       .aliases = "sgl_router_tree_size")                                                           \
+    X(GAUGE, index_blocks, "", "Different blocks among them.")                                     \
+    X(COUNTER, index_evictions_total, "",                                                          \
+      "Pairs forgotten, coldest first: their worker is believed full, or the index is.")           \
+    X(COUNTER, index_refused_total, "", "Pairs that found no room: all others were in use.")       \
+    X(GAUGE, bytes_per_token, "model", "Prompt bytes to a token, as learned.")                     \
+    X(HISTOGRAM, decision_seconds, "",                                                             \
+      "Match, choice and account of a request, one in 64 measured.",                               \
+      METRIC_BUCKETS(router_decision_buckets))                                                     \
+    X(COUNTER, lock_wait_seconds_total, "",                                                        \
+      "Time that event loops have waited for the registry's lock.", .scale = 1e-9)                 \
+    X(COUNTER, lock_contended_total, "", "How often they had to.")                                 \
+    X(COUNTER, log_lines_dropped_total, "",                                                        \
+      "Log lines that were not written because whoever reads them is slow.")                       \
     X(COUNTER, worker_restarts_total, "", "Launched workers that were started again.")
+
+/* kind, name, help, aliases, value. Each has the labels `worker`, its URL, and `model`; `v` is its
+ * struct registry_view. A negative value is not known and not shown. */
+#define ROUTER_WORKER_METRICS(X)                                                                   \
+    X(GAUGE, worker_in_flight, "Requests in flight on each worker: L of the cost.",                \
+      "smg_worker_requests_active,sgl_router_worker_load", v->in_flight)                           \
+    X(GAUGE, worker_pending, "Of these, requests without a first token.", "", v->n_pending)        \
+    X(GAUGE, worker_eligible, "1 when the worker may be picked.",                                  \
+      "smg_worker_health,sgl_router_worker_health", v->is_described && v->reasons == 0)            \
+    X(COUNTER, worker_requests_total, "Requests sent to each worker.",                             \
+      "smg_worker_selection_total,sgl_router_processed_requests_total", (double)v->n_sent)         \
+    X(COUNTER, worker_failures_total, "Of these, requests that failed because of it.",             \
+      "smg_worker_errors_total", (double)v->n_failed)                                              \
+    X(GAUGE, worker_breaker_state, "0: closed. 1: open, ejected. 2: half open, on trial.",         \
+      "smg_worker_cb_state,sgl_router_cb_state", v->breaker == BREAKER_TRYING ? 2 : v->breaker)    \
+    X(GAUGE, worker_wait_seconds,                                                                  \
+      "Predicted prefill of what was sent and has no first token: wait of the cost.", "",          \
+      v->routing.wait_s)                                                                           \
+    X(GAUGE, worker_memory_wait_seconds,                                                           \
+      "Predicted wait for KV memory of a short request: mem of the cost.", "",                     \
+      v->routing.memory_s)                                                                         \
+    X(GAUGE, worker_resident_tokens, "KV tokens that what is in flight is expected to fill.", "",  \
+      v->resident_tokens)                                                                          \
+    X(GAUGE, worker_capacity_tokens, "KV tokens that the worker declares; 0: not said.", "",       \
+      (double)v->info.n_blocks * v->info.block_size)                                               \
+    X(GAUGE, worker_capacity_factor,                                                               \
+      "Times that, in the router's books, as learned from what was really cached.", "",            \
+      v->routing.capacity_factor)                                                                  \
+    X(GAUGE, worker_index_blocks, "Prefix blocks it is believed to hold, answers included.", "",   \
+      (double)v->routing.n_held_blocks)                                                            \
+    X(GAUGE, worker_engine_running, "Requests running, as the metrics of a foreign engine say.",   \
+      "smg_engine_running_requests,vllm:num_requests_running", (double)v->engine_running)          \
+    X(GAUGE, worker_engine_waiting, "Requests waiting, likewise.",                                 \
+      "smg_engine_waiting_requests,vllm:num_requests_waiting", (double)v->engine_waiting)          \
+    X(GAUGE, worker_engine_kv_usage, "Share of its KV cache in use, 0 to 1, likewise.",            \
+      "smg_engine_token_usage", v->engine_kv_usage)
 
 #define ROUTER_METRIC_ID(kind, name, ...) ROUTER_##name,
 enum router_metric { ROUTER_METRICS(ROUTER_METRIC_ID) ROUTER_METRIC_COUNT };
 
 struct metrics *router_metrics_create(void);
 
-/* Sets the gauges from the registry's state; call before writing the page. */
-void router_metrics_collect(struct metrics *m, struct registry *registry);
+/* Appends the page: what was counted, and what the registry holds now. Any thread. */
+void router_metrics_write(struct metrics *m, struct registry *registry, struct log *log,
+                          struct buf *out);
 
 #endif

@@ -451,6 +451,18 @@ uint32_t routing_explain(struct routing *r, const struct route_request *rq,
     return r->options.policy->pick(r->policy, rq, &view, terms);
 }
 
+void routing_worker_stats(const struct routing *r, uint32_t w, uint64_t now_us,
+                          struct routing_worker_stats *out) {
+    const struct load_worker *k = &r->load.workers[w];
+
+    *out = (struct routing_worker_stats){
+        .wait_s = load_wait_s(k, now_us),
+        .memory_s = load_memory_wait_s(&r->load, k, r->load.mean_output_tokens),
+        .n_held_blocks = prefix_lru_n_held(r->lru, w),
+        .capacity_factor = r->caches[w].capacity_factor,
+    };
+}
+
 const struct load *routing_load(const struct routing *r) {
     return &r->load;
 }
@@ -470,6 +482,7 @@ void routing_stats(const struct routing *r, struct routing_stats *stats) {
         .n_entries_max = n_entries,
         .n_blocks = prefix_index_n_blocks(r->index),
         .n_refused = prefix_lru_n_refused(r->lru),
+        .n_evicted = prefix_lru_n_evicted(r->lru),
         .n_open = r->load.n_open,
         .bytes_per_token = bytes_per_token(r),
     };

@@ -72,6 +72,7 @@ struct routing_stats {
     uint64_t n_entries, n_entries_max; /* (block, worker) pairs */
     uint64_t n_blocks;                 /* distinct blocks */
     uint64_t n_refused;                /* pairs that found no room */
+    uint64_t n_evicted;                /* pairs forgotten because a worker, or the index, is full */
     uint32_t n_open;                   /* requests */
     double bytes_per_token;
 };
@@ -119,6 +120,15 @@ void routing_worker_report(struct routing *r, uint32_t w, const struct route_rep
  * returns the choice, or WORKER_NONE. */
 uint32_t routing_explain(struct routing *r, const struct route_request *rq,
                          struct policy_term *terms);
+
+/* One worker's terms of the cost, and what is believed of its cache. */
+struct routing_worker_stats {
+    double wait_s, memory_s; /* for a request of no tokens */
+    uint64_t n_held_blocks;
+    double capacity_factor; /* learned; of the capacity that it declares */
+};
+void routing_worker_stats(const struct routing *r, uint32_t w, uint64_t now_us,
+                          struct routing_worker_stats *out);
 
 const struct load *routing_load(const struct routing *r);
 
