@@ -90,50 +90,13 @@ static void on_recycle(void *arg) {
     p->n_idle++;
 }
 
-/* Counts a request by path and code. Paths come from clients: those that are not known share one
- * label. What was counted before is remembered, so that no label is composed twice. */
-static void count_request(struct proxy *p, struct str path, int code) {
-    static const char *const known[PROXY_N_PATHS] = {"/v1/chat/completions",
-                                                     "/v1/completions",
-                                                     "/generate",
-                                                     "/v1/embeddings",
-                                                     "/tokenize",
-                                                     "/detokenize",
-                                                     "other"};
-    struct metric **counter;
-    char text[16];
-    size_t i = 0;
-
-    while (i + 1 < PROXY_N_PATHS && !str_eq(path, str_of(known[i])))
-        i++;
-    assert(code >= 0 && code < PROXY_N_CODES);
-    counter = &p->requests[i][code];
-    if (!*counter) {
-        snprintf(text, sizeof(text), "%d", code);
-        *counter = METRICS_GET(p->metrics, ROUTER_requests_total, known[i], text);
-    }
-    metric_inc(*counter);
-}
-
 void proxy_close(struct exchange *x, int code) {
     struct proxy *p = x->proxy;
-    double duration_s = (double)(loop_now_us(p->loop) - x->start_us) * 1e-6;
 
     loop_timer_stop(&x->timeout);
     loop_timer_stop(&x->retry);
     proxy_leave(x);
-    count_request(p, x->req->path, code);
-    metric_observe(p->duration, duration_s);
-    if (x->first_token_us)
-        metric_observe(p->ttft, (double)(x->first_token_us - x->start_us) * 1e-6);
-    log_event(
-        p->log, LOG_INFO, "request", log_z("id", x->request_id), log_i64("code", code),
-        log_i64("worker", x->n_attempts ? (int64_t)x->target.worker : -1),
-        log_u64("attempts", x->n_attempts), log_f64("duration_s", duration_s),
-        log_f64("ttft_s", x->first_token_us ? (double)(x->first_token_us - x->start_us) * 1e-6 : 0),
-        log_i64("prompt_tokens", x->feedback.prompt_tokens),
-        log_i64("cached_tokens", x->feedback.cached_tokens),
-        log_f64("predicted_cached_tokens", x->ticket.cached_tokens));
+    proxy_report(x, code);
     x->req = NULL;
     p->n_open--;
     loop_defer(p->loop, &x->recycle);
@@ -385,6 +348,8 @@ static struct exchange *exchange_open(struct proxy *p) {
         loop_task_init(&x->recycle, on_recycle, x);
     }
     memset(&x->ticket, 0, sizeof(x->ticket));
+    memset(&x->rq, 0, sizeof(x->rq));
+    memset(&x->scan, 0, sizeof(x->scan)); /* a body that cannot be scanned leaves it as it is */
     x->n_tried = x->n_lost = x->n_attempts = 0;
     x->retry_after_us = 0;
     x->up = NULL;
@@ -451,11 +416,7 @@ struct proxy *proxy_create(struct loop *loop, struct registry *registry, struct 
     rng_seed(&p->rng, seed);
     list_init(&p->idle);
     p->knows_clients = keys_are_needed(config->keys) || config->isolation || config->tenant_header;
-    p->ttft = metrics_at(metrics, ROUTER_ttft_seconds);
-    p->duration = metrics_at(metrics, ROUTER_request_duration_seconds);
-    p->prompt_tokens = metrics_at(metrics, ROUTER_prompt_tokens_total);
-    p->cached_tokens = metrics_at(metrics, ROUTER_cached_tokens_total);
-    p->predicted_tokens = metrics_at(metrics, ROUTER_predicted_cached_tokens_total);
+    proxy_prepare_reports(p);
     p->client_aborts = metrics_at(metrics, ROUTER_client_aborts_total);
     p->streams_broken = metrics_at(metrics, ROUTER_streams_broken_total);
     return p;

@@ -37,6 +37,7 @@ struct proxy_config {
     uint32_t max_attempts;      /* the first included */
     bool expose_worker_headers; /* relay x-incipit-* of workers */
     bool forward_authorization; /* send the client's key on to workers */
+    uint32_t log_every;         /* of the requests one in so many has a line; 0: none */
     struct keys *keys;          /* NULL: nobody is asked for one */
     /* Headers that may name a session; none unless the policy wants them. */
     const char *const *session_headers;

@@ -3,6 +3,7 @@
  *   proxy.c        an exchange from the request to its end: route, attempt, retry, account
  *   proxy_relay.c  the worker's answer: read, learned from, passed on, or broken off
  *   proxy_head.c   the two heads that are written: to the worker, to the client
+ *   proxy_report.c what is left behind for people: counts, a line of the log
  *   proxy_admit.c  who asks, and whether there is room: keys, limits, tenants, waiting
  *
  * Flags come in two lives: those of the exchange, and those of its current attempt, which
@@ -40,6 +41,8 @@ struct proxy {
     struct list idle; /* recycled exchanges */
     uint32_t n_idle, n_open, n_retrying;
     struct metric *ttft, *duration, *prompt_tokens, *cached_tokens, *predicted_tokens;
+    struct metric *output_tokens, *prefix_blocks, *matched_blocks, *prompts_hit, *prompts_missed;
+    uint64_t n_reported;
     bool knows_clients; /* keys, tenants or isolation are on */
     struct metric *client_aborts, *streams_broken;
     struct metric *requests[PROXY_N_PATHS][PROXY_N_CODES]; /* NULL until there was one */
@@ -116,6 +119,11 @@ void proxy_attempt_was_stale(struct exchange *x);
 /* The worker does not want it (429, 503). True: another worker has it now. False: nobody else does,
  * and this worker's answer is the one to pass on. */
 bool proxy_try_another(struct exchange *x);
+
+/* --- proxy_report.c ----------------------------------------------------------------------------- */
+
+void proxy_prepare_reports(struct proxy *p);
+void proxy_report(struct exchange *x, int code); /* once, while the client's request is there */
 
 /* --- proxy_relay.c ------------------------------------------------------------------------------ */
 

@@ -74,18 +74,6 @@ static int64_t token_header(struct exchange *x, const char *data, struct str nam
 
 /* --- the end ---------------------------------------------------------------------------------------*/
 
-static void count_tokens(const struct exchange *x) {
-    struct proxy *p = x->proxy;
-
-    if (x->feedback.prompt_tokens > 0) {
-        metric_add(p->prompt_tokens, (uint64_t)x->feedback.prompt_tokens);
-    }
-    if (x->feedback.cached_tokens > 0) {
-        metric_add(p->cached_tokens, (uint64_t)x->feedback.cached_tokens);
-    }
-    if (x->first_token_us) metric_add(p->predicted_tokens, (uint64_t)x->ticket.cached_tokens);
-}
-
 /* The worker's numbers, unless its head had them. */
 static void learn_usage(struct exchange *x) {
     if (x->feedback.prompt_tokens < 0) x->feedback.prompt_tokens = x->said.prompt_tokens;
@@ -108,7 +96,6 @@ static void finish(struct exchange *x) {
     } else {
         upstream_discard(up);
     }
-    count_tokens(x);
     proxy_account(x, !is_answer(x) || !x->is_generation, OUTCOME_OK);
     proxy_close(x, x->head.status_code);
     http_raw_end(req, !x->will_close);

@@ -24,8 +24,8 @@ struct worker {
     uint32_t reasons;    /* before it has a model; afterwards its routing keeps them */
     uint64_t n_failed;
     struct registry_report said; /* last */
-    uint32_t max_in_flight; /* what an operator allows; 0: no limit */
-    uint32_t draining;      /* enum registry_drain bits */
+    uint32_t max_in_flight;      /* what an operator allows; 0: no limit */
+    uint32_t draining;           /* enum registry_drain bits */
     struct wire_load load;
     bool has_load;
     char labels[REGISTRY_LABELS_MAX];

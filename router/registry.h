@@ -96,12 +96,12 @@ struct registry_view { /* a copy */
     uint32_t incarnation;                   /* another worker of the same id has another */
     int64_t engine_running, engine_waiting; /* as its metrics say; negative: not said */
     double engine_kv_usage;                 /* likewise */
-    uint32_t max_in_flight, draining; /* enum registry_drain bits */
-    struct wire_load load;            /* as it said last */
+    uint32_t max_in_flight, draining;       /* enum registry_drain bits */
+    struct wire_load load;                  /* as it said last */
     bool has_load;
     char labels[REGISTRY_LABELS_MAX];
-    uint32_t n_pending;                     /* in flight without a first token */
-    double resident_tokens;                 /* expected of what is in flight */
+    uint32_t n_pending;     /* in flight without a first token */
+    double resident_tokens; /* expected of what is in flight */
     struct routing_worker_stats routing;
 };
 

@@ -344,6 +344,7 @@ static enum status build_frontends(struct router *r, struct error *err) {
                   .max_attempts = o->max_retries + 1,
                   .expose_worker_headers = o->expose_worker_headers,
                   .forward_authorization = o->forward_authorization,
+                  .log_every = o->log_requests,
                   .keys = r->keys,
                   .session_headers = o->session_headers.items,
                   .n_session_headers = wants_session ? o->session_headers.n : 0,
@@ -533,7 +534,9 @@ enum status router_create(struct router **out, const struct router_options *opti
     struct router *r = mem_zalloc(sizeof(*r));
     struct log_config log = {.fd = 2,
                              .level = (enum log_level)options->log_level,
-                             .format = (enum log_format)options->log_format};
+                             .format = (enum log_format)options->log_format,
+                             .max_per_s = options->log_rate,
+                             .is_async = true};
     enum status st = check_options(options, err);
 
     *out = NULL;

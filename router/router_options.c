@@ -253,6 +253,14 @@ static const struct option_def rows[] = {
      .group = "Logging", .help = "Least important lines that are written."},
     {"log-format", OPT_ENUM, FIELD(log_format), .def = "text", .names = log_format_names,
      .group = "Logging", .help = "Lines of key=value, or one JSON object a line."},
+    {"log-requests", OPT_U32, FIELD(log_requests), .def = "1", .max = "1000000000",
+     .group = "Logging", .metavar = "N",
+     .help = "One in N requests has a line in the log, and each that failed with a 5xx. 1: all, as "
+             "far as --log-rate lets them; 0: none."},
+    {"log-rate", OPT_U32, FIELD(log_rate), .def = "50", .min = "1", .max = "1000000",
+     .group = "Logging", .metavar = "N",
+     .help = "Lines per second of each event; those beyond are counted and the count is on the next "
+             "line. Raise it to see every request of a busy router."},
 };
 
 const struct option_program router_program = {

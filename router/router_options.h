@@ -47,6 +47,7 @@ struct router_options {
     bool expose_worker_headers, forward_authorization;
 
     int log_level, log_format;
+    uint32_t log_requests, log_rate;
 };
 
 extern const struct option_program router_program;

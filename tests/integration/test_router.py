@@ -2,6 +2,7 @@
 import concurrent.futures
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -11,7 +12,7 @@ from http.client import HTTPConnection
 
 import pytest
 
-from conftest import DEMO_MODEL, SANITIZER, Router, Worker, events, free_port, http, wait_for
+from conftest import DEMO_MODEL, SANITIZER, Router, Worker, events, free_port, http, metric, wait_for
 
 PROMPT = "You are a careful assistant who answers in one sentence. " * 30
 
@@ -341,3 +342,52 @@ def test_metrics_add_up(sim_fleet):
     assert metric(page, "incipit_ttft_seconds_count") == 3 == metric(page, "incipit_request_duration_seconds_count")
     assert 0 < metric(page, "incipit_cached_tokens_total") < metric(page, "incipit_prompt_tokens_total")
     assert metric(page, "incipit_predicted_cached_tokens_total") > 0
+
+
+def test_the_metrics_page_shows_what_each_worker_is_believed_to_hold(programs):
+    workers = [programs(Worker, "--backend", "sim", "--sim-speed", 20).ready() for _ in range(2)]
+    router = programs(Router, "--worker-urls", *(w.url for w in workers)).ready(2)
+    for i in range(3):
+        router.post("/v1/completions", {"prompt": PROMPT + str(i), "max_tokens": 2})
+    page = router.metrics()
+    sent = [metric(page, "incipit_worker_requests_total", worker=w["url"]) for w in router.workers()["workers"]]
+    assert sorted(sent) == [0, 3] and metric(page, "smg_worker_selection_total") == 3
+    assert metric(page, "incipit_worker_in_flight") == 0 and metric(page, "incipit_worker_index_blocks") > 10
+    assert metric(page, "incipit_matched_prefix_blocks_total") > 0.5 * metric(page, "incipit_prefix_blocks_total")
+    assert metric(page, "incipit_prompts_matched_total", match="hit") == 2
+    assert metric(page, "incipit_output_tokens_total") == 6
+    assert metric(page, "incipit_decision_seconds_count") >= 1 and metric(page, "incipit_lock_wait_seconds_total") >= 0
+    assert metric(page, "incipit_bytes_per_token") > 0.5 and "incipit_worker_engine_running{" not in page
+    names = [line.split()[2] for line in page.splitlines() if line.startswith("# TYPE")]
+    assert len(names) == len(set(names))
+    url = router.workers()["workers"][0]["url"]
+    assert http(router.admin_url + f"/remove_worker?url={url}", method="POST", body=b"").code < 300
+    wait_for(lambda: f'worker="{url}"' not in router.metrics(), "nothing of a worker that has gone")
+
+
+def test_each_request_leaves_one_line_without_its_prompt(sim_fleet):
+    router = sim_fleet("--log-rate", 1000)
+    value = lambda v: float(v) if re.fullmatch(r"-?[0-9.e-]+", v) else v
+    fields = lambda line: {k: value(v) for k, v in re.findall(r'(\w+)="?([^ "\n]*)', line)}
+    secret = "Nobody may read this in a log."
+    for i in range(2):
+        router.post("/v1/completions", {"prompt": secret * 40, "max_tokens": 2, "model": "synthetic"},
+                    headers={"x-request-id": f"id-{i}", "authorization": "Bearer sk-not-this"})
+    router.post("/v1/completions", {"prompt": secret, "model": "synthetic", "stream": "oops"}, headers={"x-request-id": "id-2"})
+    lines = wait_for(lambda: len(found := [fields(l) for l in router.lines if " request " in l]) == 3 and found, "three lines")
+    assert [l["id"] for l in lines] == ["id-0", "id-1", "id-2"] and [l["code"] for l in lines] == [200, 200, 400]
+    first, second, _ = lines
+    assert first["path"] == "/v1/completions" and first["model"] == "synthetic" and first["attempts"] == 1
+    assert first["cached_tokens"] == 0 and first["matched_blocks"] == 0 and first["output_tokens"] == 2
+    assert second["worker"] == first["worker"] and second["cached_tokens"] > 1000 and second["matched_blocks"] == second["blocks"]
+    assert second["body_bytes"] > 1200 and second["answer_bytes"] > 100 and 0 < second["ttft_s"] <= second["duration_s"]
+    assert "Nobody" not in router.log and "sk-not-this" not in router.log
+
+
+def test_request_lines_can_be_turned_off_and_thinned_out(sim_fleet):
+    for n, expected in ((0, 0), (3, 2)):
+        router = sim_fleet("--log-requests", n, n=1)
+        for _ in range(6):
+            router.post("/v1/completions", {"prompt": "a", "max_tokens": 1})
+        assert router.stop() == 0
+        assert len([l for l in router.lines if " request " in l]) == expected

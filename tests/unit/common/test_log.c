@@ -194,6 +194,45 @@ static void lines_of_threads_do_not_mix(void **state) {
     finish();
 }
 
+static void asynchronous_lines_come_whole_and_in_order(void **state) {
+    char expected[64];
+    size_t n = 0;
+
+    (void)state;
+    start((struct log_config){.level = LOG_INFO, .is_async = true, .max_per_s = 100000});
+    for (uint64_t i = 0; i < 500; i++)
+        log_event(fx.log, LOG_INFO, "step", log_u64("i", i));
+    log_destroy(fx.log); /* writes what is left */
+    fx.log = NULL;
+    lines();
+    for (const char *at = fx.text; *at; at = strchr(at, '\n') + 1) {
+        snprintf(expected, sizeof(expected), "Z info step i=%zu\n", n++);
+        assert_memory_equal(at + strlen("2025-11-20T10:02:23.123"), expected, strlen(expected));
+    }
+    assert_int_equal(n, 500);
+    finish();
+}
+
+/* Nobody reads: what the buffer cannot hold is dropped and counted, and nobody waits for ever. */
+static void a_reader_who_is_slow_costs_lines_not_time(void **state) {
+    char text[1000];
+    uint64_t n_dropped;
+
+    (void)state;
+    memset(text, 'x', sizeof(text));
+    start((struct log_config){.level = LOG_INFO, .is_async = true, .max_per_s = 100000});
+    assert_int_equal(fcntl(fx.fds[1], F_SETFL, 0), 0); /* its writer blocks */
+    for (int i = 0; i < 1000; i++)
+        log_event(fx.log, LOG_INFO, "step", log_str("text", (struct str){text, sizeof(text)}));
+    n_dropped = log_n_dropped(fx.log);
+    assert_true(n_dropped > 500 && n_dropped < 1000);
+    for (uint64_t n = 0; n < 1000 - n_dropped;) { /* those that were kept all come */
+        for (const char *at = lines(); (at = strchr(at, '\n')) != NULL; at++)
+            n++;
+    }
+    finish();
+}
+
 static void no_log_is_fine(void **state) {
     (void)state;
     log_event(NULL, LOG_ERROR, "x", log_u64("n", 1));
@@ -212,6 +251,8 @@ int main(void) {
         cmocka_unit_test(long_values_and_lines_are_cut),
         cmocka_unit_test(too_many_names_share_one_limit),
         cmocka_unit_test(lines_of_threads_do_not_mix),
+        cmocka_unit_test(asynchronous_lines_come_whole_and_in_order),
+        cmocka_unit_test(a_reader_who_is_slow_costs_lines_not_time),
         cmocka_unit_test(no_log_is_fine),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,114 @@
+/* router/proxy_report.c - what an exchange leaves behind for people: counts, and one line of the log.
+ *
+ * Every exchange comes through here once, when it is over. Counters are looked up once per loop and
+ * then only added to; the line is written by the log's own thread. Never prompts, never keys. */
+#include "router/proxy_internal.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/log.h"
+#include "router/router_metrics.h"
+
+/* Counts a request by path and code. Paths come from clients: those that are not known share one
+ * label. What was counted before is remembered, so that no label is composed twice. */
+static void count_request(struct proxy *p, struct str path, int code) {
+    static const char *const known[PROXY_N_PATHS] = {"/v1/chat/completions",
+                                                     "/v1/completions",
+                                                     "/generate",
+                                                     "/v1/embeddings",
+                                                     "/tokenize",
+                                                     "/detokenize",
+                                                     "other"};
+    struct metric **counter;
+    char text[16];
+    size_t i = 0;
+
+    while (i + 1 < PROXY_N_PATHS && !str_eq(path, str_of(known[i])))
+        i++;
+    assert(code >= 0 && code < PROXY_N_CODES);
+    counter = &p->requests[i][code];
+    if (!*counter) {
+        snprintf(text, sizeof(text), "%d", code);
+        *counter = METRICS_GET(p->metrics, ROUTER_requests_total, known[i], text);
+    }
+    metric_inc(*counter);
+}
+
+static void count_tokens(const struct exchange *x) {
+    struct proxy *p = x->proxy;
+    const struct route_feedback *f = &x->feedback;
+    const struct sse_tail *said = &x->said;
+
+    if (f->prompt_tokens > 0) metric_add(p->prompt_tokens, (uint64_t)f->prompt_tokens);
+    if (f->cached_tokens > 0) metric_add(p->cached_tokens, (uint64_t)f->cached_tokens);
+    if (said->completion_tokens > 0) {
+        metric_add(p->output_tokens, (uint64_t)said->completion_tokens);
+    } else if (said->completion_tokens < 0) {
+        metric_add(p->output_tokens, said->n_events);
+    }
+    if (!x->first_token_us) return;
+    metric_add(p->predicted_tokens, (uint64_t)x->ticket.cached_tokens);
+    metric_add(p->prefix_blocks, x->ticket.n_blocks);
+    metric_add(p->matched_blocks, x->ticket.matched_blocks);
+    metric_inc(x->ticket.matched_blocks ? p->prompts_hit : p->prompts_missed);
+}
+
+static double seconds_since_start(const struct exchange *x, uint64_t then_us) {
+    return (double)(then_us - x->start_us) * 1e-6;
+}
+
+/* True for the requests that --log-requests wants to see; failures always. */
+static bool is_logged(struct proxy *p, int code) {
+    if (p->config.log_every == 0) return false;
+    return ++p->n_reported % p->config.log_every == 0 || code >= 500;
+}
+
+static void log_request(const struct exchange *x, int code, double duration_s) {
+    struct str model = x->scan.spans[BODY_MODEL];
+    bool was_sent = x->n_attempts > 0;
+
+    log_event(x->proxy->log, LOG_INFO, "request", log_z("id", x->request_id), log_i64("code", code),
+              log_str("path", x->req->path),
+              log_str("model", model.ptr ? body_unquote(model) : STR("")),
+              log_str("tenant", x->tenant.ptr ? x->tenant : STR("")),
+              log_i64("worker", was_sent ? (int64_t)x->target.worker : -1),
+              log_u64("attempts", x->n_attempts), log_bool("stream", x->is_sse),
+              log_f64("duration_s", duration_s),
+              log_f64("ttft_s", x->first_token_us ? seconds_since_start(x, x->first_token_us) : 0),
+              log_u64("body_bytes", x->req->body.len), log_u64("answer_bytes", x->sent_bytes),
+              log_i64("prompt_tokens", x->feedback.prompt_tokens),
+              log_i64("cached_tokens", x->feedback.cached_tokens),
+              log_f64("predicted_cached_tokens", was_sent ? x->ticket.cached_tokens : 0),
+              log_u64("blocks", x->rq.n_blocks),
+              log_u64("matched_blocks", was_sent ? x->ticket.matched_blocks : 0),
+              log_i64("output_tokens", x->said.completion_tokens >= 0 ? x->said.completion_tokens
+                                                                      : (int64_t)x->said.n_events));
+}
+
+void proxy_report(struct exchange *x, int code) {
+    struct proxy *p = x->proxy;
+    double duration_s = seconds_since_start(x, loop_now_us(p->loop));
+
+    count_request(p, x->req->path, code);
+    count_tokens(x);
+    metric_observe(p->duration, duration_s);
+    if (x->first_token_us) metric_observe(p->ttft, seconds_since_start(x, x->first_token_us));
+    if (is_logged(p, code)) log_request(x, code, duration_s);
+}
+
+void proxy_prepare_reports(struct proxy *p) {
+    struct metrics *m = p->metrics;
+
+    p->ttft = metrics_at(m, ROUTER_ttft_seconds);
+    p->duration = metrics_at(m, ROUTER_request_duration_seconds);
+    p->prompt_tokens = metrics_at(m, ROUTER_prompt_tokens_total);
+    p->cached_tokens = metrics_at(m, ROUTER_cached_tokens_total);
+    p->predicted_tokens = metrics_at(m, ROUTER_predicted_cached_tokens_total);
+    p->output_tokens = metrics_at(m, ROUTER_output_tokens_total);
+    p->prefix_blocks = metrics_at(m, ROUTER_prefix_blocks_total);
+    p->matched_blocks = metrics_at(m, ROUTER_matched_prefix_blocks_total);
+    p->prompts_hit = METRICS_GET(m, ROUTER_prompts_matched_total, "hit");
+    p->prompts_missed = METRICS_GET(m, ROUTER_prompts_matched_total, "miss");
+}
