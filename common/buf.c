@@ -9,13 +9,11 @@
 
 #define BUF_MIN_CAP 256
 
-static inline unsigned char lower(char c) {
-    return (unsigned char)(c >= 'A' && c <= 'Z' ? c | 0x20 : c);
-}
-
 bool str_bytes_eq_nocase(const char *a, const char *b, size_t n) {
     for (size_t i = 0; i < n; i++) {
-        if (lower(a[i]) != lower(b[i])) return false;
+        unsigned char x = (unsigned char)a[i], y = (unsigned char)b[i], lower = x | 0x20;
+
+        if (x != y && ((x ^ y) != 0x20 || lower < 'a' || lower > 'z')) return false;
     }
     return true;
 }

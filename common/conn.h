@@ -1,12 +1,12 @@
 /* common/conn.h - a TCP or TLS byte stream on a loop.
  *
- * Direct recv and sendmsg, one each per small request and answer: no call asks the kernel what it
+ * Direct receive and send, one each per small request and answer: no call asks the kernel what it
  * will say anyway. Write readiness is watched only after the kernel refused bytes. TCP_NODELAY is
  * always on. An idle connection owns no buffer.
  *
  * In:  readable -> one recv -> on_data. The callback looks at conn_input and consumes what it has
- *      used; what it leaves is in front of the next bytes. Bytes move only when more is received,
- *      and not at all while they are pinned.
+ *      used; what it leaves is in front of the next bytes. Bytes move only after on_data, when they
+ *      are pinned or more is received, and not at all while they are pinned.
  * Out: conn_write queues; the queue is sent once, at the end of the turn, or at once by conn_flush
  *      or when it has grown large. So many small writes of a turn leave in one send.
  *
@@ -165,6 +165,9 @@ void conn_resume(struct conn *c); /* on_data is not called for input already the
  * on_closed, and room as on_drain, but never from inside these calls. */
 void conn_write(struct conn *c, const void *data, size_t n);
 void conn_writev(struct conn *c, const struct iovec *iov, int n);
+
+/* The same and conn_flush in one, without a copy of what the kernel takes at once. */
+void conn_sendv(struct conn *c, const struct iovec *iov, int n);
 
 void conn_flush(struct conn *c);           /* sends now what the kernel takes */
 size_t conn_pending(const struct conn *c); /* bytes queued and not yet with the kernel */

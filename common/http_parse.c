@@ -349,6 +349,11 @@ static int scan(struct http_head *h, const char *data, size_t end, uint8_t class
 
     while (class == HTTP_CHAR_VALUE && end - pos >= 8 && are_plain(data + pos))
         pos += 8;
+    while (end - pos >= 4 &&
+           (http_char_class[(uint8_t)data[pos]] & http_char_class[(uint8_t)data[pos + 1]] &
+            http_char_class[(uint8_t)data[pos + 2]] & http_char_class[(uint8_t)data[pos + 3]] &
+            class))
+        pos += 4;
     while (pos < end && http_char_is(data[pos], class))
         pos++;
     h->pos = (uint32_t)pos;

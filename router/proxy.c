@@ -261,8 +261,7 @@ static void attempt_start(struct exchange *x, bool is_fresh) {
     }
     if (!is_fresh) watch_prefill(x);
     pieces[0] = (struct iovec){buf_ptr(&x->out), buf_len(&x->out)};
-    conn_writev(&x->up->conn, pieces, 1 + proxy_body_pieces(x, pieces + 1));
-    conn_flush(&x->up->conn);
+    conn_sendv(&x->up->conn, pieces, 1 + proxy_body_pieces(x, pieces + 1));
 }
 
 /* --- from the client -----------------------------------------------------------------------------*/
