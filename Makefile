@@ -164,6 +164,15 @@ else
 	@nice $(B)/tests/replay/replay_engine $(TRACE)
 endif
 
+.PHONY: replay-http
+replay-http: all ## the same through the real programs, with a simulated worker: TRACE=file
+ifeq ($(TRACE),)
+	@echo "SKIPPED replay-http: give TRACE=FILE, a trace of requests (tests/replay/replay_http.py)"
+else
+	@for python in $(PYTHON) python3 /usr/bin/python3; do $$python -c 'import pytest' 2>/dev/null && break; done; \
+	  INCIPIT_BUILD=$(B) $$python tests/replay/replay_http.py $(TRACE) $(ARGS)
+endif
+
 REPLAY := $(B)/replay-cross
 PROTO  := router $(addprefix router_,new free reset pick sent first end)
 .PHONY: replay-cross

@@ -19,6 +19,9 @@
 #define FIRST_MEAN_DECODE_S      5.0
 #define MEAN_WEIGHT              0.02
 
+/* What running requests are believed to have generated at most, in mean outputs each. */
+#define GROWN_MEANS_MAX 4.0
+
 /* An engine keeps a little KV memory free for the sequences that are growing. */
 #define USABLE_CAPACITY 0.95
 
@@ -113,11 +116,14 @@ double load_memory_wait_s(const struct load *l, const struct load_worker *w, dou
     return excess / MIN(w->resident_tokens + 1, w->capacity_tokens) * l->mean_decode_s;
 }
 
-double load_growing_tokens(const struct load *l, const struct load_worker *w) {
-    struct list *head = list_first(&w->pending);
-    double prefilling = head ? LIST_ENTRY(head, struct load_ticket, link)->resident_tokens : 0;
+double load_growing_tokens(const struct load *l, const struct load_worker *w, uint64_t now_us) {
+    double n_running = w->in_flight - w->n_pending;
+    double age_s = n_running * ((double)now_us * 1e-6) - w->sum_first_s, output = 0;
 
-    return prefilling + (w->in_flight - w->n_pending) * l->mean_output_tokens / 2;
+    if (age_s > 0 && l->mean_decode_s > 0)
+        output = age_s / l->mean_decode_s * l->mean_output_tokens;
+    output = MIN(output, n_running * l->mean_output_tokens * GROWN_MEANS_MAX);
+    return (double)w->in_flight * w->block_size / 2 + output;
 }
 
 void load_drop_full(const struct load *l, uint64_t *mask) {
@@ -183,18 +189,25 @@ void load_first_token(struct load *l, struct load_ticket *t, uint64_t now_us) {
     t->first_us = now_us;
     leave_pending(k, t);
     k->service_began_us = now_us; /* the prefill is the next one's from now on */
+    k->sum_first_s += (double)now_us * 1e-6;
     k->n_first++;
 }
 
 void load_close(struct load *l, struct load_ticket *t, double output_tokens, bool is_aborted,
                 uint64_t now_us) {
     struct load_worker *k = &l->workers[t->worker];
+    bool had_first = !t->is_pending;
 
     assert(t->is_open && k->in_flight && l->n_open);
     if (t->is_pending) { /* given up; behind the head, the head goes on */
         if (list_first(&k->pending) == &t->link) k->service_began_us = now_us;
         leave_pending(k, t);
-    } else if (!is_aborted) {
+    } else {
+        bool is_last = k->in_flight - k->n_pending == 1;
+
+        k->sum_first_s = is_last ? 0 : k->sum_first_s - (double)t->first_us * 1e-6;
+    }
+    if (had_first && !is_aborted) {
         l->mean_decode_s += MEAN_WEIGHT * (seconds_since(t->first_us, now_us) - l->mean_decode_s);
         output_tokens = MIN(output_tokens, k->capacity_tokens); /* more is not believed */
         l->mean_output_tokens += MEAN_WEIGHT * (output_tokens - l->mean_output_tokens);
@@ -226,6 +239,7 @@ void load_check(const struct load *l) {
         assert(head_work_s == k->head_work_s);
         assert(fabs(work_s - k->pending_work_s) <= 1e-6 * (1 + work_s));
         assert(k->n_sent - k->n_closed == k->in_flight);
+        assert(k->in_flight > n_pending || k->sum_first_s == 0);
         assert(worker_mask_has(l->eligible.words, w) == (k->reasons == 0));
         assert(worker_mask_has(l->full.words, w) ==
                (k->spec.max_in_flight && k->in_flight >= k->spec.max_in_flight));

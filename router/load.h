@@ -54,6 +54,7 @@ struct load_worker {
 
     uint32_t reasons;                   /* enum worker_reason bits; 0: may be picked */
     uint32_t n_pending;                 /* tickets without a first token */
+    double sum_first_s;                 /* times of the first tokens of the others */
     struct list pending;                /* those, in order of sending */
     struct worker_spec spec;            /* defaults filled in */
     uint64_t n_sent, n_first, n_closed; /* since creation */
@@ -100,9 +101,9 @@ double load_wait_s(const struct load_worker *w, uint64_t now_us);
 /* Seconds until `need_tokens` more fit into the KV memory of `w`: 0 while they fit. */
 double load_memory_wait_s(const struct load *l, const struct load_worker *w, double need_tokens);
 
-/* KV tokens of `w` that no prompt's first token has told of yet: the prompt being prefilled, and
- * what its running requests have generated, half of a mean output each. Others queue outside. */
-double load_growing_tokens(const struct load *l, const struct load_worker *w);
+/* KV tokens of `w` besides prompts: the unused half of the block that each of its open requests
+ * has begun, and what those with a first token have generated since then, at the mean speed. */
+double load_growing_tokens(const struct load *l, const struct load_worker *w, uint64_t now_us);
 
 /* Drops from `mask` the workers at their admission limit, unless all of them are. */
 void load_drop_full(const struct load *l, uint64_t *mask);

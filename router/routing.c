@@ -38,8 +38,11 @@
 #include <math.h>
 #include <string.h>
 
-#define INDEX_BYTES_MIN     (UINT64_C(1) << 20)
-#define ENTRIES_MAX         (UINT32_C(1) << 31)
+#define INDEX_BYTES_MIN (UINT64_C(1) << 20)
+#define ENTRIES_MAX     (UINT32_C(1) << 31)
+#define SURPRISE                                                                                   \
+    0.125                         /* of the prompt, found though not predicted: less is the edge of
+                                   * what was just being forgotten */
 #define CAPACITY_MORE       1.05  /* a hit that was not predicted; then, per report of a search, */
 #define CAPACITY_SEARCH     1.002 /* which ends after */
 #define SEARCH_REPORTS      256
@@ -53,7 +56,7 @@
 #define RATIO_MIN           0.25 /* bytes per token that are believed */
 #define RATIO_MAX           32.0
 #define RATIO_DECAY         0.99 /* per request: about the last hundred count */
-#define RATIO_FIRST         4096 /* tokens that the first guess is worth */
+#define RATIO_FIRST         256  /* tokens that the first guess is worth */
 #define REPORT_REQUESTS     16   /* that reports must stand for: fewer say little */
 #define REPORT_SHARE        0.01 /* of the prompts: a smaller difference is none */
 #define REPORT_REQUESTS_MAX 64   /* one report moves the capacity by no more than so many do */
@@ -69,6 +72,7 @@ struct report_window {
 struct cache_state {
     uint32_t epoch;         /* changes when the worker's cache is lost */
     double capacity_factor; /* learned; 1 to begin with */
+    uint64_t unnamed_bytes; /* of the prompts of open requests: in no recorded block */
     double missed_prompts;  /* beyond what is allowed; at most MISSED_PROMPTS */
     uint32_t n_search;      /* reports that are left of a search */
     struct report_window window;
@@ -189,12 +193,13 @@ static double tokens_per_block(const struct routing *r) {
     return r->options.prefix_block_bytes / bytes_per_token(r);
 }
 
-/* What w can keep besides what its open requests are filling. */
-static void fit_cache(struct routing *r, uint32_t w) {
+/* What w can keep besides what its open requests are filling. now_us 0: not known. */
+static void fit_cache(struct routing *r, uint32_t w, uint64_t now_us) {
     const struct load_worker *k = &r->load.workers[w];
     double tokens = k->capacity_tokens * r->caches[w].capacity_factor;
 
-    tokens -= load_growing_tokens(&r->load, k);
+    tokens -= load_growing_tokens(&r->load, k, now_us);
+    tokens -= (double)r->caches[w].unnamed_bytes / bytes_per_token(r);
     prefix_lru_set_capacity(r->lru, w, (uint64_t)fmax(tokens / tokens_per_block(r), 1));
 }
 
@@ -205,7 +210,7 @@ static void weigh_report(struct cache_state *c, uint32_t n, double predicted, do
     double excess = found - predicted, n_prompts = MIN(n, REPORT_REQUESTS_MAX);
 
     c->missed_prompts = fmax(c->missed_prompts - MISSED_ALLOWED * predicted * n_prompts, 0);
-    if (excess >= tolerance) {
+    if (excess >= fmax(tolerance, SURPRISE)) {
         c->capacity_factor *= pow(CAPACITY_MORE, fmax(excess * n_prompts, 1));
         c->n_search = SEARCH_REPORTS;
     } else if (excess <= -tolerance) {
@@ -227,7 +232,7 @@ static void learn_capacity(struct routing *r, const struct route_ticket *t,
                            const struct route_feedback *f) {
     uint32_t w = t->load.worker;
     double prompt = (double)f->prompt_tokens;
-    double tolerance = (r->load.workers[w].block_size + tokens_per_block(r)) / 2;
+    double tolerance = r->load.workers[w].block_size + tokens_per_block(r); /* an edge of each */
 
     weigh_report(&r->caches[w], 1, t->cached_tokens / t->prompt_tokens,
                  fmin((double)f->cached_tokens / prompt, 1),
@@ -271,7 +276,7 @@ static void learn_from_window(struct routing *r, uint32_t w, const struct report
     if (win->queried <= 0 || win->n_told * 2 > win->n_sent) return;
     weigh_report(&r->caches[w], win->n_sent, win->predicted_cached / win->predicted_tokens,
                  fmin(win->hits / win->queried, 1), REPORT_SHARE);
-    fit_cache(r, w);
+    fit_cache(r, w, 0);
 }
 
 void routing_worker_report(struct routing *r, uint32_t w, const struct route_report *report) {
@@ -302,7 +307,7 @@ void routing_worker_up(struct routing *r, uint32_t w, const struct worker_spec *
     k = &r->load.workers[w];
     if (!(k->reasons & WORKER_ABSENT) && k->spec.generation != spec->generation) forget_cache(r, w);
     load_worker_up(&r->load, w, spec);
-    fit_cache(r, w);
+    fit_cache(r, w, 0);
     if (r->options.policy->worker_up) r->options.policy->worker_up(r->policy, w, &k->spec);
 }
 
@@ -316,7 +321,7 @@ void routing_worker_down(struct routing *r, uint32_t w) {
 void routing_forget_cache(struct routing *r, uint32_t w) {
     assert(w < r->load.n_workers);
     forget_cache(r, w);
-    fit_cache(r, w);
+    fit_cache(r, w, 0);
 }
 
 void routing_set_reason(struct routing *r, uint32_t w, uint32_t reasons, bool is_set) {
@@ -350,6 +355,12 @@ static struct policy_view look(struct routing *r, const struct route_request *rq
     view.n_shared_blocks =
         prefix_index_match(r->index, rq->chain, rq->n_blocks, mask->words, r->matched);
     return view;
+}
+
+static uint64_t unnamed_bytes(const struct routing *r, const struct route_ticket *t) {
+    uint64_t named = (uint64_t)t->n_recorded * r->options.prefix_block_bytes;
+
+    return t->prompt_bytes > named ? t->prompt_bytes - named : 0;
 }
 
 /* Blocks that a request leaves behind besides those of its chain: its output, and what of its
@@ -392,7 +403,8 @@ enum status routing_route(struct routing *r, const struct route_request *rq, str
     work_s = load_prefill_s(k, t->cached_tokens, view.prompt_tokens);
     load_open(&r->load, &t->load, w, work_s, view.prompt_tokens - t->cached_tokens, rq->now_us);
     t->n_recorded = prefix_lru_sent(r->lru, w, rq->chain, rq->n_blocks);
-    fit_cache(r, w);
+    r->caches[w].unnamed_bytes += unnamed_bytes(r, t);
+    fit_cache(r, w, rq->now_us);
     if (ops->sent) ops->sent(r->policy, rq, w);
     return ST_OK;
 }
@@ -404,7 +416,7 @@ void routing_first_token(struct routing *r, struct route_ticket *t,
     if (t->load.is_pending) {
         load_first_token(&r->load, &t->load, now_us);
         if (t->epoch == r->caches[w].epoch) {
-            fit_cache(r, w); /* for the next in the queue, before this one is counted */
+            fit_cache(r, w, now_us);
             prefix_lru_first_token(r->lru, w, t->chain, t->n_recorded);
         }
         note_sent(&r->caches[w].window, t);
@@ -425,13 +437,14 @@ void routing_ended(struct routing *r, struct route_ticket *t, const struct route
     learn(r, t, &end->feedback);
     load_close(&r->load, &t->load, output_tokens, end->is_aborted, end->now_us);
     if (t->epoch == r->caches[w].epoch) {
+        r->caches[w].unnamed_bytes -= unnamed_bytes(r, t);
         if (was_pending) {
             prefix_lru_aborted(r->lru, w, t->chain, t->n_recorded);
         } else {
             prefix_lru_ended(r->lru, w, t->chain, t->n_recorded,
                              anonymous_blocks(r, t, output_tokens));
         }
-        fit_cache(r, w);
+        fit_cache(r, w, end->now_us);
     }
     if (r->options.policy->ended) r->options.policy->ended(r->policy, w, end->is_aborted);
 }

@@ -86,7 +86,7 @@ static void with_room_for_all_every_hit_is_predicted(void **state) {
 
 static void what_a_full_worker_forgot_is_predicted(void **state) {
     struct workload w = make_workload(2, 600000000);
-    struct replay_options o = {.block_size = BLOCK_SIZE, .cache_tokens = 60000, .tidy_blocks = 8};
+    struct replay_options o = {.block_size = BLOCK_SIZE, .cache_tokens = 60000, .tidy_blocks = 4};
     struct replay_result r;
     (void)state;
 
