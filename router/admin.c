@@ -74,6 +74,10 @@ static void get_metrics(struct http_request *req, void *arg) {
     reply(req, METRICS_CONTENT_TYPE, &page);
 }
 
+static void post_debug_route(struct http_request *req, void *arg) {
+    dry_run_answer(&admin_of(arg)->dry_run, req);
+}
+
 static void get_models(struct http_request *req, void *arg) {
     const struct admin *admin = admin_of(arg);
     char name[WIRE_MODEL_MAX];
@@ -351,6 +355,7 @@ static const struct http_route routes[] = {
     {HTTP_GET, "/liveness", get_live},
     {HTTP_GET, "/version", get_version},
     {HTTP_GET, "/metrics", get_metrics},
+    {HTTP_POST, "/debug/route", post_debug_route},
     {HTTP_GET, "/v1/models", get_models},
     {HTTP_GET, "/workers", get_workers},
     {HTTP_POST, "/workers", to_desk},

@@ -17,6 +17,7 @@
 #include "common/base.h"
 #include "common/buf.h"
 #include "common/status.h"
+#include "router/explain.h"
 
 struct admin_desk;
 struct http_request;
@@ -34,6 +35,7 @@ struct admin {
     struct keys *keys; /* of those who may change things; NULL or none: nobody is asked */
     struct admin_desk *desk;
     struct log *log;
+    struct dry_run dry_run; /* of /debug/route */
     uint64_t started_wall_s;
     bool is_on_main;          /* --admin-on-main */
     _Atomic bool is_draining; /* not ready any more, so that nothing new is sent here */

@@ -4,8 +4,22 @@
 
 #include "common/hash.h"
 #include "common/rng.h"
+#include "router/body_scan.h"
 
 #include <assert.h>
+
+static struct str first_of(const struct body_scan *scan, enum body_key a, enum body_key b) {
+    return scan->spans[a].ptr ? scan->spans[a] : scan->spans[b];
+}
+
+struct prompt_scope prompt_scope_of(const struct body_scan *scan) {
+    return (struct prompt_scope){
+        .model = scan->spans[BODY_MODEL],
+        .adapter = first_of(scan, BODY_LORA_PATH, BODY_ADAPTER),
+        .tools = scan->spans[BODY_TOOLS],
+        .cache_salt = first_of(scan, BODY_CACHE_SALT, BODY_EXTRA_KEY),
+    };
+}
 
 uint64_t prompt_hash_seed(const struct prompt_scope *scope, uint64_t secret) {
     const struct str fields[] = {scope->model, scope->adapter, scope->tools, scope->cache_salt,

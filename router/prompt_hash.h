@@ -13,11 +13,16 @@
 #include "common/base.h"
 #include "common/buf.h"
 
+struct body_scan;
+
 /* Everything besides the prompt that decides what a worker's cache can be used for. Raw spans of
  * the body, or empty. */
 struct prompt_scope {
     struct str model, adapter, tools, cache_salt, tenant;
 };
+
+/* What a scanned body says of it; the tenant is the caller's to add. */
+struct prompt_scope prompt_scope_of(const struct body_scan *scan);
 
 /* `secret` is --prefix-hash-seed: equal on replicas that should agree. */
 uint64_t prompt_hash_seed(const struct prompt_scope *scope, uint64_t secret);

@@ -128,6 +128,7 @@ static enum status route(struct exchange *x, struct error *err) {
     x->rq.now_us = loop_now_us(x->proxy->loop);
     x->rq.exclude = x->tried;
     x->rq.n_exclude = x->n_tried;
+    if (x->wants_explanation) proxy_explain(x);
     st = registry_route(x->proxy->registry, model.ptr ? body_unquote(model) : STR_NULL, &x->rq,
                         &x->ticket, &x->target, err);
     x->is_routed = st == ST_OK;
@@ -298,18 +299,11 @@ static enum status hash_prompt(struct exchange *x, struct error *err) {
     const struct proxy_config *config = &x->proxy->config;
     struct str prompt = x->is_generation ? body_scan_prompt(&x->scan) : STR("");
     struct str session = proxy_session_name(x);
-    struct prompt_scope scope = {
-        .model = x->scan.spans[BODY_MODEL],
-        .adapter = x->scan.spans[BODY_LORA_PATH].ptr ? x->scan.spans[BODY_LORA_PATH]
-                                                     : x->scan.spans[BODY_ADAPTER],
-        .tools = x->scan.spans[BODY_TOOLS],
-        .cache_salt = x->scan.spans[BODY_CACHE_SALT].ptr ? x->scan.spans[BODY_CACHE_SALT]
-                                                         : x->scan.spans[BODY_EXTRA_KEY],
-        .tenant = x->is_salted ? x->tenant : STR_NULL,
-    };
+    struct prompt_scope scope = prompt_scope_of(&x->scan);
     uint32_t n =
         prompt_hash_n_blocks(prompt.len, config->prefix_block_bytes, config->max_prefix_blocks);
 
+    if (x->is_salted) scope.tenant = x->tenant;
     if (n > x->chain_cap) {
         uint64_t *chain = mem_try_realloc(x->chain, n * sizeof(*chain));
 
@@ -348,6 +342,7 @@ static struct exchange *exchange_open(struct proxy *p) {
     }
     memset(&x->ticket, 0, sizeof(x->ticket));
     memset(&x->rq, 0, sizeof(x->rq));
+    x->why.n = 0;
     memset(&x->scan, 0, sizeof(x->scan)); /* a body that cannot be scanned leaves it as it is */
     x->n_tried = x->n_lost = x->n_attempts = 0;
     x->retry_after_us = 0;
@@ -429,5 +424,6 @@ void proxy_destroy(struct proxy *p) {
         exchange_free(LIST_ENTRY(link, struct exchange, link));
     }
     upstream_pool_destroy(p->pool);
+    mem_free(p->candidates);
     mem_free(p);
 }

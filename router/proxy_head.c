@@ -180,9 +180,11 @@ void proxy_build_client_head(struct exchange *x, const char *data) {
     if (x->wants_explanation) {
         buf_appendf(out,
                     "x-incipit-route: worker=%u attempts=%u blocks=%u matched=%u "
-                    "predicted_cached_tokens=%.0f cached_tokens=%lld\r\n",
+                    "predicted_cached_tokens=%.0f cached_tokens=%lld",
                     x->target.worker, x->n_attempts, x->rq.n_blocks, x->ticket.matched_blocks,
                     x->ticket.cached_tokens, (long long)x->feedback.cached_tokens);
+        explain_append(out, &x->why, x->target.worker);
+        buf_append(out, "\r\n", 2);
     }
     append_framing(x);
     buf_append(out, "\r\n", 2);

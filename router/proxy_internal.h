@@ -18,6 +18,7 @@
 #include "common/loop.h"
 #include "common/rng.h"
 #include "router/body_scan.h"
+#include "router/explain.h"
 #include "router/isolation.h"
 #include "router/keys.h"
 #include "router/proxy.h"
@@ -43,7 +44,8 @@ struct proxy {
     struct metric *ttft, *duration, *prompt_tokens, *cached_tokens, *predicted_tokens;
     struct metric *output_tokens, *prefix_blocks, *matched_blocks, *prompts_hit, *prompts_missed;
     uint64_t n_reported;
-    bool knows_clients; /* keys, tenants or isolation are on */
+    struct registry_candidate *candidates; /* max_workers of them, once somebody asked why */
+    bool knows_clients;                    /* keys, tenants or isolation are on */
     struct metric *client_aborts, *streams_broken;
     struct metric *requests[PROXY_N_PATHS][PROXY_N_CODES]; /* NULL until there was one */
 };
@@ -74,6 +76,7 @@ struct exchange {
     const char *failure;     /* why the last attempt failed */
     char request_id[REQUEST_ID_MAX + 1];
     bool wants_explanation;
+    struct explanation why; /* if it does */
     bool is_generation; /* computes its prompt: what is read from it stays in the worker's cache */
     bool is_salted;     /* its tenant shares no cache with others */
     bool has_sent;      /* bytes have gone to the client: no retry any more */
@@ -123,6 +126,7 @@ bool proxy_try_another(struct exchange *x);
 /* --- proxy_report.c ----------------------------------------------------------------------------- */
 
 void proxy_prepare_reports(struct proxy *p);
+void proxy_explain(struct exchange *x);          /* before it is routed: x->why */
 void proxy_report(struct exchange *x, int code); /* once, while the client's request is there */
 
 /* --- proxy_relay.c ------------------------------------------------------------------------------ */

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "common/log.h"
+#include "common/mem.h"
 #include "router/router_metrics.h"
 
 /* Counts a request by path and code. Paths come from clients: those that are not known share one
@@ -85,6 +86,18 @@ static void log_request(const struct exchange *x, int code, double duration_s) {
               log_u64("matched_blocks", was_sent ? x->ticket.matched_blocks : 0),
               log_i64("output_tokens", x->said.completion_tokens >= 0 ? x->said.completion_tokens
                                                                       : (int64_t)x->said.n_events));
+}
+
+void proxy_explain(struct exchange *x) {
+    struct proxy *p = x->proxy;
+    struct str model = x->scan.spans[BODY_MODEL];
+
+    if (!p->candidates) {
+        p->candidates = mem_try(p->config.max_workers * sizeof(*p->candidates));
+        if (!p->candidates) return;
+    }
+    explain(p->registry, model.ptr ? body_unquote(model) : STR_NULL, &x->rq, p->candidates,
+            p->config.max_workers, &x->why);
 }
 
 void proxy_report(struct exchange *x, int code) {

@@ -44,6 +44,7 @@ struct registry {
     uint32_t n_ids, n_models;
     uint64_t n_contended, lock_wait_ns, n_decisions;
     struct metric *decision_seconds;
+    struct policy_term *terms; /* by worker id, of the dry run at hand */
     struct worker workers[REGISTRY_MAX_WORKERS];
     struct model models[REGISTRY_MAX_MODELS];
 };
@@ -56,6 +57,7 @@ enum status registry_create(struct registry **out, const struct registry_config 
 
     *out = NULL;
     r->config = *config;
+    r->terms = mem_calloc(config->routing.max_workers, sizeof(*r->terms));
     pthread_mutex_init(&r->lock, NULL);
     /* Say now, not at the first worker, that an option is wrong or that memory is short. */
     st = routing_create(&trial, &config->routing, err);
@@ -73,6 +75,7 @@ void registry_destroy(struct registry *r) {
     for (uint32_t i = 0; i < r->n_models; i++)
         routing_destroy(r->models[i].routing);
     pthread_mutex_destroy(&r->lock);
+    mem_free(r->terms);
     mem_free(r);
 }
 
@@ -540,6 +543,30 @@ enum status registry_route(struct registry *r, struct str model, const struct ro
             breaker_sent(&w->breaker);
             show_breaker(w, id);
         }
+    }
+    pthread_mutex_unlock(&r->lock);
+    return st;
+}
+
+enum status registry_explain(struct registry *r, struct str model, const struct route_request *rq,
+                             struct registry_candidate *out, uint32_t max, uint32_t *n,
+                             uint32_t *choice, struct error *err) {
+    struct model *m;
+    enum status st;
+
+    *n = 0;
+    pthread_mutex_lock(&r->lock);
+    st = choose_model(r, model, &m, err);
+    if (st == ST_OK) {
+        *choice = routing_explain(m->routing, rq, r->terms);
+        if (*choice == WORKER_NONE) {
+            st = error_set(err, ST_UNAVAILABLE, "no worker is available: GET /workers says why");
+        }
+    }
+    for (uint32_t w = 0; st == ST_OK && w < r->config.routing.max_workers && *n < max; w++) {
+        if (!r->terms[w].is_candidate && w != *choice) continue;
+        out[(*n)++] = (struct registry_candidate){w, routing_load(m->routing)->workers[w].in_flight,
+                                                  r->terms[w]};
     }
     pthread_mutex_unlock(&r->lock);
     return st;

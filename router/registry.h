@@ -151,6 +151,17 @@ enum registry_outcome {
 MUST_USE enum status registry_route(struct registry *r, struct str model,
                                     const struct route_request *rq, struct route_ticket *ticket,
                                     struct registry_target *out, struct error *err);
+/* A dry run of registry_route: fills out[] with those that might be chosen, by id, at most `max`, and
+ * *choice. Same errors; for people: it takes the lock for longer the more workers there are. */
+struct registry_candidate {
+    uint32_t worker, in_flight; /* L of the cost */
+    struct policy_term term;
+};
+MUST_USE enum status registry_explain(struct registry *r, struct str model,
+                                      const struct route_request *rq,
+                                      struct registry_candidate *out, uint32_t max, uint32_t *n,
+                                      uint32_t *choice, struct error *err);
+
 /* `feedback` NULL: nothing was seen, by prediction the first token should be there. */
 void registry_first_token(struct registry *r, const struct registry_target *target,
                           struct route_ticket *ticket, const struct route_feedback *feedback,

@@ -355,6 +355,12 @@ static enum status build_frontends(struct router *r, struct error *err) {
     enum status st = n > 1 ? check_port(r, err) : ST_OK;
 
     if (st != ST_OK) return st;
+    r->admin.dry_run = (struct dry_run){.registry = r->registry,
+                                        .prefix_block_bytes = config.proxy.prefix_block_bytes,
+                                        .max_prefix_blocks = config.proxy.max_prefix_blocks,
+                                        .max_workers = o->max_workers,
+                                        .hash_secret = config.proxy.hash_secret,
+                                        .is_isolated = config.proxy.isolation != NULL};
     r->frontends = mem_calloc(n, sizeof(*r->frontends));
     for (uint32_t i = 0; i < n; i++) {
         st = frontend_create(&r->frontends[i], &config, r->registry, r->metrics, r->log, &r->admin,
@@ -374,7 +380,9 @@ static void on_admin_request(struct http_request *req, void *arg) {
 
 static enum status build_admin(struct router *r, struct error *err) {
     static const struct http_server_events events = {.on_request = on_admin_request};
-    struct http_limits limits = {.max_body_bytes = 64 * 1024, .max_connections = 256};
+    /* A body may be a request that /debug/route explains. */
+    struct http_limits limits = {.max_body_bytes = r->options->max_body_bytes,
+                                 .max_connections = 256};
     const char *host = r->options->admin_host;
     /* Beyond this machine its key goes over the wire. */
     struct tls *tls = is_loopback(host) ? NULL : certificates_for_clients(r->certificates);

@@ -391,3 +391,30 @@ def test_request_lines_can_be_turned_off_and_thinned_out(sim_fleet):
             router.post("/v1/completions", {"prompt": "a", "max_tokens": 1})
         assert router.stop() == 0
         assert len([l for l in router.lines if " request " in l]) == expected
+
+
+def test_a_decision_explains_itself(sim_fleet):
+    router = sim_fleet()
+    ask = lambda: router.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 1}, headers={"x-incipit-route": "1"})
+    dry = lambda: http(router.admin_url + "/debug/route", {"prompt": PROMPT})
+    first, second = dry().json, dry().json
+    assert first == second and [c["matched_tokens"] for c in first["candidates"]] == [0, 0] and first["blocks"] > 10
+    fields = dict(f.split("=") for f in ask().headers["x-incipit-route"].split())
+    assert int(fields["worker"]) == first["worker"] and fields["candidates"] == "2" and fields["why"] == "tie"
+    assert float(fields["u_s"]) > 0 and float(fields["cost_s"]) >= float(fields["u_s"]) and fields["L"] == "0"
+    fields = dict(f.split("=") for f in ask().headers["x-incipit-route"].split())
+    assert fields["why"] == "cheapest" and float(fields["matched_tokens"]) > 0 == float(fields["next_matched_tokens"])
+    assert int(fields["next"]) == 1 - int(fields["worker"]) and float(fields["next_cost_s"]) > float(fields["cost_s"])
+    after = dry().json
+    assert after["worker"] == first["worker"] and after["candidates"][0]["worker"] == first["worker"]
+    assert after["candidates"][0]["matched_tokens"] > 0 and after["candidates"][0]["url"].startswith("http://")
+    assert router.metric("incipit_worker_requests_total") == 2 and router.metric("incipit_requests_in_flight") == 0
+
+
+def test_what_cannot_be_routed_cannot_be_explained(sim_fleet):
+    router = sim_fleet(n=1)
+    dry = lambda body: http(router.admin_url + "/debug/route", body)
+    assert dry(b"{").code == 400 and dry({"model": "none", "prompt": "a"}).code == 404
+    assert dry({"prompt": "x" * 200000}).json["prompt_bytes"] == 200002
+    assert http(router.url + "/debug/route", {"prompt": "a"}).code == 403
+    assert http(router.admin_url + "/debug/route").code == 405
