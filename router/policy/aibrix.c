@@ -61,24 +61,29 @@ static bool is_expired(const struct aibrix *p, uint64_t put_us, uint64_t now_us)
     return put_us + (uint64_t)p->options.aibrix_ttl_ms * 1000 < now_us;
 }
 
-/* depth[w] = leading blocks that w was sent, for each w of `ready`. */
+/* depth[w] = leading blocks that w was sent, for each w of `ready`: written when w falls out. */
 static void match(struct aibrix *p, const struct route_request *rq, uint32_t n,
                   const uint64_t *ready, uint32_t n_words) {
     struct worker_mask live = {0};
-    struct block_holders h;
+    uint64_t any = 1;
     uint32_t i;
 
     memcpy(live.words, ready, n_words * sizeof(*live.words));
-    WORKER_MASK_FOR_EACH(w, ready, n_words) p->depth[w] = 0;
-    for (i = 0; i < n && block_table_find(p->table, rq->chain[i], &h); i++) {
-        uint64_t any = 0;
+    for (i = 0; i < n && any; i++) {
+        struct block_holders h;
 
-        if (is_expired(p, h.put_us, rq->now_us)) return;
-        for (uint32_t k = 0; k < n_words; k++)
+        if (!block_table_find(p->table, rq->chain[i], &h) || is_expired(p, h.put_us, rq->now_us))
+            break;
+        any = 0;
+        for (uint32_t k = 0; k < n_words; k++) {
+            uint64_t gone = live.words[k] & ~h.mask[k];
+
             any |= live.words[k] &= h.mask[k];
-        if (!any) return;
-        WORKER_MASK_FOR_EACH(w, live.words, n_words) p->depth[w] = i + 1;
+            for (; gone; gone &= gone - 1)
+                p->depth[k * 64 + (uint32_t)__builtin_ctzll(gone)] = i;
+        }
     }
+    WORKER_MASK_FOR_EACH(w, live.words, n_words) p->depth[w] = i;
 }
 
 /* The members of `ready` that matched and are at most at `limit`: the best, or WORKER_NONE. */
