@@ -175,13 +175,21 @@ endif
 
 REPLAY := $(B)/replay-cross
 PROTO  := router $(addprefix router_,new free reset pick sent first end)
-.PHONY: replay-cross
+.PHONY: replay-cross replay-peers
 replay-cross: ## routing quality in a simulator: SIMROUTE=folder TRACE=file [QUICK=1]
 ifeq ($(and $(SIMROUTE),$(TRACE)),)
 	@echo "SKIPPED replay-cross: give SIMROUTE=DIR, the simulator's sources, and TRACE=FILE, its trace"
 else
 	@$(MAKE) --no-print-directory $(REPLAY)/simroute
 	@tests/replay/cross.py $(REPLAY)/simroute $(TRACE) $(if $(QUICK),--quick)
+endif
+
+replay-peers: ## our versions of other routers' policies beside a simulator's: SIMROUTE=, TRACE=
+ifeq ($(and $(SIMROUTE),$(TRACE)),)
+	@echo "SKIPPED replay-peers: give SIMROUTE=DIR, the simulator's sources, and TRACE=FILE, its trace"
+else
+	@$(MAKE) --no-print-directory $(REPLAY)/simroute
+	@tests/replay/peers.py $(REPLAY)/simroute $(TRACE) $(if $(QUICK),--quick)
 endif
 
 $(REPLAY)/simroute: $(addprefix $(SIMROUTE)/,main.c gen.c policy.c sim.h lset.h) \

@@ -44,7 +44,8 @@ class Runs:
             return f.read()
 
     def run(self, args):
-        stamp = self.stamp_ours if OURS in args else self.stamp_theirs
+        is_ours = any(a.startswith("lib_") for a in args)
+        stamp = self.stamp_ours if is_ours else self.stamp_theirs
         key = hashlib.sha256(json.dumps([stamp, args]).encode()).hexdigest()[:24]
         path = os.path.join(self.folder, "cache", key)
         if not os.path.exists(path):
@@ -68,7 +69,7 @@ class Runs:
 
     def at(self, point, policy, seeds, *more):
         n, cap, load = POINTS[point]
-        more += ("--learn", 1) if policy == OURS else ()
+        more += ("--learn", 1) if policy.startswith("lib_") else ()
         return [self.want("--trace", self.trace, "--policy", policy, "--n", n, "--cap", cap,
                           "--load", load, "--seed", s, *more) for s in seeds]
 

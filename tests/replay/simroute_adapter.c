@@ -6,6 +6,9 @@
  * policy.c, whose functions `make replay-cross` renames to proto_*. So both run in one program, on
  * the same workers and the same arrivals.
  *
+ * lib_NAME:key=BYTES,tree=FACTOR overrides what simulator and library take differently: the length
+ * of chwbl's key, and how many published trees fit into the one of cache_aware and hash_trie.
+ *
  *     simroute          here                                        library
  *     router_pick  ──▶  chain from block ids, 4 bytes per token ──▶ routing_route
  *     router_first ──▶  cached tokens, with --learn 1           ──▶ routing_first_token
@@ -60,13 +63,24 @@ static void announce_workers(struct router *p) {
     }
 }
 
+/* "NAME:key=8193,tree=16" */
+static const struct policy_ops *read_policy(const char *text, struct policy_options *options) {
+    struct str name = {text, strcspn(text, ":")};
+    const char *key = strstr(text, "key="), *tree = strstr(text, "tree=");
+
+    if (key) options->chwbl_prefix_bytes = (uint32_t)strtoul(key + strlen("key="), NULL, 10);
+    if (tree) options->max_tree_bytes *= strtoul(tree + strlen("tree="), NULL, 10);
+    return policy_find(name);
+}
+
 static void start_routing(struct router *p) {
     const config *c = &p->sim->c;
     struct routing_options options;
     struct error err = {0};
 
     routing_options_default(&options);
-    options.policy = policy_find(str_of(c->policy + strlen("lib_")));
+    options.policy = read_policy(c->policy + strlen("lib_"), &options.policy_options);
+    options.policy_options.seed = c->seed;
     options.max_workers = (uint32_t)c->n_workers;
     options.max_index_bytes = INDEX_BYTES;
     options.prefix_block_bytes = (uint32_t)c->block * BYTES_PER_TOKEN;
