@@ -134,6 +134,22 @@ void load_drop_full(const struct load *l, uint64_t *mask) {
     if (any) memcpy(mask, kept, l->n_words * sizeof(*mask));
 }
 
+bool load_has_eligible(const struct load *l) {
+    uint64_t any = 0;
+
+    for (uint32_t i = 0; i < l->n_words; i++)
+        any |= l->eligible.words[i];
+    return any != 0;
+}
+
+bool load_has_room(const struct load *l) {
+    uint64_t any = 0;
+
+    for (uint32_t i = 0; i < l->n_words; i++)
+        any |= l->eligible.words[i] & ~l->full.words[i];
+    return any != 0;
+}
+
 double load_mean_in_flight(const struct load *l) {
     uint32_t n = worker_mask_count(l->eligible.words, l->n_words);
 

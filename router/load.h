@@ -108,6 +108,10 @@ double load_growing_tokens(const struct load *l, const struct load_worker *w, ui
 /* Drops from `mask` the workers at their admission limit, unless all of them are. */
 void load_drop_full(const struct load *l, uint64_t *mask);
 
+/* May any worker be picked? Is any of them below its admission limit? */
+bool load_has_eligible(const struct load *l);
+bool load_has_room(const struct load *l);
+
 /* Requests in flight per eligible worker. */
 double load_mean_in_flight(const struct load *l);
 

@@ -73,6 +73,7 @@ static void exchange_free(struct exchange *x) {
     loop_timer_fini(&x->timeout);
     loop_timer_fini(&x->retry);
     loop_timer_fini(&x->prefill);
+    loop_timer_fini(&x->patience);
     buf_fini(&x->out);
     mem_free(x->chain);
     mem_free(x);
@@ -99,11 +100,14 @@ void proxy_close(struct exchange *x, int code) {
     proxy_report(x, code);
     x->req = NULL;
     p->n_open--;
-    loop_defer(p->loop, &x->recycle);
+    if (proxy_leave_queue(x)) proxy_recycle(x);
 }
 
-/* Answers with an error of our own. Nothing has been sent yet. */
-static void fail(struct exchange *x, enum status st, const struct error *err) {
+void proxy_recycle(struct exchange *x) {
+    loop_defer(x->proxy->loop, &x->recycle);
+}
+
+void proxy_fail(struct exchange *x, enum status st, const struct error *err) {
     struct http_request *req = x->req;
 
     proxy_drop_upstream(x);
@@ -120,7 +124,7 @@ static bool may_retry(const struct exchange *x) {
     return x->n_lost < MAX_LOST && x->n_attempts < x->proxy->config.max_attempts;
 }
 
-/* Chooses a worker for the next attempt and counts the request as sent to it. */
+/* Chooses another worker for the next attempt, be it above its limit, and counts the request as sent to it. */
 static enum status route(struct exchange *x, struct error *err) {
     struct str model = x->scan.spans[BODY_MODEL];
     enum status st;
@@ -175,7 +179,7 @@ static void retry_elsewhere(struct exchange *x) {
         error_set(&err, ST_UNAVAILABLE,
                   "the worker failed before it answered, and no other can take the request now: "
                   "try again");
-        fail(x, ST_UNAVAILABLE, &err);
+        proxy_fail(x, ST_UNAVAILABLE, &err);
         return;
     }
     count_retry(x, x->failure);
@@ -205,7 +209,11 @@ void proxy_attempt_failed(struct exchange *x, const char *reason, bool is_lost,
                   ? "%u workers were lost while they worked on this request: it is not tried again"
                   : "no worker answered after %u attempts: try again later",
               x->n_lost >= MAX_LOST ? x->n_lost : x->n_attempts);
-    fail(x, ST_BAD_GATEWAY, &err);
+    proxy_fail(x, ST_BAD_GATEWAY, &err);
+}
+
+void proxy_attempt(struct exchange *x) {
+    attempt_start(x, false);
 }
 
 void proxy_attempt_was_stale(struct exchange *x) {
@@ -257,7 +265,7 @@ static void attempt_start(struct exchange *x, bool is_fresh) {
     }
     if (st != ST_OK) { /* descriptors or memory of this process: another worker would not help */
         error_set(&err, ST_UNAVAILABLE, "the router is out of memory or connections: try again");
-        fail(x, ST_UNAVAILABLE, &err);
+        proxy_fail(x, ST_UNAVAILABLE, &err);
         return;
     }
     if (!is_fresh) watch_prefill(x);
@@ -291,7 +299,7 @@ static void on_timeout(void *arg) {
     error_set(&err, ST_TIMEOUT,
               "no answer within %llu s: raise --request-timeout, or ask for fewer tokens",
               (unsigned long long)(x->proxy->config.request_timeout_us / 1000000));
-    fail(x, ST_TIMEOUT, &err);
+    proxy_fail(x, ST_TIMEOUT, &err);
 }
 
 /* Chain, size and session: what the request is routed by. */
@@ -339,6 +347,7 @@ static struct exchange *exchange_open(struct proxy *p) {
         loop_timer_init(&x->retry, p->loop, on_retry_timer, x);
         loop_timer_init(&x->prefill, p->loop, on_prefill_done, x);
         loop_task_init(&x->recycle, on_recycle, x);
+        proxy_queue_init(x);
     }
     memset(&x->ticket, 0, sizeof(x->ticket));
     memset(&x->rq, 0, sizeof(x->rq));
@@ -347,7 +356,7 @@ static struct exchange *exchange_open(struct proxy *p) {
     x->n_tried = x->n_lost = x->n_attempts = 0;
     x->retry_after_us = 0;
     x->up = NULL;
-    x->has_sent = x->is_routed = x->is_retry = x->is_salted = false;
+    x->has_sent = x->is_routed = x->is_retry = x->is_salted = x->is_waiting = false;
     x->tenant = STR_NULL;
     reset_attempt(x, false);
     p->n_open++;
@@ -377,9 +386,10 @@ void proxy_start(struct proxy *p, struct http_request *req) {
     st = body_scan(req->body, &x->scan, &err);
     if (st == ST_OK && p->knows_clients) st = proxy_enter(x, &err);
     if (st == ST_OK) st = hash_prompt(x, &err);
-    if (st == ST_OK) st = route(x, &err);
+    if (st == ST_OK) st = proxy_seek(x, &err);
+    if (st == ST_AGAIN) return; /* it waits its turn */
     if (st != ST_OK) {
-        fail(x, st, &err);
+        proxy_fail(x, st, &err);
         return;
     }
     attempt_start(x, false);
@@ -411,6 +421,7 @@ struct proxy *proxy_create(struct loop *loop, struct registry *registry, struct 
     list_init(&p->idle);
     p->knows_clients = keys_are_needed(config->keys) || config->isolation || config->tenant_header;
     proxy_prepare_reports(p);
+    p->queue_wait = metrics_at(metrics, ROUTER_queue_wait_seconds);
     p->client_aborts = metrics_at(metrics, ROUTER_client_aborts_total);
     p->streams_broken = metrics_at(metrics, ROUTER_streams_broken_total);
     return p;
@@ -420,6 +431,7 @@ void proxy_destroy(struct proxy *p) {
     struct list *link;
 
     if (!p) return;
+    proxy_queue_fini(p);
     while ((link = list_pop_front(&p->idle)) != NULL) {
         exchange_free(LIST_ENTRY(link, struct exchange, link));
     }

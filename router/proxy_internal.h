@@ -4,6 +4,7 @@
  *   proxy_relay.c  the worker's answer: read, learned from, passed on, or broken off
  *   proxy_head.c   the two heads that are written: to the worker, to the client
  *   proxy_report.c what is left behind for people: counts, a line of the log
+ *   proxy_queue.c  waiting for a worker when all are at their limit
  *   proxy_admit.c  who asks, and whether there is room: keys, limits, tenants, waiting
  *
  * Flags come in two lives: those of the exchange, and those of its current attempt, which
@@ -41,6 +42,9 @@ struct proxy {
     struct rng rng;
     struct list idle; /* recycled exchanges */
     uint32_t n_idle, n_open, n_retrying;
+    struct mailbox *box; /* what was decided about those that wait */
+    uint32_t n_owed;     /* exchanges that are over but for a mail */
+    struct metric *queue_wait;
     struct metric *ttft, *duration, *prompt_tokens, *cached_tokens, *predicted_tokens;
     struct metric *output_tokens, *prefix_blocks, *matched_blocks, *prompts_hit, *prompts_missed;
     uint64_t n_reported;
@@ -61,6 +65,9 @@ struct exchange {
     struct registry_target target;
     struct upstream *up;
     struct loop_timer timeout, retry;
+    struct registry_waiter waiter;
+    struct loop_timer patience; /* while is_waiting */
+    uint64_t queued_us;
     struct loop_timer prefill; /* when a worker that does not say so should have its first token */
     struct loop_task recycle;
 
@@ -81,6 +88,7 @@ struct exchange {
     bool is_salted;     /* its tenant shares no cache with others */
     bool has_sent;      /* bytes have gone to the client: no retry any more */
     bool is_routed;     /* the ticket is open */
+    bool is_waiting;    /* in the queue, as far as this loop knows */
     bool is_retry;      /* counted in proxy->n_retrying */
 
     /* Of the current attempt. */
@@ -138,6 +146,23 @@ void proxy_client_has_room(struct exchange *x);
 /* Ends an answer of which the client has seen a part. */
 enum break_cause { BROKEN_WORKER_LOST, BROKEN_TIMEOUT };
 void proxy_break_off(struct exchange *x, enum break_cause cause);
+
+/* Nothing has been sent: answers with an error of our own. */
+void proxy_fail(struct exchange *x, enum status st, const struct error *err);
+
+void proxy_attempt(struct exchange *x); /* sends the request to where it was routed */
+void proxy_recycle(struct exchange *x); /* at the end of the turn */
+
+/* --- proxy_queue.c ------------------------------------------------------------------------------ */
+
+void proxy_queue_init(struct exchange *x);
+void proxy_queue_fini(struct proxy *p); /* no exchange is open */
+
+/* Routes the first attempt. ST_AGAIN: it waits its turn, and is attempted or refused later. */
+MUST_USE enum status proxy_seek(struct exchange *x, struct error *err);
+
+/* The exchange is over; it may have been waiting. False: it must be kept for a mail. */
+bool proxy_leave_queue(struct exchange *x);
 
 /* --- proxy_admit.c ------------------------------------------------------------------------------ */
 

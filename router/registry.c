@@ -24,7 +24,7 @@ struct worker {
     uint32_t reasons;    /* before it has a model; afterwards its routing keeps them */
     uint64_t n_failed;
     struct registry_report said; /* last */
-    uint32_t max_in_flight;      /* what an operator allows; 0: no limit */
+    uint32_t max_in_flight;      /* what an operator allows; 0: see limit_of */
     uint32_t draining;           /* enum registry_drain bits */
     struct wire_load load;
     bool has_load;
@@ -34,6 +34,7 @@ struct worker {
 struct model {
     char name[WIRE_MODEL_MAX];
     struct routing *routing;
+    struct admission *admission;
     uint32_t max_model_len;
     uint32_t n_workers;
 };
@@ -45,6 +46,9 @@ struct registry {
     uint64_t n_contended, lock_wait_ns, n_decisions;
     struct metric *decision_seconds;
     struct policy_term *terms; /* by worker id, of the dry run at hand */
+    uint32_t n_open;           /* of all models, like n_waiting */
+    uint32_t n_waiting;
+    uint32_t next_model; /* is looked at first when a place is free */
     struct worker workers[REGISTRY_MAX_WORKERS];
     struct model models[REGISTRY_MAX_MODELS];
 };
@@ -72,8 +76,10 @@ enum status registry_create(struct registry **out, const struct registry_config 
 
 void registry_destroy(struct registry *r) {
     if (!r) return;
-    for (uint32_t i = 0; i < r->n_models; i++)
+    for (uint32_t i = 0; i < r->n_models; i++) {
+        admission_destroy(r->models[i].admission);
         routing_destroy(r->models[i].routing);
+    }
     pthread_mutex_destroy(&r->lock);
     mem_free(r->terms);
     mem_free(r);
@@ -197,14 +203,27 @@ static enum status model_ensure(struct registry *r, const char *name, struct err
     st = routing_create(&routing, &r->config.routing, err);
     if (st != ST_OK) return st;
     pthread_mutex_lock(&r->lock);
-    r->models[r->n_models] = (struct model){.routing = routing};
+    r->models[r->n_models] =
+        (struct model){.routing = routing, .admission = admission_create(&r->config.admission)};
     snprintf(r->models[r->n_models].name, sizeof(r->models[0].name), "%s", name);
     r->n_models++;
     pthread_mutex_unlock(&r->lock);
     return ST_OK;
 }
 
-static struct worker_spec spec_of(const struct worker *w) {
+/* A worker is given more than it computes at once, so that its own scheduler never idles for want of
+ * the next request. */
+#define BEYOND_BATCH 4 /* a quarter more */
+
+static uint32_t limit_of(const struct registry *r, const struct worker *w) {
+    uint32_t n = w->info.max_num_seqs;
+
+    if (w->max_in_flight) return w->max_in_flight;
+    if (r->config.max_worker_requests) return r->config.max_worker_requests;
+    return n ? n + MAX(n / BEYOND_BATCH, 1u) : 0;
+}
+
+static struct worker_spec spec_of(const struct registry *r, const struct worker *w) {
     return (struct worker_spec){
         .identity = hash_64(w->url, strlen(w->url), 0),
         .generation = hash_64(w->info.generation, strlen(w->info.generation), 1),
@@ -212,7 +231,7 @@ static struct worker_spec spec_of(const struct worker *w) {
         .n_blocks = w->info.n_blocks,
         .prefill_tokens_per_s = w->info.prefill_tokens_per_s,
         .attn_context = w->info.attn_context,
-        .max_in_flight = w->max_in_flight,
+        .max_in_flight = limit_of(r, w),
     };
 }
 
@@ -232,6 +251,83 @@ static void set_draining(struct worker *w, uint32_t id, uint32_t who, bool is_se
 /* The breaker says whether the worker may be picked; the load table must say the same. */
 static void show_breaker(struct worker *w, uint32_t id) {
     set_reason(w, id, WORKER_EJECTED, !breaker_admits(&w->breaker));
+}
+
+/* --- places, and who waits for them --------------------------------------------------------------*/
+
+static enum status decide(struct registry *r, struct model *m, const struct route_request *rq,
+                          struct route_ticket *ticket, struct error *err) {
+    bool is_measured = r->decision_seconds && r->n_decisions++ % DECISIONS_PER_SAMPLE == 0;
+    uint64_t began_ns = is_measured ? clock_now_ns() : 0;
+    enum status st = routing_route(m->routing, rq, ticket, err);
+
+    if (is_measured) {
+        metric_observe(r->decision_seconds, (double)(clock_now_ns() - began_ns) * 1e-9);
+    }
+    return st;
+}
+
+/* A ticket was opened: says where the attempt goes. */
+static void fill_target(struct registry *r, struct routing *routing,
+                        const struct route_ticket *ticket, struct registry_target *out) {
+    uint32_t id = ticket->load.worker;
+    struct worker *w = &r->workers[id];
+
+    r->n_open++;
+    out->routing = routing;
+    out->worker = id;
+    out->incarnation = w->incarnation;
+    out->is_foreign = w->is_foreign;
+    out->trusts_router = w->info.trusts_router;
+    out->is_tls = w->is_tls;
+    out->addr = w->addr.addr;
+    out->addr_len = w->addr.len;
+    memcpy(out->authority, w->authority, sizeof(out->authority));
+    if (w->breaker.state == BREAKER_HALF_OPEN) {
+        breaker_sent(&w->breaker);
+        show_breaker(w, id);
+    }
+}
+
+static bool has_room(const struct registry *r, const struct model *m) {
+    if (r->config.max_concurrent && r->n_open >= r->config.max_concurrent) return false;
+    return load_has_room(routing_load(m->routing));
+}
+
+static struct registry_waiter *waiter_of(struct admission_ticket *t) {
+    return CONTAINER_OF(t, struct registry_waiter, place);
+}
+
+/* Gives the places that are free to those who wait, model by model in turn. Their mails are sent by
+ * `tell`, when the lock is no longer held. */
+static void grant(struct registry *r, uint64_t now_us, struct list *decided) {
+    for (uint32_t i = 0; r->n_waiting && i < r->n_models; i++) {
+        struct model *m = &r->models[(r->next_model + i) % r->n_models];
+        struct admission_ticket *t;
+
+        while (has_room(r, m) && (t = admission_pop(m->admission, now_us)) != NULL) {
+            struct registry_waiter *w = waiter_of(t);
+            enum status st;
+
+            r->n_waiting--;
+            w->rq->now_us = now_us;
+            st = decide(r, m, w->rq, w->ticket, NULL);
+            w->is_granted = st == ST_OK; /* there is room: it is */
+            if (st == ST_OK) fill_target(r, m->routing, w->ticket, w->target);
+            list_push_back(decided, &w->mail.link);
+        }
+    }
+    r->next_model++;
+}
+
+static void tell(struct list *decided) {
+    struct list *link;
+
+    while ((link = list_pop_front(decided)) != NULL) {
+        struct registry_waiter *w = CONTAINER_OF(mail_of(link), struct registry_waiter, mail);
+
+        mailbox_push(w->box, &w->mail);
+    }
 }
 
 /* What reports taught, for an announcement that knows less. */
@@ -278,7 +374,7 @@ enum status registry_describe(struct registry *r, uint32_t id, const struct wire
         routing_set_reason(m->routing, id, reasons & ~(uint32_t)WORKER_ABSENT, true);
     }
     w->info = full;
-    spec = spec_of(w);
+    spec = spec_of(r, w);
     routing_worker_up(m->routing, id, &spec);
     m->max_model_len = info->max_model_len;
     w->is_described = true;
@@ -307,7 +403,7 @@ void registry_report(struct registry *r, uint32_t id, const struct registry_repo
     if (id < r->n_ids && w->is_used && w->is_described && w->is_foreign) {
         w->said = *report;
         if (take_report(&w->info, report)) {
-            spec = spec_of(w);
+            spec = spec_of(r, w);
             routing_worker_up(w->model->routing, id, &spec);
         }
         routing_worker_report(w->model->routing, id, &report->counted);
@@ -336,7 +432,7 @@ void registry_configure(struct registry *r, uint32_t id, uint32_t max_in_flight,
         snprintf(w->labels, sizeof(w->labels), "%s", labels);
         w->max_in_flight = max_in_flight;
         if (w->is_described) {
-            struct worker_spec spec = spec_of(w);
+            struct worker_spec spec = spec_of(r, w);
 
             routing_worker_up(w->model->routing, id, &spec);
         }
@@ -353,6 +449,9 @@ void registry_forget_cache(struct registry *r, uint32_t id) {
 }
 
 void registry_tick(struct registry *r, uint64_t now_us) {
+    struct list decided;
+
+    list_init(&decided);
     pthread_mutex_lock(&r->lock);
     for (uint32_t id = 0; id < r->n_ids; id++) {
         struct worker *w = &r->workers[id];
@@ -361,7 +460,9 @@ void registry_tick(struct registry *r, uint64_t now_us) {
         breaker_tick(&w->breaker, now_us);
         show_breaker(w, id);
     }
+    grant(r, now_us, &decided);
     pthread_mutex_unlock(&r->lock);
+    tell(&decided);
 }
 
 /* --- what is there -----------------------------------------------------------------------------*/
@@ -442,6 +543,7 @@ void registry_totals(struct registry *r, struct registry_totals *out) {
     }
     out->n_contended = r->n_contended;
     out->lock_wait_ns = r->lock_wait_ns;
+    out->n_waiting = r->n_waiting;
     pthread_mutex_unlock(&r->lock);
 }
 
@@ -505,18 +607,6 @@ static enum status choose_model(struct registry *r, struct str name, struct mode
                            (int)MIN(name.len, 128), name.ptr, list);
 }
 
-static enum status decide(struct registry *r, struct model *m, const struct route_request *rq,
-                          struct route_ticket *ticket, struct error *err) {
-    bool is_measured = r->decision_seconds && r->n_decisions++ % DECISIONS_PER_SAMPLE == 0;
-    uint64_t began_ns = is_measured ? clock_now_ns() : 0;
-    enum status st = routing_route(m->routing, rq, ticket, err);
-
-    if (is_measured) {
-        metric_observe(r->decision_seconds, (double)(clock_now_ns() - began_ns) * 1e-9);
-    }
-    return st;
-}
-
 enum status registry_route(struct registry *r, struct str model, const struct route_request *rq,
                            struct route_ticket *ticket, struct registry_target *out,
                            struct error *err) {
@@ -526,24 +616,7 @@ enum status registry_route(struct registry *r, struct str model, const struct ro
     lock_and_measure(r);
     st = choose_model(r, model, &m, err);
     if (st == ST_OK) st = decide(r, m, rq, ticket, err);
-    if (st == ST_OK) {
-        uint32_t id = ticket->load.worker;
-        struct worker *w = &r->workers[id];
-
-        out->routing = m->routing;
-        out->worker = id;
-        out->incarnation = w->incarnation;
-        out->is_foreign = w->is_foreign;
-        out->trusts_router = w->info.trusts_router;
-        out->is_tls = w->is_tls;
-        out->addr = w->addr.addr;
-        out->addr_len = w->addr.len;
-        memcpy(out->authority, w->authority, sizeof(out->authority));
-        if (w->breaker.state == BREAKER_HALF_OPEN) {
-            breaker_sent(&w->breaker);
-            show_breaker(w, id);
-        }
-    }
+    if (st == ST_OK) fill_target(r, m->routing, ticket, out);
     pthread_mutex_unlock(&r->lock);
     return st;
 }
@@ -570,6 +643,85 @@ enum status registry_explain(struct registry *r, struct str model, const struct 
     }
     pthread_mutex_unlock(&r->lock);
     return st;
+}
+
+static enum status refuse(const struct registry *r, struct registry_waiter *w,
+                          enum admission_verdict verdict, struct error *err) {
+    const struct admission_options *o = &r->config.admission;
+
+    if (verdict == ADMISSION_TOO_LONG) {
+        w->limit = "queue-timeout";
+        return error_set(err, ST_BUSY,
+                         "all workers are at their limit, and this request would wait about %.1f "
+                         "s, longer than --queue-timeout %.1f s: try again later",
+                         (double)w->wait_us * 1e-6, (double)o->max_wait_us * 1e-6);
+    }
+    w->limit = "queue-size";
+    return error_set(err, ST_BUSY,
+                     "all workers are at their limit, and so is the queue of %u (--queue-size): "
+                     "try again later",
+                     o->queue_size);
+}
+
+/* Lets w wait for a place at one of the workers of m. */
+static enum status wait_for_place(struct registry *r, struct model *m, struct registry_waiter *w,
+                                  struct list *decided, struct error *err) {
+    struct admission_ticket *displaced;
+    enum admission_verdict verdict;
+
+    verdict =
+        admission_push(m->admission, &w->place, w->tenant, w->priority,
+                       routing_price(m->routing, w->rq), w->rq->now_us, &w->wait_us, &displaced);
+    if (verdict != ADMISSION_WAITS) return refuse(r, w, verdict, err);
+    w->admission = m->admission;
+    w->is_granted = false;
+    if (displaced) {
+        waiter_of(displaced)->limit = "queue-size";
+        list_push_back(decided, &waiter_of(displaced)->mail.link);
+    } else {
+        r->n_waiting++;
+    }
+    return ST_AGAIN;
+}
+
+enum status registry_enter(struct registry *r, struct str model, struct route_request *rq,
+                           struct route_ticket *ticket, struct registry_target *out,
+                           struct registry_waiter *w, struct error *err) {
+    struct list decided;
+    struct model *m;
+    enum status st;
+
+    list_init(&decided);
+    lock_and_measure(r);
+    st = choose_model(r, model, &m, err);
+    if (st != ST_OK) goto done;
+    if (r->n_waiting) grant(r, rq->now_us, &decided); /* nobody overtakes those who wait */
+    if (!has_room(r, m) && load_has_eligible(routing_load(m->routing))) {
+        w->rq = rq;
+        w->ticket = ticket;
+        w->target = out;
+        st = wait_for_place(r, m, w, &decided, err);
+        goto done;
+    }
+    st = decide(r, m, rq, ticket, err);
+    if (st == ST_OK) fill_target(r, m->routing, ticket, out);
+done:
+    pthread_mutex_unlock(&r->lock);
+    tell(&decided);
+    return st;
+}
+
+bool registry_leave(struct registry *r, struct registry_waiter *w) {
+    bool was_waiting;
+
+    pthread_mutex_lock(&r->lock);
+    was_waiting = admission_is_waiting(&w->place);
+    if (was_waiting) {
+        admission_remove(w->admission, &w->place);
+        r->n_waiting--;
+    }
+    pthread_mutex_unlock(&r->lock);
+    return was_waiting;
 }
 
 /* Ejecting more than half of the fleet would do more harm than what the workers suffer from. */
@@ -617,10 +769,16 @@ void registry_first_token(struct registry *r, const struct registry_target *targ
 void registry_ended(struct registry *r, const struct registry_target *target,
                     struct route_ticket *ticket, const struct route_end *end,
                     enum registry_outcome outcome) {
+    struct list decided;
+
+    list_init(&decided);
     lock_and_measure(r);
     routing_ended(target->routing, ticket, end);
+    r->n_open--;
     judge(r, target, outcome, end->now_us);
+    if (r->n_waiting) grant(r, end->now_us, &decided);
     pthread_mutex_unlock(&r->lock);
+    tell(&decided);
 }
 
 void registry_note_load(struct registry *r, const struct registry_target *target,

@@ -7,16 +7,19 @@
  * no system call, no allocation. It is a leaf: nothing else is locked while it is held.
  *
  *      control loop:  add -> (probe) -> describe -> set_reason ... -> remove
- *      router loop:   route -> first_token -> ended           (from proxy.c, once per attempt)
+ *      router loop:   enter -> first_token -> ended           (from proxy.c, once per attempt)
+ *                       └─ waits ─▶ mail to its loop, when a place is free
  *
  * A worker joins a model's routing when it has described itself; until then it cannot be picked. */
 #ifndef ROUTER_REGISTRY_H
 #define ROUTER_REGISTRY_H
 
 #include "common/buf.h"
+#include "common/mailbox.h"
 #include "common/status.h"
 #include "common/wire.h"
 #include "router/address.h"
+#include "router/admission.h"
 #include "router/breaker.h"
 #include "router/routing.h"
 
@@ -31,7 +34,10 @@ struct metric;
 struct registry;
 
 struct registry_config {
-    struct routing_options routing; /* for each model; max_index_bytes is per model */
+    struct routing_options routing;     /* for each model; max_index_bytes is per model */
+    struct admission_options admission; /* for each model */
+    uint32_t max_worker_requests; /* in flight on each; 0: by what the worker says of itself */
+    uint32_t max_concurrent;      /* in flight on all of them; 0: any */
 };
 
 MUST_USE enum status registry_create(struct registry **out, const struct registry_config *config,
@@ -110,7 +116,7 @@ bool registry_get(struct registry *r, uint32_t id, struct registry_view *out);
 uint32_t registry_n_ids(struct registry *r); /* all ids are below this */
 
 struct registry_totals {
-    uint32_t n_workers, n_eligible, n_open;
+    uint32_t n_workers, n_eligible, n_open, n_waiting;
     uint64_t index_bytes, n_entries, n_blocks, n_refused, n_evicted;
     uint64_t n_contended, lock_wait_ns; /* the lock, as the router loops found it */
 };
@@ -161,6 +167,30 @@ MUST_USE enum status registry_explain(struct registry *r, struct str model,
                                       const struct route_request *rq,
                                       struct registry_candidate *out, uint32_t max, uint32_t *n,
                                       uint32_t *choice, struct error *err);
+
+/* The same for a request's first attempt, which waits its turn when every worker is at its limit:
+ * ST_AGAIN, and later a mail to w->box says what was decided. `rq`, its chain, `ticket` and `out` are
+ * the registry's until then. ST_BUSY: there is no room to wait either; err says which limit. */
+struct registry_waiter {
+    struct mail mail;    /* is sent once for each ST_AGAIN, unless registry_leave returned true */
+    struct mailbox *box; /* the caller's, as are the next two */
+    uint64_t tenant;     /* a hash of who asks */
+    int32_t priority;    /* see admission.h */
+    uint64_t wait_us;    /* predicted, with ST_AGAIN and ST_BUSY */
+    const char *limit;   /* with ST_BUSY, and when not is_granted: the option that set it */
+    bool is_granted;     /* in the mail: `ticket` is open; else another took the place */
+    struct admission_ticket place; /* the registry's, as is the rest */
+    struct admission *admission;
+    struct route_request *rq;
+    struct route_ticket *ticket;
+    struct registry_target *target;
+};
+MUST_USE enum status registry_enter(struct registry *r, struct str model, struct route_request *rq,
+                                    struct route_ticket *ticket, struct registry_target *out,
+                                    struct registry_waiter *w, struct error *err);
+
+/* Gives up waiting. False: it has been decided already, and the mail is on its way. */
+bool registry_leave(struct registry *r, struct registry_waiter *w);
 
 /* `feedback` NULL: nothing was seen, by prediction the first token should be there. */
 void registry_first_token(struct registry *r, const struct registry_target *target,

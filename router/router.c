@@ -296,6 +296,10 @@ static enum status build_registry(struct router *r, struct error *err) {
     config.routing.max_workers = o->max_workers;
     config.routing.max_index_bytes = o->max_index_bytes;
     config.routing.prefix_block_bytes = o->prefix_block_bytes;
+    config.admission = (struct admission_options){
+        .queue_size = o->queue_size, .max_wait_us = (uint64_t)o->queue_timeout_ms * 1000};
+    config.max_worker_requests = o->max_worker_requests;
+    config.max_concurrent = o->max_concurrent_requests;
     return registry_create(&r->registry, &config, err);
 }
 
@@ -336,6 +340,7 @@ static enum status build_frontends(struct router *r, struct error *err) {
                   .max_prefix_blocks =
                       (uint32_t)MAX(1, CEIL_DIV(o->max_prefix_bytes, o->prefix_block_bytes)),
                   .hash_secret = hash_secret(o),
+                  .queue_timeout_us = (uint64_t)o->queue_timeout_ms * 1000,
                   .request_timeout_us = (uint64_t)o->request_timeout_ms * 1000,
                   .connect_timeout_us = (uint64_t)o->connect_timeout_ms * 1000,
                   .upstream_idle_us = 60 * 1000000ull,

@@ -39,6 +39,10 @@ extern const double router_decision_buckets[ROUTER_DECISION_BUCKETS]; /* 500 ns 
       "Prompts sent to a worker that held some of their blocks (hit) or none (miss).")             \
     X(COUNTER, retries_total, "reason", "Attempts on another worker, by what the one before did.", \
       .aliases = "sgl_router_retries_total,smg_worker_retries_total")                              \
+    X(GAUGE, requests_waiting, "", "Requests that wait because every worker is at its limit.",     \
+      .aliases = "smg_scheduler_queue_depth")                                                      \
+    X(HISTOGRAM, queue_wait_seconds, "", "What those waited, served or not.",                      \
+      METRIC_BUCKETS(metrics_latency_buckets), .aliases = "smg_scheduler_queue_wait_seconds")      \
     X(COUNTER, requests_refused_total, "limit",                                                    \
       "Requests refused with 429 or 503 because of a limit, by which.",                            \
       .aliases = "smg_http_rate_limit_total")                                                      \

@@ -232,6 +232,23 @@ static const struct option_def rows[] = {
      .help = "Change the fleet on the client port too, as with sglang-router. Needs an admin key "
              "unless that port is on loopback and open to all."},
 
+    {"max-worker-requests", OPT_U32, FIELD(max_worker_requests), .def = "0", .max = "1000000",
+     .group = "Admission",
+     .help = "Most requests in flight on one worker; what exceeds it waits in the router, where it "
+             "can still go elsewhere. 0: a quarter more than a worker says it computes at once; "
+             "workers that do not say have none."},
+    {"max-concurrent-requests", OPT_U32, FIELD(max_concurrent_requests), .def = "0",
+     .max = "10000000", .group = "Admission",
+     .help = "Most requests in flight on all workers together. 0: any."},
+    {"queue-size", OPT_U32, FIELD(queue_size), .def = "100", .max = "100000", .group = "Admission",
+     .help =
+         "Requests of one model that may wait when every worker is at its limit; beyond it 429. "
+         "Longer refuses less in a burst, and makes the last wait longer."},
+    {"queue-timeout", OPT_MS, FIELD(queue_timeout_ms), .def = "60s", .min = "1ms", .max = "1h",
+     .aliases = "queue-timeout-secs", .group = "Admission",
+     .help = "Longest wait of such a request: then 503, or 429 at once when a longer one can be "
+             "foreseen. Set it to what a first token may take for your clients."},
+
     {"max-body-bytes", OPT_BYTES, FIELD(max_body_bytes), .def = "32MiB", .min = "1KiB",
      .max = "1GiB", .aliases = "max-payload-size", .group = "Limits",
      .help = "Largest request body; beyond it 413."},

@@ -42,6 +42,7 @@ struct router_options {
     const char *isolation_secret_file, *isolation_secret;
     bool trust_tenant_header;
 
+    uint32_t max_worker_requests, max_concurrent_requests, queue_size, queue_timeout_ms;
     uint64_t max_body_bytes;
     uint32_t max_connections, head_timeout_ms, idle_timeout_ms, drain_timeout_ms;
     bool expose_worker_headers, forward_authorization;

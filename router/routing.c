@@ -363,6 +363,19 @@ static uint64_t unnamed_bytes(const struct routing *r, const struct route_ticket
     return t->prompt_bytes > named ? t->prompt_bytes - named : 0;
 }
 
+double routing_price(struct routing *r, const struct route_request *rq) {
+    struct worker_mask mask = r->load.eligible;
+    struct policy_view view = look(r, rq, &mask);
+    double least_s = HUGE_VAL;
+
+    WORKER_MASK_FOR_EACH(w, mask.words, r->load.n_words) {
+        double cached = policy_matched_tokens(&view, w);
+
+        least_s = fmin(least_s, load_prefill_s(&r->load.workers[w], cached, view.prompt_tokens));
+    }
+    return isinf(least_s) ? 0 : least_s;
+}
+
 /* Blocks that a request leaves behind besides those of its chain: its output, and what of its
  * prompt lies beyond the chain's limit. */
 static uint32_t anonymous_blocks(const struct routing *r, const struct route_ticket *t,

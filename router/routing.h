@@ -103,6 +103,10 @@ void routing_set_reason(struct routing *r, uint32_t w, uint32_t reasons, bool is
 MUST_USE enum status routing_route(struct routing *r, const struct route_request *rq,
                                    struct route_ticket *t, struct error *err);
 
+/* Prefill seconds of the request where it finds most of itself computed: what it is worth in a
+ * queue. Changes nothing. */
+double routing_price(struct routing *r, const struct route_request *rq);
+
 /* The first token exists. Twice is once. `feedback` may be NULL. For workers that do not show
  * their first token, call it after t->wait_s + t->load.work_s. */
 void routing_first_token(struct routing *r, struct route_ticket *t,

@@ -29,7 +29,7 @@ static void on_mail(struct mail *mail, void *arg) {
 }
 
 static void start(struct fixture *fx) {
-    struct registry_config config;
+    struct registry_config config = {0};
 
     memset(fx, 0, sizeof(*fx));
     assert_int_equal(loop_create(&fx->loop, NULL), ST_OK);

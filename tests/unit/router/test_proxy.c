@@ -59,7 +59,7 @@ static void add_worker(struct fixture *fx, uint32_t i, bool is_foreign) {
 static void start_with(struct fixture *fx, uint32_t n_workers, struct proxy_config config,
                        bool is_foreign) {
     static const struct http_server_events events = {.on_request = on_request};
-    struct registry_config rc;
+    struct registry_config rc = {0};
 
     memset(fx, 0, sizeof(*fx));
     assert_int_equal(loop_create(&fx->loop, NULL), ST_OK);

@@ -14,7 +14,7 @@
 #define SECOND UINT64_C(1000000)
 
 static struct registry *create(uint32_t max_workers) {
-    struct registry_config config;
+    struct registry_config config = {0};
     struct registry *r = NULL;
 
     routing_options_default(&config.routing);

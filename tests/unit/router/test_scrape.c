@@ -44,7 +44,7 @@ static void describe(struct fixture *fx, bool is_foreign) {
 static void start(struct fixture *fx, const char *page, const char *info) {
     static const struct http_server_events events = {.on_request = on_request};
     const struct scrape_config config = {.interval_us = 2000, .timeout_ms = 5000, .max_workers = 2};
-    struct registry_config rc;
+    struct registry_config rc = {0};
     char url[64];
 
     memset(fx, 0, sizeof(*fx));

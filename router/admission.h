@@ -1,0 +1,78 @@
+/* router/admission.h - who waits when every worker is full, and who is sent next.
+ *
+ * One per model, beside its routing and under the same lock. A request that finds no worker below its
+ * limit waits here; when a place is free the next one is popped. The order:
+ *
+ *      priority   16 bands, smaller first; a band is served only when those before it are empty
+ *      tenant     within a band each tenant gets an equal share of prefill work: the flow that has
+ *                 been served least comes next (start-time fair queueing, Goyal et al., SIGCOMM 1996:
+ *                 what deficit round robin does, without its quantum)
+ *      arrival    within a flow, first in, first out
+ *
+ *      band 0 ... band 8: heap of flows by start ──▶ flow a: t1 t2 t3     start: work done so far
+ *                                                    flow b: t1           in the band's own time
+ *
+ * The queue is bounded twice: by its size, and by the wait that a newcomer would have, predicted from
+ * the pace at which places have become free. A queue longer than what it can serve in time would
+ * only turn late answers into useless ones. When it is full, a newcomer whose tenant has fewer
+ * waiting, or who comes first by priority, takes the place of the last of the longest flow: one
+ * tenant's flood does not shut out the others.
+ *
+ * A pure library: no clock, no lock, no allocation after creation. Deadlines are the owner's: it
+ * removes who has waited too long. */
+#ifndef ROUTER_ADMISSION_H
+#define ROUTER_ADMISSION_H
+
+#include "common/base.h"
+#include "common/list.h"
+#include "common/status.h"
+
+#define ADMISSION_BANDS     16
+#define ADMISSION_SIZE_MAX  100000
+#define ADMISSION_PACE_FROM 8 /* pops before the pace is believed */
+
+struct admission;
+struct admission_flow;
+
+struct admission_options {
+    uint32_t queue_size;  /* most that wait; 0: nobody does */
+    uint64_t max_wait_us; /* a newcomer who would wait longer is refused; 0: any */
+};
+
+struct admission_ticket { /* embedded in who waits; zero: does not */
+    struct list link;     /* in its flow, oldest first */
+    struct admission_flow *flow;
+    double work_s;
+    uint64_t since_us;
+};
+
+enum admission_verdict {
+    ADMISSION_WAITS,
+    ADMISSION_FULL,     /* of those who have no less right to wait */
+    ADMISSION_TOO_LONG, /* the wait would be longer than max_wait_us */
+};
+
+struct admission *admission_create(const struct admission_options *options);
+void admission_destroy(struct admission *a); /* nobody waits; NULL is fine */
+
+/* Lets *t wait. `tenant`: a hash of who asks; `priority`: 0 is usual, smaller is sooner, clamped to
+ * [-8, 7]; `work_s`: predicted prefill. *wait_us: predicted until its turn, whatever the verdict.
+ * *displaced: NULL, or one who had to go for it and waits no longer. */
+enum admission_verdict admission_push(struct admission *a, struct admission_ticket *t,
+                                      uint64_t tenant, int32_t priority, double work_s,
+                                      uint64_t now_us, uint64_t *wait_us,
+                                      struct admission_ticket **displaced);
+
+/* The next in order, who waits no longer; NULL when nobody does. */
+struct admission_ticket *admission_pop(struct admission *a, uint64_t now_us);
+
+void admission_remove(struct admission *a, struct admission_ticket *t); /* one who waits */
+
+static inline bool admission_is_waiting(const struct admission_ticket *t) {
+    return t->flow != NULL;
+}
+
+uint32_t admission_n_waiting(const struct admission *a);
+void admission_check(const struct admission *a); /* asserts the invariants; O(n) */
+
+#endif

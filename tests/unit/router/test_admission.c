@@ -1,0 +1,305 @@
+/* tests/unit/router/test_admission.c - order, fairness, bounds; random steps against plain lists. */
+#include "tests/support/cm.h"
+
+#include "common/mem.h"
+#include "common/rng.h"
+#include "router/admission.h"
+#include "tests/support/support.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static struct admission *make(uint32_t queue_size, uint64_t max_wait_us) {
+    return admission_create(
+        &(struct admission_options){.queue_size = queue_size, .max_wait_us = max_wait_us});
+}
+
+static enum admission_verdict push(struct admission *a, struct admission_ticket *t, uint64_t tenant,
+                                   int32_t priority, double work_s) {
+    struct admission_ticket *displaced;
+    uint64_t wait_us;
+    enum admission_verdict v =
+        admission_push(a, t, tenant, priority, work_s, 1, &wait_us, &displaced);
+
+    assert_null(displaced);
+    return v;
+}
+
+static void empty(struct admission *a) {
+    while (admission_pop(a, 1)) {
+    }
+    admission_check(a);
+    admission_destroy(a);
+}
+
+static void one_tenant_is_served_in_order(void **state) {
+    struct admission *a = make(10, 0);
+    struct admission_ticket t[5] = {{{0}}};
+
+    (void)state;
+    for (int i = 0; i < 5; i++)
+        assert_int_equal(push(a, &t[i], 7, 0, i), ADMISSION_WAITS);
+    admission_remove(a, &t[2]);
+    assert_false(admission_is_waiting(&t[2]));
+    admission_check(a);
+    assert_ptr_equal(admission_pop(a, 1), &t[0]);
+    assert_ptr_equal(admission_pop(a, 1), &t[1]);
+    assert_ptr_equal(admission_pop(a, 1), &t[3]);
+    assert_int_equal(admission_n_waiting(a), 1);
+    assert_ptr_equal(admission_pop(a, 1), &t[4]);
+    assert_null(admission_pop(a, 1));
+    empty(a);
+}
+
+static void a_smaller_priority_is_always_first(void **state) {
+    struct admission *a = make(10, 0);
+    struct admission_ticket t[4] = {{{0}}};
+
+    (void)state;
+    push(a, &t[0], 1, 1000, 1); /* clamped, like the next */
+    push(a, &t[1], 1, 7, 1);
+    push(a, &t[2], 2, 0, 1);
+    push(a, &t[3], 3, -1, 1);
+    assert_ptr_equal(admission_pop(a, 1), &t[3]);
+    assert_ptr_equal(admission_pop(a, 1), &t[2]);
+    assert_ptr_equal(admission_pop(a, 1), &t[0]);
+    assert_ptr_equal(admission_pop(a, 1), &t[1]);
+    empty(a);
+}
+
+/* Tenant 1 sends long prompts, tenant 2 short ones, 3 one at a time: equal shares of work. */
+static void tenants_get_equal_work_whatever_they_send(void **state) {
+    enum { N = 3000 };
+    static const double work_s[] = {0, 2.0, 0.25, 1.0};
+    struct admission *a = make(1000, 0);
+    struct admission_ticket *t = mem_calloc(N, sizeof(*t)), *got;
+    uint8_t *tenant = mem_calloc(N, 1);
+    double served[4] = {0};
+    uint32_t n = 0, n_waiting[4] = {0};
+
+    (void)state;
+    while (n < N - 4) {
+        for (uint8_t who = 1; who <= 3; who++) {
+            uint32_t most = who == 3 ? 1 : 20;
+
+            while (n < N && n_waiting[who] < most) {
+                tenant[n] = who;
+                assert_int_equal(push(a, &t[n++], who, 0, work_s[who]), ADMISSION_WAITS);
+                n_waiting[who]++;
+            }
+        }
+        got = admission_pop(a, 1);
+        n_waiting[tenant[got - t]]--;
+        served[tenant[got - t]] += got->work_s;
+        for (int x = 1; x <= 3; x++) {
+            for (int y = 1; y <= 3; y++)
+                assert_true(served[x] - served[y] <= 2 * 2.0 + 1e-6);
+        }
+    }
+    assert_true(served[3] > 100);
+    empty(a);
+    mem_free(tenant);
+    mem_free(t);
+}
+
+static void a_full_queue_refuses_but_not_who_has_less(void **state) {
+    struct admission *a = make(4, 0);
+    struct admission_ticket t[4] = {{{0}}}, more = {{0}}, other = {{0}}, *displaced;
+    uint64_t wait_us;
+
+    (void)state;
+    for (int i = 0; i < 4; i++)
+        push(a, &t[i], 1, 0, 1);
+    assert_int_equal(push(a, &more, 1, 0, 1), ADMISSION_FULL);
+    assert_int_equal(push(a, &more, 2, 1, 1), ADMISSION_FULL); /* comes after them */
+    assert_int_equal(admission_push(a, &other, 2, 0, 1, 1, &wait_us, &displaced), ADMISSION_WAITS);
+    assert_ptr_equal(displaced, &t[3]);
+    assert_false(admission_is_waiting(&t[3]));
+    admission_check(a);
+    assert_int_equal(admission_push(a, &more, 2, 0, 1, 1, &wait_us, &displaced), ADMISSION_WAITS);
+    assert_ptr_equal(displaced, &t[2]); /* two each: even */
+    assert_int_equal(push(a, &t[3], 1, 0, 1), ADMISSION_FULL);
+    assert_int_equal(admission_push(a, &t[3], 1, -1, 1, 1, &wait_us, &displaced), ADMISSION_WAITS);
+    assert_non_null(displaced); /* what is urgent needs no excuse */
+    empty(a);
+}
+
+static void no_queue_is_a_choice(void **state) {
+    struct admission *a = make(0, 0);
+    struct admission_ticket t = {{0}};
+
+    (void)state;
+    assert_int_equal(push(a, &t, 1, 0, 1), ADMISSION_FULL);
+    assert_int_equal(push(a, &t, 1, -5, 1), ADMISSION_FULL);
+    empty(a);
+}
+
+static void who_would_wait_too_long_is_told_at_once(void **state) {
+    struct admission *a = make(100, 1000000); /* a second */
+    struct admission_ticket t[40] = {{{0}}}, *displaced;
+    uint64_t now_us = 1, wait_us = 0;
+    int n = 0;
+
+    (void)state;
+    for (; n < 20; n++)
+        assert_int_equal(push(a, &t[n], 1, 0, 1), ADMISSION_WAITS); /* no pace is known yet */
+    for (int i = 0; i < 15; i++, now_us += 100000)                  /* ten a second */
+        assert_non_null(admission_pop(a, now_us));
+    for (; n < 25; n++) { /* the sixth to the tenth */
+        assert_int_equal(admission_push(a, &t[n], 1, 0, 1, now_us, &wait_us, &displaced),
+                         ADMISSION_WAITS);
+    }
+    assert_int_equal(wait_us, 1000000);
+    assert_int_equal(admission_push(a, &t[n], 1, 0, 1, now_us, &wait_us, &displaced),
+                     ADMISSION_TOO_LONG);
+    assert_int_equal(wait_us, 1100000);
+    /* Another tenant takes turns with the first; an urgent one is next. */
+    assert_int_equal(admission_push(a, &t[n++], 2, 0, 1, now_us, &wait_us, &displaced),
+                     ADMISSION_WAITS);
+    assert_int_equal(wait_us, 200000);
+    assert_int_equal(admission_push(a, &t[n++], 1, -1, 1, now_us, &wait_us, &displaced),
+                     ADMISSION_WAITS);
+    assert_int_equal(wait_us, 100000);
+    empty(a);
+}
+
+/* --- against the obvious model -------------------------------------------------------------------*/
+
+struct model_ticket {
+    struct admission_ticket t; /* first: they are cast */
+    uint32_t tenant;
+    int32_t priority;
+    uint64_t order;
+    bool is_in;
+};
+
+enum { N_TICKETS = 200, QUEUE = 32, TENANTS = 6 };
+
+static uint32_t count(const struct model_ticket *all, int32_t priority, int64_t tenant) {
+    uint32_t n = 0;
+
+    for (int i = 0; i < N_TICKETS; i++)
+        n += all[i].is_in && all[i].priority == priority &&
+             (tenant < 0 || all[i].tenant == (uint64_t)tenant);
+    return n;
+}
+
+/* Best priority of all that wait, and the oldest of its tenant. */
+static void check_popped(const struct model_ticket *all, const struct model_ticket *got) {
+    for (int i = 0; i < N_TICKETS; i++) {
+        if (!all[i].is_in || &all[i] == got) continue;
+        assert_true(all[i].priority >= got->priority);
+        assert_false(all[i].priority == got->priority && all[i].tenant == got->tenant &&
+                     all[i].order < got->order);
+    }
+}
+
+static void check_displaced(const struct model_ticket *all, const struct model_ticket *newcomer,
+                            const struct model_ticket *gone) {
+    uint32_t n_gone = count(all, gone->priority, gone->tenant);
+
+    assert_true(gone->priority >= newcomer->priority);
+    if (gone->priority == newcomer->priority)
+        assert_true(n_gone > count(all, newcomer->priority, newcomer->tenant) + 1);
+    for (uint32_t tenant = 0; tenant < TENANTS; tenant++)
+        assert_true(count(all, gone->priority, tenant) <= n_gone);
+    for (int i = 0; i < N_TICKETS; i++) {
+        if (!all[i].is_in || &all[i] == gone) continue;
+        assert_true(all[i].priority <= gone->priority);
+        if (all[i].priority == gone->priority && all[i].tenant == gone->tenant)
+            assert_true(all[i].order < gone->order);
+    }
+}
+
+static void random_steps_keep_every_rule(void **state) {
+    struct admission *a = make(QUEUE, 0);
+    struct model_ticket *all = mem_calloc(N_TICKETS, sizeof(*all));
+    uint32_t n = 0, n_displaced = 0, n_full = 0;
+    struct rng rng;
+
+    (void)state;
+    rng_seed(&rng, support_seed());
+    for (uint64_t step = 1; step < 60000; step++) {
+        struct model_ticket *m = &all[rng_below(&rng, N_TICKETS)];
+        uint64_t busy = (step / 2000) % 2, dice = rng_below(&rng, 10), wait_us;
+
+        if (dice < (busy ? 6u : 3u)) {
+            struct admission_ticket *displaced;
+            enum admission_verdict v;
+
+            if (m->is_in) continue;
+            m->tenant = (uint32_t)rng_below(&rng, TENANTS) * (uint32_t)rng_below(&rng, 2);
+            m->priority = (int32_t)rng_below(&rng, 3) - 1;
+            m->order = step;
+            v = admission_push(a, &m->t, m->tenant, m->priority,
+                               (double)rng_below(&rng, 100) * 0.01, step, &wait_us, &displaced);
+            assert_true(v != ADMISSION_TOO_LONG);
+            if (displaced) {
+                struct model_ticket *gone = (struct model_ticket *)displaced;
+
+                assert_true(v == ADMISSION_WAITS && n == QUEUE && gone->is_in);
+                check_displaced(all, m, gone);
+                gone->is_in = false;
+                n--;
+                n_displaced++;
+            }
+            assert_int_equal(v == ADMISSION_FULL, n == QUEUE);
+            n_full += v == ADMISSION_FULL;
+            m->is_in = v == ADMISSION_WAITS;
+            n += m->is_in;
+        } else if (dice < 8) {
+            struct model_ticket *got = (struct model_ticket *)admission_pop(a, step);
+
+            assert_int_equal(got != NULL, n > 0);
+            if (!got) continue;
+            assert_true(got->is_in);
+            check_popped(all, got);
+            got->is_in = false;
+            n--;
+        } else if (m->is_in) {
+            admission_remove(a, &m->t);
+            m->is_in = false;
+            n--;
+        }
+        assert_int_equal(admission_n_waiting(a), n);
+        for (int i = 0; i < N_TICKETS; i++)
+            assert_int_equal(admission_is_waiting(&all[i].t), all[i].is_in);
+        if (step % 7 == 0) admission_check(a);
+    }
+    assert_true(n_displaced > 100 && n_full > 100);
+    empty(a);
+    mem_free(all);
+}
+
+/* More tenants than are remembered come and go. */
+static void tenants_without_number_need_no_memory(void **state) {
+    struct admission *a = make(8, 0);
+    struct admission_ticket t[8] = {{{0}}}, *displaced;
+    uint64_t wait_us;
+
+    (void)state;
+    for (uint64_t i = 0; i < 5000; i++) {
+        admission_push(a, &t[i % 8], i, 0, 1, i, &wait_us, &displaced);
+        if (i % 8 == 7) {
+            admission_check(a);
+            for (int k = 0; k < 8; k++)
+                assert_non_null(admission_pop(a, i));
+        }
+    }
+    empty(a);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(one_tenant_is_served_in_order),
+        cmocka_unit_test(a_smaller_priority_is_always_first),
+        cmocka_unit_test(tenants_get_equal_work_whatever_they_send),
+        cmocka_unit_test(a_full_queue_refuses_but_not_who_has_less),
+        cmocka_unit_test(no_queue_is_a_choice),
+        cmocka_unit_test(who_would_wait_too_long_is_told_at_once),
+        cmocka_unit_test(random_steps_keep_every_rule),
+        cmocka_unit_test(tenants_without_number_need_no_memory),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

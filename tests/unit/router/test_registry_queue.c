@@ -1,0 +1,302 @@
+/* tests/unit/router/test_registry_queue.c - waiting for a worker: places handed over between loops,
+ * requests that leave, and nothing lost or counted twice. */
+#include "tests/support/cm.h"
+
+#include "common/loop.h"
+#include "common/mem.h"
+#include "common/rng.h"
+#include "router/registry.h"
+#include "tests/support/support.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+
+static struct registry *make(uint32_t n_workers, uint32_t limit, uint32_t max_concurrent,
+                             uint32_t queue_size) {
+    struct registry_config config = {0};
+    struct wire_server_info info = {
+        .wire = 1, .model = "m", .block_size = 16, .n_blocks = 500, .prefill_tokens_per_s = 1e4};
+    struct registry *r = NULL;
+    char url[64];
+    uint32_t id;
+
+    routing_options_default(&config.routing);
+    config.routing.max_index_bytes = 1 << 20;
+    config.routing.max_workers = 8;
+    config.max_worker_requests = limit;
+    config.max_concurrent = max_concurrent;
+    config.admission.queue_size = queue_size;
+    assert_int_equal(registry_create(&r, &config, NULL), ST_OK);
+    for (uint32_t i = 0; i < n_workers; i++) {
+        snprintf(url, sizeof(url), "http://127.0.0.1:%u", 1000 + i);
+        assert_int_equal(registry_add(r, url, &id, NULL), ST_OK);
+        snprintf(info.generation, sizeof(info.generation), "g%u", i);
+        assert_int_equal(registry_describe(r, id, &info, false, NULL), ST_OK);
+        registry_set_reason(r, id, WORKER_STARTING, false);
+    }
+    return r;
+}
+
+static struct registry_totals totals(struct registry *r) {
+    struct registry_totals t;
+
+    registry_totals(r, &t);
+    return t;
+}
+
+struct request { /* what an exchange holds */
+    struct registry_waiter w;
+    struct route_request rq;
+    struct route_ticket ticket;
+    struct registry_target target;
+    uint64_t chain[2];
+    bool is_open, is_waiting;
+};
+
+static enum status enter(struct registry *r, struct mailbox *box, struct request *q,
+                         uint64_t tenant, uint64_t now_us) {
+    enum status st;
+
+    memset(q, 0, sizeof(*q));
+    q->chain[0] = now_us * 2 + 1;
+    q->chain[1] = now_us * 2 + 2;
+    q->rq = (struct route_request){
+        .chain = q->chain, .n_blocks = 2, .prompt_bytes = 256, .now_us = now_us};
+    q->w.box = box;
+    q->w.tenant = tenant;
+    st = registry_enter(r, STR_NULL, &q->rq, &q->ticket, &q->target, &q->w, NULL);
+    q->is_open = st == ST_OK;
+    q->is_waiting = st == ST_AGAIN;
+    return st;
+}
+
+static void end(struct registry *r, struct request *q, uint64_t now_us) {
+    struct route_end e = {.output_tokens = 1, .feedback = {-1, -1}, .now_us = now_us};
+
+    assert_true(q->is_open);
+    q->is_open = false;
+    registry_ended(r, &q->target, &q->ticket, &e, OUTCOME_OK);
+}
+
+/* Takes what was decided; returns how many were told. */
+static uint32_t hear(struct mailbox *box) {
+    struct list mails, *link;
+    uint32_t n = 0;
+
+    list_init(&mails);
+    mailbox_take(box, &mails);
+    while ((link = list_pop_front(&mails)) != NULL) {
+        struct request *q = CONTAINER_OF(mail_of(link), struct request, w.mail);
+
+        assert_true(q->is_waiting);
+        q->is_waiting = false;
+        q->is_open = q->w.is_granted;
+        n++;
+    }
+    return n;
+}
+
+static void a_place_goes_to_the_one_who_is_next(void **state) {
+    struct registry *r = make(2, 1, 0, 10);
+    struct mailbox *box = mailbox_open_waiting();
+    struct request q[5];
+
+    (void)state;
+    assert_int_equal(enter(r, box, &q[0], 1, 1), ST_OK);
+    assert_int_equal(enter(r, box, &q[1], 1, 2), ST_OK);
+    assert_int_not_equal(q[0].target.worker, q[1].target.worker);
+    for (int i = 2; i < 5; i++)
+        assert_int_equal(enter(r, box, &q[i], 1, (uint64_t)i + 1), ST_AGAIN);
+    assert_int_equal(totals(r).n_waiting, 3);
+    assert_int_equal(totals(r).n_open, 2);
+    end(r, &q[1], 10);
+    assert_int_equal(hear(box), 1);
+    assert_true(q[2].is_open);
+    assert_int_equal(q[2].target.worker, q[1].target.worker);
+    assert_int_equal(totals(r).n_open, 2);
+    assert_true(registry_leave(r, &q[3].w)); /* the client of the next has left */
+    end(r, &q[0], 11);
+    assert_int_equal(hear(box), 1);
+    assert_true(q[4].is_open);
+    assert_int_equal(q[4].rq.now_us, 11);
+    end(r, &q[2], 12);
+    end(r, &q[4], 13);
+    assert_int_equal(totals(r).n_waiting + totals(r).n_open + hear(box), 0);
+    registry_destroy(r);
+    mailbox_close(box);
+}
+
+static void who_leaves_too_late_gets_his_mail(void **state) {
+    struct registry *r = make(1, 1, 0, 10);
+    struct mailbox *box = mailbox_open_waiting();
+    struct request q[2];
+
+    (void)state;
+    assert_int_equal(enter(r, box, &q[0], 1, 1), ST_OK);
+    assert_int_equal(enter(r, box, &q[1], 1, 2), ST_AGAIN);
+    end(r, &q[0], 3);
+    assert_false(registry_leave(r, &q[1].w));
+    assert_int_equal(totals(r).n_open, 1);
+    assert_int_equal(hear(box), 1);
+    end(r, &q[1], 4);
+    assert_int_equal(totals(r).n_open, 0);
+    registry_destroy(r);
+    mailbox_close(box);
+}
+
+static void a_full_queue_displaces_or_refuses(void **state) {
+    struct registry *r = make(1, 1, 0, 3);
+    struct mailbox *box = mailbox_open_waiting();
+    struct request q[6];
+
+    (void)state;
+    assert_int_equal(enter(r, box, &q[0], 1, 1), ST_OK);
+    for (int i = 1; i < 4; i++)
+        assert_int_equal(enter(r, box, &q[i], 1, (uint64_t)i + 1), ST_AGAIN);
+    assert_int_equal(enter(r, box, &q[4], 1, 5), ST_BUSY);
+    assert_string_equal(q[4].w.limit, "queue-size");
+    assert_int_equal(enter(r, box, &q[5], 2, 6), ST_AGAIN);
+    assert_int_equal(hear(box), 1);
+    assert_false(q[3].is_open || q[3].is_waiting); /* it was the last of the longest */
+    assert_string_equal(q[3].w.limit, "queue-size");
+    assert_int_equal(totals(r).n_waiting, 3);
+    for (int i = 0; i < 3; i++) {
+        struct request *open = q[0].is_open   ? &q[0]
+                               : q[1].is_open ? &q[1]
+                               : q[2].is_open ? &q[2]
+                                              : &q[5];
+
+        end(r, open, 10 + (uint64_t)i);
+        assert_int_equal(hear(box), 1);
+    }
+    assert_int_equal(totals(r).n_waiting, 0);
+    for (int i = 0; i < 6; i++) {
+        if (q[i].is_open) end(r, &q[i], 20);
+    }
+    registry_destroy(r);
+    mailbox_close(box);
+}
+
+static void a_limit_on_all_and_a_worker_that_comes_back(void **state) {
+    struct registry *r = make(2, 0, 3, 10);
+    struct mailbox *box = mailbox_open_waiting();
+    struct request q[5];
+
+    (void)state;
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(enter(r, box, &q[i], 1, (uint64_t)i + 1), ST_OK);
+    assert_int_equal(enter(r, box, &q[3], 1, 5), ST_AGAIN);
+    end(r, &q[0], 6);
+    assert_int_equal(hear(box), 1);
+    assert_true(q[3].is_open);
+    for (int i = 1; i < 4; i++)
+        end(r, &q[i], 7);
+    registry_destroy(r);
+
+    r = make(2, 1, 0, 10);
+    registry_set_reason(r, 1, WORKER_UNHEALTHY, true);
+    assert_int_equal(enter(r, box, &q[0], 1, 1), ST_OK);
+    assert_int_equal(enter(r, box, &q[1], 1, 2), ST_AGAIN);
+    registry_set_reason(r, 1, WORKER_UNHEALTHY, false);
+    registry_tick(r, 3);
+    assert_int_equal(hear(box), 1);
+    assert_int_equal(q[1].target.worker, 1);
+    end(r, &q[0], 4);
+    end(r, &q[1], 4);
+    registry_set_reason(r, 0, WORKER_UNHEALTHY, true);
+    registry_set_reason(r, 1, WORKER_UNHEALTHY, true);
+    assert_int_equal(enter(r, box, &q[0], 1, 5), ST_UNAVAILABLE); /* nobody: no use waiting */
+    registry_destroy(r);
+    mailbox_close(box);
+}
+
+/* --- two loops, for the thread sanitizer ---------------------------------------------------------*/
+
+enum { GRANTS = 1000, SLOTS = 24 };
+
+struct side {
+    struct registry *registry;
+    uint64_t tenant, seed;
+    uint32_t n_granted, n_displaced, n_late;
+};
+
+static void *work(void *arg) {
+    struct side *s = arg;
+    struct mailbox *box = mailbox_open_waiting();
+    struct request *q = mem_calloc(SLOTS, sizeof(*q));
+    bool *has_left = mem_calloc(SLOTS, sizeof(*has_left)); /* but is owed a mail */
+    uint32_t n_busy = 0;
+    struct rng rng;
+
+    rng_seed(&rng, s->seed);
+    for (uint64_t step = 1; s->n_granted < GRANTS || n_busy; step++) {
+        struct request *mine = &q[rng_below(&rng, SLOTS)];
+        struct list mails, *link;
+
+        if (step % 64 == 0) sched_yield(); /* the other may have all places */
+        list_init(&mails);
+        mailbox_take(box, &mails);
+        while ((link = list_pop_front(&mails)) != NULL) {
+            struct request *told = CONTAINER_OF(mail_of(link), struct request, w.mail);
+
+            assert_true(told->is_waiting);
+            told->is_waiting = false;
+            told->is_open = told->w.is_granted;
+            s->n_granted += told->is_open;
+            s->n_displaced += !told->is_open;
+            if (has_left[told - q] && told->is_open) end(s->registry, told, step);
+            has_left[told - q] = false;
+        }
+        if (mine->is_open) {
+            end(s->registry, mine, step);
+        } else if (mine->is_waiting) {
+            if (has_left[mine - q] || rng_below(&rng, 4)) continue;
+            if (registry_leave(s->registry, &mine->w)) {
+                mine->is_waiting = false;
+            } else {
+                has_left[mine - q] = true;
+                s->n_late++;
+            }
+        } else if (s->n_granted < GRANTS) {
+            enum status st = enter(s->registry, box, mine, s->tenant, step);
+
+            assert_true(st == ST_OK || st == ST_AGAIN || st == ST_BUSY);
+        }
+        n_busy = 0;
+        for (int i = 0; i < SLOTS; i++)
+            n_busy += q[i].is_open || q[i].is_waiting;
+    }
+    mem_free(has_left);
+    mem_free(q);
+    mailbox_close(box);
+    return NULL;
+}
+
+static void two_loops_hand_places_to_each_other(void **state) {
+    struct registry *r = make(3, 2, 5, 12);
+    struct side sides[2] = {{r, 1, support_seed(), 0, 0, 0}, {r, 2, support_seed() + 1, 0, 0, 0}};
+    pthread_t threads[2];
+
+    (void)state;
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, work, &sides[i]), 0);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(pthread_join(threads[i], NULL), 0);
+    assert_int_equal(totals(r).n_open, 0);
+    assert_int_equal(totals(r).n_waiting, 0);
+    registry_destroy(r);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_place_goes_to_the_one_who_is_next),
+        cmocka_unit_test(who_leaves_too_late_gets_his_mail),
+        cmocka_unit_test(a_full_queue_displaces_or_refuses),
+        cmocka_unit_test(a_limit_on_all_and_a_worker_that_comes_back),
+        cmocka_unit_test(two_loops_hand_places_to_each_other),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
