@@ -72,7 +72,7 @@ class Caller(http.client.HTTPSConnection):
         """The common name in the certificate that was shown."""
         if not self.sock:
             self.connect()
-        return dict(item[0] for item in self.sock.getpeercert()["subject"])["commonName"]
+        return subject(self.sock)
 
 
 def tls_worker(programs, certs, *args):
@@ -166,6 +166,41 @@ def test_certificates_change_under_load_without_a_request_lost(programs, certs):
             thread.join()
     assert failures == []
     assert router.stop() == 0
+
+
+def subject(sock):
+    return dict(item[0] for item in sock.getpeercert()["subject"])["commonName"]
+
+
+def test_a_worker_reads_its_certificate_again_too(programs, certs):
+    certs.copy("one", "worker_live")
+    worker = programs(Worker, "--backend", "sim", "--ssl-certfile", f"{certs.folder}/worker_live.pem", "--ssl-keyfile",
+                      f"{certs.folder}/worker_live.key")
+    address = ("127.0.0.1", int(worker.field("worker_ready", "port")))
+    context = ssl.create_default_context(cafile=certs.ca)
+    ask = lambda s: (s.sendall(b"GET /health HTTP/1.1\r\nhost: h\r\n\r\n"), s.recv(4096))[1]
+    with context.wrap_socket(socket.create_connection(address), server_hostname="localhost") as old:
+        assert subject(old) == "one" and ask(old).startswith(b"HTTP/1.1 200")
+        certs.copy("two", "worker_live")
+        worker.process.send_signal(signal.SIGHUP)
+        wait_for(lambda: "certificates_reloaded" in worker.log, "the reload")
+        with context.wrap_socket(socket.create_connection(address), server_hostname="localhost") as new:
+            assert subject(new) == "two" and ask(new).startswith(b"HTTP/1.1 200")
+        assert ask(old).startswith(b"HTTP/1.1 200")
+    assert worker.stop() == 0
+
+
+def test_a_ticket_of_one_loop_is_good_at_all_of_them(programs, certs):
+    router = tls_router(programs, certs, "https://127.0.0.1:1", "--threads", 4)
+    address = ("127.0.0.1", int(router.field("router_listening", "port")))
+    context = ssl.create_default_context(cafile=certs.ca)
+    session = None
+    for i in range(12):
+        with context.wrap_socket(socket.create_connection(address), server_hostname="localhost", session=session) as s:
+            assert s.session_reused == (i > 0)
+            s.sendall(b"GET /livez HTTP/1.1\r\nhost: h\r\n\r\n")
+            assert s.recv(4096)
+            session = s.session
 
 
 def test_a_worker_that_wants_a_certificate_gets_one_or_gets_nothing(programs, certs):
