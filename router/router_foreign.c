@@ -14,7 +14,7 @@
     { .name = flag, .takes = takes_what, .is_refused = true, .remark = why }
 
 #define NO_TOKENIZER "prompts are matched as bytes, and the workers apply tokenizer and template"
-#define NO_PD        "prefill and decode run on the same worker here; name all workers in --worker-urls"
+#define NO_PD        "prefill and decode run on the same worker here: list all in --worker-urls"
 #define NO_DISCOVERY "name the workers in --worker-urls"
 #define NO_MESH      "replicas do not exchange state; give them the same --prefix-hash-seed"
 #define NO_TRACE     "there is no trace exporter; x-request-id is passed on and logged"
@@ -24,6 +24,10 @@
 #define USE_PREFIX   "use --policy prefix, which weighs cache, queue and memory"
 #define UNTIL_UP     "workers are probed until they answer"
 #define NO_ALIAS     "models go by the names that their workers give them"
+#define OWN_BREAKER                                                                                \
+    "a worker that fails is left out at once, 1 s to 60 s, then one request tries it"
+#define ELSEWHERE    "a retry goes to another worker, and need not wait"
+#define IN_KEYS_FILE "tenants, rates and priorities go beside the keys in --api-keys-file"
 #define NO_STATS     "load is counted as requests pass, not scraped"
 
 const struct option_foreign router_foreign[] = {
@@ -67,6 +71,15 @@ const struct option_foreign router_foreign[] = {
     IGNORED("kv-aware-threshold", FOREIGN_VALUE, USE_PREFIX),
     IGNORED("lmcache-controller-port", FOREIGN_VALUE, USE_PREFIX),
 
+    IGNORED("cb-failure-threshold", FOREIGN_VALUE, OWN_BREAKER),
+    IGNORED("cb-success-threshold", FOREIGN_VALUE, OWN_BREAKER),
+    IGNORED("cb-timeout-duration-secs", FOREIGN_VALUE, OWN_BREAKER),
+    IGNORED("cb-window-duration-secs", FOREIGN_VALUE, OWN_BREAKER),
+    IGNORED("disable-circuit-breaker", FOREIGN_BOOL, OWN_BREAKER),
+    IGNORED("retry-initial-backoff-ms", FOREIGN_VALUE, ELSEWHERE),
+    IGNORED("retry-max-backoff-ms", FOREIGN_VALUE, ELSEWHERE),
+    IGNORED("retry-backoff-multiplier", FOREIGN_VALUE, ELSEWHERE),
+    IGNORED("retry-jitter-factor", FOREIGN_VALUE, ELSEWHERE),
     IGNORED("cache-index", FOREIGN_VALUE, "there is one kind of index"),
     IGNORED("cache-ttl-secs", FOREIGN_VALUE, AT_ONCE),
     IGNORED("cache-boundaries", FOREIGN_VALUE, "see --prefix-block-bytes"),
@@ -131,6 +144,13 @@ const struct option_foreign router_foreign[] = {
     REFUSED("enable-batch-api", FOREIGN_BOOL, "run batches with incipit-worker"),
     REFUSED("external-providers-config", FOREIGN_VALUE, "name the workers in --worker-urls"),
     REFUSED("feature-gates", FOREIGN_VALUE, "there are none"),
+    REFUSED("tenant-api-key", FOREIGN_VALUE, IN_KEYS_FILE),
+    REFUSED("tenant-rate-limit-enabled", FOREIGN_BOOL, IN_KEYS_FILE),
+    REFUSED("tenant-rate-limit-config", FOREIGN_VALUE, IN_KEYS_FILE),
+    REFUSED("rate-limit-tokens-per-second", FOREIGN_VALUE, IN_KEYS_FILE),
+    REFUSED("priority-scheduler-enabled", FOREIGN_BOOL, IN_KEYS_FILE),
+    REFUSED("priority-scheduler-config", FOREIGN_VALUE, IN_KEYS_FILE),
+    REFUSED("control-plane-api-keys", FOREIGN_MANY, "use --admin-api-key-file"),
     REFUSED("dp-aware", FOREIGN_BOOL, "run one worker per rank and name each in --worker-urls"),
     REFUSED("enable-mesh", FOREIGN_BOOL, NO_MESH),
     REFUSED("mesh-peer-urls", FOREIGN_MANY, NO_MESH),
@@ -143,5 +163,7 @@ const struct option_foreign router_foreign[] = {
     REFUSED("callbacks", FOREIGN_VALUE, "there are no plug-ins"),
     REFUSED("request-rewriter", FOREIGN_VALUE, "requests are forwarded as they came"),
     REFUSED("jwt-issuer", FOREIGN_VALUE, "only API keys are understood"),
+    REFUSED("jwt-audience", FOREIGN_VALUE, "only API keys are understood"),
+    REFUSED("jwt-jwks-uri", FOREIGN_VALUE, "only API keys are understood"),
     {.name = NULL},
 };
