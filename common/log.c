@@ -2,19 +2,13 @@
  *
  * A line is composed on the stack: a struct buf whose memory is an array and whose limit is that
  * array's size never allocates. Only the per-event counts are shared; their lock is not held while
- * writing.
- *
- *      log_write ─ append ─▶ filling ─ swap ─▶ flushing ─ write(2) ─▶ fd
- *      any thread              (under out_lock)       the writer thread
- *
- * The writer is woken by the first line only and then waits a moment for more, so that a busy
- * program pays one wake-up and one write for many lines. What it writes at once ends with a line and
- * is no longer than a pipe takes without cutting it. */
+ * writing. */
 #include "common/log.h"
 
 #include "common/clock.h"
 #include "common/hash.h"
 #include "common/json.h"
+#include "common/line_sink.h"
 #include "common/mem.h"
 
 #include <errno.h>
@@ -30,9 +24,7 @@
 #define EVENT_SLOTS     512 /* a power of two, half of it used at most */
 #define EVENT_MAX       256
 #define DEFAULT_PER_S   50
-#define BUFFER_BYTES    (128 * 1024)
-#define GATHER_NS       5000000 /* for more lines, before some are written */
-#define DESTROY_WAIT_S  1
+#define BUFFER_BYTES    (256 * 1024)
 
 const char *const log_level_names[] = {"debug", "info", "warn", "error", NULL};
 const char *const log_format_names[] = {"text", "json", NULL};
@@ -52,20 +44,8 @@ struct log {
     struct event events[EVENT_SLOTS]; /* open addressing by name */
     struct event others;              /* when there are too many names */
     uint32_t n_events;
-
-    /* Asynchronous only. */
-    pthread_mutex_t out_lock;
-    pthread_cond_t changed; /* a first line; the end; the writer has ended */
-    pthread_t writer;
-    struct half {
-        char *bytes;
-        size_t len;
-    } filling, flushing;
-    uint64_t n_dropped;
-    bool is_ending, has_ended;
+    struct line_sink *sink; /* NULL: lines are written at once */
 };
-
-static void *run_writer(void *arg);
 
 struct log *log_create(const struct log_config *config) {
     struct log *log = mem_zalloc(sizeof(*log));
@@ -76,13 +56,7 @@ struct log *log_create(const struct log_config *config) {
     log->others.name = "";
     atomic_init(&log->level, (int)config->level);
     pthread_mutex_init(&log->lock, NULL);
-    pthread_mutex_init(&log->out_lock, NULL);
-    pthread_cond_init(&log->changed, NULL);
-    if (config->is_async) {
-        log->filling.bytes = mem_alloc(BUFFER_BYTES);
-        log->flushing.bytes = mem_alloc(BUFFER_BYTES);
-        log->config.is_async = pthread_create(&log->writer, NULL, run_writer, log) == 0;
-    }
+    if (config->is_async) log->sink = line_sink_create(config->fd, false, BUFFER_BYTES);
     return log;
 }
 
@@ -227,80 +201,8 @@ static void write_all(int fd, struct str s) {
     }
 }
 
-/* Whole lines, as many as a pipe takes in one piece. */
-static size_t first_piece(struct str s) {
-    const char *end;
-
-    if (s.len <= LINE_MAX_BYTES) return s.len;
-    end = memrchr(s.ptr, '\n', LINE_MAX_BYTES);
-    return end ? (size_t)(end + 1 - s.ptr) : LINE_MAX_BYTES;
-}
-
-static void write_pieces(int fd, struct str s) {
-    while (s.len > 0) {
-        size_t n = first_piece(s);
-
-        write_all(fd, (struct str){s.ptr, n});
-        s.ptr += n;
-        s.len -= n;
-    }
-}
-
-static void *run_writer(void *arg) {
-    const struct timespec moment = {.tv_nsec = GATHER_NS};
-    struct log *log = arg;
-    struct half full;
-
-    pthread_mutex_lock(&log->out_lock);
-    for (;;) {
-        while (log->filling.len == 0 && !log->is_ending)
-            pthread_cond_wait(&log->changed, &log->out_lock);
-        if (log->filling.len == 0) break;
-        if (!log->is_ending) {
-            pthread_mutex_unlock(&log->out_lock);
-            nanosleep(&moment, NULL);
-            pthread_mutex_lock(&log->out_lock);
-        }
-        full = log->filling;
-        log->filling = log->flushing;
-        log->flushing = full;
-        pthread_mutex_unlock(&log->out_lock);
-        write_pieces(log->config.fd, (struct str){full.bytes, full.len});
-        pthread_mutex_lock(&log->out_lock);
-        log->flushing.len = 0;
-    }
-    log->has_ended = true;
-    pthread_cond_broadcast(&log->changed);
-    pthread_mutex_unlock(&log->out_lock);
-    return NULL;
-}
-
-static void put_out(struct log *log, struct str line) {
-    struct half *half = &log->filling;
-
-    if (!log->config.is_async) {
-        write_all(log->config.fd, line);
-        return;
-    }
-    pthread_mutex_lock(&log->out_lock);
-    if (line.len > BUFFER_BYTES - half->len) {
-        log->n_dropped++;
-    } else {
-        memcpy(half->bytes + half->len, line.ptr, line.len);
-        if (half->len == 0) pthread_cond_signal(&log->changed);
-        half->len += line.len;
-    }
-    pthread_mutex_unlock(&log->out_lock);
-}
-
 uint64_t log_n_dropped(struct log *log) {
-    uint64_t n;
-
-    if (!log) return 0;
-    pthread_mutex_lock(&log->out_lock);
-    n = log->n_dropped;
-    pthread_mutex_unlock(&log->out_lock);
-    return n;
+    return log && log->sink ? line_sink_n_dropped(log->sink) : 0;
 }
 
 static void compose_and_write(struct log *log, uint64_t wall_us, enum log_level level,
@@ -326,7 +228,11 @@ static void compose_and_write(struct log *log, uint64_t wall_us, enum log_level 
     if (is_cut) put_field(&l, log_bool("cut", true));
     if (n_suppressed) put_field(&l, log_u64("suppressed", n_suppressed));
     buf_append_str(&l.out, l.is_json ? STR("}\n") : STR("\n"));
-    put_out(log, buf_str(&l.out));
+    if (log->sink) {
+        (void)line_sink_put(log->sink, buf_str(&l.out));
+    } else {
+        write_all(log->config.fd, buf_str(&l.out));
+    }
 }
 
 void log_write(struct log *log, enum log_level level, const char *event,
@@ -349,40 +255,12 @@ static void report_suppressed(struct log *log, const struct event *e) {
                       e->n_suppressed);
 }
 
-/* False: the writer hangs in write(2) and still needs the log. */
-static bool end_writer(struct log *log) {
-    struct timespec until;
-    bool has_ended;
-
-    if (!log->config.is_async) return true;
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += DESTROY_WAIT_S;
-    pthread_mutex_lock(&log->out_lock);
-    log->is_ending = true;
-    pthread_cond_broadcast(&log->changed);
-    while (!log->has_ended &&
-           pthread_cond_timedwait(&log->changed, &log->out_lock, &until) != ETIMEDOUT)
-        continue;
-    has_ended = log->has_ended;
-    pthread_mutex_unlock(&log->out_lock);
-    if (has_ended) {
-        pthread_join(log->writer, NULL);
-    } else {
-        pthread_detach(log->writer);
-    }
-    return has_ended;
-}
-
 void log_destroy(struct log *log) {
     if (!log) return;
     for (size_t i = 0; i < EVENT_SLOTS; i++)
         report_suppressed(log, &log->events[i]);
     report_suppressed(log, &log->others);
-    if (!end_writer(log)) return; /* the process is about to end anyway */
-    pthread_cond_destroy(&log->changed);
-    pthread_mutex_destroy(&log->out_lock);
+    line_sink_destroy(log->sink);
     pthread_mutex_destroy(&log->lock);
-    mem_free(log->filling.bytes);
-    mem_free(log->flushing.bytes);
     mem_free(log);
 }

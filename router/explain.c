@@ -90,6 +90,15 @@ static int by_cost(const void *a, const void *b) {
     return x->worker < y->worker ? -1 : x->worker > y->worker;
 }
 
+void explain_put_terms(struct json_writer *w, const struct registry_candidate *c) {
+    json_field_f64(w, "cost_s", c->term.cost_s);
+    json_field_f64(w, "wait_s", c->term.wait_s);
+    json_field_f64(w, "mem_s", c->term.memory_s);
+    json_field_f64(w, "u_s", c->term.prefill_s);
+    json_field_u64(w, "L", c->in_flight);
+    json_field_f64(w, "matched_tokens", c->term.matched_tokens);
+}
+
 static void put_candidate(struct json_writer *w, struct registry *registry,
                           const struct registry_candidate *c) {
     struct registry_view view;
@@ -97,12 +106,7 @@ static void put_candidate(struct json_writer *w, struct registry *registry,
     json_begin_object(w);
     json_field_u64(w, "worker", c->worker);
     if (registry_get(registry, c->worker, &view)) json_field_z(w, "url", view.url);
-    json_field_f64(w, "cost_s", c->term.cost_s);
-    json_field_f64(w, "wait_s", c->term.wait_s);
-    json_field_f64(w, "mem_s", c->term.memory_s);
-    json_field_f64(w, "u_s", c->term.prefill_s);
-    json_field_u64(w, "L", c->in_flight);
-    json_field_f64(w, "matched_tokens", c->term.matched_tokens);
+    explain_put_terms(w, c);
     json_end_object(w);
 }
 

@@ -32,6 +32,10 @@ void explain(struct registry *registry, struct str model, const struct route_req
  * `worker` is where it went. Nothing when there is no explanation. */
 void explain_append(struct buf *out, const struct explanation *e, uint32_t worker);
 
+/* "cost_s":0.8,"wait_s":0.01, ... as members of an object. */
+struct json_writer;
+void explain_put_terms(struct json_writer *w, const struct registry_candidate *c);
+
 /* --- /debug/route --------------------------------------------------------------------------------*/
 
 struct dry_run {

@@ -132,7 +132,7 @@ static enum status route(struct exchange *x, struct error *err) {
     x->rq.now_us = loop_now_us(x->proxy->loop);
     x->rq.exclude = x->tried;
     x->rq.n_exclude = x->n_tried;
-    if (x->wants_explanation) proxy_explain(x);
+    if (x->wants_explanation || x->proxy->config.decisions) proxy_explain(x);
     st = registry_route(x->proxy->registry, model.ptr ? body_unquote(model) : STR_NULL, &x->rq,
                         &x->ticket, &x->target, err);
     x->is_routed = st == ST_OK;
@@ -437,5 +437,6 @@ void proxy_destroy(struct proxy *p) {
     }
     upstream_pool_destroy(p->pool);
     mem_free(p->candidates);
+    buf_fini(&p->line);
     mem_free(p);
 }

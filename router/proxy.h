@@ -16,6 +16,7 @@
 #include "common/base.h"
 #include "common/http_server.h"
 
+struct decision_log;
 struct isolation;
 struct keys;
 struct log;
@@ -35,11 +36,12 @@ struct proxy_config {
     uint64_t upstream_idle_us; /* idle connections to workers are closed after it */
     struct tls *worker_tls;    /* for workers with https:// */
     uint32_t max_workers;
-    uint32_t max_attempts;      /* the first included */
-    bool expose_worker_headers; /* relay x-incipit-* of workers */
-    bool forward_authorization; /* send the client's key on to workers */
-    uint32_t log_every;         /* of the requests one in so many has a line; 0: none */
-    struct keys *keys;          /* NULL: nobody is asked for one */
+    uint32_t max_attempts;          /* the first included */
+    bool expose_worker_headers;     /* relay x-incipit-* of workers */
+    bool forward_authorization;     /* send the client's key on to workers */
+    uint32_t log_every;             /* of the requests one in so many has a line; 0: none */
+    struct decision_log *decisions; /* NULL: not kept */
+    struct keys *keys;              /* NULL: nobody is asked for one */
     /* Headers that may name a session; none unless the policy wants them. */
     const char *const *session_headers;
     uint32_t n_session_headers;

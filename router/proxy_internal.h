@@ -48,6 +48,7 @@ struct proxy {
     struct metric *ttft, *duration, *prompt_tokens, *cached_tokens, *predicted_tokens;
     struct metric *output_tokens, *prefix_blocks, *matched_blocks, *prompts_hit, *prompts_missed;
     uint64_t n_reported;
+    struct buf line;                       /* of the decision log */
     struct registry_candidate *candidates; /* max_workers of them, once somebody asked why */
     bool knows_clients;                    /* keys, tenants or isolation are on */
     struct metric *client_aborts, *streams_broken;
@@ -83,7 +84,7 @@ struct exchange {
     const char *failure;     /* why the last attempt failed */
     char request_id[REQUEST_ID_MAX + 1];
     bool wants_explanation;
-    struct explanation why; /* if it does */
+    struct explanation why; /* if it does, or decisions are logged */
     bool is_generation; /* computes its prompt: what is read from it stays in the worker's cache */
     bool is_salted;     /* its tenant shares no cache with others */
     bool has_sent;      /* bytes have gone to the client: no retry any more */

@@ -8,9 +8,13 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/clock.h"
 #include "common/log.h"
 #include "common/mem.h"
+#include "router/decision_log.h"
 #include "router/router_metrics.h"
+
+#define DECISION_LINE_MAX (256u * 1024)
 
 /* Counts a request by path and code. Paths come from clients: those that are not known share one
  * label. What was counted before is remembered, so that no label is composed twice. */
@@ -88,6 +92,31 @@ static void log_request(const struct exchange *x, int code, double duration_s) {
                                                                       : (int64_t)x->said.n_events));
 }
 
+static void log_decision(const struct exchange *x, int code, double duration_s) {
+    struct proxy *p = x->proxy;
+    struct str model = x->scan.spans[BODY_MODEL];
+
+    decision_log_put(
+        p->config.decisions,
+        &(struct decision){
+            .id = str_of(x->request_id),
+            .model = model.ptr ? body_unquote(model) : STR(""),
+            .arrived_wall_us = clock_wall_us() - (uint64_t)(duration_s * 1e6),
+            .code = code,
+            .worker = x->target.worker,
+            .n_attempts = x->n_attempts,
+            .rq = &x->rq,
+            .ticket = &x->ticket,
+            .why = &x->why,
+            .feedback = x->feedback,
+            .output_tokens = x->said.completion_tokens >= 0 ? x->said.completion_tokens
+                                                            : (int64_t)x->said.n_events,
+            .ttft_s = x->first_token_us ? seconds_since_start(x, x->first_token_us) : 0,
+            .duration_s = duration_s,
+        },
+        &p->line);
+}
+
 void proxy_explain(struct exchange *x) {
     struct proxy *p = x->proxy;
     struct str model = x->scan.spans[BODY_MODEL];
@@ -109,11 +138,13 @@ void proxy_report(struct exchange *x, int code) {
     metric_observe(p->duration, duration_s);
     if (x->first_token_us) metric_observe(p->ttft, seconds_since_start(x, x->first_token_us));
     if (is_logged(p, code)) log_request(x, code, duration_s);
+    if (p->config.decisions && x->n_attempts > 0) log_decision(x, code, duration_s);
 }
 
 void proxy_prepare_reports(struct proxy *p) {
     struct metrics *m = p->metrics;
 
+    buf_init(&p->line, DECISION_LINE_MAX);
     p->ttft = metrics_at(m, ROUTER_ttft_seconds);
     p->duration = metrics_at(m, ROUTER_request_duration_seconds);
     p->prompt_tokens = metrics_at(m, ROUTER_prompt_tokens_total);

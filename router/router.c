@@ -30,6 +30,7 @@
 #include "router/admin_desk.h"
 #include "router/discovery.h"
 #include "router/fleet.h"
+#include "router/decision_log.h"
 #include "router/frontend.h"
 #include "router/health.h"
 #include "router/isolation.h"
@@ -62,6 +63,7 @@ struct router {
     struct http_client *client;
     struct health *health;
     struct scrape *scrape;
+    struct decision_log *decisions; /* NULL: not kept */
     struct fleet *fleet;
     struct discovery *static_workers, *file_workers;
     struct http_server *admin_server;
@@ -133,6 +135,9 @@ static void on_hangup(int signo, void *arg) {
         log_event(r->log, LOG_INFO, "keys_reloaded", log_u64("keys", keys_count(r->keys)));
     }
     certificates_reload(r->certificates);
+    if (r->decisions && decision_log_reopen(r->decisions, &err) != ST_OK) {
+        log_event(r->log, LOG_ERROR, "decision_log_not_reopened", log_z("why", err.message));
+    }
     if (keys_reload(r->admin_keys, &err) != ST_OK) {
         log_event(r->log, LOG_ERROR, "admin_keys_not_reloaded", log_z("why", err.message));
     }
@@ -212,6 +217,8 @@ static void on_tick(void *arg) {
     struct router *r = arg;
 
     registry_tick(r->registry, loop_now_us(r->loop));
+    metric_reach(metrics_at(r->metrics, ROUTER_decision_log_dropped_total),
+                 decision_log_n_dropped(r->decisions));
     if (r->fleet) fleet_tick(r->fleet, loop_now_us(r->loop));
     if (r->supervisor) {
         uint64_t n = supervisor_restarts(r->supervisor);
@@ -350,6 +357,7 @@ static enum status build_frontends(struct router *r, struct error *err) {
                   .expose_worker_headers = o->expose_worker_headers,
                   .forward_authorization = o->forward_authorization,
                   .log_every = o->log_requests,
+                  .decisions = r->decisions,
                   .keys = r->keys,
                   .session_headers = o->session_headers.items,
                   .n_session_headers = wants_session ? o->session_headers.n : 0,
@@ -527,6 +535,9 @@ static enum status build_control(struct router *r, struct error *err) {
     if (st == ST_OK) {
         st = keys_create(&r->admin_keys, o->admin_api_key_file, o->admin_api_key, err);
     }
+    if (st == ST_OK && o->decision_log) {
+        st = decision_log_open(&r->decisions, o->decision_log, o->decision_log_secret_file, err);
+    }
     if (st == ST_OK) st = http_client_create(&r->client, r->loop, err);
     if (st == ST_OK) st = build_registry(r, err);
     if (st != ST_OK) return st;
@@ -641,6 +652,7 @@ void router_destroy(struct router *r) {
     certificates_close(r->certificates);
     keys_destroy(r->admin_keys);
     loop_destroy(r->loop);
+    decision_log_close(r->decisions);
     metrics_destroy(r->metrics);
     log_destroy(r->log);
     mem_free(r);

@@ -66,6 +66,7 @@ extern const double router_decision_buckets[ROUTER_DECISION_BUCKETS]; /* 500 ns 
     X(COUNTER, lock_wait_seconds_total, "",                                                        \
       "Time that event loops have waited for the registry's lock.", .scale = 1e-9)                 \
     X(COUNTER, lock_contended_total, "", "How often they had to.")                                 \
+    X(COUNTER, decision_log_dropped_total, "", "Decisions that the decision log had no room for.") \
     X(COUNTER, log_lines_dropped_total, "",                                                        \
       "Log lines that were not written because whoever reads them is slow.")                       \
     X(COUNTER, worker_restarts_total, "", "Launched workers that were started again.")

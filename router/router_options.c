@@ -274,10 +274,20 @@ static const struct option_def rows[] = {
      .group = "Logging", .metavar = "N",
      .help = "One in N requests has a line in the log, and each that failed with a 5xx. 1: all, as "
              "far as --log-rate lets them; 0: none."},
+    {"decision-log", OPT_STR, FIELD(decision_log), .group = "Logging", .metavar = "FILE",
+     .help = "Append one JSON line per routed request: its block hashes, what the candidates would "
+             "have cost, what came of it; never its prompt. SIGHUP opens the file again."},
+    {"decision-log-secret-file", OPT_STR, FIELD(decision_log_secret_file), .group = "Logging",
+     .metavar = "FILE",
+     .help =
+         "At least 16 bytes that key the hashes in the decision log. Default: random at each "
+         "start, so that the hashes of two runs do not compare; that takes a --prefix-hash-seed "
+         "too."},
     {"log-rate", OPT_U32, FIELD(log_rate), .def = "50", .min = "1", .max = "1000000",
      .group = "Logging", .metavar = "N",
-     .help = "Lines per second of each event; those beyond are counted and the count is on the next "
-             "line. Raise it to see every request of a busy router."},
+     .help =
+         "Lines per second of each event; those beyond are counted and the count is on the next "
+         "line. Raise it to see every request of a busy router."},
 };
 
 const struct option_program router_program = {

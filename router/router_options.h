@@ -49,6 +49,7 @@ struct router_options {
 
     int log_level, log_format;
     uint32_t log_requests, log_rate;
+    const char *decision_log, *decision_log_secret_file;
 };
 
 extern const struct option_program router_program;

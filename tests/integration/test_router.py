@@ -418,3 +418,37 @@ def test_what_cannot_be_routed_cannot_be_explained(sim_fleet):
     assert dry({"prompt": "x" * 200000}).json["prompt_bytes"] == 200002
     assert http(router.url + "/debug/route", {"prompt": "a"}).code == 403
     assert http(router.admin_url + "/debug/route").code == 405
+
+
+def test_the_decision_log_has_hashes_and_costs_and_no_prompts(sim_fleet, tmp_path):
+    path, secret = tmp_path / "decisions.jsonl", tmp_path / "secret"
+    secret.write_bytes(b"0123456789abcdef")
+    router = sim_fleet("--decision-log", path, "--decision-log-secret-file", secret)
+    ask = lambda text, n=2: router.post("/v1/completions", {"prompt": text, "max_tokens": n, "model": "synthetic"})
+    lines = lambda n, file=path: wait_for(lambda: len(found := file.read_text().splitlines()) == n and found, f"{n} lines")
+    ask(PROMPT + "one"), ask(PROMPT + "two")
+    first, second = map(json.loads, lines(2))
+    assert first["blocks"] == len(first["hashes"]) == second["blocks"] and first["hashes"][:-1] == second["hashes"][:-1]
+    assert first["hashes"][-1] != second["hashes"][-1] and second["matched_blocks"] == second["blocks"] - 1
+    assert first["cached_tokens"] == 0 and second["cached_tokens"] > 1000 and second["output_tokens"] == 2
+    assert second["candidates"] == 2 and second["top"][0]["worker"] == second["worker"] == first["worker"]
+    assert second["top"][0]["cost_s"] < second["top"][1]["cost_s"] and 0 < second["ttft_s"] <= second["duration_s"]
+    assert abs(second["t"] - time.time()) < 60 and second["model"] == "synthetic" and second["code"] == 200
+    assert "careful" not in path.read_text() and path.stat().st_mode & 0o077 == 0
+    path.rename(tmp_path / "old.jsonl")
+    router.process.send_signal(signal.SIGHUP)
+    wait_for(path.exists, "the file to be opened again")
+    ask("three")
+    lines(1)
+    lines(2, tmp_path / "old.jsonl")
+    assert router.stop() == 0
+
+
+def test_a_decision_log_that_cannot_be_kept_is_said_at_once(programs, tmp_path):
+    short = tmp_path / "short"
+    short.write_text("abc")
+    for args, words in ((("--decision-log", tmp_path / "none" / "x"), "cannot open the decision log"),
+                        (("--decision-log", tmp_path / "x", "--decision-log-secret-file", short), "has 3 bytes")):
+        router = programs(Router, "--worker-urls", "http://127.0.0.1:9", *args)
+        assert router.process.wait(20) in (1, 2)
+        wait_for(lambda: words in router.log, words)

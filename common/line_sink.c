@@ -1,0 +1,201 @@
+/* common/line_sink.c - two halves of a buffer that take turns. */
+#include "common/line_sink.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "common/mem.h"
+
+#define GATHER_NS      5000000 /* for more lines, before some are written */
+#define PIECE_BYTES    4096    /* PIPE_BUF: what a pipe does not cut */
+#define DESTROY_WAIT_S 1
+
+struct half {
+    char *bytes;
+    size_t len;
+};
+
+struct line_sink {
+    pthread_mutex_t lock;
+    pthread_cond_t changed; /* a first line; the end; the thread has ended */
+    pthread_t thread;
+    struct half filling, flushing;
+    size_t cap;      /* of each half */
+    int fd, next_fd; /* next: -1 unless it was reopened */
+    uint64_t n_dropped;
+    bool owns_fd, is_ending, has_ended;
+};
+
+static void write_all(int fd, struct str s) {
+    while (s.len > 0) {
+        ssize_t n = write(fd, s.ptr, s.len);
+
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) return; /* nobody left to tell */
+        s.ptr += n;
+        s.len -= (size_t)n;
+    }
+}
+
+/* Whole lines, as many as fit into a piece; at least one. */
+static size_t first_piece(struct str s) {
+    const char *end;
+
+    if (s.len <= PIECE_BYTES) return s.len;
+    end = memrchr(s.ptr, '\n', PIECE_BYTES);
+    if (!end) end = memchr(s.ptr, '\n', s.len);
+    return end ? (size_t)(end + 1 - s.ptr) : s.len;
+}
+
+static void write_pieces(int fd, struct str s) {
+    while (s.len > 0) {
+        size_t n = first_piece(s);
+
+        write_all(fd, (struct str){s.ptr, n});
+        s.ptr += n;
+        s.len -= n;
+    }
+}
+
+/* Under the lock. */
+static void take_next_fd(struct line_sink *s) {
+    if (s->next_fd < 0) return;
+    if (s->owns_fd) close(s->fd);
+    s->fd = s->next_fd;
+    s->next_fd = -1;
+    s->owns_fd = true;
+}
+
+static void gather(struct line_sink *s) {
+    const struct timespec moment = {.tv_nsec = GATHER_NS};
+
+    if (s->is_ending || s->next_fd >= 0) return;
+    pthread_mutex_unlock(&s->lock);
+    nanosleep(&moment, NULL);
+    pthread_mutex_lock(&s->lock);
+}
+
+static void *run(void *arg) {
+    struct line_sink *s = arg;
+    struct half full;
+    int fd;
+
+    pthread_mutex_lock(&s->lock);
+    for (;;) {
+        take_next_fd(s);
+        while (s->filling.len == 0 && !s->is_ending && s->next_fd < 0)
+            pthread_cond_wait(&s->changed, &s->lock);
+        if (s->filling.len == 0 && s->next_fd >= 0) continue;
+        if (s->filling.len == 0) break;
+        gather(s);
+        full = s->filling;
+        s->filling = s->flushing;
+        s->flushing = full;
+        fd = s->fd;
+        pthread_mutex_unlock(&s->lock);
+        write_pieces(fd, (struct str){full.bytes, full.len});
+        pthread_mutex_lock(&s->lock);
+        s->flushing.len = 0;
+    }
+    s->has_ended = true;
+    pthread_cond_broadcast(&s->changed);
+    pthread_mutex_unlock(&s->lock);
+    return NULL;
+}
+
+/* Signals are for the threads that expect them. */
+static bool start(struct line_sink *s) {
+    sigset_t all, before;
+    int code;
+
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    code = pthread_create(&s->thread, NULL, run, s);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return code == 0;
+}
+
+static void sink_free(struct line_sink *s) {
+    pthread_cond_destroy(&s->changed);
+    pthread_mutex_destroy(&s->lock);
+    mem_free(s->filling.bytes);
+    mem_free(s->flushing.bytes);
+    mem_free(s);
+}
+
+struct line_sink *line_sink_create(int fd, bool owns_fd, size_t buffer_bytes) {
+    struct line_sink *s = mem_zalloc(sizeof(*s));
+
+    s->fd = fd;
+    s->next_fd = -1;
+    s->owns_fd = owns_fd;
+    s->cap = buffer_bytes / 2;
+    s->filling.bytes = mem_alloc(s->cap);
+    s->flushing.bytes = mem_alloc(s->cap);
+    pthread_mutex_init(&s->lock, NULL);
+    pthread_cond_init(&s->changed, NULL);
+    if (start(s)) return s;
+    sink_free(s);
+    return NULL;
+}
+
+void line_sink_destroy(struct line_sink *s) {
+    struct timespec until;
+    bool has_ended;
+
+    if (!s) return;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += DESTROY_WAIT_S;
+    pthread_mutex_lock(&s->lock);
+    s->is_ending = true;
+    pthread_cond_broadcast(&s->changed);
+    while (!s->has_ended && pthread_cond_timedwait(&s->changed, &s->lock, &until) != ETIMEDOUT)
+        continue;
+    has_ended = s->has_ended;
+    pthread_mutex_unlock(&s->lock);
+    if (!has_ended) { /* it hangs in write(2) and still needs its buffer */
+        pthread_detach(s->thread);
+        return;
+    }
+    pthread_join(s->thread, NULL);
+    if (s->next_fd >= 0) close(s->next_fd);
+    if (s->owns_fd) close(s->fd);
+    sink_free(s);
+}
+
+bool line_sink_put(struct line_sink *s, struct str line) {
+    bool has_room;
+
+    pthread_mutex_lock(&s->lock);
+    has_room = line.len <= s->cap - s->filling.len;
+    if (has_room) {
+        memcpy(s->filling.bytes + s->filling.len, line.ptr, line.len);
+        if (s->filling.len == 0) pthread_cond_signal(&s->changed);
+        s->filling.len += line.len;
+    } else {
+        s->n_dropped++;
+    }
+    pthread_mutex_unlock(&s->lock);
+    return has_room;
+}
+
+void line_sink_reopen(struct line_sink *s, int fd) {
+    pthread_mutex_lock(&s->lock);
+    if (s->next_fd >= 0) close(s->next_fd);
+    s->next_fd = fd;
+    pthread_cond_signal(&s->changed);
+    pthread_mutex_unlock(&s->lock);
+}
+
+uint64_t line_sink_n_dropped(struct line_sink *s) {
+    uint64_t n;
+
+    pthread_mutex_lock(&s->lock);
+    n = s->n_dropped;
+    pthread_mutex_unlock(&s->lock);
+    return n;
+}
