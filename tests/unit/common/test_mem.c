@@ -70,6 +70,20 @@ static void aligned_is_aligned(void **state) {
     }
 }
 
+static void pages_are_zeroed_and_may_be_refused(void **state) {
+    unsigned char *pages = mem_try_pages(100000);
+    (void)state;
+
+    for (size_t i = 0; i < 100000; i++)
+        assert_int_equal(pages[i], 0);
+    pages[99999] = 1;
+    mem_free_pages(pages, 100000);
+    mem_free_pages(NULL, 1);
+    mem_fail_at(1);
+    assert_null(mem_try_pages(1));
+    mem_fail_at(0);
+}
+
 static void arena_pieces_do_not_overlap(void **state) {
     enum { N = 500 };
     static unsigned char *pieces[N];
@@ -106,6 +120,7 @@ int main(void) {
         cmocka_unit_test(the_nth_try_fails_once),
         cmocka_unit_test(a_refused_realloc_keeps_what_was),
         cmocka_unit_test(aligned_is_aligned),
+        cmocka_unit_test(pages_are_zeroed_and_may_be_refused),
         cmocka_unit_test(arena_pieces_do_not_overlap),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -112,6 +112,34 @@ static void only_finished_requests_teach_the_means(void **state) {
     load_fini(&l);
 }
 
+static void what_is_being_generated_is_guessed_from_time(void **state) {
+    struct load_ticket a = {0}, b = {0};
+    struct load l;
+    const struct load_worker *k;
+    double per_s;
+    (void)state;
+
+    load_init(&l, 1);
+    load_worker_up(&l, 0, &plain);
+    k = &l.workers[0];
+    per_s = l.mean_output_tokens / l.mean_decode_s;
+    assert_float_equal(load_growing_tokens(&l, k, 0), 0, 0);
+    load_open(&l, &a, 0, 2.0, 200, SECOND);
+    load_open(&l, &b, 0, 2.0, 200, SECOND);
+    assert_float_equal(load_growing_tokens(&l, k, 9 * SECOND), 10, 1e-9); /* half a block each */
+    load_first_token(&l, &a, 2 * SECOND);
+    load_first_token(&l, &b, 4 * SECOND);
+    assert_float_equal(load_growing_tokens(&l, k, 5 * SECOND), 10 + 4 * per_s, 1e-9);
+    assert_float_equal(load_growing_tokens(&l, k, 999999 * SECOND), 10 + 8 * l.mean_output_tokens,
+                       1e-9); /* no more than four means each */
+    load_close(&l, &a, 0, true, 6 * SECOND);
+    assert_float_equal(load_growing_tokens(&l, k, 5 * SECOND), 5 + 1 * per_s, 1e-9);
+    load_close(&l, &b, 0, true, 6 * SECOND);
+    assert_float_equal(load_growing_tokens(&l, k, 7 * SECOND), 0, 0);
+    load_check(&l);
+    load_fini(&l);
+}
+
 static void a_full_worker_is_dropped_unless_all_are(void **state) {
     struct load_ticket t[9];
     struct worker_spec limited = plain;
@@ -188,6 +216,7 @@ int main(void) {
         cmocka_unit_test(the_wait_is_what_was_sent_less_what_the_head_has_had),
         cmocka_unit_test(memory_is_waited_for_only_when_it_is_short),
         cmocka_unit_test(only_finished_requests_teach_the_means),
+        cmocka_unit_test(what_is_being_generated_is_guessed_from_time),
         cmocka_unit_test(a_full_worker_is_dropped_unless_all_are),
         cmocka_unit_test(random_traffic_keeps_the_sums),
     };
