@@ -4,6 +4,8 @@
 #include "common/clock.h"
 #include "common/http_server.h"
 #include "common/loop.h"
+#include "common/tls.h"
+#include "tests/support/certs.h"
 #include "tests/support/cm.h"
 
 #include <signal.h>
@@ -217,6 +219,68 @@ static void a_call_goes_where_it_is_sent_and_names_whom_it_means(void **state) {
     finish(&fx);
 }
 
+/* Trust is looked at with each connection, so each case has a client of its own. */
+static void https_calls_verify_and_show_certificates(void **state) {
+    static const struct {
+        const char *server_ca, *ca, *cert, *key, *host;
+        bool is_insecure, is_good;
+    } cases[] = {
+        {NULL, "ca.pem", NULL, NULL, "127.0.0.1", false, true},
+        {NULL, "hashed", NULL, NULL, "localhost", false, true},
+        {NULL, "ca.pem", NULL, NULL, "127.0.0.2", false, false},
+        {NULL, "other.pem", NULL, NULL, "127.0.0.1", false, false},
+        {NULL, NULL, NULL, NULL, "127.0.0.1", false, false},
+        {NULL, NULL, NULL, NULL, "127.0.0.1", true, true},
+        {"ca.pem", "ca.pem", NULL, NULL, "127.0.0.1", false, false},
+        {"ca.pem", "ca.pem", "a.pem", "a.key", "127.0.0.1", false, true},
+        {"ca.pem", "ca.pem", "other.pem", "other.key", "127.0.0.1", false, false},
+    };
+    struct certs certs;
+
+    (void)state;
+    certs_init(&certs);
+    certs_hashed_folder(&certs, "hashed");
+    certs_make(&certs,
+               &(struct certs_spec){.name = "a", .host = "localhost", .address = "127.0.0.1"});
+    certs_make(&certs, &(struct certs_spec){.name = "other", .is_self_signed = true});
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        char paths[4][160] = {"", "", "", ""}, to[32];
+        const char *const names[] = {cases[i].server_ca, cases[i].ca, cases[i].cert, cases[i].key};
+        struct tls_config config = {.cert = certs_path(&certs, "a.pem"),
+                                    .key = certs_path(&certs, "a.key"),
+                                    .is_server = true};
+        struct http_client_trust trust = {.is_insecure = cases[i].is_insecure};
+        struct tls *tls = NULL;
+        struct fixture fx;
+
+        for (int k = 0; k < 4; k++) {
+            if (names[k]) snprintf(paths[k], 160, "%s", certs_path(&certs, names[k]));
+        }
+        config.ca = names[0] ? paths[0] : NULL;
+        trust.ca = names[1] ? paths[1] : NULL;
+        trust.cert = names[2] ? paths[2] : NULL;
+        trust.key = names[3] ? paths[3] : NULL;
+        start(&fx);
+        http_server_destroy(fx.server);
+        fx.server = http_server_create(fx.loop, NULL, &events, &fx);
+        assert_int_equal(tls_create(&tls, &config, NULL), ST_OK);
+        assert_int_equal(http_server_listen_tls(fx.server, tls, "127.0.0.1", 0, false, NULL),
+                         ST_OK);
+        http_client_trust(fx.client, &trust);
+        snprintf(fx.url, sizeof(fx.url), "https://%s:%u/echo", cases[i].host,
+                 http_server_port(fx.server));
+        snprintf(to, sizeof(to), "127.0.0.1:%u", http_server_port(fx.server));
+        call(&fx,
+             &(struct http_client_request){.url = fx.url, .connect_to = to, .body = STR("secret")});
+        assert_int_equal(fx.status, cases[i].is_good ? ST_OK : ST_IO);
+        assert_int_equal(http_server_stats(fx.server).requests_total, cases[i].is_good);
+        if (!cases[i].is_good) assert_true(fx.message[0] != '\0');
+        finish(&fx);
+        tls_destroy(tls);
+    }
+    certs_fini(&certs);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(calls_carry_method_headers_and_body),
@@ -225,6 +289,7 @@ int main(void) {
         cmocka_unit_test(malformed_calls_are_refused),
         cmocka_unit_test(cancelled_calls_are_not_told),
         cmocka_unit_test(a_call_goes_where_it_is_sent_and_names_whom_it_means),
+        cmocka_unit_test(https_calls_verify_and_show_certificates),
     };
 
     signal(SIGPIPE, SIG_IGN);
