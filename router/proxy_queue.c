@@ -126,6 +126,7 @@ enum status proxy_seek(struct exchange *x, struct error *err) {
             hash_64(x->tenant.ptr ? x->tenant.ptr : "", x->tenant.len, p->config.hash_secret);
     }
     w->priority = priority_of(x);
+    if (x->wants_explanation || p->config.decisions) proxy_explain(x);
     st = registry_enter(p->registry, model.ptr ? body_unquote(model) : STR_NULL, &x->rq, &x->ticket,
                         &x->target, w, err);
     x->is_routed = st == ST_OK;
