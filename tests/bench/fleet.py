@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import pathlib
+import random
 import shutil
 import signal
 import socket
@@ -35,11 +36,16 @@ def find_program(name):
 
 
 def free_ports(n):
-    with contextlib.ExitStack() as held:
-        sockets = [held.enter_context(contextlib.closing(socket.socket())) for _ in range(n)]
-        for s in sockets:
-            s.bind(("127.0.0.1", 0))
-        return [s.getsockname()[1] for s in sockets]
+    """Below the range from which connections take theirs, so that none is taken meanwhile."""
+    found = []
+    while len(found) < n:
+        port = random.randrange(20000, 32000)
+        with contextlib.closing(socket.socket()) as s, contextlib.suppress(OSError):
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            s.bind(("127.0.0.1", port))
+            if port not in found:
+                found.append(port)
+    return found
 
 
 def get(url, timeout=2.0):
@@ -119,6 +125,11 @@ class Process:
 
     def peak_rss_bytes(self):
         return self._sum_kib("status", "VmHWM:") * 1024
+
+    def is_serving(self, url):
+        if self.process.poll() is not None:
+            raise RuntimeError(f"{self.args[0]} ended:\n{self.text()}")
+        return (get(url) or (None,))[0] == 200
 
     def text(self):
         self.log.seek(0)
