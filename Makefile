@@ -140,10 +140,12 @@ demo-check: all ## the demonstration model's acceptance, over HTTP: several hund
 faults: all load ## faults under open-loop load, haproxy beside; ARGS="kill stop" some, ARGS=list names them
 	@INCIPIT_BUILD=$(B) python3 tests/bench/faults/faults.py $(ARGS)
 
-.PHONY: faults soak replay-foreign demo-check load bench-router bench-peers bench-% fuzz fuzz-% lint aarch64 aarch64-test
+.PHONY: faults soak replay-foreign demo-check load wrk bench-router bench-peers bench-% fuzz fuzz-% lint aarch64 aarch64-test
 $(B)/tests/bench/%: $(B)/tests/bench/%.o $(LIBS_all)
 	$(call link,,)
 load: $(B)/incipit-bench ## the load generator: build/release/incipit-bench --help
+wrk: all ## wrk with the Lua scripts of tests/bench/wrk; URL=http://... against a running fleet
+	@tests/bench/wrk/run $(B) $(URL)
 bench-router: all load $(B)/tests/bench/router/upstream ## a proxied request beside nginx and haproxy; ARGS=quick
 	@INCIPIT_BUILD=$(B) python3 tests/bench/router/bench_router.py $(ARGS)
 bench-peers: all load ## beside sglang-router, haproxy and nginx, before simulated workers; ARGS=quick
