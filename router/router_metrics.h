@@ -18,14 +18,17 @@ extern const double router_decision_buckets[ROUTER_DECISION_BUCKETS]; /* 500 ns 
 #define ROUTER_METRICS(X)                                                                          \
     X(COUNTER, requests_total, "path,code",                                                        \
       "Requests proxied, by path and status code; 499: the client left.",                          \
-      .aliases = "smg_http_responses_total")                                                       \
+      .aliases = "smg_http_responses_total,sgl_router_requests_total")                             \
     X(GAUGE, requests_in_flight, "",                                                               \
-      "Requests sent to a worker and not ended: the sum of the loads.")                            \
+      "Requests sent to a worker and not ended: the sum of the loads.",                            \
+      .aliases = "sgl_router_running_requests")                                                    \
     X(HISTOGRAM, ttft_seconds, "", "Request received to first token, as the router sees it.",      \
       METRIC_BUCKETS(metrics_ttft_buckets), .aliases = "smg_router_ttft_seconds")                  \
     X(HISTOGRAM, request_duration_seconds, "", "Request received to end of the answer.",           \
-      METRIC_BUCKETS(metrics_latency_buckets), .aliases = "smg_http_request_duration_seconds")     \
-    X(COUNTER, prompt_tokens_total, "", "Prompt tokens, as workers reported them.")                \
+      METRIC_BUCKETS(metrics_latency_buckets),                                                     \
+      .aliases = "smg_http_request_duration_seconds,sgl_router_request_duration_seconds")          \
+    X(COUNTER, prompt_tokens_total, "", "Prompt tokens, as workers reported them.",                \
+      .aliases = "vllm:input_tokens_total")                                                        \
     X(COUNTER, cached_tokens_total, "", "Prompt tokens found in a worker's cache, as reported.",   \
       .aliases = "sgl_router_cache_hits_total")                                                    \
     X(COUNTER, predicted_cached_tokens_total, "", "The same, as the index predicted.")             \
@@ -100,12 +103,16 @@ extern const double router_decision_buckets[ROUTER_DECISION_BUCKETS]; /* 500 ns 
       v->routing.capacity_factor)                                                                  \
     X(GAUGE, worker_index_blocks, "Prefix blocks it is believed to hold, answers included.", "",   \
       (double)v->routing.n_held_blocks)                                                            \
-    X(GAUGE, worker_engine_running, "Requests running, as the metrics of a foreign engine say.",   \
-      "smg_engine_running_requests,vllm:num_requests_running", (double)v->engine_running)          \
-    X(GAUGE, worker_engine_waiting, "Requests waiting, likewise.",                                 \
-      "smg_engine_waiting_requests,vllm:num_requests_waiting", (double)v->engine_waiting)          \
+    X(GAUGE, worker_engine_running, "Requests running, as the worker or its metrics page says.",   \
+      "smg_engine_running_requests,vllm:num_requests_running",                                     \
+      v->has_load ? v->load.running : (double)v->engine_running)                                   \
+    X(GAUGE, worker_engine_waiting, "Requests waiting there, likewise.",                           \
+      "smg_engine_waiting_requests,vllm:num_requests_waiting",                                     \
+      v->has_load ? v->load.waiting : (double)v->engine_waiting)                                   \
     X(GAUGE, worker_engine_kv_usage, "Share of its KV cache in use, 0 to 1, likewise.",            \
-      "smg_engine_token_usage", v->engine_kv_usage)
+      "smg_engine_token_usage",                                                                    \
+      v->has_load && v->load.kv_total ? 1 - (double)v->load.kv_free / (double)v->load.kv_total     \
+                                      : v->engine_kv_usage)
 
 #define ROUTER_METRIC_ID(kind, name, ...) ROUTER_##name,
 enum router_metric { ROUTER_METRICS(ROUTER_METRIC_ID) ROUTER_METRIC_COUNT };

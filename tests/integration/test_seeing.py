@@ -1,0 +1,39 @@
+"""What router/README.md says of metrics and log events is what the router has."""
+import re
+
+from conftest import ROOT
+
+README = (ROOT / "router/README.md").read_text()
+
+
+def rows(first_cell):
+    """The tables' rows whose first cell matches: its text, and the other cells."""
+    for line in README.splitlines():
+        cells = [c.strip() for c in line.strip("|").split("|")]
+        if line.startswith("|") and (found := re.fullmatch(first_cell, cells[0])):
+            yield found[1], cells[1:]
+
+
+def test_the_table_of_metrics_is_the_page(sim_fleet):
+    page = sim_fleet(n=1).metrics()
+    shown = dict(re.findall(r"# HELP (\S+) (.*)", page))
+    kinds = dict(re.findall(r"# TYPE (\S+) (\S+)", page))
+    documented = {name: cells for name, cells in rows(r"`(incipit_\w+)`") if len(cells) == 4}
+    assert set(documented) == {name for name in shown if name.startswith("incipit_")}
+    aliases = set()
+    for name, (kind, _, text, also) in documented.items():
+        assert (kind, text) == (kinds[name], shown[name]), name
+        for alias in re.findall(r"`([^`]+)`", also):
+            assert shown[alias] == shown[name], alias
+            aliases.add(alias)
+    assert aliases == {name for name in shown if not name.startswith("incipit_")}
+
+
+def test_the_table_of_log_events_is_the_code():
+    events = {}
+    for path in (ROOT / "router").rglob("*.c"):
+        for level, event in re.findall(r'log_event\(\s*[^,]+,\s*LOG_(\w+),\s*"(\w+)"', path.read_text()):
+            events.setdefault(event, set()).add(level.lower())
+    documented = {name: set(cells[0].split(", ")) for name, cells in rows(r"`([a-z_]+)`")
+                  if len(cells) == 2 and cells[0].split(", ")[0] in ("debug", "info", "warn", "error")}
+    assert documented == events
