@@ -31,7 +31,7 @@ bool http_wants_close(const struct http_request *req) {
     const struct http_server *server = x->peer->server;
     uint32_t most = server->limits.max_requests_per_connection;
 
-    return x->is_refused || !x->head.keep_alive || server->is_draining ||
+    return x->is_refused || !x->head.keep_alive || server->is_closing ||
            (most && x->peer->n_requests >= most);
 }
 

@@ -339,10 +339,14 @@ void server_peer_gone(struct http_server *server) {
     }
 }
 
+void http_server_announce_close(struct http_server *server) {
+    server->is_closing = true;
+}
+
 void http_server_drain(struct http_server *server, void (*on_drained)(void *arg), void *arg) {
     struct list *link;
 
-    server->is_draining = true;
+    server->is_closing = server->is_draining = true;
     server->on_drained = on_drained;
     server->drained_arg = arg;
     close_listeners(server);

@@ -83,6 +83,10 @@ MUST_USE enum status http_server_listen_tls(struct http_server *server, struct t
                                             struct error *err);
 uint16_t http_server_port(const struct http_server *server); /* of the first listener */
 
+/* Every answer from now on says "connection: close", and its connection ends with it. New connections
+ * are still accepted: for the while in which balancers in front have not yet heard of the end. */
+void http_server_announce_close(struct http_server *server);
+
 /* Stops listening, closes idle connections, answers what is open with "connection: close". on_drained
  * (optional) is called on the loop, once, when the last connection is gone. */
 void http_server_drain(struct http_server *server, void (*on_drained)(void *arg), void *arg);

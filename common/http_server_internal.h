@@ -81,6 +81,7 @@ struct http_server {
     uint64_t date_at_us;
     uint32_t n_spares;
     char date[32];
+    bool is_closing; /* answers end their connections */
     bool is_draining, is_full;
 };
 

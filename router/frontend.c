@@ -18,10 +18,10 @@ struct frontend {
     struct proxy *proxy;
     const struct admin *admin;
     struct keys *keys;
-    struct loop_timer deadline;
+    struct loop_timer settle, deadline;
     struct mail drain, hurry;
     struct mailbox *control;
-    _Atomic uint64_t drain_timeout_us;
+    _Atomic uint64_t settle_us, drain_timeout_us;
     pthread_t thread;
     bool is_started, is_draining, is_hurried;
 };
@@ -84,11 +84,36 @@ static void on_drained(void *arg) {
     loop_stop(f->loop);
 }
 
+/* Those in front have had time to hear that we are going. */
+static void on_settled(void *arg) {
+    struct frontend *f = arg;
+
+    http_server_drain(f->server, on_drained, f);
+}
+
+struct hung_mail {
+    struct mail mail;
+    uint32_t worker, incarnation;
+};
+
 static void on_mail(struct mail *mail, void *arg) {
     struct frontend *f = arg;
 
-    loop_timer_start(&f->deadline, f->drain_timeout_us);
-    if (mail == &f->drain) http_server_drain(f->server, on_drained, f);
+    if (mail == &f->drain || mail == &f->hurry) {
+        http_server_announce_close(f->server);
+        loop_timer_start(&f->deadline, f->settle_us + f->drain_timeout_us);
+        if (f->settle_us) {
+            loop_timer_start(&f->settle, f->settle_us);
+        } else {
+            loop_timer_stop(&f->settle);
+            on_settled(f);
+        }
+    } else {
+        struct hung_mail *hung = CONTAINER_OF(mail, struct hung_mail, mail);
+
+        proxy_worker_hung(f->proxy, hung->worker, hung->incarnation);
+        mem_free(hung);
+    }
 }
 
 enum status frontend_create(struct frontend **out, const struct frontend_config *config,
@@ -107,6 +132,7 @@ enum status frontend_create(struct frontend **out, const struct frontend_config 
     st = loop_create(&f->loop, err);
     if (st != ST_OK) goto fail;
     loop_timer_init(&f->deadline, f->loop, on_drained, f);
+    loop_timer_init(&f->settle, f->loop, on_settled, f);
     st = mailbox_open(&f->box, f->loop, on_mail, f, err);
     if (st == ST_OK) st = mailbox_open(&f->answers, f->loop, on_answer, f, err);
     if (st != ST_OK) goto fail;
@@ -143,7 +169,16 @@ enum status frontend_start(struct frontend *f, struct error *err) {
     return ST_OK;
 }
 
-void frontend_drain(struct frontend *f, uint64_t timeout_us) {
+void frontend_worker_hung(struct frontend *f, uint32_t worker, uint32_t incarnation) {
+    struct hung_mail *hung = mem_zalloc(sizeof(*hung));
+
+    hung->worker = worker;
+    hung->incarnation = incarnation;
+    mailbox_push(f->box, &hung->mail);
+}
+
+void frontend_drain(struct frontend *f, uint64_t settle_us, uint64_t timeout_us) {
+    f->settle_us = settle_us;
     f->drain_timeout_us = timeout_us;
     if (!f->is_draining) {
         f->is_draining = true;
@@ -155,21 +190,28 @@ void frontend_drain(struct frontend *f, uint64_t timeout_us) {
 }
 
 void frontend_destroy(struct frontend *f) {
-    struct list unread, *link; /* our own mails: nothing to free; answers that nobody waits for */
+    struct list unread, *link;
 
     if (!f) return;
     list_init(&unread);
     if (f->is_started) pthread_join(f->thread, NULL);
     if (f->box) mailbox_take(f->box, &unread);
+    while ((link = list_pop_front(&unread)) != NULL) {
+        struct mail *mail = mail_of(link);
+
+        if (mail != &f->drain && mail != &f->hurry) {
+            mem_free(CONTAINER_OF(mail, struct hung_mail, mail));
+        }
+    }
     mailbox_close(f->box);          /* before the last turn: nothing is begun any more */
     http_server_destroy(f->server); /* ends open exchanges */
-    list_init(&unread);
     if (f->answers) mailbox_take(f->answers, &unread);
     while ((link = list_pop_front(&unread)) != NULL)
         admin_desk_drop(mail_of(link));
     mailbox_close(f->answers);
     if (f->loop) loop_turn(f->loop, 0); /* they are recycled on the next turn */
     proxy_destroy(f->proxy);
+    loop_timer_fini(&f->settle);
     loop_timer_fini(&f->deadline);
     loop_destroy(f->loop);
     mem_free(f);

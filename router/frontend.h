@@ -31,9 +31,12 @@ uint16_t frontend_port(const struct frontend *f);
 
 MUST_USE enum status frontend_start(struct frontend *f, struct error *err); /* its thread */
 
-/* From the control thread: stop listening, finish what is open within timeout_us, end the thread.
- * A second call may shorten the time. */
-void frontend_drain(struct frontend *f, uint64_t timeout_us);
+/* From the control thread: the worker takes requests and answers none (proxy_worker_hung). */
+void frontend_worker_hung(struct frontend *f, uint32_t worker, uint32_t incarnation);
+
+/* From the control thread: go on for settle_us, ending each connection with its next answer; then stop
+ * listening, finish what is open within timeout_us, end the thread. A second call may shorten both. */
+void frontend_drain(struct frontend *f, uint64_t settle_us, uint64_t timeout_us);
 void frontend_destroy(struct frontend *f); /* waits for the thread; NULL is fine */
 
 #endif

@@ -19,8 +19,8 @@
 struct probe {
     struct health *health;
     struct loop_timer timer;
-    struct http_call *call; /* under way; NULL otherwise */
-    uint64_t watched_us;
+    struct http_call *call;        /* under way; NULL otherwise */
+    uint64_t watched_us, asked_us; /* since when; when the last probe began */
     uint32_t worker, n_misses, n_hits;
     bool is_watched, needs_description, is_foreign, is_unhealthy, is_ready;
 };
@@ -55,13 +55,16 @@ static void ask(struct probe *p, const char *path, http_client_fn *on_answer) {
 
 static void schedule(struct probe *p) {
     struct health *h = p->health;
-    bool is_starting = !p->is_ready && loop_now_us(h->loop) - p->watched_us < STARTING_LIFE_US;
+    uint64_t now_us = loop_now_us(h->loop), interval_us = h->config.interval_us;
 
-    loop_timer_start(&p->timer, is_starting ? MIN(STARTING_INTERVAL_US, h->config.interval_us)
-                                            : h->config.interval_us);
+    if (!p->is_ready && now_us - p->watched_us < STARTING_LIFE_US) {
+        interval_us = MIN(STARTING_INTERVAL_US, interval_us);
+    }
+    loop_timer_start(&p->timer, interval_us - MIN(now_us - p->asked_us, interval_us));
 }
 
-static void missed(struct probe *p, const char *why) {
+/* `is_silent`: it said nothing at all in time. */
+static void missed(struct probe *p, bool is_silent, const char *why) {
     struct health *h = p->health;
 
     p->n_hits = 0;
@@ -72,6 +75,7 @@ static void missed(struct probe *p, const char *why) {
         registry_set_reason(h->registry, p->worker, WORKER_UNHEALTHY, true);
         log_event(h->log, LOG_WARN, "worker_unhealthy", log_u64("worker", p->worker),
                   log_z("why", why));
+        if (is_silent && h->config.on_hung) h->config.on_hung(p->worker, h->arg);
     } else if (!p->is_ready && p->n_misses % NEVER_READY_MISSES == 0) {
         log_event(h->log, LOG_WARN, "worker_not_ready", log_u64("worker", p->worker),
                   log_z("why", why));
@@ -138,7 +142,8 @@ static void on_models(const struct http_client_response *response, void *arg) {
     if (info.model[0]) {
         described(p, &info, true);
     } else {
-        missed(p, "neither /server_info nor /v1/models describes it");
+        missed(p, response->status == ST_TIMEOUT,
+               "neither /server_info nor /v1/models describes it");
     }
 }
 
@@ -150,13 +155,13 @@ static void on_info(const struct http_client_response *response, void *arg) {
 
     p->call = NULL;
     if (response->status != ST_OK) {
-        missed(p, response->message);
+        missed(p, response->status == ST_TIMEOUT, response->message);
     } else if (code == 200 && wire_parse_server_info(response->body, &info, &err) == ST_OK) {
         described(p, &info, false);
     } else if (code == 200 || code == 404 || code == 405 || code == 501) {
         ask(p, "/v1/models", on_models); /* it does not speak our wire */
     } else {
-        missed(p, "GET /server_info failed");
+        missed(p, false, "GET /server_info failed");
     }
 }
 
@@ -167,11 +172,13 @@ static void on_health(const struct http_client_response *response, void *arg) {
 
     p->call = NULL;
     if (response->status != ST_OK || response->code != 200) {
-        missed(p, response->status == ST_OK ? "GET /health was not answered with 200"
-                                            : response->message);
+        missed(p, response->status == ST_TIMEOUT,
+               response->status == ST_OK ? "GET /health was not answered with 200"
+                                         : response->message);
         return;
     }
     p->n_hits++;
+    registry_set_draining(h->registry, p->worker, DRAIN_WORKER, false); /* it would answer 503 */
     if (!p->is_foreign && p->n_hits % DESCRIBE_EVERY == 0) p->needs_description = true;
     if (p->needs_description && p->n_hits >= wanted) {
         ask(p, WIRE_INFO_PATH, on_info);
@@ -185,6 +192,7 @@ static void on_timer(void *arg) {
     struct probe *p = arg;
     struct health *h = p->health;
 
+    p->asked_us = loop_now_us(h->loop);
     if (registry_take_suspicion(h->registry, p->worker)) p->needs_description = true;
     ask(p, h->config.path, on_health);
 }

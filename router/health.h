@@ -8,6 +8,9 @@
  *
  *      STARTING --answers--> describe --ok--> eligible --misses--> UNHEALTHY --answers--> describe
  *
+ * Probes begin one interval apart, however long the one before took, so that a worker that hangs is
+ * known for it after at most interval + misses x timeout.
+ *
  * While a worker starts it is probed more often, so that a fleet is ready soon after it can be.
  * Thread: control. */
 #ifndef ROUTER_HEALTH_H
@@ -21,12 +24,17 @@ struct log;
 struct loop;
 struct registry;
 
+/* A worker that was eligible takes connections and does not answer: what waits for it may wait for
+ * ever. Told when the misses are enough to take it out. */
+typedef void health_hung_fn(uint32_t worker, void *arg);
+
 struct health_config {
     uint64_t interval_us;      /* between probes of one worker */
     uint32_t timeout_ms;       /* of one probe */
     uint32_t n_misses, n_hits; /* out, in */
     uint32_t max_workers;
-    const char *path; /* "/health" */
+    const char *path;        /* "/health" */
+    health_hung_fn *on_hung; /* may be NULL; gets the same `arg` as on_ready */
 };
 
 /* `on_ready` (may be NULL): a worker has become eligible. */

@@ -21,6 +21,8 @@
 
 /* What running requests are believed to have generated at most, in mean outputs each. */
 #define GROWN_MEANS_MAX 4.0
+/* What a worker gets at the beginning of its slow start. */
+#define RAMP_FIRST_SHARE 0.1
 
 /* An engine keeps a little KV memory free for the sequences that are growing. */
 #define USABLE_CAPACITY 0.95
@@ -150,6 +152,47 @@ bool load_has_room(const struct load *l) {
     return any != 0;
 }
 
+/* --- slow start ------------------------------------------------------------------------------ */
+
+void load_begin_slow_start(struct load *l, uint32_t w, uint64_t now_us) {
+    assert(w < l->n_workers);
+    if (!l->slow_start_us) return;
+    l->workers[w].ramp_from_us = now_us;
+    worker_mask_add(l->ramping.words, w);
+}
+
+/* The share of a full load that it may have: 1 when its slow start is over. */
+static double ramp_share(const struct load *l, uint32_t w, uint64_t now_us) {
+    uint64_t from_us = l->workers[w].ramp_from_us;
+    double age = now_us > from_us ? (double)(now_us - from_us) : 0;
+
+    return MIN(RAMP_FIRST_SHARE + (1 - RAMP_FIRST_SHARE) * age / (double)l->slow_start_us, 1);
+}
+
+void load_drop_ramping(const struct load *l, uint64_t *mask, uint64_t now_us) {
+    uint64_t any_ramping = 0, any_other = 0;
+    struct worker_mask over = {0};
+    double mean;
+
+    for (uint32_t i = 0; i < l->n_words; i++)
+        any_ramping |= mask[i] & l->ramping.words[i];
+    if (!any_ramping) return;
+    mean = load_mean_in_flight(l);
+    WORKER_MASK_FOR_EACH(w, l->ramping.words, l->n_words) {
+        double share = ramp_share(l, w, now_us);
+
+        if (share >= 1)
+            any_other |= worker_mask_has(mask, w);
+        else if (l->workers[w].in_flight >= MAX(share * mean, 1))
+            worker_mask_add(over.words, w);
+    }
+    for (uint32_t i = 0; i < l->n_words; i++)
+        any_other |= mask[i] & ~l->ramping.words[i];
+    if (!any_other) return;
+    for (uint32_t i = 0; i < l->n_words; i++)
+        mask[i] &= ~over.words[i];
+}
+
 double load_mean_in_flight(const struct load *l) {
     uint32_t n = worker_mask_count(l->eligible.words, l->n_words);
 
@@ -181,6 +224,9 @@ void load_open(struct load *l, struct load_ticket *t, uint32_t w, double work_s,
     k->resident_tokens += t->resident_tokens;
     k->in_flight++;
     k->n_sent++;
+    if (worker_mask_has(l->ramping.words, w) && ramp_share(l, w, now_us) >= 1) {
+        worker_mask_drop(l->ramping.words, w);
+    }
     l->n_open++;
     note_admission(l, w);
 }

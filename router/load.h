@@ -55,6 +55,7 @@ struct load_worker {
     uint32_t reasons;                   /* enum worker_reason bits; 0: may be picked */
     uint32_t n_pending;                 /* tickets without a first token */
     double sum_first_s;                 /* times of the first tokens of the others */
+    uint64_t ramp_from_us;              /* when its slow start began, if it is in `ramping` */
     struct list pending;                /* those, in order of sending */
     struct worker_spec spec;            /* defaults filled in */
     uint64_t n_sent, n_first, n_closed; /* since creation */
@@ -77,6 +78,8 @@ struct load {
     uint32_t n_open;             /* open tickets of all workers */
     struct worker_mask eligible; /* workers with no reason against them */
     struct worker_mask full;     /* workers at their admission limit */
+    struct worker_mask ramping;  /* workers in their slow start, or lately so */
+    uint64_t slow_start_us;      /* how long one lasts; 0: none */
     double mean_output_tokens;   /* running means over ended requests */
     double mean_decode_s;        /* first token to end */
 };
@@ -111,6 +114,15 @@ void load_drop_full(const struct load *l, uint64_t *mask);
 /* May any worker be picked? Is any of them below its admission limit? */
 bool load_has_eligible(const struct load *l);
 bool load_has_room(const struct load *l);
+/* A worker is new, or has come back: until slow_start_us from now its share grows from a tenth to
+ * the whole, so that a cold cache, or an engine that is still warming up, is not met by everything
+ * at once. Does nothing when slow_start_us is 0. */
+void load_begin_slow_start(struct load *l, uint32_t w, uint64_t now_us);
+
+/* Drops from `mask` the workers that have all that their slow start allows: that share of the mean in
+ * flight, and one. Drops none when there is no other worker in the mask: a fleet that starts
+ * together, starts. Costs nothing while no worker is in its slow start. */
+void load_drop_ramping(const struct load *l, uint64_t *mask, uint64_t now_us);
 
 /* Requests in flight per eligible worker. */
 double load_mean_in_flight(const struct load *l);

@@ -28,11 +28,14 @@
 #include "common/hash.h"
 #include "common/log.h"
 #include "common/mem.h"
+#include "common/openai.h"
+#include "router/poison.h"
 #include "router/prompt_hash.h"
 #include "router/proxy_internal.h"
 #include "router/router_metrics.h"
 
 #define RETRY_PAUSE_US     20000 /* before looking again whether a retry is affordable */
+#define RETRY_PAUSES       50    /* then the client is told to come back */
 #define RETRY_SHARE        5 /* one in five open exchanges may be a retry without an answer yet */
 #define RETRY_MIN          3 /* and always so many */
 #define MAX_LOST           2 /* a request that has lost so many workers may be what kills them */
@@ -96,6 +99,7 @@ void proxy_close(struct exchange *x, int code) {
 
     loop_timer_stop(&x->timeout);
     loop_timer_stop(&x->retry);
+    list_remove(&x->link);
     proxy_leave(x);
     proxy_report(x, code);
     x->req = NULL;
@@ -116,6 +120,26 @@ void proxy_fail(struct exchange *x, enum status st, const struct error *err) {
     if (st == ST_UNAVAILABLE || st == ST_BUSY) proxy_add_retry_after(x);
     proxy_close(x, status_http_code(st));
     http_reply_error(req, st, err);
+}
+
+/* The answer to a request that seems to kill workers: clients of OpenAI's kind are asked not to try
+ * again. */
+static void fail_poison(struct exchange *x) {
+    struct str body =
+        STR("{\"error\":{\"message\":\"Workers were lost while they worked on this request: it is "
+            "not tried again, and refused for ten minutes. Change it, or look at the workers' "
+            "logs.\",\"type\":\"ServiceUnavailableError\",\"param\":null,\"code\":"
+            "\"poison_suspected\"}}");
+    struct http_request *req = x->req;
+
+    log_event(x->proxy->log, LOG_ERROR, "poison_suspected", log_z("id", x->request_id),
+              log_u64("body_bytes", req->body.len), log_u64("lost", x->n_lost));
+    proxy_drop_upstream(x);
+    proxy_account(x, true, OUTCOME_UNKNOWN);
+    http_add_header(req, STR("x-request-id"), str_of(x->request_id));
+    http_add_header(req, STR("x-should-retry"), STR("false"));
+    proxy_close(x, 503);
+    http_reply(req, 503, OPENAI_JSON, body);
 }
 
 /* --- choosing, and choosing again ----------------------------------------------------------------*/
@@ -171,7 +195,16 @@ static void retry_elsewhere(struct exchange *x) {
     enum status st;
 
     if (p->n_retrying >= MAX(RETRY_MIN, p->n_open / RETRY_SHARE)) {
-        loop_timer_start(&x->retry, RETRY_PAUSE_US); /* a storm would hit those still standing */
+        if (x->n_pauses++ < RETRY_PAUSES) {
+            loop_timer_start(&x->retry,
+                             RETRY_PAUSE_US); /* a storm would hit those still standing */
+            return;
+        }
+        error_set(
+            &err, ST_UNAVAILABLE,
+            "the worker failed before it answered, and so many requests are being tried again "
+            "that this one is not: try again");
+        proxy_fail(x, ST_UNAVAILABLE, &err);
         return;
     }
     st = route(x, NULL);
@@ -202,14 +235,30 @@ void proxy_attempt_failed(struct exchange *x, const char *reason, bool is_lost,
     x->failure = reason;
     if (may_retry(x)) {
         retry_elsewhere(x);
+    } else if (x->n_lost >= MAX_LOST) {
+        poison_add(x->proxy->config.poison, x->req->body, loop_now_us(x->proxy->loop));
+        fail_poison(x);
+    } else {
+        error_set(&err, ST_BAD_GATEWAY, "no worker answered after %u attempts: try again later",
+                  x->n_attempts);
+        proxy_fail(x, ST_BAD_GATEWAY, &err);
+    }
+}
+
+void proxy_leave_hung(struct exchange *x) {
+    if (!may_retry(x) || x->n_tried >= MAX_ATTEMPTS ||
+        !registry_has_other(x->proxy->registry, &x->target, x->tried, x->n_tried)) {
         return;
     }
-    error_set(&err, ST_BAD_GATEWAY,
-              x->n_lost >= MAX_LOST
-                  ? "%u workers were lost while they worked on this request: it is not tried again"
-                  : "no worker answered after %u attempts: try again later",
-              x->n_lost >= MAX_LOST ? x->n_lost : x->n_attempts);
-    proxy_fail(x, ST_BAD_GATEWAY, &err);
+    proxy_drop_upstream(x);
+    give_up_attempt(x, "worker_hung", OUTCOME_UNKNOWN);
+    x->failure = "worker_hung";
+    if (route(x, NULL) == ST_OK) {
+        count_retry(x, x->failure);
+        attempt_start(x, false);
+    } else {
+        retry_elsewhere(x); /* the other has gone in between */
+    }
 }
 
 void proxy_attempt(struct exchange *x) {
@@ -245,7 +294,7 @@ static void reset_attempt(struct exchange *x, bool is_fresh) {
     x->is_chunked = x->will_close = false;
     x->feedback = (struct route_feedback){-1, -1};
     sse_tail_init(&x->said, false);
-    x->first_token_us = x->sent_bytes = 0;
+    x->first_token_us = x->sent_bytes = x->seen_bytes = x->seen_us = 0;
     x->n_interim = 0;
     http_response_init(&x->head, false);
 }
@@ -353,7 +402,8 @@ static struct exchange *exchange_open(struct proxy *p) {
     memset(&x->rq, 0, sizeof(x->rq));
     x->why.n = 0;
     memset(&x->scan, 0, sizeof(x->scan)); /* a body that cannot be scanned leaves it as it is */
-    x->n_tried = x->n_lost = x->n_attempts = 0;
+    list_push_back(&p->open, &x->link);
+    x->n_tried = x->n_lost = x->n_attempts = x->n_pauses = 0;
     x->retry_after_us = 0;
     x->up = NULL;
     x->has_sent = x->is_routed = x->is_retry = x->is_salted = x->is_waiting = false;
@@ -384,6 +434,10 @@ void proxy_start(struct proxy *p, struct http_request *req) {
         !str_eq(req->path, STR("/tokenize")) && !str_eq(req->path, STR("/detokenize"));
     loop_timer_start(&x->timeout, p->config.request_timeout_us);
     st = body_scan(req->body, &x->scan, &err);
+    if (st == ST_OK && poison_is_suspect(p->config.poison, req->body, x->start_us)) {
+        fail_poison(x);
+        return;
+    }
     if (st == ST_OK && p->knows_clients) st = proxy_enter(x, &err);
     if (st == ST_OK) st = hash_prompt(x, &err);
     if (st == ST_OK) st = proxy_seek(x, &err);
@@ -419,6 +473,9 @@ struct proxy *proxy_create(struct loop *loop, struct registry *registry, struct 
     p->pool = upstream_pool_create(loop, &pool);
     rng_seed(&p->rng, seed);
     list_init(&p->idle);
+    list_init(&p->open);
+    p->notes = mem_calloc(config->max_workers, sizeof(*p->notes));
+    proxy_watch_start(p);
     p->knows_clients = keys_are_needed(config->keys) || config->isolation || config->tenant_header;
     proxy_prepare_reports(p);
     p->queue_wait = metrics_at(metrics, ROUTER_queue_wait_seconds);
@@ -435,8 +492,10 @@ void proxy_destroy(struct proxy *p) {
     while ((link = list_pop_front(&p->idle)) != NULL) {
         exchange_free(LIST_ENTRY(link, struct exchange, link));
     }
+    proxy_watch_stop(p);
     upstream_pool_destroy(p->pool);
     mem_free(p->candidates);
     buf_fini(&p->line);
+    mem_free(p->notes);
     mem_free(p);
 }

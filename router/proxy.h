@@ -22,16 +22,20 @@ struct keys;
 struct log;
 struct loop;
 struct metrics;
+struct poison;
 struct proxy;
 struct registry;
 struct tls;
 
 struct proxy_config {
     uint32_t prefix_block_bytes;
-    uint32_t max_prefix_blocks;  /* longer prompts are not told apart beyond these */
-    uint64_t hash_secret;        /* --prefix-hash-seed: equal on replicas */
-    uint64_t queue_timeout_us;   /* of a request that finds all workers at their limit */
-    uint64_t request_timeout_us; /* whole exchange */
+    uint32_t max_prefix_blocks;      /* longer prompts are not told apart beyond these */
+    uint64_t hash_secret;            /* --prefix-hash-seed: equal on replicas */
+    uint64_t queue_timeout_us;       /* of a request that finds all workers at their limit */
+    uint64_t request_timeout_us;     /* whole exchange */
+    uint64_t first_byte_timeout_us;  /* of an attempt; 0: none */
+    uint64_t stream_idle_timeout_us; /* between two bytes of a stream; 0: none */
+    struct poison *poison;           /* shared by all loops; NULL: none is remembered */
     uint64_t connect_timeout_us;
     uint64_t upstream_idle_us; /* idle connections to workers are closed after it */
     struct tls *worker_tls;    /* for workers with https:// */
@@ -52,6 +56,9 @@ struct proxy_config {
 struct proxy *proxy_create(struct loop *loop, struct registry *registry, struct metrics *metrics,
                            struct log *log, const struct proxy_config *config);
 void proxy_destroy(struct proxy *p); /* no exchange may be open; NULL is fine */
+
+/* A worker takes requests and answers none: those that wait for it are given to others. */
+void proxy_worker_hung(struct proxy *p, uint32_t worker, uint32_t incarnation);
 
 /* Takes the request: it will be answered. */
 void proxy_start(struct proxy *p, struct http_request *req);

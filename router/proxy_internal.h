@@ -2,6 +2,7 @@
  *
  *   proxy.c        an exchange from the request to its end: route, attempt, retry, account
  *   proxy_relay.c  the worker's answer: read, learned from, passed on, or broken off
+ *   proxy_watch.c  workers that have fallen silent
  *   proxy_head.c   the two heads that are written: to the worker, to the client
  *   proxy_report.c what is left behind for people: counts, a line of the log
  *   proxy_queue.c  waiting for a worker when all are at their limit
@@ -32,6 +33,13 @@
 #define PROXY_N_PATHS  7   /* that are counted apart */
 #define PROXY_N_CODES  600 /* status codes are below */
 
+/* What workers say of their load is passed on this often, by each loop and for each worker. */
+#define LOAD_NOTE_US 100000u
+
+struct load_note {
+    uint64_t next_us;
+};
+
 struct proxy {
     struct loop *loop;
     struct registry *registry;
@@ -40,7 +48,9 @@ struct proxy {
     struct proxy_config config;
     struct upstream_pool *pool;
     struct rng rng;
-    struct list idle; /* recycled exchanges */
+    struct list idle, open; /* recycled exchanges; those under way */
+    struct loop_timer sweep;
+    struct load_note *notes; /* by worker */
     uint32_t n_idle, n_open, n_retrying;
     struct mailbox *box; /* what was decided about those that wait */
     uint32_t n_owed;     /* exchanges that are over but for a mail */
@@ -56,7 +66,7 @@ struct proxy {
 };
 
 struct exchange {
-    struct list link; /* on proxy->idle while recycled */
+    struct list link; /* on proxy->open, on proxy->idle while recycled */
     struct proxy *proxy;
     struct http_request *req; /* NULL once answered or abandoned */
     struct body_scan scan;
@@ -76,6 +86,7 @@ struct exchange {
     uint32_t chain_cap;
     uint32_t tried[MAX_ATTEMPTS];
     uint32_t n_tried, n_lost, n_attempts;
+    uint32_t n_pauses;              /* for the retry budget */
     struct key_use key;             /* by which it was let in */
     struct str tenant;              /* whose it is; empty: nobody's in particular */
     struct isolation_splice splice; /* if is_salted: how workers that do not trust us are told */
@@ -100,8 +111,9 @@ struct exchange {
     struct sse_tail said; /* what its body says of tokens */
     uint64_t first_token_us;
     uint64_t sent_bytes;
-    uint32_t n_interim; /* 1xx heads so far */
-    bool was_stale;     /* begun again, because the connection had died while it was idle */
+    uint64_t seen_bytes, seen_us; /* of a stream: how far it was, and when (proxy_watch.c) */
+    uint32_t n_interim;           /* 1xx heads so far */
+    bool was_stale; /* begun again, because the connection had died while it was idle */
     bool has_input, has_head, is_sse, is_paused;
     bool is_chunked; /* the body, as the client gets it */
     bool will_close; /* the client was told that the connection ends with this answer */
@@ -132,11 +144,19 @@ void proxy_attempt_was_stale(struct exchange *x);
  * and this worker's answer is the one to pass on. */
 bool proxy_try_another(struct exchange *x);
 
+/* Its worker hangs: another gets it, if one can. */
+void proxy_leave_hung(struct exchange *x);
+
 /* --- proxy_report.c ----------------------------------------------------------------------------- */
 
 void proxy_prepare_reports(struct proxy *p);
 void proxy_explain(struct exchange *x);          /* before it is routed: x->why */
 void proxy_report(struct exchange *x, int code); /* once, while the client's request is there */
+
+/* --- proxy_watch.c ------------------------------------------------------------------------------ */
+
+void proxy_watch_start(struct proxy *p);
+void proxy_watch_stop(struct proxy *p);
 
 /* --- proxy_relay.c ------------------------------------------------------------------------------ */
 
@@ -145,7 +165,7 @@ extern const struct upstream_user proxy_relay;
 void proxy_client_has_room(struct exchange *x);
 
 /* Ends an answer of which the client has seen a part. */
-enum break_cause { BROKEN_WORKER_LOST, BROKEN_TIMEOUT };
+enum break_cause { BROKEN_WORKER_LOST, BROKEN_TIMEOUT, BROKEN_IDLE };
 void proxy_break_off(struct exchange *x, enum break_cause cause);
 
 /* Nothing has been sent: answers with an error of our own. */

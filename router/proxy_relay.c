@@ -112,6 +112,11 @@ void proxy_break_off(struct exchange *x, enum break_cause cause) {
              STR("data: {\"error\":{\"message\":\"The worker that was answering was lost; what was "
                  "generated so far is above. Send the request again.\",\"type\":\"upstream_error\","
                  "\"param\":null,\"code\":\"worker_lost\"}}\n\n")},
+        [BROKEN_IDLE] =
+            {504, OUTCOME_FAILED,
+             STR("data: {\"error\":{\"message\":\"The worker that was answering has fallen silent; "
+                 "what was generated so far is above. Send the request again.\",\"type\":"
+                 "\"upstream_error\",\"param\":null,\"code\":\"worker_silent\"}}\n\n")},
         [BROKEN_TIMEOUT] =
             {504, OUTCOME_UNKNOWN,
              STR("data: {\"error\":{\"message\":\"The answer took longer than the router's "
@@ -124,7 +129,7 @@ void proxy_break_off(struct exchange *x, enum break_cause cause) {
 
     proxy_drop_upstream(x);
     proxy_account(x, true, causes[cause].outcome);
-    if (cause == BROKEN_WORKER_LOST) metric_inc(x->proxy->streams_broken);
+    if (cause != BROKEN_TIMEOUT) metric_inc(x->proxy->streams_broken);
     if (says_so) {
         if (sse_tail_is_amid_event(&x->said)) send_payload(x, STR("\n\n"));
         send_payload(x, causes[cause].event);
@@ -149,11 +154,26 @@ static void on_malformed(struct exchange *x) {
 
 /* --- from the worker -------------------------------------------------------------------------------*/
 
+/* What the worker says of its load; not of each request, but when it turns one away. */
+static void note_load(struct exchange *x, const char *data, bool is_urgent) {
+    struct load_note *note = &x->proxy->notes[x->target.worker];
+    uint64_t now_us = loop_now_us(x->proxy->loop);
+    struct wire_load load;
+    struct str value;
+
+    if (now_us < note->next_us && !is_urgent) return;
+    value = http_head_find(&x->head, data, STR(WIRE_LOAD));
+    if (!value.ptr || wire_parse_load(value, &load) != ST_OK) return;
+    note->next_us = now_us + LOAD_NOTE_US;
+    registry_note_load(x->proxy->registry, &x->target, &load);
+}
+
 /* The head is there; its bytes are at `data`. False: the exchange has moved on. */
 static bool take_head(struct exchange *x, const char *data) {
     struct str content_type = http_head_find(&x->head, data, STR("content-type"));
     int code = x->head.status_code;
 
+    if (!x->target.is_foreign) note_load(x, data, code == 503);
     if ((code == 429 || code == 503) && proxy_try_another(x)) return false;
     x->feedback.prompt_tokens = token_header(x, data, STR(WIRE_PROMPT_TOKENS));
     x->feedback.cached_tokens = token_header(x, data, STR(WIRE_CACHED_TOKENS));

@@ -49,6 +49,7 @@ struct registry {
     uint32_t n_open;           /* of all models, like n_waiting */
     uint32_t n_waiting;
     uint32_t next_model; /* is looked at first when a place is free */
+    uint64_t now_us; /* of the last tick: near enough for slow starts */
     struct worker workers[REGISTRY_MAX_WORKERS];
     struct model models[REGISTRY_MAX_MODELS];
 };
@@ -349,6 +350,7 @@ enum status registry_describe(struct registry *r, uint32_t id, const struct wire
     struct wire_server_info full;
     struct worker_spec spec;
     struct model *m;
+    bool is_new;
 
     if (st != ST_OK) return st;
     pthread_mutex_lock(&r->lock);
@@ -358,7 +360,8 @@ enum status registry_describe(struct registry *r, uint32_t id, const struct wire
         goto done;
     }
     m = model_find(r, str_of(info->model));
-    if (w->is_described && strcmp(w->info.generation, full.generation) != 0) {
+    is_new = !w->is_described || strcmp(w->info.generation, full.generation) != 0;
+    if (w->is_described && is_new) {
         w->breaker = (struct breaker){0};
         w->has_load = false;
         show_breaker(w, id);
@@ -376,6 +379,7 @@ enum status registry_describe(struct registry *r, uint32_t id, const struct wire
     w->info = full;
     spec = spec_of(r, w);
     routing_worker_up(m->routing, id, &spec);
+    if (is_new) routing_slow_start(m->routing, id, r->now_us);
     m->max_model_len = info->max_model_len;
     w->is_described = true;
     w->is_foreign = is_foreign;
@@ -412,8 +416,16 @@ void registry_report(struct registry *r, uint32_t id, const struct registry_repo
 }
 
 void registry_set_reason(struct registry *r, uint32_t id, uint32_t reasons, bool is_set) {
+    struct worker *w = &r->workers[id];
+
     pthread_mutex_lock(&r->lock);
-    if (id < r->n_ids && r->workers[id].is_used) set_reason(&r->workers[id], id, reasons, is_set);
+    if (id < r->n_ids && w->is_used) {
+        bool is_back =
+            !is_set && w->is_described && (worker_reasons(w, id) & reasons & WORKER_UNHEALTHY) != 0;
+
+        set_reason(w, id, reasons, is_set);
+        if (is_back) routing_slow_start(w->model->routing, id, r->now_us);
+    }
     pthread_mutex_unlock(&r->lock);
 }
 
@@ -453,6 +465,7 @@ void registry_tick(struct registry *r, uint64_t now_us) {
 
     list_init(&decided);
     pthread_mutex_lock(&r->lock);
+    r->now_us = now_us;
     for (uint32_t id = 0; id < r->n_ids; id++) {
         struct worker *w = &r->workers[id];
 
@@ -792,6 +805,22 @@ void registry_note_load(struct registry *r, const struct registry_target *target
         set_draining(w, target->worker, DRAIN_WORKER, load->draining);
     }
     pthread_mutex_unlock(&r->lock);
+}
+
+bool registry_has_other(struct registry *r, const struct registry_target *target,
+                        const uint32_t *exclude, uint32_t n_exclude) {
+    struct worker_mask mask;
+    bool is_any = false;
+
+    pthread_mutex_lock(&r->lock);
+    mask = routing_load(target->routing)->eligible;
+    pthread_mutex_unlock(&r->lock);
+    worker_mask_drop(mask.words, target->worker);
+    for (uint32_t i = 0; i < n_exclude; i++)
+        worker_mask_drop(mask.words, exclude[i]);
+    for (uint32_t i = 0; i < WORKER_MASK_WORDS; i++)
+        is_any = is_any || mask.words[i];
+    return is_any;
 }
 
 static bool others_can_serve(const struct registry *r, uint32_t id) {

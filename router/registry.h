@@ -204,6 +204,10 @@ void registry_ended(struct registry *r, const struct registry_target *target,
 void registry_note_load(struct registry *r, const struct registry_target *target,
                         const struct wire_load *load);
 
+/* Whether anybody but the target's worker and those excluded can take a request for its model now. */
+bool registry_has_other(struct registry *r, const struct registry_target *target,
+                        const uint32_t *exclude, uint32_t n_exclude);
+
 /* True once after a request to `id` failed: it should be described again. Until it has been, it is
  * WORKER_STARTING, unless nobody else could take its requests meanwhile. */
 bool registry_take_suspicion(struct registry *r, uint32_t id);

@@ -8,7 +8,7 @@
  *              +------------- registry (one lock) -------------+
  *
  * Life: listen (a port in use is said first) -> start workers -> ready -> serve -> a signal ->
- * drain the frontends -> end the workers -> gone. */
+ * settle (not ready, but still serving) -> drain the frontends -> end the workers -> gone. */
 #include "router/router.h"
 
 #include <limits.h>
@@ -35,6 +35,7 @@
 #include "router/health.h"
 #include "router/isolation.h"
 #include "router/keys.h"
+#include "router/poison.h"
 #include "router/registry.h"
 #include "router/router_metrics.h"
 #include "router/router_options.h"
@@ -65,6 +66,7 @@ struct router {
     struct scrape *scrape;
     struct decision_log *decisions; /* NULL: not kept */
     struct fleet *fleet;
+    struct poison *poison;
     struct discovery *static_workers, *file_workers;
     struct http_server *admin_server;
     struct admin admin;
@@ -95,7 +97,7 @@ static void workers_next(struct router *r) {
     supervisor_stop(r->supervisor, end_loop, r);
 }
 
-static void stop(struct router *r) {
+static void stop(struct router *r, uint64_t settle_us) {
     if (r->is_stopping) {
         loop_stop(r->loop); /* asked twice: do not wait */
         return;
@@ -104,7 +106,7 @@ static void stop(struct router *r) {
     r->admin.is_draining = true;
     log_event(r->log, LOG_INFO, "router_draining");
     for (uint32_t i = 0; i < r->n_frontends; i++) {
-        frontend_drain(r->frontends[i], (uint64_t)r->options->drain_timeout_ms * 1000);
+        frontend_drain(r->frontends[i], settle_us, (uint64_t)r->options->drain_timeout_ms * 1000);
     }
     if (r->n_running == 0) workers_next(r);
 }
@@ -118,8 +120,10 @@ static void on_mail(struct mail *mail, void *arg) {
 }
 
 static void on_signal(int signo, void *arg) {
-    (void)signo;
-    stop(arg);
+    struct router *r = arg;
+
+    /* Whoever presses a key waits for it; a service manager's signal has balancers behind it. */
+    stop(r, signo == SIGTERM ? (uint64_t)r->options->drain_settle_ms * 1000 : 0);
 }
 
 /* What can be read again is; what is wrong is said, and the old stays. */
@@ -147,7 +151,7 @@ static void on_worker_fatal(const struct error *err, void *arg) {
     struct router *r = arg;
 
     r->fatal = *err;
-    stop(r);
+    stop(r, 0);
     if (!r->has_announced) loop_stop(r->loop); /* nobody was served yet */
 }
 
@@ -211,6 +215,17 @@ static void on_worker_ready(uint32_t worker, void *arg) {
         print_ready_message(r);
     }
     fflush(stdout);
+}
+
+static void on_worker_hung(uint32_t worker, void *arg) {
+    struct router *r = arg;
+    struct registry_view view;
+
+    if (!registry_get(r->registry, worker, &view)) return;
+    log_event(r->log, LOG_WARN, "worker_hung", log_u64("worker", worker), log_z("url", view.url),
+              log_u64("in_flight", view.in_flight));
+    for (uint32_t i = 0; i < r->n_frontends; i++)
+        frontend_worker_hung(r->frontends[i], worker, view.incarnation);
 }
 
 static void on_tick(void *arg) {
@@ -307,6 +322,7 @@ static enum status build_registry(struct router *r, struct error *err) {
         .queue_size = o->queue_size, .max_wait_us = (uint64_t)o->queue_timeout_ms * 1000};
     config.max_worker_requests = o->max_worker_requests;
     config.max_concurrent = o->max_concurrent_requests;
+    config.routing.slow_start_us = (uint64_t)o->slow_start_ms * 1000;
     return registry_create(&r->registry, &config, err);
 }
 
@@ -349,6 +365,9 @@ static enum status build_frontends(struct router *r, struct error *err) {
                   .hash_secret = hash_secret(o),
                   .queue_timeout_us = (uint64_t)o->queue_timeout_ms * 1000,
                   .request_timeout_us = (uint64_t)o->request_timeout_ms * 1000,
+                  .first_byte_timeout_us = (uint64_t)o->first_byte_timeout_ms * 1000,
+                  .stream_idle_timeout_us = (uint64_t)o->stream_idle_timeout_ms * 1000,
+                  .poison = r->poison,
                   .connect_timeout_us = (uint64_t)o->connect_timeout_ms * 1000,
                   .upstream_idle_us = 60 * 1000000ull,
                   .worker_tls = certificates_for_workers(r->certificates),
@@ -516,7 +535,8 @@ static enum status build_control(struct router *r, struct error *err) {
                                    .n_misses = o->probe_misses,
                                    .n_hits = o->probe_hits,
                                    .max_workers = o->max_workers,
-                                   .path = o->probe_path};
+                                   .path = o->probe_path,
+                                   .on_hung = on_worker_hung};
     const struct http_client_trust trust = {.ca = o->worker_ca,
                                             .cert = o->worker_cert,
                                             .key = o->worker_key,
@@ -568,6 +588,7 @@ enum status router_create(struct router **out, const struct router_options *opti
     if (st != ST_OK) goto fail;
     r->log = log_create(&log);
     r->metrics = router_metrics_create();
+    r->poison = poison_create();
     st = build_control(r, err);
     if (st != ST_OK) goto fail;
     r->admin.registry = r->registry;
@@ -628,7 +649,7 @@ void router_destroy(struct router *r) {
     if (!r) return;
     list_init(&unread);
     for (uint32_t i = 0; i < r->n_frontends; i++) {
-        if (r->n_running > 0) frontend_drain(r->frontends[i], 0);
+        if (r->n_running > 0) frontend_drain(r->frontends[i], 0, 0);
         frontend_destroy(r->frontends[i]);
     }
     mem_free(r->frontends);
@@ -648,6 +669,7 @@ void router_destroy(struct router *r) {
         mem_free(mail_of(link));
     mailbox_close(r->box);
     registry_destroy(r->registry);
+    poison_destroy(r->poison);
     keys_destroy(r->keys);
     certificates_close(r->certificates);
     keys_destroy(r->admin_keys);

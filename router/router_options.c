@@ -180,7 +180,7 @@ static const struct option_def rows[] = {
     {"probe-interval", OPT_MS, FIELD(probe_interval_ms), .def = "500ms", .min = "10ms", .max = "1h",
      .aliases = "health-check-interval-secs", .group = "Failures",
      .help = "Time between health probes of one worker. Shorter notices sooner."},
-    {"probe-timeout", OPT_MS, FIELD(probe_timeout_ms), .def = "1s", .min = "10ms", .max = "1m",
+    {"probe-timeout", OPT_MS, FIELD(probe_timeout_ms), .def = "500ms", .min = "10ms", .max = "1m",
      .aliases = "health-check-timeout-secs", .group = "Failures",
      .help = "A probe without an answer after this long is a miss."},
     {"probe-misses", OPT_U32, FIELD(probe_misses), .def = "2", .min = "1", .max = "100",
@@ -195,11 +195,24 @@ static const struct option_def rows[] = {
      .group = "Routing",
      .help = "How often /metrics of vLLM and SGLang workers are read, to learn their size and what "
              "they find in their caches. Shorter follows changes sooner; 0 turns it off."},
+    {"slow-start", OPT_MS, FIELD(slow_start_ms), .def = "10s", .max = "1h", .group = "Failures",
+     .help = "A new or returned worker is given from a tenth to all of its share over this time. "
+             "Longer is gentler to cold caches; 0 gives it everything at once."},
     {"max-retries", OPT_U32, FIELD(max_retries), .def = "2", .max = "7",
      .aliases = "retry-max-retries,max-instance-failover-reroute-attempts", .group = "Failures",
      .help = "Other workers tried when one fails before it has answered."},
     {"connect-timeout", OPT_MS, FIELD(connect_timeout_ms), .def = "250ms", .min = "1ms",
      .max = "1m", .group = "Failures", .help = "Time a worker has to accept a connection."},
+    {"first-byte-timeout", OPT_MS, FIELD(first_byte_timeout_ms), .def = "0", .max = "24h",
+     .group = "Failures",
+     .help =
+         "A worker that shows no first byte for so long is given up and the request sent to "
+         "another. Shorter than the longest prefill plus queueing loses good work; 0: none. Not "
+         "for whole answers of other engines, which show nothing before the end."},
+    {"stream-idle-timeout", OPT_MS, FIELD(stream_idle_timeout_ms), .def = "30s", .max = "24h",
+     .group = "Failures",
+     .help = "A stream whose worker has sent nothing for so long is ended with an error event; 0: "
+             "never."},
     {"request-timeout", OPT_MS, FIELD(request_timeout_ms), .def = "30m", .min = "10ms",
      .max = "24h", .aliases = "request-timeout-secs", .group = "Failures",
      .help = "Longest a request may take, answer included."},
@@ -261,6 +274,12 @@ static const struct option_def rows[] = {
     {"drain-timeout", OPT_MS, FIELD(drain_timeout_ms), .def = "120s", .max = "1h",
      .aliases = "shutdown-grace-period-secs", .group = "Limits",
      .help = "On SIGTERM: how long open requests may still take."},
+    {"drain-settle", OPT_MS, FIELD(drain_settle_ms), .def = "5s", .max = "10m",
+     .aliases = "drain-settle-secs", .group = "Limits",
+     .help =
+         "On SIGTERM: still accept requests for so long, not ready any more and closing each "
+         "connection with its answer, so that balancers in front can hear of it. SIGINT does not "
+         "wait."},
     {"expose-worker-headers", OPT_BOOL, FIELD(expose_worker_headers), .group = "Limits",
      .help = "Relay the x-incipit-* headers of workers to clients."},
     {"forward-authorization", OPT_BOOL, FIELD(forward_authorization), .group = "Limits",

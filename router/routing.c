@@ -144,6 +144,7 @@ enum status routing_create(struct routing **out, const struct routing_options *o
     r = mem_zalloc(sizeof(*r));
     r->options = *options;
     load_init(&r->load, options->max_workers);
+    r->load.slow_start_us = options->slow_start_us;
     r->caches = mem_calloc(options->max_workers, sizeof(*r->caches));
     r->matched = mem_calloc(options->max_workers, sizeof(*r->matched));
     r->sum_tokens = RATIO_FIRST;
@@ -324,6 +325,10 @@ void routing_forget_cache(struct routing *r, uint32_t w) {
     fit_cache(r, w, 0);
 }
 
+void routing_slow_start(struct routing *r, uint32_t w, uint64_t now_us) {
+    load_begin_slow_start(&r->load, w, now_us);
+}
+
 void routing_set_reason(struct routing *r, uint32_t w, uint32_t reasons, bool is_set) {
     load_set_reason(&r->load, w, reasons, is_set);
 }
@@ -338,6 +343,7 @@ static bool find_candidates(const struct routing *r, const struct route_request 
         if (rq->exclude[i] < r->load.n_workers) worker_mask_drop(mask->words, rq->exclude[i]);
     }
     load_drop_full(&r->load, mask->words);
+    load_drop_ramping(&r->load, mask->words, rq->now_us);
     return worker_mask_count(mask->words, r->load.n_words) > 0;
 }
 

@@ -29,6 +29,7 @@ struct routing_options {
     uint32_t max_workers;        /* ids are below this; 1 to 1024 */
     uint64_t max_index_bytes;    /* memory of index and LRUs, taken at once; at least 1 MiB */
     uint32_t prefix_block_bytes; /* prompt bytes per hash of a chain */
+    uint64_t slow_start_us;      /* of new and returned workers (load.h); 0: none */
     double bytes_per_token;      /* first guess; learned from prompt_tokens afterwards */
 };
 
@@ -94,6 +95,9 @@ void routing_worker_down(struct routing *r, uint32_t w);
 
 /* The worker's cache was emptied: so is its part of the index. */
 void routing_forget_cache(struct routing *r, uint32_t w);
+
+/* The worker is new, or has come back: see load_begin_slow_start. */
+void routing_slow_start(struct routing *r, uint32_t w, uint64_t now_us);
 
 /* Sets or clears bits of enum worker_reason. */
 void routing_set_reason(struct routing *r, uint32_t w, uint32_t reasons, bool is_set);

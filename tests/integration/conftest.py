@@ -155,7 +155,7 @@ class Worker(Program):
 
 class Router(Program):
     def __init__(self, *args, port=0):
-        super().__init__("incipit-router", ["--port", port, "--admin-port", 0, *args])
+        super().__init__("incipit-router", ["--port", port, "--admin-port", 0, "--drain-settle", 0, *args])
 
     def ready(self, n_workers):
         self.url = f"http://127.0.0.1:{self.field('router_listening', 'port')}"

@@ -74,8 +74,8 @@ static void one_that_never_ran_can_be_told_to_drain(void **state) {
     (void)state;
     start(&fx);
     f = create(&fx);
-    frontend_drain(f, 0);
-    frontend_drain(f, 0);
+    frontend_drain(f, 0, 0);
+    frontend_drain(f, 0, 0);
     frontend_destroy(f);
     finish(&fx);
 }
@@ -106,12 +106,12 @@ static void several_share_a_port_and_end_when_they_are_drained(void **state) {
         if (i < 7) client_close(&idle);
     }
     for (int i = 0; i < 3; i++)
-        frontend_drain(f[i], 60000000);
+        frontend_drain(f[i], 0, 60000000);
     client_expect_close(&idle, fx.loop); /* kept alive, but idle */
     TURN_UNTIL(fx.loop, fx.n_ended == 3);
     client_close(&idle);
     for (int i = 0; i < 3; i++) {
-        frontend_drain(f[i], 0); /* too late */
+        frontend_drain(f[i], 0, 0); /* too late */
         frontend_destroy(f[i]);
     }
     finish(&fx);
@@ -129,14 +129,49 @@ static void a_second_call_shortens_the_first(void **state) {
     client_open(&c, frontend_port(f));
     client_send(&c, fx.loop, STR("GET /livez HTTP/1.1\r\nHost: a\r\n\r\nGET /half"));
     client_expect(&c, fx.loop, "HTTP/1.1 200");
-    frontend_drain(f, 60000000);
+    frontend_drain(f, 0, 60000000);
     for (int i = 0; i < 5; i++)
         loop_turn(fx.loop, 2000);
-    frontend_drain(f, 0);
+    frontend_drain(f, 0, 0);
     TURN_UNTIL(fx.loop, fx.n_ended == 1);
     frontend_destroy(f);
     client_expect_close(&c, fx.loop);
     client_close(&c);
+    finish(&fx);
+}
+
+static void while_it_settles_it_still_serves_and_says_goodbye(void **state) {
+    struct client kept, fresh;
+    struct frontend *f;
+    struct fixture fx;
+    uint16_t port;
+    int n_closing;
+
+    (void)state;
+    start(&fx);
+    f = create(&fx);
+    port = frontend_port(f);
+    assert_int_equal(frontend_start(f, NULL), ST_OK);
+    client_open(&kept, port);
+    client_send(&kept, fx.loop, STR("GET /livez HTTP/1.1\r\nHost: a\r\n\r\n"));
+    client_expect(&kept, fx.loop, "HTTP/1.1 200");
+    assert_int_equal(client_count(&kept, "connection: close"), 0);
+    frontend_drain(f, 60000000, 60000000);
+    do { /* until the mail has arrived */
+        client_open(&fresh, port);
+        client_send(&fresh, fx.loop, STR("GET /livez HTTP/1.1\r\nHost: a\r\n\r\n"));
+        client_expect(&fresh, fx.loop, "HTTP/1.1 200");
+        n_closing = client_count(&fresh, "connection: close");
+        client_close(&fresh);
+    } while (n_closing == 0);
+    client_send(&kept, fx.loop, STR("GET /livez HTTP/1.1\r\nHost: a\r\n\r\n"));
+    client_expect(&kept, fx.loop, "connection: close");
+    client_expect_close(&kept, fx.loop);
+    client_close(&kept);
+    assert_int_equal(fx.n_ended, 0);
+    frontend_drain(f, 0, 0);
+    TURN_UNTIL(fx.loop, fx.n_ended == 1);
+    frontend_destroy(f);
     finish(&fx);
 }
 
@@ -145,6 +180,7 @@ int main(void) {
         cmocka_unit_test(one_that_never_ran_can_be_told_to_drain),
         cmocka_unit_test(several_share_a_port_and_end_when_they_are_drained),
         cmocka_unit_test(a_second_call_shortens_the_first),
+        cmocka_unit_test(while_it_settles_it_still_serves_and_says_goodbye),
     };
 
     signal(SIGPIPE, SIG_IGN);

@@ -209,6 +209,80 @@ static void random_traffic_keeps_the_sums(void **state) {
     load_fini(&l);
 }
 
+/* Opens requests on `w` until it is dropped from the mask; how many it had then. */
+static uint32_t fill_until_dropped(struct load *l, uint32_t w, struct load_ticket *t, uint32_t most,
+                                   uint64_t now_us) {
+    for (uint32_t n = 0; n < most; n++) {
+        struct worker_mask mask = l->eligible;
+
+        load_drop_ramping(l, mask.words, now_us);
+        if (!worker_mask_has(mask.words, w)) return n;
+        load_open(l, &t[n], w, 1, 1, now_us);
+    }
+    return most;
+}
+
+static void close_all(struct load *l, struct load_ticket *t, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++)
+        load_close(l, &t[i], 1, false, 1);
+}
+
+static void a_new_worker_is_given_more_and_more(void **state) {
+    struct load_ticket old[40] = {{{0}}}, t[40] = {{{0}}};
+    uint32_t early, late;
+    struct load l;
+    (void)state;
+
+    load_init(&l, 3);
+    l.slow_start_us = 10000000;
+    for (uint32_t w = 0; w < 3; w++)
+        load_worker_up(&l, w, &plain);
+    for (int i = 0; i < 40; i++)
+        load_open(&l, &old[i], (uint32_t)i % 2, 1, 1, 5);
+    load_begin_slow_start(&l, 2, 1000000);
+
+    early = fill_until_dropped(&l, 2, t, 40, 1000000);
+    close_all(&l, t, early);
+    assert_int_equal(early, 2); /* a tenth of 14 is more than 1 */
+    late = fill_until_dropped(&l, 2, t, 40, 6000000);
+    close_all(&l, t, late);
+    assert_in_range(late, 6, 12);
+    assert_int_equal(fill_until_dropped(&l, 2, t, 40, 11000000), 40); /* over */
+    close_all(&l, t, 40);
+    assert_false(worker_mask_has(l.ramping.words, 2));
+    load_check(&l);
+    close_all(&l, old, 40);
+    load_fini(&l);
+}
+
+static void a_fleet_that_starts_together_starts(void **state) {
+    struct load_ticket t[40] = {{{0}}};
+    struct worker_mask mask;
+    struct load l;
+    (void)state;
+
+    load_init(&l, 3);
+    l.slow_start_us = 10000000;
+    for (uint32_t w = 0; w < 3; w++) {
+        load_worker_up(&l, w, &plain);
+        load_begin_slow_start(&l, w, 1000000 + w);
+    }
+    assert_int_equal(fill_until_dropped(&l, 0, t, 40, 1000005), 40);
+    close_all(&l, t, 40);
+    load_set_reason(&l, 1, WORKER_DISABLED, true);
+    load_set_reason(&l, 2, WORKER_DISABLED, true);
+    load_begin_slow_start(&l, 0, 1000000);
+    assert_int_equal(fill_until_dropped(&l, 0, t, 40, 1000005), 40); /* alone: it must do */
+    close_all(&l, t, 40);
+
+    l.slow_start_us = 0;
+    load_begin_slow_start(&l, 1, 0); /* turned off: nothing */
+    mask = l.eligible;
+    load_drop_ramping(&l, mask.words, 5000000000);
+    assert_true(worker_mask_has(mask.words, 0));
+    load_fini(&l);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_worker_is_eligible_iff_nothing_speaks_against_it),
@@ -218,6 +292,8 @@ int main(void) {
         cmocka_unit_test(only_finished_requests_teach_the_means),
         cmocka_unit_test(what_is_being_generated_is_guessed_from_time),
         cmocka_unit_test(a_full_worker_is_dropped_unless_all_are),
+        cmocka_unit_test(a_new_worker_is_given_more_and_more),
+        cmocka_unit_test(a_fleet_that_starts_together_starts),
         cmocka_unit_test(random_traffic_keeps_the_sums),
     };
 

@@ -5,6 +5,7 @@
 #include "common/loop.h"
 #include "common/mem.h"
 #include "common/rng.h"
+#include "router/poison.h"
 #include "router/proxy.h"
 #include "router/registry.h"
 #include "router/router_metrics.h"
@@ -366,10 +367,171 @@ static void a_request_that_kills_workers_is_not_tried_for_ever(void **state) {
     (void)state;
     start(&fx, 4);
     PLAY(&fx, {NULL, FAKE_RESET});
-    ask(&fx, &c, ASK, "2 workers were lost");
+    ask(&fx, &c, ASK, "poison_suspected");
+    client_expect(&c, fx.loop, "x-should-retry: false");
     assert_int_equal(fx.fake.n_requests, 2);
-    assert_true(counted(&fx, "502") == 1);
+    assert_true(counted(&fx, "503") == 1);
     client_close(&c);
+    PLAY(&fx, {JSON_OK});
+    ask(&fx, &c, ASK, "{\"ok\":true}"); /* nothing is remembered here: see below */
+    client_close(&c);
+    finish(&fx);
+}
+
+static void a_request_that_killed_workers_is_refused_at_the_door(void **state) {
+    struct proxy_config config = usual;
+    struct fixture fx;
+    struct client c;
+
+    (void)state;
+    config.poison = poison_create();
+    start_with(&fx, 4, config, false);
+    PLAY(&fx, {NULL, FAKE_RESET});
+    ask(&fx, &c, ASK, "poison_suspected");
+    client_close(&c);
+    PLAY(&fx, {JSON_OK});
+    ask(&fx, &c, ASK, "poison_suspected");
+    assert_int_equal(fx.fake.n_requests, 0);
+    client_close(&c);
+    ask(&fx, &c,
+        "POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 14\r\n\r\n{\"prompt\":\"b\"}",
+        "{\"ok\":true}"); /* another request is not */
+    client_close(&c);
+    finish(&fx);
+    poison_destroy(config.poison);
+}
+
+/* --- silence -------------------------------------------------------------------------------------*/
+
+static void what_waits_for_a_hung_worker_goes_to_another(void **state) {
+    struct fixture fx;
+    struct client c;
+
+    (void)state;
+    start(&fx, 2);
+    PLAY(&fx, {NULL, FAKE_KEEP}, {JSON_OK});
+    client_open(&c, fx.port);
+    client_send(&c, fx.loop, STR(ASK));
+    TURN_UNTIL(fx.loop, fx.fake.n_requests == 1);
+    proxy_worker_hung(fx.proxy, 1 - fx.fake.served_by[0], 1); /* another one */
+    proxy_worker_hung(fx.proxy, fx.fake.served_by[0], 77);    /* an earlier one at its place */
+    for (int i = 0; i < 20; i++)
+        loop_turn(fx.loop, 1000);
+    assert_int_equal(fx.fake.n_requests, 1);
+    proxy_worker_hung(fx.proxy, fx.fake.served_by[0], 1);
+    client_expect(&c, fx.loop, "{\"ok\":true}");
+    assert_int_not_equal(fx.fake.served_by[0], fx.fake.served_by[1]);
+    assert_true(retries(&fx, "worker_hung") == 1);
+    client_close(&c);
+    finish(&fx);
+}
+
+static void many_leave_a_hung_worker_at_once(void **state) {
+    struct client c[40];
+    struct fixture fx;
+
+    (void)state;
+    start(&fx, 2);
+    registry_set_reason(fx.registry, 1, WORKER_DISABLED, true);
+    PLAY(&fx, {NULL, FAKE_KEEP});
+    for (size_t i = 0; i < ARRAY_LEN(c); i++) {
+        client_open(&c[i], fx.port);
+        client_send(&c[i], fx.loop, STR(ASK));
+    }
+    TURN_UNTIL(fx.loop, fx.fake.n_requests == ARRAY_LEN(c));
+    PLAY(&fx, {JSON_OK});
+    proxy_worker_hung(fx.proxy, 0, 1); /* nobody else is there: they stay */
+    for (int i = 0; i < 20; i++)
+        loop_turn(fx.loop, 1000);
+    assert_int_equal(fx.fake.n_requests, 0);
+    assert_int_equal(n_open(&fx), ARRAY_LEN(c));
+    registry_set_reason(fx.registry, 1, WORKER_DISABLED, false);
+    proxy_worker_hung(fx.proxy, 0, 1);
+    for (size_t i = 0; i < ARRAY_LEN(c); i++) {
+        client_expect(&c[i], fx.loop, "{\"ok\":true}");
+        client_close(&c[i]);
+    }
+    finish(&fx);
+}
+
+static void what_a_client_has_begun_to_read_stays(void **state) {
+    struct fixture fx;
+    struct client c;
+
+    (void)state;
+    start(&fx, 2);
+    PLAY(&fx, {SSE_HEAD "8\r\ndata: a\n\r\n"});
+    ask(&fx, &c, ASK, "data: a");
+    proxy_worker_hung(fx.proxy, fx.fake.served_by[0], 1);
+    for (int i = 0; i < 10; i++)
+        loop_turn(fx.loop, 1000);
+    fake_say(&fx.fake, STR("8\r\ndata: b\n\r\n0\r\n\r\n"));
+    client_expect(&c, fx.loop, "data: b");
+    assert_int_equal(fx.fake.n_requests, 1);
+    client_close(&c);
+    finish(&fx);
+}
+
+static void no_first_byte_in_time_is_a_failure(void **state) {
+    struct proxy_config config = usual;
+    struct fixture fx;
+    struct client c;
+
+    (void)state;
+    config.first_byte_timeout_us = 50000;
+    start_with(&fx, 2, config, false);
+    PLAY(&fx, {NULL, FAKE_KEEP}, {JSON_OK});
+    ask(&fx, &c, ASK, "{\"ok\":true}");
+    assert_int_equal(fx.fake.n_requests, 2);
+    assert_true(retries(&fx, "first_byte_timeout") == 1);
+    client_close(&c);
+    finish(&fx);
+}
+
+static void a_stream_that_falls_silent_is_ended(void **state) {
+    struct proxy_config config = usual;
+    struct fixture fx;
+    struct client c;
+
+    (void)state;
+    config.stream_idle_timeout_us = 400000;
+    start_with(&fx, 2, config, false);
+    PLAY(&fx, {SSE_HEAD "8\r\ndata: a\n\r\n"});
+    ask(&fx, &c, ASK, "data: a");
+    client_expect(&c, fx.loop, "worker_silent");
+    client_expect_close(&c, fx.loop);
+    client_close(&c);
+    finish(&fx);
+}
+
+static void a_worker_that_says_it_drains_gets_no_more(void **state) {
+    struct registry_view view;
+    struct fixture fx;
+    struct client c;
+    uint32_t w;
+
+    (void)state;
+    start(&fx, 2);
+    PLAY(&fx,
+         {"HTTP/1.1 200 OK\r\ncontent-length: 1\r\nx-incipit-load: running=3 waiting=1 "
+          "queued_tokens=7 kv_free=8 kv_total=9 draining=1\r\n\r\nx"},
+         {JSON_OK});
+    ask(&fx, &c, ASK, "\r\n\r\nx");
+    client_close(&c);
+    w = fx.fake.served_by[0];
+    assert_true(registry_get(fx.registry, w, &view));
+    assert_int_equal(view.reasons, WORKER_DRAINING);
+    assert_true(view.has_load);
+    assert_int_equal(view.load.running, 3);
+    assert_int_equal(view.load.kv_total, 9);
+    for (int i = 1; i < 4; i++) {
+        ask(&fx, &c, ASK, "{\"ok\":true}");
+        assert_int_not_equal(fx.fake.served_by[i], w);
+        client_close(&c);
+    }
+    registry_set_draining(fx.registry, w, DRAIN_WORKER, false);
+    assert_true(registry_get(fx.registry, w, &view));
+    assert_int_equal(view.reasons, 0);
     finish(&fx);
 }
 
@@ -659,6 +821,13 @@ int main(void) {
         cmocka_unit_test(a_stream_that_breaks_ends_with_an_error_event),
         cmocka_unit_test(a_body_that_ends_early_cannot_be_taken_for_complete),
         cmocka_unit_test(a_request_that_kills_workers_is_not_tried_for_ever),
+        cmocka_unit_test(a_request_that_killed_workers_is_refused_at_the_door),
+        cmocka_unit_test(what_waits_for_a_hung_worker_goes_to_another),
+        cmocka_unit_test(many_leave_a_hung_worker_at_once),
+        cmocka_unit_test(what_a_client_has_begun_to_read_stays),
+        cmocka_unit_test(no_first_byte_in_time_is_a_failure),
+        cmocka_unit_test(a_stream_that_falls_silent_is_ended),
+        cmocka_unit_test(a_worker_that_says_it_drains_gets_no_more),
         cmocka_unit_test(what_is_not_http_is_replaced),
         cmocka_unit_test(a_refusal_is_passed_on_only_when_nobody_else_is_there),
         cmocka_unit_test(a_silent_worker_ends_in_a_timeout),

@@ -1,0 +1,75 @@
+/* router/proxy_watch.c - exchanges whose worker has fallen silent.
+ *
+ * Nothing is measured on the way of a request: all open exchanges are on one list, and a timer walks
+ * it a few times a second and compares. What it looks for:
+ *
+ *      no first byte for --first-byte-timeout      tried elsewhere, like any other failure
+ *      a stream with no byte for --stream-idle-timeout      ended with an error event
+ *
+ * And when the probes find that a worker hangs (health.h), the control loop says so here, and what
+ * waits for that worker and has sent its client nothing is given to another at once. That is not paid
+ * from the retry budget: the work is not added to the fleet's, it is what the hung worker would have
+ * done. If nobody else can take it, it stays: the worker may come back. */
+#include "router/proxy_internal.h"
+
+#define SWEEP_US 250000u
+
+static bool waits_for_first_byte(const struct exchange *x) {
+    /* Of a whole answer an engine that is not ours shows nothing before the end. */
+    return x->is_routed && x->up && !x->has_sent && !x->has_head &&
+           (x->scan.is_stream || !x->target.is_foreign);
+}
+
+static bool is_idle_stream(struct exchange *x, uint64_t now_us) {
+    if (!x->has_sent || !x->is_sse || !x->up) return false;
+    if (x->is_paused || x->seen_bytes != x->sent_bytes || !x->seen_us) {
+        x->seen_bytes = x->sent_bytes;
+        x->seen_us = now_us;
+        return false;
+    }
+    return now_us - x->seen_us >= x->proxy->config.stream_idle_timeout_us;
+}
+
+static void look_at(struct exchange *x, uint64_t now_us) {
+    const struct proxy_config *config = &x->proxy->config;
+
+    if (config->first_byte_timeout_us && waits_for_first_byte(x) &&
+        now_us - x->rq.now_us >= config->first_byte_timeout_us) {
+        proxy_attempt_failed(x, "first_byte_timeout", false, OUTCOME_FAILED);
+    } else if (config->stream_idle_timeout_us && is_idle_stream(x, now_us)) {
+        proxy_break_off(x, BROKEN_IDLE);
+    }
+}
+
+/* Looking may end the exchange looked at, which leaves the list then, and no other. */
+static void on_sweep(void *arg) {
+    struct proxy *p = arg;
+    uint64_t now_us = loop_now_us(p->loop);
+
+    LIST_FOR_EACH(it, &p->open) {
+        look_at(LIST_ENTRY(it, struct exchange, link), now_us);
+    }
+    loop_timer_start(&p->sweep, SWEEP_US);
+}
+
+void proxy_watch_start(struct proxy *p) {
+    loop_timer_init(&p->sweep, p->loop, on_sweep, p);
+    if (p->config.first_byte_timeout_us || p->config.stream_idle_timeout_us) {
+        loop_timer_start(&p->sweep, SWEEP_US);
+    }
+}
+
+void proxy_watch_stop(struct proxy *p) {
+    loop_timer_fini(&p->sweep);
+}
+
+void proxy_worker_hung(struct proxy *p, uint32_t worker, uint32_t incarnation) {
+    LIST_FOR_EACH(it, &p->open) {
+        struct exchange *x = LIST_ENTRY(it, struct exchange, link);
+
+        if (x->is_routed && x->up && !x->has_sent && x->target.worker == worker &&
+            x->target.incarnation == incarnation) {
+            proxy_leave_hung(x);
+        }
+    }
+}
