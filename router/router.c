@@ -284,8 +284,9 @@ static enum status check_options(const struct router_options *o, struct error *e
     }
     if (!is_loopback(o->admin_host) && !has_admin_key(o)) {
         return error_set(err, ST_INVALID,
-                         "--admin-host %s lets other machines change the fleet: set "
-                         "INCIPIT_ADMIN_API_KEY or --admin-api-key-file, or use 127.0.0.1 or ::1",
+                         "--admin-host %s is not a loopback address, so that other machines could "
+                         "change the fleet: set INCIPIT_ADMIN_API_KEY or --admin-api-key-file, or "
+                         "use 127.0.0.1 or ::1",
                          o->admin_host);
     }
     if (o->is_admin_on_main && !has_admin_key(o) &&
