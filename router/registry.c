@@ -49,7 +49,7 @@ struct registry {
     uint32_t n_open;           /* of all models, like n_waiting */
     uint32_t n_waiting;
     uint32_t next_model; /* is looked at first when a place is free */
-    uint64_t now_us; /* of the last tick: near enough for slow starts */
+    uint64_t now_us;     /* of the last tick: near enough for slow starts */
     struct worker workers[REGISTRY_MAX_WORKERS];
     struct model models[REGISTRY_MAX_MODELS];
 };
