@@ -318,8 +318,7 @@ static bool is_from_another_page(struct http_request *req) {
 
 static enum status check(const struct admin *admin, struct http_request *req,
                          const struct mailbox *home, struct error *err) {
-    bool is_change = req->method != HTTP_GET && req->method != HTTP_HEAD &&
-                     !str_starts(req->path, STR("/debug/")); /* those are dry */
+    bool is_change = req->method != HTTP_GET && req->method != HTTP_HEAD;
     enum access access = access_of(req->path);
 
     if (access == ACCESS_OPEN || (access == ACCESS_METRIC && !home)) return ST_OK;
