@@ -117,14 +117,19 @@ $(foreach t,$(UNIT),$(eval $(call test_rule,$(t))))
 test: deps-test ## unit, conformance and integration tests; SAN=address|undefined|thread likewise
 	@$(MAKE) --no-print-directory -j$(JOBS) check
 
+# Programs that the integration tests ask.
+HELPERS := $(B)/incipit-bench $(patsubst %.c,$(B)/%,$(wildcard tests/integration/*.c))
+$(B)/tests/integration/%: $(B)/tests/integration/%.o $(LIBS_all)
+	$(call link,,)
+
 .PHONY: check
-check: all $(B)/incipit-bench $(TESTS)
+check: all $(HELPERS) $(TESTS)
 	@tests/run $(B) "$(SAN)" $(TESTS)
 
 unit: $(TESTS) ## unit and conformance tests alone
 	@tests/run_unit $(TESTS)
 
-integration: all $(B)/incipit-bench ## tests of the real programs over loopback alone
+integration: all $(HELPERS) ## tests of the real programs over loopback alone
 	@tests/run_integration $(B) "$(SAN)" $(ARGS)
 
 replay-foreign: all $(B)/incipit-bench ## cache hits with workers that answer as vLLM, as SGLang, or say nothing

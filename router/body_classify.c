@@ -72,9 +72,11 @@ void body_classify_sse2(const uint8_t *p, size_t n_groups, struct body_masks *ou
 const struct body_classifier *body_classifier_at(uint32_t i) {
     static const struct body_classifier versions[] = {
 #ifdef __x86_64__
-        {"avx512", body_classify_avx512},
-        {"avx2", body_classify_avx2},
+        {"avx512", body_classify_avx512}, {"avx2", body_classify_avx2},
         {"sse2", body_classify_sse2},
+#endif
+#ifdef __aarch64__
+        {"neon", body_classify_neon},
 #endif
         {"plain", body_classify_plain},
     };

@@ -30,6 +30,7 @@ struct body_classifier {
 /* The i-th version this machine can run, fastest first; NULL after the last, which is plain C. */
 const struct body_classifier *body_classifier_at(uint32_t i);
 
-body_classify_fn body_classify_plain, body_classify_sse2, body_classify_avx2, body_classify_avx512;
+body_classify_fn body_classify_plain, body_classify_sse2, body_classify_avx2, body_classify_avx512,
+    body_classify_neon;
 
 #endif

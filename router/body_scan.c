@@ -183,10 +183,13 @@ static void end_value(struct walk *k, size_t end) {
     k->state = k->depth ? EXPECT_COMMA_OR_CLOSE : EXPECT_END;
 }
 
+static enum status not_an_object(struct walk *k) {
+    return error_set(k->err, ST_INVALID, "the request body is not a JSON object");
+}
+
 static enum status on_open(struct walk *k, size_t pos, bool is_object) {
     if (!may_begin_value(k)) return bad_at(k, pos);
-    if (k->depth == 0 && !is_object)
-        return error_set(k->err, ST_INVALID, "the request body is not a JSON object");
+    if (k->depth == 0 && !is_object) return not_an_object(k);
     if (k->depth == BODY_DEPTH_MAX)
         return error_set(k->err, ST_INVALID, "the request body nests deeper than %d at byte %zu",
                          BODY_DEPTH_MAX, pos);
@@ -225,7 +228,8 @@ static enum status on_quote(struct walk *k, size_t pos) {
     } else if (k->state == EXPECT_KEY || k->state == EXPECT_KEY_OR_CLOSE) {
         k->string_start = pos + 1;
         k->state = IN_KEY;
-    } else if (may_begin_value(k) && k->depth) {
+    } else if (may_begin_value(k)) {
+        if (!k->depth) return not_an_object(k);
         begin_value(k, pos);
         k->state = IN_STRING;
     } else {
@@ -243,10 +247,11 @@ static bool is_scalar_byte(uint8_t c) {
 static enum status on_scalar(struct walk *k, size_t pos) {
     size_t end = pos;
 
-    if (!may_begin_value(k) || !k->depth) return bad_at(k, pos);
+    if (!may_begin_value(k)) return bad_at(k, pos);
     while (end < k->n && is_scalar_byte(k->body[end]))
         end++;
     if (end == pos) return bad_at(k, pos);
+    if (!k->depth) return not_an_object(k);
     if (end < k->n && !memchr("{}[],: \t\n\r\"", k->body[end], 11)) return bad_at(k, end);
     begin_value(k, pos);
     end_value(k, end);

@@ -170,7 +170,8 @@ static void what_is_wrong_is_said(void **state) {
     refused(STR(""), "ends too early");
     refused(STR("  "), "ends too early");
     refused(STR("[1]"), "not a JSON object");
-    refused(STR("\"a\""), "expected a value");
+    refused(STR("\"a\""), "not a JSON object");
+    refused(STR("17"), "not a JSON object");
     refused(STR("{\"a\":1,}"), "expected a key in quotes at byte 7, found '}'");
     refused(STR("{\"a\" 1}"), "expected ':' at byte 5, found '1'");
     refused(STR("{\"a\":1 2}"), "expected ',' or the closing bracket at byte 7");
