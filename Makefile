@@ -145,7 +145,7 @@ demo-check: all ## the demonstration model's acceptance, over HTTP: several hund
 faults: all load ## faults under open-loop load, haproxy beside; ARGS="kill stop" some, ARGS=list names them
 	@INCIPIT_BUILD=$(B) python3 tests/bench/faults/faults.py $(ARGS)
 
-.PHONY: faults soak replay-foreign demo-check load wrk bench-router bench-peers bench-% fuzz fuzz-% lint aarch64 aarch64-test
+.PHONY: faults soak replay-foreign demo-check load wrk bench-router bench-overload bench-peers bench-% fuzz fuzz-% lint aarch64 aarch64-test
 $(B)/tests/bench/%: $(B)/tests/bench/%.o $(LIBS_all)
 	$(call link,,)
 load: $(B)/incipit-bench ## the load generator: build/release/incipit-bench --help
@@ -155,6 +155,8 @@ bench-router: all load $(B)/tests/bench/router/upstream ## a proxied request bes
 	@INCIPIT_BUILD=$(B) python3 tests/bench/router/bench_router.py $(ARGS)
 bench-peers: all load ## beside sglang-router, haproxy and nginx, before simulated workers; ARGS=quick
 	@INCIPIT_BUILD=$(B) python3 tests/bench/peers/bench_peers.py $(ARGS)
+bench-overload: all load ## goodput at twice the load that the fleet can take; ARGS=SECONDS of each run
+	@INCIPIT_BUILD=$(B) python3 tests/bench/overload/overload.py $(ARGS)
 bench-%: $(B)/tests/bench/bench_% ## a benchmark of tests/bench: ratios, never gates
 	@$< $(ARGS)
 
