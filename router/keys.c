@@ -37,6 +37,7 @@ struct key {
     struct token_bucket requests, tokens;
     uint32_t n_open;
     bool is_listed; /* in the table */
+    bool is_named;  /* the file says whose it is */
 };
 
 struct keys {
@@ -189,7 +190,8 @@ static enum status read_setting(struct reader *r, struct key *key, struct str wo
 
 /* A key that gives no tenant is one of its own, named after its digest. */
 static void name_tenant(struct key *key) {
-    if (key->tenant[0]) return;
+    key->is_named = key->tenant[0] != '\0';
+    if (key->is_named) return;
     memcpy(key->tenant, "key-", 4);
     for (size_t i = 0; i < 16; i++)
         snprintf(key->tenant + 4 + 2 * i, 3, "%02x", key->digest[i]);
@@ -480,6 +482,10 @@ void keys_leave(struct keys *k, struct key_use *use, double prompt_tokens) {
 
 struct str key_tenant(const struct key *key) {
     return str_of(key->tenant);
+}
+
+bool key_is_named(const struct key *key) {
+    return key->is_named;
 }
 
 void keys_check_invariants(struct keys *k) {

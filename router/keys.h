@@ -68,6 +68,8 @@ void keys_leave(struct keys *k, struct key_use *use, double prompt_tokens);
 
 /* Of one that was entered; stays as long as it is. */
 struct str key_tenant(const struct key *key);
+bool key_is_named(
+    const struct key *key); /* else its tenant's name comes from its digest: not for logs */
 
 void keys_check_invariants(struct keys *k);
 

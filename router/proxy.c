@@ -100,8 +100,8 @@ void proxy_close(struct exchange *x, int code) {
     loop_timer_stop(&x->timeout);
     loop_timer_stop(&x->retry);
     list_remove(&x->link);
-    proxy_leave(x);
     proxy_report(x, code);
+    proxy_leave(x); /* its tenant's name may go with it */
     x->req = NULL;
     p->n_open--;
     if (proxy_leave_queue(x)) proxy_recycle(x);

@@ -107,36 +107,41 @@ void proxy_queue_init(struct exchange *x) {
     loop_timer_init(&x->patience, x->proxy->loop, on_impatient, x);
 }
 
+/* Who it is and how urgent, which nobody asks while there is room; and where its mail goes. */
+static enum status prepare_to_wait(struct exchange *x, struct error *err) {
+    struct proxy *p = x->proxy;
+    struct registry_waiter *w = &x->waiter;
+    enum status st = ST_OK;
+
+    if (!p->box) st = mailbox_open(&p->box, p->loop, on_decided, p, err);
+    w->box = p->box;
+    w->priority = priority_of(x);
+    w->tenant = hash_64(x->tenant.ptr ? x->tenant.ptr : "", x->tenant.len, p->config.hash_secret);
+    return st;
+}
+
 enum status proxy_seek(struct exchange *x, struct error *err) {
     struct proxy *p = x->proxy;
     struct str model = x->scan.spans[BODY_MODEL];
-    struct registry_waiter *w = &x->waiter;
     enum status st;
 
-    if (UNLIKELY(!p->box)) { /* the first request of this loop */
-        st = mailbox_open(&p->box, p->loop, on_decided, p, err);
-        if (st != ST_OK) return st;
-    }
+    if (model.ptr) model = body_unquote(model);
     x->rq.now_us = loop_now_us(p->loop);
-    w->box = p->box;
-    w->priority = 0;
-    w->tenant = 0;
-    if (p->knows_clients) {
-        w->tenant =
-            hash_64(x->tenant.ptr ? x->tenant.ptr : "", x->tenant.len, p->config.hash_secret);
-    }
-    w->priority = priority_of(x);
     if (x->wants_explanation || p->config.decisions) proxy_explain(x);
-    st = registry_enter(p->registry, model.ptr ? body_unquote(model) : STR_NULL, &x->rq, &x->ticket,
-                        &x->target, w, err);
+    st = registry_enter(p->registry, model, &x->rq, &x->ticket, &x->target, NULL, err);
+    if (st == ST_AGAIN) {
+        st = prepare_to_wait(x, err);
+        if (st != ST_OK) return st;
+        st = registry_enter(p->registry, model, &x->rq, &x->ticket, &x->target, &x->waiter, err);
+    }
     x->is_routed = st == ST_OK;
     if (st == ST_AGAIN) {
         x->is_waiting = true;
         x->queued_us = x->rq.now_us;
         loop_timer_start(&x->patience, p->config.queue_timeout_us);
     } else if (st == ST_BUSY) {
-        x->retry_after_us = MAX(w->wait_us, 1000000u);
-        count_refusal(x, w->limit);
+        x->retry_after_us = MAX(x->waiter.wait_us, 1000000u);
+        count_refusal(x, x->waiter.limit);
     }
     return st;
 }

@@ -70,6 +70,12 @@ static bool is_logged(struct proxy *p, int code) {
     return ++p->n_reported % p->config.log_every == 0 || code >= 500;
 }
 
+/* As its key's file or a gateway calls it. */
+static struct str tenant_name(const struct exchange *x) {
+    if (!x->tenant.ptr || (x->key.key && !key_is_named(x->key.key))) return STR("");
+    return x->tenant;
+}
+
 static void log_request(const struct exchange *x, int code, double duration_s) {
     struct str model = x->scan.spans[BODY_MODEL];
     bool was_sent = x->n_attempts > 0;
@@ -77,7 +83,7 @@ static void log_request(const struct exchange *x, int code, double duration_s) {
     log_event(x->proxy->log, LOG_INFO, "request", log_z("id", x->request_id), log_i64("code", code),
               log_str("path", x->req->path),
               log_str("model", model.ptr ? body_unquote(model) : STR("")),
-              log_str("tenant", x->tenant.ptr ? x->tenant : STR("")),
+              log_str("tenant", tenant_name(x)),
               log_i64("worker", was_sent ? (int64_t)x->target.worker : -1),
               log_u64("attempts", x->n_attempts), log_bool("stream", x->is_sse),
               log_f64("duration_s", duration_s),

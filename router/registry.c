@@ -710,6 +710,8 @@ enum status registry_enter(struct registry *r, struct str model, struct route_re
     if (st != ST_OK) goto done;
     if (r->n_waiting) grant(r, rq->now_us, &decided); /* nobody overtakes those who wait */
     if (!has_room(r, m) && load_has_eligible(routing_load(m->routing))) {
+        st = ST_AGAIN;
+        if (!w) goto done;
         w->rq = rq;
         w->ticket = ticket;
         w->target = out;

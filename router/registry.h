@@ -170,7 +170,8 @@ MUST_USE enum status registry_explain(struct registry *r, struct str model,
 
 /* The same for a request's first attempt, which waits its turn when every worker is at its limit:
  * ST_AGAIN, and later a mail to w->box says what was decided. `rq`, its chain, `ticket` and `out` are
- * the registry's until then. ST_BUSY: there is no room to wait either; err says which limit. */
+ * the registry's until then. ST_BUSY: there is no room to wait either; err says which limit. With w
+ * NULL ST_AGAIN only says that it would have to wait. */
 struct registry_waiter {
     struct mail mail;    /* is sent once for each ST_AGAIN, unless registry_leave returned true */
     struct mailbox *box; /* the caller's, as are the next two */

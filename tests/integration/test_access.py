@@ -1,4 +1,5 @@
 """Who may send requests: keys, their limits, their reload, and that nothing of them leaks."""
+import hashlib
 import os
 import signal
 import socket
@@ -6,7 +7,7 @@ import subprocess
 
 import pytest
 
-from conftest import BUILD, PATIENCE_S, Router, Worker, http, wait_for
+from conftest import BUILD, PATIENCE_S, Router, events, http, wait_for
 
 KEY = "sk-alpha-3b1f9c5d"
 BODY = {"prompt": "an unmistakable sentence about quinces", "max_tokens": 1}
@@ -84,6 +85,26 @@ def test_nothing_of_keys_or_prompts_is_written_anywhere(keyed):
     assert router.stop() == 0
     for secret in (KEY, "sk-wrong-71c2", "quinces", "3b1f9c5d"):
         assert secret not in router.log + router.output + pages
+    assert " tenant=a " in router.log
+
+
+def test_a_key_without_a_name_leaves_nothing_of_its_digest(keyed):
+    router = keyed(KEY + "\n")
+    assert router.post("/v1/completions", BODY, headers=bearer(KEY)).code == 200
+    assert router.stop() == 0
+    assert 'tenant=""' in router.log and hashlib.sha256(KEY.encode()).hexdigest()[:8] not in router.log
+
+
+def test_a_key_that_is_taken_away_ends_its_requests_in_peace(keyed):
+    router = keyed(KEY + " tenant=gone\n")
+    stream = events(router.url + "/v1/completions", {**BODY, "max_tokens": 400, "stream": True, "ignore_eos": True}, bearer(KEY))
+    next(stream)
+    router.keys_file.write_text("sk-beta\n")
+    router.process.send_signal(signal.SIGHUP)
+    router.field("keys_reloaded", "keys")
+    assert list(stream)[-1] == "[DONE]"
+    assert router.field("request", "tenant") == "gone"
+    assert router.post("/v1/completions", BODY, headers=bearer(KEY)).code == 401
 
 
 @pytest.mark.parametrize("args, text, words", [
