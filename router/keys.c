@@ -20,7 +20,6 @@
 #include <string.h>
 
 #define FILE_BYTES_MAX ((size_t)16 << 20)
-#define PRIORITY_MAX   1000
 #define RATE_MAX       1e9
 #define BUSY_WAIT_US   1000000 /* when a place will be free nobody knows */
 
@@ -178,8 +177,8 @@ static enum status read_setting(struct reader *r, struct key *key, struct str wo
         return ST_OK;
     }
     if (str_eq(name, STR("priority"))) {
-        if (!to_number(value, -PRIORITY_MAX, PRIORITY_MAX, &number) || number != floor(number)) {
-            return wrong(r, "priority is a whole number, -1000 (first) to 1000 (last)");
+        if (!to_number(value, -8, 7, &number) || number != floor(number)) {
+            return wrong(r, "priority is a whole number, -8 (first) to 7 (last)");
         }
         key->limits.priority = (int32_t)number;
         return ST_OK;

@@ -6,7 +6,7 @@
  *      KEY [tenant=NAME] [rps=N] [tokens_per_s=N] [max_concurrent=N] [priority=N]       # comment
  *
  * Keys of one tenant share a name and nothing else; a key without one is a tenant of its own.
- * `priority`: smaller is served sooner, 0 is usual; a request may ask for less than its key has,
+ * `priority`: -8 to 7, smaller is served sooner, 0 is usual; a request may ask for less than its key has,
  * never for more.
  *
  * The file is read again on SIGHUP: a key that stays keeps what it has used, one that is gone is
