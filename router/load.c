@@ -20,7 +20,8 @@
 #define MEAN_WEIGHT              0.02
 
 /* What running requests are believed to have generated at most, in mean outputs each. */
-#define GROWN_MEANS_MAX 4.0
+#define GROWN_MEANS_MAX 2.0
+
 /* What a worker gets at the beginning of its slow start. */
 #define RAMP_FIRST_SHARE 0.1
 

@@ -97,6 +97,8 @@ static void fleet_open(struct fleet *f, const struct shape *s) {
     for (uint32_t c = 0; c < s->n_chats; c++)
         new_chat(f, &f->chats[c]);
     f->open = mem_calloc(s->n_open, sizeof(*f->open));
+    for (uint32_t i = 0; i < s->n_open; i++) /* resident from the start */
+        memset(f->open[i].chain, 1, sizeof(f->open[i].chain));
 }
 
 static void finish(struct fleet *f, struct open_request *q) {
@@ -154,11 +156,11 @@ static void soak(void) {
         .n_workers = 64,
         .n_open = 512,
         .n_chats = 60000,
-        .first_min = 8,
-        .first_span = 40,
-        .turn_span = 10,
+        .first_min = 2,
+        .first_span = 16,
+        .turn_span = 6,
         .blocks_per_worker = 40000,
-        .index_bytes = UINT64_C(40) << 20,
+        .index_bytes = UINT64_C(24) << 20,
         .us_per_request = 2000,
     };
     struct fleet f;
