@@ -33,7 +33,7 @@ struct policy_view {
     double tokens_per_block;
 };
 
-/* The constants of all policies, by the names of the flags that set them. */
+/* The constants of all policies; the flags that set them are in router_options.c. */
 struct policy_options {
     /* prefix; the last two also session */
     double beta;            /* what a second of new prefill costs those who come after */
@@ -42,22 +42,28 @@ struct policy_options {
     double max_load_factor; /* above this x mean in flight + floor: not a candidate; 0: off */
     double load_floor;
 
-    /* cache_aware, and max_tree_bytes also hash_trie */
-    double cache_threshold;        /* share of the prompt that must be matched */
-    uint32_t balance_abs;          /* most less least in flight above this, and */
-    double balance_rel;            /* most above this x least: balance instead */
-    uint64_t max_tree_bytes;       /* prompt text that is remembered */
-    uint64_t prefix_min_match;     /* hash_trie: shorter matches do not count; bytes */
-    double scorer_queue_weight;    /* prefix_scorer */
-    double scorer_kv_weight;       /* prefix_scorer */
-    double scorer_prefix_weight;   /* prefix_scorer */
-    uint32_t scorer_max_blocks;    /* prefix_scorer: opening that is matched, blocks of 64 bytes */
-    double bounded_load;           /* chwbl, simhash: in flight above this x mean: the next one */
-    uint32_t ring_replication;     /* chwbl, simhash: points of a worker on the ring */
-    uint32_t chwbl_prefix_bytes;   /* the opening that is the key */
+    /* cache_aware; the last one also hash_trie */
+    double cache_threshold;  /* share of the prompt that must be matched */
+    uint32_t balance_abs;    /* most less least in flight above this, and */
+    double balance_rel;      /* most above this x least: balance instead */
+    uint64_t max_tree_bytes; /* prompt text that is remembered */
+
+    /* hash_trie */
+    uint64_t prefix_min_match; /* bytes; shorter matches do not count */
+
+    /* prefix_scorer */
+    double scorer_queue_weight, scorer_kv_weight, scorer_prefix_weight;
+    uint32_t scorer_max_blocks; /* opening that is matched, in blocks of 64 bytes */
+
+    /* chwbl; the first two also simhash */
+    double bounded_load;         /* in flight above this x mean: the next on the ring */
+    uint32_t ring_replication;   /* points of a worker */
+    uint32_t chwbl_prefix_bytes; /* the opening that is the key */
+
+    /* aibrix */
     uint32_t aibrix_imbalance_abs; /* most less least in flight above this: only the least */
     double aibrix_stddev_factor;   /* above mean + this x sigma a match does not count */
-    uint32_t aibrix_table_blocks;  /* blocks of 4 bytes that are remembered */
+    uint32_t aibrix_table_blocks;  /* blocks of 4 bytes that are remembered, */
     uint32_t aibrix_ttl_ms;        /* and for how long */
 
     uint64_t seed;        /* of the policies that draw lots */

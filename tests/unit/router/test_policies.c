@@ -1,6 +1,4 @@
-/* tests/unit/router/test_policies.c - each policy at, below and above its published constants, and
- * all of them under random traffic: always a candidate, the same from the same seed, nothing
- * changed by a dry run. */
+/* tests/unit/router/test_policies.c - each policy at, below and above its published constants. */
 #include "tests/support/cm.h"
 
 #include "common/mem.h"
@@ -674,95 +672,6 @@ static void scorer_sees_256_blocks_of_64_bytes(void **state) {
 
 /* --- all of them ------------------------------------------------------------------------------ */
 
-static void pair_step(struct stand *a, struct stand *b, struct rng *rng, struct load_ticket *t) {
-    static struct policy_term terms[WORKERS_MAX];
-    uint32_t w, n = a->load.n_workers;
-
-    prompt(a, rng_below(rng, 40), (uint32_t)rng_below(rng, 40), rng_below(rng, 9),
-           (uint32_t)rng_below(rng, 60));
-    a->session_key = rng_below(rng, 3) ? rng_below(rng, 30) : 0;
-    memset(&a->candidates, 0, sizeof(a->candidates));
-    for (uint32_t i = 0; i < n; i++) {
-        if (a->load.workers[i].reasons == 0) worker_mask_add(a->candidates.words, i);
-        a->matched[i] = a->n_blocks ? (uint32_t)rng_below(rng, a->n_blocks + 1) : 0;
-    }
-    memcpy(b->chain, a->chain, sizeof(a->chain));
-    memcpy(b->matched, a->matched, sizeof(a->matched));
-    b->n_blocks = a->n_blocks;
-    b->prompt_bytes = a->prompt_bytes;
-    b->session_key = a->session_key;
-    b->candidates = a->candidates;
-    if (!worker_mask_count(a->candidates.words, a->load.n_words)) return;
-    w = pick(a, terms); /* the dry run says what will be, and changes nothing: b has none */
-    assert_true(terms[w].is_candidate);
-    assert_int_equal(pick(a, terms), w);
-    assert_int_equal(choose(a), w);
-    assert_int_equal(choose(b), w);
-    load_open(&a->load, t, w, 0.1, 100, a->now_us);
-    sent(a, w);
-    sent(b, w);
-}
-
-static void drive(const char *name, uint32_t n_workers, uint64_t seed) {
-    static struct load_ticket tickets[64];
-    static struct stand a, b;
-    struct policy_options o;
-    struct load own;
-    struct rng rng;
-
-    policy_options_default(&o);
-    o.seed = seed;
-    o.max_tree_bytes = 200 * 128; /* small enough to overflow */
-    o.aibrix_table_blocks = 200 * 32;
-    stand_init(&a, name, n_workers, &o);
-    stand_init(&b, name, n_workers, &o);
-    own = b.load;
-    b.load = a.load; /* one table for both: its arrays are shared */
-    memset(tickets, 0, sizeof(tickets));
-    rng_seed(&rng, seed);
-    for (int step = 0; step < 3000; step++) {
-        struct load_ticket *t = &tickets[rng_below(&rng, ARRAY_LEN(tickets))];
-        uint32_t w = (uint32_t)rng_below(&rng, n_workers);
-        uint64_t what = rng_below(&rng, 100);
-
-        a.now_us = b.now_us += rng_below(&rng, 1000000);
-        if (what < 2) {
-            load_worker_down(&a.load, w);
-            if (a.ops->worker_down)
-                a.ops->worker_down(a.policy, w), b.ops->worker_down(b.policy, w);
-        } else if (what < 6) {
-            struct worker_spec spec = spec_of(w);
-
-            spec.generation = rng_below(&rng, 2);
-            load_worker_up(&a.load, w, &spec);
-            if (a.ops->worker_up)
-                a.ops->worker_up(a.policy, w, &spec), b.ops->worker_up(b.policy, w, &spec);
-        } else if (t->is_open) {
-            load_close(&a.load, t, 10, rng_below(&rng, 2), a.now_us);
-        } else {
-            b.load = a.load;
-            pair_step(&a, &b, &rng, t);
-        }
-    }
-    for (size_t i = 0; i < ARRAY_LEN(tickets); i++) {
-        if (tickets[i].is_open) load_close(&a.load, &tickets[i], 0, true, 0);
-    }
-    load_check(&a.load);
-    b.load = own;
-    stand_fini(&a);
-    stand_fini(&b);
-}
-
-static void every_policy_under_random_traffic(void **state) {
-    (void)state;
-    for (uint32_t i = 0; policy_names[i]; i++) {
-        drive(policy_names[i], 1, 1);
-        drive(policy_names[i], 5, 2);
-        drive(policy_names[i], 130, 3);
-    }
-}
-
-/* A policy allocates in create only: with every later large allocation refused it still works. */
 static void refused_memory_is_an_answer_of_create(void **state) {
     struct policy_options o;
     (void)state;
@@ -812,7 +721,6 @@ int main(void) {
         cmocka_unit_test(scorer_weighs_2_2_3),
         cmocka_unit_test(scorer_spans_the_queue_from_least_to_most),
         cmocka_unit_test(scorer_sees_256_blocks_of_64_bytes),
-        cmocka_unit_test(every_policy_under_random_traffic),
         cmocka_unit_test(refused_memory_is_an_answer_of_create),
     };
 
