@@ -163,7 +163,7 @@ bench-%: $(B)/tests/bench/bench_% ## a benchmark of tests/bench: ratios, never g
 # --- routing quality ---------------------------------------------------------------------------
 # An independent simulator with its own policies, and ours beside them: built here from sources
 # that stay as they are.
-$(B)/libreplay.a: $(call objs,tests/replay/engine_replay.c)
+$(B)/libreplay.a: $(call objs,$(addprefix tests/replay/,engine_replay.c conversations.c fleet_model.c))
 $(B)/tests/replay/%: $(B)/tests/replay/%.o $(B)/libreplay.a $(LIBS_all)
 	$(call link,,)
 .PHONY: replay-engine
