@@ -58,24 +58,25 @@
 #define RATIO_DECAY         0.99 /* per request: about the last hundred count */
 #define RATIO_FIRST         256  /* tokens that the first guess is worth */
 #define REPORT_REQUESTS     16   /* that reports must stand for: fewer say little */
+#define REPORT_DECAY        0.98 /* per request: about the last fifty count */
 #define REPORT_SHARE        0.01 /* of the prompts: a smaller difference is none */
 #define REPORT_REQUESTS_MAX 64   /* one report moves the capacity by no more than so many do */
 
-/* What was sent to a worker, and what it says to have got, since something was last learned of it
- * from reports. */
-struct report_window {
-    uint32_t n_sent, n_told;                          /* first tokens; with cached_tokens told */
-    double bytes, predicted_tokens, predicted_cached; /* of what was sent */
-    double n_said, tokens, queried, hits;
+/* What was sent to a worker beside what it says to have got. An engine counts a request somewhat
+ * before its first token is seen here, so single reports never match; sums do. */
+struct report_sums {
+    double n_sent, n_told, n_said; /* first tokens; those whose answer told; as counted there */
+    double predicted_tokens, predicted_cached, queried, hits;
+    double fresh_n, fresh_bytes, fresh_tokens; /* not yet learned from, not decayed */
 };
 
 struct cache_state {
-    uint32_t epoch;         /* changes when the worker's cache is lost */
-    double capacity_factor; /* learned; 1 to begin with */
-    uint64_t unnamed_bytes; /* of the prompts of open requests: in no recorded block */
-    double missed_prompts;  /* beyond what is allowed; at most MISSED_PROMPTS */
-    uint32_t n_search;      /* reports that are left of a search */
-    struct report_window window;
+    uint32_t epoch;             /* changes when the worker's cache is lost */
+    double capacity_factor;     /* learned; 1 to begin with */
+    uint64_t unnamed_bytes;     /* of the prompts of open requests: in no recorded block */
+    double missed_prompts;      /* beyond what is allowed; at most MISSED_PROMPTS */
+    uint32_t n_search;          /* reports that are left of a search */
+    struct report_sums reports; /* decayed */
 };
 
 struct routing {
@@ -252,46 +253,65 @@ static void learn(struct routing *r, struct route_ticket *t, const struct route_
     r->sum_bytes = r->sum_bytes * RATIO_DECAY + (double)t->prompt_bytes;
     r->sum_tokens = r->sum_tokens * RATIO_DECAY + (double)f->prompt_tokens;
     if (f->cached_tokens >= 0 && t->epoch == r->caches[t->load.worker].epoch) {
-        r->caches[t->load.worker].window.n_told++;
+        r->caches[t->load.worker].reports.n_told++;
         learn_capacity(r, t, f);
     }
 }
 
-static void note_sent(struct report_window *win, const struct route_ticket *t) {
-    win->n_sent++;
-    win->bytes += (double)t->prompt_bytes;
-    win->predicted_tokens += t->prompt_tokens;
-    win->predicted_cached += t->cached_tokens;
+static void note_sent(struct report_sums *sums, const struct route_ticket *t) {
+    sums->n_sent++;
+    sums->predicted_tokens += t->prompt_tokens;
+    sums->predicted_cached += t->cached_tokens;
+    sums->fresh_n++;
+    sums->fresh_bytes += (double)t->prompt_bytes;
 }
 
-static void learn_from_window(struct routing *r, uint32_t w, const struct report_window *win) {
-    double n = win->n_sent, ratio = win->bytes / fmax(win->tokens, 1);
+static void learn_ratio_of_many(struct routing *r, double bytes, double tokens, double n) {
+    double keep = pow(RATIO_DECAY, n);
 
-    if (fabs(win->n_said - n) > 2 + n / 8) return; /* others send to it too */
-    if (ratio >= RATIO_MIN && ratio <= RATIO_MAX) {
-        double keep = pow(RATIO_DECAY, n);
+    if (bytes < RATIO_MIN * tokens || bytes > RATIO_MAX * tokens) return;
+    r->sum_bytes = r->sum_bytes * keep + bytes;
+    r->sum_tokens = r->sum_tokens * keep + tokens;
+}
 
-        r->sum_bytes = r->sum_bytes * keep + win->bytes;
-        r->sum_tokens = r->sum_tokens * keep + win->tokens;
-    }
-    if (win->queried <= 0 || win->n_told * 2 > win->n_sent) return;
-    weigh_report(&r->caches[w], win->n_sent, win->predicted_cached / win->predicted_tokens,
-                 fmin(win->hits / win->queried, 1), REPORT_SHARE);
+static void learn_from_sums(struct routing *r, uint32_t w, const struct report_sums *sums) {
+    double n = sums->n_sent;
+
+    if (fabs(sums->n_said - n) > 4 + n / 4) return; /* others send to it too */
+    learn_ratio_of_many(r, sums->fresh_bytes, sums->fresh_tokens, sums->fresh_n);
+    if (sums->queried <= 0 || sums->n_told * 2 > n) return;
+    weigh_report(&r->caches[w], (uint32_t)sums->fresh_n,
+                 sums->predicted_cached / sums->predicted_tokens,
+                 fmin(sums->hits / sums->queried, 1), REPORT_SHARE);
     fit_cache(r, w, 0);
 }
 
+static void decay(struct report_sums *sums) {
+    double keep = pow(REPORT_DECAY, sums->fresh_n);
+
+    *sums = (struct report_sums){
+        .n_sent = sums->n_sent * keep,
+        .n_told = sums->n_told * keep,
+        .n_said = sums->n_said * keep,
+        .predicted_tokens = sums->predicted_tokens * keep,
+        .predicted_cached = sums->predicted_cached * keep,
+        .queried = sums->queried * keep,
+        .hits = sums->hits * keep,
+    };
+}
+
 void routing_worker_report(struct routing *r, uint32_t w, const struct route_report *report) {
-    struct report_window *win = &r->caches[w].window;
+    struct report_sums *sums = &r->caches[w].reports;
 
     assert(w < r->load.n_workers);
     if (report->n_first_tokens < 0 || report->prompt_tokens < 0) return; /* of how many, of what? */
-    win->n_said += report->n_first_tokens;
-    win->tokens += report->prompt_tokens;
-    win->queried += fmax(report->queried_tokens, 0);
-    win->hits += fmax(report->hit_tokens, 0);
-    if (win->n_sent < REPORT_REQUESTS && win->n_said < REPORT_REQUESTS) return;
-    learn_from_window(r, w, win);
-    *win = (struct report_window){0};
+    sums->n_said += report->n_first_tokens;
+    sums->queried += fmax(report->queried_tokens, 0);
+    sums->hits += fmax(report->hit_tokens, 0);
+    sums->fresh_tokens += report->prompt_tokens;
+    if (sums->n_sent < REPORT_REQUESTS || sums->fresh_n < 1) return;
+    learn_from_sums(r, w, sums);
+    decay(sums);
 }
 
 /* --- workers --------------------------------------------------------------------------------- */
@@ -438,7 +458,7 @@ void routing_first_token(struct routing *r, struct route_ticket *t,
             fit_cache(r, w, now_us);
             prefix_lru_first_token(r->lru, w, t->chain, t->n_recorded);
         }
-        note_sent(&r->caches[w].window, t);
+        note_sent(&r->caches[w].reports, t);
         if (r->options.policy->first_token) r->options.policy->first_token(r->policy, w);
     }
     learn(r, t, feedback);

@@ -109,13 +109,17 @@ static void done(struct engine *e) {
     pump(e->scrape);
 }
 
-static bool ask(struct engine *e, const char *base, const char *path, http_client_fn *on_answer) {
+/* At the address that was resolved when the worker was added: names may point elsewhere later. */
+static bool ask(struct engine *e, const struct registry_view *view, const char *path,
+                http_client_fn *on_answer) {
     struct scrape *s = e->scrape;
     char url[REGISTRY_URL_MAX + 32];
-    struct http_client_request request = {
-        .url = url, .timeout_ms = s->config.timeout_ms, .max_body_bytes = MAX_PAGE_BYTES};
+    struct http_client_request request = {.url = url,
+                                          .connect_to = view->address,
+                                          .timeout_ms = s->config.timeout_ms,
+                                          .max_body_bytes = MAX_PAGE_BYTES};
 
-    snprintf(url, sizeof(url), "%s%s", base, path);
+    snprintf(url, sizeof(url), "%s%s", view->url, path);
     return http_client_start(s->client, &request, on_answer, e, &e->call, NULL) == ST_OK;
 }
 
@@ -146,7 +150,7 @@ static void on_page(const struct http_client_response *response, void *arg) {
     if (e->now.kind == ENGINE_SGLANG && e->now.n_blocks < 0 && !e->was_asked_info &&
         registry_get(e->scrape->registry, e->worker, &view)) {
         e->was_asked_info = true;
-        if (ask(e, view.url, "/get_server_info", on_info)) return;
+        if (ask(e, &view, "/get_server_info", on_info)) return;
     }
     done(e);
 }
@@ -169,7 +173,7 @@ static void begin_worker(struct scrape *s, uint32_t worker) {
     if (!e->scrape || e->incarnation != view.incarnation) {
         *e = (struct engine){.scrape = s, .worker = worker, .incarnation = view.incarnation};
     }
-    if (is_due(e) && ask(e, view.url, "/metrics", on_page)) s->n_calls++;
+    if (is_due(e) && ask(e, &view, "/metrics", on_page)) s->n_calls++;
 }
 
 /* Keeps calls under way until the round is over. */

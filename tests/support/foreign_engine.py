@@ -117,13 +117,24 @@ class Engine:
             code, _, data = await whole(self.upstream, method, path, body)
             if path.startswith("/v1/") and method == "POST":
                 data = strip_usage(data)
-        writer.write(b"HTTP/1.1 %d x\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % (code, len(data)) + data)
+        self.reply(writer, code, data)
         await writer.drain()
 
+    @staticmethod
+    def reply(writer, code, data):
+        writer.write(b"HTTP/1.1 %d x\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % (code, len(data)) + data)
+
     async def stream(self, writer, path, body):
+        upstream_call = asyncio.ensure_future(call(self.upstream, "POST", path, body))
+        await asyncio.wait({upstream_call}, timeout=0.02)  # what is refused is refused at once
+        if upstream_call.done() and upstream_call.result()[0] != 200:
+            code, headers, reader, upstream = upstream_call.result()
+            self.reply(writer, code, b"".join([piece async for piece in chunks(reader, headers)]))
+            upstream.close()
+            return
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
         await writer.drain()
-        _, headers, reader, upstream = await call(self.upstream, "POST", path, body)
+        _, headers, reader, upstream = await upstream_call
         try:
             async for piece in chunks(reader, headers):
                 if path.startswith("/v1/"):
