@@ -57,7 +57,8 @@ struct proxy {
     struct metric *queue_wait;
     struct metric *ttft, *duration, *prompt_tokens, *cached_tokens, *predicted_tokens;
     struct metric *output_tokens, *prefix_blocks, *matched_blocks, *prompts_hit, *prompts_missed;
-    uint64_t n_reported;
+    uint64_t n_reported, log_second, n_unlogged;
+    uint32_t n_logged;                     /* request lines in that second */
     struct buf line;                       /* of the decision log */
     struct registry_candidate *candidates; /* max_workers of them, once somebody asked why */
     bool knows_clients;                    /* keys, tenants or isolation are on */

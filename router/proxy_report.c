@@ -64,10 +64,29 @@ static double seconds_since_start(const struct exchange *x, uint64_t then_us) {
     return (double)(then_us - x->start_us) * 1e-6;
 }
 
-/* True for the requests that --log-requests wants to see; failures always. */
+/* Lines beyond what the log would take this second are not even composed: that would cost a busy
+ * loop more than all its counting. */
+static bool has_room_in_log(struct proxy *p) {
+    uint64_t second = loop_now_us(p->loop) / 1000000;
+
+    if (!log_is_on(p->log, LOG_INFO)) return false;
+    if (second != p->log_second) {
+        p->log_second = second;
+        p->n_logged = 0;
+    }
+    if (p->n_logged < p->config.log_rate) {
+        p->n_logged++;
+        return true;
+    }
+    p->n_unlogged++;
+    return false;
+}
+
+/* The requests that --log-requests wants to see, and failures. */
 static bool is_logged(struct proxy *p, int code) {
     if (p->config.log_every == 0) return false;
-    return ++p->n_reported % p->config.log_every == 0 || code >= 500;
+    if (++p->n_reported % p->config.log_every != 0 && code < 500) return false;
+    return has_room_in_log(p);
 }
 
 /* As its key's file or a gateway calls it. */
@@ -95,7 +114,9 @@ static void log_request(const struct exchange *x, int code, double duration_s) {
               log_u64("blocks", x->rq.n_blocks),
               log_u64("matched_blocks", was_sent ? x->ticket.matched_blocks : 0),
               log_i64("output_tokens", x->said.completion_tokens >= 0 ? x->said.completion_tokens
-                                                                      : (int64_t)x->said.n_events));
+                                                                      : (int64_t)x->said.n_events),
+              log_u64("skipped", x->proxy->n_unlogged));
+    x->proxy->n_unlogged = 0;
 }
 
 static void log_decision(const struct exchange *x, int code, double duration_s) {

@@ -377,6 +377,7 @@ static enum status build_frontends(struct router *r, struct error *err) {
                   .expose_worker_headers = o->expose_worker_headers,
                   .forward_authorization = o->forward_authorization,
                   .log_every = o->log_requests,
+                  .log_rate = o->log_rate,
                   .decisions = r->decisions,
                   .keys = r->keys,
                   .session_headers = o->session_headers.items,
