@@ -454,6 +454,30 @@ uint32_t prefix_index_find(const struct prefix_index *x, uint64_t hash, uint32_t
     return set_has(x, x->records[n].set, w) ? find_part(x, block, w) : PREFIX_NONE;
 }
 
+/* True when the record is that of (hash, w): its tag says so, its place, and it itself. */
+static bool is_record_of(const struct prefix_index *x, uint32_t number, uint64_t hash, uint32_t w) {
+    const struct prefix_record *r = &x->records[number];
+    uint64_t mixed = mix(hash);
+    uint32_t tag = (uint32_t)mixed, line;
+
+    if (r->tag != tag || (r->kind != PREFIX_LONE && r->kind != PREFIX_PART) || r->worker != w)
+        return false;
+    line = home_of(x, mixed);
+    if (r->kind == PREFIX_PART) line = add_lines(x, line, part_distance(x, tag, w));
+    if (r->is_alt) line = add_lines(x, line, alt_distance(x, tag));
+    return line == number / LINE;
+}
+
+uint32_t prefix_index_find_near(const struct prefix_index *x, uint64_t hash, uint32_t w,
+                                uint32_t guess) {
+    if (guess != PREFIX_NONE && is_record_of(x, guess, hash, w)) return guess;
+    return prefix_index_find(x, hash, w);
+}
+
+void prefix_index_ask_near(const struct prefix_index *x, uint32_t guess) {
+    if (guess != PREFIX_NONE) __builtin_prefetch(&x->records[guess]);
+}
+
 uint32_t prefix_index_insert(struct prefix_index *x, uint64_t hash, uint32_t w) {
     struct place block = place_of_block(x, hash);
     uint32_t n = find_at(x, block, ANY_WORKER);
@@ -576,8 +600,8 @@ static void leave_out_dead(const struct prefix_index *x, struct place block, uin
     }
 }
 
-/* The workers that hold the block, as a mask. */
-static void find_holders(const struct prefix_index *x, uint64_t hash, uint64_t *holders) {
+/* The workers that hold the block, as a mask. Returns the record if there is but one. */
+static uint32_t find_holders(const struct prefix_index *x, uint64_t hash, uint64_t *holders) {
     struct place block = place_of_block(x, hash);
     uint32_t n = find_at(x, block, ANY_WORKER);
     const struct prefix_record *r = &x->records[n];
@@ -585,10 +609,11 @@ static void find_holders(const struct prefix_index *x, uint64_t hash, uint64_t *
     if (n != PREFIX_NONE && r->kind == PREFIX_SET) {
         set_expand(x, r->set, holders);
         if (UNLIKELY(x->any_lost)) leave_out_dead(x, block, holders);
-        return;
+        return PREFIX_NONE;
     }
     memset(holders, 0, x->n_words * sizeof(*holders));
     if (n != PREFIX_NONE && !prefix_index_is_dead(x, r)) worker_mask_add(holders, r->worker);
+    return n;
 }
 
 /* Writes `i` as the depth of those of `live` that are not in `holders`, and takes them out.
@@ -614,9 +639,9 @@ static void ask_ahead(const struct prefix_index *x, const uint64_t *chain, uint3
 }
 
 uint32_t prefix_index_match(const struct prefix_index *x, const uint64_t *chain, uint32_t n,
-                            const uint64_t *mask, uint32_t *depth) {
+                            const uint64_t *mask, uint32_t *depth, uint32_t *guesses) {
     uint64_t live[WORKER_MASK_WORDS], holders[WORKER_MASK_WORDS];
-    uint32_t n_mask = worker_mask_count(mask, x->n_words), n_live = n_mask, n_shared = 0, i;
+    uint32_t n_mask = worker_mask_count(mask, x->n_words), n_live = n_mask, n_shared = 0, i, seen;
 
     memcpy(live, mask, x->n_words * sizeof(*live));
     for (i = 0; i < MIN(n, PREFIX_ASK_EARLY); i++)
@@ -625,10 +650,13 @@ uint32_t prefix_index_match(const struct prefix_index *x, const uint64_t *chain,
         prefix_index_ask_late(x, chain[i], WORKER_NONE);
     for (i = 0; i < n && n_live > 1; i++) {
         ask_ahead(x, chain, n, i);
-        find_holders(x, chain[i], holders);
+        seen = find_holders(x, chain[i], holders);
+        if (guesses) guesses[i] = seen;
         n_live = keep_holders(live, holders, x->n_words, i, depth);
         if (n_live > n_mask / 2) n_shared = i + 1;
     }
+    for (uint32_t k = i; guesses && k < n; k++)
+        guesses[k] = PREFIX_NONE;
     if (n_live != 1) {
         WORKER_MASK_FOR_EACH(w, live, x->n_words) depth[w] = n;
         return n_shared;
@@ -636,7 +664,9 @@ uint32_t prefix_index_match(const struct prefix_index *x, const uint64_t *chain,
     uint32_t last = worker_mask_next(live, x->n_words, 0); /* most of the walk is for one */
     for (; i < n; i++) {
         ask_ahead(x, chain, n, i);
-        if (!prefix_index_has(x, chain[i], last)) break;
+        seen = prefix_index_find(x, chain[i], last);
+        if (guesses) guesses[i] = seen;
+        if (seen == PREFIX_NONE || prefix_index_is_dead(x, &x->records[seen])) break;
         if (n_mask == 1) n_shared = i + 1;
     }
     depth[last] = i;

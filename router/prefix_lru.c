@@ -230,12 +230,13 @@ static void add_run(struct prefix_lru *l, uint32_t w, uint32_t n_blocks) {
 /* --- events ---------------------------------------------------------------------------------- */
 
 /* A pinned entry for (hash, w), which is looked up or made. False: no room. */
-static bool pin(struct prefix_lru *l, uint64_t hash, uint32_t w) {
-    uint32_t e = prefix_index_find(l->index, hash, w);
+static bool pin(struct prefix_lru *l, uint64_t hash, uint32_t w, uint32_t *guess) {
+    uint32_t e = prefix_index_find_near(l->index, hash, w, *guess);
     struct prefix_record *r;
     bool is_new = e == PREFIX_NONE;
 
     if (is_new && (e = add_entry(l, hash, w)) == PREFIX_NONE) return false;
+    *guess = e;
     r = at(l, e);
     if (!is_new && prefix_index_is_dead(l->index, r)) {
         prefix_index_revive(l->index, r);
@@ -269,12 +270,16 @@ static void ask_ahead(const struct prefix_lru *l, uint32_t w, const uint64_t *at
         prefix_index_ask_late(l->index, at_i[(int)PREFIX_ASK_LATE * step], w);
 }
 
-uint32_t prefix_lru_sent(struct prefix_lru *l, uint32_t w, const uint64_t *chain, uint32_t n) {
+/* The walk of the match went before: what it saw is near. */
+uint32_t prefix_lru_sent(struct prefix_lru *l, uint32_t w, const uint64_t *chain, uint32_t n,
+                         uint32_t *guesses) {
     bury(l, PREFIX_LRU_TIDY_MAX);
-    ask_first(l, w, chain, 1, n);
+    if (!guesses) ask_first(l, w, chain, 1, n);
     for (uint32_t i = 0; i < n; i++) {
-        ask_ahead(l, w, chain + i, 1, n - i);
-        if (pin(l, chain[i], w)) continue;
+        uint32_t guess = guesses ? guesses[i] : PREFIX_NONE;
+
+        if (guess == PREFIX_NONE) ask_ahead(l, w, chain + i, 1, n - i);
+        if (pin(l, chain[i], w, guesses ? &guesses[i] : &guess)) continue;
         l->n_refused += n - i;
         n = i;
     }
@@ -282,30 +287,23 @@ uint32_t prefix_lru_sent(struct prefix_lru *l, uint32_t w, const uint64_t *chain
     return n;
 }
 
-void prefix_lru_first_token(struct prefix_lru *l, uint32_t w, const uint64_t *chain, uint32_t n) {
-    ask_first(l, w, chain, 1, n);
-    for (uint32_t i = 0; i < n; i++) {
-        struct prefix_record *r;
-
-        ask_ahead(l, w, chain + i, 1, n - i);
-        r = at(l, prefix_index_find(l->index, chain[i], w));
-        assert(r->pins);
-        r->is_computed = true;
-    }
-}
-
 /* Drops one pin of each, last block first. */
-static void unpin(struct prefix_lru *l, uint32_t w, const uint64_t *chain, uint32_t n) {
-    if (n) ask_first(l, w, chain + n - 1, -1, n);
+static void unpin(struct prefix_lru *l, uint32_t w, const uint64_t *chain, uint32_t n,
+                  const uint32_t *guesses, bool is_computed) {
+    if (n && !guesses) ask_first(l, w, chain + n - 1, -1, n);
     for (uint32_t i = n; i-- > 0;) {
         uint32_t e;
         struct prefix_record *r;
 
-        ask_ahead(l, w, chain + i, -1, i + 1);
-        e = prefix_index_find(l->index, chain[i], w);
+        if (!guesses)
+            ask_ahead(l, w, chain + i, -1, i + 1);
+        else if (i >= PREFIX_ASK_LATE)
+            prefix_index_ask_near(l->index, guesses[i - PREFIX_ASK_LATE]);
+        e = prefix_index_find_near(l->index, chain[i], w, guesses ? guesses[i] : PREFIX_NONE);
         assert(e != PREFIX_NONE);
         r = at(l, e);
         assert(r->pins);
+        r->is_computed |= is_computed;
         if (--r->pins) continue;
         leave_pinned(l, w, e);
         if (r->is_computed) {
@@ -318,14 +316,15 @@ static void unpin(struct prefix_lru *l, uint32_t w, const uint64_t *chain, uint3
 }
 
 void prefix_lru_ended(struct prefix_lru *l, uint32_t w, const uint64_t *chain, uint32_t n,
-                      uint32_t n_output_blocks) {
+                      const uint32_t *guesses, uint32_t n_output_blocks) {
     add_run(l, w, n_output_blocks);
-    unpin(l, w, chain, n);
+    unpin(l, w, chain, n, guesses, true);
     trim(l, w, n + PREFIX_LRU_TIDY_MAX);
 }
 
-void prefix_lru_aborted(struct prefix_lru *l, uint32_t w, const uint64_t *chain, uint32_t n) {
-    unpin(l, w, chain, n);
+void prefix_lru_aborted(struct prefix_lru *l, uint32_t w, const uint64_t *chain, uint32_t n,
+                        const uint32_t *guesses) {
+    unpin(l, w, chain, n, guesses, false);
     trim(l, w, n + PREFIX_LRU_TIDY_MAX);
 }
 

@@ -42,14 +42,16 @@ uint64_t prefix_lru_bytes(uint32_t n_workers);
 /* Blocks that worker w can hold; what is above is evicted, now or at the next events. */
 void prefix_lru_set_capacity(struct prefix_lru *l, uint32_t w, uint64_t n_blocks);
 
-/* The four events of a request. `sent` says how many leading blocks found room; the others take
- * the same chain with that n. A chain does not hold the same hash twice. */
+/* The events of a request: sent, then ended (it has had its first token, whatever came of it) or
+ * aborted (it has not). `sent` says how many leading blocks found room; the others take the same
+ * chain with that n. A chain does not hold the same hash twice. `guesses`, which may be NULL, has
+ * room for n: `sent` takes what prefix_index_match saw and leaves what the others take. */
 MUST_USE uint32_t prefix_lru_sent(struct prefix_lru *l, uint32_t w, const uint64_t *chain,
-                                  uint32_t n);
-void prefix_lru_first_token(struct prefix_lru *l, uint32_t w, const uint64_t *chain, uint32_t n);
+                                  uint32_t n, uint32_t *guesses);
 void prefix_lru_ended(struct prefix_lru *l, uint32_t w, const uint64_t *chain, uint32_t n,
-                      uint32_t n_output_blocks);
-void prefix_lru_aborted(struct prefix_lru *l, uint32_t w, const uint64_t *chain, uint32_t n);
+                      const uint32_t *guesses, uint32_t n_output_blocks);
+void prefix_lru_aborted(struct prefix_lru *l, uint32_t w, const uint64_t *chain, uint32_t n,
+                        const uint32_t *guesses);
 
 /* The worker's cache is gone: every entry of it, pinned or not. Requests that were open on it
  * must not be reported afterwards. Constant time, but for a second call before the entries of the

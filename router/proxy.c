@@ -362,7 +362,8 @@ static enum status hash_prompt(struct exchange *x, struct error *err) {
 
     if (x->is_salted) scope.tenant = x->tenant;
     if (n > x->chain_cap) {
-        uint64_t *chain = mem_try_realloc(x->chain, n * sizeof(*chain));
+        uint64_t *chain = /* and behind it the guesses */
+            mem_try_realloc(x->chain, n * (sizeof(*chain) + sizeof(*x->rq.guesses)));
 
         if (!chain) return error_set(err, ST_NOMEM, "out of memory for a prompt's hash chain");
         x->chain = chain;
@@ -372,6 +373,7 @@ static enum status hash_prompt(struct exchange *x, struct error *err) {
                       config->prefix_block_bytes, x->chain, n);
     x->rq = (struct route_request){
         .chain = x->chain,
+        .guesses = (uint32_t *)(x->chain + x->chain_cap),
         .n_blocks = n,
         .prompt_bytes = prompt.len,
         .max_output_tokens = x->scan.max_output_tokens,

@@ -379,7 +379,7 @@ static struct policy_view look(struct routing *r, const struct route_request *rq
     };
 
     view.n_shared_blocks =
-        prefix_index_match(r->index, rq->chain, rq->n_blocks, mask->words, r->matched);
+        prefix_index_match(r->index, rq->chain, rq->n_blocks, mask->words, r->matched, rq->guesses);
     return view;
 }
 
@@ -431,6 +431,7 @@ enum status routing_route(struct routing *r, const struct route_request *rq, str
     k = &r->load.workers[w];
     *t = (struct route_ticket){
         .chain = rq->chain,
+        .guesses = rq->guesses,
         .n_blocks = rq->n_blocks,
         .matched_blocks = r->matched[w],
         .prompt_bytes = rq->prompt_bytes,
@@ -441,7 +442,9 @@ enum status routing_route(struct routing *r, const struct route_request *rq, str
     };
     work_s = load_prefill_s(k, t->cached_tokens, view.prompt_tokens);
     load_open(&r->load, &t->load, w, work_s, view.prompt_tokens - t->cached_tokens, rq->now_us);
-    t->n_recorded = prefix_lru_sent(r->lru, w, rq->chain, rq->n_blocks);
+    if (rq->guesses && !r->options.policy->uses_index)
+        memset(rq->guesses, 0xFF, rq->n_blocks * sizeof(*rq->guesses)); /* PREFIX_NONE */
+    t->n_recorded = prefix_lru_sent(r->lru, w, rq->chain, rq->n_blocks, rq->guesses);
     r->caches[w].unnamed_bytes += unnamed_bytes(r, t);
     fit_cache(r, w, rq->now_us);
     if (ops->sent) ops->sent(r->policy, rq, w);
@@ -454,10 +457,7 @@ void routing_first_token(struct routing *r, struct route_ticket *t,
 
     if (t->load.is_pending) {
         load_first_token(&r->load, &t->load, now_us);
-        if (t->epoch == r->caches[w].epoch) {
-            fit_cache(r, w, now_us);
-            prefix_lru_first_token(r->lru, w, t->chain, t->n_recorded);
-        }
+        if (t->epoch == r->caches[w].epoch) fit_cache(r, w, now_us);
         note_sent(&r->caches[w].reports, t);
         if (r->options.policy->first_token) r->options.policy->first_token(r->policy, w);
     }
@@ -478,9 +478,9 @@ void routing_ended(struct routing *r, struct route_ticket *t, const struct route
     if (t->epoch == r->caches[w].epoch) {
         r->caches[w].unnamed_bytes -= unnamed_bytes(r, t);
         if (was_pending) {
-            prefix_lru_aborted(r->lru, w, t->chain, t->n_recorded);
+            prefix_lru_aborted(r->lru, w, t->chain, t->n_recorded, t->guesses);
         } else {
-            prefix_lru_ended(r->lru, w, t->chain, t->n_recorded,
+            prefix_lru_ended(r->lru, w, t->chain, t->n_recorded, t->guesses,
                              anonymous_blocks(r, t, output_tokens));
         }
         fit_cache(r, w, end->now_us);

@@ -37,6 +37,7 @@ struct routing_options {
 struct route_ticket {
     struct load_ticket load; /* load.worker: the choice */
     const uint64_t *chain;
+    const uint32_t *guesses; /* of the request: where the index has its blocks, or NULL */
     uint32_t n_blocks;
     uint32_t matched_blocks; /* of them, held by the worker as the index believed */
     uint32_t n_recorded;     /* of them, entered into the index */

@@ -238,14 +238,13 @@ double replay_work_s(const struct replay_request *requests, uint32_t n,
         uint32_t n_blocks = q->n_prompt / bs, depth, n_sent;
         uint64_t mask = 1, *chain = make_chain(q, bs);
 
-        prefix_index_match(index, chain, n_blocks, &mask, &depth);
+        prefix_index_match(index, chain, n_blocks, &mask, &depth, NULL);
         double first = MIN(depth * bs, (q->n_prompt - 1) / bs * bs), n_new = q->n_prompt - first;
         us +=
             prefill_us(first, n_new) + n_new / CHUNK * STEP_US / 2 +
             q->n_output * (STEP_US / 32 + ROW_US + CONTEXT_US * (q->n_prompt + q->n_output / 2.0));
-        n_sent = prefix_lru_sent(lru, 0, chain, n_blocks);
-        prefix_lru_first_token(lru, 0, chain, n_sent);
-        prefix_lru_ended(lru, 0, chain, n_sent,
+        n_sent = prefix_lru_sent(lru, 0, chain, n_blocks, NULL);
+        prefix_lru_ended(lru, 0, chain, n_sent, NULL,
                          (q->n_prompt + q->n_output) / bs - q->n_prompt / bs);
         mem_free(chain);
     }

@@ -55,13 +55,13 @@ static void one_walk_gives_every_depth(void **state) {
     for (uint32_t i = 0; i < 2; i++)
         assert_true(add(x, chain[i], 1));
     assert_true(add(x, chain[3], 2)); /* without what comes before: no use */
-    assert_int_equal(prefix_index_match(x, chain, 4, &mask, depth), 2);
+    assert_int_equal(prefix_index_match(x, chain, 4, &mask, depth, NULL), 2);
     assert_int_equal(depth[0], 4);
     assert_int_equal(depth[1], 2);
     assert_int_equal(depth[2], 0);
     mask = 6; /* worker 0 is not asked about */
     depth[0] = 77;
-    prefix_index_match(x, chain, 4, &mask, depth);
+    prefix_index_match(x, chain, 4, &mask, depth, NULL);
     assert_int_equal(depth[0], 77);
     assert_int_equal(depth[1], 2);
     prefix_index_destroy(x);
@@ -145,13 +145,13 @@ static void a_dropped_worker_matches_nothing_at_once(void **state) {
             assert_true(add(x, chain[i], w));
     }
     prefix_index_drop(x, 0);
-    prefix_index_match(x, chain, 3, mask, depth);
+    prefix_index_match(x, chain, 3, mask, depth, NULL);
     assert_int_equal(depth[0], 0);
     assert_int_equal(depth[1], 2);
     assert_int_equal(depth[2], 1);
     assert_false(prefix_index_has(x, 11, 0));
     prefix_index_revive(x, prefix_index_at(x, prefix_index_find(x, 11, 0)));
-    prefix_index_match(x, chain, 3, mask, depth);
+    prefix_index_match(x, chain, 3, mask, depth, NULL);
     assert_int_equal(depth[0], 1); /* the other two are still dead */
     drop(x, 22, 0);
     drop(x, 33, 0);
@@ -209,7 +209,7 @@ static void behaves_like_a_matrix(void **state) {
                 for (uint32_t v = 0; v < n_workers; v++) {
                     if (rng_below(&r, 3)) worker_mask_add(mask, v), n_mask++;
                 }
-                uint32_t got_shared = prefix_index_match(x, chain, 12, mask, depth);
+                uint32_t got_shared = prefix_index_match(x, chain, 12, mask, depth, NULL);
                 for (uint32_t i = 0; i < 12; i++) {
                     uint32_t n = 0;
                     WORKER_MASK_FOR_EACH(v, mask, CEIL_DIV(n_workers, 64u)) {
