@@ -11,6 +11,8 @@
 #include "router/admin_desk.h"
 #include "router/keys.h"
 
+#define LAST_WORDS_US 200000u /* for what is said to clients when the time of a drain is up */
+
 struct frontend {
     struct loop *loop;
     struct mailbox *box, *answers; /* what the control loop says; what it did for admin calls */
@@ -24,6 +26,7 @@ struct frontend {
     _Atomic uint64_t settle_us, drain_timeout_us;
     pthread_t thread;
     bool is_started, is_draining, is_hurried;
+    bool is_over; /* the drain's time is up */
 };
 
 /* Everything under /v1/ that is posted, and the engines' own calls. */
@@ -84,6 +87,19 @@ static void on_drained(void *arg) {
     loop_stop(f->loop);
 }
 
+/* What is open is ended so that its clients can tell; once it is sent, the server has drained. */
+static void on_deadline(void *arg) {
+    struct frontend *f = arg;
+
+    if (f->is_over) {
+        loop_stop(f->loop);
+        return;
+    }
+    f->is_over = true;
+    proxy_end_all(f->proxy);
+    loop_timer_start(&f->deadline, LAST_WORDS_US);
+}
+
 /* Those in front have had time to hear that we are going. */
 static void on_settled(void *arg) {
     struct frontend *f = arg;
@@ -131,7 +147,7 @@ enum status frontend_create(struct frontend **out, const struct frontend_config 
     f->control = config->control;
     st = loop_create(&f->loop, err);
     if (st != ST_OK) goto fail;
-    loop_timer_init(&f->deadline, f->loop, on_drained, f);
+    loop_timer_init(&f->deadline, f->loop, on_deadline, f);
     loop_timer_init(&f->settle, f->loop, on_settled, f);
     st = mailbox_open(&f->box, f->loop, on_mail, f, err);
     if (st == ST_OK) st = mailbox_open(&f->answers, f->loop, on_answer, f, err);

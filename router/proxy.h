@@ -58,6 +58,9 @@ struct proxy *proxy_create(struct loop *loop, struct registry *registry, struct 
                            struct log *log, const struct proxy_config *config);
 void proxy_destroy(struct proxy *p); /* no exchange may be open; NULL is fine */
 
+/* The time of a drain is over: streams end with an error event, all else with a 503. */
+void proxy_end_all(struct proxy *p);
+
 /* A worker takes requests and answers none: those that wait for it are given to others. */
 void proxy_worker_hung(struct proxy *p, uint32_t worker, uint32_t incarnation);
 

@@ -166,7 +166,7 @@ extern const struct upstream_user proxy_relay;
 void proxy_client_has_room(struct exchange *x);
 
 /* Ends an answer of which the client has seen a part. */
-enum break_cause { BROKEN_WORKER_LOST, BROKEN_TIMEOUT, BROKEN_IDLE };
+enum break_cause { BROKEN_WORKER_LOST, BROKEN_TIMEOUT, BROKEN_IDLE, BROKEN_SHUTDOWN };
 void proxy_break_off(struct exchange *x, enum break_cause cause);
 
 /* Nothing has been sent: answers with an error of our own. */

@@ -117,6 +117,12 @@ void proxy_break_off(struct exchange *x, enum break_cause cause) {
              STR("data: {\"error\":{\"message\":\"The worker that was answering has fallen silent; "
                  "what was generated so far is above. Send the request again.\",\"type\":"
                  "\"upstream_error\",\"param\":null,\"code\":\"worker_silent\"}}\n\n")},
+        [BROKEN_SHUTDOWN] =
+            {503, OUTCOME_UNKNOWN,
+             STR("data: {\"error\":{\"message\":\"The router is shutting down; what was generated "
+                 "so "
+                 "far is above. Send the request again.\",\"type\":\"ServiceUnavailableError\","
+                 "\"param\":null,\"code\":\"shutting_down\"}}\n\n")},
         [BROKEN_TIMEOUT] =
             {504, OUTCOME_UNKNOWN,
              STR("data: {\"error\":{\"message\":\"The answer took longer than the router's "
@@ -129,7 +135,7 @@ void proxy_break_off(struct exchange *x, enum break_cause cause) {
 
     proxy_drop_upstream(x);
     proxy_account(x, true, causes[cause].outcome);
-    if (cause != BROKEN_TIMEOUT) metric_inc(x->proxy->streams_broken);
+    if (causes[cause].outcome == OUTCOME_FAILED) metric_inc(x->proxy->streams_broken);
     if (says_so) {
         if (sse_tail_is_amid_event(&x->said)) send_payload(x, STR("\n\n"));
         send_payload(x, causes[cause].event);

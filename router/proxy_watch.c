@@ -63,6 +63,21 @@ void proxy_watch_stop(struct proxy *p) {
     loop_timer_fini(&p->sweep);
 }
 
+void proxy_end_all(struct proxy *p) {
+    struct error err = {0};
+
+    error_set(&err, ST_UNAVAILABLE, "the router is shutting down: send the request again");
+    LIST_FOR_EACH(it, &p->open) {
+        struct exchange *x = LIST_ENTRY(it, struct exchange, link);
+
+        if (x->has_sent) {
+            proxy_break_off(x, BROKEN_SHUTDOWN);
+        } else {
+            proxy_fail(x, ST_UNAVAILABLE, &err);
+        }
+    }
+}
+
 void proxy_worker_hung(struct proxy *p, uint32_t worker, uint32_t incarnation) {
     LIST_FOR_EACH(it, &p->open) {
         struct exchange *x = LIST_ENTRY(it, struct exchange, link);

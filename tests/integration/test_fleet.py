@@ -9,7 +9,7 @@ import urllib.parse
 
 import pytest
 
-from conftest import BUILD, Router, http, wait_for
+from conftest import BUILD, Router, Worker, events, http, wait_for
 
 PROMPT = {"prompt": "Gallia est omnis divisa in partes tres", "max_tokens": 2}
 KEY = {"Authorization": "Bearer open-sesame"}
@@ -335,6 +335,69 @@ def test_workers_come_and_go_under_load(programs, scripted, tmp_path):
             each.join()
     assert set(codes) == {200}, {code: codes.count(code) for code in set(codes)}
     nothing_is_left(router)
+
+
+# --- silence, and the end ------------------------------------------------------------------------------
+
+
+def test_what_waits_for_a_stopped_worker_is_answered_by_another(programs, scripted):
+    (a,) = scripted(1)
+    stopped = programs(Worker, "--backend", "sim", "--sim-speed", 20, "--served-model-name", "m").ready()
+    router = programs(Router, "--worker-urls", stopped.url, "--policy", "round_robin", "--probe-interval", "50ms",
+                      "--probe-timeout", "100ms").ready(1)
+    assert router.post("/v1/completions", PROMPT).code == 200
+    os.kill(stopped.process.pid, signal.SIGSTOP)
+    try:
+        answers = []
+        clients = [threading.Thread(target=lambda: answers.append(router.post("/v1/completions", PROMPT).code))
+                   for _ in range(12)]
+        for client in clients:
+            client.start()
+        admin(router, "/workers", {"url": a.url})
+        for client in clients:
+            client.join()
+        assert answers == [200] * 12 and a.served == 12
+    finally:
+        os.kill(stopped.process.pid, signal.SIGCONT)
+    wait_for(lambda: router.n_healthy() == 2, "it to come back")
+    nothing_is_left(router)
+
+
+def test_a_worker_that_says_it_drains_is_spared(programs, scripted):
+    a, b = scripted(2)
+    router = programs(Router, "--worker-urls", a.url, b.url, "--policy", "round_robin", "--probe-interval", "1h").ready(2)
+    a.load = a.load.replace("draining=0", "draining=1")
+    wait_for(lambda: router.post("/v1/completions", PROMPT).code == 200 and a.served, "it to be asked")
+    assert [w["status"] for w in router.workers()["workers"]] == ["draining", "ready"]
+    assert router.workers()["workers"][0]["reported"]["draining"] is True
+    served = a.served
+    for _ in range(6):
+        assert router.post("/v1/completions", PROMPT).code == 200
+    assert a.served == served
+    nothing_is_left(router)
+
+
+def test_on_sigterm_it_still_serves_for_a_while(programs, scripted):
+    (a,) = scripted(1)
+    router = programs(Router, "--worker-urls", a.url, "--drain-settle", "10m").ready(1)
+    router.process.send_signal(signal.SIGTERM)
+    wait_for(lambda: http(router.admin_url + "/readyz").code == 503, "it to say that it goes")
+    for _ in range(3):
+        answer = router.post("/v1/completions", PROMPT)
+        assert answer.code == 200 and answer.headers["connection"] == "close"
+    assert router.stop(signal.SIGTERM) == 0
+
+
+def test_streams_that_outlast_the_drain_are_told(programs):
+    worker = programs(Worker, "--backend", "sim", "--sim-speed", 0.2).ready()
+    router = programs(Router, "--worker-urls", worker.url, "--drain-timeout", "200ms").ready(1)
+    seen = []
+    for event in events(router.url + "/v1/completions", {"prompt": "a", "max_tokens": 10000, "stream": True}):
+        if not seen:
+            router.process.send_signal(signal.SIGTERM)
+        seen.append(event)
+    assert seen[-1]["error"]["code"] == "shutting_down"
+    assert router.process.wait(40) == 0
 
 
 # --- who may ------------------------------------------------------------------------------------------

@@ -504,6 +504,27 @@ static void a_stream_that_falls_silent_is_ended(void **state) {
     finish(&fx);
 }
 
+static void at_the_end_all_clients_are_told(void **state) {
+    struct client streaming, waiting;
+    struct fixture fx;
+
+    (void)state;
+    start(&fx, 2);
+    PLAY(&fx, {SSE_HEAD "8\r\ndata: a\n\r\n"}, {NULL, FAKE_KEEP});
+    ask(&fx, &streaming, ASK, "data: a");
+    client_open(&waiting, fx.port);
+    client_send(&waiting, fx.loop, STR(ASK));
+    TURN_UNTIL(fx.loop, fx.fake.n_requests == 2);
+    proxy_end_all(fx.proxy);
+    client_expect(&streaming, fx.loop, "shutting_down");
+    client_expect_close(&streaming, fx.loop);
+    client_expect(&waiting, fx.loop, "HTTP/1.1 503");
+    assert_true(n_open(&fx) == 0);
+    client_close(&streaming);
+    client_close(&waiting);
+    finish(&fx);
+}
+
 static void a_worker_that_says_it_drains_gets_no_more(void **state) {
     struct registry_view view;
     struct fixture fx;
@@ -827,6 +848,7 @@ int main(void) {
         cmocka_unit_test(what_a_client_has_begun_to_read_stays),
         cmocka_unit_test(no_first_byte_in_time_is_a_failure),
         cmocka_unit_test(a_stream_that_falls_silent_is_ended),
+        cmocka_unit_test(at_the_end_all_clients_are_told),
         cmocka_unit_test(a_worker_that_says_it_drains_gets_no_more),
         cmocka_unit_test(what_is_not_http_is_replaced),
         cmocka_unit_test(a_refusal_is_passed_on_only_when_nobody_else_is_there),
