@@ -1,7 +1,7 @@
-/* router/registry.c - see registry.h for what the lock covers. */
+/* router/registry.c - workers that come, change and go; requests that are sent to them. What the lock
+ * covers is in registry.h. */
 #include "router/registry.h"
 
-#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -9,50 +9,9 @@
 #include "common/hash.h"
 #include "common/mem.h"
 #include "common/metrics.h"
+#include "router/registry_internal.h"
 
 #define DECISIONS_PER_SAMPLE 64 /* two looks at the clock cost a twentieth of a decision */
-
-struct worker {
-    bool is_used, is_described, is_foreign, is_tls, is_suspect;
-    char url[REGISTRY_URL_MAX];
-    char authority[REGISTRY_URL_MAX];
-    uint32_t incarnation;
-    struct address addr;
-    struct wire_server_info info;
-    struct breaker breaker;
-    struct model *model; /* NULL until described */
-    uint32_t reasons;    /* before it has a model; afterwards its routing keeps them */
-    uint64_t n_failed;
-    struct registry_report said; /* last */
-    uint32_t max_in_flight;      /* what an operator allows; 0: see limit_of */
-    uint32_t draining;           /* enum registry_drain bits */
-    struct wire_load load;
-    bool has_load;
-    char labels[REGISTRY_LABELS_MAX];
-};
-
-struct model {
-    char name[WIRE_MODEL_MAX];
-    struct routing *routing;
-    struct admission *admission;
-    uint32_t max_model_len;
-    uint32_t n_workers;
-};
-
-struct registry {
-    pthread_mutex_t lock;
-    struct registry_config config;
-    uint32_t n_ids, n_models;
-    uint64_t n_contended, lock_wait_ns, n_decisions;
-    struct metric *decision_seconds;
-    struct policy_term *terms; /* by worker id, of the dry run at hand */
-    uint32_t n_open;           /* of all models, like n_waiting */
-    uint32_t n_waiting;
-    uint32_t next_model; /* is looked at first when a place is free */
-    uint64_t now_us;     /* of the last tick: near enough for slow starts */
-    struct worker workers[REGISTRY_MAX_WORKERS];
-    struct model models[REGISTRY_MAX_MODELS];
-};
 
 enum status registry_create(struct registry **out, const struct registry_config *config,
                             struct error *err) {
@@ -102,11 +61,6 @@ void registry_measure(struct registry *r, struct metric *decision_seconds) {
 }
 
 /* --- control loop ------------------------------------------------------------------------------*/
-
-static uint32_t worker_reasons(const struct worker *w, uint32_t id) {
-    if (!w->model) return w->reasons;
-    return routing_load(w->model->routing)->workers[id].reasons;
-}
 
 static uint32_t worker_in_flight(const struct worker *w, uint32_t id) {
     return w->model ? routing_load(w->model->routing)->workers[id].in_flight : 0;
@@ -476,118 +430,6 @@ void registry_tick(struct registry *r, uint64_t now_us) {
     grant(r, now_us, &decided);
     pthread_mutex_unlock(&r->lock);
     tell(&decided);
-}
-
-/* --- what is there -----------------------------------------------------------------------------*/
-
-static void view_load(const struct routing *routing, uint32_t id, struct registry_view *out) {
-    const struct load_worker *k = &routing_load(routing)->workers[id];
-
-    out->in_flight = k->in_flight;
-    out->n_sent = k->n_sent;
-    out->n_pending = k->n_pending;
-    out->resident_tokens = k->resident_tokens;
-    routing_worker_stats(routing, id, clock_now_us(), &out->routing);
-}
-
-bool registry_get(struct registry *r, uint32_t id, struct registry_view *out) {
-    bool is_there = false;
-
-    pthread_mutex_lock(&r->lock);
-    if (id < r->n_ids && r->workers[id].is_used) {
-        const struct worker *w = &r->workers[id];
-
-        *out = (struct registry_view){
-            .id = id,
-            .info = w->info,
-            .is_described = w->is_described,
-            .is_foreign = w->is_foreign,
-            .reasons = worker_reasons(w, id),
-            .n_failed = w->n_failed,
-            .breaker = w->breaker.state,
-            .incarnation = w->incarnation,
-            .engine_running = w->said.running,
-            .engine_waiting = w->said.waiting,
-            .engine_kv_usage = w->said.kv_usage,
-            .max_in_flight = w->max_in_flight,
-            .draining = w->draining,
-            .load = w->load,
-            .has_load = w->has_load,
-        };
-        if (w->model) view_load(w->model->routing, id, out);
-        memcpy(out->url, w->url, sizeof(out->url));
-        memcpy(out->labels, w->labels, sizeof(out->labels));
-        address_text(&w->addr, out->address);
-        is_there = true;
-    }
-    pthread_mutex_unlock(&r->lock);
-    return is_there;
-}
-
-uint32_t registry_n_ids(struct registry *r) {
-    uint32_t n;
-
-    pthread_mutex_lock(&r->lock);
-    n = r->n_ids;
-    pthread_mutex_unlock(&r->lock);
-    return n;
-}
-
-void registry_totals(struct registry *r, struct registry_totals *out) {
-    struct routing_stats stats;
-
-    memset(out, 0, sizeof(*out));
-    pthread_mutex_lock(&r->lock);
-    for (uint32_t id = 0; id < r->n_ids; id++) {
-        if (!r->workers[id].is_used) continue;
-        out->n_workers++;
-        if (r->workers[id].is_described && worker_reasons(&r->workers[id], id) == 0) {
-            out->n_eligible++;
-        }
-    }
-    for (uint32_t i = 0; i < r->n_models; i++) {
-        routing_stats(r->models[i].routing, &stats);
-        out->n_open += stats.n_open;
-        out->index_bytes += stats.index_bytes;
-        out->n_entries += stats.n_entries;
-        out->n_refused += stats.n_refused;
-        out->n_evicted += stats.n_evicted;
-        out->n_blocks += stats.n_blocks;
-    }
-    out->n_contended = r->n_contended;
-    out->lock_wait_ns = r->lock_wait_ns;
-    out->n_waiting = r->n_waiting;
-    pthread_mutex_unlock(&r->lock);
-}
-
-bool registry_model(struct registry *r, uint32_t i, char name[WIRE_MODEL_MAX],
-                    uint32_t *max_model_len) {
-    bool is_there = false;
-
-    pthread_mutex_lock(&r->lock);
-    for (uint32_t k = 0; k < r->n_models && !is_there; k++) {
-        if (r->models[k].n_workers == 0 || i-- > 0) continue;
-        memcpy(name, r->models[k].name, WIRE_MODEL_MAX);
-        *max_model_len = r->models[k].max_model_len;
-        is_there = true;
-    }
-    pthread_mutex_unlock(&r->lock);
-    return is_there;
-}
-
-bool registry_bytes_per_token(struct registry *r, uint32_t i, double *out) {
-    struct routing_stats stats;
-    bool is_there = false;
-
-    pthread_mutex_lock(&r->lock);
-    for (uint32_t k = 0; k < r->n_models && !is_there; k++) {
-        if (r->models[k].n_workers == 0 || i-- > 0) continue;
-        routing_stats(r->models[k].routing, &stats);
-        *out = stats.bytes_per_token;
-        is_there = true;
-    }
-    pthread_mutex_unlock(&r->lock);
-    return is_there;
 }
 
 /* --- router loops ------------------------------------------------------------------------------*/

@@ -1,0 +1,59 @@
+/* router/registry_internal.h - what the files of the registry share: everything under its lock.
+ *
+ *   registry.c       what changes: workers that come, change and go; requests sent and ended
+ *   registry_view.c  what is only looked at, by any thread */
+#ifndef ROUTER_REGISTRY_INTERNAL_H
+#define ROUTER_REGISTRY_INTERNAL_H
+
+#include "router/registry.h"
+
+#include <pthread.h>
+
+struct worker {
+    bool is_used, is_described, is_foreign, is_tls, is_suspect;
+    char url[REGISTRY_URL_MAX];
+    char authority[REGISTRY_URL_MAX];
+    uint32_t incarnation;
+    struct address addr;
+    struct wire_server_info info;
+    struct breaker breaker;
+    struct model *model; /* NULL until described */
+    uint32_t reasons;    /* before it has a model; afterwards its routing keeps them */
+    uint64_t n_failed;
+    struct registry_report said; /* last */
+    uint32_t max_in_flight;      /* what an operator allows; 0: see limit_of */
+    uint32_t draining;           /* enum registry_drain bits */
+    struct wire_load load;
+    bool has_load;
+    char labels[REGISTRY_LABELS_MAX];
+};
+
+struct model {
+    char name[WIRE_MODEL_MAX];
+    struct routing *routing;
+    struct admission *admission;
+    uint32_t max_model_len;
+    uint32_t n_workers;
+};
+
+struct registry {
+    pthread_mutex_t lock;
+    struct registry_config config;
+    uint32_t n_ids, n_models;
+    uint64_t n_contended, lock_wait_ns, n_decisions;
+    struct metric *decision_seconds;
+    struct policy_term *terms; /* by worker id, of the dry run at hand */
+    uint32_t n_open;           /* of all models, like n_waiting */
+    uint32_t n_waiting;
+    uint32_t next_model; /* is looked at first when a place is free */
+    uint64_t now_us;     /* of the last tick: near enough for slow starts */
+    struct worker workers[REGISTRY_MAX_WORKERS];
+    struct model models[REGISTRY_MAX_MODELS];
+};
+
+/* Why it may not be picked: enum worker_reason. */
+static inline uint32_t worker_reasons(const struct worker *w, uint32_t id) {
+    return w->model ? routing_load(w->model->routing)->workers[id].reasons : w->reasons;
+}
+
+#endif

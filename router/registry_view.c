@@ -1,0 +1,117 @@
+/* router/registry_view.c - copies of what is there, made under the lock, for any thread. */
+#include "router/registry.h"
+
+#include <string.h>
+
+#include "common/clock.h"
+#include "router/registry_internal.h"
+
+static void view_load(const struct routing *routing, uint32_t id, struct registry_view *out) {
+    const struct load_worker *k = &routing_load(routing)->workers[id];
+
+    out->in_flight = k->in_flight;
+    out->n_sent = k->n_sent;
+    out->n_pending = k->n_pending;
+    out->resident_tokens = k->resident_tokens;
+    routing_worker_stats(routing, id, clock_now_us(), &out->routing);
+}
+
+bool registry_get(struct registry *r, uint32_t id, struct registry_view *out) {
+    bool is_there = false;
+
+    pthread_mutex_lock(&r->lock);
+    if (id < r->n_ids && r->workers[id].is_used) {
+        const struct worker *w = &r->workers[id];
+
+        *out = (struct registry_view){
+            .id = id,
+            .info = w->info,
+            .is_described = w->is_described,
+            .is_foreign = w->is_foreign,
+            .reasons = worker_reasons(w, id),
+            .n_failed = w->n_failed,
+            .breaker = w->breaker.state,
+            .incarnation = w->incarnation,
+            .engine_running = w->said.running,
+            .engine_waiting = w->said.waiting,
+            .engine_kv_usage = w->said.kv_usage,
+            .max_in_flight = w->max_in_flight,
+            .draining = w->draining,
+            .load = w->load,
+            .has_load = w->has_load,
+        };
+        if (w->model) view_load(w->model->routing, id, out);
+        memcpy(out->url, w->url, sizeof(out->url));
+        memcpy(out->labels, w->labels, sizeof(out->labels));
+        address_text(&w->addr, out->address);
+        is_there = true;
+    }
+    pthread_mutex_unlock(&r->lock);
+    return is_there;
+}
+
+uint32_t registry_n_ids(struct registry *r) {
+    uint32_t n;
+
+    pthread_mutex_lock(&r->lock);
+    n = r->n_ids;
+    pthread_mutex_unlock(&r->lock);
+    return n;
+}
+
+void registry_totals(struct registry *r, struct registry_totals *out) {
+    struct routing_stats stats;
+
+    memset(out, 0, sizeof(*out));
+    pthread_mutex_lock(&r->lock);
+    for (uint32_t id = 0; id < r->n_ids; id++) {
+        if (!r->workers[id].is_used) continue;
+        out->n_workers++;
+        if (r->workers[id].is_described && worker_reasons(&r->workers[id], id) == 0) {
+            out->n_eligible++;
+        }
+    }
+    for (uint32_t i = 0; i < r->n_models; i++) {
+        routing_stats(r->models[i].routing, &stats);
+        out->n_open += stats.n_open;
+        out->index_bytes += stats.index_bytes;
+        out->n_entries += stats.n_entries;
+        out->n_refused += stats.n_refused;
+        out->n_evicted += stats.n_evicted;
+        out->n_blocks += stats.n_blocks;
+    }
+    out->n_contended = r->n_contended;
+    out->lock_wait_ns = r->lock_wait_ns;
+    out->n_waiting = r->n_waiting;
+    pthread_mutex_unlock(&r->lock);
+}
+
+bool registry_model(struct registry *r, uint32_t i, char name[WIRE_MODEL_MAX],
+                    uint32_t *max_model_len) {
+    bool is_there = false;
+
+    pthread_mutex_lock(&r->lock);
+    for (uint32_t k = 0; k < r->n_models && !is_there; k++) {
+        if (r->models[k].n_workers == 0 || i-- > 0) continue;
+        memcpy(name, r->models[k].name, WIRE_MODEL_MAX);
+        *max_model_len = r->models[k].max_model_len;
+        is_there = true;
+    }
+    pthread_mutex_unlock(&r->lock);
+    return is_there;
+}
+
+bool registry_bytes_per_token(struct registry *r, uint32_t i, double *out) {
+    struct routing_stats stats;
+    bool is_there = false;
+
+    pthread_mutex_lock(&r->lock);
+    for (uint32_t k = 0; k < r->n_models && !is_there; k++) {
+        if (r->models[k].n_workers == 0 || i-- > 0) continue;
+        routing_stats(r->models[k].routing, &stats);
+        *out = stats.bytes_per_token;
+        is_there = true;
+    }
+    pthread_mutex_unlock(&r->lock);
+    return is_there;
+}
