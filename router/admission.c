@@ -182,12 +182,11 @@ static struct admission_ticket *find_displaced(const struct admission *a, uint32
 }
 
 enum admission_verdict admission_push(struct admission *a, struct admission_ticket *t,
-                                      uint64_t tenant, int32_t priority, double work_s,
-                                      uint64_t now_us, uint64_t *wait_us,
+                                      const struct admission_claim *claim, uint64_t *wait_us,
                                       struct admission_ticket **displaced) {
-    uint32_t band = band_of(priority);
+    uint32_t band = band_of(claim->priority);
     struct band *b = &a->bands[band];
-    uint64_t key = flow_key(tenant, band);
+    uint64_t key = flow_key(claim->tenant, band);
     struct admission_flow *f = map_find(&a->flows, key);
 
     assert(!admission_is_waiting(t));
@@ -201,7 +200,7 @@ enum admission_verdict admission_push(struct admission *a, struct admission_tick
     }
     f = flow_get(a, key, band);
     *t = (struct admission_ticket){
-        .flow = f, .work_s = fmax(work_s, WORK_MIN_S), .since_us = now_us};
+        .flow = f, .work_s = fmax(claim->work_s, WORK_MIN_S), .home = claim->home};
     list_push_back(&f->tickets, &t->link);
     b->n++;
     a->n++;
@@ -215,7 +214,32 @@ enum admission_verdict admission_push(struct admission *a, struct admission_tick
     return ADMISSION_WAITS;
 }
 
-struct admission_ticket *admission_pop(struct admission *a, uint64_t now_us) {
+/* The first of the flow, or one of the next whose prompt is cached where there is room, or nowhere in
+ * particular. */
+static struct admission_ticket *choose_ticket(const struct admission_flow *f,
+                                              const struct worker_mask *room) {
+    struct admission_ticket *first =
+        LIST_ENTRY(list_first(&f->tickets), struct admission_ticket, link);
+    struct admission_ticket *chosen = first;
+    uint32_t n = 0;
+
+    if (first->n_passed >= ADMISSION_PASSED) return first;
+    LIST_FOR_EACH(it, &f->tickets) {
+        struct admission_ticket *t = LIST_ENTRY(it, struct admission_ticket, link);
+
+        if (t->home == WORKER_NONE || worker_mask_has(room->words, t->home)) {
+            chosen = t;
+            break;
+        }
+        if (++n == ADMISSION_LOOK) return first;
+    }
+    for (struct list *it = &first->link; it != &chosen->link; it = it->next)
+        LIST_ENTRY(it, struct admission_ticket, link)->n_passed++;
+    return chosen;
+}
+
+struct admission_ticket *admission_pop(struct admission *a, const struct worker_mask *room,
+                                       uint64_t now_us) {
     for (uint32_t i = 0; a->n && i < ADMISSION_BANDS; i++) {
         struct band *b = &a->bands[i];
         struct admission_ticket *t;
@@ -223,7 +247,7 @@ struct admission_ticket *admission_pop(struct admission *a, uint64_t now_us) {
 
         if (b->n == 0) continue;
         f = flow_of(heap_first(&b->flows));
-        t = LIST_ENTRY(list_first(&f->tickets), struct admission_ticket, link);
+        t = choose_ticket(f, room);
         b->now = f->start;
         f->start += t->work_s;
         learn_pace(a, now_us);

@@ -194,6 +194,11 @@ void load_drop_ramping(const struct load *l, uint64_t *mask, uint64_t now_us) {
         mask[i] &= ~over.words[i];
 }
 
+void load_get_room(const struct load *l, struct worker_mask *room) {
+    for (uint32_t i = 0; i < l->n_words; i++)
+        room->words[i] = l->eligible.words[i] & ~l->full.words[i];
+}
+
 double load_mean_in_flight(const struct load *l) {
     uint32_t n = worker_mask_count(l->eligible.words, l->n_words);
 

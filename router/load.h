@@ -114,6 +114,7 @@ void load_drop_full(const struct load *l, uint64_t *mask);
 /* May any worker be picked? Is any of them below its admission limit? */
 bool load_has_eligible(const struct load *l);
 bool load_has_room(const struct load *l);
+void load_get_room(const struct load *l, struct worker_mask *room); /* which of them are */
 /* A worker is new, or has come back: until slow_start_us from now its share grows from a tenth to
  * the whole, so that a cold cache, or an engine that is still warming up, is not met by everything
  * at once. Does nothing when slow_start_us is 0. */

@@ -258,11 +258,14 @@ static struct registry_waiter *waiter_of(struct admission_ticket *t) {
 static void grant(struct registry *r, uint64_t now_us, struct list *decided) {
     for (uint32_t i = 0; r->n_waiting && i < r->n_models; i++) {
         struct model *m = &r->models[(r->next_model + i) % r->n_models];
-        struct admission_ticket *t;
 
-        while (has_room(r, m) && (t = admission_pop(m->admission, now_us)) != NULL) {
-            struct registry_waiter *w = waiter_of(t);
+        while (admission_n_waiting(m->admission) && has_room(r, m)) {
+            struct registry_waiter *w;
+            struct worker_mask room;
             enum status st;
+
+            load_get_room(routing_load(m->routing), &room);
+            w = waiter_of(admission_pop(m->admission, &room, now_us));
 
             r->n_waiting--;
             w->rq->now_us = now_us;
@@ -521,12 +524,12 @@ static enum status refuse(const struct registry *r, struct registry_waiter *w,
 /* Lets w wait for a place at one of the workers of m. */
 static enum status wait_for_place(struct registry *r, struct model *m, struct registry_waiter *w,
                                   struct list *decided, struct error *err) {
+    struct admission_claim claim = {.tenant = w->tenant, .priority = w->priority};
     struct admission_ticket *displaced;
     enum admission_verdict verdict;
 
-    verdict =
-        admission_push(m->admission, &w->place, w->tenant, w->priority,
-                       routing_price(m->routing, w->rq), w->rq->now_us, &w->wait_us, &displaced);
+    claim.work_s = routing_price(m->routing, w->rq, &claim.home);
+    verdict = admission_push(m->admission, &w->place, &claim, &w->wait_us, &displaced);
     if (verdict != ADMISSION_WAITS) return refuse(r, w, verdict, err);
     w->admission = m->admission;
     w->is_granted = false;

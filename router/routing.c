@@ -389,15 +389,22 @@ static uint64_t unnamed_bytes(const struct routing *r, const struct route_ticket
     return t->prompt_bytes > named ? t->prompt_bytes - named : 0;
 }
 
-double routing_price(struct routing *r, const struct route_request *rq) {
+double routing_price(struct routing *r, const struct route_request *rq, uint32_t *home) {
     struct worker_mask mask = r->load.eligible;
     struct policy_view view = look(r, rq, &mask);
+    uint32_t n_best = view.n_shared_blocks;
     double least_s = HUGE_VAL;
+
+    *home = WORKER_NONE;
 
     WORKER_MASK_FOR_EACH(w, mask.words, r->load.n_words) {
         double cached = policy_matched_tokens(&view, w);
 
         least_s = fmin(least_s, load_prefill_s(&r->load.workers[w], cached, view.prompt_tokens));
+        if (r->matched[w] > n_best) {
+            n_best = r->matched[w];
+            *home = w;
+        }
     }
     return isinf(least_s) ? 0 : least_s;
 }

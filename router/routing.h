@@ -109,8 +109,9 @@ MUST_USE enum status routing_route(struct routing *r, const struct route_request
                                    struct route_ticket *t, struct error *err);
 
 /* Prefill seconds of the request where it finds most of itself computed: what it is worth in a
- * queue. Changes nothing. */
-double routing_price(struct routing *r, const struct route_request *rq);
+ * queue. *home: that worker, or WORKER_NONE when more than half of them hold as much of it. Changes
+ * nothing. */
+double routing_price(struct routing *r, const struct route_request *rq, uint32_t *home);
 
 /* The first token exists. Twice is once. `feedback` may be NULL. For workers that do not show
  * their first token, call it after t->wait_s + t->load.work_s. */

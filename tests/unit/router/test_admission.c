@@ -14,19 +14,28 @@ static struct admission *make(uint32_t queue_size, uint64_t max_wait_us) {
         &(struct admission_options){.queue_size = queue_size, .max_wait_us = max_wait_us});
 }
 
+static const struct worker_mask everywhere = {{UINT64_MAX}};
+
+static enum admission_verdict try_push(struct admission *a, struct admission_ticket *t,
+                                       uint64_t tenant, int32_t priority, double work_s,
+                                       uint64_t *wait_us, struct admission_ticket **displaced) {
+    struct admission_claim claim = {tenant, priority, work_s, WORKER_NONE};
+
+    return admission_push(a, t, &claim, wait_us, displaced);
+}
+
 static enum admission_verdict push(struct admission *a, struct admission_ticket *t, uint64_t tenant,
                                    int32_t priority, double work_s) {
     struct admission_ticket *displaced;
     uint64_t wait_us;
-    enum admission_verdict v =
-        admission_push(a, t, tenant, priority, work_s, 1, &wait_us, &displaced);
+    enum admission_verdict v = try_push(a, t, tenant, priority, work_s, &wait_us, &displaced);
 
     assert_null(displaced);
     return v;
 }
 
 static void empty(struct admission *a) {
-    while (admission_pop(a, 1)) {
+    while (admission_pop(a, &everywhere, 1)) {
     }
     admission_check(a);
     admission_destroy(a);
@@ -42,12 +51,12 @@ static void one_tenant_is_served_in_order(void **state) {
     admission_remove(a, &t[2]);
     assert_false(admission_is_waiting(&t[2]));
     admission_check(a);
-    assert_ptr_equal(admission_pop(a, 1), &t[0]);
-    assert_ptr_equal(admission_pop(a, 1), &t[1]);
-    assert_ptr_equal(admission_pop(a, 1), &t[3]);
+    assert_ptr_equal(admission_pop(a, &everywhere, 1), &t[0]);
+    assert_ptr_equal(admission_pop(a, &everywhere, 1), &t[1]);
+    assert_ptr_equal(admission_pop(a, &everywhere, 1), &t[3]);
     assert_int_equal(admission_n_waiting(a), 1);
-    assert_ptr_equal(admission_pop(a, 1), &t[4]);
-    assert_null(admission_pop(a, 1));
+    assert_ptr_equal(admission_pop(a, &everywhere, 1), &t[4]);
+    assert_null(admission_pop(a, &everywhere, 1));
     empty(a);
 }
 
@@ -60,10 +69,10 @@ static void a_smaller_priority_is_always_first(void **state) {
     push(a, &t[1], 1, 7, 1);
     push(a, &t[2], 2, 0, 1);
     push(a, &t[3], 3, -1, 1);
-    assert_ptr_equal(admission_pop(a, 1), &t[3]);
-    assert_ptr_equal(admission_pop(a, 1), &t[2]);
-    assert_ptr_equal(admission_pop(a, 1), &t[0]);
-    assert_ptr_equal(admission_pop(a, 1), &t[1]);
+    assert_ptr_equal(admission_pop(a, &everywhere, 1), &t[3]);
+    assert_ptr_equal(admission_pop(a, &everywhere, 1), &t[2]);
+    assert_ptr_equal(admission_pop(a, &everywhere, 1), &t[0]);
+    assert_ptr_equal(admission_pop(a, &everywhere, 1), &t[1]);
     empty(a);
 }
 
@@ -88,7 +97,7 @@ static void tenants_get_equal_work_whatever_they_send(void **state) {
                 n_waiting[who]++;
             }
         }
-        got = admission_pop(a, 1);
+        got = admission_pop(a, &everywhere, 1);
         n_waiting[tenant[got - t]]--;
         served[tenant[got - t]] += got->work_s;
         for (int x = 1; x <= 3; x++) {
@@ -112,14 +121,14 @@ static void a_full_queue_refuses_but_not_who_has_less(void **state) {
         push(a, &t[i], 1, 0, 1);
     assert_int_equal(push(a, &more, 1, 0, 1), ADMISSION_FULL);
     assert_int_equal(push(a, &more, 2, 1, 1), ADMISSION_FULL); /* comes after them */
-    assert_int_equal(admission_push(a, &other, 2, 0, 1, 1, &wait_us, &displaced), ADMISSION_WAITS);
+    assert_int_equal(try_push(a, &other, 2, 0, 1, &wait_us, &displaced), ADMISSION_WAITS);
     assert_ptr_equal(displaced, &t[3]);
     assert_false(admission_is_waiting(&t[3]));
     admission_check(a);
-    assert_int_equal(admission_push(a, &more, 2, 0, 1, 1, &wait_us, &displaced), ADMISSION_WAITS);
+    assert_int_equal(try_push(a, &more, 2, 0, 1, &wait_us, &displaced), ADMISSION_WAITS);
     assert_ptr_equal(displaced, &t[2]); /* two each: even */
     assert_int_equal(push(a, &t[3], 1, 0, 1), ADMISSION_FULL);
-    assert_int_equal(admission_push(a, &t[3], 1, -1, 1, 1, &wait_us, &displaced), ADMISSION_WAITS);
+    assert_int_equal(try_push(a, &t[3], 1, -1, 1, &wait_us, &displaced), ADMISSION_WAITS);
     assert_non_null(displaced); /* what is urgent needs no excuse */
     empty(a);
 }
@@ -144,22 +153,42 @@ static void who_would_wait_too_long_is_told_at_once(void **state) {
     for (; n < 20; n++)
         assert_int_equal(push(a, &t[n], 1, 0, 1), ADMISSION_WAITS); /* no pace is known yet */
     for (int i = 0; i < 15; i++, now_us += 100000)                  /* ten a second */
-        assert_non_null(admission_pop(a, now_us));
+        assert_non_null(admission_pop(a, &everywhere, now_us));
     for (; n < 25; n++) { /* the sixth to the tenth */
-        assert_int_equal(admission_push(a, &t[n], 1, 0, 1, now_us, &wait_us, &displaced),
-                         ADMISSION_WAITS);
+        assert_int_equal(try_push(a, &t[n], 1, 0, 1, &wait_us, &displaced), ADMISSION_WAITS);
     }
     assert_int_equal(wait_us, 1000000);
-    assert_int_equal(admission_push(a, &t[n], 1, 0, 1, now_us, &wait_us, &displaced),
-                     ADMISSION_TOO_LONG);
+    assert_int_equal(try_push(a, &t[n], 1, 0, 1, &wait_us, &displaced), ADMISSION_TOO_LONG);
     assert_int_equal(wait_us, 1100000);
     /* Another tenant takes turns with the first; an urgent one is next. */
-    assert_int_equal(admission_push(a, &t[n++], 2, 0, 1, now_us, &wait_us, &displaced),
-                     ADMISSION_WAITS);
+    assert_int_equal(try_push(a, &t[n++], 2, 0, 1, &wait_us, &displaced), ADMISSION_WAITS);
     assert_int_equal(wait_us, 200000);
-    assert_int_equal(admission_push(a, &t[n++], 1, -1, 1, now_us, &wait_us, &displaced),
-                     ADMISSION_WAITS);
+    assert_int_equal(try_push(a, &t[n++], 1, -1, 1, &wait_us, &displaced), ADMISSION_WAITS);
     assert_int_equal(wait_us, 100000);
+    empty(a);
+}
+
+static void who_is_at_home_where_there_is_room_may_pass_a_few_times(void **state) {
+    enum { N = 2 * ADMISSION_PASSED + 8 };
+    struct admission *a = make(N, 0);
+    struct admission_ticket t[N] = {{{0}}}, *displaced;
+    struct worker_mask room = {{UINT64_C(1) << 5}};
+    uint64_t wait_us;
+
+    (void)state;
+    for (uint32_t i = 0; i < N; i++) { /* every other is at home on 5, the rest on 6 */
+        struct admission_claim claim = {1, 0, 1, i % 2 ? 5 : 6};
+
+        assert_int_equal(admission_push(a, &t[i], &claim, &wait_us, &displaced), ADMISSION_WAITS);
+    }
+    for (uint32_t i = 0; i < ADMISSION_PASSED; i++)
+        assert_ptr_equal(admission_pop(a, &room, 1), &t[1 + 2 * i]);
+    assert_ptr_equal(admission_pop(a, &room, 1), &t[0]); /* passed often enough */
+    assert_ptr_equal(admission_pop(a, &room, 1), &t[1 + 2 * ADMISSION_PASSED]);
+    assert_ptr_equal(admission_pop(a, &room, 1), &t[2]);
+    worker_mask_add(room.words, 6);
+    assert_ptr_equal(admission_pop(a, &room, 1), &t[4]); /* both have room: the order of arrival */
+    admission_check(a);
     empty(a);
 }
 
@@ -231,8 +260,8 @@ static void random_steps_keep_every_rule(void **state) {
             m->tenant = (uint32_t)rng_below(&rng, TENANTS) * (uint32_t)rng_below(&rng, 2);
             m->priority = (int32_t)rng_below(&rng, 3) - 1;
             m->order = step;
-            v = admission_push(a, &m->t, m->tenant, m->priority,
-                               (double)rng_below(&rng, 100) * 0.01, step, &wait_us, &displaced);
+            v = try_push(a, &m->t, m->tenant, m->priority, (double)rng_below(&rng, 100) * 0.01,
+                         &wait_us, &displaced);
             assert_true(v != ADMISSION_TOO_LONG);
             if (displaced) {
                 struct model_ticket *gone = (struct model_ticket *)displaced;
@@ -248,7 +277,7 @@ static void random_steps_keep_every_rule(void **state) {
             m->is_in = v == ADMISSION_WAITS;
             n += m->is_in;
         } else if (dice < 8) {
-            struct model_ticket *got = (struct model_ticket *)admission_pop(a, step);
+            struct model_ticket *got = (struct model_ticket *)admission_pop(a, &everywhere, step);
 
             assert_int_equal(got != NULL, n > 0);
             if (!got) continue;
@@ -279,11 +308,11 @@ static void tenants_without_number_need_no_memory(void **state) {
 
     (void)state;
     for (uint64_t i = 0; i < 5000; i++) {
-        admission_push(a, &t[i % 8], i, 0, 1, i, &wait_us, &displaced);
+        try_push(a, &t[i % 8], i, 0, 1, &wait_us, &displaced);
         if (i % 8 == 7) {
             admission_check(a);
             for (int k = 0; k < 8; k++)
-                assert_non_null(admission_pop(a, i));
+                assert_non_null(admission_pop(a, &everywhere, i));
         }
     }
     empty(a);
@@ -297,6 +326,7 @@ int main(void) {
         cmocka_unit_test(a_full_queue_refuses_but_not_who_has_less),
         cmocka_unit_test(no_queue_is_a_choice),
         cmocka_unit_test(who_would_wait_too_long_is_told_at_once),
+        cmocka_unit_test(who_is_at_home_where_there_is_room_may_pass_a_few_times),
         cmocka_unit_test(random_steps_keep_every_rule),
         cmocka_unit_test(tenants_without_number_need_no_memory),
     };
