@@ -180,6 +180,6 @@ void proxy_prepare_reports(struct proxy *p) {
     p->output_tokens = metrics_at(m, ROUTER_output_tokens_total);
     p->prefix_blocks = metrics_at(m, ROUTER_prefix_blocks_total);
     p->matched_blocks = metrics_at(m, ROUTER_matched_prefix_blocks_total);
-    p->prompts_hit = METRICS_GET(m, ROUTER_prompts_matched_total, "hit");
-    p->prompts_missed = METRICS_GET(m, ROUTER_prompts_matched_total, "miss");
+    p->prompts_hit = metrics_at(m, ROUTER_prompts_hit_total);
+    p->prompts_missed = metrics_at(m, ROUTER_prompts_missed_total);
 }

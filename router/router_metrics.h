@@ -29,8 +29,7 @@ extern const double router_decision_buckets[ROUTER_DECISION_BUCKETS]; /* 500 ns 
       .aliases = "smg_http_request_duration_seconds,sgl_router_request_duration_seconds")          \
     X(COUNTER, prompt_tokens_total, "", "Prompt tokens, as workers reported them.",                \
       .aliases = "vllm:input_tokens_total")                                                        \
-    X(COUNTER, cached_tokens_total, "", "Prompt tokens found in a worker's cache, as reported.",   \
-      .aliases = "sgl_router_cache_hits_total")                                                    \
+    X(COUNTER, cached_tokens_total, "", "Prompt tokens found in a worker's cache, as reported.")   \
     X(COUNTER, predicted_cached_tokens_total, "", "The same, as the index predicted.")             \
     X(COUNTER, output_tokens_total, "",                                                            \
       "Tokens generated: as reported, or else one for each event of a stream.",                    \
@@ -38,8 +37,11 @@ extern const double router_decision_buckets[ROUTER_DECISION_BUCKETS]; /* 500 ns 
     X(COUNTER, prefix_blocks_total, "", "Prefix blocks of the prompts that were sent to workers.") \
     X(COUNTER, matched_prefix_blocks_total, "",                                                    \
       "Of these, blocks that the chosen worker held, as the index believed.")                      \
-    X(COUNTER, prompts_matched_total, "match",                                                     \
-      "Prompts sent to a worker that held some of their blocks (hit) or none (miss).")             \
+    X(COUNTER, prompts_hit_total, "", "Prompts sent to a worker that held some of their blocks.",  \
+      .aliases = "sgl_router_cache_hits_total")                                                    \
+    X(COUNTER, prompts_missed_total, "",                                                           \
+      "Prompts sent to a worker that held none of their blocks.",                                  \
+      .aliases = "sgl_router_cache_misses_total")                                                  \
     X(COUNTER, retries_total, "reason", "Attempts on another worker, by what the one before did.", \
       .aliases = "sgl_router_retries_total,smg_worker_retries_total")                              \
     X(GAUGE, requests_waiting, "", "Requests that wait because every worker is at its limit.",     \

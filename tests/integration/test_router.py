@@ -354,7 +354,7 @@ def test_the_metrics_page_shows_what_each_worker_is_believed_to_hold(programs):
     assert sorted(sent) == [0, 3] and metric(page, "smg_worker_selection_total") == 3
     assert metric(page, "incipit_worker_in_flight") == 0 and metric(page, "incipit_worker_index_blocks") > 10
     assert metric(page, "incipit_matched_prefix_blocks_total") > 0.5 * metric(page, "incipit_prefix_blocks_total")
-    assert metric(page, "incipit_prompts_matched_total", match="hit") == 2
+    assert metric(page, "incipit_prompts_hit_total") == 2 and metric(page, "sgl_router_cache_misses_total") == 1
     assert metric(page, "incipit_output_tokens_total") == 6
     assert metric(page, "incipit_decision_seconds_count") >= 1 and metric(page, "incipit_lock_wait_seconds_total") >= 0
     assert metric(page, "incipit_bytes_per_token") > 0.5
