@@ -27,7 +27,7 @@ import fleet as F  # noqa: E402
 
 MODEL = "bench"
 PROXY_CPUS, LOAD_CPUS = ({0}, {1}) if os.cpu_count() >= 2 else (None, None)
-QUIET = ["--log-level", "warn"]
+QUIET = ["--log-level", "warn", "--probe-timeout", "10s"]  # a busy machine is no reason to lose a worker
 SCENES = {
     "1 KB": ["--connections", 64, "--body-bytes", 1024],
     "32 KB": ["--connections", 64, "--body-bytes", 32768],
@@ -41,7 +41,7 @@ def start(kind, fleet, urls, threads=1, cpus=PROXY_CPUS):
     elif kind == "haproxy":
         proxy = F.start_haproxy(fleet, urls, threads, cpus)
     else:
-        proxy = F.start_router(fleet, urls, threads, cpus, ["--log-level", "info"] if kind == "logging" else QUIET)
+        proxy = F.start_router(fleet, urls, threads, cpus, ["--log-level", "info", *QUIET[2:]] if kind == "logging" else QUIET)
     F.wait_until_serving(proxy, MODEL)
     return proxy
 
@@ -54,7 +54,9 @@ def offer(proxy, scene, seconds, cpus=LOAD_CPUS):
                     cpus=cpus)
     spent = proxy.cpu_ns() - before
     if report["failed"]:
-        raise RuntimeError(f"{proxy.args[0]}: failed requests: {report['outcomes']} {report['codes']}")
+        print(f"  {proxy.args[0]}, {scene}: not all were answered: {report['outcomes']} {report['codes']}", flush=True)
+    if report["failed"] > 0.01 * report["requests"]:
+        raise RuntimeError("too many failures for a comparison: see the line above")
     return spent / 1e3 / report["ok"], report
 
 
@@ -241,7 +243,7 @@ def measure_loops(o, table, urls):
 
 def lock_wait_s(proxy):
     answer = F.get(proxy.admin_url + "/metrics")
-    name = "incipit_router_lock_wait_seconds_total"
+    name = "incipit_lock_wait_seconds_total"
     return F.metric(answer[1], name) if answer and name in answer[1] else None
 
 
