@@ -125,6 +125,31 @@ static void put_state(struct json_writer *w, const struct registry_view *view) {
     json_end_array(w);
 }
 
+/* SGLang's question; the first model is meant. */
+static void get_model_info(struct http_request *req, void *arg) {
+    const struct admin *admin = admin_of(arg);
+    char name[WIRE_MODEL_MAX];
+    uint32_t max_model_len;
+    struct error err = {0};
+    struct json_writer w;
+    struct buf body;
+
+    if (!registry_model(admin->registry, 0, name, &max_model_len)) {
+        error_set(&err, ST_UNAVAILABLE, "no worker has said yet what it serves");
+        http_reply_error(req, ST_UNAVAILABLE, &err);
+        return;
+    }
+    buf_init(&body, 0);
+    json_writer_init(&w, &body);
+    json_begin_object(&w);
+    json_field_z(&w, "model_path", name);
+    json_field_z(&w, "served_model_name", name);
+    json_field_bool(&w, "is_generation", true);
+    json_field_u64(&w, "max_model_len", max_model_len);
+    json_end_object(&w);
+    reply(req, OPENAI_JSON, &body);
+}
+
 /* "zone=a rack=7" as an object. */
 static void put_labels(struct json_writer *w, const char *labels) {
     json_put_key(w, "labels");
@@ -357,6 +382,7 @@ static const struct http_route routes[] = {
     {HTTP_GET, "/metrics", get_metrics},
     {HTTP_POST, "/debug/route", post_debug_route},
     {HTTP_GET, "/v1/models", get_models},
+    {HTTP_GET, "/get_model_info", get_model_info},
     {HTTP_GET, "/workers", get_workers},
     {HTTP_POST, "/workers", to_desk},
     {HTTP_GET, "/workers/*", to_desk},

@@ -494,6 +494,7 @@ static bool flush_ask(struct flush_one *one, const char *path) {
                                           .url = url,
                                           .connect_to = one->view.address,
                                           .body = STR(""),
+                                          .max_body_bytes = 65536,
                                           .timeout_ms = FLUSH_TIMEOUT_MS};
 
     snprintf(url, sizeof(url), "%s%s", one->view.url, path);

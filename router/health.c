@@ -12,7 +12,8 @@
 #include "router/registry.h"
 
 #define STARTING_INTERVAL_US 50000u
-#define DESCRIBE_EVERY       10 /* answers: a restart between two probes is noticed by then */
+#define ANSWER_BYTES_MAX     65536 /* whoever was added as a worker may send what he likes */
+#define DESCRIBE_EVERY       10    /* answers: a restart between two probes is noticed by then */
 #define NEVER_READY_MISSES   20 /* are worth a line: a wrong URL or certificate never mends itself */
 #define STARTING_LIFE_US     60000000u /* then it is probed like the others */
 
@@ -39,7 +40,8 @@ struct health {
 static void ask(struct probe *p, const char *path, http_client_fn *on_answer) {
     struct health *h = p->health;
     struct registry_view view;
-    struct http_client_request request = {.timeout_ms = h->config.timeout_ms};
+    struct http_client_request request = {.timeout_ms = h->config.timeout_ms,
+                                          .max_body_bytes = ANSWER_BYTES_MAX};
     struct error err = {0};
     char url[REGISTRY_URL_MAX + 64];
 

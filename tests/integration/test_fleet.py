@@ -205,6 +205,7 @@ def test_the_calls_of_sglang_router(programs, scripted):
     assert http(router.url + "/add_worker", b"", method="POST").code == 400
     assert http(router.url + "/add_worker?url=" + b.url).code == 405
     assert router.get("/health_generate").code == 200
+    assert router.get("/get_model_info").json["model_path"] == "m"
 
 
 @pytest.mark.parametrize("body, code, words", [
