@@ -208,7 +208,7 @@ static void a_lowered_capacity_is_worked_off(void **state) {
 
 /* --- the model: for each worker, blocks in order of age in a plain array --------------------- */
 
-#define N_WORKERS  3
+#define N_WORKERS  7
 #define N_BLOCKS   60
 #define N_REQUESTS 12
 #define DEPTH      6
@@ -229,13 +229,15 @@ struct model_request {
 };
 
 /* A request guesses not at all, as the match has seen it, or wildly: it makes no difference. */
-static void model_guess(struct books *b, struct rng *r, struct model_request *q,
-                        uint32_t n_records) {
-    uint64_t mask = (1u << N_WORKERS) - 1;
-    uint32_t depth[64];
+static void model_guess(struct books *b, struct rng *r, struct model_request *q, uint32_t n_records,
+                        uint32_t stride) {
+    uint64_t mask[2] = {0};
+    uint32_t depth[128];
 
+    for (uint32_t w = 0; w < N_WORKERS; w++)
+        worker_mask_add(mask, w * stride);
     q->where = rng_below(r, 3) ? q->guesses : NULL;
-    prefix_index_match(b->index, q->chain, q->n, &mask, depth, q->where);
+    prefix_index_match(b->index, q->chain, q->n, mask, depth, q->where);
     for (uint32_t i = 0; i < q->n && rng_below(r, 2); i++)
         q->guesses[i] = rng_below(r, 4) ? (uint32_t)rng_below(r, n_records) : PREFIX_NONE;
 }
@@ -278,18 +280,18 @@ static uint32_t random_chain(struct rng *r, uint64_t *chain) {
     return n;
 }
 
-static void behaves_like_arrays_that_are_searched(void **state) {
+/* The seven workers have the ids 0, stride, 2 x stride ... of a fleet of n_workers. */
+static void compare_with_arrays(uint32_t n_workers, uint32_t stride, int n_steps) {
     static struct model_worker model[N_WORKERS];
     struct model_request requests[N_REQUESTS] = {0};
-    struct books b = books_open(1000, N_WORKERS, 20);
+    struct books b = books_open(2000, n_workers, 20);
     struct rng r;
-    (void)state;
 
     rng_seed(&r, 3);
     memset(model, 0, sizeof(model));
     for (uint32_t w = 0; w < N_WORKERS; w++)
         model[w].capacity = 20;
-    for (int step = 0; step < 200000; step++) {
+    for (int step = 0; step < n_steps; step++) {
         struct model_request *q = &requests[rng_below(&r, N_REQUESTS)];
         struct model_worker *k = &model[q->worker];
 
@@ -298,7 +300,7 @@ static void behaves_like_arrays_that_are_searched(void **state) {
 
             k = &model[w];
             if (rng_below(&r, 2)) {
-                prefix_lru_drop_worker(b.lru, w);
+                prefix_lru_drop_worker(b.lru, w * stride);
                 uint32_t capacity = k->capacity;
                 *k = (struct model_worker){.capacity = capacity};
                 for (int i = 0; i < N_REQUESTS; i++) {
@@ -306,7 +308,7 @@ static void behaves_like_arrays_that_are_searched(void **state) {
                 }
             } else {
                 k->capacity = 5 + (uint32_t)rng_below(&r, 40);
-                prefix_lru_set_capacity(b.lru, w, k->capacity);
+                prefix_lru_set_capacity(b.lru, w * stride, k->capacity);
                 model_trim(k);
             }
         } else if (!q->is_open) {
@@ -314,8 +316,9 @@ static void behaves_like_arrays_that_are_searched(void **state) {
                                         .worker = (uint32_t)rng_below(&r, N_WORKERS)};
             k = &model[q->worker];
             q->n = random_chain(&r, q->chain);
-            model_guess(&b, &r, q, 1000);
-            assert_int_equal(prefix_lru_sent(b.lru, q->worker, q->chain, q->n, q->where), q->n);
+            model_guess(&b, &r, q, 2000, stride);
+            assert_int_equal(prefix_lru_sent(b.lru, q->worker * stride, q->chain, q->n, q->where),
+                             q->n);
             for (uint32_t i = 0; i < q->n; i++) {
                 if (!k->pins[q->chain[i]]++ && k->is_computed[q->chain[i]])
                     model_unlist(k, q->chain[i]);
@@ -327,13 +330,13 @@ static void behaves_like_arrays_that_are_searched(void **state) {
                 k->is_computed[q->chain[i]] = true;
         } else if (!q->is_running) {
             q->is_open = false;
-            prefix_lru_aborted(b.lru, q->worker, q->chain, q->n, q->where);
+            prefix_lru_aborted(b.lru, q->worker * stride, q->chain, q->n, q->where);
             model_unpin(k, q);
         } else {
             uint32_t n_output = (uint32_t)rng_below(&r, 4);
 
             q->is_open = q->is_running = false;
-            prefix_lru_ended(b.lru, q->worker, q->chain, q->n, q->where, n_output);
+            prefix_lru_ended(b.lru, q->worker * stride, q->chain, q->n, q->where, n_output);
             for (uint32_t i = 0; i < n_output; i++)
                 k->cold[k->n_cold++] = 0;
             model_unpin(k, q);
@@ -341,14 +344,88 @@ static void behaves_like_arrays_that_are_searched(void **state) {
         if (step % 20) continue;
         for (uint32_t w = 0; w < N_WORKERS; w++) {
             for (uint64_t block = 1; block <= N_BLOCKS; block++)
-                assert_int_equal(prefix_index_has(b.index, block, w),
+                assert_int_equal(prefix_index_has(b.index, block, w * stride),
                                  model[w].pins[block] || model[w].is_computed[block]);
         }
         prefix_lru_check(b.lru);
     }
     for (int i = 0; i < N_REQUESTS; i++) {
         if (requests[i].is_open)
-            prefix_lru_ended(b.lru, requests[i].worker, requests[i].chain, 0, NULL, 0);
+            prefix_lru_ended(b.lru, requests[i].worker * stride, requests[i].chain, 0, NULL, 0);
+    }
+    books_close(&b);
+}
+
+static void behaves_like_arrays_that_are_searched(void **state) {
+    (void)state;
+    compare_with_arrays(N_WORKERS, 1, 200000);
+}
+
+/* Where a set of workers is ids, or a row. */
+static void a_large_fleet_behaves_likewise(void **state) {
+    (void)state;
+    compare_with_arrays(100, 14, 50000);
+}
+
+/* Long chains, so that what a dropped worker leaves behind stays for many events: nothing of it is
+ * ever matched, and what is computed again is. */
+static void the_dead_never_match(void **state) {
+    enum { N_CHAINS = 6, N = 500, N_OPEN = 8 };
+    static uint64_t chains[N_CHAINS][N];
+    uint32_t computed[2][N_CHAINS] = {{0}};
+    struct {
+        uint32_t worker, chain, n;
+        bool is_open;
+    } open[N_OPEN] = {{0}};
+    struct books b = books_open(20000, 2, 100000);
+    struct rng r;
+    (void)state;
+
+    rng_seed(&r, 11);
+    for (uint64_t i = 0; i < N_CHAINS * N; i++)
+        chains[i / N][i % N] = rng_mix(i);
+    for (int step = 0; step < 4000; step++) {
+        uint32_t i = (uint32_t)rng_below(&r, N_OPEN), w = open[i].worker, c = open[i].chain;
+
+        if (step % 40 == 39) {
+            w = (uint32_t)rng_below(&r, 2);
+            prefix_lru_drop_worker(b.lru, w);
+            memset(computed[w], 0, sizeof(computed[w]));
+            for (i = 0; i < N_OPEN; i++)
+                open[i].is_open &= open[i].worker != w;
+        } else if (!open[i].is_open) {
+            open[i].worker = w = (uint32_t)rng_below(&r, 2);
+            open[i].chain = c = (uint32_t)rng_below(&r, N_CHAINS);
+            open[i].n = 1 + (uint32_t)rng_below(&r, N);
+            open[i].is_open = true;
+            assert_int_equal(prefix_lru_sent(b.lru, w, chains[c], open[i].n, NULL), open[i].n);
+        } else {
+            open[i].is_open = false;
+            if (rng_below(&r, 4)) {
+                prefix_lru_ended(b.lru, w, chains[c], open[i].n, NULL, 1);
+                computed[w][c] = MAX(computed[w][c], open[i].n);
+            } else {
+                prefix_lru_aborted(b.lru, w, chains[c], open[i].n, NULL);
+            }
+        }
+        for (w = 0; w < 2; w++) {
+            for (c = 0; c < N_CHAINS; c++) {
+                uint32_t depth[64], expected = computed[w][c];
+                uint64_t mask = UINT64_C(1) << w;
+
+                for (i = 0; i < N_OPEN; i++) {
+                    if (open[i].is_open && open[i].worker == w && open[i].chain == c)
+                        expected = MAX(expected, open[i].n);
+                }
+                prefix_index_match(b.index, chains[c], N, &mask, depth, NULL);
+                assert_int_equal(depth[w], expected);
+            }
+        }
+        if (step % 100 == 0) prefix_lru_check(b.lru);
+    }
+    for (uint32_t i = 0; i < N_OPEN; i++) {
+        if (open[i].is_open)
+            prefix_lru_aborted(b.lru, open[i].worker, chains[open[i].chain], open[i].n, NULL);
     }
     books_close(&b);
 }
@@ -375,7 +452,7 @@ static void a_starved_pool_stays_whole(void **state) {
             *q = (struct model_request){.is_open = true,
                                         .worker = (uint32_t)rng_below(&r, N_WORKERS)};
             q->n = random_chain(&r, q->chain);
-            model_guess(&b, &r, q, 24);
+            model_guess(&b, &r, q, 24, 1);
             q->n = prefix_lru_sent(b.lru, q->worker, q->chain, q->n, q->where);
         } else if (!q->is_running && rng_below(&r, 4)) {
             q->is_running = true;
@@ -404,6 +481,8 @@ int main(void) {
         cmocka_unit_test(a_large_worker_is_forgotten_in_one_stroke),
         cmocka_unit_test(a_lowered_capacity_is_worked_off),
         cmocka_unit_test(behaves_like_arrays_that_are_searched),
+        cmocka_unit_test(a_large_fleet_behaves_likewise),
+        cmocka_unit_test(the_dead_never_match),
         cmocka_unit_test(a_starved_pool_stays_whole),
     };
 
