@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from conftest import DEMO_MODEL, Router, Worker, events, free_port, http
+from conftest import DEMO_MODEL, SANITIZER, Router, Worker, events, free_port, http
 
 KEYS = "sk-one\nsk-two\nsk-three tenant=team\nsk-four tenant=team\n"
 SECRET = "a secret that only routers know"
@@ -190,6 +190,7 @@ def test_launched_workers_trust_their_router(programs, tmp_path):
     assert [cached(router, key, prompt(5))[0] for key in ("sk-one", "sk-two")] == [0, 0]
 
 
+@pytest.mark.skipif(bool(SANITIZER), reason="a clock says nothing under a sanitizer")
 @pytest.mark.skipif(not (DEMO_MODEL / "model.safetensors").exists(), reason="deploy/demo/model has no weights")
 def test_the_clock_tells_tenants_apart_from_nobody(programs, isolated):
     """Times to first token of another's prompt, beside cold and warm ones: printed, not judged."""

@@ -69,6 +69,7 @@ static void start_with(struct fixture *fx, uint32_t n_workers, struct proxy_conf
     rc.routing.policy = policy_find(STR("round_robin"));
     rc.routing.max_index_bytes = 1 << 20;
     rc.routing.max_workers = 8;
+    rc.admission.queue_size = 4;
     assert_int_equal(registry_create(&fx->registry, &rc, NULL), ST_OK);
     for (uint32_t i = 0; i < n_workers; i++)
         add_worker(fx, i, is_foreign);
@@ -829,9 +830,89 @@ static void whatever_happens_load_is_given_back(void **state) {
     finish(&fx);
 }
 
+/* --- waiting --------------------------------------------------------------------------------------*/
+
+static uint32_t n_waiting(struct fixture *fx) {
+    struct registry_totals totals;
+
+    registry_totals(fx->registry, &totals);
+    return totals.n_waiting;
+}
+
+/* One worker that takes one request at a time and has one; another waits. */
+static void start_full(struct fixture *fx, struct client *first, struct client *second) {
+    static const struct fake_step steps[] = {{NULL}, {JSON_OK}};
+    struct proxy_config config = usual;
+
+    config.queue_timeout_us = 60000000;
+    start_with(fx, 1, config, false);
+    registry_configure(fx->registry, 0, 1, "");
+    fake_play(&fx->fake, steps, 2);
+    ask(fx, first, ASK, "");
+    TURN_UNTIL(fx->loop, fx->fake.n_requests == 1);
+    ask(fx, second, ASK, "");
+    TURN_UNTIL(fx->loop, n_waiting(fx) == 1);
+    assert_int_equal(n_open(fx), 1);
+}
+
+static void a_request_waits_for_the_end_of_another(void **state) {
+    struct fixture fx;
+    struct client first, second;
+
+    (void)state;
+    start_full(&fx, &first, &second);
+    fake_say(&fx.fake, STR(JSON_OK));
+    client_expect(&second, fx.loop, "{\"ok\":true}");
+    client_expect(&first, fx.loop, "{\"ok\":true}");
+    assert_int_equal(fx.fake.n_requests, 2);
+    assert_int_equal(metric_count(metrics_at(fx.metrics, ROUTER_queue_wait_seconds)), 1);
+    client_close(&first);
+    client_close(&second);
+    finish(&fx);
+}
+
+/* A client leaves before, with or after the place that it waited for. */
+static void who_leaves_while_a_place_is_given_gives_it_back(void **state) {
+    (void)state;
+    for (int turns = 0; turns < 4; turns++) {
+        struct fixture fx;
+        struct client first, second, third;
+
+        start_full(&fx, &first, &second);
+        fake_say(&fx.fake, STR(JSON_OK));
+        for (int i = 0; i < turns; i++)
+            loop_turn(fx.loop, 1000);
+        client_close(&second);
+        client_expect(&first, fx.loop, "{\"ok\":true}");
+        TURN_UNTIL(fx.loop, n_waiting(&fx) == 0 && n_open(&fx) == 0);
+        ask(&fx, &third, ASK, "{\"ok\":true}");
+        client_close(&first);
+        client_close(&third);
+        finish(&fx);
+    }
+}
+
+static void an_end_of_all_finds_those_who_wait(void **state) {
+    struct fixture fx;
+    struct client first, second;
+
+    (void)state;
+    start_full(&fx, &first, &second);
+    http_server_destroy(
+        fx.server); /* the first gives its place to the second, which ends as well */
+    fx.server = NULL;
+    assert_int_equal(n_waiting(&fx), 0);
+    client_close(&first);
+    client_close(&second);
+    finish(&fx);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_answer_is_relayed_and_accounted),
+        cmocka_unit_test(a_request_waits_for_the_end_of_another),
+        cmocka_unit_test(who_leaves_while_a_place_is_given_gives_it_back),
+        cmocka_unit_test(an_end_of_all_finds_those_who_wait),
         cmocka_unit_test(every_framing_is_made_anew),
         cmocka_unit_test(an_error_of_a_worker_teaches_nothing),
         cmocka_unit_test(a_tokenize_call_fills_no_cache),
