@@ -4,57 +4,16 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/http_client.h"
 #include "common/http_server.h"
 #include "common/json.h"
 #include "common/list.h"
-#include "common/log.h"
 #include "common/mailbox.h"
 #include "common/mem.h"
 #include "common/openai.h"
 #include "router/admin.h"
+#include "router/admin_desk_internal.h"
 #include "router/fleet.h"
 #include "router/registry.h"
-
-#define PATH_MAX_BYTES   640 /* a worker's URL, percent-encoded */
-#define FLUSH_TIMEOUT_MS 5000
-#define WORKER_ID_MAX    24
-
-struct admin_desk {
-    struct registry *registry;
-    struct fleet *fleet;
-    struct http_client *client;
-    struct log *log;
-    struct mailbox *box;
-    struct list calls; /* that are being worked on */
-};
-
-struct call {
-    struct mail mail;
-    struct admin_desk *desk;
-    struct mailbox *home;
-    struct http_request *req; /* the home loop's; NULL once the client has gone */
-
-    /* Asked. */
-    enum http_method method;
-    char path[PATH_MAX_BYTES], query[PATH_MAX_BYTES];
-    struct buf body;
-
-    /* Answered. */
-    int code; /* 0: err */
-    const char *content_type;
-    struct error err;
-    struct buf answer;
-    char location[16 + WORKER_ID_MAX];
-
-    struct list link; /* on desk->calls */
-    bool is_legacy;   /* answers in words */
-
-    /* Of a flush. */
-    struct list asked; /* struct flush_one: workers that have not answered */
-    struct json_writer writer;
-    uint32_t n_asked, n_flushed;
-};
 
 /* --- ids ---------------------------------------------------------------------------------------*/
 
@@ -141,13 +100,13 @@ static enum status find_worker(struct admin_desk *desk, const char *text, struct
 
 /* --- answering ---------------------------------------------------------------------------------*/
 
-static void call_free(struct call *c) {
+static void call_free(struct admin_call *c) {
     buf_fini(&c->body);
     buf_fini(&c->answer);
     mem_free(c);
 }
 
-static void answer(struct call *c) {
+static void answer(struct admin_call *c) {
     struct http_request *req = c->req;
 
     if (!req) return;
@@ -160,18 +119,18 @@ static void answer(struct call *c) {
 }
 
 void admin_desk_reply(struct mail *mail) {
-    struct call *c = CONTAINER_OF(mail, struct call, mail);
+    struct admin_call *c = CONTAINER_OF(mail, struct admin_call, mail);
 
     answer(c);
     call_free(c);
 }
 
 void admin_desk_drop(struct mail *mail) {
-    call_free(CONTAINER_OF(mail, struct call, mail));
+    call_free(CONTAINER_OF(mail, struct admin_call, mail));
 }
 
 /* Control loop: the call is done. Frees it, or sends it home. */
-static void call_done(struct call *c, int code) {
+void admin_call_done(struct admin_call *c, int code) {
     if (list_is_linked(&c->link)) list_remove(&c->link);
     c->code = buf_status(&c->answer) == ST_OK ? code : 0;
     if (!c->code && c->err.status == ST_OK) error_set(&c->err, ST_NOMEM, "out of memory");
@@ -182,12 +141,12 @@ static void call_done(struct call *c, int code) {
     }
 }
 
-static void call_failed(struct call *c) {
-    call_done(c, 0);
+void admin_call_failed(struct admin_call *c) {
+    admin_call_done(c, 0);
 }
 
 /* {"status":...,"worker_id":...,"url":...,"location":...,"message":...} */
-static void answer_worker(struct call *c, int code, const char *status, const char *message,
+static void answer_worker(struct admin_call *c, int code, const char *status, const char *message,
                           uint32_t id) {
     char worker_id[WORKER_ID_MAX] = "";
     struct registry_view view = {0};
@@ -203,25 +162,25 @@ static void answer_worker(struct call *c, int code, const char *status, const ch
     if (c->location[0]) json_field_z(&w, "location", c->location);
     json_field_z(&w, "message", message);
     json_end_object(&w);
-    call_done(c, code);
+    admin_call_done(c, code);
 }
 
 /* --- POST /workers, /add_worker ----------------------------------------------------------------*/
 
 static void on_added(enum status st, uint32_t id, const struct error *err, void *arg) {
-    struct call *c = arg;
+    struct admin_call *c = arg;
 
     if (st != ST_OK) {
         c->err = *err;
         if (st == ST_NOT_FOUND) c->err.status = ST_INVALID; /* the name, not the path */
-        call_failed(c);
+        admin_call_failed(c);
     } else if (c->is_legacy) {
         struct registry_view view = {0};
 
         (void)registry_get(c->desk->registry, id, &view);
         buf_appendf(&c->answer, "Successfully added worker: %s", view.url);
         c->content_type = "text/plain; charset=utf-8";
-        call_done(c, 200);
+        admin_call_done(c, 200);
     } else {
         answer_worker(c, 202, "accepted", "it takes requests once it has described itself", id);
     }
@@ -286,7 +245,7 @@ static enum status read_settings(const struct json *root, struct discovery_worke
     return st == ST_OK ? read_labels(root, worker, err) : st;
 }
 
-static enum status parse_body(struct call *c, struct json **out) {
+static enum status parse_body(struct admin_call *c, struct json **out) {
     static const struct json_limits limits = {
         .max_bytes = 65536, .max_depth = 16, .max_values = 1000};
     enum status st = json_parse(out, buf_str(&c->body), &limits, &c->err);
@@ -297,7 +256,7 @@ static enum status parse_body(struct call *c, struct json **out) {
                      json_type_name(*out));
 }
 
-static void post_worker(struct call *c) {
+static void post_worker(struct admin_call *c) {
     struct discovery_worker worker = {0};
     struct json *root = NULL;
     struct str url = STR_NULL;
@@ -313,27 +272,27 @@ static void post_worker(struct call *c) {
     if (st == ST_OK) st = read_settings(root, &worker, &c->err);
     json_destroy(root);
     if (st != ST_OK) {
-        call_failed(c);
+        admin_call_failed(c);
         return;
     }
     fleet_add(c->desk->fleet, FLEET_API, &worker, on_added, c);
 }
 
 /* The url=... of sglang-router's calls. */
-static enum status legacy_url(struct call *c, char out[PATH_MAX_BYTES]) {
+static enum status legacy_url(struct admin_call *c, char out[PATH_MAX_BYTES]) {
     c->is_legacy = true;
     if (query_value(c->query, "url", out, PATH_MAX_BYTES)) return ST_OK;
     return error_set_param(&c->err, ST_INVALID, "url", "%s needs ?url=http://host:port", c->path);
 }
 
-static void add_worker(struct call *c) {
+static void add_worker(struct admin_call *c) {
     struct discovery_worker worker = {0};
     char text[PATH_MAX_BYTES];
     enum status st = legacy_url(c, text);
 
     if (st == ST_OK) st = address_split(str_of(text), &worker.url, &c->err);
     if (st != ST_OK) {
-        call_failed(c);
+        admin_call_failed(c);
         return;
     }
     fleet_add(c->desk->fleet, FLEET_API, &worker, on_added, c);
@@ -341,7 +300,7 @@ static void add_worker(struct call *c) {
 
 /* --- DELETE, PATCH, GET /workers/ID; /remove_worker ----------------------------------------------*/
 
-static void delete_worker(struct call *c, const struct registry_view *view) {
+static void delete_worker(struct admin_call *c, const struct registry_view *view) {
     char force[8] = "", message[80];
     bool is_forced = query_value(c->query, "force", force, sizeof(force)) &&
                      (strcmp(force, "true") == 0 || strcmp(force, "1") == 0);
@@ -349,13 +308,13 @@ static void delete_worker(struct call *c, const struct registry_view *view) {
     struct json_writer w;
 
     if (fleet_remove(c->desk->fleet, view->id, is_forced, &c->err) != ST_OK) {
-        call_failed(c);
+        admin_call_failed(c);
         return;
     }
     if (c->is_legacy) {
         buf_appendf(&c->answer, "Successfully removed worker: %s", view->url);
         c->content_type = "text/plain; charset=utf-8";
-        call_done(c, 200);
+        admin_call_done(c, 200);
         return;
     }
     format_id(view, id);
@@ -367,10 +326,10 @@ static void delete_worker(struct call *c, const struct registry_view *view) {
     json_field_z(&w, "url", view->url);
     json_field_z(&w, "message", message);
     json_end_object(&w);
-    call_done(c, 202);
+    admin_call_done(c, 202);
 }
 
-static void change_worker(struct call *c, const struct registry_view *view) {
+static void change_worker(struct admin_call *c, const struct registry_view *view) {
     const struct discovery_worker *known = fleet_worker(c->desk->fleet, view->id);
     struct discovery_worker worker = known ? *known : (struct discovery_worker){0};
     bool is_draining = false, says_draining = false;
@@ -387,28 +346,28 @@ static void change_worker(struct call *c, const struct registry_view *view) {
     if (st == ST_OK) {
         answer_worker(c, 202, "accepted", "changed", view->id);
     } else {
-        call_failed(c);
+        admin_call_failed(c);
     }
 }
 
-static void get_worker(struct call *c, const struct registry_view *view) {
+static void get_worker(struct admin_call *c, const struct registry_view *view) {
     struct json_writer w;
 
     json_writer_init(&w, &c->answer);
     admin_put_worker(&w, view);
-    call_done(c, 200);
+    admin_call_done(c, 200);
 }
 
-static void on_worker_path(struct call *c) {
+static void on_worker_path(struct admin_call *c) {
     char text[PATH_MAX_BYTES];
     struct registry_view view;
     struct str tail = str_of(c->path + strlen("/workers/"));
 
     if (!decode(tail, text, sizeof(text))) {
         error_set(&c->err, ST_INVALID, "%s is not a well-formed path", c->path);
-        call_failed(c);
+        admin_call_failed(c);
     } else if (find_worker(c->desk, text, &view, &c->err) != ST_OK) {
-        call_failed(c);
+        admin_call_failed(c);
     } else if (c->method == HTTP_DELETE) {
         delete_worker(c, &view);
     } else if (c->method == HTTP_PATCH || c->method == HTTP_PUT) {
@@ -418,125 +377,20 @@ static void on_worker_path(struct call *c) {
     }
 }
 
-static void remove_worker(struct call *c) {
+static void remove_worker(struct admin_call *c) {
     char text[PATH_MAX_BYTES];
     struct registry_view view;
 
     if (legacy_url(c, text) != ST_OK || find_worker(c->desk, text, &view, &c->err) != ST_OK) {
-        call_failed(c);
+        admin_call_failed(c);
     } else {
         delete_worker(c, &view);
     }
 }
 
-/* --- POST /flush_cache -------------------------------------------------------------------------*/
-
-struct flush_one { /* one worker being asked */
-    struct list link;
-    struct call *call;
-    struct registry_view view;
-    bool is_second; /* asked by vLLM's name for it */
-};
-
-static bool flush_ask(struct flush_one *one, const char *path);
-
-static void flush_done(struct call *c) {
-    struct json_writer *w = &c->writer;
-    bool is_all = c->n_flushed == c->n_asked;
-
-    json_end_array(w);
-    json_field_z(w, "status", is_all ? "success" : "partial_success");
-    json_field_u64(w, "workers_flushed", c->n_flushed);
-    json_field_u64(w, "total_workers", c->n_asked);
-    json_end_object(w);
-    call_done(c, is_all ? 200 : 207);
-}
-
-/* `why` NULL: it has flushed. */
-static void flush_end(struct flush_one *one, const char *why) {
-    struct call *c = one->call;
-    struct json_writer *w = &c->writer;
-
-    json_begin_object(w);
-    json_field_z(w, "worker", one->view.url);
-    json_field_bool(w, "flushed", !why);
-    if (why) json_field_z(w, "why", why);
-    json_end_object(w);
-    if (!why) {
-        c->n_flushed++;
-        registry_forget_cache(c->desk->registry, one->view.id);
-    }
-    list_remove(&one->link);
-    mem_free(one);
-    if (list_is_empty(&c->asked)) flush_done(c);
-}
-
-static void on_flushed(const struct http_client_response *r, void *arg) {
-    struct flush_one *one = arg;
-    char why[64];
-
-    if (r->status != ST_OK) {
-        flush_end(one, r->message);
-    } else if (r->code / 100 == 2) {
-        flush_end(one, NULL);
-    } else if (r->code == 404 && !one->is_second) {
-        one->is_second = true;
-        if (!flush_ask(one, "/reset_prefix_cache")) flush_end(one, "cannot be asked");
-    } else {
-        snprintf(why, sizeof(why), "it answered %d", r->code);
-        flush_end(one, why);
-    }
-}
-
-static bool flush_ask(struct flush_one *one, const char *path) {
-    char url[REGISTRY_URL_MAX + 32];
-    struct http_client_request request = {.method = "POST",
-                                          .url = url,
-                                          .connect_to = one->view.address,
-                                          .body = STR(""),
-                                          .max_body_bytes = 65536,
-                                          .timeout_ms = FLUSH_TIMEOUT_MS};
-
-    snprintf(url, sizeof(url), "%s%s", one->view.url, path);
-    return http_client_start(one->call->desk->client, &request, on_flushed, one, NULL, NULL) ==
-           ST_OK;
-}
-
-static void flush_cache(struct call *c) {
-    struct registry_view view;
-    struct list refused, *link;
-
-    list_init(&refused);
-    json_writer_init(&c->writer, &c->answer);
-    json_begin_object(&c->writer);
-    json_put_key(&c->writer, "workers");
-    json_begin_array(&c->writer);
-    for (uint32_t id = 0; id < registry_n_ids(c->desk->registry); id++) {
-        struct flush_one *one;
-
-        if (!registry_get(c->desk->registry, id, &view)) continue;
-        one = mem_zalloc(sizeof(*one));
-        one->call = c;
-        one->view = view;
-        c->n_asked++;
-        list_push_back(flush_ask(one, "/flush_cache") ? &c->asked : &refused, &one->link);
-    }
-    if (c->n_asked == 0) {
-        error_set(&c->err, ST_UNAVAILABLE, "there is no worker whose cache could be flushed");
-        call_failed(c);
-        return;
-    }
-    while ((link = list_pop_front(&refused)) != NULL) {
-        struct flush_one *one = LIST_ENTRY(link, struct flush_one, link);
-
-        list_push_back(&c->asked, &one->link);
-        flush_end(one, "it cannot be asked"); /* the last one frees c, and then none is left */
-    }
-}
-
 /* --- the way there and back --------------------------------------------------------------------*/
 
-static void dispatch(struct call *c) {
+static void dispatch(struct admin_call *c) {
     list_push_back(&c->desk->calls, &c->link);
     if (strcmp(c->path, "/workers") == 0) {
         post_worker(c);
@@ -545,7 +399,7 @@ static void dispatch(struct call *c) {
     } else if (strcmp(c->path, "/remove_worker") == 0) {
         remove_worker(c);
     } else if (strcmp(c->path, "/flush_cache") == 0) {
-        flush_cache(c);
+        admin_flush(c);
     } else {
         on_worker_path(c);
     }
@@ -553,18 +407,18 @@ static void dispatch(struct call *c) {
 
 static void on_mail(struct mail *mail, void *arg) {
     (void)arg;
-    dispatch(CONTAINER_OF(mail, struct call, mail));
+    dispatch(CONTAINER_OF(mail, struct admin_call, mail));
 }
 
 static void on_abort(struct http_request *req) {
-    struct call *c = req->user;
+    struct admin_call *c = req->user;
 
     c->req = NULL;
 }
 
 void admin_desk_take(struct admin_desk *desk, struct http_request *req, struct mailbox *home) {
     struct error err = {0};
-    struct call *c;
+    struct admin_call *c;
 
     if (req->path.len >= PATH_MAX_BYTES || req->query.len >= PATH_MAX_BYTES) {
         error_set(&err, ST_INVALID, "the path is too long");
@@ -593,8 +447,7 @@ void admin_desk_take(struct admin_desk *desk, struct http_request *req, struct m
 }
 
 enum status admin_desk_create(struct admin_desk **out, struct loop *loop, struct registry *registry,
-                              struct fleet *fleet, struct http_client *client, struct log *log,
-                              struct error *err) {
+                              struct fleet *fleet, struct http_client *client, struct error *err) {
     struct admin_desk *desk = mem_zalloc(sizeof(*desk));
     enum status st = mailbox_open(&desk->box, loop, on_mail, desk, err);
 
@@ -605,7 +458,6 @@ enum status admin_desk_create(struct admin_desk **out, struct loop *loop, struct
     desk->registry = registry;
     desk->fleet = fleet;
     desk->client = client;
-    desk->log = log;
     list_init(&desk->calls);
     *out = desk;
     return ST_OK;
@@ -620,10 +472,9 @@ void admin_desk_destroy(struct admin_desk *desk) {
     while ((link = list_pop_front(&unread)) != NULL)
         admin_desk_drop(mail_of(link));
     while ((link = list_pop_front(&desk->calls)) != NULL) {
-        struct call *c = LIST_ENTRY(link, struct call, link);
+        struct admin_call *c = LIST_ENTRY(link, struct admin_call, link);
 
-        while ((link = list_pop_front(&c->asked)) != NULL)
-            mem_free(LIST_ENTRY(link, struct flush_one, link));
+        admin_flush_drop(c);
         call_free(c);
     }
     mailbox_close(desk->box);

@@ -28,7 +28,6 @@ struct admin_desk;
 struct fleet;
 struct http_client;
 struct http_request;
-struct log;
 struct loop;
 struct mail;
 struct mailbox;
@@ -37,8 +36,7 @@ struct registry;
 /* Control loop. The parts outlive it, but for their own calls back: see router.c. */
 MUST_USE enum status admin_desk_create(struct admin_desk **out, struct loop *loop,
                                        struct registry *registry, struct fleet *fleet,
-                                       struct http_client *client, struct log *log,
-                                       struct error *err);
+                                       struct http_client *client, struct error *err);
 
 /* All loops that took requests have ended, or have none of them open. NULL is fine. */
 void admin_desk_destroy(struct admin_desk *desk);

@@ -510,7 +510,7 @@ static enum status build_fleet(struct router *r, struct error *err) {
         st = fleet_create(&r->fleet, r->loop, r->registry, r->health, r->log, &config, err);
     }
     if (st == ST_OK) {
-        st = admin_desk_create(&r->desk, r->loop, r->registry, r->fleet, r->client, r->log, err);
+        st = admin_desk_create(&r->desk, r->loop, r->registry, r->fleet, r->client, err);
     }
     return st;
 }
