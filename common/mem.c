@@ -7,7 +7,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#define HUGE_TABLE_BYTES    (UINT64_C(256) << 20) /* smaller ones come page by page, as used */
+#define HUGE_TABLE_BYTES    (UINT64_C(128) << 20) /* smaller ones come page by page, as used */
 #define ARENA_DEFAULT_CHUNK (16 * 1024)
 #define ARENA_ALIGN         16
 
