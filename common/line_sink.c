@@ -92,6 +92,7 @@ static void *run(void *arg) {
         if (s->filling.len == 0 && s->next_fd >= 0) continue;
         if (s->filling.len == 0) break;
         gather(s);
+        take_next_fd(s); /* reopened meanwhile: not a line more to the old one */
         full = s->filling;
         s->filling = s->flushing;
         s->flushing = full;
