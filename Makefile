@@ -132,6 +132,9 @@ unit: $(TESTS) ## unit and conformance tests alone
 integration: all $(HELPERS) ## tests of the real programs over loopback alone
 	@tests/run_integration $(B) "$(SAN)" $(ARGS)
 
+clients: all ## the official openai client and curl, at a worker and through a router
+	@tests/clients/run $(B) "$(SAN)" $(ARGS)
+
 replay-foreign: all $(B)/incipit-bench ## cache hits with workers that answer as vLLM, as SGLang, or say nothing
 	@FOREIGN_REQUESTS=1500 FOREIGN_SEEDS=3 FOREIGN_KINDS=vllm,sglang,mute \
 	  tests/run_integration $(B) "$(SAN)" -s -k says_nothing_finds $(ARGS)
@@ -145,7 +148,7 @@ demo-check: all ## the demonstration model's acceptance, over HTTP: several hund
 faults: all load ## faults under open-loop load, haproxy beside; ARGS="kill stop" some, ARGS=list names them
 	@INCIPIT_BUILD=$(B) python3 tests/bench/faults/faults.py $(ARGS)
 
-.PHONY: faults soak replay-foreign demo-check load wrk bench-router bench-overload bench-peers bench-% fuzz fuzz-% lint aarch64 aarch64-test
+.PHONY: clients faults soak replay-foreign demo-check load wrk bench-router bench-overload bench-peers bench-% fuzz fuzz-% lint aarch64 aarch64-test
 $(B)/tests/bench/%: $(B)/tests/bench/%.o $(LIBS_all)
 	$(call link,,)
 load: $(B)/incipit-bench ## the load generator: build/release/incipit-bench --help

@@ -21,7 +21,7 @@
 
 #define GROUPS_PER_CHUNK 32 /* masks of 2 KiB of body: 1.5 KiB of stack, in the first-level cache */
 #define KEY_BYTES_MAX    256
-#define KEY_BYTES_SHOWN  64 /* in messages */
+#define KEY_BYTES_SHOWN  40 /* in messages; below ERROR_PARAM_MAX */
 
 enum state {
     EXPECT_VALUE,
@@ -150,10 +150,14 @@ static enum status on_top_key(struct walk *k, const uint8_t *key, size_t n) {
     }
     hash = hash_64(key, n, 0);
     for (uint32_t i = 0; i < k->n_keys; i++) {
-        if (k->keys[i] == hash)
-            return error_set(k->err, ST_INVALID,
-                             "the request body has the key \"%.*s\" twice, again at byte %zu",
-                             (int)n_shown, (const char *)k->body + at, at);
+        if (k->keys[i] == hash) {
+            char name[KEY_BYTES_SHOWN + 1] = "";
+
+            memcpy(name, k->body + at, n_shown);
+            return error_set_param(k->err, ST_INVALID, name,
+                                   "the request body has the key \"%s\" twice, again at byte %zu",
+                                   name, at);
+        }
     }
     if (k->n_keys == BODY_KEYS_MAX)
         return error_set(k->err, ST_INVALID, "the request body has more than %d top-level keys",
@@ -471,8 +475,11 @@ enum status body_scan_with(struct str body, struct body_scan *out, body_classify
 #undef NAME
     };
     struct body_scan scan;
-    enum status st = scan_object(body, names, BODY_KEY_COUNT, scan.spans, classify, err);
+    enum status st;
 
+    if (body.len == 0)
+        return error_set(err, ST_INVALID, "the request body is empty: send a JSON object");
+    st = scan_object(body, names, BODY_KEY_COUNT, scan.spans, classify, err);
     if (st != ST_OK) return st;
     scan.is_stream = str_eq(scan.spans[BODY_STREAM], STR("true"));
     scan.max_output_tokens = to_count(scan.spans[BODY_MAX_COMPLETION_TOKENS]);

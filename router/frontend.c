@@ -29,14 +29,24 @@ struct frontend {
     bool is_over; /* the drain's time is up */
 };
 
-/* Everything under /v1/ that is posted, and the engines' own calls. */
-static bool is_proxied(struct str path) {
-    static const char *const paths[] = {"/generate", "/tokenize", "/detokenize"};
+static void call(struct http_request *req, void *arg) {
+    struct frontend *f = arg;
 
-    for (size_t i = 0; i < ARRAY_LEN(paths); i++) {
-        if (str_eq(path, str_of(paths[i]))) return true;
+    proxy_start(f->proxy, req);
+}
+
+/* What a worker is asked. Whatever else is posted under /v1/ is passed on too: it knows best. */
+static const struct http_route calls[] = {
+    {HTTP_POST, "/v1/completions", call}, {HTTP_POST, "/v1/chat/completions", call},
+    {HTTP_POST, "/generate", call},       {HTTP_POST, "/tokenize", call},
+    {HTTP_POST, "/detokenize", call},     {0, NULL, NULL},
+};
+
+static bool is_call(struct str path) {
+    for (const struct http_route *r = calls; r->path; r++) {
+        if (str_eq(path, str_of(r->path))) return true;
     }
-    return str_starts(path, STR("/v1/")) && !str_eq(path, STR("/v1/models"));
+    return false;
 }
 
 /* For those who watch over the router, not over its requests. */
@@ -62,17 +72,13 @@ static enum status on_head(struct http_request *req, void *arg, struct error *er
 
 static void on_request(struct http_request *req, void *arg) {
     struct frontend *f = arg;
-    struct error err = {0};
 
-    if (!is_proxied(req->path)) {
-        admin_handle(f->admin, req, f->answers);
-    } else if (req->method == HTTP_POST) {
+    if (is_call(req->path)) {
+        http_route_request(calls, req, f);
+    } else if (req->method == HTTP_POST && str_starts(req->path, STR("/v1/"))) {
         proxy_start(f->proxy, req);
     } else {
-        error_set(&err, ST_METHOD, "%.*s takes POST, not %.*s", (int)MIN(req->path.len, 100),
-                  req->path.ptr, STR_ARG(req->method_name));
-        http_add_header(req, STR("allow"), STR("POST"));
-        http_reply_error(req, ST_METHOD, &err);
+        admin_handle(f->admin, req, f->answers);
     }
 }
 

@@ -170,8 +170,28 @@ class Router(Program):
         return self.workers()["stats"]["healthy_workers"]
 
 
-@pytest.fixture
-def programs():
+class Api:
+    """A worker as its clients see it: straight, or through a router in front of it. What is asked goes that way;
+    the metrics are the worker's."""
+
+    def __init__(self, worker, router=None):
+        self.worker, self.url = worker, (router or worker).url
+        self.get, self.post = (router or worker).get, (router or worker).post
+        self.metrics, self.metric = worker.metrics, worker.metric
+
+
+def in_front_of(worker, start, way, *args):
+    """The API of that worker, by way of "worker" or "router"; the router is start()ed, with these options."""
+    if way == "worker":
+        return Api(worker)
+    return Api(worker, start(Router, "--worker-urls", worker.url, "--expose-worker-headers", *args).ready(1))
+
+
+both_ways = pytest.mark.parametrize("way", ["worker", "router"])
+
+
+@contextlib.contextmanager
+def started_programs():
     """Starts programs and, whatever happens, ends them: programs(Worker, "--backend", "sim")."""
     started = []
 
@@ -193,9 +213,28 @@ def programs():
 
 
 @pytest.fixture
+def programs():
+    with started_programs() as start:
+        yield start
+
+
+@pytest.fixture
 def sim(programs):
     """A simulated worker, fast enough for tests."""
     return programs(Worker, "--backend", "sim", "--sim-speed", 20).ready()
+
+
+@pytest.fixture(params=["worker", "router"])
+def api(request, sim, programs):
+    """A simulated worker of the test's own, asked straight and through a router: what holds for one holds for both."""
+    return in_front_of(sim, programs, request.param)
+
+
+@pytest.fixture(scope="session", params=["worker", "router"])
+def shared_api(request):
+    """The same for tests that leave nothing behind, all of them on one worker."""
+    with started_programs() as start:
+        yield in_front_of(start(Worker, "--backend", "sim", "--sim-speed", 20).ready(), start, request.param)
 
 
 @pytest.fixture
@@ -222,3 +261,10 @@ def demo_worker():
     worker = Worker(DEMO_MODEL, "--kv-cache-memory-bytes", "64MiB").ready()
     yield worker
     assert worker.stop() == 0, worker.log
+
+
+@pytest.fixture(scope="session", params=["worker", "router"])
+def demo_api(request, demo_worker):
+    """That worker, straight and through a router."""
+    with started_programs() as start:
+        yield in_front_of(demo_worker, start, request.param)

@@ -121,7 +121,7 @@ def test_the_body_and_the_headers_reach_the_worker_as_they_should(programs):
 
 
 @pytest.mark.parametrize("body, words", [
-    (b"", "ends too early"), (b"{", ""), (b'{"prompt":"a","prompt":"b"}', "twice"), (b'{"prompt":"\x01"}', ""),
+    (b"", "is empty"), (b"{", ""), (b'{"prompt":"a","prompt":"b"}', "twice"), (b'{"prompt":"\x01"}', ""),
     (b'{"a":' * 80 + b"1" + b"}" * 80, "deep"), (b'{"prompt":"\xc0\xaf"}', "UTF-8"),
 ])
 def test_bodies_that_no_worker_could_read_stop_at_the_router(sim_fleet, body, words):

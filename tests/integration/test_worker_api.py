@@ -1,4 +1,5 @@
-"""The worker's API: shapes, fields, errors. On the simulated backend: text is nonsense, the rest is not."""
+"""The API as clients see it: shapes, fields, errors; straight at a worker and, where nothing of the worker's own is
+asked, through a router as well (fixtures *api). On the simulated backend: text is nonsense, the rest is not."""
 import http.client as http_client
 import json
 import signal
@@ -7,13 +8,13 @@ import threading
 
 import pytest
 
-from conftest import PATIENCE_S, Worker, events, metric, wait_for
+from conftest import PATIENCE_S, Worker, both_ways, events, in_front_of, metric, wait_for
 
 PROMPT = "The quick brown fox jumps over the lazy dog. " * 4
 
 
-def test_a_completion_has_the_shape_that_clients_know(sim):
-    answer = sim.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 5, "model": "synthetic"})
+def test_a_completion_has_the_shape_that_clients_know(api):
+    answer = api.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 5, "model": "synthetic"})
     body = answer.json
     assert answer.code == 200 and body["object"] == "text_completion" and body["id"].startswith("cmpl-")
     assert body["choices"][0]["finish_reason"] == "length" and body["choices"][0]["logprobs"] is None
@@ -25,24 +26,24 @@ def test_a_completion_has_the_shape_that_clients_know(sim):
     assert "kv_total=" in answer.headers["x-incipit-load"]
 
 
-def test_the_same_prompt_again_is_cached_but_for_its_last_block(sim):
-    first = sim.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 1}).json["usage"]
-    again = sim.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 1}).json["usage"]
+def test_the_same_prompt_again_is_cached_but_for_its_last_block(api):
+    first = api.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 1}).json["usage"]
+    again = api.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 1}).json["usage"]
     n = first["prompt_tokens"]
     assert again["prompt_tokens_details"]["cached_tokens"] == (n - 1) // 16 * 16 > 0
 
 
-def test_a_salt_keeps_caches_apart(sim):
-    ask = lambda **salt: sim.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 1, **salt}).json[
+def test_a_salt_keeps_caches_apart(api):
+    ask = lambda **salt: api.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 1, **salt}).json[
         "usage"]["prompt_tokens_details"]["cached_tokens"]
     assert ask() == 0 and ask(cache_salt="a") == 0 and ask(cache_salt="b") == 0
     assert ask() > 0 and ask(cache_salt="a") > 0
 
 
-def test_a_stream_is_events_that_join_to_the_whole(sim):
+def test_a_stream_is_events_that_join_to_the_whole(api):
     request = {"prompt": PROMPT, "max_tokens": 12, "temperature": 0}
-    whole = sim.post("/v1/completions", request).json["choices"][0]["text"]
-    seen = list(events(sim.url + "/v1/completions",
+    whole = api.post("/v1/completions", request).json["choices"][0]["text"]
+    seen = list(events(api.url + "/v1/completions",
                        {**request, "stream": True, "stream_options": {"include_usage": True}}))
     assert seen[-1] == "[DONE]" and seen[-2]["choices"] == []
     assert seen[-2]["usage"]["completion_tokens"] == 12
@@ -50,80 +51,80 @@ def test_a_stream_is_events_that_join_to_the_whole(sim):
     assert seen[-3]["choices"][0]["finish_reason"] == "length"
 
 
-def test_chat_streams_role_then_content_then_reason(sim):
+def test_chat_streams_role_then_content_then_reason(api):
     request = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 6, "stream": True}
-    seen = list(events(sim.url + "/v1/chat/completions", request))
+    seen = list(events(api.url + "/v1/chat/completions", request))
     deltas = [e["choices"][0]["delta"] for e in seen[:-1]]
     assert deltas[0]["role"] == "assistant" and all("role" not in d for d in deltas[1:])
     assert seen[-2]["choices"][0]["finish_reason"] == "length" and seen[0]["object"] == "chat.completion.chunk"
     assert len("".join(d.get("content", "") for d in deltas)) > 0
 
 
-def test_chat_content_may_come_in_parts(sim):
-    ask = lambda content: sim.post("/v1/chat/completions", {
+def test_chat_content_may_come_in_parts(api):
+    ask = lambda content: api.post("/v1/chat/completions", {
         "messages": [{"role": "user", "content": content}], "max_tokens": 2}).json["usage"]["prompt_tokens"]
     parts = [{"type": "text", "text": "Hello "}, {"type": "text", "text": "there"}]
     assert ask(parts) == ask("Hello \nthere")  # joined by line breaks, as elsewhere
 
 
-def test_generate_speaks_as_sglang(sim):
-    body = sim.post("/generate", {"text": "Hello", "sampling_params": {"max_new_tokens": 4}}).json
+def test_generate_speaks_as_sglang(api):
+    body = api.post("/generate", {"text": "Hello", "sampling_params": {"max_new_tokens": 4}}).json
     assert len(body["output_ids"]) == 4 and body["meta_info"]["finish_reason"] == {"type": "length", "length": 4}
-    several = sim.post("/generate", {"text": ["a", "b"], "sampling_params": {"max_new_tokens": 2}}).json
+    several = api.post("/generate", {"text": ["a", "b"], "sampling_params": {"max_new_tokens": 2}}).json
     assert [len(a["output_ids"]) for a in several] == [2, 2]
-    stream = list(events(sim.url + "/generate", {"text": "x", "stream": True,
+    stream = list(events(api.url + "/generate", {"text": "x", "stream": True,
                                                  "sampling_params": {"max_new_tokens": 3}}))
     texts = [e["text"] for e in stream[:-1]]
     assert stream[-1] == "[DONE]" and all(b.startswith(a) for a, b in zip(texts, texts[1:]))
-    assert sim.post("/generate", {"text": "Hello"}).json["meta_info"]["completion_tokens"] == 128
+    assert api.post("/generate", {"text": "Hello"}).json["meta_info"]["completion_tokens"] == 128
 
 
-def test_samples_and_prompts_are_numbered_prompt_first(sim):
-    body = sim.post("/v1/completions", {"prompt": ["one", "two"], "n": 2, "max_tokens": 3, "seed": 7}).json
+def test_samples_and_prompts_are_numbered_prompt_first(api):
+    body = api.post("/v1/completions", {"prompt": ["one", "two"], "n": 2, "max_tokens": 3, "seed": 7}).json
     assert [c["index"] for c in body["choices"]] == [0, 1, 2, 3]
     assert body["usage"]["completion_tokens"] == 12
 
 
-def test_token_ids_are_a_prompt_too(sim):
-    ids = sim.post("/tokenize", {"prompt": "Hello"}).json
+def test_token_ids_are_a_prompt_too(api):
+    ids = api.post("/tokenize", {"prompt": "Hello"}).json
     assert ids["count"] == len(ids["tokens"]) == 5
-    assert sim.post("/detokenize", {"tokens": ids["tokens"]}).json["prompt"] == "Hello"
-    by_ids = sim.post("/v1/completions", {"prompt": ids["tokens"], "max_tokens": 4, "temperature": 0}).json
-    by_text = sim.post("/v1/completions", {"prompt": "Hello", "max_tokens": 4, "temperature": 0}).json
+    assert api.post("/detokenize", {"tokens": ids["tokens"]}).json["prompt"] == "Hello"
+    by_ids = api.post("/v1/completions", {"prompt": ids["tokens"], "max_tokens": 4, "temperature": 0}).json
+    by_text = api.post("/v1/completions", {"prompt": "Hello", "max_tokens": 4, "temperature": 0}).json
     assert by_ids["choices"][0]["text"] == by_text["choices"][0]["text"]
 
 
-def test_logprobs_have_one_entry_per_token(demo_worker):
+def test_logprobs_have_one_entry_per_token(demo_api):
     request = {"prompt": "Question:", "max_tokens": 5, "temperature": 0}
-    lp = demo_worker.post("/v1/completions", {**request, "logprobs": 3, "echo": True}).json["choices"][0]["logprobs"]
+    lp = demo_api.post("/v1/completions", {**request, "logprobs": 3, "echo": True}).json["choices"][0]["logprobs"]
     assert len(lp["tokens"]) == len(lp["token_logprobs"]) == len(lp["top_logprobs"]) == len(lp["text_offset"])
     assert lp["token_logprobs"][0] is None and all(p <= 0 for p in lp["token_logprobs"][1:])
-    chat = demo_worker.post("/v1/chat/completions", {
+    chat = demo_api.post("/v1/chat/completions", {
         "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4, "logprobs": True, "top_logprobs": 2,
         "temperature": 0}).json["choices"][0]["logprobs"]["content"]
     assert all(len(t["top_logprobs"]) == 2 and t["logprob"] <= 0 for t in chat)
     assert all(t["top_logprobs"][0]["token"] == t["token"] for t in chat)
 
 
-def test_the_same_seed_gives_the_same_answer(demo_worker):
-    ask = lambda seed: demo_worker.post("/v1/completions", {
+def test_the_same_seed_gives_the_same_answer(demo_api):
+    ask = lambda seed: demo_api.post("/v1/completions", {
         "prompt": "Once", "max_tokens": 12, "temperature": 1.5, "seed": seed}).json["choices"][0]["text"]
     assert ask(3) == ask(3) and len({ask(seed) for seed in range(6)}) > 1
 
 
-def test_a_stop_string_ends_the_text_before_it(sim):
+def test_a_stop_string_ends_the_text_before_it(api):
     request = {"prompt": PROMPT, "max_tokens": 60, "temperature": 0}
-    text = sim.post("/v1/completions", request).json["choices"][0]["text"]
+    text = api.post("/v1/completions", request).json["choices"][0]["text"]
     stop = text[20:23]
-    cut = sim.post("/v1/completions", {**request, "stop": stop}).json["choices"][0]
+    cut = api.post("/v1/completions", {**request, "stop": stop}).json["choices"][0]
     assert cut["text"] == text[:text.index(stop)] and cut["finish_reason"] == "stop" and cut["stop_reason"] == stop
-    kept = sim.post("/v1/completions", {**request, "stop": [stop], "include_stop_str_in_output": True}).json
+    kept = api.post("/v1/completions", {**request, "stop": [stop], "include_stop_str_in_output": True}).json
     assert kept["choices"][0]["text"] == text[:text.index(stop)] + stop
 
 
 @pytest.mark.parametrize("path, body, code, param, words", [
     ("/v1/completions", b"", 400, None, "empty"),
-    ("/v1/completions", b"{", 400, None, "line 1"),
+    ("/v1/completions", b"{", 400, None, "expected a key"),
     ("/v1/completions", b'{"prompt":"a","prompt":"b"}', 400, "prompt", "twice"),
     ("/v1/completions", b'{"prompt":"\xff"}', 400, None, "UTF-8"),
     ("/v1/completions", b"[1]", 400, None, "object"),
@@ -184,24 +185,24 @@ def test_a_stop_string_ends_the_text_before_it(sim):
     ("/generate", {"text": "a", "input_ids": [1]}, 400, "text", "either"),
     ("/v1/nothing", {}, 404, None, "/v1/nothing"),
 ])
-def test_a_wrong_request_is_told_what_to_do(sim, path, body, code, param, words):
-    answer = sim.post(path, body)
+def test_a_wrong_request_is_told_what_to_do(shared_api, path, body, code, param, words):
+    answer = shared_api.post(path, body)
     error = answer.json["error"]
     assert answer.code == code == error["code"] and error["param"] == param, answer.body
     assert words.lower() in error["message"].lower()
 
 
-def test_a_wrong_method_names_the_right_one(sim):
-    answer = sim.get("/v1/completions")
+def test_a_wrong_method_names_the_right_one(api):
+    answer = api.get("/v1/completions")
     assert answer.code == 405 and "POST" in answer.headers["allow"]
 
 
-def test_head_gets_the_head_and_options_the_methods(sim):
-    assert sim.get("/health", method="HEAD").code == 200
-    head = sim.get("/v1/models", method="HEAD")
+def test_head_gets_the_head_and_options_the_methods(api):
+    assert api.get("/health", method="HEAD").code == 200
+    head = api.get("/v1/models", method="HEAD")
     assert head.code == 200 and head.body == "" and int(head.headers["content-length"]) > 0
-    assert sim.get("/v1/nothing", method="HEAD").code == 404
-    assert sim.get("/v1/completions", method="OPTIONS").headers["allow"] == "POST"
+    assert api.get("/v1/nothing", method="HEAD").code == 404
+    assert api.get("/v1/completions", method="OPTIONS").headers["allow"] == "POST"
 
 
 def test_a_body_beyond_the_limit_is_refused_at_once(programs):
@@ -211,46 +212,48 @@ def test_a_body_beyond_the_limit_is_refused_at_once(programs):
     assert worker.post("/v1/completions", {"prompt": "a" * 1000, "max_tokens": 1}).code == 200
 
 
-def test_max_tokens_has_a_default_of_its_own_in_each_call(sim):
-    n_prompt = sim.post("/tokenize", {"messages": [{"role": "user", "content": "Hi"}]}).json["count"]
-    assert sim.post("/v1/completions", {"prompt": "a", "max_tokens": None}).json["usage"]["completion_tokens"] == 16
-    limit = sim.get("/server_info").json["max_model_len"]
+def test_max_tokens_has_a_default_of_its_own_in_each_call(api):
+    n_prompt = api.post("/tokenize", {"messages": [{"role": "user", "content": "Hi"}]}).json["count"]
+    assert api.post("/v1/completions", {"prompt": "a", "max_tokens": None}).json["usage"]["completion_tokens"] == 16
+    limit = api.worker.get("/server_info").json["max_model_len"]
     chat = {"messages": [{"role": "user", "content": "Hi"}], "stream": True, "ignore_eos": True}
-    for event in events(sim.url + "/v1/chat/completions", {**chat, "max_tokens": limit - n_prompt}):
+    for event in events(api.url + "/v1/chat/completions", {**chat, "max_tokens": limit - n_prompt}):
         break # it was accepted
-    error = sim.post("/v1/chat/completions", {**chat, "stream": False, "max_tokens": limit - n_prompt + 1}).json["error"]
+    error = api.post("/v1/chat/completions", {**chat, "stream": False, "max_tokens": limit - n_prompt + 1}).json["error"]
     assert error["param"] == "max_tokens" and str(limit) in error["message"] and str(n_prompt) in error["message"]
 
 
-def test_chat_without_max_tokens_takes_all_that_is_left(programs):
+@both_ways
+def test_chat_without_max_tokens_takes_all_that_is_left(programs, way):
     worker = programs(Worker, "--backend", "sim", "--sim-speed", 50, "--max-model-len", 80).ready()
-    usage = worker.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hi"}],
+    api = in_front_of(worker, programs, way)
+    usage = api.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hi"}],
                                                  "ignore_eos": True}).json["usage"]
     assert usage["total_tokens"] == 80
     # SGLang's 128 are a wish as well, unless they were asked for.
-    assert worker.post("/generate", {"text": "a" * 60, "sampling_params": {"ignore_eos": True}}).json[
+    assert api.post("/generate", {"text": "a" * 60, "sampling_params": {"ignore_eos": True}}).json[
         "meta_info"]["completion_tokens"] == 20
-    assert worker.post("/generate", {"text": "a" * 60, "sampling_params": {"max_new_tokens": 128}}).code == 400
+    assert api.post("/generate", {"text": "a" * 60, "sampling_params": {"max_new_tokens": 128}}).code == 400
 
 
-def test_nothing_follows_an_echo_of_no_tokens(sim):
-    body = sim.post("/v1/completions", {"prompt": "Hello", "max_tokens": 0, "echo": True, "logprobs": 0}).json
+def test_nothing_follows_an_echo_of_no_tokens(api):
+    body = api.post("/v1/completions", {"prompt": "Hello", "max_tokens": 0, "echo": True, "logprobs": 0}).json
     choice = body["choices"][0]
     assert choice["text"] == "Hello" and choice["finish_reason"] == "length"
     assert "".join(choice["logprobs"]["tokens"]) == "Hello" and choice["logprobs"]["token_logprobs"][0] is None
     assert body["usage"]["completion_tokens"] == 0
-    stream = list(events(sim.url + "/v1/completions", {"prompt": "Hello", "max_tokens": 0, "echo": True, "stream": True}))
+    stream = list(events(api.url + "/v1/completions", {"prompt": "Hello", "max_tokens": 0, "echo": True, "stream": True}))
     assert [e["choices"][0]["text"] for e in stream[:-1]] == ["Hello"]
 
 
 @pytest.mark.parametrize("echo", [False, True])
-def test_logprobs_of_a_stream_are_those_of_the_whole(sim, echo):
+def test_logprobs_of_a_stream_are_those_of_the_whole(api, echo):
     """Also where text is held back, because a stop string might begin there."""
     request = {"prompt": "Größe: ", "max_tokens": 40, "temperature": 0, "logprobs": 1, "echo": echo}
-    text = sim.post("/v1/completions", request).json["choices"][0]["text"]
+    text = api.post("/v1/completions", request).json["choices"][0]["text"]
     request["stop"] = [text[-12:-6] + "\x01", "never"]
-    whole = sim.post("/v1/completions", request).json["choices"][0]
-    stream = list(events(sim.url + "/v1/completions", {**request, "stream": True}))[:-1]
+    whole = api.post("/v1/completions", request).json["choices"][0]
+    stream = list(events(api.url + "/v1/completions", {**request, "stream": True}))[:-1]
     for column in ("tokens", "token_logprobs", "text_offset", "top_logprobs"):
         joined = [x for e in stream for x in e["choices"][0]["logprobs"][column]]
         assert joined == whole["logprobs"][column], column
@@ -262,44 +265,44 @@ def test_logprobs_of_a_stream_are_those_of_the_whole(sim, echo):
             assert whole["text"][offset:offset + len(token)] == token
 
 
-def test_a_stop_string_is_not_looked_for_before_min_tokens(sim):
+def test_a_stop_string_is_not_looked_for_before_min_tokens(api):
     request = {"prompt": PROMPT, "max_tokens": 60, "temperature": 0}
-    text = sim.post("/v1/completions", request).json["choices"][0]["text"]
-    answer = sim.post("/v1/completions", {**request, "stop": text[0], "min_tokens": 5}).json["choices"][0]
+    text = api.post("/v1/completions", request).json["choices"][0]["text"]
+    answer = api.post("/v1/completions", {**request, "stop": text[0], "min_tokens": 5}).json["choices"][0]
     assert answer["text"].startswith(text[:5]) and text[0] not in answer["text"][5:]
-    none = sim.post("/v1/completions", {**request, "stop": text[0], "min_tokens": 60}).json["choices"][0]
+    none = api.post("/v1/completions", {**request, "stop": text[0], "min_tokens": 60}).json["choices"][0]
     assert none["text"] == text and none["finish_reason"] == "length" and none["stop_reason"] is None
 
 
-def test_a_stop_id_ends_and_says_nothing_unless_asked(sim):
+def test_a_stop_id_ends_and_says_nothing_unless_asked(api):
     request = {"prompt": PROMPT, "max_tokens": 30, "temperature": 0, "return_token_ids": True}
-    whole = sim.post("/v1/completions", request).json["choices"][0]
+    whole = api.post("/v1/completions", request).json["choices"][0]
     stop = whole["token_ids"][6]
     at = whole["token_ids"].index(stop)
-    cut = sim.post("/v1/completions", {**request, "stop_token_ids": [stop]}).json
+    cut = api.post("/v1/completions", {**request, "stop_token_ids": [stop]}).json
     choice = cut["choices"][0]
     assert choice["finish_reason"] == "stop" and choice["stop_reason"] == stop
     assert choice["text"] == whole["text"][:at] and cut["usage"]["completion_tokens"] == at + 1
-    kept = sim.post("/v1/completions", {**request, "stop_token_ids": [stop], "include_stop_str_in_output": True}).json
+    kept = api.post("/v1/completions", {**request, "stop_token_ids": [stop], "include_stop_str_in_output": True}).json
     assert kept["choices"][0]["text"] == whole["text"][:at + 1]
 
 
-def test_each_sample_stops_for_itself_and_counts_as_stopped(sim):
+def test_each_sample_stops_for_itself_and_counts_as_stopped(api):
     request = {"prompt": "Say something", "max_tokens": 50, "n": 4, "seed": 5, "temperature": 1, "ignore_eos": True}
-    texts = [c["text"] for c in sim.post("/v1/completions", request).json["choices"]]
+    texts = [c["text"] for c in api.post("/v1/completions", request).json["choices"]]
     stop = texts[2][10:12]
-    choices = sim.post("/v1/completions", {**request, "stop": stop}).json["choices"]
+    choices = api.post("/v1/completions", {**request, "stop": stop}).json["choices"]
     for text, choice in zip(texts, choices):
         has_stop = stop in text
         assert choice["text"] == (text[:text.index(stop)] if has_stop else text)
         assert choice["finish_reason"] == ("stop" if has_stop else "length")
-    wait_for(lambda: sim.metric("vllm:num_requests_running") == 0, "the samples to leave the engine")
-    assert sim.metric("vllm:request_success_total", finished_reason="stop") == sum(stop in t for t in texts)
-    assert sim.metric("vllm:request_success_total", finished_reason="abort") == 0
+    wait_for(lambda: api.metric("vllm:num_requests_running") == 0, "the samples to leave the engine")
+    assert api.metric("vllm:request_success_total", finished_reason="stop") == sum(stop in t for t in texts)
+    assert api.metric("vllm:request_success_total", finished_reason="abort") == 0
 
 
-def test_samples_differ_and_a_seed_repeats_them(sim):
-    ask = lambda **more: [c["text"] for c in sim.post("/v1/completions", {
+def test_samples_differ_and_a_seed_repeats_them(api):
+    ask = lambda **more: [c["text"] for c in api.post("/v1/completions", {
         "prompt": "Once", "max_tokens": 20, "temperature": 1, "n": 3, **more}).json["choices"]]
     assert len(set(ask(seed=3))) == 3 and ask(seed=3) == ask(seed=3) != ask(seed=4)
     # In a list of equal prompts a seed gives each the same answer, no seed gives each its own.
@@ -308,24 +311,26 @@ def test_samples_differ_and_a_seed_repeats_them(sim):
     assert len(set(ask(prompt=["Once", "Once"], n=2))) == 4
 
 
-def test_usage_comes_with_every_chunk_when_asked(sim):
+def test_usage_comes_with_every_chunk_when_asked(api):
     for path, prompt in (("/v1/completions", {"prompt": "a"}),
                          ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}]})):
         request = {**prompt, "max_tokens": 4, "stream": True, "ignore_eos": True}
-        plain = list(events(sim.url + path, {**request, "stream_options": {"include_usage": True}}))
+        plain = list(events(api.url + path, {**request, "stream_options": {"include_usage": True}}))
         assert all(e["usage"] is None for e in plain[:-2]) and plain[-2]["usage"]["completion_tokens"] == 4
-        stats = list(events(sim.url + path, {**request, "stream_options": {"include_usage": True,
+        stats = list(events(api.url + path, {**request, "stream_options": {"include_usage": True,
                                                                            "continuous_usage_stats": True}}))
         counts = [e["usage"]["completion_tokens"] for e in stats[:-1]]
         assert counts == sorted(counts) and counts[-1] == 4 and counts[0] >= 1
-        assert all("usage" not in e for e in list(events(sim.url + path, request))[:-1])
+        assert all("usage" not in e for e in list(events(api.url + path, request))[:-1])
 
 
-def test_the_head_comes_with_the_first_token(programs):
-    """Of a JSON answer too, long before its body."""
+@both_ways
+def test_the_head_comes_with_the_first_token(programs, way):
+    """Of a worker's JSON answer too, long before its body. A router holds that one: it can still ask another worker."""
     worker = programs(Worker, "--backend", "sim", "--sim-speed", 0.5).ready()
-    host, port = worker.url[len("http://"):].split(":")
-    for stream in (False, True):
+    api = in_front_of(worker, programs, way)
+    host, port = api.url[len("http://"):].split(":")
+    for stream in (False, True) if way == "worker" else (True,):
         body = json.dumps({"prompt": PROMPT, "max_tokens": 20000, "stream": stream, "ignore_eos": True}).encode()
         with socket.create_connection((host, int(port))) as s:
             s.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
@@ -339,34 +344,34 @@ def test_the_head_comes_with_the_first_token(programs):
         wait_for(lambda: worker.metric("vllm:num_requests_running") == 0, "the abort")
 
 
-def test_sglangs_lists_ids_and_streams(sim):
+def test_sglangs_lists_ids_and_streams(api):
     params = {"max_new_tokens": 3, "temperature": 0, "ignore_eos": True}
-    ids = sim.post("/tokenize", {"prompt": "Hello"}).json["tokens"]
-    by_text = sim.post("/generate", {"text": "Hello", "sampling_params": params, "rid": "my-id"}).json
+    ids = api.post("/tokenize", {"prompt": "Hello"}).json["tokens"]
+    by_text = api.post("/generate", {"text": "Hello", "sampling_params": params, "rid": "my-id"}).json
     assert by_text["meta_info"]["id"] == "my-id" and by_text["meta_info"]["prompt_tokens"] == 5
-    assert sim.post("/generate", {"input_ids": ids, "sampling_params": params}).json["output_ids"] == by_text["output_ids"]
-    both = sim.post("/generate", {"input_ids": [ids, ids], "sampling_params": params}).json
+    assert api.post("/generate", {"input_ids": ids, "sampling_params": params}).json["output_ids"] == by_text["output_ids"]
+    both = api.post("/generate", {"input_ids": [ids, ids], "sampling_params": params}).json
     assert [a["output_ids"] for a in both] == [by_text["output_ids"]] * 2
-    one = sim.post("/generate", {"text": ["Hello"], "sampling_params": params}).json
+    one = api.post("/generate", {"text": ["Hello"], "sampling_params": params}).json
     assert isinstance(one, list) and len(one) == 1
-    lp = sim.post("/generate", {"text": "Hello", "sampling_params": params, "return_logprob": True,
+    lp = api.post("/generate", {"text": "Hello", "sampling_params": params, "return_logprob": True,
                                 "top_logprobs_num": 2}).json["meta_info"]
     assert [t[1] for t in lp["output_token_logprobs"]] == by_text["output_ids"]
     assert [len(t) for t in lp["output_top_logprobs"]] == [2, 2, 2]
-    stream = list(events(sim.url + "/generate", {"text": "Hello", "stream": True, "sampling_params": params}))
+    stream = list(events(api.url + "/generate", {"text": "Hello", "stream": True, "sampling_params": params}))
     assert stream[-2]["output_ids"] == by_text["output_ids"] and stream[-2]["text"] == by_text["text"]
     assert stream[-2]["meta_info"]["finish_reason"] == {"type": "length", "length": 3}
     assert all(e["meta_info"]["finish_reason"] is None for e in stream[:-2])
     stop = by_text["text"][1]
-    cut = sim.post("/generate", {"text": "Hello", "sampling_params": {**params, "stop": stop}}).json
+    cut = api.post("/generate", {"text": "Hello", "sampling_params": {**params, "stop": stop}}).json
     assert cut["meta_info"]["finish_reason"] == {"type": "stop", "matched": stop}
 
 
-def test_a_long_text_is_tokenized_off_the_loop(sim):
+def test_a_long_text_is_tokenized_off_the_loop(api):
     text = "Grüße " * 20000
-    tokens = sim.post("/tokenize", {"prompt": text, "return_token_strs": True}).json
+    tokens = api.post("/tokenize", {"prompt": text, "return_token_strs": True}).json
     assert tokens["count"] == len(text.encode()) == len(tokens["token_strs"])
-    assert sim.post("/detokenize", {"tokens": tokens["tokens"]}).json["prompt"] == text
+    assert api.post("/detokenize", {"tokens": tokens["tokens"]}).json["prompt"] == text
 
 
 def test_too_many_waiting_are_told_to_come_back(programs):
@@ -387,11 +392,13 @@ def test_too_many_waiting_are_told_to_come_back(programs):
         thread.join(PATIENCE_S)
 
 
+@both_ways
 @pytest.mark.parametrize("when", ["tokenizing", "waiting", "running", "answered"])
-def test_a_client_may_leave_at_any_time(programs, when):
+def test_a_client_may_leave_at_any_time(programs, when, way):
     args = ["--max-num-seqs", 1] if when == "waiting" else []
     worker = programs(Worker, "--backend", "sim", "--sim-speed", 1, *args).ready()
-    host, port = worker.url[len("http://"):].split(":")
+    api = in_front_of(worker, programs, way, "--max-worker-requests", 1000)
+    host, port = api.url[len("http://"):].split(":")
     long = "word " * 400000 if when == "tokenizing" else PROMPT
     body = json.dumps({"prompt": long, "max_tokens": 1 if when == "answered" else 10000, "n": 2}).encode()
     clients = []
@@ -408,7 +415,7 @@ def test_a_client_may_leave_at_any_time(programs, when):
     wait_for(lambda: worker.metric("vllm:num_requests_running") + worker.metric("vllm:num_requests_waiting") == 0,
              "the engine to be idle")
     assert worker.metric("vllm:kv_cache_usage_perc") == 0
-    assert worker.post("/v1/completions", {"prompt": "a", "max_tokens": 1}).code == 200
+    assert api.post("/v1/completions", {"prompt": "a", "max_tokens": 1}).code == 200
     assert worker.stop() == 0
 
 
@@ -455,9 +462,11 @@ def test_nothing_is_lost_when_it_is_stopped_at_once(programs):
             assert answer.body.rstrip().endswith("data: [DONE]") and "stopping" in answer.body
 
 
-def test_a_client_that_leaves_frees_its_blocks(programs):
+@both_ways
+def test_a_client_that_leaves_frees_its_blocks(programs, way):
     worker = programs(Worker, "--backend", "sim", "--sim-speed", 1).ready()
-    host, port = worker.url[len("http://"):].split(":")
+    api = in_front_of(worker, programs, way)
+    host, port = api.url[len("http://"):].split(":")
     body = json.dumps({"prompt": PROMPT, "max_tokens": 100000, "stream": True}).encode()
     for _ in range(5):
         with socket.create_connection((host, int(port))) as s:
@@ -468,8 +477,8 @@ def test_a_client_that_leaves_frees_its_blocks(programs):
     assert worker.metric("vllm:request_success_total", finished_reason="abort") == 5
 
 
-def test_a_long_prompt_is_read_on_the_text_thread(sim):
-    usage = sim.post("/v1/completions", {"prompt": "word " * 20000, "max_tokens": 1}).json["usage"]
+def test_a_long_prompt_is_read_on_the_text_thread(api):
+    usage = api.post("/v1/completions", {"prompt": "word " * 20000, "max_tokens": 1}).json["usage"]
     assert usage["prompt_tokens"] == 100000
 
 
@@ -523,9 +532,9 @@ def test_while_draining_it_says_so_and_takes_nothing_new(programs):
     assert rest[-1] == "[DONE]" and rest[-2]["error"]["code"] == 503
 
 
-def test_the_names_that_dashboards_know(sim):
-    sim.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 3, "n": 2})
-    page = sim.metrics()
+def test_the_names_that_dashboards_know(api):
+    api.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 3, "n": 2})
+    page = api.metrics()
     for name in ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc", "gpu_cache_usage_perc",
                  "cache_config_info", "prefix_cache_queries_total", "prefix_cache_hits_total",
                  "gpu_prefix_cache_queries_total", "num_preemptions_total", "prompt_tokens_total",
@@ -562,16 +571,3 @@ def test_blocks_in_use_keep_the_cache_unless_told(programs):
     assert worker.post("/reset_prefix_cache?reset_running_requests=true", {}).code == 200
     assert next(stream)["choices"] # it goes on
     stream.close()
-
-
-def test_the_official_client_understands_us(demo_worker):
-    openai = pytest.importorskip("openai", reason="the openai package is not installed")
-    client = openai.OpenAI(base_url=demo_worker.url + "/v1", api_key="none")
-    answer = client.chat.completions.create(model="model", messages=[{"role": "user", "content": "Hello"}],
-                                            max_tokens=24, temperature=0)
-    assert answer.choices[0].message.content and answer.usage.prompt_tokens_details.cached_tokens >= 0
-    stream = client.chat.completions.create(model="model", messages=[{"role": "user", "content": "Hello"}],
-                                            max_tokens=24, temperature=0, stream=True)
-    assert "".join(c.choices[0].delta.content or "" for c in stream) == answer.choices[0].message.content
-    with pytest.raises(openai.NotFoundError):
-        client.completions.create(model="other", prompt="x")

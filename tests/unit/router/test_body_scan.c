@@ -167,7 +167,7 @@ static void what_is_wrong_is_said(void **state) {
     char deep[300] = "{\"a\":";
     (void)state;
 
-    refused(STR(""), "ends too early");
+    refused(STR(""), "is empty");
     refused(STR("  "), "ends too early");
     refused(STR("[1]"), "not a JSON object");
     refused(STR("\"a\""), "not a JSON object");

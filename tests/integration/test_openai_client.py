@@ -1,0 +1,260 @@
+"""The official Python client, straight at a worker and through a router: what holds for one holds for both.
+
+Skipped where the package `openai` is not installed; `make clients` brings it.
+"""
+import asyncio
+import http.server
+import json
+import threading
+
+import pytest
+
+from conftest import Router, Worker, both_ways, in_front_of, wait_for
+
+openai = pytest.importorskip("openai", reason="the openai package is not installed: make clients")
+
+HELLO = [{"role": "user", "content": "Hello"}]
+
+
+def client_of(api, **more):
+    return openai.OpenAI(**{"base_url": api.url + "/v1", "api_key": "none", "max_retries": 0, **more})
+
+
+@pytest.fixture
+def client(shared_api):
+    with client_of(shared_api) as c:
+        yield c
+
+
+def test_models_are_listed(client):
+    models = client.models.list().data
+    assert [(m.id, m.object) for m in models] == [("synthetic", "model")]
+
+
+def test_a_completion(client):
+    answer = client.completions.create(model="synthetic", prompt="Once", max_tokens=7, temperature=0, n=1)
+    assert answer.object == "text_completion" and answer.choices[0].finish_reason == "length"
+    assert answer.usage.completion_tokens == 7
+    assert answer.usage.total_tokens == answer.usage.prompt_tokens + 7
+    assert answer.usage.prompt_tokens_details.cached_tokens >= 0
+
+
+def test_what_was_cached_is_in_the_usage(client):
+    prompt = "A long opening that nobody else in this file uses. " * 20
+    ask = lambda: client.completions.create(model="synthetic", prompt=prompt, max_tokens=1).usage
+    first, again = ask(), ask()
+    assert first.prompt_tokens_details.cached_tokens == 0
+    assert again.prompt_tokens_details.cached_tokens > 0.9 * again.prompt_tokens
+
+
+def test_a_chat_and_its_stream_say_the_same(client):
+    request = {"model": "synthetic", "messages": HELLO, "max_tokens": 24, "temperature": 0}
+    whole = client.chat.completions.create(**request).choices[0].message
+    assert whole.role == "assistant" and whole.content
+    with client.chat.completions.create(**request, stream=True) as stream:
+        chunks = list(stream)
+    assert "".join(c.choices[0].delta.content or "" for c in chunks) == whole.content
+    assert chunks[0].choices[0].delta.role == "assistant" and chunks[-1].choices[0].finish_reason == "length"
+    assert len({c.id for c in chunks}) == 1
+
+
+def test_a_stream_ends_with_its_usage_when_asked(client):
+    chunks = list(client.chat.completions.create(model="synthetic", messages=HELLO, max_tokens=5, stream=True,
+                                                 stream_options={"include_usage": True}))
+    assert chunks[-1].choices == [] and chunks[-1].usage.completion_tokens == 5
+    assert all(c.usage is None for c in chunks[:-1])
+
+
+def test_the_helper_for_streams_collects_the_whole(client):
+    request = {"model": "synthetic", "messages": HELLO, "max_tokens": 40, "temperature": 0}
+    stop = client.chat.completions.create(**request).choices[0].message.content[20:22]
+    with client.chat.completions.stream(**request, stop=stop) as stream:
+        text = "".join(e.delta for e in stream if e.type == "content.delta")
+        final = stream.get_final_completion().choices[0]
+    assert final.message.content == text and text and final.finish_reason == "stop"
+
+
+def test_samples_stop_and_logprobs(client):
+    request = {"model": "synthetic", "messages": HELLO, "max_tokens": 40, "temperature": 0}
+    several = client.chat.completions.create(**{**request, "n": 3, "seed": 4, "temperature": 1})
+    assert [c.index for c in several.choices] == [0, 1, 2]
+    assert len({c.message.content for c in several.choices}) == 3
+    text = client.chat.completions.create(**request).choices[0].message.content
+    stop = text[12:15]
+    cut = client.chat.completions.create(**request, stop=[stop]).choices[0]
+    assert cut.finish_reason == "stop" and cut.message.content == text[:text.index(stop)]
+    tokens = client.chat.completions.create(**request, logprobs=True, top_logprobs=2).choices[0].logprobs.content
+    assert len(tokens) == 40 and all(len(t.top_logprobs) == 2 and t.logprob <= 0 for t in tokens)
+    old = client.completions.create(model="synthetic", prompt="a", max_tokens=3, logprobs=2).choices[0].logprobs
+    assert len(old.tokens) == len(old.token_logprobs) == len(old.top_logprobs) == 3
+
+
+def test_the_router_keeps_the_clients_id_or_makes_one(sim, programs):
+    with client_of(programs(Router, "--worker-urls", sim.url).ready(1)) as client:
+        ask = lambda **headers: client.chat.completions.with_raw_response.create(
+            model="synthetic", messages=HELLO, max_tokens=1, extra_headers=headers)
+        assert ask(**{"x-request-id": "mine-1"}).headers["x-request-id"] == "mine-1"
+        answer = ask()
+        assert answer.status_code == 200 and answer.parse()._request_id == answer.headers["x-request-id"] != ""
+
+
+@pytest.mark.parametrize("kind, code, param, words, request_", [
+    ("BadRequestError", 400, "temperature", "temperature", {"temperature": -1}),
+    ("BadRequestError", 400, "max_tokens", "model's length", {"max_tokens": 10**7}),
+    ("BadRequestError", 400, "messages", "at least one", {"messages": []}),
+    ("NotFoundError", 404, "model", "does not exist", {"model": "gpt-0"}),
+])
+def test_errors_are_the_classes_of_the_client(client, kind, code, param, words, request_):
+    for stream in (False, True):
+        with pytest.raises(getattr(openai, kind)) as caught:
+            client.chat.completions.create(**{"model": "synthetic", "messages": HELLO, "stream": stream, **request_})
+        error = caught.value
+        assert error.status_code == code and error.param == param and words in error.message
+
+
+def test_nobody_there_is_a_connection_error(programs):
+    worker = programs(Worker, "--backend", "sim").ready()
+    client = client_of(worker)
+    worker.stop()
+    with pytest.raises(openai.APIConnectionError):
+        client.models.list()
+
+
+@both_ways
+def test_a_timeout_of_the_client_ends_the_work(programs, way):
+    worker = programs(Worker, "--backend", "sim", "--sim-speed", 0.5).ready()
+    api = in_front_of(worker, programs, way)
+    with client_of(api, timeout=1) as client:
+        with pytest.raises(openai.APITimeoutError):
+            client.completions.create(model="synthetic", prompt="a", max_tokens=4000, extra_body={"ignore_eos": True})
+    wait_for(lambda: worker.metric("vllm:request_success_total", finished_reason="abort") == 1, "the abort")
+
+
+@both_ways
+def test_a_stream_that_is_closed_early_ends_the_work(programs, way):
+    worker = programs(Worker, "--backend", "sim", "--sim-speed", 0.5).ready()
+    with client_of(in_front_of(worker, programs, way)) as client:
+        stream = client.completions.create(model="synthetic", prompt="a", max_tokens=4000, stream=True,
+                                           extra_body={"ignore_eos": True})
+        assert next(iter(stream)).choices
+        stream.close()
+        wait_for(lambda: worker.metric("vllm:request_success_total", finished_reason="abort") == 1, "the abort")
+
+
+@both_ways
+def test_many_at_once_from_the_asynchronous_client(programs, way):
+    api = in_front_of(programs(Worker, "--backend", "sim", "--sim-speed", 5).ready(), programs, way)
+
+    async def one(client, i, stream):
+        request = {"model": "synthetic", "prompt": f"number {i}", "max_tokens": 20, "temperature": 0}
+        if not stream:
+            return (await client.completions.create(**request)).choices[0].text
+        return "".join([c.choices[0].text async for c in await client.completions.create(**request, stream=True)])
+
+    async def all_of_them():
+        async with openai.AsyncOpenAI(base_url=api.url + "/v1", api_key="none", max_retries=0) as client:
+            return [await asyncio.gather(*(one(client, i, stream) for i in range(16))) for stream in (False, True)]
+
+    whole, streamed = asyncio.run(all_of_them())
+    assert whole == streamed and len(set(whole)) == 16
+
+
+class Busy(http.server.BaseHTTPRequestHandler):
+    """A worker that refuses with `code` until it was asked `patience` times."""
+    protocol_version = "HTTP/1.1"
+
+    def reply(self, code, body, **headers):
+        data = json.dumps(body).encode()
+        self.send_response(code)
+        for name, value in {"content-type": "application/json", "content-length": str(len(data)), **headers}.items():
+            self.send_header(name.replace("_", "-"), value)
+        self.end_headers()
+        self.wfile.write(data)
+
+    def do_GET(self):
+        known = self.path in ("/health", "/v1/models")
+        self.reply(200 if known else 404, {"object": "list", "data": [{"id": "m", "object": "model"}]})
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["content-length"]))
+        server = self.server
+        server.asked.append(self.headers.get("x-stainless-retry-count"))
+        if len(server.asked) < server.patience:
+            self.reply(server.code, {"error": {"message": "not now", "type": "t", "param": None, "code": server.code}},
+                       retry_after_ms="5", retry_after="30")
+        else:
+            self.reply(200, {"id": "c", "object": "text_completion", "created": 1, "model": "m",
+                             "choices": [{"index": 0, "text": "at last", "finish_reason": "stop", "logprobs": None}]})
+
+    def log_message(self, *args):
+        pass
+
+
+@pytest.fixture
+def busy():
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Busy)
+    server.daemon_threads = True
+    server.asked, server.patience, server.code = [], 3, 429
+    server.url = f"http://127.0.0.1:{server.server_address[1]}"
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+@both_ways
+def test_the_client_comes_back_when_it_is_told_to(programs, busy, way):
+    """Retry-After arrives as the worker said it: 30 s would be too long for this test, 5 ms are not."""
+    api = busy if way == "worker" else programs(Router, "--worker-urls", busy.url).ready(1)
+    with client_of(api, max_retries=3) as client:
+        assert client.completions.create(model="m", prompt="a").choices[0].text == "at last"
+    assert busy.asked == ["0", "1", "2"]
+
+
+@both_ways
+def test_a_client_without_patience_is_told_why(programs, busy, way):
+    api = busy if way == "worker" else programs(Router, "--worker-urls", busy.url).ready(1)
+    with client_of(api) as client, pytest.raises(openai.RateLimitError) as caught:
+        client.completions.create(model="m", prompt="a")
+    assert "not now" in caught.value.message and caught.value.response.headers["retry-after"] == "30"
+
+
+def test_a_router_that_is_full_is_waited_for(sim, programs):
+    """The router's own 429: it says how long, the client waits and is served."""
+    router = programs(Router, "--worker-urls", sim.url, "--max-concurrent-requests", 1, "--queue-size", 0).ready(1)
+    with client_of(router) as impatient, client_of(router, max_retries=20) as client:
+        stream = client.completions.create(model="synthetic", prompt="a", max_tokens=5000, stream=True,
+                                           extra_body={"ignore_eos": True})
+        next(iter(stream))
+        with pytest.raises((openai.RateLimitError, openai.InternalServerError)) as caught:
+            impatient.completions.create(model="synthetic", prompt="b", max_tokens=1)
+        assert int(caught.value.response.headers["retry-after"]) >= 1
+        ended = threading.Timer(0.3, stream.close)
+        ended.start()
+        assert client.completions.create(model="synthetic", prompt="c", max_tokens=1).usage.completion_tokens == 1
+        ended.join()
+
+
+def test_keys_of_the_router_are_the_clients_errors(sim, programs, tmp_path):
+    keys = tmp_path / "keys"
+    keys.write_text("sk-one tenant=a\n")
+    keys.chmod(0o600)
+    router = programs(Router, "--worker-urls", sim.url, "--api-keys-file", keys).ready(1)
+    with client_of(router) as stranger, pytest.raises(openai.AuthenticationError):
+        stranger.completions.create(model="synthetic", prompt="a", max_tokens=1)
+    with client_of(router, api_key="sk-one") as known:
+        assert known.completions.create(model="synthetic", prompt="a", max_tokens=1).choices
+
+
+def test_a_stream_whose_worker_is_lost_raises(programs):
+    worker = programs(Worker, "--backend", "sim", "--sim-speed", 1).ready()
+    router = programs(Router, "--worker-urls", worker.url).ready(1)
+    with client_of(router) as client:
+        stream = client.completions.create(model="synthetic", prompt="a", max_tokens=4000, stream=True,
+                                           extra_body={"ignore_eos": True})
+        chunks = iter(stream)
+        assert next(chunks).choices
+        worker.process.kill()
+        with pytest.raises(openai.APIError, match="worker that was answering was lost"):
+            for _ in chunks:
+                pass
