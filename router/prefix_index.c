@@ -190,6 +190,15 @@ static uint32_t find_in_line(const struct prefix_index *x, uint32_t line, uint32
     return PREFIX_NONE;
 }
 
+/* The LONE or SET of a block, whose other line is worked out only when it is not at home. */
+static uint32_t find_block(const struct prefix_index *x, uint64_t mixed) {
+    uint32_t tag = (uint32_t)mixed, home = home_of(x, mixed);
+    uint32_t n = find_in_line(x, home, tag, false, ANY_WORKER);
+
+    if (n != PREFIX_NONE) return n;
+    return find_in_line(x, place_at(x, tag, home).alt, tag, true, ANY_WORKER);
+}
+
 /* The LONE or SET at this place; or, of a worker's place, its PART. */
 static uint32_t find_at(const struct prefix_index *x, struct place p, uint32_t w) {
     uint32_t n = find_in_line(x, p.home, p.tag, false, w);
@@ -446,12 +455,12 @@ uint32_t prefix_index_head(const struct prefix_index *x, uint32_t w, uint32_t i)
 }
 
 uint32_t prefix_index_find(const struct prefix_index *x, uint64_t hash, uint32_t w) {
-    struct place block = place_of_block(x, hash);
-    uint32_t n = find_at(x, block, ANY_WORKER);
+    uint32_t n = find_block(x, mix(hash));
 
     if (n == PREFIX_NONE) return n;
     if (x->records[n].kind == PREFIX_LONE) return x->records[n].worker == w ? n : PREFIX_NONE;
-    return set_has(x, x->records[n].set, w) ? find_part(x, block, w) : PREFIX_NONE;
+    if (!set_has(x, x->records[n].set, w)) return PREFIX_NONE;
+    return find_part(x, place_of_block(x, hash), w);
 }
 
 /* True when the record is that of (hash, w): its tag says so, its place, and it itself. */
@@ -576,12 +585,15 @@ void prefix_index_ask_early(const struct prefix_index *x, uint64_t hash) {
 }
 
 void prefix_index_ask_late(const struct prefix_index *x, uint64_t hash, uint32_t w) {
-    struct place block = place_of_block(x, hash);
-    uint32_t n = find_in_line(x, block.home, block.tag, false, ANY_WORKER), line = block.alt;
+    uint64_t mixed = mix(hash);
+    uint32_t tag = (uint32_t)mixed, home = home_of(x, mixed), line;
+    uint32_t n = find_in_line(x, home, tag, false, ANY_WORKER);
 
-    if (n != PREFIX_NONE) {
+    if (n == PREFIX_NONE) {
+        line = place_at(x, tag, home).alt;
+    } else {
         if (w == WORKER_NONE || x->records[n].kind == PREFIX_LONE) return;
-        line = place_of_part(x, block, w).home;
+        line = place_of_part(x, place_at(x, tag, home), w).home;
     }
     __builtin_prefetch(&x->records[(size_t)line * LINE]);
 }
@@ -602,13 +614,12 @@ static void leave_out_dead(const struct prefix_index *x, struct place block, uin
 
 /* The workers that hold the block, as a mask. Returns the record if there is but one. */
 static uint32_t find_holders(const struct prefix_index *x, uint64_t hash, uint64_t *holders) {
-    struct place block = place_of_block(x, hash);
-    uint32_t n = find_at(x, block, ANY_WORKER);
+    uint32_t n = find_block(x, mix(hash));
     const struct prefix_record *r = &x->records[n];
 
     if (n != PREFIX_NONE && r->kind == PREFIX_SET) {
         set_expand(x, r->set, holders);
-        if (UNLIKELY(x->any_lost)) leave_out_dead(x, block, holders);
+        if (UNLIKELY(x->any_lost)) leave_out_dead(x, place_of_block(x, hash), holders);
         return PREFIX_NONE;
     }
     memset(holders, 0, x->n_words * sizeof(*holders));
@@ -626,7 +637,7 @@ static uint32_t keep_holders(uint64_t *live, const uint64_t *holders, uint32_t n
         uint64_t gone = live[k] & ~holders[k];
 
         live[k] &= holders[k];
-        n_left += (uint32_t)__builtin_popcountll(live[k]);
+        n_left += worker_mask_bits(live[k]);
         for (; gone; gone &= gone - 1)
             depth[k * 64 + (uint32_t)__builtin_ctzll(gone)] = i;
     }

@@ -28,11 +28,19 @@ static inline void worker_mask_drop(uint64_t *words, uint32_t w) {
     words[w / 64] &= ~(UINT64_C(1) << (w % 64));
 }
 
+/* Bits set. Baseline x86-64 has no instruction for it, and the compiler's own is a call. */
+static inline uint32_t worker_mask_bits(uint64_t v) {
+    v -= v >> 1 & UINT64_C(0x5555555555555555);
+    v = (v & UINT64_C(0x3333333333333333)) + (v >> 2 & UINT64_C(0x3333333333333333));
+    v = (v + (v >> 4)) & UINT64_C(0x0F0F0F0F0F0F0F0F);
+    return (uint32_t)(v * UINT64_C(0x0101010101010101) >> 56);
+}
+
 static inline uint32_t worker_mask_count(const uint64_t *words, uint32_t n_words) {
     uint32_t n = 0;
 
     for (uint32_t i = 0; i < n_words; i++)
-        n += (uint32_t)__builtin_popcountll(words[i]);
+        n += worker_mask_bits(words[i]);
     return n;
 }
 
