@@ -17,7 +17,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { WORKERS = 4, BATCH = 8, TENANTS = 3, REQUESTS = 20000, BLOCKS = 64, SHARED = 56 };
+enum { WORKERS = 4, BATCH = 8, TENANTS = 3, REQUESTS = 8000, BLOCKS = 64, SHARED = 56 };
 
 #define PREFILL_US 20000.0  /* of each request, whatever else runs */
 #define DECODE_US  400000.0 /* mean, exponential */
@@ -135,8 +135,10 @@ static void arrive(struct world *world, struct request *q) {
     uint64_t now_us = q->due_us;
     enum status st;
 
-    q->rq = (struct route_request){
-        .chain = q->chain, .n_blocks = BLOCKS, .prompt_bytes = BLOCKS * 128, .now_us = now_us};
+    q->rq = (struct route_request){.chain = q->chain,
+                                   .n_blocks = world->has_prefixes ? BLOCKS : 1,
+                                   .prompt_bytes = BLOCKS * 128,
+                                   .now_us = now_us};
     q->w.box = world->box;
     st = registry_enter(world->registry, STR_NULL, &q->rq, &q->ticket, &q->target, &q->w, NULL);
     if (st == ST_OK) {
