@@ -23,7 +23,8 @@ const struct policy_ops *policy_find(struct str name) {
 void policy_options_default(struct policy_options *options) {
     *options = (struct policy_options){
         .beta = 2,
-        .kappa = 0.05,
+        .kappa = 0.07,
+        .gamma = 0.7,
         .delta_s = 0.005,
         .max_load_factor = 2,
         .load_floor = 16,

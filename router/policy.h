@@ -39,6 +39,7 @@ struct policy_options {
     /* prefix; the last two also session */
     double beta;            /* what a second of new prefill costs those who come after */
     double kappa;           /* and each request decoding meanwhile */
+    double gamma;           /* and each request that waits for its first token */
     double delta_s;         /* what one more request in the batch costs */
     double max_load_factor; /* above this x mean in flight + floor: not a candidate; 0: off */
     double load_floor;

@@ -1,16 +1,25 @@
 /* router/policy/prefix.c - the default: the worker where the request costs least, to itself and to
  * the others. In seconds, for worker w:
  *
- *     cost(w) = max(wait(w), memory(w)) + u(w) x (1 + beta + kappa x L(w)) + delta x L(w)
+ *     cost(w) = max(wait(w), memory(w)) + u(w) x (1 + beta + kappa x L(w) + gamma x Q(w))
+ *               + delta x L(w)
  *
  *     wait    prefill of what was sent to w before and has no first token yet
  *     memory  until enough KV memory is free there
  *     u       prefill of what w does not hold of this prompt, attention included
- *     L       requests in flight on w
+ *     L       requests in flight on w; Q  those of them without a first token
  *
  * beta stands for later arrivals, which every second of prefill delays; kappa for the sequences
- * that are decoding on w meanwhile; delta for the larger batch. Nothing else is needed for hot
+ * that are decoding on w meanwhile; delta for the larger batch. gamma is for those that will queue
+ * behind: a queue is where the next ones come too, and the more so the longer it is, so a long
+ * prompt goes where there is none and short ones share what is left. Nothing else is needed for hot
  * prefixes: when their worker is busy enough, computing them once more elsewhere is cheaper.
+ *
+ * Measured (make replay-cross, seeds 1-5; mean time to first token by that of an oracle that sees
+ * every queue, batch and cache and minimises the same cost without gamma): 16 workers of 700k
+ * tokens at load 0.8 and 0.95 0.97 and 0.95, of 7M tokens at 0.95 0.94; 4, 8, 32 workers of 700k at
+ * 0.95 0.81, 0.86, 0.95. Without gamma it is 1.01, 1.05, 1.01; 1.01, 1.05, 1.05, and whole answers
+ * are 3 % quicker.
  *
  * Costs within 1 % of the least are equal, and go to the worker that wins the rendezvous on the
  * first block that is not widely held (the last block when all are): so cold and short prompts
@@ -50,7 +59,7 @@ static struct policy_term price(const struct prefix *p, const struct route_reque
                                 const struct policy_view *view, uint32_t w) {
     const struct load *load = view->load;
     const struct load_worker *k = &load->workers[w];
-    double in_flight = k->in_flight, new_tokens;
+    double in_flight = k->in_flight, n_waiting = k->n_pending, new_tokens, weight;
     struct policy_term t = {.is_candidate = true};
 
     t.matched_tokens = policy_matched_tokens(view, w);
@@ -58,9 +67,8 @@ static struct policy_term price(const struct prefix *p, const struct route_reque
     t.wait_s = load_wait_s(k, rq->now_us);
     t.memory_s = load_memory_wait_s(load, k, new_tokens + load->mean_output_tokens);
     t.prefill_s = load_prefill_s(k, t.matched_tokens, view->prompt_tokens);
-    t.cost_s = MAX(t.wait_s, t.memory_s) +
-               t.prefill_s * (1 + p->options.beta + p->options.kappa * in_flight) +
-               p->options.delta_s * in_flight;
+    weight = 1 + p->options.beta + p->options.kappa * in_flight + p->options.gamma * n_waiting;
+    t.cost_s = MAX(t.wait_s, t.memory_s) + t.prefill_s * weight + p->options.delta_s * in_flight;
     return t;
 }
 

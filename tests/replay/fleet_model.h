@@ -34,8 +34,8 @@ struct fleet_result {
 
 void fleet_options_default(struct fleet_options *options); /* eight workers, policy `prefix` */
 
-/* The oracle minimises the same cost as `prefix`, but sees each worker's real cache, queue and
- * batch: what a router without guesses would do. */
+/* The oracle minimises the cost of `prefix` without gamma, but sees each worker's real cache, queue
+ * and batch: what a router without guesses would do. */
 void fleet_run(const struct conversations *c, const struct fleet_options *options,
                struct fleet_result *result);
 

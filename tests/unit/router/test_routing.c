@@ -326,11 +326,35 @@ static void the_terms_are_those_of_the_formula(void **state) {
     assert_float_equal(terms[w].wait_s, wait, 1e-9);
     assert_float_equal(terms[w].prefill_s, u_w, 1e-9);
     assert_float_equal(terms[w].memory_s, 0, 0);
-    assert_float_equal(terms[w].cost_s, wait + u_w * 3.05 + 0.005, 1e-9);
+    assert_float_equal(terms[w].cost_s, wait + u_w * 3.77 + 0.005, 1e-9);
     assert_float_equal(terms[1 - w].cost_s, u_other * 3, 1e-9);
     assert_true(terms[0].is_candidate && terms[1].is_candidate);
     assert_int_equal(routing_load(r)->n_open, 1); /* a dry run sends nothing */
     finish(r, &u, 2 * SECOND);
+    routing_destroy(r);
+}
+
+/* Worker 0 decodes for five, worker 1 has one short prompt waiting: that is where queues form. */
+static void a_long_prompt_goes_where_nobody_waits(void **state) {
+    struct routing *r = fleet(2, "prefix");
+    struct prompt shorts[6], large = prompt_of(50, 50, 0, 50);
+    struct route_ticket t[6] = {0}, u = {0};
+    (void)state;
+
+    for (uint32_t i = 0; i < 6; i++) {
+        shorts[i] = prompt_of(i + 1, 1, 0, 1);
+        routing_set_reason(r, i < 5, WORKER_DRAINING, true);
+        assert_int_equal(send(r, &shorts[i], &t[i], 0), i == 5);
+        routing_set_reason(r, i < 5, WORKER_DRAINING, false);
+        if (i < 5) routing_first_token(r, &t[i], NULL, 0);
+    }
+    assert_int_equal(send(r, &large, &u, 0), 0);
+    give_up(r, &u, 0);
+    routing_first_token(r, &t[5], NULL, 0);
+    assert_int_equal(send(r, &large, &u, 0), 1); /* now it is only the less busy one */
+    give_up(r, &u, 0);
+    for (uint32_t i = 0; i < 6; i++)
+        give_up(r, &t[i], 0);
     routing_destroy(r);
 }
 
@@ -744,6 +768,7 @@ int main(void) {
         cmocka_unit_test(two_instances_agree_on_cold_prompts),
         cmocka_unit_test(a_widely_held_opening_does_not_choose_the_home),
         cmocka_unit_test(the_terms_are_those_of_the_formula),
+        cmocka_unit_test(a_long_prompt_goes_where_nobody_waits),
         cmocka_unit_test(a_cached_prompt_still_computes_a_token),
         cmocka_unit_test(bytes_per_token_are_learned),
         cmocka_unit_test(capacity_follows_what_was_really_cached),
