@@ -247,7 +247,7 @@ install: all ## programs into PREFIX/bin, the demonstration model into PREFIX/sh
 	install -m 755 $(B)/incipit-router $(B)/incipit-worker $(DESTDIR)$(PREFIX)/bin
 	install -m 644 deploy/demo/model/* $(DESTDIR)$(PREFIX)/share/incipit/demo-model
 
-deps: deps-run ## install what `make run` needs; also deps-test, deps-fuzz, deps-bench, deps-aarch64
+deps: deps-run ## install what `make run` needs; also deps-test, -fuzz, -bench, -lint, -aarch64
 deps-%:
 	@deploy/deps $*
 

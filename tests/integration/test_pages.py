@@ -1,0 +1,125 @@
+"""What the pages say is there, is there: flags, make targets, files; and what `make install` installs, runs."""
+import os
+import re
+import subprocess
+
+import pytest
+
+from conftest import BUILD, ROOT
+
+PAGES = ["README.md", "SECURITY.md", "tests/README.md", *(str(p.relative_to(ROOT)) for p in ROOT.glob("router/*.md"))]
+MAKEFILE = (ROOT / "Makefile").read_text()
+
+# Flags on these pages that are of other programs.
+OF_OTHERS = set("""--cacert --ready
+    --enable-prompt-tokens-details --enable-prefix-caching --max-num-seqs --api-key --model-path --port
+    --ssl-certfile --ssl-keyfile
+    --enable-metrics --enable-cache-report --max-running-requests --disable-radix-cache""".split())
+
+
+def flags_of(program, option="--help"):
+    text = subprocess.run([BUILD / program, option], capture_output=True, text=True, check=True).stdout
+    found = set(re.findall(r"(?m)^  (--[a-z0-9-]+)", text)) | set(re.findall(r"also (--[a-z0-9-]+)", text))
+    for name in re.findall(r"(?m)^  --\[no-\]([a-z0-9-]+)", text):
+        found |= {"--" + name, "--no-" + name}
+    # Secrets are not taken on the command line; the pages name them as the file's keys.
+    return found | {"--" + name for name in re.findall(r"or ([a-z-]+) in the --config file", text)}
+
+
+def named_in(text):
+    """The flags in a page's code: not dashes in prose, nor patterns such as --cb-*."""
+    code = " ".join(re.findall(r"```.*?```|`[^`]+`", text, re.S))
+    return {f for f in re.findall(r"(?<![\w-])--[a-z][a-z0-9-]+(?![\w*-])", code) if not f.endswith("-")}
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if not p.endswith("MIGRATING.md")])
+def test_every_flag_on_a_page_exists(page):
+    known = flags_of("incipit-router") | flags_of("incipit-worker") | OF_OTHERS
+    assert named_in((ROOT / page).read_text()) - known == set()
+
+
+def migrating_rows():
+    """(section, their flags, ours, remark) of each row of MIGRATING.md."""
+    for section in (ROOT / "router/MIGRATING.md").read_text().split("\n## ")[1:]:
+        title = section.splitlines()[0]
+        for line in section.splitlines():
+            cells = [c.strip() for c in line.strip("|").split("|")]
+            if line.startswith("| ") and len(cells) == 3 and cells[0] != "theirs":
+                yield title, cells[0], cells[1], cells[2]
+
+
+def test_our_side_of_the_migration_table_exists():
+    ours = flags_of("incipit-router")
+    for title, theirs, mine, remark in migrating_rows():
+        assert named_in(mine) | named_in(remark) <= ours, (title, theirs)
+
+
+# Of the flags in the first column, those whose value must be of a kind.
+VALUES = {"--policy": "random", "--routing-logic": "roundrobin", "--log-level": "info", "--host": "127.0.0.1",
+          "--worker-urls": "http://127.0.0.1:1", "--static-backends": "http://127.0.0.1:1",
+          "--prometheus-host": "127.0.0.1", "--prefix-hash-load-factor": "1.5", "--health-check-endpoint": "/health",
+          "--max-payload-size": "1MiB", "--max-tree-size": "1MiB"}
+
+
+@pytest.mark.parametrize("flag, is_refused", sorted(
+    {(flag, "refused" in ours + remark) for title, theirs, ours, remark in migrating_rows()
+     if title.startswith(("sglang", "vLLM")) for flag in named_in(theirs)}))
+def test_their_side_of_the_migration_table_does_what_it_says(flag, is_refused):
+    """A flag that is not refused starts the router; one that is says why. Unknown is none of them."""
+    for args in ([flag], [flag, VALUES.get(flag, "1")]):
+        done = subprocess.run([BUILD / "incipit-router", "--worker-urls=http://127.0.0.1:1", *args, "--dump-config"],
+                              capture_output=True, text=True)
+        assert "unknown option" not in done.stderr, done.stderr
+        if is_refused or done.returncode == 0:
+            break
+    assert (done.returncode != 0) == is_refused, done.stderr
+
+
+def test_every_make_target_on_a_page_exists():
+    targets = set(re.findall(r"(?m)^([a-z0-9-]+):", MAKEFILE))
+    patterns = {"bench-": "tests/bench/bench_{}.c", "fuzz-": "tests/fuzz/fuzz_{}.c"}
+    for page in PAGES:
+        for target in re.findall(r"(?<![\w-])make ([a-z][a-z0-9-]*)", "\n".join(
+                re.findall(r"```.*?```|`[^`]+`|(?m:^    .*$)", (ROOT / page).read_text(), re.S))):
+            prefix = next((p for p in patterns if target.startswith(p) and target not in targets), None)
+            if prefix:
+                source = patterns[prefix].format(target[len(prefix):])
+                assert (ROOT / source).exists(), f"{page}: make {target}"
+            else:
+                assert target in targets, f"{page}: make {target}"
+
+
+def test_make_help_explains_every_target():
+    inner = {"FORCE", "check", "check-libs", "unit-build", "all", "fuzz-%", "deps-%", "release-%"}
+    phony = {t for line in re.findall(r"(?m)^\.PHONY: (.*)$", MAKEFILE) for t in line.split()}
+    explained = set(re.findall(r"(?m)^([a-z0-9%-]+):[^=\n]*## ", MAKEFILE))
+    assert phony - explained - inner == set()
+
+
+def test_every_file_in_the_routers_reading_order_exists():
+    text = (ROOT / "router/README.md").read_text()
+    table = text[text.index("## In reading order"):text.index("## Policies")]
+    for line in table.splitlines():
+        if line.startswith("| `"):
+            for name in re.findall(r"`([^`]+)`", line.split("|")[1]):
+                path = ROOT / "router" / name
+                assert path.exists() or path.with_suffix(".h").exists() or path.with_suffix(".c").exists(), name
+
+
+def test_every_link_leads_somewhere():
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#:]+)\)", (ROOT / page).read_text()):
+            assert ((ROOT / page).parent / target).exists(), f"{page}: {target}"
+
+
+@pytest.mark.skipif(BUILD != ROOT / "build/release", reason="the release build is what is installed")
+def test_what_is_installed_runs(tmp_path):
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("MAKE", "MFLAGS", "SAN", "VARIANT"))}
+    subprocess.run(["make", "-C", ROOT, "install", f"DESTDIR={tmp_path}", "PREFIX=/opt/incipit"], check=True,
+                   capture_output=True, env=environment)
+    version = (ROOT / "VERSION").read_text().strip()
+    for program in ("incipit-router", "incipit-worker"):
+        installed = tmp_path / "opt/incipit/bin" / program
+        ask = lambda option: subprocess.run([installed, option], capture_output=True, text=True, check=True).stdout
+        assert ask("--version").strip().endswith(version) and ask("--help").startswith(f"{program} {version}")
+    assert (tmp_path / "opt/incipit/share/incipit/demo-model/config.json").exists()
