@@ -127,11 +127,20 @@ static bool is_double_in_range(const struct option_def *d, double value) {
     return !d->max || parse_double(str_of(d->max), &bound) != ST_OK || value <= bound;
 }
 
+/* What the user wrote, in our words. */
+static struct str in_our_words(const struct option_def *d, struct str s) {
+    for (const char *const *a = d->name_aliases; a && a[0]; a += 2) {
+        if (option_name_eq(s, str_of(a[0]))) return str_of(a[1]);
+    }
+    return s;
+}
+
 static enum status set_integer(const struct option_def *d, const struct option_text *t,
                                void *target) {
     uint64_t value;
 
-    if (parse_integer(d, t->value, t->in_seconds, &value) != ST_OK) return ST_INVALID;
+    if (parse_integer(d, in_our_words(d, t->value), t->in_seconds, &value) != ST_OK)
+        return ST_INVALID;
     if (!is_integer_in_range(d, value)) return ST_INVALID;
     if (d->size == sizeof(uint32_t)) {
         *(uint32_t *)field(d, target) = (uint32_t)value;
@@ -142,9 +151,7 @@ static enum status set_integer(const struct option_def *d, const struct option_t
 }
 
 static enum status set_enum(const struct option_def *d, struct str s, void *target) {
-    for (const char *const *a = d->name_aliases; a && a[0]; a += 2) {
-        if (option_name_eq(s, str_of(a[0]))) s = str_of(a[1]);
-    }
+    s = in_our_words(d, s);
     for (int i = 0; d->names[i]; i++) {
         if (!option_name_eq(s, str_of(d->names[i]))) continue;
         memcpy(field(d, target), &i, sizeof(i));

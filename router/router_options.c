@@ -21,6 +21,11 @@ static const char *const policy_aliases[] = {
     /* haproxy, nginx, Envoy */
     "leastconn", "least_load", "least_conn", "least_load", "maglev", "session", NULL};
 
+static const char *const level_aliases[] = {"warning", "warn", NULL};
+
+/* sglang-router and smg write -1 where there is no limit. */
+static const char *const no_limit[] = {"-1", "0", NULL};
+
 static const char *const isolation_names[] = {"none", "tenant", NULL};
 
 static const struct option_def rows[] = {
@@ -254,7 +259,7 @@ static const struct option_def rows[] = {
              "can still go elsewhere. 0: a quarter more than a worker says it computes at once; "
              "workers that do not say have none."},
     {"max-concurrent-requests", OPT_U32, FIELD(max_concurrent_requests), .def = "0",
-     .max = "10000000", .group = "Admission",
+     .max = "10000000", .name_aliases = no_limit, .group = "Admission",
      .help = "Most requests in flight on all workers together. 0: any."},
     {"queue-size", OPT_U32, FIELD(queue_size), .def = "100", .max = "100000", .group = "Admission",
      .help =
@@ -289,7 +294,8 @@ static const struct option_def rows[] = {
      .help = "Send the client's Authorization header on to workers."},
 
     {"log-level", OPT_ENUM, FIELD(log_level), .def = "info", .names = log_level_names,
-     .group = "Logging", .help = "Least important lines that are written."},
+     .name_aliases = level_aliases, .group = "Logging",
+     .help = "Least important lines that are written."},
     {"log-format", OPT_ENUM, FIELD(log_format), .def = "text", .names = log_format_names,
      .group = "Logging", .help = "Lines of key=value, or one JSON object a line."},
     {"log-requests", OPT_U32, FIELD(log_requests), .def = "1", .max = "1000000000",

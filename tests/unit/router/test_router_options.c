@@ -94,6 +94,7 @@ static void policies_go_by_the_names_of_others(void **state) {
     for (size_t i = 0; i < router_program.n_defs; i++) { /* each stands for one that exists */
         const char *const *a = router_program.defs[i].name_aliases;
 
+        if (router_program.defs[i].type != OPT_ENUM) continue;
         for (; a && a[0]; a += 2) {
             const char *const *name = router_program.defs[i].names;
 
@@ -125,6 +126,13 @@ static void a_command_line_of_sglang_router_is_understood(void **state) {
     assert_int_equal(t.policy_options.max_tree_bytes, 1048576);
     assert_int_equal(t.request_timeout_ms, 600000);
     options_destroy(o);
+    assert_int_equal(
+        parse(&o, &t, "--max-concurrent-requests -1 --queue-size=50 --log-level warning", &err),
+        ST_OK);
+    assert_int_equal(t.max_concurrent_requests, 0); /* no limit */
+    assert_int_equal(t.log_level, LOG_WARN);
+    options_destroy(o);
+    assert_int_equal(parse(&o, &t, "--max-concurrent-requests -2", &err), ST_INVALID);
     assert_int_equal(parse(&o, &t, "--disable-retries --eviction-interval 120", &err), ST_OK);
     assert_int_equal(t.max_retries, 0);
     options_destroy(o);
