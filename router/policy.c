@@ -51,7 +51,7 @@ double policy_matched_tokens(const struct policy_view *view, uint32_t w) {
     uint32_t block_size = view->load->workers[w].block_size;
     double tokens;
 
-    if (!view->matched_blocks || !view->matched_blocks[w]) return 0;
+    if (!view->matched_blocks[w]) return 0;
     tokens = view->matched_blocks[w] * view->tokens_per_block;
     tokens = MIN(tokens, view->prompt_tokens - 1);
     return (double)((uint64_t)(tokens + 0.5) / block_size * block_size); /* a guess of a whole */

@@ -28,7 +28,7 @@ struct route_request {
 struct policy_view {
     const struct load *load;
     const uint64_t *candidates;     /* never empty */
-    const uint32_t *matched_blocks; /* by worker id, for candidates; NULL unless uses_index */
+    const uint32_t *matched_blocks; /* by worker id, for candidates */
     uint32_t n_shared_blocks;       /* leading blocks that more than half of candidates hold */
     double prompt_tokens;           /* predicted */
     double tokens_per_block;
@@ -82,7 +82,6 @@ struct policy_term {
 
 struct policy_ops {
     const char *name;
-    bool uses_index;   /* wants matched_blocks */
     bool uses_session; /* wants session_key from request headers too, not from the body alone */
     /* NULL: out of memory. */
     void *(*create)(const struct policy_options *options, uint32_t n_workers);

@@ -449,8 +449,6 @@ enum status routing_route(struct routing *r, const struct route_request *rq, str
     };
     work_s = load_prefill_s(k, t->cached_tokens, view.prompt_tokens);
     load_open(&r->load, &t->load, w, work_s, view.prompt_tokens - t->cached_tokens, rq->now_us);
-    if (rq->guesses && !r->options.policy->uses_index)
-        memset(rq->guesses, 0xFF, rq->n_blocks * sizeof(*rq->guesses)); /* PREFIX_NONE */
     t->n_recorded = prefix_lru_sent(r->lru, w, rq->chain, rq->n_blocks, rq->guesses);
     r->caches[w].unnamed_bytes += unnamed_bytes(r, t);
     fit_cache(r, w, rq->now_us);

@@ -125,7 +125,6 @@ static uint32_t prefix_pick(void *self, const struct route_request *rq,
 
 const struct policy_ops policy_prefix = {
     .name = "prefix",
-    .uses_index = true,
     .create = prefix_create,
     .destroy = prefix_destroy,
     .pick = prefix_pick,

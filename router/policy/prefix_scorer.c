@@ -84,7 +84,6 @@ static uint32_t prefix_scorer_pick(void *self, const struct route_request *rq,
 
 const struct policy_ops policy_prefix_scorer = {
     .name = "prefix_scorer",
-    .uses_index = true,
     .create = prefix_scorer_create,
     .destroy = mem_free,
     .pick = prefix_scorer_pick,
