@@ -307,6 +307,8 @@ void load_check(const struct load *l) {
         assert(head_work_s == k->head_work_s);
         assert(fabs(work_s - k->pending_work_s) <= 1e-6 * (1 + work_s));
         assert(k->n_sent - k->n_closed == k->in_flight);
+        assert(k->n_pending || k->pending_work_s == 0);
+        assert(k->in_flight ? k->resident_tokens >= 0 : k->resident_tokens == 0);
         assert(k->in_flight > n_pending || k->sum_first_s == 0);
         assert(worker_mask_has(l->eligible.words, w) == (k->reasons == 0));
         assert(worker_mask_has(l->full.words, w) ==

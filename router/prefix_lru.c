@@ -355,6 +355,10 @@ uint64_t prefix_lru_n_held(const struct prefix_lru *l, uint32_t w) {
     return l->workers[w].n_held;
 }
 
+uint32_t prefix_lru_n_pinned(const struct prefix_lru *l, uint32_t w) {
+    return l->workers[w].n_pinned;
+}
+
 bool prefix_lru_is_full(const struct prefix_lru *l, uint32_t w) {
     return l->workers[w].n_held >= l->workers[w].capacity;
 }

@@ -39,7 +39,7 @@
 #include <string.h>
 
 #define INDEX_BYTES_MIN (UINT64_C(1) << 20)
-#define ENTRIES_MAX     (UINT32_C(1) << 31)
+#define ENTRIES_MAX     (UINT32_MAX / 2) /* their slots, an eighth more, still have numbers */
 #define SURPRISE                                                                                   \
     0.125                         /* of the prompt, found though not predicted: less is the edge of
                                    * what was just being forgotten */
@@ -51,6 +51,7 @@
 #define MISSED_PROMPTS      2.0   /* so many prompts were missed in all */
 #define CAPACITY_MIN        (1.0 / 64)
 #define CAPACITY_MAX        64.0
+#define BLOCKS_MAX          1e15 /* that a worker may be believed to hold: any number will do */
 #define OUTPUT_MAX          1e6  /* tokens: more than any context has */
 #define HIT_TOLERANCE       0.03 /* of the prompt: its parts differ in bytes per token */
 #define RATIO_MIN           0.25 /* bytes per token that are believed */
@@ -202,7 +203,8 @@ static void fit_cache(struct routing *r, uint32_t w, uint64_t now_us) {
 
     tokens -= load_growing_tokens(&r->load, k, now_us);
     tokens -= (double)r->caches[w].unnamed_bytes / bytes_per_token(r);
-    prefix_lru_set_capacity(r->lru, w, (uint64_t)fmax(tokens / tokens_per_block(r), 1));
+    prefix_lru_set_capacity(r->lru, w,
+                            (uint64_t)fmin(fmax(tokens / tokens_per_block(r), 1), BLOCKS_MAX));
 }
 
 /* Of n prompts a share `predicted` was expected to be cached, and a share `found` was; nearer than
@@ -462,8 +464,10 @@ void routing_first_token(struct routing *r, struct route_ticket *t,
 
     if (t->load.is_pending) {
         load_first_token(&r->load, &t->load, now_us);
-        if (t->epoch == r->caches[w].epoch) fit_cache(r, w, now_us);
-        note_sent(&r->caches[w].reports, t);
+        if (t->epoch == r->caches[w].epoch) {
+            fit_cache(r, w, now_us);
+            note_sent(&r->caches[w].reports, t);
+        }
         if (r->options.policy->first_token) r->options.policy->first_token(r->policy, w);
     }
     learn(r, t, feedback);
@@ -548,4 +552,15 @@ void routing_stats(const struct routing *r, struct routing_stats *stats) {
 void routing_check(const struct routing *r) {
     load_check(&r->load);
     prefix_lru_check(r->lru);
+    for (uint32_t w = 0; w < r->load.n_workers; w++) {
+        const struct cache_state *c = &r->caches[w];
+
+        assert(c->capacity_factor >= CAPACITY_MIN && c->capacity_factor <= CAPACITY_MAX);
+        assert(c->missed_prompts >= 0 && c->missed_prompts <= MISSED_PROMPTS);
+        assert(c->n_search <= SEARCH_REPORTS);
+        assert(r->load.workers[w].in_flight || !c->unnamed_bytes);
+        assert(r->load.workers[w].in_flight || !prefix_lru_n_pinned(r->lru, w));
+        (void)c;
+    }
+    assert(bytes_per_token(r) > 0 && isfinite(bytes_per_token(r)));
 }

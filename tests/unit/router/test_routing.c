@@ -491,6 +491,48 @@ static void counters_teach_the_capacity(void **state) {
     routing_destroy(r);
 }
 
+/* What was predicted of the cache that is gone says nothing of the one that is there. */
+static void requests_older_than_the_cache_teach_no_capacity(void **state) {
+    struct routing *r = fleet(1, "prefix");
+    struct prompt p = prompt_of(5, 50, 0, 50);
+    struct route_ticket first = {0}, open[20] = {0};
+    (void)state;
+
+    send(r, &p, &first, 0);
+    finish(r, &first, 1);
+    for (uint32_t i = 0; i < ARRAY_LEN(open); i++)
+        send(r, &p, &open[i], 2);
+    assert_true(open[0].cached_tokens > 0);
+    routing_forget_cache(r, 0);
+    for (uint32_t i = 0; i < ARRAY_LEN(open); i++)
+        finish(r, &open[i], 3);
+    routing_worker_report(r, 0,
+                          &(struct route_report){.n_first_tokens = 20,
+                                                 .prompt_tokens = 20 * 1600,
+                                                 .queried_tokens = 20 * 1600,
+                                                 .hit_tokens = 0});
+    assert_float_equal(routing_capacity_factor(r, 0), 1, 0);
+    routing_check(r);
+    routing_destroy(r);
+}
+
+/* A worker may declare anything: more than a count of blocks can say is much, not nothing. */
+static void a_boundless_cache_forgets_nothing(void **state) {
+    struct routing *r = fleet(1, "prefix");
+    struct prompt p = prompt_of(5, 50, 0, 50);
+    struct route_ticket t = {0};
+    (void)state;
+
+    routing_worker_up(
+        r, 0, &(struct worker_spec){.generation = 2, .block_size = 1u << 20, .n_blocks = 1ull << 60});
+    send(r, &p, &t, 0);
+    finish(r, &t, 1);
+    send(r, &p, &t, 2);
+    assert_int_equal(t.matched_blocks, 50);
+    finish(r, &t, 3);
+    routing_destroy(r);
+}
+
 /* Another tokenizer than expected is no reason to think that the cache is smaller. */
 static void a_wrong_ratio_does_not_look_like_a_miss(void **state) {
     struct routing *r = fleet(1, "prefix");
@@ -692,6 +734,11 @@ static void options_are_checked(void **state) {
         assert_int_equal(st, i <= 1 ? ST_NOMEM : ST_OK);
     }
     routing_destroy(r);
+    o.max_index_bytes = UINT64_C(1) << 40; /* more records than can be numbered */
+    mem_fail_at(1);
+    enum status st = routing_create(&r, &o, &err);
+    mem_fail_at(0);
+    assert_int_equal(st, ST_NOMEM);
     assert_null(policy_find(STR("best")));
     assert_string_equal(policy_names[0], "prefix");
 }
@@ -700,6 +747,7 @@ static void options_are_checked(void **state) {
 static void random_traffic_keeps_the_invariants(void **state) {
     static struct route_ticket t[80];
     static struct prompt p[80];
+    static uint32_t guesses[80][N_MAX];
     (void)state;
 
     for (uint32_t seed = 0; seed < 2; seed++) {
@@ -723,10 +771,21 @@ static void random_traffic_keeps_the_invariants(void **state) {
                                                         .n_blocks = 50 + rng_below(&rng, 5000)});
             } else if (what < 20) {
                 routing_set_reason(r, w, 1u << (1 + rng_below(&rng, 5)), rng_below(&rng, 3) == 0);
+            } else if (what < 22) {
+                routing_forget_cache(r, w);
+            } else if (what < 30) {
+                routing_worker_report(
+                    r, w,
+                    &(struct route_report){.n_first_tokens = (double)rng_below(&rng, 40) - 1,
+                                           .prompt_tokens = (double)rng_below(&rng, 40000) - 1,
+                                           .queried_tokens = (double)rng_below(&rng, 40000) - 1,
+                                           .hit_tokens = (double)rng_below(&rng, 40000) - 1});
             } else if (!t[i].load.is_open) {
                 p[i] = prompt_of(rng_below(&rng, 50), (uint32_t)rng_below(&rng, N_MAX),
                                  rng_below(&rng, 9), (uint32_t)rng_below(&rng, N_MAX));
                 struct route_request rq = request_of(&p[i], step * 1000);
+                if (rng_below(&rng, 2)) rq.guesses = guesses[i];
+                if (rng_below(&rng, 4) == 0) routing_price(r, &rq, &(uint32_t){0});
                 rq.exclude = &w;
                 rq.n_exclude = (uint32_t)rng_below(&rng, 2);
                 enum status st = routing_route(r, &rq, &t[i], NULL);
@@ -775,6 +834,8 @@ int main(void) {
         cmocka_unit_test(counters_teach_bytes_per_token),
         cmocka_unit_test(counters_of_a_worker_that_others_use_teach_nothing),
         cmocka_unit_test(counters_teach_the_capacity),
+        cmocka_unit_test(requests_older_than_the_cache_teach_no_capacity),
+        cmocka_unit_test(a_boundless_cache_forgets_nothing),
         cmocka_unit_test(a_wrong_ratio_does_not_look_like_a_miss),
         cmocka_unit_test(rare_misses_leave_the_capacity_alone),
         cmocka_unit_test(frequent_misses_shrink_the_capacity),
