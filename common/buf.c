@@ -46,6 +46,34 @@ ptrdiff_t str_find(struct str haystack, struct str needle) {
     return hit ? hit - haystack.ptr : -1;
 }
 
+static int hex_of(char c) {
+    if (c >= '0' && c <= '9') return c - '0';
+    c |= 0x20;
+    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+enum status str_percent_decode(struct str s, char *out, size_t cap) {
+    size_t n = 0;
+
+    for (size_t i = 0; i < s.len; i++) {
+        char c = s.ptr[i];
+
+        if (c == '%') {
+            int high = i + 2 < s.len ? hex_of(s.ptr[i + 1]) : -1;
+            int low = high >= 0 ? hex_of(s.ptr[i + 2]) : -1;
+
+            if (low < 0) return ST_INVALID;
+            c = (char)(high * 16 + low);
+            i += 2;
+        }
+        if (c == '\0' || n + 1 >= cap) return ST_INVALID;
+        out[n++] = c;
+    }
+    if (cap == 0) return ST_INVALID;
+    out[n] = '\0';
+    return ST_OK;
+}
+
 enum status str_to_u64(struct str s, uint64_t *out) {
     uint64_t value = 0;
 

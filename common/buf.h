@@ -42,6 +42,10 @@ ptrdiff_t str_find(struct str haystack, struct str needle); /* offset or -1 */
 /* A decimal number and nothing else, without sign or blank. ST_INVALID otherwise or on overflow. */
 MUST_USE enum status str_to_u64(struct str s, uint64_t *out);
 
+/* Writes `s` with each %XX as its byte, and a NUL. ST_INVALID when it is malformed, has a NUL, or does
+ * not fit into `cap` bytes. */
+MUST_USE enum status str_percent_decode(struct str s, char *out, size_t cap);
+
 /* True when `s` is well-formed UTF-8 (no overlong forms, surrogates or values above 10FFFF). */
 bool str_is_utf8(struct str s);
 

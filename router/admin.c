@@ -78,6 +78,47 @@ static void post_debug_route(struct http_request *req, void *arg) {
     dry_run_answer(&admin_of(arg)->dry_run, req);
 }
 
+static void put_model(struct json_writer *w, const struct admin *admin, const char *name,
+                      uint32_t max_model_len) {
+    json_begin_object(w);
+    json_field_z(w, "id", name);
+    json_field_z(w, "object", "model");
+    json_field_u64(w, "created", admin->started_wall_s);
+    json_field_z(w, "owned_by", "incipit");
+    json_field_z(w, "root", name);
+    json_field_null(w, "parent");
+    json_field_u64(w, "max_model_len", max_model_len);
+    json_end_object(w);
+}
+
+/* /v1/models/NAME */
+static void get_model(struct http_request *req, void *arg) {
+    const struct admin *admin = admin_of(arg);
+    size_t skip = sizeof("/v1/models/") - 1;
+    char name[WIRE_MODEL_MAX], asked[WIRE_MODEL_MAX] = "";
+    uint32_t max_model_len;
+    struct error err = {0};
+
+    if (str_percent_decode((struct str){req->path.ptr + skip, req->path.len - skip}, asked,
+                           sizeof(asked)) != ST_OK)
+        asked[0] = '\0'; /* nobody's name */
+    for (uint32_t i = 0; registry_model(admin->registry, i, name, &max_model_len); i++) {
+        struct json_writer w;
+        struct buf body;
+
+        if (strcmp(name, asked) != 0) continue;
+        buf_init(&body, 0);
+        json_writer_init(&w, &body);
+        put_model(&w, admin, name, max_model_len);
+        reply(req, OPENAI_JSON, &body);
+        return;
+    }
+    error_set_param(&err, ST_NOT_FOUND, "model",
+                    "the model '%.*s' does not exist here: GET /v1/models lists those that do",
+                    (int)MIN(req->path.len - skip, 100), req->path.ptr + skip);
+    http_reply_error(req, ST_NOT_FOUND, &err);
+}
+
 static void get_models(struct http_request *req, void *arg) {
     const struct admin *admin = admin_of(arg);
     char name[WIRE_MODEL_MAX];
@@ -91,17 +132,8 @@ static void get_models(struct http_request *req, void *arg) {
     json_field_z(&w, "object", "list");
     json_put_key(&w, "data");
     json_begin_array(&w);
-    for (uint32_t i = 0; registry_model(admin->registry, i, name, &max_model_len); i++) {
-        json_begin_object(&w);
-        json_field_z(&w, "id", name);
-        json_field_z(&w, "object", "model");
-        json_field_u64(&w, "created", admin->started_wall_s);
-        json_field_z(&w, "owned_by", "incipit");
-        json_field_z(&w, "root", name);
-        json_field_null(&w, "parent");
-        json_field_u64(&w, "max_model_len", max_model_len);
-        json_end_object(&w);
-    }
+    for (uint32_t i = 0; registry_model(admin->registry, i, name, &max_model_len); i++)
+        put_model(&w, admin, name, max_model_len);
     json_end_array(&w);
     json_end_object(&w);
     reply(req, OPENAI_JSON, &body);
@@ -382,6 +414,7 @@ static const struct http_route routes[] = {
     {HTTP_GET, "/metrics", get_metrics},
     {HTTP_POST, "/debug/route", post_debug_route},
     {HTTP_GET, "/v1/models", get_models},
+    {HTTP_GET, "/v1/models/*", get_model},
     {HTTP_GET, "/get_model_info", get_model_info},
     {HTTP_GET, "/workers", get_workers},
     {HTTP_POST, "/workers", to_desk},

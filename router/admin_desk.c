@@ -21,35 +21,6 @@ static void format_id(const struct registry_view *view, char out[WORKER_ID_MAX])
     snprintf(out, WORKER_ID_MAX, "%u-%u", view->id, view->incarnation);
 }
 
-static int hex_of(char c) {
-    if (c >= '0' && c <= '9') return c - '0';
-    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-    if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-    return -1;
-}
-
-/* Percent-decodes; false when it is malformed, or has a NUL, or is too long. */
-static bool decode(struct str s, char *out, size_t cap) {
-    size_t n = 0;
-
-    for (size_t i = 0; i < s.len; i++) {
-        char c = s.ptr[i];
-
-        if (c == '%') {
-            int high = i + 2 < s.len ? hex_of(s.ptr[i + 1]) : -1;
-            int low = high >= 0 ? hex_of(s.ptr[i + 2]) : -1;
-
-            if (low < 0) return false;
-            c = (char)(high * 16 + low);
-            i += 2;
-        }
-        if (c == '\0' || n + 1 >= cap) return false;
-        out[n++] = c;
-    }
-    out[n] = '\0';
-    return true;
-}
-
 /* The value of `name` in "a=1&name=value"; false when it is absent or malformed. */
 static bool query_value(const char *query, const char *name, char *out, size_t cap) {
     size_t n = strlen(name);
@@ -58,7 +29,7 @@ static bool query_value(const char *query, const char *name, char *out, size_t c
         size_t len = strcspn(query, "&");
 
         if (len > n && strncmp(query, name, n) == 0 && query[n] == '=') {
-            return decode((struct str){query + n + 1, len - n - 1}, out, cap);
+            return str_percent_decode((struct str){query + n + 1, len - n - 1}, out, cap) == ST_OK;
         }
         query += len + (query[len] == '&');
     }
@@ -363,7 +334,7 @@ static void on_worker_path(struct admin_call *c) {
     struct registry_view view;
     struct str tail = str_of(c->path + strlen("/workers/"));
 
-    if (!decode(tail, text, sizeof(text))) {
+    if (str_percent_decode(tail, text, sizeof(text)) != ST_OK) {
         error_set(&c->err, ST_INVALID, "%s is not a well-formed path", c->path);
         admin_call_failed(c);
     } else if (find_worker(c->desk, text, &view, &c->err) != ST_OK) {

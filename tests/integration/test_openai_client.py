@@ -31,6 +31,12 @@ def test_models_are_listed(client):
     assert [(m.id, m.object) for m in models] == [("synthetic", "model")]
 
 
+def test_a_model_is_retrieved_by_its_name(client):
+    assert client.models.retrieve("synthetic").id == "synthetic"
+    with pytest.raises(openai.NotFoundError, match="org%2Fother' does not exist"):
+        client.models.retrieve("org/other")
+
+
 def test_a_completion(client):
     answer = client.completions.create(model="synthetic", prompt="Once", max_tokens=7, temperature=0, n=1)
     assert answer.object == "text_completion" and answer.choices[0].finish_reason == "length"

@@ -58,6 +58,43 @@ static void load_get(struct http_request *req, void *arg) {
     http_reply(req, 200, OPENAI_JSON, (struct str){body, (size_t)n});
 }
 
+static void put_model(struct json_writer *w, const struct api *api) {
+    json_begin_object(w);
+    json_field_z(w, "id", api->model_name);
+    json_field_z(w, "object", "model");
+    json_field_u64(w, "created", api->created_s);
+    json_field_z(w, "owned_by", "incipit");
+    json_field_z(w, "root", api->model_root);
+    json_field_null(w, "parent");
+    json_field_u64(w, "max_model_len", engine_info(api->engine)->max_model_len);
+    json_end_object(w);
+}
+
+/* /v1/models/NAME */
+static void model_get(struct http_request *req, void *arg) {
+    const struct api *api = arg;
+    size_t skip = sizeof("/v1/models/") - 1;
+    char asked[WIRE_MODEL_MAX];
+    struct error err = {0};
+    struct json_writer w;
+    struct buf body;
+
+    if (str_percent_decode((struct str){req->path.ptr + skip, req->path.len - skip}, asked,
+                           sizeof(asked)) != ST_OK ||
+        strcmp(asked, api->model_name) != 0) {
+        error_set_param(&err, ST_NOT_FOUND, "model",
+                        "the model '%.*s' does not exist here: this worker serves '%s'",
+                        (int)MIN(req->path.len - skip, 100), req->path.ptr + skip, api->model_name);
+        http_reply_error(req, ST_NOT_FOUND, &err);
+        return;
+    }
+    buf_init(&body, 0);
+    json_writer_init(&w, &body);
+    put_model(&w, api);
+    http_reply(req, 200, OPENAI_JSON, buf_str(&body));
+    buf_fini(&body);
+}
+
 void models_get(struct http_request *req, void *arg) {
     const struct api *api = arg;
     struct json_writer w;
@@ -69,15 +106,7 @@ void models_get(struct http_request *req, void *arg) {
     json_field_z(&w, "object", "list");
     json_put_key(&w, "data");
     json_begin_array(&w);
-    json_begin_object(&w);
-    json_field_z(&w, "id", api->model_name);
-    json_field_z(&w, "object", "model");
-    json_field_u64(&w, "created", api->created_s);
-    json_field_z(&w, "owned_by", "incipit");
-    json_field_z(&w, "root", api->model_root);
-    json_field_null(&w, "parent");
-    json_field_u64(&w, "max_model_len", engine_info(api->engine)->max_model_len);
-    json_end_object(&w);
+    put_model(&w, api);
     json_end_array(&w);
     json_end_object(&w);
     http_reply(req, 200, OPENAI_JSON, buf_str(&body));
@@ -163,6 +192,7 @@ static const struct http_route routes[] = {
     {HTTP_POST, "/tokenize", tokenize_post},
     {HTTP_POST, "/detokenize", detokenize_post},
     {HTTP_GET, "/v1/models", models_get},
+    {HTTP_GET, "/v1/models/*", model_get},
     {HTTP_GET, "/health", health_get},
     {HTTP_GET, "/ping", health_get},
     {HTTP_GET, "/version", version_get},

@@ -54,6 +54,18 @@ static void numbers_are_strict(void **state) {
     assert_int_equal(str_to_u64(STR("1 "), &v), ST_INVALID);
 }
 
+static void percent_is_decoded_or_refused(void **state) {
+    static const char *const wrong[] = {"%", "a%4", "%4g", "%g4", "a%00b", "longer than it"};
+    char out[12];
+
+    (void)state;
+    assert_int_equal(str_percent_decode(STR("org%2Fname%2d1"), out, sizeof(out)), ST_OK);
+    assert_string_equal(out, "org/name-1");
+    assert_int_equal(str_percent_decode(STR("eleven-long"), out, sizeof(out)), ST_OK);
+    for (size_t i = 0; i < ARRAY_LEN(wrong); i++)
+        assert_int_equal(str_percent_decode(str_of(wrong[i]), out, sizeof(out)), ST_INVALID);
+}
+
 static void utf8_is_strict(void **state) {
     (void)state;
     assert_true(str_is_utf8(STR("a\xC3\xA9\xE2\x82\xAC\xF0\x9F\x98\x80")));
@@ -103,6 +115,7 @@ int main(void) {
         cmocka_unit_test(limit_makes_it_failed_and_keeps_what_is_there),
         cmocka_unit_test(refused_memory_makes_it_failed),
         cmocka_unit_test(numbers_are_strict),
+        cmocka_unit_test(percent_is_decoded_or_refused),
         cmocka_unit_test(utf8_is_strict),
         cmocka_unit_test(utf8_characters_have_a_length),
         cmocka_unit_test(doubles_are_the_shortest_decimal),
