@@ -73,6 +73,11 @@ static void permit_steps(int n) {
         sem_post(&gate);
 }
 
+static void withdraw_permits(void) {
+    while (sem_trywait(&gate) == 0) {
+    }
+}
+
 /* --- a world: a loop, an engine, and what has come back ---------------------------------------- */
 
 struct answer {
@@ -176,8 +181,7 @@ static void world_open(struct world *w, const struct setup *s) {
 
     *w = (struct world){0};
     gate_breaks = gate_spoils = false;
-    while (sem_trywait(&gate) == 0) {
-    }
+    withdraw_permits();
     o.log = s->log;
     o.callbacks = (struct engine_callbacks){
         .on_news = on_news, .on_drained = on_drained, .on_failed = on_failed, .arg = w};
@@ -229,10 +233,12 @@ static void note_reset(struct engine_reset *reset) {
     reset->reset_running = false; /* the sign that it came */
 }
 
-static void reset_cache(struct world *w) {
+/* The engine hears of it before it takes any of n_permits more steps. */
+static void reset_cache(struct world *w, int n_permits) {
     struct engine_reset reset = {.reset_running = true, .on_done = note_reset};
 
     engine_reset_prefix_cache(w->e, &reset);
+    permit_steps(n_permits);
     while (reset.reset_running)
         loop_turn(w->loop, 1000000);
     assert_true(reset.is_ok);
@@ -753,17 +759,21 @@ static void reset_forgets_and_answers_stay_the_same(void **state) {
     (void)state;
     memset(a, 0, sizeof(a));
     p.n_logprobs = 1;
-    world_open(&w, &(struct setup){0});
+    world_open(&w, &(struct setup){.is_gated = true});
     submit(&w, &p, &a[0]);
+    permit_steps(1000);
     world_run(&w);
-    reset_cache(&w);
+    withdraw_permits();
+    reset_cache(&w, 0);
     submit(&w, &p, &a[1]);
+    permit_steps(8);
     while (a[1].n < 5)
         loop_turn(w.loop, 1000000);
-    reset_cache(&w); /* in the middle: it is preempted and computed anew */
+    reset_cache(&w, 1000); /* in the middle: it is preempted and computed anew */
     world_run(&w);
     submit(&w, &p, &a[2]);
     world_run(&w);
+    assert_int_equal(a[1].n_preemptions, 1);
     assert_int_equal(a[1].cached_tokens, 0);
     assert_int_equal(a[2].cached_tokens, 48);
     assert_same(&a[0], &a[1], "reset while running", 1);
