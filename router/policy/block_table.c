@@ -177,7 +177,7 @@ void block_table_worker_up(struct block_table *t, uint32_t w, const struct worke
 
     if (t->tenures[w].identity == now.identity && t->tenures[w].generation == now.generation)
         return;
-    block_table_worker_down(t, w);
+    if (t->tenures[w].identity) block_table_worker_down(t, w); /* else it never had any */
     t->tenures[w] = now;
 }
 

@@ -34,7 +34,8 @@ void block_table_put(struct block_table *t, uint64_t hash, uint32_t w, uint64_t 
 /* Forgets the blocks that were last put before `before_us`. */
 void block_table_expire(struct block_table *t, uint64_t before_us);
 
-/* Forgets what w holds unless `spec` is the worker and the generation that held it. */
+/* Forgets what w holds unless `spec` is the worker and the generation that held it. O(blocks), but
+ * for a worker that comes to a free place. */
 void block_table_worker_up(struct block_table *t, uint32_t w, const struct worker_spec *spec);
 void block_table_worker_down(struct block_table *t, uint32_t w); /* O(blocks) */
 

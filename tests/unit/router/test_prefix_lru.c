@@ -119,6 +119,23 @@ static void what_is_in_use_stays(void **state) {
     books_close(&b);
 }
 
+/* As many requests as a record can count: the next one's chain is not recorded from there on. */
+static void more_pins_than_can_be_counted_are_refused(void **state) {
+    struct books b = books_open(64, 1, 100);
+    (void)state;
+
+    for (uint32_t i = 0; i < PREFIX_PINS_MAX; i++)
+        assert_int_equal(prefix_lru_sent(b.lru, 0, A, 2, NULL), 2);
+    assert_int_equal(prefix_lru_sent(b.lru, 0, A, 4, NULL), 0);
+    prefix_lru_ended(b.lru, 0, A, 0, NULL, 0);
+    prefix_lru_check(b.lru);
+    for (uint32_t i = 0; i < PREFIX_PINS_MAX; i++)
+        prefix_lru_ended(b.lru, 0, A, 2, NULL, 0);
+    assert_int_equal(prefix_lru_n_pinned(b.lru, 0), 0);
+    assert_int_equal(depth_of(&b, 0, A, 4), 2);
+    books_close(&b);
+}
+
 static void a_full_pool_takes_from_the_largest(void **state) {
     struct books b = books_open(8, 3, 100);
     static const uint64_t C[] = {301, 302, 303, 304}, D[] = {401, 402, 403, 404};
@@ -476,6 +493,7 @@ int main(void) {
         cmocka_unit_test(use_makes_young_again),
         cmocka_unit_test(output_takes_room_and_goes_before_its_prompt),
         cmocka_unit_test(what_is_in_use_stays),
+        cmocka_unit_test(more_pins_than_can_be_counted_are_refused),
         cmocka_unit_test(a_full_pool_takes_from_the_largest),
         cmocka_unit_test(a_dropped_worker_is_forgotten_alone),
         cmocka_unit_test(a_large_worker_is_forgotten_in_one_stroke),
