@@ -2,76 +2,9 @@
 #include "tests/support/cm.h"
 
 #include "common/mem.h"
-#include "common/rng.h"
-#include "router/routing.h"
+#include "tests/support/routing_fixture.h"
 
-#include <stdio.h>
 #include <string.h>
-
-#define SECOND UINT64_C(1000000)
-#define N_MAX  64 /* blocks of a test prompt */
-
-/* A fleet of equal workers that read 10,000 tokens a second; one token is four bytes. */
-static struct routing *fleet(uint32_t n_workers, const char *policy) {
-    struct routing_options o;
-    struct routing *r = NULL;
-    struct error err = {0};
-
-    routing_options_default(&o);
-    o.policy = policy_find(str_of(policy));
-    o.max_workers = n_workers;
-    o.max_index_bytes = 1 << 20;
-    assert_int_equal(routing_create(&r, &o, &err), ST_OK);
-    for (uint32_t w = 0; w < n_workers; w++)
-        routing_worker_up(r, w,
-                          &(struct worker_spec){.identity = 1000 + w,
-                                                .generation = 1,
-                                                .block_size = 16,
-                                                .n_blocks = 4000,
-                                                .prefill_tokens_per_s = 10000});
-    return r;
-}
-
-/* The chain of a prompt: its first n_shared blocks are those of every prompt of `family`. */
-struct prompt {
-    uint64_t chain[N_MAX];
-    uint32_t n;
-};
-
-static struct prompt prompt_of(uint64_t family, uint32_t n_shared, uint64_t own, uint32_t n) {
-    struct prompt p = {.n = n};
-
-    for (uint32_t i = 0; i < n; i++)
-        p.chain[i] = rng_at(i < n_shared ? family : family * 1000003 + own + 1, i);
-    return p;
-}
-
-static struct route_request request_of(const struct prompt *p, uint64_t now_us) {
-    return (struct route_request){
-        .chain = p->chain, .n_blocks = p->n, .prompt_bytes = p->n * 128ull, .now_us = now_us};
-}
-
-static uint32_t send(struct routing *r, const struct prompt *p, struct route_ticket *t,
-                     uint64_t now_us) {
-    struct route_request rq = request_of(p, now_us);
-
-    assert_int_equal(routing_route(r, &rq, t, NULL), ST_OK);
-    return t->load.worker;
-}
-
-static void finish(struct routing *r, struct route_ticket *t, uint64_t now_us) {
-    struct route_end end = {.output_tokens = 10, .now_us = now_us, .feedback = {-1, -1}};
-
-    routing_first_token(r, t, NULL, now_us);
-    routing_ended(r, t, &end);
-}
-
-static void give_up(struct routing *r, struct route_ticket *t, uint64_t now_us) {
-    routing_ended(
-        r, t,
-        &(struct route_end){
-            .is_aborted = true, .output_tokens = -1, .now_us = now_us, .feedback = {-1, -1}});
-}
 
 /* --- scenarios ------------------------------------------------------------------------------- */
 
@@ -372,287 +305,6 @@ static void a_cached_prompt_still_computes_a_token(void **state) {
     routing_destroy(r);
 }
 
-/* --- learning -------------------------------------------------------------------------------- */
-
-static void bytes_per_token_are_learned(void **state) {
-    struct routing *r = fleet(1, "prefix");
-    struct route_ticket t = {0};
-    struct routing_stats s;
-    (void)state;
-
-    for (uint64_t i = 0; i < 600; i++) {
-        struct prompt p = prompt_of(i, 1, 0, 20);
-
-        send(r, &p, &t, i);
-        routing_first_token(r, &t,
-                            &(struct route_feedback){.prompt_tokens = 1280, .cached_tokens = 0}, i);
-        finish(r, &t, i);
-    }
-    routing_stats(r, &s);
-    assert_float_equal(s.bytes_per_token, 2.0, 0.02);
-    routing_check(r);
-    routing_destroy(r);
-}
-
-/* The worker says that it holds 4000 blocks and forgets everything after 20 prompts: by and by the
- * router expects no more of it than it keeps. */
-static void capacity_follows_what_was_really_cached(void **state) {
-    struct routing *r = fleet(1, "prefix");
-    struct route_ticket t = {0};
-    uint32_t n_wrong_late = 0;
-    (void)state;
-
-    for (uint64_t i = 0; i < 4000; i++) {
-        uint64_t age = 1 + rng_at(3, i) % 100, family = i >= age ? i - age : i;
-        bool is_cached = i >= age && age <= 20;
-        struct prompt p = prompt_of(family + 1, 50, 0, 50);
-
-        if (i % 2)
-            p = prompt_of(i + 1, 50, 0, 50);
-        else if (family % 2 == 0)
-            continue;
-        send(r, &p, &t, i);
-        if (i % 2 == 0 && !is_cached && t.cached_tokens > 0) n_wrong_late += i > 3000;
-        routing_ended(r, &t,
-                      &(struct route_end){.output_tokens = 0,
-                                          .now_us = i,
-                                          .feedback = {1600, i % 2 || !is_cached ? 0 : 1584}});
-    }
-    assert_true(n_wrong_late < 60);
-    routing_check(r);
-    routing_destroy(r);
-}
-
-/* An engine whose answers say nothing counts 1280 tokens for prompts of 2560 bytes. `n_others` is
- * what it counts for somebody else. */
-static double ratio_learned_from_counters(double n_others) {
-    struct routing *r = fleet(1, "prefix");
-    struct route_ticket t = {0};
-    struct routing_stats s;
-
-    for (uint64_t i = 0; i < 600; i++) {
-        struct prompt p = prompt_of(i, 1, 0, 20);
-
-        send(r, &p, &t, i);
-        finish(r, &t, i);
-        if (i % 7 < 6) continue;
-        routing_worker_report(r, 0,
-                              &(struct route_report){.n_first_tokens = 7 + n_others,
-                                                     .prompt_tokens = 7 * 1280 + n_others * 99,
-                                                     .queried_tokens = -1,
-                                                     .hit_tokens = -1});
-    }
-    routing_stats(r, &s);
-    routing_check(r);
-    routing_destroy(r);
-    return s.bytes_per_token;
-}
-
-static void counters_teach_bytes_per_token(void **state) {
-    (void)state;
-    assert_float_equal(ratio_learned_from_counters(0), 2.0, 0.02);
-}
-
-static void counters_of_a_worker_that_others_use_teach_nothing(void **state) {
-    (void)state;
-    assert_float_equal(ratio_learned_from_counters(5), 4.0, 0.001);
-}
-
-/* As capacity_follows_what_was_really_cached, but only sums are told, now and then. */
-static void counters_teach_the_capacity(void **state) {
-    struct routing *r = fleet(1, "prefix");
-    struct route_report report = {0};
-    struct route_ticket t = {0};
-    uint32_t n_wrong_late = 0;
-    (void)state;
-
-    for (uint64_t i = 0; i < 4000; i++) {
-        uint64_t age = 1 + rng_at(3, i) % 100, family = i >= age ? i - age : i;
-        bool is_cached = i >= age && age <= 20 && i % 2 == 0;
-        struct prompt p = prompt_of(family + 1, 50, 0, 50);
-
-        if (i % 2)
-            p = prompt_of(i + 1, 50, 0, 50);
-        else if (family % 2 == 0)
-            continue;
-        send(r, &p, &t, i);
-        if (i % 2 == 0 && !is_cached && t.cached_tokens > 0) n_wrong_late += i > 3000;
-        routing_ended(r, &t, &(struct route_end){.now_us = i, .feedback = {-1, -1}});
-        report.n_first_tokens++;
-        report.prompt_tokens += 1600;
-        report.queried_tokens += 1600;
-        report.hit_tokens += is_cached ? 1584 : 0;
-        if (report.n_first_tokens < 5) continue;
-        routing_worker_report(r, 0, &report);
-        report = (struct route_report){0};
-    }
-    assert_true(n_wrong_late < 60);
-    routing_check(r);
-    routing_destroy(r);
-}
-
-/* What was predicted of the cache that is gone says nothing of the one that is there. */
-static void requests_older_than_the_cache_teach_no_capacity(void **state) {
-    struct routing *r = fleet(1, "prefix");
-    struct prompt p = prompt_of(5, 50, 0, 50);
-    struct route_ticket first = {0}, open[20] = {0};
-    (void)state;
-
-    send(r, &p, &first, 0);
-    finish(r, &first, 1);
-    for (uint32_t i = 0; i < ARRAY_LEN(open); i++)
-        send(r, &p, &open[i], 2);
-    assert_true(open[0].cached_tokens > 0);
-    routing_forget_cache(r, 0);
-    for (uint32_t i = 0; i < ARRAY_LEN(open); i++)
-        finish(r, &open[i], 3);
-    routing_worker_report(r, 0,
-                          &(struct route_report){.n_first_tokens = 20,
-                                                 .prompt_tokens = 20 * 1600,
-                                                 .queried_tokens = 20 * 1600,
-                                                 .hit_tokens = 0});
-    assert_float_equal(routing_capacity_factor(r, 0), 1, 0);
-    routing_check(r);
-    routing_destroy(r);
-}
-
-/* A worker may declare anything: more than a count of blocks can say is much, not nothing. */
-static void a_boundless_cache_forgets_nothing(void **state) {
-    struct routing *r = fleet(1, "prefix");
-    struct prompt p = prompt_of(5, 50, 0, 50);
-    struct route_ticket t = {0};
-    (void)state;
-
-    routing_worker_up(
-        r, 0, &(struct worker_spec){.generation = 2, .block_size = 1u << 20, .n_blocks = 1ull << 60});
-    send(r, &p, &t, 0);
-    finish(r, &t, 1);
-    send(r, &p, &t, 2);
-    assert_int_equal(t.matched_blocks, 50);
-    finish(r, &t, 3);
-    routing_destroy(r);
-}
-
-/* Another tokenizer than expected is no reason to think that the cache is smaller. */
-static void a_wrong_ratio_does_not_look_like_a_miss(void **state) {
-    struct routing *r = fleet(1, "prefix");
-    struct prompt p = prompt_of(5, 50, 0, 50), q;
-    struct route_ticket t = {0};
-    struct route_feedback all = {800, 784}, none = {800, 0}, absurd = {INT64_MAX, INT64_MAX};
-    struct routing_stats s;
-    (void)state;
-
-    send(r, &p, &t, 0);
-    routing_first_token(r, &t, &none, 0);
-    finish(r, &t, 1);
-    for (uint64_t i = 0; i < 50; i++) { /* half of the tokens predicted, all of them cached */
-        send(r, &p, &t, i);
-        routing_first_token(r, &t, i % 2 ? &absurd : &all, i);
-        routing_ended(r, &t, &(struct route_end){.output_tokens = i ? 10 : INT64_MAX, .now_us = i});
-    }
-    routing_stats(r, &s);
-    assert_true(s.bytes_per_token > 4 && s.bytes_per_token < 8);
-    for (uint64_t i = 0; i < 75; i++) { /* 4000 blocks hold 64,000 tokens: 80 such prompts */
-        q = prompt_of(100 + i, 50, 0, 50);
-        send(r, &q, &t, 100);
-        routing_first_token(r, &t, &none, 100);
-        routing_ended(r, &t, &(struct route_end){.now_us = 100, .feedback = none});
-    }
-    q = prompt_of(100, 50, 0, 50);
-    send(r, &q, &t, 101);
-    assert_true(t.matched_blocks == 50);
-    finish(r, &t, 102);
-    routing_check(r);
-    routing_destroy(r);
-}
-
-/* One request of 50 blocks, 1600 tokens, which finds `cached` of them. Returns the prediction. */
-static double report(struct routing *r, const struct prompt *p, int64_t cached) {
-    struct route_ticket t = {0};
-
-    send(r, p, &t, 0);
-    routing_first_token(r, &t, &(struct route_feedback){1600, cached}, 0);
-    finish(r, &t, 0);
-    return t.cached_tokens;
-}
-
-/* Waiting costs hits at saturation: one prompt in ten that is not there any more is no news. */
-static void rare_misses_leave_the_capacity_alone(void **state) {
-    struct routing *r = fleet(1, "prefix");
-    struct prompt p = prompt_of(5, 50, 0, 50);
-    (void)state;
-
-    report(r, &p, 0);
-    for (uint32_t i = 0; i < 1000; i++)
-        assert_float_equal(report(r, &p, i % 10 == 9 ? 0 : 1584), 1584, 0);
-    assert_float_equal(routing_capacity_factor(r, 0), 1, 0);
-    routing_check(r);
-    routing_destroy(r);
-}
-
-static void frequent_misses_shrink_the_capacity(void **state) {
-    struct routing *r = fleet(1, "prefix");
-    struct prompt p = prompt_of(5, 50, 0, 50);
-    (void)state;
-
-    report(r, &p, 0);
-    for (uint32_t i = 0; i < 200; i++)
-        report(r, &p, i % 4 ? 1584 : 0);
-    assert_true(routing_capacity_factor(r, 0) < 0.6);
-    routing_worker_down(r, 0); /* what was learned goes with the cache */
-    assert_float_equal(routing_capacity_factor(r, 0), 1, 0);
-    routing_destroy(r);
-}
-
-static void a_hit_nobody_predicted_opens_a_search_that_a_miss_ends(void **state) {
-    struct routing *r = fleet(1, "prefix");
-    struct prompt p = prompt_of(5, 50, 0, 50), unknown = prompt_of(6, 50, 0, 50);
-    double found, searched;
-    (void)state;
-
-    report(r, &p, 0);
-    assert_float_equal(report(r, &unknown, 1584), 0, 0);
-    found = routing_capacity_factor(r, 0);
-    assert_true(found > 1);
-    for (uint32_t i = 0; i < 20; i++)
-        report(r, &p, 1584);
-    searched = routing_capacity_factor(r, 0);
-    assert_true(searched > found);
-    report(r, &p, 0);
-    for (uint32_t i = 0; i < 20; i++)
-        report(r, &p, 1584);
-    assert_float_equal(routing_capacity_factor(r, 0), searched, 0);
-    routing_destroy(r);
-}
-
-/* The engine makes room for a prompt when it begins with it, not when its first token is out. */
-static void a_prompt_being_computed_takes_room_from_the_cache(void **state) {
-    struct routing *r = fleet(1, "prefix");
-    struct prompt p = prompt_of(5, 50, 0, 50);
-    struct route_ticket large = {0}, queued = {0};
-    struct route_request rq = {.prompt_bytes = 4 * 40000};
-    (void)state;
-
-    for (uint64_t i = 0; i < 20; i++) { /* 32,000 of 64,000 tokens; p is the oldest of them */
-        struct prompt other = prompt_of(100 + i, 50, 0, 50);
-
-        report(r, i ? &other : &p, 0);
-    }
-    assert_float_equal(report(r, &p, 1584), 1584, 0); /* and now the youngest */
-    assert_int_equal(routing_route(r, &rq, &large, NULL), ST_OK);
-    p = prompt_of(101, 50, 0, 50);
-    send(r, &p, &queued, 0);
-    assert_int_equal(queued.matched_blocks, 0);
-    give_up(r, &queued, 0);
-    p = prompt_of(5, 50, 0, 50);
-    send(r, &p, &queued, 0);
-    assert_int_equal(queued.matched_blocks, 50);
-    give_up(r, &queued, 0);
-    give_up(r, &large, 0);
-    routing_check(r);
-    routing_destroy(r);
-}
-
 /* --- thresholds, other policies -------------------------------------------------------------- */
 
 static void no_worker_goes_far_above_the_mean(void **state) {
@@ -747,7 +399,7 @@ static void options_are_checked(void **state) {
 static void random_traffic_keeps_the_invariants(void **state) {
     static struct route_ticket t[80];
     static struct prompt p[80];
-    static uint32_t guesses[80][N_MAX];
+    static uint32_t guesses[80][PROMPT_BLOCKS_MAX];
     (void)state;
 
     for (uint32_t seed = 0; seed < 2; seed++) {
@@ -781,8 +433,8 @@ static void random_traffic_keeps_the_invariants(void **state) {
                                            .queried_tokens = (double)rng_below(&rng, 40000) - 1,
                                            .hit_tokens = (double)rng_below(&rng, 40000) - 1});
             } else if (!t[i].load.is_open) {
-                p[i] = prompt_of(rng_below(&rng, 50), (uint32_t)rng_below(&rng, N_MAX),
-                                 rng_below(&rng, 9), (uint32_t)rng_below(&rng, N_MAX));
+                p[i] = prompt_of(rng_below(&rng, 50), (uint32_t)rng_below(&rng, PROMPT_BLOCKS_MAX),
+                                 rng_below(&rng, 9), (uint32_t)rng_below(&rng, PROMPT_BLOCKS_MAX));
                 struct route_request rq = request_of(&p[i], step * 1000);
                 if (rng_below(&rng, 2)) rq.guesses = guesses[i];
                 if (rng_below(&rng, 4) == 0) routing_price(r, &rq, &(uint32_t){0});
@@ -829,18 +481,6 @@ int main(void) {
         cmocka_unit_test(the_terms_are_those_of_the_formula),
         cmocka_unit_test(a_long_prompt_goes_where_nobody_waits),
         cmocka_unit_test(a_cached_prompt_still_computes_a_token),
-        cmocka_unit_test(bytes_per_token_are_learned),
-        cmocka_unit_test(capacity_follows_what_was_really_cached),
-        cmocka_unit_test(counters_teach_bytes_per_token),
-        cmocka_unit_test(counters_of_a_worker_that_others_use_teach_nothing),
-        cmocka_unit_test(counters_teach_the_capacity),
-        cmocka_unit_test(requests_older_than_the_cache_teach_no_capacity),
-        cmocka_unit_test(a_boundless_cache_forgets_nothing),
-        cmocka_unit_test(a_wrong_ratio_does_not_look_like_a_miss),
-        cmocka_unit_test(rare_misses_leave_the_capacity_alone),
-        cmocka_unit_test(frequent_misses_shrink_the_capacity),
-        cmocka_unit_test(a_hit_nobody_predicted_opens_a_search_that_a_miss_ends),
-        cmocka_unit_test(a_prompt_being_computed_takes_room_from_the_cache),
         cmocka_unit_test(no_worker_goes_far_above_the_mean),
         cmocka_unit_test(round_robin_takes_each_in_turn),
         cmocka_unit_test(least_load_rotates_among_equals),
