@@ -141,8 +141,7 @@ static enum status prepare(const struct dry_run *d, struct http_request *req,
     scope = prompt_scope_of(scan);
     if (d->is_isolated) scope.tenant = http_request_header(req, STR("x-incipit-tenant"));
     prompt = body_scan_prompt(scan);
-    session = scan->spans[BODY_PROMPT_CACHE_KEY].ptr ? scan->spans[BODY_PROMPT_CACHE_KEY]
-                                                     : scan->spans[BODY_SESSION_ID];
+    session = session_name(req, scan, &d->session_headers);
     n = prompt_hash_n_blocks(prompt.len, d->prefix_block_bytes, d->max_prefix_blocks);
     *chain = mem_try(MAX(n, 1u) * sizeof(**chain));
     if (!*chain) return error_set(err, ST_NOMEM, "out of memory for a prompt's hash chain");

@@ -13,6 +13,7 @@
 #define ROUTER_EXPLAIN_H
 
 #include "router/registry.h"
+#include "router/session_name.h"
 
 struct http_request;
 
@@ -42,6 +43,7 @@ struct dry_run {
     struct registry *registry;
     uint32_t prefix_block_bytes, max_prefix_blocks, max_workers;
     uint64_t hash_secret;
+    struct session_headers session_headers;
     bool is_isolated; /* the header x-incipit-tenant says whose request it would be */
 };
 

@@ -43,7 +43,7 @@ static void ask(struct probe *p, const char *path, http_client_fn *on_answer) {
     struct http_client_request request = {.timeout_ms = h->config.timeout_ms,
                                           .max_body_bytes = ANSWER_BYTES_MAX};
     struct error err = {0};
-    char url[REGISTRY_URL_MAX + 64];
+    char url[REGISTRY_URL_MAX + HEALTH_PATH_MAX + 1];
 
     if (!registry_get(h->registry, p->worker, &view)) return;
     snprintf(url, sizeof(url), "%s%s", view.url, path);

@@ -18,6 +18,8 @@
 
 #include "common/base.h"
 
+#define HEALTH_PATH_MAX 255 /* bytes of --probe-path */
+
 struct health;
 struct http_client;
 struct log;

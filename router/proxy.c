@@ -355,7 +355,7 @@ static void on_timeout(void *arg) {
 static enum status hash_prompt(struct exchange *x, struct error *err) {
     const struct proxy_config *config = &x->proxy->config;
     struct str prompt = x->is_generation ? body_scan_prompt(&x->scan) : STR("");
-    struct str session = proxy_session_name(x);
+    struct str session = session_name(x->req, &x->scan, &config->session_headers);
     struct prompt_scope scope = prompt_scope_of(&x->scan);
     uint32_t n =
         prompt_hash_n_blocks(prompt.len, config->prefix_block_bytes, config->max_prefix_blocks);

@@ -15,6 +15,7 @@
 
 #include "common/base.h"
 #include "common/http_server.h"
+#include "router/session_name.h"
 
 struct decision_log;
 struct isolation;
@@ -40,17 +41,15 @@ struct proxy_config {
     uint64_t upstream_idle_us; /* idle connections to workers are closed after it */
     struct tls *worker_tls;    /* for workers with https:// */
     uint32_t max_workers;
-    uint32_t max_attempts;          /* the first included */
-    bool expose_worker_headers;     /* relay x-incipit-* of workers */
-    bool forward_authorization;     /* send the client's key on to workers */
-    uint32_t log_rate;              /* request lines per second and loop at most */
-    uint32_t log_every;             /* of the requests one in so many has a line; 0: none */
-    struct decision_log *decisions; /* NULL: not kept */
-    struct keys *keys;              /* NULL: nobody is asked for one */
-    /* Headers that may name a session; none unless the policy wants them. */
-    const char *const *session_headers;
-    uint32_t n_session_headers;
-    const struct isolation *isolation; /* NULL: tenants share caches */
+    uint32_t max_attempts;                  /* the first included */
+    bool expose_worker_headers;             /* relay x-incipit-* of workers */
+    bool forward_authorization;             /* send the client's key on to workers */
+    uint32_t log_rate;                      /* request lines per second and loop at most */
+    uint32_t log_every;                     /* of the requests one in so many has a line; 0: none */
+    struct decision_log *decisions;         /* NULL: not kept */
+    struct keys *keys;                      /* NULL: nobody is asked for one */
+    struct session_headers session_headers; /* none unless the policy wants them */
+    const struct isolation *isolation;      /* NULL: tenants share caches */
     const char *tenant_header; /* names the tenant of who has no key; NULL: none is believed */
 };
 

@@ -6,7 +6,7 @@
  *                        whose it is, and its salt
  *
  * A prompt's tokens are charged by its bytes when it comes, and put right when its worker has
- * counted them. */
+ * counted them, or when it was sent to none. */
 #include "router/proxy_internal.h"
 
 #include <stdio.h>
@@ -31,8 +31,23 @@ static enum status enter_by_key(struct exchange *x, struct error *err) {
     return st;
 }
 
+static uint32_t count_headers(const struct http_request *req, struct str name) {
+    uint32_t n = 0;
+
+    for (uint16_t i = 0; i < req->n_headers; i++)
+        n += str_eq_nocase(http_request_header_at(req, i).name, name);
+    return n;
+}
+
+/* A gateway that adds its header without taking away the client's is not to be believed. */
 static enum status believe_tenant(struct exchange *x, struct error *err) {
-    x->tenant = http_request_header(x->req, str_of(x->proxy->config.tenant_header));
+    struct str header = str_of(x->proxy->config.tenant_header);
+
+    if (count_headers(x->req, header) > 1) {
+        return error_set(err, ST_INVALID, "%s is there more than once: whose request is it?",
+                         x->proxy->config.tenant_header);
+    }
+    x->tenant = http_request_header(x->req, header);
     if (x->tenant.len <= KEY_TENANT_MAX) return ST_OK;
     return error_set(err, ST_INVALID, "%s has %zu bytes: a tenant's name has at most %d",
                      x->proxy->config.tenant_header, x->tenant.len, KEY_TENANT_MAX);
@@ -93,8 +108,9 @@ int proxy_body_pieces(const struct exchange *x, struct iovec *pieces) {
 /* --- the end ---------------------------------------------------------------------------------------*/
 
 void proxy_leave(struct exchange *x) {
-    if (!x->key.key) return;
-    keys_leave(x->proxy->config.keys, &x->key, (double)x->feedback.prompt_tokens);
+    double tokens = x->n_attempts > 0 ? (double)x->feedback.prompt_tokens : 0;
+
+    if (x->key.key) keys_leave(x->proxy->config.keys, &x->key, tokens);
 }
 
 void proxy_add_retry_after(struct exchange *x) {

@@ -60,33 +60,19 @@ static bool is_credential(struct str name) {
     return str_eq_nocase(name, STR("authorization")) || str_eq_nocase(name, STR("x-api-key"));
 }
 
-/* A header, when the policy looks for any; else what the body says. */
-struct str proxy_session_name(const struct exchange *x) {
-    const struct proxy_config *config = &x->proxy->config;
-
-    for (uint32_t i = 0; i < config->n_session_headers; i++) {
-        struct str value = http_request_header(x->req, str_of(config->session_headers[i]));
-
-        if (value.len) return value;
-    }
-    if (x->scan.spans[BODY_PROMPT_CACHE_KEY].ptr)
-        return body_unquote(x->scan.spans[BODY_PROMPT_CACHE_KEY]);
-    return body_unquote(x->scan.spans[BODY_SESSION_ID]);
-}
-
 /* A head has a dozen headers and every request two heads: names are compared by length first, and
  * letters only where it is equal. */
 static bool goes_to_worker(const struct exchange *x, struct str name) {
-    static const struct str ours[] = {{"host", 4},
-                                      {"content-length", 14},
-                                      {"expect", 6},
-                                      {"x-request-id", 12},
-                                      {"x-forwarded-for", 15},
-                                      {"x-forwarded-proto", 17},
-                                      {"x-forwarded-host", 16}};
+    static const struct str ours[] = {{"host", 4},      {"content-length", 14},
+                                      {"expect", 6},    {"x-request-id", 12},
+                                      {"forwarded", 9}, {"x-real-ip", 9}};
+    static const struct str way_here = {"x-forwarded-", 12};
 
     for (size_t i = 0; i < ARRAY_LEN(ours); i++) {
         if (str_eq_nocase(name, ours[i])) return false;
+    }
+    if (name.len > way_here.len && str_eq_nocase((struct str){name.ptr, way_here.len}, way_here)) {
+        return false;
     }
     if (wire_is_ours(name)) return false;
     if (!x->proxy->config.forward_authorization && is_credential(name)) return false;

@@ -205,9 +205,6 @@ void proxy_add_retry_after(struct exchange *x);
 /* Keeps a request id that is safe to pass on and to log; makes one otherwise. */
 void proxy_choose_request_id(struct exchange *x);
 
-/* The name of the request's session, or STR_NULL. */
-struct str proxy_session_name(const struct exchange *x);
-
 void proxy_build_worker_head(struct exchange *x); /* both into x->out: see buf_status */
 void proxy_build_client_head(struct exchange *x, const char *data);
 

@@ -30,11 +30,16 @@ static bool is_idle_stream(struct exchange *x, uint64_t now_us) {
     return now_us - x->seen_us >= x->proxy->config.stream_idle_timeout_us;
 }
 
+/* A place may have been given by another loop, whose clock is ahead of ours. */
+static uint64_t since_sent_us(const struct exchange *x, uint64_t now_us) {
+    return now_us > x->rq.now_us ? now_us - x->rq.now_us : 0;
+}
+
 static void look_at(struct exchange *x, uint64_t now_us) {
     const struct proxy_config *config = &x->proxy->config;
 
     if (config->first_byte_timeout_us && waits_for_first_byte(x) &&
-        now_us - x->rq.now_us >= config->first_byte_timeout_us) {
+        since_sent_us(x, now_us) >= config->first_byte_timeout_us) {
         proxy_attempt_failed(x, "first_byte_timeout", false, OUTCOME_FAILED);
     } else if (config->stream_idle_timeout_us && is_idle_stream(x, now_us)) {
         proxy_break_off(x, BROKEN_IDLE);

@@ -278,6 +278,12 @@ static enum status check_options(const struct router_options *o, struct error *e
                          "%s",
                          o->tenant_header);
     }
+    if (o->probe_path[0] != '/' || strlen(o->probe_path) > HEALTH_PATH_MAX) {
+        return error_set(err, ST_INVALID,
+                         "--probe-path '%.80s' is not a path: it begins with '/', such as /health, "
+                         "and has at most %d bytes",
+                         o->probe_path, HEALTH_PATH_MAX);
+    }
     if (o->trust_tenant_header && !http_is_token(str_of(o->tenant_header))) {
         return error_set(err, ST_INVALID, "--tenant-header-name '%s' is not the name of a header",
                          o->tenant_header);
@@ -380,8 +386,8 @@ static enum status build_frontends(struct router *r, struct error *err) {
                   .log_rate = o->log_rate,
                   .decisions = r->decisions,
                   .keys = r->keys,
-                  .session_headers = o->session_headers.items,
-                  .n_session_headers = wants_session ? o->session_headers.n : 0,
+                  .session_headers = {o->session_headers.items,
+                                      wants_session ? o->session_headers.n : 0},
                   .isolation = o->isolate_by == ISOLATE_TENANT ? &r->isolation : NULL,
                   .tenant_header = o->trust_tenant_header ? o->tenant_header : NULL},
         .control = r->box,
@@ -394,6 +400,7 @@ static enum status build_frontends(struct router *r, struct error *err) {
                                         .max_prefix_blocks = config.proxy.max_prefix_blocks,
                                         .max_workers = o->max_workers,
                                         .hash_secret = config.proxy.hash_secret,
+                                        .session_headers = config.proxy.session_headers,
                                         .is_isolated = config.proxy.isolation != NULL};
     r->frontends = mem_calloc(n, sizeof(*r->frontends));
     for (uint32_t i = 0; i < n; i++) {

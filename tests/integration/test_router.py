@@ -412,6 +412,19 @@ def test_a_decision_explains_itself(sim_fleet):
     assert router.metric("incipit_worker_requests_total") == 2 and router.metric("incipit_requests_in_flight") == 0
 
 
+def test_a_dry_run_knows_the_session(sim_fleet):
+    router = sim_fleet("--policy", "session", n=4)
+    for i in range(12):
+        body, headers = {"prompt": "a", "max_tokens": 1}, {"x-incipit-route": "1"}
+        if i % 2:
+            headers["x-session-id"] = f"s{i}"
+        else:
+            body["session_id"] = f"s{i}"
+        sent = router.post("/v1/completions", body, headers=headers).headers["x-incipit-route"]
+        dry = http(router.admin_url + "/debug/route", body, headers=headers).json
+        assert sent.startswith(f"worker={dry['worker']} "), i
+
+
 def test_what_cannot_be_routed_cannot_be_explained(sim_fleet):
     router = sim_fleet(n=1)
     dry = lambda body: http(router.admin_url + "/debug/route", body)

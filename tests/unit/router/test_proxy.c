@@ -5,6 +5,7 @@
 #include "common/loop.h"
 #include "common/mem.h"
 #include "common/rng.h"
+#include "router/keys.h"
 #include "router/poison.h"
 #include "router/proxy.h"
 #include "router/registry.h"
@@ -830,6 +831,77 @@ static void whatever_happens_load_is_given_back(void **state) {
     finish(&fx);
 }
 
+/* --- what is said of who asks --------------------------------------------------------------------*/
+
+static void what_a_client_says_of_its_way_here_is_not_passed_on(void **state) {
+    static const char *const said[] = {"forwarded: for=9", "x-real-ip", "x-forwarded-for: 9",
+                                       "x-forwarded-port", "x-forwarded-host"};
+    struct fixture fx;
+    struct client c;
+
+    (void)state;
+    start(&fx, 1);
+    PLAY(&fx, {JSON_OK});
+    ask(&fx, &c,
+        "POST /v1/completions HTTP/1.1\r\nforwarded: for=9\r\nx-real-ip: 9\r\n"
+        "x-forwarded-for: 9\r\nx-forwarded-port: 9\r\nx-forwarded-host: 9\r\nx-other: 9\r\n"
+        "Host: a\r\nContent-Length: 51\r\n\r\n" BODY,
+        "{\"ok\":true}");
+    buf_append_char(&fx.fake.last_request, '\0');
+    for (size_t i = 0; i < ARRAY_LEN(said); i++)
+        assert_null(strstr(buf_ptr(&fx.fake.last_request), said[i]));
+    assert_non_null(strstr(buf_ptr(&fx.fake.last_request), "x-forwarded-for: 127.0.0.1\r\n"));
+    assert_non_null(strstr(buf_ptr(&fx.fake.last_request), "x-other: 9\r\n"));
+    client_close(&c);
+    finish(&fx);
+}
+
+static void a_tenant_named_twice_is_refused(void **state) {
+    struct proxy_config config = usual;
+    struct fixture fx;
+    struct client c;
+
+    (void)state;
+    config.tenant_header = "x-tenant";
+    start_with(&fx, 1, config, false);
+    PLAY(&fx, {JSON_OK});
+    ask(&fx, &c,
+        "POST /v1/completions HTTP/1.1\r\nX-Tenant: victim\r\nx-tenant: me\r\nHost: a\r\n"
+        "Content-Length: 51\r\n\r\n" BODY,
+        "HTTP/1.1 400");
+    client_close(&c);
+    ask(&fx, &c,
+        "POST /v1/completions HTTP/1.1\r\nX-Tenant: me\r\nHost: a\r\nContent-Length: "
+        "51\r\n\r\n" BODY,
+        "HTTP/1.1 200");
+    client_close(&c);
+    assert_int_equal(fx.fake.n_requests, 1);
+    finish(&fx);
+}
+
+static void what_was_never_sent_costs_no_tokens(void **state) {
+    static const char unknown[] =
+        "POST /v1/completions HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer k\r\n"
+        "Content-Length: 54\r\n\r\n"
+        "{\"model\":\"none\",\"prompt\":\"Gallia est omnis divisa in\"}";
+    struct proxy_config config = usual;
+    struct keys *keys = NULL;
+    struct fixture fx;
+    struct client c;
+
+    (void)state;
+    assert_int_equal(keys_create(&keys, NULL, "another", NULL), ST_OK);
+    assert_int_equal(keys_load(keys, STR("k tokens_per_s=1\n"), "keys", NULL), ST_OK);
+    config.keys = keys;
+    start_with(&fx, 1, config, false);
+    for (int i = 0; i < 10; i++) { /* 7 tokens each, where 10 may come at once */
+        ask(&fx, &c, unknown, "HTTP/1.1 404");
+        client_close(&c);
+    }
+    finish(&fx);
+    keys_destroy(keys);
+}
+
 /* --- waiting --------------------------------------------------------------------------------------*/
 
 static uint32_t n_waiting(struct fixture *fx) {
@@ -840,9 +912,9 @@ static uint32_t n_waiting(struct fixture *fx) {
 }
 
 /* One worker that takes one request at a time and has one; another waits. */
-static void start_full(struct fixture *fx, struct client *first, struct client *second) {
+static void start_full_with(struct fixture *fx, struct proxy_config config, struct client *first,
+                            struct client *second) {
     static const struct fake_step steps[] = {{NULL}, {JSON_OK}};
-    struct proxy_config config = usual;
 
     config.queue_timeout_us = 60000000;
     start_with(fx, 1, config, false);
@@ -853,6 +925,33 @@ static void start_full(struct fixture *fx, struct client *first, struct client *
     ask(fx, second, ASK, "");
     TURN_UNTIL(fx->loop, n_waiting(fx) == 1);
     assert_int_equal(n_open(fx), 1);
+}
+
+static void start_full(struct fixture *fx, struct client *first, struct client *second) {
+    start_full_with(fx, usual, first, second);
+}
+
+/* Who gives a place looks at a clock of its own, which may be ahead. */
+static void a_place_from_the_future_is_not_overdue(void **state) {
+    static const struct fake_step silent[] = {{NULL}};
+    struct proxy_config config = usual;
+    struct fixture fx;
+    struct client first, second;
+
+    (void)state;
+    config.first_byte_timeout_us = 400000;
+    start_full_with(&fx, config, &first, &second);
+    fake_play(&fx.fake, silent, 1);
+    registry_configure(fx.registry, 0, 2, "");
+    registry_tick(fx.registry, loop_now_us(fx.loop) + 10000000);
+    TURN_UNTIL(fx.loop, n_open(&fx) == 2 && fx.fake.n_requests == 1);
+    client_expect(&first, fx.loop, "HTTP/1.1 503"); /* all have been looked at */
+    assert_int_equal(n_open(&fx), 1);
+    fake_say(&fx.fake, STR(JSON_OK));
+    client_expect(&second, fx.loop, "{\"ok\":true}");
+    client_close(&first);
+    client_close(&second);
+    finish(&fx);
 }
 
 static void a_request_waits_for_the_end_of_another(void **state) {
@@ -913,6 +1012,10 @@ int main(void) {
         cmocka_unit_test(a_request_waits_for_the_end_of_another),
         cmocka_unit_test(who_leaves_while_a_place_is_given_gives_it_back),
         cmocka_unit_test(an_end_of_all_finds_those_who_wait),
+        cmocka_unit_test(a_place_from_the_future_is_not_overdue),
+        cmocka_unit_test(what_a_client_says_of_its_way_here_is_not_passed_on),
+        cmocka_unit_test(a_tenant_named_twice_is_refused),
+        cmocka_unit_test(what_was_never_sent_costs_no_tokens),
         cmocka_unit_test(every_framing_is_made_anew),
         cmocka_unit_test(an_error_of_a_worker_teaches_nothing),
         cmocka_unit_test(a_tokenize_call_fills_no_cache),
