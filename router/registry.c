@@ -139,30 +139,57 @@ static struct model *model_find(struct registry *r, struct str name) {
     return NULL;
 }
 
+/* A place for one more: that of a model which nobody serves and for which nothing is open or waits,
+ * so that a fleet may go through any number of names. */
+static struct model *find_place(struct registry *r) {
+    for (uint32_t i = 0; i < r->n_models; i++) {
+        struct model *m = &r->models[i];
+
+        if (m->n_workers == 0 && routing_load(m->routing)->n_open == 0 &&
+            admission_n_waiting(m->admission) == 0) {
+            return m;
+        }
+    }
+    return r->n_models < REGISTRY_MAX_MODELS ? &r->models[r->n_models] : NULL;
+}
+
+/* Puts `fresh` there; what was there before is the caller's. */
+static struct model take_place(struct registry *r, struct model *place, const struct model *fresh) {
+    struct model former = *place;
+
+    for (uint32_t id = 0; id < r->n_ids; id++) {
+        if (r->workers[id].model == place) r->workers[id].model = NULL; /* it was removed */
+    }
+    *place = *fresh;
+    if (place == &r->models[r->n_models]) r->n_models++;
+    return former;
+}
+
 /* Makes a place for the model unless it has one. The control thread alone adds models, so the
- * memory, tens of megabytes, is taken without the lock. */
+ * memory, tens of megabytes, is taken and given back without the lock. */
 static enum status model_ensure(struct registry *r, const char *name, struct error *err) {
-    struct routing *routing;
-    bool is_known, is_full;
+    struct model fresh = {0}, former, *place;
+    bool is_known;
     enum status st;
 
     pthread_mutex_lock(&r->lock);
     is_known = model_find(r, str_of(name)) != NULL;
-    is_full = r->n_models == REGISTRY_MAX_MODELS;
+    place = find_place(r);
     pthread_mutex_unlock(&r->lock);
     if (is_known) return ST_OK;
-    if (is_full) {
-        return error_set(err, ST_BUSY, "more than %u models: \"%s\" is not routed",
+    if (!place) {
+        return error_set(err, ST_BUSY, "more than %u models at once: \"%s\" is not routed",
                          REGISTRY_MAX_MODELS, name);
     }
-    st = routing_create(&routing, &r->config.routing, err);
+    st = routing_create(&fresh.routing, &r->config.routing, err);
     if (st != ST_OK) return st;
+    fresh.admission = admission_create(&r->config.admission);
+    snprintf(fresh.name, sizeof(fresh.name), "%s", name);
     pthread_mutex_lock(&r->lock);
-    r->models[r->n_models] =
-        (struct model){.routing = routing, .admission = admission_create(&r->config.admission)};
-    snprintf(r->models[r->n_models].name, sizeof(r->models[0].name), "%s", name);
-    r->n_models++;
+    former = take_place(r, place, &fresh);
     pthread_mutex_unlock(&r->lock);
+    admission_destroy(former.admission);
+    routing_destroy(former.routing);
     return ST_OK;
 }
 

@@ -213,6 +213,39 @@ static void a_worker_may_come_back_with_another_model(void **state) {
     registry_destroy(r);
 }
 
+/* A fleet may go through any number of models, as long as it has not too many at once. */
+static void models_that_nobody_serves_make_room(void **state) {
+    struct registry *r = create(2);
+    struct open_request q;
+    struct registry_totals totals;
+    char name[16];
+    uint32_t id = add(r, 1001, "m0");
+
+    (void)state;
+    assert_int_equal(send_at(r, &q, "m0", SECOND), ST_OK);
+    for (int i = 1; i < 3 * REGISTRY_MAX_MODELS; i++) {
+        snprintf(name, sizeof(name), "m%d", i);
+        describe(r, id, name, "g1");
+    }
+    registry_totals(r, &totals);
+    assert_int_equal(totals.n_open, 1); /* what is open keeps its model */
+    end_at(r, &q, OUTCOME_OK, 2 * SECOND);
+    assert_int_equal(send_at(r, &q, name, SECOND), ST_OK);
+    assert_int_equal(send_at(r, &(struct open_request){0}, "m1", SECOND), ST_NOT_FOUND);
+    end_at(r, &q, OUTCOME_OK, 2 * SECOND);
+    assert_int_equal(registry_remove(r, id), ST_OK);
+    for (int i = 0; i < 3; i++) { /* and one that was removed holds nothing */
+        snprintf(name, sizeof(name), "n%d", i);
+        assert_int_equal(add(r, 1001, name), 0);
+        assert_int_equal(send_at(r, &q, name, SECOND), ST_OK);
+        end_at(r, &q, OUTCOME_OK, 2 * SECOND);
+        assert_int_equal(registry_remove(r, 0), ST_OK);
+    }
+    registry_totals(r, &totals);
+    assert_true(totals.n_open == 0 && totals.n_workers == 0);
+    registry_destroy(r);
+}
+
 static void the_last_ones_standing_are_not_ejected(void **state) {
     struct registry *r;
 
@@ -355,6 +388,7 @@ int main(void) {
         cmocka_unit_test(an_id_is_used_again_when_nothing_of_the_old_one_is_open),
         cmocka_unit_test(a_new_generation_forgets_blocks_and_failures),
         cmocka_unit_test(a_worker_may_come_back_with_another_model),
+        cmocka_unit_test(models_that_nobody_serves_make_room),
         cmocka_unit_test(the_last_ones_standing_are_not_ejected),
         cmocka_unit_test(an_ejected_one_is_tried_with_one_request),
         cmocka_unit_test(a_suspect_waits_only_if_others_can_serve),
