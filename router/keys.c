@@ -50,10 +50,10 @@ struct keys {
 
 /* --- digests -------------------------------------------------------------------------------------*/
 
-static void digest_of(struct keys *k, struct str key, uint8_t out[SHA256_BYTES]) {
-    sha256_begin(k->sha);
-    sha256_add(k->sha, key.ptr, key.len);
-    sha256_end(k->sha, out);
+static void digest_of(struct sha256 *sha, struct str key, uint8_t out[SHA256_BYTES]) {
+    sha256_begin(sha);
+    sha256_add(sha, key.ptr, key.len);
+    sha256_end(sha, out);
 }
 
 static uint64_t map_key(const uint8_t digest[SHA256_BYTES]) {
@@ -73,15 +73,15 @@ static struct key *find_by_text(struct keys *k, struct str text) {
     uint8_t digest[SHA256_BYTES];
 
     if (!text.len || text.len > KEY_BYTES_MAX) return NULL;
-    digest_of(k, text, digest);
+    digest_of(k->sha, text, digest);
     return find(&k->map, digest);
 }
 
 /* --- the file ------------------------------------------------------------------------------------*/
 
 struct reader {
-    struct keys *keys;
-    struct map map; /* what the file holds, to become that of `keys` */
+    struct sha256 *sha; /* its own: the router loops go on meanwhile */
+    struct map map;     /* what the file holds, to become that of `keys` */
     const char *name;
     uint32_t line;
     struct error *err;
@@ -219,7 +219,7 @@ static enum status read_line(struct reader *r, struct str line) {
     text = next_word(&line);
     if (text.len == 0) return ST_OK;
     if (!is_key(text)) return wrong(r, "a key has 1 to 256 visible characters");
-    digest_of(r->keys, text, like.digest);
+    digest_of(r->sha, text, like.digest);
     while ((word = next_word(&line)).len) {
         st = read_setting(r, &like, word);
         if (st != ST_OK) return st;
@@ -286,13 +286,12 @@ static void install(struct keys *k, struct map *fresh) {
 }
 
 enum status keys_load(struct keys *k, struct str text, const char *name, struct error *err) {
-    struct reader r = {.keys = k, .name = name, .err = err};
+    struct reader r = {.sha = sha256_create(), .name = name, .err = err};
     enum status st = ST_OK;
     uint64_t seed;
 
     hash_random(&seed, sizeof(seed));
     map_init(&r.map, seed);
-    pthread_mutex_lock(&k->lock);
     if (k->has_single) {
         struct key single = {0};
 
@@ -301,11 +300,13 @@ enum status keys_load(struct keys *k, struct str text, const char *name, struct 
     }
     if (st == ST_OK && text.ptr) st = read_text(&r, text);
     if (st == ST_OK) {
+        pthread_mutex_lock(&k->lock);
         install(k, &r.map);
+        pthread_mutex_unlock(&k->lock);
     } else {
         free_map(&r.map);
     }
-    pthread_mutex_unlock(&k->lock);
+    sha256_destroy(r.sha);
     return st;
 }
 
@@ -318,7 +319,7 @@ enum status keys_reload(struct keys *k, struct error *err) {
     st = file_read(k->file, FILE_BYTES_MAX, &text, &n, err);
     if (st != ST_OK) return error_prefix(err, "--api-keys-file"), st;
     st = keys_load(k, (struct str){text, n}, k->file, err);
-    memset(text, 0, n);
+    explicit_bzero(text, n);
     mem_free(text);
     return st;
 }
@@ -347,7 +348,7 @@ enum status keys_create(struct keys **out, const char *file, const char *single,
             keys_destroy(k);
             return st;
         }
-        digest_of(k, str_of(single), k->single);
+        digest_of(k->sha, str_of(single), k->single);
     }
     st = k->file ? keys_reload(k, err) : keys_load(k, STR_NULL, "", err);
     if (st != ST_OK) {
