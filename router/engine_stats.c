@@ -10,6 +10,8 @@
 
 #define NUMBER_MAX_BYTES 40
 #define COUNT_MAX        9007199254740992.0 /* 2^53: beyond it doubles do not count */
+#define BLOCKS_MAX       1099511627776.0    /* 2^40, like that of wire.c */
+#define BLOCK_SIZE_MAX   1048576.0          /* tokens; likewise */
 
 const char *const engine_kind_names[] = {"unknown", "vllm", "sglang"};
 
@@ -164,8 +166,8 @@ static void add_blocks(struct engine_stats *out, struct str labels) {
 
     if (!read_number(prom_label(labels, STR("num_gpu_blocks")), &n)) return;
     if (!read_number(prom_label(labels, STR("block_size")), &size)) return;
-    if (!(n >= 1 && n <= COUNT_MAX && size >= 1 && size <= UINT32_MAX)) return;
-    out->n_blocks = MAX(out->n_blocks, 0) + n;
+    if (!(n >= 1 && n <= BLOCKS_MAX && size >= 1 && size <= BLOCK_SIZE_MAX)) return;
+    out->n_blocks = MIN(MAX(out->n_blocks, 0) + n, BLOCKS_MAX);
     out->block_size = size;
 }
 
@@ -179,7 +181,7 @@ static void add_sample(struct engine_stats *out, const struct prom_sample *s, co
     if (k->age < *age) *field = -1;
     *age = k->age;
     switch (k->how) {
-    case SUM: *field = MAX(*field, 0) + s->value; break;
+    case SUM: *field = MIN(MAX(*field, 0) + s->value, COUNT_MAX); break;
     case LARGEST: *field = MAX(*field, s->value); break;
     case BLOCKS: add_blocks(out, s->labels); break;
     }
@@ -209,6 +211,9 @@ static void fit_sglang(struct engine_stats *out) {
     if (out->n_blocks > 0) {
         out->block_size = MAX(out->block_size, 1);
         out->n_blocks = floor(out->n_blocks / out->block_size);
+        if (out->n_blocks > BLOCKS_MAX || out->block_size > BLOCK_SIZE_MAX) {
+            out->n_blocks = out->block_size = -1;
+        }
     }
     if (out->hit_tokens >= 0) out->queried_tokens = out->prompt_tokens;
 }
@@ -239,10 +244,12 @@ void engine_stats_read_info(struct engine_stats *stats, struct str json) {
     struct json *root;
 
     if (json_parse(&root, json, NULL, NULL) != ST_OK) return;
-    if (json_get_u64(root, "max_total_num_tokens", 1, (uint64_t)COUNT_MAX, &tokens, NULL, NULL) ==
+    if (json_get_u64(root, "max_total_num_tokens", 1, (uint64_t)BLOCKS_MAX, &tokens, NULL, NULL) ==
             ST_OK &&
         tokens > 0) {
-        if (json_get_u64(root, "page_size", 1, UINT32_MAX, &page, NULL, NULL) != ST_OK || !page) {
+        if (json_get_u64(root, "page_size", 1, (uint64_t)BLOCK_SIZE_MAX, &page, NULL, NULL) !=
+                ST_OK ||
+            !page) {
             page = 1;
         }
         stats->block_size = (double)page;

@@ -131,6 +131,17 @@ static void numbers_beyond_reason_are_not_believed(void **state) {
     assert_near(s.prompt_tokens, -1);
     assert_near(s.hit_tokens, -1);
     assert_near(s.n_blocks, -1);
+    assert_true(engine_stats_read_page(&s, STR("sglang:max_total_num_tokens 8e15\n"
+                                               "sglang:page_size 4.3e9\n")));
+    assert_near(s.n_blocks, -1);
+    assert_near(s.block_size, -1);
+    assert_true(engine_stats_read_page(
+        &s, STR("vllm:num_requests_running{engine=\"0\"} 9e15\n"
+                "vllm:num_requests_running{engine=\"1\"} 9e15\n"
+                "vllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"9e15\"} 1\n"
+                "vllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"9e15\"} 1\n")));
+    assert_true(s.running <= 9007199254740992.0);
+    assert_near(s.n_blocks, -1);
 }
 
 static void a_page_of_something_else_says_nothing(void **state) {
