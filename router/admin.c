@@ -359,6 +359,22 @@ bool admin_guards(const struct admin *admin, struct str path) {
     return keys_are_needed(admin->keys) && access_of(path) != ACCESS_OPEN;
 }
 
+/* An address or "localhost". Any other name its owner may point at this machine, for a page of his
+ * that is then of the same origin. */
+static bool is_fixed_host(struct str host) {
+    static const struct str local = {"localhost", 9};
+    size_t n = 0;
+
+    if (host.len && host.ptr[0] == '[') return true;
+    if (host.len >= local.len && str_eq_nocase((struct str){host.ptr, local.len}, local)) {
+        n = local.len;
+    } else {
+        while (n < host.len && ((host.ptr[n] >= '0' && host.ptr[n] <= '9') || host.ptr[n] == '.'))
+            n++;
+    }
+    return n > 0 && (n == host.len || host.ptr[n] == ':');
+}
+
 /* A page of another origin in a browser on this machine. */
 static bool is_from_another_page(struct http_request *req) {
     struct str origin = http_request_header(req, STR("origin"));
@@ -370,7 +386,7 @@ static bool is_from_another_page(struct http_request *req) {
     if (at < 0) return true;
     origin.ptr += at + 3;
     origin.len -= (size_t)at + 3;
-    return !str_eq_nocase(origin, host);
+    return !str_eq_nocase(origin, host) || !is_fixed_host(host);
 }
 
 static enum status check(const struct admin *admin, struct http_request *req,
@@ -395,8 +411,10 @@ static enum status check(const struct admin *admin, struct http_request *req,
                          "this needs an admin key: send it as Authorization: Bearer KEY");
     }
     if (is_change && is_from_another_page(req)) {
-        return error_set(err, ST_FORBIDDEN,
-                         "a web page of another origin may not change the fleet: set an admin key");
+        return error_set(
+            err, ST_FORBIDDEN,
+            "a web page of another origin, or of a name that may point anywhere, may not "
+            "change the fleet: set an admin key");
     }
     return ST_OK;
 }

@@ -188,7 +188,7 @@ static enum status read_labels(const struct json *root, struct discovery_worker 
     if (st == ST_OK && labels) worker->labels[0] = '\0';
     JSON_FOR_EACH(it, labels) {
         struct str value;
-        char setting[DISCOVERY_LABELS_MAX];
+        char setting[DISCOVERY_LABELS_MAX + 1]; /* what is cut is still too long */
 
         if (st != ST_OK) break;
         if (json_to_str(it, &value) != ST_OK) {

@@ -219,6 +219,7 @@ def test_the_calls_of_sglang_router(programs, scripted):
     ({"url": "http://127.0.0.1:1", "connection_mode": "grpc"}, 501, "http"),
     ({"url": "http://127.0.0.1:1", "labels": {"a": 1}}, 400, "string"),
     ({"url": "http://127.0.0.1:1", "labels": {"a b": "1"}}, 400, "key=value"),
+    ({"url": "http://127.0.0.1:1", "labels": {"a": "b" * 300}}, 413, "have room for"),
     ({"url": "http://127.0.0.1:1", "max_in_flight": -1}, 400, "max_in_flight"),
 ])
 def test_what_is_wrong_with_a_new_worker_is_said(programs, scripted, body, code, words):
@@ -467,6 +468,10 @@ def test_a_web_page_cannot_change_the_fleet(programs, scripted):
     router = programs(Router, "--worker-urls", a.url).ready(1)
     for origin in ("http://evil.example", "null", router.admin_url.replace("http", "https") + "0"):
         assert admin(router, "/add_worker?url=" + b.url, b"", headers={"Origin": origin}).code == 403
+    port = router.admin_url.rsplit(":", 1)[1]
+    for name, code in (("evil.example", 403), ("localhost", 409), ("127.0.0.1", 409)):  # whose name may point here
+        headers = {"Origin": f"http://{name}:{port}", "Host": f"{name}:{port}"}
+        assert admin(router, "/add_worker?url=" + a.url, b"", headers=headers).code == code, name
     assert urls(router) == [a.url]
     assert admin(router, "/add_worker?url=" + b.url, b"", headers={"Origin": router.admin_url}).code == 200
 
@@ -480,6 +485,7 @@ def test_a_web_page_cannot_change_the_fleet(programs, scripted):
     (("--worker-urls", "http://127.0.0.1:1", "--admin-api-key", "secret"), "INCIPIT_ADMIN_API_KEY"),
     (("--worker-urls", "http://127.0.0.1:1", "--admin-api-key-file", "/nonexistent"), "/nonexistent"),
     (("--worker-file", "/nonexistent"), "/nonexistent"),
+    (("--worker-urls", "http://127.0.0.1:1", "--probe-path", "health"), "begins with '/'"),
 ])
 def test_starts_that_are_refused(args, words):
     said = refused_start(*args)
