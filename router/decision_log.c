@@ -52,7 +52,7 @@ static enum status take_secret(struct decision_log *d, const char *file, struct 
     } else {
         hash_key_init(&d->key, text, n);
     }
-    memset(text, 0, n);
+    explicit_bzero(text, n);
     mem_free(text);
     return st;
 }

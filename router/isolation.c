@@ -60,7 +60,7 @@ enum status isolation_init(struct isolation *s, const char *file, const char *te
         return st;
     }
     st = take_secret(s, (struct str){data, n}, file, err);
-    memset(data, 0, n);
+    explicit_bzero(data, n);
     mem_free(data);
     return st;
 }

@@ -281,7 +281,7 @@ static const struct option_def rows[] = {
      .group = "Limits", .help = "Idle client connections are closed after it."},
     {"drain-timeout", OPT_MS, FIELD(drain_timeout_ms), .def = "120s", .max = "1h",
      .aliases = "shutdown-grace-period-secs", .group = "Limits",
-     .help = "On SIGTERM: how long open requests may still take."},
+     .help = "How long open requests may still take, on SIGTERM or of a worker that is removed."},
     {"drain-settle", OPT_MS, FIELD(drain_settle_ms), .def = "5s", .max = "10m",
      .aliases = "drain-settle-secs", .group = "Limits",
      .help =
