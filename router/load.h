@@ -43,7 +43,7 @@ struct worker_spec {
  * first: one cache line. */
 struct load_worker {
     uint32_t in_flight;        /* open tickets: L(w) */
-    uint32_t block_size;       /* of spec */
+    uint32_t n_pending;        /* of these, without a first token: Q(w) */
     double pending_work_s;     /* predicted prefill seconds of the tickets without a first token */
     double head_work_s;        /* of the first of them */
     uint64_t service_began_us; /* when that one got the prefill to itself */
@@ -53,7 +53,7 @@ struct load_worker {
     double attn_per_token;     /* share that attention adds per token of context: 1 / (2 A) */
 
     uint32_t reasons;                   /* enum worker_reason bits; 0: may be picked */
-    uint32_t n_pending;                 /* tickets without a first token */
+    uint32_t block_size;                /* of spec; read of those that match */
     double sum_first_s;                 /* times of the first tokens of the others */
     uint64_t ramp_from_us;              /* when its slow start began, if it is in `ramping` */
     struct list pending;                /* those, in order of sending */
