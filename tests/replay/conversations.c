@@ -57,7 +57,8 @@ static void make_chat(struct conversations *c, uint32_t *n_max, struct rng *r, d
     uint64_t seed = rng_u64(r), *chain;
 
     for (uint32_t turn = 1; turn <= TURNS_MAX && at_s < end_s; turn++) {
-        struct conversation_request q = {.arrival_s = at_s, .n_output = draw_output(r)};
+        struct conversation_request q = {
+            .arrival_s = at_s, .session = seed | 1, .n_output = draw_output(r)};
 
         q.n_prompt = (uint32_t)fmin(prompt, PROMPT_MAX);
         q.n_blocks = q.n_prompt / CONVERSATION_BLOCK;

@@ -23,6 +23,7 @@
 
 struct conversation_request {
     double arrival_s;
+    uint64_t session;            /* one per chat, not 0 */
     uint32_t n_prompt, n_output; /* tokens, at least one each */
     uint32_t n_blocks;           /* full blocks of the prompt */
     const uint64_t *chain;       /* (n_blocks): equal hashes mean equal prompts up to there */

@@ -304,7 +304,7 @@ static uint32_t ask_library(struct fleet *f, struct exchange *e) {
     struct route_request rq = {.chain = e->in->chain,
                                .n_blocks = e->in->n_blocks,
                                .prompt_bytes = (uint64_t)e->in->n_prompt * BYTES_PER_TOKEN,
-                               .session_key = (uintptr_t)e->in->chain,
+                               .session_key = e->in->session,
                                .now_us = now_us(f)};
 
     if (routing_route(f->routing, &rq, &e->ticket, NULL) != ST_OK) abort();
