@@ -26,7 +26,7 @@ struct fixture {
 };
 
 static void start(struct fixture *fx, uint32_t max_workers) {
-    struct registry_config rc;
+    struct registry_config rc = {0};
     struct health_config hc = {.interval_us = 3600000000u,
                                .timeout_ms = 100,
                                .n_misses = 2,
