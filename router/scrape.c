@@ -123,10 +123,17 @@ static bool ask(struct engine *e, const struct registry_view *view, const char *
     return http_client_start(s->client, &request, on_answer, e, &e->call, NULL) == ST_OK;
 }
 
+/* The id may be another worker's by the time that an answer comes. */
+static bool is_still_there(const struct engine *e, struct registry_view *view) {
+    return registry_get(e->scrape->registry, e->worker, view) &&
+           view->incarnation == e->incarnation;
+}
+
 static void on_info(const struct http_client_response *response, void *arg) {
     struct engine *e = arg;
+    struct registry_view view;
 
-    if (response->status == ST_OK && response->code == 200) {
+    if (response->status == ST_OK && response->code == 200 && is_still_there(e, &view)) {
         engine_stats_read_info(&e->last, response->body);
         e->now = e->last;
         tell_registry(e);
@@ -139,7 +146,7 @@ static void on_page(const struct http_client_response *response, void *arg) {
     struct registry_view view;
 
     e->call = NULL;
-    if (response->status != ST_OK || response->code != 200 ||
+    if (!is_still_there(e, &view) || response->status != ST_OK || response->code != 200 ||
         !engine_stats_read_page(&e->now, response->body)) {
         e->n_failures++;
         done(e);
@@ -147,8 +154,7 @@ static void on_page(const struct http_client_response *response, void *arg) {
     }
     e->n_failures = 0;
     use_page(e);
-    if (e->now.kind == ENGINE_SGLANG && e->now.n_blocks < 0 && !e->was_asked_info &&
-        registry_get(e->scrape->registry, e->worker, &view)) {
+    if (e->now.kind == ENGINE_SGLANG && e->now.n_blocks < 0 && !e->was_asked_info) {
         e->was_asked_info = true;
         if (ask(e, &view, "/get_server_info", on_info)) return;
     }

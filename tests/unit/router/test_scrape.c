@@ -21,8 +21,11 @@ struct fixture {
     struct scrape *scrape;
     const char *page, *info; /* NULL: 404 */
     int n_pages, n_infos;
+    bool is_replaced; /* by another worker with its id, while it is asked, without metrics */
     uint32_t id;
 };
+
+static void replace(struct fixture *fx);
 
 static void on_request(struct http_request *req, void *arg) {
     struct fixture *fx = arg;
@@ -31,6 +34,7 @@ static void on_request(struct http_request *req, void *arg) {
 
     fx->n_pages += is_page;
     fx->n_infos += !is_page;
+    if (fx->is_replaced) replace(fx);
     http_reply(req, answer ? 200 : 404, "text/plain", str_of(answer ? answer : ""));
 }
 
@@ -39,6 +43,17 @@ static void describe(struct fixture *fx, bool is_foreign) {
 
     assert_int_equal(registry_describe(fx->registry, fx->id, &info, is_foreign, NULL), ST_OK);
     registry_set_reason(fx->registry, fx->id, WORKER_STARTING, false);
+}
+
+static void replace(struct fixture *fx) {
+    char url[64];
+
+    fx->is_replaced = false;
+    fx->page = NULL;
+    snprintf(url, sizeof(url), "http://127.0.0.1:%u", http_server_port(fx->engine));
+    assert_int_equal(registry_remove(fx->registry, fx->id), ST_OK);
+    assert_int_equal(registry_add(fx->registry, url, &fx->id, NULL), ST_OK);
+    describe(fx, true);
 }
 
 static void start(struct fixture *fx, const char *page, const char *info) {
@@ -181,6 +196,20 @@ static void a_worker_that_goes_while_it_is_asked_is_forgotten(void **state) {
     finish(&fx);
 }
 
+static void what_it_said_is_not_taken_for_its_successor(void **state) {
+    struct fixture fx;
+    uint32_t id;
+
+    (void)state;
+    start(&fx, "vllm:num_requests_running 1\n", NULL);
+    id = fx.id;
+    fx.is_replaced = true;
+    TURN_UNTIL(fx.loop, fx.n_pages > 1);
+    assert_int_equal(fx.id, id);
+    assert_true(view_of(&fx).engine_running < 0);
+    finish(&fx);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_vllm_tells_its_size_and_its_load),
@@ -189,6 +218,7 @@ int main(void) {
         cmocka_unit_test(a_worker_without_metrics_is_asked_ever_less_often),
         cmocka_unit_test(our_own_workers_are_not_asked),
         cmocka_unit_test(a_worker_that_goes_while_it_is_asked_is_forgotten),
+        cmocka_unit_test(what_it_said_is_not_taken_for_its_successor),
     };
 
     signal(SIGPIPE, SIG_IGN);
