@@ -389,8 +389,8 @@ static bool is_from_another_page(struct http_request *req) {
     return !str_eq_nocase(origin, host) || !is_fixed_host(host);
 }
 
-static enum status check(const struct admin *admin, struct http_request *req,
-                         const struct mailbox *home, struct error *err) {
+enum status admin_check(const struct admin *admin, struct http_request *req,
+                        const struct mailbox *home, struct error *err) {
     bool is_change = req->method != HTTP_GET && req->method != HTTP_HEAD;
     enum access access = access_of(req->path);
 
@@ -451,7 +451,7 @@ static const struct http_route routes[] = {
 void admin_handle(const struct admin *admin, struct http_request *req, struct mailbox *home) {
     struct place place = {admin, home};
     struct error err = {0};
-    enum status st = check(admin, req, home, &err);
+    enum status st = admin_check(admin, req, home, &err);
 
     if (st == ST_OK) {
         http_route_request(routes, req, &place);

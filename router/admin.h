@@ -44,6 +44,11 @@ struct admin {
 /* True for a request to the client port that an admin key opens, not an API key. */
 bool admin_guards(const struct admin *admin, struct str path);
 
+/* Whether it may be answered, from its head: ST_DENIED, ST_FORBIDDEN with a sentence. So that who may
+ * not sends no body. `home` as below. */
+MUST_USE enum status admin_check(const struct admin *admin, struct http_request *req,
+                                 const struct mailbox *home, struct error *err);
+
 /* Answers it: one of ours, 404 or 405, or 401 or 403 to who may not. `home` is where the loop of a client port hears what
  * admin_desk_reply is to be called with; NULL: the admin port, which is on the control loop. */
 void admin_handle(const struct admin *admin, struct http_request *req, struct mailbox *home);

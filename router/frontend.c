@@ -64,7 +64,8 @@ static enum status on_head(struct http_request *req, void *arg, struct error *er
     struct frontend *f = arg;
     enum status st;
 
-    if (needs_no_key(req->path) || admin_guards(f->admin, req->path)) return ST_OK;
+    if (needs_no_key(req->path)) return ST_OK;
+    if (admin_guards(f->admin, req->path)) return admin_check(f->admin, req, f->answers, err);
     st = keys_check(f->keys, proxy_key_of(req), err);
     if (st != ST_OK) http_add_header(req, STR("www-authenticate"), STR("Bearer"));
     return st;

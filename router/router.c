@@ -419,8 +419,15 @@ static void on_admin_request(struct http_request *req, void *arg) {
     admin_handle(&r->admin, req, NULL);
 }
 
+static enum status on_admin_head(struct http_request *req, void *arg, struct error *err) {
+    struct router *r = arg;
+
+    return admin_check(&r->admin, req, NULL, err);
+}
+
 static enum status build_admin(struct router *r, struct error *err) {
-    static const struct http_server_events events = {.on_request = on_admin_request};
+    static const struct http_server_events events = {.on_request = on_admin_request,
+                                                     .on_head = on_admin_head};
     /* A body may be a request that /debug/route explains. */
     struct http_limits limits = {.max_body_bytes = r->options->max_body_bytes,
                                  .max_connections = 256};

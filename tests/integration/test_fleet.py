@@ -3,13 +3,14 @@ import http.server as servers
 import json
 import os
 import signal
+import socket
 import subprocess
 import threading
 import urllib.parse
 
 import pytest
 
-from conftest import BUILD, Router, Worker, events, http, wait_for
+from conftest import BUILD, PATIENCE_S, Router, Worker, events, http, wait_for
 
 PROMPT = {"prompt": "Gallia est omnis divisa in partes tres", "max_tokens": 2}
 KEY = {"Authorization": "Bearer open-sesame"}
@@ -461,6 +462,17 @@ def test_the_client_port_changes_nothing_unless_told(programs, scripted):
         answer = http(router.url + path, b"{}", method=method)
         assert answer.code == 403 and "--admin-on-main" in answer.json["error"]["message"], path
     assert router.get("/workers").json["total"] == 1 and router.get("/workers/0").json["url"] == a.url
+
+
+def test_who_may_not_is_told_before_the_body(programs, scripted, monkeypatch):
+    (a,) = scripted(1)
+    monkeypatch.setenv("INCIPIT_API_KEY", "client")
+    monkeypatch.setenv("INCIPIT_ADMIN_API_KEY", "admin")
+    router = programs(Router, "--worker-urls", a.url, "--admin-on-main")
+    for name in ("port", "admin_port"):
+        with socket.create_connection(("127.0.0.1", int(router.field("router_listening", name))), PATIENCE_S) as s:
+            s.sendall(b"POST /workers HTTP/1.1\r\nHost: a\r\nContent-Length: 30000000\r\n\r\n{")
+            assert s.recv(65536).startswith(b"HTTP/1.1 401 "), name
 
 
 def test_a_web_page_cannot_change_the_fleet(programs, scripted):
