@@ -12,7 +12,7 @@ from http.client import HTTPConnection
 
 import pytest
 
-from conftest import DEMO_MODEL, SANITIZER, Router, Worker, events, free_port, http, metric, wait_for
+from conftest import DEMO_MODEL, Router, Worker, events, free_port, http, metric, wait_for
 
 PROMPT = "You are a careful assistant who answers in one sentence. " * 30
 
@@ -215,8 +215,8 @@ def test_a_worker_is_killed_under_load(sim_fleet):
             job.result()
     assert not failures, failures[:5]
     assert results["stream_ok"] > n_clients and results["whole_ok"] > 8, results
-    # Which requests were on the victim is chance; a slow sanitizer may have had no stream on it.
-    assert results["stream_error"] > 0 or SANITIZER, results
+    # What was on the victim is chance: streams that had begun, or, on a slow machine, only what could be retried.
+    assert results["stream_error"] > 0 or metric(http(router.admin_url + "/metrics").body, "incipit_retries_total") > 0
     wait_for(lambda: router.n_healthy() == 2, "the killed worker to come back")
     assert not alive(victim) and len(pids_of(router)) == 3
     wait_for(lambda: load_is_nothing(router), "the load to be given back")
@@ -337,7 +337,6 @@ def test_metrics_add_up(sim_fleet):
     for _ in range(3):
         router.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 2})
     page = router.metrics()
-    from conftest import metric
     assert metric(page, "incipit_requests_total", code="200") == 3
     assert metric(page, "incipit_ttft_seconds_count") == 3 == metric(page, "incipit_request_duration_seconds_count")
     assert 0 < metric(page, "incipit_cached_tokens_total") < metric(page, "incipit_prompt_tokens_total")

@@ -98,10 +98,27 @@ static void what_a_full_worker_forgot_is_predicted(void **state) {
     free_workload(&w);
 }
 
+static void equal_input_gives_equal_output(void **state) {
+    struct workload w = make_workload(3, 300000000);
+    struct replay_options o = {.block_size = BLOCK_SIZE, .cache_tokens = 60000, .tidy_blocks = 4};
+    struct replay_result a, b;
+    (void)state;
+
+    replay_on_engine(w.requests, w.n, &o, &a);
+    replay_on_engine(w.requests, w.n, &o, &b);
+    assert_int_equal(a.cached_tokens, b.cached_tokens);
+    assert_int_equal(a.predicted_tokens, b.predicted_tokens);
+    assert_int_equal(a.n_exact, b.n_exact);
+    assert_int_equal(a.worst, b.worst);
+    assert_true(a.busy_share == b.busy_share);
+    free_workload(&w);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(with_room_for_all_every_hit_is_predicted),
         cmocka_unit_test(what_a_full_worker_forgot_is_predicted),
+        cmocka_unit_test(equal_input_gives_equal_output),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
