@@ -182,7 +182,7 @@ static enum status check_kind(const struct json *root, struct error *err) {
 /* {"zone":"a"} becomes "zone=a". */
 static enum status read_labels(const struct json *root, struct discovery_worker *worker,
                                struct error *err) {
-    const struct json *labels;
+    const struct json *labels = NULL;
     enum status st = json_get_object(root, "labels", &labels, err);
 
     if (st == ST_OK && labels) worker->labels[0] = '\0';

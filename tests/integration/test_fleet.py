@@ -218,6 +218,7 @@ def test_the_calls_of_sglang_router(programs, scripted):
     ({"url": "http://no-such-host.invalid:80"}, 400, "no-such-host.invalid"),
     ({"url": "http://127.0.0.1:1", "worker_type": "prefill"}, 501, "regular"),
     ({"url": "http://127.0.0.1:1", "connection_mode": "grpc"}, 501, "http"),
+    ({"url": "http://127.0.0.1:1", "labels": 5}, 400, "labels"),
     ({"url": "http://127.0.0.1:1", "labels": {"a": 1}}, 400, "string"),
     ({"url": "http://127.0.0.1:1", "labels": {"a b": "1"}}, 400, "key=value"),
     ({"url": "http://127.0.0.1:1", "labels": {"a": "b" * 300}}, 413, "have room for"),
