@@ -28,17 +28,28 @@ struct line_sink {
     int fd, next_fd; /* next: -1 unless it was reopened */
     uint64_t n_dropped;
     bool owns_fd, is_ending, has_ended;
+    bool is_torn; /* the thread's: a line was cut, the file ends amid it */
 };
 
-static void write_all(int fd, struct str s) {
+/* What was left of it when no more could be written: there is nobody to tell. */
+static struct str write_all(int fd, struct str s) {
     while (s.len > 0) {
         ssize_t n = write(fd, s.ptr, s.len);
 
         if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) return; /* nobody left to tell */
+        if (n <= 0) break;
         s.ptr += n;
         s.len -= (size_t)n;
     }
+    return s;
+}
+
+static uint64_t count_lines(struct str s) {
+    uint64_t n = 0;
+
+    for (size_t i = 0; i < s.len; i++)
+        n += s.ptr[i] == '\n';
+    return n;
 }
 
 /* Whole lines, as many as fit into a piece; at least one. */
@@ -51,14 +62,23 @@ static size_t first_piece(struct str s) {
     return end ? (size_t)(end + 1 - s.ptr) : s.len;
 }
 
-static void write_pieces(int fd, struct str s) {
-    while (s.len > 0) {
-        size_t n = first_piece(s);
+/* Returns how many lines were lost. */
+static uint64_t write_pieces(struct line_sink *s, int fd, struct str text) {
+    uint64_t n_lost = 0;
 
-        write_all(fd, (struct str){s.ptr, n});
-        s.ptr += n;
-        s.len -= n;
+    while (text.len > 0) {
+        size_t n = first_piece(text);
+        struct str rest = {text.ptr, n};
+
+        if (!s->is_torn || write_all(fd, STR("\n")).len == 0) {
+            rest = write_all(fd, rest);
+            s->is_torn = rest.len > 0 && rest.len < n && rest.ptr[-1] != '\n';
+        }
+        n_lost += count_lines(rest);
+        text.ptr += n;
+        text.len -= n;
     }
+    return n_lost;
 }
 
 /* Under the lock. */
@@ -68,6 +88,7 @@ static void take_next_fd(struct line_sink *s) {
     s->fd = s->next_fd;
     s->next_fd = -1;
     s->owns_fd = true;
+    s->is_torn = false;
 }
 
 static void gather(struct line_sink *s) {
@@ -82,6 +103,7 @@ static void gather(struct line_sink *s) {
 static void *run(void *arg) {
     struct line_sink *s = arg;
     struct half full;
+    uint64_t n_lost;
     int fd;
 
     pthread_mutex_lock(&s->lock);
@@ -98,9 +120,10 @@ static void *run(void *arg) {
         s->flushing = full;
         fd = s->fd;
         pthread_mutex_unlock(&s->lock);
-        write_pieces(fd, (struct str){full.bytes, full.len});
+        n_lost = write_pieces(s, fd, (struct str){full.bytes, full.len});
         pthread_mutex_lock(&s->lock);
         s->flushing.len = 0;
+        s->n_dropped += n_lost;
     }
     s->has_ended = true;
     pthread_cond_broadcast(&s->changed);

@@ -29,6 +29,7 @@ bool line_sink_put(struct line_sink *s, struct str line);
  * one is closed if it is owned. */
 void line_sink_reopen(struct line_sink *s, int fd);
 
+/* For want of room here, or where they are written: a full disk. */
 uint64_t line_sink_n_dropped(struct line_sink *s);
 
 #endif

@@ -71,9 +71,10 @@ extern const double router_decision_buckets[ROUTER_DECISION_BUCKETS]; /* 500 ns 
     X(COUNTER, lock_wait_seconds_total, "",                                                        \
       "Time that event loops have waited for the registry's lock.", .scale = 1e-9)                 \
     X(COUNTER, lock_contended_total, "", "How often they had to.")                                 \
-    X(COUNTER, decision_log_dropped_total, "", "Decisions that the decision log had no room for.") \
+    X(COUNTER, decision_log_dropped_total, "",                                                     \
+      "Decisions that were not logged for want of room, in memory or on disk.")                    \
     X(COUNTER, log_lines_dropped_total, "",                                                        \
-      "Log lines that were not written because whoever reads them is slow.")                       \
+      "Log lines that were not written because whoever reads them is slow, or gone.")              \
     X(COUNTER, worker_restarts_total, "", "Launched workers that were started again.")
 
 /* kind, name, help, aliases, value. Each has the labels `worker`, its URL, and `model`; `v` is its

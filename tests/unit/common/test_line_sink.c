@@ -5,9 +5,12 @@
 
 #include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 static int open_temporary(char path[64]) {
@@ -120,12 +123,42 @@ static void reopening_while_nothing_is_said_is_fine(void **state) {
     unlink(after);
 }
 
+static void limit_files(rlim_t bytes) {
+    struct rlimit limit;
+
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &limit), 0);
+    limit.rlim_cur = bytes == RLIM_INFINITY ? limit.rlim_max : bytes;
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+}
+
+/* As when the disk is full for a while. */
+static void a_line_that_was_cut_spoils_no_other(void **state) {
+    struct line_sink *s;
+    char path[64];
+
+    (void)state;
+    signal(SIGXFSZ, SIG_IGN);
+    s = line_sink_create(open_temporary(path), true, 64 * 1024);
+    limit_files(8);
+    assert_true(line_sink_put(s, STR("0123456789\nlost\n")));
+    while (line_sink_n_dropped(s) < 2)
+        sched_yield();
+    limit_files(RLIM_INFINITY);
+    assert_true(line_sink_put(s, STR("whole\n")));
+    line_sink_destroy(s);
+    assert_int_equal(count_lines(path, "\n"), 2);
+    assert_int_equal(count_lines(path, "01234567\n"), 1);
+    assert_int_equal(count_lines(path, "whole\n"), 1);
+    unlink(path);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lines_of_threads_arrive_whole_or_are_counted),
         cmocka_unit_test(a_line_that_is_too_long_is_dropped),
         cmocka_unit_test(after_reopening_lines_go_to_the_new_file),
         cmocka_unit_test(reopening_while_nothing_is_said_is_fine),
+        cmocka_unit_test(a_line_that_was_cut_spoils_no_other),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
