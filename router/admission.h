@@ -1,7 +1,7 @@
 /* router/admission.h - who waits when every worker is full, and who is sent next.
  *
- * One per model, beside its routing and under the same lock. A request that finds no worker below its
- * limit waits here; when a place is free the next one is popped. The order:
+ * One per model, beside its routing and under the same lock. A request that finds all workers with
+ * enough in flight waits here; when one has less the next is popped. The order:
  *
  *      priority   16 bands, smaller first; a band is served only when those before it are empty
  *      tenant     within a band each tenant gets an equal share of prefill work: the flow that has
@@ -34,8 +34,9 @@
 #define ADMISSION_SIZE_MAX  100000
 #define ADMISSION_PACE_FROM 8 /* pops before the pace is believed */
 /* Tickets of a flow that are looked at for their home, until one has been passed so often. Measured
- * in test_overload, openings that no worker can hold all of, twice the load: 35 good answers a second
- * first in, first out; 62 with 16 and 8; 68 with these; no more with twice as many. */
+ * in test_overload, openings that no worker can hold all of, twice the load, one hard bound of 10 on
+ * each worker: 35 good answers a second first in, first out; 62 with 16 and 8; 68 with these; no more
+ * with twice as many. */
 #define ADMISSION_LOOK   32
 #define ADMISSION_PASSED 16
 

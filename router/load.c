@@ -61,13 +61,18 @@ void load_set_reason(struct load *l, uint32_t w, uint32_t reasons, bool is_set) 
         worker_mask_add(l->eligible.words, w);
 }
 
+static void note_bound(struct worker_mask *mask, uint32_t w, uint32_t in_flight, uint32_t bound) {
+    if (bound && in_flight >= bound)
+        worker_mask_add(mask->words, w);
+    else
+        worker_mask_drop(mask->words, w);
+}
+
 static void note_admission(struct load *l, uint32_t w) {
     const struct load_worker *k = &l->workers[w];
 
-    if (k->spec.max_in_flight && k->in_flight >= k->spec.max_in_flight)
-        worker_mask_add(l->full.words, w);
-    else
-        worker_mask_drop(l->full.words, w);
+    note_bound(&l->busy, w, k->in_flight, k->spec.enough_in_flight);
+    note_bound(&l->full, w, k->in_flight, k->spec.max_in_flight);
 }
 
 void load_worker_up(struct load *l, uint32_t w, const struct worker_spec *spec) {
@@ -149,7 +154,7 @@ bool load_has_room(const struct load *l) {
     uint64_t any = 0;
 
     for (uint32_t i = 0; i < l->n_words; i++)
-        any |= l->eligible.words[i] & ~l->full.words[i];
+        any |= l->eligible.words[i] & ~l->busy.words[i];
     return any != 0;
 }
 
@@ -196,7 +201,7 @@ void load_drop_ramping(const struct load *l, uint64_t *mask, uint64_t now_us) {
 
 void load_get_room(const struct load *l, struct worker_mask *room) {
     for (uint32_t i = 0; i < l->n_words; i++)
-        room->words[i] = l->eligible.words[i] & ~l->full.words[i];
+        room->words[i] = l->eligible.words[i] & ~l->busy.words[i];
 }
 
 double load_mean_in_flight(const struct load *l) {
@@ -311,6 +316,8 @@ void load_check(const struct load *l) {
         assert(k->in_flight ? k->resident_tokens >= 0 : k->resident_tokens == 0);
         assert(k->in_flight > n_pending || k->sum_first_s == 0);
         assert(worker_mask_has(l->eligible.words, w) == (k->reasons == 0));
+        assert(worker_mask_has(l->busy.words, w) ==
+               (k->spec.enough_in_flight && k->in_flight >= k->spec.enough_in_flight));
         assert(worker_mask_has(l->full.words, w) ==
                (k->spec.max_in_flight && k->in_flight >= k->spec.max_in_flight));
         n_open += k->in_flight;

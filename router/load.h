@@ -36,7 +36,8 @@ struct worker_spec {
     uint64_t n_blocks;           /* KV blocks; default: a high guess, shrunk by feedback */
     double prefill_tokens_per_s; /* default 10,000 */
     double attn_context;         /* context at which attention costs as much as the rest; 30,000 */
-    uint32_t max_in_flight;      /* admission limit of this worker; 0: none */
+    uint32_t enough_in_flight;   /* with these it has no room for those who wait; 0: any */
+    uint32_t max_in_flight;      /* with these it is no candidate; 0: any */
 };
 
 /* Read freely; changed only by the functions below. What a decision reads of every worker comes
@@ -77,7 +78,8 @@ struct load {
     uint32_t n_words;            /* words of a mask that can hold them */
     uint32_t n_open;             /* open tickets of all workers */
     struct worker_mask eligible; /* workers with no reason against them */
-    struct worker_mask full;     /* workers at their admission limit */
+    struct worker_mask busy;     /* workers with enough in flight */
+    struct worker_mask full;     /* workers with the most */
     struct worker_mask ramping;  /* workers in their slow start, or lately so */
     uint64_t slow_start_us;      /* how long one lasts; 0: none */
     double mean_output_tokens;   /* running means over ended requests */
@@ -108,10 +110,15 @@ double load_memory_wait_s(const struct load *l, const struct load_worker *w, dou
  * has begun, and what those with a first token have generated since then, at the mean speed. */
 double load_growing_tokens(const struct load *l, const struct load_worker *w, uint64_t now_us);
 
-/* Drops from `mask` the workers at their admission limit, unless all of them are. */
+/* Two bounds on what a worker is sent. While any worker has less than is enough for it, requests are
+ * let in: none idles while somebody waits. Where those go is the policy's business up to the most
+ * that each may have: the worker with room is not always where a prompt is cached, and to wait in
+ * another costs less than to compute it again.
+ *
+ * Drops from `mask` the workers that have the most, unless all of them do. */
 void load_drop_full(const struct load *l, uint64_t *mask);
 
-/* May any worker be picked? Is any of them below its admission limit? */
+/* May any worker be picked? Has any of them less than enough? */
 bool load_has_eligible(const struct load *l);
 bool load_has_room(const struct load *l);
 void load_get_room(const struct load *l, struct worker_mask *room); /* which of them are */

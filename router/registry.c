@@ -194,27 +194,34 @@ static enum status model_ensure(struct registry *r, const char *name, struct err
 }
 
 /* A worker is given more than it computes at once, so that its own scheduler never idles for want of
- * the next request. */
+ * the next request; and more than that of what is cached there (load.h). An operator's limit is the
+ * most. */
 #define BEYOND_BATCH 4 /* a quarter more */
+#define CACHED_THERE 2 /* times that */
+#define BATCH_MAX    1000000u
 
-static uint32_t limit_of(const struct registry *r, const struct worker *w) {
-    uint32_t n = w->info.max_num_seqs;
+static void bound(const struct registry *r, const struct worker *w, struct worker_spec *spec) {
+    uint32_t limit = w->max_in_flight ? w->max_in_flight : r->config.max_worker_requests;
+    uint32_t n = MIN(w->info.max_num_seqs, BATCH_MAX);
 
-    if (w->max_in_flight) return w->max_in_flight;
-    if (r->config.max_worker_requests) return r->config.max_worker_requests;
-    return n ? n + MAX(n / BEYOND_BATCH, 1u) : 0;
+    spec->enough_in_flight = spec->max_in_flight = limit;
+    if (limit || !n) return;
+    spec->enough_in_flight = n + MAX(n / BEYOND_BATCH, 1u);
+    spec->max_in_flight = spec->enough_in_flight * CACHED_THERE;
 }
 
 static struct worker_spec spec_of(const struct registry *r, const struct worker *w) {
-    return (struct worker_spec){
+    struct worker_spec spec = {
         .identity = hash_64(w->url, strlen(w->url), 0),
         .generation = hash_64(w->info.generation, strlen(w->info.generation), 1),
         .block_size = w->info.block_size,
         .n_blocks = w->info.n_blocks,
         .prefill_tokens_per_s = w->info.prefill_tokens_per_s,
         .attn_context = w->info.attn_context,
-        .max_in_flight = limit_of(r, w),
     };
+
+    bound(r, w, &spec);
+    return spec;
 }
 
 static void set_reason(struct worker *w, uint32_t id, uint32_t reasons, bool is_set) {

@@ -21,7 +21,7 @@ struct worker {
     uint32_t reasons;    /* before it has a model; afterwards its routing keeps them */
     uint64_t n_failed;
     struct registry_report said; /* last */
-    uint32_t max_in_flight;      /* what an operator allows; 0: see limit_of */
+    uint32_t max_in_flight;      /* what an operator allows; 0: see bound */
     uint32_t draining;           /* enum registry_drain bits */
     struct wire_load load;
     bool has_load;

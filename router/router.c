@@ -580,7 +580,7 @@ static enum status build_control(struct router *r, struct error *err) {
     http_client_trust(r->client, &trust);
     loop_timer_init(&r->tick, r->loop, on_tick, r);
     loop_timer_init(&r->deadline, r->loop, end_loop, r);
-    loop_timer_start(&r->tick, TICK_US);
+    on_tick(r); /* before the first worker is heard of: slow starts begin at a time */
     r->health = health_create(r->loop, r->client, r->registry, r->log, &health, on_worker_ready, r);
     if (o->engine_metrics_interval_ms) {
         r->scrape = scrape_create(r->loop, r->client, r->registry, r->log, &scrape);

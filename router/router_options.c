@@ -255,9 +255,11 @@ static const struct option_def rows[] = {
 
     {"max-worker-requests", OPT_U32, FIELD(max_worker_requests), .def = "0", .max = "1000000",
      .group = "Admission",
-     .help = "Most requests in flight on one worker; what exceeds it waits in the router, where it "
-             "can still go elsewhere. 0: a quarter more than a worker says it computes at once; "
-             "workers that do not say have none."},
+     .help =
+         "Most requests in flight on one worker; what exceeds it waits in the router, where it "
+         "can still go elsewhere. 0: a quarter more than a worker says it computes at once, and "
+         "twice that of what is cached there; workers that do not say have none. Lower takes "
+         "more requests away from where their prompts are cached."},
     {"max-concurrent-requests", OPT_U32, FIELD(max_concurrent_requests), .def = "0",
      .max = "10000000", .name_aliases = no_limit, .group = "Admission",
      .help = "Most requests in flight on all workers together. 0: any."},

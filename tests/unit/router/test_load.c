@@ -175,6 +175,42 @@ static void a_full_worker_is_dropped_unless_all_are(void **state) {
     load_fini(&l);
 }
 
+static void a_worker_with_enough_has_no_room_and_may_yet_be_picked(void **state) {
+    struct worker_spec bounded = plain;
+    struct load_ticket t[4];
+    struct worker_mask room;
+    struct load l;
+    uint64_t mask;
+    (void)state;
+
+    bounded.enough_in_flight = 2;
+    bounded.max_in_flight = 3;
+    memset(t, 0, sizeof(t));
+    load_init(&l, 2);
+    load_worker_up(&l, 0, &bounded);
+    load_worker_up(&l, 1, &bounded);
+    for (uint32_t i = 0; i < 3; i++) {
+        load_get_room(&l, &room);
+        assert_int_equal(room.words[0], i < 2 ? 3 : 2);
+        load_open(&l, &t[i], 0, 1, 1, 0);
+        mask = 3;
+        load_drop_full(&l, &mask);
+        assert_int_equal(mask, i < 2 ? 3 : 2);
+    }
+    assert_true(load_has_room(&l));
+    load_set_reason(&l, 1, WORKER_DRAINING, true);
+    assert_false(load_has_room(&l));
+    load_close(&l, &t[2], 1, false, 1);
+    load_close(&l, &t[1], 1, false, 1);
+    assert_true(load_has_room(&l));
+    load_open(&l, &t[3], 0, 1, 1, 1);
+    assert_false(load_has_room(&l));
+    load_check(&l);
+    load_close(&l, &t[0], 1, false, 2);
+    load_close(&l, &t[3], 1, false, 2);
+    load_fini(&l);
+}
+
 static void random_traffic_keeps_the_sums(void **state) {
     struct load_ticket t[50];
     struct load l;
@@ -292,6 +328,7 @@ int main(void) {
         cmocka_unit_test(only_finished_requests_teach_the_means),
         cmocka_unit_test(what_is_being_generated_is_guessed_from_time),
         cmocka_unit_test(a_full_worker_is_dropped_unless_all_are),
+        cmocka_unit_test(a_worker_with_enough_has_no_room_and_may_yet_be_picked),
         cmocka_unit_test(a_new_worker_is_given_more_and_more),
         cmocka_unit_test(a_fleet_that_starts_together_starts),
         cmocka_unit_test(random_traffic_keeps_the_sums),

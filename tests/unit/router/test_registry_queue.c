@@ -13,8 +13,9 @@
 #include <stdio.h>
 #include <string.h>
 
-static struct registry *make(uint32_t n_workers, uint32_t limit, uint32_t max_concurrent,
-                             uint32_t queue_size) {
+/* `batch`: what each worker says to compute at once; 0: it does not. */
+static struct registry *make_announced(uint32_t n_workers, uint32_t batch, uint32_t limit,
+                                       uint32_t max_concurrent, uint32_t queue_size) {
     struct registry_config config = {0};
     struct wire_server_info info = {
         .wire = 1, .model = "m", .block_size = 16, .n_blocks = 500, .prefill_tokens_per_s = 1e4};
@@ -22,6 +23,7 @@ static struct registry *make(uint32_t n_workers, uint32_t limit, uint32_t max_co
     char url[64];
     uint32_t id;
 
+    info.max_num_seqs = batch;
     routing_options_default(&config.routing);
     config.routing.max_index_bytes = 1 << 20;
     config.routing.max_workers = 8;
@@ -37,6 +39,11 @@ static struct registry *make(uint32_t n_workers, uint32_t limit, uint32_t max_co
         registry_set_reason(r, id, WORKER_STARTING, false);
     }
     return r;
+}
+
+static struct registry *make(uint32_t n_workers, uint32_t limit, uint32_t max_concurrent,
+                             uint32_t queue_size) {
+    return make_announced(n_workers, 0, limit, max_concurrent, queue_size);
 }
 
 static struct registry_totals totals(struct registry *r) {
@@ -212,6 +219,55 @@ static void a_limit_on_all_and_a_worker_that_comes_back(void **state) {
     mailbox_close(box);
 }
 
+/* Batches of one: two are enough for a worker, and four the most. */
+static void a_prompt_goes_where_it_is_cached_past_what_is_enough(void **state) {
+    enum { BLOCKS = 64 };
+    struct registry *r = make_announced(2, 1, 0, 0, 10);
+    struct mailbox *box = mailbox_open_waiting();
+    struct request q[8];
+    uint64_t chain[BLOCKS];
+    uint32_t home;
+
+    (void)state;
+    for (uint64_t b = 0; b < BLOCKS; b++)
+        chain[b] = rng_at(1, b);
+    memset(q, 0, sizeof(q));
+    for (uint64_t i = 0; i < 8; i++) {
+        q[i].w.box = box;
+        q[i].rq = (struct route_request){
+            .chain = chain, .n_blocks = BLOCKS, .prompt_bytes = BLOCKS * 128, .now_us = i + 1};
+    }
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(
+            registry_enter(r, STR_NULL, &q[i].rq, &q[i].ticket, &q[i].target, &q[i].w, NULL),
+            ST_OK);
+        registry_first_token(r, &q[i].target, &q[i].ticket, NULL, (uint64_t)i + 1);
+        assert_int_equal(q[i].target.worker, q[0].target.worker);
+    }
+    home = q[0].target.worker;
+    for (int i = 4; i < 6; i++) { /* there are the most: the other one must do */
+        assert_int_equal(
+            registry_enter(r, STR_NULL, &q[i].rq, &q[i].ticket, &q[i].target, &q[i].w, NULL),
+            ST_OK);
+        assert_int_not_equal(q[i].target.worker, home);
+    }
+    assert_int_equal(
+        registry_enter(r, STR_NULL, &q[6].rq, &q[6].ticket, &q[6].target, &q[6].w, NULL), ST_AGAIN);
+    q[6].is_waiting = true;
+    for (int i = 0; i < 6; i++)
+        q[i].is_open = true;
+    end(r, &q[0], 10);
+    end(r, &q[1], 10);
+    assert_int_equal(hear(box), 0); /* both workers still have enough */
+    end(r, &q[2], 10);
+    assert_int_equal(hear(box), 1);
+    for (int i = 3; i < 7; i++)
+        end(r, &q[i], 11);
+    assert_int_equal(totals(r).n_open, 0);
+    registry_destroy(r);
+    mailbox_close(box);
+}
+
 /* --- two loops, for the thread sanitizer ---------------------------------------------------------*/
 
 enum { GRANTS = 1000, SLOTS = 24 };
@@ -295,6 +351,7 @@ int main(void) {
         cmocka_unit_test(who_leaves_too_late_gets_his_mail),
         cmocka_unit_test(a_full_queue_displaces_or_refuses),
         cmocka_unit_test(a_limit_on_all_and_a_worker_that_comes_back),
+        cmocka_unit_test(a_prompt_goes_where_it_is_cached_past_what_is_enough),
         cmocka_unit_test(two_loops_hand_places_to_each_other),
     };
 
