@@ -95,8 +95,8 @@ static void on_impatient(void *arg) {
     stop_waiting(x);
     count_refusal(x, "queue-timeout");
     error_set(&err, ST_UNAVAILABLE,
-              "all workers have been at their limit for the %.1f s of --queue-timeout: try again "
-              "later",
+              "no worker had a place within the %.1f s of --queue-timeout, being at its limit or out "
+              "of service: try again later",
               (double)x->proxy->config.queue_timeout_us * 1e-6);
     proxy_fail(x, ST_UNAVAILABLE, &err);
 }

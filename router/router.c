@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -286,6 +287,13 @@ static enum status check_options(const struct router_options *o, struct error *e
     }
     if (o->trust_tenant_header && !http_is_token(str_of(o->tenant_header))) {
         return error_set(err, ST_INVALID, "--tenant-header-name '%s' is not the name of a header",
+                         o->tenant_header);
+    }
+    if (o->trust_tenant_header && (strcasecmp(o->tenant_header, "authorization") == 0 ||
+                                   strcasecmp(o->tenant_header, "x-api-key") == 0)) {
+        return error_set(err, ST_INVALID,
+                         "--tenant-header-name '%s' carries keys, and tenants are named in logs: "
+                         "use another header",
                          o->tenant_header);
     }
     if (!is_loopback(o->admin_host) && !has_admin_key(o)) {
