@@ -16,7 +16,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -247,72 +246,6 @@ static void on_tick(void *arg) {
 
 /* --- building ------------------------------------------------------------------------------------*/
 
-static bool is_loopback(const char *host) {
-    return strncmp(host, "127.", 4) == 0 || strcmp(host, "::1") == 0;
-}
-
-static bool has_admin_key(const struct router_options *o) {
-    return o->admin_api_key || o->admin_api_key_file;
-}
-
-static enum status check_options(const struct router_options *o, struct error *err) {
-    if (o->launch == 0 && o->worker_urls.n == 0 && !o->worker_file && !has_admin_key(o)) {
-        return error_set(err, ST_INVALID,
-                         "no workers: name them with --worker-urls http://host:port ... or "
-                         "--worker-file FILE, or start some here with --launch 2 --model DIR");
-    }
-    if (o->launch > 0 && !o->model && o->worker_args.n == 0) {
-        return error_set(err, ST_INVALID,
-                         "--launch %u needs to know what to serve: add --model DIR, a Hugging Face "
-                         "model folder",
-                         o->launch);
-    }
-    if (o->launch + o->worker_urls.n > o->max_workers) {
-        return error_set(err, ST_INVALID, "%u workers are more than --max-workers %u",
-                         o->launch + o->worker_urls.n, o->max_workers);
-    }
-    if (o->isolate_by == ISOLATE_TENANT && !o->api_keys_file && !o->api_key &&
-        !o->trust_tenant_header) {
-        return error_set(err, ST_INVALID,
-                         "--isolate-by tenant, but nothing says who is who: name tenants in "
-                         "--api-keys-file, or add --trust-tenant-header behind a gateway that sets "
-                         "%s",
-                         o->tenant_header);
-    }
-    if (o->probe_path[0] != '/' || strlen(o->probe_path) > HEALTH_PATH_MAX) {
-        return error_set(err, ST_INVALID,
-                         "--probe-path '%.80s' is not a path: it begins with '/', such as /health, "
-                         "and has at most %d bytes",
-                         o->probe_path, HEALTH_PATH_MAX);
-    }
-    if (o->trust_tenant_header && !http_is_token(str_of(o->tenant_header))) {
-        return error_set(err, ST_INVALID, "--tenant-header-name '%s' is not the name of a header",
-                         o->tenant_header);
-    }
-    if (o->trust_tenant_header && (strcasecmp(o->tenant_header, "authorization") == 0 ||
-                                   strcasecmp(o->tenant_header, "x-api-key") == 0)) {
-        return error_set(err, ST_INVALID,
-                         "--tenant-header-name '%s' carries keys, and tenants are named in logs: "
-                         "use another header",
-                         o->tenant_header);
-    }
-    if (!is_loopback(o->admin_host) && !has_admin_key(o)) {
-        return error_set(err, ST_INVALID,
-                         "--admin-host %s is not a loopback address, so that other machines could "
-                         "change the fleet: set INCIPIT_ADMIN_API_KEY or --admin-api-key-file, or "
-                         "use 127.0.0.1 or ::1",
-                         o->admin_host);
-    }
-    if (o->is_admin_on_main && !has_admin_key(o) &&
-        (!is_loopback(o->host) || o->api_key || o->api_keys_file)) {
-        return error_set(err, ST_INVALID,
-                         "--admin-on-main lets every client of %s change the fleet: set "
-                         "INCIPIT_ADMIN_API_KEY or --admin-api-key-file",
-                         o->host);
-    }
-    return ST_OK;
-}
-
 /* Anybody who may log in here may read it. */
 static void warn_of_readable(struct router *r, const char *path) {
     struct stat st;
@@ -441,7 +374,7 @@ static enum status build_admin(struct router *r, struct error *err) {
                                  .max_connections = 256};
     const char *host = r->options->admin_host;
     /* Beyond this machine its key goes over the wire. */
-    struct tls *tls = is_loopback(host) ? NULL : certificates_for_clients(r->certificates);
+    struct tls *tls = router_is_loopback(host) ? NULL : certificates_for_clients(r->certificates);
     enum status st;
 
     r->admin_server = http_server_create(r->loop, &limits, &events, r);
@@ -605,7 +538,7 @@ enum status router_create(struct router **out, const struct router_options *opti
                              .format = (enum log_format)options->log_format,
                              .max_per_s = options->log_rate,
                              .is_async = true};
-    enum status st = check_options(options, err);
+    enum status st = router_options_check(options, err);
 
     *out = NULL;
     r->options = options;
@@ -647,7 +580,7 @@ enum status router_run(struct router *r, struct error *err) {
               log_u64("port", frontend_port(r->frontends[0])),
               log_u64("admin_port", http_server_port(r->admin_server)),
               log_u64("loops", r->n_frontends), log_z("policy", policy_names[r->options->policy]));
-    if (!is_loopback(r->options->host) && !keys_are_needed(r->keys)) {
+    if (!router_is_loopback(r->options->host) && !keys_are_needed(r->keys)) {
         log_event(r->log, LOG_WARN, "clients_need_no_key", log_z("host", r->options->host),
                   log_z("why", "other machines may send requests, and no key is asked of them: see "
                                "--api-keys-file"));

@@ -55,6 +55,10 @@ struct router_options {
 
 extern const struct option_program router_program;
 
+/* ST_INVALID with a sentence when they do not go together (router_refusals.c). */
+MUST_USE enum status router_options_check(const struct router_options *o, struct error *err);
+bool router_is_loopback(const char *host);
+
 /* Flags of other routers; ends with a NULL name. */
 extern const struct option_foreign router_foreign[];
 
