@@ -94,10 +94,11 @@ static void on_impatient(void *arg) {
     if (!registry_leave(x->proxy->registry, &x->waiter)) return; /* its mail is on the way */
     stop_waiting(x);
     count_refusal(x, "queue-timeout");
-    error_set(&err, ST_UNAVAILABLE,
-              "no worker had a place within the %.1f s of --queue-timeout, being at its limit or out "
-              "of service: try again later",
-              (double)x->proxy->config.queue_timeout_us * 1e-6);
+    error_set(
+        &err, ST_UNAVAILABLE,
+        "no worker had a place within the %.1f s of --queue-timeout, being at its limit or out "
+        "of service: try again later",
+        (double)x->proxy->config.queue_timeout_us * 1e-6);
     proxy_fail(x, ST_UNAVAILABLE, &err);
 }
 
