@@ -1,14 +1,14 @@
-"""What router/README.md says of metrics and log events is what the router has."""
+"""What router/SEEING.md says of metrics and log events is what the router has."""
 import re
 
 from conftest import ROOT
 
-README = (ROOT / "router/README.md").read_text()
+PAGE = (ROOT / "router/SEEING.md").read_text()
 
 
 def rows(first_cell):
     """The tables' rows whose first cell matches: its text, and the other cells."""
-    for line in README.splitlines():
+    for line in PAGE.splitlines():
         cells = [c.strip() for c in line.strip("|").split("|")]
         if line.startswith("|") and (found := re.fullmatch(first_cell, cells[0])):
             yield found[1], cells[1:]
