@@ -15,15 +15,17 @@
  * The word of a set, when there can be more than 64 workers:
  *     up to four ids    id+1 | id+1 | id+1 | id+1     16 bits each, 0: none, in any place
  *     more              0xFFFF | count | row          row of the pool of masks */
-#include "router/prefix_index.h"
+#include "router/prefix_index_internal.h"
 
 #include "common/mem.h"
 #include "common/rng.h"
 
 #include <assert.h>
 #include <string.h>
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
 
-#define LINE             4u
 #define HEADS_PER_WORKER 3u
 #define FULL_PERCENT     89 /* of the slots, when all records are in use: moves stay short */
 #define MOVES_DEEP       4  /* others moved for one insertion; at 89 % full 3 were always enough */
@@ -33,19 +35,6 @@
 #define NARROW_MAX       4
 #define ANY_WORKER       WORKER_NONE
 
-struct prefix_index {
-    struct prefix_record *records; /* n_lines x LINE, then the ring heads */
-    uint32_t n_lines, n_workers;
-    uint32_t n_used, n_max, n_blocks;
-    uint32_t n_words;        /* of a mask; 1: the set is the mask */
-    struct worker_mask odd;  /* workers whose epoch is 1 */
-    struct worker_mask lost; /* workers that have dead records */
-    bool any_lost;
-    uint64_t *rows; /* n_rows x n_words; a free row's first word is the next free row + 1 */
-    uint32_t n_rows, first_free_row; /* + 1; 0: none */
-    uint64_t n_runs;                 /* ever inserted: their made-up hashes */
-};
-
 /* Where records of one key and kind may be. */
 struct place {
     uint32_t tag, home, alt;
@@ -54,7 +43,7 @@ struct place {
 /* --- creation -------------------------------------------------------------------------------- */
 
 static uint32_t lines_for(uint32_t n_records) {
-    return (uint32_t)((uint64_t)n_records * 100 / FULL_PERCENT / LINE) + 4;
+    return (uint32_t)((uint64_t)n_records * 100 / FULL_PERCENT / PREFIX_LINE) + 4;
 }
 
 static uint32_t rows_for(uint32_t n_records, uint32_t n_words) {
@@ -63,7 +52,7 @@ static uint32_t rows_for(uint32_t n_records, uint32_t n_words) {
 }
 
 static uint64_t records_bytes(uint32_t n_records, uint32_t n_workers) {
-    return ((uint64_t)lines_for(n_records) * LINE + HEADS_PER_WORKER * n_workers) *
+    return ((uint64_t)lines_for(n_records) * PREFIX_LINE + HEADS_PER_WORKER * n_workers) *
            sizeof(struct prefix_record);
 }
 
@@ -77,7 +66,8 @@ uint64_t prefix_index_bytes(uint32_t n_records, uint32_t n_workers) {
 struct prefix_index *prefix_index_create(uint32_t n_records, uint32_t n_workers) {
     struct prefix_index *x = mem_zalloc(sizeof(*x));
 
-    _Static_assert(sizeof(struct prefix_record) * LINE == CACHE_LINE, "a line is a cache line");
+    _Static_assert(sizeof(struct prefix_record) * PREFIX_LINE == CACHE_LINE,
+                   "a line is a cache line");
     assert(n_records && n_records <= UINT32_MAX / 2 && n_workers && n_workers <= WORKERS_MAX);
     x->n_lines = lines_for(n_records);
     x->n_workers = n_workers;
@@ -91,7 +81,7 @@ struct prefix_index *prefix_index_create(uint32_t n_records, uint32_t n_workers)
         return NULL;
     }
     for (uint32_t i = 0; i < HEADS_PER_WORKER * n_workers; i++) {
-        uint32_t head = x->n_lines * LINE + i;
+        uint32_t head = x->n_lines * PREFIX_LINE + i;
 
         x->records[head].prev = x->records[head].next = head;
     }
@@ -111,61 +101,37 @@ void prefix_index_destroy(struct prefix_index *x) {
 
 /* --- places ---------------------------------------------------------------------------------- */
 
-static uint32_t add_lines(const struct prefix_index *x, uint32_t line, uint32_t distance) {
-    uint64_t sum = (uint64_t)line + distance;
-
-    return (uint32_t)(sum >= x->n_lines ? sum - x->n_lines : sum);
-}
-
-/* From home to the other line: 1 to n_lines - 1. */
-static uint32_t alt_distance(const struct prefix_index *x, uint32_t tag) {
-    return 1 + (uint32_t)((uint64_t)(tag * 0x9E3779B1u) * (x->n_lines - 1) >> 32);
-}
-
-/* From the home of a block to that of w's PART of it. */
-static uint32_t part_distance(const struct prefix_index *x, uint32_t tag, uint32_t w) {
-    uint32_t mixed = (tag ^ (w + 1) * 0x85EBCA6Bu) * 0xC2B2AE35u;
-
-    return (uint32_t)((uint64_t)((mixed ^ mixed >> 15) * 0x27D4EB2Fu) * x->n_lines >> 32);
-}
-
 static struct place place_at(const struct prefix_index *x, uint32_t tag, uint32_t home) {
-    return (struct place){tag, home, add_lines(x, home, alt_distance(x, tag))};
-}
-
-static uint64_t mix(uint64_t hash) { /* chains are hashes; what tests and traces use is not */
-    return (hash ^ hash >> 32) * UINT64_C(0x9E3779B97F4A7C15);
-}
-
-static uint32_t home_of(const struct prefix_index *x, uint64_t mixed) {
-    return (uint32_t)(((unsigned __int128)mixed * x->n_lines) >> 64);
+    return (struct place){tag, home, prefix_add_lines(x, home, prefix_alt_distance(x, tag))};
 }
 
 static struct place place_of_block(const struct prefix_index *x, uint64_t hash) {
-    uint64_t mixed = mix(hash);
+    uint64_t mixed = prefix_mix(hash);
 
-    return place_at(x, (uint32_t)mixed, home_of(x, mixed));
+    return place_at(x, (uint32_t)mixed, prefix_home_of(x, mixed));
 }
 
 static struct place place_of_part(const struct prefix_index *x, struct place block, uint32_t w) {
-    return place_at(x, block.tag, add_lines(x, block.home, part_distance(x, block.tag, w)));
+    return place_at(x, block.tag,
+                    prefix_add_lines(x, block.home, prefix_part_distance(x, block.tag, w)));
 }
 
 /* The place that a record in use is in. */
 static struct place place_of_record(const struct prefix_index *x, uint32_t number) {
     const struct prefix_record *r = &x->records[number];
-    uint32_t line = number / LINE;
+    uint32_t line = number / PREFIX_LINE;
 
     if (!r->is_alt) return place_at(x, r->tag, line);
-    return place_at(x, r->tag, add_lines(x, line, x->n_lines - alt_distance(x, r->tag)));
+    return place_at(x, r->tag,
+                    prefix_add_lines(x, line, x->n_lines - prefix_alt_distance(x, r->tag)));
 }
 
 /* The place of the block that a PART belongs to. */
 static struct place place_behind_part(const struct prefix_index *x, uint32_t number) {
     struct place part = place_of_record(x, number);
-    uint32_t back = x->n_lines - part_distance(x, part.tag, x->records[number].worker);
+    uint32_t back = x->n_lines - prefix_part_distance(x, part.tag, x->records[number].worker);
 
-    return place_at(x, part.tag, add_lines(x, part.home, back));
+    return place_at(x, part.tag, prefix_add_lines(x, part.home, back));
 }
 
 /* --- finding --------------------------------------------------------------------------------- */
@@ -176,23 +142,36 @@ static bool is_wanted(const struct prefix_record *r, bool is_alt, uint32_t w) {
     return r->kind == PREFIX_PART && r->worker == w;
 }
 
+/* Bit i: r[i] has this tag. */
+static uint32_t same_tags(const struct prefix_record *r, uint32_t tag) {
+#ifdef __SSE2__
+    const __m128i *v = (const __m128i *)(const void *)r;
+    __m128i low = _mm_unpacklo_epi32(_mm_load_si128(v), _mm_load_si128(v + 1));
+    __m128i high = _mm_unpacklo_epi32(_mm_load_si128(v + 2), _mm_load_si128(v + 3));
+    __m128i same = _mm_cmpeq_epi32(_mm_unpacklo_epi64(low, high), _mm_set1_epi32((int)tag));
+
+    return (uint32_t)_mm_movemask_ps(_mm_castsi128_ps(same));
+#else
+    return (uint32_t)(r[0].tag == tag) | (uint32_t)(r[1].tag == tag) << 1 |
+           (uint32_t)(r[2].tag == tag) << 2 | (uint32_t)(r[3].tag == tag) << 3;
+#endif
+}
+
 static uint32_t find_in_line(const struct prefix_index *x, uint32_t line, uint32_t tag, bool is_alt,
                              uint32_t w) {
-    const struct prefix_record *r = &x->records[(size_t)line * LINE];
-    uint32_t same = (uint32_t)(r[0].tag == tag) | (uint32_t)(r[1].tag == tag) << 1 |
-                    (uint32_t)(r[2].tag == tag) << 2 | (uint32_t)(r[3].tag == tag) << 3;
+    const struct prefix_record *r = &x->records[(size_t)line * PREFIX_LINE];
 
-    for (; same; same &= same - 1) {
+    for (uint32_t same = same_tags(r, tag); same; same &= same - 1) {
         uint32_t i = (uint32_t)__builtin_ctz(same);
 
-        if (is_wanted(&r[i], is_alt, w)) return line * LINE + i;
+        if (is_wanted(&r[i], is_alt, w)) return line * PREFIX_LINE + i;
     }
     return PREFIX_NONE;
 }
 
 /* The LONE or SET of a block, whose other line is worked out only when it is not at home. */
 static uint32_t find_block(const struct prefix_index *x, uint64_t mixed) {
-    uint32_t tag = (uint32_t)mixed, home = home_of(x, mixed);
+    uint32_t tag = (uint32_t)mixed, home = prefix_home_of(x, mixed);
     uint32_t n = find_in_line(x, home, tag, false, ANY_WORKER);
 
     if (n != PREFIX_NONE) return n;
@@ -213,8 +192,9 @@ static uint32_t find_part(const struct prefix_index *x, struct place block, uint
 /* --- slots ----------------------------------------------------------------------------------- */
 
 static uint32_t free_slot_of(const struct prefix_index *x, uint32_t line) {
-    for (uint32_t i = 0; i < LINE; i++) {
-        if (x->records[(size_t)line * LINE + i].kind == PREFIX_FREE) return line * LINE + i;
+    for (uint32_t i = 0; i < PREFIX_LINE; i++) {
+        if (x->records[(size_t)line * PREFIX_LINE + i].kind == PREFIX_FREE)
+            return line * PREFIX_LINE + i;
     }
     return PREFIX_NONE;
 }
@@ -242,12 +222,12 @@ static uint32_t other_line(const struct prefix_index *x, uint32_t number) {
  * need be. The slot that became free, or PREFIX_NONE. */
 static uint32_t make_room(struct prefix_index *x, uint32_t line, int depth) {
     for (uint32_t deep = 0; deep < 2; deep++) { /* first those that may go at once */
-        for (uint32_t from = line * LINE; from < (line + 1) * LINE; from++) {
+        for (uint32_t from = line * PREFIX_LINE; from < (line + 1) * PREFIX_LINE; from++) {
             uint32_t to_line = other_line(x, from), to = free_slot_of(x, to_line);
 
             if (to == PREFIX_NONE && deep && depth > 1) to = make_room(x, to_line, depth - 1);
             if (x->records[from].kind == PREFIX_FREE) return from; /* moved by that */
-            if (to == PREFIX_NONE || to / LINE != other_line(x, from)) continue;
+            if (to == PREFIX_NONE || to / PREFIX_LINE != other_line(x, from)) continue;
             x->records[to] = x->records[from];
             x->records[to].is_alt = !x->records[from].is_alt;
             x->records[from] = (struct prefix_record){0};
@@ -265,7 +245,7 @@ static uint32_t take_slot(struct prefix_index *x, struct place p) {
     if (n == PREFIX_NONE) n = free_slot_of(x, p.alt);
     if (n == PREFIX_NONE) n = make_room(x, p.home, MOVES_DEEP);
     if (n == PREFIX_NONE) return PREFIX_NONE;
-    x->records[n] = (struct prefix_record){.tag = p.tag, .is_alt = n / LINE != p.home};
+    x->records[n] = (struct prefix_record){.tag = p.tag, .is_alt = n / PREFIX_LINE != p.home};
     x->n_used++;
     return n;
 }
@@ -451,40 +431,19 @@ struct prefix_record *prefix_index_at(const struct prefix_index *x, uint32_t num
 }
 
 uint32_t prefix_index_head(const struct prefix_index *x, uint32_t w, uint32_t i) {
-    return x->n_lines * LINE + w * HEADS_PER_WORKER + i;
+    return x->n_lines * PREFIX_LINE + w * HEADS_PER_WORKER + i;
 }
 
-uint32_t prefix_index_find(const struct prefix_index *x, uint64_t hash, uint32_t w) {
-    uint32_t n = find_block(x, mix(hash));
-
+/* The record of w of the block whose LONE or SET is at n. */
+static uint32_t find_of(const struct prefix_index *x, uint32_t n, uint64_t hash, uint32_t w) {
     if (n == PREFIX_NONE) return n;
     if (x->records[n].kind == PREFIX_LONE) return x->records[n].worker == w ? n : PREFIX_NONE;
     if (!set_has(x, x->records[n].set, w)) return PREFIX_NONE;
     return find_part(x, place_of_block(x, hash), w);
 }
 
-/* True when the record is that of (hash, w): its tag says so, its place, and it itself. */
-static bool is_record_of(const struct prefix_index *x, uint32_t number, uint64_t hash, uint32_t w) {
-    const struct prefix_record *r = &x->records[number];
-    uint64_t mixed = mix(hash);
-    uint32_t tag = (uint32_t)mixed, line;
-
-    if (r->tag != tag || (r->kind != PREFIX_LONE && r->kind != PREFIX_PART) || r->worker != w)
-        return false;
-    line = home_of(x, mixed);
-    if (r->kind == PREFIX_PART) line = add_lines(x, line, part_distance(x, tag, w));
-    if (r->is_alt) line = add_lines(x, line, alt_distance(x, tag));
-    return line == number / LINE;
-}
-
-uint32_t prefix_index_find_near(const struct prefix_index *x, uint64_t hash, uint32_t w,
-                                uint32_t guess) {
-    if (guess != PREFIX_NONE && is_record_of(x, guess, hash, w)) return guess;
-    return prefix_index_find(x, hash, w);
-}
-
-void prefix_index_ask_near(const struct prefix_index *x, uint32_t guess) {
-    if (guess != PREFIX_NONE) __builtin_prefetch(&x->records[guess]);
+uint32_t prefix_index_find(const struct prefix_index *x, uint64_t hash, uint32_t w) {
+    return find_of(x, find_block(x, prefix_mix(hash)), hash, w);
 }
 
 uint32_t prefix_index_insert(struct prefix_index *x, uint64_t hash, uint32_t w) {
@@ -514,7 +473,8 @@ uint32_t prefix_index_insert_run(struct prefix_index *x, uint32_t w, uint32_t n_
     uint32_t n = PREFIX_NONE;
 
     assert(n_blocks && n_blocks <= PREFIX_PINS_MAX);
-    if (x->n_used < x->n_max) n = take_slot(x, place_at(x, (uint32_t)mixed, home_of(x, mixed)));
+    if (x->n_used < x->n_max)
+        n = take_slot(x, place_at(x, (uint32_t)mixed, prefix_home_of(x, mixed)));
     if (n == PREFIX_NONE) return n;
     init_record(x, &x->records[n], PREFIX_RUN, w);
     x->records[n].is_computed = true;
@@ -541,7 +501,7 @@ void prefix_index_remove(struct prefix_index *x, uint32_t number) {
 }
 
 bool prefix_index_is_dead(const struct prefix_index *x, const struct prefix_record *r) {
-    return r->epoch != worker_mask_has(x->odd.words, r->worker);
+    return prefix_is_dead(x, r);
 }
 
 void prefix_index_revive(struct prefix_index *x, struct prefix_record *r) {
@@ -581,12 +541,12 @@ bool prefix_index_is_full(const struct prefix_index *x) {
 }
 
 void prefix_index_ask_early(const struct prefix_index *x, uint64_t hash) {
-    __builtin_prefetch(&x->records[(size_t)home_of(x, mix(hash)) * LINE]);
+    __builtin_prefetch(&x->records[(size_t)prefix_home_of(x, prefix_mix(hash)) * PREFIX_LINE]);
 }
 
 void prefix_index_ask_late(const struct prefix_index *x, uint64_t hash, uint32_t w) {
-    uint64_t mixed = mix(hash);
-    uint32_t tag = (uint32_t)mixed, home = home_of(x, mixed), line;
+    uint64_t mixed = prefix_mix(hash);
+    uint32_t tag = (uint32_t)mixed, home = prefix_home_of(x, mixed), line;
     uint32_t n = find_in_line(x, home, tag, false, ANY_WORKER);
 
     if (n == PREFIX_NONE) {
@@ -595,7 +555,7 @@ void prefix_index_ask_late(const struct prefix_index *x, uint64_t hash, uint32_t
         if (w == WORKER_NONE || x->records[n].kind == PREFIX_LONE) return;
         line = place_of_part(x, place_at(x, tag, home), w).home;
     }
-    __builtin_prefetch(&x->records[(size_t)line * LINE]);
+    __builtin_prefetch(&x->records[(size_t)line * PREFIX_LINE]);
 }
 
 /* --- matching -------------------------------------------------------------------------------- */
@@ -612,58 +572,101 @@ static void leave_out_dead(const struct prefix_index *x, struct place block, uin
     }
 }
 
-/* The workers that hold the block, as a mask. Returns the record if there is but one. */
-static uint32_t find_holders(const struct prefix_index *x, uint64_t hash, uint64_t *holders) {
-    uint32_t n = find_block(x, mix(hash));
+/* The workers that hold the block, whose LONE or SET is at n, as a mask. */
+static void expand_holders(const struct prefix_index *x, uint32_t n, uint64_t hash,
+                           uint64_t *holders) {
     const struct prefix_record *r = &x->records[n];
 
     if (n != PREFIX_NONE && r->kind == PREFIX_SET) {
         set_expand(x, r->set, holders);
         if (UNLIKELY(x->any_lost)) leave_out_dead(x, place_of_block(x, hash), holders);
-        return PREFIX_NONE;
+        return;
     }
     memset(holders, 0, x->n_words * sizeof(*holders));
-    if (n != PREFIX_NONE && !prefix_index_is_dead(x, r)) worker_mask_add(holders, r->worker);
-    return n;
+    if (n != PREFIX_NONE && !prefix_is_dead(x, r)) worker_mask_add(holders, r->worker);
 }
 
 /* Writes `i` as the depth of those of `live` that are not in `holders`, and takes them out.
- * Returns how many stay. */
-static uint32_t keep_holders(uint64_t *live, const uint64_t *holders, uint32_t n_words, uint32_t i,
-                             uint32_t *depth) {
-    uint32_t n_left = 0;
-
+ * Returns how many of n_live stay. */
+static uint32_t keep_holders(uint64_t *live, uint32_t n_live, const uint64_t *holders,
+                             uint32_t n_words, uint32_t i, uint32_t *depth) {
     for (uint32_t k = 0; k < n_words; k++) {
         uint64_t gone = live[k] & ~holders[k];
 
         live[k] &= holders[k];
-        n_left += worker_mask_bits(live[k]);
-        for (; gone; gone &= gone - 1)
+        for (; gone; gone &= gone - 1, n_live--)
             depth[k * 64 + (uint32_t)__builtin_ctzll(gone)] = i;
     }
-    return n_left;
+    return n_live;
 }
 
-static void ask_ahead(const struct prefix_index *x, const uint64_t *chain, uint32_t n, uint32_t i) {
-    if (i + PREFIX_ASK_EARLY < n) prefix_index_ask_early(x, chain[i + PREFIX_ASK_EARLY]);
-    if (i + PREFIX_ASK_LATE < n) prefix_index_ask_late(x, chain[i + PREFIX_ASK_LATE], WORKER_NONE);
+/* A block on its way through the walk: asked for, looked for at home, then found. */
+struct step {
+    uint32_t tag, home, n;
+};
+
+struct walk {
+    const struct prefix_index *x;
+    const uint64_t *chain;
+    uint32_t n;
+    struct step steps[2 * PREFIX_ASK_EARLY]; /* block i is at i modulo that */
+};
+
+static struct step *step_of(struct walk *k, uint32_t i) {
+    return &k->steps[i % ARRAY_LEN(k->steps)];
+}
+
+static void walk_early(struct walk *k, uint32_t i) {
+    struct step *s = step_of(k, i);
+    uint64_t mixed;
+
+    if (i >= k->n) return;
+    mixed = prefix_mix(k->chain[i]);
+    s->tag = (uint32_t)mixed;
+    s->home = prefix_home_of(k->x, mixed);
+    __builtin_prefetch(&k->x->records[(size_t)s->home * PREFIX_LINE]);
+}
+
+static void walk_late(struct walk *k, uint32_t i) {
+    struct step *s = step_of(k, i);
+
+    if (i >= k->n) return;
+    s->n = find_in_line(k->x, s->home, s->tag, false, ANY_WORKER);
+    if (s->n != PREFIX_NONE) return;
+    s->home = place_at(k->x, s->tag, s->home).alt;
+    __builtin_prefetch(&k->x->records[(size_t)s->home * PREFIX_LINE]);
+}
+
+static void walk_begin(struct walk *k) {
+    for (uint32_t i = 0; i < PREFIX_ASK_EARLY; i++)
+        walk_early(k, i);
+    for (uint32_t i = 0; i < PREFIX_ASK_LATE; i++)
+        walk_late(k, i);
+}
+
+/* The LONE or SET of block i, which is called for in turn. */
+static uint32_t walk_find(struct walk *k, uint32_t i) {
+    struct step *s = step_of(k, i);
+
+    walk_early(k, i + PREFIX_ASK_EARLY);
+    walk_late(k, i + PREFIX_ASK_LATE);
+    return s->n != PREFIX_NONE ? s->n : find_in_line(k->x, s->home, s->tag, true, ANY_WORKER);
 }
 
 uint32_t prefix_index_match(const struct prefix_index *x, const uint64_t *chain, uint32_t n,
                             const uint64_t *mask, uint32_t *depth, uint32_t *guesses) {
     uint64_t live[WORKER_MASK_WORDS], holders[WORKER_MASK_WORDS];
     uint32_t n_mask = worker_mask_count(mask, x->n_words), n_live = n_mask, n_shared = 0, i, seen;
+    struct walk walk;
 
+    walk.x = x, walk.chain = chain, walk.n = n; /* the steps are written before they are read */
     memcpy(live, mask, x->n_words * sizeof(*live));
-    for (i = 0; i < MIN(n, PREFIX_ASK_EARLY); i++)
-        prefix_index_ask_early(x, chain[i]);
-    for (i = 0; i < MIN(n, PREFIX_ASK_LATE); i++)
-        prefix_index_ask_late(x, chain[i], WORKER_NONE);
+    walk_begin(&walk);
     for (i = 0; i < n && n_live > 1; i++) {
-        ask_ahead(x, chain, n, i);
-        seen = find_holders(x, chain[i], holders);
+        seen = walk_find(&walk, i);
         if (guesses) guesses[i] = seen;
-        n_live = keep_holders(live, holders, x->n_words, i, depth);
+        expand_holders(x, seen, chain[i], holders);
+        n_live = keep_holders(live, n_live, holders, x->n_words, i, depth);
         if (n_live > n_mask / 2) n_shared = i + 1;
     }
     for (uint32_t k = i; guesses && k < n; k++)
@@ -674,10 +677,9 @@ uint32_t prefix_index_match(const struct prefix_index *x, const uint64_t *chain,
     }
     uint32_t last = worker_mask_next(live, x->n_words, 0); /* most of the walk is for one */
     for (; i < n; i++) {
-        ask_ahead(x, chain, n, i);
-        seen = prefix_index_find(x, chain[i], last);
+        seen = find_of(x, walk_find(&walk, i), chain[i], last);
         if (guesses) guesses[i] = seen;
-        if (seen == PREFIX_NONE || prefix_index_is_dead(x, &x->records[seen])) break;
+        if (seen == PREFIX_NONE || prefix_is_dead(x, &x->records[seen])) break;
         if (n_mask == 1) n_shared = i + 1;
     }
     depth[last] = i;
@@ -696,13 +698,13 @@ static uint32_t set_count(const struct prefix_index *x, uint64_t set) {
 void prefix_index_check(const struct prefix_index *x) {
     uint32_t n_of[PREFIX_SET + 1] = {0}, n_wide = 0, n_members = 0, n_free_rows = 0;
 
-    for (uint32_t n = 0; n < x->n_lines * LINE; n++) {
+    for (uint32_t n = 0; n < x->n_lines * PREFIX_LINE; n++) {
         const struct prefix_record *r = &x->records[n];
         struct place p = place_of_record(x, n);
 
         n_of[r->kind]++;
         if (r->kind == PREFIX_FREE || r->kind == PREFIX_RUN) continue;
-        assert((r->is_alt ? p.alt : p.home) == n / LINE);
+        assert((r->is_alt ? p.alt : p.home) == n / PREFIX_LINE);
         if (r->kind == PREFIX_PART) { /* its block is there, and knows of it */
             uint32_t set = find_at(x, place_behind_part(x, n), ANY_WORKER);
 
@@ -723,7 +725,7 @@ void prefix_index_check(const struct prefix_index *x) {
     }
     assert(n_members == n_of[PREFIX_PART]);
     assert(n_of[PREFIX_LONE] + n_of[PREFIX_SET] == x->n_blocks);
-    assert(x->n_lines * LINE - n_of[PREFIX_FREE] == x->n_used && x->n_used <= x->n_max);
+    assert(x->n_lines * PREFIX_LINE - n_of[PREFIX_FREE] == x->n_used && x->n_used <= x->n_max);
     for (uint32_t row = x->first_free_row; row; n_free_rows++)
         row = (uint32_t)x->rows[(size_t)(row - 1) * x->n_words];
     assert(n_wide + n_free_rows == x->n_rows);

@@ -72,13 +72,8 @@ struct prefix_record *prefix_index_at(const struct prefix_index *x, uint32_t num
 /* The number of worker w's i-th ring head, i < 3; it never moves. */
 uint32_t prefix_index_head(const struct prefix_index *x, uint32_t w, uint32_t i);
 
-/* The record of (block, w), dead or alive; PREFIX_NONE when there is none. `guess`: where it was
- * when last seen, or PREFIX_NONE; most have not been moved, and are found there at a quarter of the
- * cost. */
+/* The record of (block, w), dead or alive; PREFIX_NONE when there is none. */
 uint32_t prefix_index_find(const struct prefix_index *x, uint64_t hash, uint32_t w);
-uint32_t prefix_index_find_near(const struct prefix_index *x, uint64_t hash, uint32_t w,
-                                uint32_t guess);
-void prefix_index_ask_near(const struct prefix_index *x, uint32_t guess); /* before it is */
 
 /* A walk over blocks asks for their memory twice: early for the home line, and when that has come,
  * for what it shows to be needed besides: the other line, or the PART of w (WORKER_NONE: none). */
@@ -110,7 +105,8 @@ bool prefix_index_is_full(const struct prefix_index *x);       /* an insertion m
 
 /* depth[w] = leading blocks of the chain that w holds, for each w of `mask`. Returns how many
  * leading blocks are widely held: by more than half of `mask`. One walk, prefetched. `guesses`, if
- * not NULL, has room for n and learns where records were seen, for prefix_index_find_near. */
+ * not NULL, has room for n and learns where the blocks were seen, which prefix_lru.c profits from:
+ * a worker's record, the SET of several, or PREFIX_NONE. */
 uint32_t prefix_index_match(const struct prefix_index *x, const uint64_t *chain, uint32_t n,
                             const uint64_t *mask, uint32_t *depth, uint32_t *guesses);
 

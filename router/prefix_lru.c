@@ -8,12 +8,17 @@
  * chain's entries are looked up again for each event. Rings live in the index, which keeps the
  * links right, and so do their heads.
  *
+ * The blocks of a chain are neighbours on either ring, the deepest first, unless other chains have
+ * used some of them in between. So a block's entry is likely to be found beside that of the block
+ * before, and neighbours change rings together, with one pair of links for all of them.
+ *
  * Who is the largest need not be known exactly: at each eviction the last victim is compared with
  * the next worker in turn and with the one that asks, so that a larger one is found within one
  * round and the largest ones are worn down together. */
 #include "router/prefix_lru.h"
 
 #include "common/mem.h"
+#include "router/prefix_index_internal.h"
 
 #include <assert.h>
 
@@ -58,7 +63,7 @@ void prefix_lru_destroy(struct prefix_lru *l) {
 /* --- rings ----------------------------------------------------------------------------------- */
 
 static struct prefix_record *at(const struct prefix_lru *l, uint32_t e) {
-    return prefix_index_at(l->index, e);
+    return &l->index->records[e];
 }
 
 static uint32_t head_of(const struct prefix_lru *l, uint32_t w, enum ring ring) {
@@ -76,14 +81,13 @@ static void unlink_entry(struct prefix_lru *l, uint32_t e) {
     at(l, r->next)->prev = r->prev;
 }
 
-static void link_last(struct prefix_lru *l, uint32_t w, enum ring ring, uint32_t e) {
+static void link_after(struct prefix_lru *l, uint32_t prev, uint32_t e) {
     struct prefix_record *r = at(l, e);
-    uint32_t head = head_of(l, w, ring);
 
-    r->prev = at(l, head)->prev;
-    r->next = head;
-    at(l, r->prev)->next = e;
-    at(l, head)->prev = e;
+    r->prev = prev;
+    r->next = at(l, prev)->next;
+    at(l, r->next)->prev = e;
+    at(l, prev)->next = e;
 }
 
 /* All of one ring behind what is on another. */
@@ -100,7 +104,7 @@ static void splice(struct prefix_lru *l, uint32_t w, enum ring from, enum ring t
 }
 
 static void enter_cold(struct prefix_lru *l, uint32_t w, uint32_t e) {
-    link_last(l, w, RING_COLD, e);
+    link_after(l, at(l, head_of(l, w, RING_COLD))->prev, e);
     l->workers[w].n_cold++;
     l->n_cold++;
 }
@@ -111,8 +115,57 @@ static void leave_cold(struct prefix_lru *l, uint32_t w, uint32_t e) {
     l->n_cold--;
 }
 
+/* Entries of one worker that follow each other on a ring, as those of a chain do that have been in
+ * use together: they change rings as one. */
+struct run {
+    uint32_t first, last, n; /* n 0: none */
+};
+
+/* The deepest block is first on either ring: what was found for one block has the next before it. */
+static void run_add_before(struct run *run, uint32_t e) {
+    if (!run->n++) run->last = e;
+    run->first = e;
+}
+
+static void run_add_behind(struct run *run, uint32_t e) {
+    if (!run->n++) run->first = e;
+    run->last = e;
+}
+
+/* Takes the run out of its ring and puts it behind `prev` on another. */
+static void run_move(struct prefix_lru *l, const struct run *run, uint32_t prev) {
+    struct prefix_record *first = at(l, run->first), *last = at(l, run->last);
+
+    at(l, first->prev)->next = last->next;
+    at(l, last->next)->prev = first->prev;
+    first->prev = prev;
+    last->next = at(l, prev)->next;
+    at(l, last->next)->prev = run->last;
+    at(l, prev)->next = run->first;
+}
+
+/* From cold to pinned, before those in front. */
+static void run_pin(struct prefix_lru *l, uint32_t w, struct run *run) {
+    if (!run->n) return;
+    run_move(l, run, head_of(l, w, RING_PINNED));
+    l->workers[w].n_pinned += run->n;
+    l->workers[w].n_cold -= run->n;
+    l->n_cold -= run->n;
+    run->n = 0;
+}
+
+/* From pinned to cold, where it is the youngest. */
+static void run_unpin(struct prefix_lru *l, uint32_t w, struct run *run) {
+    if (!run->n) return;
+    run_move(l, run, at(l, head_of(l, w, RING_COLD))->prev);
+    l->workers[w].n_pinned -= run->n;
+    l->workers[w].n_cold += run->n;
+    l->n_cold += run->n;
+    run->n = 0;
+}
+
 static void enter_pinned(struct prefix_lru *l, uint32_t w, uint32_t e) {
-    link_last(l, w, RING_PINNED, e);
+    link_after(l, head_of(l, w, RING_PINNED), e);
     l->workers[w].n_pinned++;
 }
 
@@ -229,27 +282,57 @@ static void add_run(struct prefix_lru *l, uint32_t w, uint32_t n_blocks) {
 
 /* --- events ---------------------------------------------------------------------------------- */
 
-/* A pinned entry for (hash, w), which is looked up or made. False: no room. */
-static bool pin(struct prefix_lru *l, uint64_t hash, uint32_t w, uint32_t *guess) {
-    uint32_t e = prefix_index_find_near(l->index, hash, w, *guess);
-    struct prefix_record *r;
-    bool is_new = e == PREFIX_NONE;
+/* A walk over a chain's entries on w. The run stays on its old ring until it cannot grow, or until
+ * an insertion or a removal may move records. */
+struct chain_walk {
+    struct prefix_lru *l;
+    uint32_t w, last; /* last: the entry of the block before, or PREFIX_NONE */
+    struct run run;
+};
 
-    if (is_new && (e = add_entry(l, hash, w)) == PREFIX_NONE) return false;
-    *guess = e;
-    r = at(l, e);
-    if (!is_new && prefix_index_is_dead(l->index, r)) {
-        prefix_index_revive(l->index, r);
-        leave_dead(l, w, e);
-        is_new = true;
+/* The entry of `hash`, which is likely to be at one of two places. */
+static uint32_t find_entry(const struct chain_walk *k, uint64_t hash, uint32_t guess,
+                           uint32_t neighbour) {
+    const struct prefix_index *x = k->l->index;
+
+    if (guess != PREFIX_NONE && prefix_is_record_of(x, guess, hash, k->w)) return guess;
+    if (neighbour != PREFIX_NONE && prefix_is_record_of(x, neighbour, hash, k->w)) return neighbour;
+    return prefix_index_find(x, hash, k->w);
+}
+
+/* A pinned entry that was not there, or dead. False: no room. */
+static bool pin_new(struct chain_walk *k, uint64_t hash, uint32_t e) {
+    struct prefix_lru *l = k->l;
+
+    run_pin(l, k->w, &k->run);
+    if (e != PREFIX_NONE) {
+        prefix_index_revive(l->index, at(l, e));
+        leave_dead(l, k->w, e);
+    } else if ((e = add_entry(l, hash, k->w)) == PREFIX_NONE) {
+        return false;
     }
+    at(l, e)->pins = 1;
+    l->workers[k->w].n_held++;
+    enter_pinned(l, k->w, e);
+    k->last = e;
+    return true;
+}
+
+/* A pinned entry for the next block, which is looked up or made. False: no room. */
+static bool pin(struct chain_walk *k, uint64_t hash, uint32_t guess) {
+    struct prefix_lru *l = k->l;
+    uint32_t before = k->last != PREFIX_NONE ? at(l, k->last)->prev : PREFIX_NONE;
+    uint32_t e = find_entry(k, hash, guess, before);
+    struct prefix_record *r;
+
+    if (e == PREFIX_NONE || prefix_is_dead(l->index, at(l, e))) return pin_new(k, hash, e);
+    r = at(l, e);
     if (r->pins == PREFIX_PINS_MAX) return false;
-    if (r->pins++) return true;
-    if (is_new)
-        l->workers[w].n_held++;
-    else
-        leave_cold(l, w, e);
-    enter_pinned(l, w, e);
+    if (!r->pins++) {
+        if (k->run.n && at(l, k->run.first)->prev != e) run_pin(l, k->w, &k->run);
+        run_add_before(&k->run, e);
+    }
+    k->last = e;
     return true;
 }
 
@@ -270,49 +353,84 @@ static void ask_ahead(const struct prefix_lru *l, uint32_t w, const uint64_t *at
         prefix_index_ask_late(l->index, at_i[(int)PREFIX_ASK_LATE * step], w);
 }
 
-/* The walk of the match went before: what it saw is near. */
+/* The walk of the match went before: what it saw is in the cache, but for w's PART of a SET. */
+static void ask_guessed(const struct prefix_lru *l, uint32_t w, uint64_t hash, uint32_t guess) {
+    const struct prefix_index *x = l->index;
+    uint64_t mixed = prefix_mix(hash);
+    uint32_t line;
+
+    if (guess == PREFIX_NONE || x->records[guess].kind != PREFIX_SET) return;
+    line =
+        prefix_add_lines(x, prefix_home_of(x, mixed), prefix_part_distance(x, (uint32_t)mixed, w));
+    __builtin_prefetch(&x->records[(size_t)line * PREFIX_LINE]);
+}
+
 uint32_t prefix_lru_sent(struct prefix_lru *l, uint32_t w, const uint64_t *chain, uint32_t n,
                          uint32_t *guesses) {
+    struct chain_walk k = {.l = l, .w = w, .last = PREFIX_NONE};
+
     bury(l, PREFIX_LRU_TIDY_MAX);
     if (!guesses) ask_first(l, w, chain, 1, n);
+    for (uint32_t i = 0; guesses && i < MIN(n, PREFIX_ASK_EARLY); i++)
+        ask_guessed(l, w, chain[i], guesses[i]);
     for (uint32_t i = 0; i < n; i++) {
         uint32_t guess = guesses ? guesses[i] : PREFIX_NONE;
 
         if (guess == PREFIX_NONE) ask_ahead(l, w, chain + i, 1, n - i);
-        if (pin(l, chain[i], w, guesses ? &guesses[i] : &guess)) continue;
+        if (guesses && n - i > PREFIX_ASK_EARLY)
+            ask_guessed(l, w, chain[i + PREFIX_ASK_EARLY], guesses[i + PREFIX_ASK_EARLY]);
+        if (pin(&k, chain[i], guess)) {
+            if (guesses) guesses[i] = k.last;
+            continue;
+        }
         l->n_refused += n - i;
         n = i;
     }
+    run_pin(l, w, &k.run);
     trim(l, w, n + PREFIX_LRU_TIDY_MAX);
     return n;
+}
+
+/* Drops one pin of an entry. */
+static void unpin_entry(struct chain_walk *k, uint32_t e, bool is_computed) {
+    struct prefix_lru *l = k->l;
+    struct prefix_record *r = at(l, e);
+
+    assert(r->pins);
+    k->last = e;
+    r->is_computed |= is_computed;
+    if (--r->pins) return;
+    if (r->is_computed) {
+        if (k->run.n && at(l, k->run.last)->next != e) run_unpin(l, k->w, &k->run);
+        run_add_behind(&k->run, e);
+        return;
+    }
+    run_unpin(l, k->w, &k->run);
+    leave_pinned(l, k->w, e);
+    l->workers[k->w].n_held--;
+    remove_entry(l, e);
+    k->last = PREFIX_NONE; /* others may have been moved */
 }
 
 /* Drops one pin of each, last block first. */
 static void unpin(struct prefix_lru *l, uint32_t w, const uint64_t *chain, uint32_t n,
                   const uint32_t *guesses, bool is_computed) {
+    struct chain_walk k = {.l = l, .w = w, .last = PREFIX_NONE};
+
     if (n && !guesses) ask_first(l, w, chain + n - 1, -1, n);
     for (uint32_t i = n; i-- > 0;) {
         uint32_t e;
-        struct prefix_record *r;
 
         if (!guesses)
             ask_ahead(l, w, chain + i, -1, i + 1);
-        else if (i >= PREFIX_ASK_LATE)
-            prefix_index_ask_near(l->index, guesses[i - PREFIX_ASK_LATE]);
-        e = prefix_index_find_near(l->index, chain[i], w, guesses ? guesses[i] : PREFIX_NONE);
+        else if (i >= PREFIX_ASK_EARLY && guesses[i - PREFIX_ASK_EARLY] != PREFIX_NONE)
+            __builtin_prefetch(at(l, guesses[i - PREFIX_ASK_EARLY]));
+        e = find_entry(&k, chain[i], guesses ? guesses[i] : PREFIX_NONE,
+                       k.last != PREFIX_NONE ? at(l, k.last)->next : PREFIX_NONE);
         assert(e != PREFIX_NONE);
-        r = at(l, e);
-        assert(r->pins);
-        r->is_computed |= is_computed;
-        if (--r->pins) continue;
-        leave_pinned(l, w, e);
-        if (r->is_computed) {
-            enter_cold(l, w, e);
-        } else {
-            l->workers[w].n_held--;
-            remove_entry(l, e);
-        }
+        unpin_entry(&k, e, is_computed);
     }
+    run_unpin(l, w, &k.run);
 }
 
 void prefix_lru_ended(struct prefix_lru *l, uint32_t w, const uint64_t *chain, uint32_t n,
