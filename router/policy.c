@@ -22,7 +22,7 @@ const struct policy_ops *policy_find(struct str name) {
 /* What each constant comes from is said in the file of its policy. */
 void policy_options_default(struct policy_options *options) {
     *options = (struct policy_options){
-        .beta = 2,
+        .beta = 3,
         .kappa = 0.07,
         .gamma = 0.7,
         .delta_s = 0.005,

@@ -93,7 +93,7 @@ static const struct option_def rows[] = {
      .name_aliases = policy_aliases, .aliases = "routing-logic,routing-strategy",
      .group = "Routing",
      .help = "How a worker is chosen; all but 'prefix' are there to compare with."},
-    {"beta", OPT_F64, POLICY(beta), .def = "2", .min = "0", .max = "100", .group = "Routing",
+    {"beta", OPT_F64, POLICY(beta), .def = "3", .min = "0", .max = "100", .group = "Routing",
      .help = "What a second of new prefill costs those who come after. 0 is selfish; 8 trades "
              "latency for throughput."},
     {"kappa", OPT_F64, POLICY(kappa), .def = "0.07", .min = "0", .max = "10", .group = "Routing",

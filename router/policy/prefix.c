@@ -16,10 +16,12 @@
  * prefixes: when their worker is busy enough, computing them once more elsewhere is cheaper.
  *
  * Mean time to first token by that of an oracle that sees every queue, batch and cache and
- * minimises the same cost without gamma (make replay-cross, seeds 1-5):
+ * minimises the same cost with beta 2 and without gamma (make replay-cross, seeds 1-5):
  *
  *     workers x tokens, load    16 x 700k 0.8  0.95   16 x 7M 0.95   4, 8, 32 x 700k 0.95
- *     as it is                           0.97  0.95           0.94   0.81  0.86  0.95
+ *     as it is                           0.98  0.94           0.94   0.79  0.86  0.95
+ *     tokens found cached                1.02  1.01           1.03   1.02  1.05  1.03
+ *     beta 2                             0.97  0.95           0.94   0.81  0.86  0.95
  *     gamma 0, kappa 0.05, seeds 1-2     1.01  1.05           1.01   1.01  1.05  1.05
  *
  * In exchange whole answers take 3 % longer at load 0.8. A capacity declared x0.5 to x8 costs 2 %
