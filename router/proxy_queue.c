@@ -124,10 +124,11 @@ static enum status prepare_to_wait(struct exchange *x, struct error *err) {
 enum status proxy_seek(struct exchange *x, struct error *err) {
     struct proxy *p = x->proxy;
     struct str model = x->scan.spans[BODY_MODEL];
+    uint64_t now_us = loop_now_us(p->loop);
     enum status st;
 
     if (model.ptr) model = body_unquote(model);
-    x->rq.now_us = loop_now_us(p->loop);
+    x->rq.now_us = now_us;
     if (x->wants_explanation || p->config.decisions) proxy_explain(x);
     st = registry_enter(p->registry, model, &x->rq, &x->ticket, &x->target, NULL, err);
     if (st == ST_AGAIN) {
@@ -138,7 +139,7 @@ enum status proxy_seek(struct exchange *x, struct error *err) {
     x->is_routed = st == ST_OK;
     if (st == ST_AGAIN) {
         x->is_waiting = true;
-        x->queued_us = x->rq.now_us;
+        x->queued_us = now_us; /* x->rq is the registry's while it waits */
         loop_timer_start(&x->patience, p->config.queue_timeout_us);
     } else if (st == ST_BUSY) {
         x->retry_after_us = MAX(x->waiter.wait_us, 1000000u);

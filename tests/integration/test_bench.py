@@ -14,7 +14,7 @@ def bench(url, *args):
 def test_a_seed_is_the_same_load_whatever_the_answers(sim, tmp_path):
     asked = []
     for i, url in enumerate([sim.url, f"http://127.0.0.1:{free_port()}"]):  # nobody listens on the second
-        bench(url, "--rps", 200, "--duration", "1s", "--traffic", "conversation", "--pause", "100ms", "--stream",
+        bench(url, "--rps", 200, "--requests", 180, "--duration", "60s", "--traffic", "conversation", "--pause", "100ms", "--stream",
               "--seed", 7, "--max-tokens", 8, "--records", tmp_path / f"{i}.csv")
         lines = [line.split(",") for line in (tmp_path / f"{i}.csv").read_text().splitlines()]
         keep = [lines[0].index(name) for name in ("due_us", "session", "turn", "body_bytes", "max_tokens")]

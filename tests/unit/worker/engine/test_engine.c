@@ -51,7 +51,7 @@ static enum status load_tiny(void *arg, const struct backend_ops *ops, struct ba
  * stands while it acts. */
 static sem_t gate;
 static struct backend_ops gated;
-static bool gate_breaks, gate_spoils; /* set before permits are given */
+static _Atomic bool gate_breaks, gate_spoils; /* set before permits are given */
 
 static enum status submit_through_gate(struct backend_model *m, uint32_t slot,
                                        const struct backend_step *step, backend_fence *out,
