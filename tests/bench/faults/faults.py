@@ -473,7 +473,8 @@ def garbage(workers):
     for kind, (answer, is_invisible) in kinds.items():
         with Fleet() as fleet:
             bad = Scripted(fleet, lambda body, answer=answer: answer)
-            router = start_ours_unready(fleet, [*workers.urls, bad.url], N_WORKERS + 1)
+            # in turn: by cost, a worker of which nothing is known would be the last to be asked
+            router = start_ours_unready(fleet, [*workers.urls, bad.url], N_WORKERS + 1, "--policy", "round_robin")
             rss = rss_mib(router)
             report = Load(router.url, duration_s=3, rps=200).report()
             if bad.n_requests == 0:
