@@ -301,13 +301,30 @@ def half_open(workers):
         assert far.process.poll() is None
 
 
-def raw_request(url, body, read_bytes=None, linger=0.0):
+def raw_request(url, body, receive_buffer=None):
     """A connection with one request sent; the caller closes it."""
     host, port = url.split("//")[1].split(":")
-    s = socket.create_connection((host, int(port)), timeout=30)
+    s = socket.socket()
+    s.settimeout(30)
+    if receive_buffer:
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+    s.connect((host, int(port)))
     text = json.dumps(body)
     s.sendall(f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(text)}\r\n\r\n{text}".encode())
     return s
+
+
+def ends_whole(s):
+    """Reads a stream to its end and closes it: did it end as it should?"""
+    s.settimeout(60)
+    data = b""
+    while b"[DONE]" not in data[-100:]:
+        piece = s.recv(262144)
+        if not piece:
+            break
+        data = data[-100:] + piece
+    s.close()
+    return b"[DONE]" in data
 
 
 def slow_reader(workers):
@@ -317,31 +334,13 @@ def slow_reader(workers):
         Load(router.url, duration_s=2).report()
         rss = rss_mib(router)
         body = {**REQUEST, "stream": True, "max_tokens": 3000}
-        clients = []
-        for _ in range(200):
-            host, port = router.url.split("//")[1].split(":")
-            s = socket.socket()
-            s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            s.connect((host, int(port)))
-            text = json.dumps(body)
-            s.sendall(f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(text)}\r\n\r\n{text}".encode())
-            clients.append(s)
+        clients = [raw_request(router.url, body, receive_buffer=4096) for _ in range(200)]
         time.sleep(6)
         report = Load(router.url, duration_s=3, rps=100).report()
         grown = rss_mib(router) - rss
         say("slow-reader", "200 streams nobody reads", f"{grown:.1f} MiB", "<= 200 x 320 KiB = 62.5 MiB", grown <= 62.5)
         say("slow-reader", "others meanwhile", figures(report), "0 failed", report["failed"] == 0)
-        done = 0
-        for s in clients:  # then all read to the end
-            s.settimeout(60)
-            data = b""
-            while b"[DONE]" not in data[-100:]:
-                piece = s.recv(262144)
-                if not piece:
-                    break
-                data = data[-100:] + piece
-            done += b"[DONE]" in data
-            s.close()
+        done = sum(ends_whole(s) for s in clients)
         say("slow-reader", "then read to the end", f"{done} of 200 complete", "all", done == 200)
         is_clean("slow-reader", router, rss + 40)
 
@@ -565,17 +564,7 @@ def descriptors(workers):
         cpu = router.cpu_ns()
         time.sleep(1)
         busy = (router.cpu_ns() - cpu) / 1e9
-        alive = 0
-        for s in streams:
-            s.settimeout(30)
-            data = b""
-            while b"[DONE]" not in data[-100:]:
-                piece = s.recv(262144)
-                if not piece:
-                    break
-                data = data[-100:] + piece
-            alive += b"[DONE]" in data
-            s.close()
+        alive = sum(ends_whole(s) for s in streams)
         for s in crowd:
             s.close()
         began = time.monotonic()
