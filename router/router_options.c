@@ -110,7 +110,7 @@ static const struct option_def rows[] = {
              "is no candidate. Lower evens out load and costs cache hits; 0 turns it off."},
     {"load-floor", OPT_F64, POLICY(load_floor), .def = "16", .min = "0", .max = "100000",
      .group = "Routing", .help = "Requests in flight that never count as too many."},
-    {"prefix-block-bytes", OPT_U32, FIELD(prefix_block_bytes), .def = "128", .min = "16",
+    {"prefix-block-bytes", OPT_U32, FIELD(prefix_block_bytes), .def = "256", .min = "16",
      .max = "65536", .group = "Routing",
      .help = "Prompt bytes hashed into one prefix block. Smaller matches finer, costs memory."},
     {"max-prefix-bytes", OPT_BYTES, FIELD(max_prefix_bytes), .def = "256KiB", .min = "128",

@@ -96,7 +96,7 @@ void routing_options_default(struct routing_options *options) {
         .policy = &policy_prefix,
         .max_workers = 64,
         .max_index_bytes = UINT64_C(64) << 20,
-        .prefix_block_bytes = 128,
+        .prefix_block_bytes = 256,
         .bytes_per_token = 4,
     };
     policy_options_default(&options->policy_options);
@@ -128,7 +128,7 @@ static enum status check_options(const struct routing_options *o, struct error *
                          (unsigned long long)o->max_index_bytes,
                          (unsigned long long)INDEX_BYTES_MIN);
     if (!o->prefix_block_bytes)
-        return error_set(err, ST_INVALID, "prefix-block-bytes 0 makes no blocks: use 128");
+        return error_set(err, ST_INVALID, "prefix-block-bytes 0 makes no blocks: use 256");
     if (!(o->bytes_per_token > 0))
         return error_set(err, ST_INVALID, "bytes-per-token %g is not positive: use 4",
                          o->bytes_per_token);

@@ -22,7 +22,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define BLOCK_BYTES 128
+#define BLOCK_BYTES 256
 #define N_SYSTEMS   50
 #define N_SYSTEM    8
 #define N_CHAIN_MAX 1024

@@ -22,6 +22,7 @@
 #define N_SHARED    8
 #define N_ROUNDS    7
 #define N_PER_ROUND 20000
+#define BLOCK_BYTES 256
 
 static uint64_t (*chains)[N_BLOCKS];
 
@@ -44,7 +45,7 @@ static void finish(struct routing *r, struct route_ticket *t, uint64_t now_us) {
 static void route(struct routing *r, uint64_t chat, struct route_ticket *t, uint64_t now_us) {
     struct route_request rq = {.chain = chains[chat],
                                .n_blocks = N_BLOCKS,
-                               .prompt_bytes = N_BLOCKS * 128,
+                               .prompt_bytes = N_BLOCKS * BLOCK_BYTES,
                                .now_us = now_us};
 
     if (routing_route(r, &rq, t, NULL) != ST_OK) abort();
@@ -84,7 +85,7 @@ static void bench_fleet(uint32_t n_workers) {
             uint64_t chat = rng_below(&rng, N_CHATS);
             struct route_request rq = {.chain = chains[chat],
                                        .n_blocks = N_BLOCKS,
-                                       .prompt_bytes = N_BLOCKS * 128,
+                                       .prompt_bytes = N_BLOCKS * BLOCK_BYTES,
                                        .now_us = now_us};
 
             sum += routing_explain(r, &rq, terms);
@@ -121,7 +122,7 @@ static void bench_fleet(uint32_t n_workers) {
 static void bench_body(size_t n_text) {
     size_t n = 0, n_iterations = (UINT64_C(64) << 20) / n_text;
     char *body = mem_alloc(n_text + 200);
-    uint64_t *chain = mem_calloc(n_text / 128 + 2, sizeof(*chain));
+    uint64_t *chain = mem_calloc(n_text / BLOCK_BYTES + 2, sizeof(*chain));
     uint64_t sum = 0;
 
     n += (size_t)sprintf(
@@ -146,8 +147,8 @@ static void bench_body(size_t n_text) {
                         abort();
                     if (!with_hash) continue;
                     struct str prompt = body_scan_prompt(&s);
-                    uint32_t n_blocks = prompt_hash_n_blocks(prompt.len, 128, 2048);
-                    prompt_hash_chain(prompt, i, 128, chain, MIN(n_blocks, 2048u));
+                    uint32_t n_blocks = prompt_hash_n_blocks(prompt.len, BLOCK_BYTES, 2048);
+                    prompt_hash_chain(prompt, i, BLOCK_BYTES, chain, MIN(n_blocks, 2048u));
                     sum += chain[n_blocks - 1];
                 }
                 ns = (double)(clock_now_us() - began) * 1e3 / (double)n_iterations /

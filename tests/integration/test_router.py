@@ -351,7 +351,7 @@ def test_the_metrics_page_shows_what_each_worker_is_believed_to_hold(programs):
     page = router.metrics()
     sent = [metric(page, "incipit_worker_requests_total", worker=w["url"]) for w in router.workers()["workers"]]
     assert sorted(sent) == [0, 3] and metric(page, "smg_worker_selection_total") == 3
-    assert metric(page, "incipit_worker_in_flight") == 0 and metric(page, "incipit_worker_index_blocks") > 10
+    assert metric(page, "incipit_worker_in_flight") == 0 and metric(page, "incipit_worker_index_blocks") > 5
     assert metric(page, "incipit_matched_prefix_blocks_total") > 0.5 * metric(page, "incipit_prefix_blocks_total")
     assert metric(page, "incipit_prompts_hit_total") == 2 and metric(page, "sgl_router_cache_misses_total") == 1
     assert metric(page, "incipit_output_tokens_total") == 6
@@ -398,7 +398,7 @@ def test_a_decision_explains_itself(sim_fleet):
     ask = lambda: router.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 1}, headers={"x-incipit-route": "1"})
     dry = lambda: http(router.admin_url + "/debug/route", {"prompt": PROMPT})
     first, second = dry().json, dry().json
-    assert first == second and [c["matched_tokens"] for c in first["candidates"]] == [0, 0] and first["blocks"] > 10
+    assert first == second and [c["matched_tokens"] for c in first["candidates"]] == [0, 0] and first["blocks"] > 5
     fields = dict(f.split("=") for f in ask().headers["x-incipit-route"].split())
     assert int(fields["worker"]) == first["worker"] and fields["candidates"] == "2" and fields["why"] == "tie"
     assert float(fields["u_s"]) > 0 and float(fields["cost_s"]) >= float(fields["u_s"]) and fields["L"] == "0"

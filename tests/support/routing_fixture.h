@@ -8,6 +8,7 @@
 
 #define SECOND            UINT64_C(1000000)
 #define PROMPT_BLOCKS_MAX 64 /* blocks of a test prompt */
+#define BLOCK_BYTES       128
 
 /* A fleet of equal workers that read 10,000 tokens a second; one token is four bytes. */
 static inline struct routing *fleet(uint32_t n_workers, const char *policy) {
@@ -19,6 +20,7 @@ static inline struct routing *fleet(uint32_t n_workers, const char *policy) {
     o.policy = policy_find(str_of(policy));
     o.max_workers = n_workers;
     o.max_index_bytes = 1 << 20;
+    o.prefix_block_bytes = BLOCK_BYTES;
     assert_int_equal(routing_create(&r, &o, &err), ST_OK);
     for (uint32_t w = 0; w < n_workers; w++)
         routing_worker_up(r, w,
@@ -47,7 +49,7 @@ static inline struct prompt prompt_of(uint64_t family, uint32_t n_shared, uint64
 
 static inline struct route_request request_of(const struct prompt *p, uint64_t now_us) {
     return (struct route_request){
-        .chain = p->chain, .n_blocks = p->n, .prompt_bytes = p->n * 128ull, .now_us = now_us};
+        .chain = p->chain, .n_blocks = p->n, .prompt_bytes = (uint64_t)p->n * BLOCK_BYTES, .now_us = now_us};
 }
 
 static inline uint32_t send(struct routing *r, const struct prompt *p, struct route_ticket *t,

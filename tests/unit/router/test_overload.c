@@ -22,6 +22,7 @@ enum { WORKERS = 4, BATCH = 8, TENANTS = 3, REQUESTS = 8000, BLOCKS = 64, SHARED
 #define PREFILL_US 20000.0  /* of each request, whatever else runs */
 #define DECODE_US  400000.0 /* mean, exponential */
 #define CAPACITY   (WORKERS * BATCH / ((PREFILL_US + DECODE_US) * 1e-6)) /* a second */
+#define BLOCK_BYTES 128
 
 struct request {
     struct registry_waiter w;
@@ -68,6 +69,7 @@ static struct registry *make_registry(uint32_t queue_size, uint64_t patience_us)
 
     routing_options_default(&config.routing);
     config.routing.max_index_bytes = 1 << 20;
+    config.routing.prefix_block_bytes = BLOCK_BYTES;
     config.routing.max_workers = WORKERS;
     config.admission =
         (struct admission_options){.queue_size = queue_size, .max_wait_us = patience_us};
@@ -137,7 +139,7 @@ static void arrive(struct world *world, struct request *q) {
 
     q->rq = (struct route_request){.chain = q->chain,
                                    .n_blocks = world->has_prefixes ? BLOCKS : 1,
-                                   .prompt_bytes = BLOCKS * 128,
+                                   .prompt_bytes = BLOCKS * BLOCK_BYTES,
                                    .now_us = now_us};
     q->w.box = world->box;
     st = registry_enter(world->registry, STR_NULL, &q->rq, &q->ticket, &q->target, &q->w, NULL);

@@ -235,7 +235,7 @@ static void a_prompt_goes_where_it_is_cached_past_what_is_enough(void **state) {
     for (uint64_t i = 0; i < 8; i++) {
         q[i].w.box = box;
         q[i].rq = (struct route_request){
-            .chain = chain, .n_blocks = BLOCKS, .prompt_bytes = BLOCKS * 128, .now_us = i + 1};
+            .chain = chain, .n_blocks = BLOCKS, .prompt_bytes = BLOCKS * 256, .now_us = i + 1};
     }
     for (int i = 0; i < 4; i++) {
         assert_int_equal(
