@@ -16,6 +16,7 @@
 #include "common/tls.h"
 
 #include <arpa/inet.h>
+#include <assert.h>
 #include <errno.h>
 #include <pthread.h>
 #include <string.h>
@@ -64,6 +65,7 @@ static SSL_CTX *current(struct tls *tls) {
 
     pthread_mutex_lock(&tls->lock);
     ctx = tls->ctx;
+    assert(ctx);
     SSL_CTX_up_ref(ctx);
     pthread_mutex_unlock(&tls->lock);
     return ctx;
@@ -93,7 +95,7 @@ enum status tls_create(struct tls **out, const struct tls_config *config, struct
     tls->config = *config;
     if (!config->handshake_timeout_ms) tls->config.handshake_timeout_ms = 5000;
     pthread_mutex_init(&tls->lock, NULL);
-    st = tls_reload(tls, err);
+    st = config->is_late ? ST_OK : tls_reload(tls, err);
     if (st != ST_OK) {
         tls_destroy(tls);
         return st;
@@ -107,6 +109,15 @@ void tls_destroy(struct tls *tls) {
     SSL_CTX_free(tls->ctx);
     pthread_mutex_destroy(&tls->lock);
     mem_free(tls);
+}
+
+bool tls_is_loaded(struct tls *tls) {
+    bool is_loaded;
+
+    pthread_mutex_lock(&tls->lock);
+    is_loaded = tls->ctx != NULL;
+    pthread_mutex_unlock(&tls->lock);
+    return is_loaded;
 }
 
 int64_t tls_expires_s(struct tls *tls) {

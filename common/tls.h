@@ -33,6 +33,7 @@ struct tls_config {   /* paths are borrowed for the life of the struct tls */
     uint32_t handshake_timeout_ms; /* clients; 0: 5000. A server's: http_limits */
     bool is_server;
     bool is_insecure; /* clients: any certificate will do. For trying things out */
+    bool is_late;     /* reads nothing yet: connections only after the first tls_reload */
 };
 
 /* ST_INVALID: "certificate a.pem expired on 2026-01-31: renew it". */
@@ -45,6 +46,7 @@ MUST_USE enum status tls_reload(struct tls *tls, struct error *err);
 
 /* When the certificate that new connections are shown ends, in seconds since 1970; 0: there is none. */
 int64_t tls_expires_s(struct tls *tls);
+bool tls_is_loaded(struct tls *tls); /* is_late: has tls_reload succeeded yet? */
 
 /* Right after conn_init. Bytes that are clearly not TLS but may be plain HTTP end the handshake with
  * on_connected on a plain connection (tls_is_on says so), to be answered with an error. */

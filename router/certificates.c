@@ -19,7 +19,7 @@ struct certificates {
 
 /* After a reload as after the start: what is in use now. */
 static void show_expiry(const struct certificates *c, struct tls *tls, const char *side) {
-    int64_t expires_s = tls ? tls_expires_s(tls) : 0;
+    int64_t expires_s = tls && tls_is_loaded(tls) ? tls_expires_s(tls) : 0;
     int64_t left_s = expires_s - (int64_t)(clock_wall_us() / 1000000);
 
     if (!expires_s) return;
@@ -47,7 +47,9 @@ enum status certificates_open(struct certificates **out, const struct router_opt
     const struct tls_config workers = {.cert = o->worker_cert,
                                        .key = o->worker_key,
                                        .ca = o->worker_ca,
-                                       .is_insecure = o->worker_tls_insecure};
+                                       .is_insecure = o->worker_tls_insecure,
+                                       .is_late = !o->worker_cert && !o->worker_key &&
+                                                  !o->worker_ca};
     enum status st = ST_OK;
 
     c->log = log;
@@ -82,7 +84,7 @@ void certificates_close(struct certificates *c) {
 static void reload(struct certificates *c, struct tls *tls, const char *side) {
     struct error err = {0};
 
-    if (!tls) return;
+    if (!tls || !tls_is_loaded(tls)) return;
     if (tls_reload(tls, &err) == ST_OK) {
         log_event(c->log, LOG_INFO, "certificates_reloaded", log_z("side", side));
         show_expiry(c, tls, side);
@@ -90,6 +92,10 @@ static void reload(struct certificates *c, struct tls *tls, const char *side) {
         log_event(c->log, LOG_ERROR, "certificates_not_reloaded", log_z("side", side),
                   log_z("why", err.message));
     }
+}
+
+enum status certificates_expect_workers(struct certificates *c, struct error *err) {
+    return tls_is_loaded(c->workers) ? ST_OK : tls_reload(c->workers, err);
 }
 
 void certificates_reload(struct certificates *c) {

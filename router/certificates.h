@@ -24,6 +24,10 @@ MUST_USE enum status certificates_open(struct certificates **out,
                                        struct metrics *metrics, struct error *err);
 void certificates_close(struct certificates *c); /* after all loops; NULL is fine */
 
+/* Before the first https:// worker is added. Without files of our own to check, the system's
+ * authorities are read only now: a fleet of plain workers need not hold them, 2 MiB. */
+MUST_USE enum status certificates_expect_workers(struct certificates *c, struct error *err);
+
 void certificates_reload(struct certificates *c);
 
 struct tls *certificates_for_clients(const struct certificates *c); /* NULL: plain HTTP */

@@ -8,6 +8,7 @@
 #include "common/log.h"
 #include "common/loop.h"
 #include "common/mem.h"
+#include "router/certificates.h"
 #include "router/health.h"
 #include "router/registry.h"
 #include "router/resolver.h"
@@ -97,6 +98,9 @@ static void entry_found(struct entry *e, enum status st, const struct address *f
     if (why) err = *why;
     if (st == ST_OK && !e->is_wanted) {
         st = error_set(&err, ST_NOT_FOUND, "worker %s was removed meanwhile", e->worker.url.url);
+    }
+    if (st == ST_OK && e->worker.url.is_https && f->config.certificates) {
+        st = certificates_expect_workers(f->config.certificates, &err);
     }
     if (st == ST_OK) st = registry_add_at(f->registry, &e->worker.url, found, &e->id, &err);
     if (st != ST_OK) {

@@ -20,6 +20,7 @@
 
 #include "router/discovery.h"
 
+struct certificates;
 struct fleet;
 struct health;
 struct log;
@@ -29,6 +30,7 @@ struct registry;
 enum fleet_source { FLEET_STATIC, FLEET_FILE, FLEET_LAUNCHED, FLEET_API };
 
 struct fleet_config {
+    struct certificates *certificates; /* for https:// workers; NULL: there will be none */
     struct address_guard guard; /* for workers named over the API */
     uint64_t drain_timeout_us;  /* what a worker's open requests get when it leaves */
 };

@@ -452,7 +452,8 @@ static void on_file_set(const struct discovery_set *set, void *arg) {
 
 static enum status build_fleet(struct router *r, struct error *err) {
     const struct router_options *o = r->options;
-    struct fleet_config config = {.drain_timeout_us = (uint64_t)o->drain_timeout_ms * 1000};
+    struct fleet_config config = {.certificates = r->certificates,
+                                  .drain_timeout_us = (uint64_t)o->drain_timeout_ms * 1000};
     enum status st = ST_OK;
 
     address_guard_init(&config.guard);

@@ -611,6 +611,25 @@ static void the_end_of_a_certificate_is_known(void **state) {
     tls_destroy(client);
 }
 
+static void late_settings_read_their_files_when_told(void **state) {
+    struct tls_config config = {.ca = at("later.pem"), .is_late = true};
+    struct error err = {0};
+    struct tls *tls = NULL;
+    struct pair p;
+
+    (void)state;
+    assert_int_equal(tls_create(&tls, &config, &err), ST_OK); /* there is no such file yet */
+    assert_false(tls_is_loaded(tls));
+    assert_int_equal(tls_reload(tls, &err), ST_INVALID);
+    assert_false(tls_is_loaded(tls));
+    certs_copy(&certs, "ca.pem", "later.pem");
+    assert_int_equal(tls_reload(tls, &err), ST_OK);
+    assert_true(tls_is_loaded(tls));
+    start(&p, server_with("a.pem", "a.key", NULL), tls);
+    shake_hands(&p, "localhost");
+    finish(&p);
+}
+
 static void settings_may_go_before_their_connections(void **state) {
     struct pair p;
 
@@ -687,6 +706,7 @@ int main(void) {
         cmocka_unit_test(a_second_connection_is_resumed_unless_trust_changed),
         cmocka_unit_test(a_reload_is_for_new_connections_and_a_bad_one_for_none),
         cmocka_unit_test(the_end_of_a_certificate_is_known),
+        cmocka_unit_test(late_settings_read_their_files_when_told),
         cmocka_unit_test(settings_may_go_before_their_connections),
     };
 
