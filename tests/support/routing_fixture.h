@@ -48,8 +48,10 @@ static inline struct prompt prompt_of(uint64_t family, uint32_t n_shared, uint64
 }
 
 static inline struct route_request request_of(const struct prompt *p, uint64_t now_us) {
-    return (struct route_request){
-        .chain = p->chain, .n_blocks = p->n, .prompt_bytes = (uint64_t)p->n * BLOCK_BYTES, .now_us = now_us};
+    return (struct route_request){.chain = p->chain,
+                                  .n_blocks = p->n,
+                                  .prompt_bytes = (uint64_t)p->n * BLOCK_BYTES,
+                                  .now_us = now_us};
 }
 
 static inline uint32_t send(struct routing *r, const struct prompt *p, struct route_ticket *t,

@@ -19,9 +19,9 @@
 
 enum { WORKERS = 4, BATCH = 8, TENANTS = 3, REQUESTS = 8000, BLOCKS = 64, SHARED = 56 };
 
-#define PREFILL_US 20000.0  /* of each request, whatever else runs */
-#define DECODE_US  400000.0 /* mean, exponential */
-#define CAPACITY   (WORKERS * BATCH / ((PREFILL_US + DECODE_US) * 1e-6)) /* a second */
+#define PREFILL_US  20000.0  /* of each request, whatever else runs */
+#define DECODE_US   400000.0 /* mean, exponential */
+#define CAPACITY    (WORKERS * BATCH / ((PREFILL_US + DECODE_US) * 1e-6)) /* a second */
 #define BLOCK_BYTES 128
 
 struct request {
