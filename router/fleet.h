@@ -31,8 +31,8 @@ enum fleet_source { FLEET_STATIC, FLEET_FILE, FLEET_LAUNCHED, FLEET_API };
 
 struct fleet_config {
     struct certificates *certificates; /* for https:// workers; NULL: there will be none */
-    struct address_guard guard; /* for workers named over the API */
-    uint64_t drain_timeout_us;  /* what a worker's open requests get when it leaves */
+    struct address_guard guard;        /* for workers named over the API */
+    uint64_t drain_timeout_us;         /* what a worker's open requests get when it leaves */
 };
 
 MUST_USE enum status fleet_create(struct fleet **out, struct loop *loop, struct registry *registry,
