@@ -2,15 +2,160 @@
 #include "common/http_parse.h"
 
 #include "common/http_parse_internal.h"
+#include "common/wire.h"
+
+/* --- header names ------------------------------------------------------------------------------- */
+
+static inline uint64_t word_at(const char *p) {
+    uint64_t v;
+
+    memcpy(&v, p, sizeof(v));
+    return v;
+}
+
+static inline uint32_t half_word_at(const char *p) {
+    uint32_t v;
+
+    memcpy(&v, p, sizeof(v));
+    return v;
+}
+
+/* Are the n bytes of a token this word of small letters, digits and '-', but for letter case? Only a
+ * capital becomes one of these when bit 5 is set: of the other bytes that would, none is in a token.
+ * With n constant this is a handful of instructions. */
+static inline bool is_word(const char *p, const char *word, size_t n) {
+    const uint64_t fold = UINT64_C(0x2020202020202020);
+    uint64_t differs = 0;
+    size_t i = 0;
+
+    for (; i + 8 <= n; i += 8)
+        differs |= (word_at(p + i) | fold) ^ word_at(word + i);
+    if (i < n && n >= 8) return !(differs | ((word_at(p + n - 8) | fold) ^ word_at(word + n - 8)));
+    for (; i + 4 <= n; i += 4)
+        differs |= (half_word_at(p + i) | (uint32_t)fold) ^ half_word_at(word + i);
+    if (i < n && n >= 4) {
+        return !(differs |
+                 ((half_word_at(p + n - 4) | (uint32_t)fold) ^ half_word_at(word + n - 4)));
+    }
+    for (; i < n; i++)
+        differs |= ((unsigned char)p[i] | 0x20u) ^ (unsigned char)word[i];
+    return differs == 0;
+}
+
+#define IS(lit)     is_word(name.ptr, lit, sizeof(lit) - 1)
+#define BEGINS(lit) (name.len >= sizeof(lit) - 1 && IS(lit))
+
+static enum http_name family_of(struct str name) {
+    switch (name.ptr[0] | 0x20) {
+    case 'p': return BEGINS("proxy-") ? HTTP_NAME_HOP : HTTP_NAME_OTHER;
+    case 'x':
+        if (BEGINS("x-forwarded-")) return HTTP_NAME_WAY;
+        return BEGINS(WIRE_PREFIX) ? HTTP_NAME_OURS : HTTP_NAME_OTHER;
+    default: return HTTP_NAME_OTHER;
+    }
+}
+
+/* By length first: most names are compared with one or two words, or with none. */
+enum http_name http_name_of(struct str name) {
+    switch (name.len) {
+    case 0: return HTTP_NAME_OTHER;
+    case 2:
+        if (IS("te")) return HTTP_NAME_HOP;
+        break;
+    case 4:
+        if (IS("host")) return HTTP_NAME_HOST;
+        break;
+    case 5: /* no header at all, but an option of Connection */
+        if (IS("close")) return HTTP_NAME_HOP;
+        break;
+    case 6:
+        if (IS("expect")) return HTTP_NAME_EXPECT;
+        break;
+    case 7:
+        if (IS("trailer") || IS("upgrade")) return HTTP_NAME_HOP;
+        break;
+    case 9:
+        if (IS("x-api-key")) return HTTP_NAME_X_API_KEY;
+        if (IS("forwarded") || IS("x-real-ip")) return HTTP_NAME_WAY;
+        break;
+    case 10:
+        if (IS("connection")) return HTTP_NAME_CONNECTION;
+        if (IS("keep-alive")) return HTTP_NAME_HOP;
+        break;
+    case 12:
+        if (IS("content-type")) return HTTP_NAME_CONTENT_TYPE;
+        if (IS("x-request-id")) return HTTP_NAME_X_REQUEST_ID;
+        break;
+    case 13:
+        if (IS("authorization")) return HTTP_NAME_AUTHORIZATION;
+        break;
+    case 14:
+        if (IS("content-length")) return HTTP_NAME_CONTENT_LENGTH;
+        if (IS("http2-settings")) return HTTP_NAME_HOP;
+        break;
+    case 17:
+        if (IS("transfer-encoding")) return HTTP_NAME_TRANSFER_ENCODING;
+        break;
+    default: break;
+    }
+    return family_of(name);
+}
+
+/* --- headers of a head -------------------------------------------------------------------------- */
 
 struct str http_head_find(const struct http_head *h, const char *data, struct str name) {
+    enum http_name id = http_name_of(name);
+
+    if (!(h->names & HTTP_NAME_BIT(id))) return STR_NULL;
     for (uint16_t i = 0; i < h->n_headers; i++) {
-        if (h->headers[i].name.len == name.len &&
+        if (h->headers[i].id == id &&
             str_eq_nocase(http_span_str(h->headers[i].name, data), name)) {
             return http_span_str(h->headers[i].value, data);
         }
     }
     return STR_NULL;
+}
+
+struct str http_head_get(const struct http_head *h, const char *data, enum http_name id) {
+    if (!(h->names & HTTP_NAME_BIT(id))) return STR_NULL;
+    for (uint16_t i = 0; i < h->n_headers; i++) {
+        if (h->headers[i].id == id) return http_span_str(h->headers[i].value, data);
+    }
+    return STR_NULL;
+}
+
+static char *put(char *to, const char *from, size_t n) {
+    memcpy(to, from, n);
+    return to + n;
+}
+
+/* A line with too many blanks, or none, is written as it should be. */
+static char *write_tidied(char *to, const struct http_header *header, const char *data) {
+    to = put(to, data + header->name.off, header->name.len);
+    to = put(to, ": ", 2);
+    to = put(to, data + header->value.off, header->value.len);
+    return put(to, "\r\n", 2);
+}
+
+char *http_write_kept(char *to, const struct http_head *h, const char *data, uint32_t dropped) {
+    size_t from = 0, until = 0; /* the lines that are to be copied next */
+
+    dropped |= HTTP_HOP_BY_HOP;
+    for (uint16_t i = 0; i < h->n_headers; i++) {
+        const struct http_header *header = &h->headers[i];
+
+        if ((dropped & HTTP_NAME_BIT(header->id)) || header->is_option) continue;
+        if (header->name.off != until || !header->is_plain) {
+            to = put(to, data + from, until - from);
+            from = until = header->name.off;
+        }
+        if (header->is_plain) {
+            until = (size_t)header->value.off + header->value.len + 2;
+        } else {
+            to = write_tidied(to, header, data);
+        }
+    }
+    return put(to, data + from, until - from);
 }
 
 bool http_value_has_token(struct str value, struct str token) {
@@ -26,29 +171,7 @@ bool http_value_has_token(struct str value, struct str token) {
     return false;
 }
 
-static bool is_always_hop_by_hop(struct str name) {
-    static const struct str names[] = {
-        {"connection", 10},        {"keep-alive", 10},    {"te", 2}, {"trailer", 7}, {"upgrade", 7},
-        {"transfer-encoding", 17}, {"http2-settings", 14}};
-
-    for (size_t i = 0; i < ARRAY_LEN(names); i++) {
-        if (str_eq_nocase(name, names[i])) return true;
-    }
-    return name.len >= 6 && str_eq_nocase((struct str){name.ptr, 6}, STR("proxy-"));
-}
-
-bool http_header_is_hop_by_hop(const struct http_head *h, const char *data, struct str name) {
-    if (is_always_hop_by_hop(name)) return true;
-    if (!h->has_connection) return false;
-    for (uint16_t i = 0; i < h->n_headers; i++) {
-        if (h->headers[i].name.len == 10 &&
-            str_eq_nocase(http_span_str(h->headers[i].name, data), STR("connection")) &&
-            http_value_has_token(http_span_str(h->headers[i].value, data), name)) {
-            return true;
-        }
-    }
-    return false;
-}
+/* --- methods and reasons ------------------------------------------------------------------------ */
 
 static const struct str method_names[] = {
     [HTTP_GET] = {"GET", 3},     [HTTP_HEAD] = {"HEAD", 4},     [HTTP_POST] = {"POST", 4},
@@ -61,11 +184,11 @@ const char *http_method_name(enum http_method m) {
 }
 
 enum http_method http_method_of(struct str name) {
-    int m = 0;
-
-    while (m < HTTP_OTHER_METHOD && !str_eq(name, method_names[m]))
-        m++;
-    return (enum http_method)m;
+    if (str_eq(name, STR("POST"))) return HTTP_POST; /* nearly all are */
+    for (int m = 0; m < HTTP_OTHER_METHOD; m++) {
+        if (str_eq(name, method_names[m])) return (enum http_method)m;
+    }
+    return HTTP_OTHER_METHOD;
 }
 
 const char *http_reason(int code) {

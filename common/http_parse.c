@@ -2,12 +2,14 @@
  *
  * Each state scans ahead in a tight loop while bytes are of its class and decides on the first that
  * is not. Where a limit applies the scan is bounded by it, so that the verdict depends on the bytes
- * alone and not on how they were cut. What headers mean for framing is judged as each ends (judge_*)
- * and once more when the head is complete (finish). */
+ * alone and not on how they were cut. A line that is there whole passes through all its states in one
+ * go (step_header); the states are for those that are cut. What headers mean for framing is judged as
+ * each ends (judge_*) and once more when the head is complete (finish). */
 #include "common/http_parse.h"
 
 #include "common/http_parse_internal.h"
 
+#include <endian.h>
 #include <stdarg.h>
 #include <stdio.h>
 
@@ -47,6 +49,8 @@ enum state {
     ((IS_LETTER(c) || IS_DIGIT(c) || IS_MARK(c) ? HTTP_CHAR_TOKEN : 0) |                           \
      (((c) >= 0x20 && (c) != 0x7F) || (c) == '\t' ? HTTP_CHAR_VALUE : 0) |                         \
      ((c) > 0x20 && (c) < 0x7F && (c) != '#' ? HTTP_CHAR_TARGET : 0) |                             \
+     (IS_LETTER(c) || IS_DIGIT(c) || (c) == '/' || (c) == '-' || (c) == '_' ? HTTP_CHAR_PATH       \
+                                                                            : 0) |                 \
      (IS_HOST(c) ? HTTP_CHAR_HOST : 0))
 #define ROW4(c)  CLASS(c), CLASS((c) + 1), CLASS((c) + 2), CLASS((c) + 3)
 #define ROW16(c) ROW4(c), ROW4((c) + 4), ROW4((c) + 8), ROW4((c) + 12)
@@ -92,10 +96,6 @@ static enum status refuse_byte(struct http_head *h, struct error *err, const cha
 
 /* --- judging headers ---------------------------------------------------------------------------- */
 
-static bool name_is(struct str name, const char *lower) {
-    return strlen(lower) == name.len && str_eq_nocase(name, str_of(lower));
-}
-
 static enum status judge_host(struct http_head *h, struct str value, struct error *err) {
     if (h->n_host++) {
         return refuse(h, 400, err, "several Host headers: send exactly one");
@@ -135,7 +135,7 @@ static enum status judge_coding(struct http_head *h, struct str value, struct er
         return refuse(h, 400, err, "Transfer-Encoding does not exist in HTTP/1.0");
     }
     if (value.len == 0) return refuse(h, 400, err, "the Transfer-Encoding header is empty");
-    if (!name_is(value, "chunked")) {
+    if (!str_eq_nocase(value, STR("chunked"))) {
         return refuse(h, 501, err,
                       "Transfer-Encoding '%.*s' is not supported: send 'chunked' or a "
                       "Content-Length",
@@ -146,7 +146,7 @@ static enum status judge_coding(struct http_head *h, struct str value, struct er
 
 static enum status judge_expect(struct http_head *h, struct str value, struct error *err) {
     if (h->is_response) return ST_OK;
-    if (!name_is(value, "100-continue")) {
+    if (!str_eq_nocase(value, STR("100-continue"))) {
         return refuse(h, 417, err, "Expect '%.*s' is not supported: send '100-continue' or none",
                       QUOTE(value));
     }
@@ -154,31 +154,49 @@ static enum status judge_expect(struct http_head *h, struct str value, struct er
     return ST_OK;
 }
 
-/* By length first: most headers match none. */
-static enum status judge_header(struct http_head *h, struct str name, struct str value,
+/* What it says of the connection; other options are the names of headers that end here. */
+static void judge_connection(struct http_head *h, struct str value) {
+    do {
+        const char *comma = value.len ? memchr(value.ptr, ',', value.len) : NULL;
+        size_t n = comma ? (size_t)(comma - value.ptr) : value.len;
+        struct str option = str_trim((struct str){value.ptr, n});
+
+        if (str_eq_nocase(option, STR("keep-alive"))) {
+            h->has_keep_alive = true;
+        } else if (str_eq_nocase(option, STR("close"))) {
+            h->has_close = true;
+        } else if (option.len) {
+            h->has_options = true;
+        }
+        n += comma != NULL;
+        value = (struct str){value.ptr + n, value.len - n};
+    } while (value.len);
+}
+
+static enum status judge_header(struct http_head *h, enum http_name id, struct str value,
                                 struct error *err) {
-    switch (name.len) {
-    case 4:
-        if (!h->is_response && name_is(name, "host")) return judge_host(h, value, err);
-        break;
-    case 6:
-        if (name_is(name, "expect")) return judge_expect(h, value, err);
-        break;
-    case 10:
-        if (!name_is(name, "connection")) break;
-        h->has_connection = true;
-        h->has_close |= http_value_has_token(value, STR("close"));
-        h->has_keep_alive |= http_value_has_token(value, STR("keep-alive"));
-        break;
-    case 14:
-        if (name_is(name, "content-length")) return judge_length(h, value, err);
-        break;
-    case 17:
-        if (name_is(name, "transfer-encoding")) return judge_coding(h, value, err);
-        break;
-    default: break;
+    switch (id) {
+    case HTTP_NAME_HOST: return h->is_response ? ST_OK : judge_host(h, value, err);
+    case HTTP_NAME_CONTENT_LENGTH: return judge_length(h, value, err);
+    case HTTP_NAME_TRANSFER_ENCODING: return judge_coding(h, value, err);
+    case HTTP_NAME_EXPECT: return judge_expect(h, value, err);
+    case HTTP_NAME_CONNECTION: judge_connection(h, value); return ST_OK;
+    default: return ST_OK;
     }
-    return ST_OK;
+}
+
+/* Marks what the Connection headers name. */
+static void mark_options(struct http_head *h, const char *data) {
+    for (uint16_t i = 0; i < h->n_headers; i++) {
+        struct str options = http_span_str(h->headers[i].value, data);
+
+        if (h->headers[i].id != HTTP_NAME_CONNECTION) continue;
+        for (uint16_t k = 0; k < h->n_headers; k++) {
+            struct str name = http_span_str(h->headers[k].name, data);
+
+            if (http_value_has_token(options, name)) h->headers[k].is_option = true;
+        }
+    }
 }
 
 static bool response_has_no_body(const struct http_head *h) {
@@ -187,7 +205,7 @@ static bool response_has_no_body(const struct http_head *h) {
 }
 
 /* The head is complete: what follows from all of it together. */
-static enum status finish(struct http_head *h, struct error *err) {
+static enum status finish(struct http_head *h, const char *data, struct error *err) {
     if (h->n_length && h->n_coding) {
         return refuse(
             h, 400, err,
@@ -209,6 +227,7 @@ static enum status finish(struct http_head *h, struct error *err) {
         h->keep_alive = false;
     }
     if (h->framing == HTTP_NO_BODY) h->expects_continue = false;
+    if (h->has_options) mark_options(h, data);
     h->head_len = h->pos;
     h->state = AT_DONE;
     return ST_OK;
@@ -269,6 +288,7 @@ static enum status end_target(struct http_head *h, const char *data, struct erro
                       "the request target '%.*s' does not begin with '/': send the path alone",
                       QUOTE(t));
     }
+    if (!h->has_marks) return ST_OK; /* neither query nor dots */
     mark = memchr(t.ptr, '?', t.len);
     if (mark) {
         h->path.len = (uint16_t)(mark - t.ptr);
@@ -308,6 +328,7 @@ static enum status end_status_code(struct http_head *h, const char *data, struct
     return ST_OK;
 }
 
+/* pos is at the CR behind the value. */
 static enum status end_value(struct http_head *h, const char *data, struct error *err) {
     struct http_header *header = &h->headers[h->n_headers];
     uint32_t end = h->pos;
@@ -315,9 +336,13 @@ static enum status end_value(struct http_head *h, const char *data, struct error
     while (end > h->mark && (data[end - 1] == ' ' || data[end - 1] == '\t'))
         end--;
     header->value = (struct http_span){(uint16_t)h->mark, (uint16_t)(end - h->mark)};
+    header->id = (uint8_t)http_name_of(http_span_str(header->name, data));
+    header->is_option = false;
+    header->is_plain = end == h->pos && data[h->mark - 1] == ' ' &&
+                       header->name.off + header->name.len + 2u == h->mark;
+    h->names |= HTTP_NAME_BIT(header->id);
     h->n_headers++;
-    return judge_header(h, http_span_str(header->name, data), http_span_str(header->value, data),
-                        err);
+    return judge_header(h, header->id, http_span_str(header->value, data), err);
 }
 
 /* --- the machine ------------------------------------------------------------------------------- */
@@ -333,22 +358,10 @@ void http_response_init(struct http_head *h, bool to_head) {
     h->state = AT_RESPONSE_VERSION;
 }
 
-/* True when all eight bytes are plain text: none below 0x20, none 0x7F. Bytes above 0x7F may be
- * taken for others, which costs a look at each of them. */
-static inline bool are_plain(const char *p) {
-    const uint64_t ones = UINT64_C(0x0101010101010101), tops = ones << 7;
-    uint64_t v;
-
-    memcpy(&v, p, sizeof(v));
-    return (((v - ones * 0x20) | ((v ^ ones * 0x7F) - ones) | v) & tops) == 0;
-}
-
 /* Advances pos over bytes of a class; returns the first other byte, or -1 at `end`. */
-static int scan(struct http_head *h, const char *data, size_t end, uint8_t class) {
+static inline int scan(struct http_head *h, const char *data, size_t end, uint8_t class) {
     size_t pos = h->pos;
 
-    while (class == HTTP_CHAR_VALUE && end - pos >= 8 && are_plain(data + pos))
-        pos += 8;
     while (end - pos >= 4 &&
            (http_char_class[(uint8_t)data[pos]] & http_char_class[(uint8_t)data[pos + 1]] &
             http_char_class[(uint8_t)data[pos + 2]] & http_char_class[(uint8_t)data[pos + 3]] &
@@ -358,6 +371,38 @@ static int scan(struct http_head *h, const char *data, size_t end, uint8_t class
         pos++;
     h->pos = (uint32_t)pos;
     return pos < end ? (unsigned char)data[pos] : -1;
+}
+
+/* Of eight bytes in memory order, the top bits of those below 0x20, 0x7F and above: exact up to and
+ * including the first of them, while a borrow may mark others behind it. */
+static inline uint64_t find_unplain(uint64_t v) {
+    const uint64_t ones = UINT64_C(0x0101010101010101), tops = ones << 7;
+
+    return ((v - ones * 0x20) | ((v ^ ones * 0x7F) - ones) | v) & tops;
+}
+
+/* The same for HTTP_CHAR_VALUE, where most bytes are plain text: by eights. */
+static inline int scan_value(struct http_head *h, const char *data, size_t end) {
+    size_t pos = h->pos;
+
+    while (end - pos >= 8) {
+        uint64_t v, unplain;
+
+        memcpy(&v, data + pos, sizeof(v));
+        unplain = find_unplain(le64toh(v));
+        if (unplain == 0) {
+            pos += 8;
+            continue;
+        }
+        pos += (size_t)__builtin_ctzll(unplain) / 8;
+        if (!http_char_is(data[pos], HTTP_CHAR_VALUE)) {
+            h->pos = (uint32_t)pos;
+            return (unsigned char)data[pos];
+        }
+        pos++; /* a tab, or above 0x7F */
+    }
+    h->pos = (uint32_t)pos;
+    return scan(h, data, end, HTTP_CHAR_VALUE);
 }
 
 static enum status step_leading(struct http_head *h, int c, struct error *err) {
@@ -400,9 +445,13 @@ static enum status step_method(struct http_head *h, const char *data, size_t end
 static enum status step_target(struct http_head *h, const char *data, size_t end,
                                struct error *err) {
     size_t line_end = h->method_span.off + (size_t)HTTP_MAX_REQUEST_LINE_BYTES;
-    int c = scan(h, data, MIN(end, line_end), HTTP_CHAR_TARGET);
+    int c = scan(h, data, MIN(end, line_end), HTTP_CHAR_PATH);
     enum status st;
 
+    if (c >= 0 && c != ' ') {
+        h->has_marks = true;
+        c = scan(h, data, MIN(end, line_end), HTTP_CHAR_TARGET);
+    }
     if (h->pos == line_end) {
         return refuse(h, 414, err, "the request line is longer than %u bytes",
                       HTTP_MAX_REQUEST_LINE_BYTES);
@@ -424,6 +473,7 @@ static enum status step_version(struct http_head *h, const char *data, size_t en
     char stop = h->is_response ? ' ' : '\r';
     enum status st;
 
+    if (end - h->mark > 8 && memcmp(data + h->mark, "HTTP/1.1", 8) == 0) h->pos = h->mark + 8;
     while (h->pos < end && data[h->pos] != stop) {
         unsigned char c = (unsigned char)data[h->pos];
 
@@ -462,7 +512,7 @@ static enum status step_status_code(struct http_head *h, const char *data, size_
 
 static enum status step_reason(struct http_head *h, const char *data, size_t end,
                                struct error *err) {
-    int c = scan(h, data, end, HTTP_CHAR_VALUE);
+    int c = scan_value(h, data, end);
 
     if (c < 0) return ST_OK;
     if (c != '\r') return refuse_byte(h, err, "a reason phrase", (uint8_t)c);
@@ -472,7 +522,15 @@ static enum status step_reason(struct http_head *h, const char *data, size_t end
     return ST_OK;
 }
 
-static enum status step_header_start(struct http_head *h, int c, struct error *err) {
+static enum status step_lf(struct http_head *h, int c, enum state next, struct error *err) {
+    if (c != '\n') return refuse(h, 400, err, "CR without LF at offset %u", h->pos - 1);
+    h->pos++;
+    h->state = (uint8_t)next;
+    return ST_OK;
+}
+
+/* The first byte of a header line, or of the end of the head. */
+static enum status begin_line(struct http_head *h, int c, struct error *err) {
     if (c == '\r') {
         h->pos++;
         h->state = AT_FINAL_LF;
@@ -490,37 +548,45 @@ static enum status step_header_start(struct http_head *h, int c, struct error *e
     return ST_OK;
 }
 
-static enum status step_name(struct http_head *h, const char *data, size_t end, struct error *err) {
-    int c = scan(h, data, end, HTTP_CHAR_TOKEN);
-
-    if (c < 0) return ST_OK;
-    if (c != ':') return refuse_byte(h, err, "a header name", (uint8_t)c);
-    if (h->pos == h->mark) return refuse(h, 400, err, "a header without a name");
-    h->headers[h->n_headers].name = span_from_mark(h);
-    h->pos++;
-    h->state = AT_VALUE_START;
-    return ST_OK;
-}
-
-static enum status step_value(struct http_head *h, const char *data, size_t end,
-                              struct error *err) {
-    int c = scan(h, data, end, HTTP_CHAR_VALUE);
+/* A header line, or as much of it as is there: it is entered where the last call left off. */
+static enum status step_header(struct http_head *h, const char *data, size_t end,
+                               struct error *err) {
     enum status st;
+    int c;
 
-    if (c < 0) return ST_OK;
-    if (c != '\r') return refuse_byte(h, err, "a header value", (uint8_t)c);
-    st = end_value(h, data, err);
-    if (st != ST_OK) return st;
-    h->pos++;
-    h->state = AT_VALUE_LF;
-    return ST_OK;
-}
-
-static enum status step_lf(struct http_head *h, int c, enum state next, struct error *err) {
-    if (c != '\n') return refuse(h, 400, err, "CR without LF at offset %u", h->pos - 1);
-    h->pos++;
-    h->state = (uint8_t)next;
-    return ST_OK;
+    switch ((enum state)h->state) {
+    default: /* AT_HEADER_START */
+        st = begin_line(h, (unsigned char)data[h->pos], err);
+        if (st != ST_OK || h->state != AT_NAME) return st;
+        /* fall through */
+    case AT_NAME:
+        c = scan(h, data, end, HTTP_CHAR_TOKEN);
+        if (c < 0) return ST_OK;
+        if (c != ':') return refuse_byte(h, err, "a header name", (uint8_t)c);
+        if (h->pos == h->mark) return refuse(h, 400, err, "a header without a name");
+        h->headers[h->n_headers].name = span_from_mark(h);
+        h->pos++;
+        h->state = AT_VALUE_START;
+        /* fall through */
+    case AT_VALUE_START:
+        while (h->pos < end && (data[h->pos] == ' ' || data[h->pos] == '\t'))
+            h->pos++;
+        if (h->pos == end) return ST_OK;
+        h->mark = h->pos;
+        h->state = AT_VALUE;
+        /* fall through */
+    case AT_VALUE:
+        c = scan_value(h, data, end);
+        if (c < 0) return ST_OK;
+        if (c != '\r') return refuse_byte(h, err, "a header value", (uint8_t)c);
+        st = end_value(h, data, err);
+        if (st != ST_OK) return st;
+        h->pos++;
+        h->state = AT_VALUE_LF;
+        if (h->pos == end) return ST_OK;
+        /* fall through */
+    case AT_VALUE_LF: return step_lf(h, (unsigned char)data[h->pos], AT_HEADER_START, err);
+    }
 }
 
 /* One state's worth; pos < end on entry. ST_OK: go on. */
@@ -543,21 +609,15 @@ static enum status step(struct http_head *h, const char *data, size_t end, struc
         return ST_OK;
     case AT_REASON: return step_reason(h, data, end, err);
     case AT_LINE_LF: return step_lf(h, c, AT_HEADER_START, err);
-    case AT_HEADER_START: return step_header_start(h, c, err);
-    case AT_NAME: return step_name(h, data, end, err);
+    case AT_HEADER_START:
+    case AT_NAME:
     case AT_VALUE_START:
-        while (h->pos < end && (data[h->pos] == ' ' || data[h->pos] == '\t'))
-            h->pos++;
-        if (h->pos == end) return ST_OK;
-        h->mark = h->pos;
-        h->state = AT_VALUE;
-        return ST_OK;
-    case AT_VALUE: return step_value(h, data, end, err);
-    case AT_VALUE_LF: return step_lf(h, c, AT_HEADER_START, err);
+    case AT_VALUE:
+    case AT_VALUE_LF: return step_header(h, data, end, err);
     case AT_FINAL_LF: {
         enum status st = step_lf(h, c, AT_DONE, err);
 
-        return st == ST_OK ? finish(h, err) : st;
+        return st == ST_OK ? finish(h, data, err) : st;
     }
     case AT_DONE:
     case AT_REFUSED: break;

@@ -67,11 +67,35 @@ struct http_span { /* offsets from the first byte given to the parser */
     uint16_t off, len;
 };
 
-struct http_header {
-    struct http_span name, value;
+/* Who a header is for: found once, when it is parsed, so that nobody compares names again. Letter case
+ * is ignored. The last three are families. */
+enum http_name {
+    HTTP_NAME_OTHER,
+    HTTP_NAME_HOST,
+    HTTP_NAME_CONTENT_LENGTH,
+    HTTP_NAME_TRANSFER_ENCODING,
+    HTTP_NAME_CONNECTION,
+    HTTP_NAME_EXPECT,
+    HTTP_NAME_CONTENT_TYPE,
+    HTTP_NAME_AUTHORIZATION,
+    HTTP_NAME_X_API_KEY,
+    HTTP_NAME_X_REQUEST_ID,
+    HTTP_NAME_HOP,  /* Close, HTTP2-Settings, Keep-Alive, Proxy-*, TE, Trailer, Upgrade */
+    HTTP_NAME_WAY,  /* Forwarded, X-Forwarded-*, X-Real-IP: through whom it came */
+    HTTP_NAME_OURS, /* X-Incipit-* (wire.h) */
+    HTTP_N_NAMES,
 };
 
-/* A head being parsed, and then the result. Zeroed by the init functions. About 900 bytes: lend it
+#define HTTP_NAME_BIT(id) (UINT32_C(1) << (id))
+
+struct http_header {
+    struct http_span name, value;
+    uint8_t id;     /* enum http_name */
+    bool is_option; /* a Connection header names it: it ends at the next hop */
+    bool is_plain;  /* its line is name ": " value CR LF: a copy of it needs no tidying */
+};
+
+/* A head being parsed, and then the result. Zeroed by the init functions. About 1300 bytes: lend it
  * to a connection only while it has a request. */
 struct http_head {
     /* Results; complete once the parse function has said ST_OK. */
@@ -82,6 +106,7 @@ struct http_head {
     struct http_span method_span, target; /* requests */
     struct http_span path, query;         /* the target before and after the first '?' */
     struct http_span reason;              /* responses */
+    uint32_t names;                       /* HTTP_NAME_BIT of each header that is there */
     uint16_t status_code;                 /* responses: 100 to 599 */
     uint16_t n_headers;
     uint8_t minor_version; /* 0 or 1 */
@@ -93,7 +118,9 @@ struct http_head {
     bool is_response, is_head_answer;
     uint8_t state;
     uint8_t n_host, n_length, n_coding, n_leading;
-    bool has_connection, has_close, has_keep_alive;
+    bool has_close, has_keep_alive;
+    bool has_options;   /* a Connection header names other headers */
+    bool has_marks;     /* the target has bytes that may begin a query or hide a dot */
     uint32_t pos, mark; /* next byte to look at; start of the current element */
     struct http_span host;
     struct http_header headers[HTTP_MAX_HEADERS];
@@ -115,15 +142,32 @@ static inline struct str http_span_str(struct http_span s, const char *data) {
     return (struct str){data + s.off, s.len};
 }
 
+/* The id of a header name, which must be a token. */
+enum http_name http_name_of(struct str name);
+
 /* The value of the first header of that name (letter case ignored), or STR_NULL. */
 struct str http_head_find(const struct http_head *h, const char *data, struct str name);
+
+/* The same by id; of a family the first of its members. Costs nothing when there is none. */
+struct str http_head_get(const struct http_head *h, const char *data, enum http_name id);
 
 /* True when a comma-separated header value has `token` in it (letter case ignored). */
 bool http_value_has_token(struct str value, struct str token);
 
-/* Connection, Keep-Alive, Proxy-*, TE, Trailer, Transfer-Encoding, Upgrade, HTTP2-Settings and what
- * the message's Connection headers name: not to be forwarded. */
-bool http_header_is_hop_by_hop(const struct http_head *h, const char *data, struct str name);
+/* The ids that are never forwarded. With what the message's Connection headers name (is_option)
+ * these are all that end at the next hop. */
+#define HTTP_HOP_BY_HOP                                                                            \
+    (HTTP_NAME_BIT(HTTP_NAME_CONNECTION) | HTTP_NAME_BIT(HTTP_NAME_TRANSFER_ENCODING) |            \
+     HTTP_NAME_BIT(HTTP_NAME_HOP))
+
+/* Writes the headers that may be forwarded, but for those whose id is in `dropped` (HTTP_NAME_BITs),
+ * in order, each as name ": " value CR LF. `to` has room for http_kept_max(h) bytes; returns the end of what was
+ * written. Lines that lie side by side in `data` are copied together. */
+char *http_write_kept(char *to, const struct http_head *h, const char *data, uint32_t dropped);
+
+static inline size_t http_kept_max(const struct http_head *h) {
+    return h->head_len + (size_t)h->n_headers; /* a blank may be missing behind each colon */
+}
 
 /* --- body ----------------------------------------------------------------------------------- */
 

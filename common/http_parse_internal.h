@@ -9,6 +9,7 @@ enum {
     HTTP_CHAR_VALUE = 2,  /* header values: no control bytes but tab */
     HTTP_CHAR_TARGET = 4, /* visible ASCII without '#' */
     HTTP_CHAR_HOST = 8,   /* names, addresses and a port */
+    HTTP_CHAR_PATH = 16,  /* of targets, those that can neither begin a query nor hide a dot */
 };
 
 extern const uint8_t http_char_class[256];

@@ -338,13 +338,12 @@ static void keep_address(struct peer *p, const struct sockaddr_storage *addr) {
     const struct sockaddr_in *v4 = (const struct sockaddr_in *)addr;
     const struct sockaddr_in6 *v6 = (const struct sockaddr_in6 *)addr;
 
-    p->is_v6 = addr->ss_family == AF_INET6;
-    p->port = ntohs(p->is_v6 ? v6->sin6_port : v4->sin_port);
-    if (p->is_v6) {
-        memcpy(p->address, &v6->sin6_addr, 16);
+    if (addr->ss_family == AF_INET6) {
+        inet_ntop(AF_INET6, &v6->sin6_addr, p->client, sizeof(p->client));
     } else {
-        memcpy(p->address, &v4->sin_addr, 4);
+        inet_ntop(AF_INET, &v4->sin_addr, p->client, sizeof(p->client));
     }
+    p->client_len = (uint8_t)strlen(p->client);
 }
 
 void peer_open(struct http_server *server, struct tls *tls, int fd,
@@ -392,26 +391,8 @@ bool http_request_is_tls(const struct http_request *req) {
     return tls_is_on(&exchange_of(req)->peer->conn);
 }
 
-/* As inet_ntop, which goes through printf: the proxy asks once per request. */
-static void write_v4(const uint8_t *address, char *out) {
-    for (int i = 0; i < 4; i++) {
-        uint8_t v = address[i];
-
-        if (v >= 100) *out++ = (char)('0' + v / 100);
-        if (v >= 10) *out++ = (char)('0' + v / 10 % 10);
-        *out++ = (char)('0' + v % 10);
-        *out++ = i < 3 ? '.' : '\0';
-    }
-}
-
-void http_request_client(const struct http_request *req, char out[HTTP_ADDRESS_MAX],
-                         uint16_t *port) {
+struct str http_request_client(const struct http_request *req) {
     const struct peer *p = exchange_of(req)->peer;
 
-    if (p->is_v6) {
-        inet_ntop(AF_INET6, p->address, out, HTTP_ADDRESS_MAX);
-    } else {
-        write_v4(p->address, out);
-    }
-    if (port) *port = p->port;
+    return (struct str){p->client, p->client_len};
 }

@@ -125,10 +125,9 @@ const char *http_request_head_bytes(const struct http_request *req);       /* ..
 struct loop *http_request_loop(const struct http_request *req);
 bool http_request_is_tls(const struct http_request *req);
 
-/* "10.0.0.7" into out; the port apart. */
+/* "10.0.0.7", of at most HTTP_ADDRESS_MAX - 1 bytes. */
 #define HTTP_ADDRESS_MAX 48
-void http_request_client(const struct http_request *req, char out[HTTP_ADDRESS_MAX],
-                         uint16_t *port);
+struct str http_request_client(const struct http_request *req);
 
 /* --- answering whole -------------------------------------------------------------------------- */
 

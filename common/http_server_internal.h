@@ -55,10 +55,10 @@ struct peer {
     uint64_t since_us;         /* in this state */
     uint64_t stall_since_us, seen_sent_bytes;
     uint32_t n_requests;
-    uint16_t port;
     uint8_t state;
-    bool is_v6, is_advancing;
-    uint8_t address[16];
+    bool is_advancing;
+    uint8_t client_len;
+    char client[HTTP_ADDRESS_MAX]; /* its address, as text */
 };
 
 struct listener;

@@ -1,25 +1,34 @@
 /* router/proxy_head.c - the two heads that the proxy writes.
  *
  * Both are made anew from parsed parts, never copied whole: hop-by-hop headers end here, framing is
- * ours, and so are the headers that say who asks and through whom. */
+ * ours, and so are the headers that say who asks and through whom. What is passed on is written in
+ * one form, name ": " value CR LF, and by http_write_kept alone.
+ *
+ * Room for a whole head is made once, so that its many small pieces are written without asking for
+ * each. */
 #include "router/proxy_internal.h"
 
 #include <string.h>
 
 #include "common/wire.h"
 
-static void append_field(struct buf *out, struct str name, struct str value) {
-    buf_append_str(out, name);
-    buf_append(out, ": ", 2);
-    buf_append_str(out, value);
-    buf_append(out, "\r\n", 2);
+/* Of our own words and numbers, the request's id and salt and the client's address. */
+#define OWN_MAX 768
+
+static char *put(char *to, struct str s) {
+    memcpy(to, s.ptr, s.len);
+    return to + s.len;
 }
 
-static void append_number_field(struct buf *out, struct str name, uint64_t value) {
-    buf_append_str(out, name);
-    buf_append(out, ": ", 2);
-    buf_append_u64(out, value);
-    buf_append(out, "\r\n", 2);
+static char *put_number(char *to, uint64_t v) {
+    char digits[20];
+    size_t at = sizeof(digits);
+
+    do {
+        digits[--at] = (char)('0' + v % 10);
+        v /= 10;
+    } while (v);
+    return put(to, (struct str){digits + at, sizeof(digits) - at});
 }
 
 /* --- to the worker --------------------------------------------------------------------------------*/
@@ -29,21 +38,34 @@ static bool is_plain(char c) {
            c == '_' || c == '-';
 }
 
+/* Eight hexadecimal digits at once: each half byte of v gets a byte of its own, then '0' is added to
+ * all, and to those above 9 the way from there to 'a'. */
+static void write_hex(char out[8], uint32_t v) {
+    uint64_t digits = v, above_9;
+
+    digits = (digits | digits << 16) & UINT64_C(0x0000FFFF0000FFFF);
+    digits = (digits | digits << 8) & UINT64_C(0x00FF00FF00FF00FF);
+    digits = (digits | digits << 4) & UINT64_C(0x0F0F0F0F0F0F0F0F);
+    above_9 = (digits + UINT64_C(0x0606060606060606)) >> 4 & UINT64_C(0x0101010101010101);
+    digits += UINT64_C(0x3030303030303030) + above_9 * ('a' - '9' - 1);
+    memcpy(out, &digits, sizeof(digits));
+}
+
 /* "req-" and 32 hexadecimal digits. */
 static void make_request_id(char *out, struct rng *rng) {
-    static const char hex[] = "0123456789abcdef";
-    uint64_t v = 0;
-
     memcpy(out, "req-", 4);
-    for (size_t i = 0; i < 32; i++, v >>= 4) {
-        if (i % 16 == 0) v = rng_u64(rng);
-        out[4 + i] = hex[v & 15];
+    for (size_t i = 4; i < 36; i += 16) {
+        uint64_t v = rng_u64(rng);
+
+        write_hex(out + i, (uint32_t)v);
+        write_hex(out + i + 8, (uint32_t)(v >> 32));
     }
     out[36] = '\0';
 }
 
 void proxy_choose_request_id(struct exchange *x) {
-    struct str given = http_request_header(x->req, STR("x-request-id"));
+    struct str given = http_head_get(http_request_head(x->req), http_request_head_bytes(x->req),
+                                     HTTP_NAME_X_REQUEST_ID);
     size_t i = 0;
 
     while (i < given.len && i < REQUEST_ID_MAX && is_plain(given.ptr[i]))
@@ -56,70 +78,60 @@ void proxy_choose_request_id(struct exchange *x) {
     make_request_id(x->request_id, &x->proxy->rng);
 }
 
-static bool is_credential(struct str name) {
-    return str_eq_nocase(name, STR("authorization")) || str_eq_nocase(name, STR("x-api-key"));
-}
+/* What is not the client's to say, or not the worker's to know. */
+static uint32_t kept_from_worker(const struct exchange *x) {
+    uint32_t ids = HTTP_NAME_BIT(HTTP_NAME_HOST) | HTTP_NAME_BIT(HTTP_NAME_CONTENT_LENGTH) |
+                   HTTP_NAME_BIT(HTTP_NAME_EXPECT) | HTTP_NAME_BIT(HTTP_NAME_X_REQUEST_ID) |
+                   HTTP_NAME_BIT(HTTP_NAME_WAY) | HTTP_NAME_BIT(HTTP_NAME_OURS);
 
-/* A head has a dozen headers and every request two heads: names are compared by length first, and
- * letters only where it is equal. */
-static bool goes_to_worker(const struct exchange *x, struct str name) {
-    static const struct str ours[] = {{"host", 4},      {"content-length", 14},
-                                      {"expect", 6},    {"x-request-id", 12},
-                                      {"forwarded", 9}, {"x-real-ip", 9}};
-    static const struct str way_here = {"x-forwarded-", 12};
-
-    for (size_t i = 0; i < ARRAY_LEN(ours); i++) {
-        if (str_eq_nocase(name, ours[i])) return false;
-    }
-    if (name.len > way_here.len && str_eq_nocase((struct str){name.ptr, way_here.len}, way_here)) {
-        return false;
-    }
-    if (wire_is_ours(name)) return false;
-    if (!x->proxy->config.forward_authorization && is_credential(name)) return false;
-    return !http_header_is_hop_by_hop(http_request_head(x->req), http_request_head_bytes(x->req),
-                                      name);
+    if (x->proxy->config.forward_authorization) return ids;
+    return ids | HTTP_NAME_BIT(HTTP_NAME_AUTHORIZATION) | HTTP_NAME_BIT(HTTP_NAME_X_API_KEY);
 }
 
 void proxy_build_worker_head(struct exchange *x) {
+    const struct http_head *head = http_request_head(x->req);
     struct buf *out = &x->out;
-    char client[HTTP_ADDRESS_MAX];
-    uint16_t port;
+    struct str host = str_of(x->target.authority);
+    struct str client = http_request_client(x->req);
+    char *to;
 
-    http_request_client(x->req, client, &port);
     buf_clear(out);
-    buf_append_str(out, STR("POST "));
-    buf_append_str(out, x->req->target);
-    buf_append_str(out, STR(" HTTP/1.1\r\n"));
-    append_field(out, STR("host"), str_of(x->target.authority));
-    append_number_field(out, STR("content-length"), proxy_body_len(x));
-    for (uint16_t i = 0; i < x->req->n_headers; i++) {
-        struct http_field f = http_request_header_at(x->req, i);
-
-        if (goes_to_worker(x, f.name)) append_field(out, f.name, f.value);
-    }
+    to = buf_reserve(out, http_kept_max(head) + host.len + OWN_MAX);
+    if (!to) return;
+    to = put(to, STR("POST "));
+    to = put(to, x->req->target);
+    to = put(to, STR(" HTTP/1.1\r\nhost: "));
+    to = put(to, host);
+    to = put(to, STR("\r\ncontent-length: "));
+    to = put_number(to, proxy_body_len(x));
+    to = put(to, STR("\r\n"));
+    to = http_write_kept(to, head, http_request_head_bytes(x->req), kept_from_worker(x));
     if (x->is_salted && x->target.trusts_router) {
-        append_field(out, STR(WIRE_SALT), str_of(x->salt));
+        to = put(to, STR(WIRE_SALT ": "));
+        to = put(to, (struct str){x->salt, ISOLATION_SALT_CHARS});
+        to = put(to, STR("\r\n"));
     }
-    append_field(out, STR("x-request-id"), str_of(x->request_id));
-    append_field(out, STR("x-forwarded-for"), str_of(client));
-    append_field(out, STR("x-forwarded-proto"),
-                 http_request_is_tls(x->req) ? STR("https") : STR("http"));
-    buf_append(out, "\r\n", 2);
+    to = put(to, STR("x-request-id: "));
+    to = put(to, str_of(x->request_id));
+    to = put(to, STR("\r\nx-forwarded-for: "));
+    to = put(to, client);
+    to = put(to, http_request_is_tls(x->req) ? STR("\r\nx-forwarded-proto: https\r\n\r\n")
+                                             : STR("\r\nx-forwarded-proto: http\r\n\r\n"));
+    buf_commit(out, (size_t)(to - buf_ptr(out)));
 }
 
 /* --- to the client --------------------------------------------------------------------------------*/
 
-static bool goes_to_client(const struct exchange *x, const char *data, struct str name) {
-    if (http_header_is_hop_by_hop(&x->head, data, name)) return false;
-    if (str_eq_nocase(name, STR("content-length"))) return false; /* framed anew below */
-    if (str_eq_nocase(name, STR("x-request-id"))) return false;   /* ours */
-    return x->proxy->config.expose_worker_headers || !wire_is_ours(name);
+/* Framed anew below; ours; between workers and us. */
+static uint32_t kept_from_client(const struct exchange *x) {
+    uint32_t ids = HTTP_NAME_BIT(HTTP_NAME_CONTENT_LENGTH) | HTTP_NAME_BIT(HTTP_NAME_X_REQUEST_ID);
+
+    return x->proxy->config.expose_worker_headers ? ids : ids | HTTP_NAME_BIT(HTTP_NAME_OURS);
 }
 
 /* Decides how the body is framed for the client, and says so. A client that speaks 1.0 knows no
  * chunks: without a length, closing is the end. */
-static void append_framing(struct exchange *x) {
-    struct buf *out = &x->out;
+static char *put_framing(struct exchange *x, char *to) {
     bool knows_chunks = x->req->minor_version >= 1;
 
     x->is_chunked = false;
@@ -127,51 +139,56 @@ static void append_framing(struct exchange *x) {
     switch (x->head.framing) {
     case HTTP_NO_BODY:
         if (x->head.status_code != 204 && x->head.status_code != 304) {
-            buf_append_str(out, STR("content-length: 0\r\n"));
+            to = put(to, STR("content-length: 0\r\n"));
         }
         break;
     case HTTP_LENGTH_BODY:
-        append_number_field(out, STR("content-length"), x->head.content_length);
+        to = put(to, STR("content-length: "));
+        to = put_number(to, x->head.content_length);
+        to = put(to, STR("\r\n"));
         break;
     case HTTP_CHUNKED_BODY:
     case HTTP_CLOSE_BODY:
         x->is_chunked = knows_chunks;
-        if (knows_chunks) buf_append_str(out, STR("transfer-encoding: chunked\r\n"));
+        if (knows_chunks) to = put(to, STR("transfer-encoding: chunked\r\n"));
         x->will_close = x->will_close || !knows_chunks;
         break;
     }
-    if (x->will_close) {
-        buf_append_str(out, STR("connection: close\r\n"));
-    } else if (!knows_chunks) {
-        buf_append_str(out, STR("connection: keep-alive\r\n"));
-    }
+    if (x->will_close) return put(to, STR("connection: close\r\n"));
+    return knows_chunks ? to : put(to, STR("connection: keep-alive\r\n"));
+}
+
+static void append_explanation(struct exchange *x) {
+    struct buf *out = &x->out;
+
+    buf_appendf(out,
+                "x-incipit-route: worker=%u attempts=%u blocks=%u matched=%u "
+                "predicted_cached_tokens=%.0f cached_tokens=%lld",
+                x->target.worker, x->n_attempts, x->rq.n_blocks, x->ticket.matched_blocks,
+                x->ticket.cached_tokens, (long long)x->feedback.cached_tokens);
+    explain_append(out, &x->why, x->target.worker);
+    buf_append_str(out, STR("\r\n"));
 }
 
 void proxy_build_client_head(struct exchange *x, const char *data) {
     struct buf *out = &x->out;
+    struct str reason = str_of(http_reason((int)x->head.status_code));
+    char *to;
 
     buf_clear(out);
-    buf_append_str(out, STR("HTTP/1.1 "));
-    buf_append_u64(out, x->head.status_code);
-    buf_append_char(out, ' ');
-    buf_append_str(out, str_of(http_reason((int)x->head.status_code)));
-    buf_append(out, "\r\n", 2);
-    for (uint16_t i = 0; i < x->head.n_headers; i++) {
-        struct str name = http_span_str(x->head.headers[i].name, data);
-
-        if (!goes_to_client(x, data, name)) continue;
-        append_field(out, name, http_span_str(x->head.headers[i].value, data));
-    }
-    append_field(out, STR("x-request-id"), str_of(x->request_id));
-    if (x->wants_explanation) {
-        buf_appendf(out,
-                    "x-incipit-route: worker=%u attempts=%u blocks=%u matched=%u "
-                    "predicted_cached_tokens=%.0f cached_tokens=%lld",
-                    x->target.worker, x->n_attempts, x->rq.n_blocks, x->ticket.matched_blocks,
-                    x->ticket.cached_tokens, (long long)x->feedback.cached_tokens);
-        explain_append(out, &x->why, x->target.worker);
-        buf_append(out, "\r\n", 2);
-    }
-    append_framing(x);
-    buf_append(out, "\r\n", 2);
+    to = buf_reserve(out, http_kept_max(&x->head) + reason.len + OWN_MAX);
+    if (!to) return;
+    to = put(to, STR("HTTP/1.1 "));
+    to = put_number(to, x->head.status_code);
+    *to++ = ' ';
+    to = put(to, reason);
+    to = put(to, STR("\r\n"));
+    to = http_write_kept(to, &x->head, data, kept_from_client(x));
+    to = put(to, STR("x-request-id: "));
+    to = put(to, str_of(x->request_id));
+    to = put(to, STR("\r\n"));
+    to = put_framing(x, to);
+    buf_commit(out, (size_t)(to - buf_ptr(out)));
+    if (x->wants_explanation) append_explanation(x);
+    buf_append_str(out, STR("\r\n"));
 }

@@ -176,7 +176,7 @@ static void note_load(struct exchange *x, const char *data, bool is_urgent) {
 
 /* The head is there; its bytes are at `data`. False: the exchange has moved on. */
 static bool take_head(struct exchange *x, const char *data) {
-    struct str content_type = http_head_find(&x->head, data, STR("content-type"));
+    struct str content_type = http_head_get(&x->head, data, HTTP_NAME_CONTENT_TYPE);
     int code = x->head.status_code;
 
     if (!x->target.is_foreign) note_load(x, data, code == 503);

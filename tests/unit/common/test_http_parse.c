@@ -494,11 +494,175 @@ static void headers_are_found_without_regard_to_case(void **state) {
     assert_int_equal(h.n_headers, 5);
     assert_true(str_eq(http_head_find(&h, m.ptr, STR("x-ONE")), STR("1")));
     assert_null(http_head_find(&h, m.ptr, STR("x-on")).ptr);
-    assert_true(http_header_is_hop_by_hop(&h, m.ptr, STR("x-hop")));
-    assert_true(http_header_is_hop_by_hop(&h, m.ptr, STR("Transfer-Encoding")));
-    assert_true(http_header_is_hop_by_hop(&h, m.ptr, STR("Proxy-Authorization")));
-    assert_false(http_header_is_hop_by_hop(&h, m.ptr, STR("X-One")));
-    assert_false(http_header_is_hop_by_hop(&h, m.ptr, STR("Authorization")));
+    assert_true(str_eq(http_head_get(&h, m.ptr, HTTP_NAME_HOST), STR("a")));
+    assert_null(http_head_get(&h, m.ptr, HTTP_NAME_CONTENT_TYPE).ptr);
+}
+
+static const struct {
+    const char *name;
+    enum http_name id;
+} known_names[] = {
+    {"host", HTTP_NAME_HOST},
+    {"content-length", HTTP_NAME_CONTENT_LENGTH},
+    {"transfer-encoding", HTTP_NAME_TRANSFER_ENCODING},
+    {"connection", HTTP_NAME_CONNECTION},
+    {"expect", HTTP_NAME_EXPECT},
+    {"content-type", HTTP_NAME_CONTENT_TYPE},
+    {"authorization", HTTP_NAME_AUTHORIZATION},
+    {"x-api-key", HTTP_NAME_X_API_KEY},
+    {"x-request-id", HTTP_NAME_X_REQUEST_ID},
+    {"close", HTTP_NAME_HOP},
+    {"http2-settings", HTTP_NAME_HOP},
+    {"keep-alive", HTTP_NAME_HOP},
+    {"proxy-", HTTP_NAME_HOP},
+    {"proxy-authorization", HTTP_NAME_HOP},
+    {"proxy-connection", HTTP_NAME_HOP},
+    {"te", HTTP_NAME_HOP},
+    {"trailer", HTTP_NAME_HOP},
+    {"upgrade", HTTP_NAME_HOP},
+    {"forwarded", HTTP_NAME_WAY},
+    {"x-forwarded-for", HTTP_NAME_WAY},
+    {"x-forwarded-host", HTTP_NAME_WAY},
+    {"x-real-ip", HTTP_NAME_WAY},
+    {"x-incipit-salt", HTTP_NAME_OURS},
+    {"x-incipit-", HTTP_NAME_OURS},
+};
+
+/* The names, spelled out: what http_name_of must find, by the slow way. */
+static enum http_name name_by_text(struct str name) {
+    static const struct {
+        struct str prefix;
+        enum http_name id;
+    } families[] = {{{"proxy-", 6}, HTTP_NAME_HOP},
+                    {{"x-forwarded-", 12}, HTTP_NAME_WAY},
+                    {{"x-incipit-", 10}, HTTP_NAME_OURS}};
+
+    for (size_t i = 0; i < ARRAY_LEN(known_names); i++) {
+        if (str_eq_nocase(name, str_of(known_names[i].name))) return known_names[i].id;
+    }
+    for (size_t i = 0; i < ARRAY_LEN(families); i++) {
+        if (name.len >= families[i].prefix.len &&
+            str_eq_nocase((struct str){name.ptr, families[i].prefix.len}, families[i].prefix)) {
+            return families[i].id;
+        }
+    }
+    return HTTP_NAME_OTHER;
+}
+
+/* In an allocation of its own size, so that a sanitizer sees any look beyond it. */
+static void check_name(const char *bytes, size_t n) {
+    char *copy = mem_alloc(n);
+    struct str name = {copy, n};
+
+    memcpy(copy, bytes, n);
+    if (http_name_of(name) != name_by_text(name)) {
+        fail_msg("'%.*s': %d, not %d", STR_ARG(name), http_name_of(name), name_by_text(name));
+    }
+    mem_free(copy);
+}
+
+/* Each in any letter case, and then with one byte changed to any other of a token's, or lost, or one
+ * more. */
+static void names_have_their_ids_and_near_misses_do_not(void **state) {
+    char name[64];
+    struct rng rng;
+
+    (void)state;
+    rng_seed(&rng, support_seed());
+    for (int round = 0; round < 400; round++) {
+        for (size_t i = 0; i < ARRAY_LEN(known_names); i++) {
+            size_t n = strlen(known_names[i].name);
+
+            for (size_t k = 0; k < n; k++) {
+                char c = known_names[i].name[k];
+
+                name[k] = c >= 'a' && c <= 'z' && rng_below(&rng, 2) ? (char)(c - 32) : c;
+            }
+            assert_int_equal(http_name_of((struct str){name, n}), known_names[i].id);
+            check_name(name, n);
+            if (n > 1) check_name(name, n - 1);
+            name[n] = 's';
+            check_name(name, n + 1);
+            do {
+                name[rng_below(&rng, n)] = (char)(0x21 + rng_below(&rng, 0x7F - 0x21));
+            } while (!http_is_token((struct str){name, n}));
+            check_name(name, n);
+        }
+    }
+}
+
+/* --- what is passed on ------------------------------------------------------------------------------------- */
+
+struct line {
+    char name[24], value[24];
+    bool is_kept;
+};
+
+/* A head of random lines: known names and others, every way of putting blanks, some named by a
+ * Connection header. Content-Length, Host and their like are left out: the head must be accepted. */
+static uint16_t make_head(struct rng *rng, struct buf *out, struct line lines[], uint32_t dropped) {
+    static const char *const names[] = {
+        "content-type", "Authorization", "X-API-Key", "x-request-id", "TE", "Keep-Alive",
+        "Forwarded",    "x-incipit-a",   "accept",    "X-Hop",        "y",  "User-Agent"};
+    static const char *const blanks[] = {" ", " ", " ", " ", "", "  ", "\t", " \t "};
+    static const char *const ends[] = {"", "", "", " ", "\t"};
+    bool has_option = rng_below(rng, 2);
+    uint16_t n = (uint16_t)rng_below(rng, 12);
+
+    buf_clear(out);
+    buf_append_str(out, STR("GET / HTTP/1.1\r\nHost: a\r\n"));
+    for (uint16_t i = 0; i < n; i++) {
+        struct line *l = &lines[i];
+        enum http_name id;
+
+        snprintf(l->name, sizeof(l->name), "%s", names[rng_below(rng, ARRAY_LEN(names))]);
+        snprintf(l->value, sizeof(l->value), "%.*s", (int)rng_below(rng, 12), "v: x\xFF/;,=z0123");
+        if (l->value[0] && l->value[strlen(l->value) - 1] == ' ') l->value[0] = '\0';
+        id = http_name_of(str_of(l->name));
+        l->is_kept =
+            !((dropped | HTTP_HOP_BY_HOP | HTTP_NAME_BIT(HTTP_NAME_HOST)) & HTTP_NAME_BIT(id)) &&
+            !(has_option && str_eq_nocase(str_of(l->name), STR("x-hop")));
+        buf_appendf(out, "%s:%s%s%s\r\n", l->name, blanks[rng_below(rng, ARRAY_LEN(blanks))],
+                    l->value, ends[rng_below(rng, ARRAY_LEN(ends))]);
+    }
+    if (has_option) buf_append_str(out, STR("Connection: close, X-hop\r\n"));
+    buf_append_str(out, STR("\r\n"));
+    return n;
+}
+
+static void what_is_written_is_what_is_kept(void **state) {
+    struct http_head *h = mem_alloc(sizeof(*h));
+    struct line lines[12];
+    struct buf head, expected;
+    struct rng rng;
+
+    (void)state;
+    rng_seed(&rng, support_seed());
+    buf_init(&head, 0);
+    buf_init(&expected, 0);
+    for (int round = 0; round < 5000; round++) {
+        uint32_t dropped = (uint32_t)rng_below(&rng, 1u << HTTP_N_NAMES);
+        uint16_t n = make_head(&rng, &head, lines, dropped | HTTP_NAME_BIT(HTTP_NAME_HOST));
+        char *written;
+        size_t len;
+
+        buf_clear(&expected);
+        for (uint16_t i = 0; i < n; i++) {
+            if (!lines[i].is_kept) continue;
+            buf_appendf(&expected, "%s: %s\r\n", lines[i].name, lines[i].value);
+        }
+        http_request_init(h);
+        assert_int_equal(http_head_parse(h, buf_ptr(&head), buf_len(&head), NULL), ST_OK);
+        written = mem_alloc(http_kept_max(h));
+        len = (size_t)(http_write_kept(written, h, buf_ptr(&head),
+                                       dropped | HTTP_NAME_BIT(HTTP_NAME_HOST)) -
+                       written);
+        assert_true(str_eq((struct str){written, len}, buf_str(&expected)));
+        mem_free(written);
+    }
+    buf_fini(&head);
+    buf_fini(&expected);
+    mem_free(h);
 }
 
 static void query_parameters_are_decoded(void **state) {
@@ -563,6 +727,8 @@ int main(void) {
         cmocka_unit_test(responses_are_understood_or_refused),
         cmocka_unit_test(limits_hold_to_the_byte),
         cmocka_unit_test(headers_are_found_without_regard_to_case),
+        cmocka_unit_test(names_have_their_ids_and_near_misses_do_not),
+        cmocka_unit_test(what_is_written_is_what_is_kept),
         cmocka_unit_test(query_parameters_are_decoded),
         cmocka_unit_test(mutated_messages_have_one_verdict),
     };
