@@ -33,7 +33,6 @@ void load_init(struct load *l, uint32_t n_workers) {
     *l = (struct load){
         .workers = mem_calloc(n_workers, sizeof(*l->workers)),
         .n_workers = n_workers,
-        .n_words = CEIL_DIV(n_workers, 64u),
         .mean_output_tokens = FIRST_MEAN_OUTPUT_TOKENS,
         .mean_decode_s = FIRST_MEAN_DECODE_S,
     };
@@ -43,6 +42,7 @@ void load_init(struct load *l, uint32_t n_workers) {
         load_worker_up(l, w, &(struct worker_spec){0}); /* defaults */
         load_worker_down(l, w);
     }
+    l->n_words = 0;
 }
 
 void load_fini(struct load *l) {
@@ -52,17 +52,26 @@ void load_fini(struct load *l) {
 
 void load_set_reason(struct load *l, uint32_t w, uint32_t reasons, bool is_set) {
     struct load_worker *k = &l->workers[w];
+    bool was_eligible = !k->reasons;
 
     assert(w < l->n_workers);
     k->reasons = is_set ? k->reasons | reasons : k->reasons & ~reasons;
-    if (k->reasons)
+    if (was_eligible == !k->reasons) return;
+    if (k->reasons) {
         worker_mask_drop(l->eligible.words, w);
-    else
+        l->n_eligible--;
+    } else {
         worker_mask_add(l->eligible.words, w);
+        l->n_eligible++;
+        l->n_words = MAX(l->n_words, w / 64 + 1);
+    }
 }
 
 static void note_bound(struct worker_mask *mask, uint32_t w, uint32_t in_flight, uint32_t bound) {
-    if (bound && in_flight >= bound)
+    bool has_reached = bound && in_flight >= bound;
+
+    if (has_reached == worker_mask_has(mask->words, w)) return;
+    if (has_reached)
         worker_mask_add(mask->words, w);
     else
         worker_mask_drop(mask->words, w);
@@ -106,8 +115,13 @@ double load_prefill_s(const struct load_worker *w, double cached_tokens, double 
     return (linear + squares * w->attn_per_token) * w->s_per_token;
 }
 
+/* By way of a signed number: of an unsigned one no instruction makes a double. */
+static double to_seconds(uint64_t us) {
+    return (double)(int64_t)us * 1e-6;
+}
+
 static double seconds_since(uint64_t then_us, uint64_t now_us) {
-    return now_us > then_us ? (double)(now_us - then_us) * 1e-6 : 0;
+    return now_us > then_us ? to_seconds(now_us - then_us) : 0;
 }
 
 double load_wait_s(const struct load_worker *w, uint64_t now_us) {
@@ -126,7 +140,7 @@ double load_memory_wait_s(const struct load *l, const struct load_worker *w, dou
 
 double load_growing_tokens(const struct load *l, const struct load_worker *w, uint64_t now_us) {
     double n_running = w->in_flight - w->n_pending;
-    double age_s = n_running * ((double)now_us * 1e-6) - w->sum_first_s, output = 0;
+    double age_s = n_running * to_seconds(now_us) - w->sum_first_s, output = 0;
 
     if (age_s > 0 && l->mean_decode_s > 0)
         output = age_s / l->mean_decode_s * l->mean_output_tokens;
@@ -143,11 +157,7 @@ void load_drop_full(const struct load *l, uint64_t *mask) {
 }
 
 bool load_has_eligible(const struct load *l) {
-    uint64_t any = 0;
-
-    for (uint32_t i = 0; i < l->n_words; i++)
-        any |= l->eligible.words[i];
-    return any != 0;
+    return l->n_eligible > 0;
 }
 
 bool load_has_room(const struct load *l) {
@@ -167,47 +177,52 @@ void load_begin_slow_start(struct load *l, uint32_t w, uint64_t now_us) {
     worker_mask_add(l->ramping.words, w);
 }
 
-/* The share of a full load that it may have: 1 when its slow start is over. */
-static double ramp_share(const struct load *l, uint32_t w, uint64_t now_us) {
+static uint64_t ramp_age_us(const struct load *l, uint32_t w, uint64_t now_us) {
     uint64_t from_us = l->workers[w].ramp_from_us;
-    double age = now_us > from_us ? (double)(now_us - from_us) : 0;
 
-    return MIN(RAMP_FIRST_SHARE + (1 - RAMP_FIRST_SHARE) * age / (double)l->slow_start_us, 1);
+    return now_us > from_us ? now_us - from_us : 0;
+}
+
+static bool has_ramped(const struct load *l, uint32_t w, uint64_t now_us) {
+    return ramp_age_us(l, w, now_us) >= l->slow_start_us;
+}
+
+/* The share of a full load that it may have, until its slow start is over. */
+static double ramp_share(const struct load *l, uint32_t w, uint64_t now_us) {
+    double age = (double)ramp_age_us(l, w, now_us);
+
+    return RAMP_FIRST_SHARE + (1 - RAMP_FIRST_SHARE) * age / (double)l->slow_start_us;
 }
 
 void load_drop_ramping(const struct load *l, uint64_t *mask, uint64_t now_us) {
     uint64_t any_ramping = 0, any_other = 0;
-    struct worker_mask over = {0};
     double mean;
 
-    for (uint32_t i = 0; i < l->n_words; i++)
+    for (uint32_t i = 0; i < l->n_words; i++) {
         any_ramping |= mask[i] & l->ramping.words[i];
+        any_other |= mask[i] & ~l->ramping.words[i];
+    }
     if (!any_ramping) return;
+    WORKER_MASK_FOR_EACH(w, l->ramping.words, l->n_words) {
+        any_other |= worker_mask_has(mask, w) && has_ramped(l, w, now_us);
+    }
+    if (!any_other) return;
     mean = load_mean_in_flight(l);
     WORKER_MASK_FOR_EACH(w, l->ramping.words, l->n_words) {
-        double share = ramp_share(l, w, now_us);
-
-        if (share >= 1)
-            any_other |= worker_mask_has(mask, w);
-        else if (l->workers[w].in_flight >= MAX(share * mean, 1))
-            worker_mask_add(over.words, w);
+        if (has_ramped(l, w, now_us)) continue;
+        if (l->workers[w].in_flight >= MAX(ramp_share(l, w, now_us) * mean, 1))
+            worker_mask_drop(mask, w);
     }
-    for (uint32_t i = 0; i < l->n_words; i++)
-        any_other |= mask[i] & ~l->ramping.words[i];
-    if (!any_other) return;
-    for (uint32_t i = 0; i < l->n_words; i++)
-        mask[i] &= ~over.words[i];
 }
 
 void load_get_room(const struct load *l, struct worker_mask *room) {
+    *room = (struct worker_mask){0};
     for (uint32_t i = 0; i < l->n_words; i++)
         room->words[i] = l->eligible.words[i] & ~l->busy.words[i];
 }
 
 double load_mean_in_flight(const struct load *l) {
-    uint32_t n = worker_mask_count(l->eligible.words, l->n_words);
-
-    return (double)l->n_open / MAX(n, 1u);
+    return (double)l->n_open / MAX(l->n_eligible, 1u);
 }
 
 /* --- tickets --------------------------------------------------------------------------------- */
@@ -235,9 +250,8 @@ void load_open(struct load *l, struct load_ticket *t, uint32_t w, double work_s,
     k->resident_tokens += t->resident_tokens;
     k->in_flight++;
     k->n_sent++;
-    if (worker_mask_has(l->ramping.words, w) && ramp_share(l, w, now_us) >= 1) {
+    if (worker_mask_has(l->ramping.words, w) && has_ramped(l, w, now_us))
         worker_mask_drop(l->ramping.words, w);
-    }
     l->n_open++;
     note_admission(l, w);
 }
@@ -262,7 +276,7 @@ void load_first_token(struct load *l, struct load_ticket *t, uint64_t now_us) {
     t->first_us = now_us;
     leave_pending(k, t);
     k->service_began_us = now_us; /* the prefill is the next one's from now on */
-    k->sum_first_s += (double)now_us * 1e-6;
+    k->sum_first_s += to_seconds(now_us);
     k->n_first++;
 }
 
@@ -278,7 +292,7 @@ void load_close(struct load *l, struct load_ticket *t, double output_tokens, boo
     } else {
         bool is_last = k->in_flight - k->n_pending == 1;
 
-        k->sum_first_s = is_last ? 0 : k->sum_first_s - (double)t->first_us * 1e-6;
+        k->sum_first_s = is_last ? 0 : k->sum_first_s - to_seconds(t->first_us);
     }
     if (had_first && !is_aborted) {
         l->mean_decode_s += MEAN_WEIGHT * (seconds_since(t->first_us, now_us) - l->mean_decode_s);
@@ -316,6 +330,7 @@ void load_check(const struct load *l) {
         assert(k->in_flight ? k->resident_tokens >= 0 : k->resident_tokens == 0);
         assert(k->in_flight > n_pending || k->sum_first_s == 0);
         assert(worker_mask_has(l->eligible.words, w) == (k->reasons == 0));
+        assert(k->reasons || w / 64 < l->n_words);
         assert(worker_mask_has(l->busy.words, w) ==
                (k->spec.enough_in_flight && k->in_flight >= k->spec.enough_in_flight));
         assert(worker_mask_has(l->full.words, w) ==
@@ -323,4 +338,5 @@ void load_check(const struct load *l) {
         n_open += k->in_flight;
     }
     assert(n_open == l->n_open);
+    assert(l->n_eligible == worker_mask_count(l->eligible.words, l->n_words));
 }

@@ -75,8 +75,9 @@ struct load_ticket {
 struct load {
     struct load_worker *workers; /* by id */
     uint32_t n_workers;          /* ids are below this */
-    uint32_t n_words;            /* words of a mask that can hold them */
+    uint32_t n_words;            /* of a mask, up to the last worker that was ever eligible */
     uint32_t n_open;             /* open tickets of all workers */
+    uint32_t n_eligible;
     struct worker_mask eligible; /* workers with no reason against them */
     struct worker_mask busy;     /* workers with enough in flight */
     struct worker_mask full;     /* workers with the most */

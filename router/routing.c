@@ -88,7 +88,9 @@ struct routing {
     void *policy; /* the state of options.policy */
     struct cache_state *caches;
     uint32_t *matched;            /* by worker id, of the request at hand */
-    double sum_bytes, sum_tokens; /* decayed; their quotient is bytes per token */
+    double sum_bytes, sum_tokens; /* of prompts, decayed */
+    double bytes_per_token;       /* their quotient */
+    double tokens_per_block;
 };
 
 void routing_options_default(struct routing_options *options) {
@@ -100,6 +102,14 @@ void routing_options_default(struct routing_options *options) {
         .bytes_per_token = 4,
     };
     policy_options_default(&options->policy_options);
+}
+
+/* Of what was learned before, the share `keep` counts. */
+static void learn_ratio(struct routing *r, double bytes, double tokens, double keep) {
+    r->sum_bytes = r->sum_bytes * keep + bytes;
+    r->sum_tokens = r->sum_tokens * keep + tokens;
+    r->bytes_per_token = r->sum_bytes / r->sum_tokens;
+    r->tokens_per_block = r->options.prefix_block_bytes / r->bytes_per_token;
 }
 
 /* --- creation -------------------------------------------------------------------------------- */
@@ -149,8 +159,7 @@ enum status routing_create(struct routing **out, const struct routing_options *o
     r->load.slow_start_us = options->slow_start_us;
     r->caches = mem_calloc(options->max_workers, sizeof(*r->caches));
     r->matched = mem_calloc(options->max_workers, sizeof(*r->matched));
-    r->sum_tokens = RATIO_FIRST;
-    r->sum_bytes = RATIO_FIRST * options->bytes_per_token;
+    learn_ratio(r, RATIO_FIRST * options->bytes_per_token, RATIO_FIRST, 0);
     for (uint32_t w = 0; w < options->max_workers; w++)
         r->caches[w].capacity_factor = 1;
     r->options.policy_options.block_bytes = options->prefix_block_bytes;
@@ -188,23 +197,15 @@ void routing_destroy(struct routing *r) {
 
 /* --- learning -------------------------------------------------------------------------------- */
 
-static double bytes_per_token(const struct routing *r) {
-    return r->sum_bytes / r->sum_tokens;
-}
-
-static double tokens_per_block(const struct routing *r) {
-    return r->options.prefix_block_bytes / bytes_per_token(r);
-}
-
 /* What w can keep besides what its open requests are filling. now_us 0: not known. */
 static void fit_cache(struct routing *r, uint32_t w, uint64_t now_us) {
     const struct load_worker *k = &r->load.workers[w];
-    double tokens = k->capacity_tokens * r->caches[w].capacity_factor;
+    double tokens = k->capacity_tokens * r->caches[w].capacity_factor, n_blocks;
 
     tokens -= load_growing_tokens(&r->load, k, now_us);
-    tokens -= (double)r->caches[w].unnamed_bytes / bytes_per_token(r);
-    prefix_lru_set_capacity(r->lru, w,
-                            (uint64_t)fmin(fmax(tokens / tokens_per_block(r), 1), BLOCKS_MAX));
+    tokens -= (double)(int64_t)r->caches[w].unnamed_bytes / r->bytes_per_token;
+    n_blocks = MAX(tokens / r->tokens_per_block, 1);
+    prefix_lru_set_capacity(r->lru, w, (uint64_t)(int64_t)MIN(n_blocks, BLOCKS_MAX));
 }
 
 /* Of n prompts a share `predicted` was expected to be cached, and a share `found` was; nearer than
@@ -213,8 +214,8 @@ static void weigh_report(struct cache_state *c, uint32_t n, double predicted, do
                          double tolerance) {
     double excess = found - predicted, n_prompts = MIN(n, REPORT_REQUESTS_MAX);
 
-    c->missed_prompts = fmax(c->missed_prompts - MISSED_ALLOWED * predicted * n_prompts, 0);
-    if (excess >= fmax(tolerance, SURPRISE)) {
+    c->missed_prompts = MAX(c->missed_prompts - MISSED_ALLOWED * predicted * n_prompts, 0);
+    if (excess >= MAX(tolerance, SURPRISE)) {
         c->capacity_factor *= pow(CAPACITY_MORE, fmax(excess * n_prompts, 1));
         c->n_search = SEARCH_REPORTS;
     } else if (excess <= -tolerance) {
@@ -228,7 +229,7 @@ static void weigh_report(struct cache_state *c, uint32_t n, double predicted, do
     }
     for (; c->missed_prompts > MISSED_PROMPTS; c->missed_prompts -= MISSED_PROMPTS)
         c->capacity_factor *= CAPACITY_LESS;
-    c->capacity_factor = fmin(fmax(c->capacity_factor, CAPACITY_MIN), CAPACITY_MAX);
+    c->capacity_factor = MIN(MAX(c->capacity_factor, CAPACITY_MIN), CAPACITY_MAX);
 }
 
 /* In shares of the prompt: what it has in tokens was predicted too, and is another matter. */
@@ -236,11 +237,12 @@ static void learn_capacity(struct routing *r, const struct route_ticket *t,
                            const struct route_feedback *f) {
     uint32_t w = t->load.worker;
     double prompt = (double)f->prompt_tokens;
-    double tolerance = r->load.workers[w].block_size + tokens_per_block(r); /* an edge of each */
+    double found = (double)f->cached_tokens / prompt;
+    /* An edge of each kind of block. */
+    double tolerance = (r->load.workers[w].block_size + r->tokens_per_block) / prompt;
 
-    weigh_report(&r->caches[w], 1, t->cached_tokens / t->prompt_tokens,
-                 fmin((double)f->cached_tokens / prompt, 1),
-                 fmax(tolerance / prompt, HIT_TOLERANCE));
+    weigh_report(&r->caches[w], 1, t->cached_tokens / t->prompt_tokens, MIN(found, 1),
+                 MAX(tolerance, HIT_TOLERANCE));
 }
 
 /* Uses what the worker reported, once per request. A prompt that is not mostly text (images come
@@ -252,8 +254,7 @@ static void learn(struct routing *r, struct route_ticket *t, const struct route_
     t->has_feedback = true;
     ratio = (double)t->prompt_bytes / (double)f->prompt_tokens;
     if (ratio < RATIO_MIN || ratio > RATIO_MAX) return;
-    r->sum_bytes = r->sum_bytes * RATIO_DECAY + (double)t->prompt_bytes;
-    r->sum_tokens = r->sum_tokens * RATIO_DECAY + (double)f->prompt_tokens;
+    learn_ratio(r, (double)t->prompt_bytes, (double)f->prompt_tokens, RATIO_DECAY);
     if (f->cached_tokens >= 0 && t->epoch == r->caches[t->load.worker].epoch) {
         r->caches[t->load.worker].reports.n_told++;
         learn_capacity(r, t, f);
@@ -269,11 +270,8 @@ static void note_sent(struct report_sums *sums, const struct route_ticket *t) {
 }
 
 static void learn_ratio_of_many(struct routing *r, double bytes, double tokens, double n) {
-    double keep = pow(RATIO_DECAY, n);
-
     if (bytes < RATIO_MIN * tokens || bytes > RATIO_MAX * tokens) return;
-    r->sum_bytes = r->sum_bytes * keep + bytes;
-    r->sum_tokens = r->sum_tokens * keep + tokens;
+    learn_ratio(r, bytes, tokens, pow(RATIO_DECAY, n));
 }
 
 static void learn_from_sums(struct routing *r, uint32_t w, const struct report_sums *sums) {
@@ -366,23 +364,23 @@ static bool find_candidates(const struct routing *r, const struct route_request 
     }
     load_drop_full(&r->load, mask->words);
     load_drop_ramping(&r->load, mask->words, rq->now_us);
-    return worker_mask_count(mask->words, r->load.n_words) > 0;
+    return !worker_mask_is_empty(mask->words, r->load.n_words);
 }
 
 /* `mask` must outlive the view. */
 static struct policy_view look(struct routing *r, const struct route_request *rq,
                                const struct worker_mask *mask) {
-    struct policy_view view = {
+    double tokens = (double)(int64_t)rq->prompt_bytes / r->bytes_per_token;
+
+    return (struct policy_view){
         .load = &r->load,
         .candidates = mask->words,
         .matched_blocks = r->matched,
-        .prompt_tokens = fmax((double)rq->prompt_bytes / bytes_per_token(r), 1),
-        .tokens_per_block = tokens_per_block(r),
+        .n_shared_blocks = prefix_index_match(r->index, rq->chain, rq->n_blocks, mask->words,
+                                              r->matched, rq->guesses),
+        .prompt_tokens = MAX(tokens, 1),
+        .tokens_per_block = r->tokens_per_block,
     };
-
-    view.n_shared_blocks =
-        prefix_index_match(r->index, rq->chain, rq->n_blocks, mask->words, r->matched, rq->guesses);
-    return view;
 }
 
 static uint64_t unnamed_bytes(const struct routing *r, const struct route_ticket *t) {
@@ -415,10 +413,10 @@ double routing_price(struct routing *r, const struct route_request *rq, uint32_t
  * prompt lies beyond the chain's limit. */
 static uint32_t anonymous_blocks(const struct routing *r, const struct route_ticket *t,
                                  double output_tokens) {
-    double bytes = (double)t->prompt_bytes + output_tokens * bytes_per_token(r);
-    double n = floor(bytes / r->options.prefix_block_bytes) - t->n_blocks;
+    double bytes = (double)t->prompt_bytes + output_tokens * r->bytes_per_token;
+    int64_t n = (int64_t)(bytes / r->options.prefix_block_bytes) - t->n_blocks;
 
-    return (uint32_t)fmin(fmax(n, 0), UINT32_MAX);
+    return (uint32_t)MIN(MAX(n, 0), UINT32_MAX);
 }
 
 enum status routing_route(struct routing *r, const struct route_request *rq, struct route_ticket *t,
@@ -479,7 +477,7 @@ void routing_ended(struct routing *r, struct route_ticket *t, const struct route
         end->output_tokens >= 0 ? (double)end->output_tokens : r->load.mean_output_tokens;
     bool was_pending;
 
-    output_tokens = fmin(output_tokens, OUTPUT_MAX);
+    output_tokens = MIN(output_tokens, OUTPUT_MAX);
     if (!end->is_aborted) routing_first_token(r, t, NULL, end->now_us);
     was_pending = t->load.is_pending;
     learn(r, t, &end->feedback);
@@ -545,7 +543,7 @@ void routing_stats(const struct routing *r, struct routing_stats *stats) {
         .n_refused = prefix_lru_n_refused(r->lru),
         .n_evicted = prefix_lru_n_evicted(r->lru),
         .n_open = r->load.n_open,
-        .bytes_per_token = bytes_per_token(r),
+        .bytes_per_token = r->bytes_per_token,
     };
 }
 
@@ -562,5 +560,5 @@ void routing_check(const struct routing *r) {
         assert(r->load.workers[w].in_flight || !prefix_lru_n_pinned(r->lru, w));
         (void)c;
     }
-    assert(bytes_per_token(r) > 0 && isfinite(bytes_per_token(r)));
+    assert(r->bytes_per_token > 0 && isfinite(r->bytes_per_token));
 }

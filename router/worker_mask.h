@@ -44,6 +44,14 @@ static inline uint32_t worker_mask_count(const uint64_t *words, uint32_t n_words
     return n;
 }
 
+static inline bool worker_mask_is_empty(const uint64_t *words, uint32_t n_words) {
+    uint64_t any = 0;
+
+    for (uint32_t i = 0; i < n_words; i++)
+        any |= words[i];
+    return any == 0;
+}
+
 /* The smallest member >= w, or WORKER_NONE. */
 static inline uint32_t worker_mask_next(const uint64_t *words, uint32_t n_words, uint32_t w) {
     uint32_t i = w / 64;
