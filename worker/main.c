@@ -15,6 +15,7 @@ int main(int argc, char **argv) {
     enum status st;
 
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGHUP, SIG_IGN); /* while the model loads there is nothing to read again */
     st = options_parse(&options, &worker_program, &values, argc, argv, &wants_exit, &err);
     if (st == ST_OK && !wants_exit) {
         st = worker_create(&worker, &values, &err);

@@ -104,13 +104,16 @@ static void on_signal(int signo, void *arg) {
     engine_drain(w->engine);
 }
 
-/* Certificates change without a connection lost; those that cannot be used change nothing. */
+/* Certificates change without a connection lost; those that cannot be used change nothing. Whoever
+ * asks without there being any (a log rotator, an operator's habit) does not end the process. */
 static void on_hangup(int signo, void *arg) {
     struct worker *w = arg;
     struct error err = {0};
 
     (void)signo;
-    if (tls_reload(w->tls, &err) == ST_OK) {
+    if (!w->tls) {
+        log_event(w->log, LOG_INFO, "nothing_to_reload", log_z("why", "no --ssl-certfile"));
+    } else if (tls_reload(w->tls, &err) == ST_OK) {
         log_event(w->log, LOG_INFO, "certificates_reloaded");
     } else {
         log_event(w->log, LOG_ERROR, "certificates_not_reloaded", log_z("why", err.message));
@@ -341,10 +344,10 @@ enum status worker_create(struct worker **out, const struct worker_options *opti
     w->metrics = worker_metrics_create(name);
     st = start_engine(w, backend, err);
     if (st == ST_OK) st = text_thread_start(&w->text_thread, w->loop, w->tokenizer, err);
-    /* Not earlier: until the loop runs a signal should just end the process. */
+    /* Not earlier: until the loop runs these should just end the process; main ignores SIGHUP. */
     if (st == ST_OK) st = loop_on_signal(w->loop, SIGTERM, on_signal, w, err);
     if (st == ST_OK) st = loop_on_signal(w->loop, SIGINT, on_signal, w, err);
-    if (st == ST_OK && w->tls) st = loop_on_signal(w->loop, SIGHUP, on_hangup, w, err);
+    if (st == ST_OK) st = loop_on_signal(w->loop, SIGHUP, on_hangup, w, err);
     if (st != ST_OK) goto fail;
     worker_metrics_describe(w->metrics, w->engine, options->prefix_caching);
     build_api(w, name);
