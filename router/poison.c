@@ -10,17 +10,19 @@ struct poison {
     pthread_mutex_t lock;
     _Atomic uint32_t n; /* entries; old ones are dropped when the ring is asked */
     uint32_t first;
+    uint64_t memory_us;
     uint64_t seed; /* so that nobody can make another request look like a given one */
     struct entry {
-        uint64_t hash, since_us;
+        uint64_t client, body, since_us;
     } ring[POISON_MAX];
 };
 
-struct poison *poison_create(void) {
+struct poison *poison_create(uint64_t memory_us) {
     struct poison *p = mem_zalloc(sizeof(*p));
 
     pthread_mutex_init(&p->lock, NULL);
     hash_random(&p->seed, sizeof(p->seed));
+    p->memory_us = memory_us;
     return p;
 }
 
@@ -40,30 +42,47 @@ static void drop_first(struct poison *p) {
 }
 
 static void drop_old(struct poison *p, uint64_t now_us) {
-    while (p->n > 0 && now_us >= at(p, 0)->since_us + POISON_MEMORY_US)
+    while (p->n > 0 && now_us >= at(p, 0)->since_us + p->memory_us)
         drop_first(p);
 }
 
-void poison_add(struct poison *p, struct str body, uint64_t now_us) {
-    if (!p) return;
+static struct entry entry_of(const struct poison *p, struct str client, struct str body,
+                             uint64_t now_us) {
+    return (struct entry){.client = hash_64(client.ptr, client.len, p->seed),
+                          .body = hash_64(body.ptr, body.len, p->seed),
+                          .since_us = now_us};
+}
+
+void poison_add(struct poison *p, struct str client, struct str body, uint64_t now_us) {
+    struct entry e;
+
+    if (!p || !p->memory_us) return;
+    e = entry_of(p, client, body, now_us);
     pthread_mutex_lock(&p->lock);
     drop_old(p, now_us);
     if (p->n == POISON_MAX) drop_first(p);
-    *at(p, p->n) = (struct entry){hash_64(body.ptr, body.len, p->seed), now_us};
+    *at(p, p->n) = e;
     p->n++;
     pthread_mutex_unlock(&p->lock);
 }
 
-bool poison_is_suspect(struct poison *p, struct str body, uint64_t now_us) {
-    bool is_found = false;
-    uint64_t hash;
+enum poison_verdict poison_judge(struct poison *p, struct str client, struct str body,
+                                 uint64_t now_us) {
+    enum poison_verdict verdict = POISON_UNKNOWN;
+    struct entry e;
 
-    if (!p || p->n == 0) return false;
-    hash = hash_64(body.ptr, body.len, p->seed);
+    if (poison_is_empty(p)) return verdict;
+    e = entry_of(p, client, body, now_us);
     pthread_mutex_lock(&p->lock);
     drop_old(p, now_us);
-    for (uint32_t i = 0; i < p->n && !is_found; i++)
-        is_found = at(p, i)->hash == hash;
+    for (uint32_t i = 0; i < p->n && verdict != POISON_SUSPECT; i++) {
+        if (at(p, i)->body != e.body) continue;
+        verdict = at(p, i)->client == e.client ? POISON_SUSPECT : POISON_RUMOURED;
+    }
     pthread_mutex_unlock(&p->lock);
-    return is_found;
+    return verdict;
+}
+
+bool poison_is_empty(const struct poison *p) {
+    return !p || p->n == 0;
 }

@@ -29,7 +29,6 @@
 #include "common/log.h"
 #include "common/mem.h"
 #include "common/openai.h"
-#include "router/poison.h"
 #include "router/prompt_hash.h"
 #include "router/proxy_internal.h"
 #include "router/router_metrics.h"
@@ -122,30 +121,10 @@ void proxy_fail(struct exchange *x, enum status st, const struct error *err) {
     http_reply_error(req, st, err);
 }
 
-/* The answer to a request that seems to kill workers: clients of OpenAI's kind are asked not to try
- * again. */
-static void fail_poison(struct exchange *x) {
-    struct str body =
-        STR("{\"error\":{\"message\":\"Workers were lost while they worked on this request: it is "
-            "not tried again, and refused for ten minutes. Change it, or look at the workers' "
-            "logs.\",\"type\":\"ServiceUnavailableError\",\"param\":null,\"code\":"
-            "\"poison_suspected\"}}");
-    struct http_request *req = x->req;
-
-    log_event(x->proxy->log, LOG_ERROR, "poison_suspected", log_z("id", x->request_id),
-              log_u64("body_bytes", req->body.len), log_u64("lost", x->n_lost));
-    proxy_drop_upstream(x);
-    proxy_account(x, true, OUTCOME_UNKNOWN);
-    http_add_header(req, STR("x-request-id"), str_of(x->request_id));
-    http_add_header(req, STR("x-should-retry"), STR("false"));
-    proxy_close(x, 503);
-    http_reply(req, 503, OPENAI_JSON, body);
-}
-
 /* --- choosing, and choosing again ----------------------------------------------------------------*/
 
 static bool may_retry(const struct exchange *x) {
-    return x->n_lost < MAX_LOST && x->n_attempts < x->proxy->config.max_attempts;
+    return x->n_lost < x->max_lost && x->n_attempts < x->proxy->config.max_attempts;
 }
 
 /* Chooses another worker for the next attempt, be it above its limit, and counts the request as sent to it. */
@@ -235,9 +214,8 @@ void proxy_attempt_failed(struct exchange *x, const char *reason, bool is_lost,
     x->failure = reason;
     if (may_retry(x)) {
         retry_elsewhere(x);
-    } else if (x->n_lost >= MAX_LOST) {
-        poison_add(x->proxy->config.poison, x->req->body, loop_now_us(x->proxy->loop));
-        fail_poison(x);
+    } else if (x->n_lost >= x->max_lost) {
+        proxy_fail_poison(x);
     } else {
         error_set(&err, ST_BAD_GATEWAY, "no worker answered after %u attempts: try again later",
                   x->n_attempts);
@@ -294,7 +272,7 @@ static void reset_attempt(struct exchange *x, bool is_fresh) {
     x->is_chunked = x->will_close = false;
     x->feedback = (struct route_feedback){-1, -1};
     sse_tail_init(&x->said, false);
-    x->first_token_us = x->sent_bytes = x->seen_bytes = x->seen_us = 0;
+    x->first_token_us = x->sent_bytes = x->seen_bytes = x->seen_us = x->hung_bytes = 0;
     x->n_interim = 0;
     http_response_init(&x->head, false);
 }
@@ -406,6 +384,7 @@ static struct exchange *exchange_open(struct proxy *p) {
     memset(&x->scan, 0, sizeof(x->scan)); /* a body that cannot be scanned leaves it as it is */
     list_push_back(&p->open, &x->link);
     x->n_tried = x->n_lost = x->n_attempts = x->n_pauses = 0;
+    x->max_lost = MAX_LOST;
     x->retry_after_us = 0;
     x->up = NULL;
     x->has_sent = x->is_routed = x->is_retry = x->is_salted = x->is_waiting = false;
@@ -436,11 +415,11 @@ void proxy_start(struct proxy *p, struct http_request *req) {
         !str_eq(req->path, STR("/tokenize")) && !str_eq(req->path, STR("/detokenize"));
     loop_timer_start(&x->timeout, p->config.request_timeout_us);
     st = body_scan(req->body, &x->scan, &err);
-    if (st == ST_OK && poison_is_suspect(p->config.poison, req->body, x->start_us)) {
-        fail_poison(x);
+    if (st == ST_OK && p->knows_clients) st = proxy_enter(x, &err);
+    if (st == ST_OK && proxy_is_poison(x)) {
+        proxy_refuse_poison(x);
         return;
     }
-    if (st == ST_OK && p->knows_clients) st = proxy_enter(x, &err);
     if (st == ST_OK) st = hash_prompt(x, &err);
     if (st == ST_OK) st = proxy_seek(x, &err);
     if (st == ST_AGAIN) return; /* it waits its turn */

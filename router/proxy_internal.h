@@ -3,6 +3,7 @@
  *   proxy.c        an exchange from the request to its end: route, attempt, retry, account
  *   proxy_relay.c  the worker's answer: read, learned from, passed on, or broken off
  *   proxy_watch.c  workers that have fallen silent
+ *   proxy_poison.c requests that seem to kill workers
  *   proxy_head.c   the two heads that are written: to the worker, to the client
  *   proxy_report.c what is left behind for people: counts, a line of the log
  *   proxy_queue.c  waiting for a worker when all are at their limit
@@ -87,6 +88,7 @@ struct exchange {
     uint32_t chain_cap;
     uint32_t tried[MAX_ATTEMPTS];
     uint32_t n_tried, n_lost, n_attempts;
+    uint32_t max_lost;              /* after so many it is what workers die of, it seems */
     uint32_t n_pauses;              /* for the retry budget */
     struct key_use key;             /* by which it was let in */
     struct str tenant;              /* whose it is; empty: nobody's in particular */
@@ -113,6 +115,7 @@ struct exchange {
     uint64_t first_token_us;
     uint64_t sent_bytes;
     uint64_t seen_bytes, seen_us; /* of a stream: how far it was, and when (proxy_watch.c) */
+    uint64_t hung_bytes;          /* and when its worker was found to hang; 0: it was not */
     uint32_t n_interim;           /* 1xx heads so far */
     bool was_stale; /* begun again, because the connection had died while it was idle */
     bool has_input, has_head, is_sse, is_paused;
@@ -153,6 +156,14 @@ void proxy_leave_hung(struct exchange *x);
 void proxy_prepare_reports(struct proxy *p);
 void proxy_explain(struct exchange *x);          /* before it is routed: x->why */
 void proxy_report(struct exchange *x, int code); /* once, while the client's request is there */
+
+/* --- proxy_poison.c ----------------------------------------------------------------------------- */
+
+/* Whether this client has sent a body that lost as many workers as may be. Asked once it is known
+ * whose the request is. One that lost workers to others may lose one, from here on. */
+bool proxy_is_poison(struct exchange *x);
+void proxy_refuse_poison(struct exchange *x); /* answers 503 */
+void proxy_fail_poison(struct exchange *x);   /* the same, and remembers it */
 
 /* --- proxy_watch.c ------------------------------------------------------------------------------ */
 

@@ -5,6 +5,10 @@
  *
  *      no first byte for --first-byte-timeout      tried elsewhere, like any other failure
  *      a stream with no byte for --stream-idle-timeout      ended with an error event
+ *      the same, its worker found to hang      a tenth of that
+ *
+ * The timeout is long because an engine may hold a stream up for long in good order: it preempts, or
+ * computes long prompts of others first. One that does not answer its probes either has no such excuse.
  *
  * And when the probes find that a worker hangs (health.h), the control loop says so here, and what
  * waits for that worker and has sent its client nothing is given to another at once. That is not paid
@@ -12,12 +16,20 @@
  * done. If nobody else can take it, it stays: the worker may come back. */
 #include "router/proxy_internal.h"
 
-#define SWEEP_US 250000u
+#define SWEEP_US      250000u
+#define HUNG_PATIENCE 10 /* times less than with a worker that answers its probes */
 
 static bool waits_for_first_byte(const struct exchange *x) {
     /* Of a whole answer an engine that is not ours shows nothing before the end. */
     return x->is_routed && x->up && !x->has_sent && !x->has_head &&
            (x->scan.is_stream || !x->target.is_foreign);
+}
+
+/* A worker found to hang that has sent something since does not hang any more. */
+static uint64_t patience_us(const struct exchange *x) {
+    uint64_t usual_us = x->proxy->config.stream_idle_timeout_us;
+
+    return x->hung_bytes && x->hung_bytes == x->sent_bytes ? usual_us / HUNG_PATIENCE : usual_us;
 }
 
 static bool is_idle_stream(struct exchange *x, uint64_t now_us) {
@@ -27,7 +39,7 @@ static bool is_idle_stream(struct exchange *x, uint64_t now_us) {
         x->seen_us = now_us;
         return false;
     }
-    return now_us - x->seen_us >= x->proxy->config.stream_idle_timeout_us;
+    return now_us - x->seen_us >= patience_us(x);
 }
 
 /* A place may have been given by another loop, whose clock is ahead of ours. */
@@ -87,8 +99,12 @@ void proxy_worker_hung(struct proxy *p, uint32_t worker, uint32_t incarnation) {
     LIST_FOR_EACH(it, &p->open) {
         struct exchange *x = LIST_ENTRY(it, struct exchange, link);
 
-        if (x->is_routed && x->up && !x->has_sent && x->target.worker == worker &&
-            x->target.incarnation == incarnation) {
+        if (!x->is_routed || !x->up || x->target.worker != worker ||
+            x->target.incarnation != incarnation)
+            continue;
+        if (x->has_sent) {
+            x->hung_bytes = x->sent_bytes;
+        } else {
             proxy_leave_hung(x);
         }
     }

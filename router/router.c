@@ -546,7 +546,7 @@ enum status router_create(struct router **out, const struct router_options *opti
     if (st != ST_OK) goto fail;
     r->log = log_create(&log);
     r->metrics = router_metrics_create();
-    r->poison = poison_create();
+    r->poison = poison_create((uint64_t)options->poison_memory_ms * 1000);
     st = build_control(r, err);
     if (st != ST_OK) goto fail;
     r->admin.registry = r->registry;

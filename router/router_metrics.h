@@ -51,6 +51,9 @@ extern const double router_decision_buckets[ROUTER_DECISION_BUCKETS]; /* 500 ns 
     X(COUNTER, requests_refused_total, "limit",                                                    \
       "Requests refused with 429 or 503 because of a limit, by which.",                            \
       .aliases = "smg_http_rate_limit_total")                                                      \
+    X(COUNTER, poison_suspected_total, "stage",                                                    \
+      "Requests given up as what workers die of: found when they lost workers, or refused "        \
+      "because the same client's same body had.")                                                  \
     X(COUNTER, streams_broken_total, "",                                                           \
       "Answers that a worker broke off after their first byte.")                                   \
     X(COUNTER, client_aborts_total, "", "Clients that left before the end of their answer.")       \

@@ -217,10 +217,17 @@ static const struct option_def rows[] = {
          "A worker that shows no first byte for so long is given up and the request sent to "
          "another. Shorter than the longest prefill plus queueing loses good work; 0: none. Not "
          "for whole answers of other engines, which show nothing before the end."},
-    {"stream-idle-timeout", OPT_MS, FIELD(stream_idle_timeout_ms), .def = "30s", .max = "24h",
+    {"stream-idle-timeout", OPT_MS, FIELD(stream_idle_timeout_ms), .def = "5m", .max = "24h",
      .group = "Failures",
-     .help = "A stream whose worker has sent nothing for so long is ended with an error event; 0: "
-             "never."},
+     .help = "A stream whose worker has sent nothing for so long is ended with an error event. "
+             "Shorter tells clients sooner, and cuts off those whose engine has preempted them or "
+             "lets others go first. A worker that answers no probes either is given a tenth of "
+             "it. 0: never."},
+    {"poison-memory", OPT_MS, FIELD(poison_memory_ms), .def = "60s", .max = "24h",
+     .group = "Failures",
+     .help = "A client's request on which two workers were lost is refused for so long when it "
+             "comes again: longer spares workers one that kills them, and punishes longer one "
+             "that was twice in the wrong place. 0: it is tried each time."},
     {"request-timeout", OPT_MS, FIELD(request_timeout_ms), .def = "30m", .min = "10ms",
      .max = "24h", .aliases = "request-timeout-secs", .group = "Failures",
      .help = "Longest a request may take, answer included."},

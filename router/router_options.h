@@ -36,7 +36,8 @@ struct router_options {
     const char *probe_path;
     uint32_t engine_metrics_interval_ms;
     uint32_t max_retries, connect_timeout_ms, request_timeout_ms;
-    uint32_t first_byte_timeout_ms, stream_idle_timeout_ms, slow_start_ms, drain_settle_ms;
+    uint32_t first_byte_timeout_ms, stream_idle_timeout_ms, poison_memory_ms;
+    uint32_t slow_start_ms, drain_settle_ms;
 
     const char *api_keys_file, *api_key, *tenant_header;
     int isolate_by; /* enum router_isolation */

@@ -1,44 +1,74 @@
-/* tests/unit/router/test_poison.c - remembered for ten minutes, and no more than so many. */
+/* tests/unit/router/test_poison.c - remembered of whom, for how long, and no more than so many. */
 #include "router/poison.h"
 
 #include "tests/support/cm.h"
 
 #include <stdio.h>
 
-#define NOW UINT64_C(5000000)
+#define MEMORY_US UINT64_C(60000000)
+#define NOW       UINT64_C(5000000)
 
-static struct str body_of(int i, char text[32]) {
-    return (struct str){text, (size_t)snprintf(text, 32, "{\"prompt\":%d}", i)};
+static struct str body_of(int i, char *room) {
+    return (struct str){room, (size_t)snprintf(room, 32, "{\"prompt\":\"%d\"}", i)};
 }
 
 static void a_body_is_remembered_for_its_time(void **state) {
-    struct poison *p = poison_create();
+    struct poison *p = poison_create(MEMORY_US);
+    struct str me = STR("me");
 
     (void)state;
-    assert_false(poison_is_suspect(p, STR("a"), NOW));
-    poison_add(p, STR("a"), NOW);
-    assert_true(poison_is_suspect(p, STR("a"), NOW));
-    assert_false(poison_is_suspect(p, STR("b"), NOW));
-    assert_false(poison_is_suspect(p, STR(""), NOW));
-    assert_true(poison_is_suspect(p, STR("a"), NOW + POISON_MEMORY_US - 1));
-    assert_false(poison_is_suspect(p, STR("a"), NOW + POISON_MEMORY_US));
-    assert_false(poison_is_suspect(p, STR("a"), NOW));
+    assert_true(poison_is_empty(p));
+    assert_int_equal(poison_judge(p, me, STR("a"), NOW), POISON_UNKNOWN);
+    poison_add(p, me, STR("a"), NOW);
+    assert_false(poison_is_empty(p));
+    assert_int_equal(poison_judge(p, me, STR("a"), NOW), POISON_SUSPECT);
+    assert_int_equal(poison_judge(p, me, STR("b"), NOW), POISON_UNKNOWN);
+    assert_int_equal(poison_judge(p, me, STR(""), NOW), POISON_UNKNOWN);
+    assert_int_equal(poison_judge(p, me, STR("a"), NOW + MEMORY_US - 1), POISON_SUSPECT);
+    assert_int_equal(poison_judge(p, me, STR("a"), NOW + MEMORY_US), POISON_UNKNOWN);
+    assert_int_equal(poison_judge(p, me, STR("a"), NOW), POISON_UNKNOWN);
+    assert_true(poison_is_empty(p));
     poison_destroy(p);
-    poison_add(NULL, STR("a"), NOW);
-    assert_false(poison_is_suspect(NULL, STR("a"), NOW));
+}
+
+static void a_body_of_others_is_a_rumour(void **state) {
+    struct poison *p = poison_create(MEMORY_US);
+
+    (void)state;
+    poison_add(p, STR("a"), STR("body"), NOW);
+    assert_int_equal(poison_judge(p, STR("b"), STR("body"), NOW), POISON_RUMOURED);
+    assert_int_equal(poison_judge(p, STR("b"), STR("other"), NOW), POISON_UNKNOWN);
+    poison_add(p, STR("b"), STR("body"), NOW + 1);
+    assert_int_equal(poison_judge(p, STR("a"), STR("body"), NOW + 1), POISON_SUSPECT);
+    assert_int_equal(poison_judge(p, STR("b"), STR("body"), NOW + 1), POISON_SUSPECT);
+    assert_int_equal(poison_judge(p, STR("c"), STR("body"), NOW + 1), POISON_RUMOURED);
+    assert_int_equal(poison_judge(p, STR("a"), STR("body"), NOW + MEMORY_US), POISON_RUMOURED);
+    poison_destroy(p);
+}
+
+static void without_a_memory_nothing_is_known(void **state) {
+    struct poison *p = poison_create(0);
+
+    (void)state;
+    poison_add(p, STR("a"), STR("body"), NOW);
+    assert_true(poison_is_empty(p) && poison_is_empty(NULL));
+    assert_int_equal(poison_judge(p, STR("a"), STR("body"), NOW), POISON_UNKNOWN);
+    poison_destroy(p);
+    poison_add(NULL, STR("a"), STR("body"), NOW);
+    assert_int_equal(poison_judge(NULL, STR("a"), STR("body"), NOW), POISON_UNKNOWN);
 }
 
 static void the_oldest_are_forgotten_first(void **state) {
-    struct poison *p = poison_create();
+    struct poison *p = poison_create(MEMORY_US);
+    struct str me = STR("me");
     char text[32];
 
     (void)state;
     for (int i = 0; i < 3 * POISON_MAX; i++) {
-        poison_add(p, body_of(i, text), NOW + (uint64_t)i);
+        poison_add(p, me, body_of(i, text), NOW + (uint64_t)i);
         for (int k = 0; k <= i; k += 17) {
-            bool is_known = poison_is_suspect(p, body_of(k, text), NOW + (uint64_t)i);
-
-            assert_int_equal(is_known, k > i - POISON_MAX);
+            assert_int_equal(poison_judge(p, me, body_of(k, text), NOW + (uint64_t)i),
+                             k > i - POISON_MAX ? POISON_SUSPECT : POISON_UNKNOWN);
         }
     }
     poison_destroy(p);
@@ -47,6 +77,8 @@ static void the_oldest_are_forgotten_first(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_body_is_remembered_for_its_time),
+        cmocka_unit_test(a_body_of_others_is_a_rumour),
+        cmocka_unit_test(without_a_memory_nothing_is_known),
         cmocka_unit_test(the_oldest_are_forgotten_first),
     };
 

@@ -386,7 +386,7 @@ static void a_request_that_killed_workers_is_refused_at_the_door(void **state) {
     struct client c;
 
     (void)state;
-    config.poison = poison_create();
+    config.poison = poison_create(60000000);
     start_with(&fx, 4, config, false);
     PLAY(&fx, {NULL, FAKE_RESET});
     ask(&fx, &c, ASK, "poison_suspected");
@@ -399,6 +399,43 @@ static void a_request_that_killed_workers_is_refused_at_the_door(void **state) {
         "POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 14\r\n\r\n{\"prompt\":\"b\"}",
         "{\"ok\":true}"); /* another request is not */
     client_close(&c);
+    finish(&fx);
+    poison_destroy(config.poison);
+}
+
+#define ASK_AS(tenant)                                                                             \
+    "POST /v1/completions HTTP/1.1\r\nHost: a\r\nx-tenant: " tenant                                \
+    "\r\nContent-Length: 14\r\n\r\n{\"prompt\":\"a\"}"
+
+static void a_request_that_killed_workers_of_another_is_tried_on_one(void **state) {
+    struct proxy_config config = usual;
+    struct fixture fx;
+    struct client c;
+
+    (void)state;
+    config.poison = poison_create(60000000);
+    config.tenant_header = "x-tenant";
+    start_with(&fx, 4, config, false);
+    PLAY(&fx, {NULL, FAKE_RESET});
+    ask(&fx, &c, ASK_AS("one"), "poison_suspected");
+    assert_int_equal(fx.fake.n_requests, 2);
+    client_close(&c);
+    PLAY(&fx, {JSON_OK});
+    ask(&fx, &c, ASK_AS("one"), "poison_suspected");
+    client_close(&c);
+    ask(&fx, &c, ASK_AS("two"), "{\"ok\":true}"); /* its own is as good as any */
+    client_close(&c);
+    PLAY(&fx, {NULL, FAKE_RESET});
+    ask(&fx, &c, ASK_AS("two"), "poison_suspected"); /* but the first loss is the last */
+    assert_int_equal(fx.fake.n_requests, 1);
+    client_close(&c);
+    PLAY(&fx, {JSON_OK});
+    ask(&fx, &c, ASK_AS("two"), "poison_suspected");
+    assert_int_equal(fx.fake.n_requests, 0);
+    client_close(&c);
+    assert_true(metric_value(METRICS_GET(fx.metrics, ROUTER_poison_suspected_total, "found")) == 2);
+    assert_true(metric_value(METRICS_GET(fx.metrics, ROUTER_poison_suspected_total, "refused")) ==
+                2);
     finish(&fx);
     poison_destroy(config.poison);
 }
@@ -501,6 +538,23 @@ static void a_stream_that_falls_silent_is_ended(void **state) {
     PLAY(&fx, {SSE_HEAD "8\r\ndata: a\n\r\n"});
     ask(&fx, &c, ASK, "data: a");
     client_expect(&c, fx.loop, "worker_silent");
+    client_expect_close(&c, fx.loop);
+    client_close(&c);
+    finish(&fx);
+}
+
+static void a_stream_of_a_worker_that_hangs_is_ended_sooner(void **state) {
+    struct proxy_config config = usual;
+    struct fixture fx;
+    struct client c;
+
+    (void)state;
+    config.stream_idle_timeout_us = 10 * CLIENT_PATIENCE_US / 5;
+    start_with(&fx, 2, config, false);
+    PLAY(&fx, {SSE_HEAD "8\r\ndata: a\n\r\n"});
+    ask(&fx, &c, ASK, "data: a");
+    proxy_worker_hung(fx.proxy, fx.fake.served_by[0], 1);
+    client_expect(&c, fx.loop, "worker_silent"); /* the usual time is beyond our patience */
     client_expect_close(&c, fx.loop);
     client_close(&c);
     finish(&fx);
@@ -1027,11 +1081,13 @@ int main(void) {
         cmocka_unit_test(a_body_that_ends_early_cannot_be_taken_for_complete),
         cmocka_unit_test(a_request_that_kills_workers_is_not_tried_for_ever),
         cmocka_unit_test(a_request_that_killed_workers_is_refused_at_the_door),
+        cmocka_unit_test(a_request_that_killed_workers_of_another_is_tried_on_one),
         cmocka_unit_test(what_waits_for_a_hung_worker_goes_to_another),
         cmocka_unit_test(many_leave_a_hung_worker_at_once),
         cmocka_unit_test(what_a_client_has_begun_to_read_stays),
         cmocka_unit_test(no_first_byte_in_time_is_a_failure),
         cmocka_unit_test(a_stream_that_falls_silent_is_ended),
+        cmocka_unit_test(a_stream_of_a_worker_that_hangs_is_ended_sooner),
         cmocka_unit_test(at_the_end_all_clients_are_told),
         cmocka_unit_test(a_worker_that_says_it_drains_gets_no_more),
         cmocka_unit_test(what_is_not_http_is_replaced),
