@@ -294,9 +294,11 @@ struct chain_walk {
 static uint32_t find_entry(const struct chain_walk *k, uint64_t hash, uint32_t guess,
                            uint32_t neighbour) {
     const struct prefix_index *x = k->l->index;
+    struct prefix_place block = prefix_place_of(x, hash);
 
-    if (guess != PREFIX_NONE && prefix_is_record_of(x, guess, hash, k->w)) return guess;
-    if (neighbour != PREFIX_NONE && prefix_is_record_of(x, neighbour, hash, k->w)) return neighbour;
+    if (guess != PREFIX_NONE && prefix_is_record_of(x, guess, block, k->w)) return guess;
+    if (neighbour != PREFIX_NONE && prefix_is_record_of(x, neighbour, block, k->w))
+        return neighbour;
     return prefix_index_find(x, hash, k->w);
 }
 
@@ -356,12 +358,10 @@ static void ask_ahead(const struct prefix_lru *l, uint32_t w, const uint64_t *at
 /* The walk of the match went before: what it saw is in the cache, but for w's PART of a SET. */
 static void ask_guessed(const struct prefix_lru *l, uint32_t w, uint64_t hash, uint32_t guess) {
     const struct prefix_index *x = l->index;
-    uint64_t mixed = prefix_mix(hash);
     uint32_t line;
 
     if (guess == PREFIX_NONE || x->records[guess].kind != PREFIX_SET) return;
-    line =
-        prefix_add_lines(x, prefix_home_of(x, mixed), prefix_part_distance(x, (uint32_t)mixed, w));
+    line = prefix_home_line(x, prefix_part_place(prefix_place_of(x, hash), w));
     __builtin_prefetch(&x->records[(size_t)line * PREFIX_LINE]);
 }
 

@@ -117,7 +117,9 @@ static const struct option_def rows[] = {
      .max = "32MiB", .group = "Routing",
      .help = "Prompt bytes that are hashed; prompts that differ only beyond are not told apart."},
     {"max-index-bytes", OPT_BYTES, FIELD(max_index_bytes), .def = "64MiB", .min = "1MiB",
-     .group = "Routing", .help = "Memory of the prefix index, per model, taken at start."},
+     .group = "Routing",
+     .help = "Memory of the prefix index, per model, at most: it grows with what the workers hold. "
+             "Less forgets sooner."},
     {"prefix-hash-seed", OPT_STR, FIELD(prefix_hash_seed), .is_secret = true, .group = "Routing",
      .help = "Secret behind the prefix hashes: random by default; give replicas the same."},
 

@@ -535,7 +535,8 @@ void routing_stats(const struct routing *r, struct routing_stats *stats) {
     uint32_t n_entries = entries_within(r->options.max_index_bytes, r->load.n_workers);
 
     *stats = (struct routing_stats){
-        .index_bytes =
+        .index_bytes = prefix_index_bytes_used(r->index) + prefix_lru_bytes(r->load.n_workers),
+        .index_bytes_max =
             prefix_index_bytes(n_entries, r->load.n_workers) + prefix_lru_bytes(r->load.n_workers),
         .n_entries = prefix_lru_n_entries(r->lru),
         .n_entries_max = n_entries,

@@ -27,7 +27,7 @@ struct routing_options {
     const struct policy_ops *policy;
     struct policy_options policy_options;
     uint32_t max_workers;        /* ids are below this; 1 to 1024 */
-    uint64_t max_index_bytes;    /* memory of index and LRUs, taken at once; at least 1 MiB */
+    uint64_t max_index_bytes;    /* memory of index and LRUs at most; at least 1 MiB */
     uint32_t prefix_block_bytes; /* prompt bytes per hash of a chain */
     uint64_t slow_start_us;      /* of new and returned workers (load.h); 0: none */
     double bytes_per_token;      /* first guess; learned from prompt_tokens afterwards */
@@ -70,7 +70,8 @@ struct route_report {
 };
 
 struct routing_stats {
-    uint64_t index_bytes;              /* allocated */
+    uint64_t index_bytes;              /* in use: it grows with what is held */
+    uint64_t index_bytes_max;          /* reserved */
     uint64_t n_entries, n_entries_max; /* (block, worker) pairs */
     uint64_t n_blocks;                 /* distinct blocks */
     uint64_t n_refused;                /* pairs that found no room */

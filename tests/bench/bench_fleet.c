@@ -233,7 +233,7 @@ static uint64_t big_run(uint64_t index_bytes) {
     printf(
         "big: index of %.2f GB: resident %.2f GB, %.1f of %.1f M entries, %llu refused, decision "
         "of 24 blocks %.1f us, hits %.2f M blocks, %.0f s%s\n",
-        (double)stats.index_bytes * 1e-9, resident_mb() * 1e-3, (double)stats.n_entries * 1e-6,
+        (double)stats.index_bytes_max * 1e-9, resident_mb() * 1e-3, (double)stats.n_entries * 1e-6,
         (double)stats.n_entries_max * 1e-6, (unsigned long long)stats.n_refused, decide_us,
         (double)hits * 1e-6, run_s, sum == 1 ? "." : "");
     fflush(stdout);

@@ -111,7 +111,7 @@ static void bench_fleet(uint32_t n_workers) {
         "%5u workers, %u blocks: decide %.2f us, route %.2f us, rest %.2f us; %llu entries used, "
         "%.1f bytes per (block, worker)%s\n",
         n_workers, N_BLOCKS, decide_us, route_us, rest_us, (unsigned long long)s.n_entries,
-        (double)s.index_bytes / (double)s.n_entries_max, sum == 1 ? "." : "");
+        (double)s.index_bytes_max / (double)s.n_entries_max, sum == 1 ? "." : "");
     routing_check(r);
     routing_destroy(r);
     mem_free(terms);

@@ -3,7 +3,7 @@
 
 #include "common/mem.h"
 #include "common/rng.h"
-#include "router/prefix_index.h"
+#include "router/prefix_index_internal.h"
 
 #include <string.h>
 
@@ -91,17 +91,20 @@ static void a_full_table_refuses(void **state) {
 }
 
 /* To the last record, many times over: room is always found by moving others. */
-static void a_table_can_be_filled(void **state) {
+static void fill(uint32_t anchor_bits) {
     enum { N = 20000 };
-    struct prefix_index *x = prefix_index_create(N, 10);
+    struct prefix_index *x = prefix_index_create_small(N, 10, anchor_bits);
     static uint64_t hashes[N];
+    uint64_t n_bytes = prefix_index_bytes_used(x);
     struct rng r;
-    (void)state;
 
     rng_seed(&r, 1);
     for (uint32_t i = 0; i < N; i++) {
         hashes[i] = rng_u64(&r);
         assert_true(add(x, hashes[i], i % 10));
+        if (i % 500 == 0) prefix_index_check(x);
+        assert_true(prefix_index_bytes_used(x) >= n_bytes);
+        n_bytes = prefix_index_bytes_used(x);
     }
     assert_int_equal(prefix_index_n_records(x), N);
     for (uint32_t i = 0; i < 10 * N; i++) {
@@ -116,6 +119,36 @@ static void a_table_can_be_filled(void **state) {
     for (uint32_t w = 0; w < 10; w++)
         assert_int_equal(ring_length(x, w), N / 10);
     prefix_index_check(x);
+    prefix_index_destroy(x);
+}
+
+static void a_table_can_be_filled(void **state) {
+    (void)state;
+    fill(31); /* all its lines from the start */
+}
+
+static void a_table_grows_while_it_is_filled(void **state) {
+    (void)state;
+    for (uint32_t anchor_bits = 2; anchor_bits <= 12; anchor_bits += 5)
+        fill(anchor_bits);
+}
+
+/* What is in use follows what is held, and is never more than what was asked for. */
+static void a_small_fleet_takes_little_memory(void **state) {
+    enum { N = 1000000 };
+    struct prefix_index *x = prefix_index_create(N, 10);
+    uint64_t first = prefix_index_bytes_used(x), most = prefix_index_bytes(N, 10);
+    struct rng r;
+    (void)state;
+
+    rng_seed(&r, 7);
+    assert_true(first < 600000);
+    for (uint32_t i = 0; i < N; i++) {
+        assert_true(add(x, rng_u64(&r), i % 10));
+        if (i == 10000) assert_int_equal(prefix_index_bytes_used(x), first);
+        assert_true(prefix_index_bytes_used(x) <= MAX(first, (uint64_t)i * 16 * 8 / 3 + 65536));
+    }
+    assert_int_equal(prefix_index_bytes_used(x), most);
     prefix_index_destroy(x);
 }
 
@@ -172,14 +205,14 @@ static void refused_memory_is_an_answer(void **state) {
 #define N_HASHES 40
 
 /* Random inserts and erases compared with a matrix, matches with the definition. */
-static void behaves_like_a_matrix(void **state) {
+static void compare_with_a_matrix(uint32_t anchor_bits) {
     static const uint32_t fleets[] = {1, 5, 64, 65, 300, 1024};
     static bool has[N_HASHES][WORKERS_MAX];
-    (void)state;
 
     for (size_t f = 0; f < ARRAY_LEN(fleets); f++) {
         uint32_t n_workers = fleets[f];
-        struct prefix_index *x = prefix_index_create(N_HASHES * (n_workers + 1), n_workers);
+        struct prefix_index *x =
+            prefix_index_create_small(N_HASHES * (n_workers + 1), n_workers, anchor_bits);
         uint64_t hashes[N_HASHES];
         struct rng r;
 
@@ -237,15 +270,28 @@ static void behaves_like_a_matrix(void **state) {
     }
 }
 
+static void behaves_like_a_matrix(void **state) {
+    (void)state;
+    compare_with_a_matrix(31);
+}
+
+static void behaves_like_a_matrix_while_it_grows(void **state) {
+    (void)state;
+    compare_with_a_matrix(2);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_walk_gives_every_depth),
         cmocka_unit_test(a_full_table_refuses),
         cmocka_unit_test(a_table_can_be_filled),
+        cmocka_unit_test(a_table_grows_while_it_is_filled),
+        cmocka_unit_test(a_small_fleet_takes_little_memory),
         cmocka_unit_test(an_exhausted_mask_pool_refuses_the_fifth_worker),
         cmocka_unit_test(a_dropped_worker_matches_nothing_at_once),
         cmocka_unit_test(refused_memory_is_an_answer),
         cmocka_unit_test(behaves_like_a_matrix),
+        cmocka_unit_test(behaves_like_a_matrix_while_it_grows),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -3,6 +3,7 @@
 
 #include "common/mem.h"
 #include "common/rng.h"
+#include "router/prefix_index_internal.h"
 #include "router/prefix_lru.h"
 
 #include <string.h>
@@ -12,8 +13,9 @@ struct books {
     struct prefix_lru *lru;
 };
 
+/* Of four to seven lines at first: the index grows under each test. */
 static struct books books_open(uint32_t n_entries, uint32_t n_workers, uint64_t capacity) {
-    struct books b = {.index = prefix_index_create(n_entries, n_workers)};
+    struct books b = {.index = prefix_index_create_small(n_entries, n_workers, 2)};
 
     b.lru = prefix_lru_create(b.index, n_workers);
     for (uint32_t w = 0; w < n_workers; w++)
@@ -298,13 +300,13 @@ static uint32_t random_chain(struct rng *r, uint64_t *chain) {
 }
 
 /* The seven workers have the ids 0, stride, 2 x stride ... of a fleet of n_workers. */
-static void compare_with_arrays(uint32_t n_workers, uint32_t stride, int n_steps) {
+static void compare_with_arrays(uint32_t n_workers, uint32_t stride, int n_steps, uint64_t seed) {
     static struct model_worker model[N_WORKERS];
     struct model_request requests[N_REQUESTS] = {0};
     struct books b = books_open(2000, n_workers, 20);
     struct rng r;
 
-    rng_seed(&r, 3);
+    rng_seed(&r, seed);
     memset(model, 0, sizeof(model));
     for (uint32_t w = 0; w < N_WORKERS; w++)
         model[w].capacity = 20;
@@ -375,18 +377,25 @@ static void compare_with_arrays(uint32_t n_workers, uint32_t stride, int n_steps
 
 static void behaves_like_arrays_that_are_searched(void **state) {
     (void)state;
-    compare_with_arrays(N_WORKERS, 1, 200000);
+    compare_with_arrays(N_WORKERS, 1, 200000, 3);
 }
 
 /* Where a set of workers is ids, or a row. */
 static void a_large_fleet_behaves_likewise(void **state) {
     (void)state;
-    compare_with_arrays(100, 14, 50000);
+    compare_with_arrays(100, 14, 50000, 3);
+}
+
+/* The first steps, many times: the index is growing in all of them. */
+static void an_index_that_grows_behaves_likewise(void **state) {
+    (void)state;
+    for (uint64_t seed = 0; seed < 200; seed++)
+        compare_with_arrays(seed % 2 ? 100 : N_WORKERS, seed % 2 ? 14 : 1, 300, seed);
 }
 
 /* Long chains, so that what a dropped worker leaves behind stays for many events: nothing of it is
  * ever matched, and what is computed again is. */
-static void the_dead_never_match(void **state) {
+static void kill_and_match(int n_steps, uint64_t seed) {
     enum { N_CHAINS = 6, N = 500, N_OPEN = 8 };
     static uint64_t chains[N_CHAINS][N];
     uint32_t computed[2][N_CHAINS] = {{0}};
@@ -396,15 +405,14 @@ static void the_dead_never_match(void **state) {
     } open[N_OPEN] = {{0}};
     struct books b = books_open(20000, 2, 100000);
     struct rng r;
-    (void)state;
 
-    rng_seed(&r, 11);
+    rng_seed(&r, seed);
     for (uint64_t i = 0; i < N_CHAINS * N; i++)
         chains[i / N][i % N] = rng_mix(i);
-    for (int step = 0; step < 4000; step++) {
+    for (int step = 0; step < n_steps; step++) {
         uint32_t i = (uint32_t)rng_below(&r, N_OPEN), w = open[i].worker, c = open[i].chain;
 
-        if (step % 40 == 39) {
+        if (step % 40 == 30) {
             w = (uint32_t)rng_below(&r, 2);
             prefix_lru_drop_worker(b.lru, w);
             memset(computed[w], 0, sizeof(computed[w]));
@@ -445,6 +453,13 @@ static void the_dead_never_match(void **state) {
             prefix_lru_aborted(b.lru, open[i].worker, chains[open[i].chain], open[i].n, NULL);
     }
     books_close(&b);
+}
+
+static void the_dead_never_match(void **state) {
+    (void)state;
+    kill_and_match(4000, 11);
+    for (uint64_t seed = 0; seed < 20; seed++) /* while the index grows */
+        kill_and_match(60, seed);
 }
 
 /* A pool that is always too small: nothing is lost, whatever is stolen. */
@@ -500,6 +515,7 @@ int main(void) {
         cmocka_unit_test(a_lowered_capacity_is_worked_off),
         cmocka_unit_test(behaves_like_arrays_that_are_searched),
         cmocka_unit_test(a_large_fleet_behaves_likewise),
+        cmocka_unit_test(an_index_that_grows_behaves_likewise),
         cmocka_unit_test(the_dead_never_match),
         cmocka_unit_test(a_starved_pool_stays_whole),
     };

@@ -1,0 +1,164 @@
+/* router/prefix_match.c - the walk over a chain: how deep does each worker hold it?
+ *
+ * Blocks are asked for a while before they are looked at, in two steps: the home line, and when
+ * that has come, the other line if the block is not at home. The walk keeps a mask of the workers
+ * that hold all blocks so far; most of it is for one worker that is left. */
+#include "router/prefix_index_internal.h"
+
+#include <string.h>
+
+void prefix_index_ask_early(const struct prefix_index *x, uint64_t hash) {
+    uint32_t line = prefix_home_line(x, prefix_place_of(x, hash));
+
+    __builtin_prefetch(&x->records[(size_t)line * PREFIX_LINE]);
+}
+
+void prefix_index_ask_late(const struct prefix_index *x, uint64_t hash, uint32_t w) {
+    struct prefix_place block = prefix_place_of(x, hash);
+    uint32_t line = prefix_home_line(x, block);
+    uint32_t n = prefix_find_in_line(x, line, block.tag, false, PREFIX_ANY_WORKER);
+
+    if (n == PREFIX_NONE) {
+        line = prefix_other_line(x, block);
+    } else {
+        if (w == WORKER_NONE || x->records[n].kind == PREFIX_LONE) return;
+        line = prefix_home_line(x, prefix_part_place(block, w));
+    }
+    __builtin_prefetch(&x->records[(size_t)line * PREFIX_LINE]);
+}
+
+/* Takes out those whose record of the block is dead: few workers, for a short time. */
+static void leave_out_dead(const struct prefix_index *x, struct prefix_place block,
+                           uint64_t *holders) {
+    for (uint32_t k = 0; k < x->sets.n_words; k++) {
+        for (uint64_t bits = holders[k] & x->lost.words[k]; bits; bits &= bits - 1) {
+            uint32_t w = k * 64 + (uint32_t)__builtin_ctzll(bits);
+
+            if (prefix_index_is_dead(x, &x->records[prefix_find_part(x, block, w)]))
+                worker_mask_drop(holders, w);
+        }
+    }
+}
+
+/* The workers that hold the block, whose LONE or SET is at n, as a mask. */
+static void expand_holders(const struct prefix_index *x, uint32_t n, uint64_t hash,
+                           uint64_t *holders) {
+    const struct prefix_record *r = &x->records[n];
+
+    if (n != PREFIX_NONE && r->kind == PREFIX_SET) {
+        prefix_set_expand(&x->sets, r->set, holders);
+        if (UNLIKELY(x->any_lost)) leave_out_dead(x, prefix_place_of(x, hash), holders);
+        return;
+    }
+    memset(holders, 0, x->sets.n_words * sizeof(*holders));
+    if (n != PREFIX_NONE && !prefix_is_dead(x, r)) worker_mask_add(holders, r->worker);
+}
+
+/* Writes `i` as the depth of those of `live` that are not in `holders`, and takes them out.
+ * Returns how many of n_live stay. */
+static uint32_t keep_holders(uint64_t *live, uint32_t n_live, const uint64_t *holders,
+                             uint32_t n_words, uint32_t i, uint32_t *depth) {
+    for (uint32_t k = 0; k < n_words; k++) {
+        uint64_t gone = live[k] & ~holders[k];
+
+        live[k] &= holders[k];
+        for (; gone; gone &= gone - 1, n_live--)
+            depth[k * 64 + (uint32_t)__builtin_ctzll(gone)] = i;
+    }
+    return n_live;
+}
+
+/* A block on its way through the walk: asked for, looked for at home, then found. */
+struct step {
+    struct prefix_place place;
+    uint32_t line, n;
+};
+
+struct walk {
+    const struct prefix_index *x;
+    const uint64_t *chain;
+    uint32_t n;
+    struct step steps[2 * PREFIX_ASK_EARLY]; /* block i is at i modulo that */
+};
+
+static struct step *step_of(struct walk *k, uint32_t i) {
+    return &k->steps[i % ARRAY_LEN(k->steps)];
+}
+
+static void walk_early(struct walk *k, uint32_t i) {
+    struct step *s = step_of(k, i);
+
+    if (i >= k->n) return;
+    s->place = prefix_place_of(k->x, k->chain[i]);
+    s->line = prefix_home_line(k->x, s->place);
+    __builtin_prefetch(&k->x->records[(size_t)s->line * PREFIX_LINE]);
+}
+
+static void walk_late(struct walk *k, uint32_t i) {
+    struct step *s = step_of(k, i);
+
+    if (i >= k->n) return;
+    s->n = prefix_find_in_line(k->x, s->line, s->place.tag, false, PREFIX_ANY_WORKER);
+    if (s->n != PREFIX_NONE) return;
+    s->line = prefix_other_line(k->x, s->place);
+    __builtin_prefetch(&k->x->records[(size_t)s->line * PREFIX_LINE]);
+}
+
+static void walk_begin(struct walk *k) {
+    for (uint32_t i = 0; i < PREFIX_ASK_EARLY; i++)
+        walk_early(k, i);
+    for (uint32_t i = 0; i < PREFIX_ASK_LATE; i++)
+        walk_late(k, i);
+}
+
+/* The LONE or SET of block i, which is called for in turn. */
+static uint32_t walk_find(struct walk *k, uint32_t i) {
+    struct step *s = step_of(k, i);
+
+    walk_early(k, i + PREFIX_ASK_EARLY);
+    walk_late(k, i + PREFIX_ASK_LATE);
+    if (s->n != PREFIX_NONE) return s->n;
+    return prefix_find_in_line(k->x, s->line, s->place.tag, true, PREFIX_ANY_WORKER);
+}
+
+/* The record of w of the block whose LONE or SET is at n. */
+static uint32_t record_of(const struct prefix_index *x, uint32_t n, uint64_t hash, uint32_t w) {
+    if (n == PREFIX_NONE) return n;
+    if (x->records[n].kind == PREFIX_LONE) return x->records[n].worker == w ? n : PREFIX_NONE;
+    if (!prefix_set_has(&x->sets, x->records[n].set, w)) return PREFIX_NONE;
+    return prefix_find_part(x, prefix_place_of(x, hash), w);
+}
+
+uint32_t prefix_index_match(const struct prefix_index *x, const uint64_t *chain, uint32_t n,
+                            const uint64_t *mask, uint32_t *depth, uint32_t *guesses) {
+    uint64_t live[WORKER_MASK_WORDS], holders[WORKER_MASK_WORDS];
+    uint32_t n_mask = worker_mask_count(mask, x->sets.n_words), n_live = n_mask, n_shared = 0, i,
+             seen;
+    struct walk walk;
+
+    walk.x = x, walk.chain = chain, walk.n = n; /* the steps are written before they are read */
+    memcpy(live, mask, x->sets.n_words * sizeof(*live));
+    walk_begin(&walk);
+    for (i = 0; i < n && n_live > 1; i++) {
+        seen = walk_find(&walk, i);
+        if (guesses) guesses[i] = seen;
+        expand_holders(x, seen, chain[i], holders);
+        n_live = keep_holders(live, n_live, holders, x->sets.n_words, i, depth);
+        if (n_live > n_mask / 2) n_shared = i + 1;
+    }
+    for (uint32_t k = i; guesses && k < n; k++)
+        guesses[k] = PREFIX_NONE;
+    if (n_live != 1) {
+        WORKER_MASK_FOR_EACH(w, live, x->sets.n_words) depth[w] = n;
+        return n_shared;
+    }
+    uint32_t last = worker_mask_next(live, x->sets.n_words, 0); /* most of the walk is for one */
+    for (; i < n; i++) {
+        seen = record_of(x, walk_find(&walk, i), chain[i], last);
+        if (guesses) guesses[i] = seen;
+        if (seen == PREFIX_NONE || prefix_is_dead(x, &x->records[seen])) break;
+        if (n_mask == 1) n_shared = i + 1;
+    }
+    depth[last] = i;
+    return n_shared;
+}
