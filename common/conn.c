@@ -82,7 +82,7 @@ static void watch(struct conn *c) {
     if (!c->has_failed) {
         if (c->is_connecting ? !c->is_shaking_in : c->was_blocked) conditions |= LOOP_WRITE;
         if (c->is_shaking_in || may_read(c)) conditions |= LOOP_READ;
-        if (c->has_more && may_read(c)) loop_defer(c->watch.loop, &c->flush);
+        if (c->has_more && may_read(c)) loop_defer_last(c->watch.loop, &c->flush);
     }
     loop_fd_watch(&c->watch, conditions);
 }
@@ -93,7 +93,7 @@ static void fail_later(struct conn *c, enum conn_end end, int error) {
     c->end = (uint8_t)end;
     c->last_errno = error;
     iobuf_release(&c->out, slab(c));
-    loop_defer(c->watch.loop, &c->flush);
+    loop_defer_last(c->watch.loop, &c->flush);
     watch(c);
 }
 
@@ -211,7 +211,7 @@ static void write_pieces(struct conn *c, const struct iovec *iov, int n, size_t 
         }
     }
     if (iobuf_len(&c->out) > CONN_LOW_WATER_BYTES) c->was_above_low_water = true;
-    if (iobuf_len(&c->out) && !c->was_blocked) loop_defer(c->watch.loop, &c->flush);
+    if (iobuf_len(&c->out) && !c->was_blocked) loop_defer_last(c->watch.loop, &c->flush);
 }
 
 void conn_writev(struct conn *c, const struct iovec *iov, int n) {
@@ -234,7 +234,7 @@ void conn_flush(struct conn *c) {
     send_queue(c);
     if (c->has_failed || c->has_more ||
         (c->was_above_low_water && conn_pending(c) <= CONN_LOW_WATER_BYTES)) {
-        loop_defer(c->watch.loop, &c->flush);
+        loop_defer_last(c->watch.loop, &c->flush);
     } else {
         loop_defer_cancel(&c->flush);
     }
@@ -373,7 +373,7 @@ static void come_up(struct conn *c) {
     end_connecting(c);
     watch(c);
     if (c->events->on_connected) c->events->on_connected(c, c->owner);
-    if (conn_is_open(c)) conn_flush(c);
+    if (conn_is_open(c) && conn_pending(c)) loop_defer_last(c->watch.loop, &c->flush);
 }
 
 static void shake_hands(struct conn *c) {

@@ -265,7 +265,6 @@ static void peer_advance(struct peer *p) {
     while (conn_is_open(&p->conn) && step(p)) {
     }
     p->is_advancing = false;
-    conn_flush(&p->conn);
 }
 
 /* --- the beginning: TLS -------------------------------------------------------------------------- */

@@ -20,7 +20,7 @@ struct loop {
     struct event_base *base;
     struct event *wait_limit; /* ends the wait of loop_turn */
     struct iobuf_slab *slab;
-    struct list tasks; /* struct loop_task, in the order they were deferred */
+    struct list tasks, last; /* struct loop_task, each in the order they were deferred */
     struct list signals;
     uint64_t now_us; /* 0: not asked for in this turn */
     bool is_stopping;
@@ -50,6 +50,7 @@ enum status loop_create(struct loop **out, struct error *err) {
     struct loop *loop = mem_zalloc(sizeof(*loop));
 
     list_init(&loop->tasks);
+    list_init(&loop->last);
     list_init(&loop->signals);
     if (!config || event_config_set_flag(config, EVENT_BASE_FLAG_NOLOCK) != 0) goto fail;
     loop->base = event_base_new_with_config(config);
@@ -67,11 +68,15 @@ fail:
                      "cannot make an event loop: raise the limit of open files (ulimit -n)");
 }
 
-static void run_tasks(struct loop *loop) {
+static bool has_tasks(const struct loop *loop) {
+    return !list_is_empty(&loop->tasks) || !list_is_empty(&loop->last);
+}
+
+static void run_all(struct list *tasks) {
     struct list batch, *link;
 
     list_init(&batch);
-    list_splice_back(&batch, &loop->tasks); /* what they defer runs in the next turn */
+    list_splice_back(&batch, tasks); /* what they put there again runs in the next turn */
     while ((link = list_pop_front(&batch))) {
         struct loop_task *task = LIST_ENTRY(link, struct loop_task, link);
 
@@ -79,9 +84,14 @@ static void run_tasks(struct loop *loop) {
     }
 }
 
+static void run_tasks(struct loop *loop) {
+    run_all(&loop->tasks);
+    run_all(&loop->last);
+}
+
 void loop_destroy(struct loop *loop) {
     if (!loop) return;
-    while (!list_is_empty(&loop->tasks))
+    while (has_tasks(loop))
         run_tasks(loop);
     LIST_FOR_EACH(it, &loop->signals) {
         struct loop_signal *s = LIST_ENTRY(it, struct loop_signal, link);
@@ -97,7 +107,7 @@ void loop_destroy(struct loop *loop) {
 
 /* Returns false when there was nothing to wait for and nothing to run. */
 static bool turn(struct loop *loop, int flags) {
-    bool had_tasks = !list_is_empty(&loop->tasks);
+    bool had_tasks = has_tasks(loop);
     int no_events;
 
     loop->now_us = 0;
@@ -220,6 +230,10 @@ void loop_task_init(struct loop_task *task, loop_task_fn *fn, void *arg) {
 
 void loop_defer(struct loop *loop, struct loop_task *task) {
     if (!list_is_linked(&task->link)) list_push_back(&loop->tasks, &task->link);
+}
+
+void loop_defer_last(struct loop *loop, struct loop_task *task) {
+    if (!list_is_linked(&task->link)) list_push_back(&loop->last, &task->link);
 }
 
 void loop_defer_cancel(struct loop_task *task) {

@@ -3,14 +3,17 @@
  * A loop belongs to one thread, and everything made on it is used from that thread alone; other
  * threads reach it through a mailbox. It turns:
  *
- *      wait for descriptors and timers -> call what is due -> run what was deferred -> again
+ *      wait for descriptors and timers -> call what is due -> run what was deferred -> send -> again
  *
  * One turn has one time: loop_now_us reads the clock at the first question of a turn and gives the
  * same answer until the next, so a thousand timeouts cost one clock read.
  *
  * An object that a callback may still name is not freed in that callback but deferred: deferred
- * tasks run when all events of the turn are done, before the loop waits again. The same moment is
- * used to send what a turn has written (conn.h), so that many small writes leave as one.
+ * tasks run when all events of the turn are done, before the loop waits again. After them, last of
+ * all, goes what the turn has to send (conn.h): many small writes leave as one, and the processes
+ * that are written to find all their work at once. One that is sent a request in the middle of our
+ * turn wakes, serves it and sleeps again before the next is sent: on a virtual machine each wake-up
+ * costs the sender 1-2 us, 8 % of a proxied request of 1 KB.
  *
  * Underneath is a libevent base without locks; only loop.c knows it. */
 #ifndef COMMON_LOOP_H
@@ -101,7 +104,15 @@ void loop_task_init(struct loop_task *task, loop_task_fn *fn, void *arg);
  * nothing. A task deferred by a task runs one turn later (the loop does not wait before it). The
  * function may free the memory that holds the task. */
 void loop_defer(struct loop *loop, struct loop_task *task);
+
+/* The same, but after all tasks that were deferred with loop_defer: for sending. One that comes from
+ * a deferred task still runs in this turn. */
+void loop_defer_last(struct loop *loop, struct loop_task *task);
+
 void loop_defer_cancel(struct loop_task *task); /* fine when not deferred */
+static inline bool loop_task_is_deferred(const struct loop_task *task) {
+    return list_is_linked(&task->link);
+}
 
 /* --- signals -------------------------------------------------------------------------------- */
 

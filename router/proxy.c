@@ -39,6 +39,7 @@
 #define RETRY_MIN          3 /* and always so many */
 #define MAX_LOST           2 /* a request that has lost so many workers may be what kills them */
 #define MAX_IDLE_EXCHANGES 256
+#define SMALL_BODY_BYTES   2048 /* copied behind its head rather than gathered by the kernel */
 
 static void attempt_start(struct exchange *x, bool is_fresh);
 
@@ -67,6 +68,7 @@ void proxy_settle_retry(struct exchange *x) {
 }
 
 void proxy_drop_upstream(struct exchange *x) {
+    loop_defer_cancel(&x->send);
     upstream_discard(x->up);
     x->up = NULL;
 }
@@ -277,15 +279,38 @@ static void reset_attempt(struct exchange *x, bool is_fresh) {
     http_response_init(&x->head, false);
 }
 
-/* Sends the request to x->target. `is_fresh`: not on a connection that was kept alive. */
-static void attempt_start(struct exchange *x, bool is_fresh) {
+/* Head and body, the body from where the client's bytes lie. */
+static void send_request(void *arg) {
+    struct exchange *x = arg;
     struct iovec pieces[4];
+    int n = 1;
+
+    if (proxy_body_len(x) > SMALL_BODY_BYTES) n += proxy_body_pieces(x, pieces + 1);
+    pieces[0] = (struct iovec){buf_ptr(&x->out), buf_len(&x->out)};
+    conn_sendv(&x->up->conn, pieces, n);
+}
+
+/* One piece costs the kernel less than two. */
+static void append_small_body(struct exchange *x) {
+    struct iovec pieces[3];
+    int n;
+
+    if (proxy_body_len(x) > SMALL_BODY_BYTES) return;
+    n = proxy_body_pieces(x, pieces);
+    for (int i = 0; i < n; i++)
+        buf_append(&x->out, pieces[i].iov_base, pieces[i].iov_len);
+}
+
+/* Gives the request to x->target, to be sent at the end of the turn. `is_fresh`: not on a connection
+ * that was kept alive. */
+static void attempt_start(struct exchange *x, bool is_fresh) {
     struct error err = {0};
     enum status st;
 
     x->n_attempts += !is_fresh;
     reset_attempt(x, is_fresh);
     proxy_build_worker_head(x);
+    append_small_body(x);
     st = buf_status(&x->out);
     if (st == ST_OK) {
         st = upstream_acquire(x->proxy->pool, &x->target, is_fresh, &proxy_relay, x, &x->up, &err);
@@ -296,8 +321,7 @@ static void attempt_start(struct exchange *x, bool is_fresh) {
         return;
     }
     if (!is_fresh) watch_prefill(x);
-    pieces[0] = (struct iovec){buf_ptr(&x->out), buf_len(&x->out)};
-    conn_sendv(&x->up->conn, pieces, 1 + proxy_body_pieces(x, pieces + 1));
+    loop_defer_last(x->proxy->loop, &x->send);
 }
 
 /* --- from the client -----------------------------------------------------------------------------*/
@@ -375,6 +399,7 @@ static struct exchange *exchange_open(struct proxy *p) {
         loop_timer_init(&x->timeout, p->loop, on_timeout, x);
         loop_timer_init(&x->retry, p->loop, on_retry_timer, x);
         loop_timer_init(&x->prefill, p->loop, on_prefill_done, x);
+        loop_task_init(&x->send, send_request, x);
         loop_task_init(&x->recycle, on_recycle, x);
         proxy_queue_init(x);
     }

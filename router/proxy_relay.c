@@ -255,7 +255,13 @@ static void relay(struct exchange *x) {
 }
 
 static void on_upstream_data(void *arg) {
-    relay(arg);
+    struct exchange *x = arg;
+
+    if (loop_task_is_deferred(&x->send)) { /* it speaks before it was asked: that is no answer */
+        proxy_attempt_was_stale(x);
+    } else {
+        relay(x);
+    }
 }
 
 static void on_upstream_closed(enum conn_end end, void *arg) {

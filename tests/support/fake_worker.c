@@ -162,9 +162,12 @@ void fake_drop_all(struct fake_script *s) {
 
 void fake_say(struct fake_script *s, struct str bytes) {
     struct list *first = list_first(&s->conns);
+    struct conn *c;
 
     assert_non_null(first);
-    conn_write(&LIST_ENTRY(first, struct fake_conn, link)->conn, bytes.ptr, bytes.len);
+    c = &LIST_ENTRY(first, struct fake_conn, link)->conn;
+    conn_write(c, bytes.ptr, bytes.len);
+    conn_flush(c);
 }
 
 void fake_stop(struct fake_script *s) {

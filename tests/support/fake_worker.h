@@ -42,6 +42,6 @@ void fake_play(struct fake_script *s, const struct fake_step *steps, uint32_t n_
 void fake_stop(struct fake_script *s);
 void fake_deafen(struct fake_script *s, uint32_t worker); /* closes its listener: refused */
 void fake_drop_all(struct fake_script *s);                /* closes all connections */
-void fake_say(struct fake_script *s, struct str bytes);   /* on the connection used last */
+void fake_say(struct fake_script *s, struct str bytes);   /* at once, on the connection used last */
 
 #endif

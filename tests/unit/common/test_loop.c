@@ -78,6 +78,42 @@ static void deferred_tasks_run_once_in_order_and_theirs_a_turn_later(void **stat
     finish(&fx);
 }
 
+static void defer_b_last(void *arg) {
+    struct fixture *fx = arg;
+
+    note(fx, "c");
+    loop_defer_last(fx->loop, &fx->b);
+}
+
+static void note_d_and_defer_it_again(void *arg) {
+    struct fixture *fx = arg;
+
+    note(fx, "d");
+    loop_defer_last(fx->loop, &fx->b);
+}
+
+static void the_last_run_after_all_others_of_the_turn(void **state) {
+    struct loop_task c;
+    struct fixture fx;
+
+    (void)state;
+    start(&fx);
+    loop_task_init(&fx.a, note_a, &fx);
+    loop_task_init(&fx.b, note_d_and_defer_it_again, &fx);
+    loop_task_init(&c, defer_b_last, &fx);
+    loop_defer_last(fx.loop, &fx.a);
+    loop_defer(fx.loop, &c);
+    loop_turn(fx.loop, 0);
+    assert_string_equal(fx.log, "cad"); /* that of a task: in the same turn */
+    loop_turn(fx.loop, 1000000);        /* that of a last one: in the next, without waiting */
+    assert_string_equal(fx.log, "cadd");
+    assert_true(loop_task_is_deferred(&fx.b));
+    loop_defer_cancel(&fx.b);
+    loop_turn(fx.loop, 0);
+    assert_string_equal(fx.log, "cadd");
+    finish(&fx);
+}
+
 static void a_run_ends_when_stopped_and_can_go_on(void **state) {
     struct fixture fx;
 
@@ -215,6 +251,7 @@ static void a_task_may_free_itself(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(deferred_tasks_run_once_in_order_and_theirs_a_turn_later),
+        cmocka_unit_test(the_last_run_after_all_others_of_the_turn),
         cmocka_unit_test(a_run_ends_when_stopped_and_can_go_on),
         cmocka_unit_test(timers_restart_and_keep_their_time),
         cmocka_unit_test(time_stands_still_within_a_turn),

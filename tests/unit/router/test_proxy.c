@@ -282,6 +282,57 @@ static void a_connection_that_died_idle_costs_nothing(void **state) {
     finish(&fx);
 }
 
+/* What comes before a request was sent, in the very turn in which it is to be sent, is not for it. */
+static void a_worker_that_speaks_unasked_is_not_taken_for_an_answer(void **state) {
+    struct fixture fx;
+    struct client c;
+
+    (void)state;
+    start(&fx, 1);
+    PLAY(&fx, {JSON_OK});
+    ask(&fx, &c, ASK, "{\"ok\":true}");
+    loop_turn(fx.loop, 0);
+    client_send(&c, fx.loop, STR(ASK));
+    fake_say(&fx.fake, STR("HTTP/1.1 200 OK\r\ncontent-length: 12\r\n\r\n{\"ok\":false}"));
+    TURN_UNTIL(fx.loop, (client_read(&c), client_count(&c, "{\"ok\":true}") == 2));
+    assert_int_equal(client_count(&c, "false"), 0);
+    assert_int_equal(fx.fake.n_requests, 2);
+    assert_int_equal(fx.fake.n_accepted, 2);
+    assert_true(counted(&fx, "200") == 2 && counted(&fx, "502") == 0);
+    client_close(&c);
+    finish(&fx);
+}
+
+static void a_large_body_goes_whole(void **state) {
+    static char request[200000];
+    struct fixture fx;
+    struct client c;
+
+    (void)state;
+    start(&fx, 1);
+    PLAY(&fx, {JSON_OK});
+    for (size_t bytes = 2000; bytes < 190000;
+         bytes *= 3) { /* copied, gathered, not taken at once */
+        int head = snprintf(
+            request, sizeof(request),
+            "POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-length: %zu\r\n\r\n", bytes);
+        char *body = request + head;
+
+        memset(body, ' ', bytes);
+        memcpy(body, "{\"prompt\":\"abc", 14);
+        memset(body + 14, 'x', bytes - 16);
+        memcpy(body + bytes - 2, "\"}", 2);
+        client_open(&c, fx.port);
+        client_send(&c, fx.loop, (struct str){request, (size_t)head + bytes});
+        client_expect(&c, fx.loop, "{\"ok\":true}");
+        assert_true(buf_len(&fx.fake.last_request) > bytes);
+        assert_memory_equal(buf_ptr(&fx.fake.last_request) + buf_len(&fx.fake.last_request) - bytes,
+                            body, bytes);
+        client_close(&c);
+    }
+    finish(&fx);
+}
+
 static void a_held_head_can_still_be_replaced(void **state) {
     static const char *const heads[] = {CHUNKED_HEAD, SSE_HEAD,
                                         "HTTP/1.1 200 OK\r\ncontent-length: 9\r\n"
@@ -1076,6 +1127,8 @@ int main(void) {
         cmocka_unit_test(a_worker_that_cannot_be_reached_is_replaced),
         cmocka_unit_test(with_no_other_worker_it_is_said),
         cmocka_unit_test(a_connection_that_died_idle_costs_nothing),
+        cmocka_unit_test(a_worker_that_speaks_unasked_is_not_taken_for_an_answer),
+        cmocka_unit_test(a_large_body_goes_whole),
         cmocka_unit_test(a_held_head_can_still_be_replaced),
         cmocka_unit_test(a_stream_that_breaks_ends_with_an_error_event),
         cmocka_unit_test(a_body_that_ends_early_cannot_be_taken_for_complete),
