@@ -1,7 +1,8 @@
 /* router/admission.c - bands of flows of tickets.
  *
- * A flow is a tenant within a band. While it has tickets it is in the heap of its band, by `start`:
- * the virtual time at which its first ticket's service begins. Popping a ticket moves the band's time
+ * A flow is a tenant within a band. While it has tickets it is in two heaps of its band: by `start`,
+ * the virtual time at which its first ticket's service begins, and by how many tickets it has. So
+ * whatever happens to a ticket costs O(log of the flows), full queue or not. Popping a ticket moves the band's time
  * to that start, and the flow's next start behind the ticket's work. A flow that has run empty keeps
  * its place in time while the band has not caught up with it, on the list of idle ones: else a
  * tenant with one request at a time would always be served at once. The oldest idle flow is given
@@ -23,8 +24,8 @@
 #define BAND_MIDDLE  (ADMISSION_BANDS / 2)
 
 struct admission_flow {
-    struct heap_link in_band; /* while it has tickets */
-    struct list link;         /* on `idle` while it has none */
+    struct heap_link in_turn, in_length; /* of its band, while it has tickets */
+    struct list link;                    /* on `idle` while it has none */
     struct list tickets;
     uint64_t key; /* of the map: tenant and band; 0: never used */
     double start;
@@ -34,8 +35,9 @@ struct admission_flow {
 };
 
 struct band {
-    struct heap flows;
-    double now; /* virtual time: start of the last ticket popped */
+    struct heap flows;   /* by start: who is served next */
+    struct heap longest; /* the same ones, by tickets: who gives way */
+    double now;          /* virtual time: start of the last ticket popped */
     uint32_t n;
 };
 
@@ -52,14 +54,19 @@ struct admission {
     uint32_t n_gaps;
 };
 
-static struct admission_flow *flow_of(const struct heap_link *link) {
-    return HEAP_ENTRY((struct heap_link *)(uintptr_t)link, struct admission_flow, in_band);
-}
-
 static bool starts_before(const struct heap_link *a, const struct heap_link *b) {
-    const struct admission_flow *x = flow_of(a), *y = flow_of(b);
+    const struct admission_flow *x = HEAP_ENTRY_CONST(a, struct admission_flow, in_turn);
+    const struct admission_flow *y = HEAP_ENTRY_CONST(b, struct admission_flow, in_turn);
 
     return x->start != y->start ? x->start < y->start : x->seq < y->seq;
+}
+
+/* Of equals the last to have come. */
+static bool is_longer(const struct heap_link *a, const struct heap_link *b) {
+    const struct admission_flow *x = HEAP_ENTRY_CONST(a, struct admission_flow, in_length);
+    const struct admission_flow *y = HEAP_ENTRY_CONST(b, struct admission_flow, in_length);
+
+    return x->n != y->n ? x->n > y->n : x->seq > y->seq;
 }
 
 struct admission *admission_create(const struct admission_options *options) {
@@ -78,7 +85,9 @@ struct admission *admission_create(const struct admission_options *options) {
     }
     for (uint32_t i = 0; i < ADMISSION_BANDS; i++) {
         heap_init(&a->bands[i].flows, starts_before);
+        heap_init(&a->bands[i].longest, is_longer);
         heap_reserve(&a->bands[i].flows, a->options.queue_size);
+        heap_reserve(&a->bands[i].longest, a->options.queue_size);
     }
     return a;
 }
@@ -86,8 +95,10 @@ struct admission *admission_create(const struct admission_options *options) {
 void admission_destroy(struct admission *a) {
     if (!a) return;
     assert(!a->n);
-    for (uint32_t i = 0; i < ADMISSION_BANDS; i++)
+    for (uint32_t i = 0; i < ADMISSION_BANDS; i++) {
         heap_fini(&a->bands[i].flows);
+        heap_fini(&a->bands[i].longest);
+    }
     map_fini(&a->flows);
     mem_free(a->pool);
     mem_free(a);
@@ -126,8 +137,11 @@ static void take_out(struct admission *a, struct admission_ticket *t) {
     f->n--;
     b->n--;
     a->n--;
-    if (f->n == 0) {
-        heap_remove(&b->flows, &f->in_band);
+    if (f->n > 0) {
+        heap_update(&b->longest, &f->in_length);
+    } else {
+        heap_remove(&b->flows, &f->in_turn);
+        heap_remove(&b->longest, &f->in_length);
         list_push_back(&a->idle, &f->link);
     }
     if (a->n == 0) a->popped_us = 0;
@@ -165,18 +179,14 @@ static uint64_t predict_wait_us(const struct admission *a, const struct admissio
  * last band that has any. */
 static struct admission_ticket *find_displaced(const struct admission *a, uint32_t band,
                                                uint32_t n_own) {
-    const struct admission_flow *longest = NULL;
+    const struct admission_flow *longest;
     uint32_t last = ADMISSION_BANDS;
 
     while (last > band && a->bands[last - 1].n == 0)
         last--;
     if (last <= band) return NULL;
     last--;
-    for (size_t i = 0; i < a->bands[last].flows.n; i++) {
-        const struct admission_flow *f = flow_of(a->bands[last].flows.items[i]);
-
-        if (!longest || f->n > longest->n) longest = f;
-    }
+    longest = HEAP_ENTRY(heap_first(&a->bands[last].longest), struct admission_flow, in_length);
     if (last == band && longest->n <= n_own + 1) return NULL;
     return LIST_ENTRY(list_last(&longest->tickets), struct admission_ticket, link);
 }
@@ -204,11 +214,14 @@ enum admission_verdict admission_push(struct admission *a, struct admission_tick
     list_push_back(&f->tickets, &t->link);
     b->n++;
     a->n++;
-    if (f->n++ == 0) {
+    if (f->n++ > 0) {
+        heap_update(&b->longest, &f->in_length);
+    } else {
         list_remove(&f->link);
         f->start = fmax(f->start, b->now);
         f->seq = a->n_pushed;
-        heap_push(&b->flows, &f->in_band);
+        heap_push(&b->flows, &f->in_turn);
+        heap_push(&b->longest, &f->in_length);
     }
     a->n_pushed++;
     return ADMISSION_WAITS;
@@ -246,13 +259,13 @@ struct admission_ticket *admission_pop(struct admission *a, const struct worker_
         struct admission_flow *f;
 
         if (b->n == 0) continue;
-        f = flow_of(heap_first(&b->flows));
+        f = HEAP_ENTRY(heap_first(&b->flows), struct admission_flow, in_turn);
         t = choose_ticket(f, room);
         b->now = f->start;
         f->start += t->work_s;
         learn_pace(a, now_us);
         take_out(a, t);
-        if (f->n) heap_update(&b->flows, &f->in_band);
+        if (f->n) heap_update(&b->flows, &f->in_turn);
         return t;
     }
     return NULL;
@@ -275,12 +288,16 @@ void admission_check(const struct admission *a) {
         uint32_t n_band = 0;
 
         heap_check(&b->flows);
+        heap_check(&b->longest);
+        assert(b->longest.n == b->flows.n);
         n_flows += (uint32_t)b->flows.n;
         for (size_t j = 0; j < b->flows.n; j++) {
-            const struct admission_flow *f = flow_of(b->flows.items[j]);
+            const struct admission_flow *f =
+                HEAP_ENTRY(b->flows.items[j], struct admission_flow, in_turn);
             uint32_t n_tickets = 0;
 
-            assert(f->band == i && f->start >= b->now && map_find(&a->flows, f->key) == f);
+            assert(heap_is_linked(&f->in_length) && f->band == i && f->start >= b->now &&
+                   map_find(&a->flows, f->key) == f);
             LIST_FOR_EACH(it, &f->tickets) {
                 assert(LIST_ENTRY(it, struct admission_ticket, link)->flow == f);
                 n_tickets++;
@@ -294,7 +311,8 @@ void admission_check(const struct admission *a) {
     LIST_FOR_EACH(it, &a->idle) {
         const struct admission_flow *f = LIST_ENTRY(it, struct admission_flow, link);
 
-        assert(f->n == 0 && list_is_empty(&f->tickets) && !heap_is_linked(&f->in_band));
+        assert(f->n == 0 && list_is_empty(&f->tickets) && !heap_is_linked(&f->in_turn) &&
+               !heap_is_linked(&f->in_length));
         assert(!f->key || map_find(&a->flows, f->key) == f);
         n_idle++;
     }

@@ -17,8 +17,8 @@
  * The queue is bounded twice: by its size, and by the wait that a newcomer would have, predicted from
  * the pace at which places have become free. A queue longer than what it can serve in time would
  * only turn late answers into useless ones. When it is full, a newcomer whose tenant has fewer
- * waiting, or who comes first by priority, takes the place of the last of the longest flow: one
- * tenant's flood does not shut out the others.
+ * waiting, or who comes first by priority, takes the place of the last of the longest flow (of the
+ * last band; of equals, the flow that came last): one tenant's flood does not shut out the others.
  *
  * A pure library: no clock, no lock, no allocation after creation. Deadlines are the owner's: it
  * removes who has waited too long. */

@@ -8,7 +8,6 @@
 #include "common/log.h"
 #include "common/metrics.h"
 #include "common/openai.h"
-
 #include "router/poison.h"
 #include "router/router_metrics.h"
 

@@ -199,6 +199,8 @@ struct model_ticket {
     uint32_t tenant;
     int32_t priority;
     uint64_t order;
+    double work_s;
+    uint32_t home, n_passed;
     bool is_in;
 };
 
@@ -300,6 +302,162 @@ static void random_steps_keep_every_rule(void **state) {
     mem_free(all);
 }
 
+/* --- against the definition, line by line ---------------------------------------------------------*/
+
+enum { BANDS = 3, FLOWS = BANDS * TENANTS };
+
+/* Everything that waits in the order in which it came; whatever is asked, all of it is looked at. */
+struct linear {
+    struct model_ticket *waiting[QUEUE];
+    uint32_t n;
+    struct linear_flow {
+        double start;
+        uint64_t since;
+        uint32_t n;
+    } flows[FLOWS]; /* by band, then tenant; those that are empty keep their start */
+    double now[BANDS];
+};
+
+static uint32_t flow_index(const struct model_ticket *m) {
+    return (uint32_t)(m->priority + 1) * TENANTS + m->tenant;
+}
+
+static void linear_remove(struct linear *l, const struct model_ticket *m) {
+    uint32_t i = 0;
+
+    while (l->waiting[i] != m)
+        i++;
+    memmove(&l->waiting[i], &l->waiting[i + 1], (--l->n - i) * sizeof(l->waiting[0]));
+    l->flows[flow_index(m)].n--;
+}
+
+/* Who goes for m: the last of the longest flow of the last band; of equals, of the latest. */
+static struct model_ticket *linear_displaced(const struct linear *l, const struct model_ticket *m) {
+    struct model_ticket *gone = NULL;
+
+    for (uint32_t i = 0; i < l->n; i++) {
+        struct model_ticket *t = l->waiting[i];
+        const struct linear_flow *f = &l->flows[flow_index(t)], *g;
+
+        g = gone ? &l->flows[flow_index(gone)] : NULL;
+        if (!g || t->priority > gone->priority ||
+            (t->priority == gone->priority &&
+             (f->n > g->n || (f->n == g->n && f->since >= g->since))))
+            gone = t;
+    }
+    if (!gone || gone->priority < m->priority) return NULL;
+    if (gone->priority > m->priority) return gone;
+    return l->flows[flow_index(gone)].n > l->flows[flow_index(m)].n + 1 ? gone : NULL;
+}
+
+static void linear_push(struct linear *l, struct model_ticket *m) {
+    struct linear_flow *f = &l->flows[flow_index(m)];
+    double now = l->now[m->priority + 1];
+
+    if (f->n++ == 0) {
+        f->start = f->start > now ? f->start : now;
+        f->since = m->order;
+    }
+    l->waiting[l->n++] = m;
+}
+
+static struct model_ticket *linear_first(struct linear *l, const struct worker_mask *room) {
+    struct model_ticket *first = NULL, *chosen = NULL;
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < l->n; i++) {
+        struct model_ticket *t = l->waiting[i];
+        const struct linear_flow *f = &l->flows[flow_index(t)], *g;
+
+        g = first ? &l->flows[flow_index(first)] : NULL;
+        if (!g || t->priority < first->priority ||
+            (t->priority == first->priority &&
+             (f->start < g->start || (f->start == g->start && f->since < g->since))))
+            first = t; /* of its flow the oldest, which comes first here */
+    }
+    if (!first || first->n_passed >= ADMISSION_PASSED) return first;
+    for (uint32_t i = 0; i < l->n && n < ADMISSION_LOOK && !chosen; i++) {
+        struct model_ticket *t = l->waiting[i];
+
+        if (flow_index(t) != flow_index(first)) continue;
+        n++;
+        if (t->home == WORKER_NONE || worker_mask_has(room->words, t->home)) chosen = t;
+    }
+    if (!chosen) return first;
+    for (uint32_t i = 0; l->waiting[i] != chosen; i++)
+        l->waiting[i]->n_passed += flow_index(l->waiting[i]) == flow_index(first);
+    return chosen;
+}
+
+static struct model_ticket *linear_pop(struct linear *l, const struct worker_mask *room) {
+    struct model_ticket *t = linear_first(l, room);
+    struct linear_flow *f;
+
+    if (!t) return NULL;
+    f = &l->flows[flow_index(t)];
+    l->now[t->priority + 1] = f->start;
+    f->start += t->work_s > 0.001 ? t->work_s : 0.001;
+    linear_remove(l, t);
+    return t;
+}
+
+static void random_steps_are_those_of_the_definition(void **state) {
+    struct admission *a = make(QUEUE, 0);
+    struct model_ticket *all = mem_calloc(N_TICKETS, sizeof(*all)), *other;
+    struct linear l = {0};
+    uint32_t n_displaced = 0, n_passed = 0;
+    struct rng rng;
+
+    (void)state;
+    rng_seed(&rng, support_seed());
+    for (uint64_t step = 1; step < 60000; step++) {
+        struct model_ticket *m = &all[rng_below(&rng, N_TICKETS)];
+        uint64_t is_busy = (step / 2000) % 2, dice = rng_below(&rng, 10), wait_us;
+
+        if (dice < (is_busy ? 6u : 3u) && !m->is_in) {
+            struct admission_ticket *displaced;
+            enum admission_verdict v;
+
+            m->tenant = (uint32_t)rng_below(&rng, TENANTS) * (uint32_t)rng_below(&rng, 2);
+            m->priority = (int32_t)rng_below(&rng, BANDS) - 1;
+            m->order = step;
+            m->work_s = (double)rng_below(&rng, 4) * 0.25; /* often equal */
+            m->home = rng_below(&rng, 3) ? (uint32_t)rng_below(&rng, 4) : WORKER_NONE;
+            m->n_passed = 0;
+            other = l.n == QUEUE ? linear_displaced(&l, m) : NULL;
+            v = admission_push(
+                a, &m->t, &(struct admission_claim){m->tenant, m->priority, m->work_s, m->home},
+                &wait_us, &displaced);
+            assert_ptr_equal(displaced, other);
+            assert_int_equal(v, l.n == QUEUE && !other ? ADMISSION_FULL : ADMISSION_WAITS);
+            if (other) {
+                linear_remove(&l, other);
+                other->is_in = false;
+                n_displaced++;
+            }
+            m->is_in = v == ADMISSION_WAITS;
+            if (m->is_in) linear_push(&l, m);
+        } else if (dice < 8) {
+            struct worker_mask room = {{rng_below(&rng, 16)}};
+
+            other = linear_pop(&l, &room);
+            assert_ptr_equal(admission_pop(a, &room, step), other);
+            if (!other) continue;
+            other->is_in = false;
+            n_passed += other->home != WORKER_NONE && l.n;
+        } else if (m->is_in) {
+            admission_remove(a, &m->t);
+            linear_remove(&l, m);
+            m->is_in = false;
+        }
+        assert_int_equal(admission_n_waiting(a), l.n);
+        if (step % 7 == 0) admission_check(a);
+    }
+    assert_true(n_displaced > 100 && n_passed > 100);
+    empty(a);
+    mem_free(all);
+}
+
 /* More tenants than are remembered come and go. */
 static void tenants_without_number_need_no_memory(void **state) {
     struct admission *a = make(8, 0);
@@ -328,6 +486,7 @@ int main(void) {
         cmocka_unit_test(who_would_wait_too_long_is_told_at_once),
         cmocka_unit_test(who_is_at_home_where_there_is_room_may_pass_a_few_times),
         cmocka_unit_test(random_steps_keep_every_rule),
+        cmocka_unit_test(random_steps_are_those_of_the_definition),
         cmocka_unit_test(tenants_without_number_need_no_memory),
     };
 
