@@ -1,82 +1,88 @@
 /* router/body_scan.c - the walk over the structure of a body.
  *
- * Groups of 64 bytes become masks (body_classify.h). Plain 64-bit arithmetic turns them into the
- * few positions that matter: an unescaped quote, an operator outside strings, the first byte of a
- * number or literal. Text in strings, nearly all of a body, is skipped 64 bytes at a time. A small
- * state machine consumes the positions:
+ * A cursor goes from one token to the next; a string is one token, and body_text.h finds its end,
+ * so that text, nearly all of a body, costs a few instructions for 64 bytes of it:
  *
- *      VALUE_OR_CLOSE ─┐        KEY_OR_CLOSE ── "key" ──▶ COLON ── : ──▶ VALUE
- *       after [        │         after {                                   │
- *                      ▼                                                   ▼
- *               value ──▶ COMMA_OR_CLOSE ── , ──▶ VALUE or KEY       value, as left
+ *        ┌───────────────────────── [ { ──────────────────────────┐
+ *        ▼                                                        │
+ *      member:  in an object "key" : first, then the value ───────┤
+ *        ▲                                                        │ string, number, literal
+ *        └──── , ────  after a value  ◀───────────────────────────┘
+ *                        ▲      │
+ *                        └─ ] } ┘
  *
- * Depth is at most 64, so one word of bits says which open containers are objects. */
+ * What is wrong is found in the order of the bytes. Depth is at most 64, so one word of bits says
+ * which open containers are objects. */
 #include "router/body_scan.h"
 
 #include "common/hash.h"
-#include "router/body_classify.h"
 #include "router/body_scan_internal.h"
+#include "router/body_text.h"
 
+#include <stddef.h>
 #include <string.h>
 
-#define GROUPS_PER_CHUNK 32 /* masks of 2 KiB of body: 1.5 KiB of stack, in the first-level cache */
-#define KEY_BYTES_MAX    256
-#define KEY_BYTES_SHOWN  40 /* in messages; below ERROR_PARAM_MAX */
+#define KEY_BYTES_MAX   256
+#define KEY_BYTES_SHOWN 40 /* in messages; below ERROR_PARAM_MAX */
 
-enum state {
-    EXPECT_VALUE,
-    EXPECT_VALUE_OR_CLOSE,
-    EXPECT_KEY,
-    EXPECT_KEY_OR_CLOSE,
-    EXPECT_COLON,
-    EXPECT_COMMA_OR_CLOSE,
-    EXPECT_END,
-    IN_STRING,
-    IN_KEY,
-};
-
-static const char *const state_expects[] = {
-    [EXPECT_VALUE] = "a value",       [EXPECT_VALUE_OR_CLOSE] = "a value or ']'",
-    [EXPECT_KEY] = "a key in quotes", [EXPECT_KEY_OR_CLOSE] = "a key in quotes or '}'",
-    [EXPECT_COLON] = "':'",           [EXPECT_COMMA_OR_CLOSE] = "',' or the closing bracket",
-    [EXPECT_END] = "nothing more",    [IN_STRING] = "the end of a string",
-    [IN_KEY] = "the end of a key",
-};
+/* The keys looked for. No two have the same length and first byte: the compiler sees to that. */
+#define MAX_NEW_TOKENS BODY_KEY_COUNT /* in sampling_params */
+#define NAMES(X)                                                                                   \
+    X(BODY_MODEL, 'm', "model")                                                                    \
+    X(BODY_MESSAGES, 'm', "messages")                                                              \
+    X(BODY_PROMPT, 'p', "prompt")                                                                  \
+    X(BODY_TEXT, 't', "text")                                                                      \
+    X(BODY_INPUT_IDS, 'i', "input_ids")                                                            \
+    X(BODY_TOOLS, 't', "tools")                                                                    \
+    X(BODY_CACHE_SALT, 'c', "cache_salt")                                                          \
+    X(BODY_LORA_PATH, 'l', "lora_path")                                                            \
+    X(BODY_ADAPTER, 'a', "adapter")                                                                \
+    X(BODY_STREAM, 's', "stream")                                                                  \
+    X(BODY_MAX_TOKENS, 'm', "max_tokens")                                                          \
+    X(BODY_MAX_COMPLETION_TOKENS, 'm', "max_completion_tokens")                                    \
+    X(BODY_SAMPLING_PARAMS, 's', "sampling_params")                                                \
+    X(BODY_PROMPT_CACHE_KEY, 'p', "prompt_cache_key")                                              \
+    X(BODY_SESSION_ID, 's', "session_id")                                                          \
+    X(BODY_USER, 'u', "user")                                                                      \
+    X(BODY_EXTRA_KEY, 'e', "extra_key")                                                            \
+    X(BODY_PRIORITY, 'p', "priority")                                                              \
+    X(MAX_NEW_TOKENS, 'm', "max_new_tokens")
 
 struct walk {
     const uint8_t *body;
     size_t n;
-    const struct str *names; /* the keys looked for */
-    uint32_t n_names;
-    struct str *spans;
+    size_t pos; /* the cursor: what comes before is read */
+    const struct body_text *text;
     struct error *err;
 
-    enum state state;
     uint32_t depth;
-    uint64_t is_object;  /* bit d - 1: the container at depth d is an object */
-    size_t string_start; /* of the string or key being read */
-    size_t value_start;  /* of the top-level member being read */
-    int32_t name;        /* its index in names, or -1 */
-    size_t utf8_next;    /* bytes before are checked */
+    uint64_t is_object; /* bit d - 1: the container at depth d is an object */
 
-    uint64_t keys[BODY_KEYS_MAX]; /* hashes of the top-level keys so far */
-    uint32_t n_keys;
+    int32_t name;                         /* of the top-level member being read, or -1 */
+    size_t value_start;                   /* of that member */
+    uint32_t n_keys;                      /* of the top level, so far */
+    uint32_t n_others;                    /* those among them that are not looked for */
+    uint32_t found;                       /* bit i: name i */
+    struct str spans[BODY_KEY_COUNT + 1]; /* of the names found */
+    uint64_t others[BODY_KEYS_MAX]; /* hashes; who makes two collide has his own request refused */
 };
 
-static enum status bad_at(struct walk *k, size_t pos) {
+static enum status bad_at(struct walk *k, size_t pos, const char *expected) {
     uint8_t c = pos < k->n ? k->body[pos] : 0;
 
     if (pos >= k->n)
         return error_set(k->err, ST_INVALID,
-                         "the request body ends too early: expected %s at byte %zu",
-                         state_expects[k->state], pos);
+                         "the request body ends too early: expected %s at byte %zu", expected, pos);
+    if (c >= 0x80 && k->text->bad_utf8(k->body + pos, k->n - pos) == 0)
+        return error_set(k->err, ST_INVALID,
+                         "the request body is not valid UTF-8 at byte %zu (0x%02X)", pos, c);
     if (c > 0x20 && c < 0x7F)
         return error_set(k->err, ST_INVALID,
                          "the request body is not valid JSON: expected %s at byte %zu, found '%c'",
-                         state_expects[k->state], pos, c);
+                         expected, pos, c);
     return error_set(k->err, ST_INVALID,
                      "the request body is not valid JSON: expected %s at byte %zu, found 0x%02X",
-                     state_expects[k->state], pos, c);
+                     expected, pos, c);
 }
 
 /* --- keys of the top level ------------------------------------------------------------------- */
@@ -116,321 +122,271 @@ static size_t unescape(const uint8_t *p, size_t n, uint8_t *out, size_t *n_out) 
     return 5;
 }
 
-/* Notes a top-level key, the bytes between its quotes. A key may be spelt with escapes. */
-static enum status on_top_key(struct walk *k, const uint8_t *key, size_t n) {
-    uint8_t plain[KEY_BYTES_MAX];
-    uint64_t hash;
-    size_t at = (size_t)(key - k->body), n_shown = MIN(n, (size_t)KEY_BYTES_SHOWN);
+/* Writes the n bytes of a key, which has escapes, plainly to `plain`. */
+static enum status unescape_key(struct walk *k, const uint8_t *key, size_t n, uint8_t *plain,
+                                size_t *n_plain) {
+    *n_plain = 0;
+    for (size_t i = 0; i < n;) {
+        size_t used;
 
-    if (n > KEY_BYTES_MAX)
-        return error_set(k->err, ST_INVALID,
-                         "the request body has a key of %zu bytes at byte %zu: at most %d", n, at,
-                         KEY_BYTES_MAX);
-    while (n_shown < n && n_shown && (key[n_shown] & 0xC0) == 0x80)
-        n_shown--; /* whole characters */
-    if (memchr(key, '\\', n)) {
-        size_t n_plain = 0;
-
-        for (size_t i = 0; i < n;) {
-            size_t used = 1;
-
-            if (key[i] != '\\') {
-                plain[n_plain++] = key[i++];
-                continue;
-            }
-            used = unescape(key + i + 1, n - i - 1, plain, &n_plain);
-            if (!used)
-                return error_set(k->err, ST_INVALID,
-                                 "the request body has a key with a wrong escape at byte %zu",
-                                 at + i);
-            i += 1 + used;
+        if (key[i] != '\\') {
+            plain[(*n_plain)++] = key[i++];
+            continue;
         }
-        key = plain;
-        n = n_plain;
-    }
-    hash = hash_64(key, n, 0);
-    for (uint32_t i = 0; i < k->n_keys; i++) {
-        if (k->keys[i] == hash) {
-            char name[KEY_BYTES_SHOWN + 1] = "";
-
-            memcpy(name, k->body + at, n_shown);
-            return error_set_param(k->err, ST_INVALID, name,
-                                   "the request body has the key \"%s\" twice, again at byte %zu",
-                                   name, at);
-        }
-    }
-    if (k->n_keys == BODY_KEYS_MAX)
-        return error_set(k->err, ST_INVALID, "the request body has more than %d top-level keys",
-                         BODY_KEYS_MAX);
-    k->keys[k->n_keys++] = hash;
-    k->name = -1;
-    for (uint32_t i = 0; i < k->n_names; i++) {
-        if (k->names[i].len == n && memcmp(k->names[i].ptr, key, n) == 0) k->name = (int32_t)i;
+        used = unescape(key + i + 1, n - i - 1, plain, n_plain);
+        if (!used)
+            return error_set(k->err, ST_INVALID,
+                             "the request body has a key with a wrong escape at byte %zu",
+                             (size_t)(key - k->body) + i);
+        i += 1 + used;
     }
     return ST_OK;
 }
 
-/* --- the state machine ----------------------------------------------------------------------- */
+static enum status key_twice(struct walk *k, const uint8_t *key, size_t n) {
+    char name[KEY_BYTES_SHOWN + 1] = "";
+    size_t n_shown = MIN(n, (size_t)KEY_BYTES_SHOWN);
 
-static bool may_begin_value(const struct walk *k) {
-    return k->state == EXPECT_VALUE || k->state == EXPECT_VALUE_OR_CLOSE;
+    while (n_shown < n && n_shown && (key[n_shown] & 0xC0) == 0x80)
+        n_shown--; /* whole characters */
+    memcpy(name, key, n_shown);
+    return error_set_param(k->err, ST_INVALID, name,
+                           "the request body has the key \"%s\" twice, again at byte %zu", name,
+                           (size_t)(key - k->body));
 }
 
-static void begin_value(struct walk *k, size_t pos) {
-    if (k->depth == 1) k->value_start = pos;
+/* Which of the names it is, or -1. */
+static int32_t name_of(const uint8_t *key, size_t n) {
+#define SHAPE(len, first)    ((uint32_t)(len) << 8 | (uint8_t)(first))
+#define TEXT(i, first, text) [i] = text,
+#define CASE(i, first, text)                                                                       \
+    case SHAPE(sizeof(text) - 1, first): name = i; break;
+    static const char *const texts[] = {NAMES(TEXT)};
+    int32_t name;
+
+    if (!n) return -1;
+    switch (SHAPE(n, key[0])) {
+        NAMES(CASE)
+    default: return -1;
+    }
+    return memcmp(key, texts[name], n) == 0 ? name : -1;
+#undef SHAPE
+#undef TEXT
+#undef CASE
 }
 
-static void end_value(struct walk *k, size_t end) {
-    if (k->depth == 1 && k->name >= 0)
-        k->spans[k->name] =
-            (struct str){(const char *)k->body + k->value_start, end - k->value_start};
-    k->state = k->depth ? EXPECT_COMMA_OR_CLOSE : EXPECT_END;
+/* Is this key new? One that is not looked for is remembered by its hash. */
+static bool is_new_key(struct walk *k, const uint8_t *key, size_t n) {
+    uint64_t hash;
+
+    if (k->name >= 0) {
+        bool is_new = !(k->found >> k->name & 1);
+
+        k->found |= 1u << k->name;
+        return is_new;
+    }
+    hash = hash_64(key, n, 0);
+    for (uint32_t i = 0; i < k->n_others; i++) {
+        if (k->others[i] == hash) return false;
+    }
+    k->others[k->n_others++] = hash;
+    return true;
+}
+
+/* Notes a top-level key, the bytes between its quotes. A key may be spelt with escapes. */
+static enum status on_top_key(struct walk *k, const uint8_t *raw, size_t n_raw) {
+    uint8_t plain[KEY_BYTES_MAX];
+    const uint8_t *key = raw;
+    size_t n = n_raw;
+
+    if (n > KEY_BYTES_MAX)
+        return error_set(k->err, ST_INVALID,
+                         "the request body has a key of %zu bytes at byte %zu: at most %d", n,
+                         (size_t)(raw - k->body), KEY_BYTES_MAX);
+    if (k->n_keys++ == BODY_KEYS_MAX)
+        return error_set(k->err, ST_INVALID, "the request body has more than %d top-level keys",
+                         BODY_KEYS_MAX);
+    k->name = name_of(key, n);
+    if (k->name < 0 && memchr(raw, '\\', n_raw)) {
+        enum status st = unescape_key(k, raw, n_raw, plain, &n);
+
+        if (st != ST_OK) return st;
+        key = plain;
+        k->name = name_of(key, n);
+    }
+    return is_new_key(k, key, n) ? ST_OK : key_twice(k, raw, n_raw);
+}
+
+/* --- tokens ---------------------------------------------------------------------------------- */
+
+static inline bool is_space(uint8_t c) {
+    return c == ' ' || c == '\n' || c == '\r' || c == '\t';
+}
+
+/* Moves the cursor over white space. The byte there; 0, which is none of any token, at the end. */
+static inline uint8_t next_byte(struct walk *k) {
+    size_t pos = k->pos;
+
+    while (pos < k->n && k->body[pos] <= ' ' && is_space(k->body[pos]))
+        pos++;
+    k->pos = pos;
+    return pos < k->n ? k->body[pos] : 0;
+}
+
+/* Moves the cursor from a string's opening quote to behind its closing one. */
+static enum status read_string(struct walk *k, const char *its_end) {
+    size_t start = k->pos + 1, bad;
+    bool is_ascii;
+    size_t end = k->text->end(k->body, k->n, start, &is_ascii);
+
+    if (!is_ascii && (bad = k->text->bad_utf8(k->body + start, end - start)) < end - start)
+        return error_set(k->err, ST_INVALID,
+                         "the request body is not valid UTF-8 at byte %zu (0x%02X)", start + bad,
+                         k->body[start + bad]);
+    if (end == k->n) return bad_at(k, end, its_end);
+    if (k->body[end] != '"')
+        return error_set(k->err, ST_INVALID,
+                         "the request body has the control byte 0x%02X in a string at byte %zu: "
+                         "write it as an escape",
+                         k->body[end], end);
+    k->pos = end + 1;
+    return ST_OK;
+}
+
+/* Moves the cursor over a number or literal: any run of its letters; which ones are right is the
+ * worker's to say. */
+static enum status read_scalar(struct walk *k, const char *expected) {
+    static const bool is_letter[256] = {
+        ['0' ... '9'] = true, ['a' ... 'z'] = true, ['A' ... 'Z'] = true,
+        ['-'] = true,         ['+'] = true,         ['.'] = true,
+    };
+    size_t pos = k->pos;
+
+    while (pos < k->n && is_letter[k->body[pos]])
+        pos++;
+    if (pos == k->pos) return bad_at(k, pos, expected);
+    k->pos = pos;
+    return ST_OK;
+}
+
+/* --- members --------------------------------------------------------------------------------- */
+
+static inline bool in_object(const struct walk *k) {
+    return k->is_object >> (k->depth - 1) & 1;
+}
+
+static enum status open_container(struct walk *k, bool is_object) {
+    if (k->depth == BODY_DEPTH_MAX)
+        return error_set(k->err, ST_INVALID, "the request body nests deeper than %d at byte %zu",
+                         BODY_DEPTH_MAX, k->pos);
+    k->is_object &= ~(UINT64_C(1) << k->depth);
+    k->is_object |= (uint64_t)is_object << k->depth;
+    k->depth++;
+    k->pos++;
+    return ST_OK;
+}
+
+static void close_container(struct walk *k) {
+    k->depth--;
+    k->pos++;
 }
 
 static enum status not_an_object(struct walk *k) {
     return error_set(k->err, ST_INVALID, "the request body is not a JSON object");
 }
 
-static enum status on_open(struct walk *k, size_t pos, bool is_object) {
-    if (!may_begin_value(k)) return bad_at(k, pos);
-    if (k->depth == 0 && !is_object) return not_an_object(k);
-    if (k->depth == BODY_DEPTH_MAX)
-        return error_set(k->err, ST_INVALID, "the request body nests deeper than %d at byte %zu",
-                         BODY_DEPTH_MAX, pos);
-    begin_value(k, pos);
-    k->depth++;
-    k->is_object &= ~(UINT64_C(1) << (k->depth - 1));
-    k->is_object |= (uint64_t)is_object << (k->depth - 1);
-    k->state = is_object ? EXPECT_KEY_OR_CLOSE : EXPECT_VALUE_OR_CLOSE;
-    return ST_OK;
-}
-
-static bool in_object(const struct walk *k) {
-    return k->is_object >> (k->depth - 1) & 1;
-}
-
-static enum status on_close(struct walk *k, size_t pos, bool is_object) {
-    bool is_empty = k->state == (is_object ? EXPECT_KEY_OR_CLOSE : EXPECT_VALUE_OR_CLOSE);
-
-    if (!k->depth ||
-        (!is_empty && (k->state != EXPECT_COMMA_OR_CLOSE || in_object(k) != is_object)))
-        return bad_at(k, pos);
-    k->depth--;
-    end_value(k, pos + 1);
-    return ST_OK;
-}
-
-static enum status on_quote(struct walk *k, size_t pos) {
-    if (k->state == IN_STRING) {
-        end_value(k, pos + 1);
-    } else if (k->state == IN_KEY) {
-        enum status st = ST_OK;
-
-        if (k->depth == 1) st = on_top_key(k, k->body + k->string_start, pos - k->string_start);
-        if (st != ST_OK) return st;
-        k->state = EXPECT_COLON;
-    } else if (k->state == EXPECT_KEY || k->state == EXPECT_KEY_OR_CLOSE) {
-        k->string_start = pos + 1;
-        k->state = IN_KEY;
-    } else if (may_begin_value(k)) {
-        if (!k->depth) return not_an_object(k);
-        begin_value(k, pos);
-        k->state = IN_STRING;
-    } else {
-        return bad_at(k, pos);
+static enum status open_body(struct walk *k) {
+    switch (next_byte(k)) {
+    case '{': return open_container(k, true);
+    case '[':
+    case '"': return not_an_object(k);
     }
-    return ST_OK;
+    return read_scalar(k, "a value") == ST_OK ? not_an_object(k) : ST_INVALID;
 }
 
-static bool is_scalar_byte(uint8_t c) {
-    return (c >= '0' && c <= '9') || ((c | 0x20) >= 'a' && (c | 0x20) <= 'z') || c == '-' ||
-           c == '+' || c == '.';
-}
-
-/* A number or literal: any run of its letters; which ones are right is the worker's to say. */
-static enum status on_scalar(struct walk *k, size_t pos) {
-    size_t end = pos;
-
-    if (!may_begin_value(k)) return bad_at(k, pos);
-    while (end < k->n && is_scalar_byte(k->body[end]))
-        end++;
-    if (end == pos) return bad_at(k, pos);
-    if (!k->depth) return not_an_object(k);
-    if (end < k->n && !memchr("{}[],: \t\n\r\"", k->body[end], 11)) return bad_at(k, end);
-    begin_value(k, pos);
-    end_value(k, end);
-    return ST_OK;
-}
-
-static enum status on_event(struct walk *k, size_t pos) {
-    switch (k->body[pos]) {
-    case '"': return on_quote(k, pos);
-    case '{': return on_open(k, pos, true);
-    case '[': return on_open(k, pos, false);
-    case '}': return on_close(k, pos, true);
-    case ']': return on_close(k, pos, false);
-    case ':':
-        if (k->state != EXPECT_COLON) return bad_at(k, pos);
-        k->state = EXPECT_VALUE;
-        return ST_OK;
-    case ',':
-        if (k->state != EXPECT_COMMA_OR_CLOSE) return bad_at(k, pos);
-        k->state = in_object(k) ? EXPECT_KEY : EXPECT_VALUE;
-        return ST_OK;
-    default: return on_scalar(k, pos);
-    }
-}
-
-/* --- masks to positions ---------------------------------------------------------------------- */
-
-/* The bytes that a backslash escapes: those after an odd run of backslashes. *carry: the first
- * byte of the next group is one. */
-static uint64_t find_escaped(uint64_t backslash, uint64_t *carry) {
-    const uint64_t even = UINT64_C(0x5555555555555555);
-    uint64_t follows, odd_starts, sum;
-
-    backslash &= ~*carry;
-    follows = backslash << 1 | *carry;
-    odd_starts = backslash & ~even & ~follows;
-    *carry = __builtin_add_overflow(odd_starts, backslash, &sum);
-    return (even ^ sum << 1) & follows;
-}
-
-/* Bit i = xor of bits 0 to i: from quotes to what lies between them. */
-static uint64_t prefix_xor(uint64_t x) {
-    for (uint32_t shift = 1; shift < 64; shift *= 2)
-        x ^= x << shift;
-    return x;
-}
-
-/* Length of the well-formed UTF-8 sequence at p, 0 when it is not one. */
-static size_t utf8_len(const uint8_t *p, size_t n) {
-    uint8_t low = 0x80, high = 0xBF; /* of the second byte: no overlong forms, no surrogates */
-    size_t len;
-
-    if (p[0] >= 0xC2 && p[0] <= 0xDF) {
-        len = 2;
-    } else if (p[0] >= 0xE0 && p[0] <= 0xEF) {
-        len = 3;
-        if (p[0] == 0xE0) low = 0xA0;
-        if (p[0] == 0xED) high = 0x9F;
-    } else if (p[0] >= 0xF0 && p[0] <= 0xF4) {
-        len = 4;
-        if (p[0] == 0xF0) low = 0x90;
-        if (p[0] == 0xF4) high = 0x8F;
-    } else {
-        return 0;
-    }
-    if (n < len || p[1] < low || p[1] > high) return 0;
-    for (size_t i = 2; i < len; i++) {
-        if ((p[i] & 0xC0) != 0x80) return 0;
-    }
-    return len;
-}
-
-/* Checks the sequences that begin in the group at `base`, whose non-ASCII bytes are `high`. */
-static enum status check_utf8(struct walk *k, size_t base, uint64_t high) {
-    while (high) {
-        size_t pos = base + (size_t)__builtin_ctzll(high);
-
-        high &= high - 1;
-        if (pos < k->utf8_next) continue;
-        size_t len = utf8_len(k->body + pos, k->n - pos);
-        if (!len)
-            return error_set(k->err, ST_INVALID,
-                             "the request body is not valid UTF-8 at byte %zu (0x%02X)", pos,
-                             k->body[pos]);
-        k->utf8_next = pos + len;
-    }
-    return ST_OK;
-}
-
-struct carry {
-    uint64_t escaped;   /* 0 or 1 */
-    uint64_t in_string; /* all ones or none */
-    uint64_t in_scalar; /* 0 or 1 */
-};
-
-static enum status walk_group(struct walk *k, struct carry *c, size_t base,
-                              const struct body_masks *m) {
-    uint64_t quote = m->quote, in_string, scalar, events;
+/* A key, at which the cursor is, and its colon. */
+static enum status read_key(struct walk *k, bool may_close) {
+    size_t start = k->pos + 1;
     enum status st;
 
-    if (m->backslash | c->escaped) quote &= ~find_escaped(m->backslash, &c->escaped);
-    if (m->high && (st = check_utf8(k, base, m->high)) != ST_OK) return st;
-    if (!quote && c->in_string) { /* text from edge to edge */
-        in_string = ~UINT64_C(0);
-        events = 0;
-    } else {
-        in_string = prefix_xor(quote) ^ c->in_string; /* opening quote in, closing quote out */
-        scalar = ~(m->op | m->space | in_string | quote);
-        events = quote | (m->op & ~in_string) | (scalar & ~(scalar << 1 | c->in_scalar));
-        c->in_scalar = scalar >> 63;
-        c->in_string = 0 - (in_string >> 63);
-    }
-    if (m->control & in_string) {
-        size_t pos = base + (size_t)__builtin_ctzll(m->control & in_string);
-
-        return error_set(k->err, ST_INVALID,
-                         "the request body has the control byte 0x%02X in a string at byte %zu: "
-                         "write it as an escape",
-                         k->body[pos], pos);
-    }
-    for (; events; events &= events - 1) {
-        st = on_event(k, base + (size_t)__builtin_ctzll(events));
-        if (st != ST_OK) return st;
-    }
+    if (k->pos == k->n || k->body[k->pos] != '"')
+        return bad_at(k, k->pos, may_close ? "a key in quotes or '}'" : "a key in quotes");
+    st = read_string(k, "the end of a key");
+    if (st == ST_OK && k->depth == 1) st = on_top_key(k, k->body + start, k->pos - 1 - start);
+    if (st != ST_OK) return st;
+    if (next_byte(k) != ':') return bad_at(k, k->pos, "':'");
+    k->pos++;
     return ST_OK;
 }
 
-static enum status walk_body(struct walk *k, body_classify_fn *classify) {
-    struct body_masks masks[GROUPS_PER_CHUNK];
-    struct carry carry = {0};
-    size_t n_groups = k->n / BODY_GROUP, n_tail = k->n % BODY_GROUP;
-    enum status st;
+/* A string, a number or a literal; of a container, the opening bracket alone. */
+static enum status read_value(struct walk *k, const char *expected) {
+    uint8_t c = next_byte(k);
 
-    for (size_t g = 0; g < n_groups; g += GROUPS_PER_CHUNK) {
-        size_t n = MIN(n_groups - g, (size_t)GROUPS_PER_CHUNK);
+    if (k->depth == 1) k->value_start = k->pos;
+    switch (c) {
+    case '"': return read_string(k, "the end of a string");
+    case '{': return open_container(k, true);
+    case '[': return open_container(k, false);
+    default: return read_scalar(k, expected);
+    }
+}
 
-        classify(k->body + g * BODY_GROUP, n, masks);
-        for (size_t i = 0; i < n; i++) {
-            st = walk_group(k, &carry, (g + i) * BODY_GROUP, &masks[i]);
-            if (st != ST_OK) return st;
+/* From behind a value to behind the comma that another one follows, or out of the last bracket. */
+static enum status walk_to_next(struct walk *k) {
+    for (;;) {
+        uint8_t c;
+
+        if (k->depth == 0) return ST_OK;
+        if (k->depth == 1 && k->name >= 0)
+            k->spans[k->name] =
+                (struct str){(const char *)k->body + k->value_start, k->pos - k->value_start};
+        c = next_byte(k);
+        if (c == ',') {
+            k->pos++;
+            return ST_OK;
         }
+        if (c != (in_object(k) ? '}' : ']')) return bad_at(k, k->pos, "',' or the closing bracket");
+        close_container(k);
     }
-    if (n_tail) {
-        uint8_t last[BODY_GROUP];
+}
 
-        memset(last, ' ', sizeof(last));
-        memcpy(last, k->body + n_groups * BODY_GROUP, n_tail);
-        classify(last, 1, masks);
-        st = walk_group(k, &carry, n_groups * BODY_GROUP, &masks[0]);
+static enum status walk_body(struct walk *k) {
+    bool is_empty = true; /* nothing is in the innermost container yet: it may close */
+    enum status st = open_body(k);
+
+    while (st == ST_OK && k->depth) {
+        uint32_t depth = k->depth;
+        uint8_t c = next_byte(k);
+
+        if (is_empty && c == (in_object(k) ? '}' : ']')) {
+            close_container(k);
+        } else if (in_object(k)) {
+            st = read_key(k, is_empty);
+            if (st == ST_OK) st = read_value(k, "a value");
+        } else {
+            st = read_value(k, is_empty ? "a value or ']'" : "a value");
+        }
         if (st != ST_OK) return st;
+        is_empty = k->depth > depth;
+        if (!is_empty) st = walk_to_next(k);
     }
-    return k->state == EXPECT_END ? ST_OK : bad_at(k, k->n);
+    if (st != ST_OK) return st;
+    next_byte(k);
+    return k->pos == k->n ? ST_OK : bad_at(k, k->pos, "nothing more");
 }
 
 /* --- the request ----------------------------------------------------------------------------- */
 
-static enum status scan_object(struct str text, const struct str *names, uint32_t n_names,
-                               struct str *spans, body_classify_fn *classify, struct error *err) {
-    struct walk k; /* the table of keys needs no initial value: 2 KiB of it */
-
-    k.body = (const uint8_t *)text.ptr;
-    k.n = text.len;
-    k.names = names;
-    k.n_names = n_names;
-    k.spans = spans;
-    k.err = err;
-    k.state = EXPECT_VALUE;
-    k.depth = 0;
-    k.is_object = 0;
-    k.string_start = k.value_start = k.utf8_next = 0;
-    k.name = -1;
-    k.n_keys = 0;
-    for (uint32_t i = 0; i < n_names; i++)
-        spans[i] = STR_NULL;
-    return walk_body(&k, classify);
+static enum status scan_object(struct walk *k, struct str object, const struct body_text *text,
+                               struct error *err) {
+    /* The hashes, 2 KiB of them, need no initial value. */
+    memset(k, 0, offsetof(struct walk, others));
+    k->body = (const uint8_t *)object.ptr;
+    k->n = object.len;
+    k->text = text;
+    k->err = err;
+    return walk_body(k);
 }
 
 static uint32_t to_count(struct str number) {
@@ -441,58 +397,34 @@ static uint32_t to_count(struct str number) {
 }
 
 /* SGLang's place for the limit: an object of its own, checked already as part of the body. */
-static uint32_t count_in_sampling_params(struct str params, body_classify_fn *classify) {
-    static const struct str names[] = {{"max_new_tokens", 14}};
-    struct str span;
+static uint32_t count_in_sampling_params(struct str params, const struct body_text *text) {
+    struct walk k;
 
     if (!params.len || params.ptr[0] != '{') return 0;
-    if (scan_object(params, names, 1, &span, classify, NULL) != ST_OK) return 0;
-    return to_count(span);
+    if (scan_object(&k, params, text, NULL) != ST_OK) return 0;
+    return to_count(k.spans[MAX_NEW_TOKENS]);
 }
 
-enum status body_scan_with(struct str body, struct body_scan *out, body_classify_fn *classify,
+enum status body_scan_with(struct str body, struct body_scan *out, const struct body_text *text,
                            struct error *err) {
-    static const struct str names[BODY_KEY_COUNT] = {
-#define NAME(key, text) [key] = {text, sizeof(text) - 1}
-        NAME(BODY_MODEL, "model"),
-        NAME(BODY_MESSAGES, "messages"),
-        NAME(BODY_PROMPT, "prompt"),
-        NAME(BODY_TEXT, "text"),
-        NAME(BODY_INPUT_IDS, "input_ids"),
-        NAME(BODY_TOOLS, "tools"),
-        NAME(BODY_CACHE_SALT, "cache_salt"),
-        NAME(BODY_LORA_PATH, "lora_path"),
-        NAME(BODY_ADAPTER, "adapter"),
-        NAME(BODY_STREAM, "stream"),
-        NAME(BODY_MAX_TOKENS, "max_tokens"),
-        NAME(BODY_MAX_COMPLETION_TOKENS, "max_completion_tokens"),
-        NAME(BODY_SAMPLING_PARAMS, "sampling_params"),
-        NAME(BODY_PROMPT_CACHE_KEY, "prompt_cache_key"),
-        NAME(BODY_SESSION_ID, "session_id"),
-        NAME(BODY_USER, "user"),
-        NAME(BODY_EXTRA_KEY, "extra_key"),
-        NAME(BODY_PRIORITY, "priority"),
-#undef NAME
-    };
-    struct body_scan scan;
+    struct walk k;
     enum status st;
 
     if (body.len == 0)
         return error_set(err, ST_INVALID, "the request body is empty: send a JSON object");
-    st = scan_object(body, names, BODY_KEY_COUNT, scan.spans, classify, err);
+    st = scan_object(&k, body, text, err);
     if (st != ST_OK) return st;
-    scan.is_stream = str_eq(scan.spans[BODY_STREAM], STR("true"));
-    scan.max_output_tokens = to_count(scan.spans[BODY_MAX_COMPLETION_TOKENS]);
-    if (!scan.max_output_tokens) scan.max_output_tokens = to_count(scan.spans[BODY_MAX_TOKENS]);
-    if (!scan.max_output_tokens)
-        scan.max_output_tokens =
-            count_in_sampling_params(scan.spans[BODY_SAMPLING_PARAMS], classify);
-    *out = scan;
+    memcpy(out->spans, k.spans, sizeof(out->spans));
+    out->is_stream = str_eq(k.spans[BODY_STREAM], STR("true"));
+    out->max_output_tokens = to_count(k.spans[BODY_MAX_COMPLETION_TOKENS]);
+    if (!out->max_output_tokens) out->max_output_tokens = to_count(k.spans[BODY_MAX_TOKENS]);
+    if (!out->max_output_tokens)
+        out->max_output_tokens = count_in_sampling_params(k.spans[BODY_SAMPLING_PARAMS], text);
     return ST_OK;
 }
 
 enum status body_scan(struct str body, struct body_scan *out, struct error *err) {
-    return body_scan_with(body, out, body_classifier_at(0)->fn, err);
+    return body_scan_with(body, out, body_text_at(0), err);
 }
 
 struct str body_scan_prompt(const struct body_scan *scan) {

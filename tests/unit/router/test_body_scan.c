@@ -245,6 +245,14 @@ static size_t random_value(struct rng *r, char *out, int depth, bool is_top) {
     return (size_t)(p - out);
 }
 
+static const struct body_text *plain(void) {
+    uint32_t i = 0;
+
+    while (body_text_at(i + 1))
+        i++;
+    return body_text_at(i);
+}
+
 /* Every version accepts and refuses the same, with the same spans and words, and so does the
  * obvious reader (which does not look for duplicates: the random keys differ unless mutated). */
 static void versions_agree_with_a_plain_reader(void **state) {
@@ -274,7 +282,7 @@ static void versions_agree_with_a_plain_reader(void **state) {
         }
         char *exact = malloc(n); /* so that a sanitizer sees any byte read too far */
         memcpy(exact, body, n);
-        enum status st = body_scan_with((struct str){exact, n}, &first, body_classify_plain, &err);
+        enum status st = body_scan_with((struct str){exact, n}, &first, plain(), &err);
         bool is_good = reads((struct str){exact, n});
         if (st != ST_OK && is_good && !strstr(err.message, "twice") &&
             !strstr(err.message, "escape")) {
@@ -283,10 +291,10 @@ static void versions_agree_with_a_plain_reader(void **state) {
         }
         if (st == ST_OK) assert_true(is_good);
         n_good += is_good;
-        for (uint32_t i = 0; body_classifier_at(i); i++) {
+        for (uint32_t i = 0; body_text_at(i); i++) {
             err2 = (struct error){0};
-            assert_int_equal(
-                body_scan_with((struct str){exact, n}, &s, body_classifier_at(i)->fn, &err2), st);
+            assert_int_equal(body_scan_with((struct str){exact, n}, &s, body_text_at(i), &err2),
+                             st);
             assert_string_equal(err.message, err2.message);
             if (st == ST_OK) assert_memory_equal(&s.spans, &first.spans, sizeof(s.spans));
         }
@@ -295,21 +303,106 @@ static void versions_agree_with_a_plain_reader(void **state) {
     assert_in_range(n_good, 4000, 18000);
 }
 
-static void classifiers_give_the_same_masks(void **state) {
-    uint8_t bytes[BODY_GROUP * 5 + 1];
-    struct body_masks want[5], got[5];
+/* From each position of a text full of what matters, in a body that ends anywhere. */
+static void all_versions_find_the_same_end(void **state) {
+    static const char bytes[] = "\"\\\\\\ax\x1F\x80\xFF \x7F";
+    uint8_t body[5 * 64];
     struct rng r;
     (void)state;
 
     rng_seed(&r, 11);
-    for (int round = 0; round < 2000; round++) {
-        for (size_t i = 0; i < sizeof(bytes); i++)
-            bytes[i] = (uint8_t)(round < 8 ? i + (size_t)round * 37 : rng_u64(&r));
-        body_classify_plain(bytes + 1, 5, want);
-        for (uint32_t i = 0; body_classifier_at(i); i++) {
-            memset(got, 0xEE, sizeof(got));
-            body_classifier_at(i)->fn(bytes + 1, 5, got);
-            assert_memory_equal(got, want, sizeof(want));
+    for (int round = 0; round < 3000; round++) {
+        size_t n = 1 + rng_below(&r, sizeof(body)), pos = rng_below(&r, n + 1), want;
+        uint64_t rarity = 1 + rng_below(&r, 60);
+        bool is_ascii, want_ascii;
+
+        for (size_t i = 0; i < n; i++)
+            body[i] =
+                rng_below(&r, rarity) ? 'a' : (uint8_t)bytes[rng_below(&r, sizeof(bytes) - 1)];
+        uint8_t *exact = malloc(n);
+        memcpy(exact, body, n);
+        want = body_text_end_plain(exact, n, pos, &want_ascii);
+        for (uint32_t i = 0; body_text_at(i); i++) {
+            assert_int_equal(body_text_at(i)->end(exact, n, pos, &is_ascii), want);
+            assert_int_equal(is_ascii, want_ascii);
+        }
+        free(exact);
+    }
+}
+
+/* A random character, well formed. */
+static size_t random_char(struct rng *r, uint8_t *out) {
+    static const uint32_t limits[] = {0x80, 0x800, 0x10000, 0x110000};
+    uint32_t c = (uint32_t)rng_below(r, limits[rng_below(r, 4)]);
+
+    if (c >= 0xD800 && c < 0xE000) c = 0xFFFD;
+    if (c < 0x80) {
+        out[0] = (uint8_t)c;
+        return 1;
+    }
+    if (c < 0x800) {
+        out[0] = (uint8_t)(0xC0 | c >> 6), out[1] = (uint8_t)(0x80 | (c & 0x3F));
+        return 2;
+    }
+    if (c < 0x10000) {
+        out[0] = (uint8_t)(0xE0 | c >> 12), out[1] = (uint8_t)(0x80 | (c >> 6 & 0x3F));
+        out[2] = (uint8_t)(0x80 | (c & 0x3F));
+        return 3;
+    }
+    out[0] = (uint8_t)(0xF0 | c >> 18), out[1] = (uint8_t)(0x80 | (c >> 12 & 0x3F));
+    out[2] = (uint8_t)(0x80 | (c >> 6 & 0x3F)), out[3] = (uint8_t)(0x80 | (c & 0x3F));
+    return 4;
+}
+
+static void all_versions_find_the_same_bad_sequence(void **state) {
+    uint8_t text[300];
+    struct rng r;
+    int n_bad = 0;
+    (void)state;
+
+    rng_seed(&r, 13);
+    for (int round = 0; round < 30000; round++) {
+        size_t n = 0, n_chars = 1 + rng_below(&r, 70), want;
+        bool is_mostly_ascii = rng_below(&r, 2);
+
+        for (size_t i = 0; i < n_chars; i++) {
+            if (is_mostly_ascii && rng_below(&r, 40))
+                text[n++] = 'a';
+            else
+                n += random_char(&r, text + n);
+        }
+        for (uint64_t i = rng_below(&r, 3); i; i--) /* often at the end, where it may be cut */
+            text[rng_below(&r, 4) ? rng_below(&r, n) : n - 1] =
+                (uint8_t)(0x80 + rng_below(&r, 128));
+        uint8_t *exact = malloc(n);
+        memcpy(exact, text, n);
+        want = body_text_bad_utf8_plain(exact, n);
+        assert_int_equal(want == n, str_is_utf8((struct str){(const char *)exact, n}));
+        n_bad += want < n;
+        for (uint32_t i = 0; body_text_at(i); i++)
+            assert_int_equal(body_text_at(i)->bad_utf8(exact, n), want);
+        free(exact);
+    }
+    assert_in_range(n_bad, 10000, 25000);
+}
+
+/* Every pair of a lead byte and the next, at each place of a group: all that the tables say. */
+static void all_versions_judge_each_pair_of_bytes(void **state) {
+    uint8_t text[140];
+    (void)state;
+
+    for (size_t at = 58; at < 68; at++) {
+        for (uint32_t pair = 0; pair < 0x10000; pair++) {
+            memset(text, 'a', sizeof(text));
+            text[at] = (uint8_t)(pair >> 8), text[at + 1] = (uint8_t)pair;
+            if (text[at] >= 0xE0) text[at + 2] = 0x80;
+            if (text[at] >= 0xF0) text[at + 3] = 0xBF;
+            size_t want = body_text_bad_utf8_plain(text, sizeof(text));
+            for (uint32_t i = 0; body_text_at(i); i++) {
+                size_t got = body_text_at(i)->bad_utf8(text, sizeof(text));
+
+                if (got != want) assert_int_equal(got, want);
+            }
         }
     }
 }
@@ -324,7 +417,9 @@ int main(void) {
         cmocka_unit_test(depth_64_is_allowed),
         cmocka_unit_test(too_many_keys_are_refused),
         cmocka_unit_test(versions_agree_with_a_plain_reader),
-        cmocka_unit_test(classifiers_give_the_same_masks),
+        cmocka_unit_test(all_versions_find_the_same_end),
+        cmocka_unit_test(all_versions_find_the_same_bad_sequence),
+        cmocka_unit_test(all_versions_judge_each_pair_of_bytes),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
