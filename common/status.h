@@ -34,12 +34,19 @@ enum status {
 #define ERROR_MESSAGE_MAX 480
 #define ERROR_PARAM_MAX   48
 
-/* What went wrong, for a person. Zero-initialise, pass down, read when the status is not ST_OK. */
+/* What went wrong, for a person. Zero-initialise or error_init, pass down, read when the status is
+ * not ST_OK. */
 struct error {
     enum status status;
     char param[ERROR_PARAM_MAX]; /* request field or option at fault, "" when none */
     char message[ERROR_MESSAGE_MAX];
 };
+
+/* Nothing, yet. Cheaper than zeroing half a kilobyte, where that is done for every request. */
+static inline void error_init(struct error *err) {
+    err->status = ST_OK;
+    err->param[0] = err->message[0] = '\0';
+}
 
 /* Fills *err (NULL is fine) and returns `st`, so that `return error_set(...)` reads well. */
 enum status error_set(struct error *err, enum status st, const char *fmt, ...) PRINTF_LIKE(3, 4);

@@ -7,6 +7,7 @@
 #include "router/body_scan.h"
 
 #include <assert.h>
+#include <string.h>
 
 static struct str first_of(const struct body_scan *scan, enum body_key a, enum body_key b) {
     return scan->spans[a].ptr ? scan->spans[a] : scan->spans[b];
@@ -29,6 +30,21 @@ uint64_t prompt_hash_seed(const struct prompt_scope *scope, uint64_t secret) {
     for (size_t i = 0; i < ARRAY_LEN(fields); i++)
         h = hash_64(fields[i].ptr ? fields[i].ptr : "", fields[i].len, rng_mix(h ^ fields[i].len));
     return h;
+}
+
+uint64_t prompt_hash_seed_memo(struct prompt_seed_memo *memo, const struct prompt_scope *scope,
+                               uint64_t secret) {
+    bool is_plain =
+        !(scope->adapter.len | scope->tools.len | scope->cache_salt.len | scope->tenant.len);
+
+    if (!is_plain || scope->model.len > PROMPT_MEMO_MODEL_MAX)
+        return prompt_hash_seed(scope, secret);
+    if (!memo->is_set || !str_eq((struct str){memo->model, memo->model_len}, scope->model)) {
+        *memo = (struct prompt_seed_memo){.is_set = true, .model_len = scope->model.len};
+        if (scope->model.len) memcpy(memo->model, scope->model.ptr, scope->model.len);
+        memo->seed = prompt_hash_seed(scope, secret);
+    }
+    return memo->seed;
 }
 
 uint32_t prompt_hash_n_blocks(size_t n, uint32_t block_bytes, uint32_t max_blocks) {

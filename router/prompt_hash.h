@@ -27,6 +27,18 @@ struct prompt_scope prompt_scope_of(const struct body_scan *scan);
 /* `secret` is --prefix-hash-seed: equal on replicas that should agree. */
 uint64_t prompt_hash_seed(const struct prompt_scope *scope, uint64_t secret);
 
+/* The same, for one who asks again and again with the same secret: remembers the seed of the last
+ * scope that was nothing but a model, as nearly all are. */
+#define PROMPT_MEMO_MODEL_MAX 64
+struct prompt_seed_memo { /* zero before use */
+    bool is_set;
+    size_t model_len;
+    char model[PROMPT_MEMO_MODEL_MAX];
+    uint64_t seed;
+};
+uint64_t prompt_hash_seed_memo(struct prompt_seed_memo *memo, const struct prompt_scope *scope,
+                               uint64_t secret);
+
 /* Blocks of a prompt of n bytes: at most max_blocks. */
 uint32_t prompt_hash_n_blocks(size_t n, uint32_t block_bytes, uint32_t max_blocks);
 

@@ -56,10 +56,18 @@ void proxy_account(struct exchange *x, bool is_aborted, enum registry_outcome ou
     };
 
     if (!x->is_routed) return;
-    x->is_routed = false;
+    if (is_aborted) proxy_tell_first_token(x); /* else the end says so too */
+    x->owes_first_token = x->is_routed = false;
     loop_timer_stop(&x->prefill);
     proxy_settle_retry(x);
     registry_ended(x->proxy->registry, &x->target, &x->ticket, &end, outcome);
+}
+
+void proxy_tell_first_token(struct exchange *x) {
+    if (!x->owes_first_token) return;
+    x->owes_first_token = false;
+    registry_first_token(x->proxy->registry, &x->target, &x->ticket, &x->feedback,
+                         x->first_token_us);
 }
 
 void proxy_settle_retry(struct exchange *x) {
@@ -117,7 +125,7 @@ void proxy_fail(struct exchange *x, enum status st, const struct error *err) {
 
     proxy_drop_upstream(x);
     proxy_account(x, true, OUTCOME_UNKNOWN);
-    http_add_header(req, STR("x-request-id"), str_of(x->request_id));
+    http_add_header(req, STR("x-request-id"), proxy_request_id(x));
     if (st == ST_UNAVAILABLE || st == ST_BUSY) proxy_add_retry_after(x);
     proxy_close(x, status_http_code(st));
     http_reply_error(req, st, err);
@@ -271,7 +279,7 @@ static void on_prefill_done(void *arg) {
 static void reset_attempt(struct exchange *x, bool is_fresh) {
     x->was_stale = is_fresh;
     x->has_input = x->has_head = x->is_sse = x->is_paused = false;
-    x->is_chunked = x->will_close = false;
+    x->is_chunked = x->will_close = x->owes_first_token = false;
     x->feedback = (struct route_feedback){-1, -1};
     sse_tail_init(&x->said, false);
     x->first_token_us = x->sent_bytes = x->seen_bytes = x->seen_us = x->hung_bytes = 0;
@@ -304,9 +312,10 @@ static void append_small_body(struct exchange *x) {
 /* Gives the request to x->target, to be sent at the end of the turn. `is_fresh`: not on a connection
  * that was kept alive. */
 static void attempt_start(struct exchange *x, bool is_fresh) {
-    struct error err = {0};
+    struct error err;
     enum status st;
 
+    error_init(&err);
     x->n_attempts += !is_fresh;
     reset_attempt(x, is_fresh);
     proxy_build_worker_head(x);
@@ -371,7 +380,7 @@ static enum status hash_prompt(struct exchange *x, struct error *err) {
         x->chain = chain;
         x->chain_cap = n;
     }
-    prompt_hash_chain(prompt, prompt_hash_seed(&scope, config->hash_secret),
+    prompt_hash_chain(prompt, prompt_hash_seed_memo(&x->proxy->seed, &scope, config->hash_secret),
                       config->prefix_block_bytes, x->chain, n);
     x->rq = (struct route_request){
         .chain = x->chain,
@@ -403,10 +412,7 @@ static struct exchange *exchange_open(struct proxy *p) {
         loop_task_init(&x->recycle, on_recycle, x);
         proxy_queue_init(x);
     }
-    memset(&x->ticket, 0, sizeof(x->ticket));
-    memset(&x->rq, 0, sizeof(x->rq));
-    x->why.n = 0;
-    memset(&x->scan, 0, sizeof(x->scan)); /* a body that cannot be scanned leaves it as it is */
+    x->rq.n_blocks = x->why.n = 0;
     list_push_back(&p->open, &x->link);
     x->n_tried = x->n_lost = x->n_attempts = x->n_pauses = 0;
     x->max_lost = MAX_LOST;
@@ -421,9 +427,10 @@ static struct exchange *exchange_open(struct proxy *p) {
 
 void proxy_start(struct proxy *p, struct http_request *req) {
     struct exchange *x = exchange_open(p);
-    struct error err = {0};
+    struct error err;
     enum status st;
 
+    error_init(&err);
     if (!x) {
         error_set(&err, ST_NOMEM, "out of memory: try again");
         http_reply_error(req, ST_NOMEM, &err);
@@ -440,6 +447,7 @@ void proxy_start(struct proxy *p, struct http_request *req) {
         !str_eq(req->path, STR("/tokenize")) && !str_eq(req->path, STR("/detokenize"));
     loop_timer_start(&x->timeout, p->config.request_timeout_us);
     st = body_scan(req->body, &x->scan, &err);
+    if (st != ST_OK) x->scan = (struct body_scan){0}; /* not what was here before */
     if (st == ST_OK && p->knows_clients) st = proxy_enter(x, &err);
     if (st == ST_OK && proxy_is_poison(x)) {
         proxy_refuse_poison(x);

@@ -52,15 +52,17 @@ static void write_hex(char out[8], uint32_t v) {
 }
 
 /* "req-" and 32 hexadecimal digits. */
+#define MADE_ID_LEN 36
+
 static void make_request_id(char *out, struct rng *rng) {
     memcpy(out, "req-", 4);
-    for (size_t i = 4; i < 36; i += 16) {
+    for (size_t i = 4; i < MADE_ID_LEN; i += 16) {
         uint64_t v = rng_u64(rng);
 
         write_hex(out + i, (uint32_t)v);
         write_hex(out + i + 8, (uint32_t)(v >> 32));
     }
-    out[36] = '\0';
+    out[MADE_ID_LEN] = '\0';
 }
 
 void proxy_choose_request_id(struct exchange *x) {
@@ -73,9 +75,11 @@ void proxy_choose_request_id(struct exchange *x) {
     if (i > 0 && i == given.len) {
         memcpy(x->request_id, given.ptr, i);
         x->request_id[i] = '\0';
+        x->request_id_len = (uint8_t)i;
         return;
     }
     make_request_id(x->request_id, &x->proxy->rng);
+    x->request_id_len = MADE_ID_LEN;
 }
 
 /* What is not the client's to say, or not the worker's to know. */
@@ -91,7 +95,7 @@ static uint32_t kept_from_worker(const struct exchange *x) {
 void proxy_build_worker_head(struct exchange *x) {
     const struct http_head *head = http_request_head(x->req);
     struct buf *out = &x->out;
-    struct str host = str_of(x->target.authority);
+    struct str host = {x->target.authority, x->target.authority_len};
     struct str client = http_request_client(x->req);
     char *to;
 
@@ -112,7 +116,7 @@ void proxy_build_worker_head(struct exchange *x) {
         to = put(to, STR("\r\n"));
     }
     to = put(to, STR("x-request-id: "));
-    to = put(to, str_of(x->request_id));
+    to = put(to, proxy_request_id(x));
     to = put(to, STR("\r\nx-forwarded-for: "));
     to = put(to, client);
     to = put(to, http_request_is_tls(x->req) ? STR("\r\nx-forwarded-proto: https\r\n\r\n")
@@ -185,7 +189,7 @@ void proxy_build_client_head(struct exchange *x, const char *data) {
     to = put(to, STR("\r\n"));
     to = http_write_kept(to, &x->head, data, kept_from_client(x));
     to = put(to, STR("x-request-id: "));
-    to = put(to, str_of(x->request_id));
+    to = put(to, proxy_request_id(x));
     to = put(to, STR("\r\n"));
     to = put_framing(x, to);
     buf_commit(out, (size_t)(to - buf_ptr(out)));

@@ -24,6 +24,7 @@
 #include "router/explain.h"
 #include "router/isolation.h"
 #include "router/keys.h"
+#include "router/prompt_hash.h"
 #include "router/proxy.h"
 #include "router/registry.h"
 #include "router/sse_tail.h"
@@ -49,6 +50,7 @@ struct proxy {
     struct proxy_config config;
     struct upstream_pool *pool;
     struct rng rng;
+    struct prompt_seed_memo seed;
     struct list idle, open; /* recycled exchanges; those under way */
     struct loop_timer sweep;
     struct load_note *notes; /* by worker */
@@ -98,6 +100,7 @@ struct exchange {
     uint64_t retry_after_us; /* what a refusal says; 0: a second */
     const char *failure;     /* why the last attempt failed */
     char request_id[REQUEST_ID_MAX + 1];
+    uint8_t request_id_len;
     bool wants_explanation;
     struct explanation why; /* if it does, or decisions are logged */
     bool is_generation; /* computes its prompt: what is read from it stays in the worker's cache */
@@ -118,17 +121,26 @@ struct exchange {
     uint64_t seen_bytes, seen_us; /* of a stream: how far it was, and when (proxy_watch.c) */
     uint64_t hung_bytes;          /* and when its worker was found to hang; 0: it was not */
     uint32_t n_interim;           /* 1xx heads so far */
+    bool owes_first_token;        /* it came, and the registry has not heard of it yet */
     bool was_stale; /* begun again, because the connection had died while it was idle */
     bool has_input, has_head, is_sse, is_paused;
     bool is_chunked; /* the body, as the client gets it */
     bool will_close; /* the client was told that the connection ends with this answer */
 };
 
+static inline struct str proxy_request_id(const struct exchange *x) {
+    return (struct str){x->request_id, x->request_id_len};
+}
+
 /* --- proxy.c ------------------------------------------------------------------------------------ */
 
 /* Ends the routed attempt, if there is one. */
 void proxy_account(struct exchange *x, bool is_aborted, enum registry_outcome outcome);
 void proxy_drop_upstream(struct exchange *x);
+
+/* The first token came; the registry hears of it at the end of what is being read, with the end of
+ * the answer if that has come too. */
+void proxy_tell_first_token(struct exchange *x);
 
 /* If this attempt is a retry, it no longer counts as one: it is answered, or over. */
 void proxy_settle_retry(struct exchange *x);

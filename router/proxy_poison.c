@@ -39,7 +39,7 @@ static void answer(struct exchange *x, const char *stage) {
     metric_inc(METRICS_GET(x->proxy->metrics, ROUTER_poison_suspected_total, stage));
     proxy_drop_upstream(x);
     proxy_account(x, true, OUTCOME_UNKNOWN);
-    http_add_header(req, STR("x-request-id"), str_of(x->request_id));
+    http_add_header(req, STR("x-request-id"), proxy_request_id(x));
     http_add_header(req, STR("x-should-retry"), STR("false"));
     proxy_close(x, 503);
     http_reply(req, 503, OPENAI_JSON, body);

@@ -62,7 +62,7 @@ static void on_first_token(struct exchange *x) {
     x->first_token_us = loop_now_us(p->loop);
     loop_timer_stop(&x->prefill);
     proxy_settle_retry(x);
-    registry_first_token(p->registry, &x->target, &x->ticket, &x->feedback, x->first_token_us);
+    x->owes_first_token = true;
 }
 
 static int64_t token_header(struct exchange *x, const char *data, struct str name) {
@@ -261,6 +261,7 @@ static void on_upstream_data(void *arg) {
         proxy_attempt_was_stale(x);
     } else {
         relay(x);
+        proxy_tell_first_token(x);
     }
 }
 
@@ -298,4 +299,5 @@ void proxy_client_has_room(struct exchange *x) {
     x->is_paused = false;
     conn_resume(&x->up->conn);
     relay(x);
+    proxy_tell_first_token(x);
 }

@@ -19,24 +19,24 @@
 /* Counts a request by path and code. Paths come from clients: those that are not known share one
  * label. What was counted before is remembered, so that no label is composed twice. */
 static void count_request(struct proxy *p, struct str path, int code) {
-    static const char *const known[PROXY_N_PATHS] = {"/v1/chat/completions",
-                                                     "/v1/completions",
-                                                     "/generate",
-                                                     "/v1/embeddings",
-                                                     "/tokenize",
-                                                     "/detokenize",
-                                                     "other"};
+    static const struct str known[PROXY_N_PATHS] = {{"/v1/chat/completions", 20},
+                                                    {"/v1/completions", 15},
+                                                    {"/generate", 9},
+                                                    {"/v1/embeddings", 14},
+                                                    {"/tokenize", 9},
+                                                    {"/detokenize", 11},
+                                                    {"other", 5}};
     struct metric **counter;
     char text[16];
     size_t i = 0;
 
-    while (i + 1 < PROXY_N_PATHS && !str_eq(path, str_of(known[i])))
+    while (i + 1 < PROXY_N_PATHS && !str_eq(path, known[i]))
         i++;
     assert(code >= 0 && code < PROXY_N_CODES);
     counter = &p->requests[i][code];
     if (!*counter) {
         snprintf(text, sizeof(text), "%d", code);
-        *counter = METRICS_GET(p->metrics, ROUTER_requests_total, known[i], text);
+        *counter = METRICS_GET(p->metrics, ROUTER_requests_total, known[i].ptr, text);
     }
     metric_inc(*counter);
 }
@@ -126,7 +126,7 @@ static void log_decision(const struct exchange *x, int code, double duration_s) 
     decision_log_put(
         p->config.decisions,
         &(struct decision){
-            .id = str_of(x->request_id),
+            .id = proxy_request_id(x),
             .model = model.ptr ? body_unquote(model) : STR(""),
             .arrived_wall_us = clock_wall_us() - (uint64_t)(duration_s * 1e6),
             .code = code,

@@ -56,15 +56,17 @@ void registry_destroy(struct registry *r) {
     mem_free(r);
 }
 
-/* For the router loops. Looks at a clock only when it has to wait. */
-static void lock_and_measure(struct registry *r) {
-    uint64_t began_ns;
+static void wait_for_lock(struct registry *r) {
+    uint64_t began_ns = clock_now_ns();
 
-    if (pthread_mutex_trylock(&r->lock) == 0) return;
-    began_ns = clock_now_ns();
     pthread_mutex_lock(&r->lock);
     r->lock_wait_ns += clock_now_ns() - began_ns;
     r->n_contended++;
+}
+
+/* For the router loops. Looks at a clock only when it has to wait. */
+static void lock_and_measure(struct registry *r) {
+    if (UNLIKELY(pthread_mutex_trylock(&r->lock) != 0)) wait_for_lock(r);
 }
 
 void registry_measure(struct registry *r, struct metric *decision_seconds) {
@@ -91,6 +93,7 @@ enum status registry_add_at(struct registry *r, const struct address_url *url,
     fresh.is_tls = url->is_https;
     memcpy(fresh.url, url->url, sizeof(fresh.url));
     memcpy(fresh.authority, url->authority, sizeof(fresh.authority));
+    fresh.authority_len = (uint32_t)strlen(fresh.authority);
     pthread_mutex_lock(&r->lock);
     for (uint32_t i = 0; i < limit; i++) {
         if (r->workers[i].is_used && strcmp(r->workers[i].url, fresh.url) == 0) {
@@ -143,9 +146,13 @@ enum status registry_remove(struct registry *r, uint32_t id) {
     return st;
 }
 
+static bool is_called(const struct model *m, struct str name) {
+    return str_eq((struct str){m->name, m->name_len}, name);
+}
+
 static struct model *model_find(struct registry *r, struct str name) {
     for (uint32_t i = 0; i < r->n_models; i++) {
-        if (str_eq(str_of(r->models[i].name), name)) return &r->models[i];
+        if (is_called(&r->models[i], name)) return &r->models[i];
     }
     return NULL;
 }
@@ -196,6 +203,7 @@ static enum status model_ensure(struct registry *r, const char *name, struct err
     if (st != ST_OK) return st;
     fresh.admission = admission_create(&r->config.admission);
     snprintf(fresh.name, sizeof(fresh.name), "%s", name);
+    fresh.name_len = (uint32_t)strlen(fresh.name);
     pthread_mutex_lock(&r->lock);
     former = take_place(r, place, &fresh);
     pthread_mutex_unlock(&r->lock);
@@ -250,7 +258,10 @@ static void set_draining(struct worker *w, uint32_t id, uint32_t who, bool is_se
 
 /* The breaker says whether the worker may be picked; the load table must say the same. */
 static void show_breaker(struct worker *w, uint32_t id) {
-    set_reason(w, id, WORKER_EJECTED, !breaker_admits(&w->breaker));
+    bool is_ejected = !breaker_admits(&w->breaker);
+    bool is_shown = (worker_reasons(w, id) & WORKER_EJECTED) != 0;
+
+    if (is_ejected != is_shown) set_reason(w, id, WORKER_EJECTED, is_ejected);
 }
 
 /* --- places, and who waits for them --------------------------------------------------------------*/
@@ -282,7 +293,8 @@ static void fill_target(struct registry *r, struct routing *routing,
     out->is_tls = w->is_tls;
     out->addr = w->addr.addr;
     out->addr_len = w->addr.len;
-    memcpy(out->authority, w->authority, sizeof(out->authority));
+    out->authority_len = w->authority_len;
+    memcpy(out->authority, w->authority, w->authority_len + 1);
     if (w->breaker.state == BREAKER_HALF_OPEN) {
         breaker_sent(&w->breaker);
         show_breaker(w, id);
@@ -482,24 +494,16 @@ void registry_tick(struct registry *r, uint64_t now_us) {
 
 /* --- router loops ------------------------------------------------------------------------------*/
 
-/* The model a request means; on failure the message lists what there is. */
-static enum status choose_model(struct registry *r, struct str name, struct model **out,
-                                struct error *err) {
+/* Nobody serves it: says which models there are. */
+static enum status fail_no_model(const struct registry *r, struct str name, struct error *err) {
     char list[256] = "";
     size_t n = 0;
 
-    *out = NULL;
-    for (uint32_t i = 0; i < r->n_models; i++) {
-        struct model *m = &r->models[i];
+    for (uint32_t i = 0; i < r->n_models && n < sizeof(list); i++) {
+        const struct model *m = &r->models[i];
 
         if (m->n_workers == 0) continue;
-        if (!name.ptr || str_eq(str_of(m->name), name)) {
-            *out = m;
-            return ST_OK;
-        }
-        if (n < sizeof(list)) {
-            n += (size_t)snprintf(list + n, sizeof(list) - n, "%s%s", n ? ", " : "", m->name);
-        }
+        n += (size_t)snprintf(list + n, sizeof(list) - n, "%s%s", n ? ", " : "", m->name);
     }
     if (n == 0) {
         return error_set(err, ST_UNAVAILABLE,
@@ -508,6 +512,19 @@ static enum status choose_model(struct registry *r, struct str name, struct mode
     return error_set_param(err, ST_NOT_FOUND, "model",
                            "The model `%.*s` does not exist. Served here: %s",
                            (int)MIN(name.len, 128), name.ptr, list);
+}
+
+/* The model a request means. */
+static enum status choose_model(struct registry *r, struct str name, struct model **out,
+                                struct error *err) {
+    for (uint32_t i = 0; i < r->n_models; i++) {
+        struct model *m = &r->models[i];
+
+        if (m->n_workers == 0 || (name.ptr && !is_called(m, name))) continue;
+        *out = m;
+        return ST_OK;
+    }
+    return fail_no_model(r, name, err);
 }
 
 enum status registry_route(struct registry *r, struct str model, const struct route_request *rq,

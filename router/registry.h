@@ -143,7 +143,8 @@ struct registry_target { /* where an attempt goes */
     bool is_tls;          /* and its certificate is for the host of `authority` */
     socklen_t addr_len;
     struct sockaddr_storage addr;
-    char authority[REGISTRY_URL_MAX]; /* "127.0.0.1:31000", for Host */
+    uint32_t authority_len;
+    char authority[REGISTRY_URL_MAX]; /* "127.0.0.1:31000", for Host; and a NUL */
 };
 
 enum registry_outcome {

@@ -12,6 +12,7 @@
 struct worker {
     bool is_used, is_described, is_foreign, is_tls, is_suspect;
     char url[REGISTRY_URL_MAX];
+    uint32_t authority_len;
     char authority[REGISTRY_URL_MAX];
     uint32_t incarnation;
     struct address addr;
@@ -30,6 +31,7 @@ struct worker {
 
 struct model {
     char name[WIRE_MODEL_MAX];
+    uint32_t name_len;
     struct routing *routing;
     struct admission *admission;
     uint32_t max_model_len;

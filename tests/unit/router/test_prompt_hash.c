@@ -52,11 +52,35 @@ static void each_field_of_the_scope_counts(void **state) {
     assert_true(prompt_hash_seed(&s, 9) != h);
 }
 
+static void a_remembered_seed_is_the_computed_one(void **state) {
+    static char long_name[PROMPT_MEMO_MODEL_MAX + 1];
+    const struct prompt_scope scopes[] = {
+        {.model = STR("m")},
+        {.model = STR("m")},
+        {.model = STR("n")},
+        {.model = STR_NULL},
+        {.model = STR("")},
+        {.model = STR("n"), .adapter = STR("a")},
+        {.model = STR("n"), .tools = STR("[]")},
+        {.model = STR("n"), .cache_salt = STR("s")},
+        {.model = STR("n"), .tenant = STR("t")},
+        {.model = STR("n")},
+        {.model = {long_name, sizeof(long_name)}},
+        {.model = {long_name, sizeof(long_name) - 1}},
+    };
+    struct prompt_seed_memo memo = {0};
+    (void)state;
+
+    for (size_t i = 0; i < ARRAY_LEN(scopes); i++)
+        assert_true(prompt_hash_seed_memo(&memo, &scopes[i], 9) == prompt_hash_seed(&scopes[i], 9));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(equal_openings_share_hashes),
         cmocka_unit_test(a_short_block_is_not_a_long_one),
         cmocka_unit_test(each_field_of_the_scope_counts),
+        cmocka_unit_test(a_remembered_seed_is_the_computed_one),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
