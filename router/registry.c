@@ -1,17 +1,13 @@
-/* router/registry.c - workers that come, change and go; requests that are sent to them. What the lock
- * covers is in registry.h. */
+/* router/registry.c - workers that come, change and go, and the models they serve: the control loop's
+ * half. What the lock covers is in registry.h; requests are in registry_route.c. */
 #include "router/registry.h"
 
 #include <stdio.h>
 #include <string.h>
 
-#include "common/clock.h"
 #include "common/hash.h"
 #include "common/mem.h"
-#include "common/metrics.h"
 #include "router/registry_internal.h"
-
-#define DECISIONS_PER_SAMPLE 64 /* two looks at the clock cost a twentieth of a decision */
 
 /* It is held for a microsecond or two: who finds it taken does better to look again for a moment than
  * to sleep and be woken, which costs ten. */
@@ -56,24 +52,7 @@ void registry_destroy(struct registry *r) {
     mem_free(r);
 }
 
-static void wait_for_lock(struct registry *r) {
-    uint64_t began_ns = clock_now_ns();
-
-    pthread_mutex_lock(&r->lock);
-    r->lock_wait_ns += clock_now_ns() - began_ns;
-    r->n_contended++;
-}
-
-/* For the router loops. Looks at a clock only when it has to wait. */
-static void lock_and_measure(struct registry *r) {
-    if (UNLIKELY(pthread_mutex_trylock(&r->lock) != 0)) wait_for_lock(r);
-}
-
-void registry_measure(struct registry *r, struct metric *decision_seconds) {
-    r->decision_seconds = decision_seconds;
-}
-
-/* --- control loop ------------------------------------------------------------------------------*/
+/* --- workers that come and go -------------------------------------------------------------------*/
 
 static uint32_t worker_in_flight(const struct worker *w, uint32_t id) {
     return w->model ? routing_load(w->model->routing)->workers[id].in_flight : 0;
@@ -146,13 +125,11 @@ enum status registry_remove(struct registry *r, uint32_t id) {
     return st;
 }
 
-static bool is_called(const struct model *m, struct str name) {
-    return str_eq((struct str){m->name, m->name_len}, name);
-}
+/* --- their models --------------------------------------------------------------------------------*/
 
 static struct model *model_find(struct registry *r, struct str name) {
     for (uint32_t i = 0; i < r->n_models; i++) {
-        if (is_called(&r->models[i], name)) return &r->models[i];
+        if (model_is_called(&r->models[i], name)) return &r->models[i];
     }
     return NULL;
 }
@@ -212,6 +189,8 @@ static enum status model_ensure(struct registry *r, const char *name, struct err
     return ST_OK;
 }
 
+/* --- what is said of them ------------------------------------------------------------------------*/
+
 /* A worker is given more than it computes at once, so that its own scheduler never idles for want of
  * the next request; and more than that of what is cached there (load.h). An operator's limit is the
  * most. */
@@ -243,7 +222,7 @@ static struct worker_spec spec_of(const struct registry *r, const struct worker 
     return spec;
 }
 
-static void set_reason(struct worker *w, uint32_t id, uint32_t reasons, bool is_set) {
+void worker_set_reason(struct worker *w, uint32_t id, uint32_t reasons, bool is_set) {
     if (w->model && w->is_described) {
         routing_set_reason(w->model->routing, id, reasons, is_set);
     } else {
@@ -251,98 +230,16 @@ static void set_reason(struct worker *w, uint32_t id, uint32_t reasons, bool is_
     }
 }
 
-static void set_draining(struct worker *w, uint32_t id, uint32_t who, bool is_set) {
+void worker_set_draining(struct worker *w, uint32_t id, uint32_t who, bool is_set) {
     w->draining = is_set ? w->draining | who : w->draining & ~who;
-    set_reason(w, id, WORKER_DRAINING, w->draining != 0);
+    worker_set_reason(w, id, WORKER_DRAINING, w->draining != 0);
 }
 
-/* The breaker says whether the worker may be picked; the load table must say the same. */
-static void show_breaker(struct worker *w, uint32_t id) {
+void worker_show_breaker(struct worker *w, uint32_t id) {
     bool is_ejected = !breaker_admits(&w->breaker);
     bool is_shown = (worker_reasons(w, id) & WORKER_EJECTED) != 0;
 
-    if (is_ejected != is_shown) set_reason(w, id, WORKER_EJECTED, is_ejected);
-}
-
-/* --- places, and who waits for them --------------------------------------------------------------*/
-
-static enum status decide(struct registry *r, struct model *m, const struct route_request *rq,
-                          struct route_ticket *ticket, struct error *err) {
-    bool is_measured = r->decision_seconds && r->n_decisions++ % DECISIONS_PER_SAMPLE == 0;
-    uint64_t began_ns = is_measured ? clock_now_ns() : 0;
-    enum status st = routing_route(m->routing, rq, ticket, err);
-
-    if (is_measured) {
-        metric_observe(r->decision_seconds, (double)(clock_now_ns() - began_ns) * 1e-9);
-    }
-    return st;
-}
-
-/* A ticket was opened: says where the attempt goes. */
-static void fill_target(struct registry *r, struct routing *routing,
-                        const struct route_ticket *ticket, struct registry_target *out) {
-    uint32_t id = ticket->load.worker;
-    struct worker *w = &r->workers[id];
-
-    r->n_open++;
-    out->routing = routing;
-    out->worker = id;
-    out->incarnation = w->incarnation;
-    out->is_foreign = w->is_foreign;
-    out->trusts_router = w->info.trusts_router;
-    out->is_tls = w->is_tls;
-    out->addr = w->addr.addr;
-    out->addr_len = w->addr.len;
-    out->authority_len = w->authority_len;
-    memcpy(out->authority, w->authority, w->authority_len + 1);
-    if (w->breaker.state == BREAKER_HALF_OPEN) {
-        breaker_sent(&w->breaker);
-        show_breaker(w, id);
-    }
-}
-
-static bool has_room(const struct registry *r, const struct model *m) {
-    if (r->config.max_concurrent && r->n_open >= r->config.max_concurrent) return false;
-    return load_has_room(routing_load(m->routing));
-}
-
-static struct registry_waiter *waiter_of(struct admission_ticket *t) {
-    return CONTAINER_OF(t, struct registry_waiter, place);
-}
-
-/* Gives the places that are free to those who wait, model by model in turn. Their mails are sent by
- * `tell`, when the lock is no longer held. */
-static void grant(struct registry *r, uint64_t now_us, struct list *decided) {
-    for (uint32_t i = 0; r->n_waiting && i < r->n_models; i++) {
-        struct model *m = &r->models[(r->next_model + i) % r->n_models];
-
-        while (admission_n_waiting(m->admission) && has_room(r, m)) {
-            struct registry_waiter *w;
-            struct worker_mask room;
-            enum status st;
-
-            load_get_room(routing_load(m->routing), &room);
-            w = waiter_of(admission_pop(m->admission, &room, now_us));
-
-            r->n_waiting--;
-            w->rq->now_us = now_us;
-            st = decide(r, m, w->rq, w->ticket, NULL);
-            w->is_granted = st == ST_OK; /* there is room: it is */
-            if (st == ST_OK) fill_target(r, m->routing, w->ticket, w->target);
-            list_push_back(decided, &w->mail.link);
-        }
-    }
-    r->next_model++;
-}
-
-static void tell(struct list *decided) {
-    struct list *link;
-
-    while ((link = list_pop_front(decided)) != NULL) {
-        struct registry_waiter *w = CONTAINER_OF(mail_of(link), struct registry_waiter, mail);
-
-        mailbox_push(w->box, &w->mail);
-    }
+    if (is_ejected != is_shown) worker_set_reason(w, id, WORKER_EJECTED, is_ejected);
 }
 
 /* What reports taught, for an announcement that knows less. */
@@ -378,8 +275,8 @@ enum status registry_describe(struct registry *r, uint32_t id, const struct wire
     if (w->is_described && is_new) {
         w->breaker = (struct breaker){0};
         w->has_load = false;
-        show_breaker(w, id);
-        if (w->draining & DRAIN_WORKER) set_draining(w, id, DRAIN_WORKER, false);
+        worker_show_breaker(w, id);
+        if (w->draining & DRAIN_WORKER) worker_set_draining(w, id, DRAIN_WORKER, false);
     }
     if (w->model != m || !w->is_described) {
         uint32_t reasons = worker_reasons(w, id);
@@ -437,7 +334,7 @@ void registry_set_reason(struct registry *r, uint32_t id, uint32_t reasons, bool
         bool is_back =
             !is_set && w->is_described && (worker_reasons(w, id) & reasons & WORKER_UNHEALTHY) != 0;
 
-        set_reason(w, id, reasons, is_set);
+        worker_set_reason(w, id, reasons, is_set);
         if (is_back) routing_slow_start(w->model->routing, id, r->now_us);
     }
     pthread_mutex_unlock(&r->lock);
@@ -445,7 +342,8 @@ void registry_set_reason(struct registry *r, uint32_t id, uint32_t reasons, bool
 
 void registry_set_draining(struct registry *r, uint32_t id, enum registry_drain who, bool is_set) {
     pthread_mutex_lock(&r->lock);
-    if (id < r->n_ids && r->workers[id].is_used) set_draining(&r->workers[id], id, who, is_set);
+    if (id < r->n_ids && r->workers[id].is_used)
+        worker_set_draining(&r->workers[id], id, who, is_set);
     pthread_mutex_unlock(&r->lock);
 }
 
@@ -485,273 +383,9 @@ void registry_tick(struct registry *r, uint64_t now_us) {
 
         if (!w->is_used || w->breaker.state != BREAKER_OPEN) continue;
         breaker_tick(&w->breaker, now_us);
-        show_breaker(w, id);
+        worker_show_breaker(w, id);
     }
-    grant(r, now_us, &decided);
+    registry_grant(r, now_us, &decided);
     pthread_mutex_unlock(&r->lock);
-    tell(&decided);
-}
-
-/* --- router loops ------------------------------------------------------------------------------*/
-
-/* Nobody serves it: says which models there are. */
-static enum status fail_no_model(const struct registry *r, struct str name, struct error *err) {
-    char list[256] = "";
-    size_t n = 0;
-
-    for (uint32_t i = 0; i < r->n_models && n < sizeof(list); i++) {
-        const struct model *m = &r->models[i];
-
-        if (m->n_workers == 0) continue;
-        n += (size_t)snprintf(list + n, sizeof(list) - n, "%s%s", n ? ", " : "", m->name);
-    }
-    if (n == 0) {
-        return error_set(err, ST_UNAVAILABLE,
-                         "no worker is ready yet: try again in a moment, or look at GET /workers");
-    }
-    return error_set_param(err, ST_NOT_FOUND, "model",
-                           "The model `%.*s` does not exist. Served here: %s",
-                           (int)MIN(name.len, 128), name.ptr, list);
-}
-
-/* The model a request means. */
-static enum status choose_model(struct registry *r, struct str name, struct model **out,
-                                struct error *err) {
-    for (uint32_t i = 0; i < r->n_models; i++) {
-        struct model *m = &r->models[i];
-
-        if (m->n_workers == 0 || (name.ptr && !is_called(m, name))) continue;
-        *out = m;
-        return ST_OK;
-    }
-    return fail_no_model(r, name, err);
-}
-
-enum status registry_route(struct registry *r, struct str model, const struct route_request *rq,
-                           struct route_ticket *ticket, struct registry_target *out,
-                           struct error *err) {
-    struct model *m;
-    enum status st;
-
-    lock_and_measure(r);
-    st = choose_model(r, model, &m, err);
-    if (st == ST_OK) st = decide(r, m, rq, ticket, err);
-    if (st == ST_OK) fill_target(r, m->routing, ticket, out);
-    pthread_mutex_unlock(&r->lock);
-    return st;
-}
-
-enum status registry_explain(struct registry *r, struct str model, const struct route_request *rq,
-                             struct registry_candidate *out, uint32_t max, uint32_t *n,
-                             uint32_t *choice, struct error *err) {
-    struct model *m;
-    enum status st;
-
-    *n = 0;
-    pthread_mutex_lock(&r->lock);
-    st = choose_model(r, model, &m, err);
-    if (st == ST_OK) {
-        *choice = routing_explain(m->routing, rq, r->terms);
-        if (*choice == WORKER_NONE) {
-            st = error_set(err, ST_UNAVAILABLE, "no worker is available: GET /workers says why");
-        }
-    }
-    for (uint32_t w = 0; st == ST_OK && w < r->config.routing.max_workers && *n < max; w++) {
-        if (!r->terms[w].is_candidate && w != *choice) continue;
-        out[(*n)++] = (struct registry_candidate){w, routing_load(m->routing)->workers[w].in_flight,
-                                                  r->terms[w]};
-    }
-    pthread_mutex_unlock(&r->lock);
-    return st;
-}
-
-static enum status refuse(const struct registry *r, struct registry_waiter *w,
-                          enum admission_verdict verdict, struct error *err) {
-    const struct admission_options *o = &r->config.admission;
-
-    if (verdict == ADMISSION_TOO_LONG) {
-        w->limit = "queue-timeout";
-        return error_set(err, ST_BUSY,
-                         "all workers are at their limit, and this request would wait about %.1f "
-                         "s, longer than --queue-timeout %.1f s: try again later",
-                         (double)w->wait_us * 1e-6, (double)o->max_wait_us * 1e-6);
-    }
-    w->limit = "queue-size";
-    return error_set(err, ST_BUSY,
-                     "all workers are at their limit, and so is the queue of %u (--queue-size): "
-                     "try again later",
-                     o->queue_size);
-}
-
-/* Lets w wait for a place at one of the workers of m. */
-static enum status wait_for_place(struct registry *r, struct model *m, struct registry_waiter *w,
-                                  struct list *decided, struct error *err) {
-    struct admission_claim claim = {.tenant = w->tenant, .priority = w->priority};
-    struct admission_ticket *displaced;
-    enum admission_verdict verdict;
-
-    claim.work_s = routing_price(m->routing, w->rq, &claim.home);
-    verdict = admission_push(m->admission, &w->place, &claim, &w->wait_us, &displaced);
-    if (verdict != ADMISSION_WAITS) return refuse(r, w, verdict, err);
-    w->admission = m->admission;
-    w->is_granted = false;
-    if (displaced) {
-        waiter_of(displaced)->limit = "queue-size";
-        list_push_back(decided, &waiter_of(displaced)->mail.link);
-    } else {
-        r->n_waiting++;
-    }
-    return ST_AGAIN;
-}
-
-enum status registry_enter(struct registry *r, struct str model, struct route_request *rq,
-                           struct route_ticket *ticket, struct registry_target *out,
-                           struct registry_waiter *w, struct error *err) {
-    struct list decided;
-    struct model *m;
-    enum status st;
-
-    list_init(&decided);
-    lock_and_measure(r);
-    st = choose_model(r, model, &m, err);
-    if (st != ST_OK) goto done;
-    if (r->n_waiting) grant(r, rq->now_us, &decided); /* nobody overtakes those who wait */
-    if (!has_room(r, m) && load_has_eligible(routing_load(m->routing))) {
-        st = ST_AGAIN;
-        if (!w) goto done;
-        w->rq = rq;
-        w->ticket = ticket;
-        w->target = out;
-        st = wait_for_place(r, m, w, &decided, err);
-        goto done;
-    }
-    st = decide(r, m, rq, ticket, err);
-    if (st == ST_OK) fill_target(r, m->routing, ticket, out);
-done:
-    pthread_mutex_unlock(&r->lock);
-    tell(&decided);
-    return st;
-}
-
-bool registry_leave(struct registry *r, struct registry_waiter *w) {
-    bool was_waiting;
-
-    pthread_mutex_lock(&r->lock);
-    was_waiting = admission_is_waiting(&w->place);
-    if (was_waiting) {
-        admission_remove(w->admission, &w->place);
-        r->n_waiting--;
-    }
-    pthread_mutex_unlock(&r->lock);
-    return was_waiting;
-}
-
-/* Ejecting more than half of the fleet would do more harm than what the workers suffer from. */
-static bool may_eject(const struct registry *r, const struct model *m, uint32_t candidate) {
-    uint32_t n_out = 1;
-
-    for (uint32_t id = 0; id < r->n_ids; id++) {
-        const struct worker *w = &r->workers[id];
-
-        if (id != candidate && w->is_used && w->model == m && worker_reasons(w, id)) n_out++;
-    }
-    return n_out * 2 <= m->n_workers;
-}
-
-static void judge(struct registry *r, const struct registry_target *target,
-                  enum registry_outcome outcome, uint64_t now_us) {
-    uint32_t id = target->worker;
-    struct worker *w = &r->workers[id];
-
-    if (!w->is_used || !w->is_described || w->incarnation != target->incarnation) return;
-    switch (outcome) {
-    case OUTCOME_OK: breaker_succeeded(&w->breaker); break;
-    case OUTCOME_UNKNOWN: breaker_undecided(&w->breaker); break;
-    case OUTCOME_FAILED:
-        w->n_failed++;
-        w->is_suspect = true;
-        if (!breaker_admits(&w->breaker) || may_eject(r, w->model, id)) {
-            breaker_failed(&w->breaker, now_us);
-        }
-        break;
-    }
-    show_breaker(w, id);
-}
-
-void registry_first_token(struct registry *r, const struct registry_target *target,
-                          struct route_ticket *ticket, const struct route_feedback *feedback,
-                          uint64_t now_us) {
-    lock_and_measure(r);
-    routing_first_token(target->routing, ticket, feedback, now_us);
-    if (feedback)
-        judge(r, target, OUTCOME_OK, now_us); /* it answers: no need to wait for the end */
-    pthread_mutex_unlock(&r->lock);
-}
-
-void registry_ended(struct registry *r, const struct registry_target *target,
-                    struct route_ticket *ticket, const struct route_end *end,
-                    enum registry_outcome outcome) {
-    struct list decided;
-
-    list_init(&decided);
-    lock_and_measure(r);
-    routing_ended(target->routing, ticket, end);
-    r->n_open--;
-    judge(r, target, outcome, end->now_us);
-    if (r->n_waiting) grant(r, end->now_us, &decided);
-    pthread_mutex_unlock(&r->lock);
-    tell(&decided);
-}
-
-void registry_note_load(struct registry *r, const struct registry_target *target,
-                        const struct wire_load *load) {
-    struct worker *w = &r->workers[target->worker];
-
-    pthread_mutex_lock(&r->lock);
-    if (w->is_used && w->incarnation == target->incarnation) {
-        w->load = *load;
-        w->has_load = true;
-        set_draining(w, target->worker, DRAIN_WORKER, load->draining);
-    }
-    pthread_mutex_unlock(&r->lock);
-}
-
-bool registry_has_other(struct registry *r, const struct registry_target *target,
-                        const uint32_t *exclude, uint32_t n_exclude) {
-    struct worker_mask mask;
-    bool is_any = false;
-
-    pthread_mutex_lock(&r->lock);
-    mask = routing_load(target->routing)->eligible;
-    pthread_mutex_unlock(&r->lock);
-    worker_mask_drop(mask.words, target->worker);
-    for (uint32_t i = 0; i < n_exclude; i++)
-        worker_mask_drop(mask.words, exclude[i]);
-    for (uint32_t i = 0; i < WORKER_MASK_WORDS; i++)
-        is_any = is_any || mask.words[i];
-    return is_any;
-}
-
-static bool others_can_serve(const struct registry *r, uint32_t id) {
-    for (uint32_t other = 0; other < r->n_ids; other++) {
-        const struct worker *w = &r->workers[other];
-
-        if (other != id && w->is_used && w->is_described && w->model == r->workers[id].model &&
-            worker_reasons(w, other) == 0) {
-            return true;
-        }
-    }
-    return false;
-}
-
-bool registry_take_suspicion(struct registry *r, uint32_t id) {
-    struct worker *w = &r->workers[id];
-    bool was;
-
-    pthread_mutex_lock(&r->lock);
-    was = w->is_used && w->is_suspect;
-    w->is_suspect = false;
-    if (was && others_can_serve(r, id)) set_reason(w, id, WORKER_STARTING, true);
-    pthread_mutex_unlock(&r->lock);
-    return was;
+    registry_tell(&decided);
 }

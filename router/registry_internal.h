@@ -1,7 +1,8 @@
 /* router/registry_internal.h - what the files of the registry share: everything under its lock.
  *
- *   registry.c       what changes: workers that come, change and go; requests sent and ended
- *   registry_view.c  what is only looked at, by any thread */
+ *   registry.c        workers that come, change and go: the control loop
+ *   registry_route.c  requests that are sent, wait and end: the router loops
+ *   registry_view.c   what is only looked at, by any thread */
 #ifndef ROUTER_REGISTRY_INTERNAL_H
 #define ROUTER_REGISTRY_INTERNAL_H
 
@@ -53,9 +54,25 @@ struct registry {
     struct model models[REGISTRY_MAX_MODELS];
 };
 
+static inline bool model_is_called(const struct model *m, struct str name) {
+    return str_eq((struct str){m->name, m->name_len}, name);
+}
+
 /* Why it may not be picked: enum worker_reason. */
 static inline uint32_t worker_reasons(const struct worker *w, uint32_t id) {
     return w->model ? routing_load(w->model->routing)->workers[id].reasons : w->reasons;
 }
+
+/* Sets or clears them, where they are kept. */
+void worker_set_reason(struct worker *w, uint32_t id, uint32_t reasons, bool is_set);
+void worker_set_draining(struct worker *w, uint32_t id, uint32_t who, bool is_set);
+
+/* The breaker says whether the worker may be picked; the load table must say the same. */
+void worker_show_breaker(struct worker *w, uint32_t id);
+
+/* Gives the places that are free to those who wait, model by model in turn. Their mails are sent by
+ * registry_tell, when the lock is no longer held. */
+void registry_grant(struct registry *r, uint64_t now_us, struct list *decided);
+void registry_tell(struct list *decided);
 
 #endif
