@@ -3,7 +3,13 @@
  * Entries are numbered from 1; 0 is nobody, so that zeroed memory is an empty table and pages that
  * are never used are never touched. Entry 0 is the head of the list of age: its `younger` is the
  * oldest entry, its `older` the youngest. Free entries are chained by `next`, behind those that
- * were never used. */
+ * were never used.
+ *
+ * A worker is dropped by the clock of drops: it ticks, and the worker is marked with the tick. An
+ * entry is marked with the tick at which it was last tidied; its bits of workers that were dropped
+ * later say nothing, and whoever touches the entry tidies it first. What nobody touches is tidied in
+ * passing, TIDY_PER_PUT entries with each put, until all have been since the last drop. Bits are set
+ * in tidied entries only, so that a worker's new ones are never taken for those that it lost. */
 #include "router/policy/block_table.h"
 
 #include "common/mem.h"
@@ -12,16 +18,21 @@
 #include <assert.h>
 #include <string.h>
 
+#define NOBODY       WORKER_NONE
+#define TIDY_PER_PUT 4
+
 struct entry {
     uint64_t hash, put_us;
     uint32_t older, younger;
-    uint32_t next; /* in its bucket, or free */
-    uint32_t owner;
+    uint32_t next;    /* in its bucket, or free */
+    uint32_t owner;   /* NOBODY while it is free */
+    uint32_t tidy_at; /* n_drops when its bits were last looked at */
 };
 
 /* Whose blocks the holder bits are. */
 struct tenure {
     uint64_t identity, generation;
+    uint32_t dropped_at; /* n_drops since it last lost what it held; 0: never */
 };
 
 struct block_table {
@@ -31,6 +42,8 @@ struct block_table {
     struct tenure *tenures;
     uint32_t n_max, n_used, n_blocks, free;
     uint32_t n_buckets, n_words, n_workers;
+    uint32_t n_drops;        /* the clock of drops */
+    uint32_t n_tidy, tidied; /* entries still to be tidied; the number of the last that was */
 };
 
 struct block_table *block_table_create(uint32_t n_blocks, uint32_t n_workers) {
@@ -78,15 +91,6 @@ static uint32_t lookup(const struct block_table *t, uint64_t hash) {
     return i;
 }
 
-bool block_table_find(const struct block_table *t, uint64_t hash, struct block_holders *out) {
-    uint32_t i = lookup(t, hash);
-    const struct entry *e = &t->entries[i];
-
-    if (!i) return false;
-    *out = (struct block_holders){.mask = mask_of(t, i), .owner = e->owner, .put_us = e->put_us};
-    return true;
-}
-
 /* --- age and membership ---------------------------------------------------------------------- */
 
 static void age_unlink(struct block_table *t, uint32_t i) {
@@ -114,8 +118,43 @@ static void forget(struct block_table *t, uint32_t i) {
     age_unlink(t, i);
     memset(mask_of(t, i), 0, t->n_words * sizeof(uint64_t));
     t->entries[i].next = t->free;
+    t->entries[i].owner = NOBODY;
     t->free = i;
     t->n_blocks--;
+}
+
+/* Takes from an entry in use what its holders have lost since; is anybody left? If not it is gone. */
+static bool tidy(struct block_table *t, uint32_t i) {
+    struct entry *e = &t->entries[i];
+    uint64_t *mask = mask_of(t, i);
+
+    if (e->tidy_at == t->n_drops) return true;
+    WORKER_MASK_FOR_EACH(w, mask, t->n_words) {
+        if (t->tenures[w].dropped_at > e->tidy_at) worker_mask_drop(mask, w);
+    }
+    e->tidy_at = t->n_drops;
+    if (worker_mask_has(mask, e->owner)) return true;
+    e->owner = worker_mask_next(mask, t->n_words, 0);
+    if (e->owner != WORKER_NONE) return true;
+    forget(t, i);
+    return false;
+}
+
+void block_table_tidy(struct block_table *t, uint32_t n) {
+    for (n = MIN(n, t->n_tidy); n > 0; n--) {
+        t->n_tidy--;
+        t->tidied = t->tidied % t->n_used + 1;
+        if (t->entries[t->tidied].owner != NOBODY) tidy(t, t->tidied);
+    }
+}
+
+bool block_table_find(struct block_table *t, uint64_t hash, struct block_holders *out) {
+    uint32_t i = lookup(t, hash);
+    const struct entry *e = &t->entries[i];
+
+    if (!i || !tidy(t, i)) return false;
+    *out = (struct block_holders){.mask = mask_of(t, i), .owner = e->owner, .put_us = e->put_us};
+    return true;
 }
 
 static uint32_t add(struct block_table *t, uint64_t hash, uint32_t owner) {
@@ -127,19 +166,23 @@ static uint32_t add(struct block_table *t, uint64_t hash, uint32_t owner) {
         t->free = t->entries[i].next;
     } else {
         i = ++t->n_used;
+        t->n_tidy += t->n_tidy > 0; /* the round is as much longer */
     }
     bucket = bucket_of(t, hash);
-    t->entries[i] = (struct entry){.hash = hash, .next = *bucket, .owner = owner};
+    t->entries[i] =
+        (struct entry){.hash = hash, .next = *bucket, .owner = owner, .tidy_at = t->n_drops};
     *bucket = i;
     t->n_blocks++;
     return i;
 }
 
 void block_table_put(struct block_table *t, uint64_t hash, uint32_t w, uint64_t now_us) {
-    uint32_t i = lookup(t, hash);
+    uint32_t i;
 
     assert(w < t->n_workers);
-    if (i)
+    block_table_tidy(t, TIDY_PER_PUT);
+    i = lookup(t, hash);
+    if (i && tidy(t, i))
         age_unlink(t, i);
     else
         i = add(t, hash, w);
@@ -160,16 +203,8 @@ void block_table_expire(struct block_table *t, uint64_t before_us) {
 /* --- workers --------------------------------------------------------------------------------- */
 
 void block_table_worker_down(struct block_table *t, uint32_t w) {
-    for (uint32_t i = t->entries[0].younger, younger; i; i = younger) {
-        uint64_t *mask = mask_of(t, i);
-
-        younger = t->entries[i].younger;
-        if (!worker_mask_has(mask, w)) continue;
-        worker_mask_drop(mask, w);
-        if (t->entries[i].owner == w) t->entries[i].owner = worker_mask_next(mask, t->n_words, 0);
-        if (t->entries[i].owner == WORKER_NONE) forget(t, i);
-    }
-    t->tenures[w] = (struct tenure){0};
+    t->tenures[w] = (struct tenure){.dropped_at = ++t->n_drops};
+    t->n_tidy = t->n_used;
 }
 
 void block_table_worker_up(struct block_table *t, uint32_t w, const struct worker_spec *spec) {
@@ -178,6 +213,7 @@ void block_table_worker_up(struct block_table *t, uint32_t w, const struct worke
     if (t->tenures[w].identity == now.identity && t->tenures[w].generation == now.generation)
         return;
     if (t->tenures[w].identity) block_table_worker_down(t, w); /* else it never had any */
+    now.dropped_at = t->tenures[w].dropped_at;
     t->tenures[w] = now;
 }
 
@@ -186,17 +222,19 @@ uint32_t block_table_n_blocks(const struct block_table *t) {
 }
 
 void block_table_check(const struct block_table *t) {
-    uint32_t n = 0, n_free = 0, older = 0;
+    uint32_t n = 0, n_free = 0, n_untidy = 0, older = 0;
 
     for (uint32_t i = t->entries[0].younger; i; i = t->entries[i].younger, n++) {
         assert(t->entries[i].older == older);
         assert(lookup(t, t->entries[i].hash) == i);
         assert(worker_mask_has(mask_of(t, i), t->entries[i].owner));
-        assert(n < t->n_blocks);
+        assert(t->entries[i].tidy_at <= t->n_drops && n < t->n_blocks);
+        n_untidy += t->entries[i].tidy_at < t->n_drops;
         older = i;
     }
     assert(t->entries[0].older == older);
-    for (uint32_t i = t->free; i; i = t->entries[i].next)
-        n_free++;
+    for (uint32_t i = t->free; i; i = t->entries[i].next, n_free++)
+        assert(t->entries[i].owner == NOBODY);
+    assert(n_untidy <= t->n_tidy && t->n_tidy <= t->n_used);
     assert(n == t->n_blocks && n <= t->n_max && n + n_free == t->n_used);
 }

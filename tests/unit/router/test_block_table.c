@@ -1,4 +1,5 @@
-/* tests/unit/router/test_block_table.c - against an array in order of age. */
+/* tests/unit/router/test_block_table.c - against an array in order of age, where a worker that goes is
+ * looked for in every block. */
 #include "tests/support/cm.h"
 
 #include "common/mem.h"
@@ -67,7 +68,7 @@ static void model_drop(struct model *m, uint32_t w) {
     }
 }
 
-static void compare(const struct block_table *t, const struct model *m) {
+static void compare(struct block_table *t, const struct model *m) {
     assert_int_equal(block_table_n_blocks(t), m->n);
     for (uint64_t hash = 0; hash < N_HASHES; hash++) {
         uint32_t i = model_find(m, hash);
@@ -82,6 +83,7 @@ static void compare(const struct block_table *t, const struct model *m) {
     }
 }
 
+/* With each worker's going all room is found again: the table is the model, full or not. */
 static void it_does_what_the_model_does(void **state) {
     struct block_table *t = block_table_create(N_MAX, N_WORKERS);
     struct model m = {0};
@@ -95,6 +97,7 @@ static void it_does_what_the_model_does(void **state) {
 
         if (what == 0) {
             block_table_worker_down(t, w);
+            block_table_tidy(t, N_MAX);
             model_drop(&m, w);
         } else if (what == 1 && now_us > 40) {
             block_table_expire(t, now_us - 20);
@@ -111,6 +114,66 @@ static void it_does_what_the_model_does(void **state) {
             compare(t, &m);
         }
     }
+    block_table_destroy(t);
+}
+
+/* Few workers, which go often and come back under the same number; room for all blocks, so that
+ * nothing depends on when it is found again. */
+static void what_a_worker_held_is_gone_at_once(void **state) {
+    enum { N_FEW = 5 };
+    struct block_table *t = block_table_create(N_MAX, N_FEW);
+    struct model m = {0};
+    uint32_t n_more = 0;
+    struct rng rng;
+    (void)state;
+
+    rng_seed(&rng, 2);
+    for (uint64_t now_us = 0; now_us < 30000; now_us++) {
+        uint32_t w = (uint32_t)rng_below(&rng, N_FEW);
+        uint64_t hash = rng_below(&rng, N_MAX);
+        uint32_t i = model_find(&m, hash);
+        struct block_holders h;
+
+        if (rng_below(&rng, 6) == 0) {
+            block_table_worker_down(t, w);
+            model_drop(&m, w);
+        } else if (rng_below(&rng, 2) == 0) {
+            block_table_put(t, hash, w, now_us);
+            model_put(&m, hash, w, now_us);
+        } else {
+            assert_int_equal(block_table_find(t, hash, &h), i < m.n);
+            if (i == m.n) continue;
+            assert_int_equal(h.owner, m.blocks[i].owner);
+            for (uint32_t k = 0; k < N_FEW; k++)
+                assert_int_equal(worker_mask_has(h.mask, k), m.blocks[i].holds[k]);
+        }
+        block_table_check(t);
+        assert_true(block_table_n_blocks(t) >= m.n);
+        n_more += block_table_n_blocks(t) > m.n;
+        if (now_us % 100 == 0) block_table_tidy(t, (uint32_t)rng_below(&rng, N_MAX));
+    }
+    assert_in_range(n_more, 1, 29999);
+    block_table_destroy(t);
+}
+
+/* Nobody asks for the blocks of a worker that has gone: puts find their room. Here they look at those
+ * of another one first, and an eighth of the table is lost meanwhile, the oldest. */
+static void room_is_found_again_in_passing(void **state) {
+    enum { N = 1000 };
+    struct block_table *t = block_table_create(2 * N, 4);
+    struct block_holders h;
+    (void)state;
+
+    for (uint64_t hash = 0; hash < 2 * N; hash++) {
+        block_table_put(t, hash, hash < N, hash); /* the older half is 1's */
+    }
+    block_table_worker_down(t, 0);
+    for (uint64_t hash = 0; hash < N / 2; hash++)
+        block_table_put(t, 2 * N + hash, 2, 2 * N);
+    block_table_check(t);
+    assert_int_equal(block_table_n_blocks(t), N + N / 2 - N / 4);
+    for (uint64_t hash = 0; hash < N; hash++)
+        assert_int_equal(block_table_find(t, hash, &h), hash >= N / 4);
     block_table_destroy(t);
 }
 
@@ -150,6 +213,8 @@ static void refused_memory_is_an_answer(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(it_does_what_the_model_does),
+        cmocka_unit_test(what_a_worker_held_is_gone_at_once),
+        cmocka_unit_test(room_is_found_again_in_passing),
         cmocka_unit_test(a_worker_that_returns_as_it_was_keeps_its_blocks),
         cmocka_unit_test(refused_memory_is_an_answer),
     };
