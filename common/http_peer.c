@@ -146,11 +146,12 @@ static void fill_request(struct exchange *x) {
 /* Returns whether the body may be read. */
 static bool head_is_welcome(struct exchange *x) {
     struct http_server *server = x->peer->server;
-    struct error err = {0};
+    struct error err;
     enum status st;
 
     x->req.received_us = loop_now_us(server->loop);
     if (!server->events.on_head) return true;
+    error_init(&err);
     fill_request(x);
     st = server->events.on_head(&x->req, server->arg, &err);
     if (st == ST_OK) return true;
@@ -164,10 +165,12 @@ static bool take_head(struct peer *p) {
     static const char go_on[] = "HTTP/1.1 100 Continue\r\n\r\n";
     struct exchange *x = p->exchange;
     struct conn_bytes in = conn_input(&p->conn);
-    struct error err = {0};
-    enum status st = http_head_parse(&x->head, in.ptr, in.len, &err);
     uint64_t limit = p->server->limits.max_body_bytes;
+    struct error err;
+    enum status st;
 
+    error_init(&err);
+    st = http_head_parse(&x->head, in.ptr, in.len, &err);
     if (st == ST_AGAIN) return false;
     if (st != ST_OK) {
         refuse(p, x->head.refused_code, &err);

@@ -66,9 +66,11 @@ static void on_first_token(struct exchange *x) {
 }
 
 static int64_t token_header(struct exchange *x, const char *data, struct str name) {
-    struct str value = http_head_find(&x->head, data, name);
+    struct str value;
     uint32_t n;
 
+    if (!(x->head.names & HTTP_NAME_BIT(HTTP_NAME_OURS))) return -1;
+    value = http_head_find(&x->head, data, name);
     return value.ptr && wire_parse_tokens(value, &n) == ST_OK ? (int64_t)n : -1;
 }
 

@@ -13,8 +13,9 @@
 #define DIGITS_MAX 10 /* so that a name, its blanks and its number are shorter than the carry */
 
 void sse_tail_init(struct sse_tail *t, bool is_stream) {
-    *t = (struct sse_tail){
-        .prompt_tokens = -1, .cached_tokens = -1, .completion_tokens = -1, .is_stream = is_stream};
+    memset(t, 0, offsetof(struct sse_tail, head)); /* of what is kept, n_head and n_carry tell */
+    t->prompt_tokens = t->cached_tokens = t->completion_tokens = -1;
+    t->is_stream = is_stream;
 }
 
 bool sse_tail_is_amid_event(const struct sse_tail *t) {
@@ -31,15 +32,13 @@ static size_t skip_blanks(struct str s, size_t i) {
     return i;
 }
 
-/* Is the quoted name that ends before s.ptr[end] this one? Its opening quote must not be escaped;
- * `before` is what comes before s. */
-static bool name_ends_at(struct str s, size_t end, struct str name, char before) {
-    size_t begin;
+/* Is the quoted name that ends before s.ptr[end] this one, which has its opening quote? That must not
+ * be escaped; `before` is what comes before s. Inlined for each name, a comparison is two words. */
+static inline bool name_ends_at(struct str s, size_t end, struct str name, char before) {
+    size_t begin = end - name.len;
 
-    if (end < name.len + 1) return false;
-    begin = end - name.len;
-    if (s.ptr[begin - 1] != '"' || memcmp(s.ptr + begin, name.ptr, name.len) != 0) return false;
-    return (begin >= 2 ? s.ptr[begin - 2] : before) != '\\';
+    if (end < name.len || memcmp(s.ptr + begin, name.ptr, name.len) != 0) return false;
+    return (begin ? s.ptr[begin - 1] : before) != '\\';
 }
 
 /* `i` is behind the closing quote of a name. */
@@ -63,11 +62,11 @@ static void find_numbers(struct sse_tail *t, struct str s, char before) {
         size_t at = (size_t)(p++ - s.ptr);
 
         if (s.len - at < end.len || memcmp(s.ptr + at, end.ptr, end.len) != 0) continue;
-        if (name_ends_at(s, at, STR("prompt"), before)) {
+        if (name_ends_at(s, at, STR("\"prompt"), before)) {
             read_number(s, at + end.len, &t->prompt_tokens);
-        } else if (name_ends_at(s, at, STR("completion"), before)) {
+        } else if (name_ends_at(s, at, STR("\"completion"), before)) {
             read_number(s, at + end.len, &t->completion_tokens);
-        } else if (name_ends_at(s, at, STR("cached"), before)) {
+        } else if (name_ends_at(s, at, STR("\"cached"), before)) {
             read_number(s, at + end.len, &t->cached_tokens);
         }
     }
