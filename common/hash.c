@@ -55,6 +55,18 @@ struct hash128 hash_keyed_128_pair(const struct hash_key *key, struct hash128 a,
     return hash_keyed_128(key, words, sizeof(words));
 }
 
+void hash_key_from_seed(struct hash_key *key, uint64_t seed) {
+    _Static_assert(HASH_KEY_BYTES == XXH3_SECRET_DEFAULT_SIZE, "the secret that XXH3 derives");
+    XXH3_generateSecret_fromSeed(key->secret, seed);
+}
+
+uint64_t hash_keyed_64(const struct hash_key *key, const void *data, size_t n) {
+    /* A length that the compiler knows leaves the arithmetic alone: no choice between ways. */
+    if (LIKELY(n == 128))
+        return XXH3_64bits_withSecret(data, 128, key->secret, sizeof(key->secret));
+    return XXH3_64bits_withSecret(data, n, key->secret, sizeof(key->secret));
+}
+
 struct sha256 {
     EVP_MD_CTX *ctx;
     EVP_MD *md;

@@ -30,6 +30,11 @@ struct hash128 hash_keyed_128(const struct hash_key *key, const void *data, size
 /* Of the 32 bytes a, b: without a way through memory, which a chain would wait for at each link. */
 struct hash128 hash_keyed_128_pair(const struct hash_key *key, struct hash128 a, struct hash128 b);
 
+/* A key in some twenty instructions, no stronger than its seed: for a run of short hashes. */
+void hash_key_from_seed(struct hash_key *key, uint64_t seed);
+/* Of at most 240 bytes: beyond, XXH3 changes its way and is slow to start. 128 are its best. */
+uint64_t hash_keyed_64(const struct hash_key *key, const void *data, size_t n);
+
 #define SHA256_BYTES 32
 struct sha256; /* a reusable context: fetching the digest costs more than a block of tokens */
 

@@ -1,5 +1,5 @@
-/* router/prompt_hash.c - each field of the scope enters with its length, so that no two scopes
- * are the same bytes differently cut. */
+/* router/prompt_hash.c - each field of the scope enters with its place and length, so that no two
+ * scopes are the same bytes differently cut. */
 #include "router/prompt_hash.h"
 
 #include "common/hash.h"
@@ -8,6 +8,8 @@
 
 #include <assert.h>
 #include <string.h>
+
+#define PIECE_BYTES 128 /* the longest that XXH3 hashes in one straight line */
 
 static struct str first_of(const struct body_scan *scan, enum body_key a, enum body_key b) {
     return scan->spans[a].ptr ? scan->spans[a] : scan->spans[b];
@@ -27,8 +29,10 @@ uint64_t prompt_hash_seed(const struct prompt_scope *scope, uint64_t secret) {
                                  scope->tenant};
     uint64_t h = rng_mix(secret);
 
-    for (size_t i = 0; i < ARRAY_LEN(fields); i++)
-        h = hash_64(fields[i].ptr ? fields[i].ptr : "", fields[i].len, rng_mix(h ^ fields[i].len));
+    for (size_t i = 0; i < ARRAY_LEN(fields); i++) {
+        if (fields[i].len)
+            h = hash_64(fields[i].ptr, fields[i].len, rng_mix(h ^ (fields[i].len << 8 | i)));
+    }
     return h;
 }
 
@@ -56,12 +60,18 @@ uint32_t prompt_hash_n_blocks(size_t n, uint32_t block_bytes, uint32_t max_block
 void prompt_hash_chain(struct str prompt, uint64_t seed, uint32_t block_bytes, uint64_t *chain,
                        uint32_t n_blocks) {
     const char *p = prompt.ptr;
+    struct hash_key key;
     uint64_t h = seed;
 
     assert(prompt_hash_n_blocks(prompt.len, block_bytes, n_blocks) == n_blocks);
+    hash_key_from_seed(&key, seed);
     for (uint32_t i = 0; i < n_blocks; i++) {
-        size_t left = prompt.len - (size_t)i * block_bytes;
+        size_t left = MIN(prompt.len - (size_t)i * block_bytes, (size_t)block_bytes);
 
-        chain[i] = h = hash_64(p + (size_t)i * block_bytes, MIN(left, (size_t)block_bytes), h);
+        for (size_t n; left; left -= n, p += n) {
+            n = MIN(left, (size_t)PIECE_BYTES);
+            h = rng_mix(h ^ hash_keyed_64(&key, p, n));
+        }
+        chain[i] = h;
     }
 }

@@ -1,10 +1,15 @@
 /* router/prompt_hash.h - the hash chain of a prompt's opening bytes.
  *
- *     seed = H(cache salt, model, adapter, tools, tenant)
- *     h_0  = XXH3(block_0, seed)     h_i = XXH3(block_i, h_(i-1))     blocks of block_bytes
+ *     seed = H(secret, model, adapter, tools, cache salt, tenant)
+ *     h    = seed
+ *     for each block of block_bytes:
+ *         for each piece of it, 128 bytes or what is left:
+ *             h = mix(h xor XXH3(piece, key from seed))
+ *         chain[i] = h
  *
- * so that h_i names the whole opening up to block i, in its scope: equal h_i means equal bytes
- * from the start. The bytes are the raw JSON of the prompt; roles and tool calls are among them.
+ * so that chain[i] names the whole opening up to block i, in its scope: equal hashes mean equal
+ * bytes from the start. The pieces' hashes do not wait for each other: only the mixing, a bijection
+ * of some ten cycles, is a chain. Without the secret nobody can choose pieces that collide. The bytes are the raw JSON of the prompt; roles and tool calls are among them.
  * A last block shorter than block_bytes is hashed as it is. What lies beyond max_blocks is not
  * hashed: the router does not tell such prompts apart. Pure; any thread. */
 #ifndef ROUTER_PROMPT_HASH_H

@@ -91,10 +91,19 @@ static void xxh3_is_xxh3(void **state) {
 }
 
 static void a_seed_changes_everything(void **state) {
+    struct hash_key key;
+    uint8_t data[128];
+
     (void)state;
     assert_true(hash_64("abc", 3, 1) != hash_64("abc", 3, 2));
     assert_true(hash_64("abc", 3, 1) == hash_64("abc", 3, 1));
     assert_true(hash_64("abc", 3, 1) != hash_64("abd", 3, 1));
+    hash_key_from_seed(&key, 42); /* 17 to 128 bytes: XXH3 with that seed */
+    for (size_t i = 0; i < sizeof(data); i++)
+        data[i] = (uint8_t)(i * 7);
+    for (size_t n = 17; n <= sizeof(data); n++)
+        assert_true(hash_keyed_64(&key, data, n) == hash_64(data, n, 42));
+    assert_true(hash_keyed_64(&key, "abc", 3) != hash_keyed_64(&key, "abd", 3));
 }
 
 static void a_key_decides_the_keyed_hash(void **state) {

@@ -2,6 +2,7 @@
 #include "tests/support/cm.h"
 
 #include "common/hash.h"
+#include "common/rng.h"
 #include "router/prompt_hash.h"
 
 #include <string.h>
@@ -22,7 +23,58 @@ static void equal_openings_share_hashes(void **state) {
     prompt_hash_chain((struct str){b, sizeof(b)}, 1, 128, cb, 6);
     assert_true(ca[0] == cb[0] && ca[1] == cb[1] && ca[2] != cb[2]);
     assert_true(ca[0] != ca[1]); /* same bytes, other place */
-    assert_true(ca[0] == hash_64(a, 128, 1) && ca[3] == hash_64(a + 384, 116, ca[2]));
+}
+
+/* The formula of the header, piece by piece. */
+static uint64_t link(uint64_t h, const char *piece, size_t n, uint64_t seed) {
+    struct hash_key key;
+
+    hash_key_from_seed(&key, seed);
+    return rng_mix(h ^ hash_keyed_64(&key, piece, n));
+}
+
+static void the_chain_is_what_the_header_says(void **state) {
+    char a[500];
+    uint64_t chain[8];
+    (void)state;
+
+    for (size_t i = 0; i < sizeof(a); i++)
+        a[i] = (char)('a' + i * i % 23);
+    prompt_hash_chain((struct str){a, sizeof(a)}, 7, 128, chain, 4);
+    assert_true(chain[0] == link(7, a, 128, 7));
+    assert_true(chain[1] == link(chain[0], a + 128, 128, 7));
+    assert_true(chain[3] == link(chain[2], a + 384, 116, 7));
+
+    prompt_hash_chain((struct str){a, sizeof(a)}, 7, 200, chain, 3); /* pieces of 128 and 72 */
+    assert_true(chain[0] == link(link(7, a, 128, 7), a + 128, 72, 7));
+    assert_true(chain[2] == link(chain[1], a + 400, 100, 7));
+}
+
+/* One byte changed, dropped or doubled anywhere changes that block's hash and all behind it. */
+static void equal_hashes_mean_equal_openings(void **state) {
+    static const uint32_t sizes[] = {16, 128, 200, 256, 300};
+    char a[700], b[700];
+    uint64_t ca[44], cb[44];
+    struct rng r;
+    (void)state;
+
+    rng_seed(&r, 5);
+    for (int round = 0; round < 2000; round++) {
+        uint32_t block = sizes[rng_below(&r, ARRAY_LEN(sizes))];
+        size_t n = 1 + rng_below(&r, sizeof(a)), at = rng_below(&r, n);
+        uint32_t n_blocks = prompt_hash_n_blocks(n, block, 44);
+
+        for (size_t i = 0; i < n; i++)
+            a[i] = b[i] = (char)rng_below(&r, 2); /* many equal pieces */
+        b[at] ^= 1;
+        prompt_hash_chain((struct str){a, n}, 3, block, ca, n_blocks);
+        prompt_hash_chain((struct str){b, n}, 3, block, cb, n_blocks);
+        for (uint32_t i = 0; i < n_blocks; i++)
+            assert_int_equal(ca[i] == cb[i], i < at / block);
+        prompt_hash_chain((struct str){a, n}, 4, block, cb, n_blocks); /* another scope */
+        for (uint32_t i = 0; i < n_blocks; i++)
+            assert_true(ca[i] != cb[i]);
+    }
 }
 
 static void a_short_block_is_not_a_long_one(void **state) {
@@ -78,6 +130,8 @@ static void a_remembered_seed_is_the_computed_one(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(equal_openings_share_hashes),
+        cmocka_unit_test(the_chain_is_what_the_header_says),
+        cmocka_unit_test(equal_hashes_mean_equal_openings),
         cmocka_unit_test(a_short_block_is_not_a_long_one),
         cmocka_unit_test(each_field_of_the_scope_counts),
         cmocka_unit_test(a_remembered_seed_is_the_computed_one),
