@@ -427,8 +427,10 @@ static bool read_usual_line(struct http_head *h, const char *data, size_t end) {
     cr = skip_value(data, value, end);
     if (end - cr < 2 || data[cr] != '\r' || data[cr + 1] != '\n') return false;
     if ((uint8_t)data[cr - 1] <= ' ') return false;
-    header->name = (struct http_span){(uint16_t)pos, (uint16_t)(colon - pos)};
-    header->value = (struct http_span){(uint16_t)value, (uint16_t)(cr - value)};
+    header->name.off = (uint16_t)pos;
+    header->name.len = (uint16_t)(colon - pos);
+    header->value.off = (uint16_t)value;
+    header->value.len = (uint16_t)(cr - value);
     header->is_plain = true;
     h->pos = (uint32_t)cr + 2;
     return true;
@@ -523,10 +525,42 @@ static enum status step(struct http_head *h, const char *data, size_t end, struc
     return ST_OK;
 }
 
+/* The same for the start lines that nearly all messages have: "POST /some/path HTTP/1.1", without a
+ * query, and "HTTP/1.1 200 OK". */
+static void read_usual_start(struct http_head *h, const char *data, size_t end) {
+    struct str method = STR("POST "), version = STR(" HTTP/1.1\r\n"),
+               ok = STR("HTTP/1.1 200 OK\r\n");
+    size_t line_end;
+
+    if (h->is_response) {
+        if (end < ok.len || memcmp(data, ok.ptr, ok.len) != 0) return;
+        h->status_code = 200;
+        h->reason = (struct http_span){13, 2};
+        line_end = ok.len;
+    } else {
+        size_t stop = MIN(end, (size_t)HTTP_MAX_REQUEST_LINE_BYTES / 2), space;
+
+        if (end <= method.len || memcmp(data, method.ptr, method.len) != 0) return;
+        space = skip(data, method.len, stop, HTTP_CHAR_PATH);
+        if (data[method.len] != '/' || end - space < version.len) return;
+        if (memcmp(data + space, version.ptr, version.len) != 0) return;
+        h->method = HTTP_POST;
+        h->method_span = (struct http_span){0, 4};
+        h->target.off = (uint16_t)method.len;
+        h->target.len = (uint16_t)(space - method.len);
+        h->path = h->target;
+        line_end = space + version.len;
+    }
+    h->minor_version = 1;
+    h->pos = (uint32_t)line_end;
+    h->state = AT_HEADER_START;
+}
+
 enum status http_head_parse(struct http_head *h, const char *data, size_t len, struct error *err) {
     size_t end = MIN(len, (size_t)HTTP_MAX_HEAD_BYTES);
 
     if (h->refused_code) return error_set(err, ST_INVALID, "the message was refused before");
+    if (h->pos == 0) read_usual_start(h, data, end);
     while (h->pos < end && h->state != AT_DONE) {
         enum status st = step(h, data, end, err);
 

@@ -44,12 +44,13 @@ static inline bool name_ends_at(struct str s, size_t end, struct str name, char 
 /* `i` is behind the closing quote of a name. */
 static void read_number(struct str s, size_t i, int64_t *out) {
     int64_t value = 0;
-    size_t begin;
+    size_t begin, end;
 
     i = skip_blanks(s, i);
     if (i >= s.len || s.ptr[i] != ':') return;
     begin = i = skip_blanks(s, i + 1);
-    for (; i < s.len && i < begin + DIGITS_MAX && (unsigned)(s.ptr[i] - '0') <= 9; i++)
+    end = MIN(s.len, begin + DIGITS_MAX);
+    for (; i < end && (unsigned)(s.ptr[i] - '0') <= 9; i++)
         value = value * 10 + (s.ptr[i] - '0');
     if (i > begin) *out = MIN(value, INT32_MAX);
 }

@@ -16,7 +16,7 @@ struct result {
     enum status st;
     uint16_t refused_code;
     uint32_t head_len;
-    uint64_t payload_bytes, payload_sum, total;
+    uint64_t head_sum, payload_bytes, payload_sum, total;
 };
 
 static void run_body(const struct http_head *h, const char *data, size_t len, struct result *r) {
@@ -73,6 +73,30 @@ static void check_rewritten(const struct http_head *h, const char *data) {
     mem_free(bytes);
 }
 
+static uint64_t add_span(uint64_t sum, struct http_span s) {
+    return (sum * 31 + s.off) * 31 + s.len;
+}
+
+/* All that was understood of an accepted head. */
+static uint64_t sum_head(const struct http_head *h) {
+    uint64_t sum = h->names;
+
+    sum = sum * 31 + h->method;
+    sum = sum * 31 + h->minor_version;
+    sum = sum * 31 + h->framing;
+    sum = sum * 31 + h->content_length;
+    sum = sum * 31 + h->keep_alive * 2u + h->expects_continue;
+    sum = add_span(add_span(sum, h->method_span), h->target);
+    sum = add_span(add_span(sum, h->path), h->query);
+    for (uint16_t i = 0; i < h->n_headers; i++) {
+        const struct http_header *header = &h->headers[i];
+
+        sum = add_span(add_span(sum, header->name), header->value);
+        sum = sum * 31 + header->id * 4u + header->is_option * 2u + header->is_plain;
+    }
+    return sum;
+}
+
 static struct result run(const char *data, size_t first, size_t len) {
     struct http_head *h = mem_alloc(sizeof(*h));
     struct result r = {0};
@@ -84,6 +108,7 @@ static struct result run(const char *data, size_t first, size_t len) {
     if (r.st == ST_OK) {
         if (h->head_len > len || h->n_headers > HTTP_MAX_HEADERS) abort();
         r.head_len = h->head_len;
+        r.head_sum = sum_head(h);
         (void)http_head_find(h, data, STR("x"));
         check_rewritten(h, data);
         run_body(h, data, len, &r);
