@@ -2,7 +2,8 @@
  *
  * A child is found by its label text, `policy="prefix",code="200"`, which is at once its key in the
  * family's map and what the page shows. The lock guards the families' maps and lists; the numbers
- * are atomics outside it. A histogram keeps no count: it is the sum of its buckets, so that the
+ * are atomics outside it. The parts of a child hang on it, newest first, and never leave it; each has
+ * one writer, who therefore needs no atomic addition, only loads and stores. A histogram keeps no count: it is the sum of its buckets, so that the
  * page agrees with itself whatever is updated meanwhile. */
 #include "common/metrics.h"
 
@@ -36,7 +37,10 @@ const double metrics_seconds_buckets[METRICS_SECONDS_BUCKETS] = {
 struct metric {
     struct list link; /* family.children, in order of creation */
     const struct family *family;
-    char *labels; /* `a="x",b="y"`; "" without labels */
+    char *labels;                 /* `a="x",b="y"`; "" without labels */
+    struct metric *_Atomic parts; /* linked by next_part */
+    struct metric *next_part;     /* of a part, which is in no other list */
+    bool is_part;
     atomic_uint_fast64_t
         bits; /* counter: the count; gauge and sum of a histogram: a double's bits */
     atomic_uint_fast64_t hits[]; /* histogram: observations per bucket, the last is +Inf */
@@ -67,11 +71,18 @@ struct metrics {
 };
 
 /* --- children ---------------------------------------------------------------------------------*/
-static struct metric *child_create(struct family *f, struct str labels) {
+/* With a line of the cache between it and what comes next. */
+static struct metric *metric_create(const struct family *f) {
     size_t n_hits = f->def->kind == METRIC_HISTOGRAM ? f->n_buckets + 1 : 0;
-    struct metric *c = mem_zalloc(sizeof(*c) + n_hits * sizeof(c->hits[0]));
+    struct metric *c = mem_zalloc(sizeof(*c) + n_hits * sizeof(c->hits[0]) + CACHE_LINE);
 
     c->family = f;
+    return c;
+}
+
+static struct metric *child_create(struct family *f, struct str labels) {
+    struct metric *c = metric_create(f);
+
     c->labels = mem_strndup(labels.ptr, labels.len);
     list_push_back(&f->children, &c->link);
     strmap_insert(&f->by_labels, labels, c);
@@ -79,6 +90,12 @@ static struct metric *child_create(struct family *f, struct str labels) {
 }
 
 static void child_destroy(struct family *f, struct metric *c) {
+    struct metric *part, *next;
+
+    for (part = c->parts; part; part = next) {
+        next = part->next_part;
+        mem_free(part);
+    }
     strmap_erase(&f->by_labels, str_of(c->labels));
     list_remove(&c->link);
     mem_free(c->labels);
@@ -156,6 +173,18 @@ void metrics_remove(struct metrics *m, uint32_t id, const char *const *values, u
     c = strmap_find(&f->by_labels, label_text(f, values, memory));
     if (c) child_destroy(f, c);
     pthread_mutex_unlock(&m->lock);
+}
+
+struct metric *metric_part(struct metrics *m, struct metric *whole) {
+    struct metric *part = metric_create(whole->family);
+
+    assert(!whole->is_part && whole->family->def->kind != METRIC_GAUGE);
+    part->is_part = true;
+    pthread_mutex_lock(&m->lock);
+    part->next_part = whole->parts;
+    atomic_store_explicit(&whole->parts, part, memory_order_release);
+    pthread_mutex_unlock(&m->lock);
+    return part;
 }
 
 /* --- the registry -----------------------------------------------------------------------------*/
@@ -247,9 +276,20 @@ static uint64_t load(const atomic_uint_fast64_t *a) {
     return atomic_load_explicit(a, memory_order_relaxed);
 }
 
-static void add_double(atomic_uint_fast64_t *a, double delta) {
+static void add(struct metric *c, atomic_uint_fast64_t *a, uint64_t n) {
+    if (c->is_part)
+        atomic_store_explicit(a, load(a) + n, memory_order_relaxed);
+    else
+        atomic_fetch_add_explicit(a, n, memory_order_relaxed);
+}
+
+static void add_double(struct metric *c, atomic_uint_fast64_t *a, double delta) {
     uint_fast64_t before = load(a);
 
+    if (c->is_part) {
+        atomic_store_explicit(a, bits_of(double_of(before) + delta), memory_order_relaxed);
+        return;
+    }
     while (!atomic_compare_exchange_weak_explicit(a, &before, bits_of(double_of(before) + delta),
                                                   memory_order_relaxed, memory_order_relaxed)) {
     }
@@ -257,7 +297,7 @@ static void add_double(atomic_uint_fast64_t *a, double delta) {
 
 void metric_add(struct metric *c, uint64_t n) {
     assert(c->family->def->kind == METRIC_COUNTER);
-    atomic_fetch_add_explicit(&c->bits, n, memory_order_relaxed);
+    add(c, &c->bits, n);
 }
 
 void metric_inc(struct metric *c) {
@@ -280,7 +320,7 @@ void metric_set(struct metric *g, double value) {
 
 void metric_shift(struct metric *g, double delta) {
     assert(g->family->def->kind == METRIC_GAUGE);
-    add_double(&g->bits, delta);
+    add_double(g, &g->bits, delta);
 }
 
 void metric_observe(struct metric *h, double value) {
@@ -291,16 +331,43 @@ void metric_observe(struct metric *h, double value) {
     if (isnan(value)) return;
     while (i < f->n_buckets && value > f->buckets[i])
         i++;
-    atomic_fetch_add_explicit(&h->hits[i], 1, memory_order_relaxed);
-    add_double(&h->bits, value);
+    add(h, &h->hits[i], 1);
+    add_double(h, &h->bits, value);
+}
+
+static const struct metric *first_part(const struct metric *c) {
+    return atomic_load_explicit(&c->parts, memory_order_acquire);
+}
+
+static uint64_t sum_of_counts(const struct metric *c) {
+    uint64_t n = load(&c->bits);
+
+    for (const struct metric *part = first_part(c); part; part = part->next_part)
+        n += load(&part->bits);
+    return n;
+}
+
+static double sum_of_doubles(const struct metric *c) {
+    double v = double_of(load(&c->bits));
+
+    for (const struct metric *part = first_part(c); part; part = part->next_part)
+        v += double_of(load(&part->bits));
+    return v;
+}
+
+static uint64_t sum_of_hits(const struct metric *h, uint32_t bucket) {
+    uint64_t n = load(&h->hits[bucket]);
+
+    for (const struct metric *part = first_part(h); part; part = part->next_part)
+        n += load(&part->hits[bucket]);
+    return n;
 }
 
 double metric_value(const struct metric *c) {
     const struct metric_def *def = c->family->def;
-    uint64_t bits = load(&c->bits);
 
-    if (def->kind != METRIC_COUNTER) return double_of(bits);
-    return (double)bits * (def->scale != 0 ? def->scale : 1);
+    if (def->kind != METRIC_COUNTER) return sum_of_doubles(c);
+    return (double)sum_of_counts(c) * (def->scale != 0 ? def->scale : 1);
 }
 
 uint64_t metric_count(const struct metric *h) {
@@ -308,7 +375,7 @@ uint64_t metric_count(const struct metric *h) {
 
     assert(h->family->def->kind == METRIC_HISTOGRAM);
     for (uint32_t i = 0; i <= h->family->n_buckets; i++)
-        n += load(&h->hits[i]);
+        n += sum_of_hits(h, i);
     return n;
 }
 
@@ -352,7 +419,7 @@ static void write_histogram(struct buf *out, const struct metrics *m, struct str
     uint64_t n = 0;
 
     for (uint32_t i = 0; i <= f->n_buckets; i++) {
-        n += load(&h->hits[i]);
+        n += sum_of_hits(h, i);
         append_series(out, m, name, "_bucket", h, i < f->n_buckets ? &f->buckets[i] : &infinity);
         buf_appendf(out, "%llu\n", (unsigned long long)n);
     }
@@ -373,7 +440,7 @@ static void write_child(struct buf *out, const struct metrics *m, struct str nam
     }
     append_series(out, m, name, "", c, NULL);
     if (def->kind == METRIC_COUNTER && (def->scale == 0 || def->scale == 1)) {
-        buf_appendf(out, "%llu", (unsigned long long)load(&c->bits));
+        buf_appendf(out, "%llu", (unsigned long long)sum_of_counts(c));
     } else {
         append_number(out, metric_value(c));
     }

@@ -16,7 +16,8 @@
  *
  *      metric_inc(METRICS_GET(m, ROUTER_requests_total, "prefix", "200"));
  *
- * Any thread may update, look up and write the page. */
+ * Any thread may update, look up and write the page. A thread that updates often takes a *part* of the
+ * child: the page shows the sum of all parts, and nobody else writes to the same memory. */
 #ifndef COMMON_METRICS_H
 #define COMMON_METRICS_H
 
@@ -75,6 +76,10 @@ struct metric *metrics_at(struct metrics *m, uint32_t id);
 /* Takes a child off the page (its worker is gone). The pointer is dead afterwards, so the caller
  * must be its only user; never for values that share the "other" child. Unknown values are fine. */
 void metrics_remove(struct metrics *m, uint32_t id, const char *const *values, uint32_t n_values);
+
+/* A part of a counter or histogram, zero at first, that the caller's thread alone updates, with plain
+ * instructions. Keep it: it lives as long as `whole`. */
+struct metric *metric_part(struct metrics *m, struct metric *whole);
 
 void metric_add(struct metric *c, uint64_t n);       /* counter */
 void metric_inc(struct metric *c);                   /* counter, by one */

@@ -84,7 +84,7 @@ struct exchange {
     struct loop_timer patience; /* while is_waiting */
     uint64_t queued_us;
     struct loop_timer prefill; /* when a worker that does not say so should have its first token */
-    struct loop_task send; /* the request, at the end of the turn in which it got a worker */
+    struct loop_task send;     /* the request, at the end of the turn in which it got a worker */
     struct loop_task recycle;
 
     uint64_t *chain; /* grows, is kept */

@@ -1,7 +1,8 @@
 /* router/proxy_report.c - what an exchange leaves behind for people: counts, and one line of the log.
  *
- * Every exchange comes through here once, when it is over. Counters are looked up once per loop and
- * then only added to; the line is written by the log's own thread. Never prompts, never keys. */
+ * Every exchange comes through here once, when it is over. Counters are looked up once per loop, which
+ * has a part of each to itself, and then only added to; the line is written by the log's own thread.
+ * Never prompts, never keys. */
 #include "router/proxy_internal.h"
 
 #include <assert.h>
@@ -36,7 +37,8 @@ static void count_request(struct proxy *p, struct str path, int code) {
     counter = &p->requests[i][code];
     if (!*counter) {
         snprintf(text, sizeof(text), "%d", code);
-        *counter = METRICS_GET(p->metrics, ROUTER_requests_total, known[i].ptr, text);
+        *counter = metric_part(p->metrics,
+                               METRICS_GET(p->metrics, ROUTER_requests_total, known[i].ptr, text));
     }
     metric_inc(*counter);
 }
@@ -168,18 +170,21 @@ void proxy_report(struct exchange *x, int code) {
     if (p->config.decisions && x->n_attempts > 0) log_decision(x, code, duration_s);
 }
 
-void proxy_prepare_reports(struct proxy *p) {
-    struct metrics *m = p->metrics;
+/* Of a metric that all loops count in. */
+static struct metric *own_part(struct proxy *p, uint32_t id) {
+    return metric_part(p->metrics, metrics_at(p->metrics, id));
+}
 
+void proxy_prepare_reports(struct proxy *p) {
     buf_init(&p->line, DECISION_LINE_MAX);
-    p->ttft = metrics_at(m, ROUTER_ttft_seconds);
-    p->duration = metrics_at(m, ROUTER_request_duration_seconds);
-    p->prompt_tokens = metrics_at(m, ROUTER_prompt_tokens_total);
-    p->cached_tokens = metrics_at(m, ROUTER_cached_tokens_total);
-    p->predicted_tokens = metrics_at(m, ROUTER_predicted_cached_tokens_total);
-    p->output_tokens = metrics_at(m, ROUTER_output_tokens_total);
-    p->prefix_blocks = metrics_at(m, ROUTER_prefix_blocks_total);
-    p->matched_blocks = metrics_at(m, ROUTER_matched_prefix_blocks_total);
-    p->prompts_hit = metrics_at(m, ROUTER_prompts_hit_total);
-    p->prompts_missed = metrics_at(m, ROUTER_prompts_missed_total);
+    p->ttft = own_part(p, ROUTER_ttft_seconds);
+    p->duration = own_part(p, ROUTER_request_duration_seconds);
+    p->prompt_tokens = own_part(p, ROUTER_prompt_tokens_total);
+    p->cached_tokens = own_part(p, ROUTER_cached_tokens_total);
+    p->predicted_tokens = own_part(p, ROUTER_predicted_cached_tokens_total);
+    p->output_tokens = own_part(p, ROUTER_output_tokens_total);
+    p->prefix_blocks = own_part(p, ROUTER_prefix_blocks_total);
+    p->matched_blocks = own_part(p, ROUTER_matched_prefix_blocks_total);
+    p->prompts_hit = own_part(p, ROUTER_prompts_hit_total);
+    p->prompts_missed = own_part(p, ROUTER_prompts_missed_total);
 }

@@ -171,11 +171,36 @@ static void collectors_run_before_the_page(void **state) {
     metrics_destroy(m);
 }
 
+static void the_page_shows_the_sum_of_all_parts(void **state) {
+    struct metrics *m = metrics_create(rows, T_COUNT);
+    struct metric *count = METRICS_GET(m, T_requests_total, "a", "x"), *count_part;
+    struct metric *time = METRICS_GET(m, T_ttft_seconds, "a"), *time_part;
+
+    (void)state;
+    count_part = metric_part(m, count);
+    time_part = metric_part(m, time);
+    metric_add(count, 1);
+    metric_add(count_part, 2);
+    metric_add(metric_part(m, count), 4);
+    metric_observe(time, 1);
+    metric_observe(time_part, 1);
+    assert_true(metric_value(count) == 7 && metric_value(count_part) == 2);
+    assert_true(metric_value(time) == 2 && metric_count(time) == 2);
+    assert_shows(m, "{policy=\"a\",code=\"x\"} 7\n");
+    metrics_remove(m, T_requests_total, (const char *const[]){"a", "x"}, 2);
+    assert_true(metric_value(METRICS_GET(m, T_requests_total, "a", "x")) == 0);
+    metrics_destroy(m);
+}
+
 static void *update_many(void *arg) {
     struct metrics *m = arg;
+    struct metric *count = metric_part(m, METRICS_GET(m, T_requests_total, "0", "x"));
+    struct metric *time = metric_part(m, METRICS_GET(m, T_ttft_seconds, "p"));
     char name[16];
 
     for (int i = 0; i < 2000; i++) {
+        metric_add(count, 2);
+        metric_observe(time, 2);
         snprintf(name, sizeof(name), "%d", i % 7);
         metric_inc(METRICS_GET(m, T_requests_total, name, "x"));
         metric_shift(metrics_at(m, T_running), 1);
@@ -202,10 +227,10 @@ static void threads_lose_nothing(void **state) {
         total += metric_value(METRICS_GET(m, T_requests_total, name, "x"));
     }
     total += metric_value(METRICS_GET(m, T_requests_total, "other", "other"));
-    assert_true(total == 6000);
+    assert_true(total == 6000 + 12000);
     assert_true(metric_value(metrics_at(m, T_running)) == 6000);
-    assert_int_equal(metric_count(METRICS_GET(m, T_ttft_seconds, "p")), 6000);
-    assert_true(metric_value(METRICS_GET(m, T_ttft_seconds, "p")) == 6000);
+    assert_int_equal(metric_count(METRICS_GET(m, T_ttft_seconds, "p")), 12000);
+    assert_true(metric_value(METRICS_GET(m, T_ttft_seconds, "p")) == 18000);
     metrics_destroy(m);
 }
 
@@ -217,6 +242,7 @@ int main(void) {
         cmocka_unit_test(long_values_are_cut),
         cmocka_unit_test(odd_gauges_are_spelled_as_prometheus_does),
         cmocka_unit_test(collectors_run_before_the_page),
+        cmocka_unit_test(the_page_shows_the_sum_of_all_parts),
         cmocka_unit_test(threads_lose_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
