@@ -46,13 +46,18 @@ enum prefix_kind { PREFIX_FREE, PREFIX_RUN, PREFIX_PART, PREFIX_LONE, PREFIX_SET
 
 /* Read and written by prefix_lru: pins, is_computed, prev and next. The rest is the index's. */
 struct prefix_record {
-    uint32_t tag;
-    uint32_t kind : 3;        /* enum prefix_kind */
-    uint32_t is_alt : 1;      /* in its other line, not at home */
-    uint32_t epoch : 1;       /* dead unless it is its worker's */
-    uint32_t is_computed : 1; /* the worker has it */
-    uint32_t worker : 10;
-    uint32_t pins : 16; /* open requests that use it; of a RUN: its blocks */
+    union {
+        struct {
+            uint32_t tag;
+            uint32_t kind : 3;        /* enum prefix_kind */
+            uint32_t is_alt : 1;      /* in its other line, not at home */
+            uint32_t epoch : 1;       /* dead unless it is its worker's */
+            uint32_t is_computed : 1; /* the worker has it */
+            uint32_t worker : 10;
+            uint32_t pins : 16; /* open requests that use it; of a RUN: its blocks */
+        };
+        uint64_t head; /* all of that, to compare at once */
+    };
     union {
         struct {
             uint32_t prev, next; /* record numbers */

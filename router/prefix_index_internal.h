@@ -105,17 +105,25 @@ static inline uint32_t prefix_other_line(const struct prefix_index *x, struct pr
     return prefix_line_at(x, p.home + prefix_other_distance(p.tag));
 }
 
-/* True when the record is that of (block, w): its tag says so, its place, and it itself. */
+/* A head that says whose record it is, of what kind, and at home or not. */
+static inline uint64_t prefix_head(uint32_t tag, enum prefix_kind kind, bool is_alt, uint32_t w) {
+    return (struct prefix_record){.tag = tag, .kind = kind, .is_alt = is_alt, .worker = w}.head;
+}
+
+/* True when the record is that of (block, w): its head says so, and its place. */
 static inline bool prefix_is_record_of(const struct prefix_index *x, uint32_t number,
                                        struct prefix_place block, uint32_t w) {
     const struct prefix_record *r = &x->records[number];
+    uint64_t head = r->head & prefix_head(UINT32_MAX, 7, true, WORKERS_MAX - 1);
 
-    if (r->tag != block.tag || r->worker != w) return false;
-    if (r->kind == PREFIX_PART)
-        block = prefix_part_place(block, w);
-    else if (r->kind != PREFIX_LONE)
-        return false;
-    if (r->is_alt) block.home += prefix_other_distance(block.tag);
+    if (UNLIKELY(head != prefix_head(block.tag, PREFIX_LONE, false, w))) { /* most are */
+        if (r->tag != block.tag || r->worker != w) return false;
+        if (r->kind == PREFIX_PART)
+            block = prefix_part_place(block, w);
+        else if (r->kind != PREFIX_LONE)
+            return false;
+        if (r->is_alt) block.home += prefix_other_distance(block.tag);
+    }
     return prefix_line_at(x, block.home) == number / PREFIX_LINE;
 }
 

@@ -215,8 +215,7 @@ static void bury(struct prefix_lru *l, uint64_t n) {
     }
 }
 
-/* Forgets the coldest blocks of w until the rest fits, at most n_max entries. */
-static void trim(struct prefix_lru *l, uint32_t w, uint32_t n_max) {
+static void forget_excess(struct prefix_lru *l, uint32_t w, uint32_t n_max) {
     struct lru_worker *k = &l->workers[w];
 
     for (; k->n_held > k->capacity && k->n_cold && n_max; n_max--) {
@@ -230,6 +229,11 @@ static void trim(struct prefix_lru *l, uint32_t w, uint32_t n_max) {
             remove_coldest(l, w);
         }
     }
+}
+
+/* Forgets the coldest blocks of w until the rest fits, at most n_max entries. */
+static inline void trim(struct prefix_lru *l, uint32_t w, uint32_t n_max) {
+    if (UNLIKELY(l->workers[w].n_held > l->workers[w].capacity)) forget_excess(l, w, n_max);
 }
 
 /* The worker whose coldest entry goes when w needs room. Some worker has one. */
@@ -282,60 +286,31 @@ static void add_run(struct prefix_lru *l, uint32_t w, uint32_t n_blocks) {
 
 /* --- events ---------------------------------------------------------------------------------- */
 
-/* A walk over a chain's entries on w. The run stays on its old ring until it cannot grow, or until
- * an insertion or a removal may move records. */
-struct chain_walk {
-    struct prefix_lru *l;
-    uint32_t w, last; /* last: the entry of the block before, or PREFIX_NONE */
-    struct run run;
-};
+/* True when the entry of (hash, w) is where it is guessed to be. */
+static inline bool is_entry(const struct prefix_lru *l, uint32_t guess, uint64_t hash, uint32_t w) {
+    const struct prefix_index *x = l->index;
 
-/* The entry of `hash`, which is likely to be at one of two places. */
-static uint32_t find_entry(const struct chain_walk *k, uint64_t hash, uint32_t guess,
-                           uint32_t neighbour) {
-    const struct prefix_index *x = k->l->index;
-    struct prefix_place block = prefix_place_of(x, hash);
-
-    if (guess != PREFIX_NONE && prefix_is_record_of(x, guess, block, k->w)) return guess;
-    if (neighbour != PREFIX_NONE && prefix_is_record_of(x, neighbour, block, k->w))
-        return neighbour;
-    return prefix_index_find(x, hash, k->w);
+    return guess != PREFIX_NONE && prefix_is_record_of(x, guess, prefix_place_of(x, hash), w);
 }
 
-/* A pinned entry that was not there, or dead. False: no room. */
-static bool pin_new(struct chain_walk *k, uint64_t hash, uint32_t e) {
-    struct prefix_lru *l = k->l;
+/* The entry of (hash, w), of which no better guess was right than a neighbour on the ring. */
+static uint32_t find_entry(const struct prefix_lru *l, uint64_t hash, uint32_t w,
+                           uint32_t neighbour) {
+    return is_entry(l, neighbour, hash, w) ? neighbour : prefix_index_find(l->index, hash, w);
+}
 
-    run_pin(l, k->w, &k->run);
+/* The entry `e`, which is dead, or a new one, PREFIX_NONE if there is no room; pinned. */
+static uint32_t pin_new(struct prefix_lru *l, uint64_t hash, uint32_t w, uint32_t e) {
     if (e != PREFIX_NONE) {
         prefix_index_revive(l->index, at(l, e));
-        leave_dead(l, k->w, e);
-    } else if ((e = add_entry(l, hash, k->w)) == PREFIX_NONE) {
-        return false;
+        leave_dead(l, w, e);
+    } else if ((e = add_entry(l, hash, w)) == PREFIX_NONE) {
+        return e;
     }
     at(l, e)->pins = 1;
-    l->workers[k->w].n_held++;
-    enter_pinned(l, k->w, e);
-    k->last = e;
-    return true;
-}
-
-/* A pinned entry for the next block, which is looked up or made. False: no room. */
-static bool pin(struct chain_walk *k, uint64_t hash, uint32_t guess) {
-    struct prefix_lru *l = k->l;
-    uint32_t before = k->last != PREFIX_NONE ? at(l, k->last)->prev : PREFIX_NONE;
-    uint32_t e = find_entry(k, hash, guess, before);
-    struct prefix_record *r;
-
-    if (e == PREFIX_NONE || prefix_is_dead(l->index, at(l, e))) return pin_new(k, hash, e);
-    r = at(l, e);
-    if (r->pins == PREFIX_PINS_MAX) return false;
-    if (!r->pins++) {
-        if (k->run.n && at(l, k->run.first)->prev != e) run_pin(l, k->w, &k->run);
-        run_add_before(&k->run, e);
-    }
-    k->last = e;
-    return true;
+    l->workers[w].n_held++;
+    enter_pinned(l, w, e);
+    return e;
 }
 
 /* Before a walk, and at each of its steps: i of n, `step` further in the chain each time. */
@@ -365,72 +340,87 @@ static void ask_guessed(const struct prefix_lru *l, uint32_t w, uint64_t hash, u
     __builtin_prefetch(&x->records[(size_t)line * PREFIX_LINE]);
 }
 
+/* The walks below keep a run on its old ring until it cannot grow, or until an insertion or a removal
+ * may move records. `last` is the entry of the block before, or PREFIX_NONE. */
+
 uint32_t prefix_lru_sent(struct prefix_lru *l, uint32_t w, const uint64_t *chain, uint32_t n,
                          uint32_t *guesses) {
-    struct chain_walk k = {.l = l, .w = w, .last = PREFIX_NONE};
+    struct run run = {0};
+    uint32_t i, last = PREFIX_NONE;
 
     bury(l, PREFIX_LRU_TIDY_MAX);
     if (!guesses) ask_first(l, w, chain, 1, n);
-    for (uint32_t i = 0; guesses && i < MIN(n, PREFIX_ASK_EARLY); i++)
+    for (i = 0; guesses && i < MIN(n, PREFIX_ASK_EARLY); i++)
         ask_guessed(l, w, chain[i], guesses[i]);
-    for (uint32_t i = 0; i < n; i++) {
-        uint32_t guess = guesses ? guesses[i] : PREFIX_NONE;
+    for (i = 0; i < n; i++) {
+        uint32_t e = guesses ? guesses[i] : PREFIX_NONE;
+        struct prefix_record *r;
 
-        if (guess == PREFIX_NONE) ask_ahead(l, w, chain + i, 1, n - i);
+        if (e == PREFIX_NONE) ask_ahead(l, w, chain + i, 1, n - i);
         if (guesses && n - i > PREFIX_ASK_EARLY)
             ask_guessed(l, w, chain[i + PREFIX_ASK_EARLY], guesses[i + PREFIX_ASK_EARLY]);
-        if (pin(&k, chain[i], guess)) {
-            if (guesses) guesses[i] = k.last;
-            continue;
+        if (!is_entry(l, e, chain[i], w))
+            e = find_entry(l, chain[i], w, last == PREFIX_NONE ? last : at(l, last)->prev);
+        r = e != PREFIX_NONE ? at(l, e) : NULL;
+        if (!r || (l->n_dead && prefix_is_dead(l->index, r))) {
+            run_pin(l, w, &run);
+            e = pin_new(l, chain[i], w, e);
+            if (e == PREFIX_NONE) break;
+        } else if (r->pins == PREFIX_PINS_MAX) {
+            break;
+        } else if (!r->pins++) {
+            if (run.n && at(l, run.first)->prev != e) run_pin(l, w, &run);
+            run_add_before(&run, e);
         }
-        l->n_refused += n - i;
-        n = i;
+        last = e;
+        if (guesses) guesses[i] = e;
     }
-    run_pin(l, w, &k.run);
-    trim(l, w, n + PREFIX_LRU_TIDY_MAX);
-    return n;
+    run_pin(l, w, &run);
+    l->n_refused += n - i;
+    trim(l, w, i + PREFIX_LRU_TIDY_MAX);
+    return i;
 }
 
-/* Drops one pin of an entry. */
-static void unpin_entry(struct chain_walk *k, uint32_t e, bool is_computed) {
-    struct prefix_lru *l = k->l;
-    struct prefix_record *r = at(l, e);
-
-    assert(r->pins);
-    k->last = e;
-    r->is_computed |= is_computed;
-    if (--r->pins) return;
-    if (r->is_computed) {
-        if (k->run.n && at(l, k->run.last)->next != e) run_unpin(l, k->w, &k->run);
-        run_add_behind(&k->run, e);
-        return;
-    }
-    run_unpin(l, k->w, &k->run);
-    leave_pinned(l, k->w, e);
-    l->workers[k->w].n_held--;
+/* Takes an entry away that was never computed. */
+static void remove_pending(struct prefix_lru *l, uint32_t w, uint32_t e) {
+    leave_pinned(l, w, e);
+    l->workers[w].n_held--;
     remove_entry(l, e);
-    k->last = PREFIX_NONE; /* others may have been moved */
 }
 
 /* Drops one pin of each, last block first. */
 static void unpin(struct prefix_lru *l, uint32_t w, const uint64_t *chain, uint32_t n,
                   const uint32_t *guesses, bool is_computed) {
-    struct chain_walk k = {.l = l, .w = w, .last = PREFIX_NONE};
+    struct run run = {0};
+    uint32_t last = PREFIX_NONE;
 
     if (n && !guesses) ask_first(l, w, chain + n - 1, -1, n);
     for (uint32_t i = n; i-- > 0;) {
-        uint32_t e;
+        uint32_t e = guesses ? guesses[i] : PREFIX_NONE;
+        struct prefix_record *r;
 
         if (!guesses)
             ask_ahead(l, w, chain + i, -1, i + 1);
         else if (i >= PREFIX_ASK_EARLY && guesses[i - PREFIX_ASK_EARLY] != PREFIX_NONE)
             __builtin_prefetch(at(l, guesses[i - PREFIX_ASK_EARLY]));
-        e = find_entry(&k, chain[i], guesses ? guesses[i] : PREFIX_NONE,
-                       k.last != PREFIX_NONE ? at(l, k.last)->next : PREFIX_NONE);
+        if (!is_entry(l, e, chain[i], w))
+            e = find_entry(l, chain[i], w, last == PREFIX_NONE ? last : at(l, last)->next);
         assert(e != PREFIX_NONE);
-        unpin_entry(&k, e, is_computed);
+        r = at(l, e);
+        assert(r->pins);
+        if (is_computed) r->is_computed = true;
+        last = e;
+        if (--r->pins) continue;
+        if (!r->is_computed) {
+            run_unpin(l, w, &run);
+            remove_pending(l, w, e);
+            last = PREFIX_NONE; /* others may have been moved */
+            continue;
+        }
+        if (run.n && at(l, run.last)->next != e) run_unpin(l, w, &run);
+        run_add_behind(&run, e);
     }
-    run_unpin(l, w, &k.run);
+    run_unpin(l, w, &run);
 }
 
 void prefix_lru_ended(struct prefix_lru *l, uint32_t w, const uint64_t *chain, uint32_t n,
