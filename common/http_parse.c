@@ -86,18 +86,19 @@ static inline size_t n_true(bytes16 v) {
     return ~half[1] ? 8 + (size_t)__builtin_ctzll(~le64toh(half[1])) / 8 : 16;
 }
 
-/* As skip for HTTP_CHAR_TOKEN, by sixteens: nearly all names are of letters and '-'. */
-static inline size_t skip_token(const char *data, size_t pos, size_t end) {
+/* As skip, by sixteens, for a class that has letters, '-' and `mark`, and of these most. */
+static inline size_t skip_words(const char *data, size_t pos, size_t end, uint8_t class,
+                                unsigned char mark) {
     while (end - pos >= 16) {
         bytes16 v = bytes_at(data + pos), from_a = (v | 0x20) - 'a';
-        size_t n = n_true((bytes16)(from_a < 26) | (bytes16)(v == '-'));
+        size_t n = n_true((bytes16)(from_a < 26) | (bytes16)(v == '-') | (bytes16)(v == mark));
 
         pos += n;
         if (n == 16) continue;
-        if (!http_char_is(data[pos], HTTP_CHAR_TOKEN)) return pos;
+        if (!http_char_is(data[pos], class)) return pos;
         pos++;
     }
-    return skip(data, pos, end, HTTP_CHAR_TOKEN);
+    return skip(data, pos, end, class);
 }
 
 /* As skip for HTTP_CHAR_VALUE: nearly all values are of visible ASCII and blanks. */
@@ -420,7 +421,8 @@ static enum status begin_line(struct http_head *h, int c, struct error *err) {
  * which takes it apart byte by byte, or says what is wrong with it. */
 static bool read_usual_line(struct http_head *h, const char *data, size_t end) {
     struct http_header *header = &h->headers[h->n_headers];
-    size_t pos = h->pos, colon = skip_token(data, pos, end), value = colon + 2, cr;
+    size_t pos = h->pos, colon = skip_words(data, pos, end, HTTP_CHAR_TOKEN, '-'),
+           value = colon + 2, cr;
 
     if (end - colon < 5 || colon == pos || h->n_headers == HTTP_MAX_HEADERS) return false;
     if (data[colon] != ':' || data[colon + 1] != ' ' || (uint8_t)data[value] <= ' ') return false;
@@ -541,7 +543,7 @@ static void read_usual_start(struct http_head *h, const char *data, size_t end) 
         size_t stop = MIN(end, (size_t)HTTP_MAX_REQUEST_LINE_BYTES / 2), space;
 
         if (end <= method.len || memcmp(data, method.ptr, method.len) != 0) return;
-        space = skip(data, method.len, stop, HTTP_CHAR_PATH);
+        space = skip_words(data, method.len, stop, HTTP_CHAR_PATH, '/');
         if (data[method.len] != '/' || end - space < version.len) return;
         if (memcmp(data + space, version.ptr, version.len) != 0) return;
         h->method = HTTP_POST;

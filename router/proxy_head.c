@@ -174,19 +174,24 @@ static void append_explanation(struct exchange *x) {
     buf_append_str(out, STR("\r\n"));
 }
 
+/* The reason is ours, as what a worker says there is for people. */
+static char *put_status_line(char *to, uint16_t code) {
+    if (code == 200) return put(to, STR("HTTP/1.1 200 OK\r\n"));
+    to = put(to, STR("HTTP/1.1 "));
+    to = put_number(to, code);
+    *to++ = ' ';
+    to = put(to, str_of(http_reason(code)));
+    return put(to, STR("\r\n"));
+}
+
 void proxy_build_client_head(struct exchange *x, const char *data) {
     struct buf *out = &x->out;
-    struct str reason = str_of(http_reason((int)x->head.status_code));
     char *to;
 
     buf_clear(out);
-    to = buf_reserve(out, http_kept_max(&x->head) + reason.len + OWN_MAX);
+    to = buf_reserve(out, http_kept_max(&x->head) + OWN_MAX);
     if (!to) return;
-    to = put(to, STR("HTTP/1.1 "));
-    to = put_number(to, x->head.status_code);
-    *to++ = ' ';
-    to = put(to, reason);
-    to = put(to, STR("\r\n"));
+    to = put_status_line(to, x->head.status_code);
     to = http_write_kept(to, &x->head, data, kept_from_client(x));
     to = put(to, STR("x-request-id: "));
     to = put(to, proxy_request_id(x));
