@@ -184,6 +184,33 @@ static void the_first_event_of_a_foreign_stream_is_its_first_token(void **state)
     }
 }
 
+static uint32_t n_without_first_token(struct fixture *fx) {
+    struct registry_view view;
+
+    assert_true(registry_get(fx->registry, 0, &view));
+    return view.n_pending;
+}
+
+/* With the end it is told by the end; else at once, whatever comes of the answer. */
+static void a_first_token_is_told_before_an_end_that_is_far(void **state) {
+    static const struct fake_step half = {
+        "HTTP/1.1 200 OK\r\nx-incipit-prompt-tokens: 9\r\ncontent-length: 11\r\n\r\n{\"ok\""};
+    struct fixture fx;
+    struct client c;
+
+    (void)state;
+    start(&fx, 1);
+    fake_play(&fx.fake, &half, 1);
+    ask(&fx, &c, ASK, "{\"ok\"");
+    assert_int_equal(n_open(&fx), 1);
+    assert_int_equal(n_without_first_token(&fx), 0);
+    fake_say(&fx.fake, STR(":true}"));
+    client_expect(&c, fx.loop, "{\"ok\":true}");
+    assert_int_equal(n_open(&fx), 0);
+    client_close(&c);
+    finish(&fx);
+}
+
 static void numbers_cut_in_two_are_learned(void **state) {
     struct fixture fx;
     struct client c;
@@ -410,6 +437,7 @@ int main(void) {
         cmocka_unit_test(a_large_body_goes_whole),
         cmocka_unit_test(a_foreign_worker_leaves_the_waiting_sum_by_prediction),
         cmocka_unit_test(the_first_event_of_a_foreign_stream_is_its_first_token),
+        cmocka_unit_test(a_first_token_is_told_before_an_end_that_is_far),
         cmocka_unit_test(numbers_cut_in_two_are_learned),
         cmocka_unit_test(a_client_that_leaves_frees_the_worker),
         cmocka_unit_test(a_slow_reader_holds_back_its_worker),
