@@ -1,0 +1,272 @@
+/* tests/support/engine_world.h - a whole engine on the reference backend and a tiny random model, the
+ * loop it reports to, and what has come back. */
+#ifndef TESTS_SUPPORT_ENGINE_WORLD_H
+#define TESTS_SUPPORT_ENGINE_WORLD_H
+
+#include <sched.h>
+#include <semaphore.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/loop.h"
+#include "common/mem.h"
+#include "common/rng.h"
+#include "tests/support/cm.h"
+#include "tests/support/tiny_model.h"
+#include "worker/engine/engine.h"
+
+#define EOS     7u
+#define CONTEXT 192u
+#define MAX_OUT 64u
+
+static const struct tiny_shape shape = {.n_layers = 2,
+                                        .d_model = 32,
+                                        .n_heads = 2,
+                                        .n_kv_heads = 1,
+                                        .head_dim = 16,
+                                        .d_ff = 48,
+                                        .vocab = 131,
+                                        .max_context = CONTEXT,
+                                        .weight_dtype = DTYPE_BF16,
+                                        .kv_dtype = DTYPE_BF16};
+
+static inline enum status load_tiny(void *arg, const struct backend_ops *ops,
+                                    struct backend_device *dev, const struct geometry *g,
+                                    const struct backend_limits *limits, struct backend_model **out,
+                                    struct error *err) {
+    struct backend_model *m;
+    enum status st = ops->load_begin(dev, &m, g, limits, err);
+
+    (void)arg;
+    if (st != ST_OK) return st;
+    st = tiny_load(ops, m, &shape, 1, ROLE_COUNT, err);
+    if (st == ST_OK) st = ops->load_end(m, err);
+    if (st == ST_OK) {
+        *out = m;
+    } else {
+        ops->unload(m);
+    }
+    return st;
+}
+
+/* The reference backend behind a gate: each step needs a permit, so a test knows where the engine
+ * stands while it acts. */
+static sem_t gate;
+static struct backend_ops gated;
+static _Atomic bool gate_breaks, gate_spoils; /* set before permits are given */
+
+static inline enum status submit_through_gate(struct backend_model *m, uint32_t slot,
+                                              const struct backend_step *step, backend_fence *out,
+                                              struct error *err) {
+    struct backend_stage stage;
+    enum status st;
+
+    while (sem_wait(&gate) != 0) {
+    }
+    if (gate_breaks) return error_set(err, ST_UNAVAILABLE, "the device is gone");
+    st = backend_ref.submit(m, slot, step, out, err); /* has run on return */
+    backend_ref.stage(m, slot, &stage);
+    if (gate_spoils) stage.out_flags[0] |= OUT_NOT_FINITE;
+    return st;
+}
+
+static inline void permit_steps(int n) {
+    while (n-- > 0)
+        sem_post(&gate);
+}
+
+static inline void withdraw_permits(void) {
+    while (sem_trywait(&gate) == 0) {
+    }
+}
+
+/* --- a world: a loop, an engine, and what has come back ---------------------------------------- */
+
+struct answer {
+    uint32_t token[MAX_OUT], n;
+    float logprob[MAX_OUT], top_logprob[MAX_OUT][3];
+    int32_t top_token[MAX_OUT][3];
+    float prompt_logprob[CONTEXT];
+    enum finish_reason finish;
+    uint32_t stop_token, cached_tokens, n_preemptions, n_calls;
+};
+
+struct world {
+    struct loop *loop;
+    struct engine *e;
+    uint32_t n_open;
+    bool is_drained, is_failed;
+    bool lets_go; /* the test drops its references itself */
+};
+
+struct machine {
+    const struct backend_ops *ops;
+    const char *path; /* instruction path of the cpu backend */
+};
+
+struct setup {
+    struct machine machine; /* zeroed: the reference backend */
+    uint32_t n_threads;
+    uint32_t budget, n_blocks, block_size, max_seqs, max_waiting, hash_bits;
+    bool no_caching, is_gated;
+    struct log *log;
+};
+
+static inline void keep_answer(struct answer *a, const struct request *r,
+                               const struct request_news *n) {
+    const struct request_params *p = &r->params;
+
+    a->n_calls++;
+    for (uint32_t i = n->first; i < n->first + n->n; i++) {
+        a->token[i] = request_output(r)[i];
+        if (p->n_logprobs >= 0) a->logprob[i] = r->logprob[i];
+        for (int32_t k = 0; k < p->n_logprobs; k++) {
+            a->top_token[i][k] = r->top_token[i * (uint32_t)p->n_logprobs + (uint32_t)k];
+            a->top_logprob[i][k] = r->top_logprob[i * (uint32_t)p->n_logprobs + (uint32_t)k];
+        }
+    }
+    a->n = n->first + n->n;
+    if (n->is_first) a->cached_tokens = r->cached_tokens;
+    if (n->is_first && request_is_scored(r))
+        memcpy(a->prompt_logprob + 1, r->prompt_logprob + 1, (r->n_prompt - 1) * sizeof(float));
+    if (!n->is_finished) return;
+    a->finish = r->finish;
+    a->stop_token = r->stop_token;
+    a->n_preemptions = r->n_preemptions;
+}
+
+static inline void on_news(void *arg, struct request *r, const struct request_news *news) {
+    struct world *w = arg;
+
+    if (r->owner) keep_answer(r->owner, r, news);
+    if (!news->is_finished) return;
+    w->n_open--;
+    if (!w->lets_go) request_unref(r);
+}
+
+static inline void on_drained(void *arg) {
+    ((struct world *)arg)->is_drained = true;
+}
+
+static inline void on_failed(void *arg, const struct error *err) {
+    (void)err;
+    ((struct world *)arg)->is_failed = true;
+}
+
+static inline struct engine_options tiny_options(const struct setup *s, float *inv_freq,
+                                                 uint8_t *kinds) {
+    static const uint32_t eos[] = {EOS};
+    struct engine_options o = engine_options_default;
+
+    o.backend = s->is_gated ? &gated : s->machine.ops ? s->machine.ops : &backend_ref;
+    o.device.path = s->machine.path;
+    o.device.n_threads = MAX(s->n_threads, 1u);
+    o.geometry = tiny_geometry(&shape, inv_freq, kinds);
+    o.load = load_tiny;
+    o.block_size = s->block_size ? s->block_size : 16;
+    o.n_blocks = s->n_blocks ? s->n_blocks : 400;
+    o.max_logprobs = 3;
+    if (s->max_waiting) o.max_waiting = s->max_waiting;
+    o.kv.hash_truncate_bits = s->hash_bits;
+    o.kv.no_caching = s->no_caching;
+    o.kv.hash_seed = STR("test");
+    o.scheduler.max_num_seqs = s->max_seqs ? s->max_seqs : 8;
+    o.scheduler.max_num_batched_tokens = s->budget ? s->budget : 512;
+    o.scheduler.eos_ids = eos;
+    o.scheduler.n_eos = 1;
+    return o;
+}
+
+static inline void world_open(struct world *w, const struct setup *s) {
+    float inv_freq[8];
+    uint8_t kinds[8];
+    struct engine_options o = tiny_options(s, inv_freq, kinds);
+    struct error err = {0};
+
+    *w = (struct world){0};
+    gate_breaks = gate_spoils = false;
+    withdraw_permits();
+    o.log = s->log;
+    o.callbacks = (struct engine_callbacks){
+        .on_news = on_news, .on_drained = on_drained, .on_failed = on_failed, .arg = w};
+    assert_int_equal(loop_create(&w->loop, NULL), ST_OK);
+    if (engine_create(&w->e, &o, w->loop, &err) != ST_OK) fail_msg("%s", err.message);
+}
+
+static inline struct engine_stats stats_of(struct world *w) {
+    struct engine_stats s;
+
+    engine_stats(w->e, &s);
+    return s;
+}
+
+/* Turns the loop until everything that was submitted has ended. */
+static inline void world_run(struct world *w) {
+    while (w->n_open > 0)
+        loop_turn(w->loop, 1000000);
+}
+
+static inline void world_close(struct world *w) {
+    engine_destroy(w->e);
+    loop_destroy(w->loop);
+}
+
+/* After all have ended: every block is free. */
+static inline void assert_idle(struct world *w) {
+    struct engine_stats s = stats_of(w);
+
+    assert_int_equal(s.running, 0);
+    assert_int_equal(s.waiting, 0);
+    assert_int_equal(s.queued_tokens, 0);
+    assert_int_equal(s.kv_free, s.kv_total);
+}
+
+static inline struct request *submit(struct world *w, const struct request_params *p,
+                                     struct answer *a) {
+    struct request *r;
+    struct error err = {0};
+
+    if (request_create(&r, p, &engine_info(w->e)->limits, &err) != ST_OK)
+        fail_msg("%s", err.message);
+    r->owner = a;
+    if (engine_submit(w->e, r, &err) != ST_OK) fail_msg("%s", err.message);
+    w->n_open++;
+    return r;
+}
+
+static inline void note_reset(struct engine_reset *reset) {
+    reset->reset_running = false; /* the sign that it came */
+}
+
+/* The engine hears of it before it takes any of n_permits more steps. */
+static inline void reset_cache(struct world *w, int n_permits) {
+    struct engine_reset reset = {.reset_running = true, .on_done = note_reset};
+
+    engine_reset_prefix_cache(w->e, &reset);
+    permit_steps(n_permits);
+    while (reset.reset_running)
+        loop_turn(w->loop, 1000000);
+    assert_true(reset.is_ok);
+}
+
+static inline void assert_same(const struct answer *a, const struct answer *b, const char *how,
+                               uint32_t which) {
+    if (a->n != b->n || memcmp(a->token, b->token, sizeof(a->token)) != 0)
+        fail_msg("%s: request %u has other tokens", how, which);
+    if (memcmp(a->logprob, b->logprob, sizeof(a->logprob)) != 0 ||
+        memcmp(a->top_logprob, b->top_logprob, sizeof(a->top_logprob)) != 0 ||
+        memcmp(a->top_token, b->top_token, sizeof(a->top_token)) != 0 ||
+        memcmp(a->prompt_logprob, b->prompt_logprob, sizeof(a->prompt_logprob)) != 0)
+        fail_msg("%s: request %u has other logprobs", how, which);
+    assert_int_equal(a->finish, b->finish);
+    assert_int_equal(a->stop_token, b->stop_token);
+}
+
+/* Once, before the first world. */
+static inline void gate_init(void) {
+    sem_init(&gate, 0, 0);
+    gated = backend_ref;
+    gated.submit = submit_through_gate;
+}
+
+#endif
