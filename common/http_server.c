@@ -130,7 +130,8 @@ static void watch_listeners(struct http_server *server) {
     LIST_FOR_EACH(it, &server->listeners) {
         struct listener *l = LIST_ENTRY(it, struct listener, link);
 
-        loop_fd_watch(&l->watch, server->is_full || l->retry.is_running ? 0 : LOOP_READ);
+        loop_fd_watch(&l->watch,
+                      server->is_full || loop_timer_is_running(&l->retry) ? 0 : LOOP_READ);
     }
 }
 
@@ -159,7 +160,8 @@ static void accept_some(unsigned ready, void *arg) {
             return;
         }
         peer_open(server, l->tls, fd, &addr);
-        if (!server->sweep.is_running) loop_timer_start(&server->sweep, server->sweep_us);
+        if (!loop_timer_is_running(&server->sweep))
+            loop_timer_start(&server->sweep, server->sweep_us);
     }
     if (is_at_capacity(server)) {
         server->is_full = true;

@@ -1,8 +1,12 @@
 /* common/loop.c - the loop over one libevent base; the only file that knows libevent.
  *
  * One turn is one event_base_loop(EVLOOP_ONCE), so that there is a moment after all events of a turn
- * and before the next wait: that is where deferred tasks run. Timers use libevent's heap and its
- * coarse clock: a timer may be some milliseconds off, which is enough for timeouts. */
+ * and before the next wait: that is where deferred tasks run.
+ *
+ * Timers lie on a wheel of our own; libevent has one timer, the alarm, set before each wait to the
+ * moment that the wheel asks for. In most turns that is the moment it is set to already. libevent
+ * goes by the coarse clock of the kernel and may ring some milliseconds early: then what was asked
+ * for is due all the same, rather than waited for twice. */
 #include "common/loop.h"
 
 #include "common/clock.h"
@@ -19,11 +23,14 @@
 struct loop {
     struct event_base *base;
     struct event *wait_limit; /* ends the wait of loop_turn */
+    struct event *alarm;      /* of the wheel */
+    uint64_t alarm_us;        /* when it rings; TIMER_WHEEL_NEVER: not set */
     struct iobuf_slab *slab;
     struct list tasks, last; /* struct loop_task, each in the order they were deferred */
     struct list signals;
     uint64_t now_us; /* 0: not asked for in this turn */
-    bool is_stopping;
+    bool is_turning, is_stopping;
+    struct timer_wheel wheel;
 };
 
 struct loop_signal {
@@ -45,6 +52,40 @@ static void wait_is_over(evutil_socket_t fd, short what, void *arg) {
     (void)arg;
 }
 
+static void alarm_rings(evutil_socket_t fd, short what, void *arg) {
+    struct loop *loop = arg;
+    uint64_t now_us = MAX(loop_now_us(loop), loop->alarm_us);
+    struct timer_wheel_entry *e;
+
+    (void)fd;
+    (void)what;
+    loop->alarm_us = TIMER_WHEEL_NEVER;
+    while ((e = timer_wheel_pop(&loop->wheel, now_us))) {
+        struct loop_timer *t = CONTAINER_OF(e, struct loop_timer, entry);
+
+        t->fn(t->arg);
+    }
+}
+
+static struct timeval timeval_of(uint64_t us) {
+    return (struct timeval){(time_t)(us / 1000000u), (suseconds_t)(us % 1000000u)};
+}
+
+static void set_alarm(struct loop *loop) {
+    uint64_t next_us = timer_wheel_next_us(&loop->wheel), now_us;
+    struct timeval tv;
+
+    if (next_us == loop->alarm_us) return;
+    loop->alarm_us = next_us;
+    if (next_us == TIMER_WHEEL_NEVER) {
+        event_del(loop->alarm);
+        return;
+    }
+    now_us = clock_now_us(); /* not the turn's, which begins after the wait */
+    tv = timeval_of(next_us > now_us ? next_us - now_us : 0);
+    if (event_add(loop->alarm, &tv) != 0) die("set a timer");
+}
+
 enum status loop_create(struct loop **out, struct error *err) {
     struct event_config *config = event_config_new();
     struct loop *loop = mem_zalloc(sizeof(*loop));
@@ -56,7 +97,10 @@ enum status loop_create(struct loop **out, struct error *err) {
     loop->base = event_base_new_with_config(config);
     if (!loop->base) goto fail;
     loop->wait_limit = event_new(loop->base, -1, 0, wait_is_over, NULL);
-    if (!loop->wait_limit) goto fail;
+    loop->alarm = event_new(loop->base, -1, 0, alarm_rings, loop);
+    if (!loop->wait_limit || !loop->alarm) goto fail;
+    timer_wheel_init(&loop->wheel, clock_now_us());
+    loop->alarm_us = TIMER_WHEEL_NEVER;
     loop->slab = iobuf_slab_create();
     event_config_free(config);
     *out = loop;
@@ -100,6 +144,7 @@ void loop_destroy(struct loop *loop) {
         mem_free(s);
     }
     if (loop->wait_limit) event_free(loop->wait_limit);
+    if (loop->alarm) event_free(loop->alarm);
     if (loop->base) event_base_free(loop->base);
     iobuf_slab_destroy(loop->slab);
     mem_free(loop);
@@ -110,9 +155,12 @@ static bool turn(struct loop *loop, int flags) {
     bool had_tasks = has_tasks(loop);
     int no_events;
 
+    set_alarm(loop);
     loop->now_us = 0;
+    loop->is_turning = true;
     no_events = event_base_loop(loop->base, had_tasks ? EVLOOP_NONBLOCK : flags);
     run_tasks(loop);
+    loop->is_turning = false;
     return had_tasks || no_events == 0;
 }
 
@@ -123,7 +171,7 @@ void loop_run(struct loop *loop) {
 }
 
 void loop_turn(struct loop *loop, uint64_t max_wait_us) {
-    struct timeval tv = {(time_t)(max_wait_us / 1000000u), (suseconds_t)(max_wait_us % 1000000u)};
+    struct timeval tv = timeval_of(max_wait_us);
 
     if (max_wait_us == 0) {
         turn(loop, EVLOOP_NONBLOCK);
@@ -189,37 +237,24 @@ void loop_fd_watch(struct loop_fd *w, unsigned conditions) {
 
 /* --- timers --------------------------------------------------------------------------------- */
 
-static void timer_is_due(evutil_socket_t fd, short what, void *arg) {
-    struct loop_timer *t = arg;
-
-    (void)fd;
-    (void)what;
-    t->is_running = false;
-    t->fn(t->arg);
-}
-
 void loop_timer_init(struct loop_timer *t, struct loop *loop, loop_timer_fn *fn, void *arg) {
-    *t = (struct loop_timer){.fn = fn, .arg = arg};
-    t->event = event_new(loop->base, -1, 0, timer_is_due, t);
-    if (!t->event) die("make a timer");
+    *t = (struct loop_timer){.loop = loop, .fn = fn, .arg = arg};
 }
 
 void loop_timer_fini(struct loop_timer *t) {
-    if (t->event) event_free(t->event);
+    timer_wheel_stop(&t->entry);
     *t = (struct loop_timer){0};
 }
 
 void loop_timer_start(struct loop_timer *t, uint64_t after_us) {
-    struct timeval tv = {(time_t)(after_us / 1000000u), (suseconds_t)(after_us % 1000000u)};
+    /* Between turns, the time of the last one may be long ago. */
+    uint64_t now_us = t->loop->is_turning ? loop_now_us(t->loop) : clock_now_us();
 
-    if (event_add(t->event, &tv) != 0) die("start a timer");
-    t->is_running = true;
+    timer_wheel_start(&t->loop->wheel, &t->entry, now_us + MIN(after_us, UINT64_MAX - now_us));
 }
 
 void loop_timer_stop(struct loop_timer *t) {
-    if (!t->is_running) return;
-    event_del(t->event);
-    t->is_running = false;
+    timer_wheel_stop(&t->entry);
 }
 
 /* --- deferred work -------------------------------------------------------------------------- */

@@ -21,6 +21,7 @@
 
 #include "common/list.h"
 #include "common/status.h"
+#include "common/timer_wheel.h"
 
 struct event; /* libevent's; never looked into */
 struct loop;
@@ -73,19 +74,24 @@ void loop_fd_watch(struct loop_fd *w, unsigned conditions);
 
 /* --- timers --------------------------------------------------------------------------------- */
 
+/* For timeouts: most are started, restarted and stopped again, none of which costs more than a few
+ * instructions (timer_wheel.h). A timer may be some milliseconds off. */
 typedef void loop_timer_fn(void *arg);
 
 struct loop_timer {
-    struct event *event;
+    struct timer_wheel_entry entry;
+    struct loop *loop;
     loop_timer_fn *fn;
     void *arg;
-    bool is_running;
 };
 
 void loop_timer_init(struct loop_timer *t, struct loop *loop, loop_timer_fn *fn, void *arg);
 void loop_timer_fini(struct loop_timer *t);                     /* a zeroed one is fine */
 void loop_timer_start(struct loop_timer *t, uint64_t after_us); /* once; restarts a running one */
 void loop_timer_stop(struct loop_timer *t);
+static inline bool loop_timer_is_running(const struct loop_timer *t) {
+    return list_is_linked(&t->entry.link);
+}
 
 /* --- deferred work -------------------------------------------------------------------------- */
 

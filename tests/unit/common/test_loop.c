@@ -122,9 +122,9 @@ static void a_run_ends_when_stopped_and_can_go_on(void **state) {
     loop_timer_init(&fx.timer, fx.loop, note_and_stop, &fx);
     for (int i = 0; i < 2; i++) {
         loop_timer_start(&fx.timer, 1000);
-        assert_true(fx.timer.is_running);
+        assert_true(loop_timer_is_running(&fx.timer));
         loop_run(fx.loop);
-        assert_false(fx.timer.is_running);
+        assert_false(loop_timer_is_running(&fx.timer));
     }
     assert_string_equal(fx.log, "tt");
     loop_run(fx.loop); /* nothing to wait for: returns */
