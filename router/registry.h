@@ -47,7 +47,9 @@ void registry_destroy(struct registry *r); /* no request may be open; NULL is fi
 /* --- control loop ------------------------------------------------------------------------------ */
 
 /* Adds a worker, at the address that was found for its name and from now on at no other. It is not
- * eligible (WORKER_STARTING) until described. ST_EXISTS; ST_BUSY: no id is free. */
+ * eligible (WORKER_STARTING) until described. Its id is the smallest that is free, which keeps masks of
+ * workers short: that of a removed worker, once nothing is open there. So whoever keeps an id for
+ * later keeps the incarnation with it. ST_EXISTS; ST_BUSY: no id is free. */
 MUST_USE enum status registry_add_at(struct registry *r, const struct address_url *url,
                                      const struct address *addr, uint32_t *id, struct error *err);
 
