@@ -3,6 +3,7 @@
 
 #include "common/mem.h"
 
+#include <assert.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -176,6 +177,7 @@ fail:
 }
 
 void buf_commit(struct buf *b, size_t n) {
+    assert(n <= b->cap - b->end);
     b->end += n;
 }
 

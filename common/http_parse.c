@@ -2,9 +2,10 @@
  *
  * Each state scans ahead in a tight loop while bytes are of its class and decides on the first that
  * is not. Where a limit applies the scan is bounded by it, so that the verdict depends on the bytes
- * alone and not on how they were cut. A line that is there whole passes through all its states in one
- * go (step_header); the states are for those that are cut. What headers mean for framing is judged as
- * each ends, and once more when the head is complete (http_judge.c). */
+ * alone and not on how they were cut. Lines that are there whole and have the form that nearly all have
+ * are read at once, without the machine (read_usual_*): these readers accept less than it does, never
+ * more, and refuse nothing. What headers mean for framing is judged as each ends, and once more when
+ * the head is complete (http_judge.c). */
 #include "common/http_parse.h"
 
 #include "common/http_parse_internal.h"

@@ -1,7 +1,8 @@
 /* common/http_parse.h - a strict, incremental HTTP/1.1 parser that allocates nothing.
  *
  * One parser for both sides: requests of clients and responses of workers. It looks at each byte
- * once, in whatever pieces the bytes come, and gives the same result for every way of cutting them.
+ * once or twice, in whatever pieces the bytes come, and gives the same result for every way of cutting
+ * them.
  * Two parts:
  *
  *   head   struct http_head: start line and headers, as offsets into the caller's contiguous bytes

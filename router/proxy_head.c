@@ -14,6 +14,8 @@
 
 /* Of our own words and numbers, the request's id and salt and the client's address. */
 #define OWN_MAX 768
+_Static_assert(REQUEST_ID_MAX + ISOLATION_SALT_CHARS + HTTP_ADDRESS_MAX + 400 <= OWN_MAX,
+               "the words around them have 400 bytes at most");
 
 static char *put(char *to, struct str s) {
     memcpy(to, s.ptr, s.len);
