@@ -67,21 +67,15 @@ void load_set_reason(struct load *l, uint32_t w, uint32_t reasons, bool is_set) 
     }
 }
 
-static void note_bound(struct worker_mask *mask, uint32_t w, uint32_t in_flight, uint32_t bound) {
-    bool has_reached = bound && in_flight >= bound;
-
-    if (has_reached == worker_mask_has(mask->words, w)) return;
-    if (has_reached)
-        worker_mask_add(mask->words, w);
-    else
-        worker_mask_drop(mask->words, w);
+static bool has_reached(uint32_t in_flight, uint32_t bound) {
+    return bound && in_flight >= bound;
 }
 
 static void note_admission(struct load *l, uint32_t w) {
     const struct load_worker *k = &l->workers[w];
 
-    note_bound(&l->busy, w, k->in_flight, k->spec.enough_in_flight);
-    note_bound(&l->full, w, k->in_flight, k->spec.max_in_flight);
+    worker_mask_set(l->busy.words, w, has_reached(k->in_flight, k->spec.enough_in_flight));
+    worker_mask_set(l->full.words, w, has_reached(k->in_flight, k->spec.max_in_flight));
 }
 
 void load_worker_up(struct load *l, uint32_t w, const struct worker_spec *spec) {

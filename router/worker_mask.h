@@ -28,6 +28,10 @@ static inline void worker_mask_drop(uint64_t *words, uint32_t w) {
     words[w / 64] &= ~(UINT64_C(1) << (w % 64));
 }
 
+static inline void worker_mask_set(uint64_t *words, uint32_t w, bool is_member) {
+    words[w / 64] = (words[w / 64] & ~(UINT64_C(1) << (w % 64))) | (uint64_t)is_member << (w % 64);
+}
+
 /* Bits set. Baseline x86-64 has no instruction for it, and the compiler's own is a call. */
 static inline uint32_t worker_mask_bits(uint64_t v) {
     v -= v >> 1 & UINT64_C(0x5555555555555555);
