@@ -49,9 +49,7 @@
     X(MAX_NEW_TOKENS, 'm', "max_new_tokens")
 
 struct walk {
-    const uint8_t *body;
-    size_t n;
-    size_t pos; /* the cursor: what comes before is read */
+    const uint8_t *body, *end;
     const struct body_text *text;
     struct error *err;
 
@@ -59,7 +57,7 @@ struct walk {
     uint64_t is_object; /* bit d - 1: the container at depth d is an object */
 
     int32_t name;                         /* of the top-level member being read, or -1 */
-    size_t value_start;                   /* of that member */
+    const uint8_t *value;                 /* of that member: where it begins */
     uint32_t n_keys;                      /* of the top level, so far */
     uint32_t n_others;                    /* those among them that are not looked for */
     uint32_t found;                       /* bit i: name i */
@@ -67,22 +65,47 @@ struct walk {
     uint64_t others[BODY_KEYS_MAX]; /* hashes; who makes two collide has his own request refused */
 };
 
-static enum status bad_at(struct walk *k, size_t pos, const char *expected) {
-    uint8_t c = pos < k->n ? k->body[pos] : 0;
+/* --- what is wrong: the error, and NULL for the cursor ----------------------------------------- */
 
-    if (pos >= k->n)
-        return error_set(k->err, ST_INVALID,
-                         "the request body ends too early: expected %s at byte %zu", expected, pos);
-    if (c >= 0x80 && k->text->bad_utf8(k->body + pos, k->n - pos) == 0)
-        return error_set(k->err, ST_INVALID,
-                         "the request body is not valid UTF-8 at byte %zu (0x%02X)", pos, c);
-    if (c > 0x20 && c < 0x7F)
-        return error_set(k->err, ST_INVALID,
-                         "the request body is not valid JSON: expected %s at byte %zu, found '%c'",
-                         expected, pos, c);
-    return error_set(k->err, ST_INVALID,
-                     "the request body is not valid JSON: expected %s at byte %zu, found 0x%02X",
-                     expected, pos, c);
+static size_t offset_of(const struct walk *k, const uint8_t *p) {
+    return (size_t)(p - k->body);
+}
+
+static const uint8_t *bad_utf8_at(const struct walk *k, const uint8_t *p) {
+    error_set(k->err, ST_INVALID, "the request body is not valid UTF-8 at byte %zu (0x%02X)",
+              offset_of(k, p), *p);
+    return NULL;
+}
+
+static const uint8_t *bad_at(const struct walk *k, const uint8_t *p, const char *expected) {
+    if (p == k->end)
+        error_set(k->err, ST_INVALID, "the request body ends too early: expected %s at byte %zu",
+                  expected, offset_of(k, p));
+    else if (*p >= 0x80 && k->text->bad_utf8(p, (size_t)(k->end - p)) == 0)
+        return bad_utf8_at(k, p);
+    else if (*p > 0x20 && *p < 0x7F)
+        error_set(k->err, ST_INVALID,
+                  "the request body is not valid JSON: expected %s at byte %zu, found '%c'",
+                  expected, offset_of(k, p), *p);
+    else
+        error_set(k->err, ST_INVALID,
+                  "the request body is not valid JSON: expected %s at byte %zu, found 0x%02X",
+                  expected, offset_of(k, p), *p);
+    return NULL;
+}
+
+static const uint8_t *control_at(const struct walk *k, const uint8_t *p) {
+    error_set(k->err, ST_INVALID,
+              "the request body has the control byte 0x%02X in a string at byte %zu: "
+              "write it as an escape",
+              *p, offset_of(k, p));
+    return NULL;
+}
+
+static const uint8_t *too_deep_at(const struct walk *k, const uint8_t *p) {
+    error_set(k->err, ST_INVALID, "the request body nests deeper than %d at byte %zu",
+              BODY_DEPTH_MAX, offset_of(k, p));
+    return NULL;
 }
 
 /* --- keys of the top level ------------------------------------------------------------------- */
@@ -137,7 +160,7 @@ static enum status unescape_key(struct walk *k, const uint8_t *key, size_t n, ui
         if (!used)
             return error_set(k->err, ST_INVALID,
                              "the request body has a key with a wrong escape at byte %zu",
-                             (size_t)(key - k->body) + i);
+                             offset_of(k, key + i));
         i += 1 + used;
     }
     return ST_OK;
@@ -152,30 +175,23 @@ static enum status key_twice(struct walk *k, const uint8_t *key, size_t n) {
     memcpy(name, key, n_shown);
     return error_set_param(k->err, ST_INVALID, name,
                            "the request body has the key \"%s\" twice, again at byte %zu", name,
-                           (size_t)(key - k->body));
+                           offset_of(k, key));
 }
 
 /* Which of the names it is, or -1. */
 static int32_t name_of(const uint8_t *key, size_t n) {
-#define SHAPE(len, first)    ((uint32_t)(len) << 8 | (uint8_t)(first))
-#define TEXT(i, first, text) [i] = text,
-#define CASE(i, first, text)                                                                       \
-    case SHAPE(sizeof(text) - 1, first): name = i; break;
-    static const char *const texts[] = {NAMES(TEXT)};
-    int32_t name;
-
-    if (!n) return -1;
-    switch (SHAPE(n, key[0])) {
+#define SHAPE(len, first) ((uint32_t)(len) << 8 | (uint8_t)(first))
+#define CASE(name, first, text)                                                                    \
+    case SHAPE(sizeof(text) - 1, first): return memcmp(key, text, sizeof(text) - 1) ? -1 : name;
+    switch (n ? SHAPE(n, key[0]) : 0) {
         NAMES(CASE)
     default: return -1;
     }
-    return memcmp(key, texts[name], n) == 0 ? name : -1;
 #undef SHAPE
-#undef TEXT
 #undef CASE
 }
 
-/* Is this key new? One that is not looked for is remembered by its hash. */
+/* Is this key, whose name is known, new? One that is not looked for is remembered by its hash. */
 static bool is_new_key(struct walk *k, const uint8_t *key, size_t n) {
     uint64_t hash;
 
@@ -193,80 +209,110 @@ static bool is_new_key(struct walk *k, const uint8_t *key, size_t n) {
     return true;
 }
 
-/* Notes a top-level key, the bytes between its quotes. A key may be spelt with escapes. */
-static enum status on_top_key(struct walk *k, const uint8_t *raw, size_t n_raw) {
+/* Notes a top-level key, the bytes between its quotes, of which one is a backslash. */
+static __attribute__((noinline)) enum status on_escaped_key(struct walk *k, const uint8_t *key,
+                                                            size_t n) {
     uint8_t plain[KEY_BYTES_MAX];
-    const uint8_t *key = raw;
-    size_t n = n_raw;
+    size_t n_plain;
+    enum status st = unescape_key(k, key, n, plain, &n_plain);
 
+    if (st != ST_OK) return st;
+    k->name = name_of(plain, n_plain);
+    return is_new_key(k, plain, n_plain) ? ST_OK : key_twice(k, key, n);
+}
+
+/* The same for any key: it may be spelt with escapes. */
+static enum status on_top_key(struct walk *k, const uint8_t *key, size_t n) {
     if (n > KEY_BYTES_MAX)
         return error_set(k->err, ST_INVALID,
                          "the request body has a key of %zu bytes at byte %zu: at most %d", n,
-                         (size_t)(raw - k->body), KEY_BYTES_MAX);
+                         offset_of(k, key), KEY_BYTES_MAX);
     if (k->n_keys++ == BODY_KEYS_MAX)
         return error_set(k->err, ST_INVALID, "the request body has more than %d top-level keys",
                          BODY_KEYS_MAX);
     k->name = name_of(key, n);
-    if (k->name < 0 && memchr(raw, '\\', n_raw)) {
-        enum status st = unescape_key(k, raw, n_raw, plain, &n);
+    if (k->name < 0 && memchr(key, '\\', n)) return on_escaped_key(k, key, n);
+    return is_new_key(k, key, n) ? ST_OK : key_twice(k, key, n);
+}
 
-        if (st != ST_OK) return st;
-        key = plain;
-        k->name = name_of(key, n);
+/* --- tokens ----------------------------------------------------------------------------------
+ *
+ * Each function takes the cursor p and returns where it is then; NULL when what it finds is wrong
+ * and the error is set. */
+
+#define EACH_BYTE(c) (UINT64_C(0x0101010101010101) * (c))
+
+/* Eight bytes, the first of them the lowest. */
+static inline uint64_t load_word(const uint8_t *p) {
+    uint64_t word;
+
+    memcpy(&word, p, sizeof(word));
+    return __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__ ? __builtin_bswap64(word) : word;
+}
+
+/* How many digits the word begins with. A byte below '0' or above '9' gets its highest bit in one
+ * of the sums; what it borrows or carries reaches only the bytes behind it. */
+static inline int n_digits(uint64_t word) {
+    uint64_t others = ((word - EACH_BYTE('0')) | (word + EACH_BYTE(0x7F - '9'))) & EACH_BYTE(0x80);
+
+    return others ? __builtin_ctzll(others) / 8 : 8;
+}
+
+/* Indentation: a line's end and many spaces, eight at a time. */
+static const uint8_t *skip_long_space(const uint8_t *p, const uint8_t *end) {
+    for (; p < end && (*p == ' ' || *p == '\n' || *p == '\r' || *p == '\t'); p++) {
+        while (end - p > 8) {
+            uint64_t other = load_word(p + 1) ^ EACH_BYTE(' ');
+
+            if (other) {
+                p += __builtin_ctzll(other) / 8;
+                break;
+            }
+            p += 8;
+        }
     }
-    return is_new_key(k, key, n) ? ST_OK : key_twice(k, raw, n_raw);
+    return p;
 }
 
-/* --- tokens ---------------------------------------------------------------------------------- */
-
-static inline bool is_space(uint8_t c) {
-    return c == ' ' || c == '\n' || c == '\r' || c == '\t';
+static inline const uint8_t *skip_space(const struct walk *k, const uint8_t *p) {
+    if (LIKELY(k->end - p > 1)) {
+        if (*p > ' ') return p;
+        if (*p == ' ' && p[1] > ' ') return p + 1;
+    }
+    return skip_long_space(p, k->end);
 }
 
-/* Moves the cursor over white space. The byte there; 0, which is none of any token, at the end. */
-static inline uint8_t next_byte(struct walk *k) {
-    size_t pos = k->pos;
-
-    while (pos < k->n && k->body[pos] <= ' ' && is_space(k->body[pos]))
-        pos++;
-    k->pos = pos;
-    return pos < k->n ? k->body[pos] : 0;
+/* The byte there; 0, which is none of any token, at the end. */
+static inline uint8_t peek(const struct walk *k, const uint8_t *p) {
+    return p < k->end ? *p : 0;
 }
 
-/* Moves the cursor from a string's opening quote to behind its closing one. */
-static enum status read_string(struct walk *k, const char *its_end) {
-    size_t start = k->pos + 1, bad;
-    bool is_ascii;
-    size_t end = k->text->end(k->body, k->n, start, &is_ascii);
+/* From a string's opening quote to behind its closing one. */
+static const uint8_t *read_string(const struct walk *k, const uint8_t *p, const char *its_end) {
+    size_t n = (size_t)(k->end - k->body);
+    struct body_text_end found = k->text->end(k->body, n, offset_of(k, ++p));
+    const uint8_t *end = k->body + found.at;
 
-    if (!is_ascii && (bad = k->text->bad_utf8(k->body + start, end - start)) < end - start)
-        return error_set(k->err, ST_INVALID,
-                         "the request body is not valid UTF-8 at byte %zu (0x%02X)", start + bad,
-                         k->body[start + bad]);
-    if (end == k->n) return bad_at(k, end, its_end);
-    if (k->body[end] != '"')
-        return error_set(k->err, ST_INVALID,
-                         "the request body has the control byte 0x%02X in a string at byte %zu: "
-                         "write it as an escape",
-                         k->body[end], end);
-    k->pos = end + 1;
-    return ST_OK;
+    if (!found.is_ascii) {
+        p += k->text->bad_utf8(p, (size_t)(end - p));
+        if (p < end) return bad_utf8_at(k, p);
+    }
+    if (end < k->end && *end == '"') return end + 1;
+    return end == k->end ? bad_at(k, end, its_end) : control_at(k, end);
 }
 
-/* Moves the cursor over a number or literal: any run of its letters; which ones are right is the
- * worker's to say. */
-static enum status read_scalar(struct walk *k, const char *expected) {
+/* Over a number or literal: any run of its letters; which ones are right is the worker's to say. */
+static const uint8_t *read_scalar(const struct walk *k, const uint8_t *p, const char *expected) {
     static const bool is_letter[256] = {
         ['0' ... '9'] = true, ['a' ... 'z'] = true, ['A' ... 'Z'] = true,
         ['-'] = true,         ['+'] = true,         ['.'] = true,
     };
-    size_t pos = k->pos;
+    const uint8_t *start = p;
 
-    while (pos < k->n && is_letter[k->body[pos]])
-        pos++;
-    if (pos == k->pos) return bad_at(k, pos, expected);
-    k->pos = pos;
-    return ST_OK;
+    if (k->end - p >= 8) p += n_digits(load_word(p));
+    while (p < k->end && is_letter[*p])
+        p++;
+    return p > start ? p : bad_at(k, p, expected);
 }
 
 /* --- members --------------------------------------------------------------------------------- */
@@ -275,105 +321,87 @@ static inline bool in_object(const struct walk *k) {
     return k->is_object >> (k->depth - 1) & 1;
 }
 
-static enum status open_container(struct walk *k, bool is_object) {
-    if (k->depth == BODY_DEPTH_MAX)
-        return error_set(k->err, ST_INVALID, "the request body nests deeper than %d at byte %zu",
-                         BODY_DEPTH_MAX, k->pos);
+static inline uint8_t closing_bracket(const struct walk *k) {
+    return in_object(k) ? '}' : ']';
+}
+
+static const uint8_t *open_container(struct walk *k, const uint8_t *p, bool is_object) {
+    if (k->depth == BODY_DEPTH_MAX) return too_deep_at(k, p);
     k->is_object &= ~(UINT64_C(1) << k->depth);
     k->is_object |= (uint64_t)is_object << k->depth;
     k->depth++;
-    k->pos++;
-    return ST_OK;
+    return p + 1;
 }
 
-static void close_container(struct walk *k) {
-    k->depth--;
-    k->pos++;
+static const uint8_t *open_body(struct walk *k, const uint8_t *p) {
+    uint8_t c = peek(k, p);
+
+    if (c == '{') return open_container(k, p, true);
+    if (c == '[' || c == '"' || read_scalar(k, p, "a value"))
+        error_set(k->err, ST_INVALID, "the request body is not a JSON object");
+    return NULL;
 }
 
-static enum status not_an_object(struct walk *k) {
-    return error_set(k->err, ST_INVALID, "the request body is not a JSON object");
-}
+/* A key and its colon. */
+static const uint8_t *read_key(struct walk *k, const uint8_t *p, bool may_close) {
+    const uint8_t *key = p + 1;
 
-static enum status open_body(struct walk *k) {
-    switch (next_byte(k)) {
-    case '{': return open_container(k, true);
-    case '[':
-    case '"': return not_an_object(k);
-    }
-    return read_scalar(k, "a value") == ST_OK ? not_an_object(k) : ST_INVALID;
-}
-
-/* A key, at which the cursor is, and its colon. */
-static enum status read_key(struct walk *k, bool may_close) {
-    size_t start = k->pos + 1;
-    enum status st;
-
-    if (k->pos == k->n || k->body[k->pos] != '"')
-        return bad_at(k, k->pos, may_close ? "a key in quotes or '}'" : "a key in quotes");
-    st = read_string(k, "the end of a key");
-    if (st == ST_OK && k->depth == 1) st = on_top_key(k, k->body + start, k->pos - 1 - start);
-    if (st != ST_OK) return st;
-    if (next_byte(k) != ':') return bad_at(k, k->pos, "':'");
-    k->pos++;
-    return ST_OK;
+    if (peek(k, p) != '"')
+        return bad_at(k, p, may_close ? "a key in quotes or '}'" : "a key in quotes");
+    p = read_string(k, p, "the end of a key");
+    if (!p) return NULL;
+    if (k->depth == 1 && on_top_key(k, key, (size_t)(p - 1 - key)) != ST_OK) return NULL;
+    p = skip_space(k, p);
+    return peek(k, p) == ':' ? p + 1 : bad_at(k, p, "':'");
 }
 
 /* A string, a number or a literal; of a container, the opening bracket alone. */
-static enum status read_value(struct walk *k, const char *expected) {
-    uint8_t c = next_byte(k);
-
-    if (k->depth == 1) k->value_start = k->pos;
-    switch (c) {
-    case '"': return read_string(k, "the end of a string");
-    case '{': return open_container(k, true);
-    case '[': return open_container(k, false);
-    default: return read_scalar(k, expected);
+static const uint8_t *read_value(struct walk *k, const uint8_t *p, const char *expected) {
+    if (k->depth == 1) k->value = p;
+    switch (peek(k, p)) {
+    case '"': return read_string(k, p, "the end of a string");
+    case '{': return open_container(k, p, true);
+    case '[': return open_container(k, p, false);
+    default: return read_scalar(k, p, expected);
     }
 }
 
-/* From behind a value to behind the comma that another one follows, or out of the last bracket. */
-static enum status walk_to_next(struct walk *k) {
-    for (;;) {
-        uint8_t c;
-
-        if (k->depth == 0) return ST_OK;
+/* From behind a value to behind the comma that another one follows, or the last bracket. */
+static const uint8_t *walk_to_next(struct walk *k, const uint8_t *p) {
+    for (; k->depth; k->depth--, p++) {
         if (k->depth == 1 && k->name >= 0)
-            k->spans[k->name] =
-                (struct str){(const char *)k->body + k->value_start, k->pos - k->value_start};
-        c = next_byte(k);
-        if (c == ',') {
-            k->pos++;
-            return ST_OK;
-        }
-        if (c != (in_object(k) ? '}' : ']')) return bad_at(k, k->pos, "',' or the closing bracket");
-        close_container(k);
+            k->spans[k->name] = (struct str){(const char *)k->value, (size_t)(p - k->value)};
+        p = skip_space(k, p);
+        if (peek(k, p) == ',') return p + 1;
+        if (peek(k, p) != closing_bracket(k)) return bad_at(k, p, "',' or the closing bracket");
     }
+    return p;
 }
 
 static enum status walk_body(struct walk *k) {
     bool is_empty = true; /* nothing is in the innermost container yet: it may close */
-    enum status st = open_body(k);
+    const uint8_t *p = open_body(k, skip_space(k, k->body));
 
-    while (st == ST_OK && k->depth) {
+    while (p && k->depth) {
         uint32_t depth = k->depth;
-        uint8_t c = next_byte(k);
 
-        if (is_empty && c == (in_object(k) ? '}' : ']')) {
-            close_container(k);
+        p = skip_space(k, p);
+        if (is_empty && peek(k, p) == closing_bracket(k)) {
+            k->depth--;
+            p++;
         } else if (in_object(k)) {
-            st = read_key(k, is_empty);
-            if (st == ST_OK) st = read_value(k, "a value");
+            p = read_key(k, p, is_empty);
+            if (p) p = read_value(k, skip_space(k, p), "a value");
         } else {
-            st = read_value(k, is_empty ? "a value or ']'" : "a value");
+            p = read_value(k, p, is_empty ? "a value or ']'" : "a value");
         }
-        if (st != ST_OK) return st;
         is_empty = k->depth > depth;
-        if (!is_empty) st = walk_to_next(k);
+        if (p && !is_empty) p = walk_to_next(k, p);
     }
-    if (st != ST_OK) return st;
-    next_byte(k);
-    return k->pos == k->n ? ST_OK : bad_at(k, k->pos, "nothing more");
+    if (!p) return ST_INVALID;
+    p = skip_space(k, p);
+    if (p < k->end) bad_at(k, p, "nothing more");
+    return p == k->end ? ST_OK : ST_INVALID;
 }
 
 /* --- the request ----------------------------------------------------------------------------- */
@@ -383,7 +411,7 @@ static enum status scan_object(struct walk *k, struct str object, const struct b
     /* The hashes, 2 KiB of them, need no initial value. */
     memset(k, 0, offsetof(struct walk, others));
     k->body = (const uint8_t *)object.ptr;
-    k->n = object.len;
+    k->end = k->body + object.len;
     k->text = text;
     k->err = err;
     return walk_body(k);

@@ -7,15 +7,14 @@
 #include <emmintrin.h>
 #endif
 
-size_t body_text_end_plain(const uint8_t *body, size_t n, size_t pos, bool *is_ascii) {
+struct body_text_end body_text_end_plain(const uint8_t *body, size_t n, size_t pos) {
     uint8_t seen = 0;
 
     for (; pos < n && body[pos] != '"' && body[pos] >= 0x20; pos++) {
         seen |= body[pos];
         if (body[pos] == '\\' && pos + 1 < n && body[pos + 1] >= 0x20) seen |= body[++pos];
     }
-    *is_ascii = seen < 0x80;
-    return pos;
+    return (struct body_text_end){pos, seen < 0x80};
 }
 
 /* Length of the well-formed sequence at p, which begins with 0x80 or above; 0 when it is not one. */
@@ -75,6 +74,10 @@ static inline __m128i is_control(__m128i v) {
     return _mm_cmpeq_epi8(_mm_min_epu8(v, _mm_set1_epi8(0x1F)), v);
 }
 
+static inline __m128i is_special(__m128i v) {
+    return _mm_or_si128(_mm_or_si128(equals(v, '"'), equals(v, '\\')), is_control(v));
+}
+
 static inline struct text_masks masks_sse2(const uint8_t *p) {
     struct text_masks m = {0};
 
@@ -99,8 +102,7 @@ static inline size_t skip_sse2(const uint8_t *p, size_t n_groups, bool *has_high
         for (int i = 0; i < 4; i++, p += 16) {
             __m128i v = _mm_loadu_si128((const __m128i *)(const void *)p);
 
-            special = _mm_or_si128(special, _mm_or_si128(equals(v, '"'), equals(v, '\\')));
-            special = _mm_or_si128(special, is_control(v));
+            special = _mm_or_si128(special, is_special(v));
             bytes = _mm_or_si128(bytes, v);
         }
         if (_mm_movemask_epi8(special)) break;
@@ -110,8 +112,19 @@ static inline size_t skip_sse2(const uint8_t *p, size_t n_groups, bool *has_high
     return g;
 }
 
-size_t body_text_end_sse2(const uint8_t *body, size_t n, size_t pos, bool *is_ascii) {
-    return text_end(body, n, pos, is_ascii, masks_sse2, skip_sse2);
+static __attribute__((noinline)) struct body_text_end end_long_sse2(const uint8_t *body, size_t n,
+                                                                    size_t pos) {
+    return text_end_long(body, n, pos, masks_sse2, skip_sse2);
+}
+
+static inline struct text_look look_sse2(const uint8_t *p) {
+    __m128i v = _mm_loadu_si128((const __m128i *)(const void *)p);
+
+    return (struct text_look){mask16(is_special(v), 0), mask16(v, 0)};
+}
+
+struct body_text_end body_text_end_sse2(const uint8_t *body, size_t n, size_t pos) {
+    return text_end(body, n, pos, 16, look_sse2, end_long_sse2);
 }
 #endif
 

@@ -8,10 +8,15 @@
 
 #include "common/base.h"
 
+struct body_text_end {
+    size_t at;
+    bool is_ascii; /* nothing from the start to there is 0x80 or above */
+};
+
 /* Where the string ends whose text begins at `pos`, behind its opening quote: at the first quote
- * that no backslash escapes, or at a control byte (below 0x20) before that; n when there is
- * neither. *is_ascii: nothing from pos to there is 0x80 or above. */
-typedef size_t body_text_end_fn(const uint8_t *body, size_t n, size_t pos, bool *is_ascii);
+ * that no backslash escapes, or at a control byte (below 0x20) before that; at n when there is
+ * neither. */
+typedef struct body_text_end body_text_end_fn(const uint8_t *body, size_t n, size_t pos);
 
 /* Where the first sequence begins that is not well-formed UTF-8; n when all are. */
 typedef size_t body_text_bad_utf8_fn(const uint8_t *text, size_t n);

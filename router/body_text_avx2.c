@@ -52,8 +52,20 @@ static inline size_t skip_avx2(const uint8_t *p, size_t n_groups, bool *has_high
     return g;
 }
 
-size_t body_text_end_avx2(const uint8_t *body, size_t n, size_t pos, bool *is_ascii) {
-    return text_end(body, n, pos, is_ascii, masks_avx2, skip_avx2);
+static __attribute__((noinline)) struct body_text_end end_long_avx2(const uint8_t *body, size_t n,
+                                                                    size_t pos) {
+    return text_end_long(body, n, pos, masks_avx2, skip_avx2);
+}
+
+static inline struct text_look look_avx2(const uint8_t *p) {
+    __m256i v = load(p);
+
+    return (struct text_look){(uint32_t)_mm256_movemask_epi8(is_special(v)),
+                              (uint32_t)_mm256_movemask_epi8(v)};
+}
+
+struct body_text_end body_text_end_avx2(const uint8_t *body, size_t n, size_t pos) {
+    return text_end(body, n, pos, 32, look_avx2, end_long_avx2);
 }
 
 /* --- UTF-8 ----------------------------------------------------------------------------------- */

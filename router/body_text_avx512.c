@@ -25,6 +25,10 @@ static inline struct text_masks masks_avx512(const uint8_t *p) {
     };
 }
 
+static inline uint64_t is_special(__m512i v) {
+    return equals(v, '"') | equals(v, '\\') | is_control(v);
+}
+
 static inline size_t skip_avx512(const uint8_t *p, size_t n_groups, bool *has_high) {
     __m512i seen = _mm512_setzero_si512();
     size_t g = 0;
@@ -32,15 +36,26 @@ static inline size_t skip_avx512(const uint8_t *p, size_t n_groups, bool *has_hi
     for (; g < n_groups; g++, p += TEXT_GROUP) {
         __m512i v = _mm512_loadu_si512(p);
 
-        if (equals(v, '"') | equals(v, '\\') | is_control(v)) break;
+        if (is_special(v)) break;
         seen = _mm512_or_si512(seen, v);
     }
     *has_high |= _mm512_movepi8_mask(seen) != 0;
     return g;
 }
 
-size_t body_text_end_avx512(const uint8_t *body, size_t n, size_t pos, bool *is_ascii) {
-    return text_end(body, n, pos, is_ascii, masks_avx512, skip_avx512);
+static __attribute__((noinline)) struct body_text_end end_long_avx512(const uint8_t *body, size_t n,
+                                                                      size_t pos) {
+    return text_end_long(body, n, pos, masks_avx512, skip_avx512);
+}
+
+static inline struct text_look look_avx512(const uint8_t *p) {
+    __m512i v = _mm512_loadu_si512(p);
+
+    return (struct text_look){is_special(v), _mm512_movepi8_mask(v)};
+}
+
+struct body_text_end body_text_end_avx512(const uint8_t *body, size_t n, size_t pos) {
+    return text_end(body, n, pos, 64, look_avx512, end_long_avx512);
 }
 
 /* --- UTF-8, as in body_text_avx2.c ----------------------------------------------------------- */

@@ -59,10 +59,16 @@ static inline struct text_masks text_masks_of_tail(const uint8_t *body, size_t n
                                m.high >> shift};
 }
 
-static inline __attribute__((always_inline)) size_t text_end(const uint8_t *body, size_t n,
-                                                             size_t pos, bool *is_ascii,
-                                                             text_masks_fn *masks,
-                                                             text_skip_fn *skip) {
+/* A first look at the text. */
+struct text_look {
+    uint64_t special; /* quote, backslash or control */
+    uint64_t high;
+};
+typedef struct text_look text_look_fn(const uint8_t *p);
+
+/* The search itself, over the whole text. */
+static inline __attribute__((always_inline)) struct body_text_end text_end_long(
+    const uint8_t *body, size_t n, size_t pos, text_masks_fn *masks, text_skip_fn *skip) {
     uint64_t is_escaped = 0; /* 0 or 1: the first byte of the group is */
     bool has_high = false;
 
@@ -75,18 +81,34 @@ static inline __attribute__((always_inline)) size_t text_end(const uint8_t *body
         if (m.backslash | is_escaped)
             stop = (m.quote & ~text_find_escaped(m.backslash, &is_escaped)) | m.control;
         if (stop) {
-            uint64_t before = (stop & -stop) - 1;
+            bool is_ascii = !has_high && !(m.high & (stop ^ (stop - 1)));
 
-            *is_ascii = !has_high && !(m.high & before);
-            return pos + (size_t)__builtin_ctzll(stop);
+            return (struct body_text_end){pos + (size_t)__builtin_ctzll(stop), is_ascii};
         }
         has_high |= m.high != 0;
         if (n_left <= TEXT_GROUP) break;
         pos += TEXT_GROUP;
         if (!m.backslash) pos += TEXT_GROUP * skip(body + pos, (n - pos) / TEXT_GROUP, &has_high);
     }
-    *is_ascii = !has_high;
-    return n;
+    return (struct body_text_end){n, !has_high};
+}
+
+/* The search: most strings are short, and end among the first `width` bytes. end_long is the search
+ * above, made a function of its own. */
+static inline __attribute__((always_inline)) struct body_text_end text_end(
+    const uint8_t *body, size_t n, size_t pos, size_t width, text_look_fn *look,
+    body_text_end_fn *end_long) {
+    if (LIKELY(n - pos >= width)) {
+        struct text_look first = look(body + pos);
+
+        if (first.special) {
+            size_t at = pos + (size_t)__builtin_ctzll(first.special);
+            bool is_ascii = !(first.high & (first.special ^ (first.special - 1)));
+
+            if (body[at] != '\\') return (struct body_text_end){at, is_ascii};
+        }
+    }
+    return end_long(body, n, pos);
 }
 
 #endif

@@ -61,8 +61,8 @@ static inline size_t skip_neon(const uint8_t *p, size_t n_groups, bool *has_high
     return g;
 }
 
-size_t body_text_end_neon(const uint8_t *body, size_t n, size_t pos, bool *is_ascii) {
-    return text_end(body, n, pos, is_ascii, masks_neon, skip_neon);
+struct body_text_end body_text_end_neon(const uint8_t *body, size_t n, size_t pos) {
+    return text_end_long(body, n, pos, masks_neon, skip_neon);
 }
 
 /* --- UTF-8, as in body_text_avx2.c ----------------------------------------------------------- */
