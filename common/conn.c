@@ -84,7 +84,7 @@ static void watch(struct conn *c) {
         if (c->is_shaking_in || may_read(c)) conditions |= LOOP_READ;
         if (c->has_more && may_read(c)) loop_defer_last(c->watch.loop, &c->flush);
     }
-    loop_fd_watch(&c->watch, conditions);
+    if (conditions != c->watch.watched) loop_fd_watch(&c->watch, conditions);
 }
 
 static void fail_later(struct conn *c, enum conn_end end, int error) {
