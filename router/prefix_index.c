@@ -92,6 +92,7 @@ struct prefix_index *prefix_index_create_small(uint32_t n_records, uint32_t n_wo
     x->tag_shift = 32 - plan.anchor_bits;
     x->key_mask = ~((UINT64_C(1) << x->tag_shift) - 1);
     set_lines(x, plan.n_first);
+    x->n_moves = mem_calloc(n_workers, sizeof(*x->n_moves));
     x->records = mem_try_pages(lines_bytes(n_workers, x->n_lines_max));
     if (!prefix_sets_init(&x->sets, n_workers, rows_for(n_records, n_workers)) || !x->records) {
         prefix_index_destroy(x);
@@ -109,6 +110,7 @@ struct prefix_index *prefix_index_create(uint32_t n_records, uint32_t n_workers)
 void prefix_index_destroy(struct prefix_index *x) {
     if (!x) return;
     prefix_sets_fini(&x->sets);
+    mem_free(x->n_moves);
     mem_free_pages(x->records, lines_bytes(x->n_workers, x->n_lines_max));
     mem_free(x);
 }
@@ -169,12 +171,14 @@ static uint32_t free_slot_of(const struct prefix_index *x, uint32_t line) {
     return PREFIX_NONE;
 }
 
+/* A record has come here from elsewhere. */
 static void relink(struct prefix_index *x, uint32_t number) {
     struct prefix_record *r = &x->records[number];
 
     if (r->kind == PREFIX_SET) return;
     x->records[r->prev].next = number;
     x->records[r->next].prev = number;
+    x->n_moves[r->worker]++;
 }
 
 /* Into a free slot. */

@@ -45,6 +45,8 @@ struct prefix_index {
     struct worker_mask lost; /* workers that have dead records */
     bool any_lost;
     uint64_t n_runs; /* ever inserted: their made-up hashes */
+    uint32_t
+        *n_moves; /* of each worker's records, ever: what was known of where they are may be over */
 };
 
 /* A key, or where a PART of it is: home is the position, and its other one follows. */

@@ -340,15 +340,26 @@ static void ask_guessed(const struct prefix_lru *l, uint32_t w, uint64_t hash, u
     __builtin_prefetch(&x->records[(size_t)line * PREFIX_LINE]);
 }
 
+/* Of what the match has just seen: is it the record of w? */
+static inline bool is_seen(const struct prefix_lru *l, uint32_t seen, uint32_t w) {
+    return seen != PREFIX_NONE && at(l, seen)->kind == PREFIX_LONE && at(l, seen)->worker == w;
+}
+
 /* The walks below keep a run on its old ring until it cannot grow, or until an insertion or a removal
- * may move records. `last` is the entry of the block before, or PREFIX_NONE. */
+ * may move records. `last` is the entry of the block before, or PREFIX_NONE. While no record of w
+ * moves, guesses are known to be right; guesses[n] says how often one had when they were made. */
 
 uint32_t prefix_lru_sent(struct prefix_lru *l, uint32_t w, const uint64_t *chain, uint32_t n,
                          uint32_t *guesses) {
+    const uint32_t *n_moves = &l->index->n_moves[w];
+    uint32_t i, last = PREFIX_NONE, stamp = *n_moves;
     struct run run = {0};
-    uint32_t i, last = PREFIX_NONE;
+    bool is_new = !guesses; /* something was written since the match */
 
-    bury(l, PREFIX_LRU_TIDY_MAX);
+    if (l->n_dead) {
+        bury(l, PREFIX_LRU_TIDY_MAX);
+        is_new = true;
+    }
     if (!guesses) ask_first(l, w, chain, 1, n);
     for (i = 0; guesses && i < MIN(n, PREFIX_ASK_EARLY); i++)
         ask_guessed(l, w, chain[i], guesses[i]);
@@ -359,13 +370,14 @@ uint32_t prefix_lru_sent(struct prefix_lru *l, uint32_t w, const uint64_t *chain
         if (e == PREFIX_NONE) ask_ahead(l, w, chain + i, 1, n - i);
         if (guesses && n - i > PREFIX_ASK_EARLY)
             ask_guessed(l, w, chain[i + PREFIX_ASK_EARLY], guesses[i + PREFIX_ASK_EARLY]);
-        if (!is_entry(l, e, chain[i], w))
+        if (!(is_new ? is_entry(l, e, chain[i], w) : is_seen(l, e, w)))
             e = find_entry(l, chain[i], w, last == PREFIX_NONE ? last : at(l, last)->prev);
         r = e != PREFIX_NONE ? at(l, e) : NULL;
         if (!r || (l->n_dead && prefix_is_dead(l->index, r))) {
             run_pin(l, w, &run);
             e = pin_new(l, chain[i], w, e);
             if (e == PREFIX_NONE) break;
+            is_new = true;
         } else if (r->pins == PREFIX_PINS_MAX) {
             break;
         } else if (!r->pins++) {
@@ -376,6 +388,7 @@ uint32_t prefix_lru_sent(struct prefix_lru *l, uint32_t w, const uint64_t *chain
         if (guesses) guesses[i] = e;
     }
     run_pin(l, w, &run);
+    if (guesses) guesses[i] = stamp;
     l->n_refused += n - i;
     trim(l, w, i + PREFIX_LRU_TIDY_MAX);
     return i;
@@ -391,8 +404,9 @@ static void remove_pending(struct prefix_lru *l, uint32_t w, uint32_t e) {
 /* Drops one pin of each, last block first. */
 static void unpin(struct prefix_lru *l, uint32_t w, const uint64_t *chain, uint32_t n,
                   const uint32_t *guesses, bool is_computed) {
+    const uint32_t *n_moves = &l->index->n_moves[w];
+    uint32_t last = PREFIX_NONE, stamp = guesses ? guesses[n] : 0;
     struct run run = {0};
-    uint32_t last = PREFIX_NONE;
 
     if (n && !guesses) ask_first(l, w, chain + n - 1, -1, n);
     for (uint32_t i = n; i-- > 0;) {
@@ -403,7 +417,7 @@ static void unpin(struct prefix_lru *l, uint32_t w, const uint64_t *chain, uint3
             ask_ahead(l, w, chain + i, -1, i + 1);
         else if (i >= PREFIX_ASK_EARLY && guesses[i - PREFIX_ASK_EARLY] != PREFIX_NONE)
             __builtin_prefetch(at(l, guesses[i - PREFIX_ASK_EARLY]));
-        if (!is_entry(l, e, chain[i], w))
+        if (!(guesses && *n_moves == stamp) && !is_entry(l, e, chain[i], w))
             e = find_entry(l, chain[i], w, last == PREFIX_NONE ? last : at(l, last)->next);
         assert(e != PREFIX_NONE);
         r = at(l, e);

@@ -45,7 +45,8 @@ void prefix_lru_set_capacity(struct prefix_lru *l, uint32_t w, uint64_t n_blocks
 /* The events of a request: sent, then ended (it has had its first token, whatever came of it) or
  * aborted (it has not). `sent` says how many leading blocks found room; the others take the same
  * chain with that n. A chain does not hold the same hash twice. `guesses`, which may be NULL, has
- * room for n: `sent` takes what prefix_index_match saw and leaves what the others take. */
+ * room for n + 1: `sent` takes what prefix_index_match saw, since when nothing may have been written
+ * to the index, and leaves what the others take. */
 MUST_USE uint32_t prefix_lru_sent(struct prefix_lru *l, uint32_t w, const uint64_t *chain,
                                   uint32_t n, uint32_t *guesses);
 void prefix_lru_ended(struct prefix_lru *l, uint32_t w, const uint64_t *chain, uint32_t n,

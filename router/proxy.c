@@ -374,7 +374,7 @@ static enum status hash_prompt(struct exchange *x, struct error *err) {
     if (x->is_salted) scope.tenant = x->tenant;
     if (n > x->chain_cap) {
         uint64_t *chain = /* and behind it the guesses */
-            mem_try_realloc(x->chain, n * (sizeof(*chain) + sizeof(*x->rq.guesses)));
+            mem_try_realloc(x->chain, n * sizeof(*chain) + (n + 1) * sizeof(*x->rq.guesses));
 
         if (!chain) return error_set(err, ST_NOMEM, "out of memory for a prompt's hash chain");
         x->chain = chain;

@@ -366,17 +366,17 @@ static bool find_candidates(const struct routing *r, const struct route_request 
     return !worker_mask_is_empty(mask->words, r->load.n_words);
 }
 
-/* `mask` must outlive the view. */
+/* `mask` must outlive the view. `guesses`: of a request that is sent now, else NULL. */
 static struct policy_view look(struct routing *r, const struct route_request *rq,
-                               const struct worker_mask *mask) {
+                               const struct worker_mask *mask, uint32_t *guesses) {
     double tokens = (double)(int64_t)rq->prompt_bytes / r->bytes_per_token;
 
     return (struct policy_view){
         .load = &r->load,
         .candidates = mask->words,
         .matched_blocks = r->matched,
-        .n_shared_blocks = prefix_index_match(r->index, rq->chain, rq->n_blocks, mask->words,
-                                              r->matched, rq->guesses),
+        .n_shared_blocks =
+            prefix_index_match(r->index, rq->chain, rq->n_blocks, mask->words, r->matched, guesses),
         .prompt_tokens = MAX(tokens, 1),
         .tokens_per_block = r->tokens_per_block,
     };
@@ -390,7 +390,7 @@ static uint64_t unnamed_bytes(const struct routing *r, const struct route_ticket
 
 double routing_price(struct routing *r, const struct route_request *rq, uint32_t *home) {
     struct worker_mask mask = r->load.eligible;
-    struct policy_view view = look(r, rq, &mask);
+    struct policy_view view = look(r, rq, &mask, NULL);
     uint32_t n_best = view.n_shared_blocks;
     double least_s = HUGE_VAL;
 
@@ -431,7 +431,7 @@ enum status routing_route(struct routing *r, const struct route_request *rq, str
         return error_set(err, ST_UNAVAILABLE,
                          rq->n_exclude ? "no other worker is available for this request"
                                        : "no worker is available: try again later");
-    view = look(r, rq, &mask);
+    view = look(r, rq, &mask, rq->guesses);
     w = ops->pick(r->policy, rq, &view, NULL);
     assert(w < r->load.n_workers && worker_mask_has(mask.words, w));
     k = &r->load.workers[w];
@@ -503,7 +503,7 @@ uint32_t routing_explain(struct routing *r, const struct route_request *rq,
 
     memset(terms, 0, r->load.n_workers * sizeof(*terms));
     if (!find_candidates(r, rq, &mask)) return WORKER_NONE;
-    view = look(r, rq, &mask);
+    view = look(r, rq, &mask, NULL);
     WORKER_MASK_FOR_EACH(w, mask.words, r->load.n_words)
     terms[w].matched_tokens = policy_matched_tokens(&view, w);
     return r->options.policy->pick(r->policy, rq, &view, terms);

@@ -399,7 +399,7 @@ static void options_are_checked(void **state) {
 static void random_traffic_keeps_the_invariants(void **state) {
     static struct route_ticket t[80];
     static struct prompt p[80];
-    static uint32_t guesses[80][PROMPT_BLOCKS_MAX];
+    static uint32_t guesses[80][PROMPT_BLOCKS_MAX + 1];
     (void)state;
 
     for (uint32_t seed = 0; seed < 2; seed++) {
