@@ -308,8 +308,9 @@ static void can_read(struct conn *c) {
     c->in.end += (size_t)n;
     if (c->has_more || input_is_full(c)) watch(c);
     c->events->on_data(c, c->owner);
-    if (c->watch.fd >= 0 && !c->is_pinned && c->in_want <= IOBUF_SMALL_BYTES) {
-        iobuf_shrink(&c->in, slab(c)); /* what is left waits */
+    if (c->watch.fd >= 0 && !c->is_pinned && c->in_want <= IOBUF_SMALL_BYTES &&
+        iobuf_len(&c->in) <= IOBUF_SMALL_BYTES) {
+        iobuf_shrink(&c->in, slab(c), 0); /* what is left waits */
     }
 }
 
@@ -335,7 +336,7 @@ void conn_want_input(struct conn *c, size_t n) {
 }
 
 void conn_pin_input(struct conn *c) {
-    if (iobuf_len(&c->in) + PIN_ROOM_BYTES <= IOBUF_SMALL_BYTES) iobuf_shrink(&c->in, slab(c));
+    iobuf_shrink(&c->in, slab(c), PIN_ROOM_BYTES);
     if (iobuf_room(&c->in) < PIN_ROOM_BYTES &&
         iobuf_reserve(&c->in, slab(c), PIN_ROOM_BYTES) != ST_OK) {
         fail_later(c, CONN_NOMEM, ENOMEM);

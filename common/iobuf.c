@@ -1,4 +1,4 @@
-/* common/iobuf.c - two free lists of fixed-size buffers, and the buffer that is lent from them.
+/* common/iobuf.c - free lists of buffers of a few sizes, and the buffer that is lent from them.
  *
  * A free buffer's first bytes are the link to the next one. The lists are bounded, so that a burst
  * of connections does not pin its peak for ever. */
@@ -8,8 +8,8 @@
 
 #include <assert.h>
 
-#define KEEP_SMALL 4096u /* free buffers kept: 16 MiB and 16 MiB at most */
-#define KEEP_LARGE 256u
+#define N_SIZES    5           /* 4, 8, 16, 32 and 64 KiB */
+#define KEEP_BYTES (16u << 20) /* free buffers of each size that are kept, at most */
 
 struct free_buffer {
     struct free_buffer *next;
@@ -22,14 +22,17 @@ struct free_list {
 };
 
 struct iobuf_slab {
-    struct free_list small, large;
+    struct free_list lists[N_SIZES]; /* by size, each twice the one before */
 };
 
 struct iobuf_slab *iobuf_slab_create(void) {
     struct iobuf_slab *slab = mem_zalloc(sizeof(*slab));
 
-    slab->small = (struct free_list){.most = KEEP_SMALL, .bytes = IOBUF_SMALL_BYTES};
-    slab->large = (struct free_list){.most = KEEP_LARGE, .bytes = IOBUF_LARGE_BYTES};
+    for (uint32_t i = 0; i < N_SIZES; i++) {
+        uint32_t bytes = IOBUF_SMALL_BYTES << i;
+
+        slab->lists[i] = (struct free_list){.most = KEEP_BYTES / bytes, .bytes = bytes};
+    }
     return slab;
 }
 
@@ -44,8 +47,8 @@ static void free_list_clear(struct free_list *list) {
 
 void iobuf_slab_destroy(struct iobuf_slab *slab) {
     if (!slab) return;
-    free_list_clear(&slab->small);
-    free_list_clear(&slab->large);
+    for (uint32_t i = 0; i < N_SIZES; i++)
+        free_list_clear(&slab->lists[i]);
     mem_free(slab);
 }
 
@@ -72,8 +75,9 @@ static void free_list_push(struct free_list *list, void *data) {
 
 /* The list for buffers of exactly this capacity, or NULL for the heap's. */
 static struct free_list *list_of(struct iobuf_slab *slab, size_t cap) {
-    if (cap == IOBUF_SMALL_BYTES) return &slab->small;
-    if (cap == IOBUF_LARGE_BYTES) return &slab->large;
+    for (uint32_t i = 0; i < N_SIZES; i++) {
+        if (cap == slab->lists[i].bytes) return &slab->lists[i];
+    }
     return NULL;
 }
 
@@ -101,6 +105,15 @@ static enum status exchange(struct iobuf *b, struct iobuf_slab *slab, size_t cap
     return ST_OK;
 }
 
+/* The smallest buffer that holds that much. */
+static size_t cap_for(size_t n) {
+    size_t cap = IOBUF_SMALL_BYTES;
+
+    while (cap < n && cap < IOBUF_LARGE_BYTES)
+        cap *= 2;
+    return MAX(cap, n);
+}
+
 enum status iobuf_reserve(struct iobuf *b, struct iobuf_slab *slab, size_t n) {
     size_t len = iobuf_len(b), need;
 
@@ -113,8 +126,7 @@ enum status iobuf_reserve(struct iobuf *b, struct iobuf_slab *slab, size_t n) {
         return ST_OK;
     }
     need = len + n;
-    if (need <= IOBUF_SMALL_BYTES) return exchange(b, slab, IOBUF_SMALL_BYTES);
-    if (need <= IOBUF_LARGE_BYTES) return exchange(b, slab, IOBUF_LARGE_BYTES);
+    if (need <= IOBUF_LARGE_BYTES) return exchange(b, slab, cap_for(need));
     return exchange(b, slab, MAX(need, b->cap + b->cap / 2));
 }
 
@@ -132,9 +144,11 @@ void iobuf_consume(struct iobuf *b, struct iobuf_slab *slab, size_t n) {
     if (b->start == b->end) iobuf_release(b, slab);
 }
 
-void iobuf_shrink(struct iobuf *b, struct iobuf_slab *slab) {
-    if (!b->data || b->cap == IOBUF_SMALL_BYTES || iobuf_len(b) > IOBUF_SMALL_BYTES) return;
-    if (exchange(b, slab, IOBUF_SMALL_BYTES) != ST_OK) return; /* then it stays as it is */
+void iobuf_shrink(struct iobuf *b, struct iobuf_slab *slab, size_t spare) {
+    size_t cap = cap_for(iobuf_len(b) + spare);
+
+    if (!b->data || cap >= b->cap || cap > IOBUF_LARGE_BYTES) return;
+    if (exchange(b, slab, cap) != ST_OK) return; /* then it stays as it is */
 }
 
 void iobuf_release(struct iobuf *b, struct iobuf_slab *slab) {

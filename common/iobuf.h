@@ -1,9 +1,9 @@
 /* common/iobuf.h - the input and output buffers of connections, lent by a slab of their loop.
  *
  * Most connections are idle most of the time, and an idle one should own no buffer. So a loop keeps
- * free buffers of two sizes, 4 KiB and 64 KiB, last in first out (the one given back last is still
- * in the cache), and a connection holds one only while it has bytes in it. What outgrows 64 KiB
- * comes from the heap through mem_try and goes back to it. Limits are the caller's to check.
+ * free buffers of 4 to 64 KiB, last in first out (the one given back last is still in the cache), and
+ * a connection holds one only while it has bytes in it. What outgrows 64 KiB comes from the heap
+ * through mem_try and goes back to it. Limits are the caller's to check.
  *
  *      data                start            end              cap
  *      |-- consumed --------|-- content -----|-- room --------|
@@ -14,8 +14,8 @@
 #include "common/base.h"
 #include "common/buf.h"
 
-#define IOBUF_SMALL_BYTES 4096u
-#define IOBUF_LARGE_BYTES 65536u
+#define IOBUF_SMALL_BYTES 4096u  /* the least, */
+#define IOBUF_LARGE_BYTES 65536u /* and the most that the slab lends: powers of two between */
 
 struct iobuf_slab;
 
@@ -48,8 +48,9 @@ MUST_USE enum status iobuf_append(struct iobuf *b, struct iobuf_slab *slab, cons
 /* Drops n bytes from the front; when none is left the memory goes back. */
 void iobuf_consume(struct iobuf *b, struct iobuf_slab *slab, size_t n);
 
-/* A buffer with much room and little in it is exchanged for a small one. */
-void iobuf_shrink(struct iobuf *b, struct iobuf_slab *slab);
+/* A buffer with much room and little in it is exchanged for one that holds what is in it and `spare`
+ * bytes more. */
+void iobuf_shrink(struct iobuf *b, struct iobuf_slab *slab, size_t spare);
 
 void iobuf_release(struct iobuf *b, struct iobuf_slab *slab); /* drops all and gives back */
 

@@ -39,7 +39,7 @@ static void random_steps_keep_the_bytes(void **state) {
             iobuf_consume(&b, slab, n);
             buf_consume(&model, n);
             break;
-        default: iobuf_shrink(&b, slab); break;
+        default: iobuf_shrink(&b, slab, rng_below(&rng, 3) ? 0 : n); break;
         }
         check(&b, &model);
         if (rng_below(&rng, 500) == 0) {
@@ -69,6 +69,30 @@ static void an_empty_one_owns_nothing_and_the_slab_lends_again(void **state) {
     iobuf_slab_destroy(slab);
 }
 
+static void it_shrinks_to_the_size_that_holds_it(void **state) {
+    static const struct {
+        size_t len, spare, cap;
+    } cases[] = {
+        {4000, 96, IOBUF_SMALL_BYTES},    {4000, 97, 8192}, {16000, 0, 16384}, {16000, 1000, 32768},
+        {60000, 5000, IOBUF_LARGE_BYTES}, /* would not fit: stays */
+    };
+    struct iobuf_slab *slab = iobuf_slab_create();
+    static char bytes[65536];
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        struct iobuf b = {0};
+
+        assert_int_equal(iobuf_reserve(&b, slab, IOBUF_LARGE_BYTES), ST_OK);
+        assert_int_equal(iobuf_append(&b, slab, bytes, cases[i].len), ST_OK);
+        iobuf_shrink(&b, slab, cases[i].spare);
+        assert_int_equal(b.cap, cases[i].cap);
+        assert_int_equal(iobuf_len(&b), cases[i].len);
+        iobuf_release(&b, slab);
+    }
+    iobuf_slab_destroy(slab);
+}
+
 static void refused_memory_leaves_it_as_it_was(void **state) {
     struct iobuf_slab *slab = iobuf_slab_create();
     struct iobuf b = {0};
@@ -87,6 +111,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(random_steps_keep_the_bytes),
         cmocka_unit_test(an_empty_one_owns_nothing_and_the_slab_lends_again),
+        cmocka_unit_test(it_shrinks_to_the_size_that_holds_it),
         cmocka_unit_test(refused_memory_leaves_it_as_it_was),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
