@@ -48,8 +48,8 @@ enum status certificates_open(struct certificates **out, const struct router_opt
                                        .key = o->worker_key,
                                        .ca = o->worker_ca,
                                        .is_insecure = o->worker_tls_insecure,
-                                       .is_late = !o->worker_cert && !o->worker_key &&
-                                                  !o->worker_ca};
+                                       .is_late =
+                                           !o->worker_cert && !o->worker_key && !o->worker_ca};
     enum status st = ST_OK;
 
     c->log = log;
