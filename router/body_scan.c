@@ -18,6 +18,7 @@
 #include "common/hash.h"
 #include "router/body_scan_internal.h"
 #include "router/body_text.h"
+#include "router/body_text_short.h"
 
 #include <stddef.h>
 #include <string.h>
@@ -240,20 +241,11 @@ static enum status on_top_key(struct walk *k, const uint8_t *key, size_t n) {
  * Each function takes the cursor p and returns where it is then; NULL when what it finds is wrong
  * and the error is set. */
 
-#define EACH_BYTE(c) (UINT64_C(0x0101010101010101) * (c))
-
-/* Eight bytes, the first of them the lowest. */
-static inline uint64_t load_word(const uint8_t *p) {
-    uint64_t word;
-
-    memcpy(&word, p, sizeof(word));
-    return __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__ ? __builtin_bswap64(word) : word;
-}
-
 /* How many digits the word begins with. A byte below '0' or above '9' gets its highest bit in one
  * of the sums; what it borrows or carries reaches only the bytes behind it. */
 static inline int n_digits(uint64_t word) {
-    uint64_t others = ((word - EACH_BYTE('0')) | (word + EACH_BYTE(0x7F - '9'))) & EACH_BYTE(0x80);
+    uint64_t others =
+        ((word - TEXT_EACH_BYTE('0')) | (word + TEXT_EACH_BYTE(0x7F - '9'))) & TEXT_EACH_BYTE(0x80);
 
     return others ? __builtin_ctzll(others) / 8 : 8;
 }
@@ -262,7 +254,7 @@ static inline int n_digits(uint64_t word) {
 static const uint8_t *skip_long_space(const uint8_t *p, const uint8_t *end) {
     for (; p < end && (*p == ' ' || *p == '\n' || *p == '\r' || *p == '\t'); p++) {
         while (end - p > 8) {
-            uint64_t other = load_word(p + 1) ^ EACH_BYTE(' ');
+            uint64_t other = text_load_word(p + 1) ^ TEXT_EACH_BYTE(' ');
 
             if (other) {
                 p += __builtin_ctzll(other) / 8;
@@ -287,10 +279,11 @@ static inline uint8_t peek(const struct walk *k, const uint8_t *p) {
     return p < k->end ? *p : 0;
 }
 
-/* From a string's opening quote to behind its closing one. */
-static const uint8_t *read_string(const struct walk *k, const uint8_t *p, const char *its_end) {
+/* Of any string, from the first byte of its text to behind its closing quote. */
+static __attribute__((noinline)) const uint8_t *read_text(const struct walk *k, const uint8_t *p,
+                                                          const char *its_end) {
     size_t n = (size_t)(k->end - k->body);
-    struct body_text_end found = k->text->end(k->body, n, offset_of(k, ++p));
+    struct body_text_end found = k->text->end(k->body, n, offset_of(k, p));
     const uint8_t *end = k->body + found.at;
 
     if (!found.is_ascii) {
@@ -301,6 +294,18 @@ static const uint8_t *read_string(const struct walk *k, const uint8_t *p, const 
     return end == k->end ? bad_at(k, end, its_end) : control_at(k, end);
 }
 
+/* From a string's opening quote to behind its closing one. */
+static inline const uint8_t *read_string(const struct walk *k, const uint8_t *p,
+                                         const char *its_end) {
+    p++;
+    if (LIKELY(k->end - p >= TEXT_SHORT_BYTES)) {
+        uint32_t len = text_short_len(p);
+
+        if (len < TEXT_SHORT_BYTES && p[len] == '"') return p + len + 1;
+    }
+    return read_text(k, p, its_end);
+}
+
 /* Over a number or literal: any run of its letters; which ones are right is the worker's to say. */
 static const uint8_t *read_scalar(const struct walk *k, const uint8_t *p, const char *expected) {
     static const bool is_letter[256] = {
@@ -309,7 +314,7 @@ static const uint8_t *read_scalar(const struct walk *k, const uint8_t *p, const 
     };
     const uint8_t *start = p;
 
-    if (k->end - p >= 8) p += n_digits(load_word(p));
+    if (k->end - p >= 8) p += n_digits(text_load_word(p));
     while (p < k->end && is_letter[*p])
         p++;
     return p > start ? p : bad_at(k, p, expected);

@@ -4,6 +4,7 @@
 #include "common/rng.h"
 #include "router/body_scan.h"
 #include "router/body_scan_internal.h"
+#include "router/body_text_short.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -331,6 +332,27 @@ static void all_versions_find_the_same_end(void **state) {
     }
 }
 
+/* Each byte at each place, in front of others that matter and of others that do not. */
+static void a_short_look_stops_at_the_first_special_byte(void **state) {
+    uint8_t text[TEXT_SHORT_BYTES];
+    struct rng r;
+    (void)state;
+
+    rng_seed(&r, 12);
+    for (uint32_t at = 0; at < TEXT_SHORT_BYTES; at++) {
+        for (uint32_t c = 0; c < 256; c++) {
+            bool is_special = c < 0x20 || c >= 0x80 || c == '"' || c == '\\';
+
+            memset(text, 'a', at);
+            for (uint32_t i = at; i < TEXT_SHORT_BYTES; i++)
+                text[i] = is_special ? (uint8_t)rng_below(&r, 256) : 'z';
+            text[at] = (uint8_t)c;
+            assert_int_equal(text_short_len(text), is_special ? at : TEXT_SHORT_BYTES);
+            assert_int_equal(text_short_len_of_words(text), is_special ? at : TEXT_SHORT_BYTES);
+        }
+    }
+}
+
 /* A random character, well formed. */
 static size_t random_char(struct rng *r, uint8_t *out) {
     static const uint32_t limits[] = {0x80, 0x800, 0x10000, 0x110000};
@@ -419,6 +441,7 @@ int main(void) {
         cmocka_unit_test(too_many_keys_are_refused),
         cmocka_unit_test(versions_agree_with_a_plain_reader),
         cmocka_unit_test(all_versions_find_the_same_end),
+        cmocka_unit_test(a_short_look_stops_at_the_first_special_byte),
         cmocka_unit_test(all_versions_find_the_same_bad_sequence),
         cmocka_unit_test(all_versions_judge_each_pair_of_bytes),
     };
