@@ -70,7 +70,7 @@ static void drop_input(struct peer *p) {
     conn_consume(&p->conn, conn_input(&p->conn).len);
 }
 
-static void end_connection(struct peer *p) {
+void peer_end(struct peer *p) {
     peer_set_state(p, PEER_FLUSHING);
     if (!conn_is_open(&p->conn)) return; /* on_closed is on its way */
     drop_input(p);
@@ -86,7 +86,7 @@ void exchange_end(struct exchange *x, bool keep_alive) {
     p->exchange = NULL;
     server_take_back(p->server, x);
     if (!keep_alive || !conn_is_open(&p->conn)) {
-        end_connection(p);
+        peer_end(p);
         return;
     }
     conn_unpin_input(&p->conn);

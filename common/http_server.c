@@ -292,6 +292,15 @@ static struct peer *find_stalled(struct http_server *server, enum peer_state sta
     return NULL;
 }
 
+/* An idle peer's last answer may still be on its way: the turn has not sent it yet, or the client has
+ * not read it. It gets that first. */
+static void leave_idle(struct peer *p) {
+    if (conn_pending(&p->conn))
+        peer_end(p);
+    else
+        peer_close(p);
+}
+
 /* Handlers may answer other requests while one is aborted, so no list is walked across a call. */
 static void sweep(void *arg) {
     struct http_server *server = arg;
@@ -300,7 +309,7 @@ static void sweep(void *arg) {
     struct peer *p;
 
     while ((p = front_older_than(server, PEER_IDLE, (uint64_t)l->idle_timeout_ms * 1000, now_us))) {
-        peer_close(p);
+        leave_idle(p);
     }
     while ((p = front_older_than(server, PEER_HANDSHAKE, (uint64_t)l->handshake_timeout_ms * 1000,
                                  now_us))) {
@@ -352,10 +361,10 @@ void http_server_drain(struct http_server *server, void (*on_drained)(void *arg)
     server->on_drained = on_drained;
     server->drained_arg = arg;
     close_listeners(server);
-    while ((link = list_first(&server->peers[PEER_IDLE])) ||
-           (link = list_first(&server->peers[PEER_HANDSHAKE]))) {
+    while ((link = list_first(&server->peers[PEER_IDLE])))
+        leave_idle(LIST_ENTRY(link, struct peer, link));
+    while ((link = list_first(&server->peers[PEER_HANDSHAKE])))
         peer_close(LIST_ENTRY(link, struct peer, link));
-    }
     if (server->stats.open_connections == 0) loop_defer(server->loop, &server->drained);
 }
 

@@ -97,6 +97,7 @@ void peer_open(struct http_server *server, struct tls *tls, int fd,
 void peer_set_state(struct peer *p, enum peer_state state);
 void peer_abort(struct peer *p);     /* on_abort for what is open, then closes with a reset */
 void peer_timed_out(struct peer *p); /* 408 where an answer is possible, then closes */
+void peer_end(struct peer *p);       /* once all is sent that is queued */
 void peer_close(struct peer *p);     /* at once; frees at the end of the turn */
 void peer_check_stall(struct peer *p, uint64_t now_us);
 

@@ -99,6 +99,7 @@ static void on_signal(int signo, void *arg) {
         return;
     }
     w->api.is_draining = true;
+    http_server_announce_close(w->server); /* no connection is chosen again whose end is near */
     log_event(w->log, LOG_INFO, "worker_draining");
     loop_timer_start(&w->deadline, (uint64_t)w->options->drain_timeout_ms * 1000);
     engine_drain(w->engine);

@@ -242,6 +242,61 @@ static void draining_finishes_what_is_open(void **state) {
     finish(&fx);
 }
 
+/* An answer that leaves its connection open is over before it is sent. */
+static void draining_sends_what_was_answered_in_the_same_turn(void **state) {
+    struct fixture fx;
+    struct client c;
+    int n_done = 0;
+
+    (void)state;
+    start(&fx);
+    client_open(&c, http_server_port(fx.server));
+    client_send(&c, fx.loop, STR("POST /keep HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n"));
+    TURN_UNTIL(fx.loop, fx.n_kept == 1);
+    http_reply(fx.kept[0], 200, NULL, STR("done"));
+    http_server_drain(fx.server, count_call, &n_done);
+    client_expect(&c, fx.loop, "done");
+    client_expect_close(&c, fx.loop);
+    assert_false(c.was_reset);
+    client_close(&c);
+    TURN_UNTIL(fx.loop, n_done == 1);
+    finish(&fx);
+}
+
+/* Neither a drain nor the end of its idle time cuts off a client that is still reading. */
+static void a_slow_reader_gets_all_of_its_last_answer(void **state) {
+    static char body[16u << 20];
+    const struct http_limits limits = {.idle_timeout_ms = 60};
+    struct fixture fx;
+    struct client c;
+    int n_done = 0;
+
+    (void)state;
+    for (int drains = 0; drains < 2; drains++) {
+        start_with(&fx, &limits);
+        client_open(&c, http_server_port(fx.server));
+        client_send(&c, fx.loop,
+                    STR("POST /keep HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n"));
+        TURN_UNTIL(fx.loop, fx.n_kept == 1);
+        http_reply(fx.kept[0], 200, NULL, (struct str){body, sizeof(body)});
+        loop_turn(fx.loop, 0);
+        if (drains) {
+            http_server_drain(fx.server, count_call, &n_done);
+        } else {
+            uint64_t until_us = clock_now_us() + 200000; /* more than its idle time */
+
+            while (clock_now_us() < until_us)
+                loop_turn(fx.loop, 10000);
+        }
+        client_expect_close(&c, fx.loop);
+        assert_false(c.was_reset);
+        assert_true(buf_len(&c.got) > sizeof(body));
+        client_close(&c);
+        if (drains) TURN_UNTIL(fx.loop, n_done == 1);
+        finish(&fx);
+    }
+}
+
 static void destroying_aborts_what_is_open(void **state) {
     struct fixture fx;
     struct client c;
@@ -270,6 +325,8 @@ int main(void) {
         cmocka_unit_test(loops_may_share_a_port),
         cmocka_unit_test(every_refused_allocation_is_survived),
         cmocka_unit_test(draining_finishes_what_is_open),
+        cmocka_unit_test(draining_sends_what_was_answered_in_the_same_turn),
+        cmocka_unit_test(a_slow_reader_gets_all_of_its_last_answer),
         cmocka_unit_test(destroying_aborts_what_is_open),
     };
 
