@@ -293,6 +293,7 @@ static void send_request(void *arg) {
     struct iovec pieces[4];
     int n = 1;
 
+    if (conn_is_connecting(&x->up->conn)) return; /* on_upstream_connected comes back to it */
     if (proxy_body_len(x) > SMALL_BODY_BYTES) n += proxy_body_pieces(x, pieces + 1);
     pieces[0] = (struct iovec){buf_ptr(&x->out), buf_len(&x->out)};
     conn_sendv(&x->up->conn, pieces, n);

@@ -293,7 +293,15 @@ static void on_upstream_closed(enum conn_end end, void *arg) {
     }
 }
 
+/* The request has waited for this, so that a large body need not be copied meanwhile. */
+static void on_upstream_connected(void *arg) {
+    struct exchange *x = arg;
+
+    loop_defer_last(x->proxy->loop, &x->send);
+}
+
 const struct upstream_user proxy_relay = {.on_data = on_upstream_data,
+                                          .on_connected = on_upstream_connected,
                                           .on_closed = on_upstream_closed};
 
 void proxy_client_has_room(struct exchange *x) {
