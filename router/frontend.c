@@ -117,6 +117,7 @@ static void on_settled(void *arg) {
 struct hung_mail {
     struct mail mail;
     uint32_t worker, incarnation;
+    bool is_hung; /* else it answers again */
 };
 
 static void on_mail(struct mail *mail, void *arg) {
@@ -134,7 +135,11 @@ static void on_mail(struct mail *mail, void *arg) {
     } else {
         struct hung_mail *hung = CONTAINER_OF(mail, struct hung_mail, mail);
 
-        proxy_worker_hung(f->proxy, hung->worker, hung->incarnation);
+        if (hung->is_hung) {
+            proxy_worker_hung(f->proxy, hung->worker, hung->incarnation);
+        } else {
+            proxy_worker_answers(f->proxy, hung->worker, hung->incarnation);
+        }
         mem_free(hung);
     }
 }
@@ -192,11 +197,12 @@ enum status frontend_start(struct frontend *f, struct error *err) {
     return ST_OK;
 }
 
-void frontend_worker_hung(struct frontend *f, uint32_t worker, uint32_t incarnation) {
+void frontend_worker_hung(struct frontend *f, uint32_t worker, uint32_t incarnation, bool is_hung) {
     struct hung_mail *hung = mem_zalloc(sizeof(*hung));
 
     hung->worker = worker;
     hung->incarnation = incarnation;
+    hung->is_hung = is_hung;
     mailbox_push(f->box, &hung->mail);
 }
 

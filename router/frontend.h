@@ -31,8 +31,9 @@ uint16_t frontend_port(const struct frontend *f);
 
 MUST_USE enum status frontend_start(struct frontend *f, struct error *err); /* its thread */
 
-/* From the control thread: the worker takes requests and answers none (proxy_worker_hung). */
-void frontend_worker_hung(struct frontend *f, uint32_t worker, uint32_t incarnation);
+/* From the control thread: the worker takes requests and answers none (proxy_worker_hung), or does
+ * so no longer (proxy_worker_answers). */
+void frontend_worker_hung(struct frontend *f, uint32_t worker, uint32_t incarnation, bool is_hung);
 
 /* From the control thread: go on for settle_us, ending each connection with its next answer; then stop
  * listening, finish what is open within timeout_us, end the thread. A second call may shorten both. */

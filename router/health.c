@@ -23,7 +23,7 @@ struct probe {
     struct http_call *call;        /* under way; NULL otherwise */
     uint64_t watched_us, asked_us; /* since when; when the last probe began */
     uint32_t worker, n_misses, n_hits;
-    bool is_watched, needs_description, is_foreign, is_unhealthy, is_ready;
+    bool is_watched, needs_description, is_foreign, is_unhealthy, is_hung, is_ready;
 };
 
 struct health {
@@ -65,6 +65,13 @@ static void schedule(struct probe *p) {
     loop_timer_start(&p->timer, interval_us - MIN(now_us - p->asked_us, interval_us));
 }
 
+static void tell_hung(struct probe *p, bool is_hung) {
+    struct health *h = p->health;
+
+    p->is_hung = is_hung;
+    if (h->config.on_hung) h->config.on_hung(p->worker, is_hung, h->arg);
+}
+
 /* `is_silent`: it said nothing at all in time. */
 static void missed(struct probe *p, bool is_silent, const char *why) {
     struct health *h = p->health;
@@ -77,7 +84,7 @@ static void missed(struct probe *p, bool is_silent, const char *why) {
         registry_set_reason(h->registry, p->worker, WORKER_UNHEALTHY, true);
         log_event(h->log, LOG_WARN, "worker_unhealthy", log_u64("worker", p->worker),
                   log_z("why", why));
-        if (is_silent && h->config.on_hung) h->config.on_hung(p->worker, h->arg);
+        if (is_silent) tell_hung(p, true);
     } else if (!p->is_ready && p->n_misses % NEVER_READY_MISSES == 0) {
         log_event(h->log, LOG_WARN, "worker_not_ready", log_u64("worker", p->worker),
                   log_z("why", why));
@@ -105,6 +112,7 @@ static void described(struct probe *p, const struct wire_server_info *info, bool
     p->is_foreign = is_foreign;
     p->n_misses = 0;
     registry_set_reason(h->registry, p->worker, WORKER_STARTING | WORKER_UNHEALTHY, false);
+    if (p->is_hung) tell_hung(p, false);
     if (!p->is_ready) {
         p->is_ready = true;
         log_event(h->log, LOG_INFO, "worker_ready", log_u64("worker", p->worker),

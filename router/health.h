@@ -27,8 +27,8 @@ struct loop;
 struct registry;
 
 /* A worker that was eligible takes connections and does not answer: what waits for it may wait for
- * ever. Told when the misses are enough to take it out. */
-typedef void health_hung_fn(uint32_t worker, void *arg);
+ * ever. Told when the misses are enough to take it out, and with is_hung false when it is back. */
+typedef void health_hung_fn(uint32_t worker, bool is_hung, void *arg);
 
 struct health_config {
     uint64_t interval_us;      /* between probes of one worker */

@@ -282,7 +282,7 @@ static void reset_attempt(struct exchange *x, bool is_fresh) {
     x->is_chunked = x->will_close = x->owes_first_token = false;
     x->feedback = (struct route_feedback){-1, -1};
     sse_tail_init(&x->said, false);
-    x->first_token_us = x->sent_bytes = x->seen_bytes = x->seen_us = x->hung_bytes = 0;
+    x->first_token_us = x->sent_bytes = x->seen_bytes = x->seen_us = x->hung_us = 0;
     x->n_interim = 0;
     http_response_init(&x->head, false);
 }

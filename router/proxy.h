@@ -62,6 +62,7 @@ void proxy_end_all(struct proxy *p);
 
 /* A worker takes requests and answers none: those that wait for it are given to others. */
 void proxy_worker_hung(struct proxy *p, uint32_t worker, uint32_t incarnation);
+void proxy_worker_answers(struct proxy *p, uint32_t worker, uint32_t incarnation); /* once more */
 
 /* Takes the request: it will be answered. */
 void proxy_start(struct proxy *p, struct http_request *req);

@@ -119,7 +119,7 @@ struct exchange {
     uint64_t first_token_us;
     uint64_t sent_bytes;
     uint64_t seen_bytes, seen_us; /* of a stream: how far it was, and when (proxy_watch.c) */
-    uint64_t hung_bytes;          /* and when its worker was found to hang; 0: it was not */
+    uint64_t hung_bytes, hung_us; /* and when its worker was found to hang; 0: it does not */
     uint32_t n_interim;           /* 1xx heads so far */
     bool owes_first_token;        /* it came, and the registry has not heard of it yet */
     bool was_stale; /* begun again, because the connection had died while it was idle */

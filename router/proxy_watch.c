@@ -5,10 +5,11 @@
  *
  *      no first byte for --first-byte-timeout      tried elsewhere, like any other failure
  *      a stream with no byte for --stream-idle-timeout      ended with an error event
- *      the same, its worker found to hang      a tenth of that
+ *      the same, its worker found to hang      a tenth of that, from when it was found to
  *
  * The timeout is long because an engine may hold a stream up for long in good order: it preempts, or
- * computes long prompts of others first. One that does not answer its probes either has no such excuse.
+ * computes long prompts of others first. One that does not answer its probes either has no such excuse;
+ * it has again once it answers them, or sends a byte of the stream.
  *
  * And when the probes find that a worker hangs (health.h), the control loop says so here, and what
  * waits for that worker and has sent its client nothing is given to another at once. That is not paid
@@ -25,33 +26,35 @@ static bool waits_for_first_byte(const struct exchange *x) {
            (x->scan.is_stream || !x->target.is_foreign);
 }
 
-/* A worker found to hang that has sent something since does not hang any more. */
-static uint64_t patience_us(const struct exchange *x) {
-    uint64_t usual_us = x->proxy->config.stream_idle_timeout_us;
+/* Found to hang, and has sent nothing since. */
+static bool is_suspect(const struct exchange *x) {
+    return x->hung_us && x->hung_bytes == x->sent_bytes;
+}
 
-    return x->hung_bytes && x->hung_bytes == x->sent_bytes ? usual_us / HUNG_PATIENCE : usual_us;
+static uint64_t since_us(uint64_t then_us, uint64_t now_us) {
+    return now_us > then_us ? now_us - then_us : 0;
 }
 
 static bool is_idle_stream(struct exchange *x, uint64_t now_us) {
+    uint64_t usual_us = x->proxy->config.stream_idle_timeout_us;
+
     if (!x->has_sent || !x->is_sse || !x->up) return false;
     if (x->is_paused || x->seen_bytes != x->sent_bytes || !x->seen_us) {
         x->seen_bytes = x->sent_bytes;
         x->seen_us = now_us;
         return false;
     }
-    return now_us - x->seen_us >= patience_us(x);
-}
-
-/* A place may have been given by another loop, whose clock is ahead of ours. */
-static uint64_t since_sent_us(const struct exchange *x, uint64_t now_us) {
-    return now_us > x->rq.now_us ? now_us - x->rq.now_us : 0;
+    return now_us - x->seen_us >= usual_us ||
+           (is_suspect(x) &&
+            since_us(MAX(x->seen_us, x->hung_us), now_us) >= usual_us / HUNG_PATIENCE);
 }
 
 static void look_at(struct exchange *x, uint64_t now_us) {
     const struct proxy_config *config = &x->proxy->config;
 
+    /* A place may have been given by another loop, whose clock is ahead of ours. */
     if (config->first_byte_timeout_us && waits_for_first_byte(x) &&
-        since_sent_us(x, now_us) >= config->first_byte_timeout_us) {
+        since_us(x->rq.now_us, now_us) >= config->first_byte_timeout_us) {
         proxy_attempt_failed(x, "first_byte_timeout", false, OUTCOME_FAILED);
     } else if (config->stream_idle_timeout_us && is_idle_stream(x, now_us)) {
         proxy_break_off(x, BROKEN_IDLE);
@@ -95,17 +98,29 @@ void proxy_end_all(struct proxy *p) {
     }
 }
 
+static bool is_with(const struct exchange *x, uint32_t worker, uint32_t incarnation) {
+    return x->is_routed && x->up && x->target.worker == worker &&
+           x->target.incarnation == incarnation;
+}
+
 void proxy_worker_hung(struct proxy *p, uint32_t worker, uint32_t incarnation) {
     LIST_FOR_EACH(it, &p->open) {
         struct exchange *x = LIST_ENTRY(it, struct exchange, link);
 
-        if (!x->is_routed || !x->up || x->target.worker != worker ||
-            x->target.incarnation != incarnation)
-            continue;
-        if (x->has_sent) {
-            x->hung_bytes = x->sent_bytes;
-        } else {
+        if (!is_with(x, worker, incarnation)) continue;
+        if (!x->has_sent) {
             proxy_leave_hung(x);
+        } else if (!is_suspect(x)) {
+            x->hung_us = loop_now_us(p->loop);
+            x->hung_bytes = x->sent_bytes;
         }
+    }
+}
+
+void proxy_worker_answers(struct proxy *p, uint32_t worker, uint32_t incarnation) {
+    LIST_FOR_EACH(it, &p->open) {
+        struct exchange *x = LIST_ENTRY(it, struct exchange, link);
+
+        if (is_with(x, worker, incarnation)) x->hung_us = 0;
     }
 }

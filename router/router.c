@@ -217,15 +217,17 @@ static void on_worker_ready(uint32_t worker, void *arg) {
     fflush(stdout);
 }
 
-static void on_worker_hung(uint32_t worker, void *arg) {
+static void on_worker_hung(uint32_t worker, bool is_hung, void *arg) {
     struct router *r = arg;
     struct registry_view view;
 
     if (!registry_get(r->registry, worker, &view)) return;
-    log_event(r->log, LOG_WARN, "worker_hung", log_u64("worker", worker), log_z("url", view.url),
-              log_u64("in_flight", view.in_flight));
+    if (is_hung) {
+        log_event(r->log, LOG_WARN, "worker_hung", log_u64("worker", worker),
+                  log_z("url", view.url), log_u64("in_flight", view.in_flight));
+    }
     for (uint32_t i = 0; i < r->n_frontends; i++)
-        frontend_worker_hung(r->frontends[i], worker, view.incarnation);
+        frontend_worker_hung(r->frontends[i], worker, view.incarnation, is_hung);
 }
 
 static void on_tick(void *arg) {

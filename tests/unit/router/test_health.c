@@ -26,7 +26,7 @@ struct fixture {
     bool is_silent, is_foreign;
     const char *generation, *model;
     /* What was told. */
-    int n_ready, n_hung, n_probes, n_infos;
+    int n_ready, n_hung, n_back, n_probes, n_infos;
 };
 
 static void on_request(struct http_request *req, void *arg) {
@@ -62,11 +62,12 @@ static void on_ready(uint32_t worker, void *arg) {
     fx->n_ready++;
 }
 
-static void on_hung(uint32_t worker, void *arg) {
+static void on_hung(uint32_t worker, bool is_hung, void *arg) {
     struct fixture *fx = arg;
 
     assert_int_equal(worker, fx->id);
-    fx->n_hung++;
+    fx->n_hung += is_hung;
+    fx->n_back += !is_hung;
 }
 
 static void open_worker(struct fixture *fx) {
@@ -184,6 +185,7 @@ static void misses_take_it_out_and_hits_bring_it_back(void **state) {
     TURN_UNTIL(fx.loop, reasons(&fx) == 0);
     assert_true(fx.n_infos > before); /* it may have been another */
     assert_int_equal(fx.n_ready, 1);
+    assert_int_equal(fx.n_back, 0); /* from a hang: there was none */
     finish(&fx);
 }
 
@@ -216,8 +218,10 @@ static void one_that_hangs_is_told_once(void **state) {
     for (int i = 0; i < 300; i++)
         loop_turn(fx.loop, 1000);
     assert_int_equal(fx.n_hung, 1);
+    assert_int_equal(fx.n_back, 0);
     fx.is_silent = false;
     TURN_UNTIL(fx.loop, reasons(&fx) == 0);
+    assert_int_equal(fx.n_back, 1);
     fx.is_silent = true; /* and again */
     TURN_UNTIL(fx.loop, fx.n_hung == 2);
     finish(&fx);

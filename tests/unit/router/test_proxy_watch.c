@@ -123,6 +123,34 @@ static void a_stream_of_a_worker_that_hangs_is_ended_sooner(void **state) {
     finish(&fx);
 }
 
+/* Turns until the watch has looked at what there is for longer than a tenth of `idle_us`. */
+static void let_a_tenth_pass(struct fixture *fx, uint64_t idle_us) {
+    uint64_t until_us = clock_now_us() + idle_us / 10 + 600000; /* and two sweeps */
+
+    while (clock_now_us() < until_us)
+        loop_turn(fx->loop, 10000);
+}
+
+static void a_worker_that_answers_again_has_the_usual_time(void **state) {
+    struct proxy_config config = usual;
+    struct fixture fx;
+    struct client c;
+
+    (void)state;
+    config.stream_idle_timeout_us = 5000000;
+    start_with(&fx, 2, config, false);
+    PLAY(&fx, {SSE_HEAD "8\r\ndata: a\n\r\n"});
+    ask(&fx, &c, ASK, "data: a");
+    proxy_worker_hung(fx.proxy, fx.fake.served_by[0], 1);
+    proxy_worker_answers(fx.proxy, fx.fake.served_by[0], 77); /* not this one */
+    proxy_worker_answers(fx.proxy, fx.fake.served_by[0], 1);
+    let_a_tenth_pass(&fx, config.stream_idle_timeout_us);
+    fake_say(&fx.fake, STR("8\r\ndata: b\n\r\n0\r\n\r\n"));
+    client_expect(&c, fx.loop, "data: b");
+    client_close(&c);
+    finish(&fx);
+}
+
 static void at_the_end_all_clients_are_told(void **state) {
     struct client streaming, waiting;
     struct fixture fx;
@@ -170,6 +198,7 @@ int main(void) {
         cmocka_unit_test(no_first_byte_in_time_is_a_failure),
         cmocka_unit_test(a_stream_that_falls_silent_is_ended),
         cmocka_unit_test(a_stream_of_a_worker_that_hangs_is_ended_sooner),
+        cmocka_unit_test(a_worker_that_answers_again_has_the_usual_time),
         cmocka_unit_test(at_the_end_all_clients_are_told),
         cmocka_unit_test(a_silent_worker_ends_in_a_timeout),
     };
