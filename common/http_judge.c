@@ -77,13 +77,18 @@ static enum status judge_expect(struct http_head *h, struct str value, struct er
     return ST_OK;
 }
 
-/* What it says of the connection; other options are the names of headers that end here. */
-static void judge_connection(struct http_head *h, struct str value) {
+/* What it says of the connection; other options are the names of headers that end here. Empty ones
+ * count as well: each is looked at once per header. */
+static enum status judge_connection(struct http_head *h, struct str value, struct error *err) {
     do {
         const char *comma = value.len ? memchr(value.ptr, ',', value.len) : NULL;
         size_t n = comma ? (size_t)(comma - value.ptr) : value.len;
         struct str option = str_trim((struct str){value.ptr, n});
 
+        if (h->n_options++ == HTTP_MAX_CONNECTION_OPTIONS) {
+            return http_refuse(h, 431, err, "more than %u options in the Connection header",
+                               HTTP_MAX_CONNECTION_OPTIONS);
+        }
         if (str_eq_nocase(option, STR("keep-alive"))) {
             h->has_keep_alive = true;
         } else if (str_eq_nocase(option, STR("close"))) {
@@ -94,6 +99,7 @@ static void judge_connection(struct http_head *h, struct str value) {
         n += comma != NULL;
         value = (struct str){value.ptr + n, value.len - n};
     } while (value.len);
+    return ST_OK;
 }
 
 enum status http_judge_header(struct http_head *h, enum http_name id, struct str value,
@@ -103,7 +109,7 @@ enum status http_judge_header(struct http_head *h, enum http_name id, struct str
     case HTTP_NAME_CONTENT_LENGTH: return judge_length(h, value, err);
     case HTTP_NAME_TRANSFER_ENCODING: return judge_coding(h, value, err);
     case HTTP_NAME_EXPECT: return judge_expect(h, value, err);
-    case HTTP_NAME_CONNECTION: judge_connection(h, value); return ST_OK;
+    case HTTP_NAME_CONNECTION: return judge_connection(h, value, err);
     default: return ST_OK;
     }
 }

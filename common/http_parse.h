@@ -23,7 +23,8 @@
  *        this is no forward proxy; '*' is accepted for OPTIONS alone), a space, '#' or a byte
  *        outside ASCII in the target, a '.' or '..' segment in its path (percent-encoded or not)
  *   413  a body longer than the limit          414  a request line longer than the limit
- *   417  Expect other than 100-continue        431  a head or header count over the limit
+ *   417  Expect other than 100-continue        431  a head, or a number of headers or of options
+ *                                                    in Connection, over the limit
  *   501  a Transfer-Encoding that is not "chunked", CONNECT
  *   505  a version other than 1.0 and 1.1
  *
@@ -40,6 +41,7 @@
 #define HTTP_MAX_HEAD_BYTES         32768u /* start line and headers together */
 #define HTTP_MAX_REQUEST_LINE_BYTES 8192u
 #define HTTP_MAX_HEADERS            100u
+#define HTTP_MAX_CONNECTION_OPTIONS 64u /* empty ones included, of all Connection headers */
 #define HTTP_MAX_METHOD_BYTES       16u
 #define HTTP_MAX_LEADING_CRLF       4u
 #define HTTP_MAX_CHUNK_LINE_BYTES   256u
@@ -118,7 +120,7 @@ struct http_head {
     /* The parser's own. */
     bool is_response, is_head_answer;
     uint8_t state;
-    uint8_t n_host, n_length, n_coding, n_leading;
+    uint8_t n_host, n_length, n_coding, n_leading, n_options;
     bool has_close, has_keep_alive;
     bool has_options;   /* a Connection header names other headers */
     bool has_marks;     /* the target has bytes that may begin a query or hide a dot */
@@ -162,8 +164,8 @@ bool http_value_has_token(struct str value, struct str token);
      HTTP_NAME_BIT(HTTP_NAME_HOP))
 
 /* Writes the headers that may be forwarded, but for those whose id is in `dropped` (HTTP_NAME_BITs),
- * in order, each as name ": " value CR LF. `to` has room for http_kept_max(h) bytes; returns the end of what was
- * written. Lines that lie side by side in `data` are copied together. */
+ * in order, each as name ": " value CR LF. `to` has room for http_kept_max(h) bytes; returns the end
+ * of what was written. Lines that lie side by side in `data` are copied together. */
 char *http_write_kept(char *to, const struct http_head *h, const char *data, uint32_t dropped);
 
 static inline size_t http_kept_max(const struct http_head *h) {

@@ -143,6 +143,7 @@ REFUSED = [
     ("5.5 control byte in a value", req(LENGTH, b"X: a\x07b"), 400),
     ("5.5 DEL in a value", req(LENGTH, b"X: a\x7fb"), 400),
     ("5.4 more than 100 headers", req(LENGTH, *[b"X-%d: y" % i for i in range(110)]), 431),
+    ("9110 7.6.1 many options in Connection", req(LENGTH, b"Connection: " + b"x," * 15000), 431),
     ("5.4 a huge head", req(LENGTH, b"X: " + b"y" * 40000), 431),
     ("5.4 a huge name", req(LENGTH, b"Y" * 40000 + b": y"), 431),
     # --- the request line (3)

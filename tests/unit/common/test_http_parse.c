@@ -459,6 +459,14 @@ static void limits_hold_to_the_byte(void **state) {
         check_limit(&b, more ? "431" : "GET / none [] rest=0", "headers at their limit");
     }
     for (unsigned more = 0; more < 2; more++) {
+        buf_append_str(&b, STR("GET / HTTP/1.1\r\nHost: a\r\nConnection: a"));
+        for (unsigned i = 2; i < HTTP_MAX_CONNECTION_OPTIONS; i++)
+            buf_append_str(&b, i % 2 ? STR(", a") : STR(",")); /* empty ones count as well */
+        buf_append_str(&b, STR("\r\nConnection: b"));
+        buf_append_str(&b, more ? STR(",,\r\n\r\n") : STR("\r\n\r\n"));
+        check_limit(&b, more ? "431" : "GET / none [] rest=0", "options at their limit");
+    }
+    for (unsigned more = 0; more < 2; more++) {
         buf_append_str(&b, STR(CHUNKED "1;"));
         fill(&b, HTTP_MAX_CHUNK_LINE_BYTES + more);
         buf_append_str(&b, STR("\r\na\r\n0\r\n\r\n"));
