@@ -96,7 +96,13 @@ void load_worker_up(struct load *l, uint32_t w, const struct worker_spec *spec) 
     load_set_reason(l, w, WORKER_ABSENT, false);
 }
 
+static void set_ramping(struct load *l, uint32_t w, bool is_ramping) {
+    l->n_ramping += (uint32_t)is_ramping - worker_mask_has(l->ramping.words, w);
+    worker_mask_set(l->ramping.words, w, is_ramping);
+}
+
 void load_worker_down(struct load *l, uint32_t w) {
+    set_ramping(l, w, false);
     load_set_reason(l, w, WORKER_ABSENT, true);
 }
 
@@ -154,21 +160,13 @@ bool load_has_eligible(const struct load *l) {
     return l->n_eligible > 0;
 }
 
-bool load_has_room(const struct load *l) {
-    uint64_t any = 0;
-
-    for (uint32_t i = 0; i < l->n_words; i++)
-        any |= l->eligible.words[i] & ~l->busy.words[i];
-    return any != 0;
-}
-
 /* --- slow start ------------------------------------------------------------------------------ */
 
 void load_begin_slow_start(struct load *l, uint32_t w, uint64_t now_us) {
     assert(w < l->n_workers);
     if (!l->slow_start_us) return;
     l->workers[w].ramp_from_us = now_us;
-    worker_mask_add(l->ramping.words, w);
+    set_ramping(l, w, true);
 }
 
 static uint64_t ramp_age_us(const struct load *l, uint32_t w, uint64_t now_us) {
@@ -192,6 +190,7 @@ void load_drop_ramping(const struct load *l, uint64_t *mask, uint64_t now_us) {
     uint64_t any_ramping = 0, any_other = 0;
     double mean;
 
+    if (!l->n_ramping) return;
     for (uint32_t i = 0; i < l->n_words; i++) {
         any_ramping |= mask[i] & l->ramping.words[i];
         any_other |= mask[i] & ~l->ramping.words[i];
@@ -209,10 +208,24 @@ void load_drop_ramping(const struct load *l, uint64_t *mask, uint64_t now_us) {
     }
 }
 
-void load_get_room(const struct load *l, struct worker_mask *room) {
-    *room = (struct worker_mask){0};
+void load_get_room(const struct load *l, struct worker_mask *room, uint64_t now_us) {
+    *room = l->eligible;
+    load_drop_ramping(l, room->words, now_us);
     for (uint32_t i = 0; i < l->n_words; i++)
-        room->words[i] = l->eligible.words[i] & ~l->busy.words[i];
+        room->words[i] &= ~l->busy.words[i];
+}
+
+bool load_has_room(const struct load *l, uint64_t now_us) {
+    struct worker_mask room;
+    uint64_t any = 0;
+
+    if (UNLIKELY(l->n_ramping)) {
+        load_get_room(l, &room, now_us);
+        return !worker_mask_is_empty(room.words, l->n_words);
+    }
+    for (uint32_t i = 0; i < l->n_words; i++)
+        any |= l->eligible.words[i] & ~l->busy.words[i];
+    return any != 0;
 }
 
 double load_mean_in_flight(const struct load *l) {
@@ -244,8 +257,7 @@ void load_open(struct load *l, struct load_ticket *t, uint32_t w, double work_s,
     k->resident_tokens += t->resident_tokens;
     k->in_flight++;
     k->n_sent++;
-    if (worker_mask_has(l->ramping.words, w) && has_ramped(l, w, now_us))
-        worker_mask_drop(l->ramping.words, w);
+    if (worker_mask_has(l->ramping.words, w) && has_ramped(l, w, now_us)) set_ramping(l, w, false);
     l->n_open++;
     note_admission(l, w);
 }
@@ -333,4 +345,5 @@ void load_check(const struct load *l) {
     }
     assert(n_open == l->n_open);
     assert(l->n_eligible == worker_mask_count(l->eligible.words, l->n_words));
+    assert(l->n_ramping == worker_mask_count(l->ramping.words, WORKER_MASK_WORDS));
 }

@@ -77,7 +77,7 @@ struct load {
     uint32_t n_workers;          /* ids are below this */
     uint32_t n_words;            /* of a mask, up to the last worker that was ever eligible */
     uint32_t n_open;             /* open tickets of all workers */
-    uint32_t n_eligible;
+    uint32_t n_eligible, n_ramping;
     struct worker_mask eligible; /* workers with no reason against them */
     struct worker_mask busy;     /* workers with enough in flight */
     struct worker_mask full;     /* workers with the most */
@@ -119,10 +119,13 @@ double load_growing_tokens(const struct load *l, const struct load_worker *w, ui
  * Drops from `mask` the workers that have the most, unless all of them do. */
 void load_drop_full(const struct load *l, uint64_t *mask);
 
-/* May any worker be picked? Has any of them less than enough? */
+/* May any worker be picked? */
 bool load_has_eligible(const struct load *l);
-bool load_has_room(const struct load *l);
-void load_get_room(const struct load *l, struct worker_mask *room); /* which of them are */
+
+/* Has any of them less than enough, and less than its slow start allows? Which ones? */
+bool load_has_room(const struct load *l, uint64_t now_us);
+void load_get_room(const struct load *l, struct worker_mask *room, uint64_t now_us);
+
 /* A worker is new, or has come back: until slow_start_us from now its share grows from a tenth to
  * the whole, so that a cold cache, or an engine that is still warming up, is not met by everything
  * at once. Does nothing when slow_start_us is 0. */
@@ -130,7 +133,8 @@ void load_begin_slow_start(struct load *l, uint32_t w, uint64_t now_us);
 
 /* Drops from `mask` the workers that have all that their slow start allows: that share of the mean in
  * flight, and one. Drops none when there is no other worker in the mask: a fleet that starts
- * together, starts. Costs nothing while no worker is in its slow start. */
+ * together, starts. A full worker is another one too, so call it before load_drop_full. Costs
+ * nothing while no worker is in its slow start. */
 void load_drop_ramping(const struct load *l, uint64_t *mask, uint64_t now_us);
 
 /* Requests in flight per eligible worker. */

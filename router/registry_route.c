@@ -143,9 +143,9 @@ enum status registry_explain(struct registry *r, struct str model, const struct 
 
 /* --- places, and who waits for them ---------------------------------------------------------------*/
 
-static bool has_room(const struct registry *r, const struct model *m) {
+static bool has_room(const struct registry *r, const struct model *m, uint64_t now_us) {
     if (r->config.max_concurrent && r->n_open >= r->config.max_concurrent) return false;
-    return load_has_room(routing_load(m->routing));
+    return load_has_room(routing_load(m->routing), now_us);
 }
 
 static struct registry_waiter *waiter_of(struct admission_ticket *t) {
@@ -156,12 +156,12 @@ void registry_grant(struct registry *r, uint64_t now_us, struct list *decided) {
     for (uint32_t i = 0; r->n_waiting && i < r->n_models; i++) {
         struct model *m = &r->models[(r->next_model + i) % r->n_models];
 
-        while (admission_n_waiting(m->admission) && has_room(r, m)) {
+        while (admission_n_waiting(m->admission) && has_room(r, m, now_us)) {
             struct registry_waiter *w;
             struct worker_mask room;
             enum status st;
 
-            load_get_room(routing_load(m->routing), &room);
+            load_get_room(routing_load(m->routing), &room, now_us);
             w = waiter_of(admission_pop(m->admission, &room, now_us));
 
             r->n_waiting--;
@@ -236,7 +236,7 @@ enum status registry_enter(struct registry *r, struct str model, struct route_re
     st = choose_model(r, model, &m, err);
     if (st != ST_OK) goto done;
     if (r->n_waiting) registry_grant(r, rq->now_us, &decided); /* nobody overtakes those who wait */
-    if (!has_room(r, m) && load_has_eligible(routing_load(m->routing))) {
+    if (!has_room(r, m, rq->now_us) && load_has_eligible(routing_load(m->routing))) {
         st = ST_AGAIN;
         if (!w) goto done;
         w->rq = rq;

@@ -354,15 +354,17 @@ void routing_set_reason(struct routing *r, uint32_t w, uint32_t reasons, bool is
 
 /* --- requests -------------------------------------------------------------------------------- */
 
-/* Eligible, not excluded, below their admission limit unless all have reached it. */
+/* Eligible, not excluded, with less than their slow start allows, and below their admission limit
+ * unless all have reached it. The first of these bounds comes first: a worker is not met by
+ * everything at once because all others are full. */
 static bool find_candidates(const struct routing *r, const struct route_request *rq,
                             struct worker_mask *mask) {
     *mask = r->load.eligible;
     for (uint32_t i = 0; i < rq->n_exclude; i++) {
         if (rq->exclude[i] < r->load.n_workers) worker_mask_drop(mask->words, rq->exclude[i]);
     }
-    load_drop_full(&r->load, mask->words);
     load_drop_ramping(&r->load, mask->words, rq->now_us);
+    load_drop_full(&r->load, mask->words);
     return !worker_mask_is_empty(mask->words, r->load.n_words);
 }
 

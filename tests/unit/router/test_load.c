@@ -190,21 +190,21 @@ static void a_worker_with_enough_has_no_room_and_may_yet_be_picked(void **state)
     load_worker_up(&l, 0, &bounded);
     load_worker_up(&l, 1, &bounded);
     for (uint32_t i = 0; i < 3; i++) {
-        load_get_room(&l, &room);
+        load_get_room(&l, &room, 0);
         assert_int_equal(room.words[0], i < 2 ? 3 : 2);
         load_open(&l, &t[i], 0, 1, 1, 0);
         mask = 3;
         load_drop_full(&l, &mask);
         assert_int_equal(mask, i < 2 ? 3 : 2);
     }
-    assert_true(load_has_room(&l));
+    assert_true(load_has_room(&l, 0));
     load_set_reason(&l, 1, WORKER_DRAINING, true);
-    assert_false(load_has_room(&l));
+    assert_false(load_has_room(&l, 0));
     load_close(&l, &t[2], 1, false, 1);
     load_close(&l, &t[1], 1, false, 1);
-    assert_true(load_has_room(&l));
+    assert_true(load_has_room(&l, 0));
     load_open(&l, &t[3], 0, 1, 1, 1);
-    assert_false(load_has_room(&l));
+    assert_false(load_has_room(&l, 0));
     load_check(&l);
     load_close(&l, &t[0], 1, false, 2);
     load_close(&l, &t[3], 1, false, 2);
@@ -319,6 +319,38 @@ static void a_fleet_that_starts_together_starts(void **state) {
     load_fini(&l);
 }
 
+/* Or those who wait would be let in for it, and sent to the others. */
+static void a_slow_start_that_has_its_share_is_no_room(void **state) {
+    struct worker_spec bounded = plain;
+    struct load_ticket t[5] = {{{0}}};
+    struct worker_mask room;
+    struct load l;
+    (void)state;
+
+    bounded.enough_in_flight = 2;
+    bounded.max_in_flight = 4;
+    load_init(&l, 2);
+    l.slow_start_us = 10000000;
+    load_worker_up(&l, 0, &bounded);
+    load_worker_up(&l, 1, &bounded);
+    load_begin_slow_start(&l, 1, 1000000);
+    for (int i = 0; i < 4; i++)
+        load_open(&l, &t[i], 0, 1, 1, 1000000);
+    assert_true(load_has_room(&l, 1000000));
+    load_open(&l, &t[4], 1, 1, 1, 1000000);
+    load_get_room(&l, &room, 1000000);
+    assert_int_equal(room.words[0], 0);
+    assert_false(load_has_room(&l, 1000000)); /* though worker 0 is full */
+    assert_true(load_has_room(&l, 11000000)); /* it is over */
+    load_begin_slow_start(&l, 0, 1000000);
+    assert_true(load_has_room(&l, 1000000)); /* all are in theirs */
+    load_worker_down(&l, 1);
+    assert_false(load_has_room(&l, 1000000));
+    load_check(&l);
+    close_all(&l, t, 5);
+    load_fini(&l);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_worker_is_eligible_iff_nothing_speaks_against_it),
@@ -331,6 +363,7 @@ int main(void) {
         cmocka_unit_test(a_worker_with_enough_has_no_room_and_may_yet_be_picked),
         cmocka_unit_test(a_new_worker_is_given_more_and_more),
         cmocka_unit_test(a_fleet_that_starts_together_starts),
+        cmocka_unit_test(a_slow_start_that_has_its_share_is_no_room),
         cmocka_unit_test(random_traffic_keeps_the_sums),
     };
 

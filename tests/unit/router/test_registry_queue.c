@@ -15,7 +15,8 @@
 
 /* `batch`: what each worker says to compute at once; 0: it does not. */
 static struct registry *make_announced(uint32_t n_workers, uint32_t batch, uint32_t limit,
-                                       uint32_t max_concurrent, uint32_t queue_size) {
+                                       uint32_t max_concurrent, uint32_t queue_size,
+                                       uint64_t slow_start_us) {
     struct registry_config config = {0};
     struct wire_server_info info = {
         .wire = 1, .model = "m", .block_size = 16, .n_blocks = 500, .prefill_tokens_per_s = 1e4};
@@ -27,6 +28,7 @@ static struct registry *make_announced(uint32_t n_workers, uint32_t batch, uint3
     routing_options_default(&config.routing);
     config.routing.max_index_bytes = 1 << 20;
     config.routing.max_workers = 8;
+    config.routing.slow_start_us = slow_start_us;
     config.max_worker_requests = limit;
     config.max_concurrent = max_concurrent;
     config.admission.queue_size = queue_size;
@@ -43,7 +45,7 @@ static struct registry *make_announced(uint32_t n_workers, uint32_t batch, uint3
 
 static struct registry *make(uint32_t n_workers, uint32_t limit, uint32_t max_concurrent,
                              uint32_t queue_size) {
-    return make_announced(n_workers, 0, limit, max_concurrent, queue_size);
+    return make_announced(n_workers, 0, limit, max_concurrent, queue_size, 0);
 }
 
 static struct registry_totals totals(struct registry *r) {
@@ -62,13 +64,14 @@ struct request { /* what an exchange holds */
     bool is_open, is_waiting;
 };
 
-static enum status enter(struct registry *r, struct mailbox *box, struct request *q,
-                         uint64_t tenant, uint64_t now_us) {
+/* `prompt`: requests with the same one have it in common. */
+static enum status enter_with(struct registry *r, struct mailbox *box, struct request *q,
+                              uint64_t tenant, uint64_t prompt, uint64_t now_us) {
     enum status st;
 
     memset(q, 0, sizeof(*q));
-    q->chain[0] = now_us * 2 + 1;
-    q->chain[1] = now_us * 2 + 2;
+    q->chain[0] = prompt * 2 + 1;
+    q->chain[1] = prompt * 2 + 2;
     q->rq = (struct route_request){
         .chain = q->chain, .n_blocks = 2, .prompt_bytes = 256, .now_us = now_us};
     q->w.box = box;
@@ -85,6 +88,11 @@ static void end(struct registry *r, struct request *q, uint64_t now_us) {
     assert_true(q->is_open);
     q->is_open = false;
     registry_ended(r, &q->target, &q->ticket, &e, OUTCOME_OK);
+}
+
+static enum status enter(struct registry *r, struct mailbox *box, struct request *q,
+                         uint64_t tenant, uint64_t now_us) {
+    return enter_with(r, box, q, tenant, now_us, now_us);
 }
 
 /* Takes what was decided; returns how many were told. */
@@ -222,7 +230,7 @@ static void a_limit_on_all_and_a_worker_that_comes_back(void **state) {
 /* Batches of one: two are enough for a worker, and four the most. */
 static void a_prompt_goes_where_it_is_cached_past_what_is_enough(void **state) {
     enum { BLOCKS = 64 };
-    struct registry *r = make_announced(2, 1, 0, 0, 10);
+    struct registry *r = make_announced(2, 1, 0, 0, 10, 0);
     struct mailbox *box = mailbox_open_waiting();
     struct request q[8];
     uint64_t chain[BLOCKS];
@@ -266,6 +274,106 @@ static void a_prompt_goes_where_it_is_cached_past_what_is_enough(void **state) {
     assert_int_equal(totals(r).n_open, 0);
     registry_destroy(r);
     mailbox_close(box);
+}
+
+/* --- slow start: batches of 8, so that 10 are enough for a worker and 20 the most --------------- */
+
+enum {
+    SLOW_START_US = 10000000,
+    SERVICE_US = 1900000, /* of each request */
+    STEP_US = 100000,     /* between two ticks */
+    RAMP_REQUESTS = 400,
+    RAMP_WAITING = 50,
+    ENOUGH = 10,
+};
+
+struct ramp { /* requests in virtual time, oldest first */
+    struct registry *registry;
+    struct mailbox *box;
+    struct request q[RAMP_REQUESTS];
+    uint64_t began_us[RAMP_REQUESTS]; /* 0: not yet */
+    uint32_t n_entered, n_served;
+    uint64_t back_us; /* when worker 1 came back */
+};
+
+static uint32_t in_flight(struct ramp *s, uint32_t id) {
+    struct registry_view view;
+
+    assert_true(registry_get(s->registry, id, &view));
+    return view.in_flight;
+}
+
+/* What worker 1 may have: at most so many, and one more that is begun. */
+static double share_of_mean(struct ramp *s, uint64_t now_us) {
+    double share = 0.1 + 0.9 * (double)(now_us - s->back_us) / SLOW_START_US;
+    double mean = totals(s->registry).n_open / 2.0;
+
+    return share * mean < 1 ? 1 : share * mean;
+}
+
+static void begin_granted(struct ramp *s, uint64_t now_us) {
+    hear(s->box);
+    for (uint32_t i = 0; i < s->n_entered; i++) {
+        if (!s->q[i].is_open || s->began_us[i]) continue;
+        s->began_us[i] = now_us;
+        registry_first_token(s->registry, &s->q[i].target, &s->q[i].ticket, NULL, now_us);
+    }
+}
+
+static void end_those_served(struct ramp *s, uint64_t now_us) {
+    for (uint32_t i = 0; i < s->n_entered; i++) {
+        if (!s->q[i].is_open || s->began_us[i] + SERVICE_US > now_us) continue;
+        end(s->registry, &s->q[i], now_us);
+        s->n_served++;
+        begin_granted(s, now_us);
+    }
+}
+
+static void let_wait(struct ramp *s, uint64_t now_us) {
+    while (s->n_entered < RAMP_REQUESTS && totals(s->registry).n_waiting < RAMP_WAITING) {
+        uint32_t i = s->n_entered++;
+        enum status st = enter_with(s->registry, s->box, &s->q[i], 1, i, now_us);
+
+        assert_true(st == ST_OK || st == ST_AGAIN);
+        begin_granted(s, now_us);
+    }
+}
+
+static void who_waits_does_not_get_past_a_slow_start(void **state) {
+    struct ramp *s = mem_zalloc(sizeof(*s));
+    uint64_t now_us = 2 * SLOW_START_US; /* that of the fleet is over */
+    uint32_t most = 0;
+
+    (void)state;
+    s->registry = make_announced(2, 8, 0, 0, RAMP_WAITING, SLOW_START_US);
+    s->box = mailbox_open_waiting();
+    registry_set_reason(s->registry, 1, WORKER_UNHEALTHY, true);
+    registry_tick(s->registry, now_us);
+    let_wait(s, now_us);
+    assert_int_equal(in_flight(s, 0), ENOUGH);
+    s->back_us = now_us;
+    registry_set_reason(s->registry, 1, WORKER_UNHEALTHY, false);
+    for (; s->n_served < RAMP_REQUESTS; now_us += STEP_US) {
+        uint32_t n_before = in_flight(s, 1), n;
+
+        assert_true(now_us < s->back_us + 100 * SLOW_START_US); /* somebody is never served */
+        registry_tick(s->registry, now_us);
+        begin_granted(s, now_us);
+        end_those_served(s, now_us);
+        let_wait(s, now_us);
+        n = in_flight(s, 1);
+        if (now_us - s->back_us < SLOW_START_US && s->n_entered < RAMP_REQUESTS) {
+            assert_true(n <= n_before || n < share_of_mean(s, now_us) + 1);
+            assert_true(n + 1 > share_of_mean(s, now_us)); /* and it gets what it may have */
+            most = MAX(most, n);
+        }
+        assert_true(in_flight(s, 0) <= ENOUGH);
+    }
+    assert_in_range(most, ENOUGH - 1, ENOUGH);
+    assert_int_equal(totals(s->registry).n_open + totals(s->registry).n_waiting, 0);
+    registry_destroy(s->registry);
+    mailbox_close(s->box);
+    mem_free(s);
 }
 
 /* --- two loops, for the thread sanitizer ---------------------------------------------------------*/
@@ -352,6 +460,7 @@ int main(void) {
         cmocka_unit_test(a_full_queue_displaces_or_refuses),
         cmocka_unit_test(a_limit_on_all_and_a_worker_that_comes_back),
         cmocka_unit_test(a_prompt_goes_where_it_is_cached_past_what_is_enough),
+        cmocka_unit_test(who_waits_does_not_get_past_a_slow_start),
         cmocka_unit_test(two_loops_hand_places_to_each_other),
     };
 
