@@ -42,8 +42,9 @@ CFLAGS_ALL = -std=c11 -D_GNU_SOURCE -I. $(WARN) -fno-strict-aliasing -ffp-contra
 # The router is optimised as a whole: 5 % less CPU per request. Its objects are whole without that too, for tests.
 LTO := $(if $(filter release,$(VARIANT)),$(if $(SAN)$(CROSS),,-flto=auto -ffat-lto-objects))
 
-# Files named after an instruction set are compiled for it; on other machines they are empty.
-ISA_avx2       := -mavx2 -mfma -mf16c -mbmi2
+# Files named after an instruction set are compiled for it; on other machines they are empty. What is
+# listed here is asked for in common/isa.c before anything in such a file is called.
+ISA_avx2       := -mavx2 -mfma -mbmi2
 ISA_avx512     := -mavx512f -mavx512bw -mavx512vl -mavx512dq $(ISA_avx2)
 ISA_avx512bf16 := -mavx512bf16 $(ISA_avx512)
 isa = $(if $(filter x86_64,$(MACHINE)),$(ISA_$(lastword $(subst _, ,$(basename $(notdir $(1)))))))

@@ -1,6 +1,7 @@
 /* router/body_text.c - the plain and SSE2 versions, and the choice between all of them. */
 #include "router/body_text.h"
 
+#include "common/isa.h"
 #include "router/body_text_internal.h"
 
 #ifdef __SSE2__
@@ -143,7 +144,7 @@ const struct body_text *body_text_at(uint32_t i) {
     uint32_t first = 0;
 
 #ifdef __x86_64__
-    if (!__builtin_cpu_supports("avx512bw")) first = __builtin_cpu_supports("avx2") ? 1 : 2;
+    if (!isa_has_avx512()) first = isa_has_avx2() ? 1 : 2;
 #endif
     return first + i < ARRAY_LEN(versions) ? &versions[first + i] : NULL;
 }

@@ -3,12 +3,8 @@
 #if defined(__x86_64__)
 #define LANES    16
 #define ACT_BF16 1
+#include "common/isa.h"
 #include "kernels/cpu/path_body.inc"
-
-static bool is_available(void) {
-    return __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512bw") &&
-           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
-}
 
 /* Intel's servers (measured: Emerald Rapids) issue half as many vdpbf16ps a cycle as fma: 114
  * GFLOP/s against 229 in fp32 on one core. AMD's (Zen 5) do the opposite: 522 against 261. */
@@ -16,5 +12,5 @@ static bool is_slow(void) {
     return __builtin_cpu_is("intel");
 }
 
-const struct cpu_path cpu_path_avx512bf16 = PATH_TABLE("avx512bf16", is_available, is_slow);
+const struct cpu_path cpu_path_avx512bf16 = PATH_TABLE("avx512bf16", isa_has_avx512bf16, is_slow);
 #endif

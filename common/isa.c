@@ -1,0 +1,31 @@
+/* common/isa.c - the lists of the Makefile (ISA_*), as questions to the processor. */
+#include "common/isa.h"
+
+#ifdef __x86_64__
+bool isa_has_avx2(void) {
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+           __builtin_cpu_supports("bmi2");
+}
+
+bool isa_has_avx512(void) {
+    return isa_has_avx2() && __builtin_cpu_supports("avx512f") &&
+           __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+           __builtin_cpu_supports("avx512dq");
+}
+
+bool isa_has_avx512bf16(void) {
+    return isa_has_avx512() && __builtin_cpu_supports("avx512bf16");
+}
+#else
+bool isa_has_avx2(void) {
+    return false;
+}
+
+bool isa_has_avx512(void) {
+    return false;
+}
+
+bool isa_has_avx512bf16(void) {
+    return false;
+}
+#endif
