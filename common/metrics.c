@@ -3,8 +3,9 @@
  * A child is found by its label text, `policy="prefix",code="200"`, which is at once its key in the
  * family's map and what the page shows. The lock guards the families' maps and lists; the numbers
  * are atomics outside it. The parts of a child hang on it, newest first, and never leave it; each has
- * one writer, who therefore needs no atomic addition, only loads and stores. A histogram keeps no count: it is the sum of its buckets, so that the
- * page agrees with itself whatever is updated meanwhile. */
+ * one writer, who therefore needs no atomic addition, only loads and stores. A histogram keeps no
+ * count: it is the sum of its buckets, so that the page agrees with itself whatever is updated
+ * meanwhile. */
 #include "common/metrics.h"
 
 #include "common/list.h"
@@ -71,7 +72,8 @@ struct metrics {
 };
 
 /* --- children ---------------------------------------------------------------------------------*/
-/* With a line of the cache between it and what comes next. */
+
+/* A child or a part, with a line of the cache between it and what comes next. */
 static struct metric *metric_create(const struct family *f) {
     size_t n_hits = f->def->kind == METRIC_HISTOGRAM ? f->n_buckets + 1 : 0;
     struct metric *c = mem_zalloc(sizeof(*c) + n_hits * sizeof(c->hits[0]) + CACHE_LINE);
@@ -276,6 +278,10 @@ static uint64_t load(const atomic_uint_fast64_t *a) {
     return atomic_load_explicit(a, memory_order_relaxed);
 }
 
+static const struct metric *first_part(const struct metric *c) {
+    return atomic_load_explicit(&c->parts, memory_order_acquire);
+}
+
 static void add(struct metric *c, atomic_uint_fast64_t *a, uint64_t n) {
     if (c->is_part)
         atomic_store_explicit(a, load(a) + n, memory_order_relaxed);
@@ -307,7 +313,7 @@ void metric_inc(struct metric *c) {
 void metric_reach(struct metric *c, uint64_t total) {
     uint_fast64_t was = atomic_load_explicit(&c->bits, memory_order_relaxed);
 
-    assert(c->family->def->kind == METRIC_COUNTER);
+    assert(c->family->def->kind == METRIC_COUNTER && !c->is_part && !first_part(c));
     while (was < total && !atomic_compare_exchange_weak_explicit(
                               &c->bits, &was, total, memory_order_relaxed, memory_order_relaxed))
         continue;
@@ -333,10 +339,6 @@ void metric_observe(struct metric *h, double value) {
         i++;
     add(h, &h->hits[i], 1);
     add_double(h, &h->bits, value);
-}
-
-static const struct metric *first_part(const struct metric *c) {
-    return atomic_load_explicit(&c->parts, memory_order_acquire);
 }
 
 static uint64_t sum_of_counts(const struct metric *c) {

@@ -2,9 +2,10 @@
  *
  * A program lists its metrics in a constant table of rows; the index of a row is the metric's id. A
  * row with labels has one *child* per combination of values, made on first use and then kept by
- * whoever updates it: updating a child is one relaxed atomic operation, never a lock or an
- * allocation. The number of children is limited, so that a client who chooses label values cannot
- * grow the registry: past the limit all go to one child whose values are "other".
+ * whoever updates it: updating a child is a relaxed atomic operation or two (a histogram has a bucket
+ * and a sum), never a lock or an allocation. The number of children is limited, so that a client who
+ * chooses label values cannot grow the registry: past the limit all go to one child whose values are
+ * "other".
  *
  *      #define ROUTER_METRICS(X)                                                            \
  *          X(COUNTER,   requests_total, "policy,code", "Requests finished.")                \
@@ -16,8 +17,9 @@
  *
  *      metric_inc(METRICS_GET(m, ROUTER_requests_total, "prefix", "200"));
  *
- * Any thread may update, look up and write the page. A thread that updates often takes a *part* of the
- * child: the page shows the sum of all parts, and nobody else writes to the same memory. */
+ * Any thread may update, look up and write the page. A thread that updates often takes a *part* of
+ * the child, which it updates with plain loads and stores: the page shows the sum of all parts, and
+ * nobody else writes to the same memory. */
 #ifndef COMMON_METRICS_H
 #define COMMON_METRICS_H
 
@@ -54,7 +56,7 @@ extern const double metrics_token_buckets[METRICS_TOKEN_BUCKETS];     /* 1-2-5 t
 extern const double metrics_seconds_buckets[METRICS_SECONDS_BUCKETS]; /* 100 us to 10 s */
 
 struct metrics; /* the registry */
-struct metric;  /* one child: what is updated; lives as long as the registry */
+struct metric; /* one child: what is updated; lives as long as the registry, or to metrics_remove */
 
 /* `defs` must outlive the registry. Metrics without labels exist from the start and show 0. */
 struct metrics *metrics_create(const struct metric_def *defs, uint32_t n_defs);
@@ -73,17 +75,20 @@ struct metric *metrics_get(struct metrics *m, uint32_t id, const char *const *va
 /* The child of a row without labels; no lock. */
 struct metric *metrics_at(struct metrics *m, uint32_t id);
 
-/* Takes a child off the page (its worker is gone). The pointer is dead afterwards, so the caller
- * must be its only user; never for values that share the "other" child. Unknown values are fine. */
+/* Takes a child off the page (its worker is gone). The pointer is dead afterwards, as are those of its
+ * parts, so the caller must be the only user of them all; never for values that share the "other"
+ * child. Unknown values are fine. */
 void metrics_remove(struct metrics *m, uint32_t id, const char *const *values, uint32_t n_values);
 
 /* A part of a counter or histogram, zero at first, that the caller's thread alone updates, with plain
- * instructions. Keep it: it lives as long as `whole`. */
+ * instructions. Keep it: it lives as long as `whole`, until the registry ends or metrics_remove takes
+ * `whole` off the page. */
 struct metric *metric_part(struct metrics *m, struct metric *whole);
 
 void metric_add(struct metric *c, uint64_t n);       /* counter */
 void metric_inc(struct metric *c);                   /* counter, by one */
-void metric_reach(struct metric *c, uint64_t total); /* counter kept elsewhere; never falls */
+void metric_reach(struct metric *c, uint64_t total); /* counter kept elsewhere, in one piece (no
+                                                      * parts); never falls */
 void metric_set(struct metric *g, double value);     /* gauge */
 void metric_shift(struct metric *g, double delta);   /* gauge, up or down */
 void metric_observe(struct metric *h, double value); /* histogram; NaN is ignored */
