@@ -1,4 +1,5 @@
-/* tests/fuzz/fuzz_body_scan.c - no input may crash the scan, and all versions must agree on it. */
+/* tests/fuzz/fuzz_body_scan.c - no input may crash the scan, and all versions must say what the plain
+ * one, which is their definition, says of it. */
 #include "router/body_scan_internal.h"
 
 #include <stdlib.h>
@@ -7,12 +8,13 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    static const struct body_text plain = {"plain", body_text_end_plain, body_text_bad_utf8_plain};
     struct str body = {(const char *)data, size};
     struct body_scan want, got;
     struct error want_err = {0};
-    enum status st = body_scan_with(body, &want, body_text_at(0), &want_err);
+    enum status st = body_scan_with(body, &want, &plain, &want_err);
 
-    for (uint32_t i = 1; body_text_at(i); i++) {
+    for (uint32_t i = 0; body_text_at(i); i++) {
         struct error err = {0};
 
         if (body_scan_with(body, &got, body_text_at(i), &err) != st) abort();
