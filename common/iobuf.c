@@ -1,15 +1,15 @@
 /* common/iobuf.c - free lists of buffers of a few sizes, and the buffer that is lent from them.
  *
- * A free buffer's first bytes are the link to the next one. The lists are bounded, so that a burst
- * of connections does not pin its peak for ever. */
+ * A free buffer's first bytes are the link to the next one. What the lists hold together is bounded,
+ * so that a burst of connections does not pin its peak for ever. A buffer that comes back to full
+ * lists takes the place of those of the size that holds most: what is wanted now is kept. */
 #include "common/iobuf.h"
 
 #include "common/mem.h"
 
 #include <assert.h>
 
-#define N_SIZES    5           /* 4, 8, 16, 32 and 64 KiB */
-#define KEEP_BYTES (16u << 20) /* free buffers of each size that are kept, at most */
+#define N_SIZES 5 /* 4, 8, 16, 32 and 64 KiB */
 
 struct free_buffer {
     struct free_buffer *next;
@@ -17,60 +17,74 @@ struct free_buffer {
 
 struct free_list {
     struct free_buffer *top;
-    uint32_t n, most;
-    size_t bytes;
+    size_t n, bytes; /* buffers, and the size of each */
 };
 
 struct iobuf_slab {
     struct free_list lists[N_SIZES]; /* by size, each twice the one before */
+    size_t kept_bytes;               /* in all of them */
 };
 
 struct iobuf_slab *iobuf_slab_create(void) {
     struct iobuf_slab *slab = mem_zalloc(sizeof(*slab));
 
-    for (uint32_t i = 0; i < N_SIZES; i++) {
-        uint32_t bytes = IOBUF_SMALL_BYTES << i;
-
-        slab->lists[i] = (struct free_list){.most = KEEP_BYTES / bytes, .bytes = bytes};
-    }
+    for (uint32_t i = 0; i < N_SIZES; i++)
+        slab->lists[i].bytes = (size_t)IOBUF_SMALL_BYTES << i;
     return slab;
 }
 
-static void free_list_clear(struct free_list *list) {
-    while (list->top) {
-        struct free_buffer *next = list->top->next;
+/* NULL: it is empty. */
+static void *pop(struct iobuf_slab *slab, struct free_list *list) {
+    struct free_buffer *top = list->top;
 
-        mem_free(list->top);
-        list->top = next;
+    if (!top) return NULL;
+    list->top = top->next;
+    list->n--;
+    slab->kept_bytes -= list->bytes;
+    return top;
+}
+
+static struct free_list *fullest(struct iobuf_slab *slab) {
+    struct free_list *most = &slab->lists[0];
+
+    for (uint32_t i = 1; i < N_SIZES; i++) {
+        struct free_list *list = &slab->lists[i];
+
+        if (list->n * list->bytes > most->n * most->bytes) most = list;
     }
+    return most;
+}
+
+static void push(struct iobuf_slab *slab, struct free_list *list, void *data) {
+    struct free_buffer *top = data;
+
+    while (UNLIKELY(slab->kept_bytes + list->bytes > IOBUF_KEEP_BYTES))
+        mem_free(pop(slab, fullest(slab)));
+    top->next = list->top;
+    list->top = top;
+    list->n++;
+    slab->kept_bytes += list->bytes;
 }
 
 void iobuf_slab_destroy(struct iobuf_slab *slab) {
     if (!slab) return;
-    for (uint32_t i = 0; i < N_SIZES; i++)
-        free_list_clear(&slab->lists[i]);
+    while (slab->kept_bytes)
+        mem_free(pop(slab, fullest(slab)));
     mem_free(slab);
 }
 
-static void *free_list_pop(struct free_list *list) {
-    struct free_buffer *top = list->top;
+void iobuf_slab_check(const struct iobuf_slab *slab) {
+    size_t kept_bytes = 0;
 
-    if (!top) return mem_try(list->bytes);
-    list->top = top->next;
-    list->n--;
-    return top;
-}
+    for (uint32_t i = 0; i < N_SIZES; i++) {
+        size_t n = 0;
 
-static void free_list_push(struct free_list *list, void *data) {
-    struct free_buffer *top = data;
-
-    if (list->n == list->most) {
-        mem_free(data);
-        return;
+        for (const struct free_buffer *it = slab->lists[i].top; it; it = it->next)
+            n++;
+        assert(n == slab->lists[i].n);
+        kept_bytes += n * slab->lists[i].bytes;
     }
-    top->next = list->top;
-    list->top = top;
-    list->n++;
+    assert(kept_bytes == slab->kept_bytes && kept_bytes <= IOBUF_KEEP_BYTES);
 }
 
 /* The list for buffers of exactly this capacity, or NULL for the heap's. */
@@ -86,7 +100,7 @@ static void give_back(struct iobuf_slab *slab, char *data, size_t cap) {
 
     if (!data) return;
     if (list) {
-        free_list_push(list, data);
+        push(slab, list, data);
     } else {
         mem_free(data);
     }
@@ -95,9 +109,10 @@ static void give_back(struct iobuf_slab *slab, char *data, size_t cap) {
 /* Moves the content into a new buffer of that capacity. */
 static enum status exchange(struct iobuf *b, struct iobuf_slab *slab, size_t cap) {
     struct free_list *list = list_of(slab, cap);
-    char *data = list ? free_list_pop(list) : mem_try(cap);
+    char *data = list ? pop(slab, list) : NULL;
     size_t len = iobuf_len(b);
 
+    if (!data) data = mem_try(cap);
     if (!data) return ST_NOMEM;
     if (len) memcpy(data, b->data + b->start, len);
     give_back(slab, b->data, b->cap);

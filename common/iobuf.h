@@ -2,7 +2,8 @@
  *
  * Most connections are idle most of the time, and an idle one should own no buffer. So a loop keeps
  * free buffers of 4 to 64 KiB, last in first out (the one given back last is still in the cache), and
- * a connection holds one only while it has bytes in it. What outgrows 64 KiB comes from the heap
+ * a connection holds one only while it has bytes in it. Of free ones a loop keeps 16 MiB at most, of
+ * all sizes together. What outgrows 64 KiB comes from the heap
  * through mem_try and goes back to it. Limits are the caller's to check.
  *
  *      data                start            end              cap
@@ -16,11 +17,13 @@
 
 #define IOBUF_SMALL_BYTES 4096u  /* the least, */
 #define IOBUF_LARGE_BYTES 65536u /* and the most that the slab lends: powers of two between */
+#define IOBUF_KEEP_BYTES  (16u << 20)
 
 struct iobuf_slab;
 
 struct iobuf_slab *iobuf_slab_create(void);
 void iobuf_slab_destroy(struct iobuf_slab *slab); /* all buffers given back; NULL is fine */
+void iobuf_slab_check(const struct iobuf_slab *slab);
 
 struct iobuf {
     char *data; /* NULL: holds no memory */

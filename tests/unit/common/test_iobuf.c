@@ -42,6 +42,7 @@ static void random_steps_keep_the_bytes(void **state) {
         default: iobuf_shrink(&b, slab, rng_below(&rng, 3) ? 0 : n); break;
         }
         check(&b, &model);
+        if (step % 100 == 0) iobuf_slab_check(slab);
         if (rng_below(&rng, 500) == 0) {
             iobuf_release(&b, slab);
             buf_clear(&model);
@@ -107,9 +108,43 @@ static void refused_memory_leaves_it_as_it_was(void **state) {
     iobuf_slab_destroy(slab);
 }
 
+/* Lends n buffers of that size, and takes them back. */
+static void burst(struct iobuf_slab *slab, size_t n, size_t bytes) {
+    struct iobuf *b = mem_calloc(n, sizeof(*b));
+
+    for (size_t i = 0; i < n; i++)
+        assert_int_equal(iobuf_reserve(&b[i], slab, bytes), ST_OK);
+    for (size_t i = 0; i < n; i++)
+        iobuf_release(&b[i], slab);
+    iobuf_slab_check(slab);
+    mem_free(b);
+}
+
+static void what_is_kept_has_one_limit_for_all_sizes(void **state) {
+    const size_t n_small = IOBUF_KEEP_BYTES / IOBUF_SMALL_BYTES;
+    struct iobuf_slab *slab = iobuf_slab_create();
+    struct iobuf b = {0};
+    char *last;
+
+    (void)state;
+    burst(slab, n_small + 1, IOBUF_SMALL_BYTES);
+    for (size_t bytes = IOBUF_SMALL_BYTES; bytes <= IOBUF_LARGE_BYTES; bytes *= 2)
+        burst(slab, 3 * IOBUF_KEEP_BYTES / 2 / bytes, bytes);
+    burst(slab, n_small, IOBUF_SMALL_BYTES);
+    assert_int_equal(iobuf_reserve(&b, slab, IOBUF_LARGE_BYTES), ST_OK);
+    last = b.data;
+    iobuf_release(&b, slab); /* to lists full of small ones: it is kept */
+    iobuf_slab_check(slab);
+    assert_int_equal(iobuf_reserve(&b, slab, IOBUF_LARGE_BYTES), ST_OK);
+    assert_ptr_equal(b.data, last);
+    iobuf_release(&b, slab);
+    iobuf_slab_destroy(slab);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(random_steps_keep_the_bytes),
+        cmocka_unit_test(what_is_kept_has_one_limit_for_all_sizes),
         cmocka_unit_test(an_empty_one_owns_nothing_and_the_slab_lends_again),
         cmocka_unit_test(it_shrinks_to_the_size_that_holds_it),
         cmocka_unit_test(refused_memory_leaves_it_as_it_was),
