@@ -125,7 +125,6 @@ void peer_check_stall(struct peer *p, uint64_t now_us) {
 static void begin_request(struct peer *p) {
     p->exchange = server_lend_exchange(p->server);
     p->exchange->peer = p;
-    peer_set_state(p, PEER_HEAD);
 }
 
 static void fill_request(struct exchange *x) {
@@ -190,7 +189,6 @@ static bool take_head(struct peer *p) {
     if (x->head.expects_continue && in.len == x->head.head_len) {
         conn_write(&p->conn, go_on, sizeof(go_on) - 1);
     }
-    peer_set_state(p, PEER_BODY);
     return true;
 }
 
@@ -248,15 +246,30 @@ static bool deliver(struct peer *p) {
     return p->state == PEER_IDLE;
 }
 
+/* The rest of a request is still to come, unless it was refused. One that came whole is never in
+ * these two states. */
+static bool wait_for_rest(struct peer *p, enum peer_state state) {
+    if (p->exchange && !p->exchange->is_refused && p->state != state) peer_set_state(p, state);
+    return false;
+}
+
+static bool read_body(struct peer *p) {
+    return take_body(p) ? deliver(p) : wait_for_rest(p, PEER_BODY);
+}
+
+static bool read_head(struct peer *p) {
+    return take_head(p) ? read_body(p) : wait_for_rest(p, PEER_HEAD);
+}
+
 /* One step; false when more input, or the end of an answer, must come first. */
 static bool step(struct peer *p) {
     switch ((enum peer_state)p->state) {
     case PEER_IDLE:
         if (conn_input(&p->conn).len == 0) return false;
         begin_request(p);
-        return true;
-    case PEER_HEAD: return take_head(p);
-    case PEER_BODY: return take_body(p) && deliver(p);
+        return read_head(p);
+    case PEER_HEAD: return read_head(p);
+    case PEER_BODY: return read_body(p);
     case PEER_FLUSHING:
     case PEER_LINGERING: drop_input(p); return false;
     default: return false;
