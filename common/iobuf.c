@@ -87,18 +87,17 @@ void iobuf_slab_check(const struct iobuf_slab *slab) {
     assert(kept_bytes == slab->kept_bytes && kept_bytes <= IOBUF_KEEP_BYTES);
 }
 
-/* The list for buffers of exactly this capacity, or NULL for the heap's. */
+/* The list for buffers of this capacity, or NULL for the heap's. */
 static struct free_list *list_of(struct iobuf_slab *slab, size_t cap) {
-    for (uint32_t i = 0; i < N_SIZES; i++) {
-        if (cap == slab->lists[i].bytes) return &slab->lists[i];
-    }
-    return NULL;
+    if (cap > IOBUF_LARGE_BYTES) return NULL;
+    return &slab->lists[__builtin_ctzll(cap / IOBUF_SMALL_BYTES)];
 }
 
 static void give_back(struct iobuf_slab *slab, char *data, size_t cap) {
-    struct free_list *list = list_of(slab, cap);
+    struct free_list *list;
 
     if (!data) return;
+    list = list_of(slab, cap);
     if (list) {
         push(slab, list, data);
     } else {
@@ -122,11 +121,9 @@ static enum status exchange(struct iobuf *b, struct iobuf_slab *slab, size_t cap
 
 /* The smallest buffer that holds that much. */
 static size_t cap_for(size_t n) {
-    size_t cap = IOBUF_SMALL_BYTES;
-
-    while (cap < n && cap < IOBUF_LARGE_BYTES)
-        cap *= 2;
-    return MAX(cap, n);
+    if (n <= IOBUF_SMALL_BYTES) return IOBUF_SMALL_BYTES;
+    if (n > IOBUF_LARGE_BYTES) return n;
+    return (size_t)1 << (64 - __builtin_clzll(n - 1));
 }
 
 enum status iobuf_reserve(struct iobuf *b, struct iobuf_slab *slab, size_t n) {
