@@ -140,14 +140,22 @@ static inline uint32_t walk_find(struct walk *k, uint32_t i) {
     return prefix_find_in_line(k->x, s->line, s->tag, true, PREFIX_ANY_WORKER);
 }
 
+/* A fleet is mostly smaller than it may become: the words up to the last member. */
+static uint32_t n_words_in_use(const uint64_t *mask, uint32_t n_words) {
+    while (n_words && !mask[n_words - 1])
+        n_words--;
+    return n_words;
+}
+
 uint32_t prefix_index_match(const struct prefix_index *x, const uint64_t *chain, uint32_t n,
                             const uint64_t *mask, uint32_t *depth, uint32_t *guesses) {
     uint64_t live[WORKER_MASK_WORDS], holders[WORKER_MASK_WORDS];
-    uint32_t n_mask = worker_mask_count(mask, x->sets.n_words), n_live = n_mask, n_shared = 0, i;
+    uint32_t n_words = n_words_in_use(mask, x->sets.n_words);
+    uint32_t n_mask = worker_mask_count(mask, n_words), n_live = n_mask, n_shared = 0, i;
     struct walk walk;
 
     walk.x = x, walk.chain = chain, walk.n = n; /* the steps are written before they are read */
-    memcpy(live, mask, x->sets.n_words * sizeof(*live));
+    memcpy(live, mask, n_words * sizeof(*live));
     walk_begin(&walk);
     for (i = 0; i < n && n_live > 1; i++) {
         uint32_t seen = walk_find(&walk, i);
@@ -155,11 +163,11 @@ uint32_t prefix_index_match(const struct prefix_index *x, const uint64_t *chain,
         if (seen == PREFIX_NONE) break;
         if (guesses) guesses[i] = seen;
         expand_holders(x, seen, chain[i], holders);
-        n_live = keep_holders(live, n_live, holders, x->sets.n_words, i, depth);
+        n_live = keep_holders(live, n_live, holders, n_words, i, depth);
         if (n_live > n_mask / 2) n_shared = i + 1;
     }
     if (n_live == 1) { /* most of the walk is for one */
-        uint32_t last = worker_mask_next(live, x->sets.n_words, 0);
+        uint32_t last = worker_mask_next(live, n_words, 0);
 
         for (; i < n; i++) {
             uint32_t seen = walk_find(&walk, i);
@@ -170,7 +178,7 @@ uint32_t prefix_index_match(const struct prefix_index *x, const uint64_t *chain,
         if (n_mask == 1) n_shared = i;
         depth[last] = i;
     } else {
-        WORKER_MASK_FOR_EACH(w, live, x->sets.n_words) depth[w] = i;
+        WORKER_MASK_FOR_EACH(w, live, n_words) depth[w] = i;
     }
     for (; guesses && i < n; i++)
         guesses[i] = PREFIX_NONE;
