@@ -317,8 +317,8 @@ static void attempt_start(struct exchange *x, bool is_fresh) {
     enum status st;
 
     error_init(&err);
+    if (x->n_attempts) reset_attempt(x, is_fresh); /* else it was opened so */
     x->n_attempts += !is_fresh;
-    reset_attempt(x, is_fresh);
     proxy_build_worker_head(x);
     append_small_body(x);
     st = buf_status(&x->out);
