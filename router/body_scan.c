@@ -356,7 +356,7 @@ static const uint8_t *read_key(struct walk *k, const uint8_t *p, bool may_close)
     p = read_string(k, p, "the end of a key");
     if (!p) return NULL;
     if (k->depth == 1 && on_top_key(k, key, (size_t)(p - 1 - key)) != ST_OK) return NULL;
-    p = skip_space(k, p);
+    if (peek(k, p) != ':') p = skip_space(k, p);
     return peek(k, p) == ':' ? p + 1 : bad_at(k, p, "':'");
 }
 
@@ -376,6 +376,7 @@ static const uint8_t *walk_to_next(struct walk *k, const uint8_t *p) {
     for (; k->depth; k->depth--, p++) {
         if (k->depth == 1 && k->name >= 0)
             k->spans[k->name] = (struct str){(const char *)k->value, (size_t)(p - k->value)};
+        if (peek(k, p) == ',') return p + 1;
         p = skip_space(k, p);
         if (peek(k, p) == ',') return p + 1;
         if (peek(k, p) != closing_bracket(k)) return bad_at(k, p, "',' or the closing bracket");

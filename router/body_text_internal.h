@@ -72,6 +72,7 @@ static inline __attribute__((always_inline)) struct body_text_end text_end_long(
     uint64_t is_escaped = 0; /* 0 or 1: the first byte of the group is */
     bool has_high = false;
 
+    pos += TEXT_GROUP * skip(body + pos, (n - pos) / TEXT_GROUP, &has_high);
     while (pos < n) {
         size_t n_left = n - pos;
         struct text_masks m =
