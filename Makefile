@@ -7,7 +7,7 @@
 VERSION := $(shell cat VERSION)
 # release | debug | fuzz
 VARIANT ?= release
-# address | undefined | thread: a build of its own
+# address | undefined | thread: a build of its own, which looks again at what is trusted (DEBUG)
 SAN ?=
 # e.g. aarch64-linux-gnu-
 CROSS ?=
@@ -32,11 +32,11 @@ WARN := -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes 
         -Wcast-qual -Wwrite-strings -Wvla -Wno-missing-field-initializers
 CFLAGS_release := -O2 -g
 CFLAGS_debug   := -O0 -g3 -DDEBUG
-CFLAGS_fuzz    := -O1 -g -fsanitize=fuzzer-no-link,address,undefined -Wno-unknown-warning-option
+CFLAGS_fuzz    := -O1 -g -DDEBUG -fsanitize=fuzzer-no-link,address,undefined -Wno-unknown-warning-option
 # -ffp-contract=off: an answer must not depend on where the compiler found room for an fma.
 CFLAGS_ALL = -std=c11 -D_GNU_SOURCE -I. $(WARN) -fno-strict-aliasing -ffp-contract=off -pthread \
              -fstack-protector-strong -DINCIPIT_VERSION='"$(VERSION)"' $(HAVE) \
-             $(if $(SYSROOT),--sysroot=$(SYSROOT)) $(CFLAGS_$(VARIANT)) $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer) \
+             $(if $(SYSROOT),--sysroot=$(SYSROOT)) $(CFLAGS_$(VARIANT)) $(if $(SAN),-DDEBUG -fsanitize=$(SAN) -fno-omit-frame-pointer) \
              $(if $(filter undefined,$(SAN)),-fno-sanitize-recover=all) $(CFLAGS)
 
 # The router is optimised as a whole: 5 % less CPU per request. Its objects are whole without that too, for tests.

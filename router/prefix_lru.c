@@ -293,6 +293,16 @@ static inline bool is_entry(const struct prefix_lru *l, uint32_t guess, uint64_t
     return guess != PREFIX_NONE && prefix_is_record_of(x, guess, prefix_place_of(x, hash), w);
 }
 
+/* For what is trusted: looks again, in builds for finding mistakes. */
+static inline void check_is_entry(const struct prefix_lru *l, uint32_t e, uint64_t hash,
+                                  uint32_t w) {
+#ifdef DEBUG
+    assert(is_entry(l, e, hash, w));
+#else
+    (void)l, (void)e, (void)hash, (void)w;
+#endif
+}
+
 /* The entry of (hash, w), of which no better guess was right than a neighbour on the ring. */
 static uint32_t find_entry(const struct prefix_lru *l, uint64_t hash, uint32_t w,
                            uint32_t neighbour) {
@@ -340,9 +350,12 @@ static void ask_guessed(const struct prefix_lru *l, uint32_t w, uint64_t hash, u
     __builtin_prefetch(&x->records[(size_t)line * PREFIX_LINE]);
 }
 
-/* Of what the match has just seen: is it the record of w? */
-static inline bool is_seen(const struct prefix_lru *l, uint32_t seen, uint32_t w) {
-    return seen != PREFIX_NONE && at(l, seen)->kind == PREFIX_LONE && at(l, seen)->worker == w;
+/* Of what the match has just seen of the block: is it the record of w? */
+static inline bool is_seen(const struct prefix_lru *l, uint32_t seen, uint64_t hash, uint32_t w) {
+    if (seen == PREFIX_NONE || at(l, seen)->kind != PREFIX_LONE || at(l, seen)->worker != w)
+        return false;
+    check_is_entry(l, seen, hash, w);
+    return true;
 }
 
 /* The walks below keep a run on its old ring until it cannot grow, or until an insertion or a removal
@@ -370,7 +383,7 @@ uint32_t prefix_lru_sent(struct prefix_lru *l, uint32_t w, const uint64_t *chain
         if (e == PREFIX_NONE) ask_ahead(l, w, chain + i, 1, n - i);
         if (guesses && n - i > PREFIX_ASK_EARLY)
             ask_guessed(l, w, chain[i + PREFIX_ASK_EARLY], guesses[i + PREFIX_ASK_EARLY]);
-        if (!(is_new ? is_entry(l, e, chain[i], w) : is_seen(l, e, w)))
+        if (!(is_new ? is_entry(l, e, chain[i], w) : is_seen(l, e, chain[i], w)))
             e = find_entry(l, chain[i], w, last == PREFIX_NONE ? last : at(l, last)->prev);
         r = e != PREFIX_NONE ? at(l, e) : NULL;
         if (!r || (l->n_dead && prefix_is_dead(l->index, r))) {
@@ -417,7 +430,9 @@ static void unpin(struct prefix_lru *l, uint32_t w, const uint64_t *chain, uint3
             ask_ahead(l, w, chain + i, -1, i + 1);
         else if (i >= PREFIX_ASK_EARLY && guesses[i - PREFIX_ASK_EARLY] != PREFIX_NONE)
             __builtin_prefetch(at(l, guesses[i - PREFIX_ASK_EARLY]));
-        if (!(guesses && *n_moves == stamp) && !is_entry(l, e, chain[i], w))
+        if (guesses && *n_moves == stamp)
+            check_is_entry(l, e, chain[i], w);
+        else if (!is_entry(l, e, chain[i], w))
             e = find_entry(l, chain[i], w, last == PREFIX_NONE ? last : at(l, last)->next);
         assert(e != PREFIX_NONE);
         r = at(l, e);
