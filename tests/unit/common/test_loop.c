@@ -17,6 +17,7 @@ struct fixture {
     struct loop_timer timer;
     struct loop_fd fd;
     int pipe[2];
+    int n_rings;
 };
 
 static void note(struct fixture *fx, const char *what) {
@@ -153,6 +154,124 @@ static void timers_restart_and_keep_their_time(void **state) {
     finish(&fx);
 }
 
+/* Timers of one moment, each in memory of its own, so that a look at one that is gone shows. */
+struct ringer {
+    struct loop_timer timer;
+    struct fixture *fx;
+    struct ringer *victim; /* is destroyed when this one rings */
+    char name[2];
+};
+
+static struct ringer *ringer_create(struct fixture *fx, char name, loop_timer_fn *fn) {
+    struct ringer *r = mem_zalloc(sizeof(*r));
+
+    r->fx = fx;
+    r->name[0] = name;
+    loop_timer_init(&r->timer, fx->loop, fn, r);
+    return r;
+}
+
+static void ringer_destroy(struct ringer *r) {
+    loop_timer_fini(&r->timer);
+    mem_free(r);
+}
+
+static void note_and_destroy(void *arg) {
+    struct ringer *r = arg;
+
+    note(r->fx, r->name);
+    if (r->victim) ringer_destroy(r->victim);
+}
+
+static void note_and_finish_itself(void *arg) {
+    struct ringer *r = arg;
+
+    note(r->fx, r->name);
+    loop_timer_fini(&r->timer);
+    assert_false(loop_timer_is_running(&r->timer));
+}
+
+static void start_all(void *arg) {
+    struct ringer **rs = arg;
+
+    for (; *rs; rs++)
+        loop_timer_start(&(*rs)->timer, 2000); /* in one turn: at the same moment */
+}
+
+static void timers_may_go_while_those_of_their_moment_ring(void **state) {
+    struct ringer *rs[6] = {NULL};
+    struct loop_task task;
+    struct fixture fx;
+
+    (void)state;
+    start(&fx);
+    for (int i = 0; i < 5; i++)
+        rs[i] =
+            ringer_create(&fx, (char)('a' + i), i == 1 ? note_and_finish_itself : note_and_destroy);
+    rs[0]->victim = rs[0]; /* itself */
+    rs[2]->victim = rs[3]; /* the next */
+    rs[4]->victim = rs[2]; /* one that has rung */
+    loop_task_init(&task, start_all, rs);
+    loop_defer(fx.loop, &task);
+    for (int i = 0; i < 200 && !strchr(fx.log, 'e'); i++)
+        loop_turn(fx.loop, 10000);
+    assert_string_equal(fx.log, "abce");
+    ringer_destroy(rs[1]);
+    ringer_destroy(rs[4]);
+    finish(&fx);
+}
+
+static void stopping_the_earliest_leaves_the_others(void **state) {
+    struct ringer *first, *second;
+    struct fixture fx;
+
+    (void)state;
+    start(&fx);
+    first = ringer_create(&fx, 'a', note_and_destroy);
+    second = ringer_create(&fx, 'b', note_and_destroy);
+    loop_timer_init(&fx.timer, fx.loop, note_and_stop, &fx);
+    loop_timer_start(&first->timer, 200000);
+    loop_timer_start(&second->timer, 202000);
+    loop_timer_start(&fx.timer, 204000);
+    loop_turn(fx.loop, 0); /* the alarm is set to the first */
+    loop_timer_stop(&first->timer);
+    loop_run(fx.loop);
+    assert_string_equal(fx.log, "bt");
+    ringer_destroy(first);
+    ringer_destroy(second);
+    loop_timer_fini(&fx.timer);
+    finish(&fx);
+}
+
+static void note_and_start_at_once(void *arg) {
+    struct fixture *fx = arg;
+
+    fx->n_rings++;
+    loop_timer_start(&fx->timer, 0);
+}
+
+static void a_timer_that_starts_itself_at_once_rings_once_a_tick(void **state) {
+    struct fixture fx;
+    uint64_t began_us;
+
+    (void)state;
+    start(&fx);
+    began_us = clock_now_us();
+    loop_timer_init(&fx.timer, fx.loop, note_and_start_at_once, &fx);
+    loop_timer_start(&fx.timer, 0);
+    while (fx.n_rings < 50) {
+        int before = fx.n_rings;
+
+        loop_turn(fx.loop, 1000000);
+        assert_in_range(fx.n_rings - before, 0,
+                        2); /* the other events of the loop have their turn */
+    }
+    assert_true(clock_now_us() - began_us >=
+                25 * TIMER_WHEEL_TICK_US); /* early by some, not by all */
+    loop_timer_fini(&fx.timer);
+    finish(&fx);
+}
+
 static void time_stands_still_within_a_turn(void **state) {
     struct fixture fx;
     uint64_t now_us;
@@ -254,6 +373,9 @@ int main(void) {
         cmocka_unit_test(the_last_run_after_all_others_of_the_turn),
         cmocka_unit_test(a_run_ends_when_stopped_and_can_go_on),
         cmocka_unit_test(timers_restart_and_keep_their_time),
+        cmocka_unit_test(timers_may_go_while_those_of_their_moment_ring),
+        cmocka_unit_test(stopping_the_earliest_leaves_the_others),
+        cmocka_unit_test(a_timer_that_starts_itself_at_once_rings_once_a_tick),
         cmocka_unit_test(time_stands_still_within_a_turn),
         cmocka_unit_test(watched_descriptors_are_told_while_ready),
         cmocka_unit_test(signals_come_as_events),
