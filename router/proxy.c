@@ -137,11 +137,19 @@ static bool may_retry(const struct exchange *x) {
     return x->n_lost < x->max_lost && x->n_attempts < x->proxy->config.max_attempts;
 }
 
+/* A worker that was removed after it was tried may have left its id to another. */
+static void forget_removed(struct exchange *x) {
+    if (!x->n_tried) return;
+    x->n_tried =
+        registry_keep_current(x->proxy->registry, x->tried, x->tried_incarnations, x->n_tried);
+}
+
 /* Chooses another worker for the next attempt, be it above its limit, and counts the request as sent to it. */
 static enum status route(struct exchange *x, struct error *err) {
     struct str model = x->scan.spans[BODY_MODEL];
     enum status st;
 
+    forget_removed(x);
     x->rq.now_us = loop_now_us(x->proxy->loop);
     x->rq.exclude = x->tried;
     x->rq.n_exclude = x->n_tried;
@@ -152,13 +160,22 @@ static enum status route(struct exchange *x, struct error *err) {
     return st;
 }
 
+static void note_tried(struct exchange *x) {
+    uint32_t n = x->n_tried;
+
+    if (n && x->tried[n - 1] == x->target.worker &&
+        x->tried_incarnations[n - 1] == x->target.incarnation)
+        return;
+    assert(n < MAX_ATTEMPTS);
+    x->tried[n] = x->target.worker;
+    x->tried_incarnations[n] = x->target.incarnation;
+    x->n_tried++;
+}
+
 /* Ends the attempt; its worker is not chosen again for this request. */
 static void give_up_attempt(struct exchange *x, const char *reason, enum registry_outcome outcome) {
     proxy_account(x, true, outcome);
-    if (x->n_tried == 0 || x->tried[x->n_tried - 1] != x->target.worker) {
-        assert(x->n_tried < MAX_ATTEMPTS);
-        x->tried[x->n_tried++] = x->target.worker;
-    }
+    note_tried(x);
     log_event(x->proxy->log, LOG_WARN, "attempt_failed", log_z("id", x->request_id),
               log_u64("worker", x->target.worker), log_z("reason", reason));
 }
@@ -234,6 +251,7 @@ void proxy_attempt_failed(struct exchange *x, const char *reason, bool is_lost,
 }
 
 void proxy_leave_hung(struct exchange *x) {
+    forget_removed(x);
     if (!may_retry(x) || x->n_tried >= MAX_ATTEMPTS ||
         !registry_has_other(x->proxy->registry, &x->target, x->tried, x->n_tried)) {
         return;

@@ -89,7 +89,7 @@ struct exchange {
 
     uint64_t *chain; /* grows, is kept */
     uint32_t chain_cap;
-    uint32_t tried[MAX_ATTEMPTS];
+    uint32_t tried[MAX_ATTEMPTS], tried_incarnations[MAX_ATTEMPTS]; /* workers */
     uint32_t n_tried, n_lost, n_attempts;
     uint32_t max_lost;              /* after so many it is what workers die of, it seems */
     uint32_t n_pauses;              /* for the retry budget */

@@ -208,6 +208,11 @@ void registry_ended(struct registry *r, const struct registry_target *target,
 void registry_note_load(struct registry *r, const struct registry_target *target,
                         const struct wire_load *load);
 
+/* Of n workers that were once chosen keeps those that are still there under their ids, in order:
+ * another may have been given the id of one that was removed. Returns how many are left. */
+uint32_t registry_keep_current(struct registry *r, uint32_t *ids, uint32_t *incarnations,
+                               uint32_t n);
+
 /* Whether anybody but the target's worker and those excluded can take a request for its model now. */
 bool registry_has_other(struct registry *r, const struct registry_target *target,
                         const uint32_t *exclude, uint32_t n_exclude);

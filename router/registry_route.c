@@ -338,6 +338,22 @@ void registry_note_load(struct registry *r, const struct registry_target *target
     pthread_mutex_unlock(&r->lock);
 }
 
+uint32_t registry_keep_current(struct registry *r, uint32_t *ids, uint32_t *incarnations,
+                               uint32_t n) {
+    uint32_t n_kept = 0;
+
+    pthread_mutex_lock(&r->lock);
+    for (uint32_t i = 0; i < n; i++) {
+        const struct worker *w = &r->workers[ids[i]];
+
+        if (!w->is_used || w->incarnation != incarnations[i]) continue;
+        ids[n_kept] = ids[i];
+        incarnations[n_kept++] = incarnations[i];
+    }
+    pthread_mutex_unlock(&r->lock);
+    return n_kept;
+}
+
 bool registry_has_other(struct registry *r, const struct registry_target *target,
                         const uint32_t *exclude, uint32_t n_exclude) {
     struct worker_mask mask;

@@ -246,6 +246,31 @@ static void models_that_nobody_serves_make_room(void **state) {
     registry_destroy(r);
 }
 
+static void who_was_tried_is_not_who_has_his_id(void **state) {
+    struct registry *r = create(4);
+    const char *models[] = {"m0", "m1", "m2"}; /* so that each is chosen */
+    uint32_t ids[3], incarnations[3];
+
+    (void)state;
+    for (uint32_t i = 0; i < 3; i++) {
+        struct open_request q;
+
+        ids[i] = add(r, 1000 + i, models[i]);
+        assert_int_equal(send_at(r, &q, models[i], SECOND), ST_OK);
+        assert_int_equal(q.target.worker, ids[i]);
+        incarnations[i] = q.target.incarnation;
+        end_at(r, &q, OUTCOME_OK, 2 * SECOND);
+    }
+    assert_int_equal(registry_keep_current(r, ids, incarnations, 3), 3);
+    assert_int_equal(registry_remove(r, 0), ST_OK);
+    assert_int_equal(registry_remove(r, 1), ST_OK);
+    assert_int_equal(add(r, 2000, "m3"), 0); /* another, with the first one's id */
+    assert_int_equal(registry_keep_current(r, ids, incarnations, 3), 1);
+    assert_int_equal(ids[0], 2);
+    assert_int_equal(registry_keep_current(r, ids, incarnations, 1), 1);
+    registry_destroy(r);
+}
+
 static void the_last_ones_standing_are_not_ejected(void **state) {
     struct registry *r;
 
@@ -389,6 +414,7 @@ int main(void) {
         cmocka_unit_test(a_new_generation_forgets_blocks_and_failures),
         cmocka_unit_test(a_worker_may_come_back_with_another_model),
         cmocka_unit_test(models_that_nobody_serves_make_room),
+        cmocka_unit_test(who_was_tried_is_not_who_has_his_id),
         cmocka_unit_test(the_last_ones_standing_are_not_ejected),
         cmocka_unit_test(an_ejected_one_is_tried_with_one_request),
         cmocka_unit_test(a_suspect_waits_only_if_others_can_serve),
