@@ -1,4 +1,4 @@
-/* common/http_names.c - looking up and judging names: headers, reasons, query parameters. */
+/* common/http_names.c - names looked up: headers, methods, reasons, query parameters. */
 #include "common/http_parse.h"
 
 #include "common/http_parse_internal.h"
@@ -124,17 +124,12 @@ struct str http_head_get(const struct http_head *h, const char *data, enum http_
     return STR_NULL;
 }
 
-static char *put(char *to, const char *from, size_t n) {
-    memcpy(to, from, n);
-    return to + n;
-}
-
 /* A line with too many blanks, or none, is written as it should be. */
 static char *write_tidied(char *to, const struct http_header *header, const char *data) {
-    to = put(to, data + header->name.off, header->name.len);
-    to = put(to, ": ", 2);
-    to = put(to, data + header->value.off, header->value.len);
-    return put(to, "\r\n", 2);
+    to = mempcpy(to, data + header->name.off, header->name.len);
+    to = mempcpy(to, ": ", 2);
+    to = mempcpy(to, data + header->value.off, header->value.len);
+    return mempcpy(to, "\r\n", 2);
 }
 
 char *http_write_kept(char *to, const struct http_head *h, const char *data, uint32_t dropped) {
@@ -146,7 +141,7 @@ char *http_write_kept(char *to, const struct http_head *h, const char *data, uin
 
         if ((dropped & HTTP_NAME_BIT(header->id)) || header->is_option) continue;
         if (header->name.off != until || !header->is_plain) {
-            to = put(to, data + from, until - from);
+            to = mempcpy(to, data + from, until - from);
             from = until = header->name.off;
         }
         if (header->is_plain) {
@@ -155,7 +150,7 @@ char *http_write_kept(char *to, const struct http_head *h, const char *data, uin
             to = write_tidied(to, header, data);
         }
     }
-    return put(to, data + from, until - from);
+    return mempcpy(to, data + from, until - from);
 }
 
 bool http_value_has_token(struct str value, struct str token) {

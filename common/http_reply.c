@@ -240,10 +240,6 @@ void http_raw_end(struct http_request *req, bool keep_alive) {
 
 /* --- flow ------------------------------------------------------------------------------------------ */
 
-void http_flush(struct http_request *req) {
-    conn_flush(conn_of(exchange_of(req)));
-}
-
 size_t http_pending_bytes(const struct http_request *req) {
     return conn_pending(conn_of(exchange_of(req)));
 }

@@ -14,7 +14,7 @@
  * into the connection's input and live as long as it does. Calls never re-enter: neither on_abort
  * nor on_drain is called from inside an answer function.
  *
- * All that an answer writes in one turn of the loop leaves in one send; http_flush sends earlier.
+ * All that an answer writes in one turn of the loop leaves in one send, at the end of the turn.
  * A keep-alive request that arrives in one piece costs one recv and one send.
  *
  * A listener with TLS begins each connection with a handshake; what comes after is the same. Who
@@ -172,7 +172,6 @@ bool http_wants_close(const struct http_request *req);
 
 /* --- flow -------------------------------------------------------------------------------------- */
 
-void http_flush(struct http_request *req); /* sends now instead of at the end of the turn */
 size_t http_pending_bytes(const struct http_request *req); /* written and not taken by the kernel */
 
 /* --- routes ------------------------------------------------------------------------------------ */

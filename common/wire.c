@@ -94,13 +94,6 @@ bool wire_is_salt(struct str value) {
     return value.len == WIRE_SALT_CHARS;
 }
 
-bool wire_is_ours(struct str header_name) {
-    struct str prefix = STR(WIRE_PREFIX);
-
-    return header_name.len >= prefix.len &&
-           str_eq_nocase((struct str){header_name.ptr, prefix.len}, prefix);
-}
-
 /* --- /server_info ------------------------------------------------------------------------------ */
 
 void wire_append_server_info(struct buf *out, const struct wire_server_info *info) {

@@ -18,7 +18,9 @@
 
 #define WIRE_VERSION 1
 
-#define WIRE_PREFIX        "x-incipit-" /* all ours: stripped from clients, not relayed from workers */
+/* All ours begin so: stripped from clients, not relayed from workers. In small letters, by which
+ * http_name_of finds them in any. */
+#define WIRE_PREFIX        "x-incipit-"
 #define WIRE_CACHED_TOKENS "x-incipit-cached-tokens"
 #define WIRE_PROMPT_TOKENS "x-incipit-prompt-tokens"
 #define WIRE_LOAD          "x-incipit-load"
@@ -46,9 +48,6 @@ MUST_USE enum status wire_parse_tokens(struct str value, uint32_t *out);
 
 /* A salt: WIRE_SALT_CHARS lower-case hexadecimal digits. */
 bool wire_is_salt(struct str value);
-
-/* True for names that begin with WIRE_PREFIX, whatever the letter case. */
-bool wire_is_ours(struct str header_name);
 
 #define WIRE_MODEL_MAX      256
 #define WIRE_BACKEND_MAX    32

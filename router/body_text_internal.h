@@ -1,5 +1,5 @@
 /* router/body_text_internal.h - what the versions of body_text.h share: the search for a string's
- * end, written once over two functions that each instruction set has of its own, which are inlined.
+ * end, written once over three functions that each instruction set has of its own, which are inlined.
  *
  * A group is the 64 bytes from any position on. Bit i of a mask says what byte i of a group is.
  * Text without anything special is skipped by skip(), a few instructions for each group; masks are

@@ -48,9 +48,7 @@ static void attempt_start(struct exchange *x, bool is_fresh);
 void proxy_account(struct exchange *x, bool is_aborted, enum registry_outcome outcome) {
     struct route_end end = {
         .is_aborted = is_aborted,
-        .output_tokens = x->said.completion_tokens >= 0 ? x->said.completion_tokens
-                         : x->said.n_events > 0         ? (int64_t)x->said.n_events
-                                                        : -1,
+        .output_tokens = sse_tail_tokens(&x->said),
         .feedback = x->feedback,
         .now_us = loop_now_us(x->proxy->loop),
     };
@@ -144,7 +142,8 @@ static void forget_removed(struct exchange *x) {
         registry_keep_current(x->proxy->registry, x->tried, x->tried_incarnations, x->n_tried);
 }
 
-/* Chooses another worker for the next attempt, be it above its limit, and counts the request as sent to it. */
+/* Chooses another worker for the next attempt, be it above its limit, and counts the request as sent
+ * to it. */
 static enum status route(struct exchange *x, struct error *err) {
     struct str model = x->scan.spans[BODY_MODEL];
     enum status st;

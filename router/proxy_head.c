@@ -18,8 +18,7 @@ _Static_assert(REQUEST_ID_MAX + ISOLATION_SALT_CHARS + HTTP_ADDRESS_MAX + 400 <=
                "the words around them have 400 bytes at most");
 
 static char *put(char *to, struct str s) {
-    memcpy(to, s.ptr, s.len);
-    return to + s.len;
+    return mempcpy(to, s.ptr, s.len);
 }
 
 static char *put_number(char *to, uint64_t v) {

@@ -18,6 +18,11 @@ void sse_tail_init(struct sse_tail *t, bool is_stream) {
     t->is_stream = is_stream;
 }
 
+int64_t sse_tail_tokens(const struct sse_tail *t) {
+    if (t->completion_tokens >= 0) return t->completion_tokens;
+    return t->n_events ? (int64_t)t->n_events : -1;
+}
+
 bool sse_tail_is_amid_event(const struct sse_tail *t) {
     return t->has_lines || t->n_head > 0;
 }

@@ -46,6 +46,9 @@ struct sse_tail {
 void sse_tail_init(struct sse_tail *t, bool is_stream);
 void sse_tail_feed(struct sse_tail *t, struct str payload);
 
+/* Tokens of the answer: as reported, else about as many as there were events; -1: nothing says. */
+int64_t sse_tail_tokens(const struct sse_tail *t);
+
 /* True while an event is half said: something must end it before another can begin. */
 bool sse_tail_is_amid_event(const struct sse_tail *t);
 

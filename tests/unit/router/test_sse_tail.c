@@ -215,6 +215,22 @@ static void random_pieces_of_random_answers_say_the_same(void **state) {
     }
 }
 
+static int64_t tokens_of(const char *said) {
+    struct sse_tail t;
+
+    sse_tail_init(&t, true);
+    sse_tail_feed(&t, str_of(said));
+    return sse_tail_tokens(&t);
+}
+
+static void tokens_are_as_reported_or_as_many_as_events(void **state) {
+    (void)state;
+    assert_int_equal(tokens_of(": waiting\n\n"), -1);
+    assert_int_equal(tokens_of("data: {}\n\ndata: {}\n\n"), 2);
+    assert_int_equal(tokens_of("data: {}\n\ndata: {\"usage\":{\"completion_tokens\":7}}\n\n"), 7);
+    assert_int_equal(tokens_of("data: {}\n\ndata: {\"usage\":{\"completion_tokens\":0}}\n\n"), 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_stock_vllm_stream_is_read),
@@ -226,6 +242,7 @@ int main(void) {
         cmocka_unit_test(only_data_makes_an_event),
         cmocka_unit_test(it_knows_whether_an_event_is_half_said),
         cmocka_unit_test(random_pieces_of_random_answers_say_the_same),
+        cmocka_unit_test(tokens_are_as_reported_or_as_many_as_events),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
