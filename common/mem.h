@@ -24,7 +24,7 @@ void *mem_try_aligned(size_t align, size_t size) MUST_USE; /* NULL when refused 
 
 void mem_free(void *ptr); /* NULL is fine */
 
-/* Whole pages for a large table, zeroed: resident once touched, or, from 256 MiB on, huge ones where
+/* Whole pages for a large table, zeroed: resident once touched, or, from 128 MiB on, huge ones where
  * the system has them and resident at once. NULL when refused. Freed with the same size. */
 void *mem_try_pages(size_t size) MUST_USE;
 void mem_free_pages(void *ptr, size_t size); /* NULL is fine */

@@ -73,7 +73,7 @@ struct prefix_index;
 struct prefix_index *prefix_index_create(uint32_t n_records, uint32_t n_workers) MUST_USE;
 void prefix_index_destroy(struct prefix_index *x);
 
-/* What prefix_index_create will reserve, and how much of that is in use. From 256 MiB on all is
+/* What prefix_index_create will reserve, and how much of that is in use. From 128 MiB on all is
  * resident at once, since huge pages are (mem_try_pages). */
 uint64_t prefix_index_bytes(uint32_t n_records, uint32_t n_workers);
 uint64_t prefix_index_bytes_used(const struct prefix_index *x);

@@ -60,7 +60,9 @@ extern const double router_decision_buckets[ROUTER_DECISION_BUCKETS]; /* 500 ns 
     X(GAUGE, workers, "state", "Workers, all and eligible.", .aliases = "smg_worker_pool_size")    \
     X(GAUGE, tls_certificate_expiry_timestamp_seconds, "side",                                     \
       "When the certificate shown to clients, or to workers, ends: seconds since 1970.")           \
-    X(GAUGE, index_bytes, "", "Memory in use by the prefix index and the simulated LRUs.")         \
+    X(GAUGE, index_bytes, "",                                                                      \
+      "Memory in use by the prefix index and the simulated LRUs. Resident is all that is "         \
+      "reserved where that is 128 MiB or more.")                                                   \
     X(GAUGE, index_entries, "", "(block, worker) pairs in the prefix index.",                      \
       .aliases = "sgl_router_tree_size")                                                           \
     X(GAUGE, index_blocks, "", "Different blocks among them.")                                     \
