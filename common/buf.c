@@ -47,12 +47,6 @@ ptrdiff_t str_find(struct str haystack, struct str needle) {
     return hit ? hit - haystack.ptr : -1;
 }
 
-static int hex_of(char c) {
-    if (c >= '0' && c <= '9') return c - '0';
-    c |= 0x20;
-    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
 enum status str_percent_decode(struct str s, char *out, size_t cap) {
     size_t n = 0;
 
@@ -60,8 +54,8 @@ enum status str_percent_decode(struct str s, char *out, size_t cap) {
         char c = s.ptr[i];
 
         if (c == '%') {
-            int high = i + 2 < s.len ? hex_of(s.ptr[i + 1]) : -1;
-            int low = high >= 0 ? hex_of(s.ptr[i + 2]) : -1;
+            int high = i + 2 < s.len ? str_hex_value((unsigned char)s.ptr[i + 1]) : -1;
+            int low = high >= 0 ? str_hex_value((unsigned char)s.ptr[i + 2]) : -1;
 
             if (low < 0) return ST_INVALID;
             c = (char)(high * 16 + low);

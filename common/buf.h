@@ -42,6 +42,13 @@ ptrdiff_t str_find(struct str haystack, struct str needle); /* offset or -1 */
 /* A decimal number and nothing else, without sign or blank. ST_INVALID otherwise or on overflow. */
 MUST_USE enum status str_to_u64(struct str s, uint64_t *out);
 
+/* Of a hexadecimal digit, 0 to 15; -1 of anything else. */
+static inline int str_hex_value(unsigned char c) {
+    if (c >= '0' && c <= '9') return c - '0';
+    c |= 0x20;
+    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
 /* Writes `s` with each %XX as its byte, and a NUL. ST_INVALID when it is malformed, has a NUL, or does
  * not fit into `cap` bytes. */
 MUST_USE enum status str_percent_decode(struct str s, char *out, size_t cap);

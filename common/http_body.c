@@ -61,7 +61,7 @@ static enum status end_size(struct http_body *b, struct error *err) {
 }
 
 static enum status step_size(struct http_body *b, unsigned char c, struct error *err) {
-    int digit = http_hex_value(c);
+    int digit = str_hex_value(c);
 
     if (digit >= 0) {
         if (++b->n_digits > 16) return refuse(b, err, "a chunk size has more than 16 digits");

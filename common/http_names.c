@@ -232,8 +232,8 @@ static void append_decoded(struct buf *out, struct str s) {
         char c = s.ptr[i] == '+' ? ' ' : s.ptr[i];
 
         if (c == '%' && i + 2 < s.len) {
-            int high = http_hex_value((unsigned char)s.ptr[i + 1]);
-            int low = http_hex_value((unsigned char)s.ptr[i + 2]);
+            int high = str_hex_value((unsigned char)s.ptr[i + 1]);
+            int low = str_hex_value((unsigned char)s.ptr[i + 2]);
 
             if (high >= 0 && low >= 0) {
                 c = (char)(high * 16 + low);

@@ -36,11 +36,4 @@ MUST_USE enum status http_judge_head(struct http_head *h, const char *data, stru
 /* True when all bytes are of the class. */
 bool http_chars_are(struct str s, uint8_t class);
 
-/* 0 to 15, or -1. */
-static inline int http_hex_value(unsigned char c) {
-    if (c >= '0' && c <= '9') return c - '0';
-    c |= 0x20;
-    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
 #endif

@@ -72,15 +72,10 @@ static enum status check_hex4(struct scan *s, unsigned *out) {
     unsigned value = 0;
 
     for (int i = 0; i < 4; i++, s->p++) {
-        unsigned char c = s->p < s->end ? (unsigned char)*s->p : 0, low = c | 0x20;
+        int digit = s->p < s->end ? str_hex_value((unsigned char)*s->p) : -1;
 
-        if (c >= '0' && c <= '9') {
-            value = value * 16 + c - '0';
-        } else if (low >= 'a' && low <= 'f') {
-            value = value * 16 + low - 'a' + 10;
-        } else {
-            return expected(s, "four hexadecimal digits after \\u");
-        }
+        if (digit < 0) return expected(s, "four hexadecimal digits after \\u");
+        value = value * 16 + (unsigned)digit;
     }
     *out = value;
     return ST_OK;

@@ -111,12 +111,6 @@ static const uint8_t *too_deep_at(const struct walk *k, const uint8_t *p) {
 
 /* --- keys of the top level ------------------------------------------------------------------- */
 
-static int hex_digit(uint8_t c) {
-    if (c >= '0' && c <= '9') return c - '0';
-    c |= 0x20;
-    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
 /* Decodes one escape at p (after the backslash) to *out; returns the bytes read, 0 when wrong. A
  * surrogate stays alone: only ASCII names are looked for. */
 static size_t unescape(const uint8_t *p, size_t n, uint8_t *out, size_t *n_out) {
@@ -130,8 +124,10 @@ static size_t unescape(const uint8_t *p, size_t n, uint8_t *out, size_t *n_out) 
     }
     if (n < 5 || p[0] != 'u') return 0;
     for (int i = 1; i <= 4; i++) {
-        if (hex_digit(p[i]) < 0) return 0;
-        code = code * 16 + (uint32_t)hex_digit(p[i]);
+        int digit = str_hex_value(p[i]);
+
+        if (digit < 0) return 0;
+        code = code * 16 + (uint32_t)digit;
     }
     if (code < 0x80) {
         out[(*n_out)++] = (uint8_t)code;

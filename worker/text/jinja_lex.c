@@ -68,14 +68,10 @@ static uint32_t hex_digits(const char *p, const char *end, uint32_t n, bool *is_
 
     *is_ok = (size_t)(end - p) >= n;
     for (uint32_t i = 0; i < n && *is_ok; i++) {
-        char c = p[i];
-        uint32_t d = is_digit(c)            ? (uint32_t)(c - '0')
-                     : c >= 'a' && c <= 'f' ? (uint32_t)(c - 'a' + 10)
-                     : c >= 'A' && c <= 'F' ? (uint32_t)(c - 'A' + 10)
-                                            : 16;
+        int digit = str_hex_value((unsigned char)p[i]);
 
-        *is_ok = d < 16;
-        v = v << 4 | d;
+        *is_ok = digit >= 0;
+        v = v << 4 | (uint32_t)digit;
     }
     return v;
 }
