@@ -13,7 +13,7 @@
  *
  * Constants, those of the code (its README says 16 and 2): --aibrix-imbalance-abs-count 8,
  * --aibrix-stddev-factor 1, --aibrix-block-number 200,000, --aibrix-eviction-duration 20m.
- * Differs: its blocks are 4 bytes and ours 128, so its table of 200,000 blocks is 6,250 of ours:
+ * Differs: its blocks are 4 bytes and ours 256, so its table of 200,000 blocks is 3,125 of ours:
  * the same 800 KB of distinct prompt text, which is why it seldom finds anything; raise it. The
  * table is swept when it is used instead of every second. Mean and deviation are of the
  * candidates. Workers that leave or restart are forgotten. */

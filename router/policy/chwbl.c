@@ -7,7 +7,7 @@
  *
  * Constants: --prefix-hash-load-factor 1.25, --chwbl-replication 256, --chwbl-prefix-bytes 100.
  * Differs: KubeAI takes the first *user* message and skips the system prompt. Here the key is the
- * hash chain up to the block in which the 100th byte of the raw prompt lies (block 0 of 128
+ * hash chain up to the block in which the 100th byte of the raw prompt lies (block 0 of 256
  * bytes), roles and system prompt included; model, adapter, tools and salt are in the chain's
  * seed. So behind a shared system prompt every request has the same key, and only the load bound
  * spreads them: raise --chwbl-prefix-bytes beyond it. Draining and failing workers are passed over

@@ -4,11 +4,11 @@
  * the walk goes on while a worker is left that was sent every chunk so far; one of the survivors
  * is drawn, and the prompt is entered for it, its last short chunk too. There is no load term.
  *
- * Constants: chunk 128 (our block), --prefix-min-match-length 0: a match shorter than that many
- * bytes counts as none.
- * Differs: production-stack never forgets; here the table holds --max-tree-size bytes of prompt
- * text, and workers that leave or restart are forgotten. Chunks are of the raw prompt. Known
- * weakness, kept: an opening shared by all requests sends all of them to one worker. */
+ * Constants: --prefix-min-match-length 0: a match shorter than that many bytes counts as none.
+ * Differs: chunks are our blocks, of 256 bytes of the raw prompt. production-stack never forgets;
+ * here the table holds --max-tree-size bytes of prompt text, and workers that leave or restart are
+ * forgotten. Known weakness, kept: an opening shared by all requests sends all of them to one
+ * worker. */
 #include "common/mem.h"
 #include "router/policy/block_table.h"
 #include "router/policy/choose.h"

@@ -12,7 +12,7 @@
  * random among equals. Constants: --queue-scorer-weight 2, --kv-cache-utilization-scorer-weight 2,
  * --prefix-cache-scorer-weight 3, --max-prefix-blocks-to-match 256.
  * Differs: the index and the per-worker LRU are those of the router (capacity as the worker
- * declares it, which is what autoTune does there), in blocks of 128 bytes. EPP scrapes queue and
+ * declares it, which is what autoTune does there), in blocks of 256 bytes. EPP scrapes queue and
  * utilisation from the engines; here they are the requests without a first token, but for one, and
  * the KV tokens expected in use, as the router itself counts them: never late, and without what
  * others send. */

@@ -7,7 +7,7 @@
  * shingles differ in few bits.
  *
  * Here a shingle is a block, and its hash is that of the chain: two prompts share exactly the
- * votes of their common opening. The first 128 blocks vote (16 KiB), on the top 8 bits alone, and
+ * votes of their common opening. The first 128 blocks vote (32 KiB), on the top 8 bits alone, and
  * these are the key: prompts that agree in them meet. Two that share 100 of 102 blocks do so two
  * times in three, strangers one time in 256. The ring and its load bound are those of chwbl
  * (--prefix-hash-load-factor 1.25, --chwbl-replication 256).
