@@ -6,9 +6,10 @@
  *
  * Invariant: a block has one LONE, or one SET of at least two workers with one PART for each.
  *
- * The table begins with fewer than 2^(ANCHOR_BITS+1) lines and doubles until it has what it was
+ * The table begins with at most 2^(ANCHOR_BITS+1) lines and doubles until it has what it was
  * created for. Once it is three quarters full each insertion splits two lines, so that a doubling
- * is over when it was seven eighths full. The four records of a line always fit into the two that
+ * is over when it would have been seven eighths full, or fuller by one record for each LONE that
+ * became a SET meanwhile. The four records of a line always fit into the two that
  * take its place. Memory is reserved at creation and untouched beyond the lines in use. Follows:
  * linear hashing (Litwin, 1980), kept in order so that records need not be hashed again. */
 #include "router/prefix_index_internal.h"

@@ -21,8 +21,9 @@
  * block of one prediction. prev and next are the links of prefix_lru.h's rings; the index keeps
  * them right when a record moves, and looks at them for nothing else.
  *
- * The table begins with half a megabyte or less and grows with what is held, a few lines at each
- * insertion, so that a small fleet's walks stay in the caches. It never shrinks.
+ * The table begins with half a megabyte or less, besides 48 bytes of ring heads for each worker that
+ * there may be, and grows with what is held, a few lines at each insertion, so that a small fleet's
+ * walks stay in the caches. It never shrinks.
  *
  * The set is a mask of up to 64 workers in one word. In larger fleets up to four ids share that
  * word, and a larger set is a row of a pool of masks; when the pool is exhausted the insertion is

@@ -55,7 +55,7 @@ struct prefix_place {
     uint32_t tag;
 };
 
-/* As prefix_index_create, of a table that has fewer than 2^(anchor_bits + 1) lines to begin with. */
+/* As prefix_index_create, of a table that has at most 2^(anchor_bits + 1) lines to begin with. */
 struct prefix_index *prefix_index_create_small(uint32_t n_records, uint32_t n_workers,
                                                uint32_t anchor_bits) MUST_USE;
 

@@ -19,7 +19,7 @@
 struct block_table;
 
 struct block_holders {
-    const uint64_t *mask; /* never empty; valid until a put, an expiry or a worker's going */
+    const uint64_t *mask; /* never empty; valid until any call but block_table_find */
     uint32_t owner;       /* a member: the one that was sent the block first */
     uint64_t put_us;      /* when it was last sent to anybody */
 };

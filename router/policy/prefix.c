@@ -24,11 +24,13 @@
  *     beta 2                             0.97  0.95           0.94   0.81  0.86  0.95
  *     gamma 0, kappa 0.05, seeds 1-2     1.01  1.05           1.01   1.01  1.05  1.05
  *
- * When more comes than can be computed (16 x 7M, load 1.00) gamma halves the mean: 1.5 s, against
- * 2.8 s with Q counted to 3 at most. In a closed loop, where clients wait for their answers, it costs
- * 3 % of the throughput: who has many clients of that kind may lower it.
  * In exchange whole answers take 3 % longer at load 0.8. A capacity declared x0.5 to x8 costs 2 %
  * at load 0.8, at most 12 % at 0.95.
+ *
+ * When more comes than can be computed (16 x 7M, load 1.00) gamma matters most, and so does that Q
+ * has no limit: the mean is 1.5 s, and would be 2.8 s if no more than 3 were counted. In a closed
+ * loop, where clients wait for their answers, that costs 3 % of the throughput: who has many
+ * clients of that kind may lower it.
  *
  * Costs within 1 % of the least are equal, and go to the worker that wins the rendezvous on the
  * first block that is not widely held (the last block when all are): so cold and short prompts
