@@ -18,6 +18,8 @@
 
 #define DEFAULT_TIMEOUT_MS         5000
 #define DEFAULT_CONNECT_TIMEOUT_MS 250
+#define MAX_IDLE                   1024L /* connections kept: curl's own limit is less than a fleet */
+#define MAX_SPARES                 16u
 
 struct http_client {
     struct loop *loop;
@@ -25,6 +27,8 @@ struct http_client {
     struct loop_timer timer;
     struct list calls, sockets;
     struct http_client_trust trust;
+    CURL *spares[MAX_SPARES]; /* of calls that have ended: a new one costs more than a reset */
+    uint32_t n_spares;
 };
 
 struct socket_watch {
@@ -51,11 +55,22 @@ static void init_curl(void) {
 
 /* --- the end of a call ---------------------------------------------------------------------------- */
 
-static void call_destroy(struct http_call *call) {
-    if (call->easy) {
-        curl_multi_remove_handle(call->client->multi, call->easy);
-        curl_easy_cleanup(call->easy);
+static CURL *take_handle(struct http_client *client) {
+    return client->n_spares ? client->spares[--client->n_spares] : curl_easy_init();
+}
+
+static void give_handle_back(struct http_client *client, CURL *easy) {
+    curl_multi_remove_handle(client->multi, easy);
+    if (client->n_spares == MAX_SPARES) {
+        curl_easy_cleanup(easy);
+        return;
     }
+    curl_easy_reset(easy);
+    client->spares[client->n_spares++] = easy;
+}
+
+static void call_destroy(struct http_call *call) {
+    if (call->easy) give_handle_back(call->client, call->easy);
     curl_slist_free_all(call->headers);
     curl_slist_free_all(call->connect_to);
     buf_fini(&call->answer);
@@ -181,6 +196,7 @@ enum status http_client_create(struct http_client **out, struct loop *loop, stru
         http_client_destroy(client);
         return error_set(err, ST_NOMEM, "cannot start libcurl: out of memory");
     }
+    curl_multi_setopt(client->multi, CURLMOPT_MAXCONNECTS, MAX_IDLE);
     curl_multi_setopt(client->multi, CURLMOPT_SOCKETFUNCTION, set_socket);
     curl_multi_setopt(client->multi, CURLMOPT_SOCKETDATA, client);
     curl_multi_setopt(client->multi, CURLMOPT_TIMERFUNCTION, set_timer);
@@ -200,6 +216,8 @@ void http_client_destroy(struct http_client *client) {
     while ((link = list_first(&client->calls))) {
         call_destroy(LIST_ENTRY(link, struct http_call, link));
     }
+    while (client->n_spares)
+        curl_easy_cleanup(client->spares[--client->n_spares]);
     if (client->multi) curl_multi_cleanup(client->multi); /* closes idle connections: set_socket */
     while ((link = list_first(&client->sockets))) {
         socket_watch_destroy(LIST_ENTRY(link, struct socket_watch, link));
@@ -351,7 +369,7 @@ enum status http_client_start(struct http_client *client, const struct http_clie
     buf_init(&call->answer,
              request->max_body_bytes ? request->max_body_bytes : HTTP_CLIENT_MAX_BODY_BYTES);
     list_push_back(&client->calls, &call->link);
-    call->easy = curl_easy_init();
+    call->easy = take_handle(client);
     rc = call->easy ? set_options(call, request) : CURLE_OUT_OF_MEMORY;
     if (rc == CURLE_OK && curl_multi_add_handle(client->multi, call->easy) != CURLM_OK) {
         rc = CURLE_FAILED_INIT;

@@ -9,6 +9,7 @@
 #include <assert.h>
 
 #define DIGIT_BITS 6u
+#define LOOK_MAX   4 /* timers of a slot that are looked at to spare a wake-up */
 #define MAX_TICK   ((UINT64_C(1) << (DIGIT_BITS * TIMER_WHEEL_LEVELS)) - 1)
 
 _Static_assert(TIMER_WHEEL_SLOTS == 1u << DIGIT_BITS, "a row has a slot for each value of a digit");
@@ -74,11 +75,25 @@ static struct list *next_slot(struct timer_wheel *wheel, uint64_t *begins_tick) 
     return NULL;
 }
 
+/* When the first timer of a slot is due, or when the slot begins if finding that takes long. */
+static uint64_t first_tick(const struct list *slot, uint64_t begins_tick) {
+    uint64_t first = MAX_TICK;
+    int n = 0;
+
+    LIST_FOR_EACH(it, slot) {
+        if (n++ == LOOK_MAX) return begins_tick;
+        first = MIN(first, LIST_ENTRY(it, struct timer_wheel_entry, link)->due_tick);
+    }
+    return first;
+}
+
 uint64_t timer_wheel_next_us(struct timer_wheel *wheel) {
     uint64_t begins_tick = wheel->now_tick;
+    const struct list *slot;
 
-    if (list_is_empty(&wheel->due) && !next_slot(wheel, &begins_tick)) return TIMER_WHEEL_NEVER;
-    return begins_tick * TIMER_WHEEL_TICK_US;
+    if (!list_is_empty(&wheel->due)) return begins_tick * TIMER_WHEEL_TICK_US;
+    slot = next_slot(wheel, &begins_tick);
+    return slot ? first_tick(slot, begins_tick) * TIMER_WHEEL_TICK_US : TIMER_WHEEL_NEVER;
 }
 
 struct timer_wheel_entry *timer_wheel_pop(struct timer_wheel *wheel, uint64_t now_us) {

@@ -49,8 +49,8 @@ void timer_wheel_init(struct timer_wheel *wheel, uint64_t now_us);
 void timer_wheel_start(struct timer_wheel *wheel, struct timer_wheel_entry *e, uint64_t due_us);
 void timer_wheel_stop(struct timer_wheel_entry *e); /* fine when it is not running */
 
-/* When timer_wheel_pop is to be called next: never later than the next timer is due, and before that
- * at most once per row for each timer. TIMER_WHEEL_NEVER without timers. */
+/* When timer_wheel_pop is to be called next: when the next timer is due, or, where several lie in its
+ * slot, before that at most once per row. TIMER_WHEEL_NEVER without timers. */
 uint64_t timer_wheel_next_us(struct timer_wheel *wheel);
 
 /* One timer that is due, no longer running, in the order of their ticks; NULL: no more. Between two
