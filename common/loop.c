@@ -3,10 +3,10 @@
  * One turn is one event_base_loop(EVLOOP_ONCE), so that there is a moment after all events of a turn
  * and before the next wait: that is where deferred tasks run.
  *
- * Timers lie on a wheel of our own; libevent has one timer, the alarm, set before each wait to the
- * moment that the wheel asks for. In most turns that is the moment it is set to already. libevent
- * goes by the coarse clock of the kernel and may ring some milliseconds early: then what was asked
- * for is due all the same, rather than waited for twice. */
+ * Timers lie on a wheel of our own; the kernel has one, the alarm, a timerfd that is set before each
+ * wait to the moment that the wheel asks for. In most turns it is set to that already. It is none of
+ * libevent's because these go by the kernel's coarse clock: up to four wake-ups, a millisecond apart,
+ * for each time that something is due. */
 #include "common/loop.h"
 
 #include "common/clock.h"
@@ -17,14 +17,19 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
 
 #include <event2/event.h>
+
+#define ALARM_HAS_RUNG 0 /* alarm_us while its descriptor is watched, and readable still */
 
 struct loop {
     struct event_base *base;
     struct event *wait_limit; /* ends the wait of loop_turn */
-    struct event *alarm;      /* of the wheel */
-    uint64_t alarm_us;        /* when it rings; TIMER_WHEEL_NEVER: not set */
+    struct event *alarm;      /* of the wheel: alarm_fd is readable */
+    uint64_t alarm_us;        /* when it rings; TIMER_WHEEL_NEVER: it is not watched */
+    int alarm_fd;
     struct iobuf_slab *slab;
     struct list tasks, last; /* struct loop_task, each in the order they were deferred */
     struct list signals;
@@ -54,12 +59,12 @@ static void wait_is_over(evutil_socket_t fd, short what, void *arg) {
 
 static void alarm_rings(evutil_socket_t fd, short what, void *arg) {
     struct loop *loop = arg;
-    uint64_t now_us = MAX(loop_now_us(loop), loop->alarm_us);
+    uint64_t now_us = loop_now_us(loop);
     struct timer_wheel_entry *e;
 
     (void)fd;
     (void)what;
-    loop->alarm_us = TIMER_WHEEL_NEVER;
+    loop->alarm_us = ALARM_HAS_RUNG;
     while ((e = timer_wheel_pop(&loop->wheel, now_us))) {
         struct loop_timer *t = CONTAINER_OF(e, struct loop_timer, entry);
 
@@ -71,25 +76,27 @@ static struct timeval timeval_of(uint64_t us) {
     return (struct timeval){(time_t)(us / 1000000u), (suseconds_t)(us % 1000000u)};
 }
 
+/* Setting it takes back what it has rung before, so that nobody need read it. */
 static void set_alarm(struct loop *loop) {
-    uint64_t next_us = timer_wheel_next_us(&loop->wheel), now_us;
-    struct timeval tv;
+    uint64_t next_us = timer_wheel_next_us(&loop->wheel);
+    struct itimerspec at = {
+        .it_value = {(time_t)(next_us / 1000000u), (long)(next_us % 1000000u * 1000u)}};
 
     if (next_us == loop->alarm_us) return;
-    loop->alarm_us = next_us;
     if (next_us == TIMER_WHEEL_NEVER) {
         event_del(loop->alarm);
-        return;
+    } else if (timerfd_settime(loop->alarm_fd, TFD_TIMER_ABSTIME, &at, NULL) != 0 ||
+               (loop->alarm_us == TIMER_WHEEL_NEVER && event_add(loop->alarm, NULL) != 0)) {
+        die("set a timer");
     }
-    now_us = clock_now_us(); /* not the turn's, which begins after the wait */
-    tv = timeval_of(next_us > now_us ? next_us - now_us : 0);
-    if (event_add(loop->alarm, &tv) != 0) die("set a timer");
+    loop->alarm_us = next_us;
 }
 
 enum status loop_create(struct loop **out, struct error *err) {
     struct event_config *config = event_config_new();
     struct loop *loop = mem_zalloc(sizeof(*loop));
 
+    loop->alarm_fd = -1;
     list_init(&loop->tasks);
     list_init(&loop->last);
     list_init(&loop->signals);
@@ -97,8 +104,10 @@ enum status loop_create(struct loop **out, struct error *err) {
     loop->base = event_base_new_with_config(config);
     if (!loop->base) goto fail;
     loop->wait_limit = event_new(loop->base, -1, 0, wait_is_over, NULL);
-    loop->alarm = event_new(loop->base, -1, 0, alarm_rings, loop);
-    if (!loop->wait_limit || !loop->alarm) goto fail;
+    loop->alarm_fd = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
+    if (!loop->wait_limit || loop->alarm_fd < 0) goto fail;
+    loop->alarm = event_new(loop->base, loop->alarm_fd, EV_READ | EV_PERSIST, alarm_rings, loop);
+    if (!loop->alarm) goto fail;
     timer_wheel_init(&loop->wheel, clock_now_us());
     loop->alarm_us = TIMER_WHEEL_NEVER;
     loop->slab = iobuf_slab_create();
@@ -145,20 +154,23 @@ void loop_destroy(struct loop *loop) {
     }
     if (loop->wait_limit) event_free(loop->wait_limit);
     if (loop->alarm) event_free(loop->alarm);
+    if (loop->alarm_fd >= 0) close(loop->alarm_fd);
     if (loop->base) event_base_free(loop->base);
     iobuf_slab_destroy(loop->slab);
     mem_free(loop);
 }
 
-/* Returns false when there was nothing to wait for and nothing to run. */
-static bool turn(struct loop *loop, int flags) {
+/* Returns false when there was nothing to wait for and nothing to run. Always EVLOOP_ONCE: without it
+ * libevent comes back when nothing is ready any more, which may be never. */
+static bool turn(struct loop *loop, bool may_wait) {
     bool had_tasks = has_tasks(loop);
+    int flags = may_wait && !had_tasks ? EVLOOP_ONCE : EVLOOP_ONCE | EVLOOP_NONBLOCK;
     int no_events;
 
     set_alarm(loop);
     loop->now_us = 0;
     loop->is_turning = true;
-    no_events = event_base_loop(loop->base, had_tasks ? EVLOOP_NONBLOCK : flags);
+    no_events = event_base_loop(loop->base, flags);
     run_tasks(loop);
     loop->is_turning = false;
     return had_tasks || no_events == 0;
@@ -166,7 +178,7 @@ static bool turn(struct loop *loop, int flags) {
 
 void loop_run(struct loop *loop) {
     loop->is_stopping = false;
-    while (!loop->is_stopping && turn(loop, EVLOOP_ONCE)) {
+    while (!loop->is_stopping && turn(loop, true)) {
     }
 }
 
@@ -174,11 +186,11 @@ void loop_turn(struct loop *loop, uint64_t max_wait_us) {
     struct timeval tv = timeval_of(max_wait_us);
 
     if (max_wait_us == 0) {
-        turn(loop, EVLOOP_NONBLOCK);
+        turn(loop, false);
         return;
     }
     event_add(loop->wait_limit, &tv);
-    turn(loop, EVLOOP_ONCE);
+    turn(loop, true);
     event_del(loop->wait_limit);
 }
 
