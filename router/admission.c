@@ -1,12 +1,12 @@
 /* router/admission.c - bands of flows of tickets.
  *
- * A flow is a tenant within a band. While it has tickets it is in two heaps of its band: by `start`,
- * the virtual time at which its first ticket's service begins, and by how many tickets it has. So
- * whatever happens to a ticket costs O(log of the flows), full queue or not. Popping a ticket moves the band's time
- * to that start, and the flow's next start behind the ticket's work. A flow that has run empty keeps
- * its place in time while the band has not caught up with it, on the list of idle ones: else a
- * tenant with one request at a time would always be served at once. The oldest idle flow is given
- * to a new tenant when none is spare. */
+ * A flow is a tenant within a band. While it has tickets it is in two heaps of its band: by
+ * `start`, the virtual time at which its first ticket's service begins, and by how many tickets it
+ * has. So whatever happens to a ticket costs O(log of the flows), full queue or not. Popping a
+ * ticket moves the band's time to that start, and the flow's next start behind the ticket's work. A
+ * flow that has run empty keeps its place in time while the band has not caught up with it, on the
+ * list of idle ones: else a tenant with one request at a time would always be served at once. The
+ * oldest idle flow is given to a new tenant when none is spare. */
 #include "router/admission.h"
 
 #include "common/heap.h"

@@ -122,7 +122,8 @@ void load_drop_full(const struct load *l, uint64_t *mask);
 /* May any worker be picked? */
 bool load_has_eligible(const struct load *l);
 
-/* Has any of them less than enough, and less than its slow start allows? Which ones? */
+/* Has any of them less than enough, and less than its slow start allows (unless all are in theirs)?
+ * Which ones? */
 bool load_has_room(const struct load *l, uint64_t now_us);
 void load_get_room(const struct load *l, struct worker_mask *room, uint64_t now_us);
 

@@ -14,8 +14,7 @@
 
 struct route_request {
     const uint64_t *chain; /* block hashes of the prompt, first to last (prompt_hash.h) */
-    uint32_t
-        *guesses; /* room for n_blocks + 1 of the routing's own, kept with the chain; or NULL */
+    uint32_t *guesses; /* the routing's own: room for n_blocks + 1, kept with the chain; or NULL */
     uint32_t n_blocks;
     uint64_t prompt_bytes;      /* length of the hashed prompt, beyond the chain's limit too */
     uint32_t max_output_tokens; /* what the client allows; 0: unknown */

@@ -44,9 +44,8 @@ struct prefix_index {
     struct worker_mask odd;  /* workers whose epoch is 1 */
     struct worker_mask lost; /* workers that have dead records */
     bool any_lost;
-    uint64_t n_runs; /* ever inserted: their made-up hashes */
-    uint32_t
-        *n_moves; /* of each worker's records, ever: what was known of where they are may be over */
+    uint64_t n_runs;   /* ever inserted: their made-up hashes */
+    uint32_t *n_moves; /* of each worker's records, ever: then guesses may be wrong */
 };
 
 /* A key, or where a PART of it is: home is the position, and its other one follows. */

@@ -90,6 +90,7 @@ struct routing {
     double sum_bytes, sum_tokens; /* of prompts, decayed */
     double bytes_per_token;       /* their quotient */
     double tokens_per_block;
+    uint32_t n_entries_max; /* of the index */
 };
 
 void routing_options_default(struct routing_options *options) {
@@ -148,12 +149,11 @@ enum status routing_create(struct routing **out, const struct routing_options *o
                            struct error *err) {
     enum status st = check_options(options, err);
     struct routing *r;
-    uint32_t n_entries;
 
     if (st != ST_OK) return st;
-    n_entries = entries_within(options->max_index_bytes, options->max_workers);
     r = mem_zalloc(sizeof(*r));
     r->options = *options;
+    r->n_entries_max = entries_within(options->max_index_bytes, options->max_workers);
     load_init(&r->load, options->max_workers);
     r->load.slow_start_us = options->slow_start_us;
     r->caches = mem_calloc(options->max_workers, sizeof(*r->caches));
@@ -169,7 +169,7 @@ enum status routing_create(struct routing **out, const struct routing_options *o
         routing_destroy(r);
         return st;
     }
-    r->index = prefix_index_create(n_entries, options->max_workers);
+    r->index = prefix_index_create(r->n_entries_max, options->max_workers);
     if (r->index) r->lru = prefix_lru_create(r->index, options->max_workers);
     if (!r->lru) {
         st = error_set(err, ST_NOMEM,
@@ -533,14 +533,14 @@ double routing_capacity_factor(const struct routing *r, uint32_t w) {
 }
 
 void routing_stats(const struct routing *r, struct routing_stats *stats) {
-    uint32_t n_entries = entries_within(r->options.max_index_bytes, r->load.n_workers);
+    uint32_t n_workers = r->load.n_workers;
 
     *stats = (struct routing_stats){
-        .index_bytes = prefix_index_bytes_used(r->index) + prefix_lru_bytes(r->load.n_workers),
+        .index_bytes = prefix_index_bytes_used(r->index) + prefix_lru_bytes(n_workers),
         .index_bytes_max =
-            prefix_index_bytes(n_entries, r->load.n_workers) + prefix_lru_bytes(r->load.n_workers),
+            prefix_index_bytes(r->n_entries_max, n_workers) + prefix_lru_bytes(n_workers),
         .n_entries = prefix_lru_n_entries(r->lru),
-        .n_entries_max = n_entries,
+        .n_entries_max = r->n_entries_max,
         .n_blocks = prefix_index_n_blocks(r->index),
         .n_refused = prefix_lru_n_refused(r->lru),
         .n_evicted = prefix_lru_n_evicted(r->lru),

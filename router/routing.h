@@ -33,7 +33,8 @@ struct routing_options {
     double bytes_per_token;      /* first guess; learned from prompt_tokens afterwards */
 };
 
-/* Embedded in the exchange; zero before its first use. `chain` must stay where it is until routing_ended. */
+/* Embedded in the exchange; zero before its first use. `chain` must stay where it is until
+ * routing_ended. */
 struct route_ticket {
     struct load_ticket load; /* load.worker: the choice */
     const uint64_t *chain;
