@@ -75,10 +75,9 @@ void loop_fd_watch(struct loop_fd *w, unsigned conditions);
 /* --- timers --------------------------------------------------------------------------------- */
 
 /* For timeouts: most are started, restarted and stopped again, none of which costs more than a few
- * instructions (timer_wheel.h). A timer may ring some milliseconds late, and as many early: the loop
- * waits by the coarse clock of the kernel. Who must not be early asks the clock, and starts it again.
- * One that starts itself again with 0 rings about once a millisecond. A timer may be finished, and its
- * memory freed, in its own callback or in that of another. */
+ * instructions (timer_wheel.h). A timer rings up to a millisecond late, and never early by the time
+ * of the turn. One that starts itself again with 0 rings about once a millisecond. A timer may be
+ * finished, and its memory freed, in its own callback or in that of another. */
 typedef void loop_timer_fn(void *arg);
 
 struct loop_timer {
