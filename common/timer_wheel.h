@@ -17,9 +17,9 @@
  * Between now and the next slot with a timer in it nothing happens, so nothing ticks: the wheel says
  * when it wants to be looked at, and jumps there.
  *
- * Knows no clock: time comes as an argument, and early or late is by that. Follows: Varghese and Lauck, Hashed and Hierarchical
- * Timing Wheels, SOSP 1987, scheme 7; the choice of the row by differing bits is that of tickless
- * wheels since. */
+ * Knows no clock: time comes as an argument, and early or late is by that. Follows: Varghese and
+ * Lauck, Hashed and Hierarchical Timing Wheels, SOSP 1987, scheme 7; the choice of the row by
+ * differing bits is that of tickless wheels since. */
 #ifndef COMMON_TIMER_WHEEL_H
 #define COMMON_TIMER_WHEEL_H
 
