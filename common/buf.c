@@ -183,15 +183,22 @@ void buf_append_grow(struct buf *b, const void *data, size_t n) {
     b->end += n;
 }
 
-void buf_append_u64(struct buf *b, uint64_t v) {
-    char digits[20];
+char *str_put_u64(char *to, uint64_t v) {
+    char digits[STR_U64_MAX];
     size_t at = sizeof(digits);
 
     do {
         digits[--at] = (char)('0' + v % 10);
         v /= 10;
     } while (v);
-    buf_append(b, digits + at, sizeof(digits) - at);
+    memcpy(to, digits + at, sizeof(digits) - at);
+    return to + sizeof(digits) - at;
+}
+
+void buf_append_u64(struct buf *b, uint64_t v) {
+    char digits[STR_U64_MAX];
+
+    buf_append(b, digits, (size_t)(str_put_u64(digits, v) - digits));
 }
 
 void buf_append_f64(struct buf *b, double v) {

@@ -42,6 +42,10 @@ ptrdiff_t str_find(struct str haystack, struct str needle); /* offset or -1 */
 /* A decimal number and nothing else, without sign or blank. ST_INVALID otherwise or on overflow. */
 MUST_USE enum status str_to_u64(struct str s, uint64_t *out);
 
+/* Writes a decimal number, at most STR_U64_MAX bytes; returns its end. */
+#define STR_U64_MAX 20
+char *str_put_u64(char *to, uint64_t v);
+
 /* Of a hexadecimal digit, 0 to 15; -1 of anything else. */
 static inline int str_hex_value(unsigned char c) {
     if (c >= '0' && c <= '9') return c - '0';

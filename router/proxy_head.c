@@ -21,17 +21,6 @@ static char *put(char *to, struct str s) {
     return mempcpy(to, s.ptr, s.len);
 }
 
-static char *put_number(char *to, uint64_t v) {
-    char digits[20];
-    size_t at = sizeof(digits);
-
-    do {
-        digits[--at] = (char)('0' + v % 10);
-        v /= 10;
-    } while (v);
-    return put(to, (struct str){digits + at, sizeof(digits) - at});
-}
-
 /* --- to the worker --------------------------------------------------------------------------------*/
 
 static bool is_plain(char c) {
@@ -108,7 +97,7 @@ void proxy_build_worker_head(struct exchange *x) {
     to = put(to, STR(" HTTP/1.1\r\nhost: "));
     to = put(to, host);
     to = put(to, STR("\r\ncontent-length: "));
-    to = put_number(to, proxy_body_len(x));
+    to = str_put_u64(to, proxy_body_len(x));
     to = put(to, STR("\r\n"));
     to = http_write_kept(to, head, http_request_head_bytes(x->req), kept_from_worker(x));
     if (x->is_salted && x->target.trusts_router) {
@@ -149,7 +138,7 @@ static char *put_framing(struct exchange *x, char *to) {
         break;
     case HTTP_LENGTH_BODY:
         to = put(to, STR("content-length: "));
-        to = put_number(to, x->head.content_length);
+        to = str_put_u64(to, x->head.content_length);
         to = put(to, STR("\r\n"));
         break;
     case HTTP_CHUNKED_BODY:
@@ -179,7 +168,7 @@ static void append_explanation(struct exchange *x) {
 static char *put_status_line(char *to, uint16_t code) {
     if (code == 200) return put(to, STR("HTTP/1.1 200 OK\r\n"));
     to = put(to, STR("HTTP/1.1 "));
-    to = put_number(to, code);
+    to = str_put_u64(to, code);
     *to++ = ' ';
     to = put(to, str_of(http_reason(code)));
     return put(to, STR("\r\n"));
