@@ -90,6 +90,20 @@ static enum status check_ranges(const struct range *r, size_t n, struct error *e
     return ST_OK;
 }
 
+/* Kinds are an index into nothing: a wrong one would be an answer that is quietly wrong. */
+static enum status check_windows(const struct geometry *g, struct error *err) {
+    for (uint32_t i = 0; g->layer_kind && i < g->n_layers; i++) {
+        if (g->layer_kind[i] > 1)
+            return error_set(err, ST_UNSUPPORTED,
+                             "layer %u is of kind %u: 0 is full attention, 1 a sliding window", i,
+                             g->layer_kind[i]);
+        if (g->layer_kind[i] == 1 && g->sliding_window == 0)
+            return error_set(err, ST_INVALID,
+                             "layer %u has a sliding window, but sliding_window is 0", i);
+    }
+    return ST_OK;
+}
+
 static enum status check_geometry(const struct geometry *g, struct error *err) {
     const struct range ranges[] = {
         {"n_layers", g->n_layers, 1, 1024},
@@ -114,7 +128,7 @@ static enum status check_geometry(const struct geometry *g, struct error *err) {
         return error_set(err, ST_UNSUPPORTED,
                          "KV type %s: a host backend has bf16 and f32 (f16 becomes bf16)",
                          dtype_name(g->kv_dtype));
-    return ST_OK;
+    return check_windows(g, err);
 }
 
 static enum status check_limits(const struct backend_limits *l, struct error *err) {

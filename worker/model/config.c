@@ -1,18 +1,15 @@
-/* worker/model/config.c - reading the two small files, and the RoPE table they imply.
+/* worker/model/config.c - reading the two small files.
  *
- * RoPE scaling follows the settings' definitions: linear divides positions; llama3 leaves short
- * wavelengths alone, divides long ones and blends between; YaRN blends by dimension and sharpens
- * attention by a factor on cos and sin. */
+ * The architecture is looked up first, so that a model of another kind is refused by its name and
+ * not by the first key that it lacks. */
 #include "worker/model/config.h"
 
 #include "common/json.h"
+#include "worker/model/architecture.h"
 
-#include <math.h>
+#include <stdio.h>
 #include <string.h>
 
-#define PI 3.14159265358979323846
-
-#define MAX_LAYERS  1024
 #define MAX_WIDTH   (1u << 20)
 #define MAX_VOCAB   (1u << 22)
 #define MAX_CONTEXT (1u << 26)
@@ -24,12 +21,6 @@ static enum status need_u32(const struct json *c, const char *name, uint32_t max
 
     if (st == ST_OK && !is_present) return error_set(err, ST_INVALID, "'%s' is missing", name);
     return st;
-}
-
-static bool is_true(const struct json *c, const char *name) {
-    bool value = false;
-
-    return json_to_bool(json_get(c, name), &value) == ST_OK && value;
 }
 
 static enum status copy_text(const struct json *v, const char *name, char *out, size_t size,
@@ -47,7 +38,7 @@ static enum status copy_text(const struct json *v, const char *name, char *out, 
 
 /* --- shape -------------------------------------------------------------------------------------*/
 static enum status read_heads(const struct json *c, struct model_config *m, struct error *err) {
-    enum status st = need_u32(c, "num_attention_heads", MAX_LAYERS, &m->n_heads, err);
+    enum status st = need_u32(c, "num_attention_heads", CONFIG_MAX_LAYERS, &m->n_heads, err);
     bool has_head_dim;
 
     if (st != ST_OK) return st;
@@ -81,16 +72,14 @@ static enum status read_shape(const struct json *c, struct model_config *m, stru
     enum status st;
 
     m->rms_eps = 1e-6;
-    st = need_u32(c, "num_hidden_layers", MAX_LAYERS, &m->n_layers, err);
+    st = need_u32(c, "num_hidden_layers", CONFIG_MAX_LAYERS, &m->n_layers, err);
     if (st == ST_OK) st = need_u32(c, "hidden_size", MAX_WIDTH, &m->d_model, err);
     if (st == ST_OK) st = need_u32(c, "intermediate_size", MAX_WIDTH, &m->d_ff, err);
     if (st == ST_OK) st = need_u32(c, "vocab_size", MAX_VOCAB, &m->vocab, err);
     if (st == ST_OK) st = need_u32(c, "max_position_embeddings", MAX_CONTEXT, &m->max_context, err);
     if (st == ST_OK) st = json_get_f64(c, "rms_norm_eps", 0, 1, &m->rms_eps, NULL, err);
     if (st == ST_OK) st = read_heads(c, m, err);
-    m->is_tied = is_true(c, "tie_word_embeddings");
-    m->attention_bias = is_true(c, "attention_bias");
-    m->mlp_bias = is_true(c, "mlp_bias");
+    if (st == ST_OK) st = json_get_bool(c, "tie_word_embeddings", &m->is_tied, NULL, err);
     return st;
 }
 
@@ -115,179 +104,55 @@ static enum status read_dtype(const struct json *c, struct model_config *m, stru
                      json_type(v) == JSON_STRING ? s.ptr : "?");
 }
 
-/* Keys that change the arithmetic, with the only value that is built. */
-static enum status check_unbuilt(const struct json *c, const struct model_config *m,
-                                 struct error *err) {
-    struct str act = STR("silu"), method = STR("?");
-    double partial = 1;
-    uint32_t window = 0, first = 0;
+/* --- what is not built ------------------------------------------------------------------------*/
+/* Keys that change the arithmetic. One that is absent, null or has the value of the list is fine. */
+static const struct unbuilt {
+    const char *name, *neutral, *instead;
+} unbuilt[] = {
+    {"quantization_config", NULL,
+     "take the model's bfloat16, float16 or float32 folder, or convert it to one"},
+    {"hidden_act", "\"silu\"", "take a model whose activation is silu"},
+    {"mlp_bias", "false", "take a model without biases in its MLP"},
+    {"num_experts", "0", "take a dense model"},
+    {"num_local_experts", "0", "take a dense model"},
+    {"n_routed_experts", "0", "take a dense model"},
+    {"moe_intermediate_size", NULL, "take a dense model"},
+    {"vision_config", NULL, "take a text-only model"},
+    {"audio_config", NULL, "take a text-only model"},
+    {"text_config", NULL, "take a text-only model"},
+    {"is_encoder_decoder", "false", "take a decoder-only model"},
+    {"attn_logit_softcapping", NULL, "take a model without soft caps"},
+    {"final_logit_softcapping", NULL, "take a model without soft caps"},
+    {"attention_chunk_size", NULL, "take a model of full or sliding attention"},
+    {"kv_lora_rank", NULL, "take a model of plain or grouped attention"},
+    {"embedding_multiplier", "1", "take a model without multipliers"},
+    {"attention_multiplier", NULL, "take a model without multipliers"},
+    {"residual_multiplier", "1", "take a model without multipliers"},
+    {"logits_scaling", "1", "take a model without multipliers"},
+    {"logit_scale", "1", "take a model without multipliers"},
+};
 
-    if (json_to_str(json_get(c, "hidden_act"), &act) == ST_OK && !str_eq(act, STR("silu"))) {
-        return error_set(err, ST_UNSUPPORTED, "hidden_act '%.40s' is not built; silu is", act.ptr);
-    }
-    if (!json_is_null(json_get(c, "quantization_config"))) {
-        const struct json *q = json_get(c, "quantization_config");
+static enum status check_unbuilt(const struct json *c, struct error *err) {
+    enum status st = ST_OK;
+    struct json_writer w;
+    struct buf value;
 
-        if (json_to_str(json_get(q, "quant_method"), &method) != ST_OK) method = STR("?");
-        return error_set(err, ST_UNSUPPORTED,
-                         "quantization_config.quant_method '%.40s' is not built: take the model's "
-                         "bfloat16, float16 or float32 folder",
-                         method.ptr);
-    }
-    if (m->mlp_bias) {
-        return error_set(err, ST_UNSUPPORTED, "mlp_bias true is not built; false is");
-    }
-    if (json_to_f64(json_get(c, "partial_rotary_factor"), &partial) == ST_OK && partial != 1) {
-        return error_set(err, ST_UNSUPPORTED, "partial_rotary_factor %g is not built; 1 is",
-                         partial);
-    }
-    if (!is_true(c, "use_sliding_window")) return ST_OK;
-    if (json_get_u32(c, "sliding_window", 0, UINT32_MAX, &window, NULL, NULL) != ST_OK) window = 1;
-    if (json_get_u32(c, "max_window_layers", 0, UINT32_MAX, &first, NULL, NULL) != ST_OK) first = 0;
-    if (window && window < m->max_context && first < m->n_layers) {
-        return error_set(err, ST_UNSUPPORTED,
-                         "use_sliding_window with sliding_window %u from layer %u on is not built",
-                         window, first);
-    }
-    return ST_OK;
-}
+    buf_init(&value, 0);
+    for (size_t i = 0; i < ARRAY_LEN(unbuilt) && st == ST_OK; i++) {
+        const struct unbuilt *u = &unbuilt[i];
+        const struct json *v = json_get(c, u->name);
 
-/* --- RoPE --------------------------------------------------------------------------------------*/
-static enum status need_f64(const struct json *c, const char *name, double min, double *out,
-                            struct error *err) {
-    bool is_present;
-    enum status st = json_get_f64(c, name, min, 1e12, out, &is_present, err);
-
-    if (st == ST_OK && !is_present) {
-        st = error_set(err, ST_INVALID, "rope_scaling.%s is missing", name);
+        if (json_is_null(v)) continue;
+        buf_clear(&value);
+        json_writer_init(&w, &value);
+        json_put_tree(&w, v);
+        if (u->neutral && str_eq(buf_str(&value), str_of(u->neutral))) continue;
+        buf_append_char(&value, '\0');
+        st = error_set(err, ST_UNSUPPORTED, "%s %.80s is not built: %s", u->name,
+                       buf_str(&value).ptr, u->instead);
     }
+    buf_fini(&value);
     return st;
-}
-
-static enum status read_llama3(const struct json *s, struct rope_config *r, struct error *err) {
-    enum status st = need_f64(s, "factor", 1, &r->factor, err);
-
-    if (st == ST_OK) st = need_f64(s, "low_freq_factor", 1e-6, &r->low_freq_factor, err);
-    if (st == ST_OK) st = need_f64(s, "high_freq_factor", 1e-6, &r->high_freq_factor, err);
-    if (st == ST_OK) {
-        st = need_f64(s, "original_max_position_embeddings", 1, &r->original_context, err);
-    }
-    if (st == ST_OK && r->high_freq_factor <= r->low_freq_factor) {
-        st = error_set(err, ST_INVALID,
-                       "rope_scaling.high_freq_factor %g is not above "
-                       "low_freq_factor %g",
-                       r->high_freq_factor, r->low_freq_factor);
-    }
-    return st;
-}
-
-static enum status read_yarn(const struct json *s, const struct model_config *m,
-                             struct rope_config *r, struct error *err) {
-    enum status st = need_f64(s, "factor", 1, &r->factor, err);
-
-    r->original_context = m->max_context;
-    r->beta_fast = 32;
-    r->beta_slow = 1;
-    if (!json_is_null(json_get(s, "mscale")) || !json_is_null(json_get(s, "mscale_all_dim"))) {
-        return error_set(err, ST_UNSUPPORTED, "rope_scaling.mscale is not built");
-    }
-    if (st == ST_OK) {
-        st = json_get_f64(s, "original_max_position_embeddings", 1, MAX_CONTEXT,
-                          &r->original_context, NULL, err);
-    }
-    if (st == ST_OK) st = json_get_f64(s, "beta_fast", 1e-6, 1e6, &r->beta_fast, NULL, err);
-    if (st == ST_OK) st = json_get_f64(s, "beta_slow", 1e-6, 1e6, &r->beta_slow, NULL, err);
-    if (st == ST_OK) {
-        st = json_get_f64(s, "attention_factor", 1e-6, 1e6, &r->attention_factor, NULL, err);
-    }
-    return st;
-}
-
-static void stretch_context(struct model_config *m, double tokens) {
-    if (tokens > m->max_context) m->max_context = (uint32_t)MIN(tokens, (double)MAX_CONTEXT);
-}
-
-static enum status read_rope(const struct json *c, struct model_config *m, struct error *err) {
-    const struct json *s = json_get(c, "rope_scaling"), *type;
-    struct rope_config *r = &m->rope;
-    struct str name = STR("default");
-    enum status st;
-
-    *r = (struct rope_config){.theta = 10000, .factor = 1};
-    if (json_is_null(s)) s = json_get(c, "rope_parameters"); /* its name in newer files */
-    st = json_get_f64(c, "rope_theta", 2, 1e12, &r->theta, NULL, err);
-    if (st == ST_OK && !json_is_null(s)) {
-        st = json_get_f64(s, "rope_theta", 2, 1e12, &r->theta, NULL, err);
-    }
-    if (st != ST_OK || json_is_null(s)) return st;
-    type = json_get(s, "rope_type");
-    if (json_is_null(type)) type = json_get(s, "type"); /* its name in older files */
-    if (!json_is_null(type) && json_to_str(type, &name) != ST_OK) name = STR("?");
-    if (str_eq(name, STR("default"))) return ST_OK;
-    if (str_eq(name, STR("linear"))) {
-        r->type = ROPE_LINEAR;
-        st = need_f64(s, "factor", 1, &r->factor, err);
-        if (st == ST_OK) stretch_context(m, m->max_context * r->factor);
-        return st;
-    }
-    if (str_eq(name, STR("llama3"))) {
-        r->type = ROPE_LLAMA3;
-        return read_llama3(s, r, err);
-    }
-    if (str_eq(name, STR("yarn"))) {
-        r->type = ROPE_YARN;
-        st = read_yarn(s, m, r, err);
-        if (st == ST_OK) stretch_context(m, r->original_context * r->factor);
-        return st;
-    }
-    return error_set(
-        err, ST_UNSUPPORTED,
-        "rope_scaling.rope_type '%.40s' is not built; default, linear, llama3 and yarn "
-        "are",
-        name.ptr);
-}
-
-static double scale_llama3(const struct rope_config *r, double f) {
-    double wavelength = 2 * PI / f;
-    double smooth = (r->original_context / wavelength - r->low_freq_factor) /
-                    (r->high_freq_factor - r->low_freq_factor);
-
-    smooth = MIN(MAX(smooth, 0.0), 1.0);
-    return f * ((1 - smooth) / r->factor + smooth);
-}
-
-/* The dimension that turns `rotations` times within the original context. */
-static double yarn_dimension(const struct rope_config *r, uint32_t head_dim, double rotations) {
-    return head_dim * log(r->original_context / (rotations * 2 * PI)) / (2 * log(r->theta));
-}
-
-static double scale_yarn(const struct rope_config *r, uint32_t head_dim, uint32_t i, double f) {
-    double low = MAX(floor(yarn_dimension(r, head_dim, r->beta_fast)), 0.0);
-    double high = MIN(ceil(yarn_dimension(r, head_dim, r->beta_slow)), head_dim - 1.0);
-    double ramp = (i - low) / (high == low ? 0.001 : high - low);
-
-    ramp = MIN(MAX(ramp, 0.0), 1.0);
-    return f / r->factor * ramp + f * (1 - ramp);
-}
-
-void config_rope_table(const struct model_config *c, float *inv_freq, float *scale) {
-    const struct rope_config *r = &c->rope;
-
-    *scale = 1;
-    for (uint32_t i = 0; i < c->head_dim / 2; i++) {
-        double f = pow(r->theta, -2.0 * i / c->head_dim);
-
-        switch (r->type) {
-        case ROPE_DEFAULT: break;
-        case ROPE_LINEAR: f /= r->factor; break;
-        case ROPE_LLAMA3: f = scale_llama3(r, f); break;
-        case ROPE_YARN: f = scale_yarn(r, c->head_dim, i, f); break;
-        }
-        inv_freq[i] = (float)f;
-    }
-    if (r->type == ROPE_YARN) {
-        *scale = (float)(r->attention_factor > 0 ? r->attention_factor : 0.1 * log(r->factor) + 1);
-    }
 }
 
 /* --- tokens and sampling -----------------------------------------------------------------------*/
@@ -327,20 +192,35 @@ static enum status read_generation(const struct json *c, struct generation_confi
     return st;
 }
 
+static enum status read_architecture(const struct json *c, struct model_config *m,
+                                     struct error *err) {
+    const struct json *list = json_get(c, "architectures");
+    struct str name = STR_NULL;
+    char text[64];
+
+    if (json_to_str(json_first(list), &name) != ST_OK || json_count(list) != 1) {
+        return error_set(err, ST_INVALID,
+                         "'architectures' is no list of one name, as [\"LlamaForCausalLM\"]: "
+                         "download the model's config.json again");
+    }
+    snprintf(text, sizeof(text), "%s", name.ptr);
+    return architecture_find(&m->architecture, text, err);
+}
+
 static enum status read_config(const struct json *c, struct model_config *m, struct error *err) {
-    const struct json *architecture = json_first(json_get(c, "architectures"));
     enum status st;
 
     if (json_type(c) != JSON_OBJECT) return error_set(err, ST_INVALID, "it is no JSON object");
-    st = copy_text(architecture, "architectures", m->architecture, sizeof(m->architecture), err);
+    st = read_architecture(c, m, err);
     if (st == ST_OK && !json_is_null(json_get(c, "model_type"))) {
         st = copy_text(json_get(c, "model_type"), "model_type", m->model_type,
                        sizeof(m->model_type), err);
     }
+    if (st == ST_OK) st = check_unbuilt(c, err);
     if (st == ST_OK) st = read_shape(c, m, err);
     if (st == ST_OK) st = read_dtype(c, m, err);
-    if (st == ST_OK) st = check_unbuilt(c, m, err);
-    if (st == ST_OK) st = read_rope(c, m, err);
+    if (st == ST_OK) st = rope_read(&m->rope, c, &m->max_context, err);
+    if (st == ST_OK) st = m->architecture->read(c, m, err);
     if (st == ST_OK) st = read_eos(c, m, err);
     if (st == ST_OK) {
         st = json_get_u32(c, "bos_token_id", 0, MAX_VOCAB, &m->bos, &m->has_bos, err);

@@ -10,20 +10,12 @@
 #include "common/buf.h"
 #include "common/status.h"
 #include "kernels/backend.h"
+#include "worker/model/rope.h"
 
-#define CONFIG_MAX_EOS 16
+#define CONFIG_MAX_EOS    16
+#define CONFIG_MAX_LAYERS 1024
 
-enum rope_type { ROPE_DEFAULT, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN };
-
-struct rope_config {
-    enum rope_type type;
-    double theta;
-    double factor;
-    double low_freq_factor, high_freq_factor; /* llama3 */
-    double original_context;                  /* llama3, yarn */
-    double beta_fast, beta_slow;              /* yarn */
-    double attention_factor;                  /* yarn; 0: by the formula */
-};
+struct architecture;
 
 /* Sampling defaults of the model's makers, used where a request is silent. */
 struct generation_config {
@@ -33,13 +25,15 @@ struct generation_config {
 };
 
 struct model_config {
-    char architecture[64]; /* "LlamaForCausalLM" */
-    char model_type[32];   /* "llama" */
+    const struct architecture *architecture; /* NULL for the pseudo-model alone */
+    char model_type[32];                     /* "llama" */
     uint32_t n_layers, d_model, n_heads, n_kv_heads, head_dim, d_ff, vocab, max_context;
     double rms_eps;
     struct rope_config rope;
     enum dtype dtype; /* torch_dtype */
-    bool is_tied, attention_bias, mlp_bias;
+    bool is_tied, has_qkv_bias, has_o_bias, has_qk_norm;
+    uint32_t sliding_window;               /* tokens that a layer of kind 1 sees; 0: none does */
+    uint8_t layer_kind[CONFIG_MAX_LAYERS]; /* 0 full, 1 sliding */
     uint32_t n_eos;
     uint32_t eos[CONFIG_MAX_EOS]; /* generation_config.json wins over config.json */
     bool has_bos;
@@ -48,12 +42,9 @@ struct model_config {
 };
 
 /* Parses the texts of the files; `generation` may be STR_NULL. ST_INVALID for a broken file or a
- * value out of range, ST_UNSUPPORTED for one we do not build. Whether the architecture is built is
- * for model.c to say. */
+ * value out of range, ST_UNSUPPORTED for one we do not build, with one sentence that names the key,
+ * its value and what to do. */
 MUST_USE enum status config_parse(struct model_config *out, struct str config,
                                   struct str generation, struct error *err);
-
-/* inv_freq[head_dim / 2] and the factor on cos and sin, of these settings. */
-void config_rope_table(const struct model_config *c, float *inv_freq, float *scale);
 
 #endif

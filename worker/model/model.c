@@ -8,7 +8,7 @@
 #include "common/buf.h"
 #include "common/file.h"
 #include "common/mem.h"
-#include "worker/model/model_internal.h"
+#include "worker/model/architecture.h"
 #include "worker/model/weights.h"
 
 #include <errno.h>
@@ -30,14 +30,10 @@ struct model {
     struct model_config config;
     struct geometry geometry;
     float *inv_freq;
-    const struct architecture *architecture; /* NULL for the pseudo-model */
     struct weights *weights;
     struct bound_tensor *bound; /* in load order */
     uint32_t n_bound;
 };
-
-static const struct architecture *const architectures[] = {&architecture_llama,
-                                                           &architecture_qwen2};
 
 /* --- shapes ------------------------------------------------------------------------------------*/
 static bool is_per_layer(enum tensor_role role) {
@@ -128,9 +124,13 @@ static void fill_geometry(struct model *m) {
         .weight_dtype = c->dtype,
         .kv_dtype = c->dtype,
         .is_tied = c->is_tied,
+        .has_qkv_bias = c->has_qkv_bias,
+        .has_o_bias = c->has_o_bias,
+        .has_qk_norm = c->has_qk_norm,
+        .sliding_window = c->sliding_window,
+        .layer_kind = c->sliding_window ? c->layer_kind : NULL,
     };
-    config_rope_table(c, m->inv_freq, &m->geometry.rope_scale);
-    if (m->architecture) m->architecture->describe(c, &m->geometry);
+    rope_table(&c->rope, c->head_dim, m->inv_freq, &m->geometry.rope_scale);
 }
 
 /* --- opening -----------------------------------------------------------------------------------*/
@@ -179,19 +179,6 @@ static enum status read_config(struct model *m, struct error *err) {
     return st;
 }
 
-static enum status find_architecture(struct model *m, struct error *err) {
-    for (size_t i = 0; i < ARRAY_LEN(architectures); i++) {
-        if (strcmp(architectures[i]->name, m->config.architecture) == 0) {
-            m->architecture = architectures[i];
-            return ST_OK;
-        }
-    }
-    return error_set(err, ST_UNSUPPORTED,
-                     "%s: config.json: architectures '%s' is not built; LlamaForCausalLM and "
-                     "Qwen2ForCausalLM are",
-                     m->folder, m->config.architecture);
-}
-
 static bool has_shape(const struct safetensor *t, struct extent e) {
     if (e.cols) return t->n_dims == 2 && t->shape[0] == e.rows && t->shape[1] == e.cols;
     return t->n_dims == 1 && t->shape[0] == e.rows;
@@ -212,7 +199,7 @@ static enum status bind(struct model *m, const struct tensor_name *n, uint32_t l
         return error_set(err, ST_INVALID,
                          "%s: the checkpoint has no tensor %s, which config.json (%s, %u layers) "
                          "implies",
-                         m->folder, name, m->config.architecture, m->config.n_layers);
+                         m->folder, name, m->config.architecture->name, m->config.n_layers);
     }
     if (!t->is_usable) {
         return error_set(err, ST_UNSUPPORTED,
@@ -237,7 +224,7 @@ static enum status bind(struct model *m, const struct tensor_name *n, uint32_t l
 
 /* Embedding, layer after layer, what follows: the order of use, and nearly that of the files. */
 static enum status bind_all(struct model *m, struct error *err) {
-    const struct architecture *a = m->architecture;
+    const struct architecture *a = m->config.architecture;
 
     m->bound = mem_calloc((size_t)ROLE_COUNT * m->config.n_layers, sizeof(*m->bound));
     for (uint32_t layer = 0; layer < m->config.n_layers; layer++) {
@@ -282,7 +269,7 @@ static enum status check_leftovers(const struct model *m, struct error *err) {
         st = error_set(err, ST_UNSUPPORTED,
                        "%s: the checkpoint has a tensor %.100s, which %s is not known to have: its "
                        "answers would be wrong without it",
-                       m->folder, key.tensor->name.ptr, m->config.architecture);
+                       m->folder, key.tensor->name.ptr, m->config.architecture->name);
     }
     mem_free(sorted);
     return st;
@@ -306,7 +293,6 @@ enum status model_open(struct model **out, const char *folder, struct error *err
     m->folder = mem_strdup(folder);
     m->name = last_part(folder);
     st = read_config(m, err);
-    if (st == ST_OK) st = find_architecture(m, err);
     if (st != ST_OK) goto fail;
     fill_geometry(m);
     st = weights_open(&m->weights, folder, err);
@@ -326,7 +312,6 @@ struct model *model_create_synthetic(void) {
     m->folder = mem_strdup("");
     m->name = mem_strdup("synthetic");
     m->config = (struct model_config){
-        .architecture = "Synthetic",
         .model_type = "synthetic",
         .n_layers = 32,
         .d_model = 4096,
@@ -358,7 +343,7 @@ void model_close(struct model *m) {
 
 /* --- questions ---------------------------------------------------------------------------------*/
 bool model_is_synthetic(const struct model *m) {
-    return !m->architecture;
+    return !m->config.architecture;
 }
 
 const char *model_folder(const struct model *m) {

@@ -5,8 +5,8 @@
  *      model_*_bytes   what it will cost, before anything is allocated
  *      model_load      streams every tensor into a backend, in the order of the layers
  *
- * One file per architecture (llama.c, qwen2.c) says which tensors it has under which names; the
- * rest is common. A pseudo-model without files serves backends that compute nothing. The object is
+ * One file per architecture (llama.c, qwen2.c ...) says which keys of config.json it has of its own
+ * and under which names its tensors are; the rest is common. A pseudo-model without files serves backends that compute nothing. The object is
  * constant once open, except that model_load advises the system about pages: load from one thread. */
 #ifndef WORKER_MODEL_MODEL_H
 #define WORKER_MODEL_MODEL_H

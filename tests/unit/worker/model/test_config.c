@@ -5,6 +5,7 @@
 #include "common/rng.h"
 #include "tests/support/cm.h"
 #include "tests/support/support.h"
+#include "worker/model/architecture.h"
 
 #include <math.h>
 #include <string.h>
@@ -12,7 +13,11 @@
 #define SHAPE                                                                                      \
     "\"num_hidden_layers\":2,\"hidden_size\":64,\"intermediate_size\":128,"                        \
     "\"num_attention_heads\":4,\"vocab_size\":512,\"max_position_embeddings\":2048"
-#define LLAMA "{\"architectures\":[\"LlamaForCausalLM\"]," SHAPE
+#define MODEL(name) "{\"architectures\":[\"" name "\"]," SHAPE
+#define LLAMA       MODEL("LlamaForCausalLM")
+#define MISTRAL     MODEL("MistralForCausalLM")
+#define QWEN2       MODEL("Qwen2ForCausalLM")
+#define QWEN3       MODEL("Qwen3ForCausalLM")
 
 static struct model_config parse(const char *text, const char *generation) {
     struct model_config m = {.n_layers = 0};
@@ -28,7 +33,7 @@ static void absent_keys_get_the_documented_defaults(void **state) {
     struct model_config m = parse(LLAMA "}", NULL);
 
     (void)state;
-    assert_string_equal(m.architecture, "LlamaForCausalLM");
+    assert_string_equal(m.architecture->name, "LlamaForCausalLM");
     assert_int_equal(m.n_kv_heads, 4);
     assert_int_equal(m.head_dim, 16);
     assert_true(m.rms_eps == 1e-6);
@@ -50,7 +55,7 @@ static void keys_are_read(void **state) {
     assert_int_equal(m.n_kv_heads, 2);
     assert_int_equal(m.head_dim, 32);
     assert_int_equal(m.dtype, DTYPE_F16);
-    assert_true(m.is_tied && m.attention_bias && m.has_bos);
+    assert_true(m.is_tied && m.has_qkv_bias && m.has_o_bias && m.has_bos);
     assert_int_equal(m.bos, 1);
     assert_int_equal(m.n_eos, 2); /* the generation file wins */
     assert_int_equal(m.eos[1], 6);
@@ -68,20 +73,55 @@ static void what_is_not_built_or_not_sane_is_named(void **state) {
         {"[]", "object", ST_INVALID},
         {"", "config.json", ST_INVALID},
         {"{\"architectures\":[\"LlamaForCausalLM\"]}", "num_hidden_layers", ST_INVALID},
+        {"{\"architectures\":[\"GPT2LMHeadModel\"],\"n_embd\":768}",
+         "architectures 'GPT2LMHeadModel' is not built: take a model of architecture "
+         "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM or Qwen3ForCausalLM",
+         ST_UNSUPPORTED},
+        {"{\"architectures\":[\"MixtralForCausalLM\"]}", "'MixtralForCausalLM'", ST_UNSUPPORTED},
         {LLAMA ",\"num_key_value_heads\":3}", "num_key_value_heads", ST_INVALID},
         {LLAMA ",\"head_dim\":33}", "head_dim 33", ST_UNSUPPORTED},
-        {LLAMA ",\"hidden_act\":\"gelu\"}", "hidden_act 'gelu'", ST_UNSUPPORTED},
-        {LLAMA ",\"quantization_config\":{\"quant_method\":\"gptq\"}}", "'gptq'", ST_UNSUPPORTED},
+        {LLAMA ",\"hidden_act\":\"gelu\"}", "hidden_act \"gelu\" is not built", ST_UNSUPPORTED},
+        {LLAMA ",\"quantization_config\":{\"quant_method\":\"gptq\"}}",
+         "quantization_config {\"quant_method\":\"gptq\"} is not built: take the model's bfloat16",
+         ST_UNSUPPORTED},
+        {LLAMA ",\"num_experts\":64}", "num_experts 64 is not built: take a dense model",
+         ST_UNSUPPORTED},
+        {LLAMA ",\"num_local_experts\":8}", "num_local_experts 8", ST_UNSUPPORTED},
+        {LLAMA ",\"logits_scaling\":8}", "logits_scaling 8", ST_UNSUPPORTED},
+        {LLAMA ",\"final_logit_softcapping\":30.0}", "final_logit_softcapping 30", ST_UNSUPPORTED},
+        {LLAMA ",\"vision_config\":{\"depth\":2}}", "vision_config", ST_UNSUPPORTED},
         {LLAMA ",\"torch_dtype\":\"float8\"}", "'float8'", ST_UNSUPPORTED},
-        {LLAMA ",\"rope_scaling\":{\"rope_type\":\"longrope\"}}", "'longrope'", ST_UNSUPPORTED},
+        {LLAMA ",\"rope_scaling\":{\"rope_type\":\"longrope\"}}",
+         "rope_scaling.rope_type 'longrope' is not built: take", ST_UNSUPPORTED},
+        {LLAMA ",\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":2}}", "'dynamic'",
+         ST_UNSUPPORTED},
+        {LLAMA ",\"rope_scaling\":{\"type\":\"default\",\"mrope_section\":[16,24,24]}}",
+         "mrope_section", ST_UNSUPPORTED},
+        {LLAMA ",\"rope_scaling\":{\"type\":\"mrope\",\"mrope_section\":[16,24,24]}}",
+         "mrope_section", ST_UNSUPPORTED},
+        {LLAMA ",\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"default\"}}}",
+         "rope_parameters.full_attention", ST_UNSUPPORTED},
+        {LLAMA ",\"rope_scaling\":[1]}", "rope_scaling is an array", ST_INVALID},
         {LLAMA ",\"rope_scaling\":{\"type\":\"linear\"}}", "factor is missing", ST_INVALID},
+        {LLAMA ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":1e9}}", "factor", ST_INVALID},
+        {LLAMA ",\"partial_rotary_factor\":0.5}", "partial_rotary_factor 0.5", ST_UNSUPPORTED},
+        {LLAMA ",\"rope_parameters\":{\"partial_rotary_factor\":0.25}}",
+         "partial_rotary_factor 0.25", ST_UNSUPPORTED},
         {LLAMA ",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8,\"low_freq_factor\":4,"
                "\"high_freq_factor\":1,\"original_max_position_embeddings\":8192}}",
          "high_freq_factor", ST_INVALID},
         {LLAMA ",\"eos_token_id\":512}", "eos_token_id", ST_INVALID},
-        {LLAMA ",\"mlp_bias\":true}", "mlp_bias", ST_UNSUPPORTED},
-        {LLAMA ",\"use_sliding_window\":true,\"sliding_window\":128,\"max_window_layers\":1}",
-         "sliding_window 128", ST_UNSUPPORTED},
+        {LLAMA ",\"tie_word_embeddings\":\"yes\"}", "tie_word_embeddings", ST_INVALID},
+        {LLAMA ",\"mlp_bias\":true}", "mlp_bias true is not built", ST_UNSUPPORTED},
+        {QWEN2 ",\"use_sliding_window\":true,\"sliding_window\":0}", "sliding_window", ST_INVALID},
+        {QWEN2 ",\"layer_types\":[\"full_attention\"]}", "layer_types has 1 entries", ST_INVALID},
+        {QWEN2 ",\"layer_types\":[\"full_attention\",\"chunked_attention\"]}",
+         "layer_types[1] 'chunked_attention'", ST_UNSUPPORTED},
+        {QWEN2 ",\"layer_types\":[\"full_attention\",\"sliding_attention\"]}",
+         "sliding_window is null", ST_INVALID},
+        {MISTRAL ",\"sliding_window\":64,"
+                 "\"layer_types\":[\"full_attention\",\"sliding_attention\"]}",
+         "layer_types", ST_UNSUPPORTED},
     };
     struct model_config m;
 
@@ -94,8 +134,47 @@ static void what_is_not_built_or_not_sane_is_named(void **state) {
             fail_msg("case %zu: %s: %s", i, status_name(st), err.message);
         }
     }
-    parse(LLAMA ",\"use_sliding_window\":true,\"sliding_window\":128,\"max_window_layers\":2}",
-          NULL); /* no layer slides */
+}
+
+static void architectures_read_their_own_keys(void **state) {
+    struct model_config m = parse(QWEN2 ",\"attention_bias\":false,\"sliding_window\":64}", NULL);
+
+    (void)state;
+    assert_true(m.has_qkv_bias && !m.has_o_bias && !m.has_qk_norm);
+    assert_int_equal(m.sliding_window, 0); /* it is not in use */
+    m = parse(QWEN3 ",\"head_dim\":32}", NULL);
+    assert_true(m.has_qk_norm && !m.has_qkv_bias && !m.has_o_bias);
+    assert_int_equal(m.head_dim, 32);
+    assert_int_equal(parse(QWEN3 "}", NULL).head_dim, 128);
+    m = parse(QWEN3 ",\"attention_bias\":true}", NULL);
+    assert_true(m.has_qkv_bias && m.has_o_bias);
+    m = parse(MISTRAL ",\"attention_bias\":true}", NULL); /* a key that it does not have */
+    assert_false(m.has_qkv_bias || m.has_o_bias);
+    assert_int_equal(parse(LLAMA ",\"sliding_window\":64}", NULL).sliding_window, 0);
+}
+
+/* The kinds of both layers as a number: 10 is sliding, then full. */
+static int kinds(const char *text, uint32_t window) {
+    struct model_config m = parse(text, NULL);
+
+    assert_int_equal(m.sliding_window, window);
+    return m.layer_kind[0] * 10 + m.layer_kind[1];
+}
+
+static void windows_are_per_layer(void **state) {
+    (void)state;
+    assert_int_equal(kinds(MISTRAL ",\"sliding_window\":64}", 64), 11);
+    assert_int_equal(kinds(MISTRAL ",\"sliding_window\":null}", 0), 0);
+    assert_int_equal(kinds(MISTRAL "}", 0), 0);
+    assert_int_equal(kinds(MISTRAL ",\"sliding_window\":2048}", 0), 0); /* the whole context */
+#define IN_USE ",\"use_sliding_window\":true,\"sliding_window\":128"
+    assert_int_equal(kinds(QWEN2 IN_USE ",\"max_window_layers\":1}", 128), 1);
+    assert_int_equal(kinds(QWEN2 IN_USE ",\"max_window_layers\":0}", 128), 11);
+    assert_int_equal(kinds(QWEN2 IN_USE ",\"max_window_layers\":2}", 0), 0);
+    assert_int_equal(kinds(QWEN2 IN_USE "}", 0), 0);
+    assert_int_equal(
+        kinds(QWEN3 IN_USE ",\"layer_types\":[\"sliding_attention\",\"full_attention\"]}", 128),
+        10);
 }
 
 static void assert_near(float got, double want) {
@@ -131,14 +210,14 @@ static void rope_tables_follow_their_definitions(void **state) {
     float table[64], scale;
 
     (void)state;
-    config_rope_table(&m, table, &scale);
+    rope_table(&m.rope, m.head_dim, table, &scale);
     for (size_t i = 0; i < ARRAY_LEN(llama3); i++)
         assert_near(table[llama3_at[i]], llama3[i]);
     assert_true(scale == 1);
     m = parse(LLAMA ",\"head_dim\":128,\"rope_theta\":1000000,\"rope_scaling\":{\"type\":\"yarn\","
                     "\"factor\":4,\"original_max_position_embeddings\":32768}}",
               NULL);
-    config_rope_table(&m, table, &scale);
+    rope_table(&m.rope, m.head_dim, table, &scale);
     for (size_t i = 0; i < ARRAY_LEN(yarn); i++)
         assert_near(table[yarn_at[i]], yarn[i]);
     assert_near(scale, 1.138629436);
@@ -146,10 +225,57 @@ static void rope_tables_follow_their_definitions(void **state) {
     m = parse(LLAMA ",\"head_dim\":4,\"rope_parameters\":{\"rope_type\":\"linear\",\"factor\":2,"
                     "\"rope_theta\":100}}",
               NULL);
-    config_rope_table(&m, table, &scale);
+    rope_table(&m.rope, m.head_dim, table, &scale);
     assert_near(table[0], 0.5);
     assert_near(table[1], 0.05);
     assert_int_equal(m.max_context, 4096);
+}
+
+#define YARN                                                                                       \
+    LLAMA ",\"head_dim\":32,\"rope_theta\":10000,\"rope_scaling\":{\"type\":\"yarn\",\"factor\":"  \
+          "4,"
+
+static void yarn_has_options(void **state) {
+    struct model_config m = parse(YARN "\"original_max_position_embeddings\":512}}", NULL);
+    float rounded[16], exact[16], scale;
+
+    (void)state;
+    rope_table(&m.rope, m.head_dim, rounded, &scale);
+    m = parse(YARN "\"original_max_position_embeddings\":512,\"truncate\":false,"
+                   "\"attention_factor\":0.75}}",
+              NULL);
+    rope_table(&m.rope, m.head_dim, exact, &scale);
+    assert_true(scale == 0.75f);
+    /* Dimensions 1.62 and 7.64: rounding makes the ramp begin at 1, and end at 8. */
+    assert_true(rounded[1] == exact[1] && rounded[2] < exact[2] && rounded[8] == exact[8]);
+    m = parse(YARN "\"mscale\":0.707,\"mscale_all_dim\":1.0}}", NULL);
+    rope_table(&m.rope, m.head_dim, exact, &scale);
+    assert_near(scale, (0.1 * 0.707 * log(4) + 1) / (0.1 * log(4) + 1));
+    m = parse(LLAMA ",\"rope_scaling\":{\"type\":\"yarn\","
+                    "\"original_max_position_embeddings\":512}}",
+              NULL);
+    assert_true(m.rope.factor == 4); /* 2048 / 512 */
+    assert_int_equal(m.max_context, 2048);
+}
+
+static void both_spellings_are_one(void **state) {
+    static const char *const texts[] = {
+        LLAMA ",\"rope_theta\":500.0,\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}}",
+        LLAMA ",\"rope_theta\":500.0,\"rope_scaling\":{\"rope_type\":\"linear\",\"factor\":2}}",
+        LLAMA ",\"rope_parameters\":{\"rope_type\":\"linear\",\"factor\":2,\"rope_theta\":500}}",
+        LLAMA ",\"rope_scaling\":null,"
+              "\"rope_parameters\":{\"type\":\"linear\",\"factor\":2,\"rope_theta\":500}}",
+    };
+    float first[8], table[8], scale;
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(texts); i++) {
+        struct model_config m = parse(texts[i], NULL);
+
+        rope_table(&m.rope, m.head_dim, i ? table : first, &scale);
+        if (i) assert_memory_equal(table, first, sizeof(first));
+        assert_int_equal(m.max_context, 4096);
+    }
 }
 
 static void damaged_text_is_refused_or_read(void **state) {
@@ -169,7 +295,7 @@ static void damaged_text_is_refused_or_read(void **state) {
         if (config_parse(&m, (struct str){text, sizeof(good) - 1}, STR_NULL, NULL) == ST_OK) {
             float table[512], scale;
 
-            config_rope_table(&m, table, &scale);
+            rope_table(&m.rope, m.head_dim, table, &scale);
         }
     }
 }
@@ -179,6 +305,10 @@ int main(void) {
         cmocka_unit_test(absent_keys_get_the_documented_defaults),
         cmocka_unit_test(keys_are_read),
         cmocka_unit_test(what_is_not_built_or_not_sane_is_named),
+        cmocka_unit_test(architectures_read_their_own_keys),
+        cmocka_unit_test(windows_are_per_layer),
+        cmocka_unit_test(yarn_has_options),
+        cmocka_unit_test(both_spellings_are_one),
         cmocka_unit_test(rope_tables_follow_their_definitions),
         cmocka_unit_test(damaged_text_is_refused_or_read),
     };
