@@ -140,6 +140,13 @@ integration: all $(HELPERS) ## tests of the real programs over loopback alone
 clients: all ## the official openai client and curl, at a worker and through a router
 	@tests/clients/run $(B) "$(SAN)" $(ARGS)
 
+# Programs that the comparisons with independent implementations ask.
+REFERENCE := $(patsubst %.c,$(B)/%,$(wildcard tests/reference/*.c))
+$(B)/tests/reference/%: $(B)/tests/reference/%.o $(LIBS_all)
+	$(call link,,)
+test-reference: all $(REFERENCE) ## against PyTorch, transformers, tokenizers: PYTHON=one that has them; ARGS=models
+	@nice tests/reference/run $(B) "$(SAN)" $(ARGS)
+
 replay-foreign: all $(B)/incipit-bench ## cache hits with workers that answer as vLLM, as SGLang, or say nothing
 	@FOREIGN_REQUESTS=1500 FOREIGN_SEEDS=3 FOREIGN_KINDS=vllm,sglang,mute \
 	  tests/run_integration $(B) "$(SAN)" -s -k says_nothing_finds $(ARGS)
@@ -153,7 +160,7 @@ demo-check: all ## the demonstration model's acceptance, over HTTP: several hund
 faults: all load ## faults under open-loop load, haproxy beside; ARGS="kill stop" some, ARGS=list names them
 	@INCIPIT_BUILD=$(B) python3 tests/bench/faults/faults.py $(ARGS)
 
-.PHONY: clients faults soak replay-foreign demo-check load wrk bench-router bench-overload bench-peers bench-% fuzz fuzz-% lint aarch64 aarch64-test
+.PHONY: clients test-reference faults soak replay-foreign demo-check load wrk bench-router bench-overload bench-peers bench-% fuzz fuzz-% lint aarch64 aarch64-test
 $(B)/tests/bench/%: $(B)/tests/bench/%.o $(LIBS_all)
 	$(call link,,)
 load: $(B)/incipit-bench ## the load generator: build/release/incipit-bench --help
