@@ -7,6 +7,7 @@
 #include "common/hash.h"
 #include "common/rng.h"
 #include "tests/support/support.h"
+#include "worker/kv/kv_plan.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -36,7 +37,7 @@ static void request(struct kv_req *r, struct kv_manager *mgr, uint32_t n_common,
 }
 
 static const struct block_hash *hash_of(const struct kv_req *r, uint32_t index) {
-    return prefix_cache_hash(block_pool_cache(kv_manager_pool(r->mgr)), r->seq.table.ids[index]);
+    return prefix_cache_hash(block_pool_cache(kv_manager_pool(r->mgr)), r->seq.table[0].ids[index]);
 }
 
 static uint32_t n_free(const struct kv_manager *mgr) {
@@ -67,7 +68,7 @@ static void run_case_20(enum free_order order) {
     assert_string_equal(kv_text_table(&r1, 0), "1 2 3 5");
     assert_string_equal(kv_text_refs(&r1), "2 2 2 1");
     assert_int_equal(n_free(mgr), 5);
-    assert_int_equal(kv_manager_common_prefix_blocks(mgr, &r1.seq), 3);
+    assert_int_equal(kv_manager_common_prefix_blocks(mgr, &r1.seq, 0), 3);
     kv_manager_check(mgr);
 
     kv_req_done(&r0);
@@ -119,7 +120,7 @@ static void run_case_21(enum free_order order) {
     assert_int_equal(r2.n_hit, 0);
     assert_string_equal(kv_text_refs(&r2), "1 1 1 1");
     for (uint32_t i = 0; i < 3; i++) {
-        assert_int_not_equal(r2.seq.table.ids[i], r0.seq.table.ids[i]);
+        assert_int_not_equal(r2.seq.table[0].ids[i], r0.seq.table[0].ids[i]);
         assert_memory_equal(hash_of(&r2, i), hash_of(&r0, i), sizeof(struct block_hash));
     }
     kv_manager_check(mgr);
@@ -141,14 +142,14 @@ static void case_22_decode(void **state) {
     (void)state;
     request(&r, mgr, 55, 0, 0);
     assert_int_equal(kv_req_admit(&r), ST_OK);
-    assert_int_equal(r.seq.table.n_blocks, 4);
+    assert_int_equal(r.seq.table[0].n_blocks, 4);
     kv_req_append_run(&r, 2 * OTHER, 4);
     assert_int_equal(kv_req_advance(&r, 4), ST_OK);
-    assert_int_equal(r.seq.table.n_blocks, 4);
+    assert_int_equal(r.seq.table[0].n_blocks, 4);
     assert_null(hash_of(&r, 3));
     kv_req_append_run(&r, 3 * OTHER, 19);
     assert_int_equal(kv_req_advance(&r, 19), ST_OK);
-    assert_int_equal(r.seq.table.n_blocks, 5);
+    assert_int_equal(r.seq.table[0].n_blocks, 5);
     assert_non_null(hash_of(&r, 3));
     assert_null(hash_of(&r, 4));
     kv_manager_check(mgr);
@@ -162,10 +163,10 @@ static void run_case_23(enum free_order order) {
 
     request(&r0, mgr, 87, 0, 0);
     assert_int_equal(kv_req_admit(&r0), ST_OK);
-    assert_int_equal(r0.seq.table.n_blocks, 6);
+    assert_int_equal(r0.seq.table[0].n_blocks, 6);
     request(&r1, mgr, 0, OTHER, 48);
     assert_int_equal(kv_req_admit(&r1), ST_OK);
-    assert_int_equal(r1.seq.table.n_blocks, 3);
+    assert_int_equal(r1.seq.table[0].n_blocks, 3);
     assert_int_equal(n_free(mgr), 1);
     kv_req_done(&r0);
     assert_string_equal(kv_text_queue(mgr, 0), by_order(order, "10 6 5 4 3 2 1", "6 10 5 4 3 2 1"));
@@ -240,12 +241,12 @@ static void case_26_caching_off(void **state) {
     mgr = kv_manager_create(&config);
     request(&r0, mgr, 10, 0, 0);
     assert_int_equal(kv_req_admit(&r0), ST_OK);
-    assert_int_equal(r0.seq.table.n_blocks, 3);
+    assert_int_equal(r0.seq.table[0].n_blocks, 3);
     kv_req_done(&r0);
     request(&r1, mgr, 16, 0, 0);
     assert_int_equal(kv_req_admit(&r1), ST_OK);
     assert_int_equal(r1.n_hit, 0);
-    assert_int_equal(r1.seq.table.n_blocks, 4);
+    assert_int_equal(r1.seq.table[0].n_blocks, 4);
     kv_req_append_run(&r1, OTHER, 4);
     assert_int_equal(kv_req_advance(&r1, 4), ST_BUSY);
     assert_int_equal(n_keys(mgr), 0);
@@ -367,11 +368,11 @@ static void case_31_too_few_free_blocks_change_nothing(void **state) {
         request(&r3, mgr, 96, 2 * OTHER, 48);
         assert_int_equal(kv_req_admit(&r3), ST_BUSY);
         assert_int_equal(r3.n_hit, 96);
-        assert_int_equal(r3.seq.table.n_blocks, 0);
+        assert_int_equal(r3.seq.table[0].n_blocks, 0);
         assert_string_equal(kv_text_queue(mgr, 0), queue);
         hit = kv_manager_lookup(mgr, &r3.seq, r3.tokens, r3.n_tokens);
         for (uint32_t b = 0; b < 6; b++) {
-            assert_int_equal(block_pool_ref_cnt(kv_manager_pool(mgr), hit.ids[b]), b < 3);
+            assert_int_equal(block_pool_ref_cnt(kv_manager_pool(mgr), hit.ids[0][b]), b < 3);
         }
         kv_manager_check(mgr);
         kv_req_done(&r0);
@@ -470,19 +471,28 @@ static void case_68_the_count_equals_what_is_taken(void **state) {
     }
 }
 
+static enum status plan_one(uint64_t memory_bytes, uint32_t max_model_len, uint32_t *n,
+                            struct error *err) {
+    const struct kv_rank rank = {.memory_bytes = memory_bytes, .block_bytes = 1000};
+    const struct kv_plan plan = {
+        .ranks = &rank, .n_ranks = 1, .block_size = 16, .max_model_len = max_model_len};
+
+    return kv_plan_blocks(&plan, n, err);
+}
+
 static void case_73_too_little_memory_names_the_longest_sequence(void **state) {
     struct error err = {0};
     uint32_t n = 7;
 
     (void)state;
-    assert_int_equal(kv_manager_plan_blocks(11 * 1000 + 999, 1000, 16, 160, &n, &err), ST_OK);
+    assert_int_equal(plan_one(11 * 1000 + 999, 160, &n, &err), ST_OK);
     assert_int_equal(n, 11);
     n = 7;
-    assert_int_equal(kv_manager_plan_blocks(11 * 1000, 1000, 16, 161, &n, &err), ST_NOMEM);
+    assert_int_equal(plan_one(11 * 1000, 161, &n, &err), ST_NOMEM);
     assert_int_equal(n, 7);
     assert_non_null(strstr(err.message, "161"));
     assert_non_null(strstr(err.message, "longest that fits is 160"));
-    assert_int_equal(kv_manager_plan_blocks(999, 1000, 16, 1, &n, &err), ST_NOMEM);
+    assert_int_equal(plan_one(999, 1, &n, &err), ST_NOMEM);
     assert_non_null(strstr(err.message, "longest that fits is 0"));
 }
 
@@ -586,7 +596,7 @@ static uint64_t run_collisions(enum block_hash_algo algo, uint32_t bits, bool de
         assert_int_equal(kv_req_admit(&r), ST_OK);
         n_hits += r.n_hit;
         for (uint32_t i = 0; i < n / 2; i++) {
-            char *prefix = held[r.seq.table.ids[i]];
+            char *prefix = held[r.seq.table[0].ids[i]];
 
             if (i < r.n_hit / 2)
                 assert_memory_equal(prefix, text, 2 * (i + 1));

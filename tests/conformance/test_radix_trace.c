@@ -45,8 +45,8 @@ static void evicted_text(const struct kv_req *r, const bool *was_cached, char *o
     size_t len = 0;
 
     out[0] = '\0';
-    for (uint32_t i = r->n_hit / 2; i < r->seq.table.n_blocks; i++) {
-        block_id id = r->seq.table.ids[i];
+    for (uint32_t i = r->n_hit / 2; i < r->seq.table[0].n_blocks; i++) {
+        block_id id = r->seq.table[0].ids[i];
 
         if (was_cached[id]) len += (size_t)sprintf(out + len, len ? " %u" : "%u", id);
     }

@@ -129,7 +129,7 @@ static struct kv_manager *fill_the_same_block(bool dedup, struct kv_req *r1, str
     assert_string_equal(kv_text_table(r2, 0), "0 3");
     assert_int_equal(kv_req_decode(r2, 'G'), ST_OK);
     assert_string_equal(kv_text_table(r2, 0), "0 3");
-    block_table_take_dirty(&r2->seq.table);
+    block_table_take_dirty(&r2->seq.table[0]);
     assert_int_equal(kv_req_decode(r2, 'H'), ST_OK);
     kv_manager_check(mgr);
     return mgr;
@@ -143,7 +143,7 @@ static block_id lookup_of_second_block(struct kv_manager *mgr) {
     kv_req_text(&r, mgr, "ABCDEFGH?");
     hit = kv_manager_lookup(mgr, &r.seq, r.tokens, r.n_tokens);
     assert_int_equal(hit.n_tokens, 8);
-    id = hit.ids[1];
+    id = hit.ids[0][1];
     kv_req_done(&r);
     return id;
 }
@@ -172,7 +172,7 @@ static void dedup_switches_to_the_block_that_is_there(void **state) {
 
     (void)state;
     assert_string_equal(kv_text_table(&r2, 0), "0 1");
-    assert_int_equal(block_table_take_dirty(&r2.seq.table), 1); /* the device must be told */
+    assert_int_equal(block_table_take_dirty(&r2.seq.table[0]), 1); /* the device must be told */
     assert_string_equal(kv_text_cached(mgr, 0), "0 1");
     assert_string_equal(kv_text_refs(&r2), "2 2");
     assert_string_equal(kv_text_queue(mgr, 0), "4 5 6 7 8 9 3");

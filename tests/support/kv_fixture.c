@@ -74,6 +74,17 @@ enum status kv_req_decode(struct kv_req *r, uint32_t token) {
     return kv_req_advance(r, 1);
 }
 
+enum status kv_req_fork(struct kv_req *child, const struct kv_req *parent, uint32_t n_computed) {
+    enum status st;
+
+    kv_req_init(child, parent->mgr, parent->seq.extras, parent->seq.skip_reading);
+    for (uint32_t i = 0; i < n_computed; i++)
+        kv_req_append(child, parent->tokens[i]);
+    st = kv_manager_fork(parent->mgr, &child->seq, &parent->seq, n_computed);
+    if (st == ST_OK) child->n_computed = n_computed;
+    return st;
+}
+
 void kv_req_free(struct kv_req *r) {
     kv_manager_free(r->mgr, &r->seq);
     r->n_computed = 0;
@@ -111,9 +122,41 @@ static void text_add(struct text *t, uint32_t value) {
 const char *kv_text_table(const struct kv_req *r, uint32_t first_id) {
     struct text *t = text_begin();
 
-    for (uint32_t i = 0; i < r->seq.table.n_blocks; i++) {
-        text_add(t, r->seq.table.ids[i] - first_id);
+    for (uint32_t i = 0; i < r->seq.table[0].n_blocks; i++) {
+        text_add(t, r->seq.table[0].ids[i] - first_id);
     }
+    return t->s;
+}
+
+static const char *text_of(const block_id *ids, uint32_t n) {
+    struct text *t = text_begin();
+
+    for (uint32_t i = 0; i < n; i++)
+        text_add(t, ids[i]);
+    return t->s;
+}
+
+const char *kv_text_group(const struct kv_req *r, uint32_t group) {
+    return text_of(r->seq.table[group].ids, r->seq.table[group].n_blocks);
+}
+
+const char *kv_text_hit(const struct kv_hit *hit, uint32_t group) {
+    return text_of(hit->ids[group], hit->n_blocks);
+}
+
+const char *kv_text_moves(struct kv_manager *mgr, uint32_t first_id) {
+    struct text *t = text_begin();
+    uint32_t n_moves;
+    const struct kv_move *moves = kv_manager_moves(mgr, &n_moves);
+
+    for (uint32_t i = 0; i < n_moves; i++) {
+        int n = snprintf(t->s + t->len, sizeof(t->s) - t->len, "%s%u%c%u", t->len ? " " : "",
+                         moves[i].src - first_id, "><^"[moves[i].kind], moves[i].dst - first_id);
+
+        assert(n > 0 && t->len + (size_t)n < sizeof(t->s));
+        t->len += (size_t)n;
+    }
+    kv_manager_clear_moves(mgr);
     return t->s;
 }
 
@@ -141,8 +184,8 @@ const char *kv_text_cached(const struct kv_manager *mgr, uint32_t first_id) {
 const char *kv_text_refs(const struct kv_req *r) {
     struct text *t = text_begin();
 
-    for (uint32_t i = 0; i < r->seq.table.n_blocks; i++) {
-        text_add(t, block_pool_ref_cnt(kv_manager_pool(r->mgr), r->seq.table.ids[i]));
+    for (uint32_t i = 0; i < r->seq.table[0].n_blocks; i++) {
+        text_add(t, block_pool_ref_cnt(kv_manager_pool(r->mgr), r->seq.table[0].ids[i]));
     }
     return t->s;
 }

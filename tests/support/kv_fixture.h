@@ -36,11 +36,17 @@ MUST_USE enum status kv_req_admit(struct kv_req *r);
 MUST_USE enum status kv_req_advance(struct kv_req *r, uint32_t n);
 /* One generated token: appended, then computed. */
 MUST_USE enum status kv_req_decode(struct kv_req *r, uint32_t token);
+/* A second request over the first n_computed tokens of `parent`, all blocks shared. */
+MUST_USE enum status kv_req_fork(struct kv_req *child, const struct kv_req *parent,
+                                 uint32_t n_computed);
 void kv_req_free(struct kv_req *r); /* as a preemption does: the tokens stay */
 void kv_req_done(struct kv_req *r); /* free and fini */
 
 /* Each returns a text that lives until four more were asked for. */
 const char *kv_text_table(const struct kv_req *r, uint32_t first_id);
+const char *kv_text_group(const struct kv_req *r, uint32_t group); /* that group's table */
+const char *kv_text_hit(const struct kv_hit *hit, uint32_t group);
+const char *kv_text_moves(struct kv_manager *mgr, uint32_t first_id); /* "1>3 2>4"; clears them */
 const char *kv_text_queue(const struct kv_manager *mgr, uint32_t first_id);
 const char *kv_text_cached(const struct kv_manager *mgr, uint32_t first_id); /* ids, ascending */
 const char *kv_text_refs(const struct kv_req *r); /* ref counts along the table */

@@ -10,6 +10,7 @@
 #include "common/mem.h"
 #include "worker/engine/engine_internal.h"
 #include "worker/engine/sampler.h"
+#include "worker/kv/kv_plan.h"
 
 const struct engine_options engine_options_default = {
     .block_size = 16,
@@ -102,12 +103,20 @@ static enum status kv_budget(const struct engine *e, uint64_t block_bytes, uint6
 /* How many blocks; refuses when one sequence of max_model_len does not fit. */
 static enum status plan_blocks(const struct engine *e, uint64_t block_bytes, uint32_t *n_blocks,
                                struct error *err) {
+    struct kv_rank rank;
+    struct kv_plan plan = {.ranks = &rank,
+                           .n_ranks = 1,
+                           .block_size = e->options.block_size,
+                           .max_model_len = e->options.max_model_len,
+                           .max_step_tokens = e->options.scheduler.max_num_batched_tokens,
+                           .n_groups = e->options.kv.n_groups};
     uint64_t bytes = 0;
     enum status st = kv_budget(e, block_bytes, &bytes, err);
 
     if (st != ST_OK) return st;
-    st = kv_manager_plan_blocks(bytes, block_bytes, e->options.block_size, e->options.max_model_len,
-                                n_blocks, err);
+    memcpy(plan.group, e->options.kv.group, sizeof(plan.group));
+    rank = (struct kv_rank){.memory_bytes = bytes, .block_bytes = block_bytes};
+    st = kv_plan_blocks(&plan, n_blocks, err);
     if (st != ST_OK && err)
         error_prefix(err,
                      "not enough memory for KV: %.2f GiB for it, beside weights of %.2f GiB, with "
@@ -147,6 +156,7 @@ static enum status open_pool(struct engine *e, struct error *err) {
     kv->n_blocks = n_blocks;
     kv->block_size = e->options.block_size;
     kv->max_model_len = e->options.max_model_len;
+    kv->max_step_tokens = e->options.scheduler.max_num_batched_tokens;
     e->kv = kv_manager_create(kv);
     return ST_OK;
 }

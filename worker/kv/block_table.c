@@ -32,6 +32,11 @@ void block_table_replace(struct block_table *t, uint32_t index, block_id id) {
     t->dirty_from = MIN(t->dirty_from, index);
 }
 
+void block_table_drop(struct block_table *t, uint32_t index) {
+    assert(index < t->n_blocks);
+    t->ids[index] = BLOCK_NULL;
+}
+
 void block_table_clear(struct block_table *t) {
     t->n_blocks = t->dirty_from = 0;
 }

@@ -23,6 +23,10 @@ void block_table_append(struct block_table *t, const block_id *ids, uint32_t n);
 void block_table_replace(struct block_table *t, uint32_t index, block_id id);
 void block_table_clear(struct block_table *t);
 
+/* Puts the null block in the place of one that no later token looks at. The device is not told:
+ * it never reads there again. */
+void block_table_drop(struct block_table *t, uint32_t index);
+
 /* Entries [result, n_blocks) are new to the device; the next call starts after them. */
 uint32_t block_table_take_dirty(struct block_table *t);
 

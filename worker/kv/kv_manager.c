@@ -1,24 +1,36 @@
-/* worker/kv/kv_manager.c - lookup, allocate, publish, free. */
-#include "worker/kv/kv_manager.h"
+/* worker/kv/kv_manager.c - lookup, allocate, publish, fork, free. */
+#include "worker/kv/kv_manager_internal.h"
 
 #include "common/mem.h"
+#include "worker/kv/kv_coordinator.h"
 
 #include <assert.h>
+#include <string.h>
 
-#define FULL_ATTENTION_GROUP 0u
+/* Moves of one step: each block is the target of a copy once, and of a swap once. */
+#define MOVES_PER_BLOCK 2
 
-struct kv_manager {
-    struct kv_manager_config config;
-    struct block_pool *pool;
-    struct block_hasher *hasher;
-    struct list holders; /* sequences with blocks, through kv_seq.link */
-    uint32_t n_holders;
-    uint32_t watermark_blocks;
-    block_id *hit_ids;    /* (n_blocks) result of the last lookup */
-    block_id *moving_ids; /* (n_blocks) blocks on their way in or out of a table */
-    uint8_t *extra_bytes; /* (BLOCK_EXTRAS_MAX_BYTES) extra keys of the block being hashed */
-    struct kv_stats stats;
-};
+static void create_groups(struct kv_manager *mgr) {
+    const struct kv_manager_config *c = &mgr->config;
+
+    assert(c->n_groups <= KV_GROUPS_MAX);
+    mgr->n_groups = MAX(c->n_groups, 1u);
+    for (uint32_t g = 0; g < mgr->n_groups; g++) {
+        mgr->group[g] = (struct kv_group){
+            .config = c->n_groups > 0 ? c->group[g] : (struct kv_group_config){.kind = KV_FULL},
+            .number = g,
+            .block_size = c->block_size,
+            .pool = mgr->pool,
+        };
+        mgr->has_windows |= mgr->group[g].config.kind != KV_FULL;
+        assert(mgr->group[g].config.kind == KV_FULL || mgr->group[g].config.window >= 1);
+        mgr->hit_ids[g] = mem_calloc(mgr->table_capacity, sizeof(**mgr->hit_ids));
+    }
+    assert(!mgr->has_windows || !c->no_null);
+    if (mgr->has_windows)
+        mgr->witness_bytes =
+            mem_alloc(2 * sizeof(struct block_hash) + c->block_size * sizeof(uint32_t));
+}
 
 struct kv_manager *kv_manager_create(const struct kv_manager_config *config) {
     struct kv_manager *mgr = mem_zalloc(sizeof(*mgr));
@@ -26,6 +38,7 @@ struct kv_manager *kv_manager_create(const struct kv_manager_config *config) {
     assert(config->max_model_len >= 1);
     assert(config->watermark >= 0.0 && config->watermark < 1.0);
     mgr->config = *config;
+    if (mgr->config.max_step_tokens == 0) mgr->config.max_step_tokens = config->max_model_len;
     mgr->pool = block_pool_create(&(struct block_pool_config){
         .n_blocks = config->n_blocks,
         .block_size = config->block_size,
@@ -41,9 +54,12 @@ struct kv_manager *kv_manager_create(const struct kv_manager_config *config) {
     mgr->config.hash_seed = STR_NULL; /* borrowed for the call only */
     list_init(&mgr->holders);
     mgr->watermark_blocks = (uint32_t)(config->watermark * config->n_blocks);
-    mgr->hit_ids = mem_calloc(config->n_blocks, sizeof(*mgr->hit_ids));
-    mgr->moving_ids = mem_calloc(config->n_blocks, sizeof(*mgr->moving_ids));
+    mgr->table_capacity = CEIL_DIV(config->max_model_len, config->block_size);
+    create_groups(mgr);
+    mgr->moving_ids =
+        mem_calloc(MAX(config->n_blocks, mgr->table_capacity), sizeof(*mgr->moving_ids));
     mgr->extra_bytes = mem_alloc(BLOCK_EXTRAS_MAX_BYTES);
+    kv_moves_init(&mgr->moves, MOVES_PER_BLOCK * config->n_blocks);
     hit_window_init(&mgr->stats.window, KV_STATS_WINDOW);
     return mgr;
 }
@@ -54,237 +70,265 @@ void kv_manager_destroy(struct kv_manager *mgr) {
     block_pool_destroy(mgr->pool);
     block_hasher_destroy(mgr->hasher);
     hit_window_fini(&mgr->stats.window);
-    mem_free(mgr->hit_ids);
+    kv_moves_fini(&mgr->moves);
+    for (uint32_t g = 0; g < mgr->n_groups; g++)
+        mem_free(mgr->hit_ids[g]);
     mem_free(mgr->moving_ids);
     mem_free(mgr->extra_bytes);
+    mem_free(mgr->witness_bytes);
     mem_free(mgr);
 }
 
-/* --- the sequence and its chain -------------------------------------------------------------- */
+/* --- holders --------------------------------------------------------------------------------- */
 
-enum status kv_seq_init(struct kv_seq *seq, const struct kv_manager *mgr, uint32_t max_tokens,
-                        const struct block_extras *extras, bool skip_reading, struct error *err) {
-    uint32_t n_blocks =
-        CEIL_DIV(MIN(max_tokens, mgr->config.max_model_len), mgr->config.block_size);
-    enum status st;
+void kv_manager_add_holder(struct kv_manager *mgr, struct kv_seq *seq) {
+    if (list_is_linked(&seq->link)) return;
+    list_push_back(&mgr->holders, &seq->link);
+    mgr->n_holders++;
+}
 
-    *seq = (struct kv_seq){.skip_reading = skip_reading};
-    if (!block_extras_is_empty(extras)) {
-        st = block_extras_validate(extras, err);
-        if (st != ST_OK) return st;
-        seq->extras = extras;
+void kv_manager_remove_holder(struct kv_manager *mgr, struct kv_seq *seq) {
+    mgr->n_idle_slots -= seq->n_idle_slots;
+    seq->n_idle_slots = seq->n_published = 0;
+    list_remove(&seq->link);
+    mgr->n_holders--;
+}
+
+void kv_manager_count_idle(struct kv_manager *mgr, struct kv_seq *seq, uint64_t n_filled) {
+    uint64_t n = 0;
+
+    for (uint32_t g = 0; g < mgr->n_groups; g++) {
+        uint64_t n_slots = (uint64_t)seq->table[g].n_blocks * mgr->config.block_size;
+
+        n += n_slots > n_filled ? n_slots - n_filled : 0;
     }
-    st = block_table_init(&seq->table, n_blocks);
-    seq->hashes = mem_try(MAX(n_blocks, 1) * sizeof(*seq->hashes));
-    if (seq->extras) seq->extra_digests = mem_try(MAX(n_blocks, 1) * sizeof(*seq->extra_digests));
-    if (st == ST_OK && seq->hashes && (seq->extra_digests || !seq->extras)) return ST_OK;
-    kv_seq_fini(seq);
-    return error_set(err, ST_NOMEM, "no memory for the block table of %u tokens", max_tokens);
-}
-
-void kv_seq_fini(struct kv_seq *seq) {
-    assert(!list_is_linked(&seq->link));
-    block_table_fini(&seq->table);
-    mem_free(seq->hashes);
-    mem_free(seq->extra_digests);
-    *seq = (struct kv_seq){0};
-}
-
-static void hash_with_extras(struct kv_manager *mgr, struct kv_seq *seq,
-                             const struct block_hash *parent, const uint32_t *tokens,
-                             uint32_t index) {
-    uint32_t start = index * mgr->config.block_size;
-    size_t n_extra = block_extras_encode(seq->extras, start, start + mgr->config.block_size,
-                                         &seq->extra_cursor, mgr->extra_bytes);
-
-    seq->extra_digests[index] = (struct block_hash){0};
-    if (n_extra > 0) {
-        block_hasher_digest(mgr->hasher, mgr->extra_bytes, n_extra, &seq->extra_digests[index]);
-    }
-    block_hasher_next(mgr->hasher, parent, tokens + start, mgr->extra_bytes, n_extra,
-                      &seq->hashes[index]);
-}
-
-void kv_seq_extend_hashes(struct kv_manager *mgr, struct kv_seq *seq, const uint32_t *tokens,
-                          uint32_t n_tokens) {
-    uint32_t bs = mgr->config.block_size, first = seq->n_hashes;
-    uint32_t n_full = MIN(n_tokens / bs, seq->table.capacity);
-    const struct block_hash *parent = block_hasher_root(mgr->hasher);
-
-    if (mgr->config.no_caching || n_full <= first) return;
-    if (first > 0) parent = &seq->hashes[first - 1];
-    if (seq->extras) {
-        for (uint32_t i = first; i < n_full; parent = &seq->hashes[i++]) {
-            hash_with_extras(mgr, seq, parent, tokens, i);
-        }
-    } else {
-        block_hasher_run(mgr->hasher, parent, tokens + (size_t)first * bs, n_full - first,
-                         &seq->hashes[first]);
-    }
-    seq->n_hashes = n_full;
-}
-
-static struct prefix_key key_of(const struct kv_manager *mgr, const struct kv_seq *seq,
-                                const uint32_t *tokens, uint32_t index, uint64_t parent) {
-    return (struct prefix_key){
-        .hash = &seq->hashes[index],
-        .parent = parent,
-        .tokens = tokens + (size_t)index * mgr->config.block_size,
-        .extra = seq->extra_digests ? &seq->extra_digests[index] : NULL,
-        .group = FULL_ATTENTION_GROUP,
-    };
+    mgr->n_idle_slots += n - seq->n_idle_slots;
+    seq->n_idle_slots = (uint32_t)n;
 }
 
 /* --- lookup ---------------------------------------------------------------------------------- */
 
 struct kv_hit kv_manager_lookup(struct kv_manager *mgr, struct kv_seq *seq, const uint32_t *tokens,
                                 uint32_t n_tokens) {
-    const struct prefix_cache *cache = block_pool_cache(mgr->pool);
-    struct kv_hit hit = {.ids = mgr->hit_ids};
-    uint64_t parent = PREFIX_ROOT;
+    struct kv_chain chain = kv_seq_chain(seq, tokens);
+    struct kv_hit hit = {.n_blocks = 0};
     uint32_t n_max;
 
     assert(n_tokens >= 1);
+    for (uint32_t g = 0; g < mgr->n_groups; g++)
+        hit.ids[g] = mgr->hit_ids[g];
     if (mgr->config.no_caching || seq->skip_reading) return hit;
     kv_seq_extend_hashes(mgr, seq, tokens, n_tokens);
     n_max = MIN((n_tokens - 1) / mgr->config.block_size, seq->n_hashes);
-    while (hit.n_blocks < n_max) {
-        struct prefix_key key = key_of(mgr, seq, tokens, hit.n_blocks, parent);
-        block_id id = block_pool_find(mgr->pool, &key);
-
-        if (id == BLOCK_NONE) break;
-        parent = prefix_cache_prefix(cache, id);
-        mgr->hit_ids[hit.n_blocks++] = id;
-    }
+    hit.n_blocks = kv_coordinator_find(mgr->group, mgr->n_groups, &chain, n_max, mgr->hit_ids);
     hit.n_tokens = hit.n_blocks * mgr->config.block_size;
     return hit;
 }
 
 /* --- publish --------------------------------------------------------------------------------- */
 
-/* The block another sequence has for this content takes the place of ours. */
-static void switch_block(struct kv_manager *mgr, struct kv_seq *seq, uint32_t index,
-                         block_id canonical) {
-    block_id ours = seq->table.ids[index];
-
-    block_pool_touch(mgr->pool, &canonical, 1);
-    block_pool_release(mgr->pool, &ours, 1);
-    block_table_replace(&seq->table, index, canonical);
-}
-
-static void publish_block(struct kv_manager *mgr, struct kv_seq *seq, const uint32_t *tokens,
-                          uint32_t index) {
-    const struct prefix_cache *cache = block_pool_cache(mgr->pool);
-    uint64_t parent = PREFIX_ROOT;
-    struct prefix_key key;
-    block_id canonical = BLOCK_NONE;
-
-    if (index > 0) parent = prefix_cache_prefix(cache, seq->table.ids[index - 1]);
-    key = key_of(mgr, seq, tokens, index, parent);
-    if (mgr->config.dedup) canonical = block_pool_find(mgr->pool, &key);
-    if (canonical != BLOCK_NONE)
-        switch_block(mgr, seq, index, canonical);
-    else
-        block_pool_publish(mgr->pool, seq->table.ids[index], &key);
-}
-
 void kv_manager_publish(struct kv_manager *mgr, struct kv_seq *seq, const uint32_t *tokens,
                         uint32_t n_tokens, uint32_t n_ready) {
     uint32_t n_full = MIN(n_tokens, n_ready) / mgr->config.block_size;
+    struct kv_chain chain = kv_seq_chain(seq, tokens);
 
     if (mgr->config.no_caching) return;
-    assert(n_full <= seq->table.n_blocks);
+    assert(n_full <= seq->table[0].n_blocks);
     kv_seq_extend_hashes(mgr, seq, tokens, n_tokens);
     for (; seq->n_published < n_full; seq->n_published++) {
-        publish_block(mgr, seq, tokens, seq->n_published);
+        for (uint32_t g = 0; g < mgr->n_groups; g++)
+            kv_group_publish(&mgr->group[g], &seq->table[g], &chain, seq->n_published,
+                             mgr->config.dedup);
     }
 }
 
-/* --- allocate and free ----------------------------------------------------------------------- */
+/* --- allocate -------------------------------------------------------------------------------- */
 
-/* Hits that nobody uses: taking them shortens the free queue. */
-static uint32_t count_revived(const struct kv_manager *mgr, const struct kv_hit *hit) {
-    uint32_t n = 0;
+/* One call's arithmetic: tokens computed or from afar, then with this step's, then with slots. */
+struct demand {
+    uint32_t n_before, n_ready, n_slots;
+    struct kv_need need[KV_GROUPS_MAX];
+    uint64_t n_take; /* blocks off the free queue, all groups together */
+    uint32_t n_copies;
+};
 
-    for (uint32_t i = 0; i < hit->n_blocks; i++) {
-        n += block_pool_ref_cnt(mgr->pool, hit->ids[i]) == 0;
+static void count_need(const struct kv_manager *mgr, const struct kv_seq *seq,
+                       const struct kv_alloc *a, struct demand *d) {
+    uint64_t longest = mgr->config.max_model_len;
+
+    d->n_before = (uint32_t)MIN((uint64_t)a->n_computed + a->hit.n_tokens + a->n_external, longest);
+    d->n_ready = (uint32_t)MIN((uint64_t)d->n_before + a->n_new, longest);
+    d->n_slots = (uint32_t)MIN((uint64_t)d->n_before + a->n_new + a->n_lookahead, longest);
+    d->n_take = d->n_copies = 0;
+    for (uint32_t g = 0; g < mgr->n_groups; g++) {
+        struct kv_need n = kv_group_need(&mgr->group[g], &seq->table[g], a->hit.ids[g],
+                                         a->hit.n_blocks, d->n_before, d->n_slots);
+
+        d->need[g] = n;
+        d->n_copies += n.n_copies;
+        d->n_take += (uint64_t)n.n_new + n.n_copies + n.n_revived;
     }
-    return n;
 }
 
-/* Blocks that n_slots tokens need beyond `n_have`. */
-static uint32_t blocks_missing(const struct kv_manager *mgr, uint64_t n_slots, uint32_t n_have) {
-    uint64_t capped = MIN(n_slots, mgr->config.max_model_len);
-    uint32_t n = (uint32_t)CEIL_DIV(capped, mgr->config.block_size);
+/* What the sequence would take until all its known tokens are there. */
+static uint64_t count_whole(const struct kv_manager *mgr, const struct kv_seq *seq,
+                            const struct kv_alloc *a, uint32_t n_before, uint32_t n_tokens) {
+    uint32_t n_slots = MIN(n_tokens, mgr->config.max_model_len);
+    uint64_t n_take = 0;
 
-    return n > n_have ? n - n_have : 0;
+    for (uint32_t g = 0; g < mgr->n_groups; g++) {
+        struct kv_need n =
+            kv_group_need_whole(&mgr->group[g], &seq->table[g], a->hit.ids[g], a->hit.n_blocks,
+                                n_before, n_slots, mgr->config.max_step_tokens);
+
+        n_take += (uint64_t)n.n_new + n.n_copies + n.n_revived;
+    }
+    return n_take;
 }
 
-static void attach_hits(struct kv_manager *mgr, struct kv_seq *seq, const struct kv_hit *hit) {
-    if (hit->n_blocks == 0) return;
-    assert(seq->table.n_blocks == 0);
-    block_pool_touch(mgr->pool, hit->ids, hit->n_blocks);
-    block_table_append(&seq->table, hit->ids, hit->n_blocks);
-    seq->n_published = hit->n_blocks;
+static bool is_room(const struct kv_manager *mgr, const struct kv_seq *seq, uint32_t n_tokens,
+                    const struct kv_alloc *a, const struct demand *d) {
+    uint64_t n_free = block_pool_n_free(mgr->pool);
+    bool has_blocks = list_is_linked(&seq->link);
+    uint64_t n_kept = a->has_scheduled && !has_blocks ? mgr->watermark_blocks : 0;
+
+    if (a->full_sequence_must_fit &&
+        count_whole(mgr, seq, a, d->n_before, n_tokens) + n_kept > n_free)
+        return false;
+    return d->n_take + n_kept + a->reserved_blocks <= n_free &&
+           d->n_copies <= kv_moves_room(&mgr->moves);
+}
+
+static void attach_hits(struct kv_manager *mgr, struct kv_seq *seq, const struct kv_alloc *a,
+                        uint32_t n_before) {
+    for (uint32_t g = 0; g < mgr->n_groups; g++)
+        kv_group_attach(&mgr->group[g], &seq->table[g], a->hit.ids[g], a->hit.n_blocks, n_before);
+    if (a->hit.n_blocks > 0) seq->n_published = a->hit.n_blocks;
+}
+
+/* A fresh block for each shared one this step writes to; the old one loses a holder. */
+static void replace_shared(struct kv_manager *mgr, const struct kv_group *group,
+                           struct block_table *t, uint32_t first, const block_id *fresh,
+                           uint32_t n) {
+    for (uint32_t i = first; n > 0; i++) {
+        block_id old = t->ids[i];
+
+        if (!kv_group_is_shared(group, old)) continue;
+        kv_moves_push(&mgr->moves, KV_MOVE_COPY, old, *fresh);
+        block_table_replace(t, i, *fresh);
+        block_pool_release(mgr->pool, &old, 1);
+        fresh++;
+        n--;
+    }
+}
+
+static void take_blocks(struct kv_manager *mgr, const struct kv_group *group, struct block_table *t,
+                        const struct kv_need *need, uint32_t n_before) {
+    uint32_t n = need->n_copies + need->n_new;
+
+    if (block_pool_acquire(mgr->pool, mgr->moving_ids, n) != ST_OK)
+        assert(!"the need was counted wrongly");
+    replace_shared(mgr, group, t, n_before / group->block_size, mgr->moving_ids, need->n_copies);
+    block_table_append(t, mgr->moving_ids + need->n_copies, need->n_new);
 }
 
 enum status kv_manager_allocate(struct kv_manager *mgr, struct kv_seq *seq, const uint32_t *tokens,
                                 uint32_t n_tokens, const struct kv_alloc *a) {
-    uint64_t n_before =
-        MIN((uint64_t)a->n_computed + a->hit.n_tokens + a->n_external, mgr->config.max_model_len);
-    uint64_t n_ready = n_before + a->n_new;
-    uint32_t n_have = seq->table.n_blocks + a->hit.n_blocks;
-    uint32_t n_missing = blocks_missing(mgr, n_ready + a->n_lookahead, n_have);
-    uint32_t n_revived = count_revived(mgr, &a->hit);
-    uint64_t n_free = block_pool_n_free(mgr->pool);
-    uint64_t n_kept = a->has_scheduled && seq->table.n_blocks == 0 ? mgr->watermark_blocks : 0;
+    struct demand d;
 
     assert(a->n_new > 0 || a->n_external > 0);
-    assert(n_have + n_missing <= seq->table.capacity);
-    if (a->full_sequence_must_fit &&
-        blocks_missing(mgr, n_tokens, n_have) + n_revived + n_kept > n_free) {
-        return ST_BUSY;
-    }
-    if (n_missing + n_revived + n_kept + a->reserved_blocks > n_free) return ST_BUSY;
+    for (uint32_t g = 0; mgr->has_windows && g < mgr->n_groups; g++)
+        kv_group_drop_skipped(&mgr->group[g], &seq->table[g], a->n_computed - a->n_unsettled,
+                              seq->n_prompt, mgr->moving_ids);
+    count_need(mgr, seq, a, &d);
+    if (!is_room(mgr, seq, n_tokens, a, &d)) return ST_BUSY;
 
-    attach_hits(mgr, seq, &a->hit); /* before anything is taken: the taking could evict them */
-    if (block_pool_acquire(mgr->pool, mgr->moving_ids, n_missing) != ST_OK) {
-        assert(!"the need was counted wrongly");
-    }
-    block_table_append(&seq->table, mgr->moving_ids, n_missing);
-    if (!list_is_linked(&seq->link)) {
-        list_push_back(&mgr->holders, &seq->link);
-        mgr->n_holders++;
-    }
-    if (!a->delay_publish) {
-        kv_manager_publish(mgr, seq, tokens, n_tokens,
-                           (uint32_t)MIN(n_ready, mgr->config.max_model_len));
-    }
+    attach_hits(mgr, seq, a, d.n_before); /* all groups', before anything is taken: the taking
+                                           * could evict them */
+    for (uint32_t g = 0; g < mgr->n_groups; g++)
+        take_blocks(mgr, &mgr->group[g], &seq->table[g], &d.need[g], d.n_before);
+    kv_manager_add_holder(mgr, seq);
+    kv_manager_count_idle(mgr, seq, d.n_ready);
+    if (!a->delay_publish) kv_manager_publish(mgr, seq, tokens, n_tokens, d.n_ready);
     return ST_OK;
 }
 
 void kv_manager_free(struct kv_manager *mgr, struct kv_seq *seq) {
-    uint32_t n = seq->table.n_blocks;
-
     if (!list_is_linked(&seq->link)) return;
-    for (uint32_t i = 0; i < n; i++)
-        mgr->moving_ids[i] = seq->table.ids[n - 1 - i];
-    block_pool_release(mgr->pool, mgr->moving_ids, n);
-    block_table_clear(&seq->table);
-    seq->n_published = 0;
-    list_remove(&seq->link);
-    mgr->n_holders--;
+    for (uint32_t g = 0; g < mgr->n_groups; g++)
+        kv_group_release(&mgr->group[g], &seq->table[g], mgr->moving_ids);
+    kv_manager_remove_holder(mgr, seq);
+}
+
+/* --- fork ------------------------------------------------------------------------------------ */
+
+/* The blocks of the table that token n_computed looks back at, all there? */
+static bool has_needed(const struct kv_group *group, const struct block_table *t,
+                       uint32_t n_computed, uint32_t n_prompt) {
+    struct kv_range skipped = kv_group_skipped(group, n_computed, n_prompt);
+
+    if (group->config.kind == KV_FULL) return true;
+    for (uint32_t i = 0; i < CEIL_DIV(n_computed, group->block_size); i++) {
+        if (t->ids[i] == BLOCK_NULL && (i < skipped.from || i >= skipped.to)) return false;
+    }
+    return true;
+}
+
+/* The chain of the parent as far as it goes. Extra keys are encoded with a cursor, which the child
+ * must move itself. */
+static void share_hashes(struct kv_seq *child, const struct kv_seq *parent, uint32_t n_full) {
+    uint32_t n = MIN(n_full, parent->n_hashes);
+
+    if (child->n_hashes >= n || parent->extras) return;
+    memcpy(child->hashes, parent->hashes, n * sizeof(*child->hashes));
+    if (child->witnesses)
+        memcpy(child->witnesses, parent->witnesses, n * sizeof(*child->witnesses));
+    child->n_hashes = n;
+}
+
+enum status kv_manager_fork(struct kv_manager *mgr, struct kv_seq *child,
+                            const struct kv_seq *parent, uint32_t n_computed) {
+    uint32_t bs = mgr->config.block_size, n_blocks = CEIL_DIV(n_computed, bs);
+
+    assert(!list_is_linked(&child->link) && list_is_linked(&parent->link));
+    assert(n_computed >= 1 && n_blocks <= parent->table[0].n_blocks);
+    for (uint32_t g = 0; g < mgr->n_groups; g++) {
+        if (!has_needed(&mgr->group[g], &parent->table[g], n_computed, parent->n_prompt))
+            return ST_NOT_FOUND;
+    }
+    for (uint32_t g = 0; g < mgr->n_groups; g++) {
+        block_pool_touch(mgr->pool, parent->table[g].ids, n_blocks);
+        block_table_append(&child->table[g], parent->table[g].ids, n_blocks);
+        kv_group_drop_skipped(&mgr->group[g], &child->table[g], n_computed, parent->n_prompt,
+                              mgr->moving_ids);
+    }
+    share_hashes(child, parent, n_computed / bs);
+    child->n_prompt = parent->n_prompt;
+    child->n_published = MIN(parent->n_published, n_computed / bs);
+    mgr->has_forked = true;
+    kv_manager_add_holder(mgr, child);
+    return ST_OK;
+}
+
+const struct kv_move *kv_manager_moves(const struct kv_manager *mgr, uint32_t *n) {
+    *n = mgr->moves.n;
+    return mgr->moves.list;
+}
+
+void kv_manager_clear_moves(struct kv_manager *mgr) {
+    mgr->moves.n = 0;
 }
 
 /* --- the rest -------------------------------------------------------------------------------- */
 
-uint32_t kv_manager_common_prefix_blocks(const struct kv_manager *mgr, const struct kv_seq *seq) {
+uint32_t kv_manager_common_prefix_blocks(const struct kv_manager *mgr, const struct kv_seq *seq,
+                                         uint32_t group) {
+    const struct block_table *t = &seq->table[group];
     uint32_t n = 0;
 
-    while (n < seq->table.n_blocks &&
-           block_pool_ref_cnt(mgr->pool, seq->table.ids[n]) == mgr->n_holders) {
+    if (mgr->group[group].config.kind != KV_FULL) return 0;
+    while (n < t->n_blocks && block_pool_ref_cnt(mgr->pool, t->ids[n]) == mgr->n_holders)
         n++;
-    }
     return n;
 }
 
@@ -316,67 +360,29 @@ double kv_manager_usage(const struct kv_manager *mgr) {
     return block_pool_usage(mgr->pool);
 }
 
+uint64_t kv_manager_most_blocks(const struct kv_manager *mgr, uint32_t n_tokens) {
+    uint64_t n = 0;
+
+    for (uint32_t g = 0; g < mgr->n_groups; g++)
+        n += kv_group_most_blocks(&mgr->group[g].config, mgr->config.block_size, n_tokens,
+                                  mgr->config.max_step_tokens);
+    return n;
+}
+
+uint64_t kv_manager_idle_slots(const struct kv_manager *mgr) {
+    return mgr->n_idle_slots;
+}
+
+double kv_manager_waste(const struct kv_manager *mgr) {
+    uint64_t n_used = block_pool_n_usable(mgr->pool) - block_pool_n_free(mgr->pool);
+
+    return n_used ? (double)mgr->n_idle_slots / (double)(n_used * mgr->config.block_size) : 0;
+}
+
 uint32_t kv_manager_block_size(const struct kv_manager *mgr) {
     return mgr->config.block_size;
 }
 
 const struct block_pool *kv_manager_pool(const struct kv_manager *mgr) {
     return mgr->pool;
-}
-
-enum status kv_manager_plan_blocks(uint64_t memory_bytes, uint64_t block_bytes, uint32_t block_size,
-                                   uint32_t max_model_len, uint32_t *n_blocks, struct error *err) {
-    uint64_t n = MIN(memory_bytes / block_bytes, (uint64_t)INT32_MAX);
-    uint64_t n_needed = (uint64_t)CEIL_DIV((uint64_t)max_model_len, block_size) + 1;
-
-    if (n >= n_needed) {
-        *n_blocks = (uint32_t)n;
-        return ST_OK;
-    }
-    return error_set(err, ST_NOMEM,
-                     "one sequence of max-model-len %u needs %llu bytes of KV cache and there are "
-                     "%llu: the longest that fits is %llu; lower max-model-len or give more memory",
-                     max_model_len, (unsigned long long)(n_needed * block_bytes),
-                     (unsigned long long)memory_bytes,
-                     (unsigned long long)(n > 1 ? (n - 1) * block_size : 0));
-}
-
-/* --- check ----------------------------------------------------------------------------------- */
-
-/* The published part of a table is one chain from the root; the rest is not findable. */
-static void check_seq(const struct kv_manager *mgr, const struct kv_seq *seq) {
-    const struct prefix_cache *cache = block_pool_cache(mgr->pool);
-    uint64_t parent = PREFIX_ROOT;
-
-    assert(seq->table.n_blocks >= 1 && seq->table.n_blocks <= seq->table.capacity);
-    assert(seq->table.dirty_from <= seq->table.n_blocks);
-    assert(seq->n_published <= seq->table.n_blocks && seq->n_published <= seq->n_hashes);
-    for (uint32_t i = 0; i < seq->table.n_blocks; i++) {
-        block_id id = seq->table.ids[i];
-
-        assert(prefix_cache_contains(cache, id) == (i < seq->n_published));
-        if (i >= seq->n_published) continue;
-        assert(prefix_cache_parent(cache, id) == parent);
-        parent = prefix_cache_prefix(cache, id);
-    }
-}
-
-void kv_manager_check(const struct kv_manager *mgr) {
-    uint32_t *n_refs = mem_calloc(mgr->config.n_blocks, sizeof(*n_refs));
-    uint32_t n_holders = 0;
-
-    block_pool_check(mgr->pool);
-    LIST_FOR_EACH(it, &mgr->holders) {
-        const struct kv_seq *seq = LIST_ENTRY(it, struct kv_seq, link);
-
-        check_seq(mgr, seq);
-        n_holders++;
-        for (uint32_t i = 0; i < seq->table.n_blocks; i++)
-            n_refs[seq->table.ids[i]]++;
-    }
-    assert(n_holders == mgr->n_holders);
-    for (block_id id = 0; id < mgr->config.n_blocks; id++) {
-        assert(n_refs[id] == block_pool_ref_cnt(mgr->pool, id));
-    }
-    mem_free(n_refs);
 }

@@ -8,6 +8,7 @@
  *        -> kv_manager_allocate    ... once per step with the tokens of that step
  *        -> kv_manager_free        finished, cancelled or preempted: last block first
  *        (preempted: lookup again) -> kv_seq_fini
+ *      kv_manager_fork               a second sequence over the same tokens: all blocks shared
  *
  * Blocks are published when they are scheduled, before the device has run: a second request of the
  * same step may hit them, which is right because within a step every layer writes all its KV
@@ -20,8 +21,12 @@
  * Layout of the tokens in one call:   | computed | hit | external | new | lookahead |
  *                                       in table  found  from afar  this step, drafts
  *
- * One attention group, full attention. A second kind of attention gets a manager of its own over
- * the same pool, and a coordinator in front; the group number is in every prefix_key already.
+ * A block that two sequences hold is written by neither. Before a step writes into one, allocate
+ * puts a fresh block in its place and asks for a copy (kv_manager_moves). So a fork costs nothing
+ * but references until the branches differ, and then one block each but for the last.
+ *
+ * Layers with different attention (kv_group.h) have a table each, all over one pool; a hit is what
+ * all of them have (kv_coordinator.h).
  *
  * Thread: engine. No clock, no I/O; nothing is allocated after kv_seq_init. */
 #ifndef WORKER_KV_KV_MANAGER_H
@@ -31,19 +36,25 @@
 #include "worker/kv/block_hash.h"
 #include "worker/kv/block_pool.h"
 #include "worker/kv/block_table.h"
+#include "worker/kv/kv_group.h"
+#include "worker/kv/kv_moves.h"
 #include "worker/kv/kv_stats.h"
 
 struct kv_manager_config {
-    uint32_t n_blocks;      /* physical, the null block included */
-    uint32_t block_size;    /* tokens, >= 1 */
-    uint32_t max_model_len; /* tokens of the longest sequence */
-    double watermark;       /* share of the blocks kept free when admitting; 0..1 */
+    uint32_t n_blocks;        /* physical, the null block included */
+    uint32_t block_size;      /* tokens, >= 1 */
+    uint32_t max_model_len;   /* tokens of the longest sequence */
+    uint32_t max_step_tokens; /* most tokens of one sequence in a step; 0: max_model_len. Says how
+                               * much a window holds at a time (full_sequence_must_fit) */
+    uint32_t n_groups;        /* kinds of attention, <= KV_GROUPS_MAX; 0: one, full */
+    struct kv_group_config group[KV_GROUPS_MAX];
+    double watermark; /* share of the blocks kept free when admitting; 0..1 */
     enum free_order order;
     enum block_hash_algo hash_algo;
     struct str hash_seed;        /* see block_hasher_config */
     uint32_t hash_truncate_bits; /* tests: force collisions; 0: none */
     bool no_caching;             /* nothing is looked up or published */
-    bool no_null;                /* block 0 is handed out too */
+    bool no_null;                /* block 0 is handed out too; full attention only */
     bool no_stats;
     bool dedup;
 };
@@ -53,21 +64,25 @@ struct kv_manager;
  * only. */
 struct kv_seq {
     struct list link; /* on the manager's list exactly while it holds blocks */
-    struct block_table table;
-    const struct block_extras *extras; /* borrowed from the request; NULL for none */
-    struct block_hash *hashes;         /* (table.capacity) the chain, kept across preemption */
-    struct block_hash *extra_digests;  /* (table.capacity), NULL without extras */
+    struct block_table table[KV_GROUPS_MAX]; /* (n_groups) one per kind of attention */
+    const struct block_extras *extras;       /* borrowed from the request; NULL for none */
+    struct block_hash *hashes;        /* (table capacity) the chain, kept across preemption */
+    struct block_hash *extra_digests; /* (table capacity), NULL without extras */
+    struct block_hash *witnesses;     /* (table capacity), NULL where all attention is full */
     uint32_t n_hashes;
-    uint32_t n_published;  /* leading blocks of the table that are findable */
+    uint32_t n_published;  /* leading blocks of each table that are findable, or null */
     uint32_t extra_cursor; /* see block_extras_encode */
-    bool skip_reading;     /* never looks up, still publishes (prompt_logprobs) */
+    uint32_t n_prompt;     /* tokens; set after init where KV_REFERENCE is used, else not read */
+    uint32_t n_idle_slots; /* in its blocks, without a token */
+    uint8_t n_groups;
+    bool skip_reading; /* never looks up, still publishes (prompt_logprobs) */
 };
 
 /* A result of lookup, valid until the next call to the manager. */
 struct kv_hit {
-    const block_id *ids;
-    uint32_t n_blocks;
-    uint32_t n_tokens; /* n_blocks * block_size */
+    const block_id *ids[KV_GROUPS_MAX]; /* (n_groups, n_blocks); null where none is needed */
+    uint32_t n_blocks;                  /* of each group */
+    uint32_t n_tokens;                  /* n_blocks * block_size */
 };
 
 struct kv_alloc {
@@ -76,6 +91,7 @@ struct kv_alloc {
     uint32_t n_external;         /* tokens another store will deliver, behind the hits */
     uint32_t n_new;              /* tokens to compute in this step, drafts included */
     uint32_t n_lookahead;        /* slots for drafts still to come */
+    uint32_t n_unsettled;        /* of n_computed: drafts that may yet be refused */
     uint32_t reserved_blocks;    /* kept free for others */
     bool delay_publish;          /* the KV arrives later: kv_manager_publish when it is there */
     bool full_sequence_must_fit; /* refuse unless all known tokens would fit, not only this chunk */
@@ -105,10 +121,10 @@ void kv_seq_extend_hashes(struct kv_manager *mgr, struct kv_seq *seq, const uint
 struct kv_hit kv_manager_lookup(struct kv_manager *mgr, struct kv_seq *seq, const uint32_t *tokens,
                                 uint32_t n_tokens);
 
-/* Makes the table cover every token up to the lookahead and publishes the blocks that are full
+/* Makes the tables cover every token up to the lookahead and publishes the blocks that are full
  * once this step has run (of tokens whose ids are known). ST_BUSY when the blocks are not there:
- * then nothing has changed. New table entries are told by block_table_take_dirty; hits are new
- * entries too. */
+ * then nothing has changed, except that what has left a window is given back in any case. New
+ * table entries are told by block_table_take_dirty; hits are new entries too, and so are copies. */
 MUST_USE enum status kv_manager_allocate(struct kv_manager *mgr, struct kv_seq *seq,
                                          const uint32_t *tokens, uint32_t n_tokens,
                                          const struct kv_alloc *alloc);
@@ -120,8 +136,23 @@ void kv_manager_publish(struct kv_manager *mgr, struct kv_seq *seq, const uint32
 /* Gives all blocks back, last first. Hashes stay: a resumed sequence hits what is left. */
 void kv_manager_free(struct kv_manager *mgr, struct kv_seq *seq);
 
-/* Leading blocks of this sequence that every sequence with blocks shares. */
-uint32_t kv_manager_common_prefix_blocks(const struct kv_manager *mgr, const struct kv_seq *seq);
+/* Makes `child`, which is initialised and holds nothing, a second holder of all blocks with the
+ * parent's first n_computed tokens, the last partial one included; both have the same tokens and
+ * extra keys up to there. These tokens must lie in steps that are submitted already: a copy made
+ * in the step that computes them would be taken too early. ST_NOT_FOUND, and nothing done, when a
+ * window has moved on and the parent no longer has all that token n_computed looks back at: treat
+ * the child as any new sequence. */
+MUST_USE enum status kv_manager_fork(struct kv_manager *mgr, struct kv_seq *child,
+                                     const struct kv_seq *parent, uint32_t n_computed);
+
+/* What the device must do before the first write of the step that is being put together, in this
+ * order: all since the last clear. Valid until the next call that allocates. */
+const struct kv_move *kv_manager_moves(const struct kv_manager *mgr, uint32_t *n);
+void kv_manager_clear_moves(struct kv_manager *mgr); /* they were handed to the device */
+
+/* Leading blocks of this sequence that every sequence with blocks shares; 0 for a window. */
+uint32_t kv_manager_common_prefix_blocks(const struct kv_manager *mgr, const struct kv_seq *seq,
+                                         uint32_t group);
 
 /* ST_BUSY, and nothing done, while a sequence holds blocks. Clears the hit-rate window too. */
 MUST_USE enum status kv_manager_reset_prefix_cache(struct kv_manager *mgr);
@@ -132,15 +163,18 @@ void kv_manager_record_admission(struct kv_manager *mgr, uint32_t n_tokens, uint
 const struct kv_stats *kv_manager_stats(const struct kv_manager *mgr); /* NULL when switched off */
 
 double kv_manager_usage(const struct kv_manager *mgr); /* 0..1; cached blocks count as free */
+
+/* Slots in the blocks in use that hold no token: the end of each sequence's last block, and what
+ * was taken ahead for drafts. As a number, and as a share of all slots in use (0 when none is). A
+ * tail that a fork shares counts once. */
+uint64_t kv_manager_idle_slots(const struct kv_manager *mgr);
+double kv_manager_waste(const struct kv_manager *mgr);
+
+/* Most blocks a sequence of n_tokens holds at a time, all groups together. */
+uint64_t kv_manager_most_blocks(const struct kv_manager *mgr, uint32_t n_tokens);
+
 uint32_t kv_manager_block_size(const struct kv_manager *mgr);
 const struct block_pool *kv_manager_pool(const struct kv_manager *mgr);
-
-/* Blocks for `memory_bytes` at `block_bytes` each (all layers, K and V), null block included.
- * ST_NOMEM when one sequence of max_model_len would not fit; the message says the largest that
- * would. */
-MUST_USE enum status kv_manager_plan_blocks(uint64_t memory_bytes, uint64_t block_bytes,
-                                            uint32_t block_size, uint32_t max_model_len,
-                                            uint32_t *n_blocks, struct error *err);
 
 void kv_manager_check(const struct kv_manager *mgr); /* asserts every invariant; for tests */
 

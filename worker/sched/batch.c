@@ -40,7 +40,7 @@ static enum status bind_row(struct batch *b, const struct request *r) {
 
 static void lay_out_tokens(struct batch *b, const struct schedule_entry *e) {
     const struct request *r = e->request;
-    const struct block_table *t = &r->kv.table;
+    const struct block_table *t = &r->kv.table[0];
     uint32_t at = b->step.n_tokens;
 
     for (uint32_t i = 0; i < e->n_tokens; i++) {
@@ -55,7 +55,7 @@ static void lay_out_tokens(struct batch *b, const struct schedule_entry *e) {
 }
 
 static void lay_out_table(struct batch *b, const struct schedule_entry *e) {
-    struct block_table *t = &e->request->kv.table;
+    struct block_table *t = &e->request->kv.table[0];
 
     for (uint32_t i = block_table_take_dirty(t); i < t->n_blocks; i++)
         b->stage.update[b->step.n_updates++] =

@@ -184,7 +184,7 @@ enum status scheduler_add(struct scheduler *s, struct request *r, struct error *
     uint32_t block_size = kv_manager_block_size(s->kv);
     uint32_t n_usable = block_pool_n_usable(kv_manager_pool(s->kv));
 
-    if (CEIL_DIV(r->n_max, block_size) > n_usable)
+    if (kv_manager_most_blocks(s->kv, r->n_max) > n_usable)
         return error_set(err, ST_TOO_LARGE,
                          "the request may grow to %u tokens, but the KV memory holds %llu: shorten "
                          "the prompt or lower max_tokens",
@@ -390,7 +390,7 @@ void scheduler_check(const struct scheduler *s) {
         const struct request *r = request_of(it);
 
         assert(r->place == PLACE_WAITING && r->row == REQUEST_NO_ROW);
-        assert(r->n_computed == 0 && r->kv.table.n_blocks == 0 && r->finish == FINISH_NONE);
+        assert(r->n_computed == 0 && r->kv.table[0].n_blocks == 0 && r->finish == FINISH_NONE);
         assert(s->options.policy != POLICY_PRIORITY || !before || goes_before(before, r));
         waiting_tokens += r->n_tokens;
         n_waiting++;
@@ -403,7 +403,7 @@ void scheduler_check(const struct scheduler *s) {
         assert(r->place == PLACE_RUNNING && r->row < s->options.max_num_seqs);
         assert(r->n_computed <= r->n_tokens && r->n_tokens <= r->n_max);
         assert(r->finish == FINISH_NONE);
-        assert(r->kv.table.n_blocks == CEIL_DIV(r->n_computed, block_size));
+        assert(r->kv.table[0].n_blocks == CEIL_DIV(r->n_computed, block_size));
         for (uint32_t i = 0; i < s->n_free_rows; i++)
             assert(s->free_rows[i] != r->row);
         for (struct list *other = it->next; other != &s->running; other = other->next)

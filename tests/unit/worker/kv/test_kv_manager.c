@@ -26,10 +26,10 @@ static void a_prompt_in_chunks_is_found_as_far_as_it_is_scheduled(void **state) 
     kv_req_text(&first, mgr, "ABCDEFGHIJKLMNOP");
     kv_req_text(&second, mgr, "ABCDEFGHIJKLMNOP");
     assert_int_equal(allocate(&first, (struct kv_alloc){.n_new = 10}), ST_OK);
-    assert_int_equal(first.seq.table.n_blocks, 3);
+    assert_int_equal(first.seq.table[0].n_blocks, 3);
     assert_int_equal(kv_manager_lookup(mgr, &second.seq, second.tokens, 16).n_tokens, 8);
     assert_int_equal(allocate(&first, (struct kv_alloc){.n_computed = 10, .n_new = 6}), ST_OK);
-    assert_int_equal(first.seq.table.n_blocks, 4);
+    assert_int_equal(first.seq.table[0].n_blocks, 4);
     /* All four blocks are there, but the last token must be computed. */
     assert_int_equal(kv_manager_lookup(mgr, &second.seq, second.tokens, 16).n_tokens, 12);
     kv_manager_check(mgr);
@@ -70,12 +70,12 @@ static void tokens_from_afar_take_blocks_and_are_published_when_there(void **sta
     kv_req_text(&r, mgr, "ABCDEFGHIJ");
     kv_req_text(&other, mgr, "ABCDEFGHIJ");
     assert_int_equal(allocate(&r, a), ST_OK); /* nothing to compute yet */
-    assert_int_equal(r.seq.table.n_blocks, 2);
+    assert_int_equal(r.seq.table[0].n_blocks, 2);
     assert_int_equal(kv_manager_lookup(mgr, &other.seq, other.tokens, 10).n_tokens, 0);
     kv_manager_publish(mgr, &r.seq, r.tokens, 10, 8);
     assert_int_equal(kv_manager_lookup(mgr, &other.seq, other.tokens, 10).n_tokens, 8);
     assert_int_equal(allocate(&r, (struct kv_alloc){.n_computed = 8, .n_new = 2}), ST_OK);
-    assert_int_equal(r.seq.table.n_blocks, 3);
+    assert_int_equal(r.seq.table[0].n_blocks, 3);
     kv_manager_check(mgr);
     kv_req_done(&r);
     kv_req_done(&other);
@@ -90,12 +90,12 @@ static void lookahead_takes_slots_and_publishes_nothing(void **state) {
     kv_req_text(&r, mgr, "ABCDEFG");
     /* One known token and three drafts: the block is full of them, and not findable. */
     assert_int_equal(allocate(&r, (struct kv_alloc){.n_new = 7 + 3, .n_lookahead = 3}), ST_OK);
-    assert_int_equal(r.seq.table.n_blocks, 4); /* 13 slots */
+    assert_int_equal(r.seq.table[0].n_blocks, 4); /* 13 slots */
     assert_int_equal(r.seq.n_published, 1);
     /* All drafts refused: what is owned already is enough. */
     kv_req_append(&r, 'x');
     assert_int_equal(allocate(&r, (struct kv_alloc){.n_computed = 7, .n_new = 1}), ST_OK);
-    assert_int_equal(r.seq.table.n_blocks, 4);
+    assert_int_equal(r.seq.table[0].n_blocks, 4);
     assert_int_equal(r.seq.n_published, 2);
     kv_manager_check(mgr);
     kv_req_done(&r);
@@ -111,9 +111,9 @@ static void slots_end_at_the_longest_sequence(void **state) {
     config.max_model_len = 10;
     mgr = kv_manager_create(&config);
     kv_req_text(&r, mgr, "ABCDEFGHIJ");
-    assert_int_equal(r.seq.table.capacity, 3);
+    assert_int_equal(r.seq.table[0].capacity, 3);
     assert_int_equal(allocate(&r, (struct kv_alloc){.n_new = 10, .n_lookahead = 5}), ST_OK);
-    assert_int_equal(r.seq.table.n_blocks, 3);
+    assert_int_equal(r.seq.table[0].n_blocks, 3);
     kv_req_done(&r);
     kv_manager_destroy(mgr);
 }
@@ -184,13 +184,13 @@ static void new_entries_are_told_once(void **state) {
     kv_req_text(&r1, mgr, "ABCDEFGHI");
     assert_int_equal(kv_req_admit(&r1), ST_OK);
     assert_int_equal(r1.n_hit, 8);
-    assert_int_equal(block_table_take_dirty(&r1.seq.table), 0); /* hits are new to its row */
+    assert_int_equal(block_table_take_dirty(&r1.seq.table[0]), 0); /* hits are new to its row */
     assert_int_equal(kv_req_decode(&r1, 'x'), ST_OK);
-    assert_int_equal(block_table_take_dirty(&r1.seq.table), 3); /* nothing */
+    assert_int_equal(block_table_take_dirty(&r1.seq.table[0]), 3); /* nothing */
     for (int i = 0; i < 3; i++)
         assert_int_equal(kv_req_decode(&r1, 'x'), ST_OK);
-    assert_int_equal(r1.seq.table.n_blocks, 4);
-    assert_int_equal(block_table_take_dirty(&r1.seq.table), 3); /* the fourth */
+    assert_int_equal(r1.seq.table[0].n_blocks, 4);
+    assert_int_equal(block_table_take_dirty(&r1.seq.table[0]), 3); /* the fourth */
     kv_req_done(&r0);
     kv_req_done(&r1);
     kv_manager_destroy(mgr);
@@ -219,12 +219,12 @@ static void common_prefix_counts_only_those_who_hold_blocks(void **state) {
     kv_req_text(&r0, mgr, "ABCDEFGHIJ");
     kv_req_text(&r1, mgr, "ABCDEFGH12");
     assert_int_equal(kv_req_admit(&r0), ST_OK);
-    assert_int_equal(kv_manager_common_prefix_blocks(mgr, &r0.seq), 3); /* alone */
+    assert_int_equal(kv_manager_common_prefix_blocks(mgr, &r0.seq, 0), 3); /* alone */
     assert_int_equal(kv_req_admit(&r1), ST_OK);
-    assert_int_equal(kv_manager_common_prefix_blocks(mgr, &r0.seq), 2);
-    assert_int_equal(kv_manager_common_prefix_blocks(mgr, &waiting.seq), 0);
+    assert_int_equal(kv_manager_common_prefix_blocks(mgr, &r0.seq, 0), 2);
+    assert_int_equal(kv_manager_common_prefix_blocks(mgr, &waiting.seq, 0), 0);
     kv_req_done(&r0);
-    assert_int_equal(kv_manager_common_prefix_blocks(mgr, &r1.seq), 3);
+    assert_int_equal(kv_manager_common_prefix_blocks(mgr, &r1.seq, 0), 3);
     kv_req_done(&r1);
     kv_req_done(&waiting);
     kv_manager_destroy(mgr);

@@ -150,7 +150,7 @@ static enum status model_allocate(struct world *w, struct request *r, const stru
     uint32_t n_ready = MIN(a->n_computed + a->hit.n_tokens + a->n_external, MAX_LEN) + a->n_new;
 
     for (uint32_t i = 0; i < a->hit.n_blocks; i++) {
-        n_idle_hits += w->blocks[a->hit.ids[i]].ref_cnt == 0;
+        n_idle_hits += w->blocks[a->hit.ids[0][i]].ref_cnt == 0;
     }
     n_left = w->n_queue - n_idle_hits; /* hits are part of the queue */
     n_have = r->n_table + a->hit.n_blocks;
@@ -166,8 +166,8 @@ static enum status model_allocate(struct world *w, struct request *r, const stru
         if (n_left < MAX(n_full, n_have) - n_have + n_keep) return ST_BUSY;
     }
     for (uint32_t i = 0; i < a->hit.n_blocks; i++) {
-        model_take(w, a->hit.ids[i]);
-        r->table[r->n_table++] = a->hit.ids[i];
+        model_take(w, a->hit.ids[0][i]);
+        r->table[r->n_table++] = a->hit.ids[0][i];
     }
     if (a->hit.n_blocks > 0) r->n_published = a->hit.n_blocks;
     while (n_want-- > 0)
@@ -202,8 +202,8 @@ static void assert_agreement(const struct world *w) {
         const struct request *r = &w->reqs[i];
 
         if (!r->exists) continue;
-        if (r->seq.table.n_blocks != r->n_table || r->seq.n_published != r->n_published ||
-            memcmp(r->seq.table.ids, r->table, r->n_table * sizeof(*r->table)) != 0) {
+        if (r->seq.table[0].n_blocks != r->n_table || r->seq.n_published != r->n_published ||
+            memcmp(r->seq.table[0].ids, r->table, r->n_table * sizeof(*r->table)) != 0) {
             fail_msg("table of request %u differs", i);
         }
     }
@@ -245,7 +245,7 @@ static void op_admit(struct world *w, struct request *r) {
             block_id id = model_find(w, r, (n + 1) * bs);
 
             if (id == BLOCK_NONE) break;
-            assert_int_equal(a.hit.ids[n], id);
+            assert_int_equal(a.hit.ids[0][n], id);
             n++;
         }
     }

@@ -114,16 +114,16 @@ static void one_token_rows_come_first_and_slots_follow_the_table(void **state) {
     assert_int_equal(device.row[1].context_len, 40);
     assert_int_equal(device.token[0], 9);
     assert_int_equal(device.position[0], 20);
-    assert_int_equal(device.kv_slot[0], old->kv.table.ids[1] * 16 + 4);
+    assert_int_equal(device.kv_slot[0], old->kv.table[0].ids[1] * 16 + 4);
     for (uint32_t i = 0; i < 40; i++) {
         assert_int_equal(device.token[1 + i], 2);
         assert_int_equal(device.position[1 + i], i);
-        assert_int_equal(device.kv_slot[1 + i], new->kv.table.ids[i / 16] * 16 + i % 16);
+        assert_int_equal(device.kv_slot[1 + i], new->kv.table[0].ids[i / 16] * 16 + i % 16);
     }
     for (uint32_t i = 0; i < 3; i++) {
         assert_int_equal(device.update[i].row, new->row);
         assert_int_equal(device.update[i].index, i);
-        assert_int_equal(device.update[i].block, new->kv.table.ids[i]);
+        assert_int_equal(device.update[i].block, new->kv.table[0].ids[i]);
     }
     assert_int_equal(device.output[0].row, old->row);
     assert_int_equal(device.output[0].token_index, 0);
@@ -179,7 +179,7 @@ static void a_resumed_request_is_bound_anew_with_its_output(void **state) {
     assert_int_equal(device.n_freed, 1);
     assert_int_equal(device.bound_prompt[r[1]->row], 62);
     assert_int_equal(device.bound_output[r[1]->row], 2);
-    assert_int_equal(s.b.step.n_updates, r[1]->kv.table.n_blocks);
+    assert_int_equal(s.b.step.n_updates, r[1]->kv.table[0].n_blocks);
     fixture_take(&s.f, 9);
     setup_close(&s);
     request_unref(r[0]);

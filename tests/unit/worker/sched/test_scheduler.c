@@ -35,7 +35,7 @@ static void write_notes(struct world *w, const struct schedule_entry *e) {
     for (uint32_t p = 0; p < e->first + e->n_tokens; p++) {
         note = chain(note, e->request->tokens[p]);
         if (p >= e->first)
-            w->note[block_table_slot(&e->request->kv.table, p, w->block_size)] = note;
+            w->note[block_table_slot(&e->request->kv.table[0], p, w->block_size)] = note;
     }
 }
 
@@ -44,7 +44,7 @@ static void read_notes(const struct world *w, const struct schedule_entry *e) {
 
     for (uint32_t p = 0; p < e->first + e->n_tokens; p++) {
         note = chain(note, e->request->tokens[p]);
-        assert_true(w->note[block_table_slot(&e->request->kv.table, p, w->block_size)] == note);
+        assert_true(w->note[block_table_slot(&e->request->kv.table[0], p, w->block_size)] == note);
     }
 }
 
@@ -115,7 +115,7 @@ static void bury(struct world *w) {
         struct request *r = w->live[i];
 
         if (r->place == PLACE_DONE && r->n_in_flight == 0) {
-            assert_int_equal(r->kv.table.n_blocks, 0);
+            assert_int_equal(r->kv.table[0].n_blocks, 0);
             assert_true(r->finish != FINISH_NONE);
             assert_true(!request_is_scored(r) || r->finish == FINISH_ABORT ||
                         r->n_scored == r->n_prompt - 1);

@@ -1,0 +1,106 @@
+/* worker/kv/kv_group.h - the layers of one kind of attention, and what they need of a sequence.
+ *
+ * Layers that look back equally far form a group. Each group has a table of its own per sequence,
+ * all groups take their blocks from one pool, and the KV of the same tokens in two groups is two
+ * blocks (the group's number is in the key).
+ *
+ *      KV_FULL       every token so far                    |xxxxxxxxxxxxxxxxxxxx|q
+ *      KV_SLIDING    the last `window`, its own included   |.............xxxxxxx|q
+ *      KV_CHUNKED    those of its own chunk of `window`    |..........|xxxxxxxxx|q
+ *      KV_REFERENCE  the prompt and the last `window`      |xxxxxx.......xxxxxxx|q
+ *                                                           prompt
+ *
+ * What is not needed any more (a dot) is given back block by block as the sequence grows, and the
+ * null block stands in the table instead. A prefix hits when the blocks that its *next* token needs
+ * are there; the others need not be, and are null in the hit.
+ *
+ * In a full group a block is found through its parent (see prefix_cache.h). A window has lost the
+ * parents, so there the identity of the whole prefix is a `witness`: a SHA-256 chain over tokens
+ * and extra keys, compared beside hash and tokens. It is computed only where such groups exist.
+ *
+ * All groups have one block size. Thread: engine. Follows: vLLM's hybrid KV cache manager. */
+#ifndef WORKER_KV_KV_GROUP_H
+#define WORKER_KV_KV_GROUP_H
+
+#include "worker/kv/block_pool.h"
+#include "worker/kv/block_table.h"
+
+#define KV_GROUPS_MAX 4
+
+enum kv_attention { KV_FULL, KV_SLIDING, KV_CHUNKED, KV_REFERENCE };
+
+struct kv_group_config {
+    enum kv_attention kind;
+    uint32_t window; /* tokens, >= 1; of KV_FULL not read */
+};
+
+struct kv_group {
+    struct kv_group_config config;
+    uint32_t number, block_size;
+    struct block_pool *pool; /* borrowed, shared by all groups */
+};
+
+/* The full blocks of one sequence, as the cache knows them. Borrowed arrays, by block. */
+struct kv_chain {
+    const struct block_hash *hashes;
+    const struct block_hash *extras;    /* NULL: no extra keys */
+    const struct block_hash *witnesses; /* NULL where every group is full */
+    const uint32_t *tokens;             /* (blocks, block_size) */
+    uint32_t n_prompt;                  /* tokens; 0: not known, a KV_REFERENCE keeps everything */
+};
+
+/* Blocks [from, to) of a sequence. */
+struct kv_range {
+    uint32_t from, to;
+};
+
+/* The blocks whose tokens no token from position n_computed on looks at. from == to: none. */
+struct kv_range kv_group_skipped(const struct kv_group *g, uint32_t n_computed, uint32_t n_prompt);
+
+/* Most blocks one sequence of n_tokens holds at a time, given at most step_tokens per step. */
+uint32_t kv_group_most_blocks(const struct kv_group_config *config, uint32_t block_size,
+                              uint32_t n_tokens, uint32_t step_tokens);
+
+/* The longest hit of at most n_max blocks. Writes ids[0, result): null where the block is not
+ * needed behind the hit. Changes nothing. */
+uint32_t kv_group_find(const struct kv_group *g, const struct kv_chain *chain, uint32_t n_max,
+                       block_id *ids);
+
+/* The free blocks a table takes until it covers n_slots tokens, of which n_before are computed or
+ * come from afar, `hits` (n_hits) included: new ones, shared ones that the write behind n_before
+ * makes copies of, and hits nobody uses, which leave the queue as well. */
+struct kv_need {
+    uint32_t n_new, n_copies, n_revived;
+};
+struct kv_need kv_group_need(const struct kv_group *g, const struct block_table *t,
+                             const block_id *hits, uint32_t n_hits, uint32_t n_before,
+                             uint32_t n_slots);
+
+/* The same for all n_tokens of a sequence that is taken in step by step, at most step_tokens at a
+ * time: a window gives back behind itself what it takes ahead. */
+struct kv_need kv_group_need_whole(const struct kv_group *g, const struct block_table *t,
+                                   const block_id *hits, uint32_t n_hits, uint32_t n_before,
+                                   uint32_t n_tokens, uint32_t step_tokens);
+
+/* True when a write into this block must go to a copy: others hold it, or it can be found. */
+bool kv_group_is_shared(const struct kv_group *g, block_id id);
+
+/* Puts hits into an empty table, with a reference each; those not needed behind n_before tokens
+ * become null, as do the places of tokens from afar that are not needed. Without hits, only that. */
+void kv_group_attach(const struct kv_group *g, struct block_table *t, const block_id *hits,
+                     uint32_t n_hits, uint32_t n_before);
+
+/* Gives back what no token from n_computed on needs, highest block first. `scratch` has room for
+ * the whole table. */
+void kv_group_drop_skipped(const struct kv_group *g, struct block_table *t, uint32_t n_computed,
+                           uint32_t n_prompt, block_id *scratch);
+
+/* Gives everything back, last block first, and empties the table. */
+void kv_group_release(const struct kv_group *g, struct block_table *t, block_id *scratch);
+
+/* Makes full block `index` findable. Nothing happens to a null block, nor to one that a fork has
+ * published already. With `dedup` a block that is there already takes the place of ours. */
+void kv_group_publish(const struct kv_group *g, struct block_table *t, const struct kv_chain *chain,
+                      uint32_t index, bool dedup);
+
+#endif

@@ -1,0 +1,108 @@
+/* worker/kv/kv_seq.c - the KV side of one request: its tables, and the chain of its hashes. */
+#include "worker/kv/kv_manager_internal.h"
+
+#include "common/mem.h"
+
+#include <assert.h>
+#include <string.h>
+
+/* The chain's arrays; false when one was refused. */
+static bool chain_init(struct kv_seq *seq, const struct kv_manager *mgr, uint32_t n_blocks) {
+    size_t n_bytes = MAX(n_blocks, 1) * sizeof(struct block_hash);
+
+    seq->hashes = mem_try(n_bytes);
+    if (seq->extras) seq->extra_digests = mem_try(n_bytes);
+    if (mgr->has_windows) seq->witnesses = mem_try(n_bytes);
+    return seq->hashes && (seq->extra_digests || !seq->extras) &&
+           (seq->witnesses || !mgr->has_windows);
+}
+
+enum status kv_seq_init(struct kv_seq *seq, const struct kv_manager *mgr, uint32_t max_tokens,
+                        const struct block_extras *extras, bool skip_reading, struct error *err) {
+    uint32_t n_blocks =
+        CEIL_DIV(MIN(max_tokens, mgr->config.max_model_len), mgr->config.block_size);
+    enum status st = ST_OK;
+
+    *seq = (struct kv_seq){.skip_reading = skip_reading, .n_groups = (uint8_t)mgr->n_groups};
+    if (!block_extras_is_empty(extras)) {
+        st = block_extras_validate(extras, err);
+        if (st != ST_OK) return st;
+        seq->extras = extras;
+    }
+    for (uint32_t g = 0; g < mgr->n_groups && st == ST_OK; g++)
+        st = block_table_init(&seq->table[g], n_blocks);
+    if (st == ST_OK && chain_init(seq, mgr, n_blocks)) return ST_OK;
+    kv_seq_fini(seq);
+    return error_set(err, ST_NOMEM, "no memory for the block table of %u tokens", max_tokens);
+}
+
+void kv_seq_fini(struct kv_seq *seq) {
+    assert(!list_is_linked(&seq->link));
+    for (uint32_t g = 0; g < seq->n_groups; g++)
+        block_table_fini(&seq->table[g]);
+    mem_free(seq->hashes);
+    mem_free(seq->extra_digests);
+    mem_free(seq->witnesses);
+    *seq = (struct kv_seq){0};
+}
+
+static void hash_with_extras(struct kv_manager *mgr, struct kv_seq *seq,
+                             const struct block_hash *parent, const uint32_t *tokens,
+                             uint32_t index) {
+    uint32_t start = index * mgr->config.block_size;
+    size_t n_extra = block_extras_encode(seq->extras, start, start + mgr->config.block_size,
+                                         &seq->extra_cursor, mgr->extra_bytes);
+
+    seq->extra_digests[index] = (struct block_hash){0};
+    if (n_extra > 0) {
+        block_hasher_digest(mgr->hasher, mgr->extra_bytes, n_extra, &seq->extra_digests[index]);
+    }
+    block_hasher_next(mgr->hasher, parent, tokens + start, mgr->extra_bytes, n_extra,
+                      &seq->hashes[index]);
+}
+
+/* SHA-256 over the witness before it, the digest of the extra keys, and the tokens. */
+static void make_witness(struct kv_manager *mgr, struct kv_seq *seq, const uint32_t *tokens,
+                         uint32_t index) {
+    static const struct block_hash nothing;
+    const struct block_hash *before = index > 0 ? &seq->witnesses[index - 1] : &nothing;
+    const struct block_hash *extra = seq->extra_digests ? &seq->extra_digests[index] : &nothing;
+    size_t n_token_bytes = mgr->config.block_size * sizeof(*tokens);
+    uint8_t *p = mgr->witness_bytes;
+
+    memcpy(p, before, sizeof(*before));
+    memcpy(p + sizeof(*before), extra, sizeof(*extra));
+    memcpy(p + sizeof(*before) + sizeof(*extra), tokens + (size_t)index * mgr->config.block_size,
+           n_token_bytes);
+    block_hasher_digest(mgr->hasher, p, sizeof(*before) + sizeof(*extra) + n_token_bytes,
+                        &seq->witnesses[index]);
+}
+
+void kv_seq_extend_hashes(struct kv_manager *mgr, struct kv_seq *seq, const uint32_t *tokens,
+                          uint32_t n_tokens) {
+    uint32_t bs = mgr->config.block_size, first = seq->n_hashes;
+    uint32_t n_full = MIN(n_tokens / bs, seq->table[0].capacity);
+    const struct block_hash *parent = block_hasher_root(mgr->hasher);
+
+    if (mgr->config.no_caching || n_full <= first) return;
+    if (first > 0) parent = &seq->hashes[first - 1];
+    if (seq->extras) {
+        for (uint32_t i = first; i < n_full; parent = &seq->hashes[i++]) {
+            hash_with_extras(mgr, seq, parent, tokens, i);
+        }
+    } else {
+        block_hasher_run(mgr->hasher, parent, tokens + (size_t)first * bs, n_full - first,
+                         &seq->hashes[first]);
+    }
+    for (uint32_t i = first; mgr->has_windows && i < n_full; i++)
+        make_witness(mgr, seq, tokens, i);
+    seq->n_hashes = n_full;
+}
+
+struct kv_chain kv_seq_chain(const struct kv_seq *seq, const uint32_t *tokens) {
+    return (struct kv_chain){.hashes = seq->hashes,
+                             .extras = seq->extra_digests,
+                             .witnesses = seq->witnesses,
+                             .tokens = tokens,
+                             .n_prompt = seq->n_prompt};
+}
