@@ -23,9 +23,10 @@ B := build/$(CROSS)$(VARIANT)$(if $(SAN),-$(SAN))
 # --- flags -------------------------------------------------------------------------------------
 PACKAGES := libevent_core libcurl libcjson libxxhash libssl libcrypto
 has      = $(shell $(PKG_CONFIG) --exists $(1) 2>/dev/null && echo $(1))
-OPTIONAL := $(call has,yaml-0.1) $(call has,libutf8proc)
+OPTIONAL := $(call has,yaml-0.1) $(call has,libutf8proc) $(call has,libpcre2-8)
 HAVE     := $(if $(findstring yaml,$(OPTIONAL)),-DHAVE_YAML) \
-            $(if $(findstring utf8proc,$(OPTIONAL)),-DHAVE_UTF8PROC)
+            $(if $(findstring utf8proc,$(OPTIONAL)),-DHAVE_UTF8PROC) \
+            $(if $(findstring pcre2,$(OPTIONAL)),-DHAVE_PCRE2)
 LDLIBS    = $(shell $(PKG_CONFIG) --libs $(PACKAGES) $(OPTIONAL)) -pthread -lm -ldl
 
 WARN := -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith \

@@ -17,7 +17,7 @@ static void try_text(const struct tokenizer *t, struct str text) {
     buf_init(&back, 0);
     buf_init(&streamed, 0);
     if (tokenizer_encode(t, text, 0, &ids, NULL) == ST_OK) {
-        tokenizer_decode(t, ids.ids, ids.n, false, &back);
+        detokenize(t, ids.ids, ids.n, false, &back);
         if (!str_eq(text, buf_str(&back))) abort();
         detokenizer_init(&d, t, false);
         for (size_t i = 0; i < ids.n; i++)

@@ -204,7 +204,7 @@ static enum status choice_start(struct call *c, struct choice *ch, const struct 
     st = check_length(c, params.n_prompt, &params.max_tokens, err);
     if (st != ST_OK) return st;
     if (sample > 0) params.seed = rng_at(params.seed, sample);
-    detokenizer_init(&ch->detokenizer, c->api->tokenizer, c->params.skip_special);
+    detokenizer_init_after(&ch->detokenizer, c->api->tokenizer, c->params.skip_special);
     stop_matcher_init(&ch->stop, c->params.stops, c->params.include_stop);
     buf_init(&ch->text, OUT_LIMIT);
     buf_init(&ch->delta, OUT_LIMIT);
@@ -361,17 +361,13 @@ struct prompt *call_prompt_of(const struct choice *ch) {
 
 void call_append_prompt_text(const struct choice *ch, struct buf *out) {
     const struct prompt *p = call_prompt_of(ch);
-    struct buf bytes;
 
     if (p->is_text) {
         buf_append_str(out, buf_str(&p->text));
         return;
     }
-    buf_init(&bytes, OUT_LIMIT);
-    tokenizer_decode(ch->call->api->tokenizer, ch->request->tokens, ch->request->n_prompt,
-                     ch->call->params.skip_special, &bytes);
-    if (buf_len(&bytes)) detokenize_repair(buf_str(&bytes), out);
-    buf_fini(&bytes);
+    detokenize(ch->call->api->tokenizer, ch->request->tokens, ch->request->n_prompt,
+               ch->call->params.skip_special, out);
 }
 
 /* --- the answer ----------------------------------------------------------------------------------*/

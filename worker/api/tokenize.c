@@ -178,19 +178,16 @@ static enum status read_tokens(const struct api *api, const struct json *root,
 }
 
 static void put_text(const struct api *api, const struct token_list *ids, struct buf *out) {
-    struct buf bytes, text;
     struct json_writer w;
+    struct buf text;
 
-    buf_init(&bytes, TEXT_MAX);
     buf_init(&text, 3 * TEXT_MAX);
-    tokenizer_decode(api->tokenizer, ids->ids, ids->n, false, &bytes);
-    detokenize_repair(buf_str(&bytes), &text);
+    detokenize(api->tokenizer, ids->ids, ids->n, false, &text);
     json_writer_init(&w, out);
     json_begin_object(&w);
     json_field_str(&w, "prompt", buf_str(&text));
     json_end_object(&w);
-    if (buf_status(&bytes) != ST_OK || buf_status(&text) != ST_OK) out->has_failed = true;
-    buf_fini(&bytes);
+    if (buf_status(&text) != ST_OK) out->has_failed = true;
     buf_fini(&text);
 }
 

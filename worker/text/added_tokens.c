@@ -74,7 +74,7 @@ const struct added_token *added_tokens_find(const struct added_tokens *set, stru
 }
 
 static bool is_word(uint32_t cp) {
-    return cp == '_' || (unicode_class(cp) & (UC_L | UC_N | UC_M));
+    return unicode_class(cp) & UC_WORD;
 }
 
 /* The character that ends at p (begin < p). */

@@ -1,7 +1,7 @@
 /* worker/text/detokenize.c - a UTF-8 decoder that can stop anywhere. */
 #include "worker/text/detokenize.h"
 
-#include "worker/text/tokenizer.h"
+#include "worker/text/tokenizer_internal.h"
 
 static const struct str replacement = {"\xEF\xBF\xBD", 3};
 
@@ -59,7 +59,7 @@ static void hold(struct detokenizer *d, const char *tail, size_t n) {
 
 /* Feeds the held beginning one byte; it becomes whole, breaks, or goes on waiting. */
 static void feed_held(struct detokenizer *d, char byte, struct buf *out) {
-    char whole[sizeof(d->held)];
+    char whole[4];
     size_t n = d->n_held, tail;
 
     memcpy(whole, d->held, n);
@@ -81,18 +81,124 @@ static void push_bytes(struct detokenizer *d, struct str bytes, struct buf *out)
     hold(d, bytes.ptr + bytes.len - tail, tail);
 }
 
-void detokenizer_init(struct detokenizer *d, const struct tokenizer *t, bool skip_special) {
+/* --- runs of byte tokens -----------------------------------------------------------------------*/
+/* Up to n_strip times, what the decoder strips is dropped from the beginning of the text. */
+static void push_text(struct detokenizer *d, struct str text, struct buf *out) {
+    struct str strip = str_of(d->tokenizer->decoder.strip);
+
+    while (d->n_strip && text.len) {
+        if (!str_starts(text, strip)) {
+            d->n_strip = 0;
+            break;
+        }
+        text.ptr += strip.len;
+        text.len -= strip.len;
+        d->n_strip--;
+    }
+    buf_append_str(out, text);
+}
+
+static void end_run(struct detokenizer *d, struct buf *out) {
+    struct str run = {d->held, d->n_held};
+
+    if (str_is_utf8(run)) {
+        push_text(d, run, out);
+    } else {
+        for (uint32_t i = 0; i < d->n_held; i++)
+            push_text(d, replacement, out);
+    }
+    d->n_held = 0;
+}
+
+/* A run too long to wait for: its characters, its broken bytes, and the rest waits on. */
+static void shorten_run(struct detokenizer *d, struct buf *out) {
+    const uint8_t *p = (const uint8_t *)d->held, *end = p + d->n_held;
+
+    while (p < end) {
+        size_t n;
+        enum scan what = scan(p, end, &n);
+
+        if (what == SCAN_SHORT) break;
+        if (what == SCAN_WHOLE) {
+            push_text(d, (struct str){(const char *)p, n}, out);
+        } else {
+            for (size_t i = 0; i < n; i++)
+                push_text(d, replacement, out);
+        }
+        p += n;
+    }
+    d->n_held = (uint8_t)(end - p);
+    memmove(d->held, p, d->n_held);
+}
+
+/* The first token of a text, where the decoder drops blanks. */
+static void push_first(struct detokenizer *d, uint32_t id, struct buf *out) {
+    struct buf text;
+
+    buf_init(&text, 0);
+    decoder_bake_first(&d->tokenizer->decoder, d->tokenizer->keys[id], &text);
+    push_text(d, buf_str(&text), out);
+    buf_fini(&text);
+}
+
+static void push_token(struct detokenizer *d, uint32_t id, struct buf *out) {
+    const struct tokenizer *t = d->tokenizer;
+    bool drops_blanks = d->is_first && *t->decoder.blank;
+
+    d->is_first = false;
+    if (t->flags[id] & TOKEN_BYTE) {
+        if (d->n_held == DETOKENIZE_MAX_RUN) shorten_run(d, out);
+        d->held[d->n_held++] = *t->bytes[id].ptr;
+        return;
+    }
+    if (d->n_held) end_run(d, out);
+    if (drops_blanks) {
+        push_first(d, id, out);
+    } else {
+        push_text(d, t->bytes[id], out);
+    }
+}
+
+/* --- the stream --------------------------------------------------------------------------------*/
+void detokenizer_init_after(struct detokenizer *d, const struct tokenizer *t, bool skip_special) {
     *d = (struct detokenizer){.tokenizer = t, .skip_special = skip_special};
 }
 
+void detokenizer_init(struct detokenizer *d, const struct tokenizer *t, bool skip_special) {
+    detokenizer_init_after(d, t, skip_special);
+    d->is_first = true;
+    d->n_strip = t->decoder.n_strip;
+}
+
 void detokenizer_push(struct detokenizer *d, uint32_t id, struct buf *out) {
-    if (d->skip_special && tokenizer_is_special(d->tokenizer, id)) return;
-    push_bytes(d, tokenizer_bytes(d->tokenizer, id), out);
+    const struct tokenizer *t = d->tokenizer;
+
+    if (id >= t->n_tokens || (d->skip_special && (t->flags[id] & TOKEN_SPECIAL))) return;
+    if (tokenizer_is_byte_level(t)) {
+        push_bytes(d, t->bytes[id], out);
+    } else {
+        push_token(d, id, out);
+    }
 }
 
 void detokenizer_finish(struct detokenizer *d, struct buf *out) {
-    if (d->n_held) buf_append_str(out, replacement);
+    if (!d->n_held) return;
+    if (!tokenizer_is_byte_level(d->tokenizer)) {
+        end_run(d, out);
+        return;
+    }
+    buf_append_str(out, replacement);
     d->n_held = 0;
+}
+
+void detokenize(const struct tokenizer *t, const uint32_t *ids, size_t n, bool skip_special,
+                struct buf *out) {
+    struct detokenizer d;
+
+    detokenizer_init(&d, t, skip_special);
+    for (size_t i = 0; i < n; i++)
+        detokenizer_push(&d, ids[i], out);
+    detokenizer_finish(&d, out);
 }
 
 void detokenize_repair(struct str bytes, struct buf *out) {

@@ -1,12 +1,15 @@
-/* worker/text/detokenize.h - one request's tokens, as they come, to text that is always UTF-8.
+/* worker/text/detokenize.h - tokens to text that is always UTF-8, all at once or as they come.
  *
  * A token may end in the middle of a character. What is not yet a whole character is held back
  * until its rest arrives; bytes that can never become one are replaced by U+FFFD, once per maximal
- * broken part, as Python's decoder does. So the pieces given out join to the decoding of the whole.
+ * broken part, as Python's decoder does. Where a vocabulary of characters falls back on byte tokens, a
+ * run of those is held back to its end: it is text if all of it is UTF-8, else one U+FFFD per byte, as
+ * the reference decoder has it. (A run of more than DETOKENIZE_MAX_RUN gives out what is whole.)
  *
- *      ids ──▶ bytes ──▶ [ up to 3 held ] ──▶ whole characters
+ *      ids ──▶ bytes ──▶ [ held ] ──▶ whole characters
  *
- * One struct per stream of tokens; any one thread at a time; it allocates nothing. */
+ * The pieces given out join to what detokenize() gives, however the ids are divided.
+ * One struct per stream of tokens; any one thread at a time. */
 #ifndef WORKER_TEXT_DETOKENIZE_H
 #define WORKER_TEXT_DETOKENIZE_H
 
@@ -15,20 +18,32 @@
 
 struct tokenizer;
 
+#define DETOKENIZE_MAX_RUN 64
+
 struct detokenizer {
     const struct tokenizer *tokenizer; /* borrowed */
     bool skip_special;
-    uint8_t n_held;
-    char held[4];
+    bool is_first;    /* no token yet */
+    uint8_t n_held;   /* the beginning of a character, or a run of byte tokens */
+    uint32_t n_strip; /* still to be dropped from the beginning */
+    char held[DETOKENIZE_MAX_RUN];
 };
 
+/* The tokens are a text of their own: SentencePiece's first space is not shown. */
 void detokenizer_init(struct detokenizer *d, const struct tokenizer *t, bool skip_special);
 
-/* Appends what has become whole characters with this token. */
+/* The tokens go on after others, say a prompt: a space they begin with is text. */
+void detokenizer_init_after(struct detokenizer *d, const struct tokenizer *t, bool skip_special);
+
+/* Appends what has become whole characters with this token. Allocates nothing but in *out. */
 void detokenizer_push(struct detokenizer *d, uint32_t id, struct buf *out);
 
-/* The sequence is over: what was held back becomes one U+FFFD. */
+/* The sequence is over: what was held back comes out. */
 void detokenizer_finish(struct detokenizer *d, struct buf *out);
+
+/* Appends the text of the ids; those that stand for nothing add nothing. */
+void detokenize(const struct tokenizer *t, const uint32_t *ids, size_t n, bool skip_special,
+                struct buf *out);
 
 /* The text of one token alone, as logprobs show it: broken parts become U+FFFD. The bytes
  * themselves are tokenizer_bytes(). */

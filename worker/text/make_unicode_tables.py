@@ -1,18 +1,24 @@
 #!/usr/bin/env python3
-"""Writes unicode_tables.h: character classes as a two-stage table, from Python's unicodedata.
+"""Writes unicode_tables.h: character classes as a three-stage table, from Unicode's data.
 
-Usage: python3 worker/text/make_unicode_tables.py > worker/text/unicode_tables.h
+Usage: pip install unicodedata2==16.0.0
+       python3 worker/text/make_unicode_tables.py > worker/text/unicode_tables.h
 
-The first stage maps cp >> 8 to a block of 256 classes, the second holds the distinct blocks. Run it
-again only to move to another Unicode version; the version is written into the table.
+The version is that of the regex engine in the `tokenizers` library, so that both cut alike. The first
+stage maps cp >> 8 to a block of 256 bytes, the second holds the distinct blocks, the third the distinct
+sets of classes. Run it again only to move to another version; it is written into the table.
 """
 import sys
-import unicodedata
 
-BITS = {"L": 1, "N": 2, "M": 4, "P": 8, "S": 16}
-SPACE, NFC_TOUCHED = 32, 64
+import unicodedata2 as unicodedata
+
+CATEGORIES = ["Lu", "Ll", "Lt", "Lm", "Lo", "Nd", "N", "M", "P", "S"]  # bit i of a set; "N": the other numbers
+SPACE, WORD, NFC_TOUCHED = 1 << 10, 1 << 11, 1 << 12
 WHITE_SPACE = {*range(0x09, 0x0E), 0x20, 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029,
                0x202F, 0x205F, 0x3000}
+# Alphabetic though symbols: circled and squared letters.
+OTHER_ALPHABETIC = {*range(0x24B6, 0x24EA), *range(0x1F130, 0x1F14A), *range(0x1F150, 0x1F16A),
+                    *range(0x1F170, 0x1F18A)}
 SHIFT = 8
 
 
@@ -23,7 +29,7 @@ def touched_by_nfc():
         ch = chr(cp)
         if 0xD800 <= cp <= 0xDFFF:
             continue
-        if unicodedata.combining(ch) or not unicodedata.is_normalized("NFC", ch):
+        if unicodedata.combining(ch) or unicodedata.normalize("NFC", ch) != ch:
             out.add(cp)
         parts = unicodedata.decomposition(ch)
         if parts and not parts.startswith("<"):
@@ -33,26 +39,35 @@ def touched_by_nfc():
     return out
 
 
+def class_of(cp):
+    category = unicodedata.category(chr(cp))
+    bits = 0
+    for name in (category, category[0]):
+        if name in CATEGORIES:
+            bits = 1 << CATEGORIES.index(name)
+            break
+    if cp in WHITE_SPACE:
+        bits |= SPACE
+    if category[0] in "LM" or category in ("Nd", "Nl", "Pc") or cp in OTHER_ALPHABETIC or cp in (0x200C, 0x200D):
+        bits |= WORD
+    return bits
+
+
 def main():
     touched = touched_by_nfc()
-    classes = bytearray(0x110000)
-    for cp in range(0x110000):
-        c = BITS.get(unicodedata.category(chr(cp))[0], 0)
-        if cp in WHITE_SPACE:
-            c |= SPACE
-        if cp in touched:
-            c |= NFC_TOUCHED
-        classes[cp] = c
+    classes = [class_of(cp) | (NFC_TOUCHED if cp in touched else 0) for cp in range(0x110000)]
+    kinds = sorted(set(classes))
     blocks, index = [], []
     for at in range(0, len(classes), 1 << SHIFT):
-        block = bytes(classes[at:at + (1 << SHIFT)])
+        block = bytes(kinds.index(c) for c in classes[at:at + (1 << SHIFT)])
         if block not in blocks:
             blocks.append(block)
         index.append(blocks.index(block))
+    assert len(blocks) < 256 and len(kinds) < 256
     w = sys.stdout.write
     w("/* worker/text/unicode_tables.h - made by make_unicode_tables.py; do not edit.\n"
-      " * Character classes of Unicode %s: UC_* of unicode.h, and 64 for what NFC may touch. */\n"
-      % unicodedata.unidata_version)
+      " * Character classes of Unicode %s: UC_* of unicode.h, and %d for what NFC may touch. */\n"
+      % (unicodedata.unidata_version, NFC_TOUCHED))
     w("#ifndef WORKER_TEXT_UNICODE_TABLES_H\n#define WORKER_TEXT_UNICODE_TABLES_H\n\n"
       "#include <stdint.h>\n\n")
     w('#define UNICODE_TABLES_VERSION "%s"\n' % unicodedata.unidata_version)
@@ -64,7 +79,7 @@ def main():
             w("    %s,\n" % ",".join(str(v) for v in values[i:i + 24]))
         w("};\n\n")
 
-    assert len(blocks) < 256
+    table("static const uint16_t unicode_kinds[%d]" % len(kinds), kinds)
     table("static const uint8_t unicode_index[%d]" % len(index), index)
     table("static const uint8_t unicode_blocks[%d]" % (len(blocks) << SHIFT), b"".join(blocks))
     w("#endif\n")

@@ -1,170 +1,317 @@
-/* worker/text/pretokenize.c - the matchers, one branch per alternative of the expression.
- *
- * The expressions share a skeleton; W is the word class, N number, S white space:
- *
- *      contraction | [^\r\n L N]? W+ | N{1,k} | ' '? [^ S W N]+ [\r\n]* | S* [\r\n]+ | S+ (?!\S) | S+
- *
- * The greedy runs never give a character back except white space, and what it gives back is known:
- * everything after the last line end, or the last character before a word. So each run is walked
- * once here and at most once more by the next call. */
+/* worker/text/pretokenize.c - the chain, and how tokenizer.json spells it. */
 #include "worker/text/pretokenize.h"
 
-#include "worker/text/unicode.h"
+#include "common/json.h"
+#include "common/mem.h"
+#include "worker/text/tokenizer_json.h"
 
-static const struct {
-    const char *regex;
-    enum pretokenize_kind kind;
-} known[] = {
-    {"'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+",
-     PRETOKENIZE_GPT2},
-    {"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| "
-     "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
-     PRETOKENIZE_QWEN2},
-    {"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| "
-     "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
-     PRETOKENIZE_LLAMA3},
-    {"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| "
-     "?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
-     PRETOKENIZE_QWEN35},
-};
+/* --- loading -----------------------------------------------------------------------------------*/
+static enum status add_op(struct pretokenizer *p, struct pretokenize_op **out, struct error *err) {
+    if (p->is_byte_level) {
+        return error_set(err, ST_UNSUPPORTED, "a pre-tokenizer after ByteLevel is not built");
+    }
+    if (p->n == PRETOKENIZE_MAX_OPS) {
+        return error_set(err, ST_UNSUPPORTED, "more than %d pre-tokenizers", PRETOKENIZE_MAX_OPS);
+    }
+    *out = &p->ops[p->n++];
+    return ST_OK;
+}
 
-bool pretokenize_recognise(struct str regex, enum pretokenize_kind *out) {
-    for (size_t i = 0; i < ARRAY_LEN(known); i++) {
-        if (str_eq(regex, str_of(known[i].regex))) {
-            *out = known[i].kind;
-            return true;
+static enum status read_behavior(const struct json *v, const char *absent,
+                                 enum pretokenize_behavior *out, struct error *err) {
+    static const char *const names[] = {"Removed", "Isolated", "MergedWithPrevious",
+                                        "MergedWithNext", "Contiguous"};
+    struct str name = str_of(absent);
+
+    if (!json_is_null(json_get(v, "behavior")) &&
+        json_to_str(json_get(v, "behavior"), &name) != ST_OK) {
+        name = STR("?");
+    }
+    for (uint32_t i = 0; i < ARRAY_LEN(names); i++) {
+        if (!str_eq(name, str_of(names[i]))) continue;
+        *out = (enum pretokenize_behavior)i;
+        return ST_OK;
+    }
+    return error_set(err, ST_UNSUPPORTED, "the behavior '%.40s' of a pre-tokenizer is not built",
+                     name.ptr);
+}
+
+/* A cut at an expression of our own. */
+static enum status add_cut(struct pretokenizer *p, const char *regex,
+                           enum pretokenize_behavior behavior, bool is_inverted,
+                           struct error *err) {
+    struct pretokenize_op *op = NULL;
+    enum status st = add_op(p, &op, err);
+
+    if (st != ST_OK) return st;
+    op->behavior = behavior;
+    op->is_inverted = is_inverted;
+    return pattern_regex(&op->pattern, str_of(regex), err);
+}
+
+static enum status load_split(struct pretokenizer *p, const struct json *v, struct error *err) {
+    struct pretokenize_op *op = NULL;
+    enum status st = add_op(p, &op, err);
+
+    if (st != ST_OK) return st;
+    op->is_inverted = tokenizer_json_true(v, "invert", false);
+    st = read_behavior(v, "", &op->behavior, err);
+    return st == ST_OK ? tokenizer_json_pattern(v, &op->pattern, err) : st;
+}
+
+static enum status load_byte_level(struct pretokenizer *p, const struct json *v,
+                                   struct error *err) {
+    struct pretokenize_op *op = NULL;
+    enum status st = ST_OK;
+
+    if (tokenizer_json_true(v, "add_prefix_space", true)) {
+        st = add_op(p, &op, err);
+        if (st == ST_OK) op->kind = PRETOKENIZE_SPACE;
+    }
+    if (st == ST_OK && tokenizer_json_true(v, "use_regex", true)) {
+        st = add_cut(p, CUT_GPT2_REGEX, SPLIT_ISOLATED, false, err);
+    }
+    p->is_byte_level = true;
+    return st;
+}
+
+static enum status load_metaspace(struct pretokenizer *p, const struct json *v, struct error *err) {
+    static const char *const names[] = {"always", "first", "never"};
+    struct str replacement = STR("\xE2\x96\x81"), scheme;
+    struct pretokenize_op *op = NULL;
+    enum status st = add_op(p, &op, err);
+
+    if (st != ST_OK) return st;
+    op->kind = PRETOKENIZE_METASPACE;
+    if (json_to_str(json_get(v, "replacement"), &replacement) == ST_OK &&
+        (!replacement.len || str_utf8_len(replacement) != replacement.len)) {
+        return error_set(err, ST_INVALID, "the replacement of a Metaspace is not one character");
+    }
+    op->replacement = (struct str){mem_strndup(replacement.ptr, replacement.len), replacement.len};
+    if (!tokenizer_json_true(v, "add_prefix_space", true)) op->prepend = METASPACE_NEVER;
+    if (json_to_str(json_get(v, "prepend_scheme"), &scheme) == ST_OK) {
+        uint32_t i = 0;
+
+        while (i < ARRAY_LEN(names) && !str_eq(scheme, str_of(names[i])))
+            i++;
+        if (i == ARRAY_LEN(names)) {
+            return error_set(err, ST_UNSUPPORTED, "the prepend_scheme '%.40s' is not built",
+                             scheme.ptr);
         }
+        op->prepend = i;
     }
-    return false;
+    if (!tokenizer_json_true(v, "split", true)) return ST_OK;
+    replacement = op->replacement;
+    st = add_op(p, &op, err);
+    if (st != ST_OK) return st;
+    op->behavior = SPLIT_NEXT;
+    pattern_literal(&op->pattern, replacement);
+    return ST_OK;
 }
 
-/* A character and what it is. */
-struct cursor {
-    const char *next; /* past the character */
-    uint32_t cp, class;
+static enum status load_delimiter(struct pretokenizer *p, const struct json *v, struct error *err) {
+    struct pretokenize_op *op = NULL;
+    struct str delimiter;
+    enum status st = add_op(p, &op, err);
+
+    if (st != ST_OK) return st;
+    if (json_to_str(json_get(v, "delimiter"), &delimiter) != ST_OK || !delimiter.len) {
+        return error_set(err, ST_INVALID, "a CharDelimiterSplit has no delimiter");
+    }
+    op->behavior = SPLIT_REMOVED;
+    pattern_literal(&op->pattern, delimiter);
+    return ST_OK;
+}
+
+static enum status load_punctuation(struct pretokenizer *p, const struct json *v,
+                                    struct error *err) {
+    enum pretokenize_behavior behavior = SPLIT_ISOLATED;
+    enum status st = read_behavior(v, "Isolated", &behavior, err);
+
+    return st == ST_OK ? add_cut(p, "[\\p{P}$+<=>^`|~]", behavior, false, err) : st;
+}
+
+enum status pretokenizer_load(struct pretokenizer *p, const struct json *v, struct error *err) {
+    if (json_is_null(v)) return ST_OK;
+    if (tokenizer_json_is(v, "Sequence")) {
+        JSON_FOR_EACH(part, json_get(v, "pretokenizers")) {
+            enum status st = pretokenizer_load(p, part, err);
+
+            if (st != ST_OK) return st;
+        }
+        return ST_OK;
+    }
+    if (tokenizer_json_is(v, "Split")) return load_split(p, v, err);
+    if (tokenizer_json_is(v, "ByteLevel")) return load_byte_level(p, v, err);
+    if (tokenizer_json_is(v, "Metaspace")) return load_metaspace(p, v, err);
+    if (tokenizer_json_is(v, "Punctuation")) return load_punctuation(p, v, err);
+    if (tokenizer_json_is(v, "CharDelimiterSplit")) return load_delimiter(p, v, err);
+    if (tokenizer_json_is(v, "WhitespaceSplit"))
+        return add_cut(p, "\\s+", SPLIT_REMOVED, false, err);
+    if (tokenizer_json_is(v, "Whitespace")) {
+        return add_cut(p, "\\w+|[^\\w\\s]+", SPLIT_REMOVED, true, err);
+    }
+    if (tokenizer_json_is(v, "Digits")) {
+        bool is_individual = tokenizer_json_true(v, "individual_digits", false);
+
+        return add_cut(p, is_individual ? "\\p{N}" : "\\p{N}+", SPLIT_ISOLATED, false, err);
+    }
+    return error_set(
+        err, ST_UNSUPPORTED,
+        "the pre-tokenizer '%.40s' is not built (ByteLevel, Split, Metaspace, Digits, "
+        "Punctuation, Whitespace, WhitespaceSplit, CharDelimiterSplit and Sequence are)",
+        tokenizer_json_type(v));
+}
+
+void pretokenizer_fini(struct pretokenizer *p) {
+    for (uint32_t i = 0; i < p->n; i++) {
+        pattern_fini(&p->ops[i].pattern);
+        mem_free((char *)(uintptr_t)p->ops[i].replacement.ptr);
+    }
+    memset(p, 0, sizeof(*p));
+}
+
+void pretokenize_run_fini(struct pretokenize_run *run) {
+    for (uint32_t i = 0; i < ARRAY_LEN(run->copies); i++)
+        buf_fini(&run->copies[i]);
+}
+
+/* --- cutting -----------------------------------------------------------------------------------*/
+static enum status run_from(struct pretokenize_run *run, uint32_t i, struct str piece,
+                            bool is_first);
+
+/* A stretch of text, a match or what lies between two, on its way to the next operation. */
+struct stretch {
+    size_t begin, end;
+    bool is_match;
 };
 
-static inline struct cursor look(const char *p, const char *end) {
-    struct cursor c;
-    uint32_t n;
+struct cutting {
+    struct pretokenize_run *run;
+    uint32_t op;
+    struct str text;
+    bool is_first;
+    struct stretch held; /* may still grow; empty: none */
+    bool last_was_match;
+};
 
-    c.cp = unicode_decode(p, end, &n);
-    /* A stray byte is like a symbol: it belongs to no word, and is not white space. */
-    c.class = unicode_class(c.cp);
-    c.next = p + n;
-    return c;
+static enum status hand_on(struct cutting *c) {
+    struct str piece = {c->text.ptr + c->held.begin, c->held.end - c->held.begin};
+    bool is_first = c->is_first && c->held.begin == 0;
+
+    c->held.begin = c->held.end;
+    return piece.len ? run_from(c->run, c->op + 1, piece, is_first) : ST_OK;
 }
 
-static inline bool is_line_end(uint32_t cp) {
-    return cp == '\r' || cp == '\n';
-}
-
-/* End of the run of at most `max` characters of `p` that have one of the classes in `set`. */
-static const char *run_of(uint32_t set, const char *p, const char *end, uint32_t max) {
-    for (; p < end && max > 0; max--) {
-        struct cursor c = look(p, end);
-
-        if (!(c.class & set)) break;
-        p = c.next;
+/* Whether the stretch that is held takes in the one that follows it. */
+static bool joins(const struct cutting *c, enum pretokenize_behavior behavior,
+                  const struct stretch *s) {
+    if (c->held.begin == c->held.end) return false;
+    switch (behavior) {
+    case SPLIT_PREVIOUS: return s->is_match && !c->last_was_match;
+    case SPLIT_NEXT: return !s->is_match && c->held.is_match;
+    case SPLIT_CONTIGUOUS: return s->is_match == c->last_was_match;
+    default: return false;
     }
-    return p;
 }
 
-static const char *run_of_none(uint32_t set, const char *p, const char *end) {
+static enum status take(struct cutting *c, struct stretch s) {
+    const struct pretokenize_op *op = &c->run->chain->ops[c->op];
+    enum status st = ST_OK;
+
+    if (s.begin == s.end) return ST_OK;
+    s.is_match = s.is_match != op->is_inverted;
+    if (joins(c, op->behavior, &s)) {
+        c->held.end = s.end;
+        c->held.is_match = s.is_match;
+    } else {
+        st = hand_on(c);
+        c->held = s;
+        if (op->behavior == SPLIT_REMOVED && s.is_match) c->held.begin = s.end;
+    }
+    c->last_was_match = s.is_match;
+    return st;
+}
+
+static enum status cut(struct pretokenize_run *run, uint32_t i, struct str text, bool is_first) {
+    const struct pretokenize_op *op = &run->chain->ops[i];
+    struct cutting c = {.run = run, .op = i, .text = text, .is_first = is_first};
+
+    for (size_t at = 0, begin, end; at < text.len; at = end) {
+        enum status st =
+            pattern_find(&op->pattern, run->patterns, text, at, &begin, &end, run->err);
+
+        if (st == ST_OK) st = take(&c, (struct stretch){at, begin, false});
+        if (st == ST_OK) st = take(&c, (struct stretch){begin, end, true});
+        if (st != ST_OK) return st;
+    }
+    return hand_on(&c);
+}
+
+/* The last cut of the chain, at an expression that matches all of the text. */
+static enum status cut_whole(struct pretokenize_run *run, const struct pretokenize_op *op,
+                             struct str text) {
+    const char *p = text.ptr, *end = p + text.len;
+
     while (p < end) {
-        struct cursor c = look(p, end);
+        size_t n = cut_next(op->pattern.cut, p, end);
+        enum status st = run->on_piece(run->arg, (struct str){p, n});
 
-        if (c.class & set) break;
-        p = c.next;
+        if (st != ST_OK) return st;
+        p += n;
     }
-    return p;
+    return ST_OK;
 }
 
-static inline char fold(char c) {
-    return c >= 'A' && c <= 'Z' ? (char)(c + 32) : c;
+/* --- ByteLevel's space, Metaspace's blanks -----------------------------------------------------*/
+static enum status put_space(struct pretokenize_run *run, uint32_t i, struct str text,
+                             bool is_first) {
+    struct buf *copy = &run->copies[i];
+
+    if (*text.ptr == ' ') return run_from(run, i + 1, text, is_first);
+    buf_clear(copy);
+    buf_append_char(copy, ' ');
+    buf_append_str(copy, text);
+    return buf_status(copy) == ST_OK ? run_from(run, i + 1, buf_str(copy), is_first) : ST_NOMEM;
 }
 
-/* 's 't 're 've 'm 'll 'd at the quote `p`. Length, or 0. Without case, the long s (U+017F) is
- * an s too, as in the engines that run the expression. */
-static size_t contraction(const char *p, const char *end, bool any_case) {
-    size_t left = (size_t)(end - p);
-    char a, b;
+static enum status put_blanks(struct pretokenize_run *run, uint32_t i, struct str text,
+                              bool is_first) {
+    const struct pretokenize_op *op = &run->chain->ops[i];
+    bool prepends = op->prepend == METASPACE_ALWAYS || (op->prepend == METASPACE_FIRST && is_first);
+    struct buf *copy = &run->copies[i];
+    const char *p = text.ptr, *end = p + text.len, *space;
 
-    if (left < 2 || *p != '\'') return 0;
-    a = any_case ? fold(p[1]) : p[1];
-    if (a == 's' || a == 't' || a == 'm' || a == 'd') return 2;
-    if (left < 3) return 0;
-    if (any_case && (uint8_t)p[1] == 0xC5 && (uint8_t)p[2] == 0xBF) return 3;
-    b = any_case ? fold(p[2]) : p[2];
-    return (a == 'r' && b == 'e') || (a == 'v' && b == 'e') || (a == 'l' && b == 'l') ? 3 : 0;
+    buf_clear(copy);
+    if (prepends && *p != ' ' && !str_starts(text, op->replacement)) {
+        buf_append_str(copy, op->replacement);
+    }
+    for (; p < end && (space = memchr(p, ' ', (size_t)(end - p))); p = space + 1) {
+        buf_append(copy, p, (size_t)(space - p));
+        buf_append_str(copy, op->replacement);
+    }
+    buf_append(copy, p, (size_t)(end - p));
+    return buf_status(copy) == ST_OK ? run_from(run, i + 1, buf_str(copy), is_first) : ST_NOMEM;
 }
 
-/* `p` begins with white space that no earlier alternative took. */
-static const char *white(const char *p, const char *end, bool ends_at_line) {
-    const char *last_line_end = NULL, *last = p, *q = p;
+/* What the operations from the i-th on make of a piece (not empty). */
+static enum status run_from(struct pretokenize_run *run, uint32_t i, struct str piece,
+                            bool is_first) {
+    const struct pretokenize_op *op = &run->chain->ops[i];
 
-    while (q < end) {
-        struct cursor c = look(q, end);
-
-        if (!(c.class & UC_SPACE)) break;
-        last = q;
-        q = c.next;
-        if (is_line_end(c.cp)) last_line_end = q;
+    if (i == run->chain->n) return run->on_piece(run->arg, piece);
+    switch (op->kind) {
+    case PRETOKENIZE_SPACE: return put_space(run, i, piece, is_first);
+    case PRETOKENIZE_METASPACE: return put_blanks(run, i, piece, is_first);
+    case PRETOKENIZE_CUT: break;
     }
-    if (ends_at_line && last_line_end) return last_line_end; /* S* [\r\n]+ */
-    if (q < end && last > p) return last;                    /* S+ (?!\S) */
-    return q;
+    if (i + 1 == run->chain->n && op->pattern.kind == PATTERN_CUT &&
+        (op->is_inverted ? op->behavior == SPLIT_REMOVED : op->behavior == SPLIT_ISOLATED)) {
+        return cut_whole(run, op, piece);
+    }
+    return cut(run, i, piece, is_first);
 }
 
-static const char *next_gpt2(const char *p, const char *end) {
-    size_t n = contraction(p, end, false);
-    const char *word = *p == ' ' ? p + 1 : p;
-    struct cursor c;
-
-    if (n) return p + n;
-    if (word < end) {
-        c = look(word, end);
-        if (c.class & UC_L) return run_of(UC_L, word, end, UINT32_MAX);
-        if (c.class & UC_N) return run_of(UC_N, word, end, UINT32_MAX);
-        if (!(c.class & UC_SPACE)) return run_of_none(UC_SPACE | UC_L | UC_N, word, end);
-    }
-    return white(p, end, false);
-}
-
-static const char *next_modern(const char *p, const char *end, uint32_t letters, uint32_t digits) {
-    size_t n = contraction(p, end, true);
-    struct cursor c = look(p, end), second = {0};
-    const char *other;
-
-    if (n) return p + n;
-    if (c.class & letters) return run_of(letters, p, end, UINT32_MAX);
-    if (c.next < end) second = look(c.next, end);
-    if (!(c.class & UC_N) && !is_line_end(c.cp) && (second.class & letters)) {
-        return run_of(letters, c.next, end, UINT32_MAX);
-    }
-    if (c.class & UC_N) return run_of(UC_N, p, end, digits);
-    other = c.cp == ' ' ? c.next : p;
-    if (other < end) {
-        const char *q = run_of_none(UC_SPACE | UC_N | letters, other, end);
-
-        if (q > other) {
-            while (q < end && is_line_end((uint8_t)*q))
-                q++;
-            return q;
-        }
-    }
-    return white(p, end, true);
-}
-
-size_t pretokenize_next(enum pretokenize_kind kind, const char *p, const char *end) {
-    const char *q = end;
-
-    switch (kind) {
-    case PRETOKENIZE_WHOLE: break;
-    case PRETOKENIZE_GPT2: q = next_gpt2(p, end); break;
-    case PRETOKENIZE_QWEN2: q = next_modern(p, end, UC_L, 1); break;
-    case PRETOKENIZE_LLAMA3: q = next_modern(p, end, UC_L, 3); break;
-    case PRETOKENIZE_QWEN35: q = next_modern(p, end, UC_L | UC_M, 1); break;
-    }
-    return (size_t)(q - p);
+enum status pretokenize(struct pretokenize_run *run, struct str text, bool is_first) {
+    return text.len ? run_from(run, 0, text, is_first) : ST_OK;
 }

@@ -1,10 +1,11 @@
 /* worker/text/tokenizer.h - text to token ids and back.
  *
- * Loads a Hugging Face tokenizer.json with a byte-level BPE model (GPT-2, Llama-3, Qwen2 and their
- * descendants), and knows one tokenizer that needs no file: a byte is a token. What a tokenizer.json
- * asks for and this module lacks is refused by name at load; nothing is approximated in silence.
+ * Loads a Hugging Face tokenizer.json with a BPE model, byte-level (GPT-2, Llama-3, Qwen, DeepSeek) or of
+ * characters with bytes to fall back on (SentencePiece style: Llama-2, Mistral, Gemma), and knows one
+ * tokenizer that needs no file: a byte is a token. What a tokenizer.json asks for and this module lacks
+ * is refused by name at load; nothing is approximated in silence.
  *
- *      text -> added tokens cut out -> NFC -> added tokens again -> pre-tokens -> bytes -> merges
+ *      text -> added tokens cut out -> normalized -> added tokens again -> pre-tokens -> symbols -> merges
  *
  * Added tokens are found twice because some are written against the text as typed and some against
  * the normalized text. Whoever may forge a special token decides by TOKENIZE_PLAIN: user text that
@@ -51,24 +52,22 @@ void tokenizer_destroy(struct tokenizer *t); /* NULL is fine */
 #define TOKENIZE_PLAIN   2u /* special tokens spelled in the text are just text */
 
 /* Appends the ids of `text` to *out. ST_INVALID when the text is not UTF-8, ST_UNSUPPORTED when it
- * needs a Unicode library that this build lacks, ST_NOMEM. On failure *out is as before. */
+ * needs a Unicode library that this build lacks, ST_TOO_LARGE when it was made to cost, ST_NOMEM. On
+ * failure *out is as before. For the way back see detokenize.h. */
 MUST_USE enum status tokenizer_encode(const struct tokenizer *t, struct str text, uint32_t flags,
                                       struct token_list *out, struct error *err);
-
-/* Appends the bytes of the ids to *out, which need not be valid UTF-8 at either end; ids that
- * stand for nothing add nothing. For text that a person sees use detokenize.h. */
-void tokenizer_decode(const struct tokenizer *t, const uint32_t *ids, size_t n, bool skip_special,
-                      struct buf *out);
 
 /* One more than the largest id. A model's vocab may be larger (padding), never smaller. */
 uint32_t tokenizer_vocab(const struct tokenizer *t);
 
-/* The bytes an id stands for; empty for an id beyond the vocabulary. Lives as long as `t`. */
+/* The bytes an id stands for amid others (`▁the` is " the"); empty for an id beyond the vocabulary.
+ * Lives as long as `t`. */
 struct str tokenizer_bytes(const struct tokenizer *t, uint32_t id);
 bool tokenizer_is_special(const struct tokenizer *t, uint32_t id);
 
-/* The id whose bytes are exactly `bytes`: an added token first. False when there is none. */
-bool tokenizer_find(const struct tokenizer *t, struct str bytes, uint32_t *id);
+/* The id that is written so in the vocabulary (a byte-level one holds bytes): an added token first.
+ * False when there is none. */
+bool tokenizer_find(const struct tokenizer *t, struct str text, uint32_t *id);
 bool tokenizer_find_special(const struct tokenizer *t, struct str text, uint32_t *id);
 
 #define TOKEN_NONE 0xFFFFFFFFu

@@ -9,6 +9,7 @@
 #include "common/file.h"
 #include "common/json.h"
 #include "worker/text/tokenizer_internal.h"
+#include "worker/text/tokenizer_json.h"
 #include "worker/text/unicode.h"
 
 #include <stdio.h>
@@ -52,24 +53,6 @@ static bool spell(struct loading *l, struct str spelled) {
     return true;
 }
 
-static bool is_type(const struct json *object, const char *type) {
-    struct str name;
-
-    return json_to_str(json_get(object, "type"), &name) == ST_OK && str_eq(name, str_of(type));
-}
-
-static const char *type_of(const struct json *object) {
-    struct str name;
-
-    return json_to_str(json_get(object, "type"), &name) == ST_OK ? name.ptr : "(none)";
-}
-
-static bool is_true(const struct json *object, const char *name, bool when_absent) {
-    bool value = when_absent;
-
-    return json_to_bool(json_get(object, name), &value) == ST_OK ? value : when_absent;
-}
-
 /* --- vocabulary and merges ---------------------------------------------------------------------*/
 static enum status count_ids(const struct json *vocab, const struct json *added, uint32_t *n,
                              struct error *err) {
@@ -93,7 +76,27 @@ static enum status count_ids(const struct json *vocab, const struct json *added,
     return ST_OK;
 }
 
-static enum status load_added(struct loading *l, const struct json *added) {
+/* A token found in normalized text is looked for as the normalizer writes it. */
+static enum status normalize_content(struct loading *l, struct added_token *a) {
+    struct pattern_run run;
+    struct buf between[2];
+    struct str normal = STR_NULL;
+    enum status st;
+
+    pattern_run_init(&run, a->content.len);
+    buf_init(&between[0], 1 << 20);
+    buf_init(&between[1], 1 << 20);
+    st = normalizer_apply(&l->t->normalizer, &run, a->content, between, &normal, l->err);
+    if (st == ST_OK && !str_eq(normal, a->content)) {
+        a->content = (struct str){arena_strndup(&l->t->arena, normal.ptr, normal.len), normal.len};
+    }
+    pattern_run_fini(&run);
+    buf_fini(&between[0]);
+    buf_fini(&between[1]);
+    return st;
+}
+
+static enum status read_added(struct loading *l, const struct json *v, struct added_token *a) {
     static const struct {
         const char *name;
         uint32_t flag;
@@ -102,32 +105,37 @@ static enum status load_added(struct loading *l, const struct json *added) {
                  {"lstrip", ADDED_LSTRIP},
                  {"rstrip", ADDED_RSTRIP},
                  {"normalized", ADDED_NORMALIZED}};
+    uint64_t id = 0;
+
+    if (json_to_str(json_get(v, "content"), &a->content) != ST_OK || !a->content.len ||
+        a->content.len > ADDED_MAX_BYTES || json_to_u64(json_get(v, "id"), &id) != ST_OK) {
+        return error_set(l->err, ST_INVALID, "an added token has no content of 1 to %d bytes",
+                         ADDED_MAX_BYTES);
+    }
+    a->id = (uint32_t)id;
+    for (size_t i = 0; i < ARRAY_LEN(flags); i++) {
+        if (tokenizer_json_true(v, flags[i].name, false)) a->flags |= flags[i].flag;
+    }
+    if (!tokenizer_set_key(l->t, a->id, a->content)) {
+        return error_set(l->err, ST_INVALID, "two added tokens have the id %u", a->id);
+    }
+    if (a->flags & ADDED_SPECIAL) l->t->flags[a->id] |= TOKEN_SPECIAL;
+    a->content = l->t->keys[a->id];
+    return a->flags & ADDED_NORMALIZED ? normalize_content(l, a) : ST_OK;
+}
+
+static enum status load_added(struct loading *l, const struct json *added) {
     size_t n = json_count(added);
     struct added_token *raw = mem_calloc(n, sizeof(*raw)),
                        *normalized = mem_calloc(n, sizeof(*raw));
     uint32_t n_raw = 0, n_normalized = 0;
     enum status st = ST_OK;
 
-    JSON_FOR_EACH(v, added) {
+    for (const struct json *v = json_first(added); v && st == ST_OK; v = json_next(v)) {
         struct added_token a = {.id = 0};
-        uint64_t id = 0;
 
-        if (json_to_str(json_get(v, "content"), &a.content) != ST_OK || !a.content.len ||
-            a.content.len > ADDED_MAX_BYTES || json_to_u64(json_get(v, "id"), &id) != ST_OK) {
-            st = error_set(l->err, ST_INVALID, "an added token has no content of 1 to %d bytes",
-                           ADDED_MAX_BYTES);
-            break;
-        }
-        a.id = (uint32_t)id;
-        for (size_t i = 0; i < ARRAY_LEN(flags); i++) {
-            if (is_true(v, flags[i].name, false)) a.flags |= flags[i].flag;
-        }
-        if (!tokenizer_set_bytes(l->t, a.id, a.content)) {
-            st = error_set(l->err, ST_INVALID, "two added tokens have the id %u", a.id);
-            break;
-        }
-        l->t->tokens[a.id].is_special = a.flags & ADDED_SPECIAL;
-        a.content = l->t->tokens[a.id].bytes;
+        st = read_added(l, v, &a);
+        if (st != ST_OK || !a.content.len) continue;
         if (a.flags & ADDED_NORMALIZED) {
             normalized[n_normalized++] = a;
         } else {
@@ -139,25 +147,33 @@ static enum status load_added(struct loading *l, const struct json *added) {
     return st;
 }
 
+/* The key that an entry of the file is: the bytes it spells, or its characters. False when it is a
+ * literal, which no text becomes. */
+static bool key_of(struct loading *l, struct str entry, struct str *key) {
+    *key = entry;
+    if (!tokenizer_is_byte_level(l->t)) return true;
+    buf_clear(&l->scratch);
+    if (!spell(l, entry)) return false;
+    *key = buf_str(&l->scratch);
+    return true;
+}
+
 static enum status load_entry(struct loading *l, const struct json *v) {
-    struct str key = json_key(v), bytes = key;
+    struct str entry = json_key(v), key;
     uint64_t id = 0;
-    bool is_spelled;
+    bool is_key = key_of(l, entry, &key);
 
     if (json_to_u64(v, &id) != ST_OK) return ST_INTERNAL; /* count_ids saw to it */
-    buf_clear(&l->scratch);
-    is_spelled = spell(l, key);
-    if (is_spelled) bytes = buf_str(&l->scratch);
-    if (!tokenizer_set_bytes(l->t, (uint32_t)id, bytes)) {
-        struct str there = l->t->tokens[id].bytes;
+    if (!tokenizer_set_key(l->t, (uint32_t)id, key)) {
+        struct str there = l->t->keys[id];
 
-        if (!str_eq(there, key) && !str_eq(there, bytes)) {
+        if (!str_eq(there, entry) && !str_eq(there, key)) {
             return error_set(l->err, ST_INVALID, "id %u stands for both '%.40s' and '%.40s'",
-                             (uint32_t)id, there.ptr, key.ptr);
+                             (uint32_t)id, there.ptr, entry.ptr);
         }
-        is_spelled = is_spelled && str_eq(there, bytes);
+        is_key = is_key && str_eq(there, key);
     }
-    if (is_spelled && bytes.len && tokenizer_lookup(l->t, bytes) == TOKEN_NONE) {
+    if (is_key && key.len && tokenizer_lookup(l->t, key) == TOKEN_NONE) {
         tokenizer_index(l->t, (uint32_t)id);
     }
     return ST_OK;
@@ -169,15 +185,17 @@ static enum status load_vocab(struct loading *l, const struct json *vocab) {
 
         if (st != ST_OK) return st;
     }
-    for (uint32_t b = 0; b < 256; b++) {
-        if (l->t->byte_id[b] == TOKEN_NONE) {
-            return error_set(l->err, ST_UNSUPPORTED,
-                             "the vocabulary has no token for byte 0x%02x: it is not a byte-level "
-                             "one, and only those are built",
-                             b);
-        }
-    }
     return ST_OK;
+}
+
+/* <0x00> to <0xFF>, as far as they are there. */
+static void find_byte_tokens(struct tokenizer *t) {
+    for (uint32_t b = 0; b < 256; b++) {
+        char key[8];
+
+        snprintf(key, sizeof(key), "<0x%02X>", b);
+        t->byte_id[b] = tokenizer_lookup(t, str_of(key));
+    }
 }
 
 /* The two halves of a merge: "a b", or ["a", "b"]. */
@@ -198,6 +216,23 @@ static bool halves_of(const struct json *v, struct str *a, struct str *b) {
     return true;
 }
 
+static bool append_key(struct loading *l, struct str half) {
+    if (tokenizer_is_byte_level(l->t)) return spell(l, half);
+    buf_append_str(&l->scratch, half);
+    return true;
+}
+
+/* Whether a blank stands in it behind another character. */
+static bool has_inner_blank(struct str key) {
+    struct str blank = TOKENIZER_BLANK;
+
+    while (str_starts(key, blank)) {
+        key.ptr += blank.len;
+        key.len -= blank.len;
+    }
+    return str_find(key, blank) >= 0;
+}
+
 static enum status load_merge(struct loading *l, const struct json *v, uint32_t rank) {
     uint32_t left = TOKEN_NONE, right = TOKEN_NONE, merged = TOKEN_NONE;
     struct str a, b, whole;
@@ -207,9 +242,9 @@ static enum status load_merge(struct loading *l, const struct json *v, uint32_t 
         return error_set(l->err, ST_INVALID, "merge %u is no pair", rank);
     }
     buf_clear(&l->scratch);
-    if (spell(l, a)) {
+    if (append_key(l, a)) {
         n_left = buf_len(&l->scratch);
-        if (spell(l, b)) {
+        if (append_key(l, b)) {
             whole = buf_str(&l->scratch);
             left = tokenizer_lookup(l->t, (struct str){whole.ptr, n_left});
             right = tokenizer_lookup(l->t, (struct str){whole.ptr + n_left, whole.len - n_left});
@@ -223,6 +258,7 @@ static enum status load_merge(struct loading *l, const struct json *v, uint32_t 
                          rank, a.ptr, b.ptr);
     }
     bpe_add(&l->t->bpe, left, right, rank, merged);
+    if (l->t->cuts_at_blanks) l->t->cuts_at_blanks = !has_inner_blank(l->t->keys[merged]);
     return ST_OK;
 }
 
@@ -242,19 +278,45 @@ static enum status load_merges(struct loading *l, const struct json *merges) {
     return ST_OK;
 }
 
-/* Marks the tokens that merging their own bytes ends in. Most words of most texts are such tokens,
+/* Marks the tokens that merging their own symbols ends in. Most words of most texts are such tokens,
  * and cost one lookup then instead of ten. */
 static void find_whole_tokens(struct tokenizer *t) {
     uint32_t ids[64];
 
-    for (uint32_t slot = 0; slot <= t->by_bytes_mask; slot++) {
-        uint32_t id = t->by_bytes[slot];
-        struct str bytes = tokenizer_bytes(t, id);
+    for (uint32_t slot = 0; slot <= t->mask; slot++) {
+        uint32_t id = t->slots[slot].id;
+        size_t n;
 
-        if (id == TOKEN_NONE || bytes.len > ARRAY_LEN(ids)) continue;
-        for (size_t i = 0; i < bytes.len; i++)
-            ids[i] = t->byte_id[(uint8_t)bytes.ptr[i]];
-        t->tokens[id].is_whole = bpe_run(&t->bpe, ids, bytes.len) == 1 && ids[0] == id;
+        if (id == TOKEN_NONE || t->keys[id].len > ARRAY_LEN(ids)) continue;
+        n = tokenizer_symbols(t, t->keys[id], ids);
+        if (n > 1) n = bpe_run(&t->bpe, ids, n);
+        if (n == 1 && ids[0] == id) t->flags[id] |= TOKEN_WHOLE;
+    }
+}
+
+/* What each id stands for, where that is not its key. */
+static void bake_bytes(struct loading *l) {
+    struct tokenizer *t = l->t;
+
+    for (uint32_t id = 0; id < t->n_tokens && t->bytes != t->keys; id++) {
+        char byte;
+        int b;
+
+        if (!t->keys[id].ptr) continue;
+        buf_clear(&l->scratch);
+        decoder_bake(&t->decoder, t->keys[id], &l->scratch, &b);
+        if (b >= 0) {
+            byte = (char)b;
+            t->bytes[id] = (struct str){arena_strndup(&t->arena, &byte, 1), 1};
+            t->flags[id] |= TOKEN_BYTE;
+        } else if (str_eq(buf_str(&l->scratch), t->keys[id])) {
+            t->bytes[id] = t->keys[id];
+        } else {
+            t->bytes[id] = (struct str){
+                arena_strndup(&t->arena, buf_len(&l->scratch) ? buf_ptr(&l->scratch) : "",
+                              buf_len(&l->scratch)),
+                buf_len(&l->scratch)};
+        }
     }
 }
 
@@ -264,15 +326,9 @@ static enum status check_model(const struct json *model, struct error *err) {
     struct str affix;
 
     if (json_type(model) != JSON_OBJECT) return error_set(err, ST_INVALID, "there is no 'model'");
-    if (!is_type(model, "BPE")) {
-        return error_set(err, ST_UNSUPPORTED,
-                         "model.type is '%.40s'; byte-level BPE is what is built", type_of(model));
-    }
-    if (is_true(model, "byte_fallback", false)) {
-        return error_set(
-            err, ST_UNSUPPORTED,
-            "model.byte_fallback is true: a SentencePiece-style vocabulary; byte-level "
-            "BPE is what is built");
+    if (!tokenizer_json_is(model, "BPE")) {
+        return error_set(err, ST_UNSUPPORTED, "model.type is '%.40s'; BPE is what is built",
+                         tokenizer_json_type(model));
     }
     if (json_to_f64(json_get(model, "dropout"), &dropout) == ST_OK && dropout > 0) {
         return error_set(err, ST_UNSUPPORTED, "model.dropout is %g; only 0 is built", dropout);
@@ -290,126 +346,7 @@ static enum status check_model(const struct json *model, struct error *err) {
     return ST_OK;
 }
 
-/* --- what surrounds the model ------------------------------------------------------------------*/
-static enum status load_normalizer(struct loading *l, const struct json *v, uint32_t depth) {
-    if (json_is_null(v)) return ST_OK;
-    if (is_type(v, "NFC")) {
-        l->t->has_nfc = true;
-        return ST_OK;
-    }
-    if (is_type(v, "Sequence") && depth == 0) {
-        JSON_FOR_EACH(part, json_get(v, "normalizers")) {
-            enum status st = load_normalizer(l, part, depth + 1);
-
-            if (st != ST_OK) return st;
-        }
-        return ST_OK;
-    }
-    return error_set(l->err, ST_UNSUPPORTED, "the normalizer '%.40s' is not built (NFC is)",
-                     type_of(v));
-}
-
-static enum status load_split(struct loading *l, const struct json *v) {
-    struct str regex = STR_NULL, behavior = STR_NULL;
-    bool is_inverted = is_true(v, "invert", false), is_kept;
-
-    if (json_to_str(json_get(json_get(v, "pattern"), "Regex"), &regex) != ST_OK ||
-        json_to_str(json_get(v, "behavior"), &behavior) != ST_OK) {
-        return error_set(l->err, ST_UNSUPPORTED,
-                         "a Split pre-tokenizer without a regex is not built");
-    }
-    /* The known expressions match everything, so that both ways of asking mean the same. */
-    is_kept = is_inverted ? str_eq(behavior, STR("Removed")) : str_eq(behavior, STR("Isolated"));
-    if (!is_kept || !pretokenize_recognise(regex, &l->t->pretokenize)) {
-        return error_set(l->err, ST_UNSUPPORTED,
-                         "the pre-tokenizer Split with behavior '%.20s' and this regex is not "
-                         "built (those of GPT-2, Llama-3 and Qwen2 are): %.300s",
-                         behavior.ptr, regex.ptr);
-    }
-    return ST_OK;
-}
-
-static enum status load_byte_level(struct loading *l, const struct json *v, bool after_split) {
-    bool uses_regex = is_true(v, "use_regex", true);
-
-    if (is_true(v, "add_prefix_space", true)) {
-        return error_set(l->err, ST_UNSUPPORTED,
-                         "pre_tokenizer ByteLevel with add_prefix_space is not built");
-    }
-    if (uses_regex && after_split) {
-        return error_set(l->err, ST_UNSUPPORTED,
-                         "pre_tokenizer ByteLevel with use_regex after a Split is not built");
-    }
-    if (uses_regex) l->t->pretokenize = PRETOKENIZE_GPT2;
-    return ST_OK;
-}
-
-static enum status load_pretokenizer(struct loading *l, const struct json *v) {
-    const struct json *first, *second;
-    enum status st;
-
-    if (is_type(v, "ByteLevel")) return load_byte_level(l, v, false);
-    first = is_type(v, "Sequence") ? json_first(json_get(v, "pretokenizers")) : NULL;
-    second = first ? json_next(first) : NULL;
-    if (is_type(first, "ByteLevel") && !second) return load_byte_level(l, first, false);
-    if (is_type(first, "Split") && is_type(second, "ByteLevel") && !json_next(second)) {
-        st = load_split(l, first);
-        return st == ST_OK ? load_byte_level(l, second, true) : st;
-    }
-    return error_set(l->err, ST_UNSUPPORTED,
-                     "the pre-tokenizer (beginning with '%.40s') is not built: ByteLevel, or one "
-                     "known Split and then ByteLevel, are",
-                     type_of(is_type(v, "Sequence") ? first : v));
-}
-
-static enum status check_decoder(const struct json *v, struct error *err) {
-    if (json_is_null(v) || is_type(v, "ByteLevel")) return ST_OK;
-    return error_set(err, ST_UNSUPPORTED, "the decoder '%.40s' is not built (ByteLevel is)",
-                     type_of(v));
-}
-
-/* TemplateProcessing's `single`: special tokens around one sequence. */
-static enum status load_template(struct loading *l, const struct json *v) {
-    struct tokenizer *t = l->t;
-    bool has_sequence = false;
-
-    t->n_before = t->n_after = 0;
-    JSON_FOR_EACH(part, json_get(v, "single")) {
-        const struct json *special = json_get(part, "SpecialToken");
-        uint32_t *n = has_sequence ? &t->n_after : &t->n_before;
-        struct str name;
-
-        if (!special) {
-            has_sequence = true;
-            continue;
-        }
-        if (json_to_str(json_get(special, "id"), &name) != ST_OK || *n == TOKENIZER_MAX_FRAME ||
-            !tokenizer_find(t, name, (has_sequence ? t->after : t->before) + *n)) {
-            return error_set(l->err, ST_INVALID,
-                             "the post-processor's template names a token that does not exist");
-        }
-        ++*n;
-    }
-    return ST_OK;
-}
-
-static enum status load_post_processor(struct loading *l, const struct json *v, uint32_t depth) {
-    if (json_is_null(v) || is_type(v, "ByteLevel")) return ST_OK;
-    if (is_type(v, "TemplateProcessing")) return load_template(l, v);
-    if (is_type(v, "Sequence") && depth == 0) {
-        JSON_FOR_EACH(part, json_get(v, "processors")) {
-            enum status st = load_post_processor(l, part, depth + 1);
-
-            if (st != ST_OK) return st;
-        }
-        return ST_OK;
-    }
-    return error_set(
-        l->err, ST_UNSUPPORTED,
-        "the post-processor '%.40s' is not built (TemplateProcessing and ByteLevel are)",
-        type_of(v));
-}
-
+/* --- the whole file ----------------------------------------------------------------------------*/
 /* "bos_token" is a string, or an object with the string as content. */
 static uint32_t named_token(const struct tokenizer *t, const struct json *config,
                             const char *name) {
@@ -421,27 +358,60 @@ static uint32_t named_token(const struct tokenizer *t, const struct json *config
     return json_to_str(v, &text) == ST_OK && tokenizer_find(t, text, &id) ? id : TOKEN_NONE;
 }
 
+/* How the model treats what it does not know. */
+static enum status load_unknown(struct loading *l, const struct json *model) {
+    struct tokenizer *t = l->t;
+    struct str unk;
+
+    t->ignores_merges = tokenizer_json_true(model, "ignore_merges", false);
+    t->fuses_unk = tokenizer_json_true(model, "fuse_unk", false);
+    t->has_byte_fallback = t->char_id && tokenizer_json_true(model, "byte_fallback", false);
+    if (t->char_id) find_byte_tokens(t);
+    if (json_to_str(json_get(model, "unk_token"), &unk) != ST_OK) return ST_OK;
+    t->unk = tokenizer_lookup(t, unk);
+    if (t->unk != TOKEN_NONE || tokenizer_is_byte_level(t)) return ST_OK;
+    return error_set(l->err, ST_INVALID, "the unk_token '%.40s' is not in the vocabulary", unk.ptr);
+}
+
+static enum status load_model(struct loading *l, const struct json *model) {
+    struct tokenizer *t = l->t;
+    enum status st = load_vocab(l, json_get(model, "vocab"));
+
+    if (st == ST_OK) st = load_unknown(l, model);
+    t->cuts_at_blanks =
+        t->char_id && !t->ignores_merges && tokenizer_lookup(t, TOKENIZER_BLANK) != TOKEN_NONE;
+    return st == ST_OK ? load_merges(l, json_get(model, "merges")) : st;
+}
+
 static enum status load_all(struct loading *l, const struct json *root) {
     const struct json *model = json_get(root, "model"), *added = json_get(root, "added_tokens");
-    const struct json *vocab = json_get(model, "vocab");
+    struct pretokenizer pretokenizer = {0};
     uint32_t n_tokens = 0;
     enum status st;
 
     st = check_model(model, l->err);
-    if (st == ST_OK) st = count_ids(vocab, added, &n_tokens, l->err);
+    if (st == ST_OK) st = count_ids(json_get(model, "vocab"), added, &n_tokens, l->err);
+    if (st == ST_OK) st = pretokenizer_load(&pretokenizer, json_get(root, "pre_tokenizer"), l->err);
+    if (st == ST_OK) {
+        l->t = tokenizer_alloc(n_tokens, pretokenizer.is_byte_level);
+        if (!l->t) st = error_set(l->err, ST_NOMEM, "no memory for %u tokens", n_tokens);
+    }
+    if (st != ST_OK) {
+        pretokenizer_fini(&pretokenizer);
+        return st;
+    }
+    l->t->pretokenizer = pretokenizer;
+    st = normalizer_load(&l->t->normalizer, json_get(root, "normalizer"), l->err);
+    if (st == ST_OK) {
+        st = decoder_load(&l->t->decoder, json_get(root, "decoder"), pretokenizer.is_byte_level,
+                          l->err);
+    }
+    if (st == ST_OK) st = load_added(l, added);
+    if (st == ST_OK) st = load_model(l, model);
+    if (st == ST_OK) st = tokenizer_frame_load(l->t, json_get(root, "post_processor"), l->err);
     if (st != ST_OK) return st;
-    l->t = tokenizer_alloc(n_tokens);
-    if (!l->t) return error_set(l->err, ST_NOMEM, "no memory for %u tokens", n_tokens);
-    st = load_added(l, added);
-    if (st == ST_OK) st = load_vocab(l, vocab);
-    if (st == ST_OK) st = load_merges(l, json_get(model, "merges"));
-    if (st == ST_OK) st = load_normalizer(l, json_get(root, "normalizer"), 0);
-    if (st == ST_OK) st = load_pretokenizer(l, json_get(root, "pre_tokenizer"));
-    if (st == ST_OK) st = check_decoder(json_get(root, "decoder"), l->err);
-    if (st == ST_OK) st = load_post_processor(l, json_get(root, "post_processor"), 0);
-    if (st != ST_OK) return st;
-    l->t->ignores_merges = is_true(model, "ignore_merges", false);
     find_whole_tokens(l->t);
+    bake_bytes(l);
     return ST_OK;
 }
 
@@ -477,6 +447,25 @@ enum status tokenizer_parse(struct tokenizer **out, struct str tokenizer_json,
     return ST_OK;
 }
 
+/* A folder without tokenizer.json: what it has instead, and how to make one of it. */
+static enum status refuse_folder(const char *folder, struct error *err) {
+    static const char *const others[] = {"tokenizer.model", "vocab.json", "tiktoken.model"};
+    const char *found = "no tokenizer";
+    char path[4096];
+
+    for (size_t i = 0; i < ARRAY_LEN(others); i++) {
+        snprintf(path, sizeof(path), "%s/%s", folder, others[i]);
+        if (!file_exists(path)) continue;
+        found = others[i];
+        break;
+    }
+    return error_set(err, ST_NOT_FOUND,
+                     "the model folder %s has no tokenizer.json but %s: make one with: python3 -c "
+                     "\"from transformers import AutoTokenizer; "
+                     "AutoTokenizer.from_pretrained('%s').save_pretrained('%s')\"",
+                     folder, found, folder, folder);
+}
+
 enum status tokenizer_open(struct tokenizer **out, const char *folder, struct error *err) {
     char path[4096], *text = NULL, *config = NULL;
     size_t n = 0, n_config = 0;
@@ -484,13 +473,7 @@ enum status tokenizer_open(struct tokenizer **out, const char *folder, struct er
 
     snprintf(path, sizeof(path), "%s/tokenizer.json", folder);
     st = file_read(path, MAX_FILE_BYTES, &text, &n, err);
-    if (st == ST_NOT_FOUND) {
-        return error_set(err, st,
-                         "the model folder %s has no tokenizer.json; a tokenizer.model or vocab "
-                         "files alone are not read: save the tokenizer with the transformers "
-                         "library's AutoTokenizer.save_pretrained",
-                         folder);
-    }
+    if (st == ST_NOT_FOUND) return refuse_folder(folder, err);
     if (st != ST_OK) return st;
     snprintf(path, sizeof(path), "%s/tokenizer_config.json", folder);
     if (file_exists(path)) st = file_read(path, MAX_FILE_BYTES, &config, &n_config, err);

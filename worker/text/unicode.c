@@ -1,7 +1,6 @@
 /* worker/text/unicode.c - classes by table, UTF-8 by hand, composition by library. */
 #include "worker/text/unicode.h"
 
-#include "common/mem.h"
 #include "worker/text/unicode_tables.h"
 
 #ifdef HAVE_UTF8PROC
@@ -9,13 +8,16 @@
 #include <utf8proc.h>
 #endif
 
-#define NFC_TOUCHED 64u
-#define ALL_CLASSES (UC_L | UC_N | UC_M | UC_P | UC_S | UC_SPACE)
+#define NFC_TOUCHED (1u << 12)
+#define ALL_CLASSES (NFC_TOUCHED - 1)
 
 static inline uint32_t entry_of(uint32_t cp) {
+    uint32_t block;
+
     if (cp > 0x10FFFF) return 0;
-    return unicode_blocks[((uint32_t)unicode_index[cp >> UNICODE_SHIFT] << UNICODE_SHIFT) |
-                          (cp & ((1u << UNICODE_SHIFT) - 1))];
+    block = unicode_index[cp >> UNICODE_SHIFT];
+    return unicode_kinds[unicode_blocks[block << UNICODE_SHIFT |
+                                        (cp & ((1u << UNICODE_SHIFT) - 1))]];
 }
 
 uint32_t unicode_class(uint32_t cp) {
@@ -118,19 +120,27 @@ static bool has_endless_marks(struct str s) {
 }
 #endif
 
-enum status unicode_to_nfc(struct str s, char **out, size_t *out_len, struct error *err) {
-    char *text;
+bool unicode_can_normalize(void) {
+#ifdef HAVE_UTF8PROC
+    return true;
+#else
+    return false;
+#endif
+}
 
-    if (unicode_is_nfc_quick(s)) {
-        text = mem_try(s.len + 1);
-        if (!text) return error_set(err, ST_NOMEM, "no memory to normalize %zu bytes", s.len);
-        if (s.len) memcpy(text, s.ptr, s.len);
-        text[s.len] = '\0';
-        *out = text;
-        *out_len = s.len;
-        return ST_OK;
+enum status unicode_normalize(enum unicode_form form, struct str s, struct buf *out,
+                              struct error *err) {
+    static const char *const names[] = {"NFC", "NFD", "NFKC", "NFKD"};
+
+    if (form == UNICODE_NFC && unicode_is_nfc_quick(s)) {
+        buf_append_str(out, s);
+        return buf_status(out);
     }
 #ifdef HAVE_UTF8PROC
+    static const utf8proc_option_t options[] = {
+        UTF8PROC_STABLE | UTF8PROC_COMPOSE, UTF8PROC_STABLE | UTF8PROC_DECOMPOSE,
+        UTF8PROC_STABLE | UTF8PROC_COMPOSE | UTF8PROC_COMPAT,
+        UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT};
     utf8proc_uint8_t *composed = NULL;
     utf8proc_ssize_t n;
 
@@ -139,23 +149,32 @@ enum status unicode_to_nfc(struct str s, char **out, size_t *out_len, struct err
                          MAX_MARK_RUN);
     }
     n = utf8proc_map((const utf8proc_uint8_t *)s.ptr, (utf8proc_ssize_t)s.len, &composed,
-                     UTF8PROC_STABLE | UTF8PROC_COMPOSE);
-
-    if (n < 0) return error_set(err, ST_NOMEM, "cannot normalize: %s", utf8proc_errmsg(n));
-    text = mem_try((size_t)n + 1);
-    if (!text) {
-        free(composed); /* the library's malloc */
-        return error_set(err, ST_NOMEM, "no memory to normalize %zu bytes", s.len);
+                     options[form]);
+    if (n < 0) {
+        return error_set(err, ST_NOMEM, "cannot bring text to %s: %s", names[form],
+                         utf8proc_errmsg(n));
     }
-    memcpy(text, composed, (size_t)n + 1);
-    free(composed);
-    *out = text;
-    *out_len = (size_t)n;
-    return ST_OK;
+    buf_append(out, composed, (size_t)n);
+    free(composed); /* the library's malloc */
+    return buf_status(out);
 #else
     return error_set(err, ST_UNSUPPORTED,
-                     "the text has characters that this tokenizer wants composed (Unicode NFC), "
-                     "and this build has no utf8proc: install libutf8proc-dev and build again, or "
-                     "send composed text");
+                     "this tokenizer wants text in Unicode's form %s, and this build has no "
+                     "utf8proc: install libutf8proc-dev and build again%s",
+                     names[form], form == UNICODE_NFC ? ", or send composed text" : "");
 #endif
+}
+
+uint32_t unicode_lower(uint32_t cp, uint32_t out[3]) {
+    if (cp == 0x130) { /* the one whose lower case is two characters */
+        out[0] = 'i';
+        out[1] = 0x307;
+        return 2;
+    }
+#ifdef HAVE_UTF8PROC
+    out[0] = (uint32_t)utf8proc_tolower((utf8proc_int32_t)cp);
+#else
+    out[0] = cp >= 'A' && cp <= 'Z' ? cp + 32 : cp;
+#endif
+    return 1;
 }

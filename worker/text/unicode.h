@@ -1,7 +1,7 @@
 /* worker/text/unicode.h - the little of Unicode that pre-tokenizers and normalizers need.
  *
  * Classes of characters as bit sets, from the tables of one Unicode version (unicode_tables.h, made
- * by make_unicode_tables.py), and canonical composition through utf8proc where the build has it.
+ * by make_unicode_tables.py); normal forms and case through utf8proc where the build has it.
  * Text that is already composed, which is nearly all text, never reaches the library. Pure. */
 #ifndef WORKER_TEXT_UNICODE_H
 #define WORKER_TEXT_UNICODE_H
@@ -10,12 +10,21 @@
 #include "common/buf.h"
 #include "common/status.h"
 
-#define UC_L     1u  /* letter, category L* */
-#define UC_N     2u  /* number, N* */
-#define UC_M     4u  /* mark, M* */
-#define UC_P     8u  /* punctuation, P* */
-#define UC_S     16u /* symbol, S* */
-#define UC_SPACE 32u /* White_Space, what \s matches */
+#define UC_LU    (1u << 0) /* letters: upper, lower, title case, modifier, other */
+#define UC_LL    (1u << 1)
+#define UC_LT    (1u << 2)
+#define UC_LM    (1u << 3)
+#define UC_LO    (1u << 4)
+#define UC_ND    (1u << 5)  /* decimal digits */
+#define UC_NO    (1u << 6)  /* other numbers, letter-like ones too */
+#define UC_M     (1u << 7)  /* mark, category M* */
+#define UC_P     (1u << 8)  /* punctuation, P* */
+#define UC_S     (1u << 9)  /* symbol, S* */
+#define UC_SPACE (1u << 10) /* White_Space, what \s matches */
+#define UC_WORD  (1u << 11) /* what \w matches: alphabetic, mark, digit, connector */
+
+#define UC_L (UC_LU | UC_LL | UC_LT | UC_LM | UC_LO)
+#define UC_N (UC_ND | UC_NO)
 
 uint32_t unicode_class(uint32_t cp); /* a set of UC_*; 0 for the rest */
 
@@ -29,9 +38,19 @@ uint32_t unicode_encode(uint32_t cp, char out[4]);
 /* True when `s` is certainly in NFC already: it has no character that a composition may touch. */
 bool unicode_is_nfc_quick(struct str s);
 
-/* *out gets the NFC form of `s` (valid UTF-8), for the caller to mem_free. ST_UNSUPPORTED when the
- * build has no utf8proc and the quick check does not settle it; ST_INVALID for
- * hundreds of combining marks in a row; ST_NOMEM. */
-MUST_USE enum status unicode_to_nfc(struct str s, char **out, size_t *out_len, struct error *err);
+enum unicode_form { UNICODE_NFC, UNICODE_NFD, UNICODE_NFKC, UNICODE_NFKD };
+
+/* False in a build without utf8proc, which can only tell that a text is in NFC already. */
+bool unicode_can_normalize(void);
+
+/* Appends the normal form of `s` (valid UTF-8) to *out. ST_UNSUPPORTED when the build has no utf8proc
+ * and the quick check does not settle it; ST_INVALID for hundreds of combining marks in a row;
+ * ST_NOMEM. */
+MUST_USE enum status unicode_normalize(enum unicode_form form, struct str s, struct buf *out,
+                                       struct error *err);
+
+/* The lower case of cp: at most three characters, at `out`; returns how many. ASCII only without
+ * utf8proc. */
+uint32_t unicode_lower(uint32_t cp, uint32_t out[3]);
 
 #endif

@@ -1,0 +1,145 @@
+/* worker/text/pattern.c - three ways to search, one budget. */
+#include "worker/text/pattern.h"
+
+#include "common/mem.h"
+#include "worker/text/regex.h"
+
+#ifdef HAVE_PCRE2
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+#endif
+
+/* Published expressions take 5 to 30 steps per byte of real text. */
+#define STEPS_PER_BYTE 400
+#define STEPS_AT_LEAST 100000
+
+void pattern_literal(struct pattern *p, struct str literal) {
+    p->kind = PATTERN_LITERAL;
+    p->literal = mem_strndup(literal.ptr, literal.len);
+    p->n_literal = literal.len;
+}
+
+#ifdef HAVE_PCRE2
+/* As the engine these files are written for: Unicode classes, $ at every line end. */
+static enum status compile_by_library(struct pattern *p, struct str source, struct error *err) {
+    uint32_t options = PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C;
+    PCRE2_UCHAR why[128] = "";
+    PCRE2_SIZE at;
+    int code;
+
+    p->library = pcre2_compile((PCRE2_SPTR)source.ptr, source.len, options, &code, &at, NULL);
+    if (!p->library) {
+        pcre2_get_error_message(code, why, sizeof(why));
+        return error_set(err, ST_UNSUPPORTED, "the expression '%.*s' is not built: %s at %zu",
+                         (int)MIN(source.len, 300u), source.ptr, (const char *)why, at);
+    }
+    pcre2_jit_compile(p->library, PCRE2_JIT_COMPLETE); /* without it, it is slower */
+    p->kind = PATTERN_LIBRARY;
+    return ST_OK;
+}
+
+static enum status find_by_library(const struct pattern *p, struct pattern_run *run,
+                                   struct str text, size_t from, size_t *begin, size_t *end,
+                                   struct error *err) {
+    const PCRE2_SIZE *bounds;
+    int n;
+
+    if (!run->memory) run->memory = pcre2_match_data_create(1, NULL);
+    if (!run->memory) return error_set(err, ST_NOMEM, "no memory to search text");
+    n = pcre2_match(p->library, (PCRE2_SPTR)text.ptr, text.len, from,
+                    PCRE2_NO_UTF_CHECK | PCRE2_NOTEMPTY, run->memory, NULL);
+    if (n == PCRE2_ERROR_NOMATCH) return ST_OK;
+    if (n < 0) {
+        return error_set(err, ST_TOO_LARGE,
+                         "the text costs the tokenizer's expression too much to search (pcre2: %d)",
+                         n);
+    }
+    bounds = pcre2_get_ovector_pointer(run->memory);
+    *begin = bounds[0];
+    *end = bounds[1];
+    return ST_OK;
+}
+#else
+static enum status compile_by_library(struct pattern *p, struct str source, struct error *err) {
+    (void)p;
+    return error_set(err, ST_UNSUPPORTED,
+                     "the expression '%.*s' needs pcre2, which this build lacks: install "
+                     "libpcre2-dev and build again",
+                     (int)MIN(source.len, 300u), source.ptr);
+}
+
+static enum status find_by_library(const struct pattern *p, struct pattern_run *run,
+                                   struct str text, size_t from, size_t *begin, size_t *end,
+                                   struct error *err) {
+    (void)p, (void)run, (void)text, (void)from, (void)begin, (void)end;
+    return error_set(err, ST_INTERNAL, "a pattern of a library that is not there");
+}
+#endif
+
+enum status pattern_regex(struct pattern *p, struct str source, struct error *err) {
+    if (cut_recognise(source, &p->cut)) {
+        p->kind = PATTERN_CUT;
+        return ST_OK;
+    }
+    if (regex_compile(&p->regex, source) == ST_OK) {
+        p->kind = PATTERN_REGEX;
+        return ST_OK;
+    }
+    /* pcre2 reads these otherwise than the engine they are written for. */
+    if (str_find(source, STR("}+")) >= 0 || str_find(source, STR("\\h")) >= 0 ||
+        str_find(source, STR("&&")) >= 0) {
+        return error_set(err, ST_UNSUPPORTED, "the expression '%.*s' is not built",
+                         (int)MIN(source.len, 300u), source.ptr);
+    }
+    return compile_by_library(p, source, err);
+}
+
+void pattern_fini(struct pattern *p) {
+    mem_free(p->literal);
+    regex_destroy(p->regex);
+#ifdef HAVE_PCRE2
+    pcre2_code_free(p->library);
+#endif
+    memset(p, 0, sizeof(*p));
+}
+
+void pattern_run_init(struct pattern_run *run, size_t text_bytes) {
+    run->steps = STEPS_AT_LEAST + (uint64_t)text_bytes * STEPS_PER_BYTE;
+    run->memory = NULL;
+}
+
+void pattern_run_fini(struct pattern_run *run) {
+#ifdef HAVE_PCRE2
+    pcre2_match_data_free(run->memory);
+#endif
+    run->memory = NULL;
+}
+
+static void find_literal(const struct pattern *p, struct str text, size_t from, size_t *begin,
+                         size_t *end) {
+    const char *at = memmem(text.ptr + from, text.len - from, p->literal, p->n_literal);
+
+    if (!at) return;
+    *begin = (size_t)(at - text.ptr);
+    *end = *begin + p->n_literal;
+}
+
+enum status pattern_find(const struct pattern *p, struct pattern_run *run, struct str text,
+                         size_t from, size_t *begin, size_t *end, struct error *err) {
+    *begin = *end = text.len;
+    if (from >= text.len) return ST_OK;
+    switch (p->kind) {
+    case PATTERN_LITERAL: find_literal(p, text, from, begin, end); return ST_OK;
+    case PATTERN_CUT:
+        *begin = from;
+        *end = from + cut_next(p->cut, text.ptr + from, text.ptr + text.len);
+        return ST_OK;
+    case PATTERN_REGEX:
+        if (!regex_find(p->regex, text, from, &run->steps, begin, end)) *begin = *end = text.len;
+        if (run->steps) return ST_OK;
+        return error_set(err, ST_TOO_LARGE,
+                         "the text costs the tokenizer's expression too much to search");
+    case PATTERN_LIBRARY: return find_by_library(p, run, text, from, begin, end, err);
+    }
+    return ST_INTERNAL;
+}
