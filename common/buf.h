@@ -122,6 +122,11 @@ void buf_appendf(struct buf *b, const char *fmt, ...) PRINTF_LIKE(2, 3);
 
 void buf_consume(struct buf *b, size_t n); /* drops n bytes from the front */
 
+/* Keeps the first n unread bytes, of at least so many. */
+static inline void buf_truncate(struct buf *b, size_t n) {
+    if (n < buf_len(b)) b->end = b->start + n;
+}
+
 /* A terminated copy of the content for the caller to mem_free. */
 char *buf_strdup(const struct buf *b) MUST_USE;
 

@@ -5,6 +5,7 @@
 #include "common/rng.h"
 #include "worker/api/params.h"
 #include "worker/model/config.h"
+#include "worker/text/tokenizer.h"
 
 #include <stdlib.h>
 
@@ -18,6 +19,26 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 static const struct request_limits fuzz_limits = {
     .vocab = 512, .max_model_len = 4096, .max_logprobs = 20};
 
+static const struct tokenizer *fuzz_tokenizer(void) {
+    static struct tokenizer *bytes; /* one for all inputs: it never changes */
+
+    if (!bytes) bytes = tokenizer_create_bytes();
+    return bytes;
+}
+
+static void require_bad_words(const struct request_params *r) {
+    uint32_t at = 0;
+
+    REQUIRE(r->n_bad_words <= REQUEST_BAD_WORDS_MAX);
+    while (at < r->n_bad_words) {
+        uint32_t n = r->bad_words[at++];
+
+        REQUIRE(n > 0 && n <= r->n_bad_words - at);
+        for (; n > 0; n--)
+            REQUIRE(r->bad_words[at++] < fuzz_limits.vocab);
+    }
+}
+
 static void require_in_range(const struct call_params *p) {
     const struct request_params *r = &p->request;
 
@@ -30,6 +51,8 @@ static void require_in_range(const struct call_params *p) {
     for (uint32_t i = 0; i < r->n_bias; i++)
         REQUIRE(r->bias[i].token < fuzz_limits.vocab);
     REQUIRE(!r->cache_salt || (r->cache_salt_len > 0 && r->cache_salt_len <= REQUEST_SALT_MAX));
+    require_bad_words(r);
+    REQUIRE(p->prompt_logprobs >= -1 && p->prompt_logprobs <= 20);
     REQUIRE(p->stream || (!p->include_usage && !p->continuous_usage));
 }
 
@@ -44,6 +67,7 @@ static void check(struct call_params *p, enum status st, const struct error *err
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static const struct generation_config defaults = {.has_top_p = true, .top_p = 0.9};
+    struct params_context ctx = {.defaults = &defaults, .limits = &fuzz_limits};
     struct call_params p;
     struct json *root;
     struct rng rng;
@@ -52,11 +76,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
 
     if (json_parse(&root, (struct str){(const char *)data, size}, NULL, &err) != ST_OK) return 0;
     rng_seed(&rng, size);
-    st = call_params_parse(&p, root, &defaults, &fuzz_limits, &rng, &err);
+    ctx.rng = &rng;
+    ctx.tokenizer = fuzz_tokenizer();
+    st = call_params_parse(&p, root, &ctx, &err);
     check(&p, st, &err);
     err = (struct error){0};
-    st = call_params_parse_sglang(&p, root, json_get(root, "sampling_params"), &defaults,
-                                  &fuzz_limits, &rng, &err);
+    st = call_params_parse_sglang(&p, root, json_get(root, "sampling_params"), &ctx, &err);
     check(&p, st, &err);
     json_destroy(root);
     return 0;

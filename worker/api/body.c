@@ -1,6 +1,8 @@
 /* worker/api/body.c - what all POSTs check alike. */
 #include "worker/api/body.h"
 
+#include <string.h>
+
 #include "common/clock.h"
 #include "common/http_server.h"
 #include "common/json.h"
@@ -69,6 +71,68 @@ static enum status check_messages(const struct json *messages, struct error *err
     return error_set_param(err, ST_INVALID, "messages", "messages is empty: send at least one");
 }
 
+static struct str trim(struct str s, bool left, bool right) {
+    static const char blank[] = " \t\r\n\v\f";
+
+    while (left && s.len > 0 && memchr(blank, s.ptr[0], sizeof(blank) - 1))
+        s = (struct str){s.ptr + 1, s.len - 1};
+    while (right && s.len > 0 && memchr(blank, s.ptr[s.len - 1], sizeof(blank) - 1))
+        s.len--;
+    return s;
+}
+
+/* The text of the last message: its content, or the last part of that. */
+static struct str final_text(const struct json *messages) {
+    const struct json *last = NULL, *part = NULL;
+    struct str text = STR_NULL;
+
+    JSON_FOR_EACH(it, messages) last = it;
+    last = json_get(last, "content");
+    if (json_to_str(last, &text) == ST_OK) return text;
+    JSON_FOR_EACH(it, last) part = it;
+    return json_to_str(json_get(part, "text"), &text) == ST_OK ? text : STR_NULL;
+}
+
+/* Cuts off what the template wrote behind the last message, so that the model goes on with it. The
+ * template may have trimmed the text: then what is left of it counts. */
+static enum status cut_after_final(const struct json *messages, struct buf *text,
+                                   struct error *err) {
+    struct str final = final_text(messages), core = trim(final, true, true);
+    struct str shown = trim(final, true, false), all = buf_str(text);
+
+    for (size_t at = all.len; core.len > 0 && at-- > 0;) {
+        if (core.len > all.len - at || memcmp(all.ptr + at, core.ptr, core.len) != 0) continue;
+        if (shown.len <= all.len - at && memcmp(all.ptr + at, shown.ptr, shown.len) == 0) {
+            core = shown;
+        }
+        buf_truncate(text, at + core.len);
+        return ST_OK;
+    }
+    return error_set_param(err, ST_INVALID, "continue_final_message",
+                           "continue_final_message needs a last message with text that the chat "
+                           "template shows as it is");
+}
+
+/* {"add_generation_prompt", "continue_final_message"}: the second turns the first off. */
+static enum status read_ending(const struct json *body, struct chat_input *in, bool *continues,
+                               struct error *err) {
+    bool is_present;
+    enum status st = json_get_bool(body, "continue_final_message", continues, NULL, err);
+
+    if (st == ST_OK) {
+        st = json_get_bool(body, "add_generation_prompt", &in->add_generation_prompt, &is_present,
+                           err);
+    }
+    if (st != ST_OK || !*continues) return st;
+    if (is_present && in->add_generation_prompt) {
+        return error_set_param(err, ST_INVALID, "continue_final_message",
+                               "continue_final_message and add_generation_prompt cannot both be "
+                               "true: the last message is continued, or a new one begun");
+    }
+    in->add_generation_prompt = false;
+    return ST_OK;
+}
+
 enum status body_render_chat(const struct api *api, const struct json *body, struct buf *text,
                              struct error *err) {
     struct chat_input in = {.add_generation_prompt = true,
@@ -80,18 +144,12 @@ enum status body_render_chat(const struct api *api, const struct json *body, str
     if (st == ST_OK) st = json_get_array(body, "tools", &in.tools, err);
     if (st == ST_OK) st = json_get_array(body, "documents", &in.documents, err);
     if (st == ST_OK) st = json_get_object(body, "chat_template_kwargs", &in.kwargs, err);
-    if (st == ST_OK) {
-        st = json_get_bool(body, "add_generation_prompt", &in.add_generation_prompt, NULL, err);
-    }
-    if (st == ST_OK) st = json_get_bool(body, "continue_final_message", &continues, NULL, err);
-    if (st == ST_OK && continues) {
-        st = error_set_param(err, ST_INVALID, "continue_final_message",
-                             "continue_final_message is not supported by this worker: use "
-                             "/v1/completions with the rendered prompt");
-    }
+    if (st == ST_OK) st = read_ending(body, &in, &continues, err);
     if (st == ST_OK && !json_is_null(json_get(body, "chat_template"))) {
         st = error_set_param(err, ST_INVALID, "chat_template",
                              "chat_template is not taken from requests by this worker");
     }
-    return st == ST_OK ? chat_template_render(api->chat_template, &in, text, err) : st;
+    if (st == ST_OK) st = chat_template_render(api->chat_template, &in, text, err);
+    if (st == ST_OK && continues) st = cut_after_final(in.messages, text, err);
+    return st;
 }

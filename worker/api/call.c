@@ -93,6 +93,32 @@ void call_fail(struct call *c, enum status st, const struct error *err) {
     http_reply_error(req, st, err);
 }
 
+struct params_context call_params_context(struct api *api) {
+    return (struct params_context){.defaults = api->defaults,
+                                   .limits = &engine_info(api->engine)->limits,
+                                   .tokenizer = api->tokenizer,
+                                   .rng = &api->rng};
+}
+
+/* A client that names its request finds the name again in the answer and in /abort_request. */
+static enum status read_id(struct call *c, struct error *err) {
+    struct str id;
+    bool is_present;
+    enum status st = json_get_str(c->json, "request_id", CALL_ID_MAX - 16, &id, &is_present, err);
+
+    if (st == ST_OK && is_present && id.len > 0) {
+        snprintf(c->id, sizeof(c->id), "%s%.*s", c->shape->id_prefix, STR_ARG(id));
+    }
+    return st;
+}
+
+enum status call_read_params(struct call *c, struct error *err) {
+    struct params_context ctx = call_params_context(c->api);
+    enum status st = call_params_parse(&c->params, c->json, &ctx, err);
+
+    return st == ST_OK ? read_id(c, err) : st;
+}
+
 /* --- prompts -------------------------------------------------------------------------------------*/
 
 static void on_tokenized(struct text_job *job);
@@ -241,14 +267,29 @@ static enum status take_router_salt(struct call *c, struct error *err) {
     return ST_OK;
 }
 
+/* Keeps the end of a prompt that is longer than was asked for; echo then shows what is left. */
+static void truncate_prompt(struct prompt *p, uint32_t max) {
+    struct token_list *tokens = &p->job.tokens;
+
+    if (max == 0 || tokens->n <= max) return;
+    memmove(tokens->ids, tokens->ids + tokens->n - max, max * sizeof(*tokens->ids));
+    tokens->n = max;
+    p->is_text = false;
+}
+
 static void launch(struct call *c) {
     struct error err = {0};
     enum status st = check_call(c, &err);
+
+    if (st == ST_OK && c->is_aborted) {
+        st = error_set(&err, ST_UNAVAILABLE, "the request was aborted before it began");
+    }
 
     if (st == ST_OK) st = take_router_salt(c, &err);
     for (uint32_t i = 0; i < c->n_prompts && st == ST_OK; i++) {
         st = c->prompts[i].job.status;
         err = c->prompts[i].job.err;
+        truncate_prompt(&c->prompts[i], c->params.max_prompt_tokens);
     }
     if (st != ST_OK) {
         call_fail(c, st, &err);
@@ -568,7 +609,8 @@ void api_on_news(struct api *api, struct request *r, const struct request_news *
     c = ch->call;
     ch->is_engine_done = news->is_finished;
     if (ch->is_done) return; /* a stop string ended it before the engine knew */
-    if (news->is_finished && (r->finish == FINISH_ERROR || r->finish == FINISH_ABORT)) {
+    if (news->is_finished &&
+        (r->finish == FINISH_ERROR || (r->finish == FINISH_ABORT && !c->is_aborted))) {
         fail_by_engine(c, r);
         return;
     }
@@ -581,6 +623,22 @@ void api_on_news(struct api *api, struct request *r, const struct request_news *
     } else if (c->n_open == 0) {
         finish(c);
     }
+}
+
+uint32_t api_abort_calls(struct api *api, struct str id, bool all) {
+    uint32_t n = 0;
+
+    LIST_FOR_EACH(it, &api->calls) {
+        struct call *c = LIST_ENTRY(it, struct call, link);
+
+        if (!all && !str_eq(id, str_of(c->id))) continue;
+        c->is_aborted = true;
+        for (uint32_t i = 0; i < c->n_choices; i++) {
+            if (!c->choices[i].is_engine_done) engine_cancel(api->engine, c->choices[i].request);
+        }
+        n++;
+    }
+    return n;
 }
 
 void api_end_calls(struct api *api) {

@@ -80,13 +80,19 @@ struct call {
     bool is_incomplete;             /* out of memory: something of the answer is lost */
     char salt[WIRE_SALT_CHARS + 1]; /* the router's, behind params; else unused */
     bool is_list;                   /* several prompts were asked for as an array */
+    bool is_aborted;                /* /abort_request: what there is, is the answer */
     int32_t n_logprobs;             /* -1: none wanted */
+    uint32_t logprob_start;         /* SGLang: first prompt token whose logprob is shown */
 };
 
 /* Takes the request and its parsed body. The handler then fills in params and the flags, adds the
  * prompts and starts; on an error before that it calls call_fail. */
 struct call *call_create(struct api *api, struct http_request *req, const struct call_shape *shape,
                          struct json *json);
+
+/* Reads the fields that all calls but SGLang's share. */
+MUST_USE enum status call_read_params(struct call *c, struct error *err);
+struct params_context call_params_context(struct api *api);
 
 /* ST_NOMEM, or ST_INVALID over the limit on prompts. Text is copied. */
 #define CALL_MAX_PROMPTS 256
@@ -95,6 +101,9 @@ MUST_USE enum status call_prompt_text(struct call *c, uint32_t i, struct str tex
                                       struct error *err);
 MUST_USE enum status call_prompt_ids(struct call *c, uint32_t i, const struct json *ids,
                                      struct error *err);
+
+/* Ends the open calls of that id, or all: each answers with what it has, "abort" as its reason. */
+uint32_t api_abort_calls(struct api *api, struct str id, bool all);
 
 void call_start(struct call *c);
 void call_fail(struct call *c, enum status st, const struct error *err); /* answers and frees */

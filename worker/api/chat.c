@@ -107,6 +107,7 @@ static void body(struct call *c, struct buf *out) {
     json_field_null(&w, "service_tier");
     json_field_null(&w, "system_fingerprint");
     call_put_usage(&w, &usage);
+    logprobs_put_prompt(&w, &c->choices[0]);
     json_end_object(&w);
 }
 
@@ -156,16 +157,19 @@ static enum status read_options(struct call *c, const struct json *root, struct 
 }
 
 static enum status read_messages(struct call *c, const struct json *root, struct error *err) {
-    enum status st = call_set_prompts(c, 1, err);
+    bool add_special = false; /* the template has written what the model wants */
     struct buf text;
+    enum status st = call_set_prompts(c, 1, err);
 
+    if (st == ST_OK) st = json_get_bool(root, "add_special_tokens", &add_special, NULL, err);
     if (st != ST_OK) return st;
     buf_init(&text, RENDERED_MAX);
     st = body_render_chat(c->api, root, &text, err);
     if (st == ST_OK && buf_status(&text) != ST_OK) {
         st = error_set(err, ST_NOMEM, "out of memory for the rendered conversation");
     }
-    if (st == ST_OK) st = call_prompt_text(c, 0, buf_str(&text), 0, err);
+    if (st == ST_OK)
+        st = call_prompt_text(c, 0, buf_str(&text), add_special ? TOKENIZE_SPECIAL : 0, err);
     buf_fini(&text);
     return st;
 }
@@ -182,8 +186,7 @@ void chat_post(struct http_request *req, void *arg) {
         return;
     }
     c = call_create(api, req, &shape, root);
-    st = call_params_parse(&c->params, root, api->defaults, &engine_info(api->engine)->limits,
-                           &api->rng, &err);
+    st = call_read_params(c, &err);
     if (st == ST_OK) st = read_options(c, root, &err);
     if (st == ST_OK) st = read_messages(c, root, &err);
     if (st != ST_OK) {

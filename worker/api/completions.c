@@ -50,6 +50,7 @@ static void put_choice(struct json_writer *w, struct choice *ch, struct str text
     json_put_key(w, "stop_reason");
     call_put_stop_reason(w, ch);
     put_token_ids(w, ch, first);
+    if (!c->params.stream) logprobs_put_prompt(w, ch);
     json_end_object(w);
 }
 
@@ -157,7 +158,9 @@ static enum status read_options(struct call *c, const struct json *root, struct 
     if (is_present) {
         c->n_logprobs = (int32_t)n;
         c->params.request.n_logprobs = (int32_t)n;
-        if (c->params.echo) c->params.request.prompt_logprobs = (int32_t)n;
+        if (c->params.echo) {
+            c->params.request.prompt_logprobs = MAX(c->params.request.prompt_logprobs, (int32_t)n);
+        }
     }
     if (!c->params.has_max_tokens) c->params.request.max_tokens = 16;
     return ST_OK;
@@ -175,8 +178,7 @@ void completions_post(struct http_request *req, void *arg) {
         return;
     }
     c = call_create(api, req, &shape, root);
-    st = call_params_parse(&c->params, root, api->defaults, &engine_info(api->engine)->limits,
-                           &api->rng, &err);
+    st = call_read_params(c, &err);
     if (st == ST_OK) st = read_options(c, root, &err);
     if (st == ST_OK) st = read_prompt(c, root, &err);
     if (st != ST_OK) {

@@ -52,10 +52,50 @@ static void put_top_logprobs(struct json_writer *w, const struct request *r, uin
     json_end_array(w);
 }
 
+/* Of the prompt, from the position that was asked for; the first token of all has none. */
+static void put_input_logprobs(struct json_writer *w, const struct choice *ch) {
+    const struct call *c = ch->call;
+    const struct request *r = c->choices[ch->index - ch->index % c->params.n].request;
+    uint32_t n = (uint32_t)MAX(c->n_logprobs, 0), first = MIN(c->logprob_start, r->n_prompt);
+
+    json_put_key(w, "input_token_logprobs");
+    json_begin_array(w);
+    for (uint32_t i = first; i < r->n_prompt; i++) {
+        if (i > 0) {
+            put_logprob(w, r->prompt_logprob[i], r->tokens[i]);
+            continue;
+        }
+        json_begin_array(w);
+        json_put_null(w);
+        json_put_u64(w, r->tokens[i]);
+        json_put_null(w);
+        json_end_array(w);
+    }
+    json_end_array(w);
+    if (n == 0) return;
+    json_put_key(w, "input_top_logprobs");
+    json_begin_array(w);
+    for (uint32_t i = first; i < r->n_prompt; i++) {
+        const int32_t *token = r->prompt_top_token + (size_t)i * n;
+        const float *logprob = r->prompt_top_logprob + (size_t)i * n;
+
+        if (i == 0) {
+            json_put_null(w);
+            continue;
+        }
+        json_begin_array(w);
+        for (uint32_t k = 0; k < n && token[k] >= 0; k++)
+            put_logprob(w, logprob[k], (uint32_t)token[k]);
+        json_end_array(w);
+    }
+    json_end_array(w);
+}
+
 static void put_logprobs(struct json_writer *w, const struct choice *ch) {
     const struct request *r = ch->request;
 
     if (ch->call->n_logprobs < 0) return;
+    if (ch->call->params.request.prompt_logprobs >= 0) put_input_logprobs(w, ch);
     json_put_key(w, "output_token_logprobs");
     json_begin_array(w);
     for (uint32_t i = 0; i < ch->n_used; i++)
@@ -192,12 +232,11 @@ static enum status read_options(struct call *c, const struct json *root, struct 
     if (st == ST_OK) {
         st = json_get_i64(root, "logprob_start_len", -1, INT64_MAX, &start, NULL, err);
     }
-    if (st == ST_OK && wants && start >= 0) {
-        st = error_set_param(err, ST_INVALID, "logprob_start_len",
-                             "logprobs of the prompt are not given here: leave logprob_start_len "
-                             "out, or use /v1/completions with echo and logprobs");
-    }
     if (st == ST_OK && wants) c->n_logprobs = c->params.request.n_logprobs = (int32_t)n;
+    if (st == ST_OK && wants && start >= 0) { /* -1: of the answer alone */
+        c->params.request.prompt_logprobs = (int32_t)n;
+        c->logprob_start = (uint32_t)MIN(start, UINT32_MAX);
+    }
     if (st == ST_OK) st = json_get_str(root, "rid", CALL_ID_MAX - 1, &rid, &has_rid, err);
     if (st == ST_OK && has_rid && str_is_utf8(rid)) {
         snprintf(c->id, sizeof(c->id), "%.*s", STR_ARG(rid));
@@ -220,8 +259,9 @@ void generate_post(struct http_request *req, void *arg) {
     c = call_create(api, req, &shape, root);
     st = json_get_object(root, "sampling_params", &sampling, &err);
     if (st == ST_OK) {
-        st = call_params_parse_sglang(&c->params, root, sampling, api->defaults,
-                                      &engine_info(api->engine)->limits, &api->rng, &err);
+        struct params_context ctx = call_params_context(api);
+
+        st = call_params_parse_sglang(&c->params, root, sampling, &ctx, &err);
     }
     if (st == ST_OK) st = read_options(c, root, &err);
     if (st == ST_OK) st = read_prompt(c, root, &err);

@@ -1,6 +1,8 @@
 /* worker/api/logprobs.c - arrays of numbers into the clients' JSON. */
 #include "worker/api/logprobs.h"
 
+#include <stdio.h>
+
 #include "common/json.h"
 #include "worker/api/call.h"
 #include "worker/text/detokenize.h"
@@ -28,8 +30,15 @@ static struct position output_at(const struct choice *ch, uint32_t i) {
                              .top_logprob = r->top_logprob + i * n};
 }
 
+/* Samples share their prompt: the first one's request has it scored. */
+static const struct request *scored_request(const struct choice *ch) {
+    const struct call *c = ch->call;
+
+    return c->choices[ch->index - ch->index % c->params.n].request;
+}
+
 static struct position prompt_at(const struct choice *ch, uint32_t i) {
-    const struct request *r = ch->request;
+    const struct request *r = scored_request(ch);
     size_t n = (size_t)MAX(r->params.prompt_logprobs, 0);
 
     return (struct position){.token = r->tokens[i],
@@ -41,7 +50,55 @@ static struct position prompt_at(const struct choice *ch, uint32_t i) {
 
 static void token_text(const struct choice *ch, uint32_t token, struct buf *text) {
     buf_clear(text);
+    if (ch->call->params.tokens_as_ids) {
+        buf_appendf(text, "token_id:%u", token);
+        return;
+    }
     detokenize_one(ch->call->api->tokenizer, token, text);
+}
+
+/* One entry of a position of prompt_logprobs. */
+static void put_ranked(struct json_writer *w, const struct choice *ch, uint32_t token,
+                       float logprob, uint32_t rank, struct buf *text) {
+    char key[12];
+
+    snprintf(key, sizeof(key), "%u", token);
+    json_put_key(w, key);
+    json_begin_object(w);
+    json_put_key(w, "logprob");
+    json_put_f32(w, logprob);
+    json_field_u64(w, "rank", rank);
+    buf_clear(text);
+    detokenize_one(ch->call->api->tokenizer, token, text);
+    json_field_str(w, "decoded_token", buf_str(text));
+    json_end_object(w);
+}
+
+void logprobs_put_prompt(struct json_writer *w, const struct choice *ch) {
+    const struct request *r = scored_request(ch);
+    uint32_t n = (uint32_t)MAX(ch->call->params.prompt_logprobs, 0);
+    struct buf text;
+
+    json_put_key(w, "prompt_logprobs");
+    if (ch->call->params.prompt_logprobs < 0) {
+        json_put_null(w);
+        return;
+    }
+    buf_init(&text, TOKEN_TEXT_MAX);
+    json_begin_array(w);
+    json_put_null(w);
+    for (uint32_t i = 1; i < r->n_prompt; i++) {
+        struct position p = prompt_at(ch, i);
+        uint32_t rank = r->prompt_rank[i];
+
+        json_begin_object(w);
+        if (rank > n) put_ranked(w, ch, p.token, p.logprob, rank, &text);
+        for (uint32_t k = 0; k < n && p.top_token[k] >= 0; k++)
+            put_ranked(w, ch, (uint32_t)p.top_token[k], p.top_logprob[k], k + 1, &text);
+        json_end_object(w);
+    }
+    json_end_array(w);
+    buf_fini(&text);
 }
 
 struct columns {

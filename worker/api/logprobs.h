@@ -15,6 +15,10 @@ struct json_writer;
 void logprobs_put_completion(struct json_writer *w, const struct choice *ch, uint32_t first,
                              uint32_t end, bool echo, size_t *offset);
 
+/* "prompt_logprobs": [null, {"17": {"logprob","rank","decoded_token"}, ...}, ...]: of each prompt
+ * token, and its likeliest alternatives; null when they were not asked for by that name. */
+void logprobs_put_prompt(struct json_writer *w, const struct choice *ch);
+
 /* {"content":[{"token","logprob","bytes","top_logprobs"}]} */
 void logprobs_put_chat(struct json_writer *w, const struct choice *ch, uint32_t first,
                        uint32_t end);

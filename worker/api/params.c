@@ -6,7 +6,9 @@
 #include <string.h>
 
 #include "common/json.h"
+#include "common/mem.h"
 #include "common/rng.h"
+#include "worker/api/token_rules.h"
 #include "worker/model/config.h"
 #include "worker/text/stop.h"
 
@@ -66,28 +68,6 @@ static enum status get_seed(struct call_params *p, const struct json *o, const c
     return st;
 }
 
-static enum status get_stop_ids(struct call_params *p, const struct json *o, uint32_t vocab,
-                                struct error *err) {
-    const struct json *list;
-    enum status st = json_get_array(o, "stop_token_ids", &list, err);
-    uint64_t id;
-
-    if (st != ST_OK || !list) return st;
-    JSON_FOR_EACH(it, list) {
-        if (json_to_u64(it, &id) != ST_OK || id >= vocab) {
-            return error_set_param(err, ST_INVALID, "stop_token_ids",
-                                   "stop_token_ids must be token ids below %u", vocab);
-        }
-        if (p->request.n_stop_ids == REQUEST_STOP_IDS_MAX) {
-            return error_set_param(err, ST_INVALID, "stop_token_ids",
-                                   "stop_token_ids takes at most %u ids", REQUEST_STOP_IDS_MAX);
-        }
-        p->stop_ids[p->request.n_stop_ids++] = (uint32_t)id;
-    }
-    p->request.stop_ids = p->stop_ids;
-    return ST_OK;
-}
-
 static enum status get_stop(struct call_params *p, const struct json *o, struct error *err) {
     const struct json *stop = json_get(o, "stop");
     struct str strings[STOP_MAX_STRINGS];
@@ -117,35 +97,6 @@ static enum status get_stop(struct call_params *p, const struct json *o, struct 
     return n ? stop_set_create(&p->stops, strings, n, err) : ST_OK;
 }
 
-static enum status get_bias(struct call_params *p, const struct json *o, uint32_t vocab,
-                            struct error *err) {
-    const struct json *map;
-    enum status st = json_get_object(o, "logit_bias", &map, err);
-    uint64_t id;
-    double bias;
-
-    if (st != ST_OK || !map) return st;
-    JSON_FOR_EACH(it, map) {
-        if (str_to_u64(json_key(it), &id) != ST_OK || id >= vocab) {
-            return error_set_param(err, ST_INVALID, "logit_bias",
-                                   "logit_bias key \"%.*s\" is not a token id below %u",
-                                   (int)MIN(json_key(it).len, 40), json_key(it).ptr, vocab);
-        }
-        if (json_to_f64(it, &bias) != ST_OK || bias < -100 || bias > 100) {
-            return error_set_param(err, ST_INVALID, "logit_bias",
-                                   "logit_bias of token %u must be a number from -100 to 100",
-                                   (unsigned)id);
-        }
-        if (p->request.n_bias == REQUEST_BIAS_MAX) {
-            return error_set_param(err, ST_INVALID, "logit_bias",
-                                   "logit_bias takes at most %u tokens", REQUEST_BIAS_MAX);
-        }
-        p->bias[p->request.n_bias++] = (struct token_bias){(uint32_t)id, (float)bias};
-    }
-    p->request.bias = p->bias;
-    return ST_OK;
-}
-
 /* null, false, or of no elements: asks for nothing. */
 static bool asks_nothing(const struct json *v) {
     struct str text;
@@ -172,18 +123,13 @@ static enum status refuse_unbuilt(const struct json *o, struct error *err) {
                                          "regex",
                                          "ebnf",
                                          "structural_tag",
-                                         "bad_words",
-                                         "allowed_token_ids",
                                          "suffix",
                                          "image_data",
                                          "audio_data",
                                          "video_data",
                                          "thinking_token_budget",
-                                         "truncate_prompt_tokens",
-                                         "prompt_logprobs",
                                          "logprob_token_ids",
                                          "token_ids_logprob",
-                                         "return_tokens_as_token_ids",
                                          "return_hidden_states",
                                          "use_beam_search",
                                          "repetition_detection",
@@ -265,15 +211,13 @@ static enum status get_stream(struct call_params *p, const struct json *o, struc
 }
 
 static enum status get_common(struct call_params *p, const struct json *o,
-                              const struct generation_config *defaults,
-                              const struct request_limits *limits, struct error *err) {
+                              const struct params_context *ctx, struct error *err) {
     enum status st = refuse_unbuilt(o, err);
 
     if (st == ST_OK) st = check_format(o, err);
-    if (st == ST_OK) st = get_sampling(p, o, defaults, err);
+    if (st == ST_OK) st = get_sampling(p, o, ctx->defaults, err);
     if (st == ST_OK) st = get_stop(p, o, err);
-    if (st == ST_OK) st = get_stop_ids(p, o, limits->vocab, err);
-    if (st == ST_OK) st = get_bias(p, o, limits->vocab, err);
+    if (st == ST_OK) st = token_rules_parse(p, o, ctx->limits->vocab, ctx->tokenizer, err);
     if (st == ST_OK) st = json_get_u32(o, "n", 1, PARAMS_MAX_N, &p->n, NULL, err);
     if (st == ST_OK) {
         st = json_get_bool(o, "ignore_eos", &p->request.ignore_eos, NULL, err);
@@ -289,6 +233,7 @@ static void params_init(struct call_params *p) {
     p->request = request_params_default;
     p->n = 1;
     p->skip_special = true;
+    p->prompt_logprobs = -1;
 }
 
 /* How much may be generated: max_tokens, or max_completion_tokens, which wins. 0 needs an echo. */
@@ -332,35 +277,66 @@ static enum status check_best_of(const struct call_params *p, const struct json 
         "best_of %u with n %u is not supported by this worker: leave best_of out", best_of, p->n);
 }
 
+/* What is asked of the prompt: its logprobs, and how much of it to keep. */
+static enum status get_prompt_fields(struct call_params *p, const struct json *o,
+                                     const struct request_limits *limits, struct error *err) {
+    int64_t n = 0, keep = 0;
+    bool has_n, has_keep;
+    enum status st = json_get_i64(o, "prompt_logprobs", -1, limits->max_logprobs, &n, &has_n, err);
+
+    if (st == ST_OK && has_n && n < 0) {
+        st = error_set_param(err, ST_INVALID, "prompt_logprobs",
+                             "prompt_logprobs -1 asks for the whole vocabulary: at most %u "
+                             "alternatives are given here",
+                             limits->max_logprobs);
+    }
+    if (st == ST_OK && has_n && p->stream) {
+        st = error_set_param(err, ST_INVALID, "prompt_logprobs",
+                             "prompt_logprobs are not given in a stream: leave out \"stream\"");
+    }
+    if (st == ST_OK) {
+        st = json_get_i64(o, "truncate_prompt_tokens", -1, UINT32_MAX, &keep, &has_keep, err);
+    }
+    if (st != ST_OK) return st;
+    if (has_n) p->prompt_logprobs = p->request.prompt_logprobs = (int32_t)n;
+    if (has_keep) p->max_prompt_tokens = keep < 0 ? limits->max_model_len - 1 : (uint32_t)keep;
+    if (has_keep && p->max_prompt_tokens == 0) {
+        return error_set_param(err, ST_INVALID, "truncate_prompt_tokens",
+                               "truncate_prompt_tokens 0 leaves no prompt: ask for at least 1, or "
+                               "-1 for as many as the model takes");
+    }
+    return ST_OK;
+}
+
 enum status call_params_parse(struct call_params *p, const struct json *o,
-                              const struct generation_config *defaults,
-                              const struct request_limits *limits, struct rng *rng,
-                              struct error *err) {
+                              const struct params_context *ctx, struct error *err) {
     int64_t priority = 0;
     enum status st;
 
     params_init(p);
-    st = get_common(p, o, defaults, limits, err);
+    st = get_common(p, o, ctx, err);
     if (st == ST_OK) st = check_best_of(p, o, err);
     if (st == ST_OK) st = get_stream(p, o, err);
     if (st == ST_OK) st = get_salt(p, o, "cache_salt", err);
     if (st == ST_OK) st = get_adapter(o, err);
-    if (st == ST_OK) st = get_seed(p, o, "seed", rng, err);
+    if (st == ST_OK) st = get_seed(p, o, "seed", ctx->rng, err);
     if (st == ST_OK) st = get_lengths(p, o, err);
     if (st == ST_OK) st = json_get_i64(o, "priority", INT32_MIN, INT32_MAX, &priority, NULL, err);
     if (st == ST_OK) {
         st = json_get_bool(o, "include_stop_str_in_output", &p->include_stop, NULL, err);
     }
+    if (st == ST_OK) st = get_prompt_fields(p, o, ctx->limits, err);
     if (st == ST_OK) st = json_get_bool(o, "return_token_ids", &p->return_token_ids, NULL, err);
+    if (st == ST_OK) {
+        st = json_get_bool(o, "return_tokens_as_token_ids", &p->tokens_as_ids, NULL, err);
+    }
     p->request.priority = (int32_t)priority;
     if (st != ST_OK) call_params_fini(p);
     return st;
 }
 
 enum status call_params_parse_sglang(struct call_params *p, const struct json *body,
-                                     const struct json *sampling,
-                                     const struct generation_config *defaults,
-                                     const struct request_limits *limits, struct rng *rng,
+                                     const struct json *sampling, const struct params_context *ctx,
                                      struct error *err) {
     int64_t priority = 0;
     enum status st;
@@ -368,12 +344,12 @@ enum status call_params_parse_sglang(struct call_params *p, const struct json *b
     params_init(p);
     p->request.max_tokens = 128;
     st = refuse_unbuilt(body, err);
-    if (st == ST_OK) st = get_common(p, sampling, defaults, limits, err);
+    if (st == ST_OK) st = get_common(p, sampling, ctx, err);
     if (st == ST_OK) st = json_get_bool(body, "stream", &p->stream, NULL, err);
     if (st == ST_OK) st = get_salt(p, body, "cache_salt", err);
     if (st == ST_OK) st = get_salt(p, body, "extra_key", err);
     if (st == ST_OK) st = get_adapter(body, err);
-    if (st == ST_OK) st = get_seed(p, sampling, "sampling_seed", rng, err);
+    if (st == ST_OK) st = get_seed(p, sampling, "sampling_seed", ctx->rng, err);
     if (st == ST_OK) {
         st = json_get_i64(body, "priority", INT32_MIN, INT32_MAX, &priority, NULL, err);
     }
@@ -396,4 +372,7 @@ enum status call_params_parse_sglang(struct call_params *p, const struct json *b
 void call_params_fini(struct call_params *p) {
     stop_set_destroy(p->stops);
     p->stops = NULL;
+    mem_free(p->allowed);
+    mem_free(p->bad_words);
+    p->allowed = p->bad_words = NULL;
 }

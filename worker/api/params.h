@@ -15,6 +15,7 @@ struct generation_config;
 struct json;
 struct rng;
 struct stop_set;
+struct tokenizer;
 
 #define PARAMS_MAX_N 128 /* samples of one prompt */
 
@@ -22,28 +23,35 @@ struct call_params {
     struct request_params request; /* prompt not filled in; the arrays are in this struct */
     struct token_bias bias[REQUEST_BIAS_MAX];
     uint32_t stop_ids[REQUEST_STOP_IDS_MAX];
-    struct stop_set *stops; /* owned; NULL: none */
-    uint32_t n;             /* samples of each prompt */
+    uint32_t *allowed, *bad_words; /* owned, as request_params has them; NULL: none */
+    struct stop_set *stops;        /* owned; NULL: none */
+    uint32_t n;                    /* samples of each prompt */
     bool stream, include_usage, continuous_usage;
     bool include_stop;       /* stop strings stay in the text */
     bool echo, is_echo_only; /* only: max_tokens 0; one token is computed, and not shown */
     bool skip_special;
     bool return_token_ids;
+    bool tokens_as_ids;         /* logprobs name tokens as "token_id:17" */
+    int32_t prompt_logprobs;    /* as asked for by that name: shown apart; -1: not asked for */
+    uint32_t max_prompt_tokens; /* a longer prompt loses its beginning; 0: none is cut */
     bool has_max_tokens, has_seed;
 };
 
-/* `defaults`: what the model's makers recommend. `rng` draws the seed when none is given. */
+/* What the fields are read against. */
+struct params_context {
+    const struct generation_config *defaults; /* what the model's makers recommend */
+    const struct request_limits *limits;
+    const struct tokenizer *tokenizer;
+    struct rng *rng; /* draws the seed when none is given */
+};
+
 MUST_USE enum status call_params_parse(struct call_params *out, const struct json *body,
-                                       const struct generation_config *defaults,
-                                       const struct request_limits *limits, struct rng *rng,
-                                       struct error *err);
+                                       const struct params_context *ctx, struct error *err);
 
 /* The same from SGLang's body and its sampling_params object (NULL: all defaults). */
 MUST_USE enum status call_params_parse_sglang(struct call_params *out, const struct json *body,
                                               const struct json *sampling,
-                                              const struct generation_config *defaults,
-                                              const struct request_limits *limits, struct rng *rng,
-                                              struct error *err);
+                                              const struct params_context *ctx, struct error *err);
 void call_params_fini(struct call_params *p);
 
 #endif

@@ -201,6 +201,12 @@ static const struct http_route routes[] = {
     {HTTP_GET, WIRE_INFO_PATH, server_info_get},
     {HTTP_POST, "/reset_prefix_cache", reset_post},
     {HTTP_POST, "/flush_cache", reset_post},
+    {HTTP_GET, "/flush_cache", reset_post},
+    {HTTP_GET, "/health_generate", health_generate_get},
+    {HTTP_GET, "/get_model_info", model_info_get},
+    {HTTP_GET, "/model_info", model_info_get},
+    {HTTP_GET, "/get_server_info", sglang_server_info_get},
+    {HTTP_POST, "/abort_request", abort_request_post},
     {0, NULL, NULL},
 };
 

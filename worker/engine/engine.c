@@ -213,7 +213,7 @@ static enum status run(struct engine *e, struct error *err) {
     enum status st = batch_lay_out(&e->batch, &e->schedule, 0);
 
     if (st != ST_OK) return error_set(err, st, "the device refused a sequence");
-    sampler_fill(&e->batch, e->eos_ids, e->options.scheduler.n_eos);
+    sampler_fill(&e->batch, e->eos_ids, e->options.scheduler.n_eos, e->options.geometry.vocab);
     st = e->options.backend->submit(e->model, 0, &e->batch.step, &fence, err);
     if (st != ST_OK) return st;
     st = e->options.backend->wait(e->dev, fence, STEP_TIMEOUT_US);

@@ -140,6 +140,7 @@ static void set_limits(struct engine *e) {
         .n_slots = 1,
         .block_size = o->block_size,
         .max_bias = o->scheduler.max_num_seqs * sampler_max_bias(o->scheduler.n_eos),
+        .max_masks = o->scheduler.max_num_seqs,
     };
 }
 

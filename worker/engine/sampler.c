@@ -10,12 +10,38 @@ static void add_bias(struct batch *b, uint32_t output, uint32_t token, float bia
     b->stage.bias[b->step.n_bias++] = (struct backend_bias){output, token, bias};
 }
 
+/* Bans the last token of each bad word that the output so far ends with all but. */
+static void ban_words(struct batch *b, const struct request *r, uint32_t output) {
+    const struct request_params *p = &r->params;
+    uint32_t n_output = request_n_output(r);
+
+    for (uint32_t at = 0; at < p->n_bad_words; at += 1 + p->bad_words[at]) {
+        const uint32_t *run = p->bad_words + at + 1;
+        uint32_t n_before = p->bad_words[at] - 1;
+
+        if (n_before <= n_output &&
+            memcmp(r->tokens + r->n_tokens - n_before, run, n_before * sizeof(*run)) == 0)
+            add_bias(b, output, run[n_before], BAN_BIAS);
+    }
+}
+
+/* A copy of the request's set of tokens among the masks of the step. */
+static void fill_mask(struct batch *b, const struct request *r, uint32_t output, uint32_t vocab) {
+    size_t n_words = CEIL_DIV(vocab, 32);
+
+    if (!r->params.allowed) return;
+    memcpy(b->stage.mask + b->step.n_masks * n_words, r->params.allowed,
+           n_words * sizeof(*b->stage.mask));
+    b->stage.output[output].mask = b->step.n_masks++;
+}
+
 static void fill_biases(struct batch *b, const struct request *r, uint32_t output,
                         const uint32_t *eos_ids, uint32_t n_eos) {
     const struct request_params *p = &r->params;
 
     for (uint32_t i = 0; i < p->n_bias; i++)
         add_bias(b, output, p->bias[i].token, p->bias[i].bias);
+    ban_words(b, r, output);
     if (request_n_output(r) >= p->min_tokens) return;
     for (uint32_t i = 0; i < n_eos && !p->ignore_eos; i++)
         add_bias(b, output, eos_ids[i], BAN_BIAS);
@@ -35,7 +61,7 @@ static void fill_sample(struct backend_output *o, const struct request_params *p
     o->n_logprobs = p->n_logprobs > 0 ? (uint32_t)p->n_logprobs : 0;
 }
 
-void sampler_fill(struct batch *b, const uint32_t *eos_ids, uint32_t n_eos) {
+void sampler_fill(struct batch *b, const uint32_t *eos_ids, uint32_t n_eos, uint32_t vocab) {
     for (uint32_t i = 0; i < b->step.n_rows; i++) {
         const struct schedule_entry *e = b->row[i].entry;
         const struct request_params *p = &e->request->params;
@@ -46,6 +72,7 @@ void sampler_fill(struct batch *b, const uint32_t *eos_ids, uint32_t n_eos) {
         if (!e->is_sampled) continue;
         fill_sample(&b->stage.output[output], p);
         fill_biases(b, e->request, output, eos_ids, n_eos);
+        fill_mask(b, e->request, output, vocab);
     }
 }
 

@@ -3,7 +3,8 @@
  * The device samples; this module only translates. What a draw depends on is written down here and
  * is complete: the request's seed, the position, the request's parameters and its own tokens. So
  * an answer is the same whatever else is in the batch. Until min_tokens are there, EOS and the stop
- * ids are banned by a bias that no logit outweighs. Thread: engine. */
+ * ids are banned by a bias that no logit outweighs; so is the token that would complete a bad word.
+ * Allowed tokens are a mask of the step. Thread: engine. */
 #ifndef WORKER_ENGINE_SAMPLER_H
 #define WORKER_ENGINE_SAMPLER_H
 
@@ -12,11 +13,11 @@
 
 /* Most (token, bias) pairs that one request may need in a step. */
 static inline uint32_t sampler_max_bias(uint32_t n_eos) {
-    return REQUEST_BIAS_MAX + REQUEST_STOP_IDS_MAX + n_eos;
+    return REQUEST_BIAS_MAX + REQUEST_STOP_IDS_MAX + REQUEST_BAD_WORDS_MAX / 2 + n_eos;
 }
 
 /* Completes the outputs of the batch that was laid out last. */
-void sampler_fill(struct batch *b, const uint32_t *eos_ids, uint32_t n_eos);
+void sampler_fill(struct batch *b, const uint32_t *eos_ids, uint32_t n_eos, uint32_t vocab);
 
 /* Copies the logprobs of a row's outputs to its request, where they were asked for, and gives the
  * sampled token. Before scheduler_take. ST_INTERNAL when the numbers were not finite. */

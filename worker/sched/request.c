@@ -99,6 +99,29 @@ static enum status check_sampling(const struct request_params *p, const struct r
     return check_logprobs("prompt_logprobs", p->prompt_logprobs, l, err);
 }
 
+static enum status check_bad_words(const struct request_params *p, const struct request_limits *l,
+                                   struct error *err) {
+    uint32_t at = 0;
+    enum status st;
+
+    if (p->n_bad_words > REQUEST_BAD_WORDS_MAX)
+        return error_set_param(err, ST_INVALID, "bad_words",
+                               "bad_words are %u tokens with their lengths: at most %u are taken",
+                               p->n_bad_words, REQUEST_BAD_WORDS_MAX);
+    while (at < p->n_bad_words) {
+        uint32_t n = p->bad_words[at++];
+
+        if (n == 0 || n > p->n_bad_words - at)
+            return error_set_param(err, ST_INVALID, "bad_words",
+                                   "bad_words: a run of %u tokens where %u are left", n,
+                                   p->n_bad_words - at);
+        for (; n > 0; n--, at++)
+            if ((st = check_token("bad_words", p->bad_words[at], l->vocab, err)) != ST_OK)
+                return st;
+    }
+    return ST_OK;
+}
+
 static enum status check_lists(const struct request_params *p, const struct request_limits *l,
                                struct error *err) {
     enum status st;
@@ -132,6 +155,7 @@ static enum status check(const struct request_params *p, const struct request_li
 
     if ((st = check_length(p, l, err)) != ST_OK) return st;
     if ((st = check_sampling(p, l, err)) != ST_OK) return st;
+    if ((st = check_bad_words(p, l, err)) != ST_OK) return st;
     return check_lists(p, l, err);
 }
 
@@ -151,7 +175,7 @@ static void *layout_take(struct layout *l, size_t n, size_t size) {
 }
 
 static void lay_out(struct request *r, struct layout *l, const struct request_params *p,
-                    uint32_t n_max) {
+                    uint32_t n_max, uint32_t vocab) {
     uint32_t n_out = n_max - p->n_prompt;
     uint32_t n_top = p->n_logprobs > 0 ? (uint32_t)p->n_logprobs : 0;
     uint32_t n_scored = p->prompt_logprobs >= 0 ? p->n_prompt : 0;
@@ -161,6 +185,8 @@ static void lay_out(struct request *r, struct layout *l, const struct request_pa
     layout_take(l, 1, sizeof(*r));
     r->params.bias = layout_take(l, p->n_bias, sizeof(*p->bias));
     r->params.stop_ids = layout_take(l, p->n_stop_ids, sizeof(*p->stop_ids));
+    r->params.allowed = layout_take(l, p->allowed ? CEIL_DIV(vocab, 32) : 0, sizeof(*p->allowed));
+    r->params.bad_words = layout_take(l, p->n_bad_words, sizeof(*p->bad_words));
     r->params.cache_salt = layout_take(l, p->cache_salt_len, 1);
     r->params.lora_name = layout_take(l, p->lora_name ? strlen(p->lora_name) + 1 : 0, 1);
     r->prompt_logprob = layout_take(l, n_scored, sizeof(float));
@@ -179,10 +205,12 @@ static void fill(const void *dst, const void *src, size_t n_bytes) {
     if (n_bytes > 0) memcpy((void *)(uintptr_t)dst, src, n_bytes);
 }
 
-static void copy_params(struct request *r, const struct request_params *p) {
+static void copy_params(struct request *r, const struct request_params *p, uint32_t vocab) {
     fill(r->tokens, p->prompt, p->n_prompt * sizeof(*p->prompt));
     fill(r->params.bias, p->bias, p->n_bias * sizeof(*p->bias));
     fill(r->params.stop_ids, p->stop_ids, p->n_stop_ids * sizeof(*p->stop_ids));
+    if (p->allowed) fill(r->params.allowed, p->allowed, CEIL_DIV(vocab, 32) * sizeof(*p->allowed));
+    fill(r->params.bad_words, p->bad_words, p->n_bad_words * sizeof(*p->bad_words));
     fill(r->params.cache_salt, p->cache_salt, p->cache_salt_len);
     if (p->lora_name) fill(r->params.lora_name, p->lora_name, strlen(p->lora_name) + 1);
     r->params.prompt = r->tokens;
@@ -200,7 +228,7 @@ enum status request_create(struct request **out, const struct request_params *pa
     if (st != ST_OK) return st;
     n_max = params->max_tokens ? params->n_prompt + params->max_tokens : limits->max_model_len;
     probe.params = *params;
-    lay_out(&probe, &measure, params, n_max);
+    lay_out(&probe, &measure, params, n_max, limits->vocab);
     r = mem_try(measure.used);
     if (!r)
         return error_set(err, ST_NOMEM, "no memory for a request of up to %u tokens (%zu bytes)",
@@ -208,8 +236,8 @@ enum status request_create(struct request **out, const struct request_params *pa
     memset(r, 0, sizeof(*r));
     r->params = *params;
     place.base = (char *)r;
-    lay_out(r, &place, params, n_max);
-    copy_params(r, params);
+    lay_out(r, &place, params, n_max, limits->vocab);
+    copy_params(r, params, limits->vocab);
     r->n_prompt = r->n_tokens = params->n_prompt;
     r->n_max = n_max;
     r->params.max_tokens = n_max - r->n_prompt;

@@ -31,12 +31,13 @@
 #include "common/status.h"
 #include "worker/kv/kv_manager.h"
 
-#define REQUEST_LOGPROBS_MAX 20u /* what the chat API permits */
-#define REQUEST_STOP_IDS_MAX 64u
-#define REQUEST_BIAS_MAX     300u  /* what the public APIs permit for logit_bias */
-#define REQUEST_SALT_MAX     1024u /* bytes of cache_salt */
-#define REQUEST_NO_ROW       UINT32_MAX
-#define REQUEST_NO_TOKEN     UINT32_MAX
+#define REQUEST_LOGPROBS_MAX  20u /* what the chat API permits */
+#define REQUEST_STOP_IDS_MAX  64u
+#define REQUEST_BIAS_MAX      300u  /* what the public APIs permit for logit_bias */
+#define REQUEST_SALT_MAX      1024u /* bytes of cache_salt */
+#define REQUEST_BAD_WORDS_MAX 1024u /* entries of bad_words */
+#define REQUEST_NO_ROW        UINT32_MAX
+#define REQUEST_NO_TOKEN      UINT32_MAX
 
 struct token_bias {
     uint32_t token;
@@ -58,6 +59,11 @@ struct request_params {
     int32_t prompt_logprobs; /* the same for each prompt token; turns reading of the cache off */
     const struct token_bias *bias;
     uint32_t n_bias;
+    const uint32_t *allowed; /* (ceil(vocab / 32)) a bit for each token that may come; NULL: all */
+    /* Runs of tokens that must not come: a run's length, then its ids. The last is banned where the
+     * output ends with the others. */
+    const uint32_t *bad_words; /* (n_bad_words) */
+    uint32_t n_bad_words;
     const uint32_t *stop_ids;
     uint32_t n_stop_ids;
     bool ignore_eos;

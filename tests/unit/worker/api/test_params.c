@@ -32,10 +32,12 @@ static struct json *read_json(const char *text) {
 
 static struct parsed parse_with(const char *text, const struct generation_config *defaults) {
     struct parsed c = {.json = read_json(text)};
+    struct params_context ctx;
     struct rng rng;
 
     rng_seed(&rng, 1);
-    c.st = call_params_parse(&c.p, c.json, defaults, &fuzz_limits, &rng, &c.err);
+    ctx = (struct params_context){defaults, &fuzz_limits, fuzz_tokenizer(), &rng};
+    c.st = call_params_parse(&c.p, c.json, &ctx, &c.err);
     return c;
 }
 
@@ -48,11 +50,13 @@ static struct parsed parse(const char *text) {
 static struct parsed parse_sglang(const char *text) {
     static const struct generation_config none;
     struct parsed c = {.json = read_json(text)};
+    struct params_context ctx;
     struct rng rng;
 
     rng_seed(&rng, 1);
-    c.st = call_params_parse_sglang(&c.p, c.json, json_get(c.json, "sampling_params"), &none,
-                                    &fuzz_limits, &rng, &c.err);
+    ctx = (struct params_context){&none, &fuzz_limits, fuzz_tokenizer(), &rng};
+    c.st =
+        call_params_parse_sglang(&c.p, c.json, json_get(c.json, "sampling_params"), &ctx, &c.err);
     return c;
 }
 
@@ -278,23 +282,10 @@ static void stream_options_need_a_stream(void **state) {
 }
 
 static void what_would_change_the_answer_and_is_not_built_is_refused(void **state) {
-    static const char *const fields[] = {"prompt_embeds",
-                                         "structured_outputs",
-                                         "guided_json",
-                                         "guided_regex",
-                                         "guided_choice",
-                                         "json_schema",
-                                         "bad_words",
-                                         "allowed_token_ids",
-                                         "suffix",
-                                         "thinking_token_budget",
-                                         "truncate_prompt_tokens",
-                                         "prompt_logprobs",
-                                         "logprob_token_ids",
-                                         "use_beam_search",
-                                         "return_tokens_as_token_ids",
-                                         "functions",
-                                         "image_data"};
+    static const char *const fields[] = {
+        "prompt_embeds",     "structured_outputs", "guided_json", "guided_regex",
+        "guided_choice",     "json_schema",        "suffix",      "thinking_token_budget",
+        "logprob_token_ids", "use_beam_search",    "functions",   "image_data"};
     static const char *const nothing[] = {"false", "\"\"", "[]", "{}", "null"};
     static const char *const something[] = {"true", "\"x\"", "[1]", "{\"a\":1}", "0"};
     char text[100];
@@ -308,6 +299,54 @@ static void what_would_change_the_answer_and_is_not_built_is_refused(void **stat
             refuses(text, fields[i]);
         }
     }
+}
+
+static void tokens_may_be_allowed_and_words_banned(void **state) {
+    /* A byte is a token: "ab" is two, and a space before it would make three, another word. */
+    struct parsed c =
+        parse_good("{\"allowed_token_ids\":[0,33,511],\"bad_words\":[\"ab\",\"  c\"]}");
+    const struct request_params *r = &c.p.request;
+
+    (void)state;
+    for (uint32_t id = 0; id < fuzz_limits.vocab; id++) {
+        bool is_allowed = id == 0 || id == 33 || id == 511;
+
+        assert_int_equal(r->allowed[id / 32] >> (id % 32) & 1, is_allowed);
+    }
+    assert_int_equal(r->n_bad_words, 5);
+    assert_int_equal(r->bad_words[0], 2);
+    assert_int_equal(r->bad_words[1], 'a');
+    assert_int_equal(r->bad_words[2], 'b');
+    assert_int_equal(r->bad_words[3], 1);
+    assert_int_equal(r->bad_words[4], 'c');
+    finish(&c);
+    refuses("{\"allowed_token_ids\":[]}", "allowed_token_ids");
+    refuses("{\"allowed_token_ids\":[512]}", "allowed_token_ids");
+    refuses("{\"allowed_token_ids\":[-1]}", "allowed_token_ids");
+    refuses("{\"allowed_token_ids\":\"1\"}", "allowed_token_ids");
+    refuses("{\"bad_words\":[\"\"]}", "bad_words");
+    refuses("{\"bad_words\":[1]}", "bad_words");
+    refuses("{\"bad_words\":\"x\"}", "bad_words");
+}
+
+static void what_is_asked_of_the_prompt(void **state) {
+    struct parsed c = parse_good("{\"prompt_logprobs\":3,\"truncate_prompt_tokens\":7}");
+
+    (void)state;
+    assert_int_equal(c.p.prompt_logprobs, 3);
+    assert_int_equal(c.p.request.prompt_logprobs, 3);
+    assert_int_equal(c.p.max_prompt_tokens, 7);
+    finish(&c);
+    c = parse_good("{\"truncate_prompt_tokens\":-1,\"return_tokens_as_token_ids\":true}");
+    assert_int_equal(c.p.max_prompt_tokens, fuzz_limits.max_model_len - 1);
+    assert_int_equal(c.p.prompt_logprobs, -1);
+    assert_true(c.p.tokens_as_ids);
+    finish(&c);
+    refuses("{\"prompt_logprobs\":-1}", "prompt_logprobs");
+    refuses("{\"prompt_logprobs\":21}", "prompt_logprobs");
+    refuses("{\"prompt_logprobs\":1,\"stream\":true}", "prompt_logprobs");
+    refuses("{\"truncate_prompt_tokens\":0}", "truncate_prompt_tokens");
+    refuses("{\"truncate_prompt_tokens\":-2}", "truncate_prompt_tokens");
 }
 
 static void unknown_fields_are_ignored(void **state) {
@@ -356,11 +395,12 @@ static void a_seed_is_drawn_when_none_is_given(void **state) {
     static const struct generation_config none;
     struct call_params a, b;
     struct rng rng;
+    const struct params_context ctx = {&none, &fuzz_limits, fuzz_tokenizer(), &rng};
 
     (void)state;
     rng_seed(&rng, 1);
-    assert_int_equal(call_params_parse(&a, json, &none, &fuzz_limits, &rng, NULL), ST_OK);
-    assert_int_equal(call_params_parse(&b, json, &none, &fuzz_limits, &rng, NULL), ST_OK);
+    assert_int_equal(call_params_parse(&a, json, &ctx, NULL), ST_OK);
+    assert_int_equal(call_params_parse(&b, json, &ctx, NULL), ST_OK);
     assert_true(a.request.seed != b.request.seed);
     json_destroy(json);
 }
@@ -438,6 +478,8 @@ int main(void) {
         cmocka_unit_test(no_tokens_may_be_asked_for_with_an_echo_only),
         cmocka_unit_test(stream_options_need_a_stream),
         cmocka_unit_test(what_would_change_the_answer_and_is_not_built_is_refused),
+        cmocka_unit_test(tokens_may_be_allowed_and_words_banned),
+        cmocka_unit_test(what_is_asked_of_the_prompt),
         cmocka_unit_test(unknown_fields_are_ignored),
         cmocka_unit_test(lists_have_limits),
         cmocka_unit_test(a_seed_is_drawn_when_none_is_given),

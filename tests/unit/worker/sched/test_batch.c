@@ -86,7 +86,7 @@ static void lay_out(struct setup *s) {
 
     fixture_step(&s->f);
     assert_int_equal(batch_lay_out(&s->b, &s->f.step, 0), ST_OK);
-    sampler_fill(&s->b, eos, 1);
+    sampler_fill(&s->b, eos, 1, FIXTURE_VOCAB);
 }
 
 static void one_token_rows_come_first_and_slots_follow_the_table(void **state) {
