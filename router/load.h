@@ -55,7 +55,9 @@ struct load_worker {
 
     uint32_t reasons;                   /* enum worker_reason bits; 0: may be picked */
     uint32_t block_size;                /* of spec; read of those that match */
-    double sum_first_s;                 /* times of the first tokens of the others */
+    double decode_s;                    /* its decode clock (load_growing_tokens), as of */
+    uint64_t decode_as_of_us;           /* this moment */
+    double sum_first_s;                 /* decode clock at the first tokens of the others */
     uint64_t ramp_from_us;              /* when its slow start began, if it is in `ramping` */
     struct list pending;                /* those, in order of sending */
     struct worker_spec spec;            /* defaults filled in */
@@ -70,6 +72,7 @@ struct load_ticket {
     double work_s;          /* predicted prefill seconds */
     double resident_tokens; /* what it added */
     uint64_t sent_us, first_us;
+    double first_decode_s; /* decode clock at the first token */
 };
 
 struct load {
@@ -84,7 +87,8 @@ struct load {
     struct worker_mask ramping;  /* workers in their slow start, or lately so */
     uint64_t slow_start_us;      /* how long one lasts; 0: none */
     double mean_output_tokens;   /* running means over ended requests */
-    double mean_decode_s;        /* first token to end */
+    double mean_decode_s;        /* first token to end, */
+    double mean_decode_clock_s;  /* and by the worker's decode clock */
 };
 
 void load_init(struct load *l, uint32_t n_workers);
@@ -108,7 +112,12 @@ double load_wait_s(const struct load_worker *w, uint64_t now_us);
 double load_memory_wait_s(const struct load *l, const struct load_worker *w, double need_tokens);
 
 /* KV tokens of `w` besides prompts: the unused half of the block that each of its open requests
- * has begun, and what those with a first token have generated since then, at the mean speed. */
+ * has begun, and what those with a first token have generated since then, at the mean speed.
+ *
+ * That speed is one by the worker's decode clock, which all but stands still while it has prompts
+ * to compute: a step with a chunk of one takes many times as long as a step without, or is all
+ * prompt. By the wall clock a burst of long prompts would seem to double what is generated, and what
+ * the books then forget to make room for it is still in the worker's cache. */
 double load_growing_tokens(const struct load *l, const struct load_worker *w, uint64_t now_us);
 
 /* Two bounds on what a worker is sent. While any worker has less than is enough for it, requests are

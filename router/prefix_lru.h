@@ -11,8 +11,7 @@
  *
  * It counts from the moment it is sent, because when the next request's turn comes in the engine's
  * queue, the ones before it have taken their blocks: on a trace of 12,031 requests that predicts
- * the hit of all but 3 to within two blocks, and counting from the first token of all but 8
- * (make replay-engine).
+ * the hit of each to within 512 tokens, whatever the blocks of either side (make replay-engine).
  *
  * Invariant: an entry is on its worker's list of cold ones iff it is computed and unpinned, and
  * exists iff it is computed or pinned. The entries are the records of the prefix index, which this

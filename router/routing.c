@@ -17,8 +17,8 @@
  * A worker's capacity in blocks is what it declares times a factor, which stays where it is while
  * the reports agree with the books. What disagrees is not symmetric:
  *
- * - More was cached than predicted: only a larger cache than believed does that, so each such report
- *   counts, and opens a search: the factor creeps up until prompts go missing, or nothing more is
+ * - Much more was cached than predicted: only a larger cache than believed does that, so each such
+ *   report counts, and opens a search: the factor creeps up until prompts go missing, or nothing more is
  *   found. Without a search a cache declared far too small would stay unseen: requests that might
  *   show it are not sent there.
  * - Less was cached: that happens with the right capacity too. What is matched when a request is
@@ -42,6 +42,7 @@
 #define SURPRISE                                                                                   \
     0.125                         /* of the prompt, found though not predicted: less is the edge of
                                    * what was just being forgotten */
+#define EDGE                2.0   /* times what was predicted, found: no more than the same edge */
 #define CAPACITY_MORE       1.05  /* a hit that was not predicted; then, per report of a search, */
 #define CAPACITY_SEARCH     1.002 /* which ends after */
 #define SEARCH_REPORTS      256
@@ -53,6 +54,8 @@
 #define BLOCKS_MAX          1e15 /* that a worker may be believed to hold: any number will do */
 #define OUTPUT_MAX          1e6  /* tokens: more than any context has */
 #define HIT_TOLERANCE       0.03 /* of the prompt: its parts differ in bytes per token */
+#define ROUNDING            1e-6 /* blocks: a quotient that should be whole may be so much less */
+#define REST_OWED           16.0 /* blocks at most that were counted too much */
 #define RATIO_MIN           0.25 /* bytes per token that are believed */
 #define RATIO_MAX           32.0
 #define RATIO_DECAY         0.99 /* per request: about the last hundred count */
@@ -73,7 +76,8 @@ struct report_sums {
 struct cache_state {
     uint32_t epoch;             /* changes when the worker's cache is lost */
     double capacity_factor;     /* learned; 1 to begin with */
-    uint64_t unnamed_bytes;     /* of the prompts of open requests: in no recorded block */
+    int64_t unnamed_bytes;      /* of the prompts of open requests: see unnamed_bytes() */
+    double rest_bytes;          /* of ended requests: less than a block of ours; see there */
     double missed_prompts;      /* beyond what is allowed; at most MISSED_PROMPTS */
     uint32_t n_search;          /* reports that are left of a search */
     struct report_sums reports; /* decayed */
@@ -202,7 +206,7 @@ static void fit_cache(struct routing *r, uint32_t w, uint64_t now_us) {
     double tokens = k->capacity_tokens * r->caches[w].capacity_factor, n_blocks;
 
     tokens -= load_growing_tokens(&r->load, k, now_us);
-    tokens -= (double)(int64_t)r->caches[w].unnamed_bytes / r->bytes_per_token;
+    tokens -= (double)r->caches[w].unnamed_bytes / r->bytes_per_token;
     n_blocks = MAX(tokens / r->tokens_per_block, 1);
     prefix_lru_set_capacity(r->lru, w, (uint64_t)(int64_t)MIN(n_blocks, BLOCKS_MAX));
 }
@@ -231,17 +235,21 @@ static void weigh_report(struct cache_state *c, uint32_t n, double predicted, do
     c->capacity_factor = MIN(MAX(c->capacity_factor, CAPACITY_MIN), CAPACITY_MAX);
 }
 
-/* In shares of the prompt: what it has in tokens was predicted too, and is another matter. */
+/* In shares of the prompt: what it has in tokens was predicted too, and is another matter. When most
+ * of what was found is in the books too, their edge runs through this prompt. Where it lies depends
+ * on a guess of what open requests fill (load_growing_tokens), and an edge that is a little off says
+ * nothing of the capacity. */
 static void learn_capacity(struct routing *r, const struct route_ticket *t,
                            const struct route_feedback *f) {
     uint32_t w = t->load.worker;
     double prompt = (double)f->prompt_tokens;
-    double found = (double)f->cached_tokens / prompt;
+    double predicted = t->cached_tokens / t->prompt_tokens;
+    double found = MIN((double)f->cached_tokens / prompt, 1);
     /* An edge of each kind of block. */
     double tolerance = (r->load.workers[w].block_size + r->tokens_per_block) / prompt;
 
-    weigh_report(&r->caches[w], 1, t->cached_tokens / t->prompt_tokens, MIN(found, 1),
-                 MAX(tolerance, HIT_TOLERANCE));
+    if (found > predicted && found < predicted * EDGE) found = predicted;
+    weigh_report(&r->caches[w], 1, predicted, found, MAX(tolerance, HIT_TOLERANCE));
 }
 
 /* Uses what the worker reported, once per request. A prompt that is not mostly text (images come
@@ -384,12 +392,6 @@ static struct policy_view look(struct routing *r, const struct route_request *rq
     };
 }
 
-static uint64_t unnamed_bytes(const struct routing *r, const struct route_ticket *t) {
-    uint64_t named = (uint64_t)t->n_recorded * r->options.prefix_block_bytes;
-
-    return t->prompt_bytes > named ? t->prompt_bytes - named : 0;
-}
-
 double routing_price(struct routing *r, const struct route_request *rq, uint32_t *home) {
     struct worker_mask mask = r->load.eligible;
     struct policy_view view = look(r, rq, &mask, NULL);
@@ -410,14 +412,28 @@ double routing_price(struct routing *r, const struct route_request *rq, uint32_t
     return isinf(least_s) ? 0 : least_s;
 }
 
-/* Blocks that a request leaves behind besides those of its chain: its output, and what of its
- * prompt lies beyond the chain's limit. */
-static uint32_t anonymous_blocks(const struct routing *r, const struct route_ticket *t,
-                                 double output_tokens) {
-    double bytes = (double)t->prompt_bytes + output_tokens * r->bytes_per_token;
-    int64_t n = (int64_t)(bytes / r->options.prefix_block_bytes) - t->n_blocks;
+/* Bytes of a prompt that no recorded block stands for; negative when the last one, which may be
+ * short, stands for more than there is. */
+static int64_t unnamed_bytes(const struct routing *r, const struct route_ticket *t) {
+    return (int64_t)t->prompt_bytes - (int64_t)t->n_recorded * r->options.prefix_block_bytes;
+}
 
-    return (uint32_t)MIN(MAX(n, 0), UINT32_MAX);
+/* Blocks that a request leaves behind besides those of its chain: its output, and what of its
+ * prompt lies beyond the chain's limit. The worker keeps every full block of its own, and these are
+ * smaller than ours: what is left over, or was counted too much, waits for the next request. Of as
+ * many prompts as a worker holds, half a block of each is one in a hundred. */
+static uint32_t anonymous_blocks(struct routing *r, const struct route_ticket *t,
+                                 double output_tokens) {
+    uint32_t w = t->load.worker;
+    double block_bytes = r->options.prefix_block_bytes;
+    double tokens = (double)(int64_t)t->prompt_bytes / r->bytes_per_token + output_tokens;
+    double kv_block_bytes = r->load.workers[w].block_size * r->bytes_per_token;
+    double kept_bytes = floor(tokens / r->load.workers[w].block_size + ROUNDING) * kv_block_bytes;
+    double rest = r->caches[w].rest_bytes + kept_bytes - t->n_blocks * block_bytes;
+    double n = floor(MAX(rest, 0) / block_bytes + ROUNDING);
+
+    r->caches[w].rest_bytes = MAX(rest - n * block_bytes, -REST_OWED * block_bytes);
+    return (uint32_t)MIN(n, (double)UINT32_MAX);
 }
 
 enum status routing_route(struct routing *r, const struct route_request *rq, struct route_ticket *t,
@@ -558,6 +574,7 @@ void routing_check(const struct routing *r) {
         assert(c->capacity_factor >= CAPACITY_MIN && c->capacity_factor <= CAPACITY_MAX);
         assert(c->missed_prompts >= 0 && c->missed_prompts <= MISSED_PROMPTS);
         assert(c->n_search <= SEARCH_REPORTS);
+        assert(fabs(c->rest_bytes) <= REST_OWED * (double)r->options.prefix_block_bytes);
         assert(r->load.workers[w].in_flight || !c->unnamed_bytes);
         assert(r->load.workers[w].in_flight || !prefix_lru_n_pinned(r->lru, w));
         (void)c;

@@ -53,12 +53,28 @@ static void must(enum status st, const struct error *err) {
     abort();
 }
 
-static uint64_t *make_chain(const struct replay_request *q, uint32_t block_size) {
-    uint32_t n = q->n_prompt / block_size;
+static uint32_t kv_block(const struct replay_options *o) {
+    return o->kv_block ? o->kv_block : o->block_size;
+}
+
+static uint32_t chain_block(const struct replay_options *o) {
+    return o->chain_block ? o->chain_block : o->block_size;
+}
+
+static uint32_t chain_length(const struct replay_options *o, const struct replay_request *q) {
+    return o->chain_block ? CEIL_DIV(q->n_prompt, o->chain_block) : q->n_prompt / o->block_size;
+}
+
+/* A short last block is named by its length too: it is another one than a full one. */
+static uint64_t *make_chain(const struct replay_options *o, const struct replay_request *q) {
+    uint32_t n = chain_length(o, q), size = chain_block(o);
     uint64_t *chain = mem_calloc(n + 1, sizeof(*chain));
 
-    for (uint32_t i = 0; i < n; i++)
-        chain[i] = rng_mix(q->blocks[i]);
+    for (uint32_t i = 0; i < n; i++) {
+        uint64_t n_tokens = MIN(q->n_prompt - i * size, size);
+
+        chain[i] = rng_mix(q->blocks[i * size / o->block_size] | (uint64_t)i << 32) ^ n_tokens;
+    }
     return chain;
 }
 
@@ -72,11 +88,11 @@ static void open_worker(struct replay *p) {
     so.max_num_seqs = MAX_SEQS;
     so.max_num_batched_tokens = CHUNK;
     so.max_model_len = o->cache_tokens;
-    p->kv = kv_manager_create(
-        &(struct kv_manager_config){.n_blocks = o->cache_tokens / o->block_size + 1,
-                                    .block_size = o->block_size,
-                                    .max_model_len = o->cache_tokens,
-                                    .hash_seed = STR("replay")});
+    p->kv =
+        kv_manager_create(&(struct kv_manager_config){.n_blocks = o->cache_tokens / kv_block(o) + 1,
+                                                      .block_size = kv_block(o),
+                                                      .max_model_len = o->cache_tokens,
+                                                      .hash_seed = STR("replay")});
     must(scheduler_create(&p->scheduler, &so, p->kv, &err), &err);
     schedule_init(&p->step, p->scheduler);
     p->limits =
@@ -90,14 +106,14 @@ static void open_router(struct replay *p) {
     routing_options_default(&o);
     o.max_workers = 1;
     o.max_index_bytes = INDEX_BYTES;
-    o.prefix_block_bytes = p->options->block_size * BYTES_PER_TOKEN;
+    o.prefix_block_bytes = chain_block(p->options) * BYTES_PER_TOKEN;
     o.bytes_per_token = BYTES_PER_TOKEN;
     must(routing_create(&p->routing, &o, &err), &err);
     routing_worker_up(p->routing, 0,
                       &(struct worker_spec){
                           .identity = 1,
                           .generation = 1,
-                          .block_size = p->options->block_size,
+                          .block_size = kv_block(p->options),
                           .n_blocks = block_pool_n_usable(kv_manager_pool(p->kv)),
                           .prefill_tokens_per_s = 1e6 / PREFILL_US,
                           .attn_context = ATTN_CONTEXT,
@@ -108,12 +124,12 @@ static void arrive(struct replay *p, struct exchange *e) {
     const struct replay_request *q = e->in;
     uint32_t *tokens = mem_calloc(q->n_prompt, sizeof(*tokens)), bs = p->options->block_size;
     struct request_params params = request_params_default;
-    struct route_request rq = {.n_blocks = q->n_prompt / bs,
+    struct route_request rq = {.n_blocks = chain_length(p->options, q),
                                .prompt_bytes = (uint64_t)q->n_prompt * BYTES_PER_TOKEN,
                                .now_us = q->arrival_us};
     struct error err = {0};
 
-    rq.chain = e->chain = make_chain(q, bs);
+    rq.chain = e->chain = make_chain(p->options, q);
     must(routing_route(p->routing, &rq, &e->ticket, &err), &err);
     for (uint32_t i = 0; i < q->n_prompt; i++)
         tokens[i] = q->blocks[i / bs] + 1;
@@ -130,7 +146,7 @@ static void arrive(struct replay *p, struct exchange *e) {
 static void tally(struct replay *p, const struct exchange *e) {
     struct replay_result *r = p->result;
     int64_t cached = e->request->cached_tokens, off = (int64_t)e->ticket.cached_tokens - cached,
-            limit = (int64_t)p->options->tidy_blocks * p->options->block_size;
+            limit = p->options->off_tokens;
 
     r->prompt_tokens += e->in->n_prompt;
     r->cached_tokens += (uint64_t)cached;
@@ -227,6 +243,7 @@ void replay_on_engine(const struct replay_request *requests, uint32_t n,
 
 double replay_work_s(const struct replay_request *requests, uint32_t n,
                      const struct replay_options *options) {
+    struct replay_options whole = {.block_size = options->block_size};
     uint32_t bs = options->block_size, capacity = options->cache_tokens / bs;
     struct prefix_index *index = prefix_index_create(4 * capacity, 1);
     struct prefix_lru *lru = prefix_lru_create(index, 1);
@@ -236,7 +253,7 @@ double replay_work_s(const struct replay_request *requests, uint32_t n,
     for (uint32_t i = 0; i < n; i++) {
         const struct replay_request *q = &requests[i];
         uint32_t n_blocks = q->n_prompt / bs, depth, n_sent;
-        uint64_t mask = 1, *chain = make_chain(q, bs);
+        uint64_t mask = 1, *chain = make_chain(&whole, q);
 
         prefix_index_match(index, chain, n_blocks, &mask, &depth, NULL);
         double first = MIN(depth * bs, (q->n_prompt - 1) / bs * bs), n_new = q->n_prompt - first;

@@ -86,7 +86,8 @@ static void with_room_for_all_every_hit_is_predicted(void **state) {
 
 static void what_a_full_worker_forgot_is_predicted(void **state) {
     struct workload w = make_workload(2, 600000000);
-    struct replay_options o = {.block_size = BLOCK_SIZE, .cache_tokens = 60000, .tidy_blocks = 4};
+    struct replay_options o = {
+        .block_size = BLOCK_SIZE, .cache_tokens = 60000, .off_tokens = 4 * BLOCK_SIZE};
     struct replay_result r;
     (void)state;
 
@@ -98,9 +99,28 @@ static void what_a_full_worker_forgot_is_predicted(void **state) {
     free_workload(&w);
 }
 
+/* Neither side's blocks end where prompts and answers do. */
+static void small_blocks_under_large_ones_are_predicted(void **state) {
+    struct workload w = make_workload(4, 600000000);
+    struct replay_options o = {.block_size = BLOCK_SIZE,
+                               .kv_block = 4,
+                               .chain_block = BLOCK_SIZE,
+                               .cache_tokens = 60000,
+                               .off_tokens = 4 * BLOCK_SIZE};
+    struct replay_result r;
+    (void)state;
+
+    replay_on_engine(w.requests, w.n, &o, &r);
+    print(&r);
+    assert_in_range(r.predicted_tokens, r.cached_tokens * 99 / 100, r.cached_tokens * 101 / 100);
+    assert_int_equal(r.n_off, 0);
+    free_workload(&w);
+}
+
 static void equal_input_gives_equal_output(void **state) {
     struct workload w = make_workload(3, 300000000);
-    struct replay_options o = {.block_size = BLOCK_SIZE, .cache_tokens = 60000, .tidy_blocks = 4};
+    struct replay_options o = {
+        .block_size = BLOCK_SIZE, .cache_tokens = 60000, .off_tokens = 4 * BLOCK_SIZE};
     struct replay_result a, b;
     (void)state;
 
@@ -118,6 +138,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(with_room_for_all_every_hit_is_predicted),
         cmocka_unit_test(what_a_full_worker_forgot_is_predicted),
+        cmocka_unit_test(small_blocks_under_large_ones_are_predicted),
         cmocka_unit_test(equal_input_gives_equal_output),
     };
 

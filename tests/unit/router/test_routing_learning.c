@@ -256,6 +256,50 @@ static void a_hit_nobody_predicted_opens_a_search_that_a_miss_ends(void **state)
     routing_destroy(r);
 }
 
+/* Half of the prompt is in the books and the worker had nearly all of it: the edge of what it has
+ * forgotten is in there, and was guessed wrong by that much. */
+static void a_hit_predicted_by_half_says_nothing_of_the_capacity(void **state) {
+    struct routing *r = fleet(1, "prefix");
+    struct prompt p = prompt_of(5, 50, 0, 50), half = prompt_of(5, 25, 1, 50);
+    (void)state;
+
+    report(r, &p, 0);
+    assert_float_equal(report(r, &half, 1584), 800, 0);
+    assert_float_equal(routing_capacity_factor(r, 0), 1, 0);
+    routing_destroy(r);
+}
+
+/* Blocks of the books are 32 tokens, the worker's 16. `short_bytes` are missing from the last block
+ * of the chain. */
+static uint64_t held_after(struct routing *r, uint64_t family, uint64_t short_bytes,
+                           int64_t output_tokens) {
+    struct prompt p = prompt_of(family, 50, 0, 50);
+    struct route_request rq = request_of(&p, 0);
+    struct routing_worker_stats stats;
+    struct route_ticket t = {0};
+
+    rq.prompt_bytes -= short_bytes;
+    assert_int_equal(routing_route(r, &rq, &t, NULL), ST_OK);
+    routing_ended(r, &t, &(struct route_end){.output_tokens = output_tokens, .feedback = {-1, -1}});
+    routing_check(r);
+    routing_worker_stats(r, 0, 0, &stats);
+    return stats.n_held_blocks;
+}
+
+static void what_fills_no_block_alone_is_counted_with_the_next(void **state) {
+    struct routing *r = fleet(1, "prefix");
+    (void)state;
+
+    assert_int_equal(held_after(r, 1, 0, 15), 50); /* no full block of the worker's either */
+    assert_int_equal(held_after(r, 2, 0, 16), 100);
+    assert_int_equal(held_after(r, 3, 0, 16), 151);
+    assert_int_equal(held_after(r, 4, 64, 0), 201); /* half a block more than there is, */
+    assert_int_equal(held_after(r, 5, 64, 0), 251); /* twice */
+    assert_int_equal(held_after(r, 6, 0, 32), 301);
+    assert_int_equal(held_after(r, 7, 0, 32), 352);
+    routing_destroy(r);
+}
+
 /* The engine makes room for a prompt when it begins with it, not when its first token is out. */
 static void a_prompt_being_computed_takes_room_from_the_cache(void **state) {
     struct routing *r = fleet(1, "prefix");
@@ -297,6 +341,8 @@ int main(void) {
         cmocka_unit_test(rare_misses_leave_the_capacity_alone),
         cmocka_unit_test(frequent_misses_shrink_the_capacity),
         cmocka_unit_test(a_hit_nobody_predicted_opens_a_search_that_a_miss_ends),
+        cmocka_unit_test(a_hit_predicted_by_half_says_nothing_of_the_capacity),
+        cmocka_unit_test(what_fills_no_block_alone_is_counted_with_the_next),
         cmocka_unit_test(a_prompt_being_computed_takes_room_from_the_cache),
     };
 
