@@ -43,13 +43,19 @@ void block_pool_destroy(struct block_pool *pool) {
     mem_free(pool);
 }
 
+static void evict(struct block_pool *pool, block_id id) {
+    if (pool->config.on_evict) pool->config.on_evict(pool->config.arg, id);
+    prefix_cache_erase(&pool->cache, id);
+    pool->n_evicted++;
+}
+
 enum status block_pool_acquire(struct block_pool *pool, block_id *ids, uint32_t n) {
     if (n > pool->queue.count) return ST_BUSY;
     for (uint32_t i = 0; i < n; i++) {
         block_id id = free_queue_pop_front(&pool->queue);
 
         assert(pool->ref_cnt[id] == 0);
-        if (prefix_cache_erase(&pool->cache, id)) pool->n_evicted++;
+        if (prefix_cache_contains(&pool->cache, id)) evict(pool, id);
         pool->ref_cnt[id] = 1;
         ids[i] = id;
     }
@@ -93,8 +99,17 @@ void block_pool_release(struct block_pool *pool, const block_id *ids, uint32_t n
 }
 
 void block_pool_publish(struct block_pool *pool, block_id id, const struct prefix_key *key) {
+    block_pool_publish_as(pool, id, key, 0);
+}
+
+void block_pool_publish_as(struct block_pool *pool, block_id id, const struct prefix_key *key,
+                           uint64_t prefix) {
     assert(pool->ref_cnt[id] > 0);
-    prefix_cache_insert(&pool->cache, id, key);
+    prefix_cache_insert_as(&pool->cache, id, key, prefix);
+}
+
+bool block_pool_unpublish(struct block_pool *pool, block_id id) {
+    return prefix_cache_erase(&pool->cache, id);
 }
 
 block_id block_pool_find(const struct block_pool *pool, const struct prefix_key *key) {
@@ -193,21 +208,26 @@ static void check_leaf_first(const struct block_pool *pool, const uint32_t *plac
     mem_free(rows);
 }
 
-void block_pool_check(const struct block_pool *pool) {
-    uint32_t n_blocks = pool->config.n_blocks, n_place = 0;
-    uint32_t *place = mem_calloc(n_blocks, sizeof(*place));
-
+void block_pool_check_parts(const struct block_pool *pool) {
     free_queue_check(&pool->queue);
     prefix_cache_check(&pool->cache);
-    for (block_id id = 0; id < n_blocks; id++) {
+    for (block_id id = 0; id < pool->config.n_blocks; id++) {
         bool is_free = free_queue_contains(&pool->queue, id);
 
-        place[id] = n_blocks;
         if (!is_null(pool, id))
             assert(is_free == (pool->ref_cnt[id] == 0));
         else
             assert(!is_free && !prefix_cache_contains(&pool->cache, id));
     }
+}
+
+void block_pool_check(const struct block_pool *pool) {
+    uint32_t n_blocks = pool->config.n_blocks, n_place = 0;
+    uint32_t *place = mem_calloc(n_blocks, sizeof(*place));
+
+    block_pool_check_parts(pool);
+    for (block_id id = 0; id < n_blocks; id++)
+        place[id] = n_blocks;
     for (block_id id = block_pool_next_free(pool, BLOCK_NONE); id != BLOCK_NONE;
          id = block_pool_next_free(pool, id)) {
         place[id] = n_place++;

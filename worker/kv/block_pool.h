@@ -30,6 +30,10 @@ struct block_pool_config {
     uint32_t block_size; /* tokens */
     enum free_order order;
     bool no_null; /* block 0 is a block like the others */
+    /* Called for a published block just before it is handed out anew, while it can still be asked
+     * about. May be NULL; must not call the pool's changing functions. */
+    void (*on_evict)(void *arg, block_id id);
+    void *arg;
 };
 struct block_pool;
 
@@ -49,6 +53,13 @@ void block_pool_release(struct block_pool *pool, const block_id *ids, uint32_t n
 
 /* Makes a full block in use findable under `key`. It must not be published yet (asserted). */
 void block_pool_publish(struct block_pool *pool, block_id id, const struct prefix_key *key);
+
+/* The same under the number this content has in another pool; 0: it has none. */
+void block_pool_publish_as(struct block_pool *pool, block_id id, const struct prefix_key *key,
+                           uint64_t prefix);
+
+/* Nobody finds this block from now on; it stays where it is. False when it was not published. */
+bool block_pool_unpublish(struct block_pool *pool, block_id id);
 
 /* The first published block with that content, in use or free, or BLOCK_NONE. Changes nothing. */
 block_id block_pool_find(const struct block_pool *pool, const struct prefix_key *key);
@@ -71,5 +82,8 @@ block_id block_pool_next_free(const struct block_pool *pool, block_id id);
 /* Asserts the invariants of pool, queue and cache, leaf first included: a free cached block always
  * has a copy of its parent in use or behind it, so that eviction never cuts a chain in two. */
 void block_pool_check(const struct block_pool *pool);
+
+/* The same without leaf first: of a pool whose blocks' parents may be elsewhere. */
+void block_pool_check_parts(const struct block_pool *pool);
 
 #endif

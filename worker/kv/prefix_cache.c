@@ -86,6 +86,11 @@ static void ring_append(struct prefix_cache *cache, uint32_t first, uint32_t blo
 }
 
 void prefix_cache_insert(struct prefix_cache *cache, uint32_t block, const struct prefix_key *key) {
+    prefix_cache_insert_as(cache, block, key, 0);
+}
+
+void prefix_cache_insert_as(struct prefix_cache *cache, uint32_t block,
+                            const struct prefix_key *key, uint64_t prefix) {
     struct prefix_entry *e = &cache->entries[block];
     uint32_t first = prefix_cache_find(cache, key);
     uint32_t *bucket = bucket_of(cache, key->hash);
@@ -100,11 +105,13 @@ void prefix_cache_insert(struct prefix_cache *cache, uint32_t block, const struc
     cache->n_cached++;
     if (!e->is_first) {
         e->prefix = cache->entries[first].prefix;
+        assert(prefix == 0 || prefix == e->prefix);
         e->bucket_next = NONE;
         ring_append(cache, first, block);
         return;
     }
-    e->prefix = ++cache->last_prefix;
+    e->prefix = prefix ? prefix : cache->last_prefix + 1;
+    cache->last_prefix = MAX(cache->last_prefix, e->prefix);
     e->ring_prev = e->ring_next = block;
     e->bucket_next = *bucket;
     *bucket = block;
@@ -156,6 +163,13 @@ const struct block_hash *prefix_cache_hash(const struct prefix_cache *cache, uin
     return prefix_cache_contains(cache, block) ? &cache->entries[block].hash : NULL;
 }
 
+struct prefix_key prefix_cache_key(const struct prefix_cache *cache, uint32_t block) {
+    const struct prefix_entry *e = &cache->entries[block];
+
+    assert(e->prefix != 0);
+    return (struct prefix_key){&e->hash, e->parent, tokens_of(cache, block), &e->extra, e->group};
+}
+
 uint64_t prefix_cache_prefix(const struct prefix_cache *cache, uint32_t block) {
     assert(prefix_cache_contains(cache, block));
     return cache->entries[block].prefix;
@@ -178,7 +192,7 @@ uint32_t prefix_cache_copies(const struct prefix_cache *cache, uint32_t block) {
 /* One ring: a single first copy, the same content and prefix number all around. */
 static uint32_t check_ring(const struct prefix_cache *cache, uint32_t first) {
     const struct prefix_entry *f = &cache->entries[first];
-    struct prefix_key key = {&f->hash, f->parent, tokens_of(cache, first), &f->extra, f->group};
+    struct prefix_key key = prefix_cache_key(cache, first);
     uint32_t n = 0, b = first;
 
     assert(f->is_first && f->prefix <= cache->last_prefix);

@@ -53,6 +53,11 @@ uint32_t prefix_cache_find(const struct prefix_cache *cache, const struct prefix
  * becomes a duplicate behind the first. */
 void prefix_cache_insert(struct prefix_cache *cache, uint32_t block, const struct prefix_key *key);
 
+/* The same under a number that this very content has in another cache (of the host's memory, of the
+ * device's): so a chain can go on from one to the other. One of them gives all the numbers. */
+void prefix_cache_insert_as(struct prefix_cache *cache, uint32_t block,
+                            const struct prefix_key *key, uint64_t prefix);
+
 /* Forgets this one copy. False, and nothing done, when the block is not published. */
 bool prefix_cache_erase(struct prefix_cache *cache, uint32_t block);
 
@@ -61,6 +66,9 @@ void prefix_cache_clear(struct prefix_cache *cache); /* O(n_blocks) */
 bool prefix_cache_contains(const struct prefix_cache *cache, uint32_t block);
 /* The hash a block is published under, or NULL. */
 const struct block_hash *prefix_cache_hash(const struct prefix_cache *cache, uint32_t block);
+
+/* The content of a published block; points into the cache. */
+struct prefix_key prefix_cache_key(const struct prefix_cache *cache, uint32_t block);
 
 /* Of a published block: its own prefix number, its parent's, and how many copies there are. */
 uint64_t prefix_cache_prefix(const struct prefix_cache *cache, uint32_t block);

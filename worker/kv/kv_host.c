@@ -1,0 +1,168 @@
+/* worker/kv/kv_host.c - a block pool, and the list of what this step has pinned in it. */
+#include "worker/kv/kv_host.h"
+
+#include "common/mem.h"
+
+#include <assert.h>
+
+struct kv_host {
+    struct kv_host_config config;
+    struct block_pool *pool;
+    bool *is_pinned; /* (n_blocks) one reference is ours until the step ends */
+    block_id *pins;  /* (n_blocks) the same as a list: what should be reused first is first */
+    uint32_t n_pins;
+};
+
+struct kv_host *kv_host_create(const struct kv_host_config *config) {
+    struct kv_host *host = mem_zalloc(sizeof(*host));
+
+    host->config = *config;
+    host->pool = block_pool_create(&(struct block_pool_config){
+        .n_blocks = config->n_blocks,
+        .block_size = config->block_size,
+        .no_null = true,
+        .on_evict = config->on_evict,
+        .arg = config->arg,
+    });
+    host->is_pinned = mem_calloc(config->n_blocks, sizeof(*host->is_pinned));
+    host->pins = mem_calloc(config->n_blocks, sizeof(*host->pins));
+    return host;
+}
+
+void kv_host_destroy(struct kv_host *host) {
+    if (!host) return;
+    block_pool_destroy(host->pool);
+    mem_free(host->is_pinned);
+    mem_free(host->pins);
+    mem_free(host);
+}
+
+/* --- pins ------------------------------------------------------------------------------------- */
+
+/* Takes over one reference of the caller's. */
+static void pin_taken(struct kv_host *host, block_id id) {
+    if (host->is_pinned[id]) {
+        block_pool_release(host->pool, &id, 1);
+        return;
+    }
+    host->is_pinned[id] = true;
+    host->pins[host->n_pins++] = id;
+}
+
+static void pin(struct kv_host *host, block_id id) {
+    block_pool_touch(host->pool, &id, 1);
+    pin_taken(host, id);
+}
+
+void kv_host_end_step(struct kv_host *host) {
+    for (uint32_t i = 0; i < host->n_pins; i++)
+        host->is_pinned[host->pins[i]] = false;
+    block_pool_release(host->pool, host->pins, host->n_pins);
+    host->n_pins = 0;
+}
+
+/* --- the tier --------------------------------------------------------------------------------- */
+
+block_id kv_host_find(const struct kv_host *host, const struct prefix_key *key) {
+    return block_pool_find(host->pool, key);
+}
+
+void kv_host_read(struct kv_host *host, const block_id *ids, uint32_t n) {
+    for (uint32_t i = n; i-- > 0;)
+        pin(host, ids[i]);
+}
+
+block_id kv_host_keep(struct kv_host *host, const struct prefix_key *key, uint64_t prefix,
+                      bool *must_move) {
+    block_id id;
+
+    *must_move = false;
+    if (host->config.no_cache) return BLOCK_NONE;
+    id = block_pool_find(host->pool, key);
+    if (id != BLOCK_NONE) {
+        pin(host, id);
+        return id;
+    }
+    if (block_pool_acquire(host->pool, &id, 1) != ST_OK) return BLOCK_NONE;
+    block_pool_publish_as(host->pool, id, key, prefix);
+    pin_taken(host, id);
+    *must_move = true;
+    return id;
+}
+
+/* --- swapped sequences ------------------------------------------------------------------------ */
+
+/* Fills in the slots whose content is here. Returns how many free blocks the rest and the reviving
+ * of these will take. */
+static uint32_t find_held(const struct kv_host *host, struct kv_host_slot *slots, uint32_t n) {
+    uint32_t n_needed = 0;
+
+    for (uint32_t i = 0; i < n; i++) {
+        struct kv_host_slot *s = &slots[i];
+
+        s->id = s->key ? block_pool_find(host->pool, s->key) : BLOCK_NONE;
+        s->must_move = s->id == BLOCK_NONE;
+        n_needed += s->must_move || block_pool_ref_cnt(host->pool, s->id) == 0;
+    }
+    return n_needed;
+}
+
+enum status kv_host_hold(struct kv_host *host, struct kv_host_slot *slots, uint32_t n) {
+    if (find_held(host, slots, n) > block_pool_n_free(host->pool)) return ST_BUSY;
+    for (uint32_t i = 0; i < n; i++) { /* before anything is taken: the taking could evict them */
+        if (!slots[i].must_move) block_pool_touch(host->pool, &slots[i].id, 1);
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        struct kv_host_slot *s = &slots[i];
+
+        if (!s->must_move) continue;
+        if (block_pool_acquire(host->pool, &s->id, 1) != ST_OK) {
+            assert(!"the need was counted wrongly");
+        }
+        if (s->key && !host->config.no_cache) {
+            block_pool_publish_as(host->pool, s->id, s->key, s->prefix);
+        }
+    }
+    return ST_OK;
+}
+
+void kv_host_release(struct kv_host *host, const block_id *ids, uint32_t n) {
+    for (uint32_t i = n; i-- > 0;)
+        pin_taken(host, ids[i]);
+}
+
+/* --- both ------------------------------------------------------------------------------------- */
+
+void kv_host_reset(struct kv_host *host) {
+    for (block_id id = 0; id < host->config.n_blocks; id++)
+        block_pool_unpublish(host->pool, id);
+}
+
+const struct prefix_cache *kv_host_cache(const struct kv_host *host) {
+    return block_pool_cache(host->pool);
+}
+
+uint32_t kv_host_n_blocks(const struct kv_host *host) {
+    return host->config.n_blocks;
+}
+
+uint32_t kv_host_n_held(const struct kv_host *host) {
+    return host->config.n_blocks - block_pool_n_free(host->pool);
+}
+
+uint32_t kv_host_n_cached(const struct kv_host *host) {
+    return block_pool_n_cached(host->pool);
+}
+
+void kv_host_check(const struct kv_host *host) {
+    uint32_t n_pinned = 0;
+
+    block_pool_check_parts(host->pool);
+    for (block_id id = 0; id < host->config.n_blocks; id++)
+        n_pinned += host->is_pinned[id];
+    assert(n_pinned == host->n_pins);
+    for (uint32_t i = 0; i < host->n_pins; i++) {
+        assert(host->is_pinned[host->pins[i]]);
+        assert(block_pool_ref_cnt(host->pool, host->pins[i]) > 0);
+    }
+}
