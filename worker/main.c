@@ -1,34 +1,117 @@
 /* worker/main.c - options in, exit code out: 0 served and stopped; 2 it would fail again the same
- * way (options, model, instruction set), so nobody need restart it; 1 all else. */
+ * way (options, model, instruction set), so nobody need restart it; 1 all else. The first word says
+ * what to do: nothing, `batch` or `inspect`. */
 #include <signal.h>
 #include <stdio.h>
+#include <string.h>
 
+#include "worker/batch_file.h"
+#include "worker/inspect.h"
 #include "worker/worker.h"
 #include "worker/worker_options.h"
 
+static enum status serve(struct worker_options *values, struct error *err) {
+    struct worker *worker = NULL;
+    enum status st = worker_create(&worker, values, err);
+
+    if (st == ST_OK) st = worker_run(worker, err);
+    worker_destroy(worker);
+    return st;
+}
+
+/* --- batch -----------------------------------------------------------------------------------------*/
+
+static void on_batch_done(void *arg) {
+    worker_stop(arg);
+}
+
+static void on_batch_signal(void *arg) {
+    batch_file_stop(arg);
+}
+
+static uint64_t generated_tokens(void *arg) {
+    return worker_generated_tokens(arg);
+}
+
+static enum status run_batch(struct batch_file *b, struct worker_options *values,
+                             struct error *err) {
+    struct worker *worker = NULL;
+    struct batch_file_run run = {.generated_tokens = generated_tokens, .on_done = on_batch_done};
+    enum status st = worker_create(&worker, values, err);
+
+    if (st == ST_OK) {
+        run.loop = worker_loop(worker);
+        run.log = worker_log(worker);
+        run.port = worker_port(worker);
+        run.max_in_flight = MIN(2 * values->max_num_seqs, values->max_waiting);
+        run.arg = worker;
+        worker_on_signal(worker, on_batch_signal, b);
+        st = batch_file_start(b, &run, err);
+    }
+    if (st == ST_OK) st = worker_run(worker, err);
+    if (st == ST_OK) st = batch_file_outcome(b, err);
+    batch_file_close(b); /* before the loop goes */
+    worker_destroy(worker);
+    return st;
+}
+
+/* The file is checked before the model is loaded, and nobody but the run talks to the worker. */
+static enum status batch(struct worker_options *values, struct error *err) {
+    struct batch_file *b;
+    enum status st;
+
+    if (!values->input_file || !values->output_file) {
+        return error_set(err, ST_INVALID,
+                         "name both files: incipit-worker batch MODEL_DIR --input-file FILE "
+                         "--output-file FILE");
+    }
+    st = batch_file_open(&b, values->input_file, values->output_file, err);
+    if (st != ST_OK) return st;
+    values->host = "127.0.0.1";
+    values->port = 0;
+    values->ssl_certfile = values->ssl_keyfile = values->ssl_ca_certs = NULL;
+    return run_batch(b, values, err);
+}
+
+/* --- the first word --------------------------------------------------------------------------------*/
+
+struct command {
+    const char *word; /* NULL: none */
+    const struct option_program *program;
+    enum status (*run)(struct worker_options *values, struct error *err);
+};
+
+static const struct command commands[] = {
+    {"batch", &worker_batch_program, batch},
+    {"inspect", &worker_inspect_program, inspect_model},
+    {NULL, &worker_program, serve},
+};
+
 int main(int argc, char **argv) {
+    const struct command *c = commands;
     struct worker_options values = {0};
     struct options *options = NULL;
-    struct worker *worker = NULL;
     struct error err = {0};
     bool wants_exit = false;
     enum status st;
 
     signal(SIGPIPE, SIG_IGN);
     signal(SIGHUP, SIG_IGN); /* while the model loads there is nothing to read again */
-    st = options_parse(&options, &worker_program, &values, argc, argv, &wants_exit, &err);
-    if (st == ST_OK && !wants_exit) {
-        st = worker_create(&worker, &values, &err);
-        if (st == ST_OK) st = worker_run(worker, &err);
+    while (c->word && (argc < 2 || strcmp(argv[1], c->word) != 0))
+        c++;
+    if (c->word) {
+        argc--;
+        argv++;
     }
-    worker_destroy(worker);
+    st = options_parse(&options, c->program, &values, argc, argv, &wants_exit, &err);
+    if (st == ST_OK && !wants_exit) st = c->run(&values, &err);
     options_destroy(options);
     switch (st) {
     case ST_OK: return 0;
     case ST_INVALID:
     case ST_NOT_FOUND:
     case ST_UNSUPPORTED:
-    case ST_NOMEM: fprintf(stderr, "incipit-worker: %s\n", err.message); return 2;
-    default: fprintf(stderr, "incipit-worker: %s\n", err.message); return 1;
+    case ST_NOMEM: fprintf(stderr, "%s: %s\n", c->program->name, err.message); return 2;
+    default: fprintf(stderr, "%s: %s\n", c->program->name, err.message); return 1;
     }
 }

@@ -49,7 +49,9 @@ struct worker {
     struct engine *engine;
     struct api api;
     struct loop_timer deadline;
-    uint64_t progress_us; /* of the last line about loading */
+    uint64_t progress_us;            /* of the last line about loading */
+    void (*first_signal)(void *arg); /* NULL: a signal drains */
+    void *first_signal_arg;
     bool is_hurried;
     enum status outcome; /* of worker_run */
     struct error *why;   /* of `outcome`; the caller's */
@@ -90,10 +92,7 @@ static void on_deadline(void *arg) {
     hurry(w);
 }
 
-static void on_signal(int signo, void *arg) {
-    struct worker *w = arg;
-
-    (void)signo;
+void worker_stop(struct worker *w) {
     if (w->api.is_draining) {
         hurry(w); /* asked twice */
         return;
@@ -103,6 +102,24 @@ static void on_signal(int signo, void *arg) {
     log_event(w->log, LOG_INFO, "worker_draining");
     loop_timer_start(&w->deadline, (uint64_t)w->options->drain_timeout_ms * 1000);
     engine_drain(w->engine);
+}
+
+static void on_signal(int signo, void *arg) {
+    struct worker *w = arg;
+    void (*fn)(void *) = w->first_signal;
+
+    (void)signo;
+    w->first_signal = NULL;
+    if (fn) {
+        fn(w->first_signal_arg);
+    } else {
+        worker_stop(w);
+    }
+}
+
+void worker_on_signal(struct worker *w, void (*fn)(void *arg), void *arg) {
+    w->first_signal = fn;
+    w->first_signal_arg = arg;
 }
 
 /* Certificates change without a connection lost; those that cannot be used change nothing. Whoever
@@ -381,4 +398,23 @@ void worker_destroy(struct worker *w) {
     loop_destroy(w->loop);
     log_destroy(w->log);
     mem_free(w);
+}
+
+struct loop *worker_loop(struct worker *w) {
+    return w->loop;
+}
+
+struct log *worker_log(struct worker *w) {
+    return w->log;
+}
+
+uint16_t worker_port(const struct worker *w) {
+    return http_server_port(w->server);
+}
+
+uint64_t worker_generated_tokens(struct worker *w) {
+    struct engine_stats stats;
+
+    engine_stats(w->engine, &stats);
+    return stats.generated_tokens;
 }

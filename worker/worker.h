@@ -2,8 +2,11 @@
 #ifndef WORKER_WORKER_H
 #define WORKER_WORKER_H
 
+#include "common/base.h"
 #include "common/status.h"
 
+struct log;
+struct loop;
 struct worker;
 struct worker_options;
 
@@ -16,5 +19,15 @@ MUST_USE enum status worker_create(struct worker **out, const struct worker_opti
  * ST_INTERNAL when the device was lost. */
 MUST_USE enum status worker_run(struct worker *w, struct error *err);
 void worker_destroy(struct worker *w); /* NULL is fine */
+
+/* --- for a program that is its own worker's client: batch ------------------------------------------*/
+struct loop *worker_loop(struct worker *w);
+struct log *worker_log(struct worker *w);
+uint16_t worker_port(const struct worker *w);
+uint64_t worker_generated_tokens(struct worker *w); /* since it started */
+void worker_stop(struct worker *w);                 /* as SIGTERM does */
+
+/* The first signal calls `fn` and does nothing else. */
+void worker_on_signal(struct worker *w, void (*fn)(void *arg), void *arg);
 
 #endif

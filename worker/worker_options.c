@@ -10,7 +10,17 @@ static const char *const hash_names[] = {"xxh3_128", "sha256_cbor", "xxhash_cbor
 static const char *const order_names[] = {"fresh-first", "classic", NULL};
 static const char *const policy_names[] = {"fcfs", "priority", NULL};
 
+#define N_BATCH_ROWS 2 /* the first ones, for `batch` alone */
+
 static const struct option_def rows[] = {
+    {"input-file", OPT_STR, FIELD(input_file), .group = "Batch", .metavar = "FILE",
+     .help = "Requests, one JSON object a line: {\"custom_id\", \"method\", \"url\", \"body\"}. "
+             "All are "
+             "checked before the first is asked."},
+    {"output-file", OPT_STR, FIELD(output_file), .group = "Batch", .metavar = "FILE",
+     .help = "Answers, a line each as they end. Requests that have their line here already are not "
+             "asked again: the same command goes on with a run that was ended."},
+
     {"model", OPT_STR, FIELD(model), .aliases = "model-path", .is_positional = true,
      .group = "Model", .metavar = "DIR",
      .help = "Model folder: a Hugging Face checkout with config.json, tokenizer.json and "
@@ -138,9 +148,31 @@ const struct option_program worker_program = {
     .name = "incipit-worker",
     .summary = "Serves one language model from one device, behind an OpenAI-compatible API, and "
                "computes no prompt prefix twice.",
-    .usage = "MODEL_DIR [options]",
+    .usage =
+        "MODEL_DIR [options]\n"
+        "       incipit-worker batch MODEL_DIR --input-file FILE --output-file FILE [options]\n"
+        "       incipit-worker inspect MODEL_DIR [options]",
+    .defs = rows + N_BATCH_ROWS,
+    .n_defs = ARRAY_LEN(rows) - N_BATCH_ROWS,
+    .target_bytes = sizeof(struct worker_options),
+};
+
+const struct option_program worker_batch_program = {
+    .name = "incipit-worker batch",
+    .summary = "Answers a file of requests with one language model, then ends. What was ended "
+               "early goes on where it was.",
+    .usage = "MODEL_DIR --input-file FILE --output-file FILE [options]",
     .defs = rows,
     .n_defs = ARRAY_LEN(rows),
+    .target_bytes = sizeof(struct worker_options),
+};
+
+const struct option_program worker_inspect_program = {
+    .name = "incipit-worker inspect",
+    .summary = "Says what a model folder holds and what it would need, without loading it.",
+    .usage = "MODEL_DIR [options]",
+    .defs = rows + N_BATCH_ROWS,
+    .n_defs = ARRAY_LEN(rows) - N_BATCH_ROWS,
     .target_bytes = sizeof(struct worker_options),
 };
 

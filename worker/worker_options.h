@@ -34,9 +34,12 @@ struct worker_options {
     uint32_t max_connections, drain_timeout_ms;
     int log_level, log_format;
     uint32_t log_interval_ms;
+
+    const char *input_file, *output_file; /* of `batch` */
 };
 
-extern const struct option_program worker_program;
+/* To serve; to answer a file of requests; to say what a model folder holds. */
+extern const struct option_program worker_program, worker_batch_program, worker_inspect_program;
 
 const char *worker_backend_name(const struct worker_options *o);
 

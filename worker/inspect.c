@@ -1,0 +1,117 @@
+/* worker/inspect.c - see inspect.h. */
+#include "worker/inspect.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "kernels/dtype.h"
+#include "worker/model/architecture.h"
+#include "worker/model/model.h"
+#include "worker/text/chat_template.h"
+#include "worker/text/tokenizer.h"
+#include "worker/worker_options.h"
+
+#define MIB (1024.0 * 1024.0)
+
+static void say_shape(const struct model *m, const struct model_config *c) {
+    printf("architecture      %s (%s)\n", c->architecture->name, c->model_type);
+    printf("parameters        %.2f M in %s\n", (double)model_n_params(m) / 1e6,
+           dtype_name(c->dtype));
+    printf("layers            %u of width %u, %u heads, %u KV heads of %u, FFN %u\n", c->n_layers,
+           c->d_model, c->n_heads, c->n_kv_heads, c->head_dim, c->d_ff);
+    printf("vocabulary        %u%s\n", c->vocab, c->is_tied ? ", head tied to the embedding" : "");
+    printf("extras            %s%s%s%s\n", c->has_qkv_bias ? "QKV bias  " : "",
+           c->has_o_bias ? "O bias  " : "", c->has_qk_norm ? "QK norm  " : "",
+           !c->has_qkv_bias && !c->has_o_bias && !c->has_qk_norm ? "none" : "");
+}
+
+static void say_positions(const struct model_config *c) {
+    static const char *const kinds[] = {[ROPE_DEFAULT] = "default",
+                                        [ROPE_LINEAR] = "linear",
+                                        [ROPE_LLAMA3] = "llama3",
+                                        [ROPE_YARN] = "yarn"};
+    uint32_t n_sliding = 0;
+
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        n_sliding += c->layer_kind[i];
+    printf("context           %u tokens, RoPE %s, theta %g", c->max_context, kinds[c->rope.type],
+           c->rope.theta);
+    if (c->rope.type != ROPE_DEFAULT) printf(", factor %g", c->rope.factor);
+    printf("\n");
+    if (c->sliding_window > 0)
+        printf("sliding window    %u tokens in %u of %u layers\n", c->sliding_window, n_sliding,
+               c->n_layers);
+}
+
+static void say_token(const struct tokenizer *t, const char *what, uint32_t id) {
+    struct str bytes = id == TOKEN_NONE ? STR_NULL : tokenizer_bytes(t, id);
+
+    if (id != TOKEN_NONE) printf("%s %u \"%.*s\"  ", what, id, STR_ARG(bytes));
+}
+
+static void say_text(const struct model_config *c, const struct tokenizer *t, bool is_fallback) {
+    printf("tokenizer         %u tokens; ", tokenizer_vocab(t));
+    say_token(t, "bos", tokenizer_bos(t));
+    for (uint32_t i = 0; i < c->n_eos; i++)
+        say_token(t, "eos", c->eos[i]);
+    printf("\nchat template     %s\n",
+           is_fallback ? "built in: the folder has none" : "the folder's");
+}
+
+static void say_memory(const struct model *m, const struct worker_options *o) {
+    const struct model_config *c = model_config(m);
+    uint64_t token = model_kv_bytes_per_token(m, c->dtype), block = token * o->block_size;
+    uint32_t context = o->max_model_len ? o->max_model_len : c->max_context;
+
+    printf("weights           %.1f MiB\n", (double)model_weight_bytes(m, c->dtype) / MIB);
+    printf("KV per token      %" PRIu64 " bytes; a block of %u tokens %.1f KiB\n", token,
+           o->block_size, (double)block / 1024);
+    printf("KV of one request %.1f MiB at %u tokens\n", (double)token * context / MIB, context);
+    if (o->kv_bytes > 0 && block > 0)
+        printf("KV cache          %" PRIu64 " blocks of --kv-cache-memory-bytes: %" PRIu64
+               " tokens\n",
+               o->kv_bytes / block, o->kv_bytes / block * o->block_size);
+}
+
+static void say_defaults(const struct generation_config *g) {
+    if (!g->has_temperature && !g->has_top_p && !g->has_top_k && !g->has_min_p &&
+        !g->has_repetition_penalty)
+        return;
+    printf("sampling defaults");
+    if (g->has_temperature) printf("  temperature %g", g->temperature);
+    if (g->has_top_p) printf("  top_p %g", g->top_p);
+    if (g->has_top_k) printf("  top_k %u", g->top_k);
+    if (g->has_min_p) printf("  min_p %g", g->min_p);
+    if (g->has_repetition_penalty) printf("  repetition_penalty %g", g->repetition_penalty);
+    printf("\n");
+}
+
+enum status inspect_model(struct worker_options *o, struct error *err) {
+    struct model *model = NULL;
+    struct tokenizer *tokenizer = NULL;
+    struct chat_template *chat_template = NULL;
+    const char *text_folder;
+    bool is_fallback = false;
+    enum status st;
+
+    if (!o->model) {
+        return error_set(err, ST_INVALID,
+                         "no model: name its folder, as in incipit-worker inspect "
+                         "deploy/demo/model");
+    }
+    st = model_open(&model, o->model, err);
+    if (st == ST_OK) {
+        say_shape(model, model_config(model));
+        say_positions(model_config(model));
+        say_memory(model, o);
+        say_defaults(&model_config(model)->generation);
+        text_folder = o->tokenizer ? o->tokenizer : model_folder(model);
+        st = tokenizer_open(&tokenizer, text_folder, err);
+        if (st == ST_OK) st = chat_template_open(&chat_template, text_folder, &is_fallback, err);
+        if (st == ST_OK) say_text(model_config(model), tokenizer, is_fallback);
+    }
+    chat_template_destroy(chat_template);
+    tokenizer_destroy(tokenizer);
+    model_close(model);
+    return st;
+}
