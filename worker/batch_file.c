@@ -12,7 +12,6 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -268,7 +267,7 @@ void batch_file_close(struct batch_file *b) {
     strmap_fini(&b->ids);
     if (b->input) fclose(b->input);
     if (b->output >= 0) close(b->output);
-    free(b->line);
+    mem_free(b->line);
     mem_free(b);
 }
 
