@@ -99,7 +99,8 @@ void kv_group_drop_skipped(const struct kv_group *g, struct block_table *t, uint
 void kv_group_release(const struct kv_group *g, struct block_table *t, block_id *scratch);
 
 /* Makes full block `index` findable. Nothing happens to a null block, nor to one that a fork has
- * published already. With `dedup` a block that is there already takes the place of ours. */
+ * published already. With `dedup` a block that is there already takes the place of ours, unless
+ * others hold ours too. */
 void kv_group_publish(const struct kv_group *g, struct block_table *t, const struct kv_chain *chain,
                       uint32_t index, bool dedup);
 

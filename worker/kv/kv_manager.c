@@ -206,20 +206,22 @@ static void attach_hits(struct kv_manager *mgr, struct kv_seq *seq, const struct
     if (a->hit.n_blocks > 0) seq->n_published = a->hit.n_blocks;
 }
 
-/* A fresh block for each shared one this step writes to; the old one loses a holder. */
+/* A fresh block for each shared one this step writes to. The old ones lose a holder, the hindmost
+ * first, as in a release; `fresh` names them afterwards. */
 static void replace_shared(struct kv_manager *mgr, const struct kv_group *group,
-                           struct block_table *t, uint32_t first, const block_id *fresh,
-                           uint32_t n) {
-    for (uint32_t i = first; n > 0; i++) {
+                           struct block_table *t, uint32_t first, block_id *fresh, uint32_t n) {
+    uint32_t n_done = 0;
+
+    for (uint32_t i = first; n_done < n; i++) {
         block_id old = t->ids[i];
 
         if (!kv_group_is_shared(group, old)) continue;
-        kv_moves_push(&mgr->moves, KV_MOVE_COPY, old, *fresh);
-        block_table_replace(t, i, *fresh);
-        block_pool_release(mgr->pool, &old, 1);
-        fresh++;
-        n--;
+        kv_moves_push(&mgr->moves, KV_MOVE_COPY, old, fresh[n_done]);
+        block_table_replace(t, i, fresh[n_done]);
+        fresh[n_done++] = old;
     }
+    while (n_done > 0)
+        block_pool_release(mgr->pool, &fresh[--n_done], 1);
 }
 
 static void take_blocks(struct kv_manager *mgr, const struct kv_group *group, struct block_table *t,
@@ -274,15 +276,17 @@ static bool has_needed(const struct kv_group *group, const struct block_table *t
     return true;
 }
 
-/* The chain of the parent as far as it goes. Extra keys are encoded with a cursor, which the child
- * must move itself. */
+/* The chain of the parent as far as both go. The cursor over the extra keys stays where it is: it
+ * may lag behind, but not be ahead. */
 static void share_hashes(struct kv_seq *child, const struct kv_seq *parent, uint32_t n_full) {
     uint32_t n = MIN(n_full, parent->n_hashes);
+    size_t n_bytes = n * sizeof(*child->hashes);
 
-    if (child->n_hashes >= n || parent->extras) return;
-    memcpy(child->hashes, parent->hashes, n * sizeof(*child->hashes));
-    if (child->witnesses)
-        memcpy(child->witnesses, parent->witnesses, n * sizeof(*child->witnesses));
+    assert(!child->extra_digests == !parent->extra_digests);
+    if (child->n_hashes >= n) return;
+    memcpy(child->hashes, parent->hashes, n_bytes);
+    if (child->witnesses) memcpy(child->witnesses, parent->witnesses, n_bytes);
+    if (child->extra_digests) memcpy(child->extra_digests, parent->extra_digests, n_bytes);
     child->n_hashes = n;
 }
 
