@@ -5,15 +5,13 @@
 
 #include "worker/engine/engine.h"
 
-#define AS_ROW(kind_, name_, labels_, help_, ...)                                                  \
-    {.kind = METRIC_##kind_,                                                                       \
-     .name = "vllm:" #name_,                                                                       \
-     .labels = labels_,                                                                            \
-     .help = help_,                                                                                \
-     ##__VA_ARGS__},
+#define AS_NAMED_ROW(kind_, full_name_, labels_, help_, ...)                                       \
+    {.kind = METRIC_##kind_, .name = full_name_, .labels = labels_, .help = help_, ##__VA_ARGS__},
+#define AS_ROW(kind, name, ...)     AS_NAMED_ROW(kind, "vllm:" #name, __VA_ARGS__)
+#define AS_OWN_ROW(kind, name, ...) AS_NAMED_ROW(kind, "incipit_" #name, __VA_ARGS__)
 
 static const double worker_n_buckets[] = {1, 2, 5, 10, 20};
-static const struct metric_def rows[] = {WORKER_METRICS(AS_ROW)};
+static const struct metric_def rows[] = {WORKER_METRICS(AS_ROW) WORKER_OWN_METRICS(AS_OWN_ROW)};
 
 struct metrics *worker_metrics_create(const char *model_name) {
     struct metrics *m = metrics_create(rows, ARRAY_LEN(rows));
@@ -38,6 +36,7 @@ void worker_metrics_collect(struct metrics *m, struct engine *engine) {
     metric_set(metrics_at(m, WORKER_num_requests_waiting), s.waiting);
     metric_set(metrics_at(m, WORKER_kv_cache_usage_perc),
                s.kv_total ? 1.0 - (double)s.kv_free / (double)s.kv_total : 0);
+    metric_set(metrics_at(m, WORKER_kv_waste_ratio), s.kv_waste);
     advance(metrics_at(m, WORKER_prefix_cache_queries_total), s.prefix_queries);
     advance(metrics_at(m, WORKER_prefix_cache_hits_total), s.prefix_hits);
     advance(metrics_at(m, WORKER_num_preemptions_total), s.preemptions);

@@ -54,8 +54,15 @@ struct engine;
     X(HISTOGRAM, iteration_tokens_total, "", "Tokens computed in one step.",                       \
       METRIC_BUCKETS(metrics_token_buckets))
 
+/* Our own, named incipit_... */
+#define WORKER_OWN_METRICS(X)                                                                      \
+    X(GAUGE, kv_waste_ratio, "",                                                                   \
+      "Share of the token slots in KV blocks in use that hold no token: the ends of last blocks.")
+
 #define WORKER_METRIC_ID(kind, name, ...) WORKER_##name,
-enum worker_metric { WORKER_METRICS(WORKER_METRIC_ID) WORKER_METRIC_COUNT };
+enum worker_metric {
+    WORKER_METRICS(WORKER_METRIC_ID) WORKER_OWN_METRICS(WORKER_METRIC_ID) WORKER_METRIC_COUNT
+};
 
 struct metrics *worker_metrics_create(const char *model_name);
 

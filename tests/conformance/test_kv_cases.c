@@ -471,6 +471,72 @@ static void case_68_the_count_equals_what_is_taken(void **state) {
     }
 }
 
+/* What was taken ahead for drafts is more than what is wanted now: nothing is taken, or given. */
+static void case_69_surplus_is_never_negative(void **state) {
+    struct kv_alloc ahead = {.n_new = 5, .n_lookahead = 7};
+    struct kv_alloc afar = {.n_computed = 5, .n_external = 1, .delay_publish = true};
+    struct kv_manager *mgr = make(11, 4, FREE_ORDER_FRESH_FIRST);
+    struct kv_req r;
+
+    (void)state;
+    request(&r, mgr, 6, 0, 0);
+    assert_int_equal(kv_manager_allocate(mgr, &r.seq, r.tokens, 6, &ahead), ST_OK);
+    assert_string_equal(kv_text_table(&r, 0), "1 2 3");
+    assert_int_equal(kv_manager_allocate(mgr, &r.seq, r.tokens, 6, &afar), ST_OK);
+    assert_string_equal(kv_text_table(&r, 0), "1 2 3");
+    assert_int_equal(n_free(mgr), 7);
+    kv_manager_check(mgr);
+    kv_req_done(&r);
+    kv_manager_destroy(mgr);
+}
+
+/* Two devices with half the layers each, or a third and two: the poorer one decides for both. */
+static void case_71_72_all_ranks_have_equally_many_blocks(void **state) {
+    struct kv_rank ranks[2] = {{10 * 1000, 1000}, {20 * 1000 + 999, 1000}};
+    struct kv_plan plan = {.ranks = ranks, .n_ranks = 2, .block_size = 16, .max_model_len = 64};
+    uint32_t n = 0;
+
+    (void)state;
+    assert_int_equal(kv_plan_blocks(&plan, &n, NULL), ST_OK);
+    assert_int_equal(n, 10);
+    ranks[0] = (struct kv_rank){30 * 1000, 1000};
+    assert_int_equal(kv_plan_blocks(&plan, &n, NULL), ST_OK);
+    assert_int_equal(n, 20);
+    ranks[1].block_bytes = 2000; /* twice the layers in the same memory */
+    assert_int_equal(kv_plan_blocks(&plan, &n, NULL), ST_OK);
+    assert_int_equal(n, 10);
+}
+
+/* A window needs no room for a whole sequence; each group needs its own. */
+static void case_73_groups_share_the_blocks(void **state) {
+    struct kv_rank rank = {.memory_bytes = 11 * 1000, .block_bytes = 1000};
+    struct kv_plan plan = {.ranks = &rank,
+                           .n_ranks = 1,
+                           .block_size = 16,
+                           .max_model_len = 160,
+                           .max_step_tokens = 16,
+                           .n_groups = 1,
+                           .group = {{KV_SLIDING, 33}}};
+    struct error err = {0};
+    uint32_t n = 0;
+
+    (void)state;
+    plan.max_model_len = 100000; /* 32 behind, 16 of the step, in at most four blocks */
+    rank.memory_bytes = 5 * 1000;
+    assert_int_equal(kv_plan_blocks(&plan, &n, &err), ST_OK);
+    rank.memory_bytes = 4 * 1000;
+    assert_int_equal(kv_plan_blocks(&plan, &n, &err), ST_NOMEM);
+    assert_non_null(strstr(err.message, "longest that fits is 48"));
+    plan.n_groups = 2; /* beside full attention */
+    plan.group[1] = (struct kv_group_config){KV_FULL, 0};
+    rank.memory_bytes = 15 * 1000;
+    plan.max_model_len = 160;
+    assert_int_equal(kv_plan_blocks(&plan, &n, &err), ST_OK);
+    plan.max_model_len = 161;
+    assert_int_equal(kv_plan_blocks(&plan, &n, &err), ST_NOMEM);
+    assert_non_null(strstr(err.message, "longest that fits is 160"));
+}
+
 static enum status plan_one(uint64_t memory_bytes, uint32_t max_model_len, uint32_t *n,
                             struct error *err) {
     const struct kv_rank rank = {.memory_bytes = memory_bytes, .block_bytes = 1000};
@@ -667,6 +733,9 @@ int main(void) {
         cmocka_unit_test(case_33_statistics_off),
         cmocka_unit_test(case_67_a_free_hit_is_counted_once),
         cmocka_unit_test(case_68_the_count_equals_what_is_taken),
+        cmocka_unit_test(case_69_surplus_is_never_negative),
+        cmocka_unit_test(case_71_72_all_ranks_have_equally_many_blocks),
+        cmocka_unit_test(case_73_groups_share_the_blocks),
         cmocka_unit_test(case_73_too_little_memory_names_the_longest_sequence),
         cmocka_unit_test(case_93_double_free_aborts),
         cmocka_unit_test(case_97_watermark_when_something_is_scheduled),

@@ -377,6 +377,109 @@ static void a_window_holds_as_much_as_it_sees(void **state) {
     kv_manager_destroy(mgr);
 }
 
+/* Blocks a request of n tokens takes when admitted whole: exactly what was counted, in all groups. */
+static void case_68_the_count_equals_what_is_taken_by_groups(void **state) {
+    const struct kv_group_config groups[] = {{KV_FULL, 0}, {KV_SLIDING, 8}, {KV_CHUNKED, 8}};
+
+    (void)state;
+    for (uint32_t n = 4; n <= 16; n += 4) {
+        for (uint32_t n_short = 0; n_short < 2; n_short++) {
+            struct kv_manager *mgr = make_groups(1 + 3 * n / 4 - n_short, 4, 3, groups);
+            struct kv_req r;
+
+            request(&r, mgr, n, 0, 0);
+            assert_int_equal(kv_req_admit(&r), n_short ? ST_BUSY : ST_OK);
+            assert_int_equal(block_pool_n_free(kv_manager_pool(mgr)), n_short ? 3 * n / 4 - 1 : 0);
+            kv_manager_check(mgr);
+            kv_req_done(&r);
+            kv_manager_destroy(mgr);
+        }
+    }
+}
+
+/* Forty tokens in chunks of eight through a window of eight: never more than five blocks. */
+static void case_98_a_window_needs_no_room_for_the_whole(void **state) {
+    const struct kv_group_config window = {KV_SLIDING, 8};
+    struct kv_manager_config config = kv_fixture_config(6, 4);
+    struct kv_alloc a = {.n_new = 8, .full_sequence_must_fit = true};
+    struct kv_manager *mgr;
+    struct kv_req r, r2;
+
+    (void)state;
+    config.n_groups = 1;
+    config.group[0] = window;
+    mgr = kv_manager_create(&config); /* a step may take any number of tokens at once */
+    request(&r, mgr, 40, 0, 0);
+    assert_int_equal(kv_manager_allocate(mgr, &r.seq, r.tokens, 40, &a), ST_BUSY);
+    kv_req_done(&r);
+    kv_manager_destroy(mgr);
+
+    config.max_step_tokens = 8;
+    mgr = kv_manager_create(&config);
+    request(&r, mgr, 40, 0, 0);
+    assert_int_equal(kv_manager_most_blocks(mgr, 40), 5);
+    for (; a.n_computed < 40; a.n_computed += 8) {
+        assert_int_equal(kv_manager_allocate(mgr, &r.seq, r.tokens, 40, &a), ST_OK);
+        a.full_sequence_must_fit = false;
+        kv_manager_check(mgr);
+    }
+    assert_string_equal(kv_text_group(&r, 0), "0 0 0 0 0 0 1 4 3 2");
+    /* One block is left: a second one must wait though its first token would fit. */
+    request(&r2, mgr, 40, 0, 0);
+    a = (struct kv_alloc){.n_new = 4, .full_sequence_must_fit = true};
+    assert_int_equal(kv_manager_allocate(mgr, &r2.seq, r2.tokens, 40, &a), ST_BUSY);
+    a.full_sequence_must_fit = false;
+    assert_int_equal(kv_manager_allocate(mgr, &r2.seq, r2.tokens, 40, &a), ST_OK);
+    kv_manager_check(mgr);
+    kv_req_done(&r);
+    kv_req_done(&r2);
+    kv_manager_destroy(mgr);
+}
+
+/* Tokens that another store delivers take blocks where the next token sees them, null elsewhere. */
+static void tokens_from_afar_below_a_window_take_no_blocks(void **state) {
+    const struct kv_group_config groups[] = {{KV_FULL, 0}, {KV_SLIDING, 5}};
+    struct kv_alloc a = {.n_external = 12, .n_new = 2, .delay_publish = true};
+    struct kv_manager *mgr = make_groups(20, 4, 2, groups);
+    struct kv_req r, other;
+
+    (void)state;
+    request(&r, mgr, 20, 0, 0);
+    assert_int_equal(kv_manager_allocate(mgr, &r.seq, r.tokens, 20, &a), ST_OK);
+    assert_string_equal(kv_text_group(&r, 0), "1 2 3 4");
+    assert_string_equal(kv_text_group(&r, 1), "0 0 5 6"); /* token 12 sees 8 to 12 */
+    assert_int_equal(block_pool_n_free(kv_manager_pool(mgr)), 13);
+    kv_manager_publish(mgr, &r.seq, r.tokens, 20, 14); /* they have come */
+    request(&other, mgr, 20, 0, 0);
+    assert_int_equal(kv_req_admit(&other), ST_OK);
+    assert_int_equal(other.n_hit, 12);
+    assert_string_equal(kv_text_group(&other, 1), "0 0 5 9 10");
+    kv_manager_check(mgr);
+    kv_req_done(&r);
+    kv_req_done(&other);
+    kv_manager_destroy(mgr);
+}
+
+/* What drafts may still take back is not given up. */
+static void unsettled_tokens_hold_the_window_back(void **state) {
+    const struct kv_group_config window = {KV_SLIDING, 5};
+    struct kv_alloc a = {.n_computed = 8, .n_new = 1, .n_unsettled = 1};
+    struct kv_manager *mgr = make_groups(10, 4, 1, &window);
+    struct kv_req r;
+
+    (void)state;
+    request(&r, mgr, 12, 0, 0);
+    assert_int_equal(kv_manager_allocate(mgr, &r.seq, r.tokens, 12, &(struct kv_alloc){.n_new = 8}),
+                     ST_OK);
+    assert_int_equal(kv_manager_allocate(mgr, &r.seq, r.tokens, 12, &a), ST_OK);
+    assert_string_equal(kv_text_group(&r, 0), "1 2 3"); /* token 7 sees 3 */
+    a = (struct kv_alloc){.n_computed = 8, .n_new = 1};
+    assert_int_equal(kv_manager_allocate(mgr, &r.seq, r.tokens, 12, &a), ST_OK);
+    assert_string_equal(kv_text_group(&r, 0), "0 2 3");
+    kv_req_done(&r);
+    kv_manager_destroy(mgr);
+}
+
 /* A child needs what its first token looks back at; a parent that has gone on may have lost it. */
 static void a_fork_behind_the_window_is_refused(void **state) {
     const struct kv_group_config groups[] = {{KV_FULL, 0}, {KV_SLIDING, 5}};
@@ -416,6 +519,10 @@ int main(void) {
         cmocka_unit_test(case_64_a_chunk_gives_back_those_before_it),
         cmocka_unit_test(case_65_skipped_tokens),
         cmocka_unit_test(case_66_free_hits_count_and_null_ones_do_not),
+        cmocka_unit_test(case_68_the_count_equals_what_is_taken_by_groups),
+        cmocka_unit_test(case_98_a_window_needs_no_room_for_the_whole),
+        cmocka_unit_test(tokens_from_afar_below_a_window_take_no_blocks),
+        cmocka_unit_test(unsettled_tokens_hold_the_window_back),
         cmocka_unit_test(case_70_reference_window_keeps_the_prompt),
         cmocka_unit_test(a_window_holds_as_much_as_it_sees),
         cmocka_unit_test(a_fork_behind_the_window_is_refused),

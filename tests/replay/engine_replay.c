@@ -45,6 +45,7 @@ struct replay {
     struct routing *routing;
     struct exchange *exchanges;
     struct replay_result *result;
+    double idle_slot_us, used_slot_us; /* both, each over time */
 };
 
 static void must(enum status st, const struct error *err) {
@@ -198,6 +199,16 @@ static uint64_t step_us(const struct schedule *step) {
     return (uint64_t)us;
 }
 
+static void weigh_waste(struct replay *p, double us) {
+    const struct block_pool *pool = kv_manager_pool(p->kv);
+    uint32_t n_used = block_pool_n_usable(pool) - block_pool_n_free(pool);
+
+    p->idle_slot_us += us * (double)kv_manager_idle_slots(p->kv);
+    p->used_slot_us += us * n_used * kv_manager_block_size(p->kv);
+    if (n_used >= block_pool_n_usable(pool) / 100)
+        p->result->worst_waste = MAX(p->result->worst_waste, kv_manager_waste(p->kv));
+}
+
 static void run(struct replay *p, uint32_t n) {
     uint64_t now_us = p->exchanges[0].in->arrival_us, began_us = now_us, busy_us = 0;
 
@@ -213,12 +224,14 @@ static void run(struct replay *p, uint32_t n) {
         uint64_t us = step_us(&p->step);
         now_us += us;
         busy_us += us;
+        weigh_waste(p, (double)us);
         for (; next < n && p->exchanges[next].in->arrival_us < now_us; next++)
             arrive(p, &p->exchanges[next]);
         for (uint32_t i = 0; i < p->step.n_entries; i++)
             take(p, &p->step.entry[i], now_us);
     }
     p->result->busy_share = (double)busy_us / (double)MAX(now_us - began_us, UINT64_C(1));
+    p->result->waste = p->used_slot_us > 0 ? p->idle_slot_us / p->used_slot_us : 0;
 }
 
 void replay_on_engine(const struct replay_request *requests, uint32_t n,

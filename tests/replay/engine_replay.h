@@ -38,6 +38,8 @@ struct replay_result {
     uint32_t worst;       /* request that is off most, of those never preempted */
     int64_t worst_tokens; /* predicted less cached, of that one */
     double busy_share;    /* of the time from first arrival to last end */
+    double waste;         /* share of the slots of blocks in use that held no token, over time */
+    double worst_waste;   /* of any step in which at least a hundredth of the blocks was in use */
 };
 
 /* Requests in order of arrival, each within 90 % of the cache. */

@@ -68,6 +68,7 @@ static void update_stats(struct engine *e) {
     t->preemptions = c.preemptions;
     t->kv_free = block_pool_n_free(pool);
     t->kv_total = block_pool_n_usable(pool);
+    t->kv_waste = kv_manager_waste(e->kv);
     t->is_draining = e->is_draining;
     t->is_failed = e->is_failed;
     if (kv) {

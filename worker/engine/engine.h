@@ -133,6 +133,7 @@ struct engine_stats {
     uint32_t running, waiting;
     uint64_t queued_tokens;
     uint32_t kv_free, kv_total; /* blocks; cached ones nobody uses count as free */
+    double kv_waste;            /* share of the slots in use that hold no token */
     bool is_draining, is_failed;
     /* since the start */
     uint64_t steps;

@@ -230,6 +230,89 @@ static void common_prefix_counts_only_those_who_hold_blocks(void **state) {
     kv_manager_destroy(mgr);
 }
 
+static void waste_is_what_holds_no_token(void **state) {
+    struct kv_manager *mgr = make(12, 4);
+    struct kv_req r0, r1, child;
+
+    (void)state;
+    assert_true(kv_manager_waste(mgr) == 0);
+    kv_req_text(&r0, mgr, "ABCDEFGHIJ");
+    kv_req_text(&r1, mgr, "ABCDEFGHI");
+    assert_int_equal(kv_req_admit(&r0), ST_OK);
+    assert_int_equal(kv_manager_idle_slots(mgr), 2);
+    assert_true(kv_manager_waste(mgr) == 2.0 / 12);
+    assert_int_equal(kv_req_admit(&r1), ST_OK); /* two blocks are the other's */
+    assert_int_equal(kv_manager_idle_slots(mgr), 2 + 3);
+    assert_true(kv_manager_waste(mgr) == 5.0 / 16);
+    assert_int_equal(kv_req_fork(&child, &r0, 10), ST_OK);
+    assert_true(kv_manager_waste(mgr) == 5.0 / 16); /* nothing new */
+    assert_int_equal(kv_req_decode(&child, 'x'), ST_OK);
+    assert_int_equal(kv_manager_idle_slots(mgr), 2 + 3 + 1); /* a copy with one token more */
+    assert_int_equal(kv_req_decode(&r1, 'y'), ST_OK);
+    assert_int_equal(kv_manager_idle_slots(mgr), 2 + 2 + 1);
+    kv_req_append(&r0, 'z');
+    assert_int_equal(
+        allocate(&r0, (struct kv_alloc){.n_computed = 10, .n_new = 1, .n_lookahead = 2}), ST_OK);
+    assert_int_equal(kv_manager_idle_slots(mgr),
+                     1 + 4 + 2 + 1); /* slots for drafts hold none yet */
+    kv_req_done(&child);
+    kv_req_done(&r0);
+    kv_req_done(&r1);
+    assert_int_equal(kv_manager_idle_slots(mgr), 0);
+    kv_manager_destroy(mgr);
+}
+
+/* Both branches fill the block they share alike: the one that is done second keeps its own. */
+static void dedup_leaves_what_a_fork_holds(void **state) {
+    struct kv_alloc late = {.n_new = 10, .delay_publish = true};
+    struct kv_manager_config config = kv_fixture_config(12, 4);
+    struct kv_req parent, child, other;
+    struct kv_manager *mgr;
+
+    (void)state;
+    config.dedup = true;
+    mgr = kv_manager_create(&config);
+    kv_req_text(&parent, mgr, "ABCDEFGHIJ");
+    assert_int_equal(allocate(&parent, late), ST_OK);
+    assert_int_equal(kv_req_fork(&child, &parent, 10), ST_OK);
+    kv_req_text(&other, mgr, "ABCDx");
+    assert_int_equal(kv_req_admit(&other), ST_OK); /* publishes ABCD, which both branches have */
+    kv_manager_publish(mgr, &parent.seq, parent.tokens, 10, 10);
+    assert_string_equal(kv_text_table(&parent, 0), "1 2 3");
+    kv_req_done(&parent);
+    kv_req_done(&other);
+    kv_manager_check(mgr); /* EFGH is held, and so is an ABCD before it */
+    assert_int_equal(kv_req_decode(&child, 'K'), ST_OK);
+    assert_string_equal(kv_text_table(&child, 0), "1 2 3");
+    kv_manager_check(mgr);
+    kv_req_done(&child);
+    kv_manager_destroy(mgr);
+}
+
+static void a_fork_hashes_nothing_twice(void **state) {
+    const struct block_mm_item items[2] = {{STR("cat"), 2, 5}, {STR("dog"), 9, 2}};
+    const struct block_extras extras = {.cache_salt = STR("s"), .items = items, .n_items = 2};
+    struct kv_manager *mgr = make(20, 3);
+    struct kv_req parent, child;
+
+    (void)state;
+    kv_req_init(&parent, mgr, &extras, false);
+    kv_req_append_text(&parent, "ABCDEFGHIJKLMNOP");
+    assert_int_equal(kv_req_admit(&parent), ST_OK);
+    assert_int_equal(kv_req_fork(&child, &parent, 8), ST_OK);
+    assert_int_equal(child.seq.n_hashes, 2);
+    for (uint32_t i = 8; i < 16; i++)
+        assert_int_equal(kv_req_decode(&child, parent.tokens[i]), ST_OK);
+    assert_int_equal(child.seq.n_hashes, 5);
+    assert_memory_equal(child.seq.hashes, parent.seq.hashes, 5 * sizeof(struct block_hash));
+    assert_memory_equal(child.seq.extra_digests, parent.seq.extra_digests,
+                        5 * sizeof(struct block_hash));
+    kv_manager_check(mgr);
+    kv_req_done(&parent);
+    kv_req_done(&child);
+    kv_manager_destroy(mgr);
+}
+
 static void refused_memory_and_extras_are_a_status(void **state) {
     const struct block_extras extras = {.lora = STR("a")};
     struct block_mm_item items[2] = {{STR("a"), 4, 1}, {STR("b"), 3, 1}};
@@ -267,6 +350,9 @@ int main(void) {
         cmocka_unit_test(new_entries_are_told_once),
         cmocka_unit_test(freeing_what_holds_nothing_is_fine),
         cmocka_unit_test(common_prefix_counts_only_those_who_hold_blocks),
+        cmocka_unit_test(waste_is_what_holds_no_token),
+        cmocka_unit_test(dedup_leaves_what_a_fork_holds),
+        cmocka_unit_test(a_fork_hashes_nothing_twice),
         cmocka_unit_test(refused_memory_and_extras_are_a_status),
     };
 
