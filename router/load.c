@@ -22,16 +22,39 @@
 /* What running requests are believed to have generated at most, in mean outputs each. */
 #define GROWN_MEANS_MAX 2.0
 
-/* Decode steps that a worker makes while it computes prompts, per one that it would make else. One
- * with a chunk of 2,048 tokens lasts 10 to 20 times as long as one without; an engine that computes
- * prompts first makes none. */
-#define DECODE_SHARE_IN_PREFILL 0.1
+/* Until busy workers have shown how fast they generate: that share of the speed of quiet ones, as
+ * chunks of 2,048 tokens leave it, and with the weight of so much of what was seen. */
+#define BUSY_SHARE  0.1
+#define BUSY_WEIGHT 0.01
 
 /* What a worker gets at the beginning of its slow start. */
 #define RAMP_FIRST_SHARE 0.1
 
 /* An engine keeps a little KV memory free for the sequences that are growing. */
 #define USABLE_CAPACITY 0.95
+
+/* Least squares; BUSY_WEIGHT pulls busy towards BUSY_SHARE of quiet. */
+static void solve_speed(struct load_speed *s) {
+    double pull = BUSY_WEIGHT * (s->qq + s->bb);
+    double qq = s->qq + BUSY_SHARE * BUSY_SHARE * pull, bb = s->bb + pull;
+    double qb = s->qb - BUSY_SHARE * pull, det = qq * bb - qb * qb;
+
+    if (!(det > 0)) return;
+    s->quiet = MAX((s->nq * bb - s->nb * qb) / det, 0);
+    s->busy = MIN(MAX((s->nb * qq - s->nq * qb) / det, 0), s->quiet);
+}
+
+static void learn_speed(struct load_speed *s, double n_tokens, double quiet_s, double busy_s) {
+    double keep = 1 - MEAN_WEIGHT, total_s = quiet_s + busy_s;
+
+    if (!(total_s > 0)) return;
+    s->qq = s->qq * keep + quiet_s * quiet_s / total_s;
+    s->qb = s->qb * keep + quiet_s * busy_s / total_s;
+    s->bb = s->bb * keep + busy_s * busy_s / total_s;
+    s->nq = s->nq * keep + n_tokens * quiet_s / total_s;
+    s->nb = s->nb * keep + n_tokens * busy_s / total_s;
+    solve_speed(s);
+}
 
 void load_init(struct load *l, uint32_t n_workers) {
     assert(n_workers && n_workers <= WORKERS_MAX);
@@ -40,8 +63,9 @@ void load_init(struct load *l, uint32_t n_workers) {
         .n_workers = n_workers,
         .mean_output_tokens = FIRST_MEAN_OUTPUT_TOKENS,
         .mean_decode_s = FIRST_MEAN_DECODE_S,
-        .mean_decode_clock_s = FIRST_MEAN_DECODE_S,
+        .speed = {.qq = FIRST_MEAN_DECODE_S, .nq = FIRST_MEAN_OUTPUT_TOKENS},
     };
+    solve_speed(&l->speed);
     for (uint32_t w = 0; w < n_workers; w++) {
         list_init(&l->workers[w].pending);
         l->workers[w].reasons = WORKER_ABSENT;
@@ -136,16 +160,14 @@ double load_wait_s(const struct load_worker *w, uint64_t now_us) {
     return w->pending_work_s - MIN(served_s, w->head_work_s);
 }
 
-static double decode_clock_s(const struct load_worker *w, uint64_t now_us) {
-    double passed_s = seconds_since(w->decode_as_of_us, now_us);
-
-    return w->decode_s + passed_s * (w->n_pending ? DECODE_SHARE_IN_PREFILL : 1);
+static double quiet_s_at(const struct load_worker *w, uint64_t now_us) {
+    return w->quiet_s + (w->n_pending ? 0 : seconds_since(w->quiet_as_of_us, now_us));
 }
 
-/* Before n_pending changes between none and some. */
-static void wind_decode_clock(struct load_worker *w, uint64_t now_us) {
-    w->decode_s = decode_clock_s(w, now_us);
-    w->decode_as_of_us = MAX(w->decode_as_of_us, now_us);
+/* Before n_pending changes. */
+static void count_quiet(struct load_worker *w, uint64_t now_us) {
+    w->quiet_s = quiet_s_at(w, now_us);
+    w->quiet_as_of_us = MAX(w->quiet_as_of_us, now_us);
 }
 
 double load_memory_wait_s(const struct load *l, const struct load_worker *w, double need_tokens) {
@@ -158,11 +180,14 @@ double load_memory_wait_s(const struct load *l, const struct load_worker *w, dou
 
 double load_growing_tokens(const struct load *l, const struct load_worker *w, uint64_t now_us) {
     double n_running = w->in_flight - w->n_pending;
-    double age_s = n_running * decode_clock_s(w, now_us) - w->sum_first_s, output = 0;
+    double age_s = MAX(n_running * to_seconds(now_us) - w->sum_first_s, 0);
+    double quiet_s = MAX(n_running * quiet_s_at(w, now_us) - w->sum_first_quiet_s, 0);
+    double busy_s = MAX(age_s - quiet_s, 0);
+    double output;
 
-    if (age_s > 0 && l->mean_decode_clock_s > 0)
-        output = age_s / l->mean_decode_clock_s * l->mean_output_tokens;
-    output = MIN(output, n_running * l->mean_output_tokens * GROWN_MEANS_MAX);
+    busy_s += (n_running + w->n_pending / 2.0) * load_wait_s(w, now_us);
+    output = l->speed.quiet * quiet_s + l->speed.busy * busy_s;
+    output = MIN(output, w->in_flight * l->mean_output_tokens * GROWN_MEANS_MAX);
     return (double)w->in_flight * w->block_size / 2 + output;
 }
 
@@ -266,7 +291,7 @@ void load_open(struct load *l, struct load_ticket *t, uint32_t w, double work_s,
         .sent_us = now_us,
     };
     if (!k->n_pending) {
-        wind_decode_clock(k, now_us);
+        count_quiet(k, now_us);
         k->service_began_us = now_us;
         k->head_work_s = work_s;
     }
@@ -298,12 +323,13 @@ void load_first_token(struct load *l, struct load_ticket *t, uint64_t now_us) {
 
     assert(t->is_open);
     if (!t->is_pending) return;
-    wind_decode_clock(k, now_us);
+    count_quiet(k, now_us);
     t->first_us = now_us;
-    t->first_decode_s = k->decode_s;
+    t->first_quiet_s = k->quiet_s;
     leave_pending(k, t);
     k->service_began_us = now_us; /* the prefill is the next one's from now on */
-    k->sum_first_s += t->first_decode_s;
+    k->sum_first_s += to_seconds(now_us);
+    k->sum_first_quiet_s += t->first_quiet_s;
     k->n_first++;
 }
 
@@ -313,21 +339,24 @@ void load_close(struct load *l, struct load_ticket *t, double output_tokens, boo
     bool had_first = !t->is_pending;
 
     assert(t->is_open && k->in_flight && l->n_open);
-    wind_decode_clock(k, now_us);
+    count_quiet(k, now_us);
     if (t->is_pending) { /* given up; behind the head, the head goes on */
         if (list_first(&k->pending) == &t->link) k->service_began_us = now_us;
         leave_pending(k, t);
     } else {
         bool is_last = k->in_flight - k->n_pending == 1;
 
-        k->sum_first_s = is_last ? 0 : k->sum_first_s - t->first_decode_s;
+        k->sum_first_s = is_last ? 0 : k->sum_first_s - to_seconds(t->first_us);
+        k->sum_first_quiet_s = is_last ? 0 : k->sum_first_quiet_s - t->first_quiet_s;
     }
     if (had_first && !is_aborted) {
-        l->mean_decode_s += MEAN_WEIGHT * (seconds_since(t->first_us, now_us) - l->mean_decode_s);
-        l->mean_decode_clock_s +=
-            MEAN_WEIGHT * (k->decode_s - t->first_decode_s - l->mean_decode_clock_s);
+        double decode_s = seconds_since(t->first_us, now_us);
+        double quiet_s = MIN(k->quiet_s - t->first_quiet_s, decode_s);
+
+        l->mean_decode_s += MEAN_WEIGHT * (decode_s - l->mean_decode_s);
         output_tokens = MIN(output_tokens, k->capacity_tokens); /* more is not believed */
         l->mean_output_tokens += MEAN_WEIGHT * (output_tokens - l->mean_output_tokens);
+        learn_speed(&l->speed, output_tokens, quiet_s, decode_s - quiet_s);
     }
     t->is_open = false;
     k->in_flight--;
@@ -358,7 +387,7 @@ void load_check(const struct load *l) {
         assert(k->n_sent - k->n_closed == k->in_flight);
         assert(k->n_pending || k->pending_work_s == 0);
         assert(k->in_flight ? k->resident_tokens >= 0 : k->resident_tokens == 0);
-        assert(k->in_flight > n_pending || k->sum_first_s == 0);
+        assert(k->in_flight > n_pending || (k->sum_first_s == 0 && k->sum_first_quiet_s == 0));
         assert(worker_mask_has(l->eligible.words, w) == (k->reasons == 0));
         assert(k->reasons || w / 64 < l->n_words);
         assert(worker_mask_has(l->busy.words, w) ==
@@ -368,6 +397,7 @@ void load_check(const struct load *l) {
         n_open += k->in_flight;
     }
     assert(n_open == l->n_open);
+    assert(l->speed.busy >= 0 && l->speed.busy <= l->speed.quiet && isfinite(l->speed.quiet));
     assert(l->n_eligible == worker_mask_count(l->eligible.words, l->n_words));
     assert(l->n_ramping == worker_mask_count(l->ramping.words, WORKER_MASK_WORDS));
 }

@@ -55,9 +55,10 @@ struct load_worker {
 
     uint32_t reasons;                   /* enum worker_reason bits; 0: may be picked */
     uint32_t block_size;                /* of spec; read of those that match */
-    double decode_s;                    /* its decode clock (load_growing_tokens), as of */
-    uint64_t decode_as_of_us;           /* this moment */
-    double sum_first_s;                 /* decode clock at the first tokens of the others */
+    double quiet_s;                     /* that it has had nothing pending, as of */
+    uint64_t quiet_as_of_us;            /* this moment */
+    double sum_first_s;                 /* times of the first tokens of the others, */
+    double sum_first_quiet_s;           /* and its quiet_s at those */
     uint64_t ramp_from_us;              /* when its slow start began, if it is in `ramping` */
     struct list pending;                /* those, in order of sending */
     struct worker_spec spec;            /* defaults filled in */
@@ -72,7 +73,15 @@ struct load_ticket {
     double work_s;          /* predicted prefill seconds */
     double resident_tokens; /* what it added */
     uint64_t sent_us, first_us;
-    double first_decode_s; /* decode clock at the first token */
+    double first_quiet_s; /* its worker's quiet_s at the first token */
+};
+
+/* Tokens that one request generates per second, learned from ended ones: `quiet` while its worker
+ * has nothing else to do than to generate, `busy` while prompts are being computed. A line fitted
+ * to sums that forget: tokens = quiet * quiet seconds + busy * busy seconds. */
+struct load_speed {
+    double quiet, busy;
+    double qq, qb, bb, nq, nb; /* n tokens, q quiet and b busy seconds; each over q + b */
 };
 
 struct load {
@@ -87,8 +96,8 @@ struct load {
     struct worker_mask ramping;  /* workers in their slow start, or lately so */
     uint64_t slow_start_us;      /* how long one lasts; 0: none */
     double mean_output_tokens;   /* running means over ended requests */
-    double mean_decode_s;        /* first token to end, */
-    double mean_decode_clock_s;  /* and by the worker's decode clock */
+    double mean_decode_s;        /* first token to end */
+    struct load_speed speed;
 };
 
 void load_init(struct load *l, uint32_t n_workers);
@@ -112,12 +121,13 @@ double load_wait_s(const struct load_worker *w, uint64_t now_us);
 double load_memory_wait_s(const struct load *l, const struct load_worker *w, double need_tokens);
 
 /* KV tokens of `w` besides prompts: the unused half of the block that each of its open requests
- * has begun, and what those with a first token have generated since then, at the mean speed.
+ * has begun, and what those with a first token have generated since then.
  *
- * That speed is one by the worker's decode clock, which all but stands still while it has prompts
- * to compute: a step with a chunk of one takes many times as long as a step without, or is all
- * prompt. By the wall clock a burst of long prompts would seem to double what is generated, and what
- * the books then forget to make room for it is still in the worker's cache. */
+ * A worker generates far less while it computes prompts: a step with a piece of one takes many
+ * times as long as a step without. By one speed for both, a burst of long prompts would seem to fill
+ * three times what it does, and what the books then forget to make room for it is still in the
+ * worker's cache. What will be generated until all that was sent has its first token is counted
+ * already: the next request's turn comes then. */
 double load_growing_tokens(const struct load *l, const struct load_worker *w, uint64_t now_us);
 
 /* Two bounds on what a worker is sent. While any worker has less than is enough for it, requests are

@@ -18,9 +18,9 @@
  * the reports agree with the books. What disagrees is not symmetric:
  *
  * - Much more was cached than predicted: only a larger cache than believed does that, so each such
- *   report counts, and opens a search: the factor creeps up until prompts go missing, or nothing more is
- *   found. Without a search a cache declared far too small would stay unseen: requests that might
- *   show it are not sent there.
+ *   report counts, and opens a search: the factor creeps up until prompts go missing, or nothing
+ *   more is found. Without a search a cache declared far too small would stay unseen: requests that
+ *   might show it are not sent there.
  * - Less was cached: that happens with the right capacity too. What is matched when a request is
  *   sent may be gone when its turn comes, the more often the fuller the workers are. So a share is
  *   allowed, and only what is above it adds up until it is worth two whole prompts.

@@ -116,57 +116,69 @@ static void what_is_being_generated_is_guessed_from_time(void **state) {
     struct load_ticket a = {0}, b = {0};
     struct load l;
     const struct load_worker *k;
-    double per_s;
     (void)state;
 
     load_init(&l, 1);
     load_worker_up(&l, 0, &plain);
     k = &l.workers[0];
-    per_s = l.mean_output_tokens / l.mean_decode_s;
+    assert_float_equal(l.speed.quiet, 40, 1e-9); /* 200 tokens in 5 seconds */
+    assert_float_equal(l.speed.busy, 4, 1e-9);
     assert_float_equal(load_growing_tokens(&l, k, 0), 0, 0);
     load_open(&l, &a, 0, 2.0, 200, SECOND);
-    load_open(&l, &b, 0, 2.0, 200, SECOND);
-    assert_float_equal(load_growing_tokens(&l, k, 9 * SECOND), 10, 1e-9); /* half a block each */
+    load_open(&l, &b, 0, 0, 200, SECOND);
+    /* Half a block each, and what both will have generated when they have their first tokens. */
+    assert_float_equal(load_growing_tokens(&l, k, 2 * SECOND), 10 + 4, 1e-9);
+    assert_float_equal(load_growing_tokens(&l, k, 9 * SECOND), 10, 1e-9);
     load_first_token(&l, &a, 2 * SECOND);
-    load_first_token(&l, &b, 2 * SECOND);
-    assert_float_equal(load_growing_tokens(&l, k, 5 * SECOND), 10 + 6 * per_s, 1e-9);
+    assert_float_equal(load_growing_tokens(&l, k, 3 * SECOND), 10 + 4, 1e-9);
+    load_first_token(&l, &b, 3 * SECOND);
+    assert_float_equal(load_growing_tokens(&l, k, 5 * SECOND), 10 + 4 + 4 * 40, 1e-9);
     assert_float_equal(load_growing_tokens(&l, k, 999999 * SECOND), 10 + 4 * l.mean_output_tokens,
                        1e-9); /* no more than two means each */
     load_close(&l, &a, 0, true, 5 * SECOND);
-    assert_float_equal(load_growing_tokens(&l, k, 6 * SECOND), 5 + 4 * per_s, 1e-9);
+    assert_float_equal(load_growing_tokens(&l, k, 6 * SECOND), 5 + 3 * 40, 1e-9);
     load_close(&l, &b, 0, true, 6 * SECOND);
     assert_float_equal(load_growing_tokens(&l, k, 7 * SECOND), 0, 0);
     load_check(&l);
     load_fini(&l);
 }
 
-/* A step with a piece of a prompt in it is a long one. */
-static void little_is_generated_while_prompts_are_computed(void **state) {
+/* Each answer has one second beside nothing and `busy_s` beside a prompt, a hundred tokens a second
+ * in the one and `busy_speed` in the other. */
+static struct load_speed speed_of(double busy_s, double busy_speed) {
     struct load_ticket a = {0}, b = {0};
+    struct load_speed speed;
     struct load l;
-    const struct load_worker *k;
-    double before, idle, busy;
-    (void)state;
 
     load_init(&l, 1);
     load_worker_up(&l, 0, &plain);
-    k = &l.workers[0];
-    load_open(&l, &a, 0, 1, 200, 0);
-    load_first_token(&l, &a, SECOND);
-    before = load_growing_tokens(&l, k, SECOND);
-    idle = load_growing_tokens(&l, k, 2 * SECOND) - before;
-    load_open(&l, &b, 0, 1, 200, 2 * SECOND);
-    before = load_growing_tokens(&l, k, 2 * SECOND);
-    busy = load_growing_tokens(&l, k, 3 * SECOND) - before;
-    assert_true(busy < idle / 5);
-    load_first_token(&l, &b, 3 * SECOND);
-    before = load_growing_tokens(&l, k, 3 * SECOND);
-    assert_float_equal(load_growing_tokens(&l, k, 4 * SECOND) - before, 2 * idle, 1e-9);
-    load_close(&l, &b, 1, false, 4 * SECOND); /* what is learned goes by the same clock */
-    load_close(&l, &a, 1, false, 4 * SECOND);
-    assert_true(l.mean_decode_clock_s < l.mean_decode_s);
-    load_check(&l);
+    for (uint64_t i = 0; i < 400; i++) {
+        uint64_t at = 1000 * i * SECOND, busy_us = (uint64_t)(busy_s * (double)(i % 7) * 1e6);
+
+        load_open(&l, &a, 0, 1, 200, at);
+        load_first_token(&l, &a, at);
+        load_open(&l, &b, 0, 1, 200, at + SECOND);
+        load_close(&l, &b, 0, true, at + SECOND + busy_us);
+        load_close(&l, &a, 100 + busy_speed * (double)busy_us * 1e-6, false, at + SECOND + busy_us);
+        load_check(&l);
+    }
+    speed = l.speed;
     load_fini(&l);
+    return speed;
+}
+
+static void how_fast_busy_workers_generate_is_learned(void **state) {
+    struct load_speed speed = speed_of(1, 30);
+    (void)state;
+
+    assert_float_equal(speed.quiet, 100, 2);
+    assert_float_equal(speed.busy, 30, 1);
+    speed = speed_of(1, 0);
+    assert_float_equal(speed.quiet, 100, 2);
+    assert_float_equal(speed.busy, 0, 1);
+    speed = speed_of(0, 0); /* never seen: a tenth */
+    assert_float_equal(speed.quiet, 100, 2);
+    assert_float_equal(speed.busy, 10, 0.2);
 }
 
 static void a_full_worker_is_dropped_unless_all_are(void **state) {
@@ -388,7 +400,7 @@ int main(void) {
         cmocka_unit_test(memory_is_waited_for_only_when_it_is_short),
         cmocka_unit_test(only_finished_requests_teach_the_means),
         cmocka_unit_test(what_is_being_generated_is_guessed_from_time),
-        cmocka_unit_test(little_is_generated_while_prompts_are_computed),
+        cmocka_unit_test(how_fast_busy_workers_generate_is_learned),
         cmocka_unit_test(a_full_worker_is_dropped_unless_all_are),
         cmocka_unit_test(a_worker_with_enough_has_no_room_and_may_yet_be_picked),
         cmocka_unit_test(a_new_worker_is_given_more_and_more),
