@@ -65,9 +65,8 @@ static const struct option_def rows[] = {
     {"backend-library", OPT_STR, FIELD(backend_library), .group = "Device", .metavar = "FILE",
      .help = "Shared object of a loadable backend."},
     {"path", OPT_STR, FIELD(path), .def = "auto", .aliases = "isa", .group = "Device",
-     .help =
-         "Instruction path of the cpu backend: auto, avx512bf16, avx512, avx2 or plain. Answers "
-         "are bit-identical within one path."},
+     .help = "Instruction path of the cpu backend: auto, avx512bf16, avx512, avx2, neon or plain. "
+             "Answers are bit-identical within one path."},
     {"threads", OPT_U32, FIELD(n_threads), .def = "0", .max = "1024", .group = "Device",
      .help = "CPU threads that compute. 0 takes one per core."},
     {"sim-speed", OPT_F64, FIELD(sim_speed), .def = "1", .min = "0.001", .max = "1000000",

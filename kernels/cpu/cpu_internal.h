@@ -1,6 +1,8 @@
 /* kernels/cpu/cpu_internal.h - what the files of the CPU backend share: device and model.
  *
- * Widths are padded to multiples of 64 and the padding holds zeros, so that no loop has a tail. */
+ * Widths are padded to multiples of 64 and the padding holds zeros, so that no loop has a tail.
+ * Activations keep ROW_PAD more between rows: widths are often powers of two, and the rows of a
+ * tile would then fall into one set of the cache. */
 #ifndef KERNELS_CPU_CPU_INTERNAL_H
 #define KERNELS_CPU_CPU_INTERNAL_H
 
@@ -9,8 +11,10 @@
 #include "kernels/cpu/pool.h"
 #include "kernels/host.h"
 
-#define ROW_BLOCK 240u /* rows of a chunk of a matrix product: with a block of K they fit the L2 */
-#define HEAD_ROWS 64u  /* outputs whose logits are held at a time */
+#define ROW_BLOCK    240u /* rows of a chunk of a matrix product: with a block of K they fit the L2 */
+#define HEAD_ROWS    64u /* outputs whose logits are held at a time */
+#define ROW_PAD      32u /* acts */
+#define CHUNK_PANELS 4u  /* of a matrix product, at most: they share what is read of the rows */
 
 struct backend_device {
     struct host_device host; /* first */
@@ -33,7 +37,7 @@ struct attend_tile {
 };
 
 struct cpu_worker {
-    float *y;     /* (ROW_BLOCK, 2 * PANEL) results of a chunk before they go where they belong */
+    float *y;     /* (ROW_BLOCK, CHUNK_PANELS * PANEL) results before they go where they belong */
     void *attend; /* attend_scratch_bytes */
     struct sample_scratch *sample;
 };
@@ -41,8 +45,10 @@ struct cpu_worker {
 struct backend_model {
     struct host_model host; /* first */
     struct backend_device *dev;
-    uint32_t d_width, q_width, qkv_width, ff_width, vocab_width;
-    struct cpu_matrix head; /* the embedding when tied */
+    uint32_t d_width, qkv_width, ff_width, vocab_width;
+    size_t h_stride, mix_stride, ff_stride; /* acts from row to row */
+    uint16_t *weights;                      /* all matrices, in one piece */
+    struct cpu_matrix head;                 /* the embedding when tied */
     uint16_t *embed; /* (vocab, d_model) bf16; NULL when tied: rows are read from the panels */
     float *final_norm;
     struct cpu_layer *layers;
@@ -51,11 +57,11 @@ struct backend_model {
     float *x;                   /* (T, d_width) the residual stream */
     float *qkv;                 /* (T, qkv_width) */
     float *cos, *sin;           /* (T, head_dim / 2) */
-    void *h;                    /* act (T, d_width) normalised */
-    void *mix;                  /* act (T, q_width) result of attention */
-    void *ff;                   /* act (T, ff_width) */
+    void *h;                    /* act (T, h_stride) normalised */
+    void *mix;                  /* act (T, mix_stride) result of attention */
+    void *ff;                   /* act (T, ff_stride) */
     float *logits;              /* (HEAD_ROWS, vocab_width) */
-    void *head_x;               /* act (HEAD_ROWS, d_width) */
+    void *head_x;               /* act (HEAD_ROWS, h_stride) */
     struct attend_tile *tiles;  /* (T) */
     struct cpu_worker *workers; /* (n_threads) */
 };

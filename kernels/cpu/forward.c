@@ -17,13 +17,14 @@
 #define ROWS_PER_CHUNK 16u    /* of norm, rope and embed */
 #define SMALL_WORK     400000 /* multiply-adds: 10 us of one thread, less than waking another */
 
-static const void *act_row(const struct backend_model *m, const void *x, size_t width, size_t row) {
-    return (const char *)x + row * width * m->dev->path->act_bytes;
+static const void *act_row(const struct backend_model *m, const void *x, size_t stride,
+                           size_t row) {
+    return (const char *)x + row * stride * m->dev->path->act_bytes;
 }
 
-static void *act_at(const struct backend_model *m, void *x, size_t width, size_t row,
+static void *act_at(const struct backend_model *m, void *x, size_t stride, size_t row,
                     size_t column) {
-    return (char *)x + (row * width + column) * m->dev->path->act_bytes;
+    return (char *)x + (row * stride + column) * m->dev->path->act_bytes;
 }
 
 /* --- matrix products ------------------------------------------------------------------------- */
@@ -38,11 +39,11 @@ enum epilogue {
 struct product {
     struct backend_model *m;
     const struct cpu_matrix *w;
-    const void *x; /* act (n_rows, width) */
+    const void *x; /* act (n_rows, stride) */
     const float *bias;
     enum epilogue epilogue;
     uint32_t n_rows, rows_per_chunk, panels_per_chunk, n_panel_chunks;
-    size_t width;
+    size_t stride; /* acts */
 };
 
 /* Rows [r, r + n_rows) of panels [p, p + n_panels) into the place they belong. */
@@ -56,7 +57,7 @@ static void finish_product(const struct product *j, const float *y, size_t strid
 
         if (j->epilogue == TO_SWIGLU) {
             for (uint32_t q = 0; q < n_panels; q += 2)
-                path->swiglu(act_at(m, m->ff, m->ff_width, r + i, (p + q) / 2 * PANEL),
+                path->swiglu(act_at(m, m->ff, m->ff_stride, r + i, (p + q) / 2 * PANEL),
                              row + q * PANEL, row + (q + 1) * PANEL, PANEL);
         } else if (j->epilogue == TO_X) {
             float *x = m->x + (size_t)(r + i) * m->d_width + p * PANEL;
@@ -88,24 +89,23 @@ static void run_product(void *arg, uint32_t chunk, uint32_t worker) {
         y = m->logits + r * stride + p * PANEL;
     }
     m->dev->path->gemm(j->w->w + (size_t)p * j->w->k_pairs * PANEL * 2, n_panels, j->w->k_pairs,
-                       act_row(m, j->x, j->width, r), j->width, n_rows, y, stride);
+                       act_row(m, j->x, j->stride, r), j->stride, n_rows, y, stride);
     finish_product(j, y, stride, r, n_rows, p, n_panels);
 }
 
 static void product(struct backend_model *m, const struct cpu_matrix *w, const void *x,
-                    size_t width, uint32_t n_rows, const float *bias, enum epilogue epilogue) {
+                    size_t x_stride, uint32_t n_rows, const float *bias, enum epilogue epilogue) {
     struct product j = {.m = m,
                         .w = w,
                         .x = x,
                         .bias = bias,
                         .epilogue = epilogue,
                         .n_rows = n_rows,
-                        .width = width};
+                        .stride = x_stride};
     uint32_t n_threads = cpu_pool_threads(m->dev->pool), n_row_chunks = CEIL_DIV(n_rows, ROW_BLOCK);
-    bool is_thin = n_rows <= 6;
 
-    /* Thin: runs of four panels, as long as every thread gets some. */
-    j.panels_per_chunk = is_thin ? MIN(4u, w->n_panels / (2 * n_threads)) / 2 * 2 : 0;
+    /* Runs of panels, as long as every thread gets some. */
+    j.panels_per_chunk = MIN(CHUNK_PANELS, w->n_panels * n_row_chunks / (2 * n_threads)) / 2 * 2;
     j.panels_per_chunk = MAX(j.panels_per_chunk, epilogue == TO_SWIGLU ? 2u : 1u);
     j.n_panel_chunks = CEIL_DIV(w->n_panels, j.panels_per_chunk);
     j.rows_per_chunk = CEIL_DIV(n_rows, n_row_chunks);
@@ -152,7 +152,7 @@ static void run_norm(void *arg, uint32_t chunk, uint32_t worker) {
 
     (void)worker;
     for (uint32_t t = chunk * ROWS_PER_CHUNK; t < end; t++)
-        m->dev->path->rmsnorm(act_at(m, m->h, m->d_width, t, 0), m->x + (size_t)t * m->d_width,
+        m->dev->path->rmsnorm(act_at(m, m->h, m->h_stride, t, 0), m->x + (size_t)t * m->d_width,
                               j->weight, m->d_width, m->host.g.d_model, m->host.g.rms_eps);
 }
 
@@ -249,8 +249,8 @@ static void run_attention(void *arg, uint32_t chunk, uint32_t worker) {
     struct attend a = {
         .q = m->qkv + (size_t)t->first_token * m->qkv_width + column,
         .q_stride = m->qkv_width,
-        .out = act_at(m, m->mix, m->q_width, t->first_token, column),
-        .out_stride = m->q_width,
+        .out = act_at(m, m->mix, m->mix_stride, t->first_token, column),
+        .out_stride = m->mix_stride,
         .position = j->s->position + t->first_token,
         .n_queries = t->n_queries,
         .heads = heads,
@@ -307,10 +307,10 @@ static void compute_outputs(struct backend_model *m, uint32_t slot,
         struct outputs j = {m, step, slot, first};
 
         for (uint32_t i = 0; i < n; i++)
-            m->dev->path->rmsnorm(act_at(m, m->head_x, m->d_width, i, 0),
+            m->dev->path->rmsnorm(act_at(m, m->head_x, m->h_stride, i, 0),
                                   m->x + (size_t)s->output[first + i].token_index * m->d_width,
                                   m->final_norm, m->d_width, g->d_model, g->rms_eps);
-        product(m, &m->head, m->head_x, m->d_width, n, NULL, TO_LOGITS);
+        product(m, &m->head, m->head_x, m->h_stride, n, NULL, TO_LOGITS);
         cpu_pool_run(m->dev->pool, n, (uint64_t)n * g->vocab < 30000, run_sample, &j);
     }
 }
@@ -329,14 +329,14 @@ void cpu_forward(struct backend_model *m, uint32_t slot, const struct backend_st
         j.layer = i;
         j.weight = l->attn_norm;
         cpu_pool_run(pool, n_chunks, n_chunks < 4, run_norm, &j);
-        product(m, &l->qkv, m->h, m->d_width, T, l->qkv_bias, TO_QKV);
+        product(m, &l->qkv, m->h, m->h_stride, T, l->qkv_bias, TO_QKV);
         cpu_pool_run(pool, n_chunks, n_chunks < 2, run_rope, &j);
         attention(m, s, step, i, n_tiles);
-        product(m, &l->o, m->mix, m->q_width, T, l->o_bias, TO_X);
+        product(m, &l->o, m->mix, m->mix_stride, T, l->o_bias, TO_X);
         j.weight = l->ffn_norm;
         cpu_pool_run(pool, n_chunks, n_chunks < 4, run_norm, &j);
-        product(m, &l->gate_up, m->h, m->d_width, T, NULL, TO_SWIGLU);
-        product(m, &l->down, m->ff, m->ff_width, T, NULL, TO_X);
+        product(m, &l->gate_up, m->h, m->h_stride, T, NULL, TO_SWIGLU);
+        product(m, &l->down, m->ff, m->ff_stride, T, NULL, TO_X);
     }
     compute_outputs(m, slot, step);
 }

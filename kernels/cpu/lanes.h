@@ -3,8 +3,8 @@
  * A path file defines LANES (4, 8 or 16) and includes path_body.inc, which is written against the
  * few names below. Most are the compiler's own vector arithmetic; intrinsics stand where an
  * instruction decides the result (fma) or where the compiler is known to do badly (broadcast,
- * maximum). With 4 lanes nothing is assumed about the machine: SSE2 and NEON are what the
- * compiler makes of it. */
+ * maximum). With 4 lanes nothing is assumed about the machine, unless NEON says that it is ARM's
+ * Advanced SIMD, which has an fma. */
 #ifndef KERNELS_CPU_LANES_H
 #define KERNELS_CPU_LANES_H
 
@@ -13,7 +13,7 @@
 #endif
 #if LANES > 4
 #include <immintrin.h>
-#elif defined(__aarch64__)
+#elif defined(NEON)
 #include <arm_neon.h>
 #endif
 
@@ -84,7 +84,7 @@ INLINE vf vf_fma(vf a, vf b, vf c) {
     return _mm512_fmadd_ps(a, b, c);
 #elif LANES == 8
     return _mm256_fmadd_ps(a, b, c);
-#elif defined(__aarch64__)
+#elif defined(NEON)
     return vfmaq_f32(c, a, b);
 #else
     return a * b + c;

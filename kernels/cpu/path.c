@@ -10,6 +10,8 @@ static const struct cpu_path *const paths[] = {
     &cpu_path_avx512bf16,
     &cpu_path_avx512,
     &cpu_path_avx2,
+#elif defined(__aarch64__)
+    &cpu_path_neon,
 #endif
     &cpu_path_plain,
 };

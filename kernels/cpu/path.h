@@ -1,6 +1,6 @@
 /* kernels/cpu/path.h - one instruction path: the inner loops, compiled for one kind of machine.
  *
- * The loops are written once (path_body.inc, attend_body.inc) and compiled four times; struct
+ * The loops are written once (path_body.inc, attend_body.inc) and compiled for each machine; struct
  * cpu_path is the table of what came out, chosen once when the device is opened. `act` below is
  * the type in which activations travel between operations: bf16 on the path whose dot product
  * takes bf16, f32 on the others.
@@ -30,9 +30,10 @@
 #include "common/base.h"
 #include "common/status.h"
 
-#define PANEL       64u /* outputs in a panel */
-#define ATTEND_ROWS 96u /* (query, head) rows that share one load of K and V, at least */
-#define GROUP       64u /* positions of K and V taken together */
+#define PANEL        64u /* outputs in a panel */
+#define CPU_FEW_ROWS 24u /* up to here a product runs at memory speed, or should */
+#define ATTEND_ROWS  96u /* (query, head) rows that share one load of K and V, at least */
+#define GROUP        64u /* positions of K and V taken together */
 
 /* One tile of attention: some query tokens of one sequence, all heads of one KV head. */
 struct attend {
@@ -88,6 +89,8 @@ MUST_USE enum status cpu_path_find(const struct cpu_path **out, const char *name
 extern const struct cpu_path cpu_path_plain;
 #if defined(__x86_64__)
 extern const struct cpu_path cpu_path_avx2, cpu_path_avx512, cpu_path_avx512bf16;
+#elif defined(__aarch64__)
+extern const struct cpu_path cpu_path_neon;
 #endif
 
 #endif

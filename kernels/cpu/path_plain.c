@@ -1,4 +1,4 @@
-/* kernels/cpu/path_plain.c - no instruction set assumed: SSE2, NEON, anything. */
+/* kernels/cpu/path_plain.c - no instruction set assumed: what the compiler makes of 4 floats. */
 #define LANES 4
 #include "kernels/cpu/path_body.inc"
 

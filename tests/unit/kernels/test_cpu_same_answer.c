@@ -22,7 +22,7 @@
 #define N_SHAPES 3u
 #endif
 
-static const char *const paths[] = {"avx512bf16", "avx512", "avx2", "plain"};
+static const char *const paths[] = {"avx512bf16", "avx512", "avx2", "neon", "plain"};
 
 static const struct tiny_shape llama = {.n_layers = 2,
                                         .d_model = 64,

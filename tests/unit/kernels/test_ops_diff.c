@@ -16,7 +16,7 @@
 #include "tests/support/support.h"
 #include "tests/support/tiny_model.h"
 
-static const char *const paths[] = {"avx512bf16", "avx512", "avx2", "plain"};
+static const char *const paths[] = {"avx512bf16", "avx512", "avx2", "neon", "plain"};
 
 struct bench {
     struct rng rng;
