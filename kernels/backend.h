@@ -97,7 +97,7 @@ struct backend_limits {
     uint32_t max_step_tokens;    /* token budget of one step */
     uint32_t max_blocks_per_row; /* length of a block table */
     uint32_t max_outputs;        /* positions sampled or scored in one step */
-    uint32_t max_logprobs;       /* alternatives per output, 0..20 */
+    uint32_t max_logprobs;       /* alternatives per output, 0..256 */
     uint32_t n_slots;            /* steps in flight: 1 or 2 */
     uint32_t block_size;         /* tokens per KV block; a backend refuses those it lacks */
     uint32_t max_bias;           /* (token, bias) pairs in one step */
@@ -206,7 +206,8 @@ struct backend_stage {
     int32_t *out_token;     /* (max_outputs) chosen, or the scored one */
     float *out_logprob;     /* (max_outputs) of out_token */
     uint32_t *out_rank;     /* (max_outputs) of out_token among raw logits, from 1 */
-    int32_t *out_top_token; /* (max_outputs, max_logprobs) best first; -1 past the end */
+    int32_t *out_top_token; /* (max_outputs, max_logprobs) the n_logprobs wanted, best first;
+                            * -1 past the end of the vocabulary */
     float *out_top_logprob; /* (max_outputs, max_logprobs) */
     uint32_t *out_flags;    /* (max_outputs) OUT_* */
 };

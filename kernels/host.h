@@ -21,7 +21,7 @@
 
 #define HOST_MAX_BLOCK_SIZE 128u
 #define HOST_MAX_HEAD_DIM   256u
-#define HOST_MAX_LOGPROBS   20u
+#define HOST_MAX_LOGPROBS   256u /* alternatives of an output: beam searches want many */
 
 struct host_device {
     backend_fence last;    /* of the newest work; all host work is done when submit returns */

@@ -153,7 +153,7 @@ static void fill_alternatives(struct sample_result *r, uint32_t n_top, uint32_t 
     }
     for (uint32_t i = 0; i < n; i++)
         r->top_logprob[i] = (float)((double)raw[r->top_token[i]] - log_mass);
-    for (uint32_t i = n; i < n_top; i++) {
+    for (uint32_t i = n; i < limit; i++) {
         r->top_token[i] = -1;
         r->top_logprob[i] = 0;
     }

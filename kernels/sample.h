@@ -46,7 +46,7 @@ struct sample_result {
     int32_t token;
     float logprob;
     uint32_t rank, flags;
-    int32_t *top_token; /* (n_top) the first output->n_logprobs are filled, then -1 */
+    int32_t *top_token; /* (n_top) the first output->n_logprobs are filled, -1 past the end */
     float *top_logprob; /* (n_top) */
 };
 

@@ -335,8 +335,8 @@ static void say(struct backend_model *m, uint32_t slot, uint32_t i) {
     s->out_logprob[i] = lead;
     s->out_rank[i] = 1;
     s->out_flags[i] = 0;
-    for (uint32_t a = 0; a < n_top; a++) {
-        bool is_wanted = a < o->n_logprobs;
+    for (uint32_t a = 0; a < o->n_logprobs; a++) {
+        bool is_wanted = a < h->g.vocab;
 
         s->out_top_token[i * n_top + a] = is_wanted ? (int32_t)((token + a) % h->g.vocab) : -1;
         s->out_top_logprob[i * n_top + a] = is_wanted ? lead - 2.0f * (float)a : 0;

@@ -5,6 +5,7 @@
 
 #include "common/mem.h"
 #include "tests/support/cm.h"
+#include "worker/sched/beam_group.h"
 #include "worker/sched/scheduler.h"
 
 #define FIXTURE_EOS   50u
@@ -52,6 +53,9 @@ static inline void fixture_open(struct sched_fixture *f, const struct fixture_op
     f->limits = (struct request_limits){.vocab = FIXTURE_VOCAB,
                                         .max_model_len = so.max_model_len,
                                         .max_logprobs = REQUEST_LOGPROBS_MAX,
+                                        .max_beam_candidates = BEAM_CANDIDATES_MAX,
+                                        .max_num_seqs = so.max_num_seqs,
+                                        .n_eos = 1,
                                         .kv = f->kv};
 }
 

@@ -32,7 +32,9 @@
 #include "common/log.h"
 #include "common/metrics.h"
 #include "worker/engine/sampler.h"
+#include "worker/sched/beam_group.h"
 
+#define MOVES_AT_A_TIME 256u
 #define STEP_TIMEOUT_US (600ull * 1000 * 1000) /* a step that takes longer is a hung device */
 
 static struct request_mail *request_mail_of(struct list *link) {
@@ -209,11 +211,36 @@ static void hear(struct engine *e, struct request_mail *mail) {
 
 /* --- one step --------------------------------------------------------------------------------- */
 
+/* Copies of whole blocks, each run of one kind in one call. */
+static enum status move_blocks(struct engine *e) {
+    const struct backend_ops *ops = e->options.backend;
+    struct backend_copy pairs[MOVES_AT_A_TIME];
+    backend_fence fence;
+    uint32_t n_moves, n;
+    const struct kv_move *moves = kv_manager_moves(e->kv, &n_moves);
+    enum status st = ST_OK;
+
+    for (uint32_t at = 0; at < n_moves && st == ST_OK; at += n) {
+        for (n = 0; at + n < n_moves && n < MOVES_AT_A_TIME && moves[at + n].kind == moves[at].kind;
+             n++)
+            pairs[n] = (struct backend_copy){moves[at + n].src, moves[at + n].dst};
+        switch (moves[at].kind) {
+        case KV_MOVE_COPY: st = ops->kv_copy(e->model, pairs, n, &fence); break;
+        case KV_MOVE_OUT: st = ops->kv_swap_out(e->model, pairs, n, &fence); break;
+        case KV_MOVE_IN: st = ops->kv_swap_in(e->model, pairs, n, &fence); break;
+        }
+    }
+    kv_manager_clear_moves(e->kv);
+    return st;
+}
+
 static enum status run(struct engine *e, struct error *err) {
     backend_fence fence;
     enum status st = batch_lay_out(&e->batch, &e->schedule, 0);
 
     if (st != ST_OK) return error_set(err, st, "the device refused a sequence");
+    if ((st = move_blocks(e)) != ST_OK)
+        return error_set(err, st, "the device did not copy blocks: %s", status_name(st));
     sampler_fill(&e->batch, e->eos_ids, e->options.scheduler.n_eos, e->options.geometry.vocab);
     st = e->options.backend->submit(e->model, 0, &e->batch.step, &fence, err);
     if (st != ST_OK) return st;
@@ -223,12 +250,25 @@ static enum status run(struct engine *e, struct error *err) {
     return ST_OK;
 }
 
+/* What a beam may go on with. */
+static void take_beam(struct engine *e, const struct batch_row *row, uint64_t now_us) {
+    const struct backend_stage *stage = &e->batch.stage;
+    size_t at = (size_t)(row->first_output + row->entry->n_scores) * e->limits.max_logprobs;
+
+    scheduler_take_beam(e->sched, row->entry, stage->out_top_token + at,
+                        stage->out_top_logprob + at, now_us);
+}
+
 static void take_row(struct engine *e, const struct batch_row *row, uint64_t now_us) {
     const struct schedule_entry *entry = row->entry;
     struct request *r = entry->request;
     uint32_t token;
 
     if (sampler_take(&e->batch, row, e->limits.max_logprobs, &token) == ST_OK) {
+        if (request_is_beam(r)) {
+            take_beam(e, row, now_us);
+            return;
+        }
         e->totals.generated_tokens += entry->is_sampled;
         scheduler_take(e->sched, entry, token, now_us);
     } else {
@@ -238,7 +278,19 @@ static void take_row(struct engine *e, const struct batch_row *row, uint64_t now
                   entry->first + entry->n_tokens - 1);
         scheduler_end(e->sched, r, FINISH_ERROR, now_us);
     }
-    if (r->place == PLACE_DONE) count_end(e, r);
+    if (r->place == PLACE_DONE && !r->group) count_end(e, r);
+}
+
+/* Answers of searches that have come to their end: no rows of the step, but their beams were. */
+static void take_searches(struct engine *e, struct list *ended) {
+    struct request *r;
+
+    list_init(ended);
+    while ((r = scheduler_pop_ended(e->sched)) != NULL) {
+        e->totals.generated_tokens += request_n_output(r);
+        count_end(e, r);
+        list_push_back(ended, &r->link);
+    }
 }
 
 static void count_step(struct engine *e, uint64_t began_us, uint64_t now_us) {
@@ -258,20 +310,25 @@ static void count_step(struct engine *e, uint64_t began_us, uint64_t now_us) {
 static void finish_step(struct engine *e, uint64_t began_us) {
     const struct batch *b = &e->batch;
     uint64_t now_us = clock_now_us();
+    struct list ended, *link;
 
     for (uint32_t i = 0; i < b->step.n_rows; i++)
         take_row(e, &b->row[i], now_us);
+    take_searches(e, &ended);
     count_step(e, began_us, now_us);
     update_stats(e);
     for (uint32_t i = 0; i < b->step.n_rows; i++) {
         struct request *r = b->row[i].entry->request;
 
+        if (request_is_beam(r)) continue; /* nobody knows of it */
         if (r->place == PLACE_DONE) {
             tell_end(e, r);
         } else if (b->row[i].entry->is_sampled) {
             tell_news(e, r);
         }
     }
+    while ((link = list_pop_front(&ended)) != NULL)
+        tell_end(e, LIST_ENTRY(link, struct request, link));
 }
 
 static void step(struct engine *e) {
@@ -280,7 +337,7 @@ static void step(struct engine *e) {
     enum status st = ST_OK;
 
     scheduler_step(e->sched, &e->schedule, began_us);
-    leave_queue(e, e->schedule.n_admitted - e->schedule.n_resumed);
+    leave_queue(e, e->schedule.n_started);
     log_admissions(e);
     if (e->schedule.n_entries == 0)
         st = error_set(&err, ST_INTERNAL, "the scheduler found nothing to run");

@@ -11,6 +11,7 @@
 #include "worker/engine/engine_internal.h"
 #include "worker/engine/sampler.h"
 #include "worker/kv/kv_plan.h"
+#include "worker/sched/beam_group.h"
 
 const struct engine_options engine_options_default = {
     .block_size = 16,
@@ -136,7 +137,7 @@ static void set_limits(struct engine *e) {
         .max_step_tokens = o->scheduler.max_num_batched_tokens,
         .max_blocks_per_row = CEIL_DIV(o->max_model_len, o->block_size),
         .max_outputs = scheduler_max_outputs(&o->scheduler),
-        .max_logprobs = o->max_logprobs,
+        .max_logprobs = MAX(o->max_logprobs, BEAM_CANDIDATES_MAX),
         .n_slots = 1,
         .block_size = o->block_size,
         .max_bias = o->scheduler.max_num_seqs * sampler_max_bias(o->scheduler.n_eos),
@@ -175,6 +176,9 @@ static void set_info(struct engine *e) {
     i->limits = (struct request_limits){.vocab = e->options.geometry.vocab,
                                         .max_model_len = i->max_model_len,
                                         .max_logprobs = e->options.max_logprobs,
+                                        .max_beam_candidates = BEAM_CANDIDATES_MAX,
+                                        .max_num_seqs = e->options.scheduler.max_num_seqs,
+                                        .n_eos = e->options.scheduler.n_eos,
                                         .kv = e->kv};
     i->max_waiting = e->options.max_waiting;
     i->is_by_priority = e->options.scheduler.policy == POLICY_PRIORITY;

@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "worker/sched/beam_group.h"
+
 #define BAN_BIAS     (-1e30f) /* finite, so that sums and quotients with it stay finite */
 #define GREEDY_BELOW 1e-5f    /* a temperature that only greedy decoding can mean */
 
@@ -35,14 +37,14 @@ static void fill_mask(struct batch *b, const struct request *r, uint32_t output,
     b->stage.output[output].mask = b->step.n_masks++;
 }
 
-static void fill_biases(struct batch *b, const struct request *r, uint32_t output,
+static void fill_biases(struct batch *b, const struct schedule_entry *e, uint32_t output,
                         const uint32_t *eos_ids, uint32_t n_eos) {
-    const struct request_params *p = &r->params;
+    const struct request_params *p = &e->request->params;
 
     for (uint32_t i = 0; i < p->n_bias; i++)
         add_bias(b, output, p->bias[i].token, p->bias[i].bias);
-    ban_words(b, r, output);
-    if (request_n_output(r) >= p->min_tokens) return;
+    ban_words(b, e->request, output);
+    if (e->first + e->n_tokens - e->request->n_prompt >= p->min_tokens) return;
     for (uint32_t i = 0; i < n_eos && !p->ignore_eos; i++)
         add_bias(b, output, eos_ids[i], BAN_BIAS);
     for (uint32_t i = 0; i < p->n_stop_ids; i++)
@@ -70,8 +72,12 @@ void sampler_fill(struct batch *b, const uint32_t *eos_ids, uint32_t n_eos, uint
         for (uint32_t k = 0; k < e->n_scores; k++, output++)
             b->stage.output[output].n_logprobs = (uint32_t)p->prompt_logprobs;
         if (!e->is_sampled) continue;
+        if (request_is_beam(e->request)) { /* it wants no token, but what there is to choose from */
+            b->stage.output[output].n_logprobs = e->request->group->n_alternatives;
+            continue;
+        }
         fill_sample(&b->stage.output[output], p);
-        fill_biases(b, e->request, output, eos_ids, n_eos);
+        fill_biases(b, e, output, eos_ids, n_eos);
         fill_mask(b, e->request, output, vocab);
     }
 }
@@ -118,7 +124,7 @@ enum status sampler_take(const struct batch *b, const struct batch_row *row, uin
         if (b->stage.out_flags[row->first_output + i] & OUT_NOT_FINITE) return ST_INTERNAL;
     take_scores(b, row, max_logprobs);
     *token = 0;
-    if (!e->is_sampled) return ST_OK;
+    if (!e->is_sampled || request_is_beam(e->request)) return ST_OK;
     take_logprobs(&b->stage, e->request, last, max_logprobs);
     *token = (uint32_t)b->stage.out_token[last];
     return ST_OK;

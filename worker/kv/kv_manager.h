@@ -116,6 +116,9 @@ void kv_seq_fini(struct kv_seq *seq); /* after kv_manager_free; zeroed or failed
 void kv_seq_extend_hashes(struct kv_manager *mgr, struct kv_seq *seq, const uint32_t *tokens,
                           uint32_t n_tokens);
 
+/* Its tokens are about to become others: the chain begins anew. It holds no blocks. */
+void kv_seq_forget_hashes(struct kv_seq *seq);
+
 /* The longest cached prefix of tokens[0, n_tokens), at most n_tokens - 1 tokens: the last one must
  * be computed to have logits. Changes no reference and no order. */
 struct kv_hit kv_manager_lookup(struct kv_manager *mgr, struct kv_seq *seq, const uint32_t *tokens,
@@ -172,6 +175,9 @@ double kv_manager_waste(const struct kv_manager *mgr);
 
 /* Most blocks a sequence of n_tokens holds at a time, all groups together. */
 uint64_t kv_manager_most_blocks(const struct kv_manager *mgr, uint32_t n_tokens);
+
+/* Does a sequence find all full blocks that another one with the same prefix holds? */
+bool kv_manager_shares_prefixes(const struct kv_manager *mgr);
 
 uint32_t kv_manager_block_size(const struct kv_manager *mgr);
 const struct block_pool *kv_manager_pool(const struct kv_manager *mgr);

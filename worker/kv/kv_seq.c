@@ -78,6 +78,11 @@ static void make_witness(struct kv_manager *mgr, struct kv_seq *seq, const uint3
                         &seq->witnesses[index]);
 }
 
+void kv_seq_forget_hashes(struct kv_seq *seq) {
+    assert(!list_is_linked(&seq->link));
+    seq->n_hashes = seq->extra_cursor = 0;
+}
+
 void kv_seq_extend_hashes(struct kv_manager *mgr, struct kv_seq *seq, const uint32_t *tokens,
                           uint32_t n_tokens) {
     uint32_t bs = mgr->config.block_size, first = seq->n_hashes;

@@ -1,7 +1,7 @@
 /* worker/sched/batch.c - two passes over the schedule: one-token rows, then the others, as backends
  * want them. What a row holds at the device is remembered by (order of arrival, number of
- * admission), which no two stays share, so a request that left and whose memory was reused is never
- * mistaken. */
+ * times it got a row or other tokens), which no two stays share, so a request that left and whose
+ * memory was reused is never mistaken. */
 #include "worker/sched/batch.h"
 
 #include <assert.h>
@@ -10,7 +10,8 @@
 
 struct batch_binding {
     uint64_t seq;
-    uint32_t n_admissions; /* 0: nothing is bound */
+    uint32_t n_binds;     /* 0: nothing is bound */
+    uint32_t last_output; /* of the step laid out last in which the row was sampled */
 };
 
 void batch_init(struct batch *b, const struct backend_ops *ops, struct backend_model *model,
@@ -22,7 +23,7 @@ void batch_init(struct batch *b, const struct backend_ops *ops, struct backend_m
 
 void batch_fini(struct batch *b) {
     for (uint32_t i = 0; i < b->max_rows; i++)
-        if (b->bound[i].n_admissions > 0) b->ops->row_free(b->model, i);
+        if (b->bound[i].n_binds > 0) b->ops->row_free(b->model, i);
     mem_free(b->row);
     mem_free(b->bound);
     *b = (struct batch){0};
@@ -31,9 +32,9 @@ void batch_fini(struct batch *b) {
 static enum status bind_row(struct batch *b, const struct request *r) {
     struct batch_binding *bound = &b->bound[r->row];
 
-    if (bound->n_admissions == r->n_admissions && bound->seq == r->seq) return ST_OK;
-    if (bound->n_admissions > 0) b->ops->row_free(b->model, r->row);
-    *bound = (struct batch_binding){r->seq, r->n_admissions};
+    if (bound->n_binds == r->n_binds && bound->seq == r->seq) return ST_OK;
+    if (bound->n_binds > 0) b->ops->row_free(b->model, r->row);
+    *bound = (struct batch_binding){.seq = r->seq, .n_binds = r->n_binds};
     return b->ops->row_bind(b->model, r->row, r->tokens, r->n_prompt, r->tokens + r->n_prompt,
                             request_n_output(r));
 }
@@ -46,7 +47,8 @@ static void lay_out_tokens(struct batch *b, const struct schedule_entry *e) {
     for (uint32_t i = 0; i < e->n_tokens; i++) {
         uint32_t position = e->first + i;
 
-        b->stage.token[at + i] = (int32_t)r->tokens[position];
+        b->stage.token[at + i] =
+            e->is_ahead ? -1 - (int32_t)b->bound[r->row].last_output : (int32_t)r->tokens[position];
         b->stage.position[at + i] = position;
         b->stage.kv_slot[at + i] = block_table_slot(t, position, b->block_size);
         b->stage.lora[at + i] = 0;
@@ -90,7 +92,9 @@ static enum status lay_out_row(struct batch *b, const struct schedule_entry *e) 
     lay_out_table(b, e);
     for (uint32_t i = 0; i < e->n_scores; i++)
         add_output(b, e, first_token, e->score_first + i, WANT_SCORE);
-    if (e->is_sampled) add_output(b, e, first_token, e->first + e->n_tokens - 1, WANT_SAMPLE);
+    if (!e->is_sampled) return ST_OK;
+    b->bound[r->row].last_output = b->step.n_outputs;
+    add_output(b, e, first_token, e->first + e->n_tokens - 1, WANT_SAMPLE);
     return ST_OK;
 }
 

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "common/mem.h"
+#include "worker/sched/beam_group.h"
 
 const struct request_params request_params_default = {
     .max_tokens = 16,
@@ -242,6 +243,7 @@ enum status request_create(struct request **out, const struct request_params *pa
     r->n_max = n_max;
     r->params.max_tokens = n_max - r->n_prompt;
     r->row = REQUEST_NO_ROW;
+    r->beam = REQUEST_NO_ROW;
     r->stop_token = REQUEST_NO_TOKEN;
     atomic_init(&r->refs, 1);
     st = kv_seq_init(&r->kv, limits->kv, n_max,
@@ -263,8 +265,17 @@ struct request *request_ref(struct request *r) {
 void request_unref(struct request *r) {
     if (!r || atomic_fetch_sub_explicit(&r->refs, 1, memory_order_acq_rel) != 1) return;
     assert(r->place == PLACE_NEW || r->place == PLACE_DONE);
+    request_drop_parent(r);
     kv_seq_fini(&r->kv);
+    if (r->group && !request_is_beam(r)) beam_group_unref(r->group);
     mem_free(r);
+}
+
+void request_set_parent(struct request *r, struct request *parent) {
+    assert(r->place == PLACE_NEW && !r->fork_of && r->n_prompt == parent->n_prompt);
+    if (request_is_scored(r) || r->n_prompt < 2) return;
+    r->fork_of = request_ref(parent);
+    r->n_fork = r->n_prompt - 1;
 }
 
 /* --- engine side ------------------------------------------------------------------------------ */
@@ -274,10 +285,34 @@ void request_append(struct request *r, uint32_t token) {
     r->tokens[r->n_tokens++] = token;
 }
 
+void request_copy_output(struct request *dst, const struct request *src) {
+    size_t n = request_n_output(src), n_top = (size_t)MAX(src->params.n_logprobs, 0);
+
+    dst->n_tokens = src->n_tokens;
+    memcpy(dst->tokens + dst->n_prompt, src->tokens + src->n_prompt, n * sizeof(*dst->tokens));
+    if (src->params.n_logprobs < 0) return;
+    memcpy(dst->logprob, src->logprob, n * sizeof(*dst->logprob));
+    memcpy(dst->rank, src->rank, n * sizeof(*dst->rank));
+    if (n_top == 0) return;
+    memcpy(dst->top_token, src->top_token, n * n_top * sizeof(*dst->top_token));
+    memcpy(dst->top_logprob, src->top_logprob, n * n_top * sizeof(*dst->top_logprob));
+}
+
+void request_drop_parent(struct request *r) {
+    request_unref(r->fork_of);
+    r->fork_of = NULL;
+}
+
 static bool holds(const uint32_t *ids, uint32_t n, uint32_t token) {
     for (uint32_t i = 0; i < n; i++)
         if (ids[i] == token) return true;
     return false;
+}
+
+bool request_is_end(const struct request_params *p, const uint32_t *eos_ids, uint32_t n_eos,
+                    uint32_t token) {
+    return (!p->ignore_eos && holds(eos_ids, n_eos, token)) ||
+           holds(p->stop_ids, p->n_stop_ids, token);
 }
 
 bool request_check_stop(struct request *r, const uint32_t *eos_ids, uint32_t n_eos) {

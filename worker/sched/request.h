@@ -77,6 +77,8 @@ extern const struct request_params request_params_default; /* temperature 1, 16 
 /* What the model and the engine permit; engine_info() has it. */
 struct request_limits {
     uint32_t vocab, max_model_len, max_logprobs;
+    uint32_t max_beam_candidates; /* alternatives that the device gives for a beam search */
+    uint32_t max_num_seqs, n_eos;
     const struct kv_manager *kv; /* for the size of the block table; read at creation only */
 };
 
@@ -89,7 +91,17 @@ enum finish_reason {
 };
 const char *finish_reason_name(enum finish_reason reason); /* "stop", as clients read it */
 
-enum request_place { PLACE_NEW, PLACE_WAITING, PLACE_RUNNING, PLACE_DONE };
+enum request_place {
+    PLACE_NEW,
+    PLACE_WAITING,
+    PLACE_RUNNING,
+    PLACE_SWAPPED,   /* its KV waits in host memory */
+    PLACE_SEARCHING, /* an answer of a beam search, which other requests compute */
+    PLACE_DONE,
+};
+
+/* KV that another store has; see connector.h. */
+enum request_remote { REMOTE_NONE, REMOTE_LOADING, REMOTE_HERE };
 
 /* A message about a request; what kinds there are is the engine's affair. */
 struct request_mail {
@@ -102,18 +114,31 @@ struct request {
     struct request_params params;
     uint32_t n_prompt, n_max; /* n_max: most tokens, prompt and output together */
     void *owner;              /* for the creator: its own object, or NULL. Engine never looks */
+    struct beam_group *group; /* of a beam search, see beam_group.h; NULL: no part of one */
 
     /* The engine's own. */
-    struct list link; /* in the waiting or the running list */
+    struct list link; /* in the list of its place */
     enum request_place place;
-    struct kv_seq kv;           /* block table and hash chain */
+    enum request_remote remote;
+    bool is_forked;   /* shares blocks by a fork, or did */
+    bool has_offered; /* a beam whose output has come, those of its search not all */
+    struct request
+        *fork_of;      /* admit by a fork of this one; a reference, NULL: no longer, or never */
+    uint32_t n_fork;   /* tokens to share */
+    uint32_t n_remote; /* tokens that the other store has promised */
+    uint32_t beam;     /* number in its search, or BEAM_ANSWER */
+    struct kv_seq kv;  /* block table and hash chain */
     struct block_extras extras; /* what the hashes depend on besides tokens */
     uint32_t n_tokens;          /* prompt and output so far */
     uint32_t n_computed;        /* of these, scheduled or found in the cache */
-    uint32_t n_scored;          /* prompt tokens whose logprob was asked for already */
-    uint32_t n_in_flight;       /* steps that were scheduled and not yet processed */
-    uint32_t row;               /* at the backend; REQUEST_NO_ROW when not running */
-    uint32_t n_admissions;      /* times it entered the running list */
+    uint32_t n_before;          /* n_computed before step number `step`, its last */
+    uint64_t step;
+    uint32_t n_scored;     /* prompt tokens whose logprob was asked for already */
+    uint32_t n_in_flight;  /* steps that were scheduled and not yet processed */
+    uint32_t n_pending;    /* of these, with a token that is being sampled */
+    uint32_t row;          /* at the backend; REQUEST_NO_ROW when not running */
+    uint32_t n_admissions; /* times it entered the running list with blocks to fill */
+    uint32_t n_binds;      /* times its row got other tokens than it had */
     uint32_t n_preemptions;
     uint64_t seq; /* order of arrival */
 
@@ -131,6 +156,7 @@ struct request {
     uint64_t arrival_us, scheduled_us, first_token_us, finished_us; /* clock_now_us; 0: not yet */
     enum finish_reason finish;
     uint32_t stop_token; /* the stop id that ended it, or REQUEST_NO_TOKEN */
+    float beam_score;    /* of a beam search: sum of logprobs, divided by length ^ penalty */
     struct error error;  /* why, for FINISH_ERROR */
 
     /* Shared. */
@@ -147,6 +173,10 @@ struct request {
  * ST_NOMEM when the memory is refused. One reference, the caller's. */
 MUST_USE enum status request_create(struct request **out, const struct request_params *params,
                                     const struct request_limits *limits, struct error *err);
+/* Before submission: `r` and `parent`, submitted earlier, have equal prompts. When r is admitted, it
+ * shares the parent's blocks if it still can. Nothing happens if the prompt's own logprobs are
+ * wanted of r: they must be computed. */
+void request_set_parent(struct request *r, struct request *parent);
 struct request *request_ref(struct request *r);
 void request_unref(struct request *r); /* NULL is fine. The last one frees: no blocks may be held */
 
@@ -163,6 +193,16 @@ static inline bool request_is_scored(const struct request *r) {
 
 /* The token one position further, its logprobs in place already. */
 void request_append(struct request *r, uint32_t token);
+
+/* Gives dst the tokens of src and their logprobs. Equal parameters. */
+void request_copy_output(struct request *dst, const struct request *src);
+
+/* Forgets the parent. */
+void request_drop_parent(struct request *r);
+
+/* Does `token` end an answer with these parameters, at whatever length? */
+bool request_is_end(const struct request_params *p, const uint32_t *eos_ids, uint32_t n_eos,
+                    uint32_t token);
 
 /* Must this request end now? After each appended token, in this order: nothing before min_tokens;
  * EOS; stop ids; the length. Fills finish and stop_token. */

@@ -1,31 +1,17 @@
-/* worker/sched/scheduler.c - one step is one walk over the running list and one over the head of
- * the waiting list, under three budgets: tokens, scored positions, rows.
+/* worker/sched/scheduler.c - one step is one walk over the running list, one over the swapped and one
+ * over the waiting list, under three budgets: tokens, scored positions, rows.
  *
- * Two lists say everything. `waiting` is in order of admission: arrival, with preempted requests
- * put back at the front; under the priority policy sorted by (priority, arrival). `running` is in
- * order of admission, under the priority policy sorted likewise. So in both policies the victim of
- * preemption is the last of running, and it has not been scheduled in this step when a request
- * before it wants its blocks: a block that was published for this step is always computed. */
-#include "worker/sched/scheduler.h"
-
+ * The victim of preemption is the last of running. It has not been scheduled in this step when a
+ * request before it wants its blocks, so a block that was published for this step is always
+ * computed. */
 #include <assert.h>
 #include <string.h>
 
 #include "common/mem.h"
+#include "worker/sched/beam_group.h"
+#include "worker/sched/scheduler_internal.h"
 
 const struct scheduler_options scheduler_options_default = SCHEDULER_OPTIONS_DEFAULT;
-
-struct scheduler {
-    struct scheduler_options options;
-    uint32_t *eos_ids;
-    struct kv_manager *kv;
-    struct list waiting, running;
-    uint32_t n_waiting, n_running;
-    uint64_t waiting_tokens; /* sum of n_tokens over waiting */
-    uint32_t *free_rows;     /* (max_num_seqs) a stack */
-    uint32_t n_free_rows;
-    uint64_t n_added, n_preemptions;
-};
 
 #define SPARE_OUTPUTS 64u /* prompt positions scored in one step beside one sample per row */
 
@@ -33,10 +19,6 @@ struct budget {
     uint32_t tokens;
     uint32_t scores; /* sampled positions are never short: one per row is set aside for them */
 };
-
-static struct request *request_of(struct list *link) {
-    return link ? LIST_ENTRY(link, struct request, link) : NULL;
-}
 
 /* --- creation --------------------------------------------------------------------------------- */
 
@@ -81,6 +63,9 @@ enum status scheduler_create(struct scheduler **out, const struct scheduler_opti
     s->kv = kv;
     list_init(&s->waiting);
     list_init(&s->running);
+    list_init(&s->swapped);
+    list_init(&s->searching);
+    list_init(&s->ended);
     s->free_rows = mem_calloc(options->max_num_seqs, sizeof(*s->free_rows));
     while (s->n_free_rows < options->max_num_seqs) { /* row 0 on top: small numbers first */
         s->free_rows[s->n_free_rows] = options->max_num_seqs - 1 - s->n_free_rows;
@@ -92,7 +77,9 @@ enum status scheduler_create(struct scheduler **out, const struct scheduler_opti
 
 void scheduler_destroy(struct scheduler *s) {
     if (!s) return;
-    assert(s->n_waiting == 0 && s->n_running == 0);
+    assert(s->n_waiting == 0 && s->n_running == 0 && s->n_swapped == 0 && s->n_searching == 0);
+    while (scheduler_pop_ended(s) != NULL) {
+    }
     mem_free(s->free_rows);
     mem_free(s->eos_ids);
     mem_free(s);
@@ -108,89 +95,20 @@ void schedule_fini(struct schedule *sched) {
     *sched = (struct schedule){0};
 }
 
-/* --- the lists -------------------------------------------------------------------------------- */
-
-static bool goes_before(const struct request *a, const struct request *b) {
-    if (a->params.priority != b->params.priority) return a->params.priority < b->params.priority;
-    return a->seq < b->seq;
-}
-
-/* At its place from the back: new arrivals of equal priority stop at once. */
-static void insert_sorted(struct list *list, struct request *r) {
-    struct list *after = list->prev;
-
-    while (after != list && goes_before(r, request_of(after)))
-        after = after->prev;
-    list_insert_before(after->next, &r->link);
-}
-
-/* Takes a request off its list. The caller puts it on the next one. */
-static void leave(struct scheduler *s, struct request *r) {
-    if (r->place == PLACE_WAITING) {
-        s->n_waiting--;
-        s->waiting_tokens -= r->n_tokens;
-        list_remove(&r->link);
-    } else if (r->place == PLACE_RUNNING) {
-        s->n_running--;
-        s->free_rows[s->n_free_rows++] = r->row;
-        r->row = REQUEST_NO_ROW;
-        list_remove(&r->link);
-    }
-}
-
-static void enter_waiting(struct scheduler *s, struct request *r, bool at_front) {
-    leave(s, r);
-    r->place = PLACE_WAITING;
-    s->n_waiting++;
-    s->waiting_tokens += r->n_tokens;
-    if (s->options.policy == POLICY_PRIORITY) {
-        insert_sorted(&s->waiting, r);
-    } else if (at_front) {
-        list_push_front(&s->waiting, &r->link);
-    } else {
-        list_push_back(&s->waiting, &r->link);
-    }
-}
-
-static void enter_running(struct scheduler *s, struct request *r) {
-    leave(s, r);
-    r->place = PLACE_RUNNING;
-    r->n_admissions++;
-    s->n_running++;
-    r->row = s->free_rows[--s->n_free_rows];
-    if (s->options.policy == POLICY_PRIORITY) {
-        insert_sorted(&s->running, r);
-    } else {
-        list_push_back(&s->running, &r->link);
-    }
-}
-
-static void enter_done(struct scheduler *s, struct request *r, uint64_t now_us) {
-    kv_manager_free(s->kv, &r->kv);
-    leave(s, r);
-    r->place = PLACE_DONE;
-    r->finished_us = now_us;
-}
-
-static void preempt(struct scheduler *s, struct request *r) {
-    kv_manager_free(s->kv, &r->kv);
-    r->n_computed = 0;
-    r->n_preemptions++;
-    s->n_preemptions++;
-    enter_waiting(s, r, true);
-}
+/* --- arrival ---------------------------------------------------------------------------------- */
 
 enum status scheduler_add(struct scheduler *s, struct request *r, struct error *err) {
     uint32_t block_size = kv_manager_block_size(s->kv);
     uint32_t n_usable = block_pool_n_usable(kv_manager_pool(s->kv));
 
+    if (r->group) return scheduler_add_answer(s, r, err);
     if (kv_manager_most_blocks(s->kv, r->n_max) > n_usable)
         return error_set(err, ST_TOO_LARGE,
                          "the request may grow to %u tokens, but the KV memory holds %llu: shorten "
                          "the prompt or lower max_tokens",
                          r->n_max, (unsigned long long)n_usable * block_size);
     r->seq = s->n_added++;
-    enter_waiting(s, r, false);
+    scheduler_enter_waiting(s, r);
     return ST_OK;
 }
 
@@ -204,10 +122,18 @@ static uint32_t count_scores(const struct request *r, uint32_t first, uint32_t n
     return request_is_scored(r) && to > *from ? to - *from : 0;
 }
 
+/* Tokens of r that can be computed from `first` on. With a token that is being sampled in the step
+ * before, that one too, unless the answer may not grow behind it. */
+static uint32_t count_ready(const struct scheduler *s, const struct request *r, uint32_t first) {
+    if (first < r->n_tokens) return r->n_tokens - first;
+    return s->options.async && !r->group && r->params.n_bad_words == 0 && r->n_pending == 1 &&
+           r->step + 1 == s->n_steps && r->n_tokens + 2 <= r->n_max;
+}
+
 /* How many tokens from `first` on this step can give to r; 0 when it must wait. */
 static uint32_t fit_tokens(const struct scheduler *s, const struct request *r, uint32_t first,
                            const struct budget *b) {
-    uint32_t n = r->n_tokens - first, from;
+    uint32_t n = count_ready(s, r, first), from;
 
     if (s->options.long_prefill_token_threshold > 0)
         n = MIN(n, s->options.long_prefill_token_threshold);
@@ -217,15 +143,21 @@ static uint32_t fit_tokens(const struct scheduler *s, const struct request *r, u
     return n;
 }
 
-static void add_entry(struct schedule *sched, struct budget *b, struct request *r, uint32_t n) {
+static void add_entry(struct scheduler *s, struct schedule *sched, struct budget *b,
+                      struct request *r, uint32_t n) {
     struct schedule_entry *e = &sched->entry[sched->n_entries++];
 
     *e = (struct schedule_entry){.request = r, .first = r->n_computed, .n_tokens = n};
     e->n_scores = count_scores(r, e->first, n, &e->score_first);
-    e->is_sampled = e->first + n == r->n_tokens;
+    e->is_ahead = e->first == r->n_tokens;
+    e->is_sampled = e->first + n >= r->n_tokens;
     r->n_scored += e->n_scores;
+    r->n_before = r->n_computed;
+    r->step = s->n_steps;
     r->n_computed += n;
     r->n_in_flight++;
+    r->n_pending += e->is_sampled;
+    s->n_in_flight++;
     b->tokens -= n;
     b->scores -= e->n_scores;
     sched->n_tokens += n;
@@ -241,7 +173,7 @@ static bool make_room(struct scheduler *s, struct schedule *sched, struct reques
     while (kv_manager_allocate(s->kv, &r->kv, r->tokens, r->n_tokens, &alloc) != ST_OK) {
         struct request *victim = request_of(list_last(&s->running));
 
-        preempt(s, victim);
+        scheduler_preempt(s, victim, true);
         sched->n_preempted++;
         if (victim == r) return false;
     }
@@ -255,76 +187,217 @@ static void schedule_running(struct scheduler *s, struct schedule *sched, struct
 
         if (n == 0) continue; /* awaits its sampled token, or no room to score: others may go on */
         if (!make_room(s, sched, r, n)) return;
-        add_entry(sched, b, r, n);
+        add_entry(s, sched, b, r, n);
     }
 }
 
-static void admit(struct scheduler *s, struct schedule *sched, struct request *r,
-                  uint32_t n_hit_tokens, uint64_t now_us) {
-    bool is_first = r->n_admissions == 0;
+/* --- admission -------------------------------------------------------------------------------- */
 
-    if (is_first) {
-        r->cached_tokens = n_hit_tokens;
-        r->scheduled_us = now_us;
-        sched->prompt_tokens += r->n_prompt;
-        sched->cached_prompt_tokens += n_hit_tokens;
-    } else {
-        sched->n_resumed++;
+/* How a waiting request would be admitted. */
+struct admission {
+    struct kv_alloc alloc;
+    uint32_t n_have;     /* tokens that need not be computed */
+    uint32_t n_external; /* of these, from the connector */
+    bool is_forked, is_asked, is_later;
+};
+
+/* Tokens whose KV was computed in steps before this one. */
+static uint32_t computed_before(const struct scheduler *s, const struct request *r) {
+    return r->step == s->n_steps ? r->n_before : r->n_computed;
+}
+
+/* A parent that has yet to compute what r wants to share. One that is gone is forgotten, and so is a
+ * beam that was preempted behind its output: it will not run before r has. */
+static bool awaits_parent(const struct scheduler *s, struct request *r) {
+    const struct request *p = r->fork_of;
+
+    if (!p) return false;
+    if (p->place == PLACE_RUNNING) return computed_before(s, p) < r->n_fork;
+    if ((p->place == PLACE_WAITING || p->place == PLACE_SWAPPED) && !p->has_offered) return true;
+    request_drop_parent(r);
+    return false;
+}
+
+/* Others may pass it: it waits for something that is not room. */
+static bool is_blocked(const struct scheduler *s, struct request *r) {
+    return r->remote == REMOTE_LOADING || r->has_offered || awaits_parent(s, r);
+}
+
+/* What another store has behind the local hit. False: not known yet. */
+static bool ask_connector(struct scheduler *s, struct request *r, struct admission *a) {
+    const struct connector *c = s->options.connector;
+    enum connector_answer answer;
+
+    if (!c || r->kv.skip_reading) return true;
+    answer = c->find(c->arg, r, a->n_have, &a->n_external);
+    if (answer == CONNECTOR_UNKNOWN) return false;
+    a->is_asked = true;
+    a->is_later = answer == CONNECTOR_LATER && a->n_external > 0;
+    a->n_external = MIN(a->n_external, r->n_tokens - a->n_have - !a->is_later);
+    a->alloc.n_external = a->n_external;
+    a->alloc.delay_publish = a->is_later;
+    a->n_have += a->n_external;
+    return true;
+}
+
+/* Where its KV comes from: it has it, by a fork, or from the cache and the connector. False when it
+ * cannot be said yet. */
+static bool find_kv(struct scheduler *s, struct request *r, struct admission *a) {
+    if (r->remote == REMOTE_HERE) {
+        a->alloc.n_computed = a->n_have = r->n_computed;
+        return true;
     }
-    if (!r->kv.skip_reading)
-        kv_manager_record_admission(s->kv, r->n_tokens, n_hit_tokens, !is_first);
-    enter_running(s, r);
-    r->n_computed = n_hit_tokens;
+    if (r->fork_of && kv_manager_fork(s->kv, &r->kv, &r->fork_of->kv, r->n_fork) == ST_OK) {
+        a->is_forked = true;
+        a->alloc.n_computed = a->n_have = r->n_fork;
+        return true;
+    }
+    request_drop_parent(r); /* its window has moved on */
+    a->alloc.hit = kv_manager_lookup(s->kv, &r->kv, r->tokens, r->n_tokens);
+    a->n_have = a->alloc.hit.n_tokens;
+    return ask_connector(s, r, a);
+}
+
+static void count_admission(struct scheduler *s, struct schedule *sched, struct request *r,
+                            const struct admission *a, uint64_t now_us) {
+    bool is_first = r->n_admissions++ == 0;
+    bool is_heir = request_is_beam(r) && r->n_tokens > r->n_prompt; /* a beam that begins later */
+
+    sched->n_resumed += !is_first;
+    sched->n_forked += a->is_forked;
+    s->counts.forks += a->is_forked;
+    if (!r->kv.skip_reading && r->remote == REMOTE_NONE && !(is_first && is_heir))
+        kv_manager_record_admission(s->kv, r->n_tokens, a->n_have - a->n_external, !is_first);
+    if (!is_first || is_heir) return;
+    sched->prompt_tokens += r->n_prompt;
+    sched->cached_prompt_tokens += a->n_have;
+    if (r->group) {
+        scheduler_start_search(sched, r, a->n_have, now_us);
+        return;
+    }
+    r->cached_tokens = a->n_have;
+    r->scheduled_us = now_us;
+    sched->n_started++;
+}
+
+static void admit(struct scheduler *s, struct schedule *sched, struct request *r,
+                  const struct admission *a, uint64_t now_us) {
+    count_admission(s, sched, r, a, now_us);
+    request_drop_parent(r);
+    r->is_forked |= a->is_forked;
+    r->remote = REMOTE_NONE;
+    r->n_computed = a->n_have;
+    scheduler_enter_running(s, r);
     sched->n_admitted++;
-    sched->cached_tokens += n_hit_tokens;
+    sched->cached_tokens += a->n_have;
+}
+
+/* There is room for what the connector has: it may deliver. */
+static void load_external(struct scheduler *s, struct request *r, const struct admission *a) {
+    const struct connector *c = s->options.connector;
+    uint32_t n_local = a->n_have - a->n_external;
+
+    if (!a->is_asked) return;
+    s->counts.external.requests++;
+    s->counts.external.queries += r->n_tokens - n_local;
+    s->counts.external.hits += a->n_external;
+    if (a->n_external > 0) c->load(c->arg, r, n_local, a->n_external);
+}
+
+/* Room for a load that is on its way, and none to compute yet. */
+static bool await_remote(struct scheduler *s, struct request *r, struct admission *a) {
+    if (kv_manager_allocate(s->kv, &r->kv, r->tokens, r->n_tokens, &a->alloc) != ST_OK)
+        return false;
+    r->remote = REMOTE_LOADING;
+    r->n_remote = a->n_external;
+    r->n_computed = a->n_have;
+    kv_manager_record_admission(s->kv, r->n_tokens, a->n_have - a->n_external, r->n_admissions > 0);
+    load_external(s, r, a);
+    return true;
+}
+
+/* False when it must stay where it is, and everybody behind it. */
+static bool try_admission(struct scheduler *s, struct schedule *sched, struct budget *b,
+                          struct request *r, uint64_t now_us) {
+    struct admission a = {.alloc = {.full_sequence_must_fit = s->options.full_sequence_must_fit,
+                                    .has_scheduled = sched->n_entries > 0}};
+    uint32_t n;
+
+    if (!find_kv(s, r, &a)) return true;
+    if (a.is_later) return await_remote(s, r, &a);
+    n = fit_tokens(s, r, a.n_have, b);
+    a.alloc.n_new = n;
+    if (n == 0 || kv_manager_allocate(s->kv, &r->kv, r->tokens, r->n_tokens, &a.alloc) != ST_OK) {
+        if (a.is_forked) kv_manager_free(s->kv, &r->kv);
+        return false;
+    }
+    load_external(s, r, &a);
+    admit(s, sched, r, &a, now_us);
+    add_entry(s, sched, b, r, n);
+    r->n_before = 0; /* its hits may be computed in this very step: no one can fork it yet */
+    sched->new_tokens += n;
+    return true;
+}
+
+static bool has_room(const struct scheduler *s, const struct budget *b) {
+    return b->tokens > 0 && s->n_running < s->options.max_num_seqs;
 }
 
 static void schedule_waiting(struct scheduler *s, struct schedule *sched, struct budget *b,
                              uint64_t now_us) {
-    struct request *r;
+    for (struct list *it = s->waiting.next, *next; it != &s->waiting && has_room(s, b); it = next) {
+        struct request *r = request_of(it);
 
-    while (b->tokens > 0 && s->n_running < s->options.max_num_seqs &&
-           (r = request_of(list_first(&s->waiting))) != NULL) {
-        struct kv_hit hit;
-        struct kv_alloc alloc;
-        uint32_t n;
-
+        next = it->next;
         if (r->n_in_flight > 0) return; /* preempted while its next token is being computed */
-        hit = kv_manager_lookup(s->kv, &r->kv, r->tokens, r->n_tokens);
-        n = fit_tokens(s, r, hit.n_tokens, b);
-        if (n == 0) return;
-        alloc = (struct kv_alloc){.hit = hit,
-                                  .n_new = n,
-                                  .full_sequence_must_fit = s->options.full_sequence_must_fit,
-                                  .has_scheduled = sched->n_entries > 0};
-        if (kv_manager_allocate(s->kv, &r->kv, r->tokens, r->n_tokens, &alloc) != ST_OK) return;
-        admit(s, sched, r, hit.n_tokens, now_us);
-        add_entry(sched, b, r, n);
-        sched->new_tokens += n;
+        if (is_blocked(s, r)) continue;
+        if (!try_admission(s, sched, b, r, now_us)) return;
     }
+}
+
+/* Nobody can run and nothing is under way: beams that wait for others of their searches hold all
+ * blocks. The last of them gives way, until the first search has its beams together. */
+static bool break_deadlock(struct scheduler *s, const struct schedule *sched) {
+    struct list *last = list_last(&s->running);
+
+    if (sched->n_entries > 0 || s->n_in_flight > 0 || !last) return false;
+    if (s->n_waiting + s->n_swapped == 0) return false;
+    scheduler_preempt(s, request_of(last), false);
+    return true;
 }
 
 void scheduler_step(struct scheduler *s, struct schedule *sched, uint64_t now_us) {
     struct budget b = {.tokens = s->options.max_num_batched_tokens,
                        .scores = s->options.max_outputs - s->options.max_num_seqs};
+    bool is_stuck;
 
     *sched = (struct schedule){.entry = sched->entry};
+    s->n_steps++;
     schedule_running(s, sched, &b);
-    if (sched->n_preempted == 0) schedule_waiting(s, sched, &b, now_us);
+    if (sched->n_preempted > 0) return;
+    do {
+        schedule_waiting(s, sched, &b, now_us);
+        is_stuck = break_deadlock(s, sched);
+        sched->n_preempted += is_stuck;
+    } while (is_stuck);
 }
+
+/* --- outputs ---------------------------------------------------------------------------------- */
 
 bool scheduler_take(struct scheduler *s, const struct schedule_entry *e, uint32_t token,
                     uint64_t now_us) {
     struct request *r = e->request;
 
+    s->n_in_flight--;
     r->n_in_flight--;
+    r->n_pending -= e->is_sampled;
     if (r->place == PLACE_DONE || !e->is_sampled) return false;
     assert(e->first + e->n_tokens == r->n_tokens); /* sampled once, for the next position */
     request_append(r, token);
-    if (r->place == PLACE_WAITING) s->waiting_tokens++; /* preempted meanwhile: the token counts */
+    if (r->place != PLACE_RUNNING) s->waiting_tokens++; /* preempted meanwhile: the token counts */
     if (r->first_token_us == 0) r->first_token_us = now_us;
     if (!request_check_stop(r, s->options.eos_ids, s->options.n_eos)) return false;
-    enter_done(s, r, now_us);
+    scheduler_enter_done(s, r, now_us);
     return true;
 }
 
@@ -332,85 +405,26 @@ void scheduler_end(struct scheduler *s, struct request *r, enum finish_reason re
                    uint64_t now_us) {
     if (r->place == PLACE_DONE) return;
     r->finish = reason;
-    enter_done(s, r, now_us);
+    if (r->group) {
+        scheduler_drop_answer(s, r, now_us);
+    } else {
+        scheduler_enter_done(s, r, now_us);
+    }
+}
+
+void scheduler_remote_arrived(struct scheduler *s, struct request *r, uint32_t n_tokens) {
+    uint32_t n_ready = r->n_computed - r->n_remote + MIN(n_tokens, r->n_remote);
+
+    if (r->remote != REMOTE_LOADING) return;
+    r->remote = REMOTE_HERE;
+    if (n_ready > 0) kv_manager_publish(s->kv, &r->kv, r->tokens, r->n_tokens, n_ready);
+    r->n_computed = MIN(n_ready, r->n_tokens - 1); /* the last token gives the logits */
 }
 
 enum status scheduler_reset_prefix_cache(struct scheduler *s, bool reset_running) {
     struct list *last;
 
     while (reset_running && (last = list_last(&s->running)) != NULL)
-        preempt(s, request_of(last));
+        scheduler_preempt(s, request_of(last), false);
     return kv_manager_reset_prefix_cache(s->kv);
-}
-
-/* --- looking in ------------------------------------------------------------------------------- */
-
-static struct request *at(const struct list *head, uint32_t i) {
-    struct list *it = head->next;
-
-    while (it != head && i-- > 0)
-        it = it->next;
-    return it == head ? NULL : request_of(it);
-}
-
-struct request *scheduler_running_at(const struct scheduler *s, uint32_t i) {
-    return at(&s->running, i);
-}
-
-struct request *scheduler_waiting_at(const struct scheduler *s, uint32_t i) {
-    return at(&s->waiting, i);
-}
-
-struct request *scheduler_any(const struct scheduler *s) {
-    struct request *r = scheduler_running_at(s, 0);
-
-    return r ? r : scheduler_waiting_at(s, 0);
-}
-
-struct scheduler_counts scheduler_counts(const struct scheduler *s) {
-    struct scheduler_counts c = {.running = s->n_running,
-                                 .waiting = s->n_waiting,
-                                 .queued_tokens = s->waiting_tokens,
-                                 .preemptions = s->n_preemptions};
-
-    LIST_FOR_EACH(it, &s->running) {
-        const struct request *r = request_of(it);
-
-        c.queued_tokens += r->n_tokens - r->n_computed;
-    }
-    return c;
-}
-
-void scheduler_check(const struct scheduler *s) {
-    uint32_t n_waiting = 0, n_running = 0, block_size = kv_manager_block_size(s->kv);
-    uint64_t waiting_tokens = 0;
-    const struct request *before = NULL;
-
-    LIST_FOR_EACH(it, &s->waiting) {
-        const struct request *r = request_of(it);
-
-        assert(r->place == PLACE_WAITING && r->row == REQUEST_NO_ROW);
-        assert(r->n_computed == 0 && r->kv.table[0].n_blocks == 0 && r->finish == FINISH_NONE);
-        assert(s->options.policy != POLICY_PRIORITY || !before || goes_before(before, r));
-        waiting_tokens += r->n_tokens;
-        n_waiting++;
-        before = r;
-    }
-    assert(n_waiting == s->n_waiting && waiting_tokens == s->waiting_tokens);
-    LIST_FOR_EACH(it, &s->running) {
-        const struct request *r = request_of(it);
-
-        assert(r->place == PLACE_RUNNING && r->row < s->options.max_num_seqs);
-        assert(r->n_computed <= r->n_tokens && r->n_tokens <= r->n_max);
-        assert(r->finish == FINISH_NONE);
-        assert(r->kv.table[0].n_blocks == CEIL_DIV(r->n_computed, block_size));
-        for (uint32_t i = 0; i < s->n_free_rows; i++)
-            assert(s->free_rows[i] != r->row);
-        for (struct list *other = it->next; other != &s->running; other = other->next)
-            assert(request_of(other)->row != r->row);
-        n_running++;
-    }
-    assert(n_running == s->n_running);
-    assert(s->n_running + s->n_free_rows == s->options.max_num_seqs);
-    kv_manager_check(s->kv);
 }

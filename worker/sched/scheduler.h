@@ -8,32 +8,48 @@
  *
  *                 add                admit: blocks found          stop, length
  *      (new) ───────────▶ waiting ───────────────────▶ running ─────────────────▶ done
- *                          ▲  front                        │
- *                          └───────────────────────────────┘
- *                            preempt: no block left; the latest admitted gives up its own.
- *                            They stay cached, so it usually finds them again (recompute).
+ *                          ▲                            │  ▲
+ *                          ├────────────────────────────┤  │ swap in, before any new request
+ *                          │  preempt: no block left;   ▼  │
+ *                          │  recompute               swapped: its KV waits in host memory
+ *                     the latest arrival gives up its blocks. What is recomputed stays cached,
+ *                     so it usually finds its own again.
  *
  * n_computed advances when a step is scheduled, not when it has run, so that a second step may be
- * scheduled while the first one runs: a request that awaits its sampled token has nothing to
- * compute and is passed over. Outputs come back with scheduler_take; for a request that was
+ * scheduled while the first one runs. A request that awaits its sampled token has nothing to compute
+ * and is passed over; with `async`, the token is computed further by name of the output that will
+ * give it (schedule_entry.is_ahead). Outputs come back with scheduler_take; for a request that was
  * preempted or that ended meanwhile as well.
+ *
+ * Samples of one prompt (request_set_parent) wait until the first has computed the prompt, then
+ * share its blocks, the partial last one too, and compute only the last token of the prompt in a
+ * copy. The beams of a search (beam_group.h) fork at every step. Both are forks: no token is
+ * computed twice.
  *
  * A pure state machine: time is an argument, nothing waits, nothing allocates after creation.
  * Thread: engine. Follows: Yu et al., Orca, OSDI 2022; Agrawal et al., Sarathi-Serve, OSDI 2024;
  * vLLM's scheduler for every order and tie.
  *
- * LIMITS: one sampled token per request and step. */
+ * LIMITS: one sampled token per request and step; beams are never computed ahead. */
 #ifndef WORKER_SCHED_SCHEDULER_H
 #define WORKER_SCHED_SCHEDULER_H
 
 #include "common/base.h"
 #include "common/status.h"
 #include "worker/kv/kv_manager.h"
+#include "worker/sched/connector.h"
 #include "worker/sched/request.h"
 
 enum scheduler_policy {
     POLICY_FCFS,     /* order of arrival; the latest admitted is preempted first */
     POLICY_PRIORITY, /* smaller params.priority first, then arrival; the reverse for preemption */
+};
+
+/* What happens to the KV of a request that gives way. */
+enum preemption_mode {
+    PREEMPT_RECOMPUTE, /* it is given up, and found in the cache or computed again */
+    PREEMPT_SWAP,      /* it goes to host memory and comes back; given up when there is no room */
+    PREEMPT_AUTO, /* forked sequences swap, whose blocks are not all in the cache; others not */
 };
 
 struct scheduler_options {
@@ -45,7 +61,10 @@ struct scheduler_options {
     bool chunked_prefill;                  /* a prompt may be split between steps */
     bool full_sequence_must_fit;           /* admit only when the whole prompt finds blocks */
     enum scheduler_policy policy;
-    const uint32_t *eos_ids; /* (n_eos), copied */
+    enum preemption_mode preemption;
+    bool async;                        /* compute behind a token that is still being sampled */
+    const struct connector *connector; /* another store of KV; NULL: none. Outlives the scheduler */
+    const uint32_t *eos_ids;           /* (n_eos), copied */
     uint32_t n_eos;
 };
 #define SCHEDULER_OPTIONS_DEFAULT                                                                  \
@@ -61,6 +80,7 @@ struct schedule_entry {
     uint32_t first, n_tokens;
     uint32_t score_first, n_scores; /* positions whose next token, of the prompt, is scored */
     bool is_sampled;                /* the last position gives the next token */
+    bool is_ahead;                  /* its one token is the sampled one of the step before */
 };
 
 struct schedule {
@@ -69,14 +89,19 @@ struct schedule {
     uint32_t prefill_tokens; /* of n_tokens, tokens of prompts */
     uint32_t n_preempted;
     uint32_t n_admitted, n_resumed;     /* into running; those of them that had run before */
+    uint32_t n_started;                 /* requests of clients among them, for the first time */
+    uint32_t n_forked, n_swapped_in;    /* admitted by a fork; back from host memory */
     uint32_t new_tokens, cached_tokens; /* of the admitted: to compute in this step, and found */
     uint64_t prompt_tokens, cached_prompt_tokens; /* of those that run for the first time */
 };
 
 struct scheduler_counts {
-    uint32_t running, waiting;
-    uint64_t queued_tokens; /* to compute before every request has its next token */
-    uint64_t preemptions;   /* since creation */
+    uint32_t running, waiting, swapped; /* the swapped are among the waiting */
+    uint64_t queued_tokens;             /* to compute before every request has its next token */
+    /* since creation */
+    uint64_t preemptions, swap_outs; /* swap_outs: of them, with the KV kept */
+    uint64_t forks;
+    struct kv_counts external; /* admissions for which the connector was asked; tokens asked, had */
 };
 
 struct scheduler;
@@ -108,7 +133,21 @@ void scheduler_step(struct scheduler *s, struct schedule *sched, uint64_t now_us
 bool scheduler_take(struct scheduler *s, const struct schedule_entry *e, uint32_t token,
                     uint64_t now_us);
 
-/* Ends a request wherever it is; its blocks are free on return. Nothing happens if it is done. */
+/* The same for a beam (request_is_beam): the likeliest tokens and their logprobs, best first, -1
+ * past the end; group->n_alternatives of them. NULL when !is_sampled. */
+void scheduler_take_beam(struct scheduler *s, const struct schedule_entry *e, const int32_t *token,
+                         const float *logprob, uint64_t now_us);
+
+/* The next answer of a search that has come to its end, or failed, since the last call; or NULL.
+ * Call it after the outputs of a step, and after scheduler_end of a beam. */
+struct request *scheduler_pop_ended(struct scheduler *s);
+
+/* The connector's asynchronous load for a waiting request is over: n_tokens of what it promised are
+ * there. Harmless when the request has ended. */
+void scheduler_remote_arrived(struct scheduler *s, struct request *r, uint32_t n_tokens);
+
+/* Ends a request wherever it is; its blocks are free on return. Nothing happens if it is done. For a
+ * beam: ends its search and all answers of it. */
 void scheduler_end(struct scheduler *s, struct request *r, enum finish_reason reason,
                    uint64_t now_us);
 
@@ -116,7 +155,7 @@ void scheduler_end(struct scheduler *s, struct request *r, enum finish_reason re
  * in order. ST_BUSY, and nothing forgotten, while blocks are in use. */
 MUST_USE enum status scheduler_reset_prefix_cache(struct scheduler *s, bool reset_running);
 
-/* Any request, or NULL when none is unfinished: to end them all one by one. */
+/* Any request of a client, or NULL when none is unfinished: to end them all one by one. */
 struct request *scheduler_any(const struct scheduler *s);
 /* Position `i` of the running or the waiting list, or NULL. For tests and inspection. */
 struct request *scheduler_running_at(const struct scheduler *s, uint32_t i);

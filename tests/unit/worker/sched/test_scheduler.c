@@ -1,8 +1,9 @@
 /* tests/unit/worker/sched/test_scheduler.c - thousands of random submits, cancels, steps and resets
  * against a device that is nothing but a note per KV slot: which prefix the token there ended.
  * After each step, every token that a scheduled row can see must carry the note of that row's own
- * prefix: so no block is read before it is written, handed out while in use, or found under a wrong
- * prefix. */
+ * prefix: so no block is read before it is written, handed out while in use, found under a wrong
+ * prefix, or shared by a fork beyond what both have in common. Tokens come from the notes: what a
+ * step computes behind a token that is not known yet is known here. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -17,23 +18,48 @@ struct world {
     struct sched_fixture f;
     struct rng rng;
     uint32_t block_size;
-    uint64_t *note; /* per slot of the pool */
+    uint64_t *note, *host; /* per slot of the pool, and of the blocks in host memory */
     struct request *live[MAX_LIVE];
     uint32_t n_live;
     struct schedule flight[MAX_IN_FLIGHT];
     uint32_t n_flight;
-    uint64_t n_tokens, n_done, n_cached;
+    uint64_t n_tokens, n_done, n_cached, n_searches;
 };
 
 static uint64_t chain(uint64_t before, uint32_t token) {
     return rng_mix(before ^ rng_mix(token));
 }
 
+static uint32_t token_after(uint64_t note) {
+    return note % 16 == 0 ? FIXTURE_EOS : 100 + (uint32_t)(note % 3);
+}
+
+/* The note behind the token at position p, when `note` is the one before it. */
+static uint64_t next_note(const struct request *r, uint32_t p, uint64_t note) {
+    return chain(note, p < r->n_tokens ? r->tokens[p] : token_after(note));
+}
+
+static void move_notes(struct world *w) {
+    uint32_t n;
+    const struct kv_move *moves = kv_manager_moves(w->f.kv, &n);
+
+    for (uint32_t i = 0; i < n; i++) {
+        size_t bytes = w->block_size * sizeof(*w->note);
+        uint64_t *dst = (moves[i].kind == KV_MOVE_OUT ? w->host : w->note) +
+                        (size_t)moves[i].dst * w->block_size;
+        const uint64_t *src = (moves[i].kind == KV_MOVE_IN ? w->host : w->note) +
+                              (size_t)moves[i].src * w->block_size;
+
+        memmove(dst, src, bytes);
+    }
+    kv_manager_clear_moves(w->f.kv);
+}
+
 static void write_notes(struct world *w, const struct schedule_entry *e) {
     uint64_t note = 0;
 
     for (uint32_t p = 0; p < e->first + e->n_tokens; p++) {
-        note = chain(note, e->request->tokens[p]);
+        note = next_note(e->request, p, note);
         if (p >= e->first)
             w->note[block_table_slot(&e->request->kv.table[0], p, w->block_size)] = note;
     }
@@ -43,9 +69,45 @@ static void read_notes(const struct world *w, const struct schedule_entry *e) {
     uint64_t note = 0;
 
     for (uint32_t p = 0; p < e->first + e->n_tokens; p++) {
-        note = chain(note, e->request->tokens[p]);
+        note = next_note(e->request, p, note);
         assert_true(w->note[block_table_slot(&e->request->kv.table[0], p, w->block_size)] == note);
     }
+}
+
+/* n requests of one prompt; all but the first may share what it computes. */
+static void submit_samples(struct world *w, const struct request_params *p, uint32_t n) {
+    struct request *parent = NULL, *r;
+
+    for (uint32_t i = 0; i < n && w->n_live < MAX_LIVE; i++) {
+        assert_int_equal(request_create(&r, p, &w->f.limits, NULL), ST_OK);
+        if (parent) request_set_parent(r, parent);
+        if (!parent) parent = r;
+        assert_int_equal(scheduler_add(w->f.s, r, NULL), ST_OK);
+        w->live[w->n_live++] = r;
+    }
+}
+
+static void submit_search(struct world *w, const struct request_params *params, uint32_t width) {
+    struct beam_params b = {.width = width,
+                            .n = 1 + (uint32_t)rng_below(&w->rng, width),
+                            .length_penalty = 1,
+                            .stopping = (enum beam_stopping)rng_below(&w->rng, 3)};
+    struct request_params p = *params;
+    struct request *r[8];
+
+    p.prompt_logprobs = -1;
+    if (w->n_live + b.n > MAX_LIVE) return;
+    if (beam_group_create(r, &p, &b, &w->f.limits, NULL) != ST_OK) return; /* wider than rows */
+    if (scheduler_add(w->f.s, r[0], NULL) != ST_OK) {
+        for (uint32_t i = 0; i < b.n; i++)
+            request_unref(r[i]);
+        return;
+    }
+    for (uint32_t i = 0; i < b.n; i++) {
+        if (i > 0) assert_int_equal(scheduler_add(w->f.s, r[i], NULL), ST_OK);
+        w->live[w->n_live++] = r[i];
+    }
+    w->n_searches++;
 }
 
 static void submit(struct world *w, const struct scheduler_options *o) {
@@ -55,7 +117,6 @@ static void submit(struct world *w, const struct scheduler_options *o) {
     uint32_t n = 1 + (uint32_t)rng_below(&w->rng, rng_below(&w->rng, 4) ? longest / 4 : longest);
     uint32_t *prompt = mem_alloc(n * sizeof(*prompt)), family = (uint32_t)rng_below(&w->rng, 4);
     uint32_t differs_at = (uint32_t)rng_below(&w->rng, n + 1);
-    struct request *r;
 
     for (uint32_t i = 0; i < n; i++)
         prompt[i] = i < differs_at ? family + 1 : 100 + (uint32_t)rng_below(&w->rng, 3);
@@ -64,10 +125,12 @@ static void submit(struct world *w, const struct scheduler_options *o) {
     p.max_tokens = 1 + (uint32_t)rng_below(&w->rng, MIN(40, longest + 1 - n));
     p.priority = (int32_t)rng_below(&w->rng, 3);
     p.prompt_logprobs = rng_below(&w->rng, 8) == 0 ? 1 : -1;
-    assert_int_equal(request_create(&r, &p, &w->f.limits, NULL), ST_OK);
+    switch (rng_below(&w->rng, 4)) {
+    case 0: submit_samples(w, &p, 1 + (uint32_t)rng_below(&w->rng, 5)); break;
+    case 1: submit_search(w, &p, 1 + (uint32_t)rng_below(&w->rng, 5)); break;
+    default: submit_samples(w, &p, 1);
+    }
     mem_free(prompt);
-    assert_int_equal(scheduler_add(w->f.s, r, NULL), ST_OK);
-    w->live[w->n_live++] = r;
 }
 
 static void schedule_one(struct world *w, const struct scheduler_options *o) {
@@ -79,7 +142,8 @@ static void schedule_one(struct world *w, const struct scheduler_options *o) {
     for (uint32_t i = 0; i < s->n_entries; i++) {
         const struct schedule_entry *e = &s->entry[i];
 
-        assert_true(e->n_tokens > 0 && e->first + e->n_tokens <= e->request->n_tokens);
+        assert_true(e->n_tokens > 0 &&
+                    e->first + e->n_tokens <= e->request->n_tokens + e->is_ahead);
         assert_true(o->long_prefill_token_threshold == 0 ||
                     e->n_tokens <= o->long_prefill_token_threshold);
         n_tokens += e->n_tokens;
@@ -88,7 +152,7 @@ static void schedule_one(struct world *w, const struct scheduler_options *o) {
     assert_int_equal(n_tokens, s->n_tokens);
     assert_int_equal(n_outputs, s->n_outputs);
     assert_true(n_tokens <= o->max_num_batched_tokens && n_outputs <= o->max_outputs);
-    assert_true(s->n_preempted == 0 || s->n_admitted == 0);
+    if (s->n_entries > 0) move_notes(w);
     for (uint32_t i = 0; i < s->n_entries; i++)
         write_notes(w, &s->entry[i]);
     for (uint32_t i = 0; i < s->n_entries; i++)
@@ -98,23 +162,58 @@ static void schedule_one(struct world *w, const struct scheduler_options *o) {
     if (s->n_entries > 0) w->n_flight++;
 }
 
+/* The end is among the alternatives, somewhere. */
+static void take_beam(struct world *w, const struct schedule_entry *e, uint64_t note) {
+    uint32_t n = e->request->group->n_alternatives, end = (uint32_t)(note % 7);
+    int32_t token[BEAM_CANDIDATES_MAX];
+    float logprob[BEAM_CANDIDATES_MAX];
+
+    for (uint32_t i = 0; i < n; i++) {
+        token[i] = i == end ? (int32_t)FIXTURE_EOS : (int32_t)(100 + i);
+        logprob[i] = -0.1f * (float)(i * (1 + note / 7 % 5)) - 0.001f * (float)(note % 11);
+    }
+    scheduler_take_beam(w->f.s, e, token, logprob, 1);
+}
+
+static void take_entry(struct world *w, const struct schedule_entry *e) {
+    uint64_t note = 0;
+
+    for (uint32_t p = 0; p < e->first + e->n_tokens; p++)
+        note = next_note(e->request, p, note);
+    if (request_is_beam(e->request)) {
+        take_beam(w, e, note);
+    } else {
+        (void)scheduler_take(w->f.s, e, token_after(note), 1);
+    }
+}
+
 /* The oldest step in flight comes back. */
 static void take_one(struct world *w) {
     struct schedule done = w->flight[0];
 
     for (uint32_t i = 0; i < done.n_entries; i++)
-        (void)scheduler_take(w->f.s, &done.entry[i], 100 + (uint32_t)rng_below(&w->rng, 3), 1);
+        take_entry(w, &done.entry[i]);
+    while (scheduler_pop_ended(w->f.s) != NULL) {
+    }
     scheduler_check(w->f.s);
     for (uint32_t i = 1; i < w->n_flight; i++)
         w->flight[i - 1] = w->flight[i];
     w->flight[--w->n_flight] = done;
 }
 
+/* A step in flight may yet name a beam. */
+static bool is_in_flight(const struct request *r) {
+    if (!r->group) return r->n_in_flight > 0;
+    for (uint32_t i = 0; i < r->group->width; i++)
+        if (r->group->beam[i]->n_in_flight > 0) return true;
+    return false;
+}
+
 static void bury(struct world *w) {
     for (uint32_t i = 0; i < w->n_live;) {
         struct request *r = w->live[i];
 
-        if (r->place == PLACE_DONE && r->n_in_flight == 0) {
+        if (r->place == PLACE_DONE && !is_in_flight(r)) {
             assert_int_equal(r->kv.table[0].n_blocks, 0);
             assert_true(r->finish != FINISH_NONE);
             assert_true(!request_is_scored(r) || r->finish == FINISH_ABORT ||
@@ -132,6 +231,7 @@ static void random_world(uint64_t seed, uint32_t n_moves) {
     struct fixture_options o = fixture_defaults();
     struct scheduler_options *so = &o.scheduler;
     struct world w = {0};
+    uint64_t n_forks;
 
     rng_seed(&w.rng, seed);
     o.block_size = 1u << rng_below(&w.rng, 4);
@@ -147,6 +247,7 @@ static void random_world(uint64_t seed, uint32_t n_moves) {
     so->long_prefill_token_threshold = rng_below(&w.rng, 3) ? 0 : 5;
     so->full_sequence_must_fit = rng_below(&w.rng, 2);
     so->policy = rng_below(&w.rng, 2) ? POLICY_FCFS : POLICY_PRIORITY;
+    so->async = rng_below(&w.rng, 2);
     fixture_open(&w.f, &o);
     w.block_size = o.block_size;
     w.note = mem_calloc((o.n_blocks + 1) * (size_t)o.block_size, sizeof(*w.note));
@@ -175,14 +276,16 @@ static void random_world(uint64_t seed, uint32_t n_moves) {
         if (w.n_flight > 0) take_one(&w);
         bury(&w);
     }
+    n_forks = scheduler_counts(w.f.s).forks;
     for (int i = 0; i < MAX_IN_FLIGHT; i++)
         schedule_fini(&w.flight[i]);
     fixture_close(&w.f);
     mem_free(w.note);
     if (getenv("TEST_VERBOSE"))
-        printf("seed %llu: %llu requests, %llu tokens, %llu cached\n", (unsigned long long)seed,
-               (unsigned long long)w.n_done, (unsigned long long)w.n_tokens,
-               (unsigned long long)w.n_cached);
+        printf("seed %llu: %llu requests, %llu tokens, %llu cached, %llu forks, %llu searches\n",
+               (unsigned long long)seed, (unsigned long long)w.n_done,
+               (unsigned long long)w.n_tokens, (unsigned long long)w.n_cached,
+               (unsigned long long)n_forks, (unsigned long long)w.n_searches);
 }
 
 static void random_work_keeps_every_invariant(void **state) {

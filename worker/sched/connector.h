@@ -1,0 +1,37 @@
+/* worker/sched/connector.h - KV that another store has: what the scheduler asks, and is told.
+ *
+ * A store outside this worker (a pool shared by a fleet, a worker that only reads prompts) may hold
+ * the KV of tokens that follow those found in our own cache. The scheduler asks once per admission
+ * how many, makes room for them, and says where they go. A synchronous store has them there before
+ * the step runs; an asynchronous one takes its time:
+ *
+ *      waiting ──found() = n, later──▶ waiting, REMOTE_LOADING, blocks held, passed over
+ *                                         │ scheduler_remote_arrived
+ *      running ◀──admitted in order──── waiting, REMOTE_HERE
+ *
+ * Until it has arrived the KV is not published: nobody else may hit it. Thread: engine. */
+#ifndef WORKER_SCHED_CONNECTOR_H
+#define WORKER_SCHED_CONNECTOR_H
+
+#include "common/base.h"
+
+struct request;
+
+enum connector_answer {
+    CONNECTOR_NOW,     /* so many tokens (0: none), in place before the step runs */
+    CONNECTOR_LATER,   /* so many tokens, told by scheduler_remote_arrived */
+    CONNECTOR_UNKNOWN, /* not known yet: ask again in a later step */
+};
+
+struct connector {
+    /* How many tokens of r behind the first n_local the store has. */
+    enum connector_answer (*find)(void *arg, const struct request *r, uint32_t n_local,
+                                  uint32_t *n_tokens);
+    /* Deliver tokens [first, first + n) into the blocks of r->kv. */
+    void (*load)(void *arg, struct request *r, uint32_t first, uint32_t n);
+    /* The blocks of a load under way are about to be given away: on return nothing writes there. */
+    void (*cancel)(void *arg, struct request *r);
+    void *arg;
+};
+
+#endif
