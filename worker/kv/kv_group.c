@@ -42,8 +42,8 @@ uint32_t kv_group_most_blocks(const struct kv_group_config *config, uint32_t blo
 /* --- lookup ---------------------------------------------------------------------------------- */
 
 /* Group by group and block by block: what is asked for, or published. */
-static struct prefix_key key_of(const struct kv_group *g, const struct kv_chain *chain,
-                                uint32_t index, uint64_t parent) {
+struct prefix_key kv_group_key(const struct kv_group *g, const struct kv_chain *chain,
+                               uint32_t index, uint64_t parent) {
     struct prefix_key key = {
         .hash = &chain->hashes[index],
         .parent = parent,
@@ -61,7 +61,7 @@ static struct prefix_key key_of(const struct kv_group *g, const struct kv_chain 
 
 static block_id find_block(const struct kv_group *g, const struct kv_chain *chain, uint32_t index,
                            uint64_t parent) {
-    struct prefix_key key = key_of(g, chain, index, parent);
+    struct prefix_key key = kv_group_key(g, chain, index, parent);
 
     return block_pool_find(g->pool, &key);
 }
@@ -184,7 +184,14 @@ static void switch_block(const struct kv_group *g, struct block_table *t, uint32
     block_table_replace(t, index, canonical);
 }
 
-void kv_group_publish(const struct kv_group *g, struct block_table *t, const struct kv_chain *chain,
+/* The number that this content has in host memory; 0: it is not there. */
+static uint64_t number_on_host(const struct kv_group *g, const struct prefix_key *key) {
+    block_id id = g->host ? kv_host_find(g->host, key) : BLOCK_NONE;
+
+    return id == BLOCK_NONE ? 0 : prefix_cache_prefix(kv_host_cache(g->host), id);
+}
+
+bool kv_group_publish(const struct kv_group *g, struct block_table *t, const struct kv_chain *chain,
                       uint32_t index, bool dedup) {
     const struct prefix_cache *cache = block_pool_cache(g->pool);
     block_id canonical = BLOCK_NONE, id = t->ids[index];
@@ -192,17 +199,19 @@ void kv_group_publish(const struct kv_group *g, struct block_table *t, const str
     uint64_t parent = PREFIX_ROOT;
     struct prefix_key key;
 
-    if (id == BLOCK_NULL && !is_full) return;
+    if (id == BLOCK_NULL && !is_full) return false;
     if (is_full && index > 0) parent = prefix_cache_prefix(cache, t->ids[index - 1]);
-    key = key_of(g, chain, index, parent);
+    key = kv_group_key(g, chain, index, parent);
     if (prefix_cache_contains(cache, id)) {
         assert(memcmp(prefix_cache_hash(cache, id), key.hash, sizeof(*key.hash)) == 0);
-        return;
+        return false;
     }
     /* One that a fork holds too stays: what is published behind it must keep its parent in use. */
     if (dedup && block_pool_ref_cnt(g->pool, id) == 1) canonical = block_pool_find(g->pool, &key);
-    if (canonical != BLOCK_NONE)
+    if (canonical != BLOCK_NONE) {
         switch_block(g, t, index, canonical);
-    else
-        block_pool_publish(g->pool, id, &key);
+        return false;
+    }
+    block_pool_publish_as(g->pool, id, &key, number_on_host(g, &key));
+    return true;
 }

@@ -24,6 +24,7 @@
 
 #include "worker/kv/block_pool.h"
 #include "worker/kv/block_table.h"
+#include "worker/kv/kv_host.h"
 
 #define KV_GROUPS_MAX 4
 
@@ -38,6 +39,7 @@ struct kv_group {
     struct kv_group_config config;
     uint32_t number, block_size;
     struct block_pool *pool; /* borrowed, shared by all groups */
+    struct kv_host *host;    /* likewise; NULL: none */
 };
 
 /* The full blocks of one sequence, as the cache knows them. Borrowed arrays, by block. */
@@ -98,10 +100,16 @@ void kv_group_drop_skipped(const struct kv_group *g, struct block_table *t, uint
 /* Gives everything back, last block first, and empties the table. */
 void kv_group_release(const struct kv_group *g, struct block_table *t, block_id *scratch);
 
-/* Makes full block `index` findable. Nothing happens to a null block, nor to one that a fork has
- * published already. With `dedup` a block that is there already takes the place of ours, unless
- * others hold ours too. */
-void kv_group_publish(const struct kv_group *g, struct block_table *t, const struct kv_chain *chain,
+/* What full block `index` is published as, or looked up by; `parent` is the prefix number of the
+ * block before it. */
+struct prefix_key kv_group_key(const struct kv_group *g, const struct kv_chain *chain,
+                               uint32_t index, uint64_t parent);
+
+/* Makes full block `index` findable, under the number that its content has in host memory if it is
+ * there too. False, and nothing done, for a null block and for one that a fork has published
+ * already. With `dedup` a block that is there already takes the place of ours,
+ * unless others hold ours too: false as well. */
+bool kv_group_publish(const struct kv_group *g, struct block_table *t, const struct kv_chain *chain,
                       uint32_t index, bool dedup);
 
 #endif

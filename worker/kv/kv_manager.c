@@ -7,8 +7,10 @@
 #include <assert.h>
 #include <string.h>
 
-/* Moves of one step: each block is the target of a copy once, and of a swap once. */
-#define MOVES_PER_BLOCK 2
+/* Moves of one step: each block is the target of a copy once, and of a swap once. With host memory
+ * it may be emptied and filled more than once, when sequences give way to one another. */
+#define MOVES_PER_BLOCK      2
+#define MOVES_PER_BLOCK_HOST 4
 
 static void create_groups(struct kv_manager *mgr) {
     const struct kv_manager_config *c = &mgr->config;
@@ -21,6 +23,7 @@ static void create_groups(struct kv_manager *mgr) {
             .number = g,
             .block_size = c->block_size,
             .pool = mgr->pool,
+            .host = mgr->host,
         };
         mgr->has_windows |= mgr->group[g].config.kind != KV_FULL;
         assert(mgr->group[g].config.kind == KV_FULL || mgr->group[g].config.window >= 1);
@@ -32,6 +35,23 @@ static void create_groups(struct kv_manager *mgr) {
             mem_alloc(2 * sizeof(struct block_hash) + c->block_size * sizeof(uint32_t));
 }
 
+static void create_host(struct kv_manager *mgr) {
+    const struct kv_manager_config *c = &mgr->config;
+    size_t n_slots = (size_t)mgr->table_capacity * MAX(c->n_groups, 1u);
+
+    mgr->host = kv_host_create(&(struct kv_host_config){
+        .n_blocks = c->n_host_blocks,
+        .block_size = c->block_size,
+        .no_cache = c->no_host_cache || c->no_caching,
+        .on_evict = kv_manager_on_host_evict,
+        .arg = mgr,
+    });
+    mgr->host_hit_ids = mem_calloc(mgr->table_capacity, sizeof(*mgr->host_hit_ids));
+    mgr->slots = mem_calloc(n_slots, sizeof(*mgr->slots));
+    mgr->slot_keys = mem_calloc(n_slots, sizeof(*mgr->slot_keys));
+    mgr->published_step = mem_calloc(c->n_blocks, sizeof(*mgr->published_step));
+}
+
 struct kv_manager *kv_manager_create(const struct kv_manager_config *config) {
     struct kv_manager *mgr = mem_zalloc(sizeof(*mgr));
 
@@ -39,12 +59,17 @@ struct kv_manager *kv_manager_create(const struct kv_manager_config *config) {
     assert(config->watermark >= 0.0 && config->watermark < 1.0);
     mgr->config = *config;
     if (mgr->config.max_step_tokens == 0) mgr->config.max_step_tokens = config->max_model_len;
+    mgr->step = 1; /* 0 is before any */
     mgr->pool = block_pool_create(&(struct block_pool_config){
         .n_blocks = config->n_blocks,
         .block_size = config->block_size,
         .order = config->order,
         .no_null = config->no_null,
+        .on_evict = kv_manager_on_evict,
+        .arg = mgr,
     });
+    if (!config->no_caching && !config->no_explain)
+        mgr->explain = kv_explain_create(config->n_blocks, config->block_size);
     mgr->hasher = block_hasher_create(&(struct block_hasher_config){
         .algo = config->hash_algo,
         .block_size = config->block_size,
@@ -55,11 +80,13 @@ struct kv_manager *kv_manager_create(const struct kv_manager_config *config) {
     list_init(&mgr->holders);
     mgr->watermark_blocks = (uint32_t)(config->watermark * config->n_blocks);
     mgr->table_capacity = CEIL_DIV(config->max_model_len, config->block_size);
+    if (config->n_host_blocks > 0) create_host(mgr);
     create_groups(mgr);
     mgr->moving_ids =
         mem_calloc(MAX(config->n_blocks, mgr->table_capacity), sizeof(*mgr->moving_ids));
     mgr->extra_bytes = mem_alloc(BLOCK_EXTRAS_MAX_BYTES);
-    kv_moves_init(&mgr->moves, MOVES_PER_BLOCK * config->n_blocks);
+    kv_moves_init(&mgr->moves,
+                  (mgr->host ? MOVES_PER_BLOCK_HOST : MOVES_PER_BLOCK) * config->n_blocks);
     hit_window_init(&mgr->stats.window, KV_STATS_WINDOW);
     return mgr;
 }
@@ -71,6 +98,12 @@ void kv_manager_destroy(struct kv_manager *mgr) {
     block_hasher_destroy(mgr->hasher);
     hit_window_fini(&mgr->stats.window);
     kv_moves_fini(&mgr->moves);
+    kv_host_destroy(mgr->host);
+    kv_explain_destroy(mgr->explain);
+    mem_free(mgr->host_hit_ids);
+    mem_free(mgr->slots);
+    mem_free(mgr->slot_keys);
+    mem_free(mgr->published_step);
     for (uint32_t g = 0; g < mgr->n_groups; g++)
         mem_free(mgr->hit_ids[g]);
     mem_free(mgr->moving_ids);
@@ -121,11 +154,28 @@ struct kv_hit kv_manager_lookup(struct kv_manager *mgr, struct kv_seq *seq, cons
     kv_seq_extend_hashes(mgr, seq, tokens, n_tokens);
     n_max = MIN((n_tokens - 1) / mgr->config.block_size, seq->n_hashes);
     hit.n_blocks = kv_coordinator_find(mgr->group, mgr->n_groups, &chain, n_max, mgr->hit_ids);
+    if (mgr->host) kv_manager_find_on_host(mgr, &chain, n_max, &hit);
     hit.n_tokens = hit.n_blocks * mgr->config.block_size;
     return hit;
 }
 
 /* --- publish --------------------------------------------------------------------------------- */
+
+/* Blocks [n_published, n_full) of one group; each unbroken run of them is told as one event. */
+static void publish_in_group(struct kv_manager *mgr, struct kv_seq *seq,
+                             const struct kv_chain *chain, uint32_t g, uint32_t n_full) {
+    uint32_t bs = mgr->config.block_size, run = seq->n_published, i = run;
+
+    for (; i < n_full; i++) {
+        if (kv_group_publish(&mgr->group[g], &seq->table[g], chain, i, mgr->config.dedup)) {
+            kv_manager_note_published(mgr, seq, g, i);
+            continue;
+        }
+        kv_manager_tell_stored(mgr, seq, chain->tokens + (size_t)run * bs, g, run, i);
+        run = i + 1;
+    }
+    kv_manager_tell_stored(mgr, seq, chain->tokens + (size_t)run * bs, g, run, i);
+}
 
 void kv_manager_publish(struct kv_manager *mgr, struct kv_seq *seq, const uint32_t *tokens,
                         uint32_t n_tokens, uint32_t n_ready) {
@@ -135,11 +185,9 @@ void kv_manager_publish(struct kv_manager *mgr, struct kv_seq *seq, const uint32
     if (mgr->config.no_caching) return;
     assert(n_full <= seq->table[0].n_blocks);
     kv_seq_extend_hashes(mgr, seq, tokens, n_tokens);
-    for (; seq->n_published < n_full; seq->n_published++) {
-        for (uint32_t g = 0; g < mgr->n_groups; g++)
-            kv_group_publish(&mgr->group[g], &seq->table[g], &chain, seq->n_published,
-                             mgr->config.dedup);
-    }
+    for (uint32_t g = 0; g < mgr->n_groups; g++)
+        publish_in_group(mgr, seq, &chain, g, n_full);
+    seq->n_published = MAX(seq->n_published, n_full);
 }
 
 /* --- allocate -------------------------------------------------------------------------------- */
@@ -149,8 +197,13 @@ struct demand {
     uint32_t n_before, n_ready, n_slots;
     struct kv_need need[KV_GROUPS_MAX];
     uint64_t n_take; /* blocks off the free queue, all groups together */
-    uint32_t n_copies;
+    uint32_t n_copies, n_moves_in;
 };
+
+/* Hits that are blocks of the device. */
+static uint32_t n_device_hits(const struct kv_alloc *a) {
+    return a->hit.n_blocks - a->hit.n_host_blocks;
+}
 
 static void count_need(const struct kv_manager *mgr, const struct kv_seq *seq,
                        const struct kv_alloc *a, struct demand *d) {
@@ -160,9 +213,10 @@ static void count_need(const struct kv_manager *mgr, const struct kv_seq *seq,
     d->n_ready = (uint32_t)MIN((uint64_t)d->n_before + a->n_new, longest);
     d->n_slots = (uint32_t)MIN((uint64_t)d->n_before + a->n_new + a->n_lookahead, longest);
     d->n_take = d->n_copies = 0;
+    d->n_moves_in = a->hit.n_host_blocks;
     for (uint32_t g = 0; g < mgr->n_groups; g++) {
         struct kv_need n = kv_group_need(&mgr->group[g], &seq->table[g], a->hit.ids[g],
-                                         a->hit.n_blocks, d->n_before, d->n_slots);
+                                         n_device_hits(a), d->n_before, d->n_slots);
 
         d->need[g] = n;
         d->n_copies += n.n_copies;
@@ -178,7 +232,7 @@ static uint64_t count_whole(const struct kv_manager *mgr, const struct kv_seq *s
 
     for (uint32_t g = 0; g < mgr->n_groups; g++) {
         struct kv_need n =
-            kv_group_need_whole(&mgr->group[g], &seq->table[g], a->hit.ids[g], a->hit.n_blocks,
+            kv_group_need_whole(&mgr->group[g], &seq->table[g], a->hit.ids[g], n_device_hits(a),
                                 n_before, n_slots, mgr->config.max_step_tokens);
 
         n_take += (uint64_t)n.n_new + n.n_copies + n.n_revived;
@@ -196,14 +250,15 @@ static bool is_room(const struct kv_manager *mgr, const struct kv_seq *seq, uint
         count_whole(mgr, seq, a, d->n_before, n_tokens) + n_kept > n_free)
         return false;
     return d->n_take + n_kept + a->reserved_blocks <= n_free &&
-           d->n_copies <= kv_moves_room(&mgr->moves);
+           d->n_copies + d->n_moves_in <= kv_moves_room(&mgr->moves);
 }
 
 static void attach_hits(struct kv_manager *mgr, struct kv_seq *seq, const struct kv_alloc *a,
                         uint32_t n_before) {
     for (uint32_t g = 0; g < mgr->n_groups; g++)
-        kv_group_attach(&mgr->group[g], &seq->table[g], a->hit.ids[g], a->hit.n_blocks, n_before);
-    if (a->hit.n_blocks > 0) seq->n_published = a->hit.n_blocks;
+        kv_group_attach(&mgr->group[g], &seq->table[g], a->hit.ids[g], n_device_hits(a), n_before);
+    if (n_device_hits(a) > 0) seq->n_published = n_device_hits(a);
+    if (a->hit.n_host_blocks > 0) kv_host_read(mgr->host, mgr->host_hit_ids, a->hit.n_host_blocks);
 }
 
 /* A fresh block for each shared one this step writes to. The old ones lose a holder, the hindmost
@@ -245,10 +300,14 @@ enum status kv_manager_allocate(struct kv_manager *mgr, struct kv_seq *seq, cons
     count_need(mgr, seq, a, &d);
     if (!is_room(mgr, seq, n_tokens, a, &d)) return ST_BUSY;
 
+    if (!list_is_linked(&seq->link)) kv_manager_note_admission(mgr, seq, tokens, n_tokens, &a->hit);
     attach_hits(mgr, seq, a, d.n_before); /* all groups', before anything is taken: the taking
                                            * could evict them */
+    mgr->n_reserved_moves = d.n_copies + d.n_moves_in;
     for (uint32_t g = 0; g < mgr->n_groups; g++)
         take_blocks(mgr, &mgr->group[g], &seq->table[g], &d.need[g], d.n_before);
+    mgr->n_reserved_moves = 0;
+    kv_manager_bring_in(mgr, seq, tokens, &a->hit);
     kv_manager_add_holder(mgr, seq);
     kv_manager_count_idle(mgr, seq, d.n_ready);
     if (!a->delay_publish) kv_manager_publish(mgr, seq, tokens, n_tokens, d.n_ready);
@@ -256,6 +315,7 @@ enum status kv_manager_allocate(struct kv_manager *mgr, struct kv_seq *seq, cons
 }
 
 void kv_manager_free(struct kv_manager *mgr, struct kv_seq *seq) {
+    if (kv_seq_is_swapped(seq)) kv_manager_drop_swapped(mgr, seq);
     if (!list_is_linked(&seq->link)) return;
     for (uint32_t g = 0; g < mgr->n_groups; g++)
         kv_group_release(&mgr->group[g], &seq->table[g], mgr->moving_ids);
@@ -321,6 +381,8 @@ const struct kv_move *kv_manager_moves(const struct kv_manager *mgr, uint32_t *n
 
 void kv_manager_clear_moves(struct kv_manager *mgr) {
     mgr->moves.n = 0;
+    mgr->step++;
+    if (mgr->host) kv_host_end_step(mgr->host);
 }
 
 /* --- the rest -------------------------------------------------------------------------------- */
@@ -337,10 +399,11 @@ uint32_t kv_manager_common_prefix_blocks(const struct kv_manager *mgr, const str
 }
 
 enum status kv_manager_reset_prefix_cache(struct kv_manager *mgr) {
-    enum status st = block_pool_reset(mgr->pool);
-
-    if (st == ST_OK) hit_window_reset(&mgr->stats.window);
-    return st;
+    if (!list_is_empty(&mgr->holders)) return ST_BUSY;
+    kv_manager_note_reset(mgr);
+    if (mgr->host) kv_host_reset(mgr->host);
+    hit_window_reset(&mgr->stats.window);
+    return block_pool_reset(mgr->pool);
 }
 
 void kv_manager_record_admission(struct kv_manager *mgr, uint32_t n_tokens, uint32_t n_hit_tokens,

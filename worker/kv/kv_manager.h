@@ -25,6 +25,10 @@
  * puts a fresh block in its place and asks for a copy (kv_manager_moves). So a fork costs nothing
  * but references until the branches differ, and then one block each but for the last.
  *
+ * With host memory (kv_host.h) an evicted block's content moves there and comes back on a hit, and
+ * a whole sequence can be swapped out. Who follows the cache from outside reads the events
+ * (kv_events.h); why a prompt found no more is worked out when it is admitted (kv_explain.h).
+ *
  * Layers with different attention (kv_group.h) have a table each, all over one pool; a hit is what
  * all of them have (kv_coordinator.h).
  *
@@ -36,7 +40,10 @@
 #include "worker/kv/block_hash.h"
 #include "worker/kv/block_pool.h"
 #include "worker/kv/block_table.h"
+#include "worker/kv/kv_events.h"
+#include "worker/kv/kv_explain.h"
 #include "worker/kv/kv_group.h"
+#include "worker/kv/kv_host.h"
 #include "worker/kv/kv_moves.h"
 #include "worker/kv/kv_stats.h"
 
@@ -53,6 +60,10 @@ struct kv_manager_config {
     enum block_hash_algo hash_algo;
     struct str hash_seed;        /* see block_hasher_config */
     uint32_t hash_truncate_bits; /* tests: force collisions; 0: none */
+    uint32_t n_host_blocks;      /* of host memory; 0: no second tier, no swapping */
+    bool no_host_cache;          /* they are for swapping only */
+    struct kv_event_log *events; /* borrowed; NULL: nobody is told */
+    bool no_explain;             /* causes of misses are not worked out */
     bool no_caching;             /* nothing is looked up or published */
     bool no_null;                /* block 0 is handed out too; full attention only */
     bool no_stats;
@@ -76,12 +87,19 @@ struct kv_seq {
     uint32_t n_idle_slots; /* in its blocks, without a token */
     uint8_t n_groups;
     bool skip_reading; /* never looks up, still publishes (prompt_logprobs) */
+    bool is_explained; /* why it found no more was counted, at its first admission */
+    struct kv_explanation *explanation; /* set after init: filled in then; NULL: not wanted */
+    block_id *host_ids;        /* (n_groups, table capacity) while it is swapped out, else not
+                                 * read; BLOCK_NONE where the table had a null block */
+    uint32_t n_swapped_blocks; /* of each group; 0: it is not swapped out */
+    uint32_t n_swapped_tokens;
 };
 
 /* A result of lookup, valid until the next call to the manager. */
 struct kv_hit {
     const block_id *ids[KV_GROUPS_MAX]; /* (n_groups, n_blocks); null where none is needed */
-    uint32_t n_blocks;                  /* of each group */
+    uint32_t n_blocks;                  /* of each group, the next field included */
+    uint32_t n_host_blocks;             /* the last so many are in host memory; they have no ids */
     uint32_t n_tokens;                  /* n_blocks * block_size */
 };
 
@@ -120,7 +138,8 @@ void kv_seq_extend_hashes(struct kv_manager *mgr, struct kv_seq *seq, const uint
 void kv_seq_forget_hashes(struct kv_seq *seq);
 
 /* The longest cached prefix of tokens[0, n_tokens), at most n_tokens - 1 tokens: the last one must
- * be computed to have logits. Changes no reference and no order. */
+ * be computed to have logits. Where the device's blocks end it goes on in host memory (one full
+ * group only). Changes no reference and no order. */
 struct kv_hit kv_manager_lookup(struct kv_manager *mgr, struct kv_seq *seq, const uint32_t *tokens,
                                 uint32_t n_tokens);
 
@@ -136,7 +155,8 @@ MUST_USE enum status kv_manager_allocate(struct kv_manager *mgr, struct kv_seq *
 void kv_manager_publish(struct kv_manager *mgr, struct kv_seq *seq, const uint32_t *tokens,
                         uint32_t n_tokens, uint32_t n_ready);
 
-/* Gives all blocks back, last first. Hashes stay: a resumed sequence hits what is left. */
+/* Gives all blocks back, last first, and what is swapped out. Hashes stay: a resumed sequence hits
+ * what is left. */
 void kv_manager_free(struct kv_manager *mgr, struct kv_seq *seq);
 
 /* Makes `child`, which is initialised and holds nothing, a second holder of all blocks with the
@@ -148,10 +168,34 @@ void kv_manager_free(struct kv_manager *mgr, struct kv_seq *seq);
 MUST_USE enum status kv_manager_fork(struct kv_manager *mgr, struct kv_seq *child,
                                      const struct kv_seq *parent, uint32_t n_computed);
 
+/* Why the lookup that gave `hit` found no more, at this moment. Costs a walk over the neighbours. */
+void kv_manager_explain(struct kv_manager *mgr, const struct kv_seq *seq, const uint32_t *tokens,
+                        uint32_t n_tokens, const struct kv_hit *hit, struct kv_explanation *out);
+
+/* The time of what happens from now on: evictions. Monotonic microseconds. */
+void kv_manager_set_now(struct kv_manager *mgr, uint64_t now_us);
+
+/* The KV of the sequence's first n_computed tokens, which must lie in steps that are submitted,
+ * goes to host memory; all its device blocks are given back. Blocks that are in host memory already
+ * do not move. ST_BUSY, and nothing done, when there is no room (or no host memory at all). Then it
+ * may be swapped in, or freed. */
+MUST_USE enum status kv_manager_swap_out(struct kv_manager *mgr, struct kv_seq *seq,
+                                         uint32_t n_computed);
+static inline bool kv_seq_is_swapped(const struct kv_seq *seq) {
+    return seq->n_swapped_blocks > 0;
+}
+/* And back; what the device still has is shared, the rest moves in. ST_BUSY, and nothing done, when
+ * there are not enough free blocks. */
+MUST_USE enum status kv_manager_swap_in(struct kv_manager *mgr, struct kv_seq *seq);
+/* Device blocks that would take, to compare with what is free. */
+uint32_t kv_manager_swap_in_need(const struct kv_manager *mgr, const struct kv_seq *seq);
+
 /* What the device must do before the first write of the step that is being put together, in this
  * order: all since the last clear. Valid until the next call that allocates. */
 const struct kv_move *kv_manager_moves(const struct kv_manager *mgr, uint32_t *n);
-void kv_manager_clear_moves(struct kv_manager *mgr); /* they were handed to the device */
+/* They were handed to the device, and the step is: call it once per step, moves or not. What was
+ * published for this step counts as computed from now on. */
+void kv_manager_clear_moves(struct kv_manager *mgr);
 
 /* Leading blocks of this sequence that every sequence with blocks shares; 0 for a window. */
 uint32_t kv_manager_common_prefix_blocks(const struct kv_manager *mgr, const struct kv_seq *seq,
@@ -181,6 +225,7 @@ bool kv_manager_shares_prefixes(const struct kv_manager *mgr);
 
 uint32_t kv_manager_block_size(const struct kv_manager *mgr);
 const struct block_pool *kv_manager_pool(const struct kv_manager *mgr);
+const struct kv_host *kv_manager_host(const struct kv_manager *mgr); /* NULL: none */
 
 void kv_manager_check(const struct kv_manager *mgr); /* asserts every invariant; for tests */
 

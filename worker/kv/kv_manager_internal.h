@@ -22,6 +22,16 @@ struct kv_manager {
     uint8_t *witness_bytes;           /* what a witness is the digest of; NULL without windows */
     uint64_t n_idle_slots;            /* sum over the holders */
     struct kv_moves moves;
+    uint32_t n_reserved_moves; /* room in `moves` that the call under way has counted on */
+
+    struct kv_host *host;         /* NULL: no host memory */
+    block_id *host_hit_ids;       /* (table_capacity) where the last lookup's host hits are */
+    struct kv_host_slot *slots;   /* (n_groups, table_capacity) a sequence on its way out */
+    struct prefix_key *slot_keys; /* likewise */
+    uint32_t *published_step;     /* (n_blocks) in which step a block was published */
+    uint32_t step;
+    struct kv_explain *explain; /* NULL: switched off */
+    uint64_t now_us;
     struct kv_stats stats;
 };
 
@@ -31,6 +41,33 @@ struct kv_chain kv_seq_chain(const struct kv_seq *seq, const uint32_t *tokens);
 /* A sequence got its first blocks, or has given back its last. */
 void kv_manager_add_holder(struct kv_manager *mgr, struct kv_seq *seq);
 void kv_manager_remove_holder(struct kv_manager *mgr, struct kv_seq *seq);
+
+/* --- kv_manager_news.c: what others want to know of the cache */
+
+void kv_manager_on_evict(void *mgr, block_id id);      /* of the device's pool */
+void kv_manager_on_host_evict(void *mgr, block_id id); /* of the host's */
+
+/* Block `index` of group g was just published: once for each. Then for a run of such blocks; `tokens`
+ * are the run's. */
+void kv_manager_note_published(struct kv_manager *mgr, const struct kv_seq *seq, uint32_t g,
+                               uint32_t index);
+void kv_manager_tell_stored(struct kv_manager *mgr, const struct kv_seq *seq,
+                            const uint32_t *tokens, uint32_t g, uint32_t from, uint32_t to);
+void kv_manager_note_reset(struct kv_manager *mgr); /* before everything is forgotten */
+
+/* The first admission of a sequence: counts why it found no more, and says so if asked. */
+void kv_manager_note_admission(struct kv_manager *mgr, struct kv_seq *seq, const uint32_t *tokens,
+                               uint32_t n_tokens, const struct kv_hit *hit);
+
+/* --- kv_manager_host.c: the second tier and swapping */
+
+void kv_manager_find_on_host(struct kv_manager *mgr, const struct kv_chain *chain, uint32_t n_max,
+                             struct kv_hit *hit);
+void kv_manager_bring_in(struct kv_manager *mgr, struct kv_seq *seq, const uint32_t *tokens,
+                         const struct kv_hit *hit);
+/* The device is about to forget the last block with this content. True when host memory has it. */
+bool kv_manager_keep_on_host(struct kv_manager *mgr, block_id id, const struct prefix_key *key);
+void kv_manager_drop_swapped(struct kv_manager *mgr, struct kv_seq *seq);
 
 /* The sequence has KV for n_filled tokens; counts the slots behind them in its blocks. */
 void kv_manager_count_idle(struct kv_manager *mgr, struct kv_seq *seq, uint64_t n_filled);

@@ -13,7 +13,8 @@ static bool chain_init(struct kv_seq *seq, const struct kv_manager *mgr, uint32_
     seq->hashes = mem_try(n_bytes);
     if (seq->extras) seq->extra_digests = mem_try(n_bytes);
     if (mgr->has_windows) seq->witnesses = mem_try(n_bytes);
-    return seq->hashes && (seq->extra_digests || !seq->extras) &&
+    if (mgr->host) seq->host_ids = mem_try(MAX(n_blocks, 1) * mgr->n_groups * sizeof(block_id));
+    return (seq->host_ids || !mgr->host) && seq->hashes && (seq->extra_digests || !seq->extras) &&
            (seq->witnesses || !mgr->has_windows);
 }
 
@@ -37,12 +38,13 @@ enum status kv_seq_init(struct kv_seq *seq, const struct kv_manager *mgr, uint32
 }
 
 void kv_seq_fini(struct kv_seq *seq) {
-    assert(!list_is_linked(&seq->link));
+    assert(!list_is_linked(&seq->link) && !kv_seq_is_swapped(seq));
     for (uint32_t g = 0; g < seq->n_groups; g++)
         block_table_fini(&seq->table[g]);
     mem_free(seq->hashes);
     mem_free(seq->extra_digests);
     mem_free(seq->witnesses);
+    mem_free(seq->host_ids);
     *seq = (struct kv_seq){0};
 }
 

@@ -8,6 +8,7 @@
 #define WORKER_KV_KV_STATS_H
 
 #include "common/base.h"
+#include "worker/kv/kv_explain.h"
 
 struct kv_counts {
     uint64_t requests;
@@ -35,7 +36,11 @@ double hit_window_rate(const struct hit_window *w); /* hits / queries; 0 when em
 struct kv_stats {
     struct kv_counts admitted;  /* first admissions, since start */
     struct kv_counts preempted; /* admissions after a preemption */
+    struct kv_counts host;      /* admissions that went on to look in host memory: tokens behind the
+                                 * device's hits, and those found there */
     struct hit_window window;   /* of first admissions */
+    uint64_t misses[KV_MISS_COUNT]; /* first admissions, by why they found no more */
+    uint64_t moved_out, moved_in;   /* blocks, to and from host memory */
 };
 
 #endif

@@ -189,6 +189,11 @@ uint32_t prefix_cache_copies(const struct prefix_cache *cache, uint32_t block) {
     return n;
 }
 
+bool prefix_cache_is_only_copy(const struct prefix_cache *cache, uint32_t block) {
+    assert(prefix_cache_contains(cache, block));
+    return cache->entries[block].ring_next == block;
+}
+
 /* One ring: a single first copy, the same content and prefix number all around. */
 static uint32_t check_ring(const struct prefix_cache *cache, uint32_t first) {
     const struct prefix_entry *f = &cache->entries[first];

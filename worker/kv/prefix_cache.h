@@ -74,6 +74,7 @@ struct prefix_key prefix_cache_key(const struct prefix_cache *cache, uint32_t bl
 uint64_t prefix_cache_prefix(const struct prefix_cache *cache, uint32_t block);
 uint64_t prefix_cache_parent(const struct prefix_cache *cache, uint32_t block);
 uint32_t prefix_cache_copies(const struct prefix_cache *cache, uint32_t block);
+bool prefix_cache_is_only_copy(const struct prefix_cache *cache, uint32_t block); /* O(1) */
 
 void prefix_cache_check(const struct prefix_cache *cache); /* O(n_blocks) */
 

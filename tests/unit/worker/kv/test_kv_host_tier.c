@@ -1,0 +1,418 @@
+/* tests/unit/worker/kv/test_kv_host_tier.c - blocks that go to host memory and come back hold what
+ * they held.
+ *
+ * A pretended device keeps one number per token slot: the digest of all tokens up to there, so a
+ * right slot proves the whole prefix. A step is what it is in the engine: the manager decides, the
+ * moves run in their order, all scheduled tokens are written, and then every slot that a scheduled
+ * sequence reads is compared. The random test does that with sequences that share prefixes, fork,
+ * grow, give way by freeing and by swapping, in both pools far too small, and follows the events
+ * beside it. */
+#include "tests/support/cm.h"
+#include "tests/support/kv_events_reader.h"
+#include "tests/support/kv_fixture.h"
+#include "tests/support/support.h"
+
+#include "common/rng.h"
+
+#include <string.h>
+
+#define BLOCK_SIZE 4
+#define N_DEVICE   40
+#define N_HOST     40
+#define N_SEQS     8
+#define MAX_TOKENS 72
+
+struct device {
+    uint64_t slots[N_DEVICE * BLOCK_SIZE], host[N_HOST * BLOCK_SIZE];
+};
+
+struct world {
+    struct kv_manager *mgr;
+    struct kv_event_log *events;
+    struct kv_events_picture picture;
+    struct device dev;
+    struct kv_req req[N_SEQS];
+    bool is_live[N_SEQS], is_scheduled[N_SEQS];
+    uint32_t first[N_SEQS]; /* of a scheduled one: tokens from here on are new */
+    uint32_t n_moves[KV_MOVE_IN + 1];
+};
+
+static uint64_t digest_of(const struct kv_req *r, uint32_t position) {
+    uint64_t x = 1469598103934665603ull;
+
+    for (uint32_t i = 0; i <= position; i++)
+        x = (x ^ (r->tokens[i] + 1)) * 1099511628211ull;
+    return x;
+}
+
+static uint64_t *slot(struct world *w, const struct kv_req *r, uint32_t position) {
+    block_id id = r->seq.table[0].ids[position / BLOCK_SIZE];
+
+    return &w->dev.slots[(size_t)id * BLOCK_SIZE + position % BLOCK_SIZE];
+}
+
+static void world_init(struct world *w, uint32_t n_device, uint32_t n_host, bool dedup) {
+    struct kv_manager_config config = kv_fixture_config(n_device, BLOCK_SIZE);
+    struct kv_event_config events = {
+        .max_batches = 64, .max_bytes = 1 << 20, .block_size = BLOCK_SIZE, .hash_bytes = 16};
+
+    memset(w, 0, sizeof(*w));
+    assert_int_equal(kv_event_log_create(&w->events, &events, NULL), ST_OK);
+    kv_events_picture_init(&w->picture);
+    config.order = FREE_ORDER_FRESH_FIRST;
+    config.n_host_blocks = n_host;
+    config.events = w->events;
+    config.dedup = dedup;
+    w->mgr = kv_manager_create(&config);
+}
+
+static void world_fini(struct world *w) {
+    for (uint32_t s = 0; s < N_SEQS; s++) {
+        if (w->is_live[s]) kv_req_done(&w->req[s]);
+    }
+    kv_manager_destroy(w->mgr);
+    kv_events_picture_fini(&w->picture);
+    kv_event_log_destroy(w->events);
+}
+
+static void run_moves(struct world *w) {
+    size_t n_bytes = BLOCK_SIZE * sizeof(uint64_t);
+    uint32_t n;
+    const struct kv_move *moves = kv_manager_moves(w->mgr, &n);
+
+    for (uint32_t i = 0; i < n; i++) {
+        uint64_t *device_src = &w->dev.slots[(size_t)moves[i].src * BLOCK_SIZE];
+        uint64_t *device_dst = &w->dev.slots[(size_t)moves[i].dst * BLOCK_SIZE];
+
+        w->n_moves[moves[i].kind]++;
+        switch (moves[i].kind) {
+        case KV_MOVE_COPY: memmove(device_dst, device_src, n_bytes); break;
+        case KV_MOVE_OUT:
+            assert_true(moves[i].dst < N_HOST);
+            memcpy(&w->dev.host[(size_t)moves[i].dst * BLOCK_SIZE], device_src, n_bytes);
+            break;
+        case KV_MOVE_IN:
+            assert_true(moves[i].src < N_HOST);
+            memcpy(device_dst, &w->dev.host[(size_t)moves[i].src * BLOCK_SIZE], n_bytes);
+            break;
+        }
+    }
+}
+
+/* The device runs the step: moves, then all writes, then all reads. */
+static void run_step(struct world *w) {
+    run_moves(w);
+    for (uint32_t s = 0; s < N_SEQS; s++) {
+        for (uint32_t p = w->first[s]; w->is_scheduled[s] && p < w->req[s].n_computed; p++)
+            *slot(w, &w->req[s], p) = digest_of(&w->req[s], p);
+    }
+    for (uint32_t s = 0; s < N_SEQS; s++) {
+        for (uint32_t p = 0; w->is_scheduled[s] && p < w->req[s].n_computed; p++)
+            assert_true(*slot(w, &w->req[s], p) == digest_of(&w->req[s], p));
+    }
+    memset(w->is_scheduled, 0, sizeof(w->is_scheduled));
+    kv_manager_clear_moves(w->mgr);
+    kv_manager_check(w->mgr);
+    kv_event_log_commit(w->events, 0, true);
+    assert_false(kv_events_follow(w->events, &w->picture));
+    kv_events_assert_digest(w->events, &w->picture);
+}
+
+static enum status admit(struct world *w, uint32_t s) {
+    struct kv_req *r = &w->req[s];
+    enum status st = kv_req_admit(r);
+
+    if (st != ST_OK) return st;
+    w->is_scheduled[s] = true;
+    w->first[s] = r->n_hit;
+    return ST_OK;
+}
+
+static void start(struct world *w, uint32_t s, uint32_t first_token, uint32_t n_tokens) {
+    kv_req_init(&w->req[s], w->mgr, NULL, false);
+    kv_req_append_run(&w->req[s], first_token, n_tokens);
+    w->is_live[s] = true;
+}
+
+static void end(struct world *w, uint32_t s) {
+    kv_req_done(&w->req[s]);
+    w->is_live[s] = w->is_scheduled[s] = false;
+}
+
+static void what_was_evicted_comes_back(void **state) {
+    struct world w;
+    uint32_t n;
+
+    (void)state;
+    world_init(&w, 11, 20, false);
+    start(&w, 0, 100, 33); /* 8 full blocks and one token */
+    assert_int_equal(admit(&w, 0), ST_OK);
+    run_step(&w);
+    end(&w, 0);
+    start(&w, 1, 500, 37); /* takes ten blocks: all of it must go, but a blank one */
+    assert_int_equal(admit(&w, 1), ST_OK);
+    run_step(&w);
+    end(&w, 1);
+    assert_int_equal(w.n_moves[KV_MOVE_OUT], 8);
+    start(&w, 2, 100, 33);
+    assert_int_equal(admit(&w, 2), ST_OK);
+    assert_int_equal(w.req[2].n_hit, 32);
+    run_step(&w);
+    assert_int_equal(w.n_moves[KV_MOVE_IN], 8);
+    assert_int_equal(kv_manager_stats(w.mgr)->host.hits, 32);
+    end(&w, 2);
+    n = w.n_moves[KV_MOVE_OUT];
+    start(&w, 3, 900, 37); /* the same blocks go again, and are there already */
+    assert_int_equal(admit(&w, 3), ST_OK);
+    run_step(&w);
+    assert_true(w.n_moves[KV_MOVE_OUT] - n <= 1);
+    world_fini(&w);
+}
+
+static void a_hit_can_begin_on_the_device_and_end_in_host_memory(void **state) {
+    struct world w;
+
+    (void)state;
+    world_init(&w, 11, 20, false);
+    start(&w, 0, 100, 33);
+    assert_int_equal(admit(&w, 0), ST_OK);
+    run_step(&w);
+    end(&w, 0);
+    start(&w, 1, 500, 20); /* five blocks: two blanks, then the end of the first one's chain */
+    assert_int_equal(admit(&w, 1), ST_OK);
+    run_step(&w);
+    end(&w, 1);
+    start(&w, 2, 100, 33);
+    assert_int_equal(admit(&w, 2), ST_OK);
+    assert_int_equal(w.req[2].n_hit, 32);
+    run_step(&w);
+    assert_in_range(w.n_moves[KV_MOVE_IN], 1, 7);
+    world_fini(&w);
+}
+
+static void a_block_published_for_this_step_is_not_kept(void **state) {
+    struct world w;
+
+    (void)state;
+    world_init(&w, 11, 20, false);
+    start(&w, 0, 100, 37); /* all ten blocks, published, never computed */
+    assert_int_equal(kv_req_admit(&w.req[0]), ST_OK);
+    end(&w, 0);
+    start(&w, 1, 500, 37);
+    assert_int_equal(admit(&w, 1), ST_OK);
+    run_step(&w);
+    assert_int_equal(w.n_moves[KV_MOVE_OUT], 0);
+    assert_int_equal(kv_host_n_cached(kv_manager_host(w.mgr)), 0);
+    world_fini(&w);
+}
+
+static void a_swapped_sequence_comes_back_whole(void **state) {
+    struct world w;
+
+    (void)state;
+    world_init(&w, 11, 10, false);
+    start(&w, 0, 100, 30);
+    assert_int_equal(admit(&w, 0), ST_OK);
+    run_step(&w);
+    assert_int_equal(kv_manager_swap_out(w.mgr, &w.req[0].seq, 30), ST_OK);
+    assert_true(kv_seq_is_swapped(&w.req[0].seq));
+    assert_int_equal(block_pool_n_free(kv_manager_pool(w.mgr)), 10);
+    start(&w, 1, 500, 37);
+    assert_int_equal(admit(&w, 1), ST_OK);
+    run_step(&w);
+    assert_int_equal(w.n_moves[KV_MOVE_OUT], 8);
+    assert_int_equal(kv_manager_swap_in(w.mgr, &w.req[0].seq), ST_BUSY);
+    assert_int_equal(kv_manager_swap_in_need(w.mgr, &w.req[0].seq), 8);
+    end(&w, 1);
+    assert_int_equal(kv_manager_swap_in(w.mgr, &w.req[0].seq), ST_OK);
+    assert_false(kv_seq_is_swapped(&w.req[0].seq));
+    assert_int_equal(w.req[0].seq.n_published, 7);
+    w.first[0] = w.req[0].n_computed;
+    assert_int_equal(kv_req_decode(&w.req[0], 1), ST_OK);
+    w.is_scheduled[0] = true;
+    run_step(&w);
+    assert_int_equal(w.n_moves[KV_MOVE_IN], 8);
+    assert_int_equal(kv_host_n_held(kv_manager_host(w.mgr)), 0);
+    world_fini(&w);
+}
+
+static void swapping_is_all_or_nothing(void **state) {
+    struct world w;
+
+    (void)state;
+    world_init(&w, 11, 7, false);
+    start(&w, 0, 100, 30); /* eight blocks for seven places */
+    assert_int_equal(admit(&w, 0), ST_OK);
+    run_step(&w);
+    assert_int_equal(kv_manager_swap_out(w.mgr, &w.req[0].seq, 30), ST_BUSY);
+    assert_false(kv_seq_is_swapped(&w.req[0].seq));
+    assert_int_equal(kv_host_n_held(kv_manager_host(w.mgr)), 0);
+    assert_int_equal(w.req[0].seq.table[0].n_blocks, 8);
+    kv_manager_check(w.mgr);
+    world_fini(&w);
+}
+
+static void forks_share_their_prefix_when_swapped(void **state) {
+    struct world w;
+
+    (void)state;
+    world_init(&w, 16, 10, false);
+    start(&w, 0, 100, 30);
+    assert_int_equal(admit(&w, 0), ST_OK);
+    run_step(&w);
+    assert_int_equal(kv_req_fork(&w.req[1], &w.req[0], 30), ST_OK);
+    w.is_live[1] = true;
+    assert_int_equal(kv_manager_swap_out(w.mgr, &w.req[0].seq, 30), ST_OK);
+    assert_int_equal(kv_manager_swap_out(w.mgr, &w.req[1].seq, 30), ST_OK);
+    assert_int_equal(kv_host_n_held(kv_manager_host(w.mgr)), 9); /* seven shared, two tails */
+    run_step(&w);
+    assert_int_equal(kv_manager_swap_in(w.mgr, &w.req[1].seq), ST_OK);
+    assert_int_equal(kv_manager_swap_in(w.mgr, &w.req[0].seq), ST_OK);
+    assert_int_equal(
+        block_pool_n_usable(kv_manager_pool(w.mgr)) - block_pool_n_free(kv_manager_pool(w.mgr)), 9);
+    for (uint32_t s = 0; s < 2; s++) {
+        w.first[s] = 30;
+        assert_int_equal(kv_req_decode(&w.req[s], 1 + s), ST_OK);
+        w.is_scheduled[s] = true;
+    }
+    run_step(&w);
+    world_fini(&w);
+}
+
+static void a_swapped_sequence_can_end_where_it_is(void **state) {
+    struct world w;
+
+    (void)state;
+    world_init(&w, 11, 10, false);
+    start(&w, 0, 100, 30);
+    assert_int_equal(admit(&w, 0), ST_OK);
+    run_step(&w);
+    assert_int_equal(kv_manager_swap_out(w.mgr, &w.req[0].seq, 30), ST_OK);
+    end(&w, 0);
+    run_step(&w);
+    assert_int_equal(kv_host_n_held(kv_manager_host(w.mgr)), 0);
+    assert_int_equal(kv_manager_reset_prefix_cache(w.mgr), ST_OK);
+    assert_int_equal(kv_host_n_cached(kv_manager_host(w.mgr)), 0);
+    world_fini(&w);
+}
+
+/* --- random steps ----------------------------------------------------------------------------- */
+
+/* Prompts of three families, equal up to a random point. */
+static void start_random(struct world *w, struct rng *rng, uint32_t s) {
+    uint32_t family = 1000 * (1 + (uint32_t)rng_below(rng, 3));
+    uint32_t n = 5 + (uint32_t)rng_below(rng, 40), own = (uint32_t)rng_below(rng, n);
+
+    start(w, s, family, n - own);
+    for (uint32_t i = 0; i < own; i++)
+        kv_req_append(&w->req[s], (uint32_t)rng_below(rng, 3));
+}
+
+static bool has_blocks(const struct world *w, uint32_t s) {
+    return w->is_live[s] && list_is_linked(&w->req[s].seq.link);
+}
+
+/* Somebody who is not in this step gives way. */
+static bool make_room(struct world *w, struct rng *rng, uint32_t s) {
+    uint32_t from = (uint32_t)rng_below(rng, N_SEQS);
+
+    for (uint32_t i = 0; i < N_SEQS; i++) {
+        uint32_t v = (from + i) % N_SEQS;
+        struct kv_req *r = &w->req[v];
+
+        if (v == s || !has_blocks(w, v) || w->is_scheduled[v]) continue;
+        if (rng_below(rng, 3) && kv_manager_swap_out(w->mgr, &r->seq, r->n_computed) == ST_OK)
+            return true;
+        kv_req_free(r);
+        return true;
+    }
+    return false;
+}
+
+static void advance(struct world *w, struct rng *rng, uint32_t s) {
+    struct kv_req *r = &w->req[s];
+
+    if (r->n_computed == r->n_tokens) kv_req_append(r, (uint32_t)rng_below(rng, 3));
+    w->first[s] = r->n_computed;
+    while (kv_req_advance(r, r->n_tokens - r->n_computed) != ST_OK) {
+        if (make_room(w, rng, s)) continue;
+        kv_req_free(r);
+        return;
+    }
+    w->is_scheduled[s] = true;
+}
+
+static void fork_random(struct world *w, struct rng *rng, uint32_t s) {
+    uint32_t parent = (uint32_t)rng_below(rng, N_SEQS);
+    uint32_t n;
+
+    if (!has_blocks(w, parent) || w->is_scheduled[parent]) return;
+    n = 1 + (uint32_t)rng_below(rng, w->req[parent].n_computed);
+    assert_int_equal(kv_req_fork(&w->req[s], &w->req[parent], n), ST_OK);
+    kv_req_append(&w->req[s], (uint32_t)rng_below(rng, 3));
+    w->is_live[s] = true;
+}
+
+static void act(struct world *w, struct rng *rng, uint32_t s) {
+    struct kv_req *r = &w->req[s];
+
+    if (!w->is_live[s]) {
+        rng_below(rng, 4) ? start_random(w, rng, s) : fork_random(w, rng, s);
+    } else if (w->is_scheduled[s]) {
+        return;
+    } else if (r->n_tokens >= MAX_TOKENS || rng_below(rng, 12) == 0) {
+        end(w, s);
+    } else if (kv_seq_is_swapped(&r->seq)) {
+        if (kv_manager_swap_in(w->mgr, &r->seq) == ST_OK && rng_below(rng, 2)) advance(w, rng, s);
+    } else if (has_blocks(w, s)) {
+        advance(w, rng, s);
+    } else if (admit(w, s) != ST_OK && rng_below(rng, 2)) {
+        make_room(w, rng, s);
+    }
+}
+
+static void run_random(uint64_t seed, bool dedup, uint32_t n_host) {
+    struct world w;
+    struct rng rng;
+
+    rng_seed(&rng, seed);
+    world_init(&w, N_DEVICE, n_host, dedup);
+    for (int i = 0; i < 4000; i++) {
+        for (uint64_t k = rng_below(&rng, 6); k > 0; k--)
+            act(&w, &rng, (uint32_t)rng_below(&rng, N_SEQS));
+        run_step(&w);
+        if (rng_below(&rng, 300) == 0) {
+            for (uint32_t s = 0; s < N_SEQS; s++) {
+                if (has_blocks(&w, s)) kv_req_free(&w.req[s]);
+            }
+            assert_int_equal(kv_manager_reset_prefix_cache(w.mgr), ST_OK);
+        }
+    }
+    assert_true(w.n_moves[KV_MOVE_COPY] > 50);
+    assert_true(n_host == 0 || (w.n_moves[KV_MOVE_IN] > 500 && w.n_moves[KV_MOVE_OUT] > 500));
+    assert_true(n_host == 0 || kv_manager_stats(w.mgr)->host.hits > 500);
+    world_fini(&w);
+}
+
+static void random_steps_read_what_was_written(void **state) {
+    (void)state;
+    run_random(support_seed(), false, N_HOST);
+    run_random(support_seed() + 1, true, N_HOST);
+    run_random(support_seed() + 2, false, 9);
+    run_random(support_seed() + 3, false, 0);
+}
+
+int main(void) {
+    static const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_was_evicted_comes_back),
+        cmocka_unit_test(a_hit_can_begin_on_the_device_and_end_in_host_memory),
+        cmocka_unit_test(a_block_published_for_this_step_is_not_kept),
+        cmocka_unit_test(a_swapped_sequence_comes_back_whole),
+        cmocka_unit_test(swapping_is_all_or_nothing),
+        cmocka_unit_test(forks_share_their_prefix_when_swapped),
+        cmocka_unit_test(a_swapped_sequence_can_end_where_it_is),
+        cmocka_unit_test(random_steps_read_what_was_written),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,176 @@
+/* worker/kv/kv_manager_news.c - what others learn of the cache: events, causes of misses.
+ *
+ * A content enters the cache with its first block and leaves it with its last; blocks in between
+ * are copies and nobody's business. All calls here follow or precede a change by their neighbours
+ * in kv_manager.c; none changes what is cached. */
+#include "worker/kv/kv_manager_internal.h"
+
+#include <assert.h>
+
+/* --- published -------------------------------------------------------------------------------- */
+
+void kv_manager_note_published(struct kv_manager *mgr, const struct kv_seq *seq, uint32_t g,
+                               uint32_t index) {
+    const struct prefix_cache *cache = block_pool_cache(mgr->pool);
+    const block_id *ids = seq->table[g].ids;
+    block_id id = ids[index];
+
+    if (mgr->published_step) mgr->published_step[id] = mgr->step;
+    if (mgr->explain && g == 0 && mgr->group[0].config.kind == KV_FULL) {
+        struct kv_origin origin = {0, 0};
+
+        if (index == 0) origin = kv_origin_of(seq->extras);
+        kv_explain_published(mgr->explain, cache, id, index > 0 ? ids[index - 1] : BLOCK_NONE,
+                             origin);
+    }
+    if (mgr->config.events && prefix_cache_is_only_copy(cache, id)) {
+        kv_event_log_count(mgr->config.events, KV_MEDIUM_GPU, g, &seq->hashes[index]);
+    }
+}
+
+void kv_manager_tell_stored(struct kv_manager *mgr, const struct kv_seq *seq,
+                            const uint32_t *tokens, uint32_t g, uint32_t from, uint32_t to) {
+    if (!mgr->config.events || from >= to) return;
+    kv_event_log_stored(mgr->config.events, &(struct kv_event_stored){
+                                                .medium = KV_MEDIUM_GPU,
+                                                .group = g,
+                                                .hashes = &seq->hashes[from],
+                                                .n_blocks = to - from,
+                                                .parent = from > 0 ? &seq->hashes[from - 1] : NULL,
+                                                .tokens = tokens,
+                                                .extras = seq->extras,
+                                                .first_block = from,
+                                                .lora_id = -1,
+                                            });
+}
+
+/* --- evicted ---------------------------------------------------------------------------------- */
+
+void kv_manager_on_evict(void *arg, block_id id) {
+    struct kv_manager *mgr = arg;
+    const struct prefix_cache *cache = block_pool_cache(mgr->pool);
+    struct prefix_key key;
+    bool is_kept;
+
+    if (mgr->explain) kv_explain_forgotten(mgr->explain, cache, id);
+    if (!prefix_cache_is_only_copy(cache, id)) return;
+    key = prefix_cache_key(cache, id);
+    is_kept = mgr->host && kv_manager_keep_on_host(mgr, id, &key);
+    if (mgr->explain && !is_kept) kv_explain_evicted(mgr->explain, key.hash, mgr->now_us);
+    if (mgr->config.events) {
+        kv_event_log_removed(mgr->config.events, KV_MEDIUM_GPU, key.group, key.hash);
+    }
+}
+
+void kv_manager_on_host_evict(void *arg, block_id id) {
+    struct kv_manager *mgr = arg;
+    struct prefix_key key = prefix_cache_key(kv_host_cache(mgr->host), id);
+
+    if (mgr->explain && block_pool_find(mgr->pool, &key) == BLOCK_NONE) {
+        kv_explain_evicted(mgr->explain, key.hash, mgr->now_us);
+    }
+    if (mgr->config.events) {
+        kv_event_log_removed(mgr->config.events, KV_MEDIUM_CPU, key.group, key.hash);
+    }
+}
+
+void kv_manager_note_reset(struct kv_manager *mgr) {
+    const struct prefix_cache *cache = block_pool_cache(mgr->pool);
+
+    if (mgr->explain) {
+        for (block_id id = 0; id < mgr->config.n_blocks; id++) {
+            const struct block_hash *hash = prefix_cache_hash(cache, id);
+
+            if (hash) kv_explain_evicted(mgr->explain, hash, mgr->now_us);
+        }
+        kv_explain_reset(mgr->explain);
+    }
+    if (mgr->config.events) kv_event_log_cleared(mgr->config.events);
+}
+
+void kv_manager_set_now(struct kv_manager *mgr, uint64_t now_us) {
+    mgr->now_us = now_us;
+}
+
+/* --- not found -------------------------------------------------------------------------------- */
+
+/* The part of the answer that needs no cache; KV_MISS_COUNT: there is a block to ask about. */
+static enum kv_miss plain_cause(const struct kv_manager *mgr, const struct kv_seq *seq,
+                                uint32_t n_full, const struct kv_hit *hit) {
+    if (mgr->config.no_caching) return KV_MISS_OFF;
+    if (seq->skip_reading) return KV_MISS_LOGPROBS;
+    if (n_full == 0) return KV_MISS_SHORT;
+    return hit->n_blocks >= n_full ? KV_MISS_NONE : KV_MISS_COUNT;
+}
+
+static struct kv_miss_query query_of(const struct kv_manager *mgr, const struct kv_seq *seq,
+                                     const uint32_t *tokens, uint32_t n_full,
+                                     const struct kv_hit *hit) {
+    struct kv_miss_query q = {
+        .cache = block_pool_cache(mgr->pool),
+        .hash = &seq->hashes[hit->n_blocks],
+        .tokens = tokens,
+        .block = hit->n_blocks,
+        .n_blocks = n_full,
+        .parent = BLOCK_NONE,
+        .origin = kv_origin_of(seq->extras),
+    };
+
+    if (hit->n_blocks > 0 && hit->n_host_blocks == 0 && hit->ids[0][hit->n_blocks - 1] != 0) {
+        q.parent = hit->ids[0][hit->n_blocks - 1];
+    }
+    return q;
+}
+
+static uint32_t n_full_blocks(const struct kv_manager *mgr, const struct kv_seq *seq,
+                              uint32_t n_tokens) {
+    return MIN((n_tokens - 1) / mgr->config.block_size, seq->n_hashes);
+}
+
+void kv_manager_explain(struct kv_manager *mgr, const struct kv_seq *seq, const uint32_t *tokens,
+                        uint32_t n_tokens, const struct kv_hit *hit, struct kv_explanation *out) {
+    uint32_t n_full = n_full_blocks(mgr, seq, n_tokens);
+
+    *out = (struct kv_explanation){
+        .cause = plain_cause(mgr, seq, n_full, hit),
+        .n_tokens = n_tokens,
+        .n_hit_tokens = hit->n_tokens,
+        .n_host_tokens = hit->n_host_blocks * mgr->config.block_size,
+        .block_size = mgr->config.block_size,
+        .block = hit->n_blocks,
+        .token = hit->n_tokens,
+    };
+    if (out->cause != KV_MISS_COUNT) return;
+    out->cause = KV_MISS_NEVER_SEEN;
+    if (mgr->explain) {
+        struct kv_miss_query q = query_of(mgr, seq, tokens, n_full, hit);
+
+        kv_explain_miss(mgr->explain, &q, out);
+    }
+}
+
+void kv_manager_note_admission(struct kv_manager *mgr, struct kv_seq *seq, const uint32_t *tokens,
+                               uint32_t n_tokens, const struct kv_hit *hit) {
+    enum kv_miss cause;
+    uint32_t n_full;
+
+    if (mgr->host && !mgr->config.no_host_cache && !seq->skip_reading) {
+        uint32_t n_host = hit->n_host_blocks * mgr->config.block_size;
+
+        mgr->stats.host.requests++;
+        mgr->stats.host.queries += n_tokens - (hit->n_tokens - n_host);
+        mgr->stats.host.hits += n_host;
+    }
+    if (seq->is_explained || mgr->config.no_explain) return;
+    seq->is_explained = true;
+    kv_seq_extend_hashes(mgr, seq, tokens, n_tokens); /* who asked without a lookup */
+    n_full = n_full_blocks(mgr, seq, n_tokens);
+    cause = plain_cause(mgr, seq, n_full, hit);
+    if (cause == KV_MISS_COUNT) {
+        struct kv_miss_query q = query_of(mgr, seq, tokens, n_full, hit);
+
+        cause = kv_explain_cause(mgr->explain, &q);
+    }
+    mgr->stats.misses[cause]++;
+    if (seq->explanation) kv_manager_explain(mgr, seq, tokens, n_tokens, hit, seq->explanation);
+}
