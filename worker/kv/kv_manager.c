@@ -161,33 +161,37 @@ struct kv_hit kv_manager_lookup(struct kv_manager *mgr, struct kv_seq *seq, cons
 
 /* --- publish --------------------------------------------------------------------------------- */
 
-/* Blocks [n_published, n_full) of one group; each unbroken run of them is told as one event. */
-static void publish_in_group(struct kv_manager *mgr, struct kv_seq *seq,
-                             const struct kv_chain *chain, uint32_t g, uint32_t n_full) {
-    uint32_t bs = mgr->config.block_size, run = seq->n_published, i = run;
+/* Publishes block i of each group. An unbroken run of such blocks of a group is told as one event:
+ * run[g] is where the one that is open began. */
+static void publish_block(struct kv_manager *mgr, struct kv_seq *seq, const struct kv_chain *chain,
+                          uint32_t i, uint32_t *run) {
+    uint32_t bs = mgr->config.block_size;
 
-    for (; i < n_full; i++) {
+    for (uint32_t g = 0; g < mgr->n_groups; g++) {
         if (kv_group_publish(&mgr->group[g], &seq->table[g], chain, i, mgr->config.dedup)) {
             kv_manager_note_published(mgr, seq, g, i);
             continue;
         }
-        kv_manager_tell_stored(mgr, seq, chain->tokens + (size_t)run * bs, g, run, i);
-        run = i + 1;
+        kv_manager_tell_stored(mgr, seq, chain->tokens + (size_t)run[g] * bs, g, run[g], i);
+        run[g] = i + 1;
     }
-    kv_manager_tell_stored(mgr, seq, chain->tokens + (size_t)run * bs, g, run, i);
 }
 
 void kv_manager_publish(struct kv_manager *mgr, struct kv_seq *seq, const uint32_t *tokens,
                         uint32_t n_tokens, uint32_t n_ready) {
-    uint32_t n_full = MIN(n_tokens, n_ready) / mgr->config.block_size;
+    uint32_t n_full = MIN(n_tokens, n_ready) / mgr->config.block_size, run[KV_GROUPS_MAX];
     struct kv_chain chain = kv_seq_chain(seq, tokens);
 
     if (mgr->config.no_caching) return;
     assert(n_full <= seq->table[0].n_blocks);
     kv_seq_extend_hashes(mgr, seq, tokens, n_tokens);
     for (uint32_t g = 0; g < mgr->n_groups; g++)
-        publish_in_group(mgr, seq, &chain, g, n_full);
-    seq->n_published = MAX(seq->n_published, n_full);
+        run[g] = seq->n_published;
+    for (; seq->n_published < n_full; seq->n_published++)
+        publish_block(mgr, seq, &chain, seq->n_published, run);
+    for (uint32_t g = 0; g < mgr->n_groups; g++)
+        kv_manager_tell_stored(mgr, seq, tokens + (size_t)run[g] * mgr->config.block_size, g,
+                               run[g], seq->n_published);
 }
 
 /* --- allocate -------------------------------------------------------------------------------- */
