@@ -4,7 +4,9 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+#include "common/log.h"
 #include "kernels/dtype.h"
+#include "worker/loading.h"
 #include "worker/model/architecture.h"
 #include "worker/model/model.h"
 #include "worker/text/chat_template.h"
@@ -90,8 +92,11 @@ enum status inspect_model(struct worker_options *o, struct error *err) {
     struct model *model = NULL;
     struct tokenizer *tokenizer = NULL;
     struct chat_template *chat_template = NULL;
-    const char *text_folder;
-    bool is_fallback = false;
+    struct log_config log_config = {.fd = 2, .level = LOG_INFO};
+    struct log *log = NULL;
+    struct loading loading;
+    char folder[HUB_PATH_MAX] = "", text_folder[HUB_PATH_MAX] = "";
+    bool is_fallback = false, is_hubs;
     enum status st;
 
     if (!o->model) {
@@ -99,13 +104,18 @@ enum status inspect_model(struct worker_options *o, struct error *err) {
                          "no model: name its folder, as in incipit-worker inspect "
                          "deploy/demo/model");
     }
-    st = model_open(&model, o->model, err);
+    log = log_create(&log_config);
+    loading_init(&loading, log);
+    st = loading_find(&loading, o, o->model, folder, &is_hubs, err);
+    if (st == ST_OK)
+        st = loading_find(&loading, o, o->tokenizer ? o->tokenizer : folder, text_folder, &is_hubs,
+                          err);
+    if (st == ST_OK) st = model_open(&model, folder, err);
     if (st == ST_OK) {
         say_shape(model, model_config(model));
         say_positions(model_config(model));
         say_memory(model, o);
         say_defaults(&model_config(model)->generation);
-        text_folder = o->tokenizer ? o->tokenizer : model_folder(model);
         st = tokenizer_open(&tokenizer, text_folder, err);
         if (st == ST_OK) st = chat_template_open(&chat_template, text_folder, &is_fallback, err);
         if (st == ST_OK) say_text(model_config(model), tokenizer, is_fallback);
@@ -113,5 +123,6 @@ enum status inspect_model(struct worker_options *o, struct error *err) {
     chat_template_destroy(chat_template);
     tokenizer_destroy(tokenizer);
     model_close(model);
+    log_destroy(log);
     return st;
 }

@@ -62,7 +62,7 @@ static enum status batch(struct worker_options *values, struct error *err) {
 
     if (!values->input_file || !values->output_file) {
         return error_set(err, ST_INVALID,
-                         "name both files: incipit-worker batch MODEL_DIR --input-file FILE "
+                         "name both files: incipit-worker batch MODEL --input-file FILE "
                          "--output-file FILE");
     }
     st = batch_file_open(&b, values->input_file, values->output_file, err);

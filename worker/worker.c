@@ -23,6 +23,7 @@
 #include "worker/api/api.h"
 #include "worker/engine/backend_load.h"
 #include "worker/engine/engine.h"
+#include "worker/loading.h"
 #include "worker/model/model.h"
 #include "worker/text/chat_template.h"
 #include "worker/text/text_thread.h"
@@ -30,7 +31,6 @@
 #include "worker/worker_metrics.h"
 #include "worker/worker_options.h"
 
-#define PROGRESS_US      1000000u
 #define LAST_WORDS_US    1000000u     /* for errors to reach those that are not waited for */
 #define HOST_KV_BYTES    (4ull << 30) /* of a cpu worker, unless told otherwise ... */
 #define HOST_KV_FRACTION 4            /* ... and at most this part of the free memory */
@@ -49,9 +49,10 @@ struct worker {
     struct engine *engine;
     struct api api;
     struct loop_timer deadline;
-    uint64_t progress_us;            /* of the last line about loading */
     void (*first_signal)(void *arg); /* NULL: a signal drains */
     void *first_signal_arg;
+    struct loading loading;
+    bool is_hubs_model; /* --model is a name on the hub, and what clients call it */
     bool is_hurried;
     enum status outcome; /* of worker_run */
     struct error *why;   /* of `outcome`; the caller's */
@@ -180,8 +181,8 @@ static enum status listen_first(struct worker *w, struct error *err) {
 
 static enum status open_model(struct worker *w, bool is_synthetic, struct error *err) {
     const struct worker_options *o = w->options;
-    const char *folder = o->tokenizer ? o->tokenizer : o->model;
-    bool is_fallback;
+    char folder[HUB_PATH_MAX] = "", text[HUB_PATH_MAX]; /* of the model, of its tokenizer */
+    bool is_fallback, is_hubs;
     enum status st;
 
     if (is_synthetic && !o->model) {
@@ -192,21 +193,26 @@ static enum status open_model(struct worker *w, bool is_synthetic, struct error 
     }
     if (!o->model) {
         return error_set(err, ST_INVALID,
-                         "no model: name its folder, as in incipit-worker deploy/demo/model; "
-                         "--backend sim runs without one");
+                         "no model: name its folder, as in incipit-worker deploy/demo/model, or a "
+                         "model of the Hugging Face hub; --backend sim runs without one");
     }
-    st = model_open(&w->model, o->model, err);
-    if (st == ST_OK) st = tokenizer_open(&w->tokenizer, folder, err);
-    if (st == ST_OK) st = chat_template_open(&w->chat_template, folder, &is_fallback, err);
+    st = loading_find(&w->loading, o, o->model, folder, &w->is_hubs_model, err);
+    if (st == ST_OK && o->tokenizer)
+        st = loading_find(&w->loading, o, o->tokenizer, text, &is_hubs, err);
+    else
+        snprintf(text, sizeof(text), "%s", folder);
+    if (st == ST_OK) st = model_open(&w->model, folder, err);
+    if (st == ST_OK) st = tokenizer_open(&w->tokenizer, text, err);
+    if (st == ST_OK) st = chat_template_open(&w->chat_template, text, &is_fallback, err);
     if (st != ST_OK) return st;
     if (tokenizer_vocab(w->tokenizer) > model_config(w->model)->vocab) {
         return error_set(err, ST_INVALID,
                          "%s: the tokenizer has %u tokens, but the model only %u: they do not "
                          "belong together",
-                         folder, tokenizer_vocab(w->tokenizer), model_config(w->model)->vocab);
+                         text, tokenizer_vocab(w->tokenizer), model_config(w->model)->vocab);
     }
     if (is_fallback) {
-        log_event(w->log, LOG_WARN, "chat_template_missing", log_z("folder", folder),
+        log_event(w->log, LOG_WARN, "chat_template_missing", log_z("folder", text),
                   log_z("instead", "a built-in one"));
     }
     return ST_OK;
@@ -226,22 +232,13 @@ static enum block_hash_algo hash_algo(struct worker *w) {
     return algos[i];
 }
 
-static void on_progress_line(void *arg, uint64_t done, uint64_t total) {
-    struct worker *w = arg;
-    uint64_t now_us = clock_now_us();
-
-    if (now_us - w->progress_us < PROGRESS_US) return;
-    w->progress_us = now_us;
-    log_event(w->log, LOG_INFO, "loading", log_u64("done_mib", done >> 20),
-              log_u64("total_mib", total >> 20));
-}
-
 static enum status load(void *arg, const struct backend_ops *ops, struct backend_device *dev,
                         const struct geometry *g, const struct backend_limits *limits,
                         struct backend_model **out, struct error *err) {
     struct worker *w = arg;
 
-    return model_load(w->model, ops, dev, g, limits, on_progress_line, w, out, err);
+    loading_begin_weights(&w->loading);
+    return model_load(w->model, ops, dev, g, limits, loading_on_weights, &w->loading, out, err);
 }
 
 /* The host's memory is everybody's: other workers, the page cache. A device's is the engine's. */
@@ -349,8 +346,8 @@ enum status worker_create(struct worker **out, const struct worker_options *opti
 
     *out = NULL;
     w->options = options;
-    w->progress_us = began_us;
     w->log = log_create(&log);
+    loading_init(&w->loading, w->log);
     st = loop_create(&w->loop, err);
     if (st != ST_OK) goto fail;
     loop_timer_init(&w->deadline, w->loop, on_deadline, w);
@@ -358,7 +355,9 @@ enum status worker_create(struct worker **out, const struct worker_options *opti
     if (st == ST_OK) st = backend_load(&backend, backend_name, options->backend_library, err);
     if (st == ST_OK) st = open_model(w, strcmp(backend_name, "sim") == 0, err);
     if (st != ST_OK) goto fail;
-    name = options->served_model_name ? options->served_model_name : model_name(w->model);
+    name = options->served_model_name ? options->served_model_name
+           : w->is_hubs_model         ? options->model
+                                      : model_name(w->model);
     w->metrics = worker_metrics_create(name);
     st = start_engine(w, backend, err);
     if (st == ST_OK) st = text_thread_start(&w->text_thread, w->loop, w->tokenizer, err);

@@ -22,13 +22,24 @@ static const struct option_def rows[] = {
              "asked again: the same command goes on with a run that was ended."},
 
     {"model", OPT_STR, FIELD(model), .aliases = "model-path", .is_positional = true,
-     .group = "Model", .metavar = "DIR",
-     .help = "Model folder: a Hugging Face checkout with config.json, tokenizer.json and "
-             "*.safetensors. Not needed by --backend sim."},
+     .group = "Model", .metavar = "MODEL",
+     .help =
+         "Model folder with config.json, tokenizer.json and *.safetensors; or org/name on the "
+         "Hugging Face hub, taken from its cache, or downloaded (HF_TOKEN, HF_ENDPOINT, HF_HOME "
+         "and HF_HUB_CACHE are read). Not needed by --backend sim."},
+    {"revision", OPT_STR, FIELD(revision), .def = "main", .group = "Model",
+     .help = "Branch, tag or commit of a model on the hub."},
+    {"download-dir", OPT_STR, FIELD(download_dir), .group = "Model", .metavar = "DIR",
+     .help = "Where models of the hub are kept. Default: the cache that other tools use too, "
+             "~/.cache/huggingface/hub."},
+    {"offline", OPT_BOOL, FIELD(offline), .group = "Model",
+     .help = "Download nothing: a model of the hub must be in the cache. HF_HUB_OFFLINE=1 does the "
+             "same."},
     {"served-model-name", OPT_STR, FIELD(served_model_name), .group = "Model",
      .help = "What clients call the model. Default: the folder's last part."},
     {"tokenizer", OPT_STR, FIELD(tokenizer), .aliases = "tokenizer-path", .group = "Model",
-     .metavar = "DIR", .help = "Folder of tokenizer and chat template, if not the model's."},
+     .metavar = "MODEL",
+     .help = "Folder, or org/name, of tokenizer and chat template, if not the model's."},
     {"max-model-len", OPT_U32, FIELD(max_model_len), .def = "0", .aliases = "context-length",
      .group = "Model",
      .help = "Longest sequence, prompt and answer together. 0 takes the model's; lower needs less "
@@ -147,10 +158,9 @@ const struct option_program worker_program = {
     .name = "incipit-worker",
     .summary = "Serves one language model from one device, behind an OpenAI-compatible API, and "
                "computes no prompt prefix twice.",
-    .usage =
-        "MODEL_DIR [options]\n"
-        "       incipit-worker batch MODEL_DIR --input-file FILE --output-file FILE [options]\n"
-        "       incipit-worker inspect MODEL_DIR [options]",
+    .usage = "MODEL [options]\n"
+             "       incipit-worker batch MODEL --input-file FILE --output-file FILE [options]\n"
+             "       incipit-worker inspect MODEL [options]",
     .defs = rows + N_BATCH_ROWS,
     .n_defs = ARRAY_LEN(rows) - N_BATCH_ROWS,
     .target_bytes = sizeof(struct worker_options),
@@ -160,7 +170,7 @@ const struct option_program worker_batch_program = {
     .name = "incipit-worker batch",
     .summary = "Answers a file of requests with one language model, then ends. What was ended "
                "early goes on where it was.",
-    .usage = "MODEL_DIR --input-file FILE --output-file FILE [options]",
+    .usage = "MODEL --input-file FILE --output-file FILE [options]",
     .defs = rows,
     .n_defs = ARRAY_LEN(rows),
     .target_bytes = sizeof(struct worker_options),
@@ -169,7 +179,7 @@ const struct option_program worker_batch_program = {
 const struct option_program worker_inspect_program = {
     .name = "incipit-worker inspect",
     .summary = "Says what a model folder holds and what it would need, without loading it.",
-    .usage = "MODEL_DIR [options]",
+    .usage = "MODEL [options]",
     .defs = rows + N_BATCH_ROWS,
     .n_defs = ARRAY_LEN(rows) - N_BATCH_ROWS,
     .target_bytes = sizeof(struct worker_options),

@@ -7,6 +7,8 @@
 
 struct worker_options {
     const char *model, *served_model_name, *tokenizer;
+    const char *revision, *download_dir;
+    bool offline;
     const char *host;
     uint32_t port;
     const char *ssl_certfile, *ssl_keyfile, *ssl_ca_certs;

@@ -144,4 +144,4 @@ def test_a_model_is_inspected_without_being_loaded():
                   "2048 bytes; a block of 16 tokens 32.0 KiB", "32 blocks", "tokenizer         2048 tokens"):
         assert words in done.stdout.replace("layers            4 of", "4 layers of"), (words, done.stdout)
     assert subprocess.run([WORKER, "inspect", "/nowhere"], capture_output=True).returncode == 2
-    assert "inspect MODEL_DIR" in subprocess.run([WORKER, "--help"], capture_output=True, text=True).stdout
+    assert "inspect MODEL" in subprocess.run([WORKER, "--help"], capture_output=True, text=True).stdout

@@ -6,12 +6,14 @@
 #include "common/mem.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
 
-#define MAX_SHARDS      4096
-#define MAX_INDEX_BYTES ((size_t)64 << 20)
-#define PATH_BYTES      4096
+#define MAX_SHARDS 1000
+#define PATH_BYTES 4096
 
 struct entry {
     const struct safetensor *tensor;
@@ -53,65 +55,70 @@ static bool is_plain_name(struct str name) {
     return name.len && name.len < 256 && name.ptr[0] != '.' && !memchr(name.ptr, '/', name.len);
 }
 
-static enum status check_promise(const struct weights *w, struct str tensor, struct str file,
-                                 struct error *err) {
-    uint32_t i;
+enum status weights_index_read(struct str text,
+                               enum status (*on_entry)(void *arg, struct str tensor,
+                                                       const char *file, struct error *err),
+                               void *arg, struct error *err) {
+    static const struct json_limits limits = {.max_bytes = WEIGHTS_MAX_INDEX_BYTES, .max_depth = 8};
+    struct json *root = NULL;
+    const struct json *map;
+    struct str file;
+    enum status st = json_parse(&root, text, &limits, err);
 
-    if (find_shard(w, file, &i) && safetensors_find(w->shards[i], tensor)) return ST_OK;
-    return error_set(
-        err, ST_INVALID,
-        "model.safetensors.index.json says that %.100s has the tensor '%.100s'; it has "
-        "not: the files do not belong together, download them again",
-        file.ptr, tensor.ptr);
+    map = json_get(root, "weight_map");
+    if (st == ST_OK && json_type(map) != JSON_OBJECT)
+        st = error_set(err, ST_INVALID, "it has no object 'weight_map'");
+    for (const struct json *v = json_first(map); v && st == ST_OK; v = json_next(v)) {
+        if (json_to_str(v, &file) == ST_OK && is_plain_name(file)) {
+            st = on_entry(arg, json_key(v), file.ptr, err);
+        } else {
+            st =
+                error_set(err, ST_INVALID, "it names no usable file for '%.100s'", json_key(v).ptr);
+        }
+    }
+    json_destroy(root);
+    if (st != ST_OK) error_prefix(err, "model.safetensors.index.json");
+    return st;
 }
 
-static enum status open_index(struct weights *w, const char *folder, const struct json *map,
-                              struct error *err) {
-    uint32_t i;
-    struct str file;
-    enum status st;
+struct opening {
+    struct weights *w;
+    const char *folder;
+};
 
-    JSON_FOR_EACH(v, map) {
-        if (json_to_str(v, &file) != ST_OK || !is_plain_name(file) || w->n_shards == MAX_SHARDS) {
-            return error_set(err, ST_INVALID,
-                             "model.safetensors.index.json names no usable file for '%.100s'",
-                             json_key(v).ptr);
-        }
-        if (find_shard(w, file, &i)) continue;
-        st = add_shard(w, folder, file.ptr, err);
-        if (st != ST_OK) return st;
-    }
-    JSON_FOR_EACH(v, map) {
-        if (json_to_str(v, &file) != ST_OK) return ST_INTERNAL; /* seen above */
-        st = check_promise(w, json_key(v), file, err);
-        if (st != ST_OK) return st;
-    }
-    return ST_OK;
+static enum status open_named(void *arg, struct str tensor, const char *file, struct error *err) {
+    struct opening *o = arg;
+    uint32_t i;
+
+    (void)tensor;
+    if (find_shard(o->w, str_of(file), &i)) return ST_OK;
+    if (o->w->n_shards == MAX_SHARDS)
+        return error_set(err, ST_INVALID, "it names over %d files", MAX_SHARDS);
+    return add_shard(o->w, o->folder, file, err);
+}
+
+static enum status check_promise(void *arg, struct str tensor, const char *file,
+                                 struct error *err) {
+    const struct opening *o = arg;
+    uint32_t i;
+
+    if (find_shard(o->w, str_of(file), &i) && safetensors_find(o->w->shards[i], tensor))
+        return ST_OK;
+    return error_set(err, ST_INVALID,
+                     "it says that %.100s has the tensor '%.100s', which is not so: the files do "
+                     "not belong together, download them again",
+                     file, tensor.ptr);
 }
 
 static enum status open_shards(struct weights *w, const char *folder, const char *index_path,
                                struct error *err) {
-    struct json *root = NULL;
-    const struct json *map;
+    struct opening o = {w, folder};
     char *text = NULL;
-    size_t n;
-    enum status st = file_read(index_path, MAX_INDEX_BYTES, &text, &n, err);
+    size_t n = 0;
+    enum status st = file_read(index_path, WEIGHTS_MAX_INDEX_BYTES, &text, &n, err);
 
-    if (st == ST_OK) {
-        struct json_limits limits = {.max_bytes = MAX_INDEX_BYTES};
-
-        st = json_parse(&root, (struct str){text, n}, &limits, err);
-        if (st != ST_OK) error_prefix(err, "%s", index_path);
-    }
-    if (st == ST_OK) {
-        map = json_get(root, "weight_map");
-        if (json_type(map) == JSON_OBJECT) {
-            st = open_index(w, folder, map, err);
-        } else {
-            st = error_set(err, ST_INVALID, "%s has no object 'weight_map'", index_path);
-        }
-    }
-    json_destroy(root);
+    if (st == ST_OK) st = weights_index_read((struct str){text, n}, open_named, &o, err);
+    if (st == ST_OK) st = weights_index_read((struct str){text, n}, check_promise, &o, err);
     mem_free(text);
     return st;
 }
@@ -130,9 +137,27 @@ static bool has_file_like(const char *folder, struct str suffix, char name[256])
     return found;
 }
 
-static enum status explain_absence(const char *folder, struct error *err) {
-    char name[256];
+/* In a cache of links the content may be gone, or a link may lead in a circle. */
+static bool is_dead_link(const char *folder, const char *name, char why[64]) {
+    char path[PATH_BYTES];
+    struct stat sb;
 
+    snprintf(path, sizeof(path), "%s/%s", folder, name);
+    if (lstat(path, &sb) != 0 || !S_ISLNK(sb.st_mode) || stat(path, &sb) == 0) return false;
+    snprintf(why, 64, "%s", strerror(errno));
+    return true;
+}
+
+static enum status explain_absence(const char *folder, struct error *err) {
+    static const char *const wanted[] = {"model.safetensors", "model.safetensors.index.json"};
+    char name[256], why[64];
+
+    for (size_t i = 0; i < ARRAY_LEN(wanted); i++) {
+        if (is_dead_link(folder, wanted[i], why))
+            return error_set(err, ST_NOT_FOUND,
+                             "%s/%s is a link that leads nowhere (%s): download the model again",
+                             folder, wanted[i], why);
+    }
     if (has_file_like(folder, STR(".bin"), name) || has_file_like(folder, STR(".pt"), name) ||
         has_file_like(folder, STR(".pth"), name)) {
         return error_set(

@@ -11,6 +11,16 @@
 
 struct weights;
 
+#define WEIGHTS_MAX_INDEX_BYTES ((size_t)64 << 20)
+
+/* Reads a model.safetensors.index.json: `on_entry` hears each tensor and the file that has it, which
+ * is a plain name: no path leads out of the folder. What it returns, if not ST_OK, is the result. */
+MUST_USE enum status weights_index_read(struct str text,
+                                        enum status (*on_entry)(void *arg, struct str tensor,
+                                                                const char *file,
+                                                                struct error *err),
+                                        void *arg, struct error *err);
+
 /* ST_NOT_FOUND with a sentence when the folder holds no safetensors, and what to do when it holds
  * PyTorch or GGUF files instead. */
 MUST_USE enum status weights_open(struct weights **out, const char *folder, struct error *err);

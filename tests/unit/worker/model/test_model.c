@@ -9,6 +9,7 @@
 #include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* --- a folder ----------------------------------------------------------------------------------*/
@@ -310,7 +311,9 @@ static void shards_are_one_checkpoint(void **state) {
     write_file(&f, "model.safetensors.index.json",
                STR("{\"weight_map\":{\"model.norm.weight\":\"a.safetensors\"}}"));
     assert_int_equal(model_open(&m, f.path, &err), ST_INVALID);
-    assert_non_null(strstr(err.message, "says that a.safetensors has"));
+    assert_non_null(
+        strstr(err.message,
+               "says that a.safetensors has the tensor 'model.norm.weight', which is not so"));
     write_file(&f, "model.safetensors.index.json",
                STR("{\"weight_map\":{\"model.norm.weight\":\"../a.safetensors\"}}"));
     assert_int_equal(model_open(&m, f.path, &err), ST_INVALID);
@@ -411,6 +414,78 @@ static void first_mistakes_get_a_sentence(void **state) {
     folder_erase(&f);
 }
 
+/* --- hostile folders -----------------------------------------------------------------------------*/
+#define INDEX(file)                                                                                \
+    "{\"weight_map\":{\"model.norm.weight\":\"" file "\",\"lm_head.weight\":\"" file "\"}}"
+
+static void an_index_that_lies_is_refused(void **state) {
+    static const struct {
+        const char *index, *says;
+        enum status st;
+    } cases[] = {
+        {INDEX("gone.safetensors"), "cannot open", ST_IO},
+        {INDEX("../model.safetensors"), "no usable file for 'model.norm.weight'", ST_INVALID},
+        {INDEX("/etc/passwd"), "no usable file", ST_INVALID},
+        {INDEX(".."), "no usable file", ST_INVALID},
+        {INDEX(""), "no usable file", ST_INVALID},
+        {INDEX("circle.safetensors"), "cannot open", ST_IO},
+        {INDEX("fifo.safetensors"), "no regular file", ST_INVALID},
+        {INDEX("folder.safetensors"), "no regular file", ST_INVALID},
+        {INDEX("empty.safetensors"), "is empty", ST_INVALID},
+        {INDEX("short.safetensors"), "too few", ST_INVALID},
+        {INDEX("huge.safetensors"), "declares a header of 1099511627776 bytes", ST_INVALID},
+        {INDEX("config.json"), "not a safetensors file", ST_INVALID},
+        {"{\"weight_map\":{\"x\":7}}", "no usable file", ST_INVALID},
+        {"{\"weight_map\":[]}", "'weight_map'", ST_INVALID},
+        {"{\"weight_map\":{\"x\":\"a\",\"x\":\"b\"}}", "model.safetensors.index.json", ST_INVALID},
+        {"{}", "'weight_map'", ST_INVALID},
+        {"{\"weight_map\":{", "model.safetensors.index.json", ST_INVALID},
+    };
+    struct folder f;
+    char path[128];
+
+    (void)state;
+    folder_make(&f);
+    write_model(&f, CONFIG("LlamaForCausalLM"), false, NULL);
+    erase_file(&f, "model.safetensors");
+    write_file(&f, "empty.safetensors", STR(""));
+    write_file(&f, "short.safetensors", STR("1234"));
+    write_file(&f, "huge.safetensors", STR("\0\0\0\0\0\1\0\0{}"));
+    snprintf(path, sizeof(path), "%s/circle.safetensors", f.path);
+    assert_int_equal(symlink("circle.safetensors", path), 0);
+    snprintf(path, sizeof(path), "%s/fifo.safetensors", f.path);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    snprintf(path, sizeof(path), "%s/folder.safetensors", f.path);
+    assert_int_equal(mkdir(path, 0700), 0);
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        write_file(&f, "model.safetensors.index.json", str_of(cases[i].index));
+        expect_refusal(&f, NULL, cases[i].st, cases[i].says);
+    }
+    rmdir(path);
+    folder_erase(&f);
+}
+
+static void a_file_that_was_cut_or_swapped_is_refused(void **state) {
+    struct folder f;
+    char path[128];
+
+    (void)state;
+    folder_make(&f);
+    write_model(&f, CONFIG("LlamaForCausalLM"), false, NULL);
+    snprintf(path, sizeof(path), "%s/model.safetensors", f.path);
+    assert_int_equal(truncate(path, 3000), 0);
+    expect_refusal(&f, NULL, ST_INVALID, "beyond the end of the file (is the download complete?)");
+    assert_int_equal(truncate(path, 200), 0);
+    expect_refusal(&f, NULL, ST_INVALID, "is cut short");
+    erase_file(&f, "model.safetensors");
+    assert_int_equal(symlink("model.safetensors", path), 0);
+    expect_refusal(&f, NULL, ST_NOT_FOUND, "a link that leads nowhere (Too many levels");
+    erase_file(&f, "model.safetensors");
+    assert_int_equal(symlink("../../blobs/gone", path), 0);
+    expect_refusal(&f, NULL, ST_NOT_FOUND, "a link that leads nowhere (No such file");
+    folder_erase(&f);
+}
+
 static void the_pseudo_model_needs_no_files(void **state) {
     struct model *m = model_create_synthetic();
     struct geometry g;
@@ -436,6 +511,8 @@ int main(void) {
         cmocka_unit_test(a_tied_head_is_not_loaded),
         cmocka_unit_test(a_backend_that_refuses_is_unloaded),
         cmocka_unit_test(first_mistakes_get_a_sentence),
+        cmocka_unit_test(an_index_that_lies_is_refused),
+        cmocka_unit_test(a_file_that_was_cut_or_swapped_is_refused),
         cmocka_unit_test(the_pseudo_model_needs_no_files),
     };
 

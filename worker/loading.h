@@ -1,0 +1,34 @@
+/* worker/loading.h - from what --model says to weights on a device, told to who waits for it.
+ *
+ * Minutes may pass here, in which nothing else can be seen of the worker: so a line says how far it
+ * is, every second on a terminal and every ten in a log, with bytes, percent and rate.
+ * Used while starting, from the thread that starts; the engine's thread calls loading_on_weights
+ * while that one waits. */
+#ifndef WORKER_LOADING_H
+#define WORKER_LOADING_H
+
+#include "worker/model/hub_cache.h"
+
+struct log;
+struct worker_options;
+
+struct loading {
+    struct log *log;
+    uint64_t interval_us;
+    uint64_t began_us, told_us; /* of the phase that is under way */
+    uint64_t first_bytes;       /* that were there when it began */
+};
+
+void loading_init(struct loading *l, struct log *log);
+
+/* Where the model `name` lies: a folder of that name, else the hub's, fetched if it must be.
+ * *is_hubs: it was named as the hub names models. */
+MUST_USE enum status loading_find(struct loading *l, const struct worker_options *options,
+                                  const char *name, char folder[HUB_PATH_MAX], bool *is_hubs,
+                                  struct error *err);
+
+/* A model_progress_fn, once loading_begin_weights was called; `arg` is the struct loading. */
+void loading_begin_weights(struct loading *l);
+void loading_on_weights(void *arg, uint64_t done_bytes, uint64_t total_bytes);
+
+#endif
