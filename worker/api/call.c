@@ -17,10 +17,10 @@
 #include "common/mem.h"
 #include "common/openai.h"
 #include "common/wire.h"
+#include "worker/api/samples.h"
 #include "worker/text/tokenizer.h"
 #include "worker/worker_metrics.h"
 
-#define OUT_LIMIT   (1u << 30)   /* one answer; prompts and outputs are limited long before */
 #define PENDING_MAX (256u << 10) /* bytes a reader may be behind before its events are merged */
 
 static void call_free(struct call *c) {
@@ -30,6 +30,7 @@ static void call_free(struct call *c) {
     }
     mem_free(c->prompts);
     mem_free(c->choices);
+    mem_free(c->shown);
     json_destroy(c->json);
     call_params_fini(&c->params);
     buf_fini(&c->out);
@@ -76,7 +77,7 @@ struct call *call_create(struct api *api, struct http_request *req, const struct
     c->arrival_us = loop_now_us(api->loop);
     snprintf(c->id, sizeof(c->id), "%s%016llx%016llx", shape->id_prefix,
              (unsigned long long)rng_u64(&api->rng), (unsigned long long)rng_u64(&api->rng));
-    buf_init(&c->out, OUT_LIMIT);
+    buf_init(&c->out, CALL_OUT_LIMIT);
     req->user = c;
     req->on_abort = on_abort;
     list_push_back(&api->calls, &c->link);
@@ -172,32 +173,6 @@ enum status call_prompt_ids(struct call *c, uint32_t i, const struct json *ids, 
 
 /* --- to the engine -------------------------------------------------------------------------------*/
 
-static enum status check_length(const struct call *c, uint32_t n_prompt, uint32_t *max_tokens,
-                                struct error *err) {
-    uint32_t limit = engine_info(c->api->engine)->max_model_len;
-
-    if (n_prompt == 0) {
-        return error_set_param(err, ST_INVALID, c->shape->prompt_field,
-                               "the prompt has no tokens: send at least one");
-    }
-    if (n_prompt >= limit) {
-        return error_set_param(err, ST_INVALID, c->shape->prompt_field,
-                               "the prompt has %u tokens, but this model's length is %u tokens, "
-                               "answer included: shorten the prompt",
-                               n_prompt, limit);
-    }
-    if (c->params.has_max_tokens && *max_tokens > limit - n_prompt) {
-        return error_set_param(
-            err, ST_INVALID, "max_tokens",
-            "max_tokens %u and the prompt's %u tokens are %llu together, but this "
-            "model's length is %u: ask for at most %u",
-            *max_tokens, n_prompt, (unsigned long long)*max_tokens + n_prompt, limit,
-            limit - n_prompt);
-    }
-    *max_tokens = MIN(*max_tokens, limit - n_prompt);
-    return ST_OK;
-}
-
 /* What no answer depends on, but whether there can be one. */
 static enum status check_call(const struct call *c, struct error *err) {
     const struct engine_info *info = engine_info(c->api->engine);
@@ -216,31 +191,6 @@ static enum status check_call(const struct call *c, struct error *err) {
                                (int)c->params.request.priority);
     }
     return ST_OK;
-}
-
-static enum status choice_start(struct call *c, struct choice *ch, const struct token_list *prompt,
-                                struct error *err) {
-    struct request_params params = c->params.request;
-    /* Equal seed, equal answer, alone or in a list of prompts; without one all samples differ. */
-    uint32_t sample = c->params.has_seed ? ch->index % c->params.n : ch->index;
-    enum status st;
-
-    params.prompt = prompt->ids;
-    params.n_prompt = (uint32_t)prompt->n;
-    st = check_length(c, params.n_prompt, &params.max_tokens, err);
-    if (st != ST_OK) return st;
-    if (sample > 0) params.seed = rng_at(params.seed, sample);
-    detokenizer_init_after(&ch->detokenizer, c->api->tokenizer, c->params.skip_special);
-    stop_matcher_init(&ch->stop, c->params.stops, c->params.include_stop);
-    buf_init(&ch->text, OUT_LIMIT);
-    buf_init(&ch->delta, OUT_LIMIT);
-    st = request_create(&ch->request, &params, &engine_info(c->api->engine)->limits, err);
-    if (st != ST_OK) return st;
-    ch->request->owner = ch;
-    ch->request->arrival_us = c->arrival_us;
-    st = engine_submit(c->api->engine, ch->request, err);
-    ch->is_engine_done = st != ST_OK; /* it never had it */
-    return st;
 }
 
 /* The router keeps tenants apart by a salt of its own. The client's parts them further: the two are
@@ -295,26 +245,8 @@ static void launch(struct call *c) {
         call_fail(c, st, &err);
         return;
     }
-    c->n_choices = c->n_prompts * c->params.n;
-    c->choices = mem_try_zalloc(c->n_choices * sizeof(*c->choices));
-    if (!c->choices) {
-        c->n_choices = 0;
-        error_set(&err, ST_NOMEM, "out of memory for %u samples", c->n_prompts * c->params.n);
-        call_fail(c, ST_NOMEM, &err);
-        return;
-    }
-    c->n_open = c->n_choices;
-    for (uint32_t i = 0; i < c->n_choices; i++) {
-        struct choice *ch = &c->choices[i];
-
-        ch->call = c;
-        ch->index = i;
-        st = choice_start(c, ch, &c->prompts[i / c->params.n].job.tokens, &err);
-        if (st != ST_OK) {
-            call_fail(c, st, &err);
-            return;
-        }
-    }
+    st = samples_start(c, &err);
+    if (st != ST_OK) call_fail(c, st, &err);
 }
 
 static void tokenized(struct call *c) {
@@ -505,6 +437,7 @@ static void fail_by_engine(struct call *c, const struct request *r) {
 static void finish(struct call *c) {
     struct http_request *req = c->req;
 
+    samples_rank(c);
     buf_clear(&c->out);
     if (!c->params.stream) {
         c->shape->body(c, &c->out);
@@ -523,7 +456,7 @@ static void finish(struct call *c) {
         http_sse_event(req, OPENAI_DONE);
     }
     http_stream_end(req);
-    worker_metrics_observe_call(c->api->metrics, c->params.n,
+    worker_metrics_observe_call(c->api->metrics, c->params.n_shown,
                                 c->choices[0].request->params.max_tokens);
     call_release(c);
 }

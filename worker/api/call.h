@@ -28,11 +28,13 @@
 struct call;
 struct json;
 
-#define CALL_ID_MAX 64
+#define CALL_ID_MAX    64
+#define CALL_OUT_LIMIT (1u << 30) /* one answer; prompts and outputs are limited long before */
 
 struct choice {
     struct call *call;
     uint32_t index;          /* prompt * n + sample */
+    uint32_t shown;          /* as the answer numbers it; differs where the best of n are shown */
     struct request *request; /* one reference; NULL before submission */
     struct detokenizer detokenizer;
     struct stop_matcher stop;
@@ -74,6 +76,7 @@ struct call {
     uint64_t created_s, arrival_us;
     struct prompt *prompts;
     struct choice *choices;
+    uint32_t *shown; /* the choices in the answer, in its order; NULL: all, in theirs */
     uint32_t n_prompts, n_choices, n_untokenized, n_open;
     struct buf out;
     bool has_head;

@@ -5,6 +5,7 @@
 #include "worker/api/call.h"
 #include "worker/api/handlers.h"
 #include "worker/api/logprobs.h"
+#include "worker/api/samples.h"
 
 #define RENDERED_MAX (64u << 20) /* bytes of a rendered conversation */
 
@@ -44,7 +45,7 @@ static void chunk(struct call *c, struct choice *ch, struct buf *out) {
 
     begin(&w, c, "chat.completion.chunk", out);
     json_begin_object(&w);
-    json_field_u64(&w, "index", ch->index);
+    json_field_u64(&w, "index", ch->shown);
     json_put_key(&w, "delta");
     json_begin_object(&w);
     if (ch->n_reported == 0) json_field_z(&w, "role", "assistant");
@@ -90,11 +91,11 @@ static void body(struct call *c, struct buf *out) {
     struct json_writer w;
 
     begin(&w, c, "chat.completion", out);
-    for (uint32_t i = 0; i < c->n_choices; i++) {
-        const struct choice *ch = &c->choices[i];
+    for (uint32_t i = 0; i < samples_n_shown(c); i++) {
+        const struct choice *ch = samples_shown(c, i);
 
         json_begin_object(&w);
-        json_field_u64(&w, "index", ch->index);
+        json_field_u64(&w, "index", ch->shown);
         put_message(&w, ch);
         put_logprobs(&w, ch, 0);
         json_field_z(&w, "finish_reason", call_finish_name(ch));

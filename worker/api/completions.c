@@ -5,6 +5,7 @@
 #include "worker/api/call.h"
 #include "worker/api/handlers.h"
 #include "worker/api/logprobs.h"
+#include "worker/api/samples.h"
 
 static void begin(struct json_writer *w, const struct call *c, struct buf *out) {
     json_writer_init(w, out);
@@ -35,7 +36,7 @@ static void put_choice(struct json_writer *w, struct choice *ch, struct str text
     struct call *c = ch->call;
 
     json_begin_object(w);
-    json_field_u64(w, "index", ch->index);
+    json_field_u64(w, "index", ch->shown);
     buf_clear(scratch);
     if (echo) call_append_prompt_text(ch, scratch);
     buf_append_str(scratch, text);
@@ -86,8 +87,10 @@ static void body(struct call *c, struct buf *out) {
 
     buf_init(&scratch, 0);
     begin(&w, c, out);
-    for (uint32_t i = 0; i < c->n_choices; i++) {
-        put_choice(&w, &c->choices[i], buf_str(&c->choices[i].text), 0, c->params.echo, &scratch);
+    for (uint32_t i = 0; i < samples_n_shown(c); i++) {
+        struct choice *ch = samples_shown(c, i);
+
+        put_choice(&w, ch, buf_str(&ch->text), 0, c->params.echo, &scratch);
     }
     json_end_array(&w);
     json_field_null(&w, "service_tier");

@@ -131,7 +131,7 @@ static void put_answer(struct json_writer *w, const struct choice *ch) {
     put_logprobs(w, ch);
     json_field_f64(w, "e2e_latency", (double)(end_us - c->arrival_us) * 1e-6);
     json_end_object(w);
-    if (c->n_choices > 1) json_field_u64(w, "index", ch->index);
+    if (c->n_choices > 1) json_field_u64(w, "index", ch->shown);
     json_end_object(w);
 }
 

@@ -131,7 +131,6 @@ static enum status refuse_unbuilt(const struct json *o, struct error *err) {
                                          "logprob_token_ids",
                                          "token_ids_logprob",
                                          "return_hidden_states",
-                                         "use_beam_search",
                                          "repetition_detection",
                                          "functions"};
 
@@ -265,16 +264,93 @@ static enum status get_lengths(struct call_params *p, const struct json *o, stru
     return ST_OK;
 }
 
-/* The best of several samples: we would have to generate more than are shown. */
-static enum status check_best_of(const struct call_params *p, const struct json *o,
-                                 struct error *err) {
+/* n of the best_of samples are shown. */
+static enum status get_best_of(struct call_params *p, const struct json *o, struct error *err) {
     uint32_t best_of = p->n;
     enum status st = json_get_u32(o, "best_of", 1, PARAMS_MAX_N, &best_of, NULL, err);
 
-    if (st != ST_OK || best_of == p->n) return st;
-    return error_set_param(
-        err, ST_INVALID, "best_of",
-        "best_of %u with n %u is not supported by this worker: leave best_of out", best_of, p->n);
+    if (st != ST_OK) return st;
+    if (best_of < p->n) {
+        return error_set_param(err, ST_INVALID, "best_of",
+                               "best_of %u is below n %u: n of the best_of samples are shown",
+                               best_of, p->n);
+    }
+    if (best_of > p->n && p->stream) {
+        return error_set_param(
+            err, ST_INVALID, "best_of",
+            "best_of %u above n %u cannot be streamed: which samples are best is "
+            "known at the end",
+            best_of, p->n);
+    }
+    p->beams.width = best_of;
+    p->beams.n = p->n;
+    if (!p->is_beam) p->n = best_of;
+    return ST_OK;
+}
+
+/* true, false, or "never" to go on until nothing can win any more. */
+static enum status get_early_stopping(struct call_params *p, const struct json *o,
+                                      struct error *err) {
+    const struct json *v = json_get(o, "early_stopping");
+    struct str text;
+    bool is_early = false;
+
+    if (json_to_str(v, &text) == ST_OK && str_eq(text, STR("never"))) {
+        p->beams.stopping = BEAM_STOP_NEVER;
+    } else if (json_is_null(v) || json_to_bool(v, &is_early) == ST_OK) {
+        p->beams.stopping = is_early ? BEAM_STOP_EARLY : BEAM_STOP_HOPELESS;
+    } else {
+        return error_set_param(err, ST_INVALID, "early_stopping",
+                               "early_stopping must be true, false or \"never\", not %s",
+                               json_type_name(v));
+    }
+    return ST_OK;
+}
+
+/* What the model's makers recommend for sampling says nothing to a search; what the client asks for
+ * must not be ignored. */
+static enum status check_unsampled(struct call_params *p, const struct json *o, struct error *err) {
+    const struct request_params neutral = request_params_default;
+    struct request_params *r = &p->request;
+    const struct {
+        const char *name;
+        float *value, neutral;
+    } fields[] = {{"temperature", &r->temperature, 1},
+                  {"top_p", &r->top_p, neutral.top_p},
+                  {"min_p", &r->min_p, neutral.min_p},
+                  {"repetition_penalty", &r->repetition_penalty, neutral.repetition_penalty}};
+
+    for (size_t i = 0; i < ARRAY_LEN(fields); i++) {
+        bool is_greedy = i == 0 && *fields[i].value == 0;
+
+        if (json_is_null(json_get(o, fields[i].name))) *fields[i].value = fields[i].neutral;
+        if (*fields[i].value == fields[i].neutral || is_greedy) continue;
+        return error_set_param(err, ST_INVALID, fields[i].name,
+                               "%s %g has no effect on a beam search: leave it out", fields[i].name,
+                               (double)*fields[i].value);
+    }
+    if (json_is_null(json_get(o, "top_k"))) r->top_k = 0;
+    if (r->top_k == 0) return ST_OK;
+    return error_set_param(err, ST_INVALID, "top_k",
+                           "top_k %u has no effect on a beam search: leave it out", r->top_k);
+}
+
+static enum status get_beam(struct call_params *p, const struct json *o, struct error *err) {
+    enum status st = json_get_bool(o, "use_beam_search", &p->is_beam, NULL, err);
+
+    if (st != ST_OK || !p->is_beam) return st;
+    if (p->stream) {
+        return error_set_param(err, ST_INVALID, "stream",
+                               "a beam search has no answer before its end: leave out \"stream\"");
+    }
+    if (p->stops) {
+        return error_set_param(err, ST_INVALID, "stop",
+                               "strings cannot end a beam: use stop_token_ids");
+    }
+    p->beams.length_penalty = 1;
+    st = get_float(o, "length_penalty", -100, 100, &p->beams.length_penalty, err);
+    if (st == ST_OK) st = get_early_stopping(p, o, err);
+    return st == ST_OK ? check_unsampled(p, o, err) : st;
 }
 
 /* What is asked of the prompt: its logprobs, and how much of it to keep. */
@@ -315,8 +391,10 @@ enum status call_params_parse(struct call_params *p, const struct json *o,
 
     params_init(p);
     st = get_common(p, o, ctx, err);
-    if (st == ST_OK) st = check_best_of(p, o, err);
+    p->n_shown = p->n;
     if (st == ST_OK) st = get_stream(p, o, err);
+    if (st == ST_OK) st = get_beam(p, o, err);
+    if (st == ST_OK) st = get_best_of(p, o, err);
     if (st == ST_OK) st = get_salt(p, o, "cache_salt", err);
     if (st == ST_OK) st = get_adapter(o, err);
     if (st == ST_OK) st = get_seed(p, o, "seed", ctx->rng, err);
@@ -345,6 +423,7 @@ enum status call_params_parse_sglang(struct call_params *p, const struct json *b
     p->request.max_tokens = 128;
     st = refuse_unbuilt(body, err);
     if (st == ST_OK) st = get_common(p, sampling, ctx, err);
+    p->n_shown = p->n;
     if (st == ST_OK) st = json_get_bool(body, "stream", &p->stream, NULL, err);
     if (st == ST_OK) st = get_salt(p, body, "cache_salt", err);
     if (st == ST_OK) st = get_salt(p, body, "extra_key", err);

@@ -9,6 +9,7 @@
 #define WORKER_API_PARAMS_H
 
 #include "common/buf.h"
+#include "worker/sched/beam_group.h"
 #include "worker/sched/request.h"
 
 struct generation_config;
@@ -25,7 +26,9 @@ struct call_params {
     uint32_t stop_ids[REQUEST_STOP_IDS_MAX];
     uint32_t *allowed, *bad_words; /* owned, as request_params has them; NULL: none */
     struct stop_set *stops;        /* owned; NULL: none */
-    uint32_t n;                    /* samples of each prompt */
+    uint32_t n, n_shown;           /* samples of each prompt; the best of them, for the answer */
+    bool is_beam;                  /* use_beam_search: n answers of one search */
+    struct beam_params beams;
     bool stream, include_usage, continuous_usage;
     bool include_stop;       /* stop strings stay in the text */
     bool echo, is_echo_only; /* only: max_tokens 0; one token is computed, and not shown */

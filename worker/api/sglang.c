@@ -102,7 +102,7 @@ void health_generate_get(struct http_request *req, void *arg) {
     struct error err = {0};
     enum status st;
 
-    c->params.n = 1;
+    c->params.n = c->params.n_shown = 1;
     c->params.request = request_params_default;
     c->params.request.temperature = 0;
     c->params.request.max_tokens = 1;

@@ -201,7 +201,8 @@ static void every_field_has_bounds_and_a_type(void **state) {
         {"response_format",
          {"{\"type\":\"text\"}"},
          {"{\"type\":\"json_object\"}", "{\"type\":\"json_schema\"}", "{}", "\"json\""}},
-        {"best_of", {"1"}, {"2", "0", "\"1\""}},
+        {"best_of", {"1", "2"}, {"129", "0", "\"1\""}},
+        {"use_beam_search", {"true", "false"}, {"1", "\"yes\""}},
         {"lora_path", {"null"}, {"\"a\""}},
     };
     char text[200];
@@ -285,7 +286,7 @@ static void what_would_change_the_answer_and_is_not_built_is_refused(void **stat
     static const char *const fields[] = {
         "prompt_embeds",     "structured_outputs", "guided_json", "guided_regex",
         "guided_choice",     "json_schema",        "suffix",      "thinking_token_budget",
-        "logprob_token_ids", "use_beam_search",    "functions",   "image_data"};
+        "logprob_token_ids", "functions",          "image_data"};
     static const char *const nothing[] = {"false", "\"\"", "[]", "{}", "null"};
     static const char *const something[] = {"true", "\"x\"", "[1]", "{\"a\":1}", "0"};
     char text[100];
