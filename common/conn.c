@@ -33,6 +33,9 @@
 /* Less room than this is not worth a receive when a bigger buffer may be had. */
 #define MIN_ROOM_BYTES 1024u
 
+/* The beginning of a message that waits for the rest moves to a buffer of its size, up to this. */
+#define REST_BYTES 4096u
+
 /* Not through recv(3) and sendmsg(3): those are points where a thread may be cancelled, and pay for
  * it with two atomic operations each, 1 % of a proxied request. Nobody cancels threads here. */
 static ssize_t tcp_recv(struct conn *c, void *to, size_t n) {
@@ -308,8 +311,8 @@ static void can_read(struct conn *c) {
     c->in.end += (size_t)n;
     if (c->has_more || input_is_full(c)) watch(c);
     c->events->on_data(c, c->owner);
-    if (c->watch.fd >= 0 && !c->is_pinned && c->in_want <= IOBUF_SMALL_BYTES &&
-        iobuf_len(&c->in) <= IOBUF_SMALL_BYTES) {
+    if (c->watch.fd >= 0 && !c->is_pinned && c->in_want <= REST_BYTES &&
+        iobuf_len(&c->in) <= REST_BYTES) {
         iobuf_shrink(&c->in, slab(c), 0); /* what is left waits */
     }
 }

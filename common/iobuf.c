@@ -9,7 +9,12 @@
 
 #include <assert.h>
 
-#define N_SIZES 5 /* 4, 8, 16, 32 and 64 KiB */
+/* One event of a stream fits the least. What lies in buffers for long is requests, of any length:
+ * from 4 KiB on there are two sizes to an octave, or a third of that memory would be air. */
+#define KIB UINT32_C(1024)
+static const uint32_t sizes[] = {IOBUF_SMALL_BYTES, 2 * KIB,  4 * KIB,  6 * KIB,  8 * KIB,  12 * KIB,
+                                 16 * KIB,          24 * KIB, 32 * KIB, 48 * KIB, IOBUF_LARGE_BYTES};
+#define N_SIZES ARRAY_LEN(sizes)
 
 struct free_buffer {
     struct free_buffer *next;
@@ -21,15 +26,15 @@ struct free_list {
 };
 
 struct iobuf_slab {
-    struct free_list lists[N_SIZES]; /* by size, each twice the one before */
-    size_t kept_bytes;               /* in all of them */
+    struct free_list lists[N_SIZES];
+    size_t kept_bytes; /* in all of them */
 };
 
 struct iobuf_slab *iobuf_slab_create(void) {
     struct iobuf_slab *slab = mem_zalloc(sizeof(*slab));
 
     for (uint32_t i = 0; i < N_SIZES; i++)
-        slab->lists[i].bytes = (size_t)IOBUF_SMALL_BYTES << i;
+        slab->lists[i].bytes = sizes[i];
     return slab;
 }
 
@@ -87,10 +92,18 @@ void iobuf_slab_check(const struct iobuf_slab *slab) {
     assert(kept_bytes == slab->kept_bytes && kept_bytes <= IOBUF_KEEP_BYTES);
 }
 
+/* The first of `sizes` that holds n, which is at most the last of them. */
+static uint32_t size_for(size_t n) {
+    uint32_t i = 0;
+
+    while (sizes[i] < n)
+        i++;
+    return i;
+}
+
 /* The list for buffers of this capacity, or NULL for the heap's. */
 static struct free_list *list_of(struct iobuf_slab *slab, size_t cap) {
-    if (cap > IOBUF_LARGE_BYTES) return NULL;
-    return &slab->lists[__builtin_ctzll(cap / IOBUF_SMALL_BYTES)];
+    return cap > IOBUF_LARGE_BYTES ? NULL : &slab->lists[size_for(cap)];
 }
 
 static void give_back(struct iobuf_slab *slab, char *data, size_t cap) {
@@ -121,9 +134,7 @@ static enum status exchange(struct iobuf *b, struct iobuf_slab *slab, size_t cap
 
 /* The smallest buffer that holds that much. */
 static size_t cap_for(size_t n) {
-    if (n <= IOBUF_SMALL_BYTES) return IOBUF_SMALL_BYTES;
-    if (n > IOBUF_LARGE_BYTES) return n;
-    return (size_t)1 << (64 - __builtin_clzll(n - 1));
+    return n > IOBUF_LARGE_BYTES ? n : sizes[size_for(n)];
 }
 
 enum status iobuf_reserve(struct iobuf *b, struct iobuf_slab *slab, size_t n) {

@@ -1,7 +1,7 @@
 /* common/iobuf.h - the input and output buffers of connections, lent by a slab of their loop.
  *
  * Most connections are idle most of the time, and an idle one should own no buffer. So a loop keeps
- * free buffers of 4 to 64 KiB, last in first out (the one given back last is still in the cache), and
+ * free buffers of 1 to 64 KiB, last in first out (the one given back last is still in the cache), and
  * a connection holds one only while it has bytes in it. Of free ones a loop keeps 16 MiB at most, of
  * all sizes together. What outgrows 64 KiB comes from the heap
  * through mem_try and goes back to it. Limits are the caller's to check.
@@ -15,8 +15,8 @@
 #include "common/base.h"
 #include "common/buf.h"
 
-#define IOBUF_SMALL_BYTES 4096u  /* the least, */
-#define IOBUF_LARGE_BYTES 65536u /* and the most that the slab lends: powers of two between */
+#define IOBUF_SMALL_BYTES 1024u  /* the least, */
+#define IOBUF_LARGE_BYTES 65536u /* and the most that the slab lends */
 #define IOBUF_KEEP_BYTES  (16u << 20)
 
 struct iobuf_slab;
