@@ -417,7 +417,7 @@ enum status engine_submit(struct engine *e, struct request *r, struct error *err
         return error_set(err, ST_BUSY,
                          "%u requests are waiting already, the limit is %u: try again later",
                          n_queued, e->options.max_waiting);
-    if (r->n_max > kv_tokens)
+    if (kv_manager_most_blocks(e->kv, r->n_max) > e->info.n_blocks) /* of constants alone */
         return error_set(err, ST_TOO_LARGE,
                          "the request may grow to %u tokens, but the KV memory holds %llu",
                          r->n_max, (unsigned long long)kv_tokens);

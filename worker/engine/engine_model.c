@@ -3,6 +3,8 @@
 #include "worker/engine/engine.h"
 #include "worker/model/model.h"
 
+#include <string.h>
+
 static enum status load(void *arg, const struct backend_ops *ops, struct backend_device *dev,
                         const struct geometry *g, const struct backend_limits *limits,
                         struct backend_model **out, struct error *err) {
@@ -11,10 +13,21 @@ static enum status load(void *arg, const struct backend_ops *ops, struct backend
     return model_load(m, ops, dev, g, limits, NULL, NULL, out, err);
 }
 
+/* Where all layers have the window, blocks below it are given back. Where some see everything, all
+ * is kept, and the kernels alone know of the window. */
+static void set_groups(struct engine_options *o) {
+    const struct geometry *g = &o->geometry;
+
+    if (!g->layer_kind || memchr(g->layer_kind, 0, g->n_layers)) return;
+    o->kv.n_groups = 1;
+    o->kv.group[0] = (struct kv_group_config){.kind = KV_SLIDING, .window = g->sliding_window};
+}
+
 void engine_options_set_model(struct engine_options *o, const struct model *m) {
     const struct model_config *config = model_config(m);
 
     model_geometry(m, &o->geometry);
+    set_groups(o);
     o->weight_bytes = model_weight_bytes(m, o->geometry.weight_dtype);
     o->load = load;
     o->load_arg = (void *)(uintptr_t)m; /* only read again by load() above */

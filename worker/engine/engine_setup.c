@@ -74,6 +74,21 @@ static uint64_t expected_block_bytes(const struct engine *e) {
            e->options.block_size;
 }
 
+/* What was asked for in figures may be more than there is. */
+static enum status check_room(const struct engine *e, uint64_t block_bytes, uint64_t kv_bytes,
+                              struct error *err) {
+    uint64_t free_bytes = e->info.device.memory_free;
+    uint64_t left = free_bytes - MIN(e->options.weight_bytes, free_bytes);
+
+    if (free_bytes == 0 || kv_bytes <= left) return ST_OK;
+    return error_set(err, ST_NOMEM,
+                     "a KV cache of %.2f GiB does not fit beside weights of %.2f GiB into the %.2f "
+                     "GiB free on %s: ask for at most %.2f GiB, which hold %llu tokens",
+                     (double)kv_bytes / GIB, (double)e->options.weight_bytes / GIB,
+                     (double)free_bytes / GIB, e->info.device.device, (double)left / GIB,
+                     (unsigned long long)(left / block_bytes * e->options.block_size));
+}
+
 /* Bytes for the pool; 0 when nobody knows the device's memory. */
 static enum status kv_budget(const struct engine *e, uint64_t block_bytes, uint64_t *bytes,
                              struct error *err) {
@@ -97,8 +112,9 @@ static enum status kv_budget(const struct engine *e, uint64_t block_bytes, uint6
                                e->info.device.device);
     } else {
         *bytes = available > o->weight_bytes ? available - o->weight_bytes : 0;
+        return ST_OK;
     }
-    return ST_OK;
+    return check_room(e, block_bytes, *bytes, err);
 }
 
 /* How many blocks; refuses when one sequence of max_model_len does not fit. */
@@ -184,6 +200,21 @@ static void set_info(struct engine *e) {
     i->is_by_priority = e->options.scheduler.policy == POLICY_PRIORITY;
 }
 
+/* Said before minutes go into weights: what will be taken, and what stays. */
+static void say_plan(const struct engine *e, uint64_t block_bytes, uint32_t n_blocks) {
+    const struct engine_options *o = &e->options;
+    uint64_t kv_bytes = n_blocks * block_bytes, host_bytes = o->kv.n_host_blocks * block_bytes;
+    uint64_t free_bytes = e->info.device.memory_free, taken = o->weight_bytes + kv_bytes;
+
+    log_event(o->log, LOG_INFO, "memory_plan", log_z("device", e->info.device.device),
+              log_u64("weights_mib", o->weight_bytes >> 20), log_u64("kv_mib", kv_bytes >> 20),
+              log_u64("kv_blocks", n_blocks),
+              log_u64("kv_tokens", (uint64_t)n_blocks * o->block_size),
+              log_u64("max_model_len", o->max_model_len), log_u64("host_kv_mib", host_bytes >> 20),
+              log_u64("free_mib", free_bytes >> 20),
+              log_u64("left_mib", (free_bytes - MIN(taken, free_bytes)) >> 20));
+}
+
 enum status engine_open_device(struct engine *e, struct error *err) {
     const struct backend_ops *ops = e->options.backend;
     uint64_t began_us = clock_now_us();
@@ -192,6 +223,7 @@ enum status engine_open_device(struct engine *e, struct error *err) {
 
     if ((st = ops->probe(&e->options.device, &e->info.device, err)) != ST_OK) return st;
     if ((st = plan_blocks(e, expected_block_bytes(e), &n_blocks, err)) != ST_OK) return st;
+    say_plan(e, expected_block_bytes(e), n_blocks);
     if ((st = ops->open(&e->dev, &e->options.device, err)) != ST_OK) return st;
     st = e->options.load(e->options.load_arg, ops, e->dev, &e->options.geometry, &e->limits,
                          &e->model, err);
