@@ -1,18 +1,14 @@
-/* worker/text/jinja_eval.c - one run: expressions to values, statements to text.
+/* worker/text/jinja_eval.c - expressions to values.
  *
  * Every step is counted and every level of recursion too, so a run ends. A scope is a block's own
  * variables and a pointer outwards: `for` bodies and macros open one, `if` does not; assignment
  * always goes to the innermost, so a loop cannot change what is outside but through a namespace. */
 #include "worker/text/jinja_internal.h"
 
-#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 
-enum flow { FLOW_ON, FLOW_BREAK, FLOW_CONTINUE };
-
 static enum status eval(struct jinja_run *r, const struct jinja_node *n, struct jv *out);
-static enum status run_body(struct jinja_run *r, const struct jinja_node *n, enum flow *flow);
 
 /* --- limits and errors -------------------------------------------------------------------------*/
 enum status jinja_fail(struct jinja_run *r, const char *fmt, ...) {
@@ -32,7 +28,7 @@ enum status jinja_charge(struct jinja_run *r, uint64_t steps) {
                      (unsigned long long)r->limits.max_steps);
 }
 
-static enum status enter(struct jinja_run *r, const struct jinja_node *n) {
+enum status jinja_enter(struct jinja_run *r, const struct jinja_node *n) {
     r->line = n->line;
     TRY(jinja_charge(r, 1));
     if (r->depth >= JINJA_MAX_DEPTH) {
@@ -59,13 +55,13 @@ static enum status find_variable(struct jinja_run *r, struct str name, struct jv
     return ST_OK;
 }
 
-static enum status set_variable(struct jinja_run *r, struct str name, struct jv v) {
+enum status jinja_assign(struct jinja_run *r, struct str name, struct jv v) {
     struct jv vars = {.type = JV_DICT, .as.dict = &r->scope->vars};
 
     return jv_set(r, vars, jv_string(name), v);
 }
 
-static enum status push_scope(struct jinja_run *r, struct jinja_scope *outer) {
+enum status jinja_push_scope(struct jinja_run *r, struct jinja_scope *outer) {
     void *scope = NULL;
 
     TRY(jinja_alloc(r, sizeof(struct jinja_scope), &scope));
@@ -74,279 +70,27 @@ static enum status push_scope(struct jinja_run *r, struct jinja_scope *outer) {
     return ST_OK;
 }
 
-/* --- attributes and items ----------------------------------------------------------------------*/
-static enum status loop_attribute(struct jinja_run *r, const struct jinja_loop *l, struct str name,
-                                  struct jv *out) {
-    int64_t n = (int64_t)l->items->n, i = (int64_t)l->i;
-
-    if (str_eq(name, STR("index")))
-        *out = jv_int(i + 1);
-    else if (str_eq(name, STR("index0")))
-        *out = jv_int(i);
-    else if (str_eq(name, STR("revindex")))
-        *out = jv_int(n - i);
-    else if (str_eq(name, STR("revindex0")))
-        *out = jv_int(n - i - 1);
-    else if (str_eq(name, STR("first")))
-        *out = jv_bool(i == 0);
-    else if (str_eq(name, STR("last")))
-        *out = jv_bool(i == n - 1);
-    else if (str_eq(name, STR("length")))
-        *out = jv_int(n);
-    else if (str_eq(name, STR("depth")))
-        *out = jv_int(1); /* of recursive loops, which are not built */
-    else if (str_eq(name, STR("depth0")))
-        *out = jv_int(0);
-    else if (str_eq(name, STR("previtem")))
-        *out = i ? l->items->items[i - 1] : jv_undefined(name);
-    else if (str_eq(name, STR("nextitem")))
-        *out = i + 1 < n ? l->items->items[i + 1] : jv_undefined(name);
-    else
-        return jinja_fail(r, "loop has no attribute '" STR_FMT "'", STR_ARG(name));
-    return ST_OK;
-}
-
-enum status jinja_attribute(struct jinja_run *r, struct jv v, struct str name, struct jv *out) {
-    struct jv_entry *entry;
-
-    *out = jv_undefined(name);
-    switch (v.type) {
-    case JV_UNDEFINED: return jinja_fail(r, "'" STR_FMT "' is undefined", STR_ARG(v.as.string));
-    case JV_LOOP: return loop_attribute(r, v.as.loop, name, out);
-    case JV_DICT:
-    case JV_NAMESPACE:
-        TRY(jv_find(r, v, jv_string(name), &entry));
-        if (entry) *out = entry->value;
-        return ST_OK;
-    default: return ST_OK;
-    }
-}
-
-static enum status item_at(struct jinja_run *r, struct jv v, int64_t i, struct jv *out) {
-    int64_t n = (int64_t)jv_length(v);
-
-    *out = jv_undefined(STR("item"));
-    if (i < 0) i += n;
-    if (i < 0 || i >= n) return ST_OK;
-    TRY(jinja_charge(r, v.type == JV_STRING ? v.as.string.len / 16 : 0));
-    *out = v.type == JV_LIST ? v.as.list->items[i]
-                             : jv_string(jinja_slice_text(v.as.string, (size_t)i, 1));
-    return ST_OK;
-}
-
-static enum status subscript(struct jinja_run *r, struct jv v, struct jv key, struct jv *out) {
-    if (key.type == JV_STRING) return jinja_attribute(r, v, key.as.string, out);
-    if (v.type == JV_UNDEFINED) return jinja_attribute(r, v, STR(""), out);
-    if (v.type == JV_DICT) {
-        struct jv_entry *entry;
-
-        TRY(jv_find(r, v, key, &entry));
-        *out = entry ? entry->value : jv_undefined(STR("item"));
-        return ST_OK;
-    }
-    if ((v.type == JV_LIST || v.type == JV_STRING) && key.type == JV_INT) {
-        return item_at(r, v, key.as.integer, out);
-    }
-    *out = jv_undefined(STR("item"));
-    return ST_OK;
-}
-
-static enum status slice_bound(struct jinja_run *r, const struct jinja_node *n, int64_t length,
-                               int64_t low, int64_t high, int64_t absent, int64_t *out) {
-    struct jv v = jv_none();
-
-    if (n) TRY(eval(r, n, &v));
-    *out = absent;
-    if (v.type == JV_NONE) return ST_OK;
-    if (v.type != JV_INT) return jinja_fail(r, "a slice wants integers, not %s", jv_type_name(v));
-    *out = v.as.integer < 0 ? MAX(v.as.integer, -length) + length : v.as.integer;
-    if (v.as.integer < -length) *out = low;
-    *out = MIN(MAX(*out, low), high);
-    return ST_OK;
-}
-
-/* As Python's: bounds are clipped, a negative step walks backwards. */
-static enum status eval_slice(struct jinja_run *r, const struct jinja_node *n, struct jv *out) {
-    struct jv v, list, step_value = jv_none();
-    int64_t length, from, to, step = 1;
-    bool is_text;
-
-    TRY(eval(r, n->a, &v));
-    if (n->d) TRY(eval(r, n->d, &step_value));
-    if (step_value.type == JV_INT) step = step_value.as.integer;
-    if (!step) return jinja_fail(r, "a slice has step 0");
-    is_text = v.type == JV_STRING;
-    if (!is_text && v.type != JV_LIST) {
-        return jinja_fail(r, "%s has no slices", jv_type_name(v));
-    }
-    length = (int64_t)jv_length(v);
-    if (step > 0) {
-        TRY(slice_bound(r, n->b, length, 0, length, 0, &from));
-        TRY(slice_bound(r, n->c, length, 0, length, length, &to));
-    } else {
-        TRY(slice_bound(r, n->b, length, -1, length - 1, length - 1, &from));
-        TRY(slice_bound(r, n->c, length, -1, length - 1, -1, &to));
-    }
-    if (is_text && step == 1) {
-        TRY(jinja_charge(r, v.as.string.len / 16));
-        *out = jv_string(
-            jinja_slice_text(v.as.string, (size_t)from, to > from ? (size_t)(to - from) : 0));
-        return ST_OK;
-    }
-    TRY(jv_iterate(r, v, &v));
-    TRY(jv_new_list(r, 0, &list));
-    for (int64_t i = from; step > 0 ? i < to : i > to;) {
-        TRY(jv_push(r, list, v.as.list->items[i]));
-        if (__builtin_add_overflow(i, step, &i)) break;
-    }
-    if (is_text) return jinja_join(r, list, STR(""), out);
-    *out = list;
-    return ST_OK;
-}
-
-/* --- operators ---------------------------------------------------------------------------------*/
-static int64_t whole_of(struct jv v) {
-    return v.type == JV_BOOL ? v.as.boolean : v.as.integer;
-}
-
-static enum status integer_operation(struct jinja_run *r, enum jinja_op op, int64_t a, int64_t b,
-                                     struct jv *out) {
-    int64_t v = 0, base = a;
-    bool overflows = false;
-
-    switch (op) {
-    case OP_ADD: overflows = __builtin_add_overflow(a, b, &v); break;
-    case OP_SUB: overflows = __builtin_sub_overflow(a, b, &v); break;
-    case OP_MUL: overflows = __builtin_mul_overflow(a, b, &v); break;
-    case OP_FLOOR_DIV:
-    case OP_MOD:       /* towards minus infinity, as Python's */
-        if (b == -1) { /* the one case that can overflow */
-            overflows = op == OP_FLOOR_DIV && __builtin_sub_overflow(0, a, &v);
-            break;
-        }
-        v = op == OP_MOD ? a % b : a / b;
-        if (a % b && (a < 0) != (b < 0)) v += op == OP_MOD ? b : -1;
-        break;
-    case OP_POW:
-        if (b > 64 && (a > 1 || a < -1)) overflows = true;
-        if (b > 64) b = 64 + b % 2; /* of -1, 0 and 1 only the parity matters */
-        for (v = 1; b > 0 && !overflows; b--)
-            overflows = __builtin_mul_overflow(v, base, &v);
-        break;
-    default: return ST_INTERNAL;
-    }
-    if (overflows) return jinja_fail(r, "an integer does not fit 64 bits");
-    *out = jv_int(v);
-    return ST_OK;
-}
-
-static enum status number_operation(struct jinja_run *r, enum jinja_op op, struct jv a, struct jv b,
-                                    struct jv *out) {
-    bool is_whole = a.type != JV_FLOAT && b.type != JV_FLOAT;
-    double x = jv_to_number(a), y = jv_to_number(b);
-
-    if ((op == OP_DIV || op == OP_FLOOR_DIV || op == OP_MOD) && y == 0) {
-        return jinja_fail(r, "division by zero");
-    }
-    if (is_whole && op != OP_DIV && !(op == OP_POW && y < 0)) {
-        return integer_operation(r, op, whole_of(a), whole_of(b), out);
-    }
-    switch (op) {
-    case OP_ADD: *out = jv_float(x + y); return ST_OK;
-    case OP_SUB: *out = jv_float(x - y); return ST_OK;
-    case OP_MUL: *out = jv_float(x * y); return ST_OK;
-    case OP_DIV: *out = jv_float(x / y); return ST_OK;
-    case OP_FLOOR_DIV: *out = jv_float(floor(x / y)); return ST_OK;
-    case OP_MOD: *out = jv_float(x - y * floor(x / y)); return ST_OK;
-    case OP_POW: *out = jv_float(pow(x, y)); return ST_OK;
-    default: return ST_INTERNAL;
-    }
-}
-
-static enum status concat(struct jinja_run *r, struct str a, struct str b, struct jv *out) {
-    void *text;
-
-    TRY(jinja_charge(r, (a.len + b.len) / 64));
-    TRY(jinja_alloc(r, a.len + b.len + 1, &text));
-    if (a.len) memcpy(text, a.ptr, a.len);
-    if (b.len) memcpy((char *)text + a.len, b.ptr, b.len);
-    *out = jv_string((struct str){text, a.len + b.len});
-    return ST_OK;
-}
-
-static enum status repeat(struct jinja_run *r, struct str s, int64_t n, struct jv *out) {
-    void *text;
-    size_t total;
-
-    if (n < 0) n = 0;
-    if (__builtin_mul_overflow(s.len, (size_t)n, &total)) total = SIZE_MAX / 2;
-    TRY(jinja_alloc(r, total + 1, &text));
-    TRY(jinja_charge(r, total / 64 + (uint64_t)(s.len ? n : 0)));
-    for (int64_t i = 0; s.len && i < n; i++)
-        memcpy((char *)text + (size_t)i * s.len, s.ptr, s.len);
-    *out = jv_string((struct str){text, total});
-    return ST_OK;
-}
-
-static enum status append_lists(struct jinja_run *r, struct jv a, struct jv b, struct jv *out) {
-    TRY(jv_new_list(r, a.as.list->n + b.as.list->n, out));
-    for (size_t i = 0; i < a.as.list->n; i++)
-        TRY(jv_push(r, *out, a.as.list->items[i]));
-    for (size_t i = 0; i < b.as.list->n; i++)
-        TRY(jv_push(r, *out, b.as.list->items[i]));
-    return ST_OK;
-}
-
+/* --- operators -----------------------------------------------------------------------------------*/
 static enum status eval_binary(struct jinja_run *r, const struct jinja_node *n, struct jv *out) {
     struct jv a, b;
 
     TRY(eval(r, n->a, &a));
     TRY(eval(r, n->b, &b));
     r->line = n->line;
-    if (n->op == OP_CONCAT) {
-        struct str x, y;
-
-        TRY(jv_to_string(r, a, &x));
-        TRY(jv_to_string(r, b, &y));
-        return concat(r, x, y, out);
-    }
-    if (jv_is_number(a) && jv_is_number(b)) return number_operation(r, n->op, a, b, out);
-    if (n->op == OP_ADD && a.type == JV_STRING && b.type == JV_STRING) {
-        return concat(r, a.as.string, b.as.string, out);
-    }
-    if (n->op == OP_ADD && a.type == JV_LIST && b.type == JV_LIST)
-        return append_lists(r, a, b, out);
-    if (n->op == OP_MUL && a.type == JV_STRING && b.type == JV_INT) {
-        return repeat(r, a.as.string, b.as.integer, out);
-    }
-    if (a.type == JV_UNDEFINED || b.type == JV_UNDEFINED) {
-        struct str name = a.type == JV_UNDEFINED ? a.as.string : b.as.string;
-
-        return jinja_fail(r, "'" STR_FMT "' is undefined", STR_ARG(name));
-    }
-    return jinja_fail(r, "%s and %s do not go together here", jv_type_name(a), jv_type_name(b));
+    return jinja_binary(r, n->op, a, b, out);
 }
 
-static enum status compare(struct jinja_run *r, enum jinja_op op, struct jv a, struct jv b,
-                           bool *out) {
-    int order = 0;
+static enum status eval_slice(struct jinja_run *r, const struct jinja_node *n, struct jv *out) {
+    const struct jinja_node *parts[] = {n->b, n->c, n->d};
+    struct jv v, bounds[3];
 
-    if (op == OP_EQ || op == OP_NE) {
-        TRY(jv_equal(r, a, b, out));
-        *out = *out == (op == OP_EQ);
-        return ST_OK;
+    TRY(eval(r, n->a, &v));
+    for (size_t i = 0; i < ARRAY_LEN(parts); i++) {
+        bounds[i] = jv_none();
+        if (parts[i]) TRY(eval(r, parts[i], &bounds[i]));
     }
-    if (op == OP_IN || op == OP_NOT_IN) {
-        TRY(jv_contains(r, b, a, out));
-        *out = *out == (op == OP_IN);
-        return ST_OK;
-    }
-    TRY(jv_compare(r, a, b, &order));
-    *out = op == OP_LT   ? order < 0
-           : op == OP_LE ? order <= 0
-           : op == OP_GT ? order > 0
-                         : order >= 0;
-    return ST_OK;
+    r->line = n->line;
+    return jinja_slice(r, v, bounds, out);
 }
 
 /* a < b < c compares neighbours, and stops at the first that fails. */
@@ -358,7 +102,7 @@ static enum status eval_compare(struct jinja_run *r, const struct jinja_node *n,
     for (const struct jinja_node *c = n->children; c && holds; c = c->next) {
         TRY(eval(r, c->a, &right));
         r->line = c->line;
-        TRY(compare(r, c->op, left, right, &holds));
+        TRY(jinja_compare(r, c->op, left, right, &holds));
         left = right;
     }
     *out = jv_bool(holds);
@@ -419,7 +163,7 @@ static enum status bind_parameters(struct jinja_run *r, const struct jinja_node 
             if (is_given) v = args->named[k].value;
         }
         if (!is_given && p->a) TRY(eval(r, p->a, &v));
-        TRY(set_variable(r, p->name, v));
+        TRY(jinja_assign(r, p->name, v));
     }
     if (i < args->n)
         return jinja_fail(r, "macro '" STR_FMT "' takes %zu arguments, not %zu",
@@ -427,29 +171,14 @@ static enum status bind_parameters(struct jinja_run *r, const struct jinja_node 
     return ST_OK;
 }
 
-/* Runs a body and gives what it wrote as a string. */
-static enum status capture(struct jinja_run *r, const struct jinja_node *body, struct jv *out) {
-    struct buf text, *outer = r->out;
-    enum flow flow;
-    enum status st;
-
-    buf_init(&text, r->limits.max_output_bytes);
-    r->out = &text;
-    st = run_body(r, body, &flow);
-    r->out = outer;
-    if (st == ST_OK) return jinja_take(r, &text, out);
-    buf_fini(&text);
-    return st;
-}
-
 static enum status call_macro(struct jinja_run *r, const struct jinja_macro *m,
                               const struct jinja_args *args, struct jv *out) {
     struct jinja_scope *caller = r->scope;
 
-    TRY(enter(r, m->node));
-    TRY(push_scope(r, m->scope));
+    TRY(jinja_enter(r, m->node));
+    TRY(jinja_push_scope(r, m->scope));
     TRY(bind_parameters(r, m->node, args));
-    TRY(capture(r, m->node->body, out));
+    TRY(jinja_capture(r, m->node->body, out));
     r->scope = caller;
     r->depth--;
     return ST_OK;
@@ -542,7 +271,7 @@ static enum status eval_negate(struct jinja_run *r, const struct jinja_node *n, 
 
     TRY(eval(r, n->a, &v));
     if (!jv_is_number(v)) return jinja_fail(r, "%s has no negative", jv_type_name(v));
-    if (v.type != JV_FLOAT) return number_operation(r, OP_SUB, jv_int(0), v, out);
+    if (v.type != JV_FLOAT) return jinja_binary(r, OP_SUB, jv_int(0), v, out);
     *out = jv_float(-v.as.number);
     return ST_OK;
 }
@@ -559,7 +288,7 @@ static enum status eval_kind(struct jinja_run *r, const struct jinja_node *n, st
     case NODE_ITEM:
         TRY(eval(r, n->a, &a));
         TRY(eval(r, n->b, &b));
-        return subscript(r, a, b, out);
+        return jinja_subscript(r, a, b, out);
     case NODE_SLICE: return eval_slice(r, n, out);
     case NODE_CALL: return eval_call(r, n, out);
     case NODE_FILTER: return eval_filter(r, n, out);
@@ -586,200 +315,12 @@ static enum status eval_kind(struct jinja_run *r, const struct jinja_node *n, st
 }
 
 static enum status eval(struct jinja_run *r, const struct jinja_node *n, struct jv *out) {
-    TRY(enter(r, n));
+    TRY(jinja_enter(r, n));
     TRY(eval_kind(r, n, out));
     r->depth--;
     return ST_OK;
 }
 
-/* --- statements --------------------------------------------------------------------------------*/
-static enum status write_text(struct jinja_run *r, struct str s) {
-    r->output_bytes += s.len;
-    if (r->output_bytes > r->limits.max_output_bytes) {
-        return error_set(r->err, ST_TOO_LARGE,
-                         "chat template, line %u: more than %zu bytes of text", r->line,
-                         r->limits.max_output_bytes);
-    }
-    TRY(jinja_charge(r, s.len / 64));
-    buf_append_str(r->out, s);
-    if (buf_status(r->out) == ST_OK) return ST_OK;
-    return error_set(r->err, ST_NOMEM, "no memory for the text of a chat template");
-}
-
-static enum status assign(struct jinja_run *r, const struct jinja_node *target, struct jv v) {
-    struct jv ns;
-
-    if (target->kind == NODE_NAME) return set_variable(r, target->name, v);
-    TRY(eval(r, target->a, &ns));
-    if (ns.type != JV_NAMESPACE) {
-        return jinja_fail(r, "'" STR_FMT "' is no namespace: only those can be assigned to",
-                          STR_ARG(target->a->name));
-    }
-    return jv_set(r, ns, jv_string(target->name), v);
-}
-
-/* One target takes the value; several take its items. */
-static enum status assign_all(struct jinja_run *r, const struct jinja_node *targets, struct jv v) {
-    size_t i = 0;
-
-    if (!targets->next) return assign(r, targets, v);
-    TRY(jv_iterate(r, v, &v));
-    for (const struct jinja_node *t = targets; t; t = t->next, i++) {
-        if (i >= v.as.list->n) return jinja_fail(r, "too few values to unpack");
-        TRY(assign(r, t, v.as.list->items[i]));
-    }
-    return i == v.as.list->n ? ST_OK : jinja_fail(r, "too many values to unpack");
-}
-
-/* The items that pass the loop's own `if`. */
-static enum status filter_items(struct jinja_run *r, const struct jinja_node *n, struct jv *items) {
-    struct jinja_scope *outer = r->scope;
-    struct jv kept;
-
-    TRY(jv_new_list(r, 0, &kept));
-    TRY(push_scope(r, outer));
-    for (size_t i = 0; i < items->as.list->n; i++) {
-        struct jv holds;
-
-        TRY(assign_all(r, n->children, items->as.list->items[i]));
-        TRY(eval(r, n->b, &holds));
-        if (jv_is_true(holds)) TRY(jv_push(r, kept, items->as.list->items[i]));
-    }
-    r->scope = outer;
-    *items = kept;
-    return ST_OK;
-}
-
-static enum status run_for(struct jinja_run *r, const struct jinja_node *n, enum flow *flow) {
-    struct jinja_scope *outer = r->scope;
-    struct jinja_loop *loop;
-    struct jv items;
-    void *memory = NULL;
-
-    TRY(eval(r, n->a, &items));
-    r->line = n->line;
-    TRY(jv_iterate(r, items, &items));
-    if (n->b) TRY(filter_items(r, n, &items));
-    if (!items.as.list->n) return run_body(r, n->other, flow);
-    TRY(jinja_alloc(r, sizeof(*loop), &memory));
-    loop = memory;
-    loop->items = items.as.list;
-    TRY(push_scope(r, outer));
-    for (; loop->i < items.as.list->n && *flow != FLOW_BREAK; loop->i++) {
-        TRY(jinja_charge(r, 1));
-        r->scope->vars.n = 0; /* each round begins with none */
-        TRY(set_variable(r, STR("loop"), (struct jv){.type = JV_LOOP, .as.loop = loop}));
-        TRY(assign_all(r, n->children, items.as.list->items[loop->i]));
-        TRY(run_body(r, n->body, flow));
-        if (*flow == FLOW_CONTINUE) *flow = FLOW_ON;
-    }
-    *flow = FLOW_ON;
-    r->scope = outer;
-    return ST_OK;
-}
-
-static enum status run_if(struct jinja_run *r, const struct jinja_node *n, enum flow *flow) {
-    for (;;) {
-        struct jv v;
-
-        TRY(eval(r, n->a, &v));
-        if (jv_is_true(v)) return run_body(r, n->body, flow);
-        if (!n->other) return ST_OK;
-        if (n->other->kind != NODE_IF || n->other->next) return run_body(r, n->other, flow);
-        n = n->other;
-    }
-}
-
-static enum status run_set_block(struct jinja_run *r, const struct jinja_node *n) {
-    struct jinja_scope *outer = r->scope;
-    struct jv v;
-
-    TRY(capture(r, n->body, &v));
-    if (n->a) { /* filters; the innermost reads the text as the variable without a name */
-        TRY(push_scope(r, outer));
-        TRY(set_variable(r, STR(""), v));
-        TRY(eval(r, n->a, &v));
-        r->scope = outer;
-    }
-    return assign(r, n->children, v);
-}
-
-static enum status run_macro(struct jinja_run *r, const struct jinja_node *n) {
-    void *memory = NULL;
-    struct jinja_macro *m;
-
-    TRY(jinja_alloc(r, sizeof(*m), &memory));
-    m = memory;
-    m->node = n;
-    m->scope = r->scope;
-    return set_variable(r, n->name,
-                        (struct jv){.type = JV_FUNCTION, .as.string = n->name, .macro = m});
-}
-
-static enum status run_statement(struct jinja_run *r, const struct jinja_node *n, enum flow *flow) {
-    struct str text;
-    struct jv v;
-
-    switch (n->kind) {
-    case NODE_TEXT: return write_text(r, n->value.as.string);
-    case NODE_PRINT:
-        TRY(eval(r, n->a, &v));
-        TRY(jv_to_string(r, v, &text));
-        return write_text(r, text);
-    case NODE_IF: return run_if(r, n, flow);
-    case NODE_FOR: return run_for(r, n, flow);
-    case NODE_SET: TRY(eval(r, n->a, &v)); return assign_all(r, n->children, v);
-    case NODE_SET_BLOCK: return run_set_block(r, n);
-    case NODE_MACRO: return run_macro(r, n);
-    case NODE_BREAK: *flow = FLOW_BREAK; return ST_OK;
-    case NODE_CONTINUE: *flow = FLOW_CONTINUE; return ST_OK;
-    default: return ST_INTERNAL;
-    }
-}
-
-/* Sets *flow; after a break or continue the rest of the body is skipped. */
-static enum status run_body(struct jinja_run *r, const struct jinja_node *n, enum flow *flow) {
-    *flow = FLOW_ON;
-    for (; n && *flow == FLOW_ON; n = n->next) {
-        TRY(enter(r, n));
-        TRY(run_statement(r, n, flow));
-        r->depth--;
-    }
-    return ST_OK;
-}
-
-/* --- runs --------------------------------------------------------------------------------------*/
-struct jinja_run *jinja_run_create(const struct jinja_program *p, const struct jinja_limits *limits,
-                                   int64_t now_s, struct error *err) {
-    struct jinja_run *r = mem_zalloc(sizeof(*r));
-
-    r->program = p;
-    if (limits) r->limits = *limits;
-    if (!r->limits.max_steps) r->limits.max_steps = 5000000;
-    if (!r->limits.max_output_bytes) r->limits.max_output_bytes = 32u << 20;
-    if (!r->limits.max_memory_bytes) r->limits.max_memory_bytes = 128u << 20;
-    r->now_s = now_s;
-    r->err = err;
-    r->scope = &r->globals;
-    arena_init(&r->arena, 0);
-    return r;
-}
-
-void jinja_run_destroy(struct jinja_run *r) {
-    if (!r) return;
-    arena_fini(&r->arena);
-    mem_free(r);
-}
-
-enum status jinja_run_set(struct jinja_run *r, const char *name, struct jv v) {
-    struct jv globals = {.type = JV_DICT, .as.dict = &r->globals.vars};
-
-    return jv_set(r, globals, jv_string(str_of(name)), v);
-}
-
-enum status jinja_run_render(struct jinja_run *r, struct buf *out) {
-    enum flow flow;
-
-    r->out = out;
-    return run_body(r, r->program->body, &flow);
+enum status jinja_eval(struct jinja_run *r, const struct jinja_node *n, struct jv *out) {
+    return eval(r, n, out);
 }

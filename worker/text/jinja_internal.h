@@ -168,12 +168,30 @@ struct jinja_args {
 };
 
 /* jinja_eval.c */
+MUST_USE enum status jinja_eval(struct jinja_run *r, const struct jinja_node *n, struct jv *out);
+MUST_USE enum status jinja_enter(struct jinja_run *r, const struct jinja_node *n); /* depth + 1 */
+MUST_USE enum status jinja_assign(struct jinja_run *r, struct str name, struct jv v);
+MUST_USE enum status jinja_push_scope(struct jinja_run *r, struct jinja_scope *outer);
 MUST_USE enum status jinja_fail(struct jinja_run *r, const char *fmt, ...) PRINTF_LIKE(2, 3);
 MUST_USE enum status jinja_charge(struct jinja_run *r, uint64_t steps); /* ST_TOO_LARGE */
 MUST_USE enum status jinja_call(struct jinja_run *r, struct jv f, const struct jinja_args *args,
                                 struct jv *out);
+
+/* jinja_operator.c */
 MUST_USE enum status jinja_attribute(struct jinja_run *r, struct jv v, struct str name,
                                      struct jv *out);
+MUST_USE enum status jinja_subscript(struct jinja_run *r, struct jv v, struct jv key,
+                                     struct jv *out);
+MUST_USE enum status jinja_slice(struct jinja_run *r, struct jv v, const struct jv bounds[3],
+                                 struct jv *out); /* from, to, step: none where absent */
+MUST_USE enum status jinja_binary(struct jinja_run *r, enum jinja_op op, struct jv a, struct jv b,
+                                  struct jv *out); /* but for comparisons */
+MUST_USE enum status jinja_compare(struct jinja_run *r, enum jinja_op op, struct jv a, struct jv b,
+                                   bool *out);
+
+/* jinja_run.c: runs a body, and gives what it wrote as a string. */
+MUST_USE enum status jinja_capture(struct jinja_run *r, const struct jinja_node *body,
+                                   struct jv *out);
 
 /* jinja_value.c */
 MUST_USE enum status jinja_alloc(struct jinja_run *r, size_t n, void **out);         /* zeroed */
@@ -189,10 +207,9 @@ MUST_USE enum status jv_contains(struct jinja_run *r, struct jv container, struc
 MUST_USE enum status jv_find(struct jinja_run *r, struct jv dict, struct jv key,
                              struct jv_entry **out); /* NULL when absent */
 
-/* Python's str(): what {{ }} prints. The result may be `v`'s own string. */
-MUST_USE enum status jv_to_string(struct jinja_run *r, struct jv v, struct str *out);
-MUST_USE enum status jv_to_json(struct jinja_run *r, struct jv v, int64_t indent, bool sorts_keys,
-                                struct jv *out);
+/* One step down into nested values: depth + 1. */
+MUST_USE enum status jv_descend(struct jinja_run *r);
+int jinja_compare_text(struct str a, struct str b); /* by bytes */
 
 /* What a for loop visits: items, keys, characters. */
 MUST_USE enum status jv_iterate(struct jinja_run *r, struct jv v, struct jv *list);
@@ -201,7 +218,19 @@ bool jv_has_length(struct jv v);
 struct str jinja_slice_text(struct str s, size_t from, size_t n); /* in characters */
 size_t jinja_characters(struct str s);
 
-/* jinja_builtin.c, jinja_method.c */
+/* jinja_spell.c. Python's str(): what {{ }} prints. The result may be `v`'s own string. */
+MUST_USE enum status jv_to_string(struct jinja_run *r, struct jv v, struct str *out);
+
+struct jinja_json {
+    int64_t indent; /* < 0: on one line */
+    struct str between_items, after_keys;
+    bool sorts_keys, is_ascii;
+};
+
+MUST_USE enum status jv_to_json(struct jinja_run *r, struct jv v, const struct jinja_json *how,
+                                struct jv *out);
+
+/* jinja_filter.c, jinja_filter_list.c, jinja_builtin.c, jinja_text.c */
 MUST_USE enum status jinja_filter(struct jinja_run *r, struct str name, struct jv v,
                                   const struct jinja_args *args, struct jv *out);
 MUST_USE enum status jinja_test(struct jinja_run *r, struct str name, struct jv v,
@@ -221,7 +250,8 @@ MUST_USE enum status jinja_replace(struct jinja_run *r, struct str s, struct str
                                    struct str to, int64_t max, struct jv *out);
 MUST_USE enum status jinja_join(struct jinja_run *r, struct jv list, struct str sep,
                                 struct jv *out);
-enum jinja_case { CASE_UPPER, CASE_LOWER, CASE_TITLE, CASE_CAPITALIZE };
+/* TITLE: the method, every letter after none; WORDS: the filter, what follows blanks and brackets. */
+enum jinja_case { CASE_UPPER, CASE_LOWER, CASE_TITLE, CASE_WORDS, CASE_CAPITALIZE };
 MUST_USE enum status jinja_change_case(struct jinja_run *r, struct str s, enum jinja_case to,
                                        struct jv *out);
 MUST_USE enum status jinja_items(struct jinja_run *r, struct jv dict, struct jv *out);

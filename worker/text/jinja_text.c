@@ -89,6 +89,10 @@ static bool is_letter(char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (uint8_t)c >= 0x80;
 }
 
+static bool ends_word(char c) {
+    return c == ' ' || (c >= '\t' && c <= '\r') || (c && strchr("-({[<", c));
+}
+
 enum status jinja_change_case(struct jinja_run *r, struct str s, enum jinja_case to,
                               struct jv *out) {
     bool begins_word = true;
@@ -98,9 +102,9 @@ enum status jinja_change_case(struct jinja_run *r, struct str s, enum jinja_case
     text = (char *)(uintptr_t)out->as.string.ptr; /* ours, and not shared yet */
     for (size_t i = 0; i < s.len; i++) {
         bool is_up = to == CASE_UPPER || (to == CASE_CAPITALIZE && i == 0) ||
-                     (to == CASE_TITLE && begins_word);
+                     ((to == CASE_TITLE || to == CASE_WORDS) && begins_word);
 
-        begins_word = !is_letter(text[i]);
+        begins_word = to == CASE_WORDS ? ends_word(text[i]) : !is_letter(text[i]);
         text[i] = is_up ? to_upper(text[i]) : to_lower(text[i]);
     }
     return ST_OK;

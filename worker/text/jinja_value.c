@@ -1,10 +1,6 @@
-/* worker/text/jinja_value.c - values: memory, truth, order, and Python's two ways to spell them. */
+/* worker/text/jinja_value.c - values: memory, truth, order. */
 #include "worker/text/jinja_internal.h"
 #include "worker/text/unicode.h"
-
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 
 /* --- memory ------------------------------------------------------------------------------------*/
 enum status jinja_alloc(struct jinja_run *r, size_t n, void **out) {
@@ -216,7 +212,7 @@ static int64_t integer_of(struct jv v) {
     return v.type == JV_BOOL ? v.as.boolean : v.as.integer;
 }
 
-static int compare_text(struct str a, struct str b) {
+int jinja_compare_text(struct str a, struct str b) {
     size_t n = MIN(a.len, b.len);
     int c = n ? memcmp(a.ptr, b.ptr, n) : 0;
 
@@ -233,7 +229,7 @@ static int compare_numbers(struct jv a, struct jv b) {
 }
 
 /* Values nest as deep as evaluation may: each level went through one of its steps. */
-static enum status descend(struct jinja_run *r) {
+enum status jv_descend(struct jinja_run *r) {
     TRY(jinja_charge(r, 1));
     if (r->depth >= JINJA_MAX_DEPTH) return jinja_fail(r, "a value is nested too deep");
     r->depth++;
@@ -267,7 +263,7 @@ enum status jv_equal(struct jinja_run *r, struct jv a, struct jv b, bool *out) {
         return ST_OK;
     }
     if (a.type != b.type) return ST_OK;
-    TRY(descend(r));
+    TRY(jv_descend(r));
     switch (a.type) {
     case JV_STRING: *out = str_eq(a.as.string, b.as.string); break;
     case JV_LIST: TRY(equal_lists(r, a.as.list, b.as.list, out)); break;
@@ -286,7 +282,7 @@ enum status jv_compare(struct jinja_run *r, struct jv a, struct jv b, int *out) 
     if (jv_is_number(a) && jv_is_number(b)) {
         *out = compare_numbers(a, b);
     } else if (a.type == JV_STRING && b.type == JV_STRING) {
-        *out = compare_text(a.as.string, b.as.string);
+        *out = jinja_compare_text(a.as.string, b.as.string);
     } else {
         return jinja_fail(r, "%s and %s have no order", jv_type_name(a), jv_type_name(b));
     }
@@ -345,236 +341,4 @@ enum status jv_iterate(struct jinja_run *r, struct jv v, struct jv *list) {
         return ST_OK;
     default: return jinja_fail(r, "%s cannot be looped over", jv_type_name(v));
     }
-}
-
-/* --- spelling ----------------------------------------------------------------------------------*/
-/* The shortest digits that read back, placed as Python's repr places them. */
-static void spell_float(struct buf *b, double f, bool is_json) {
-    char text[40], digits[32];
-    int precision = 1, exponent, n;
-
-    if (isnan(f) || isinf(f)) {
-        const char *name = isnan(f) ? (is_json ? "NaN" : "nan")
-                           : f > 0  ? (is_json ? "Infinity" : "inf")
-                                    : (is_json ? "-Infinity" : "-inf");
-
-        buf_append_str(b, str_of(name));
-        return;
-    }
-    do {
-        snprintf(text, sizeof(text), "%.*e", precision - 1, f);
-    } while (strtod(text, NULL) != f && ++precision <= 17);
-    exponent = (int)strtol(strchr(text, 'e') + 1, NULL, 10);
-    if (exponent >= 16 || exponent < -4) {
-        n = (int)(strchr(text, 'e') - text);
-        buf_append(b, text, (size_t)n);
-        buf_appendf(b, "e%c%02d", exponent < 0 ? '-' : '+', abs(exponent));
-        return;
-    }
-    snprintf(digits, sizeof(digits), "%.*f", MAX(precision - 1 - exponent, 1), f);
-    buf_append_str(b, str_of(digits));
-}
-
-/* Python's repr of a string: single quotes unless it has those and no double ones. */
-static void spell_repr(struct buf *b, struct str s) {
-    bool has_single = str_find(s, STR("'")) >= 0, has_double = str_find(s, STR("\"")) >= 0;
-    char quote = has_single && !has_double ? '"' : '\'';
-
-    buf_append_char(b, quote);
-    for (size_t i = 0; i < s.len; i++) {
-        uint8_t c = (uint8_t)s.ptr[i];
-
-        if (c == (uint8_t)quote || c == '\\') {
-            buf_append_char(b, '\\');
-            buf_append_char(b, (char)c);
-        } else if (c == '\n') {
-            buf_append_str(b, STR("\\n"));
-        } else if (c == '\r') {
-            buf_append_str(b, STR("\\r"));
-        } else if (c == '\t') {
-            buf_append_str(b, STR("\\t"));
-        } else if (c < 0x20 || c == 0x7F) {
-            buf_appendf(b, "\\x%02x", c);
-        } else {
-            buf_append_char(b, (char)c);
-        }
-    }
-    buf_append_char(b, quote);
-}
-
-static void spell_json_string(struct buf *b, struct str s) {
-    buf_append_char(b, '"');
-    for (size_t i = 0; i < s.len; i++) {
-        static const char from[] = "\"\\\n\r\t\f\b", to[] = "\"\\nrtfb";
-        uint8_t c = (uint8_t)s.ptr[i];
-        const char *simple = memchr(from, c, sizeof(from) - 1);
-
-        if (simple) {
-            buf_append_char(b, '\\');
-            buf_append_char(b, to[simple - from]);
-        } else if (c < 0x20) {
-            buf_appendf(b, "\\u%04x", c);
-        } else {
-            buf_append_char(b, (char)c);
-        }
-    }
-    buf_append_char(b, '"');
-}
-
-/* How to spell: Python's str and repr, or json.dumps. */
-struct spelling {
-    struct buf out;
-    bool is_json, sorts_keys;
-    int64_t indent; /* < 0: on one line */
-    uint32_t level;
-};
-
-static void new_line(struct spelling *s) {
-    if (s->indent < 0) return;
-    buf_append_char(&s->out, '\n');
-    for (int64_t i = 0; i < s->indent * s->level; i++)
-        buf_append_char(&s->out, ' ');
-}
-
-static void separate(struct spelling *s, size_t i) {
-    if (i) buf_append_str(&s->out, s->indent < 0 ? STR(", ") : STR(","));
-    new_line(s);
-}
-
-static enum status spell(struct jinja_run *r, struct spelling *s, struct jv v);
-
-static enum status spell_list(struct jinja_run *r, struct spelling *s, const struct jv_list *l) {
-    bool is_tuple = l->is_tuple && !s->is_json;
-
-    buf_append_char(&s->out, is_tuple ? '(' : '[');
-    s->level++;
-    for (size_t i = 0; i < l->n; i++) {
-        separate(s, i);
-        TRY(spell(r, s, l->items[i]));
-    }
-    s->level--;
-    if (l->n) new_line(s);
-    if (is_tuple && l->n == 1) buf_append_char(&s->out, ',');
-    buf_append_char(&s->out, is_tuple ? ')' : ']');
-    return ST_OK;
-}
-
-static int by_key(const void *a, const void *b) {
-    return compare_text(((const struct jv_entry *)a)->key.as.string,
-                        ((const struct jv_entry *)b)->key.as.string);
-}
-
-static enum status sorted_entries(struct jinja_run *r, const struct jv_dict *d,
-                                  struct jv_entry **out) {
-    void *copy;
-
-    for (size_t i = 0; i < d->n; i++) {
-        if (d->entries[i].key.type != JV_STRING) return jinja_fail(r, "only text keys are sorted");
-    }
-    TRY(jinja_alloc(r, d->n * sizeof(**out), &copy));
-    if (d->n) memcpy(copy, d->entries, d->n * sizeof(**out));
-    qsort(copy, d->n, sizeof(**out), by_key);
-    *out = copy;
-    return ST_OK;
-}
-
-static enum status spell_key(struct jinja_run *r, struct spelling *s, struct jv key) {
-    bool needs_quotes = s->is_json && key.type != JV_STRING;
-
-    if (needs_quotes) buf_append_char(&s->out, '"');
-    TRY(spell(r, s, key));
-    if (needs_quotes) buf_append_char(&s->out, '"');
-    return ST_OK;
-}
-
-static enum status spell_dict(struct jinja_run *r, struct spelling *s, const struct jv_dict *d) {
-    struct jv_entry *entries = d->entries;
-
-    if (s->sorts_keys) TRY(sorted_entries(r, d, &entries));
-    buf_append_char(&s->out, '{');
-    s->level++;
-    for (size_t i = 0; i < d->n; i++) {
-        separate(s, i);
-        TRY(spell_key(r, s, entries[i].key));
-        buf_append_str(&s->out, STR(": "));
-        TRY(spell(r, s, entries[i].value));
-    }
-    s->level--;
-    if (d->n) new_line(s);
-    buf_append_char(&s->out, '}');
-    return ST_OK;
-}
-
-static enum status spell_nested(struct jinja_run *r, struct spelling *s, struct jv v) {
-    TRY(descend(r));
-    if (v.type == JV_LIST) {
-        TRY(spell_list(r, s, v.as.list));
-    } else {
-        TRY(spell_dict(r, s, v.as.dict));
-    }
-    r->depth--;
-    if (s->out.has_failed) return jinja_fail(r, "a value is too long to print");
-    return ST_OK;
-}
-
-static enum status spell(struct jinja_run *r, struct spelling *s, struct jv v) {
-    TRY(jinja_charge(r, 1));
-    switch (v.type) {
-    case JV_UNDEFINED:
-        if (!s->is_json) return ST_OK;
-        return jinja_fail(r, "'" STR_FMT "' is undefined and has no JSON", STR_ARG(v.as.string));
-    case JV_NONE: buf_append_str(&s->out, s->is_json ? STR("null") : STR("None")); break;
-    case JV_BOOL:
-        buf_append_str(&s->out, s->is_json ? (v.as.boolean ? STR("true") : STR("false"))
-                                           : (v.as.boolean ? STR("True") : STR("False")));
-        break;
-    case JV_INT: buf_appendf(&s->out, "%lld", (long long)v.as.integer); break;
-    case JV_FLOAT: spell_float(&s->out, v.as.number, s->is_json); break;
-    case JV_STRING:
-        TRY(jinja_charge(r, v.as.string.len / 64));
-        if (s->is_json) {
-            spell_json_string(&s->out, v.as.string);
-        } else {
-            spell_repr(&s->out, v.as.string);
-        }
-        break;
-    case JV_LIST:
-    case JV_DICT: return spell_nested(r, s, v);
-    default: return jinja_fail(r, "%s cannot be printed", jv_type_name(v));
-    }
-    return ST_OK;
-}
-
-static enum status spell_all(struct jinja_run *r, struct spelling *s, struct jv v, struct jv *out) {
-    enum status st;
-
-    buf_init(&s->out, r->limits.max_output_bytes);
-    st = spell(r, s, v);
-    if (st == ST_OK) return jinja_take(r, &s->out, out);
-    buf_fini(&s->out);
-    return st;
-}
-
-enum status jv_to_string(struct jinja_run *r, struct jv v, struct str *out) {
-    struct spelling s = {.indent = -1};
-    struct jv text;
-
-    if (v.type == JV_STRING) {
-        *out = v.as.string;
-        return ST_OK;
-    }
-    if (v.type == JV_UNDEFINED) {
-        *out = STR("");
-        return ST_OK;
-    }
-    TRY(spell_all(r, &s, v, &text));
-    *out = text.as.string;
-    return ST_OK;
-}
-
-enum status jv_to_json(struct jinja_run *r, struct jv v, int64_t indent, bool sorts_keys,
-                       struct jv *out) {
-    struct spelling s = {.is_json = true, .indent = MIN(indent, 64), .sorts_keys = sorts_keys};
-
-    return spell_all(r, &s, v, out);
 }

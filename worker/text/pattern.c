@@ -25,6 +25,7 @@ static enum status compile_by_library(struct pattern *p, struct str source, stru
     uint32_t options = PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C;
     PCRE2_UCHAR why[128] = "";
     PCRE2_SIZE at;
+    uint32_t may_be_empty = 0;
     int code;
 
     p->library = pcre2_compile((PCRE2_SPTR)source.ptr, source.len, options, &code, &at, NULL);
@@ -32,6 +33,11 @@ static enum status compile_by_library(struct pattern *p, struct str source, stru
         pcre2_get_error_message(code, why, sizeof(why));
         return error_set(err, ST_UNSUPPORTED, "the expression '%.*s' is not built: %s at %zu",
                          (int)MIN(source.len, 300u), source.ptr, (const char *)why, at);
+    }
+    if (pcre2_pattern_info(p->library, PCRE2_INFO_MATCHEMPTY, &may_be_empty) || may_be_empty) {
+        return error_set(err, ST_UNSUPPORTED,
+                         "the expression '%.*s' may match nothing, which is not built",
+                         (int)MIN(source.len, 300u), source.ptr);
     }
     pcre2_jit_compile(p->library, PCRE2_JIT_COMPLETE); /* without it, it is slower */
     p->kind = PATTERN_LIBRARY;
@@ -46,8 +52,8 @@ static enum status find_by_library(const struct pattern *p, struct pattern_run *
 
     if (!run->memory) run->memory = pcre2_match_data_create(1, NULL);
     if (!run->memory) return error_set(err, ST_NOMEM, "no memory to search text");
-    n = pcre2_match(p->library, (PCRE2_SPTR)text.ptr, text.len, from,
-                    PCRE2_NO_UTF_CHECK | PCRE2_NOTEMPTY, run->memory, NULL);
+    n = pcre2_match(p->library, (PCRE2_SPTR)text.ptr, text.len, from, PCRE2_NO_UTF_CHECK,
+                    run->memory, NULL);
     if (n == PCRE2_ERROR_NOMATCH) return ST_OK;
     if (n < 0) {
         return error_set(err, ST_TOO_LARGE,
@@ -76,6 +82,20 @@ static enum status find_by_library(const struct pattern *p, struct pattern_run *
 }
 #endif
 
+/* {m,n}+, && and \\h are other things to pcre2; before 10.43 its words have no marks. */
+static bool reads_otherwise(struct str source) {
+    static const char *const other[] = {"}+", "&&", "\\h", "\\b", "\\B", "\\w", "\\W"};
+    size_t n = ARRAY_LEN(other);
+
+#if defined(HAVE_PCRE2) && (PCRE2_MAJOR > 10 || PCRE2_MINOR >= 43)
+    n = 3;
+#endif
+    for (size_t i = 0; i < n; i++) {
+        if (str_find(source, str_of(other[i])) >= 0) return true;
+    }
+    return false;
+}
+
 enum status pattern_regex(struct pattern *p, struct str source, struct error *err) {
     if (cut_recognise(source, &p->cut)) {
         p->kind = PATTERN_CUT;
@@ -85,10 +105,10 @@ enum status pattern_regex(struct pattern *p, struct str source, struct error *er
         p->kind = PATTERN_REGEX;
         return ST_OK;
     }
-    /* pcre2 reads these otherwise than the engine they are written for. */
-    if (str_find(source, STR("}+")) >= 0 || str_find(source, STR("\\h")) >= 0 ||
-        str_find(source, STR("&&")) >= 0) {
-        return error_set(err, ST_UNSUPPORTED, "the expression '%.*s' is not built",
+    if (reads_otherwise(source)) {
+        return error_set(err, ST_UNSUPPORTED,
+                         "the expression '%.*s' is not built: pcre2 reads it otherwise than the "
+                         "engine that it is written for",
                          (int)MIN(source.len, 300u), source.ptr);
     }
     return compile_by_library(p, source, err);

@@ -25,7 +25,8 @@ struct pattern {
 /* Zero-initialise a pattern; pattern_fini takes a zeroed one. A literal is not empty. */
 void pattern_literal(struct pattern *p, struct str literal);
 
-/* ST_UNSUPPORTED, with the expression in the message, when it is broken or no way knows it. */
+/* ST_UNSUPPORTED, with the expression in the message, when it is broken, may match nothing, or no way
+ * knows it. */
 MUST_USE enum status pattern_regex(struct pattern *p, struct str source, struct error *err);
 void pattern_fini(struct pattern *p);
 
@@ -38,7 +39,7 @@ struct pattern_run {
 void pattern_run_init(struct pattern_run *run, size_t text_bytes);
 void pattern_run_fini(struct pattern_run *run);
 
-/* The first match that is not empty at or after `from`; *begin and *end are the end of the text when
+/* The first match at or after `from`; *begin and *end are the end of the text when
  * there is none. ST_TOO_LARGE when the budget is spent: a text made to cost; ST_NOMEM. */
 MUST_USE enum status pattern_find(const struct pattern *p, struct pattern_run *run, struct str text,
                                   size_t from, size_t *begin, size_t *end, struct error *err);

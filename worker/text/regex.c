@@ -352,6 +352,21 @@ static void link_tails(struct node *n, struct node *after) {
     }
 }
 
+/* Whether a sequence may match nothing. Empty matches would cut text too, and are not built. */
+static bool may_be_empty(const struct node *n, const struct node *end) {
+    for (; n && n != end; n = n->next) {
+        bool is_empty = n->kind != NODE_SET || n->min == 0 || n->max == 0;
+
+        if (n->kind == NODE_GROUP && n->min && n->max) {
+            is_empty = false;
+            for (const struct node *a = n->first; a && !is_empty; a = a->sibling)
+                is_empty = may_be_empty(a, n->next);
+        }
+        if (!is_empty) return false;
+    }
+    return true;
+}
+
 enum status regex_compile(struct regex **out, struct str source) {
     struct regex *r = mem_zalloc(sizeof(*r));
     struct parser p = {.r = r, .p = source.ptr, .end = source.ptr + source.len};
@@ -363,6 +378,10 @@ enum status regex_compile(struct regex **out, struct str source) {
         return ST_UNSUPPORTED;
     }
     link_tails(r->start, NULL);
+    if (may_be_empty(r->start, NULL)) {
+        regex_destroy(r);
+        return ST_UNSUPPORTED;
+    }
     *out = r;
     return ST_OK;
 }

@@ -16,12 +16,11 @@
 
 struct regex;
 
-/* ST_UNSUPPORTED when the expression has what is not covered, or is broken. */
+/* ST_UNSUPPORTED when the expression has what is not covered, may match nothing, or is broken. */
 MUST_USE enum status regex_compile(struct regex **out, struct str source);
 void regex_destroy(struct regex *r); /* NULL is fine */
 
-/* The first match at or after offset `from` of `text` (valid UTF-8) that is not empty: true, and its
- * bounds. Takes its steps off *steps; at 0 it gives up and says false. */
+/* The first match at or after offset `from` of `text` (valid UTF-8): true, and its bounds. Takes its steps off *steps; at 0 it gives up and says false. */
 bool regex_find(const struct regex *r, struct str text, size_t from, uint64_t *steps, size_t *begin,
                 size_t *end);
 

@@ -294,30 +294,37 @@ static void find_whole_tokens(struct tokenizer *t) {
     }
 }
 
-/* What each id stands for, where that is not its key. */
+static void bake(struct loading *l, uint32_t id, struct str key) {
+    struct tokenizer *t = l->t;
+    char byte;
+    int b;
+
+    buf_clear(&l->scratch);
+    decoder_bake(&t->decoder, key, &l->scratch, &b);
+    byte = (char)b;
+    if (b >= 0) {
+        t->bytes[id] = (struct str){arena_strndup(&t->arena, &byte, 1), 1};
+        t->flags[id] |= TOKEN_BYTE;
+    } else if (str_eq(buf_str(&l->scratch), key)) {
+        t->bytes[id] = key;
+    } else {
+        size_t n = buf_len(&l->scratch);
+
+        t->bytes[id] = (struct str){arena_strndup(&t->arena, n ? buf_ptr(&l->scratch) : "", n), n};
+    }
+}
+
+/* What each id stands for, where that is not its key. Tokens found in normalized text stand for what
+ * is found. */
 static void bake_bytes(struct loading *l) {
     struct tokenizer *t = l->t;
 
-    for (uint32_t id = 0; id < t->n_tokens && t->bytes != t->keys; id++) {
-        char byte;
-        int b;
-
-        if (!t->keys[id].ptr) continue;
-        buf_clear(&l->scratch);
-        decoder_bake(&t->decoder, t->keys[id], &l->scratch, &b);
-        if (b >= 0) {
-            byte = (char)b;
-            t->bytes[id] = (struct str){arena_strndup(&t->arena, &byte, 1), 1};
-            t->flags[id] |= TOKEN_BYTE;
-        } else if (str_eq(buf_str(&l->scratch), t->keys[id])) {
-            t->bytes[id] = t->keys[id];
-        } else {
-            t->bytes[id] = (struct str){
-                arena_strndup(&t->arena, buf_len(&l->scratch) ? buf_ptr(&l->scratch) : "",
-                              buf_len(&l->scratch)),
-                buf_len(&l->scratch)};
-        }
+    if (tokenizer_is_byte_level(t)) return;
+    for (uint32_t id = 0; id < t->n_tokens; id++) {
+        if (t->keys[id].ptr) bake(l, id, t->keys[id]);
     }
+    for (uint32_t i = 0; i < t->normalized.n; i++)
+        bake(l, t->normalized.tokens[i].id, t->normalized.tokens[i].content);
 }
 
 static enum status check_model(const struct json *model, struct error *err) {
