@@ -108,6 +108,7 @@ struct setup {
     struct machine machine; /* zeroed: the reference backend */
     uint32_t n_threads;
     uint32_t budget, n_blocks, block_size, max_seqs, max_waiting, hash_bits;
+    uint32_t window; /* tokens that every layer sees; 0: all */
     bool no_caching, is_gated;
     struct log *log;
 };
@@ -162,6 +163,13 @@ static inline struct engine_options tiny_options(const struct setup *s, float *i
     o.device.path = s->machine.path;
     o.device.n_threads = MAX(s->n_threads, 1u);
     o.geometry = tiny_geometry(&shape, inv_freq, kinds);
+    if (s->window) {
+        memset(kinds, 1, shape.n_layers);
+        o.geometry.layer_kind = kinds;
+        o.geometry.sliding_window = s->window;
+        o.kv.n_groups = 1;
+        o.kv.group[0] = (struct kv_group_config){.kind = KV_SLIDING, .window = s->window};
+    }
     o.load = load_tiny;
     o.block_size = s->block_size ? s->block_size : 16;
     o.n_blocks = s->n_blocks ? s->n_blocks : 400;

@@ -136,6 +136,64 @@ static void case_100_on_each_instruction_path_of_the_cpu(void **state) {
     }
 }
 
+/* One at a time in as many blocks as a window takes: 64 tokens, where a request has up to 147. */
+static void run_alone_in_the_least_pool(const struct cases *c, struct machine machine,
+                                        const struct answer *expected) {
+    static struct answer got;
+    struct world w;
+
+    world_open(&w, &(struct setup){.machine = machine, .window = 24, .budget = 16, .n_blocks = 5});
+    assert_int_equal(engine_info(w.e)->n_blocks, 4);
+    for (uint32_t i = 0; i < N_CASES; i++) {
+        memset(&got, 0, sizeof(got));
+        submit(&w, &c->p[i], &got);
+        world_run(&w);
+        assert_same(&expected[i], &got, "the least pool", i);
+    }
+    assert_idle(&w);
+    world_close(&w);
+}
+
+/* Every layer slides: a sequence holds blocks for its window alone, so a pool of fewer tokens than
+ * one request has serves them all, and cached windows are hit. */
+static void run_through_a_window(struct machine machine) {
+    static const struct way through_window[] = {
+        {"a window", {.window = 24}, false},
+        {"a window, budget 16", {.window = 24, .budget = 16}, false},
+        {"a window, few blocks", {.window = 24, .budget = 16, .n_blocks = 9}, true},
+        {"a window, small blocks",
+         {.window = 24, .budget = 16, .block_size = 4, .n_blocks = 60},
+         false},
+    };
+    static struct cases c;
+    static struct answer expected[N_CASES], seeing_all[N_CASES];
+    struct world w;
+
+    make_cases(&c);
+    memset(expected, 0, sizeof(expected));
+    run_alone_and_cold(&c, machine, seeing_all);
+    world_open(&w, &(struct setup){.machine = machine, .window = 24, .no_caching = true});
+    for (uint32_t i = 0; i < N_CASES; i++) {
+        submit(&w, &c.p[i], &expected[i]);
+        world_run(&w);
+    }
+    world_close(&w);
+    assert_memory_not_equal(expected[6].logprob, seeing_all[6].logprob, sizeof(c.bias));
+    for (size_t i = 0; i < ARRAY_LEN(through_window); i++) {
+        struct setup s = through_window[i].setup;
+
+        s.machine = machine;
+        run_together(&c, &s, through_window[i].how, expected, through_window[i].wants_preemptions);
+    }
+    run_alone_in_the_least_pool(&c, machine, expected);
+}
+
+static void the_same_answer_through_a_window(void **state) {
+    (void)state;
+    run_through_a_window((struct machine){0});
+    run_through_a_window((struct machine){.ops = &backend_cpu});
+}
+
 static void case_99_colliding_hashes_are_never_believed(void **state) {
     static struct answer expected[40], got[40];
     static uint32_t prompt[40][24];
@@ -193,6 +251,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(case_100_the_same_answer_however_it_is_run),
         cmocka_unit_test(case_100_on_each_instruction_path_of_the_cpu),
+        cmocka_unit_test(the_same_answer_through_a_window),
         cmocka_unit_test(case_99_colliding_hashes_are_never_believed),
         cmocka_unit_test(all_but_one_token_is_cached_with_block_size_one),
     };
