@@ -451,8 +451,7 @@ double kv_manager_waste(const struct kv_manager *mgr) {
 }
 
 bool kv_manager_shares_prefixes(const struct kv_manager *mgr) {
-    return !mgr->config.no_caching && mgr->n_groups == 1 &&
-           mgr->group[0].config.kind == KV_FULL;
+    return !mgr->config.no_caching && mgr->n_groups == 1 && mgr->group[0].config.kind == KV_FULL;
 }
 
 uint32_t kv_manager_block_size(const struct kv_manager *mgr) {
