@@ -28,6 +28,7 @@
 #include "worker/text/chat_template.h"
 #include "worker/text/text_thread.h"
 #include "worker/text/tokenizer.h"
+#include "worker/worker_kv.h"
 #include "worker/worker_metrics.h"
 #include "worker/worker_options.h"
 
@@ -47,6 +48,7 @@ struct worker {
     struct chat_template *chat_template;
     struct text_thread *text_thread;
     struct engine *engine;
+    struct kv_event_log *kv_events; /* the engine writes it, the API reads it; NULL: off */
     struct api api;
     struct loop_timer deadline;
     void (*first_signal)(void *arg); /* NULL: a signal drains */
@@ -101,6 +103,7 @@ void worker_stop(struct worker *w) {
     w->api.is_draining = true;
     http_server_announce_close(w->server); /* no connection is chosen again whose end is near */
     log_event(w->log, LOG_INFO, "worker_draining");
+    api_end_kv_streams(&w->api, "the worker is shutting down");
     loop_timer_start(&w->deadline, (uint64_t)w->options->drain_timeout_ms * 1000);
     engine_drain(w->engine);
 }
@@ -161,6 +164,18 @@ static void on_news(void *arg, struct request *r, const struct request_news *new
     struct worker *w = arg;
 
     api_on_news(&w->api, r, news);
+}
+
+static void on_explained(void *arg, struct request *r) {
+    struct worker *w = arg;
+
+    api_on_explained(&w->api, r);
+}
+
+static void on_kv_events(void *arg) {
+    struct worker *w = arg;
+
+    api_on_kv_events(&w->api);
 }
 
 static enum status listen_first(struct worker *w, struct error *err) {
@@ -254,6 +269,7 @@ static enum status start_engine(struct worker *w, const struct backend_ops *back
                                 struct error *err) {
     const struct worker_options *o = w->options;
     struct engine_options e = engine_options_default;
+    enum status st;
 
     e.backend = backend;
     e.device = (struct backend_config){.n_threads = o->n_threads,
@@ -282,6 +298,7 @@ static enum status start_engine(struct worker *w, const struct backend_ops *back
     e.kv.hash_seed = str_of(o->hash_seed);
     e.kv.no_caching = !o->prefix_caching;
     e.kv.dedup = o->dedup;
+    if ((st = worker_kv_configure(o, &e, &w->kv_events, err)) != ST_OK) return st;
     e.scheduler.max_num_seqs = o->max_num_seqs;
     e.scheduler.max_num_batched_tokens = o->max_num_batched_tokens;
     e.scheduler.long_prefill_token_threshold = o->long_prefill_token_threshold;
@@ -294,6 +311,8 @@ static enum status start_engine(struct worker *w, const struct backend_ops *back
     e.callbacks = (struct engine_callbacks){.on_news = on_news,
                                             .on_drained = on_engine_drained,
                                             .on_failed = on_engine_failed,
+                                            .on_explained = on_explained,
+                                            .on_kv_events = on_kv_events,
                                             .arg = w};
     return engine_create(&w->engine, &e, w->loop, err);
 }
@@ -317,6 +336,10 @@ static void build_api(struct worker *w, const char *name) {
     w->api.trusts_router = w->options->trust_router;
     rng_seed(&w->api.rng, seed);
     list_init(&w->api.calls);
+    list_init(&w->api.kv_streams);
+    w->api.kv_events = w->kv_events;
+    w->api.max_kv_streams = w->options->kv_event_subscribers;
+    w->api.cache_explain = (enum cache_explain)w->options->cache_explain;
 }
 
 static void say_ready(struct worker *w, uint64_t began_us) {
@@ -388,6 +411,7 @@ void worker_destroy(struct worker *w) {
     http_server_destroy(w->server);
     tls_destroy(w->tls);
     engine_destroy(w->engine);
+    kv_event_log_destroy(w->kv_events);
     text_thread_stop(w->text_thread);
     chat_template_destroy(w->chat_template);
     tokenizer_destroy(w->tokenizer);

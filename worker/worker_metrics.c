@@ -28,6 +28,19 @@ static void advance(struct metric *counter, uint64_t total) {
     if (total > shown) metric_add(counter, total - shown);
 }
 
+static void collect_cache(struct metrics *m, const struct engine_stats *s) {
+    for (int cause = 0; cause < KV_MISS_COUNT; cause++) {
+        const char *name = kv_miss_name((enum kv_miss)cause);
+
+        advance(METRICS_GET(m, WORKER_prefix_miss_total, name), s->misses[cause]);
+    }
+    metric_set(METRICS_GET(m, WORKER_kv_host_blocks, "held"), s->host_held);
+    metric_set(METRICS_GET(m, WORKER_kv_host_blocks, "cached"), s->host_cached);
+    metric_set(METRICS_GET(m, WORKER_kv_host_blocks, "free"), s->host_total - s->host_held);
+    advance(METRICS_GET(m, WORKER_kv_moved_blocks_total, "out"), s->moved_out);
+    advance(METRICS_GET(m, WORKER_kv_moved_blocks_total, "in"), s->moved_in);
+}
+
 void worker_metrics_collect(struct metrics *m, struct engine *engine) {
     struct engine_stats s;
 
@@ -39,10 +52,13 @@ void worker_metrics_collect(struct metrics *m, struct engine *engine) {
     metric_set(metrics_at(m, WORKER_kv_waste_ratio), s.kv_waste);
     advance(metrics_at(m, WORKER_prefix_cache_queries_total), s.prefix_queries);
     advance(metrics_at(m, WORKER_prefix_cache_hits_total), s.prefix_hits);
+    advance(metrics_at(m, WORKER_external_prefix_cache_queries_total), s.host_queries);
+    advance(metrics_at(m, WORKER_external_prefix_cache_hits_total), s.host_hits);
     advance(metrics_at(m, WORKER_num_preemptions_total), s.preemptions);
     advance(metrics_at(m, WORKER_prompt_tokens_total), s.prompt_tokens);
     advance(metrics_at(m, WORKER_prompt_tokens_cached_total), s.cached_tokens);
     advance(metrics_at(m, WORKER_generation_tokens_total), s.generated_tokens);
+    collect_cache(m, &s);
     for (int reason = FINISH_STOP; reason <= FINISH_ERROR; reason++) {
         const char *name = finish_reason_name((enum finish_reason)reason);
 

@@ -20,6 +20,9 @@ struct engine;
       .aliases = "vllm:gpu_prefix_cache_queries_total")                                            \
     X(COUNTER, prefix_cache_hits_total, "", "Of these, tokens found.",                             \
       .aliases = "vllm:gpu_prefix_cache_hits_total")                                               \
+    X(COUNTER, external_prefix_cache_queries_total, "",                                            \
+      "Prompt tokens that the device's cache lacked, looked up in host memory.")                   \
+    X(COUNTER, external_prefix_cache_hits_total, "", "Of these, tokens found.")                    \
     X(COUNTER, num_preemptions_total, "", "Requests that gave up their blocks and start again.")   \
     X(COUNTER, prompt_tokens_total, "", "Prompt tokens of admitted requests, cached ones too.")    \
     X(COUNTER, prompt_tokens_cached_total, "", "Of these, found in the cache.")                    \
@@ -57,7 +60,13 @@ struct engine;
 /* Our own, named incipit_... */
 #define WORKER_OWN_METRICS(X)                                                                      \
     X(GAUGE, kv_waste_ratio, "",                                                                   \
-      "Share of the token slots in KV blocks in use that hold no token: the ends of last blocks.")
+      "Share of the token slots in KV blocks in use that hold no token: the ends of last blocks.") \
+    X(COUNTER, prefix_miss_total, "cause",                                                         \
+      "Requests by why no more of their prompt was found in the cache; none: all was.")            \
+    X(GAUGE, kv_host_blocks, "state",                                                              \
+      "Blocks of host memory for KV: held by swapped sequences, cached (these may be both), "      \
+      "free.")                                                                                     \
+    X(COUNTER, kv_moved_blocks_total, "direction", "Blocks copied out to host memory, or in.")
 
 #define WORKER_METRIC_ID(kind, name, ...) WORKER_##name,
 enum worker_metric {

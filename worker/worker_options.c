@@ -8,6 +8,7 @@ static const char *const backend_names[] = {"auto", "cpu", "ref", "sim", "cuda",
 static const char *const hash_names[] = {"xxh3_128", "sha256_cbor", "xxhash_cbor",
                                          "sha256",   "xxhash",      NULL};
 static const char *const order_names[] = {"fresh-first", "classic", NULL};
+static const char *const explain_names[] = {"off", "position", "full", NULL};
 static const char *const policy_names[] = {"fcfs", "priority", NULL};
 
 #define N_BATCH_ROWS 2 /* the first ones, for `batch` alone */
@@ -113,6 +114,34 @@ static const struct option_def rows[] = {
      .group = "Cache",
      .help = "fresh-first reuses freed blocks without content before it evicts; classic is the "
              "plain queue."},
+    {"kv-offload-bytes", OPT_BYTES, FIELD(kv_offload_bytes), .def = "0",
+     .aliases = "kv-offloading-size", .group = "Cache",
+     .help =
+         "Host memory for evicted KV blocks, which come back when their prefix is asked for "
+         "again. More keeps more prefixes; 0: evicted is lost. A bare number up to 1024 is GiB."},
+    {"swap-space", OPT_BYTES, FIELD(swap_bytes), .def = "0", .group = "Cache",
+     .help = "Host memory for the KV of sequences that give way to others, instead of computing it "
+             "again; shared with --kv-offload-bytes. A bare number up to 1024 is GiB."},
+    {"kv-events", OPT_BOOL, FIELD(kv_events), .group = "Cache",
+     .help =
+         "Tell which blocks are cached: GET /kv_events streams what is stored and removed, with "
+         "tokens and salts in it. Only where nobody but routers and indexers can reach it."},
+    {"kv-events-config", OPT_STR, FIELD(kv_events_config), .group = "Cache", .metavar = "JSON",
+     .help = "The same as vLLM's: {\"enable_kv_cache_events\": true, \"buffer_steps\": 10000}."},
+    {"kv-events-buffer-steps", OPT_U32, FIELD(kv_event_batches), .def = "10000", .min = "1",
+     .max = "10000000", .group = "Cache",
+     .help = "Batches of events kept for replay. More lets a subscriber be away longer."},
+    {"kv-events-buffer-bytes", OPT_BYTES, FIELD(kv_event_bytes), .def = "16MiB", .min = "64KiB",
+     .max = "16GiB", .group = "Cache", .help = "Most memory that these batches take."},
+    {"kv-events-subscribers", OPT_U32, FIELD(kv_event_subscribers), .def = "16", .min = "1",
+     .max = "1024", .group = "Cache", .help = "Streams of events at once; beyond it 429."},
+    {"kv-events-int-hashes", OPT_BOOL, FIELD(kv_event_number_hashes), .group = "Cache",
+     .help = "Hashes in events are numbers, the last 8 bytes, as older indexers want them."},
+    {"cache-explain", OPT_ENUM, FIELD(cache_explain), .def = "position", .names = explain_names,
+     .group = "Cache",
+     .help = "What a client may learn of why its prompt was not cached: off; position: cause, and "
+             "where the nearest cached prompt differs; full: also what that one has there, which "
+             "reveals others' prompts token by token."},
     {"watermark", OPT_F64, FIELD(watermark), .def = "0", .min = "0", .max = "0.5", .group = "Cache",
      .help = "Share of the blocks kept free when a request is admitted beside others. Higher "
              "preempts less, runs fewer at once."},

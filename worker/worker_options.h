@@ -23,6 +23,12 @@ struct worker_options {
     uint64_t kv_bytes;
     double memory_fraction, watermark;
     bool prefix_caching, dedup;
+    uint64_t kv_offload_bytes, swap_bytes;
+    bool kv_events, kv_event_number_hashes;
+    const char *kv_events_config; /* vLLM's JSON */
+    uint32_t kv_event_batches, kv_event_subscribers;
+    uint64_t kv_event_bytes;
+    int cache_explain;
     int hash_algo, free_order;
     const char *hash_seed;
 

@@ -15,6 +15,9 @@ struct metrics;
 struct text_thread;
 struct tokenizer;
 
+/* What a client may learn of why its prompt was not cached. */
+enum cache_explain { EXPLAIN_OFF, EXPLAIN_POSITION, EXPLAIN_FULL };
+
 struct api {
     struct loop *loop;
     struct log *log;
@@ -31,7 +34,11 @@ struct api {
     bool trusts_router;     /* x-incipit-salt is believed */
     struct rng rng;         /* seeds and ids */
     bool is_draining;
-    struct list calls; /* open ones */
+    struct list calls;              /* open ones */
+    struct kv_event_log *kv_events; /* NULL: switched off */
+    struct list kv_streams;         /* who follows them */
+    uint32_t n_kv_streams, max_kv_streams;
+    enum cache_explain cache_explain;
 };
 
 /* The router of paths: answers every request. */
@@ -39,6 +46,14 @@ void api_handle(struct api *api, struct http_request *req);
 
 /* For the engine's callback: news of a request that a call has submitted. */
 void api_on_news(struct api *api, struct request *r, const struct request_news *news);
+
+/* For the engine's callback: a dry run has its answer. */
+void api_on_explained(struct api *api, struct request *r);
+
+/* For the engine's callback: the event log has new batches. */
+void api_on_kv_events(struct api *api);
+/* Ends the streams of events, each told why; before draining, which would wait for them. */
+void api_end_kv_streams(struct api *api, const char *reason);
 
 /* Ends every open call with an error; before the engine is destroyed. */
 void api_end_calls(struct api *api);

@@ -17,6 +17,7 @@
 #include "common/mem.h"
 #include "common/openai.h"
 #include "common/wire.h"
+#include "worker/api/cache_explain.h"
 #include "worker/api/samples.h"
 #include "worker/text/tokenizer.h"
 #include "worker/worker_metrics.h"
@@ -51,7 +52,7 @@ static void choice_fini(struct choice *ch) {
 }
 
 /* The client is served or gone: lets go of everything that others do not still hold. */
-static void call_release(struct call *c) {
+void call_release(struct call *c) {
     if (list_is_linked(&c->link)) list_remove(&c->link);
     c->req = NULL;
     for (uint32_t i = 0; i < c->n_choices; i++)
@@ -231,6 +232,8 @@ static void launch(struct call *c) {
     struct error err = {0};
     enum status st = check_call(c, &err);
 
+    if (st == ST_OK) st = cache_explain_check(c, &err);
+
     if (st == ST_OK && c->is_aborted) {
         st = error_set(&err, ST_UNAVAILABLE, "the request was aborted before it began");
     }
@@ -275,7 +278,7 @@ void call_start(struct call *c) {
 /* --- usage and other parts that shapes share -----------------------------------------------------*/
 
 struct call_usage call_usage(const struct call *c) {
-    struct call_usage u = {0};
+    struct call_usage u = {.explained = c->params.request.explains_cache ? c : NULL};
     const struct prompt *counted = NULL;
 
     for (uint32_t i = 0; i < c->n_choices; i++) {
@@ -299,6 +302,7 @@ void call_put_usage(struct json_writer *w, const struct call_usage *u) {
     json_put_key(w, "prompt_tokens_details");
     json_begin_object(w);
     json_field_u64(w, "cached_tokens", u->cached_tokens);
+    if (u->explained) cache_explain_put(w, u->explained);
     json_end_object(w);
     json_end_object(w);
 }

@@ -82,6 +82,7 @@ struct call {
     bool has_head;
     bool is_incomplete;             /* out of memory: something of the answer is lost */
     char salt[WIRE_SALT_CHARS + 1]; /* the router's, behind params; else unused */
+    bool is_dry_run;                /* /cache/explain: nothing is computed */
     bool is_list;                   /* several prompts were asked for as an array */
     bool is_aborted;                /* /abort_request: what there is, is the answer */
     int32_t n_logprobs;             /* -1: none wanted */
@@ -110,10 +111,12 @@ uint32_t api_abort_calls(struct api *api, struct str id, bool all);
 
 void call_start(struct call *c);
 void call_fail(struct call *c, enum status st, const struct error *err); /* answers and frees */
+void call_release(struct call *c); /* it is answered: frees it, at once or when others let go */
 
 /* --- for shapes ---------------------------------------------------------------------------------*/
 
 struct call_usage {
+    const struct call *explained; /* the cache's answer is to be told too; NULL: not asked for */
     uint64_t prompt_tokens, completion_tokens, cached_tokens;
 };
 struct call_usage call_usage(const struct call *c);

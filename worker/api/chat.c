@@ -175,6 +175,13 @@ static enum status read_messages(struct call *c, const struct json *root, struct
     return st;
 }
 
+enum status chat_read(struct call *c, const struct json *root, struct error *err) {
+    enum status st = call_read_params(c, err);
+
+    if (st == ST_OK) st = read_options(c, root, err);
+    return st == ST_OK ? read_messages(c, root, err) : st;
+}
+
 void chat_post(struct http_request *req, void *arg) {
     struct api *api = arg;
     struct json *root;
@@ -187,9 +194,7 @@ void chat_post(struct http_request *req, void *arg) {
         return;
     }
     c = call_create(api, req, &shape, root);
-    st = call_read_params(c, &err);
-    if (st == ST_OK) st = read_options(c, root, &err);
-    if (st == ST_OK) st = read_messages(c, root, &err);
+    st = chat_read(c, root, &err);
     if (st != ST_OK) {
         call_fail(c, st, &err);
         return;

@@ -169,6 +169,13 @@ static enum status read_options(struct call *c, const struct json *root, struct 
     return ST_OK;
 }
 
+enum status completions_read(struct call *c, const struct json *root, struct error *err) {
+    enum status st = call_read_params(c, err);
+
+    if (st == ST_OK) st = read_options(c, root, err);
+    return st == ST_OK ? read_prompt(c, root, err) : st;
+}
+
 void completions_post(struct http_request *req, void *arg) {
     struct api *api = arg;
     struct json *root;
@@ -181,9 +188,7 @@ void completions_post(struct http_request *req, void *arg) {
         return;
     }
     c = call_create(api, req, &shape, root);
-    st = call_read_params(c, &err);
-    if (st == ST_OK) st = read_options(c, root, &err);
-    if (st == ST_OK) st = read_prompt(c, root, &err);
+    st = completions_read(c, root, &err);
     if (st != ST_OK) {
         call_fail(c, st, &err);
         return;

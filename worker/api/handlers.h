@@ -3,7 +3,11 @@
 #ifndef WORKER_API_HANDLERS_H
 #define WORKER_API_HANDLERS_H
 
+#include "common/status.h"
+
+struct call;
 struct http_request;
+struct json;
 
 void completions_post(struct http_request *req, void *api);
 void chat_post(struct http_request *req, void *api);
@@ -12,10 +16,21 @@ void tokenize_post(struct http_request *req, void *api);
 void detokenize_post(struct http_request *req, void *api);
 void models_get(struct http_request *req, void *api);
 
+/* kv_events.c */
+void kv_events_get(struct http_request *req, void *api);
+void kv_events_digest_get(struct http_request *req, void *api);
+
+/* cache_explain.c */
+void cache_explain_post(struct http_request *req, void *api);
+
 /* sglang.c */
 void model_info_get(struct http_request *req, void *api);
 void sglang_server_info_get(struct http_request *req, void *api);
 void abort_request_post(struct http_request *req, void *api);
 void health_generate_get(struct http_request *req, void *api);
+
+/* Reads parameters and prompts of such a body into a new call. */
+MUST_USE enum status completions_read(struct call *c, const struct json *root, struct error *err);
+MUST_USE enum status chat_read(struct call *c, const struct json *root, struct error *err);
 
 #endif

@@ -408,6 +408,9 @@ enum status call_params_parse(struct call_params *p, const struct json *o,
     if (st == ST_OK) {
         st = json_get_bool(o, "return_tokens_as_token_ids", &p->tokens_as_ids, NULL, err);
     }
+    if (st == ST_OK) {
+        st = json_get_bool(o, "cache_explain", &p->request.explains_cache, NULL, err);
+    }
     p->request.priority = (int32_t)priority;
     if (st != ST_OK) call_params_fini(p);
     return st;

@@ -77,7 +77,11 @@ static enum status start_sample(struct call *c, struct choice *first, uint32_t k
     st = request_create(&ch->request, &params, &engine_info(c->api->engine)->limits, err);
     if (st != ST_OK) return st;
     if (k > 0) request_set_parent(ch->request, first->request);
-    return submit(c, ch, err);
+    if (!c->is_dry_run) return submit(c, ch, err);
+    ch->is_engine_done = true; /* it never has it */
+    ch->request->owner = ch;
+    engine_explain(c->api->engine, ch->request);
+    return ST_OK;
 }
 
 static enum status start_search(struct call *c, struct choice *first,

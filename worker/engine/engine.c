@@ -61,7 +61,6 @@ static void leave_queue(struct engine *e, uint32_t n) {
 static void update_stats(struct engine *e) {
     struct scheduler_counts c = scheduler_counts(e->sched);
     const struct block_pool *pool = kv_manager_pool(e->kv);
-    const struct kv_stats *kv = kv_manager_stats(e->kv);
     struct engine_stats *t = &e->totals;
 
     t->running = c.running;
@@ -73,13 +72,7 @@ static void update_stats(struct engine *e) {
     t->kv_waste = kv_manager_waste(e->kv);
     t->is_draining = e->is_draining;
     t->is_failed = e->is_failed;
-    if (kv) {
-        t->prefix_queries = kv->admitted.queries;
-        t->prefix_hits = kv->admitted.hits;
-        t->preempted_prefix_queries = kv->preempted.queries;
-        t->preempted_prefix_hits = kv->preempted.hits;
-        t->prefix_hit_rate = hit_window_rate(&kv->window);
-    }
+    engine_count_kv(e);
     pthread_mutex_lock(&e->stats_lock);
     e->stats = *t;
     pthread_mutex_unlock(&e->stats_lock);
@@ -201,9 +194,16 @@ static void hear(struct engine *e, struct request_mail *mail) {
         request_unref(r);
         return;
     case MAIL_RESET: on_reset(e, CONTAINER_OF(mail, struct engine_reset, mail)); return;
+    case MAIL_EXPLAIN:
+        engine_on_explain(e, CONTAINER_OF(mail, struct request, submit_mail));
+        return;
+    case MAIL_SNAPSHOT:
+        engine_on_snapshot(e, CONTAINER_OF(mail, struct engine_snapshot, mail));
+        return;
     case MAIL_DRAIN: e->is_draining = true; return;
     case MAIL_STOP: e->is_stopping = true; return;
     case MAIL_NEWS:
+    case MAIL_KV_EVENTS:
     case MAIL_FAILED: break;
     }
     assert(!"a mail for the creator");
@@ -336,6 +336,7 @@ static void step(struct engine *e) {
     uint64_t began_us = clock_now_us();
     enum status st = ST_OK;
 
+    kv_manager_set_now(e->kv, began_us);
     scheduler_step(e->sched, &e->schedule, began_us);
     leave_queue(e, e->schedule.n_started);
     log_admissions(e);
@@ -394,6 +395,7 @@ void *engine_main(void *engine) {
     }
     while (!e->is_stopping) {
         if (hear_all(e)) step(e);
+        engine_tell_kv_events(e, !scheduler_any(e->sched));
         update_stats(e);
         if (e->is_draining && !scheduler_any(e->sched)) tell_drained(e);
     }
@@ -467,10 +469,18 @@ static void deliver_news(const struct engine *e, struct request *r) {
     request_unref(r);
 }
 
+static void deliver_explanation(const struct engine *e, struct request *r) {
+    const struct engine_callbacks *cb = &e->options.callbacks;
+
+    if (cb->on_explained) cb->on_explained(cb->arg, r);
+    request_unref(r);
+}
+
 void engine_on_mail(struct mail *mail, void *engine) {
     struct engine *e = engine;
     const struct engine_callbacks *cb = &e->options.callbacks;
     struct request_mail *m = CONTAINER_OF(mail, struct request_mail, mail);
+    struct engine_snapshot *snapshot;
     struct engine_reset *reset;
 
     switch ((enum mail_kind)m->kind) {
@@ -481,6 +491,15 @@ void engine_on_mail(struct mail *mail, void *engine) {
         return;
     case MAIL_DRAIN:
         if (cb->on_drained) cb->on_drained(cb->arg);
+        return;
+    case MAIL_EXPLAIN: deliver_explanation(e, CONTAINER_OF(m, struct request, submit_mail)); return;
+    case MAIL_SNAPSHOT:
+        snapshot = CONTAINER_OF(m, struct engine_snapshot, mail);
+        snapshot->on_done(snapshot);
+        return;
+    case MAIL_KV_EVENTS:
+        atomic_exchange(&e->is_kv_mail_sent, false); /* before the look */
+        if (cb->on_kv_events) cb->on_kv_events(cb->arg);
         return;
     case MAIL_FAILED:
         if (cb->on_failed) cb->on_failed(cb->arg, &e->failure);

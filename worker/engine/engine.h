@@ -40,6 +40,8 @@ struct engine_callbacks {
     void (*on_news)(void *arg, struct request *r, const struct request_news *news);
     void (*on_drained)(void *arg);                         /* may be NULL */
     void (*on_failed)(void *arg, const struct error *err); /* the device is lost; may be NULL */
+    void (*on_explained)(void *arg, struct request *r);    /* see engine_explain; may be NULL */
+    void (*on_kv_events)(void *arg); /* kv.events has new batches; may be NULL */
     void *arg;
 };
 
@@ -64,8 +66,10 @@ struct engine_options {
     uint32_t n_blocks;
     uint64_t kv_bytes;
     double memory_fraction; /* of the device's free memory, weights included */
+    uint64_t host_kv_bytes; /* host memory for evicted and swapped blocks; 0: none */
 
-    struct kv_manager_config kv; /* the engine fills in n_blocks, block_size, max_model_len */
+    struct kv_manager_config kv;        /* the engine fills in n_blocks, n_host_blocks, block_size,
+                                  * max_model_len. kv.events must outlive it */
     struct scheduler_options scheduler; /* the engine fills in max_model_len */
 
     struct log *log;            /* NULL: silent */
@@ -83,6 +87,7 @@ struct engine_info {
     struct backend_info device;
     const char *backend; /* "cpu" */
     uint32_t n_blocks;   /* usable ones: the null block not counted */
+    uint32_t n_host_blocks;
     uint32_t block_size, max_model_len;
     uint64_t block_bytes, weight_bytes;
     struct request_limits limits; /* for request_create */
@@ -127,6 +132,20 @@ struct engine_reset {
 };
 void engine_reset_prefix_cache(struct engine *e, struct engine_reset *reset);
 
+/* Works out why the prompt of a request that is not submitted would find no more of it cached, at
+ * this moment. Nothing is computed or kept. on_explained follows, in any case, with the answer in
+ * r->explanation; until then the request is the engine's and may only be let go (owner NULL). */
+void engine_explain(struct engine *e, struct request *r);
+
+/* Writes all that is cached into the event log again (kv_manager_tell_all); only with kv.events.
+ * Until `on_done` the struct is the engine's. */
+struct engine_snapshot {
+    uint64_t next; /* sequence of the first batch behind it; 0: the engine is gone */
+    void (*on_done)(struct engine_snapshot *s); /* on the creator's loop */
+    struct request_mail mail;
+};
+void engine_snapshot_kv(struct engine *e, struct engine_snapshot *s);
+
 /* A copy as of the last step. Any thread. */
 struct engine_stats {
     /* now; with is_draining the numbers of x-incipit-load */
@@ -146,6 +165,10 @@ struct engine_stats {
     uint64_t prefix_queries, prefix_hits;                     /* tokens, at admission */
     uint64_t preempted_prefix_queries, preempted_prefix_hits; /* the same, of resumed requests */
     double prefix_hit_rate;                                   /* of the last thousand requests */
+    uint32_t host_total, host_held, host_cached; /* blocks of host memory: all, in use, findable */
+    uint64_t host_queries, host_hits;            /* tokens looked for behind the device's hits */
+    uint64_t moved_out, moved_in;                /* blocks, to and from host memory */
+    uint64_t misses[KV_MISS_COUNT];              /* first admissions, by why they found no more */
     uint64_t finished[FINISH_ERROR + 1];
     uint64_t busy_us; /* spent in steps */
 };

@@ -17,7 +17,10 @@ enum mail_kind {
     MAIL_RESET, /* there and back */
     MAIL_DRAIN, /* there, and back when drained */
     MAIL_STOP,
-    MAIL_NEWS, /* to the creator */
+    MAIL_EXPLAIN,  /* there and back */
+    MAIL_SNAPSHOT, /* there and back */
+    MAIL_NEWS,     /* to the creator */
+    MAIL_KV_EVENTS,
     MAIL_FAILED,
 };
 
@@ -51,16 +54,17 @@ struct engine {
     struct engine_interval interval;
     struct error failure;
     bool is_draining, is_drained_sent, is_stopping, is_failed;
-    struct request_mail failed_mail;
+    struct request_mail failed_mail, kv_mail;
 
     /* The creator's. */
     bool is_drain_sent;
     struct request_mail drain_mail, stop_mail;
 
     /* Shared. */
-    atomic_uint n_queued;       /* submitted, not yet admitted or ended */
-    atomic_bool is_unavailable; /* draining or failed */
-    pthread_mutex_t stats_lock; /* held for a copy; nothing is taken under it */
+    atomic_bool is_kv_mail_sent; /* and not yet received */
+    atomic_uint n_queued;        /* submitted, not yet admitted or ended */
+    atomic_bool is_unavailable;  /* draining or failed */
+    pthread_mutex_t stats_lock;  /* held for a copy; nothing is taken under it */
     struct engine_stats stats;
 };
 
@@ -68,6 +72,12 @@ struct engine {
  * accepts a half-open engine. */
 enum status engine_open_device(struct engine *e, struct error *err);
 void engine_close_device(struct engine *e);
+
+/* engine_kv.c, on the engine's thread. */
+void engine_tell_kv_events(struct engine *e, bool may_wait); /* `may_wait`: no step follows soon */
+void engine_on_explain(struct engine *e, struct request *r);
+void engine_on_snapshot(struct engine *e, struct engine_snapshot *s);
+void engine_count_kv(struct engine *e); /* into the totals */
 
 /* engine.c: the thread; the creator's side of the outbox. */
 void *engine_main(void *engine);

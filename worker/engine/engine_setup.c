@@ -143,6 +143,19 @@ static enum status plan_blocks(const struct engine *e, uint64_t block_bytes, uin
     return st;
 }
 
+/* Blocks of host memory for what is evicted or swapped out. */
+static enum status plan_host_blocks(const struct engine *e, uint32_t *n_blocks, struct error *err) {
+    uint64_t bytes = e->options.host_kv_bytes, n = bytes / e->info.block_bytes;
+
+    if (bytes > 0 && n == 0)
+        return error_set_param(err, ST_INVALID, "kv-offload-bytes",
+                               "%llu bytes of host memory for KV hold no block of %llu bytes: give "
+                               "more, or 0 for none",
+                               (unsigned long long)bytes, (unsigned long long)e->info.block_bytes);
+    *n_blocks = (uint32_t)MIN(n, (uint64_t)INT32_MAX);
+    return ST_OK;
+}
+
 /* --- opening ---------------------------------------------------------------------------------- */
 
 static void set_limits(struct engine *e) {
@@ -165,13 +178,15 @@ static enum status open_pool(struct engine *e, struct error *err) {
     const struct backend_ops *ops = e->options.backend;
     struct backend_kv_info kv_info;
     struct kv_manager_config *kv = &e->options.kv;
-    uint32_t n_blocks;
+    uint32_t n_blocks, n_host_blocks = 0;
     enum status st;
 
     e->info.block_bytes = ops->kv_block_bytes(e->model);
     if ((st = plan_blocks(e, e->info.block_bytes, &n_blocks, err)) != ST_OK) return st;
-    if ((st = ops->kv_alloc(e->model, n_blocks, 0, &kv_info, err)) != ST_OK) return st;
+    if ((st = plan_host_blocks(e, &n_host_blocks, err)) != ST_OK) return st;
+    if ((st = ops->kv_alloc(e->model, n_blocks, n_host_blocks, &kv_info, err)) != ST_OK) return st;
     kv->n_blocks = n_blocks;
+    kv->n_host_blocks = n_host_blocks;
     kv->block_size = e->options.block_size;
     kv->max_model_len = e->options.max_model_len;
     kv->max_step_tokens = e->options.scheduler.max_num_batched_tokens;
@@ -185,6 +200,7 @@ static void set_info(struct engine *e) {
     e->options.backend->info(e->dev, &i->device);
     i->backend = e->options.backend->name;
     i->n_blocks = block_pool_n_usable(kv_manager_pool(e->kv));
+    i->n_host_blocks = e->options.kv.n_host_blocks;
     i->block_size = e->options.block_size;
     i->max_model_len = e->options.max_model_len;
     i->weight_bytes = e->options.weight_bytes;
@@ -203,7 +219,7 @@ static void set_info(struct engine *e) {
 /* Said before minutes go into weights: what will be taken, and what stays. */
 static void say_plan(const struct engine *e, uint64_t block_bytes, uint32_t n_blocks) {
     const struct engine_options *o = &e->options;
-    uint64_t kv_bytes = n_blocks * block_bytes, host_bytes = o->kv.n_host_blocks * block_bytes;
+    uint64_t kv_bytes = n_blocks * block_bytes, host_bytes = o->host_kv_bytes;
     uint64_t free_bytes = e->info.device.memory_free, taken = o->weight_bytes + kv_bytes;
 
     log_event(o->log, LOG_INFO, "memory_plan", log_z("device", e->info.device.device),
@@ -240,6 +256,7 @@ enum status engine_open_device(struct engine *e, struct error *err) {
               log_u64("max_model_len", e->info.max_model_len),
               log_u64("weight_bytes", e->info.weight_bytes),
               log_u64("kv_bytes", e->info.n_blocks * e->info.block_bytes),
+              log_u64("host_kv_bytes", e->info.n_host_blocks * e->info.block_bytes),
               log_f64("seconds", (double)(clock_now_us() - began_us) * 1e-6));
     return ST_OK;
 }
@@ -308,6 +325,11 @@ static void fail_reset(struct engine_reset *reset) {
     reset->on_done(reset);
 }
 
+static void fail_snapshot(struct engine_snapshot *s) {
+    s->next = 0;
+    s->on_done(s);
+}
+
 /* Mails about requests hold references; a reset is its sender's, who waits for it; the others are
  * the engine's own. */
 static void drop_mails(struct mailbox *box) {
@@ -318,12 +340,14 @@ static void drop_mails(struct mailbox *box) {
     while ((link = list_pop_front(&mails)) != NULL) {
         struct request_mail *m = CONTAINER_OF(mail_of(link), struct request_mail, mail);
 
-        if (m->kind == MAIL_SUBMIT) {
+        if (m->kind == MAIL_SUBMIT || m->kind == MAIL_EXPLAIN) {
             request_unref(CONTAINER_OF(m, struct request, submit_mail));
         } else if (m->kind == MAIL_CANCEL) {
             request_unref(CONTAINER_OF(m, struct request, cancel_mail));
         } else if (m->kind == MAIL_NEWS) {
             request_unref(CONTAINER_OF(m, struct request, news_mail));
+        } else if (m->kind == MAIL_SNAPSHOT) {
+            fail_snapshot(CONTAINER_OF(m, struct engine_snapshot, mail));
         } else if (m->kind == MAIL_RESET) {
             fail_reset(CONTAINER_OF(m, struct engine_reset, mail));
         }

@@ -52,7 +52,8 @@ struct kv_explanation {
     uint32_t token;           /* DIFFERS, NEVER_SEEN: the first token that is nowhere cached here */
     uint32_t cached_token_id; /* DIFFERS: what the nearest prompt has there */
     uint32_t n_other_tokens;  /* SALT, ADAPTER: so many would be found under the other key */
-    uint64_t evicted_us;      /* EVICTED: when, on the clock that evictions were given */
+    uint64_t evicted_us;      /* EVICTED: when, on the clock that evictions were given ... */
+    uint64_t now_us;          /* ... and the time of this answer */
 };
 
 /* What a root's children differ by besides tokens, in 64 bits: 0 for none. */

@@ -172,6 +172,10 @@ MUST_USE enum status kv_manager_fork(struct kv_manager *mgr, struct kv_seq *chil
 void kv_manager_explain(struct kv_manager *mgr, const struct kv_seq *seq, const uint32_t *tokens,
                         uint32_t n_tokens, const struct kv_hit *hit, struct kv_explanation *out);
 
+/* Writes everything that is cached into the event log once more, in batches of its own. Takes as
+ * long as encoding it, some 0.5 us a block; for the rare follower that has lost its place. */
+void kv_manager_tell_all(struct kv_manager *mgr, uint64_t wall_us);
+
 /* The time of what happens from now on: evictions. Monotonic microseconds. */
 void kv_manager_set_now(struct kv_manager *mgr, uint64_t now_us);
 

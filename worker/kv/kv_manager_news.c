@@ -139,6 +139,7 @@ void kv_manager_explain(struct kv_manager *mgr, const struct kv_seq *seq, const 
         .block_size = mgr->config.block_size,
         .block = hit->n_blocks,
         .token = hit->n_tokens,
+        .now_us = mgr->now_us,
     };
     if (out->cause != KV_MISS_COUNT) return;
     out->cause = KV_MISS_NEVER_SEEN;

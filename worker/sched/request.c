@@ -253,6 +253,7 @@ enum status request_create(struct request **out, const struct request_params *pa
         request_unref(r);
         return st;
     }
+    if (params->explains_cache) r->kv.explanation = &r->explanation;
     *out = r;
     return ST_OK;
 }

@@ -71,6 +71,7 @@ struct request_params {
     const char *cache_salt; /* requests share cached blocks only with equals; "" or NULL: none */
     size_t cache_salt_len;
     const char *lora_name; /* NULL: the base model */
+    bool explains_cache;   /* fill in `explanation` when it is admitted */
 };
 extern const struct request_params request_params_default; /* temperature 1, 16 tokens */
 
@@ -152,7 +153,8 @@ struct request {
     uint32_t *prompt_rank;
     int32_t *prompt_top_token; /* (n_prompt, prompt_logprobs) */
     float *prompt_top_logprob;
-    uint32_t cached_tokens; /* prompt tokens found in the cache at first admission */
+    struct kv_explanation explanation; /* if asked for: there with the first token */
+    uint32_t cached_tokens;            /* prompt tokens found in the cache at first admission */
     uint64_t arrival_us, scheduled_us, first_token_us, finished_us; /* clock_now_us; 0: not yet */
     enum finish_reason finish;
     uint32_t stop_token; /* the stop id that ended it, or REQUEST_NO_TOKEN */

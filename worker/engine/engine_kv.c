@@ -1,0 +1,71 @@
+/* worker/engine/engine_kv.c - what the engine's thread tells of its cache: events, and why a prompt
+ * would not be found. */
+#include "worker/engine/engine_internal.h"
+
+#include <string.h>
+
+#include "common/clock.h"
+
+static void send(struct mailbox *box, struct request_mail *mail, enum mail_kind kind) {
+    mail->kind = kind;
+    mailbox_push(box, &mail->mail);
+}
+
+void engine_tell_kv_events(struct engine *e, bool may_wait) {
+    struct kv_event_log *log = e->options.kv.events;
+
+    if (!log || !kv_event_log_commit(log, clock_wall_us(), may_wait)) return;
+    if (!atomic_exchange(&e->is_kv_mail_sent, true)) {
+        send(e->outbox, &e->kv_mail, MAIL_KV_EVENTS);
+    }
+}
+
+void engine_on_explain(struct engine *e, struct request *r) {
+    struct kv_hit hit;
+
+    kv_manager_set_now(e->kv, clock_now_us());
+    hit = kv_manager_lookup(e->kv, &r->kv, r->tokens, r->n_tokens);
+    kv_manager_explain(e->kv, &r->kv, r->tokens, r->n_tokens, &hit, &r->explanation);
+    send(e->outbox, &r->submit_mail, MAIL_EXPLAIN);
+}
+
+void engine_on_snapshot(struct engine *e, struct engine_snapshot *s) {
+    struct kv_event_digest digest;
+
+    engine_tell_kv_events(e, true);
+    kv_manager_tell_all(e->kv, clock_wall_us());
+    kv_event_log_digest(e->options.kv.events, &digest);
+    s->next = digest.next;
+    send(e->outbox, &s->mail, MAIL_SNAPSHOT);
+}
+
+void engine_count_kv(struct engine *e) {
+    const struct kv_stats *kv = kv_manager_stats(e->kv);
+    const struct kv_host *host = kv_manager_host(e->kv);
+    struct engine_stats *t = &e->totals;
+
+    if (host) {
+        t->host_total = kv_host_n_blocks(host);
+        t->host_held = kv_host_n_held(host);
+        t->host_cached = kv_host_n_cached(host);
+    }
+    if (!kv) return;
+    t->prefix_queries = kv->admitted.queries;
+    t->prefix_hits = kv->admitted.hits;
+    t->preempted_prefix_queries = kv->preempted.queries;
+    t->preempted_prefix_hits = kv->preempted.hits;
+    t->prefix_hit_rate = hit_window_rate(&kv->window);
+    t->host_queries = kv->host.queries;
+    t->host_hits = kv->host.hits;
+    t->moved_out = kv->moved_out;
+    t->moved_in = kv->moved_in;
+    memcpy(t->misses, kv->misses, sizeof(t->misses));
+}
+
+void engine_explain(struct engine *e, struct request *r) {
+    send(e->inbox, &request_ref(r)->submit_mail, MAIL_EXPLAIN);
+}
+
+void engine_snapshot_kv(struct engine *e, struct engine_snapshot *s) {
+    send(e->inbox, &s->mail, MAIL_SNAPSHOT);
+}
