@@ -83,7 +83,8 @@ static enum status check_room(const struct engine *e, uint64_t block_bytes, uint
     if (free_bytes == 0 || kv_bytes <= left) return ST_OK;
     return error_set(err, ST_NOMEM,
                      "a KV cache of %.2f GiB does not fit beside weights of %.2f GiB into the %.2f "
-                     "GiB free on %s: ask for at most %.2f GiB, which hold %llu tokens",
+                     "GiB of memory free on %s: lower --kv-cache-memory-bytes or "
+                     "--num-gpu-blocks-override; %.2f GiB would fit, and hold %llu tokens",
                      (double)kv_bytes / GIB, (double)e->options.weight_bytes / GIB,
                      (double)free_bytes / GIB, e->info.device.device, (double)left / GIB,
                      (unsigned long long)(left / block_bytes * e->options.block_size));
