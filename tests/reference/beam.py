@@ -13,7 +13,13 @@ tables differ from position to position, and models are compared in float32.
 
 import itertools
 import json
+import shutil
+import subprocess
 import sys
+import tempfile
+import urllib.error
+import urllib.request
+from pathlib import Path
 
 import common
 import torch
@@ -57,6 +63,7 @@ def make_table(seed):
 
 def search(model, prompt, width, n, max_tokens, length_penalty, early_stopping, eos):
     """[(ids of the answer, score)], the best first."""
+    eos = list(eos)
     config = GenerationConfig(num_beams=width, num_return_sequences=n, max_new_tokens=max_tokens,
                               do_sample=False, length_penalty=length_penalty,
                               early_stopping=early_stopping, eos_token_id=eos or None,
@@ -102,6 +109,81 @@ def check_vectors():
           f"{transformers.__version__}")
 
 
+# --- whole models, over HTTP ------------------------------------------------------------------------
+
+EOS = 2044
+TOKENIZER = common.ROOT / "deploy/demo/model"  # any will do: prompts and answers are token ids
+
+
+def make_llama(folder, seed):
+    torch.manual_seed(seed)
+    config = transformers.LlamaConfig(
+        vocab_size=2048, hidden_size=64, intermediate_size=128, num_hidden_layers=3,
+        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=512,
+        initializer_range=0.3, bos_token_id=None, eos_token_id=EOS, pad_token_id=0,
+        tie_word_embeddings=False)
+    model = transformers.LlamaForCausalLM(config).eval()
+    with torch.no_grad():
+        for p in model.parameters():  # matrices are served as bf16
+            p.copy_(p.bfloat16().float())
+    model.save_pretrained(folder)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(TOKENIZER / name, folder)
+    return model
+
+
+class Worker:
+    def __init__(self, folder, *arguments):
+        self.process = subprocess.Popen(
+            [common.BUILD / "incipit-worker", folder, "--port", "0", "--log-format", "json",
+             "--kv-cache-memory-bytes", "64MiB", *arguments], stderr=subprocess.PIPE, text=True)
+        for line in self.process.stderr:
+            event = json.loads(line)
+            if event["event"] == "worker_ready":
+                self.url = f"http://127.0.0.1:{event['port']}/v1/completions"
+                return
+        raise RuntimeError("the worker did not start")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.terminate()
+        self.process.wait()
+
+    def ask(self, **body):
+        request = urllib.request.Request(self.url, json.dumps(body).encode(),
+                                         {"content-type": "application/json"})
+        try:
+            with urllib.request.urlopen(request, timeout=120) as answer:
+                return [c["token_ids"] for c in json.load(answer)["choices"]]
+        except urllib.error.HTTPError as error:
+            return error.read().decode()
+
+
+def check_model(report, folder, seed):
+    """Whole prompts and warm ones; ends that come, because they are what the model likes to say."""
+    model = make_llama(folder, seed)
+    rng = torch.Generator().manual_seed(seed)
+    with Worker(folder, "--backend", "ref") as worker:
+        for k, width in enumerate((2, 4, 4, 7, 16)):
+            prompt = torch.randint(3, 2000, (20 + 13 * k,), generator=rng).tolist()
+            settings = dict(max_tokens=12 + 4 * k, length_penalty=(1.0, 0.0, 2.0, -1.0, 0.6)[k],
+                            early_stopping=(False, True, "never", False, True)[k])
+            stops = []
+            for ends in range(3):
+                theirs = [ids for ids, _ in search(model, prompt, width, width, eos=[EOS, *stops], **settings)]
+                ours = worker.ask(prompt=prompt, n=width, use_beam_search=True, stop_token_ids=stops,
+                                  return_token_ids=True, **settings)
+                report.check(ours == theirs, f"model {seed}, width {width}, {ends} more ends: {ours} not {theirs}")
+                stops = (stops + [theirs[0][len(theirs[0]) // 2], theirs[-1][1]])[:2 * ends + 2]
+
+
 if __name__ == "__main__":
     torch.manual_seed(0)
     check_vectors()
+    report = common.Report("beam")
+    for seed in range(1, 4):
+        with tempfile.TemporaryDirectory() as folder:
+            check_model(report, Path(folder), seed)
+    report.end()

@@ -353,7 +353,7 @@ static void step(struct engine *e) {
 /* Hears what has arrived; sleeps until something does when there is nothing to run. */
 static bool hear_all(struct engine *e) {
     struct list mails, *link;
-    bool has_work = scheduler_any(e->sched) != NULL;
+    bool has_work = scheduler_has_work(e->sched);
     uint64_t now_us = clock_now_us();
 
     watch_interval(e, now_us, has_work);
@@ -365,7 +365,7 @@ static bool hear_all(struct engine *e) {
     }
     while ((link = list_pop_front(&mails)) != NULL)
         hear(e, request_mail_of(link));
-    return scheduler_any(e->sched) != NULL;
+    return scheduler_has_work(e->sched);
 }
 
 static void tell_drained(struct engine *e) {

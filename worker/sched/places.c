@@ -143,6 +143,10 @@ struct request *scheduler_any(const struct scheduler *s) {
     return r;
 }
 
+bool scheduler_has_work(const struct scheduler *s) {
+    return s->n_running + s->n_waiting + s->n_swapped > 0;
+}
+
 struct request *scheduler_pop_ended(struct scheduler *s) {
     return request_of(list_pop_front(&s->ended));
 }

@@ -155,6 +155,9 @@ void scheduler_end(struct scheduler *s, struct request *r, enum finish_reason re
  * in order. ST_BUSY, and nothing forgotten, while blocks are in use. */
 MUST_USE enum status scheduler_reset_prefix_cache(struct scheduler *s, bool reset_running);
 
+/* Is there anything to schedule? Not for a search whose last answer has yet to be added. */
+bool scheduler_has_work(const struct scheduler *s);
+
 /* Any request of a client, or NULL when none is unfinished: to end them all one by one. */
 struct request *scheduler_any(const struct scheduler *s);
 /* Position `i` of the running or the waiting list, or NULL. For tests and inspection. */
