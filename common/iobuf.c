@@ -12,8 +12,9 @@
 /* One event of a stream fits the least. What lies in buffers for long is requests, of any length:
  * from 4 KiB on there are two sizes to an octave, or a third of that memory would be air. */
 #define KIB UINT32_C(1024)
-static const uint32_t sizes[] = {IOBUF_SMALL_BYTES, 2 * KIB,  4 * KIB,  6 * KIB,  8 * KIB,  12 * KIB,
-                                 16 * KIB,          24 * KIB, 32 * KIB, 48 * KIB, IOBUF_LARGE_BYTES};
+static const uint32_t sizes[] = {IOBUF_SMALL_BYTES, 2 * KIB,  4 * KIB,          6 * KIB,
+                                 8 * KIB,           12 * KIB, 16 * KIB,         24 * KIB,
+                                 32 * KIB,          48 * KIB, IOBUF_LARGE_BYTES};
 #define N_SIZES ARRAY_LEN(sizes)
 
 struct free_buffer {

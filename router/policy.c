@@ -23,8 +23,9 @@ const struct policy_ops *policy_find(struct str name) {
 void policy_options_default(struct policy_options *options) {
     *options = (struct policy_options){
         .beta = 3,
-        .kappa = 0.07,
+        .kappa = 0.12,
         .gamma = 0.7,
+        .lambda = 0.3,
         .delta_s = 0.005,
         .max_load_factor = 2,
         .load_floor = 16,

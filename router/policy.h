@@ -40,6 +40,7 @@ struct policy_options {
     double beta;            /* what a second of new prefill costs those who come after */
     double kappa;           /* and each request decoding meanwhile */
     double gamma;           /* and each request that waits for its first token */
+    double lambda;          /* and each that is in flight on every worker */
     double delta_s;         /* what one more request in the batch costs */
     double max_load_factor; /* above this x mean in flight + floor: not a candidate; 0: off */
     double load_floor;

@@ -96,11 +96,14 @@ static const struct option_def rows[] = {
     {"beta", OPT_F64, POLICY(beta), .def = "3", .min = "0", .max = "100", .group = "Routing",
      .help = "What a second of new prefill costs those who come after. 0 is selfish; 8 trades "
              "latency for throughput."},
-    {"kappa", OPT_F64, POLICY(kappa), .def = "0.07", .min = "0", .max = "10", .group = "Routing",
+    {"kappa", OPT_F64, POLICY(kappa), .def = "0.12", .min = "0", .max = "10", .group = "Routing",
      .help = "What it costs each request that is decoding. Higher spreads long prompts more."},
     {"gamma", OPT_F64, POLICY(gamma), .def = "0.7", .min = "0", .max = "10", .group = "Routing",
      .help = "And each request that waits there for its first token. Higher keeps long prompts "
              "away from queues: quicker first tokens, slower whole answers."},
+    {"lambda", OPT_F64, POLICY(lambda), .def = "0.3", .min = "0", .max = "10", .group = "Routing",
+     .help = "And each request in flight on the least busy worker. Higher keeps prompts where they "
+             "are cached while the whole fleet is busy: more throughput, later first tokens."},
     {"delta", OPT_F64, POLICY(delta_s), .def = "0.005", .min = "0", .max = "10", .group = "Routing",
      .metavar = "SECONDS",
      .help = "What one more request in a worker's batch costs. Higher evens out counts."},

@@ -187,8 +187,8 @@ static void the_gate_notices_a_selfish_policy(void **state) {
     (void)state;
 
     fleet_options_default(&o);
-    o.policy_options.beta = 0;
-    expect_breach("beta 0", &o);
+    o.policy_options.beta = o.policy_options.lambda = 0;
+    expect_breach("beta 0, lambda 0", &o);
 }
 
 static void the_gate_notices_books_that_never_forget(void **state) {

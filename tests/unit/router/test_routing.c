@@ -259,7 +259,7 @@ static void the_terms_are_those_of_the_formula(void **state) {
     assert_float_equal(terms[w].wait_s, wait, 1e-9);
     assert_float_equal(terms[w].prefill_s, u_w, 1e-9);
     assert_float_equal(terms[w].memory_s, 0, 0);
-    assert_float_equal(terms[w].cost_s, wait + u_w * 4.77 + 0.005, 1e-9);
+    assert_float_equal(terms[w].cost_s, wait + u_w * 4.82 + 0.005, 1e-9);
     assert_float_equal(terms[1 - w].cost_s, u_other * 4, 1e-9);
     assert_true(terms[0].is_candidate && terms[1].is_candidate);
     assert_int_equal(routing_load(r)->n_open, 1); /* a dry run sends nothing */
