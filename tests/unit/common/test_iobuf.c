@@ -74,8 +74,11 @@ static void it_shrinks_to_the_size_that_holds_it(void **state) {
     static const struct {
         size_t len, spare, cap;
     } cases[] = {
-        {1000, 24, IOBUF_SMALL_BYTES},    {4000, 96, 4096},     {4000, 97, 6144},
-        {16000, 0, 16384},                {16000, 1000, 24576},
+        {1000, 24, IOBUF_SMALL_BYTES},
+        {4000, 96, 4096},
+        {4000, 97, 6144},
+        {16000, 0, 16384},
+        {16000, 1000, 24576},
         {60000, 5000, IOBUF_LARGE_BYTES}, /* would not fit: stays */
     };
     struct iobuf_slab *slab = iobuf_slab_create();
