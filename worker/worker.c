@@ -296,6 +296,7 @@ static enum status start_engine(struct worker *w, const struct backend_ops *back
     e.kv.order = o->free_order ? FREE_ORDER_CLASSIC : FREE_ORDER_FRESH_FIRST;
     e.kv.hash_algo = hash_algo(w);
     e.kv.hash_seed = str_of(o->hash_seed);
+    e.kv.hash_block_size = o->hash_block_size;
     e.kv.no_caching = !o->prefix_caching;
     e.kv.dedup = o->dedup;
     if ((st = worker_kv_configure(o, &e, &w->kv_events, err)) != ST_OK) return st;

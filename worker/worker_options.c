@@ -108,6 +108,10 @@ static const struct option_def rows[] = {
              "and xxhash_cbor compute what other engines compute."},
     {"hash-seed", OPT_STR, FIELD(hash_seed), .is_secret = true, .group = "Cache",
      .help = "Text behind the root of the hash chain. Default: random, or vLLM's for sha256_cbor."},
+    {"hash-block-size", OPT_U32, FIELD(hash_block_size), .def = "0", .max = "128", .group = "Cache",
+     .help = "Tokens per link of the hash chain, a divisor of --block-size; a block goes by its "
+             "last link. Lower lets an index of smaller blocks recognise ours, and hashes more "
+             "often. 0: --block-size."},
     {"block-dedup", OPT_BOOL, FIELD(dedup), .group = "Cache",
      .help = "A sequence that fills a block which is cached already switches to that one."},
     {"free-order", OPT_ENUM, FIELD(free_order), .def = "fresh-first", .names = order_names,

@@ -19,7 +19,7 @@ struct worker_options {
     double sim_speed;
     const char *sim_profile;
 
-    uint32_t block_size, n_blocks;
+    uint32_t block_size, hash_block_size, n_blocks;
     uint64_t kv_bytes;
     double memory_fraction, watermark;
     bool prefix_caching, dedup;

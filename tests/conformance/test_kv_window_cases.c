@@ -105,6 +105,73 @@ static void case_61_chunked_local_hits(void **state) {
     }
 }
 
+/* Links of two tokens under blocks of four: a block goes by the second of its two hashes. */
+static void case_62_a_chain_finer_than_the_blocks(void **state) {
+    struct kv_manager_config fine = kv_fixture_config(9, 2), coarse = kv_fixture_config(9, 4);
+    struct kv_manager *by_two, *by_four;
+    struct kv_req a, b, again;
+
+    (void)state;
+    coarse.hash_block_size = 2;
+    coarse.n_groups = 1;
+    coarse.group[0] = (struct kv_group_config){KV_SLIDING, 8};
+    by_two = kv_manager_create(&fine);
+    by_four = kv_manager_create(&coarse);
+    kv_req_text(&a, by_two, "ABCDEFGH");
+    kv_req_text(&b, by_four, "ABCDEFGH");
+    assert_int_equal(kv_req_admit(&a), ST_OK);
+    assert_int_equal(kv_req_admit(&b), ST_OK);
+    assert_int_equal(a.seq.n_hashes, 4);
+    assert_int_equal(b.seq.n_hashes, 2);
+    assert_memory_equal(&b.seq.hashes[0], &a.seq.hashes[1], sizeof(struct block_hash));
+    assert_memory_equal(&b.seq.hashes[1], &a.seq.hashes[3], sizeof(struct block_hash));
+    kv_req_text(&again, by_four, "ABCDEFGHI");
+    assert_int_equal(kv_req_admit(&again), ST_OK);
+    assert_int_equal(again.n_hit, 8);
+    kv_manager_check(by_four);
+    kv_req_done(&a);
+    kv_req_done(&b);
+    kv_req_done(&again);
+    kv_manager_destroy(by_two);
+    kv_manager_destroy(by_four);
+}
+
+/* Extra keys belong to the link they lie in, and whoever has others shares nothing behind them. */
+static void a_finer_chain_has_the_same_extra_keys(void **state) {
+    const struct block_mm_item items[2] = {{STR("cat"), 1, 2}, {STR("dog"), 5, 1}};
+    const struct block_extras extras = {.cache_salt = STR("s"), .items = items, .n_items = 2};
+    struct block_mm_item others[2] = {items[0], {STR("cow"), 5, 1}};
+    const struct block_extras other = {.cache_salt = STR("s"), .items = others, .n_items = 2};
+    struct kv_manager_config fine = kv_fixture_config(9, 2), coarse = kv_fixture_config(9, 4);
+    struct kv_manager *by_two, *by_four;
+    struct kv_req a, b, c;
+
+    (void)state;
+    coarse.hash_block_size = 2;
+    by_two = kv_manager_create(&fine);
+    by_four = kv_manager_create(&coarse);
+    kv_req_init(&a, by_two, &extras, false);
+    kv_req_init(&b, by_four, &extras, false);
+    kv_req_init(&c, by_four, &other, false);
+    kv_req_append_text(&a, "ABCDEFGHI");
+    kv_req_append_text(&b, "ABCDEFGHI");
+    kv_req_append_text(&c, "ABCDEFGHI");
+    assert_int_equal(kv_req_admit(&a), ST_OK);
+    assert_int_equal(kv_req_admit(&b), ST_OK);
+    assert_memory_equal(&b.seq.hashes[0], &a.seq.hashes[1], sizeof(struct block_hash));
+    assert_memory_equal(&b.seq.hashes[1], &a.seq.hashes[3], sizeof(struct block_hash));
+    assert_int_equal(kv_req_admit(&c), ST_OK);
+    assert_int_equal(c.n_hit, 4);
+    assert_memory_not_equal(&c.seq.extra_digests[1], &b.seq.extra_digests[1],
+                            sizeof(struct block_hash));
+    kv_manager_check(by_four);
+    kv_req_done(&a);
+    kv_req_done(&b);
+    kv_req_done(&c);
+    kv_manager_destroy(by_two);
+    kv_manager_destroy(by_four);
+}
+
 /* Ten blocks 1..10 of two tokens; the table after each count of computed tokens. */
 static const char *after_skip(struct lone *l, struct block_table *t, uint32_t n_computed,
                               uint32_t n_prompt) {
@@ -515,6 +582,8 @@ int main(void) {
         cmocka_unit_test(case_57_59_any_mix_of_groups_hits_alike),
         cmocka_unit_test(case_60_sliding_window_hits),
         cmocka_unit_test(case_61_chunked_local_hits),
+        cmocka_unit_test(case_62_a_chain_finer_than_the_blocks),
+        cmocka_unit_test(a_finer_chain_has_the_same_extra_keys),
         cmocka_unit_test(case_63_a_window_gives_back_behind_itself),
         cmocka_unit_test(case_64_a_chunk_gives_back_those_before_it),
         cmocka_unit_test(case_65_skipped_tokens),

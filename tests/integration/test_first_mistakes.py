@@ -25,6 +25,7 @@ def busy_port():
     ("incipit-worker", ["/no/such/folder"], ["/no/such/folder"]),
     ("incipit-worker", ["--blok-size", "16"], ["--blok-size", "--block-size"]),
     ("incipit-worker", ["--backend", "sim", "--block-size", "400"], ["block-size", "400", "128"]),
+    ("incipit-worker", ["--backend", "sim", "--hash-block-size", "5"], ["hash-block-size 5", "block-size 16"]),
     ("incipit-worker", ["--backend", "gpu"], ["backend", "gpu", "cuda"]),
     ("incipit-worker", ["--backend", "cuda", "--backend-library", "/no/such.so"], ["/no/such.so"]),
     ("incipit-worker", ["--backend", "sim", "--host", "nowhere"], ["nowhere"]),

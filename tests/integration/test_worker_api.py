@@ -424,6 +424,7 @@ def test_a_client_may_leave_at_any_time(programs, when, way):
     wait_for(lambda: worker.metric("vllm:num_requests_running") + worker.metric("vllm:num_requests_waiting") == 0,
              "the engine to be idle")
     assert worker.metric("vllm:kv_cache_usage_perc") == 0
+    assert worker.metric("incipit_kv_waste_ratio") == 0  # no block in use
     assert api.post("/v1/completions", {"prompt": "a", "max_tokens": 1}).code == 200
     assert worker.stop() == 0
 

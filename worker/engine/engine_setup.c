@@ -41,6 +41,11 @@ static enum status check_options(struct engine *e, struct error *err) {
 
     if (o->block_size == 0)
         return error_set_param(err, ST_INVALID, "block-size", "block-size is 0: use 16");
+    if (o->kv.hash_block_size > 0 && o->block_size % o->kv.hash_block_size != 0)
+        return error_set_param(err, ST_INVALID, "hash-block-size",
+                               "hash-block-size %u does not divide block-size %u: use a divisor, "
+                               "or 0 for one hash per block",
+                               o->kv.hash_block_size, o->block_size);
     if (o->max_logprobs > REQUEST_LOGPROBS_MAX)
         return error_set_param(err, ST_INVALID, "max-logprobs",
                                "max-logprobs is %u: at most %u are supported", o->max_logprobs,

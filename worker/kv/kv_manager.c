@@ -59,6 +59,10 @@ struct kv_manager *kv_manager_create(const struct kv_manager_config *config) {
     assert(config->watermark >= 0.0 && config->watermark < 1.0);
     mgr->config = *config;
     if (mgr->config.max_step_tokens == 0) mgr->config.max_step_tokens = config->max_model_len;
+    if (config->hash_block_size == 0) mgr->config.hash_block_size = config->block_size;
+    assert(config->block_size % mgr->config.hash_block_size == 0);
+    mgr->n_links = config->block_size / mgr->config.hash_block_size;
+    mgr->links = mem_calloc(2 * (size_t)mgr->n_links, sizeof(*mgr->links));
     mgr->step = 1; /* 0 is before any */
     mgr->pool = block_pool_create(&(struct block_pool_config){
         .n_blocks = config->n_blocks,
@@ -72,7 +76,7 @@ struct kv_manager *kv_manager_create(const struct kv_manager_config *config) {
         mgr->explain = kv_explain_create(config->n_blocks, config->block_size);
     mgr->hasher = block_hasher_create(&(struct block_hasher_config){
         .algo = config->hash_algo,
-        .block_size = config->block_size,
+        .block_size = mgr->config.hash_block_size,
         .seed = config->hash_seed,
         .truncate_bits = config->hash_truncate_bits,
     });
@@ -107,6 +111,7 @@ void kv_manager_destroy(struct kv_manager *mgr) {
     for (uint32_t g = 0; g < mgr->n_groups; g++)
         mem_free(mgr->hit_ids[g]);
     mem_free(mgr->moving_ids);
+    mem_free(mgr->links);
     mem_free(mgr->extra_bytes);
     mem_free(mgr->witness_bytes);
     mem_free(mgr);

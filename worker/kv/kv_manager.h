@@ -59,6 +59,8 @@ struct kv_manager_config {
     enum free_order order;
     enum block_hash_algo hash_algo;
     struct str hash_seed;        /* see block_hasher_config */
+    uint32_t hash_block_size;    /* tokens of one link of the chain, a divisor of block_size; 0:
+                                  * block_size. A block goes by the hash of its last link */
     uint32_t hash_truncate_bits; /* tests: force collisions; 0: none */
     uint32_t n_host_blocks;      /* of host memory; 0: no second tier, no swapping */
     bool no_host_cache;          /* they are for swapping only */

@@ -18,9 +18,11 @@ struct kv_manager {
     uint32_t table_capacity;          /* blocks of the longest sequence */
     block_id *hit_ids[KV_GROUPS_MAX]; /* (table_capacity) result of the last lookup */
     block_id *moving_ids;             /* blocks on their way in or out of a table */
-    uint8_t *extra_bytes;             /* (BLOCK_EXTRAS_MAX_BYTES) of the block being hashed */
-    uint8_t *witness_bytes;           /* what a witness is the digest of; NULL without windows */
-    uint64_t n_idle_slots;            /* sum over the holders */
+    uint32_t n_links;                 /* hashes of the chain per block */
+    struct block_hash *links; /* (2 * n_links) of the block being hashed, and its extra digests */
+    uint8_t *extra_bytes;     /* (BLOCK_EXTRAS_MAX_BYTES) of the block being hashed */
+    uint8_t *witness_bytes;   /* what a witness is the digest of; NULL without windows */
+    uint64_t n_idle_slots;    /* sum over the holders */
     struct kv_moves moves;
     uint32_t n_reserved_moves; /* room in `moves` that the call under way has counted on */
 

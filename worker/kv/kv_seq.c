@@ -48,19 +48,55 @@ void kv_seq_fini(struct kv_seq *seq) {
     *seq = (struct kv_seq){0};
 }
 
+/* One link of the chain: the hash of tokens [start, start + hash_block_size), and the digest of
+ * their extra keys. */
+static void hash_link(struct kv_manager *mgr, struct kv_seq *seq, const struct block_hash *parent,
+                      const uint32_t *tokens, uint32_t start, struct block_hash *out,
+                      struct block_hash *extra_digest) {
+    size_t n_extra = block_extras_encode(seq->extras, start, start + mgr->config.hash_block_size,
+                                         &seq->extra_cursor, mgr->extra_bytes);
+
+    *extra_digest = (struct block_hash){0};
+    if (n_extra > 0) block_hasher_digest(mgr->hasher, mgr->extra_bytes, n_extra, extra_digest);
+    block_hasher_next(mgr->hasher, parent, tokens + start, mgr->extra_bytes, n_extra, out);
+}
+
+/* All links of one block. With several, the digest of their digests stands for their extra keys;
+ * zeros if none has any. */
 static void hash_with_extras(struct kv_manager *mgr, struct kv_seq *seq,
                              const struct block_hash *parent, const uint32_t *tokens,
                              uint32_t index) {
-    uint32_t start = index * mgr->config.block_size;
-    size_t n_extra = block_extras_encode(seq->extras, start, start + mgr->config.block_size,
-                                         &seq->extra_cursor, mgr->extra_bytes);
+    static const struct block_hash nothing;
+    uint32_t n_links = mgr->n_links, start = index * mgr->config.block_size;
+    struct block_hash *digests = mgr->links + n_links;
+    bool has_extra = false;
 
-    seq->extra_digests[index] = (struct block_hash){0};
-    if (n_extra > 0) {
-        block_hasher_digest(mgr->hasher, mgr->extra_bytes, n_extra, &seq->extra_digests[index]);
+    for (uint32_t i = 0; i < n_links; i++) {
+        hash_link(mgr, seq, parent, tokens, start + i * mgr->config.hash_block_size, &mgr->links[i],
+                  &digests[i]);
+        has_extra |= memcmp(&digests[i], &nothing, sizeof(nothing)) != 0;
+        parent = &mgr->links[i];
     }
-    block_hasher_next(mgr->hasher, parent, tokens + start, mgr->extra_bytes, n_extra,
-                      &seq->hashes[index]);
+    seq->hashes[index] = mgr->links[n_links - 1];
+    seq->extra_digests[index] = digests[0];
+    if (n_links > 1 && has_extra)
+        block_hasher_digest(mgr->hasher, (const uint8_t *)digests, n_links * sizeof(*digests),
+                            &seq->extra_digests[index]);
+}
+
+/* Blocks [first, to) without extra keys: all at once, or the last link of each. */
+static void hash_plain(struct kv_manager *mgr, struct kv_seq *seq, const struct block_hash *parent,
+                       const uint32_t *tokens, uint32_t first, uint32_t to) {
+    size_t bs = mgr->config.block_size;
+
+    if (mgr->n_links == 1) {
+        block_hasher_run(mgr->hasher, parent, tokens + first * bs, to - first, &seq->hashes[first]);
+        return;
+    }
+    for (uint32_t i = first; i < to; parent = &seq->hashes[i++]) {
+        block_hasher_run(mgr->hasher, parent, tokens + i * bs, mgr->n_links, mgr->links);
+        seq->hashes[i] = mgr->links[mgr->n_links - 1];
+    }
 }
 
 /* SHA-256 over the witness before it, the digest of the extra keys, and the tokens. */
@@ -87,8 +123,8 @@ void kv_seq_forget_hashes(struct kv_seq *seq) {
 
 void kv_seq_extend_hashes(struct kv_manager *mgr, struct kv_seq *seq, const uint32_t *tokens,
                           uint32_t n_tokens) {
-    uint32_t bs = mgr->config.block_size, first = seq->n_hashes;
-    uint32_t n_full = MIN(n_tokens / bs, seq->table[0].capacity);
+    uint32_t first = seq->n_hashes;
+    uint32_t n_full = MIN(n_tokens / mgr->config.block_size, seq->table[0].capacity);
     const struct block_hash *parent = block_hasher_root(mgr->hasher);
 
     if (mgr->config.no_caching || n_full <= first) return;
@@ -98,8 +134,7 @@ void kv_seq_extend_hashes(struct kv_manager *mgr, struct kv_seq *seq, const uint
             hash_with_extras(mgr, seq, parent, tokens, i);
         }
     } else {
-        block_hasher_run(mgr->hasher, parent, tokens + (size_t)first * bs, n_full - first,
-                         &seq->hashes[first]);
+        hash_plain(mgr, seq, parent, tokens, first, n_full);
     }
     for (uint32_t i = first; mgr->has_windows && i < n_full; i++)
         make_witness(mgr, seq, tokens, i);
