@@ -306,6 +306,8 @@ static enum status start_engine(struct worker *w, const struct backend_ops *back
     e.scheduler.chunked_prefill = o->chunked_prefill;
     e.scheduler.full_sequence_must_fit = o->reserve_full_isl;
     e.scheduler.policy = o->policy ? POLICY_PRIORITY : POLICY_FCFS;
+    e.scheduler.preemption =
+        (enum preemption_mode[]){PREEMPT_AUTO, PREEMPT_RECOMPUTE, PREEMPT_SWAP}[o->preemption];
     e.log = w->log;
     e.log_interval_us = (uint64_t)o->log_interval_ms * 1000;
     e.step_tokens = metrics_at(w->metrics, WORKER_iteration_tokens_total);

@@ -54,7 +54,10 @@ void worker_metrics_collect(struct metrics *m, struct engine *engine) {
     advance(metrics_at(m, WORKER_prefix_cache_hits_total), s.prefix_hits);
     advance(metrics_at(m, WORKER_external_prefix_cache_queries_total), s.host_queries);
     advance(metrics_at(m, WORKER_external_prefix_cache_hits_total), s.host_hits);
+    metric_set(metrics_at(m, WORKER_num_requests_swapped), s.swapped);
     advance(metrics_at(m, WORKER_num_preemptions_total), s.preemptions);
+    advance(metrics_at(m, WORKER_swap_outs_total), s.swap_outs);
+    advance(metrics_at(m, WORKER_forks_total), s.forks);
     advance(metrics_at(m, WORKER_prompt_tokens_total), s.prompt_tokens);
     advance(metrics_at(m, WORKER_prompt_tokens_cached_total), s.cached_tokens);
     advance(metrics_at(m, WORKER_generation_tokens_total), s.generated_tokens);

@@ -23,7 +23,8 @@ struct engine;
     X(COUNTER, external_prefix_cache_queries_total, "",                                            \
       "Prompt tokens that the device's cache lacked, looked up in host memory.")                   \
     X(COUNTER, external_prefix_cache_hits_total, "", "Of these, tokens found.")                    \
-    X(COUNTER, num_preemptions_total, "", "Requests that gave up their blocks and start again.")   \
+    X(GAUGE, num_requests_swapped, "", "Of those waiting, with their KV in host memory.")          \
+    X(COUNTER, num_preemptions_total, "", "Times that a running request gave up its blocks.")      \
     X(COUNTER, prompt_tokens_total, "", "Prompt tokens of admitted requests, cached ones too.")    \
     X(COUNTER, prompt_tokens_cached_total, "", "Of these, found in the cache.")                    \
     X(COUNTER, generation_tokens_total, "", "Tokens generated.")                                   \
@@ -66,6 +67,8 @@ struct engine;
     X(GAUGE, kv_host_blocks, "state",                                                              \
       "Blocks of host memory for KV: held by swapped sequences, cached (these may be both), "      \
       "free.")                                                                                     \
+    X(COUNTER, swap_outs_total, "", "Preemptions that kept the KV in host memory.")                \
+    X(COUNTER, forks_total, "", "Samples and beams that took up another sequence's blocks.")       \
     X(COUNTER, kv_moved_blocks_total, "direction", "Blocks copied out to host memory, or in.")
 
 #define WORKER_METRIC_ID(kind, name, ...) WORKER_##name,

@@ -9,6 +9,7 @@ static const char *const hash_names[] = {"xxh3_128", "sha256_cbor", "xxhash_cbor
                                          "sha256",   "xxhash",      NULL};
 static const char *const order_names[] = {"fresh-first", "classic", NULL};
 static const char *const explain_names[] = {"off", "position", "full", NULL};
+static const char *const preemption_names[] = {"auto", "recompute", "swap", NULL};
 static const char *const policy_names[] = {"fcfs", "priority", NULL};
 
 #define N_BATCH_ROWS 2 /* the first ones, for `batch` alone */
@@ -173,6 +174,12 @@ static const struct option_def rows[] = {
      .group = "Scheduling",
      .help =
          "Order of waiting requests: as they came, or by the request's `priority`, lower first."},
+    {"preemption-mode", OPT_ENUM, FIELD(preemption), .def = "auto", .names = preemption_names,
+     .group = "Scheduling",
+     .help =
+         "When blocks run out: recompute gives up the latest request's and computes them again, "
+         "what is cached excepted; swap keeps them in --swap-space, and admits nothing new until "
+         "all are back; auto swaps samples and beams that share blocks, recomputes others."},
     {"max-waiting", OPT_U32, FIELD(max_waiting), .def = "1024", .min = "1", .max = "1000000",
      .group = "Scheduling",
      .help = "Requests that may wait; beyond it 429. Lower sends the excess elsewhere sooner."},

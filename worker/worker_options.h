@@ -34,7 +34,7 @@ struct worker_options {
 
     uint32_t max_num_seqs, max_num_batched_tokens, long_prefill_token_threshold, max_waiting;
     bool chunked_prefill, reserve_full_isl;
-    int policy;
+    int policy, preemption;
     uint32_t max_logprobs;
 
     bool trust_router;

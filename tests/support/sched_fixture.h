@@ -20,6 +20,7 @@ struct sched_fixture {
 
 struct fixture_options {
     uint32_t n_blocks, block_size; /* usable blocks */
+    uint32_t n_host_blocks;
     double watermark;
     struct scheduler_options scheduler;
 };
@@ -45,6 +46,7 @@ static inline void fixture_open(struct sched_fixture *f, const struct fixture_op
                                                           .block_size = o->block_size,
                                                           .max_model_len = so.max_model_len,
                                                           .watermark = o->watermark,
+                                                          .n_host_blocks = o->n_host_blocks,
                                                           .hash_seed = STR("fixture")});
     so.eos_ids = eos;
     so.n_eos = 1;

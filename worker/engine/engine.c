@@ -67,6 +67,9 @@ static void update_stats(struct engine *e) {
     t->waiting = c.waiting;
     t->queued_tokens = c.queued_tokens;
     t->preemptions = c.preemptions;
+    t->swapped = c.swapped;
+    t->swap_outs = c.swap_outs;
+    t->forks = c.forks;
     t->kv_free = block_pool_n_free(pool);
     t->kv_total = block_pool_n_usable(pool);
     t->kv_waste = kv_manager_waste(e->kv);

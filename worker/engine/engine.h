@@ -149,7 +149,7 @@ void engine_snapshot_kv(struct engine *e, struct engine_snapshot *s);
 /* A copy as of the last step. Any thread. */
 struct engine_stats {
     /* now; with is_draining the numbers of x-incipit-load */
-    uint32_t running, waiting;
+    uint32_t running, waiting, swapped; /* the swapped are among the waiting */
     uint64_t queued_tokens;
     uint32_t kv_free, kv_total; /* blocks; cached ones nobody uses count as free */
     double kv_waste;            /* share of the slots in use that hold no token */
@@ -161,8 +161,9 @@ struct engine_stats {
     uint64_t computed_tokens; /* run through the model, recomputation included */
     uint64_t prefill_tokens;  /* of these, tokens of prompts */
     uint64_t generated_tokens;
-    uint64_t preemptions;
-    uint64_t prefix_queries, prefix_hits;                     /* tokens, at admission */
+    uint64_t preemptions, swap_outs;      /* swap_outs: of these, with the KV kept in host memory */
+    uint64_t forks;                       /* sequences that took up another one's blocks */
+    uint64_t prefix_queries, prefix_hits; /* tokens, at admission */
     uint64_t preempted_prefix_queries, preempted_prefix_hits; /* the same, of resumed requests */
     double prefix_hit_rate;                                   /* of the last thousand requests */
     uint32_t host_total, host_held, host_cached; /* blocks of host memory: all, in use, findable */

@@ -107,9 +107,12 @@ static bool wants_swap(const struct scheduler *s, const struct request *r) {
 void scheduler_preempt(struct scheduler *s, struct request *r, bool may_swap) {
     r->n_preemptions++;
     s->counts.preemptions++;
-    (void)may_swap;
-    (void)wants_swap;
-    (void)enter_swapped;
+    if (may_swap && wants_swap(s, r) && r->n_computed > 0 &&
+        kv_manager_swap_out(s->kv, &r->kv, r->n_computed) == ST_OK) {
+        s->counts.swap_outs++;
+        enter_swapped(s, r);
+        return;
+    }
     kv_manager_free(s->kv, &r->kv);
     r->n_computed = 0;
     scheduler_enter_waiting(s, r);

@@ -355,6 +355,31 @@ static void schedule_waiting(struct scheduler *s, struct schedule *sched, struct
     }
 }
 
+/* Back from host memory, all or nothing; then on in this step if there is room for its next token.
+ * False while anything must stay out. */
+static bool schedule_swapped(struct scheduler *s, struct schedule *sched, struct budget *b) {
+    const struct block_pool *pool = kv_manager_pool(s->kv);
+    struct request *r;
+
+    while ((r = request_of(list_first(&s->swapped))) != NULL) {
+        /* With others running, not into the last block: the next one would push it out again. */
+        uint32_t n_wanted = kv_manager_swap_in_need(s->kv, &r->kv) + (s->n_running > 0), n;
+        struct kv_alloc alloc = {.n_computed = r->n_computed};
+
+        if (!has_room(s, b) || n_wanted > block_pool_n_free(pool)) return false;
+        if (kv_manager_swap_in(s->kv, &r->kv) != ST_OK) return false;
+        scheduler_enter_running(s, r);
+        r->n_admissions++;
+        sched->n_admitted++;
+        sched->n_resumed++;
+        sched->n_swapped_in++;
+        alloc.n_new = n = fit_tokens(s, r, r->n_computed, b);
+        if (n > 0 && kv_manager_allocate(s->kv, &r->kv, r->tokens, r->n_tokens, &alloc) == ST_OK)
+            add_entry(s, sched, b, r, n);
+    }
+    return true;
+}
+
 /* Nobody can run and nothing is under way: beams that wait for others of their searches hold all
  * blocks. The last of them gives way, until the first search has its beams together. */
 static bool break_deadlock(struct scheduler *s, const struct schedule *sched) {
@@ -376,7 +401,7 @@ void scheduler_step(struct scheduler *s, struct schedule *sched, uint64_t now_us
     schedule_running(s, sched, &b);
     if (sched->n_preempted > 0) return;
     do {
-        schedule_waiting(s, sched, &b, now_us);
+        if (schedule_swapped(s, sched, &b)) schedule_waiting(s, sched, &b, now_us);
         is_stuck = break_deadlock(s, sched);
         sched->n_preempted += is_stuck;
     } while (is_stuck);

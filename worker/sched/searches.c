@@ -125,6 +125,7 @@ static bool fork_now(struct scheduler *s, struct request *r, const struct reques
 
     if (p->place != PLACE_RUNNING || (!has_row && s->n_free_rows == 0)) return false;
     kv_manager_free(s->kv, &r->kv);
+    kv_seq_forget_hashes(&r->kv); /* they are of the tokens it had */
     if (kv_manager_fork(s->kv, &r->kv, &p->kv, p->n_computed) != ST_OK) return false;
     r->n_computed = r->n_before = p->n_computed;
     r->step = p->step;

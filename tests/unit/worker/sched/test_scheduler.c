@@ -231,11 +231,11 @@ static void random_world(uint64_t seed, uint32_t n_moves) {
     struct fixture_options o = fixture_defaults();
     struct scheduler_options *so = &o.scheduler;
     struct world w = {0};
-    uint64_t n_forks;
+    uint64_t n_forks, n_swaps;
 
     rng_seed(&w.rng, seed);
     o.block_size = 1u << rng_below(&w.rng, 4);
-    o.n_blocks = 8 + (uint32_t)rng_below(&w.rng, 60);
+    o.n_blocks = 8 + (uint32_t)rng_below(&w.rng, rng_below(&w.rng, 2) ? 60 : 12);
     o.watermark = (double)rng_below(&w.rng, 3) * 0.1;
     so->max_model_len = 16 + (uint32_t)rng_below(&w.rng, 200);
     so->max_num_seqs = 1 + (uint32_t)rng_below(&w.rng, 8);
@@ -248,9 +248,12 @@ static void random_world(uint64_t seed, uint32_t n_moves) {
     so->full_sequence_must_fit = rng_below(&w.rng, 2);
     so->policy = rng_below(&w.rng, 2) ? POLICY_FCFS : POLICY_PRIORITY;
     so->async = rng_below(&w.rng, 2);
+    so->preemption = (enum preemption_mode)rng_below(&w.rng, 3);
+    o.n_host_blocks = rng_below(&w.rng, 2) ? (uint32_t)rng_below(&w.rng, 80) : 0;
     fixture_open(&w.f, &o);
     w.block_size = o.block_size;
     w.note = mem_calloc((o.n_blocks + 1) * (size_t)o.block_size, sizeof(*w.note));
+    w.host = mem_calloc((o.n_host_blocks + 1) * (size_t)o.block_size, sizeof(*w.host));
     for (int i = 0; i < MAX_IN_FLIGHT; i++)
         schedule_init(&w.flight[i], w.f.s);
 
@@ -277,15 +280,19 @@ static void random_world(uint64_t seed, uint32_t n_moves) {
         bury(&w);
     }
     n_forks = scheduler_counts(w.f.s).forks;
+    n_swaps = scheduler_counts(w.f.s).swap_outs;
     for (int i = 0; i < MAX_IN_FLIGHT; i++)
         schedule_fini(&w.flight[i]);
     fixture_close(&w.f);
     mem_free(w.note);
+    mem_free(w.host);
     if (getenv("TEST_VERBOSE"))
-        printf("seed %llu: %llu requests, %llu tokens, %llu cached, %llu forks, %llu searches\n",
+        printf("seed %llu: %llu requests, %llu tokens, %llu cached, %llu forks, %llu searches, "
+               "%llu swaps\n",
                (unsigned long long)seed, (unsigned long long)w.n_done,
                (unsigned long long)w.n_tokens, (unsigned long long)w.n_cached,
-               (unsigned long long)n_forks, (unsigned long long)w.n_searches);
+               (unsigned long long)n_forks, (unsigned long long)w.n_searches,
+               (unsigned long long)n_swaps);
 }
 
 static void random_work_keeps_every_invariant(void **state) {
