@@ -310,6 +310,13 @@ static enum status start_engine(struct worker *w, const struct backend_ops *back
         (enum preemption_mode[]){PREEMPT_AUTO, PREEMPT_RECOMPUTE, PREEMPT_SWAP}[o->preemption];
     e.log = w->log;
     e.log_interval_us = (uint64_t)o->log_interval_ms * 1000;
+    if (o->kv_cache_metrics) {
+        e.kv.ages = (struct block_ages_config){.share = o->kv_cache_metrics_sample,
+                                               .on_age = worker_metrics_on_block_age,
+                                               .arg = w->metrics};
+    }
+    e.token_gap =
+        metric_part(w->metrics, metrics_at(w->metrics, WORKER_inter_token_latency_seconds));
     e.step_tokens = metrics_at(w->metrics, WORKER_iteration_tokens_total);
     e.callbacks = (struct engine_callbacks){.on_news = on_news,
                                             .on_drained = on_engine_drained,

@@ -11,6 +11,10 @@
 #define AS_OWN_ROW(kind, name, ...) AS_NAMED_ROW(kind, "incipit_" #name, __VA_ARGS__)
 
 static const double worker_n_buckets[] = {1, 2, 5, 10, 20};
+static const double worker_step_buckets[] = {1,   8,    16,   32,   64,   128,  256,
+                                             512, 1024, 2048, 4096, 8192, 16384};
+static const double worker_age_buckets[] = {.001, .002, .005, .01, .02, .05, .1,  .2,  .5,   1,   2,
+                                            5,    10,   20,   30,  60,  120, 300, 600, 1200, 1800};
 static const struct metric_def rows[] = {WORKER_METRICS(AS_ROW) WORKER_OWN_METRICS(AS_OWN_ROW)};
 
 struct metrics *worker_metrics_create(const char *model_name) {
@@ -93,7 +97,7 @@ void worker_metrics_observe(struct metrics *m, const struct worker_request_times
     observe_span(m, WORKER_request_inference_time_seconds, t->scheduled_us, t->finished_us);
     observe_span(m, WORKER_request_decode_time_seconds, t->first_token_us, t->finished_us);
     if (t->output_tokens > 1 && t->finished_us >= t->first_token_us) {
-        metric_observe(metrics_at(m, WORKER_inter_token_latency_seconds),
+        metric_observe(metrics_at(m, WORKER_request_time_per_output_token_seconds),
                        (double)(t->finished_us - t->first_token_us) * 1e-6 /
                            (t->output_tokens - 1));
     }
@@ -102,6 +106,16 @@ void worker_metrics_observe(struct metrics *m, const struct worker_request_times
                    t->prompt_tokens - MIN(t->cached_tokens, t->prompt_tokens));
     metric_observe(metrics_at(m, WORKER_request_generation_tokens), t->output_tokens);
     metric_observe(metrics_at(m, WORKER_request_max_num_generation_tokens), t->max_tokens);
+}
+
+void worker_metrics_on_block_age(void *metrics, enum block_age age, uint64_t us) {
+    static const enum worker_metric rows_of[] = {
+        [BLOCK_AGE_LIFETIME] = WORKER_kv_block_lifetime_seconds,
+        [BLOCK_AGE_IDLE] = WORKER_kv_block_idle_before_evict_seconds,
+        [BLOCK_AGE_REUSE_GAP] = WORKER_kv_block_reuse_gap_seconds,
+    };
+
+    metric_observe(metrics_at(metrics, rows_of[age]), (double)us * 1e-6);
 }
 
 void worker_metrics_observe_call(struct metrics *m, uint32_t n, uint32_t max_tokens) {

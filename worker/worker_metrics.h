@@ -4,6 +4,7 @@
 #define WORKER_WORKER_METRICS_H
 
 #include "common/metrics.h"
+#include "worker/kv/block_ages.h"
 
 struct engine;
 
@@ -31,8 +32,10 @@ struct engine;
     X(COUNTER, request_success_total, "finished_reason", "Requests ended, by reason.")             \
     X(HISTOGRAM, time_to_first_token_seconds, "", "Arrival to first token.",                       \
       METRIC_BUCKETS(metrics_ttft_buckets))                                                        \
-    X(HISTOGRAM, inter_token_latency_seconds, "", "Mean time between tokens of a request.",        \
+    X(HISTOGRAM, inter_token_latency_seconds, "", "Between two tokens of a request, each gap.",    \
       METRIC_BUCKETS(metrics_itl_buckets), .aliases = "vllm:time_per_output_token_seconds")        \
+    X(HISTOGRAM, request_time_per_output_token_seconds, "", "Mean of these gaps, for a request.",  \
+      METRIC_BUCKETS(metrics_itl_buckets))                                                         \
     X(HISTOGRAM, e2e_request_latency_seconds, "", "Arrival to end.",                               \
       METRIC_BUCKETS(metrics_latency_buckets))                                                     \
     X(HISTOGRAM, request_queue_time_seconds, "", "Arrival to first scheduled.",                    \
@@ -56,7 +59,15 @@ struct engine;
     X(HISTOGRAM, request_max_num_generation_tokens, "", "Tokens a request might have taken.",      \
       METRIC_BUCKETS(metrics_token_buckets))                                                       \
     X(HISTOGRAM, iteration_tokens_total, "", "Tokens computed in one step.",                       \
-      METRIC_BUCKETS(metrics_token_buckets))
+      METRIC_BUCKETS(worker_step_buckets))                                                         \
+    X(HISTOGRAM, kv_block_lifetime_seconds, "",                                                    \
+      "KV block handed out until evicted, of a sample (--kv-cache-metrics).",                      \
+      METRIC_BUCKETS(worker_age_buckets))                                                          \
+    X(HISTOGRAM, kv_block_idle_before_evict_seconds, "",                                           \
+      "Last hit of a KV block, or handed out, until evicted, of the same sample.",                 \
+      METRIC_BUCKETS(worker_age_buckets))                                                          \
+    X(HISTOGRAM, kv_block_reuse_gap_seconds, "",                                                   \
+      "Between two hits of a KV block, of the same sample.", METRIC_BUCKETS(worker_age_buckets))
 
 /* Our own, named incipit_... */
 #define WORKER_OWN_METRICS(X)                                                                      \
@@ -90,6 +101,9 @@ struct worker_request_times {
     uint32_t prompt_tokens, cached_tokens, output_tokens, max_tokens;
 };
 void worker_metrics_observe(struct metrics *m, const struct worker_request_times *t);
+
+/* What the KV cache tells of a block's life; `metrics` is the registry. Any thread. */
+void worker_metrics_on_block_age(void *metrics, enum block_age age, uint64_t us);
 
 /* What one call adds, whatever the number of its prompts. */
 void worker_metrics_observe_call(struct metrics *m, uint32_t n, uint32_t max_tokens);

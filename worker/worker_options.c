@@ -150,6 +150,11 @@ static const struct option_def rows[] = {
     {"watermark", OPT_F64, FIELD(watermark), .def = "0", .min = "0", .max = "0.5", .group = "Cache",
      .help = "Share of the blocks kept free when a request is admitted beside others. Higher "
              "preempts less, runs fewer at once."},
+    {"kv-cache-metrics", OPT_BOOL, FIELD(kv_cache_metrics), .group = "Cache",
+     .help = "Tell in the metrics how long blocks live, lie idle, and wait for their next hit."},
+    {"kv-cache-metrics-sample", OPT_F64, FIELD(kv_cache_metrics_sample), .def = "0.01",
+     .min = "0.000001", .max = "1", .group = "Cache",
+     .help = "Share of the blocks of which that is told. Higher is more exact, costs time."},
 
     {"max-num-seqs", OPT_U32, FIELD(max_num_seqs), .def = "64", .min = "1", .max = "4096",
      .aliases = "max-running-requests", .group = "Scheduling",

@@ -542,22 +542,9 @@ def test_while_draining_it_says_so_and_takes_nothing_new(programs):
     assert rest[-1] == "[DONE]" and rest[-2]["error"]["code"] == 503
 
 
-def test_the_names_that_dashboards_know(api):
+def test_samples_of_a_call_are_counted(api):
     api.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 3, "n": 2})
     page = api.metrics()
-    for name in ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc", "gpu_cache_usage_perc",
-                 "cache_config_info", "prefix_cache_queries_total", "prefix_cache_hits_total",
-                 "gpu_prefix_cache_queries_total", "num_preemptions_total", "prompt_tokens_total",
-                 "prompt_tokens_cached_total", "generation_tokens_total", "request_success_total",
-                 "time_to_first_token_seconds_count", "inter_token_latency_seconds_count",
-                 "time_per_output_token_seconds_count", "e2e_request_latency_seconds_count",
-                 "request_queue_time_seconds_count", "request_prefill_time_seconds_count",
-                 "request_decode_time_seconds_count", "request_inference_time_seconds_count",
-                 "request_prompt_tokens_count", "request_generation_tokens_count",
-                 "request_max_num_generation_tokens_count", "request_params_n_count",
-                 "request_params_max_tokens_count", "iteration_tokens_total_count",
-                 "request_prefill_kv_computed_tokens_count"):
-        assert metric(page, "vllm:" + name, model_name="synthetic", engine="0") >= 0
     assert metric(page, "vllm:generation_tokens_total") == 6
     assert metric(page, "vllm:request_params_n_sum") == 2 and metric(page, "vllm:request_params_n_count") == 1
     assert metric(page, "vllm:e2e_request_latency_seconds_count") == 2

@@ -262,6 +262,13 @@ static void take_beam(struct engine *e, const struct batch_row *row, uint64_t no
                         stage->out_top_logprob + at, now_us);
 }
 
+static void count_token(struct engine *e, struct request *r, uint64_t now_us) {
+    e->totals.generated_tokens++;
+    if (e->options.token_gap && r->last_token_us)
+        metric_observe(e->options.token_gap, (double)(now_us - r->last_token_us) * 1e-6);
+    r->last_token_us = now_us;
+}
+
 static void take_row(struct engine *e, const struct batch_row *row, uint64_t now_us) {
     const struct schedule_entry *entry = row->entry;
     struct request *r = entry->request;
@@ -272,7 +279,7 @@ static void take_row(struct engine *e, const struct batch_row *row, uint64_t now
             take_beam(e, row, now_us);
             return;
         }
-        e->totals.generated_tokens += entry->is_sampled;
+        if (entry->is_sampled) count_token(e, r, now_us);
         scheduler_take(e->sched, entry, token, now_us);
     } else {
         error_set(&r->error, ST_INTERNAL,

@@ -75,6 +75,8 @@ struct engine_options {
     struct log *log;            /* NULL: silent */
     uint64_t log_interval_us;   /* between two lines while active; 0: none */
     struct metric *step_tokens; /* histogram of the tokens of a step, or NULL */
+    struct metric *token_gap;   /* of the seconds between two tokens of a request; the engine's own
+                                 * part, or NULL */
     struct engine_callbacks callbacks;
 };
 extern const struct engine_options engine_options_default;

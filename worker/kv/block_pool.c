@@ -2,6 +2,7 @@
 #include "worker/kv/block_pool.h"
 
 #include "common/mem.h"
+#include "worker/kv/block_ages.h"
 #include "worker/kv/free_queue.h"
 
 #include <assert.h>
@@ -45,6 +46,7 @@ void block_pool_destroy(struct block_pool *pool) {
 
 static void evict(struct block_pool *pool, block_id id) {
     if (pool->config.on_evict) pool->config.on_evict(pool->config.arg, id);
+    if (pool->config.ages) block_ages_evicted(pool->config.ages, id);
     prefix_cache_erase(&pool->cache, id);
     pool->n_evicted++;
 }
@@ -56,6 +58,7 @@ enum status block_pool_acquire(struct block_pool *pool, block_id *ids, uint32_t 
 
         assert(pool->ref_cnt[id] == 0);
         if (prefix_cache_contains(&pool->cache, id)) evict(pool, id);
+        if (pool->config.ages) block_ages_acquired(pool->config.ages, id);
         pool->ref_cnt[id] = 1;
         ids[i] = id;
     }
@@ -66,6 +69,7 @@ void block_pool_touch(struct block_pool *pool, const block_id *ids, uint32_t n) 
     for (uint32_t i = 0; i < n; i++) {
         if (is_null(pool, ids[i])) continue;
         if (pool->ref_cnt[ids[i]]++ == 0) free_queue_remove(&pool->queue, ids[i]);
+        if (pool->config.ages) block_ages_hit(pool->config.ages, ids[i]);
     }
 }
 
@@ -119,6 +123,7 @@ block_id block_pool_find(const struct block_pool *pool, const struct prefix_key 
 enum status block_pool_reset(struct block_pool *pool) {
     if (block_pool_n_free(pool) != block_pool_n_usable(pool)) return ST_BUSY;
     prefix_cache_clear(&pool->cache);
+    if (pool->config.ages) block_ages_reset(pool->config.ages);
     return ST_OK;
 }
 

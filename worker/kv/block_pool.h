@@ -19,6 +19,8 @@
 #include "common/status.h"
 #include "worker/kv/prefix_cache.h"
 
+struct block_ages;
+
 typedef uint32_t block_id; /* 0 is the null block: never handed out, safe padding */
 #define BLOCK_NULL 0u
 #define BLOCK_NONE UINT32_MAX
@@ -34,6 +36,7 @@ struct block_pool_config {
      * about. May be NULL; must not call the pool's changing functions. */
     void (*on_evict)(void *arg, block_id id);
     void *arg;
+    struct block_ages *ages; /* borrowed: is told of the blocks; NULL: nobody is */
 };
 struct block_pool;
 

@@ -64,6 +64,7 @@ struct kv_manager *kv_manager_create(const struct kv_manager_config *config) {
     mgr->n_links = config->block_size / mgr->config.hash_block_size;
     mgr->links = mem_calloc(2 * (size_t)mgr->n_links, sizeof(*mgr->links));
     mgr->step = 1; /* 0 is before any */
+    if (config->ages.share > 0) mgr->ages = block_ages_create(config->n_blocks, &config->ages);
     mgr->pool = block_pool_create(&(struct block_pool_config){
         .n_blocks = config->n_blocks,
         .block_size = config->block_size,
@@ -71,6 +72,7 @@ struct kv_manager *kv_manager_create(const struct kv_manager_config *config) {
         .no_null = config->no_null,
         .on_evict = kv_manager_on_evict,
         .arg = mgr,
+        .ages = mgr->ages,
     });
     if (!config->no_caching && !config->no_explain)
         mgr->explain = kv_explain_create(config->n_blocks, config->block_size);
@@ -99,6 +101,7 @@ void kv_manager_destroy(struct kv_manager *mgr) {
     if (!mgr) return;
     assert(list_is_empty(&mgr->holders));
     block_pool_destroy(mgr->pool);
+    block_ages_destroy(mgr->ages);
     block_hasher_destroy(mgr->hasher);
     hit_window_fini(&mgr->stats.window);
     kv_moves_fini(&mgr->moves);

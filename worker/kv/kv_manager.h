@@ -37,6 +37,7 @@
 #define WORKER_KV_KV_MANAGER_H
 
 #include "common/list.h"
+#include "worker/kv/block_ages.h"
 #include "worker/kv/block_hash.h"
 #include "worker/kv/block_pool.h"
 #include "worker/kv/block_table.h"
@@ -70,6 +71,7 @@ struct kv_manager_config {
     bool no_null;                /* block 0 is handed out too; full attention only */
     bool no_stats;
     bool dedup;
+    struct block_ages_config ages; /* of the device's blocks; zeros: not followed */
 };
 struct kv_manager;
 
@@ -178,7 +180,7 @@ void kv_manager_explain(struct kv_manager *mgr, const struct kv_seq *seq, const 
  * long as encoding it, some 0.5 us a block; for the rare follower that has lost its place. */
 void kv_manager_tell_all(struct kv_manager *mgr, uint64_t wall_us);
 
-/* The time of what happens from now on: evictions. Monotonic microseconds. */
+/* The time of what happens from now on: evictions, hits. Monotonic microseconds. */
 void kv_manager_set_now(struct kv_manager *mgr, uint64_t now_us);
 
 /* The KV of the sequence's first n_computed tokens, which must lie in steps that are submitted,

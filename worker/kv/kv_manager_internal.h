@@ -7,6 +7,7 @@
 struct kv_manager {
     struct kv_manager_config config;
     struct block_pool *pool;
+    struct block_ages *ages; /* the pool's; NULL: not followed */
     struct block_hasher *hasher;
     struct kv_group group[KV_GROUPS_MAX]; /* (n_groups) */
     uint32_t n_groups;

@@ -90,6 +90,7 @@ void kv_manager_note_reset(struct kv_manager *mgr) {
 
 void kv_manager_set_now(struct kv_manager *mgr, uint64_t now_us) {
     mgr->now_us = now_us;
+    if (mgr->ages) block_ages_set_now(mgr->ages, now_us);
 }
 
 /* --- not found -------------------------------------------------------------------------------- */

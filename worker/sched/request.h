@@ -156,6 +156,7 @@ struct request {
     struct kv_explanation explanation; /* if asked for: there with the first token */
     uint32_t cached_tokens;            /* prompt tokens found in the cache at first admission */
     uint64_t arrival_us, scheduled_us, first_token_us, finished_us; /* clock_now_us; 0: not yet */
+    uint64_t last_token_us;                                         /* the engine's */
     enum finish_reason finish;
     uint32_t stop_token; /* the stop id that ended it, or REQUEST_NO_TOKEN */
     float beam_score;    /* of a beam search: sum of logprobs, divided by length ^ penalty */
