@@ -14,7 +14,8 @@ STEP = "1 8 16 32 64 128 256 512 1024 2048 4096 8192 16384"
 AGE = "0.001 0.002 0.005 0.01 0.02 0.05 0.1 0.2 0.5 1 2 5 10 20 30 60 120 300 600 1200 1800"
 
 # The names of vLLM that concern what this worker does. Not here: adapters and drafts.
-GAUGES = """num_requests_running num_requests_waiting kv_cache_usage_perc gpu_cache_usage_perc cache_config_info""".split()
+GAUGES = """num_requests_running num_requests_waiting num_requests_swapped kv_cache_usage_perc gpu_cache_usage_perc
+    cache_config_info""".split()
 COUNTERS = """prefix_cache_queries_total prefix_cache_hits_total gpu_prefix_cache_queries_total
     gpu_prefix_cache_hits_total external_prefix_cache_queries_total external_prefix_cache_hits_total
     num_preemptions_total prompt_tokens_total prompt_tokens_cached_total
