@@ -51,13 +51,14 @@ static void say_token(const struct tokenizer *t, const char *what, uint32_t id) 
     if (id != TOKEN_NONE) printf("%s %u \"%.*s\"  ", what, id, STR_ARG(bytes));
 }
 
-static void say_text(const struct model_config *c, const struct tokenizer *t, bool is_fallback) {
+static void say_text(const struct model_config *c, const struct tokenizer *t,
+                     const char *fallback) {
     printf("tokenizer         %u tokens; ", tokenizer_vocab(t));
     say_token(t, "bos", tokenizer_bos(t));
     for (uint32_t i = 0; i < c->n_eos; i++)
         say_token(t, "eos", c->eos[i]);
-    printf("\nchat template     %s\n",
-           is_fallback ? "built in: the folder has none" : "the folder's");
+    printf("\nchat template     %s%s\n", fallback ? fallback : "the folder's",
+           fallback ? ", built in: the folder has none" : "");
 }
 
 static void say_memory(const struct model *m, const struct worker_options *o) {
@@ -96,7 +97,8 @@ enum status inspect_model(struct worker_options *o, struct error *err) {
     struct log *log = NULL;
     struct loading loading;
     char folder[HUB_PATH_MAX] = "", text_folder[HUB_PATH_MAX] = "";
-    bool is_fallback = false, is_hubs;
+    const char *fallback = NULL;
+    bool is_hubs;
     enum status st;
 
     if (!o->model) {
@@ -117,8 +119,8 @@ enum status inspect_model(struct worker_options *o, struct error *err) {
         say_memory(model, o);
         say_defaults(&model_config(model)->generation);
         st = tokenizer_open(&tokenizer, text_folder, err);
-        if (st == ST_OK) st = chat_template_open(&chat_template, text_folder, &is_fallback, err);
-        if (st == ST_OK) say_text(model_config(model), tokenizer, is_fallback);
+        if (st == ST_OK) st = chat_template_open(&chat_template, text_folder, &fallback, err);
+        if (st == ST_OK) say_text(model_config(model), tokenizer, fallback);
     }
     chat_template_destroy(chat_template);
     tokenizer_destroy(tokenizer);

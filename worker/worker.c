@@ -197,7 +197,8 @@ static enum status listen_first(struct worker *w, struct error *err) {
 static enum status open_model(struct worker *w, bool is_synthetic, struct error *err) {
     const struct worker_options *o = w->options;
     char folder[HUB_PATH_MAX] = "", text[HUB_PATH_MAX]; /* of the model, of its tokenizer */
-    bool is_fallback, is_hubs;
+    const char *fallback = NULL;
+    bool is_hubs;
     enum status st;
 
     if (is_synthetic && !o->model) {
@@ -218,7 +219,7 @@ static enum status open_model(struct worker *w, bool is_synthetic, struct error 
         snprintf(text, sizeof(text), "%s", folder);
     if (st == ST_OK) st = model_open(&w->model, folder, err);
     if (st == ST_OK) st = tokenizer_open(&w->tokenizer, text, err);
-    if (st == ST_OK) st = chat_template_open(&w->chat_template, text, &is_fallback, err);
+    if (st == ST_OK) st = chat_template_open(&w->chat_template, text, &fallback, err);
     if (st != ST_OK) return st;
     if (tokenizer_vocab(w->tokenizer) > model_config(w->model)->vocab) {
         return error_set(err, ST_INVALID,
@@ -226,9 +227,9 @@ static enum status open_model(struct worker *w, bool is_synthetic, struct error 
                          "belong together",
                          text, tokenizer_vocab(w->tokenizer), model_config(w->model)->vocab);
     }
-    if (is_fallback) {
+    if (fallback) {
         log_event(w->log, LOG_WARN, "chat_template_missing", log_z("folder", text),
-                  log_z("instead", "a built-in one"));
+                  log_z("built_in", fallback));
     }
     return ST_OK;
 }

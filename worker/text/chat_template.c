@@ -8,6 +8,7 @@
 #include "common/file.h"
 #include "common/json.h"
 #include "common/mem.h"
+#include "worker/text/chat_fallback.h"
 #include "worker/text/jinja.h"
 
 #include <stdio.h>
@@ -20,23 +21,9 @@
 
 struct chat_template {
     struct jinja_program *program;
-    char *bos, *eos; /* NULL: not defined */
+    struct chat_template *with_tools; /* the one named "tool_use", where a model has two; or NULL */
+    char *bos, *eos;                  /* NULL: not defined */
 };
-
-static const char chatml[] =
-    "{%- for message in messages %}"
-    "{{- '<|im_start|>' + message.role + '\\n' + (message.content or '') + '<|im_end|>\\n' }}"
-    "{%- endfor %}"
-    "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}";
-
-static const char llama3[] =
-    "{{- bos_token if bos_token is defined else '<|begin_of_text|>' }}"
-    "{%- for message in messages %}"
-    "{{- '<|start_header_id|>' + message.role + '<|end_header_id|>\\n\\n' }}"
-    "{{- (message.content or '') | trim + '<|eot_id|>' }}"
-    "{%- endfor %}"
-    "{%- if add_generation_prompt %}"
-    "{{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{%- endif %}";
 
 /* --- where a template comes from ---------------------------------------------------------------*/
 enum status chat_template_compile(struct chat_template **out, struct str source,
@@ -65,17 +52,16 @@ enum status chat_template_compile(struct chat_template **out, struct str source,
 }
 
 struct chat_template *chat_template_builtin(const char *name) {
-    const char *source = strcmp(name, "chatml") == 0   ? chatml
-                         : strcmp(name, "llama3") == 0 ? llama3
-                                                       : NULL;
+    struct str source = chat_fallback_source(name);
     struct chat_template *t = NULL;
 
-    if (source && chat_template_compile(&t, str_of(source), NULL) != ST_OK) return NULL;
+    if (source.len && chat_template_compile(&t, source, NULL) != ST_OK) return NULL;
     return t;
 }
 
 void chat_template_destroy(struct chat_template *t) {
     if (!t) return;
+    chat_template_destroy(t->with_tools);
     jinja_destroy(t->program);
     mem_free(t->bos);
     mem_free(t->eos);
@@ -91,32 +77,19 @@ static char *token_text(const struct json *config, const char *name) {
     return json_to_str(v, &s) == ST_OK ? mem_strndup(s.ptr, s.len) : NULL;
 }
 
-/* The template in tokenizer_config.json: a string, or a list of {"name", "template"}. */
-static bool find_source(const struct json *config, struct str *source) {
+/* The template of that name in tokenizer_config.json, which has one string, or a list of {"name",
+ * "template"}. */
+static bool find_source(const struct json *config, const char *wanted, struct str *source) {
     const struct json *v = json_get(config, "chat_template");
     struct str name;
 
-    if (json_to_str(v, source) == ST_OK) return true;
-    if (json_type(v) != JSON_ARRAY) return false;
+    if (json_to_str(v, source) == ST_OK) return strcmp(wanted, "default") == 0;
     JSON_FOR_EACH(item, v) {
-        if (json_to_str(json_get(item, "name"), &name) == ST_OK && str_eq(name, STR("default"))) {
+        if (json_to_str(json_get(item, "name"), &name) == ST_OK && str_eq(name, str_of(wanted))) {
             return json_to_str(json_get(item, "template"), source) == ST_OK;
         }
     }
     return false;
-}
-
-/* Without a template: does the tokenizer know Llama-3's marks? */
-static const char *guess(const char *folder) {
-    char path[4096], *text = NULL;
-    const char *name = "chatml";
-    size_t n;
-
-    snprintf(path, sizeof(path), "%s/tokenizer.json", folder);
-    if (file_read(path, (size_t)256 << 20, &text, &n, NULL) != ST_OK) return name;
-    if (str_find((struct str){text, n}, STR("<|start_header_id|>")) >= 0) name = "llama3";
-    mem_free(text);
-    return name;
 }
 
 static enum status read_config(const char *folder, struct json **config, struct error *err) {
@@ -136,21 +109,20 @@ static enum status read_config(const char *folder, struct json **config, struct 
     return st;
 }
 
-static enum status compile_found(struct chat_template **out, const char *folder,
-                                 const struct json *config, bool *is_fallback, struct error *err) {
+/* Compiles the file `name` of the folder, else the template `named` so in its configuration. *out stays
+ * NULL when there is neither. */
+static enum status compile_found(struct chat_template **out, const char *folder, const char *name,
+                                 const struct json *config, const char *named, struct error *err) {
     char path[4096], *text = NULL;
     struct str source = STR_NULL;
     enum status st = ST_OK;
 
-    snprintf(path, sizeof(path), "%s/chat_template.jinja", folder);
-    *is_fallback = false;
+    snprintf(path, sizeof(path), "%s/%s", folder, name);
     if (file_exists(path)) {
         st = file_read(path, CHAT_TEMPLATE_MAX_BYTES, &text, &source.len, err);
         source.ptr = text;
-    } else if (!find_source(config, &source)) {
-        *is_fallback = true;
-        *out = chat_template_builtin(guess(folder));
-        return *out ? ST_OK : error_set(err, ST_INTERNAL, "a built-in chat template is broken");
+    } else if (!find_source(config, named, &source)) {
+        return ST_OK;
     }
     if (st == ST_OK) {
         st = chat_template_compile(out, source, err);
@@ -160,17 +132,34 @@ static enum status compile_found(struct chat_template **out, const char *folder,
     return st;
 }
 
-enum status chat_template_open(struct chat_template **out, const char *folder, bool *is_fallback,
-                               struct error *err) {
+static enum status open_all(struct chat_template **out, const char *folder,
+                            const struct json *config, const char **fallback, struct error *err) {
+    enum status st = compile_found(out, folder, "chat_template.jinja", config, "default", err);
+
+    *fallback = NULL;
+    if (st != ST_OK) return st;
+    if (!*out) {
+        *fallback = chat_fallback_choose(folder);
+        *out = chat_template_builtin(*fallback);
+        if (!*out) return error_set(err, ST_INTERNAL, "a built-in chat template is broken");
+    }
+    return compile_found(&(*out)->with_tools, folder, "additional_chat_templates/tool_use.jinja",
+                         config, "tool_use", err);
+}
+
+enum status chat_template_open(struct chat_template **out, const char *folder,
+                               const char **fallback, struct error *err) {
     struct chat_template *t = NULL;
     struct json *config = NULL;
     enum status st = read_config(folder, &config, err);
 
-    if (st == ST_OK) st = compile_found(&t, folder, config, is_fallback, err);
+    if (st == ST_OK) st = open_all(&t, folder, config, fallback, err);
     if (st == ST_OK) {
         t->bos = token_text(config, "bos_token");
         t->eos = token_text(config, "eos_token");
         *out = t;
+    } else {
+        chat_template_destroy(t);
     }
     json_destroy(config);
     return st;
@@ -343,14 +332,14 @@ static enum status convert_messages(struct converting *c, const struct json *v, 
 }
 
 /* --- rendering ---------------------------------------------------------------------------------*/
-static enum status set_variables(const struct chat_template *t, struct converting *c,
-                                 const struct chat_input *in) {
+static enum status set_variables(const struct chat_template *t, const struct jinja_program *program,
+                                 struct converting *c, const struct chat_input *in) {
     const struct {
         const char *name;
         const struct json *value;
     } optional[] = {{"tools", in->tools}, {"documents", in->documents}};
     struct jv v;
-    enum status st = convert_messages(c, in->messages, !jinja_reads_parts(t->program), &v);
+    enum status st = convert_messages(c, in->messages, !jinja_reads_parts(program), &v);
 
     if (st == ST_OK) st = jinja_run_set(c->run, "messages", v);
     for (size_t i = 0; i < ARRAY_LEN(optional) && st == ST_OK; i++) {
@@ -383,9 +372,11 @@ enum status chat_template_render(const struct chat_template *t, const struct cha
                                  struct buf *out, struct error *err) {
     size_t n_input = weigh(in->messages) + weigh(in->tools) + weigh(in->documents);
     struct jinja_limits limits = {.max_memory_bytes = BASE_MEMORY + MEMORY_FACTOR * n_input};
-    struct jinja_run *run = jinja_run_create(t->program, &limits, in->now_s, err);
+    bool has_tools = t->with_tools && json_first(in->tools);
+    const struct jinja_program *program = has_tools ? t->with_tools->program : t->program;
+    struct jinja_run *run = jinja_run_create(program, &limits, in->now_s, err);
     struct converting c = {.run = run, .err = err};
-    enum status st = set_variables(t, &c, in);
+    enum status st = set_variables(t, program, &c, in);
 
     if (st == ST_OK) st = jinja_run_render(run, out);
     jinja_run_destroy(run);

@@ -22,14 +22,15 @@ struct chat_template;
 MUST_USE enum status chat_template_compile(struct chat_template **out, struct str source,
                                            struct error *err);
 
-/* The template of a model folder: chat_template.jinja, else `chat_template` of
- * tokenizer_config.json (the one named "default" where there are several). Without either, the
- * built-in ChatML or Llama-3 one, by which special tokens the folder's tokenizer has, and
- * *is_fallback is true. bos_token and eos_token come from tokenizer_config.json. */
+/* The template of a model folder: chat_template.jinja, else `chat_template` of tokenizer_config.json (the
+ * one named "default" where there are several); for requests with tools the one named "tool_use", or
+ * additional_chat_templates/tool_use.jinja, if there is one. Without any, the built-in one that fits
+ * (chat_fallback.h), and *fallback is its name, else NULL. bos_token and eos_token come from
+ * tokenizer_config.json. */
 MUST_USE enum status chat_template_open(struct chat_template **out, const char *folder,
-                                        bool *is_fallback, struct error *err);
+                                        const char **fallback, struct error *err);
 
-/* A built-in one: "chatml" or "llama3". NULL for any other name. */
+/* A built-in one by its name (chat_fallback.h). NULL for any other name. */
 struct chat_template *chat_template_builtin(const char *name);
 void chat_template_destroy(struct chat_template *t); /* NULL is fine */
 

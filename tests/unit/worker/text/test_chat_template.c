@@ -52,7 +52,7 @@ static struct str text_of(const struct json *v, const char *name) {
 }
 
 /* A folder with a tokenizer_config.json, as a model has it. */
-static struct chat_template *open_with_config(const char *config, bool *is_fallback) {
+static struct chat_template *open_with_config(const char *config, const char **fallback) {
     char folder[] = "/tmp/incipit-chat-XXXXXX", path[64];
     struct chat_template *t = NULL;
     struct error err = {0};
@@ -63,7 +63,7 @@ static struct chat_template *open_with_config(const char *config, bool *is_fallb
     f = fopen(path, "wb");
     fputs(config, f);
     fclose(f);
-    if (chat_template_open(&t, folder, is_fallback, &err) != ST_OK) fail_msg("%s", err.message);
+    if (chat_template_open(&t, folder, fallback, &err) != ST_OK) fail_msg("%s", err.message);
     unlink(path);
     rmdir(folder);
     return t;
@@ -73,7 +73,7 @@ static struct chat_template *template_named(const char *name) {
     struct buf config;
     struct json_writer w;
     struct chat_template *t;
-    bool is_fallback;
+    const char *fallback;
     char *text;
 
     buf_init(&config, 0);
@@ -87,8 +87,8 @@ static struct chat_template *template_named(const char *name) {
     json_end_object(&w);
     json_end_object(&w);
     text = buf_strdup(&config);
-    t = open_with_config(text, &is_fallback);
-    assert_false(is_fallback);
+    t = open_with_config(text, &fallback);
+    assert_null(fallback);
     mem_free(text);
     buf_fini(&config);
     return t;
@@ -197,6 +197,10 @@ static void assert_renders(struct chat_template *t, const char *messages, const 
     buf_fini(&out);
 }
 
+#define CHAT                                                                                       \
+    "[{\"role\":\"system\",\"content\":\"S\"},{\"role\":\"user\",\"content\":\"U\"},"              \
+    "{\"role\":\"assistant\",\"content\":\"A\"},{\"role\":\"user\",\"content\":\"V\"}]"
+
 static void built_in_templates_render(void **state) {
     struct chat_template *t = chat_template_builtin("chatml");
 
@@ -210,6 +214,27 @@ static void built_in_templates_render(void **state) {
     assert_renders(t, "[{\"role\":\"user\",\"content\":\" Hi \"}]",
                    "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|>"
                    "<|start_header_id|>assistant<|end_header_id|>\n\n");
+    chat_template_destroy(t);
+    t = chat_template_builtin("llama2");
+    assert_renders(t, CHAT,
+                   "<s>[INST] <<SYS>>\nS\n<</SYS>>\n\nU [/INST] A </s><s>[INST] V [/INST]");
+    chat_template_destroy(t);
+    t = chat_template_builtin("mistral");
+    assert_renders(t, CHAT, "<s>[INST] S\n\nU[/INST] A</s>[INST] V[/INST]");
+    chat_template_destroy(t);
+    t = chat_template_builtin("deepseek");
+    assert_renders(t, CHAT,
+                   "S<\xEF\xBD\x9CUser\xEF\xBD\x9C>U<\xEF\xBD\x9C"
+                   "Assistant\xEF\xBD\x9C>A<\xEF\xBD\x9CUser\xEF\xBD\x9C>V<\xEF\xBD\x9C"
+                   "Assistant\xEF\xBD\x9C>");
+    chat_template_destroy(t);
+    t = chat_template_builtin("deepseek-llm");
+    assert_renders(t, CHAT, "S\n\nUser: U\n\nAssistant: AUser: V\n\nAssistant:");
+    chat_template_destroy(t);
+    t = chat_template_builtin("zephyr");
+    assert_renders(t, CHAT,
+                   "<|system|>\nS</s>\n<|user|>\nU</s>\n<|assistant|>\nA</s>\n"
+                   "<|user|>\nV</s>\n<|assistant|>\n");
     chat_template_destroy(t);
     assert_null(chat_template_builtin("other"));
 }
@@ -259,30 +284,46 @@ static void tool_arguments_become_what_they_spell(void **state) {
 }
 
 static void a_folder_without_template_gets_a_built_in_one(void **state) {
-    bool is_fallback = false;
-    struct chat_template *t = open_with_config("{}", &is_fallback);
+    const char *fallback = NULL;
+    struct chat_template *t = open_with_config("{}", &fallback);
 
     (void)state;
-    assert_true(is_fallback);
+    assert_string_equal(fallback, "chatml");
     chat_template_destroy(t);
-    t = open_with_config("{\"chat_template\":[{\"name\":\"tool_use\",\"template\":\"no\"},"
-                         "{\"name\":\"default\",\"template\":\"yes\"}]}",
-                         &is_fallback);
-    assert_false(is_fallback);
+}
+
+static void a_template_for_tools_is_used_with_tools(void **state) {
+    const char *fallback = "none";
+    struct chat_template *t = open_with_config(
+        "{\"chat_template\":[{\"name\":\"tool_use\",\"template\":\"{{ tools[0] }}\"},"
+        "{\"name\":\"default\",\"template\":\"yes\"}]}",
+        &fallback);
+    struct json *messages = parse("[]"), *tools = parse("[\"hammer\"]");
+    struct chat_input in = {.messages = messages, .tools = tools};
+    struct buf out;
+
+    (void)state;
+    assert_null(fallback);
     assert_renders(t, "[]", "yes");
+    buf_init(&out, 0);
+    assert_int_equal(chat_template_render(t, &in, &out, NULL), ST_OK);
+    assert_true(str_eq(buf_str(&out), STR("hammer")));
+    buf_fini(&out);
+    json_destroy(tools);
+    json_destroy(messages);
     chat_template_destroy(t);
 }
 
 static void the_demonstration_model_has_its_template(void **state) {
     struct chat_template *t = NULL;
-    bool is_fallback = true;
+    const char *fallback = "none";
     struct error err = {0};
 
     (void)state;
-    if (chat_template_open(&t, "deploy/demo/model", &is_fallback, &err) != ST_OK) {
+    if (chat_template_open(&t, "deploy/demo/model", &fallback, &err) != ST_OK) {
         fail_msg("%s", err.message);
     }
-    assert_false(is_fallback);
+    assert_null(fallback);
     assert_renders(t, "[{\"role\":\"user\",\"content\":\"Hi\"}]",
                    "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n");
     chat_template_destroy(t);
@@ -429,6 +470,7 @@ int main(void) {
         cmocka_unit_test(text_parts_are_joined),
         cmocka_unit_test(tool_arguments_become_what_they_spell),
         cmocka_unit_test(a_folder_without_template_gets_a_built_in_one),
+        cmocka_unit_test(a_template_for_tools_is_used_with_tools),
         cmocka_unit_test(the_demonstration_model_has_its_template),
         cmocka_unit_test(hostile_templates_meet_a_limit),
         cmocka_unit_test(deep_sources_are_refused_not_followed),

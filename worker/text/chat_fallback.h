@@ -1,0 +1,19 @@
+/* worker/text/chat_fallback.h - chat templates for folders that have none.
+ *
+ * A model without a template is one that was never trained to chat, or whose template got lost. The
+ * built-in ones are the plain forms of the common families, without tools; which fits is told by the
+ * special tokens of the tokenizer, then by the architecture. The choice is a guess, and is logged. */
+#ifndef WORKER_TEXT_CHAT_FALLBACK_H
+#define WORKER_TEXT_CHAT_FALLBACK_H
+
+#include "common/base.h"
+#include "common/buf.h"
+
+/* The template of that name: chatml, llama2, llama3, mistral, deepseek, deepseek-llm, zephyr. STR_NULL
+ * for none. */
+struct str chat_fallback_source(const char *name);
+
+/* The name of the one that fits a folder best; never NULL. Reads its tokenizer.json and config.json. */
+const char *chat_fallback_choose(const char *folder);
+
+#endif
