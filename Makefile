@@ -161,7 +161,7 @@ demo-check: all ## the demonstration model's acceptance, over HTTP: several hund
 faults: all load ## faults under open-loop load, haproxy beside; ARGS="kill stop" some, ARGS=list names them
 	@INCIPIT_BUILD=$(B) python3 tests/bench/faults/faults.py $(ARGS)
 
-.PHONY: clients test-reference faults soak replay-foreign demo-check load wrk bench-router bench-overload bench-peers bench-% fuzz fuzz-% lint aarch64 aarch64-test
+.PHONY: clients test-reference faults soak replay-foreign demo-check load wrk bench-router bench-overload bench-peers bench-cpu bench-% fuzz fuzz-% lint aarch64 aarch64-test
 $(B)/tests/bench/%: $(B)/tests/bench/%.o $(LIBS_all)
 	$(call link,,)
 load: $(B)/incipit-bench ## the load generator: build/release/incipit-bench --help
@@ -175,6 +175,24 @@ bench-overload: all load ## goodput at twice the load that the fleet can take; A
 	@INCIPIT_BUILD=$(B) python3 tests/bench/overload/overload.py $(ARGS)
 bench-%: $(B)/tests/bench/bench_% ## a benchmark of tests/bench: ratios, never gates
 	@$< $(ARGS)
+
+# llama.cpp beside us where LLAMA says its sources are: built here, the CPU alone, for this machine.
+$(B)/libpeer-none.a: $(B)/tests/bench/peer/none.o
+$(B)/libpeer-llama.a: $(B)/tests/bench/peer/llama.o
+$(B)/libpeer-none.a $(B)/libpeer-llama.a: $(B)/tests/bench/peer/gguf.o
+LLAMA_BUILD := $(B)/llama.cpp
+LLAMA_LIBS  := src/libllama.a ggml/src/libggml.a ggml/src/libggml-cpu.a ggml/src/libggml-base.a
+$(LLAMA_BUILD)/src/libllama.a:
+	@cmake -S $(LLAMA) -B $(LLAMA_BUILD) -DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=ON -DGGML_OPENMP=OFF -DLLAMA_CURL=OFF \
+	  -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_TOOLS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_SERVER=OFF \
+	  -DBUILD_SHARED_LIBS=OFF > $(LLAMA_BUILD).log && cmake --build $(LLAMA_BUILD) -j $(JOBS) --target llama >> $(LLAMA_BUILD).log
+$(B)/tests/bench/peer/llama.o: CFLAGS_ALL += -isystem $(LLAMA)/include -isystem $(LLAMA)/ggml/include
+BENCH_CPU := $(addprefix $(B)/tests/bench/bench_,cpu model)
+$(BENCH_CPU): $(B)/libpeer-none.a
+$(addsuffix -llama,$(BENCH_CPU)): %-llama: %.o $(LLAMA_BUILD)/src/libllama.a $(B)/libpeer-llama.a $(LIBS_all)
+	$(call link,,$(addprefix $(LLAMA_BUILD)/,$(wordlist 2,9,$(LLAMA_LIBS))) -lstdc++)
+bench-cpu: $(addsuffix $(if $(LLAMA),-llama),$(BENCH_CPU)) ## the cpu kernels against this machine's roofs, whole models; LLAMA=DIR beside llama.cpp
+	@for bench in $^; do $$bench $(ARGS) || exit 1; done
 
 # --- routing quality ---------------------------------------------------------------------------
 # An independent simulator with its own policies, and ours beside them: built here from sources

@@ -109,11 +109,10 @@ struct backend_limits {
 
 /* How to open a device. Zero means "choose". */
 struct backend_config {
-    uint32_t ordinal;   /* which GPU */
-    uint32_t n_threads; /* CPU threads, the caller's included */
-    const char
-        *path; /* instruction path to force ("avx512bf16", "avx512", "avx2", "neon", "plain"),
-                              * NULL or "auto" for the best one here */
+    uint32_t ordinal;        /* which GPU */
+    uint32_t n_threads;      /* CPU threads, the caller's included */
+    const char *path;        /* instruction path to force ("avx512bf16", "avx512", "avx2", "neon",
+                              * "plain"), NULL or "auto" for the best one here */
     uint64_t memory_bytes;   /* most it may allocate for weights and KV */
     double sim_speed;        /* sim: simulated seconds per real second; 0 means 1 */
     const char *sim_profile; /* sim: name of a fitted latency model, NULL for the default */

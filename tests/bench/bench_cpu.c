@@ -5,6 +5,7 @@
  *      decode  M=16    against the lower of the read loop and the peak's 16th part
  *      prefill M=512   multiply-adds, against the peak of the path's dot product
  *      a busy core     two threads while another process spins on one core, against one thread
+ *      beside ggml     the same products with the same bits, where it is linked (LLAMA=DIR)
  *
  * One pass is the four products of a layer (q,k,v | o | gate,up | down), cycling over enough layers
  * to leave every cache. A round measures everything once, and a figure is the median over the
@@ -27,6 +28,7 @@
 #include "common/rng.h"
 #include "kernels/cpu/pack.h"
 #include "kernels/cpu/pool.h"
+#include "tests/bench/peer/peer.h"
 
 #define MAX_LAYERS 12u
 #define MAX_ROWS   512u
@@ -50,6 +52,7 @@ struct bench {
     const struct cpu_path *path;
     struct cpu_pool *pool;
     const struct shape *shape;
+    struct peer_products *peer; /* or NULL */
     struct cpu_matrix w[MAX_LAYERS][4];
     uint8_t *x; /* act (MAX_ROWS, the longest input) */
     float *y;   /* (threads, ROWS, PANELS * PANEL): results go on from there, in cache */
@@ -97,6 +100,14 @@ static double pass(struct bench *b, uint32_t n_rows) {
         cpu_pool_run(b->pool, j.n_panel_chunks * CEIL_DIV(n_rows, rows), false, run_chunk, &j);
     }
     b->next_layer++;
+    return (double)b->layer_weights / (seconds_now(b) - start);
+}
+
+/* The same by the other engine. */
+static double peer_pass(struct bench *b, uint32_t n_rows) {
+    double start = seconds_now(b);
+
+    peer_products_pass(b->peer, n_rows);
     return (double)b->layer_weights / (seconds_now(b) - start);
 }
 
@@ -162,6 +173,36 @@ static int by_value(const void *a, const void *b) {
 static double median(double *x, uint32_t n) {
     qsort(x, n, sizeof(*x), by_value);
     return x[n / 2];
+}
+
+/* Ours over theirs, medians over rounds of its own: the threads of both would meet. */
+static void measure_beside_peer(struct bench *b, double seconds) {
+    static const uint32_t rows[] = {1, 4, 16, MAX_ROWS};
+    static double ratio[ARRAY_LEN(rows)][MAX_ROUNDS];
+    uint32_t n[ARRAY_LEN(rows)] = {0};
+    uint64_t end_us;
+
+    b->peer = peer_products_open(b->shape->product, b->shape->n_layers, cpu_pool_threads(b->pool));
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        peer_products_prepare(b->peer, rows[i]);
+        peer_products_pass(b->peer, rows[i]); /* its threads start */
+    }
+    end_us = clock_now_us() + (uint64_t)(seconds * 1e6);
+    for (uint32_t round = 0; round < MAX_ROUNDS && (round < 9 || clock_now_us() < end_us);
+         round++) {
+        for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+            double theirs;
+
+            if (rows[i] == MAX_ROWS && round % 8) continue;
+            theirs = peer_pass(b, rows[i]);
+            ratio[i][n[i]++] = pass(b, rows[i]) / theirs;
+        }
+    }
+    printf("  beside %s:", peer_name());
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++)
+        printf("  M=%u %.2f times", rows[i], n[i] ? median(ratio[i], n[i]) : 0);
+    printf(" (goal 1.0, from M=4 on 1.5)\n");
+    peer_products_close(b->peer);
 }
 
 static void measure(struct bench *b, double seconds) {
@@ -324,6 +365,7 @@ int main(int argc, char **argv) {
         b.shape = &shapes[i];
         fill(&b);
         measure(&b, seconds);
+        if (peer_name()) measure_beside_peer(&b, seconds);
         if (i == 0) {
             struct cpu_pool *pool = b.pool;
 
