@@ -74,7 +74,7 @@ static const struct option_def rows[] = {
      .group = "Workers",
      .help = "Start this many workers here, restart them when they die, end them with the router."},
     {"model", OPT_STR, FIELD(model), .aliases = "model-path", .group = "Workers", .metavar = "DIR",
-     .help = "Model folder for launched workers."},
+     .help = "Model of launched workers: a folder, or org/name on the Hugging Face hub."},
     {"worker-base-port", OPT_U32, FIELD(worker_base_port), .def = "31000", .min = "1",
      .max = "65535", .group = "Workers",
      .help = "First port of launched workers; ports in use are skipped."},

@@ -278,6 +278,8 @@ static enum status start_engine(struct worker *w, const struct backend_ops *back
                                        .sim_speed = o->sim_speed,
                                        .sim_profile = o->sim_profile};
     engine_options_set_model(&e, w->model);
+    if (strcmp(backend->name, "cpu") == 0) /* keeps bf16, whatever the checkpoint has */
+        e.weight_bytes = model_weight_bytes(w->model, DTYPE_BF16);
     if (e.load) {
         e.load = load; /* the same, and it says how far it is */
         e.load_arg = w;

@@ -117,6 +117,7 @@ static const struct unbuilt {
     {"num_local_experts", "0", "take a dense model"},
     {"n_routed_experts", "0", "take a dense model"},
     {"moe_intermediate_size", NULL, "take a dense model"},
+    {"use_mrope", "false", "take a text-only model"},
     {"vision_config", NULL, "take a text-only model"},
     {"audio_config", NULL, "take a text-only model"},
     {"text_config", NULL, "take a text-only model"},

@@ -10,6 +10,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define MAX_LISTING_BYTES ((size_t)32 << 20)
@@ -220,9 +221,13 @@ static uint64_t missing_bytes(const struct hub *h) {
     for (uint32_t i = 0; i < h->n_files; i++) {
         const struct hub_file *f = &h->files[i];
         char path[HUB_PATH_MAX];
+        struct stat sb;
 
         hub_cache_blob_path(&h->cache, f->etag, "", path);
-        if (!file_exists(path)) missing += f->n_bytes;
+        if (file_exists(path)) continue;
+        hub_cache_blob_path(&h->cache, f->etag, ".incomplete", path);
+        missing += f->n_bytes;
+        if (stat(path, &sb) == 0) missing -= MIN((uint64_t)sb.st_size, f->n_bytes);
     }
     return missing;
 }

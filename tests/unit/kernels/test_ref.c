@@ -94,6 +94,30 @@ static void a_missing_weight_is_named(void **state) {
     backend_ref.close(dev);
 }
 
+static void windows_that_make_no_sense_are_refused(void **state) {
+    float inv_freq[64];
+    uint8_t kind[8];
+    struct tiny_setup setup = {&backend_ref, NULL, 1, 16, 2, 64};
+    struct tiny_shape sliding = llama;
+    struct backend_limits limits = tiny_limits(&setup, &llama);
+    struct backend_device *dev;
+    struct backend_model *m;
+    struct geometry g;
+    struct error err = {0};
+
+    (void)state;
+    sliding.sliding_window = 9;
+    g = tiny_geometry(&sliding, inv_freq, kind);
+    assert_int_equal(backend_ref.open(&dev, &(struct backend_config){0}, &err), ST_OK);
+    g.sliding_window = 0;
+    assert_int_equal(backend_ref.load_begin(dev, &m, &g, &limits, &err), ST_INVALID);
+    assert_string_equal(err.message, "layer 1 has a sliding window, but sliding_window is 0");
+    kind[0] = 2;
+    assert_int_equal(backend_ref.load_begin(dev, &m, &g, &limits, &err), ST_UNSUPPORTED);
+    assert_non_null(strstr(err.message, "layer 0 is of kind 2"));
+    backend_ref.close(dev);
+}
+
 static void refused_memory_names_the_figures(void **state) {
     float inv_freq[64];
     uint8_t kind[8];
@@ -225,6 +249,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(same_answer_for_every_chunk_and_block_size),
         cmocka_unit_test(a_missing_weight_is_named),
+        cmocka_unit_test(windows_that_make_no_sense_are_refused),
         cmocka_unit_test(refused_memory_names_the_figures),
         cmocka_unit_test(a_wrong_step_is_refused_and_changes_nothing),
         cmocka_unit_test(blocks_move_and_come_back),

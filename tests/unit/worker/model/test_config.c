@@ -89,6 +89,7 @@ static void what_is_not_built_or_not_sane_is_named(void **state) {
         {LLAMA ",\"num_local_experts\":8}", "num_local_experts 8", ST_UNSUPPORTED},
         {LLAMA ",\"logits_scaling\":8}", "logits_scaling 8", ST_UNSUPPORTED},
         {LLAMA ",\"final_logit_softcapping\":30.0}", "final_logit_softcapping 30", ST_UNSUPPORTED},
+        {QWEN2 ",\"use_mrope\":true}", "use_mrope true is not built", ST_UNSUPPORTED},
         {LLAMA ",\"vision_config\":{\"depth\":2}}", "vision_config", ST_UNSUPPORTED},
         {LLAMA ",\"torch_dtype\":\"float8\"}", "'float8'", ST_UNSUPPORTED},
         {LLAMA ",\"rope_scaling\":{\"rope_type\":\"longrope\"}}",
