@@ -251,6 +251,34 @@ static void compute_outputs(struct backend_model *m, uint32_t slot, const struct
     }
 }
 
+/* All layers of one token. */
+static void run_token(struct backend_model *m, uint32_t slot, const struct backend_step *step,
+                      uint32_t row, uint32_t t) {
+    const struct backend_stage *s = &m->host.slot[slot];
+
+    ref_embed(m->x, &m->embed, &m->host.ids[t], 1);
+    for (uint32_t layer = 0; layer < m->host.g.n_layers; layer++) {
+        attention_block(m, layer, row, s->position[t], s->kv_slot[t]);
+        ffn_block(m, layer);
+    }
+    compute_outputs(m, slot, step, t);
+}
+
+/* The smallest position from `from` on that any row computes; UINT32_MAX: none. */
+static uint32_t next_position(const struct backend_stage *s, const struct backend_step *step,
+                              uint32_t from) {
+    uint32_t next = UINT32_MAX;
+
+    for (uint32_t r = 0; r < step->n_rows; r++) {
+        const struct backend_row *row = &s->row[r];
+
+        if (row->context_len > from) next = MIN(next, MAX(from, row->context_len - row->n_tokens));
+    }
+    return next;
+}
+
+/* By rising position, whatever the row: a token looks at smaller positions only, so all that it sees
+ * is there even when it lies in a block that another row of this step fills. */
 static enum status ref_submit(struct backend_model *m, uint32_t slot,
                               const struct backend_step *step, backend_fence *out,
                               struct error *err) {
@@ -259,16 +287,13 @@ static enum status ref_submit(struct backend_model *m, uint32_t slot,
 
     if (st != ST_OK) return st;
     s = &m->host.slot[slot];
-    for (uint32_t r = 0; r < step->n_rows; r++) {
-        for (uint32_t i = 0; i < s->row[r].n_tokens; i++) {
-            uint32_t t = s->row[r].first_token + i;
+    for (uint32_t p = 0; (p = next_position(s, step, p)) != UINT32_MAX; p++) {
+        for (uint32_t r = 0; r < step->n_rows; r++) {
+            const struct backend_row *row = &s->row[r];
+            uint32_t first = row->context_len - row->n_tokens;
 
-            ref_embed(m->x, &m->embed, &m->host.ids[t], 1);
-            for (uint32_t layer = 0; layer < m->host.g.n_layers; layer++) {
-                attention_block(m, layer, s->row[r].row, s->position[t], s->kv_slot[t]);
-                ffn_block(m, layer);
-            }
-            compute_outputs(m, slot, step, t);
+            if (p >= first && p < row->context_len)
+                run_token(m, slot, step, row->row, row->first_token + p - first);
         }
     }
     host_step_end(&m->host, slot, step);

@@ -109,6 +109,9 @@ struct setup {
     uint32_t n_threads;
     uint32_t budget, n_blocks, block_size, max_seqs, max_waiting, hash_bits;
     uint32_t window; /* tokens that every layer sees; 0: all */
+    uint32_t host_blocks; /* for what is evicted and swapped out */
+    enum preemption_mode preemption;
+    enum scheduler_policy policy;
     bool no_caching, is_gated;
     struct log *log;
 };
@@ -180,6 +183,10 @@ static inline struct engine_options tiny_options(const struct setup *s, float *i
     o.kv.hash_seed = STR("test");
     o.scheduler.max_num_seqs = s->max_seqs ? s->max_seqs : 8;
     o.scheduler.max_num_batched_tokens = s->budget ? s->budget : 512;
+    o.host_kv_bytes = (uint64_t)s->host_blocks * o.block_size * 2 * shape.n_layers *
+                      shape.n_kv_heads * shape.head_dim * sizeof(uint16_t);
+    o.scheduler.preemption = s->preemption;
+    o.scheduler.policy = s->policy;
     o.scheduler.eos_ids = eos;
     o.scheduler.n_eos = 1;
     return o;
