@@ -1,6 +1,10 @@
 /* kernels/host_kv.c - see host.h: the paged pool of a host backend, moved in whole blocks. */
 #include <string.h>
 
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+
 #include "common/mem.h"
 #include "kernels/host.h"
 
@@ -35,14 +39,57 @@ enum status host_kv_alloc(struct backend_model *m, uint32_t n_blocks, uint32_t n
     return ST_OK;
 }
 
+/* Many blocks at once pass by the caches: they are more than fits, and to write around the cache
+ * saves reading what is overwritten. Measured against memcpy of as many bytes, which does the same:
+ * 0.66 of its speed with one memcpy a block, 0.9 to 1.0 so (tests/bench/bench_engine.c). */
+#define STREAM_BYTES (2u << 20)
+
+static void copy_streaming(uint8_t *dst, const uint8_t *src, uint64_t n_bytes) {
+#ifdef __SSE2__
+    uint64_t n_chunks = n_bytes / 64; /* pools and blocks begin at cache lines, or it is not used */
+
+    for (uint64_t i = 0; i < n_chunks; i++) {
+        const __m128i *from = (const __m128i *)(src + i * 64);
+        __m128i *to = (__m128i *)(dst + i * 64);
+        __m128i a = _mm_loadu_si128(from), b = _mm_loadu_si128(from + 1);
+        __m128i c = _mm_loadu_si128(from + 2), d = _mm_loadu_si128(from + 3);
+
+        _mm_stream_si128(to, a);
+        _mm_stream_si128(to + 1, b);
+        _mm_stream_si128(to + 2, c);
+        _mm_stream_si128(to + 3, d);
+    }
+#else
+    memcpy(dst, src, n_bytes);
+#endif
+}
+
+static bool can_stream(const struct host_model *h, const uint8_t *dst, uint32_t n) {
+    return n * h->block_bytes >= STREAM_BYTES && h->block_bytes % 64 == 0 &&
+           (uintptr_t)dst % 64 == 0;
+}
+
+static void end_streaming(void) {
+#ifdef __SSE2__
+    _mm_sfence(); /* other threads read these blocks next */
+#endif
+}
+
 /* All pairs are checked before the first is moved. */
 static enum status move_blocks(struct host_model *h, uint8_t *dst, uint32_t n_dst,
                                const uint8_t *src, uint32_t n_src, const struct backend_copy *pairs,
                                uint32_t n, backend_fence *out) {
+    bool streams = dst != src && can_stream(h, dst, n);
+
     for (uint32_t i = 0; i < n; i++) {
         if (pairs[i].src >= n_src || pairs[i].dst >= n_dst) return ST_INVALID;
     }
-    for (uint32_t i = 0; i < n; i++) {
+    for (uint32_t i = 0; streams && i < n; i++) {
+        copy_streaming(dst + pairs[i].dst * h->block_bytes, src + pairs[i].src * h->block_bytes,
+                       h->block_bytes);
+    }
+    if (streams) end_streaming();
+    for (uint32_t i = 0; !streams && i < n; i++) {
         memmove(dst + pairs[i].dst * h->block_bytes, src + pairs[i].src * h->block_bytes,
                 h->block_bytes);
     }

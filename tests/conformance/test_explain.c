@@ -16,6 +16,7 @@
 #define N_BLOCKS    80
 #define N_PLANTINGS 100
 #define EDITED      900000
+#define STEP_US     (1u << 14) /* what times of eviction are rounded to */
 
 static const struct block_extras plain, salt_a = {.cache_salt = STR("a")},
                                         salt_b = {.cache_salt = STR("b")},
@@ -112,7 +113,7 @@ static void check_eviction(struct planting *p) {
     n_full = (n - 1) / BLOCK_SIZE;
     do { /* others come until something of it has gone */
         plant(p, &plain);
-        p->now_us += 1000;
+        p->now_us += STEP_US;
         kv_manager_set_now(p->mgr, p->now_us);
         kv_req_init(&r, p->mgr, NULL, false);
         kv_req_append_run(&r, first, n);
@@ -124,13 +125,13 @@ static void check_eviction(struct planting *p) {
     x = explain(p, &r);
     assert_int_equal(x.cause, KV_MISS_EVICTED);
     assert_int_equal(x.block, x.n_hit_tokens / BLOCK_SIZE);
-    assert_int_equal(x.evicted_us, p->now_us - 1000); /* the clock went on after it */
+    assert_int_equal(x.evicted_us, p->now_us - STEP_US); /* the clock went on after it */
     assert_int_equal(x.now_us, p->now_us);
 }
 
 static void a_hundred_planted_misses_are_named(void **state) {
     struct kv_manager_config config = kv_fixture_config(N_BLOCKS, BLOCK_SIZE);
-    struct planting p = {.now_us = 5000};
+    struct planting p = {.now_us = 10 * STEP_US};
     const struct block_extras *salts[] = {&plain, &salt_a, &salt_b};
 
     (void)state;
@@ -216,12 +217,12 @@ static void a_reset_is_an_eviction(void **state) {
 
     (void)state;
     plant(&p, &plain);
-    kv_manager_set_now(p.mgr, 77);
+    kv_manager_set_now(p.mgr, 7 * STEP_US);
     assert_int_equal(kv_manager_reset_prefix_cache(p.mgr), ST_OK);
     ask(&p, &plain, &r);
     x = explain(&p, &r);
     assert_int_equal(x.cause, KV_MISS_EVICTED);
-    assert_int_equal(x.evicted_us, 77);
+    assert_int_equal(x.evicted_us, 7 * STEP_US);
     kv_manager_destroy(p.mgr);
 }
 

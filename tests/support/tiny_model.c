@@ -144,7 +144,8 @@ void tiny_open(struct tiny_model *m, const struct tiny_setup *setup, const struc
     must(setup->ops->load_begin(m->dev, &m->model, &g, &limits, &err), &err, "load_begin");
     must(tiny_load(setup->ops, m->model, shape, seed, ROLE_COUNT, &err), &err, "load_tensor");
     must(setup->ops->load_end(m->model, &err), &err, "load_end");
-    must(setup->ops->kv_alloc(m->model, setup->max_rows * m->blocks_per_row + 1, 0, &kv, &err),
+    must(setup->ops->kv_alloc(m->model, setup->max_rows * m->blocks_per_row + 1,
+                              setup->n_host_blocks, &kv, &err),
          &err, "kv_alloc");
     setup->ops->stage(m->model, 0, &m->stage);
 }

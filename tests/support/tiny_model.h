@@ -20,6 +20,7 @@ struct tiny_setup {
     const struct backend_ops *ops;
     const char *path; /* NULL: the best */
     uint32_t n_threads, block_size, max_rows, max_step_tokens;
+    uint32_t n_host_blocks;
 };
 
 struct tiny_model {

@@ -11,9 +11,13 @@
 
 #define MULTIPLIER 0x9E3779B97F4A7C15ull /* of Fibonacci hashing */
 
+/* Ghosts per block of the pool, and their limits: at 16 tokens a block, those of 4 M tokens at most,
+ * in 3 MiB. */
 #define GHOSTS_PER_BLOCK 2
 #define GHOSTS_MIN       1024u
-#define GHOSTS_MAX       (1u << 18) /* 8 MiB with its buckets; at 16 tokens a block, 4 M tokens */
+#define GHOSTS_MAX       (1u << 18)
+#define GHOST_WAYS       5
+#define GHOST_TIME_SHIFT 14 /* times are kept in 16 ms */
 
 struct sibling {
     uint32_t prev, next; /* among the children of one block, or in one bucket; NONE: end */
@@ -33,11 +37,13 @@ struct buckets {
     uint32_t mask;
 };
 
-struct ghost {
-    uint64_t key; /* of the hash; 0: empty */
-    uint64_t evicted_us;
-    uint32_t next; /* in its bucket */
+/* A cache line: where a hash may be. The oldest gives way, so an eviction touches one line. */
+struct ghost_set {
+    uint64_t key[GHOST_WAYS];  /* of the hash; 0: empty */
+    uint32_t time[GHOST_WAYS]; /* of the eviction, in 16 ms */
+    uint32_t unused;
 };
+_Static_assert(sizeof(struct ghost_set) == 64, "a cache line");
 
 struct kv_explain {
     uint32_t n_blocks, block_size;
@@ -45,9 +51,7 @@ struct kv_explain {
     struct sibling *content_links; /* (n_blocks) of first blocks */
     struct kv_origin *origins;     /* (n_blocks) of first blocks */
     struct buckets by_first_token, by_content;
-    struct ghost *ghosts; /* (n_ghosts) a ring */
-    uint32_t n_ghosts, next_ghost;
-    uint32_t *ghost_heads; /* (ghost_mask + 1) */
+    struct ghost_set *ghosts; /* (ghost_mask + 1) */
     uint32_t ghost_mask;
 };
 
@@ -103,11 +107,8 @@ struct kv_explain *kv_explain_create(uint32_t n_blocks, uint32_t block_size) {
     x->origins = mem_calloc(n_blocks, sizeof(*x->origins));
     buckets_init(&x->by_first_token, n_buckets);
     buckets_init(&x->by_content, n_buckets);
-    x->n_ghosts = MAX(n_ghosts, GHOSTS_MIN);
-    x->ghosts = mem_calloc(x->n_ghosts, sizeof(*x->ghosts));
-    x->ghost_mask = power_of_two(x->n_ghosts) - 1;
-    x->ghost_heads = mem_alloc(((size_t)x->ghost_mask + 1) * sizeof(*x->ghost_heads));
-    memset(x->ghost_heads, 0xff, ((size_t)x->ghost_mask + 1) * sizeof(*x->ghost_heads));
+    x->ghost_mask = power_of_two(MAX(n_ghosts, GHOSTS_MIN) / GHOST_WAYS) - 1;
+    x->ghosts = mem_calloc((size_t)x->ghost_mask + 1, sizeof(*x->ghosts));
     clear_nodes(x);
     return x;
 }
@@ -120,7 +121,6 @@ void kv_explain_destroy(struct kv_explain *x) {
     mem_free(x->by_first_token.heads);
     mem_free(x->by_content.heads);
     mem_free(x->ghosts);
-    mem_free(x->ghost_heads);
     mem_free(x);
 }
 
@@ -213,40 +213,38 @@ static uint64_t ghost_key(const struct block_hash *hash) {
     return key ? key : 1;
 }
 
-static uint32_t *ghost_head(const struct kv_explain *x, uint64_t key) {
-    return &x->ghost_heads[(key * MULTIPLIER >> 32) & x->ghost_mask];
+static struct ghost_set *ghost_set_of(const struct kv_explain *x, uint64_t key) {
+    return &x->ghosts[(key * MULTIPLIER >> 32) & x->ghost_mask];
 }
 
-static uint32_t find_ghost(const struct kv_explain *x, uint64_t key) {
-    uint32_t i = *ghost_head(x, key);
+/* When the content with this hash was evicted. False: not lately. */
+static bool find_ghost(const struct kv_explain *x, const struct block_hash *hash,
+                       uint64_t *evicted_us) {
+    uint64_t key = ghost_key(hash);
+    const struct ghost_set *set = ghost_set_of(x, key);
 
-    while (i != NONE && x->ghosts[i].key != key)
-        i = x->ghosts[i].next;
-    return i;
-}
-
-static void drop_ghost(struct kv_explain *x, uint32_t i) {
-    uint32_t *link = ghost_head(x, x->ghosts[i].key);
-
-    while (*link != i)
-        link = &x->ghosts[*link].next;
-    *link = x->ghosts[i].next;
+    for (int i = 0; i < GHOST_WAYS; i++) {
+        if (set->key[i] != key) continue;
+        *evicted_us = (uint64_t)set->time[i] << GHOST_TIME_SHIFT;
+        return true;
+    }
+    return false;
 }
 
 void kv_explain_evicted(struct kv_explain *x, const struct block_hash *hash, uint64_t now_us) {
     uint64_t key = ghost_key(hash);
-    uint32_t i = find_ghost(x, key), *head;
+    struct ghost_set *set = ghost_set_of(x, key);
+    int oldest = 0;
 
-    if (i != NONE) {
-        x->ghosts[i].evicted_us = now_us;
-        return;
+    for (int i = 0; i < GHOST_WAYS; i++) {
+        if (set->key[i] == key || set->key[i] == 0) {
+            oldest = i;
+            break;
+        }
+        if (set->time[i] < set->time[oldest]) oldest = i;
     }
-    i = x->next_ghost;
-    x->next_ghost = (i + 1) % x->n_ghosts;
-    if (x->ghosts[i].key != 0) drop_ghost(x, i);
-    head = ghost_head(x, key);
-    x->ghosts[i] = (struct ghost){key, now_us, *head};
-    *head = i;
+    set->key[oldest] = key;
+    set->time[oldest] = (uint32_t)(now_us >> GHOST_TIME_SHIFT);
 }
 
 /* --- answers ---------------------------------------------------------------------------------- */
@@ -320,9 +318,10 @@ static enum kv_miss cause_elsewhere(const struct kv_explain *x, const struct kv_
 
 enum kv_miss kv_explain_cause(const struct kv_explain *x, const struct kv_miss_query *q) {
     block_id elsewhere;
+    uint64_t evicted_us;
     uint32_t n_common;
 
-    if (find_ghost(x, ghost_key(q->hash)) != NONE) return KV_MISS_EVICTED;
+    if (find_ghost(x, q->hash, &evicted_us)) return KV_MISS_EVICTED;
     elsewhere = q->block == 0 ? find_elsewhere(x, q) : NONE;
     if (elsewhere != NONE) return cause_elsewhere(x, q, elsewhere);
     if (nearest_sibling(x, q, 8, &n_common) == NONE) return KV_MISS_NEVER_SEEN;
@@ -350,14 +349,13 @@ static uint32_t follow(const struct kv_explain *x, const struct kv_miss_query *q
 
 void kv_explain_miss(const struct kv_explain *x, const struct kv_miss_query *q,
                      struct kv_explanation *out) {
-    uint32_t ghost = find_ghost(x, ghost_key(q->hash)), n_common;
+    uint32_t n_common;
     block_id other;
 
     out->block = q->block;
     out->token = q->block * x->block_size;
-    if (ghost != NONE) {
+    if (find_ghost(x, q->hash, &out->evicted_us)) {
         out->cause = KV_MISS_EVICTED;
-        out->evicted_us = x->ghosts[ghost].evicted_us;
         return;
     }
     other = q->block == 0 ? find_elsewhere(x, q) : NONE;
@@ -417,8 +415,4 @@ void kv_explain_check(const struct kv_explain *x, const struct prefix_cache *cac
     for (uint32_t b = 0; b <= x->by_content.mask; b++)
         n_by_content += check_content_list(x, x->by_content.heads[b]);
     assert(n_roots == n_by_token && n_roots == n_by_content);
-    for (uint32_t b = 0; b <= x->ghost_mask; b++) {
-        for (uint32_t i = x->ghost_heads[b]; i != NONE; i = x->ghosts[i].next)
-            assert(ghost_head(x, x->ghosts[i].key) == &x->ghost_heads[b]);
-    }
 }

@@ -9,8 +9,8 @@
  *        ├─ the block before it has other children         differs, at token t  (children)
  *        └─ none of these                                  never seen
  *
- * Ghosts are the hashes of the contents that left the cache last, with their time: a ring of fixed
- * size. Children are lists through the physical blocks: a published block hangs on the block that
+ * Ghosts are the hashes of the contents that left the cache last, with their time (in 16 ms), in
+ * sets of five, each a cache line in which the oldest gives way. Children are lists through the physical blocks: a published block hangs on the block that
  * its sequence holds before it; first blocks hang on a bucket by their first token, and on one by
  * all their tokens. All that is O(1) per block published or evicted, and touches what that touches
  * anyway. Who follows the lists looks at KV_EXPLAIN_WALK of the youngest at most.
