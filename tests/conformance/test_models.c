@@ -38,6 +38,8 @@ static const struct run {
     {&backend_cpu, "avx512", DTYPE_BF16, false, 1, 24},
     {&backend_cpu, "avx512bf16", DTYPE_F32, false, 16, 24},
     {&backend_cpu, "avx512bf16", DTYPE_BF16, false, 16, 24},
+    {&backend_cpu, "neon", DTYPE_F32, true, 16, 24},
+    {&backend_cpu, "neon", DTYPE_BF16, false, 16, 24},
 };
 
 struct expected {

@@ -32,7 +32,8 @@ RUNS = [  # backend, path, KV, block size, tokens of a step
     ("ref", "-", "f32", 16, 24), ("cpu", "plain", "f32", 16, 24), ("cpu", "avx2", "f32", 8, 40),
     ("cpu", "avx512", "f32", 16, 7), ("ref", "-", "bf16", 4, 24), ("cpu", "plain", "bf16", 16, 24),
     ("cpu", "avx2", "bf16", 16, 24), ("cpu", "avx512", "bf16", 32, 40),
-    ("cpu", "avx512bf16", "bf16", 16, 24), ("cpu", "avx512bf16", "f32", 16, 24)]
+    ("cpu", "avx512bf16", "bf16", 16, 24), ("cpu", "avx512bf16", "f32", 16, 24),
+    ("cpu", "neon", "f32", 16, 24), ("cpu", "neon", "bf16", 16, 24)]
 N_PROMPT, N_SCORED, N_GREEDY = 100, 24, 64
 
 SHAPE = dict(vocab_size=512, hidden_size=64, intermediate_size=160, num_hidden_layers=3,
