@@ -95,6 +95,148 @@ def test_samples_stop_and_logprobs(client):
     assert len(old.tokens) == len(old.token_logprobs) == len(old.top_logprobs) == 3
 
 
+def text_of(answer):
+    return [c.text for c in answer.choices]
+
+
+def joined(chunks):
+    """The text of each choice of a stream, by its index."""
+    texts = {}
+    for chunk in chunks:
+        for choice in chunk.choices:
+            part = choice.text if hasattr(choice, "text") else choice.delta.content or ""
+            texts[choice.index] = texts.get(choice.index, "") + part
+    return [texts[i] for i in range(len(texts))]
+
+
+@pytest.mark.parametrize("more", [{}, {"n": 3}, {"n": 2, "top_p": 0.9, "presence_penalty": 0.5}])
+def test_the_same_seed_is_the_same_answer_streamed_or_not(client, more):
+    request = {"model": "synthetic", "prompt": "Draw lots", "max_tokens": 24, "temperature": 1, "seed": 11, **more}
+    once = text_of(client.completions.create(**request))
+    assert len(set(once)) == more.get("n", 1)
+    assert text_of(client.completions.create(**request)) == once
+    assert joined(client.completions.create(**request, stream=True)) == once
+    assert text_of(client.completions.create(**{**request, "seed": 12})) != once
+
+
+def test_samples_of_a_chat_are_streamed_side_by_side(client):
+    request = {"model": "synthetic", "messages": HELLO, "max_tokens": 20, "temperature": 1, "seed": 3, "n": 3}
+    whole = client.chat.completions.create(**request)
+    chunks = list(client.chat.completions.create(**request, stream=True, stream_options={"include_usage": True}))
+    assert joined(chunks) == [c.message.content for c in whole.choices]
+    for i in range(3):
+        of_one = [c.choices[0] for c in chunks if c.choices and c.choices[0].index == i]
+        assert of_one[0].delta.role == "assistant" and [c.finish_reason for c in of_one[:-1]] == [None] * len(of_one[:-1])
+        assert of_one[-1].finish_reason == "length"
+    assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens == 60
+    assert chunks[-1].usage.prompt_tokens == whole.usage.prompt_tokens, "the prompt counts once"
+
+
+def test_the_best_of_several_samples_are_those_with_the_best_logprobs(client):
+    request = {"model": "synthetic", "prompt": "Choose", "max_tokens": 8, "temperature": 1, "seed": 5, "logprobs": 0}
+    score = lambda choice: sum(choice.logprobs.token_logprobs) / len(choice.logprobs.token_logprobs)
+    every = client.completions.create(**request, n=6)
+    best = client.completions.create(**request, n=2, best_of=6)
+    assert [c.index for c in best.choices] == [0, 1] and best.usage.completion_tokens == 48
+    assert text_of(best) == [c.text for c in sorted(every.choices, key=score, reverse=True)[:2]]
+    with pytest.raises(openai.BadRequestError, match="best_of 1 is below n 2") as caught:
+        client.completions.create(**request, n=2, best_of=1)
+    assert caught.value.param == "best_of"
+
+
+def test_prompts_may_be_several_and_token_ids(client):
+    request = {"model": "synthetic", "max_tokens": 10, "temperature": 0}
+    ask = lambda prompt, **more: client.completions.create(**request, prompt=prompt, **more)
+    one, two = text_of(ask("One"))[0], text_of(ask("Two and more"))[0]
+    ids = lambda text: client.post("/../tokenize", body={"prompt": text}, cast_to=dict)["tokens"]
+    several = ask(["One", "Two and more"])
+    assert text_of(several) == [one, two] and [c.index for c in several.choices] == [0, 1]
+    assert several.usage.completion_tokens == 20
+    assert text_of(ask(ids("One"))) == [one]
+    assert text_of(ask([ids("One"), ids("Two and more")])) == [one, two]
+    assert joined(ask(["One", "Two and more"], stream=True)) == [one, two]
+    assert text_of(ask(["One", "Two and more"], n=2)) == [one, one, two, two], "prompt by prompt"
+    for wrong in ([], [[]], [10 ** 9], ""):
+        with pytest.raises(openai.BadRequestError) as caught:
+            ask(wrong)
+        assert caught.value.param == "prompt", wrong
+
+
+def test_echo_gives_the_prompt_and_its_logprobs(client):
+    request = {"model": "synthetic", "prompt": "Hello", "echo": True, "logprobs": 1, "temperature": 0}
+    only = client.completions.create(**request, max_tokens=0)
+    more = client.completions.create(**request, max_tokens=3)
+    assert only.choices[0].text == "Hello" and more.choices[0].text.startswith("Hello")
+    assert only.usage.completion_tokens == 0 and only.choices[0].finish_reason == "length"
+    short, long = only.choices[0].logprobs, more.choices[0].logprobs
+    assert short.token_logprobs[0] is None and all(p <= 0 for p in short.token_logprobs[1:])
+    assert long.token_logprobs[:len(short.tokens)] == short.token_logprobs and len(long.tokens) == len(short.tokens) + 3
+    assert short.text_offset == [0, 1, 2, 3, 4]
+
+
+def test_logprobs_of_a_streamed_chat_are_those_of_the_whole(client):
+    request = {"model": "synthetic", "messages": HELLO, "max_tokens": 12, "temperature": 0, "logprobs": True,
+               "top_logprobs": 3}
+    whole = client.chat.completions.create(**request).choices[0].logprobs.content
+    streamed = [t for c in client.chat.completions.create(**request, stream=True)
+                for t in c.choices[0].logprobs.content]
+    assert streamed == whole and len(whole) == 12
+    assert all(t.top_logprobs[0].logprob >= t.logprob and bytes(t.bytes) for t in whole)
+
+
+def test_a_stop_string_is_named_and_cut_in_a_stream_too(client):
+    request = {"model": "synthetic", "prompt": "Once", "max_tokens": 60, "temperature": 0}
+    text = text_of(client.completions.create(**request))[0]
+    stop = ["never there, I hope", text[30:33]]
+    cut = client.completions.create(**request, stop=stop).choices[0]
+    assert cut.text == text[:text.index(stop[1])] and cut.finish_reason == "stop" and cut.stop_reason == stop[1]
+    assert joined(client.completions.create(**request, stop=stop, stream=True)) == [cut.text]
+    kept = client.completions.create(**request, stop=stop, extra_body={"include_stop_str_in_output": True}).choices[0]
+    assert kept.text == cut.text + stop[1]
+
+
+def test_a_beam_search_by_the_extra_body(client):
+    request = {"model": "synthetic", "prompt": "Search", "max_tokens": 8}
+    beams = client.completions.create(**request, n=2, best_of=4, extra_body={"use_beam_search": True})
+    assert len(set(text_of(beams))) == 2
+    with pytest.raises(openai.BadRequestError, match="no answer before its end"):
+        client.completions.create(**request, stream=True, extra_body={"use_beam_search": True})
+
+
+def test_what_is_not_built_is_refused_and_what_changes_nothing_is_not(client):
+    request = {"model": "synthetic", "messages": HELLO, "max_tokens": 1}
+    for field, value in {"response_format": {"type": "json_object"}, "tool_choice": "required", "top_logprobs": 2,
+                         "logit_bias": {"x": 1}}.items():
+        with pytest.raises(openai.BadRequestError) as caught:
+            client.chat.completions.create(**request, **{field: value})
+        assert caught.value.param == field
+    assert client.chat.completions.create(**request, user="somebody", metadata={"a": "b"}, store=False,
+                                          response_format={"type": "text"}, parallel_tool_calls=True).choices
+    assert client.chat.completions.create(**{**request, "max_tokens": None}, max_completion_tokens=4
+                                          ).usage.completion_tokens == 4
+
+
+@both_ways
+def test_a_task_that_is_cancelled_ends_the_work(programs, way):
+    worker = programs(Worker, "--backend", "sim", "--sim-speed", 0.5).ready()
+    api = in_front_of(worker, programs, way)
+
+    async def ask_and_cancel():
+        async with openai.AsyncOpenAI(base_url=api.url + "/v1", api_key="none", max_retries=0) as client:
+            tasks = [asyncio.create_task(client.chat.completions.create(
+                model="synthetic", messages=HELLO, max_tokens=4000, n=2, extra_body={"ignore_eos": True}))
+                for _ in range(3)]
+            while await asyncio.to_thread(worker.metric, "vllm:num_requests_running") < 6:
+                await asyncio.sleep(0.02)
+            for task in tasks:
+                task.cancel()
+            return await asyncio.gather(*tasks, return_exceptions=True)
+
+    assert all(isinstance(e, asyncio.CancelledError) for e in asyncio.run(ask_and_cancel()))
+    wait_for(lambda: worker.metric("vllm:request_success_total", finished_reason="abort") == 6, "the aborts")
+    assert worker.metric("vllm:kv_cache_usage_perc") == 0
+
+
 def test_the_router_keeps_the_clients_id_or_makes_one(sim, programs):
     with client_of(programs(Router, "--worker-urls", sim.url).ready(1)) as client:
         ask = lambda **headers: client.chat.completions.with_raw_response.create(
