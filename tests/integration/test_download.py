@@ -362,6 +362,10 @@ def test_shards_are_those_of_the_index(programs, tmp_path):
     hub = Hub(files | shards | {"model-00009-of-00002.safetensors": b"not in the index"},
               {n for n in shards if n.endswith(".safetensors")})
     try:
+        second = hub.files.pop("model-00002-of-00002.safetensors")
+        said, code = fails(environment(hub, tmp_path), "--model", NAME)
+        assert "no file model-00002-of-00002.safetensors" in said and code == 2
+        hub.files["model-00002-of-00002.safetensors"] = second
         start(programs, hub, tmp_path).stop()
         assert not hub.asked("model-00009")
         assert len(hub.store.seen) == 2

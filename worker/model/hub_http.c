@@ -102,10 +102,16 @@ static enum status refused(const struct hub *h, int code, const char *what, stru
     if (code == 404 && cause && strcmp(cause, "RevisionNotFound") == 0)
         return error_set(err, ST_NOT_FOUND, "%s has no revision '%.100s' (404): see %.100s/%s",
                          h->name, h->config->revision, h->endpoint, h->name);
+    if (code == 404 && what != h->name)
+        return error_set(err, ST_NOT_FOUND,
+                         "%s at %s has no file %.200s (404), which it lists or names in its index: "
+                         "take another revision",
+                         h->name, h->config->revision, what);
     if (code == 404)
         return error_set(err, ST_NOT_FOUND,
-                         "there is neither a folder %s nor %.200s at %.100s (404): check the name",
-                         h->name, what, h->endpoint);
+                         "there is neither a folder %s nor a model of that name at %.100s (404): "
+                         "check the name",
+                         h->name, h->endpoint);
     if (code == 429 || code >= 500)
         return error_set(err, ST_UNAVAILABLE, "%.100s answers %d for %.200s: try again later",
                          h->endpoint, code, what);
