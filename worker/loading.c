@@ -32,7 +32,8 @@ static void tell(struct loading *l, const char *event, const char *file, uint64_
 
     if (now_us - l->told_us < l->interval_us) return;
     l->told_us = now_us;
-    rate = done > l->first_bytes ? (double)(done - l->first_bytes) / MIB / seconds : 0;
+    rate =
+        done > l->first_bytes && seconds > 0 ? (double)(done - l->first_bytes) / MIB / seconds : 0;
     log_event(l->log, LOG_INFO, event, log_z("file", file), log_u64("done_mib", done >> 20),
               log_u64("total_mib", total >> 20),
               log_f64("percent", total ? (double)(done * 1000 / total) / 10 : 0),
