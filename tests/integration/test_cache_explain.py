@@ -1,0 +1,105 @@
+"""Why a prompt was not found in the cache, as clients and operators read it."""
+import pytest
+
+from conftest import Worker
+
+TEXT = "The quick brown fox jumps over the lazy dog, and does it again. " * 8
+
+
+@pytest.fixture
+def start(programs):
+    return lambda *args: programs(Worker, "--backend", "sim", "--sim-speed", "1000", "--max-model-len", "4096",
+                                  *args).ready()
+
+
+def explained(answer):
+    assert answer.code == 200, answer.body
+    return answer.json["usage"]["prompt_tokens_details"]["cache_explain"]
+
+
+def complete(worker, prompt, **more):
+    return worker.post("/v1/completions", {"prompt": prompt, "max_tokens": 2, "cache_explain": True, **more})
+
+
+def dry(worker, **body):
+    answer = worker.post("/cache/explain", body)
+    assert answer.code == 200, answer.body
+    return answer.json["cache_explain"]
+
+
+def test_each_cause_with_its_place(start):
+    worker = start("--num-gpu-blocks-override", "300")
+    assert explained(complete(worker, TEXT))["cause"] == "never_seen"
+    assert explained(complete(worker, TEXT))["cause"] == "none"
+
+    at = 200
+    edited = TEXT[:at] + "\u00fc" + TEXT[at + 1:]
+    for x in (dry(worker, prompt=edited), explained(complete(worker, edited))):
+        assert x["cause"] == "differs" and x["text_offset"] == at and x["token"] == at and x["block"] == at // 16
+        assert x["cached_tokens"] == at // 16 * 16 and x["text"].startswith("\u00fc") or x["text"][0] == "\ufffd"
+        assert "cached_text" not in x
+
+    assert explained(complete(worker, TEXT, cache_salt="s"))["cause"] == "salt"
+    assert dry(worker, prompt=TEXT, cache_salt="t")["tokens_under_other_key"] == (len(TEXT) - 1) // 16 * 16
+    assert dry(worker, prompt="short")["cause"] == "shorter_than_block"
+    assert explained(complete(worker, TEXT, prompt_logprobs=0))["cause"] == "prompt_logprobs"
+
+    while dry(worker, prompt=TEXT)["cause"] == "none":
+        complete(worker, str(worker) + TEXT[::-1] * 5 + str(id(object())))
+        complete(worker, "another " * 300)
+    x = dry(worker, prompt=TEXT)
+    assert x["cause"] == "evicted" and 0 <= x["evicted_s_ago"] < 60
+
+    for cause, n in (("never_seen", 1), ("none", 1), ("differs", 1), ("salt", 1), ("prompt_logprobs", 1)):
+        assert worker.metric("incipit_prefix_miss_total", cause=cause) >= n, cause
+
+
+def test_a_dry_run_changes_nothing(start):
+    worker = start()
+    complete(worker, TEXT)
+    before = worker.metrics().count("\n"), worker.metric("vllm:prefix_cache_queries_total")
+    for _ in range(3):
+        assert dry(worker, prompt=TEXT)["cached_tokens"] == (len(TEXT) - 1) // 16 * 16
+        assert dry(worker, prompt=TEXT[5:])["cause"] == "never_seen"
+    assert (worker.metrics().count("\n"), worker.metric("vllm:prefix_cache_queries_total")) == before
+    assert worker.metric("vllm:request_success_total", finished_reason="length") == 1
+
+
+def test_chat_lists_and_streams(start):
+    worker = start()
+    messages = [{"role": "user", "content": TEXT}]
+    answer = worker.post("/v1/chat/completions", {"messages": messages, "max_tokens": 2, "cache_explain": True})
+    assert explained(answer)["cause"] == "never_seen"
+    assert dry(worker, messages=messages)["cause"] == "none"
+    several = dry(worker, prompt=[TEXT, "short", TEXT])
+    assert [x["cause"] for x in several] == ["never_seen", "shorter_than_block", "never_seen"]
+    x = explained(complete(worker, [TEXT + "a", TEXT + "b"]))
+    assert [type(part) for part in x] == [dict, dict]
+
+
+def test_what_may_be_told_is_the_operators_choice(start):
+    off, full = start("--cache-explain", "off"), start("--cache-explain", "full")
+    refused = complete(off, TEXT)
+    assert refused.code == 400 and "--cache-explain" in refused.json["error"]["message"]
+    assert off.post("/cache/explain", {"prompt": TEXT}).code == 400
+    complete(full, TEXT)
+    x = dry(full, prompt=TEXT[:100] + "#" + TEXT[101:])
+    assert x["cached_text"] == TEXT[100]
+
+
+def test_other_tenants_prompts_are_not_told_of(start):
+    worker = start("--trust-router")
+    salt = {"x-incipit-salt": "ab" * 32}
+    worker.post("/v1/completions", {"prompt": TEXT, "max_tokens": 1}, headers=salt)
+    x = worker.post("/cache/explain", {"prompt": TEXT}, headers={"x-incipit-salt": "cd" * 32}).json["cache_explain"]
+    assert x["cause"] == "never_seen" and "tokens_under_other_key" not in x
+    x = worker.post("/cache/explain", {"prompt": TEXT}, headers=salt).json["cache_explain"]
+    assert x["cause"] == "none"
+
+
+def test_bad_bodies_are_refused_like_those_of_a_completion(start):
+    worker = start()
+    assert worker.post("/cache/explain", {}).code == 400
+    assert worker.post("/cache/explain", {"prompt": []}).code == 400
+    assert worker.post("/cache/explain", {"prompt": TEXT, "cache_salt": 5}).code == 400
+    assert worker.post("/cache/explain", {"prompt": "x" * 5000}).code == 400
