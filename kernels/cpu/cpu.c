@@ -378,6 +378,7 @@ static enum status cpu_submit(struct backend_model *m, uint32_t slot,
     enum status st = host_step_begin(&m->host, slot, step, err);
 
     if (st != ST_OK) return st;
+    cpu_pool_adapt(m->dev->pool, clock_now_us());
     cpu_forward(m, slot, step);
     host_step_end(&m->host, slot, step);
     *out = ++m->host.dev->last;

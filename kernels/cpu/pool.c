@@ -14,17 +14,17 @@
 #include <errno.h>
 #include <linux/futex.h>
 #include <pthread.h>
-#include <sched.h>
 #include <stdatomic.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include "common/clock.h"
 #include "common/mem.h"
+#include "kernels/cpu/processors.h"
 
 #define SPIN_US 20
+#define LOOK_US 1000000 /* from one look at the quota to the next */
 
 struct worker {
     struct cpu_pool *pool;
@@ -34,6 +34,8 @@ struct worker {
 
 struct cpu_pool {
     uint32_t n_threads, n_started;
+    bool adapts; /* the number of threads was left to us */
+    uint64_t next_look_us;
     struct worker *workers; /* (n_threads - 1) */
     struct {
         void (*run)(void *arg, uint32_t chunk, uint32_t worker);
@@ -46,6 +48,7 @@ struct cpu_pool {
     _Alignas(CACHE_LINE) atomic_uint epoch; /* counts regions; sleepers wait for it to change */
     atomic_uint n_sleepers;
     atomic_bool is_stopping;
+    _Alignas(CACHE_LINE) atomic_uint n_active; /* threads with a lower number take part */
 };
 
 static void futex_wait(atomic_uint *word, unsigned value) {
@@ -99,8 +102,12 @@ static void *work(void *arg) {
     struct cpu_pool *p = w->pool;
 
     for (;;) {
-        unsigned epoch = atomic_load(&p->epoch);
+        unsigned epoch = atomic_load(&p->epoch), n_active = atomic_load(&p->n_active);
 
+        if (w->number >= n_active && !atomic_load(&p->is_stopping)) {
+            futex_wait(&p->n_active, n_active); /* a bed of its own: wake() is for the others */
+            continue;
+        }
         while (claim_and_run(p, w->number)) {
         }
         if (atomic_load(&p->is_stopping)) return NULL;
@@ -120,7 +127,8 @@ void cpu_pool_run(struct cpu_pool *p, uint32_t n_chunks, bool is_small,
                   void (*run)(void *arg, uint32_t chunk, uint32_t worker), void *arg) {
     unsigned done;
 
-    if (is_small || n_chunks <= 1 || p->n_threads == 1) {
+    if (is_small || n_chunks <= 1 ||
+        atomic_load_explicit(&p->n_active, memory_order_relaxed) == 1) {
         for (uint32_t i = 0; i < n_chunks; i++)
             run(arg, i, 0);
         return;
@@ -140,35 +148,35 @@ void cpu_pool_run(struct cpu_pool *p, uint32_t n_chunks, bool is_small,
     atomic_store(&p->caller_sleeps, 0);
 }
 
-/* Processors that this process may use: its affinity mask, cut by the cgroup's quota. */
-static uint32_t usable_processors(void) {
-    cpu_set_t set;
-    uint32_t n = 1;
-    long long quota, period;
-    FILE *f;
+void cpu_pool_use(struct cpu_pool *p, uint32_t n_threads) {
+    unsigned n = MIN(MAX(n_threads, 1u), p->n_threads);
 
-    if (sched_getaffinity(0, sizeof(set), &set) == 0) n = (uint32_t)CPU_COUNT(&set);
-    f = fopen("/sys/fs/cgroup/cpu.max", "re"); /* "max 100000" or "150000 100000" */
-    if (f && fscanf(f, "%lld %lld", &quota, &period) == 2 && quota > 0 && period > 0) {
-        long long whole = (quota + period - 1) / period;
+    if (atomic_exchange(&p->n_active, n) == n) return;
+    futex_wake(&p->n_active, POOL_MAX_THREADS); /* those that may take part again */
+    wake(p, POOL_MAX_THREADS);                  /* those that may not find their new place */
+}
 
-        if (whole < (long long)n) n = (uint32_t)whole;
-    }
-    if (f) fclose(f);
-    return MIN(MAX(n, 1u), POOL_MAX_THREADS);
+void cpu_pool_adapt(struct cpu_pool *p, uint64_t now_us) {
+    if (!p->adapts || p->n_threads == 1 || now_us < p->next_look_us) return;
+    p->next_look_us = now_us + LOOK_US;
+    cpu_pool_use(p, cpu_processors(""));
 }
 
 enum status cpu_pool_create(struct cpu_pool **out, uint32_t n_threads, struct error *err) {
     struct cpu_pool *p;
+    bool adapts;
 
     if (n_threads > POOL_MAX_THREADS)
         return error_set(err, ST_INVALID, "%u threads: give 0 (all processors) to %u", n_threads,
                          POOL_MAX_THREADS);
-    if (n_threads == 0) n_threads = usable_processors();
+    adapts = n_threads == 0;
+    if (adapts) n_threads = MIN(cpu_processors(""), POOL_MAX_THREADS);
     p = mem_try_aligned(CACHE_LINE, ALIGN_UP(sizeof(*p), (size_t)CACHE_LINE));
     if (!p) return error_set(err, ST_NOMEM, "no memory for a pool of %u threads", n_threads);
     memset(p, 0, sizeof(*p));
     p->n_threads = n_threads;
+    p->adapts = adapts;
+    atomic_init(&p->n_active, n_threads);
     p->workers = mem_calloc(n_threads, sizeof(*p->workers));
     while (p->n_started + 1 < n_threads) {
         struct worker *w = &p->workers[p->n_started];
@@ -193,6 +201,8 @@ enum status cpu_pool_create(struct cpu_pool **out, uint32_t n_threads, struct er
 void cpu_pool_destroy(struct cpu_pool *p) {
     if (!p) return;
     atomic_store(&p->is_stopping, true);
+    atomic_store(&p->n_active, p->n_threads + 1); /* a value that nobody sleeps on */
+    futex_wake(&p->n_active, POOL_MAX_THREADS);
     wake(p, POOL_MAX_THREADS);
     for (uint32_t i = 0; i < p->n_started; i++)
         pthread_join(p->workers[i].thread, NULL);

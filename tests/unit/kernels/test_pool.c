@@ -1,9 +1,14 @@
 /* tests/unit/kernels/test_pool.c - the CPU backend's threads: each chunk once, nothing lost. */
+#include <ftw.h>
 #include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 
 #include "kernels/cpu/pool.h"
+#include "kernels/cpu/processors.h"
 #include "tests/support/cm.h"
 
 #define MAX_CHUNKS 1000u
@@ -64,6 +69,84 @@ static void sleepers_wake_and_the_caller_can_sleep(void **state) {
     cpu_pool_destroy(p);
 }
 
+static void threads_leave_and_come_back(void **state) {
+    static struct region r;
+    struct cpu_pool *p;
+
+    (void)state;
+    assert_int_equal(cpu_pool_create(&p, 4, NULL), ST_OK);
+    for (uint32_t i = 0; i < 300; i++) {
+        uint32_t n = i * 7919 % 5;
+
+        if (i % 3 == 0) cpu_pool_use(p, n);
+        if (i % 50 == 0) nap(NULL, 0, 0);
+        memset(&r, 0, sizeof(r));
+        cpu_pool_run(p, 40, false, count, &r);
+        for (uint32_t chunk = 0; chunk < 40; chunk++)
+            assert_int_equal(r.times[chunk], 1);
+    }
+    cpu_pool_use(p, 1);
+    nap(NULL, 0, 0);
+    memset(&r, 0, sizeof(r));
+    cpu_pool_run(p, 40, false, count, &r);
+    assert_int_equal(r.by_worker[0][0], 40);
+    assert_int_equal(cpu_pool_threads(p), 4);
+    cpu_pool_destroy(p); /* while they are away */
+}
+
+static int remove_one(const char *path, const struct stat *st, int kind, struct FTW *where) {
+    (void)st, (void)kind, (void)where;
+    return remove(path);
+}
+
+static void write_file(const char *root, const char *name, const char *text) {
+    char path[256];
+    FILE *f;
+
+    snprintf(path, sizeof(path), "%s%s", root, name);
+    f = fopen(path, "we");
+    assert_non_null(f);
+    fputs(text, f);
+    fclose(f);
+}
+
+static void a_quota_is_the_least_of_a_group_and_its_parents(void **state) {
+    static const char *const folders[] = {"/proc",
+                                          "/proc/self",
+                                          "/sys",
+                                          "/sys/fs",
+                                          "/sys/fs/cgroup",
+                                          "/sys/fs/cgroup/a",
+                                          "/sys/fs/cgroup/a/b",
+                                          "/sys/fs/cgroup/cpu"};
+    char root[] = "/tmp/test_pool.XXXXXX", path[256];
+    uint32_t all = cpu_processors("/nowhere");
+
+    (void)state;
+    assert_non_null(mkdtemp(root));
+    for (size_t i = 0; i < ARRAY_LEN(folders); i++) {
+        snprintf(path, sizeof(path), "%s%s", root, folders[i]);
+        assert_int_equal(mkdir(path, 0700), 0);
+    }
+    write_file(root, "/proc/self/cgroup", "1:cpu:/x\n0::/a/b\n");
+    assert_int_equal(cpu_processors(root), all);
+    write_file(root, "/sys/fs/cgroup/a/b/cpu.max", "max 100000\n");
+    write_file(root, "/sys/fs/cgroup/a/cpu.max", "1000000000 100000\n");
+    assert_int_equal(cpu_processors(root), all);
+    write_file(root, "/sys/fs/cgroup/a/cpu.max", "90000 100000\n");
+    assert_int_equal(cpu_processors(root), 1);
+    write_file(root, "/sys/fs/cgroup/a/cpu.max", "101000 100000\n");
+    assert_int_equal(cpu_processors(root), MIN(2u, all));
+    write_file(root, "/sys/fs/cgroup/cpu.max", "5 0\n"); /* nonsense is no limit */
+    assert_int_equal(cpu_processors(root), MIN(2u, all));
+    write_file(root, "/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "-1\n");
+    write_file(root, "/sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n");
+    assert_int_equal(cpu_processors(root), MIN(2u, all));
+    write_file(root, "/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "20000\n");
+    assert_int_equal(cpu_processors(root), 1);
+    assert_int_equal(nftw(root, remove_one, 8, FTW_DEPTH | FTW_PHYS), 0);
+}
+
 static void a_pool_starts_and_ends(void **state) {
     struct error err = {0};
     struct cpu_pool *p;
@@ -85,6 +168,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_chunk_runs_once),
         cmocka_unit_test(sleepers_wake_and_the_caller_can_sleep),
+        cmocka_unit_test(threads_leave_and_come_back),
+        cmocka_unit_test(a_quota_is_the_least_of_a_group_and_its_parents),
         cmocka_unit_test(a_pool_starts_and_ends),
     };
 
