@@ -102,6 +102,38 @@ void msgpack_begin_map(struct buf *out, uint32_t n) {
     }
 }
 
+/* One number into memory that has room for it; returns its end. */
+static uint8_t *write_u32(uint8_t *p, uint32_t v) {
+    if (v < 0x80) {
+        *p++ = (uint8_t)v;
+    } else if (v <= UINT8_MAX) {
+        *p++ = 0xcc;
+        *p++ = (uint8_t)v;
+    } else if (v <= UINT16_MAX) {
+        *p++ = 0xcd;
+        *p++ = (uint8_t)(v >> 8);
+        *p++ = (uint8_t)v;
+    } else {
+        uint32_t big_endian = htobe32(v);
+
+        *p++ = 0xce;
+        memcpy(p, &big_endian, sizeof(big_endian));
+        p += sizeof(big_endian);
+    }
+    return p;
+}
+
+void msgpack_put_u32_array(struct buf *out, const uint32_t *values, uint32_t n) {
+    uint8_t *begin, *p;
+
+    msgpack_begin_array(out, n);
+    begin = p = (uint8_t *)buf_reserve(out, (size_t)n * 5);
+    if (!begin) return;
+    for (uint32_t i = 0; i < n; i++)
+        p = write_u32(p, values[i]);
+    buf_commit(out, (size_t)(p - begin));
+}
+
 /* --- reading ----------------------------------------------------------------------------------*/
 
 static bool take(struct msgpack_reader *r, size_t n_bytes, uint64_t *out) {

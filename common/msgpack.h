@@ -21,6 +21,7 @@ void msgpack_put_str(struct buf *out, struct str s);
 void msgpack_put_bin(struct buf *out, const void *data, size_t n);
 void msgpack_begin_array(struct buf *out, uint32_t n); /* n values follow */
 void msgpack_begin_map(struct buf *out, uint32_t n);   /* n pairs of values follow */
+void msgpack_put_u32_array(struct buf *out, const uint32_t *values, uint32_t n); /* head and all */
 
 /* --- reading ------------------------------------------------------------------------------------*/
 enum msgpack_type {

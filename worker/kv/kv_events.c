@@ -193,9 +193,7 @@ void kv_event_log_stored(struct kv_event_log *log, const struct kv_event_stored 
     } else {
         msgpack_put_nil(out);
     }
-    msgpack_begin_array(out, e->tokens ? n_tokens : 0);
-    for (uint32_t i = 0; e->tokens && i < n_tokens; i++)
-        msgpack_put_u64(out, e->tokens[i]);
+    msgpack_put_u32_array(out, e->tokens, e->tokens ? n_tokens : 0);
     msgpack_put_u64(out, log->config.block_size);
     if (e->lora_id >= 0) {
         msgpack_put_i64(out, e->lora_id);

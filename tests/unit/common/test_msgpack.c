@@ -179,6 +179,31 @@ static void what_was_written_is_read(void **state) {
     }
 }
 
+static void an_array_of_numbers_is_its_numbers(void **state) {
+    uint32_t values[400];
+    struct buf one, each;
+    struct rng rng;
+
+    (void)state;
+    rng_seed(&rng, support_seed());
+    buf_init(&one, 0);
+    buf_init(&each, 0);
+    for (uint32_t n = 0; n < ARRAY_LEN(values); n++) {
+        buf_clear(&one);
+        buf_clear(&each);
+        values[n] = (uint32_t)(draw(&rng) >> 31);
+        values[n] >>= rng_below(&rng, 32);
+        msgpack_put_u32_array(&one, values, n);
+        msgpack_begin_array(&each, n);
+        for (uint32_t i = 0; i < n; i++)
+            msgpack_put_u64(&each, values[i]);
+        assert_int_equal(buf_len(&one), buf_len(&each));
+        assert_memory_equal(buf_ptr(&one), buf_ptr(&each), buf_len(&one));
+    }
+    buf_fini(&one);
+    buf_fini(&each);
+}
+
 static void a_container_larger_than_its_bytes_is_refused(void **state) {
     static const struct str lies[] = {STR("\xdd\xff\xff\xff\xff\x01"),
                                       STR("\xdf\x00\x00\x00\x02\x01\x01"),
@@ -202,6 +227,7 @@ int main(void) {
         cmocka_unit_test(numbers_take_their_shortest_form),
         cmocka_unit_test(lengths_take_their_shortest_form),
         cmocka_unit_test(what_was_written_is_read),
+        cmocka_unit_test(an_array_of_numbers_is_its_numbers),
         cmocka_unit_test(a_container_larger_than_its_bytes_is_refused),
     };
 
