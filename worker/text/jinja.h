@@ -10,9 +10,12 @@
  * built (include, import, call, filter blocks, recursive loops, % formatting) is an error that names
  * the line. LIMITS: integers are 64 bits, case mapping is ASCII, sorting is of strings and numbers.
  *
- *      source ─jinja_lex─▶ tokens ─jinja_parse─▶ tree ─jinja_eval─▶ text
- *                                                        │ jinja_value    values, Python's str and json
- *                                                        └ jinja_builtin  filters, tests, methods
+ *      source ─jinja_lex─▶ tokens ─jinja_parse(_expression)─▶ tree ─jinja_run, jinja_eval─▶ text
+ *                                                                     │ jinja_value     memory, truth, order
+ *                                                                     │ jinja_operator  + [] . and slices
+ *                                                                     │ jinja_spell     Python's str and json
+ *                                                                     │ jinja_filter(_list), jinja_method
+ *                                                                     └ jinja_builtin   tests, functions
  *
  * A program is constant: any thread may run it. A run belongs to one thread. */
 #ifndef WORKER_TEXT_JINJA_H

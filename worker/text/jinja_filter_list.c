@@ -259,6 +259,26 @@ static enum status filter_max(const struct jinja_filter_call *c) {
     return extreme(c, 1);
 }
 
+/* sum(attribute, start=0) */
+static enum status filter_sum(const struct jinja_filter_call *c) {
+    struct jv items, start = jinja_arg(c->args, 1, "start");
+
+    TRY(attributes(c, jinja_arg(c->args, 0, "attribute"), &items));
+    *c->out = start.type == JV_UNDEFINED ? jv_int(0) : start;
+    for (size_t i = 0; i < items.as.list->n; i++)
+        TRY(jinja_binary(c->r, OP_ADD, *c->out, items.as.list->items[i], c->out));
+    return ST_OK;
+}
+
+/* Of objects alone: the keys of a mapping are none of its attributes. */
+static enum status filter_attr(const struct jinja_filter_call *c) {
+    struct jv name = jinja_arg(c->args, 0, "name");
+
+    if (name.type != JV_STRING) return jinja_fail(c->r, "attr wants a name");
+    *c->out = jv_undefined(name.as.string);
+    return c->v.type == JV_DICT ? ST_OK : jinja_attribute(c->r, c->v, name.as.string, c->out);
+}
+
 /* --- the table -----------------------------------------------------------------------------------*/
 static const struct {
     const char *name;
@@ -277,7 +297,9 @@ static const struct {
                {"sort", filter_sort},
                {"dictsort", filter_dictsort},
                {"min", filter_min},
-               {"max", filter_max}};
+               {"max", filter_max},
+               {"sum", filter_sum},
+               {"attr", filter_attr}};
 
 jinja_filter_fn jinja_find_list_filter(struct str name) {
     for (size_t i = 0; i < ARRAY_LEN(filters); i++) {

@@ -230,7 +230,7 @@ struct jinja_json {
 MUST_USE enum status jv_to_json(struct jinja_run *r, struct jv v, const struct jinja_json *how,
                                 struct jv *out);
 
-/* jinja_filter.c, jinja_filter_list.c, jinja_builtin.c, jinja_text.c */
+/* jinja_filter.c, jinja_filter_list.c, jinja_builtin.c, jinja_method.c, jinja_text.c */
 MUST_USE enum status jinja_filter(struct jinja_run *r, struct str name, struct jv v,
                                   const struct jinja_args *args, struct jv *out);
 MUST_USE enum status jinja_test(struct jinja_run *r, struct str name, struct jv v,
@@ -244,6 +244,7 @@ MUST_USE enum status jinja_call_global(struct jinja_run *r, struct str name,
 /* The i-th argument, or the one of that name; undefined when neither is given. */
 struct jv jinja_arg(const struct jinja_args *args, size_t i, const char *name);
 
+bool jinja_is_space(uint32_t cp); /* as Python's str.isspace */
 enum jinja_side { SIDE_BOTH, SIDE_LEFT, SIDE_RIGHT };
 struct str jinja_strip(struct str s, struct jv chars, enum jinja_side side);
 MUST_USE enum status jinja_replace(struct jinja_run *r, struct str s, struct str from,

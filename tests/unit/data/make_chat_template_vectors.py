@@ -331,7 +331,14 @@ SMALL = [
     "{{ loop.cycle('a') if loop is defined else 'no' }}{% for i in range(4) %}{{ loop.cycle('a', 'b', 'c') }}{% endfor %}",
     "{% if not e and (n > 5 or missing) and 'a' in words %}yes{% elif t %}no{% else %}never{% endif %}{% if e %}a{% elif nothing %}b{% elif n == 7 %}c{% else %}d{% endif %}",
 ]
+SMALL += [
+    "{{ 'Hello'.removeprefix('He') }}{{ 'Hello'.removeprefix('x') }}{{ 'a.json'.removesuffix('.json') }}{{ 'a=b=c'.partition('=') }}{{ 'a'.partition('x') }}",
+    "{{ 'abc'.isalpha() }}{{ 'ab1'.isalnum() }}{{ ' \t'.isspace() }}{{ ''.isspace() }}{{ 'AB1'.isupper() }}{{ 'aB'.islower() }}{{ '12'.isdigit() }}{{ 'abc'.index('c') }}",
+    "{{ [1, 2, 3]|sum }}{{ [1.5, 2]|sum(start=1) }}{{ [{'a': 2}, {'a': 5}]|sum(attribute='a') }}{{ m|attr('b') is defined }}",
+    "{{ m|tojson(separators=(',', ':')) }}{{ u|tojson(ensure_ascii=true) }}{{ m|tojson(indent=2, sort_keys=true) }}{{ 'foo-bar baz (qux) {x'|title }}{{ 'foo-bar baz'.title() }}",
+]
 ERRORS = [
+    "{{ 'a'.index('b') }}", "{{ ['a', 1]|sum }}", "{{ m|tojson(separators=3) }}",
     "{{ raise_exception('my words') }}", "{{ missing.x }}", "{{ missing['x'] }}", "{{ missing() }}", "{{ 'a' + 1 }}", "{{ 'a' + none }}",
     "{{ 1 / 0 }}", "{{ n.foo.bar }}", "{{ l.append(1) }}", "{{ m.update({}) }}", "{{ s|nope }}", "{{ s is nope }}", "{{ s.nope() }}",
     "{% if %}x{% endif %}", "{% if t %}x", "{% endif %}", "{{ 'abc }}", "{{ (1 }}", "{{ [1, }}", "{% for x l %}{% endfor %}", "{% unknown %}",
