@@ -33,10 +33,12 @@
 struct sim_profile {
     const char *name;
     double base_us, row_us, context_us, prefill_us, attn_context;
+    double copy_bytes_per_us, swap_bytes_per_us; /* within the device, over the host's link; 0: at
+                                                  * once */
 };
 static const struct sim_profile profiles[] = {
-    {"h200-8b", 6000, 20, 0.027, 50, 30000}, /* the default */
-    {"instant", 0, 0, 0, 0, 30000},          /* for tests of everything but time */
+    {"h200-8b", 6000, 20, 0.027, 50, 30000, 2e6, 50e3}, /* the default */
+    {"instant", 0, 0, 0, 0, 30000, 0, 0},               /* for tests of everything but time */
 };
 
 struct backend_device {
@@ -245,28 +247,37 @@ static enum status sim_kv_alloc(struct backend_model *m, uint32_t n_blocks, uint
     return ST_OK;
 }
 
+static struct backend_device *device_of(const struct backend_model *m) {
+    return (struct backend_device *)m->host.dev;
+}
+
 static enum status move(struct backend_model *m, const struct backend_copy *pairs, uint32_t n,
-                        uint32_t n_src, uint32_t n_dst, backend_fence *out) {
+                        uint32_t n_src, uint32_t n_dst, double bytes_per_us, backend_fence *out) {
+    double bytes = (double)n * (double)m->host.block_bytes;
+
     for (uint32_t i = 0; i < n; i++) {
         if (pairs[i].src >= n_src || pairs[i].dst >= n_dst) return ST_INVALID;
     }
-    *out = add_fence((struct backend_device *)m->host.dev, 0);
+    *out = add_fence(device_of(m), bytes_per_us > 0 ? bytes / bytes_per_us : 0);
     return ST_OK;
 }
 
 static enum status sim_kv_copy(struct backend_model *m, const struct backend_copy *pairs,
                                uint32_t n, backend_fence *out) {
-    return move(m, pairs, n, m->host.n_blocks, m->host.n_blocks, out);
+    return move(m, pairs, n, m->host.n_blocks, m->host.n_blocks,
+                device_of(m)->profile->copy_bytes_per_us, out);
 }
 
 static enum status sim_kv_swap_out(struct backend_model *m, const struct backend_copy *pairs,
                                    uint32_t n, backend_fence *out) {
-    return move(m, pairs, n, m->host.n_blocks, m->host.n_host_blocks, out);
+    return move(m, pairs, n, m->host.n_blocks, m->host.n_host_blocks,
+                device_of(m)->profile->swap_bytes_per_us, out);
 }
 
 static enum status sim_kv_swap_in(struct backend_model *m, const struct backend_copy *pairs,
                                   uint32_t n, backend_fence *out) {
-    return move(m, pairs, n, m->host.n_host_blocks, m->host.n_blocks, out);
+    return move(m, pairs, n, m->host.n_host_blocks, m->host.n_blocks,
+                device_of(m)->profile->swap_bytes_per_us, out);
 }
 
 static enum status sim_kv_read(struct backend_model *m, uint32_t block, void *dst,
