@@ -138,6 +138,9 @@ unit: $(TESTS) ## unit and conformance tests alone
 integration: all $(HELPERS) ## tests of the real programs over loopback alone
 	@tests/run_integration $(B) "$(SAN)" $(ARGS)
 
+pages: $(B)/tests/integration/metrics_page ## write worker/METRICS.md from the table in the code
+	$< > worker/METRICS.md
+
 clients: all ## the official openai client and curl, at a worker and through a router
 	@tests/clients/run $(B) "$(SAN)" $(ARGS)
 
@@ -161,7 +164,7 @@ demo-check: all ## the demonstration model's acceptance, over HTTP: several hund
 faults: all load ## faults under open-loop load, haproxy beside; ARGS="kill stop" some, ARGS=list names them
 	@INCIPIT_BUILD=$(B) python3 tests/bench/faults/faults.py $(ARGS)
 
-.PHONY: clients test-reference faults soak replay-foreign demo-check load wrk bench-router bench-overload bench-peers bench-cpu bench-% fuzz fuzz-% lint aarch64 aarch64-test
+.PHONY: pages clients test-reference faults soak replay-foreign demo-check load wrk bench-router bench-overload bench-peers bench-cpu bench-% fuzz fuzz-% lint aarch64 aarch64-test
 $(B)/tests/bench/%: $(B)/tests/bench/%.o $(LIBS_all)
 	$(call link,,)
 load: $(B)/incipit-bench ## the load generator: build/release/incipit-bench --help

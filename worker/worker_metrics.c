@@ -17,6 +17,11 @@ static const double worker_age_buckets[] = {.001, .002, .005, .01, .02, .05, .1,
                                             5,    10,   20,   30,  60,  120, 300, 600, 1200, 1800};
 static const struct metric_def rows[] = {WORKER_METRICS(AS_ROW) WORKER_OWN_METRICS(AS_OWN_ROW)};
 
+const struct metric_def *worker_metrics_rows(uint32_t *n) {
+    *n = ARRAY_LEN(rows);
+    return rows;
+}
+
 struct metrics *worker_metrics_create(const char *model_name) {
     struct metrics *m = metrics_create(rows, ARRAY_LEN(rows));
 

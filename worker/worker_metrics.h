@@ -87,6 +87,8 @@ enum worker_metric {
     WORKER_METRICS(WORKER_METRIC_ID) WORKER_OWN_METRICS(WORKER_METRIC_ID) WORKER_METRIC_COUNT
 };
 
+const struct metric_def *worker_metrics_rows(uint32_t *n); /* the table, for a page about it */
+
 struct metrics *worker_metrics_create(const char *model_name);
 
 /* Brings the page up to the engine's state; call before metrics_write. */

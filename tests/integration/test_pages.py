@@ -7,7 +7,8 @@ import pytest
 
 from conftest import BUILD, ROOT
 
-PAGES = ["README.md", "SECURITY.md", "tests/README.md", *(str(p.relative_to(ROOT)) for p in ROOT.glob("router/*.md"))]
+PAGES = ["README.md", "SECURITY.md", "tests/README.md", *(str(p.relative_to(ROOT)) for p in ROOT.glob("router/*.md")),
+         *(str(p.relative_to(ROOT)) for p in ROOT.glob("worker/*.md"))]
 MAKEFILE = (ROOT / "Makefile").read_text()
 
 # Flags on these pages that are of other programs.
@@ -87,6 +88,11 @@ def test_every_make_target_on_a_page_exists():
                 assert (ROOT / source).exists(), f"{page}: make {target}"
             else:
                 assert target in targets, f"{page}: make {target}"
+
+
+def test_the_page_of_metrics_is_the_table_in_the_code():
+    written = subprocess.run([BUILD / "tests/integration/metrics_page"], capture_output=True, text=True, check=True).stdout
+    assert (ROOT / "worker/METRICS.md").read_text() == written, "run make pages"
 
 
 def test_make_help_explains_every_target():

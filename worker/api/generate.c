@@ -187,6 +187,14 @@ static enum status read_texts(struct call *c, const struct json *text, struct er
                            json_type_name(text));
 }
 
+/* The shape's name of a prompt is "text"; this one has another. */
+static enum status add_ids(struct call *c, uint32_t i, const struct json *ids, struct error *err) {
+    enum status st = call_prompt_ids(c, i, ids, err);
+
+    if (st == ST_INVALID) snprintf(err->param, sizeof(err->param), "input_ids");
+    return st;
+}
+
 static enum status read_ids(struct call *c, const struct json *ids, struct error *err) {
     enum status st;
     uint32_t i = 0;
@@ -194,14 +202,14 @@ static enum status read_ids(struct call *c, const struct json *ids, struct error
     c->is_list = json_type(json_first(ids)) == JSON_ARRAY;
     st = call_set_prompts(c, c->is_list ? (uint32_t)MIN(json_count(ids), UINT32_MAX) : 1, err);
     if (st != ST_OK) return st;
-    if (!c->is_list) return call_prompt_ids(c, 0, ids, err);
+    if (!c->is_list) return add_ids(c, 0, ids, err);
     JSON_FOR_EACH(it, ids) {
         if (json_type(it) != JSON_ARRAY) {
             return error_set_param(err, ST_INVALID, "input_ids",
                                    "input_ids[%u] must be an array of token ids, not %s", i,
                                    json_type_name(it));
         }
-        st = call_prompt_ids(c, i++, it, err);
+        st = add_ids(c, i++, it, err);
         if (st != ST_OK) return st;
     }
     return ST_OK;
@@ -209,12 +217,15 @@ static enum status read_ids(struct call *c, const struct json *ids, struct error
 
 static enum status read_prompt(struct call *c, const struct json *root, struct error *err) {
     const struct json *text = json_get(root, "text"), *ids = json_get(root, "input_ids");
+    enum status st;
 
     if (!json_is_null(text) && !json_is_null(ids)) {
         return error_set_param(err, ST_INVALID, "text", "send either text or input_ids, not both");
     }
     if (!json_is_null(text)) return read_texts(c, text, err);
-    if (json_type(ids) == JSON_ARRAY) return read_ids(c, ids, err);
+    st = json_get_array(root, "input_ids", &ids, err);
+    if (st != ST_OK) return st;
+    if (ids) return read_ids(c, ids, err);
     return error_set_param(err, ST_INVALID, "text",
                            "text is required: {\"text\": \"...\"}, or input_ids: an array of "
                            "token ids");

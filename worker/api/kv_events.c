@@ -380,7 +380,7 @@ static enum status query_number(const struct http_request *req, struct str name,
         if (st == ST_OK && v <= max) {
             *out = v;
         } else {
-            st = error_set_param(err, ST_INVALID, "from",
+            st = error_set_param(err, ST_INVALID, name.ptr,
                                  STR_FMT " is '" STR_FMT "': a number up to %llu is expected%s",
                                  STR_ARG(name), STR_ARG(buf_str(&value)), (unsigned long long)max,
                                  str_eq(name, STR("from")) ? ", or snapshot, or now" : "");
