@@ -164,7 +164,7 @@ demo-check: all ## the demonstration model's acceptance, over HTTP: several hund
 faults: all load ## faults under open-loop load, haproxy beside; ARGS="kill stop" some, ARGS=list names them
 	@INCIPIT_BUILD=$(B) python3 tests/bench/faults/faults.py $(ARGS)
 
-.PHONY: pages clients test-reference faults soak replay-foreign demo-check load wrk bench-router bench-overload bench-peers bench-cpu bench-% fuzz fuzz-% lint aarch64 aarch64-test
+.PHONY: pages clients test-reference faults soak replay-foreign demo-check load wrk bench-router bench-overload bench-peers bench-cpu bench-engine bench-% fuzz fuzz-% lint aarch64 aarch64-test
 $(B)/tests/bench/%: $(B)/tests/bench/%.o $(LIBS_all)
 	$(call link,,)
 load: $(B)/incipit-bench ## the load generator: build/release/incipit-bench --help
@@ -176,6 +176,8 @@ bench-peers: all load ## beside sglang-router, haproxy and nginx, before simulat
 	@INCIPIT_BUILD=$(B) python3 tests/bench/peers/bench_peers.py $(ARGS)
 bench-overload: all load ## goodput at twice the load that the fleet can take; ARGS=SECONDS of each run
 	@INCIPIT_BUILD=$(B) python3 tests/bench/overload/overload.py $(ARGS)
+bench-engine: all $(B)/tests/bench/bench_engine $(B)/tests/bench/bench_step ## around the model: a step, the KV manager, the host tier, 1,000 streams
+	@$(B)/tests/bench/bench_engine; $(B)/tests/bench/bench_step; INCIPIT_BUILD=$(B) python3 tests/bench/streams.py
 bench-%: $(B)/tests/bench/bench_% ## a benchmark of tests/bench: ratios, never gates
 	@$< $(ARGS)
 

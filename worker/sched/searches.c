@@ -129,12 +129,10 @@ static bool fork_now(struct scheduler *s, struct request *r, const struct reques
     if (kv_manager_fork(s->kv, &r->kv, &p->kv, p->n_computed) != ST_OK) return false;
     r->n_computed = r->n_before = p->n_computed;
     r->step = p->step;
-    if (has_row) {
-        r->n_binds++;
-    } else {
+    if (!has_row) {
         scheduler_enter_running(s, r);
         r->n_admissions++;
-    }
+    } /* else the device keeps the row's token history: only penalties read it, and beams have none */
     s->counts.forks++;
     return true;
 }
