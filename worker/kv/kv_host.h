@@ -48,7 +48,7 @@ block_id kv_host_find(const struct kv_host *host, const struct prefix_key *key);
 void kv_host_read(struct kv_host *host, const block_id *ids, uint32_t n);
 
 /* The device is about to forget this content. The block where it is kept, pinned; *must_move says
- * whether it has to be copied there first. BLOCK_NONE when there is no room, or only_swap. */
+ * whether it has to be copied there first. BLOCK_NONE when there is no room, or nothing is kept. */
 block_id kv_host_keep(struct kv_host *host, const struct prefix_key *key, uint64_t prefix,
                       bool *must_move);
 

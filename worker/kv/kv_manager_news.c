@@ -5,8 +5,6 @@
  * in kv_manager.c; none changes what is cached. */
 #include "worker/kv/kv_manager_internal.h"
 
-#include <assert.h>
-
 /* --- published -------------------------------------------------------------------------------- */
 
 void kv_manager_note_published(struct kv_manager *mgr, const struct kv_seq *seq, uint32_t g,
