@@ -466,11 +466,13 @@ static enum status refuse_folder(const char *folder, struct error *err) {
         found = others[i];
         break;
     }
-    return error_set(err, ST_NOT_FOUND,
-                     "the model folder %s has no tokenizer.json but %s: make one with: python3 -c "
-                     "\"from transformers import AutoTokenizer; "
-                     "AutoTokenizer.from_pretrained('%s').save_pretrained('%s')\"",
-                     folder, found, folder, folder);
+    return error_set(
+        err, ST_NOT_FOUND,
+        "the model folder %s has no tokenizer.json but %s. Make one: cd '%s' && python3 -c "
+        "\"from transformers import AutoTokenizer; "
+        "AutoTokenizer.from_pretrained('.').save_pretrained('.')\" (pip install "
+        "transformers sentencepiece protobuf)",
+        folder, found, folder);
 }
 
 enum status tokenizer_open(struct tokenizer **out, const char *folder, struct error *err) {

@@ -12,6 +12,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #define DATA "tests/unit/data/"
 
@@ -315,6 +316,27 @@ static void a_folder_without_tokenizer_gets_a_sentence(void **state) {
     assert_non_null(strstr(err.message, "/nonexistent has no tokenizer.json"));
 }
 
+static void other_tokenizers_are_refused_with_the_command_that_converts_them(void **state) {
+    char folder[] = "/tmp/incipit-tokenizer-XXXXXX", path[64], want[128];
+    struct tokenizer *t = NULL;
+    struct error err = {0};
+    FILE *f;
+
+    (void)state;
+    assert_non_null(mkdtemp(folder));
+    snprintf(path, sizeof(path), "%s/tokenizer.model", folder);
+    f = fopen(path, "wb");
+    fputs("\n\x0e\n\x05<unk>", f);
+    fclose(f);
+    assert_int_equal(tokenizer_open(&t, folder, &err), ST_NOT_FOUND);
+    snprintf(want, sizeof(want), "no tokenizer.json but tokenizer.model. Make one: cd '%s' &&",
+             folder);
+    assert_non_null(strstr(err.message, want));
+    assert_non_null(strstr(err.message, "from_pretrained('.').save_pretrained('.')"));
+    unlink(path);
+    rmdir(folder);
+}
+
 /* Any byte string: refused as not UTF-8, or encoded so that it decodes to itself. And any damage
  * to the file: refused, or loaded. */
 static void damaged_files_and_texts_do_no_harm(void **state) {
@@ -365,6 +387,7 @@ int main(void) {
         cmocka_unit_test(a_byte_is_a_token_in_the_built_in_one),
         cmocka_unit_test(what_is_not_built_is_refused_by_name),
         cmocka_unit_test(a_folder_without_tokenizer_gets_a_sentence),
+        cmocka_unit_test(other_tokenizers_are_refused_with_the_command_that_converts_them),
         cmocka_unit_test(damaged_files_and_texts_do_no_harm),
     };
 
