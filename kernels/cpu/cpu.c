@@ -146,8 +146,8 @@ static uint64_t place_matrices(struct backend_model *m) {
     return n_bytes;
 }
 
-/* One piece, so that all of it lies in huge pages: with small ones a product was measured to read at
- * 80 % of the speed. */
+/* One piece, so that all of it lies in huge pages: with small ones a product was measured to read
+ * at 80 % of the speed. */
 static enum status alloc_weights(struct backend_model *m, struct error *err) {
     const struct geometry *g = &m->host.g;
     enum status st;
