@@ -2,7 +2,8 @@
  *
  * The pool hands out blocks by id. A block whose ref_cnt falls to 0 goes to the free queue but
  * keeps its content and its hash: it can be found and revived until it is handed out again. So the
- * free queue is the eviction order, and nothing else records when a block was used.
+ * free queue is the eviction order, and nothing else that decides records when a block was used
+ * (block_ages.h looks on).
  *
  *      in use      ref_cnt > 0, not on the free queue; published once it is full
  *      cached      ref_cnt = 0, on the queue, published: a hit revives it

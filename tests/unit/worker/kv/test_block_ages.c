@@ -1,7 +1,9 @@
 /* tests/unit/worker/kv/test_block_ages.c - the times of a block's life, to the microsecond. */
 #include "tests/support/cm.h"
 #include "tests/support/kv_fixture.h"
+#include "tests/support/support.h"
 
+#include "common/rng.h"
 #include "worker/kv/block_ages.h"
 
 enum { TOLD_MAX = 64 };
@@ -119,6 +121,59 @@ static void the_sample_is_a_matter_of_block_and_life_alone(void **state) {
     block_ages_destroy(b);
 }
 
+/* What happened to each block of late, from which everything that is told can be worked out. */
+static void random_lives_match_a_diary(void **state) {
+    enum { BLOCKS = 7, STEPS = 20000 };
+    struct {
+        uint64_t born_us, hit_us[2]; /* the last two hits; 0: none */
+        bool is_alive;
+    } diary[BLOCKS] = {0};
+    struct ear ear = {0};
+    struct block_ages *ages = make(&ear, BLOCKS, 1.0);
+    uint64_t now_us = 1;
+    struct rng rng;
+
+    (void)state;
+    rng_seed(&rng, support_seed());
+    for (int i = 0; i < STEPS; i++) {
+        uint32_t b = (uint32_t)rng_below(&rng, BLOCKS);
+        uint64_t last_us = diary[b].hit_us[1] ? diary[b].hit_us[1] : diary[b].born_us;
+
+        now_us += rng_below(&rng, 1000);
+        block_ages_set_now(ages, now_us);
+        switch (rng_below(&rng, 8)) {
+        case 0:
+            block_ages_acquired(ages, b);
+            diary[b].born_us = now_us;
+            diary[b].hit_us[0] = diary[b].hit_us[1] = 0;
+            diary[b].is_alive = true;
+            assert_told(&ear, NULL, 0);
+            break;
+        case 1:
+            block_ages_evicted(ages, b);
+            assert_told(&ear,
+                        (struct told[]){{BLOCK_AGE_LIFETIME, now_us - diary[b].born_us},
+                                        {BLOCK_AGE_IDLE, now_us - last_us}},
+                        diary[b].is_alive ? 2 : 0);
+            diary[b].is_alive = false;
+            break;
+        case 2:
+            if (rng_below(&rng, 20) > 0) break;
+            block_ages_reset(ages);
+            for (int k = 0; k < BLOCKS; k++)
+                diary[k].is_alive = false;
+            break;
+        default:
+            block_ages_hit(ages, b);
+            diary[b].hit_us[0] = diary[b].hit_us[1];
+            diary[b].hit_us[1] = now_us;
+            assert_told(&ear, (struct told[]){{BLOCK_AGE_REUSE_GAP, now_us - diary[b].hit_us[0]}},
+                        diary[b].is_alive && diary[b].hit_us[0] > 0);
+        }
+    }
+    block_ages_destroy(ages);
+}
+
 static void publish(struct block_pool *pool, block_id id, uint32_t token) {
     struct block_hash hash = {{(uint8_t)token}};
     struct prefix_key key = {&hash, PREFIX_ROOT, &token, NULL, 0};
@@ -164,6 +219,7 @@ int main(void) {
         cmocka_unit_test(a_block_nobody_hit_was_idle_all_its_life),
         cmocka_unit_test(a_new_life_knows_nothing_of_the_last),
         cmocka_unit_test(the_sample_is_a_matter_of_block_and_life_alone),
+        cmocka_unit_test(random_lives_match_a_diary),
         cmocka_unit_test(the_pool_tells_of_its_blocks),
     };
 
