@@ -208,6 +208,126 @@ static void bench_pool(bool publish, struct rng *rng) {
     block_pool_destroy(pool);
 }
 
+/* --- the manager, as the scheduler calls it ---------------------------------------------------- */
+
+#define SEQS       256
+#define SEQ_TOKENS 1024
+#define DECODES    512
+
+struct crowd {
+    struct kv_manager *mgr;
+    struct kv_seq seq[SEQS];
+    uint32_t tokens[SEQ_TOKENS + DECODES];
+};
+
+static struct crowd *crowd_create(struct rng *rng, struct kv_group_config group) {
+    struct crowd *c = mem_zalloc(sizeof(*c));
+    uint32_t n_max = SEQ_TOKENS + DECODES;
+
+    c->mgr = kv_manager_create(&(struct kv_manager_config){
+        .n_blocks = 2 * SEQS * CEIL_DIV(n_max, BLOCK_SIZE) + 1,
+        .block_size = BLOCK_SIZE,
+        .max_model_len = n_max,
+        .hash_seed = STR("b"),
+        .n_groups = 1,
+        .group = {group},
+    });
+    for (uint32_t i = 0; i < n_max; i++)
+        c->tokens[i] = (uint32_t)rng_below(rng, VOCABULARY);
+    for (int s = 0; s < SEQS; s++)
+        if (kv_seq_init(&c->seq[s], c->mgr, n_max, NULL, false, NULL) != ST_OK) abort();
+    return c;
+}
+
+static void crowd_destroy(struct crowd *c) {
+    for (int s = 0; s < SEQS; s++) {
+        kv_manager_free(c->mgr, &c->seq[s]);
+        kv_seq_fini(&c->seq[s]);
+    }
+    kv_manager_destroy(c->mgr);
+    mem_free(c);
+}
+
+static void must_allocate(struct crowd *c, int s, uint32_t n_tokens, const struct kv_alloc *a) {
+    if (kv_manager_allocate(c->mgr, &c->seq[s], c->tokens, n_tokens, a) != ST_OK) abort();
+}
+
+static void admit_all(struct crowd *c) {
+    for (int s = 0; s < SEQS; s++) {
+        struct kv_alloc a = {.hit = kv_manager_lookup(c->mgr, &c->seq[s], c->tokens, SEQ_TOKENS)};
+
+        a.n_new = SEQ_TOKENS - a.hit.n_tokens;
+        must_allocate(c, s, SEQ_TOKENS, &a);
+    }
+}
+
+static void free_all(struct crowd *c) {
+    for (int s = 0; s < SEQS; s++)
+        kv_manager_free(c->mgr, &c->seq[s]);
+}
+
+/* Prompts whose hashes are known (the second round on): looked up, all but the last block shared. */
+static void bench_admission(struct rng *rng) {
+    struct crowd *c = crowd_create(rng, (struct kv_group_config){.kind = KV_FULL});
+    double ns[POOL_ROUNDS];
+
+    admit_all(c);
+    for (int r = 0; r < POOL_ROUNDS; r++) {
+        uint64_t t0;
+
+        free_all(c);
+        t0 = clock_now_us();
+        admit_all(c);
+        ns[r] = (double)(clock_now_us() - t0) * 1e3 / (SEQS * (SEQ_TOKENS / BLOCK_SIZE));
+    }
+    printf("admit a cached prompt                      %6.2f ns/block\n", median(ns, POOL_ROUNDS));
+    crowd_destroy(c);
+}
+
+/* One token of each sequence: what a step of a full batch costs per row. */
+static void bench_decode(struct rng *rng, struct kv_group_config group, const char *what) {
+    struct crowd *c = crowd_create(rng, group);
+    double ns[DECODES / BLOCK_SIZE];
+
+    admit_all(c);
+    for (uint32_t d = 0; d < DECODES;) { /* a round of a block: each takes one and publishes it */
+        uint64_t t0 = clock_now_us();
+        uint32_t round = d / BLOCK_SIZE;
+
+        do {
+            struct kv_alloc a = {.n_computed = SEQ_TOKENS + d, .n_new = 1};
+
+            for (int s = 0; s < SEQS; s++)
+                must_allocate(c, s, SEQ_TOKENS + d + 1, &a);
+        } while (++d % BLOCK_SIZE != 0);
+        ns[round] = (double)(clock_now_us() - t0) * 1e3 / (SEQS * BLOCK_SIZE);
+    }
+    printf("one more token, %-26s %6.2f ns/sequence\n", what, median(ns, DECODES / BLOCK_SIZE));
+    crowd_destroy(c);
+}
+
+static void bench_fork(struct rng *rng) {
+    struct crowd *c = crowd_create(rng, (struct kv_group_config){.kind = KV_FULL});
+    struct kv_alloc all = {.n_new = SEQ_TOKENS}, last = {.n_computed = SEQ_TOKENS - 1, .n_new = 1};
+    double ns[POOL_ROUNDS];
+
+    must_allocate(c, 0, SEQ_TOKENS, &all);
+    for (int r = 0; r < POOL_ROUNDS; r++) {
+        uint64_t t0 = clock_now_us();
+
+        for (int s = 1; s < SEQS; s++) {
+            if (kv_manager_fork(c->mgr, &c->seq[s], &c->seq[0], SEQ_TOKENS - 1) != ST_OK) abort();
+            must_allocate(c, s, SEQ_TOKENS, &last);
+        }
+        ns[r] = (double)(clock_now_us() - t0) * 1e3 / ((SEQS - 1) * (SEQ_TOKENS / BLOCK_SIZE));
+        kv_manager_clear_moves(c->mgr);
+        for (int s = 1; s < SEQS; s++)
+            kv_manager_free(c->mgr, &c->seq[s]);
+    }
+    printf("fork, and copy one block                   %6.2f ns/block\n", median(ns, POOL_ROUNDS));
+    crowd_destroy(c);
+}
+
 int main(void) {
     struct bench *b = mem_zalloc(sizeof(*b));
     struct rng rng;
@@ -220,6 +340,10 @@ int main(void) {
     bench_hash(b, BLOCK_HASH_XXHASH_CBOR, 0);
     bench_pool(false, &rng);
     bench_pool(true, &rng);
+    bench_admission(&rng);
+    bench_decode(&rng, (struct kv_group_config){.kind = KV_FULL}, "full attention");
+    bench_decode(&rng, (struct kv_group_config){KV_SLIDING, 256}, "a window of 256");
+    bench_fork(&rng);
     mem_free(b);
     return 0;
 }

@@ -38,7 +38,7 @@ void block_table_drop(struct block_table *t, uint32_t index) {
 }
 
 void block_table_clear(struct block_table *t) {
-    t->n_blocks = t->dirty_from = 0;
+    t->n_blocks = t->dirty_from = t->n_inherited = 0;
 }
 
 uint32_t block_table_take_dirty(struct block_table *t) {

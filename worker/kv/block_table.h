@@ -13,7 +13,10 @@
 struct block_table {
     block_id *ids; /* (capacity) */
     uint32_t n_blocks, capacity;
-    uint32_t dirty_from; /* <= n_blocks */
+    uint32_t dirty_from;  /* <= n_blocks */
+    uint32_t n_inherited; /* leading entries that came with a fork or back from host memory, set by
+                           * who puts them there: their blocks may be published beyond what this
+                           * sequence has computed */
 };
 
 MUST_USE enum status block_table_init(struct block_table *t, uint32_t capacity); /* or ST_NOMEM */

@@ -106,9 +106,10 @@ uint32_t kv_group_find(const struct kv_group *g, const struct kv_chain *chain, u
 
 /* --- the table ------------------------------------------------------------------------------- */
 
-bool kv_group_is_shared(const struct kv_group *g, block_id id) {
-    return block_pool_ref_cnt(g->pool, id) > 1 ||
-           prefix_cache_contains(block_pool_cache(g->pool), id);
+bool kv_group_is_shared(const struct kv_group *g, const struct block_table *t, uint32_t index) {
+    return block_pool_ref_cnt(g->pool, t->ids[index]) > 1 ||
+           (index < t->n_inherited &&
+            prefix_cache_contains(block_pool_cache(g->pool), t->ids[index]));
 }
 
 struct kv_need kv_group_need(const struct kv_group *g, const struct block_table *t,
@@ -120,8 +121,8 @@ struct kv_need kv_group_need(const struct kv_group *g, const struct block_table 
 
     for (uint32_t i = skipped; i < n_hits; i++) /* a table with blocks has no hits to come */
         need.n_revived += block_pool_ref_cnt(g->pool, hits[i]) == 0;
-    for (uint32_t i = n_before / bs; i < MIN(n_required, t->n_blocks); i++)
-        need.n_copies += kv_group_is_shared(g, t->ids[i]);
+    for (uint32_t i = n_before / bs; g->has_forked && i < MIN(n_required, t->n_blocks); i++)
+        need.n_copies += kv_group_is_shared(g, t, i);
     return need;
 }
 

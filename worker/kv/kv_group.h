@@ -40,6 +40,7 @@ struct kv_group {
     uint32_t number, block_size;
     struct block_pool *pool; /* borrowed, shared by all groups */
     struct kv_host *host;    /* likewise; NULL: none */
+    bool has_forked;         /* some sequence was: only then can a write meet a shared block */
 };
 
 /* The full blocks of one sequence, as the cache knows them. Borrowed arrays, by block. */
@@ -84,8 +85,9 @@ struct kv_need kv_group_need_whole(const struct kv_group *g, const struct block_
                                    const block_id *hits, uint32_t n_hits, uint32_t n_before,
                                    uint32_t n_tokens, uint32_t step_tokens);
 
-/* True when a write into this block must go to a copy: others hold it, or it can be found. */
-bool kv_group_is_shared(const struct kv_group *g, block_id id);
+/* True when a write into this entry must go to a copy: others hold the block, or it can be found.
+ * The second is asked of inherited entries alone: nobody else writes into what is published. */
+bool kv_group_is_shared(const struct kv_group *g, const struct block_table *t, uint32_t index);
 
 /* Puts hits into an empty table, with a reference each; those not needed behind n_before tokens
  * become null, as do the places of tokens from afar that are not needed. Without hits, only that. */

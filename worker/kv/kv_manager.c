@@ -188,11 +188,12 @@ static void publish_block(struct kv_manager *mgr, struct kv_seq *seq, const stru
 void kv_manager_publish(struct kv_manager *mgr, struct kv_seq *seq, const uint32_t *tokens,
                         uint32_t n_tokens, uint32_t n_ready) {
     uint32_t n_full = MIN(n_tokens, n_ready) / mgr->config.block_size, run[KV_GROUPS_MAX];
-    struct kv_chain chain = kv_seq_chain(seq, tokens);
+    struct kv_chain chain;
 
-    if (mgr->config.no_caching) return;
+    if (mgr->config.no_caching || n_full <= seq->n_published) return;
     assert(n_full <= seq->table[0].n_blocks);
     kv_seq_extend_hashes(mgr, seq, tokens, n_tokens);
+    chain = kv_seq_chain(seq, tokens);
     for (uint32_t g = 0; g < mgr->n_groups; g++)
         run[g] = seq->n_published;
     for (; seq->n_published < n_full; seq->n_published++)
@@ -267,6 +268,7 @@ static bool is_room(const struct kv_manager *mgr, const struct kv_seq *seq, uint
 
 static void attach_hits(struct kv_manager *mgr, struct kv_seq *seq, const struct kv_alloc *a,
                         uint32_t n_before) {
+    if (a->hit.n_blocks == 0 && !mgr->has_windows) return; /* a window may have nulls to put */
     for (uint32_t g = 0; g < mgr->n_groups; g++)
         kv_group_attach(&mgr->group[g], &seq->table[g], a->hit.ids[g], n_device_hits(a), n_before);
     if (n_device_hits(a) > 0) seq->n_published = n_device_hits(a);
@@ -282,7 +284,7 @@ static void replace_shared(struct kv_manager *mgr, const struct kv_group *group,
     for (uint32_t i = first; n_done < n; i++) {
         block_id old = t->ids[i];
 
-        if (!kv_group_is_shared(group, old)) continue;
+        if (!kv_group_is_shared(group, t, i)) continue;
         kv_moves_push(&mgr->moves, KV_MOVE_COPY, old, fresh[n_done]);
         block_table_replace(t, i, fresh[n_done]);
         fresh[n_done++] = old;
@@ -295,6 +297,7 @@ static void take_blocks(struct kv_manager *mgr, const struct kv_group *group, st
                         const struct kv_need *need, uint32_t n_before) {
     uint32_t n = need->n_copies + need->n_new;
 
+    if (n == 0) return;
     if (block_pool_acquire(mgr->pool, mgr->moving_ids, n) != ST_OK)
         assert(!"the need was counted wrongly");
     replace_shared(mgr, group, t, n_before / group->block_size, mgr->moving_ids, need->n_copies);
@@ -319,7 +322,7 @@ enum status kv_manager_allocate(struct kv_manager *mgr, struct kv_seq *seq, cons
     for (uint32_t g = 0; g < mgr->n_groups; g++)
         take_blocks(mgr, &mgr->group[g], &seq->table[g], &d.need[g], d.n_before);
     mgr->n_reserved_moves = 0;
-    kv_manager_bring_in(mgr, seq, tokens, &a->hit);
+    if (a->hit.n_host_blocks > 0) kv_manager_bring_in(mgr, seq, tokens, &a->hit);
     kv_manager_add_holder(mgr, seq);
     kv_manager_count_idle(mgr, seq, d.n_ready);
     if (!a->delay_publish) kv_manager_publish(mgr, seq, tokens, n_tokens, d.n_ready);
@@ -375,13 +378,14 @@ enum status kv_manager_fork(struct kv_manager *mgr, struct kv_seq *child,
     for (uint32_t g = 0; g < mgr->n_groups; g++) {
         block_pool_touch(mgr->pool, parent->table[g].ids, n_blocks);
         block_table_append(&child->table[g], parent->table[g].ids, n_blocks);
+        child->table[g].n_inherited = n_blocks;
+        mgr->group[g].has_forked = true;
         kv_group_drop_skipped(&mgr->group[g], &child->table[g], n_computed, parent->n_prompt,
                               mgr->moving_ids);
     }
     share_hashes(child, parent, n_computed / bs);
     child->n_prompt = parent->n_prompt;
     child->n_published = MIN(parent->n_published, n_computed / bs);
-    mgr->has_forked = true;
     kv_manager_add_holder(mgr, child);
     return ST_OK;
 }

@@ -165,7 +165,7 @@ void kv_manager_free(struct kv_manager *mgr, struct kv_seq *seq);
 
 /* Makes `child`, which is initialised and holds nothing, a second holder of all blocks with the
  * parent's first n_computed tokens, the last partial one included; both have the same tokens and
- * extra keys up to there, and the child never goes back behind it. These tokens must lie in steps
+ * extra keys up to there, and neither goes back behind it. These tokens must lie in steps
  * that are submitted already: a copy made in the step that computes them would be taken too early.
  * ST_NOT_FOUND, and nothing done, when a window has moved on and the parent no longer has all that
  * token n_computed looks back at: treat the child as any new sequence. */

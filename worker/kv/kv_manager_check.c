@@ -14,7 +14,7 @@ static void check_full_table(const struct kv_manager *mgr, const struct kv_seq *
 
     for (uint32_t i = 0; i < t->n_blocks; i++) {
         if (i >= seq->n_published) {
-            assert(mgr->has_forked || !prefix_cache_contains(cache, t->ids[i]));
+            assert(mgr->group[0].has_forked || !prefix_cache_contains(cache, t->ids[i]));
             continue;
         }
         assert(prefix_cache_parent(cache, t->ids[i]) == parent);
@@ -31,7 +31,7 @@ static void check_window_table(const struct kv_manager *mgr, const struct kv_seq
         if (i < seq->n_published)
             assert(prefix_cache_parent(cache, t->ids[i]) == PREFIX_ROOT);
         else
-            assert(mgr->has_forked || !prefix_cache_contains(cache, t->ids[i]));
+            assert(mgr->group[0].has_forked || !prefix_cache_contains(cache, t->ids[i]));
     }
 }
 

@@ -263,6 +263,7 @@ enum status kv_manager_swap_in(struct kv_manager *mgr, struct kv_seq *seq) {
         if (block_pool_acquire(mgr->pool, mgr->moving_ids, n_missing[g]) != ST_OK)
             assert(!"the need was counted wrongly");
         fetch_what_is_missing(mgr, seq, g, mgr->moving_ids);
+        seq->table[g].n_inherited = seq->n_swapped_blocks;
     }
     mgr->n_reserved_moves = 0;
     seq->n_published = count_published(mgr, seq);

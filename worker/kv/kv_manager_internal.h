@@ -12,7 +12,6 @@ struct kv_manager {
     struct kv_group group[KV_GROUPS_MAX]; /* (n_groups) */
     uint32_t n_groups;
     bool has_windows;    /* a group that is not full: witnesses are kept */
-    bool has_forked;     /* a shared block may have been published by another than its holder */
     struct list holders; /* sequences with blocks, through kv_seq.link */
     uint32_t n_holders;
     uint32_t watermark_blocks;

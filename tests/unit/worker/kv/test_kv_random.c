@@ -30,7 +30,7 @@ struct request {
     bool exists;
     struct kv_seq seq;
     struct block_extras extras;
-    uint32_t n_computed, n_forked; /* of the latter its parent was sure */
+    uint32_t n_computed, n_forked; /* the latter are settled: a fork shares them */
     struct model_seq m;            /* the model's side, and the tokens */
 };
 
@@ -127,7 +127,7 @@ static void op_arrive(struct world *w, struct request *r) {
 }
 
 /* A child with the parent's first n tokens and, half the time, others behind them. */
-static void op_fork(struct world *w, struct request *child, const struct request *parent) {
+static void op_fork(struct world *w, struct request *child, struct request *parent) {
     uint32_t n = 1 + below(w, parent->n_computed);
     enum status want;
 
@@ -141,6 +141,7 @@ static void op_fork(struct world *w, struct request *child, const struct request
     assert_int_equal(kv_manager_fork(w->mgr, &child->seq, &parent->seq, n), want);
     if (want == ST_OK) {
         child->n_computed = child->n_forked = n;
+        parent->n_forked = MAX(parent->n_forked, n);
         w->met.forks++;
         return;
     }
