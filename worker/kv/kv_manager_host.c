@@ -106,11 +106,15 @@ static block_id *host_ids_of(const struct kv_seq *seq, uint32_t g) {
     return seq->host_ids + (size_t)g * seq->table[0].capacity;
 }
 
-/* A slot for each block that has KV of the first n_blocks; returns how many. */
-static uint32_t fill_slots(struct kv_manager *mgr, const struct kv_seq *seq, uint32_t n_blocks) {
+/* A slot for each block that has KV of the first n_computed tokens; returns how many. A block that
+ * is published goes by its name, if it is one of this sequence's: what a fork has of its parent's
+ * last block may be published with tokens that the fork does not have. */
+static uint32_t fill_slots(struct kv_manager *mgr, const struct kv_seq *seq, uint32_t n_computed) {
     const struct prefix_cache *cache = block_pool_cache(mgr->pool);
-    uint32_t n = 0;
+    uint32_t n_blocks = CEIL_DIV(n_computed, mgr->config.block_size), n = 0;
+    uint32_t n_named = MIN(n_computed / mgr->config.block_size, seq->n_hashes);
 
+    if (mgr->config.no_host_cache) n_named = 0;
     for (uint32_t g = 0; g < mgr->n_groups; g++) {
         for (uint32_t i = 0; i < n_blocks; i++) {
             block_id id = seq->table[g].ids[i];
@@ -118,7 +122,7 @@ static uint32_t fill_slots(struct kv_manager *mgr, const struct kv_seq *seq, uin
 
             if (id == BLOCK_NULL && !mgr->config.no_null) continue;
             *s = (struct kv_host_slot){.key = NULL};
-            if (prefix_cache_contains(cache, id) && !mgr->config.no_host_cache) {
+            if (i < n_named && prefix_cache_contains(cache, id)) {
                 mgr->slot_keys[n] = prefix_cache_key(cache, id);
                 s->key = &mgr->slot_keys[n];
                 s->prefix = prefix_cache_prefix(cache, id);
@@ -134,7 +138,7 @@ enum status kv_manager_swap_out(struct kv_manager *mgr, struct kv_seq *seq, uint
 
     assert(n_computed > 0 && n_blocks <= seq->table[0].n_blocks && !kv_seq_is_swapped(seq));
     if (!mgr->host) return ST_BUSY;
-    n_slots = fill_slots(mgr, seq, n_blocks);
+    n_slots = fill_slots(mgr, seq, n_computed);
     if (kv_moves_room(&mgr->moves) < n_slots) return ST_BUSY;
     if (kv_host_hold(mgr->host, mgr->slots, n_slots) != ST_OK) return ST_BUSY;
     for (uint32_t g = 0; g < mgr->n_groups; g++) {
