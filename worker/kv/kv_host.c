@@ -61,6 +61,12 @@ void kv_host_end_step(struct kv_host *host) {
     host->n_pins = 0;
 }
 
+static void store(struct kv_host *host, block_id id, const struct prefix_key *key,
+                  uint64_t prefix) {
+    block_pool_publish_as(host->pool, id, key, prefix);
+    if (host->config.on_store) host->config.on_store(host->config.arg, id);
+}
+
 /* --- the tier --------------------------------------------------------------------------------- */
 
 block_id kv_host_find(const struct kv_host *host, const struct prefix_key *key) {
@@ -84,7 +90,7 @@ block_id kv_host_keep(struct kv_host *host, const struct prefix_key *key, uint64
         return id;
     }
     if (block_pool_acquire(host->pool, &id, 1) != ST_OK) return BLOCK_NONE;
-    block_pool_publish_as(host->pool, id, key, prefix);
+    store(host, id, key, prefix);
     pin_taken(host, id);
     *must_move = true;
     return id;
@@ -119,9 +125,7 @@ enum status kv_host_hold(struct kv_host *host, struct kv_host_slot *slots, uint3
         if (block_pool_acquire(host->pool, &s->id, 1) != ST_OK) {
             assert(!"the need was counted wrongly");
         }
-        if (s->key && !host->config.no_cache) {
-            block_pool_publish_as(host->pool, s->id, s->key, s->prefix);
-        }
+        if (s->key && !host->config.no_cache) store(host, s->id, s->key, s->prefix);
     }
     return ST_OK;
 }

@@ -32,6 +32,7 @@ struct kv_host_config {
     uint32_t block_size;
     bool no_cache;                            /* only for swapping: nothing is kept on eviction */
     void (*on_evict)(void *arg, block_id id); /* as in block_pool; may be NULL */
+    void (*on_store)(void *arg, block_id id); /* right after a block got a content; may be NULL */
     void *arg;
 };
 struct kv_host;

@@ -44,6 +44,7 @@ static void create_host(struct kv_manager *mgr) {
         .block_size = c->block_size,
         .no_cache = c->no_host_cache || c->no_caching,
         .on_evict = kv_manager_on_host_evict,
+        .on_store = kv_manager_on_host_store,
         .arg = mgr,
     });
     mgr->host_hit_ids = mem_calloc(mgr->table_capacity, sizeof(*mgr->host_hit_ids));

@@ -12,17 +12,6 @@ const struct kv_host *kv_manager_host(const struct kv_manager *mgr) {
     return mgr->host;
 }
 
-/* A named content is in host memory now. Its tokens and parent were told when the device got it. */
-static void tell_host_stored(struct kv_manager *mgr, const struct prefix_key *key) {
-    if (!mgr->config.events) return;
-    kv_event_log_count(mgr->config.events, KV_MEDIUM_CPU, key->group, key->hash);
-    kv_event_log_stored(mgr->config.events, &(struct kv_event_stored){.medium = KV_MEDIUM_CPU,
-                                                                      .group = key->group,
-                                                                      .hashes = key->hash,
-                                                                      .n_blocks = 1,
-                                                                      .lora_id = -1});
-}
-
 static void move_out(struct kv_manager *mgr, block_id device, block_id host) {
     kv_moves_push(&mgr->moves, KV_MOVE_OUT, device, host);
     mgr->stats.moved_out++;
@@ -52,10 +41,7 @@ bool kv_manager_keep_on_host(struct kv_manager *mgr, block_id id, const struct p
     }
     kept = kv_host_keep(mgr->host, key, prefix, &must_move);
     if (kept == BLOCK_NONE) return false;
-    if (must_move) {
-        move_out(mgr, id, kept);
-        tell_host_stored(mgr, key);
-    }
+    if (must_move) move_out(mgr, id, kept);
     return true;
 }
 
@@ -150,9 +136,7 @@ enum status kv_manager_swap_out(struct kv_manager *mgr, struct kv_seq *seq, uint
             if (id == BLOCK_NULL && !mgr->config.no_null) continue;
             at++;
             host_ids_of(seq, g)[i] = s->id;
-            if (!s->must_move) continue;
-            move_out(mgr, id, s->id);
-            if (s->key) tell_host_stored(mgr, s->key);
+            if (s->must_move) move_out(mgr, id, s->id);
         }
     }
     seq->n_swapped_blocks = n_blocks;

@@ -48,6 +48,7 @@ void kv_manager_remove_holder(struct kv_manager *mgr, struct kv_seq *seq);
 
 void kv_manager_on_evict(void *mgr, block_id id);      /* of the device's pool */
 void kv_manager_on_host_evict(void *mgr, block_id id); /* of the host's */
+void kv_manager_on_host_store(void *mgr, block_id id);
 
 /* Block `index` of group g was just published: once for each. Then for a run of such blocks; `tokens`
  * are the run's. */

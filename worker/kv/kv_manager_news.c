@@ -1,7 +1,8 @@
 /* worker/kv/kv_manager_news.c - what others learn of the cache: events, causes of misses.
  *
- * A content enters the cache with its first block and leaves it with its last; blocks in between
- * are copies and nobody's business. All calls here follow or precede a change by their neighbours
+ * A hash enters the cache with its first block and leaves it with its last; blocks in between are
+ * copies, or the same tokens behind a prefix that was forgotten and computed anew, and nobody's
+ * business. All calls here follow or precede a change by their neighbours
  * in kv_manager.c; none changes what is cached. */
 #include "worker/kv/kv_manager_internal.h"
 
@@ -21,7 +22,7 @@ void kv_manager_note_published(struct kv_manager *mgr, const struct kv_seq *seq,
         kv_explain_published(mgr->explain, cache, id, index > 0 ? ids[index - 1] : BLOCK_NONE,
                              origin);
     }
-    if (mgr->config.events && prefix_cache_is_only_copy(cache, id)) {
+    if (mgr->config.events && prefix_cache_is_only_of_hash(cache, id)) {
         kv_event_log_count(mgr->config.events, KV_MEDIUM_GPU, g, &seq->hashes[index]);
     }
 }
@@ -55,9 +56,25 @@ void kv_manager_on_evict(void *arg, block_id id) {
     key = prefix_cache_key(cache, id);
     is_kept = mgr->host && kv_manager_keep_on_host(mgr, id, &key);
     if (mgr->explain && !is_kept) kv_explain_evicted(mgr->explain, key.hash, mgr->now_us);
-    if (mgr->config.events) {
+    if (mgr->config.events && prefix_cache_is_only_of_hash(cache, id)) {
         kv_event_log_removed(mgr->config.events, KV_MEDIUM_GPU, key.group, key.hash);
     }
+}
+
+/* Its tokens and parent were told when the device got it. */
+void kv_manager_on_host_store(void *arg, block_id id) {
+    struct kv_manager *mgr = arg;
+    const struct prefix_cache *cache = kv_host_cache(mgr->host);
+    struct prefix_key key = prefix_cache_key(cache, id);
+
+    if (!mgr->config.events) return;
+    if (prefix_cache_is_only_of_hash(cache, id))
+        kv_event_log_count(mgr->config.events, KV_MEDIUM_CPU, key.group, key.hash);
+    kv_event_log_stored(mgr->config.events, &(struct kv_event_stored){.medium = KV_MEDIUM_CPU,
+                                                                      .group = key.group,
+                                                                      .hashes = key.hash,
+                                                                      .n_blocks = 1,
+                                                                      .lora_id = -1});
 }
 
 void kv_manager_on_host_evict(void *arg, block_id id) {
@@ -67,7 +84,7 @@ void kv_manager_on_host_evict(void *arg, block_id id) {
     if (mgr->explain && block_pool_find(mgr->pool, &key) == BLOCK_NONE) {
         kv_explain_evicted(mgr->explain, key.hash, mgr->now_us);
     }
-    if (mgr->config.events) {
+    if (mgr->config.events && prefix_cache_is_only_of_hash(kv_host_cache(mgr->host), id)) {
         kv_event_log_removed(mgr->config.events, KV_MEDIUM_CPU, key.group, key.hash);
     }
 }

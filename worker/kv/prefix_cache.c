@@ -194,6 +194,20 @@ bool prefix_cache_is_only_copy(const struct prefix_cache *cache, uint32_t block)
     return cache->entries[block].ring_next == block;
 }
 
+bool prefix_cache_is_only_of_hash(const struct prefix_cache *cache, uint32_t block) {
+    const struct prefix_entry *e = &cache->entries[block];
+
+    if (!prefix_cache_is_only_copy(cache, block)) return false;
+    for (uint32_t b = *bucket_of(cache, &e->hash); b != NONE; b = cache->entries[b].bucket_next) {
+        const struct prefix_entry *other = &cache->entries[b];
+
+        if (b != block && other->group == e->group &&
+            memcmp(&other->hash, &e->hash, sizeof(e->hash)) == 0)
+            return false;
+    }
+    return true;
+}
+
 /* One ring: a single first copy, the same content and prefix number all around. */
 static uint32_t check_ring(const struct prefix_cache *cache, uint32_t first) {
     const struct prefix_entry *f = &cache->entries[first];

@@ -75,6 +75,8 @@ uint64_t prefix_cache_prefix(const struct prefix_cache *cache, uint32_t block);
 uint64_t prefix_cache_parent(const struct prefix_cache *cache, uint32_t block);
 uint32_t prefix_cache_copies(const struct prefix_cache *cache, uint32_t block);
 bool prefix_cache_is_only_copy(const struct prefix_cache *cache, uint32_t block); /* O(1) */
+/* No other block of its group is published under its hash, copies and other contents included. */
+bool prefix_cache_is_only_of_hash(const struct prefix_cache *cache, uint32_t block);
 
 void prefix_cache_check(const struct prefix_cache *cache); /* O(n_blocks) */
 
