@@ -186,16 +186,17 @@ $(B)/libpeer-none.a: $(B)/tests/bench/peer/none.o
 $(B)/libpeer-llama.a: $(B)/tests/bench/peer/llama.o
 $(B)/libpeer-none.a $(B)/libpeer-llama.a: $(B)/tests/bench/peer/gguf.o
 LLAMA_BUILD := $(B)/llama.cpp
-LLAMA_LIBS  := src/libllama.a ggml/src/libggml.a ggml/src/libggml-cpu.a ggml/src/libggml-base.a
+GGML        := $(addprefix $(LLAMA_BUILD)/ggml/src/,libggml.a libggml-cpu.a libggml-base.a)
 $(LLAMA_BUILD)/src/libllama.a:
-	@cmake -S $(LLAMA) -B $(LLAMA_BUILD) -DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=ON -DGGML_OPENMP=OFF -DLLAMA_CURL=OFF \
+	@echo "  CMAKE $(LLAMA)"; mkdir -p $(B); { cmake -S $(LLAMA) -B $(LLAMA_BUILD) -DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=ON -DGGML_OPENMP=OFF -DLLAMA_CURL=OFF \
 	  -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_TOOLS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_SERVER=OFF \
-	  -DBUILD_SHARED_LIBS=OFF > $(LLAMA_BUILD).log && cmake --build $(LLAMA_BUILD) -j $(JOBS) --target llama >> $(LLAMA_BUILD).log
+	  -DBUILD_SHARED_LIBS=OFF && cmake --build $(LLAMA_BUILD) -j $(JOBS) --target llama; } > $(LLAMA_BUILD).log 2>&1 || \
+	  { tail -n 20 $(LLAMA_BUILD).log; exit 1; }
 $(B)/tests/bench/peer/llama.o: CFLAGS_ALL += -isystem $(LLAMA)/include -isystem $(LLAMA)/ggml/include
 BENCH_CPU := $(addprefix $(B)/tests/bench/bench_,cpu model)
 $(BENCH_CPU): $(B)/libpeer-none.a
 $(addsuffix -llama,$(BENCH_CPU)): %-llama: %.o $(LLAMA_BUILD)/src/libllama.a $(B)/libpeer-llama.a $(LIBS_all)
-	$(call link,,$(addprefix $(LLAMA_BUILD)/,$(wordlist 2,9,$(LLAMA_LIBS))) -lstdc++)
+	$(call link,,$(GGML) -lstdc++)
 bench-cpu: $(addsuffix $(if $(LLAMA),-llama),$(BENCH_CPU)) ## the cpu kernels against this machine's roofs, whole models; LLAMA=DIR beside llama.cpp
 	@for bench in $^; do $$bench $(ARGS) || exit 1; done
 

@@ -23,7 +23,7 @@ def paths():
     """The instruction paths of this machine, as its worker names them."""
     refusal = subprocess.run([str(BUILD / "incipit-worker"), str(DEMO_MODEL), "--port", "0", "--path", "none-such"],
                              capture_output=True, text=True, timeout=60, check=False).stderr
-    return [p for p in ("avx512bf16", "avx512", "avx2", "plain") if p in refusal.replace("none-such", "")]
+    return [p for p in ("avx512bf16", "avx512", "avx2", "neon", "plain") if p in refusal.replace("none-such", "")]
 
 
 def skip_unless_useful(path):
@@ -45,7 +45,7 @@ def start(programs, path, *args, **options):
     return programs(Worker, DEMO_MODEL, "--path", path, "--kv-cache-memory-bytes", "64MiB", *flags, *args).ready()
 
 
-@pytest.mark.parametrize("path", ["avx512bf16", "avx512", "avx2", "plain"])
+@pytest.mark.parametrize("path", ["avx512bf16", "avx512", "avx2", "neon", "plain"])
 def test_whatever_happens_around_it(programs, path):
     skip_unless_useful(path)
     long_ = LONG if path != "plain" and not SANITIZER else SHORT * 2
@@ -71,7 +71,7 @@ def test_whatever_happens_around_it(programs, path):
         worker.stop()
 
 
-@pytest.mark.parametrize("path", ["avx512bf16", "avx512", "avx2", "plain"])
+@pytest.mark.parametrize("path", ["avx512bf16", "avx512", "avx2", "neon", "plain"])
 def test_after_a_preemption(programs, path):
     skip_unless_useful(path)
     prompts = [f"{SHORT} {i}" for i in range(6)]

@@ -124,7 +124,7 @@ static void case_100_the_same_answer_however_it_is_run(void **state) {
 }
 
 static void case_100_on_each_instruction_path_of_the_cpu(void **state) {
-    static const char *const paths[] = {"plain", "avx2", "avx512", "avx512bf16"};
+    static const char *const paths[] = {"plain", "neon", "avx2", "avx512", "avx512bf16"};
 
     (void)state;
     for (size_t i = 0; i < ARRAY_LEN(paths); i++) {
