@@ -1,11 +1,12 @@
 """Clients that leave, at any moment and from any kind of call, leave nothing behind: all blocks are free."""
 import asyncio
+import concurrent.futures
 import json
 import random
 
 import pytest
 
-from conftest import SANITIZER, Worker, wait_for
+from conftest import PATIENCE_S, SANITIZER, Worker, wait_for
 
 OPENINGS = ["A long opening that many of these requests share. " * n for n in (1, 4, 12)]
 
@@ -23,6 +24,8 @@ KINDS = [
     ("/v1/chat/completions", {"n": 2}),
     ("/generate", {"stream": True}),
 ]
+
+N_STAY = 24  # clients that wait for their answer among those that leave: four times the blocks of the scarce memories
 
 # Where the blocks may be when a client leaves: plenty, taken from one another, in host memory.
 MEMORIES = {
@@ -67,12 +70,9 @@ async def ask_and_leave(worker, rng, i, told):
     elif moment < 0.6:
         await writer.drain()
         await asyncio.sleep(rng.random() * 0.05)
-    else:  # in the middle of the answer, if there is one to see
-        try:
-            head = await asyncio.wait_for(reader.read(rng.randrange(12, 4000)), 0.1)
-            told.append(head[9:12])
-        except asyncio.TimeoutError:
-            pass
+    else:  # in the middle of the answer
+        head = await asyncio.wait_for(reader.read(rng.randrange(12, 4000)), PATIENCE_S)
+        told.append(head[9:12])
     if rng.random() < 0.5:
         writer.transport.abort()  # a reset, where the others say good-bye
     writer.close()
@@ -104,13 +104,26 @@ def assert_nothing_is_held(worker):
 
 @pytest.mark.parametrize("memory", MEMORIES)
 def test_a_thousand_clients_that_leave_hold_no_block(programs, memory):
-    worker = programs(Worker, "--backend", "sim", "--sim-speed", 100, "--max-model-len", 2400, *MEMORIES[memory]).ready()
+    worker = programs(Worker, "--backend", "sim", "--sim-speed", 100, "--max-model-len", 2400,
+                      *MEMORIES[memory]).ready()
     rng, answers = random.Random(7), []
     n = 250 if SANITIZER else 1000
-    asyncio.run(crowd(n, 40, lambda i: ask_and_leave(worker, rng, i, answers)))
+
+    def ask(k):
+        more = {"max_tokens": 400, "seed": k, "ignore_eos": True}
+        return worker.post("/v1/completions", {"prompt": OPENINGS[k % 3] + str(k), **more}).json["choices"][0]["text"]
+
+    async def leave_and_stay():
+        with concurrent.futures.ThreadPoolExecutor(N_STAY) as pool:
+            stay = [asyncio.get_running_loop().run_in_executor(pool, ask, k) for k in range(N_STAY)]
+            await crowd(n, 40, lambda i: ask_and_leave(worker, rng, i, answers))
+            return await asyncio.gather(*stay)
+
+    stayed = asyncio.run(leave_and_stay())
+    assert stayed[::6] == [ask(k) for k in range(0, N_STAY, 6)], "who stays has the answer of who is alone"
     assert set(answers) == {b"200"}, "none of these calls is wrong"
     assert_nothing_is_held(worker)
-    assert worker.metric("vllm:request_success_total", finished_reason="abort") > n, "most were at work, some with several"
+    assert worker.metric("vllm:request_success_total", finished_reason="abort") > n, "most had begun, some with several"
     assert worker.metric("vllm:request_success_total", finished_reason="error") == 0
     if memory == "scarce":
         assert worker.metric("vllm:num_preemptions_total") > 0
@@ -135,7 +148,8 @@ def test_calls_that_end_by_themselves_hold_no_block(programs):
 
     def body(i):
         ends = [{"max_tokens": 1 + i % 60}, {"max_tokens": 400, "stop": ["e", "a"]},
-                {"max_tokens": 400, "stop_token_ids": [97, 101, 105]}, {"max_tokens": 400, "stop": "i", "min_tokens": 9}]
+                {"max_tokens": 400, "stop_token_ids": [97, 101, 105]},
+                {"max_tokens": 400, "stop": "i", "min_tokens": 9}]
         shapes = [{}, {"stream": True}, {"n": 3}, {"n": 2, "stream": True}, {"best_of": 3}]
         return {"prompt": OPENINGS[i % 3] + str(i), "seed": i, "ignore_eos": True, **ends[i % 4], **shapes[i % 5]}
 
