@@ -34,7 +34,7 @@
 extern "C" {
 #endif
 
-#define BACKEND_ABI 1u
+#define BACKEND_ABI 2u
 
 struct backend_device; /* one device, or one pool of CPU threads */
 struct backend_model;  /* weights, KV pool and rows on one device */
@@ -199,7 +199,6 @@ struct backend_stage {
     struct backend_table_update *update; /* (max_rows * max_blocks_per_row) */
     struct backend_output *output;       /* (max_outputs) */
     struct backend_bias *bias;           /* (max_bias), sorted by output */
-    struct backend_copy *copy;           /* (max_rows) whole blocks, done before the first write */
     uint32_t *mask; /* (max_masks, ceil(vocab / 32)) one bit per allowed token */
     /* filled by the backend, valid once the fence is done */
     int32_t *out_token;     /* (max_outputs) chosen, or the scored one */
@@ -215,9 +214,9 @@ struct backend_stage {
 
 /* How much of the stage counts. */
 struct backend_step {
-    uint32_t n_tokens, n_rows, n_updates, n_outputs, n_bias, n_copies, n_masks;
+    uint32_t n_tokens, n_rows, n_updates, n_outputs, n_bias, n_masks;
     uint32_t prefix_rows, prefix_blocks; /* so many rows share so many leading blocks; 0: unknown */
-    uint32_t reserved[6];
+    uint32_t reserved[7];
 };
 
 typedef uint64_t backend_fence; /* increases by one with each submit, copy or swap; 0: none */
@@ -250,6 +249,7 @@ struct backend_ops {
     uint64_t (*kv_block_bytes)(const struct backend_model *m);
     enum status (*kv_alloc)(struct backend_model *m, uint32_t n_blocks, uint32_t n_host_blocks,
                             struct backend_kv_info *out, struct error *err);
+    /* Whole blocks, in order, before the steps that are submitted later. */
     enum status (*kv_copy)(struct backend_model *m, const struct backend_copy *pairs, uint32_t n,
                            backend_fence *out);
     enum status (*kv_swap_out)(struct backend_model *m, const struct backend_copy *device_to_host,

@@ -167,7 +167,6 @@ static enum status alloc_slot(struct host_model *h, struct backend_stage *s, str
         {(void **)&s->update, (uint64_t)l->max_rows * l->max_blocks_per_row * sizeof(*s->update)},
         {(void **)&s->output, l->max_outputs * sizeof(*s->output)},
         {(void **)&s->bias, l->max_bias * sizeof(*s->bias)},
-        {(void **)&s->copy, l->max_rows * sizeof(*s->copy)},
         {(void **)&s->mask, l->max_masks * mask_words * sizeof(*s->mask)},
         {(void **)&s->out_token, l->max_outputs * sizeof(*s->out_token)},
         {(void **)&s->out_logprob, l->max_outputs * sizeof(*s->out_logprob)},
@@ -187,10 +186,10 @@ static enum status alloc_slot(struct host_model *h, struct backend_stage *s, str
 }
 
 static void free_slot(struct backend_stage *s) {
-    void *arrays[] = {s->token,    s->position,      s->kv_slot,         s->lora,
-                      s->row,      s->update,        s->output,          s->bias,
-                      s->copy,     s->mask,          s->out_token,       s->out_logprob,
-                      s->out_rank, s->out_top_token, s->out_top_logprob, s->out_flags};
+    void *arrays[] = {s->token,         s->position,        s->kv_slot,     s->lora,
+                      s->row,           s->update,          s->output,      s->bias,
+                      s->mask,          s->out_token,       s->out_logprob, s->out_rank,
+                      s->out_top_token, s->out_top_logprob, s->out_flags};
 
     for (size_t i = 0; i < ARRAY_LEN(arrays); i++)
         mem_free(arrays[i]);

@@ -60,7 +60,6 @@ static enum status check_counts(const struct host_model *h, const struct backend
     AT_MOST(step->n_rows, l->max_rows);
     AT_MOST(step->n_outputs, l->max_outputs);
     AT_MOST(step->n_bias, l->max_bias);
-    AT_MOST(step->n_copies, l->max_rows);
     AT_MOST(step->n_masks, l->max_masks);
     if (step->n_updates > (uint64_t)l->max_rows * l->max_blocks_per_row)
         return error_set(err, ST_INVALID, "a step with %u block table updates", step->n_updates);
@@ -125,11 +124,6 @@ static enum status check_rows(const struct host_model *h, const struct backend_s
             return error_set(err, ST_INVALID, "block table update (%u, %u) = %u is out of range",
                              u->row, u->index, u->block);
     }
-    for (uint32_t i = 0; i < step->n_copies; i++) {
-        if (s->copy[i].src >= h->n_blocks || s->copy[i].dst >= h->n_blocks)
-            return error_set(err, ST_INVALID, "copy of block %u to %u: the pool has %u",
-                             s->copy[i].src, s->copy[i].dst, h->n_blocks);
-    }
     return ST_OK;
 }
 
@@ -173,10 +167,6 @@ enum status host_step_begin(struct host_model *h, uint32_t slot, const struct ba
         const struct backend_table_update *u = &s->update[i];
 
         h->table[(uint64_t)u->row * h->limits.max_blocks_per_row + u->index] = u->block;
-    }
-    for (uint32_t i = 0; i < step->n_copies && h->pool; i++) {
-        memmove(h->pool + s->copy[i].dst * h->block_bytes,
-                h->pool + s->copy[i].src * h->block_bytes, h->block_bytes);
     }
     for (uint32_t i = 0; i < step->n_tokens; i++) {
         int32_t id = s->token[i];

@@ -17,7 +17,6 @@ struct backend_model {
     struct backend_table_update update[ROOM];
     struct backend_output output[ROOM];
     struct backend_bias bias[ROOM];
-    struct backend_copy copy[ROOM];
     float out_logprob[ROOM], out_top_logprob[ROOM * 2];
     uint32_t n_bound, n_freed, bound_prompt[ROOM], bound_output[ROOM];
 };
@@ -33,7 +32,6 @@ static void keep_stage(struct backend_model *m, uint32_t slot, struct backend_st
                                   .update = m->update,
                                   .output = m->output,
                                   .bias = m->bias,
-                                  .copy = m->copy,
                                   .out_token = m->out_token,
                                   .out_logprob = m->out_logprob,
                                   .out_rank = m->out_rank,
