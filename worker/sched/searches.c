@@ -91,6 +91,10 @@ void scheduler_drop_answer(struct scheduler *s, struct request *r, uint64_t now_
     struct beam_group *g = r->group;
 
     if (!request_is_beam(r)) {
+        if (g->answer[answer_number(r)] != r) { /* never added */
+            scheduler_enter_done(s, r, now_us);
+            return;
+        }
         end_answer(s, r, now_us);
         if (g->n_open == 0 && g->n_added == g->n_answers) end_beams(s, g, now_us);
         return;

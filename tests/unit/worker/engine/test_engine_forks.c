@@ -278,6 +278,31 @@ static void after_a_thousand_cancels_every_block_is_free(void **state) {
     world_close(&w);
 }
 
+static void a_search_that_never_fits_says_so(void **state) {
+    static uint32_t prompt[20];
+    static struct answer a[N_ANSWERS];
+    struct request_params p = request_params_default;
+    struct world w;
+
+    (void)state;
+    memset(a, 0, sizeof(a));
+    p.prompt = prompt;
+    p.n_prompt = 20;
+    p.max_tokens = 140; /* four beams of 9 blocks and one they share: there are 12 */
+    world_open(&w, &(struct setup){.n_blocks = 13});
+    submit_search(&w, &p, a, NULL);
+    world_run(&w);
+    for (uint32_t i = 0; i < N_ANSWERS; i++)
+        assert_int_equal(a[i].finish, FINISH_ERROR);
+    assert_idle(&w);
+    p.max_tokens = 8;
+    submit_search(&w, &p, a, NULL);
+    world_run(&w);
+    assert_int_equal(a[0].n, 8);
+    assert_idle(&w);
+    world_close(&w);
+}
+
 int main(void) {
     gate_init();
     const struct CMUnitTest tests[] = {
@@ -285,6 +310,7 @@ int main(void) {
         cmocka_unit_test(case_100_for_samples_and_beams_on_the_cpu),
         cmocka_unit_test(samples_share_the_prompt_and_compute_one_token_each),
         cmocka_unit_test(after_a_thousand_cancels_every_block_is_free),
+        cmocka_unit_test(a_search_that_never_fits_says_so),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
