@@ -89,44 +89,39 @@ static size_t run_small(const struct bpe *b, uint32_t *ids, size_t n) {
 }
 
 /* --- long pieces -------------------------------------------------------------------------------*/
-/* A wish to merge the symbol at `at` with the next one. It is stale, and dropped when it comes up,
- * if that pair is no longer the one it was made for. */
-struct wish {
-    uint32_t rank, at;
-};
-
-/* Live symbols are chained by `next`/`prev`; a symbol merged into its left neighbour has
- * next == at itself. `heap` orders wishes by (rank, at). */
+/* Live symbols are chained by `next`/`prev`; a symbol merged into its left neighbour has next == at
+ * itself. `heap` holds wishes to merge the symbol at `at` with the next one, as rank << 32 | at, so that
+ * the order of numbers is the order of granting; four children to a parent, half the levels of two. A
+ * wish is stale, and dropped when it comes up, if its pair is no longer the one it was made for. */
 struct run {
     const struct bpe *bpe;
     uint32_t *ids, *next, *prev;
-    struct wish *heap;
+    uint64_t *heap;
     size_t n_heap;
     uint32_t n;
 };
 
-static inline bool comes_before(struct wish a, struct wish b) {
-    return a.rank != b.rank ? a.rank < b.rank : a.at < b.at;
-}
-
-static void heap_push(struct run *r, struct wish w) {
+static void heap_push(struct run *r, uint64_t w) {
     size_t i = r->n_heap++;
 
-    for (; i > 0 && comes_before(w, r->heap[(i - 1) / 2]); i = (i - 1) / 2) {
-        r->heap[i] = r->heap[(i - 1) / 2];
-    }
+    for (; i > 0 && w < r->heap[(i - 1) / 4]; i = (i - 1) / 4)
+        r->heap[i] = r->heap[(i - 1) / 4];
     r->heap[i] = w;
 }
 
-static struct wish heap_pop(struct run *r) {
-    struct wish top = r->heap[0], last = r->heap[--r->n_heap];
+static uint64_t heap_pop(struct run *r) {
+    uint64_t top = r->heap[0], last = r->heap[--r->n_heap];
     size_t i = 0, child;
 
-    while ((child = 2 * i + 1) < r->n_heap) {
-        if (child + 1 < r->n_heap && comes_before(r->heap[child + 1], r->heap[child])) child++;
-        if (!comes_before(r->heap[child], last)) break;
-        r->heap[i] = r->heap[child];
-        i = child;
+    while ((child = 4 * i + 1) < r->n_heap) {
+        size_t end = MIN(child + 4, r->n_heap), least = child;
+
+        for (size_t k = child + 1; k < end; k++) {
+            if (r->heap[k] < r->heap[least]) least = k;
+        }
+        if (r->heap[least] >= last) break;
+        r->heap[i] = r->heap[least];
+        i = least;
     }
     r->heap[i] = last;
     return top;
@@ -137,20 +132,20 @@ static void wish_for(struct run *r, uint32_t at) {
 
     if (at == NOWHERE || r->next[at] == r->n) return;
     rank = rank_of(r->bpe, r->ids[at], r->ids[r->next[at]], &merged);
-    if (rank != NO_RANK) heap_push(r, (struct wish){rank, at});
+    if (rank != NO_RANK) heap_push(r, (uint64_t)rank << 32 | at);
 }
 
-static void grant(struct run *r, struct wish w) {
-    uint32_t right = r->next[w.at], merged = 0;
+static void grant(struct run *r, uint64_t w) {
+    uint32_t at = (uint32_t)w, right = r->next[at], merged = 0;
 
-    if (right == w.at || right == r->n) return; /* swallowed, or the last symbol by now */
-    if (rank_of(r->bpe, r->ids[w.at], r->ids[right], &merged) != w.rank) return;
-    r->ids[w.at] = merged;
-    r->next[w.at] = r->next[right];
-    if (r->next[right] < r->n) r->prev[r->next[right]] = w.at;
+    if (right == at || right == r->n) return; /* swallowed, or the last symbol by now */
+    if (rank_of(r->bpe, r->ids[at], r->ids[right], &merged) != w >> 32) return;
+    r->ids[at] = merged;
+    r->next[at] = r->next[right];
+    if (r->next[right] < r->n) r->prev[r->next[right]] = at;
     r->next[right] = right;
-    wish_for(r, r->prev[w.at]);
-    wish_for(r, w.at);
+    wish_for(r, r->prev[at]);
+    wish_for(r, at);
 }
 
 static size_t run_large(const struct bpe *b, uint32_t *ids, size_t n) {

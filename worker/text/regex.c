@@ -45,6 +45,7 @@ struct node {
 struct regex {
     struct arena arena;
     struct node *start;
+    uint64_t first[2]; /* the ASCII characters that a match may begin with */
 };
 
 /* --- sets --------------------------------------------------------------------------------------*/
@@ -367,6 +368,25 @@ static bool may_be_empty(const struct node *n, const struct node *end) {
     return true;
 }
 
+/* Adds what a sequence may begin with: its sets up to the first that must be there. False when the
+ * sequence may go on after its end. */
+static bool collect_first(const struct node *n, const struct node *end, uint64_t first[2]) {
+    for (; n && n != end; n = n->next) {
+        bool must_be = n->kind == NODE_SET && n->min;
+
+        if (n->kind == NODE_SET) {
+            first[0] |= n->set.ascii[0];
+            first[1] |= n->set.ascii[1];
+        } else if (n->kind == NODE_GROUP && n->max) {
+            must_be = n->min;
+            for (const struct node *a = n->first; a; a = a->sibling)
+                must_be = collect_first(a, n->next, first) && must_be;
+        }
+        if (must_be) return true;
+    }
+    return false;
+}
+
 enum status regex_compile(struct regex **out, struct str source) {
     struct regex *r = mem_zalloc(sizeof(*r));
     struct parser p = {.r = r, .p = source.ptr, .end = source.ptr + source.len};
@@ -382,6 +402,7 @@ enum status regex_compile(struct regex **out, struct str source) {
         regex_destroy(r);
         return ST_UNSUPPORTED;
     }
+    if (!collect_first(r->start, NULL, r->first)) memset(r->first, 0xFF, sizeof(r->first));
     *out = r;
     return ST_OK;
 }
@@ -417,9 +438,18 @@ static const char *match_set(struct matcher *m, const struct node *n, const char
     const char *first = p;
     uint32_t count = 0, bytes;
 
-    for (; count < n->max && p < m->end && step(m); count++, p += bytes) {
-        if (!set_has(&n->set, unicode_decode(p, m->end, &bytes))) break;
+    for (; count < n->max && p < m->end; count++, p += bytes) {
+        uint32_t cp = (uint8_t)*p;
+
+        bytes = 1;
+        if (cp >= 128) cp = unicode_decode(p, m->end, &bytes);
+        if (!set_has(&n->set, cp)) break;
     }
+    if (count >= *m->steps) {
+        *m->steps = 0;
+        return NULL;
+    }
+    *m->steps -= count;
     if (count < n->min) return NULL;
     if (!n->next) return p;
     for (;;) {
@@ -472,7 +502,12 @@ bool regex_find(const struct regex *r, struct str text, size_t from, uint64_t *s
     uint32_t n;
 
     for (const char *p = text.ptr + from; p < m.end && *steps; p += n) {
-        const char *q = match(&m, r->start, p);
+        uint8_t byte = (uint8_t)*p;
+        const char *q;
+
+        n = 1;
+        if (byte < 128 && !(r->first[byte / 64] >> (byte % 64) & 1)) continue;
+        q = match(&m, r->start, p);
 
         if (q && q > p) {
             *begin = (size_t)(p - text.ptr);
