@@ -108,7 +108,7 @@ struct setup {
     struct machine machine; /* zeroed: the reference backend */
     uint32_t n_threads;
     uint32_t budget, n_blocks, block_size, max_seqs, max_waiting, hash_bits;
-    uint32_t window; /* tokens that every layer sees; 0: all */
+    uint32_t window;      /* tokens that every layer sees; 0: all */
     uint32_t host_blocks; /* for what is evicted and swapped out */
     enum preemption_mode preemption;
     enum scheduler_policy policy;
