@@ -13,6 +13,8 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "common/clock.h"
@@ -32,7 +34,8 @@
 #define BAR_US           200000u   /* between two looks of the bar on a terminal ... */
 #define LINE_US          10000000u /* ... and two lines in a log */
 #define BAR_CELLS        30
-#define ID_MAX           512 /* bytes of a custom id */
+#define ID_MAX           512                    /* bytes of a custom id */
+#define ANSWER_BEGINS    "{\"id\":\"batch_req_" /* each line that is written */
 
 static char is_asked_for, is_written; /* what `ids` says of an id */
 
@@ -56,7 +59,7 @@ struct batch_file {
     uint32_t n_open; /* on both lists */
     struct loop_timer retry, progress;
     uint64_t started_us;
-    char *line; /* getline's */
+    char *line; /* the one that is being read */
     size_t line_cap;
     bool is_input_read, is_terminal, is_stopped, is_over;
     enum status outcome;
@@ -65,14 +68,24 @@ struct batch_file {
 
 /* --- lines -----------------------------------------------------------------------------------------*/
 
-/* The next line without its end; false at the end of the file. */
-static bool read_line(struct batch_file *b, FILE *f, struct str *out) {
-    ssize_t n = getline(&b->line, &b->line_cap, f);
+/* The next line without its end, or max + 1 bytes of one that is longer; false at the end of the
+ * file. *is_whole: its end was there. */
+static bool read_line(struct batch_file *b, FILE *f, size_t max, struct str *out, bool *is_whole) {
+    size_t n = 0;
+    int c = EOF;
 
-    if (n < 0) return false;
-    while (n > 0 && (b->line[n - 1] == '\n' || b->line[n - 1] == '\r'))
+    while (n <= max && (c = getc_unlocked(f)) != EOF && c != '\n') {
+        if (n == b->line_cap) {
+            b->line_cap = MAX(2 * b->line_cap, (size_t)4096);
+            b->line = mem_realloc(b->line, b->line_cap);
+        }
+        b->line[n++] = (char)c;
+    }
+    *is_whole = c == '\n';
+    if (n == 0 && c == EOF) return false;
+    while (n > 0 && b->line[n - 1] == '\r')
         n--;
-    *out = (struct str){b->line, (size_t)n};
+    *out = (struct str){b->line, n};
     return true;
 }
 
@@ -95,6 +108,10 @@ static enum status read_fields(const struct json *root, struct line_fields *out,
     if (!has_id || out->id.len == 0) return error_set(err, ST_INVALID, "custom_id is missing");
     if (!has_url || out->url.len == 0 || out->url.ptr[0] != '/') {
         return error_set(err, ST_INVALID, "url must be a path, as in \"/v1/chat/completions\"");
+    }
+    for (size_t i = 0; i < out->url.len; i++) {
+        if (out->url.ptr[i] <= ' ' || out->url.ptr[i] > '~')
+            return error_set(err, ST_INVALID, "url has a blank, or a character beyond ASCII");
     }
     if (!str_eq(method, STR("POST"))) {
         return error_set(err, ST_INVALID, "method must be \"POST\", not \"%.*s\"", STR_ARG(method));
@@ -131,9 +148,10 @@ static enum status check_input(struct batch_file *b, struct error *err) {
     struct json *root;
     struct str line;
     uint64_t n = 0;
+    bool is_whole;
     enum status st;
 
-    while (read_line(b, b->input, &line)) {
+    while (read_line(b, b->input, LINE_MAX_BYTES, &line, &is_whole)) {
         n++;
         if (line.len == 0) continue;
         st = parse_line(line, &root, &fields, err);
@@ -163,8 +181,18 @@ static enum status check_input(struct batch_file *b, struct error *err) {
                          "\"body\":{...}}",
                          b->input_name);
     }
-    rewind(b->input);
+    if (fseeko(b->input, 0, SEEK_SET) != 0) {
+        return error_set(err, ST_INVALID, "%s: a batch is read twice: name a file, not a pipe",
+                         b->input_name);
+    }
     return ST_OK;
+}
+
+static enum status refuse_output(const struct batch_file *b, uint64_t n, struct error *err) {
+    return error_set(err, ST_INVALID,
+                     "%s, line %" PRIu64 ": no answer of a batch: name a file that does not exist "
+                     "yet, or the one to go on with",
+                     b->output_name, n);
 }
 
 static enum status note_written(struct batch_file *b, struct str line, uint64_t n,
@@ -175,12 +203,9 @@ static enum status note_written(struct batch_file *b, struct str line, uint64_t 
     enum status st = json_parse(&root, line, &limits, NULL);
 
     if (st == ST_OK) st = json_get_str(root, "custom_id", ID_MAX, &id, NULL, NULL);
-    if (st != ST_OK || id.len == 0) {
+    if (st != ST_OK || id.len == 0 || json_type(json_get(root, "response")) != JSON_OBJECT) {
         json_destroy(root);
-        return error_set(err, ST_INVALID,
-                         "%s, line %" PRIu64 ": no answer of a batch: name a file "
-                         "that does not exist yet, or the one to go on with",
-                         b->output_name, n);
+        return refuse_output(b, n, err);
     }
     if (strmap_find(&b->ids, id) == &is_asked_for) {
         strmap_insert(&b->ids, id, &is_written);
@@ -190,26 +215,56 @@ static enum status note_written(struct batch_file *b, struct str line, uint64_t 
     return ST_OK;
 }
 
-/* What earlier runs have written. A line without an end was being written when its run ended. */
-static enum status read_output(struct batch_file *b, struct error *err) {
-    FILE *f = fopen(b->output_name, "r");
+/* What earlier runs have written. A line without an end was being written when its run ended, and is
+ * cut off; one that no run can have begun is somebody else's, and is left alone. */
+static enum status read_answers(struct batch_file *b, FILE *f, struct error *err) {
+    struct str line, begins = STR(ANSWER_BEGINS);
     off_t end = 0;
-    ssize_t n;
-    uint64_t n_lines = 0;
-    enum status st = ST_OK;
+    uint64_t n = 0;
+    bool is_whole;
+    enum status st;
 
-    while (f && st == ST_OK && (n = getline(&b->line, &b->line_cap, f)) > 0) {
-        if (b->line[n - 1] != '\n') break;
-        st = note_written(b, (struct str){b->line, (size_t)n - 1}, ++n_lines, err);
-        end += n;
+    while (read_line(b, f, ANSWER_MAX_BYTES + LINE_MAX_BYTES, &line, &is_whole)) {
+        n++;
+        if (!is_whole) {
+            if (memcmp(line.ptr, begins.ptr, MIN(line.len, begins.len)) != 0)
+                return refuse_output(b, n, err);
+            break;
+        }
+        st = note_written(b, line, n, err);
+        if (st != ST_OK) return st;
+        end = ftello(f);
     }
-    if (f) fclose(f);
-    if (st != ST_OK) return st;
-    b->output = open(b->output_name, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-    if (b->output < 0 || ftruncate(b->output, end) != 0) {
+    if (!ferror(f) && ftruncate(b->output, end) == 0) return ST_OK;
+    return error_set(err, ST_IO, "%s: cannot be continued: %s", b->output_name, strerror(errno));
+}
+
+/* Held until the end of the run: two at once would each answer what the other answers. */
+static enum status open_output(struct batch_file *b, struct error *err) {
+    struct stat sb;
+    FILE *f;
+    enum status st;
+    int fd;
+
+    b->output = open(b->output_name, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    if (b->output < 0 || fstat(b->output, &sb) != 0)
         return error_set(err, ST_IO, "%s: cannot be written: %s", b->output_name, strerror(errno));
+    if (!S_ISREG(sb.st_mode))
+        return error_set(err, ST_INVALID, "%s is no file: a run is continued by what it holds",
+                         b->output_name);
+    if (flock(b->output, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+        return error_set(err, ST_BUSY,
+                         "%s: another run is writing it: wait for its end, or name another file",
+                         b->output_name);
+    fd = dup(b->output);
+    f = fd < 0 ? NULL : fdopen(fd, "r");
+    if (!f) {
+        if (fd >= 0) close(fd);
+        return error_set(err, ST_IO, "%s: cannot be read: %s", b->output_name, strerror(errno));
     }
-    return ST_OK;
+    st = read_answers(b, f, err);
+    fclose(f);
+    return st;
 }
 
 enum status batch_file_open(struct batch_file **out, const char *input, const char *output,
@@ -233,7 +288,7 @@ enum status batch_file_open(struct batch_file **out, const char *input, const ch
         st = error_set(err, errno == ENOENT ? ST_NOT_FOUND : ST_IO, "%s: %s", input,
                        strerror(errno));
     }
-    if (st == ST_OK) st = read_output(b, err);
+    if (st == ST_OK) st = open_output(b, err);
     if (st != ST_OK) {
         batch_file_close(b);
         return st;
@@ -427,8 +482,9 @@ static struct line_call *next_call(struct batch_file *b) {
     struct json *root;
     struct line_call *c;
     struct str line;
+    bool is_whole;
 
-    while (read_line(b, b->input, &line)) {
+    while (read_line(b, b->input, LINE_MAX_BYTES, &line, &is_whole)) {
         if (line.len == 0) continue;
         if (parse_line(line, &root, &fields, &err) != ST_OK) {
             error_prefix(&err, "%s was changed while it was read", b->input_name);
@@ -478,7 +534,9 @@ static void go_on(struct batch_file *b) {
 static void on_retry(void *arg) {
     struct batch_file *b = arg;
 
-    LIST_FOR_EACH(it, &b->waiting) make_call(LIST_ENTRY(it, struct line_call, link));
+    if (!b->is_stopped) {
+        LIST_FOR_EACH(it, &b->waiting) make_call(LIST_ENTRY(it, struct line_call, link));
+    }
     go_on(b);
 }
 

@@ -103,6 +103,7 @@ def test_a_signal_lets_what_is_under_way_be_written(tmp_path):
     (line(1) + line(1), "line 2: custom_id \"r1\" is an earlier line's"),
     (line(1, custom_id=""), "line 1: custom_id is missing"),
     (line(1, url="v1"), "url must be a path"),
+    (line(1, url="/v1/ completions"), "url has a blank"),
     (line(1, method="GET"), "method must be \"POST\""),
     (line(1, body=None), "body is missing"),
     (line(1, body={"prompt": "a", "stream": True}), "leave \"stream\" out"),
@@ -125,6 +126,44 @@ def test_other_files_are_not_overwritten(tmp_path):
     done = run(tmp_path)
     assert done.returncode == 2 and "No such file" in done.stderr
     assert subprocess.run([WORKER, "batch", DEMO], capture_output=True, text=True).stderr.count("--input-file") == 1
+
+
+@pytest.mark.parametrize("text", ["a line without an end", "{", line(1), line(1)[:-1]])
+def test_what_no_run_can_have_written_stays(tmp_path, text):
+    (tmp_path / "in").write_text(line(1))
+    (tmp_path / "out").write_text(text)
+    done = run(tmp_path)
+    if text == "{":  # the first byte of an answer
+        assert done.returncode == 0 and len(answers(tmp_path)) == 1
+    else:
+        assert done.returncode == 2 and "no answer of a batch" in done.stderr, done.stderr
+        assert (tmp_path / "out").read_text() == text
+
+
+def test_a_batch_is_read_from_files_and_written_to_one(tmp_path):
+    (tmp_path / "out").write_text("")
+    done = subprocess.run([WORKER, "batch", "--backend", "sim", "--input-file", "/dev/stdin", "--output-file", tmp_path / "out"],
+                          input=line(1), capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and "name a file, not a pipe" in done.stderr, done.stderr
+    (tmp_path / "in").write_text(line(1))
+    done = subprocess.run([WORKER, "batch", "--backend", "sim", "--input-file", tmp_path / "in", "--output-file", "/dev/null"],
+                          capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and "/dev/null is no file" in done.stderr, done.stderr
+
+
+def test_a_line_without_end_is_not_read_to_its_end(tmp_path):
+    with open(tmp_path / "in", "w") as f:
+        f.write(line(1))
+        f.truncate(1 << 40)  # zeros, on no disk
+    done = run(tmp_path)
+    assert done.returncode == 1 and "line 2: JSON of" in done.stderr, done.stderr
+
+
+def test_two_runs_do_not_write_one_file(tmp_path):
+    program = started(tmp_path, 60)
+    done = run(tmp_path)
+    assert done.returncode == 1 and "another run is writing it" in done.stderr, done.stderr
+    program.stop(signal.SIGINT)
 
 
 def test_a_terminal_sees_a_bar(tmp_path):
