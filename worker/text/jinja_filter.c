@@ -6,16 +6,17 @@
 
 /* --- filters of one value ----------------------------------------------------------------------*/
 static enum status filter_trim(const struct jinja_filter_call *c) {
+    struct jv chars = jinja_arg(c->args, 0, "chars");
     struct str s;
 
     TRY(jv_to_string(c->r, c->v, &s));
-    *c->out = jv_string(jinja_strip(s, jinja_arg(c->args, 0, "chars"), SIDE_BOTH));
+    TRY(jinja_charge_strip(c->r, s, chars));
+    *c->out = jv_string(jinja_strip(s, chars, SIDE_BOTH));
     return ST_OK;
 }
 
 static enum status filter_length(const struct jinja_filter_call *c) {
     if (!jv_has_length(c->v)) return jinja_fail(c->r, "%s has no length", jv_type_name(c->v));
-    TRY(jinja_charge(c->r, c->v.type == JV_STRING ? c->v.as.string.len / 64 : 0));
     *c->out = jv_int((int64_t)jv_length(c->v));
     return ST_OK;
 }
@@ -177,7 +178,7 @@ static enum status filter_indent(const struct jinja_filter_call *c) {
     TRY(jv_to_string(c->r, c->v, &s));
     TRY(jinja_charge(c->r, s.len / 16));
     buf_init(&b, c->r->limits.max_memory_bytes);
-    for (size_t i = 0, line = 0; i <= s.len; i++) {
+    for (size_t i = 0, line = 0; i <= s.len && !b.has_failed; i++) {
         bool begins = i == 0 || s.ptr[i - 1] == '\n', is_empty = i == s.len || s.ptr[i] == '\n';
 
         if (begins && (line++ ? blank || !is_empty : first)) {
@@ -225,7 +226,7 @@ enum status jinja_filter(struct jinja_run *r, struct str name, struct jv v,
     struct jinja_filter_call c = {r, v, args, &result};
 
     if (!run) return jinja_fail(r, "there is no filter '" STR_FMT "'", STR_ARG(name));
-    TRY(jinja_charge(r, 1));
+    TRY(jinja_charge(r, 1 + (v.type == JV_STRING ? v.as.string.len / 64 : 0)));
     if (r->depth >= JINJA_MAX_DEPTH) return jinja_fail(r, "filters are nested too deep");
     r->depth++; /* map calls filters */
     TRY(run(&c));

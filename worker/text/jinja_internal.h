@@ -247,6 +247,8 @@ struct jv jinja_arg(const struct jinja_args *args, size_t i, const char *name);
 bool jinja_is_space(uint32_t cp); /* as Python's str.isspace */
 enum jinja_side { SIDE_BOTH, SIDE_LEFT, SIDE_RIGHT };
 struct str jinja_strip(struct str s, struct jv chars, enum jinja_side side);
+/* What stripping many characters costs, beyond what a call on `s` does. */
+MUST_USE enum status jinja_charge_strip(struct jinja_run *r, struct str s, struct jv chars);
 MUST_USE enum status jinja_replace(struct jinja_run *r, struct str s, struct str from,
                                    struct str to, int64_t max, struct jv *out);
 MUST_USE enum status jinja_join(struct jinja_run *r, struct jv list, struct str sep,

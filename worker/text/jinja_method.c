@@ -113,6 +113,7 @@ static enum status has_affix(struct jinja_run *r, struct str s, struct jv affix,
         return jinja_fail(r, "a string is wanted, not %s", jv_type_name(affix));
     for (size_t i = 0; i < list.as.list->n && !found; i++) {
         TRY(want_string(r, list.as.list->items[i], &one));
+        TRY(jinja_charge(r, 1 + one.len / 64));
         found = at_end ? str_ends(s, one) : str_starts(s, one);
     }
     *out = jv_bool(found);
@@ -151,19 +152,22 @@ struct method_call {
     struct jv *out;
 };
 
-static enum status method_strip(const struct method_call *c) {
-    *c->out = jv_string(jinja_strip(c->self, c->first, SIDE_BOTH));
+static enum status strip(const struct method_call *c, enum jinja_side side) {
+    TRY(jinja_charge_strip(c->r, c->self, c->first));
+    *c->out = jv_string(jinja_strip(c->self, c->first, side));
     return ST_OK;
+}
+
+static enum status method_strip(const struct method_call *c) {
+    return strip(c, SIDE_BOTH);
 }
 
 static enum status method_lstrip(const struct method_call *c) {
-    *c->out = jv_string(jinja_strip(c->self, c->first, SIDE_LEFT));
-    return ST_OK;
+    return strip(c, SIDE_LEFT);
 }
 
 static enum status method_rstrip(const struct method_call *c) {
-    *c->out = jv_string(jinja_strip(c->self, c->first, SIDE_RIGHT));
-    return ST_OK;
+    return strip(c, SIDE_RIGHT);
 }
 
 static enum status method_split(const struct method_call *c) {

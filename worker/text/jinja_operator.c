@@ -53,12 +53,13 @@ enum status jinja_attribute(struct jinja_run *r, struct jv v, struct str name, s
 }
 
 static enum status item_at(struct jinja_run *r, struct jv v, int64_t i, struct jv *out) {
-    int64_t n = (int64_t)jv_length(v);
+    int64_t n;
 
+    TRY(jinja_charge(r, v.type == JV_STRING ? v.as.string.len / 16 : 0));
+    n = (int64_t)jv_length(v);
     *out = jv_undefined(STR("item"));
     if (i < 0) i += n;
     if (i < 0 || i >= n) return ST_OK;
-    TRY(jinja_charge(r, v.type == JV_STRING ? v.as.string.len / 16 : 0));
     *out = v.type == JV_LIST ? v.as.list->items[i]
                              : jv_string(jinja_slice_text(v.as.string, (size_t)i, 1));
     return ST_OK;

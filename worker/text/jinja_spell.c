@@ -104,7 +104,7 @@ struct spelling {
 static void new_line(struct spelling *s) {
     if (s->json.indent < 0) return;
     buf_append_char(&s->out, '\n');
-    for (int64_t i = 0; i < s->json.indent * s->level; i++)
+    for (int64_t i = 0; i < s->json.indent * s->level && !s->out.has_failed; i++)
         buf_append_char(&s->out, ' ');
 }
 
@@ -201,7 +201,10 @@ static enum status spell(struct jinja_run *r, struct spelling *s, struct jv v) {
                                            : (v.as.boolean ? STR("True") : STR("False")));
         break;
     case JV_INT: buf_appendf(&s->out, "%lld", (long long)v.as.integer); break;
-    case JV_FLOAT: spell_float(&s->out, v.as.number, s->is_json); break;
+    case JV_FLOAT:
+        TRY(jinja_charge(r, 16)); /* tries up to 17 precisions */
+        spell_float(&s->out, v.as.number, s->is_json);
+        break;
     case JV_STRING:
         TRY(jinja_charge(r, v.as.string.len / 64));
         if (s->is_json) {

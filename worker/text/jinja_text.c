@@ -42,6 +42,10 @@ struct str jinja_strip(struct str s, struct jv chars, enum jinja_side side) {
     return (struct str){p, (size_t)(end - p)};
 }
 
+enum status jinja_charge_strip(struct jinja_run *r, struct str s, struct jv chars) {
+    return jinja_charge(r, chars.type == JV_STRING ? s.len / 16 * (chars.as.string.len / 16) : 0);
+}
+
 enum status jinja_replace(struct jinja_run *r, struct str s, struct str from, struct str to,
                           int64_t max, struct jv *out) {
     struct buf b;
@@ -67,6 +71,7 @@ enum status jinja_join(struct jinja_run *r, struct jv list, struct str sep, stru
     enum status st = ST_OK;
 
     TRY(jv_iterate(r, list, &list));
+    TRY(jinja_charge(r, list.as.list->n));
     buf_init(&b, r->limits.max_memory_bytes);
     for (size_t i = 0; i < list.as.list->n && st == ST_OK; i++) {
         struct str s = STR("");

@@ -265,7 +265,10 @@ enum status jv_equal(struct jinja_run *r, struct jv a, struct jv b, bool *out) {
     if (a.type != b.type) return ST_OK;
     TRY(jv_descend(r));
     switch (a.type) {
-    case JV_STRING: *out = str_eq(a.as.string, b.as.string); break;
+    case JV_STRING:
+        if (a.as.string.len == b.as.string.len) TRY(jinja_charge(r, a.as.string.len / 64));
+        *out = str_eq(a.as.string, b.as.string);
+        break;
     case JV_LIST: TRY(equal_lists(r, a.as.list, b.as.list, out)); break;
     case JV_DICT: TRY(equal_dicts(r, a, b, out)); break;
     case JV_NAMESPACE: *out = a.as.dict == b.as.dict; break;
@@ -282,6 +285,7 @@ enum status jv_compare(struct jinja_run *r, struct jv a, struct jv b, int *out) 
     if (jv_is_number(a) && jv_is_number(b)) {
         *out = compare_numbers(a, b);
     } else if (a.type == JV_STRING && b.type == JV_STRING) {
+        TRY(jinja_charge(r, MIN(a.as.string.len, b.as.string.len) / 64));
         *out = jinja_compare_text(a.as.string, b.as.string);
     } else {
         return jinja_fail(r, "%s and %s have no order", jv_type_name(a), jv_type_name(b));

@@ -346,6 +346,20 @@ static void hostile_templates_meet_a_limit(void **state) {
         "{% set ns = namespace(d={}) %}{% for a in range(1000000) %}{% set ns.d = dict(ns.d, "
         "a=ns.d) %}{% endfor %}{{ ns.d }}",
         "{{ range(3000) | map('string') | join | replace('1', 'x' * 100000) }}",
+        /* cheap to write, and each step looks at megabytes */
+        "{% set s = 'x' * 8000000 %}{% for a in range(1000) %}{{ s[9000000] }}{% endfor %}",
+        "{% set s = ' ' * 8000000 %}{% for a in range(1000) %}{{ s | trim }}{% endfor %}",
+        "{% set s = 'x' * 8000000 %}{{ s.strip('y' * 100000 ~ 'x') }}",
+        "{% set s = 'x' * 8000000 %}{% set t = 'x' * 8000000 %}{% for a in range(1000) %}{{ s == t "
+        "}}{% endfor %}",
+        "{% set s = 'x' * 8000000 %}{% set t = 'x' * 8000000 %}{% for a in range(1000) %}{{ s < t "
+        "}}{% endfor %}",
+        "{% set l = (',' * 100000).split(',') %}{% for a in range(1000) %}{{ ''.join(l) }}{% "
+        "endfor "
+        "%}",
+        "{% set s = 'x' * 1000000 %}{% set ns = namespace(l=[s ~ 'y']) %}{% for a in range(16) "
+        "%}{% "
+        "set ns.l = ns.l + ns.l %}{% endfor %}{{ (s ~ 'z').startswith(ns.l) }}",
     };
     struct json *messages = parse("[]");
 
