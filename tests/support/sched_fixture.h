@@ -21,6 +21,8 @@ struct sched_fixture {
 struct fixture_options {
     uint32_t n_blocks, block_size; /* usable blocks */
     uint32_t n_host_blocks;
+    uint32_t window; /* tokens that every layer sees; 0: all */
+    bool dedup;
     double watermark;
     struct scheduler_options scheduler;
 };
@@ -41,13 +43,20 @@ static inline struct fixture_options fixture_defaults(void) {
 static inline void fixture_open(struct sched_fixture *f, const struct fixture_options *o) {
     static const uint32_t eos[] = {FIXTURE_EOS};
     struct scheduler_options so = o->scheduler;
+    struct kv_manager_config kv = {.n_blocks = o->n_blocks + 1,
+                                   .block_size = o->block_size,
+                                   .max_model_len = so.max_model_len,
+                                   .max_step_tokens = so.max_num_batched_tokens,
+                                   .watermark = o->watermark,
+                                   .n_host_blocks = o->n_host_blocks,
+                                   .dedup = o->dedup,
+                                   .hash_seed = STR("fixture")};
 
-    f->kv = kv_manager_create(&(struct kv_manager_config){.n_blocks = o->n_blocks + 1,
-                                                          .block_size = o->block_size,
-                                                          .max_model_len = so.max_model_len,
-                                                          .watermark = o->watermark,
-                                                          .n_host_blocks = o->n_host_blocks,
-                                                          .hash_seed = STR("fixture")});
+    if (o->window > 0) {
+        kv.n_groups = 1;
+        kv.group[0] = (struct kv_group_config){.kind = KV_SLIDING, .window = o->window};
+    }
+    f->kv = kv_manager_create(&kv);
     so.eos_ids = eos;
     so.n_eos = 1;
     assert_int_equal(scheduler_create(&f->s, &so, f->kv, NULL), ST_OK);

@@ -386,7 +386,6 @@ static bool break_deadlock(struct scheduler *s, const struct schedule *sched) {
     struct list *last = list_last(&s->running);
 
     if (sched->n_entries > 0 || s->n_in_flight > 0 || !last) return false;
-    if (s->n_waiting + s->n_swapped == 0) return false;
     scheduler_preempt(s, request_of(last), false);
     return true;
 }
@@ -399,7 +398,9 @@ void scheduler_step(struct scheduler *s, struct schedule *sched, uint64_t now_us
     *sched = (struct schedule){.entry = sched->entry};
     s->n_steps++;
     schedule_running(s, sched, &b);
-    if (sched->n_preempted > 0) return;
+    /* What was taken is for those that run. If the one that wanted it gave way itself, and there is
+     * no other, somebody must. */
+    if (sched->n_preempted > 0 && sched->n_entries + s->n_in_flight > 0) return;
     do {
         if (schedule_swapped(s, sched, &b)) schedule_waiting(s, sched, &b, now_us);
         is_stuck = break_deadlock(s, sched);
