@@ -287,6 +287,7 @@ static void take_row(struct engine *e, const struct batch_row *row, uint64_t now
                   "their type, cannot be used",
                   entry->first + entry->n_tokens - 1);
         scheduler_end(e->sched, r, FINISH_ERROR, now_us);
+        (void)scheduler_take(e->sched, entry, 0, now_us); /* its outcome has come, such as it is */
     }
     if (r->place == PLACE_DONE && !r->group) count_end(e, r);
 }
@@ -409,6 +410,7 @@ void *engine_main(void *engine) {
         update_stats(e);
         if (e->is_draining && !scheduler_any(e->sched)) tell_drained(e);
     }
+    assert(e->is_failed || scheduler_counts(e->sched).in_flight == 0);
     drop_all(e);
     engine_close_device(e);
     return NULL;

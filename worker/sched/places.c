@@ -161,6 +161,7 @@ struct scheduler_counts scheduler_counts(const struct scheduler *s) {
     c.waiting = s->n_waiting + s->n_swapped;
     c.swapped = s->n_swapped;
     c.queued_tokens = s->waiting_tokens;
+    c.in_flight = s->n_in_flight;
     LIST_FOR_EACH(it, &s->running) {
         const struct request *r = request_of(it);
 

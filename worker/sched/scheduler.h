@@ -98,6 +98,7 @@ struct schedule {
 struct scheduler_counts {
     uint32_t running, waiting, swapped; /* the swapped are among the waiting */
     uint64_t queued_tokens;             /* to compute before every request has its next token */
+    uint64_t in_flight;                 /* entries whose outcome has not come */
     /* since creation */
     uint64_t preemptions, swap_outs; /* swap_outs: of them, with the KV kept */
     uint64_t forks;
@@ -127,9 +128,9 @@ MUST_USE enum status scheduler_add(struct scheduler *s, struct request *r, struc
 /* Fills `sched` with the next step; n_entries 0 when nothing can run. */
 void scheduler_step(struct scheduler *s, struct schedule *sched, uint64_t now_us);
 
-/* The outcome of entry `e`: the chosen token, ignored unless is_sampled. Appends it, checks for the
- * end. True when the request has ended and is off every list, its blocks free. Requests that ended
- * before (cancelled in flight) are left alone: false. */
+/* The outcome of entry `e`, of which each has one: the chosen token, ignored unless is_sampled.
+ * Appends it, checks for the end. True when the request has ended and is off every list, its blocks
+ * free. Requests that ended before (cancelled in flight) are left alone: false. */
 bool scheduler_take(struct scheduler *s, const struct schedule_entry *e, uint32_t token,
                     uint64_t now_us);
 
