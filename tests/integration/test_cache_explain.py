@@ -91,8 +91,13 @@ def test_other_tenants_prompts_are_not_told_of(start):
     worker = start("--trust-router")
     salt = {"x-incipit-salt": "ab" * 32}
     worker.post("/v1/completions", {"prompt": TEXT, "max_tokens": 1}, headers=salt)
-    x = worker.post("/cache/explain", {"prompt": TEXT}, headers={"x-incipit-salt": "cd" * 32}).json["cache_explain"]
+    mine = {"x-incipit-salt": "cd" * 32}
+    x = worker.post("/cache/explain", {"prompt": TEXT}, headers=mine).json["cache_explain"]
     assert x["cause"] == "never_seen" and "tokens_under_other_key" not in x
+    near = TEXT[:5] + "#" + TEXT[6:]  # the answer is what it were if the others' prompt did not exist
+    worker.post("/v1/completions", {"prompt": near, "max_tokens": 1}, headers=mine)
+    x = worker.post("/cache/explain", {"prompt": TEXT}, headers=mine).json["cache_explain"]
+    assert x["cause"] == "differs" and x["token"] == x["text_offset"] == 5
     x = worker.post("/cache/explain", {"prompt": TEXT}, headers=salt).json["cache_explain"]
     assert x["cause"] == "none"
 

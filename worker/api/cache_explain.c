@@ -95,17 +95,21 @@ static bool has_place(enum kv_miss cause) {
            cause == KV_MISS_SALT || cause == KV_MISS_ADAPTER || cause == KV_MISS_MEDIA;
 }
 
-/* What is cached under other keys than this tenant's is not told. */
-static enum kv_miss cause_for(const struct api *api, const struct kv_explanation *x) {
-    bool is_others = x->cause == KV_MISS_SALT || x->cause == KV_MISS_ADAPTER;
+/* Behind a router that keeps tenants apart, the answer is what it would be without the others: a
+ * mere silence about them would tell that there is something to be silent about. */
+static struct kv_explanation explanation_for(const struct choice *ch) {
+    struct kv_explanation x = ch->request->explanation;
 
-    return is_others && api->trusts_router ? KV_MISS_NEVER_SEEN : x->cause;
+    if (!ch->call->api->trusts_router) return x;
+    x.cause = x.own_cause;
+    x.token = x.own_token;
+    return x;
 }
 
 static void put_explanation(struct json_writer *w, const struct choice *ch) {
-    const struct kv_explanation *x = &ch->request->explanation;
+    const struct kv_explanation told = explanation_for(ch), *x = &told;
     const struct api *api = ch->call->api;
-    enum kv_miss cause = cause_for(api, x);
+    enum kv_miss cause = x->cause;
 
     json_begin_object(w);
     json_field_z(w, "cause", kv_miss_name(cause));

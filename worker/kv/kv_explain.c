@@ -347,30 +347,38 @@ static uint32_t follow(const struct kv_explain *x, const struct kv_miss_query *q
     return n;
 }
 
+/* Among what has the same extra keys. */
+static void explain_own(const struct kv_explain *x, const struct kv_miss_query *q,
+                        struct kv_explanation *out) {
+    uint32_t n_common;
+    block_id nearest = nearest_sibling(x, q, KV_EXPLAIN_WALK, &n_common);
+
+    out->cause = KV_MISS_NEVER_SEEN;
+    if (nearest == NONE) return;
+    out->cause = n_common == x->block_size ? KV_MISS_MEDIA : KV_MISS_DIFFERS;
+    if (out->cause == KV_MISS_MEDIA) return;
+    out->token += n_common;
+    out->cached_token_id = tokens_of(q->cache, nearest)[n_common];
+}
+
 void kv_explain_miss(const struct kv_explain *x, const struct kv_miss_query *q,
                      struct kv_explanation *out) {
-    uint32_t n_common;
-    block_id other;
+    block_id other = NONE;
 
     out->block = q->block;
     out->token = q->block * x->block_size;
     if (find_ghost(x, q->hash, &out->evicted_us)) {
         out->cause = KV_MISS_EVICTED;
-        return;
+    } else {
+        explain_own(x, q, out);
+        if (q->block == 0) other = find_elsewhere(x, q);
     }
-    other = q->block == 0 ? find_elsewhere(x, q) : NONE;
-    if (other != NONE) {
-        out->cause = cause_elsewhere(x, q, other);
-        out->n_other_tokens = follow(x, q, other) * x->block_size;
-        return;
-    }
-    other = nearest_sibling(x, q, KV_EXPLAIN_WALK, &n_common);
-    out->cause = KV_MISS_NEVER_SEEN;
+    out->own_cause = out->cause;
+    out->own_token = out->token;
     if (other == NONE) return;
-    out->cause = n_common == x->block_size ? KV_MISS_MEDIA : KV_MISS_DIFFERS;
-    if (out->cause == KV_MISS_MEDIA) return;
-    out->token += n_common;
-    out->cached_token_id = tokens_of(q->cache, other)[n_common];
+    out->cause = cause_elsewhere(x, q, other);
+    out->token = q->block * x->block_size;
+    out->n_other_tokens = follow(x, q, other) * x->block_size;
 }
 
 /* --- check ------------------------------------------------------------------------------------ */

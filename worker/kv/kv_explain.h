@@ -52,6 +52,8 @@ struct kv_explanation {
     uint32_t token;           /* DIFFERS, NEVER_SEEN: the first token that is nowhere cached here */
     uint32_t cached_token_id; /* DIFFERS: what the nearest prompt has there */
     uint32_t n_other_tokens;  /* SALT, ADAPTER: so many would be found under the other key */
+    enum kv_miss own_cause;   /* SALT, ADAPTER: the cause among what has the same keys ... */
+    uint32_t own_token;       /* ... and its `token`; else both are as above */
     uint64_t evicted_us;      /* EVICTED: when, on the clock that evictions were given ... */
     uint64_t now_us;          /* ... and the time of this answer */
 };
