@@ -174,14 +174,15 @@ static int byte_of(struct str s) {
     return high < 0 || low < 0 ? -1 : high * 16 + low;
 }
 
-void decoder_bake(const struct decoder *d, struct str key, struct buf *out, int *byte) {
+enum status decoder_bake(const struct decoder *d, struct str key, struct buf *out, int *byte) {
     struct buf between[2];
+    enum status st = ST_OK;
     uint32_t to = 0;
 
     *byte = -1;
-    buf_init(&between[0], 0);
-    buf_init(&between[1], 0);
-    for (uint32_t i = 0; i < d->n; i++) {
+    buf_init(&between[0], DECODE_MAX_BYTES);
+    buf_init(&between[1], DECODE_MAX_BYTES);
+    for (uint32_t i = 0; i < d->n && st == ST_OK; i++) {
         const struct decode_op *op = &d->ops[i];
 
         if (op->kind == DECODE_BYTES) {
@@ -192,13 +193,15 @@ void decoder_bake(const struct decoder *d, struct str key, struct buf *out, int 
         } else if (str_find(key, str_of(op->from)) >= 0) {
             buf_clear(&between[to]);
             replace(key, str_of(op->from), str_of(op->to), &between[to]);
+            if (buf_status(&between[to]) != ST_OK) st = ST_TOO_LARGE;
             key = buf_str(&between[to]);
             to = !to;
         }
     }
-    if (*byte < 0) buf_append_str(out, key);
+    if (st == ST_OK && *byte < 0) buf_append_str(out, key);
     buf_fini(&between[0]);
     buf_fini(&between[1]);
+    return st;
 }
 
 void decoder_bake_first(const struct decoder *d, struct str key, struct buf *out) {

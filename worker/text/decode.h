@@ -34,9 +34,13 @@ struct decoder {
 MUST_USE enum status decoder_load(struct decoder *d, const struct json *v, bool is_byte_level,
                                   struct error *err);
 
+/* What a key may become: steps that lengthen one another's work do so by powers. */
+#define DECODE_MAX_BYTES (1u << 20)
+
 /* Appends what the token spelled `key` stands for; or sets *byte (0 to 255) when it is a byte token,
- * -1 otherwise. */
-void decoder_bake(const struct decoder *d, struct str key, struct buf *out, int *byte);
+ * -1 otherwise. ST_TOO_LARGE over DECODE_MAX_BYTES. */
+MUST_USE enum status decoder_bake(const struct decoder *d, struct str key, struct buf *out,
+                                  int *byte);
 
 /* The same for the first token of a text, where `blank` is dropped. */
 void decoder_bake_first(const struct decoder *d, struct str key, struct buf *out);

@@ -61,6 +61,10 @@ static enum status find_by_library(const struct pattern *p, struct pattern_run *
                          n);
     }
     bounds = pcre2_get_ovector_pointer(run->memory);
+    if (bounds[0] < from || bounds[1] <= bounds[0]) { /* \K, in older versions of the library */
+        return error_set(err, ST_UNSUPPORTED,
+                         "the tokenizer's expression matches backwards, which is not built");
+    }
     *begin = bounds[0];
     *end = bounds[1];
     return ST_OK;

@@ -12,7 +12,8 @@
 #include "worker/text/unicode.h"
 
 #define MAX_NODES  512
-#define MAX_GROUPS 16 /* nesting */
+#define MAX_RANGES 4096 /* of all classes: each is looked at for each character beyond ASCII */
+#define MAX_GROUPS 16   /* nesting */
 #define NO_MAX     UINT32_MAX
 
 struct range {
@@ -96,7 +97,7 @@ static void set_close(struct set *s) {
 struct parser {
     struct regex *r;
     const char *p, *end;
-    uint32_t n_nodes, depth;
+    uint32_t n_nodes, n_members, depth;
     bool any_case;
 };
 
@@ -187,7 +188,7 @@ static bool parse_member(struct parser *p, struct set *s) {
     uint32_t lo, hi, classes;
     bool is_rest;
 
-    if (accept(p, "[") || accept(p, "&&")) return false;
+    if (p->n_members++ == MAX_RANGES || accept(p, "[") || accept(p, "&&")) return false;
     if (accept(p, "\\")) {
         if (!parse_escape(p, &classes, &is_rest, &lo) || is_rest) return false;
         s->classes |= classes;

@@ -21,8 +21,10 @@ static enum status add_ids(const struct tokenizer *t, const struct json *listed,
     }
     if (listed && json_first(listed)) return ST_OK;
     if (*n == TOKENIZER_MAX_FRAME || !tokenizer_find(t, name, &id)) {
-        return error_set(err, ST_INVALID,
-                         "the post-processor's template names a token that does not exist");
+        return error_set(
+            err, ST_INVALID,
+            "the post-processor's template names the token '%.40s', which does not exist",
+            name.ptr);
     }
     ids[(*n)++] = id;
     return ST_OK;

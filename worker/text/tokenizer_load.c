@@ -23,6 +23,7 @@ struct loading {
     struct tokenizer *t;
     int16_t byte_of[ALPHABET_SIZE]; /* code point -> byte, -1 for none */
     struct buf scratch;
+    size_t n_baked; /* bytes of it */
     struct error *err;
 };
 
@@ -294,13 +295,19 @@ static void find_whole_tokens(struct tokenizer *t) {
     }
 }
 
-static void bake(struct loading *l, uint32_t id, struct str key) {
+static enum status bake(struct loading *l, uint32_t id, struct str key) {
     struct tokenizer *t = l->t;
     char byte;
     int b;
 
     buf_clear(&l->scratch);
-    decoder_bake(&t->decoder, key, &l->scratch, &b);
+    if (decoder_bake(&t->decoder, key, &l->scratch, &b) != ST_OK ||
+        (l->n_baked += buf_len(&l->scratch)) > MAX_FILE_BYTES) {
+        return error_set(l->err, ST_TOO_LARGE,
+                         "the decoder makes too much of the token '%.*s': at most %u bytes of one, "
+                         "%zu of all, are taken",
+                         (int)MIN(key.len, 40u), key.ptr, DECODE_MAX_BYTES, MAX_FILE_BYTES);
+    }
     byte = (char)b;
     if (b >= 0) {
         t->bytes[id] = (struct str){arena_strndup(&t->arena, &byte, 1), 1};
@@ -312,19 +319,22 @@ static void bake(struct loading *l, uint32_t id, struct str key) {
 
         t->bytes[id] = (struct str){arena_strndup(&t->arena, n ? buf_ptr(&l->scratch) : "", n), n};
     }
+    return ST_OK;
 }
 
 /* What each id stands for, where that is not its key. Tokens found in normalized text stand for what
  * is found. */
-static void bake_bytes(struct loading *l) {
+static enum status bake_bytes(struct loading *l) {
     struct tokenizer *t = l->t;
+    enum status st = ST_OK;
 
-    if (tokenizer_is_byte_level(t)) return;
-    for (uint32_t id = 0; id < t->n_tokens; id++) {
-        if (t->keys[id].ptr) bake(l, id, t->keys[id]);
+    if (tokenizer_is_byte_level(t)) return ST_OK;
+    for (uint32_t id = 0; id < t->n_tokens && st == ST_OK; id++) {
+        if (t->keys[id].ptr) st = bake(l, id, t->keys[id]);
     }
-    for (uint32_t i = 0; i < t->normalized.n; i++)
-        bake(l, t->normalized.tokens[i].id, t->normalized.tokens[i].content);
+    for (uint32_t i = 0; i < t->normalized.n && st == ST_OK; i++)
+        st = bake(l, t->normalized.tokens[i].id, t->normalized.tokens[i].content);
+    return st;
 }
 
 static enum status check_model(const struct json *model, struct error *err) {
@@ -418,8 +428,7 @@ static enum status load_all(struct loading *l, const struct json *root) {
     if (st == ST_OK) st = tokenizer_frame_load(l->t, json_get(root, "post_processor"), l->err);
     if (st != ST_OK) return st;
     find_whole_tokens(l->t);
-    bake_bytes(l);
-    return ST_OK;
+    return bake_bytes(l);
 }
 
 enum status tokenizer_parse(struct tokenizer **out, struct str tokenizer_json,

@@ -307,6 +307,43 @@ static void what_is_not_built_is_refused_by_name(void **state) {
     assert_int_equal(parse_changed("{", "{", &err), ST_OK);
 }
 
+/* Each Replace of the decoder lengthens what the one before made: 8 make 31^8 bytes of one. */
+static void a_decoder_that_multiplies_meets_a_limit(void **state) {
+    static const char head[] =
+        "{\"added_tokens\":[],\"normalizer\":null,\"pre_tokenizer\":null,\"post_processor\":null,"
+        "\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[]},\"decoder\":{\"type\":"
+        "\"Sequence\",\"decoders\":[";
+    static const char step[] = "{\"type\":\"Replace\",\"pattern\":{\"String\":\"a\"},\"content\":"
+                               "\"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\"}";
+
+    (void)state;
+    for (uint32_t n = 1; n <= 8; n++) {
+        struct tokenizer *t = NULL;
+        struct error err = {0};
+        struct buf text;
+        enum status st;
+
+        buf_init(&text, 0);
+        buf_append_str(&text, str_of(head));
+        for (uint32_t i = 0; i < n; i++)
+            buf_appendf(&text, "%s%s", i ? "," : "", step);
+        buf_append_str(&text, STR("]}}"));
+        st = tokenizer_parse(&t, buf_str(&text), STR_NULL, &err);
+        if (n <= 4) { /* 31^4 bytes are under a MiB */
+            if (st != ST_OK) fail_msg("%s", err.message);
+            assert_int_equal(tokenizer_bytes(t, 0).len, n == 1   ? 31
+                                                        : n == 2 ? 961
+                                                        : n == 3 ? 29791
+                                                                 : 923521);
+        } else {
+            assert_int_equal(st, ST_TOO_LARGE);
+            assert_non_null(strstr(err.message, "the decoder makes too much of the token 'a'"));
+        }
+        tokenizer_destroy(t);
+        buf_fini(&text);
+    }
+}
+
 static void a_folder_without_tokenizer_gets_a_sentence(void **state) {
     struct tokenizer *t = NULL;
     struct error err = {0};
@@ -386,6 +423,7 @@ int main(void) {
         cmocka_unit_test(broken_text_is_refused),
         cmocka_unit_test(a_byte_is_a_token_in_the_built_in_one),
         cmocka_unit_test(what_is_not_built_is_refused_by_name),
+        cmocka_unit_test(a_decoder_that_multiplies_meets_a_limit),
         cmocka_unit_test(a_folder_without_tokenizer_gets_a_sentence),
         cmocka_unit_test(other_tokenizers_are_refused_with_the_command_that_converts_them),
         cmocka_unit_test(damaged_files_and_texts_do_no_harm),
