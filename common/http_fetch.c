@@ -90,6 +90,12 @@ static CURLcode set_up(struct http_fetch *f, const struct http_fetch_request *r)
     return rc;
 }
 
+/* How much of a URL is for logs: what follows a question mark may be a signature that lets in whoever
+ * reads it. */
+static int shown(const char *url) {
+    return (int)MIN(strcspn(url, "?#"), (size_t)200);
+}
+
 enum status http_fetch_run(struct http_fetch *f, const struct http_fetch_request *r, int *code,
                            struct error *err) {
     long http_code = 0;
@@ -108,8 +114,8 @@ enum status http_fetch_run(struct http_fetch *f, const struct http_fetch_request
     if (f->taken != ST_OK) return f->taken;
     if (rc == CURLE_OK) return ST_OK;
     if (rc == CURLE_WRITE_ERROR && http_code >= 300) return ST_OK; /* a page too long to matter */
-    return error_set(err, rc == CURLE_OPERATION_TIMEDOUT ? ST_TIMEOUT : ST_IO, "%.200s: %.200s",
-                     r->url, f->message[0] ? f->message : curl_easy_strerror(rc));
+    return error_set(err, rc == CURLE_OPERATION_TIMEDOUT ? ST_TIMEOUT : ST_IO, "%.*s: %.200s",
+                     shown(r->url), r->url, f->message[0] ? f->message : curl_easy_strerror(rc));
 }
 
 const char *http_fetch_header(struct http_fetch *f, const char *name) {
@@ -131,6 +137,14 @@ static bool is_loopback(const char *host) {
            (strncmp(host, "127.", 4) == 0 && strspn(host, "0123456789.") == strlen(host));
 }
 
+/* A name, and perhaps a password, before the host: not for logs. */
+static bool has_user(const char *url) {
+    const char *host = strstr(url, "://");
+
+    host = host ? host + 3 : url;
+    return memchr(host, '@', strcspn(host, "/?#"));
+}
+
 enum status http_origin_of(struct http_origin *out, const char *url, struct error *err) {
     CURLU *u = curl_url();
     char *scheme = NULL, *host = NULL, *port = NULL, *user = NULL;
@@ -144,7 +158,10 @@ enum status http_origin_of(struct http_origin *out, const char *url, struct erro
         (strcmp(scheme, "http") != 0 && strcmp(scheme, "https") != 0) ||
         (size_t)snprintf(out->text, sizeof(out->text), "%s://%s:%s", scheme, host, port) >=
             sizeof(out->text)) {
-        st = error_set(err, ST_INVALID, "%.200s is no URL of the form https://host/path", url);
+        st = has_user(url)
+                 ? error_set(err, ST_INVALID, "a URL has a user in it: https://host/path is wanted")
+                 : error_set(err, ST_INVALID, "%.*s is no URL of the form https://host/path",
+                             shown(url), url);
     } else {
         out->is_https = strcmp(scheme, "https") == 0;
         out->is_loopback = is_loopback(host);

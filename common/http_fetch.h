@@ -33,7 +33,7 @@ struct http_fetch_request {
 };
 
 /* ST_OK: an answer came whole; *code says which. ST_IO and ST_TIMEOUT are worth another attempt,
- * and name what failed. */
+ * and name what failed, without the query of the URL, which may be a secret. */
 MUST_USE enum status http_fetch_run(struct http_fetch *f, const struct http_fetch_request *request,
                                     int *code, struct error *err);
 

@@ -289,9 +289,12 @@ def test_offline_says_what_is_missing(programs, hub, tmp_path):
 
 
 def test_a_model_larger_than_the_disk_is_refused_in_figures(hub, tmp_path):
-    hub.claims["model.safetensors"] = ("ab" * 32, 1 << 60)
+    hub.claims["model.safetensors"] = ("ab" * 32, 1 << 49)
     said, _ = fails(environment(hub, tmp_path), "--model", NAME)
     assert "does not fit on the disk" in said and "GiB free" in said and "--download-dir" in said
+    hub.claims["model.safetensors"] = ("ab" * 32, (1 << 64) - 1)  # would wrap around to nothing
+    said, _ = fails(environment(hub, tmp_path), "--model", NAME)
+    assert "no size of model.safetensors that can be" in said
     assert not hub.store.seen
 
 
@@ -366,7 +369,9 @@ def test_shards_are_those_of_the_index(programs, tmp_path):
         said, code = fails(environment(hub, tmp_path), "--model", NAME)
         assert "no file model-00002-of-00002.safetensors" in said and code == 2
         hub.files["model-00002-of-00002.safetensors"] = second
-        start(programs, hub, tmp_path).stop()
+        worker = start(programs, hub, tmp_path)
+        worker.stop()
+        assert "total_mib=0" not in worker.log  # nothing is told before it is known how much there is
         assert not hub.asked("model-00009")
         assert len(hub.store.seen) == 2
         (tmp_path / REPO / "snapshots" / COMMIT / "model-00002-of-00002.safetensors").unlink()

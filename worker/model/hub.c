@@ -14,8 +14,8 @@
 #include <unistd.h>
 
 #define MAX_LISTING_BYTES ((size_t)32 << 20)
-#define MAX_FILES         4200 /* the shards of an index, and what lies beside them */
-#define SPARE_BYTES       ((uint64_t)64 << 20) /* left on the disk for others */
+#define MAX_FILES         (WEIGHTS_MAX_SHARDS + 24) /* and what lies beside them */
+#define SPARE_BYTES       ((uint64_t)64 << 20)      /* left on the disk for others */
 #define GIB               (1024.0 * 1024.0 * 1024.0)
 
 static const char single[] = "model.safetensors", sharded[] = "model.safetensors.index.json";
@@ -107,7 +107,7 @@ static enum status add_shard(void *arg, struct str tensor, const char *file, str
     if (!hub_is_file_name(str_of(file)))
         return error_set(err, ST_INVALID, "it names '%.100s', which no hub has", file);
     if (add_file(arg, file)) return ST_OK;
-    return error_set(err, ST_TOO_LARGE, "it names over %d files", MAX_FILES);
+    return error_set(err, ST_TOO_LARGE, "it names over %d files", WEIGHTS_MAX_SHARDS);
 }
 
 static bool lists(const struct json *listing, const char *name) {

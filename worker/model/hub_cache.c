@@ -2,11 +2,13 @@
 #include "worker/model/hub_cache.h"
 
 #include "common/file.h"
+#include "common/hash.h"
 #include "common/mem.h"
 #include "worker/model/weights.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -82,7 +84,7 @@ static const char *env(const char *name) {
 static enum status find_root(char root[HUB_PATH_MAX], const char *folder, struct error *err) {
     const char *from;
 
-    if (folder) return join(root, err, "%s", folder);
+    if (folder && folder[0]) return join(root, err, "%s", folder);
     if ((from = env("HF_HUB_CACHE"))) return join(root, err, "%s", from);
     if ((from = env("HF_HOME"))) return join(root, err, "%s/hub", from);
     if ((from = env("XDG_CACHE_HOME"))) return join(root, err, "%s/huggingface/hub", from);
@@ -240,14 +242,16 @@ enum status hub_cache_lock(const struct hub_cache *c, const char *etag, void (*o
     return cannot("lock", path, err);
 }
 
-/* Puts something new at `path` in one move: made under a name of this process, then renamed. */
+/* Puts something new at `path` in one move: made under a name of its own, then renamed. Processes of
+ * several containers that share a cache may all have the id 1. */
 static enum status put(const char *path, const char *target, const char *content,
                        struct error *err) {
     char fresh[HUB_PATH_MAX + 32];
+    uint64_t chance;
     int fd;
 
-    snprintf(fresh, sizeof(fresh), "%s.%ld.new", path, (long)getpid());
-    unlink(fresh);
+    hash_random(&chance, sizeof(chance));
+    snprintf(fresh, sizeof(fresh), "%s.%016" PRIx64 ".new", path, chance);
     if (target) {
         if (symlink(target, fresh) != 0) return cannot("make the link", fresh, err);
     } else {

@@ -21,6 +21,7 @@
 #define READ_BYTES     ((size_t)1 << 20)
 #define GIB            (1024.0 * 1024.0 * 1024.0)
 #define MAX_URL        4096
+#define MAX_FILE_BYTES ((uint64_t)1 << 50) /* so that no sum of sizes wraps around */
 
 static void tell_trouble(struct hub *h, const char *why, const char *instead) {
     const struct hub_events *on = &h->config->events;
@@ -65,7 +66,8 @@ static enum status exchange(struct hub *h, const char *url, struct http_fetch_re
         if (st != ST_OK || *code < 300 || *code >= 400) return st;
         location = http_fetch_location(h->http);
         if (!location || strlen(location) >= sizeof(at))
-            return error_set(err, ST_BAD_GATEWAY, "%.200s redirects (%d) to nowhere", at, *code);
+            return error_set(err, ST_BAD_GATEWAY, "%.*s redirects (%d) to nowhere",
+                             (int)MIN(strcspn(at, "?"), (size_t)200), at, *code);
         if (stops_elsewhere) {
             st = http_origin_of(&origin, location, err);
             if (st != ST_OK) return st;
@@ -164,9 +166,10 @@ static enum status read_description(struct hub *h, struct hub_file *file, struct
     const char *value = linked ? linked : http_fetch_header(h->http, "etag");
     struct str etag = value ? bare_etag(value) : STR_NULL;
 
-    if (!hub_is_etag(etag) || !size || str_to_u64(str_of(size), &file->n_bytes) != ST_OK)
+    if (!hub_is_etag(etag) || !size || str_to_u64(str_of(size), &file->n_bytes) != ST_OK ||
+        file->n_bytes > MAX_FILE_BYTES)
         return error_set(err, ST_BAD_GATEWAY,
-                         "%.100s tells neither hash nor size of %s: is HF_ENDPOINT a hub?",
+                         "%.100s tells no hash or no size of %s that can be: is HF_ENDPOINT a hub?",
                          h->endpoint, file->name);
     snprintf(file->etag, sizeof(file->etag), STR_FMT, STR_ARG(etag));
     file->is_sha256 = etag.len == 64 && strspn(file->etag, "0123456789abcdef") == 64;
@@ -270,7 +273,7 @@ static enum status take_piece(void *arg, int code, const void *data, size_t n, s
     }
     sha256_add(d->h->sha, data, n);
     d->n_have += n;
-    if (on->on_bytes)
+    if (on->on_bytes && d->h->total_bytes) /* not while the index is fetched that says what comes */
         on->on_bytes(on->arg, d->file->name, d->h->done_bytes + d->n_have, d->h->total_bytes);
     return ST_OK;
 }

@@ -12,7 +12,6 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#define MAX_SHARDS 1000
 #define PATH_BYTES 4096
 
 struct entry {
@@ -92,8 +91,8 @@ static enum status open_named(void *arg, struct str tensor, const char *file, st
 
     (void)tensor;
     if (find_shard(o->w, str_of(file), &i)) return ST_OK;
-    if (o->w->n_shards == MAX_SHARDS)
-        return error_set(err, ST_INVALID, "it names over %d files", MAX_SHARDS);
+    if (o->w->n_shards == WEIGHTS_MAX_SHARDS)
+        return error_set(err, ST_INVALID, "it names over %d files", WEIGHTS_MAX_SHARDS);
     return add_shard(o->w, o->folder, file, err);
 }
 

@@ -12,6 +12,7 @@
 struct weights;
 
 #define WEIGHTS_MAX_INDEX_BYTES ((size_t)64 << 20)
+#define WEIGHTS_MAX_SHARDS      1000 /* files that an index names */
 
 /* Reads a model.safetensors.index.json: `on_entry` hears each tensor and the file that has it, which
  * is a plain name: no path leads out of the folder. What it returns, if not ST_OK, is the result. */

@@ -41,10 +41,15 @@ static void what_is_no_url_has_none(void **state) {
         if (http_origin_of(&o, bad[i], &err) != ST_INVALID) fail_msg("%s is taken", bad[i]);
         assert_non_null(strstr(err.message, "https://host/path"));
     }
+    assert_int_equal(http_origin_of(&o, "https://me:secret@host:99999/", &err), ST_INVALID);
+    assert_null(strstr(err.message, "secret"));
+    assert_int_equal(http_origin_of(&o, "ftp://host/?signature=secret", &err), ST_INVALID);
+    assert_null(strstr(err.message, "secret"));
 }
 
 static void a_port_where_nobody_listens_is_worth_another_attempt(void **state) {
-    struct http_fetch_request request = {.url = "http://127.0.0.1:9/x", .allows_http = true};
+    struct http_fetch_request request = {.url = "http://127.0.0.1:9/x?signature=secret",
+                                         .allows_http = true};
     struct http_fetch *f = NULL;
     struct error err = {0};
     int code;
@@ -53,6 +58,7 @@ static void a_port_where_nobody_listens_is_worth_another_attempt(void **state) {
     assert_int_equal(http_fetch_create(&f, &err), ST_OK);
     assert_int_equal(http_fetch_run(f, &request, &code, &err), ST_IO);
     assert_non_null(strstr(err.message, "127.0.0.1:9"));
+    assert_null(strstr(err.message, "secret"));
     request.allows_http = false;
     assert_int_equal(http_fetch_run(f, &request, &code, &err), ST_IO);
     http_fetch_destroy(f);
