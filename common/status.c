@@ -70,7 +70,7 @@ enum status error_prefix(struct error *err, const char *fmt, ...) {
     memcpy(tail, err->message, sizeof(tail));
     n = snprintf(err->message, sizeof(err->message), "%s: ", head);
     if (n > 0 && (size_t)n < sizeof(err->message)) {
-        snprintf(err->message + n, sizeof(err->message) - (size_t)n, "%s", tail);
+        strncat(err->message + n, tail, sizeof(err->message) - (size_t)n - 1);
     }
     return err->status;
 }
