@@ -87,6 +87,14 @@ def test_what_may_be_told_is_the_operators_choice(start):
     assert x["cached_text"] == TEXT[100]
 
 
+def test_samples_and_beams_are_explained_by_their_prompt(start):
+    worker = start("--num-gpu-blocks-override", "300")
+    beams = {"n": 2, "best_of": 4, "use_beam_search": True}
+    for prompt, more in ((TEXT, {"n": 3}), (TEXT[1:], beams)):
+        assert explained(complete(worker, prompt, **more))["cause"] == "never_seen"
+        assert explained(complete(worker, prompt, **more))["cause"] == "none"
+
+
 def test_other_tenants_prompts_are_not_told_of(start):
     worker = start("--trust-router")
     salt = {"x-incipit-salt": "ab" * 32}

@@ -57,6 +57,7 @@ void scheduler_start_search(struct schedule *sched, struct request *leader, uint
         if (!r) continue;
         r->n_admissions = 1;
         r->cached_tokens = n_hit_tokens;
+        r->explanation = leader->explanation; /* zeros if it was not asked for */
         r->scheduled_us = now_us;
         sched->n_started++;
     }
