@@ -70,7 +70,10 @@ enum status error_prefix(struct error *err, const char *fmt, ...) {
     memcpy(tail, err->message, sizeof(tail));
     n = snprintf(err->message, sizeof(err->message), "%s: ", head);
     if (n > 0 && (size_t)n < sizeof(err->message)) {
-        strncat(err->message + n, tail, sizeof(err->message) - (size_t)n - 1);
+        size_t n_tail = MIN(strlen(tail), sizeof(err->message) - (size_t)n - 1);
+
+        memcpy(err->message + n, tail, n_tail);
+        err->message[(size_t)n + n_tail] = '\0';
     }
     return err->status;
 }
