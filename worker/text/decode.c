@@ -143,7 +143,7 @@ enum status decoder_load(struct decoder *d, const struct json *v, bool is_byte_l
 
 /* --- taking the steps --------------------------------------------------------------------------*/
 static void replace(struct str s, struct str from, struct str to, struct buf *out) {
-    for (ptrdiff_t at; (at = str_find(s, from)) >= 0;) {
+    for (ptrdiff_t at; !out->has_failed && (at = str_find(s, from)) >= 0;) {
         buf_append(out, s.ptr, (size_t)at);
         buf_append_str(out, to);
         s.ptr += (size_t)at + from.len;
