@@ -203,7 +203,9 @@ static enum status note_written(struct batch_file *b, struct str line, uint64_t 
     enum status st = json_parse(&root, line, &limits, NULL);
 
     if (st == ST_OK) st = json_get_str(root, "custom_id", ID_MAX, &id, NULL, NULL);
-    if (st != ST_OK || id.len == 0 || json_type(json_get(root, "response")) != JSON_OBJECT) {
+    if (st != ST_OK || id.len == 0 ||
+        (json_type(json_get(root, "response")) != JSON_OBJECT &&
+         json_type(json_get(root, "error")) != JSON_OBJECT)) {
         json_destroy(root);
         return refuse_output(b, n, err);
     }
@@ -381,6 +383,24 @@ static void give_up(struct batch_file *b, enum status st, const struct error *er
     b->is_stopped = true;
 }
 
+/* An answer too long to take would be as long the next time: that is its line. */
+static void put_answer(struct json_writer *w, const struct line_call *c,
+                       const struct http_client_response *r) {
+    json_put_key(w, r->status == ST_OK ? "response" : "error");
+    json_begin_object(w);
+    if (r->status == ST_OK) {
+        json_field_u64(w, "status_code", (uint64_t)r->code);
+        json_field_z(w, "request_id", c->id);
+        json_put_key(w, "body");
+        json_put_raw(w, r->body.len ? r->body : STR("null"));
+    } else {
+        json_field_z(w, "code", "answer_too_large");
+        json_field_z(w, "message", r->message);
+    }
+    json_end_object(w);
+    json_field_null(w, r->status == ST_OK ? "error" : "response");
+}
+
 static void write_line(struct batch_file *b, const struct line_call *c,
                        const struct http_client_response *r) {
     struct json_writer w;
@@ -397,14 +417,7 @@ static void write_line(struct batch_file *b, const struct line_call *c,
     json_begin_object(&w);
     json_field_z(&w, "id", name);
     json_field_z(&w, "custom_id", c->id);
-    json_put_key(&w, "response");
-    json_begin_object(&w);
-    json_field_u64(&w, "status_code", (uint64_t)r->code);
-    json_field_z(&w, "request_id", c->id);
-    json_put_key(&w, "body");
-    json_put_raw(&w, r->body.len ? r->body : STR("null"));
-    json_end_object(&w);
-    json_field_null(&w, "error");
+    put_answer(&w, c, r);
     json_end_object(&w);
     buf_append_char(&line, '\n');
     if (buf_status(&line) != ST_OK) {
@@ -424,7 +437,7 @@ static void write_line(struct batch_file *b, const struct line_call *c,
     }
     if (b->outcome == ST_OK) {
         b->counts.written++;
-        b->counts.refused += r->code != 200;
+        b->counts.refused += r->status != ST_OK || r->code != 200;
     }
     buf_fini(&line);
 }
@@ -441,7 +454,7 @@ static void on_answer(const struct http_client_response *r, void *arg) {
         if (!loop_timer_is_running(&b->retry)) loop_timer_start(&b->retry, RETRY_US);
         return;
     }
-    if (r->status == ST_OK && r->code != 429 && r->code != 503) {
+    if ((r->status == ST_OK && r->code != 429 && r->code != 503) || r->status == ST_TOO_LARGE) {
         write_line(b, c, r);
     } else if (r->status != ST_OK) {
         error_set(&err, r->status, "the request \"%s\" has no answer: %s", c->id, r->message);

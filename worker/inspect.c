@@ -5,6 +5,8 @@
 #include <stdio.h>
 
 #include "common/log.h"
+#include "common/buf.h"
+#include "common/json.h"
 #include "kernels/dtype.h"
 #include "worker/loading.h"
 #include "worker/model/architecture.h"
@@ -16,7 +18,7 @@
 #define MIB (1024.0 * 1024.0)
 
 static void say_shape(const struct model *m, const struct model_config *c) {
-    printf("architecture      %s (%s)\n", c->architecture->name, c->model_type);
+    printf("architecture      %s\n", c->architecture->name);
     printf("parameters        %.2f M in %s\n", (double)model_n_params(m) / 1e6,
            dtype_name(c->dtype));
     printf("layers            %u of width %u, %u heads, %u KV heads of %u, FFN %u\n", c->n_layers,
@@ -47,8 +49,13 @@ static void say_positions(const struct model_config *c) {
 
 static void say_token(const struct tokenizer *t, const char *what, uint32_t id) {
     struct str bytes = id == TOKEN_NONE ? STR_NULL : tokenizer_bytes(t, id);
+    struct buf text;
 
-    if (id != TOKEN_NONE) printf("%s %u \"%.*s\"  ", what, id, STR_ARG(bytes));
+    if (id == TOKEN_NONE) return;
+    buf_init(&text, 4096);
+    json_escape(&text, bytes); /* a terminal obeys what a folder says raw */
+    printf("%s %u \"%.*s\"  ", what, id, STR_ARG(buf_str(&text)));
+    buf_fini(&text);
 }
 
 static void say_text(const struct model_config *c, const struct tokenizer *t,
