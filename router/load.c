@@ -60,6 +60,7 @@ void load_init(struct load *l, uint32_t n_workers) {
     assert(n_workers && n_workers <= WORKERS_MAX);
     *l = (struct load){
         .workers = mem_calloc(n_workers, sizeof(*l->workers)),
+        .in_flight = mem_calloc(ALIGN_UP(n_workers, 64), sizeof(*l->in_flight)),
         .n_workers = n_workers,
         .mean_output_tokens = FIRST_MEAN_OUTPUT_TOKENS,
         .mean_decode_s = FIRST_MEAN_DECODE_S,
@@ -77,6 +78,7 @@ void load_init(struct load *l, uint32_t n_workers) {
 
 void load_fini(struct load *l) {
     mem_free(l->workers);
+    mem_free(l->in_flight);
     l->workers = NULL;
 }
 
@@ -97,6 +99,31 @@ void load_set_reason(struct load *l, uint32_t w, uint32_t reasons, bool is_set) 
     }
 }
 
+/* The least of 64 numbers: as wide as the machine is. */
+static uint32_t least_of_word(const uint32_t *in_flight) {
+    uint32_t least = UINT32_MAX;
+
+    for (uint32_t i = 0; i < 64; i++)
+        least = MIN(least, in_flight[i]);
+    return least;
+}
+
+uint32_t load_least_in_flight(const struct load *l, const uint64_t *mask) {
+    uint32_t least = UINT32_MAX;
+
+    for (uint32_t i = 0; i < l->n_words && least > 0; i++) {
+        const uint32_t *in_flight = l->in_flight + i * 64;
+
+        if (mask[i] == UINT64_MAX) {
+            least = MIN(least, least_of_word(in_flight));
+            continue;
+        }
+        for (uint64_t rest = mask[i]; rest; rest &= rest - 1)
+            least = MIN(least, in_flight[__builtin_ctzll(rest)]);
+    }
+    return least == UINT32_MAX ? 0 : least;
+}
+
 static bool has_reached(uint32_t in_flight, uint32_t bound) {
     return bound && in_flight >= bound;
 }
@@ -104,6 +131,7 @@ static bool has_reached(uint32_t in_flight, uint32_t bound) {
 static void note_admission(struct load *l, uint32_t w) {
     const struct load_worker *k = &l->workers[w];
 
+    l->in_flight[w] = k->in_flight;
     worker_mask_set(l->busy.words, w, has_reached(k->in_flight, k->spec.enough_in_flight));
     worker_mask_set(l->full.words, w, has_reached(k->in_flight, k->spec.max_in_flight));
 }
@@ -384,7 +412,7 @@ void load_check(const struct load *l) {
         assert(n_pending == k->n_pending && k->n_pending <= k->in_flight);
         assert(head_work_s == k->head_work_s);
         assert(fabs(work_s - k->pending_work_s) <= 1e-6 * (1 + work_s));
-        assert(k->n_sent - k->n_closed == k->in_flight);
+        assert(k->n_sent - k->n_closed == k->in_flight && l->in_flight[w] == k->in_flight);
         assert(k->n_pending || k->pending_work_s == 0);
         assert(k->in_flight ? k->resident_tokens >= 0 : k->resident_tokens == 0);
         assert(k->in_flight > n_pending || (k->sum_first_s == 0 && k->sum_first_quiet_s == 0));

@@ -86,6 +86,7 @@ struct load_speed {
 
 struct load {
     struct load_worker *workers; /* by id */
+    uint32_t *in_flight;         /* their L side by side; for whole words of a mask */
     uint32_t n_workers;          /* ids are below this */
     uint32_t n_words;            /* of a mask, up to the last worker that was ever eligible */
     uint32_t n_open;             /* open tickets of all workers */
@@ -110,6 +111,9 @@ void load_worker_up(struct load *l, uint32_t w, const struct worker_spec *spec);
 void load_worker_down(struct load *l, uint32_t w);
 
 void load_set_reason(struct load *l, uint32_t w, uint32_t reasons, bool is_set);
+
+/* The least L among the workers of a mask; 0 when it is empty. */
+uint32_t load_least_in_flight(const struct load *l, const uint64_t *mask);
 
 /* Seconds to prefill tokens [cached, total) of one prompt on `w`: linear plus attention. */
 double load_prefill_s(const struct load_worker *w, double cached_tokens, double total_tokens);

@@ -103,16 +103,6 @@ static double price_all(struct prefix *p, const struct route_request *rq,
     return least;
 }
 
-static double least_in_flight(const struct policy_view *view) {
-    const struct load *load = view->load;
-    uint32_t least = UINT32_MAX;
-
-    WORKER_MASK_FOR_EACH(w, view->candidates, load->n_words) {
-        least = MIN(least, load->workers[w].in_flight);
-    }
-    return least;
-}
-
 static uint64_t rendezvous_key(const struct route_request *rq, const struct policy_view *view) {
     if (!rq->n_blocks) return rq->session_key;
     return rq->chain[MIN(view->n_shared_blocks, rq->n_blocks - 1)];
@@ -128,7 +118,8 @@ static uint32_t prefix_pick(void *self, const struct route_request *rq,
 
     if (p->options.max_load_factor > 0)
         limit = p->options.max_load_factor * load_mean_in_flight(load) + p->options.load_floor;
-    p->later_weight = p->options.beta + p->options.lambda * least_in_flight(view);
+    p->later_weight =
+        p->options.beta + p->options.lambda * load_least_in_flight(load, view->candidates);
     least = price_all(p, rq, view, limit, terms);
     if (least == INFINITY) least = price_all(p, rq, view, INFINITY, terms);
     WORKER_MASK_FOR_EACH(w, view->candidates, load->n_words) {
