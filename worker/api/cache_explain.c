@@ -6,7 +6,6 @@
 #include "common/http_server.h"
 #include "common/json.h"
 #include "common/openai.h"
-#include "worker/api/body.h"
 #include "worker/api/call.h"
 #include "worker/api/handlers.h"
 #include "worker/text/detokenize.h"
@@ -197,24 +196,15 @@ void api_on_explained(struct api *api, struct request *r) {
     call_release(c);
 }
 
-void cache_explain_post(struct http_request *req, void *arg) {
-    struct api *api = arg;
-    struct json *root;
-    struct error err = {0};
-    struct call *c;
-    enum status st = body_parse(&root, api, req, &err);
+static enum status explain_read(struct call *c, const struct json *root, struct error *err) {
+    return json_is_null(json_get(root, "messages")) ? completions_read(c, root, err)
+                                                    : chat_read(c, root, err);
+}
 
-    if (st != ST_OK) {
-        http_reply_error(req, st, &err);
-        return;
-    }
-    c = call_create(api, req, &shape, root);
-    st = json_is_null(json_get(root, "messages")) ? completions_read(c, root, &err)
-                                                  : chat_read(c, root, &err);
-    if (st != ST_OK) {
-        call_fail(c, st, &err);
-        return;
-    }
+void cache_explain_post(struct http_request *req, void *arg) {
+    struct call *c = call_open(arg, req, &shape, explain_read);
+
+    if (!c) return;
     c->is_dry_run = c->params.request.explains_cache = true;
     c->params.n = c->params.n_shown = 1;
     c->params.is_beam = c->params.stream = false;

@@ -19,6 +19,7 @@
 #include "common/wire.h"
 #include "worker/api/cache_explain.h"
 #include "worker/api/samples.h"
+#include "worker/api/body.h"
 #include "worker/text/tokenizer.h"
 #include "worker/worker_metrics.h"
 
@@ -93,6 +94,24 @@ void call_fail(struct call *c, enum status st, const struct error *err) {
         http_add_header(req, STR("retry-after"), STR("1"));
     }
     http_reply_error(req, st, err);
+}
+
+struct call *call_open(struct api *api, struct http_request *req, const struct call_shape *shape,
+                       call_read_fn *read) {
+    struct json *root;
+    struct error err = {0};
+    struct call *c;
+    enum status st = body_parse(&root, api, req, &err);
+
+    if (st != ST_OK) {
+        http_reply_error(req, st, &err);
+        return NULL;
+    }
+    c = call_create(api, req, shape, root);
+    st = read(c, root, &err);
+    if (st == ST_OK) return c;
+    call_fail(c, st, &err);
+    return NULL;
 }
 
 struct params_context call_params_context(struct api *api) {

@@ -94,6 +94,12 @@ struct call {
 struct call *call_create(struct api *api, struct http_request *req, const struct call_shape *shape,
                          struct json *json);
 
+/* What most handlers begin with: parses the body, creates the call, reads it. NULL when that was
+ * answered with an error. */
+typedef enum status call_read_fn(struct call *c, const struct json *root, struct error *err);
+MUST_USE struct call *call_open(struct api *api, struct http_request *req,
+                                const struct call_shape *shape, call_read_fn *read);
+
 /* Reads the fields that all calls but SGLang's share. */
 MUST_USE enum status call_read_params(struct call *c, struct error *err);
 struct params_context call_params_context(struct api *api);

@@ -183,21 +183,7 @@ enum status chat_read(struct call *c, const struct json *root, struct error *err
 }
 
 void chat_post(struct http_request *req, void *arg) {
-    struct api *api = arg;
-    struct json *root;
-    struct error err = {0};
-    struct call *c;
-    enum status st = body_parse(&root, api, req, &err);
+    struct call *c = call_open(arg, req, &shape, chat_read);
 
-    if (st != ST_OK) {
-        http_reply_error(req, st, &err);
-        return;
-    }
-    c = call_create(api, req, &shape, root);
-    st = chat_read(c, root, &err);
-    if (st != ST_OK) {
-        call_fail(c, st, &err);
-        return;
-    }
-    call_start(c);
+    if (c) call_start(c);
 }

@@ -1,7 +1,6 @@
 /* worker/api/completions.c - POST /v1/completions. */
 #include "common/http_server.h"
 #include "common/json.h"
-#include "worker/api/body.h"
 #include "worker/api/call.h"
 #include "worker/api/handlers.h"
 #include "worker/api/logprobs.h"
@@ -177,21 +176,7 @@ enum status completions_read(struct call *c, const struct json *root, struct err
 }
 
 void completions_post(struct http_request *req, void *arg) {
-    struct api *api = arg;
-    struct json *root;
-    struct error err = {0};
-    struct call *c;
-    enum status st = body_parse(&root, api, req, &err);
+    struct call *c = call_open(arg, req, &shape, completions_read);
 
-    if (st != ST_OK) {
-        http_reply_error(req, st, &err);
-        return;
-    }
-    c = call_create(api, req, &shape, root);
-    st = completions_read(c, root, &err);
-    if (st != ST_OK) {
-        call_fail(c, st, &err);
-        return;
-    }
-    call_start(c);
+    if (c) call_start(c);
 }

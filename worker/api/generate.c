@@ -7,7 +7,6 @@
 #include "common/clock.h"
 #include "common/http_server.h"
 #include "common/json.h"
-#include "worker/api/body.h"
 #include "worker/api/call.h"
 #include "worker/api/handlers.h"
 #include "worker/text/stop.h"
@@ -255,30 +254,18 @@ static enum status read_options(struct call *c, const struct json *root, struct 
     return st;
 }
 
-void generate_post(struct http_request *req, void *arg) {
-    struct api *api = arg;
+static enum status generate_read(struct call *c, const struct json *root, struct error *err) {
+    struct params_context ctx = call_params_context(c->api);
     const struct json *sampling = NULL;
-    struct json *root;
-    struct error err = {0};
-    struct call *c;
-    enum status st = body_parse(&root, api, req, &err);
+    enum status st = json_get_object(root, "sampling_params", &sampling, err);
 
-    if (st != ST_OK) {
-        http_reply_error(req, st, &err);
-        return;
-    }
-    c = call_create(api, req, &shape, root);
-    st = json_get_object(root, "sampling_params", &sampling, &err);
-    if (st == ST_OK) {
-        struct params_context ctx = call_params_context(api);
+    if (st == ST_OK) st = call_params_parse_sglang(&c->params, root, sampling, &ctx, err);
+    if (st == ST_OK) st = read_options(c, root, err);
+    return st == ST_OK ? read_prompt(c, root, err) : st;
+}
 
-        st = call_params_parse_sglang(&c->params, root, sampling, &ctx, &err);
-    }
-    if (st == ST_OK) st = read_options(c, root, &err);
-    if (st == ST_OK) st = read_prompt(c, root, &err);
-    if (st != ST_OK) {
-        call_fail(c, st, &err);
-        return;
-    }
-    call_start(c);
+void generate_post(struct http_request *req, void *arg) {
+    struct call *c = call_open(arg, req, &shape, generate_read);
+
+    if (c) call_start(c);
 }
