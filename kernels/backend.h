@@ -34,10 +34,11 @@
 extern "C" {
 #endif
 
-#define BACKEND_ABI 2u
+#define BACKEND_ABI 3u
 
 struct backend_device; /* one device, or one pool of CPU threads */
 struct backend_model;  /* weights, KV pool and rows on one device */
+struct tp_group;       /* kernels/tp/group.h */
 
 enum dtype { DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_F8E4M3, DTYPE_I8, DTYPE_I32, DTYPE_COUNT };
 
@@ -109,23 +110,30 @@ struct backend_limits {
 
 /* How to open a device. Zero means "choose". */
 struct backend_config {
-    uint32_t ordinal;        /* which GPU */
-    uint32_t n_threads;      /* CPU threads, the caller's included */
-    const char *path;        /* instruction path to force ("avx512bf16", "avx512", "avx2", "neon",
+    uint32_t ordinal;          /* which GPU */
+    uint32_t n_threads;        /* CPU threads, the caller's included */
+    const char *path;          /* instruction path to force ("avx512bf16", "avx512", "avx2", "neon",
                               * "plain"), NULL or "auto" for the best one here */
-    uint64_t memory_bytes;   /* most it may allocate for weights and KV */
-    double sim_speed;        /* sim: simulated seconds per real second; 0 means 1 */
-    const char *sim_profile; /* sim: name of a fitted latency model, NULL for the default */
-    uint32_t tp_rank, tp_size;
+    uint64_t memory_bytes;     /* most it may allocate for weights and KV */
+    double sim_speed;          /* sim: simulated seconds per real second; 0 means 1 */
+    const char *sim_profile;   /* sim: name of a fitted latency model, NULL for the default */
+    const char *device_id;     /* GPU by UUID, or the beginning of one; NULL: by ordinal */
+    uint32_t tp_rank, tp_size; /* one rank of a tensor-parallel model; size 0 or 1: all of it */
+    struct tp_group *group;    /* the ranks; NULL when there is one */
     uint64_t reserved[8];
 };
 
 #define BACKEND_INVARIANT 1u /* outputs do not depend on batch, chunking or threads */
 #define BACKEND_SYNTHETIC 2u /* computes nothing real: no weights wanted */
+#define BACKEND_OWN_MEMORY                                                                         \
+    4u /* the figures are of the device's own memory: ask again after load_end,
+                               * when all that is not KV has been taken */
 
 struct backend_info {
-    char device[64]; /* for people: "Intel Xeon ..., 2 threads" */
-    char path[16];   /* instruction path: identity holds within one */
+    char device[64];    /* for people: "Intel Xeon ..., 2 threads" */
+    char path[16];      /* instruction path: identity holds within one */
+    char uuid[48];      /* of a GPU, "GPU-..."; else "" */
+    uint32_t n_devices; /* that `ordinal` may name; 0: the machine is the device */
     uint32_t n_threads;
     uint32_t flags;
     uint64_t memory_total, memory_free;
@@ -274,6 +282,9 @@ struct backend_ops {
     enum status (*poll)(struct backend_device *dev, backend_fence f); /* ST_OK, ST_AGAIN, or lost */
     enum status (*wait)(struct backend_device *dev, backend_fence f, uint64_t timeout_us);
     int (*event_fd)(struct backend_device *dev); /* readable when a fence is done; -1: none */
+    /* Microseconds that the device worked on the step of this slot that was waited for last. NULL:
+     * the device is the host, all of submit and wait is its time. */
+    double (*step_us)(struct backend_model *m, uint32_t slot);
 
     enum status (*lora_load)(struct backend_model *m, uint32_t index,
                              const struct backend_tensor *tensors, uint32_t n, float scale,

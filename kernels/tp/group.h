@@ -1,0 +1,38 @@
+/* kernels/tp/group.h - what the ranks of one tensor-parallel model share in this process.
+ *
+ * Ranks are threads, each with a device of its own. A group is how they meet: a table of functions,
+ * so that a backend loaded from a shared object needs nothing of the program that loads it. On the
+ * CPU the group also carries the sums between the ranks; on GPUs it only hands out the name under
+ * which NCCL's communicator is found (kernels/cuda/comm.h).
+ *
+ * Megatron's split (Shoeybi et al., 2019): q, k, v, gate and up by outputs, o and down by inputs, so
+ * that a layer needs two sums. Every rank makes the same calls in the same order. */
+#ifndef KERNELS_TP_GROUP_H
+#define KERNELS_TP_GROUP_H
+
+#include "common/base.h"
+#include "common/status.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define TP_MAX_RANKS 16u
+
+struct tp_group {
+    uint32_t size;
+
+    /* Waits for all ranks. After `stop`, at once and ever after: ST_CLOSED. */
+    enum status (*meet)(struct tp_group *g, uint32_t rank);
+    /* Rank 0's bytes become everyone's. */
+    enum status (*share)(struct tp_group *g, uint32_t rank, void *data, uint64_t n_bytes);
+    /* all (size, n_bytes): every rank's `mine`, in order of rank; host memory. */
+    enum status (*gather)(struct tp_group *g, uint32_t rank, const void *mine, void *all,
+                          uint64_t n_bytes);
+    void *reserved[4];
+};
+
+#ifdef __cplusplus
+}
+#endif
+#endif
