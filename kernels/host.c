@@ -195,10 +195,9 @@ static void free_slot(struct backend_stage *s) {
         mem_free(arrays[i]);
 }
 
-enum status host_init(struct host_model *h, struct host_device *dev, const struct geometry *g,
-                      const struct backend_limits *limits, bool keeps_history, struct error *err) {
-    uint64_t n_tables = (uint64_t)limits->max_rows * limits->max_blocks_per_row;
-    uint64_t n_history = (uint64_t)limits->max_rows * (g->max_context + 1ull);
+enum status host_init_checks(struct host_model *h, struct host_device *dev,
+                             const struct geometry *g, const struct backend_limits *limits,
+                             struct error *err) {
     float *inv_freq;
     enum status st;
 
@@ -221,6 +220,16 @@ enum status host_init(struct host_model *h, struct host_device *dev, const struc
     }
     h->is_loaded = mem_calloc(ROLE_COUNT, g->n_layers);
     h->rows = mem_calloc(limits->max_rows, sizeof(*h->rows));
+    return ST_OK;
+}
+
+enum status host_init(struct host_model *h, struct host_device *dev, const struct geometry *g,
+                      const struct backend_limits *limits, bool keeps_history, struct error *err) {
+    uint64_t n_tables = (uint64_t)limits->max_rows * limits->max_blocks_per_row;
+    uint64_t n_history = (uint64_t)limits->max_rows * (g->max_context + 1ull);
+    enum status st = host_init_checks(h, dev, g, limits, err);
+
+    if (st != ST_OK) return st;
     h->ids = mem_calloc(limits->max_step_tokens, sizeof(*h->ids));
     st = host_zalloc(h, (void **)&h->table, n_tables * sizeof(*h->table), "block tables", err);
     if (st == ST_OK && keeps_history)

@@ -50,8 +50,13 @@ struct host_model {
     uint64_t bytes; /* allocated through host_alloc */
 };
 
-/* Checks geometry and limits, copies them, allocates slots, tables and histories. Pass a zeroed
- * struct; host_fini accepts whatever is left after a failure. */
+/* Checks geometry and limits and copies them: all that a backend wants whose slots, tables, histories
+ * and pool lie elsewhere (a GPU's). Pass a zeroed struct; host_fini accepts whatever is left after a
+ * failure. */
+MUST_USE enum status host_init_checks(struct host_model *h, struct host_device *dev,
+                                      const struct geometry *g, const struct backend_limits *limits,
+                                      struct error *err);
+/* The same, and allocates slots, tables and histories. */
 MUST_USE enum status host_init(struct host_model *h, struct host_device *dev,
                                const struct geometry *g, const struct backend_limits *limits,
                                bool keeps_history, struct error *err);
@@ -128,8 +133,14 @@ enum status host_row_bind(struct backend_model *m, uint32_t row, const uint32_t 
 void host_row_free(struct backend_model *m, uint32_t row);
 void host_stage(struct backend_model *m, uint32_t slot, struct backend_stage *out);
 
-/* Checks the step against every limit, then applies table updates and copies and resolves token
- * references into h->ids. Nothing has changed when it fails. */
+/* Does a bound row's history fit, and are its tokens in the vocabulary? Remembers its length. */
+MUST_USE enum status host_row_take(struct host_model *h, uint32_t row, const uint32_t *prompt,
+                                   uint32_t n_prompt, const uint32_t *output, uint32_t n_output);
+/* Checks the step against every limit. Changes nothing. */
+MUST_USE enum status host_step_check(const struct host_model *h, uint32_t slot,
+                                     const struct backend_step *step, struct error *err);
+/* Checks the step, then applies table updates and resolves token references into h->ids. Nothing
+ * has changed when it fails. */
 MUST_USE enum status host_step_begin(struct host_model *h, uint32_t slot,
                                      const struct backend_step *step, struct error *err);
 /* Samples or scores output i from its logits into the slot. Outputs may run in parallel. */

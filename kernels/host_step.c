@@ -25,14 +25,21 @@ static bool all_in_vocab(const struct host_model *h, const uint32_t *tokens, uin
     return true;
 }
 
-enum status host_row_bind(struct backend_model *m, uint32_t row, const uint32_t *prompt,
+enum status host_row_take(struct host_model *h, uint32_t row, const uint32_t *prompt,
                           uint32_t n_prompt, const uint32_t *output, uint32_t n_output) {
-    struct host_model *h = (struct host_model *)m;
-
     if (row >= h->limits.max_rows || (uint64_t)n_prompt + n_output > h->g.max_context)
         return ST_INVALID;
     if (!all_in_vocab(h, prompt, n_prompt) || !all_in_vocab(h, output, n_output)) return ST_INVALID;
     h->rows[row] = (struct host_row){n_prompt, n_prompt + n_output, true};
+    return ST_OK;
+}
+
+enum status host_row_bind(struct backend_model *m, uint32_t row, const uint32_t *prompt,
+                          uint32_t n_prompt, const uint32_t *output, uint32_t n_output) {
+    struct host_model *h = (struct host_model *)m;
+    enum status st = host_row_take(h, row, prompt, n_prompt, output, n_output);
+
+    if (st != ST_OK) return st;
     if (h->history && n_prompt) memcpy(history_of(h, row), prompt, n_prompt * sizeof(*prompt));
     if (h->history && n_output)
         memcpy(history_of(h, row) + n_prompt, output, n_output * sizeof(*output));
@@ -150,9 +157,9 @@ static enum status check_outputs(const struct host_model *h, const struct backen
     return ST_OK;
 }
 
-enum status host_step_begin(struct host_model *h, uint32_t slot, const struct backend_step *step,
-                            struct error *err) {
-    struct backend_stage *s = &h->slot[slot & 1];
+enum status host_step_check(const struct host_model *h, uint32_t slot,
+                            const struct backend_step *step, struct error *err) {
+    const struct backend_stage *s = &h->slot[slot & 1];
     enum status st;
 
     if (slot >= h->limits.n_slots)
@@ -161,8 +168,15 @@ enum status host_step_begin(struct host_model *h, uint32_t slot, const struct ba
     if ((st = check_counts(h, step, err)) != ST_OK) return st;
     if ((st = check_tokens(h, s, step, err)) != ST_OK) return st;
     if ((st = check_rows(h, s, step, err)) != ST_OK) return st;
-    if ((st = check_outputs(h, s, step, err)) != ST_OK) return st;
+    return check_outputs(h, s, step, err);
+}
 
+enum status host_step_begin(struct host_model *h, uint32_t slot, const struct backend_step *step,
+                            struct error *err) {
+    struct backend_stage *s = &h->slot[slot & 1];
+    enum status st = host_step_check(h, slot, step, err);
+
+    if (st != ST_OK) return st;
     for (uint32_t i = 0; i < step->n_updates; i++) {
         const struct backend_table_update *u = &s->update[i];
 
