@@ -39,6 +39,7 @@ extern "C" {
 struct backend_device; /* one device, or one pool of CPU threads */
 struct backend_model;  /* weights, KV pool and rows on one device */
 struct tp_group;       /* kernels/tp/group.h */
+struct backend_ops;
 
 enum dtype { DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_F8E4M3, DTYPE_I8, DTYPE_I32, DTYPE_COUNT };
 
@@ -120,7 +121,8 @@ struct backend_config {
     const char *device_id;     /* GPU by UUID, or the beginning of one; NULL: by ordinal */
     uint32_t tp_rank, tp_size; /* one rank of a tensor-parallel model; size 0 or 1: all of it */
     struct tp_group *group;    /* the ranks; NULL when there is one */
-    uint64_t reserved[8];
+    const struct backend_ops *ranks; /* tp: the backend of which each rank is one device */
+    uint64_t reserved[7];
 };
 
 #define BACKEND_INVARIANT 1u /* outputs do not depend on batch, chunking or threads */
@@ -304,6 +306,7 @@ const struct backend_ops *incipit_backend(void);
 extern const struct backend_ops backend_ref;
 extern const struct backend_ops backend_cpu;
 extern const struct backend_ops backend_sim;
+extern const struct backend_ops backend_tp; /* kernels/tp/tp.h */
 
 #ifdef __cplusplus
 }
