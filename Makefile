@@ -123,8 +123,11 @@ $(foreach t,$(UNIT),$(eval $(call test_rule,$(t))))
 test: deps-test ## unit, conformance and integration tests; SAN=address|undefined|thread likewise
 	@$(MAKE) --no-print-directory -j$(JOBS) check
 
-# Programs that the integration tests ask.
-HELPERS := $(B)/incipit-bench $(patsubst %.c,$(B)/%,$(wildcard tests/integration/*.c))
+# Programs that the integration tests ask, and backends that they load.
+HELPERS := $(B)/incipit-bench $(patsubst %.c,$(B)/%,$(wildcard tests/integration/*.c)) $(B)/fake_gpus.so
+FAKE_GPUS := tests/backends/fake_gpus.c $(wildcard kernels/*.c kernels/sim/*.c) common/status.c common/mem.c common/clock.c
+$(B)/fake_gpus.so: $(FAKE_GPUS) $(B)/flags
+	@echo "  LD   $@"; $(CC) $(CFLAGS_ALL) -fno-lto -fPIC -shared $(filter %.c,$^) -o $@ -lm
 $(B)/tests/integration/%: $(B)/tests/integration/%.o $(LIBS_all)
 	$(call link,,)
 

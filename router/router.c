@@ -35,6 +35,7 @@
 #include "router/health.h"
 #include "router/isolation.h"
 #include "router/keys.h"
+#include "router/launch.h"
 #include "router/poison.h"
 #include "router/registry.h"
 #include "router/router_metrics.h"
@@ -208,8 +209,8 @@ static void on_worker_ready(uint32_t worker, void *arg) {
     if (r->has_announced || !fleet_is_from(r->fleet, worker, FLEET_LAUNCHED)) return;
     r->n_ready++;
     printf("worker %u of %u ready after %.1f s: %s serves %s on %s\n", r->n_ready,
-           r->options->launch, after_s, view.url, view.info.model, view.info.backend);
-    if (r->n_ready == r->options->launch) {
+           supervisor_count(r->supervisor), after_s, view.url, view.info.model, view.info.backend);
+    if (r->n_ready == supervisor_count(r->supervisor)) {
         r->has_announced = true;
         printf("\nReady. ");
         print_ready_message(r);
@@ -385,57 +386,25 @@ static enum status build_admin(struct router *r, struct error *err) {
     return st == ST_OK ? st : error_prefix(err, "admin port (--admin-port)");
 }
 
-/* The worker that was built or installed with this router. */
-static void find_worker_program(const struct router_options *o, char out[PATH_MAX]) {
-    ssize_t n;
-    char *slash;
-
-    if (o->worker_program) {
-        snprintf(out, PATH_MAX, "%s", o->worker_program);
-        return;
-    }
-    n = readlink("/proc/self/exe", out, PATH_MAX - 32);
-    out[n > 0 ? n : 0] = '\0';
-    slash = strrchr(out, '/');
-    snprintf(slash ? slash + 1 : out, 32, "incipit-worker");
-}
-
-static enum status launch_workers(struct router *r, struct error *err) {
+static enum status start_workers(struct router *r, struct error *err) {
     const struct router_options *o = r->options;
-    const char **args = mem_calloc(o->worker_args.n + 4, sizeof(*args));
-    char program[PATH_MAX], url[64];
-    struct supervisor_config config = {.program = program,
-                                       .args = args,
-                                       .n_children = o->launch,
-                                       .first_port = (uint16_t)o->worker_base_port,
-                                       .n_threads = o->worker_threads,
-                                       .backoff_min_us = 500000,
-                                       .backoff_max_us = 30000000};
-    uint32_t n = 0;
-    enum status st;
+    enum status st = launch_workers(&r->supervisor, o, r->loop, r->log, on_worker_fatal, r, err);
+    uint32_t n = st == ST_OK ? supervisor_count(r->supervisor) : 0;
+    char url[64];
 
-    find_worker_program(o, program);
-    if (o->model) {
-        args[n++] = "--model";
-        args[n++] = o->model;
-    }
-    if (o->isolate_by == ISOLATE_TENANT) args[n++] = "--trust-router";
-    for (uint32_t i = 0; i < o->worker_args.n; i++)
-        args[n++] = o->worker_args.items[i];
+    if (st != ST_OK) return st;
     printf("incipit-router " INCIPIT_VERSION ": %s://%s:%u, admin on port %u; starting %u "
-           "workers%s%s\n",
-           scheme(r), o->host, frontend_port(r->frontends[0]), http_server_port(r->admin_server),
-           o->launch, o->model ? " on " : "", o->model ? o->model : "");
+           "worker%s%s%s\n",
+           scheme(r), o->host, frontend_port(r->frontends[0]), http_server_port(r->admin_server), n,
+           n == 1 ? "" : "s", o->model ? " on " : "", o->model ? o->model : "");
     fflush(stdout);
-    st = supervisor_create(&r->supervisor, r->loop, r->log, &config, on_worker_fatal, r, err);
-    for (uint32_t i = 0; st == ST_OK && i < o->launch; i++) {
+    for (uint32_t i = 0; st == ST_OK && i < n; i++) {
         struct discovery_worker worker = {0};
 
         snprintf(url, sizeof(url), "http://127.0.0.1:%u", supervisor_port(r->supervisor, i));
         st = address_split(str_of(url), &worker.url, err);
         if (st == ST_OK) fleet_add(r->fleet, FLEET_LAUNCHED, &worker, NULL, NULL);
     }
-    mem_free(args);
     return st;
 }
 
@@ -562,7 +531,7 @@ enum status router_create(struct router **out, const struct router_options *opti
     st = build_frontends(r, err);
     if (st == ST_OK) st = build_admin(r, err);
     if (st == ST_OK) st = build_sources(r, err);
-    if (st == ST_OK && options->launch) st = launch_workers(r, err);
+    if (st == ST_OK && options->launch) st = start_workers(r, err);
     if (st != ST_OK) goto fail;
     *out = r;
     return ST_OK;

@@ -8,6 +8,9 @@
 
 enum router_isolation { ISOLATE_NONE, ISOLATE_TENANT };
 
+#define LAUNCH_MAX  256u
+#define LAUNCH_AUTO 65535u /* --launch auto: one for each GPU */
+
 struct router_options {
     const char *host, *admin_host;
     uint32_t port, admin_port, n_threads;
@@ -20,7 +23,7 @@ struct router_options {
     const char *worker_file, *admin_api_key, *admin_api_key_file;
     bool is_admin_on_main;
     uint32_t max_workers;
-    uint32_t launch;
+    uint32_t launch; /* or LAUNCH_AUTO */
     const char *model, *worker_program, *ready_message;
     struct option_list worker_args;
     uint32_t worker_base_port, worker_threads;

@@ -18,20 +18,27 @@ static bool has_admin_key(const struct router_options *o) {
 }
 
 enum status router_options_check(const struct router_options *o, struct error *err) {
+    bool is_auto = o->launch == LAUNCH_AUTO;
+
     if (o->launch == 0 && o->worker_urls.n == 0 && !o->worker_file && !has_admin_key(o)) {
         return error_set(err, ST_INVALID,
                          "no workers: name them with --worker-urls http://host:port ... or "
                          "--worker-file FILE, or start some here with --launch 2 --model DIR");
     }
+    if (o->launch > LAUNCH_MAX && !is_auto) {
+        return error_set(err, ST_INVALID,
+                         "--launch %u: at most %u workers are started here; auto starts one for "
+                         "each GPU",
+                         o->launch, LAUNCH_MAX);
+    }
     if (o->launch > 0 && !o->model && o->worker_args.n == 0) {
         return error_set(err, ST_INVALID,
-                         "--launch %u needs to know what to serve: add --model DIR, a Hugging Face "
-                         "model folder",
-                         o->launch);
+                         "--launch needs to know what to serve: add --model DIR, a Hugging Face "
+                         "model folder");
     }
-    if (o->launch + o->worker_urls.n > o->max_workers) {
+    if ((is_auto ? 1 : o->launch) + o->worker_urls.n > o->max_workers) {
         return error_set(err, ST_INVALID, "%u workers are more than --max-workers %u",
-                         o->launch + o->worker_urls.n, o->max_workers);
+                         (is_auto ? 1 : o->launch) + o->worker_urls.n, o->max_workers);
     }
     if (o->isolate_by == ISOLATE_TENANT && !o->api_keys_file && !o->api_key &&
         !o->trust_tenant_header) {

@@ -33,6 +33,7 @@ struct child {
     pid_t pid;
     int pidfd;
     uint16_t port;
+    char *device; /* NULL: whichever it takes */
 };
 
 struct supervisor {
@@ -81,15 +82,15 @@ static enum status choose_ports(struct supervisor *s, uint16_t first, struct err
 }
 
 /* Our own settings are not the workers': INCIPIT_PORT would mean another port there. */
-static char **filter_environment(char **from) {
+char **supervisor_environment(void) {
     uint32_t n = 0, kept = 0;
     char **out;
 
-    while (from[n])
+    while (environ[n])
         n++;
     out = mem_calloc(n + 1, sizeof(*out));
     for (uint32_t i = 0; i < n; i++) {
-        if (strncmp(from[i], "INCIPIT_", strlen("INCIPIT_")) != 0) out[kept++] = from[i];
+        if (strncmp(environ[i], "INCIPIT_", strlen("INCIPIT_")) != 0) out[kept++] = environ[i];
     }
     return out;
 }
@@ -163,7 +164,8 @@ static void start_failed(struct child *c, const char *what, int code) {
 
 static void child_start(struct child *c) {
     struct supervisor *s = c->owner;
-    char port[8], threads[16], **argv = mem_calloc(s->n_args + 6, sizeof(*argv));
+    char port_flag[] = "--port", threads_flag[] = "--threads", device_flag[] = "--device";
+    char port[8], threads[16], **argv = mem_calloc(s->n_args + 8, sizeof(*argv));
     uint32_t n = 0;
 
     snprintf(port, sizeof(port), "%u", c->port);
@@ -171,10 +173,14 @@ static void child_start(struct child *c) {
     argv[n++] = s->program;
     for (uint32_t i = 0; i < s->n_args; i++)
         argv[n++] = s->args[i];
-    argv[n++] = (char[]){"--port"};
+    argv[n++] = port_flag;
     argv[n++] = port;
-    argv[n++] = (char[]){"--threads"};
+    argv[n++] = threads_flag;
     argv[n++] = threads;
+    if (c->device) {
+        argv[n++] = device_flag;
+        argv[n++] = c->device;
+    }
     c->pid = fork_worker(s, argv);
     mem_free(argv);
     if (c->pid < 0) {
@@ -195,7 +201,7 @@ static void child_start(struct child *c) {
     if (c->n_starts++) s->restarts++;
     c->started_us = loop_now_us(s->loop);
     log_event(s->log, LOG_INFO, "worker_started", log_u64("port", c->port),
-              log_u64("pid", (uint64_t)c->pid));
+              log_u64("pid", (uint64_t)c->pid), log_z("device", c->device ? c->device : "any"));
     loop_fd_init(&c->exit_watch, s->loop, c->pidfd, on_exit_ready, c);
     loop_fd_watch(&c->exit_watch, LOOP_READ);
 }
@@ -271,7 +277,7 @@ enum status supervisor_create(struct supervisor **out, struct loop *loop, struct
     s->args = mem_calloc(s->n_args + 1, sizeof(*s->args));
     for (uint32_t i = 0; i < s->n_args; i++)
         s->args[i] = mem_strdup(config->args[i]);
-    s->environment = filter_environment(environ);
+    s->environment = supervisor_environment();
     s->n_children = config->n_children;
     s->n_threads =
         config->n_threads ? config->n_threads : (uint32_t)MAX(1, cores / (long)config->n_children);
@@ -283,6 +289,7 @@ enum status supervisor_create(struct supervisor **out, struct loop *loop, struct
 
         c->owner = s;
         c->pidfd = -1;
+        if (config->devices) c->device = mem_strdup(config->devices[i]);
         loop_timer_init(&c->restart, loop, on_restart, c);
     }
     if (access(s->program, X_OK) != 0) {
@@ -337,6 +344,7 @@ void supervisor_destroy(struct supervisor *s) {
         struct child *c = &s->children[i];
 
         loop_timer_fini(&c->restart);
+        mem_free(c->device);
         if (!c->pid) continue;
         loop_fd_fini(&c->exit_watch);
         close(c->pidfd);

@@ -8,6 +8,8 @@
  *
  *      waiting --fork--> running --exit--> waiting (500 ms, 1 s, 2 s ... 30 s)
  *
+ * With `devices` each child is pinned to one: it comes back on the same.
+ *
  * A child gets the arguments given here and our environment without INCIPIT_*: those are the
  * router's own options. It is in a process group of its own, and inherits no descriptor but 0 to 2.
  * Children never outlive the router: the kernel kills them when the thread that started them dies
@@ -33,7 +35,9 @@ struct supervisor_config {
     const char *const
         *args; /* passed to every child, NULL-terminated; --port and --threads added */
     uint32_t n_children;
-    uint16_t first_port; /* ports in use are skipped */
+    const char *const *devices; /* (n_children) child i gets --device devices[i], each time it is
+                                 * started; NULL: none does */
+    uint16_t first_port;        /* ports in use are skipped */
     uint32_t n_threads;  /* each; 0: the machine's cores divided among the children */
     uint64_t backoff_min_us, backoff_max_us;
 };
@@ -46,6 +50,10 @@ typedef void supervisor_fatal_fn(const struct error *err, void *arg);
 MUST_USE enum status supervisor_create(struct supervisor **out, struct loop *loop, struct log *log,
                                        const struct supervisor_config *config,
                                        supervisor_fatal_fn *on_fatal, void *arg, struct error *err);
+
+/* What a child's environment is: ours without INCIPIT_*. NULL-terminated, the strings are not
+ * copied; free the array with mem_free. */
+char **supervisor_environment(void);
 
 uint32_t supervisor_count(const struct supervisor *s);
 uint16_t supervisor_port(const struct supervisor *s, uint32_t i);

@@ -37,11 +37,13 @@ static void on_stopped(void *arg) {
 }
 
 /* The script is given its own notes file as $1. */
-static void start(struct fixture *fx, const char *script, uint32_t n_children) {
+static void start_on(struct fixture *fx, const char *script, uint32_t n_children,
+                     const char *const *devices) {
     const char *args[] = {fx->notes, NULL};
     struct supervisor_config config = {.program = fx->program,
                                        .args = args,
                                        .n_children = n_children,
+                                       .devices = devices,
                                        .first_port = 45000,
                                        .n_threads = 3,
                                        .backoff_min_us = 20000,
@@ -61,6 +63,10 @@ static void start(struct fixture *fx, const char *script, uint32_t n_children) {
     assert_int_equal(loop_create(&fx->loop, NULL), ST_OK);
     assert_int_equal(
         supervisor_create(&fx->supervisor, fx->loop, NULL, &config, on_fatal, fx, NULL), ST_OK);
+}
+
+static void start(struct fixture *fx, const char *script, uint32_t n_children) {
+    start_on(fx, script, n_children, NULL);
 }
 
 static void finish(struct fixture *fx) {
@@ -171,6 +177,23 @@ static void a_killed_one_keeps_its_port(void **state) {
     finish(&fx);
 }
 
+static void a_pinned_one_comes_back_on_its_device(void **state) {
+    const char *const devices[] = {"GPU-0a", "GPU-1b", "GPU-2c"};
+    struct fixture fx;
+
+    (void)state;
+    start_on(&fx, "echo \"$*\" >> $1; exec sleep 60", 3, devices);
+    TURN_UNTIL(fx.loop, n_lines(&fx, "--device") == 3);
+    for (int i = 0; i < 3; i++) /* each has its own */
+        assert_int_equal(n_lines(&fx, devices[i]), 1);
+    for (int round = 2; round <= 4; round++) {
+        assert_int_equal(kill(supervisor_pid(fx.supervisor, 1), SIGKILL), 0);
+        TURN_UNTIL(fx.loop, n_lines(&fx, "--device GPU-1b") == round);
+    }
+    assert_int_equal(n_lines(&fx, "--device"), 6);
+    finish(&fx);
+}
+
 static void a_first_start_that_refuses_its_options_is_fatal_once(void **state) {
     struct fixture fx;
 
@@ -256,6 +279,7 @@ int main(void) {
         cmocka_unit_test(a_child_gets_its_arguments_and_a_clean_environment),
         cmocka_unit_test(one_that_dies_is_started_again_after_a_pause_that_doubles),
         cmocka_unit_test(a_killed_one_keeps_its_port),
+        cmocka_unit_test(a_pinned_one_comes_back_on_its_device),
         cmocka_unit_test(a_first_start_that_refuses_its_options_is_fatal_once),
         cmocka_unit_test(a_later_one_is_only_tried_again),
         cmocka_unit_test(stopping_is_told_once_when_the_last_has_gone),
