@@ -38,7 +38,7 @@ struct supervisor_config {
     const char *const *devices; /* (n_children) child i gets --device devices[i], each time it is
                                  * started; NULL: none does */
     uint16_t first_port;        /* ports in use are skipped */
-    uint32_t n_threads;  /* each; 0: the machine's cores divided among the children */
+    uint32_t n_threads;         /* each; 0: the machine's cores divided among the children */
     uint64_t backoff_min_us, backoff_max_us;
 };
 
