@@ -2,11 +2,12 @@
  *
  * Ranks are threads, each with a device of its own. A group is how they meet: a table of functions,
  * so that a backend loaded from a shared object needs nothing of the program that loads it. On the
- * CPU the group also carries the sums between the ranks; on GPUs it only hands out the name under
- * which NCCL's communicator is found (kernels/cuda/comm.h).
+ * CPU the group also carries the sums between the ranks (kernels/tp/sum.h); on GPUs it only hands
+ * out the name under which NCCL's communicator is found (kernels/cuda/comm.h).
  *
- * Megatron's split (Shoeybi et al., 2019): q, k, v, gate and up by outputs, o and down by inputs, so
- * that a layer needs two sums. Every rank makes the same calls in the same order. */
+ * Every rank makes the same calls in the same order. One that cannot go on must not leave the others
+ * waiting for it: whoever hears of it stops the group, and every meeting, present and future, ends
+ * with ST_CLOSED. */
 #ifndef KERNELS_TP_GROUP_H
 #define KERNELS_TP_GROUP_H
 
@@ -31,6 +32,12 @@ struct tp_group {
                           uint64_t n_bytes);
     void *reserved[4];
 };
+
+/* A group of threads of this process, 1 to TP_MAX_RANKS of them. What ST_OK of share and gather has
+ * brought is complete; with ST_CLOSED the memory of nobody is touched any more. */
+struct tp_group *tp_group_create(uint32_t size);
+void tp_group_destroy(struct tp_group *g); /* when nobody is in it; NULL is fine */
+void tp_group_stop(struct tp_group *g);    /* from any thread */
 
 #ifdef __cplusplus
 }
