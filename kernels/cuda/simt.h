@@ -54,6 +54,16 @@ static __device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
     return bits;
 }
 
+/* 16 bytes that no kernel writes meanwhile and nobody reads again soon: not kept in L1. */
+static __device__ __forceinline__ uint4 load_once(const void *p) {
+    uint4 x;
+
+    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+                 : "l"(p));
+    return x;
+}
+
 static __device__ __forceinline__ uint32_t shared_address(const void *p) {
     return (uint32_t)__cvta_generic_to_shared(p);
 }
@@ -99,6 +109,10 @@ static __device__ __forceinline__ void multiply_add(float c[4], const uint32_t a
 
 #else
 #include "kernels/shim/shim.h"
+
+static inline uint4 load_once(const void *p) {
+    return *(const uint4 *)p;
+}
 #endif
 
 /* 32-bit loads of two bf16 that lie together. */
