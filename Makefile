@@ -53,10 +53,12 @@ MACHINE := $(if $(CROSS),$(firstword $(subst -, ,$(CROSS))),$(shell uname -m))
 
 # --- programs ----------------------------------------------------------------------------------
 srcs = $(filter-out %/main.c,$(wildcard $(addsuffix /*.c,$(1))))
-objs = $(patsubst %.c,$(B)/%.o,$(1))
+objs = $(addprefix $(B)/,$(addsuffix .o,$(basename $(1))))
 COMMON  := $(call srcs,common)
 KERNELS := $(call srcs,kernels kernels/ref kernels/sim kernels/cpu kernels/tp)
 WORKER  := $(call srcs,worker worker/kv worker/sched worker/model worker/text worker/engine worker/api)
+CUDA    := $(filter-out %/gpu.c %/gemm.c %/comm.c,$(call srcs,kernels/cuda))
+SHIM    := $(CUDA) $(wildcard kernels/cuda/*.cu) $(call srcs,kernels/shim)
 ROUTER  := $(call srcs,router router/policy router/discovery)
 SUPPORT := $(call srcs,tests/support)
 
@@ -68,12 +70,22 @@ $(B)/libkernels.a: $(call objs,$(KERNELS))
 $(B)/libworker.a:  $(call objs,$(WORKER))
 $(B)/librouter.a:  $(call objs,$(ROUTER))
 $(B)/libsupport.a: $(call objs,$(SUPPORT))
+$(B)/libshim.a:    $(call objs,$(SHIM))
+$(B)/libtoys.a:    $(call objs,$(wildcard tests/unit/shim/*.cu))
 $(B)/lib%.a:
 	@rm -f $@; $(AR) rcs $@ $^
 
 $(B)/%.o: %.c $(B)/flags
 	@mkdir -p $(@D)
 	$(if $(V),,@echo "  CC   $<";)$(CC) $(CFLAGS_ALL) $(call isa,$<) $(if $(filter common/% router/%,$<),$(LTO)) -MMD -MP -c $< -o $@
+
+# CUDA sources as C++ for this processor: kernels/shim. They link as C does: nothing of libstdc++.
+CXX := $(CROSS)g++
+CXXFLAGS_ALL = $(filter-out -std=c11 -Wstrict-prototypes -Wmissing-prototypes -Wshadow,$(CFLAGS_ALL)) -std=c++17 -O2 -Wno-unknown-pragmas \
+               -fno-exceptions -fno-rtti -fno-threadsafe-statics
+$(B)/%.o: %.cu $(B)/flags
+	@mkdir -p $(@D)
+	$(if $(V),,@echo "  CXX  $<";)$(CXX) $(CXXFLAGS_ALL) -MMD -MP -x c++ -c $< -o $@
 
 $(B)/incipit-router: $(call objs,router/main.c $(ROUTER) $(COMMON))
 $(B)/incipit-router: WHOLE := $(LTO)
@@ -105,11 +117,17 @@ LIBS_common      = $(B)/libsupport.a $(B)/libcommon.a
 LIBS_kernels     = $(B)/libsupport.a $(B)/libkernels.a $(B)/libcommon.a
 LIBS_worker      = $(B)/libsupport.a $(B)/libworker.a $(B)/libkernels.a $(B)/libcommon.a
 LIBS_router      = $(B)/libsupport.a $(B)/librouter.a $(B)/libcommon.a
+LIBS_shim        = $(B)/libsupport.a $(B)/libtoys.a $(B)/libshim.a $(B)/libkernels.a $(B)/libcommon.a
 LIBS_conformance = $(LIBS_worker)
 LIBS_all         = $(B)/libsupport.a $(B)/librouter.a $(B)/libworker.a $(B)/libkernels.a $(B)/libcommon.a
 LIBS_replay      = $(B)/libreplay.a $(LIBS_all)
 UNIT  := $(wildcard tests/unit/*/test_*.c tests/unit/*/*/test_*.c tests/conformance/test_*.c)
 layer  = $(if $(findstring tests/conformance,$(1)),conformance,$(word 3,$(subst /, ,$(1))))
+# The shim's fibers are nothing that ThreadSanitizer can follow.
+ifeq ($(SAN),thread)
+UNIT := $(filter-out tests/unit/shim/%,$(UNIT))
+SKIPPED_SHIM := echo "SKIPPED tests of the CUDA kernels: ThreadSanitizer cannot follow fibers"
+endif
 TESTS := $(patsubst %.c,$(B)/%,$(UNIT))
 link   = @echo "  LD   $@"; $(CC) $(CFLAGS_ALL) -fno-lto $(1) $< -Wl,--start-group $(filter %.a,$^) -Wl,--end-group -o $@ $(LDLIBS) $(2)
 
@@ -133,9 +151,11 @@ $(B)/tests/integration/%: $(B)/tests/integration/%.o $(LIBS_all)
 
 .PHONY: check
 check: all $(HELPERS) $(TESTS)
+	@$(SKIPPED_SHIM)
 	@tests/run $(B) "$(SAN)" $(TESTS)
 
 unit: $(TESTS) ## unit and conformance tests alone
+	@$(SKIPPED_SHIM)
 	@tests/run_unit $(TESTS)
 
 integration: all $(HELPERS) ## tests of the real programs over loopback alone

@@ -6,8 +6,8 @@
  * what PTX says of it: the same kernel source is tested where there is no GPU.
  *
  * What kernels may use: these, __global__, __device__, __launch_bounds__, __restrict__, threadIdx and
- * its kin, __syncthreads, __syncwarp, __shfl_xor_sync, __shfl_down_sync, __shfl_sync, __ballot_sync,
- * atomicAdd, atomicMax and atomicMin on 32-bit numbers, __threadfence, int4, uint2, uint4, float2, float4,
+ * its kin, __syncthreads, __syncwarp, __shfl_xor_sync, __shfl_down_sync, __shfl_sync, __ballot_sync
+ * (all with the whole warp as mask), PLANTED, atomicAdd, atomicMax and atomicMin on 32-bit numbers, __threadfence, int4, uint2, uint4, float2, float4,
  * and the functions of math.h in float. Shared memory only through SHARED and SHARED_DYNAMIC, which
  * the shim poisons before each block. Blocks are multiples of 32 threads. A launch is
  *
@@ -36,6 +36,10 @@
     kernel<<<grid, block, shared_bytes, (cudaStream_t)gpu_stream_handle(stream)>>>(__VA_ARGS__)
 #define ALLOW_SHARED(kernel, bytes)                                                                \
     cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)(bytes))
+
+/* A place where the kernel can be made wrong, to show that its test catches it: `if (PLANTED(no_mask))`
+ * is never true here, and on the shim after shim_plant("no_mask") alone. */
+#define PLANTED(name) false
 
 typedef __nv_bfloat16 bf16;
 
@@ -117,10 +121,7 @@ static inline uint4 load_once(const void *p) {
 
 /* 32-bit loads of two bf16 that lie together. */
 static __device__ __forceinline__ uint32_t load_pair(const bf16 *p) {
-    uint32_t bits;
-
-    memcpy(&bits, p, 4);
-    return bits;
+    return *reinterpret_cast<const uint32_t *>(p); /* p at a multiple of 4 */
 }
 static __device__ __forceinline__ float low_of(uint32_t pair) {
     uint32_t bits = pair << 16;

@@ -1,0 +1,684 @@
+/* kernels/shim/block.c - runs the blocks of a launch: see shim.h for what it promises.
+ *
+ *      run_blocks     for each block, in an order drawn from the seed
+ *        run_block      until all warps have ended: choose a warp that may run
+ *          run_warp       let each lane run to its next meeting; all are there: hold the meeting;
+ *                         again, until the warp's turn is over or it waits for the block
+ *
+ * A lane that reaches a meeting leaves a note (struct lane) and switches back to this file, so that a
+ * meeting costs each lane one switch there and one back. What the instruction does is computed here,
+ * once for the whole warp, into the places that the notes name.
+ *
+ * Shared memory is one arena per thread: SHARED arrays from its start, as blocks ask for them, then
+ * SHARED_DYNAMIC. Behind each lie TAIL_BYTES of 0xFF, looked at after each block. */
+#include "kernels/shim/block.h"
+
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/mem.h"
+#include "kernels/shim/fiber.h"
+#include "kernels/shim/internal.h"
+#include "kernels/shim/shim_control.h"
+
+__thread struct shim_size threadIdx, blockIdx, blockDim, gridDim;
+const char *volatile shim_planted_name;
+
+enum {
+    WARP = 32,
+    MAX_THREADS = 1024,
+    MAX_SITES = 32,
+    MAX_COPIES = 1024, /* of a thread, not yet waited for */
+    MAX_KERNELS = 128,
+    TAIL_BYTES = 128,
+    STATIC_MAX = 48 << 10,
+    ARENA_BYTES = (STATIC_MAX + (1 << 20)),
+    SHARED_DEFAULT = 232448
+};
+
+/* What the 32 lanes of a warp do together. */
+enum meeting { SYNC_WARP, SHUFFLE, BALLOT, MATRIX, MATRIX_TRANSPOSED, PRODUCT };
+
+enum place { AT_START, AT_BLOCK_BARRIER, AT_MEETING, AT_END };
+
+/* A lane's note of what it waits for. */
+struct lane {
+    enum place place;
+    int line;
+    enum meeting meeting;
+    uint32_t bits, from; /* shuffle, ballot: what it gives, and whose it wants */
+    uint32_t result;
+    uint32_t *r; /* load_matrix4: where to, from where */
+    const void *row;
+    float *c; /* multiply_add */
+    const uint32_t *a;
+    uint32_t b0, b1;
+    struct shim_size index;
+};
+
+struct copy {
+    void *to;
+    const void *from;
+};
+/* Copies of one thread in the order of issue; group `g` ends at ends[g]. */
+struct copies {
+    uint32_t n, n_groups;
+    struct copy list[MAX_COPIES];
+    uint32_t ends[MAX_COPIES];
+};
+
+struct thread {
+    struct fiber fiber;
+    struct copies *copies; /* made when first needed */
+};
+
+struct kernel {
+    char name[96];
+    struct shim_stats stats;
+};
+struct allowed {
+    void (*kernel)(void);
+    uint64_t n_bytes;
+};
+struct site {
+    const void *key;
+    uint32_t at;
+    uint64_t n_bytes;
+};
+
+/* All that the shim knows on one thread. */
+struct shim {
+    struct fiber host;
+    struct thread threads[MAX_THREADS];
+    struct lane lanes[MAX_THREADS];
+    uint32_t n_opened; /* threads that have a stack */
+    uint32_t current;  /* the thread that runs */
+    bool is_running;
+    const struct shim_launch *launch;
+
+    unsigned char *arena;
+    struct site sites[MAX_SITES];
+    uint32_t n_sites, static_bytes; /* static: tails included */
+    unsigned char *dynamic;
+
+    uint64_t seed, chance; /* chance: the generator's state */
+    enum shim_copies copies;
+    uint32_t max_shared_bytes;
+    struct allowed allowed[MAX_KERNELS];
+    uint32_t n_allowed;
+    struct kernel kernels[MAX_KERNELS];
+    uint32_t n_kernels;
+    struct shim_stats *stats;
+};
+
+static _Thread_local struct shim *here_;
+static pthread_key_t key_;
+static pthread_once_t once_ = PTHREAD_ONCE_INIT;
+static uint64_t default_seed_;
+static int default_copies_;
+
+static void shim_free(void *p) {
+    struct shim *s = p;
+
+    for (uint32_t i = 0; i < s->n_opened; i++) {
+        fiber_close(&s->threads[i].fiber);
+        mem_free(s->threads[i].copies);
+    }
+    mem_free(s->arena);
+    mem_free(s);
+}
+static void make_key(void) {
+    pthread_key_create(&key_, shim_free);
+}
+static struct shim *here(void) {
+    struct shim *s = here_;
+
+    if (LIKELY(s != NULL)) return s;
+    pthread_once(&once_, make_key);
+    s = here_ = mem_zalloc(sizeof(*s));
+    s->arena = mem_try_aligned(128, ARENA_BYTES);
+    if (!s->arena) abort();
+    s->seed = __atomic_load_n(&default_seed_, __ATOMIC_RELAXED);
+    s->copies = (enum shim_copies)__atomic_load_n(&default_copies_, __ATOMIC_RELAXED);
+    s->chance = s->seed;
+    s->max_shared_bytes = SHARED_DEFAULT;
+    pthread_setspecific(key_, s);
+    return s;
+}
+
+/* --- what tests ask: shim_control.h */
+void shim_set(uint64_t seed, enum shim_copies copies) {
+    struct shim *s = here();
+
+    s->seed = s->chance = seed;
+    s->copies = copies;
+    __atomic_store_n(&default_seed_, seed, __ATOMIC_RELAXED);
+    __atomic_store_n(&default_copies_, (int)copies, __ATOMIC_RELAXED);
+}
+void shim_plant(const char *name) {
+    shim_planted_name = name;
+}
+void shim_set_max_shared(uint32_t n_bytes) {
+    here()->max_shared_bytes = n_bytes;
+}
+uint32_t shim_max_shared(void) {
+    return here()->max_shared_bytes;
+}
+void shim_stats_clear(void) {
+    here()->n_kernels = 0;
+}
+void shim_stats(const char *name, struct shim_stats *out) {
+    struct shim *s = here();
+
+    memset(out, 0, sizeof(*out));
+    for (uint32_t i = 0; i < s->n_kernels; i++) {
+        const struct shim_stats *k = &s->kernels[i].stats;
+
+        if (!strstr(s->kernels[i].name, name)) continue;
+        out->n_launches += k->n_launches;
+        out->n_blocks += k->n_blocks;
+        out->n_meetings += k->n_meetings;
+        out->n_matrix_phases += k->n_matrix_phases;
+        out->n_bank_conflicts += k->n_bank_conflicts;
+        out->max_shared_bytes = MAX(out->max_shared_bytes, k->max_shared_bytes);
+    }
+}
+static struct shim_stats *stats_of(struct shim *s, const char *name) {
+    struct kernel *k;
+
+    for (uint32_t i = 0; i < s->n_kernels; i++)
+        if (!strncmp(s->kernels[i].name, name, sizeof(k->name) - 1)) return &s->kernels[i].stats;
+    if (s->n_kernels == MAX_KERNELS) s->n_kernels--; /* the last place is everybody else's */
+    k = &s->kernels[s->n_kernels++];
+    memset(k, 0, sizeof(*k));
+    snprintf(k->name, sizeof(k->name), "%s", name);
+    return &k->stats;
+}
+
+/* --- chance */
+uint64_t shim_chance(void) {
+    struct shim *s = here();
+
+    s->chance += 0x9E3779B97F4A7C15u; /* splitmix64 */
+    uint64_t z = s->chance;
+
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ z >> 27) * 0x94D049BB133111EBu;
+    return z ^ z >> 31;
+}
+bool shim_is_shuffled(void) {
+    return here()->seed != 0;
+}
+
+/* --- the end */
+static NORETURN PRINTF_LIKE(4, 5) void fault(const struct shim *s, uint32_t thread, int line,
+                                             const char *fmt, ...) {
+    const struct shim_size *t = &s->lanes[thread].index;
+    va_list ap;
+
+    fprintf(stderr, "shim: kernel %s, block (%u, %u, %u), thread (%u, %u, %u)", s->launch->name,
+            blockIdx.x, blockIdx.y, blockIdx.z, t->x, t->y, t->z);
+    if (line) fprintf(stderr, ", line %d", line);
+    fputs(": ", stderr);
+    va_start(ap, fmt);
+    vfprintf(stderr, fmt, ap);
+    va_end(ap);
+    fputc('\n', stderr);
+    fflush(NULL);
+    abort();
+}
+
+/* --- shared memory */
+static uint32_t with_tail(uint64_t n_bytes) {
+    return (uint32_t)ALIGN_UP(n_bytes, TAIL_BYTES) + TAIL_BYTES;
+}
+static void *dynamic_start(struct shim *s) {
+    return s->arena + STATIC_MAX * 2;
+}
+void *shim_shared_dynamic(void) {
+    return dynamic_start(here());
+}
+void *shim_shared(const void *key, uint64_t n_bytes) {
+    struct shim *s = here();
+    struct site *site;
+
+    for (uint32_t i = 0; i < s->n_sites; i++)
+        if (s->sites[i].key == key) return s->arena + s->sites[i].at;
+    if (s->n_sites == MAX_SITES || s->static_bytes + with_tail(n_bytes) > 2 * STATIC_MAX)
+        fault(s, s->current, 0, "more than 48 KiB, or 32 arrays, of SHARED memory");
+    site = &s->sites[s->n_sites++];
+    *site = (struct site){key, s->static_bytes, n_bytes};
+    memset(s->arena + site->at, 0xFF, with_tail(n_bytes));
+    s->static_bytes += with_tail(n_bytes);
+    return s->arena + site->at;
+}
+static uint64_t static_used(const struct shim *s) {
+    uint64_t n = 0;
+
+    for (uint32_t i = 0; i < s->n_sites; i++)
+        n += ALIGN_UP(s->sites[i].n_bytes, 16);
+    return n;
+}
+static void poison_shared(struct shim *s) {
+    memset(s->arena, 0xFF, s->static_bytes);
+    memset(dynamic_start(s), 0xFF, with_tail(s->launch->shared_bytes));
+}
+static void check_tail(struct shim *s, const unsigned char *start, uint64_t n_bytes) {
+    for (uint64_t i = n_bytes; i < with_tail(n_bytes); i++)
+        if (start[i] != 0xFF)
+            fault(s, 0, 0,
+                  "the block has written %u bytes behind the end of its %u of shared memory",
+                  (unsigned)(i - n_bytes), (unsigned)n_bytes);
+}
+static void check_shared(struct shim *s) {
+    for (uint32_t i = 0; i < s->n_sites; i++)
+        check_tail(s, s->arena + s->sites[i].at, s->sites[i].n_bytes);
+    check_tail(s, dynamic_start(s), s->launch->shared_bytes);
+}
+/* 16 bytes that are the block's. */
+static bool is_shared(struct shim *s, const void *p) {
+    const unsigned char *at = p;
+    const unsigned char *dynamic = dynamic_start(s);
+
+    if (at >= dynamic && at + 16 <= dynamic + s->launch->shared_bytes) return true;
+    for (uint32_t i = 0; i < s->n_sites; i++) {
+        const unsigned char *start = s->arena + s->sites[i].at;
+
+        if (at >= start && at + 16 <= start + s->sites[i].n_bytes) return true;
+    }
+    return false;
+}
+int shim_allow_shared(void (*kernel)(void), uint64_t n_bytes) {
+    struct shim *s = here();
+    uint32_t i = 0;
+
+    if (n_bytes > s->max_shared_bytes) return 1; /* cudaErrorInvalidValue */
+    while (i < s->n_allowed && s->allowed[i].kernel != kernel)
+        i++;
+    if (i == MAX_KERNELS) abort();
+    if (i == s->n_allowed) s->n_allowed++;
+    s->allowed[i] = (struct allowed){kernel, n_bytes};
+    return 0;
+}
+const char *shim_launch_fault(const struct shim_launch *l) {
+    struct shim *s = here();
+    uint64_t n_threads = (uint64_t)l->block.x * l->block.y * l->block.z, allowed = STATIC_MAX;
+
+    for (uint32_t i = 0; i < s->n_allowed; i++)
+        if (s->allowed[i].kernel == l->kernel) allowed = MAX(allowed, s->allowed[i].n_bytes);
+    if (!l->grid.x || !l->grid.y || !l->grid.z) return "the grid is empty";
+    if (l->grid.y > 65535 || l->grid.z > 65535 || l->grid.x > 0x7FFFFFFFu)
+        return "the grid is too large: y and z may be 65535";
+    if (!n_threads || n_threads > MAX_THREADS) return "a block has 1 to 1024 threads";
+    if (n_threads % WARP) return "the block is not a multiple of 32 threads";
+    if (l->block.y * l->block.z != 1) return "the shim wants blocks of one dimension";
+    if (l->shared_bytes > allowed)
+        return "more shared memory than the kernel was allowed: ALLOW_SHARED asks for above 48 KiB";
+    return NULL;
+}
+
+/* --- asynchronous copies */
+static void copies_apply(struct copies *c, uint32_t n_groups) {
+    uint32_t n = n_groups ? c->ends[n_groups - 1] : 0;
+
+    for (uint32_t i = 0; i < n; i++)
+        memcpy(c->list[i].to, c->list[i].from, 16);
+    memmove(c->list, c->list + n, (c->n - n) * sizeof(*c->list));
+    for (uint32_t g = n_groups; g < c->n_groups; g++)
+        c->ends[g - n_groups] = c->ends[g] - n;
+    c->n -= n;
+    c->n_groups -= n_groups;
+}
+static struct copies *copies_here(struct shim *s) {
+    struct thread *t = &s->threads[s->current];
+
+    if (!t->copies) t->copies = mem_zalloc(sizeof(*t->copies));
+    return t->copies;
+}
+void shim_copy(void *shared, const void *global, int line) {
+    struct shim *s = here();
+    struct copies *c = copies_here(s);
+
+    if (((uintptr_t)shared | (uintptr_t)global) % 16)
+        fault(s, s->current, line, "copy_async16 between addresses that are not multiples of 16");
+    if (!is_shared(s, shared))
+        fault(s, s->current, line,
+              "copy_async16 to 16 bytes that are not the block's shared memory");
+    if (s->copies == SHIM_COPIES_EARLY) {
+        memcpy(shared, global, 16);
+        return;
+    }
+    if (c->n == MAX_COPIES) fault(s, s->current, line, "over 1024 copies not waited for");
+    c->list[c->n++] = (struct copy){shared, global};
+}
+void shim_copy_commit(void) {
+    struct shim *s = here();
+    struct copies *c = copies_here(s);
+
+    if (c->n_groups == MAX_COPIES) fault(s, s->current, 0, "over 1024 groups not waited for");
+    c->ends[c->n_groups++] = c->n;
+}
+void shim_copy_wait(uint32_t n_left) {
+    struct copies *c = copies_here(here());
+
+    if (c->n_groups > n_left) copies_apply(c, c->n_groups - n_left);
+}
+
+/* --- lanes: what they do before they switch away */
+static void leave(struct shim *s, struct lane *lane, enum place place, int line) {
+    lane->place = place;
+    lane->line = line;
+    fiber_switch(&s->threads[s->current].fiber, &s->host);
+}
+static struct lane *lane_here(struct shim *s) {
+    return &s->lanes[s->current];
+}
+static void meet(struct shim *s, struct lane *lane, enum meeting meeting, int line) {
+    lane->meeting = meeting;
+    leave(s, lane, AT_MEETING, line);
+}
+static void check_mask(struct shim *s, uint32_t mask, int line) {
+    if (mask != ~0u) fault(s, s->current, line, "the mask %08x is not the whole warp", mask);
+}
+void shim_sync_block(int line) {
+    struct shim *s = here();
+
+    leave(s, lane_here(s), AT_BLOCK_BARRIER, line);
+}
+void shim_sync_warp(uint32_t mask, int line) {
+    struct shim *s = here();
+
+    check_mask(s, mask, line);
+    meet(s, lane_here(s), SYNC_WARP, line);
+}
+uint32_t shim_shuffle(uint32_t mask, uint32_t bits, uint32_t from_lane, int line) {
+    struct shim *s = here();
+    struct lane *lane = lane_here(s);
+
+    check_mask(s, mask, line);
+    lane->bits = bits;
+    lane->from = from_lane;
+    meet(s, lane, SHUFFLE, line);
+    return lane->result;
+}
+uint32_t shim_ballot(uint32_t mask, bool vote, int line) {
+    struct shim *s = here();
+    struct lane *lane = lane_here(s);
+
+    check_mask(s, mask, line);
+    lane->bits = vote;
+    meet(s, lane, BALLOT, line);
+    return lane->result;
+}
+void shim_load_matrix4(uint32_t r[4], const void *row, bool is_transposed, int line) {
+    struct shim *s = here();
+    struct lane *lane = lane_here(s);
+
+    if ((uintptr_t)row % 16)
+        fault(s, s->current, line, "load_matrix4 of a row that is not at a multiple of 16");
+    if (!is_shared(s, row))
+        fault(s, s->current, line,
+              "load_matrix4 of a row that is not in the block's shared memory");
+    lane->r = r;
+    lane->row = row;
+    meet(s, lane, is_transposed ? MATRIX_TRANSPOSED : MATRIX, line);
+}
+void shim_multiply_add(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1, int line) {
+    struct shim *s = here();
+    struct lane *lane = lane_here(s);
+
+    lane->c = c;
+    lane->a = a;
+    lane->b0 = b0;
+    lane->b1 = b1;
+    meet(s, lane, PRODUCT, line);
+}
+
+/* --- meetings: what the instruction does, for 32 lanes at once */
+static float low(uint32_t pair) {
+    uint32_t bits = pair << 16;
+    float x;
+
+    memcpy(&x, &bits, 4);
+    return x;
+}
+static float high(uint32_t pair) {
+    uint32_t bits = pair & 0xFFFF0000u;
+    float x;
+
+    memcpy(&x, &bits, 4);
+    return x;
+}
+static void shuffle(struct lane *warp) {
+    for (uint32_t l = 0; l < WARP; l++)
+        warp[l].result = warp[warp[l].from].bits;
+}
+static void ballot(struct lane *warp) {
+    uint32_t votes = 0;
+
+    for (uint32_t l = 0; l < WARP; l++)
+        votes |= warp[l].bits << l;
+    for (uint32_t l = 0; l < WARP; l++)
+        warp[l].result = votes;
+}
+/* Rows in the same 16-byte column of the 128 that the banks give at once need one pass each. */
+static void count_conflicts(struct shim *s, const struct lane *warp) {
+    for (uint32_t m = 0; m < 4; m++) {
+        uint32_t n_passes = 1, n_in_column[8] = {0};
+
+        for (uint32_t i = 0; i < 8; i++) {
+            uintptr_t row = (uintptr_t)warp[m * 8 + i].row;
+            bool is_again = false;
+
+            for (uint32_t j = 0; j < i && !is_again; j++)
+                is_again = (uintptr_t)warp[m * 8 + j].row == row;
+            if (!is_again) n_passes = MAX(n_passes, ++n_in_column[row / 16 % 8]);
+        }
+        s->stats->n_matrix_phases++;
+        s->stats->n_bank_conflicts += n_passes - 1;
+    }
+}
+static void load_matrix(struct shim *s, struct lane *warp) {
+    count_conflicts(s, warp);
+    for (uint32_t l = 0; l < WARP; l++)
+        for (uint32_t m = 0; m < 4; m++)
+            memcpy(&warp[l].r[m], (const char *)warp[m * 8 + l / 4].row + l % 4 * 4, 4);
+}
+static void load_matrix_transposed(struct shim *s, struct lane *warp) {
+    count_conflicts(s, warp);
+    for (uint32_t l = 0; l < WARP; l++)
+        for (uint32_t m = 0; m < 4; m++) {
+            const struct lane *rows = &warp[m * 8 + l % 4 * 2];
+            uint16_t pair[2];
+
+            memcpy(&pair[0], (const char *)rows[0].row + l / 4 * 2, 2);
+            memcpy(&pair[1], (const char *)rows[1].row + l / 4 * 2, 2);
+            memcpy(&warp[l].r[m], pair, 4);
+        }
+}
+/* PTX: lane l has a[0] at row l / 4, columns 2 * (l % 4) and one more; a[1] 8 rows below, a[2] 8
+ * columns to the right, a[3] both; b0 at rows 2 * (l % 4) and one more of column l / 4, b1 8 rows
+ * below. */
+static void product(struct lane *warp) {
+    float a[16][16], b[16][8], c[16][8];
+
+    for (uint32_t l = 0; l < WARP; l++) {
+        const struct lane *lane = &warp[l];
+        uint32_t row = l / 4, col = l % 4 * 2;
+
+        for (uint32_t i = 0; i < 4; i++) {
+            a[row + (i & 1) * 8][col + (i >> 1) * 8] = low(lane->a[i]);
+            a[row + (i & 1) * 8][col + (i >> 1) * 8 + 1] = high(lane->a[i]);
+            c[row + (i >> 1) * 8][col + (i & 1)] = lane->c[i];
+        }
+        b[col][row] = low(lane->b0);
+        b[col + 1][row] = high(lane->b0);
+        b[col + 8][row] = low(lane->b1);
+        b[col + 9][row] = high(lane->b1);
+    }
+    for (uint32_t row = 0; row < 16; row++)
+        for (uint32_t k = 0; k < 16; k++)
+            for (uint32_t col = 0; col < 8; col++)
+                c[row][col] += a[row][k] * b[k][col];
+    for (uint32_t l = 0; l < WARP; l++)
+        for (uint32_t i = 0; i < 4; i++)
+            warp[l].c[i] = c[l / 4 + (i >> 1) * 8][l % 4 * 2 + (i & 1)];
+}
+static void hold_meeting(struct shim *s, struct lane *warp) {
+    s->stats->n_meetings++;
+    switch (warp->meeting) {
+    case SYNC_WARP: break;
+    case SHUFFLE: shuffle(warp); break;
+    case BALLOT: ballot(warp); break;
+    case MATRIX: load_matrix(s, warp); break;
+    case MATRIX_TRANSPOSED: load_matrix_transposed(s, warp); break;
+    case PRODUCT: product(warp); break;
+    }
+}
+
+/* --- fibers */
+static void thread_entry(void) {
+    struct shim *s = here();
+
+    fiber_began(&s->threads[s->current].fiber);
+    for (;;) {
+        s->launch->call(s->launch->kernel, s->launch->args);
+        leave(s, lane_here(s), AT_END, 0);
+        s = here();
+    }
+}
+static void run_lane(struct shim *s, uint32_t thread) {
+    s->current = thread;
+    threadIdx = s->lanes[thread].index;
+    fiber_switch(&s->host, &s->threads[thread].fiber);
+}
+
+/* --- the schedule */
+static void describe(const struct lane *lane, char *out, size_t size) {
+    static const char *const names[] = {
+        "__syncwarp",  "a shuffle", "a ballot", "load_matrix4", "load_matrix4_transposed",
+        "multiply_add"};
+
+    if (lane->place == AT_END)
+        snprintf(out, size, "has ended");
+    else
+        snprintf(out, size, "waits at %s, line %d",
+                 lane->place == AT_BLOCK_BARRIER ? "__syncthreads" : names[lane->meeting],
+                 lane->line);
+}
+static bool is_same_place(const struct lane *a, const struct lane *b) {
+    return a->place == b->place && a->line == b->line &&
+           (a->place != AT_MEETING || a->meeting == b->meeting);
+}
+static NORETURN void apart(struct shim *s, uint32_t i, uint32_t j, const char *who) {
+    char one[96], other[96];
+
+    describe(&s->lanes[i], one, sizeof(one));
+    describe(&s->lanes[j], other, sizeof(other));
+    fault(s, j, 0, "this thread %s, thread %u %s: the threads of a %s must come there together",
+          other, s->lanes[i].index.x, one, who);
+}
+/* Every lane to its next meeting, in an order that is the identity or drawn by chance. */
+static void run_lanes(struct shim *s, uint32_t first) {
+    uint32_t chance = s->seed ? (uint32_t)shim_chance() : 0;
+    uint32_t start = chance & 31, stride = (chance >> 5 & 31) | 1;
+
+    for (uint32_t i = 0; i < WARP; i++)
+        run_lane(s, first + ((start + i * stride) & 31));
+    for (uint32_t l = 1; l < WARP; l++)
+        if (!is_same_place(&s->lanes[first], &s->lanes[first + l]))
+            apart(s, first, first + l, "warp");
+}
+/* A turn ends after some meetings: few or many, so that a warp runs far ahead or falls far behind. */
+static void run_warp(struct shim *s, uint32_t first) {
+    uint64_t chance = s->seed ? shim_chance() : 0;
+    uint64_t n_left = s->seed ? 1 + (chance >> 8) % (1u << (chance % 9)) : UINT64_MAX;
+    struct lane *warp = &s->lanes[first];
+
+    for (;;) {
+        run_lanes(s, first);
+        if (warp->place != AT_MEETING) return;
+        hold_meeting(s, warp);
+        if (!--n_left) return;
+    }
+}
+static void release_block(struct shim *s, uint32_t n_threads) {
+    for (uint32_t i = WARP; i < n_threads; i += WARP)
+        if (!is_same_place(&s->lanes[0], &s->lanes[i])) apart(s, 0, i, "block");
+    for (uint32_t i = 0; i < n_threads; i++)
+        s->lanes[i].place = AT_START;
+}
+static void start_block(struct shim *s, uint32_t n_threads) {
+    poison_shared(s);
+    for (uint32_t i = 0; i < n_threads; i++) {
+        s->lanes[i].place = AT_START;
+        s->lanes[i].index = (struct shim_size){i, 0, 0};
+        if (s->threads[i].copies) s->threads[i].copies->n = s->threads[i].copies->n_groups = 0;
+    }
+}
+static bool may_run(const struct lane *lane) {
+    return lane->place == AT_START || lane->place == AT_MEETING;
+}
+static void run_block(struct shim *s, uint32_t n_threads) {
+    uint32_t n_warps = n_threads / WARP;
+
+    start_block(s, n_threads);
+    for (;;) {
+        uint32_t ready[MAX_THREADS / WARP], n_ready = 0;
+
+        for (uint32_t w = 0; w < n_warps; w++)
+            if (may_run(&s->lanes[w * WARP])) ready[n_ready++] = w;
+        if (n_ready) {
+            run_warp(s, WARP * ready[s->seed ? shim_chance() % n_ready : 0]);
+            continue;
+        }
+        if (s->lanes[0].place == AT_END) break;
+        release_block(s, n_threads);
+    }
+    for (uint32_t w = 1; w < n_warps; w++)
+        if (s->lanes[w * WARP].place != AT_END) apart(s, 0, w * WARP, "block");
+    check_shared(s);
+}
+static void open_threads(struct shim *s, uint32_t n) {
+    while (s->n_opened < n)
+        fiber_open(&s->threads[s->n_opened++].fiber, thread_entry);
+}
+static void run_blocks(struct shim *s, const struct shim_launch *l) {
+    uint64_t n = (uint64_t)l->grid.x * l->grid.y * l->grid.z;
+    uint64_t start = s->seed ? shim_chance() % n : 0;
+    bool is_backwards = s->seed && shim_chance() % 2;
+
+    for (uint64_t i = 0; i < n; i++) {
+        uint64_t b = (start + (is_backwards ? n - i : i)) % n;
+
+        blockIdx =
+            (struct shim_size){(unsigned)(b % l->grid.x), (unsigned)(b / l->grid.x % l->grid.y),
+                               (unsigned)(b / l->grid.x / l->grid.y)};
+        run_block(s, l->block.x);
+    }
+    s->stats->n_blocks += n;
+    s->stats->n_launches++;
+    s->stats->max_shared_bytes = MAX(s->stats->max_shared_bytes, static_used(s) + l->shared_bytes);
+}
+void shim_run(const struct shim_launch *l) {
+    struct shim *s = here();
+    const char *wrong = shim_launch_fault(l);
+
+    if (!wrong && s->is_running) wrong = "a launch from within a kernel";
+    if (wrong) {
+        fprintf(stderr, "shim: kernel %s cannot be launched: %s\n", l->name, wrong);
+        abort();
+    }
+    s->is_running = true;
+    s->launch = l;
+    s->n_sites = s->static_bytes = 0;
+    s->stats = stats_of(s, l->name);
+    gridDim = l->grid;
+    blockDim = l->block;
+    open_threads(s, l->block.x);
+    run_blocks(s, l);
+    s->is_running = false;
+}
