@@ -12,6 +12,7 @@
 #define SUM_BLOCK 1024 /* elements a lane may add in floats before its sum goes to a double */
 #define FIRST_RUN 256  /* candidates sorted before top-p asks for more */
 #define SEEN      0x80000000u
+#define MASS_ONE  0x1p42f /* the mass of weight 1: 2^20 tokens of it leave room in 64 bits */
 
 struct sample_scratch {
     uint32_t vocab;
@@ -99,9 +100,9 @@ static uint32_t argmax(const float *x, uint32_t n) {
     return x[i] == m ? i : 0;
 }
 
-/* out[i] = exp((x[i] - max) / t), and their sum: in lanes of floats within a block, then doubles in
- * the order of the blocks. `out` may be NULL. */
-static double exp_sum(float *out, const float *x, uint32_t n, float max, float t) {
+/* The sum of exp(x[i] - max): in lanes of floats within a block, then doubles in the order of the
+ * blocks. */
+static double exp_sum(const float *x, uint32_t n, float max) {
     double total = 0;
 
     for (uint32_t b = 0; b < n; b += SUM_BLOCK) {
@@ -112,16 +113,27 @@ static double exp_sum(float *out, const float *x, uint32_t n, float max, float t
             float e[LANES];
 
             for (int l = 0; l < LANES; l++)
-                e[l] = exp_f32((x[i + l] - max) / t);
+                e[l] = exp_f32(x[i + l] - max);
             for (int l = 0; l < LANES; l++)
                 lane[l] += e[l];
-            if (out) memcpy(out + i, e, sizeof(e));
         }
         for (int l = 0; l < LANES; l++)
             block += lane[l];
         total += block;
     }
     return total;
+}
+
+/* out[i] = exp((x[i] - max) / t) */
+static void weigh(float *out, const float *x, uint32_t n, float max, float t) {
+    for (uint32_t i = 0; i < n; i += LANES) {
+        for (int l = 0; l < LANES; l++)
+            out[i + l] = exp_f32((x[i + l] - max) / t);
+    }
+}
+
+static uint64_t mass_of(float weight) {
+    return (uint64_t)(weight * MASS_ONE);
 }
 
 /* --- the raw logits: what is reported -------------------------------------------------------- */
@@ -247,10 +259,10 @@ static void sort_keys(uint64_t *key, uint32_t n) {
     }
 }
 
-/* The last key that top-k and top-p keep. s->weight is filled, `mass` is its sum. */
-static uint64_t last_kept_key(struct sample_scratch *s, const struct backend_output *o,
-                              double mass) {
+/* The last key that top-k and top-p keep. s->weight is filled. */
+static uint64_t last_kept_key(struct sample_scratch *s, const struct backend_output *o) {
     uint32_t n = s->vocab, run = FIRST_RUN;
+    uint64_t mass = 0, limit = 0;
 
     for (uint32_t i = 0; i < n; i++)
         s->key[i] = rank_key(s->adjusted[i], i);
@@ -258,21 +270,18 @@ static uint64_t last_kept_key(struct sample_scratch *s, const struct backend_out
         select_smallest(s->key, n, o->top_k);
         n = run = o->top_k;
     }
+    for (uint32_t i = 0; i < n; i++)
+        mass += mass_of(s->weight[(uint32_t)s->key[i]]);
+    if (o->top_p > 0 && o->top_p < 1) limit = (uint64_t)((double)o->top_p * (double)mass);
     for (;; run *= 8) { /* sort no more of the front than top-p turns out to need */
-        double sum = 0, limit;
+        uint64_t sum = 0;
 
         run = MIN(run, n);
         select_smallest(s->key, n, run);
         sort_keys(s->key, run);
         if (!(o->top_p < 1)) return s->key[run - 1];
-        if (n < s->vocab) {
-            mass = 0;
-            for (uint32_t i = 0; i < n; i++)
-                mass += s->weight[(uint32_t)s->key[i]];
-        }
-        limit = (double)o->top_p * mass;
         for (uint32_t i = 0; i < run; i++) {
-            sum += s->weight[(uint32_t)s->key[i]];
+            sum += mass_of(s->weight[(uint32_t)s->key[i]]);
             if (sum >= limit) return s->key[i];
         }
         if (run == n) return s->key[n - 1];
@@ -281,25 +290,21 @@ static uint64_t last_kept_key(struct sample_scratch *s, const struct backend_out
 
 static uint32_t draw(struct sample_scratch *s, const struct backend_output *o) {
     bool is_ranked = (o->top_k && o->top_k < s->vocab) || o->top_p < 1;
-    double mass =
-        exp_sum(s->weight, s->adjusted, s->vocab, max_of(s->adjusted, s->vocab), o->temperature);
-    uint64_t last = is_ranked ? last_kept_key(s, o, mass) : UINT64_MAX;
-    double kept = 0, run = 0, target;
-    uint32_t token = 0;
+    uint64_t last = UINT64_MAX, kept = 0, run = 0, target;
 
+    weigh(s->weight, s->adjusted, s->vocab, max_of(s->adjusted, s->vocab), o->temperature);
+    if (is_ranked) last = last_kept_key(s, o);
     for (uint32_t i = 0; i < s->vocab; i++) {
         if (is_ranked && rank_key(s->adjusted[i], i) > last) s->weight[i] = 0;
         if (s->weight[i] < o->min_p) s->weight[i] = 0; /* the best has weight 1 */
-        kept += s->weight[i];
+        kept += mass_of(s->weight[i]);
     }
-    target = (double)(rng_at(o->seed, o->position) >> 11) * 0x1p-53 * kept;
+    target = (uint64_t)((unsigned __int128)rng_at(o->seed, o->position) * kept >> 64);
     for (uint32_t i = 0; i < s->vocab; i++) {
-        if (s->weight[i] == 0) continue;
-        token = i;
-        run += s->weight[i];
-        if (run > target) break;
+        run += mass_of(s->weight[i]);
+        if (run > target) return i;
     }
-    return token;
+    return 0; /* min-p above 1 */
 }
 
 void sample(const struct sample_input *in, struct sample_scratch *s, struct sample_result *r) {
@@ -309,7 +314,7 @@ void sample(const struct sample_input *in, struct sample_scratch *s, struct samp
 
     r->flags = copy_finite(s->raw, in->logits, s->vocab);
     max = max_of(s->raw, s->vocab);
-    log_mass = max + log(exp_sum(NULL, s->raw, s->vocab, max, 1.0f));
+    log_mass = max + log(exp_sum(s->raw, s->vocab, max));
     if (o->want == WANT_SCORE) {
         r->token = (int32_t)o->score_token;
     } else {

@@ -14,11 +14,14 @@
  * run of it whose mass reaches top_p. The draw walks the kept tokens by rising id with
  * u = rng_at(seed, position) in [0, 1).
  *
- * The result is a function of the arguments alone, to the bit and on every machine: sums have a
- * fixed order, the exponential is ours, nothing is fused. Any thread, with a scratch of its own.
+ * The result is a function of the arguments alone, to the bit and on every machine: the exponential
+ * is ours, nothing is fused, and what is compared with top_p and with u is a sum of integers, each
+ * weight in units of 2^-42 of the best token's. So a device that adds in another order chooses the
+ * same token. Any thread, with a scratch of its own.
  *
- * LIMITS. Masses are sums of floats in doubles: a top_p within 1e-7 of a boundary may fall on
- * either side of it (always the same side). */
+ * LIMITS. A top_p within 1e-7 of a boundary may fall on either side of it (always the same side). A
+ * token less likely than 2^-42 of the best is never drawn: together they have less than 2^-24 of its
+ * probability in a vocabulary of 2^18. At most 2^20 tokens. */
 #ifndef KERNELS_SAMPLE_H
 #define KERNELS_SAMPLE_H
 
