@@ -13,7 +13,7 @@ static __device__ int32_t resolve_token(const struct embed_args &a, uint32_t t) 
     int32_t id = a.token[t];
 
     if (id < 0) {
-        uint32_t k = (uint32_t)(-1 - id);
+        uint32_t k = (uint32_t)(-1 - id) + PLANTED(embed_wrong_output);
 
         id = k < a.n_previous ? a.previous[k] : -1;
     }

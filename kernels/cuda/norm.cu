@@ -23,7 +23,7 @@ static __device__ float block_sum(float x, float *sums) {
     for (int mask = 16; mask > 0; mask /= 2)
         x += __shfl_xor_sync(0xFFFFFFFFu, x, mask);
     if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = x;
-    __syncthreads();
+    if (!PLANTED(norm_no_barrier)) __syncthreads();
     x = 0;
     for (uint32_t i = 0; i < n_warps; i++)
         x += sums[i];
@@ -33,16 +33,16 @@ static __device__ float block_sum(float x, float *sums) {
 /* x + y + bias, the eight at `at` of a row, rounded; stored where it stays the residual. */
 static __device__ uint4 add_to_residual(const struct norm_args &a, size_t row, uint32_t at) {
     size_t i = row * a.d + at;
-    uint4 x = eight_load(a.x + i);
+    uint4 x = eight_load(a.x + i), sum;
     float f[8];
 
     if (!a.y) return x;
     eight_unpack(f, x);
     eight_add(f, a.y, i);
     eight_add(f, a.bias, at);
-    x = eight_pack(f);
-    if (!a.row) eight_store(a.x + i, x);
-    return x;
+    sum = eight_pack(f);
+    if (!a.row || PLANTED(norm_gather_stores)) eight_store(a.x + i, sum);
+    return PLANTED(norm_before_sum) ? x : sum;
 }
 
 static __device__ float sum_of_squares(uint4 x) {
