@@ -128,7 +128,7 @@ ifeq ($(SAN),thread)
 UNIT := $(filter-out tests/unit/shim/%,$(UNIT))
 SKIPPED_SHIM := echo "SKIPPED tests of the CUDA kernels: ThreadSanitizer cannot follow fibers"
 endif
-TESTS := $(patsubst %.c,$(B)/%,$(UNIT))
+TESTS := $(patsubst %.c,$(B)/%,$(UNIT)) $(B)/tests/unit/common/test_json_portable
 link   = @echo "  LD   $@"; $(CC) $(CFLAGS_ALL) -fno-lto $(1) $< -Wl,--start-group $(filter %.a,$^) -Wl,--end-group -o $@ $(LDLIBS) $(2)
 
 define test_rule
@@ -136,13 +136,16 @@ $(B)/$(basename $(1)): $(B)/$(basename $(1)).o $(LIBS_$(call layer,$(1)))
 	$$(call link,,-lcmocka)
 endef
 $(foreach t,$(UNIT),$(eval $(call test_rule,$(t))))
+$(B)/tests/unit/common/test_json_portable: $(B)/tests/unit/common/test_json.o $(B)/deploy/portable/cjson.o $(LIBS_common)
+	$(call link,$(B)/deploy/portable/cjson.o,-lcmocka)
 
 .PHONY: test unit integration
 test: deps-test ## unit, conformance and integration tests; SAN=address|undefined|thread likewise
 	@$(MAKE) --no-print-directory -j$(JOBS) check
 
 # Programs that the integration tests ask, and backends that they load.
-HELPERS := $(B)/incipit-bench $(patsubst %.c,$(B)/%,$(wildcard tests/integration/*.c)) $(B)/fake_gpus.so
+HELPERS := $(B)/incipit-bench $(patsubst %.c,$(B)/%,$(wildcard tests/integration/*.c)) $(B)/fake_gpus.so \
+           $(if $(and $(wildcard /usr/lib/*/libevent_core.a),$(if $(SAN)$(CROSS),,1)),$(B)/portable/incipit-worker)
 FAKE_GPUS := tests/backends/fake_gpus.c $(wildcard kernels/*.c kernels/sim/*.c) common/status.c common/mem.c common/clock.c
 $(B)/fake_gpus.so: $(FAKE_GPUS) $(B)/flags
 	@echo "  LD   $@"; $(CC) $(CFLAGS_ALL) -fno-lto -fPIC -shared $(filter %.c,$^) -o $@ -lm
@@ -287,6 +290,24 @@ fuzz-%:
 	  || { tail -n 40 build/fuzz/fuzz_$*.log; exit 1; }
 build/fuzz/tests/fuzz/%: build/fuzz/tests/fuzz/%.o $(LIBS_all)
 	$(call link,-fsanitize=fuzzer,)
+
+# --- a worker for any machine ----------------------------------------------------------------------
+# Takes nothing but the C library from the machine it runs on: the other libraries are linked whole,
+# and libcurl is left out (deploy/portable). For GPU machines, where little is installed.
+PORTABLE_NAMES := event_core xxhash ssl crypto $(if $(findstring yaml,$(OPTIONAL)),yaml) \
+                  $(if $(findstring utf8proc,$(OPTIONAL)),utf8proc) $(if $(findstring pcre2,$(OPTIONAL)),pcre2-8)
+archive = $(shell $(CC) -print-file-name=lib$(1).a)
+PORTABLE_LIBS = $(foreach l,$(PORTABLE_NAMES),$(call archive,$(l)))
+CJSON_ARCHIVE = $(filter /%,$(call archive,cjson))
+PORTABLE_OBJS = $(B)/worker/main.o $(call objs,deploy/portable/no_http.c) $(if $(CJSON_ARCHIVE),,$(call objs,deploy/portable/cjson.c)) \
+                $(filter-out %/http_client.o %/http_fetch.o,$(call objs,$(COMMON)))
+.PHONY: worker-portable
+worker-portable: $(B)/portable/incipit-worker ## a worker that needs the C library alone, for GPU machines
+	@ldd $<; echo "needs glibc $$(objdump -T $< | grep -o 'GLIBC_[0-9.]*' | sort -uV | tail -n 1 | cut -d_ -f2)"
+$(B)/portable/incipit-worker: $(PORTABLE_OBJS) $(B)/libworker.a $(B)/libkernels.a
+	@mkdir -p $(@D); for l in $(PORTABLE_LIBS); do [ -e $$l ] || { echo "make: $$l is missing: install its -dev package" >&2; exit 1; }; done
+	@echo "  LD   $@"; $(CC) $(CFLAGS_ALL) -fno-lto -static-libgcc $(PORTABLE_OBJS) -Wl,--start-group $(B)/libworker.a $(B)/libkernels.a \
+	  $(PORTABLE_LIBS) $(CJSON_ARCHIVE) -Wl,--end-group -o $@ -pthread -lm -ldl
 
 # --- other machines, style -----------------------------------------------------------------------
 aarch64: deps-aarch64 ## cross-compile both programs and all unit tests for ARM
