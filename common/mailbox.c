@@ -1,7 +1,7 @@
 /* common/mailbox.c - a locked list, and a bell that rings when it stops being empty.
  *
- * The bell is an eventfd on the consumer's loop, or a condition variable. It is rung inside the
- * lock: then a consumer that has taken the last message knows that its producer touches the box no
+ * The bell is an eventfd on the consumer's loop, a condition variable, or an eventfd that is rung only
+ * while the consumer polls it. It is rung inside the lock: then a consumer that has taken the last message knows that its producer touches the box no
  * more once it has left mailbox_push's lock, and rings are rare enough not to matter. */
 #include "common/mailbox.h"
 
@@ -10,6 +10,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <poll.h>
 #include <pthread.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -24,6 +25,9 @@ struct mailbox {
     struct loop_fd watch; /* callback form: the eventfd; -1 otherwise */
     mailbox_fn *on_mail;
     void *arg;
+    int polled_bell; /* polled form: the eventfd; -1 otherwise */
+    bool is_polled,
+        is_bell_rung; /* polled form, under the lock: the consumer sleeps; wake it once */
 };
 
 static struct mailbox *create(void) {
@@ -36,7 +40,7 @@ static struct mailbox *create(void) {
     pthread_cond_init(&box->bell, &attr);
     pthread_condattr_destroy(&attr);
     list_init(&box->mails);
-    box->watch.fd = -1;
+    box->watch.fd = box->polled_bell = -1;
     return box;
 }
 
@@ -72,6 +76,15 @@ struct mailbox *mailbox_open_waiting(void) {
     return create();
 }
 
+enum status mailbox_open_polled(struct mailbox **out, struct error *err) {
+    int fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+
+    if (fd < 0) return error_set(err, ST_IO, "cannot make a mailbox: %s", strerror(errno));
+    *out = create();
+    (*out)->polled_bell = fd;
+    return ST_OK;
+}
+
 void mailbox_close(struct mailbox *box) {
     if (!box) return;
     pthread_mutex_lock(&box->lock); /* the last producer has left */
@@ -81,24 +94,34 @@ void mailbox_close(struct mailbox *box) {
         loop_fd_fini(&box->watch);
         close(box->watch.fd);
     }
+    if (box->polled_bell >= 0) close(box->polled_bell);
     pthread_cond_destroy(&box->bell);
     pthread_mutex_destroy(&box->lock);
     mem_free(box);
 }
 
-bool mailbox_push(struct mailbox *box, struct mail *mail) {
+/* Under the lock. */
+static void ring(struct mailbox *box) {
     const uint64_t one = 1;
+
+    if (box->watch.fd >= 0) {
+        (void)!write(box->watch.fd, &one, sizeof(one)); /* cannot fill up: one ring per take */
+    } else if (box->polled_bell < 0) {
+        pthread_cond_signal(&box->bell);
+    } else if (box->is_polled && !box->is_bell_rung) {
+        box->is_bell_rung = true;
+        (void)!write(box->polled_bell, &one, sizeof(one));
+    }
+}
+
+bool mailbox_push(struct mailbox *box, struct mail *mail) {
     bool was_empty;
 
     pthread_mutex_lock(&box->lock);
     was_empty = list_is_empty(&box->mails);
     list_push_back(&box->mails, &mail->link);
     box->n_mails++;
-    if (was_empty && box->watch.fd >= 0) {
-        (void)!write(box->watch.fd, &one, sizeof(one)); /* cannot fill up: one ring per take */
-    } else if (was_empty) {
-        pthread_cond_signal(&box->bell);
-    }
+    if (was_empty) ring(box);
     pthread_mutex_unlock(&box->lock);
     return was_empty;
 }
@@ -115,6 +138,34 @@ size_t mailbox_take(struct mailbox *box, struct list *out) {
     size_t n;
 
     pthread_mutex_lock(&box->lock);
+    n = take_locked(box, out);
+    pthread_mutex_unlock(&box->lock);
+    return n;
+}
+
+static void poll_bell(const struct mailbox *box, int fd, uint64_t timeout_us) {
+    struct pollfd wanted[2] = {{.fd = box->polled_bell, .events = POLLIN},
+                               {.fd = fd, .events = POLLIN}}; /* -1 is never ready */
+    struct timespec timeout = {.tv_sec = (time_t)(timeout_us / 1000000u),
+                               .tv_nsec = (long)(timeout_us % 1000000u) * 1000};
+
+    (void)ppoll(wanted, ARRAY_LEN(wanted), timeout_us == UINT64_MAX ? NULL : &timeout, NULL);
+}
+
+size_t mailbox_wait_or(struct mailbox *box, struct list *out, int fd, uint64_t timeout_us) {
+    uint64_t count;
+    size_t n;
+
+    pthread_mutex_lock(&box->lock);
+    box->is_polled = list_is_empty(&box->mails) && timeout_us > 0;
+    if (box->is_polled) {
+        pthread_mutex_unlock(&box->lock);
+        poll_bell(box, fd, timeout_us);
+        pthread_mutex_lock(&box->lock);
+        box->is_polled = false;
+    }
+    if (box->is_bell_rung) (void)!read(box->polled_bell, &count, sizeof(count));
+    box->is_bell_rung = false;
     n = take_locked(box, out);
     pthread_mutex_unlock(&box->lock);
     return n;

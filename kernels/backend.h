@@ -283,7 +283,11 @@ struct backend_ops {
                           backend_fence *out, struct error *err);
     enum status (*poll)(struct backend_device *dev, backend_fence f); /* ST_OK, ST_AGAIN, or lost */
     enum status (*wait)(struct backend_device *dev, backend_fence f, uint64_t timeout_us);
-    int (*event_fd)(struct backend_device *dev); /* readable when a fence is done; -1: none */
+    /* Becomes readable when a fence is done; 8 bytes read from it take the signal away, and never
+     * block. It may be for another fence than the one wanted, and fences that were waited for need
+     * not be told: poll afterwards. Ask again before each sleep on it. -1: none, the step has run
+     * when submit returns. */
+    int (*event_fd)(struct backend_device *dev);
     /* Microseconds that the device worked on the step of this slot that was waited for last. NULL:
      * the device is the host, all of submit and wait is its time. */
     double (*step_us)(struct backend_model *m, uint32_t slot);
@@ -297,7 +301,11 @@ struct backend_ops {
      * inputs and outputs are listed in kernels/README.md. ST_UNSUPPORTED when it has none. */
     enum status (*op)(struct backend_device *dev, const char *name, const struct backend_tensor *in,
                       uint32_t n_in, struct backend_tensor *out, uint32_t n_out, struct error *err);
-    void *reserved[8];
+
+    /* What is wrong with a device that poll, wait or a copy found lost: one sentence, or NULL. The
+     * entry itself may be NULL. */
+    const char *(*fault)(struct backend_device *dev);
+    void *reserved[7];
 };
 
 /* The only symbol a loadable backend exports. The linked ones are below. */

@@ -47,13 +47,14 @@ struct backend_device {
     double speed;
     uint64_t end_us[N_FENCES]; /* when fence f is done, at f % N_FENCES */
     backend_fence seen;        /* newest fence that the engine knows to be done */
-    bool is_watched;           /* somebody has asked for the timer: it is armed from then on */
+    bool is_watched;           /* somebody has asked for the timer, and has not waited since */
     int timer;                 /* readable when the oldest unfinished fence is done */
 };
 
 struct backend_model {
     struct host_model host; /* first */
     uint64_t *key;          /* (max_rows) of the request in the row */
+    double step_us[2];      /* of the step submitted last in each slot */
 };
 
 /* --- the device ------------------------------------------------------------------------------ */
@@ -136,7 +137,7 @@ static void sim_info(struct backend_device *dev, struct backend_info *info) {
 static void arm_timer(struct backend_device *dev) {
     struct itimerspec at = {0};
 
-    if (!dev->is_watched) return; /* a system call per step that nobody looks at */
+    if (!dev->is_watched) return; /* else a system call per step that nobody looks at */
     if (dev->seen < dev->host.last) {
         uint64_t end_us = dev->end_us[(dev->seen + 1) % N_FENCES];
 
@@ -168,19 +169,23 @@ static uint64_t left_us(const struct backend_device *dev, backend_fence f) {
 }
 
 static enum status sim_poll(struct backend_device *dev, backend_fence f) {
+    backend_fence done = dev->seen;
+
     if (f > dev->host.last) return ST_INVALID;
-    if (left_us(dev, f) > 0) return ST_AGAIN;
-    if (f > dev->seen) {
-        dev->seen = f;
+    while (done < f && left_us(dev, done + 1) == 0)
+        done++;
+    if (done > dev->seen) {
+        dev->seen = done;
         arm_timer(dev);
     }
-    return ST_OK;
+    return f <= done ? ST_OK : ST_AGAIN;
 }
 
 static enum status sim_wait(struct backend_device *dev, backend_fence f, uint64_t timeout_us) {
     uint64_t start_us = clock_now_us();
     uint64_t give_up_us = start_us + MIN(timeout_us, UINT64_MAX - start_us);
 
+    dev->is_watched = false; /* until it is asked for again */
     for (;;) {
         enum status st = sim_poll(dev, f);
         uint64_t now_us, us;
@@ -368,8 +373,13 @@ static enum status sim_submit(struct backend_model *m, uint32_t slot,
     for (uint32_t i = 0; i < step->n_outputs; i++)
         say(m, slot, i);
     host_step_end(&m->host, slot, step);
-    *out = add_fence(dev, step_us(dev->profile, &m->host.slot[slot], step));
+    m->step_us[slot] = step_us(dev->profile, &m->host.slot[slot], step) / dev->speed;
+    *out = add_fence(dev, m->step_us[slot] * dev->speed);
     return ST_OK;
+}
+
+static double sim_step_us(struct backend_model *m, uint32_t slot) {
+    return m->step_us[slot & 1];
 }
 
 static enum status sim_op(struct backend_device *dev, const char *name,
@@ -405,6 +415,7 @@ const struct backend_ops backend_sim = {
     .poll = sim_poll,
     .wait = sim_wait,
     .event_fd = sim_event_fd,
+    .step_us = sim_step_us,
     .lora_load = host_lora_load,
     .lora_drop = host_lora_drop,
     .op = sim_op,

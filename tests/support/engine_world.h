@@ -113,6 +113,7 @@ struct setup {
     enum preemption_mode preemption;
     enum scheduler_policy policy;
     bool no_caching, is_gated;
+    enum engine_async async; /* zero: as the backend has it, off for ref and cpu */
     struct log *log;
 };
 
@@ -163,6 +164,7 @@ static inline struct engine_options tiny_options(const struct setup *s, float *i
     struct engine_options o = engine_options_default;
 
     o.backend = s->is_gated ? &gated : s->machine.ops ? s->machine.ops : &backend_ref;
+    o.async = s->async;
     o.device.path = s->machine.path;
     o.device.n_threads = MAX(s->n_threads, 1u);
     o.geometry = tiny_geometry(&shape, inv_freq, kinds);

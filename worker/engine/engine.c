@@ -22,11 +22,24 @@
  * gets many tokens at once and the engine never waits for it. Each mail about a request holds a
  * reference: whoever is last frees.
  *
- * One step is in flight. When nothing can run the thread sleeps on its inbox. When the device
- * fails, everything ends with FINISH_ERROR and nothing is accepted any more. */
+ * Steps in flight: two where the device works on its own (limits.n_slots), so that it finds the next
+ * step when it ends one; a token that is still being sampled goes in by the name of its output.
+ *
+ *      engine   schedule n+1 | wait | take n, tell | schedule n+2 | wait | take n+1, tell | ...
+ *      device   ...... n ...........|  n+1 ...........................|  n+2 .............
+ *
+ * What happens to a request meanwhile (its end, a cancel, preemption) does not touch steps that
+ * are under way: their outputs are dropped, or kept by a request that waits again. Blocks and rows may
+ * be given to others at once, because the device does everything in the order it was handed over.
+ * A request lives until its last outcome has come (request.n_in_flight).
+ *
+ * The thread sleeps on its inbox when nothing can run; when one step is in flight and nothing can go
+ * behind it, on its inbox and the device, so that a new request is not kept waiting. When the
+ * device fails, everything ends with FINISH_ERROR and nothing is accepted any more. */
 #include "worker/engine/engine_internal.h"
 
 #include <assert.h>
+#include <unistd.h>
 
 #include "common/clock.h"
 #include "common/log.h"
@@ -73,6 +86,7 @@ static void update_stats(struct engine *e) {
     t->kv_free = block_pool_n_free(pool);
     t->kv_total = block_pool_n_usable(pool);
     t->kv_waste = kv_manager_waste(e->kv);
+    t->flights = e->n_flights;
     t->is_draining = e->is_draining;
     t->is_failed = e->is_failed;
     engine_count_kv(e);
@@ -87,10 +101,10 @@ static void count_end(struct engine *e, const struct request *r) {
     if (r->n_admissions == 0) leave_queue(e, 1);
 }
 
-/* The last the engine does with it. */
+/* The last the engine does with it, or all but dropping the outcomes still under way. */
 static void tell_end(struct engine *e, struct request *r) {
     tell_news(e, r);
-    request_unref(r);
+    if (r->n_in_flight == 0) request_unref(r);
 }
 
 static void end_request(struct engine *e, struct request *r, enum finish_reason reason,
@@ -103,6 +117,37 @@ static void end_request(struct engine *e, struct request *r, enum finish_reason 
     tell_end(e, r);
 }
 
+/* The outcome of an entry that nobody waits for: its request, or its search, has ended before. */
+static void drop_outcome(struct engine *e, const struct schedule_entry *entry) {
+    struct request *r = entry->request;
+
+    (void)scheduler_take(e->sched, entry, 0, 0);
+    if (request_is_beam(r)) {
+        beam_group_unref(r->group);
+    } else if (r->n_in_flight == 0) {
+        request_unref(r);
+    }
+}
+
+static struct flight *pop_flight(struct engine *e) {
+    struct flight *f = &e->flight[e->oldest];
+
+    e->oldest = (e->oldest + 1) % e->limits.n_slots;
+    e->n_flights--;
+    return f;
+}
+
+/* Of requests that have all ended. */
+static void drop_flights(struct engine *e) {
+    while (e->n_flights > 0) {
+        struct flight *f = pop_flight(e);
+
+        if (!e->is_failed) (void)e->options.backend->wait(e->dev, f->fence, STEP_TIMEOUT_US);
+        for (uint32_t i = 0; i < f->schedule.n_entries; i++)
+            drop_outcome(e, &f->schedule.entry[i]);
+    }
+}
+
 static void fail(struct engine *e, const struct error *err) {
     struct request *r;
 
@@ -112,13 +157,13 @@ static void fail(struct engine *e, const struct error *err) {
     log_event(e->options.log, LOG_ERROR, "engine_failed", log_z("error", err->message));
     while ((r = scheduler_any(e->sched)) != NULL)
         end_request(e, r, FINISH_ERROR, err, clock_now_us());
+    drop_flights(e);
     send(e->outbox, &e->failed_mail, MAIL_FAILED);
 }
 
 /* --- log lines -------------------------------------------------------------------------------- */
 
-static void log_admissions(struct engine *e) {
-    const struct schedule *s = &e->schedule;
+static void log_admissions(struct engine *e, const struct schedule *s) {
     struct scheduler_counts c;
 
     if (s->n_admitted == 0 || !log_is_on(e->options.log, LOG_INFO)) return;
@@ -237,25 +282,77 @@ static enum status move_blocks(struct engine *e) {
     return st;
 }
 
-static enum status run(struct engine *e, struct error *err) {
-    backend_fence fence;
-    enum status st = batch_lay_out(&e->batch, &e->schedule, 0);
+/* What the device says is wrong with it, or what it did not do. */
+static enum status lost(struct engine *e, enum status st, const char *what, struct error *err) {
+    const struct backend_ops *ops = e->options.backend;
+    const char *fault = ops->fault ? ops->fault(e->dev) : NULL;
 
-    if (st != ST_OK) return error_set(err, st, "the device refused a sequence");
-    if ((st = move_blocks(e)) != ST_OK)
-        return error_set(err, st, "the device did not copy blocks: %s", status_name(st));
-    sampler_fill(&e->batch, e->eos_ids, e->options.scheduler.n_eos, e->options.geometry.vocab);
-    st = e->options.backend->submit(e->model, 0, &e->batch.step, &fence, err);
-    if (st != ST_OK) return st;
-    st = e->options.backend->wait(e->dev, fence, STEP_TIMEOUT_US);
-    if (st != ST_OK)
-        return error_set(err, st, "the device did not finish a step: %s", status_name(st));
-    return ST_OK;
+    if (fault) return error_set(err, st, "%s", fault);
+    return error_set(err, st, "the device did not %s: %s", what, status_name(st));
 }
 
+/* Beams die with their search, which may end while they are at the device. */
+static void hold_searches(const struct schedule *s) {
+    for (uint32_t i = 0; i < s->n_entries; i++)
+        if (request_is_beam(s->entry[i].request)) beam_group_ref(s->entry[i].request->group);
+}
+
+static enum status hand_over(struct engine *e, struct flight *f, uint32_t slot, struct error *err) {
+    const struct backend_ops *ops = e->options.backend;
+    uint64_t filled_us;
+    enum status st;
+
+    if ((st = batch_lay_out(&e->batch, &f->schedule, slot)) != ST_OK)
+        return error_set(err, st, "the device refused a sequence");
+    if ((st = move_blocks(e)) != ST_OK) return lost(e, st, "copy blocks", err);
+    sampler_fill(&e->batch.slot[slot], e->eos_ids, e->options.scheduler.n_eos,
+                 e->options.geometry.vocab);
+    filled_us = clock_now_us();
+    st = ops->submit(e->model, slot, &e->batch.slot[slot].counts, &f->fence, err);
+    f->submitted_us = clock_now_us();
+    f->host_us = filled_us - f->began_us;
+    f->handing_us = f->submitted_us - filled_us;
+    return st;
+}
+
+/* Nothing can go behind the step in flight. Blocks may have been taken for others all the same. */
+static void launch_nothing(struct engine *e) {
+    struct error err = {0};
+    enum status st = ST_OK;
+
+    if (e->n_flights == 0)
+        st = error_set(&err, ST_INTERNAL, "the scheduler found nothing to run");
+    else if ((st = move_blocks(e)) != ST_OK)
+        st = lost(e, st, "copy blocks", &err);
+    if (st != ST_OK) fail(e, &err);
+}
+
+/* A step more for the device, there being a slot. False when there is nothing to compute now. */
+static bool launch(struct engine *e) {
+    uint32_t slot = (e->oldest + e->n_flights) % e->limits.n_slots;
+    struct flight *f = &e->flight[slot];
+    struct error err = {0};
+
+    f->began_us = clock_now_us();
+    kv_manager_set_now(e->kv, f->began_us);
+    scheduler_step(e->sched, &f->schedule, f->began_us);
+    leave_queue(e, f->schedule.n_started);
+    log_admissions(e, &f->schedule);
+    if (f->schedule.n_entries == 0) {
+        launch_nothing(e);
+        return false;
+    }
+    hold_searches(&f->schedule);
+    e->n_flights++;
+    if (hand_over(e, f, slot, &err) != ST_OK) fail(e, &err);
+    return true;
+}
+
+/* --- its outcome ------------------------------------------------------------------------------ */
+
 /* What a beam may go on with. */
-static void take_beam(struct engine *e, const struct batch_row *row, uint64_t now_us) {
-    const struct backend_stage *stage = &e->batch.stage;
+static void take_beam(struct engine *e, const struct backend_stage *stage,
+                      const struct batch_row *row, uint64_t now_us) {
     size_t at = (size_t)(row->first_output + row->entry->n_scores) * e->limits.max_logprobs;
 
     scheduler_take_beam(e->sched, row->entry, stage->out_top_token + at,
@@ -269,14 +366,21 @@ static void count_token(struct engine *e, struct request *r, uint64_t now_us) {
     r->last_token_us = now_us;
 }
 
-static void take_row(struct engine *e, const struct batch_row *row, uint64_t now_us) {
+/* A row whose request has ended before is nobody's afterwards: entry NULL. */
+static void take_row(struct engine *e, const struct batch_step *step, struct batch_row *row,
+                     uint64_t now_us) {
     const struct schedule_entry *entry = row->entry;
     struct request *r = entry->request;
     uint32_t token;
 
-    if (sampler_take(&e->batch, row, e->limits.max_logprobs, &token) == ST_OK) {
+    if (r->place == PLACE_DONE) {
+        row->entry = NULL;
+        drop_outcome(e, entry);
+        return;
+    }
+    if (sampler_take(step, row, e->limits.max_logprobs, &token) == ST_OK) {
         if (request_is_beam(r)) {
-            take_beam(e, row, now_us);
+            take_beam(e, &step->stage, row, now_us);
             return;
         }
         if (entry->is_sampled) count_token(e, r, now_us);
@@ -304,79 +408,142 @@ static void take_searches(struct engine *e, struct list *ended) {
     }
 }
 
-static void count_step(struct engine *e, uint64_t began_us, uint64_t now_us) {
-    const struct schedule *s = &e->schedule;
+static void observe_us(struct metric *m, double us) {
+    if (m) metric_observe(m, us * 1e-6);
+}
 
+/* The device's part is what it says itself; where the host is the device, what was spent in the calls
+ * that run and await the step. */
+static void count_times(struct engine *e, const struct flight *f, uint32_t slot, uint64_t wait_us,
+                        uint64_t now_us) {
+    const struct backend_ops *ops = e->options.backend;
+    double device_us = (double)(f->handing_us + wait_us);
+    uint64_t host_us = f->host_us;
+
+    if (ops->step_us) {
+        device_us = ops->step_us(e->model, slot);
+        host_us += f->handing_us;
+    }
+    host_us += clock_now_us() - now_us;
+    e->totals.host_us += host_us;
+    e->totals.device_us += device_us;
+    e->totals.busy_us += now_us - MAX(f->began_us, e->landed_us);
+    e->landed_us = now_us;
+    observe_us(e->options.step_host, (double)host_us);
+    observe_us(e->options.step_device, device_us);
+}
+
+static void count_step(struct engine *e, const struct schedule *s) {
     e->totals.steps++;
     e->totals.computed_tokens += s->n_tokens;
     e->totals.prefill_tokens += s->prefill_tokens;
     e->totals.prompt_tokens += s->prompt_tokens;
     e->totals.cached_tokens += s->cached_prompt_tokens;
-    e->totals.busy_us += now_us - began_us;
     if (e->options.step_tokens) metric_observe(e->options.step_tokens, s->n_tokens);
+}
+
+static void tell_row(struct engine *e, const struct batch_row *row) {
+    struct request *r;
+
+    if (!row->entry) return;
+    r = row->entry->request;
+    if (request_is_beam(r)) { /* nobody knows of it */
+        beam_group_unref(r->group);
+    } else if (r->place == PLACE_DONE) {
+        tell_end(e, r);
+    } else if (row->entry->is_sampled) {
+        tell_news(e, r);
+    }
 }
 
 /* Outputs are taken first, then the statistics, then everyone is told: who hears of a token sees
  * numbers that include it. */
-static void finish_step(struct engine *e, uint64_t began_us) {
-    const struct batch *b = &e->batch;
+static void take_step(struct engine *e, uint64_t wait_us) {
+    uint32_t slot = e->oldest;
+    struct flight *f = pop_flight(e);
+    struct batch_step *step = &e->batch.slot[slot];
     uint64_t now_us = clock_now_us();
     struct list ended, *link;
 
-    for (uint32_t i = 0; i < b->step.n_rows; i++)
-        take_row(e, &b->row[i], now_us);
+    for (uint32_t i = 0; i < step->counts.n_rows; i++)
+        take_row(e, step, &step->row[i], now_us);
     take_searches(e, &ended);
-    count_step(e, began_us, now_us);
+    count_step(e, &f->schedule);
+    count_times(e, f, slot, wait_us, now_us);
     update_stats(e);
-    for (uint32_t i = 0; i < b->step.n_rows; i++) {
-        struct request *r = b->row[i].entry->request;
-
-        if (request_is_beam(r)) continue; /* nobody knows of it */
-        if (r->place == PLACE_DONE) {
-            tell_end(e, r);
-        } else if (b->row[i].entry->is_sampled) {
-            tell_news(e, r);
-        }
-    }
+    for (uint32_t i = 0; i < step->counts.n_rows; i++)
+        tell_row(e, &step->row[i]);
     while ((link = list_pop_front(&ended)) != NULL)
         tell_end(e, LIST_ENTRY(link, struct request, link));
 }
 
-static void step(struct engine *e) {
-    struct error err = {0};
-    uint64_t began_us = clock_now_us();
-    enum status st = ST_OK;
+/* The step has come out, such as `st` says. False when it has not, and hear_all may wait for it. */
+static bool is_landed(struct engine *e, const struct flight *f, enum status *st) {
+    const struct backend_ops *ops = e->options.backend;
+    uint64_t spent_us = clock_now_us() - f->submitted_us;
 
-    kv_manager_set_now(e->kv, began_us);
-    scheduler_step(e->sched, &e->schedule, began_us);
-    leave_queue(e, e->schedule.n_started);
-    log_admissions(e);
-    if (e->schedule.n_entries == 0)
-        st = error_set(&err, ST_INTERNAL, "the scheduler found nothing to run");
-    if (st == ST_OK) st = run(e, &err);
-    if (st == ST_OK) {
-        finish_step(e, began_us);
-    } else {
-        fail(e, &err);
+    if (e->is_starved) {
+        *st = ops->poll(e->dev, f->fence);
+        if (*st != ST_AGAIN) return true;
+        if (spent_us < STEP_TIMEOUT_US && ops->event_fd(e->dev) >= 0) return false;
     }
+    *st = ops->wait(e->dev, f->fence, STEP_TIMEOUT_US - MIN(spent_us, STEP_TIMEOUT_US));
+    return true;
 }
 
-/* Hears what has arrived; sleeps until something does when there is nothing to run. */
-static bool hear_all(struct engine *e) {
+static void land(struct engine *e) {
+    struct error err = {0};
+    uint64_t began_us = clock_now_us();
+    enum status st;
+
+    if (!is_landed(e, &e->flight[e->oldest], &st)) return;
+    e->is_starved = false;
+    if (st == ST_OK) {
+        take_step(e, clock_now_us() - began_us);
+        return;
+    }
+    (void)lost(e, st, "finish a step", &err);
+    fail(e, &err);
+}
+
+/* A step in, a step out. */
+static void turn(struct engine *e) {
+    if (e->is_starved) land(e);
+    if (e->n_flights < e->limits.n_slots) {
+        bool is_fed = scheduler_has_work(e->sched) && launch(e);
+
+        e->is_starved = !is_fed && e->n_flights > 0;
+    }
+    if (e->n_flights == e->limits.n_slots) land(e);
+}
+
+/* --- the thread ------------------------------------------------------------------------------- */
+
+/* Sleeps until there are mails, or the device may have finished a step that nothing can go behind. */
+static void await(struct engine *e, struct list *mails, uint64_t now_us) {
+    int fd = e->n_flights > 0 ? e->options.backend->event_fd(e->dev) : -1;
+    uint64_t timeout_us = sleep_us(e, now_us), signal;
+
+    if (e->n_flights > 0) timeout_us = fd >= 0 ? MIN(timeout_us, STEP_TIMEOUT_US) : 0;
+    mailbox_wait_or(e->inbox, mails, fd, timeout_us);
+    if (fd >= 0) (void)!read(fd, &signal, sizeof(signal));
+}
+
+/* Hears what has arrived; sleeps until something does when there is nothing else to do. */
+static void hear_all(struct engine *e) {
     struct list mails, *link;
-    bool has_work = scheduler_has_work(e->sched);
+    bool has_work = e->n_flights > 0 || scheduler_has_work(e->sched);
     uint64_t now_us = clock_now_us();
 
     watch_interval(e, now_us, has_work);
     list_init(&mails);
-    if (has_work) {
-        mailbox_take(e->inbox, &mails);
+    if (!has_work || e->is_starved) {
+        await(e, &mails, now_us);
     } else {
-        mailbox_wait(e->inbox, &mails, sleep_us(e, now_us));
+        mailbox_take(e->inbox, &mails);
     }
     while ((link = list_pop_front(&mails)) != NULL)
         hear(e, request_mail_of(link));
-    return scheduler_has_work(e->sched);
 }
 
 static void tell_drained(struct engine *e) {
@@ -390,8 +557,10 @@ static void drop_all(struct engine *e) {
 
     while ((r = scheduler_any(e->sched)) != NULL) {
         scheduler_end(e->sched, r, FINISH_ABORT, clock_now_us());
-        request_unref(r);
+        if (r->n_in_flight == 0) request_unref(r);
     }
+    drop_flights(e);
+    assert(scheduler_counts(e->sched).in_flight == 0);
 }
 
 void *engine_main(void *engine) {
@@ -405,12 +574,12 @@ void *engine_main(void *engine) {
         return NULL;
     }
     while (!e->is_stopping) {
-        if (hear_all(e)) step(e);
+        hear_all(e);
+        turn(e);
         engine_tell_kv_events(e, !scheduler_any(e->sched));
         update_stats(e);
         if (e->is_draining && !scheduler_any(e->sched)) tell_drained(e);
     }
-    assert(e->is_failed || scheduler_counts(e->sched).in_flight == 0);
     drop_all(e);
     engine_close_device(e);
     return NULL;

@@ -1,8 +1,8 @@
 /* worker/engine/engine.h - a model on a device, serving requests: the engine as the API sees it.
  *
  * The engine is a thread. It owns the scheduler, the KV manager, the sampler and the backend, and
- * repeats one step for as long as there is work: take what was asked for, schedule, stage, run,
- * take the outputs, tell. Its creator (the worker loop) talks to it through the functions below,
+ * repeats one step for as long as there is work: take what was asked for, schedule, stage, submit,
+ * take the outputs of the step before, tell. Its creator (the worker loop) talks to it through the functions below,
  * all of them on the loop's thread; callbacks come on that loop. Only engine_create and
  * engine_destroy block.
  *
@@ -45,6 +45,10 @@ struct engine_callbacks {
     void *arg;
 };
 
+/* A second step is scheduled and submitted while the first one runs: the device never waits for the
+ * host. A device that is the host has nothing to gain by it. */
+enum engine_async { ASYNC_AUTO, /* where the device works on its own */ ASYNC_OFF, ASYNC_ON };
+
 struct engine_options {
     const struct backend_ops *backend;
     struct backend_config device;
@@ -57,6 +61,8 @@ struct engine_options {
                         struct backend_model **out, struct error *err);
     void *load_arg;
 
+    enum engine_async async;
+    bool is_deterministic;  /* see struct backend_limits */
     uint32_t max_model_len; /* 0: the geometry's max_context */
     uint32_t block_size;
     uint32_t max_logprobs; /* most alternatives a request may ask for */
@@ -70,12 +76,14 @@ struct engine_options {
 
     struct kv_manager_config kv;        /* the engine fills in n_blocks, n_host_blocks, block_size,
                                   * max_model_len. kv.events must outlive it */
-    struct scheduler_options scheduler; /* the engine fills in max_model_len */
+    struct scheduler_options scheduler; /* the engine fills in max_model_len and async */
 
-    struct log *log;            /* NULL: silent */
-    uint64_t log_interval_us;   /* between two lines while active; 0: none */
-    struct metric *step_tokens; /* histogram of the tokens of a step, or NULL */
-    struct metric *token_gap;   /* of the seconds between two tokens of a request; the engine's own
+    struct log *log;                        /* NULL: silent */
+    uint64_t log_interval_us;               /* between two lines while active; 0: none */
+    struct metric *step_tokens;             /* histogram of the tokens of a step, or NULL */
+    struct metric *step_host, *step_device; /* histograms of the seconds that a step took of the
+                                             * engine's thread, and of the device; or NULL */
+    struct metric *token_gap; /* of the seconds between two tokens of a request; the engine's own
                                  * part, or NULL */
     struct engine_callbacks callbacks;
 };
@@ -90,6 +98,8 @@ struct engine_info {
     const char *backend; /* "cpu" */
     uint32_t n_blocks;   /* usable ones: the null block not counted */
     uint32_t n_host_blocks;
+    uint32_t n_slots; /* steps in flight, at most */
+    bool is_deterministic;
     uint32_t block_size, max_model_len;
     uint64_t block_bytes, weight_bytes;
     struct request_limits limits; /* for request_create */
@@ -155,6 +165,7 @@ struct engine_stats {
     uint64_t queued_tokens;
     uint32_t kv_free, kv_total; /* blocks; cached ones nobody uses count as free */
     double kv_waste;            /* share of the slots in use that hold no token */
+    uint32_t flights;           /* steps at the device, or on their way there */
     bool is_draining, is_failed;
     /* since the start */
     uint64_t steps;
@@ -173,7 +184,9 @@ struct engine_stats {
     uint64_t moved_out, moved_in;                /* blocks, to and from host memory */
     uint64_t misses[KV_MISS_COUNT];              /* first admissions, by why they found no more */
     uint64_t finished[FINISH_ERROR + 1];
-    uint64_t busy_us; /* spent in steps */
+    uint64_t busy_us; /* with a step in flight */
+    uint64_t host_us; /* of the engine's thread, for steps; the device's work not counted */
+    double device_us; /* of the device, for steps */
 };
 void engine_stats(struct engine *e, struct engine_stats *out);
 

@@ -31,6 +31,16 @@ struct engine_interval {
     bool is_active;
 };
 
+/* A step between its schedule and its outcome; its place among the flights is its slot at the
+ * backend. */
+struct flight {
+    struct schedule schedule;
+    backend_fence fence;
+    uint64_t began_us, submitted_us; /* when scheduling began; when the device had it */
+    uint64_t host_us;                /* spent on it by the engine's thread so far */
+    uint64_t handing_us; /* spent in submit: the step itself, where the host is the device */
+};
+
 struct engine {
     struct engine_options options;
     struct engine_info info;
@@ -48,8 +58,11 @@ struct engine {
     struct backend_model *model;
     struct kv_manager *kv;
     struct scheduler *sched;
-    struct schedule schedule;
     struct batch batch;
+    struct flight flight[2];
+    uint32_t oldest, n_flights; /* a ring of limits.n_slots */
+    bool is_starved;    /* nothing can be computed until a step has come out or a mail comes in */
+    uint64_t landed_us; /* when the last one came out */
     struct engine_stats totals; /* copied to `stats` after each step */
     struct engine_interval interval;
     struct error failure;

@@ -173,11 +173,19 @@ static void set_limits(struct engine *e) {
         .max_blocks_per_row = CEIL_DIV(o->max_model_len, o->block_size),
         .max_outputs = scheduler_max_outputs(&o->scheduler),
         .max_logprobs = MAX(o->max_logprobs, BEAM_CANDIDATES_MAX),
-        .n_slots = 1,
+        .n_slots = o->async == ASYNC_ON ? 2 : 1, /* ASYNC_AUTO: see decide_slots */
+        .is_deterministic = o->is_deterministic,
         .block_size = o->block_size,
         .max_bias = o->scheduler.max_num_seqs * sampler_max_bias(o->scheduler.n_eos),
         .max_masks = o->scheduler.max_num_seqs,
     };
+}
+
+/* A device that tells when it has finished works while the host does something else. */
+static void decide_slots(struct engine *e) {
+    if (e->options.async == ASYNC_AUTO && e->options.backend->event_fd(e->dev) >= 0)
+        e->limits.n_slots = 2;
+    e->options.scheduler.async = e->limits.n_slots == 2;
 }
 
 static enum status open_pool(struct engine *e, struct error *err) {
@@ -207,6 +215,8 @@ static void set_info(struct engine *e) {
     i->backend = e->options.backend->name;
     i->n_blocks = block_pool_n_usable(kv_manager_pool(e->kv));
     i->n_host_blocks = e->options.kv.n_host_blocks;
+    i->n_slots = e->limits.n_slots;
+    i->is_deterministic = e->limits.is_deterministic;
     i->block_size = e->options.block_size;
     i->max_model_len = e->options.max_model_len;
     i->weight_bytes = e->options.weight_bytes;
@@ -247,13 +257,15 @@ enum status engine_open_device(struct engine *e, struct error *err) {
     if ((st = plan_blocks(e, expected_block_bytes(e), &n_blocks, err)) != ST_OK) return st;
     say_plan(e, expected_block_bytes(e), n_blocks);
     if ((st = ops->open(&e->dev, &e->options.device, err)) != ST_OK) return st;
+    decide_slots(e);
     st = e->options.load(e->options.load_arg, ops, e->dev, &e->options.geometry, &e->limits,
                          &e->model, err);
     if (st != ST_OK) return st;
     if ((st = open_pool(e, err)) != ST_OK) return st;
     st = scheduler_create(&e->sched, &e->options.scheduler, e->kv, err);
     if (st != ST_OK) return st;
-    schedule_init(&e->schedule, e->sched);
+    for (uint32_t i = 0; i < ARRAY_LEN(e->flight); i++)
+        schedule_init(&e->flight[i].schedule, e->sched);
     batch_init(&e->batch, ops, e->model, e->limits.max_rows, e->options.block_size);
     set_info(e);
     log_event(e->options.log, LOG_INFO, "engine_ready", log_z("backend", e->info.backend),
@@ -272,7 +284,8 @@ void engine_close_device(struct engine *e) {
 
     if (e->sched) {
         batch_fini(&e->batch);
-        schedule_fini(&e->schedule);
+        for (uint32_t i = 0; i < ARRAY_LEN(e->flight); i++)
+            schedule_fini(&e->flight[i].schedule);
     }
     scheduler_destroy(e->sched);
     kv_manager_destroy(e->kv);
@@ -310,8 +323,8 @@ enum status engine_create(struct engine **out, const struct engine_options *opti
     e->options = *options;
     sem_init(&e->is_ready, 0, 0);
     pthread_mutex_init(&e->stats_lock, NULL);
-    e->inbox = mailbox_open_waiting();
     copy_eos(e);
+    if ((st = mailbox_open_polled(&e->inbox, err)) != ST_OK) goto fail;
     if ((st = check_options(e, err)) != ST_OK) goto fail;
     e->options.scheduler.max_model_len = e->options.max_model_len;
     e->options.geometry.max_context = e->options.max_model_len;
@@ -368,7 +381,7 @@ void engine_destroy(struct engine *e) {
         mailbox_push(e->inbox, &e->stop_mail.mail);
         pthread_join(e->thread, NULL);
     }
-    drop_mails(e->inbox);
+    if (e->inbox) drop_mails(e->inbox);
     if (e->outbox) drop_mails(e->outbox);
     pthread_mutex_destroy(&e->stats_lock);
     sem_destroy(&e->is_ready);

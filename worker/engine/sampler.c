@@ -8,12 +8,12 @@
 #define BAN_BIAS     (-1e30f) /* finite, so that sums and quotients with it stay finite */
 #define GREEDY_BELOW 1e-5f    /* a temperature that only greedy decoding can mean */
 
-static void add_bias(struct batch *b, uint32_t output, uint32_t token, float bias) {
-    b->stage.bias[b->step.n_bias++] = (struct backend_bias){output, token, bias};
+static void add_bias(struct batch_step *b, uint32_t output, uint32_t token, float bias) {
+    b->stage.bias[b->counts.n_bias++] = (struct backend_bias){output, token, bias};
 }
 
 /* Bans the last token of each bad word that the output so far ends with all but. */
-static void ban_words(struct batch *b, const struct request *r, uint32_t output) {
+static void ban_words(struct batch_step *b, const struct request *r, uint32_t output) {
     const struct request_params *p = &r->params;
     uint32_t n_output = request_n_output(r);
 
@@ -28,16 +28,17 @@ static void ban_words(struct batch *b, const struct request *r, uint32_t output)
 }
 
 /* A copy of the request's set of tokens among the masks of the step. */
-static void fill_mask(struct batch *b, const struct request *r, uint32_t output, uint32_t vocab) {
+static void fill_mask(struct batch_step *b, const struct request *r, uint32_t output,
+                      uint32_t vocab) {
     size_t n_words = CEIL_DIV(vocab, 32);
 
     if (!r->params.allowed) return;
-    memcpy(b->stage.mask + b->step.n_masks * n_words, r->params.allowed,
+    memcpy(b->stage.mask + b->counts.n_masks * n_words, r->params.allowed,
            n_words * sizeof(*b->stage.mask));
-    b->stage.output[output].mask = b->step.n_masks++;
+    b->stage.output[output].mask = b->counts.n_masks++;
 }
 
-static void fill_biases(struct batch *b, const struct schedule_entry *e, uint32_t output,
+static void fill_biases(struct batch_step *b, const struct schedule_entry *e, uint32_t output,
                         const uint32_t *eos_ids, uint32_t n_eos) {
     const struct request_params *p = &e->request->params;
 
@@ -63,8 +64,8 @@ static void fill_sample(struct backend_output *o, const struct request_params *p
     o->n_logprobs = p->n_logprobs > 0 ? (uint32_t)p->n_logprobs : 0;
 }
 
-void sampler_fill(struct batch *b, const uint32_t *eos_ids, uint32_t n_eos, uint32_t vocab) {
-    for (uint32_t i = 0; i < b->step.n_rows; i++) {
+void sampler_fill(struct batch_step *b, const uint32_t *eos_ids, uint32_t n_eos, uint32_t vocab) {
+    for (uint32_t i = 0; i < b->counts.n_rows; i++) {
         const struct schedule_entry *e = b->row[i].entry;
         const struct request_params *p = &e->request->params;
         uint32_t output = b->row[i].first_output;
@@ -82,7 +83,8 @@ void sampler_fill(struct batch *b, const uint32_t *eos_ids, uint32_t n_eos, uint
     }
 }
 
-static void take_scores(const struct batch *b, const struct batch_row *row, uint32_t max_logprobs) {
+static void take_scores(const struct batch_step *b, const struct batch_row *row,
+                        uint32_t max_logprobs) {
     const struct backend_stage *s = &b->stage;
     struct request *r = row->entry->request;
     size_t n_top = (size_t)r->params.prompt_logprobs;
@@ -115,8 +117,8 @@ static void take_logprobs(const struct backend_stage *s, struct request *r, uint
            n_top * sizeof(float));
 }
 
-enum status sampler_take(const struct batch *b, const struct batch_row *row, uint32_t max_logprobs,
-                         uint32_t *token) {
+enum status sampler_take(const struct batch_step *b, const struct batch_row *row,
+                         uint32_t max_logprobs, uint32_t *token) {
     const struct schedule_entry *e = row->entry;
     uint32_t n_outputs = e->n_scores + e->is_sampled, last = row->first_output + e->n_scores;
 

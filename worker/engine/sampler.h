@@ -16,12 +16,12 @@ static inline uint32_t sampler_max_bias(uint32_t n_eos) {
     return REQUEST_BIAS_MAX + REQUEST_STOP_IDS_MAX + REQUEST_BAD_WORDS_MAX / 2 + n_eos;
 }
 
-/* Completes the outputs of the batch that was laid out last. */
-void sampler_fill(struct batch *b, const uint32_t *eos_ids, uint32_t n_eos, uint32_t vocab);
+/* Completes the outputs of a step that was laid out. */
+void sampler_fill(struct batch_step *b, const uint32_t *eos_ids, uint32_t n_eos, uint32_t vocab);
 
 /* Copies the logprobs of a row's outputs to its request, where they were asked for, and gives the
  * sampled token (0 for a beam). Before scheduler_take. ST_INTERNAL when the numbers were not finite. */
-MUST_USE enum status sampler_take(const struct batch *b, const struct batch_row *row,
+MUST_USE enum status sampler_take(const struct batch_step *b, const struct batch_row *row,
                                   uint32_t max_logprobs, uint32_t *token);
 
 #endif

@@ -24,23 +24,28 @@ struct batch_row {
     uint32_t first_output;
 };
 
+/* One step, laid out in the arrays of its slot. */
+struct batch_step {
+    struct batch_row *row; /* (max_rows) as in the stage */
+    struct backend_stage stage;
+    struct backend_step counts;
+};
+
 struct batch {
     const struct backend_ops *ops;
     struct backend_model *model;
     uint32_t max_rows, block_size;
     struct batch_binding *bound; /* (max_rows) what each row of the device holds */
-    /* The step laid out last. */
-    struct batch_row *row; /* (max_rows) as in the stage */
-    struct backend_stage stage;
-    struct backend_step step;
+    struct batch_step slot[2];
 };
 
 void batch_init(struct batch *b, const struct backend_ops *ops, struct backend_model *model,
                 uint32_t max_rows, uint32_t block_size);
 void batch_fini(struct batch *b); /* frees the rows of the device; a zeroed batch is fine */
 
-/* Lays out a schedule with at least one entry in `slot`. b->row, b->stage and b->step describe it;
- * the schedule must stay as it is while they are used. Fails only if the device refuses a row. */
+/* Lays out a schedule with at least one entry. b->slot[slot] describes it until that slot is laid out
+ * again; the schedule must stay as it is for as long. Tokens that are still being sampled are named by
+ * their output in the step laid out before. Fails only if the device refuses a row. */
 MUST_USE enum status batch_lay_out(struct batch *b, const struct schedule *sched, uint32_t slot);
 
 #endif

@@ -70,6 +70,10 @@ static void group_destroy(struct beam_group *g) {
     mem_free(g);
 }
 
+void beam_group_ref(struct beam_group *g) {
+    atomic_fetch_add_explicit(&g->refs, 1, memory_order_relaxed);
+}
+
 void beam_group_unref(struct beam_group *g) {
     if (atomic_fetch_sub_explicit(&g->refs, 1, memory_order_acq_rel) == 1) group_destroy(g);
 }

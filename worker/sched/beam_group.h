@@ -13,7 +13,7 @@
  * whatever happens to one of them. What a beam has computed is only ever read as alternatives of
  * raw logits, so a search gives the same answer alone and in a crowd.
  *
- * A group lives as long as one of its answers. The search begins when all have been submitted, so that
+ * A group lives as long as one of its answers, or one of its outputs is under way. The search begins when all have been submitted, so that
  * it cannot end before. Thread: the creator until the first answer is submitted, then the engine.
  *
  * LIMITS: beam search ranks by the model's own logprobs: no penalties, no biases, no temperature, no
@@ -50,7 +50,7 @@ struct beam_group {
     uint32_t n_awaited;      /* live beams whose outputs have not come */
     uint32_t n_added;        /* answers submitted; the search begins with the last */
     uint32_t n_open;         /* of these, not ended */
-    atomic_uint refs;        /* one per answer */
+    atomic_uint refs;        /* one per answer, and per output under way */
 };
 
 /* The n answers of one search, with equal parameters; each with one reference, the caller's, to be
@@ -59,6 +59,7 @@ MUST_USE enum status beam_group_create(struct request **answers,
                                        const struct request_params *params,
                                        const struct beam_params *beams,
                                        const struct request_limits *limits, struct error *err);
+void beam_group_ref(struct beam_group *g);
 void beam_group_unref(struct beam_group *g);
 
 /* The request is computed for a search, not for a client. */

@@ -63,8 +63,8 @@ static void run_alone_and_cold(const struct cases *c, struct machine machine, st
 }
 
 /* Eight at once, cold and then warm. */
-static void run_together(const struct cases *c, const struct setup *s, const char *how,
-                         const struct answer *expected, bool wants_preemptions) {
+static void run_together_as(const struct cases *c, const struct setup *s, const char *how,
+                            const struct answer *expected, bool wants_preemptions) {
     static struct answer got[N_CASES];
     uint32_t n_preemptions = 0, n_cached = 0;
     struct world w;
@@ -85,6 +85,20 @@ static void run_together(const struct cases *c, const struct setup *s, const cha
     if (wants_preemptions && n_preemptions == 0) fail_msg("%s: nothing was preempted", how);
     assert_idle(&w);
     world_close(&w);
+}
+
+/* One step after the other, and with two in flight. */
+static void run_together(const struct cases *c, const struct setup *s, const char *how,
+                         const struct answer *expected, bool wants_preemptions) {
+    char name[128];
+
+    for (int async = ASYNC_OFF; async <= ASYNC_ON; async++) {
+        struct setup each = *s;
+
+        each.async = (enum engine_async)async;
+        snprintf(name, sizeof(name), "%s%s", how, async == ASYNC_ON ? ", two steps in flight" : "");
+        run_together_as(c, &each, name, expected, wants_preemptions);
+    }
 }
 
 static const struct way {

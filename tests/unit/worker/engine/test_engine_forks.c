@@ -177,7 +177,7 @@ static const struct way {
      true},
 };
 
-static void run_all_ways(struct machine machine) {
+static void run_all_ways(struct machine machine, enum engine_async async) {
     static struct crowd c;
     static struct answers expected;
 
@@ -188,6 +188,7 @@ static void run_all_ways(struct machine machine) {
         struct engine_stats stats;
 
         s.machine = machine;
+        s.async = async;
         stats = run_crowd(&c, &s, ways[i].how, &expected);
         if (ways[i].preempts && stats.preemptions == 0)
             fail_msg("%s: nothing was preempted", ways[i].how);
@@ -199,12 +200,14 @@ static void run_all_ways(struct machine machine) {
 
 static void case_100_for_samples_and_beams(void **state) {
     (void)state;
-    run_all_ways((struct machine){0});
+    run_all_ways((struct machine){0}, ASYNC_OFF);
+    run_all_ways((struct machine){0}, ASYNC_ON);
 }
 
 static void case_100_for_samples_and_beams_on_the_cpu(void **state) {
     (void)state;
-    run_all_ways((struct machine){.ops = &backend_cpu});
+    run_all_ways((struct machine){.ops = &backend_cpu}, ASYNC_OFF);
+    run_all_ways((struct machine){.ops = &backend_cpu}, ASYNC_ON);
 }
 
 static void samples_share_the_prompt_and_compute_one_token_each(void **state) {
@@ -232,19 +235,19 @@ static void samples_share_the_prompt_and_compute_one_token_each(void **state) {
 }
 
 /* Plain ones, samples and searches, let go of at any moment of their lives. */
-static void after_a_thousand_cancels_every_block_is_free(void **state) {
+static void cancel_a_thousand(enum engine_async async) {
     static uint32_t prompt[3][60];
     struct request_params p[4];
     struct rng rng;
     struct world w;
 
-    (void)state;
     rng_seed(&rng, 17);
     world_open(&w, &(struct setup){.n_blocks = 40,
                                    .host_blocks = 60,
                                    .preemption = PREEMPT_SWAP,
                                    .budget = 48,
-                                   .max_waiting = 2000});
+                                   .max_waiting = 2000,
+                                   .async = async});
     w.lets_go = true;
     for (uint32_t n = 0; n < 1000;) {
         struct request *r[16];
@@ -276,6 +279,12 @@ static void after_a_thousand_cancels_every_block_is_free(void **state) {
     assert_idle(&w);
     assert_int_equal(stats_of(&w).host_held, 0);
     world_close(&w);
+}
+
+static void after_a_thousand_cancels_every_block_is_free(void **state) {
+    (void)state;
+    cancel_a_thousand(ASYNC_OFF);
+    cancel_a_thousand(ASYNC_ON);
 }
 
 static void a_search_that_never_fits_says_so(void **state) {

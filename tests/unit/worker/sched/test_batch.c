@@ -84,7 +84,7 @@ static void lay_out(struct setup *s) {
 
     fixture_step(&s->f);
     assert_int_equal(batch_lay_out(&s->b, &s->f.step, 0), ST_OK);
-    sampler_fill(&s->b, eos, 1, FIXTURE_VOCAB);
+    sampler_fill(&s->b.slot[0], eos, 1, FIXTURE_VOCAB);
 }
 
 static void one_token_rows_come_first_and_slots_follow_the_table(void **state) {
@@ -95,15 +95,15 @@ static void one_token_rows_come_first_and_slots_follow_the_table(void **state) {
     setup_open(&s, 100);
     old = fixture_add(&s.f, 20, 1, NULL);
     lay_out(&s);
-    assert_int_equal(s.b.step.n_updates, 2);
-    assert_int_equal(s.b.step.n_tokens, 20);
+    assert_int_equal(s.b.slot[0].counts.n_updates, 2);
+    assert_int_equal(s.b.slot[0].counts.n_tokens, 20);
     fixture_take(&s.f, 9);
     new = fixture_add(&s.f, 40, 2, NULL);
     lay_out(&s);
-    assert_int_equal(s.b.step.n_rows, 2);
-    assert_int_equal(s.b.step.n_tokens, 41);
-    assert_int_equal(s.b.step.n_outputs, 2);
-    assert_int_equal(s.b.step.n_updates, 3); /* the new one's: the old one's are there */
+    assert_int_equal(s.b.slot[0].counts.n_rows, 2);
+    assert_int_equal(s.b.slot[0].counts.n_tokens, 41);
+    assert_int_equal(s.b.slot[0].counts.n_outputs, 2);
+    assert_int_equal(s.b.slot[0].counts.n_updates, 3); /* the new one's: the old one's are there */
     assert_int_equal(device.row[0].row, old->row);
     assert_int_equal(device.row[0].n_tokens, 1);
     assert_int_equal(device.row[0].context_len, 21);
@@ -142,14 +142,14 @@ static void a_chunk_without_its_end_has_no_output(void **state) {
     setup_open(&s, 100);
     r = fixture_add(&s.f, 150, 1, NULL);
     lay_out(&s);
-    assert_int_equal(s.b.step.n_tokens, 100);
-    assert_int_equal(s.b.step.n_outputs, 0);
+    assert_int_equal(s.b.slot[0].counts.n_tokens, 100);
+    assert_int_equal(s.b.slot[0].counts.n_outputs, 0);
     fixture_take(&s.f, 9);
     lay_out(&s);
-    assert_int_equal(s.b.step.n_tokens, 50);
-    assert_int_equal(s.b.step.n_outputs, 1);
+    assert_int_equal(s.b.slot[0].counts.n_tokens, 50);
+    assert_int_equal(s.b.slot[0].counts.n_outputs, 1);
     assert_int_equal(device.position[0], 100);
-    assert_int_equal(s.b.step.n_updates, 3);
+    assert_int_equal(s.b.slot[0].counts.n_updates, 3);
     assert_int_equal(device.update[0].index, 7);
     fixture_take(&s.f, 9);
     setup_close(&s);
@@ -177,7 +177,7 @@ static void a_resumed_request_is_bound_anew_with_its_output(void **state) {
     assert_int_equal(device.n_freed, 1);
     assert_int_equal(device.bound_prompt[r[1]->row], 62);
     assert_int_equal(device.bound_output[r[1]->row], 2);
-    assert_int_equal(s.b.step.n_updates, r[1]->kv.table[0].n_blocks);
+    assert_int_equal(s.b.slot[0].counts.n_updates, r[1]->kv.table[0].n_blocks);
     fixture_take(&s.f, 9);
     setup_close(&s);
     request_unref(r[0]);
@@ -196,7 +196,7 @@ static void prompt_positions_are_scored(void **state) {
     p.n_logprobs = 1;
     r = fixture_add(&s.f, 5, 3, &p);
     lay_out(&s);
-    assert_int_equal(s.b.step.n_outputs, 5);
+    assert_int_equal(s.b.slot[0].counts.n_outputs, 5);
     for (uint32_t i = 0; i < 4; i++) {
         assert_int_equal(device.output[i].want, WANT_SCORE);
         assert_int_equal(device.output[i].token_index, i);
@@ -212,7 +212,7 @@ static void prompt_positions_are_scored(void **state) {
     device.out_logprob[4] = -9;
     device.out_rank[4] = 3;
     device.out_top_token[8] = 55;
-    assert_int_equal(sampler_take(&s.b, &s.b.row[0], 2, &token), ST_OK);
+    assert_int_equal(sampler_take(&s.b.slot[0], &s.b.slot[0].row[0], 2, &token), ST_OK);
     assert_int_equal(token, 77);
     assert_true(r->prompt_logprob[1] == 0.0f && r->prompt_logprob[4] == -3.0f);
     assert_int_equal(r->prompt_top_token[4 * 2], 3);
@@ -221,7 +221,7 @@ static void prompt_positions_are_scored(void **state) {
     assert_int_equal(r->rank[0], 3);
     assert_int_equal(r->top_token[0], 55);
     device.out_flags[2] = OUT_NOT_FINITE;
-    assert_int_equal(sampler_take(&s.b, &s.b.row[0], 2, &token), ST_INTERNAL);
+    assert_int_equal(sampler_take(&s.b.slot[0], &s.b.slot[0].row[0], 2, &token), ST_INTERNAL);
     fixture_take(&s.f, 77);
     setup_close(&s);
     request_unref(r);
@@ -260,14 +260,14 @@ static void parameters_reach_the_device(void **state) {
     assert_true(device.output[0].presence_penalty == 0.3f);
     assert_int_equal(device.output[0].seed, 12345);
     assert_int_equal(device.output[0].mask, BACKEND_NO_MASK);
-    assert_int_equal(s.b.step.n_bias, 3); /* its own, and until min_tokens EOS and the stop id */
+    assert_int_equal(s.b.slot[0].counts.n_bias, 3); /* its own, and until min_tokens EOS and the stop id */
     assert_int_equal(device.bias[0].token, 60);
     assert_int_equal(device.bias[1].token, FIXTURE_EOS);
     assert_int_equal(device.bias[2].token, 61);
     assert_true(device.bias[1].bias < -1e20f);
     fixture_take(&s.f, 9);
     lay_out(&s);
-    assert_int_equal(s.b.step.n_bias, 1);
+    assert_int_equal(s.b.slot[0].counts.n_bias, 1);
     fixture_take(&s.f, 9);
     setup_close(&s);
     request_unref(r);
