@@ -260,7 +260,8 @@ static void parameters_reach_the_device(void **state) {
     assert_true(device.output[0].presence_penalty == 0.3f);
     assert_int_equal(device.output[0].seed, 12345);
     assert_int_equal(device.output[0].mask, BACKEND_NO_MASK);
-    assert_int_equal(s.b.slot[0].counts.n_bias, 3); /* its own, and until min_tokens EOS and the stop id */
+    assert_int_equal(s.b.slot[0].counts.n_bias,
+                     3); /* its own, and until min_tokens EOS and the stop id */
     assert_int_equal(device.bias[0].token, 60);
     assert_int_equal(device.bias[1].token, FIXTURE_EOS);
     assert_int_equal(device.bias[2].token, 61);
