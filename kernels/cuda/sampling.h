@@ -53,10 +53,12 @@ struct sampling_args {
     uint32_t vocab_stride; /* columns of `logits`; those from vocab on are never read */
     uint32_t max_context;
     uint32_t max_logprobs;
-    uint32_t n_bucket; /* outputs the grids are made for; step->n_outputs is at most that */
+    uint32_t max_outputs; /* what the scratch was made for */
+    uint32_t
+        n_bucket; /* outputs the grids are made for, <= max_outputs; step->n_outputs <= n_bucket */
 
-    const struct backend_step *step;     /* as staged; n_outputs and n_bias are read */
-    const float *logits;                 /* (n_bucket, vocab_stride) */
+    const struct backend_step *step; /* as staged; n_outputs and n_bias are read */
+    const float *logits; /* (n_bucket, vocab_stride) aligned to 16 bytes, the stride to 4 */
     const struct backend_output *output; /* (n_outputs) as staged; checked by the host */
     const struct backend_bias *bias;     /* (n_bias) sorted by output */
     const uint32_t *mask;                /* (max_masks, ceil(vocab / 32)) */
@@ -70,7 +72,7 @@ struct sampling_args {
     int32_t *out_top_token; /* (n_bucket, max_logprobs) the first n_logprobs are written */
     float *out_top_logprob; /* (n_bucket, max_logprobs) */
 
-    void *scratch; /* sampling_scratch_bytes of at least n_bucket outputs */
+    void *scratch; /* sampling_scratch_bytes(max_outputs, vocab) */
 };
 
 /* Working memory of one step at a time. It must be all zero before the first launch (gpu_fill); each
