@@ -12,7 +12,7 @@
 
 static __global__ void __launch_bounds__(N_THREADS)
     copy_blocks_kernel(const __grid_constant__ struct copy_blocks_args a) {
-    uint64_t n_pieces = a.block_bytes / 16;
+    uint64_t n_pieces = a.block_bytes / 16, end = n_pieces - (PLANTED(copy_no_tail) ? 1 : 0);
     uint32_t n_chunks = (uint32_t)CEIL_DIV(n_pieces, CHUNK);
     struct backend_copy pair = a.pairs[blockIdx.x / n_chunks];
     const uint4 *src = (const uint4 *)a.kv + pair.src * n_pieces;
@@ -22,10 +22,10 @@ static __global__ void __launch_bounds__(N_THREADS)
 
 #pragma unroll
     for (uint32_t i = 0; i < LOADS; i++)
-        if (first + i * N_THREADS < n_pieces) piece[i] = src[first + i * N_THREADS];
+        if (first + i * N_THREADS < end) piece[i] = src[first + i * N_THREADS];
 #pragma unroll
     for (uint32_t i = 0; i < LOADS; i++)
-        if (first + i * N_THREADS < n_pieces) dst[first + i * N_THREADS] = piece[i];
+        if (first + i * N_THREADS < end) dst[first + i * N_THREADS] = piece[i];
 }
 
 extern "C" void ops_copy_blocks(struct gpu_stream *s, const struct copy_blocks_args *a) {
@@ -42,6 +42,7 @@ static __global__ void __launch_bounds__(N_THREADS)
     for (uint32_t i = blockIdx.x * N_THREADS + threadIdx.x; i < n; i += gridDim.x * N_THREADS) {
         struct backend_table_update u = a.update[i];
 
+        if (PLANTED(update_once) && i >= gridDim.x * N_THREADS) break;
         a.table[(size_t)u.row * a.table_stride + u.index] = u.block;
     }
 }

@@ -17,7 +17,7 @@
  * multiplies the result. So there is no barrier before the stream of W begins. */
 #include <assert.h>
 
-#include "kernels/cuda/eight.h"
+#include "kernels/cuda/eight.cuh"
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/simt.h"
 
@@ -45,7 +45,8 @@ template <int M> struct gemv_sums { float product[M][ROWS], square[M]; };
 template <bool IS_SWIGLU>
 static __device__ const uint16_t *row_of(const struct gemv_args &a, uint32_t first, int r) {
     uint32_t output = first + (uint32_t)(IS_SWIGLU ? r % 2 : r);
-    uint32_t row = MIN(output, a.n - 1) + (IS_SWIGLU && r >= 2 ? a.n : 0);
+    uint32_t row =
+        MIN(output, a.n - 1) + (IS_SWIGLU && r >= 2 && !PLANTED(gemv_up_is_gate) ? a.n : 0);
 
     return a.w + (size_t)row * a.k;
 }
@@ -89,6 +90,7 @@ static __device__ __forceinline__ void add_lane(struct gemv_sums<M> *sums,
                                                 const struct gemv_plan &p, uint32_t first,
                                                 uint32_t part) {
     const struct gemv_args &a = p.a;
+    uint32_t k = PLANTED(gemv_no_tail) ? a.k / 256 * 256 : a.k;
     uint32_t step = p.split * 256, at = part * 256 + threadIdx.x % 32 * 8;
     const uint16_t *row[ROWS];
     uint4 w[STEPS][ROWS];
@@ -96,16 +98,16 @@ static __device__ __forceinline__ void add_lane(struct gemv_sums<M> *sums,
 #pragma unroll
     for (int r = 0; r < ROWS; r++)
         row[r] = row_of<IS_SWIGLU>(a, first, r);
-    for (; at < a.k; at += STEPS * step) {
+    for (; at < k; at += STEPS * step) {
 #pragma unroll
         for (int u = 0; u < STEPS; u++) {
 #pragma unroll
             for (int r = 0; r < ROWS; r++)
-                if (at + u * step < a.k) w[u][r] = load_once(row[r] + at + u * step);
+                if (at + u * step < k) w[u][r] = load_once(row[r] + at + u * step);
         }
 #pragma unroll
         for (int u = 0; u < STEPS; u++)
-            if (at + u * step < a.k) add_eight<M, IS_NORM>(sums, a, w[u], at + u * step);
+            if (at + u * step < k) add_eight<M, IS_NORM>(sums, a, w[u], at + u * step);
     }
 }
 
@@ -132,7 +134,7 @@ static __device__ float finish_sum(const struct gemv_sums<M> *part, const struct
                                    int m, int r) {
     float product = 0, square = 0;
 
-    for (uint32_t i = 0; i < p.split; i++) {
+    for (uint32_t i = 0; i < (PLANTED(gemv_one_part) ? 1 : p.split); i++) {
         product += part[i].product[m][r];
         square += part[i].square[m];
     }
@@ -161,7 +163,7 @@ static __global__ void __launch_bounds__(N_THREADS)
     add_lane<M, IS_NORM, IS_SWIGLU>(&sums, p, first, warp % p.split);
     sum_lanes<M>(&sums);
     if (threadIdx.x % 32 == 0) found[warp] = sums;
-    __syncthreads();
+    if (!PLANTED(gemv_no_barrier)) __syncthreads();
 
     /* one thread for each number of y: (group, m, output) */
     if (threadIdx.x < groups * M * OUTPUTS) {

@@ -8,7 +8,7 @@
  * has few rows and what counts is how soon the last load was issued; then 2 or 4 pieces per thread. */
 #include <assert.h>
 
-#include "kernels/cuda/eight.h"
+#include "kernels/cuda/eight.cuh"
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/simt.h"
 

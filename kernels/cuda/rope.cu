@@ -10,7 +10,7 @@
  *                .. + n_kv_heads        V  into the pool */
 #include <assert.h>
 
-#include "kernels/cuda/eight.h"
+#include "kernels/cuda/eight.cuh"
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/simt.h"
 
@@ -35,7 +35,9 @@ static __device__ uint16_t *destination_of(const struct rope_args &a, uint32_t t
 
     if (kind == HEAD_Q) return a.qkv + ((size_t)t * (a.n_heads + 2 * a.n_kv_heads) + head) * HD;
     slot = a.kv_slot[t];
+    if (PLANTED(rope_padding_written)) slot = MAX(slot, 0);
     if (slot < 0) return NULL;
+    if (PLANTED(rope_slot_off_by_one)) slot ^= 1;
     /* K and then V follow each other in the pool as they do in qkv */
     tile = (int64_t)a.layer * 2 * a.n_kv_heads + (head - a.n_heads);
     return a.kv + slot / OPS_BLOCK_SIZE * a.block_stride +
@@ -51,7 +53,7 @@ static __device__ void norm_head(float low[8], float high[8], const uint16_t *we
     for (int i = 0; i < 8; i++)
         sum += low[i] * low[i] + high[i] * high[i];
 #pragma unroll
-    for (int mask = lanes_of<HD>() / 2; mask > 0; mask /= 2)
+    for (int mask = lanes_of<HD>() / 2; mask > (PLANTED(rope_half_a_norm) ? 1 : 0); mask /= 2)
         sum += __shfl_xor_sync(0xFFFFFFFFu, sum, mask);
     if (!weight) return;
     scale = 1.0f / sqrtf(sum / HD + eps);
@@ -93,7 +95,7 @@ static __global__ void __launch_bounds__(N_THREADS)
 
     if (!is_idle) {
         eight_unpack(low, eight_load(a.qkv + from));
-        eight_unpack(high, eight_load(a.qkv + from + HD / 2));
+        eight_unpack(high, eight_load(a.qkv + from + (PLANTED(rope_wrong_half) ? 8 : HD / 2)));
         eight_add(low, a.bias, head * HD + at);
         eight_add(high, a.bias, head * HD + HD / 2 + at);
     }

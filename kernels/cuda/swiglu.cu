@@ -1,5 +1,5 @@
 /* kernels/cuda/swiglu.cu - act = silu(gate) * up, eight elements per thread; see ops.h. */
-#include "kernels/cuda/eight.h"
+#include "kernels/cuda/eight.cuh"
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/simt.h"
 

@@ -1,7 +1,7 @@
-/* kernels/cuda/eight.h - eight bf16 in one access of 16 bytes, the unit of the small kernels. For .cu
+/* kernels/cuda/eight.cuh - eight bf16 in one access of 16 bytes, the unit of the small kernels. For .cu
  * files, after simt.h. */
-#ifndef KERNELS_CUDA_EIGHT_H
-#define KERNELS_CUDA_EIGHT_H
+#ifndef KERNELS_CUDA_EIGHT_CUH
+#define KERNELS_CUDA_EIGHT_CUH
 
 #include "kernels/cuda/simt.h"
 
