@@ -1,0 +1,285 @@
+/* kernels/cuda/step.c - a step, from the engine's arrays to its fence.
+ *
+ *      engine fills slot k ─▶ checks ─▶ packed (stage.c) ── one copy ──▶ staged
+ *                                                                         │ compute stream, in order
+ *                     moves that this step must come after (kv.c) ───────▶│
+ *                                                          block tables   │ update kernel
+ *                                                          decoder, head  │ a graph, or launch by launch
+ *                                                          sampling       │ one to seven launches
+ *                     slot k's out arrays ◀───── one copy ─────────────── out
+ *                                                                         ▼ ended, fence
+ *
+ * Nothing waits: while the device runs one step the engine fills the other slot and submits it. Its
+ * tokens may be references to outputs of the step before, which are read on the device where
+ * sampling left them (`out`), after that step and before this one overwrites them.
+ *
+ * Graphs. A step of one-token rows runs the graph of the smallest bucket that holds it: decoder and
+ * head, recorded once for padded shapes. What depends on contents is in the staged arrays; what
+ * depends on the settings of the outputs, sampling, is launched behind it. Everything else, prompts above
+ * all, is launched one by one: hundreds of calls, but the device has milliseconds of work.
+ *
+ * On the path of a step are no allocation, no lock, and no call that waits unless the engine submits a
+ * slot whose step has not ended. */
+#include <string.h>
+
+#include "common/mem.h"
+#include "kernels/cuda/cuda_internal.h"
+
+/* --- what is there before the first step -------------------------------------------------------- */
+
+static void set_buckets(struct backend_model *m) {
+    const struct backend_limits *l = &m->host.limits;
+    uint32_t most = MIN(MIN(l->max_rows, l->max_step_tokens), MIN(m->head_rows, 256u));
+
+    for (uint32_t b = 1; m->n_buckets == 0 || m->bucket[m->n_buckets - 1] < most;
+         b = b < 8 ? b * 2 : b + 8)
+        m->bucket[m->n_buckets++] = MIN(b, most);
+}
+
+static enum status alloc_attention(struct backend_model *m, struct error *err) {
+    const struct geometry *g = &m->g;
+    struct attend_shape shape = {.n_heads = g->n_heads,
+                                 .n_kv_heads = g->n_kv_heads,
+                                 .head_dim = g->head_dim,
+                                 .max_rows = m->host.limits.max_rows,
+                                 .max_step_tokens = m->host.limits.max_step_tokens,
+                                 .n_sm = gpu_properties(m->dev->gpu)->n_sm,
+                                 .is_deterministic = m->is_deterministic};
+    uint64_t n;
+    enum status st = attend_check(&shape, err);
+
+    if (st != ST_OK) return st;
+    m->planner = attend_planner_create(&shape);
+    n = (uint64_t)attend_max_partials(m->planner) * g->n_heads;
+    st = cuda_take(m, &m->partial, n * g->head_dim * sizeof(float), "parts of attention", err);
+    if (st == ST_OK)
+        st = cuda_take(m, &m->partial_state, n * 2 * sizeof(float), "parts of attention", err);
+    return st;
+}
+
+static enum status alloc_outputs(struct backend_model *m, struct error *err) {
+    const struct backend_limits *l = &m->host.limits;
+    uint64_t n_top = (uint64_t)l->max_outputs * l->max_logprobs;
+    uint64_t n_scratch = sampling_scratch_bytes(m->head_rows, m->g.vocab);
+    uint64_t n_table = (uint64_t)l->max_rows * l->max_blocks_per_row * sizeof(*m->table);
+    enum status st = cuda_take(m, &m->out, 4ull * l->max_outputs * 4, "outputs", err);
+
+    if (st == ST_OK) st = cuda_take(m, &m->out_top_token, n_top * 4, "alternatives", err);
+    if (st == ST_OK) st = cuda_take(m, &m->out_top_logprob, n_top * 4, "alternatives", err);
+    if (st == ST_OK) st = cuda_take(m, &m->table, n_table, "block tables", err);
+    if (st == ST_OK)
+        st = cuda_take(m, &m->sampling_scratch, n_scratch, "working memory of sampling", err);
+    if (st != ST_OK) return st;
+    m->host.table = mem_zalloc(n_table); /* a copy, for kv.c */
+    gpu_fill(m->dev->compute, m->out, 0, 4ull * l->max_outputs * 4);
+    gpu_fill(m->dev->compute, m->table, 0, n_table);
+    gpu_fill(m->dev->compute, m->sampling_scratch, 0, n_scratch);
+    return ST_OK;
+}
+
+enum status cuda_step_init(struct backend_model *m, struct error *err) {
+    enum status st = alloc_attention(m, err);
+
+    if (st == ST_OK) st = cuda_stage_init(m, err);
+    if (st == ST_OK) st = alloc_outputs(m, err);
+    if (st == ST_OK) st = cuda_rows_init(m, err);
+    for (uint32_t i = 0; i < m->host.limits.n_slots && st == ST_OK; i++) {
+        st = gpu_event_open(m->dev->gpu, &m->slot[i].started, err);
+        if (st == ST_OK) st = gpu_event_open(m->dev->gpu, &m->slot[i].ended, err);
+    }
+    set_buckets(m);
+    return st;
+}
+
+void cuda_step_fini(struct backend_model *m) {
+    for (uint32_t i = 0; i < CUDA_MAX_BUCKETS; i++)
+        gpu_graph_close(m->graph[i]);
+    for (int i = 0; i < 2; i++) {
+        gpu_event_close(m->slot[i].started);
+        gpu_event_close(m->slot[i].ended);
+        m->host.slot[i] = (struct backend_stage){0}; /* pinned, not host_fini's to free */
+    }
+    cuda_rows_fini(m);
+    attend_planner_destroy(m->planner);
+}
+
+/* --- graphs ------------------------------------------------------------------------------------- */
+
+/* Largest first: what the driver sets aside for the first serves the others too. */
+enum status cuda_capture(struct backend_model *m, struct error *err) {
+    struct cuda_packed p;
+    enum status st = ST_OK;
+
+    for (uint32_t i = m->n_buckets; i-- > 0 && st == ST_OK;) {
+        cuda_pack(m, 0, NULL, m->bucket[i], &p);
+        gpu_capture_begin(m->dev->compute);
+        cuda_decode(m, &p.forward);
+        cuda_head(m, &p.forward, 0, p.forward.n_outputs);
+        st = gpu_capture_end(m->dev->compute, &m->graph[i], err);
+    }
+    return st;
+}
+
+static bool is_decode(const struct backend_stage *s, const struct backend_step *step) {
+    return step->n_rows > 0 && s->row[step->n_rows - 1].n_tokens == 1 &&
+           s->row[step->n_rows - 1].first_token == step->n_rows - 1;
+}
+
+/* The graph of the smallest bucket that holds the step; NULL: none does. */
+static struct gpu_graph *graph_of(const struct backend_model *m, uint32_t slot,
+                                  const struct backend_step *step, uint32_t *bucket) {
+    uint32_t n = MAX(step->n_rows, step->n_outputs);
+
+    *bucket = 0;
+    if (!is_decode(&m->host.slot[slot], step)) return NULL;
+    for (uint32_t i = 0; i < m->n_buckets; i++) {
+        if (m->bucket[i] < n || !m->graph[i]) continue;
+        *bucket = m->bucket[i];
+        return m->graph[i];
+    }
+    return NULL;
+}
+
+/* --- the parts of a step ------------------------------------------------------------------------ */
+
+static void send(struct backend_model *m, uint32_t slot, const struct backend_step *step,
+                 const struct cuda_packed *p) {
+    struct gpu_stream *s = m->dev->compute;
+
+    gpu_copy(s, m->staged, m->slot[slot].packed, p->n_bytes);
+    if (step->n_masks)
+        gpu_copy(s, m->mask, m->host.slot[slot].mask,
+                 (uint64_t)step->n_masks * CEIL_DIV(m->g.vocab, 32) * sizeof(*m->mask));
+    if (step->n_updates)
+        ops_update_tables(
+            s, &(struct update_tables_args){.table = m->table,
+                                            .update = p->update,
+                                            .n_updates = &p->piece->n_updates,
+                                            .table_stride = m->host.limits.max_blocks_per_row,
+                                            .max_updates = step->n_updates});
+}
+
+static void sample_piece(struct backend_model *m, uint32_t slot, const struct backend_step *step,
+                         const struct cuda_packed *p, uint32_t first, uint32_t n) {
+    const struct backend_stage *s = &m->host.slot[slot];
+    uint64_t n_out = m->host.limits.max_outputs,
+             top = (uint64_t)first * m->host.limits.max_logprobs;
+    uint32_t first_bias = cuda_biases_before(s->bias, step->n_bias, first);
+    uint32_t n_bias = cuda_biases_before(s->bias, step->n_bias, first + n) - first_bias;
+    struct sampling_args a = {.vocab = m->g.vocab,
+                              .vocab_stride = m->vocab_stride,
+                              .max_context = m->g.max_context,
+                              .max_logprobs = m->host.limits.max_logprobs,
+                              .n_bucket = n,
+                              .step = p->piece + first / m->head_rows,
+                              .logits = m->logits,
+                              .output = p->forward.output + first,
+                              .bias = p->bias + first_bias,
+                              .mask = m->mask,
+                              .history = m->history,
+                              .row = m->row,
+                              .out_token = m->out + first,
+                              .out_logprob = (float *)m->out + n_out + first,
+                              .out_rank = (uint32_t *)m->out + 2 * n_out + first,
+                              .out_flags = (uint32_t *)m->out + 3 * n_out + first,
+                              .out_top_token = m->out_top_token + top,
+                              .out_top_logprob = m->out_top_logprob + top,
+                              .scratch = m->sampling_scratch};
+
+    sampling_launch(m->dev->compute, &a, sampling_level_of(s->output + first, n, n_bias));
+}
+
+/* A graph holds decoder and head of one piece; without one both are launched here. */
+static void compute(struct backend_model *m, uint32_t slot, const struct backend_step *step,
+                    const struct cuda_packed *p, struct gpu_graph *graph) {
+    if (graph) {
+        gpu_graph_launch(graph, m->dev->compute);
+    } else {
+        cuda_decode(m, &p->forward);
+    }
+    for (uint32_t first = 0; first < step->n_outputs; first += m->head_rows) {
+        uint32_t n = MIN(m->head_rows, step->n_outputs - first);
+
+        if (!graph) cuda_head(m, &p->forward, first, n);
+        sample_piece(m, slot, step, p, first, n);
+    }
+}
+
+static bool wants_alternatives(const struct backend_stage *s, const struct backend_step *step) {
+    for (uint32_t i = 0; i < step->n_outputs; i++) {
+        if (s->output[i].n_logprobs) return true;
+    }
+    return false;
+}
+
+static void fetch(struct backend_model *m, uint32_t slot, const struct backend_step *step) {
+    const struct backend_stage *s = &m->host.slot[slot];
+    uint64_t pitch = m->host.limits.max_outputs * sizeof(int32_t);
+    uint64_t n_top = (uint64_t)step->n_outputs * m->host.limits.max_logprobs * sizeof(int32_t);
+
+    if (step->n_outputs == 0) return;
+    gpu_copy_2d(m->dev->compute, m->slot[slot].out, pitch, m->out, pitch,
+                step->n_outputs * sizeof(int32_t), 4);
+    if (!wants_alternatives(s, step)) return;
+    gpu_copy(m->dev->compute, s->out_top_token, m->out_top_token, n_top);
+    gpu_copy(m->dev->compute, s->out_top_logprob, m->out_top_logprob, n_top);
+}
+
+/* --- submit ------------------------------------------------------------------------------------- */
+
+static enum status check(struct backend_model *m, uint32_t slot, const struct backend_step *step,
+                         struct error *err) {
+    enum status st = gpu_status(m->dev->gpu, err);
+
+    if (st == ST_CLOSED && err) error_prefix(err, "the device is lost");
+    if (st == ST_OK) st = host_step_check(&m->host, slot, step, err);
+    if (st != ST_OK) return st;
+    /* the engine waits for a slot before it fills it: this asks, and does not wait */
+    return gpu_event_wait(m->slot[slot].ended, CUDA_PATIENCE_US);
+}
+
+/* What the host remembers of a step that is under way. */
+static void remember(struct backend_model *m, uint32_t slot, const struct backend_step *step) {
+    host_step_end(&m->host, slot, step);
+    m->slot[slot].is_timed = true;
+}
+
+static void update_table_copy(struct backend_model *m, const struct backend_stage *s,
+                              const struct backend_step *step) {
+    for (uint32_t i = 0; i < step->n_updates; i++) {
+        const struct backend_table_update *u = &s->update[i];
+
+        m->host.table[(uint64_t)u->row * m->host.limits.max_blocks_per_row + u->index] = u->block;
+    }
+}
+
+enum status cuda_submit(struct backend_model *m, uint32_t slot, const struct backend_step *step,
+                        backend_fence *out, struct error *err) {
+    struct cuda_packed p;
+    struct gpu_graph *graph;
+    uint32_t bucket;
+    enum status st = check(m, slot, step, err);
+
+    if (st != ST_OK) return st;
+    (void)cuda_step_us(m, slot); /* before its events are recorded anew */
+    update_table_copy(m, &m->host.slot[slot], step);
+    graph = graph_of(m, slot, step, &bucket);
+    cuda_pack(m, slot, step, bucket, &p);
+    cuda_kv_before_step(m, &m->host.slot[slot], step);
+    gpu_event_record(m->slot[slot].started, m->dev->compute);
+    send(m, slot, step, &p);
+    compute(m, slot, step, &p, graph);
+    fetch(m, slot, step);
+    gpu_event_record(m->slot[slot].ended, m->dev->compute);
+    remember(m, slot, step);
+    return cuda_fence(m->dev, m->dev->compute, out);
+}
+
+double cuda_step_us(struct backend_model *m, uint32_t slot) {
+    struct cuda_slot *s = &m->slot[slot & 1];
+
+    if (!s->is_timed || gpu_event_poll(s->ended) != ST_OK) return s->us;
+    s->us = gpu_event_elapsed_us(s->started, s->ended);
+    s->is_timed = false;
+    return s->us;
+}
