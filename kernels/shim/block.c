@@ -107,12 +107,15 @@ struct shim {
     uint64_t seed, chance; /* chance: the generator's state */
     enum shim_copies copies;
     uint32_t max_shared_bytes;
-    struct allowed allowed[MAX_KERNELS];
-    uint32_t n_allowed;
     struct kernel kernels[MAX_KERNELS];
     uint32_t n_kernels;
     struct shim_stats *stats;
 };
+
+/* What kernels were allowed, in the whole process. */
+static struct allowed allowed_[MAX_KERNELS];
+static uint32_t n_allowed_;
+static pthread_mutex_t allowed_lock_ = PTHREAD_MUTEX_INITIALIZER;
 
 static _Thread_local struct shim *here_;
 static pthread_key_t key_;
@@ -292,30 +295,38 @@ static bool is_shared(struct shim *s, const void *p) {
     return false;
 }
 int shim_allow_shared(void (*kernel)(void), uint64_t n_bytes) {
-    struct shim *s = here();
     uint32_t i = 0;
 
-    if (n_bytes > s->max_shared_bytes) return 1; /* cudaErrorInvalidValue */
-    while (i < s->n_allowed && s->allowed[i].kernel != kernel)
+    if (n_bytes > here()->max_shared_bytes) return 1; /* cudaErrorInvalidValue */
+    pthread_mutex_lock(&allowed_lock_);
+    while (i < n_allowed_ && allowed_[i].kernel != kernel)
         i++;
     if (i == MAX_KERNELS) abort();
-    if (i == s->n_allowed) s->n_allowed++;
-    s->allowed[i] = (struct allowed){kernel, n_bytes};
+    if (i == n_allowed_) n_allowed_++;
+    allowed_[i] = (struct allowed){kernel, n_bytes};
+    pthread_mutex_unlock(&allowed_lock_);
     return 0;
 }
-const char *shim_launch_fault(const struct shim_launch *l) {
-    struct shim *s = here();
-    uint64_t n_threads = (uint64_t)l->block.x * l->block.y * l->block.z, allowed = STATIC_MAX;
+static uint64_t allowed_shared(void (*kernel)(void)) {
+    uint64_t n_bytes = STATIC_MAX;
 
-    for (uint32_t i = 0; i < s->n_allowed; i++)
-        if (s->allowed[i].kernel == l->kernel) allowed = MAX(allowed, s->allowed[i].n_bytes);
+    pthread_mutex_lock(&allowed_lock_);
+    for (uint32_t i = 0; i < n_allowed_; i++)
+        if (allowed_[i].kernel == kernel) n_bytes = MAX(n_bytes, allowed_[i].n_bytes);
+    pthread_mutex_unlock(&allowed_lock_);
+    return n_bytes;
+}
+const char *shim_launch_fault(const struct shim_launch *l) {
+    uint64_t n_threads = (uint64_t)l->block.x * l->block.y * l->block.z;
+
     if (!l->grid.x || !l->grid.y || !l->grid.z) return "the grid is empty";
     if (l->grid.y > 65535 || l->grid.z > 65535 || l->grid.x > 0x7FFFFFFFu)
         return "the grid is too large: y and z may be 65535";
     if (!n_threads || n_threads > MAX_THREADS) return "a block has 1 to 1024 threads";
     if (n_threads % WARP) return "the block is not a multiple of 32 threads";
     if (l->block.y * l->block.z != 1) return "the shim wants blocks of one dimension";
-    if (l->shared_bytes > allowed)
+    if (l->args_bytes > SHIM_MAX_ARGS) return "more than 4096 bytes of arguments";
+    if (l->shared_bytes > allowed_shared(l->kernel))
         return "more shared memory than the kernel was allowed: ALLOW_SHARED asks for above 48 KiB";
     return NULL;
 }

@@ -14,6 +14,8 @@ struct shim_size {
     unsigned x, y, z;
 };
 
+#define SHIM_MAX_ARGS 4096u /* bytes of a kernel's arguments, as on a GPU */
+
 struct shim_launch {
     const char *name;                                     /* as written in LAUNCH */
     void (*kernel)(void);                                 /* its address, whatever its type */

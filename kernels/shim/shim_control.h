@@ -40,6 +40,15 @@ void shim_plant(const char *name);
 /* What a block of the pretended device may have: 232,448 bytes unless set (an H100's). This thread. */
 void shim_set_max_shared(uint32_t n_bytes);
 
+/* --- the devices of kernels/shim/gpu_shim.c, in all threads */
+
+void shim_set_devices(uint32_t n);      /* 1 unless set */
+void shim_set_memory(uint64_t n_bytes); /* of devices opened from now on: 256 MiB unless set */
+/* The nth kernel from now on, counted as they run, fails and its device with it; 0: none does. */
+void shim_fail_launch(uint64_t nth);
+/* The nth call from now on that opens, allocates or ends a recording is refused; 0: none is. */
+void shim_fail_call(uint64_t nth);
+
 #ifdef __cplusplus
 }
 #endif
