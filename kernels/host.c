@@ -203,11 +203,12 @@ enum status host_init_checks(struct host_model *h, struct host_device *dev,
 
     if ((st = check_geometry(g, err)) != ST_OK) return st;
     if ((st = check_limits(limits, err)) != ST_OK) return st;
+    if ((st = tp_shard_init(&h->shard, g, dev->tp_rank, dev->tp_size, err)) != ST_OK) return st;
     h->dev = dev;
-    h->g = *g;
+    h->g = tp_shard_geometry(&h->shard, g);
     h->limits = *limits;
     if (h->g.kv_dtype == DTYPE_F16) h->g.kv_dtype = DTYPE_BF16; /* same size, one kernel less */
-    h->block_bytes = 2ull * g->n_layers * g->n_kv_heads * limits->block_size * g->head_dim *
+    h->block_bytes = 2ull * g->n_layers * h->g.n_kv_heads * limits->block_size * g->head_dim *
                      dtype_bytes(g->kv_dtype);
     h->g.inv_freq = inv_freq = mem_calloc(g->head_dim / 2, sizeof(float));
     memcpy(inv_freq, g->inv_freq, g->head_dim / 2 * sizeof(float));
@@ -218,6 +219,9 @@ enum status host_init_checks(struct host_model *h, struct host_device *dev,
         memcpy(kind, g->layer_kind, g->n_layers);
         h->g.layer_kind = kind;
     }
+    h->whole = *g;
+    h->whole.inv_freq = h->g.inv_freq;
+    h->whole.layer_kind = h->g.layer_kind;
     h->is_loaded = mem_calloc(ROLE_COUNT, g->n_layers);
     h->rows = mem_calloc(limits->max_rows, sizeof(*h->rows));
     return ST_OK;
@@ -306,7 +310,7 @@ struct host_shape host_role_shape(const struct geometry *g, enum tensor_role rol
 enum status host_take_tensor(struct host_model *h, const struct backend_tensor *t,
                              struct error *err) {
     const char *name = host_role_name(t->role);
-    struct host_shape want = host_role_shape(&h->g, t->role);
+    struct host_shape want = host_role_shape(&h->whole, t->role);
     uint32_t layer = host_role_is_per_layer(t->role) ? t->layer : 0;
     uint64_t n = want.n_dims == 2 ? want.dim[0] * want.dim[1] : want.dim[0];
     uint8_t *mark;
@@ -334,6 +338,17 @@ enum status host_take_tensor(struct host_model *h, const struct backend_tensor *
     return ST_OK;
 }
 
+struct backend_tensor host_rank_part(const struct host_model *h, const struct backend_tensor *t,
+                                     void **scratch) {
+    struct tp_slice slice = tp_shard_slice(&h->shard, t);
+    struct backend_tensor part = tp_slice_take(&slice, t, NULL);
+
+    *scratch = NULL;
+    if (part.data) return part;
+    *scratch = mem_alloc(part.n_bytes);
+    return tp_slice_take(&slice, t, *scratch);
+}
+
 enum status host_check_loaded(const struct host_model *h, struct error *err) {
     for (uint32_t role = 0; role < ROLE_COUNT; role++) {
         uint32_t n = host_role_is_per_layer((enum tensor_role)role) ? h->g.n_layers : 1;
@@ -346,6 +361,18 @@ enum status host_check_loaded(const struct host_model *h, struct error *err) {
         }
     }
     return ST_OK;
+}
+
+/* --- the device ------------------------------------------------------------------------------ */
+
+void host_device_init(struct host_device *dev, const struct backend_config *config,
+                      uint64_t memory_free) {
+    uint64_t limit = config->memory_bytes ? config->memory_bytes : memory_free;
+
+    dev->tp_rank = config->tp_rank;
+    dev->tp_size = MAX(config->tp_size, 1u);
+    dev->group = config->group;
+    dev->memory_limit = limit / dev->tp_size; /* the ranks are on one machine */
 }
 
 /* --- fences: all work is done when submit returns -------------------------------------------- */

@@ -18,14 +18,18 @@
 
 #include "kernels/backend.h"
 #include "kernels/sample.h"
+#include "kernels/tp/group.h"
+#include "kernels/tp/shard.h"
 
 #define HOST_MAX_BLOCK_SIZE 128u
 #define HOST_MAX_HEAD_DIM   256u
 #define HOST_MAX_LOGPROBS   256u /* alternatives of an output: beam searches want many */
 
 struct host_device {
-    backend_fence last;    /* of the newest work; all host work is done when submit returns */
-    uint64_t memory_limit; /* bytes its models may take */
+    backend_fence last;        /* of the newest work; all host work is done when submit returns */
+    uint64_t memory_limit;     /* bytes its models may take */
+    uint32_t tp_rank, tp_size; /* as in struct backend_config */
+    struct tp_group *group;
 };
 
 struct host_row {
@@ -35,7 +39,9 @@ struct host_row {
 
 struct host_model {
     struct host_device *dev;
-    struct geometry g; /* inv_freq and layer_kind are our copies */
+    struct geometry g;     /* this rank's; inv_freq and layer_kind are our copies */
+    struct geometry whole; /* the model's: what tensors arrive in */
+    struct tp_shard shard; /* which part is this rank's */
     struct backend_limits limits;
     struct backend_stage slot[2];
     uint32_t *table;       /* (max_rows, max_blocks_per_row) block ids */
@@ -85,6 +91,10 @@ const char *host_role_name(enum tensor_role role);
  * as there. */
 MUST_USE enum status host_take_tensor(struct host_model *h, const struct backend_tensor *t,
                                       struct error *err);
+/* Of a tensor so checked, the part that is this rank's: all of it with one rank. *scratch, to be
+ * freed by the caller, holds the data where they had to be gathered, else it is NULL. */
+struct backend_tensor host_rank_part(const struct host_model *h, const struct backend_tensor *t,
+                                     void **scratch);
 /* ST_INVALID naming the first that is missing. */
 MUST_USE enum status host_check_loaded(const struct host_model *h, struct error *err);
 
@@ -146,6 +156,12 @@ MUST_USE enum status host_step_begin(struct host_model *h, uint32_t slot,
 /* Samples or scores output i from its logits into the slot. Outputs may run in parallel. */
 void host_step_sample(struct host_model *h, uint32_t slot, const struct backend_step *step,
                       uint32_t i, const float *logits, struct sample_scratch *scratch);
+/* Rank 0 has sampled outputs [first, first + n): its tokens become every rank's. A meeting, after
+ * which the logits may be overwritten; nothing with one rank. */
+MUST_USE enum status host_share_tokens(struct host_model *h, uint32_t slot, uint32_t first,
+                                       uint32_t n);
+/* ST_CLOSED with its sentence: the group was stopped. */
+enum status host_rank_lost(struct error *err);
 /* Adds the sampled tokens to their rows' histories, and remembers whose outputs the next step
  * names. */
 void host_step_end(struct host_model *h, uint32_t slot, const struct backend_step *step);
@@ -157,6 +173,10 @@ enum status host_lora_load(struct backend_model *m, uint32_t index,
                            const struct backend_tensor *tensors, uint32_t n, float scale,
                            struct error *err);
 void host_lora_drop(struct backend_model *m, uint32_t index);
+
+/* The rank of a device to be opened, and its share of the memory, `memory_free` by default. */
+void host_device_init(struct host_device *dev, const struct backend_config *config,
+                      uint64_t memory_free);
 
 /* The processor's name and the machine's memory, for struct backend_info. */
 void host_describe(struct backend_info *info);

@@ -222,6 +222,18 @@ void host_step_sample(struct host_model *h, uint32_t slot, const struct backend_
     s->out_flags[i] = result.flags;
 }
 
+enum status host_share_tokens(struct host_model *h, uint32_t slot, uint32_t first, uint32_t n) {
+    struct tp_group *group = h->dev->group;
+    int32_t *token = h->slot[slot].out_token + first;
+
+    return h->shard.size == 1 ? ST_OK
+                              : group->share(group, h->shard.rank, token, n * sizeof(*token));
+}
+
+enum status host_rank_lost(struct error *err) {
+    return error_set(err, ST_CLOSED, "another rank of the model has failed");
+}
+
 void host_step_end(struct host_model *h, uint32_t slot, const struct backend_step *step) {
     const struct backend_stage *s = &h->slot[slot];
 

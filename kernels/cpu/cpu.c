@@ -11,6 +11,7 @@
 #include "common/clock.h"
 #include "common/mem.h"
 #include "kernels/cpu/cpu_internal.h"
+#include "kernels/cpu/processors.h"
 #include "kernels/dtype.h"
 
 #define CALIBRATION_US                                                                             \
@@ -39,19 +40,27 @@ static void cpu_close(struct backend_device *dev) {
     mem_free(dev);
 }
 
+/* Ranks share the processors. */
+static uint32_t threads_of(const struct backend_config *config) {
+    uint32_t n = config->n_threads;
+
+    if (config->tp_size <= 1) return n;
+    return MAX((n ? n : cpu_processors("")) / config->tp_size, 1u);
+}
+
 static enum status cpu_open(struct backend_device **out, const struct backend_config *config,
                             struct error *err) {
     struct backend_device *dev = mem_zalloc(sizeof(*dev));
     struct backend_info info = {0};
     enum status st = cpu_path_find(&dev->path, config->path, err);
 
-    if (st == ST_OK) st = cpu_pool_create(&dev->pool, config->n_threads, err);
+    if (st == ST_OK) st = cpu_pool_create(&dev->pool, threads_of(config), err);
     if (st != ST_OK) {
         cpu_close(dev);
         return st;
     }
     host_describe(&info);
-    dev->host.memory_limit = config->memory_bytes ? config->memory_bytes : info.memory_free;
+    host_device_init(&dev->host, config, info.memory_free);
     *out = dev;
     return ST_OK;
 }
@@ -72,6 +81,11 @@ static void cpu_info(struct backend_device *dev, struct backend_info *info) {
 
 /* --- loading --------------------------------------------------------------------------------- */
 
+/* Whose memory carries what the ranks exchange. */
+static bool is_first_rank(const struct backend_model *m) {
+    return m->host.shard.rank == 0;
+}
+
 static void cpu_unload(struct backend_model *m) {
     if (!m) return;
     for (uint32_t i = 0; m->layers && i < m->host.g.n_layers; i++) {
@@ -86,12 +100,14 @@ static void cpu_unload(struct backend_model *m) {
         mem_free(m->workers[i].attend);
         sample_scratch_destroy(m->workers[i].sample);
     }
-    void *all[] = {m->weights, m->embed,  m->final_norm, m->layers, m->x,
-                   m->qkv,     m->cos,    m->sin,        m->h,      m->mix,
-                   m->ff,      m->logits, m->head_x,     m->tiles,  m->workers};
+    void *all[] = {m->weights, m->embed, m->final_norm, m->layers, m->x,      m->qkv,   m->cos,
+                   m->sin,     m->h,     m->mix,        m->ff,     m->head_x, m->tiles, m->workers};
 
     for (size_t i = 0; i < ARRAY_LEN(all); i++)
         mem_free(all[i]);
+    if (is_first_rank(m)) mem_free(m->logits);
+    mem_free(m->sums[0]);
+    mem_free(m->sums[1]);
     host_fini(&m->host);
     mem_free(m);
 }
@@ -117,14 +133,24 @@ static void shape_matrices(struct backend_model *m) {
     m->h_stride = m->d_width + ROW_PAD;
     m->mix_stride = ALIGN_UP(q, PANEL) + ROW_PAD;
     m->ff_stride = m->ff_width + ROW_PAD;
-    m->head = cpu_matrix_shape(g->vocab, g->d_model);
-    m->vocab_width = m->head.n_panels * PANEL;
+    m->head = cpu_matrix_shape(g->is_tied ? g->vocab : m->host.shard.vocab, g->d_model);
+    m->vocab_width = ALIGN_UP(g->vocab, PANEL);
     for (uint32_t i = 0; i < g->n_layers; i++) {
         m->layers[i].qkv = cpu_matrix_shape(q + 2 * kv, g->d_model);
         m->layers[i].o = cpu_matrix_shape(g->d_model, q);
         m->layers[i].gate_up = cpu_matrix_shape(2 * m->ff_width, g->d_model);
         m->layers[i].down = cpu_matrix_shape(g->d_model, g->d_ff);
     }
+}
+
+/* A tied head is whole, for its rows are the embedding; pieces of a vocabulary are whole panels. */
+static struct cpu_matrix head_part(const struct backend_model *m) {
+    const struct tp_shard *s = &m->host.shard;
+    struct cpu_matrix part = cpu_matrix_shape(s->vocab, m->host.g.d_model);
+    size_t first = m->host.g.is_tied ? s->first_token / PANEL : 0;
+
+    part.w = m->head.w + first * part.k_pairs * PANEL * 2;
+    return part;
 }
 
 static void place(struct backend_model *m, struct cpu_matrix *w, uint64_t *n_bytes) {
@@ -158,6 +184,7 @@ static enum status alloc_weights(struct backend_model *m, struct error *err) {
     st = alloc_zeroed(m, &m->weights, place_matrices(m), "weights", err);
     if (st != ST_OK) return st;
     (void)place_matrices(m);
+    m->head_part = head_part(m);
     for (uint32_t i = 0; i < g->n_layers; i++) {
         struct cpu_layer *l = &m->layers[i];
 
@@ -177,6 +204,8 @@ static enum status alloc_work(struct backend_model *m, struct error *err) {
     uint64_t T = m->host.limits.max_step_tokens, act = m->dev->path->act_bytes;
     uint32_t n_head = MIN(HEAD_ROWS, m->host.limits.max_outputs);
     uint32_t n_threads = cpu_pool_threads(m->dev->pool);
+    uint64_t n_logits = is_first_rank(m) ? (uint64_t)n_head * m->vocab_width : 0;
+    uint64_t n_sums = is_first_rank(m) && m->host.shard.size > 1 ? T * m->d_width : 0;
     struct {
         void *out;
         uint64_t n_bytes;
@@ -188,14 +217,18 @@ static enum status alloc_work(struct backend_model *m, struct error *err) {
         {&m->h, T * m->h_stride * act},
         {&m->mix, T * m->mix_stride * act},
         {&m->ff, T * m->ff_stride * act},
-        {&m->logits, (uint64_t)n_head * m->vocab_width * sizeof(float)},
+        {&m->logits, n_logits * sizeof(float)},
+        {&m->sums[0], n_sums * sizeof(float)},
+        {&m->sums[1], n_sums * sizeof(float)},
         {&m->head_x, (uint64_t)n_head * m->h_stride * act},
         {&m->tiles, T * sizeof(*m->tiles)},
     };
     enum status st = ST_OK;
 
-    for (size_t i = 0; i < ARRAY_LEN(arrays) && st == ST_OK; i++)
-        st = alloc_zeroed(m, arrays[i].out, arrays[i].n_bytes, "working memory", err);
+    for (size_t i = 0; i < ARRAY_LEN(arrays) && st == ST_OK; i++) {
+        if (arrays[i].n_bytes)
+            st = alloc_zeroed(m, arrays[i].out, arrays[i].n_bytes, "working memory", err);
+    }
     m->workers = mem_calloc(n_threads, sizeof(*m->workers));
     for (uint32_t i = 0; i < n_threads && st == ST_OK; i++) {
         struct cpu_worker *w = &m->workers[i];
@@ -223,6 +256,11 @@ static enum status cpu_load_begin(struct backend_device *dev, struct backend_mod
         st = error_set(err, ST_UNSUPPORTED,
                        "weight type %s: the cpu backend takes f32, f16 and bf16, and keeps bf16",
                        dtype_name(g->weight_dtype));
+    if (st == ST_OK && m->host.shard.size > 1 && m->host.shard.d_ff % 2)
+        st = error_set(err, ST_UNSUPPORTED,
+                       "d_ff %u over %u ranks is %u each: the cpu backend takes inputs in pairs; "
+                       "choose another --tensor-parallel-size",
+                       g->d_ff, m->host.shard.size, m->host.shard.d_ff);
     if (st == ST_OK && g->head_dim % 16)
         st = error_set(err, ST_UNSUPPORTED, "head_dim %u: the cpu backend takes multiples of 16",
                        g->head_dim);
@@ -255,15 +293,11 @@ static void copy_embedding(struct backend_model *m, const struct backend_tensor 
             m->embed[i] = bf16_of_f32(dtype_get(t->dtype, t->data, i));
 }
 
-static enum status cpu_load_tensor(struct backend_model *m, const struct backend_tensor *t,
-                                   struct error *err) {
+static void keep(struct backend_model *m, const struct backend_tensor *t) {
     const struct geometry *g = &m->host.g;
     uint32_t q = g->n_heads * g->head_dim, kv = g->n_kv_heads * g->head_dim;
-    enum status st = host_take_tensor(&m->host, t, err);
-    struct cpu_layer *l;
+    struct cpu_layer *l = &m->layers[host_role_is_per_layer(t->role) ? t->layer : 0];
 
-    if (st != ST_OK) return st;
-    l = &m->layers[host_role_is_per_layer(t->role) ? t->layer : 0];
     switch (t->role) {
     case ROLE_EMBED: copy_embedding(m, t); break;
     case ROLE_LM_HEAD: cpu_pack(&m->head, t, 0, 1); break;
@@ -285,6 +319,18 @@ static enum status cpu_load_tensor(struct backend_model *m, const struct backend
     case ROLE_DOWN: cpu_pack(&l->down, t, 0, 1); break;
     case ROLE_COUNT: break;
     }
+}
+
+static enum status cpu_load_tensor(struct backend_model *m, const struct backend_tensor *t,
+                                   struct error *err) {
+    enum status st = host_take_tensor(&m->host, t, err);
+    struct backend_tensor part;
+    void *scratch;
+
+    if (st != ST_OK) return st;
+    part = host_rank_part(&m->host, t, &scratch);
+    keep(m, &part);
+    mem_free(scratch);
     return ST_OK;
 }
 
@@ -302,7 +348,7 @@ static double measure_product(struct backend_model *m) {
         round_us = now_us;
         for (uint32_t i = 0; i < repeats; i++)
             m->dev->path->gemm(w->w, n_panels, w->k_pairs, m->h, m->h_stride, n_rows,
-                               m->workers[0].y, CHUNK_PANELS * PANEL);
+                               m->workers[0].y, CHUNK_PANELS * PANEL, false);
         now_us = clock_now_us();
         best_us = MIN(best_us, MAX(now_us - round_us, 1u));
     }
@@ -362,12 +408,22 @@ static void calibrate(struct backend_model *m) {
     m->dev->attn_context = weights / product_rate * attention_rate / per_context;
 }
 
+/* Where the ranks meet first: rank 0's memory becomes known to all. */
+static enum status join_ranks(struct backend_model *m, struct error *err) {
+    struct tp_group *group = m->host.dev->group;
+    uint32_t rank = m->host.shard.rank;
+    enum status st = tp_sum_join(&m->sum, group, rank, m->sums);
+
+    if (st == ST_OK) st = group->share(group, rank, &m->logits, sizeof(m->logits));
+    return st == ST_OK ? ST_OK : host_rank_lost(err);
+}
+
 static enum status cpu_load_end(struct backend_model *m, struct error *err) {
     enum status st = host_check_loaded(&m->host, err);
 
     if (st != ST_OK) return st;
     calibrate(m);
-    return ST_OK;
+    return m->host.shard.size > 1 ? join_ranks(m, err) : ST_OK;
 }
 
 /* --- steps ----------------------------------------------------------------------------------- */
@@ -379,7 +435,7 @@ static enum status cpu_submit(struct backend_model *m, uint32_t slot,
 
     if (st != ST_OK) return st;
     cpu_pool_adapt(m->dev->pool, clock_now_us());
-    cpu_forward(m, slot, step);
+    if ((st = cpu_forward(m, slot, step)) != ST_OK) return host_rank_lost(err);
     host_step_end(&m->host, slot, step);
     *out = ++m->host.dev->last;
     return ST_OK;

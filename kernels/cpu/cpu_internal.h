@@ -10,6 +10,7 @@
 #include "kernels/cpu/path.h"
 #include "kernels/cpu/pool.h"
 #include "kernels/host.h"
+#include "kernels/tp/sum.h"
 
 #define ROW_BLOCK    240u /* rows of a chunk of a matrix product: with a block of K they fit the L2 */
 #define HEAD_ROWS    64u /* outputs whose logits are held at a time */
@@ -48,7 +49,8 @@ struct backend_model {
     uint32_t d_width, qkv_width, ff_width, vocab_width;
     size_t h_stride, mix_stride, ff_stride; /* acts from row to row */
     uint16_t *weights;                      /* all matrices, in one piece */
-    struct cpu_matrix head;                 /* the embedding when tied */
+    struct cpu_matrix head;                 /* the embedding when tied; else this rank's part */
+    struct cpu_matrix head_part;            /* this rank's part: the panels it multiplies with */
     uint16_t *embed; /* (vocab, d_model) bf16; NULL when tied: rows are read from the panels */
     float *final_norm;
     struct cpu_layer *layers;
@@ -60,14 +62,18 @@ struct backend_model {
     void *h;                    /* act (T, h_stride) normalised */
     void *mix;                  /* act (T, mix_stride) result of attention */
     void *ff;                   /* act (T, ff_stride) */
-    float *logits;              /* (HEAD_ROWS, vocab_width) */
+    float *logits;              /* (HEAD_ROWS, vocab_width); rank 0's, each writes its tokens' */
+    float *sums[2];             /* (T, d_width) of rank 0; one rank has none */
+    struct tp_sum sum;          /* o and down over the ranks */
     void *head_x;               /* act (HEAD_ROWS, h_stride) */
     struct attend_tile *tiles;  /* (T) */
     struct cpu_worker *workers; /* (n_threads) */
 };
 
-/* Runs a checked step; all results are in the slot when it returns. */
-void cpu_forward(struct backend_model *m, uint32_t slot, const struct backend_step *step);
+/* Runs a checked step; all results are in the slot when it returns. ST_CLOSED when another rank has
+ * failed. */
+MUST_USE enum status cpu_forward(struct backend_model *m, uint32_t slot,
+                                 const struct backend_step *step);
 
 MUST_USE enum status cpu_run_op(struct backend_device *dev, const char *name,
                                 const struct backend_tensor *in, uint32_t n_in,

@@ -52,7 +52,7 @@ static void run_linear(const struct cpu_path *path, const struct op_args *a) {
     w.w = mem_calloc(cpu_matrix_bytes(&w), 1);
     cpu_pack(&w, a->matrix, 0, 1);
     path->to_act(h, x, (uint32_t)(T * width));
-    path->gemm(w.w, w.n_panels, w.k_pairs, h, width, (uint32_t)T, y, n_width);
+    path->gemm(w.w, w.n_panels, w.k_pairs, h, width, (uint32_t)T, y, n_width, false);
     unpad(a->y, y, T, n_width, w.n);
     for (size_t i = 0; a->vector && i < T * w.n; i++)
         a->y[i] += a->vector[i % w.n];

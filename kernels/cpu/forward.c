@@ -32,6 +32,7 @@ static void *act_at(const struct backend_model *m, void *x, size_t stride, size_
 enum epilogue {
     TO_QKV,    /* qkv = y + bias */
     TO_X,      /* x += y + bias */
+    TO_SUM,    /* a rank's turn: the running sums go on */
     TO_SWIGLU, /* ff = silu(gate) * up, from alternating panels */
     TO_LOGITS,
 };
@@ -44,6 +45,7 @@ struct product {
     enum epilogue epilogue;
     uint32_t n_rows, rows_per_chunk, panels_per_chunk, n_panel_chunks;
     size_t stride; /* acts */
+    float *sums;   /* (n_rows, d_width) of TO_SUM */
 };
 
 /* Rows [r, r + n_rows) of panels [p, p + n_panels) into the place they belong. */
@@ -84,13 +86,33 @@ static void run_product(void *arg, uint32_t chunk, uint32_t worker) {
     if (j->epilogue == TO_QKV) {
         stride = m->qkv_width;
         y = m->qkv + r * stride + p * PANEL;
+    } else if (j->epilogue == TO_SUM) {
+        stride = m->d_width;
+        y = j->sums + r * stride + p * PANEL;
     } else if (j->epilogue == TO_LOGITS) {
         stride = m->vocab_width;
-        y = m->logits + r * stride + p * PANEL;
+        y = m->logits + r * stride + m->host.shard.first_token + p * PANEL;
     }
     m->dev->path->gemm(j->w->w + (size_t)p * j->w->k_pairs * PANEL * 2, n_panels, j->w->k_pairs,
-                       act_row(m, j->x, j->stride, r), j->stride, n_rows, y, stride);
+                       act_row(m, j->x, j->stride, r), j->stride, n_rows, y, stride,
+                       j->epilogue == TO_SUM && m->host.shard.rank > 0);
+    if (j->epilogue == TO_SUM || j->epilogue == TO_LOGITS) return; /* they are where they belong */
     finish_product(j, y, stride, r, n_rows, p, n_panels);
+}
+
+static void run(struct product *j) {
+    struct backend_model *m = j->m;
+    const struct cpu_matrix *w = j->w;
+    uint32_t n_threads = cpu_pool_threads(m->dev->pool);
+    uint32_t n_row_chunks = CEIL_DIV(j->n_rows, ROW_BLOCK);
+
+    /* Runs of panels, as long as every thread gets some. */
+    j->panels_per_chunk = MIN(CHUNK_PANELS, w->n_panels * n_row_chunks / (2 * n_threads)) / 2 * 2;
+    j->panels_per_chunk = MAX(j->panels_per_chunk, j->epilogue == TO_SWIGLU ? 2u : 1u);
+    j->n_panel_chunks = CEIL_DIV(w->n_panels, j->panels_per_chunk);
+    j->rows_per_chunk = CEIL_DIV(j->n_rows, n_row_chunks);
+    cpu_pool_run(m->dev->pool, j->n_panel_chunks * CEIL_DIV(j->n_rows, j->rows_per_chunk),
+                 (uint64_t)j->n_rows * w->n * w->k < SMALL_WORK, run_product, j);
 }
 
 static void product(struct backend_model *m, const struct cpu_matrix *w, const void *x,
@@ -102,15 +124,45 @@ static void product(struct backend_model *m, const struct cpu_matrix *w, const v
                         .epilogue = epilogue,
                         .n_rows = n_rows,
                         .stride = x_stride};
-    uint32_t n_threads = cpu_pool_threads(m->dev->pool), n_row_chunks = CEIL_DIV(n_rows, ROW_BLOCK);
 
-    /* Runs of panels, as long as every thread gets some. */
-    j.panels_per_chunk = MIN(CHUNK_PANELS, w->n_panels * n_row_chunks / (2 * n_threads)) / 2 * 2;
-    j.panels_per_chunk = MAX(j.panels_per_chunk, epilogue == TO_SWIGLU ? 2u : 1u);
-    j.n_panel_chunks = CEIL_DIV(w->n_panels, j.panels_per_chunk);
-    j.rows_per_chunk = CEIL_DIV(n_rows, n_row_chunks);
-    cpu_pool_run(m->dev->pool, j.n_panel_chunks * CEIL_DIV(n_rows, j.rows_per_chunk),
-                 (uint64_t)n_rows * w->n * w->k < SMALL_WORK, run_product, &j);
+    run(&j);
+}
+
+struct addition {
+    struct backend_model *m;
+    const float *sums, *bias;
+    uint32_t n_rows;
+};
+
+static void run_addition(void *arg, uint32_t chunk, uint32_t worker) {
+    const struct addition *j = arg;
+    const struct cpu_path *path = j->m->dev->path;
+    uint32_t width = j->m->d_width, end = MIN((chunk + 1) * ROWS_PER_CHUNK, j->n_rows);
+
+    (void)worker;
+    for (size_t t = chunk * ROWS_PER_CHUNK; t < end; t++) {
+        path->add(j->m->x + t * width, j->sums + t * width, width);
+        if (j->bias) path->add(j->m->x + t * width, j->bias, width);
+    }
+}
+
+/* x += in W^T + bias. The inputs of W are divided over the ranks: kernels/tp/sum.h. */
+static enum status add_product(struct backend_model *m, const struct cpu_matrix *w, const void *in,
+                               size_t stride, uint32_t n_rows, const float *bias) {
+    struct product j = {.m = m, .w = w, .x = in, .epilogue = TO_SUM, .n_rows = n_rows};
+    struct addition addition = {.m = m, .bias = bias, .n_rows = n_rows};
+    uint32_t n_chunks = CEIL_DIV(n_rows, ROWS_PER_CHUNK);
+
+    if (m->host.shard.size == 1) {
+        product(m, w, in, stride, n_rows, bias, TO_X);
+        return ST_OK;
+    }
+    j.stride = stride;
+    if (!(j.sums = tp_sum_begin(&m->sum))) return ST_CLOSED;
+    run(&j);
+    if (!(addition.sums = tp_sum_end(&m->sum))) return ST_CLOSED;
+    cpu_pool_run(m->dev->pool, n_chunks, n_chunks < 4, run_addition, &addition);
+    return ST_OK;
 }
 
 /* --- rows ------------------------------------------------------------------------------------ */
@@ -297,12 +349,24 @@ static void run_sample(void *arg, uint32_t chunk, uint32_t worker) {
                      m->logits + (size_t)chunk * m->vocab_width, m->workers[worker].sample);
 }
 
-static void compute_outputs(struct backend_model *m, uint32_t slot,
-                            const struct backend_step *step) {
+/* The logits of all ranks are there; rank 0 chooses, and all hear what. */
+static enum status sample_outputs(struct backend_model *m, struct outputs *j, uint32_t n) {
+    const struct tp_shard *s = &m->host.shard;
+    struct tp_group *group = m->host.dev->group;
+
+    if (s->size > 1 && group->meet(group, s->rank) != ST_OK) return ST_CLOSED;
+    if (s->rank == 0)
+        cpu_pool_run(m->dev->pool, n, (uint64_t)n * m->host.g.vocab < 30000, run_sample, j);
+    return host_share_tokens(&m->host, j->slot, j->first, n);
+}
+
+static enum status compute_outputs(struct backend_model *m, uint32_t slot,
+                                   const struct backend_step *step) {
     const struct backend_stage *s = &m->host.slot[slot];
     const struct geometry *g = &m->host.g;
+    enum status st = ST_OK;
 
-    for (uint32_t first = 0; first < step->n_outputs; first += HEAD_ROWS) {
+    for (uint32_t first = 0; first < step->n_outputs && st == ST_OK; first += HEAD_ROWS) {
         uint32_t n = MIN(HEAD_ROWS, step->n_outputs - first);
         struct outputs j = {m, step, slot, first};
 
@@ -310,17 +374,19 @@ static void compute_outputs(struct backend_model *m, uint32_t slot,
             m->dev->path->rmsnorm(act_at(m, m->head_x, m->h_stride, i, 0),
                                   m->x + (size_t)s->output[first + i].token_index * m->d_width,
                                   m->final_norm, m->d_width, g->d_model, g->rms_eps);
-        product(m, &m->head, m->head_x, m->h_stride, n, NULL, TO_LOGITS);
-        cpu_pool_run(m->dev->pool, n, (uint64_t)n * g->vocab < 30000, run_sample, &j);
+        product(m, &m->head_part, m->head_x, m->h_stride, n, NULL, TO_LOGITS);
+        st = sample_outputs(m, &j, n);
     }
+    return st;
 }
 
-void cpu_forward(struct backend_model *m, uint32_t slot, const struct backend_step *step) {
+enum status cpu_forward(struct backend_model *m, uint32_t slot, const struct backend_step *step) {
     const struct backend_stage *s = &m->host.slot[slot];
     uint32_t T = step->n_tokens, n_chunks = CEIL_DIV(T, ROWS_PER_CHUNK);
     uint32_t n_tiles = cut_tiles(m, s, step);
     struct rows j = {.m = m, .s = s, .n_rows = T};
     struct cpu_pool *pool = m->dev->pool;
+    enum status st;
 
     if (T) cpu_pool_run(pool, n_chunks, n_chunks < 2, run_embed, &j);
     for (uint32_t i = 0; i < m->host.g.n_layers && T; i++) {
@@ -332,11 +398,11 @@ void cpu_forward(struct backend_model *m, uint32_t slot, const struct backend_st
         product(m, &l->qkv, m->h, m->h_stride, T, l->qkv_bias, TO_QKV);
         cpu_pool_run(pool, n_chunks, n_chunks < 2, run_rope, &j);
         attention(m, s, step, i, n_tiles);
-        product(m, &l->o, m->mix, m->mix_stride, T, l->o_bias, TO_X);
+        if ((st = add_product(m, &l->o, m->mix, m->mix_stride, T, l->o_bias)) != ST_OK) return st;
         j.weight = l->ffn_norm;
         cpu_pool_run(pool, n_chunks, n_chunks < 4, run_norm, &j);
         product(m, &l->gate_up, m->h, m->h_stride, T, NULL, TO_SWIGLU);
-        product(m, &l->down, m->ff, m->ff_stride, T, NULL, TO_X);
+        if ((st = add_product(m, &l->down, m->ff, m->ff_stride, T, NULL)) != ST_OK) return st;
     }
-    compute_outputs(m, slot, step);
+    return compute_outputs(m, slot, step);
 }

@@ -58,9 +58,10 @@ struct cpu_path {
     bool (*is_available)(void);
     bool (*is_slow)(void); /* there, and another one is faster: "auto" passes it by; NULL: never */
 
-    /* y[r][n] = sum over k of x[r][k] * W[n][k], for n_panels panels from w. */
+    /* y[r][n] = sum over k of x[r][k] * W[n][k], for n_panels panels from w. `continues`: the
+     * chains go on from what y holds, so that K in two calls gives the bits of K in one. */
     void (*gemm)(const uint16_t *w, uint32_t n_panels, uint32_t k_pairs, const void *x /* act */,
-                 size_t x_stride, uint32_t n_rows, float *y, size_t y_stride);
+                 size_t x_stride, uint32_t n_rows, float *y, size_t y_stride, bool continues);
     /* y = x / sqrt(sum(x^2) / d + eps) * w; widths are multiples of 64, padded with zeros. */
     void (*rmsnorm)(void *y /* act */, const float *x, const float *w, uint32_t width, uint32_t d,
                     float eps);

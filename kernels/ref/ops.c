@@ -2,6 +2,7 @@
 #include "kernels/ref/ops.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "kernels/exp.h"
 
@@ -27,16 +28,25 @@ void ref_rmsnorm(float *y, const float *x, const float *w, uint32_t n_tokens, ui
     }
 }
 
-void ref_linear(float *y, const float *x, const struct ref_matrix *w, const float *bias,
-                uint32_t n_tokens) {
+void ref_linear_on(float *y, const float *x, const struct ref_matrix *w, uint32_t n_tokens) {
     for (size_t t = 0; t < n_tokens; t++) {
         for (size_t n = 0; n < w->n; n++) {
-            float sum = 0;
+            float sum = y[t * w->n + n];
 
             for (size_t k = 0; k < w->k; k++)
                 sum += x[t * w->k + k] * dtype_get(w->dtype, w->data, n * w->k + k);
-            y[t * w->n + n] = bias ? sum + bias[n] : sum;
+            y[t * w->n + n] = sum;
         }
+    }
+}
+
+void ref_linear(float *y, const float *x, const struct ref_matrix *w, const float *bias,
+                uint32_t n_tokens) {
+    memset(y, 0, (size_t)n_tokens * w->n * sizeof(*y));
+    ref_linear_on(y, x, w, n_tokens);
+    for (size_t t = 0; bias && t < n_tokens; t++) {
+        for (size_t n = 0; n < w->n; n++)
+            y[t * w->n + n] += bias[n];
     }
 }
 

@@ -26,6 +26,11 @@ void ref_rmsnorm(float *y /* (T, d) */, const float *x /* (T, d) */, const float
 void ref_linear(float *y /* (T, w.n) */, const float *x /* (T, w.k) */, const struct ref_matrix *w,
                 const float *bias /* (w.n) or NULL */, uint32_t n_tokens);
 
+/* y += x W^T, each sum going on from what y holds: the inputs of a matrix in two calls are those of
+ * one. */
+void ref_linear_on(float *y, /* (T, w.n) */
+                   const float *x /* (T, w.k) */, const struct ref_matrix *w, uint32_t n_tokens);
+
 /* Rotates the pairs (i, i + hd/2) of each head by position * inv_freq[i]. In place. */
 void ref_rope(float *x /* (T, n_heads, hd) */, const uint32_t *position /* (T) */,
               const float *inv_freq /* (hd / 2) */, float scale, uint32_t n_tokens,

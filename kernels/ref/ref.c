@@ -12,6 +12,7 @@
 #include "kernels/dtype.h"
 #include "kernels/host.h"
 #include "kernels/ref/ref_op.h"
+#include "kernels/tp/sum.h"
 
 struct backend_device {
     struct host_device host; /* first */
@@ -27,7 +28,10 @@ struct backend_model {
     struct ref_matrix embed, head;
     float *final_norm;
     struct ref_layer *layers;
-    float *x, *h, *q, *k, *v, *mix, *gate, *up, *scores, *logits;
+    float *x, *h, *q, *k, *v, *mix, *gate, *up, *scores;
+    float *logits;     /* (vocab); of rank 0, where each rank writes its tokens' */
+    float *sums[2];    /* (d_model) of rank 0; one rank has none */
+    struct tp_sum sum; /* over the ranks */
     struct sample_scratch *scratch;
 };
 
@@ -51,7 +55,7 @@ static enum status ref_open(struct backend_device **out, const struct backend_co
 
     if (st != ST_OK) return st;
     *out = mem_zalloc(sizeof(**out));
-    (*out)->host.memory_limit = config->memory_bytes ? config->memory_bytes : info.memory_free;
+    host_device_init(&(*out)->host, config, info.memory_free);
     return ST_OK;
 }
 
@@ -80,11 +84,12 @@ static void ref_unload(struct backend_model *m) {
             mem_free((void *)(uintptr_t)all[j]);
     }
     mem_free((void *)(uintptr_t)m->embed.data);
-    mem_free((void *)(uintptr_t)m->head.data);
-    float *work[] = {m->final_norm, m->x,    m->h,  m->q,      m->k,     m->v,
-                     m->mix,        m->gate, m->up, m->scores, m->logits};
+    if (!m->host.g.is_tied) mem_free((void *)(uintptr_t)m->head.data);
+    float *work[] = {m->final_norm, m->x,    m->h,  m->q,      m->k,       m->v,
+                     m->mix,        m->gate, m->up, m->scores, m->sums[0], m->sums[1]};
     for (size_t i = 0; i < ARRAY_LEN(work); i++)
         mem_free(work[i]);
+    if (m->host.shard.rank == 0) mem_free(m->logits);
     mem_free(m->layers);
     sample_scratch_destroy(m->scratch);
     host_fini(&m->host);
@@ -111,7 +116,9 @@ static enum status ref_load_begin(struct backend_device *dev, struct backend_mod
     m->gate = mem_calloc(g->d_ff, sizeof(float));
     m->up = mem_calloc(g->d_ff, sizeof(float));
     m->scores = mem_calloc(g->max_context, sizeof(float));
-    m->logits = mem_calloc(g->vocab, sizeof(float));
+    if (m->host.shard.rank == 0) m->logits = mem_calloc(g->vocab, sizeof(float));
+    for (uint32_t i = 0; i < 2 && m->host.shard.size > 1 && m->host.shard.rank == 0; i++)
+        m->sums[i] = mem_calloc(g->d_model, sizeof(float));
     m->scratch = sample_scratch_create(g->vocab);
     if (!m->scratch) {
         st = error_set(err, ST_NOMEM, "no memory to sample from %u tokens", g->vocab);
@@ -150,15 +157,12 @@ static void copy_vector(float **v, const struct backend_tensor *t) {
         (*v)[i] = dtype_get(t->dtype, t->data, i);
 }
 
-static enum status ref_load_tensor(struct backend_model *m, const struct backend_tensor *t,
-                                   struct error *err) {
-    enum status st = host_take_tensor(&m->host, t, err);
-    struct ref_layer *l;
+static enum status keep(struct backend_model *m, const struct backend_tensor *t,
+                        struct error *err) {
+    struct ref_layer *l = &m->layers[host_role_is_per_layer(t->role) ? t->layer : 0];
     struct ref_matrix *matrix = NULL;
     float **vector = NULL;
 
-    if (st != ST_OK) return st;
-    l = &m->layers[host_role_is_per_layer(t->role) ? t->layer : 0];
     switch (t->role) {
     case ROLE_EMBED: matrix = &m->embed; break;
     case ROLE_LM_HEAD: matrix = &m->head; break;
@@ -185,14 +189,69 @@ static enum status ref_load_tensor(struct backend_model *m, const struct backend
     return ST_OK;
 }
 
+static enum status ref_load_tensor(struct backend_model *m, const struct backend_tensor *t,
+                                   struct error *err) {
+    enum status st = host_take_tensor(&m->host, t, err);
+    struct backend_tensor part;
+    void *scratch;
+
+    if (st != ST_OK) return st;
+    part = host_rank_part(&m->host, t, &scratch);
+    st = keep(m, &part, err);
+    mem_free(scratch);
+    return st;
+}
+
+/* The rows of the head that are this rank's. */
+static struct ref_matrix head_of(const struct backend_model *m) {
+    const struct tp_shard *s = &m->host.shard;
+    struct ref_matrix w = m->embed;
+
+    if (!m->host.g.is_tied) return m->head;
+    w.data = (const char *)w.data + (size_t)s->first_token * w.k * dtype_bytes(w.dtype);
+    w.n = s->vocab;
+    return w;
+}
+
 static enum status ref_load_end(struct backend_model *m, struct error *err) {
-    return host_check_loaded(&m->host, err);
+    struct tp_group *group = m->host.dev->group;
+    enum status st = host_check_loaded(&m->host, err);
+
+    if (st != ST_OK) return st;
+    m->head = head_of(m);
+    if (m->host.shard.size == 1) return ST_OK;
+    st = tp_sum_join(&m->sum, group, m->host.shard.rank, m->sums);
+    if (st == ST_OK) st = group->share(group, m->host.shard.rank, &m->logits, sizeof(m->logits));
+    return st == ST_OK ? ST_OK : host_rank_lost(err);
 }
 
 /* --- a step ---------------------------------------------------------------------------------- */
 
-static void attention_block(struct backend_model *m, uint32_t layer, uint32_t row,
-                            uint32_t position, int64_t kv_slot) {
+/* x += in W^T + bias, over the inputs of all ranks. */
+static enum status add_linear(struct backend_model *m, const float *in, const struct ref_matrix *w,
+                              const float *bias) {
+    size_t d = m->host.g.d_model;
+
+    if (m->host.shard.size == 1) {
+        ref_linear(m->h, in, w, bias, 1);
+    } else {
+        float *running = tp_sum_begin(&m->sum);
+        const float *sums;
+
+        if (!running) return ST_CLOSED;
+        if (m->host.shard.rank == 0) memset(running, 0, d * sizeof(*running));
+        ref_linear_on(running, in, w, 1);
+        if (!(sums = tp_sum_end(&m->sum))) return ST_CLOSED;
+        for (size_t i = 0; i < d; i++)
+            m->h[i] = bias ? sums[i] + bias[i] : sums[i];
+    }
+    for (size_t i = 0; i < d; i++)
+        m->x[i] += m->h[i];
+    return ST_OK;
+}
+
+static enum status attention_block(struct backend_model *m, uint32_t layer, uint32_t row,
+                                   uint32_t position, int64_t kv_slot) {
     const struct geometry *g = &m->host.g;
     const struct ref_layer *l = &m->layers[layer];
     struct ref_pool pool = {host_kv(&m->host, 0, layer, 0, 0),
@@ -217,12 +276,10 @@ static void attention_block(struct backend_model *m, uint32_t layer, uint32_t ro
     ref_attention(m->mix, m->q, &pool,
                   m->host.table + (size_t)row * m->host.limits.max_blocks_per_row, g->n_heads,
                   host_window_start(g, layer, position), position, m->scores);
-    ref_linear(m->h, m->mix, &l->o, l->o_bias, 1);
-    for (size_t i = 0; i < g->d_model; i++)
-        m->x[i] += m->h[i];
+    return add_linear(m, m->mix, &l->o, l->o_bias);
 }
 
-static void ffn_block(struct backend_model *m, uint32_t layer) {
+static enum status ffn_block(struct backend_model *m, uint32_t layer) {
     const struct geometry *g = &m->host.g;
     const struct ref_layer *l = &m->layers[layer];
 
@@ -230,38 +287,47 @@ static void ffn_block(struct backend_model *m, uint32_t layer) {
     ref_linear(m->gate, m->h, &l->gate, NULL, 1);
     ref_linear(m->up, m->h, &l->up, NULL, 1);
     ref_swiglu(m->gate, m->gate, m->up, g->d_ff);
-    ref_linear(m->h, m->gate, &l->down, NULL, 1);
-    for (size_t i = 0; i < g->d_model; i++)
-        m->x[i] += m->h[i];
+    return add_linear(m, m->gate, &l->down, NULL);
 }
 
-static void compute_outputs(struct backend_model *m, uint32_t slot, const struct backend_step *step,
-                            uint32_t token) {
+/* Each rank's tokens into their place, and nobody goes on before all are there. */
+static enum status compute_logits(struct backend_model *m) {
     const struct geometry *g = &m->host.g;
+    const struct tp_shard *s = &m->host.shard;
+
+    ref_rmsnorm(m->h, m->x, m->final_norm, 1, g->d_model, g->rms_eps);
+    ref_linear(m->logits + s->first_token, m->h, &m->head, NULL, 1);
+    return s->size == 1 ? ST_OK : m->host.dev->group->meet(m->host.dev->group, s->rank);
+}
+
+static enum status compute_outputs(struct backend_model *m, uint32_t slot,
+                                   const struct backend_step *step, uint32_t token) {
+    enum status st = ST_OK;
     bool is_ready = false;
 
     for (uint32_t i = 0; i < step->n_outputs; i++) {
         if (m->host.slot[slot].output[i].token_index != token) continue;
-        if (!is_ready) {
-            ref_rmsnorm(m->h, m->x, m->final_norm, 1, g->d_model, g->rms_eps);
-            ref_linear(m->logits, m->h, g->is_tied ? &m->embed : &m->head, NULL, 1);
-            is_ready = true;
-        }
-        host_step_sample(&m->host, slot, step, i, m->logits, m->scratch);
+        if (!is_ready && (st = compute_logits(m)) != ST_OK) return st;
+        is_ready = true;
+        if (m->host.shard.rank == 0)
+            host_step_sample(&m->host, slot, step, i, m->logits, m->scratch);
+        if ((st = host_share_tokens(&m->host, slot, i, 1)) != ST_OK) return st;
     }
+    return ST_OK;
 }
 
 /* All layers of one token. */
-static void run_token(struct backend_model *m, uint32_t slot, const struct backend_step *step,
-                      uint32_t row, uint32_t t) {
+static enum status run_token(struct backend_model *m, uint32_t slot,
+                             const struct backend_step *step, uint32_t row, uint32_t t) {
     const struct backend_stage *s = &m->host.slot[slot];
+    enum status st = ST_OK;
 
     ref_embed(m->x, &m->embed, &m->host.ids[t], 1);
-    for (uint32_t layer = 0; layer < m->host.g.n_layers; layer++) {
-        attention_block(m, layer, row, s->position[t], s->kv_slot[t]);
-        ffn_block(m, layer);
+    for (uint32_t layer = 0; layer < m->host.g.n_layers && st == ST_OK; layer++) {
+        st = attention_block(m, layer, row, s->position[t], s->kv_slot[t]);
+        if (st == ST_OK) st = ffn_block(m, layer);
     }
-    compute_outputs(m, slot, step, t);
+    return st == ST_OK ? compute_outputs(m, slot, step, t) : st;
 }
 
 /* The smallest position from `from` on that any row computes; UINT32_MAX: none. */
@@ -292,8 +358,9 @@ static enum status ref_submit(struct backend_model *m, uint32_t slot,
             const struct backend_row *row = &s->row[r];
             uint32_t first = row->context_len - row->n_tokens;
 
-            if (p >= first && p < row->context_len)
-                run_token(m, slot, step, row->row, row->first_token + p - first);
+            if (p < first || p >= row->context_len) continue;
+            st = run_token(m, slot, step, row->row, row->first_token + p - first);
+            if (st != ST_OK) return host_rank_lost(err);
         }
     }
     host_step_end(&m->host, slot, step);

@@ -85,7 +85,7 @@ static void run_chunk(void *arg, uint32_t chunk, uint32_t worker) {
     j->b->path->gemm(j->w->w + (size_t)p * j->w->k_pairs * PANEL * 2,
                      MIN(PANELS, j->w->n_panels - p), j->w->k_pairs,
                      j->b->x + r * width * j->b->path->act_bytes, width,
-                     MIN(j->rows, j->n_rows - r), j->b->y + worker * ROWS * stride, stride);
+                     MIN(j->rows, j->n_rows - r), j->b->y + worker * ROWS * stride, stride, false);
 }
 
 /* One layer at M rows; weights per second. */

@@ -134,7 +134,10 @@ void tiny_open(struct tiny_model *m, const struct tiny_setup *setup, const struc
     uint8_t layer_kind[64];
     struct geometry g = tiny_geometry(shape, inv_freq, layer_kind);
     struct backend_limits limits = tiny_limits(setup, shape);
-    struct backend_config config = {.path = setup->path, .n_threads = setup->n_threads};
+    struct backend_config config = {.path = setup->path,
+                                    .n_threads = setup->n_threads,
+                                    .ranks = setup->ranks,
+                                    .tp_size = setup->tp_size};
     struct backend_kv_info kv;
     struct error err = {0};
 

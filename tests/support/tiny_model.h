@@ -21,6 +21,8 @@ struct tiny_setup {
     const char *path; /* NULL: the best */
     uint32_t n_threads, block_size, max_rows, max_step_tokens;
     uint32_t n_host_blocks;
+    const struct backend_ops *ranks; /* with ops = &backend_tp: what the ranks run */
+    uint32_t tp_size;
 };
 
 struct tiny_model {

@@ -65,6 +65,45 @@ static void check_float64(const struct product *p, uint32_t row) {
     }
 }
 
+/* Inputs [first, first + k) of W as a matrix of its own. */
+static struct cpu_matrix part_of(const float *weights, uint32_t n, uint32_t whole_k, uint32_t first,
+                                 uint32_t k) {
+    struct cpu_matrix m = cpu_matrix_shape(n, k);
+    float *part = mem_calloc((size_t)n * k, sizeof(*part));
+    struct backend_tensor t = {
+        .dtype = DTYPE_F32, .n_dims = 2, .shape = {n, k}, .data = part, .n_bytes = 4ull * n * k};
+
+    for (uint32_t i = 0; i < n; i++)
+        memcpy(part + (size_t)i * k, weights + (size_t)i * whole_k + first, k * sizeof(*part));
+    m.w = mem_calloc(cpu_matrix_bytes(&m), 1);
+    cpu_pack(&m, &t, 0, 1);
+    mem_free(part);
+    return m;
+}
+
+/* K in two calls, the second going on from the sums of the first, is K in one. */
+static void check_continued(const struct product *p, const float *weights, uint32_t n_rows,
+                            struct rng *r) {
+    uint32_t k = p->w.k, first = k < 4 ? 0 : 2 * (uint32_t)rng_below(r, k / 2);
+    struct cpu_matrix a, b = part_of(weights, p->w.n, k, first, k - first);
+    size_t stride = (size_t)p->w.n_panels * PANEL;
+
+    if (first == 0) {
+        mem_free(b.w);
+        return;
+    }
+    a = part_of(weights, p->w.n, k, 0, first);
+    memset(p->tiled, 0xFF, n_rows * stride * sizeof(float));
+    p->path->gemm(a.w, a.n_panels, a.k_pairs, p->acts, p->width, n_rows, p->tiled, stride, false);
+    p->path->gemm(b.w, b.n_panels, b.k_pairs, (char *)p->acts + first * p->path->act_bytes,
+                  p->width, n_rows, p->tiled, stride, true);
+    if (memcmp(p->tiled, p->alone, n_rows * stride * sizeof(float)) != 0)
+        fail_msg("%s: (%u, %u): %u rows differ when K is cut at %u", p->path->name, p->w.n, k,
+                 n_rows, first);
+    mem_free(a.w);
+    mem_free(b.w);
+}
+
 static void check_product(const struct cpu_path *path, struct rng *r, uint32_t n, uint32_t k,
                           const uint32_t *heights, size_t n_heights) {
     uint32_t most = heights[n_heights - 1];
@@ -86,15 +125,17 @@ static void check_product(const struct cpu_path *path, struct rng *r, uint32_t n
     p.tiled = mem_calloc(most * stride, sizeof(float));
     for (uint32_t i = 0; i < most; i++)
         path->gemm(p.w.w, p.w.n_panels, p.w.k_pairs, (char *)p.acts + i * p.width * path->act_bytes,
-                   p.width, 1, p.alone + i * stride, stride);
+                   p.width, 1, p.alone + i * stride, stride, false);
     for (size_t h = 0; h < n_heights; h++) {
         memset(p.tiled, 0xFF, most * stride * sizeof(float));
-        path->gemm(p.w.w, p.w.n_panels, p.w.k_pairs, p.acts, p.width, heights[h], p.tiled, stride);
+        path->gemm(p.w.w, p.w.n_panels, p.w.k_pairs, p.acts, p.width, heights[h], p.tiled, stride,
+                   false);
         for (uint32_t i = 0; i < heights[h]; i++) {
             if (memcmp(p.tiled + i * stride, p.alone + i * stride, stride * sizeof(float)) != 0)
                 fail_msg("%s: (%u, %u): row %u of %u differs from the row alone", path->name, n, k,
                          i, heights[h]);
         }
+        if (h % 3 == 0 || h + 1 == n_heights) check_continued(&p, weights, heights[h], r);
     }
     check_float64(&p, 0);
     check_float64(&p, most - 1);
