@@ -486,7 +486,9 @@ static void count_conflicts(struct shim *s, const struct lane *warp) {
 
             for (uint32_t j = 0; j < i && !is_again; j++)
                 is_again = (uintptr_t)warp[m * 8 + j].row == row;
-            if (!is_again) n_passes = MAX(n_passes, ++n_in_column[row / 16 % 8]);
+            if (is_again) continue;
+            n_in_column[row / 16 % 8]++;
+            n_passes = MAX(n_passes, n_in_column[row / 16 % 8]);
         }
         s->stats->n_matrix_phases++;
         s->stats->n_bank_conflicts += n_passes - 1;
