@@ -101,8 +101,14 @@ struct world {
 
 struct machine {
     const struct backend_ops *ops;
-    const char *path; /* instruction path of the cpu backend */
+    const char *path;                /* instruction path of the cpu backend */
+    const struct backend_ops *ranks; /* with ops = &backend_tp: two of these */
 };
+
+/* The same without ranks. */
+static inline struct machine machine_of_one(struct machine m) {
+    return m.ranks ? (struct machine){m.ranks, m.path, NULL} : m;
+}
 
 struct setup {
     struct machine machine; /* zeroed: the reference backend */
@@ -167,6 +173,8 @@ static inline struct engine_options tiny_options(const struct setup *s, float *i
     o.async = s->async;
     o.device.path = s->machine.path;
     o.device.n_threads = MAX(s->n_threads, 1u);
+    o.device.ranks = s->machine.ranks;
+    o.device.tp_size = s->machine.ranks ? 2 : 1;
     o.geometry = tiny_geometry(&shape, inv_freq, kinds);
     if (s->window) {
         memset(kinds, 1, shape.n_layers);

@@ -123,7 +123,7 @@ static void run_all_ways(struct machine machine, size_t n_ways) {
     static struct answer expected[N_CASES];
 
     make_cases(&c);
-    run_alone_and_cold(&c, machine, expected);
+    run_alone_and_cold(&c, machine_of_one(machine), expected);
     for (size_t i = 0; i < n_ways; i++) {
         struct setup s = ways[i].setup;
 
@@ -148,6 +148,12 @@ static void case_100_on_each_instruction_path_of_the_cpu(void **state) {
         if (backend_cpu.probe(&config, &info, NULL) == ST_OK)
             run_all_ways((struct machine){&backend_cpu, paths[i]}, 6);
     }
+}
+
+static void case_100_over_two_ranks(void **state) {
+    (void)state;
+    run_all_ways((struct machine){.ops = &backend_tp, .ranks = &backend_cpu}, 5);
+    run_all_ways((struct machine){.ops = &backend_tp, .ranks = &backend_ref}, 1);
 }
 
 /* One at a time in as many blocks as a window takes: 64 tokens, where a request has up to 147. */
@@ -265,6 +271,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(case_100_the_same_answer_however_it_is_run),
         cmocka_unit_test(case_100_on_each_instruction_path_of_the_cpu),
+        cmocka_unit_test(case_100_over_two_ranks),
         cmocka_unit_test(the_same_answer_through_a_window),
         cmocka_unit_test(case_99_colliding_hashes_are_never_believed),
         cmocka_unit_test(all_but_one_token_is_cached_with_block_size_one),

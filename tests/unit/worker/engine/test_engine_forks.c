@@ -182,7 +182,7 @@ static void run_all_ways(struct machine machine, enum engine_async async) {
     static struct answers expected;
 
     make_crowd(&c);
-    run_alone_and_cold(&c, machine, &expected);
+    run_alone_and_cold(&c, machine_of_one(machine), &expected);
     for (size_t i = 0; i < ARRAY_LEN(ways); i++) {
         struct setup s = ways[i].setup;
         struct engine_stats stats;
@@ -208,6 +208,12 @@ static void case_100_for_samples_and_beams_on_the_cpu(void **state) {
     (void)state;
     run_all_ways((struct machine){.ops = &backend_cpu}, ASYNC_OFF);
     run_all_ways((struct machine){.ops = &backend_cpu}, ASYNC_ON);
+}
+
+static void case_100_for_samples_and_beams_over_two_ranks(void **state) {
+    (void)state;
+    run_all_ways((struct machine){.ops = &backend_tp, .ranks = &backend_cpu}, ASYNC_OFF);
+    run_all_ways((struct machine){.ops = &backend_tp, .ranks = &backend_cpu}, ASYNC_ON);
 }
 
 static void samples_share_the_prompt_and_compute_one_token_each(void **state) {
@@ -317,6 +323,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(case_100_for_samples_and_beams),
         cmocka_unit_test(case_100_for_samples_and_beams_on_the_cpu),
+        cmocka_unit_test(case_100_for_samples_and_beams_over_two_ranks),
         cmocka_unit_test(samples_share_the_prompt_and_compute_one_token_each),
         cmocka_unit_test(after_a_thousand_cancels_every_block_is_free),
         cmocka_unit_test(a_search_that_never_fits_says_so),
