@@ -13,6 +13,7 @@
  *      adjust      adjusted  penalties, biases, mask; maximum and argmax again              2
  *      histogram   ranked    tokens and mass by distance from the maximum                   2
  *      gather      ranked    the bins where top-k or top-p end, sorted: the last key kept   2
+ *      search      ranked    the same, for rows with too many tokens in those bins          2
  *      draw        drawn     mass of each tile, then the token                           1, 2
  *      rank        the rest  how many raw logits are better; histories grow              1, 2
  *
@@ -38,7 +39,7 @@ extern "C" {
 enum sampling_level {
     SAMPLING_GREEDY,      /* temperature 0 or scored; nothing adjusted, no alternatives: one pass */
     SAMPLING_TEMPERATURE, /* also temperature and min-p: three passes */
-    SAMPLING_FULL,        /* everything: seven passes */
+    SAMPLING_FULL,        /* everything: eight passes */
     SAMPLING_LEVELS
 };
 

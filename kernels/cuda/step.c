@@ -170,6 +170,7 @@ static void sample_piece(struct backend_model *m, uint32_t slot, const struct ba
                               .vocab_stride = m->vocab_stride,
                               .max_context = m->g.max_context,
                               .max_logprobs = m->host.limits.max_logprobs,
+                              .max_outputs = m->head_rows,
                               .n_bucket = n,
                               .step = p->piece + first / m->head_rows,
                               .logits = m->logits,

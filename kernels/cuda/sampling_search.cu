@@ -1,0 +1,170 @@
+/* kernels/cuda/sampling_search.cu - selecting when too many tokens are alike; see sampling.h.
+ *
+ * A row whose bins held more keys than one block can sort is searched by one block alone, digit by digit of
+ * the key, most significant first: a histogram of the next digit over the keys that agree so far, in
+ * shared memory. Five readings of the row for any key, whatever the logits are. */
+#include "kernels/cuda/sampling_selection.cuh"
+
+#define MOST_WANTED 256u /* alternatives: the limit of max_logprobs */
+
+/* A part of a key: `n_bits` from `shift` up, at most 11; what is above it is known. */
+struct digit {
+    uint32_t shift, n_bits;
+};
+
+static __device__ __forceinline__ struct digit digit_at(uint32_t i) { /* ids have 20 bits */
+    uint32_t shift = i == 0 ? 53 : i == 1 ? 42 : i == 2 ? 32 : i == 3 ? 10 : 0;
+
+    return {shift, i < 2 ? 11u : 10u};
+}
+
+/* Is the logit one that the selection looks at? */
+static __device__ __forceinline__ bool is_selectable(const struct selection &l, float x,
+                                                     uint32_t id) {
+    if (!l.is_filter) return id < l.vocab;
+    return scaled(x, l.max, l.temperature) >= -FILTER_REACH;
+}
+
+static __device__ __forceinline__ void add_digits(const struct bins &b, const struct selection &l,
+                                                  struct digit d, uint64_t known, bool is_mass) {
+#pragma unroll 1
+    for (uint32_t tile = 0; tile * TILE < l.vocab; tile++) {
+        float x[ITEMS];
+
+        load_selected(x, l, tile);
+#pragma unroll
+        for (uint32_t i = 0; i < ITEMS; i++) {
+            uint32_t id = id_of(tile, i);
+            uint64_t key = key_of(x[i], id);
+            uint32_t bin = (uint32_t)(key >> d.shift) & ((1u << d.n_bits) - 1);
+
+            if (!is_selectable(l, x[i], id)) continue;
+            /* a shift by 64 is none: the first digit has nothing above it */
+            if (d.shift + d.n_bits < 64 && key >> (d.shift + d.n_bits) != known) continue;
+            if (is_mass)
+                bins_add_mass(b, bin, mass_of_key(l, key));
+            else
+                atomicAdd(&b.count[bin], 1u);
+        }
+    }
+    __syncthreads();
+}
+
+/* The key at which the running count, or mass, of the row reaches `target`, which is above 0 and at
+ * most the sum. */
+static __device__ __forceinline__ uint64_t search_key(const struct selection &l,
+                                                      const struct bins &b, uint64_t target,
+                                                      bool is_mass) {
+    SHARED(uint64_t, found, 2); /* the digit, and what is left of the target */
+    const uint32_t each = SAMPLING_BINS / THREADS;
+    uint64_t known = 0;
+
+#pragma unroll 1
+    for (uint32_t at = 0; at < 5; at++) {
+        struct digit d = digit_at(at);
+        uint64_t mine = 0, run, total;
+
+        if (at == 3) known <<= 12; /* between the logit and the id lie zeros */
+        bins_clear(b);
+        add_digits(b, l, d, known, is_mass);
+        for (uint32_t i = threadIdx.x * each; i < (threadIdx.x + 1) * each; i++)
+            mine += is_mass ? bins_mass(b, i) : b.count[i];
+        run = block_before(mine, &total);
+        for (uint32_t i = threadIdx.x * each; i < (threadIdx.x + 1) * each; i++) {
+            uint64_t n = is_mass ? bins_mass(b, i) : b.count[i];
+
+            if (run < target && target <= run + n) found[0] = i, found[1] = target - run;
+            run += n;
+        }
+        __syncthreads();
+        known = known << d.n_bits | found[0];
+        target = found[1];
+    }
+    return known;
+}
+
+/* The selectable tokens up to a key: how many, and their mass. */
+static __device__ __forceinline__ uint64_t count_through(const struct selection &l, uint64_t last,
+                                                         bool is_mass) {
+    uint64_t sum = 0;
+
+#pragma unroll 1
+    for (uint32_t tile = 0; tile * TILE < l.vocab; tile++) {
+        float x[ITEMS];
+
+        load_selected(x, l, tile);
+#pragma unroll
+        for (uint32_t i = 0; i < ITEMS; i++) {
+            uint64_t key = key_of(x[i], id_of(tile, i));
+
+            if (key <= last && is_selectable(l, x[i], id_of(tile, i)))
+                sum += is_mass ? mass_of_key(l, key) : 1;
+        }
+    }
+    return block_total(sum);
+}
+
+/* The last key of a selection. */
+static __device__ __forceinline__ uint64_t search_row(const struct selection &l,
+                                                      const struct bins &b) {
+    bool has_k = l.k && l.k <= count_through(l, NO_KEY, false);
+    uint64_t last = NO_KEY;
+
+#pragma unroll 1
+    for (uint32_t round = 0; round < 2; round++) { /* top-k, then top-p of what it left */
+        uint64_t limit = l.k;
+
+        if (round == 0 ? !has_k : !l.is_nucleus) continue;
+        if (round == 1) limit = nucleus_limit(l.top_p, count_through(l, last, true));
+        last = search_key(l, b, limit ? limit : 1, round == 1 && limit > 0);
+    }
+    return last;
+}
+
+/* Puts the keys up to `last` into `key`, in any order. Returns how many. */
+static __device__ __forceinline__ uint32_t collect_row(const struct selection &l, uint64_t last,
+                                                       uint64_t *key) {
+    SHARED(uint32_t, n, 1);
+
+    if (threadIdx.x == 0) n[0] = 0;
+    __syncthreads();
+#pragma unroll 1
+    for (uint32_t tile = 0; tile * TILE < l.vocab; tile++) {
+        float x[ITEMS];
+
+        load_selected(x, l, tile);
+#pragma unroll
+        for (uint32_t i = 0; i < ITEMS; i++) {
+            uint64_t mine = key_of(x[i], id_of(tile, i));
+
+            if (mine <= last && id_of(tile, i) < l.vocab) key[atomicAdd(&n[0], 1u)] = mine;
+        }
+    }
+    __syncthreads();
+    return n[0];
+}
+
+static __global__ void __launch_bounds__(THREADS)
+    search_kernel(const __grid_constant__ struct sampling_pass p) {
+    SHARED(uint32_t, room, 3 * SAMPLING_BINS);
+    SHARED(uint64_t, key, MOST_WANTED);
+    uint32_t k = blockIdx.x, which = blockIdx.y, n;
+    struct selection l;
+    struct bins b = {room};
+    uint64_t last;
+
+    if (k >= p.a.step->n_outputs || !find_selection(&l, p, k, which)) return;
+    if (p.state[k].select[which].n_gathered <= SAMPLING_GATHER) return;
+    last = search_row(l, b);
+    if (l.is_filter) {
+        if (threadIdx.x == 0) p.state[k].last_key = last;
+        return;
+    }
+    n = collect_row(l, last, key);
+    sort_keys(key, n);
+    write_top(p, k, key, n);
+}
+
+extern "C" void sampling_search(struct gpu_stream *stream, const struct sampling_pass *p) {
+    LAUNCH(search_kernel, dim3(p->a.n_bucket, SAMPLING_SELECTIONS), THREADS, 0, stream, *p);
+}
