@@ -82,7 +82,9 @@ $(B)/%.o: %.c $(B)/flags
 # CUDA sources as C++ for this processor: kernels/shim. They link as C does: nothing of libstdc++.
 CXX := $(CROSS)g++
 CXXFLAGS_ALL = $(filter-out -std=c11 -Wstrict-prototypes -Wmissing-prototypes -Wshadow,$(CFLAGS_ALL)) -std=c++17 -O2 -Wno-unknown-pragmas \
-               -fno-exceptions -fno-rtti -fno-threadsafe-statics
+               -fno-exceptions -fno-rtti -fno-threadsafe-statics -fsanitize=alignment -fno-sanitize-recover=all
+# A misaligned access is told by the sanitizer where there is one, else by kernels/shim/alignment.c.
+$(B)/kernels/shim/%.o: CFLAGS_ALL += $(if $(filter undefined,$(SAN)),-DHAS_UBSAN)
 $(B)/%.o: %.cu $(B)/flags
 	@mkdir -p $(@D)
 	$(if $(V),,@echo "  CXX  $<";)$(CXX) $(CXXFLAGS_ALL) -MMD -MP -x c++ -c $< -o $@

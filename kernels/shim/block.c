@@ -20,6 +20,7 @@
 #include <string.h>
 
 #include "common/mem.h"
+#include "common/rng.h"
 #include "kernels/shim/fiber.h"
 #include "kernels/shim/internal.h"
 #include "kernels/shim/shim_control.h"
@@ -104,7 +105,7 @@ struct shim {
     uint32_t n_sites, static_bytes; /* static: tails included */
     unsigned char *dynamic;
 
-    uint64_t seed, chance; /* chance: the generator's state */
+    uint64_t seed, n_chances; /* how many numbers of the seed were drawn */
     enum shim_copies copies;
     uint32_t max_shared_bytes;
     struct kernel kernels[MAX_KERNELS];
@@ -146,7 +147,6 @@ static struct shim *here(void) {
     if (!s->arena) abort();
     s->seed = __atomic_load_n(&default_seed_, __ATOMIC_RELAXED);
     s->copies = (enum shim_copies)__atomic_load_n(&default_copies_, __ATOMIC_RELAXED);
-    s->chance = s->seed;
     s->max_shared_bytes = SHARED_DEFAULT;
     pthread_setspecific(key_, s);
     return s;
@@ -156,7 +156,8 @@ static struct shim *here(void) {
 void shim_set(uint64_t seed, enum shim_copies copies) {
     struct shim *s = here();
 
-    s->seed = s->chance = seed;
+    s->seed = seed;
+    s->n_chances = 0;
     s->copies = copies;
     __atomic_store_n(&default_seed_, seed, __ATOMIC_RELAXED);
     __atomic_store_n(&default_copies_, (int)copies, __ATOMIC_RELAXED);
@@ -205,12 +206,7 @@ static struct shim_stats *stats_of(struct shim *s, const char *name) {
 uint64_t shim_chance(void) {
     struct shim *s = here();
 
-    s->chance += 0x9E3779B97F4A7C15u; /* splitmix64 */
-    uint64_t z = s->chance;
-
-    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
-    z = (z ^ z >> 27) * 0x94D049BB133111EBu;
-    return z ^ z >> 31;
+    return rng_at(s->seed, s->n_chances++);
 }
 bool shim_is_shuffled(void) {
     return here()->seed != 0;
@@ -231,6 +227,14 @@ static NORETURN PRINTF_LIKE(4, 5) void fault(const struct shim *s, uint32_t thre
     va_end(ap);
     fputc('\n', stderr);
     fflush(NULL);
+    abort();
+}
+
+void shim_fault_here(int line, const char *what) {
+    struct shim *s = here();
+
+    if (s->is_running) fault(s, s->current, line, "%s", what);
+    fprintf(stderr, "shim: line %d: %s\n", line, what);
     abort();
 }
 

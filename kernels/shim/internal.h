@@ -35,6 +35,8 @@ extern const char *volatile shim_planted_name;
 
 /* --- what the device asks of block.c */
 uint32_t shim_max_shared(void);
+/* Ends the process with a sentence about the thread that runs. */
+NORETURN void shim_fault_here(int line, const char *what);
 uint64_t shim_chance(void);  /* the next number of this thread's schedule */
 bool shim_is_shuffled(void); /* is there a seed? */
 

@@ -104,13 +104,14 @@ static __device__ void barriers(enum toy_crime crime) {
 }
 __global__ void commit(const __grid_constant__ struct toy_crime_args p) {
     SHARED(float, shared, 64);
+    float *behind = shared + 1;
     uint32_t r[4];
 
     barriers(p.crime);
     if (p.crime == TOY_MISALIGNED) *reinterpret_cast<int4 *>(p.memory + 2) = make_int4(1, 2, 3, 4);
     if (p.crime == TOY_COPY_MISALIGNED) copy_async16(shared + 4, p.memory + 1);
     if (p.crime == TOY_MATRIX_ELSEWHERE) load_matrix4(r, p.memory);
-    if (p.crime == TOY_BEHIND_SHARED) shared[threadIdx.x + 1] = 1;
+    if (p.crime == TOY_BEHIND_SHARED) *(behind + threadIdx.x) = 1;
 }
 void toy_commit(struct gpu_stream *s, const struct toy_crime_args *p) {
     LAUNCH(commit, dim3(1), 64, 0, s, *p);
