@@ -120,6 +120,7 @@ LIBS_kernels     = $(B)/libsupport.a $(B)/libkernels.a $(B)/libcommon.a
 LIBS_worker      = $(B)/libsupport.a $(B)/libworker.a $(B)/libkernels.a $(B)/libcommon.a
 LIBS_router      = $(B)/libsupport.a $(B)/librouter.a $(B)/libcommon.a
 LIBS_shim        = $(B)/libsupport.a $(B)/libtoys.a $(B)/libshim.a $(B)/libkernels.a $(B)/libcommon.a
+LIBS_cuda        = $(B)/libfakecuda.a $(B)/libkernels.a $(B)/libcommon.a
 LIBS_conformance = $(LIBS_worker)
 LIBS_all         = $(B)/libsupport.a $(B)/librouter.a $(B)/libworker.a $(B)/libkernels.a $(B)/libcommon.a
 LIBS_replay      = $(B)/libreplay.a $(LIBS_all)
@@ -129,6 +130,16 @@ layer  = $(if $(findstring tests/conformance,$(1)),conformance,$(word 3,$(subst 
 ifeq ($(SAN),thread)
 UNIT := $(filter-out tests/unit/shim/%,$(UNIT))
 SKIPPED_SHIM := echo "SKIPPED tests of the CUDA kernels: ThreadSanitizer cannot follow fibers"
+endif
+# The doors to the toolkit's libraries, upon pretended ones: the toolkit's headers are needed.
+CUDA_HOME ?= /usr/local/cuda
+FAKE_CUDA := $(call objs,$(addprefix kernels/cuda/,gpu.c gemm.c comm.c) tests/unit/cuda/fake_cuda.c tests/unit/cuda/fake_libraries.c)
+$(B)/libfakecuda.a: $(FAKE_CUDA)
+$(FAKE_CUDA) $(call objs,$(wildcard tests/unit/cuda/*.c)): CFLAGS_ALL += -isystem $(CUDA_HOME)/include
+$(B)/tests/unit/cuda/test_%: LDLIBS += -Wl,--wrap=dlopen,--wrap=dlsym,--wrap=dlerror,--wrap=dlclose
+ifeq ($(wildcard $(CUDA_HOME)/include/cublasLt.h),)
+UNIT := $(filter-out tests/unit/cuda/%,$(UNIT))
+SKIPPED_CUDA := echo "SKIPPED tests of kernels/cuda's doors: no CUDA toolkit in $(CUDA_HOME) (CUDA_HOME=...)"
 endif
 TESTS := $(patsubst %.c,$(B)/%,$(UNIT)) $(B)/tests/unit/common/test_json_portable
 link   = @echo "  LD   $@"; $(CC) $(CFLAGS_ALL) -fno-lto $(1) $< -Wl,--start-group $(filter %.a,$^) -Wl,--end-group -o $@ $(LDLIBS) $(2)
@@ -157,10 +168,12 @@ $(B)/tests/integration/%: $(B)/tests/integration/%.o $(LIBS_all)
 .PHONY: check
 check: all $(HELPERS) $(TESTS)
 	@$(SKIPPED_SHIM)
+	@$(SKIPPED_CUDA)
 	@tests/run $(B) "$(SAN)" $(TESTS)
 
 unit: $(TESTS) ## unit and conformance tests alone
 	@$(SKIPPED_SHIM)
+	@$(SKIPPED_CUDA)
 	@tests/run_unit $(TESTS)
 
 integration: all $(HELPERS) ## tests of the real programs over loopback alone
