@@ -340,12 +340,12 @@ static struct tiny_shape shape_at(uint32_t which) {
 
 static void ranks_of_the_cpu_are_one_on_every_path(void **state) {
     (void)state;
-    for (size_t path = 0; path < ARRAY_LEN(paths); path++) {
+    for (uint32_t path = 0; path < ARRAY_LEN(paths); path++) {
         for (uint32_t i = 0; i < N_SHAPES * N_ROUNDS && has_path(paths[path]); i++) {
             struct tiny_shape shape = shape_at(i % N_SHAPES);
+            uint32_t size = (path + i + i / N_SHAPES) % 2 ? 2 : 4; /* both, over the rounds */
 
-            check(&backend_cpu, paths[path], i / N_SHAPES % 2 ? 2 : 4, &shape, support_seed() + i);
-            check(&backend_cpu, paths[path], 2, &shape, support_seed() + 100 + i);
+            check(&backend_cpu, paths[path], size, &shape, support_seed() + i);
         }
     }
 }
@@ -388,6 +388,57 @@ static void info_speaks_of_all_ranks(void **state) {
     assert_int_equal(backend_tp.event_fd(m.dev), -1);
     assert_true(all.prefill_tokens_per_s > 0);
     tiny_close(&m);
+}
+
+/* A backend with four cards of its own memory; what it was asked for. */
+static struct {
+    char names[4][16];
+    uint32_t ordinal[4], size;
+} asked;
+
+static enum status card_probe(const struct backend_config *config, struct backend_info *info,
+                              struct error *err) {
+    (void)err;
+    *info = (struct backend_info){.n_devices = 4,
+                                  .n_threads = 1,
+                                  .flags = BACKEND_OWN_MEMORY | (config->ordinal ? 0u : 1u),
+                                  .memory_total = 80,
+                                  .memory_free = 70 - config->ordinal};
+    snprintf(info->device, sizeof(info->device), "Card");
+    asked.ordinal[config->tp_rank] = config->ordinal;
+    asked.size = config->tp_size;
+    snprintf(asked.names[config->tp_rank], sizeof(asked.names[0]), "%s",
+             config->device_id ? config->device_id : "");
+    return ST_OK;
+}
+
+static void each_rank_takes_a_device(void **state) {
+    struct backend_ops cards = {.abi = BACKEND_ABI, .name = "cards", .probe = card_probe};
+    struct backend_config config = {.ranks = &cards, .tp_size = 3, .ordinal = 1};
+    struct backend_info info;
+    struct error err;
+
+    (void)state;
+    assert_int_equal(backend_tp.probe(&config, &info, &err), ST_OK);
+    for (uint32_t r = 0; r < 3; r++)
+        assert_int_equal(asked.ordinal[r], 1 + r);
+    assert_int_equal(asked.size, 3);
+    assert_int_equal(info.memory_total, 3 * 80);
+    assert_int_equal(info.memory_free, 3 * 67); /* of each as much as the poorest has */
+    assert_int_equal(info.flags, BACKEND_OWN_MEMORY);
+    assert_string_equal(info.device, "3 x Card");
+    config.ordinal = 2;
+    assert_int_equal(backend_tp.probe(&config, &info, &err), ST_UNSUPPORTED);
+    assert_string_equal(err.message, "3 ranks from device 2 on: this machine has 4 devices");
+    config.device_id = "GPU-b,GPU-a,GPU-d";
+    assert_int_equal(backend_tp.probe(&config, &info, &err), ST_OK);
+    assert_string_equal(asked.names[0], "GPU-b");
+    assert_string_equal(asked.names[1], "GPU-a");
+    assert_string_equal(asked.names[2], "GPU-d");
+    config.device_id = "GPU-b,,GPU-d";
+    assert_int_equal(backend_tp.probe(&config, &info, &err), ST_INVALID);
+    cards.abi++;
+    assert_int_equal(backend_tp.probe(&config, &info, &err), ST_UNSUPPORTED);
 }
 
 static void what_cannot_be_is_refused(void **state) {
@@ -539,6 +590,7 @@ int main(void) {
         cmocka_unit_test(ranks_of_ref_are_one),
         cmocka_unit_test(one_rank_may_be_all),
         cmocka_unit_test(info_speaks_of_all_ranks),
+        cmocka_unit_test(each_rank_takes_a_device),
         cmocka_unit_test(what_cannot_be_is_refused),
         cmocka_unit_test(a_rank_that_fails_at_load_ends_all),
         cmocka_unit_test(a_rank_that_fails_in_a_step_leaves_none_waiting),
