@@ -102,6 +102,50 @@ $(B)/flags: FORCE | check-libs
 	  echo '$(subst ','\'',$(CC) $(CFLAGS_ALL))' > $@
 .PHONY: FORCE
 
+# --- CUDA --------------------------------------------------------------------------------------
+# incipit_cuda.so: kernels by nvcc, the rest as C, linked as C against the static runtime. Warnings
+# are errors, a register that spills too. Nothing else needs nvcc.
+NVCC       ?= $(firstword $(wildcard $(shell command -v nvcc 2>/dev/null) /usr/local/cuda/bin/nvcc))
+CUDA_HOME  := $(patsubst %/bin/,%,$(dir $(NVCC)))
+CUDA_ARCHS ?= 80 86 89 90 100 120
+NO_NVCC    := $(if $(NVCC),$(shell $(NVCC) --version | awk -F'[ ,.]+' '/release/ { for (i = 1; i < NF; i++) if ($$i == "release") v = $$(i + 1) * 100 + $$(i + 2) } \
+                END { if (v < 1208) print "$(NVCC) is older than 12.8: install CUDA 12.8 or newer, or set NVCC" }'),there is \
+                no nvcc: install CUDA 12.8 or newer, and set NVCC when it is neither in PATH nor in /usr/local/cuda)
+NVCC_FLAGS  = -std=c++17 -O3 -I. --compress-mode=size $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a),code=sm_$(a)) \
+              -gencode arch=compute_$(lastword $(CUDA_ARCHS)),code=compute_$(lastword $(CUDA_ARCHS)) \
+              -Xptxas -v,--warn-on-spills,--warn-on-local-memory-usage -Werror all-warnings \
+              -Xcompiler -Wall,-fPIC,-fvisibility=hidden,-fno-exceptions,-fno-threadsafe-statics
+CUDA_CFLAGS = -fPIC -isystem $(CUDA_HOME)/include
+CUDA_OBJECTS := $(patsubst kernels/cuda/%.cu,$(B)/cuda/%.o,$(wildcard kernels/cuda/*.cu)) \
+                $(patsubst %.c,$(B)/cuda/%.o,$(wildcard kernels/cuda/*.c kernels/*.c kernels/tp/*.c) \
+                $(wildcard common/mem.c common/status.c common/clock.c common/rng.c))
+
+$(B)/cuda/%.o: kernels/cuda/%.cu $(B)/cuda/flags
+	$(if $(V),,@echo "  NVCC $<";)$(NVCC) $(NVCC_FLAGS) -MMD -MP -c $< -o $@ > $@.log 2>&1 || { grep -v '^ptxas info' $@.log >&2; exit 1; }
+$(B)/cuda/%.o: %.c $(B)/flags $(B)/cuda/flags
+	@mkdir -p $(@D)
+	$(if $(V),,@echo "  CC   $<";)$(CC) $(CFLAGS_ALL) $(CUDA_CFLAGS) -MMD -MP -c $< -o $@
+$(B)/cuda/flags: FORCE
+	@mkdir -p $(@D); echo '$(NVCC) $(NVCC_FLAGS) $(CUDA_CFLAGS)' | cmp -s - $@ || echo '$(NVCC) $(NVCC_FLAGS) $(CUDA_CFLAGS)' > $@
+$(B)/incipit_cuda.so: $(CUDA_OBJECTS) kernels/cuda/exports.map
+	@echo "  LD   $@"; $(CC) -shared -o $@ $(filter %.o,$^) -Wl,--no-undefined,--as-needed,--gc-sections,--exclude-libs,ALL \
+	  -Wl,--version-script=kernels/cuda/exports.map $(firstword $(wildcard $(CUDA_HOME)/lib64/libcudart_static.a \
+	  $(CUDA_HOME)/lib/libcudart_static.a $(CUDA_HOME)/targets/*/lib/libcudart_static.a) -lcudart_static) -ldl -lpthread -lrt -lm
+
+.PHONY: cuda cuda-report cuda-check
+ifneq ($(NO_NVCC),)
+cuda cuda-report:
+	@echo "make: $(strip $(NO_NVCC))" >&2; exit 1
+cuda-check:
+	@echo "SKIPPED the build of incipit_cuda.so: $(strip $(NO_NVCC))"
+else
+cuda: $(B)/incipit_cuda.so ## the CUDA backend, build/release/incipit_cuda.so; NVCC=, CUDA_ARCHS="90" for one target
+cuda-report: $(B)/incipit_cuda.so ## registers of each kernel beside kernels/cuda/registers.txt; UPDATE=1 writes that
+	@tests/cuda/report kernels/cuda/registers.txt $(B)/cuda/*.o.log
+cuda-check: $(B)/incipit_cuda.so
+	@tests/cuda/check_object $<
+endif
+
 # --- run ---------------------------------------------------------------------------------------
 .PHONY: run demo
 run: deps-run ## start the router and two CPU workers on the demonstration model
