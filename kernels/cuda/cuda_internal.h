@@ -109,6 +109,7 @@ struct backend_model {
     bool is_deterministic;
     uint32_t q_width, kv_width, qkv_width;
     uint32_t vocab_stride; /* of logits: the ranks' pieces beside each other */
+    uint32_t head_width;   /* columns of this rank's product: its vocabulary in eights */
     uint32_t head_rows;    /* outputs whose logits are held */
 
     uint16_t *weights; /* all of them */

@@ -52,7 +52,7 @@ static struct gemm_args down_args(const struct backend_model *m, const struct cu
 static struct gemm_args head_args(const struct backend_model *m) {
     struct gemm_args a =
         product_args(m, m->head_x, m->head, m->shard.size > 1 ? m->logits_part : m->logits,
-                     m->shard.vocab, m->g.d_model);
+                     m->head_width, m->g.d_model);
 
     a.shape.is_f32_out = true;
     a.y_stride = m->shard.vocab_stride;

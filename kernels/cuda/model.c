@@ -135,13 +135,14 @@ static void place(struct backend_model *m, uint16_t **w, uint64_t n, uint64_t *a
     *at += ALIGN_UP(n, 128); /* 256 bytes */
 }
 
-/* Gives each weight its place once there is one; elements of all. */
+/* Gives each weight its place once there is one; elements of all. Products take multiples of 8, so the
+ * vocabulary is a few rows longer; nobody looks at their logits. */
 static uint64_t place_weights(struct backend_model *m) {
     const struct geometry *g = &m->g;
     uint64_t d = g->d_model, q = m->q_width, qkv = m->qkv_width, f = g->d_ff, hd = g->head_dim;
     uint64_t at = 0;
 
-    place(m, &m->embed, g->vocab * d, &at);
+    place(m, &m->embed, ALIGN_UP(g->vocab, 8u) * d, &at);
     for (uint32_t i = 0; i < g->n_layers; i++) {
         struct cuda_layer *l = &m->layers[i];
 
@@ -160,7 +161,7 @@ static uint64_t place_weights(struct backend_model *m) {
     if (g->is_tied)
         m->head = m->embed ? m->embed + m->shard.first_token * d : NULL;
     else
-        place(m, &m->head, m->shard.vocab * d, &at);
+        place(m, &m->head, m->head_width * d, &at);
     return at;
 }
 
@@ -340,7 +341,7 @@ static enum status alloc_weights(struct backend_model *m, struct error *err) {
     snprintf(what, sizeof(what), "weights of %u layers", m->g.n_layers);
     st = cuda_take(m, &m->weights, place_weights(m) * sizeof(uint16_t), what, err);
     if (st != ST_OK) return st;
-    (void)place_weights(m);
+    gpu_fill(m->dev->copy_in, m->weights, 0, place_weights(m) * sizeof(uint16_t));
     return cuda_take(m, &m->turn, (uint64_t)m->g.max_context * m->g.head_dim * sizeof(float),
                      "the angles of positions", err);
 }
@@ -350,6 +351,7 @@ static void set_widths(struct backend_model *m) {
     m->kv_width = m->g.n_kv_heads * m->g.head_dim;
     m->qkv_width = m->q_width + 2 * m->kv_width;
     m->vocab_stride = m->shard.vocab_stride * m->shard.size;
+    m->head_width = ALIGN_UP(m->shard.vocab, 8u);
     m->head_rows = MIN(CUDA_HEAD_ROWS, m->host.limits.max_outputs);
     m->host.block_bytes = 2ull * m->g.n_layers * m->kv_width * OPS_BLOCK_SIZE * sizeof(uint16_t);
     m->is_deterministic = m->host.limits.is_deterministic;
