@@ -26,23 +26,25 @@ static __device__ __forceinline__ uint32_t id_of(uint32_t tile, uint32_t i) {
     return tile * TILE + i / 4 * (4 * THREADS) + threadIdx.x * 4 + i % 4;
 }
 
-/* x[i] is the logit of id_of(tile, i), or minus infinity past the end of the vocabulary. */
+/* The logits of ids `id`, a multiple of 4, to id + 3; minus infinity past the end of the vocabulary. */
+static __device__ __forceinline__ void load_four(float x[4], const float *row, uint32_t id,
+                                                 uint32_t vocab) {
+    if (id + 4 <= vocab || (PLANTED(sampling_tail) && id < vocab)) {
+        float4 v = *(const float4 *)(row + id);
+
+        x[0] = v.x, x[1] = v.y, x[2] = v.z, x[3] = v.w;
+    } else {
+#pragma unroll
+        for (uint32_t j = 0; j < 4; j++)
+            x[j] = id + j < vocab ? row[id + j] : -INFINITY;
+    }
+}
+/* x[i] is the logit of id_of(tile, i). */
 static __device__ __forceinline__ void load_tile(float x[ITEMS], const float *row, uint32_t tile,
                                                  uint32_t vocab) {
 #pragma unroll
-    for (uint32_t i = 0; i < ITEMS; i += 4) {
-        uint32_t id = id_of(tile, i);
-
-        if (id + 4 <= vocab || (PLANTED(sampling_tail) && id < vocab)) {
-            float4 v = *(const float4 *)(row + id);
-
-            x[i] = v.x, x[i + 1] = v.y, x[i + 2] = v.z, x[i + 3] = v.w;
-        } else {
-#pragma unroll
-            for (uint32_t j = 0; j < 4; j++)
-                x[i + j] = id + j < vocab ? row[id + j] : -INFINITY;
-        }
-    }
+    for (uint32_t i = 0; i < ITEMS; i += 4)
+        load_four(x + i, row, id_of(tile, i), vocab);
 }
 
 static __device__ __forceinline__ bool is_bad(float x) { /* a NaN or an infinity */

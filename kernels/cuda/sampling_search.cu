@@ -18,27 +18,20 @@ static __device__ __forceinline__ struct digit digit_at(uint32_t i) { /* ids hav
     return {shift, i < 2 ? 11u : 10u};
 }
 
-/* Is the logit one that the selection looks at? */
-static __device__ __forceinline__ bool is_selectable(const struct selection &l, float x,
-                                                     uint32_t id) {
-    if (!l.is_filter) return id < l.vocab;
-    return scaled(x, l.max, l.temperature) >= -FILTER_REACH;
-}
-
 static __device__ __forceinline__ void add_digits(const struct bins &b, const struct selection &l,
                                                   struct digit d, uint64_t known, bool is_mass) {
 #pragma unroll 1
-    for (uint32_t tile = 0; tile * TILE < l.vocab; tile++) {
-        float x[ITEMS];
+    for (uint32_t first = threadIdx.x * 4; first < l.vocab; first += THREADS * 4) {
+        float x[4];
 
-        load_selected(x, l, tile);
+        load_selected_four(x, l, first);
 #pragma unroll
-        for (uint32_t i = 0; i < ITEMS; i++) {
-            uint32_t id = id_of(tile, i);
+        for (uint32_t i = 0; i < 4; i++) {
+            uint32_t id = first + i;
             uint64_t key = key_of(x[i], id);
             uint32_t bin = (uint32_t)(key >> d.shift) & ((1u << d.n_bits) - 1);
 
-            if (!is_selectable(l, x[i], id)) continue;
+            if (id >= l.vocab) continue;
             /* a shift by 64 is none: the first digit has nothing above it */
             if (d.shift + d.n_bits < 64 && key >> (d.shift + d.n_bits) != known) continue;
             if (is_mass)
@@ -83,22 +76,20 @@ static __device__ __forceinline__ uint64_t search_key(const struct selection &l,
     return known;
 }
 
-/* The selectable tokens up to a key: how many, and their mass. */
-static __device__ __forceinline__ uint64_t count_through(const struct selection &l, uint64_t last,
-                                                         bool is_mass) {
+/* The mass of the tokens up to a key. */
+static __device__ __forceinline__ uint64_t mass_through(const struct selection &l, uint64_t last) {
     uint64_t sum = 0;
 
 #pragma unroll 1
-    for (uint32_t tile = 0; tile * TILE < l.vocab; tile++) {
-        float x[ITEMS];
+    for (uint32_t first = threadIdx.x * 4; first < l.vocab; first += THREADS * 4) {
+        float x[4];
 
-        load_selected(x, l, tile);
+        load_selected_four(x, l, first); /* past the end: minus infinity has no mass */
 #pragma unroll
-        for (uint32_t i = 0; i < ITEMS; i++) {
-            uint64_t key = key_of(x[i], id_of(tile, i));
+        for (uint32_t i = 0; i < 4; i++) {
+            uint64_t key = key_of(x[i], first + i);
 
-            if (key <= last && is_selectable(l, x[i], id_of(tile, i)))
-                sum += is_mass ? mass_of_key(l, key) : 1;
+            if (key <= last) sum += mass_of_key(l, key);
         }
     }
     return block_total(sum);
@@ -107,15 +98,14 @@ static __device__ __forceinline__ uint64_t count_through(const struct selection 
 /* The last key of a selection. */
 static __device__ __forceinline__ uint64_t search_row(const struct selection &l,
                                                       const struct bins &b) {
-    bool has_k = l.k && l.k <= count_through(l, NO_KEY, false);
     uint64_t last = NO_KEY;
 
 #pragma unroll 1
     for (uint32_t round = 0; round < 2; round++) { /* top-k, then top-p of what it left */
         uint64_t limit = l.k;
 
-        if (round == 0 ? !has_k : !l.is_nucleus) continue;
-        if (round == 1) limit = nucleus_limit(l.top_p, count_through(l, last, true));
+        if (round == 0 ? l.k == 0 : !l.is_nucleus) continue;
+        if (round == 1) limit = nucleus_limit(l.top_p, mass_through(l, last));
         last = search_key(l, b, limit ? limit : 1, round == 1 && limit > 0);
     }
     return last;
@@ -129,15 +119,15 @@ static __device__ __forceinline__ uint32_t collect_row(const struct selection &l
     if (threadIdx.x == 0) n[0] = 0;
     __syncthreads();
 #pragma unroll 1
-    for (uint32_t tile = 0; tile * TILE < l.vocab; tile++) {
-        float x[ITEMS];
+    for (uint32_t first = threadIdx.x * 4; first < l.vocab; first += THREADS * 4) {
+        float x[4];
 
-        load_selected(x, l, tile);
+        load_selected_four(x, l, first);
 #pragma unroll
-        for (uint32_t i = 0; i < ITEMS; i++) {
-            uint64_t mine = key_of(x[i], id_of(tile, i));
+        for (uint32_t i = 0; i < 4; i++) {
+            uint64_t mine = key_of(x[i], first + i);
 
-            if (mine <= last && id_of(tile, i) < l.vocab) key[atomicAdd(&n[0], 1u)] = mine;
+            if (mine <= last && first + i < l.vocab) key[atomicAdd(&n[0], 1u)] = mine;
         }
     }
     __syncthreads();

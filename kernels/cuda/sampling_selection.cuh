@@ -41,13 +41,19 @@ static __device__ __forceinline__ bool find_selection(struct selection *l,
     return true;
 }
 
-static __device__ __forceinline__ void load_selected(float x[ITEMS], const struct selection &l,
-                                                     uint32_t tile) {
-    load_tile(x, l.row, tile, l.vocab);
+static __device__ __forceinline__ void load_selected_four(float x[4], const struct selection &l,
+                                                          uint32_t id) {
+    load_four(x, l.row, id, l.vocab);
     if (!l.is_raw) return;
 #pragma unroll
-    for (uint32_t i = 0; i < ITEMS; i++)
+    for (uint32_t i = 0; i < 4; i++)
         x[i] = finite_or_least(x[i]);
+}
+static __device__ __forceinline__ void load_selected(float x[ITEMS], const struct selection &l,
+                                                     uint32_t tile) {
+#pragma unroll
+    for (uint32_t i = 0; i < ITEMS; i += 4)
+        load_selected_four(x + i, l, id_of(tile, i));
 }
 
 static __device__ __forceinline__ uint64_t mass_of_key(const struct selection &l, uint64_t key) {

@@ -89,7 +89,7 @@ static __device__ __forceinline__ uint32_t needs_of(const struct sampling_pass &
 static __device__ __forceinline__ float top_scale_of(float max, float least_top) {
     float spread = max - least_top;
 
-    return spread > 0 && spread < INFINITY ? fminf(4.0f / spread, 1e30f) : 1.0f;
+    return spread > 0 && spread < INFINITY ? fminf(__fdividef(4.0f, spread), 1e30f) : 1.0f;
 }
 
 /* The whole last block: a tile for each thread. */
@@ -107,8 +107,7 @@ static __device__ __forceinline__ void join_tiles(const struct sampling_pass &p,
     best = block_min(t.best);
     worst = ~block_min(has_tile ? ~t.best : NO_KEY);
     counts = block_total((uint64_t)t.n_bad << 32 | t.better);
-    if (t.sum > 0)
-        sum = (double)t.sum * exp((double)logit_of_key(t.best) - (double)logit_of_key(best));
+    if (t.sum > 0) sum = (double)t.sum * exp2f((logit_of_key(t.best) - logit_of_key(best)) * LOG2E);
     sum = block_sum(sum);
     if (threadIdx.x > 0) return;
     s->raw_max = s->max = logit_of_key(best);
