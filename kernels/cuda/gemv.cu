@@ -17,20 +17,11 @@
  * multiplies the result. So there is no barrier before the stream of W begins. */
 #include <assert.h>
 
-#include "kernels/cuda/eight.cuh"
-#include "kernels/cuda/ops.h"
-#include "kernels/cuda/simt.h"
+#include "kernels/cuda/gemv.cuh"
 
-#define WARPS        8u
-#define N_THREADS    (WARPS * 32u)
-#define ROWS         4     /* of W per warp */
-#define STEPS        2     /* of k that are loaded together */
-#define ENOUGH_WARPS 2048u /* in a grid: sixteen on each of 128 multiprocessors */
-
-struct gemv_plan {
-    struct gemv_args a;
-    uint32_t split; /* warps that share their rows: 1, 2, 4 or 8 */
-};
+#define ROWS  4    /* of W per warp */
+#define STEP  256u /* of k, eight for each lane */
+#define STEPS 2    /* that are loaded together */
 
 /* The numbers of y that a warp makes for each row of x. */
 template <bool IS_SWIGLU> static __host__ __device__ constexpr int outputs_of() {
@@ -84,31 +75,41 @@ static __device__ __forceinline__ void add_eight(struct gemv_sums<M> *sums,
     }
 }
 
+/* Adds the products of STEPS steps; `at` is the lane's first element, `step` from one to the next.
+ * Where all are there is no branch between the loads. */
+template <int M, bool IS_NORM, bool IS_WHOLE>
+static __device__ __forceinline__ void add_steps(struct gemv_sums<M> *sums,
+                                                 const struct gemv_args &a,
+                                                 const uint16_t *const row[ROWS], uint32_t at,
+                                                 uint32_t step, uint32_t k) {
+    uint4 w[STEPS][ROWS];
+
+#pragma unroll
+    for (int u = 0; u < STEPS; u++) {
+#pragma unroll
+        for (int r = 0; r < ROWS; r++)
+            if (IS_WHOLE || at + u * step < k) w[u][r] = load_once(row[r] + at + u * step);
+    }
+#pragma unroll
+    for (int u = 0; u < STEPS; u++)
+        if (IS_WHOLE || at + u * step < k) add_eight<M, IS_NORM>(sums, a, w[u], at + u * step);
+}
+
 /* The lane's share of its warp's part of k. */
 template <int M, bool IS_NORM, bool IS_SWIGLU>
 static __device__ __forceinline__ void add_lane(struct gemv_sums<M> *sums,
                                                 const struct gemv_plan &p, uint32_t first,
                                                 uint32_t part) {
-    const struct gemv_args &a = p.a;
-    uint32_t k = PLANTED(gemv_no_tail) ? a.k / 256 * 256 : a.k;
-    uint32_t step = p.split * 256, at = part * 256 + threadIdx.x % 32 * 8;
+    uint32_t k = PLANTED(gemv_no_tail) ? p.a.k / STEP * STEP : p.a.k;
+    uint32_t step = STEP << p.log_split, at = part * STEP + threadIdx.x % 32 * 8;
     const uint16_t *row[ROWS];
-    uint4 w[STEPS][ROWS];
 
 #pragma unroll
     for (int r = 0; r < ROWS; r++)
-        row[r] = row_of<IS_SWIGLU>(a, first, r);
-    for (; at < k; at += STEPS * step) {
-#pragma unroll
-        for (int u = 0; u < STEPS; u++) {
-#pragma unroll
-            for (int r = 0; r < ROWS; r++)
-                if (at + u * step < k) w[u][r] = load_once(row[r] + at + u * step);
-        }
-#pragma unroll
-        for (int u = 0; u < STEPS; u++)
-            if (at + u * step < k) add_eight<M, IS_NORM>(sums, a, w[u], at + u * step);
-    }
+        row[r] = row_of<IS_SWIGLU>(p.a, first, r);
+    for (; at + (STEPS - 1) * step < k; at += STEPS * step)
+        add_steps<M, IS_NORM, true>(sums, p.a, row, at, step, k);
+    if (at < k) add_steps<M, IS_NORM, false>(sums, p.a, row, at, step, k);
 }
 
 static __device__ __forceinline__ float warp_sum(float x) {
@@ -134,33 +135,23 @@ static __device__ float finish_sum(const struct gemv_sums<M> *part, const struct
                                    int m, int r) {
     float product = 0, square = 0;
 
-    for (uint32_t i = 0; i < (PLANTED(gemv_one_part) ? 1 : p.split); i++) {
+    for (uint32_t i = 0; i < (PLANTED(gemv_one_part) ? 1u : 1u << p.log_split); i++) {
         product += part[i].product[m][r];
         square += part[i].square[m];
     }
-    return IS_NORM ? product * (1.0f / sqrtf(square / (float)p.a.k + p.a.eps)) : product;
-}
-
-static __device__ void store(const struct gemv_args &a, float y, uint32_t m, uint32_t n) {
-    size_t at = (size_t)m * a.y_stride + n;
-
-    if (a.bias) y += float_of(((const bf16 *)a.bias)[n]);
-    if (a.is_f32_out)
-        ((float *)a.y)[at] = a.accumulates ? ((float *)a.y)[at] + y : y;
-    else
-        ((bf16 *)a.y)[at] = bf16_of(a.accumulates ? float_of(((bf16 *)a.y)[at]) + y : y);
+    return IS_NORM ? product * gemv_scale(square, p.a) : product;
 }
 
 template <int M, bool IS_NORM, bool IS_SWIGLU>
-static __global__ void __launch_bounds__(N_THREADS)
+static __global__ void __launch_bounds__(GEMV_THREADS)
     gemv_kernel(const __grid_constant__ struct gemv_plan p) {
     constexpr int OUTPUTS = outputs_of<IS_SWIGLU>();
-    SHARED(struct gemv_sums<M>, found, WARPS);
-    uint32_t groups = WARPS / p.split, warp = threadIdx.x / 32;
-    uint32_t first = (blockIdx.x * groups + warp / p.split) * OUTPUTS;
+    SHARED(struct gemv_sums<M>, found, GEMV_WARPS);
+    uint32_t groups = GEMV_WARPS >> p.log_split, warp = threadIdx.x / 32;
+    uint32_t first = (blockIdx.x * groups + (warp >> p.log_split)) * OUTPUTS;
     struct gemv_sums<M> sums = {};
 
-    add_lane<M, IS_NORM, IS_SWIGLU>(&sums, p, first, warp % p.split);
+    add_lane<M, IS_NORM, IS_SWIGLU>(&sums, p, first, warp & ((1u << p.log_split) - 1));
     sum_lanes<M>(&sums);
     if (threadIdx.x % 32 == 0) found[warp] = sums;
     if (!PLANTED(gemv_no_barrier)) __syncthreads();
@@ -170,30 +161,21 @@ static __global__ void __launch_bounds__(N_THREADS)
         uint32_t group = threadIdx.x / (M * OUTPUTS);
         int m = threadIdx.x / OUTPUTS % M, r = threadIdx.x % OUTPUTS;
         uint32_t n = (blockIdx.x * groups + group) * OUTPUTS + r;
-        const struct gemv_sums<M> *part = found + group * p.split;
+        const struct gemv_sums<M> *part = found + (group << p.log_split);
         float y = finish_sum<M, IS_NORM>(part, p, m, r);
 
-        if (IS_SWIGLU) y = y / (1.0f + expf(-y)) * finish_sum<M, IS_NORM>(part, p, m, r + OUTPUTS);
-        if (n < p.a.n) store(p.a, y, m, n);
+        if (IS_SWIGLU) y = gemv_silu(y) * finish_sum<M, IS_NORM>(part, p, m, r + OUTPUTS);
+        if (n < p.a.n) gemv_store(p.a, y, m, n);
     }
-}
-
-/* Doubled until the device is full, as long as every warp has a whole step of k. */
-static uint32_t choose_split(uint32_t n_groups, uint32_t k) {
-    uint32_t split = 1;
-
-    while (split < WARPS && n_groups * split < ENOUGH_WARPS && split * 2 * 256 <= k)
-        split *= 2;
-    return split;
 }
 
 template <int M, bool IS_NORM, bool IS_SWIGLU>
 static void launch(struct gpu_stream *s, const struct gemv_args *a) {
     uint32_t n_groups = CEIL_DIV(a->n, (uint32_t)outputs_of<IS_SWIGLU>());
-    struct gemv_plan p = {*a, choose_split(n_groups, a->k)};
-    dim3 grid(CEIL_DIV(n_groups, WARPS / p.split));
+    struct gemv_plan p = {*a, gemv_log_split(n_groups, a->k, STEP)};
+    dim3 grid(CEIL_DIV(n_groups, GEMV_WARPS >> p.log_split));
 
-    LAUNCH((gemv_kernel<M, IS_NORM, IS_SWIGLU>), grid, N_THREADS, 0, s, p);
+    LAUNCH((gemv_kernel<M, IS_NORM, IS_SWIGLU>), grid, GEMV_THREADS, 0, s, p);
 }
 
 template <int M> static void launch_rows(struct gpu_stream *s, const struct gemv_args *a) {
@@ -208,11 +190,13 @@ template <int M> static void launch_rows(struct gpu_stream *s, const struct gemv
 }
 
 extern "C" void ops_gemv(struct gpu_stream *s, const struct gemv_args *a) {
+    if (a->m == 0) return;
     assert(a->m <= GEMV_MAX_ROWS && a->k % 8 == 0 && a->x_stride % 8 == 0);
     switch (a->m) {
     case 1: launch_rows<1>(s, a); break;
     case 2: launch_rows<2>(s, a); break;
     case 3: launch_rows<3>(s, a); break;
     case 4: launch_rows<4>(s, a); break;
+    default: gemv_run_tiles(s, a); break;
     }
 }

@@ -31,17 +31,19 @@ static __device__ float block_sum(float x, float *sums) {
 }
 
 /* x + y + bias, the eight at `at` of a row, rounded; stored where it stays the residual. */
-static __device__ uint4 add_to_residual(const struct norm_args &a, size_t row, uint32_t at) {
-    size_t i = row * a.d + at;
-    uint4 x = eight_load(a.x + i), sum;
-    float f[8];
+static __device__ uint4 add_to_residual(const struct norm_args &a, size_t row, uint32_t at, uint4 x,
+                                        uint4 y) {
+    float f[8], g[8];
+    uint4 sum;
 
-    if (!a.y) return x;
     eight_unpack(f, x);
-    eight_add(f, a.y, i);
+    eight_unpack(g, y);
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        f[i] += g[i];
     eight_add(f, a.bias, at);
     sum = eight_pack(f);
-    if (!a.row || PLANTED(norm_gather_stores)) eight_store(a.x + i, sum);
+    if (!a.row || PLANTED(norm_gather_stores)) eight_store(a.x + row * a.d + at, sum);
     return PLANTED(norm_before_sum) ? x : sum;
 }
 
@@ -71,19 +73,28 @@ static __global__ void __launch_bounds__(MAX_THREADS)
     norm_kernel(const __grid_constant__ struct norm_args a) {
     SHARED(float, sums, MAX_THREADS / 32);
     size_t row = a.row ? a.row[(size_t)blockIdx.x * a.row_stride] : blockIdx.x;
-    uint4 x[N_PIECES], weight[N_PIECES];
+    uint4 x[N_PIECES], y[N_PIECES], weight[N_PIECES];
     float sum = 0, scale;
 
+    /* all loads before the first use */
 #pragma unroll
     for (int p = 0; p < N_PIECES; p++) {
         uint32_t at = (threadIdx.x + p * blockDim.x) * 8;
 
         if (at >= a.d) continue;
+        x[p] = eight_load(a.x + row * a.d + at);
         weight[p] = eight_load(a.weight + at);
-        x[p] = add_to_residual(a, row, at);
+        if (a.y) y[p] = eight_load(a.y + row * a.d + at);
+    }
+#pragma unroll
+    for (int p = 0; p < N_PIECES; p++) {
+        uint32_t at = (threadIdx.x + p * blockDim.x) * 8;
+
+        if (at >= a.d) continue;
+        if (a.y) x[p] = add_to_residual(a, row, at, x[p], y[p]);
         sum += sum_of_squares(x[p]);
     }
-    scale = 1.0f / sqrtf(block_sum(sum, sums) / (float)a.d + a.eps);
+    scale = rsqrtf(block_sum(sum, sums) / (float)a.d + a.eps);
 #pragma unroll
     for (int p = 0; p < N_PIECES; p++) {
         uint32_t at = (threadIdx.x + p * blockDim.x) * 8;

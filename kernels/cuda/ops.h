@@ -9,8 +9,9 @@
  * What all ask: pointers are multiples of 16 bytes, d and f and k are multiples of 8 (every access
  * is of 16 bytes), and no two pointers of one call overlap unless it says so.
  *
- * What all promise: sums are fp32 and taken in an order that depends on the width of a row alone, so
- * a row's result is the same bits whatever the other rows are and however many. */
+ * What all promise: sums are fp32 and taken in an order that depends on the shape of a row and of the
+ * weights alone, so a row's result is the same bits whatever the other rows are and however many (for
+ * products: among one to four of them, and among five to sixteen). */
 #ifndef KERNELS_CUDA_OPS_H
 #define KERNELS_CUDA_OPS_H
 
@@ -96,18 +97,19 @@ struct swiglu_args {
 
 void ops_swiglu(struct gpu_stream *s, const struct swiglu_args *a);
 
-/* --- gemv.cu: products of at most four rows, at the speed of reading W once
+/* --- gemv.cu, gemv_tiles.cu: products of few rows, at the speed of reading W once
  *
  *      y (m, n) = norm(x) (m, k) W (n, k)^T [+ bias] [+ y]
  *
  * Arguments are those of struct gemm_args, and two fusions more. With `norm_weight`, x is the
- * residual and its RMSNorm is taken on the way (not rounded to bf16 in between), so that no ops_norm
- * is needed before it. With `is_swiglu`, W is (2 * n, k), gate rows and then up rows, and y (m, n) =
- * silu(gate) * up; y is bf16, without bias or accumulation.
+ * residual and its RMSNorm is taken on the way, so that no ops_norm is needed before it: x times
+ * weight is rounded to bf16 of more than four rows, else never; the scale is not. With `is_swiglu`, W
+ * is (2 * n, k), gate rows and then up rows, and y (m, n) = silu(gate) * up; y is bf16, without bias or
+ * accumulation.
  *
  * A layer of the smallest steps is then six launches: gemv(norm) qkv, rope, attention, gemv(+=) o,
  * gemv(norm, swiglu), gemv(+=) down; with x (T, d) as y of the two that accumulate. */
-#define GEMV_MAX_ROWS 4u
+#define GEMV_MAX_ROWS 16u
 
 struct gemv_args {
     const uint16_t *x;           /* (m, x_stride) */

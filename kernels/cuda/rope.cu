@@ -30,11 +30,10 @@ static __device__ enum head_kind kind_of(const struct rope_args &a, uint32_t hea
 /* Where this head of the token ends up; NULL: nowhere. */
 template <int HD>
 static __device__ uint16_t *destination_of(const struct rope_args &a, uint32_t t, uint32_t head,
-                                           enum head_kind kind) {
-    int64_t slot, tile;
+                                           enum head_kind kind, int64_t slot) {
+    int64_t tile;
 
     if (kind == HEAD_Q) return a.qkv + ((size_t)t * (a.n_heads + 2 * a.n_kv_heads) + head) * HD;
-    slot = a.kv_slot[t];
     if (PLANTED(rope_padding_written)) slot = MAX(slot, 0);
     if (slot < 0) return NULL;
     if (PLANTED(rope_slot_off_by_one)) slot ^= 1;
@@ -44,10 +43,34 @@ static __device__ uint16_t *destination_of(const struct rope_args &a, uint32_t t
            (tile * OPS_BLOCK_SIZE + slot % OPS_BLOCK_SIZE) * HD;
 }
 
+/* What a thread needs beside its pairs, all asked for at the start: a step of few tokens lasts as long
+ * as the chain of its loads. */
+struct rope_needs {
+    float4 turn[4]; /* cos, sin, cos, sin of two pairs each */
+    uint4 norm_low, norm_high;
+    int64_t slot;
+};
+
 template <int HD>
-static __device__ void norm_head(float low[8], float high[8], const uint16_t *weight, uint32_t at,
-                                 float eps) {
-    float sum = 0, scale, w[8];
+static __device__ struct rope_needs load_needs(const struct rope_args &a, uint32_t t,
+                                               const uint16_t *norm, uint32_t at, bool is_turned) {
+    uint32_t position = a.position[t];
+    struct rope_needs n = {};
+
+    n.slot = a.kv_slot[t];
+    if (norm) n.norm_low = eight_load(norm + at);
+    if (norm) n.norm_high = eight_load(norm + HD / 2 + at);
+    if (!is_turned) return n; /* the loads that wait for another are last */
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        n.turn[i] = ((const float4 *)(a.turn + ((size_t)position * (HD / 2) + at) * 2))[i];
+    return n;
+}
+
+/* Sum over the threads of a head. */
+template <int HD>
+static __device__ float head_sum_of_squares(const float low[8], const float high[8]) {
+    float sum = 0;
 
 #pragma unroll
     for (int i = 0; i < 8; i++)
@@ -55,23 +78,22 @@ static __device__ void norm_head(float low[8], float high[8], const uint16_t *we
 #pragma unroll
     for (int mask = lanes_of<HD>() / 2; mask > (PLANTED(rope_half_a_norm) ? 1 : 0); mask /= 2)
         sum += __shfl_xor_sync(0xFFFFFFFFu, sum, mask);
-    if (!weight) return;
-    scale = 1.0f / sqrtf(sum / HD + eps);
-    eight_unpack(w, eight_load(weight + at));
-#pragma unroll
-    for (int i = 0; i < 8; i++)
-        low[i] *= scale * w[i];
-    eight_unpack(w, eight_load(weight + HD / 2 + at));
-#pragma unroll
-    for (int i = 0; i < 8; i++)
-        high[i] *= scale * w[i];
+    return sum;
 }
 
-/* turn: (8, 2) cos and sin of these pairs */
-static __device__ void turn_pairs(float low[8], float high[8], const float *turn) {
+static __device__ void scale_by(float f[8], uint4 weight, float scale) {
+    float w[8];
+
+    eight_unpack(w, weight);
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        f[i] *= scale * w[i];
+}
+
+static __device__ void turn_pairs(float low[8], float high[8], const float4 turn[4]) {
 #pragma unroll
     for (int i = 0; i < 8; i += 2) {
-        float4 two = *(const float4 *)(turn + 2 * i);
+        float4 two = turn[i / 2];
         float a = low[i], b = low[i + 1];
 
         low[i] = a * two.x - high[i] * two.y;
@@ -89,24 +111,31 @@ static __global__ void __launch_bounds__(N_THREADS)
     uint32_t at = threadIdx.x % lanes_of<HD>() * 8; /* in a half */
     bool is_idle = head >= n_heads || at >= HD / 2; /* but takes part in the shuffles */
     enum head_kind kind = kind_of(a, head);
-    size_t from = ((size_t)t * n_heads + head) * HD + at;
-    float low[8] = {0}, high[8] = {0};
+    const uint16_t *norm = is_idle || kind == HEAD_V ? NULL : kind == HEAD_Q ? a.q_norm : a.k_norm;
+    const uint16_t *from = a.qkv + ((size_t)t * n_heads + head) * HD + at;
+    uint4 low_bits = make_uint4(0, 0, 0, 0), high_bits = low_bits;
+    struct rope_needs needs;
+    float low[8], high[8];
     uint16_t *to;
 
-    if (!is_idle) {
-        eight_unpack(low, eight_load(a.qkv + from));
-        eight_unpack(high, eight_load(a.qkv + from + (PLANTED(rope_wrong_half) ? 8 : HD / 2)));
+    if (!is_idle) low_bits = eight_load(from);
+    if (!is_idle) high_bits = eight_load(from + (PLANTED(rope_wrong_half) ? 8 : HD / 2));
+    needs = load_needs<HD>(a, t, norm, at, !is_idle && kind != HEAD_V);
+    eight_unpack(low, low_bits);
+    eight_unpack(high, high_bits);
+    if (a.bias && !is_idle) {
         eight_add(low, a.bias, head * HD + at);
         eight_add(high, a.bias, head * HD + HD / 2 + at);
     }
     if (a.q_norm || a.k_norm) {
-        const uint16_t *weight = kind == HEAD_Q ? a.q_norm : kind == HEAD_K ? a.k_norm : NULL;
+        float scale = rsqrtf(head_sum_of_squares<HD>(low, high) / HD + a.eps);
 
-        norm_head<HD>(low, high, is_idle ? NULL : weight, at, a.eps);
+        if (norm) scale_by(low, needs.norm_low, scale);
+        if (norm) scale_by(high, needs.norm_high, scale);
     }
     if (is_idle) return;
-    if (kind != HEAD_V) turn_pairs(low, high, a.turn + ((size_t)a.position[t] * (HD / 2) + at) * 2);
-    to = destination_of<HD>(a, t, head, kind);
+    if (kind != HEAD_V) turn_pairs(low, high, needs.turn);
+    to = destination_of<HD>(a, t, head, kind, needs.slot);
     if (!to) return;
     eight_store(to + at, eight_pack(low));
     eight_store(to + HD / 2 + at, eight_pack(high));

@@ -1,4 +1,4 @@
-/* tests/unit/shim/test_ops_gemv.c - products of one to four rows, and all that is fused with them. */
+/* tests/unit/shim/test_ops_gemv.c - products of one to sixteen rows, and all that is fused with them. */
 #include "tests/support/kernel_stand.h"
 
 #include "kernels/cuda/ops.h"
@@ -19,13 +19,27 @@ static void run_gemv(const void *args) {
     ops_gemv(NULL, args);
 }
 
+/* The norm as it is folded in: of more than four rows, x times weight is rounded. */
+static void norm_row(float *x, const struct gemv_args *a, const float *weight) {
+    float square = 0;
+
+    if (a->m <= 4) {
+        ref_rmsnorm(x, x, weight, 1, a->k, a->eps);
+        return;
+    }
+    for (uint32_t i = 0; i < a->k; i++)
+        square += x[i] * x[i];
+    for (uint32_t i = 0; i < a->k; i++)
+        x[i] = f32_of_bf16(bf16_of_f32(x[i] * weight[i])) / sqrtf(square / (float)a->k + a->eps);
+}
+
 /* One row of y before it is added to what was there. x (k) */
 static void compute_row(float *y, float *x, const struct gemv_args *a, const float *norm,
                         const float *bias) {
     struct ref_matrix w = {a->w, DTYPE_BF16, a->is_swiglu ? 2 * a->n : a->n, a->k};
     float *both = stand_floats(w.n);
 
-    if (norm) ref_rmsnorm(x, x, norm, 1, a->k, a->eps);
+    if (norm) norm_row(x, a, norm);
     ref_linear(both, x, &w, bias, 1);
     if (a->is_swiglu)
         ref_swiglu(y, both, both + a->n, a->n);
@@ -101,9 +115,25 @@ static void gemv_takes_any_n_and_odd_k(void **state) {
     }
 }
 
-static void gemv_has_all_epilogues_for_all_rows(void **state) {
+static void tiles_take_any_m_n_and_odd_k(void **state) {
+    static const uint32_t ns[] = {1, 8, 17, 37}, ks[] = {8, 120, 264, 1032};
+
     (void)state;
-    for (uint32_t m = 1; m <= GEMV_MAX_ROWS; m++) {
+    for (uint32_t m = 5; m <= GEMV_MAX_ROWS; m++)
+        check_gemv(&(struct gemv_shape){m, 21, 136, .spare = 8});
+    for (size_t i = 0; i < ARRAY_LEN(ns); i++) {
+        for (size_t j = 0; j < ARRAY_LEN(ks); j++)
+            check_gemv(&(struct gemv_shape){5 + (uint32_t)(i * 5 + j) % 12, ns[i], ks[j]});
+    }
+}
+
+static void gemv_has_all_epilogues_for_all_rows(void **state) {
+    static const uint32_t row_counts[] = {1, 2, 3, 4, 5, 8, 11};
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(row_counts); i++) {
+        uint32_t m = row_counts[i];
+
         check_gemv(&(struct gemv_shape){m, 37, 776, .has_bias = true});
         check_gemv(&(struct gemv_shape){m, 37, 776, .accumulates = true, .spare = 8});
         check_gemv(&(struct gemv_shape){m, 37, 776, .is_f32_out = true, .spare = 24});
@@ -121,49 +151,68 @@ static void gemv_splits_k_where_n_is_small(void **state) {
     (void)state;
     for (uint32_t n = 1022; n <= 8190; n *= 2)
         check_gemv(&(struct gemv_shape){1, n, 520, .accumulates = true});
+    check_gemv(&(struct gemv_shape){5, 16, 1024});
+    check_gemv(&(struct gemv_shape){5, 8200, 264, .accumulates = true});
 }
 
-static void a_row_has_the_same_bits_alone_and_among_four(void **state) {
+/* Rows [m, m + n_rows) of the four or sixteen of `c` by themselves. */
+static void check_some_rows(const struct gemv_case *c, uint32_t m, uint32_t n_rows) {
+    struct gemv_args some = c->a;
+    float y[GEMV_MAX_ROWS * 37];
+
+    some.m = n_rows;
+    some.x += (size_t)m * some.x_stride;
+    some.y = y;
+    run_gemv(&some);
+    assert_memory_equal(y, (float *)c->a.y + (size_t)m * 37, n_rows * 37 * sizeof(float));
+}
+
+static void a_row_has_the_same_bits_among_any_others(void **state) {
     struct gemv_case c;
 
     (void)state;
-    make_gemv(&c, &(struct gemv_shape){4, 37, 1032, .has_norm = true, .is_f32_out = true});
     shim_set(1, SHIM_COPIES_LATE);
+    make_gemv(&c, &(struct gemv_shape){4, 37, 1032, .has_norm = true, .is_f32_out = true});
     run_gemv(&c.a);
     for (uint32_t n_rows = 1; n_rows < 4; n_rows++) {
-        for (uint32_t m = 0; m + n_rows <= 4; m++) {
-            struct gemv_args some = c.a;
-            float y[4 * 37];
-
-            some.m = n_rows;
-            some.x += (size_t)m * some.x_stride;
-            some.y = y;
-            run_gemv(&some);
-            assert_memory_equal(y, (float *)c.a.y + (size_t)m * 37, n_rows * 37 * sizeof(float));
-        }
+        for (uint32_t m = 0; m + n_rows <= 4; m++)
+            check_some_rows(&c, m, n_rows);
+    }
+    stand_fini(&c.stand);
+    make_gemv(&c, &(struct gemv_shape){16, 37, 1032, .has_norm = true, .is_f32_out = true});
+    run_gemv(&c.a);
+    for (uint32_t n_rows = 5; n_rows < 16; n_rows += 2) {
+        for (uint32_t m = 0; m + n_rows <= 16; m += 3)
+            check_some_rows(&c, m, n_rows);
     }
     stand_fini(&c.stand);
 }
 
 static void gemv_planted_bugs_are_caught(void **state) {
-    static const char *const plants[] = {"gemv_no_tail", "gemv_no_barrier", "gemv_one_part",
-                                         "gemv_up_is_gate"};
+    static const char *const plants[][4] = {
+        {"gemv_no_tail", "gemv_no_barrier", "gemv_one_part", "gemv_up_is_gate"},
+        {"tiles_no_tail", "tiles_no_barrier", "tiles_one_part", "tiles_swapped"}};
     struct gemv_case c;
 
     (void)state;
-    make_gemv(&c, &(struct gemv_shape){2, 37, 1032, .has_norm = true, .is_swiglu = true});
-    for (size_t i = 0; i < ARRAY_LEN(plants); i++) {
-        if (!stand_catches(&c.stand, plants[i], run_gemv, &c.a)) fail_msg("%s", plants[i]);
+    for (uint32_t i = 0; i < 2; i++) {
+        make_gemv(&c,
+                  &(struct gemv_shape){2 + 7 * i, 37, 1032, .has_norm = true, .is_swiglu = true});
+        for (size_t j = 0; j < 4; j++) {
+            if (!stand_catches(&c.stand, plants[i][j], run_gemv, &c.a))
+                fail_msg("%s", plants[i][j]);
+        }
+        stand_fini(&c.stand);
     }
-    stand_fini(&c.stand);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gemv_takes_any_n_and_odd_k),
+        cmocka_unit_test(tiles_take_any_m_n_and_odd_k),
         cmocka_unit_test(gemv_has_all_epilogues_for_all_rows),
         cmocka_unit_test(gemv_splits_k_where_n_is_small),
-        cmocka_unit_test(a_row_has_the_same_bits_alone_and_among_four),
+        cmocka_unit_test(a_row_has_the_same_bits_among_any_others),
         cmocka_unit_test(gemv_planted_bugs_are_caught),
     };
 
