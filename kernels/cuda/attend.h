@@ -124,6 +124,8 @@ void attend_layer(struct gpu_stream *s, const struct attend_args *args, const vo
                   const struct attend_grid *grid);
 
 /* --- the three launches, one kernel each: for attend_layer and for tests */
+void attend_prepare_decode(void);
+void attend_prepare_prefill(void);
 void attend_launch_decode(struct gpu_stream *s, const struct attend_args *args,
                           const struct attend_item *items, uint32_t n_items);
 void attend_launch_prefill(struct gpu_stream *s, const struct attend_args *args,

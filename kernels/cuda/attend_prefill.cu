@@ -1,0 +1,433 @@
+/* kernels/cuda/attend_prefill.cu - many query tokens of a row against its pages.
+ *
+ * The query heads that share a KV head are packed with the tokens: packed row r is head r % group of
+ * token r / group, so that K and V are read once for all of them and short prompts still fill a
+ * tile. Each warp owns 16 packed rows; a block, 64 or 128 of them, shares the tiles of K and V.
+ *
+ *      block = (item, KV head)    TILE_ROWS = 16 * WARPS packed rows
+ *      Q fragments                through shared memory once, then in registers
+ *      for each tile of 64 positions, left to right:
+ *          wait for its copy; a barrier; copy the next tile into the other stage
+ *          S (16, 64) = Q K^T; mask, where the tile can cross the diagonal or the window's edge;
+ *          running softmax, base 2; O (16, HD) += P V
+ *
+ * One barrier a tile is enough: whoever has passed it has read the tile before, so that stage may be
+ * filled again.
+ *
+ * Tiles lie at multiples of 64 positions from position 0, whatever the item's range. What is in a tile
+ * but not in the range is zeroed, not read: blocks below a window are gone, slots past the sequence's
+ * end hold anything, and 0 * NaN is NaN. So a token's sums see the same numbers in the same order
+ * whichever item it is in; tiles that it sees nothing of leave its sums as they are, to the bit.
+ *
+ * Deterministic (CHUNKED): sums start anew at each multiple of 256 positions, and finished chunks are
+ * added up from left to right, in shared memory here, or by the merge kernel when the chunks are items
+ * of their own.
+ *
+ * Shared memory of a block, and blocks per multiprocessor of 228 KiB (sm_90; with the registers):
+ *
+ *      HD    2 stages of K and V    64 rows    128 rows    CHUNKED adds    64 rows
+ *      64                 32 KiB          4           2          16 KiB          4
+ *      96                 48 KiB          3           1          24 KiB          3
+ *      128                64 KiB          3           1          32 KiB          2
+ *
+ * The 128 rows halve what is read of K and V per product; 64 suit short prompts and small devices
+ * (100 KiB on sm_86, 89 and 120: one block). LIMITS: m16 per warp means that each fragment of K and V
+ * is loaded from shared memory for 16 rows only, which bounds this kernel near half of what the
+ * tensor units of sm_90 can do. */
+#include "kernels/cuda/attend.h"
+
+#include "kernels/cuda/attend_tile.cuh"
+#include "kernels/cuda/simt.h"
+
+#define TILE        ((int)ATTEND_TILE)
+#define PAGE        ((int)ATTEND_PAGE)
+#define CHUNK_TILES ((int)(ATTEND_CHUNK / ATTEND_TILE))
+
+struct prefill_args {
+    struct attend_args a;
+    const struct attend_item *items; /* (gridDim.x) */
+};
+
+template <int HD, int WARPS, bool CHUNKED> struct prefill_shape {
+    static constexpr int THREADS = WARPS * 32, TILE_ROWS = WARPS * 16;
+    static constexpr int STAGE = 2 * TILE * HD; /* elements: K, then V */
+    static constexpr int STAGES_BYTES = 2 * STAGE * 2;
+    static constexpr int BYTES = STAGES_BYTES + (CHUNKED ? TILE_ROWS * HD * 4 : 0);
+    static constexpr int BLOCKS = SMALL_SHARED || WARPS == 8 ? 1 : CHUNKED ? 2 : 3; /* at least */
+};
+
+/* What this thread's two rows, lane / 4 and lane / 4 + 8 of its warp's 16, may see: positions
+ * [window_start(high), high]; rows past the last are as the last. Tiles within [clear_from, clear_to)
+ * are seen whole by all rows of the block. */
+struct sight {
+    int high[2], clear_from, clear_to;
+};
+
+static __device__ __forceinline__ int window_start(int position, int window) {
+    if (PLANTED(window_off_by_one)) position++;
+    return window && position >= window ? position - window + 1 : 0;
+}
+
+static __device__ __forceinline__ struct sight sight_of(const struct attend_item &item, int group,
+                                                        int window, int tile_rows, int thread_row) {
+    struct sight sight;
+    int offset = PLANTED(wrong_causal_offset) ? 0 : item.position;
+    int n = item.n_tokens * group, last = min(item.packed + tile_rows, n) - 1;
+
+    for (int half = 0; half < 2; half++)
+        sight.high[half] = offset + min(item.packed + thread_row + half * 8, n - 1) / group;
+    sight.clear_from = window_start(offset + last / group, window);
+    sight.clear_to = offset + item.packed / group + 1;
+    return sight;
+}
+
+/* The tile's queries into shared memory, (TILE_ROWS, HD), rows past the last zero. */
+template <int HD, int THREADS>
+static __device__ __forceinline__ void copy_queries(bf16 *tile, const struct attend_args &a,
+                                                    const struct attend_item &item, int kv_head,
+                                                    int group) {
+    constexpr int PIECES = HD / 8, ROWS = THREADS / 2;
+    const bf16 *qkv = (const bf16 *)a.qkv + (int64_t)kv_head * group * HD;
+
+    for (int i = (int)threadIdx.x; i < ROWS * PIECES; i += THREADS) {
+        int row = i / PIECES, piece = i % PIECES, packed = item.packed + row;
+        int token = packed / group, head = packed % group;
+        bf16 *to = tile + tile_at<HD>(row, piece);
+
+        if (token < item.n_tokens)
+            copy_async16(to,
+                         qkv + (item.first_token + token) * a.qkv_stride + head * HD + piece * 8);
+        else
+            store_zeros16(to);
+    }
+}
+
+/* Positions [tile * 64, + 64) of K and V into a stage; unless WHOLE, zeros outside the item's range. A
+ * page is (16, HD) in one piece in the pool, so a thread's pieces of it are at the same place in
+ * every page. */
+template <int HD, int THREADS, bool WHOLE>
+static __device__ __forceinline__ void copy_tile(bf16 *stage, const struct attend_args &a,
+                                                 const struct attend_item &item,
+                                                 const int32_t *table, int tile, int kv_head) {
+    constexpr int PIECES = PAGE * HD / 8; /* of a page */
+    constexpr int AT_ONCE = THREADS > PIECES ? THREADS / PIECES : 1;
+    constexpr int SHARE = AT_ONCE > 1 ? PIECES : THREADS; /* threads that copy one page */
+    int first = (int)threadIdx.x % SHARE, page = (int)threadIdx.x / SHARE;
+    int at = tile_at<HD>(first / (HD / 8), first % (HD / 8));
+
+#pragma unroll
+    for (; page < TILE / PAGE; page += AT_ONCE) {
+        int from = tile * TILE + page * PAGE, low = WHOLE ? 0 : item.begin - from;
+        int high = WHOLE ? PAGE : item.end - from;
+        int64_t head = 0;
+
+        if (low < PAGE && high > 0)
+            head = table[from / PAGE] * a.block_stride + (int64_t)kv_head * PAGE * HD;
+#pragma unroll
+        for (int i = 0; i < (PIECES + THREADS - 1) / THREADS; i++) {
+            int piece = i * THREADS + first, row = piece / (HD / 8);
+            bf16 *to = stage + page * PAGE * HD + tile_at_round<HD, THREADS>(at, first, i);
+
+            if (AT_ONCE == 1 && PIECES % THREADS != 0 && piece >= PIECES) break;
+            if (row >= low && row < high) {
+                copy_async16(to, (const bf16 *)a.k + head + piece * 8);
+                copy_async16(to + TILE * HD, (const bf16 *)a.v + head + piece * 8);
+            } else {
+                store_zeros16(to);
+                store_zeros16(to + TILE * HD);
+            }
+        }
+    }
+}
+
+/* What a thread sums for its two rows. */
+template <int HD> struct row_sums {
+    float o[HD / 8][4]; /* [0], [1]: of the first row, [2], [3]: of the second */
+    float max[2], sum[2];
+};
+
+template <int HD> static __device__ __forceinline__ void clear_sums(struct row_sums<HD> &sums) {
+#pragma unroll
+    for (int i = 0; i < HD / 8; i++)
+        sums.o[i][0] = sums.o[i][1] = sums.o[i][2] = sums.o[i][3] = 0.0f;
+    sums.max[0] = sums.max[1] = -INFINITY;
+    sums.sum[0] = sums.sum[1] = 0.0f;
+}
+
+/* S (16, 64) of a warp's rows and a tile, not yet scaled. */
+template <int HD>
+static __device__ __forceinline__ void score_tile(float s[TILE / 8][4],
+                                                  const uint32_t q[HD / 16][4], const bf16 *shared,
+                                                  int keys) {
+#pragma unroll
+    for (int n = 0; n < TILE / 8; n++)
+        s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0.0f;
+#pragma unroll
+    for (int k = 0; k < HD / 16; k++)
+#pragma unroll
+        for (int n = 0; n < TILE / 16; n++) {
+            uint32_t b[4];
+
+            load_keys<HD>(b, shared, keys + n * 16 * HD, k);
+            multiply_add(s[n * 2], q[k], b[0], b[1]);
+            multiply_add(s[n * 2 + 1], q[k], b[2], b[3]);
+        }
+}
+
+static __device__ __forceinline__ void mask_tile(float s[TILE / 8][4], const struct sight &sight,
+                                                 int window, int from, int lane) {
+    int low[2] = {window_start(sight.high[0], window), window_start(sight.high[1], window)};
+
+#pragma unroll
+    for (int n = 0; n < TILE / 8; n++)
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            int position = from + n * 8 + (lane & 3) * 2 + (j & 1);
+
+            if (position < low[j >> 1] || position > sight.high[j >> 1]) s[n][j] = -INFINITY;
+        }
+}
+
+/* s becomes weights; what was summed before is scaled to the new maximum. */
+template <int HD>
+static __device__ __forceinline__ void weigh_tile(struct row_sums<HD> &sums, float s[TILE / 8][4],
+                                                  float scale) {
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        int a = half * 2, b = half * 2 + 1;
+        float top = -INFINITY, sum = 0.0f;
+
+#pragma unroll
+        for (int n = 0; n < TILE / 8; n++)
+            top = fmaxf(top, fmaxf(s[n][a], s[n][b]));
+        float next = fmaxf(sums.max[half], row_max(top) * scale), base = finite_max(next);
+        float by = exp2f(sums.max[half] - base);
+        sums.max[half] = next;
+#pragma unroll
+        for (int n = 0; n < TILE / 8; n++) {
+            s[n][a] = exp2f(fmaf(s[n][a], scale, -base));
+            s[n][b] = exp2f(fmaf(s[n][b], scale, -base));
+            sum += s[n][a] + s[n][b];
+        }
+        sums.sum[half] = fmaf(sums.sum[half], by, sum);
+#pragma unroll
+        for (int i = 0; i < HD / 8; i++) {
+            sums.o[i][a] *= by;
+            sums.o[i][b] *= by;
+        }
+    }
+}
+
+template <int HD>
+static __device__ __forceinline__ void add_values(struct row_sums<HD> &sums,
+                                                  const float s[TILE / 8][4], const bf16 *shared,
+                                                  int values) {
+#pragma unroll
+    for (int k = 0; k < TILE / 16; k++) {
+        const float *low = s[k * 2], *high = s[k * 2 + 1];
+        uint32_t weights[4] = {pack_bf16(low[0], low[1]), pack_bf16(low[2], low[3]),
+                               pack_bf16(high[0], high[1]), pack_bf16(high[2], high[3])};
+
+#pragma unroll
+        for (int n = 0; n < HD / 16; n++) {
+            uint32_t b[4];
+
+            load_values<HD>(b, shared, values + k * 16 * HD, n);
+            multiply_add(sums.o[n * 2], weights, b[0], b[1]);
+            multiply_add(sums.o[n * 2 + 1], weights, b[2], b[3]);
+        }
+    }
+}
+
+/* The chunks added so far: states in registers, sums in shared memory, where each thread has its own
+ * float4s, THREADS apart. */
+template <int HD, int THREADS> struct chunk_total {
+    float4 *o; /* (HD / 8, THREADS), at this thread's first */
+    float max[2], sum[2];
+};
+
+/* Adds the chunk in `sums` to the total and begins anew. */
+template <int HD, int THREADS>
+static __device__ __forceinline__ void add_chunk(struct chunk_total<HD, THREADS> &total,
+                                                 struct row_sums<HD> &sums, bool is_first) {
+    struct attend_scales by[2];
+
+    for (int half = 0; half < 2; half++)
+        by[half] =
+            add_state(&total.max[half], &total.sum[half], sums.max[half], row_sum(sums.sum[half]));
+#pragma unroll
+    for (int i = 0; i < HD / 8; i++) {
+        float4 o = {0.0f, 0.0f, 0.0f, 0.0f};
+
+        if (!is_first) o = total.o[i * THREADS];
+        o.x = add_part(o.x, sums.o[i][0], by[0]);
+        o.y = add_part(o.y, sums.o[i][1], by[0]);
+        o.z = add_part(o.z, sums.o[i][2], by[1]);
+        o.w = add_part(o.w, sums.o[i][3], by[1]);
+        total.o[i * THREADS] = o;
+    }
+    clear_sums<HD>(sums);
+}
+
+template <int HD, int THREADS>
+static __device__ __forceinline__ void take_total(struct row_sums<HD> &sums,
+                                                  const struct chunk_total<HD, THREADS> &total) {
+#pragma unroll
+    for (int i = 0; i < HD / 8; i++) {
+        float4 o = total.o[i * THREADS];
+
+        sums.o[i][0] = o.x, sums.o[i][1] = o.y, sums.o[i][2] = o.z, sums.o[i][3] = o.w;
+    }
+    for (int half = 0; half < 2; half++)
+        sums.max[half] = total.max[half], sums.sum[half] = total.sum[half];
+}
+
+/* One row's mix, or its partial. `sum` is of the whole row. */
+template <int HD>
+static __device__ __forceinline__ void store_row(const struct row_sums<HD> &sums, int half,
+                                                 float sum, const struct attend_args &a,
+                                                 const struct attend_item &item, int token,
+                                                 int head, int lane) {
+    int column = (lane & 3) * 2;
+
+    if (item.partial < 0) {
+        bf16 *mix =
+            (bf16 *)a.mix + ((int64_t)(item.first_token + token) * a.n_heads + head) * HD + column;
+        float by = inverse_of(sum);
+
+#pragma unroll
+        for (int i = 0; i < HD / 8; i++) {
+            uint32_t pair = pack_bf16(sums.o[i][half * 2] * by, sums.o[i][half * 2 + 1] * by);
+
+            *(uint32_t *)(mix + i * 8) = pair;
+        }
+    } else {
+        int64_t at = (int64_t)(item.partial + token) * a.n_heads + head;
+        float2 state = {sums.max[half], sum};
+
+#pragma unroll
+        for (int i = 0; i < HD / 8; i++) {
+            float2 pair = {sums.o[i][half * 2], sums.o[i][half * 2 + 1]};
+
+            *(float2 *)(a.partial + at * HD + i * 8 + column) = pair;
+        }
+        if (column == 0) *(float2 *)(a.partial_state + at * 2) = state;
+    }
+}
+
+template <int HD, int WARPS, bool CHUNKED>
+static __global__ void __launch_bounds__(WARPS * 32, prefill_shape<HD, WARPS, CHUNKED>::BLOCKS)
+    prefill_kernel(const __grid_constant__ struct prefill_args args) {
+    SHARED_DYNAMIC(shared);
+    using shape = prefill_shape<HD, WARPS, CHUNKED>;
+    constexpr int STAGE = shape::STAGE, THREADS = shape::THREADS;
+    const struct attend_args &a = args.a;
+    const struct attend_item &item = args.items[blockIdx.x];
+    int warp = (int)threadIdx.x >> 5, lane = (int)threadIdx.x & 31;
+    int kv_head = (int)blockIdx.y, group = a.n_heads / a.n_kv_heads;
+    bf16 *stages = (bf16 *)shared;
+    uint32_t q[HD / 16][4];
+    struct row_sums<HD> sums;
+
+    if (item.row < 0) return;
+    const int32_t *table = a.table + (int64_t)item.row * a.table_stride;
+    int thread_row = warp * 16 + (lane >> 2), at = 0;
+    int tile = item.begin / TILE, n_tiles = (item.end + TILE - 1) / TILE; /* of the row */
+    struct sight sight = sight_of(item, group, a.window, shape::TILE_ROWS, thread_row);
+    bool is_many_chunks = CHUNKED && tile / CHUNK_TILES != (n_tiles - 1) / CHUNK_TILES;
+    struct chunk_total<HD, THREADS> total;
+    bool is_first_chunk = true;
+
+    /* The queries lie in the second stage until they are in registers. */
+    copy_queries<HD, THREADS>(stages + STAGE, a, item, kv_head, group);
+    copy_commit();
+    if (tile < n_tiles) copy_tile<HD, THREADS, false>(stages, a, item, table, tile, kv_head);
+    copy_commit();
+    copy_wait<1>();
+    if (!PLANTED(no_query_barrier)) __syncthreads();
+#pragma unroll
+    for (int k = 0; k < HD / 16; k++)
+        load_matrix4(q[k],
+                     stages + STAGE + tile_at<HD>(warp * 16 + (lane & 15), k * 2 + (lane >> 4)));
+    clear_sums<HD>(sums);
+    total.o = (float4 *)(shared + shape::STAGES_BYTES) + threadIdx.x;
+    total.max[0] = total.max[1] = -INFINITY;
+    total.sum[0] = total.sum[1] = 0.0f;
+
+    for (; tile < n_tiles; tile++, at = STAGE - at) {
+        float s[TILE / 8][4];
+        bf16 *other = stages + STAGE - at;
+
+        if (!PLANTED(late_copy_wait)) copy_wait<0>();
+        if (!PLANTED(no_loop_barrier)) __syncthreads();
+        if (tile + 2 < n_tiles)
+            copy_tile<HD, THREADS, true>(other, a, item, table, tile + 1, kv_head);
+        else if (tile + 1 < n_tiles)
+            copy_tile<HD, THREADS, false>(other, a, item, table, tile + 1, kv_head);
+        copy_commit();
+        score_tile<HD>(s, q, stages, at + first_key<HD>(lane));
+        if ((tile * TILE < sight.clear_from || (tile + 1) * TILE > sight.clear_to) &&
+            !PLANTED(no_mask))
+            mask_tile(s, sight, a.window, tile * TILE, lane);
+        weigh_tile<HD>(sums, s, a.scale_log2);
+        add_values<HD>(sums, s, stages, at + TILE * HD + first_value<HD>(lane));
+        if (is_many_chunks && ((tile + 1) % CHUNK_TILES == 0 || tile + 1 == n_tiles)) {
+            add_chunk<HD, THREADS>(total, sums, is_first_chunk);
+            is_first_chunk = false;
+        }
+    }
+    copy_wait<0>();
+    if (is_many_chunks) take_total<HD, THREADS>(sums, total);
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        float sum = is_many_chunks ? sums.sum[half] : row_sum(sums.sum[half]);
+        int row = item.packed + thread_row + half * 8;
+
+        if (row < item.n_tokens * group)
+            store_row<HD>(sums, half, sum, a, item, row / group, kv_head * group + row % group,
+                          lane);
+    }
+}
+
+template <int HD, int WARPS, bool CHUNKED>
+static void launch(struct gpu_stream *s, const struct prefill_args &all, uint32_t n_items) {
+    using shape = prefill_shape<HD, WARPS, CHUNKED>;
+    dim3 grid(n_items, (uint32_t)all.a.n_kv_heads);
+
+    LAUNCH((prefill_kernel<HD, WARPS, CHUNKED>), grid, shape::THREADS, shape::BYTES, s, all);
+}
+
+template <int HD>
+static void launch_any(struct gpu_stream *s, const struct prefill_args &all, uint32_t n_items,
+                       uint32_t tile_rows, bool is_chunked) {
+    if (is_chunked)
+        launch<HD, 4, true>(s, all, n_items);
+    else if (tile_rows == 128)
+        launch<HD, 8, false>(s, all, n_items);
+    else
+        launch<HD, 4, false>(s, all, n_items);
+}
+
+extern "C" void attend_launch_prefill(struct gpu_stream *s, const struct attend_args *args,
+                                      const struct attend_item *items, uint32_t n_items,
+                                      uint32_t tile_rows, bool is_chunked) {
+    struct prefill_args all = {*args, items};
+
+    switch (args->head_dim) {
+    case 64: launch_any<64>(s, all, n_items, tile_rows, is_chunked); break;
+    case 96: launch_any<96>(s, all, n_items, tile_rows, is_chunked); break;
+    default: launch_any<128>(s, all, n_items, tile_rows, is_chunked); break;
+    }
+}
+
+template <int HD> static void allow(void) {
+    ALLOW_SHARED((prefill_kernel<HD, 4, false>), (prefill_shape<HD, 4, false>::BYTES));
+    ALLOW_SHARED((prefill_kernel<HD, 8, false>), (prefill_shape<HD, 8, false>::BYTES));
+    ALLOW_SHARED((prefill_kernel<HD, 4, true>), (prefill_shape<HD, 4, true>::BYTES));
+}
+
+extern "C" void attend_prepare_prefill(void) {
+    allow<64>();
+    allow<96>();
+    allow<128>();
+}
