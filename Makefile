@@ -119,6 +119,8 @@ CUDA_CFLAGS = -fPIC -isystem $(CUDA_HOME)/include
 CUDA_OBJECTS := $(patsubst kernels/cuda/%.cu,$(B)/cuda/%.o,$(wildcard kernels/cuda/*.cu)) \
                 $(patsubst %.c,$(B)/cuda/%.o,$(wildcard kernels/cuda/*.c kernels/*.c kernels/tp/*.c) \
                 $(wildcard common/mem.c common/status.c common/clock.c common/rng.c))
+CUDART = $(firstword $(wildcard $(CUDA_HOME)/lib64/libcudart_static.a \
+         $(CUDA_HOME)/lib/libcudart_static.a $(CUDA_HOME)/targets/*/lib/libcudart_static.a) -lcudart_static)
 
 $(B)/cuda/%.o: kernels/cuda/%.cu $(B)/cuda/flags
 	$(if $(V),,@echo "  NVCC $<";)$(NVCC) $(NVCC_FLAGS) -MMD -MP -c $< -o $@ > $@.log 2>&1 || { grep -v '^ptxas info' $@.log >&2; exit 1; }
@@ -129,8 +131,7 @@ $(B)/cuda/flags: FORCE
 	@mkdir -p $(@D); echo '$(NVCC) $(NVCC_FLAGS) $(CUDA_CFLAGS)' | cmp -s - $@ || echo '$(NVCC) $(NVCC_FLAGS) $(CUDA_CFLAGS)' > $@
 $(B)/incipit_cuda.so: $(CUDA_OBJECTS) kernels/cuda/exports.map
 	@echo "  LD   $@"; $(CC) -shared -o $@ $(filter %.o,$^) -Wl,--no-undefined,--as-needed,--gc-sections,--exclude-libs,ALL \
-	  -Wl,--version-script=kernels/cuda/exports.map $(firstword $(wildcard $(CUDA_HOME)/lib64/libcudart_static.a \
-	  $(CUDA_HOME)/lib/libcudart_static.a $(CUDA_HOME)/targets/*/lib/libcudart_static.a) -lcudart_static) -ldl -lpthread -lrt -lm
+	  -Wl,--version-script=kernels/cuda/exports.map $(CUDART) -ldl -lpthread -lrt -lm
 
 .PHONY: cuda cuda-report cuda-check
 ifneq ($(NO_NVCC),)
@@ -145,6 +146,13 @@ cuda-report: $(B)/incipit_cuda.so ## registers of each kernel beside kernels/cud
 cuda-check: $(B)/incipit_cuda.so
 	@tests/cuda/check_object $<
 endif
+
+# --- on a GPU ------------------------------------------------------------------------------------
+# Programs of tests/gpu: X on the device, X-shim the same with the kernels as fibers, to rehearse.
+$(B)/gpu/%-shim: $(B)/tests/gpu/%.o $(B)/tests/gpu/random_model.o $(B)/libshim.a $(B)/libkernels.a $(B)/libcommon.a
+	@mkdir -p $(@D); echo "  LD   $@"; $(CC) $(CFLAGS_ALL) -fno-lto $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group -o $@ -pthread -lm -ldl
+$(B)/gpu/%: $(B)/tests/gpu/%.o $(B)/tests/gpu/random_model.o $(CUDA_OBJECTS) $(B)/libkernels.a $(B)/libcommon.a
+	@mkdir -p $(@D); echo "  LD   $@"; $(CC) $(CFLAGS_ALL) -fno-lto $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group -o $@ $(CUDART) -pthread -ldl -lrt -lm
 
 # --- run ---------------------------------------------------------------------------------------
 .PHONY: run demo
@@ -176,7 +184,6 @@ UNIT := $(filter-out tests/unit/shim/%,$(UNIT))
 SKIPPED_SHIM := echo "SKIPPED tests of the CUDA kernels: ThreadSanitizer cannot follow fibers"
 endif
 # The doors to the toolkit's libraries, upon pretended ones: the toolkit's headers are needed.
-CUDA_HOME ?= /usr/local/cuda
 FAKE_CUDA := $(call objs,$(addprefix kernels/cuda/,gpu.c gemm.c comm.c) tests/unit/cuda/fake_cuda.c tests/unit/cuda/fake_libraries.c)
 $(B)/libfakecuda.a: $(FAKE_CUDA)
 $(FAKE_CUDA) $(call objs,$(wildcard tests/unit/cuda/*.c)): CFLAGS_ALL += -isystem $(CUDA_HOME)/include
