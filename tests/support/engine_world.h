@@ -97,6 +97,7 @@ struct world {
     uint32_t n_open;
     bool is_drained, is_failed;
     bool lets_go; /* the test drops its references itself */
+    struct error failure;
 };
 
 struct machine {
@@ -160,7 +161,7 @@ static inline void on_drained(void *arg) {
 }
 
 static inline void on_failed(void *arg, const struct error *err) {
-    (void)err;
+    ((struct world *)arg)->failure = *err;
     ((struct world *)arg)->is_failed = true;
 }
 

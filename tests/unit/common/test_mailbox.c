@@ -112,6 +112,47 @@ static void a_waiting_thread_gets_all_in_order(void **state) {
     mailbox_close(box);
 }
 
+static void a_polling_thread_gets_all_in_order(void **state) {
+    struct producer producers[N_PRODUCERS];
+    struct reader reader = {0};
+    struct list taken, *link;
+    struct mailbox *box;
+
+    (void)state;
+    assert_int_equal(mailbox_open_polled(&box, NULL), ST_OK);
+    list_init(&taken);
+    start(producers, box);
+    while (reader.n_seen < N_PRODUCERS * N_MAILS) {
+        mailbox_wait_or(box, &taken, -1, reader.n_seen % 2 ? 0 : UINT64_MAX);
+        while ((link = list_pop_front(&taken)))
+            see(&reader, mail_of(link));
+    }
+    join(producers);
+    assert_int_equal(mailbox_take(box, &taken), 0);
+    mailbox_close(box);
+}
+
+static void polling_ends_when_the_other_is_ready(void **state) {
+    struct letter a = {0};
+    struct mailbox *box;
+    struct list taken;
+    int ends[2];
+
+    (void)state;
+    assert_int_equal(mailbox_open_polled(&box, NULL), ST_OK);
+    assert_int_equal(pipe(ends), 0);
+    list_init(&taken);
+    assert_int_equal(mailbox_wait_or(box, &taken, ends[0], 1000), 0);
+    assert_int_equal(write(ends[1], "x", 1), 1);
+    assert_int_equal(mailbox_wait_or(box, &taken, ends[0], UINT64_MAX), 0);
+    assert_true(mailbox_push(box, &a.mail)); /* nobody sleeps: no bell, and yet it is there */
+    assert_int_equal(mailbox_wait_or(box, &taken, -1, UINT64_MAX), 1);
+    assert_ptr_equal(list_pop_front(&taken), &a.mail.link);
+    mailbox_close(box);
+    close(ends[0]);
+    close(ends[1]);
+}
+
 static void waiting_ends_in_time(void **state) {
     struct mailbox *box = mailbox_open_waiting();
     uint64_t began_us = clock_now_us(), took_us;
@@ -135,6 +176,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_loop_gets_all_in_order),
         cmocka_unit_test(a_waiting_thread_gets_all_in_order),
+        cmocka_unit_test(a_polling_thread_gets_all_in_order),
+        cmocka_unit_test(polling_ends_when_the_other_is_ready),
         cmocka_unit_test(waiting_ends_in_time),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

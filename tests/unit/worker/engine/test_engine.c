@@ -5,6 +5,7 @@
 #include "common/rng.h"
 #include "tests/support/cm.h"
 #include "tests/support/engine_world.h"
+#include "tests/support/late_backend.h"
 
 #define N_CASES 8
 
@@ -156,6 +157,14 @@ static void case_100_over_two_ranks(void **state) {
     run_all_ways((struct machine){.ops = &backend_tp, .ranks = &backend_ref}, 1);
 }
 
+static void case_100_on_a_device_that_works_on_its_own(void **state) {
+    (void)state;
+    for (uint64_t seed = 1; seed <= 3; seed++) {
+        late_plan_set(&(struct late_plan){.seed = seed, .hurry = (uint32_t)seed * 25});
+        run_all_ways((struct machine){.ops = &backend_late}, ARRAY_LEN(ways));
+    }
+}
+
 /* One at a time in as many blocks as a window takes: 64 tokens, where a request has up to 147. */
 static void run_alone_in_the_least_pool(const struct cases *c, struct machine machine,
                                         const struct answer *expected) {
@@ -212,6 +221,8 @@ static void the_same_answer_through_a_window(void **state) {
     (void)state;
     run_through_a_window((struct machine){0});
     run_through_a_window((struct machine){.ops = &backend_cpu});
+    late_plan_set(&(struct late_plan){.seed = 4});
+    run_through_a_window((struct machine){.ops = &backend_late});
 }
 
 static void case_99_colliding_hashes_are_never_believed(void **state) {
@@ -272,6 +283,7 @@ int main(void) {
         cmocka_unit_test(case_100_the_same_answer_however_it_is_run),
         cmocka_unit_test(case_100_on_each_instruction_path_of_the_cpu),
         cmocka_unit_test(case_100_over_two_ranks),
+        cmocka_unit_test(case_100_on_a_device_that_works_on_its_own),
         cmocka_unit_test(the_same_answer_through_a_window),
         cmocka_unit_test(case_99_colliding_hashes_are_never_believed),
         cmocka_unit_test(all_but_one_token_is_cached_with_block_size_one),

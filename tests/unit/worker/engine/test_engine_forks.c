@@ -5,6 +5,7 @@
 #include "common/rng.h"
 #include "tests/support/cm.h"
 #include "tests/support/engine_world.h"
+#include "tests/support/late_backend.h"
 #include "worker/sched/beam_group.h"
 
 #define N_PROMPTS 4
@@ -216,6 +217,14 @@ static void case_100_for_samples_and_beams_over_two_ranks(void **state) {
     run_all_ways((struct machine){.ops = &backend_tp, .ranks = &backend_cpu}, ASYNC_ON);
 }
 
+static void case_100_on_a_device_that_works_on_its_own(void **state) {
+    (void)state;
+    for (uint64_t seed = 1; seed <= 3; seed++) {
+        late_plan_set(&(struct late_plan){.seed = seed, .hurry = (uint32_t)seed * 25});
+        run_all_ways((struct machine){.ops = &backend_late}, ASYNC_AUTO);
+    }
+}
+
 static void samples_share_the_prompt_and_compute_one_token_each(void **state) {
     struct request_params p[5];
     uint32_t prompt[40];
@@ -241,14 +250,15 @@ static void samples_share_the_prompt_and_compute_one_token_each(void **state) {
 }
 
 /* Plain ones, samples and searches, let go of at any moment of their lives. */
-static void cancel_a_thousand(enum engine_async async) {
+static void cancel_a_thousand(struct machine machine, enum engine_async async) {
     static uint32_t prompt[3][60];
     struct request_params p[4];
     struct rng rng;
     struct world w;
 
     rng_seed(&rng, 17);
-    world_open(&w, &(struct setup){.n_blocks = 40,
+    world_open(&w, &(struct setup){.machine = machine,
+                                   .n_blocks = 40,
                                    .host_blocks = 60,
                                    .preemption = PREEMPT_SWAP,
                                    .budget = 48,
@@ -289,8 +299,12 @@ static void cancel_a_thousand(enum engine_async async) {
 
 static void after_a_thousand_cancels_every_block_is_free(void **state) {
     (void)state;
-    cancel_a_thousand(ASYNC_OFF);
-    cancel_a_thousand(ASYNC_ON);
+    cancel_a_thousand((struct machine){0}, ASYNC_OFF);
+    cancel_a_thousand((struct machine){0}, ASYNC_ON);
+    late_plan_set(&(struct late_plan){.seed = 7, .hurry = 30});
+    cancel_a_thousand((struct machine){.ops = &backend_late}, ASYNC_AUTO);
+    late_plan_set(&(struct late_plan){.seed = 8, .hurry = 5});
+    cancel_a_thousand((struct machine){.ops = &backend_late}, ASYNC_AUTO);
 }
 
 static void a_search_that_never_fits_says_so(void **state) {
@@ -324,6 +338,7 @@ int main(void) {
         cmocka_unit_test(case_100_for_samples_and_beams),
         cmocka_unit_test(case_100_for_samples_and_beams_on_the_cpu),
         cmocka_unit_test(case_100_for_samples_and_beams_over_two_ranks),
+        cmocka_unit_test(case_100_on_a_device_that_works_on_its_own),
         cmocka_unit_test(samples_share_the_prompt_and_compute_one_token_each),
         cmocka_unit_test(after_a_thousand_cancels_every_block_is_free),
         cmocka_unit_test(a_search_that_never_fits_says_so),
