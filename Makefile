@@ -210,7 +210,7 @@ test: deps-test ## unit, conformance and integration tests; SAN=address|undefine
 # Programs that the integration tests ask, and backends that they load.
 HELPERS := $(B)/incipit-bench $(patsubst %.c,$(B)/%,$(wildcard tests/integration/*.c)) $(B)/fake_gpus.so \
            $(if $(and $(wildcard /usr/lib/*/libevent_core.a),$(if $(SAN)$(CROSS),,1)),$(B)/portable/incipit-worker)
-FAKE_GPUS := tests/backends/fake_gpus.c $(wildcard kernels/*.c kernels/sim/*.c) common/status.c common/mem.c common/clock.c
+FAKE_GPUS := tests/backends/fake_gpus.c $(wildcard kernels/*.c kernels/sim/*.c kernels/tp/*.c) common/status.c common/mem.c common/clock.c
 $(B)/fake_gpus.so: $(FAKE_GPUS) $(B)/flags
 	@echo "  LD   $@"; $(CC) $(CFLAGS_ALL) -fno-lto -fPIC -shared $(filter %.c,$^) -o $@ -lm
 $(B)/tests/integration/%: $(B)/tests/integration/%.o $(LIBS_all)

@@ -105,6 +105,8 @@ void wire_append_server_info(struct buf *out, const struct wire_server_info *inf
     json_field_z(&w, "model", info->model);
     json_field_z(&w, "backend", info->backend);
     json_field_z(&w, "path", info->path);
+    json_field_z(&w, "device", info->device);
+    json_field_z(&w, "uuid", info->uuid);
     json_field_u64(&w, "block_size", info->block_size);
     json_field_u64(&w, "n_blocks", info->n_blocks);
     json_field_u64(&w, "max_model_len", info->max_model_len);
@@ -144,6 +146,10 @@ static enum status read_info(const struct json *root, struct wire_server_info *i
         return st;
     }
     if ((st = get_text(root, "path", info->path, sizeof(info->path), err)) != ST_OK) return st;
+    if ((st = get_text(root, "device", info->device, sizeof(info->device), err)) != ST_OK) {
+        return st;
+    }
+    if ((st = get_text(root, "uuid", info->uuid, sizeof(info->uuid), err)) != ST_OK) return st;
     st = json_get_u32(root, "block_size", 0, 1u << 20, &info->block_size, NULL, err);
     if (st != ST_OK) return st;
     st = json_get_u64(root, "n_blocks", 0, UINT64_C(1) << 40, &info->n_blocks, NULL, err);

@@ -52,12 +52,16 @@ bool wire_is_salt(struct str value);
 #define WIRE_MODEL_MAX      256
 #define WIRE_BACKEND_MAX    32
 #define WIRE_GENERATION_MAX 40
+#define WIRE_DEVICE_MAX     64
+#define WIRE_UUID_MAX       48
 
 struct wire_server_info {
     uint32_t wire; /* the sender's WIRE_VERSION */
     char model[WIRE_MODEL_MAX];
     char backend[WIRE_BACKEND_MAX]; /* "cpu", "cuda", "sim", "ref" */
     char path[WIRE_BACKEND_MAX];    /* instruction path: "avx512", "sm_90" */
+    char device[WIRE_DEVICE_MAX];   /* its name, for people */
+    char uuid[WIRE_UUID_MAX];       /* of a GPU, "GPU-..."; else "" */
     uint32_t block_size;            /* tokens per KV block */
     uint64_t n_blocks;              /* usable blocks: the cache's capacity */
     uint32_t max_model_len;         /* tokens */

@@ -8,14 +8,17 @@
 #include "common/buf.h"
 #include "common/json.h"
 #include "kernels/dtype.h"
+#include "worker/engine/engine.h"
 #include "worker/loading.h"
 #include "worker/model/architecture.h"
 #include "worker/model/model.h"
 #include "worker/text/chat_template.h"
 #include "worker/text/tokenizer.h"
+#include "worker/worker_device.h"
 #include "worker/worker_options.h"
 
 #define MIB (1024.0 * 1024.0)
+#define GIB (1024.0 * MIB)
 
 static void say_shape(const struct model *m, const struct model_config *c) {
     printf("architecture      %s\n", c->architecture->name);
@@ -83,6 +86,41 @@ static void say_memory(const struct model *m, const struct worker_options *o) {
                o->kv_bytes / block, o->kv_bytes / block * o->block_size);
 }
 
+/* What a worker with these options would compute on, and what would be left there for KV. */
+static enum status say_device(const struct model *m, const struct worker_options *o,
+                              struct log *log, struct error *err) {
+    struct engine_options e = engine_options_default;
+    struct backend_info info;
+    uint64_t budget, kv_bytes, n_tokens, context, block;
+    enum status st = worker_choose_device(o, &e.backend, &e.device, log, err);
+
+    if (st == ST_OK) st = e.backend->probe(&e.device, &info, err);
+    if (st != ST_OK) return st;
+    engine_options_set_model(&e, m);
+    worker_size_engine(o, m, &e);
+    context = o->max_model_len ? o->max_model_len : e.geometry.max_context;
+    block = model_kv_bytes_per_token(m, DTYPE_BF16) * o->block_size;
+    budget = engine_memory_budget(&info, e.memory_fraction);
+    kv_bytes = e.n_blocks ? e.n_blocks * block : e.kv_bytes;
+    if (kv_bytes == 0) kv_bytes = budget - MIN(e.weight_bytes, budget);
+    n_tokens = block ? kv_bytes / block * o->block_size : 0;
+    printf("device            %s: %s, %s%s%s; memory %.1f GiB, %.1f free\n", e.backend->name,
+           info.device, info.path, info.uuid[0] ? ", " : "", info.uuid,
+           (double)info.memory_total / GIB, (double)info.memory_free / GIB);
+    if (e.weight_bytes + kv_bytes > info.memory_free && info.memory_free > 0)
+        printf("fits              no: weights and KV take %.2f GiB\n",
+               (double)(e.weight_bytes + kv_bytes) / GIB);
+    else if (n_tokens < context)
+        printf("fits              no: %.2f GiB are left for KV, %" PRIu64
+               " tokens; one request may take %" PRIu64 ": lower --max-model-len\n",
+               (double)kv_bytes / GIB, n_tokens, context);
+    else
+        printf("fits              yes: %.2f GiB for KV, %" PRIu64 " tokens, %" PRIu64
+               " requests of %" PRIu64 "\n",
+               (double)kv_bytes / GIB, n_tokens, n_tokens / context, context);
+    return ST_OK;
+}
+
 static void say_defaults(const struct generation_config *g) {
     if (!g->has_temperature && !g->has_top_p && !g->has_top_k && !g->has_min_p &&
         !g->has_repetition_penalty)
@@ -128,6 +166,7 @@ enum status inspect_model(struct worker_options *o, struct error *err) {
         st = tokenizer_open(&tokenizer, text_folder, err);
         if (st == ST_OK) st = chat_template_open(&chat_template, text_folder, &fallback, err);
         if (st == ST_OK) say_text(model_config(model), tokenizer, fallback);
+        if (st == ST_OK) st = say_device(model, o, log, err);
     }
     chat_template_destroy(chat_template);
     tokenizer_destroy(tokenizer);

@@ -1,11 +1,12 @@
 /* worker/main.c - options in, exit code out: 0 served and stopped; 2 it would fail again the same
  * way (options, model, instruction set), so nobody need restart it; 1 all else. The first word says
- * what to do: nothing, `batch` or `inspect`. */
+ * what to do: nothing, `batch`, `inspect` or `devices`. */
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "worker/batch_file.h"
+#include "worker/devices.h"
 #include "worker/inspect.h"
 #include "worker/worker.h"
 #include "worker/worker_options.h"
@@ -43,7 +44,7 @@ static enum status run_batch(struct batch_file *b, struct worker_options *values
         run.loop = worker_loop(worker);
         run.log = worker_log(worker);
         run.port = worker_port(worker);
-        run.max_in_flight = MIN(2 * values->max_num_seqs, values->max_waiting);
+        run.max_in_flight = MIN(2 * worker_max_num_seqs(worker), values->max_waiting);
         run.arg = worker;
         worker_on_signal(worker, on_batch_signal, b);
         st = batch_file_start(b, &run, err);
@@ -84,6 +85,7 @@ struct command {
 static const struct command commands[] = {
     {"batch", &worker_batch_program, batch},
     {"inspect", &worker_inspect_program, inspect_model},
+    {"devices", &worker_devices_program, list_devices},
     {NULL, &worker_program, serve},
 };
 

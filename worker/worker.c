@@ -21,20 +21,18 @@
 #include "common/mem.h"
 #include "common/tls.h"
 #include "worker/api/api.h"
-#include "worker/engine/backend_load.h"
 #include "worker/engine/engine.h"
 #include "worker/loading.h"
 #include "worker/model/model.h"
 #include "worker/text/chat_template.h"
 #include "worker/text/text_thread.h"
 #include "worker/text/tokenizer.h"
+#include "worker/worker_device.h"
 #include "worker/worker_kv.h"
 #include "worker/worker_metrics.h"
 #include "worker/worker_options.h"
 
-#define LAST_WORDS_US    1000000u     /* for errors to reach those that are not waited for */
-#define HOST_KV_BYTES    (4ull << 30) /* of a cpu worker, unless told otherwise ... */
-#define HOST_KV_FRACTION 4            /* ... and at most this part of the free memory */
+#define LAST_WORDS_US 1000000u /* for errors to reach those that are not waited for */
 
 struct worker {
     const struct worker_options *options;
@@ -257,29 +255,16 @@ static enum status load(void *arg, const struct backend_ops *ops, struct backend
     return model_load(w->model, ops, dev, g, limits, loading_on_weights, &w->loading, out, err);
 }
 
-/* The host's memory is everybody's: other workers, the page cache. A device's is the engine's. */
-static uint64_t host_kv_bytes(const struct backend_ops *backend,
-                              const struct backend_config *device) {
-    struct backend_info info;
-
-    if (backend->probe(device, &info, NULL) != ST_OK) return 0; /* engine_create will say why */
-    return MIN(HOST_KV_BYTES, info.memory_free / HOST_KV_FRACTION);
-}
-
 static enum status start_engine(struct worker *w, const struct backend_ops *backend,
-                                struct error *err) {
+                                const struct backend_config *device, struct error *err) {
     const struct worker_options *o = w->options;
     struct engine_options e = engine_options_default;
     enum status st;
 
     e.backend = backend;
-    e.device = (struct backend_config){.n_threads = o->n_threads,
-                                       .path = o->path,
-                                       .sim_speed = o->sim_speed,
-                                       .sim_profile = o->sim_profile};
+    e.device = *device;
     engine_options_set_model(&e, w->model);
-    if (strcmp(backend->name, "cpu") == 0) /* keeps bf16, whatever the checkpoint has */
-        e.weight_bytes = model_weight_bytes(w->model, DTYPE_BF16);
+    worker_size_engine(o, w->model, &e);
     if (e.load) {
         e.load = load; /* the same, and it says how far it is */
         e.load_arg = w;
@@ -288,13 +273,8 @@ static enum status start_engine(struct worker *w, const struct backend_ops *back
     e.block_size = o->block_size;
     e.max_logprobs = o->max_logprobs;
     e.max_waiting = o->max_waiting;
-    e.n_blocks = o->n_blocks;
-    e.kv_bytes = o->kv_bytes;
-    if (o->memory_fraction > 0) {
-        e.memory_fraction = o->memory_fraction;
-    } else if (strcmp(backend->name, "cpu") == 0 || strcmp(backend->name, "ref") == 0) {
-        e.kv_bytes = o->kv_bytes ? o->kv_bytes : host_kv_bytes(backend, &e.device);
-    }
+    e.async = o->async ? ASYNC_AUTO : ASYNC_OFF;
+    e.is_deterministic = o->deterministic;
     e.kv.watermark = o->watermark;
     e.kv.order = o->free_order ? FREE_ORDER_CLASSIC : FREE_ORDER_FRESH_FIRST;
     e.kv.hash_algo = hash_algo(w);
@@ -303,8 +283,6 @@ static enum status start_engine(struct worker *w, const struct backend_ops *back
     e.kv.no_caching = !o->prefix_caching;
     e.kv.dedup = o->dedup;
     if ((st = worker_kv_configure(o, &e, &w->kv_events, err)) != ST_OK) return st;
-    e.scheduler.max_num_seqs = o->max_num_seqs;
-    e.scheduler.max_num_batched_tokens = o->max_num_batched_tokens;
     e.scheduler.long_prefill_token_threshold = o->long_prefill_token_threshold;
     e.scheduler.chunked_prefill = o->chunked_prefill;
     e.scheduler.full_sequence_must_fit = o->reserve_full_isl;
@@ -321,6 +299,8 @@ static enum status start_engine(struct worker *w, const struct backend_ops *back
     e.token_gap =
         metric_part(w->metrics, metrics_at(w->metrics, WORKER_inter_token_latency_seconds));
     e.step_tokens = metrics_at(w->metrics, WORKER_iteration_tokens_total);
+    e.step_host = metrics_at(w->metrics, WORKER_step_host_seconds);
+    e.step_device = metrics_at(w->metrics, WORKER_step_device_seconds);
     e.callbacks = (struct engine_callbacks){.on_news = on_news,
                                             .on_drained = on_engine_drained,
                                             .on_failed = on_engine_failed,
@@ -345,7 +325,7 @@ static void build_api(struct worker *w, const char *name) {
     w->api.model_name = name;
     w->api.model_root = w->options->model ? w->options->model : name;
     w->api.created_s = clock_wall_us() / 1000000;
-    w->api.max_num_seqs = w->options->max_num_seqs;
+    w->api.max_num_seqs = worker_max_num_seqs(w);
     w->api.trusts_router = w->options->trust_router;
     rng_seed(&w->api.rng, seed);
     list_init(&w->api.calls);
@@ -361,7 +341,8 @@ static void say_ready(struct worker *w, uint64_t began_us) {
     log_event(w->log, LOG_INFO, "worker_ready", log_z("model", w->api.model_name),
               log_z("host", w->options->host), log_u64("port", http_server_port(w->server)),
               log_z("backend", info->backend), log_z("device", info->device.device),
-              log_z("path", info->device.path), log_u64("threads", info->device.n_threads),
+              log_z("path", info->device.path), log_z("uuid", info->device.uuid),
+              log_u64("threads", info->device.n_threads), log_u64("steps_in_flight", info->n_slots),
               log_u64("weight_mib", info->weight_bytes >> 20),
               log_u64("block_size", info->block_size), log_u64("blocks", info->n_blocks),
               log_u64("kv_mib", (info->n_blocks * info->block_bytes) >> 20),
@@ -375,8 +356,9 @@ enum status worker_create(struct worker **out, const struct worker_options *opti
     struct log_config log = {.fd = 2,
                              .level = (enum log_level)options->log_level,
                              .format = (enum log_format)options->log_format};
-    const char *backend_name = worker_backend_name(options), *name;
     const struct backend_ops *backend;
+    struct backend_config device;
+    const char *name;
     uint64_t began_us = clock_now_us();
     enum status st;
 
@@ -388,14 +370,14 @@ enum status worker_create(struct worker **out, const struct worker_options *opti
     if (st != ST_OK) goto fail;
     loop_timer_init(&w->deadline, w->loop, on_deadline, w);
     st = listen_first(w, err);
-    if (st == ST_OK) st = backend_load(&backend, backend_name, options->backend_library, err);
-    if (st == ST_OK) st = open_model(w, strcmp(backend_name, "sim") == 0, err);
+    if (st == ST_OK) st = worker_choose_device(options, &backend, &device, w->log, err);
+    if (st == ST_OK) st = open_model(w, backend == &backend_sim, err);
     if (st != ST_OK) goto fail;
     name = options->served_model_name ? options->served_model_name
            : w->is_hubs_model         ? options->model
                                       : model_name(w->model);
     w->metrics = worker_metrics_create(name);
-    st = start_engine(w, backend, err);
+    st = start_engine(w, backend, &device, err);
     if (st == ST_OK) st = text_thread_start(&w->text_thread, w->loop, w->tokenizer, err);
     /* Not earlier: until the loop runs these should just end the process; main ignores SIGHUP. */
     if (st == ST_OK) st = loop_on_signal(w->loop, SIGTERM, on_signal, w, err);
@@ -446,6 +428,10 @@ struct log *worker_log(struct worker *w) {
 
 uint16_t worker_port(const struct worker *w) {
     return http_server_port(w->server);
+}
+
+uint32_t worker_max_num_seqs(const struct worker *w) {
+    return engine_info(w->engine)->limits.max_num_seqs;
 }
 
 uint64_t worker_generated_tokens(struct worker *w) {

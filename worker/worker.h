@@ -25,7 +25,8 @@ struct loop *worker_loop(struct worker *w);
 struct log *worker_log(struct worker *w);
 uint16_t worker_port(const struct worker *w);
 uint64_t worker_generated_tokens(struct worker *w); /* since it started */
-void worker_stop(struct worker *w);                 /* as SIGTERM does */
+uint32_t worker_max_num_seqs(const struct worker *w);
+void worker_stop(struct worker *w); /* as SIGTERM does */
 
 /* The first signal calls `fn` and does nothing else. */
 void worker_on_signal(struct worker *w, void (*fn)(void *arg), void *arg);

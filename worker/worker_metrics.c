@@ -13,6 +13,8 @@
 static const double worker_n_buckets[] = {1, 2, 5, 10, 20};
 static const double worker_step_buckets[] = {1,   8,    16,   32,   64,   128,  256,
                                              512, 1024, 2048, 4096, 8192, 16384};
+static const double worker_step_time_buckets[] = {
+    1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, .001, .002, .005, .01, .02, .05, .1, .2, .5, 1, 2, 5};
 static const double worker_age_buckets[] = {.001, .002, .005, .01, .02, .05, .1,  .2,  .5,   1,   2,
                                             5,    10,   20,   30,  60,  120, 300, 600, 1200, 1800};
 static const struct metric_def rows[] = {WORKER_METRICS(AS_ROW) WORKER_OWN_METRICS(AS_OWN_ROW)};
@@ -59,6 +61,7 @@ void worker_metrics_collect(struct metrics *m, struct engine *engine) {
     metric_set(metrics_at(m, WORKER_kv_cache_usage_perc),
                s.kv_total ? 1.0 - (double)s.kv_free / (double)s.kv_total : 0);
     metric_set(metrics_at(m, WORKER_kv_waste_ratio), s.kv_waste);
+    metric_set(metrics_at(m, WORKER_steps_in_flight), s.flights);
     advance(metrics_at(m, WORKER_prefix_cache_queries_total), s.prefix_queries);
     advance(metrics_at(m, WORKER_prefix_cache_hits_total), s.prefix_hits);
     advance(metrics_at(m, WORKER_external_prefix_cache_queries_total), s.host_queries);
@@ -86,6 +89,9 @@ void worker_metrics_describe(struct metrics *m, const struct engine *engine, boo
     snprintf(n_blocks, sizeof(n_blocks), "%u", info->n_blocks);
     metric_set(METRICS_GET(m, WORKER_cache_config_info, block_size, n_blocks,
                            is_caching ? "True" : "False"),
+               1);
+    metric_set(METRICS_GET(m, WORKER_backend_info, info->backend, info->device.device,
+                           info->device.path, info->device.uuid),
                1);
 }
 

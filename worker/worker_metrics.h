@@ -80,7 +80,16 @@ struct engine;
       "free.")                                                                                     \
     X(COUNTER, swap_outs_total, "", "Preemptions that kept the KV in host memory.")                \
     X(COUNTER, forks_total, "", "Samples and beams that took up another sequence's blocks.")       \
-    X(COUNTER, kv_moved_blocks_total, "direction", "Blocks copied out to host memory, or in.")
+    X(COUNTER, kv_moved_blocks_total, "direction", "Blocks copied out to host memory, or in.")     \
+    X(GAUGE, backend_info, "backend,device,path,uuid",                                             \
+      "What computes: backend, device, instruction path, a GPU's UUID; always 1.")                 \
+    X(GAUGE, steps_in_flight, "", "Steps at the device: one runs, one may wait behind it.")        \
+    X(HISTOGRAM, step_host_seconds, "",                                                            \
+      "Time of the engine's thread for a step: schedule, arrays, outputs. A device that works on " \
+      "its own does so meanwhile.",                                                                \
+      METRIC_BUCKETS(worker_step_time_buckets))                                                    \
+    X(HISTOGRAM, step_device_seconds, "", "Time of the device for a step.",                        \
+      METRIC_BUCKETS(worker_step_time_buckets))
 
 #define WORKER_METRIC_ID(kind, name, ...) WORKER_##name,
 enum worker_metric {
@@ -94,7 +103,7 @@ struct metrics *worker_metrics_create(const char *model_name);
 /* Brings the page up to the engine's state; call before metrics_write. */
 void worker_metrics_collect(struct metrics *m, struct engine *engine);
 
-/* The info metric, once: what the cache was configured to. */
+/* The info metrics, once: what computes, and what the cache was configured to. */
 void worker_metrics_describe(struct metrics *m, const struct engine *engine, bool is_caching);
 
 /* What one finished request adds. Times are clock_now_us, 0 for what never came. */

@@ -2,6 +2,8 @@
  * aliases, SGLang's) where they have one. */
 #include "worker/worker_options.h"
 
+#include "worker/engine/backend_load.h"
+
 #define FIELD(member) OPTION_FIELD(struct worker_options, member)
 
 static const char *const backend_names[] = {"auto", "cpu", "ref", "sim", "cuda", NULL};
@@ -11,6 +13,15 @@ static const char *const order_names[] = {"fresh-first", "classic", NULL};
 static const char *const explain_names[] = {"off", "position", "full", NULL};
 static const char *const preemption_names[] = {"auto", "recompute", "swap", NULL};
 static const char *const policy_names[] = {"fcfs", "priority", NULL};
+
+#define BACKEND_LIBRARY_ROW                                                                        \
+    {                                                                                              \
+        "backend-library", OPT_STR, FIELD(backend_library),                                        \
+            .group = "Device", .metavar = "FILE",                                                  \
+            .help = "Shared object of the cuda backend. Default: " BACKEND_OBJECT                  \
+                    " beside the program, "                                                        \
+                    "in ../lib/incipit from there, or where the system looks for libraries."       \
+    }
 
 #define N_BATCH_ROWS 2 /* the first ones, for `batch` alone */
 
@@ -71,12 +82,27 @@ static const struct option_def rows[] = {
      .group = "Listening",
      .help = "On SIGTERM: how long open requests may still take; then they end with an error."},
 
-    {"backend", OPT_ENUM, FIELD(backend), .def = "auto", .names = backend_names,
-     .aliases = "device", .group = "Device",
-     .help = "What computes: cpu; cuda; ref, the slow definition; sim, which only takes as long. "
-             "auto is cpu with a model, sim is never chosen by itself."},
-    {"backend-library", OPT_STR, FIELD(backend_library), .group = "Device", .metavar = "FILE",
-     .help = "Shared object of a loadable backend."},
+    {"backend", OPT_ENUM, FIELD(backend), .def = "auto", .names = backend_names, .group = "Device",
+     .help = "What computes: cuda; cpu; ref, the slow definition; sim, which only takes as long. "
+             "auto is cuda where there is a GPU that it can use, else cpu; sim is never chosen by "
+             "itself."},
+    {"device", OPT_STR, FIELD(device), .aliases = "device-id", .group = "Device",
+     .metavar = "DEVICE",
+     .help =
+         "Which device, and so which backend: cpu; cuda; a GPU as cuda:1, 1, or its UUID or the "
+         "beginning of it (GPU-...), which stays the same when GPUs are added. `incipit-worker "
+         "devices` lists them. auto leaves it to --backend."},
+    BACKEND_LIBRARY_ROW,
+    {"async-scheduling", OPT_BOOL, FIELD(async), .def = "true",
+     .aliases = "!disable-overlap-schedule", .group = "Device",
+     .help = "Schedule a step while the one before runs, where the device works on its own (cuda, "
+             "sim). Off: the device waits for the host after each step."},
+    {"deterministic", OPT_BOOL, FIELD(deterministic), .aliases = "enable-deterministic-inference",
+     .group = "Device",
+     .help =
+         "An answer does not depend on what else is in its batch, to the bit, on a GPU too: one "
+         "plan for each product, fixed chunks in attention. Costs speed there. cpu is always "
+         "so."},
     {"path", OPT_STR, FIELD(path), .def = "auto", .aliases = "isa", .group = "Device",
      .help = "Instruction path of the cpu backend: auto, avx512bf16, avx512, avx2, neon or plain. "
              "Answers are bit-identical within one path."},
@@ -98,8 +124,10 @@ static const struct option_def rows[] = {
          "the free memory if that is less."},
     {"gpu-memory-utilization", OPT_F64, FIELD(memory_fraction), .def = "0", .min = "0",
      .max = "0.98", .aliases = "mem-fraction-static,memory-fraction", .group = "Cache",
-     .help = "Share of the device's free memory for weights and KV cache. 0: what the backend "
-             "usually takes."},
+     .help =
+         "Share of the memory for weights and KV cache: of all a GPU has, so that workers beside "
+         "each other take what they are told, or of what is free on a CPU. Higher keeps more "
+         "prefixes. 0: 0.9 of a GPU; on a CPU as --kv-cache-memory-bytes says."},
     {"enable-prefix-caching", OPT_BOOL, FIELD(prefix_caching), .def = "true",
      .aliases = "!disable-radix-cache", .group = "Cache",
      .help = "Reuse the KV blocks of equal prefixes. Off: every prompt is computed whole."},
@@ -156,13 +184,15 @@ static const struct option_def rows[] = {
      .min = "0.000001", .max = "1", .group = "Cache",
      .help = "Share of the blocks of which that is told. Higher is more exact, costs time."},
 
-    {"max-num-seqs", OPT_U32, FIELD(max_num_seqs), .def = "64", .min = "1", .max = "4096",
+    {"max-num-seqs", OPT_U32, FIELD(max_num_seqs), .def = "0", .max = "4096",
      .aliases = "max-running-requests", .group = "Scheduling",
-     .help = "Sequences in one batch. Higher serves more at once, each more slowly."},
-    {"max-num-batched-tokens", OPT_U32, FIELD(max_num_batched_tokens), .def = "512", .min = "1",
-     .max = "131072", .aliases = "chunked-prefill-size", .group = "Scheduling",
+     .help = "Sequences in one batch. Higher serves more at once, each more slowly. 0: 256 on a "
+             "GPU, 64 elsewhere."},
+    {"max-num-batched-tokens", OPT_U32, FIELD(max_num_batched_tokens), .def = "0", .max = "131072",
+     .aliases = "chunked-prefill-size", .group = "Scheduling",
      .help =
-         "Tokens computed in one step. Higher shortens prefill, lengthens the pauses of others."},
+         "Tokens computed in one step. Higher shortens prefill, lengthens the pauses of others. "
+         "0: 8192 on a GPU, 512 elsewhere; at least --max-num-seqs."},
     {"enable-chunked-prefill", OPT_BOOL, FIELD(chunked_prefill), .def = "true",
      .group = "Scheduling",
      .help = "Let a prompt be computed over several steps. Off: it waits for a step that takes "
@@ -205,7 +235,8 @@ const struct option_program worker_program = {
                "computes no prompt prefix twice.",
     .usage = "MODEL [options]\n"
              "       incipit-worker batch MODEL --input-file FILE --output-file FILE [options]\n"
-             "       incipit-worker inspect MODEL [options]",
+             "       incipit-worker inspect MODEL [options]\n"
+             "       incipit-worker devices [--json]",
     .defs = rows + N_BATCH_ROWS,
     .n_defs = ARRAY_LEN(rows) - N_BATCH_ROWS,
     .target_bytes = sizeof(struct worker_options),
@@ -230,6 +261,21 @@ const struct option_program worker_inspect_program = {
     .target_bytes = sizeof(struct worker_options),
 };
 
+static const struct option_def device_rows[] = {
+    BACKEND_LIBRARY_ROW,
+    {"json", OPT_BOOL, FIELD(json), .group = "Device", .help = "One JSON object, for programs."},
+};
+
+const struct option_program worker_devices_program = {
+    .name = "incipit-worker devices",
+    .summary = "Lists the GPUs that a worker could use here; without one it says why, and exits "
+               "with 2.",
+    .usage = "[--json]",
+    .defs = device_rows,
+    .n_defs = ARRAY_LEN(device_rows),
+    .target_bytes = sizeof(struct worker_options),
+};
+
 const char *worker_backend_name(const struct worker_options *o) {
-    return o->backend == 0 ? "cpu" : backend_names[o->backend];
+    return backend_names[o->backend];
 }

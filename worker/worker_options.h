@@ -14,7 +14,8 @@ struct worker_options {
     const char *ssl_certfile, *ssl_keyfile, *ssl_ca_certs;
 
     int backend; /* index in the table's names */
-    const char *backend_library, *path;
+    const char *backend_library, *device, *path;
+    bool async, deterministic;
     uint32_t n_threads, max_model_len;
     double sim_speed;
     const char *sim_profile;
@@ -44,10 +45,12 @@ struct worker_options {
     uint32_t log_interval_ms;
 
     const char *input_file, *output_file; /* of `batch` */
+    bool json;                            /* of `devices` */
 };
 
-/* To serve; to answer a file of requests; to say what a model folder holds. */
-extern const struct option_program worker_program, worker_batch_program, worker_inspect_program;
+/* To serve; to answer a file of requests; to say what a model folder holds; to list devices. */
+extern const struct option_program worker_program, worker_batch_program, worker_inspect_program,
+    worker_devices_program;
 
 const char *worker_backend_name(const struct worker_options *o);
 

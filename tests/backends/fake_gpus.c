@@ -2,14 +2,18 @@
  *
  * The simulated backend behind the door of the real one: a shared object that exports
  * `incipit_backend`, devices found by number or by UUID. What programs do about GPUs (choose, pin,
- * restart on the same) is tested with it; nothing is computed. */
+ * restart on the same, share out their memory) is tested with it; nothing is computed. With
+ * INCIPIT_TEST_NO_DRIVER in the environment it is on a machine without a driver, with
+ * INCIPIT_TEST_OLD_GPU the second one is too old. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "common/mem.h"
 #include "kernels/backend.h"
 
 #define N_GPUS 4u
+#define GIB    ((uint64_t)1 << 30)
 
 struct backend_device; /* sim's own, with ours in front */
 
@@ -19,10 +23,15 @@ static const char *const uuids[N_GPUS] = {
 
 /* Which one a device was opened as. One device per process is all that the tests open. */
 static uint32_t opened;
+static bool is_loaded;
 
 static enum status find(const struct backend_config *config, uint32_t *out, struct error *err) {
+    if (getenv("INCIPIT_TEST_NO_DRIVER"))
+        return error_set(err, ST_UNSUPPORTED, "there is no driver on this machine");
     if (!config->device_id) {
         *out = config->ordinal;
+        if (*out == 1 && getenv("INCIPIT_TEST_OLD_GPU"))
+            return error_set(err, ST_UNSUPPORTED, "GPU 1 is too old");
         if (*out < N_GPUS) return ST_OK;
         return error_set(err, ST_NOT_FOUND, "there is no GPU %u: there are %u", *out, N_GPUS);
     }
@@ -39,6 +48,9 @@ static void describe(struct backend_info *info, uint32_t gpu) {
     snprintf(info->uuid, sizeof(info->uuid), "%s", uuids[gpu]);
     snprintf(info->path, sizeof(info->path), "fake");
     info->n_devices = N_GPUS;
+    info->flags |= BACKEND_OWN_MEMORY; /* 1 GiB is somebody else's; a model takes 3 beside its KV */
+    info->memory_total = 24 * GIB;
+    info->memory_free = (is_loaded ? 20 : 23) * GIB;
 }
 
 static enum status fake_probe(const struct backend_config *config, struct backend_info *info,
@@ -63,6 +75,11 @@ static void fake_info(struct backend_device *dev, struct backend_info *info) {
     describe(info, opened);
 }
 
+static enum status fake_load_end(struct backend_model *m, struct error *err) {
+    is_loaded = true;
+    return backend_sim.load_end(m, err);
+}
+
 const struct backend_ops *incipit_backend(void) {
     static struct backend_ops ops;
 
@@ -71,5 +88,6 @@ const struct backend_ops *incipit_backend(void) {
     ops.probe = fake_probe;
     ops.open = fake_open;
     ops.info = fake_info;
+    ops.load_end = fake_load_end;
     return &ops;
 }

@@ -131,6 +131,8 @@ static void server_info_get(struct http_request *req, void *arg) {
     snprintf(wire.model, sizeof(wire.model), "%s", api->model_name);
     snprintf(wire.backend, sizeof(wire.backend), "%s", info->backend);
     snprintf(wire.path, sizeof(wire.path), "%s", info->device.path);
+    snprintf(wire.device, sizeof(wire.device), "%s", info->device.device);
+    snprintf(wire.uuid, sizeof(wire.uuid), "%s", info->device.uuid);
     snprintf(wire.generation, sizeof(wire.generation), "%016llx",
              (unsigned long long)info->generation);
     buf_init(&body, 0);

@@ -1,19 +1,38 @@
-/* worker/engine/backend_load.h - a backend by its name.
+/* worker/engine/backend_load.h - from what the options say to a table of functions.
  *
  * ref, cpu and sim are part of the program. cuda is a shared object of its own, so that the program
  * runs where no driver is installed; it is opened here and stays open as long as the process lives.
- * Both ways end in the same table of functions, and a table of another ABI is refused. */
+ * Both ways end in the same table of functions, and a table of another ABI is refused.
+ *
+ * The object is the one that was named, or incipit_cuda.so: beside the program, in ../lib/incipit from
+ * there (PREFIX/lib/incipit once installed), or where the system's loader looks. The first that is
+ * there counts, good or bad. */
 #ifndef WORKER_ENGINE_BACKEND_LOAD_H
 #define WORKER_ENGINE_BACKEND_LOAD_H
 
 #include "common/status.h"
 #include "kernels/backend.h"
 
-#define BACKEND_NAMES "cpu, ref, sim, cuda" /* for help texts */
+#define BACKEND_NAMES  "cpu, ref, sim, cuda" /* for help texts */
+#define BACKEND_OBJECT "incipit_cuda.so"
 
-/* `path`: the shared object of a loadable backend; NULL: the installed one, by the system's search.
- * ST_NOT_FOUND for an unknown name or an absent object, ST_UNSUPPORTED for another ABI. */
+/* `path`: the shared object of a loadable backend; NULL: looked for, as above. ST_NOT_FOUND for an
+ * unknown name or an absent object, ST_UNSUPPORTED for one that cannot be used. */
 MUST_USE enum status backend_load(const struct backend_ops **out, const char *name,
                                   const char *path, struct error *err);
+
+/* What is asked for; any of them may be NULL. */
+struct backend_request {
+    const char *name;    /* a backend, or "auto" */
+    const char *library; /* the shared object */
+    const char *device;  /* "auto"; a backend; "cuda:1", "1"; a GPU's UUID or its beginning */
+};
+
+/* Finds the backend and fills in ordinal and device_id of `config` (which may point into the request).
+ * auto, without a device that only cuda has, is cuda where its object is there and probes well, else
+ * cpu: then `why` is the sentence that says what cuda lacks. */
+MUST_USE enum status backend_choose(const struct backend_ops **out, struct backend_config *config,
+                                    const struct backend_request *request, struct error *why,
+                                    struct error *err);
 
 #endif

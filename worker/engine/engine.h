@@ -71,7 +71,7 @@ struct engine_options {
     /* Number of KV blocks: the first of these that is not zero decides. */
     uint32_t n_blocks;
     uint64_t kv_bytes;
-    double memory_fraction; /* of the device's free memory, weights included */
+    double memory_fraction; /* for engine_memory_budget, weights included */
     uint64_t host_kv_bytes; /* host memory for evicted and swapped blocks; 0: none */
 
     struct kv_manager_config kv;        /* the engine fills in n_blocks, n_host_blocks, block_size,
@@ -91,6 +91,10 @@ extern const struct engine_options engine_options_default;
 
 /* Takes geometry, eos ids, weights and their loader from a model, which must outlive the engine. */
 void engine_options_set_model(struct engine_options *o, const struct model *m);
+
+/* Bytes for all that an engine keeps at a device: of a device's own memory `fraction` of the whole,
+ * less what is taken of it; of the host's memory `fraction` of what is free. */
+uint64_t engine_memory_budget(const struct backend_info *info, double fraction);
 
 /* What was decided at creation; constant. */
 struct engine_info {

@@ -2,7 +2,15 @@
  *
  * The KV pool is what is left of the device's memory when the weights are in. The sum is made
  * twice: from the geometry before the weights are read, so that a model that cannot fit is refused
- * at once and not after minutes; and from the backend's own figures afterwards. */
+ * at once and not after minutes; and from the backend's own figures afterwards.
+ *
+ *      a device of its own    |----------------------- fraction of all ------------------|........|
+ *                             | others' | weights | activations, plans, graphs |  KV     |
+ *                             |---------------- taken, asked after load_end ---|
+ *
+ *      the host's memory      | others' |------ fraction of what was free at the start ---|........|
+ *                                       | weights |                  KV                   |
+ */
 #include <string.h>
 
 #include "common/clock.h"
@@ -79,48 +87,67 @@ static uint64_t expected_block_bytes(const struct engine *e) {
            e->options.block_size;
 }
 
+uint64_t engine_memory_budget(const struct backend_info *info, double fraction) {
+    uint64_t taken = info->memory_total - MIN(info->memory_free, info->memory_total), share;
+
+    if (!(info->flags & BACKEND_OWN_MEMORY))
+        return (uint64_t)(fraction * (double)info->memory_free);
+    share = (uint64_t)(fraction * (double)info->memory_total);
+    return share - MIN(taken, share);
+}
+
+/* Of the memory that info speaks of: what the model takes yet. Nothing, once a device that counts its
+ * own memory has it. */
+static uint64_t weights_to_come(const struct engine *e) {
+    return e->model && (e->info.device.flags & BACKEND_OWN_MEMORY) ? 0 : e->options.weight_bytes;
+}
+
 /* What was asked for in figures may be more than there is. */
 static enum status check_room(const struct engine *e, uint64_t block_bytes, uint64_t kv_bytes,
                               struct error *err) {
     uint64_t free_bytes = e->info.device.memory_free;
-    uint64_t left = free_bytes - MIN(e->options.weight_bytes, free_bytes);
+    uint64_t left = free_bytes - MIN(weights_to_come(e), free_bytes);
 
     if (free_bytes == 0 || kv_bytes <= left) return ST_OK;
     return error_set(err, ST_NOMEM,
-                     "a KV cache of %.2f GiB does not fit beside weights of %.2f GiB into the %.2f "
-                     "GiB of memory free on %s: lower --kv-cache-memory-bytes or "
+                     "a KV cache of %.2f GiB does not fit beside weights of %.2f GiB: %s has %.2f "
+                     "GiB of memory left for it; lower --kv-cache-memory-bytes or "
                      "--num-gpu-blocks-override; %.2f GiB would fit, and hold %llu tokens",
                      (double)kv_bytes / GIB, (double)e->options.weight_bytes / GIB,
-                     (double)free_bytes / GIB, e->info.device.device, (double)left / GIB,
+                     e->info.device.device, (double)left / GIB, (double)left / GIB,
                      (unsigned long long)(left / block_bytes * e->options.block_size));
 }
 
-/* Bytes for the pool; 0 when nobody knows the device's memory. */
+static enum status check_weights(const struct engine *e, struct error *err) {
+    uint64_t free_bytes = e->info.device.memory_free;
+
+    if (free_bytes == 0 || weights_to_come(e) <= free_bytes) return ST_OK;
+    return error_set(err, ST_NOMEM,
+                     "the model does not fit: its weights take %.2f GiB and %s has %.2f GiB of "
+                     "memory free; use a smaller model or a device with more memory",
+                     (double)e->options.weight_bytes / GIB, e->info.device.device,
+                     (double)free_bytes / GIB);
+}
+
+/* Bytes for the pool; when nobody knows the device's memory it must have been said. */
 static enum status kv_budget(const struct engine *e, uint64_t block_bytes, uint64_t *bytes,
                              struct error *err) {
     const struct engine_options *o = &e->options;
-    uint64_t available = (uint64_t)(o->memory_fraction * (double)e->info.device.memory_free);
+    uint64_t budget = engine_memory_budget(&e->info.device, o->memory_fraction);
+    enum status st = check_weights(e, err);
 
-    if (o->weight_bytes > e->info.device.memory_free && e->info.device.memory_free > 0)
-        return error_set(err, ST_NOMEM,
-                         "the model does not fit: its weights take %.2f GiB and %s has %.2f GiB of "
-                         "memory free; use a smaller model or a device with more memory",
-                         (double)o->weight_bytes / GIB, e->info.device.device,
-                         (double)e->info.device.memory_free / GIB);
-    if (o->n_blocks > 0) {
-        *bytes = o->n_blocks * block_bytes;
-    } else if (o->kv_bytes > 0) {
-        *bytes = o->kv_bytes;
-    } else if (e->info.device.memory_free == 0) {
+    if (st != ST_OK) return st;
+    if (o->n_blocks > 0 || o->kv_bytes > 0) {
+        *bytes = o->n_blocks > 0 ? o->n_blocks * block_bytes : o->kv_bytes;
+        return check_room(e, block_bytes, *bytes, err);
+    }
+    if (e->info.device.memory_free == 0)
         return error_set_param(err, ST_INVALID, "kv-cache-memory-bytes",
                                "the memory of %s is not known: say how much KV may take with "
                                "--kv-cache-memory-bytes",
                                e->info.device.device);
-    } else {
-        *bytes = available > o->weight_bytes ? available - o->weight_bytes : 0;
-        return ST_OK;
-    }
-    return check_room(e, block_bytes, *bytes, err);
+    *bytes = budget - MIN(weights_to_come(e), budget);
+    return ST_OK;
 }
 
 /* How many blocks; refuses when one sequence of max_model_len does not fit. */
@@ -188,6 +215,13 @@ static void decide_slots(struct engine *e) {
     e->options.scheduler.async = e->limits.n_slots == 2;
 }
 
+/* What a probe knew is old, and an open device knows more. The host's memory is asked for once: this
+ * process takes of it what it was told. */
+static void ask_memory(struct engine *e) {
+    if (e->info.device.flags & BACKEND_OWN_MEMORY)
+        e->options.backend->info(e->dev, &e->info.device);
+}
+
 static enum status open_pool(struct engine *e, struct error *err) {
     const struct backend_ops *ops = e->options.backend;
     struct backend_kv_info kv_info;
@@ -195,6 +229,7 @@ static enum status open_pool(struct engine *e, struct error *err) {
     uint32_t n_blocks, n_host_blocks = 0;
     enum status st;
 
+    ask_memory(e);
     e->info.block_bytes = ops->kv_block_bytes(e->model);
     if ((st = plan_blocks(e, e->info.block_bytes, &n_blocks, err)) != ST_OK) return st;
     if ((st = plan_host_blocks(e, &n_host_blocks, err)) != ST_OK) return st;
@@ -254,9 +289,10 @@ enum status engine_open_device(struct engine *e, struct error *err) {
     enum status st;
 
     if ((st = ops->probe(&e->options.device, &e->info.device, err)) != ST_OK) return st;
+    if ((st = ops->open(&e->dev, &e->options.device, err)) != ST_OK) return st;
+    ask_memory(e);
     if ((st = plan_blocks(e, expected_block_bytes(e), &n_blocks, err)) != ST_OK) return st;
     say_plan(e, expected_block_bytes(e), n_blocks);
-    if ((st = ops->open(&e->dev, &e->options.device, err)) != ST_OK) return st;
     decide_slots(e);
     st = e->options.load(e->options.load_arg, ops, e->dev, &e->options.geometry, &e->limits,
                          &e->model, err);

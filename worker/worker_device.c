@@ -1,0 +1,64 @@
+/* worker/worker_device.c - a GPU is the worker's own and takes large batches; the memory of a host is
+ * everybody's: other workers, the page cache. */
+#include "worker/worker_device.h"
+
+#include <string.h>
+
+#include "common/log.h"
+#include "worker/engine/backend_load.h"
+#include "worker/engine/engine.h"
+#include "worker/model/model.h"
+#include "worker/worker_options.h"
+
+#define GPU_SEQS         256u
+#define GPU_STEP_TOKENS  8192u /* more makes its activations larger, and hardly a step faster */
+#define HOST_SEQS        64u
+#define HOST_STEP_TOKENS 512u
+#define HOST_KV_BYTES    (4ull << 30) /* of a cpu worker, unless told otherwise ... */
+#define HOST_KV_FRACTION 4            /* ... and at most this part of the free memory */
+
+enum status worker_choose_device(const struct worker_options *o, const struct backend_ops **out,
+                                 struct backend_config *config, struct log *log,
+                                 struct error *err) {
+    const struct backend_request request = {
+        .name = worker_backend_name(o), .library = o->backend_library, .device = o->device};
+    struct error why = {0};
+    enum status st;
+
+    *config = (struct backend_config){.n_threads = o->n_threads,
+                                      .path = o->path,
+                                      .sim_speed = o->sim_speed,
+                                      .sim_profile = o->sim_profile};
+    st = backend_choose(out, config, &request, &why, err);
+    if (st == ST_OK && why.message[0] != '\0')
+        log_event(log, LOG_INFO, "backend_chosen", log_z("backend", (*out)->name),
+                  log_z("why", why.message));
+    return st;
+}
+
+static bool is_on_host(const struct backend_ops *ops) {
+    return strcmp(ops->name, "cpu") == 0 || strcmp(ops->name, "ref") == 0;
+}
+
+void worker_size_engine(const struct worker_options *o, const struct model *m,
+                        struct engine_options *e) {
+    struct scheduler_options *s = &e->scheduler;
+    struct backend_info info = {0};
+    bool is_gpu;
+
+    if (e->backend->probe(&e->device, &info, NULL) != ST_OK) info = (struct backend_info){0};
+    is_gpu = info.flags & BACKEND_OWN_MEMORY;
+    if (is_gpu || strcmp(e->backend->name, "cpu") == 0) /* they keep bf16, whatever a file has */
+        e->weight_bytes = model_weight_bytes(m, DTYPE_BF16);
+    e->kv_bytes = o->kv_bytes;
+    e->n_blocks = o->n_blocks;
+    if (o->memory_fraction > 0)
+        e->memory_fraction = o->memory_fraction;
+    else if (is_on_host(e->backend) && o->kv_bytes == 0)
+        e->kv_bytes = MIN(HOST_KV_BYTES, info.memory_free / HOST_KV_FRACTION);
+    s->max_num_seqs = o->max_num_seqs ? o->max_num_seqs : is_gpu ? GPU_SEQS : HOST_SEQS;
+    s->max_num_batched_tokens =
+        o->max_num_batched_tokens
+            ? o->max_num_batched_tokens
+            : MAX(s->max_num_seqs, is_gpu ? GPU_STEP_TOKENS : HOST_STEP_TOKENS);
+}

@@ -1,0 +1,25 @@
+/* worker/worker_device.h - what the options mean on this machine: which backend and device, and how much
+ * each takes unless told otherwise. Shared by what serves and what only looks. */
+#ifndef WORKER_WORKER_DEVICE_H
+#define WORKER_WORKER_DEVICE_H
+
+#include "common/status.h"
+#include "kernels/backend.h"
+
+struct engine_options;
+struct log;
+struct model;
+struct worker_options;
+
+/* The backend, and how to open its device. Says once in the log when it is not the first choice. */
+MUST_USE enum status worker_choose_device(const struct worker_options *o,
+                                          const struct backend_ops **out,
+                                          struct backend_config *config, struct log *log,
+                                          struct error *err);
+
+/* Batch, memory and weights of `e`, whose backend, device and model are set: what was asked for, or
+ * what suits the device. A device that cannot be asked is left to engine_create, which says why. */
+void worker_size_engine(const struct worker_options *o, const struct model *m,
+                        struct engine_options *e);
+
+#endif
