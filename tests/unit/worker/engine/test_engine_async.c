@@ -207,9 +207,11 @@ static void a_lost_device_ends_both_flights_with_its_sentence(void **state) {
 
         memset(a, 0, sizeof(a));
         late_plan_set(&(struct late_plan){.seed = lost_at, .hurry = 40, .lost_at = lost_at});
+        late_hold(true);
         world_open(&w, &(struct setup){.machine = late, .max_seqs = 3});
         for (int i = 0; i < 5; i++)
             submit(&w, &p, &a[i]);
+        late_hold(false);
         world_run(&w);
         while (!w.is_failed)
             loop_turn(w.loop, 1000000);
@@ -288,21 +290,29 @@ static void resets_in_flight_keep_the_answers(void **state) {
     }
     world_close(&plain);
     for (uint64_t seed = 1; seed <= 4; seed++) {
+        struct engine_reset reset = {.reset_running = true, .on_done = note_reset};
+
         memset(got, 0, sizeof(got));
         world_open_late(&w, &(struct late_plan){.seed = seed, .hurry = 20}, (struct setup){0});
+        late_hold(true);
         for (uint32_t i = 0; i < 3; i++)
             submit(&w, &p[i], &got[i]);
-        for (uint32_t k = 0; k < 6 && w.n_open > 0; k++) {
+        await_submitted(2);
+        engine_reset_prefix_cache(w.e, &reset); /* it hears of it with a step in flight */
+        late_hold(false);
+        while (reset.reset_running)
+            loop_turn(w.loop, 1000000);
+        for (uint32_t k = 0; k < 5 && w.n_open > 0; k++) {
             uint32_t n = got[0].n;
 
             reset_cache(&w, 0);
-            while (w.n_open > 0 && got[0].n < n + 4 && got[0].finish == FINISH_NONE)
+            while (got[0].finish == FINISH_NONE && got[0].n < n + 4)
                 loop_turn(w.loop, 1000000);
         }
         world_run(&w);
         for (uint32_t i = 0; i < 3; i++)
             assert_same(&expected[i], &got[i], "reset in flight", i);
-        assert_true(got[0].n_preemptions > 0);
+        assert_true(got[0].n_preemptions > 0 && late_counts().n_behind > 0);
         assert_idle(&w);
         world_close(&w);
     }
