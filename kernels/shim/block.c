@@ -5,9 +5,9 @@
  *          run_warp       let each lane run to its next meeting; all are there: hold the meeting;
  *                         again, until the warp's turn is over or it waits for the block
  *
- * A lane that reaches a meeting leaves a note (struct lane) and switches back to this file, so that a
- * meeting costs each lane one switch there and one back. What the instruction does is computed here,
- * once for the whole warp, into the places that the notes name.
+ * A lane that reaches a meeting leaves a note (struct lane) and switches to the next lane of its warp,
+ * the last one back to this file: one switch for each lane. What the instruction does is computed
+ * here, once for the whole warp, into the places that the notes name.
  *
  * Shared memory is one arena per thread: SHARED arrays from its start, as blocks ask for them, then
  * SHARED_DYNAMIC. Behind each lie TAIL_BYTES of 0xFF, looked at after each block. */
@@ -90,6 +90,11 @@ struct site {
     uint64_t n_bytes;
 };
 
+/* A warp's lanes one after the other: lane (start + i * stride) % 32. */
+struct turn {
+    uint32_t first, i, start, stride; /* first: the warp's first thread */
+};
+
 /* All that the shim knows on one thread. */
 struct shim {
     struct fiber host;
@@ -97,6 +102,7 @@ struct shim {
     struct lane lanes[MAX_THREADS];
     uint32_t n_opened; /* threads that have a stack */
     uint32_t current;  /* the thread that runs */
+    struct turn turn;
     bool is_running;
     const struct shim_launch *launch;
 
@@ -383,10 +389,21 @@ void shim_copy_wait(uint32_t n_left) {
 }
 
 /* --- lanes: what they do before they switch away */
+/* The lane after this one goes on, or, after the last, the host. */
+static struct fiber *next_fiber(struct shim *s) {
+    struct turn *t = &s->turn;
+
+    if (++t->i == WARP) return &s->host;
+    s->current = t->first + ((t->start + t->i * t->stride) & (WARP - 1));
+    threadIdx = s->lanes[s->current].index;
+    return &s->threads[s->current].fiber;
+}
 static void leave(struct shim *s, struct lane *lane, enum place place, int line) {
+    struct fiber *self = &s->threads[s->current].fiber;
+
     lane->place = place;
     lane->line = line;
-    fiber_switch(&s->threads[s->current].fiber, &s->host);
+    fiber_switch(self, next_fiber(s));
 }
 static struct lane *lane_here(struct shim *s) {
     return &s->lanes[s->current];
@@ -567,12 +584,6 @@ static void thread_entry(void) {
         s = here();
     }
 }
-static void run_lane(struct shim *s, uint32_t thread) {
-    s->current = thread;
-    threadIdx = s->lanes[thread].index;
-    fiber_switch(&s->host, &s->threads[thread].fiber);
-}
-
 /* --- the schedule */
 static void describe(const struct lane *lane, char *out, size_t size) {
     static const char *const names[] = {
@@ -601,10 +612,9 @@ static NORETURN void apart(struct shim *s, uint32_t i, uint32_t j, const char *w
 /* Every lane to its next meeting, in an order that is the identity or drawn by chance. */
 static void run_lanes(struct shim *s, uint32_t first) {
     uint32_t chance = s->seed ? (uint32_t)shim_chance() : 0;
-    uint32_t start = chance & 31, stride = (chance >> 5 & 31) | 1;
 
-    for (uint32_t i = 0; i < WARP; i++)
-        run_lane(s, first + ((start + i * stride) & 31));
+    s->turn = (struct turn){first, UINT32_MAX, chance & 31, (chance >> 5 & 31) | 1};
+    fiber_switch(&s->host, next_fiber(s));
     for (uint32_t l = 1; l < WARP; l++)
         if (!is_same_place(&s->lanes[first], &s->lanes[first + l]))
             apart(s, first, first + l, "warp");
@@ -660,8 +670,8 @@ static void run_block(struct shim *s, uint32_t n_threads) {
     check_shared(s);
 }
 static void open_threads(struct shim *s, uint32_t n) {
-    while (s->n_opened < n)
-        fiber_open(&s->threads[s->n_opened++].fiber, thread_entry);
+    for (; s->n_opened < n; s->n_opened++)
+        fiber_open(&s->threads[s->n_opened].fiber, s->n_opened, thread_entry);
 }
 static void run_blocks(struct shim *s, const struct shim_launch *l) {
     uint64_t n = (uint64_t)l->grid.x * l->grid.y * l->grid.z;
