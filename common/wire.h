@@ -62,6 +62,7 @@ struct wire_server_info {
     char path[WIRE_BACKEND_MAX];    /* instruction path: "avx512", "sm_90" */
     char device[WIRE_DEVICE_MAX];   /* its name, for people */
     char uuid[WIRE_UUID_MAX];       /* of a GPU, "GPU-..."; else "" */
+    uint32_t tensor_parallel_size;  /* devices that one model is divided over; 0: unknown */
     uint32_t block_size;            /* tokens per KV block */
     uint64_t n_blocks;              /* usable blocks: the cache's capacity */
     uint32_t max_model_len;         /* tokens */

@@ -8,6 +8,7 @@
 #include "common/buf.h"
 #include "common/json.h"
 #include "kernels/dtype.h"
+#include "kernels/tp/tp.h"
 #include "worker/engine/engine.h"
 #include "worker/loading.h"
 #include "worker/model/architecture.h"
@@ -104,9 +105,10 @@ static enum status say_device(const struct model *m, const struct worker_options
     kv_bytes = e.n_blocks ? e.n_blocks * block : e.kv_bytes;
     if (kv_bytes == 0) kv_bytes = budget - MIN(e.weight_bytes, budget);
     n_tokens = block ? kv_bytes / block * o->block_size : 0;
-    printf("device            %s: %s, %s%s%s; memory %.1f GiB, %.1f free\n", e.backend->name,
-           info.device, info.path, info.uuid[0] ? ", " : "", info.uuid,
-           (double)info.memory_total / GIB, (double)info.memory_free / GIB);
+    printf("device            %s: %s, %s%s%s; memory %.1f GiB, %.1f free\n",
+           tp_computing(e.backend, &e.device)->name, info.device, info.path,
+           info.uuid[0] ? ", " : "", info.uuid, (double)info.memory_total / GIB,
+           (double)info.memory_free / GIB);
     if (e.weight_bytes + kv_bytes > info.memory_free && info.memory_free > 0)
         printf("fits              no: weights and KV take %.2f GiB\n",
                (double)(e.weight_bytes + kv_bytes) / GIB);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "common/log.h"
+#include "kernels/tp/tp.h"
 #include "worker/engine/backend_load.h"
 #include "worker/engine/engine.h"
 #include "worker/model/model.h"
@@ -16,6 +17,25 @@
 #define HOST_STEP_TOKENS 512u
 #define HOST_KV_BYTES    (4ull << 30) /* of a cpu worker, unless told otherwise ... */
 #define HOST_KV_FRACTION 4            /* ... and at most this part of the free memory */
+
+/* Ranks of what was chosen, where the model is to be divided. */
+static enum status divide(const struct worker_options *o, const struct backend_ops **ops,
+                          struct backend_config *config, struct error *err) {
+    if (o->tp_size == 1 && config->device_id && strchr(config->device_id, ','))
+        return error_set_param(err, ST_INVALID, "device",
+                               "--device %s names several devices: give --tensor-parallel-size",
+                               config->device_id);
+    if (o->tp_size == 1) return ST_OK;
+    if (*ops == &backend_sim)
+        return error_set_param(err, ST_UNSUPPORTED, "tensor-parallel-size",
+                               "--tensor-parallel-size %u: the sim backend has no ranks; a profile "
+                               "of such a device says what it would take",
+                               o->tp_size);
+    config->ranks = *ops;
+    config->tp_size = o->tp_size;
+    *ops = &backend_tp;
+    return ST_OK;
+}
 
 enum status worker_choose_device(const struct worker_options *o, const struct backend_ops **out,
                                  struct backend_config *config, struct log *log,
@@ -33,7 +53,7 @@ enum status worker_choose_device(const struct worker_options *o, const struct ba
     if (st == ST_OK && why.message[0] != '\0')
         log_event(log, LOG_INFO, "backend_chosen", log_z("backend", (*out)->name),
                   log_z("why", why.message));
-    return st;
+    return st == ST_OK ? divide(o, out, config, err) : st;
 }
 
 static bool is_on_host(const struct backend_ops *ops) {
@@ -42,19 +62,20 @@ static bool is_on_host(const struct backend_ops *ops) {
 
 void worker_size_engine(const struct worker_options *o, const struct model *m,
                         struct engine_options *e) {
+    const struct backend_ops *computing = tp_computing(e->backend, &e->device);
     struct scheduler_options *s = &e->scheduler;
     struct backend_info info = {0};
     bool is_gpu;
 
     if (e->backend->probe(&e->device, &info, NULL) != ST_OK) info = (struct backend_info){0};
     is_gpu = info.flags & BACKEND_OWN_MEMORY;
-    if (is_gpu || strcmp(e->backend->name, "cpu") == 0) /* they keep bf16, whatever a file has */
+    if (is_gpu || strcmp(computing->name, "cpu") == 0) /* they keep bf16, whatever a file has */
         e->weight_bytes = model_weight_bytes(m, DTYPE_BF16);
     e->kv_bytes = o->kv_bytes;
     e->n_blocks = o->n_blocks;
     if (o->memory_fraction > 0)
         e->memory_fraction = o->memory_fraction;
-    else if (is_on_host(e->backend) && o->kv_bytes == 0)
+    else if (is_on_host(computing) && o->kv_bytes == 0)
         e->kv_bytes = MIN(HOST_KV_BYTES, info.memory_free / HOST_KV_FRACTION);
     s->max_num_seqs = o->max_num_seqs ? o->max_num_seqs : is_gpu ? GPU_SEQS : HOST_SEQS;
     s->max_num_batched_tokens =

@@ -108,6 +108,11 @@ static const struct option_def rows[] = {
              "Answers are bit-identical within one path."},
     {"threads", OPT_U32, FIELD(n_threads), .def = "0", .max = "1024", .group = "Device",
      .help = "CPU threads that compute. 0 takes one per core."},
+    {"tensor-parallel-size", OPT_U32, FIELD(tp_size), .def = "1", .min = "1", .max = "16",
+     .aliases = "tp,tp-size", .group = "Device",
+     .help = "Divide the model over so many devices of this machine: from --device on, or as many "
+             "as it lists with commas. More hold larger models and answer faster where they are "
+             "well connected. On a CPU the answer is the same to the bit, and slower."},
     {"sim-speed", OPT_F64, FIELD(sim_speed), .def = "1", .min = "0.001", .max = "1000000",
      .group = "Device", .help = "Simulated seconds per real second of --backend sim."},
     {"sim-profile", OPT_STR, FIELD(sim_profile), .group = "Device",

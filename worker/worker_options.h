@@ -16,7 +16,7 @@ struct worker_options {
     int backend; /* index in the table's names */
     const char *backend_library, *device, *path;
     bool async, deterministic;
-    uint32_t n_threads, max_model_len;
+    uint32_t n_threads, tp_size, max_model_len;
     double sim_speed;
     const char *sim_profile;
 

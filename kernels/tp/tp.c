@@ -2,6 +2,7 @@
 #include "kernels/tp/tp.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "common/clock.h"
@@ -15,6 +16,7 @@ struct backend_device {
     const struct backend_ops *ops; /* of the ranks */
     struct tp_ranks *ranks;
     uint32_t size;
+    int event_fd;
     struct backend_config config; /* as given; pointers are used in open only */
     struct backend_device *rank[TP_MAX_RANKS];
 };
@@ -49,6 +51,16 @@ static bool nth_name(char *name, size_t size, const char *list, uint32_t rank) {
     return true;
 }
 
+/* "3" or "cuda:3", as against a UUID. */
+static bool read_ordinal(const char *name, uint32_t *ordinal) {
+    const char *colon = strrchr(name, ':'), *digits = colon ? colon + 1 : name;
+    size_t n = strspn(digits, "0123456789");
+
+    if (n == 0 || n > 4 || digits[n] != '\0') return false;
+    *ordinal = (uint32_t)strtoul(digits, NULL, 10);
+    return true;
+}
+
 /* What rank `rank` opens; `name` holds its device_id. */
 static enum status config_of(struct backend_config *out, char *name, size_t name_size,
                              const struct backend_config *config, uint32_t rank,
@@ -62,7 +74,7 @@ static enum status config_of(struct backend_config *out, char *name, size_t name
         return error_set(err, ST_INVALID,
                          "%u ranks, and the devices are \"%s\": name one for each, with commas",
                          config->tp_size, config->device_id);
-    out->device_id = name;
+    out->device_id = read_ordinal(name, &out->ordinal) ? NULL : name;
     return ST_OK;
 }
 
@@ -108,7 +120,8 @@ static enum status tp_probe(const struct backend_config *config, struct backend_
         st = config_of(&own, name, sizeof(name), config, r, err);
         if (st == ST_OK) st = config->ranks->probe(&own, &one, err);
         if (st != ST_OK) break;
-        if (one.n_devices && !own.device_id && own.ordinal >= one.n_devices)
+        if (one.n_devices && !config->device_id &&
+            config->ordinal + config->tp_size > one.n_devices)
             return error_set(err, ST_UNSUPPORTED,
                              "%u ranks from device %u on: this machine has %u devices",
                              config->tp_size, config->ordinal, one.n_devices);
@@ -130,7 +143,9 @@ static enum status open_rank(uint32_t rank, void *arg, struct error *err) {
     enum status st = config_of(&own, name, sizeof(name), &dev->config, rank, err);
 
     own.group = tp_ranks_group(dev->ranks);
-    return st == ST_OK ? dev->ops->open(&dev->rank[rank], &own, err) : st;
+    if (st == ST_OK) st = dev->ops->open(&dev->rank[rank], &own, err);
+    if (st == ST_OK && rank == 0) dev->event_fd = dev->ops->event_fd(dev->rank[0]);
+    return st;
 }
 
 static enum status close_rank(uint32_t rank, void *arg, struct error *err) {
@@ -552,8 +567,6 @@ struct fence_call {
     struct backend_device *dev;
     backend_fence fence;
     uint64_t timeout_us;
-    int event_fd;
-    double us;
 };
 
 static enum status poll_rank(uint32_t rank, void *arg, struct error *err) {
@@ -570,14 +583,6 @@ static enum status wait_rank(uint32_t rank, void *arg, struct error *err) {
     return c->dev->ops->wait(c->dev->rank[rank], c->fence, c->timeout_us);
 }
 
-static enum status event_fd_rank(uint32_t rank, void *arg, struct error *err) {
-    struct fence_call *c = arg;
-
-    (void)err;
-    c->event_fd = c->dev->ops->event_fd(c->dev->rank[rank]);
-    return ST_OK;
-}
-
 static enum status tp_poll(struct backend_device *dev, backend_fence f) {
     struct fence_call c = {.dev = dev, .fence = f};
 
@@ -591,10 +596,7 @@ static enum status tp_wait(struct backend_device *dev, backend_fence f, uint64_t
 }
 
 static int tp_event_fd(struct backend_device *dev) {
-    struct fence_call c = {.dev = dev, .event_fd = -1};
-
-    (void)!tp_ranks_call_first(dev->ranks, event_fd_rank, &c, NULL);
-    return c.event_fd;
+    return dev->event_fd;
 }
 
 struct time_call {

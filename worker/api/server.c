@@ -118,6 +118,7 @@ static void server_info_get(struct http_request *req, void *arg) {
     const struct engine_info *info = engine_info(api->engine);
     struct wire_server_info wire = {
         .wire = WIRE_VERSION,
+        .tensor_parallel_size = info->n_ranks,
         .block_size = info->block_size,
         .n_blocks = info->n_blocks,
         .max_model_len = info->max_model_len,

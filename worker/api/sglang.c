@@ -46,6 +46,7 @@ void sglang_server_info_get(struct http_request *req, void *arg) {
     json_field_z(&w, "model_path", api->model_root);
     json_field_z(&w, "served_model_name", api->model_name);
     json_field_z(&w, "version", INCIPIT_VERSION);
+    json_field_u64(&w, "tp_size", info->n_ranks);
     json_field_u64(&w, "page_size", info->block_size);
     json_field_u64(&w, "max_total_num_tokens", (uint64_t)info->n_blocks * info->block_size);
     json_field_u64(&w, "context_length", info->max_model_len);

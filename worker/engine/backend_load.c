@@ -123,6 +123,8 @@ static enum status read_device(const char *device, const char **backend,
     *backend = loadable;
     if (is_backend(device)) {
         *backend = device;
+    } else if (strchr(device, ',')) { /* of ranks: kernels/tp/tp.h */
+        config->device_id = device;
     } else if (strncmp(device, "GPU-", 4) == 0 && device[4] != '\0') {
         config->device_id = device;
     } else if (!read_ordinal(strncmp(device, "cuda:", 5) == 0 ? device + 5 : device,
@@ -130,7 +132,7 @@ static enum status read_device(const char *device, const char **backend,
         return error_set_param(
             err, ST_INVALID, "device",
             "--device %s names no device: give auto, cpu, cuda, cuda:0, a number, "
-            "or a UUID that `incipit-worker devices` lists, GPU-...",
+            "or a UUID that `incipit-worker devices` lists, GPU-...; several with commas",
             device);
     }
     return ST_OK;

@@ -103,6 +103,7 @@ struct engine_info {
     uint32_t n_blocks;   /* usable ones: the null block not counted */
     uint32_t n_host_blocks;
     uint32_t n_slots; /* steps in flight, at most */
+    uint32_t n_ranks; /* devices over which the model is divided */
     bool is_deterministic;
     uint32_t block_size, max_model_len;
     uint64_t block_bytes, weight_bytes;

@@ -16,6 +16,7 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/mem.h"
+#include "kernels/tp/tp.h"
 #include "worker/engine/engine_internal.h"
 #include "worker/engine/sampler.h"
 #include "worker/kv/kv_plan.h"
@@ -247,7 +248,8 @@ static void set_info(struct engine *e) {
     struct engine_info *i = &e->info;
 
     e->options.backend->info(e->dev, &i->device);
-    i->backend = e->options.backend->name;
+    i->backend = tp_computing(e->options.backend, &e->options.device)->name;
+    i->n_ranks = MAX(e->options.device.tp_size, 1u);
     i->n_blocks = block_pool_n_usable(kv_manager_pool(e->kv));
     i->n_host_blocks = e->options.kv.n_host_blocks;
     i->n_slots = e->limits.n_slots;
@@ -306,7 +308,8 @@ enum status engine_open_device(struct engine *e, struct error *err) {
     set_info(e);
     log_event(e->options.log, LOG_INFO, "engine_ready", log_z("backend", e->info.backend),
               log_z("device", e->info.device.device), log_z("path", e->info.device.path),
-              log_u64("blocks", e->info.n_blocks), log_u64("block_size", e->info.block_size),
+              log_u64("ranks", e->info.n_ranks), log_u64("blocks", e->info.n_blocks),
+              log_u64("block_size", e->info.block_size),
               log_u64("max_model_len", e->info.max_model_len),
               log_u64("weight_bytes", e->info.weight_bytes),
               log_u64("kv_bytes", e->info.n_blocks * e->info.block_bytes),

@@ -85,6 +85,7 @@ static void server_info_reads_as_written(void **state) {
         .model = "a \"model\"",
         .backend = "cpu",
         .path = "avx512",
+        .tensor_parallel_size = 4,
         .block_size = 16,
         .n_blocks = UINT64_C(5000000000),
         .max_model_len = 32768,
@@ -106,11 +107,11 @@ static void server_info_reads_as_written(void **state) {
     assert_string_equal(a.backend, b.backend);
     assert_string_equal(a.path, b.path);
     assert_string_equal(a.generation, b.generation);
-    assert_true(a.wire == b.wire && a.block_size == b.block_size && a.n_blocks == b.n_blocks &&
-                a.max_model_len == b.max_model_len && a.max_num_seqs == b.max_num_seqs &&
-                a.trusts_router == b.trusts_router &&
-                a.prefill_tokens_per_s == b.prefill_tokens_per_s &&
-                a.attn_context == b.attn_context);
+    assert_true(
+        a.wire == b.wire && a.block_size == b.block_size && a.n_blocks == b.n_blocks &&
+        a.max_model_len == b.max_model_len && a.max_num_seqs == b.max_num_seqs &&
+        a.trusts_router == b.trusts_router && a.tensor_parallel_size == b.tensor_parallel_size &&
+        a.prefill_tokens_per_s == b.prefill_tokens_per_s && a.attn_context == b.attn_context);
     buf_fini(&json);
 }
 

@@ -435,6 +435,12 @@ static void each_rank_takes_a_device(void **state) {
     assert_string_equal(asked.names[0], "GPU-b");
     assert_string_equal(asked.names[1], "GPU-a");
     assert_string_equal(asked.names[2], "GPU-d");
+    config.device_id = "3,cuda:0,GPU-d";
+    assert_int_equal(backend_tp.probe(&config, &info, &err), ST_OK);
+    assert_int_equal(asked.ordinal[0], 3);
+    assert_int_equal(asked.ordinal[1], 0);
+    assert_string_equal(asked.names[1], "");
+    assert_string_equal(asked.names[2], "GPU-d");
     config.device_id = "GPU-b,,GPU-d";
     assert_int_equal(backend_tp.probe(&config, &info, &err), ST_INVALID);
     cards.abi++;
