@@ -228,12 +228,27 @@ static void fetch(struct backend_model *m, uint32_t slot, const struct backend_s
 
 /* --- submit ------------------------------------------------------------------------------------- */
 
+/* Tokens that belong to no row are not computed. */
+static enum status check_padding(const struct backend_stage *s, const struct backend_step *step,
+                                 struct error *err) {
+    const struct backend_row *last = step->n_rows ? &s->row[step->n_rows - 1] : NULL;
+    uint32_t n = last ? last->first_token + last->n_tokens : 0;
+
+    for (uint32_t i = 0; i < step->n_outputs; i++) {
+        if (s->output[i].token_index >= n)
+            return error_set(err, ST_INVALID, "output %u: token %u belongs to no row", i,
+                             s->output[i].token_index);
+    }
+    return ST_OK;
+}
+
 static enum status check(struct backend_model *m, uint32_t slot, const struct backend_step *step,
                          struct error *err) {
     enum status st = gpu_status(m->dev->gpu, err);
 
     if (st == ST_CLOSED && err) error_prefix(err, "the device is lost");
     if (st == ST_OK) st = host_step_check(&m->host, slot, step, err);
+    if (st == ST_OK) st = check_padding(&m->host.slot[slot], step, err);
     if (st != ST_OK) return st;
     /* the engine waits for a slot before it fills it: this asks, and does not wait */
     return gpu_event_wait(m->slot[slot].ended, CUDA_PATIENCE_US);
