@@ -389,10 +389,12 @@ lint: ## layers, names of libraries, format
 
 # --- house ---------------------------------------------------------------------------------------
 .PHONY: install deps clean help check-libs
-install: all ## programs into PREFIX/bin, the demonstration model into PREFIX/share/incipit
+install: all ## programs into PREFIX/bin, incipit_cuda.so (if built) into PREFIX/lib/incipit, the demonstration model into PREFIX/share/incipit
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/incipit/demo-model
 	install -m 755 $(B)/incipit-router $(B)/incipit-worker $(DESTDIR)$(PREFIX)/bin
 	install -m 644 deploy/demo/model/* $(DESTDIR)$(PREFIX)/share/incipit/demo-model
+	@[ ! -f $(B)/incipit_cuda.so ] || { set -x; install -d $(DESTDIR)$(PREFIX)/lib/incipit && \
+	  install -m 755 $(B)/incipit_cuda.so $(DESTDIR)$(PREFIX)/lib/incipit; }
 
 deps: deps-run ## install what `make run` needs; also deps-test, -fuzz, -bench, -lint, -aarch64
 deps-%:

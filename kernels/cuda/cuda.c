@@ -213,6 +213,10 @@ static int cuda_event_fd(struct backend_device *dev) {
     return fd;
 }
 
+static const char *cuda_fault(struct backend_device *dev) {
+    return gpu_status(dev->gpu, &dev->fault) == ST_OK ? NULL : dev->fault.message;
+}
+
 const struct backend_ops backend_cuda = {
     .abi = BACKEND_ABI,
     .struct_size = sizeof(struct backend_ops),
@@ -243,4 +247,5 @@ const struct backend_ops backend_cuda = {
     .lora_load = host_lora_load,
     .lora_drop = host_lora_drop,
     .op = cuda_op,
+    .fault = cuda_fault,
 };

@@ -43,6 +43,7 @@ struct backend_device {
     uint64_t bytes; /* taken by its models */
     bool is_watched, is_invariant;
     double prefill_tokens_per_s, attn_context; /* of the model loaded last; 0 before */
+    struct error fault;                        /* what cuda_fault said last */
 };
 
 struct cuda_layer {

@@ -599,6 +599,30 @@ static int tp_event_fd(struct backend_device *dev) {
     return dev->event_fd;
 }
 
+struct fault_call {
+    struct backend_device *dev;
+    const char *fault[TP_MAX_RANKS];
+};
+
+static enum status fault_rank(uint32_t rank, void *arg, struct error *err) {
+    struct fault_call *c = arg;
+
+    (void)err;
+    c->fault[rank] = c->dev->ops->fault(c->dev->rank[rank]);
+    return ST_OK;
+}
+
+/* Of the first rank that has one. */
+static const char *tp_fault(struct backend_device *dev) {
+    struct fault_call c = {.dev = dev};
+
+    if (!dev->ops->fault) return NULL;
+    (void)!tp_ranks_call_apart(dev->ranks, fault_rank, &c, NULL);
+    for (uint32_t r = 0; r < dev->size; r++)
+        if (c.fault[r]) return c.fault[r];
+    return NULL;
+}
+
 struct time_call {
     struct backend_model *m;
     uint32_t slot;
@@ -715,4 +739,5 @@ const struct backend_ops backend_tp = {
     .lora_load = tp_lora_load,
     .lora_drop = tp_lora_drop,
     .op = tp_op,
+    .fault = tp_fault,
 };
