@@ -18,8 +18,8 @@ OF_OTHERS = set("""--cacert --ready
     --enable-metrics --enable-cache-report --max-running-requests --disable-radix-cache""".split())
 
 
-def flags_of(program, option="--help"):
-    text = subprocess.run([BUILD / program, option], capture_output=True, text=True, check=True).stdout
+def flags_of(program, *options):
+    text = subprocess.run([BUILD / program, *(options or ["--help"])], capture_output=True, text=True, check=True).stdout
     found = set(re.findall(r"(?m)^  (--[a-z0-9-]+)", text)) | set(re.findall(r"also (--[a-z0-9-]+)", text))
     for name in re.findall(r"(?m)^  --\[no-\]([a-z0-9-]+)", text):
         found |= {"--" + name, "--no-" + name}
@@ -35,7 +35,8 @@ def named_in(text):
 
 @pytest.mark.parametrize("page", [p for p in PAGES if not p.endswith("MIGRATING.md")])
 def test_every_flag_on_a_page_exists(page):
-    known = flags_of("incipit-router") | flags_of("incipit-worker") | OF_OTHERS
+    known = flags_of("incipit-router") | flags_of("incipit-worker") | flags_of("incipit-worker", "devices", "--help")
+    known |= OF_OTHERS
     assert named_in((ROOT / page).read_text()) - known == set()
 
 
@@ -96,7 +97,7 @@ def test_the_page_of_metrics_is_the_table_in_the_code():
 
 
 def test_make_help_explains_every_target():
-    inner = {"FORCE", "check", "check-libs", "unit-build", "all", "fuzz-%", "deps-%", "release-%"}
+    inner = {"FORCE", "check", "check-libs", "cuda-check", "unit-build", "all", "fuzz-%", "deps-%", "release-%"}
     phony = {t for line in re.findall(r"(?m)^\.PHONY: (.*)$", MAKEFILE) for t in line.split()}
     explained = set(re.findall(r"(?m)^([a-z0-9%-]+):[^=\n]*## ", MAKEFILE))
     assert phony - explained - inner == set()
