@@ -68,14 +68,15 @@ static __device__ __forceinline__ const float *logits_of(const struct sampling_p
 static __device__ __forceinline__ float *adjusted_of(const struct sampling_pass &p, uint32_t k) {
     return p.adjusted + k * p.adjusted_stride;
 }
-/* What the token of output k is chosen from. */
-static __device__ __forceinline__ void load_chosen_from(float x[ITEMS],
-                                                        const struct sampling_pass &p, uint32_t k,
-                                                        uint32_t tile) {
-    if (p.state[k].needs & SAMPLING_ADJUST)
-        load_tile(x, adjusted_of(p, k), tile, p.a.vocab);
-    else
-        load_raw_tile(x, logits_of(p, k), tile, p.a.vocab);
+/* What the token of output k is chosen from: four, as load_four. */
+static __device__ __forceinline__ void load_chosen_four(float x[4], const struct sampling_pass &p,
+                                                        uint32_t k, uint32_t id) {
+    bool is_adjusted = p.state[k].needs & SAMPLING_ADJUST;
+
+    load_four(x, is_adjusted ? adjusted_of(p, k) : logits_of(p, k), id, p.a.vocab);
+#pragma unroll
+    for (uint32_t i = 0; i < 4; i++)
+        x[i] = is_adjusted ? x[i] : finite_or_least(x[i]);
 }
 
 /* --- keys and masses: rank_key, exp_f32 and mass_of of kernels/sample.c and kernels/exp.h */
@@ -90,6 +91,18 @@ static __device__ __forceinline__ float logit_of_key(uint64_t key) {
     uint32_t u = (uint32_t)(key >> 32);
 
     return __uint_as_float(u & 0x80000000u ? u : u ^ 0x7FFFFFFFu);
+}
+
+/* The key of the best of this thread's logits. Ids rise with i: the first of equals is the best. */
+static __device__ __forceinline__ uint64_t best_key(const float x[ITEMS], uint32_t tile) {
+    float best = -INFINITY;
+    uint32_t at = 0;
+
+#pragma unroll
+    for (uint32_t i = 0; i < ITEMS; i++) {
+        if (x[i] > best || (PLANTED(sampling_tie) && x[i] == best)) best = x[i], at = i;
+    }
+    return key_of(best, id_of(tile, at));
 }
 
 static __device__ __forceinline__ float exact_exp(float x) {

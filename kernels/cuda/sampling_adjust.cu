@@ -81,7 +81,6 @@ static __device__ __forceinline__ uint64_t adjust_tile(const struct sampling_pas
     const struct backend_output *o = &p.a.output[k];
     const struct sampling_state *s = &p.state[k];
     float *adjusted = adjusted_of(p, k), x[ITEMS];
-    uint64_t best = NO_KEY;
 
     load_raw_tile(x, logits_of(p, k), tile, p.a.vocab);
     if (s->needs & SAMPLING_COUNT)
@@ -96,13 +95,7 @@ static __device__ __forceinline__ uint64_t adjust_tile(const struct sampling_pas
         if (id < p.adjusted_stride)
             *(float4 *)(adjusted + id) = make_float4(x[i], x[i + 1], x[i + 2], x[i + 3]);
     }
-#pragma unroll
-    for (uint32_t i = 0; i < ITEMS; i++) {
-        uint64_t key = key_of(x[i], id_of(tile, i));
-
-        best = key < best ? key : best;
-    }
-    return block_min(best);
+    return block_min(best_key(x, tile));
 }
 
 static __global__ void __launch_bounds__(THREADS)

@@ -23,23 +23,51 @@ static __device__ __forceinline__ uint64_t multiply_high(uint64_t a, uint64_t b)
     return a1 * b1 + (middle >> 32) + (low >> 32);
 }
 
-/* m[i] is what x[i] weighs in the draw: 0 where a filter removes it. */
-static __device__ __forceinline__ void weigh(uint64_t m[ITEMS], const float x[ITEMS],
-                                             const struct sampling_pass &p, uint32_t k,
-                                             uint32_t tile) {
+/* What the mass of a token depends on. */
+struct drawing {
+    float max, temperature, min_p, last_kept;
+    uint32_t last_id;
+};
+
+static __device__ __forceinline__ struct drawing drawing_of(const struct sampling_pass &p,
+                                                            uint32_t k) {
     const struct sampling_state *s = &p.state[k];
-    float max = s->max, t = p.a.output[k].temperature, min_p = p.a.output[k].min_p;
-    uint64_t last = s->last_key;
+    const struct backend_output *o = &p.a.output[k];
 
+    return {s->max, o->temperature, o->min_p, s->last_kept, s->last_id};
+}
+
+/* The masses of the four tokens from `id` on: 0 where a filter removes one. */
+static __device__ __forceinline__ void weigh_four(uint64_t mass[4], const struct drawing &d,
+                                                  const struct sampling_pass &p, uint32_t k,
+                                                  uint32_t id) {
+    float x[4];
+
+    load_chosen_four(x, p, k, id);
 #pragma unroll
-    for (uint32_t i = 0; i < ITEMS; i++) {
-        m[i] = 0;
-        if (key_of(x[i], id_of(tile, i)) <= last) {
-            float weight = exact_exp(scaled(x[i], max, t));
+    for (uint32_t i = 0; i < 4; i++) {
+        mass[i] = 0;
+        if (x[i] > d.last_kept || (x[i] == d.last_kept && id + i <= d.last_id)) {
+            float weight = exact_exp(scaled(x[i], d.max, d.temperature));
 
-            if (!(weight < min_p)) m[i] = mass_of(weight);
+            if (!(weight < d.min_p)) mass[i] = mass_of(weight);
         }
     }
+}
+
+static __device__ __forceinline__ uint64_t weigh_tile(const struct sampling_pass &p, uint32_t k,
+                                                      uint32_t tile) {
+    struct drawing d = drawing_of(p, k);
+    uint64_t sum = 0;
+
+#pragma unroll
+    for (uint32_t i = 0; i < ITEMS; i += 4) {
+        uint64_t mass[4];
+
+        weigh_four(mass, d, p, k, id_of(tile, i));
+        sum += mass[0] + mass[1] + mass[2] + mass[3];
+    }
+    return block_total(sum);
 }
 
 /* The whole block: the token of `tile` at which the running mass passes `target`, which is below
@@ -47,26 +75,27 @@ static __device__ __forceinline__ void weigh(uint64_t m[ITEMS], const float x[IT
 static __device__ __forceinline__ void find_in_tile(const struct sampling_pass &p, uint32_t k,
                                                     uint32_t tile, uint64_t target,
                                                     uint32_t *token) {
-    float x[ITEMS];
-    uint64_t m[ITEMS], total;
+    struct drawing d = drawing_of(p, k);
+    uint64_t mass[4], total;
 
-    load_chosen_from(x, p, k, tile);
-    weigh(m, x, p, k, tile);
-#pragma unroll
+#pragma unroll 1
     for (uint32_t i = 0; i < ITEMS; i += 4) { /* neighbouring threads have neighbouring fours */
-        uint64_t run = block_before(m[i] + m[i + 1] + m[i + 2] + m[i + 3], &total);
+        uint32_t id = id_of(tile, i);
+        uint64_t run;
 
+        weigh_four(mass, d, p, k, id);
+        run = block_before(mass[0] + mass[1] + mass[2] + mass[3], &total);
 #pragma unroll
         for (uint32_t j = 0; j < 4; j++) {
-            if (run <= target && target < run + m[i + j]) *token = id_of(tile, i + j);
-            run += m[i + j];
+            if (run <= target && target < run + mass[j]) *token = id + j;
+            run += mass[j];
         }
         if (target < total) return;
         target -= total;
     }
 }
 
-static __global__ void __launch_bounds__(THREADS)
+static __global__ void __launch_bounds__(THREADS, 4)
     draw_kernel(const __grid_constant__ struct sampling_pass p) {
     SHARED(uint64_t, found, 2); /* the tile, and the target within it */
     uint32_t tile = blockIdx.x, k = blockIdx.y;
@@ -75,15 +104,8 @@ static __global__ void __launch_bounds__(THREADS)
 
     struct sampling_state *s = &p.state[k];
     struct sampling_tile *tiles = &p.tile[(uint64_t)k * p.n_tiles];
-    float x[ITEMS];
-    uint64_t m[ITEMS], mass = 0, kept, before, target;
+    uint64_t mass = weigh_tile(p, k, tile), kept, before, target;
 
-    load_chosen_from(x, p, k, tile);
-    weigh(m, x, p, k, tile);
-#pragma unroll
-    for (uint32_t i = 0; i < ITEMS; i++)
-        mass += m[i];
-    mass = block_total(mass);
     if (threadIdx.x == 0) tiles[tile].mass = mass;
     if (!ends_last(&s->ended, p.n_tiles)) return;
 

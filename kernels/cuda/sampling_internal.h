@@ -59,11 +59,12 @@ struct sampling_select {
 };
 
 struct sampling_state {
-    double log_mass;   /* of the raw logits */
-    uint64_t last_key; /* filters keep the keys up to this */
-    float raw_max;     /* best raw logit */
-    float max;         /* best of what is drawn from */
-    float top_scale;   /* brings the distances of the n best from the maximum to about 4 */
+    double log_mass; /* of the raw logits */
+    float last_kept; /* filters keep logits above this, and equal ones of ids up to last_id */
+    uint32_t last_id;
+    float raw_max;   /* best raw logit */
+    float max;       /* best of what is drawn from */
+    float top_scale; /* brings the distances of the n best from the maximum to about 4 */
     uint32_t token, flags, needs;
     uint32_t bias_first, bias_end; /* of this output in the step's list */
     uint32_t ended;                /* blocks of the row that are through; 0 between kernels */

@@ -144,10 +144,10 @@ static __global__ void __launch_bounds__(THREADS)
     uint64_t last;
 
     if (k >= p.a.step->n_outputs || !find_selection(&l, p, k, which)) return;
-    if (p.state[k].select[which].n_gathered <= SAMPLING_GATHER) return;
+    if (p.state[k].select[which].n_gathered <= SAMPLING_GATHER || PLANTED(sampling_search)) return;
     last = search_row(l, b);
     if (l.is_filter) {
-        if (threadIdx.x == 0) p.state[k].last_key = last;
+        if (threadIdx.x == 0) keep_through(p, k, last);
         return;
     }
     n = collect_row(l, last, key);

@@ -62,7 +62,7 @@ static __device__ __forceinline__ void add_tile(const struct bins &b, const stru
 /* This thread's BINS_EACH bins, summed over the segments. */
 static __device__ __forceinline__ void sum_segments(uint32_t n[BINS_EACH], uint64_t m[BINS_EACH],
                                                     const struct sampling_pass &p, uint32_t k,
-                                                    uint32_t which) {
+                                                    uint32_t which, bool is_nucleus) {
 #pragma unroll
     for (uint32_t i = 0; i < BINS_EACH; i++)
         n[i] = 0, m[i] = 0;
@@ -72,7 +72,7 @@ static __device__ __forceinline__ void sum_segments(uint32_t n[BINS_EACH], uint6
 #pragma unroll
         for (uint32_t i = 0; i < BINS_EACH; i++) {
             n[i] += p.bin_count[at + i];
-            m[i] += p.bin_mass[at + i];
+            if (is_nucleus) m[i] += p.bin_mass[at + i];
         }
     }
 }
@@ -93,7 +93,7 @@ static __device__ __forceinline__ void plan_gather(struct sampling_select *plan,
     uint32_t n[BINS_EACH];
     uint64_t m[BINS_EACH], n_mine = 0, m_mine = 0, n_all, m_all, n_before, m_before, run_n, run_m;
 
-    sum_segments(n, m, p, k, which);
+    sum_segments(n, m, p, k, which, l.is_nucleus);
 #pragma unroll
     for (uint32_t i = 0; i < BINS_EACH; i++)
         n_mine += n[i], m_mine += m[i];
@@ -148,7 +148,7 @@ static __device__ __forceinline__ void plan_gather(struct sampling_select *plan,
     plan->is_settled = l.is_filter && !l.is_nucleus && plan->k_bin == NOWHERE; /* all are kept */
 }
 
-static __global__ void __launch_bounds__(THREADS)
+static __global__ void __launch_bounds__(THREADS, 4)
     histogram_kernel(const __grid_constant__ struct sampling_pass p) {
     SHARED(uint32_t, room, 3 * BINS);
     SHARED(struct sampling_select, plan, 1);
@@ -169,7 +169,7 @@ static __global__ void __launch_bounds__(THREADS)
     __syncthreads();
     for (uint32_t bin = threadIdx.x; bin < BINS; bin += THREADS) {
         p.bin_count[at + bin] = b.count[bin];
-        p.bin_mass[at + bin] = bins_mass(b, bin);
+        if (l.is_nucleus) p.bin_mass[at + bin] = bins_mass(b, bin);
     }
     if (!ends_last(&s->ended, p.n_segments)) return;
     plan_gather(plan, l, p, k, which);
@@ -239,7 +239,7 @@ static __device__ __forceinline__ uint32_t last_kept(const uint64_t *key, uint32
     return has_k ? min(last[0], s->k_last) : last[0];
 }
 
-static __global__ void __launch_bounds__(THREADS)
+static __global__ void __launch_bounds__(THREADS, 4)
     gather_kernel(const __grid_constant__ struct sampling_pass p) {
     SHARED(uint64_t, key, SAMPLING_GATHER);
     uint32_t tile = blockIdx.x, k = blockIdx.y, which = blockIdx.z, n;
@@ -261,7 +261,7 @@ static __global__ void __launch_bounds__(THREADS)
     if (l.is_filter) {
         uint32_t last = last_kept(key, n, l, s);
 
-        if (threadIdx.x == 0) p.state[k].last_key = key[last];
+        if (threadIdx.x == 0) keep_through(p, k, key[last]);
     } else {
         write_top(p, k, key, n);
     }

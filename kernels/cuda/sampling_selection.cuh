@@ -111,6 +111,13 @@ static __device__ __forceinline__ void sort_keys(uint64_t *key, uint32_t n) {
     }
 }
 
+/* One thread: output k is drawn from the keys up to this. */
+static __device__ __forceinline__ void keep_through(const struct sampling_pass &p, uint32_t k,
+                                                    uint64_t key) {
+    p.state[k].last_kept = logit_of_key(key);
+    p.state[k].last_id = (uint32_t)key;
+}
+
 /* The whole block: the n best, of n sorted keys, are the alternatives of output k. */
 static __device__ __forceinline__ void write_top(const struct sampling_pass &p, uint32_t k,
                                                  const uint64_t *key, uint32_t n) {

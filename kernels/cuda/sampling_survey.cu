@@ -29,22 +29,19 @@ static __device__ __forceinline__ void survey_tile(const struct sampling_pass &p
     struct sampling_tile *out = &p.tile[(uint64_t)k * p.n_tiles + tile];
     bool is_score = o->want == WANT_SCORE;
     float x[ITEMS], score = is_score ? finite_or_least(row[o->score_token]) : 0, top, sum = 0;
-    uint64_t best = NO_KEY, counts;
+    uint64_t best, counts;
     uint32_t better = 0, n_bad = 0;
 
     load_tile(x, row, tile, p.a.vocab);
 #pragma unroll
     for (uint32_t i = 0; i < ITEMS; i++) {
         uint32_t id = id_of(tile, i);
-        uint64_t key;
 
         n_bad += is_bad(x[i]) && id < p.a.vocab;
         x[i] = finite_or_least(x[i]);
-        key = key_of(x[i], id);
-        if (key < best || (PLANTED(sampling_tie) && key >> 32 == best >> 32)) best = key;
         better += is_score && (x[i] > score || (x[i] == score && id < o->score_token));
     }
-    best = block_min(best);
+    best = block_min(best_key(x, tile));
     top = logit_of_key(best);
 #pragma unroll
     for (uint32_t i = 0; i < ITEMS; i++)
@@ -92,6 +89,15 @@ static __device__ __forceinline__ float top_scale_of(float max, float least_top)
     return spread > 0 && spread < INFINITY ? fminf(__fdividef(4.0f, spread), 1e30f) : 1.0f;
 }
 
+/* To 1e-7, from the exponent and a float: the double function is long, and called once. */
+static __device__ __forceinline__ double log_of(double x) {
+    uint64_t bits = bits_of(x), one = 0x3FF0000000000000u;
+    int32_t exponent = (int32_t)(bits >> 52) - 1023;
+    float mantissa = (float)double_of((bits & 0xFFFFFFFFFFFFFu) | one); /* in [1, 2] */
+
+    return x > 0 ? exponent * 0.69314718055994531 + (double)logf(mantissa) : -INFINITY;
+}
+
 /* The whole last block: a tile for each thread. */
 static __device__ __forceinline__ void join_tiles(const struct sampling_pass &p, uint32_t k) {
     SHARED(uint32_t, bias, 2);
@@ -111,9 +117,10 @@ static __device__ __forceinline__ void join_tiles(const struct sampling_pass &p,
     sum = block_sum(sum);
     if (threadIdx.x > 0) return;
     s->raw_max = s->max = logit_of_key(best);
-    s->log_mass = (double)s->raw_max + log(sum);
+    s->log_mass = (double)s->raw_max + log_of(sum);
     s->top_scale = top_scale_of(s->raw_max, logit_of_key(worst));
-    s->last_key = NO_KEY;
+    s->last_kept = -INFINITY;
+    s->last_id = p.a.vocab;
     s->bias_first = bias[0];
     s->bias_end = bias[1];
     s->flags = counts >> 32 ? OUT_NOT_FINITE : 0;
@@ -127,7 +134,7 @@ static __device__ __forceinline__ void join_tiles(const struct sampling_pass &p,
         publish(p, k, o->want == WANT_SCORE ? (uint32_t)counts + 1 : 1);
 }
 
-static __global__ void __launch_bounds__(THREADS)
+static __global__ void __launch_bounds__(THREADS, 5)
     survey_kernel(const __grid_constant__ struct sampling_pass p) {
     uint32_t tile = blockIdx.x, k = blockIdx.y;
 
