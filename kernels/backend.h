@@ -145,7 +145,7 @@ struct backend_info {
 };
 
 struct backend_kv_info {
-    uint64_t block_bytes; /* all layers, K and V */
+    uint64_t block_bytes; /* all layers, K and V, once: what kv_read reads */
     uint32_t n_blocks, n_host_blocks;
 };
 
@@ -255,7 +255,8 @@ struct backend_ops {
     enum status (*load_end)(struct backend_model *m, struct error *err);
     void (*unload)(struct backend_model *m); /* NULL and half-loaded are fine */
 
-    /* The pool. Bytes one block takes, before anything is allocated: */
+    /* The pool. Bytes one block takes, before anything is allocated; all copies of it, where ranks
+     * hold some: */
     uint64_t (*kv_block_bytes)(const struct backend_model *m);
     enum status (*kv_alloc)(struct backend_model *m, uint32_t n_blocks, uint32_t n_host_blocks,
                             struct backend_kv_info *out, struct error *err);

@@ -282,7 +282,16 @@ static enum status tp_load_end(struct backend_model *m, struct error *err) {
 
 /* --- the pool -------------------------------------------------------------------------------- */
 
-/* Of all ranks together; more than kv_read's block when ranks share KV heads. */
+/* (block_size, head_dim) of K or V, and a whole block of them. */
+static uint64_t head_bytes(const struct backend_model *m) {
+    return (uint64_t)m->limits.block_size * m->g.head_dim * dtype_bytes(m->g.kv_dtype);
+}
+
+static uint64_t block_bytes(const struct backend_model *m) {
+    return 2ull * m->g.n_layers * m->g.n_kv_heads * head_bytes(m);
+}
+
+/* What it takes on all ranks together: more than a block when they hold the same KV heads. */
 static uint64_t tp_kv_block_bytes(const struct backend_model *m) {
     uint64_t n_bytes = 0;
 
@@ -311,8 +320,8 @@ static enum status tp_kv_alloc(struct backend_model *m, uint32_t n_blocks, uint3
 
     if (st != ST_OK) return st;
     *out = c.of[0];
+    out->block_bytes = block_bytes(m);
     for (uint32_t r = 1; r < m->dev->size; r++) {
-        out->block_bytes += c.of[r].block_bytes;
         out->n_blocks = MIN(out->n_blocks, c.of[r].n_blocks);
         out->n_host_blocks = MIN(out->n_host_blocks, c.of[r].n_host_blocks);
     }
@@ -408,8 +417,8 @@ static enum status move_heads(struct backend_model *m, uint32_t block, void *byt
                               uint64_t n_bytes, bool is_write) {
     struct block_call c = {.m = m, .block = block, .bytes = bytes, .is_write = is_write};
 
-    c.head_bytes = (uint64_t)m->limits.block_size * m->g.head_dim * dtype_bytes(m->g.kv_dtype);
-    if (n_bytes != 2ull * m->g.n_layers * m->g.n_kv_heads * c.head_bytes) return ST_INVALID;
+    c.head_bytes = head_bytes(m);
+    if (n_bytes != block_bytes(m)) return ST_INVALID;
     return tp_ranks_call_apart(m->dev->ranks, block_rank, &c, NULL);
 }
 
