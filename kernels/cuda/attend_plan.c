@@ -397,21 +397,23 @@ static bool take_spare(struct spare *spare, const struct plan *plan, const struc
 }
 
 /* Longest first, so that no long item is left for the end: a counting sort by length. */
+#define SORT_KEYS 256u
+static uint32_t sort_key(const struct attend_item *item, uint64_t scale) {
+    return SORT_KEYS - 1 - (uint32_t)((uint32_t)(item->end - item->begin) * scale >> 32);
+}
 static void sort_items(struct attend_item *to, const struct attend_item *from, uint32_t n) {
-    enum { KEYS = 256 };
-    uint32_t at[KEYS + 1] = {0}, longest = 1;
+    uint32_t at[SORT_KEYS + 1] = {0}, longest = 1;
+    uint64_t scale;
 
     for (uint32_t i = 0; i < n; i++)
         longest = MAX(longest, (uint32_t)(from[i].end - from[i].begin));
-#define KEY_OF(item)                                                                               \
-    (KEYS - 1 - (uint32_t)((uint64_t)(uint32_t)((item).end - (item).begin) * (KEYS - 1) / longest))
+    scale = ((uint64_t)(SORT_KEYS - 1) << 32) / longest;
     for (uint32_t i = 0; i < n; i++)
-        at[KEY_OF(from[i]) + 1]++;
-    for (uint32_t k = 0; k < KEYS; k++)
+        at[sort_key(&from[i], scale) + 1]++;
+    for (uint32_t k = 0; k < SORT_KEYS; k++)
         at[k + 1] += at[k];
     for (uint32_t i = 0; i < n; i++)
-        to[at[KEY_OF(from[i])]++] = from[i];
-#undef KEY_OF
+        to[at[sort_key(&from[i], scale)]++] = from[i];
 }
 
 /* Rows with more tokens, or all when deterministic: at most n_tiles + `extra` items. */

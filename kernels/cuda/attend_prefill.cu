@@ -359,12 +359,13 @@ static __global__ void __launch_bounds__(WARPS * 32, prefill_shape<HD, WARPS, CH
         bf16 *other = stages + STAGE - at;
 
         if (!PLANTED(late_copy_wait)) copy_wait<0>();
-        if (!PLANTED(no_loop_barrier)) __syncthreads();
+        if (!PLANTED(no_loop_barrier) && !PLANTED(early_refill)) __syncthreads();
         if (tile + 2 < n_tiles)
             copy_tile<HD, THREADS, true>(other, a, item, table, tile + 1, kv_head);
         else if (tile + 1 < n_tiles)
             copy_tile<HD, THREADS, false>(other, a, item, table, tile + 1, kv_head);
         copy_commit();
+        if (PLANTED(early_refill)) __syncthreads();
         score_tile<HD>(s, q, stages, at + first_key<HD>(lane));
         if ((tile * TILE < sight.clear_from || (tile + 1) * TILE > sight.clear_to) &&
             !PLANTED(no_mask))

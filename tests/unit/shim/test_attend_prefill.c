@@ -119,8 +119,9 @@ static void matrices_are_read_without_bank_conflicts(void **state) {
 
 static void planted_bugs_are_caught(void **state) {
     static const char *const bugs[] = {
-        "late_copy_wait",  "swizzle_on_one_side", "swapped_fragment",    "no_mask",
-        "no_loop_barrier", "no_query_barrier",    "wrong_causal_offset", "window_off_by_one"};
+        "late_copy_wait", "swizzle_on_one_side", "swapped_fragment",
+        "no_mask",        "no_loop_barrier",     "no_query_barrier",
+        "early_refill",   "wrong_causal_offset", "window_off_by_one"};
     static const struct backend_row rows[] = {{2, 0, 40, 230}};
     struct attend_shape shape = shape_of(64, 2, 1, 1);
 
