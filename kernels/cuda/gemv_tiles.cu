@@ -31,8 +31,8 @@ template <bool IS_SWIGLU> static __host__ __device__ constexpr uint32_t outputs_
 
 /* A lane's part of a warp's sums. */
 template <int TILES> struct lane_sums {
-    float product[TILES]
-                 [4];    /* W rows l / 4 and, from 2, l / 4 + 8; x rows 2 * (l % 4) and the next */
+    /* W rows l / 4 and, from [2] on, l / 4 + 8; x rows 2 * (l % 4) and the next */
+    float product[TILES][4];
     float square[TILES]; /* of x row l / 4, its own elements only */
 };
 
@@ -62,7 +62,7 @@ static __device__ __forceinline__ struct lane_rows<TILES> rows_of(const struct g
 
 /* x becomes x times weight; its squares are added to `sum`. */
 static __device__ __forceinline__ uint4
-weigh(uint4 x, uint4 weight, float *sum) {
+weigh_eight(uint4 x, uint4 weight, float *sum) {
     float f[8], w[8];
 
     eight_unpack(f, x);
@@ -114,7 +114,7 @@ static __device__ __forceinline__ void multiply_chunk(struct lane_sums<TILES> *s
         for (int t = 0; t < TILES; t++) {
             uint4 x = load_or_zeros(row[t], at + s * STEP, k);
 
-            if (IS_NORM) x = weigh(x, weight, &sums->square[t]);
+            if (IS_NORM) x = weigh_eight(x, weight, &sums->square[t]);
             multiply(sums->product[t], w[s], x);
         }
     }

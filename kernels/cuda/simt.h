@@ -7,9 +7,10 @@
  *
  * What kernels may use: these, __global__, __device__, __launch_bounds__, __restrict__, threadIdx and
  * its kin, __syncthreads, __syncwarp, __shfl_xor_sync, __shfl_down_sync, __shfl_sync, __ballot_sync
- * (all with the whole warp as mask), PLANTED, atomicAdd, atomicMax and atomicMin on 32-bit numbers, __threadfence, int4, uint2, uint4, float2, float4,
- * and the functions of math.h in float. Shared memory only through SHARED and SHARED_DYNAMIC, which
- * the shim poisons before each block. Blocks are multiples of 32 threads. A launch is
+ * (all with the whole warp as mask), PLANTED, atomicAdd, atomicMax and atomicMin on 32-bit numbers,
+ * __threadfence, int4, uint2, uint4, float2, float4, rsqrtf and the functions of math.h in float.
+ * Shared memory only through SHARED and SHARED_DYNAMIC, which the shim poisons before each block.
+ * Blocks are multiples of 32 threads. A launch is
  *
  *      LAUNCH(kernel<64>, dim3(a, b), 128, shared_bytes, stream, args);
  *
