@@ -201,14 +201,22 @@ static enum status cuda_poll(struct backend_device *dev, backend_fence f) {
 static enum status cuda_wait(struct backend_device *dev, backend_fence f, uint64_t timeout_us) {
     struct gpu_event *e = event_of(dev, f);
 
+    dev->is_watched = false;
     if (f > dev->host.last) return ST_INVALID;
     return e ? gpu_event_wait(e, timeout_us) : gpu_status(dev->gpu, NULL);
 }
 
-/* From now on the end of everything is announced. */
+/* The end of what is under way is announced, and of what comes; until somebody waits instead, who wants
+ * no thread woken for each step. */
 static int cuda_event_fd(struct backend_device *dev) {
     int fd = gpu_event_fd(dev->gpu);
+    struct gpu_event *e;
 
+    for (backend_fence f = dev->host.last; fd >= 0 && !dev->is_watched; f--) {
+        e = event_of(dev, f);
+        if (!e || gpu_event_poll(e) != ST_AGAIN) break;
+        gpu_event_announce(e);
+    }
     dev->is_watched = fd >= 0;
     return fd;
 }

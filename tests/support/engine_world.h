@@ -19,6 +19,7 @@
 #define CONTEXT 192u
 #define MAX_OUT 64u
 
+#ifndef ENGINE_WORLD_SHAPE
 static const struct tiny_shape shape = {.n_layers = 2,
                                         .d_model = 32,
                                         .n_heads = 2,
@@ -29,6 +30,7 @@ static const struct tiny_shape shape = {.n_layers = 2,
                                         .max_context = CONTEXT,
                                         .weight_dtype = DTYPE_BF16,
                                         .kv_dtype = DTYPE_BF16};
+#endif /* else a `shape` that the test has before */
 
 static inline enum status load_tiny(void *arg, const struct backend_ops *ops,
                                     struct backend_device *dev, const struct geometry *g,
@@ -119,7 +121,7 @@ struct setup {
     uint32_t host_blocks; /* for what is evicted and swapped out */
     enum preemption_mode preemption;
     enum scheduler_policy policy;
-    bool no_caching, is_gated;
+    bool no_caching, is_gated, is_deterministic;
     enum engine_async async; /* zero: as the backend has it, off for ref and cpu */
     struct log *log;
 };
@@ -172,6 +174,7 @@ static inline struct engine_options tiny_options(const struct setup *s, float *i
 
     o.backend = s->is_gated ? &gated : s->machine.ops ? s->machine.ops : &backend_ref;
     o.async = s->async;
+    o.is_deterministic = s->is_deterministic;
     o.device.path = s->machine.path;
     o.device.n_threads = MAX(s->n_threads, 1u);
     o.device.ranks = s->machine.ranks;
@@ -204,7 +207,7 @@ static inline struct engine_options tiny_options(const struct setup *s, float *i
 }
 
 static inline void world_open(struct world *w, const struct setup *s) {
-    float inv_freq[8];
+    float inv_freq[128];
     uint8_t kinds[8];
     struct engine_options o = tiny_options(s, inv_freq, kinds);
     struct error err = {0};
