@@ -137,6 +137,48 @@ static void random_moves_keep_every_byte(void **state) {
     }
 }
 
+/* Much is on its way out already, so that what writes a block which is to follow would come first. */
+static void busy_lane(struct cuda_stand *s, bool is_out) {
+    backend_fence f;
+
+    for (uint32_t i = 0; i < 40; i++) {
+        struct backend_copy pair = {.src = 20 + i % 4, .dst = 20 + i % 4};
+
+        if (is_out) pair.dst = 12 + i % 4;
+        if (!is_out) pair.src = 12 + i % 4;
+        assert_int_equal(is_out ? backend_cuda.kv_swap_out(s->cuda.model, &pair, 1, &f)
+                                : backend_cuda.kv_swap_in(s->cuda.model, &pair, 1, &f),
+                         ST_OK);
+    }
+}
+
+static void check_overwriting(uint64_t seed, bool is_copy) {
+    struct cuda_stand *s = stand_open_alone(&stand_llama, &setup, seed);
+    struct backend_copy out = {9, 4}, over = {2, 9}, in = {4, 11};
+    struct pool p = {0};
+    backend_fence f;
+
+    write_all(s, &p);
+    busy_lane(s, true);
+    assert_int_equal(backend_cuda.kv_swap_out(s->cuda.model, &out, 1, &f), ST_OK);
+    if (is_copy)
+        assert_int_equal(backend_cuda.kv_copy(s->cuda.model, &over, 1, &f), ST_OK);
+    else
+        write_by_step(s, 0, 9, &p);
+    assert_int_equal(backend_cuda.wait(s->cuda.dev, s->cuda.dev->host.last, 60000000), ST_OK);
+    p.device[11] = 1000 + 9;
+    if (is_copy) p.device[9] = p.device[2];
+    assert_int_equal(backend_cuda.kv_swap_in(s->cuda.model, &in, 1, &f), ST_OK);
+    check_all(s, &p);
+    stand_close(s);
+}
+
+static void a_block_is_not_overwritten_before_it_is_out(void **state) {
+    (void)state;
+    for (uint64_t seed = 1; seed <= 6; seed++)
+        check_overwriting(seed, seed % 2);
+}
+
 /* Out, its blocks used by another, in again at other places: it goes on as if nothing had been. */
 static void a_sequence_goes_out_and_comes_in(void **state) {
     (void)state;
@@ -148,6 +190,8 @@ static void a_sequence_goes_out_and_comes_in(void **state) {
         uint32_t n;
         backend_fence f;
 
+        for (uint32_t i = 20; i < 24; i++)
+            s->users[i] = 1; /* busy_lane's */
         stand_start(s, 0, 37);
         stand_plan(s, 0, 37);
         stand_step(s);
@@ -167,6 +211,7 @@ static void a_sequence_goes_out_and_comes_in(void **state) {
             q->block[q->n_blocks++] = stand_take_block(s);
         for (uint32_t i = 0; i < n; i++)
             pairs[i] = (struct backend_copy){i + 2, q->block[i]};
+        busy_lane(s, false);
         for (int i = 0; i < 2; i++)
             assert_int_equal(sides[i]->ops->kv_swap_in(sides[i]->model, pairs, n, &f), ST_OK);
         stand_plan(s, 0, 1);
@@ -209,6 +254,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(copies_are_done_in_order),
         cmocka_unit_test(random_moves_keep_every_byte),
+        cmocka_unit_test(a_block_is_not_overwritten_before_it_is_out),
         cmocka_unit_test(a_sequence_goes_out_and_comes_in),
         cmocka_unit_test(copied_blocks_part),
     };
