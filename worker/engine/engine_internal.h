@@ -1,5 +1,5 @@
-/* worker/engine/engine_internal.h - what engine.c (the loop) and engine_setup.c (start and end)
- * share. The first group of fields is constant once the thread is ready. */
+/* worker/engine/engine_internal.h - what the files of the engine share: engine.c (the loop, both ends
+ * of its mailboxes), engine_step.c (steps in flight), engine_setup.c (start and end), engine_kv.c. The first group of fields is constant once the thread is ready. */
 #ifndef WORKER_ENGINE_ENGINE_INTERNAL_H
 #define WORKER_ENGINE_ENGINE_INTERNAL_H
 
@@ -91,6 +91,21 @@ void engine_tell_kv_events(struct engine *e, bool may_wait); /* `may_wait`: no s
 void engine_on_explain(struct engine *e, struct request *r);
 void engine_on_snapshot(struct engine *e, struct engine_snapshot *s);
 void engine_count_kv(struct engine *e); /* into the totals */
+
+/* engine.c, on the engine's thread. */
+void engine_send(struct mailbox *box, struct request_mail *mail, enum mail_kind kind);
+void engine_tell_news(struct engine *e, struct request *r);
+void engine_tell_end(struct engine *e, struct request *r);
+void engine_count_end(struct engine *e, const struct request *r);
+void engine_leave_queue(struct engine *e, uint32_t n);
+void engine_update_stats(struct engine *e);
+void engine_fail(struct engine *e, const struct error *err); /* the device is lost */
+
+/* engine_step.c, on the engine's thread: a step in, a step out; sets is_starved when there is nothing
+ * to do but to wait. And all out, of requests that have all ended. */
+void engine_turn(struct engine *e);
+void engine_drop_flights(struct engine *e);
+#define ENGINE_STEP_TIMEOUT_US (600ull * 1000 * 1000) /* a step that takes longer: a hung device */
 
 /* engine.c: the thread; the creator's side of the outbox. */
 void *engine_main(void *engine);

@@ -6,17 +6,12 @@
 
 #include "common/clock.h"
 
-static void send(struct mailbox *box, struct request_mail *mail, enum mail_kind kind) {
-    mail->kind = kind;
-    mailbox_push(box, &mail->mail);
-}
-
 void engine_tell_kv_events(struct engine *e, bool may_wait) {
     struct kv_event_log *log = e->options.kv.events;
 
     if (!log || !kv_event_log_commit(log, clock_wall_us(), may_wait)) return;
     if (!atomic_exchange(&e->is_kv_mail_sent, true)) {
-        send(e->outbox, &e->kv_mail, MAIL_KV_EVENTS);
+        engine_send(e->outbox, &e->kv_mail, MAIL_KV_EVENTS);
     }
 }
 
@@ -26,7 +21,7 @@ void engine_on_explain(struct engine *e, struct request *r) {
     kv_manager_set_now(e->kv, clock_now_us());
     hit = kv_manager_lookup(e->kv, &r->kv, r->tokens, r->n_tokens);
     kv_manager_explain(e->kv, &r->kv, r->tokens, r->n_tokens, &hit, &r->explanation);
-    send(e->outbox, &r->submit_mail, MAIL_EXPLAIN);
+    engine_send(e->outbox, &r->submit_mail, MAIL_EXPLAIN);
 }
 
 void engine_on_snapshot(struct engine *e, struct engine_snapshot *s) {
@@ -36,7 +31,7 @@ void engine_on_snapshot(struct engine *e, struct engine_snapshot *s) {
     kv_manager_tell_all(e->kv, clock_wall_us());
     kv_event_log_digest(e->options.kv.events, &digest);
     s->next = digest.next;
-    send(e->outbox, &s->mail, MAIL_SNAPSHOT);
+    engine_send(e->outbox, &s->mail, MAIL_SNAPSHOT);
 }
 
 void engine_count_kv(struct engine *e) {
@@ -63,9 +58,9 @@ void engine_count_kv(struct engine *e) {
 }
 
 void engine_explain(struct engine *e, struct request *r) {
-    send(e->inbox, &request_ref(r)->submit_mail, MAIL_EXPLAIN);
+    engine_send(e->inbox, &request_ref(r)->submit_mail, MAIL_EXPLAIN);
 }
 
 void engine_snapshot_kv(struct engine *e, struct engine_snapshot *s) {
-    send(e->inbox, &s->mail, MAIL_SNAPSHOT);
+    engine_send(e->inbox, &s->mail, MAIL_SNAPSHOT);
 }

@@ -1,0 +1,327 @@
+/* worker/engine/engine_step.c - steps on their way to the device and back.
+ *
+ * Steps in flight: two where the device works on its own (limits.n_slots), so that it finds the next
+ * step when it ends one; a token that is still being sampled goes in by the name of its output.
+ *
+ *      engine   schedule n+1 | wait | take n, tell | schedule n+2 | wait | take n+1, tell | ...
+ *      device   ...... n ...........|  n+1 ...........................|  n+2 .............
+ *
+ * What happens to a request meanwhile (its end, a cancel, preemption) does not touch steps that
+ * are under way: their outputs are dropped, or kept by a request that waits again. Blocks and rows may
+ * be given to others at once, because the device does everything in the order it was handed over.
+ * A request lives until its last outcome has come (request.n_in_flight).
+ *
+ * Thread: engine. */
+#include "worker/engine/engine_internal.h"
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "common/metrics.h"
+#include "worker/engine/sampler.h"
+#include "worker/sched/beam_group.h"
+
+#define MOVES_AT_A_TIME 256u
+
+/* --- flights ---------------------------------------------------------------------------------- */
+
+/* The outcome of an entry that nobody waits for: its request, or its search, has ended before. */
+static void drop_outcome(struct engine *e, const struct schedule_entry *entry) {
+    struct request *r = entry->request;
+
+    (void)scheduler_take(e->sched, entry, 0, 0);
+    if (request_is_beam(r)) {
+        beam_group_unref(r->group);
+    } else if (r->n_in_flight == 0) {
+        request_unref(r);
+    }
+}
+
+static struct flight *pop_flight(struct engine *e) {
+    struct flight *f = &e->flight[e->oldest];
+
+    e->oldest = (e->oldest + 1) % e->limits.n_slots;
+    e->n_flights--;
+    return f;
+}
+
+void engine_drop_flights(struct engine *e) {
+    while (e->n_flights > 0) {
+        struct flight *f = pop_flight(e);
+
+        if (!e->is_failed) (void)e->options.backend->wait(e->dev, f->fence, ENGINE_STEP_TIMEOUT_US);
+        for (uint32_t i = 0; i < f->schedule.n_entries; i++)
+            drop_outcome(e, &f->schedule.entry[i]);
+    }
+}
+
+/* --- one step --------------------------------------------------------------------------------- */
+
+/* Copies of whole blocks, each run of one kind in one call. */
+static enum status move_blocks(struct engine *e) {
+    const struct backend_ops *ops = e->options.backend;
+    struct backend_copy pairs[MOVES_AT_A_TIME];
+    backend_fence fence;
+    uint32_t n_moves, n;
+    const struct kv_move *moves = kv_manager_moves(e->kv, &n_moves);
+    enum status st = ST_OK;
+
+    for (uint32_t at = 0; at < n_moves && st == ST_OK; at += n) {
+        for (n = 0; at + n < n_moves && n < MOVES_AT_A_TIME && moves[at + n].kind == moves[at].kind;
+             n++)
+            pairs[n] = (struct backend_copy){moves[at + n].src, moves[at + n].dst};
+        switch (moves[at].kind) {
+        case KV_MOVE_COPY: st = ops->kv_copy(e->model, pairs, n, &fence); break;
+        case KV_MOVE_OUT: st = ops->kv_swap_out(e->model, pairs, n, &fence); break;
+        case KV_MOVE_IN: st = ops->kv_swap_in(e->model, pairs, n, &fence); break;
+        }
+    }
+    kv_manager_clear_moves(e->kv);
+    return st;
+}
+
+/* What the device says is wrong with it, or what it did not do. */
+static enum status lost(struct engine *e, enum status st, const char *what, struct error *err) {
+    const struct backend_ops *ops = e->options.backend;
+    const char *fault = ops->fault ? ops->fault(e->dev) : NULL;
+
+    if (fault) return error_set(err, st, "%s", fault);
+    return error_set(err, st, "the device did not %s: %s", what, status_name(st));
+}
+
+/* Beams die with their search, which may end while they are at the device. */
+static void hold_searches(const struct schedule *s) {
+    for (uint32_t i = 0; i < s->n_entries; i++)
+        if (request_is_beam(s->entry[i].request)) beam_group_ref(s->entry[i].request->group);
+}
+
+static enum status hand_over(struct engine *e, struct flight *f, uint32_t slot, struct error *err) {
+    const struct backend_ops *ops = e->options.backend;
+    uint64_t filled_us;
+    enum status st;
+
+    if ((st = batch_lay_out(&e->batch, &f->schedule, slot)) != ST_OK)
+        return error_set(err, st, "the device refused a sequence");
+    if ((st = move_blocks(e)) != ST_OK) return lost(e, st, "copy blocks", err);
+    sampler_fill(&e->batch.slot[slot], e->eos_ids, e->options.scheduler.n_eos,
+                 e->options.geometry.vocab);
+    filled_us = clock_now_us();
+    st = ops->submit(e->model, slot, &e->batch.slot[slot].counts, &f->fence, err);
+    f->submitted_us = clock_now_us();
+    f->host_us = filled_us - f->began_us;
+    f->handing_us = f->submitted_us - filled_us;
+    return st;
+}
+
+/* Nothing can go behind the step in flight. Blocks may have been taken for others all the same. */
+static void launch_nothing(struct engine *e) {
+    struct error err = {0};
+    enum status st = ST_OK;
+
+    if (e->n_flights == 0)
+        st = error_set(&err, ST_INTERNAL, "the scheduler found nothing to run");
+    else if ((st = move_blocks(e)) != ST_OK)
+        st = lost(e, st, "copy blocks", &err);
+    if (st != ST_OK) engine_fail(e, &err);
+}
+
+static void log_admissions(struct engine *e, const struct schedule *s) {
+    struct scheduler_counts c;
+
+    if (s->n_admitted == 0 || !log_is_on(e->options.log, LOG_INFO)) return;
+    c = scheduler_counts(e->sched);
+    log_event(e->options.log, LOG_INFO, "prefill_batch", log_u64("new_seqs", s->n_admitted),
+              log_u64("new_tokens", s->new_tokens), log_u64("cached_tokens", s->cached_tokens),
+              log_u64("running", c.running), log_u64("queued", c.waiting),
+              log_f64("token_usage", kv_manager_usage(e->kv)));
+}
+
+/* A step more for the device, there being a slot. False when there is nothing to compute now. */
+static bool launch(struct engine *e) {
+    uint32_t slot = (e->oldest + e->n_flights) % e->limits.n_slots;
+    struct flight *f = &e->flight[slot];
+    struct error err = {0};
+
+    f->began_us = clock_now_us();
+    kv_manager_set_now(e->kv, f->began_us);
+    scheduler_step(e->sched, &f->schedule, f->began_us);
+    engine_leave_queue(e, f->schedule.n_started);
+    log_admissions(e, &f->schedule);
+    if (f->schedule.n_entries == 0) {
+        launch_nothing(e);
+        return false;
+    }
+    hold_searches(&f->schedule);
+    e->n_flights++;
+    if (hand_over(e, f, slot, &err) != ST_OK) engine_fail(e, &err);
+    return true;
+}
+
+/* --- its outcome ------------------------------------------------------------------------------ */
+
+/* What a beam may go on with. */
+static void take_beam(struct engine *e, const struct backend_stage *stage,
+                      const struct batch_row *row, uint64_t now_us) {
+    size_t at = (size_t)(row->first_output + row->entry->n_scores) * e->limits.max_logprobs;
+
+    scheduler_take_beam(e->sched, row->entry, stage->out_top_token + at,
+                        stage->out_top_logprob + at, now_us);
+}
+
+static void count_token(struct engine *e, struct request *r, uint64_t now_us) {
+    e->totals.generated_tokens++;
+    if (e->options.token_gap && r->last_token_us)
+        metric_observe(e->options.token_gap, (double)(now_us - r->last_token_us) * 1e-6);
+    r->last_token_us = now_us;
+}
+
+/* A row whose request has ended before is nobody's afterwards: entry NULL. */
+static void take_row(struct engine *e, const struct batch_step *step, struct batch_row *row,
+                     uint64_t now_us) {
+    const struct schedule_entry *entry = row->entry;
+    struct request *r = entry->request;
+    uint32_t token;
+
+    if (r->place == PLACE_DONE) {
+        row->entry = NULL;
+        drop_outcome(e, entry);
+        return;
+    }
+    if (sampler_take(step, row, e->limits.max_logprobs, &token) == ST_OK) {
+        if (request_is_beam(r)) {
+            take_beam(e, &step->stage, row, now_us);
+            return;
+        }
+        if (entry->is_sampled) count_token(e, r, now_us);
+        scheduler_take(e->sched, entry, token, now_us);
+    } else {
+        error_set(&r->error, ST_INTERNAL,
+                  "the model gave numbers that are not finite near position %u: its weights, or "
+                  "their type, cannot be used",
+                  entry->first + entry->n_tokens - 1);
+        scheduler_end(e->sched, r, FINISH_ERROR, now_us);
+        (void)scheduler_take(e->sched, entry, 0, now_us); /* its outcome has come, such as it is */
+    }
+    if (r->place == PLACE_DONE && !r->group) engine_count_end(e, r);
+}
+
+/* Answers of searches that have come to their end: no rows of the step, but their beams were. */
+static void take_searches(struct engine *e, struct list *ended) {
+    struct request *r;
+
+    list_init(ended);
+    while ((r = scheduler_pop_ended(e->sched)) != NULL) {
+        e->totals.generated_tokens += request_n_output(r);
+        engine_count_end(e, r);
+        list_push_back(ended, &r->link);
+    }
+}
+
+static void observe_us(struct metric *m, double us) {
+    if (m) metric_observe(m, us * 1e-6);
+}
+
+/* The device's part is what it says itself; where the host is the device, what was spent in the calls
+ * that run and await the step. */
+static void count_times(struct engine *e, const struct flight *f, uint32_t slot, uint64_t wait_us,
+                        uint64_t now_us) {
+    const struct backend_ops *ops = e->options.backend;
+    double device_us = (double)(f->handing_us + wait_us);
+    uint64_t host_us = f->host_us;
+
+    if (ops->step_us) {
+        device_us = ops->step_us(e->model, slot);
+        host_us += f->handing_us;
+    }
+    host_us += clock_now_us() - now_us;
+    e->totals.host_us += host_us;
+    e->totals.device_us += device_us;
+    e->totals.busy_us += now_us - MAX(f->began_us, e->landed_us);
+    e->landed_us = now_us;
+    observe_us(e->options.step_host, (double)host_us);
+    observe_us(e->options.step_device, device_us);
+}
+
+static void count_step(struct engine *e, const struct schedule *s) {
+    e->totals.steps++;
+    e->totals.computed_tokens += s->n_tokens;
+    e->totals.prefill_tokens += s->prefill_tokens;
+    e->totals.prompt_tokens += s->prompt_tokens;
+    e->totals.cached_tokens += s->cached_prompt_tokens;
+    if (e->options.step_tokens) metric_observe(e->options.step_tokens, s->n_tokens);
+}
+
+static void tell_row(struct engine *e, const struct batch_row *row) {
+    struct request *r;
+
+    if (!row->entry) return;
+    r = row->entry->request;
+    if (request_is_beam(r)) { /* nobody knows of it */
+        beam_group_unref(r->group);
+    } else if (r->place == PLACE_DONE) {
+        engine_tell_end(e, r);
+    } else if (row->entry->is_sampled) {
+        engine_tell_news(e, r);
+    }
+}
+
+/* Outputs are taken first, then the statistics, then everyone is told: who hears of a token sees
+ * numbers that include it. */
+static void take_step(struct engine *e, uint64_t wait_us) {
+    uint32_t slot = e->oldest;
+    struct flight *f = pop_flight(e);
+    struct batch_step *step = &e->batch.slot[slot];
+    uint64_t now_us = clock_now_us();
+    struct list ended, *link;
+
+    for (uint32_t i = 0; i < step->counts.n_rows; i++)
+        take_row(e, step, &step->row[i], now_us);
+    take_searches(e, &ended);
+    count_step(e, &f->schedule);
+    count_times(e, f, slot, wait_us, now_us);
+    engine_update_stats(e);
+    for (uint32_t i = 0; i < step->counts.n_rows; i++)
+        tell_row(e, &step->row[i]);
+    while ((link = list_pop_front(&ended)) != NULL)
+        engine_tell_end(e, LIST_ENTRY(link, struct request, link));
+}
+
+/* The step has come out, such as `st` says. False when it has not, and hear_all may wait for it. */
+static bool is_landed(struct engine *e, const struct flight *f, enum status *st) {
+    const struct backend_ops *ops = e->options.backend;
+    uint64_t spent_us = clock_now_us() - f->submitted_us;
+
+    if (e->is_starved) {
+        *st = ops->poll(e->dev, f->fence);
+        if (*st != ST_AGAIN) return true;
+        if (spent_us < ENGINE_STEP_TIMEOUT_US && ops->event_fd(e->dev) >= 0) return false;
+    }
+    *st =
+        ops->wait(e->dev, f->fence, ENGINE_STEP_TIMEOUT_US - MIN(spent_us, ENGINE_STEP_TIMEOUT_US));
+    return true;
+}
+
+static void land(struct engine *e) {
+    struct error err = {0};
+    uint64_t began_us = clock_now_us();
+    enum status st;
+
+    if (!is_landed(e, &e->flight[e->oldest], &st)) return;
+    e->is_starved = false;
+    if (st == ST_OK) {
+        take_step(e, clock_now_us() - began_us);
+        return;
+    }
+    (void)lost(e, st, "finish a step", &err);
+    engine_fail(e, &err);
+}
+
+/* A step in, a step out. */
+void engine_turn(struct engine *e) {
+    if (e->is_starved) land(e);
+    if (e->n_flights < e->limits.n_slots) {
+        bool is_fed = scheduler_has_work(e->sched) && launch(e);
+
+        e->is_starved = !is_fed && e->n_flights > 0;
+    }
+    if (e->n_flights == e->limits.n_slots) land(e);
+}
