@@ -47,6 +47,7 @@ struct stand_seq {
 
 struct stand_setup {
     uint32_t max_rows, max_step_tokens, max_outputs, n_blocks, n_host_blocks, n_slots;
+    uint32_t tp_size; /* 0: one device; else so many ranks, by way of backend_tp */
     bool is_deterministic;
 };
 
@@ -103,10 +104,12 @@ static void stand_open_side(struct stand_side *side, const struct backend_ops *o
     uint8_t layer_kind[64];
     struct geometry g = tiny_geometry(shape, inv_freq, layer_kind);
     struct backend_limits limits = stand_limits(u, shape);
+    struct backend_config config = {.ranks = &backend_cuda, .tp_size = u->tp_size};
     struct backend_kv_info kv;
 
     side->ops = ops;
-    stand_must(ops->open(&side->dev, &(struct backend_config){0}, err), err, "open");
+    if (ops != &backend_tp) config = (struct backend_config){0};
+    stand_must(ops->open(&side->dev, &config, err), err, "open");
     stand_must(ops->load_begin(side->dev, &side->model, &g, &limits, err), err, "load_begin");
     stand_must(tiny_load(ops, side->model, shape, seed, ROLE_COUNT, err), err, "load_tensor");
     stand_must(ops->load_end(side->model, err), err, "load_end");
@@ -147,7 +150,8 @@ static UNUSED struct cuda_stand *stand_open_alone(const struct tiny_shape *shape
     shim_set(seed, seed % 2 ? SHIM_COPIES_LATE : SHIM_COPIES_EARLY);
     s->how = (struct backend_output){
         .top_p = 1, .repetition_penalty = 1, .n_logprobs = STAND_TOP, .mask = BACKEND_NO_MASK};
-    stand_open_side(&s->cuda, &backend_cuda, &s->setup, shape, seed, &err);
+    stand_open_side(&s->cuda, setup->tp_size ? &backend_tp : &backend_cuda, &s->setup, shape, seed,
+                    &err);
     return s;
 }
 
