@@ -344,6 +344,8 @@ static void say_ready(struct worker *w, uint64_t began_us) {
               log_z("path", info->device.path), log_z("uuid", info->device.uuid),
               log_u64("ranks", info->n_ranks), log_u64("threads", info->device.n_threads),
               log_u64("steps_in_flight", info->n_slots),
+              log_bool("deterministic",
+                       info->is_deterministic || (info->device.flags & BACKEND_INVARIANT)),
               log_u64("weight_mib", info->weight_bytes >> 20),
               log_u64("block_size", info->block_size), log_u64("blocks", info->n_blocks),
               log_u64("kv_mib", (info->n_blocks * info->block_bytes) >> 20),

@@ -4,7 +4,8 @@
  * `incipit_backend`, devices found by number or by UUID. What programs do about GPUs (choose, pin,
  * restart on the same, share out their memory) is tested with it; nothing is computed. With
  * INCIPIT_TEST_NO_DRIVER in the environment it is on a machine without a driver, with
- * INCIPIT_TEST_OLD_GPU the second one is too old. */
+ * INCIPIT_TEST_OLD_GPU the second one is too old, with INCIPIT_TEST_LOST_AFTER=N the device is lost
+ * after N steps. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,6 +25,7 @@ static const char *const uuids[N_GPUS] = {
 /* Which one a device was opened as. One device per process is all that the tests open. */
 static uint32_t opened;
 static bool is_loaded;
+static uint64_t n_steps;
 
 static enum status find(const struct backend_config *config, uint32_t *out, struct error *err) {
     if (getenv("INCIPIT_TEST_NO_DRIVER"))
@@ -80,6 +82,29 @@ static enum status fake_load_end(struct backend_model *m, struct error *err) {
     return backend_sim.load_end(m, err);
 }
 
+static enum status fake_submit(struct backend_model *m, uint32_t slot,
+                               const struct backend_step *step, backend_fence *out,
+                               struct error *err) {
+    n_steps++;
+    return backend_sim.submit(m, slot, step, out, err);
+}
+
+static const char *fake_fault(struct backend_device *dev) {
+    const char *after = getenv("INCIPIT_TEST_LOST_AFTER");
+
+    (void)dev;
+    return after && n_steps > strtoull(after, NULL, 10) ? "the fake GPU has fallen off its bus"
+                                                        : NULL;
+}
+
+static enum status fake_poll(struct backend_device *dev, backend_fence f) {
+    return fake_fault(dev) ? ST_CLOSED : backend_sim.poll(dev, f);
+}
+
+static enum status fake_wait(struct backend_device *dev, backend_fence f, uint64_t timeout_us) {
+    return fake_fault(dev) ? ST_CLOSED : backend_sim.wait(dev, f, timeout_us);
+}
+
 const struct backend_ops *incipit_backend(void) {
     static struct backend_ops ops;
 
@@ -89,5 +114,9 @@ const struct backend_ops *incipit_backend(void) {
     ops.open = fake_open;
     ops.info = fake_info;
     ops.load_end = fake_load_end;
+    ops.submit = fake_submit;
+    ops.poll = fake_poll;
+    ops.wait = fake_wait;
+    ops.fault = fake_fault;
     return &ops;
 }

@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from conftest import BUILD, DEMO_MODEL, PATIENCE_S, Worker, metric
+from conftest import BUILD, DEMO_MODEL, PATIENCE_S, Worker, events, metric
 
 WORKER, OBJECT = BUILD / "incipit-worker", BUILD / "fake_gpus.so"
 LIBRARY = ["--backend-library", OBJECT]
@@ -135,6 +135,16 @@ def test_inspect_says_what_the_device_has_and_whether_the_model_fits():
     assert re.search(r"fits +yes: 20\.\d+ GiB for KV", result.stdout)
     result = run("inspect", DEMO_MODEL, *LIBRARY, "--kv-cache-memory-bytes", "1MiB")
     assert re.search(r"fits +no: .*--max-model-len", result.stdout)
+
+
+def test_a_lost_device_fails_every_request_with_its_sentence_and_ends_the_process(programs, monkeypatch):
+    monkeypatch.setenv("INCIPIT_TEST_LOST_AFTER", "5")
+    worker = programs(Worker, DEMO_MODEL, *LIBRARY, "--sim-speed", 20).ready()
+    body = {"prompt": "a", "max_tokens": 200, "ignore_eos": True, "stream": True}
+    told = [e for e in events(worker.url + "/v1/completions", body) if "error" in e]
+    assert len(told) == 1 and "fallen off its bus" in told[0]["error"]["message"], told
+    assert worker.process.wait(PATIENCE_S) == 1
+    assert "the device was lost: the fake GPU has fallen off its bus" in worker.log
 
 
 def test_a_second_step_goes_in_unless_it_is_told_not_to(programs):

@@ -190,7 +190,7 @@ struct engine_stats {
     uint64_t misses[KV_MISS_COUNT];              /* first admissions, by why they found no more */
     uint64_t finished[FINISH_ERROR + 1];
     uint64_t busy_us; /* with a step in flight */
-    uint64_t host_us; /* of the engine's thread, for steps; the device's work not counted */
+    double host_us;   /* of the engine's thread, for steps; the device's work not counted */
     double device_us; /* of the device, for steps */
 };
 void engine_stats(struct engine *e, struct engine_stats *out);

@@ -56,6 +56,7 @@ struct engine {
     /* The engine thread's. */
     struct backend_device *dev;
     struct backend_model *model;
+    bool is_device_apart; /* it works on its own, and tells when it has finished */
     struct kv_manager *kv;
     struct scheduler *sched;
     struct batch batch;

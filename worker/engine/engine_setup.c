@@ -209,10 +209,9 @@ static void set_limits(struct engine *e) {
     };
 }
 
-/* A device that tells when it has finished works while the host does something else. */
 static void decide_slots(struct engine *e) {
-    if (e->options.async == ASYNC_AUTO && e->options.backend->event_fd(e->dev) >= 0)
-        e->limits.n_slots = 2;
+    e->is_device_apart = e->options.backend->event_fd(e->dev) >= 0;
+    if (e->options.async == ASYNC_AUTO && e->is_device_apart) e->limits.n_slots = 2;
     e->options.scheduler.async = e->limits.n_slots == 2;
 }
 

@@ -220,24 +220,23 @@ static void observe_us(struct metric *m, double us) {
     if (m) metric_observe(m, us * 1e-6);
 }
 
-/* The device's part is what it says itself; where the host is the device, what was spent in the calls
- * that run and await the step. */
+/* The device's part is what it says itself. Where it says nothing: of one that works on its own, how
+ * long it was waited for; where the host is the device, the calls that run and await the step. */
 static void count_times(struct engine *e, const struct flight *f, uint32_t slot, uint64_t wait_us,
                         uint64_t now_us) {
     const struct backend_ops *ops = e->options.backend;
-    double device_us = (double)(f->handing_us + wait_us);
-    uint64_t host_us = f->host_us;
+    double calls_us = (double)f->handing_us + (double)wait_us;
+    double device_us = ops->step_us         ? ops->step_us(e->model, slot)
+                       : e->is_device_apart ? (double)wait_us
+                                            : calls_us;
+    double host_us = (double)f->host_us + (double)(clock_now_us() - now_us);
 
-    if (ops->step_us) {
-        device_us = ops->step_us(e->model, slot);
-        host_us += f->handing_us;
-    }
-    host_us += clock_now_us() - now_us;
+    host_us += e->is_device_apart ? (double)f->handing_us : MAX(calls_us - device_us, 0);
     e->totals.host_us += host_us;
     e->totals.device_us += device_us;
     e->totals.busy_us += now_us - MAX(f->began_us, e->landed_us);
     e->landed_us = now_us;
-    observe_us(e->options.step_host, (double)host_us);
+    observe_us(e->options.step_host, host_us);
     observe_us(e->options.step_device, device_us);
 }
 
