@@ -3,9 +3,11 @@
 
 #include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "common/buf.h"
 #include "common/log.h"
 #include "common/mem.h"
 #include "router/local_devices.h"
@@ -42,24 +44,91 @@ static const char **worker_args(const struct router_options *o) {
     return args;
 }
 
-/* One child for each GPU; one with none of them when there is none. */
-static enum status plan_auto(struct supervisor_config *config, struct local_devices *found,
-                             const char **ids, uint32_t max_workers, struct log *log,
-                             struct error *err) {
-    enum status st = local_devices_ask(found, config->program, config->args, LIST_DEVICES_MS, err);
+/* What the workers are told under one of these names: --name=VALUE or --name VALUE; NULL: nothing. */
+static const char *told(const struct router_options *o, const char *const *names) {
+    const char *value = NULL;
 
-    if (st != ST_OK) return error_prefix(err, "--launch auto"), st;
-    if (found->n > max_workers)
-        return error_set(err, ST_INVALID, "--launch auto finds %u GPUs, more than --max-workers %u",
-                         found->n, max_workers);
-    for (uint32_t i = 0; i < found->n; i++) {
-        ids[i] = found->device[i].id;
-        log_event(log, LOG_INFO, "gpu_found", log_z("device", ids[i]),
-                  log_z("name", found->device[i].name));
+    for (uint32_t i = 0; i < o->worker_args.n; i++) {
+        const char *arg = o->worker_args.items[i];
+
+        for (const char *const *name = names; *name; name++) {
+            size_t n = strlen(*name);
+
+            if (strncmp(arg, *name, n) != 0) continue;
+            if (arg[n] == '=') value = arg + n + 1;
+            if (arg[n] == '\0' && i + 1 < o->worker_args.n) value = o->worker_args.items[i + 1];
+        }
     }
-    config->n_children = MAX(found->n, 1u);
-    config->devices = found->n > 0 ? ids : NULL;
-    return ST_OK;
+    return value;
+}
+
+/* GPUs that one worker divides its model over. */
+static uint32_t devices_per_worker(const struct router_options *o) {
+    static const char *const names[] = {"--tensor-parallel-size", "--tp-size", "--tp", NULL};
+    const char *value = told(o, names);
+    long n = value ? strtol(value, NULL, 10) : 1;
+
+    return n >= 1 && n <= (long)LOCAL_DEVICES_MAX ? (uint32_t)n
+                                                  : 1; /* else the worker refuses it */
+}
+
+static enum status ask(struct local_devices *out, const struct router_options *o,
+                       const char *program, struct error *err) {
+    static const char *const names[] = {"--backend-library", NULL};
+    const char *library = told(o, names);
+    const char *const args[] = {"--backend-library", library, NULL}, *const none[] = {NULL};
+
+    return local_devices_ask(out, program, library ? args : none, LIST_DEVICES_MS, err);
+}
+
+/* The devices of each worker, "id" or "id,id": ids[i] for worker i, written to `text`. */
+static uint32_t share_out(const struct local_devices *found, uint32_t each, struct buf *text,
+                          const char **ids) {
+    uint32_t n = found->n / each;
+    size_t at[LOCAL_DEVICES_MAX];
+
+    for (uint32_t i = 0; i < n; i++) {
+        at[i] = buf_len(text);
+        for (uint32_t d = i * each; d < (i + 1) * each; d++)
+            buf_appendf(text, "%s%s", d > i * each ? "," : "", found->device[d].id);
+        buf_append_char(text, '\0');
+    }
+    for (uint32_t i = 0; i < n; i++) /* the text no longer moves */
+        ids[i] = buf_ptr(text) + at[i];
+    return n;
+}
+
+/* One child for each GPU, or for each of the groups that a model is divided over; one that is not
+ * pinned when there is no GPU. */
+static enum status plan_auto(struct supervisor_config *config, const struct router_options *o,
+                             struct buf *text, const char **ids, struct log *log,
+                             struct error *err) {
+    struct local_devices *found = mem_zalloc(sizeof(*found));
+    uint32_t each = devices_per_worker(o), n = 0;
+    enum status st = ask(found, o, config->program, err);
+
+    if (st != ST_OK) {
+        (void)error_prefix(err, "--launch auto");
+        goto done;
+    }
+    for (uint32_t i = 0; i < found->n; i++)
+        log_event(log, LOG_INFO, "gpu_found", log_z("device", found->device[i].id),
+                  log_z("name", found->device[i].name));
+    n = share_out(found, each, text, ids);
+    if (n == 0 && found->n > 0) {
+        st = error_set(err, ST_INVALID,
+                       "--launch auto: a worker wants %u GPUs (--tensor-parallel-size) and there "
+                       "are %u",
+                       each, found->n);
+    } else if (n + o->worker_urls.n > o->max_workers) {
+        st = error_set(err, ST_INVALID, "--launch auto: %u workers are more than --max-workers %u",
+                       n + o->worker_urls.n, o->max_workers);
+    }
+    config->n_children = MAX(n, 1u);
+    config->devices = n > 0 ? ids : NULL;
+done:
+    mem_free(found);
+    return st;
 }
 
 enum status launch_workers(struct supervisor **out, const struct router_options *o,
@@ -67,7 +136,7 @@ enum status launch_workers(struct supervisor **out, const struct router_options 
                            void *arg, struct error *err) {
     const char **args = worker_args(o), *ids[LOCAL_DEVICES_MAX];
     char program[PATH_MAX];
-    struct local_devices *found = mem_zalloc(sizeof(*found));
+    struct buf device_text;
     struct supervisor_config config = {.program = program,
                                        .args = args,
                                        .n_children = o->launch,
@@ -77,10 +146,11 @@ enum status launch_workers(struct supervisor **out, const struct router_options 
                                        .backoff_max_us = 30000000};
     enum status st = ST_OK;
 
+    buf_init(&device_text, 0);
     find_program(o, program);
-    if (o->launch == LAUNCH_AUTO) st = plan_auto(&config, found, ids, o->max_workers, log, err);
+    if (o->launch == LAUNCH_AUTO) st = plan_auto(&config, o, &device_text, ids, log, err);
     if (st == ST_OK) st = supervisor_create(out, loop, log, &config, on_fatal, arg, err);
-    mem_free(found);
+    buf_fini(&device_text);
     mem_free(args);
     return st;
 }

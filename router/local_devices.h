@@ -1,7 +1,6 @@
 /* router/local_devices.h - the GPUs of this machine, as a worker program sees them (--launch auto).
  *
- * The router knows nothing of GPUs. It asks the program that it is about to launch, with the very
- * arguments that its workers will get:
+ * The router knows nothing of GPUs. It asks the program that it is about to launch:
  *
  *      incipit-worker devices --json ARGS...
  *      {"devices":[{"index":0,"name":"NVIDIA H200","uuid":"GPU-8f3c...", ...}, ...]}

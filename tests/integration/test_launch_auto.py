@@ -1,0 +1,66 @@
+"""--launch auto: a worker on each GPU, each kept on its own. The GPUs are pretended (tests/backends/fake_gpus.c)."""
+import os
+import signal
+
+import pytest
+from conftest import BUILD, DEMO_MODEL, Router, free_port, http, wait_for
+
+FAKE = BUILD / "fake_gpus.so"
+UUIDS = ["GPU-0a000000-0000-4000-8000-000000000000", "GPU-1b000000-0000-4000-8000-000000000001",
+         "GPU-2c000000-0000-4000-8000-000000000002", "GPU-3d000000-0000-4000-8000-000000000003"]
+
+pytestmark = pytest.mark.skipif(not (DEMO_MODEL / "model.safetensors").exists(), reason="deploy/demo/model has no weights")
+
+
+def launch(programs, *args):
+    return programs(Router, "--launch", "auto", "--model", DEMO_MODEL, "--worker-base-port", free_port(),
+                    "--worker-arg=--backend-library", f"--worker-arg={FAKE}", "--worker-arg=--num-gpu-blocks-override=300",
+                    *args)
+
+
+def devices(router):
+    """What each worker says it runs on, by its URL."""
+    return {w["url"]: http(w["url"] + "/server_info").json["uuid"] for w in router.workers()["workers"]}
+
+
+def test_each_gpu_gets_a_worker_that_comes_back_on_it(programs):
+    router = launch(programs).ready(4)
+    before = devices(router)
+    assert sorted(before.values()) == UUIDS
+    started = [line for line in router.lines if " worker_started " in line]
+    victim = next(line for line in started if UUIDS[2] in line)
+    port, pid = (int(victim.split(f"{key}=")[1].split()[0]) for key in ("port", "pid"))
+    with open(f"/proc/{pid}/cmdline") as f:
+        assert f"--device\0{UUIDS[2]}\0" in f.read()
+    os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: sum(" worker_started " in line for line in router.lines) == 5, "a fifth start")
+    again = [line for line in router.lines if " worker_started " in line][-1]
+    assert f"port={port} " in again and UUIDS[2] in again
+    wait_for(lambda: router.n_healthy() == 4, "four healthy workers again")
+    assert devices(router) == before
+    answer = router.post("/v1/completions", {"prompt": "The table", "max_tokens": 4})
+    assert answer.code == 200, answer.body
+    assert router.stop() == 0
+
+
+def test_a_model_over_two_gpus_gets_two_of_them(programs):
+    """Two workers of two GPUs each: the router says which; what the worker makes of them is the worker's."""
+    router = launch(programs, "--worker-arg=--tensor-parallel-size=2").ready(2)
+    started = [line for line in router.lines if " worker_started " in line]
+    assert [line.split("device=")[1].split()[0].strip('"') for line in started] == \
+        [",".join(UUIDS[:2]), ",".join(UUIDS[2:])]
+    assert router.stop() == 0
+
+
+def test_more_gpus_wanted_by_a_worker_than_there_are(programs):
+    router = launch(programs, "--worker-arg=--tensor-parallel-size=8")
+    assert router.process.wait(30) != 0
+    wait_for(lambda: "wants 8 GPUs" in router.log and "there are 4" in router.log, "the sentence")
+
+
+def test_a_machine_without_gpus_gets_one_worker_on_the_cpu(programs):
+    router = programs(Router, "--launch", "auto", "--model", DEMO_MODEL, "--worker-base-port", free_port(),
+                      "--worker-arg=--backend-library", f"--worker-arg={BUILD / 'no-such-backend.so'}",
+                      "--worker-arg=--backend=cpu", "--worker-arg=--kv-cache-memory-bytes=64MiB").ready(1)
+    assert len(devices(router)) == 1
+    assert router.stop() == 0
