@@ -27,7 +27,7 @@
 #define STAND_ROWS    12u
 #define STAND_BLOCKS  128u
 #define STAND_TOP     5u
-#define STAND_BOUND   0.06 /* of a logprob: activations are rounded to 8 bits a dozen times a layer */
+#define STAND_BOUND   0.10 /* of a logprob: activations are rounded to 8 bits a dozen times a layer */
 #define STAND_MEAN    0.015 /* of their root mean square: a mistake moves them all, a rounding few */
 
 struct stand_side {
