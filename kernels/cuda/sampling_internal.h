@@ -88,6 +88,11 @@ struct sampling_pass {
     uint64_t *gathered; /* (n_bucket, SAMPLING_SELECTIONS, SAMPLING_GATHER) keys in any order */
 };
 
+/* Lays the arrays of a pass out in the scratch; NULL when only the size matters, which it returns. */
+uint64_t sampling_lay_out(struct sampling_pass *p, uint32_t max_outputs, uint32_t vocab,
+                          void *scratch);
+
+/* The passes, in their order; sampling.h says what each does. */
 void sampling_survey(struct gpu_stream *stream, const struct sampling_pass *p);
 void sampling_count(struct gpu_stream *stream, const struct sampling_pass *p);
 void sampling_adjust(struct gpu_stream *stream, const struct sampling_pass *p);

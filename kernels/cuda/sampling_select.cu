@@ -197,7 +197,7 @@ static __device__ __forceinline__ void gather_tile(const struct selection &l,
     at = (uint32_t)block_before((uint32_t)__popc(is_mine), &n);
     if (n == 0) return;
     if (threadIdx.x == 0) base[0] = atomicAdd(&s->n_gathered, (uint32_t)n);
-    __syncthreads();
+    if (!PLANTED(sampling_mine)) __syncthreads();
     at += base[0];
 #pragma unroll
     for (uint32_t i = 0; i < ITEMS; i++) {

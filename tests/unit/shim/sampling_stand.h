@@ -11,8 +11,8 @@
 #include "kernels/sample.h"
 #include "kernels/shim/shim_control.h"
 
-enum { STAND_OUTPUTS = 12, STAND_ROWS = 8, STAND_TOP = 24, STAND_BIAS = 64, STAND_MASKS = 3 };
-enum { STAND_CONTEXT = 700 };
+enum { STAND_OUTPUTS = 12, STAND_ROWS = 8, STAND_TOP = 256, STAND_BIAS = 64, STAND_MASKS = 3 };
+enum { STAND_CONTEXT = 700, STAND_GUARD = 256 };
 
 /* The device's arrays of a step, and the answers of kernels/sample.c to the same. */
 struct stand {
@@ -50,6 +50,7 @@ static inline struct stand *stand_create(uint32_t vocab, uint64_t seed) {
     struct stand *s = mem_zalloc(sizeof(*s));
     uint32_t stride = ALIGN_UP(vocab, 64u), words = CEIL_DIV(vocab, 32u);
     uint64_t n_scratch = sampling_scratch_bytes(STAND_OUTPUTS, vocab);
+    uint8_t *scratch = mem_try_aligned(256, n_scratch + STAND_GUARD);
 
     rng_seed(&s->rng, seed);
     s->logits = mem_try_aligned(256, (size_t)stride * STAND_OUTPUTS * sizeof(float));
@@ -75,12 +76,18 @@ static inline struct stand *stand_create(uint32_t vocab, uint64_t seed) {
                                      .out_flags = s->flags,
                                      .out_top_token = s->top_token,
                                      .out_top_logprob = s->top_logprob,
-                                     .scratch = mem_try_aligned(256, n_scratch)};
-    memset(s->args.scratch, 0, n_scratch);
+                                     .scratch = scratch};
+    memset(scratch, 0, n_scratch);
+    memset(scratch + n_scratch, 0xA5, STAND_GUARD);
     return s;
 }
 
 static inline void stand_destroy(struct stand *s) {
+    const uint8_t *guard =
+        (uint8_t *)s->args.scratch + sampling_scratch_bytes(STAND_OUTPUTS, s->args.vocab);
+
+    for (uint32_t i = 0; i < STAND_GUARD; i++)
+        assert_int_equal(guard[i], 0xA5);
     mem_free(s->args.scratch);
     mem_free(s->logits);
     mem_free(s->mask);
@@ -146,7 +153,7 @@ static inline struct backend_output stand_output(struct stand *s) {
     if (!stand_below(s, 4)) o.frequency_penalty = (float)(rng_f64(&s->rng) * 4 - 2);
     if (!stand_below(s, 4)) o.presence_penalty = (float)(rng_f64(&s->rng) * 4 - 2);
     if (!stand_below(s, 3)) o.mask = stand_below(s, STAND_MASKS);
-    if (!stand_below(s, 3)) o.n_logprobs = stand_below(s, STAND_TOP + 1);
+    if (!stand_below(s, 3)) o.n_logprobs = stand_below(s, stand_below(s, 2) ? 21 : STAND_TOP + 1);
     return o;
 }
 
