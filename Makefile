@@ -217,7 +217,7 @@ $(B)/tests/integration/%: $(B)/tests/integration/%.o $(LIBS_all)
 	$(call link,,)
 
 .PHONY: check
-check: all $(HELPERS) $(TESTS)
+check: all $(if $(SAN)$(CROSS),,cuda-check) $(HELPERS) $(TESTS)
 	@$(SKIPPED_SHIM)
 	@$(SKIPPED_CUDA)
 	@tests/run $(B) "$(SAN)" $(TESTS)
