@@ -5,9 +5,8 @@
  *          run_warp       let each lane run to its next meeting; all are there: hold the meeting;
  *                         again, until the warp's turn is over or it waits for the block
  *
- * A lane that reaches a meeting leaves a note (struct lane) and switches to the next lane of its warp,
- * the last one back to this file: one switch for each lane. What the instruction does is computed
- * here, once for the whole warp, into the places that the notes name.
+ * A lane that reaches a meeting leaves a note (lanes.h) and switches to the next lane of its warp, the
+ * last one back to this file: one switch for each lane.
  *
  * Shared memory is one arena per thread: SHARED arrays from its start, as blocks ask for them, then
  * SHARED_DYNAMIC. Behind each lie TAIL_BYTES of 0xFF, looked at after each block. */
@@ -23,13 +22,13 @@
 #include "common/rng.h"
 #include "kernels/shim/fiber.h"
 #include "kernels/shim/internal.h"
+#include "kernels/shim/lanes.h"
 #include "kernels/shim/shim_control.h"
 
 __thread struct shim_size threadIdx, blockIdx, blockDim, gridDim;
 const char *volatile shim_planted_name;
 
 enum {
-    WARP = 32,
     MAX_THREADS = 1024,
     MAX_SITES = 32,
     MAX_COPIES = 1024, /* of a thread, not yet waited for */
@@ -38,26 +37,6 @@ enum {
     STATIC_MAX = 48 << 10,
     ARENA_BYTES = (STATIC_MAX + (1 << 20)),
     SHARED_DEFAULT = 232448
-};
-
-/* What the 32 lanes of a warp do together. */
-enum meeting { SYNC_WARP, SHUFFLE, BALLOT, MATRIX, MATRIX_TRANSPOSED, PRODUCT };
-
-enum place { AT_START, AT_BLOCK_BARRIER, AT_MEETING, AT_END };
-
-/* A lane's note of what it waits for. */
-struct lane {
-    enum place place;
-    int line;
-    enum meeting meeting;
-    uint32_t bits, from; /* shuffle, ballot: what it gives, and whose it wants */
-    uint32_t result;
-    uint32_t *r; /* load_matrix4: where to, from where */
-    const void *row;
-    float *c; /* multiply_add */
-    const uint32_t *a;
-    uint32_t b0, b1;
-    struct shim_size index;
 };
 
 struct copy {
@@ -109,7 +88,6 @@ struct shim {
     unsigned char *arena;
     struct site sites[MAX_SITES];
     uint32_t n_sites, static_bytes; /* static: tails included */
-    unsigned char *dynamic;
 
     uint64_t seed, n_chances; /* how many numbers of the seed were drawn */
     enum shim_copies copies;
@@ -245,6 +223,29 @@ void shim_fault_here(int line, const char *what) {
 }
 
 /* --- shared memory */
+int shim_allow_shared(void (*kernel)(void), uint64_t n_bytes) {
+    uint32_t i = 0;
+
+    if (n_bytes > here()->max_shared_bytes) return 1; /* cudaErrorInvalidValue */
+    pthread_mutex_lock(&allowed_lock_);
+    while (i < n_allowed_ && allowed_[i].kernel != kernel)
+        i++;
+    if (i == MAX_KERNELS) abort();
+    if (i == n_allowed_) n_allowed_++;
+    allowed_[i] = (struct allowed){kernel, n_bytes};
+    pthread_mutex_unlock(&allowed_lock_);
+    return 0;
+}
+static uint64_t allowed_shared(void (*kernel)(void)) {
+    uint64_t n_bytes = STATIC_MAX;
+
+    pthread_mutex_lock(&allowed_lock_);
+    for (uint32_t i = 0; i < n_allowed_; i++)
+        if (allowed_[i].kernel == kernel) n_bytes = MAX(n_bytes, allowed_[i].n_bytes);
+    pthread_mutex_unlock(&allowed_lock_);
+    return n_bytes;
+}
+
 static uint32_t with_tail(uint64_t n_bytes) {
     return (uint32_t)ALIGN_UP(n_bytes, TAIL_BYTES) + TAIL_BYTES;
 }
@@ -291,6 +292,15 @@ static void check_shared(struct shim *s) {
         check_tail(s, s->arena + s->sites[i].at, s->sites[i].n_bytes);
     check_tail(s, dynamic_start(s), s->launch->shared_bytes);
 }
+/* Both kinds share what a block may have: 48 KiB, or all that there is for a kernel that has asked. */
+static void check_shared_size(const struct shim *s) {
+    uint64_t n = static_used(s) + s->launch->shared_bytes;
+    bool has_asked = allowed_shared(s->launch->kernel) > STATIC_MAX;
+
+    if (n > (has_asked ? s->max_shared_bytes : STATIC_MAX))
+        fault(s, 0, 0, "%u bytes of shared memory, both kinds together, are more than it may have",
+              (unsigned)n);
+}
 /* 16 bytes that are the block's. */
 static bool is_shared(struct shim *s, const void *p) {
     const unsigned char *at = p;
@@ -303,28 +313,6 @@ static bool is_shared(struct shim *s, const void *p) {
         if (at >= start && at + 16 <= start + s->sites[i].n_bytes) return true;
     }
     return false;
-}
-int shim_allow_shared(void (*kernel)(void), uint64_t n_bytes) {
-    uint32_t i = 0;
-
-    if (n_bytes > here()->max_shared_bytes) return 1; /* cudaErrorInvalidValue */
-    pthread_mutex_lock(&allowed_lock_);
-    while (i < n_allowed_ && allowed_[i].kernel != kernel)
-        i++;
-    if (i == MAX_KERNELS) abort();
-    if (i == n_allowed_) n_allowed_++;
-    allowed_[i] = (struct allowed){kernel, n_bytes};
-    pthread_mutex_unlock(&allowed_lock_);
-    return 0;
-}
-static uint64_t allowed_shared(void (*kernel)(void)) {
-    uint64_t n_bytes = STATIC_MAX;
-
-    pthread_mutex_lock(&allowed_lock_);
-    for (uint32_t i = 0; i < n_allowed_; i++)
-        if (allowed_[i].kernel == kernel) n_bytes = MAX(n_bytes, allowed_[i].n_bytes);
-    pthread_mutex_unlock(&allowed_lock_);
-    return n_bytes;
 }
 const char *shim_launch_fault(const struct shim_launch *l) {
     uint64_t n_threads = (uint64_t)l->block.x * l->block.y * l->block.z;
@@ -469,108 +457,13 @@ void shim_multiply_add(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1
     meet(s, lane, PRODUCT, line);
 }
 
-/* --- meetings: what the instruction does, for 32 lanes at once */
-static float low(uint32_t pair) {
-    uint32_t bits = pair << 16;
-    float x;
-
-    memcpy(&x, &bits, 4);
-    return x;
-}
-static float high(uint32_t pair) {
-    uint32_t bits = pair & 0xFFFF0000u;
-    float x;
-
-    memcpy(&x, &bits, 4);
-    return x;
-}
-static void shuffle(struct lane *warp) {
-    for (uint32_t l = 0; l < WARP; l++)
-        warp[l].result = warp[warp[l].from].bits;
-}
-static void ballot(struct lane *warp) {
-    uint32_t votes = 0;
-
-    for (uint32_t l = 0; l < WARP; l++)
-        votes |= warp[l].bits << l;
-    for (uint32_t l = 0; l < WARP; l++)
-        warp[l].result = votes;
-}
-/* Rows in the same 16-byte column of the 128 that the banks give at once need one pass each. */
-static void count_conflicts(struct shim *s, const struct lane *warp) {
-    for (uint32_t m = 0; m < 4; m++) {
-        uint32_t n_passes = 1, n_in_column[8] = {0};
-
-        for (uint32_t i = 0; i < 8; i++) {
-            uintptr_t row = (uintptr_t)warp[m * 8 + i].row;
-            bool is_again = false;
-
-            for (uint32_t j = 0; j < i && !is_again; j++)
-                is_again = (uintptr_t)warp[m * 8 + j].row == row;
-            if (is_again) continue;
-            n_in_column[row / 16 % 8]++;
-            n_passes = MAX(n_passes, n_in_column[row / 16 % 8]);
-        }
-        s->stats->n_matrix_phases++;
-        s->stats->n_bank_conflicts += n_passes - 1;
-    }
-}
-static void load_matrix(struct shim *s, struct lane *warp) {
-    count_conflicts(s, warp);
-    for (uint32_t l = 0; l < WARP; l++)
-        for (uint32_t m = 0; m < 4; m++)
-            memcpy(&warp[l].r[m], (const char *)warp[m * 8 + l / 4].row + l % 4 * 4, 4);
-}
-static void load_matrix_transposed(struct shim *s, struct lane *warp) {
-    count_conflicts(s, warp);
-    for (uint32_t l = 0; l < WARP; l++)
-        for (uint32_t m = 0; m < 4; m++) {
-            const struct lane *rows = &warp[m * 8 + l % 4 * 2];
-            uint16_t pair[2];
-
-            memcpy(&pair[0], (const char *)rows[0].row + l / 4 * 2, 2);
-            memcpy(&pair[1], (const char *)rows[1].row + l / 4 * 2, 2);
-            memcpy(&warp[l].r[m], pair, 4);
-        }
-}
-/* PTX: lane l has a[0] at row l / 4, columns 2 * (l % 4) and one more; a[1] 8 rows below, a[2] 8
- * columns to the right, a[3] both; b0 at rows 2 * (l % 4) and one more of column l / 4, b1 8 rows
- * below. */
-static void product(struct lane *warp) {
-    float a[16][16], b[16][8], c[16][8];
-
-    for (uint32_t l = 0; l < WARP; l++) {
-        const struct lane *lane = &warp[l];
-        uint32_t row = l / 4, col = l % 4 * 2;
-
-        for (uint32_t i = 0; i < 4; i++) {
-            a[row + (i & 1) * 8][col + (i >> 1) * 8] = low(lane->a[i]);
-            a[row + (i & 1) * 8][col + (i >> 1) * 8 + 1] = high(lane->a[i]);
-            c[row + (i >> 1) * 8][col + (i & 1)] = lane->c[i];
-        }
-        b[col][row] = low(lane->b0);
-        b[col + 1][row] = high(lane->b0);
-        b[col + 8][row] = low(lane->b1);
-        b[col + 9][row] = high(lane->b1);
-    }
-    for (uint32_t row = 0; row < 16; row++)
-        for (uint32_t k = 0; k < 16; k++)
-            for (uint32_t col = 0; col < 8; col++)
-                c[row][col] += a[row][k] * b[k][col];
-    for (uint32_t l = 0; l < WARP; l++)
-        for (uint32_t i = 0; i < 4; i++)
-            warp[l].c[i] = c[l / 4 + (i >> 1) * 8][l % 4 * 2 + (i & 1)];
-}
 static void hold_meeting(struct shim *s, struct lane *warp) {
     s->stats->n_meetings++;
-    switch (warp->meeting) {
-    case SYNC_WARP: break;
-    case SHUFFLE: shuffle(warp); break;
-    case BALLOT: ballot(warp); break;
-    case MATRIX: load_matrix(s, warp); break;
-    case MATRIX_TRANSPOSED: load_matrix_transposed(s, warp); break;
-    case PRODUCT: product(warp); break;
+    if (warp->meeting == MATRIX || warp->meeting == MATRIX_TRANSPOSED) {
+        s->stats->n_matrix_phases += 4;
+        s->stats->n_bank_conflicts += lanes_conflicts(warp);
     }
+    lanes_meet(warp);
 }
 
 /* --- fibers */
@@ -584,6 +477,7 @@ static void thread_entry(void) {
         s = here();
     }
 }
+
 /* --- the schedule */
 static void describe(const struct lane *lane, char *out, size_t size) {
     static const char *const names[] = {
@@ -668,6 +562,7 @@ static void run_block(struct shim *s, uint32_t n_threads) {
     for (uint32_t w = 1; w < n_warps; w++)
         if (s->lanes[w * WARP].place != AT_END) apart(s, 0, w * WARP, "block");
     check_shared(s);
+    check_shared_size(s);
 }
 static void open_threads(struct shim *s, uint32_t n) {
     for (; s->n_opened < n; s->n_opened++)
