@@ -1,6 +1,7 @@
 /* tests/unit/kernels/test_sim.c - the simulated backend: its clock, its text, its refusals. */
 #include <ctype.h>
 #include <poll.h>
+#include <unistd.h>
 #include <string.h>
 
 #include "common/clock.h"
@@ -110,6 +111,26 @@ static void the_event_fd_is_readable_when_a_fence_is_done(void **state) {
     close_sim(&s);
 }
 
+/* Who waits for the second of two is woken by the first, takes the signal away, and is woken again. */
+static void the_event_fd_tells_of_a_later_fence_too(void **state) {
+    struct pollfd p = {.events = POLLIN};
+    uint64_t signal;
+    struct sim s;
+    backend_fence b;
+
+    (void)state;
+    open_sim(&s, NULL, 3);
+    (void)submit(&s, 1, 10);
+    b = submit(&s, 1, 10);
+    do {
+        p.fd = backend_sim.event_fd(s.dev);
+        assert_int_equal(poll(&p, 1, 5000), 1);
+        assert_int_equal(read(p.fd, &signal, sizeof(signal)), sizeof(signal));
+    } while (backend_sim.poll(s.dev, b) == ST_AGAIN);
+    assert_int_equal(backend_sim.poll(s.dev, b), ST_OK);
+    close_sim(&s);
+}
+
 static void the_text_is_words_and_depends_on_the_prompt_alone(void **state) {
     static const uint32_t prompt[] = {10, 20, 30}, other[] = {10, 20, 31};
     char text[2][401] = {{0}};
@@ -187,6 +208,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(steps_take_the_modelled_time_one_after_another),
         cmocka_unit_test(the_event_fd_is_readable_when_a_fence_is_done),
+        cmocka_unit_test(the_event_fd_tells_of_a_later_fence_too),
         cmocka_unit_test(the_text_is_words_and_depends_on_the_prompt_alone),
         cmocka_unit_test(wrong_options_get_a_sentence),
         cmocka_unit_test(moves_take_the_time_of_their_link),

@@ -378,6 +378,19 @@ static void case_73_too_little_memory_names_the_longest(void **state) {
     loop_destroy(loop);
 }
 
+static void memory_is_shared_out_by_whose_it_is(void **state) {
+    struct backend_info info = {.memory_total = 1000, .memory_free = 700};
+
+    (void)state;
+    assert_int_equal(engine_memory_budget(&info, 0.5), 350); /* of the host's: of what is free */
+    info.flags = BACKEND_OWN_MEMORY;
+    assert_int_equal(engine_memory_budget(&info, 0.5), 200); /* half of all, 300 of it taken */
+    assert_int_equal(engine_memory_budget(&info, 0.3), 0);
+    assert_int_equal(engine_memory_budget(&info, 0.1), 0);
+    info.memory_free = 2000; /* nonsense does not wrap */
+    assert_int_equal(engine_memory_budget(&info, 0.5), 500);
+}
+
 static void a_stop_id_and_min_tokens_are_obeyed(void **state) {
     static struct answer a[2];
     static uint32_t prompt[20] = {9, 9, 9};
@@ -424,6 +437,7 @@ int main(void) {
         cmocka_unit_test(the_waiting_limit_is_kept),
         cmocka_unit_test(reset_forgets_and_answers_stay_the_same),
         cmocka_unit_test(case_73_too_little_memory_names_the_longest),
+        cmocka_unit_test(memory_is_shared_out_by_whose_it_is),
         cmocka_unit_test(a_stop_id_and_min_tokens_are_obeyed),
     };
 
