@@ -521,8 +521,11 @@ static void measure_sampling(struct bench *b, uint32_t n, const char *kind, floa
     uint64_t scratch_bytes = sampling_scratch_bytes(n, vocab);
     struct backend_output *output = mem_calloc(n, sizeof(*output));
     struct backend_step step = {.n_outputs = n};
-    struct sampling_case c = {
-        .args = {.vocab = vocab, .vocab_stride = stride, .max_context = 1u << 14, .n_bucket = n}};
+    struct sampling_case c = {.args = {.vocab = vocab,
+                                       .vocab_stride = stride,
+                                       .max_context = 1u << 14,
+                                       .max_outputs = n,
+                                       .n_bucket = n}};
     struct sampling_args *a = &c.args;
     char what[48];
 

@@ -20,6 +20,7 @@ static const struct random_shape shapes[] = {
     {"llama-3.1-8b", 32, 4096, 32, 8, 128, 14336, 128256, false, false, 5e5f, 0.02f},
     {"qwen2.5-1.5b", 28, 1536, 12, 2, 128, 8960, 151936, true, true, 1e6f, 0.02f},
     {"slice", 2, 4096, 32, 8, 128, 14336, 8192, false, false, 5e5f, 0},
+    {"small", 2, 256, 4, 2, 64, 512, 2048, false, true, 1e4f, 0.02f},
     {"tiny", 2, 128, 4, 2, 64, 256, 512, true, false, 1e4f, 0},
 };
 

@@ -16,7 +16,8 @@ struct random_shape {
     float matrix_scale; /* deviation of the weights; 0: 1 / sqrt(inputs), so that logits differ */
 };
 
-/* "llama-3.1-8b", "qwen2.5-1.5b", "slice" (two layers of the first), "tiny"; NULL when unknown. */
+/* "llama-3.1-8b", "qwen2.5-1.5b", "slice" (two layers of the first), "small",
+ * "tiny"; NULL when unknown. */
 const struct random_shape *random_shape_find(const char *name);
 
 struct random_limits {
