@@ -148,11 +148,27 @@ cuda-check: $(B)/incipit_cuda.so
 endif
 
 # --- on a GPU ------------------------------------------------------------------------------------
-# Programs of tests/gpu: X on the device, X-shim the same with the kernels as fibers, to rehearse.
-$(B)/gpu/%-shim: $(B)/tests/gpu/%.o $(B)/tests/gpu/random_model.o $(B)/libshim.a $(B)/libkernels.a $(B)/libcommon.a
-	@mkdir -p $(@D); echo "  LD   $@"; $(CC) $(CFLAGS_ALL) -fno-lto $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group -o $@ -pthread -lm -ldl
-$(B)/gpu/%: $(B)/tests/gpu/%.o $(B)/tests/gpu/random_model.o $(CUDA_OBJECTS) $(B)/libkernels.a $(B)/libcommon.a
-	@mkdir -p $(@D); echo "  LD   $@"; $(CC) $(CFLAGS_ALL) -fno-lto $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group -o $@ $(CUDART) -pthread -ldl -lrt -lm
+# Programs of tests/gpu: X on the device, X-shim the same with the kernels as fibers, to rehearse; and
+# the shim's tests of kernels, whose memory here is the device's. They need no library but the C
+# library and the toolkit's: B=build/gpu PACKAGES= OPTIONAL= builds them where nothing else is.
+GPU_LINK = @mkdir -p $(@D); echo "  LD   $@"; $(CC) $(CFLAGS_ALL) -fno-lto $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group -o $@
+$(B)/libminimal.a: $(call objs,$(addprefix common/,mem.c status.c clock.c isa.c))
+$(B)/gpu/%-shim: $(B)/tests/gpu/%.o $(B)/tests/gpu/random_model.o $(B)/libshim.a $(B)/libkernels.a $(B)/libminimal.a
+	$(GPU_LINK) -pthread -lm -ldl
+$(B)/gpu/%: $(B)/tests/gpu/%.o $(B)/tests/gpu/random_model.o $(CUDA_OBJECTS) $(B)/libkernels.a $(B)/libminimal.a
+	$(GPU_LINK) $(CUDART) -pthread -ldl -lrt -lm
+$(B)/gpu/tests/%: $(B)/gpu/obj/%.o $(call objs,$(addprefix tests/,gpu/on_device.c support/tiny_model.c support/support.c)) \
+                  $(CUDA_OBJECTS) $(B)/libkernels.a $(B)/libminimal.a
+	$(GPU_LINK) $(CUDART) -pthread -ldl -lrt -lm
+$(B)/gpu/obj/%.o: tests/unit/shim/%.c $(B)/flags
+	@mkdir -p $(@D); echo "  CC   $< for the device"; $(CC) $(CFLAGS_ALL) -Itests/gpu/cmocka -include tests/gpu/on_device.h -MMD -MP -c $< -o $@
+$(B)/tests/gpu/on_device.o: CFLAGS_ALL += -isystem $(CUDA_HOME)/include
+
+.PHONY: gpu-check gpu-soak
+gpu-check: ## everything that is asked of the CUDA backend on a GPU, < 8 minutes; needs nvcc, gcc, python3; ARGS=--help
+	@python3 tests/gpu/check.py --cc "$(CC)" $(ARGS)
+gpu-soak: ## nine minutes of random schedules on the GPU against the CPU
+	@python3 tests/gpu/check.py --cc "$(CC)" --phases soak --soak 440 --budget 530 --json build/gpu/soak.json $(ARGS)
 
 # --- run ---------------------------------------------------------------------------------------
 .PHONY: run demo

@@ -1,0 +1,95 @@
+/* tests/gpu/on_device.c - see on_device.h: managed memory, the runner of tests, and a shim that skips. */
+#include <cuda_runtime_api.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/shim/shim_control.h"
+#include "tests/gpu/cmocka/cmocka.h"
+
+jmp_buf cm_end;
+
+void *device_room(size_t n_bytes);
+void device_release(void *p);
+
+void *device_room(size_t n_bytes) {
+    void *p = NULL;
+    cudaError_t code = cudaMallocManaged(&p, n_bytes ? n_bytes : 1, cudaMemAttachGlobal);
+
+    if (code != cudaSuccess) {
+        fprintf(stderr, "no managed memory: %s\n", cudaGetErrorString(code));
+        exit(1);
+    }
+    memset(p, 0, n_bytes);
+    return p;
+}
+
+void device_release(void *p) {
+    struct cudaPointerAttributes a;
+
+    if (!p) return;
+    if (cudaPointerGetAttributes(&a, p) == cudaSuccess && a.type == cudaMemoryTypeManaged)
+        (void)cudaFree(p);
+    else
+        free(p);
+}
+
+/* --- tests ------------------------------------------------------------------------------------- */
+
+int cm_run(const struct CMUnitTest *tests, size_t n) {
+    volatile size_t n_failed = 0, i;
+
+    for (i = 0; i < n; i++) {
+        int how = setjmp(cm_end);
+        void *state = NULL;
+
+        if (how == 0) tests[i].test(&state);
+        if (how != CM_SKIPPED && (cudaDeviceSynchronize() != cudaSuccess || cudaGetLastError()))
+            how = CM_FAILED;
+        n_failed += how == CM_FAILED;
+        printf("%-8s %s\n",
+               how == 0            ? "ok"
+               : how == CM_SKIPPED ? "skipped"
+                                   : "FAILED",
+               tests[i].name);
+    }
+    if (n_failed) fprintf(stderr, "%zu of %zu tests failed\n", n_failed, n);
+    return n_failed ? 1 : 0;
+}
+
+/* --- what only the shim can do ------------------------------------------------------------------- */
+
+static NORETURN void skip(void) {
+    longjmp(cm_end, CM_SKIPPED);
+}
+
+void shim_set(uint64_t seed, enum shim_copies copies) {
+    (void)seed, (void)copies; /* the device has its own schedules */
+}
+
+void shim_plant(const char *name) {
+    if (name) skip();
+}
+
+void shim_stats(const char *name, struct shim_stats *out) {
+    (void)name, (void)out;
+    skip();
+}
+
+void shim_stats_clear(void) {
+}
+
+void shim_set_memory(uint64_t n_bytes) {
+    (void)n_bytes;
+    skip();
+}
+
+void shim_fail_call(uint64_t n) {
+    (void)n;
+    skip();
+}
+
+void shim_fail_launch(uint64_t n) {
+    (void)n;
+    skip();
+}
