@@ -84,6 +84,16 @@ void shim_set_memory(uint64_t n_bytes) {
     skip();
 }
 
+void shim_set_max_shared(uint32_t n_bytes) {
+    (void)n_bytes;
+    skip();
+}
+
+void shim_set_devices(uint32_t n) {
+    (void)n;
+    skip();
+}
+
 void shim_fail_call(uint64_t n) {
     (void)n;
     skip();

@@ -44,5 +44,7 @@ extern jmp_buf cm_end; /* of the test that runs; tests/gpu/on_device.c */
 int cm_run(const struct CMUnitTest *tests, size_t n);
 #define cmocka_run_group_tests(tests, setup, teardown)                                             \
     ((void)(setup), (void)(teardown), cm_run(tests, sizeof(tests) / sizeof((tests)[0])))
+#define cmocka_run_group_tests_name(name, tests, setup, teardown)                                  \
+    cmocka_run_group_tests(tests, setup, teardown)
 
 #endif
