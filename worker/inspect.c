@@ -87,31 +87,16 @@ static void say_memory(const struct model *m, const struct worker_options *o) {
                o->kv_bytes / block, o->kv_bytes / block * o->block_size);
 }
 
-/* What a worker with these options would compute on, and what would be left there for KV. */
-static enum status say_device(const struct model *m, const struct worker_options *o,
-                              struct log *log, struct error *err) {
-    struct engine_options e = engine_options_default;
-    struct backend_info info;
-    uint64_t budget, kv_bytes, n_tokens, context, block;
-    enum status st = worker_choose_device(o, &e.backend, &e.device, log, err);
+static void say_fit(const struct engine_options *e, const struct backend_info *info,
+                    uint64_t block_bytes, uint64_t context) {
+    uint64_t budget = engine_memory_budget(info, e->memory_fraction), n_tokens;
+    uint64_t kv_bytes = e->n_blocks ? e->n_blocks * block_bytes : e->kv_bytes;
 
-    if (st == ST_OK) st = e.backend->probe(&e.device, &info, err);
-    if (st != ST_OK) return st;
-    engine_options_set_model(&e, m);
-    worker_size_engine(o, m, &e);
-    context = o->max_model_len ? o->max_model_len : e.geometry.max_context;
-    block = model_kv_bytes_per_token(m, DTYPE_BF16) * o->block_size;
-    budget = engine_memory_budget(&info, e.memory_fraction);
-    kv_bytes = e.n_blocks ? e.n_blocks * block : e.kv_bytes;
-    if (kv_bytes == 0) kv_bytes = budget - MIN(e.weight_bytes, budget);
-    n_tokens = block ? kv_bytes / block * o->block_size : 0;
-    printf("device            %s: %s, %s%s%s; memory %.1f GiB, %.1f free\n",
-           tp_computing(e.backend, &e.device)->name, info.device, info.path,
-           info.uuid[0] ? ", " : "", info.uuid, (double)info.memory_total / GIB,
-           (double)info.memory_free / GIB);
-    if (e.weight_bytes + kv_bytes > info.memory_free && info.memory_free > 0)
+    if (kv_bytes == 0) kv_bytes = budget - MIN(e->weight_bytes, budget);
+    n_tokens = block_bytes ? kv_bytes / block_bytes * e->block_size : 0;
+    if (info->memory_free > 0 && e->weight_bytes + kv_bytes > info->memory_free)
         printf("fits              no: weights and KV take %.2f GiB\n",
-               (double)(e.weight_bytes + kv_bytes) / GIB);
+               (double)(e->weight_bytes + kv_bytes) / GIB);
     else if (n_tokens < context)
         printf("fits              no: %.2f GiB are left for KV, %" PRIu64
                " tokens; one request may take %" PRIu64 ": lower --max-model-len\n",
@@ -120,6 +105,27 @@ static enum status say_device(const struct model *m, const struct worker_options
         printf("fits              yes: %.2f GiB for KV, %" PRIu64 " tokens, %" PRIu64
                " requests of %" PRIu64 "\n",
                (double)kv_bytes / GIB, n_tokens, n_tokens / context, context);
+}
+
+/* What a worker with these options would compute on, and what would be left there for KV: before
+ * working memory, which only the loaded model can tell. */
+static enum status say_device(const struct model *m, const struct worker_options *o,
+                              struct log *log, struct error *err) {
+    struct engine_options e = engine_options_default;
+    struct backend_info info;
+    enum status st = worker_choose_device(o, &e.backend, &e.device, log, err);
+
+    if (st == ST_OK) st = e.backend->probe(&e.device, &info, err);
+    if (st != ST_OK) return st;
+    engine_options_set_model(&e, m);
+    e.block_size = o->block_size;
+    worker_size_engine(o, m, &e);
+    printf("device            %s: %s, %s%s%s; memory %.1f GiB, %.1f free\n",
+           tp_computing(e.backend, &e.device)->name, info.device, info.path,
+           info.uuid[0] ? ", " : "", info.uuid, (double)info.memory_total / GIB,
+           (double)info.memory_free / GIB);
+    say_fit(&e, &info, model_kv_bytes_per_token(m, DTYPE_BF16) * o->block_size,
+            o->max_model_len ? o->max_model_len : e.geometry.max_context);
     return ST_OK;
 }
 
