@@ -20,6 +20,14 @@
 
 /* --- device ---------------------------------------------------------------------------------- */
 
+/* Ranks share the processors. */
+static uint32_t threads_of(const struct backend_config *config) {
+    uint32_t n = config->n_threads;
+
+    if (config->tp_size <= 1) return n;
+    return MAX((n ? n : cpu_processors("")) / config->tp_size, 1u);
+}
+
 static enum status cpu_probe(const struct backend_config *config, struct backend_info *info,
                              struct error *err) {
     const struct cpu_path *path;
@@ -29,7 +37,7 @@ static enum status cpu_probe(const struct backend_config *config, struct backend
     memset(info, 0, sizeof(*info));
     host_describe(info);
     snprintf(info->path, sizeof(info->path), "%s", path->name);
-    info->n_threads = config->n_threads;
+    info->n_threads = threads_of(config);
     info->flags = BACKEND_INVARIANT;
     return ST_OK;
 }
@@ -38,14 +46,6 @@ static void cpu_close(struct backend_device *dev) {
     if (!dev) return;
     cpu_pool_destroy(dev->pool);
     mem_free(dev);
-}
-
-/* Ranks share the processors. */
-static uint32_t threads_of(const struct backend_config *config) {
-    uint32_t n = config->n_threads;
-
-    if (config->tp_size <= 1) return n;
-    return MAX((n ? n : cpu_processors("")) / config->tp_size, 1u);
 }
 
 static enum status cpu_open(struct backend_device **out, const struct backend_config *config,

@@ -72,16 +72,18 @@ static void order(struct tp_ranks *r, tp_rank_fn *fn, void *arg, uint32_t n_call
     pthread_mutex_unlock(&r->lock);
 }
 
+/* One that is late, or was left alone, is so because of another. */
+static int guilt(enum status st) {
+    return st == ST_OK ? 0 : st == ST_CLOSED ? 1 : st == ST_AGAIN ? 2 : 3;
+}
+
 static enum status blame(const struct tp_ranks *r, uint32_t n_called, struct error *err) {
-    const struct rank *who = NULL;
+    const struct rank *who = &r->rank[0];
 
-    for (uint32_t i = 0; i < n_called; i++) {
-        const struct rank *rank = &r->rank[i];
-
-        if (rank->status == ST_OK) continue;
-        if (!who || (who->status == ST_CLOSED && rank->status != ST_CLOSED)) who = rank;
+    for (uint32_t i = 1; i < n_called; i++) {
+        if (guilt(r->rank[i].status) > guilt(who->status)) who = &r->rank[i];
     }
-    if (!who) return ST_OK;
+    if (who->status == ST_OK) return ST_OK;
     if (err) {
         *err = who->err;
         err->status = who->status;

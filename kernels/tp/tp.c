@@ -576,13 +576,17 @@ struct fence_call {
     struct backend_device *dev;
     backend_fence fence;
     uint64_t timeout_us;
+    bool is_first_late;
 };
 
+/* Rank 0 says whether the outputs are there; the others are asked whether they are lost. */
 static enum status poll_rank(uint32_t rank, void *arg, struct error *err) {
     struct fence_call *c = arg;
+    enum status st = c->dev->ops->poll(c->dev->rank[rank], c->fence);
 
     (void)err;
-    return c->dev->ops->poll(c->dev->rank[rank], c->fence);
+    if (rank == 0) c->is_first_late = st == ST_AGAIN;
+    return st == ST_AGAIN ? ST_OK : st;
 }
 
 static enum status wait_rank(uint32_t rank, void *arg, struct error *err) {
@@ -594,8 +598,9 @@ static enum status wait_rank(uint32_t rank, void *arg, struct error *err) {
 
 static enum status tp_poll(struct backend_device *dev, backend_fence f) {
     struct fence_call c = {.dev = dev, .fence = f};
+    enum status st = tp_ranks_call_apart(dev->ranks, poll_rank, &c, NULL);
 
-    return tp_ranks_call_first(dev->ranks, poll_rank, &c, NULL);
+    return st == ST_OK && c.is_first_late ? ST_AGAIN : st;
 }
 
 static enum status tp_wait(struct backend_device *dev, backend_fence f, uint64_t timeout_us) {

@@ -150,6 +150,7 @@ static UNUSED struct cuda_stand *stand_open_alone(const struct tiny_shape *shape
     shim_set(seed, seed % 2 ? SHIM_COPIES_LATE : SHIM_COPIES_EARLY);
     s->how = (struct backend_output){
         .top_p = 1, .repetition_penalty = 1, .n_logprobs = STAND_TOP, .mask = BACKEND_NO_MASK};
+    if (setup->tp_size) shim_set_devices(setup->tp_size);
     stand_open_side(&s->cuda, setup->tp_size ? &backend_tp : &backend_cuda, &s->setup, shape, seed,
                     &err);
     return s;

@@ -15,6 +15,7 @@ static const struct stand_setup setups[] = {
      .n_blocks = 80,
      .n_host_blocks = N_HOST,
      .is_deterministic = true},
+    {.max_rows = 5, .max_step_tokens = 40, .n_blocks = 48, .n_host_blocks = N_HOST, .tp_size = 2},
 };
 
 static bool chance(struct cuda_stand *s, uint32_t one_in) {
@@ -143,9 +144,8 @@ static void random_schedules_agree_with_the_reference(void **state) {
     windowed.sliding_window = 21;
     windowed.n_kv_heads = 2;
     windowed.has_qkv_bias = true;
-    for (uint64_t i = 0; i < 4; i++)
-        run_schedule(i % 2 ? &windowed : &stand_llama, &setups[i / 2 % 2],
-                     support_seed() * 100 + i);
+    for (uint64_t i = 0; i < 2 * ARRAY_LEN(setups); i++)
+        run_schedule(i % 2 ? &windowed : &stand_llama, &setups[i / 2], support_seed() * 100 + i);
 }
 
 int main(void) {

@@ -11,6 +11,8 @@
 #define N_SEQS  3u
 
 static const struct stand_setup two_slots = {.max_rows = 4, .max_step_tokens = 32, .n_slots = 2};
+static const struct stand_setup two_ranks = {
+    .max_rows = 4, .max_step_tokens = 32, .n_slots = 2, .tp_size = 2};
 
 struct run {
     int32_t token[N_STEPS][N_SEQS];
@@ -34,7 +36,7 @@ static void set_sampling(struct cuda_stand *s) {
 
 static void take(struct cuda_stand *s, uint32_t slot, uint32_t step, backend_fence f,
                  struct run *out) {
-    assert_int_equal(backend_cuda.wait(s->cuda.dev, f, 60000000), ST_OK);
+    assert_int_equal(s->cuda.ops->wait(s->cuda.dev, f, 60000000), ST_OK);
     for (uint32_t i = 0; i < N_SEQS; i++) {
         out->token[step][i] = s->cuda.stage[slot].out_token[i];
         out->logprob[step][i] = s->cuda.stage[slot].out_logprob[i];
@@ -58,7 +60,7 @@ static void run_ahead(struct cuda_stand *s, struct run *out) {
         stand_lay_out_plan(s, t, &step);
         for (uint32_t q = 0; q < N_SEQS && i > 0; q++)
             t->token[q] = -1 - (int32_t)q;
-        stand_must(backend_cuda.submit(s->cuda.model, i % 2, &step, &fence[i], &err), &err,
+        stand_must(s->cuda.ops->submit(s->cuda.model, i % 2, &step, &fence[i], &err), &err,
                    "submit");
     }
     take(s, (N_STEPS - 2) % 2, N_STEPS - 2, fence[N_STEPS - 2], out);
@@ -75,23 +77,32 @@ static void run_one_by_one(struct cuda_stand *s, struct run *out) {
     }
 }
 
-static void tokens_come_from_the_step_in_flight(void **state) {
-    (void)state;
+static void run_both_ways(const struct stand_setup *setup) {
     for (uint64_t seed = 1; seed <= 4; seed++) {
         struct run ahead, want;
-        struct cuda_stand *s = stand_open_alone(&stand_llama, &two_slots, seed);
+        struct cuda_stand *s = stand_open_alone(&stand_llama, setup, seed);
 
         set_sampling(s);
         start_all(s);
         run_ahead(s, &ahead);
         stand_close(s);
-        s = stand_open_alone(&stand_llama, &two_slots, seed);
+        s = stand_open_alone(&stand_llama, setup, seed);
         set_sampling(s);
         start_all(s);
         run_one_by_one(s, &want);
         stand_close(s);
         assert_memory_equal(&ahead, &want, sizeof(want));
     }
+}
+
+static void tokens_come_from_the_step_in_flight(void **state) {
+    (void)state;
+    run_both_ways(&two_slots);
+}
+
+static void tokens_come_from_the_step_in_flight_of_two_ranks(void **state) {
+    (void)state;
+    run_both_ways(&two_ranks);
 }
 
 /* Row 1 is given to another while a step that penalises its old tokens is under way. */
@@ -307,6 +318,7 @@ static void after_a_fault_everything_says_lost(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tokens_come_from_the_step_in_flight),
+        cmocka_unit_test(tokens_come_from_the_step_in_flight_of_two_ranks),
         cmocka_unit_test(a_row_is_bound_anew_while_its_step_runs),
         cmocka_unit_test(graphs_and_single_launches_give_the_same_bits),
         cmocka_unit_test(outputs_beyond_one_piece_agree),

@@ -120,6 +120,5 @@ int main(void) {
         cmocka_unit_test(a_device_that_fails_leaves_no_rank_waiting),
     };
 
-    shim_set_devices(2);
     return cmocka_run_group_tests_name("kernels/cuda, two ranks", tests, NULL, NULL);
 }
