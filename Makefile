@@ -273,6 +273,7 @@ faults: all load ## faults under open-loop load, haproxy beside; ARGS="kill stop
 	@INCIPIT_BUILD=$(B) python3 tests/bench/faults/faults.py $(ARGS)
 
 .PHONY: pages clients test-reference faults soak replay-foreign demo-check load wrk bench-router bench-overload bench-peers bench-cpu bench-engine bench-% fuzz fuzz-% lint aarch64 aarch64-test
+$(B)/tests/bench/bench_cuda_host: $(B)/libshim.a
 $(B)/tests/bench/%: $(B)/tests/bench/%.o $(LIBS_all)
 	$(call link,,)
 load: $(B)/incipit-bench ## the load generator: build/release/incipit-bench --help
