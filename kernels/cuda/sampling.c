@@ -1,5 +1,7 @@
-/* kernels/cuda/sampling.c - see sampling.h: the passes of a level, and where their arrays lie. */
+/* kernels/cuda/sampling.c - see sampling.h: which passes are launched, and where their arrays lie. */
 #include "kernels/cuda/sampling.h"
+
+#include <assert.h>
 
 #include "kernels/cuda/sampling_internal.h"
 
@@ -48,48 +50,44 @@ uint64_t sampling_scratch_bytes(uint32_t max_outputs, uint32_t vocab) {
     return sampling_lay_out(&p, max_outputs, vocab, NULL);
 }
 
-static bool is_adjusted(const struct backend_output *o) {
+static bool has_penalty(const struct backend_output *o) {
     return (o->repetition_penalty > 0 && o->repetition_penalty != 1) || o->frequency_penalty != 0 ||
-           o->presence_penalty != 0 || o->mask != BACKEND_NO_MASK;
+           o->presence_penalty != 0;
 }
 
-enum sampling_level sampling_level_of(const struct backend_output *output, uint32_t n_outputs,
-                                      uint32_t n_bias) {
-    enum sampling_level level = SAMPLING_GREEDY;
+uint32_t sampling_needs(const struct backend_output *output, uint32_t n_outputs, uint32_t n_bias) {
+    uint32_t needs = n_bias ? SAMPLING_ADJUST | SAMPLING_RANK : 0;
 
-    if (n_bias) return SAMPLING_FULL;
     for (uint32_t i = 0; i < n_outputs; i++) {
         const struct backend_output *o = &output[i];
 
-        if (o->n_logprobs) return SAMPLING_FULL;
+        if (o->n_logprobs) needs |= SAMPLING_TOP;
         if (o->want == WANT_SCORE) continue;
-        if (is_adjusted(o)) return SAMPLING_FULL;
+        if (has_penalty(o)) needs |= SAMPLING_COUNT | SAMPLING_ADJUST | SAMPLING_RANK;
+        if (o->mask != BACKEND_NO_MASK) needs |= SAMPLING_ADJUST | SAMPLING_RANK;
         if (!(o->temperature > 0)) continue;
-        if (o->top_k || o->top_p < 1) return SAMPLING_FULL;
-        level = SAMPLING_TEMPERATURE;
+        needs |= SAMPLING_DRAW | SAMPLING_RANK;
+        if (o->top_k || o->top_p < 1) needs |= SAMPLING_FILTER;
     }
-    return level;
+    return needs;
 }
 
-void sampling_launch(struct gpu_stream *stream, const struct sampling_args *args,
-                     enum sampling_level level) {
-    struct sampling_pass p = {.a = *args};
+void sampling_launch(struct gpu_stream *stream, const struct sampling_args *args, uint32_t needs) {
+    struct sampling_pass p = {.a = *args, .needs = needs};
 
+    assert(args->n_bucket <= args->max_outputs && args->vocab <= SAMPLING_MAX_VOCAB);
     if (args->n_bucket == 0) return;
     sampling_lay_out(&p, args->max_outputs, args->vocab, args->scratch);
     p.n_segments = row_segments(args->n_bucket, p.n_tiles);
-    p.is_one_pass = level == SAMPLING_GREEDY;
 
     sampling_survey(stream, &p);
-    if (level == SAMPLING_FULL) {
-        sampling_count(stream, &p);
-        sampling_adjust(stream, &p);
+    if (needs & SAMPLING_COUNT) sampling_count(stream, &p);
+    if (needs & SAMPLING_ADJUST) sampling_adjust(stream, &p);
+    if (needs & (SAMPLING_FILTER | SAMPLING_TOP)) {
         sampling_histogram(stream, &p);
         sampling_gather(stream, &p);
         sampling_search(stream, &p);
     }
-    if (level >= SAMPLING_TEMPERATURE) {
-        sampling_draw(stream, &p);
-        sampling_rank(stream, &p);
-    }
+    if (needs & SAMPLING_DRAW) sampling_draw(stream, &p);
+    if (needs & SAMPLING_RANK) sampling_rank(stream, &p);
 }

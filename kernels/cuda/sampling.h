@@ -6,23 +6,26 @@
  * step, nor on who else is in it.
  *
  * Every pass is a grid of (tiles of the vocabulary, outputs); the block of a row that ends last joins
- * what the others found. An output takes part in the passes it needs and no others:
+ * what the others found. An output takes part in the passes that it needs:
  *
- *      survey      all       maximum, log-sum-exp, argmax; rank of a scored token     level 0
- *      count       adjusted  occurrences of each token in the history                       2
- *      adjust      adjusted  penalties, biases, mask; maximum and argmax again              2
- *      histogram   ranked    tokens and mass by distance from the maximum                   2
- *      gather      ranked    the bins where top-k or top-p end, sorted: the last key kept   2
- *      search      ranked    the same, for rows with too many tokens in those bins          2
- *      draw        drawn     mass of each tile, then the token                           1, 2
- *      rank        the rest  how many raw logits are better; histories grow              1, 2
+ *      survey                  maximum, log-sum-exp, argmax; rank of a scored token
+ *      count      COUNT        occurrences of each token in the history
+ *      adjust     ADJUST       penalties, biases, mask; maximum and argmax again
+ *      histogram  FILTER, TOP  tokens and mass by distance from the maximum
+ *      gather     FILTER, TOP  the bins where top-k, top-p or the n best end, sorted
+ *      search     FILTER, TOP  the same, for rows with too many tokens in those bins
+ *      draw       DRAW         mass of each tile, then the token
+ *      rank       RANK         how many raw logits are better than the token's
  *
- * "Adjusted" has penalties, biases or a mask; "ranked" has top-k, top-p or alternatives. Which
- * outputs need what is read on the device, and so are the numbers of outputs and biases: one
- * launch, recorded in a graph, serves any step of up to `n_bucket` outputs of its level or below.
+ * The last of survey and rank appends what was sampled to the histories. Greedy and scored outputs need
+ * one pass, temperature and min-p three, everything at once eight.
  *
- * LIMITS. Above GATHER tokens in the bin where a filter ends (rows of equal logits) one block looks
- * through the row alone, in fixed passes: exact, but some 0.2 ms slower. */
+ * A launch puts the passes on the stream that the outputs of a step need together; which output needs
+ * which is read on the device, and so are the numbers of outputs and biases. So a launch with more needs
+ * than a step has, or with a larger grid, gives the same bits: a graph can be recorded for any of both.
+ *
+ * LIMITS. Above 4,096 tokens in the bins where a filter ends (rows of equal logits) one block looks
+ * through the row alone, in fixed passes: exact, but some 0.4 ms slower [estimated]. */
 #ifndef KERNELS_CUDA_SAMPLING_H
 #define KERNELS_CUDA_SAMPLING_H
 
@@ -35,12 +38,16 @@ extern "C" {
 
 #define SAMPLING_MAX_VOCAB (1u << 20) /* masses of more could leave 64 bits */
 
-/* What the outputs of a step ask for. A level does all that the levels below it do. */
-enum sampling_level {
-    SAMPLING_GREEDY,      /* temperature 0 or scored; nothing adjusted, no alternatives: one pass */
-    SAMPLING_TEMPERATURE, /* also temperature and min-p: three passes */
-    SAMPLING_FULL,        /* everything: eight passes */
-    SAMPLING_LEVELS
+/* What an output takes part in besides the survey, and the outputs of a step together. */
+enum sampling_need {
+    SAMPLING_COUNT = 1, /* a penalty looks at the history */
+    SAMPLING_ADJUST =
+        2,            /* penalties, biases or a mask: the token is not chosen from the raw logits */
+    SAMPLING_TOP = 4, /* alternatives */
+    SAMPLING_FILTER = 8, /* top-k or top-p */
+    SAMPLING_DRAW = 16,  /* a temperature */
+    SAMPLING_RANK = 32,  /* the token may not be the best of the raw logits */
+    SAMPLING_ALL = 63
 };
 
 /* The history of a row, beside its tokens. row_bind writes both; sampling appends. */
@@ -80,14 +87,13 @@ struct sampling_args {
  * launch leaves it ready for the next. */
 uint64_t sampling_scratch_bytes(uint32_t max_outputs, uint32_t vocab);
 
-/* The lowest level that serves these outputs (host memory). */
-enum sampling_level sampling_level_of(const struct backend_output *output, uint32_t n_outputs,
-                                      uint32_t n_bias);
+/* What these outputs need together (host memory). */
+uint32_t sampling_needs(const struct backend_output *output, uint32_t n_outputs, uint32_t n_bias);
 
-/* Puts the passes of a level on the stream: samples and scores every output, then appends the
- * sampled tokens to the histories in the order of the outputs. With n_outputs = 0, nothing happens. */
-void sampling_launch(struct gpu_stream *stream, const struct sampling_args *args,
-                     enum sampling_level level);
+/* Puts the passes on the stream that `needs`, a set of enum sampling_need, asks for: samples and scores
+ * every output, then appends the sampled tokens to the histories in the order of the outputs. With
+ * n_outputs = 0, nothing happens. */
+void sampling_launch(struct gpu_stream *stream, const struct sampling_args *args, uint32_t needs);
 
 #ifdef __cplusplus
 }

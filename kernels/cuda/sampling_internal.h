@@ -22,16 +22,6 @@ extern "C" {
 #define SAMPLING_SEGMENTS                                                                          \
     256u /* blocks that make histograms, over all outputs; at most 8 of a row */
 
-/* What an output takes part in after the survey. */
-enum {
-    SAMPLING_COUNT = 1,  /* a penalty looks at the history */
-    SAMPLING_ADJUST = 2, /* the token is chosen from `adjusted`, not from the raw logits */
-    SAMPLING_TOP = 4,    /* alternatives */
-    SAMPLING_RANK = 8,   /* the token's rank is not known yet */
-    SAMPLING_DRAW = 16,
-    SAMPLING_FILTER = 32, /* top-k or top-p */
-};
-
 /* The two selections of an output: the n best raw logits, and what top-k and top-p keep. */
 enum { SAMPLING_OF_TOP, SAMPLING_OF_FILTER, SAMPLING_SELECTIONS };
 
@@ -77,7 +67,7 @@ struct sampling_pass {
     uint32_t n_tiles;    /* of a row */
     uint32_t n_segments; /* of a row in the histograms */
     uint64_t adjusted_stride;
-    uint32_t is_one_pass; /* the survey is all: nothing follows it */
+    uint32_t needs; /* of the launch: at least those of its outputs */
 
     uint32_t *n_finished;         /* rows that are through; 0 between steps */
     struct sampling_state *state; /* (n_bucket) */
@@ -87,6 +77,11 @@ struct sampling_pass {
     uint32_t *bin_count;          /* the same */
     uint64_t *gathered; /* (n_bucket, SAMPLING_SELECTIONS, SAMPLING_GATHER) keys in any order */
 };
+
+/* Blocks of a grid in the direction of selections. */
+static inline uint32_t n_selections(const struct sampling_pass *p) {
+    return (p->needs & SAMPLING_FILTER) && (p->needs & SAMPLING_TOP) ? SAMPLING_SELECTIONS : 1;
+}
 
 /* Lays the arrays of a pass out in the scratch; NULL when only the size matters, which it returns. */
 uint64_t sampling_lay_out(struct sampling_pass *p, uint32_t max_outputs, uint32_t vocab,

@@ -138,7 +138,7 @@ static __global__ void __launch_bounds__(THREADS)
     search_kernel(const __grid_constant__ struct sampling_pass p) {
     SHARED(uint32_t, room, 3 * SAMPLING_BINS);
     SHARED(uint64_t, key, MOST_WANTED);
-    uint32_t k = blockIdx.x, which = blockIdx.y, n;
+    uint32_t k = blockIdx.x, which = selection_of_block(p, blockIdx.y), n;
     struct selection l;
     struct bins b = {room};
     uint64_t last;
@@ -156,5 +156,5 @@ static __global__ void __launch_bounds__(THREADS)
 }
 
 extern "C" void sampling_search(struct gpu_stream *stream, const struct sampling_pass *p) {
-    LAUNCH(search_kernel, dim3(p->a.n_bucket, SAMPLING_SELECTIONS), THREADS, 0, stream, *p);
+    LAUNCH(search_kernel, dim3(p->a.n_bucket, n_selections(p)), THREADS, 0, stream, *p);
 }

@@ -142,17 +142,19 @@ static __device__ __forceinline__ void plan_gather(struct sampling_select *plan,
     }
     __syncthreads();
     if (threadIdx.x > 0) return;
-    if (l.is_nucleus && plan->k_bin != NOWHERE)
-        plan->k_first = min(count_at[1], count_at[2]) - count_at[0];
-    plan->k_last = plan->k_first + (uint32_t)(l.k - count_at[2]) - 1;
-    plan->is_settled = l.is_filter && !l.is_nucleus && plan->k_bin == NOWHERE; /* all are kept */
+    if (plan->k_bin == NOWHERE) {
+        plan->is_settled = l.is_filter && !l.is_nucleus; /* all are kept */
+        return;
+    }
+    if (l.is_nucleus) plan->k_first = min(count_at[1], count_at[2]) - count_at[0];
+    plan->k_last = plan->k_first + (l.k - count_at[2]) - 1;
 }
 
 static __global__ void __launch_bounds__(THREADS, 4)
     histogram_kernel(const __grid_constant__ struct sampling_pass p) {
     SHARED(uint32_t, room, 3 * BINS);
     SHARED(struct sampling_select, plan, 1);
-    uint32_t segment = blockIdx.x, k = blockIdx.y, which = blockIdx.z;
+    uint32_t segment = blockIdx.x, k = blockIdx.y, which = selection_of_block(p, blockIdx.z);
     struct selection l;
     struct bins b = {room};
 
@@ -242,7 +244,7 @@ static __device__ __forceinline__ uint32_t last_kept(const uint64_t *key, uint32
 static __global__ void __launch_bounds__(THREADS, 4)
     gather_kernel(const __grid_constant__ struct sampling_pass p) {
     SHARED(uint64_t, key, SAMPLING_GATHER);
-    uint32_t tile = blockIdx.x, k = blockIdx.y, which = blockIdx.z, n;
+    uint32_t tile = blockIdx.x, k = blockIdx.y, which = selection_of_block(p, blockIdx.z), n;
     struct selection l;
 
     if (k >= p.a.step->n_outputs || !find_selection(&l, p, k, which)) return;
@@ -268,11 +270,10 @@ static __global__ void __launch_bounds__(THREADS, 4)
 }
 
 extern "C" void sampling_histogram(struct gpu_stream *stream, const struct sampling_pass *p) {
-    LAUNCH(histogram_kernel, dim3(p->n_segments, p->a.n_bucket, SAMPLING_SELECTIONS), THREADS, 0,
+    LAUNCH(histogram_kernel, dim3(p->n_segments, p->a.n_bucket, n_selections(p)), THREADS, 0,
            stream, *p);
 }
 
 extern "C" void sampling_gather(struct gpu_stream *stream, const struct sampling_pass *p) {
-    LAUNCH(gather_kernel, dim3(p->n_tiles, p->a.n_bucket, SAMPLING_SELECTIONS), THREADS, 0, stream,
-           *p);
+    LAUNCH(gather_kernel, dim3(p->n_tiles, p->a.n_bucket, n_selections(p)), THREADS, 0, stream, *p);
 }

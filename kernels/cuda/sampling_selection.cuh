@@ -17,6 +17,12 @@ struct selection {
     float max, temperature, scale, top_p;
 };
 
+/* A launch has the selections that its outputs need: both, or one. */
+static __device__ __forceinline__ uint32_t selection_of_block(const struct sampling_pass &p,
+                                                              uint32_t block) {
+    return p.needs & SAMPLING_TOP ? block : (uint32_t)SAMPLING_OF_FILTER;
+}
+
 /* False when output k has no such selection. */
 static __device__ __forceinline__ bool find_selection(struct selection *l,
                                                       const struct sampling_pass &p, uint32_t k,

@@ -139,12 +139,12 @@ static __global__ void __launch_bounds__(THREADS, 5)
     uint32_t tile = blockIdx.x, k = blockIdx.y;
 
     if (k >= p.a.step->n_outputs) return;
-    if (!p.is_one_pass && has_penalty(&p.a.output[k]))
+    if ((p.needs & SAMPLING_COUNT) && has_penalty(&p.a.output[k]))
         clear_counts(adjusted_of(p, k), tile, (uint32_t)p.adjusted_stride);
     survey_tile(p, k, tile);
     if (!ends_last(&p.state[k].ended, p.n_tiles)) return;
     join_tiles(p, k);
-    if (p.is_one_pass) finish_output(p);
+    if (!(p.needs & SAMPLING_RANK)) finish_output(p);
 }
 
 extern "C" void sampling_survey(struct gpu_stream *stream, const struct sampling_pass *p) {

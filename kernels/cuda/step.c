@@ -5,7 +5,7 @@
  *                     moves that this step must come after (kv.c) ───────▶│
  *                                                          block tables   │ update kernel
  *                                                          decoder, head  │ a graph, or launch by launch
- *                                                          sampling       │ one to seven launches
+ *                                                          sampling       │ one to eight launches
  *                     slot k's out arrays ◀───── one copy ─────────────── out
  *                                                                         ▼ ended, fence
  *
@@ -187,7 +187,7 @@ static void sample_piece(struct backend_model *m, uint32_t slot, const struct ba
                               .out_top_logprob = m->out_top_logprob + top,
                               .scratch = m->sampling_scratch};
 
-    sampling_launch(m->dev->compute, &a, sampling_level_of(s->output + first, n, n_bias));
+    sampling_launch(m->dev->compute, &a, sampling_needs(s->output + first, n, n_bias));
 }
 
 /* A graph holds decoder and head of one piece; without one both are launched here. */

@@ -487,7 +487,7 @@ static void measure_attentions(struct bench *b) {
 
 struct sampling_case {
     struct sampling_args args;
-    enum sampling_level level;
+    uint32_t needs;
 };
 
 static void launch_sampling(struct bench *b, void *args, uint32_t set) {
@@ -495,7 +495,7 @@ static void launch_sampling(struct bench *b, void *args, uint32_t set) {
     struct sampling_args a = c->args;
 
     a.logits += (uint64_t)set * a.n_bucket * a.vocab_stride;
-    sampling_launch(b->s, &a, c->level);
+    sampling_launch(b->s, &a, c->needs);
 }
 
 /* f32 logits between -4 and 4. */
@@ -542,7 +542,7 @@ static void measure_sampling(struct bench *b, uint32_t n, const char *kind, floa
         mem_free(output);
         return;
     }
-    c.level = sampling_level_of(output, n, 0);
+    c.needs = sampling_needs(output, n, 0);
     a->step = sent(b, &step, sizeof(step));
     a->output = sent(b, output, n * sizeof(*output));
     a->logits = random_logits(b, (uint64_t)n_sets * n * stride);

@@ -6,19 +6,17 @@
 #include "tests/support/support.h"
 #include "tests/unit/shim/sampling_stand.h"
 
-static void launch(struct stand *s, enum sampling_level level) {
+static void launch(struct stand *s, uint32_t needs) {
     stand_poison(s);
-    sampling_launch(NULL, &s->args, level);
+    sampling_launch(NULL, &s->args, needs);
 }
 
-static enum sampling_level level_of(const struct stand *s) {
-    return sampling_level_of(s->output, s->step.n_outputs, s->step.n_bias);
+static uint32_t needs_of(const struct stand *s) {
+    return sampling_needs(s->output, s->step.n_outputs, s->step.n_bias);
 }
 
-/* A step of everything, by the lowest level that serves it or one above, in grids of any size. */
+/* A step of everything, by the passes that it needs and perhaps others, in grids of any size. */
 static void random_step(struct stand *s, uint64_t seed) {
-    enum sampling_level level;
-
     s->step.n_outputs = stand_below(s, STAND_OUTPUTS + 1);
     s->args.n_bucket = s->step.n_outputs + stand_below(s, STAND_OUTPUTS + 1 - s->step.n_outputs);
     for (uint32_t k = 0; k < s->step.n_outputs; k++) {
@@ -38,9 +36,9 @@ static void random_step(struct stand *s, uint64_t seed) {
         }
     }
     stand_reference(s);
-    level = level_of(s);
     shim_set(seed, seed % 2 ? SHIM_COPIES_EARLY : SHIM_COPIES_LATE);
-    launch(s, level + stand_below(s, SAMPLING_LEVELS - level));
+    launch(s, needs_of(s) |
+                  (stand_below(s, 2) ? stand_below(s, SAMPLING_ALL + 1) | SAMPLING_RANK : 0));
 }
 
 static void everything_at_once_is_as_on_the_host(void **state) {
@@ -123,7 +121,7 @@ static void each_setting_alone_over_all_kinds_of_logits(void **state) {
                 s->output[k] = output_alone(s, what, k);
             stand_reference(s);
             shim_set(what + 1, SHIM_COPIES_LATE);
-            launch(s, level_of(s));
+            launch(s, needs_of(s));
             if (stand_difference(s, true) >= 0) fail_msg("logits %u, setting %u", kind, what);
         }
         stand_destroy(s);
@@ -151,7 +149,7 @@ static void biases_add_up_in_their_order(void **state) {
                                    {2, 2, 40}},
            6 * sizeof(*s->bias));
     stand_reference(s);
-    launch(s, SAMPLING_FULL);
+    launch(s, SAMPLING_ALL);
     assert_int_equal(stand_difference(s, true), -1);
     assert_int_equal(s->token[1], 2099);
     assert_int_equal(s->token[2], 2);
@@ -188,7 +186,7 @@ static void neither_place_nor_company_changes_a_bit(void **state) {
         memcpy(alone->logits, s->logits + (size_t)k * s->args.vocab_stride,
                s->args.vocab_stride * sizeof(float));
         shim_set(k + 50, SHIM_COPIES_EARLY);
-        launch(alone, SAMPLING_FULL);
+        launch(alone, SAMPLING_ALL);
         s->want[at].token = alone->token[0]; /* kept by place, compared below */
         s->want[k].rank = alone->rank[0];
         memcpy(&s->want_top_logprob[k], &alone->logprob[0], sizeof(float));
@@ -196,7 +194,7 @@ static void neither_place_nor_company_changes_a_bit(void **state) {
         s->want[k].flags = alone->flags[0];
     }
     shim_set(7, SHIM_COPIES_LATE);
-    launch(s, SAMPLING_FULL);
+    launch(s, SAMPLING_ALL);
     for (uint32_t k = 0; k < STAND_OUTPUTS; k++) {
         assert_int_equal(s->token[k], s->want_top_token[k]);
         assert_int_equal(s->rank[k], s->want[k].rank);
@@ -210,7 +208,8 @@ static void neither_place_nor_company_changes_a_bit(void **state) {
 /* Not only the tokens: each tile weighs to the unit what kernels/exp.h says. */
 static void masses_are_those_of_the_host(void **state) {
     struct stand *s = stand_create(20000, support_seed());
-    struct sampling_pass p = {.a = s->args, .n_segments = 1};
+    struct sampling_pass p = {
+        .a = s->args, .n_segments = 1, .needs = SAMPLING_DRAW | SAMPLING_RANK};
 
     (void)state;
     sampling_lay_out(&p, STAND_OUTPUTS, 20000, s->args.scratch);
@@ -260,7 +259,7 @@ static void draws_are_fair(void **state) {
             s->output[k].seed = round / 20; /* both halves of the key must mix */
             s->output[k].position = round % 20 * STAND_OUTPUTS + k;
         }
-        launch(s, SAMPLING_TEMPERATURE);
+        launch(s, SAMPLING_DRAW | SAMPLING_RANK);
         for (uint32_t k = 0; k < STAND_OUTPUTS; k++)
             count[s->token[k]]++;
     }
@@ -315,7 +314,7 @@ static bool histories_grow(struct stand *s, uint64_t seed) {
     history = mem_alloc(n_bytes);
     memcpy(history, s->history, n_bytes);
     memcpy(row, s->row, sizeof(row));
-    launch(s, level_of(s));
+    launch(s, needs_of(s));
     expect_histories(s, history, row);
     is_right = !memcmp(history, s->history, n_bytes) && !memcmp(row, s->row, sizeof(row));
     mem_free(history);
@@ -365,7 +364,7 @@ static void histories_grow_in_steps_of_many_outputs(void **state) {
         output[k] = stand_greedy();
         output[k].row = k * k % ROWS;
     }
-    sampling_launch(NULL, &a, SAMPLING_GREEDY);
+    sampling_launch(NULL, &a, 0);
     for (uint32_t k = 0; k < N; k++) {
         uint32_t r = output[k].row;
 
@@ -398,7 +397,7 @@ static bool output_tokens_count(uint64_t seed) {
         for (uint32_t i = 0; i < 11; i++)
             s->history[k * (STAND_CONTEXT + 1) + i] = 20 * k + i;
     }
-    launch(s, SAMPLING_FULL);
+    launch(s, SAMPLING_ALL);
     for (uint32_t k = 0; k < STAND_ROWS; k++)
         is_right &= s->token[k] == (int32_t)(20 * k + 10);
     stand_destroy(s);
@@ -430,35 +429,37 @@ static void a_real_vocabulary(void **state) {
         }
         stand_reference(s);
         shim_set(i, SHIM_COPIES_LATE);
-        launch(s, SAMPLING_FULL);
+        launch(s, SAMPLING_ALL);
         assert_int_equal(stand_difference(s, true), -1);
         stand_destroy(s);
     }
 }
 
-static void the_level_is_the_lowest_that_serves(void **state) {
+static void steps_need_no_more_than_their_outputs(void **state) {
+    const uint32_t drawn = SAMPLING_DRAW | SAMPLING_RANK,
+                   adjusted = SAMPLING_ADJUST | SAMPLING_RANK;
     struct backend_output o[2] = {stand_greedy(), stand_greedy()};
 
     (void)state;
-    assert_int_equal(sampling_level_of(o, 0, 0), SAMPLING_GREEDY);
-    assert_int_equal(sampling_level_of(o, 2, 0), SAMPLING_GREEDY);
-    assert_int_equal(sampling_level_of(o, 2, 1), SAMPLING_FULL);
+    assert_int_equal(sampling_needs(o, 0, 0), 0);
+    assert_int_equal(sampling_needs(o, 2, 0), 0);
+    assert_int_equal(sampling_needs(o, 2, 1), adjusted);
     o[1].top_p = 0.5f; /* means nothing to a greedy output, nor to one that is scored */
-    assert_int_equal(sampling_level_of(o, 2, 0), SAMPLING_GREEDY);
+    assert_int_equal(sampling_needs(o, 2, 0), 0);
     o[0].temperature = 1;
-    assert_int_equal(sampling_level_of(o, 2, 0), SAMPLING_TEMPERATURE);
+    assert_int_equal(sampling_needs(o, 2, 0), drawn);
     o[1].temperature = 1;
-    assert_int_equal(sampling_level_of(o, 2, 0), SAMPLING_FULL);
+    assert_int_equal(sampling_needs(o, 2, 0), drawn | SAMPLING_FILTER);
     o[1].want = WANT_SCORE;
-    assert_int_equal(sampling_level_of(o, 2, 0), SAMPLING_TEMPERATURE);
+    assert_int_equal(sampling_needs(o, 2, 0), drawn);
     o[1].n_logprobs = 1;
-    assert_int_equal(sampling_level_of(o, 2, 0), SAMPLING_FULL);
-    o[1] = stand_greedy();
+    assert_int_equal(sampling_needs(o, 2, 0), drawn | SAMPLING_TOP);
+    o[0] = o[1] = stand_greedy();
     o[1].repetition_penalty = 1.1f;
-    assert_int_equal(sampling_level_of(o, 2, 0), SAMPLING_FULL);
+    assert_int_equal(sampling_needs(o, 2, 0), SAMPLING_COUNT | adjusted);
     o[1] = stand_greedy();
     o[1].mask = 0;
-    assert_int_equal(sampling_level_of(o, 2, 0), SAMPLING_FULL);
+    assert_int_equal(sampling_needs(o, 2, 0), adjusted);
 }
 
 /* --- planted bugs: each must be seen under every one of these seeds */
@@ -528,7 +529,7 @@ int main(void) {
         cmocka_unit_test(histories_grow_in_steps_of_many_outputs),
         cmocka_unit_test(the_presence_penalty_sees_the_output_alone),
         cmocka_unit_test(a_real_vocabulary),
-        cmocka_unit_test(the_level_is_the_lowest_that_serves),
+        cmocka_unit_test(steps_need_no_more_than_their_outputs),
         cmocka_unit_test(planted_bugs_are_caught),
     };
 
