@@ -260,7 +260,7 @@ struct backend_ops {
     uint64_t (*kv_block_bytes)(const struct backend_model *m);
     enum status (*kv_alloc)(struct backend_model *m, uint32_t n_blocks, uint32_t n_host_blocks,
                             struct backend_kv_info *out, struct error *err);
-    /* Whole blocks, in order, before the steps that are submitted later. */
+    /* Whole blocks, in order: behind the steps submitted before, before those that are later. */
     enum status (*kv_copy)(struct backend_model *m, const struct backend_copy *pairs, uint32_t n,
                            backend_fence *out);
     enum status (*kv_swap_out)(struct backend_model *m, const struct backend_copy *device_to_host,
@@ -273,7 +273,8 @@ struct backend_ops {
                             uint64_t n_bytes);
 
     /* The token history that penalties count: the whole prompt, cached part included. Generated
-     * tokens are added by the backend itself. */
+     * tokens are added by the backend itself. Both calls take their turn behind the steps submitted
+     * before, which still know the row as it was; the arrays are read during the call. */
     enum status (*row_bind)(struct backend_model *m, uint32_t row, const uint32_t *prompt,
                             uint32_t n_prompt, const uint32_t *output, uint32_t n_output);
     void (*row_free)(struct backend_model *m, uint32_t row);

@@ -46,7 +46,7 @@ struct backend_model {
     struct backend_stage shown[2]; /* the out_* alone */
     uint32_t n_outputs[2];
     backend_fence fence[2]; /* of the step in the slot; 0: its outputs were shown */
-    bool is_queued[2];
+    bool is_queued[2], is_spoiled[2];
 };
 
 /* --- the test's side -------------------------------------------------------------------------- */
@@ -90,7 +90,7 @@ static enum status run_step(struct backend_model *m, const struct job *job) {
     backend_fence ignored;
 
     m->is_queued[job->slot] = false;
-    atomic_fetch_add(&n_done, 1);
+    m->is_spoiled[job->slot] = atomic_fetch_add(&n_done, 1) + 1 == m->dev->plan.spoiled;
     return backend_ref.submit(m->inner, job->slot, &job->step, &ignored, NULL);
 }
 
@@ -332,6 +332,7 @@ static void show(struct backend_model *m, uint32_t slot) {
     memcpy(s->out_logprob, in.out_logprob, n * sizeof(*in.out_logprob));
     memcpy(s->out_rank, in.out_rank, n * sizeof(*in.out_rank));
     memcpy(s->out_flags, in.out_flags, n * sizeof(*in.out_flags));
+    if (m->is_spoiled[slot]) s->out_flags[0] |= OUT_NOT_FINITE;
     if (n_top == 0) return;
     memcpy(s->out_top_token, in.out_top_token, n_top * sizeof(*in.out_top_token));
     memcpy(s->out_top_logprob, in.out_top_logprob, n_top * sizeof(*in.out_top_logprob));

@@ -100,7 +100,7 @@ static enum status hand_over(struct engine *e, struct flight *f, uint32_t slot, 
     enum status st;
 
     if ((st = batch_lay_out(&e->batch, &f->schedule, slot)) != ST_OK)
-        return error_set(err, st, "the device refused a sequence");
+        return lost(e, st, "take a sequence", err);
     if ((st = move_blocks(e)) != ST_OK) return lost(e, st, "copy blocks", err);
     sampler_fill(&e->batch.slot[slot], e->eos_ids, e->options.scheduler.n_eos,
                  e->options.geometry.vocab);

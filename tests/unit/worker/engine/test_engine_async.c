@@ -223,6 +223,36 @@ static void a_lost_device_ends_both_flights_with_its_sentence(void **state) {
     }
 }
 
+/* The step behind has an output for it, too, which is dropped. */
+static void numbers_that_are_not_finite_end_one_request(void **state) {
+    static uint32_t prompt[20];
+    struct request_params p = params_of(prompt, 20, 30);
+
+    (void)state;
+    for (uint64_t step = 1; step < 8; step++) {
+        static struct answer a[3];
+        uint32_t n_failed = 0, n_told = 0;
+        struct world w;
+
+        memset(a, 0, sizeof(a));
+        late_hold(true);
+        world_open_late(&w, &(struct late_plan){.seed = step, .spoiled = step}, (struct setup){0});
+        for (int i = 0; i < 3; i++)
+            submit(&w, &p, &a[i]);
+        late_hold(false);
+        world_run(&w);
+        for (int i = 0; i < 3; i++) {
+            n_failed += a[i].finish == FINISH_ERROR;
+            n_told += a[i].n;
+            assert_true(a[i].n == 30 || a[i].finish == FINISH_ERROR);
+        }
+        assert_int_equal(n_failed, 1);
+        assert_int_equal(stats_of(&w).generated_tokens, n_told);
+        assert_idle(&w);
+        world_close(&w);
+    }
+}
+
 static void destroy_leaves_nothing_in_flight(void **state) {
     static uint32_t prompt[30];
     static struct answer a[6];
@@ -327,6 +357,7 @@ int main(void) {
         cmocka_unit_test(tokens_behind_an_end_are_dropped),
         cmocka_unit_test(a_cancel_does_not_wait_for_the_steps_in_flight),
         cmocka_unit_test(a_lost_device_ends_both_flights_with_its_sentence),
+        cmocka_unit_test(numbers_that_are_not_finite_end_one_request),
         cmocka_unit_test(destroy_leaves_nothing_in_flight),
         cmocka_unit_test(drain_lands_every_flight),
         cmocka_unit_test(resets_in_flight_keep_the_answers),
