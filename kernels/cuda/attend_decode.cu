@@ -4,7 +4,7 @@
  * read them. So each page is read once for the whole group of query heads that share a KV head: the
  * group is padded to the 16 rows of an mma tile, which costs nothing that is short of supply.
  *
- *      block = (item, KV head)      4 warps; warp w takes pages w, w + 4, w + 8 ... of the range
+ *      block = (KV head, item)      4 warps; warp w takes pages w, w + 4, w + 8 ... of the range
  *      warp  = a page at a time     its own ring of stages in shared memory, filled by copy_async16
  *                                   one page ahead (two with 3 stages): only __syncwarp in the loop
  *                                   S (16, 16) = Q K^T: 2 x HD/16 mma; running softmax, base 2;
@@ -15,15 +15,17 @@
  * wait for it. Slots outside [begin, end) are not read but zeroed: what a block holds past the
  * sequence's end may be anything, and 0 * NaN is NaN.
  *
- * Shared memory of a block, and blocks per multiprocessor of 228 KiB (sm_90; registers allow as many):
+ * Neighbouring blocks are the KV heads of an item: what they read lies together in the pool.
  *
- *      HD    a page   2 stages   blocks   3 stages   blocks
- *      64     4 KiB     32 KiB        4     48 KiB        4
- *      96     6 KiB     48 KiB        3     72 KiB        3
- *      128    8 KiB     64 KiB        3     96 KiB        2
+ * Shared memory of a block, and blocks per multiprocessor of 228 KiB and 64 Ki registers (sm_90):
  *
- * In flight, by Little's law, 4.3 TB/s at 700 ns want 23 KB per multiprocessor; with 128 and 2 stages
- * there are 3 x 4 x 8 = 96 KB. sm_86, 89 and 120 have 100 KiB: one block of either kind there. */
+ *      HD    a page    2 stages    blocks    3 stages    blocks
+ *      64     4 KiB      32 KiB         4      48 KiB         4    <- 3 stages
+ *      96     6 KiB      48 KiB         3      72 KiB         3    <- 2
+ *      128    8 KiB      64 KiB         3      96 KiB         2    <- 2
+ *
+ * In flight, by Little's law, 4.3 TB/s at 700 ns want 23 KB per multiprocessor; with HD 128 there are 3
+ * x 4 x 8 = 96 KiB. Multiprocessors of 100 KiB (sm_86, 89, 120) hold one block of HD 128. */
 #include "kernels/cuda/attend.h"
 
 #include "kernels/cuda/attend_tile.cuh"
@@ -36,7 +38,7 @@
 
 struct decode_args {
     struct attend_args a;
-    const struct attend_item *items; /* (gridDim.x) */
+    const struct attend_item *items; /* (gridDim.y) */
 };
 
 template <int HD> struct ring { /* of one warp: STAGES times K (PAGE, HD) and V (PAGE, HD) */
@@ -155,13 +157,13 @@ static __device__ __forceinline__ void add_page(float o[HD / 8][4], float max[2]
         float *low = s[0] + half * 2, *high = s[1] + half * 2;
         float top = row_max(fmaxf(fmaxf(low[0], low[1]), fmaxf(high[0], high[1])));
         float next = fmaxf(max[half], top * scale), base = finite_max(next);
-        float by = exp2f(max[half] - base);
+        float by = power_of_two(max[half] - base);
 
         max[half] = next;
 #pragma unroll
         for (int j = 0; j < 2; j++) {
-            low[j] = exp2f(fmaf(low[j], scale, -base));
-            high[j] = exp2f(fmaf(high[j], scale, -base));
+            low[j] = power_of_two(fmaf(low[j], scale, -base));
+            high[j] = power_of_two(fmaf(high[j], scale, -base));
         }
         sum[half] = sum[half] * by + ((low[0] + low[1]) + (high[0] + high[1]));
 #pragma unroll
@@ -252,9 +254,9 @@ static __global__ void __launch_bounds__(THREADS, ring<HD>::BLOCKS)
     constexpr int STAGES = ring<HD>::STAGES, STAGE = ring<HD>::STAGE;
     static_assert(sizeof(struct decode_parts<HD>) <= ring<HD>::BYTES, "parts lie over the stages");
     const struct attend_args &a = args.a;
-    const struct attend_item &item = args.items[blockIdx.x];
+    const struct attend_item &item = args.items[blockIdx.y];
     int warp = (int)threadIdx.x >> 5, lane = (int)threadIdx.x & 31;
-    int kv_head = (int)blockIdx.y, group = a.n_heads / a.n_kv_heads;
+    int kv_head = (int)blockIdx.x, group = a.n_heads / a.n_kv_heads;
     bf16 *stages = (bf16 *)shared + warp * STAGES * STAGE;
     uint32_t q[HD / 16][4];
     float o[HD / 8][4], max[2] = {-INFINITY, -INFINITY}, sum[2] = {0.0f, 0.0f};
@@ -304,7 +306,7 @@ static __global__ void __launch_bounds__(THREADS, ring<HD>::BLOCKS)
 extern "C" void attend_launch_decode(struct gpu_stream *s, const struct attend_args *args,
                                      const struct attend_item *items, uint32_t n_items) {
     struct decode_args all = {*args, items};
-    dim3 grid(n_items, (uint32_t)args->n_kv_heads);
+    dim3 grid((uint32_t)args->n_kv_heads, n_items);
 
     switch (args->head_dim) {
     case 64: LAUNCH(decode_kernel<64>, grid, THREADS, ring<64>::BYTES, s, all); break;

@@ -4,7 +4,7 @@
  * token r / group, so that K and V are read once for all of them and short prompts still fill a
  * tile. Each warp owns 16 packed rows; a block, 64 or 128 of them, shares the tiles of K and V.
  *
- *      block = (item, KV head)    TILE_ROWS = 16 * WARPS packed rows
+ *      block = (KV head, item)    TILE_ROWS = 16 * WARPS packed rows
  *      Q fragments                through shared memory once, then in registers
  *      for each tile of 64 positions, left to right:
  *          wait for its copy; a barrier; copy the next tile into the other stage
@@ -23,17 +23,18 @@
  * added up from left to right, in shared memory here, or by the merge kernel when the chunks are items
  * of their own.
  *
- * Shared memory of a block, and blocks per multiprocessor of 228 KiB (sm_90; with the registers):
+ * Shared memory of a block, and blocks per multiprocessor of 228 KiB and 64 Ki registers (sm_90):
  *
- *      HD    2 stages of K and V    64 rows    128 rows    CHUNKED adds    64 rows
- *      64                 32 KiB          4           2          16 KiB          4
- *      96                 48 KiB          3           1          24 KiB          3
- *      128                64 KiB          3           1          32 KiB          2
+ *      HD    2 stages    64 rows    128 rows    CHUNKED: with its total    64 rows
+ *      64      32 KiB          3           1                     48 KiB          3
+ *      96      48 KiB          2           1                     72 KiB          2
+ *      128     64 KiB          3           1                     96 KiB          2
  *
- * The 128 rows halve what is read of K and V per product; 64 suit short prompts and small devices
- * (100 KiB on sm_86, 89 and 120: one block). LIMITS: m16 per warp means that each fragment of K and V
- * is loaded from shared memory for 16 rows only, which bounds this kernel near half of what the
- * tensor units of sm_90 can do. */
+ * The 128 rows halve what is read of K and V per product; 64 suit short prompts. Multiprocessors of
+ * 100 KiB (sm_86, 89, 120) hold one block of HD 128.
+ *
+ * LIMITS. 16 rows to a warp: each fragment of K and V is loaded from shared memory for 16 rows only,
+ * which bounds this kernel near half of what the tensor units of sm_90 can do. */
 #include "kernels/cuda/attend.h"
 
 #include "kernels/cuda/attend_tile.cuh"
@@ -45,7 +46,7 @@
 
 struct prefill_args {
     struct attend_args a;
-    const struct attend_item *items; /* (gridDim.x) */
+    const struct attend_item *items; /* (gridDim.y) */
 };
 
 template <int HD, int WARPS, bool CHUNKED> struct prefill_shape {
@@ -53,7 +54,10 @@ template <int HD, int WARPS, bool CHUNKED> struct prefill_shape {
     static constexpr int STAGE = 2 * TILE * HD; /* elements: K, then V */
     static constexpr int STAGES_BYTES = 2 * STAGE * 2;
     static constexpr int BYTES = STAGES_BYTES + (CHUNKED ? TILE_ROWS * HD * 4 : 0);
-    static constexpr int BLOCKS = SMALL_SHARED || WARPS == 8 ? 1 : CHUNKED ? 2 : 3; /* at least */
+    static constexpr int BLOCKS = /* of a multiprocessor, at least */
+        SMALL_SHARED || WARPS == 8 ? 1
+        : CHUNKED || HD == 96      ? 2
+                                   : 3;
 };
 
 /* What this thread's two rows, lane / 4 and lane / 4 + 8 of its warp's 16, may see: positions
@@ -201,12 +205,12 @@ static __device__ __forceinline__ void weigh_tile(struct row_sums<HD> &sums, flo
         for (int n = 0; n < TILE / 8; n++)
             top = fmaxf(top, fmaxf(s[n][a], s[n][b]));
         float next = fmaxf(sums.max[half], row_max(top) * scale), base = finite_max(next);
-        float by = exp2f(sums.max[half] - base);
+        float by = power_of_two(sums.max[half] - base);
         sums.max[half] = next;
 #pragma unroll
         for (int n = 0; n < TILE / 8; n++) {
-            s[n][a] = exp2f(fmaf(s[n][a], scale, -base));
-            s[n][b] = exp2f(fmaf(s[n][b], scale, -base));
+            s[n][a] = power_of_two(fmaf(s[n][a], scale, -base));
+            s[n][b] = power_of_two(fmaf(s[n][b], scale, -base));
             sum += s[n][a] + s[n][b];
         }
         sums.sum[half] = fmaf(sums.sum[half], by, sum);
@@ -322,9 +326,9 @@ static __global__ void __launch_bounds__(WARPS * 32, prefill_shape<HD, WARPS, CH
     using shape = prefill_shape<HD, WARPS, CHUNKED>;
     constexpr int STAGE = shape::STAGE, THREADS = shape::THREADS;
     const struct attend_args &a = args.a;
-    const struct attend_item &item = args.items[blockIdx.x];
+    const struct attend_item &item = args.items[blockIdx.y];
     int warp = (int)threadIdx.x >> 5, lane = (int)threadIdx.x & 31;
-    int kv_head = (int)blockIdx.y, group = a.n_heads / a.n_kv_heads;
+    int kv_head = (int)blockIdx.x, group = a.n_heads / a.n_kv_heads;
     bf16 *stages = (bf16 *)shared;
     uint32_t q[HD / 16][4];
     struct row_sums<HD> sums;
@@ -393,7 +397,7 @@ static __global__ void __launch_bounds__(WARPS * 32, prefill_shape<HD, WARPS, CH
 template <int HD, int WARPS, bool CHUNKED>
 static void launch(struct gpu_stream *s, const struct prefill_args &all, uint32_t n_items) {
     using shape = prefill_shape<HD, WARPS, CHUNKED>;
-    dim3 grid(n_items, (uint32_t)all.a.n_kv_heads);
+    dim3 grid((uint32_t)all.a.n_kv_heads, n_items);
 
     LAUNCH((prefill_kernel<HD, WARPS, CHUNKED>), grid, shape::THREADS, shape::BYTES, s, all);
 }

@@ -119,8 +119,8 @@ static __device__ __forceinline__ struct attend_scales add_state(float *max, flo
     float top = fmaxf(*max, part_max), base = finite_max(top);
     struct attend_scales by;
 
-    by.old = exp2f(*max - base);
-    by.part = exp2f(part_max - base);
+    by.old = power_of_two(*max - base);
+    by.part = power_of_two(part_max - base);
     *max = top;
     *sum = fmaf(part_sum, by.part, *sum * by.old);
     return by;
