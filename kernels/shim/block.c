@@ -6,10 +6,7 @@
  *                         again, until the warp's turn is over or it waits for the block
  *
  * A lane that reaches a meeting leaves a note (lanes.h) and switches to the next lane of its warp, the
- * last one back to this file: one switch for each lane.
- *
- * Shared memory is one arena per thread: SHARED arrays from its start, as blocks ask for them, then
- * SHARED_DYNAMIC. Behind each lie TAIL_BYTES of 0xFF, looked at after each block. */
+ * last one back to this file: one switch for each lane. */
 #include "kernels/shim/block.h"
 
 #include <pthread.h>
@@ -23,6 +20,7 @@
 #include "kernels/shim/fiber.h"
 #include "kernels/shim/internal.h"
 #include "kernels/shim/lanes.h"
+#include "kernels/shim/shared.h"
 #include "kernels/shim/shim_control.h"
 
 __thread struct shim_size threadIdx, blockIdx, blockDim, gridDim;
@@ -30,12 +28,8 @@ const char *volatile shim_planted_name;
 
 enum {
     MAX_THREADS = 1024,
-    MAX_SITES = 32,
     MAX_COPIES = 1024, /* of a thread, not yet waited for */
     MAX_KERNELS = 128,
-    TAIL_BYTES = 128,
-    STATIC_MAX = 48 << 10,
-    ARENA_BYTES = (STATIC_MAX + (1 << 20)),
     SHARED_DEFAULT = 232448
 };
 
@@ -63,12 +57,6 @@ struct allowed {
     void (*kernel)(void);
     uint64_t n_bytes;
 };
-struct site {
-    const void *key;
-    uint32_t at;
-    uint64_t n_bytes;
-};
-
 /* A warp's lanes one after the other: lane (start + i * stride) % 32. */
 struct turn {
     uint32_t first, i, start, stride; /* first: the warp's first thread */
@@ -85,9 +73,7 @@ struct shim {
     bool is_running;
     const struct shim_launch *launch;
 
-    unsigned char *arena;
-    struct site sites[MAX_SITES];
-    uint32_t n_sites, static_bytes; /* static: tails included */
+    struct shared shared;
 
     uint64_t seed, n_chances; /* how many numbers of the seed were drawn */
     enum shim_copies copies;
@@ -115,7 +101,7 @@ static void shim_free(void *p) {
         fiber_close(&s->threads[i].fiber);
         mem_free(s->threads[i].copies);
     }
-    mem_free(s->arena);
+    shared_close(&s->shared);
     mem_free(s);
 }
 static void make_key(void) {
@@ -127,8 +113,7 @@ static struct shim *here(void) {
     if (LIKELY(s != NULL)) return s;
     pthread_once(&once_, make_key);
     s = here_ = mem_zalloc(sizeof(*s));
-    s->arena = mem_try_aligned(128, ARENA_BYTES);
-    if (!s->arena) abort();
+    shared_open(&s->shared);
     s->seed = __atomic_load_n(&default_seed_, __ATOMIC_RELAXED);
     s->copies = (enum shim_copies)__atomic_load_n(&default_copies_, __ATOMIC_RELAXED);
     s->max_shared_bytes = SHARED_DEFAULT;
@@ -150,7 +135,7 @@ void shim_plant(const char *name) {
     shim_planted_name = name;
 }
 void shim_set_max_shared(uint32_t n_bytes) {
-    here()->max_shared_bytes = n_bytes;
+    here()->max_shared_bytes = MIN(n_bytes, SHARED_MOST);
 }
 uint32_t shim_max_shared(void) {
     return here()->max_shared_bytes;
@@ -237,7 +222,7 @@ int shim_allow_shared(void (*kernel)(void), uint64_t n_bytes) {
     return 0;
 }
 static uint64_t allowed_shared(void (*kernel)(void)) {
-    uint64_t n_bytes = STATIC_MAX;
+    uint64_t n_bytes = SHARED_UNASKED;
 
     pthread_mutex_lock(&allowed_lock_);
     for (uint32_t i = 0; i < n_allowed_; i++)
@@ -246,73 +231,27 @@ static uint64_t allowed_shared(void (*kernel)(void)) {
     return n_bytes;
 }
 
-static uint32_t with_tail(uint64_t n_bytes) {
-    return (uint32_t)ALIGN_UP(n_bytes, TAIL_BYTES) + TAIL_BYTES;
-}
-static void *dynamic_start(struct shim *s) {
-    return s->arena + STATIC_MAX * 2;
-}
 void *shim_shared_dynamic(void) {
-    return dynamic_start(here());
+    return shared_dynamic(&here()->shared);
 }
 void *shim_shared(const void *key, uint64_t n_bytes) {
     struct shim *s = here();
-    struct site *site;
+    void *array = shared_array(&s->shared, key, n_bytes);
 
-    for (uint32_t i = 0; i < s->n_sites; i++)
-        if (s->sites[i].key == key) return s->arena + s->sites[i].at;
-    if (s->n_sites == MAX_SITES || s->static_bytes + with_tail(n_bytes) > 2 * STATIC_MAX)
-        fault(s, s->current, 0, "more than 48 KiB, or 32 arrays, of SHARED memory");
-    site = &s->sites[s->n_sites++];
-    *site = (struct site){key, s->static_bytes, n_bytes};
-    memset(s->arena + site->at, 0xFF, with_tail(n_bytes));
-    s->static_bytes += with_tail(n_bytes);
-    return s->arena + site->at;
-}
-static uint64_t static_used(const struct shim *s) {
-    uint64_t n = 0;
-
-    for (uint32_t i = 0; i < s->n_sites; i++)
-        n += ALIGN_UP(s->sites[i].n_bytes, 16);
-    return n;
-}
-static void poison_shared(struct shim *s) {
-    memset(s->arena, 0xFF, s->static_bytes);
-    memset(dynamic_start(s), 0xFF, with_tail(s->launch->shared_bytes));
-}
-static void check_tail(struct shim *s, const unsigned char *start, uint64_t n_bytes) {
-    for (uint64_t i = n_bytes; i < with_tail(n_bytes); i++)
-        if (start[i] != 0xFF)
-            fault(s, 0, 0,
-                  "the block has written %u bytes behind the end of its %u of shared memory",
-                  (unsigned)(i - n_bytes), (unsigned)n_bytes);
-}
-static void check_shared(struct shim *s) {
-    for (uint32_t i = 0; i < s->n_sites; i++)
-        check_tail(s, s->arena + s->sites[i].at, s->sites[i].n_bytes);
-    check_tail(s, dynamic_start(s), s->launch->shared_bytes);
+    if (!array) fault(s, s->current, 0, "more than 48 KiB, or 32 arrays, of SHARED memory");
+    return array;
 }
 /* Both kinds share what a block may have: 48 KiB, or all that there is for a kernel that has asked. */
-static void check_shared_size(const struct shim *s) {
-    uint64_t n = static_used(s) + s->launch->shared_bytes;
-    bool has_asked = allowed_shared(s->launch->kernel) > STATIC_MAX;
+static void check_shared(const struct shim *s) {
+    bool has_asked = allowed_shared(s->launch->kernel) > SHARED_UNASKED;
+    uint64_t n = shared_bytes(&s->shared), n_bytes;
 
-    if (n > (has_asked ? s->max_shared_bytes : STATIC_MAX))
+    if (shared_is_overrun(&s->shared, &n_bytes))
+        fault(s, 0, 0, "the block has written behind the end of its %u of shared memory",
+              (unsigned)n_bytes);
+    if (n > (has_asked ? s->max_shared_bytes : SHARED_UNASKED))
         fault(s, 0, 0, "%u bytes of shared memory, both kinds together, are more than it may have",
               (unsigned)n);
-}
-/* 16 bytes that are the block's. */
-static bool is_shared(struct shim *s, const void *p) {
-    const unsigned char *at = p;
-    const unsigned char *dynamic = dynamic_start(s);
-
-    if (at >= dynamic && at + 16 <= dynamic + s->launch->shared_bytes) return true;
-    for (uint32_t i = 0; i < s->n_sites; i++) {
-        const unsigned char *start = s->arena + s->sites[i].at;
-
-        if (at >= start && at + 16 <= start + s->sites[i].n_bytes) return true;
-    }
-    return false;
 }
 const char *shim_launch_fault(const struct shim_launch *l) {
     uint64_t n_threads = (uint64_t)l->block.x * l->block.y * l->block.z;
@@ -353,7 +292,7 @@ void shim_copy(void *shared, const void *global, int line) {
 
     if (((uintptr_t)shared | (uintptr_t)global) % 16)
         fault(s, s->current, line, "copy_async16 between addresses that are not multiples of 16");
-    if (!is_shared(s, shared))
+    if (!shared_holds16(&s->shared, shared))
         fault(s, s->current, line,
               "copy_async16 to 16 bytes that are not the block's shared memory");
     if (s->copies == SHIM_COPIES_EARLY) {
@@ -439,7 +378,7 @@ void shim_load_matrix4(uint32_t r[4], const void *row, bool is_transposed, int l
 
     if ((uintptr_t)row % 16)
         fault(s, s->current, line, "load_matrix4 of a row that is not at a multiple of 16");
-    if (!is_shared(s, row))
+    if (!shared_holds16(&s->shared, row))
         fault(s, s->current, line,
               "load_matrix4 of a row that is not in the block's shared memory");
     lane->r = r;
@@ -533,7 +472,7 @@ static void release_block(struct shim *s, uint32_t n_threads) {
         s->lanes[i].place = AT_START;
 }
 static void start_block(struct shim *s, uint32_t n_threads) {
-    poison_shared(s);
+    shared_poison(&s->shared);
     for (uint32_t i = 0; i < n_threads; i++) {
         s->lanes[i].place = AT_START;
         s->lanes[i].index = (struct shim_size){i, 0, 0};
@@ -562,7 +501,6 @@ static void run_block(struct shim *s, uint32_t n_threads) {
     for (uint32_t w = 1; w < n_warps; w++)
         if (s->lanes[w * WARP].place != AT_END) apart(s, 0, w * WARP, "block");
     check_shared(s);
-    check_shared_size(s);
 }
 static void open_threads(struct shim *s, uint32_t n) {
     for (; s->n_opened < n; s->n_opened++)
@@ -583,7 +521,7 @@ static void run_blocks(struct shim *s, const struct shim_launch *l) {
     }
     s->stats->n_blocks += n;
     s->stats->n_launches++;
-    s->stats->max_shared_bytes = MAX(s->stats->max_shared_bytes, static_used(s) + l->shared_bytes);
+    s->stats->max_shared_bytes = MAX(s->stats->max_shared_bytes, shared_bytes(&s->shared));
 }
 void shim_run(const struct shim_launch *l) {
     struct shim *s = here();
@@ -596,7 +534,7 @@ void shim_run(const struct shim_launch *l) {
     }
     s->is_running = true;
     s->launch = l;
-    s->n_sites = s->static_bytes = 0;
+    shared_clear(&s->shared, l->shared_bytes);
     s->stats = stats_of(s, l->name);
     gridDim = l->grid;
     blockDim = l->block;

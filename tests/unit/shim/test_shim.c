@@ -144,6 +144,7 @@ static void crimes_end_with_a_sentence(void **state) {
         [TOY_COPY_MISALIGNED] = "copy_async16 between addresses that are not multiples of 16",
         [TOY_MATRIX_ELSEWHERE] = "load_matrix4 of a row that is not in the block's shared memory",
         [TOY_BEHIND_SHARED] = "behind the end of its 256 of shared memory",
+        [TOY_TOO_MUCH_SHARED] = "49408 bytes of shared memory, both kinds together",
     };
     char said[4096];
 

@@ -58,6 +58,7 @@ enum toy_crime {
     TOY_COPY_MISALIGNED,
     TOY_MATRIX_ELSEWHERE, /* not in shared memory */
     TOY_BEHIND_SHARED,
+    TOY_TOO_MUCH_SHARED, /* 48 KiB, and SHARED beside it */
     TOY_CRIMES
 };
 struct toy_crime_args {
