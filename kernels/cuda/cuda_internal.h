@@ -61,6 +61,7 @@ struct cuda_layer {
 struct cuda_loader {
     uint16_t *buffer[2];
     struct gpu_event *event[2]; /* the buffer's last copy */
+    uint64_t n_elements;        /* of a buffer */
     uint32_t turn;
 };
 

@@ -19,7 +19,8 @@
 #include "kernels/cuda/cuda_internal.h"
 #include "kernels/dtype.h"
 
-#define LOAD_ELEMENTS ((uint64_t)16 << 20) /* of a buffer: 32 MiB, some hundred calls for 8B */
+#define LOAD_ELEMENTS                                                                              \
+    ((uint64_t)16 << 20) /* of a buffer, at most: 32 MiB, some hundred copies for 8B */
 
 /* --- memory ------------------------------------------------------------------------------------- */
 
@@ -88,6 +89,7 @@ void cuda_unload(struct backend_model *m) {
     for (uint32_t i = 0; i < m->n_owned; i++)
         gpu_free(m->dev->gpu, m->owned[i]);
     m->dev->bytes -= m->host.bytes;
+    m->dev->is_invariant = false;
     mem_free(m->layers);
     host_fini(&m->host);
     mem_free(m);
@@ -224,7 +226,7 @@ static void send_buffer(struct backend_model *m, uint16_t *dst, const uint16_t *
 static enum status send_slice(struct backend_model *m, uint16_t *dst,
                               const struct backend_tensor *t, struct error *err) {
     struct tp_slice s = tp_shard_slice(&m->shard, t);
-    uint64_t width = t->n_dims > 1 ? t->shape[1] : 1, rows = LOAD_ELEMENTS / s.n_columns, n;
+    uint64_t width = t->n_dims > 1 ? t->shape[1] : 1, rows = m->loader.n_elements / s.n_columns, n;
     enum status st;
 
     for (uint64_t r = 0; r < s.n; r += n) {
@@ -256,8 +258,9 @@ static enum status load_start(struct backend_model *m, struct error *err) {
     struct cuda_loader *l = &m->loader;
     enum status st = ST_OK;
 
+    l->n_elements = MIN(LOAD_ELEMENTS, place_weights(m));
     for (int i = 0; i < 2 && st == ST_OK; i++) {
-        st = gpu_alloc_pinned(m->dev->gpu, (void **)&l->buffer[i], LOAD_ELEMENTS * 2,
+        st = gpu_alloc_pinned(m->dev->gpu, (void **)&l->buffer[i], l->n_elements * 2,
                               "a buffer to load through", err);
         if (st == ST_OK) st = gpu_event_open(m->dev->gpu, &l->event[i], err);
     }
@@ -275,7 +278,7 @@ void cuda_load_stop(struct backend_model *m) {
 /* cos and sin of every position, as kernels/ref computes them: (max_context, hd / 2, 2). */
 static enum status send_turns(struct backend_model *m, struct error *err) {
     const struct geometry *g = &m->g;
-    uint32_t half = g->head_dim / 2, rows = (uint32_t)(LOAD_ELEMENTS / 2 / g->head_dim), n;
+    uint32_t half = g->head_dim / 2, rows = (uint32_t)(m->loader.n_elements / 2 / g->head_dim), n;
     enum status st;
 
     for (uint32_t p = 0; p < g->max_context; p += n) {

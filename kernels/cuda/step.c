@@ -251,7 +251,9 @@ static enum status check(struct backend_model *m, uint32_t slot, const struct ba
     if (st == ST_OK) st = check_padding(&m->host.slot[slot], step, err);
     if (st != ST_OK) return st;
     /* the engine waits for a slot before it fills it: this asks, and does not wait */
-    return gpu_event_wait(m->slot[slot].ended, CUDA_PATIENCE_US);
+    st = gpu_event_wait(m->slot[slot].ended, CUDA_PATIENCE_US);
+    return st == ST_OK ? ST_OK
+                       : error_set(err, st, "the step before in slot %u does not end", slot);
 }
 
 /* What the host remembers of a step that is under way. */
@@ -288,7 +290,8 @@ enum status cuda_submit(struct backend_model *m, uint32_t slot, const struct bac
     fetch(m, slot, step);
     gpu_event_record(m->slot[slot].ended, m->dev->compute);
     remember(m, slot, step);
-    return cuda_fence(m->dev, m->dev->compute, out);
+    st = cuda_fence(m->dev, m->dev->compute, out);
+    return st == ST_OK ? ST_OK : error_set(err, st, "the device is lost: its work does not end");
 }
 
 double cuda_step_us(struct backend_model *m, uint32_t slot) {

@@ -36,7 +36,7 @@ enum {
 
 static pthread_mutex_t lock_ = PTHREAD_MUTEX_INITIALIZER;
 static struct gpu *gpus_;
-static uint32_t n_devices_ = 1;
+static uint32_t n_devices_ = 1, sm_ = 90;
 static uint64_t memory_bytes_ = MEMORY_DEFAULT;
 static uint64_t fail_launch_, fail_call_; /* how many more until one fails; 0: none will */
 
@@ -57,6 +57,11 @@ void shim_set_devices(uint32_t n) {
     shim_lock();
     n_devices_ = n;
     shim_unlock();
+}
+void shim_set_sm(uint32_t sm) {
+    lock();
+    sm_ = sm;
+    unlock();
 }
 void shim_set_memory(uint64_t n_bytes) {
     set(&memory_bytes_, n_bytes);
@@ -277,7 +282,7 @@ enum status gpu_describe(uint32_t ordinal, struct gpu_properties *out, struct er
     memset(out, 0, sizeof(*out));
     snprintf(out->name, sizeof(out->name), "shim");
     snprintf(out->uuid, sizeof(out->uuid), "GPU-00000000-0000-0000-0000-%012x", ordinal);
-    out->sm = 90;
+    out->sm = sm_;
     out->n_sm = 4;
     out->driver = out->runtime = 13000;
     out->max_shared_bytes = shim_max_shared();

@@ -43,6 +43,7 @@ void shim_set_max_shared(uint32_t n_bytes);
 /* --- the devices of kernels/shim/gpu_shim.c, in all threads */
 
 void shim_set_devices(uint32_t n);      /* 1 unless set */
+void shim_set_sm(uint32_t sm);          /* compute capability: 90 unless set */
 void shim_set_memory(uint64_t n_bytes); /* of devices opened from now on: 256 MiB unless set */
 /* The nth kernel from now on, counted as they run, fails and its device with it; 0: none does. */
 void shim_fail_launch(uint64_t nth);

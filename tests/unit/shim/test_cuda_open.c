@@ -44,6 +44,10 @@ static void a_device_that_is_not_there_is_a_sentence(void **state) {
     assert_int_equal(backend_cuda.probe(&(struct backend_config){.device_id = "GPU-"}, &info, &err),
                      ST_INVALID);
     assert_non_null(strstr(err.message, "2 GPUs"));
+    shim_set_sm(75);
+    assert_int_equal(backend_cuda.probe(&(struct backend_config){0}, &info, &err), ST_UNSUPPORTED);
+    assert_non_null(strstr(err.message, "has compute capability 7.5: the cuda backend needs 8.0"));
+    shim_set_sm(90);
     shim_set_devices(0);
     assert_int_equal(backend_cuda.probe(&(struct backend_config){0}, &info, &err), ST_UNSUPPORTED);
     assert_true(err.message[0] != '\0');

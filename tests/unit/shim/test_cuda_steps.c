@@ -315,6 +315,63 @@ static void after_a_fault_everything_says_lost(void **state) {
     stand_close(s);
 }
 
+/* Wherever a kernel fails, loading included: no call hangs, none pretends. */
+static enum status start_and_run(struct stand_side *side) {
+    float inv_freq[128];
+    uint8_t kind[64];
+    struct geometry g = tiny_geometry(&stand_llama, inv_freq, kind);
+    struct backend_limits limits = stand_limits(&two_slots, &stand_llama);
+    struct backend_kv_info kv;
+    struct backend_step step = {.n_tokens = 1, .n_rows = 1, .n_updates = 1, .n_outputs = 1};
+    backend_fence f;
+    enum status st;
+
+    *side = (struct stand_side){.ops = &backend_cuda};
+    st = backend_cuda.open(&side->dev, &(struct backend_config){0}, NULL);
+    if (st == ST_OK) st = backend_cuda.load_begin(side->dev, &side->model, &g, &limits, NULL);
+    if (st == ST_OK) st = tiny_load(&backend_cuda, side->model, &stand_llama, 1, ROLE_COUNT, NULL);
+    if (st == ST_OK) st = backend_cuda.load_end(side->model, NULL);
+    if (st == ST_OK) st = backend_cuda.kv_alloc(side->model, 9, 2, &kv, NULL);
+    for (uint32_t i = 0; i < 3 && st == ST_OK; i++) {
+        struct backend_stage *t = &side->stage[0];
+
+        backend_cuda.stage(side->model, 0, t);
+        t->row[0] = (struct backend_row){0, 0, 1, i + 1};
+        t->token[0] = i ? -1 : 5;
+        t->position[0] = i;
+        t->kv_slot[0] = 16 + i;
+        t->update[0] = (struct backend_table_update){0, 0, 1};
+        t->output[0] = (struct backend_output){.top_p = 1, .mask = BACKEND_NO_MASK};
+        st = backend_cuda.submit(side->model, 0, &step, &f, NULL);
+        if (st == ST_OK) st = backend_cuda.wait(side->dev, f, 60000000);
+    }
+    return st;
+}
+
+static void a_kernel_may_fail_anywhere(void **state) {
+    struct stand_side side;
+    enum status st = ST_CLOSED;
+    uint32_t n;
+
+    (void)state;
+    shim_set(3, SHIM_COPIES_LATE);
+    for (n = 1; st != ST_OK; n += 3) {
+        backend_fence f;
+
+        shim_fail_launch(n);
+        st = start_and_run(&side);
+        shim_fail_launch(0);
+        if (st != ST_OK) {
+            assert_int_equal(st, ST_CLOSED);
+            if (side.model && side.model->moves)
+                assert_int_equal(backend_cuda.kv_copy(side.model, NULL, 0, &f), ST_CLOSED);
+        }
+        backend_cuda.unload(side.model);
+        backend_cuda.close(side.dev);
+    }
+    assert_true(n > 100);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tokens_come_from_the_step_in_flight),
@@ -326,6 +383,7 @@ int main(void) {
         cmocka_unit_test(fences_come_and_are_announced),
         cmocka_unit_test(a_wrong_step_is_a_sentence),
         cmocka_unit_test(after_a_fault_everything_says_lost),
+        cmocka_unit_test(a_kernel_may_fail_anywhere),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
