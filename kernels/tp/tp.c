@@ -109,31 +109,45 @@ static void finish_info(struct backend_info *all, uint32_t size) {
     memcpy(all->device, device, sizeof(device));
 }
 
+/* Is the device of the last rank in `of` there, and nobody else's? */
+static enum status check_device(const struct backend_config *config, const struct backend_info *of,
+                                uint32_t rank, struct error *err) {
+    const struct backend_info *one = &of[rank];
+
+    if (one->n_devices && !config->device_id && config->ordinal + config->tp_size > one->n_devices)
+        return error_set(err, ST_UNSUPPORTED,
+                         "%u ranks from device %u on: this machine has %u devices", config->tp_size,
+                         config->ordinal, one->n_devices);
+    for (uint32_t r = 0; r < rank && one->uuid[0]; r++) {
+        if (strcmp(of[r].uuid, one->uuid) == 0)
+            return error_set(err, ST_INVALID,
+                             "ranks %u and %u would share the device %s: name another for each", r,
+                             rank, one->uuid);
+    }
+    return ST_OK;
+}
+
+static void sum_info(struct backend_info *all, const struct backend_info *of, uint32_t size) {
+    *all = of[0];
+    for (uint32_t r = 1; r < size; r++)
+        add_info(all, &of[r]);
+    finish_info(all, size);
+}
+
 static enum status tp_probe(const struct backend_config *config, struct backend_info *info,
                             struct error *err) {
-    struct backend_info one, all = {0};
+    struct backend_info of[TP_MAX_RANKS];
     struct backend_config own;
     char name[64];
     enum status st = check_config(config, err);
 
     for (uint32_t r = 0; st == ST_OK && r < config->tp_size; r++) {
         st = config_of(&own, name, sizeof(name), config, r, err);
-        if (st == ST_OK) st = config->ranks->probe(&own, &one, err);
-        if (st != ST_OK) break;
-        if (one.n_devices && !config->device_id &&
-            config->ordinal + config->tp_size > one.n_devices)
-            return error_set(err, ST_UNSUPPORTED,
-                             "%u ranks from device %u on: this machine has %u devices",
-                             config->tp_size, config->ordinal, one.n_devices);
-        if (r == 0)
-            all = one;
-        else
-            add_info(&all, &one);
+        if (st == ST_OK) st = config->ranks->probe(&own, &of[r], err);
+        if (st == ST_OK) st = check_device(config, of, r, err);
     }
-    if (st != ST_OK) return st;
-    finish_info(&all, config->tp_size);
-    *info = all;
-    return ST_OK;
+    if (st == ST_OK) sum_info(info, of, config->tp_size);
+    return st;
 }
 
 static enum status open_rank(uint32_t rank, void *arg, struct error *err) {
@@ -200,10 +214,7 @@ static void tp_info(struct backend_device *dev, struct backend_info *info) {
     struct info_call c = {.dev = dev};
 
     (void)!tp_ranks_call_apart(dev->ranks, info_rank, &c, NULL);
-    *info = c.of[0];
-    for (uint32_t r = 1; r < dev->size; r++)
-        add_info(info, &c.of[r]);
-    finish_info(info, dev->size);
+    sum_info(info, c.of, dev->size);
 }
 
 /* --- loading --------------------------------------------------------------------------------- */

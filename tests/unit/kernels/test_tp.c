@@ -405,6 +405,7 @@ static enum status card_probe(const struct backend_config *config, struct backen
                                   .memory_total = 80,
                                   .memory_free = 70 - config->ordinal};
     snprintf(info->device, sizeof(info->device), "Card");
+    if (!config->device_id) snprintf(info->uuid, sizeof(info->uuid), "GPU-%u", config->ordinal);
     asked.ordinal[config->tp_rank] = config->ordinal;
     asked.size = config->tp_size;
     snprintf(asked.names[config->tp_rank], sizeof(asked.names[0]), "%s",
@@ -441,6 +442,9 @@ static void each_rank_takes_a_device(void **state) {
     assert_int_equal(asked.ordinal[1], 0);
     assert_string_equal(asked.names[1], "");
     assert_string_equal(asked.names[2], "GPU-d");
+    config.device_id = "2,0,2";
+    assert_int_equal(backend_tp.probe(&config, &info, &err), ST_INVALID);
+    assert_non_null(strstr(err.message, "ranks 0 and 2 would share the device GPU-2"));
     config.device_id = "GPU-b,,GPU-d";
     assert_int_equal(backend_tp.probe(&config, &info, &err), ST_INVALID);
     cards.abi++;
