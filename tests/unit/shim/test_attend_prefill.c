@@ -86,6 +86,54 @@ static void windows_of_all_kinds(void **state) {
     }
 }
 
+/* The grid of a graph: items left over do nothing, padding becomes zero. */
+static void fixed_grids_compute_the_same(void **state) {
+    static const struct backend_row rows[] = {{4, 0, 1, 700}, {1, 1, 1, 64}, {6, 2, 1, 1}};
+
+    (void)state;
+    for (int is_deterministic = 0; is_deterministic < 2; is_deterministic++) {
+        struct attend_shape shape = shape_of(64, 4, 2, 20);
+        struct attend_planner *p;
+        struct attend_case c;
+        double *exact;
+
+        shape.is_deterministic = is_deterministic;
+        p = attend_planner_create(&shape);
+        case_init(&c, &shape, rows, 3, 5, 0, attend_max_partials(p), 3);
+        exact = case_reference(&c);
+        case_run(&c, p, 3, 6);
+        assert_true(case_error(&c, exact) <= CASE_BOUND);
+        mem_free(exact);
+        case_fini(&c);
+        attend_planner_destroy(p);
+    }
+}
+
+/* One key outweighs all others by far, or all weigh the same. */
+static void extreme_scores_stay_exact(void **state) {
+    struct attend_shape shape = shape_of(128, 4, 1, 132);
+
+    (void)state;
+    for (int is_flat = 0; is_flat < 2; is_flat++) {
+        struct attend_planner *p = attend_planner_create(&shape);
+        struct attend_case c;
+        double *exact;
+
+        case_init(&c, &shape, ragged, 5, 107, 0, attend_max_partials(p), 4);
+        for (size_t i = 0; i < (size_t)107 * 6 * 128; i++) {
+            float q = f32_of_bf16(c.qkv[i]);
+
+            if (!isnan(q)) c.qkv[i] = is_flat ? 0 : bf16_of_f32(q * 64);
+        }
+        exact = case_reference(&c);
+        case_run(&c, p, 107, 0);
+        assert_true(case_error(&c, exact) <= CASE_BOUND);
+        mem_free(exact);
+        case_fini(&c);
+        attend_planner_destroy(p);
+    }
+}
+
 static void deterministic_layers_are_attention(void **state) {
     static const struct backend_row rows[] = {{4, 0, 1, 700}, {1, 1, 5, 513}, {6, 6, 40, 256}};
     struct attend_shape shape = shape_of(64, 6, 1, 132);
@@ -143,6 +191,8 @@ int main(void) {
         cmocka_unit_test(ragged_rows_of_all_groups),
         cmocka_unit_test(few_tiles_are_split),
         cmocka_unit_test(windows_of_all_kinds),
+        cmocka_unit_test(fixed_grids_compute_the_same),
+        cmocka_unit_test(extreme_scores_stay_exact),
         cmocka_unit_test(deterministic_layers_are_attention),
         cmocka_unit_test(matrices_are_read_without_bank_conflicts),
         cmocka_unit_test(planted_bugs_are_caught),
