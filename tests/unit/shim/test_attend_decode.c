@@ -14,8 +14,8 @@ static const uint32_t splits[] = {1, 2, 9};
 struct decode_case {
     struct attend_case c;
     struct backend_row rows[ARRAY_LEN(lengths) * ARRAY_LEN(splits)];
-    struct attend_item items[MAX_ITEMS];
-    struct attend_merge merges[ARRAY_LEN(lengths) * ARRAY_LEN(splits) + 1];
+    struct attend_item *items;   /* (MAX_ITEMS) */
+    struct attend_merge *merges; /* (rows and one) */
     uint32_t n_items, n_merges, n_partials;
 };
 
@@ -51,6 +51,8 @@ static void decode_init(struct decode_case *d, uint32_t head_dim, uint32_t group
     uint32_t n = 0;
 
     memset(d, 0, sizeof(*d));
+    d->items = mem_calloc(MAX_ITEMS, sizeof(*d->items));
+    d->merges = mem_calloc(ARRAY_LEN(d->rows) + 1, sizeof(*d->merges));
     for (uint32_t l = 0; l < ARRAY_LEN(lengths); l++)
         for (uint32_t s = 0; s < ARRAY_LEN(splits); s++)
             if (lengths[l] <= max_length) {
@@ -64,6 +66,12 @@ static void decode_init(struct decode_case *d, uint32_t head_dim, uint32_t group
     }
     d->items[d->n_items++] = (struct attend_item){.first_token = (int32_t)n, .partial = -1};
     d->merges[d->n_merges++].token = -1;
+}
+
+static void decode_fini(struct decode_case *d) {
+    case_fini(&d->c);
+    mem_free(d->items);
+    mem_free(d->merges);
 }
 
 static double decode_error(struct decode_case *d, const double *exact) {
@@ -101,7 +109,7 @@ static void decode_is_attention(uint32_t head_dim, uint32_t group, uint32_t n_kv
         print_error("head_dim %u, group %u, window %u: error %.2e\n", head_dim, group, window,
                     worst);
     assert_true(worst <= CASE_BOUND);
-    case_fini(&d.c);
+    decode_fini(&d);
 }
 
 static void heads_of_64(void **state) {
@@ -145,7 +153,7 @@ static void matrices_are_read_without_bank_conflicts(void **state) {
         shim_stats("decode_kernel", &stats);
         assert_true(stats.n_matrix_phases > 1000);
         assert_int_equal(stats.n_bank_conflicts, 0);
-        case_fini(&d.c);
+        decode_fini(&d);
     }
 }
 
@@ -161,7 +169,7 @@ static void not_a_number_is_passed_on(void **state) {
     decode_error(&d, exact);
     assert_true(isnan(f32_of_bf16(d.c.mix[0])));
     mem_free(exact);
-    case_fini(&d.c);
+    decode_fini(&d);
 }
 
 static void planted_bugs_are_caught(void **state) {
@@ -181,7 +189,7 @@ static void planted_bugs_are_caught(void **state) {
         shim_plant(NULL);
         if (worst <= CASE_BOUND) print_error("%s was not caught\n", bugs[i]);
         assert_true(worst > CASE_BOUND);
-        case_fini(&d.c);
+        decode_fini(&d);
     }
 }
 
