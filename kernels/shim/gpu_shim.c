@@ -59,9 +59,9 @@ void shim_set_devices(uint32_t n) {
     shim_unlock();
 }
 void shim_set_sm(uint32_t sm) {
-    lock();
+    shim_lock();
     sm_ = sm;
-    unlock();
+    shim_unlock();
 }
 void shim_set_memory(uint64_t n_bytes) {
     set(&memory_bytes_, n_bytes);
