@@ -116,17 +116,24 @@ static __device__ __forceinline__ void copy_tile(bf16 *stage, const struct atten
     constexpr int PIECES = PAGE * HD / 8; /* of a page */
     constexpr int AT_ONCE = THREADS > PIECES ? THREADS / PIECES : 1;
     constexpr int SHARE = AT_ONCE > 1 ? PIECES : THREADS; /* threads that copy one page */
-    int first = (int)threadIdx.x % SHARE, page = (int)threadIdx.x / SHARE;
+    constexpr int PAGES = TILE / PAGE / AT_ONCE;          /* of a thread */
+    int first = (int)threadIdx.x % SHARE, first_page = (int)threadIdx.x / SHARE;
     int at = tile_at<HD>(first / (HD / 8), first % (HD / 8));
+    int32_t block[PAGES];
 
+    /* All ids before the first copy: they are waited for once, and not page by page. */
 #pragma unroll
-    for (; page < TILE / PAGE; page += AT_ONCE) {
-        int from = tile * TILE + page * PAGE, low = WHOLE ? 0 : item.begin - from;
-        int high = WHOLE ? PAGE : item.end - from;
+    for (int j = 0; WHOLE && j < PAGES; j++)
+        block[j] = table[tile * (TILE / PAGE) + first_page + j * AT_ONCE];
+#pragma unroll(WHOLE ? PAGES : 1)
+    for (int j = 0; j < PAGES; j++) {
+        int page = first_page + j * AT_ONCE, from = tile * TILE + page * PAGE;
+        int low = WHOLE ? 0 : item.begin - from, high = WHOLE ? PAGE : item.end - from;
         int64_t head = 0;
 
         if (low < PAGE && high > 0)
-            head = table[from / PAGE] * a.block_stride + (int64_t)kv_head * PAGE * HD;
+            head = (WHOLE ? block[j] : table[from / PAGE]) * a.block_stride +
+                   (int64_t)kv_head * PAGE * HD;
 #pragma unroll
         for (int i = 0; i < (PIECES + THREADS - 1) / THREADS; i++) {
             int piece = i * THREADS + first, row = piece / (HD / 8);
