@@ -267,14 +267,15 @@ static __device__ void append_tokens(const struct sampling_pass &p) {
     uint32_t n_outputs = p.a.step->n_outputs, most = p.a.max_context + 1;
 
     for (uint32_t first = 0; first < n_outputs; first += THREADS) {
-        uint32_t k = first + threadIdx.x, before = 0, n = 0;
+        uint32_t k = first + threadIdx.x, n_here = min(n_outputs - first, THREADS);
+        uint32_t before = 0, n = 0;
         bool is_sampled = k < n_outputs && p.a.output[k].want == WANT_SAMPLE;
         uint32_t row = is_sampled ? p.a.output[k].row : NO_ROW;
 
         __syncthreads();
         rows[threadIdx.x] = row;
         __syncthreads();
-        for (uint32_t i = 0; i < THREADS; i++) { /* others of the same row, most often none */
+        for (uint32_t i = 0; i < n_here; i++) { /* others of the same row, most often none */
             before += rows[i] == row && i < threadIdx.x;
             n += rows[i] == row;
         }
