@@ -1,0 +1,155 @@
+/* kernels/tp/tp_kv.c - see tp.h: the pool, of which each rank has its KV heads. */
+#include <string.h>
+
+#include "common/mem.h"
+#include "kernels/dtype.h"
+#include "kernels/tp/tp_internal.h"
+
+/* (block_size, head_dim) of K or V, and a whole block of them. */
+static uint64_t head_bytes(const struct backend_model *m) {
+    return (uint64_t)m->limits.block_size * m->g.head_dim * dtype_bytes(m->g.kv_dtype);
+}
+
+static uint64_t block_bytes(const struct backend_model *m) {
+    return 2ull * m->g.n_layers * m->g.n_kv_heads * head_bytes(m);
+}
+
+/* What it takes on all ranks together: more than a block when they hold the same KV heads. */
+uint64_t tp_kv_block_bytes(const struct backend_model *m) {
+    uint64_t n_bytes = 0;
+
+    for (uint32_t r = 0; r < m->dev->size; r++)
+        n_bytes += m->dev->ops->kv_block_bytes(m->rank[r]);
+    return n_bytes;
+}
+
+struct pool_call {
+    struct backend_model *m;
+    uint32_t n_blocks, n_host_blocks;
+    struct backend_kv_info of[TP_MAX_RANKS];
+};
+
+static enum status alloc_rank(uint32_t rank, void *arg, struct error *err) {
+    struct pool_call *c = arg;
+
+    return c->m->dev->ops->kv_alloc(c->m->rank[rank], c->n_blocks, c->n_host_blocks, &c->of[rank],
+                                    err);
+}
+
+enum status tp_kv_alloc(struct backend_model *m, uint32_t n_blocks, uint32_t n_host_blocks,
+                        struct backend_kv_info *out, struct error *err) {
+    struct pool_call c = {.m = m, .n_blocks = n_blocks, .n_host_blocks = n_host_blocks};
+    enum status st = tp_ranks_call(m->dev->ranks, alloc_rank, &c, err);
+
+    if (st != ST_OK) return st;
+    *out = c.of[0];
+    out->block_bytes = block_bytes(m);
+    for (uint32_t r = 1; r < m->dev->size; r++) {
+        out->n_blocks = MIN(out->n_blocks, c.of[r].n_blocks);
+        out->n_host_blocks = MIN(out->n_host_blocks, c.of[r].n_host_blocks);
+    }
+    return ST_OK;
+}
+
+typedef enum status kv_move(struct backend_model *m, const struct backend_copy *pairs, uint32_t n,
+                            backend_fence *out);
+
+struct move_call {
+    struct backend_model *m;
+    kv_move *move;
+    const struct backend_copy *pairs;
+    uint32_t n;
+    backend_fence fence[TP_MAX_RANKS];
+};
+
+static enum status move_rank(uint32_t rank, void *arg, struct error *err) {
+    struct move_call *c = arg;
+
+    (void)err;
+    return c->move(c->m->rank[rank], c->pairs, c->n, &c->fence[rank]);
+}
+
+static enum status move_blocks(struct backend_model *m, kv_move *move,
+                               const struct backend_copy *pairs, uint32_t n, backend_fence *out) {
+    struct move_call c = {.m = m, .move = move, .pairs = pairs, .n = n};
+    enum status st = tp_ranks_call_apart(m->dev->ranks, move_rank, &c, NULL);
+
+    if (st == ST_OK) *out = c.fence[0];
+    return st;
+}
+
+enum status tp_kv_copy(struct backend_model *m, const struct backend_copy *pairs, uint32_t n,
+                       backend_fence *out) {
+    return move_blocks(m, m->dev->ops->kv_copy, pairs, n, out);
+}
+
+enum status tp_kv_swap_out(struct backend_model *m, const struct backend_copy *pairs, uint32_t n,
+                           backend_fence *out) {
+    return move_blocks(m, m->dev->ops->kv_swap_out, pairs, n, out);
+}
+
+enum status tp_kv_swap_in(struct backend_model *m, const struct backend_copy *pairs, uint32_t n,
+                          backend_fence *out) {
+    return move_blocks(m, m->dev->ops->kv_swap_in, pairs, n, out);
+}
+
+struct block_call {
+    struct backend_model *m;
+    uint32_t block;
+    uint8_t *bytes;      /* the whole block */
+    uint64_t head_bytes; /* (block_size, head_dim) */
+    bool is_write;
+};
+
+/* Between a rank's block and its heads' place in the whole: (layer * K|V, kv_head, head_bytes). */
+static void copy_heads(const struct block_call *c, uint32_t rank, uint8_t *own) {
+    const struct tp_shard *s = &c->m->shard[rank];
+    uint64_t n_bytes = s->n_kv_heads * c->head_bytes;
+
+    for (uint64_t plane = 0; plane < 2ull * c->m->g.n_layers; plane++) {
+        uint64_t head = plane * c->m->g.n_kv_heads + s->first_kv_head;
+        uint8_t *whole = c->bytes + head * c->head_bytes, *part = own + plane * n_bytes;
+
+        memcpy(c->is_write ? part : whole, c->is_write ? whole : part, n_bytes);
+    }
+}
+
+static enum status block_rank(uint32_t rank, void *arg, struct error *err) {
+    struct block_call *c = arg;
+    const struct tp_shard *s = &c->m->shard[rank];
+    const struct backend_ops *ops = c->m->dev->ops;
+    uint64_t n_bytes = 2ull * c->m->g.n_layers * s->n_kv_heads * c->head_bytes;
+    uint8_t *own;
+    enum status st;
+
+    (void)err;
+    if (!c->is_write && rank % s->kv_copies) return ST_OK; /* a neighbour has the same */
+    own = mem_alloc(n_bytes);
+    if (c->is_write) {
+        copy_heads(c, rank, own);
+        st = ops->kv_write(c->m->rank[rank], c->block, own, n_bytes);
+    } else {
+        st = ops->kv_read(c->m->rank[rank], c->block, own, n_bytes);
+        if (st == ST_OK) copy_heads(c, rank, own);
+    }
+    mem_free(own);
+    return st;
+}
+
+static enum status move_heads(struct backend_model *m, uint32_t block, void *bytes,
+                              uint64_t n_bytes, bool is_write) {
+    struct block_call c = {.m = m, .block = block, .bytes = bytes, .is_write = is_write};
+
+    c.head_bytes = head_bytes(m);
+    if (n_bytes != block_bytes(m)) return ST_INVALID;
+    return tp_ranks_call_apart(m->dev->ranks, block_rank, &c, NULL);
+}
+
+enum status tp_kv_read(struct backend_model *m, uint32_t block, void *dst, uint64_t n_bytes) {
+    return move_heads(m, block, dst, n_bytes, false);
+}
+
+enum status tp_kv_write(struct backend_model *m, uint32_t block, const void *src,
+                        uint64_t n_bytes) {
+    return move_heads(m, block, (void *)(uintptr_t)src, n_bytes, true); /* only read */
+}
