@@ -182,6 +182,16 @@ static bool check(struct gpu *gpu, cudaError_t code, const char *doing) {
     return false;
 }
 
+static _Thread_local uint32_t entered; /* ordinal + 1 of this thread's device; 0: not known */
+
+/* Makes the device the one that this thread's calls mean. The runtime keeps one per thread, device 0 at
+ * first; usually there is nothing to do. Before whatever looks at it: allocations, new streams and
+ * events, launches. */
+static void enter(struct gpu *gpu) {
+    if (LIKELY(entered == gpu->ordinal + 1)) return;
+    if (check(gpu, cudaSetDevice((int)gpu->ordinal), "being chosen")) entered = gpu->ordinal + 1;
+}
+
 enum status gpu_status(struct gpu *gpu, struct error *err) {
     (void)check(gpu, cudaPeekAtLastError(), "running a kernel");
     return gpu->has_failed ? error_set(err, ST_CLOSED, "%s", gpu->failure) : ST_OK;
@@ -266,6 +276,7 @@ const struct gpu_properties *gpu_properties(const struct gpu *gpu) {
 uint64_t gpu_memory_free(struct gpu *gpu) {
     size_t n_free = 0, n_total = 0;
 
+    enter(gpu);
     return check(gpu, cudaMemGetInfo(&n_free, &n_total), "asking for its memory") ? n_free : 0;
 }
 
@@ -277,6 +288,7 @@ enum status gpu_open(struct gpu **out, uint32_t ordinal, struct error *err) {
 
     if (st != ST_OK) return st;
     if (ordinal >= n) return why_not_opened(ordinal, cudaErrorInvalidDevice, err);
+    entered = 0;
     code = cudaSetDevice((int)ordinal); /* makes the context */
     if (code == cudaSuccess) code = cudaFree(NULL);
     if (code != cudaSuccess) {
@@ -317,8 +329,10 @@ static enum status keep(struct gpu *gpu, void *memory, bool is_pinned, void **ou
 enum status gpu_alloc(struct gpu *gpu, void **out, uint64_t n_bytes, const char *what,
                       struct error *err) {
     void *memory = NULL;
-    cudaError_t code = cudaMalloc(&memory, MAX(n_bytes, 1));
+    cudaError_t code;
 
+    enter(gpu);
+    code = cudaMalloc(&memory, MAX(n_bytes, 1));
     if (code == cudaSuccess) return keep(gpu, memory, false, out);
     if (code == cudaErrorMemoryAllocation) {
         (void)cudaGetLastError();
@@ -332,8 +346,10 @@ enum status gpu_alloc(struct gpu *gpu, void **out, uint64_t n_bytes, const char 
 enum status gpu_alloc_pinned(struct gpu *gpu, void **out, uint64_t n_bytes, const char *what,
                              struct error *err) {
     void *memory = NULL;
-    cudaError_t code = cudaHostAlloc(&memory, MAX(n_bytes, 1), cudaHostAllocDefault);
+    cudaError_t code;
 
+    enter(gpu);
+    code = cudaHostAlloc(&memory, MAX(n_bytes, 1), cudaHostAllocDefault);
     if (code == cudaSuccess) return keep(gpu, memory, true, out);
     if (code == cudaErrorMemoryAllocation) {
         (void)cudaGetLastError();
@@ -373,6 +389,7 @@ void gpu_free(struct gpu *gpu, void *p) {
 enum status gpu_stream_open(struct gpu *gpu, struct gpu_stream **out, struct error *err) {
     cudaStream_t stream = NULL;
 
+    enter(gpu);
     if (!check(gpu, cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "opening a stream"))
         return gpu_status(gpu, err);
     *out = mem_zalloc(sizeof(**out));
@@ -393,7 +410,9 @@ struct gpu *gpu_stream_gpu(struct gpu_stream *s) {
 }
 
 void *gpu_stream_handle(struct gpu_stream *s) {
-    return s ? s->stream : NULL; /* the default stream: tests of kernels */
+    if (!s) return NULL; /* the default stream: tests of kernels */
+    enter(s->gpu);
+    return s->stream;
 }
 
 void gpu_copy(struct gpu_stream *s, void *dst, const void *src, uint64_t n_bytes) {
@@ -480,6 +499,7 @@ enum status gpu_stream_wait(struct gpu_stream *s, struct error *err) {
 enum status gpu_event_open(struct gpu *gpu, struct gpu_event **out, struct error *err) {
     cudaEvent_t event = NULL;
 
+    enter(gpu);
     if (!check(gpu, cudaEventCreateWithFlags(&event, cudaEventBlockingSync), "making an event"))
         return gpu_status(gpu, err);
     *out = mem_zalloc(sizeof(**out));
@@ -679,6 +699,7 @@ enum status gpu_capture_end(struct gpu_stream *s, struct gpu_graph **out, struct
 }
 
 void gpu_graph_launch(struct gpu_graph *g, struct gpu_stream *s) {
+    enter(s->gpu);
     (void)check(s->gpu, cudaGraphLaunch(g->exec, s->stream), "launching a graph");
 }
 
@@ -692,6 +713,7 @@ void gpu_close(struct gpu *gpu) {
     struct gpu_block *block;
 
     if (!gpu) return;
+    enter(gpu);
     (void)cudaDeviceSynchronize(); /* before the watcher: an announced event comes, or fails */
     watcher_stop(&gpu->watcher);
     while ((block = gpu->blocks)) {

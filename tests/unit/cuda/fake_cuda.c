@@ -15,6 +15,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t change = PTHREAD_COND_INITIALIZER;
 static bool is_held;
 static _Thread_local cudaError_t last_error;
+static _Thread_local int current_device;
 
 struct block {
     uint64_t n_bytes;
@@ -134,7 +135,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int device) {
 }
 
 cudaError_t cudaSetDevice(int device) {
-    (void)device;
+    current_device = device;
     return answer((cudaError_t)fake_cuda.open_error);
 }
 
@@ -154,6 +155,7 @@ static cudaError_t allocate(void **out, size_t n_bytes) {
     struct block *b = aligned_alloc(256, ALIGN_UP(sizeof(*b) + n_bytes, 256));
 
     b->n_bytes = n_bytes;
+    fake_cuda.allocated_on = current_device;
     fake_cuda.allocated_bytes += n_bytes;
     *out = b + 1;
     return cudaSuccess;

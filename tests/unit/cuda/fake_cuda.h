@@ -22,7 +22,8 @@ struct fake_cuda {
     /* what was done */
     uint32_t n_copies, n_batches, n_batched, n_graph_launches;
     uint64_t allocated_bytes;
-    double clock_us; /* the device's; only products of matrices take time */
+    int allocated_on; /* device of the last allocation */
+    double clock_us;  /* the device's; only products of matrices take time */
     /* cuBLASLt and NCCL */
     bool has_cublaslt, has_nccl;
     int product_error;             /* of every product */

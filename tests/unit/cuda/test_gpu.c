@@ -3,6 +3,7 @@
 
 #include <cuda_runtime_api.h>
 #include <poll.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -142,6 +143,35 @@ static void freeing_what_was_not_given_sticks(void **state) {
     gpu_free(gpu, &x);
     assert_int_equal(gpu_status(gpu, NULL), ST_CLOSED);
     gpu_close(gpu);
+}
+
+static void *allocate_elsewhere(void *gpu) {
+    void *p = NULL;
+
+    assert_int_equal(gpu_alloc(gpu, &p, 64, "a thread's", NULL), ST_OK);
+    return p;
+}
+
+static void each_thread_means_the_device_that_it_calls(void **state) {
+    struct gpu *one = NULL, *two = NULL;
+    void *p = NULL;
+    pthread_t thread;
+
+    (void)state;
+    fake_cuda_reset();
+    fake_cuda.n_devices = 2;
+    assert_int_equal(gpu_open(&one, 0, NULL), ST_OK);
+    assert_int_equal(gpu_open(&two, 1, NULL), ST_OK);
+    assert_int_equal(gpu_alloc(one, &p, 64, "first", NULL), ST_OK);
+    assert_int_equal(fake_cuda.allocated_on, 0);
+    assert_int_equal(gpu_alloc(two, &p, 64, "second", NULL), ST_OK);
+    assert_int_equal(fake_cuda.allocated_on, 1);
+    assert_int_equal(pthread_create(&thread, NULL, allocate_elsewhere, two), 0);
+    (void)pthread_join(thread, NULL);
+    assert_int_equal(fake_cuda.allocated_on, 1);
+    gpu_close(one);
+    gpu_close(two);
+    assert_int_equal(fake_cuda.allocated_bytes, 0);
 }
 
 /* --- mistakes */
@@ -365,6 +395,7 @@ int main(void) {
         cmocka_unit_test(a_device_is_described),
         cmocka_unit_test(memory_that_is_refused_is_named_with_both_figures),
         cmocka_unit_test(freeing_what_was_not_given_sticks),
+        cmocka_unit_test(each_thread_means_the_device_that_it_calls),
         cmocka_unit_test(the_first_mistake_sticks),
         cmocka_unit_test(a_kernel_that_was_not_launched_is_noticed),
         cmocka_unit_test(many_copies_are_one_call_where_the_driver_can),
