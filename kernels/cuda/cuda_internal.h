@@ -109,6 +109,7 @@ struct backend_model {
     struct tp_shard shard;
     struct gemm *gemm;
     bool is_deterministic;
+    bool has_kind[2]; /* of layers: that see everything, that see a window */
     uint32_t q_width, kv_width, qkv_width;
     uint32_t vocab_stride; /* of logits: the ranks' pieces beside each other */
     uint32_t head_width;   /* columns of this rank's product: its vocabulary in eights */

@@ -358,6 +358,8 @@ static void set_widths(struct backend_model *m) {
     m->head_rows = MIN(CUDA_HEAD_ROWS, m->host.limits.max_outputs);
     m->host.block_bytes = 2ull * m->g.n_layers * m->kv_width * OPS_BLOCK_SIZE * sizeof(uint16_t);
     m->is_deterministic = m->host.limits.is_deterministic;
+    for (uint32_t i = 0; i < m->g.n_layers; i++)
+        m->has_kind[cuda_has_window(&m->g, i)] = true;
 }
 
 enum status cuda_load_begin(struct backend_device *dev, struct backend_model **out,
@@ -396,6 +398,7 @@ enum status cuda_load_end(struct backend_model *m, struct error *err) {
     cuda_load_stop(m);
     if ((st = cuda_tune(m, err)) != ST_OK) return st;
     if ((st = cuda_profile(m, err)) != ST_OK) return st;
-    m->dev->is_invariant = m->is_deterministic;
+    /* two parts have one sum; of more, NCCL may choose the order by their length */
+    m->dev->is_invariant = m->is_deterministic && m->shard.size <= 2;
     return ST_OK;
 }

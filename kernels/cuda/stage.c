@@ -191,10 +191,11 @@ void cuda_pack(struct backend_model *m, uint32_t slot, const struct backend_step
     f->position = put(m, &c, s->position, n_tokens, n_padded, sizeof(*s->position));
     f->kv_slot = put_slots(m, &c, s->kv_slot, n_tokens, n_padded);
     f->output = put(m, &c, s->output, step->n_outputs, f->n_outputs, sizeof(*s->output));
-    f->list[0] = put_list(m, &c, s, step, n_tokens, n_padded, bucket, 0, &f->grid[0]);
-    if (m->g.sliding_window && m->g.layer_kind)
-        f->list[1] =
-            put_list(m, &c, s, step, n_tokens, n_padded, bucket, m->g.sliding_window, &f->grid[1]);
+    for (int i = 0; i < 2; i++) {
+        if (m->has_kind[i])
+            f->list[i] = put_list(m, &c, s, step, n_tokens, n_padded, bucket,
+                                  i ? m->g.sliding_window : 0, &f->grid[i]);
+    }
     out->update = put(m, &c, s->update, step->n_updates, step->n_updates, sizeof(*s->update));
     out->bias = put_biases(m, &c, s->bias, step->n_bias);
     out->n_bytes = c.at;
