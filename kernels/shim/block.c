@@ -23,6 +23,8 @@
 #include "kernels/shim/shared.h"
 #include "kernels/shim/shim_control.h"
 
+#define ALWAYS_INLINE __attribute__((always_inline))
+
 __thread struct shim_size threadIdx, blockIdx, blockDim, gridDim;
 const char *volatile shim_planted_name;
 
@@ -325,7 +327,9 @@ static struct fiber *next_fiber(struct shim *s) {
     threadIdx = s->lanes[s->current].index;
     return &s->threads[s->current].fiber;
 }
-static void leave(struct shim *s, struct lane *lane, enum place place, int line) {
+/* Inlined: a return on the other side of a switch is one that the processor has not foreseen. */
+static inline ALWAYS_INLINE void leave(struct shim *s, struct lane *lane, enum place place,
+                                       int line) {
     struct fiber *self = &s->threads[s->current].fiber;
 
     lane->place = place;
@@ -335,7 +339,8 @@ static void leave(struct shim *s, struct lane *lane, enum place place, int line)
 static struct lane *lane_here(struct shim *s) {
     return &s->lanes[s->current];
 }
-static void meet(struct shim *s, struct lane *lane, enum meeting meeting, int line) {
+static inline ALWAYS_INLINE void meet(struct shim *s, struct lane *lane, enum meeting meeting,
+                                      int line) {
     lane->meeting = meeting;
     leave(s, lane, AT_MEETING, line);
 }
