@@ -20,8 +20,10 @@
  * FAILURE. A rank that fails stops the group, so that none waits for it; the call returns what it
  * said, with its rank before it, and the model can only be unloaded.
  *
- * Thread: the engine's, as for every backend. A call costs two hand-overs between threads, 10 to
- * 20 us. */
+ * LIMITS. One process, one machine. CPU ranks are not bound to a socket; a rank touches its weights
+ * first, so they lie where its threads ran then. The embedding is whole on every rank.
+ *
+ * Thread: the engine's, as for every backend. A call costs two hand-overs between threads. */
 #ifndef KERNELS_TP_TP_H
 #define KERNELS_TP_TP_H
 
