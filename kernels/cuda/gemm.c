@@ -34,7 +34,9 @@
 #define ALIGN_BYTES     16u /* what the vector loads and TMA of all kernels ask for */
 #define COLD_CACHES     2u  /* weights that go round in a timing, in caches */
 #define MAX_COPIES      32u
-#define TIMED_RUNS      8u /* at least; the faster of two rounds counts */
+#define TIMED_RUNS      10u
+#define LONG_LOOK_US    1000.0 /* at most so long, or three runs, or one of each copy */
+#define HOPELESS        1.3    /* times the best so far */
 
 /* Upper ends of the buckets of m. Dense where a step decodes, as the graphs are; a third apart above,
  * where tiles matter more than m. The last one serves all beyond. */
@@ -358,25 +360,36 @@ static void stopwatch_close(struct stopwatch *w) {
     gpu_event_close(w->stop);
 }
 
-/* Microseconds of one product by this algorithm, weights cold; a negative number: it does not work. */
+/* Microseconds of one product by this algorithm, the mean of n, weights cold; negative: it fails. */
+static double mean_us(struct gemm *g, struct gpu_stream *s, struct plan *p,
+                      const struct gemm_args *args, const struct cold_weights *cold,
+                      const struct stopwatch *watch, const cublasLtMatmulAlgo_t *algo, uint32_t n) {
+    uint32_t i;
+
+    gpu_event_record(watch->start, s);
+    for (i = 0; i < n; i++)
+        if (multiply(g, s, p, args, cold_next(cold, args, i), algo)) return -1;
+    gpu_event_record(watch->stop, s);
+    if (gpu_event_wait(watch->stop, UINT64_MAX) != ST_OK) return -1;
+    return gpu_event_elapsed_us(watch->start, watch->stop) / n;
+}
+
+/* The same, looked at closely unless it is clearly slower than `best_us` (if positive): most proposals
+ * are, and large products take their time. */
 static double time_algo(struct gemm *g, struct gpu_stream *s, struct plan *p,
                         const struct gemm_args *args, const struct cold_weights *cold,
-                        const struct stopwatch *watch, const cublasLtMatmulAlgo_t *algo) {
-    const uint32_t n_runs = MAX(TIMED_RUNS, cold->copies ? cold->n : 0);
-    double best_us = -1, us;
-    uint32_t round, i;
+                        const struct stopwatch *watch, const cublasLtMatmulAlgo_t *algo,
+                        double best_us) {
+    const uint32_t glance = cold->copies ? cold->n : 2;
+    double us, again_us;
+    uint32_t n_runs;
 
     if (multiply(g, s, p, args, args->w, algo)) return -1; /* loads the kernel, too */
-    for (round = 0; round < 2; round++) {
-        gpu_event_record(watch->start, s);
-        for (i = 0; i < n_runs; i++)
-            if (multiply(g, s, p, args, cold_next(cold, args, i), algo)) return -1;
-        gpu_event_record(watch->stop, s);
-        if (gpu_event_wait(watch->stop, UINT64_MAX) != ST_OK) return -1;
-        us = gpu_event_elapsed_us(watch->start, watch->stop) / n_runs;
-        if (best_us < 0 || us < best_us) best_us = us;
-    }
-    return best_us;
+    us = mean_us(g, s, p, args, cold, watch, algo, glance);
+    if (us < 0 || (best_us > 0 && us > HOPELESS * best_us)) return us;
+    n_runs = MAX((uint32_t)MIN(LONG_LOOK_US / MAX(us, 1.0), TIMED_RUNS), glance);
+    again_us = mean_us(g, s, p, args, cold, watch, algo, n_runs);
+    return again_us < 0 ? again_us : MIN(us, again_us);
 }
 
 static uint32_t propose(struct gemm *g, const struct plan *p,
@@ -437,7 +450,7 @@ static enum status tune_bucket(struct gemm *g, struct gpu_stream *s, struct plan
     if (aim(g, p, args, last_m) == CUBLAS_STATUS_SUCCESS) n = propose(g, p, proposals);
     for (i = 0; i < n; i++) {
         if (!works_between(g, p, args, &proposals[i].algo, MIN(first_m, last_m), last_m)) continue;
-        us = time_algo(g, s, p, args, cold, watch, &proposals[i].algo);
+        us = time_algo(g, s, p, args, cold, watch, &proposals[i].algo, best_us);
         if (us < 0 || (best_us >= 0 && us >= best_us)) continue;
         best_us = us;
         p->algo[bucket] = proposals[i].algo;
@@ -477,7 +490,7 @@ static enum status tune_for_all(struct gemm *g, struct gpu_stream *s, struct pla
     for (i = 0; i < 4; i++) {
         (void)aim(g, p, args, m[i]);
         for (j = 0; j < n; j++) {
-            us[i][j] = time_algo(g, s, p, args, cold, watch, &algos[j]);
+            us[i][j] = time_algo(g, s, p, args, cold, watch, &algos[j], best_us[i]);
             if (us[i][j] > 0 && (best_us[i] <= 0 || us[i][j] < best_us[i])) best_us[i] = us[i][j];
         }
     }
