@@ -198,6 +198,7 @@ static uint32_t choose_chunk(const struct span *spans, uint32_t n, uint32_t capa
 
     for (uint32_t i = 0; i < n; i++)
         longest = MAX(longest, spans[i].last);
+    assert(longest < MAX_UNITS);
     if (longest <= min_chunk) return min_chunk;
     smallest = smallest_fitting(spans, n, min_chunk, longest, capacity);
     best = chunk_time(spans, n, smallest, slots, overhead);
@@ -283,16 +284,17 @@ static bool is_tiled(const struct plan *plan, const struct backend_row *row) {
 static struct attend_item tile_item(const struct plan *plan, const struct backend_row *row,
                                     uint32_t packed, uint32_t tile_rows) {
     uint32_t group = plan->p->group, position = row->context_len - row->n_tokens;
-    uint32_t last = MIN(packed + tile_rows, row->n_tokens * group) - 1;
+    uint32_t first_token = packed ? packed / group : 0, last_token = row->n_tokens - 1;
 
+    if (packed + tile_rows < row->n_tokens * group) last_token = (packed + tile_rows - 1) / group;
     return (struct attend_item){
         .row = (int32_t)row->row,
         .first_token = (int32_t)row->first_token,
         .n_tokens = (int32_t)row->n_tokens,
         .position = (int32_t)position,
         .packed = (int32_t)packed,
-        .begin = (int32_t)window_start(position + packed / group, plan->window),
-        .end = (int32_t)(position + last / group + 1),
+        .begin = (int32_t)window_start(position + first_token, plan->window),
+        .end = (int32_t)(position + last_token + 1),
         .partial = -1,
     };
 }
@@ -323,48 +325,54 @@ static uint32_t measure_tiles(const struct plan *plan, uint32_t tile_rows) {
  * the chunk in which the row's first token begins to see. */
 struct row_split {
     uint32_t chunk; /* positions; 0: not split */
+    struct divider by_chunk;
     uint32_t begin; /* number of the first chunk */
-    uint32_t n_parts;
-    uint32_t first;
+    uint32_t n_parts, first;
 };
+
+static uint32_t chunk_at(const struct row_split *split, uint32_t position) {
+    return divide(split->by_chunk, position / ATTEND_TILE);
+}
 
 static struct row_split split_row(const struct plan *plan, const struct backend_row *row,
                                   uint32_t chunk_tiles) {
-    uint32_t position = row->context_len - row->n_tokens, chunk = chunk_tiles * ATTEND_TILE;
-    struct row_split split = {.chunk = chunk, .first = plan->n_partials};
+    uint32_t position = row->context_len - row->n_tokens;
+    struct row_split split = {.chunk = chunk_tiles * ATTEND_TILE, .first = plan->n_partials};
 
-    if (!chunk) return split;
-    split.begin = window_start(position, plan->window) / chunk;
-    split.n_parts = CEIL_DIV(row->context_len, chunk) - split.begin;
+    if (!chunk_tiles) return split;
+    split.by_chunk = divider_of(chunk_tiles);
+    split.begin = chunk_at(&split, window_start(position, plan->window));
+    split.n_parts = chunk_at(&split, row->context_len - 1) + 1 - split.begin;
     if (split.n_parts == 1) split.chunk = 0;
     return split;
 }
 
-static void put_tile(struct plan *plan, struct attend_item item, struct row_split split) {
-    uint32_t begin = (uint32_t)item.begin, end = (uint32_t)item.end;
+static void put_tile(struct plan *plan, struct attend_item item, const struct row_split *split) {
+    uint32_t begin = (uint32_t)item.begin, end = (uint32_t)item.end, chunk = split->chunk;
 
-    if (!split.chunk) {
+    if (!chunk) {
         plan->items[plan->n_items++] = item;
         return;
     }
-    for (uint32_t k = begin / split.chunk; k * split.chunk < end; k++) {
-        item.begin = (int32_t)MAX(begin, k * split.chunk);
-        item.end = (int32_t)MIN(end, (k + 1) * split.chunk);
-        item.partial = (int32_t)(split.first + (k - split.begin) * (uint32_t)item.n_tokens);
+    for (uint32_t k = chunk_at(split, begin); k * chunk < end; k++) {
+        item.begin = (int32_t)MAX(begin, k * chunk);
+        item.end = (int32_t)MIN(end, (k + 1) * chunk);
+        item.partial = (int32_t)(split->first + (k - split->begin) * (uint32_t)item.n_tokens);
         plan->items[plan->n_items++] = item;
     }
 }
 
-static void put_merges(struct plan *plan, const struct backend_row *row, struct row_split split) {
+static void put_merges(struct plan *plan, const struct backend_row *row,
+                       const struct row_split *split) {
     uint32_t position = row->context_len - row->n_tokens;
 
     for (uint32_t i = 0; i < row->n_tokens; i++) {
-        uint32_t from = window_start(position + i, plan->window) / split.chunk;
-        uint32_t to = (position + i) / split.chunk;
+        uint32_t from = chunk_at(split, window_start(position + i, plan->window));
+        uint32_t to = chunk_at(split, position + i);
 
         plan->p->merges[plan->n_merges++] = (struct attend_merge){
             .token = (int32_t)(row->first_token + i),
-            .first = (int32_t)(split.first + (from - split.begin) * row->n_tokens + i),
+            .first = (int32_t)(split->first + (from - split->begin) * row->n_tokens + i),
             .stride = (int32_t)row->n_tokens,
             .n = (int32_t)(to - from + 1),
         };
@@ -378,20 +386,20 @@ struct spare {
 
 /* Takes a split's needs out of what is spare; false, and nothing taken, when they do not fit. */
 static bool take_spare(struct spare *spare, const struct plan *plan, const struct backend_row *row,
-                       struct row_split split, uint32_t tile_rows) {
+                       const struct row_split *split, uint32_t tile_rows) {
     uint32_t n = 0;
 
-    if (!split.chunk || (uint64_t)split.n_parts * row->n_tokens > spare->partials ||
+    if (!split->chunk || (uint64_t)split->n_parts * row->n_tokens > spare->partials ||
         row->n_tokens > spare->merges)
         return false;
     for (uint32_t at = 0; at < row->n_tokens * plan->p->group; at += tile_rows) {
         struct attend_item item = tile_item(plan, row, at, tile_rows);
 
-        n += CEIL_DIV((uint32_t)item.end, split.chunk) - (uint32_t)item.begin / split.chunk - 1;
+        n += chunk_at(split, (uint32_t)item.end - 1) - chunk_at(split, (uint32_t)item.begin);
     }
     if (n > spare->items) return false;
     spare->items -= n;
-    spare->partials -= split.n_parts * row->n_tokens;
+    spare->partials -= split->n_parts * row->n_tokens;
     spare->merges -= row->n_tokens;
     return true;
 }
@@ -434,11 +442,11 @@ static void plan_prefill(struct plan *plan, uint32_t n_tiles, uint32_t tile_rows
 
         if (!is_tiled(plan, row)) continue;
         split = split_row(plan, row, chunk);
-        if (!take_spare(&spare, plan, row, split, tile_rows)) split.chunk = 0;
+        if (!take_spare(&spare, plan, row, &split, tile_rows)) split.chunk = 0;
         for (uint32_t at = 0; at < row->n_tokens * p->group; at += tile_rows)
-            put_tile(plan, tile_item(plan, row, at, tile_rows), split);
+            put_tile(plan, tile_item(plan, row, at, tile_rows), &split);
         if (!split.chunk) continue;
-        put_merges(plan, row, split);
+        put_merges(plan, row, &split);
         plan->n_partials += split.n_parts * row->n_tokens;
     }
 }
@@ -458,50 +466,53 @@ static uint32_t choose_tile_rows(const struct plan *plan) {
 /* --- a step */
 
 static void fill_up(struct attend_item *items, uint32_t n, uint32_t capacity) {
+    assert(n <= capacity);
     for (; n < capacity; n++)
         items[n].row = -1;
+}
+
+/* The items of the prefill kernel, sorted, at `to`; their number. */
+static uint32_t list_prefill(struct plan *plan, struct attend_item *to, uint32_t tile_rows,
+                             uint32_t n_tokens, uint32_t n_padded, uint32_t capacity) {
+    uint32_t n_tiles = measure_tiles(plan, tile_rows), extra = plan->p->slots;
+
+    plan->items = plan->p->items;
+    plan->n_items = 0;
+    if (plan->p->shape.is_deterministic) {
+        put_padding(plan, n_tokens, n_padded);
+        extra = capacity - MIN(capacity, n_tiles + plan->n_items);
+    }
+    plan_prefill(plan, n_tiles, tile_rows, extra);
+    sort_items(to, plan->items, plan->n_items);
+    return plan->n_items;
 }
 
 void attend_plan(struct attend_planner *p, const struct backend_row *rows, uint32_t n_rows,
                  uint32_t n_tokens, uint32_t n_padded, uint32_t bucket, uint32_t window, void *list,
                  struct attend_grid *grid) {
     struct plan plan = {.p = p, .rows = rows, .n_rows = n_rows, .window = window, .items = list};
-    bool is_deterministic = p->shape.is_deterministic;
-    uint32_t n_padding = n_padded > n_tokens ? n_padded - n_tokens : 0, n_decode = 0;
-    uint32_t capacity =
-        decode_capacity(p, bucket ? bucket : MIN(n_rows + n_padding, p->shape.max_rows));
-    uint32_t tile_rows, n_tiles, extra;
+    uint32_t n_padding = n_padded > n_tokens ? n_padded - n_tokens : 0;
+    uint32_t n_places = bucket ? bucket : MIN(n_rows + n_padding, p->shape.max_rows);
+    uint32_t capacity = decode_capacity(p, n_places), tile_rows = choose_tile_rows(&plan);
+    uint32_t n_decode = 0, n_prefill;
 
     assert(n_padding <= p->shape.max_rows && n_tokens <= p->shape.max_step_tokens);
-    if (!is_deterministic) {
+    if (!p->shape.is_deterministic) {
         plan_decode(&plan, capacity - n_padding);
         put_padding(&plan, n_tokens, n_padded);
         n_decode = plan.n_items;
-        if (bucket) {
-            assert(n_decode <= capacity);
-            fill_up(plan.items, n_decode, capacity);
-            n_decode = capacity;
-        }
     }
-
-    tile_rows = choose_tile_rows(&plan);
-    n_tiles = measure_tiles(&plan, tile_rows);
-    extra = is_deterministic ? capacity - MIN(capacity, n_tiles + n_padding) : p->slots;
-    plan.items = p->items;
-    plan.n_items = 0;
-    plan_prefill(&plan, n_tiles, tile_rows, extra);
-    if (is_deterministic) put_padding(&plan, n_tokens, n_padded);
-    sort_items((struct attend_item *)list + n_decode, p->items, plan.n_items);
-    if (is_deterministic && bucket) {
-        assert(plan.n_items <= capacity);
-        fill_up(list, plan.n_items, capacity);
-        plan.n_items = capacity;
+    n_prefill = list_prefill(&plan, (struct attend_item *)list + n_decode, tile_rows, n_tokens,
+                             n_padded, capacity);
+    if (bucket) { /* one of the two is 0, and stays so */
+        fill_up(list, n_decode + n_prefill, capacity);
+        n_decode = p->shape.is_deterministic ? 0 : capacity;
+        n_prefill = p->shape.is_deterministic ? capacity : 0;
     }
-
     assert(plan.n_merges <= p->max_merges && plan.n_partials <= p->max_partials);
     for (; plan.n_merges < bucket; plan.n_merges++)
         p->merges[plan.n_merges].token = -1;
-    *grid = grid_of(p, n_decode, plan.n_items, plan.n_merges);
+    *grid = grid_of(p, n_decode, n_prefill, plan.n_merges);
     grid->tile_rows = tile_rows;
     memcpy((uint8_t *)list + grid->merge_offset, p->merges, plan.n_merges * sizeof(*p->merges));
     assert(grid->n_bytes <= attend_list_bytes(p));
