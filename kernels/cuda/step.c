@@ -105,13 +105,26 @@ void cuda_step_fini(struct backend_model *m) {
 
 /* --- graphs ------------------------------------------------------------------------------------- */
 
-/* Largest first: what the driver sets aside for the first serves the others too. */
+/* Runs the padded step of a bucket: its kernels are loaded then, for which a recording is no place,
+ * and what the device refuses is heard of now and not in the first answer. */
+static enum status rehearse(struct backend_model *m, const struct cuda_packed *p,
+                            struct error *err) {
+    gpu_copy(m->dev->compute, m->staged, m->slot[0].packed, p->n_bytes);
+    cuda_decode(m, &p->forward);
+    cuda_head(m, &p->forward, 0, p->forward.n_outputs);
+    return gpu_stream_wait(m->dev->compute, err);
+}
+
+/* Largest first: what the driver sets aside for the first serves the others too. Products of few rows
+ * have kernels of their own; those of more were all run when they were tuned. */
 enum status cuda_capture(struct backend_model *m, struct error *err) {
     struct cuda_packed p;
     enum status st = ST_OK;
 
     for (uint32_t i = m->n_buckets; i-- > 0 && st == ST_OK;) {
         cuda_pack(m, 0, NULL, m->bucket[i], &p);
+        if (m->bucket[i] <= GEMV_MAX_ROWS || i + 1 == m->n_buckets) st = rehearse(m, &p, err);
+        if (st != ST_OK) return st;
         gpu_capture_begin(m->dev->compute);
         cuda_decode(m, &p.forward);
         cuda_head(m, &p.forward, 0, p.forward.n_outputs);
