@@ -94,6 +94,11 @@ void shim_set_devices(uint32_t n) {
     skip();
 }
 
+void shim_set_sm(uint32_t sm) {
+    (void)sm;
+    skip();
+}
+
 void shim_fail_call(uint64_t n) {
     (void)n;
     skip();
