@@ -34,6 +34,7 @@
 #define CHUNK_TILES       (ATTEND_CHUNK / ATTEND_TILE)
 #define CHUNKED_SLOTS     16u /* a graph's grid has so many times more: chunks are short, then */
 #define MAX_UNITS         (1u << 20)
+#define MAX_GRID_ITEMS    65535u /* they are the y of a grid */
 
 struct span {
     uint32_t first, last; /* units; empty: nothing to read */
@@ -57,22 +58,6 @@ struct plan {
     uint32_t n_items, n_merges, n_partials;
 };
 
-enum status attend_check(const struct attend_shape *s, struct error *err) {
-    if (s->head_dim != 64 && s->head_dim != 96 && s->head_dim != 128)
-        return error_set(err, ST_UNSUPPORTED,
-                         "head_dim %u: the CUDA backend has attention for 64, 96 and 128",
-                         s->head_dim);
-    if (!s->n_kv_heads || s->n_heads % s->n_kv_heads)
-        return error_set(err, ST_UNSUPPORTED, "%u query heads do not share %u KV heads evenly",
-                         s->n_heads, s->n_kv_heads);
-    if (s->n_heads / s->n_kv_heads > ATTEND_MAX_GROUP)
-        return error_set(
-            err, ST_UNSUPPORTED,
-            "%u query heads per KV head: the CUDA backend has attention for at most %u",
-            s->n_heads / s->n_kv_heads, ATTEND_MAX_GROUP);
-    return ST_OK;
-}
-
 /* --- sizes */
 
 /* Items of a decode grid for `bucket` rows: a wave, or one each, and one more for each row's rest. */
@@ -87,11 +72,9 @@ static uint32_t prefill_partials(const struct attend_planner *p) {
     return 2 * (p->slots + 1) * (CEIL_DIV(64, p->group) + 1);
 }
 
-struct attend_planner *attend_planner_create(const struct attend_shape *shape) {
-    struct attend_planner *p = mem_zalloc(sizeof(*p));
+static void set_sizes(struct attend_planner *p, const struct attend_shape *shape) {
     uint32_t tiles;
 
-    assert(attend_check(shape, NULL) == ST_OK);
     p->shape = *shape;
     p->group = shape->n_heads / shape->n_kv_heads;
     p->slots = CEIL_DIV(BLOCKS_PER_SM * MAX(shape->n_sm, 1), shape->n_kv_heads);
@@ -100,6 +83,40 @@ struct attend_planner *attend_planner_create(const struct attend_shape *shape) {
     p->max_partials = decode_capacity(p, shape->max_rows) + prefill_partials(p);
     p->max_merges = MAX(shape->max_rows, MIN(shape->max_step_tokens, p->max_partials));
     p->max_spans = tiles + shape->max_rows;
+}
+
+static enum status check_sizes(const struct attend_shape *s, struct error *err) {
+    struct attend_planner p;
+
+    set_sizes(&p, s);
+    if (p.max_items <= MAX_GRID_ITEMS) return ST_OK;
+    return error_set(err, ST_UNSUPPORTED,
+                     "steps of %u tokens and %u rows: attention could take %u items of work, and "
+                     "one launch has at most %u: lower --max-num-batched-tokens or --max-num-seqs",
+                     s->max_step_tokens, s->max_rows, p.max_items, MAX_GRID_ITEMS);
+}
+
+enum status attend_check(const struct attend_shape *s, struct error *err) {
+    if (s->head_dim != 64 && s->head_dim != 96 && s->head_dim != 128)
+        return error_set(err, ST_UNSUPPORTED,
+                         "head_dim %u: the CUDA backend has attention for 64, 96 and 128",
+                         s->head_dim);
+    if (!s->n_kv_heads || s->n_heads % s->n_kv_heads)
+        return error_set(err, ST_UNSUPPORTED, "%u query heads do not share %u KV heads evenly",
+                         s->n_heads, s->n_kv_heads);
+    if (s->n_heads / s->n_kv_heads > ATTEND_MAX_GROUP)
+        return error_set(
+            err, ST_UNSUPPORTED,
+            "%u query heads per KV head: the CUDA backend has attention for at most %u",
+            s->n_heads / s->n_kv_heads, ATTEND_MAX_GROUP);
+    return check_sizes(s, err);
+}
+
+struct attend_planner *attend_planner_create(const struct attend_shape *shape) {
+    struct attend_planner *p = mem_zalloc(sizeof(*p));
+
+    assert(attend_check(shape, NULL) == ST_OK);
+    set_sizes(p, shape);
     p->spans = mem_calloc(p->max_spans, sizeof(*p->spans));
     p->items = mem_calloc(p->max_items, sizeof(*p->items));
     p->merges = mem_calloc(p->max_merges, sizeof(*p->merges));

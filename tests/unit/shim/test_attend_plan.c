@@ -264,12 +264,27 @@ static void shapes_that_the_kernels_lack_are_refused(void **state) {
     assert_int_equal(attend_check(&(struct attend_shape){28, 4, 128, 1, 1, 1, 0}, &err), ST_OK);
 }
 
+/* Items are the y of a grid, which has 16 bits; the x has 31. */
+static void steps_that_no_grid_holds_are_refused(void **state) {
+    struct attend_shape shape = {32, 8, 128, 256, 1u << 20, 132, 0};
+    struct error err;
+
+    (void)state;
+    assert_int_equal(attend_check(&shape, &err), ST_UNSUPPORTED);
+    assert_non_null(strstr(err.message, "1048576 tokens and 256 rows"));
+    shape.max_step_tokens = 131072;
+    assert_int_equal(attend_check(&shape, &err), ST_OK);
+    shape.max_rows = 65536;
+    assert_int_equal(attend_check(&shape, &err), ST_UNSUPPORTED);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(random_steps_cover_every_position_once),
         cmocka_unit_test(partials_run_out_in_peace),
         cmocka_unit_test(work_fills_the_device_and_no_more),
         cmocka_unit_test(shapes_that_the_kernels_lack_are_refused),
+        cmocka_unit_test(steps_that_no_grid_holds_are_refused),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
