@@ -26,32 +26,31 @@ static bool is_fused(const struct backend_model *m, uint32_t n_tokens) {
     return takes_gemv(m, n_tokens) && m->shard.size == 1;
 }
 
-static struct gemm_args product_args(const struct backend_model *m, const uint16_t *x,
-                                     const uint16_t *w, void *y, uint32_t n, uint32_t k) {
-    (void)m;
+static struct gemm_args product_args(const uint16_t *x, const uint16_t *w, void *y, uint32_t n,
+                                     uint32_t k) {
     return (struct gemm_args){
         .shape = {.n = n, .k = k}, .x = x, .x_stride = k, .w = w, .y = y, .y_stride = n};
 }
 
 static struct gemm_args qkv_args(const struct backend_model *m, const struct cuda_layer *l) {
-    return product_args(m, m->h, l->qkv, m->qkv, m->qkv_width, m->g.d_model);
+    return product_args(m->h, l->qkv, m->qkv, m->qkv_width, m->g.d_model);
 }
 
 static struct gemm_args o_args(const struct backend_model *m, const struct cuda_layer *l) {
-    return product_args(m, m->mix, l->o, m->y, m->g.d_model, m->q_width);
+    return product_args(m->mix, l->o, m->y, m->g.d_model, m->q_width);
 }
 
 static struct gemm_args gate_up_args(const struct backend_model *m, const struct cuda_layer *l) {
-    return product_args(m, m->h, l->gate_up, m->gate_up, 2 * m->g.d_ff, m->g.d_model);
+    return product_args(m->h, l->gate_up, m->gate_up, 2 * m->g.d_ff, m->g.d_model);
 }
 
 static struct gemm_args down_args(const struct backend_model *m, const struct cuda_layer *l) {
-    return product_args(m, m->act, l->down, m->y, m->g.d_model, m->g.d_ff);
+    return product_args(m->act, l->down, m->y, m->g.d_model, m->g.d_ff);
 }
 
 static struct gemm_args head_args(const struct backend_model *m) {
     struct gemm_args a =
-        product_args(m, m->head_x, m->head, m->shard.size > 1 ? m->logits_part : m->logits,
+        product_args(m->head_x, m->head, m->shard.size > 1 ? m->logits_part : m->logits,
                      m->head_width, m->g.d_model);
 
     a.shape.is_f32_out = true;

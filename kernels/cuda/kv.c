@@ -31,7 +31,6 @@ struct lane {
 
 struct cuda_moves {
     struct lane out, in;
-    uint32_t n_blocks, n_host_blocks;
     struct backend_copy *pairs; /* (MOVES_MOST) on the device */
     uint32_t *as_src, *as_dst;  /* (n_blocks) the launch that a block is in, as what */
     uint32_t launch;
@@ -128,17 +127,17 @@ void cuda_kv_before_step(struct backend_model *m, const struct backend_stage *s,
 
 /* --- the pool ----------------------------------------------------------------------------------- */
 
-static struct cuda_moves *moves_create(struct backend_model *m, uint32_t n_blocks,
-                                       uint32_t n_host_blocks, struct error *err, enum status *st) {
-    struct cuda_moves *v = mem_zalloc(sizeof(*v));
+/* What is half-opened is cuda_kv_fini's. */
+static enum status open_moves(struct backend_model *m, uint32_t n_blocks, uint32_t n_host_blocks,
+                              struct error *err) {
+    struct cuda_moves *v = m->moves = mem_zalloc(sizeof(*v));
+    enum status st;
 
-    v->n_blocks = n_blocks;
-    v->n_host_blocks = n_host_blocks;
     v->as_src = mem_calloc(n_blocks, sizeof(*v->as_src));
     v->as_dst = mem_calloc(n_blocks, sizeof(*v->as_dst));
-    *st = lane_open(&v->out, m, m->dev->copy_out, n_blocks, n_host_blocks, err);
-    if (*st == ST_OK) *st = lane_open(&v->in, m, m->dev->copy_in, n_blocks, n_host_blocks, err);
-    return v;
+    st = lane_open(&v->out, m, m->dev->copy_out, n_blocks, n_host_blocks, err);
+    if (st == ST_OK) st = lane_open(&v->in, m, m->dev->copy_in, n_blocks, n_host_blocks, err);
+    return st;
 }
 
 void cuda_kv_fini(struct backend_model *m) {
@@ -162,10 +161,9 @@ static enum status check_room(struct backend_model *m, uint32_t n_blocks, struct
     fit = info.memory_free / m->host.block_bytes;
     return error_set(
         err, ST_NOMEM,
-        "a KV pool of %u blocks takes %.1f MiB, but %.1f MiB are free on %s beside %.1f "
-        "MiB of weights and buffers: %llu blocks would fit, one sequence of up to %llu "
-        "tokens; lower --gpu-memory-utilization, --max-model-len or "
-        "--max-num-batched-tokens",
+        "a KV pool of %u blocks takes %.1f MiB, but %.1f MiB are free on %s beside %.1f MiB of "
+        "weights and buffers: %llu blocks would fit, one sequence of up to %llu tokens; lower "
+        "--gpu-memory-utilization, --max-model-len or --max-num-batched-tokens",
         n_blocks, CUDA_MIB(wanted), CUDA_MIB(info.memory_free), info.device,
         CUDA_MIB(m->host.bytes), (unsigned long long)fit,
         (unsigned long long)(fit * OPS_BLOCK_SIZE));
@@ -178,7 +176,7 @@ static enum status alloc_pool(struct backend_model *m, uint32_t n_blocks, uint32
     if (st == ST_OK && n_host_blocks)
         st = cuda_take_pinned(m, &m->host_pool, n_host_blocks * m->host.block_bytes,
                               "the KV swap space", err);
-    if (st == ST_OK) m->moves = moves_create(m, n_blocks, n_host_blocks, err, &st);
+    if (st == ST_OK) st = open_moves(m, n_blocks, n_host_blocks, err);
     if (st == ST_OK)
         st = cuda_take(m, &m->moves->pairs, MOVES_MOST * sizeof(struct backend_copy),
                        "pairs of blocks", err);
@@ -193,6 +191,7 @@ enum status cuda_kv_alloc(struct backend_model *m, uint32_t n_blocks, uint32_t n
     enum status st = gpu_status(m->dev->gpu, err);
 
     if (st != ST_OK) return st;
+    if (m->loader.buffer[0]) return error_set(err, ST_INVALID, "kv_alloc before load_end");
     if (m->kv) return error_set(err, ST_EXISTS, "the KV pool is already allocated");
     if (n_blocks == 0) return error_set(err, ST_INVALID, "a KV pool of 0 blocks: give at least 1");
     if ((st = check_room(m, n_blocks, err)) != ST_OK) return st;
