@@ -35,7 +35,7 @@ struct gpu_properties {
     uint32_t driver, runtime;  /* 13000 for 13.0 */
     uint32_t max_shared_bytes; /* of one thread block, opted in */
     uint64_t l2_bytes;
-    uint64_t memory_total, memory_free; /* free: at the time of the call */
+    uint64_t memory_total, memory_free; /* free: at the time of the call; 0: it cannot be told */
 };
 
 /* How many devices there are. Never aborts, never prints; ST_UNSUPPORTED with a sentence when the
@@ -63,7 +63,8 @@ void gpu_free(struct gpu *gpu, void *p); /* of either kind; NULL is fine */
 MUST_USE enum status gpu_stream_open(struct gpu *gpu, struct gpu_stream **out, struct error *err);
 void gpu_stream_close(struct gpu_stream *s); /* NULL is fine */
 struct gpu *gpu_stream_gpu(struct gpu_stream *s);
-/* What a kernel launch needs: the cudaStream_t, or the shim's stream. */
+/* What a kernel launch needs: the cudaStream_t, or the shim's stream; of NULL the default one, on
+ * which tests of kernels run. */
 void *gpu_stream_handle(struct gpu_stream *s);
 
 /* Any direction; host memory must be pinned and stay as it is until the copy is done. */
