@@ -1,4 +1,4 @@
-/* kernels/cuda/sampling.c - see sampling.h: which passes are launched, and where their arrays lie. */
+/* kernels/cuda/sampling.c - see sampling.h: which passes run, and where their arrays lie. */
 #include "kernels/cuda/sampling.h"
 
 #include <assert.h>
@@ -75,7 +75,8 @@ uint32_t sampling_needs(const struct backend_output *output, uint32_t n_outputs,
 void sampling_launch(struct gpu_stream *stream, const struct sampling_args *args, uint32_t needs) {
     struct sampling_pass p = {.a = *args, .needs = needs};
 
-    assert(args->n_bucket <= args->max_outputs && args->vocab <= SAMPLING_MAX_VOCAB);
+    assert(args->n_bucket <= args->max_outputs && args->vocab <= SAMPLING_MAX_VOCAB &&
+           args->max_logprobs <= SAMPLING_MAX_TOP);
     if (args->n_bucket == 0) return;
     sampling_lay_out(&p, args->max_outputs, args->vocab, args->scratch);
     p.n_segments = row_segments(args->n_bucket, p.n_tiles);

@@ -1,9 +1,10 @@
 /* kernels/cuda/sampling.cuh - what the kernels of sampling share: tiles, keys, masses, reductions.
  *
- * A block looks at one tile at a time, 16 logits in the registers of each of its 256 threads, loaded
- * as four float4 that neighbouring threads continue. All arithmetic that decides about a token is that
- * of kernels/sample.c operation by operation, with the roundings spelt out (__fmul_rn is never fused
- * with a sum), and masses are integers: no order of blocks, warps or lanes changes a result. */
+ * A block looks at one tile at a time, 16 logits in the registers of each of its 256 threads,
+ * loaded as four float4 that neighbouring threads continue. All arithmetic that decides about a
+ * token is that of kernels/sample.c operation by operation, with the roundings spelt out (__fmul_rn
+ * is never fused with a sum), and masses are integers: no order of blocks, warps or lanes changes a
+ * result. */
 #ifndef KERNELS_CUDA_SAMPLING_CUH
 #define KERNELS_CUDA_SAMPLING_CUH
 
@@ -26,7 +27,8 @@ static __device__ __forceinline__ uint32_t id_of(uint32_t tile, uint32_t i) {
     return tile * TILE + i / 4 * (4 * THREADS) + threadIdx.x * 4 + i % 4;
 }
 
-/* The logits of ids `id`, a multiple of 4, to id + 3; minus infinity past the end of the vocabulary. */
+/* The logits of ids `id`, a multiple of 4, to id + 3; minus infinity past the end of the
+ * vocabulary. */
 static __device__ __forceinline__ void load_four(float x[4], const float *row, uint32_t id,
                                                  uint32_t vocab) {
     if (id + 4 <= vocab || (PLANTED(sampling_tail) && id < vocab)) {

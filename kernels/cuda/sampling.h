@@ -1,12 +1,12 @@
 /* kernels/cuda/sampling.h - from logits to tokens on the device: kernels/sample.h for a whole step.
  *
  * The rules are those of kernels/sample.h to the letter: with equal logits the same token, rank,
- * alternatives and flags; log-probabilities agree to 1e-6. The logits never leave the device. What an
- * output gets depends on nothing but its own logits, settings and history: not on its place in the
- * step, nor on who else is in it.
+ * alternatives and flags; log-probabilities agree to 1e-6. The logits never leave the device. What
+ * an output gets depends on nothing but its own logits, settings and history: not on its place in
+ * the step, nor on who else is in it.
  *
- * Every pass is a grid of (tiles of the vocabulary, outputs); the block of a row that ends last joins
- * what the others found. An output takes part in the passes that it needs:
+ * Every pass is a grid of (tiles of the vocabulary, outputs); the block of a row that ends last
+ * joins what the others found. An output takes part in the passes that it needs:
  *
  *      survey                  maximum, log-sum-exp, argmax; rank of a scored token
  *      count      COUNT        occurrences of each token in the history
@@ -17,12 +17,13 @@
  *      draw       DRAW         mass of each tile, then the token
  *      rank       RANK         how many raw logits are better than the token's
  *
- * The last of survey and rank appends what was sampled to the histories. Greedy and scored outputs need
- * one pass, temperature and min-p three, everything at once eight.
+ * The last of survey and rank appends what was sampled to the histories. Greedy and scored outputs
+ * need one pass, temperature and min-p three, everything at once eight.
  *
- * A launch puts the passes on the stream that the outputs of a step need together; which output needs
- * which is read on the device, and so are the numbers of outputs and biases. So a launch with more needs
- * than a step has, or with a larger grid, gives the same bits: a graph can be recorded for any of both.
+ * A launch puts the passes on the stream that the outputs of a step need together; which output
+ * needs which is read on the device, and so are the numbers of outputs and biases. So a launch with
+ * more needs than a step has, or with a larger grid, gives the same bits: a graph
+ * may be recorded with both at their largest.
  *
  * LIMITS. Above 4,096 tokens in the bins where a filter ends (rows of equal logits) one block looks
  * through the row alone, in fixed passes: exact, but some 0.4 ms slower [estimated]. */
@@ -37,6 +38,7 @@ extern "C" {
 #endif
 
 #define SAMPLING_MAX_VOCAB (1u << 20) /* masses of more could leave 64 bits */
+#define SAMPLING_MAX_TOP   256u       /* alternatives: the limit of max_logprobs */
 
 /* What an output takes part in besides the survey, and the outputs of a step together. */
 enum sampling_need {
@@ -83,16 +85,16 @@ struct sampling_args {
     void *scratch; /* sampling_scratch_bytes(max_outputs, vocab) */
 };
 
-/* Working memory of one step at a time. It must be all zero before the first launch (gpu_fill); each
- * launch leaves it ready for the next. */
+/* Working memory of one step at a time. It must be all zero before the first launch (gpu_fill);
+ * each launch leaves it ready for the next. */
 uint64_t sampling_scratch_bytes(uint32_t max_outputs, uint32_t vocab);
 
 /* What these outputs need together (host memory). */
 uint32_t sampling_needs(const struct backend_output *output, uint32_t n_outputs, uint32_t n_bias);
 
-/* Puts the passes on the stream that `needs`, a set of enum sampling_need, asks for: samples and scores
- * every output, then appends the sampled tokens to the histories in the order of the outputs. With
- * n_outputs = 0, nothing happens. */
+/* Puts the passes on the stream that `needs`, a set of enum sampling_need, asks for: samples and
+ * scores every output, then appends the sampled tokens to the histories in the order of the
+ * outputs. With n_outputs = 0, nothing happens. */
 void sampling_launch(struct gpu_stream *stream, const struct sampling_args *args, uint32_t needs);
 
 #ifdef __cplusplus

@@ -1,8 +1,8 @@
 /* kernels/cuda/sampling_adjust.cu - penalties, biases and masks; see sampling.h.
  *
- * How often a token is in the history is counted where its adjusted logit will be: the survey has put
- * zeros there, `count` adds, and `adjust` replaces each count by the logit. Rows that want none of it
- * are drawn from the raw logits. */
+ * How often a token is in the history is counted where its adjusted logit will be: the survey has
+ * put zeros there, `count` adds, and `adjust` replaces each count by the logit. Rows that want none
+ * of it are drawn from the raw logits. */
 #include "kernels/cuda/sampling.cuh"
 
 #define COUNT_BLOCKS 8u /* of a row: a prompt of 128k tokens is 64 rounds of a thread */

@@ -1,11 +1,11 @@
 /* kernels/cuda/sampling_internal.h - what the passes of sampling leave for each other.
  *
- * Everything lies in the scratch, one struct sampling_state for an output and one struct sampling_tile
- * for each tile of each output. A pass is one kernel; what its blocks write, the block of the row that
- * ends last reads and joins into the state, and later passes read only that.
+ * Everything lies in the scratch, one struct sampling_state for an output and one struct
+ * sampling_tile for each tile of each output. A pass is one kernel; what its blocks write, the
+ * block of the row that ends last reads and joins into the state, and later passes read only that.
  *
- * A *key* is 64 bits: a logit, mapped so that it falls as the key rises, above the token's id. Rising
- * keys are falling ranks, ties included, as rank_key of kernels/sample.c. */
+ * A *key* is 64 bits: a logit, mapped so that it falls as the key rises, above the token's id.
+ * Rising keys are falling ranks, ties included, as rank_key of kernels/sample.c. */
 #ifndef KERNELS_CUDA_SAMPLING_INTERNAL_H
 #define KERNELS_CUDA_SAMPLING_INTERNAL_H
 
@@ -83,7 +83,7 @@ static inline uint32_t n_selections(const struct sampling_pass *p) {
     return (p->needs & SAMPLING_FILTER) && (p->needs & SAMPLING_TOP) ? SAMPLING_SELECTIONS : 1;
 }
 
-/* Lays the arrays of a pass out in the scratch; NULL when only the size matters, which it returns. */
+/* Lays the arrays out in the scratch, or in none (NULL), and returns its size. */
 uint64_t sampling_lay_out(struct sampling_pass *p, uint32_t max_outputs, uint32_t vocab,
                           void *scratch);
 

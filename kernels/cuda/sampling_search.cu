@@ -1,11 +1,9 @@
 /* kernels/cuda/sampling_search.cu - selecting when too many tokens are alike; see sampling.h.
  *
- * A row whose bins held more keys than one block can sort is searched by one block alone, digit by digit of
- * the key, most significant first: a histogram of the next digit over the keys that agree so far, in
- * shared memory. Five readings of the row for any key, whatever the logits are. */
+ * A row whose bins held more keys than one block can sort is searched by one block alone, digit by
+ * digit of the key, most significant first: a histogram of the next digit over the keys that agree
+ * so far, in shared memory. Five readings of the row for any key, whatever the logits are. */
 #include "kernels/cuda/sampling_selection.cuh"
-
-#define MOST_WANTED 256u /* alternatives: the limit of max_logprobs */
 
 /* A part of a key: `n_bits` from `shift` up, at most 11; what is above it is known. */
 struct digit {
@@ -137,7 +135,7 @@ static __device__ __forceinline__ uint32_t collect_row(const struct selection &l
 static __global__ void __launch_bounds__(THREADS)
     search_kernel(const __grid_constant__ struct sampling_pass p) {
     SHARED(uint32_t, room, 3 * SAMPLING_BINS);
-    SHARED(uint64_t, key, MOST_WANTED);
+    SHARED(uint64_t, key, SAMPLING_MAX_TOP);
     uint32_t k = blockIdx.x, which = selection_of_block(p, blockIdx.y), n;
     struct selection l;
     struct bins b = {room};

@@ -1,4 +1,4 @@
-/* kernels/cuda/sampling_selection.cuh - what the passes that select share: what is selected, bins, sorting. */
+/* kernels/cuda/sampling_selection.cuh - for the passes that select: from what, bins, sorting. */
 #ifndef KERNELS_CUDA_SAMPLING_SELECTION_CUH
 #define KERNELS_CUDA_SAMPLING_SELECTION_CUH
 

@@ -1,8 +1,8 @@
 /* kernels/cuda/sampling_survey.cu - the pass that every output takes part in; see sampling.h.
  *
  * One reading of the logits finds the best of each tile and the sum of exponentials relative to it;
- * the last block of a row joins them: log-sum-exp, the greedy token, the rank of a token that is only
- * scored. What is greedy or scored, and nothing more, is then done. */
+ * the last block of a row joins them: log-sum-exp, the greedy token, the rank of a token that is
+ * only scored. What is greedy or scored, and nothing more, is then done. */
 #include "kernels/cuda/sampling.cuh"
 
 #define LOG2E 1.44269504f
