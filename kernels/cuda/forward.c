@@ -1,12 +1,13 @@
 /* kernels/cuda/forward.c - one step through the decoder, as launches on the compute stream.
  *
- * A layer is ten launches:
+ * A layer is ten launches, of which attention is two (where no range is split and the grids are not a
+ * graph's, one):
  *
  *      x += y (of the layer before), h = norm(x) ─▶ qkv ─▶ rope, KV write ─▶ attention ─▶ mix ─▶ o: y
  *      x += y,                       h = norm(x) ─▶ gate_up ─▶ swiglu: act ─▶ down: y
  *
- * and with at most GEMV_MAX_ROWS tokens six, where launches are most of the time: norms, swiglu and the
- * additions to x happen inside the products. With several ranks y is a part, summed over the ranks
+ * and with at most GEMV_MAX_ROWS tokens seven, where launches are most of the time: norms, swiglu and
+ * the additions to x happen inside the products. With several ranks y is a part, summed over the ranks
  * before it is added, so the ten are kept.
  *
  * Nothing here looks at contents or allocates, so the same calls run a step at once or record it into

@@ -107,8 +107,8 @@ void ops_swiglu(struct gpu_stream *s, const struct swiglu_args *a);
  * is (2 * n, k), gate rows and then up rows, and y (m, n) = silu(gate) * up; y is bf16, without bias or
  * accumulation.
  *
- * A layer of the smallest steps is then six launches: gemv(norm) qkv, rope, attention, gemv(+=) o,
- * gemv(norm, swiglu), gemv(+=) down; with x (T, d) as y of the two that accumulate. */
+ * A layer of the smallest steps is then gemv(norm) qkv, rope, attention, gemv(+=) o, gemv(norm, swiglu),
+ * gemv(+=) down; with x (T, d) as y of the two that accumulate. */
 #define GEMV_MAX_ROWS 16u
 
 struct gemv_args {
