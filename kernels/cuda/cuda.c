@@ -1,12 +1,13 @@
 /* kernels/cuda/cuda.c - the CUDA backend's table of operations, its devices, and its fences.
  *
- * A device has three streams: `compute` runs the steps and the copies of blocks, in order; `copy_in` and
- * `copy_out` move blocks between the pool and pinned host memory beside it (kv.c says how they wait for
- * each other). Everything put on a stream ends in an event. A fence is a number; the event behind it
- * lies in a ring, and a fence so old that its event serves another has come long ago.
+ * A device has three streams: `compute` runs the steps and the copies of blocks, in order;
+ * `copy_in` and `copy_out` move blocks between the pool and pinned host memory beside it (kv.c says
+ * how they wait for each other). Everything put on a stream ends in an event. A fence is a number;
+ * the event behind it lies in a ring, and a fence so old that its event serves another has come
+ * long ago.
  *
  * Where to look: model.c brings weights to the device, step.c takes a step apart and starts it,
- * forward.c is the decoder, graph.c records it, kv.c moves blocks, op.c runs single operators. Thread:
+ * forward.c is the decoder, kv.c moves blocks, op.c runs single operators. Thread:
  * the engine's; with tensor parallelism one thread per rank, each with a device of its own. */
 #include <stdio.h>
 #include <string.h>
@@ -17,7 +18,7 @@
 
 #define OLDEST_SM 80u
 
-/* --- which device ------------------------------------------------------------------------------- */
+/* --- which device ----------------------------------------------------------------------------- */
 
 /* "GPU-" may be left away, as nvidia-smi and people do. */
 static bool is_called(const struct gpu_properties *p, const char *id) {
@@ -97,7 +98,7 @@ static enum status cuda_probe(const struct backend_config *config, struct backen
     return ST_OK;
 }
 
-/* --- opening ------------------------------------------------------------------------------------ */
+/* --- opening ---------------------------------------------------------------------------------- */
 
 static void cuda_close(struct backend_device *dev) {
     if (!dev) return;
@@ -163,7 +164,7 @@ static void cuda_info(struct backend_device *dev, struct backend_info *info) {
     info->attn_context = dev->attn_context;
 }
 
-/* --- fences ------------------------------------------------------------------------------------- */
+/* --- fences ----------------------------------------------------------------------------------- */
 
 /* The ring is longer than steps in flight and their moves; should it be full nevertheless, the
  * oldest is waited for. */
@@ -206,8 +207,8 @@ static enum status cuda_wait(struct backend_device *dev, backend_fence f, uint64
     return e ? gpu_event_wait(e, timeout_us) : gpu_status(dev->gpu, NULL);
 }
 
-/* The end of what is under way is announced, and of what comes; until somebody waits instead, who wants
- * no thread woken for each step. */
+/* The end of what is under way is announced, and of what comes; until somebody waits instead, who
+ * wants no thread woken for each step. */
 static int cuda_event_fd(struct backend_device *dev) {
     int fd = gpu_event_fd(dev->gpu);
     struct gpu_event *e;

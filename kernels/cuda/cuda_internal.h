@@ -9,8 +9,8 @@
  *      step         the staged arrays of the step that runs, block tables, histories, outputs
  *      pool         the KV blocks, (n_blocks, n_layers, 2, n_kv_heads, 16, head_dim)
  *
- * and pinned on the host: two slots (the arrays that the engine fills, the same packed for one copy,
- * and the outputs), a small buffer for histories, and the blocks that were swapped out. */
+ * and pinned on the host: two slots (the arrays that the engine fills, the same packed for one
+ * copy, and the outputs), a small buffer for histories, and the blocks that were swapped out. */
 #ifndef KERNELS_CUDA_CUDA_INTERNAL_H
 #define KERNELS_CUDA_CUDA_INTERNAL_H
 
@@ -81,8 +81,8 @@ struct cuda_slot {
     double us;                         /* of the last step that was seen to end */
 };
 
-/* A step as the device sees it, run at once or recorded. Pointers are of the device, into the packed
- * arrays that were sent. Padding included. */
+/* A step as the device sees it, run at once or recorded. Pointers are of the device, into the
+ * packed arrays that were sent. Padding included. */
 struct cuda_forward {
     uint32_t n_tokens, n_outputs;
     const int32_t *token;
@@ -191,8 +191,8 @@ MUST_USE enum status cuda_tune(struct backend_model *m, struct error *err);
 
 /* --- stage.c: the arrays of a step, and how they are packed for one copy */
 MUST_USE enum status cuda_stage_init(struct backend_model *m, struct error *err);
-/* Packs a checked step into the slot's pinned buffer. bucket: 0, or the rows of the graph that shall
- * run it, to which it is padded. `step` NULL: nothing but padding. */
+/* Packs a checked step into the slot's pinned buffer. bucket: 0, or the rows of the graph that
+ * shall run it, to which it is padded. `step` NULL: nothing but padding. */
 void cuda_pack(struct backend_model *m, uint32_t slot, const struct backend_step *step,
                uint32_t bucket, struct cuda_packed *out);
 /* Of outputs [first, first + n): how many biases lie before them, and how many are theirs. */

@@ -1,22 +1,22 @@
 /* kernels/cuda/forward.c - one step through the decoder, as launches on the compute stream.
  *
- * A layer is ten launches, of which attention is two (where no range is split and the grids are not a
- * graph's, one):
+ * A layer is ten launches, of which attention is two (where no range is split and the grids are not
+ * a graph's, one):
  *
- *      x += y (of the layer before), h = norm(x) ─▶ qkv ─▶ rope, KV write ─▶ attention ─▶ mix ─▶ o: y
+ *      x += y (of the layer before), h = norm(x) ─▶ qkv ─▶ rope, KV write ─▶ attention: mix ─▶ o: y
  *      x += y,                       h = norm(x) ─▶ gate_up ─▶ swiglu: act ─▶ down: y
  *
- * and with at most GEMV_MAX_ROWS tokens seven, where launches are most of the time: norms, swiglu and
- * the additions to x happen inside the products. With several ranks y is a part, summed over the ranks
- * before it is added, so the ten are kept.
+ * and with at most GEMV_MAX_ROWS tokens seven, where launches are most of the time: norms, swiglu
+ * and the additions to x happen inside the products. With several ranks y is a part, summed over
+ * the ranks before it is added, so the ten are kept.
  *
- * Nothing here looks at contents or allocates, so the same calls run a step at once or record it into
- * a graph. All shapes are of this rank; T is f->n_tokens. */
+ * Nothing here looks at contents or allocates, so the same calls run a step at once or record it
+ * into a graph. All shapes are of this rank; T is f->n_tokens. */
 #include <math.h>
 
 #include "kernels/cuda/cuda_internal.h"
 
-/* --- products ----------------------------------------------------------------------------------- */
+/* --- products --------------------------------------------------------------------------------- */
 
 static bool takes_gemv(const struct backend_model *m, uint32_t n_rows) {
     return !m->is_deterministic && n_rows <= GEMV_MAX_ROWS;
@@ -97,7 +97,7 @@ enum status cuda_tune(struct backend_model *m, struct error *err) {
     return st;
 }
 
-/* --- the parts of a layer ----------------------------------------------------------------------- */
+/* --- the parts of a layer --------------------------------------------------------------------- */
 
 static void embed(struct backend_model *m, const struct cuda_forward *f) {
     ops_embed(m->dev->compute, &(struct embed_args){.table = m->embed,
@@ -175,7 +175,7 @@ static void sum_over_ranks(struct backend_model *m, uint16_t *y, uint64_t n) {
     if (m->dev->comm) comm_sum(m->dev->comm, m->dev->compute, y, n);
 }
 
-/* --- layers ------------------------------------------------------------------------------------- */
+/* --- layers ----------------------------------------------------------------------------------- */
 
 static void run_layer(struct backend_model *m, const struct cuda_forward *f, uint32_t layer) {
     const struct cuda_layer *l = &m->layers[layer];
@@ -252,7 +252,7 @@ void cuda_decode(struct backend_model *m, const struct cuda_forward *f) {
     }
 }
 
-/* --- logits ------------------------------------------------------------------------------------- */
+/* --- logits ----------------------------------------------------------------------------------- */
 
 /* Every rank has the logits of its part of the vocabulary, and gets those of all. */
 static void gather_logits(struct backend_model *m, uint32_t n) {

@@ -1,8 +1,9 @@
 /* kernels/cuda/kv.c - the paged pool on the device, and whole blocks on the move.
  *
- * A block is one piece of memory, all layers of K and V, the form that kv_read and kv_write speak. Copies within
- * the pool are one launch on the compute stream. Blocks go out to pinned host memory and come in
- * again on two streams of their own, beside the steps, and wait for no more than they must:
+ * A block is one piece of memory, all layers of K and V, the form that kv_read and kv_write speak.
+ * Copies within the pool are one launch on the compute stream. Blocks go out to pinned host memory
+ * and come in again on two streams of their own, beside the steps, and wait for no more than they
+ * must:
  *
  *      swap out   after all steps submitted before it, whose results it takes along
  *      swap in    after all steps submitted before it: they may still read what it overwrites
@@ -10,9 +11,10 @@
  *                 that it writes
  *      each swap  after those the other way that have a block in common with it, on either side
  *
- * Each way is a lane: its swaps are numbered, each block remembers the last of them that read or wrote it,
- * and an event stands behind each of the last few. A lane that has nothing under way costs a step
- * nothing; otherwise the block tables of the step's rows are looked through, once for each block. */
+ * Each way is a lane: its swaps are numbered, each block remembers the last of them that read or
+ * wrote it, and an event stands behind each of the last few. A lane that has nothing under way
+ * costs a step nothing; otherwise the block tables of the step's rows are looked through, once for
+ * each block. */
 #include <string.h>
 
 #include "common/mem.h"
@@ -39,7 +41,7 @@ struct cuda_moves {
     const void *from[MOVES_MOST];
 };
 
-/* --- lanes -------------------------------------------------------------------------------------- */
+/* --- lanes ------------------------------------------------------------------------------------ */
 
 static enum status lane_open(struct lane *l, struct backend_model *m, struct gpu_stream *stream,
                              uint32_t n_blocks, uint32_t n_host_blocks, struct error *err) {
@@ -92,7 +94,7 @@ static void lane_end_swap(struct lane *l) {
     gpu_event_record(l->event[l->last % LANE_EVENTS], l->stream);
 }
 
-/* --- steps -------------------------------------------------------------------------------------- */
+/* --- steps ------------------------------------------------------------------------------------ */
 
 /* The last swap in that one of the row's blocks waits for. */
 static uint64_t last_in_of_row(const struct backend_model *m, const struct backend_row *r) {
@@ -125,7 +127,7 @@ void cuda_kv_before_step(struct backend_model *m, const struct backend_stage *s,
     lane_before_compute(&v->out, m, out);
 }
 
-/* --- the pool ----------------------------------------------------------------------------------- */
+/* --- the pool --------------------------------------------------------------------------------- */
 
 /* What is half-opened is cuda_kv_fini's. */
 static enum status open_moves(struct backend_model *m, uint32_t n_blocks, uint32_t n_host_blocks,
@@ -222,7 +224,7 @@ static uint8_t *host_block_at(const struct backend_model *m, uint32_t block) {
     return m->host_pool + block * m->host.block_bytes;
 }
 
-/* --- within the pool ---------------------------------------------------------------------------- */
+/* --- within the pool -------------------------------------------------------------------------- */
 
 static enum status check_pairs(struct backend_model *m, const struct backend_copy *pairs,
                                uint32_t n, uint32_t n_src, uint32_t n_dst) {
@@ -281,7 +283,7 @@ enum status cuda_kv_copy(struct backend_model *m, const struct backend_copy *pai
     return st == ST_OK ? cuda_fence(m->dev, m->dev->compute, out) : st;
 }
 
-/* --- to and from host memory -------------------------------------------------------------------- */
+/* --- to and from host memory ------------------------------------------------------------------ */
 
 /* One call for many blocks; `lane` waits for compute, and for `other` where blocks are shared. */
 static enum status swap(struct backend_model *m, struct lane *lane, struct lane *other,
@@ -330,7 +332,7 @@ enum status cuda_kv_swap_in(struct backend_model *m, const struct backend_copy *
     return swap(m, &m->moves->in, &m->moves->out, pairs, n, false, out);
 }
 
-/* --- one block, for tests and moves ------------------------------------------------------------- */
+/* --- one block, for tests and moves ----------------------------------------------------------- */
 
 enum status cuda_kv_read(struct backend_model *m, uint32_t block, void *dst, uint64_t n_bytes) {
     enum status st;

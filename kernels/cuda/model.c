@@ -1,12 +1,12 @@
 /* kernels/cuda/model.c - a model on its device: weights, buffers, plans.
  *
- * All weights are bf16 in one allocation, in the order of use; q, k and v lie under each other as one
- * matrix, gate and up likewise, so that a layer is four products. A rank of a tensor-parallel model takes
- * its part of each tensor as it arrives (kernels/tp/shard.h).
+ * All weights are bf16 in one allocation, in the order of use; q, k and v lie under each other as
+ * one matrix, gate and up likewise, so that a layer is four products. A rank of a tensor-parallel
+ * model takes its part of each tensor as it arrives (kernels/tp/shard.h).
  *
- * A tensor may be a mapped file, which a device cannot read: its rows go, converted where they are not
- * bf16, into one of two pinned buffers, while the copy out of the other is under way. So loading runs at
- * the speed of the slower of memory and bus.
+ * A tensor may be a mapped file, which a device cannot read: its rows go, converted where they are
+ * not bf16, into one of two pinned buffers, while the copy out of the other is under way. So
+ * loading runs at the speed of the slower of memory and bus.
  *
  * load_end leaves nothing for later but the pool and the graphs: buffers of the largest step there
  * can be, GEMM plans for all of its sizes, and one such step run, so that what the driver takes
@@ -22,7 +22,7 @@
 #define LOAD_ELEMENTS                                                                              \
     ((uint64_t)16 << 20) /* of a buffer, at most: 32 MiB, some hundred copies for 8B */
 
-/* --- memory ------------------------------------------------------------------------------------- */
+/* --- memory ----------------------------------------------------------------------------------- */
 
 static enum status own(struct backend_model *m, void *p) {
     if (m->n_owned == ARRAY_LEN(m->owned)) return ST_INTERNAL;
@@ -95,7 +95,7 @@ void cuda_unload(struct backend_model *m) {
     mem_free(m);
 }
 
-/* --- what is taken ------------------------------------------------------------------------------ */
+/* --- what is taken ---------------------------------------------------------------------------- */
 
 static enum status check_geometry(const struct geometry *g, const struct backend_limits *l,
                                   struct error *err) {
@@ -130,15 +130,15 @@ static enum status check_geometry(const struct geometry *g, const struct backend
     return ST_OK;
 }
 
-/* --- weights ------------------------------------------------------------------------------------ */
+/* --- weights ---------------------------------------------------------------------------------- */
 
 static void place(struct backend_model *m, uint16_t **w, uint64_t n, uint64_t *at) {
     if (m->weights && n) *w = m->weights + *at;
     *at += ALIGN_UP(n, 128); /* 256 bytes */
 }
 
-/* Gives each weight its place once there is one; elements of all. Products take multiples of 8, so the
- * vocabulary is a few rows longer; nobody looks at their logits. */
+/* Gives each weight its place once there is one; elements of all. Products take multiples of 8, so
+ * the vocabulary is a few rows longer; nobody looks at their logits. */
 static uint64_t place_weights(struct backend_model *m) {
     const struct geometry *g = &m->g;
     uint64_t d = g->d_model, q = m->q_width, qkv = m->qkv_width, f = g->d_ff, hd = g->head_dim;
@@ -300,7 +300,7 @@ static enum status send_turns(struct backend_model *m, struct error *err) {
     return ST_OK;
 }
 
-/* --- buffers of a step -------------------------------------------------------------------------- */
+/* --- buffers of a step ------------------------------------------------------------------------ */
 
 /* QKV and the mix of attention are dead when gate and up are computed: they share their place. */
 static enum status alloc_activations(struct backend_model *m, struct error *err) {

@@ -1,7 +1,7 @@
 /* kernels/cuda/op.c - backend_ops.op of the CUDA backend: the kernels of a step on host tensors.
  *
- * For tests: it allocates, copies and waits for each call. What is f32 outside becomes bf16 on the device
- * and f32 again; rope and the KV write, one kernel here, are asked for one half each. */
+ * For tests: it allocates, copies and waits for each call. What is f32 outside becomes bf16 on the
+ * device and f32 again; rope and the KV write, one kernel here, are asked for one half each. */
 #include <math.h>
 #include <string.h>
 
@@ -97,7 +97,7 @@ static void refuse(struct bench *b, const char *what, uint64_t value, const char
                           (unsigned long long)value, allowed);
 }
 
-/* --- the operators ------------------------------------------------------------------------------ */
+/* --- the operators ---------------------------------------------------------------------------- */
 
 static void run_embed(struct bench *b, const struct op_args *a) {
     uint64_t V = a->matrix->shape[0], d = a->matrix->shape[1], T = a->n_tokens;

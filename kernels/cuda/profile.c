@@ -1,12 +1,12 @@
 /* kernels/cuda/profile.c - the largest step there can be, run once before the pool is there.
  *
- * A driver takes memory behind the scenes: for kernels when they are first launched, for the library of
- * products, for local arrays. So every kernel runs here once, on the largest shapes; what is
- * free afterwards is free for KV. The step reads block 0 of a pool of one block, whatever the
- * position, and writes nowhere.
+ * A driver takes memory behind the scenes: for kernels when they are first launched, for the
+ * library of products, for local arrays. So every kernel runs here once, on the largest shapes;
+ * what is free afterwards is free for KV. The step reads block 0 of a pool of one block, whatever
+ * the position, and writes nowhere.
  *
- * A second run is timed: how fast prompts are computed. What part of that is attention is known from its
- * share of the multiply-adds, which it does at about half the speed of the products. */
+ * A second run is timed: how fast prompts are computed. What part of that is attention is known
+ * from its share of the multiply-adds, which it does at about half the speed of the products. */
 #include "common/mem.h"
 #include "kernels/cuda/cuda_internal.h"
 

@@ -1,9 +1,9 @@
 /* kernels/cuda/rows.c - the token histories of the rows, on the device.
  *
- * A row may be bound anew while a step that still uses its old content is under way. So a binding is a copy on
- * the compute stream, after that step and before the next. What is copied lies in a small pinned buffer
- * of two halves: one is filled until nothing more fits, then the other, after what was last copied
- * out of it. */
+ * A row may be bound anew while a step that still uses its old content is under way. So a binding
+ * is a copy on the compute stream, after that step and before the next. What is copied lies in a
+ * small pinned buffer of two halves: one is filled until nothing more fits, then the other, after
+ * what was last copied out of it. */
 #include <string.h>
 
 #include "common/mem.h"

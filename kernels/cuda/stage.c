@@ -1,16 +1,17 @@
 /* kernels/cuda/stage.c - the arrays of a step: as the engine fills them, and packed for one copy.
  *
- * A slot's arrays are as long as the limits; of most of them a step uses little. What is used goes, each
- * array at a multiple of 64 bytes, into one pinned buffer, and from there to the device in one copy:
+ * A slot's arrays are as long as the limits; of most of them a step uses little. What is used goes,
+ * each array at a multiple of 64 bytes, into one pinned buffer, and from there to the device in one
+ * copy:
  *
- *      pieces | token | position | kv_slot | output | list of attention (two with windows) | updates |
- *      biases
+ *      pieces | token | position | kv_slot | output | attention's list or two | updates | biases
  *
- * In a bucket the first six have the bucket's lengths, so that they lie where its graph was recorded;
- * the two of any length come last. Grammar masks, large and rare, are sent from where they are.
+ * In a bucket the first six have the bucket's lengths, so that they lie where its graph was
+ * recorded; the two of any length come last. Grammar masks, large and rare, are sent from where
+ * they are.
  *
- * The head runs over pieces of m->head_rows outputs, whose logits fit their buffer. Sampling looks at
- * a piece as if it were a step: each has its struct backend_step, and biases count outputs from
+ * The head runs over pieces of m->head_rows outputs, whose logits fit their buffer. Sampling looks
+ * at a piece as if it were a step: each has its struct backend_step, and biases count outputs from
  * the piece's first. */
 #include <string.h>
 
@@ -19,7 +20,7 @@
 
 #define STAGE_ALIGN 64u
 
-/* --- slots -------------------------------------------------------------------------------------- */
+/* --- slots ------------------------------------------------------------------------------------ */
 
 struct carver {
     uint8_t *base; /* NULL: only counts */
@@ -98,7 +99,7 @@ enum status cuda_stage_init(struct backend_model *m, struct error *err) {
     return st;
 }
 
-/* --- packing ------------------------------------------------------------------------------------ */
+/* --- packing ---------------------------------------------------------------------------------- */
 
 /* n elements of `size` copied; those up to n_padded are zero. Returns where they will be on
  * the device. */

@@ -1,10 +1,10 @@
 /* kernels/cuda/step.c - a step, from the engine's arrays to its fence.
  *
  *      engine fills slot k ─▶ checks ─▶ packed (stage.c) ── one copy ──▶ staged
- *                                                                         │ compute stream, in order
+ *                                                                         │ compute stream:
  *                     moves that this step must come after (kv.c) ───────▶│
  *                                                          block tables   │ update kernel
- *                                                          decoder, head  │ a graph, or launch by launch
+ *                                                          decoder, head  │ a graph, or call by call
  *                                                          sampling       │ one to eight launches
  *                     slot k's out arrays ◀───── one copy ─────────────── out
  *                                                                         ▼ ended, fence
@@ -15,17 +15,17 @@
  *
  * Graphs. A step of one-token rows runs the graph of the smallest bucket that holds it: decoder and
  * head, recorded once for padded shapes. What depends on contents is in the staged arrays; what
- * depends on the settings of the outputs, sampling, is launched behind it. Everything else, prompts above
- * all, is launched one by one: hundreds of calls, but the device has milliseconds of work.
+ * depends on the settings of the outputs, sampling, is launched behind it. Everything else, prompts
+ * above all, is launched one by one: hundreds of calls, but the device has milliseconds of work.
  *
- * On the path of a step are no allocation, no lock, and no call that waits unless the engine submits a
- * slot whose step has not ended. */
+ * On the path of a step are no allocation, no lock, and no call that waits unless the engine
+ * submits a slot whose step has not ended. */
 #include <string.h>
 
 #include "common/mem.h"
 #include "kernels/cuda/cuda_internal.h"
 
-/* --- what is there before the first step -------------------------------------------------------- */
+/* --- what is there before the first step ------------------------------------------------------ */
 
 static void set_buckets(struct backend_model *m) {
     const struct backend_limits *l = &m->host.limits;
@@ -103,7 +103,7 @@ void cuda_step_fini(struct backend_model *m) {
     attend_planner_destroy(m->planner);
 }
 
-/* --- graphs ------------------------------------------------------------------------------------- */
+/* --- graphs ----------------------------------------------------------------------------------- */
 
 /* Runs the padded step of a bucket: its kernels are loaded then, for which a recording is no place,
  * and what the device refuses is heard of now and not in the first answer. */
@@ -115,8 +115,8 @@ static enum status rehearse(struct backend_model *m, const struct cuda_packed *p
     return gpu_stream_wait(m->dev->compute, err);
 }
 
-/* Largest first: what the driver sets aside for the first serves the others too. Products of few rows
- * have kernels of their own; those of more were all run when they were tuned. */
+/* Largest first: what the driver sets aside for the first serves the others too. Products of few
+ * rows have kernels of their own; those of more were all run when they were tuned. */
 enum status cuda_capture(struct backend_model *m, struct error *err) {
     struct cuda_packed p;
     enum status st = ST_OK;
@@ -153,7 +153,7 @@ static struct gpu_graph *graph_of(const struct backend_model *m, uint32_t slot,
     return NULL;
 }
 
-/* --- the parts of a step ------------------------------------------------------------------------ */
+/* --- the parts of a step ---------------------------------------------------------------------- */
 
 static void send(struct backend_model *m, uint32_t slot, const struct backend_step *step,
                  const struct cuda_packed *p) {
@@ -239,7 +239,7 @@ static void fetch(struct backend_model *m, uint32_t slot, const struct backend_s
     gpu_copy(m->dev->compute, s->out_top_logprob, m->out_top_logprob, n_top);
 }
 
-/* --- submit ------------------------------------------------------------------------------------- */
+/* --- submit ----------------------------------------------------------------------------------- */
 
 /* Tokens that belong to no row are not computed. */
 static enum status check_padding(const struct backend_stage *s, const struct backend_step *step,

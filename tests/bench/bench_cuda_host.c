@@ -1,10 +1,10 @@
 /* tests/bench/bench_cuda_host.c - what a step costs the host, but for the driver.
  *
- * The CUDA backend on a device that does nothing: every door of kernels/cuda/gpu.h and gemm.h is here, counts
- * its calls and returns. What is measured is the backend's own work for a step of one-token rows, of
- * the shape of an 8B model: checks, packing, the list of attention, fences. The calls to the driver are
- * counted beside it; each costs one to three microseconds on a GPU machine, a graph six to ten. The
- * goal is 50 us for 256 rows, all together. */
+ * The CUDA backend on a device that does nothing: every door of kernels/cuda/gpu.h and gemm.h is
+ * here, counts its calls and returns. What is measured is the backend's own work for a step of
+ * one-token rows, of the shape of an 8B model: checks, packing, the list of attention, fences. The
+ * calls to the driver are counted beside it; each costs one to three microseconds on a GPU machine,
+ * a graph six to ten. The goal is 50 us for 256 rows, all together. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +19,7 @@
 #define ROUNDS 7
 #define STEPS  4000
 
-/* --- a device that does nothing ----------------------------------------------------------------- */
+/* --- a device that does nothing --------------------------------------------------------------- */
 
 static struct { uint64_t copies, launches, graphs, events, others; } calls;
 
@@ -215,7 +215,7 @@ void shim_launch_on(struct gpu_stream *s, const struct shim_launch *launch) {
     calls.launches++;
 }
 
-/* --- steps -------------------------------------------------------------------------------------- */
+/* --- steps ------------------------------------------------------------------------------------ */
 
 static const struct tiny_shape shape = {.n_layers = 2,
                                         .d_model = 4096,

@@ -1,9 +1,11 @@
-/* tests/unit/shim/cuda_stand.h - the whole CUDA backend on the shim, beside ref, fed with the same steps.
+/* tests/unit/shim/cuda_stand.h - the whole CUDA backend on the shim, beside ref, fed with the same
+ * steps.
  *
- * Sequences live in rows; a step is planned (stand_plan), laid out for both sides and run (stand_step).
- * What both say of each output must agree within the rounding of bf16: logprobs of the best five within
- * STAND_BOUND, and the tokens chosen, unless the reference finds them nearly equal. The sequences go on
- * with the reference's tokens, so that one rounding does not end a comparison. */
+ * Sequences live in rows; a step is planned (stand_plan), laid out for both sides and run
+ * (stand_step). What both say of each output must agree within the rounding of bf16: logprobs of
+ * the best five within STAND_BOUND, and the tokens chosen, unless the reference finds them nearly
+ * equal. The sequences go on with the reference's tokens, so that one rounding does not end a
+ * comparison. */
 #ifndef TESTS_UNIT_SHIM_CUDA_STAND_H
 #define TESTS_UNIT_SHIM_CUDA_STAND_H
 
@@ -27,8 +29,8 @@
 #define STAND_ROWS    12u
 #define STAND_BLOCKS  128u
 #define STAND_TOP     5u
-#define STAND_BOUND   0.10 /* of a logprob: activations are rounded to 8 bits a dozen times a layer */
-#define STAND_MEAN    0.015 /* of their root mean square: a mistake moves them all, a rounding few */
+#define STAND_BOUND   0.10  /* of a logprob: a layer rounds a dozen times to 8 bits */
+#define STAND_MEAN    0.015 /* of the root mean square: a mistake moves all */
 
 struct stand_side {
     const struct backend_ops *ops;

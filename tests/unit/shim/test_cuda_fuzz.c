@@ -1,8 +1,8 @@
 /* tests/unit/shim/test_cuda_fuzz.c - random schedules, with ref as the oracle.
  *
- * Sequences begin, share prefixes, are computed in random pieces beside each other, are preempted, go
- * out to host memory and come in elsewhere, part on a copied block, and end. After each step both
- * backends must agree. The pool begins as NaNs, so that a page read too far shows. */
+ * Sequences begin, share prefixes, are computed in random pieces beside each other, are preempted,
+ * go out to host memory and come in elsewhere, part on a copied block, and end. After each step
+ * both backends must agree. The pool begins as NaNs, so that a page read too far shows. */
 #include "tests/unit/shim/cuda_stand.h"
 
 #define N_STEPS 40u

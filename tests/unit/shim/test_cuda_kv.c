@@ -1,7 +1,8 @@
 /* tests/unit/shim/test_cuda_kv.c - whole blocks on the move, beside steps that use them.
  *
- * The shim does the work of the three streams in any order that events allow; what a copy should have
- * waited for shows as other bytes. The pools of both sides begin with the same random bytes. */
+ * The shim does the work of the three streams in any order that events allow; what a copy should
+ * have waited for shows as other bytes. The pools of both sides begin with the same random bytes.
+ * */
 #include "tests/unit/shim/cuda_stand.h"
 
 #define N_HOST 20u
@@ -137,7 +138,8 @@ static void random_moves_keep_every_byte(void **state) {
     }
 }
 
-/* Much is on its way out already, so that what writes a block which is to follow would come first. */
+/* Much is on its way out already, so that what writes a block which is to follow would come first.
+ * */
 static void busy_lane(struct cuda_stand *s, bool is_out) {
     backend_fence f;
 

@@ -1,7 +1,7 @@
 /* tests/unit/shim/test_cuda_model.c - decoders of all kinds, on the CUDA backend and on ref.
  *
- * Each shape runs the same little story: two prompts, one whole and one in pieces, in steps that mix
- * them with decoding; then decoding alone, through the graphs of several buckets. */
+ * Each shape runs the same little story: two prompts, one whole and one in pieces, in steps that
+ * mix them with decoding; then decoding alone, through the graphs of several buckets. */
 #include "tests/unit/shim/cuda_stand.h"
 
 static const struct stand_setup setup = {.max_rows = 6, .max_step_tokens = 48};

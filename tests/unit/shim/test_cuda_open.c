@@ -1,4 +1,5 @@
-/* tests/unit/shim/test_cuda_open.c - devices, what is refused, and what refused memory leaves behind. */
+/* tests/unit/shim/test_cuda_open.c - devices, what is refused, and what refused memory leaves
+ * behind. */
 #include "tests/unit/shim/cuda_stand.h"
 
 static const struct stand_setup setup = {.max_rows = 4, .max_step_tokens = 32, .n_host_blocks = 3};

@@ -1,7 +1,8 @@
-/* tests/unit/shim/test_cuda_ops.c - every operator of kernels/README.md, the CUDA kernels against ref.
+/* tests/unit/shim/test_cuda_ops.c - every operator of kernels/README.md, the CUDA kernels against
+ * ref.
  *
- * Activations are bf16 on the device: inputs are rounded beforehand, so that both begin with the same
- * numbers, and a result may differ by its own rounding. Outputs begin as NaN. */
+ * Activations are bf16 on the device: inputs are rounded beforehand, so that both begin with the
+ * same numbers, and a result may differ by its own rounding. Outputs begin as NaN. */
 #include "tests/unit/shim/cuda_stand.h"
 
 #include "kernels/dtype.h"

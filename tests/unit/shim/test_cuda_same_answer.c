@@ -1,7 +1,8 @@
-/* tests/unit/shim/test_cuda_same_answer.c - is_deterministic: one request, the same bits, however it comes.
+/* tests/unit/shim/test_cuda_same_answer.c - is_deterministic: one request, the same bits, however
+ * it comes.
  *
- * The watched sequence is computed whole, in chunks, token by token, alone, beside others, after a prefix
- * that another sequence left in the pool, and again after a preemption: tokens, logprobs and
+ * The watched sequence is computed whole, in chunks, token by token, alone, beside others, after a
+ * prefix that another sequence left in the pool, and again after a preemption: tokens, logprobs and
  * alternatives must be equal to the bit, under other seeds of the shim too. */
 #include "tests/unit/shim/cuda_stand.h"
 

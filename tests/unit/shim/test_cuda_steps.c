@@ -1,7 +1,7 @@
 /* tests/unit/shim/test_cuda_steps.c - slots, feedback, graphs, fences, faults.
  *
- * The shim's device does what is put on its streams late and in any order that events allow, so what is
- * not ordered by them shows here. */
+ * The shim's device does what is put on its streams late and in any order that events allow, so
+ * what is not ordered by them shows here. */
 #include <poll.h>
 #include <unistd.h>
 
