@@ -121,6 +121,14 @@ enum status tp_probe(const struct backend_config *config, struct backend_info *i
     return st;
 }
 
+static enum status event_fd_rank(uint32_t rank, void *arg, struct error *err) {
+    struct backend_device *dev = arg;
+
+    (void)err;
+    dev->event_fd = dev->ops->event_fd(dev->rank[rank]);
+    return ST_OK;
+}
+
 static enum status open_rank(uint32_t rank, void *arg, struct error *err) {
     struct backend_device *dev = arg;
     struct backend_config own;
@@ -129,8 +137,7 @@ static enum status open_rank(uint32_t rank, void *arg, struct error *err) {
 
     own.group = tp_ranks_group(dev->ranks);
     if (st == ST_OK) st = dev->ops->open(&dev->rank[rank], &own, err);
-    if (st == ST_OK && rank == 0) dev->event_fd = dev->ops->event_fd(dev->rank[0]);
-    return st;
+    return st == ST_OK && rank == 0 ? event_fd_rank(0, dev, NULL) : st;
 }
 
 static enum status close_rank(uint32_t rank, void *arg, struct error *err) {
@@ -188,6 +195,8 @@ void tp_info(struct backend_device *dev, struct backend_info *info) {
     sum_info(info, c.of, dev->size);
 }
 
+/* Rank 0's, which is asked each time: it tells only of what somebody is about to sleep for. */
 int tp_event_fd(struct backend_device *dev) {
+    if (dev->event_fd >= 0) (void)!tp_ranks_call_first(dev->ranks, event_fd_rank, dev, NULL);
     return dev->event_fd;
 }

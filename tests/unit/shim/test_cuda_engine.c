@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "kernels/cuda/cuda_internal.h"
+#include "kernels/shim/shim_control.h"
 #include "tests/support/tiny_model.h"
 
 #define ENGINE_WORLD_SHAPE
@@ -136,11 +137,37 @@ static void cancels_at_any_moment_leave_nothing(void **state) {
     world_close(&w);
 }
 
+/* Each request ends with a step behind which nothing can go: the engine sleeps on the event fd, and two
+ * ranks must ring it each time. */
+static void two_devices_end_what_they_begin(void **state) {
+    static struct cases c;
+    struct world w;
+
+    (void)state;
+    make_cases(&c);
+    shim_set_devices(2);
+    world_open(&w, &(struct setup){.machine = {.ops = &backend_tp, .ranks = &backend_cuda},
+                                   .n_blocks = 40});
+    assert_int_equal(engine_info(w.e)->n_slots, 2);
+    for (uint32_t i = 0; i < N_CASES; i++) {
+        static struct answer got;
+
+        got = (struct answer){0};
+        submit(&w, &c.p[i], &got);
+        world_run(&w);
+        assert_true(got.n > 0);
+    }
+    assert_idle(&w);
+    world_close(&w);
+    shim_set_devices(1);
+}
+
 int main(void) {
     gate_init();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_same_answer_however_it_is_run),
         cmocka_unit_test(cancels_at_any_moment_leave_nothing),
+        cmocka_unit_test(two_devices_end_what_they_begin),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
