@@ -202,6 +202,22 @@ static void every_refusal_on_the_way_is_survived(void **state) {
     assert_true(n > 100); /* events, streams, buffers, graphs */
 }
 
+/* A graph of few rows has kernels that no larger step runs: a device must not load them while it records. */
+static void what_a_graph_holds_has_run_before(void **state) {
+    struct stand_setup twelve = {.max_rows = 12, .max_step_tokens = 32};
+    struct cuda_stand *s;
+    struct shim_stats products, parts;
+
+    (void)state;
+    shim_stats_clear();
+    s = stand_open_alone(&stand_llama, &twelve, 3);
+    shim_stats("gemv_tiles_kernel", &products); /* the head's, and four of each layer */
+    shim_stats("decode_kernel", &parts);
+    assert_true(products.n_launches > 4 * stand_llama.n_layers);
+    assert_true(parts.n_launches > stand_llama.n_layers);
+    stand_close(s);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(devices_are_found_by_number_and_by_uuid),
@@ -210,6 +226,7 @@ int main(void) {
         cmocka_unit_test(the_pool_may_take_what_is_free),
         cmocka_unit_test(missing_weights_are_named),
         cmocka_unit_test(every_refusal_on_the_way_is_survived),
+        cmocka_unit_test(what_a_graph_holds_has_run_before),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
