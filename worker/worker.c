@@ -12,6 +12,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "common/clock.h"
 #include "common/hash.h"
@@ -33,6 +34,7 @@
 #include "worker/worker_options.h"
 
 #define LAST_WORDS_US 1000000u /* for errors to reach those that are not waited for */
+#define LOST_DEVICE_S 20u      /* for a device that failed to be closed */
 
 struct worker {
     const struct worker_options *options;
@@ -141,12 +143,14 @@ static void on_hangup(int signo, void *arg) {
 }
 
 /* All requests have been told. Only a new process can open the device again: whoever started this
- * one sees it end, with an error. */
+ * one sees it end, with an error. A device that hangs would hold whoever frees its memory, and this
+ * process with it: the alarm, which nobody catches, ends it all the same. */
 static void on_engine_failed(void *arg, const struct error *err) {
     struct worker *w = arg;
 
     log_event(w->log, LOG_ERROR, "device_lost", log_z("why", err->message));
     w->outcome = error_set(w->why, ST_INTERNAL, "the device was lost: %s", err->message);
+    (void)alarm(LOST_DEVICE_S);
     hurry(w);
 }
 
@@ -409,6 +413,7 @@ void worker_destroy(struct worker *w) {
     http_server_destroy(w->server);
     tls_destroy(w->tls);
     engine_destroy(w->engine);
+    (void)alarm(0);
     kv_event_log_destroy(w->kv_events);
     text_thread_stop(w->text_thread);
     chat_template_destroy(w->chat_template);

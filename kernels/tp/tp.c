@@ -219,11 +219,15 @@ static enum status tp_submit(struct backend_model *m, uint32_t slot,
     return ST_OK;
 }
 
+/* How long ranks wait before they hear what has become of the others. */
+#define LOOK_UP_US ((uint64_t)1000 * 1000)
+
 struct fence_call {
     struct backend_device *dev;
     backend_fence fence;
     uint64_t timeout_us;
     bool is_first_late;
+    enum status status[TP_MAX_RANKS];
 };
 
 /* Rank 0 says whether the outputs are there; the others are asked whether they are lost. */
@@ -240,7 +244,18 @@ static enum status wait_rank(uint32_t rank, void *arg, struct error *err) {
     struct fence_call *c = arg;
 
     (void)err;
-    return c->dev->ops->wait(c->dev->rank[rank], c->fence, c->timeout_us);
+    c->status[rank] = c->dev->ops->wait(c->dev->rank[rank], c->fence, c->timeout_us);
+    return ST_OK;
+}
+
+/* One that is lost outweighs those that are late: they may be waiting for it. */
+static enum status worst(const struct fence_call *c) {
+    enum status st = ST_OK;
+
+    for (uint32_t r = 0; r < c->dev->size; r++) {
+        if (c->status[r] != ST_OK && (st == ST_OK || st == ST_TIMEOUT)) st = c->status[r];
+    }
+    return st;
 }
 
 static enum status tp_poll(struct backend_device *dev, backend_fence f) {
@@ -250,10 +265,18 @@ static enum status tp_poll(struct backend_device *dev, backend_fence f) {
     return st == ST_OK && c.is_first_late ? ST_AGAIN : st;
 }
 
+/* The sums of a device whose neighbour has died never end, so nobody waits long at a time. */
 static enum status tp_wait(struct backend_device *dev, backend_fence f, uint64_t timeout_us) {
-    struct fence_call c = {.dev = dev, .fence = f, .timeout_us = timeout_us};
+    struct fence_call c = {.dev = dev, .fence = f};
+    enum status st;
 
-    return tp_ranks_call_apart(dev->ranks, wait_rank, &c, NULL);
+    do {
+        c.timeout_us = MIN(timeout_us, LOOK_UP_US);
+        timeout_us -= c.timeout_us;
+        (void)!tp_ranks_call_apart(dev->ranks, wait_rank, &c, NULL);
+        st = worst(&c);
+    } while (st == ST_TIMEOUT && timeout_us > 0);
+    return st;
 }
 
 struct fault_call {

@@ -394,6 +394,8 @@ static void info_speaks_of_all_ranks(void **state) {
 static struct {
     char names[4][16];
     uint32_t ordinal[4], size;
+    struct backend_device *first;
+    uint64_t longest_us;
 } asked;
 
 static enum status card_probe(const struct backend_config *config, struct backend_info *info,
@@ -411,6 +413,54 @@ static enum status card_probe(const struct backend_config *config, struct backen
     snprintf(asked.names[config->tp_rank], sizeof(asked.names[0]), "%s",
              config->device_id ? config->device_id : "");
     return ST_OK;
+}
+
+static enum status card_open(struct backend_device **out, const struct backend_config *config,
+                             struct error *err) {
+    static char card[4]; /* only their places are looked at */
+
+    (void)err;
+    *out = (struct backend_device *)(void *)&card[config->tp_rank];
+    asked.first = (struct backend_device *)(void *)card;
+    return ST_OK;
+}
+
+static void card_close(struct backend_device *dev) {
+    (void)dev;
+}
+
+static int card_event_fd(struct backend_device *dev) {
+    (void)dev;
+    return -1;
+}
+
+/* The first waits for a sum that its neighbour, which is lost, will never add to. */
+static enum status card_wait(struct backend_device *dev, backend_fence f, uint64_t timeout_us) {
+    if (dev == asked.first) {
+        asked.longest_us = MAX(asked.longest_us, timeout_us);
+        return ST_TIMEOUT;
+    }
+    return f == 2 ? ST_CLOSED : ST_TIMEOUT;
+}
+
+static void a_lost_rank_is_not_waited_for(void **state) {
+    struct backend_ops cards = {.abi = BACKEND_ABI,
+                                .name = "cards",
+                                .probe = card_probe,
+                                .open = card_open,
+                                .close = card_close,
+                                .event_fd = card_event_fd,
+                                .wait = card_wait};
+    struct backend_config config = {.ranks = &cards, .tp_size = 2};
+    struct backend_device *dev;
+
+    (void)state;
+    asked.longest_us = 0;
+    assert_int_equal(backend_tp.open(&dev, &config, NULL), ST_OK);
+    assert_int_equal(backend_tp.wait(dev, 1, 30000000), ST_TIMEOUT);
+    assert_int_equal(backend_tp.wait(dev, 2, UINT64_MAX), ST_CLOSED);
+    assert_true(asked.longest_us <= 1000000);
+    backend_tp.close(dev);
 }
 
 static void each_rank_takes_a_device(void **state) {
@@ -601,6 +651,7 @@ int main(void) {
         cmocka_unit_test(one_rank_may_be_all),
         cmocka_unit_test(info_speaks_of_all_ranks),
         cmocka_unit_test(each_rank_takes_a_device),
+        cmocka_unit_test(a_lost_rank_is_not_waited_for),
         cmocka_unit_test(what_cannot_be_is_refused),
         cmocka_unit_test(a_rank_that_fails_at_load_ends_all),
         cmocka_unit_test(a_rank_that_fails_in_a_step_leaves_none_waiting),
