@@ -1,4 +1,8 @@
-/* kernels/cuda/swiglu.cu - act = silu(gate) * up, eight elements per thread; see ops.h. */
+/* kernels/cuda/swiglu.cu - act = silu(gate) * up, eight elements per thread; see ops.h.
+ *
+ * The division is the approximate one, to 2 units of the last place: the exact one is a branch and a dozen
+ * instructions, which with thousands of tokens takes as long as the memory does. Where the
+ * exponential is infinite, or above 2^126, it gives 0, which is what the result rounds to. */
 #include "kernels/cuda/eight.cuh"
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/simt.h"
@@ -16,7 +20,7 @@ static __global__ void __launch_bounds__(N_THREADS)
     eight_unpack(up, eight_load(row + a.f + at));
 #pragma unroll
     for (int i = 0; i < 8; i++)
-        gate[i] = gate[i] / (1.0f + expf(-gate[i])) * up[i];
+        gate[i] = __fdividef(gate[i], 1.0f + expf(-gate[i])) * up[i];
     eight_store(a.act + (size_t)blockIdx.x * a.f + at, eight_pack(gate));
 }
 

@@ -161,8 +161,8 @@ static inline float rsqrtf(float x) {
 #define __log2f(x) log2f(x)
 #define __sinf(x)  sinf(x)
 #define __cosf(x)  cosf(x)
-static inline float __fdividef(float x, float y) {
-    return x / y;
+static inline float __fdividef(float x, float y) { /* by way of 1 / y, which a large y makes 0 */
+    return fabsf(y) > 0x1p126f ? x * 0.0f : x / y;
 }
 static inline float __frcp_rn(float x) {
     return 1.0f / x;
