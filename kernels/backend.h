@@ -284,7 +284,8 @@ struct backend_ops {
     enum status (*submit)(struct backend_model *m, uint32_t slot, const struct backend_step *step,
                           backend_fence *out, struct error *err);
     enum status (*poll)(struct backend_device *dev, backend_fence f); /* ST_OK, ST_AGAIN, or lost */
-    enum status (*wait)(struct backend_device *dev, backend_fence f, uint64_t timeout_us);
+    enum status (*wait)(struct backend_device *dev, backend_fence f,
+                        uint64_t timeout_us); /* ST_OK, ST_TIMEOUT, or lost */
     /* Becomes readable when a fence is done; 8 bytes read from it take the signal away, and never
      * block. It may be for another fence than the one wanted, and fences that were waited for need
      * not be told: poll afterwards. Ask again before each sleep on it. -1: none, the step has run

@@ -74,7 +74,7 @@ static void order(struct tp_ranks *r, tp_rank_fn *fn, void *arg, uint32_t n_call
 
 /* One that is late, or was left alone, is so because of another. */
 static int guilt(enum status st) {
-    return st == ST_OK ? 0 : st == ST_CLOSED ? 1 : st == ST_AGAIN ? 2 : 3;
+    return st == ST_OK ? 0 : st == ST_CLOSED ? 1 : st == ST_AGAIN || st == ST_TIMEOUT ? 2 : 3;
 }
 
 static enum status blame(const struct tp_ranks *r, uint32_t n_called, struct error *err) {

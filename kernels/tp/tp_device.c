@@ -24,7 +24,7 @@ static bool nth_name(char *name, size_t size, const char *list, uint32_t rank) {
 
 /* "3" or "cuda:3", as against a UUID. */
 static bool read_ordinal(const char *name, uint32_t *ordinal) {
-    const char *colon = strrchr(name, ':'), *digits = colon ? colon + 1 : name;
+    const char *digits = strncmp(name, "cuda:", 5) == 0 ? name + 5 : name;
     size_t n = strspn(digits, "0123456789");
 
     if (n == 0 || n > 4 || digits[n] != '\0') return false;
@@ -36,12 +36,15 @@ static bool read_ordinal(const char *name, uint32_t *ordinal) {
 static enum status config_of(struct backend_config *out, char *name, size_t name_size,
                              const struct backend_config *config, uint32_t rank,
                              struct error *err) {
+    char unused[64];
+
     *out = *config;
     out->tp_rank = rank;
     out->ordinal = config->ordinal + rank;
     out->ranks = NULL;
     if (!config->device_id) return ST_OK;
-    if (!nth_name(name, name_size, config->device_id, rank))
+    if (!nth_name(name, name_size, config->device_id, rank) ||
+        nth_name(unused, sizeof(unused), config->device_id, config->tp_size))
         return error_set(err, ST_INVALID,
                          "%u ranks, and the devices are \"%s\": name one for each, with commas",
                          config->tp_size, config->device_id);

@@ -497,6 +497,12 @@ static void each_rank_takes_a_device(void **state) {
     assert_non_null(strstr(err.message, "ranks 0 and 2 would share the device GPU-2"));
     config.device_id = "GPU-b,,GPU-d";
     assert_int_equal(backend_tp.probe(&config, &info, &err), ST_INVALID);
+    config.device_id = "GPU-a,GPU-b,GPU-c,GPU-d"; /* one would be idle, and nobody told */
+    assert_int_equal(backend_tp.probe(&config, &info, &err), ST_INVALID);
+    assert_non_null(strstr(err.message, "3 ranks"));
+    config.device_id = "1,card:2,3"; /* not the third card: a name like any other */
+    assert_int_equal(backend_tp.probe(&config, &info, &err), ST_OK);
+    assert_string_equal(asked.names[1], "card:2");
     cards.abi++;
     assert_int_equal(backend_tp.probe(&config, &info, &err), ST_UNSUPPORTED);
 }
@@ -519,6 +525,30 @@ static void what_cannot_be_is_refused(void **state) {
     config = (struct backend_config){.ranks = &backend_cpu, .tp_size = 2, .path = "mmx"};
     assert_int_equal(backend_tp.open(&dev, &config, &err), ST_UNSUPPORTED);
     assert_non_null(strstr(err.message, "rank 0 of 2"));
+}
+
+static int n_asked; /* by rank 0's thread; read between calls */
+
+static int telling_fd(struct backend_device *dev) {
+    (void)dev;
+    return 100 + n_asked++;
+}
+
+/* A device that wakes nobody unless it was asked to: backend.h wants it asked before each sleep. */
+static void the_device_is_asked_for_its_event_fd_each_time(void **state) {
+    struct backend_ops telling = backend_ref;
+    struct backend_config config = {.ranks = &telling, .tp_size = 2};
+    struct backend_device *dev;
+    struct error err;
+
+    (void)state;
+    telling.event_fd = telling_fd;
+    n_asked = 0;
+    assert_int_equal(backend_tp.open(&dev, &config, &err), ST_OK);
+    assert_int_equal(n_asked, 1); /* rank 0 alone */
+    assert_int_equal(backend_tp.event_fd(dev), 101);
+    assert_int_equal(backend_tp.event_fd(dev), 102);
+    backend_tp.close(dev);
 }
 
 /* --- a rank that fails ----------------------------------------------------------------------- */
@@ -653,6 +683,7 @@ int main(void) {
         cmocka_unit_test(each_rank_takes_a_device),
         cmocka_unit_test(a_lost_rank_is_not_waited_for),
         cmocka_unit_test(what_cannot_be_is_refused),
+        cmocka_unit_test(the_device_is_asked_for_its_event_fd_each_time),
         cmocka_unit_test(a_rank_that_fails_at_load_ends_all),
         cmocka_unit_test(a_rank_that_fails_in_a_step_leaves_none_waiting),
     };
