@@ -106,7 +106,7 @@ $(B)/flags: FORCE | check-libs
 # incipit_cuda.so: kernels by nvcc, the rest as C, linked as C against the static runtime. Warnings
 # are errors, a register that spills too. Nothing else needs nvcc.
 NVCC       ?= $(firstword $(wildcard $(shell command -v nvcc 2>/dev/null) /usr/local/cuda/bin/nvcc))
-CUDA_HOME  := $(patsubst %/bin/,%,$(dir $(NVCC)))
+CUDA_HOME  := $(patsubst %/bin/,%,$(dir $(shell command -v $(NVCC) 2>/dev/null)))
 CUDA_ARCHS ?= 80 86 89 90 100 120
 NO_NVCC    := $(if $(NVCC),$(shell $(NVCC) --version | awk -F'[ ,.]+' '/release/ { for (i = 1; i < NF; i++) if ($$i == "release") v = $$(i + 1) * 100 + $$(i + 2) } \
                 END { if (v < 1208) print "$(NVCC) is older than 12.8: install CUDA 12.8 or newer, or set NVCC" }'),there is \
@@ -174,7 +174,7 @@ gpu-soak: ## nine minutes of random schedules on the GPU against the CPU
 .PHONY: run demo
 run: deps-run ## start the router and two CPU workers on the demonstration model
 	@$(MAKE) --no-print-directory -j$(JOBS) all
-	@exec $(B)/incipit-router --launch 2 --model deploy/demo/model \
+	@exec $(B)/incipit-router --launch 2 --model deploy/demo/model --worker-arg=--backend=cpu \
 	  --worker-arg=--served-model-name=incipit-demo --ready-message deploy/demo/ready.txt $(ARGS)
 
 demo: deps-run ## ask the classic table two questions, cached and not, through the router
@@ -206,7 +206,7 @@ $(FAKE_CUDA) $(call objs,$(wildcard tests/unit/cuda/*.c)): CFLAGS_ALL += -isyste
 $(B)/tests/unit/cuda/test_%: LDLIBS += -Wl,--wrap=dlopen,--wrap=dlsym,--wrap=dlerror,--wrap=dlclose
 ifeq ($(wildcard $(CUDA_HOME)/include/cublasLt.h),)
 UNIT := $(filter-out tests/unit/cuda/%,$(UNIT))
-SKIPPED_CUDA := echo "SKIPPED tests of kernels/cuda's doors: no CUDA toolkit in $(CUDA_HOME) (CUDA_HOME=...)"
+SKIPPED_CUDA := echo "SKIPPED tests of kernels/cuda's doors: no CUDA toolkit$(CUDA_HOME:%= in %): install it, or set NVCC to its nvcc"
 endif
 TESTS := $(patsubst %.c,$(B)/%,$(UNIT)) $(B)/tests/unit/common/test_json_portable
 link   = @echo "  LD   $@"; $(CC) $(CFLAGS_ALL) -fno-lto $(1) $< -Wl,--start-group $(filter %.a,$^) -Wl,--end-group -o $@ $(LDLIBS) $(2)
