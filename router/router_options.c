@@ -75,8 +75,9 @@ static const struct option_def rows[] = {
     {"launch", OPT_U32, FIELD(launch), .def = "0", .max = "65535", .name_aliases = launch_words,
      .aliases = "dp-size", .group = "Workers", .metavar = "N|auto",
      .help =
-         "Start this many workers here, restart them when they die, end them with the router. "
-         "auto starts one for each GPU and keeps it on that GPU; without GPUs, one on the CPU."},
+         "Start this many workers here (256 at most), restart them when they die, end them with "
+         "the router. All of them choose a device as a worker does by itself: the first GPU. auto "
+         "starts one for each GPU and keeps it on that GPU; without GPUs, one on the CPU."},
     {"model", OPT_STR, FIELD(model), .aliases = "model-path", .group = "Workers", .metavar = "DIR",
      .help = "Model of launched workers: a folder, or org/name on the Hugging Face hub."},
     {"worker-base-port", OPT_U32, FIELD(worker_base_port), .def = "31000", .min = "1",

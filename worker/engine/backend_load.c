@@ -34,8 +34,8 @@ static enum status open_object(const struct backend_ops **out, const char *path,
 
     if (!object)
         return error_set(err, ST_NOT_FOUND,
-                         "backend %s is not here: %s; install it, name it with --backend-library, "
-                         "or choose --backend cpu",
+                         "backend %s is not here: %s; build it with make cuda, name it with "
+                         "--backend-library, or choose --backend cpu",
                          loadable, dlerror());
     *(void **)&entry = dlsym(object, "incipit_backend"); /* the cast that POSIX documents */
     if (!entry) {

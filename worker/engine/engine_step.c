@@ -85,6 +85,9 @@ static enum status lost(struct engine *e, enum status st, const char *what, stru
     const char *fault = ops->fault ? ops->fault(e->dev) : NULL;
 
     if (fault) return error_set(err, st, "%s", fault);
+    if (st == ST_TIMEOUT)
+        return error_set(err, st, "the device did not %s within %u s: it hangs", what,
+                         (uint32_t)(ENGINE_STEP_TIMEOUT_US / 1000000));
     return error_set(err, st, "the device did not %s: %s", what, status_name(st));
 }
 
@@ -292,7 +295,7 @@ static bool is_landed(struct engine *e, const struct flight *f, enum status *st)
     if (e->is_starved) {
         *st = ops->poll(e->dev, f->fence);
         if (*st != ST_AGAIN) return true;
-        if (spent_us < ENGINE_STEP_TIMEOUT_US && ops->event_fd(e->dev) >= 0) return false;
+        if (spent_us < ENGINE_STEP_TIMEOUT_US && e->is_device_apart) return false;
     }
     *st =
         ops->wait(e->dev, f->fence, ENGINE_STEP_TIMEOUT_US - MIN(spent_us, ENGINE_STEP_TIMEOUT_US));
