@@ -52,8 +52,11 @@ class Check:
     def run(self, args, limit, env=None, reads_rows=True):
         """The program's output, line by line; its rows are kept. Ended, with all its children, at the limit."""
         limit = min(limit, max(self.left(), 5))
-        process = subprocess.Popen([str(a) for a in args], cwd=ROOT, env=env or self.env, text=True,
-                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+        try:
+            process = subprocess.Popen([str(a) for a in args], cwd=ROOT, env=env or self.env, text=True,
+                                       stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+        except OSError as e:
+            raise Failed(f"{pathlib.Path(str(args[0])).name} cannot be started: {e.strerror}") from None
         try:
             out, err = process.communicate(timeout=limit)
         except subprocess.TimeoutExpired:
@@ -149,7 +152,10 @@ def device(c):
     try:
         rows = c.run([PROGRAMS / "gpu_kernels", "ceilings", "slice", 60], 60)
     except Failed as e:
-        c.why_no_gpu = str(e).split("unsupported: ")[-1].removesuffix(" (exit 1)")
+        _, is_refusal, why = str(e).partition("opening the device: ")
+        if not is_refusal:
+            raise  # a crash is no lack of a GPU
+        c.why_no_gpu = why.split(": ", 1)[-1].removesuffix(" (exit 1)")
         c.run([PROGRAMS / "gpu_kernels-shim", "ceilings", "tiny"], 60, reads_rows=False)
         raise Skipped(f"{c.why_no_gpu} (rehearsed on the shim)") from None
     c.gpu = next(r for r in rows if r["row"] == "device")
@@ -465,9 +471,17 @@ PHASES = {"build": build, "device": device, "correctness": correctness, "demo": 
           "sanitizer": sanitizer, "kernels": kernels, "peers": peers, "soak": soak}
 
 
+def phases_of(text):
+    wanted = text.split(",")
+    for name in wanted:
+        if name not in PHASES:
+            raise argparse.ArgumentTypeError(f"there is no phase '{name}': give some of {', '.join(PHASES)}")
+    return ["build", "device"] + wanted
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--phases", type=lambda s: ["build", "device"] + s.split(","), help=", ".join(PHASES))
+    parser.add_argument("--phases", type=phases_of, help=", ".join(PHASES))
     parser.add_argument("--budget", type=float, default=470, help="seconds for everything")
     parser.add_argument("--soak", type=float, default=0, help="seconds of random schedules (10)")
     parser.add_argument("--worker", default=str(ROOT / "build/release/portable/incipit-worker"))

@@ -1,4 +1,5 @@
 """The table of make gpu-check: what it makes of the figures that a GPU would give."""
+import argparse
 import importlib.util
 import types
 
@@ -77,3 +78,24 @@ def test_a_phase_that_fails_is_told_and_the_rest_goes_on(measured, capsys):
     measured.phase("two", lambda: "fine")
     assert [p[:2] for p in measured.phases] == [["one", "FAILED"], ["two", "ok"]]
     assert "broken (exit 3)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("program, status, word", [
+    ("echo 'opening the device: unsupported: no driver here' >&2; exit 1", "SKIPPED", "no driver here (rehearsed"),
+    ("kill -SEGV $$", "FAILED", "exit -11"),
+    (None, "FAILED", "cannot be started"),
+])
+def test_a_device_that_crashes_is_not_taken_for_none(measured, monkeypatch, tmp_path, program, status, word):
+    for name, text in ("gpu_kernels", program), ("gpu_kernels-shim", "exit 0"):
+        if text:
+            (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+            (tmp_path / name).chmod(0o755)
+    monkeypatch.setattr(gpu_check, "PROGRAMS", tmp_path)
+    measured.phase("device", lambda: gpu_check.device(measured))
+    assert measured.phases[0][1] == status and word in measured.phases[0][3]
+
+
+def test_a_phase_that_there_is_not_is_refused():
+    assert gpu_check.phases_of("steps,server") == ["build", "device", "steps", "server"]
+    with pytest.raises(argparse.ArgumentTypeError, match="no phase 'step'"):
+        gpu_check.phases_of("step")
