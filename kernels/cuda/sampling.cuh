@@ -70,15 +70,16 @@ static __device__ __forceinline__ const float *logits_of(const struct sampling_p
 static __device__ __forceinline__ float *adjusted_of(const struct sampling_pass &p, uint32_t k) {
     return p.adjusted + k * p.adjusted_stride;
 }
-/* What the token of output k is chosen from: four, as load_four. */
-static __device__ __forceinline__ void load_chosen_four(float x[4], const struct sampling_pass &p,
-                                                        uint32_t k, uint32_t id) {
+/* What the token of output k is chosen from. */
+struct chosen {
+    const float *row;
+    bool is_raw; /* not-finite logits may be met */
+};
+static __device__ __forceinline__ struct chosen chosen_of(const struct sampling_pass &p,
+                                                          uint32_t k) {
     bool is_adjusted = p.state[k].needs & SAMPLING_ADJUST;
 
-    load_four(x, is_adjusted ? adjusted_of(p, k) : logits_of(p, k), id, p.a.vocab);
-#pragma unroll
-    for (uint32_t i = 0; i < 4; i++)
-        x[i] = is_adjusted ? x[i] : finite_or_least(x[i]);
+    return {is_adjusted ? adjusted_of(p, k) : logits_of(p, k), !is_adjusted};
 }
 
 /* --- keys and masses: rank_key, exp_f32 and mass_of of kernels/sample.c and kernels/exp.h */

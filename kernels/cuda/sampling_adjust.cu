@@ -32,13 +32,24 @@ static __global__ void __launch_bounds__(THREADS)
     }
 }
 
+/* All of a tile at once: taken one by one, each would be waited for. */
+static __device__ __forceinline__ void load_counts(uint32_t count[ITEMS], const uint32_t *row,
+                                                   uint32_t tile, uint64_t stride) {
+#pragma unroll
+    for (uint32_t i = 0; i < ITEMS; i += 4) {
+        uint32_t id = id_of(tile, i);
+        uint4 four = id < stride ? *(const uint4 *)(row + id) : make_uint4(0, 0, 0, 0);
+
+        count[i] = four.x, count[i + 1] = four.y, count[i + 2] = four.z, count[i + 3] = four.w;
+    }
+}
+
 static __device__ __forceinline__ void apply_penalties(float x[ITEMS],
                                                        const struct backend_output *o,
-                                                       const uint32_t *count, uint32_t tile,
-                                                       uint32_t vocab) {
+                                                       const uint32_t count[ITEMS]) {
 #pragma unroll
     for (uint32_t i = 0; i < ITEMS; i++) {
-        uint32_t id = id_of(tile, i), seen = id < vocab ? count[id] : 0, times = seen & ~SEEN;
+        uint32_t seen = count[i], times = seen & ~SEEN;
 
         if (!seen) continue;
         if (has_repetition(o))
@@ -81,10 +92,12 @@ static __device__ __forceinline__ uint64_t adjust_tile(const struct sampling_pas
     const struct backend_output *o = &p.a.output[k];
     const struct sampling_state *s = &p.state[k];
     float *adjusted = adjusted_of(p, k), x[ITEMS];
+    uint32_t count[ITEMS];
 
-    load_raw_tile(x, logits_of(p, k), tile, p.a.vocab);
     if (s->needs & SAMPLING_COUNT)
-        apply_penalties(x, o, (const uint32_t *)adjusted, tile, p.a.vocab);
+        load_counts(count, (const uint32_t *)adjusted, tile, p.adjusted_stride);
+    load_raw_tile(x, logits_of(p, k), tile, p.a.vocab);
+    if (s->needs & SAMPLING_COUNT) apply_penalties(x, o, count);
     apply_biases(x, p, s, tile);
     if (o->mask != BACKEND_NO_MASK)
         apply_mask(x, p.a.mask + (uint64_t)o->mask * CEIL_DIV(p.a.vocab, 32u), tile, p.a.vocab);

@@ -25,6 +25,7 @@ static __device__ __forceinline__ uint64_t multiply_high(uint64_t a, uint64_t b)
 
 /* What the mass of a token depends on. */
 struct drawing {
+    struct chosen from;
     float max, temperature, min_p, last_kept;
     uint32_t last_id;
 };
@@ -34,39 +35,29 @@ static __device__ __forceinline__ struct drawing drawing_of(const struct samplin
     const struct sampling_state *s = &p.state[k];
     const struct backend_output *o = &p.a.output[k];
 
-    return {s->max, o->temperature, o->min_p, s->last_kept, s->last_id};
+    return {chosen_of(p, k), s->max, o->temperature, o->min_p, s->last_kept, s->last_id};
 }
 
-/* The masses of the four tokens from `id` on: 0 where a filter removes one. */
-static __device__ __forceinline__ void weigh_four(uint64_t mass[4], const struct drawing &d,
-                                                  const struct sampling_pass &p, uint32_t k,
-                                                  uint32_t id) {
-    float x[4];
+/* The mass of token `id`, whose logit is x: 0 where a filter removes it. */
+static __device__ __forceinline__ uint64_t weigh(const struct drawing &d, float x, uint32_t id) {
+    if (d.from.is_raw) x = finite_or_least(x);
+    if (!(x > d.last_kept || (x == d.last_kept && id <= d.last_id))) return 0;
 
-    load_chosen_four(x, p, k, id);
-#pragma unroll
-    for (uint32_t i = 0; i < 4; i++) {
-        mass[i] = 0;
-        if (x[i] > d.last_kept || (x[i] == d.last_kept && id + i <= d.last_id)) {
-            float weight = exact_exp(scaled(x[i], d.max, d.temperature));
+    float weight = exact_exp(scaled(x, d.max, d.temperature));
 
-            if (!(weight < d.min_p)) mass[i] = mass_of(weight);
-        }
-    }
+    return weight < d.min_p ? 0 : mass_of(weight);
 }
 
 static __device__ __forceinline__ uint64_t weigh_tile(const struct sampling_pass &p, uint32_t k,
                                                       uint32_t tile) {
     struct drawing d = drawing_of(p, k);
+    float x[ITEMS];
     uint64_t sum = 0;
 
+    load_tile(x, d.from.row, tile, p.a.vocab);
 #pragma unroll
-    for (uint32_t i = 0; i < ITEMS; i += 4) {
-        uint64_t mass[4];
-
-        weigh_four(mass, d, p, k, id_of(tile, i));
-        sum += mass[0] + mass[1] + mass[2] + mass[3];
-    }
+    for (uint32_t i = 0; i < ITEMS; i++)
+        sum += weigh(d, x[i], id_of(tile, i));
     return block_total(sum);
 }
 
@@ -82,8 +73,12 @@ static __device__ __forceinline__ void find_in_tile(const struct sampling_pass &
     for (uint32_t i = 0; i < ITEMS; i += 4) { /* neighbouring threads have neighbouring fours */
         uint32_t id = id_of(tile, i);
         uint64_t run;
+        float x[4];
 
-        weigh_four(mass, d, p, k, id);
+        load_four(x, d.from.row, id, p.a.vocab);
+#pragma unroll
+        for (uint32_t j = 0; j < 4; j++)
+            mass[j] = weigh(d, x[j], id + j);
         run = block_before(mass[0] + mass[1] + mass[2] + mass[3], &total);
 #pragma unroll
         for (uint32_t j = 0; j < 4; j++) {

@@ -57,9 +57,10 @@ static __device__ __forceinline__ void load_selected_four(float x[4], const stru
 }
 static __device__ __forceinline__ void load_selected(float x[ITEMS], const struct selection &l,
                                                      uint32_t tile) {
+    load_tile(x, l.row, tile, l.vocab);
 #pragma unroll
-    for (uint32_t i = 0; i < ITEMS; i += 4)
-        load_selected_four(x + i, l, id_of(tile, i));
+    for (uint32_t i = 0; i < ITEMS; i++) /* after all loads: a branch between them would wait */
+        x[i] = l.is_raw ? finite_or_least(x[i]) : x[i];
 }
 
 static __device__ __forceinline__ uint64_t mass_of_key(const struct selection &l, uint64_t key) {
