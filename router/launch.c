@@ -98,6 +98,26 @@ static uint32_t share_out(const struct local_devices *found, uint32_t each, stru
     return n;
 }
 
+/* A device that all workers are told to take, and one that each is told to take. */
+static enum status check_told(const struct router_options *o, struct error *err) {
+    static const char *const names[] = {"--device", "--device-id", NULL};
+    const char *device = told(o, names);
+
+    if (!device) return ST_OK;
+    return error_set(
+        err, ST_INVALID,
+        "each worker is told its own GPU, and --worker-arg says --device %s: leave one "
+        "of them away, or say how many workers with --launch N",
+        device);
+}
+
+/* The first n have a worker each, or are what it divides its model over. */
+static void say_gpus(const struct local_devices *found, uint32_t n, struct log *log) {
+    for (uint32_t i = 0; i < found->n; i++)
+        log_event(log, i < n ? LOG_INFO : LOG_WARN, i < n ? "gpu_found" : "gpu_left_over",
+                  log_z("device", found->device[i].id), log_z("name", found->device[i].name));
+}
+
 /* One child for each GPU, or for each of the groups that a model is divided over; one that is not
  * pinned when there is no GPU. */
 static enum status plan_auto(struct supervisor_config *config, const struct router_options *o,
@@ -107,14 +127,13 @@ static enum status plan_auto(struct supervisor_config *config, const struct rout
     uint32_t each = devices_per_worker(o), n = 0;
     enum status st = ask(found, o, config->program, err);
 
+    if (st == ST_OK) st = check_told(o, err);
     if (st != ST_OK) {
         (void)error_prefix(err, "--launch auto");
         goto done;
     }
-    for (uint32_t i = 0; i < found->n; i++)
-        log_event(log, LOG_INFO, "gpu_found", log_z("device", found->device[i].id),
-                  log_z("name", found->device[i].name));
     n = share_out(found, each, text, ids);
+    say_gpus(found, n * each, log);
     if (n == 0 && found->n > 0) {
         st = error_set(err, ST_INVALID,
                        "--launch auto: a worker wants %u GPUs (--tensor-parallel-size) and there "

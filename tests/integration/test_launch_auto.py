@@ -58,6 +58,21 @@ def test_more_gpus_wanted_by_a_worker_than_there_are(programs):
     wait_for(lambda: "wants 8 GPUs" in router.log and "there are 4" in router.log, "the sentence")
 
 
+def test_a_gpu_that_is_left_over_is_told(programs):
+    """The worker then refuses, for the heads of its model do not divide by 3."""
+    router = launch(programs, "--worker-arg=--tensor-parallel-size=3")
+    assert router.process.wait(30) != 0
+    wait_for(lambda: "gpu_left_over" in router.log, "the line")
+    assert [line.split("device=")[1].split()[0] for line in router.lines if " gpu_left_over " in line] == [UUIDS[3]]
+    assert sum(" gpu_found " in line for line in router.lines) == 3
+
+
+def test_a_device_for_all_beside_one_for_each_is_refused(programs):
+    router = launch(programs, "--worker-arg=--device=cuda:1")
+    assert router.process.wait(30) != 0
+    wait_for(lambda: "--device cuda:1" in router.log and "--launch N" in router.log, "the sentence")
+
+
 def test_a_machine_without_gpus_gets_one_worker_on_the_cpu(programs):
     router = programs(Router, "--launch", "auto", "--model", DEMO_MODEL, "--worker-base-port", free_port(),
                       "--worker-arg=--backend-library", f"--worker-arg={BUILD / 'no-such-backend.so'}",
