@@ -22,6 +22,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = ROOT / os.environ.get("INCIPIT_BUILD", "build/release")
 SANITIZER = os.environ.get("INCIPIT_SAN", "")
 DEMO_MODEL = ROOT / "deploy/demo/model"
+os.environ["CUDA_VISIBLE_DEVICES"] = ""  # on a GPU machine, too, a worker that may choose takes the CPU
 PATIENCE_S = 120 if SANITIZER else 40  # for conditions that come in a moment
 
 
