@@ -122,6 +122,10 @@ def compute_capability():
         return "90"
 
 
+def has_nvcc():
+    return bool(os.environ.get("NVCC") or shutil.which("nvcc") or os.path.exists("/usr/local/cuda/bin/nvcc"))
+
+
 # --- phases ------------------------------------------------------------------------------------------------------
 
 def build(c):
@@ -132,7 +136,7 @@ def build(c):
     arch = compute_capability()
     make = ["make", "--no-print-directory", "-k", f"-j{os.cpu_count() or 2}", "B=build/gpu", "PACKAGES=", "OPTIONAL=",
             f"CUDA_ARCHS={arch}", f"CC={c.options.cc}"]
-    if not (os.environ.get("NVCC") or shutil.which("nvcc") or pathlib.Path("/usr/local/cuda/bin/nvcc").exists()):
+    if not has_nvcc():
         c.run(make + [t.relative_to(ROOT) for t in targets if t.name.endswith("-shim")], 500, reads_rows=False)
         raise Skipped("there is no nvcc: install CUDA 12.8 or newer (built for the shim alone)")
     c.run(make + [t.relative_to(ROOT) for t in targets], 500, reads_rows=False)
@@ -152,6 +156,9 @@ def kernel_tests():
 
 
 def device(c):
+    if not has_nvcc():
+        c.why_no_gpu = "without nvcc nothing was built for one"
+        raise Skipped(c.why_no_gpu)
     try:
         rows = c.run([PROGRAMS / "gpu_kernels", "ceilings", "slice", 60], 60)
     except Failed as e:
