@@ -148,6 +148,7 @@ struct backend_model {
     float *out_top_logprob;   /* (max_outputs, max_logprobs) */
     struct gpu_graph *graph[CUDA_MAX_BUCKETS]; /* NULL before kv_alloc */
     uint32_t bucket[CUDA_MAX_BUCKETS], n_buckets;
+    bool takes_library[GEMV_MAX_ROWS + 1]; /* of so many rows: measured to be faster than gemv */
 
     uint16_t *kv;       /* the pool */
     uint8_t *host_pool; /* pinned */
@@ -211,11 +212,18 @@ void *cuda_borrow(struct backend_model *m, uint64_t n_bytes);
 /* --- step.c */
 MUST_USE enum status cuda_step_init(struct backend_model *m, struct error *err);
 void cuda_step_fini(struct backend_model *m);
-/* Records the graphs of the decode buckets; the pool is there. */
-MUST_USE enum status cuda_capture(struct backend_model *m, struct error *err);
 enum status cuda_submit(struct backend_model *m, uint32_t slot, const struct backend_step *step,
                         backend_fence *out, struct error *err);
 double cuda_step_us(struct backend_model *m, uint32_t slot);
+
+/* --- graph.c */
+void cuda_graphs_init(struct backend_model *m); /* which buckets there will be */
+void cuda_graphs_fini(struct backend_model *m);
+/* Records the graphs of the decode buckets; the pool is there, and no step under way. */
+MUST_USE enum status cuda_capture(struct backend_model *m, struct error *err);
+/* The graph of the smallest bucket that holds the step, and that bucket; NULL: none does. */
+struct gpu_graph *cuda_graph_of(const struct backend_model *m, uint32_t slot,
+                                const struct backend_step *step, uint32_t *bucket);
 
 /* --- profile.c: the largest step, run once without a pool */
 MUST_USE enum status cuda_profile(struct backend_model *m, struct error *err);

@@ -6,9 +6,9 @@
  *      x += y (of the layer before), h = norm(x) ─▶ qkv ─▶ rope, KV write ─▶ attention: mix ─▶ o: y
  *      x += y,                       h = norm(x) ─▶ gate_up ─▶ swiglu: act ─▶ down: y
  *
- * and with at most GEMV_MAX_ROWS tokens seven, where launches are most of the time: norms, swiglu
- * and the additions to x happen inside the products. With several ranks y is a part, summed over
- * the ranks before it is added, so the ten are kept.
+ * and with at most GEMV_MAX_ROWS tokens seven, where that was measured to be faster (graph.c):
+ * norms, swiglu and the additions to x happen inside the products. With several ranks y is a part,
+ * summed over the ranks before it is added, so the ten are kept.
  *
  * Nothing here looks at contents or allocates, so the same calls run a step at once or record it
  * into a graph. All shapes are of this rank; T is f->n_tokens. */
@@ -19,7 +19,7 @@
 /* --- products --------------------------------------------------------------------------------- */
 
 static bool takes_gemv(const struct backend_model *m, uint32_t n_rows) {
-    return !m->is_deterministic && n_rows <= GEMV_MAX_ROWS;
+    return !m->is_deterministic && n_rows <= GEMV_MAX_ROWS && !m->takes_library[n_rows];
 }
 
 /* Are this step's layers the short ones? */

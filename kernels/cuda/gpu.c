@@ -265,6 +265,7 @@ enum status gpu_describe(uint32_t ordinal, struct gpu_properties *out, struct er
     p.l2_bytes = (uint64_t)prop.l2CacheSize;
     p.memory_total = prop.totalGlobalMem;
     p.memory_free = managed_memory_free(p.uuid);
+    p.is_timed = true;
     *out = p;
     return ST_OK;
 }

@@ -36,6 +36,7 @@ struct gpu_properties {
     uint32_t max_shared_bytes; /* of one thread block, opted in */
     uint64_t l2_bytes;
     uint64_t memory_total, memory_free; /* free: at the time of the call; 0: it cannot be told */
+    bool is_timed;                      /* its clock says which of two ways is faster */
 };
 
 /* How many devices there are. Never aborts, never prints; ST_UNSUPPORTED with a sentence when the

@@ -13,10 +13,11 @@
  * tokens may be references to outputs of the step before, which are read on the device where
  * sampling left them (`out`), after that step and before this one overwrites them.
  *
- * Graphs. A step of one-token rows runs the graph of the smallest bucket that holds it: decoder and
- * head, recorded once for padded shapes. What depends on contents is in the staged arrays; what
- * depends on the settings of the outputs, sampling, is launched behind it. Everything else, prompts
- * above all, is launched one by one: hundreds of calls, but the device has milliseconds of work.
+ * Graphs. A step of one-token rows runs the graph of the smallest bucket that holds it (graph.c):
+ * decoder and head, recorded once for padded shapes. What depends on contents is in the staged
+ * arrays; what depends on the settings of the outputs, sampling, is launched behind it. Everything
+ * else, prompts above all, is launched one by one: hundreds of calls, but the device has
+ * milliseconds of work.
  *
  * On the path of a step are no allocation, no lock, and no call that waits unless the engine
  * submits a slot whose step has not ended. */
@@ -26,15 +27,6 @@
 #include "kernels/cuda/cuda_internal.h"
 
 /* --- what is there before the first step ------------------------------------------------------ */
-
-static void set_buckets(struct backend_model *m) {
-    const struct backend_limits *l = &m->host.limits;
-    uint32_t most = MIN(MIN(l->max_rows, l->max_step_tokens), MIN(m->head_rows, 256u));
-
-    for (uint32_t b = 1; m->n_buckets == 0 || m->bucket[m->n_buckets - 1] < most;
-         b = b < 8 ? b * 2 : b + 8)
-        m->bucket[m->n_buckets++] = MIN(b, most);
-}
 
 static enum status alloc_attention(struct backend_model *m, struct error *err) {
     const struct geometry *g = &m->g;
@@ -87,13 +79,12 @@ enum status cuda_step_init(struct backend_model *m, struct error *err) {
         st = gpu_event_open(m->dev->gpu, &m->slot[i].started, err);
         if (st == ST_OK) st = gpu_event_open(m->dev->gpu, &m->slot[i].ended, err);
     }
-    set_buckets(m);
+    cuda_graphs_init(m);
     return st;
 }
 
 void cuda_step_fini(struct backend_model *m) {
-    for (uint32_t i = 0; i < CUDA_MAX_BUCKETS; i++)
-        gpu_graph_close(m->graph[i]);
+    cuda_graphs_fini(m);
     for (int i = 0; i < 2; i++) {
         gpu_event_close(m->slot[i].started);
         gpu_event_close(m->slot[i].ended);
@@ -101,56 +92,6 @@ void cuda_step_fini(struct backend_model *m) {
     }
     cuda_rows_fini(m);
     attend_planner_destroy(m->planner);
-}
-
-/* --- graphs ----------------------------------------------------------------------------------- */
-
-/* Runs the padded step of a bucket: its kernels are loaded then, for which a recording is no place,
- * and what the device refuses is heard of now and not in the first answer. */
-static enum status rehearse(struct backend_model *m, const struct cuda_packed *p,
-                            struct error *err) {
-    gpu_copy(m->dev->compute, m->staged, m->slot[0].packed, p->n_bytes);
-    cuda_decode(m, &p->forward);
-    cuda_head(m, &p->forward, 0, p->forward.n_outputs);
-    return gpu_stream_wait(m->dev->compute, err);
-}
-
-/* Largest first: what the driver sets aside for the first serves the others too. Products of few
- * rows have kernels of their own; those of more were all run when they were tuned. */
-enum status cuda_capture(struct backend_model *m, struct error *err) {
-    struct cuda_packed p;
-    enum status st = ST_OK;
-
-    for (uint32_t i = m->n_buckets; i-- > 0 && st == ST_OK;) {
-        cuda_pack(m, 0, NULL, m->bucket[i], &p);
-        if (m->bucket[i] <= GEMV_MAX_ROWS || i + 1 == m->n_buckets) st = rehearse(m, &p, err);
-        if (st != ST_OK) return st;
-        gpu_capture_begin(m->dev->compute);
-        cuda_decode(m, &p.forward);
-        cuda_head(m, &p.forward, 0, p.forward.n_outputs);
-        st = gpu_capture_end(m->dev->compute, &m->graph[i], err);
-    }
-    return st;
-}
-
-static bool is_decode(const struct backend_stage *s, const struct backend_step *step) {
-    return step->n_rows > 0 && s->row[step->n_rows - 1].n_tokens == 1 &&
-           s->row[step->n_rows - 1].first_token == step->n_rows - 1;
-}
-
-/* The graph of the smallest bucket that holds the step; NULL: none does. */
-static struct gpu_graph *graph_of(const struct backend_model *m, uint32_t slot,
-                                  const struct backend_step *step, uint32_t *bucket) {
-    uint32_t n = MAX(step->n_rows, step->n_outputs);
-
-    *bucket = 0;
-    if (!is_decode(&m->host.slot[slot], step)) return NULL;
-    for (uint32_t i = 0; i < m->n_buckets; i++) {
-        if (m->bucket[i] < n || !m->graph[i]) continue;
-        *bucket = m->bucket[i];
-        return m->graph[i];
-    }
-    return NULL;
 }
 
 /* --- the parts of a step ---------------------------------------------------------------------- */
@@ -294,7 +235,7 @@ enum status cuda_submit(struct backend_model *m, uint32_t slot, const struct bac
     if (st != ST_OK) return st;
     (void)cuda_step_us(m, slot); /* before its events are recorded anew */
     update_table_copy(m, &m->host.slot[slot], step);
-    graph = graph_of(m, slot, step, &bucket);
+    graph = cuda_graph_of(m, slot, step, &bucket);
     cuda_pack(m, slot, step, bucket, &p);
     cuda_kv_before_step(m, &m->host.slot[slot], step);
     gpu_event_record(m->slot[slot].started, m->dev->compute);

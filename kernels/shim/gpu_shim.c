@@ -38,6 +38,7 @@ static pthread_mutex_t lock_ = PTHREAD_MUTEX_INITIALIZER;
 static struct gpu *gpus_;
 static uint32_t n_devices_ = 1, sm_ = 90;
 static uint64_t memory_bytes_ = MEMORY_DEFAULT;
+static uint32_t product_us_;
 static uint64_t fail_launch_, fail_call_; /* how many more until one fails; 0: none will */
 
 void shim_lock(void) {
@@ -65,6 +66,11 @@ void shim_set_sm(uint32_t sm) {
 }
 void shim_set_memory(uint64_t n_bytes) {
     set(&memory_bytes_, n_bytes);
+}
+void shim_set_product_us(uint32_t us) {
+    shim_lock();
+    product_us_ = us;
+    shim_unlock();
 }
 void shim_fail_launch(uint64_t nth) {
     set(&fail_launch_, nth);
@@ -164,6 +170,7 @@ static bool run_head(struct gpu_stream *s) {
     if (!op) return false;
     shim_memory_enter(s->gpu);
     if (!op->run(s->gpu, op->args)) return false;
+    if (s->gpu->product_us) s->gpu->us += strcmp(op->what, "gemm") == 0 ? s->gpu->product_us : 10;
     list_pop(&s->ops);
     return true;
 }
@@ -288,6 +295,7 @@ enum status gpu_describe(uint32_t ordinal, struct gpu_properties *out, struct er
     out->max_shared_bytes = shim_max_shared();
     out->l2_bytes = 1 << 20;
     shim_lock();
+    out->is_timed = product_us_ > 0;
     out->memory_total = out->memory_free = memory_bytes_;
     shim_unlock();
     return ST_OK;
@@ -301,6 +309,7 @@ enum status gpu_open(struct gpu **out, uint32_t ordinal, struct error *err) {
     if (st != ST_OK) return st;
     gpu = mem_zalloc(sizeof(*gpu));
     gpu->properties = properties;
+    gpu->product_us = product_us_;
     gpu->event_fd = -1;
     if (!memory_open(&gpu->memory, properties.memory_total) ||
         !memory_open(&gpu->pinned, PINNED_MAX)) {

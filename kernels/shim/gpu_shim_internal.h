@@ -27,6 +27,8 @@ struct gpu {
     bool has_failed;
     char failure[ERROR_MESSAGE_MAX];
     int event_fd; /* -1 until asked for */
+    uint64_t us;  /* its clock, if a product takes time */
+    uint32_t product_us;
 };
 struct gpu_stream {
     struct gpu_stream *next;

@@ -45,6 +45,9 @@ void shim_set_max_shared(uint32_t n_bytes);
 void shim_set_devices(uint32_t n);      /* 1 unless set */
 void shim_set_sm(uint32_t sm);          /* compute capability: 90 unless set */
 void shim_set_memory(uint64_t n_bytes); /* of devices opened from now on: 256 MiB unless set */
+/* The device's clock, of devices opened from now on: a kernel or a copy takes 10 us, a product of gemm.h
+ * so many. 0, unless set: the host's time passes, which says nothing of speed. */
+void shim_set_product_us(uint32_t us);
 /* The nth kernel from now on, counted as they run, fails and its device with it; 0: none does. */
 void shim_fail_launch(uint64_t nth);
 /* The nth call from now on that opens, allocates or ends a recording is refused; 0: none is. */

@@ -99,6 +99,11 @@ void shim_set_sm(uint32_t sm) {
     skip();
 }
 
+void shim_set_product_us(uint32_t us) {
+    (void)us;
+    skip();
+}
+
 void shim_fail_call(uint64_t n) {
     (void)n;
     skip();

@@ -231,6 +231,37 @@ static void masks_and_biases_choose(void **state) {
     stand_close(s);
 }
 
+/* A clock by which products of one kind or the other are slow decides which of them decode. */
+static void few_rows_take_the_faster_products(void **state) {
+    static const struct stand_setup five = {.max_rows = 5, .max_step_tokens = 48};
+
+    (void)state;
+    for (uint32_t product_us = 1; product_us <= 100; product_us += 99) {
+        struct shim_stats own;
+        struct cuda_stand *s;
+
+        shim_set_product_us(product_us);
+        s = stand_open(&stand_llama, &five, 4);
+        for (uint32_t n = 1; n <= GEMV_MAX_ROWS; n++)
+            assert_int_equal(s->cuda.model->takes_library[n], product_us == 1 && n <= 5);
+        stand_start(s, 0, 21);
+        stand_start(s, 2, 18);
+        stand_plan(s, 0, 21);
+        stand_plan(s, 2, 18);
+        stand_step(s);
+        shim_stats_clear();
+        for (int i = 0; i < 3; i++) {
+            stand_plan(s, 0, 1);
+            if (i) stand_plan(s, 2, 1);
+            stand_step(s);
+        }
+        shim_stats("gemv", &own);
+        assert_int_equal(own.n_launches > 0, product_us > 1);
+        stand_close(s);
+    }
+    shim_set_product_us(0);
+}
+
 static void fences_come_and_are_announced(void **state) {
     struct cuda_stand *s = stand_open_alone(&stand_llama, &two_slots, 2);
     int fd = backend_cuda.event_fd(s->cuda.dev);
@@ -380,6 +411,7 @@ int main(void) {
         cmocka_unit_test(graphs_and_single_launches_give_the_same_bits),
         cmocka_unit_test(outputs_beyond_one_piece_agree),
         cmocka_unit_test(masks_and_biases_choose),
+        cmocka_unit_test(few_rows_take_the_faster_products),
         cmocka_unit_test(fences_come_and_are_announced),
         cmocka_unit_test(a_wrong_step_is_a_sentence),
         cmocka_unit_test(after_a_fault_everything_says_lost),
