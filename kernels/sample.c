@@ -304,7 +304,7 @@ static uint32_t draw(struct sample_scratch *s, const struct backend_output *o) {
         run += mass_of(s->weight[i]);
         if (run > target) return i;
     }
-    return 0; /* min-p above 1 */
+    return 0; /* nothing has mass: min-p above 1, or a mask without tokens */
 }
 
 void sample(const struct sample_input *in, struct sample_scratch *s, struct sample_result *r) {

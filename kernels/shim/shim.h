@@ -19,7 +19,8 @@
  * LIMITS. Races are found by sampling schedules, not proved absent: a pair of accesses between the
  * same two meetings is seen in either order, but never halfway. Blocks run one after the other: a
  * kernel in which one block waits for another never ends. Global memory is plain memory, so a missing
- * __threadfence is not seen. Blocks have one dimension, shuffles 32 bits. exp2f and its kin round as libm does, not as the GPU. No timing. */
+ * __threadfence is not seen. Blocks have one dimension, shuffles 32 bits. exp2f and its kin round as
+ * libm does, not as the GPU. No timing. */
 #ifndef KERNELS_SHIM_SHIM_H
 #define KERNELS_SHIM_SHIM_H
 

@@ -14,8 +14,8 @@
  * by KV head, and kv_read and kv_write speak of the whole block.
  *
  * DEVICES. Rank r takes `ordinal` + r, or what the r-th name of `device_id` says, a list with commas
- * of UUIDs and numbers. Threads and memory of a CPU are divided. info() adds up threads and, of devices with
- * memory of their own, as much from each as the poorest has.
+ * of as many UUIDs and numbers as there are ranks. Threads and memory of a CPU are divided. info()
+ * adds up threads and, of devices with memory of their own, as much from each as the poorest has.
  *
  * FAILURE. A rank that fails stops the group, so that none waits for it; the call returns what it
  * said, with its rank before it, and the model can only be unloaded.

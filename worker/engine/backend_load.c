@@ -1,4 +1,5 @@
-/* worker/engine/backend_load.c - what is linked in, what is looked for on disk, and which it is to be. */
+/* worker/engine/backend_load.c - what is linked in, what is looked for on disk, and which it is to
+ * be. */
 #include "worker/engine/backend_load.h"
 
 #include <dlfcn.h>

@@ -2,9 +2,9 @@
  *
  * The engine is a thread. It owns the scheduler, the KV manager, the sampler and the backend, and
  * repeats one step for as long as there is work: take what was asked for, schedule, stage, submit,
- * take the outputs of the step before, tell. Its creator (the worker loop) talks to it through the functions below,
- * all of them on the loop's thread; callbacks come on that loop. Only engine_create and
- * engine_destroy block.
+ * take the outputs of the step before, tell. Its creator (the worker loop) talks to it through the
+ * functions below, all of them on the loop's thread; callbacks come on that loop. Only
+ * engine_create and engine_destroy block.
  *
  *      worker loop                                        engine thread
  *      request_create

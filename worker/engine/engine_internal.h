@@ -1,5 +1,6 @@
-/* worker/engine/engine_internal.h - what the files of the engine share: engine.c (the loop, both ends
- * of its mailboxes), engine_step.c (steps in flight), engine_setup.c (start and end), engine_kv.c. The first group of fields is constant once the thread is ready. */
+/* worker/engine/engine_internal.h - what the files of the engine share: engine.c (the loop, both
+ * ends of its mailboxes), engine_step.c (steps in flight), engine_setup.c (start and end),
+ * engine_kv.c. The first group of fields is constant once the thread is ready. */
 #ifndef WORKER_ENGINE_ENGINE_INTERNAL_H
 #define WORKER_ENGINE_ENGINE_INTERNAL_H
 

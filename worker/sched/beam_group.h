@@ -13,8 +13,9 @@
  * whatever happens to one of them. What a beam has computed is only ever read as alternatives of
  * raw logits, so a search gives the same answer alone and in a crowd.
  *
- * A group lives as long as one of its answers, or one of its outputs is under way. The search begins when all have been submitted, so that
- * it cannot end before. Thread: the creator until the first answer is submitted, then the engine.
+ * A group lives as long as one of its answers, or as one of its outputs is under way. The search
+ * begins when all have been submitted, so that it cannot end before. Thread: the creator until the
+ * first answer is submitted, then the engine.
  *
  * LIMITS: beam search ranks by the model's own logprobs: no penalties, no biases, no temperature, no
  * logprobs of the prompt. 2 * width candidates (more with several tokens that end an answer) must
