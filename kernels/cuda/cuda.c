@@ -141,6 +141,7 @@ static enum status cuda_open(struct backend_device **out, const struct backend_c
     if (st == ST_OK) st = gpu_open(&dev->gpu, ordinal, err);
     if (st == ST_OK) st = open_streams(dev, err);
     if (st == ST_OK) attend_prepare();
+    if (st == ST_OK) st = gpu_status(dev->gpu, err); /* has the object kernels for it at all? */
     if (st == ST_OK && dev->tp_size > 1)
         st = comm_open(&dev->comm, dev->gpu, config->group, dev->tp_rank, err);
     if (st != ST_OK) {

@@ -173,10 +173,21 @@ void gpu_fail(struct gpu *gpu, const char *fmt, ...) {
     gpu->has_failed = true;
 }
 
+/* An object built for other devices, or by a toolkit that the driver does not know. */
+static bool is_foreign(cudaError_t code) {
+    return code == cudaErrorNoKernelImageForDevice || code == cudaErrorInvalidKernelImage ||
+           code == cudaErrorUnsupportedPtxVersion || code == cudaErrorInvalidDeviceFunction;
+}
+
 /* Whether the call went well; if not, the device has failed. */
 static bool check(struct gpu *gpu, cudaError_t code, const char *doing) {
     if (LIKELY(code == cudaSuccess)) return true;
     (void)cudaGetLastError();
+    if (is_foreign(code))
+        gpu_fail(gpu,
+                 "incipit_cuda.so has no kernels that GPU %u (sm_%u) and its driver can run (%s): "
+                 "build it with CUDA_ARCHS=\"%u\", or update the driver",
+                 gpu->ordinal, gpu->properties.sm, cudaGetErrorName(code), gpu->properties.sm);
     gpu_fail(gpu, "GPU %u failed while %s: %s (%s)", gpu->ordinal, doing, cudaGetErrorString(code),
              cudaGetErrorName(code));
     return false;
@@ -685,10 +696,19 @@ enum status gpu_capture_end(struct gpu_stream *s, struct gpu_graph **out, struct
         return gpu_status(s->gpu, err);
     }
     s->is_capturing = false;
+    (void)check(s->gpu, cudaPeekAtLastError(), "recording a kernel"); /* before the end covers it */
     code = cudaStreamEndCapture(s->stream, &graph);
     if (code == cudaSuccess) code = cudaGraphInstantiate(&exec, graph, 0);
     if (graph) (void)cudaGraphDestroy(graph);
     if (code == cudaSuccess) code = cudaGraphUpload(exec, s->stream);
+    if (code == cudaErrorMemoryAllocation) {
+        (void)cudaGetLastError();
+        if (exec) (void)cudaGraphExecDestroy(exec);
+        return error_set(err, ST_NOMEM,
+                         "a recorded step does not fit into the %.3f GiB free on GPU %u: lower "
+                         "--gpu-memory-utilization",
+                         gib(gpu_memory_free(s->gpu)), s->gpu->ordinal);
+    }
     if (!check(s->gpu, code, "making a graph") || s->gpu->has_failed) {
         if (exec) (void)cudaGraphExecDestroy(exec);
         return gpu_status(s->gpu, err);

@@ -222,6 +222,17 @@ static void a_kernel_that_was_not_launched_is_noticed(void **state) {
     }
 }
 
+static void an_object_for_other_devices_names_the_remedy(void **state) {
+    struct gpu *gpu = opened();
+    struct error err;
+
+    (void)state;
+    fake_cuda.launch_error = cudaErrorNoKernelImageForDevice;
+    assert_int_equal(gpu_status(gpu, &err), ST_CLOSED);
+    assert_non_null(strstr(err.message, "build it with CUDA_ARCHS=\"90\""));
+    gpu_close(gpu);
+}
+
 /* --- copies */
 
 static void many_copies_are_one_call_where_the_driver_can(void **state) {
@@ -388,6 +399,37 @@ static void a_recording_that_fails_says_so(void **state) {
     close_all(gpu, s);
 }
 
+/* The driver's answer to the end of a recording hides what went wrong in it. */
+static void a_kernel_that_cannot_be_recorded_is_told_first(void **state) {
+    struct gpu *gpu = opened();
+    struct gpu_stream *s = stream_of(gpu);
+    struct gpu_graph *g = NULL;
+    struct error err;
+
+    (void)state;
+    gpu_capture_begin(s);
+    fake_cuda.launch_error = cudaErrorInvalidConfiguration;
+    fake_cuda.capture_error = cudaErrorStreamCaptureInvalidated;
+    assert_int_equal(gpu_capture_end(s, &g, &err), ST_CLOSED);
+    assert_non_null(strstr(err.message, "recording a kernel"));
+    close_all(gpu, s);
+}
+
+static void a_recording_without_room_is_no_fault_of_the_device(void **state) {
+    struct gpu *gpu = opened();
+    struct gpu_stream *s = stream_of(gpu);
+    struct gpu_graph *g = NULL;
+    struct error err;
+
+    (void)state;
+    gpu_capture_begin(s);
+    fake_cuda.capture_error = cudaErrorMemoryAllocation;
+    assert_int_equal(gpu_capture_end(s, &g, &err), ST_NOMEM);
+    assert_non_null(strstr(err.message, "--gpu-memory-utilization"));
+    assert_int_equal(gpu_status(gpu, NULL), ST_OK);
+    close_all(gpu, s);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_way_to_have_no_gpu_has_its_sentence),
@@ -398,12 +440,15 @@ int main(void) {
         cmocka_unit_test(each_thread_means_the_device_that_it_calls),
         cmocka_unit_test(the_first_mistake_sticks),
         cmocka_unit_test(a_kernel_that_was_not_launched_is_noticed),
+        cmocka_unit_test(an_object_for_other_devices_names_the_remedy),
         cmocka_unit_test(many_copies_are_one_call_where_the_driver_can),
         cmocka_unit_test(rows_are_copied_with_their_pitches),
         cmocka_unit_test(an_announced_event_makes_the_fd_readable),
         cmocka_unit_test(an_event_may_be_closed_while_it_is_announced),
         cmocka_unit_test(what_is_recorded_runs_at_each_launch),
         cmocka_unit_test(a_recording_that_fails_says_so),
+        cmocka_unit_test(a_kernel_that_cannot_be_recorded_is_told_first),
+        cmocka_unit_test(a_recording_without_room_is_no_fault_of_the_device),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
