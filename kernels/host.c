@@ -338,15 +338,19 @@ enum status host_take_tensor(struct host_model *h, const struct backend_tensor *
     return ST_OK;
 }
 
-struct backend_tensor host_rank_part(const struct host_model *h, const struct backend_tensor *t,
-                                     void **scratch) {
+enum status host_rank_part(const struct host_model *h, const struct backend_tensor *t,
+                           struct backend_tensor *part, void **scratch, struct error *err) {
     struct tp_slice slice = tp_shard_slice(&h->shard, t);
-    struct backend_tensor part = tp_slice_take(&slice, t, NULL);
+    struct backend_tensor own = tp_slice_take(&slice, t, NULL);
 
     *scratch = NULL;
-    if (part.data) return part;
-    *scratch = mem_alloc(part.n_bytes);
-    return tp_slice_take(&slice, t, *scratch);
+    if (!own.data) {
+        *scratch = mem_try(own.n_bytes);
+        if (!*scratch) return refuse(h, own.n_bytes, "a rank's part of a weight", err);
+        own = tp_slice_take(&slice, t, *scratch);
+    }
+    *part = own;
+    return ST_OK;
 }
 
 enum status host_check_loaded(const struct host_model *h, struct error *err) {

@@ -93,8 +93,8 @@ MUST_USE enum status host_take_tensor(struct host_model *h, const struct backend
                                       struct error *err);
 /* Of a tensor so checked, the part that is this rank's: all of it with one rank. *scratch, to be
  * freed by the caller, holds the data where they had to be gathered, else it is NULL. */
-struct backend_tensor host_rank_part(const struct host_model *h, const struct backend_tensor *t,
-                                     void **scratch);
+MUST_USE enum status host_rank_part(const struct host_model *h, const struct backend_tensor *t,
+                                    struct backend_tensor *part, void **scratch, struct error *err);
 /* ST_INVALID naming the first that is missing. */
 MUST_USE enum status host_check_loaded(const struct host_model *h, struct error *err);
 

@@ -327,8 +327,8 @@ static enum status cpu_load_tensor(struct backend_model *m, const struct backend
     struct backend_tensor part;
     void *scratch;
 
+    if (st == ST_OK) st = host_rank_part(&m->host, t, &part, &scratch, err);
     if (st != ST_OK) return st;
-    part = host_rank_part(&m->host, t, &scratch);
     keep(m, &part);
     mem_free(scratch);
     return ST_OK;

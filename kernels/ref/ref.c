@@ -195,8 +195,8 @@ static enum status ref_load_tensor(struct backend_model *m, const struct backend
     struct backend_tensor part;
     void *scratch;
 
+    if (st == ST_OK) st = host_rank_part(&m->host, t, &part, &scratch, err);
     if (st != ST_OK) return st;
-    part = host_rank_part(&m->host, t, &scratch);
     st = keep(m, &part, err);
     mem_free(scratch);
     return st;
