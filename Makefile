@@ -128,6 +128,7 @@ $(B)/cuda/%.o: %.c $(B)/flags $(B)/cuda/flags
 	@mkdir -p $(@D)
 	$(if $(V),,@echo "  CC   $<";)$(CC) $(CFLAGS_ALL) $(CUDA_CFLAGS) -MMD -MP -c $< -o $@
 $(B)/cuda/flags: FORCE
+	$(if $(strip $(NO_NVCC)),@echo "make: $(strip $(NO_NVCC))" >&2; exit 1)
 	@mkdir -p $(@D); echo '$(NVCC) $(NVCC_FLAGS) $(CUDA_CFLAGS)' | cmp -s - $@ || echo '$(NVCC) $(NVCC_FLAGS) $(CUDA_CFLAGS)' > $@
 $(B)/incipit_cuda.so: $(CUDA_OBJECTS) kernels/cuda/exports.map
 	@echo "  LD   $@"; $(CC) -shared -o $@ $(filter %.o,$^) -Wl,--no-undefined,--as-needed,--gc-sections,--exclude-libs,ALL \

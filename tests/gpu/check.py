@@ -67,7 +67,8 @@ class Check:
         rows = self.keep_rows(out, reads_rows)
         if process.returncode != 0:
             lines = (err.strip() or out.strip() or "no word").splitlines()
-            telling = [line for line in lines if "rror" in line or "***" in line] or lines[-1:]
+            own = [line for line in lines if not line.startswith("make: *** [") and "not remade" not in line] or lines
+            telling = [line for line in own if "rror" in line or "***" in line] or own[-1:]
             raise Failed(f"{pathlib.Path(str(args[0])).name}: {telling[0][:300]} (exit {process.returncode})")
         return rows if reads_rows else out
 

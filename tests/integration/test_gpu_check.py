@@ -95,6 +95,12 @@ def test_a_device_that_crashes_is_not_taken_for_none(measured, monkeypatch, tmp_
     assert measured.phases[0][1] == status and word in measured.phases[0][3]
 
 
+def test_what_make_says_is_told_rather_than_that_it_stopped(measured):
+    said = "make: there is no nvcc\nmake: *** [Makefile:131: flags] Error 1\nmake: Target 'x' not remade because of errors."
+    with pytest.raises(gpu_check.Failed, match="there is no nvcc"):
+        measured.run(["sh", "-c", f'echo "{said}" >&2; exit 2'], 20)
+
+
 def test_a_phase_that_there_is_not_is_refused():
     assert gpu_check.phases_of("steps,server") == ["build", "device", "steps", "server"]
     with pytest.raises(argparse.ArgumentTypeError, match="no phase 'step'"):
