@@ -17,7 +17,9 @@
  * launch. The library reads descriptors during the call, never later, so graphs keep what they saw.
  *
  * Deterministic plans: proposals without split-K or any other reduction across blocks; the one that
- * loses least over all m serves them all, so the order of a row's sums never changes.
+ * loses least over all m serves them all, so the order of a row's sums never changes. That is put to
+ * the test, for an algorithm may divide its sums by the size of the product and not say so: of equal
+ * rows, any number of them must give equal bits.
  *
  * LIMITS: 32 shapes; k and both strides multiples of 8 elements, all pointers of 16 bytes. */
 #include "kernels/cuda/gemm.h"
@@ -37,6 +39,7 @@
 #define TIMED_RUNS      10u
 #define LONG_LOOK_US    1000.0 /* at most so long, or three runs, or one of each copy */
 #define HOPELESS        1.3    /* times the best so far */
+#define SOME_BF16       0x3D   /* both bytes of 0.0461: its multiples make sums that are rounded */
 
 /* Upper ends of the buckets of m. Dense where a step decodes, as the graphs are; a third apart above,
  * where tiles matter more than m. The last one serves all beyond. */
@@ -478,22 +481,34 @@ static uint32_t propose_for_all(struct gemm *g, struct plan *p, const struct gem
     return n_algos;
 }
 
-/* One algorithm for all m: the smallest sum of times, each over the best at that m. */
-static enum status tune_for_all(struct gemm *g, struct gpu_stream *s, struct plan *p,
-                                const struct gemm_args *args, const struct cold_weights *cold,
-                                const struct stopwatch *watch, uint32_t max_m, struct error *err) {
-    const uint32_t m[4] = {1, MIN(32, max_m), MIN(256, max_m), MIN(2048, max_m)};
-    cublasLtMatmulAlgo_t algos[4 * MAX_PROPOSALS];
-    double us[4][4 * MAX_PROPOSALS], best_us[4] = {0}, loss, least = 0;
-    uint32_t n = propose_for_all(g, p, args, m, 4, algos), chosen = n, i, j;
+/* Whether a row's bits are the same alone and anywhere among equal rows, however many. x must hold
+ * equal rows; `pinned` has room for two rows of y. */
+static bool keeps_its_bits(struct gemm *g, struct gpu_stream *s, struct plan *p,
+                           const struct gemm_args *args, uint8_t *pinned,
+                           const cublasLtMatmulAlgo_t *algo, uint32_t max_m) {
+    const uint32_t m[] = {1, MIN(17, max_m), MIN(256, max_m), max_m};
+    const uint64_t size = args->shape.is_f32_out ? 4 : 2, n_bytes = args->shape.n * size;
 
-    for (i = 0; i < 4; i++) {
-        (void)aim(g, p, args, m[i]);
-        for (j = 0; j < n; j++) {
-            us[i][j] = time_algo(g, s, p, args, cold, watch, &algos[j], best_us[i]);
-            if (us[i][j] > 0 && (best_us[i] <= 0 || us[i][j] < best_us[i])) best_us[i] = us[i][j];
+    for (uint32_t i = 0; i < ARRAY_LEN(m); i++) {
+        gpu_fill(s, args->y, 0, ((m[i] - 1ull) * args->y_stride) * size + n_bytes);
+        if (aim(g, p, args, m[i]) || multiply(g, s, p, args, args->w, algo)) return false;
+        for (uint64_t j = 0; j < (i ? 3 : 1); j++) { /* the first, the middle, the last */
+            uint8_t *row = pinned + (i ? n_bytes : 0);
+            uint64_t at = j * (m[i] - 1) / 2 * args->y_stride * size;
+
+            gpu_copy(s, row, (const uint8_t *)args->y + at, n_bytes);
+            if (gpu_stream_wait(s, NULL) != ST_OK || memcmp(pinned, row, i ? n_bytes : 0) != 0)
+                return false;
         }
     }
+    return true;
+}
+
+/* One algorithm for all m: the smallest sum of times, each over the best at that m. */
+static uint32_t least_loss(double us[4][4 * MAX_PROPOSALS], const double best_us[4], uint32_t n) {
+    uint32_t chosen = n, i, j;
+    double loss, least = 0;
+
     for (j = 0; j < n; j++) {
         for (loss = 0, i = 0; i < 4; i++)
             loss += us[i][j] < 0 ? 1e9 : us[i][j] / MAX(best_us[i], 1e-3);
@@ -501,7 +516,39 @@ static enum status tune_for_all(struct gemm *g, struct gpu_stream *s, struct pla
         least = loss;
         chosen = j;
     }
-    if (chosen == n) return nothing_works(&p->shape, max_m, err);
+    return chosen;
+}
+
+static enum status tune_for_all(struct gemm *g, struct gpu_stream *s, struct plan *p,
+                                const struct gemm_args *args, const struct cold_weights *cold,
+                                const struct stopwatch *watch, uint32_t max_m, struct error *err) {
+    const uint32_t m[4] = {1, MIN(32, max_m), MIN(256, max_m), MIN(2048, max_m)};
+    cublasLtMatmulAlgo_t algos[4 * MAX_PROPOSALS];
+    double us[4][4 * MAX_PROPOSALS], best_us[4] = {0};
+    uint32_t n = propose_for_all(g, p, args, m, 4, algos), chosen, i, j;
+    void *pinned;
+    enum status st = gpu_alloc_pinned(g->gpu, &pinned, args->shape.n * 8ull, "rows", err);
+
+    if (st != ST_OK) return st;
+    for (i = 0; i < 4; i++) {
+        (void)aim(g, p, args, m[i]);
+        for (j = 0; j < n; j++) {
+            us[i][j] = time_algo(g, s, p, args, cold, watch, &algos[j], best_us[i]);
+            if (us[i][j] > 0 && (best_us[i] <= 0 || us[i][j] < best_us[i])) best_us[i] = us[i][j];
+        }
+    }
+    gpu_fill(s, (void *)(uintptr_t)args->x, SOME_BF16,
+             ((max_m - 1ull) * args->x_stride + args->shape.k) * 2);
+    while ((chosen = least_loss(us, best_us, n)) < n &&
+           !keeps_its_bits(g, s, p, args, pinned, &algos[chosen], max_m))
+        us[0][chosen] = -1;
+    gpu_free(g->gpu, pinned);
+    if (n == 0) return nothing_works(&p->shape, max_m, err);
+    if (chosen == n)
+        return error_set(err, ST_UNSUPPORTED,
+                         "cuBLASLt has no algorithm for the product (%u, %u) x (%u, %u) that gives "
+                         "a row the same bits in every batch: start without --deterministic",
+                         max_m, p->shape.k, p->shape.n, p->shape.k);
     for (i = 0; i < N_BUCKETS; i++)
         p->algo[i] = algos[chosen];
     return ST_OK;

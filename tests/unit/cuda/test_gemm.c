@@ -187,7 +187,7 @@ static void a_deterministic_shape_has_one_algorithm_that_splits_nothing(void **s
     assert_int_equal(fake_cuda.preferred_reductions, 0);
     assert_int_equal(gemm_tune(w.g, w.s, &e.a, 200, NULL), ST_OK);
     first = algo_of(&w, &e, 1);
-    assert_true(first == 0 || first == 2);
+    assert_int_equal(first, 0); /* the last would be faster, but its sums depend on the rows */
     for (uint32_t m = 2; m <= 200; m++)
         assert_int_equal(algo_of(&w, &e, m), first);
     example_free(&e);
