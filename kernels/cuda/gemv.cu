@@ -150,23 +150,27 @@ static __global__ void __launch_bounds__(GEMV_THREADS)
     uint32_t groups = GEMV_WARPS >> p.log_split, warp = threadIdx.x / 32;
     uint32_t first = (blockIdx.x * groups + (warp >> p.log_split)) * OUTPUTS;
     struct gemv_sums<M> sums = {};
+    struct gemv_addends add = {0, 0};
 
+    /* One thread for each number of y: (group, m, output). What it adds is asked for before the stream
+     * of W, or the block would end with a wait for it. */
+    uint32_t group = threadIdx.x / (M * OUTPUTS);
+    int m = threadIdx.x / OUTPUTS % M, r = threadIdx.x % OUTPUTS;
+    uint32_t n = (blockIdx.x * groups + group) * OUTPUTS + r;
+    bool has_output = group < groups && n < p.a.n;
+
+    if (has_output && !IS_SWIGLU) add = gemv_load_addends(p.a, m, n);
     add_lane<M, IS_NORM, IS_SWIGLU>(&sums, p, first, warp & ((1u << p.log_split) - 1));
     sum_lanes<M>(&sums);
     if (threadIdx.x % 32 == 0) found[warp] = sums;
     if (!PLANTED(gemv_no_barrier)) __syncthreads();
+    if (!has_output) return;
 
-    /* one thread for each number of y: (group, m, output) */
-    if (threadIdx.x < groups * M * OUTPUTS) {
-        uint32_t group = threadIdx.x / (M * OUTPUTS);
-        int m = threadIdx.x / OUTPUTS % M, r = threadIdx.x % OUTPUTS;
-        uint32_t n = (blockIdx.x * groups + group) * OUTPUTS + r;
-        const struct gemv_sums<M> *part = found + (group << p.log_split);
-        float y = finish_sum<M, IS_NORM>(part, p, m, r);
+    const struct gemv_sums<M> *part = found + (group << p.log_split);
+    float y = finish_sum<M, IS_NORM>(part, p, m, r);
 
-        if (IS_SWIGLU) y = gemv_silu(y) * finish_sum<M, IS_NORM>(part, p, m, r + OUTPUTS);
-        if (n < p.a.n) gemv_store(p.a, y, m, n);
-    }
+    if (IS_SWIGLU) y = gemv_silu(y) * finish_sum<M, IS_NORM>(part, p, m, r + OUTPUTS);
+    gemv_store(p.a, y, add, m, n);
 }
 
 template <int M, bool IS_NORM, bool IS_SWIGLU>

@@ -36,15 +36,31 @@ static __device__ __forceinline__ float gemv_silu(float gate) {
     return gate / (1.0f + expf(-gate));
 }
 
-static __device__ __forceinline__ void gemv_store(const struct gemv_args &a, float y, uint32_t m,
-                                                  uint32_t n) {
+/* What is added to element (m, n) of the product, as its bits: a conversion would be the first use,
+ * and be waited for where the loads stand. */
+struct gemv_addends {
+    uint32_t bias, before;
+};
+static __device__ __forceinline__ struct gemv_addends gemv_load_addends(const struct gemv_args &a,
+                                                                        uint32_t m, uint32_t n) {
+    size_t at = (size_t)m * a.y_stride + n;
+    struct gemv_addends add = {0, 0};
+
+    if (a.bias) add.bias = a.bias[n];
+    if (!a.accumulates) return add;
+    add.before = a.is_f32_out ? ((const uint32_t *)a.y)[at] : ((const uint16_t *)a.y)[at];
+    return add;
+}
+
+static __device__ __forceinline__ void gemv_store(const struct gemv_args &a, float y,
+                                                  struct gemv_addends add, uint32_t m, uint32_t n) {
     size_t at = (size_t)m * a.y_stride + n;
 
-    if (a.bias) y += float_of(((const bf16 *)a.bias)[n]);
+    y += low_of(add.bias);
     if (a.is_f32_out)
-        ((float *)a.y)[at] = a.accumulates ? ((float *)a.y)[at] + y : y;
+        ((float *)a.y)[at] = __uint_as_float(add.before) + y;
     else
-        ((bf16 *)a.y)[at] = bf16_of(a.accumulates ? float_of(((bf16 *)a.y)[at]) + y : y);
+        ((bf16 *)a.y)[at] = bf16_of(low_of(add.before) + y);
 }
 
 /* ops_gemv for more than four rows. */

@@ -192,7 +192,7 @@ static __global__ void __launch_bounds__(GEMV_THREADS, 2)
         float y = finish_sum<TILES, IS_NORM>(part, p, m, r);
 
         if (IS_SWIGLU) y = gemv_silu(y) * finish_sum<TILES, IS_NORM>(part, p, m, r + OUTPUTS);
-        if (n < p.a.n) gemv_store(p.a, y, m, n);
+        if (n < p.a.n) gemv_store(p.a, y, gemv_load_addends(p.a, m, n), m, n);
     }
 }
 
