@@ -1,10 +1,11 @@
 /* kernels/cuda/gemv.cu - products of one to four rows, at the speed of reading W once; see ops.h.
  *
- * A warp owns four rows of W. Its lanes read each 16 bytes at a time, and two such steps ahead: eight
- * loads per lane are on their way before the first is used, 4 KiB per warp, and some sixteen warps per
- * multiprocessor cover the latency of the memory twice over. x is small, read by all, and found in
- * L1, where W, which nobody reads again, is not kept. Where n alone gives too few warps, 2, 4 or 8
- * warps of a block share the four rows, each taking every 2nd, 4th or 8th step of k.
+ * A warp owns four rows of W. Its lanes read each 16 bytes at a time; the loads of the next turn are
+ * issued before this turn's are used, so that 4 KiB per warp (2 KiB with three or four rows, which want
+ * the registers) are always on their way, and sixteen warps per multiprocessor cover the latency of the
+ * memory. x is small, read by all, and found in L1, where W, which nobody reads again, is not kept. Where
+ * n alone gives too few warps, 2, 4 or 8 warps of a block share the four rows, each taking every 2nd, 4th
+ * or 8th step of k.
  *
  *      k ──▶  | warp 0 | warp 1 | warp 0 | warp 1 |      (split 2; a step is 256 elements)
  *
@@ -19,9 +20,8 @@
 
 #include "kernels/cuda/gemv.cuh"
 
-#define ROWS  4    /* of W per warp */
-#define STEP  256u /* of k, eight for each lane */
-#define STEPS 2    /* that are loaded together */
+#define ROWS 4    /* of W per warp */
+#define STEP 256u /* of k, eight for each lane */
 
 /* The numbers of y that a warp makes for each row of x. */
 template <bool IS_SWIGLU> static __host__ __device__ constexpr int outputs_of() {
@@ -75,41 +75,47 @@ static __device__ __forceinline__ void add_eight(struct gemv_sums<M> *sums,
     }
 }
 
-/* Adds the products of STEPS steps; `at` is the lane's first element, `step` from one to the next.
- * Where all are there is no branch between the loads. */
-template <int M, bool IS_NORM, bool IS_WHOLE>
-static __device__ __forceinline__ void add_steps(struct gemv_sums<M> *sums,
-                                                 const struct gemv_args &a,
-                                                 const uint16_t *const row[ROWS], uint32_t at,
-                                                 uint32_t step, uint32_t k) {
-    uint4 w[STEPS][ROWS];
+/* Steps that are loaded together: with one or two rows of x there are registers for two. */
+template <int M> static __device__ constexpr int steps_of() {
+    return M <= 2 ? 2 : 1;
+}
 
+/* What lies behind the end of k is the last of the row again: nobody adds it. */
+template <int STEPS>
+static __device__ __forceinline__ void load_steps(uint4 w[STEPS][ROWS],
+                                                  const uint16_t *const row[ROWS], uint32_t at,
+                                                  uint32_t step, uint32_t k) {
 #pragma unroll
     for (int u = 0; u < STEPS; u++) {
 #pragma unroll
         for (int r = 0; r < ROWS; r++)
-            if (IS_WHOLE || at + u * step < k) w[u][r] = load_once(row[r] + at + u * step);
+            w[u][r] = load_once(row[r] + MIN(at + u * step, k - 8));
     }
-#pragma unroll
-    for (int u = 0; u < STEPS; u++)
-        if (IS_WHOLE || at + u * step < k) add_eight<M, IS_NORM>(sums, a, w[u], at + u * step);
 }
 
-/* The lane's share of its warp's part of k. */
+/* The lane's share of its warp's part of k, the next steps always on their way: loaded within the same
+ * turn, the compiler would put each load beside its use. */
 template <int M, bool IS_NORM, bool IS_SWIGLU>
 static __device__ __forceinline__ void add_lane(struct gemv_sums<M> *sums,
                                                 const struct gemv_plan &p, uint32_t first,
                                                 uint32_t part) {
+    constexpr int STEPS = steps_of<M>();
     uint32_t k = PLANTED(gemv_no_tail) ? p.a.k / STEP * STEP : p.a.k;
     uint32_t step = STEP << p.log_split, at = part * STEP + threadIdx.x % 32 * 8;
     const uint16_t *row[ROWS];
+    uint4 w[STEPS][ROWS], next[STEPS][ROWS];
 
 #pragma unroll
     for (int r = 0; r < ROWS; r++)
         row[r] = row_of<IS_SWIGLU>(p.a, first, r);
-    for (; at + (STEPS - 1) * step < k; at += STEPS * step)
-        add_steps<M, IS_NORM, true>(sums, p.a, row, at, step, k);
-    if (at < k) add_steps<M, IS_NORM, false>(sums, p.a, row, at, step, k);
+    load_steps<STEPS>(next, row, at, step, p.a.k);
+    for (uint32_t from = part * STEP; from < k; from += STEPS * step, at += STEPS * step) {
+        memcpy(w, next, sizeof(w));
+        if (from + STEPS * step < k) load_steps<STEPS>(next, row, at + STEPS * step, step, p.a.k);
+#pragma unroll
+        for (int u = 0; u < STEPS; u++)
+            if (at + u * step < k) add_eight<M, IS_NORM>(sums, p.a, w[u], at + u * step);
+    }
 }
 
 static __device__ __forceinline__ float warp_sum(float x) {
@@ -143,7 +149,7 @@ static __device__ float finish_sum(const struct gemv_sums<M> *part, const struct
 }
 
 template <int M, bool IS_NORM, bool IS_SWIGLU>
-static __global__ void __launch_bounds__(GEMV_THREADS)
+static __global__ void __launch_bounds__(GEMV_THREADS, 2)
     gemv_kernel(const __grid_constant__ struct gemv_plan p) {
     constexpr int OUTPUTS = outputs_of<IS_SWIGLU>();
     SHARED(struct gemv_sums<M>, found, GEMV_WARPS);
