@@ -60,6 +60,17 @@ static bool is_on_host(const struct backend_ops *ops) {
     return strcmp(ops->name, "cpu") == 0 || strcmp(ops->name, "ref") == 0;
 }
 
+/* What was not said gives way to what was: every sequence needs a token of the step. */
+static void size_batch(const struct worker_options *o, bool is_gpu, struct scheduler_options *s) {
+    uint32_t n_seqs = is_gpu ? GPU_SEQS : HOST_SEQS;
+    uint32_t n_tokens = is_gpu ? GPU_STEP_TOKENS : HOST_STEP_TOKENS;
+
+    if (o->max_num_batched_tokens) n_seqs = MIN(n_seqs, o->max_num_batched_tokens);
+    s->max_num_seqs = o->max_num_seqs ? o->max_num_seqs : n_seqs;
+    s->max_num_batched_tokens =
+        o->max_num_batched_tokens ? o->max_num_batched_tokens : MAX(n_tokens, s->max_num_seqs);
+}
+
 void worker_size_engine(const struct worker_options *o, const struct model *m,
                         struct engine_options *e) {
     const struct backend_ops *computing = tp_computing(e->backend, &e->device);
@@ -77,9 +88,5 @@ void worker_size_engine(const struct worker_options *o, const struct model *m,
         e->memory_fraction = o->memory_fraction;
     else if (is_on_host(computing) && o->kv_bytes == 0)
         e->kv_bytes = MIN(HOST_KV_BYTES, info.memory_free / HOST_KV_FRACTION);
-    s->max_num_seqs = o->max_num_seqs ? o->max_num_seqs : is_gpu ? GPU_SEQS : HOST_SEQS;
-    s->max_num_batched_tokens =
-        o->max_num_batched_tokens
-            ? o->max_num_batched_tokens
-            : MAX(s->max_num_seqs, is_gpu ? GPU_STEP_TOKENS : HOST_STEP_TOKENS);
+    size_batch(o, is_gpu, s);
 }

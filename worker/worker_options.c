@@ -192,7 +192,7 @@ static const struct option_def rows[] = {
     {"max-num-seqs", OPT_U32, FIELD(max_num_seqs), .def = "0", .max = "4096",
      .aliases = "max-running-requests", .group = "Scheduling",
      .help = "Sequences in one batch. Higher serves more at once, each more slowly. 0: 256 on a "
-             "GPU, 64 elsewhere."},
+             "GPU, 64 elsewhere; at most --max-num-batched-tokens."},
     {"max-num-batched-tokens", OPT_U32, FIELD(max_num_batched_tokens), .def = "0", .max = "131072",
      .aliases = "chunked-prefill-size", .group = "Scheduling",
      .help =

@@ -97,6 +97,14 @@ def test_a_device_that_cannot_be_had_is_refused(args, env, words):
         assert word in result.stderr, result.stderr
 
 
+def test_the_size_of_a_batch_that_was_not_said_gives_way(programs):
+    def n_seqs(*args):
+        return programs(Worker, DEMO_MODEL, "--device", "cpu", *args).ready().get("/server_info").json["max_num_seqs"]
+    assert n_seqs() == 64
+    assert n_seqs("--max-num-batched-tokens", 16) == 16
+    assert n_seqs("--max-num-seqs", 600) == 600  # more than the tokens of a step on a CPU
+
+
 def test_cpu_and_sim_are_devices_too(programs):
     assert programs(Worker, DEMO_MODEL, *LIBRARY, "--device", "cpu").ready().get("/server_info").json["backend"] == "cpu"
     assert programs(Worker, "--device", "sim").ready().get("/server_info").json["backend"] == "sim"
