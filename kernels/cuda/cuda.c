@@ -142,14 +142,22 @@ static enum status cuda_open(struct backend_device **out, const struct backend_c
     if (st == ST_OK) st = open_streams(dev, err);
     if (st == ST_OK) attend_prepare();
     if (st == ST_OK) st = gpu_status(dev->gpu, err); /* has the object kernels for it at all? */
-    if (st == ST_OK && dev->tp_size > 1)
+    if (st == ST_OK && dev->tp_size > 1) {
+        dev->group = config->group;
         st = comm_open(&dev->comm, dev->gpu, config->group, dev->tp_rank, err);
+    }
     if (st != ST_OK) {
         cuda_close(dev);
         return st;
     }
     *out = dev;
     return ST_OK;
+}
+
+enum status cuda_meet(struct backend_device *dev, struct error *err) {
+    enum status st = dev->group ? dev->group->meet(dev->group, dev->tp_rank) : ST_OK;
+
+    return st == ST_OK ? ST_OK : error_set(err, st, "another rank of the model has ended");
 }
 
 /* Of a device that is limited, what is left of the limit. */

@@ -38,7 +38,8 @@ struct backend_device {
     struct gpu_stream *compute, *copy_in, *copy_out;
     struct gpu_event *compute_now; /* where it was when another stream asked */
     struct gpu_event *fence[CUDA_FENCES];
-    struct comm *comm; /* NULL with one rank */
+    struct comm *comm;      /* NULL with one rank; */
+    struct tp_group *group; /* likewise */
     uint32_t n_devices, tp_rank, tp_size;
     uint64_t bytes; /* taken by its models */
     bool is_watched, is_invariant;
@@ -164,6 +165,11 @@ MUST_USE enum status cuda_fence(struct backend_device *dev, struct gpu_stream *s
                                 backend_fence *out);
 /* Blocks until all three streams are done. */
 enum status cuda_settle(struct backend_device *dev, struct error *err);
+
+/* Before sums over the ranks are begun and waited for: all ranks have come so far. A device that waits
+ * for another in a sum keeps busy, and taking or freeing memory may wait for every device of the
+ * process; so the one must not begin while a rank is still at the other. */
+MUST_USE enum status cuda_meet(struct backend_device *dev, struct error *err);
 
 /* --- model.c */
 enum status cuda_load_begin(struct backend_device *dev, struct backend_model **out,

@@ -33,6 +33,9 @@ void cuda_graphs_fini(struct backend_model *m) {
  * and what the device refuses is heard of now and not in the first answer. */
 static enum status rehearse(struct backend_model *m, const struct cuda_packed *p,
                             struct error *err) {
+    enum status st = cuda_meet(m->dev, err);
+
+    if (st != ST_OK) return st;
     gpu_copy(m->dev->compute, m->staged, m->slot[0].packed, p->n_bytes);
     cuda_decode(m, &p->forward);
     cuda_head(m, &p->forward, 0, p->forward.n_outputs);
@@ -50,7 +53,7 @@ static enum status record(struct backend_model *m, const struct cuda_packed *p,
 static enum status time_graph(struct backend_model *m, struct gpu_graph *graph, double *best_us,
                               struct error *err) {
     const struct cuda_slot *s = &m->slot[0]; /* no step is under way: its events are free */
-    enum status st = ST_OK;
+    enum status st = cuda_meet(m->dev, err);
 
     for (uint32_t i = 0; i < TIMED_RUNS && st == ST_OK; i++) {
         double us;

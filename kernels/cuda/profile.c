@@ -102,7 +102,8 @@ enum status cuda_profile(struct backend_model *m, struct error *err) {
     if (st != ST_OK) return st;
     gpu_fill(m->dev->compute, m->kv, 0, m->host.block_bytes);
     m->host.n_blocks = 1;
-    st = run_all(m, err);
+    st = cuda_meet(m->dev, err);
+    if (st == ST_OK) st = run_all(m, err);
     m->host.n_blocks = 0;
     m->host.previous_outputs = 0;
     gpu_fill(m->dev->compute, m->row, 0, m->host.limits.max_rows * sizeof(*m->row));

@@ -56,6 +56,20 @@ static void two_devices_share_a_kv_head(void **state) {
     check_shape(&shape);
 }
 
+/* Ranks time their products together, and may choose alike or not: here their clocks agree. */
+static void two_devices_choose_their_products_together(void **state) {
+    (void)state;
+    for (uint32_t product_us = 1; product_us <= 100; product_us += 99) {
+        struct cuda_stand *s;
+
+        shim_set_product_us(product_us);
+        s = stand_open(&stand_llama, &setup, 3);
+        run_story(s);
+        stand_close(s);
+    }
+    shim_set_product_us(0);
+}
+
 /* Blocks are whole on the outside: out of one device into two, and back. */
 static void blocks_move_between_one_device_and_two(void **state) {
     struct stand_setup one = setup;
@@ -116,6 +130,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(two_devices_agree_with_the_reference),
         cmocka_unit_test(two_devices_share_a_kv_head),
+        cmocka_unit_test(two_devices_choose_their_products_together),
         cmocka_unit_test(blocks_move_between_one_device_and_two),
         cmocka_unit_test(a_device_that_fails_leaves_no_rank_waiting),
     };
