@@ -232,26 +232,22 @@ static void format_uuid(char out[48], const cudaUUID_t *uuid) {
 }
 
 /* The memory free on a device that this process has not opened, from the driver's management
- * library: asking the runtime would take a context of half a gigabyte there. 0: it cannot say. */
+ * library: asking the runtime would take a context of half a gigabyte there. 0: it cannot say. The
+ * library stays open: on a machine of many GPUs it is slow to start, and it is asked for each. */
 static uint64_t managed_memory_free(const char *uuid) {
     struct {
         unsigned long long total, free, used;
     } memory = {0, 0, 0};
     void *library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
-    int (*init)(void), (*by_uuid)(const char *, void **), (*get)(void *, void *), (*shutdown)(void);
+    int (*init)(void), (*by_uuid)(const char *, void **), (*get)(void *, void *);
     void *device = NULL;
 
     if (!library) return 0;
     *(void **)&init = dlsym(library, "nvmlInit_v2");
     *(void **)&by_uuid = dlsym(library, "nvmlDeviceGetHandleByUUID");
     *(void **)&get = dlsym(library, "nvmlDeviceGetMemoryInfo");
-    *(void **)&shutdown = dlsym(library, "nvmlShutdown");
-    if (init && by_uuid && get && shutdown && init() == 0) {
-        if (by_uuid(uuid, &device) != 0 || get(device, &memory) != 0) memory.free = 0;
-        (void)shutdown();
-    }
-    (void)dlclose(library);
-    return memory.free;
+    if (!init || !by_uuid || !get || init() != 0) return 0;
+    return by_uuid(uuid, &device) == 0 && get(device, &memory) == 0 ? memory.free : 0;
 }
 
 enum status gpu_describe(uint32_t ordinal, struct gpu_properties *out, struct error *err) {
