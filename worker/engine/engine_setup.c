@@ -222,6 +222,17 @@ static void ask_memory(struct engine *e) {
         e->options.backend->info(e->dev, &e->info.device);
 }
 
+/* What it will be, the model being in. Said before it is taken: pinning a hundred GiB of host memory
+ * for blocks takes half a minute. */
+static void say_pool(const struct engine *e, uint32_t n_blocks, uint32_t n_host_blocks) {
+    uint64_t block_bytes = e->info.block_bytes;
+
+    log_event(e->options.log, LOG_INFO, "kv_pool", log_u64("kv_blocks", n_blocks),
+              log_u64("kv_mib", n_blocks * block_bytes >> 20),
+              log_u64("host_kv_mib", n_host_blocks * block_bytes >> 20),
+              log_u64("free_mib", e->info.device.memory_free >> 20));
+}
+
 static enum status open_pool(struct engine *e, struct error *err) {
     const struct backend_ops *ops = e->options.backend;
     struct backend_kv_info kv_info;
@@ -233,6 +244,7 @@ static enum status open_pool(struct engine *e, struct error *err) {
     e->info.block_bytes = ops->kv_block_bytes(e->model);
     if ((st = plan_blocks(e, e->info.block_bytes, &n_blocks, err)) != ST_OK) return st;
     if ((st = plan_host_blocks(e, &n_host_blocks, err)) != ST_OK) return st;
+    say_pool(e, n_blocks, n_host_blocks);
     if ((st = ops->kv_alloc(e->model, n_blocks, n_host_blocks, &kv_info, err)) != ST_OK) return st;
     kv->n_blocks = n_blocks;
     kv->n_host_blocks = n_host_blocks;
