@@ -238,8 +238,9 @@ static void samples_share_the_prompt_and_compute_one_token_each(void **state) {
         p[k].max_tokens = 8;
         p[k].ignore_eos = true;
     }
-    world_open(&w, &(struct setup){0});
+    world_open(&w, &(struct setup){.is_gated = true});
     submit_samples(&w, p, 5, NULL, NULL);
+    permit_steps(1000); /* not before: the first could end before the others are heard of */
     world_run(&w);
     assert_int_equal(stats_of(&w).forks, 4);
     assert_int_equal(stats_of(&w).prefill_tokens, 40 + 4);
