@@ -141,6 +141,9 @@ static void tp_stage(struct backend_model *m, uint32_t slot, struct backend_stag
     *out = m->stage[c.slot][0];
 }
 
+/* Of a rank that has not ended what rank 0 has: longer, and it hangs. */
+#define PATIENCE_US ((uint64_t)600 * 1000 * 1000)
+
 /* What the engine has filled: counts are within the limits, or the array is left as it is and the
  * rank refuses the step by its counts. */
 static void copy_stage(const struct backend_model *m, const struct backend_stage *to,
@@ -178,7 +181,7 @@ static enum status fill_stage(struct step_call *c, uint32_t rank, struct error *
     enum status st = ST_OK;
 
     if (rank == 0) return ST_OK;
-    if (used) st = m->dev->ops->wait(m->dev->rank[rank], used, UINT64_MAX);
+    if (used) st = m->dev->ops->wait(m->dev->rank[rank], used, PATIENCE_US);
     if (st != ST_OK) return error_set(err, st, "the step before is lost: %s", status_name(st));
     copy_stage(m, &stages[rank], &stages[0], c->step);
     return ST_OK;
