@@ -23,8 +23,10 @@ void cuda_graphs_init(struct backend_model *m) {
 }
 
 void cuda_graphs_fini(struct backend_model *m) {
-    for (uint32_t i = 0; i < CUDA_MAX_BUCKETS; i++)
+    for (uint32_t i = 0; i < CUDA_MAX_BUCKETS; i++) {
         gpu_graph_close(m->graph[i]);
+        m->graph[i] = NULL;
+    }
 }
 
 /* --- recording -------------------------------------------------------------------------------- */

@@ -205,6 +205,7 @@ enum status cuda_kv_alloc(struct backend_model *m, uint32_t n_blocks, uint32_t n
     *out = (struct backend_kv_info){m->host.block_bytes, n_blocks, n_host_blocks};
     return ST_OK;
 fail:
+    cuda_graphs_fini(m); /* they point into the pool */
     if (m->moves) cuda_give_back(m, m->moves->pairs, MOVES_MOST * sizeof(struct backend_copy));
     if (m->moves) cuda_give_back(m, m->moves->bounce, 0);
     cuda_kv_fini(m);

@@ -202,6 +202,34 @@ static void every_refusal_on_the_way_is_survived(void **state) {
     assert_true(n > 100); /* events, streams, buffers, graphs */
 }
 
+/* Nothing of a pool that was refused half-way is left: a smaller one may be asked for. */
+static void a_pool_that_failed_may_be_asked_for_again(void **state) {
+    struct stand_side side;
+    struct backend_kv_info kv;
+    struct backend_info info;
+    struct error err = {0};
+    uint64_t n_free, n = 0;
+    enum status st;
+
+    (void)state;
+    open_with(&side, 16 << 20);
+    backend_cuda.info(side.dev, &info);
+    n_free = info.memory_free;
+    for (;;) {
+        shim_fail_call(++n);
+        st = backend_cuda.kv_alloc(side.model, 20, 3, &kv, &err);
+        shim_fail_call(0);
+        if (st == ST_OK) break;
+        assert_int_equal(st, ST_NOMEM);
+        for (uint32_t i = 0; i < side.model->n_buckets; i++)
+            assert_null(side.model->graph[i]);
+        backend_cuda.info(side.dev, &info);
+        assert_int_equal(info.memory_free, n_free);
+    }
+    assert_true(n > 64); /* events of both lanes, graphs */
+    stand_close_side(&side);
+}
+
 /* A graph of few rows has kernels that no larger step runs: a device must not load them while it records. */
 static void what_a_graph_holds_has_run_before(void **state) {
     struct stand_setup twelve = {.max_rows = 12, .max_step_tokens = 32};
@@ -226,6 +254,7 @@ int main(void) {
         cmocka_unit_test(the_pool_may_take_what_is_free),
         cmocka_unit_test(missing_weights_are_named),
         cmocka_unit_test(every_refusal_on_the_way_is_survived),
+        cmocka_unit_test(a_pool_that_failed_may_be_asked_for_again),
         cmocka_unit_test(what_a_graph_holds_has_run_before),
     };
 
