@@ -108,8 +108,8 @@ $(B)/flags: FORCE | check-libs
 NVCC       ?= $(firstword $(wildcard $(shell command -v nvcc 2>/dev/null) /usr/local/cuda/bin/nvcc))
 CUDA_HOME  := $(patsubst %/bin/,%,$(dir $(shell command -v $(NVCC) 2>/dev/null)))
 CUDA_ARCHS ?= 80 86 89 90 100 120
-NO_NVCC    := $(if $(NVCC),$(shell $(NVCC) --version | awk -F'[ ,.]+' '/release/ { for (i = 1; i < NF; i++) if ($$i == "release") v = $$(i + 1) * 100 + $$(i + 2) } \
-                END { if (v < 1208) print "$(NVCC) is older than 12.8: install CUDA 12.8 or newer, or set NVCC" }'),there is \
+NO_NVCC    := $(if $(NVCC),$(shell $(NVCC) --version 2>/dev/null | awk -F'[ ,.]+' '/release/ { for (i = 1; i < NF; i++) if ($$i == "release") v = $$(i + 1) * 100 + $$(i + 2) } \
+                END { if (v < 1208) print "$(NVCC) " (v ? "is older than 12.8" : "does not run") ": install CUDA 12.8 or newer, or set NVCC" }'),there is \
                 no nvcc: install CUDA 12.8 or newer, and set NVCC when it is neither in PATH nor in /usr/local/cuda)
 NVCC_FLAGS  = -std=c++17 -O3 -I. --compress-mode=size $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a),code=sm_$(a)) \
               -gencode arch=compute_$(lastword $(CUDA_ARCHS)),code=compute_$(lastword $(CUDA_ARCHS)) \
