@@ -81,21 +81,31 @@ static enum status ask(struct local_devices *out, const struct router_options *o
     return local_devices_ask(out, program, library ? args : none, LIST_DEVICES_MS, err);
 }
 
-/* The devices of each worker, "id" or "id,id": ids[i] for worker i, written to `text`. */
-static uint32_t share_out(const struct local_devices *found, uint32_t each, struct buf *text,
-                          const char **ids) {
-    uint32_t n = found->n / each;
+/* The devices of worker i, "id" or "id,id", at ids[i]; the text is written to `text`. There are
+ * n_workers; where they outnumber the groups of devices, they take turns. */
+static void share_out(const struct local_devices *found, uint32_t each, uint32_t n_workers,
+                      struct buf *text, const char **ids) {
+    uint32_t n_groups = found->n / each;
     size_t at[LOCAL_DEVICES_MAX];
 
-    for (uint32_t i = 0; i < n; i++) {
+    for (uint32_t i = 0; i < n_groups; i++) {
         at[i] = buf_len(text);
         for (uint32_t d = i * each; d < (i + 1) * each; d++)
             buf_appendf(text, "%s%s", d > i * each ? "," : "", found->device[d].id);
         buf_append_char(text, '\0');
     }
-    for (uint32_t i = 0; i < n; i++) /* the text no longer moves */
-        ids[i] = buf_ptr(text) + at[i];
-    return n;
+    for (uint32_t i = 0; i < n_workers; i++) /* the text no longer moves */
+        ids[i] = buf_ptr(text) + at[i % n_groups];
+}
+
+/* Whether the workers will look for GPUs: nothing says which device, or that it is none. */
+static bool looks_for_gpus(const struct router_options *o) {
+    static const char *const device_names[] = {"--device", "--device-id", NULL};
+    static const char *const backend_names[] = {"--backend", NULL};
+    const char *backend = told(o, backend_names);
+
+    if (told(o, device_names)) return false;
+    return !backend || strcmp(backend, "auto") == 0 || strcmp(backend, "cuda") == 0;
 }
 
 /* A device that all workers are told to take, and one that each is told to take. */
@@ -104,11 +114,10 @@ static enum status check_told(const struct router_options *o, struct error *err)
     const char *device = told(o, names);
 
     if (!device) return ST_OK;
-    return error_set(
-        err, ST_INVALID,
-        "each worker is told its own GPU, and --worker-arg says --device %s: leave one "
-        "of them away, or say how many workers with --launch N",
-        device);
+    return error_set(err, ST_INVALID,
+                     "--launch auto: each worker is told its own GPU, and --worker-arg says "
+                     "--device %s: leave one of them away, or say how many workers with --launch N",
+                     device);
 }
 
 /* The first n have a worker each, or are what it divides its model over. */
@@ -118,58 +127,66 @@ static void say_gpus(const struct local_devices *found, uint32_t n, struct log *
                   log_z("device", found->device[i].id), log_z("name", found->device[i].name));
 }
 
-/* One child for each GPU, or for each of the groups that a model is divided over; one that is not
- * pinned when there is no GPU. */
-static enum status plan_auto(struct supervisor_config *config, const struct router_options *o,
-                             struct buf *text, const char **ids, struct log *log,
-                             struct error *err) {
-    struct local_devices *found = mem_zalloc(sizeof(*found));
-    uint32_t each = devices_per_worker(o), n = 0;
-    enum status st = ask(found, o, config->program, err);
+/* How many children there are, and which devices each is told. Without a GPU nothing is told. */
+static enum status plan(struct supervisor_config *config, const struct router_options *o,
+                        const struct local_devices *found, struct buf *text, const char **ids,
+                        struct log *log, struct error *err) {
+    bool is_auto = o->launch == LAUNCH_AUTO;
+    uint32_t each = devices_per_worker(o), n_groups = found->n / each;
 
-    if (st == ST_OK) st = check_told(o, err);
-    if (st != ST_OK) {
-        (void)error_prefix(err, "--launch auto");
-        goto done;
-    }
-    n = share_out(found, each, text, ids);
-    say_gpus(found, n * each, log);
-    if (n == 0 && found->n > 0) {
-        st = error_set(err, ST_INVALID,
-                       "--launch auto: a worker wants %u GPUs (--tensor-parallel-size) and there "
-                       "are %u",
-                       each, found->n);
-    } else if (n + o->worker_urls.n > o->max_workers) {
-        st = error_set(err, ST_INVALID, "--launch auto: %u workers are more than --max-workers %u",
-                       n + o->worker_urls.n, o->max_workers);
-    }
-    config->n_children = MAX(n, 1u);
-    config->devices = n > 0 ? ids : NULL;
-done:
-    mem_free(found);
-    return st;
+    config->n_children = is_auto ? MAX(n_groups, 1u) : o->launch;
+    if (config->n_children + o->worker_urls.n > o->max_workers)
+        return error_set(err, ST_INVALID, "--launch: %u workers are more than --max-workers %u",
+                         config->n_children + o->worker_urls.n, o->max_workers);
+    if (found->n == 0) return ST_OK;
+    if (n_groups == 0)
+        return error_set(err, ST_INVALID,
+                         "--launch: a worker wants %u GPUs (--tensor-parallel-size) and there are "
+                         "%u",
+                         each, found->n);
+    say_gpus(found, MIN(n_groups, config->n_children) * each, log);
+    share_out(found, each, config->n_children, text, ids);
+    config->devices = ids;
+    return ST_OK;
+}
+
+/* With a number, a worker program that cannot say which devices there are is started all the same. */
+static enum status find_devices(struct local_devices *found, const struct router_options *o,
+                                const char *program, struct log *log, struct error *err) {
+    bool is_auto = o->launch == LAUNCH_AUTO;
+    struct error why = {0};
+    enum status st = is_auto ? check_told(o, err) : ST_OK;
+
+    if (st != ST_OK || !looks_for_gpus(o)) return st;
+    st = ask(found, o, program, &why);
+    if (st == ST_OK) return ST_OK;
+    if (is_auto) return error_set(err, st, "--launch auto: %s", why.message);
+    log_event(log, LOG_WARN, "gpus_unknown", log_z("why", why.message));
+    return ST_OK;
 }
 
 enum status launch_workers(struct supervisor **out, const struct router_options *o,
                            struct loop *loop, struct log *log, supervisor_fatal_fn *on_fatal,
                            void *arg, struct error *err) {
-    const char **args = worker_args(o), *ids[LOCAL_DEVICES_MAX];
+    const char **args = worker_args(o), *ids[LAUNCH_MAX];
+    struct local_devices *found = mem_zalloc(sizeof(*found));
     char program[PATH_MAX];
     struct buf device_text;
     struct supervisor_config config = {.program = program,
                                        .args = args,
-                                       .n_children = o->launch,
                                        .first_port = (uint16_t)o->worker_base_port,
                                        .n_threads = o->worker_threads,
                                        .backoff_min_us = 500000,
                                        .backoff_max_us = 30000000};
-    enum status st = ST_OK;
+    enum status st;
 
     buf_init(&device_text, 0);
     find_program(o, program);
-    if (o->launch == LAUNCH_AUTO) st = plan_auto(&config, o, &device_text, ids, log, err);
+    st = find_devices(found, o, program, log, err);
+    if (st == ST_OK) st = plan(&config, o, found, &device_text, ids, log, err);
     if (st == ST_OK) st = supervisor_create(out, loop, log, &config, on_fatal, arg, err);
     buf_fini(&device_text);
+    mem_free(found);
     mem_free(args);
     return st;
 }

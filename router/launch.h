@@ -1,8 +1,11 @@
 /* router/launch.h - the workers that --launch starts: how many, of which program, on which devices.
  *
- * `--launch N` starts N workers, which share the machine's cores. `--launch auto` starts one for each
- * GPU, pinned to it by its UUID, so that a worker that is restarted comes back on the same one; on a
- * machine without GPUs, one on the CPU. Thread: main. */
+ * `--launch N` starts N workers, which share the machine's cores, and its GPUs where there are some:
+ * worker i is pinned to the i-th by its UUID, so that one that is restarted comes back on the same;
+ * more workers than GPUs take turns. `--launch auto` starts one for each GPU; on a machine without
+ * GPUs, one on the CPU. With --tensor-parallel-size K among the workers' arguments each gets K. Who
+ * says --device or another backend there has chosen already, and N workers are not told anything.
+ * Thread: main. */
 #ifndef ROUTER_LAUNCH_H
 #define ROUTER_LAUNCH_H
 

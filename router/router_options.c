@@ -76,8 +76,8 @@ static const struct option_def rows[] = {
      .aliases = "dp-size", .group = "Workers", .metavar = "N|auto",
      .help =
          "Start this many workers here (256 at most), restart them when they die, end them with "
-         "the router. All of them choose a device as a worker does by itself: the first GPU. auto "
-         "starts one for each GPU and keeps it on that GPU; without GPUs, one on the CPU."},
+         "the router. Each is kept on a GPU of its own, in turn when there are fewer; without GPUs "
+         "they share the cores. auto starts one for each GPU; without GPUs, one on the CPU."},
     {"model", OPT_STR, FIELD(model), .aliases = "model-path", .group = "Workers", .metavar = "DIR",
      .help = "Model of launched workers: a folder, or org/name on the Hugging Face hub."},
     {"worker-base-port", OPT_U32, FIELD(worker_base_port), .def = "31000", .min = "1",

@@ -52,6 +52,21 @@ def test_a_model_over_two_gpus_gets_two_of_them(programs):
     assert router.stop() == 0
 
 
+def test_a_number_of_workers_share_the_gpus_in_turn(programs):
+    router = programs(Router, "--launch", 6, "--model", DEMO_MODEL, "--worker-base-port", free_port(),
+                      f"--worker-arg=--backend-library={FAKE}", "--worker-arg=--num-gpu-blocks-override=300").ready(6)
+    assert sorted(devices(router).values()) == sorted(UUIDS + UUIDS[:2])
+    assert router.stop() == 0
+
+
+def test_workers_that_are_told_their_device_are_not_told_another(programs):
+    router = programs(Router, "--launch", 2, "--model", DEMO_MODEL, "--worker-base-port", free_port(),
+                      f"--worker-arg=--backend-library={FAKE}", "--worker-arg=--num-gpu-blocks-override=300",
+                      "--worker-arg=--device=cuda:3").ready(2)
+    assert list(devices(router).values()) == [UUIDS[3]] * 2
+    assert router.stop() == 0
+
+
 def test_more_gpus_wanted_by_a_worker_than_there_are(programs):
     router = launch(programs, "--worker-arg=--tensor-parallel-size=8")
     assert router.process.wait(30) != 0
