@@ -201,7 +201,7 @@ UNIT := $(filter-out tests/unit/shim/%,$(UNIT))
 SKIPPED_SHIM := echo "SKIPPED tests of the CUDA kernels: ThreadSanitizer cannot follow fibers"
 endif
 # The doors to the toolkit's libraries, upon pretended ones: the toolkit's headers are needed.
-FAKE_CUDA := $(call objs,$(addprefix kernels/cuda/,gpu.c gemm.c comm.c) tests/unit/cuda/fake_cuda.c tests/unit/cuda/fake_libraries.c)
+FAKE_CUDA := $(call objs,$(addprefix kernels/cuda/,gpu.c gpu_events.c gpu_library.c gemm.c comm.c) tests/unit/cuda/fake_cuda.c tests/unit/cuda/fake_libraries.c)
 $(B)/libfakecuda.a: $(FAKE_CUDA)
 $(FAKE_CUDA) $(call objs,$(wildcard tests/unit/cuda/*.c)): CFLAGS_ALL += -isystem $(CUDA_HOME)/include
 $(B)/tests/unit/cuda/test_%: LDLIBS += -Wl,--wrap=dlopen,--wrap=dlsym,--wrap=dlerror,--wrap=dlclose

@@ -1,36 +1,22 @@
 /* kernels/cuda/gpu.c - a device through the CUDA runtime.
  *
- * A thin layer: one call of the runtime for each of ours, and three things the runtime lacks.
+ * A thin layer: one call of the runtime for each of ours, and two things the runtime lacks; a third, an
+ * fd for events, is in gpu_events.c.
  *
  * Sentences. The runtime says "driver version is insufficient" of a machine without a driver, of one
  * whose driver is old, and of a container that was started without its GPUs. why_no_device tells
  * them apart and names the remedy.
  *
  * One mistake sticks. Calls that put work on a stream return nothing; what the runtime answers is
- * kept by `check` until gpu_status or an event asks. Launches of kernels leave their mistake with
- * the runtime (cudaGetLastError), where gpu_status fetches it.
- *
- * A file descriptor for events. The runtime can call a function of the host from within a stream, but
- * holds the stream up while it does. Instead a thread, the watcher, waits for the announced events
- * in their order, asleep in the driver, and writes to an eventfd after each. The list of announced
- * events is all that it shares with the owner.
- *
- *      owner: announce -> [e1, e2] -> watcher: cudaEventSynchronize(e1), write(fd), (e2), ...
- *
- * An event recorded anew before the watcher came to it is waited for as recorded last: its fd speaks
- * once, for both. */
-#include "kernels/cuda/gpu_internal.h"
+ * kept by gpu_check until gpu_status or an event asks. Launches of kernels leave their mistake with
+ * the runtime (cudaGetLastError), where gpu_status fetches it. */
+#include "kernels/cuda/gpu_runtime.h"
 
-#include <cuda_runtime_api.h>
 #include <dlfcn.h>
-#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "common/mem.h"
 
@@ -40,47 +26,6 @@
 
 #define COPIES_AT_ONCE 256u   /* sizes handed to the driver in one call */
 #define BATCH_DRIVER   12080u /* the first driver that takes many copies in one call */
-#define SPIN_US        100u   /* a wait this short is not worth a sleep */
-#define SLEEP_US       40u    /* between two looks at an event; a decode step takes 700 and more */
-
-struct gpu_block {
-    struct gpu_block *next;
-    void *memory;
-    bool is_pinned;
-};
-
-struct gpu_watcher {
-    pthread_t thread;
-    pthread_mutex_t lock; /* of all below */
-    pthread_cond_t change;
-    struct gpu_event *first, *last; /* announced, in order */
-    struct gpu_event *current;      /* the one it waits for now */
-    bool has_thread, is_ending;
-    int fd;
-};
-
-struct gpu {
-    uint32_t ordinal;
-    struct gpu_properties properties;
-    struct gpu_block *blocks;
-    struct gpu_watcher watcher;
-    bool has_batch_copy;
-    bool has_failed;
-    char failure[ERROR_MESSAGE_MAX];
-};
-
-struct gpu_stream {
-    struct gpu *gpu;
-    cudaStream_t stream;
-    bool is_capturing;
-};
-
-struct gpu_event {
-    struct gpu *gpu;
-    cudaEvent_t event;
-    struct gpu_event *next; /* on the watcher's list */
-    bool is_announced;
-};
 
 struct gpu_graph {
     struct gpu *gpu;
@@ -179,8 +124,7 @@ static bool is_foreign(cudaError_t code) {
            code == cudaErrorUnsupportedPtxVersion || code == cudaErrorInvalidDeviceFunction;
 }
 
-/* Whether the call went well; if not, the device has failed. */
-static bool check(struct gpu *gpu, cudaError_t code, const char *doing) {
+bool gpu_check(struct gpu *gpu, cudaError_t code, const char *doing) {
     if (LIKELY(code == cudaSuccess)) return true;
     (void)cudaGetLastError();
     if (is_foreign(code))
@@ -195,16 +139,14 @@ static bool check(struct gpu *gpu, cudaError_t code, const char *doing) {
 
 static _Thread_local uint32_t entered; /* ordinal + 1 of this thread's device; 0: not known */
 
-/* Makes the device the one that this thread's calls mean. The runtime keeps one per thread, device 0 at
- * first; usually there is nothing to do. Before whatever looks at it: allocations, new streams and
- * events, launches. */
-static void enter(struct gpu *gpu) {
+void gpu_enter(struct gpu *gpu) {
     if (LIKELY(entered == gpu->ordinal + 1)) return;
-    if (check(gpu, cudaSetDevice((int)gpu->ordinal), "being chosen")) entered = gpu->ordinal + 1;
+    if (gpu_check(gpu, cudaSetDevice((int)gpu->ordinal), "being chosen"))
+        entered = gpu->ordinal + 1;
 }
 
 enum status gpu_status(struct gpu *gpu, struct error *err) {
-    (void)check(gpu, cudaPeekAtLastError(), "running a kernel");
+    (void)gpu_check(gpu, cudaPeekAtLastError(), "running a kernel");
     return gpu->has_failed ? error_set(err, ST_CLOSED, "%s", gpu->failure) : ST_OK;
 }
 
@@ -284,8 +226,8 @@ const struct gpu_properties *gpu_properties(const struct gpu *gpu) {
 uint64_t gpu_memory_free(struct gpu *gpu) {
     size_t n_free = 0, n_total = 0;
 
-    enter(gpu);
-    return check(gpu, cudaMemGetInfo(&n_free, &n_total), "asking for its memory") ? n_free : 0;
+    gpu_enter(gpu);
+    return gpu_check(gpu, cudaMemGetInfo(&n_free, &n_total), "asking for its memory") ? n_free : 0;
 }
 
 enum status gpu_open(struct gpu **out, uint32_t ordinal, struct error *err) {
@@ -339,7 +281,7 @@ enum status gpu_alloc(struct gpu *gpu, void **out, uint64_t n_bytes, const char 
     void *memory = NULL;
     cudaError_t code;
 
-    enter(gpu);
+    gpu_enter(gpu);
     code = cudaMalloc(&memory, MAX(n_bytes, 1));
     if (code == cudaSuccess) return keep(gpu, memory, false, out);
     if (code == cudaErrorMemoryAllocation) {
@@ -347,7 +289,7 @@ enum status gpu_alloc(struct gpu *gpu, void **out, uint64_t n_bytes, const char 
         return error_set(err, ST_NOMEM, "%s takes %.3f GiB of GPU %u, which has %.3f GiB free",
                          what, gib(n_bytes), gpu->ordinal, gib(gpu_memory_free(gpu)));
     }
-    (void)check(gpu, code, "allocating memory");
+    (void)gpu_check(gpu, code, "allocating memory");
     return gpu_status(gpu, err);
 }
 
@@ -356,7 +298,7 @@ enum status gpu_alloc_pinned(struct gpu *gpu, void **out, uint64_t n_bytes, cons
     void *memory = NULL;
     cudaError_t code;
 
-    enter(gpu);
+    gpu_enter(gpu);
     code = cudaHostAlloc(&memory, MAX(n_bytes, 1), cudaHostAllocDefault);
     if (code == cudaSuccess) return keep(gpu, memory, true, out);
     if (code == cudaErrorMemoryAllocation) {
@@ -366,14 +308,14 @@ enum status gpu_alloc_pinned(struct gpu *gpu, void **out, uint64_t n_bytes, cons
                          "for less, or raise the limit on locked memory (ulimit -l)",
                          what, gib(n_bytes));
     }
-    (void)check(gpu, code, "allocating pinned memory");
+    (void)gpu_check(gpu, code, "allocating pinned memory");
     return gpu_status(gpu, err);
 }
 
 static void release(struct gpu *gpu, struct gpu_block *block) {
     cudaError_t code = block->is_pinned ? cudaFreeHost(block->memory) : cudaFree(block->memory);
 
-    (void)check(gpu, code, "freeing memory");
+    (void)gpu_check(gpu, code, "freeing memory");
     mem_free(block);
 }
 
@@ -397,8 +339,9 @@ void gpu_free(struct gpu *gpu, void *p) {
 enum status gpu_stream_open(struct gpu *gpu, struct gpu_stream **out, struct error *err) {
     cudaStream_t stream = NULL;
 
-    enter(gpu);
-    if (!check(gpu, cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "opening a stream"))
+    gpu_enter(gpu);
+    if (!gpu_check(gpu, cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking),
+                   "opening a stream"))
         return gpu_status(gpu, err);
     *out = mem_zalloc(sizeof(**out));
     (*out)->gpu = gpu;
@@ -408,8 +351,8 @@ enum status gpu_stream_open(struct gpu *gpu, struct gpu_stream **out, struct err
 
 void gpu_stream_close(struct gpu_stream *s) {
     if (!s) return;
-    (void)check(s->gpu, cudaStreamSynchronize(s->stream), "finishing a stream");
-    (void)check(s->gpu, cudaStreamDestroy(s->stream), "closing a stream");
+    (void)gpu_check(s->gpu, cudaStreamSynchronize(s->stream), "finishing a stream");
+    (void)gpu_check(s->gpu, cudaStreamDestroy(s->stream), "closing a stream");
     mem_free(s);
 }
 
@@ -419,23 +362,23 @@ struct gpu *gpu_stream_gpu(struct gpu_stream *s) {
 
 void *gpu_stream_handle(struct gpu_stream *s) {
     if (!s) return NULL; /* the default stream: tests of kernels */
-    enter(s->gpu);
+    gpu_enter(s->gpu);
     return s->stream;
 }
 
 void gpu_copy(struct gpu_stream *s, void *dst, const void *src, uint64_t n_bytes) {
     if (n_bytes == 0) return;
-    (void)check(s->gpu, cudaMemcpyAsync(dst, src, n_bytes, cudaMemcpyDefault, s->stream),
-                "starting a copy");
+    (void)gpu_check(s->gpu, cudaMemcpyAsync(dst, src, n_bytes, cudaMemcpyDefault, s->stream),
+                    "starting a copy");
 }
 
 void gpu_copy_2d(struct gpu_stream *s, void *dst, uint64_t dst_pitch, const void *src,
                  uint64_t src_pitch, uint64_t row_bytes, uint64_t n_rows) {
     if (row_bytes == 0 || n_rows == 0) return;
-    (void)check(s->gpu,
-                cudaMemcpy2DAsync(dst, dst_pitch, src, src_pitch, row_bytes, n_rows,
-                                  cudaMemcpyDefault, s->stream),
-                "starting a copy of rows");
+    (void)gpu_check(s->gpu,
+                    cudaMemcpy2DAsync(dst, dst_pitch, src, src_pitch, row_bytes, n_rows,
+                                      cudaMemcpyDefault, s->stream),
+                    "starting a copy of rows");
 }
 
 static cudaError_t copy_batch(struct gpu_stream *s, void *const *dst, const void *const *src,
@@ -474,7 +417,7 @@ static bool copied_at_once(struct gpu_stream *s, void *const *dst, const void *c
         gpu->has_batch_copy = false;
         return false;
     }
-    (void)check(gpu, code, "starting copies");
+    (void)gpu_check(gpu, code, "starting copies");
     return true;
 }
 
@@ -493,192 +436,20 @@ void gpu_copy_many(struct gpu_stream *s, void *const *dst, const void *const *sr
 
 void gpu_fill(struct gpu_stream *s, void *dst, uint8_t value, uint64_t n_bytes) {
     if (n_bytes == 0) return;
-    (void)check(s->gpu, cudaMemsetAsync(dst, value, n_bytes, s->stream), "filling memory");
+    (void)gpu_check(s->gpu, cudaMemsetAsync(dst, value, n_bytes, s->stream), "filling memory");
 }
 
 enum status gpu_stream_wait(struct gpu_stream *s, struct error *err) {
-    (void)check(s->gpu, cudaPeekAtLastError(), "running a kernel");
-    (void)check(s->gpu, cudaStreamSynchronize(s->stream), "finishing a stream");
+    (void)gpu_check(s->gpu, cudaPeekAtLastError(), "running a kernel");
+    (void)gpu_check(s->gpu, cudaStreamSynchronize(s->stream), "finishing a stream");
     return gpu_status(s->gpu, err);
-}
-
-/* --- events ------------------------------------------------------------------------------------- */
-
-enum status gpu_event_open(struct gpu *gpu, struct gpu_event **out, struct error *err) {
-    cudaEvent_t event = NULL;
-
-    enter(gpu);
-    if (!check(gpu, cudaEventCreateWithFlags(&event, cudaEventBlockingSync), "making an event"))
-        return gpu_status(gpu, err);
-    *out = mem_zalloc(sizeof(**out));
-    (*out)->gpu = gpu;
-    (*out)->event = event;
-    return ST_OK;
-}
-
-void gpu_event_record(struct gpu_event *e, struct gpu_stream *s) {
-    (void)check(e->gpu, cudaEventRecord(e->event, s->stream), "recording an event");
-}
-
-void gpu_stream_wait_event(struct gpu_stream *s, struct gpu_event *e) {
-    (void)check(s->gpu, cudaStreamWaitEvent(s->stream, e->event, cudaEventWaitDefault),
-                "waiting for an event");
-}
-
-enum status gpu_event_poll(struct gpu_event *e) {
-    cudaError_t code = cudaPeekAtLastError(); /* a query would cover up what a launch left */
-
-    if (check(e->gpu, code, "running a kernel")) code = cudaEventQuery(e->event);
-    if (code == cudaErrorNotReady) {
-        (void)cudaGetLastError();
-        return ST_AGAIN;
-    }
-    (void)check(e->gpu, code, "running a step");
-    return e->gpu->has_failed ? ST_CLOSED : ST_OK;
-}
-
-static uint64_t clock_us(void) {
-    struct timespec now;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000u + (uint64_t)now.tv_nsec / 1000u;
-}
-
-enum status gpu_event_wait(struct gpu_event *e, uint64_t timeout_us) {
-    const struct timespec nap = {0, SLEEP_US * 1000L};
-    const uint64_t start_us = clock_us();
-    uint64_t waited_us;
-    enum status st;
-
-    while ((st = gpu_event_poll(e)) == ST_AGAIN) {
-        waited_us = clock_us() - start_us;
-        if (waited_us >= timeout_us) return ST_TIMEOUT;
-        if (waited_us >= SPIN_US) (void)nanosleep(&nap, NULL);
-    }
-    return st;
-}
-
-double gpu_event_elapsed_us(struct gpu_event *from, struct gpu_event *to) {
-    float ms = 0;
-
-    return check(from->gpu, cudaEventElapsedTime(&ms, from->event, to->event), "reading its clock")
-               ? (double)ms * 1000.0
-               : 0;
-}
-
-/* --- the watcher -------------------------------------------------------------------------------- */
-
-static struct gpu_event *pop_announced(struct gpu_watcher *w) {
-    struct gpu_event *e = w->first;
-
-    w->first = e->next;
-    if (!w->first) w->last = NULL;
-    e->next = NULL;
-    e->is_announced = false;
-    return e;
-}
-
-static void *watch(void *arg) {
-    struct gpu *gpu = arg;
-    struct gpu_watcher *w = &gpu->watcher;
-    const uint64_t one = 1;
-
-    (void)cudaSetDevice((int)gpu->ordinal);
-    (void)pthread_mutex_lock(&w->lock);
-    for (;;) {
-        while (!w->first && !w->is_ending)
-            (void)pthread_cond_wait(&w->change, &w->lock);
-        if (w->is_ending) break;
-        w->current = pop_announced(w);
-        (void)pthread_mutex_unlock(&w->lock);
-        (void)cudaEventSynchronize(w->current->event); /* a failure is the owner's to find */
-        (void)!write(w->fd, &one, sizeof(one));
-        (void)pthread_mutex_lock(&w->lock);
-        w->current = NULL;
-        (void)pthread_cond_broadcast(&w->change); /* someone may wait to close it */
-    }
-    (void)pthread_mutex_unlock(&w->lock);
-    return NULL;
-}
-
-int gpu_event_fd(struct gpu *gpu) {
-    struct gpu_watcher *w = &gpu->watcher;
-
-    if (w->has_thread) return w->fd;
-    w->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (w->fd < 0) return -1;
-    (void)pthread_mutex_init(&w->lock, NULL);
-    (void)pthread_cond_init(&w->change, NULL);
-    if (pthread_create(&w->thread, NULL, watch, gpu) == 0) {
-        w->has_thread = true;
-        return w->fd;
-    }
-    (void)pthread_cond_destroy(&w->change);
-    (void)pthread_mutex_destroy(&w->lock);
-    (void)close(w->fd);
-    return w->fd = -1;
-}
-
-void gpu_event_announce(struct gpu_event *e) {
-    struct gpu_watcher *w = &e->gpu->watcher;
-
-    if (!w->has_thread) return;
-    (void)pthread_mutex_lock(&w->lock);
-    if (!e->is_announced) {
-        e->is_announced = true;
-        if (w->last)
-            w->last->next = e;
-        else
-            w->first = e;
-        w->last = e;
-        (void)pthread_cond_broadcast(&w->change);
-    }
-    (void)pthread_mutex_unlock(&w->lock);
-}
-
-/* Takes an event from the watcher, which may be waiting for it. */
-static void withdraw(struct gpu_event *e) {
-    struct gpu_watcher *w = &e->gpu->watcher;
-    struct gpu_event **at, *before = NULL;
-
-    if (!w->has_thread) return;
-    (void)pthread_mutex_lock(&w->lock);
-    for (at = &w->first; *at && *at != e; at = &(*at)->next)
-        before = *at;
-    if (*at) {
-        *at = e->next;
-        if (w->last == e) w->last = before;
-    }
-    while (w->current == e)
-        (void)pthread_cond_wait(&w->change, &w->lock);
-    (void)pthread_mutex_unlock(&w->lock);
-}
-
-static void watcher_stop(struct gpu_watcher *w) {
-    if (!w->has_thread) return;
-    (void)pthread_mutex_lock(&w->lock);
-    w->is_ending = true;
-    (void)pthread_cond_broadcast(&w->change);
-    (void)pthread_mutex_unlock(&w->lock);
-    (void)pthread_join(w->thread, NULL);
-    (void)pthread_cond_destroy(&w->change);
-    (void)pthread_mutex_destroy(&w->lock);
-    (void)close(w->fd);
-    w->has_thread = false;
-}
-
-void gpu_event_close(struct gpu_event *e) {
-    if (!e) return;
-    withdraw(e);
-    (void)check(e->gpu, cudaEventDestroy(e->event), "closing an event");
-    mem_free(e);
 }
 
 /* --- graphs ------------------------------------------------------------------------------------- */
 
 /* Only this thread's calls are watched: the watcher, and other ranks, go on meanwhile. */
 void gpu_capture_begin(struct gpu_stream *s) {
-    s->is_capturing = check(
+    s->is_capturing = gpu_check(
         s->gpu, cudaStreamBeginCapture(s->stream, cudaStreamCaptureModeThreadLocal), "recording");
 }
 
@@ -692,7 +463,8 @@ enum status gpu_capture_end(struct gpu_stream *s, struct gpu_graph **out, struct
         return gpu_status(s->gpu, err);
     }
     s->is_capturing = false;
-    (void)check(s->gpu, cudaPeekAtLastError(), "recording a kernel"); /* before the end covers it */
+    (void)gpu_check(s->gpu, cudaPeekAtLastError(),
+                    "recording a kernel"); /* before the end covers it */
     code = cudaStreamEndCapture(s->stream, &graph);
     if (code == cudaSuccess) code = cudaGraphInstantiate(&exec, graph, 0);
     if (graph) (void)cudaGraphDestroy(graph);
@@ -705,7 +477,7 @@ enum status gpu_capture_end(struct gpu_stream *s, struct gpu_graph **out, struct
                          "--gpu-memory-utilization",
                          gib(gpu_memory_free(s->gpu)), s->gpu->ordinal);
     }
-    if (!check(s->gpu, code, "making a graph") || s->gpu->has_failed) {
+    if (!gpu_check(s->gpu, code, "making a graph") || s->gpu->has_failed) {
         if (exec) (void)cudaGraphExecDestroy(exec);
         return gpu_status(s->gpu, err);
     }
@@ -716,13 +488,13 @@ enum status gpu_capture_end(struct gpu_stream *s, struct gpu_graph **out, struct
 }
 
 void gpu_graph_launch(struct gpu_graph *g, struct gpu_stream *s) {
-    enter(s->gpu);
-    (void)check(s->gpu, cudaGraphLaunch(g->exec, s->stream), "launching a graph");
+    gpu_enter(s->gpu);
+    (void)gpu_check(s->gpu, cudaGraphLaunch(g->exec, s->stream), "launching a graph");
 }
 
 void gpu_graph_close(struct gpu_graph *g) {
     if (!g) return;
-    (void)check(g->gpu, cudaGraphExecDestroy(g->exec), "closing a graph");
+    (void)gpu_check(g->gpu, cudaGraphExecDestroy(g->exec), "closing a graph");
     mem_free(g);
 }
 
@@ -730,44 +502,12 @@ void gpu_close(struct gpu *gpu) {
     struct gpu_block *block;
 
     if (!gpu) return;
-    enter(gpu);
+    gpu_enter(gpu);
     (void)cudaDeviceSynchronize(); /* before the watcher: an announced event comes, or fails */
-    watcher_stop(&gpu->watcher);
+    gpu_watcher_stop(&gpu->watcher);
     while ((block = gpu->blocks)) {
         gpu->blocks = block->next;
         release(gpu, block);
     }
     mem_free(gpu);
-}
-
-/* --- libraries ---------------------------------------------------------------------------------- */
-
-/* Where the toolkit puts its libraries when the loader's own list does not have them. */
-static const char *const folders[] = {"", "/usr/local/cuda/lib64/",
-                                      "/usr/local/cuda/targets/x86_64-linux/lib/",
-                                      "/usr/local/cuda/targets/sbsa-linux/lib/"};
-
-enum status gpu_library_open(void **out, const char *const *names, const char *what,
-                             const char *remedy, struct error *err) {
-    char path[256];
-    size_t i;
-
-    for (; *names; names++)
-        for (i = 0; i < ARRAY_LEN(folders); i++) {
-            (void)snprintf(path, sizeof(path), "%s%s", folders[i], *names);
-            *out = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-            if (*out) return ST_OK;
-        }
-    return error_set(err, ST_UNSUPPORTED, "%s cannot be opened (%.200s): %s", what, dlerror(),
-                     remedy);
-}
-
-enum status gpu_library_find(void *library, void *function, const char *name, struct error *err) {
-    void *address = dlsym(library, name);
-
-    if (!address)
-        return error_set(err, ST_UNSUPPORTED, "the library has no function %s: install a newer one",
-                         name);
-    memcpy(function, &address, sizeof(address)); /* a function pointer of any type */
-    return ST_OK;
 }

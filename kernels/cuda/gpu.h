@@ -1,9 +1,10 @@
 /* kernels/cuda/gpu.h - what this backend asks of a device: memory, streams, events, graphs.
  *
- * The only door to the CUDA runtime. Two implementations stand behind it: gpu.c calls libcudart;
- * kernels/shim/gpu_shim.cpp is a device made of host memory, on which the same kernels run thread by
- * thread as fibers. All that is not a kernel or behind this header, gemm.h or comm.h is plain C11 and
- * the same object code in both, so that the whole backend is tested where there is no GPU.
+ * The only door to the CUDA runtime. Two implementations stand behind it: gpu.c and gpu_events.c call
+ * libcudart; kernels/shim/gpu_shim.c is a device made of host memory, on which the same kernels run
+ * thread by thread as fibers. All that is not a kernel or behind this header, gemm.h or comm.h is
+ * plain C11 and the same object code in both, so that the whole backend is tested where there is no
+ * GPU.
  *
  * Work on a stream is done in the order it was put there, some time after the call. A call on a
  * stream cannot fail by itself: the first mistake, the driver's or a kernel's, sticks to the device,

@@ -1,5 +1,5 @@
-/* kernels/cuda/gpu_internal.h - what gpu.c offers to the two modules that call the vendor's libraries
- * themselves: gemm.c and comm.c. */
+/* kernels/cuda/gpu_internal.h - what gpu.c and gpu_library.c offer to the two modules that call the
+ * vendor's libraries themselves: gemm.c and comm.c. */
 #ifndef KERNELS_CUDA_GPU_INTERNAL_H
 #define KERNELS_CUDA_GPU_INTERNAL_H
 
