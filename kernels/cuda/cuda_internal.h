@@ -171,6 +171,15 @@ enum status cuda_settle(struct backend_device *dev, struct error *err);
  * process; so the one must not begin while a rank is still at the other. */
 MUST_USE enum status cuda_meet(struct backend_device *dev, struct error *err);
 
+/* --- memory.c */
+/* Device memory within the limit, and pinned host memory; both freed by unload. */
+MUST_USE enum status cuda_take(struct backend_model *m, void *out, uint64_t n_bytes,
+                               const char *what, struct error *err);
+MUST_USE enum status cuda_take_pinned(struct backend_model *m, void *out, uint64_t n_bytes,
+                                      const char *what, struct error *err);
+/* Gives back what cuda_take took. */
+void cuda_give_back(struct backend_model *m, void *p, uint64_t n_bytes);
+
 /* --- model.c */
 enum status cuda_load_begin(struct backend_device *dev, struct backend_model **out,
                             const struct geometry *g, const struct backend_limits *limits,
@@ -179,13 +188,6 @@ enum status cuda_load_tensor(struct backend_model *m, const struct backend_tenso
                              struct error *err);
 enum status cuda_load_end(struct backend_model *m, struct error *err);
 void cuda_unload(struct backend_model *m);
-/* Device memory within the limit, and pinned host memory; both freed by unload. */
-MUST_USE enum status cuda_take(struct backend_model *m, void *out, uint64_t n_bytes,
-                               const char *what, struct error *err);
-MUST_USE enum status cuda_take_pinned(struct backend_model *m, void *out, uint64_t n_bytes,
-                                      const char *what, struct error *err);
-/* Gives back what cuda_take took. */
-void cuda_give_back(struct backend_model *m, void *p, uint64_t n_bytes);
 /* Frees the buffers that weights came through. */
 void cuda_load_stop(struct backend_model *m);
 
