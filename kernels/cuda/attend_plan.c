@@ -446,7 +446,7 @@ static void plan_prefill(struct plan *plan, uint32_t n_tiles, uint32_t tile_rows
     struct attend_planner *p = plan->p;
     struct spare spare = {extra, p->max_partials - plan->n_partials,
                           p->max_merges - plan->n_merges};
-    uint32_t chunk = 0, slots = CEIL_DIV(p->slots * 64, tile_rows); /* 128 rows: half as many fit */
+    uint32_t chunk = 0, slots = CEIL_DIV(p->slots * 64, tile_rows); /* 128 rows: twice the work */
 
     if (p->shape.is_deterministic)
         chunk = CHUNK_TILES;

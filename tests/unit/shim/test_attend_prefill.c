@@ -80,7 +80,7 @@ static void windows_of_all_kinds(void **state) {
 
     (void)state;
     for (uint32_t i = 0; i < ARRAY_LEN(windows); i++) {
-        struct attend_shape shape = shape_of(64, 4, 1, i & 1 ? 1 : 132);
+        struct attend_shape shape = shape_of(i & 1 ? 128 : 64, 4, 1, i & 1 ? 1 : 132);
 
         expect_right(&shape, ragged, 6, 0, windows[i]);
     }
@@ -171,17 +171,21 @@ static void planted_bugs_are_caught(void **state) {
         "no_mask",        "no_loop_barrier",     "no_query_barrier",
         "early_refill",   "wrong_causal_offset", "window_off_by_one"};
     static const struct backend_row rows[] = {{2, 0, 40, 230}};
-    struct attend_shape shape = shape_of(64, 2, 1, 1);
 
     (void)state;
-    for (uint32_t i = 0; i < ARRAY_LEN(bugs); i++) {
-        uint32_t window = strcmp(bugs[i], "window_off_by_one") ? 0 : 20;
+    for (uint32_t i = 0; i < 2 * ARRAY_LEN(bugs); i++) {
+        const char *bug = bugs[i / 2];
+        struct attend_shape shape = shape_of(i & 1 ? 128 : 64, 2, 1, 1);
+        uint32_t window = strcmp(bug, "window_off_by_one") ? 0 : 20;
         double worst;
 
-        shim_plant(bugs[i]);
+        /* These queries stay in shared memory, and the loop's barrier is theirs, too. */
+        if (shape.head_dim == 128 && !strcmp(bug, "no_query_barrier")) continue;
+        shim_plant(bug);
         worst = layer_error(&shape, rows, 1, 0, window, 3);
         shim_plant(NULL);
-        if (worst <= CASE_BOUND) print_error("%s was not caught\n", bugs[i]);
+        if (worst <= CASE_BOUND)
+            print_error("%s was not caught, head_dim %u\n", bug, shape.head_dim);
         assert_true(worst > CASE_BOUND);
     }
 }
