@@ -122,9 +122,15 @@ static enum status check_told(const struct router_options *o, struct error *err)
 
 /* The first n have a worker each, or are what it divides its model over. */
 static void say_gpus(const struct local_devices *found, uint32_t n, struct log *log) {
-    for (uint32_t i = 0; i < found->n; i++)
-        log_event(log, i < n ? LOG_INFO : LOG_WARN, i < n ? "gpu_found" : "gpu_left_over",
-                  log_z("device", found->device[i].id), log_z("name", found->device[i].name));
+    for (uint32_t i = 0; i < found->n; i++) {
+        const struct local_device *d = &found->device[i];
+
+        if (i < n)
+            log_event(log, LOG_INFO, "gpu_found", log_z("device", d->id), log_z("name", d->name));
+        else
+            log_event(log, LOG_WARN, "gpu_left_over", log_z("device", d->id),
+                      log_z("name", d->name));
+    }
 }
 
 /* How many children there are, and which devices each is told. Without a GPU nothing is told. */
