@@ -49,8 +49,8 @@ struct option_def {
     const char *def;                 /* as a user would write it; NULL: zero, or unset */
     const char *min, *max;           /* inclusive, same notation; for OPT_LIST the count of items */
     const char *const *names;        /* OPT_ENUM: the choices, NULL-terminated */
-    const char *const *name_aliases; /* other words for them, or for numbers (-1 for 0: no limit):
-                                      * alias, name, alias, name, NULL */
+    const char *const *name_aliases; /* other words for them, or for numbers (-1 for 0: no limit),
+                                      * which may be out of range: alias, name, alias, name, NULL */
     const char *aliases; /* other names, "dp-size,tp-size". An OPT_MS alias that ends in -secs
                                * takes a bare number as seconds; an OPT_BOOL alias that begins with
                                * '!' means the opposite: "!disable-radix-cache" */

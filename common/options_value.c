@@ -137,11 +137,12 @@ static struct str in_our_words(const struct option_def *d, struct str s) {
 
 static enum status set_integer(const struct option_def *d, const struct option_text *t,
                                void *target) {
+    struct str words = in_our_words(d, t->value);
+    bool is_word = words.ptr != t->value.ptr; /* may stand for a number that users cannot say */
     uint64_t value;
 
-    if (parse_integer(d, in_our_words(d, t->value), t->in_seconds, &value) != ST_OK)
-        return ST_INVALID;
-    if (!is_integer_in_range(d, value)) return ST_INVALID;
+    if (parse_integer(d, words, t->in_seconds, &value) != ST_OK) return ST_INVALID;
+    if (!is_word && !is_integer_in_range(d, value)) return ST_INVALID;
     if (d->size == sizeof(uint32_t)) {
         *(uint32_t *)field(d, target) = (uint32_t)value;
     } else {
@@ -258,6 +259,19 @@ static void append_with_unit(struct buf *out, uint64_t value, const struct unit 
     buf_appendf(out, "%llu%s", (unsigned long long)(value / units[i].factor), units[i].suffix);
 }
 
+/* As a user would write it: a number out of range has a word for it. */
+static void append_integer(const struct option_def *d, uint64_t value, struct buf *out) {
+    uint64_t number;
+
+    for (const char *const *a = d->name_aliases; a && a[0]; a += 2) {
+        if (is_integer_in_range(d, value)) break;
+        if (parse_integer(d, str_of(a[1]), false, &number) != ST_OK || number != value) continue;
+        buf_append_str(out, str_of(a[0]));
+        return;
+    }
+    buf_appendf(out, "%llu", (unsigned long long)value);
+}
+
 void option_format(const struct option_def *d, const void *target, struct buf *out) {
     const void *at = const_field(d, target);
     struct option_list list;
@@ -265,8 +279,8 @@ void option_format(const struct option_def *d, const void *target, struct buf *o
 
     switch (d->type) {
     case OPT_BOOL: buf_append_str(out, *(const bool *)at ? STR("true") : STR("false")); break;
-    case OPT_U32: buf_appendf(out, "%u", *(const uint32_t *)at); break;
-    case OPT_U64: buf_appendf(out, "%llu", (unsigned long long)*(const uint64_t *)at); break;
+    case OPT_U32: append_integer(d, *(const uint32_t *)at, out); break;
+    case OPT_U64: append_integer(d, *(const uint64_t *)at, out); break;
     case OPT_BYTES:
         append_with_unit(out, *(const uint64_t *)at, byte_units, ARRAY_LEN(byte_units));
         break;

@@ -28,7 +28,7 @@ static const char *const no_limit[] = {"-1", "0", NULL};
 
 static const char *const isolation_names[] = {"none", "tenant", NULL};
 
-static const char *const launch_words[] = {"auto", "65535", NULL}; /* LAUNCH_AUTO */
+static const char *const launch_words[] = {"auto", "4294967295", NULL}; /* LAUNCH_AUTO */
 
 static const struct option_def rows[] = {
     {"host", OPT_STR, FIELD(host), .def = "127.0.0.1", .group = "Listening",
@@ -72,10 +72,10 @@ static const struct option_def rows[] = {
              "private ones. Link-local and metadata addresses are refused whatever is allowed."},
     {"max-workers", OPT_U32, FIELD(max_workers), .def = "256", .min = "1", .max = "1024",
      .group = "Workers", .help = "Most workers at once. Raising it costs memory per model."},
-    {"launch", OPT_U32, FIELD(launch), .def = "0", .max = "65535", .name_aliases = launch_words,
+    {"launch", OPT_U32, FIELD(launch), .def = "0", .max = "256", .name_aliases = launch_words,
      .aliases = "dp-size", .group = "Workers", .metavar = "N|auto",
      .help =
-         "Start this many workers here (256 at most), restart them when they die, end them with "
+         "Start this many workers here, restart them when they die, end them with "
          "the router. Each is kept on a GPU of its own, in turn when there are fewer; without GPUs "
          "they share the cores. auto starts one for each GPU; without GPUs, one on the CPU."},
     {"model", OPT_STR, FIELD(model), .aliases = "model-path", .group = "Workers", .metavar = "DIR",

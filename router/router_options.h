@@ -9,7 +9,7 @@
 enum router_isolation { ISOLATE_NONE, ISOLATE_TENANT };
 
 #define LAUNCH_MAX  256u
-#define LAUNCH_AUTO 65535u /* --launch auto: one for each GPU */
+#define LAUNCH_AUTO UINT32_MAX /* --launch auto: one for each GPU */
 
 struct router_options {
     const char *host, *admin_host;

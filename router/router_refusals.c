@@ -25,12 +25,6 @@ enum status router_options_check(const struct router_options *o, struct error *e
                          "no workers: name them with --worker-urls http://host:port ... or "
                          "--worker-file FILE, or start some here with --launch 2 --model DIR");
     }
-    if (o->launch > LAUNCH_MAX && !is_auto) {
-        return error_set(err, ST_INVALID,
-                         "--launch %u: at most %u workers are started here; auto starts one for "
-                         "each GPU",
-                         o->launch, LAUNCH_MAX);
-    }
     if (o->launch > 0 && !o->model && o->worker_args.n == 0) {
         return error_set(err, ST_INVALID,
                          "--launch needs to know what to serve: add --model DIR, a Hugging Face "

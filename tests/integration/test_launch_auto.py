@@ -1,6 +1,8 @@
 """--launch auto: a worker on each GPU, each kept on its own. The GPUs are pretended (tests/backends/fake_gpus.c)."""
 import os
+import re
 import signal
+import subprocess
 
 import pytest
 from conftest import BUILD, DEMO_MODEL, Router, free_port, http, wait_for
@@ -57,6 +59,24 @@ def test_a_number_of_workers_share_the_gpus_in_turn(programs):
                       f"--worker-arg=--backend-library={FAKE}", "--worker-arg=--num-gpu-blocks-override=300").ready(6)
     assert sorted(devices(router).values()) == sorted(UUIDS + UUIDS[:2])
     assert router.stop() == 0
+
+
+def test_a_number_of_workers_starts_when_the_program_cannot_list_gpus(programs, tmp_path):
+    program = tmp_path / "worker"
+    program.write_text(f'#!/bin/sh\n[ "$1" = devices ] && exit 3\nexec {BUILD / "incipit-worker"} --backend=cpu "$@"\n')
+    program.chmod(0o700)
+    router = programs(Router, "--launch", 2, "--worker-program", program, "--model", DEMO_MODEL, "--worker-base-port",
+                      free_port(), "--worker-arg=--kv-cache-memory-bytes=64MiB").ready(2)
+    assert " gpus_unknown " in router.log and "status 3" in router.log
+    assert router.stop() == 0
+
+
+def test_auto_is_a_word_and_256_the_largest_number(tmp_path):
+    refused = subprocess.run([BUILD / "incipit-router", "--launch", "257", "--model", "m"], capture_output=True, text=True)
+    assert refused.returncode == 2 and "256" in refused.stderr
+    shown = subprocess.run([BUILD / "incipit-router", "--launch", "auto", "--model", "m", "--dump-config"],
+                           capture_output=True, text=True, check=True).stdout
+    assert re.search(r"^launch: auto\b", shown, re.M), shown
 
 
 def test_workers_that_are_told_their_device_are_not_told_another(programs):
