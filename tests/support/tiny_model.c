@@ -16,6 +16,18 @@ static void must(enum status st, const struct error *err, const char *what) {
     abort();
 }
 
+const struct tiny_shape tiny_many_heads = {.n_layers = 2,
+                                           .d_model = 64,
+                                           .n_heads = 8,
+                                           .n_kv_heads = 4,
+                                           .head_dim = 16,
+                                           .d_ff = 88,
+                                           .vocab = 250,
+                                           .max_context = 128,
+                                           .is_tied = true,
+                                           .weight_dtype = DTYPE_BF16,
+                                           .kv_dtype = DTYPE_BF16};
+
 struct geometry tiny_geometry(const struct tiny_shape *s, float *inv_freq, uint8_t *layer_kind) {
     struct geometry g = {.n_layers = s->n_layers,
                          .d_model = s->d_model,

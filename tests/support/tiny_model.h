@@ -16,6 +16,9 @@ struct tiny_shape {
     enum dtype weight_dtype, kv_dtype;
 };
 
+/* Eight heads on four KV heads, and sizes that four ranks can divide. */
+extern const struct tiny_shape tiny_many_heads;
+
 struct tiny_setup {
     const struct backend_ops *ops;
     const char *path; /* NULL: the best */

@@ -26,18 +26,6 @@
 
 static const char *const paths[] = {"avx512bf16", "avx512", "avx2", "neon", "plain"};
 
-static const struct tiny_shape llama = {.n_layers = 2,
-                                        .d_model = 64,
-                                        .n_heads = 8,
-                                        .n_kv_heads = 4,
-                                        .head_dim = 16,
-                                        .d_ff = 88,
-                                        .vocab = 250,
-                                        .max_context = 128,
-                                        .is_tied = true,
-                                        .weight_dtype = DTYPE_BF16,
-                                        .kv_dtype = DTYPE_BF16};
-
 static bool has_path(const char *path) {
     struct backend_info info;
 
@@ -314,7 +302,7 @@ static void check(const struct backend_ops *ops, const char *path, uint32_t size
 
 /* `which` of a family in which every feature occurs; KV heads fewer than ranks, too. */
 static struct tiny_shape shape_at(uint32_t which) {
-    struct tiny_shape s = llama;
+    struct tiny_shape s = tiny_many_heads;
 
     if (which == 1) {
         s.has_qkv_bias = s.has_o_bias = s.has_qk_norm = true;

@@ -6,18 +6,6 @@
 #include "tests/support/cm.h"
 #include "tests/support/tiny_model.h"
 
-static const struct tiny_shape llama = {.n_layers = 2,
-                                        .d_model = 64,
-                                        .n_heads = 8,
-                                        .n_kv_heads = 4,
-                                        .head_dim = 16,
-                                        .d_ff = 88,
-                                        .vocab = 250,
-                                        .max_context = 128,
-                                        .is_tied = true,
-                                        .weight_dtype = DTYPE_BF16,
-                                        .kv_dtype = DTYPE_BF16};
-
 /* --- what the engine hears ------------------------------------------------------------------- */
 
 static void info_speaks_of_all_ranks(void **state) {
@@ -33,7 +21,7 @@ static void info_speaks_of_all_ranks(void **state) {
     assert_memory_equal(all.device, begin, 4);
     assert_string_equal(all.path, one.path);
     assert_int_equal(all.memory_total, one.memory_total);
-    tiny_open(&m, &setup, &llama, 1);
+    tiny_open(&m, &setup, &tiny_many_heads, 1);
     backend_tp.info(m.dev, &all);
     assert_int_equal(all.n_threads, 4);
     assert_int_equal(all.flags, BACKEND_INVARIANT);
@@ -267,12 +255,12 @@ static enum status load_failing(const struct backend_ops *ops, struct backend_de
     struct tiny_setup setup = {&backend_tp, NULL, 2, 16, 2, 32};
     float inv_freq[128];
     uint8_t kind[64];
-    struct geometry g = tiny_geometry(&llama, inv_freq, kind);
-    struct backend_limits limits = tiny_limits(&setup, &llama);
+    struct geometry g = tiny_geometry(&tiny_many_heads, inv_freq, kind);
+    struct backend_limits limits = tiny_limits(&setup, &tiny_many_heads);
     enum status st = backend_tp.open(dev, &config, err);
 
     if (st == ST_OK) st = backend_tp.load_begin(*dev, model, &g, &limits, err);
-    if (st == ST_OK) st = tiny_load(&backend_tp, *model, &llama, 1, ROLE_COUNT, err);
+    if (st == ST_OK) st = tiny_load(&backend_tp, *model, &tiny_many_heads, 1, ROLE_COUNT, err);
     if (st == ST_OK) st = backend_tp.load_end(*model, err);
     return st;
 }

@@ -356,4 +356,16 @@ static UNUSED uint32_t stand_left(const struct cuda_stand *s, uint32_t seq) {
     return s->seq[seq].n - s->seq[seq].n_computed;
 }
 
+/* A story of steps, told to random models of one shape, over memory that holds no numbers. */
+static UNUSED void stand_tell(const struct tiny_shape *shape, const struct stand_setup *setup,
+                              void (*story)(struct cuda_stand *s)) {
+    for (uint64_t seed = 1; seed <= 2; seed++) {
+        struct cuda_stand *s = stand_open(shape, setup, seed);
+
+        stand_poison(&s->cuda, s->setup.n_blocks);
+        story(s);
+        stand_close(s);
+    }
+}
+
 #endif

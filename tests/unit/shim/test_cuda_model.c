@@ -32,13 +32,7 @@ static void run_story(struct cuda_stand *s) {
 }
 
 static void check_shape(const struct tiny_shape *shape) {
-    for (uint64_t seed = 1; seed <= 2; seed++) {
-        struct cuda_stand *s = stand_open(shape, &setup, seed);
-
-        stand_poison(&s->cuda, s->setup.n_blocks);
-        run_story(s);
-        stand_close(s);
-    }
+    stand_tell(shape, &setup, run_story);
 }
 
 static void llama_agrees_with_the_reference(void **state) {
