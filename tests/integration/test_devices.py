@@ -30,6 +30,10 @@ def test_devices_are_listed():
         assert line.startswith(f"{i}  Fake GPU {i}") and UUIDS[i] in line and "24576 MiB" in line
 
 
+def test_the_object_may_be_named_by_the_environment():
+    assert run("devices", INCIPIT_BACKEND_LIBRARY=str(OBJECT)).stdout == run("devices", *LIBRARY).stdout != ""
+
+
 def test_devices_are_listed_for_programs():
     result = run("devices", "--json", *LIBRARY, INCIPIT_TEST_OLD_GPU="1")
     assert result.returncode == 0
