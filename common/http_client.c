@@ -1,8 +1,8 @@
 /* common/http_client.c - libcurl's multi interface on a loop; the only file that knows libcurl.
  *
  * curl says which sockets to watch and when to be called again; we say what became ready. Finished
- * calls are told only from our own events, never from inside curl, so that a callback may start and
- * cancel calls freely. Proxies named in the environment are not used: probes go to workers. */
+ * calls, and pieces of streams, are told only from our own events, never from inside curl, so that a
+ * callback may start and cancel calls freely. Proxies named in the environment are not used: probes go to workers. */
 #include "common/http_client.h"
 
 #include "common/http_parse.h"
@@ -10,9 +10,12 @@
 #include "common/loop.h"
 #include "common/mem.h"
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <pthread.h>
-#include <sys/stat.h>
 #include <stdio.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
 
 #include <curl/curl.h>
 
@@ -21,11 +24,17 @@
 #define MAX_IDLE                   1024L /* connections kept: curl's own limit is less than a fleet */
 #define MAX_SPARES                 16u
 
+/* A stream's peer that is gone without a word is noticed by the kernel, data under way or not. */
+#define KEEPALIVE_IDLE_S     15
+#define KEEPALIVE_INTERVAL_S 5
+#define USER_TIMEOUT_MS      30000
+
 struct http_client {
     struct loop *loop;
     CURLM *multi;
     struct loop_timer timer;
     struct list calls, sockets;
+    struct list fresh; /* streams with bytes to tell */
     struct http_client_trust trust;
     CURL *spares[MAX_SPARES]; /* of calls that have ended: a new one costs more than a reset */
     uint32_t n_spares;
@@ -45,7 +54,11 @@ struct http_call {
     struct buf answer;
     char *request_body;
     http_client_fn *fn;
+    http_client_data_fn *on_data; /* NULL: not a stream */
     void *arg;
+    struct list fresh; /* on its client's */
+    struct loop_timer silence;
+    uint64_t silence_us;
     char message[CURL_ERROR_SIZE];
 };
 
@@ -75,6 +88,8 @@ static void call_destroy(struct http_call *call) {
     curl_slist_free_all(call->connect_to);
     buf_fini(&call->answer);
     mem_free(call->request_body);
+    loop_timer_fini(&call->silence);
+    if (list_is_linked(&call->fresh)) list_remove(&call->fresh);
     list_remove(&call->link);
     mem_free(call);
 }
@@ -87,15 +102,17 @@ static enum status status_of(const struct http_call *call, CURLcode code) {
 
 static void finish(struct http_call *call, CURLcode code) {
     struct http_client_response r = {.status = status_of(call, code), .message = ""};
+    curl_off_t elapsed_us = 0, retry_after_s = 0;
     const char *content_type = NULL;
-    curl_off_t elapsed_us = 0;
     long http_code = 0;
 
     curl_easy_getinfo(call->easy, CURLINFO_RESPONSE_CODE, &http_code);
     curl_easy_getinfo(call->easy, CURLINFO_TOTAL_TIME_T, &elapsed_us);
     curl_easy_getinfo(call->easy, CURLINFO_CONTENT_TYPE, &content_type);
     r.code = (int)http_code;
+    curl_easy_getinfo(call->easy, CURLINFO_RETRY_AFTER, &retry_after_s);
     r.elapsed_us = (uint64_t)elapsed_us;
+    r.retry_after_s = (uint32_t)MIN(MAX(retry_after_s, 0), UINT32_MAX);
     r.content_type = content_type ? str_of(content_type) : STR("");
     if (r.status == ST_OK) {
         r.body = call->answer.data ? buf_str(&call->answer) : STR("");
@@ -121,6 +138,38 @@ static void finish_done(struct http_client *client) {
     }
 }
 
+/* --- streams --------------------------------------------------------------------------------------- */
+
+static void silence_is_over(void *arg) {
+    struct http_call *call = arg;
+
+    snprintf(call->message, sizeof(call->message), "nothing was heard for %u s",
+             (unsigned)(call->silence_us / 1000000));
+    finish(call, CURLE_OPERATION_TIMEDOUT);
+}
+
+/* What the callback is given stays where it is until it returns, even when it cancels the call. */
+static void tell_piece(struct http_call *call) {
+    struct buf piece = call->answer;
+    long code = 0;
+
+    curl_easy_getinfo(call->easy, CURLINFO_RESPONSE_CODE, &code);
+    buf_init(&call->answer, piece.limit);
+    if (call->silence_us) loop_timer_start(&call->silence, call->silence_us);
+    call->on_data((int)code, buf_str(&piece), call->arg);
+    buf_fini(&piece);
+}
+
+/* What came, then what ended: a stream's last piece is told before its end. */
+static void tell(struct http_client *client) {
+    struct list *link;
+
+    while ((link = list_pop_front(&client->fresh))) {
+        tell_piece(LIST_ENTRY(link, struct http_call, fresh));
+    }
+    finish_done(client);
+}
+
 /* --- curl's sockets and time on the loop -------------------------------------------------------------- */
 
 static void socket_is_ready(unsigned ready, void *arg) {
@@ -130,7 +179,7 @@ static void socket_is_ready(unsigned ready, void *arg) {
 
     curl_multi_socket_action(client->multi, s->watch.fd,
                              ready == LOOP_READ ? CURL_CSELECT_IN : CURL_CSELECT_OUT, &n_running);
-    finish_done(client); /* the watch may be gone */
+    tell(client); /* the watch may be gone */
 }
 
 static void time_is_up(void *arg) {
@@ -138,7 +187,7 @@ static void time_is_up(void *arg) {
     int n_running;
 
     curl_multi_socket_action(client->multi, CURL_SOCKET_TIMEOUT, 0, &n_running);
-    finish_done(client);
+    tell(client);
 }
 
 static int set_timer(CURLM *multi, long timeout_ms, void *arg) {
@@ -190,6 +239,7 @@ enum status http_client_create(struct http_client **out, struct loop *loop, stru
     client->loop = loop;
     list_init(&client->calls);
     list_init(&client->sockets);
+    list_init(&client->fresh);
     loop_timer_init(&client->timer, loop, time_is_up, client);
     client->multi = curl_multi_init();
     if (!client->multi) {
@@ -232,6 +282,9 @@ static size_t take_answer(char *data, size_t size, size_t n, void *arg) {
     struct http_call *call = arg;
 
     buf_append(&call->answer, data, size * n);
+    if (call->on_data && !list_is_linked(&call->fresh)) {
+        list_push_back(&call->client->fresh, &call->fresh);
+    }
     return call->answer.has_failed ? 0 : size * n; /* 0 ends the transfer */
 }
 
@@ -327,6 +380,26 @@ static CURLcode set_trust(struct http_call *call) {
     return rc;
 }
 
+static int set_user_timeout(void *arg, curl_socket_t fd, curlsocktype purpose) {
+    int timeout_ms = USER_TIMEOUT_MS;
+
+    (void)arg;
+    (void)purpose;
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &timeout_ms, sizeof(timeout_ms));
+    return CURL_SOCKOPT_OK;
+}
+
+static CURLcode set_stream(struct http_call *call, const struct http_client_request *r) {
+    CURLcode rc = CURLE_OK;
+
+    SET(call, rc, CURLOPT_TIMEOUT_MS, (long)r->timeout_ms);
+    SET(call, rc, CURLOPT_TCP_KEEPALIVE, 1L);
+    SET(call, rc, CURLOPT_TCP_KEEPIDLE, (long)KEEPALIVE_IDLE_S);
+    SET(call, rc, CURLOPT_TCP_KEEPINTVL, (long)KEEPALIVE_INTERVAL_S);
+    SET(call, rc, CURLOPT_SOCKOPTFUNCTION, set_user_timeout);
+    return rc;
+}
+
 static CURLcode set_options(struct http_call *call, const struct http_client_request *r) {
     long timeout_ms = r->timeout_ms ? (long)r->timeout_ms : DEFAULT_TIMEOUT_MS;
     bool is_tls = strncmp(r->url, "https:", 6) == 0;
@@ -351,6 +424,7 @@ static CURLcode set_options(struct http_call *call, const struct http_client_req
     if (rc == CURLE_OK) rc = set_address(call, r);
     if (rc == CURLE_OK) rc = set_headers(call, r);
     if (rc == CURLE_OK) rc = set_body(call, r);
+    if (rc == CURLE_OK && r->on_data) rc = set_stream(call, r);
     return rc == CURLE_OK && is_tls ? set_trust(call) : rc;
 }
 
@@ -365,7 +439,9 @@ enum status http_client_start(struct http_client *client, const struct http_clie
     call = mem_zalloc(sizeof(*call));
     call->client = client;
     call->fn = fn;
+    call->on_data = request->on_data;
     call->arg = arg;
+    loop_timer_init(&call->silence, client->loop, silence_is_over, call);
     buf_init(&call->answer,
              request->max_body_bytes ? request->max_body_bytes : HTTP_CLIENT_MAX_BODY_BYTES);
     list_push_back(&client->calls, &call->link);
@@ -379,6 +455,8 @@ enum status http_client_start(struct http_client *client, const struct http_clie
         return error_set(err, ST_INVALID, "cannot call %s: %s", request->url,
                          curl_easy_strerror(rc));
     }
+    call->silence_us = (uint64_t)request->silence_ms * 1000;
+    if (call->silence_us) loop_timer_start(&call->silence, call->silence_us);
     if (out) *out = call;
     return ST_OK;
 }

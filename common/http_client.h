@@ -2,7 +2,9 @@
  *
  * For probes, scrapes, the Kubernetes API and the like: a few calls a second whose convenience
  * matters and whose cost does not. Requests of users never go this way. Only http and https, no
- * redirects, every call with a timeout and a limit on the answer; never blocks the loop. */
+ * redirects; never blocks the loop. A call has a timeout and a limit on the answer. A *stream*, which
+ * may last for hours, is told its answer piece by piece, and ends when the other side has been silent
+ * for too long. */
 #ifndef COMMON_HTTP_CLIENT_H
 #define COMMON_HTTP_CLIENT_H
 
@@ -30,6 +32,10 @@ void http_client_trust(struct http_client *client, const struct http_client_trus
 
 #define HTTP_CLIENT_MAX_BODY_BYTES (1u << 20) /* when the request names no limit */
 
+/* A piece of a stream's body, of an answer with `code`, on the loop; it may start and cancel calls,
+ * this one too. Pieces end anywhere. */
+typedef void http_client_data_fn(int code, struct str bytes, void *arg);
+
 struct http_client_request {
     const char *method;     /* NULL: GET, or POST when there is a body */
     const char *url;        /* http:// or https:// */
@@ -39,6 +45,11 @@ struct http_client_request {
     uint32_t timeout_ms;         /* the whole call; 0: 5000 */
     uint32_t connect_timeout_ms; /* 0: 250; the whole call for https, whose handshake counts in */
     size_t max_body_bytes;       /* 0: HTTP_CLIENT_MAX_BODY_BYTES */
+
+    /* Not NULL: a stream. The answer has no body at its end, max_body_bytes bounds one piece, and
+     * timeout_ms 0 is no limit. */
+    http_client_data_fn *on_data;
+    uint32_t silence_ms; /* of a stream: ST_TIMEOUT after so long without a byte; 0: never */
 };
 
 struct http_client_response {
@@ -46,13 +57,14 @@ struct http_client_response {
     int code;           /* 200 ... */
     struct str content_type, body; /* valid during the callback */
     uint64_t elapsed_us;
+    uint32_t retry_after_s; /* of a Retry-After header; 0: none */
     const char *message; /* when not ST_OK: what failed, for a person */
 };
 
 typedef void http_client_fn(const struct http_client_response *response, void *arg);
 
 /* Starts a call; `fn` is called exactly once on the loop, never before this returns, unless the call
- * is cancelled. *call (may be NULL) is valid until then. ST_INVALID: the request is malformed. */
+ * is cancelled; a stream's after its last piece. *call (may be NULL) is valid until then. ST_INVALID: the request is malformed. */
 MUST_USE enum status http_client_start(struct http_client *client,
                                        const struct http_client_request *request,
                                        http_client_fn *fn, void *arg, struct http_call **call,

@@ -21,7 +21,10 @@ struct fixture {
     int n_answers;
     enum status status;
     int code;
-    struct buf body, content_type;
+    uint32_t retry_after_s;
+    struct buf body, content_type, pieces;
+    struct http_call *stream;
+    bool cancels; /* the stream, when it has told a piece */
     char message[200];
 };
 
@@ -41,7 +44,11 @@ static void on_request(struct http_request *req, void *arg) {
     } else if (str_eq(req->path, STR("/moved"))) {
         http_add_header(req, STR("location"), STR("/echo"));
         http_reply(req, 302, NULL, STR(""));
+    } else if (str_eq(req->path, STR("/stream"))) {
+        fx->kept = req;
+        http_stream_begin(req, 200, "text/plain");
     } else {
+        http_add_header(req, STR("retry-after"), STR("7"));
         http_reply_error(req, ST_UNAVAILABLE, NULL);
     }
 }
@@ -54,6 +61,7 @@ static void start(struct fixture *fx) {
     memset(fx, 0, sizeof(*fx));
     buf_init(&fx->body, 0);
     buf_init(&fx->content_type, 0);
+    buf_init(&fx->pieces, 0);
     assert_int_equal(loop_create(&fx->loop, &err), ST_OK);
     fx->server = http_server_create(fx->loop, NULL, &events, fx);
     assert_int_equal(http_server_listen(fx->server, "127.0.0.1", 0, false, &err), ST_OK);
@@ -66,6 +74,7 @@ static void finish(struct fixture *fx) {
     loop_destroy(fx->loop);
     buf_fini(&fx->body);
     buf_fini(&fx->content_type);
+    buf_fini(&fx->pieces);
 }
 
 static void on_answer(const struct http_client_response *r, void *arg) {
@@ -74,6 +83,7 @@ static void on_answer(const struct http_client_response *r, void *arg) {
     fx->n_answers++;
     fx->status = r->status;
     fx->code = r->code;
+    fx->retry_after_s = r->retry_after_s;
     buf_clear(&fx->body);
     buf_clear(&fx->content_type);
     buf_append_str(&fx->body, r->body);
@@ -130,8 +140,90 @@ static void any_code_is_an_answer_and_redirects_are_not_followed(void **state) {
     call(&fx, &(struct http_client_request){.url = url_of(&fx, "/other")});
     assert_int_equal(fx.status, ST_OK);
     assert_int_equal(fx.code, 503);
+    assert_int_equal(fx.retry_after_s, 7);
     call(&fx, &(struct http_client_request){.url = url_of(&fx, "/moved")});
     assert_int_equal(fx.code, 302);
+    finish(&fx);
+}
+
+static void on_piece(int code, struct str bytes, void *arg) {
+    struct fixture *fx = arg;
+
+    assert_int_equal(code, 200);
+    assert_int_equal(fx->n_answers, 0); /* the end comes after the last piece */
+    buf_append_str(&fx->pieces, bytes);
+    if (fx->cancels) http_call_cancel(fx->stream);
+}
+
+static void begin_stream(struct fixture *fx, uint32_t silence_ms) {
+    struct error err = {0};
+
+    assert_int_equal(http_client_start(fx->client,
+                                       &(struct http_client_request){.url = url_of(fx, "/stream"),
+                                                                     .on_data = on_piece,
+                                                                     .silence_ms = silence_ms},
+                                       on_answer, fx, &fx->stream, &err),
+                     ST_OK);
+    while (!fx->kept)
+        loop_turn(fx->loop, 10000);
+}
+
+static void hear(struct fixture *fx, struct str what) {
+    uint64_t until_us = clock_now_us() + 5000000u;
+
+    while (!str_eq(buf_str(&fx->pieces), what)) {
+        loop_turn(fx->loop, 10000);
+        assert_true(clock_now_us() < until_us);
+    }
+}
+
+static void a_stream_is_told_as_it_comes(void **state) {
+    struct fixture fx;
+
+    (void)state;
+    start(&fx);
+    begin_stream(&fx, 0);
+    http_stream_write(fx.kept, STR("one "));
+    hear(&fx, STR("one "));
+    http_stream_write(fx.kept, STR("two "));
+    hear(&fx, STR("one two "));
+    http_stream_write(fx.kept, STR("three"));
+    http_stream_end(fx.kept);
+    while (!fx.n_answers)
+        loop_turn(fx.loop, 10000);
+    assert_true(str_eq(buf_str(&fx.pieces), STR("one two three")));
+    assert_int_equal(fx.status, ST_OK);
+    assert_int_equal(buf_len(&fx.body), 0);
+    finish(&fx);
+}
+
+static void a_stream_that_falls_silent_ends(void **state) {
+    struct fixture fx;
+
+    (void)state;
+    start(&fx);
+    begin_stream(&fx, 50);
+    http_stream_write(fx.kept, STR("word"));
+    while (!fx.n_answers)
+        loop_turn(fx.loop, 10000);
+    assert_true(str_eq(buf_str(&fx.pieces), STR("word")));
+    assert_int_equal(fx.status, ST_TIMEOUT);
+    assert_non_null(strstr(fx.message, "nothing was heard"));
+    finish(&fx);
+}
+
+static void a_stream_may_be_cancelled_by_its_own_piece(void **state) {
+    struct fixture fx;
+
+    (void)state;
+    start(&fx);
+    begin_stream(&fx, 0);
+    fx.cancels = true;
+    http_stream_write(fx.kept, STR("enough"));
+    hear(&fx, STR("enough"));
+    for (int i = 0; i < 10; i++)
+        loop_turn(fx.loop, 1000);
+    assert_int_equal(fx.n_answers, 0);
     finish(&fx);
 }
 
@@ -285,6 +377,9 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(calls_carry_method_headers_and_body),
         cmocka_unit_test(any_code_is_an_answer_and_redirects_are_not_followed),
+        cmocka_unit_test(a_stream_is_told_as_it_comes),
+        cmocka_unit_test(a_stream_that_falls_silent_ends),
+        cmocka_unit_test(a_stream_may_be_cancelled_by_its_own_piece),
         cmocka_unit_test(failures_say_which),
         cmocka_unit_test(malformed_calls_are_refused),
         cmocka_unit_test(cancelled_calls_are_not_told),
