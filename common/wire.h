@@ -6,7 +6,9 @@
  *      x-incipit-prompt-tokens: 1201       all prompt tokens
  *      x-incipit-load: running=3 waiting=0 queued_tokens=1200 kv_free=812 kv_total=1024 draining=0
  *
- * From the router: x-incipit-salt, mixed into the first block's hash by workers that trust it:
+ * In that of a refusal: x-incipit-reason: draining, when another worker should be asked at once.
+ *
+ * From the router: x-incipit-chain (common/request_events.h), and x-incipit-salt, mixed into the first block's hash by workers that trust it:
  * 64 hexadecimal digits.
  * And GET /server_info. A reader ignores what it does not know and refuses what it cannot trust: a
  * malformed load report is no report. Pure; any thread. */
@@ -26,6 +28,8 @@
 #define WIRE_LOAD          "x-incipit-load"
 #define WIRE_SALT          "x-incipit-salt"
 #define WIRE_SALT_CHARS    64
+#define WIRE_REASON        "x-incipit-reason"
+#define WIRE_DRAINING      "draining"
 #define WIRE_INFO_PATH     "/server_info"
 
 struct wire_load {
@@ -68,6 +72,7 @@ struct wire_server_info {
     uint32_t max_model_len;         /* tokens */
     uint32_t max_num_seqs;          /* requests in one batch; 0: unknown */
     bool trusts_router;             /* takes x-incipit-salt */
+    bool tells_requests;            /* takes x-incipit-chain, and has request_events.h's stream */
     double prefill_tokens_per_s;    /* measured or estimated; 0: unknown */
     double attn_context; /* tokens at which attention doubles the cost of one; 0: unknown */
     char generation[WIRE_GENERATION_MAX]; /* new at each start of the worker */

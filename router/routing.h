@@ -110,6 +110,12 @@ void routing_set_reason(struct routing *r, uint32_t w, uint32_t reasons, bool is
 MUST_USE enum status routing_route(struct routing *r, const struct route_request *rq,
                                    struct route_ticket *t, struct error *err);
 
+/* Another router has sent a request to worker w, which says so: it is entered into the books as if it
+ * had been sent from here, and *t lives as if it had, until routing_ended. Whether w may be picked is
+ * not asked. rq->guesses is NULL. */
+void routing_adopt(struct routing *r, uint32_t w, const struct route_request *rq,
+                   struct route_ticket *t);
+
 /* Prefill seconds of the request where it finds most of itself computed: what it is worth in a
  * queue. *home: that worker, or WORKER_NONE when more than half of them hold as much of it. Changes
  * nothing. */
