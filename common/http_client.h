@@ -58,7 +58,7 @@ struct http_client_response {
     struct str content_type, body; /* valid during the callback */
     uint64_t elapsed_us;
     uint32_t retry_after_s; /* of a Retry-After header; 0: none */
-    const char *message; /* when not ST_OK: what failed, for a person */
+    const char *message;    /* when not ST_OK: what failed, for a person */
 };
 
 typedef void http_client_fn(const struct http_client_response *response, void *arg);

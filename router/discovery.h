@@ -20,7 +20,7 @@ struct log;
 struct loop;
 struct option_list;
 
-#define DISCOVERY_LABELS_MAX  256  /* bytes of "zone=a rack=7" */
+#define DISCOVERY_LABELS_MAX  256 /* bytes of "zone=a rack=7" */
 #define DISCOVERY_UID_MAX     64
 #define DISCOVERY_MAX_WORKERS 1024 /* of one source */
 
@@ -28,8 +28,8 @@ struct discovery_worker {
     struct address_url url;
     uint32_t max_in_flight;            /* requests it is given at once; 0: no limit */
     char labels[DISCOVERY_LABELS_MAX]; /* "zone=a rack=7": for people, and in GET /workers */
-    char uid[DISCOVERY_UID_MAX];       /* another one behind the same URL is another worker; or "" */
-    bool is_draining;                  /* it is going: nothing new, what is open may finish */
+    char uid[DISCOVERY_UID_MAX]; /* another one behind the same URL is another worker; or "" */
+    bool is_draining;            /* it is going: nothing new, what is open may finish */
 };
 
 struct discovery_set {

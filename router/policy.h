@@ -37,11 +37,12 @@ struct policy_view {
 /* The constants of all policies; the flags that set them are in router_options.c. */
 struct policy_options {
     /* prefix; the last two also session */
-    double beta;            /* what a second of new prefill costs those who come after */
-    double kappa;           /* and each request decoding meanwhile */
-    double gamma;           /* and each request that waits for its first token */
-    double lambda;          /* and each that is in flight on every worker */
-    double delta_s;         /* what one more request in the batch costs */
+    double beta;        /* what a second of new prefill costs those who come after */
+    double kappa;       /* and each request decoding meanwhile */
+    double gamma;       /* and each request that waits for its first token */
+    double lambda;      /* and each that is in flight on every worker */
+    double delta_s;     /* what one more request in the batch costs */
+    double home_weight; /* what a prompt that nobody holds costs less at its home, in prefills */
     double max_load_factor; /* above this x mean in flight + floor: not a candidate; 0: off */
     double load_floor;
 

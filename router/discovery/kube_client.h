@@ -32,8 +32,7 @@ const char *kube_client_namespace(const struct kube_client *c);
 
 /* A single call, PATCH or GET; headers for JSON and authorization are added. See http_client_start. */
 MUST_USE enum status kube_client_call(struct kube_client *c, const char *method, const char *path,
-                                      const char *content_type, struct str body,
-                                      http_client_fn *fn, void *arg, struct http_call **call,
-                                      struct error *err);
+                                      const char *content_type, struct str body, http_client_fn *fn,
+                                      void *arg, struct http_call **call, struct error *err);
 
 #endif

@@ -35,10 +35,10 @@ struct kube_watch_events {
 };
 
 struct kube_watch_config {
-    const char *path;     /* "/api/v1/namespaces/default/pods" */
-    const char *selector; /* labelSelector, not yet encoded; "" for all */
-    const char *field_selector; /* likewise; "" */
-    const char *what;     /* "pods in namespace default", for messages */
+    const char *path;             /* "/api/v1/namespaces/default/pods" */
+    const char *selector;         /* labelSelector, not yet encoded; "" for all */
+    const char *field_selector;   /* likewise; "" */
+    const char *what;             /* "pods in namespace default", for messages */
     const char *resource, *group; /* "pods", "": for the Role that a 403 asks for */
     const struct kube_watch_events *events;
     void *arg;

@@ -8,6 +8,7 @@
  *
  * lib_NAME:key=BYTES,tree=FACTOR overrides what simulator and library take differently: the length
  * of chwbl's key, and how many published trees fit into the one of cache_aware and hash_trie.
+ * home=WEIGHT is --home-weight.
  *
  *     simroute          here                                        library
  *     router_pick  ──▶  chain from block ids, 4 bytes per token ──▶ routing_route
@@ -67,9 +68,11 @@ static void announce_workers(struct router *p) {
 static const struct policy_ops *read_policy(const char *text, struct policy_options *options) {
     struct str name = {text, strcspn(text, ":")};
     const char *key = strstr(text, "key="), *tree = strstr(text, "tree=");
+    const char *home = strstr(text, "home=");
 
     if (key) options->chwbl_prefix_bytes = (uint32_t)strtoul(key + strlen("key="), NULL, 10);
     if (tree) options->max_tree_bytes *= strtoul(tree + strlen("tree="), NULL, 10);
+    if (home) options->home_weight = strtod(home + strlen("home="), NULL);
     return policy_find(name);
 }
 

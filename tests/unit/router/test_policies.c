@@ -124,6 +124,50 @@ static void a_session_is_bounded_by_factor_and_floor(void **state) {
     stand_fini(&s);
 }
 
+/* --- prefix: homes --------------------------------------------------------------------------- */
+
+/* Two routers that hear nothing of each other see different loads. */
+static void with_a_home_weight_prompts_that_nobody_holds_go_home_at_any_load(void **state) {
+    struct policy_options options;
+    uint32_t n_moved[2] = {0};
+    struct stand s;
+    (void)state;
+
+    policy_options_default(&options);
+    for (int is_weighted = 0; is_weighted < 2; is_weighted++) {
+        options.home_weight = is_weighted ? 4 : 0;
+        stand_init(&s, "prefix", 4, &options);
+        for (uint64_t i = 0; i < 200; i++) {
+            uint32_t home;
+
+            prompt(&s, i, 0, 0, 64);
+            LOADS(&s, 3, 3, 3, 3);
+            home = choose(&s);
+            LOADS(&s, 0, 2, 4, 6);
+            n_moved[is_weighted] += choose(&s) != home;
+        }
+        stand_fini(&s);
+    }
+    assert_in_range(n_moved[0], 100, 200);
+    assert_int_equal(n_moved[1], 0);
+}
+
+static void a_home_weight_does_not_move_what_somebody_holds(void **state) {
+    struct policy_options options;
+    struct stand s;
+    (void)state;
+
+    policy_options_default(&options);
+    options.home_weight = 4;
+    stand_init(&s, "prefix", 4, &options);
+    for (uint64_t i = 0; i < 50; i++) {
+        prompt(&s, i, 0, 0, 64);
+        s.matched[2] = 60;
+        assert_int_equal(choose(&s), 2);
+    }
+    stand_fini(&s);
+}
+
 /* --- hash ring: chwbl, simhash ----------------------------------------------------------------- */
 
 static void the_ring_has_256_points_a_worker(void **state) {
@@ -293,6 +337,8 @@ int main(void) {
         cmocka_unit_test(power_of_two_takes_the_lighter_of_two),
         cmocka_unit_test(a_session_stays_and_moves_alone),
         cmocka_unit_test(a_session_is_bounded_by_factor_and_floor),
+        cmocka_unit_test(with_a_home_weight_prompts_that_nobody_holds_go_home_at_any_load),
+        cmocka_unit_test(a_home_weight_does_not_move_what_somebody_holds),
         cmocka_unit_test(the_ring_has_256_points_a_worker),
         cmocka_unit_test(chwbl_divides_the_keys_and_moves_few),
         cmocka_unit_test(chwbl_keys_on_the_block_of_the_100th_byte),

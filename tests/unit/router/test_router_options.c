@@ -47,6 +47,7 @@ static void the_table_has_the_defaults_of_the_policies(void **state) {
     assert_float_equal(t.policy_options.gamma, p.gamma, 0);
     assert_float_equal(t.policy_options.lambda, p.lambda, 0);
     assert_float_equal(t.policy_options.delta_s, p.delta_s, 0);
+    assert_float_equal(t.policy_options.home_weight, p.home_weight, 0);
     assert_float_equal(t.policy_options.max_load_factor, p.max_load_factor, 0);
     assert_float_equal(t.policy_options.load_floor, p.load_floor, 0);
     assert_float_equal(t.policy_options.cache_threshold, p.cache_threshold, 0);
