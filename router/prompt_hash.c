@@ -9,6 +9,7 @@
 #include <assert.h>
 #include <string.h>
 
+#define HASHING_VERSION 1 /* another one when equal bytes get other hashes than before */
 #define PIECE_BYTES 128 /* the longest that XXH3 hashes in one straight line */
 
 static struct str first_of(const struct body_scan *scan, enum body_key a, enum body_key b) {
@@ -51,6 +52,12 @@ uint64_t prompt_hash_seed_memo(struct prompt_seed_memo *memo, const struct promp
     return memo->seed;
 }
 
+uint64_t prompt_hash_scheme(uint64_t secret, uint32_t block_bytes) {
+    uint64_t parts[] = {secret, block_bytes, HASHING_VERSION};
+
+    return hash_64(parts, sizeof(parts), 0) | 1; /* 0: none */
+}
+
 uint32_t prompt_hash_n_blocks(size_t n, uint32_t block_bytes, uint32_t max_blocks) {
     size_t n_blocks = n / block_bytes + (n % block_bytes != 0);
 
@@ -72,6 +79,6 @@ void prompt_hash_chain(struct str prompt, uint64_t seed, uint32_t block_bytes, u
             n = MIN(left, (size_t)PIECE_BYTES);
             h = rng_mix(h ^ hash_keyed_64(&key, p, n));
         }
-        chain[i] = h;
+        chain[i] = h & PROMPT_HASH_MASK;
     }
 }

@@ -5,11 +5,12 @@
  *     for each block of block_bytes:
  *         for each piece of it, 128 bytes or what is left:
  *             h = mix(h xor XXH3(piece, key from seed))
- *         chain[i] = h
+ *         chain[i] = h, but for its low 16 bits
  *
  * so that chain[i] names the whole opening up to block i, in its scope: equal hashes mean equal
  * bytes from the start. The pieces' hashes do not wait for each other: only the mixing, a bijection
- * of some ten cycles, is a chain. Without the secret nobody can choose pieces that collide. The
+ * of some ten cycles, is a chain. The 48 bits that are shown are what is told of a block to other
+ * routers (common/request_events.h), and more than the index tells apart. Without the secret nobody can choose pieces that collide. The
  * bytes are the raw JSON of the prompt; roles and tool calls are among them. A last block shorter
  * than block_bytes is hashed as it is. What lies beyond max_blocks is not hashed: the router does
  * not tell such prompts apart. Pure; any thread. */
@@ -44,6 +45,12 @@ struct prompt_seed_memo { /* zero before use */
 };
 uint64_t prompt_hash_seed_memo(struct prompt_seed_memo *memo, const struct prompt_scope *scope,
                                uint64_t secret);
+
+/* What of a hash is shown; the low bits are zero. */
+#define PROMPT_HASH_MASK (~UINT64_C(0xFFFF))
+
+/* The scheme of x-incipit-chain: two routers' hashes mean the same exactly when theirs are equal. */
+uint64_t prompt_hash_scheme(uint64_t secret, uint32_t block_bytes);
 
 /* Blocks of a prompt of n bytes: at most max_blocks. */
 uint32_t prompt_hash_n_blocks(size_t n, uint32_t block_bytes, uint32_t max_blocks);

@@ -4,6 +4,7 @@
  *
  *                 prefix_lru                    load              policy
  *     route       pinned as pending             in flight, wait   pick, sent
+ *     adopt       the same                      the same          sent
  *     first token computed                      wait less         first_token
  *     ended       cold, output counted          in flight less    ended
  *     aborted     pending blocks removed        in flight less    ended
@@ -436,23 +437,12 @@ static uint32_t anonymous_blocks(struct routing *r, const struct route_ticket *t
     return (uint32_t)MIN(n, (double)UINT32_MAX);
 }
 
-enum status routing_route(struct routing *r, const struct route_request *rq, struct route_ticket *t,
-                          struct error *err) {
-    const struct policy_ops *ops = r->options.policy;
-    struct worker_mask mask;
-    struct policy_view view;
-    const struct load_worker *k;
+/* Counts the request as sent to w, of which the view says what matched there, and opens *t. */
+static void open_ticket(struct routing *r, uint32_t w, const struct route_request *rq,
+                        const struct policy_view *view, struct route_ticket *t) {
+    const struct load_worker *k = &r->load.workers[w];
     double work_s;
-    uint32_t w;
 
-    if (!find_candidates(r, rq, &mask))
-        return error_set(err, ST_UNAVAILABLE,
-                         rq->n_exclude ? "no other worker is available for this request"
-                                       : "no worker is available: try again later");
-    view = look(r, rq, &mask, rq->guesses);
-    w = ops->pick(r->policy, rq, &view, NULL);
-    assert(w < r->load.n_workers && worker_mask_has(mask.words, w));
-    k = &r->load.workers[w];
     *t = (struct route_ticket){
         .chain = rq->chain,
         .guesses = rq->guesses,
@@ -461,16 +451,43 @@ enum status routing_route(struct routing *r, const struct route_request *rq, str
         .prompt_bytes = rq->prompt_bytes,
         .epoch = r->caches[w].epoch,
         .wait_s = load_wait_s(k, rq->now_us),
-        .prompt_tokens = view.prompt_tokens,
-        .cached_tokens = policy_matched_tokens(&view, w),
+        .prompt_tokens = view->prompt_tokens,
+        .cached_tokens = policy_matched_tokens(view, w),
     };
-    work_s = load_prefill_s(k, t->cached_tokens, view.prompt_tokens);
-    load_open(&r->load, &t->load, w, work_s, view.prompt_tokens - t->cached_tokens, rq->now_us);
+    work_s = load_prefill_s(k, t->cached_tokens, view->prompt_tokens);
+    load_open(&r->load, &t->load, w, work_s, view->prompt_tokens - t->cached_tokens, rq->now_us);
     t->n_recorded = prefix_lru_sent(r->lru, w, rq->chain, rq->n_blocks, rq->guesses);
     r->caches[w].unnamed_bytes += unnamed_bytes(r, t);
     fit_cache(r, w, rq->now_us);
-    if (ops->sent) ops->sent(r->policy, rq, w);
+    if (r->options.policy->sent) r->options.policy->sent(r->policy, rq, w);
+}
+
+enum status routing_route(struct routing *r, const struct route_request *rq, struct route_ticket *t,
+                          struct error *err) {
+    struct worker_mask mask;
+    struct policy_view view;
+    uint32_t w;
+
+    if (!find_candidates(r, rq, &mask))
+        return error_set(err, ST_UNAVAILABLE,
+                         rq->n_exclude ? "no other worker is available for this request"
+                                       : "no worker is available: try again later");
+    view = look(r, rq, &mask, rq->guesses);
+    w = r->options.policy->pick(r->policy, rq, &view, NULL);
+    assert(w < r->load.n_workers && worker_mask_has(mask.words, w));
+    open_ticket(r, w, rq, &view, t);
     return ST_OK;
+}
+
+void routing_adopt(struct routing *r, uint32_t w, const struct route_request *rq,
+                   struct route_ticket *t) {
+    struct worker_mask mask = {0};
+    struct policy_view view;
+
+    assert(w < r->load.n_workers && !rq->guesses);
+    worker_mask_add(mask.words, w);
+    view = look(r, rq, &mask, NULL);
+    open_ticket(r, w, rq, &view, t);
 }
 
 void routing_first_token(struct routing *r, struct route_ticket *t,

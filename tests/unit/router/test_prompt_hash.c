@@ -33,21 +33,35 @@ static uint64_t link(uint64_t h, const char *piece, size_t n, uint64_t seed) {
     return rng_mix(h ^ hash_keyed_64(&key, piece, n));
 }
 
+static uint64_t shown(uint64_t h) {
+    return h >> 16 << 16;
+}
+
 static void the_chain_is_what_the_header_says(void **state) {
     char a[500];
-    uint64_t chain[8];
+    uint64_t chain[8], h;
     (void)state;
 
     for (size_t i = 0; i < sizeof(a); i++)
         a[i] = (char)('a' + i * i % 23);
     prompt_hash_chain((struct str){a, sizeof(a)}, 7, 128, chain, 4);
-    assert_true(chain[0] == link(7, a, 128, 7));
-    assert_true(chain[1] == link(chain[0], a + 128, 128, 7));
-    assert_true(chain[3] == link(chain[2], a + 384, 116, 7));
+    assert_true(chain[0] == shown(h = link(7, a, 128, 7)));
+    assert_true(chain[1] == shown(h = link(h, a + 128, 128, 7)));
+    assert_true(chain[2] == shown(h = link(h, a + 256, 128, 7)));
+    assert_true(chain[3] == shown(link(h, a + 384, 116, 7)));
 
     prompt_hash_chain((struct str){a, sizeof(a)}, 7, 200, chain, 3); /* pieces of 128 and 72 */
-    assert_true(chain[0] == link(link(7, a, 128, 7), a + 128, 72, 7));
-    assert_true(chain[2] == link(chain[1], a + 400, 100, 7));
+    assert_true(chain[0] == shown(h = link(link(7, a, 128, 7), a + 128, 72, 7)));
+    assert_true(chain[1] == shown(h = link(link(h, a + 200, 128, 7), a + 328, 72, 7)));
+    assert_true(chain[2] == shown(link(h, a + 400, 100, 7)));
+}
+
+static void schemes_differ_by_secret_and_block_size(void **state) {
+    (void)state;
+    assert_true(prompt_hash_scheme(1, 256) == prompt_hash_scheme(1, 256));
+    assert_true(prompt_hash_scheme(1, 256) != prompt_hash_scheme(2, 256));
+    assert_true(prompt_hash_scheme(1, 256) != prompt_hash_scheme(1, 128));
+    assert_true(prompt_hash_scheme(0, 0) != 0);
 }
 
 /* One byte changed, dropped or doubled anywhere changes that block's hash and all behind it. */
@@ -131,6 +145,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(equal_openings_share_hashes),
         cmocka_unit_test(the_chain_is_what_the_header_says),
+        cmocka_unit_test(schemes_differ_by_secret_and_block_size),
         cmocka_unit_test(equal_hashes_mean_equal_openings),
         cmocka_unit_test(a_short_block_is_not_a_long_one),
         cmocka_unit_test(each_field_of_the_scope_counts),

@@ -466,6 +466,130 @@ static void random_traffic_keeps_the_invariants(void **state) {
     }
 }
 
+/* Two routers of one fleet, one of which sends everything and the other hears of it: their books are
+ * the same, so a third request would go the same way and be priced the same. */
+static void assert_same_books(struct routing *a, struct routing *b, const struct prompt *p,
+                              uint64_t now_us) {
+    static struct policy_term of_a[8], of_b[8];
+    struct route_request rq = request_of(p, now_us);
+    struct routing_stats sa, sb;
+
+    assert_int_equal(routing_explain(a, &rq, of_a), routing_explain(b, &rq, of_b));
+    assert_memory_equal(of_a, of_b, sizeof(of_a));
+    routing_stats(a, &sa);
+    routing_stats(b, &sb);
+    assert_int_equal(sa.n_open, sb.n_open);
+    assert_int_equal(sa.n_entries, sb.n_entries);
+    assert_int_equal(sa.n_blocks, sb.n_blocks);
+    assert_int_equal(sa.n_evicted, sb.n_evicted);
+    assert_true(sa.bytes_per_token == sb.bytes_per_token);
+    for (uint32_t w = 0; w < routing_load(a)->n_workers; w++) {
+        struct routing_worker_stats wa, wb;
+
+        routing_worker_stats(a, w, now_us, &wa);
+        routing_worker_stats(b, w, now_us, &wb);
+        assert_true(wa.wait_s == wb.wait_s && wa.memory_s == wb.memory_s);
+        assert_true(wa.capacity_factor == wb.capacity_factor);
+        assert_int_equal(wa.n_held_blocks, wb.n_held_blocks);
+        assert_int_equal(routing_load(a)->workers[w].in_flight,
+                         routing_load(b)->workers[w].in_flight);
+    }
+}
+
+static void who_adopts_has_the_books_of_who_routed(void **state) {
+    static struct route_ticket mine[60], theirs[60];
+    static struct prompt p[60];
+    struct routing *a = fleet(8, "prefix"), *b = fleet(8, "prefix");
+    struct rng rng;
+    (void)state;
+
+    memset(mine, 0, sizeof(mine));
+    memset(theirs, 0, sizeof(theirs));
+    rng_seed(&rng, 5);
+    for (uint64_t step = 1; step < 20000; step++) {
+        uint32_t i = (uint32_t)rng_below(&rng, ARRAY_LEN(p)), w = (uint32_t)rng_below(&rng, 8);
+        uint64_t now_us = step * 1000;
+
+        if (rng_below(&rng, 300) == 0) {
+            routing_forget_cache(a, w);
+            routing_forget_cache(b, w);
+        } else if (!mine[i].load.is_open) {
+            struct route_request rq;
+
+            p[i] = prompt_of(rng_below(&rng, 40), (uint32_t)rng_below(&rng, PROMPT_BLOCKS_MAX),
+                             rng_below(&rng, 9), (uint32_t)rng_below(&rng, PROMPT_BLOCKS_MAX));
+            rq = request_of(&p[i], now_us);
+            assert_int_equal(routing_route(a, &rq, &mine[i], NULL), ST_OK);
+            routing_adopt(b, mine[i].load.worker, &rq, &theirs[i]);
+            assert_int_equal(theirs[i].load.worker, mine[i].load.worker);
+            assert_int_equal(theirs[i].matched_blocks, mine[i].matched_blocks);
+        } else if (rng_below(&rng, 2)) {
+            struct route_feedback f = {(int64_t)rng_below(&rng, 2000) - 1,
+                                       (int64_t)rng_below(&rng, 500) - 1};
+
+            routing_first_token(a, &mine[i], &f, now_us);
+            routing_first_token(b, &theirs[i], &f, now_us);
+        } else if (rng_below(&rng, 3)) {
+            finish(a, &mine[i], now_us);
+            finish(b, &theirs[i], now_us);
+        } else {
+            give_up(a, &mine[i], now_us);
+            give_up(b, &theirs[i], now_us);
+        }
+        if (step % 100 == 0) {
+            assert_same_books(a, b, &p[i], now_us);
+            routing_check(b);
+        }
+    }
+    for (size_t i = 0; i < ARRAY_LEN(p); i++) {
+        if (!mine[i].load.is_open) continue;
+        give_up(a, &mine[i], 0);
+        give_up(b, &theirs[i], 0);
+    }
+    routing_check(b);
+    routing_destroy(a);
+    routing_destroy(b);
+}
+
+/* What another process says may be wrong: a block twice in a chain, a worker that may not be picked,
+ * times that lie back, no chain at all. */
+static void strange_requests_are_adopted_all_the_same(void **state) {
+    static struct route_ticket t[40];
+    static struct prompt p[40];
+    struct routing *r = fleet(2, "prefix");
+    struct rng rng;
+    (void)state;
+
+    rng_seed(&rng, 6);
+    routing_set_reason(r, 1, WORKER_DRAINING, true);
+    for (uint64_t step = 1; step < 20000; step++) {
+        uint32_t i = (uint32_t)rng_below(&rng, ARRAY_LEN(t));
+        uint64_t now_us = rng_below(&rng, 1000 * SECOND);
+
+        if (t[i].load.is_open) {
+            if (rng_below(&rng, 2))
+                finish(r, &t[i], now_us);
+            else
+                give_up(r, &t[i], now_us);
+        } else {
+            struct route_request rq;
+
+            p[i] = prompt_of(0, PROMPT_BLOCKS_MAX, 0, (uint32_t)rng_below(&rng, PROMPT_BLOCKS_MAX));
+            for (uint32_t k = 0; k < p[i].n; k++)
+                p[i].chain[k] = p[i].chain[rng_below(&rng, p[i].n)];
+            rq = request_of(&p[i], now_us);
+            rq.prompt_bytes = rng_below(&rng, 3) ? rq.prompt_bytes : rng_below(&rng, 1u << 30);
+            routing_adopt(r, (uint32_t)rng_below(&rng, 2), &rq, &t[i]);
+        }
+        if (step % 100 == 0) routing_check(r);
+    }
+    for (size_t i = 0; i < ARRAY_LEN(t); i++) {
+        if (t[i].load.is_open) give_up(r, &t[i], 0);
+    }
+    routing_check(r);
+    routing_destroy(r);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_same_prompt_sticks),
@@ -486,6 +610,8 @@ int main(void) {
         cmocka_unit_test(least_load_rotates_among_equals),
         cmocka_unit_test(options_are_checked),
         cmocka_unit_test(random_traffic_keeps_the_invariants),
+        cmocka_unit_test(who_adopts_has_the_books_of_who_routed),
+        cmocka_unit_test(strange_requests_are_adopted_all_the_same),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
