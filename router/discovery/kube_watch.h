@@ -24,14 +24,16 @@ struct kube_watch;
 struct log;
 
 struct kube_watch_events {
-    void (*begin)(void *arg); /* a list begins to be told */
+    /* A list begins to be told. One that fails half-way never ends: the next begins anew. */
+    void (*begin)(void *arg);
     /* An object as JSON, of a list or ADDED or MODIFIED. Valid during the call. */
     void (*object)(struct str json, void *arg);
     void (*gone)(struct str json, void *arg); /* DELETED, as it was last */
     void (*end)(void *arg);                   /* the list is whole */
     void (*change)(void *arg); /* after one or more of the above: look again; may be NULL */
-    /* The list was answered with 404: there is no such collection here. True: keep trying. */
-    bool (*missing)(void *arg); /* NULL: keep trying */
+    /* The list was answered with 404: there is no such collection here. True: keep trying; false: the
+     * watch rests, and may be destroyed at once, inside this call. NULL: keep trying. */
+    bool (*missing)(void *arg);
 };
 
 struct kube_watch_config {
@@ -44,10 +46,11 @@ struct kube_watch_config {
     void *arg;
 };
 
-/* Begins at once. Paths and texts are copied. */
+/* Begins at once; nothing is told before this returns. Paths and texts are copied. */
 MUST_USE enum status kube_watch_create(struct kube_watch **out, struct kube_client *client,
                                        const struct kube_watch_config *config, struct error *err);
-void kube_watch_destroy(struct kube_watch *w); /* NULL is fine */
+/* Not from inside its callbacks, but for `missing`: defer it. NULL is fine. */
+void kube_watch_destroy(struct kube_watch *w);
 
 /* Seconds since the copy was last known to be right; 0 while a watch is healthy. */
 double kube_watch_stale_s(const struct kube_watch *w);
