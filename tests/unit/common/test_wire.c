@@ -91,6 +91,7 @@ static void server_info_reads_as_written(void **state) {
         .max_model_len = 32768,
         .max_num_seqs = 48,
         .trusts_router = true,
+        .tells_requests = true,
         .prefill_tokens_per_s = 1234.5,
         .attn_context = 8192,
         .generation = "0123456789abcdef",
@@ -107,11 +108,12 @@ static void server_info_reads_as_written(void **state) {
     assert_string_equal(a.backend, b.backend);
     assert_string_equal(a.path, b.path);
     assert_string_equal(a.generation, b.generation);
-    assert_true(
-        a.wire == b.wire && a.block_size == b.block_size && a.n_blocks == b.n_blocks &&
-        a.max_model_len == b.max_model_len && a.max_num_seqs == b.max_num_seqs &&
-        a.trusts_router == b.trusts_router && a.tensor_parallel_size == b.tensor_parallel_size &&
-        a.prefill_tokens_per_s == b.prefill_tokens_per_s && a.attn_context == b.attn_context);
+    assert_true(a.wire == b.wire && a.block_size == b.block_size && a.n_blocks == b.n_blocks &&
+                a.max_model_len == b.max_model_len && a.max_num_seqs == b.max_num_seqs &&
+                a.trusts_router == b.trusts_router && a.tells_requests == b.tells_requests &&
+                a.tensor_parallel_size == b.tensor_parallel_size &&
+                a.prefill_tokens_per_s == b.prefill_tokens_per_s &&
+                a.attn_context == b.attn_context);
     buf_fini(&json);
 }
 
@@ -132,6 +134,13 @@ static void foreign_server_info_is_judged(void **state) {
     assert_int_equal(wire_parse_server_info(STR("{\"new\":[1],\"wire\":2}"), &info, &err), ST_OK);
     assert_int_equal(info.wire, 2);
     assert_int_equal(info.n_blocks, 0);
+    assert_false(info.tells_requests);
+    assert_int_equal(wire_parse_server_info(STR("{\"wire\":1,\"request_events\":2}"), &info, &err),
+                     ST_OK);
+    assert_true(info.tells_requests); /* of a later version, which this one can read */
+    assert_int_equal(wire_parse_server_info(STR("{\"wire\":1,\"request_events\":0}"), &info, &err),
+                     ST_OK);
+    assert_false(info.tells_requests);
 }
 
 static void errors_have_one_shape(void **state) {
