@@ -27,7 +27,8 @@ OPTIONAL := $(call has,yaml-0.1) $(call has,libutf8proc) $(call has,libpcre2-8)
 HAVE     := $(if $(findstring yaml,$(OPTIONAL)),-DHAVE_YAML) \
             $(if $(findstring utf8proc,$(OPTIONAL)),-DHAVE_UTF8PROC) \
             $(if $(findstring pcre2,$(OPTIONAL)),-DHAVE_PCRE2)
-LDLIBS    = $(shell $(PKG_CONFIG) --libs $(PACKAGES) $(OPTIONAL)) -pthread -lm -ldl
+HIREDIS  := $(call has,hiredis)
+LDLIBS    = -Wl,--as-needed $(shell $(PKG_CONFIG) --libs $(PACKAGES) $(OPTIONAL) $(HIREDIS)) -pthread -lm -ldl
 
 WARN := -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith \
         -Wcast-qual -Wwrite-strings -Wvla -Wno-missing-field-initializers
@@ -78,6 +79,8 @@ $(B)/lib%.a:
 $(B)/%.o: %.c $(B)/flags
 	@mkdir -p $(@D)
 	$(if $(V),,@echo "  CC   $<";)$(CC) $(CFLAGS_ALL) $(call isa,$<) $(if $(filter common/% router/%,$<),$(LTO)) -MMD -MP -c $< -o $@
+
+$(B)/router/redis_stream.o: CFLAGS_ALL += $(HIREDIS:%=-DHAVE_HIREDIS)
 
 # CUDA sources as C++ for this processor: kernels/shim. They link as C does: nothing of libstdc++.
 CXX := $(CROSS)g++
