@@ -317,6 +317,13 @@ static void can_read(struct conn *c) {
     }
 }
 
+bool conn_has_unread(const struct conn *c) {
+    char byte;
+
+    if (!conn_is_open(c)) return false;
+    return c->has_more || recv(c->watch.fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) > 0;
+}
+
 struct conn_bytes conn_input(struct conn *c) {
     return (struct conn_bytes){c->in.data ? c->in.data + c->in.start : NULL, iobuf_len(&c->in)};
 }

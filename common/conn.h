@@ -181,6 +181,10 @@ void conn_reset_on_close(struct conn *c);
 /* Sends a FIN behind what was flushed: the peer sees the end, we still read. */
 void conn_shutdown_write(struct conn *c);
 
+/* Whether the peer has sent something that was not received yet. Asks the kernel: for connections
+ * that are about to be closed. */
+bool conn_has_unread(const struct conn *c);
+
 int conn_errno(const struct conn *c); /* of the failure reported in on_closed, or 0 */
 static inline bool conn_is_open(const struct conn *c) {
     return c->watch.loop && c->watch.fd >= 0 && !c->has_failed;

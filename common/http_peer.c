@@ -82,7 +82,8 @@ void exchange_end(struct exchange *x, bool keep_alive) {
     struct peer *p = x->peer;
     size_t total_len = x->total_len;
 
-    keep_alive = keep_alive && !x->is_refused && !p->server->is_draining;
+    keep_alive =
+        keep_alive && !x->is_refused && (!p->server->is_draining || p->server->drain_idle_us);
     p->exchange = NULL;
     server_take_back(p->server, x);
     if (!keep_alive || !conn_is_open(&p->conn)) {

@@ -23,6 +23,7 @@
 #define LINGER_US           1000000u
 #define MAX_SPARE_EXCHANGES 256u
 #define DATE_MAX_AGE_US     500000u
+#define DRAIN_SWEEP_US      50000u /* who waits for the end of a drain sees it end */
 
 struct listener {
     struct list link;
@@ -96,6 +97,18 @@ static void listener_close(struct listener *l) {
     mem_free(l);
 }
 
+static bool accept_one(struct listener *l);
+
+/* Whoever waits to be accepted would be reset. */
+static void accept_the_last(struct http_server *server) {
+    LIST_FOR_EACH(it, &server->listeners) {
+        struct listener *l = LIST_ENTRY(it, struct listener, link);
+
+        for (int i = 0; i < LISTEN_BACKLOG && accept_one(l); i++) {
+        }
+    }
+}
+
 static void close_listeners(struct http_server *server) {
     LIST_FOR_EACH(it, &server->listeners) listener_close(LIST_ENTRY(it, struct listener, link));
 }
@@ -141,27 +154,31 @@ static void accept_again(void *arg) {
     watch_listeners(l->server);
 }
 
+/* False: nobody waits, or no descriptor is left (errno says which). */
+static bool accept_one(struct listener *l) {
+    struct http_server *server = l->server;
+    struct sockaddr_storage addr;
+    socklen_t n = sizeof(addr);
+    int fd = accept4(l->watch.fd, (struct sockaddr *)&addr, &n, SOCK_NONBLOCK | SOCK_CLOEXEC);
+
+    if (fd < 0) return errno == ECONNABORTED || errno == EINTR;
+    peer_open(server, l->tls, fd, &addr);
+    if (!loop_timer_is_running(&server->sweep)) loop_timer_start(&server->sweep, server->sweep_us);
+    return true;
+}
+
 static void accept_some(unsigned ready, void *arg) {
     struct listener *l = arg;
     struct http_server *server = l->server;
 
     (void)ready;
     for (int i = 0; i < ACCEPTS_PER_TURN && !is_at_capacity(server); i++) {
-        struct sockaddr_storage addr;
-        socklen_t n = sizeof(addr);
-        int fd = accept4(l->watch.fd, (struct sockaddr *)&addr, &n, SOCK_NONBLOCK | SOCK_CLOEXEC);
-
-        if (fd < 0) {
-            if (errno == ECONNABORTED || errno == EINTR) continue;
-            if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-                loop_timer_start(&l->retry, ACCEPT_PAUSE_US);
-                watch_listeners(server);
-            }
-            return;
+        if (accept_one(l)) continue;
+        if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+            loop_timer_start(&l->retry, ACCEPT_PAUSE_US);
+            watch_listeners(server);
         }
-        peer_open(server, l->tls, fd, &addr);
-        if (!loop_timer_is_running(&server->sweep))
-            loop_timer_start(&server->sweep, server->sweep_us);
+        return;
     }
     if (is_at_capacity(server)) {
         server->is_full = true;
@@ -293,12 +310,21 @@ static struct peer *find_stalled(struct http_server *server, enum peer_state sta
 }
 
 /* An idle peer's last answer may still be on its way: the turn has not sent it yet, or the client has
- * not read it. It gets that first. */
+ * not read it. It gets that first. A request that has come is answered; one that meets our FIN finds
+ * a connection that was closed in order, not a reset: that is read off while we linger. */
 static void leave_idle(struct peer *p) {
-    if (conn_pending(&p->conn))
-        peer_end(p);
+    if (conn_input(&p->conn).len || conn_has_unread(&p->conn))
+        peer_set_state(p, PEER_IDLE); /* its time begins anew, at the end of the list */
     else
-        peer_close(p);
+        peer_end(p);
+}
+
+/* How long a connection may be idle now. */
+static uint64_t idle_limit_us(const struct http_server *server, uint64_t now_us) {
+    uint64_t limit_us = (uint64_t)server->limits.idle_timeout_ms * 1000;
+    bool is_late = server->is_draining && now_us - server->announced_us >= server->drain_idle_us;
+
+    return is_late ? MIN(limit_us, server->drain_idle_us) : limit_us;
 }
 
 /* Handlers may answer other requests while one is aborted, so no list is walked across a call. */
@@ -308,9 +334,8 @@ static void sweep(void *arg) {
     uint64_t now_us = loop_now_us(server->loop);
     struct peer *p;
 
-    while ((p = front_older_than(server, PEER_IDLE, (uint64_t)l->idle_timeout_ms * 1000, now_us))) {
+    while ((p = front_older_than(server, PEER_IDLE, idle_limit_us(server, now_us), now_us)))
         leave_idle(p);
-    }
     while ((p = front_older_than(server, PEER_HANDSHAKE, (uint64_t)l->handshake_timeout_ms * 1000,
                                  now_us))) {
         server->stats.timeouts_total++;
@@ -329,7 +354,10 @@ static void sweep(void *arg) {
     }
     while ((p = front_older_than(server, PEER_LINGERING, LINGER_US, now_us)))
         peer_close(p);
-    if (server->stats.open_connections) loop_timer_start(&server->sweep, server->sweep_us);
+    if (server->stats.open_connections) {
+        loop_timer_start(&server->sweep, server->is_draining ? MIN(server->sweep_us, DRAIN_SWEEP_US)
+                                                             : server->sweep_us);
+    }
 }
 
 /* --- draining ---------------------------------------------------------------------------------- */
@@ -351,21 +379,40 @@ void server_peer_gone(struct http_server *server) {
 }
 
 void http_server_announce_close(struct http_server *server) {
+    if (!server->is_closing) server->announced_us = loop_now_us(server->loop);
     server->is_closing = true;
 }
 
-void http_server_drain(struct http_server *server, void (*on_drained)(void *arg), void *arg) {
-    struct list *link;
+static void end_idle_now(struct http_server *server) {
+    struct list *last = list_last(&server->peers[PEER_IDLE]), *link;
 
-    server->is_closing = server->is_draining = true;
-    server->on_drained = on_drained;
-    server->drained_arg = arg;
-    close_listeners(server);
-    while ((link = list_first(&server->peers[PEER_IDLE])))
+    while (last && (link = list_first(&server->peers[PEER_IDLE])) != NULL) { /* each once */
         leave_idle(LIST_ENTRY(link, struct peer, link));
+        if (link == last) break;
+    }
     while ((link = list_first(&server->peers[PEER_HANDSHAKE])))
         peer_close(LIST_ENTRY(link, struct peer, link));
-    if (server->stats.open_connections == 0) loop_defer(server->loop, &server->drained);
+}
+
+void http_server_drain_idle(struct http_server *server, uint64_t idle_us,
+                            void (*on_drained)(void *arg), void *arg) {
+    http_server_announce_close(server);
+    accept_the_last(server);
+    close_listeners(server);
+    server->is_draining = true;
+    server->drain_idle_us = idle_us;
+    server->on_drained = on_drained;
+    server->drained_arg = arg;
+    if (idle_us == 0) end_idle_now(server);
+    if (server->stats.open_connections == 0) {
+        loop_defer(server->loop, &server->drained);
+    } else {
+        loop_timer_start(&server->sweep, MIN(server->sweep_us, DRAIN_SWEEP_US));
+    }
+}
+
+void http_server_drain(struct http_server *server, void (*on_drained)(void *arg), void *arg) {
+    http_server_drain_idle(server, 0, on_drained, arg);
 }
 
 struct http_server_stats http_server_stats(const struct http_server *server) {

@@ -87,9 +87,16 @@ uint16_t http_server_port(const struct http_server *server); /* of the first lis
  * are still accepted: for the while in which balancers in front have not yet heard of the end. */
 void http_server_announce_close(struct http_server *server);
 
-/* Stops listening, closes idle connections, answers what is open with "connection: close". on_drained
- * (optional) is called on the loop, once, when the last connection is gone. */
-void http_server_drain(struct http_server *server, void (*on_drained)(void *arg), void *arg);
+/* Stops listening, when all that wait to be accepted have been; announces the close, and ends each
+ * connection with its next answer, or once it has been idle for idle_us, of which only the time since
+ * the announcement counts. So a request is lost only if it meets the FIN on its way, after its client
+ * has been silent for so long: what the system has received is still answered. 0: idle ones are closed
+ * now, and each connection with the answer that is open, whether that says so or not. on_drained
+ * (optional) is called on the loop, once, when the last connection is gone. A second call may shorten
+ * idle_us. */
+void http_server_drain_idle(struct http_server *server, uint64_t idle_us,
+                            void (*on_drained)(void *arg), void *arg);
+void http_server_drain(struct http_server *server, void (*on_drained)(void *arg), void *arg); /* 0 */
 
 struct http_server_stats http_server_stats(const struct http_server *server);
 

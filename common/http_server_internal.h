@@ -78,6 +78,8 @@ struct http_server {
     struct http_server_stats stats;
     struct buf scratch; /* heads of answers */
     uint64_t sweep_us;
+    uint64_t announced_us;  /* when is_closing was set */
+    uint64_t drain_idle_us; /* is_draining: an idle connection is kept for so long; 0: not at all */
     uint64_t date_at_us;
     uint32_t n_spares;
     char date[32];

@@ -107,11 +107,12 @@ static void on_deadline(void *arg) {
     loop_timer_start(&f->deadline, LAST_WORDS_US);
 }
 
-/* Those in front have had time to hear that we are going. */
+/* Those in front have had time to hear that we are going; a connection that has been silent for as
+ * long has been given up, or its client can do without it. */
 static void on_settled(void *arg) {
     struct frontend *f = arg;
 
-    http_server_drain(f->server, on_drained, f);
+    http_server_drain_idle(f->server, f->settle_us, on_drained, f);
 }
 
 struct hung_mail {

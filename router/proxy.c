@@ -15,6 +15,7 @@
  *
  *      the connection had died idle   the same worker, a fresh connection      free
  *      429, 503                       another worker, else that answer         free: nothing was done
+ *      503, because it drains         another worker, else that answer         free, and no attempt
  *      unreachable, broken off        another worker                           from the retry budget
  *
  * Exchanges are recycled with their buffers, at the end of the turn in which they were closed,
@@ -181,6 +182,18 @@ static void give_up_attempt(struct exchange *x, const char *reason, enum registr
 
 static void count_retry(struct exchange *x, const char *reason) {
     metric_inc(METRICS_GET(x->proxy->metrics, ROUTER_retries_total, reason));
+}
+
+bool proxy_leave_draining(struct exchange *x) {
+    if (x->n_drained >= x->proxy->config.max_workers) return false; /* they come and go as we ask */
+    x->n_drained++;
+    proxy_account(x, true, OUTCOME_UNKNOWN);
+    if (route(x, NULL) != ST_OK) return false;
+    count_retry(x, "worker_draining");
+    proxy_drop_upstream(x);
+    attempt_start(x, false);
+    x->n_attempts--;
+    return true;
 }
 
 bool proxy_try_another(struct exchange *x) {
@@ -432,7 +445,7 @@ static struct exchange *exchange_open(struct proxy *p) {
     }
     x->rq.n_blocks = x->why.n = 0;
     list_push_back(&p->open, &x->link);
-    x->n_tried = x->n_lost = x->n_attempts = x->n_pauses = 0;
+    x->n_tried = x->n_lost = x->n_attempts = x->n_pauses = x->n_drained = 0;
     x->max_lost = MAX_LOST;
     x->retry_after_us = 0;
     x->up = NULL;

@@ -93,6 +93,7 @@ struct exchange {
     uint32_t n_tried, n_lost, n_attempts;
     uint32_t max_lost;              /* after so many it is what workers die of, it seems */
     uint32_t n_pauses;              /* for the retry budget */
+    uint32_t n_drained;             /* workers that were draining when they got it */
     struct key_use key;             /* by which it was let in */
     struct str tenant;              /* whose it is; empty: nobody's in particular */
     struct isolation_splice splice; /* if is_salted: how workers that do not trust us are told */
@@ -160,6 +161,10 @@ void proxy_attempt_was_stale(struct exchange *x);
 /* The worker does not want it (429, 503). True: another worker has it now. False: nobody else does,
  * and this worker's answer is the one to pass on. */
 bool proxy_try_another(struct exchange *x);
+
+/* The same of a worker that refused because it drains, which the registry has heard: that is nobody's
+ * failure, so it costs neither an attempt nor a retry. */
+bool proxy_leave_draining(struct exchange *x);
 
 /* Its worker hangs: another gets it, if one can. */
 void proxy_leave_hung(struct exchange *x);

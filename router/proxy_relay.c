@@ -176,13 +176,26 @@ static void note_load(struct exchange *x, const char *data, bool is_urgent) {
     registry_note_load(x->proxy->registry, &x->target, &load);
 }
 
+/* Whether it refuses because it drains; then nobody else is sent there either. */
+static bool note_draining(struct exchange *x, const char *data) {
+    if (x->head.status_code != 503 || !(x->head.names & HTTP_NAME_BIT(HTTP_NAME_OURS)) ||
+        !str_eq(http_head_find(&x->head, data, STR(WIRE_REASON)), STR(WIRE_DRAINING)))
+        return false;
+    registry_note_draining(x->proxy->registry, &x->target);
+    return true;
+}
+
 /* The head is there; its bytes are at `data`. False: the exchange has moved on. */
 static bool take_head(struct exchange *x, const char *data) {
     struct str content_type = http_head_get(&x->head, data, HTTP_NAME_CONTENT_TYPE);
     int code = x->head.status_code;
 
     if (!x->target.is_foreign) note_load(x, data, code == 503);
-    if ((code == 429 || code == 503) && proxy_try_another(x)) return false;
+    if (note_draining(x, data)) {
+        if (proxy_leave_draining(x)) return false;
+    } else if ((code == 429 || code == 503) && proxy_try_another(x)) {
+        return false;
+    }
     x->feedback.prompt_tokens = token_header(x, data, STR(WIRE_PROMPT_TOKENS));
     x->feedback.cached_tokens = token_header(x, data, STR(WIRE_CACHED_TOKENS));
     x->is_sse = str_starts(content_type, STR("text/event-stream"));

@@ -208,6 +208,9 @@ void registry_ended(struct registry *r, const struct registry_target *target,
 void registry_note_load(struct registry *r, const struct registry_target *target,
                         const struct wire_load *load);
 
+/* It refused a request because it drains: it gets no more until it says otherwise. */
+void registry_note_draining(struct registry *r, const struct registry_target *target);
+
 /* Of n workers that were once chosen keeps those that are still there under their ids, in order:
  * another may have been given the id of one that was removed. Returns how many are left. */
 uint32_t registry_keep_current(struct registry *r, uint32_t *ids, uint32_t *incarnations,

@@ -338,6 +338,15 @@ void registry_note_load(struct registry *r, const struct registry_target *target
     pthread_mutex_unlock(&r->lock);
 }
 
+void registry_note_draining(struct registry *r, const struct registry_target *target) {
+    struct worker *w = &r->workers[target->worker];
+
+    pthread_mutex_lock(&r->lock);
+    if (w->is_used && w->incarnation == target->incarnation)
+        worker_set_draining(w, target->worker, DRAIN_WORKER, true);
+    pthread_mutex_unlock(&r->lock);
+}
+
 uint32_t registry_keep_current(struct registry *r, uint32_t *ids, uint32_t *incarnations,
                                uint32_t n) {
     uint32_t n_kept = 0;

@@ -78,7 +78,8 @@ struct router {
     struct loop_timer tick, deadline;
     struct error fatal;
     uint64_t started_us, n_restarts_counted;
-    bool is_stopping, has_announced;
+    uint32_t n_signals; /* to end */
+    bool is_stopping, is_hurried, has_announced;
 };
 
 /* --- stopping ------------------------------------------------------------------------------------*/
@@ -98,18 +99,29 @@ static void workers_next(struct router *r) {
     supervisor_stop(r->supervisor, end_loop, r);
 }
 
+static void drain_frontends(struct router *r, uint64_t settle_us, uint64_t timeout_us) {
+    for (uint32_t i = 0; i < r->n_frontends; i++)
+        frontend_drain(r->frontends[i], settle_us, timeout_us);
+}
+
 static void stop(struct router *r, uint64_t settle_us) {
-    if (r->is_stopping) {
-        loop_stop(r->loop); /* asked twice: do not wait */
-        return;
-    }
+    if (r->is_stopping) return;
     r->is_stopping = true;
     r->admin.is_draining = true;
     log_event(r->log, LOG_INFO, "router_draining");
-    for (uint32_t i = 0; i < r->n_frontends; i++) {
-        frontend_drain(r->frontends[i], settle_us, (uint64_t)r->options->drain_timeout_ms * 1000);
-    }
+    drain_frontends(r, settle_us, (uint64_t)r->options->drain_timeout_ms * 1000);
     if (r->n_running == 0) workers_next(r);
+}
+
+/* Who asks again does not want to wait for what is open: it is told, and ended. Who asks once more
+ * wants nothing but the end. */
+static void stop_now(struct router *r) {
+    if (r->is_hurried || r->n_running == 0) {
+        loop_stop(r->loop);
+        return;
+    }
+    r->is_hurried = true;
+    drain_frontends(r, 0, 0);
 }
 
 /* The only mail: a frontend's thread has ended. */
@@ -123,6 +135,10 @@ static void on_mail(struct mail *mail, void *arg) {
 static void on_signal(int signo, void *arg) {
     struct router *r = arg;
 
+    if (r->n_signals++) {
+        stop_now(r);
+        return;
+    }
     /* Whoever presses a key waits for it; a service manager's signal has balancers behind it. */
     stop(r, signo == SIGTERM ? (uint64_t)r->options->drain_settle_ms * 1000 : 0);
 }

@@ -297,6 +297,104 @@ static void a_slow_reader_gets_all_of_its_last_answer(void **state) {
     }
 }
 
+static void turn_for_us(struct fixture *fx, uint64_t us) {
+    uint64_t until_us = clock_now_us() + us;
+
+    while (clock_now_us() < until_us)
+        loop_turn(fx->loop, 5000);
+}
+
+/* Its time begins with the announcement, however long it was idle before. */
+static void an_idle_connection_has_time_for_one_more_request(void **state) {
+    struct fixture fx;
+    struct client late, silent, queued;
+    int n_done = 0;
+
+    (void)state;
+    start(&fx);
+    client_open(&late, http_server_port(fx.server));
+    client_open(&silent, http_server_port(fx.server));
+    client_send(&late, fx.loop, STR(POST_ABC));
+    client_expect(&late, fx.loop, "abc");
+    turn_for_us(&fx, 150000);
+    client_open(&queued, http_server_port(fx.server)); /* connected, and not accepted yet */
+    http_server_drain_idle(fx.server, 100000, count_call, &n_done);
+    loop_turn(fx.loop, 0);
+    client_send(&late, fx.loop, STR(POST_ABC));
+    client_expect(&late, fx.loop, "connection: close");
+    client_expect_close(&late, fx.loop);
+    client_send(&queued, fx.loop, STR(POST_ABC));
+    client_expect(&queued, fx.loop, "connection: close");
+    client_expect_close(&queued, fx.loop);
+    client_expect_close(&silent, fx.loop);
+    assert_false(silent.was_reset || queued.was_reset || late.was_reset);
+    client_close(&late);
+    client_close(&queued);
+    client_close(&silent);
+    TURN_UNTIL(fx.loop, n_done == 1);
+    finish(&fx);
+}
+
+/* A stream that began before nobody knew of the end leaves its connection open: its client was not
+ * told otherwise. */
+static void a_late_end_still_leaves_time_for_a_request(void **state) {
+    struct fixture fx;
+    struct client c;
+
+    (void)state;
+    start(&fx);
+    client_open(&c, http_server_port(fx.server));
+    client_send(&c, fx.loop, STR("POST /keep HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n"));
+    TURN_UNTIL(fx.loop, fx.n_kept == 1);
+    http_raw_write(fx.kept[0], STR("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n"));
+    http_server_drain_idle(fx.server, 60000000, NULL, NULL);
+    http_raw_write(fx.kept[0], STR("ok"));
+    http_raw_end(fx.kept[0], true);
+    client_expect(&c, fx.loop, "ok");
+    client_send(&c, fx.loop, STR(POST_ABC));
+    client_expect(&c, fx.loop, "connection: close");
+    client_expect_close(&c, fx.loop);
+    client_close(&c);
+    finish(&fx);
+}
+
+static void a_request_that_has_come_is_answered_by_who_leaves(void **state) {
+    struct fixture fx;
+    struct client c;
+
+    (void)state;
+    start(&fx);
+    client_open(&c, http_server_port(fx.server));
+    client_send(&c, fx.loop, STR(POST_ABC));
+    client_expect(&c, fx.loop, "abc");
+    assert_int_equal(send(c.fd, POST_ABC, sizeof(POST_ABC) - 1, 0), sizeof(POST_ABC) - 1);
+    http_server_drain(fx.server, NULL, NULL);
+    client_expect(&c, fx.loop, "connection: close");
+    client_expect_close(&c, fx.loop);
+    assert_int_equal(client_count(&c, "abc"), 2);
+    client_close(&c);
+    finish(&fx);
+}
+
+static void a_request_that_meets_the_end_is_not_reset(void **state) {
+    struct fixture fx;
+    struct client c;
+
+    (void)state;
+    start(&fx);
+    client_open(&c, http_server_port(fx.server));
+    client_send(&c, fx.loop, STR(POST_ABC));
+    client_expect(&c, fx.loop, "abc");
+    http_server_drain(fx.server, NULL, NULL);
+    loop_turn(fx.loop, 0);
+    client_send(&c, fx.loop, STR(POST_ABC));
+    turn_for_us(&fx, 50000);
+    client_expect_close(&c, fx.loop);
+    assert_false(c.was_reset);
+    client_close(&c);
+    finish(&fx);
+}
+
 static void destroying_aborts_what_is_open(void **state) {
     struct fixture fx;
     struct client c;
@@ -327,6 +425,10 @@ int main(void) {
         cmocka_unit_test(draining_finishes_what_is_open),
         cmocka_unit_test(draining_sends_what_was_answered_in_the_same_turn),
         cmocka_unit_test(a_slow_reader_gets_all_of_its_last_answer),
+        cmocka_unit_test(an_idle_connection_has_time_for_one_more_request),
+        cmocka_unit_test(a_late_end_still_leaves_time_for_a_request),
+        cmocka_unit_test(a_request_that_has_come_is_answered_by_who_leaves),
+        cmocka_unit_test(a_request_that_meets_the_end_is_not_reset),
         cmocka_unit_test(destroying_aborts_what_is_open),
     };
 

@@ -304,6 +304,50 @@ static void a_refusal_is_passed_on_only_when_nobody_else_is_there(void **state) 
     }
 }
 
+#define DRAINING                                                                                   \
+    "HTTP/1.1 503 Service Unavailable\r\nx-incipit-reason: draining\r\nretry-after: 0\r\n"           \
+    "content-length: 8\r\n\r\nI leave!"
+
+/* Not even where nothing is tried again. */
+static void a_worker_that_drains_costs_no_attempt_and_no_strike(void **state) {
+    struct proxy_config config = usual;
+    struct registry_view view;
+    struct fixture fx;
+    struct client c;
+
+    (void)state;
+    config.max_attempts = 1;
+    start_with(&fx, 4, config, false);
+    PLAY(&fx, {DRAINING}, {DRAINING}, {DRAINING}, {JSON_OK});
+    ask(&fx, &c, ASK, "{\"ok\":true}");
+    assert_int_equal(fx.fake.n_requests, 4);
+    assert_true(retries(&fx, "worker_draining") == 3);
+    for (uint32_t i = 0; i < 4; i++) {
+        assert_true(registry_get(fx.registry, i, &view));
+        assert_int_equal(view.n_failed, 0);
+        assert_int_equal(view.draining, i == fx.fake.served_by[3] ? 0 : DRAIN_WORKER);
+    }
+    client_close(&c);
+    ask(&fx, &c, ASK, "{\"ok\":true}"); /* the others are not asked again */
+    assert_int_equal(fx.fake.n_requests, 5);
+    client_close(&c);
+    finish(&fx);
+}
+
+static void when_all_drain_the_refusal_is_passed_on(void **state) {
+    struct fixture fx;
+    struct client c;
+
+    (void)state;
+    start(&fx, 2);
+    PLAY(&fx, {DRAINING}, {DRAINING});
+    ask(&fx, &c, ASK, "I leave!");
+    assert_int_equal(client_count(&c, "HTTP/1.1 503"), 1);
+    assert_int_equal(fx.fake.n_requests, 2);
+    client_close(&c);
+    finish(&fx);
+}
+
 static void a_client_that_leaves_while_a_retry_waits_is_forgotten(void **state) {
     struct fixture fx;
     struct client c[8];
@@ -343,6 +387,8 @@ int main(void) {
         cmocka_unit_test(a_worker_that_says_it_drains_gets_no_more),
         cmocka_unit_test(what_is_not_http_is_replaced),
         cmocka_unit_test(a_refusal_is_passed_on_only_when_nobody_else_is_there),
+        cmocka_unit_test(a_worker_that_drains_costs_no_attempt_and_no_strike),
+        cmocka_unit_test(when_all_drain_the_refusal_is_passed_on),
         cmocka_unit_test(a_client_that_leaves_while_a_retry_waits_is_forgotten),
     };
 
