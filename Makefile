@@ -337,6 +337,11 @@ else
 	  INCIPIT_BUILD=$(B) $$python tests/replay/replay_http.py $(TRACE) $(ARGS)
 endif
 
+.PHONY: skew
+skew: deps-test ## routers and workers of two versions side by side: OTHER=build folder of the other
+	@$(MAKE) --no-print-directory -j$(JOBS) all
+	@INCIPIT_OTHER_BUILD=$(abspath $(OTHER)) tests/run_integration $(B) "$(SAN)" -k skew
+
 REPLAY := $(B)/replay-cross
 PROTO  := router $(addprefix router_,new free reset pick sent first end)
 .PHONY: replay-cross replay-peers
