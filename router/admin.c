@@ -231,6 +231,8 @@ void admin_put_worker(struct json_writer *w, const struct registry_view *view) {
     json_field_bool(w, "is_healthy", is_healthy);
     put_state(w, view);
     json_field_u64(w, "load", view->in_flight);
+    json_field_u64(w, "shared_load", view->n_mirrored);
+    json_field_bool(w, "is_followed", view->is_followed);
     json_field_u64(w, "requests_total", view->n_sent);
     json_field_u64(w, "failures_total", view->n_failed);
     if (view->has_load) put_load(w, &view->load);
@@ -270,7 +272,7 @@ static void get_workers(struct http_request *req, void *arg) {
     json_begin_object(&w);
     json_field_u64(&w, "total_workers", totals.n_workers);
     json_field_u64(&w, "healthy_workers", totals.n_eligible);
-    json_field_u64(&w, "total_load", totals.n_open);
+    json_field_u64(&w, "total_load", totals.n_open + totals.n_mirrored);
     json_field_u64(&w, "index_bytes", totals.index_bytes);
     json_field_u64(&w, "index_entries", totals.n_entries);
     json_end_object(&w);

@@ -300,7 +300,8 @@ static void entry_tick(struct entry *e, uint64_t now_us) {
     if (e->state == WAITING && now_us >= e->until_us) {
         entry_look_up(e);
     } else if (e->state == LEAVING) {
-        bool is_idle = !registry_get(e->fleet->registry, e->id, &view) || view.in_flight == 0;
+        bool is_idle = !registry_get(e->fleet->registry, e->id, &view) ||
+                       view.in_flight <= view.n_mirrored; /* others finish theirs without us */
 
         if (is_idle || now_us >= e->until_us) entry_remove(e);
     }

@@ -9,8 +9,8 @@
 #include <assert.h>
 #include <string.h>
 
-#define HASHING_VERSION 1 /* another one when equal bytes get other hashes than before */
-#define PIECE_BYTES 128 /* the longest that XXH3 hashes in one straight line */
+#define HASHING_VERSION 1   /* another one when equal bytes get other hashes than before */
+#define PIECE_BYTES     128 /* the longest that XXH3 hashes in one straight line */
 
 static struct str first_of(const struct body_scan *scan, enum body_key a, enum body_key b) {
     return scan->spans[a].ptr ? scan->spans[a] : scan->spans[b];

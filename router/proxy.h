@@ -32,6 +32,7 @@ struct proxy_config {
     uint32_t prefix_block_bytes;
     uint32_t max_prefix_blocks;      /* longer prompts are not told apart beyond these */
     uint64_t hash_secret;            /* --prefix-hash-seed: equal on replicas */
+    uint64_t origin, scheme;         /* of x-incipit-chain; origin 0: it is not sent */
     uint64_t queue_timeout_us;       /* of a request that finds all workers at their limit */
     uint64_t request_timeout_us;     /* whole exchange */
     uint64_t first_byte_timeout_us;  /* of an attempt; 0: none */

@@ -10,6 +10,7 @@
 
 #include <string.h>
 
+#include "common/request_events.h"
 #include "common/wire.h"
 
 /* Of our own words and numbers, the request's id and salt and the client's address. */
@@ -82,15 +83,41 @@ static uint32_t kept_from_worker(const struct exchange *x) {
     return ids | HTTP_NAME_BIT(HTTP_NAME_AUTHORIZATION) | HTTP_NAME_BIT(HTTP_NAME_X_API_KEY);
 }
 
+/* The chain must not be what makes a head too long for the worker: 32 KiB are its limit. */
+#define HEAD_WITH_CHAIN_MAX (30u << 10)
+
+/* For the routers beside us, which hear of the request from the worker: as much of the chain as has
+ * room behind what is already `taken`. */
+static struct request_chain chain_to_tell(const struct exchange *x, size_t taken) {
+    const struct proxy_config *config = &x->proxy->config;
+    struct request_chain chain = {.origin = config->origin,
+                                  .scheme = config->scheme,
+                                  .prompt_bytes = x->rq.prompt_bytes,
+                                  .n_blocks = MIN(x->rq.n_blocks, (uint32_t)CHAIN_BLOCKS_MAX),
+                                  .blocks = x->rq.chain};
+    size_t left = HEAD_WITH_CHAIN_MAX - MIN(taken, (size_t)HEAD_WITH_CHAIN_MAX);
+
+    while (request_chain_text_max(chain.n_blocks) > left && chain.n_blocks > 0)
+        chain.n_blocks /= 2;
+    return chain;
+}
+
 void proxy_build_worker_head(struct exchange *x) {
     const struct http_head *head = http_request_head(x->req);
     struct buf *out = &x->out;
     struct str host = {x->target.authority, x->target.authority_len};
     struct str client = http_request_client(x->req);
+    size_t room = http_kept_max(head) + host.len + OWN_MAX;
+    bool tells = x->target.tells_requests && x->is_generation && x->proxy->config.origin;
+    struct request_chain chain;
     char *to;
 
+    if (tells) {
+        chain = chain_to_tell(x, room);
+        room += request_chain_text_max(chain.n_blocks);
+    }
     buf_clear(out);
-    to = buf_reserve(out, http_kept_max(head) + host.len + OWN_MAX);
+    to = buf_reserve(out, room);
     if (!to) return;
     to = put(to, STR("POST "));
     to = put(to, x->req->target);
@@ -103,6 +130,11 @@ void proxy_build_worker_head(struct exchange *x) {
     if (x->is_salted && x->target.trusts_router) {
         to = put(to, STR(WIRE_SALT ": "));
         to = put(to, (struct str){x->salt, ISOLATION_SALT_CHARS});
+        to = put(to, STR("\r\n"));
+    }
+    if (tells) {
+        to = put(to, STR(WIRE_CHAIN ": "));
+        to = request_chain_put(to, &chain);
         to = put(to, STR("\r\n"));
     }
     to = put(to, STR("x-request-id: "));

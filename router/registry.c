@@ -60,7 +60,9 @@ static uint32_t worker_in_flight(const struct worker *w, uint32_t id) {
 
 /* An id may be used again once nothing of its earlier life is in flight. */
 static bool id_is_free(const struct registry *r, uint32_t id) {
-    return !r->workers[id].is_used && worker_in_flight(&r->workers[id], id) == 0;
+    const struct worker *w = &r->workers[id];
+
+    return !w->is_used && !w->n_mirrored && worker_in_flight(w, id) == 0;
 }
 
 enum status registry_add_at(struct registry *r, const struct address_url *url,

@@ -89,6 +89,38 @@ void registry_configure(struct registry *r, uint32_t id, uint32_t max_in_flight,
 void registry_forget_cache(struct registry *r, uint32_t id); /* it was told to flush it */
 void registry_tick(struct registry *r, uint64_t now_us);     /* every 100 ms or so: breakers */
 
+/* --- requests of other routers: control loop, from follow.c ------------------------------------- */
+
+/* The workers that tell of their requests, by id. Returns how many; at most `max`. */
+struct registry_teller {
+    uint32_t id, incarnation;
+    char generation[WIRE_GENERATION_MAX];
+};
+uint32_t registry_tellers(struct registry *r, struct registry_teller *out, uint32_t max);
+void registry_set_followed(struct registry *r, uint32_t id, uint32_t incarnation, bool is_followed);
+
+/* It is not what it was described as: it should be described again. */
+void registry_suspect(struct registry *r, uint32_t id, uint32_t incarnation);
+
+/* The worker has a request that did not come from here: it is entered as if it had, but for the
+ * breaker and --max-concurrent-requests. Embedded in whoever keeps it, with the request's chain, until
+ * it has ended. ST_NOT_FOUND: there is no such worker any more. Times may lie back. */
+struct registry_mirror {
+    struct routing *routing;
+    struct route_ticket ticket;
+};
+MUST_USE enum status registry_adopt(struct registry *r, uint32_t id, uint32_t incarnation,
+                                    const struct route_request *rq, struct registry_mirror *m);
+void registry_adopted_first(struct registry *r, struct registry_mirror *m,
+                            const struct route_feedback *feedback, uint64_t now_us);
+/* Exactly once, whatever became of the worker. `now_us`: of those who wait for the place. */
+void registry_adopted_ended(struct registry *r, struct registry_mirror *m,
+                            const struct route_end *end, uint64_t now_us);
+
+/* Asserts the invariants of all books, and that the sum of the loads is what is open here and what is
+ * open elsewhere. O(size), under the lock: for tests. */
+void registry_check(struct registry *r);
+
 /* --- what is there: any thread -------------------------------------------------------------------*/
 
 struct registry_view { /* a copy */
@@ -99,6 +131,8 @@ struct registry_view { /* a copy */
     bool is_described, is_foreign;
     uint32_t reasons; /* enum worker_reason; 0: may be picked */
     uint32_t in_flight;
+    uint32_t n_mirrored; /* of these, sent by other routers */
+    bool is_followed;    /* we hear of those */
     uint64_t n_sent, n_failed;
     enum breaker_state breaker;
     uint32_t incarnation;                   /* another worker of the same id has another */
@@ -119,6 +153,7 @@ uint32_t registry_n_ids(struct registry *r); /* all ids are below this */
 
 struct registry_totals {
     uint32_t n_workers, n_eligible, n_open, n_waiting;
+    uint32_t n_mirrored, n_followed; /* open requests of other routers, besides n_open; workers */
     uint64_t index_bytes, n_entries, n_blocks, n_refused, n_evicted;
     uint64_t n_contended, lock_wait_ns; /* the lock, as the router loops found it */
 };
@@ -141,6 +176,7 @@ struct registry_target { /* where an attempt goes */
     uint32_t worker;
     uint32_t incarnation; /* differs between workers that had the same id one after the other */
     bool trusts_router;   /* takes x-incipit-salt */
+    bool tells_requests;  /* takes x-incipit-chain */
     bool is_foreign;      /* does not show its first token before the end, unless it streams */
     bool is_tls;          /* and its certificate is for the host of `authority` */
     socklen_t addr_len;

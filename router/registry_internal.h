@@ -2,6 +2,7 @@
  *
  *   registry.c        workers that come, change and go: the control loop
  *   registry_route.c  requests that are sent, wait and end: the router loops
+ *   registry_shared.c requests that other routers have sent: the control loop
  *   registry_view.c   what is only looked at, by any thread */
 #ifndef ROUTER_REGISTRY_INTERNAL_H
 #define ROUTER_REGISTRY_INTERNAL_H
@@ -25,6 +26,8 @@ struct worker {
     struct registry_report said; /* last */
     uint32_t max_in_flight;      /* what an operator allows; 0: see bound */
     uint32_t draining;           /* enum registry_drain bits */
+    uint32_t n_mirrored;         /* open requests of other routers */
+    bool is_followed;            /* it is being heard of those */
     struct wire_load load;
     bool has_load;
     char labels[REGISTRY_LABELS_MAX];
@@ -46,7 +49,8 @@ struct registry {
     uint64_t n_contended, lock_wait_ns, n_decisions;
     struct metric *decision_seconds;
     struct policy_term *terms; /* by worker id, of the dry run at hand */
-    uint32_t n_open;           /* of all models, like n_waiting */
+    uint32_t n_open;           /* our own, of all models, like n_waiting */
+    uint32_t n_mirrored;       /* of other routers */
     uint32_t n_waiting;
     uint32_t next_model; /* is looked at first when a place is free */
     uint64_t now_us;     /* of the last tick: near enough for slow starts */

@@ -29,6 +29,8 @@ bool registry_get(struct registry *r, uint32_t id, struct registry_view *out) {
             .is_described = w->is_described,
             .is_foreign = w->is_foreign,
             .reasons = worker_reasons(w, id),
+            .n_mirrored = w->n_mirrored,
+            .is_followed = w->is_followed,
             .n_failed = w->n_failed,
             .breaker = w->breaker.state,
             .incarnation = w->incarnation,
@@ -67,19 +69,21 @@ void registry_totals(struct registry *r, struct registry_totals *out) {
     for (uint32_t id = 0; id < r->n_ids; id++) {
         if (!r->workers[id].is_used) continue;
         out->n_workers++;
+        out->n_followed += r->workers[id].is_followed;
         if (r->workers[id].is_described && worker_reasons(&r->workers[id], id) == 0) {
             out->n_eligible++;
         }
     }
     for (uint32_t i = 0; i < r->n_models; i++) {
         routing_stats(r->models[i].routing, &stats);
-        out->n_open += stats.n_open;
         out->index_bytes += stats.index_bytes;
         out->n_entries += stats.n_entries;
         out->n_refused += stats.n_refused;
         out->n_evicted += stats.n_evicted;
         out->n_blocks += stats.n_blocks;
     }
+    out->n_open = r->n_open;
+    out->n_mirrored = r->n_mirrored;
     out->n_contended = r->n_contended;
     out->lock_wait_ns = r->lock_wait_ns;
     out->n_waiting = r->n_waiting;

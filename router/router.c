@@ -30,6 +30,7 @@
 #include "router/admin_desk.h"
 #include "router/discovery.h"
 #include "router/fleet.h"
+#include "router/follow.h"
 #include "router/decision_log.h"
 #include "router/frontend.h"
 #include "router/health.h"
@@ -37,6 +38,7 @@
 #include "router/keys.h"
 #include "router/launch.h"
 #include "router/poison.h"
+#include "router/prompt_hash.h"
 #include "router/registry.h"
 #include "router/router_metrics.h"
 #include "router/router_options.h"
@@ -65,6 +67,7 @@ struct router {
     struct http_client *client;
     struct health *health;
     struct scrape *scrape;
+    struct follow *follow;          /* NULL: nothing is shared */
     struct decision_log *decisions; /* NULL: not kept */
     struct fleet *fleet;
     struct poison *poison;
@@ -76,6 +79,8 @@ struct router {
     struct frontend **frontends;
     uint32_t n_frontends, n_running, n_ready;
     struct loop_timer tick, deadline;
+    uint64_t hash_secret; /* of prompts */
+    uint64_t origin;      /* ours, for other routers; 0: nothing is shared */
     struct error fatal;
     uint64_t started_us, n_restarts_counted;
     uint32_t n_signals; /* to end */
@@ -301,6 +306,15 @@ static uint64_t hash_secret(const struct router_options *o) {
     return secret;
 }
 
+/* A router that starts anew is another one to the workers: what it had open is not open any more. */
+static uint64_t choose_origin(const struct router_options *o) {
+    uint64_t origin;
+
+    if (o->share == SHARE_NONE) return 0;
+    hash_random(&origin, sizeof(origin));
+    return origin | 1;
+}
+
 /* Loops share their port, and so would another router of this user: look whether it is free. */
 static enum status check_port(const struct router *r, struct error *err) {
     static const struct http_server_events none = {0};
@@ -329,7 +343,9 @@ static enum status build_frontends(struct router *r, struct error *err) {
         .proxy = {.prefix_block_bytes = o->prefix_block_bytes,
                   .max_prefix_blocks =
                       (uint32_t)MAX(1, CEIL_DIV(o->max_prefix_bytes, o->prefix_block_bytes)),
-                  .hash_secret = hash_secret(o),
+                  .hash_secret = r->hash_secret,
+                  .origin = r->origin,
+                  .scheme = prompt_hash_scheme(r->hash_secret, o->prefix_block_bytes),
                   .queue_timeout_us = (uint64_t)o->queue_timeout_ms * 1000,
                   .request_timeout_us = (uint64_t)o->request_timeout_ms * 1000,
                   .first_byte_timeout_us = (uint64_t)o->first_byte_timeout_ms * 1000,
@@ -514,6 +530,17 @@ static enum status build_control(struct router *r, struct error *err) {
     if (o->engine_metrics_interval_ms) {
         r->scrape = scrape_create(r->loop, r->client, r->registry, r->log, &scrape);
     }
+    if (o->share == SHARE_WORKERS) {
+        struct follow_config follow = {
+            .origin = r->origin,
+            .scheme = prompt_hash_scheme(r->hash_secret, o->prefix_block_bytes),
+            .block_bytes = o->prefix_block_bytes,
+            .max_workers = o->max_workers,
+            .silence_ms = FOLLOW_SILENCE_MS,
+            .patience_us = FOLLOW_PATIENCE_US};
+
+        r->follow = follow_create(r->loop, r->client, r->registry, r->metrics, r->log, &follow);
+    }
     r->started_us = loop_now_us(r->loop);
     return build_fleet(r, err);
 }
@@ -533,6 +560,8 @@ enum status router_create(struct router **out, const struct router_options *opti
     if (st != ST_OK) goto fail;
     r->log = log_create(&log);
     r->metrics = router_metrics_create();
+    r->hash_secret = hash_secret(options);
+    r->origin = choose_origin(options);
     r->poison = poison_create((uint64_t)options->poison_memory_ms * 1000);
     st = build_control(r, err);
     if (st != ST_OK) goto fail;
@@ -606,6 +635,7 @@ void router_destroy(struct router *r) {
     discovery_destroy(r->static_workers);
     fleet_destroy(r->fleet);
     health_destroy(r->health);
+    follow_destroy(r->follow);
     http_client_destroy(r->client);
     loop_timer_fini(&r->tick);
     loop_timer_fini(&r->deadline);

@@ -19,8 +19,7 @@ extern const double router_decision_buckets[ROUTER_DECISION_BUCKETS]; /* 500 ns 
     X(COUNTER, requests_total, "path,code",                                                        \
       "Requests proxied, by path and status code; 499: the client left.",                          \
       .aliases = "smg_http_responses_total,sgl_router_requests_total")                             \
-    X(GAUGE, requests_in_flight, "",                                                               \
-      "Requests sent to a worker and not ended: the sum of the loads.",                            \
+    X(GAUGE, requests_in_flight, "", "Requests sent to a worker from here and not ended.",         \
       .aliases = "sgl_router_running_requests")                                                    \
     X(HISTOGRAM, ttft_seconds, "", "Request received to first token, as the router sees it.",      \
       METRIC_BUCKETS(metrics_ttft_buckets), .aliases = "smg_router_ttft_seconds")                  \
@@ -80,6 +79,15 @@ extern const double router_decision_buckets[ROUTER_DECISION_BUCKETS]; /* 500 ns 
       "Decisions that were not logged for want of room, in memory or on disk.")                    \
     X(COUNTER, log_lines_dropped_total, "",                                                        \
       "Log lines that were not written because whoever reads them is slow, or gone.")              \
+    X(GAUGE, followed_workers, "",                                                                 \
+      "Workers that tell, just now, what other routers have sent them.")                           \
+    X(GAUGE, shared_requests_in_flight, "",                                                        \
+      "Requests of other routers on these workers: with our own, the sum of the loads.")           \
+    X(COUNTER, shared_events_total, "kind", "What workers told of requests, our own among them.")  \
+    X(COUNTER, shared_gaps_total, "",                                                              \
+      "Times that some of it was lost: too far behind, for too long without a connection.")        \
+    X(HISTOGRAM, shared_lag_seconds, "",                                                           \
+      "How much later than by the shortest way such an event came.")                               \
     X(COUNTER, worker_restarts_total, "", "Launched workers that were started again.")
 
 /* kind, name, help, aliases, value. Each has the labels `worker`, its URL, and `model`; `v` is its
@@ -87,6 +95,9 @@ extern const double router_decision_buckets[ROUTER_DECISION_BUCKETS]; /* 500 ns 
 #define ROUTER_WORKER_METRICS(X)                                                                   \
     X(GAUGE, worker_in_flight, "Requests in flight on each worker: L of the cost.",                \
       "smg_worker_requests_active,sgl_router_worker_load", v->in_flight)                           \
+    X(GAUGE, worker_shared_in_flight, "Of these, requests that other routers sent.", "",           \
+      v->n_mirrored)                                                                               \
+    X(GAUGE, worker_followed, "1 while it is heard of those.", "", v->is_followed)                 \
     X(GAUGE, worker_pending, "Of these, requests without a first token.", "", v->n_pending)        \
     X(GAUGE, worker_eligible, "1 when the worker may be picked.",                                  \
       "smg_worker_health,sgl_router_worker_health", v->is_described && v->reasons == 0)            \

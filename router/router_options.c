@@ -26,6 +26,8 @@ static const char *const level_aliases[] = {"warning", "warn", NULL};
 /* sglang-router and smg write -1 where there is no limit. */
 static const char *const no_limit[] = {"-1", "0", NULL};
 
+static const char *const share_names[] = {"none", "workers", NULL};
+
 static const char *const isolation_names[] = {"none", "tenant", NULL};
 
 static const char *const launch_words[] = {"auto", "4294967295", NULL}; /* LAUNCH_AUTO */
@@ -136,6 +138,11 @@ static const struct option_def rows[] = {
              "Less forgets sooner."},
     {"prefix-hash-seed", OPT_STR, FIELD(prefix_hash_seed), .is_secret = true, .group = "Routing",
      .help = "Secret behind the prefix hashes: random by default; give replicas the same."},
+    {"share", OPT_ENUM, FIELD(share), .def = "workers", .names = share_names, .group = "Routing",
+     .help =
+         "How routers in front of the same workers act as one. workers: each worker tells all of "
+         "them of each request; they need the same --prefix-hash-seed. none: each knows what it "
+         "sent itself, and four find half as much in caches as one."},
 
     {"routing-key-headers", OPT_LIST, FIELD(session_headers),
      .def = "x-smg-routing-key,x-session-id,x-aibrix-session-key",

@@ -6,6 +6,7 @@
 #include "common/options.h"
 #include "router/policy.h"
 
+enum router_share { SHARE_NONE, SHARE_WORKERS };
 enum router_isolation { ISOLATE_NONE, ISOLATE_TENANT };
 
 #define LAUNCH_MAX  256u
@@ -34,6 +35,7 @@ struct router_options {
     uint32_t prefix_block_bytes;
     uint64_t max_prefix_bytes, max_index_bytes;
     const char *prefix_hash_seed;
+    int share; /* enum router_share */
 
     uint32_t probe_interval_ms, probe_timeout_ms, probe_misses, probe_hits;
     const char *probe_path;

@@ -1,0 +1,494 @@
+/* router/follow.c - one stream per worker, its frames, and the requests they are about.
+ *
+ *      IDLE ──due──▶ stream ──hello──▶ heard ──lost──▶ IDLE, due again after a pause
+ *                       └────lost, refused──────────────┘
+ *
+ * `open` holds the mirrored requests of a worker by its number for them; each is on the registry's
+ * books for exactly as long as it is there. Nobody tells of workers that come and go: every tick
+ * compares what is followed with what the registry has.
+ *
+ * Times. Events carry the worker's clock. The least difference to ours that was ever seen, of the last
+ * minute or so since clocks drift, is that of an event that was on its way for the shortest time: so
+ * much is added, and what an event is later than that is its lag. Requests of a replay thus enter with
+ * their true age, and what they teach of durations is true.
+ *
+ * A replay may be 16 MiB, some ten thousand requests of 2 us each under the lock. Nothing divides it
+ * into turns here because curl does: it hands over what a socket holds, at most some 160 KiB, before
+ * the loop turns to the others. At most REPLAYS_MAX workers are replayed at once. */
+#include "router/follow.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/hash.h"
+#include "common/http_client.h"
+#include "common/log.h"
+#include "common/loop.h"
+#include "common/map.h"
+#include "common/mem.h"
+#include "common/request_events.h"
+#include "common/rng.h"
+#include "router/registry.h"
+#include "router/router_metrics.h"
+
+#define TICK_US          100000u
+#define BACKOFF_FIRST_US 100000u
+#define BACKOFF_MAX_US   5000000u
+#define OPEN_MAX         4096u /* mirrored requests of a worker: more than any engine holds */
+#define PROMPT_MAX       (UINT64_C(1) << 30) /* bytes that are believed */
+#define PIECE_MAX        (4u << 20)          /* far above what curl reads in one turn */
+#define REPLAYS_MAX      8u
+#define SCHEMES_MAX      8u /* foreign ones that are warned of */
+#define OFFSET_WINDOW_US 60000000u
+
+struct mirrored {
+    struct registry_mirror entry;
+    uint64_t chain[];
+};
+
+struct followed {
+    struct follow *follow;
+    uint32_t worker, incarnation;
+    bool is_watched;
+    bool has_place;    /* `next` and `generation` are where we are in its log */
+    bool is_heard;     /* hello has come on this stream */
+    bool is_replaying; /* on the way from `oldest` to replay_end; counted in n_replaying */
+    uint32_t n_failures;
+    uint64_t next, replay_end;
+    char generation[WIRE_GENERATION_MAX];
+    char described[WIRE_GENERATION_MAX]; /* as the registry knows it */
+    struct http_call *call;              /* NULL: none */
+    struct loop_timer retry, patience;
+    struct buf rest; /* a frame that has not come whole */
+    struct map open;
+    uint64_t offset_us, window_offset_us, window_end_us; /* local time less the worker's */
+};
+
+struct follow {
+    struct loop *loop;
+    struct http_client *client;
+    struct registry *registry;
+    struct log *log;
+    struct follow_config config;
+    struct loop_timer tick;
+    struct followed *workers;        /* by id */
+    struct registry_teller *tellers; /* of the tick at hand */
+    struct rng rng;
+    uint32_t n_ids, n_replaying, n_schemes;
+    uint64_t schemes[SCHEMES_MAX];
+    struct metric *events[REQUEST_CLEARED + 1], *gaps, *lag;
+    uint64_t blocks[CHAIN_BLOCKS_MAX]; /* of the frame at hand */
+};
+
+/* --- the mirrored requests ------------------------------------------------------------------------*/
+
+static void end_mirrored(struct followed *w, struct mirrored *m, const struct route_end *end) {
+    registry_adopted_ended(w->follow->registry, &m->entry, end, loop_now_us(w->follow->loop));
+    mem_free(m);
+}
+
+/* What became of them is not known any more. */
+static void close_all(struct followed *w) {
+    const struct route_end end = {.is_aborted = true,
+                                  .output_tokens = -1,
+                                  .feedback = {-1, -1},
+                                  .now_us = loop_now_us(w->follow->loop)};
+    const struct map_slot *slot;
+
+    for (size_t i = 0; (slot = map_next(&w->open, &i));)
+        end_mirrored(w, slot->value, &end);
+    map_clear(&w->open);
+}
+
+static void warn_of_scheme(struct follow *f, uint64_t scheme) {
+    for (uint32_t i = 0; i < f->n_schemes; i++) {
+        if (f->schemes[i] == scheme) return;
+    }
+    if (f->n_schemes == SCHEMES_MAX) return;
+    f->schemes[f->n_schemes++] = scheme;
+    log_event(f->log, LOG_WARN, "shared_hashes_differ",
+              log_z("why", "another router hashes prompts in another way: its load counts, what it "
+                           "leaves in caches does not. Give all routers the same "
+                           "--prefix-hash-seed and --prefix-block-bytes, and one version"));
+}
+
+/* Blocks that a prompt of so many bytes can have. */
+static uint32_t believed_blocks(const struct follow *f, const struct request_chain *chain) {
+    uint64_t n = chain->prompt_bytes / f->config.block_bytes + 1;
+
+    return (uint32_t)MIN(n, (uint64_t)chain->n_blocks);
+}
+
+static void take_accepted(struct followed *w, const struct request_event *e, uint64_t now_us) {
+    struct follow *f = w->follow;
+    const struct request_chain *chain = &e->chain;
+    bool is_known = chain->scheme == f->config.scheme;
+    uint32_t n = is_known ? believed_blocks(f, chain) : 0;
+    struct route_request rq = {
+        .n_blocks = n, .prompt_bytes = MIN(chain->prompt_bytes, PROMPT_MAX), .now_us = now_us};
+    struct mirrored *m;
+
+    if (chain->origin == f->config.origin) return;
+    if (!is_known && chain->n_blocks && !w->is_replaying) warn_of_scheme(f, chain->scheme);
+    if (w->open.n >= OPEN_MAX || map_find(&w->open, e->request)) return;
+    m = mem_try_zalloc(sizeof(*m) + n * sizeof(*m->chain));
+    if (!m) return;
+    memcpy(m->chain, chain->blocks, n * sizeof(*m->chain));
+    rq.chain = m->chain;
+    if (registry_adopt(f->registry, w->worker, w->incarnation, &rq, &m->entry) != ST_OK) {
+        mem_free(m);
+        return;
+    }
+    map_insert(&w->open, e->request, m);
+}
+
+static void take_first(struct followed *w, const struct request_event *e, uint64_t now_us) {
+    struct route_feedback feedback = {e->prompt_tokens, e->cached_tokens};
+    struct mirrored *m = map_find(&w->open, e->request);
+
+    if (m) registry_adopted_first(w->follow->registry, &m->entry, &feedback, now_us);
+}
+
+static void take_ended(struct followed *w, const struct request_event *e, uint64_t now_us) {
+    struct mirrored *m = map_erase(&w->open, e->request);
+    struct route_end end = {.is_aborted = e->is_aborted,
+                            .output_tokens = e->output_tokens,
+                            .feedback = {-1, -1},
+                            .now_us = now_us};
+
+    if (m) end_mirrored(w, m, &end);
+}
+
+static void take_load(struct followed *w, const struct wire_load *load) {
+    struct registry_target target = {.worker = w->worker, .incarnation = w->incarnation};
+
+    registry_note_load(w->follow->registry, &target, load);
+}
+
+static void take_cleared(struct followed *w) {
+    struct registry *r = w->follow->registry;
+    struct registry_view view;
+
+    if (registry_get(r, w->worker, &view) && view.incarnation == w->incarnation)
+        registry_forget_cache(r, w->worker);
+}
+
+/* --- time -----------------------------------------------------------------------------------------*/
+
+static void learn_offset(struct followed *w, uint64_t t_us, uint64_t now_us) {
+    uint64_t offset_us = now_us - t_us; /* may wrap: it is only added again */
+
+    if (now_us >= w->window_end_us) {
+        if (w->window_end_us) w->offset_us = w->window_offset_us;
+        w->window_offset_us = offset_us;
+        w->window_end_us = now_us + OFFSET_WINDOW_US;
+    }
+    if ((int64_t)(offset_us - w->window_offset_us) < 0) w->window_offset_us = offset_us;
+    if ((int64_t)(offset_us - w->offset_us) < 0) w->offset_us = offset_us;
+}
+
+static void begin_offset(struct followed *w, uint64_t t_us, uint64_t now_us) {
+    w->offset_us = w->window_offset_us = now_us - t_us;
+    w->window_end_us = now_us + OFFSET_WINDOW_US;
+}
+
+/* --- frames ---------------------------------------------------------------------------------------*/
+
+static void set_replaying(struct followed *w, bool is_replaying) {
+    w->follow->n_replaying += (uint32_t)is_replaying - w->is_replaying;
+    w->is_replaying = is_replaying;
+}
+
+/* What happened until `next` cannot be had: whoever was open may have ended. */
+static void skip_to(struct followed *w, uint64_t next) {
+    metric_inc(w->follow->gaps);
+    close_all(w);
+    w->next = next;
+}
+
+/* ST_AGAIN: it lives anew. The stream is of no use: it may begin anywhere, and the registry must first
+ * know that life, which drops what the old one held. */
+static enum status take_hello(struct followed *w, const struct request_event *e, uint64_t now_us) {
+    struct follow *f = w->follow;
+    bool is_other = w->has_place && strcmp(e->generation, w->generation) != 0;
+    bool is_known = strcmp(e->generation, w->described) == 0;
+
+    if (is_other || !is_known) {
+        w->has_place = false;
+        close_all(w);
+        if (!is_known) registry_suspect(f->registry, w->worker, w->incarnation);
+        return ST_AGAIN;
+    }
+    begin_offset(w, e->t_us, now_us);
+    if (!w->has_place) {
+        w->next = e->oldest;
+    } else if (e->is_gap) {
+        skip_to(w, e->oldest);
+    }
+    w->has_place = w->is_heard = true;
+    w->replay_end = e->next;
+    set_replaying(w, w->next < e->next);
+    memcpy(w->generation, e->generation, sizeof(w->generation));
+    loop_timer_stop(&w->patience);
+    registry_set_followed(f->registry, w->worker, w->incarnation, true);
+    return ST_OK;
+}
+
+static void take_event(struct followed *w, const struct request_event *e, uint64_t now_us) {
+    struct follow *f = w->follow;
+    uint64_t t_us;
+
+    learn_offset(w, e->t_us, now_us);
+    t_us = MIN(e->t_us + w->offset_us, now_us);
+    switch (e->kind) {
+    case REQUEST_ACCEPTED: take_accepted(w, e, t_us); break;
+    case REQUEST_FIRST: take_first(w, e, t_us); break;
+    case REQUEST_ENDED: take_ended(w, e, t_us); break;
+    case REQUEST_LOAD: take_load(w, &e->load); break;
+    case REQUEST_CLEARED: take_cleared(w); break;
+    default: return; /* not known yet */
+    }
+    metric_inc(f->events[e->kind]);
+    if (!w->is_replaying) metric_observe(f->lag, (double)(now_us - t_us) * 1e-6);
+}
+
+static enum status take_frame(struct followed *w, uint64_t sequence,
+                              const struct request_event *e) {
+    uint64_t now_us = loop_now_us(w->follow->loop);
+
+    if (sequence == REQUEST_EVENT_CONTROL)
+        return e->kind == REQUEST_HELLO ? take_hello(w, e, now_us) : ST_OK;
+    if (!w->is_heard) return ST_INVALID; /* it begins with a hello */
+    w->n_failures = 0;
+    if (sequence < w->next) return ST_OK;
+    if (sequence > w->next) skip_to(w, sequence);
+    w->next = sequence + 1;
+    take_event(w, e, now_us);
+    if (w->is_replaying && w->next >= w->replay_end) set_replaying(w, false);
+    return ST_OK;
+}
+
+/* As many frames as there are; *used: their bytes. */
+static enum status take_frames(struct followed *w, struct str bytes, size_t *used,
+                               struct error *err) {
+    *used = 0;
+    for (;;) {
+        struct str left = {bytes.ptr + *used, bytes.len - *used};
+        struct request_event e;
+        uint64_t sequence;
+        size_t n;
+        enum status st = request_event_read(left, w->follow->blocks, &e, &sequence, &n, err);
+
+        if (st != ST_OK || n == 0) return st;
+        *used += n;
+        st = take_frame(w, sequence, &e);
+        if (st == ST_INVALID) return error_set(err, st, "it does not begin with a hello");
+        if (st != ST_OK) return error_set(err, st, "it was restarted: soon again");
+    }
+}
+
+/* --- streams --------------------------------------------------------------------------------------*/
+
+static void lost(struct followed *w, const char *why) {
+    struct follow *f = w->follow;
+    uint64_t pause_us = BACKOFF_FIRST_US << MIN(w->n_failures, 10u);
+
+    w->call = NULL;
+    buf_clear(&w->rest);
+    if (w->is_heard) {
+        log_event(f->log, LOG_INFO, "worker_not_followed", log_u64("worker", w->worker),
+                  log_z("why", why));
+        registry_set_followed(f->registry, w->worker, w->incarnation, false);
+        loop_timer_start(&w->patience, f->config.patience_us);
+    }
+    w->is_heard = false;
+    set_replaying(w, false);
+    w->n_failures++;
+    pause_us = MIN(pause_us, BACKOFF_MAX_US);
+    loop_timer_start(&w->retry, pause_us + rng_below(&f->rng, pause_us / 4));
+}
+
+static void on_end(const struct http_client_response *response, void *arg) {
+    char why[64];
+
+    snprintf(why, sizeof(why), "GET %s was answered with %d", REQUEST_EVENTS_PATH, response->code);
+    lost(arg, response->status != ST_OK ? response->message
+              : response->code != 200   ? why
+                                        : "the worker ended the stream");
+}
+
+static void on_data(int code, struct str bytes, void *arg) {
+    struct followed *w = arg;
+    struct http_call *call = w->call;
+    struct error err = {0};
+    size_t used;
+    enum status st;
+
+    if (code != 200) return;
+    if (buf_len(&w->rest) > 0) {
+        buf_append_str(&w->rest, bytes);
+        bytes = buf_str(&w->rest);
+    }
+    st = w->rest.has_failed ? ST_NOMEM : take_frames(w, bytes, &used, &err);
+    if (st != ST_OK) {
+        http_call_cancel(call);
+        lost(w, st == ST_NOMEM ? "out of memory" : err.message);
+    } else if (buf_len(&w->rest) > 0) {
+        buf_consume(&w->rest, used);
+    } else {
+        buf_append(&w->rest, bytes.ptr + used, bytes.len - used);
+    }
+}
+
+static void begin(void *arg) {
+    struct followed *w = arg;
+    struct follow *f = w->follow;
+    char url[REGISTRY_URL_MAX + 128];
+    struct http_client_request request = {.url = url,
+                                          .on_data = on_data,
+                                          .max_body_bytes = PIECE_MAX,
+                                          .silence_ms = f->config.silence_ms};
+    struct registry_view view;
+    struct error err = {0};
+    char place[24] = "oldest";
+
+    if (w->call) return;
+    if (!w->has_place && f->n_replaying >= REPLAYS_MAX) {
+        loop_timer_start(&w->retry, TICK_US);
+        return;
+    }
+    if (!registry_get(f->registry, w->worker, &view)) return; /* the next tick sees that too */
+    if (w->has_place && strcmp(w->generation, w->described) != 0) w->has_place = false;
+    if (w->has_place) snprintf(place, sizeof(place), "%llu", (unsigned long long)w->next);
+    snprintf(url, sizeof(url), "%s" REQUEST_EVENTS_PATH "?from=%s", view.url, place);
+    request.connect_to = view.address;
+    if (http_client_start(f->client, &request, on_end, w, &w->call, &err) != ST_OK)
+        lost(w, err.message);
+    else
+        set_replaying(w, !w->has_place);
+}
+
+static void on_patience_over(void *arg) {
+    close_all(arg);
+}
+
+/* --- who is followed ------------------------------------------------------------------------------*/
+
+static void watch(struct follow *f, const struct registry_teller *t) {
+    struct followed *w = &f->workers[t->id];
+    uint64_t seed;
+
+    hash_random(&seed, sizeof(seed));
+    *w = (struct followed){
+        .follow = f, .worker = t->id, .incarnation = t->incarnation, .is_watched = true};
+    buf_init(&w->rest, 2 * PIECE_MAX);
+    map_init(&w->open, seed);
+    loop_timer_init(&w->retry, f->loop, begin, w);
+    loop_timer_init(&w->patience, f->loop, on_patience_over, w);
+    memcpy(w->described, t->generation, sizeof(w->described));
+    f->n_ids = MAX(f->n_ids, t->id + 1);
+    begin(w);
+}
+
+static void unwatch(struct followed *w) {
+    if (!w->is_watched) return;
+    http_call_cancel(w->call);
+    registry_set_followed(w->follow->registry, w->worker, w->incarnation, false);
+    set_replaying(w, false);
+    close_all(w);
+    map_fini(&w->open);
+    buf_fini(&w->rest);
+    loop_timer_fini(&w->retry);
+    loop_timer_fini(&w->patience);
+    w->is_watched = false;
+}
+
+/* It lives anew, and has been described. */
+static void note_generation(struct followed *w, const struct registry_teller *t) {
+    if (strcmp(w->described, t->generation) == 0) return;
+    memcpy(w->described, t->generation, sizeof(w->described));
+    w->n_failures = 0;
+    if (!w->call) loop_timer_start(&w->retry, 0);
+}
+
+static void on_tick(void *arg) {
+    struct follow *f = arg;
+    uint32_t n = registry_tellers(f->registry, f->tellers, f->config.max_workers), next = 0;
+
+    for (uint32_t id = 0; id < f->config.max_workers && (id < f->n_ids || next < n); id++) {
+        const struct registry_teller *t =
+            next < n && f->tellers[next].id == id ? &f->tellers[next] : NULL;
+        struct followed *w = &f->workers[id];
+
+        if (t) next++;
+        if (w->is_watched && (!t || t->incarnation != w->incarnation)) unwatch(w);
+        if (!t) continue;
+        if (w->is_watched)
+            note_generation(w, t);
+        else
+            watch(f, t);
+    }
+    loop_timer_start(&f->tick, TICK_US);
+}
+
+struct follow *follow_create(struct loop *loop, struct http_client *client,
+                             struct registry *registry, struct metrics *metrics, struct log *log,
+                             const struct follow_config *config) {
+    static const char *const kinds[] = {[REQUEST_ACCEPTED] = "accepted",
+                                        [REQUEST_FIRST] = "first",
+                                        [REQUEST_ENDED] = "ended",
+                                        [REQUEST_LOAD] = "load",
+                                        [REQUEST_CLEARED] = "cleared"};
+    struct follow *f = mem_zalloc(sizeof(*f));
+    uint64_t seed;
+
+    assert(config->origin && config->block_bytes);
+    hash_random(&seed, sizeof(seed));
+    rng_seed(&f->rng, seed);
+    f->loop = loop;
+    f->client = client;
+    f->registry = registry;
+    f->log = log;
+    f->config = *config;
+    f->workers = mem_calloc(config->max_workers, sizeof(*f->workers));
+    f->tellers = mem_calloc(config->max_workers, sizeof(*f->tellers));
+    for (uint32_t kind = REQUEST_ACCEPTED; kind < ARRAY_LEN(kinds); kind++)
+        f->events[kind] = METRICS_GET(metrics, ROUTER_shared_events_total, kinds[kind]);
+    f->gaps = metrics_at(metrics, ROUTER_shared_gaps_total);
+    f->lag = metrics_at(metrics, ROUTER_shared_lag_seconds);
+    loop_timer_init(&f->tick, loop, on_tick, f);
+    loop_timer_start(&f->tick, 0);
+    return f;
+}
+
+void follow_destroy(struct follow *f) {
+    if (!f) return;
+    for (uint32_t id = 0; id < f->n_ids; id++)
+        unwatch(&f->workers[id]);
+    loop_timer_fini(&f->tick);
+    mem_free(f->workers);
+    mem_free(f->tellers);
+    mem_free(f);
+}
+
+void follow_check(const struct follow *f) {
+    uint32_t n_replaying = 0;
+
+    for (uint32_t id = 0; id < f->config.max_workers; id++) {
+        const struct followed *w = &f->workers[id];
+        struct registry_view view;
+
+        if (!w->is_watched) continue;
+        assert(id < f->n_ids && w->worker == id);
+        map_check(&w->open);
+        assert(w->open.n <= OPEN_MAX);
+        assert(!w->is_heard || (w->call && w->has_place));
+        assert(!w->is_replaying || w->call);
+        assert(!w->is_heard || w->is_replaying == (w->next < w->replay_end));
+        n_replaying += w->is_replaying;
+        if (registry_get(f->registry, id, &view) && view.incarnation == w->incarnation)
+            assert(view.n_mirrored == w->open.n && view.is_followed == w->is_heard);
+    }
+    assert(n_replaying == f->n_replaying);
+}
