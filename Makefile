@@ -362,7 +362,7 @@ else
 endif
 
 $(REPLAY)/simroute: $(addprefix $(SIMROUTE)/,main.c gen.c policy.c sim.h lset.h) \
-                    tests/replay/simroute_adapter.c $(B)/librouter.a $(B)/libcommon.a
+                    tests/replay/simroute_adapter.c tests/replay/event_ring.c $(B)/librouter.a $(B)/libcommon.a
 	@mkdir -p $(@D); cat $(filter $(SIMROUTE)/%,$^) | sha256sum > $(@D)/simulator.stamp
 	@echo "  LD   $@"; flags="-O2 -ffp-contract=off -std=gnu11 -I$(SIMROUTE) -I."; cd $(CURDIR) && \
 	  $(CC) $$flags $(foreach f,$(PROTO),-D$(f)=$(f:router%=proto%)) -c $(SIMROUTE)/policy.c -o $(@D)/policy.o && \

@@ -10,10 +10,15 @@
  * of chwbl's key, and how many published trees fit into the one of cache_aware and hash_trie.
  * home=WEIGHT is --home-weight.
  *
+ * lib_NAME:share=1,delay_ms=MS: several --replicas hear of each other's requests from the workers, so
+ * much later, as router/follow.c does; one that is restarted (--restart) replays what they still have.
+ * Every router keeps books of its own.
+ *
  *     simroute          here                                        library
  *     router_pick  ──▶  chain from block ids, 4 bytes per token ──▶ routing_route
  *     router_first ──▶  cached tokens, with --learn 1           ──▶ routing_first_token
  *     router_end   ──▶  output tokens                           ──▶ routing_ended
+ *         each also ──▶ event_ring of the worker ── before a pick ──▶ routing_adopt ... of the others
  *
  * Weights are the library's defaults: the simulator's --beta, --kappa and --delta are for its own
  * policies. --capfac declares a wrong capacity. A prompt is 4 bytes per token and hashed in blocks
@@ -21,7 +26,9 @@
 #include "common/base.h"
 #include "common/mem.h"
 #include "common/rng.h"
+#include "router/prompt_hash.h"
 #include "router/routing.h"
+#include "tests/replay/event_ring.h"
 
 #include "sim.h" /* of the simulator */
 
@@ -30,6 +37,10 @@
 
 #define BYTES_PER_TOKEN 4
 #define INDEX_BYTES     (UINT64_C(256) << 20) /* more than any run fills */
+
+/* A worker's ring of 16 MiB, for chains of blocks of 256 bytes; ours are longer, chains shorter. */
+#define RING_BYTES       (UINT64_C(16) << 20)
+#define RING_BLOCK_BYTES 256
 
 struct proto; /* the simulator's own router */
 struct proto *proto_new(sim *s);
@@ -40,12 +51,29 @@ void proto_sent(struct proto *p, int32_t ri, int w);
 void proto_first(struct proto *p, int32_t ri);
 void proto_end(struct proto *p, int32_t ri);
 
+/* What the workers tell, of all routers: this program simulates one fleet. */
+struct fleet_log {
+    struct event_ring *rings[MAXW];
+    uint32_t n_routers; /* that use it */
+};
+static struct fleet_log fleet_log;
+
+/* A request that another router has sent. */
+struct mirrored {
+    struct route_ticket ticket;
+    uint64_t chain[];
+};
+
 struct router {
     struct proto *proto; /* or NULL, and the rest is ours */
     sim *sim;
     struct routing *routing;
     struct route_ticket *tickets; /* by request */
     uint64_t **chains;            /* of open requests */
+    bool shares;
+    uint64_t delay_us, origin;
+    uint64_t heard[MAXW];       /* sequence of the next event of each worker */
+    struct mirrored **mirrored; /* by request */
 };
 
 static void announce_workers(struct router *p) {
@@ -64,15 +92,19 @@ static void announce_workers(struct router *p) {
     }
 }
 
+static double number_of(const char *text, const char *key, double otherwise) {
+    const char *at = strstr(text, key);
+
+    return at ? strtod(at + strlen(key), NULL) : otherwise;
+}
+
 /* "NAME:key=8193,tree=16" */
 static const struct policy_ops *read_policy(const char *text, struct policy_options *options) {
     struct str name = {text, strcspn(text, ":")};
-    const char *key = strstr(text, "key="), *tree = strstr(text, "tree=");
-    const char *home = strstr(text, "home=");
 
-    if (key) options->chwbl_prefix_bytes = (uint32_t)strtoul(key + strlen("key="), NULL, 10);
-    if (tree) options->max_tree_bytes *= strtoul(tree + strlen("tree="), NULL, 10);
-    if (home) options->home_weight = strtod(home + strlen("home="), NULL);
+    options->chwbl_prefix_bytes = (uint32_t)number_of(text, "key=", options->chwbl_prefix_bytes);
+    options->max_tree_bytes *= (uint64_t)number_of(text, "tree=", 1);
+    options->home_weight = number_of(text, "home=", options->home_weight);
     return policy_find(name);
 }
 
@@ -99,6 +131,105 @@ static void start_routing(struct router *p) {
     announce_workers(p);
 }
 
+/* --- what the workers tell ------------------------------------------------------------------------*/
+
+static uint64_t now_us(const struct router *p) {
+    return (uint64_t)(p->sim->now * 1e6);
+}
+
+static void begin_life(struct router *p) {
+    static uint64_t n_lives;
+
+    p->origin = ++n_lives;
+    for (int w = 0; w < p->sim->c.n_workers; w++)
+        p->heard[w] = event_ring_oldest(fleet_log.rings[w]);
+}
+
+static void start_sharing(struct router *p) {
+    const config *c = &p->sim->c;
+
+    p->shares = number_of(c->policy, "share=", 0) != 0;
+    if (!p->shares) return;
+    p->delay_us = (uint64_t)(number_of(c->policy, "delay_ms=", 0) * 1000);
+    p->mirrored = mem_calloc((size_t)p->sim->n, sizeof(*p->mirrored));
+    if (fleet_log.n_routers++ == 0) {
+        for (int w = 0; w < c->n_workers; w++)
+            fleet_log.rings[w] = event_ring_create(RING_BYTES * RING_BLOCK_BYTES /
+                                                   ((uint64_t)c->block * BYTES_PER_TOKEN));
+    }
+    begin_life(p);
+}
+
+static void tell(struct router *p, int32_t ri, struct request_event e) {
+    if (!p->shares) return;
+    e.t_us = now_us(p);
+    e.request = (uint64_t)ri;
+    event_ring_put(fleet_log.rings[p->sim->r[ri].w], &e);
+}
+
+static void adopt(struct router *p, uint32_t w, const struct request_event *e) {
+    const struct request_chain *chain = &e->chain;
+    struct mirrored *m = mem_zalloc(sizeof(*m) + chain->n_blocks * sizeof(*m->chain));
+    struct route_request rq = {.chain = m->chain,
+                               .n_blocks = chain->n_blocks,
+                               .prompt_bytes = chain->prompt_bytes,
+                               .now_us = e->t_us};
+
+    memcpy(m->chain, chain->blocks, chain->n_blocks * sizeof(*m->chain));
+    routing_adopt(p->routing, w, &rq, &m->ticket);
+    p->mirrored[e->request] = m;
+}
+
+static void end_mirrored(struct router *p, uint64_t request, const struct route_end *end) {
+    routing_ended(p->routing, &p->mirrored[request]->ticket, end);
+    mem_free(p->mirrored[request]);
+    p->mirrored[request] = NULL;
+}
+
+static void hear(struct router *p, uint32_t w, const struct request_event *e) {
+    struct mirrored *m = p->mirrored[e->request];
+    struct route_feedback feedback = {e->prompt_tokens, e->cached_tokens};
+    struct route_end end = {
+        .output_tokens = e->output_tokens, .feedback = {-1, -1}, .now_us = e->t_us};
+
+    if (e->kind == REQUEST_ACCEPTED && e->chain.origin != p->origin) adopt(p, w, e);
+    if (m && e->kind == REQUEST_FIRST)
+        routing_first_token(p->routing, &m->ticket, &feedback, e->t_us);
+    if (m && e->kind == REQUEST_ENDED) end_mirrored(p, e->request, &end);
+}
+
+/* Everything that has come until now. */
+static void listen_to_workers(struct router *p) {
+    static uint64_t blocks[CHAIN_BLOCKS_MAX];
+    uint64_t until_us = now_us(p) - MIN(p->delay_us, now_us(p));
+    struct request_event e;
+
+    for (int w = 0; p->shares && w < p->sim->c.n_workers; w++) {
+        while (event_ring_next(fleet_log.rings[w], &p->heard[w], until_us, blocks, &e))
+            hear(p, (uint32_t)w, &e);
+    }
+}
+
+/* What is not ours is not open here any more. */
+static void drop_mirrored(struct router *p) {
+    struct route_end end = {.is_aborted = true, .output_tokens = -1, .feedback = {-1, -1}};
+
+    for (int32_t i = 0; p->shares && i < p->sim->n; i++) {
+        if (p->mirrored[i]) end_mirrored(p, (uint64_t)i, &end);
+    }
+}
+
+static void stop_sharing(struct router *p) {
+    if (!p->shares) return;
+    drop_mirrored(p);
+    mem_free(p->mirrored);
+    if (--fleet_log.n_routers) return;
+    for (int w = 0; w < p->sim->c.n_workers; w++)
+        event_ring_destroy(fleet_log.rings[w]);
+}
+
+/* --- the simulator's seven questions --------------------------------------------------------------*/
+
 router *router_new(sim *s) {
     struct router *p = mem_zalloc(sizeof(*p));
 
@@ -108,6 +239,7 @@ router *router_new(sim *s) {
         return p;
     }
     start_routing(p);
+    start_sharing(p);
     p->tickets = mem_calloc((size_t)s->n, sizeof(*p->tickets));
     p->chains = mem_calloc((size_t)s->n, sizeof(*p->chains));
     return p;
@@ -116,6 +248,8 @@ router *router_new(sim *s) {
 void router_free(router *p) {
     if (p->proto) proto_free(p->proto);
     if (p->routing) {
+        listen_to_workers(p);
+        stop_sharing(p);
         routing_check(p->routing);
         routing_destroy(p->routing);
     }
@@ -124,7 +258,8 @@ void router_free(router *p) {
     mem_free(p);
 }
 
-/* A restart of the router: open requests are forgotten, as their connections would be. */
+/* A restart of the router: open requests are forgotten, as their connections would be; their workers
+ * may still tell of them. */
 void router_reset(router *p) {
     if (p->proto) {
         proto_reset(p->proto);
@@ -137,12 +272,10 @@ void router_reset(router *p) {
         mem_free(p->chains[i]);
         p->chains[i] = NULL;
     }
+    drop_mirrored(p);
     routing_destroy(p->routing);
     start_routing(p);
-}
-
-static uint64_t now_us(const struct router *p) {
-    return (uint64_t)(p->sim->now * 1e6);
+    if (p->shares) begin_life(p);
 }
 
 int router_pick(router *p, int32_t ri) {
@@ -158,14 +291,27 @@ int router_pick(router *p, int32_t ri) {
     if (p->proto) return proto_pick(p->proto, ri);
     rq.chain = chain = mem_calloc((size_t)q->nb + 1, sizeof(*chain));
     for (int b = 0; b < q->nb; b++)
-        chain[b] = rng_mix(q->id[b] + UINT64_C(1));
+        chain[b] = rng_mix(q->id[b] + UINT64_C(1)) & PROMPT_HASH_MASK;
     p->chains[ri] = chain;
+    listen_to_workers(p);
     if (routing_route(p->routing, &rq, &p->tickets[ri], NULL) != ST_OK) abort();
     return (int)p->tickets[ri].load.worker;
 }
 
 void router_sent(router *p, int32_t ri, int w) {
-    if (p->proto) proto_sent(p->proto, ri, w);
+    const req *q = &p->sim->r[ri];
+
+    if (p->proto) {
+        proto_sent(p->proto, ri, w);
+        return;
+    }
+    tell(p, ri,
+         (struct request_event){.kind = REQUEST_ACCEPTED,
+                                .chain = {.origin = p->origin,
+                                          .scheme = 1,
+                                          .prompt_bytes = (uint64_t)q->in * BYTES_PER_TOKEN,
+                                          .n_blocks = (uint32_t)q->nb,
+                                          .blocks = p->chains[ri]}});
 }
 
 void router_first(router *p, int32_t ri) {
@@ -176,6 +322,10 @@ void router_first(router *p, int32_t ri) {
         proto_first(p->proto, ri);
         return;
     }
+    tell(p, ri,
+         (struct request_event){.kind = REQUEST_FIRST,
+                                .prompt_tokens = feedback.prompt_tokens,
+                                .cached_tokens = feedback.cached_tokens});
     if (p->tickets[ri].load.is_open)
         routing_first_token(p->routing, &p->tickets[ri], &feedback, now_us(p));
 }
@@ -188,6 +338,7 @@ void router_end(router *p, int32_t ri) {
         proto_end(p->proto, ri);
         return;
     }
+    tell(p, ri, (struct request_event){.kind = REQUEST_ENDED, .output_tokens = q->out});
     if (!p->tickets[ri].load.is_open) return;
     routing_ended(p->routing, &p->tickets[ri], &end);
     mem_free(p->chains[ri]);
