@@ -344,13 +344,21 @@ skew: deps-test ## routers and workers of two versions side by side: OTHER=build
 
 REPLAY := $(B)/replay-cross
 PROTO  := router $(addprefix router_,new free reset pick sent first end)
-.PHONY: replay-cross replay-peers
+.PHONY: replay-cross replay-shared replay-peers
 replay-cross: ## routing quality in a simulator: SIMROUTE=folder TRACE=file [QUICK=1]
 ifeq ($(and $(SIMROUTE),$(TRACE)),)
 	@echo "SKIPPED replay-cross: give SIMROUTE=DIR, the simulator's sources, and TRACE=FILE, its trace"
 else
 	@$(MAKE) --no-print-directory $(REPLAY)/simroute
 	@tests/replay/cross.py $(REPLAY)/simroute $(TRACE) $(if $(QUICK),--quick)
+endif
+
+replay-shared: ## several routers, and one restarted, in a simulator: SIMROUTE=, TRACE= [QUICK=1]
+ifeq ($(and $(SIMROUTE),$(TRACE)),)
+	@echo "SKIPPED replay-shared: give SIMROUTE=DIR, the simulator's sources, and TRACE=FILE, its trace"
+else
+	@$(MAKE) --no-print-directory $(REPLAY)/simroute
+	@tests/replay/shared.py $(REPLAY)/simroute $(TRACE) $(if $(QUICK),--quick)
 endif
 
 replay-peers: ## our versions of other routers' policies beside a simulator's: SIMROUTE=, TRACE=

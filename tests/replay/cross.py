@@ -58,7 +58,7 @@ class Runs:
                 f.write(done.stdout)
             os.rename(f.name, path)
         with open(path) as f:
-            values = f.read().split()
+            values = [v for v in f.read().split() if not v.startswith("window_")]
         return {c: v if c in ("policy", "cap") else float(v) for c, v in zip(COLUMNS, values)}
 
     def want(self, *args):
