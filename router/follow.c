@@ -351,7 +351,7 @@ static void begin(void *arg) {
                                           .silence_ms = f->config.silence_ms};
     struct registry_view view;
     struct error err = {0};
-    char place[24] = "oldest";
+    char place[WIRE_GENERATION_MAX + 48] = "oldest";
 
     if (w->call) return;
     if (!w->has_place && f->n_replaying >= REPLAYS_MAX) {
@@ -360,7 +360,9 @@ static void begin(void *arg) {
     }
     if (!registry_get(f->registry, w->worker, &view)) return; /* the next tick sees that too */
     if (w->has_place && strcmp(w->generation, w->described) != 0) w->has_place = false;
-    if (w->has_place) snprintf(place, sizeof(place), "%llu", (unsigned long long)w->next);
+    if (w->has_place)
+        snprintf(place, sizeof(place), "%llu&generation=%s", (unsigned long long)w->next,
+                 w->generation);
     snprintf(url, sizeof(url), "%s" REQUEST_EVENTS_PATH "?from=%s", view.url, place);
     request.connect_to = view.address;
     if (http_client_start(f->client, &request, on_end, w, &w->call, &err) != ST_OK)

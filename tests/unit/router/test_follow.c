@@ -93,7 +93,8 @@ static void on_request(struct http_request *req, void *arg) {
         from = t->oldest;
         say_hello(t, false);
     } else {
-        assert_int_equal(sscanf(query, "from=%llu", &from), 1);
+        assert_int_equal(sscanf(query, "from=%llu&generation=", &from), 1);
+        assert_non_null(strstr(query, "&generation=g"));
         say_hello(t, from < t->oldest || from > t->next);
         if (from < t->oldest || from > t->next) from = t->oldest;
     }
