@@ -415,6 +415,11 @@ void http_server_drain(struct http_server *server, void (*on_drained)(void *arg)
     http_server_drain_idle(server, 0, on_drained, arg);
 }
 
+bool http_server_is_sending(const struct http_server *server) {
+    return !list_is_empty(&server->peers[PEER_ANSWERING]) ||
+           !list_is_empty(&server->peers[PEER_FLUSHING]);
+}
+
 struct http_server_stats http_server_stats(const struct http_server *server) {
     return server->stats;
 }

@@ -96,7 +96,11 @@ void http_server_announce_close(struct http_server *server);
  * idle_us. */
 void http_server_drain_idle(struct http_server *server, uint64_t idle_us,
                             void (*on_drained)(void *arg), void *arg);
-void http_server_drain(struct http_server *server, void (*on_drained)(void *arg), void *arg); /* 0 */
+void http_server_drain(struct http_server *server, void (*on_drained)(void *arg),
+                       void *arg); /* 0 */
+
+/* Is there an answer, open or made, of which not all is sent? */
+bool http_server_is_sending(const struct http_server *server);
 
 struct http_server_stats http_server_stats(const struct http_server *server);
 

@@ -5,8 +5,9 @@
  *      http_server, api, calls  <--mailboxes-->  tokenizer           scheduler, KV, backend
  *
  * Life: listen (a port in use is said before seconds go into weights) -> open the model ->
- * engine -> serve -> a signal -> drain -> gone. While the engine drains the server still listens:
- * probes read 503 and "draining", new requests are sent elsewhere with a 503. */
+ * engine -> serve -> a signal -> drain -> gone. While it drains the server still listens: probes read
+ * 503 and "draining", new requests are sent elsewhere with a 503 (api/drain.c). It stops when all that
+ * was accepted is answered and sent, and those that follow events have seen it end. */
 #include "worker/worker.h"
 
 #include <signal.h>
@@ -22,6 +23,7 @@
 #include "common/mem.h"
 #include "common/tls.h"
 #include "worker/api/api.h"
+#include "worker/api/request_feed.h"
 #include "worker/engine/engine.h"
 #include "worker/loading.h"
 #include "worker/model/model.h"
@@ -34,6 +36,7 @@
 #include "worker/worker_options.h"
 
 #define LAST_WORDS_US 1000000u /* for errors to reach those that are not waited for */
+#define CLOSING_US    10000u   /* between two looks at whether all is sent */
 #define LOST_DEVICE_S 20u      /* for a device that failed to be closed */
 
 struct worker {
@@ -50,7 +53,7 @@ struct worker {
     struct engine *engine;
     struct kv_event_log *kv_events; /* the engine writes it, the API reads it; NULL: off */
     struct api api;
-    struct loop_timer deadline;
+    struct loop_timer deadline, closing;
     void (*first_signal)(void *arg); /* NULL: a signal drains */
     void *first_signal_arg;
     struct loading loading;
@@ -69,10 +72,22 @@ static void on_http_drained(void *arg) {
 }
 
 /* Everything is answered, though not all of it sent. */
+static void close_when_sent(void *arg) {
+    struct worker *w = arg;
+
+    if (http_server_is_sending(w->server)) {
+        loop_timer_start(&w->closing, CLOSING_US);
+    } else {
+        http_server_drain_idle(w->server, CLOSING_US, on_http_drained, w);
+    }
+}
+
 static void on_engine_drained(void *arg) {
     struct worker *w = arg;
 
-    http_server_drain(w->server, on_http_drained, w);
+    if (w->is_hurried) return;
+    request_feed_end(w->api.request_feed);
+    close_when_sent(w);
 }
 
 /* Tells everybody that it is over, and waits only for that to be sent. */
@@ -82,9 +97,11 @@ static void hurry(struct worker *w) {
         return;
     }
     w->is_hurried = true;
+    loop_timer_stop(&w->closing);
     http_server_drain(w->server, on_http_drained,
                       w); /* before: what is said now ends connections */
     api_end_calls(&w->api);
+    request_feed_end(w->api.request_feed);
     loop_timer_start(&w->deadline, LAST_WORDS_US);
 }
 
@@ -100,12 +117,16 @@ void worker_stop(struct worker *w) {
         hurry(w); /* asked twice */
         return;
     }
-    w->api.is_draining = true;
-    http_server_announce_close(w->server); /* no connection is chosen again whose end is near */
     log_event(w->log, LOG_INFO, "worker_draining");
-    api_end_kv_streams(&w->api, "the worker is shutting down");
     loop_timer_start(&w->deadline, (uint64_t)w->options->drain_timeout_ms * 1000);
-    engine_drain(w->engine);
+    http_server_announce_close(w->server); /* no connection is chosen again whose end is near */
+    api_end_kv_streams(&w->api, "the worker is shutting down");
+    api_drain(&w->api);
+    request_feed_load(w->api.request_feed); /* which says so */
+}
+
+static void on_drain_asked(void *arg) {
+    worker_stop(arg);
 }
 
 static void on_signal(int signo, void *arg) {
@@ -337,6 +358,17 @@ static void build_api(struct worker *w, const char *name) {
     w->api.kv_events = w->kv_events;
     w->api.max_kv_streams = w->options->kv_event_subscribers;
     w->api.cache_explain = (enum cache_explain)w->options->cache_explain;
+    w->api.on_drain_asked = on_drain_asked;
+    w->api.on_drain_asked_arg = w;
+}
+
+/* Last, as it asks the rest. */
+static enum status start_request_feed(struct worker *w, struct error *err) {
+    const struct worker_options *o = w->options;
+
+    if (o->request_events_bytes == 0) return ST_OK;
+    return request_feed_create(&w->api.request_feed, &w->api, o->request_events_bytes,
+                               o->request_events_subscribers, err);
 }
 
 static void say_ready(struct worker *w, uint64_t began_us) {
@@ -376,6 +408,7 @@ enum status worker_create(struct worker **out, const struct worker_options *opti
     st = loop_create(&w->loop, err);
     if (st != ST_OK) goto fail;
     loop_timer_init(&w->deadline, w->loop, on_deadline, w);
+    loop_timer_init(&w->closing, w->loop, close_when_sent, w);
     st = listen_first(w, err);
     if (st == ST_OK) st = worker_choose_device(options, &backend, &device, w->log, err);
     if (st == ST_OK) st = open_model(w, backend == &backend_sim, err);
@@ -393,6 +426,7 @@ enum status worker_create(struct worker **out, const struct worker_options *opti
     if (st != ST_OK) goto fail;
     worker_metrics_describe(w->metrics, w->engine, options->prefix_caching);
     build_api(w, name);
+    if ((st = start_request_feed(w, err)) != ST_OK) goto fail;
     say_ready(w, began_us);
     *out = w;
     return ST_OK;
@@ -411,6 +445,7 @@ void worker_destroy(struct worker *w) {
     if (!w) return;
     if (w->api.loop) api_end_calls(&w->api);
     http_server_destroy(w->server);
+    request_feed_destroy(w->api.request_feed);
     tls_destroy(w->tls);
     engine_destroy(w->engine);
     (void)alarm(0);
@@ -421,6 +456,7 @@ void worker_destroy(struct worker *w) {
     model_close(w->model);
     metrics_destroy(w->metrics);
     loop_timer_fini(&w->deadline);
+    loop_timer_fini(&w->closing);
     loop_destroy(w->loop);
     log_destroy(w->log);
     mem_free(w);

@@ -81,6 +81,13 @@ struct engine;
     X(COUNTER, swap_outs_total, "", "Preemptions that kept the KV in host memory.")                \
     X(COUNTER, forks_total, "", "Samples and beams that took up another sequence's blocks.")       \
     X(COUNTER, kv_moved_blocks_total, "direction", "Blocks copied out to host memory, or in.")     \
+    X(COUNTER, request_events_total, "", "Request events: what routers are told of requests.")     \
+    X(COUNTER, request_events_sent_bytes_total, "", "Of these, bytes sent to all subscribers.")    \
+    X(COUNTER, request_events_gaps_total, "",                                                      \
+      "Subscribers that began anew, as what they had not seen was overwritten or of another "      \
+      "life.")                                                                                     \
+    X(GAUGE, request_events_kept_bytes, "", "Request events that can be replayed.")                \
+    X(GAUGE, request_events_subscribers, "", "Streams of request events: one for each router.")    \
     X(GAUGE, backend_info, "backend,device,path,uuid",                                             \
       "What computes: backend, device, instruction path, a GPU's UUID; always 1.")                 \
     X(GAUGE, steps_in_flight, "", "Steps at the device: one runs, one may wait behind it.")        \

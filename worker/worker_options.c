@@ -65,6 +65,17 @@ static const struct option_def rows[] = {
     {"trust-router", OPT_BOOL, FIELD(trust_router), .group = "Listening",
      .help = "Take x-incipit-salt from requests: blocks are shared only between equal salts. Only "
              "for workers that nobody but the router can reach."},
+    {"request-events-buffer-bytes", OPT_BYTES, FIELD(request_events_bytes), .def = "16MiB",
+     .max = "16GiB", .group = "Listening",
+     .help =
+         "Memory for the last of what happened to requests, which routers follow at GET "
+         "/request_events so that several act as one. More lets one that starts again know of "
+         "more; each request takes 120 bytes and 6 for each block of its prompt. 0: routers are "
+         "told nothing."},
+    {"request-events-subscribers", OPT_U32, FIELD(request_events_subscribers), .def = "64",
+     .min = "1", .max = "4096", .group = "Listening",
+     .help = "Streams of request events at once, one for each router; beyond it 503. Higher lets "
+             "more routers in, each of which is sent every event."},
     {"ssl-certfile", OPT_STR, FIELD(ssl_certfile), .aliases = "tls-cert-path", .group = "Listening",
      .metavar = "FILE",
      .help = "PEM certificate and chain: clients then speak https. Read again on SIGHUP."},
@@ -80,7 +91,9 @@ static const struct option_def rows[] = {
      .help = "Most connections at once; further ones wait to be accepted."},
     {"drain-timeout", OPT_MS, FIELD(drain_timeout_ms), .def = "300s", .max = "1h",
      .group = "Listening",
-     .help = "On SIGTERM: how long open requests may still take; then they end with an error."},
+     .help =
+         "On SIGTERM or POST /admin/drain: how long open requests may still take; then they end "
+         "with an error."},
 
     {"backend", OPT_ENUM, FIELD(backend), .def = "auto", .names = backend_names, .group = "Device",
      .help = "What computes: cuda; cpu; ref, the slow definition; sim, which only takes as long. "

@@ -39,6 +39,8 @@ struct worker_options {
     uint32_t max_logprobs;
 
     bool trust_router;
+    uint64_t request_events_bytes; /* 0: off */
+    uint32_t request_events_subscribers;
     uint64_t max_body_bytes;
     uint32_t max_connections, drain_timeout_ms;
     int log_level, log_format;

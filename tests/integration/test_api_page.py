@@ -205,6 +205,7 @@ def test_every_path_is_on_the_page_and_none_is_invented():
     routes = re.search(r"routes\[\] = \{(.*?)\n\};", sources()["server.c"], re.S)[1]
     known = {f"{method} {path}" for method, path in re.findall(r'\{HTTP_(\w+), "([^"]+)"', routes)}
     known |= {"GET /server_info"} if "WIRE_INFO_PATH" in routes else set()
+    known |= {"GET /request_events"} if "REQUEST_EVENTS_PATH" in routes else set()
     titles = set(re.findall(r"(?m)^## ((?:GET|POST) \S+)$", PAGE))
     rows = set(names("The others", "path"))
     assert titles | rows == known and not titles & rows

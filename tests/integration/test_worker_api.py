@@ -467,7 +467,7 @@ def test_nothing_is_lost_when_it_is_stopped_at_once(programs):
     for answer in whole:
         assert answer.code in (200, 503), answer.body
         if answer.code == 503:
-            assert answer.headers["retry-after"] == "1"
+            assert answer.headers["retry-after"] == "0" and answer.headers["x-incipit-reason"] == "draining"
         elif '"text"' in answer.body:
             assert answer.body.rstrip().endswith("data: [DONE]") and "stopping" in answer.body
 
@@ -534,7 +534,8 @@ def test_while_draining_it_says_so_and_takes_nothing_new(programs):
     health = wait_for(lambda: (a := worker.get("/health")).code == 503 and a, "the signal")
     assert "draining" in health.json["error"]["message"]
     answer = worker.post("/v1/completions", {"prompt": "a"})
-    assert answer.code == 503 and answer.headers["retry-after"] == "1" and answer.json["error"]["code"] == 503
+    assert answer.code == 503 and answer.headers["retry-after"] == "0" and answer.json["error"]["code"] == 503
+    assert answer.headers["x-incipit-reason"] == "draining"
     assert worker.metric("vllm:num_requests_running") == 1
     assert next(stream)["choices"]
     assert worker.stop() == 0 # the second signal does not wait

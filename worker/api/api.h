@@ -12,6 +12,7 @@ struct http_request;
 struct log;
 struct loop;
 struct metrics;
+struct request_feed;
 struct text_thread;
 struct tokenizer;
 
@@ -27,16 +28,21 @@ struct api {
     const struct chat_template *chat_template;
     struct text_thread *text_thread;
     const struct generation_config *defaults;
-    const char *model_name; /* as clients call it */
-    const char *model_root; /* its folder, or the name again */
-    uint64_t created_s;     /* of the model list */
-    uint32_t max_num_seqs;  /* as the router is told */
-    bool trusts_router;     /* x-incipit-salt is believed */
-    struct rng rng;         /* seeds and ids */
-    bool is_draining;
-    struct list calls;              /* open ones */
-    struct kv_event_log *kv_events; /* NULL: switched off */
-    struct list kv_streams;         /* who follows them */
+    const char *model_name;            /* as clients call it */
+    const char *model_root;            /* its folder, or the name again */
+    uint64_t created_s;                /* of the model list */
+    uint32_t max_num_seqs;             /* as the router is told */
+    bool trusts_router;                /* x-incipit-salt is believed */
+    struct rng rng;                    /* seeds and ids */
+    bool is_draining;                  /* nothing new is accepted */
+    bool awaits_tokenized;             /* before the engine is drained: api_drain */
+    uint32_t n_tokenizing;             /* calls that the engine has not got yet */
+    void (*on_drain_asked)(void *arg); /* POST /admin/drain */
+    void *on_drain_asked_arg;
+    struct list calls;                 /* open ones */
+    struct request_feed *request_feed; /* tells routers of them; NULL: switched off */
+    struct kv_event_log *kv_events;    /* NULL: switched off */
+    struct list kv_streams;            /* who follows them */
     uint32_t n_kv_streams, max_kv_streams;
     enum cache_explain cache_explain;
 };
@@ -55,7 +61,23 @@ void api_on_kv_events(struct api *api);
 /* Ends the streams of events, each told why; before draining, which would wait for them. */
 void api_end_kv_streams(struct api *api, const char *reason);
 
+/* Refuses what is new from here on, with a reason by which routers know that another worker will take
+ * it; what has been accepted is finished, also what is still being tokenized. The engine then tells
+ * that it is drained. */
+void api_drain(struct api *api);
+
 /* Ends every open call with an error; before the engine is destroyed. */
 void api_end_calls(struct api *api);
+
+/* --- for handlers ------------------------------------------------------------------------------ */
+
+struct wire_load;
+void api_load(struct api *api, struct wire_load *out); /* as routers are told it */
+
+/* Says when to try again, in a refusal by `st` that is about to be sent; nothing in other answers. */
+void api_add_retry(const struct api *api, struct http_request *req, enum status st);
+
+/* True: the worker is draining, and the request, which is new, has been answered so. */
+bool api_refuses_new(const struct api *api, struct http_request *req);
 
 #endif

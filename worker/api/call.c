@@ -18,6 +18,7 @@
 #include "common/openai.h"
 #include "common/wire.h"
 #include "worker/api/cache_explain.h"
+#include "worker/api/request_feed.h"
 #include "worker/api/samples.h"
 #include "worker/api/body.h"
 #include "worker/text/tokenizer.h"
@@ -52,9 +53,34 @@ static void choice_fini(struct choice *ch) {
     request_unref(r);
 }
 
-/* The client is served or gone: lets go of everything that others do not still hold. */
+/* --- what routers are told -----------------------------------------------------------------------*/
+
+/* One event for all prompts and samples. Ids are counted as four bytes each, about what text has. */
+static void tell_accepted(struct call *c) {
+    uint64_t n_bytes = 0;
+
+    for (uint32_t i = 0; i < c->n_prompts; i++) {
+        const struct prompt *p = &c->prompts[i];
+
+        n_bytes += p->is_text ? buf_len(&p->text) : 4 * p->job.tokens.n;
+    }
+    c->told = request_feed_accepted(c->api->request_feed, c->req, n_bytes);
+}
+
+static void tell_ended(struct call *c) {
+    uint64_t n_tokens = 0;
+
+    for (uint32_t i = 0; i < c->n_choices; i++)
+        n_tokens += c->choices[i].n_used;
+    request_feed_ended(c->api->request_feed, c->told, n_tokens, !c->is_whole);
+    c->told = 0;
+}
+
+/* The client is served or gone: lets go of everything that others do not still hold. Every call comes
+ * through here once, whatever becomes of it. */
 void call_release(struct call *c) {
     if (list_is_linked(&c->link)) list_remove(&c->link);
+    tell_ended(c);
     c->req = NULL;
     for (uint32_t i = 0; i < c->n_choices; i++)
         choice_fini(&c->choices[i]);
@@ -88,11 +114,10 @@ struct call *call_create(struct api *api, struct http_request *req, const struct
 
 void call_fail(struct call *c, enum status st, const struct error *err) {
     struct http_request *req = c->req;
+    const struct api *api = c->api;
 
     call_release(c);
-    if (status_http_code(st) == 429 || status_http_code(st) == 503) {
-        http_add_header(req, STR("retry-after"), STR("1"));
-    }
+    api_add_retry(api, req, st);
     http_reply_error(req, st, err);
 }
 
@@ -101,8 +126,10 @@ struct call *call_open(struct api *api, struct http_request *req, const struct c
     struct json *root;
     struct error err = {0};
     struct call *c;
-    enum status st = body_parse(&root, api, req, &err);
+    enum status st;
 
+    if (api_refuses_new(api, req)) return NULL;
+    st = body_parse(&root, api, req, &err);
     if (st != ST_OK) {
         http_reply_error(req, st, &err);
         return NULL;
@@ -272,12 +299,16 @@ static void launch(struct call *c) {
 }
 
 static void tokenized(struct call *c) {
+    struct api *api = c->api;
+
     if (--c->n_untokenized > 0) return;
     if (c->req) {
         launch(c);
     } else {
         call_free(c);
     }
+    api->n_tokenizing--;
+    if (api->awaits_tokenized) api_drain(api);
 }
 
 static void on_tokenized(struct text_job *job) {
@@ -286,6 +317,8 @@ static void on_tokenized(struct text_job *job) {
 
 void call_start(struct call *c) {
     c->n_untokenized = 1; /* ours, so that nothing starts before all jobs are on their way */
+    c->api->n_tokenizing++;
+    if (!c->is_dry_run) tell_accepted(c);
     for (uint32_t i = 0; i < c->n_prompts; i++) {
         if (!c->prompts[i].is_text) continue;
         c->n_untokenized++;
@@ -371,20 +404,15 @@ void call_append_prompt_text(const struct choice *ch, struct buf *out) {
 /* The head leaves with the first token; the router reads these headers as that token. */
 static void begin_response(struct call *c) {
     struct call_usage usage = call_usage(c);
-    struct engine_stats stats;
+    struct wire_load now;
     char load[WIRE_LOAD_MAX], cached[24], prompt[24];
     size_t n;
 
     if (c->has_head) return;
     c->has_head = true;
-    engine_stats(c->api->engine, &stats);
-    n = wire_format_load(&(struct wire_load){.running = stats.running,
-                                             .waiting = stats.waiting,
-                                             .queued_tokens = stats.queued_tokens,
-                                             .kv_free = stats.kv_free,
-                                             .kv_total = stats.kv_total,
-                                             .draining = c->api->is_draining},
-                         load);
+    api_load(c->api, &now);
+    n = wire_format_load(&now, load);
+    request_feed_first(c->api->request_feed, c->told, usage.prompt_tokens, usage.cached_tokens);
     snprintf(cached, sizeof(cached), "%llu", (unsigned long long)usage.cached_tokens);
     snprintf(prompt, sizeof(prompt), "%llu", (unsigned long long)usage.prompt_tokens);
     http_add_header(c->req, STR(WIRE_CACHED_TOKENS), str_of(cached));
@@ -479,6 +507,7 @@ static void finish(struct call *c) {
         http_sse_event(req, OPENAI_DONE);
     }
     http_stream_end(req);
+    c->is_whole = !c->is_aborted;
     worker_metrics_observe_call(c->api->metrics, c->params.n_shown,
                                 c->choices[0].request->params.max_tokens);
     call_release(c);
@@ -600,6 +629,7 @@ uint32_t api_abort_calls(struct api *api, struct str id, bool all) {
 void api_end_calls(struct api *api) {
     struct error err = {0};
 
+    api->awaits_tokenized = false; /* the engine may be gone by then */
     error_set(&err, ST_UNAVAILABLE, "the worker is stopping: send the request again");
     LIST_FOR_EACH(it, &api->calls) {
         end_with_error(LIST_ENTRY(it, struct call, link), ST_UNAVAILABLE, &err);

@@ -74,6 +74,8 @@ struct call {
     struct call_params params;
     char id[CALL_ID_MAX];
     uint64_t created_s, arrival_us;
+    uint64_t
+        told; /* its number in request events (request_feed.h); 0: not told of, or its end is */
     struct prompt *prompts;
     struct choice *choices;
     uint32_t *shown; /* the choices in the answer, in its order; NULL: all, in theirs */
@@ -85,6 +87,7 @@ struct call {
     bool is_dry_run;                /* /cache/explain: nothing is computed */
     bool is_list;                   /* several prompts were asked for as an array */
     bool is_aborted;                /* /abort_request: what there is, is the answer */
+    bool is_whole;                  /* it was answered, in full */
     int32_t n_logprobs;             /* -1: none wanted */
     uint32_t logprob_start;         /* SGLang: first prompt token whose logprob is shown */
 };

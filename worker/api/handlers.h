@@ -16,6 +16,9 @@ void tokenize_post(struct http_request *req, void *api);
 void detokenize_post(struct http_request *req, void *api);
 void models_get(struct http_request *req, void *api);
 
+/* drain.c */
+void admin_drain_post(struct http_request *req, void *api);
+
 /* kv_events.c */
 void kv_events_get(struct http_request *req, void *api);
 void kv_events_digest_get(struct http_request *req, void *api);

@@ -11,6 +11,7 @@
 #include "common/wire.h"
 #include "worker/api/api.h"
 #include "worker/api/handlers.h"
+#include "worker/api/request_feed.h"
 #include "worker/worker_metrics.h"
 
 static void health_get(struct http_request *req, void *arg) {
@@ -36,12 +37,24 @@ static void version_get(struct http_request *req, void *arg) {
     http_reply(req, 200, OPENAI_JSON, STR("{\"version\":\"" INCIPIT_VERSION "\"}"));
 }
 
+static void collect_request_events(const struct api *api) {
+    struct request_feed_stats s = request_feed_stats(api->request_feed);
+    struct metrics *m = api->metrics;
+
+    metric_reach(metrics_at(m, WORKER_request_events_total), s.log.n_appended);
+    metric_reach(metrics_at(m, WORKER_request_events_sent_bytes_total), s.sent_bytes);
+    metric_reach(metrics_at(m, WORKER_request_events_gaps_total), s.n_gaps);
+    metric_set(metrics_at(m, WORKER_request_events_kept_bytes), (double)s.log.bytes);
+    metric_set(metrics_at(m, WORKER_request_events_subscribers), s.n_followers);
+}
+
 static void metrics_get_page(struct http_request *req, void *arg) {
     const struct api *api = arg;
     struct buf page;
 
     buf_init(&page, 0);
     worker_metrics_collect(api->metrics, api->engine);
+    collect_request_events(api);
     metrics_write(api->metrics, &page);
     http_reply(req, 200, METRICS_CONTENT_TYPE, buf_str(&page));
     buf_fini(&page);
@@ -124,6 +137,7 @@ static void server_info_get(struct http_request *req, void *arg) {
         .max_model_len = info->max_model_len,
         .max_num_seqs = api->max_num_seqs,
         .trusts_router = api->trusts_router,
+        .tells_requests = api->request_feed != NULL,
         .prefill_tokens_per_s = info->device.prefill_tokens_per_s,
         .attn_context = info->device.attn_context,
     };
@@ -146,6 +160,7 @@ static void server_info_get(struct http_request *req, void *arg) {
 
 struct reset {
     struct engine_reset engine;
+    struct api *api;
     struct http_request *req; /* NULL when the client left */
 };
 
@@ -159,6 +174,7 @@ static void on_reset_done(struct engine_reset *engine) {
     struct reset *reset = CONTAINER_OF(engine, struct reset, engine);
     struct error err = {0};
 
+    if (engine->is_ok) request_feed_cleared(reset->api->request_feed);
     if (reset->req && engine->is_ok) {
         http_reply(reset->req, 200, OPENAI_JSON, STR("{\"success\":true}"));
     } else if (reset->req) {
@@ -182,6 +198,7 @@ static void reset_post(struct http_request *req, void *arg) {
         str_eq_nocase(buf_str(&value), STR("true"));
     buf_fini(&value);
     reset->engine.on_done = on_reset_done;
+    reset->api = api;
     reset->req = req;
     req->user = reset;
     req->on_abort = on_reset_abort;
@@ -205,6 +222,8 @@ static const struct http_route routes[] = {
     {HTTP_POST, "/reset_prefix_cache", reset_post},
     {HTTP_POST, "/flush_cache", reset_post},
     {HTTP_POST, "/cache/explain", cache_explain_post},
+    {HTTP_GET, REQUEST_EVENTS_PATH, request_events_get},
+    {HTTP_POST, "/admin/drain", admin_drain_post},
     {HTTP_GET, "/kv_events", kv_events_get},
     {HTTP_GET, "/kv_events/digest", kv_events_digest_get},
     {HTTP_GET, "/flush_cache", reset_post},

@@ -98,11 +98,13 @@ static const struct call_shape probe = {.id_prefix = "health-",
                                         .body = say_nothing};
 
 void health_generate_get(struct http_request *req, void *arg) {
-    struct call *c = call_create(arg, req, &probe, NULL);
     struct token_list *tokens;
     struct error err = {0};
+    struct call *c;
     enum status st;
 
+    if (api_refuses_new(arg, req)) return;
+    c = call_create(arg, req, &probe, NULL);
     c->params.n = c->params.n_shown = 1;
     c->params.request = request_params_default;
     c->params.request.temperature = 0;
