@@ -1,8 +1,11 @@
-/* router/main.c - options in, exit code out: 0 served and stopped, 2 wrong options, 1 all else. */
+/* router/main.c - options in, exit code out: 0 served and stopped, or well; 2 wrong options, 1 all
+ * else. The first word says what to do: nothing, or `healthcheck`. */
 #include <signal.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/resource.h>
 
+#include "common/healthcheck.h"
 #include "router/router.h"
 #include "router/router_options.h"
 
@@ -15,24 +18,61 @@ static void raise_descriptor_limit(void) {
     setrlimit(RLIMIT_NOFILE, &limit);
 }
 
+static enum status serve(const struct router_options *values, struct error *err) {
+    struct router *router = NULL;
+    enum status st;
+
+    raise_descriptor_limit();
+    st = router_create(&router, values, err);
+    if (st == ST_OK) st = router_run(router, err);
+    router_destroy(router);
+    return st;
+}
+
+/* Alive, not ready: who is not ready yet, or drains, needs no restart. */
+static enum status check_health(const struct router_options *values, struct error *err) {
+    const struct healthcheck check = {
+        .host = values->admin_host,
+        .port = values->admin_port,
+        .path = "/livez",
+        .is_tls = values->tls_cert_path && !router_is_loopback(values->admin_host),
+    };
+
+    return healthcheck_ask(&check, err);
+}
+
+/* --- the first word --------------------------------------------------------------------------------*/
+
+struct command {
+    const char *word; /* NULL: none */
+    const struct option_program *program;
+    enum status (*run)(const struct router_options *values, struct error *err);
+};
+
+static const struct command commands[] = {
+    {"healthcheck", &router_healthcheck_program, check_health},
+    {NULL, &router_program, serve},
+};
+
 int main(int argc, char **argv) {
+    const struct command *c = commands;
     struct router_options values = {0};
     struct options *options = NULL;
-    struct router *router = NULL;
     struct error err = {0};
     bool wants_exit = false;
     enum status st;
 
     signal(SIGPIPE, SIG_IGN);
-    raise_descriptor_limit();
-    st = options_parse(&options, &router_program, &values, argc, argv, &wants_exit, &err);
-    if (st == ST_OK && !wants_exit) {
-        st = router_create(&router, &values, &err);
-        if (st == ST_OK) st = router_run(router, &err);
+    while (c->word && (argc < 2 || strcmp(argv[1], c->word) != 0))
+        c++;
+    if (c->word) {
+        argc--;
+        argv++;
     }
-    router_destroy(router);
+    st = options_parse(&options, c->program, &values, argc, argv, &wants_exit, &err);
+    if (st == ST_OK && !wants_exit) st = c->run(&values, &err);
     options_destroy(options);
     if (st == ST_OK) return 0;
-    fprintf(stderr, "incipit-router: %s\n", err.message);
+    fprintf(stderr, "%s: %s\n", c->program->name, err.message);
     return st == ST_INVALID || st == ST_NOT_FOUND ? 2 : 1;
 }

@@ -354,7 +354,19 @@ const struct option_program router_program = {
     .name = "incipit-router",
     .summary = "Routes requests for language models to the worker that already holds most of "
                "their opening in its KV cache, and carries the answers back.",
-    .usage = "(--worker-urls URL... | --launch N --model DIR) [options]",
+    .usage = "(--worker-urls URL... | --launch N --model DIR) [options]\n"
+             "       incipit-router healthcheck [options]",
+    .defs = rows,
+    .n_defs = ARRAY_LEN(rows),
+    .foreign = router_foreign,
+    .target_bytes = sizeof(struct router_options),
+};
+
+const struct option_program router_healthcheck_program = {
+    .name = "incipit-router healthcheck",
+    .summary = "Asks /livez of the router that runs on this machine with the same options, "
+               "environment and file; exits with 0 when it is well, else with 1.",
+    .usage = "[the router's options]",
     .defs = rows,
     .n_defs = ARRAY_LEN(rows),
     .foreign = router_foreign,

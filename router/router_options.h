@@ -59,7 +59,8 @@ struct router_options {
     const char *decision_log, *decision_log_secret_file;
 };
 
-extern const struct option_program router_program;
+/* To serve; to ask whether the one that serves is well. */
+extern const struct option_program router_program, router_healthcheck_program;
 
 /* ST_INVALID with a sentence when they do not go together (router_refusals.c). */
 MUST_USE enum status router_options_check(const struct router_options *o, struct error *err);

@@ -1,10 +1,11 @@
 /* worker/main.c - options in, exit code out: 0 served and stopped; 2 it would fail again the same
  * way (options, model, instruction set), so nobody need restart it; 1 all else. The first word says
- * what to do: nothing, `batch`, `inspect` or `devices`. */
+ * what to do: nothing, `batch`, `inspect`, `devices` or `healthcheck`. */
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "common/healthcheck.h"
 #include "worker/batch_file.h"
 #include "worker/devices.h"
 #include "worker/inspect.h"
@@ -74,6 +75,19 @@ static enum status batch(struct worker_options *values, struct error *err) {
     return run_batch(b, values, err);
 }
 
+/* --- healthcheck ---------------------------------------------------------------------------------*/
+
+static enum status check_health(struct worker_options *values, struct error *err) {
+    const struct healthcheck check = {
+        .host = values->host,
+        .port = values->port,
+        .path = "/livez",
+        .is_tls = values->ssl_certfile != NULL,
+    };
+
+    return healthcheck_ask(&check, err);
+}
+
 /* --- the first word --------------------------------------------------------------------------------*/
 
 struct command {
@@ -86,6 +100,7 @@ static const struct command commands[] = {
     {"batch", &worker_batch_program, batch},
     {"inspect", &worker_inspect_program, inspect_model},
     {"devices", &worker_devices_program, list_devices},
+    {"healthcheck", &worker_healthcheck_program, check_health},
     {NULL, &worker_program, serve},
 };
 

@@ -254,7 +254,8 @@ const struct option_program worker_program = {
     .usage = "MODEL [options]\n"
              "       incipit-worker batch MODEL --input-file FILE --output-file FILE [options]\n"
              "       incipit-worker inspect MODEL [options]\n"
-             "       incipit-worker devices [--json]",
+             "       incipit-worker devices [--json]\n"
+             "       incipit-worker healthcheck [options]",
     .defs = rows + N_BATCH_ROWS,
     .n_defs = ARRAY_LEN(rows) - N_BATCH_ROWS,
     .target_bytes = sizeof(struct worker_options),
@@ -291,6 +292,16 @@ const struct option_program worker_devices_program = {
     .usage = "[--json]",
     .defs = device_rows,
     .n_defs = ARRAY_LEN(device_rows),
+    .target_bytes = sizeof(struct worker_options),
+};
+
+const struct option_program worker_healthcheck_program = {
+    .name = "incipit-worker healthcheck",
+    .summary = "Asks /livez of the worker that runs on this machine with the same options, "
+               "environment and file; exits with 0 when it is well, else with 1.",
+    .usage = "[the worker's options]",
+    .defs = rows + N_BATCH_ROWS,
+    .n_defs = ARRAY_LEN(rows) - N_BATCH_ROWS,
     .target_bytes = sizeof(struct worker_options),
 };
 

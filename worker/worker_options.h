@@ -50,9 +50,10 @@ struct worker_options {
     bool json;                            /* of `devices` */
 };
 
-/* To serve; to answer a file of requests; to say what a model folder holds; to list devices. */
+/* To serve; to answer a file of requests; to say what a model folder holds; to list devices; to ask
+ * whether the one that serves is well. */
 extern const struct option_program worker_program, worker_batch_program, worker_inspect_program,
-    worker_devices_program;
+    worker_devices_program, worker_healthcheck_program;
 
 const char *worker_backend_name(const struct worker_options *o);
 

@@ -32,6 +32,21 @@ static void health_get(struct http_request *req, void *arg) {
     http_reply_error(req, ST_UNAVAILABLE, &err);
 }
 
+/* Unlike /health, a worker that drains is alive: restarting it would lose what it still finishes. */
+static void live_get(struct http_request *req, void *arg) {
+    const struct api *api = arg;
+    struct engine_stats stats;
+    struct error err = {0};
+
+    engine_stats(api->engine, &stats);
+    if (!stats.is_failed) {
+        http_reply(req, 200, NULL, STR(""));
+        return;
+    }
+    error_set(&err, ST_UNAVAILABLE, "the device was lost: this worker must be restarted");
+    http_reply_error(req, ST_UNAVAILABLE, &err);
+}
+
 static void version_get(struct http_request *req, void *arg) {
     (void)arg;
     http_reply(req, 200, OPENAI_JSON, STR("{\"version\":\"" INCIPIT_VERSION "\"}"));
@@ -215,6 +230,8 @@ static const struct http_route routes[] = {
     {HTTP_GET, "/v1/models/*", model_get},
     {HTTP_GET, "/health", health_get},
     {HTTP_GET, "/ping", health_get},
+    {HTTP_GET, "/readyz", health_get},
+    {HTTP_GET, "/livez", live_get},
     {HTTP_GET, "/version", version_get},
     {HTTP_GET, "/load", load_get},
     {HTTP_GET, "/metrics", metrics_get_page},
