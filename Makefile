@@ -430,6 +430,13 @@ install: all ## programs into PREFIX/bin, incipit_cuda.so (if built) into PREFIX
 	@[ ! -f $(B)/incipit_cuda.so ] || { set -x; install -d $(DESTDIR)$(PREFIX)/lib/incipit && \
 	  install -m 755 $(B)/incipit_cuda.so $(DESTDIR)$(PREFIX)/lib/incipit; }
 
+.PHONY: images images-check
+images: ## the container images of deploy/docker, by docker (or DOCKER=podman)
+	@for i in router worker-cpu worker-cuda; do $(or $(DOCKER),docker) build -f deploy/docker/Dockerfile.$$i \
+	  --build-arg VERSION=$(VERSION) -t incipit-$$i:$(VERSION) . || exit 1; done
+images-check: ## their build steps in a Debian root, and the results run; no daemon, needs root; ARGS="router worker-cpu worker-cuda"
+	@python3 tests/deploy/images.py $(ARGS)
+
 deps: deps-run ## install what `make run` needs; also deps-test, -fuzz, -bench, -lint, -aarch64
 deps-%:
 	@deploy/deps $*
