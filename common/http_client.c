@@ -27,6 +27,7 @@
 /* A stream's peer that is gone without a word is noticed by the kernel, data under way or not. */
 #define KEEPALIVE_IDLE_S     15
 #define KEEPALIVE_INTERVAL_S 5
+#define KEEPALIVE_COUNT      3
 #define USER_TIMEOUT_MS      30000
 
 struct http_client {
@@ -358,21 +359,43 @@ static CURLcode set_address(struct http_call *call, const struct http_client_req
     return rc;
 }
 
-static CURLcode set_trust(struct http_call *call) {
-    const struct http_client_trust *trust = &call->client->trust;
+static CURLcode set_blob(struct http_call *call, CURLoption option, struct str pem) {
+    struct curl_blob blob = {.data = (void *)(uintptr_t)pem.ptr, .len = pem.len};
+
+    blob.flags = CURL_BLOB_COPY;
+    return curl_easy_setopt(call->easy, option, &blob);
+}
+
+static CURLcode set_authorities(struct http_call *call, const struct http_client_trust *trust) {
     CURLcode rc = CURLE_OK;
     struct stat s;
 
-    SET(call, rc, CURLOPT_SSLVERSION, (long)CURL_SSLVERSION_TLSv1_2);
-    if (trust->ca) {
+    if (trust->ca_pem.len) {
+        rc = set_blob(call, CURLOPT_CAINFO_BLOB, trust->ca_pem);
+        SET(call, rc, CURLOPT_CAPATH, NULL);
+    } else if (trust->ca) {
         bool is_folder = stat(trust->ca, &s) == 0 && S_ISDIR(s.st_mode);
 
         SET(call, rc, is_folder ? CURLOPT_CAPATH : CURLOPT_CAINFO, trust->ca);
         SET(call, rc, is_folder ? CURLOPT_CAINFO : CURLOPT_CAPATH, NULL); /* not the system's too */
         SET(call, rc, CURLOPT_CA_CACHE_TIMEOUT, 0L); /* a new file counts at once */
     }
-    if (trust->cert) {
+    return rc;
+}
+
+static CURLcode set_trust(struct http_call *call) {
+    const struct http_client_trust *trust = &call->client->trust;
+    CURLcode rc = set_authorities(call, trust);
+
+    SET(call, rc, CURLOPT_SSLVERSION, (long)CURL_SSLVERSION_TLSv1_2);
+    if (rc == CURLE_OK && trust->cert_pem.len) {
+        rc = set_blob(call, CURLOPT_SSLCERT_BLOB, trust->cert_pem);
+    } else if (trust->cert) {
         SET(call, rc, CURLOPT_SSLCERT, trust->cert);
+    }
+    if (rc == CURLE_OK && trust->key_pem.len) {
+        rc = set_blob(call, CURLOPT_SSLKEY_BLOB, trust->key_pem);
+    } else if (trust->key) {
         SET(call, rc, CURLOPT_SSLKEY, trust->key);
     }
     SET(call, rc, CURLOPT_SSL_VERIFYPEER, trust->is_insecure ? 0L : 1L);
@@ -380,23 +403,23 @@ static CURLcode set_trust(struct http_call *call) {
     return rc;
 }
 
-static int set_user_timeout(void *arg, curl_socket_t fd, curlsocktype purpose) {
-    int timeout_ms = USER_TIMEOUT_MS;
+static int set_probing(void *arg, curl_socket_t fd, curlsocktype purpose) {
+    int timeout_ms = USER_TIMEOUT_MS, n = KEEPALIVE_COUNT;
 
     (void)arg;
     (void)purpose;
     (void)setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &timeout_ms, sizeof(timeout_ms));
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &n, sizeof(n));
     return CURL_SOCKOPT_OK;
 }
 
-static CURLcode set_stream(struct http_call *call, const struct http_client_request *r) {
+static CURLcode set_probes(struct http_call *call) {
     CURLcode rc = CURLE_OK;
 
-    SET(call, rc, CURLOPT_TIMEOUT_MS, (long)r->timeout_ms);
     SET(call, rc, CURLOPT_TCP_KEEPALIVE, 1L);
     SET(call, rc, CURLOPT_TCP_KEEPIDLE, (long)KEEPALIVE_IDLE_S);
     SET(call, rc, CURLOPT_TCP_KEEPINTVL, (long)KEEPALIVE_INTERVAL_S);
-    SET(call, rc, CURLOPT_SOCKOPTFUNCTION, set_user_timeout);
+    SET(call, rc, CURLOPT_SOCKOPTFUNCTION, set_probing);
     return rc;
 }
 
@@ -424,7 +447,8 @@ static CURLcode set_options(struct http_call *call, const struct http_client_req
     if (rc == CURLE_OK) rc = set_address(call, r);
     if (rc == CURLE_OK) rc = set_headers(call, r);
     if (rc == CURLE_OK) rc = set_body(call, r);
-    if (rc == CURLE_OK && r->on_data) rc = set_stream(call, r);
+    if (rc == CURLE_OK && r->on_data) SET(call, rc, CURLOPT_TIMEOUT_MS, (long)r->timeout_ms);
+    if (rc == CURLE_OK && (r->on_data || r->is_probed)) rc = set_probes(call);
     return rc == CURLE_OK && is_tls ? set_trust(call) : rc;
 }
 
@@ -463,4 +487,11 @@ enum status http_client_start(struct http_client *client, const struct http_clie
 
 void http_call_cancel(struct http_call *call) {
     if (call) call_destroy(call);
+}
+
+int http_call_code(const struct http_call *call) {
+    long code = 0;
+
+    curl_easy_getinfo(call->easy, CURLINFO_RESPONSE_CODE, &code);
+    return (int)code;
 }

@@ -22,11 +22,12 @@ MUST_USE enum status http_client_create(struct http_client **out, struct loop *l
 void http_client_destroy(struct http_client *client);
 
 /* For https:// calls from now on; without, the system's authorities and no certificate. Paths are
- * borrowed, and read again for each connection. */
+ * borrowed, and read again for each connection; PEM text that is given stands in their place. */
 struct http_client_trust {
     const char *ca;         /* PEM file or hashed folder; NULL: the system's */
     const char *cert, *key; /* shown to servers that ask; NULL: none */
-    bool is_insecure;       /* believe any certificate */
+    struct str ca_pem, cert_pem, key_pem; /* borrowed */
+    bool is_insecure;                     /* believe any certificate */
 };
 void http_client_trust(struct http_client *client, const struct http_client_trust *trust);
 
@@ -45,6 +46,7 @@ struct http_client_request {
     uint32_t timeout_ms;         /* the whole call; 0: 5000 */
     uint32_t connect_timeout_ms; /* 0: 250; the whole call for https, whose handshake counts in */
     size_t max_body_bytes;       /* 0: HTTP_CLIENT_MAX_BODY_BYTES */
+    bool is_probed; /* by the kernel, if it opens a connection that streams may use later */
 
     /* Not NULL: a stream. The answer has no body at its end, max_body_bytes bounds one piece, and
      * timeout_ms 0 is no limit. */
@@ -71,5 +73,8 @@ MUST_USE enum status http_client_start(struct http_client *client,
                                        struct error *err);
 
 void http_call_cancel(struct http_call *call); /* `fn` is not called. NULL is fine */
+
+/* What the answer's head said; 0 while there is none. For streams that are silent by nature. */
+int http_call_code(const struct http_call *call);
 
 #endif

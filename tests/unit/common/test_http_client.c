@@ -2,8 +2,10 @@
 #include "common/http_client.h"
 
 #include "common/clock.h"
+#include "common/file.h"
 #include "common/http_server.h"
 #include "common/loop.h"
+#include "common/mem.h"
 #include "common/tls.h"
 #include "tests/support/certs.h"
 #include "tests/support/cm.h"
@@ -183,6 +185,10 @@ static void a_stream_is_told_as_it_comes(void **state) {
     (void)state;
     start(&fx);
     begin_stream(&fx, 0);
+    while (http_call_code(fx.stream) == 0)
+        loop_turn(fx.loop, 10000);
+    assert_int_equal(http_call_code(fx.stream), 200); /* known before anything is said */
+    assert_int_equal(buf_len(&fx.pieces), 0);
     http_stream_write(fx.kept, STR("one "));
     hear(&fx, STR("one "));
     http_stream_write(fx.kept, STR("two "));
@@ -311,11 +317,27 @@ static void a_call_goes_where_it_is_sent_and_names_whom_it_means(void **state) {
     finish(&fx);
 }
 
+static struct str text_of_file(const char *path, char **text) {
+    size_t n = 0;
+
+    if (!path) return STR_NULL;
+    assert_int_equal(file_read(path, 100000, text, &n, NULL), ST_OK);
+    return (struct str){*text, n};
+}
+
+static void take_as_text(struct http_client_trust *trust, char *texts[3]) {
+    trust->ca_pem = text_of_file(trust->ca, &texts[0]);
+    trust->cert_pem = text_of_file(trust->cert, &texts[1]);
+    trust->key_pem = text_of_file(trust->key, &texts[2]);
+    trust->ca = "/nowhere"; /* not looked at */
+    if (trust->cert) trust->cert = trust->key = "/nowhere";
+}
+
 /* Trust is looked at with each connection, so each case has a client of its own. */
 static void https_calls_verify_and_show_certificates(void **state) {
     static const struct {
         const char *server_ca, *ca, *cert, *key, *host;
-        bool is_insecure, is_good;
+        bool is_insecure, is_good, is_text;
     } cases[] = {
         {NULL, "ca.pem", NULL, NULL, "127.0.0.1", false, true},
         {NULL, "hashed", NULL, NULL, "localhost", false, true},
@@ -326,6 +348,10 @@ static void https_calls_verify_and_show_certificates(void **state) {
         {"ca.pem", "ca.pem", NULL, NULL, "127.0.0.1", false, false},
         {"ca.pem", "ca.pem", "a.pem", "a.key", "127.0.0.1", false, true},
         {"ca.pem", "ca.pem", "other.pem", "other.key", "127.0.0.1", false, false},
+        {NULL, "ca.pem", NULL, NULL, "127.0.0.1", false, true, .is_text = true},
+        {NULL, "other.pem", NULL, NULL, "127.0.0.1", false, false, .is_text = true},
+        {"ca.pem", "ca.pem", "a.pem", "a.key", "127.0.0.1", false, true, .is_text = true},
+        {"ca.pem", "ca.pem", "other.pem", "other.key", "127.0.0.1", false, false, .is_text = true},
     };
     struct certs certs;
 
@@ -336,7 +362,7 @@ static void https_calls_verify_and_show_certificates(void **state) {
                &(struct certs_spec){.name = "a", .host = "localhost", .address = "127.0.0.1"});
     certs_make(&certs, &(struct certs_spec){.name = "other", .is_self_signed = true});
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
-        char paths[4][160] = {"", "", "", ""}, to[32];
+        char paths[4][160] = {"", "", "", ""}, to[32], *texts[3] = {NULL, NULL, NULL};
         const char *const names[] = {cases[i].server_ca, cases[i].ca, cases[i].cert, cases[i].key};
         struct tls_config config = {.cert = certs_path(&certs, "a.pem"),
                                     .key = certs_path(&certs, "a.key"),
@@ -352,6 +378,7 @@ static void https_calls_verify_and_show_certificates(void **state) {
         trust.ca = names[1] ? paths[1] : NULL;
         trust.cert = names[2] ? paths[2] : NULL;
         trust.key = names[3] ? paths[3] : NULL;
+        if (cases[i].is_text) take_as_text(&trust, texts);
         start(&fx);
         http_server_destroy(fx.server);
         fx.server = http_server_create(fx.loop, NULL, &events, &fx);
@@ -369,6 +396,8 @@ static void https_calls_verify_and_show_certificates(void **state) {
         if (!cases[i].is_good) assert_true(fx.message[0] != '\0');
         finish(&fx);
         tls_destroy(tls);
+        for (int k = 0; k < 3; k++)
+            mem_free(texts[k]);
     }
     certs_fini(&certs);
 }
