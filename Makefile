@@ -235,6 +235,7 @@ $(B)/fake_gpus.so: $(FAKE_GPUS) $(B)/flags
 	@echo "  LD   $@"; $(CC) $(CFLAGS_ALL) -fno-lto -fPIC -shared $(filter %.c,$^) -o $@ -lm
 $(B)/tests/integration/%: $(B)/tests/integration/%.o $(LIBS_all)
 	$(call link,,)
+$(B)/tests/integration/api_server: LDLIBS += -lcmocka
 
 .PHONY: check
 check: all $(if $(SAN)$(CROSS),,cuda-check) $(HELPERS) $(TESTS)
