@@ -254,6 +254,10 @@ static enum status take_flag(struct command *c, const char *arg, struct error *e
         t.value = after ? str_of(after) : STR("true");
         return set_flag(c, f.row, t, err);
     }
+    if (d->alone && !after && (c->i + 1 == c->argc || c->argv[c->i + 1][0] == '-')) {
+        t.value = str_of(d->alone);
+        return set_flag(c, f.row, t, err);
+    }
     st = take_value(c, name, after, &t.value, err);
     if (st == ST_OK) st = set_flag(c, f.row, t, err);
     while (st == ST_OK && d->takes_many && c->i + 1 < c->argc && c->argv[c->i + 1][0] != '-') {

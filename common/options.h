@@ -58,6 +58,7 @@ struct option_def {
     bool is_secret;      /* shown as ***; refused on the command line, where `ps` shows it */
     bool is_positional;  /* also taken from the bare argument (one row at most) */
     bool takes_many;     /* OPT_LIST: --name a b c, up to the next flag */
+    const char *alone;   /* OPT_ENUM: its value when the flag stands alone, last or before a flag */
     bool is_hidden;      /* not in --help */
     const char *metavar; /* NULL: from the type */
     const char *group;   /* heading in --help; NULL: "General" */

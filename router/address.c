@@ -235,8 +235,10 @@ enum status address_guard_check(const struct address_guard *g, const struct addr
         memcpy(bytes, embedded, sizeof(bytes));
     }
     if (why) {
-        return error_set_param(err, ST_FORBIDDEN, "url",
-                               "%s is %s: no worker may be added there over the API", text, why);
+        return error_set_param(
+            err, ST_FORBIDDEN, "url",
+            "%s is %s: no worker may be there unless --worker-urls or --worker-file names it", text,
+            why);
     }
     for (uint32_t i = 0; i < g->n_allowed; i++) {
         if (net_has(&g->allowed[i], bytes)) return ST_OK;
@@ -249,27 +251,39 @@ enum status address_guard_check(const struct address_guard *g, const struct addr
 
 /* --- names -------------------------------------------------------------------------------------*/
 
-static enum status resolve(const struct address_url *url, int flags,
-                           const struct address_guard *guard, struct address *out,
+/* *found is to be freed. ST_AGAIN: it is a name, and `flags` ask for a number. */
+static enum status look_up(const struct address_url *url, int flags, struct addrinfo **found,
                            struct error *err) {
     struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = flags};
-    struct addrinfo *found = NULL;
-    struct address chosen = {0};
-    enum status st = ST_OK;
     char port[8];
     int code;
 
     snprintf(port, sizeof(port), "%u", (unsigned)url->port);
-    code = getaddrinfo(url->host, port, &hints, &found);
+    code = getaddrinfo(url->host, port, &hints, found);
     if (code == EAI_NONAME && (flags & AI_NUMERICHOST)) return ST_AGAIN;
-    if (code != 0 || !found) {
-        return error_set_param(err, ST_NOT_FOUND, "url", "worker URL %s: %s: %s", url->url,
-                               url->host, gai_strerror(code));
-    }
-    for (const struct addrinfo *it = found; it && st == ST_OK; it = it->ai_next) {
-        struct address a = {.len = it->ai_addrlen};
+    if (code == 0 && *found) return ST_OK;
+    return error_set_param(err, ST_NOT_FOUND, "url", "worker URL %s: %s: %s", url->url, url->host,
+                           gai_strerror(code));
+}
 
-        memcpy(&a.addr, it->ai_addr, it->ai_addrlen);
+static struct address address_of(const struct addrinfo *info) {
+    struct address a = {.len = info->ai_addrlen};
+
+    memcpy(&a.addr, info->ai_addr, info->ai_addrlen);
+    return a;
+}
+
+static enum status resolve(const struct address_url *url, int flags,
+                           const struct address_guard *guard, struct address *out,
+                           struct error *err) {
+    struct addrinfo *found = NULL;
+    struct address chosen = {0};
+    enum status st = look_up(url, flags, &found, err);
+
+    if (st != ST_OK) return st;
+    for (const struct addrinfo *it = found; it && st == ST_OK; it = it->ai_next) {
+        struct address a = address_of(it);
+
         if (guard) st = address_guard_check(guard, &a, err);
         if (!chosen.len || (chosen.addr.ss_family != AF_INET && it->ai_family == AF_INET)) {
             chosen = a;
@@ -288,4 +302,20 @@ enum status address_resolve(const struct address_url *url, const struct address_
 enum status address_resolve_number(const struct address_url *url, const struct address_guard *guard,
                                    struct address *out, struct error *err) {
     return resolve(url, AI_NUMERICHOST, guard, out, err);
+}
+
+enum status address_resolve_all(const struct address_url *url, struct address *out, uint32_t max,
+                                uint32_t *n, struct error *err) {
+    struct addrinfo *found = NULL;
+    enum status st = look_up(url, 0, &found, err);
+    int family = AF_INET6;
+
+    if (st != ST_OK) return st;
+    for (const struct addrinfo *it = found; it; it = it->ai_next)
+        if (it->ai_family == AF_INET) family = AF_INET;
+    *n = 0;
+    for (const struct addrinfo *it = found; it && *n < max; it = it->ai_next)
+        if (it->ai_family == family) out[(*n)++] = address_of(it);
+    freeaddrinfo(found);
+    return ST_OK;
 }

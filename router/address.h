@@ -61,6 +61,11 @@ MUST_USE enum status address_resolve_number(const struct address_url *url,
                                             const struct address_guard *guard, struct address *out,
                                             struct error *err);
 
+/* Every address of the host, at most `max`: the IPv4 ones if there are any, for a host of both kinds is
+ * one and the same. In no order. May block. ST_NOT_FOUND. */
+MUST_USE enum status address_resolve_all(const struct address_url *url, struct address *out,
+                                         uint32_t max, uint32_t *n, struct error *err);
+
 /* --- the guard --------------------------------------------------------------------------------- */
 
 #define ADDRESS_GUARD_MAX 64

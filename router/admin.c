@@ -12,6 +12,7 @@
 #include "router/keys.h"
 #include "router/registry.h"
 #include "router/router_metrics.h"
+#include "router/sources.h"
 
 struct place { /* where a request came in */
     const struct admin *admin;
@@ -47,6 +48,12 @@ static void get_ready(struct http_request *req, void *arg) {
 
     if (admin->is_draining) {
         error_set(&err, ST_UNAVAILABLE, "the router is draining: it finishes what is open");
+        http_reply_error(req, ST_UNAVAILABLE, &err);
+        return;
+    }
+    if (!sources_are_synced(admin->sources)) {
+        error_set(&err, ST_UNAVAILABLE,
+                  "which workers there are has not been found out yet: the log says why");
         http_reply_error(req, ST_UNAVAILABLE, &err);
         return;
     }

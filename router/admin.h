@@ -28,12 +28,14 @@ struct mailbox;
 struct metrics;
 struct registry;
 struct registry_view;
+struct sources;
 
 struct admin {
     struct registry *registry;
     struct metrics *metrics;
     struct keys *keys; /* of those who may change things; NULL or none: nobody is asked */
     struct admin_desk *desk;
+    const struct sources *sources; /* not ready before they have told; or NULL */
     struct log *log;
     struct dry_run dry_run; /* of /debug/route */
     uint64_t started_wall_s;

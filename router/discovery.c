@@ -14,18 +14,28 @@ void discovery_destroy(struct discovery *d) {
     if (d) d->ops->destroy(d);
 }
 
+void discovery_stats(struct discovery *d, struct discovery_stats *out) {
+    *out = (struct discovery_stats){.is_synced = true};
+    if (d->ops->stats) d->ops->stats(d, out);
+}
+
 void discovery_set_fini(struct discovery_set *set) {
     mem_free(set->workers);
+    strmap_fini(&set->by_url);
     *set = (struct discovery_set){0};
+}
+
+const struct discovery_worker *discovery_set_find(const struct discovery_set *set,
+                                                  const char *url) {
+    uintptr_t place = (uintptr_t)strmap_find(&set->by_url, str_of(url));
+
+    return place ? &set->workers[place - 1] : NULL;
 }
 
 enum status discovery_set_add(struct discovery_set *set, const struct discovery_worker *worker,
                               struct error *err) {
-    for (uint32_t i = 0; i < set->n; i++) {
-        if (strcmp(set->workers[i].url.url, worker->url.url) == 0) {
-            return error_set(err, ST_EXISTS, "worker %s is named twice", worker->url.url);
-        }
-    }
+    if (discovery_set_find(set, worker->url.url))
+        return error_set(err, ST_EXISTS, "worker %s is named twice", worker->url.url);
     if (set->n == DISCOVERY_MAX_WORKERS) {
         return error_set(err, ST_TOO_LARGE, "more than %d workers", DISCOVERY_MAX_WORKERS);
     }
@@ -34,6 +44,7 @@ enum status discovery_set_add(struct discovery_set *set, const struct discovery_
         set->workers = mem_realloc(set->workers, set->cap * sizeof(*set->workers));
     }
     set->workers[set->n++] = *worker;
+    strmap_insert(&set->by_url, str_of(worker->url.url), (void *)(uintptr_t)set->n);
     return ST_OK;
 }
 

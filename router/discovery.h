@@ -13,6 +13,7 @@
 #ifndef ROUTER_DISCOVERY_H
 #define ROUTER_DISCOVERY_H
 
+#include "common/map.h"
 #include "router/address.h"
 
 struct discovery;
@@ -35,12 +36,17 @@ struct discovery_worker {
 struct discovery_set {
     struct discovery_worker *workers; /* no URL twice */
     uint32_t n, cap;
+    struct strmap by_url; /* index + 1 */
 };
 
-/* Parts of a set: init and fini; add copies. ST_EXISTS: the URL is there; ST_TOO_LARGE: no more. */
-void discovery_set_fini(struct discovery_set *set); /* a zeroed one is fine */
+/* Parts of a set; a zeroed one is empty. Add copies. ST_EXISTS: the URL is there; ST_TOO_LARGE: no
+ * more. */
+void discovery_set_fini(struct discovery_set *set);
 MUST_USE enum status discovery_set_add(struct discovery_set *set,
                                        const struct discovery_worker *worker, struct error *err);
+
+/* NULL when nobody has this URL. */
+const struct discovery_worker *discovery_set_find(const struct discovery_set *set, const char *url);
 
 /* "key=value", one of a worker's settings or a label. ST_INVALID names it. */
 MUST_USE enum status discovery_worker_set(struct discovery_worker *worker, struct str setting,
@@ -49,9 +55,17 @@ MUST_USE enum status discovery_worker_set(struct discovery_worker *worker, struc
 /* All of them; the set is the source's own. */
 typedef void discovery_fn(const struct discovery_set *set, void *arg);
 
+struct discovery_stats {
+    bool is_synced; /* it has told a set */
+    double stale_s; /* since what it told was last known to be so; 0: it is so */
+    uint32_t n_used, n_draining, n_left_out; /* workers of the last set; of it and of no use */
+    uint64_t n_told, n_refused; /* sets told; objects or answers that could not be used */
+};
+
 struct discovery_ops {
     const char *name;
     void (*reload)(struct discovery *d); /* the operator asks (SIGHUP); NULL: nothing to do */
+    void (*stats)(struct discovery *d, struct discovery_stats *out); /* NULL: always in sync */
     void (*destroy)(struct discovery *d);
 };
 
@@ -61,6 +75,7 @@ struct discovery { /* begins each source's own struct */
 
 void discovery_reload(struct discovery *d);  /* NULL is fine */
 void discovery_destroy(struct discovery *d); /* NULL is fine */
+void discovery_stats(struct discovery *d, struct discovery_stats *out);
 
 /* Both tell their first set before they return; what is wrong with it is an error of the start. */
 MUST_USE enum status discovery_static_create(struct discovery **out, const struct option_list *urls,
@@ -81,5 +96,38 @@ MUST_USE enum status discovery_file_create(struct discovery **out, const char *p
 /* The format itself; `name` is what messages call it. *out is zeroed before. */
 MUST_USE enum status discovery_file_parse(struct str text, const char *name,
                                           struct discovery_set *out, struct error *err);
+
+/* --- found, not named: these tell their first set later, and until then nothing ------------------*/
+
+#define DISCOVERY_DNS_POLL_US 5000000u
+
+/* All addresses of "NAME:PORT". Asked for every 5 s, on a thread of its own. What answers last holds
+ * for ever while no other answer comes: a name server that is down, and a name that is not found, change
+ * nothing. ST_INVALID: it is no NAME:PORT. */
+MUST_USE enum status discovery_dns_create(struct discovery **out, const char *name_and_port,
+                                          uint32_t max_workers, struct loop *loop, struct log *log,
+                                          discovery_fn *fn, void *arg, struct error *err);
+
+struct kube_config; /* discovery/kube_client.h */
+
+struct discovery_kube_config { /* "" or NULL: not given; copied */
+    const struct kube_config *server;
+    int resource;                   /* enum kube_resource */
+    const char *selector, *service; /* of pods; of endpoint slices */
+    const char *pool;               /* InferencePool that selects the pods instead */
+    const char *role_label;
+    bool is_everywhere; /* in all namespaces */
+    uint16_t port;      /* of pods that name none */
+    uint32_t max_workers;
+    /* What would be lost with a worker, 0 and more, negative when nobody knows: written to its pod as
+     * pod-deletion-cost. NULL: nothing is written. */
+    double (*value)(const char *url, void *arg);
+};
+
+/* Fails for what is wrong with the configuration, never because the server cannot be reached. */
+MUST_USE enum status discovery_kube_create(struct discovery **out,
+                                           const struct discovery_kube_config *config,
+                                           struct loop *loop, struct log *log, discovery_fn *fn,
+                                           void *arg, struct error *err);
 
 #endif

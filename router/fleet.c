@@ -7,6 +7,7 @@
 #include "common/list.h"
 #include "common/log.h"
 #include "common/loop.h"
+#include "common/map.h"
 #include "common/mem.h"
 #include "router/certificates.h"
 #include "router/health.h"
@@ -26,6 +27,7 @@ struct entry {
     uint32_t id;        /* IN, LEAVING */
     uint64_t until_us;  /* WAITING: the next try; LEAVING: the end of patience */
     bool is_wanted;     /* false while LOOKING_UP: forget it when the answer comes */
+    bool is_crowded;    /* WAITING: for room */
     bool is_stopped;    /* IN: an operator has set it to drain */
     fleet_added_fn *fn; /* who waits for it, once */
     void *arg;
@@ -39,22 +41,19 @@ struct fleet {
     struct fleet_config config;
     struct resolver *resolver;
     struct list entries;
+    struct strmap by_url; /* the same */
     struct entry *by_id[REGISTRY_MAX_WORKERS];
     uint32_t n;
+    bool has_more_room; /* since the last tick */
 };
 
-static const char *const source_names[] = {[FLEET_STATIC] = "--worker-urls",
-                                           [FLEET_FILE] = "--worker-file",
-                                           [FLEET_LAUNCHED] = "--launch",
-                                           [FLEET_API] = "the admin API"};
+static const char *const source_names[] = {
+    [FLEET_STATIC] = "--worker-urls",     [FLEET_FILE] = "--worker-file",
+    [FLEET_LAUNCHED] = "--launch",        [FLEET_API] = "the admin API",
+    [FLEET_KUBE] = "--service-discovery", [FLEET_DNS] = "--worker-dns"};
 
 static struct entry *find_url(const struct fleet *f, const char *url) {
-    LIST_FOR_EACH(it, &f->entries) {
-        struct entry *e = LIST_ENTRY(it, struct entry, link);
-
-        if (strcmp(e->worker.url.url, url) == 0) return e;
-    }
-    return NULL;
+    return strmap_find(&f->by_url, str_of(url));
 }
 
 static struct entry *find_id(const struct fleet *f, uint32_t id) {
@@ -63,6 +62,7 @@ static struct entry *find_id(const struct fleet *f, uint32_t id) {
 
 static void entry_destroy(struct entry *e) {
     list_remove(&e->link);
+    strmap_erase(&e->fleet->by_url, str_of(e->worker.url.url));
     e->fleet->n--;
     mem_free(e);
 }
@@ -72,6 +72,14 @@ static void tell(struct entry *e, enum status st, const struct error *err) {
 
     e->fn = NULL;
     if (fn) fn(st, e->id, err, e->arg);
+}
+
+static bool is_drained(const struct entry *e) {
+    return e->state == LEAVING || e->is_stopped || e->worker.is_draining;
+}
+
+static void show_draining(struct entry *e) {
+    registry_set_draining(e->fleet->registry, e->id, DRAIN_OPERATOR, is_drained(e));
 }
 
 /* --- coming ------------------------------------------------------------------------------------*/
@@ -87,6 +95,7 @@ static void entry_failed(struct entry *e, enum status st, const struct error *er
         return;
     }
     e->state = WAITING;
+    e->is_crowded = st == ST_BUSY;
     e->until_us = loop_now_us(f->loop) + RETRY_US;
 }
 
@@ -110,6 +119,7 @@ static void entry_found(struct entry *e, enum status st, const struct address *f
     e->state = IN;
     f->by_id[e->id] = e;
     registry_configure(f->registry, e->id, e->worker.max_in_flight, e->worker.labels);
+    show_draining(e);
     log_event(f->log, LOG_INFO, "worker_added", log_u64("worker", e->id),
               log_z("url", e->worker.url.url), log_z("by", source_names[e->source]));
     health_watch(f->health, e->id);
@@ -121,10 +131,16 @@ static void on_found(enum status st, const struct address *found, const struct e
     entry_found(arg, st, found, err);
 }
 
+/* Whoever is judged: those that the operator wrote down are not. */
+static const struct address_guard *guard_of(const struct entry *e) {
+    if (e->source == FLEET_API) return &e->fleet->config.guard;
+    return e->source == FLEET_KUBE || e->source == FLEET_DNS ? &e->fleet->config.found_guard : NULL;
+}
+
 /* A number is at hand now, so that workers get their ids in the order they were named in. */
 static void entry_look_up(struct entry *e) {
     struct fleet *f = e->fleet;
-    const struct address_guard *guard = e->source == FLEET_API ? &f->config.guard : NULL;
+    const struct address_guard *guard = guard_of(e);
     struct address address;
     struct error err = {0};
     enum status st = address_resolve_number(&e->worker.url, guard, &address, &err);
@@ -147,6 +163,7 @@ static struct entry *entry_create(struct fleet *f, enum fleet_source source,
     e->worker = *worker;
     e->is_wanted = true;
     list_push_back(&f->entries, &e->link);
+    strmap_insert(&f->by_url, str_of(worker->url.url), e);
     f->n++;
     return e;
 }
@@ -172,17 +189,13 @@ void fleet_add(struct fleet *f, enum fleet_source source, const struct discovery
 
 /* --- going -------------------------------------------------------------------------------------*/
 
-static void show_draining(struct entry *e) {
-    registry_set_draining(e->fleet->registry, e->id, DRAIN_OPERATOR,
-                          e->state == LEAVING || e->is_stopped);
-}
-
 static void entry_remove(struct entry *e) {
     struct fleet *f = e->fleet;
 
     health_unwatch(f->health, e->id);
     if (registry_remove(f->registry, e->id) != ST_OK) assert(!"it is there while it has an id");
     f->by_id[e->id] = NULL;
+    f->has_more_room = true;
     log_event(f->log, LOG_INFO, "worker_removed", log_u64("worker", e->id),
               log_z("url", e->worker.url.url));
     entry_destroy(e);
@@ -221,7 +234,7 @@ enum status fleet_remove(struct fleet *f, uint32_t id, bool is_forced, struct er
     struct entry *e = find_id(f, id);
 
     if (!e) return not_found(id, err);
-    if (e->source == FLEET_FILE || e->source == FLEET_LAUNCHED) {
+    if (e->source != FLEET_STATIC && e->source != FLEET_API) {
         return error_set(err, ST_EXISTS, "worker %s comes from %s, which would bring it back: %s",
                          e->worker.url.url, source_names[e->source],
                          e->source == FLEET_FILE ? "remove it there"
@@ -245,6 +258,9 @@ enum status fleet_set_draining(struct fleet *f, uint32_t id, bool is_draining, s
 }
 
 static void entry_change(struct entry *e, const struct discovery_worker *worker) {
+    if (e->worker.max_in_flight == worker->max_in_flight &&
+        strcmp(e->worker.labels, worker->labels) == 0)
+        return;
     e->worker.max_in_flight = worker->max_in_flight;
     memcpy(e->worker.labels, worker->labels, sizeof(e->worker.labels));
     if (e->state == IN || e->state == LEAVING) {
@@ -263,41 +279,64 @@ enum status fleet_change(struct fleet *f, uint32_t id, const struct discovery_wo
 
 /* --- whole sets --------------------------------------------------------------------------------*/
 
-static bool is_in_set(const struct discovery_set *set, const char *url) {
-    for (uint32_t i = 0; i < set->n; i++) {
-        if (strcmp(set->workers[i].url.url, url) == 0) return true;
-    }
-    return false;
+/* Behind its URL there is another worker now, which knows nothing of what the last one held. */
+static void entry_replace(struct entry *e, const char *uid) {
+    struct fleet *f = e->fleet;
+    bool is_other = e->worker.uid[0] && uid[0] && strcmp(e->worker.uid, uid) != 0;
+
+    if (uid[0]) memcpy(e->worker.uid, uid, sizeof(e->worker.uid));
+    if (!is_other || (e->state != IN && e->state != LEAVING)) return;
+    registry_replace(f->registry, e->id);
+    health_unwatch(f->health, e->id);
+    health_watch(f->health, e->id);
+    log_event(f->log, LOG_INFO, "worker_replaced", log_u64("worker", e->id),
+              log_z("url", e->worker.url.url), log_z("uid", uid));
+}
+
+static void entry_want(struct entry *e, const struct discovery_worker *worker) {
+    bool was_drained = e->state == IN && is_drained(e);
+
+    entry_replace(e, worker->uid);
+    e->worker.is_draining = worker->is_draining;
+    entry_stay(e);
+    entry_change(e, worker);
+    if (e->state != IN || was_drained == is_drained(e)) return;
+    show_draining(e);
+    if (was_drained)
+        log_event(e->fleet->log, LOG_INFO, "worker_stays", log_u64("worker", e->id),
+                  log_z("url", e->worker.url.url), log_z("by", source_names[e->source]));
+    else
+        log_event(e->fleet->log, LOG_INFO, "worker_draining", log_u64("worker", e->id),
+                  log_z("url", e->worker.url.url), log_z("by", source_names[e->source]));
 }
 
 void fleet_set(struct fleet *f, enum fleet_source source, const struct discovery_set *set) {
     LIST_FOR_EACH(it, &f->entries) {
         struct entry *e = LIST_ENTRY(it, struct entry, link);
 
-        if (e->source == source && !is_in_set(set, e->worker.url.url)) entry_leave(e);
+        if (e->source == source && !discovery_set_find(set, e->worker.url.url)) entry_leave(e);
     }
     for (uint32_t i = 0; i < set->n; i++) {
-        struct entry *e = find_url(f, set->workers[i].url.url);
+        const struct discovery_worker *worker = &set->workers[i];
+        struct entry *e = find_url(f, worker->url.url);
 
         if (!e) {
-            entry_look_up(entry_create(f, source, &set->workers[i]));
+            if (!worker->is_draining) entry_look_up(entry_create(f, source, worker));
         } else if (e->source == source) {
-            entry_stay(e);
-            entry_change(e, &set->workers[i]);
+            entry_want(e, worker);
         } else if (e->state == LEAVING || !e->is_wanted) { /* taken over from who let it go */
             e->source = source;
-            entry_stay(e);
-            entry_change(e, &set->workers[i]);
+            entry_want(e, worker);
         }
     }
 }
 
 /* --- time --------------------------------------------------------------------------------------*/
 
-static void entry_tick(struct entry *e, uint64_t now_us) {
+static void entry_tick(struct entry *e, bool has_more_room, uint64_t now_us) {
     struct registry_view view;
 
-    if (e->state == WAITING && now_us >= e->until_us) {
+    if (e->state == WAITING && (now_us >= e->until_us || (e->is_crowded && has_more_room))) {
         entry_look_up(e);
     } else if (e->state == LEAVING) {
         bool is_idle = !registry_get(e->fleet->registry, e->id, &view) ||
@@ -308,8 +347,11 @@ static void entry_tick(struct entry *e, uint64_t now_us) {
 }
 
 void fleet_tick(struct fleet *f, uint64_t now_us) {
+    bool has_more_room = f->has_more_room;
+
+    f->has_more_room = false;
     LIST_FOR_EACH(it, &f->entries) {
-        entry_tick(LIST_ENTRY(it, struct entry, link), now_us);
+        entry_tick(LIST_ENTRY(it, struct entry, link), has_more_room, now_us);
     }
 }
 
@@ -319,6 +361,14 @@ const struct discovery_worker *fleet_worker(const struct fleet *f, uint32_t id) 
     const struct entry *e = find_id(f, id);
 
     return e ? &e->worker : NULL;
+}
+
+bool fleet_find(const struct fleet *f, const char *url, uint32_t *id) {
+    const struct entry *e = find_url(f, url);
+
+    if (!e || (e->state != IN && e->state != LEAVING)) return false;
+    *id = e->id;
+    return true;
 }
 
 bool fleet_is_from(const struct fleet *f, uint32_t id, enum fleet_source source) {
@@ -359,6 +409,7 @@ void fleet_destroy(struct fleet *f) {
     resolver_destroy(f->resolver);
     while ((link = list_first(&f->entries)) != NULL)
         entry_destroy(LIST_ENTRY(link, struct entry, link));
+    strmap_fini(&f->by_url);
     mem_free(f);
 }
 
@@ -377,9 +428,10 @@ void fleet_check(const struct fleet *f) {
         if (!is_in) continue;
         assert(f->by_id[e->id] == e && registry_get(f->registry, e->id, &view));
         assert(strcmp(view.url, e->worker.url.url) == 0);
-        assert(((view.draining & DRAIN_OPERATOR) != 0) == (e->state == LEAVING || e->is_stopped));
+        assert(((view.draining & DRAIN_OPERATOR) != 0) == is_drained(e));
     }
     for (uint32_t id = 0; id < REGISTRY_MAX_WORKERS; id++)
         n_ids += f->by_id[id] != NULL;
-    assert(n == f->n && n_in == n_ids);
+    strmap_check(&f->by_url);
+    assert(n == f->n && n == f->by_url.n && n_in == n_ids);
 }

@@ -14,7 +14,14 @@
  * Sources that tell whole sets (discovery.h) are compared with what there is, entry by entry; the
  * admin API adds and removes single ones. A worker belongs to the source that wanted it first: one
  * that stands in a file, or was launched here, is not removed over the API, since it would only come
- * back. Thread: control. */
+ * back.
+ *
+ * A source may say of a worker that it is going (is_draining): nothing new is sent there from then on,
+ * until it says otherwise; with one that drains already nobody begins. And it may say that behind a URL
+ * there is another worker than before (uid): then what was known of its cache is forgotten, and it is
+ * probed before anything is sent to it.
+ *
+ * Cost: a set is compared in time that grows with its size, not with its square. Thread: control. */
 #ifndef ROUTER_FLEET_H
 #define ROUTER_FLEET_H
 
@@ -27,11 +34,12 @@ struct log;
 struct loop;
 struct registry;
 
-enum fleet_source { FLEET_STATIC, FLEET_FILE, FLEET_LAUNCHED, FLEET_API };
+enum fleet_source { FLEET_STATIC, FLEET_FILE, FLEET_LAUNCHED, FLEET_API, FLEET_KUBE, FLEET_DNS };
 
 struct fleet_config {
     struct certificates *certificates; /* for https:// workers; NULL: there will be none */
     struct address_guard guard;        /* for workers named over the API */
+    struct address_guard found_guard;  /* for those that FLEET_KUBE and FLEET_DNS found */
     uint64_t drain_timeout_us;         /* what a worker's open requests get when it leaves */
 };
 
@@ -66,6 +74,7 @@ MUST_USE enum status fleet_change(struct fleet *f, uint32_t id,
 
 /* What is wanted of worker `id`; NULL when there is none. Valid until the loop turns. */
 const struct discovery_worker *fleet_worker(const struct fleet *f, uint32_t id);
+bool fleet_find(const struct fleet *f, const char *url, uint32_t *id); /* false: not in */
 bool fleet_is_from(const struct fleet *f, uint32_t id, enum fleet_source source);
 uint32_t fleet_n_wanted(
     const struct fleet *f); /* entries, those that could not be added included */

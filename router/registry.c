@@ -374,6 +374,28 @@ void registry_forget_cache(struct registry *r, uint32_t id) {
     pthread_mutex_unlock(&r->lock);
 }
 
+void registry_replace(struct registry *r, uint32_t id) {
+    struct worker *w = &r->workers[id];
+
+    pthread_mutex_lock(&r->lock);
+    if (id < r->n_ids && w->is_used) {
+        if (w->is_described) {
+            routing_forget_cache(w->model->routing, id);
+            routing_slow_start(w->model->routing, id, r->now_us);
+        }
+        w->incarnation++;
+        w->info.generation[0] = '\0';
+        w->has_load = false;
+        w->said = (struct registry_report){.running = -1, .waiting = -1, .kv_usage = -1};
+        w->breaker = (struct breaker){0};
+        worker_show_breaker(w, id);
+        worker_set_draining(w, id, DRAIN_WORKER, false);
+        worker_set_reason(w, id, WORKER_UNHEALTHY, false);
+        worker_set_reason(w, id, WORKER_STARTING, true);
+    }
+    pthread_mutex_unlock(&r->lock);
+}
+
 void registry_tick(struct registry *r, uint64_t now_us) {
     struct list decided;
 

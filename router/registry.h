@@ -87,7 +87,10 @@ void registry_set_draining(struct registry *r, uint32_t id, enum registry_drain 
 void registry_configure(struct registry *r, uint32_t id, uint32_t max_in_flight,
                         const char *labels);
 void registry_forget_cache(struct registry *r, uint32_t id); /* it was told to flush it */
-void registry_tick(struct registry *r, uint64_t now_us);     /* every 100 ms or so: breakers */
+/* Behind its address there is another worker now: what was known of the last one is forgotten, its
+ * requests keep their places, and it is WORKER_STARTING until it has been described. */
+void registry_replace(struct registry *r, uint32_t id);
+void registry_tick(struct registry *r, uint64_t now_us); /* every 100 ms or so: breakers */
 
 /* --- requests of other routers: control loop, from follow.c ------------------------------------- */
 

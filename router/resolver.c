@@ -28,12 +28,19 @@ struct lookup {
     struct address_url url;
     struct address_guard guard; /* a copy: the thread may outlive everything else */
     bool is_guarded;
-    resolver_fn *fn;
+    resolver_fn *fn; /* one of these */
+    resolver_all_fn *all_fn;
     void *arg;
     enum status st;
-    struct address found;
+    struct address *found; /* room for `max` */
+    uint32_t max, n;
     struct error err;
 };
+
+static void lookup_destroy(struct lookup *l) {
+    mem_free(l->found);
+    mem_free(l);
+}
 
 static void line_leave(struct line *line) {
     bool is_last;
@@ -51,12 +58,16 @@ static void *run(void *arg) {
     struct line *line = l->line;
     bool is_wanted;
 
-    l->st = address_resolve(&l->url, l->is_guarded ? &l->guard : NULL, &l->found, &l->err);
+    if (l->all_fn) {
+        l->st = address_resolve_all(&l->url, l->found, l->max, &l->n, &l->err);
+    } else {
+        l->st = address_resolve(&l->url, l->is_guarded ? &l->guard : NULL, l->found, &l->err);
+    }
     pthread_mutex_lock(&line->lock);
     is_wanted = line->box != NULL;
     if (is_wanted) mailbox_push(line->box, &l->mail);
     pthread_mutex_unlock(&line->lock);
-    if (!is_wanted) mem_free(l);
+    if (!is_wanted) lookup_destroy(l);
     line_leave(line);
     return NULL;
 }
@@ -66,8 +77,12 @@ static void on_mail(struct mail *mail, void *arg) {
     struct resolver *r = arg;
 
     r->n_open--;
-    l->fn(l->st, &l->found, &l->err, l->arg);
-    mem_free(l);
+    if (l->all_fn) {
+        l->all_fn(l->st, l->found, l->n, &l->err, l->arg);
+    } else {
+        l->fn(l->st, l->found, &l->err, l->arg);
+    }
+    lookup_destroy(l);
 }
 
 enum status resolver_create(struct resolver **out, struct loop *loop, struct error *err) {
@@ -96,7 +111,7 @@ void resolver_destroy(struct resolver *r) {
     list_init(&unread);
     mailbox_take(r->box, &unread);
     while ((link = list_pop_front(&unread)) != NULL) {
-        mem_free(CONTAINER_OF(mail_of(link), struct lookup, mail));
+        lookup_destroy(CONTAINER_OF(mail_of(link), struct lookup, mail));
     }
     mailbox_close(r->box);
     line_leave(r->line);
@@ -120,33 +135,57 @@ static int start_thread(struct lookup *l) {
     return code;
 }
 
-enum status resolver_start(struct resolver *r, const struct address_url *url,
-                           const struct address_guard *guard, resolver_fn *fn, void *arg,
-                           struct error *err) {
-    struct lookup *l;
+static struct lookup *lookup_create(struct resolver *r, const struct address_url *url, uint32_t max,
+                                    void *arg) {
+    struct lookup *l = mem_zalloc(sizeof(*l));
+
+    l->line = r->line;
+    l->url = *url;
+    l->max = max;
+    l->found = mem_calloc(max, sizeof(*l->found));
+    l->arg = arg;
+    return l;
+}
+
+static enum status begin(struct resolver *r, struct lookup *l, struct error *err) {
+    enum status st;
     int code;
 
     if (r->n_open >= RESOLVER_MAX_LOOKUPS) {
+        lookup_destroy(l);
         return error_set(err, ST_BUSY, "%u names are being looked up already: try again",
                          r->n_open);
     }
-    l = mem_zalloc(sizeof(*l));
-    l->line = r->line;
-    l->url = *url;
-    l->is_guarded = guard != NULL;
-    if (guard) l->guard = *guard;
-    l->fn = fn;
-    l->arg = arg;
     pthread_mutex_lock(&r->line->lock);
     r->line->n_users++;
     pthread_mutex_unlock(&r->line->lock);
     code = start_thread(l);
     if (code != 0) {
+        st = error_set(err, ST_BUSY, "cannot start a thread to look up %s: %s", l->url.host,
+                       strerror(code));
         line_leave(r->line);
-        mem_free(l);
-        return error_set(err, ST_BUSY, "cannot start a thread to look up %s: %s", url->host,
-                         strerror(code));
+        lookup_destroy(l);
+        return st;
     }
     r->n_open++;
     return ST_OK;
+}
+
+enum status resolver_start(struct resolver *r, const struct address_url *url,
+                           const struct address_guard *guard, resolver_fn *fn, void *arg,
+                           struct error *err) {
+    struct lookup *l = lookup_create(r, url, 1, arg);
+
+    l->is_guarded = guard != NULL;
+    if (guard) l->guard = *guard;
+    l->fn = fn;
+    return begin(r, l, err);
+}
+
+enum status resolver_start_all(struct resolver *r, const struct address_url *url, uint32_t max,
+                               resolver_all_fn *fn, void *arg, struct error *err) {
+    struct lookup *l = lookup_create(r, url, max, arg);
+
+    l->all_fn = fn;
+    return begin(r, l, err);
 }

@@ -6,7 +6,7 @@
  *      resolver_start --> thread: address_resolve --> mail --> fn(...)
  *
  * A thread cannot be recalled: on destroy its answer is thrown away, whenever it comes. Lookups are
- * rare (a worker is added), so there is no cache. Thread: control. */
+ * rare (a worker is added, --worker-dns every 5 s), so there is no cache. Thread: control. */
 #ifndef ROUTER_RESOLVER_H
 #define ROUTER_RESOLVER_H
 
@@ -29,5 +29,12 @@ typedef void resolver_fn(enum status st, const struct address *found, const stru
 MUST_USE enum status resolver_start(struct resolver *r, const struct address_url *url,
                                     const struct address_guard *guard, resolver_fn *fn, void *arg,
                                     struct error *err);
+
+/* The same for every address of the host (address_resolve_all), at most `max`. */
+typedef void resolver_all_fn(enum status st, const struct address *found, uint32_t n,
+                             const struct error *err, void *arg);
+MUST_USE enum status resolver_start_all(struct resolver *r, const struct address_url *url,
+                                        uint32_t max, resolver_all_fn *fn, void *arg,
+                                        struct error *err);
 
 #endif

@@ -28,7 +28,6 @@
 #include "router/admin.h"
 #include "router/certificates.h"
 #include "router/admin_desk.h"
-#include "router/discovery.h"
 #include "router/fleet.h"
 #include "router/follow.h"
 #include "router/decision_log.h"
@@ -39,20 +38,17 @@
 #include "router/launch.h"
 #include "router/poison.h"
 #include "router/prompt_hash.h"
+#include "router/ready_message.h"
 #include "router/registry.h"
 #include "router/router_metrics.h"
 #include "router/router_options.h"
 #include "router/scrape.h"
+#include "router/sources.h"
 #include "router/supervisor.h"
 
 #define TICK_US           100000u
 #define WORKER_STOP_US    5000000u /* what launched workers get after SIGTERM */
 #define MAX_DEFAULT_LOOPS 8
-#define READY_MESSAGE_MAX (64 * 1024)
-
-static const char default_ready_message[] =
-    "Try:\n\n  curl {url}/v1/chat/completions -H 'content-type: application/json' \\\n"
-    "    -d '{\"model\":\"{model}\",\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}]}'\n";
 
 struct router {
     const struct router_options *options;
@@ -71,7 +67,7 @@ struct router {
     struct decision_log *decisions; /* NULL: not kept */
     struct fleet *fleet;
     struct poison *poison;
-    struct discovery *static_workers, *file_workers;
+    struct sources *sources;
     struct http_server *admin_server;
     struct admin admin;
     struct admin_desk *desk;
@@ -154,7 +150,7 @@ static void on_hangup(int signo, void *arg) {
     struct error err = {0};
 
     (void)signo;
-    discovery_reload(r->file_workers);
+    sources_reload(r->sources);
     if (keys_reload(r->keys, &err) != ST_OK) {
         log_event(r->log, LOG_ERROR, "keys_not_reloaded", log_z("why", err.message));
     } else {
@@ -183,42 +179,15 @@ static const char *scheme(const struct router *r) {
     return certificates_for_clients(r->certificates) ? "https" : "http";
 }
 
-static void print_message(const struct router *r, const char *text) {
+static void print_ready_message(const struct router *r) {
+    const struct router_options *o = r->options;
+    const char *host = strcmp(o->host, "0.0.0.0") == 0 ? "127.0.0.1" : o->host;
     char name[WIRE_MODEL_MAX] = "", url[128];
     uint32_t len;
 
-    snprintf(url, sizeof(url), "%s://%s:%u", scheme(r),
-             strcmp(r->options->host, "0.0.0.0") == 0 ? "127.0.0.1" : r->options->host,
-             frontend_port(r->frontends[0]));
+    snprintf(url, sizeof(url), "%s://%s:%u", scheme(r), host, frontend_port(r->frontends[0]));
     if (!registry_model(r->registry, 0, name, &len)) name[0] = '\0';
-    while (*text) {
-        if (strncmp(text, "{url}", 5) == 0) {
-            fputs(url, stdout);
-            text += 5;
-        } else if (strncmp(text, "{model}", 7) == 0) {
-            fputs(name, stdout);
-            text += 7;
-        } else {
-            putchar(*text++);
-        }
-    }
-    fflush(stdout);
-}
-
-static void print_ready_message(const struct router *r) {
-    char *text = NULL;
-    FILE *f = r->options->ready_message ? fopen(r->options->ready_message, "r") : NULL;
-
-    if (f) {
-        size_t n;
-
-        text = mem_zalloc(READY_MESSAGE_MAX);
-        n = fread(text, 1, READY_MESSAGE_MAX - 1, f);
-        text[n] = '\0';
-        fclose(f);
-    }
-    print_message(r, text ? text : default_ready_message);
-    mem_free(text);
+    ready_message_print(o->ready_message, url, name);
 }
 
 static void on_worker_ready(uint32_t worker, void *arg) {
@@ -259,6 +228,7 @@ static void on_tick(void *arg) {
     metric_reach(metrics_at(r->metrics, ROUTER_decision_log_dropped_total),
                  decision_log_n_dropped(r->decisions));
     if (r->fleet) fleet_tick(r->fleet, loop_now_us(r->loop));
+    sources_tick(r->sources, r->metrics);
     if (r->supervisor) {
         uint64_t n = supervisor_restarts(r->supervisor);
 
@@ -442,29 +412,12 @@ static enum status start_workers(struct router *r, struct error *err) {
 
 /* --- the fleet -----------------------------------------------------------------------------------*/
 
-static void on_static_set(const struct discovery_set *set, void *arg) {
-    fleet_set(((struct router *)arg)->fleet, FLEET_STATIC, set);
-}
-
-static void on_file_set(const struct discovery_set *set, void *arg) {
-    struct router *r = arg;
-
-    log_event(r->log, LOG_INFO, "worker_file_read", log_u64("workers", set->n));
-    fleet_set(r->fleet, FLEET_FILE, set);
-}
-
 static enum status build_fleet(struct router *r, struct error *err) {
     const struct router_options *o = r->options;
     struct fleet_config config = {.certificates = r->certificates,
                                   .drain_timeout_us = (uint64_t)o->drain_timeout_ms * 1000};
-    enum status st = ST_OK;
+    enum status st = sources_guards(&config, o, err);
 
-    address_guard_init(&config.guard);
-    for (uint32_t i = 0; i < o->worker_allow_cidr.n && st == ST_OK; i++) {
-        st = address_guard_allow(&config.guard, o->worker_allow_cidr.items[i], err);
-        if (st != ST_OK) (void)error_prefix(err, "--worker-allow-cidr");
-    }
-    if (o->worker_allow_cidr.n == 0) address_guard_allow_local(&config.guard);
     if (st == ST_OK) {
         st = fleet_create(&r->fleet, r->loop, r->registry, r->health, r->log, &config, err);
     }
@@ -475,14 +428,10 @@ static enum status build_fleet(struct router *r, struct error *err) {
 }
 
 static enum status build_sources(struct router *r, struct error *err) {
-    const struct router_options *o = r->options;
     enum status st =
-        discovery_static_create(&r->static_workers, &o->worker_urls, on_static_set, r, err);
+        sources_create(&r->sources, r->loop, r->fleet, r->registry, r->log, r->options, err);
 
-    if (st == ST_OK && o->worker_file) {
-        st = discovery_file_create(&r->file_workers, o->worker_file, r->loop, r->log, on_file_set,
-                                   r, err);
-    }
+    r->admin.sources = r->sources;
     return st;
 }
 
@@ -631,8 +580,7 @@ void router_destroy(struct router *r) {
     http_server_destroy(r->admin_server);
     scrape_destroy(r->scrape);
     admin_desk_destroy(r->desk);
-    discovery_destroy(r->file_workers);
-    discovery_destroy(r->static_workers);
+    sources_destroy(r->sources);
     fleet_destroy(r->fleet);
     health_destroy(r->health);
     follow_destroy(r->follow);

@@ -15,7 +15,6 @@
 
 #define NO_TOKENIZER "prompts are matched as bytes, and the workers apply tokenizer and template"
 #define NO_PD        "prefill and decode run on the same worker here: list all in --worker-urls"
-#define NO_DISCOVERY "name the workers in --worker-urls"
 #define NO_MESH      "replicas do not exchange state; give them the same --prefix-hash-seed"
 #define NO_TRACE     "there is no trace exporter; x-request-id is passed on and logged"
 #define ONE_LIST     "the model of a worker is what its /v1/models says"
@@ -106,6 +105,7 @@ const struct option_foreign router_foreign[] = {
     IGNORED("worker-startup-timeout-secs", FOREIGN_VALUE, UNTIL_UP),
     IGNORED("worker-startup-check-interval", FOREIGN_VALUE, UNTIL_UP),
     IGNORED("worker-startup-delay", FOREIGN_VALUE, UNTIL_UP),
+    IGNORED("k8s-watcher-timeout-seconds", FOREIGN_VALUE, "a silent watch is begun anew"),
 
     REFUSED("pd-disaggregation", FOREIGN_BOOL, NO_PD),
     REFUSED("prefill", FOREIGN_MANY, NO_PD),
@@ -114,19 +114,11 @@ const struct option_foreign router_foreign[] = {
     REFUSED("decode-policy", FOREIGN_VALUE, NO_PD),
     REFUSED("prefill-model-labels", FOREIGN_VALUE, NO_PD),
     REFUSED("decode-model-labels", FOREIGN_VALUE, NO_PD),
-    REFUSED("service-discovery", FOREIGN_BOOL, NO_DISCOVERY),
-    REFUSED("selector", FOREIGN_MANY, NO_DISCOVERY),
-    REFUSED("prefill-selector", FOREIGN_MANY, NO_DISCOVERY),
-    REFUSED("decode-selector", FOREIGN_MANY, NO_DISCOVERY),
-    REFUSED("router-selector", FOREIGN_MANY, NO_DISCOVERY),
-    REFUSED("service-discovery-port", FOREIGN_VALUE, NO_DISCOVERY),
-    REFUSED("service-discovery-namespace", FOREIGN_VALUE, NO_DISCOVERY),
-    REFUSED("k8s-port", FOREIGN_VALUE, NO_DISCOVERY),
-    REFUSED("k8s-namespace", FOREIGN_VALUE, NO_DISCOVERY),
-    REFUSED("k8s-label-selector", FOREIGN_VALUE, NO_DISCOVERY),
-    REFUSED("k8s-service-discovery-type", FOREIGN_VALUE, NO_DISCOVERY),
-    REFUSED("k8s-watcher-timeout-seconds", FOREIGN_VALUE, NO_DISCOVERY),
-    REFUSED("model-id-from", FOREIGN_VALUE, NO_DISCOVERY),
+    REFUSED("prefill-selector", FOREIGN_MANY, NO_PD),
+    REFUSED("decode-selector", FOREIGN_MANY, NO_PD),
+    REFUSED("encode-selector", FOREIGN_MANY, NO_PD),
+    REFUSED("router-selector", FOREIGN_MANY, NO_MESH),
+    REFUSED("model-id-from", FOREIGN_VALUE, ONE_LIST),
     REFUSED("mesh-server-name", FOREIGN_VALUE, NO_MESH),
     REFUSED("mesh-host", FOREIGN_VALUE, NO_MESH),
     REFUSED("mesh-advertise-host", FOREIGN_VALUE, NO_MESH),

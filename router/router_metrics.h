@@ -88,7 +88,17 @@ extern const double router_decision_buckets[ROUTER_DECISION_BUCKETS]; /* 500 ns 
       "Times that some of it was lost: too far behind, for too long without a connection.")        \
     X(HISTOGRAM, shared_lag_seconds, "",                                                           \
       "How much later than by the shortest way such an event came.")                               \
-    X(COUNTER, worker_restarts_total, "", "Launched workers that were started again.")
+    X(COUNTER, worker_restarts_total, "", "Launched workers that were started again.")             \
+    X(GAUGE, discovery_stale_seconds, "source",                                                    \
+      "Since a source (kubernetes, dns) last knew the workers to be what it told; 0 while it "     \
+      "does.")                                                                                     \
+    X(GAUGE, discovery_workers, "source,state",                                                    \
+      "Workers found: used, draining, and left out for their role or for want of a port or "       \
+      "place.")                                                                                    \
+    X(COUNTER, discovery_updates_total, "source",                                                  \
+      "Times that a source told which workers it finds.")                                          \
+    X(COUNTER, discovery_refused_total, "source",                                                  \
+      "Objects and answers of a source that could not be used.")
 
 /* kind, name, help, aliases, value. Each has the labels `worker`, its URL, and `model`; `v` is its
  * struct registry_view. A negative value is not known and not shown. */

@@ -27,6 +27,10 @@ static const char *const level_aliases[] = {"warning", "warn", NULL};
 static const char *const no_limit[] = {"-1", "0", NULL};
 
 static const char *const share_names[] = {"none", "workers", NULL};
+static const char *const discovery_names[] = {"none", "k8s", "dns", NULL};
+static const char *const discovery_aliases[] = {"static", "none", "kubernetes", "k8s", NULL};
+static const char *const resource_names[] = {"pods", "endpointslices", NULL}; /* kube_resource */
+static const char *const resource_aliases[] = {"pod-ip", "pods", NULL};       /* production-stack */
 
 static const char *const isolation_names[] = {"none", "tenant", NULL};
 
@@ -95,6 +99,58 @@ static const struct option_def rows[] = {
     {"ready-message", OPT_STR, FIELD(ready_message), .group = "Workers", .metavar = "FILE",
      .help = "Text printed once every launched worker is ready; {url} and {model} are replaced. "
              "Default: a request to try."},
+
+    {"service-discovery", OPT_ENUM, FIELD(service_discovery), .def = "none",
+     .names = discovery_names, .name_aliases = discovery_aliases, .alone = "k8s",
+     .group = "Discovery",
+     .help = "Where workers are found besides those that are named: the pods of a Kubernetes "
+             "cluster, or the addresses of a name. k8s when no word follows."},
+    {"k8s-selector", OPT_LIST, FIELD(k8s_selector), .takes_many = true,
+     .aliases = "selector,k8s-label-selector", .group = "Discovery", .metavar = "LABEL=VALUE",
+     .help = "Labels of the pods that are workers, several: each must hold. Every pod that has "
+             "them is sent requests."},
+    {"k8s-namespace", OPT_STR, FIELD(k8s_namespace), .aliases = "service-discovery-namespace",
+     .group = "Discovery", .metavar = "NAME",
+     .help = "Their namespace. Default: of the kubeconfig's context, or the router's own."},
+    {"k8s-all-namespaces", OPT_BOOL, FIELD(k8s_all_namespaces), .group = "Discovery",
+     .help = "Workers of all namespaces; takes a ClusterRole."},
+    {"k8s-port", OPT_U32, FIELD(k8s_port), .def = "0", .max = "65535",
+     .aliases = "service-discovery-port", .group = "Discovery",
+     .help = "Port of workers that name none in incipit.dev/ports or smg.ai/worker-ports. 0 takes "
+             "the container port called http, else the first."},
+    {"k8s-resource", OPT_ENUM, FIELD(k8s_resource), .def = "pods", .names = resource_names,
+     .name_aliases = resource_aliases, .aliases = "k8s-service-discovery-type",
+     .group = "Discovery",
+     .help = "What is watched. endpointslices of a service need no right to read pods, but have "
+             "none of their labels and annotations."},
+    {"k8s-service", OPT_STR, FIELD(k8s_service), .group = "Discovery", .metavar = "NAME",
+     .help = "The service whose endpoint slices are watched."},
+    {"inference-pool", OPT_STR, FIELD(inference_pool), .group = "Discovery", .metavar = "NAME",
+     .help = "Workers are the pods that this InferencePool selects, at its targetPorts, instead of "
+             "--k8s-selector and --k8s-port. It is followed when it changes."},
+    {"k8s-role-label", OPT_STR, FIELD(k8s_role_label), .def = "incipit.dev/role",
+     .group = "Discovery", .metavar = "LABEL",
+     .help = "Label that says what a pod computes: pods of role prefill, decode or encode alone "
+             "are left out."},
+    {"k8s-write-deletion-cost", OPT_BOOL, FIELD(k8s_write_deletion_cost), .group = "Discovery",
+     .help = "Write controller.kubernetes.io/pod-deletion-cost to pods, so that the one with the "
+             "least in its cache goes first when there shall be fewer. Takes the right to patch "
+             "pods."},
+    {"k8s-api-server", OPT_STR, FIELD(k8s_api_server), .group = "Discovery", .metavar = "URL",
+     .help = "The API server. Default: that of the cluster the router runs in. http:// on loopback "
+             "alone, as kubectl proxy has it."},
+    {"k8s-token-file", OPT_STR, FIELD(k8s_token_file), .group = "Discovery", .metavar = "FILE",
+     .help = "Bearer token for it, read again when it changes. Default: the service account's."},
+    {"k8s-ca-file", OPT_STR, FIELD(k8s_ca_file), .group = "Discovery", .metavar = "FILE",
+     .help = "PEM authorities it is verified against. Default: the service account's."},
+    {"kubeconfig", OPT_STR, FIELD(kubeconfig), .group = "Discovery", .metavar = "FILE",
+     .help = "Server and credentials of a kubeconfig instead: tokens and client certificates, no "
+             "plug-ins."},
+    {"kube-context", OPT_STR, FIELD(kube_context), .group = "Discovery", .metavar = "NAME",
+     .help = "Its context. Default: the current one."},
+    {"worker-dns", OPT_STR, FIELD(worker_dns), .group = "Discovery", .metavar = "NAME:PORT",
+     .help = "Workers are all addresses of this name, looked up every 5 s: a headless service, "
+             "say. Needs no rights. While the name is not found the last answer holds."},
 
     {"policy", OPT_ENUM, FIELD(policy), .def = "prefix", .names = policy_names,
      .name_aliases = policy_aliases, .aliases = "routing-logic,routing-strategy",
@@ -354,7 +410,7 @@ const struct option_program router_program = {
     .name = "incipit-router",
     .summary = "Routes requests for language models to the worker that already holds most of "
                "their opening in its KV cache, and carries the answers back.",
-    .usage = "(--worker-urls URL... | --launch N --model DIR) [options]\n"
+    .usage = "(--worker-urls URL... | --launch N --model DIR | --service-discovery k8s) [options]\n"
              "       incipit-router healthcheck [options]",
     .defs = rows,
     .n_defs = ARRAY_LEN(rows),

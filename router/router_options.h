@@ -7,6 +7,7 @@
 #include "router/policy.h"
 
 enum router_share { SHARE_NONE, SHARE_WORKERS };
+enum router_discovery { DISCOVER_NONE, DISCOVER_K8S, DISCOVER_DNS };
 enum router_isolation { ISOLATE_NONE, ISOLATE_TENANT };
 
 #define LAUNCH_MAX  256u
@@ -23,6 +24,15 @@ struct router_options {
     struct option_list worker_urls, worker_allow_cidr;
     const char *worker_file, *admin_api_key, *admin_api_key_file;
     bool is_admin_on_main;
+
+    int service_discovery; /* enum router_discovery */
+    int k8s_resource;      /* enum kube_resource */
+    struct option_list k8s_selector;
+    const char *k8s_namespace, *k8s_service, *k8s_role_label, *inference_pool, *worker_dns;
+    uint32_t k8s_port; /* 0: what the pod says */
+    bool k8s_all_namespaces, k8s_write_deletion_cost;
+    const char *k8s_api_server, *k8s_token_file, *k8s_ca_file, *kubeconfig, *kube_context;
+
     uint32_t max_workers;
     uint32_t launch; /* or LAUNCH_AUTO */
     const char *model, *worker_program, *ready_message;
@@ -45,7 +55,8 @@ struct router_options {
     uint32_t slow_start_ms, drain_settle_ms;
 
     const char *api_keys_file, *api_key, *tenant_header;
-    int isolate_by; /* enum router_isolation */
+    int isolate_by; /* enum router_discovery { DISCOVER_NONE, DISCOVER_K8S, DISCOVER_DNS };
+enum router_isolation */
     const char *isolation_secret_file, *isolation_secret;
     bool trust_tenant_header;
 
@@ -65,6 +76,7 @@ extern const struct option_program router_program, router_healthcheck_program;
 /* ST_INVALID with a sentence when they do not go together (router_refusals.c). */
 MUST_USE enum status router_options_check(const struct router_options *o, struct error *err);
 bool router_is_loopback(const char *host);
+bool router_discovers_kube(const struct router_options *o);
 
 /* Flags of other routers; ends with a NULL name. */
 extern const struct option_foreign router_foreign[];

@@ -6,11 +6,71 @@
 #include <strings.h>
 
 #include "common/http_parse.h"
+#include "router/discovery/kube_store.h"
 #include "router/health.h"
 #include "router/router_options.h"
 
 bool router_is_loopback(const char *host) {
     return strncmp(host, "127.", 4) == 0 || strcmp(host, "::1") == 0;
+}
+
+bool router_discovers_kube(const struct router_options *o) {
+    return o->service_discovery == DISCOVER_K8S || o->inference_pool;
+}
+
+/* Said where nothing would come of it. */
+static const char *find_idle_flag(const struct router_options *o) {
+    if (o->k8s_selector.n) return "--k8s-selector";
+    if (o->k8s_service) return "--k8s-service";
+    if (o->k8s_all_namespaces) return "--k8s-all-namespaces";
+    if (o->k8s_write_deletion_cost) return "--k8s-write-deletion-cost";
+    return NULL;
+}
+
+static enum status check_kube(const struct router_options *o, struct error *err) {
+    bool is_of_slices = o->k8s_resource == KUBE_ENDPOINTSLICES;
+
+    if (o->inference_pool && (o->k8s_selector.n || is_of_slices || o->k8s_all_namespaces)) {
+        return error_set(err, ST_INVALID,
+                         "--inference-pool %s says which pods of its namespace are workers: leave "
+                         "--k8s-selector, --k8s-resource and --k8s-all-namespaces away",
+                         o->inference_pool);
+    }
+    if (!is_of_slices && o->k8s_service) {
+        return error_set(err, ST_INVALID,
+                         "--k8s-service %s has endpoint slices: add --k8s-resource endpointslices",
+                         o->k8s_service);
+    }
+    if (is_of_slices && o->k8s_write_deletion_cost) {
+        return error_set(err, ST_INVALID,
+                         "--k8s-write-deletion-cost is written to pods: leave --k8s-resource away");
+    }
+    if (!o->inference_pool && !o->k8s_selector.n && !o->k8s_service) {
+        return error_set(err, ST_INVALID,
+                         "--service-discovery k8s would take every pod for a worker: name theirs "
+                         "with --k8s-selector app=..., or --inference-pool NAME");
+    }
+    return ST_OK;
+}
+
+static enum status check_discovery(const struct router_options *o, struct error *err) {
+    const char *idle = find_idle_flag(o);
+
+    if (router_discovers_kube(o)) return check_kube(o, err);
+    if (idle) {
+        return error_set(err, ST_INVALID, "%s has no effect alone: add --service-discovery k8s",
+                         idle);
+    }
+    if (o->service_discovery == DISCOVER_DNS && !o->worker_dns) {
+        return error_set(err, ST_INVALID,
+                         "--service-discovery dns, but of which name? Add --worker-dns NAME:PORT");
+    }
+    return ST_OK;
+}
+
+static bool has_source(const struct router_options *o) {
+    return o->launch || o->worker_urls.n || o->worker_file || o->worker_dns ||
+           router_discovers_kube(o) || o->service_discovery == DISCOVER_DNS;
 }
 
 static bool has_admin_key(const struct router_options *o) {
@@ -20,11 +80,13 @@ static bool has_admin_key(const struct router_options *o) {
 enum status router_options_check(const struct router_options *o, struct error *err) {
     bool is_auto = o->launch == LAUNCH_AUTO;
 
-    if (o->launch == 0 && o->worker_urls.n == 0 && !o->worker_file && !has_admin_key(o)) {
+    if (!has_source(o) && !has_admin_key(o)) {
         return error_set(err, ST_INVALID,
                          "no workers: name them with --worker-urls http://host:port ... or "
-                         "--worker-file FILE, or start some here with --launch 2 --model DIR");
+                         "--worker-file FILE, find them with --service-discovery k8s, or start "
+                         "some here with --launch 2 --model DIR");
     }
+    if (check_discovery(o, err) != ST_OK) return ST_INVALID;
     if (o->launch > 0 && !o->model && o->worker_args.n == 0) {
         return error_set(err, ST_INVALID,
                          "--launch needs to know what to serve: add --model DIR, a Hugging Face "

@@ -38,6 +38,7 @@ static void start(struct fixture *fx, uint32_t max_workers) {
     memset(fx, 0, sizeof(*fx));
     address_guard_init(&fc.guard);
     address_guard_allow_local(&fc.guard);
+    assert_int_equal(address_guard_allow(&fc.found_guard, "0.0.0.0/0", NULL), ST_OK);
     routing_options_default(&rc.routing);
     rc.routing.policy = policy_find(STR("round_robin"));
     rc.routing.max_workers = max_workers;
@@ -334,6 +335,102 @@ static void an_operator_stops_one_and_lets_it_go_on(void **state) {
     finish(&fx);
 }
 
+static void found(struct fixture *fx, const char *url, const char *uid, bool is_draining) {
+    struct discovery_worker w = worker_at(url);
+    struct discovery_set set = {0};
+
+    snprintf(w.uid, sizeof(w.uid), "%s", uid);
+    w.is_draining = is_draining;
+    assert_int_equal(discovery_set_add(&set, &w, NULL), ST_OK);
+    fleet_set(fx->fleet, FLEET_KUBE, &set);
+    discovery_set_fini(&set);
+    fleet_check(fx->fleet);
+}
+
+static void a_source_may_drain_one_and_change_its_mind(void **state) {
+    static const char url[] = "http://127.0.0.1:1";
+    struct error err = {0};
+    struct fixture fx;
+
+    (void)state;
+    start(&fx, 8);
+    found(&fx, url, "a", true); /* nobody begins with one that is going */
+    assert_int_equal(fleet_n_wanted(fx.fleet), 0);
+    found(&fx, url, "a", false);
+    describe(&fx, 0);
+    assert_int_equal(reasons(&fx, 0), 0);
+    found(&fx, url, "a", true);
+    assert_int_equal(reasons(&fx, 0), WORKER_DRAINING);
+    fleet_tick(fx.fleet, UINT64_MAX / 2); /* it is still wanted: who drains may take its time */
+    assert_int_equal(n_workers(&fx), 1);
+    found(&fx, url, "a", false);
+    assert_int_equal(reasons(&fx, 0), 0);
+    assert_int_equal(fleet_set_draining(fx.fleet, 0, true, NULL), ST_OK);
+    found(&fx, url, "a", true);
+    found(&fx, url, "a", false); /* the operator has not changed his */
+    assert_int_equal(reasons(&fx, 0), WORKER_DRAINING);
+    assert_int_equal(fleet_remove(fx.fleet, 0, false, &err), ST_EXISTS);
+    assert_non_null(strstr(err.message, "--service-discovery"));
+    finish(&fx);
+}
+
+static void another_worker_behind_an_old_address_knows_nothing(void **state) {
+    static const char url[] = "http://127.0.0.1:1";
+    struct registry_view before, after;
+    struct fixture fx;
+    struct sent open;
+
+    (void)state;
+    start(&fx, 8);
+    found(&fx, url, "a", false);
+    describe(&fx, 0);
+    assert_int_equal(send_one(&fx, &open), ST_OK);
+    assert_true(registry_get(fx.registry, 0, &before));
+    assert_int_equal(before.routing.n_held_blocks, 1);
+    found(&fx, url, "a", false);
+    assert_true(registry_get(fx.registry, 0, &after));
+    assert_int_equal(after.routing.n_held_blocks, 1);
+
+    found(&fx, url, "b", false);
+    assert_true(registry_get(fx.registry, 0, &after));
+    assert_int_equal(after.routing.n_held_blocks, 0);
+    assert_int_equal(after.incarnation, before.incarnation + 1);
+    assert_int_equal(after.in_flight, 1); /* whatever becomes of it */
+    assert_int_equal(after.reasons, WORKER_STARTING);
+    end_one(&fx, &open);
+    describe(&fx, 0);
+    assert_int_equal(send_one(&fx, &open), ST_OK);
+    end_one(&fx, &open);
+    finish(&fx);
+}
+
+static void found_addresses_are_judged(void **state) {
+    struct fixture fx;
+
+    (void)state;
+    start(&fx, 8);
+    found(&fx, "http://169.254.169.254:80", "a", false);
+    assert_int_equal(n_workers(&fx), 0);
+    found(&fx, "http://192.0.2.1:80", "a", false);
+    assert_int_equal(n_workers(&fx), 1);
+    finish(&fx);
+}
+
+static void who_finds_no_room_comes_in_when_one_leaves(void **state) {
+    struct fixture fx;
+
+    (void)state;
+    start(&fx, 2);
+    want(&fx, FLEET_KUBE, 7);
+    assert_int_equal(n_workers(&fx), 2);
+    want(&fx, FLEET_KUBE, 6);
+    fleet_tick(fx.fleet, 1); /* goes */
+    fleet_tick(fx.fleet, 2);
+    assert_int_equal(n_workers(&fx), 2);
+    assert_int_not_equal(id_of(&fx, "http://127.0.0.1:3"), UINT32_MAX);
+    finish(&fx);
+}
+
 /* Whatever is asked in whatever order, in the end there is exactly what is wanted. */
 static void random_sets_settle(void **state) {
     unsigned file = 0, fixed = 0;
@@ -384,6 +481,10 @@ int main(void) {
         cmocka_unit_test(strangers_addresses_are_judged_and_ours_are_not),
         cmocka_unit_test(a_name_is_looked_up_and_a_wrong_one_is_forgotten_or_tried_again),
         cmocka_unit_test(an_operator_stops_one_and_lets_it_go_on),
+        cmocka_unit_test(a_source_may_drain_one_and_change_its_mind),
+        cmocka_unit_test(another_worker_behind_an_old_address_knows_nothing),
+        cmocka_unit_test(found_addresses_are_judged),
+        cmocka_unit_test(who_finds_no_room_comes_in_when_one_leaves),
         cmocka_unit_test(random_sets_settle),
     };
 

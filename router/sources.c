@@ -1,0 +1,125 @@
+/* router/sources.c - see sources.h. */
+#include "router/sources.h"
+
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/log.h"
+#include "common/mem.h"
+#include "router/discovery.h"
+#include "router/fleet.h"
+#include "router/registry.h"
+#include "router/router_metrics.h"
+#include "router/router_options.h"
+
+enum { STATIC, FILED, KUBE, DNS, N_SOURCES };
+
+struct sources {
+    struct fleet *fleet;
+    struct registry *registry;
+    struct log *log;
+    struct discovery *all[N_SOURCES]; /* NULL: not asked for */
+    _Atomic bool are_synced;
+};
+
+/* --- what they tell ------------------------------------------------------------------------------*/
+
+static void on_static_set(const struct discovery_set *set, void *arg) {
+    fleet_set(((struct sources *)arg)->fleet, FLEET_STATIC, set);
+}
+
+static void on_file_set(const struct discovery_set *set, void *arg) {
+    struct sources *s = arg;
+
+    log_event(s->log, LOG_INFO, "worker_file_read", log_u64("workers", set->n));
+    fleet_set(s->fleet, FLEET_FILE, set);
+}
+
+static void on_dns_set(const struct discovery_set *set, void *arg) {
+    fleet_set(((struct sources *)arg)->fleet, FLEET_DNS, set);
+}
+
+/* --- building ------------------------------------------------------------------------------------*/
+
+enum status sources_guards(struct fleet_config *config, const struct router_options *o,
+                           struct error *err) {
+    enum status st = ST_OK;
+
+    address_guard_init(&config->guard);
+    for (uint32_t i = 0; i < o->worker_allow_cidr.n && st == ST_OK; i++) {
+        st = address_guard_allow(&config->guard, o->worker_allow_cidr.items[i], err);
+        if (st != ST_OK) (void)error_prefix(err, "--worker-allow-cidr");
+    }
+    if (o->worker_allow_cidr.n == 0) address_guard_allow_local(&config->guard);
+    address_guard_init(&config->found_guard); /* anywhere but where no worker is */
+    if (st == ST_OK) st = address_guard_allow(&config->found_guard, "0.0.0.0/0", err);
+    if (st == ST_OK) st = address_guard_allow(&config->found_guard, "::/0", err);
+    return st;
+}
+
+enum status sources_create(struct sources **out, struct loop *loop, struct fleet *fleet,
+                           struct registry *registry, struct log *log,
+                           const struct router_options *o, struct error *err) {
+    struct sources *s = mem_zalloc(sizeof(*s));
+    enum status st;
+
+    s->fleet = fleet;
+    s->registry = registry;
+    s->log = log;
+    st = discovery_static_create(&s->all[STATIC], &o->worker_urls, on_static_set, s, err);
+    if (st == ST_OK && o->worker_file)
+        st = discovery_file_create(&s->all[FILED], o->worker_file, loop, log, on_file_set, s, err);
+    if (st == ST_OK && router_discovers_kube(o))
+        st = error_set(err, ST_UNSUPPORTED, "--service-discovery k8s is not in this build yet");
+    if (st == ST_OK && o->worker_dns)
+        st = discovery_dns_create(&s->all[DNS], o->worker_dns, o->max_workers, loop, log,
+                                  on_dns_set, s, err);
+    if (st != ST_OK) {
+        sources_destroy(s);
+        return st;
+    }
+    s->are_synced = !s->all[KUBE] && !s->all[DNS];
+    *out = s;
+    return ST_OK;
+}
+
+void sources_destroy(struct sources *s) {
+    if (!s) return;
+    for (int i = 0; i < N_SOURCES; i++)
+        discovery_destroy(s->all[i]);
+    mem_free(s);
+}
+
+/* --- while it runs -------------------------------------------------------------------------------*/
+
+void sources_reload(struct sources *s) {
+    for (int i = 0; s && i < N_SOURCES; i++)
+        discovery_reload(s->all[i]);
+}
+
+bool sources_are_synced(const struct sources *s) {
+    return !s || atomic_load_explicit(&s->are_synced, memory_order_relaxed);
+}
+
+static void show(struct metrics *m, const char *source, const struct discovery_stats *stats) {
+    metric_set(METRICS_GET(m, ROUTER_discovery_stale_seconds, source), stats->stale_s);
+    metric_set(METRICS_GET(m, ROUTER_discovery_workers, source, "used"), stats->n_used);
+    metric_set(METRICS_GET(m, ROUTER_discovery_workers, source, "draining"), stats->n_draining);
+    metric_set(METRICS_GET(m, ROUTER_discovery_workers, source, "left_out"), stats->n_left_out);
+    metric_reach(METRICS_GET(m, ROUTER_discovery_updates_total, source), stats->n_told);
+    metric_reach(METRICS_GET(m, ROUTER_discovery_refused_total, source), stats->n_refused);
+}
+
+void sources_tick(struct sources *s, struct metrics *m) {
+    struct discovery_stats stats;
+    bool are_synced = true;
+
+    for (int i = KUBE; s && i < N_SOURCES; i++) {
+        if (!s->all[i]) continue;
+        discovery_stats(s->all[i], &stats);
+        are_synced &= stats.is_synced;
+        show(m, s->all[i]->ops->name, &stats);
+    }
+    if (s && are_synced) atomic_store_explicit(&s->are_synced, true, memory_order_relaxed);
+}

@@ -1,0 +1,45 @@
+/* router/sources.h - everything that names workers, put together: the options on one side, the fleet
+ * on the other.
+ *
+ *      --worker-urls  --worker-file  --service-discovery k8s  --worker-dns
+ *                        \__________ discovery.h __________/
+ *                                        |
+ *                                    fleet_set
+ *
+ * Workers that are launched here and those of the admin API come to the fleet by themselves.
+ * Thread: control, but for sources_are_synced. */
+#ifndef ROUTER_SOURCES_H
+#define ROUTER_SOURCES_H
+
+#include "common/base.h"
+#include "common/status.h"
+
+struct fleet;
+struct fleet_config;
+struct log;
+struct loop;
+struct metrics;
+struct registry;
+struct router_options;
+struct sources;
+
+/* The networks where the fleet's workers may be, as --worker-allow-cidr says. */
+MUST_USE enum status sources_guards(struct fleet_config *config, const struct router_options *o,
+                                    struct error *err);
+
+/* What is named is in the fleet when this returns; what is found comes later. `options` stay the
+ * caller's for as long. */
+MUST_USE enum status sources_create(struct sources **out, struct loop *loop, struct fleet *fleet,
+                                    struct registry *registry, struct log *log,
+                                    const struct router_options *options, struct error *err);
+void sources_destroy(struct sources *s); /* before the fleet; NULL is fine */
+
+void sources_reload(struct sources *s); /* SIGHUP; NULL is fine */
+
+/* Every source has told once which workers there are, so that to have none means that there are none.
+ * Stays true: a source that fails later leaves what it told. Any thread; NULL: true. */
+bool sources_are_synced(const struct sources *s);
+
+void sources_tick(struct sources *s, struct metrics *m); /* every 100 ms or so; NULL is fine */
+
+#endif
