@@ -394,6 +394,16 @@ void prefix_index_remove(struct prefix_index *x, uint32_t number) {
     settle(x, block);
 }
 
+uint64_t prefix_index_name(const struct prefix_index *x, uint32_t number) {
+    bool is_part = x->records[number].kind == PREFIX_PART;
+
+    return (is_part ? place_behind_part(x, number) : place_of_record(x, number)).home;
+}
+
+uint64_t prefix_index_hash_named(uint64_t name) {
+    return prefix_unmix(name);
+}
+
 bool prefix_index_is_dead(const struct prefix_index *x, const struct prefix_record *r) {
     return prefix_is_dead(x, r);
 }

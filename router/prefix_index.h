@@ -110,6 +110,12 @@ bool prefix_index_is_dead(const struct prefix_index *x, const struct prefix_reco
 /* A dead record is as if newly inserted. */
 void prefix_index_revive(struct prefix_index *x, struct prefix_record *r);
 
+/* A hash that any index takes for that of the block which a record (LONE or PART) stands for: only
+ * the high 44 bits of it are not zero. Of tables that begin with fewer than 4096 lines not even
+ * those: they are for tests. */
+uint64_t prefix_index_name(const struct prefix_index *x, uint32_t number);
+uint64_t prefix_index_hash_named(uint64_t name);
+
 bool prefix_index_has(const struct prefix_index *x, uint64_t hash, uint32_t w); /* and alive */
 uint32_t prefix_index_n_blocks(const struct prefix_index *x);  /* distinct, dead ones too */
 uint32_t prefix_index_n_records(const struct prefix_index *x); /* in use, of any kind */

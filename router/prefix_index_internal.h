@@ -87,6 +87,13 @@ static inline uint64_t prefix_mix(uint64_t hash) {
     return (hash ^ hash >> 32) * UINT64_C(0x9E3779B97F4A7C15);
 }
 
+/* Both steps are their own undoing, the multiplication with the inverse modulo 2^64. */
+static inline uint64_t prefix_unmix(uint64_t mixed) {
+    uint64_t hash = mixed * UINT64_C(0xF1DE83E19937733D);
+
+    return hash ^ hash >> 32;
+}
+
 static inline struct prefix_place prefix_place_of(const struct prefix_index *x, uint64_t hash) {
     uint64_t mixed = prefix_mix(hash);
 

@@ -18,26 +18,9 @@
 #include "router/prefix_lru.h"
 
 #include "common/mem.h"
-#include "router/prefix_index_internal.h"
+#include "router/prefix_lru_internal.h"
 
 #include <assert.h>
-
-enum ring { RING_PINNED, RING_COLD, RING_DEAD };
-
-struct lru_worker {
-    uint64_t n_held;   /* blocks, pending and anonymous ones too */
-    uint64_t capacity; /* likewise */
-    uint32_t n_pinned, n_cold, n_dead;
-};
-
-struct prefix_lru {
-    struct prefix_index *index;
-    struct lru_worker *workers;
-    uint32_t n_workers, n_words;
-    struct worker_mask lost; /* workers with dead entries */
-    uint64_t n_entries, n_cold, n_dead, n_refused, n_evicted;
-    uint32_t largest, next_in_turn; /* see above */
-};
 
 uint64_t prefix_lru_bytes(uint32_t n_workers) {
     return n_workers * sizeof(struct lru_worker);
@@ -62,49 +45,32 @@ void prefix_lru_destroy(struct prefix_lru *l) {
 
 /* --- rings ----------------------------------------------------------------------------------- */
 
-static struct prefix_record *at(const struct prefix_lru *l, uint32_t e) {
-    return &l->index->records[e];
-}
-
-static uint32_t head_of(const struct prefix_lru *l, uint32_t w, enum ring ring) {
-    return prefix_index_head(l->index, w, ring);
-}
-
 static uint32_t first_of(const struct prefix_lru *l, uint32_t w, enum ring ring) {
-    return at(l, head_of(l, w, ring))->next;
+    return lru_at(l, lru_head(l, w, ring))->next;
 }
 
 static void unlink_entry(struct prefix_lru *l, uint32_t e) {
-    const struct prefix_record *r = at(l, e);
+    const struct prefix_record *r = lru_at(l, e);
 
-    at(l, r->prev)->next = r->next;
-    at(l, r->next)->prev = r->prev;
-}
-
-static void link_after(struct prefix_lru *l, uint32_t prev, uint32_t e) {
-    struct prefix_record *r = at(l, e);
-
-    r->prev = prev;
-    r->next = at(l, prev)->next;
-    at(l, r->next)->prev = e;
-    at(l, prev)->next = e;
+    lru_at(l, r->prev)->next = r->next;
+    lru_at(l, r->next)->prev = r->prev;
 }
 
 /* All of one ring behind what is on another. */
 static void splice(struct prefix_lru *l, uint32_t w, enum ring from, enum ring to) {
-    uint32_t f = head_of(l, w, from), t = head_of(l, w, to), first = at(l, f)->next,
-             last = at(l, f)->prev;
+    uint32_t f = lru_head(l, w, from), t = lru_head(l, w, to), first = lru_at(l, f)->next,
+             last = lru_at(l, f)->prev;
 
     if (first == f) return;
-    at(l, first)->prev = at(l, t)->prev;
-    at(l, at(l, t)->prev)->next = first;
-    at(l, last)->next = t;
-    at(l, t)->prev = last;
-    at(l, f)->prev = at(l, f)->next = f;
+    lru_at(l, first)->prev = lru_at(l, t)->prev;
+    lru_at(l, lru_at(l, t)->prev)->next = first;
+    lru_at(l, last)->next = t;
+    lru_at(l, t)->prev = last;
+    lru_at(l, f)->prev = lru_at(l, f)->next = f;
 }
 
 static void enter_cold(struct prefix_lru *l, uint32_t w, uint32_t e) {
-    link_after(l, at(l, head_of(l, w, RING_COLD))->prev, e);
+    lru_link_after(l, lru_at(l, lru_head(l, w, RING_COLD))->prev, e);
     l->workers[w].n_cold++;
     l->n_cold++;
 }
@@ -134,20 +100,20 @@ static void run_add_behind(struct run *run, uint32_t e) {
 
 /* Takes the run out of its ring and puts it behind `prev` on another. */
 static void run_move(struct prefix_lru *l, const struct run *run, uint32_t prev) {
-    struct prefix_record *first = at(l, run->first), *last = at(l, run->last);
+    struct prefix_record *first = lru_at(l, run->first), *last = lru_at(l, run->last);
 
-    at(l, first->prev)->next = last->next;
-    at(l, last->next)->prev = first->prev;
+    lru_at(l, first->prev)->next = last->next;
+    lru_at(l, last->next)->prev = first->prev;
     first->prev = prev;
-    last->next = at(l, prev)->next;
-    at(l, last->next)->prev = run->last;
-    at(l, prev)->next = run->first;
+    last->next = lru_at(l, prev)->next;
+    lru_at(l, last->next)->prev = run->last;
+    lru_at(l, prev)->next = run->first;
 }
 
 /* From cold to pinned, before those in front. */
 static void run_pin(struct prefix_lru *l, uint32_t w, struct run *run) {
     if (!run->n) return;
-    run_move(l, run, head_of(l, w, RING_PINNED));
+    run_move(l, run, lru_head(l, w, RING_PINNED));
     l->workers[w].n_pinned += run->n;
     l->workers[w].n_cold -= run->n;
     l->n_cold -= run->n;
@@ -157,7 +123,7 @@ static void run_pin(struct prefix_lru *l, uint32_t w, struct run *run) {
 /* From pinned to cold, where it is the youngest. */
 static void run_unpin(struct prefix_lru *l, uint32_t w, struct run *run) {
     if (!run->n) return;
-    run_move(l, run, at(l, head_of(l, w, RING_COLD))->prev);
+    run_move(l, run, lru_at(l, lru_head(l, w, RING_COLD))->prev);
     l->workers[w].n_pinned -= run->n;
     l->workers[w].n_cold += run->n;
     l->n_cold += run->n;
@@ -165,7 +131,7 @@ static void run_unpin(struct prefix_lru *l, uint32_t w, struct run *run) {
 }
 
 static void enter_pinned(struct prefix_lru *l, uint32_t w, uint32_t e) {
-    link_after(l, head_of(l, w, RING_PINNED), e);
+    lru_link_after(l, lru_head(l, w, RING_PINNED), e);
     l->workers[w].n_pinned++;
 }
 
@@ -199,7 +165,7 @@ static void remove_coldest(struct prefix_lru *l, uint32_t w) {
     uint32_t e = first_of(l, w, RING_COLD);
 
     l->n_evicted++;
-    l->workers[w].n_held -= blocks_of(at(l, e));
+    l->workers[w].n_held -= blocks_of(lru_at(l, e));
     leave_cold(l, w, e);
     remove_entry(l, e);
 }
@@ -219,7 +185,7 @@ static void forget_excess(struct prefix_lru *l, uint32_t w, uint32_t n_max) {
     struct lru_worker *k = &l->workers[w];
 
     for (; k->n_held > k->capacity && k->n_cold && n_max; n_max--) {
-        struct prefix_record *r = at(l, first_of(l, w, RING_COLD));
+        struct prefix_record *r = lru_at(l, first_of(l, w, RING_COLD));
         uint64_t excess = k->n_held - k->capacity;
 
         if (r->kind == PREFIX_RUN && r->pins > excess) {
@@ -312,12 +278,12 @@ static uint32_t find_entry(const struct prefix_lru *l, uint64_t hash, uint32_t w
 /* The entry `e`, which is dead, or a new one, PREFIX_NONE if there is no room; pinned. */
 static uint32_t pin_new(struct prefix_lru *l, uint64_t hash, uint32_t w, uint32_t e) {
     if (e != PREFIX_NONE) {
-        prefix_index_revive(l->index, at(l, e));
+        prefix_index_revive(l->index, lru_at(l, e));
         leave_dead(l, w, e);
     } else if ((e = add_entry(l, hash, w)) == PREFIX_NONE) {
         return e;
     }
-    at(l, e)->pins = 1;
+    lru_at(l, e)->pins = 1;
     l->workers[w].n_held++;
     enter_pinned(l, w, e);
     return e;
@@ -352,7 +318,7 @@ static void ask_guessed(const struct prefix_lru *l, uint32_t w, uint64_t hash, u
 
 /* Of what the match has just seen of the block: is it the record of w? */
 static inline bool is_seen(const struct prefix_lru *l, uint32_t seen, uint64_t hash, uint32_t w) {
-    if (seen == PREFIX_NONE || at(l, seen)->kind != PREFIX_LONE || at(l, seen)->worker != w)
+    if (seen == PREFIX_NONE || lru_at(l, seen)->kind != PREFIX_LONE || lru_at(l, seen)->worker != w)
         return false;
     check_is_entry(l, seen, hash, w);
     return true;
@@ -384,8 +350,8 @@ uint32_t prefix_lru_sent(struct prefix_lru *l, uint32_t w, const uint64_t *chain
         if (guesses && n - i > PREFIX_ASK_EARLY)
             ask_guessed(l, w, chain[i + PREFIX_ASK_EARLY], guesses[i + PREFIX_ASK_EARLY]);
         if (!(is_new ? is_entry(l, e, chain[i], w) : is_seen(l, e, chain[i], w)))
-            e = find_entry(l, chain[i], w, last == PREFIX_NONE ? last : at(l, last)->prev);
-        r = e != PREFIX_NONE ? at(l, e) : NULL;
+            e = find_entry(l, chain[i], w, last == PREFIX_NONE ? last : lru_at(l, last)->prev);
+        r = e != PREFIX_NONE ? lru_at(l, e) : NULL;
         if (!r || (l->n_dead && prefix_is_dead(l->index, r))) {
             run_pin(l, w, &run);
             e = pin_new(l, chain[i], w, e);
@@ -394,7 +360,7 @@ uint32_t prefix_lru_sent(struct prefix_lru *l, uint32_t w, const uint64_t *chain
         } else if (r->pins == PREFIX_PINS_MAX) {
             break;
         } else if (!r->pins++) {
-            if (run.n && at(l, run.first)->prev != e) run_pin(l, w, &run);
+            if (run.n && lru_at(l, run.first)->prev != e) run_pin(l, w, &run);
             run_add_before(&run, e);
         }
         last = e;
@@ -429,13 +395,13 @@ static void unpin(struct prefix_lru *l, uint32_t w, const uint64_t *chain, uint3
         if (!guesses)
             ask_ahead(l, w, chain + i, -1, i + 1);
         else if (i >= PREFIX_ASK_EARLY && guesses[i - PREFIX_ASK_EARLY] != PREFIX_NONE)
-            __builtin_prefetch(at(l, guesses[i - PREFIX_ASK_EARLY]));
+            __builtin_prefetch(lru_at(l, guesses[i - PREFIX_ASK_EARLY]));
         if (guesses && *n_moves == stamp)
             check_is_entry(l, e, chain[i], w);
         else if (!is_entry(l, e, chain[i], w))
-            e = find_entry(l, chain[i], w, last == PREFIX_NONE ? last : at(l, last)->next);
+            e = find_entry(l, chain[i], w, last == PREFIX_NONE ? last : lru_at(l, last)->next);
         assert(e != PREFIX_NONE);
-        r = at(l, e);
+        r = lru_at(l, e);
         assert(r->pins);
         if (is_computed) r->is_computed = true;
         last = e;
@@ -446,7 +412,7 @@ static void unpin(struct prefix_lru *l, uint32_t w, const uint64_t *chain, uint3
             last = PREFIX_NONE; /* others may have been moved */
             continue;
         }
-        if (run.n && at(l, run.last)->next != e) run_unpin(l, w, &run);
+        if (run.n && lru_at(l, run.last)->next != e) run_unpin(l, w, &run);
         run_add_behind(&run, e);
     }
     run_unpin(l, w, &run);
@@ -516,12 +482,12 @@ uint64_t prefix_lru_n_evicted(const struct prefix_lru *l) {
 
 static uint32_t check_ring(const struct prefix_lru *l, uint32_t w, enum ring ring,
                            uint64_t *n_held) {
-    uint32_t n = 0, head = head_of(l, w, ring);
+    uint32_t n = 0, head = lru_head(l, w, ring);
 
-    for (uint32_t e = at(l, head)->next; e != head; e = at(l, e)->next, n++) {
-        const struct prefix_record *r = at(l, e);
+    for (uint32_t e = lru_at(l, head)->next; e != head; e = lru_at(l, e)->next, n++) {
+        const struct prefix_record *r = lru_at(l, e);
 
-        assert(at(l, r->next)->prev == e && r->worker == w);
+        assert(lru_at(l, r->next)->prev == e && r->worker == w);
         assert(prefix_index_is_dead(l->index, r) == (ring == RING_DEAD));
         assert(r->kind == PREFIX_RUN || r->kind == PREFIX_LONE || r->kind == PREFIX_PART);
         if (ring == RING_DEAD) continue;

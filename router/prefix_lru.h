@@ -68,6 +68,30 @@ uint64_t prefix_lru_n_entries(const struct prefix_lru *l); /* dead ones too */
 uint64_t prefix_lru_n_refused(const struct prefix_lru *l);
 uint64_t prefix_lru_n_evicted(const struct prefix_lru *l); /* the coldest, one at a time */
 
+/* --- carried over to another process (prefix_lru_carry.c)
+ *
+ * What a worker holds as a list of items of 64 bits, the youngest first: a block, by the high 48 bits
+ * of a hash that any index takes for the block's, the low 16 zero; or n < 2^16 blocks without a name.
+ * What open requests use counts as youngest. Items come in pieces, between which requests may go on: a
+ * walk finds its place again by a block that it has seen, and what has been used meanwhile may come
+ * twice or be missed. */
+#define PREFIX_WALK_MARKS 8u
+struct prefix_walk {                   /* zero before the first piece */
+    uint64_t marks[PREFIX_WALK_MARKS]; /* blocks that were seen last, the latest first */
+    uint64_t n_items;                  /* so far */
+    uint32_t n_marks;
+    bool is_cold, is_over; /* it has come to the cold ones; to their end */
+};
+
+/* Writes at most `max` items, max >= 2; 0: that was all. */
+uint32_t prefix_lru_walk(const struct prefix_lru *l, uint32_t w, struct prefix_walk *walk,
+                         uint64_t *items, uint32_t max);
+
+/* Enters items as held and older than everything that w holds, in the order of a walk; what it holds
+ * is passed over. Returns how many were taken: fewer when w, or the index, is full; nothing is
+ * evicted. */
+uint32_t prefix_lru_restore(struct prefix_lru *l, uint32_t w, const uint64_t *items, uint32_t n);
+
 void prefix_lru_check(const struct prefix_lru *l); /* asserts the invariants; O(size) */
 
 #endif

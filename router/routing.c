@@ -556,6 +556,33 @@ void routing_worker_stats(const struct routing *r, uint32_t w, uint64_t now_us,
     };
 }
 
+/* --- taken along ----------------------------------------------------------------------------- */
+
+void routing_get_learned(const struct routing *r, uint32_t w, struct routing_learned *out) {
+    *out = (struct routing_learned){r->sum_bytes, r->sum_tokens, r->caches[w].capacity_factor};
+}
+
+void routing_set_learned(struct routing *r, uint32_t w, const struct routing_learned *learned) {
+    double ratio = learned->prompt_bytes / learned->prompt_tokens;
+    double factor = learned->capacity_factor;
+
+    if (r->sum_tokens == RATIO_FIRST && learned->prompt_tokens >= 1 && ratio >= RATIO_MIN &&
+        ratio <= RATIO_MAX) {
+        learn_ratio(r, learned->prompt_bytes, learned->prompt_tokens, 0);
+    }
+    if (factor >= CAPACITY_MIN && factor <= CAPACITY_MAX) r->caches[w].capacity_factor = factor;
+    fit_cache(r, w, 0);
+}
+
+uint32_t routing_walk(const struct routing *r, uint32_t w, struct prefix_walk *walk,
+                      uint64_t *items, uint32_t max) {
+    return prefix_lru_walk(r->lru, w, walk, items, max);
+}
+
+uint32_t routing_restore(struct routing *r, uint32_t w, const uint64_t *items, uint32_t n) {
+    return prefix_lru_restore(r->lru, w, items, n);
+}
+
 const struct load *routing_load(const struct routing *r) {
     return &r->load;
 }

@@ -21,6 +21,7 @@
 #include "router/load.h"
 #include "router/policy.h"
 
+struct prefix_walk;
 struct routing;
 
 struct routing_options {
@@ -147,6 +148,23 @@ struct routing_worker_stats {
 };
 void routing_worker_stats(const struct routing *r, uint32_t w, uint64_t now_us,
                           struct routing_worker_stats *out);
+
+/* --- taken along to another process: a router that is restarted, or replaced */
+
+/* What was learned of the model, and of worker w. */
+struct routing_learned {
+    double prompt_bytes, prompt_tokens; /* of the last prompts, as sums that forget */
+    double capacity_factor;
+};
+void routing_get_learned(const struct routing *r, uint32_t w, struct routing_learned *out);
+
+/* What cannot be is passed over, and so is the model's when it has learned for itself. */
+void routing_set_learned(struct routing *r, uint32_t w, const struct routing_learned *learned);
+
+/* The blocks that w holds, piece by piece, and what makes another hold them: see prefix_lru.h. */
+uint32_t routing_walk(const struct routing *r, uint32_t w, struct prefix_walk *walk,
+                      uint64_t *items, uint32_t max);
+uint32_t routing_restore(struct routing *r, uint32_t w, const uint64_t *items, uint32_t n);
 
 const struct load *routing_load(const struct routing *r);
 

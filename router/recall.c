@@ -1,0 +1,152 @@
+/* router/recall.c - one timer: looks for workers while none is at hand, then enters its pieces. */
+#include "router/recall.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "common/loop.h"
+#include "common/mem.h"
+
+#define LOOK_US     50000u
+#define PAUSE_US    1000u /* between pieces: a tenth of the lock's time is ours at most */
+#define RUSH_PIECES 32u   /* in a turn, while nobody is served */
+
+struct part {
+    const struct registry_memory *of;
+    uint32_t index; /* in the snapshot */
+    bool is_over;
+};
+
+struct recall {
+    struct loop *loop;
+    struct recall_config config;
+    struct snapshot *snapshot;
+    struct loop_timer timer;
+    struct part *parts; /* by URL */
+    uint32_t n_parts, n_left, n_recalled;
+    struct part *at_hand; /* whose worker is `id`; NULL: none */
+    uint32_t id;
+    uint64_t next_item, n_blocks, began_us;
+};
+
+static int by_url(const void *a, const void *b) {
+    return strcmp(((const struct part *)a)->of->url, ((const struct part *)b)->of->url);
+}
+
+static void end_part(struct recall *r, struct part *part) {
+    part->is_over = true;
+    r->n_left--;
+    if (r->at_hand == part) r->at_hand = NULL;
+}
+
+/* --- looking ----------------------------------------------------------------------------------- */
+
+static bool is_same(const struct recall *r, const struct registry_memory *was,
+                    const struct registry_memory *is) {
+    if (strcmp(was->model, is->model) != 0 || strcmp(was->generation, is->generation) != 0)
+        return false;
+    return is->generation[0] || r->config.trusts_unnamed;
+}
+
+/* Looks whether worker `id` has a part, and takes it in hand. */
+static void look_at(struct recall *r, uint32_t id) {
+    struct registry_memory is;
+    struct part key = {.of = &is}, *part;
+
+    if (!registry_memory_get(r->config.registry, id, &is)) return;
+    part = bsearch(&key, r->parts, r->n_parts, sizeof(*r->parts), by_url);
+    if (!part || part->is_over) return;
+    if (is_same(r, part->of, &is) && registry_memory_set(r->config.registry, id, part->of)) {
+        r->at_hand = part;
+        r->id = id;
+        r->next_item = 0;
+        r->n_recalled++;
+    } else if (is.generation[0]) {
+        end_part(r, part); /* it has come as another */
+    }
+}
+
+static void look(struct recall *r) {
+    uint32_t n = registry_n_ids(r->config.registry);
+
+    for (uint32_t id = 0; id < n && !r->at_hand; id++)
+        look_at(r, id);
+}
+
+/* --- entering ---------------------------------------------------------------------------------- */
+
+static void enter_piece(struct recall *r) {
+    uint64_t items[SNAPSHOT_PIECE];
+    struct part *part = r->at_hand;
+    uint32_t n = snapshot_items(r->snapshot, part->index, r->next_item, items, SNAPSHOT_PIECE);
+    uint32_t n_taken = registry_memory_restore(r->config.registry, r->id, part->of, items, n);
+
+    r->next_item += n;
+    r->n_blocks += n_taken;
+    if (n_taken < n || n < SNAPSHOT_PIECE) end_part(r, part); /* full, gone, or that was all */
+}
+
+static void finish(struct recall *r) {
+    uint64_t now_s = clock_wall_us() / 1000000, saved_s = snapshot_saved_wall_s(r->snapshot);
+
+    log_event(r->config.log, LOG_INFO, "index_recalled", log_u64("workers", r->n_recalled),
+              log_u64("of", r->n_parts), log_u64("blocks", r->n_blocks),
+              log_u64("age_s", now_s - MIN(saved_s, now_s)));
+    r->n_left = 0;
+    snapshot_destroy(r->snapshot);
+    r->snapshot = NULL;
+}
+
+static void on_timer(void *arg) {
+    struct recall *r = arg;
+    uint32_t n_pieces = r->config.is_serving ? 1 : RUSH_PIECES;
+
+    for (uint32_t i = 0; i < n_pieces && r->n_left; i++) {
+        if (!r->at_hand) look(r);
+        if (!r->at_hand) break;
+        enter_piece(r);
+    }
+    if (r->n_left == 0 || loop_now_us(r->loop) - r->began_us > RECALL_PATIENCE_US) {
+        finish(r);
+    } else {
+        loop_timer_start(&r->timer, r->at_hand ? PAUSE_US : LOOK_US);
+    }
+}
+
+/* --- the contract ------------------------------------------------------------------------------ */
+
+struct recall *recall_start(struct loop *loop, const struct recall_config *config,
+                            struct snapshot *snapshot) {
+    struct recall *r = mem_zalloc(sizeof(*r));
+
+    r->loop = loop;
+    r->config = *config;
+    r->snapshot = snapshot;
+    r->n_parts = r->n_left = snapshot_n_workers(snapshot);
+    r->parts = mem_calloc(MAX(r->n_parts, 1u), sizeof(*r->parts));
+    for (uint32_t i = 0; i < r->n_parts; i++)
+        r->parts[i] = (struct part){.of = snapshot_worker(snapshot, i), .index = i};
+    qsort(r->parts, r->n_parts, sizeof(*r->parts), by_url);
+    r->began_us = loop_now_us(loop);
+    loop_timer_init(&r->timer, loop, on_timer, r);
+    loop_timer_start(&r->timer, 0);
+    return r;
+}
+
+void recall_stop(struct recall *r) {
+    if (!r) return;
+    loop_timer_fini(&r->timer);
+    snapshot_destroy(r->snapshot);
+    mem_free(r->parts);
+    mem_free(r);
+}
+
+void recall_is_serving(struct recall *r) {
+    if (r) r->config.is_serving = true;
+}
+
+bool recall_is_over(const struct recall *r) {
+    return !r || r->n_left == 0;
+}

@@ -1,0 +1,38 @@
+/* router/recall.h - gives workers back what a snapshot knows of them, as they come.
+ *
+ * Each part of a snapshot waits until its worker has described itself, which engines that are not ours
+ * do in two steps: their life has a name only once their metrics have been read. Then it is entered
+ * piece by piece, so that requests which are routed meanwhile never wait for more than one piece. A
+ * worker that is another one by now gets nothing. What nobody has come for after RECALL_PATIENCE_US
+ * is thrown away. Thread: control. */
+#ifndef ROUTER_RECALL_H
+#define ROUTER_RECALL_H
+
+#include "router/snapshot.h"
+
+#define RECALL_PATIENCE_US (600 * UINT64_C(1000000))
+
+struct log;
+struct loop;
+struct recall;
+
+struct recall_config {
+    struct registry *registry;
+    struct log *log;
+    bool is_serving; /* requests are routed already: pieces have pauses between them */
+    bool
+        trusts_unnamed; /* a worker whose life has no name is taken for the same: nothing was down */
+};
+
+/* Takes the snapshot. */
+struct recall *recall_start(struct loop *loop, const struct recall_config *config,
+                            struct snapshot *snapshot);
+void recall_stop(struct recall *r); /* NULL is fine */
+
+/* From now on requests are routed. */
+void recall_is_serving(struct recall *r);
+
+/* All that could be given back has been; NULL has nothing to give. */
+bool recall_is_over(const struct recall *r);
+
+#endif
