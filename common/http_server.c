@@ -237,7 +237,6 @@ enum status http_server_listen(struct http_server *server, const char *host, uin
 enum status http_server_listen_tls(struct http_server *server, struct tls *tls, const char *host,
                                    uint16_t port, bool share, struct error *err) {
     struct sockaddr_storage addr;
-    struct listener *l;
     socklen_t n;
     const int on = 1;
     int fd, error;
@@ -255,7 +254,13 @@ enum status http_server_listen_tls(struct http_server *server, struct tls *tls, 
         close(fd);
         return listen_failed(host, port, error, err);
     }
-    l = mem_zalloc(sizeof(*l));
+    http_server_adopt(server, tls, fd);
+    return ST_OK;
+}
+
+void http_server_adopt(struct http_server *server, struct tls *tls, int fd) {
+    struct listener *l = mem_zalloc(sizeof(*l));
+
     l->server = server;
     l->tls = tls;
     l->port = bound_port(fd);
@@ -263,7 +268,19 @@ enum status http_server_listen_tls(struct http_server *server, struct tls *tls, 
     loop_timer_init(&l->retry, server->loop, accept_again, l);
     list_push_back(&server->listeners, &l->link);
     watch_listeners(server);
-    return ST_OK;
+}
+
+uint32_t http_server_sockets(const struct http_server *server, int *fds, uint32_t max) {
+    uint32_t n = 0;
+
+    LIST_FOR_EACH(it, &server->listeners) {
+        if (n < max) fds[n++] = LIST_ENTRY(it, struct listener, link)->watch.fd;
+    }
+    return n;
+}
+
+void http_server_leave_sockets(struct http_server *server) {
+    close_listeners(server);
 }
 
 uint16_t http_server_port(const struct http_server *server) {

@@ -81,7 +81,17 @@ MUST_USE enum status http_server_listen(struct http_server *server, const char *
 MUST_USE enum status http_server_listen_tls(struct http_server *server, struct tls *tls,
                                             const char *host, uint16_t port, bool share,
                                             struct error *err);
+/* The same on a socket that listens already and does not block, e.g. one that another process has
+ * handed over; takes it. */
+void http_server_adopt(struct http_server *server, struct tls *tls, int fd);
+
 uint16_t http_server_port(const struct http_server *server); /* of the first listener */
+
+/* Its sockets, at most `max`, which stay its own; returns how many. */
+uint32_t http_server_sockets(const struct http_server *server, int *fds, uint32_t max);
+
+/* Closes them; the rest goes on. Who waits to be accepted is left to whoever else has the socket. */
+void http_server_leave_sockets(struct http_server *server);
 
 /* Every answer from now on says "connection: close", and its connection ends with it. New connections
  * are still accepted: for the while in which balancers in front have not yet heard of the end. */

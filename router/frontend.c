@@ -25,6 +25,7 @@ struct frontend {
     struct mailbox *control;
     _Atomic uint64_t settle_us, drain_timeout_us;
     pthread_t thread;
+    _Atomic bool is_left; /* the sockets are another's */
     bool is_started, is_draining, is_hurried;
     bool is_over; /* the drain's time is up */
 };
@@ -125,6 +126,7 @@ static void on_mail(struct mail *mail, void *arg) {
     struct frontend *f = arg;
 
     if (mail == &f->drain || mail == &f->hurry) {
+        if (f->is_left) http_server_leave_sockets(f->server);
         http_server_announce_close(f->server);
         loop_timer_start(&f->deadline, f->settle_us + f->drain_timeout_us);
         if (f->settle_us) {
@@ -167,8 +169,12 @@ enum status frontend_create(struct frontend **out, const struct frontend_config 
     if (st != ST_OK) goto fail;
     f->server = http_server_create(f->loop, &config->limits,
                                    keys_are_needed(f->keys) ? &key_events : &open_events, f);
-    st = http_server_listen_tls(f->server, config->tls, config->host, config->port,
-                                config->share_port, err);
+    for (uint32_t i = 0; i < config->n_sockets; i++)
+        http_server_adopt(f->server, config->tls, config->sockets[i]);
+    if (config->n_sockets == 0) {
+        st = http_server_listen_tls(f->server, config->tls, config->host, config->port,
+                                    config->share_port, err);
+    }
     if (st != ST_OK) goto fail;
     f->proxy = proxy_create(f->loop, registry, metrics, log, &config->proxy);
     *out = f;
@@ -180,6 +186,10 @@ fail:
 
 uint16_t frontend_port(const struct frontend *f) {
     return http_server_port(f->server);
+}
+
+uint32_t frontend_sockets(const struct frontend *f, int *fds, uint32_t max) {
+    return http_server_sockets(f->server, fds, max);
 }
 
 static void *run(void *arg) {
@@ -217,6 +227,11 @@ void frontend_drain(struct frontend *f, uint64_t settle_us, uint64_t timeout_us)
         f->is_hurried = true;
         mailbox_push(f->box, &f->hurry);
     }
+}
+
+void frontend_leave(struct frontend *f, uint64_t settle_us, uint64_t timeout_us) {
+    f->is_left = true;
+    frontend_drain(f, settle_us, timeout_us);
 }
 
 void frontend_destroy(struct frontend *f) {

@@ -17,6 +17,8 @@ struct frontend_config {
     const char *host;
     uint16_t port; /* 0: the first frontend's choice, see frontend_port */
     bool share_port;
+    const int *sockets; /* that listen already: taken instead of host and port */
+    uint32_t n_sockets;
     struct tls *tls; /* NULL: plain HTTP */
     struct http_limits limits;
     struct proxy_config proxy;
@@ -29,6 +31,9 @@ MUST_USE enum status frontend_create(struct frontend **out, const struct fronten
                                      struct log *log, const struct admin *admin, struct error *err);
 uint16_t frontend_port(const struct frontend *f);
 
+/* Its listening sockets, which stay its own; before it is started. */
+uint32_t frontend_sockets(const struct frontend *f, int *fds, uint32_t max);
+
 MUST_USE enum status frontend_start(struct frontend *f, struct error *err); /* its thread */
 
 /* From the control thread: the worker takes requests and answers none (proxy_worker_hung), or does
@@ -38,6 +43,9 @@ void frontend_worker_hung(struct frontend *f, uint32_t worker, uint32_t incarnat
 /* From the control thread: go on for settle_us, ending each connection with its next answer; then stop
  * listening, finish what is open within timeout_us, end the thread. A second call may shorten both. */
 void frontend_drain(struct frontend *f, uint64_t settle_us, uint64_t timeout_us);
+
+/* The same, when another process accepts from the same sockets: they are left to it at once. */
+void frontend_leave(struct frontend *f, uint64_t settle_us, uint64_t timeout_us);
 void frontend_destroy(struct frontend *f); /* waits for the thread; NULL is fine */
 
 #endif

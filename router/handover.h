@@ -1,0 +1,87 @@
+/* router/handover.h - one router takes the place of another on the same host, and nobody notices.
+ *
+ * A running router listens on a Unix socket (--handover PATH). One that is started with the same
+ * options finds it there, and asks:
+ *
+ *      successor                                   predecessor
+ *      hello ──────────────────────────────────▶
+ *           ◀── sockets (SCM_RIGHTS), hash seed ──  goes on as before
+ *      builds itself, asks the workers
+ *           ◀── the prefix index, in a memory file, written in pieces meanwhile
+ *      knows them, and what they hold:
+ *      accepts too; ready ─────────────────────▶
+ *           ◀── leaving ──────────────────────────  accepts no more, announces the end of each
+ *                                                   connection, finishes what is open, exits with 0
+ *
+ * Both have the same sockets, not copies: whoever waits to be accepted waits for either. Until `ready`
+ * the predecessor has given nothing away; if the successor dies before, it has lost nothing. Sockets are
+ * more or fewer than the successor's loops: each is accepted from by at least one of them.
+ *
+ * A message is one packet, a JSON object of at most HANDOVER_BYTES_MAX bytes, with descriptors beside
+ * it. Members and messages that are not known are passed over, so versions that differ by one
+ * understand each other. The socket's folder must be this user's, writable by nobody else, and who
+ * connects must be this user or root. Thread: control. */
+#ifndef ROUTER_HANDOVER_H
+#define ROUTER_HANDOVER_H
+
+#include "common/base.h"
+#include "common/status.h"
+
+#define HANDOVER_WIRE        1u
+#define HANDOVER_BYTES_MAX   4096u
+#define HANDOVER_SOCKETS_MAX 512u /* of a router */
+
+struct log;
+struct loop;
+struct registry;
+
+/* What is handed over besides the index. */
+struct handover_goods {
+    int client[HANDOVER_SOCKETS_MAX], admin;
+    uint32_t n_client, n_admin;
+    uint64_t hash_seed;
+};
+
+/* --- the successor ----------------------------------------------------------------------------- */
+
+struct heir;
+
+/* Asks the router at `path`, and waits for its sockets, some seconds at most: blocks. ST_NOT_FOUND:
+ * nobody is there. The goods' sockets are the caller's. */
+MUST_USE enum status heir_open(struct heir **out, const char *path, struct handover_goods *goods,
+                               struct error *err);
+void heir_close(struct heir *h); /* without heir_ready: as if it had never been; NULL is fine */
+
+struct heir_events {
+    void (*on_index)(int fd, void *arg); /* a snapshot, the callee's to close; once */
+    /* The predecessor leaves, or is gone: its place is free. */
+    void (*on_alone)(void *arg);
+    void *arg;
+};
+void heir_listen(struct heir *h, struct loop *loop, const struct heir_events *events);
+
+/* Nothing more can come of the index: it has, or there is none, or nobody is left to send it. */
+bool heir_has_index(const struct heir *h);
+
+void heir_ready(struct heir *h); /* this process accepts */
+
+/* --- the predecessor --------------------------------------------------------------------------- */
+
+struct handover;
+
+struct handover_config {
+    const char *path;
+    struct registry *registry;
+    struct log *log;
+    uint64_t scheme;             /* of the snapshot */
+    struct handover_goods goods; /* the sockets stay the caller's, open until on_succeeded */
+    void (*on_succeeded)(void *arg);
+    void *arg;
+};
+
+/* Listens; a socket file that nobody answers at is replaced. */
+MUST_USE enum status handover_open(struct handover **out, struct loop *loop,
+                                   const struct handover_config *config, struct error *err);
+void handover_close(struct handover *h); /* NULL is fine */
+
+#endif
