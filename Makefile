@@ -251,8 +251,9 @@ unit: $(TESTS) ## unit and conformance tests alone
 integration: all $(HELPERS) ## tests of the real programs over loopback alone
 	@tests/run_integration $(B) "$(SAN)" $(ARGS)
 
-pages: $(B)/tests/integration/metrics_page ## write worker/METRICS.md from the table in the code
-	$< > worker/METRICS.md
+pages: $(B)/tests/integration/metrics_page ## write router/METRICS.md and worker/METRICS.md from the tables in the code
+	$< router > router/METRICS.md
+	$< worker > worker/METRICS.md
 
 clients: all ## the official openai client and curl, at a worker and through a router
 	@tests/clients/run $(B) "$(SAN)" $(ARGS)

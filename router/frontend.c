@@ -9,7 +9,9 @@
 #include "common/mem.h"
 #include "router/admin.h"
 #include "router/admin_desk.h"
+#include "router/heartbeat.h"
 #include "router/keys.h"
+#include "router/router_metrics.h"
 
 #define LAST_WORDS_US 200000u /* for what is said to clients when the time of a drain is up */
 
@@ -21,6 +23,7 @@ struct frontend {
     const struct admin *admin;
     struct keys *keys;
     struct loop_timer settle, deadline;
+    struct heartbeat heartbeat;
     struct mail drain, hurry;
     struct mailbox *control;
     _Atomic uint64_t settle_us, drain_timeout_us;
@@ -176,6 +179,8 @@ enum status frontend_create(struct frontend **out, const struct frontend_config 
                                     config->share_port, err);
     }
     if (st != ST_OK) goto fail;
+    heartbeat_start(&f->heartbeat, f->loop,
+                    metric_part(metrics, METRICS_GET(metrics, ROUTER_loop_lag_seconds, "proxy")));
     f->proxy = proxy_create(f->loop, registry, metrics, log, &config->proxy);
     *out = f;
     return ST_OK;
@@ -256,6 +261,7 @@ void frontend_destroy(struct frontend *f) {
     mailbox_close(f->answers);
     if (f->loop) loop_turn(f->loop, 0); /* they are recycled on the next turn */
     proxy_destroy(f->proxy);
+    heartbeat_stop(&f->heartbeat);
     loop_timer_fini(&f->settle);
     loop_timer_fini(&f->deadline);
     loop_destroy(f->loop);

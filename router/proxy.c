@@ -213,6 +213,10 @@ static void retry_elsewhere(struct exchange *x) {
     enum status st;
 
     if (p->n_retrying >= MAX(RETRY_MIN, p->n_open / RETRY_SHARE)) {
+        if (x->n_pauses == 0 || x->n_pauses == RETRY_PAUSES) {
+            metric_inc(METRICS_GET(p->metrics, ROUTER_retry_budget_exhausted_total,
+                                   x->n_pauses ? "given_up" : "waited"));
+        }
         if (x->n_pauses++ < RETRY_PAUSES) {
             loop_timer_start(&x->retry,
                              RETRY_PAUSE_US); /* a storm would hit those still standing */

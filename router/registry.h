@@ -189,8 +189,19 @@ void registry_measure(struct registry *r, struct metric *decision_seconds);
 bool registry_model(struct registry *r, uint32_t i, char name[WIRE_MODEL_MAX],
                     uint32_t *max_model_len);
 
-/* How many prompt bytes of the i-th such model make a token, as learned. */
-bool registry_bytes_per_token(struct registry *r, uint32_t i, double *out);
+/* The i-th model that ever had a worker, for dashboards and autoscalers; false after the last. */
+struct registry_model_stats {
+    char name[WIRE_MODEL_MAX];
+    uint32_t n_workers, n_open,
+        n_waiting;          /* workers; requests sent and not ended; that wait here */
+    double bytes_per_token; /* of its prompts, as learned */
+    /* 0 to 1: the mean over the workers that may be picked of how full each is, that is the larger
+     * of its places taken and its KV memory in use. 1 while requests wait, and when there are
+     * requests but no such worker. A worker that says of itself neither how many requests it
+     * computes at once nor how full it is counts as full once it queues them. */
+    double saturation;
+};
+bool registry_model_stats(struct registry *r, uint32_t i, struct registry_model_stats *out);
 
 /* --- router loops -------------------------------------------------------------------------------*/
 

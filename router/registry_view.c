@@ -105,16 +105,56 @@ bool registry_model(struct registry *r, uint32_t i, char name[WIRE_MODEL_MAX],
     return is_there;
 }
 
-bool registry_bytes_per_token(struct registry *r, uint32_t i, double *out) {
+/* How full one is, 0 to 1. What it said last is old news once nothing is in flight there. */
+static double fullness(const struct worker *w, const struct load_worker *k) {
+    double share = 0;
+
+    if (k->spec.enough_in_flight) {
+        share = (double)k->in_flight / k->spec.enough_in_flight;
+    } else if (w->said.waiting > 0) {
+        share = 1;
+    }
+    if (w->has_load && w->load.kv_total && k->in_flight) {
+        share = MAX(share, 1 - (double)w->load.kv_free / (double)w->load.kv_total);
+    }
+    if (w->is_foreign) share = MAX(share, w->said.kv_usage);
+    return MIN(share, 1);
+}
+
+static double saturation(const struct registry *r, const struct model *m, uint32_t n_requests) {
+    const struct load *load = routing_load(m->routing);
+    double sum = 0;
+    uint32_t n = 0;
+
+    if (admission_n_waiting(m->admission) > 0) return 1;
+    for (uint32_t id = 0; id < r->n_ids; id++) {
+        const struct worker *w = &r->workers[id];
+
+        if (!w->is_used || w->model != m || worker_reasons(w, id) != 0) continue;
+        sum += fullness(w, &load->workers[id]);
+        n++;
+    }
+    return n ? sum / n : n_requests > 0;
+}
+
+bool registry_model_stats(struct registry *r, uint32_t i, struct registry_model_stats *out) {
     struct routing_stats stats;
-    bool is_there = false;
+    bool is_there;
 
     pthread_mutex_lock(&r->lock);
-    for (uint32_t k = 0; k < r->n_models && !is_there; k++) {
-        if (r->models[k].n_workers == 0 || i-- > 0) continue;
-        routing_stats(r->models[k].routing, &stats);
-        *out = stats.bytes_per_token;
-        is_there = true;
+    is_there = i < r->n_models;
+    if (is_there) {
+        const struct model *m = &r->models[i];
+
+        routing_stats(m->routing, &stats);
+        *out = (struct registry_model_stats){
+            .n_workers = m->n_workers,
+            .n_open = stats.n_open,
+            .n_waiting = admission_n_waiting(m->admission),
+            .bytes_per_token = stats.bytes_per_token,
+            .saturation = saturation(r, m, stats.n_open),
+        };
+        memcpy(out->name, m->name, sizeof(out->name));
     }
     pthread_mutex_unlock(&r->lock);
     return is_there;

@@ -33,6 +33,7 @@
 #include "router/decision_log.h"
 #include "router/frontend.h"
 #include "router/health.h"
+#include "router/heartbeat.h"
 #include "router/isolation.h"
 #include "router/keys.h"
 #include "router/launch.h"
@@ -77,6 +78,7 @@ struct router {
     struct loop_timer tick, deadline;
     uint64_t hash_secret; /* of prompts */
     uint64_t origin;      /* ours, for other routers; 0: nothing is shared */
+    struct heartbeat heartbeat;
     struct error fatal;
     uint64_t started_us, n_restarts_counted;
     uint32_t n_signals; /* to end */
@@ -472,6 +474,8 @@ static enum status build_control(struct router *r, struct error *err) {
     if (st == ST_OK) st = build_registry(r, err);
     if (st != ST_OK) return st;
     http_client_trust(r->client, &trust);
+    heartbeat_start(&r->heartbeat, r->loop,
+                    METRICS_GET(r->metrics, ROUTER_loop_lag_seconds, "control"));
     loop_timer_init(&r->tick, r->loop, on_tick, r);
     loop_timer_init(&r->deadline, r->loop, end_loop, r);
     on_tick(r); /* before the first worker is heard of: slow starts begin at a time */
@@ -585,6 +589,7 @@ void router_destroy(struct router *r) {
     health_destroy(r->health);
     follow_destroy(r->follow);
     http_client_destroy(r->client);
+    heartbeat_stop(&r->heartbeat);
     loop_timer_fini(&r->tick);
     loop_timer_fini(&r->deadline);
     if (r->box) mailbox_take(r->box, &unread);

@@ -8,6 +8,7 @@
 
 #include "common/log.h"
 #include "common/mem.h"
+#include "common/process_stats.h"
 #include "router/registry.h"
 
 #define AS_ROW(kind_, name_, labels_, help_, ...)                                                  \
@@ -27,10 +28,7 @@ struct metrics *router_metrics_create(void) {
 }
 
 static void collect_totals(struct metrics *m, struct registry *registry, struct log *log) {
-    char name[WIRE_MODEL_MAX];
     struct registry_totals t;
-    uint32_t max_model_len;
-    double bytes_per_token;
 
     registry_totals(registry, &t);
     metric_set(metrics_at(m, ROUTER_requests_in_flight), t.n_open);
@@ -47,10 +45,16 @@ static void collect_totals(struct metrics *m, struct registry *registry, struct 
     metric_reach(metrics_at(m, ROUTER_log_lines_dropped_total), log_n_dropped(log));
     metric_set(METRICS_GET(m, ROUTER_workers, "all"), t.n_workers);
     metric_set(METRICS_GET(m, ROUTER_workers, "eligible"), t.n_eligible);
-    for (uint32_t i = 0; registry_model(registry, i, name, &max_model_len) &&
-                         registry_bytes_per_token(registry, i, &bytes_per_token);
-         i++) {
-        metric_set(METRICS_GET(m, ROUTER_bytes_per_token, name), bytes_per_token);
+}
+
+static void collect_models(struct metrics *m, struct registry *registry) {
+    struct registry_model_stats s;
+
+    for (uint32_t i = 0; registry_model_stats(registry, i, &s); i++) {
+        metric_set(METRICS_GET(m, ROUTER_inflight, s.name), s.n_open);
+        metric_set(METRICS_GET(m, ROUTER_queue_depth, s.name), s.n_waiting);
+        metric_set(METRICS_GET(m, ROUTER_saturation, s.name), s.saturation);
+        metric_set(METRICS_GET(m, ROUTER_bytes_per_token, s.name), s.bytes_per_token);
     }
 }
 
@@ -129,6 +133,8 @@ static void write_workers(struct registry *registry, struct buf *out) {
 void router_metrics_write(struct metrics *m, struct registry *registry, struct log *log,
                           struct buf *out) {
     collect_totals(m, registry, log);
+    collect_models(m, registry);
     metrics_write(m, out);
     write_workers(registry, out);
+    process_stats_write(out);
 }

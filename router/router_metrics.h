@@ -43,6 +43,9 @@ extern const double router_decision_buckets[ROUTER_DECISION_BUCKETS]; /* 500 ns 
       .aliases = "sgl_router_cache_misses_total")                                                  \
     X(COUNTER, retries_total, "reason", "Attempts on another worker, by what the one before did.", \
       .aliases = "sgl_router_retries_total,smg_worker_retries_total")                              \
+    X(COUNTER, retry_budget_exhausted_total, "outcome",                                            \
+      "Requests that were not tried again at once because too many others were: they waited, or "  \
+      "were given up.")                                                                            \
     X(GAUGE, requests_waiting, "", "Requests that wait because every worker is at its limit.",     \
       .aliases = "smg_scheduler_queue_depth")                                                      \
     X(HISTOGRAM, queue_wait_seconds, "", "What those waited, served or not.",                      \
@@ -68,10 +71,19 @@ extern const double router_decision_buckets[ROUTER_DECISION_BUCKETS]; /* 500 ns 
     X(COUNTER, index_evictions_total, "",                                                          \
       "Pairs forgotten, coldest first: their worker is believed full, or the index is.")           \
     X(COUNTER, index_refused_total, "", "Pairs that found no room: all others were in use.")       \
+    X(GAUGE, inflight, "model", "Requests of each model, sent to a worker and not ended.")         \
+    X(GAUGE, queue_depth, "model", "Requests of each model that wait here for a worker.")          \
+    X(GAUGE, saturation, "model",                                                                  \
+      "How full the workers of each model are, 0 to 1, and 1 while requests wait: scale on it, "   \
+      "at 0.7.")                                                                                   \
     X(GAUGE, bytes_per_token, "model", "Prompt bytes to a token, as learned.")                     \
     X(HISTOGRAM, decision_seconds, "",                                                             \
       "Match, choice and account of a request, one in 64 measured.",                               \
       METRIC_BUCKETS(router_decision_buckets))                                                     \
+    X(HISTOGRAM, loop_lag_seconds, "loop",                                                         \
+      "How late an event loop's timers are: what everything on it waits. Of the loops that carry " \
+      "requests, and of the one that controls.",                                                   \
+      METRIC_BUCKETS(metrics_seconds_buckets))                                                     \
     X(COUNTER, lock_wait_seconds_total, "",                                                        \
       "Time that event loops have waited for the registry's lock.", .scale = 1e-9)                 \
     X(COUNTER, lock_contended_total, "", "How often they had to.")                                 \

@@ -1,10 +1,14 @@
-/* tests/integration/metrics_page.c - writes worker/METRICS.md from the table of the metrics.
+/* tests/integration/metrics_page.c - writes worker/METRICS.md or router/METRICS.md from the tables in
+ * the code: `metrics_page worker`, `metrics_page router`.
  *
- * `make pages` puts it into its place, and test_pages.py sees that it is there as the program has it. */
+ * `make pages` puts them into their places, and test_pages.py sees that they are there as the programs
+ * have them. */
 #include <stdio.h>
 #include <string.h>
 
 #include "common/metrics.h"
+#include "common/process_stats.h"
+#include "router/router_metrics.h"
 #include "worker/worker_metrics.h"
 
 enum { BUCKET_SETS_MAX = 26 };
@@ -42,39 +46,97 @@ static void put_row(const struct metric_def *def, struct bucket_sets *sets) {
     printf(" | ");
     put_list(def->labels, "");
     printf(" | %s", def->help);
-    put_list(def->aliases, " Also ");
+    put_list(def->aliases && *def->aliases ? def->aliases : NULL, " Also ");
     printf(" |\n");
 }
 
-static void put_table(const char *prefix, struct bucket_sets *sets) {
-    uint32_t n;
-    const struct metric_def *rows = worker_metrics_rows(&n);
-
+static void put_head(void) {
     printf("\n| metric | kind | labels | what it says |\n|---|---|---|---|\n");
-    for (uint32_t i = 0; i < n; i++) {
+}
+
+static void put_rows(const struct metric_def *rows, size_t n, const char *prefix,
+                     struct bucket_sets *sets) {
+    put_head();
+    for (size_t i = 0; i < n; i++) {
         if (strncmp(rows[i].name, prefix, strlen(prefix)) == 0) put_row(&rows[i], sets);
     }
 }
 
-int main(void) {
-    struct bucket_sets sets = {.n = 0};
+static void put_process(struct bucket_sets *sets) {
+#define AS_PROCESS_ROW(kind_, name_, help_, value_)                                                \
+    {.kind = METRIC_##kind_, .name = #name_, .help = help_},
+    static const struct metric_def rows[] = {PROCESS_METRICS(AS_PROCESS_ROW)};
+
+    printf("\n## Of the process\n\nUnder the names that Prometheus' own clients give them.\n");
+    put_rows(rows, ARRAY_LEN(rows), "", sets);
+}
+
+static void put_buckets(const struct bucket_sets *sets) {
+    printf("\n## Buckets\n\nUpper bounds, `+Inf` behind them.\n\n| | bounds |\n|---|---|\n");
+    for (uint32_t i = 0; i < sets->n; i++) {
+        printf("| %c |", (char)('A' + i));
+        for (uint32_t b = 0; b < sets->first[i]->n_buckets; b++)
+            printf(" %.10g", sets->first[i]->buckets[b]);
+        printf(" |\n");
+    }
+}
+
+static void put_worker(struct bucket_sets *sets) {
+    uint32_t n;
+    const struct metric_def *rows = worker_metrics_rows(&n);
 
     printf("# worker: the metrics\n\n"
            "`GET /metrics` answers with these, as Prometheus text. This page is written by `make "
            "pages` from the table in `worker/worker_metrics.h`.\n\n"
-           "Every sample carries `model_name` and `engine` (always `0`). Names, labels and buckets "
-           "are public: they may be added to, never changed.\nHistograms have `_bucket`, `_sum` "
-           "and `_count`.\n\n"
+           "Every sample carries `model_name` and `engine` (always `0`), but for those of the "
+           "process. Names, labels and buckets are public: they may be added to, never "
+           "changed.\nHistograms have `_bucket`, `_sum` and `_count`.\n\n"
            "## Under vLLM's names\n");
-    put_table("vllm:", &sets);
+    put_rows(rows, n, "vllm:", sets);
     printf("\n## Our own\n");
-    put_table("incipit_", &sets);
-    printf("\n## Buckets\n\nUpper bounds, `+Inf` behind them.\n\n| | bounds |\n|---|---|\n");
-    for (uint32_t i = 0; i < sets.n; i++) {
-        printf("| %c |", (char)('A' + i));
-        for (uint32_t b = 0; b < sets.first[i]->n_buckets; b++)
-            printf(" %.10g", sets.first[i]->buckets[b]);
-        printf(" |\n");
+    put_rows(rows, n, "incipit_", sets);
+}
+
+static void put_router(struct bucket_sets *sets) {
+#define AS_ROW(kind_, name_, labels_, help_, ...)                                                  \
+    {.kind = METRIC_##kind_,                                                                       \
+     .name = "incipit_" #name_,                                                                    \
+     .labels = labels_,                                                                            \
+     .help = help_,                                                                                \
+     ##__VA_ARGS__},
+#define AS_WORKER_ROW(kind_, name_, help_, aliases_, value_)                                       \
+    {.kind = METRIC_##kind_,                                                                       \
+     .name = "incipit_" #name_,                                                                    \
+     .labels = "worker,model",                                                                     \
+     .help = help_,                                                                                \
+     .aliases = aliases_},
+    static const struct metric_def rows[] = {ROUTER_METRICS(AS_ROW)};
+    static const struct metric_def worker_rows[] = {ROUTER_WORKER_METRICS(AS_WORKER_ROW)};
+
+    printf("# router: the metrics\n\n"
+           "`GET /metrics` on the admin port answers with these, as Prometheus text. This page is "
+           "written by `make pages` from the tables in `router/router_metrics.h`.\n\n"
+           "Names of other routers (\"also\") stand beside ours where the meaning is the same. "
+           "Names, labels and buckets are public: they may be added to, never changed.\n"
+           "Histograms have `_bucket`, `_sum` and `_count`. A metric with labels appears with its "
+           "first event.\n\n"
+           "## Of the router\n");
+    put_rows(rows, ARRAY_LEN(rows), "", sets);
+    printf("\n## Of each worker\n\n`worker` is its URL. Made when the page is asked for: a worker "
+           "that was removed is gone from it.\n");
+    put_rows(worker_rows, ARRAY_LEN(worker_rows), "", sets);
+}
+
+int main(int argc, char **argv) {
+    struct bucket_sets sets = {.n = 0};
+
+    if (argc != 2) return 2;
+    if (strcmp(argv[1], "router") == 0) {
+        put_router(&sets);
+    } else {
+        put_worker(&sets);
     }
+    put_process(&sets);
+    put_buckets(&sets);
     return 0;
 }

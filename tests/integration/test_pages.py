@@ -91,9 +91,11 @@ def test_every_make_target_on_a_page_exists():
                 assert target in targets, f"{page}: make {target}"
 
 
-def test_the_page_of_metrics_is_the_table_in_the_code():
-    written = subprocess.run([BUILD / "tests/integration/metrics_page"], capture_output=True, text=True, check=True).stdout
-    assert (ROOT / "worker/METRICS.md").read_text() == written, "run make pages"
+@pytest.mark.parametrize("program", ["router", "worker"])
+def test_the_page_of_metrics_is_the_table_in_the_code(program):
+    written = subprocess.run([BUILD / "tests/integration/metrics_page", program], capture_output=True, text=True,
+                             check=True).stdout
+    assert (ROOT / program / "METRICS.md").read_text() == written, "run make pages"
 
 
 def test_make_help_explains_every_target():

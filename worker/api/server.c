@@ -8,6 +8,7 @@
 #include "common/mem.h"
 #include "common/metrics.h"
 #include "common/openai.h"
+#include "common/process_stats.h"
 #include "common/wire.h"
 #include "worker/api/api.h"
 #include "worker/api/handlers.h"
@@ -71,6 +72,7 @@ static void metrics_get_page(struct http_request *req, void *arg) {
     worker_metrics_collect(api->metrics, api->engine);
     collect_request_events(api);
     metrics_write(api->metrics, &page);
+    process_stats_write(&page);
     http_reply(req, 200, METRICS_CONTENT_TYPE, buf_str(&page));
     buf_fini(&page);
 }

@@ -348,6 +348,10 @@ static void when_all_drain_the_refusal_is_passed_on(void **state) {
     finish(&fx);
 }
 
+static double n_beyond_budget(const struct fixture *fx, const char *outcome) {
+    return metric_value(METRICS_GET(fx->metrics, ROUTER_retry_budget_exhausted_total, outcome));
+}
+
 static void a_client_that_leaves_while_a_retry_waits_is_forgotten(void **state) {
     struct fixture fx;
     struct client c[8];
@@ -362,8 +366,11 @@ static void a_client_that_leaves_while_a_retry_waits_is_forgotten(void **state) 
         client_send(&c[i], fx.loop, STR(ASK));
     }
     registry_set_reason(fx.registry, 1, WORKER_DISABLED, false);
+    TURN_UNTIL(fx.loop, n_beyond_budget(&fx, "waited") >= 1);
     for (int k = 0; k < 20; k++)
         loop_turn(fx.loop, 2000);
+    assert_true(n_beyond_budget(&fx, "waited") <= 5); /* however often each looks again */
+    assert_true(n_beyond_budget(&fx, "given_up") == 0);
     for (size_t i = 0; i < ARRAY_LEN(c); i++)
         client_close(&c[i]);
     TURN_UNTIL(fx.loop, n_open(&fx) == 0);

@@ -143,6 +143,49 @@ static void a_place_goes_to_the_one_who_is_next(void **state) {
     mailbox_close(box);
 }
 
+static struct registry_model_stats of_the_model(struct registry *r) {
+    struct registry_model_stats s;
+
+    assert_true(registry_model_stats(r, 0, &s));
+    assert_string_equal(s.name, "m");
+    return s;
+}
+
+static void saturation_is_how_full_workers_are_and_1_when_somebody_waits(void **state) {
+    struct registry *r = make(2, 4, 0, 10);
+    struct mailbox *box = mailbox_open_waiting();
+    struct registry_model_stats s;
+    struct request q[9];
+    uint32_t gone;
+
+    (void)state;
+    assert_true(of_the_model(r).saturation == 0);
+    for (uint64_t i = 0; i < 6; i++)
+        assert_int_equal(enter(r, box, &q[i], 1, i + 1), ST_OK);
+    s = of_the_model(r);
+    assert_int_equal(s.n_workers, 2);
+    assert_int_equal(s.n_open, 6);
+    assert_true(s.saturation > 0.749 && s.saturation < 0.751);
+    for (uint64_t i = 6; i < 9; i++)
+        assert_int_equal(enter(r, box, &q[i], 1, i + 1), i < 8 ? ST_OK : ST_AGAIN);
+    assert_int_equal(of_the_model(r).n_waiting, 1);
+    assert_true(of_the_model(r).saturation == 1);
+    assert_true(registry_leave(r, &q[8].w));
+    for (int i = 0; i < 7; i++)
+        end(r, &q[i], 20);
+    gone = q[7].target.worker;
+    assert_true(of_the_model(r).saturation > 0.124 && of_the_model(r).saturation < 0.126);
+    registry_set_reason(r, 1 - gone, WORKER_UNHEALTHY, true); /* is counted no more */
+    assert_true(of_the_model(r).saturation > 0.249 && of_the_model(r).saturation < 0.251);
+    registry_set_reason(r, gone, WORKER_UNHEALTHY, true);
+    assert_true(of_the_model(r).saturation == 1); /* a request, and nobody to send it to */
+    end(r, &q[7], 30);
+    assert_true(of_the_model(r).saturation == 0);
+    assert_false(registry_model_stats(r, 1, &s));
+    registry_destroy(r);
+    mailbox_close(box);
+}
+
 static void who_leaves_too_late_gets_his_mail(void **state) {
     struct registry *r = make(1, 1, 0, 10);
     struct mailbox *box = mailbox_open_waiting();
@@ -456,6 +499,7 @@ static void two_loops_hand_places_to_each_other(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_place_goes_to_the_one_who_is_next),
+        cmocka_unit_test(saturation_is_how_full_workers_are_and_1_when_somebody_waits),
         cmocka_unit_test(who_leaves_too_late_gets_his_mail),
         cmocka_unit_test(a_full_queue_displaces_or_refuses),
         cmocka_unit_test(a_limit_on_all_and_a_worker_that_comes_back),

@@ -1,0 +1,24 @@
+/* router/heartbeat.h - how late a loop is: what every request on it waits besides its own time.
+ *
+ * Each loop has a timer that rings ten times a second; how much later than it should is observed. A
+ * callback that holds its loop up for 20 ms is seen in one ring of five, and every ring is late when
+ * the loop has more to do than it can. Timers ring up to a millisecond late by their nature.
+ * Thread: that of the loop. */
+#ifndef ROUTER_HEARTBEAT_H
+#define ROUTER_HEARTBEAT_H
+
+#include "common/loop.h"
+
+struct metric;
+
+struct heartbeat { /* embedded */
+    struct loop_timer timer;
+    struct metric *lag; /* histogram, seconds; this loop's alone */
+    uint64_t due_us;
+};
+
+/* Begins when the loop turns. */
+void heartbeat_start(struct heartbeat *h, struct loop *loop, struct metric *lag);
+void heartbeat_stop(struct heartbeat *h); /* a zeroed one is fine */
+
+#endif
