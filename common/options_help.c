@@ -14,6 +14,11 @@ static const struct option_def builtins[] = {
     {"version", OPT_BOOL, .help = "Print the version and exit."},
 };
 
+const struct option_def *option_builtins(size_t *n) {
+    *n = ARRAY_LEN(builtins);
+    return builtins;
+}
+
 /* --- help -------------------------------------------------------------------------------------*/
 static void append_wrapped(struct buf *out, struct str text, uint32_t columns, uint32_t indent) {
     uint32_t at = 0; /* column; 0 is the start of a line */
@@ -47,7 +52,7 @@ static void append_wrapped(struct buf *out, struct str text, uint32_t columns, u
     buf_append_char(out, '\n');
 }
 
-static const char *metavar(const struct option_def *d) {
+const char *option_metavar(const struct option_def *d) {
     static const char *const names[] = {
         [OPT_U32] = "N", [OPT_U64] = "N",    [OPT_BYTES] = "SIZE", [OPT_MS] = "DURATION",
         [OPT_F64] = "X", [OPT_STR] = "TEXT", [OPT_ENUM] = "NAME",  [OPT_LIST] = "ITEM,..."};
@@ -70,13 +75,12 @@ static void append_spelling(const struct option_def *d, bool is_builtin, struct 
     } else if (d->type == OPT_BOOL) {
         buf_appendf(out, is_builtin ? "--%s" : "--[no-]%s", d->name);
     } else {
-        buf_appendf(out, "--%s %s", d->name, metavar(d));
+        buf_appendf(out, "--%s %s", d->name, option_metavar(d));
     }
     buf_append_char(out, '\n');
 }
 
-/* "[default 16; from 1 to 128; also --page-size; INCIPIT_BLOCK_SIZE]" */
-static void append_facts(const struct option_def *d, struct buf *out) {
+void option_facts(const struct option_def *d, struct buf *out) {
     const char *cursor = d->aliases;
     struct str alias;
 
@@ -112,22 +116,30 @@ static void append_row(const struct option_def *d, bool is_builtin, uint32_t col
     append_wrapped(out, str_of(d->help), columns, INDENT);
     if (is_builtin) return;
     buf_init(&facts, 0);
-    append_facts(d, &facts);
+    option_facts(d, &facts);
     append_wrapped(out, buf_str(&facts), columns, INDENT);
     buf_fini(&facts);
 }
 
-static const char *group_of(const struct option_def *d) {
+const char *option_group(const struct option_def *d) {
     return d->group ? d->group : "General";
 }
 
-static bool is_first_of_group(const struct option_program *p, size_t row) {
+bool option_is_first_of_group(const struct option_program *p, size_t row) {
     for (size_t i = 0; i < row; i++) {
-        if (!p->defs[i].is_hidden && strcmp(group_of(&p->defs[i]), group_of(&p->defs[row])) == 0) {
+        if (!p->defs[i].is_hidden &&
+            strcmp(option_group(&p->defs[i]), option_group(&p->defs[row])) == 0) {
             return false;
         }
     }
     return !p->defs[row].is_hidden;
+}
+
+bool option_has_row(const struct option_program *p, const char *name) {
+    for (size_t i = 0; i < p->n_defs; i++) {
+        if (strcmp(p->defs[i].name, name) == 0) return true;
+    }
+    return false;
 }
 
 void options_help(const struct option_program *p, uint32_t columns, struct buf *out) {
@@ -135,10 +147,10 @@ void options_help(const struct option_program *p, uint32_t columns, struct buf *
     append_wrapped(out, str_of(p->summary), columns, 0);
     buf_appendf(out, "\nUsage: %s %s\n", p->name, p->usage);
     for (size_t i = 0; i < p->n_defs; i++) {
-        if (!is_first_of_group(p, i)) continue;
-        buf_appendf(out, "\n%s\n", group_of(&p->defs[i]));
+        if (!option_is_first_of_group(p, i)) continue;
+        buf_appendf(out, "\n%s\n", option_group(&p->defs[i]));
         for (size_t j = i; j < p->n_defs; j++) {
-            if (strcmp(group_of(&p->defs[j]), group_of(&p->defs[i])) != 0) continue;
+            if (strcmp(option_group(&p->defs[j]), option_group(&p->defs[i])) != 0) continue;
             append_row(&p->defs[j], false, columns, out);
         }
     }

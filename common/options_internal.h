@@ -4,7 +4,8 @@
  *      options_value.c   one value: text to field, field to text, what would have been right
  *      options_yaml.c    the file; the only place that sees libyaml
  *      options_foreign.c flags of other programs
- *      options_help.c    --help and --dump-config */
+ *      options_help.c    --help and --dump-config
+ *      options_man.c, options_completion.c   the same for man(1) and for shells */
 #ifndef COMMON_OPTIONS_INTERNAL_H
 #define COMMON_OPTIONS_INTERNAL_H
 
@@ -57,6 +58,19 @@ size_t option_distance(struct str a, struct str b);
 
 /* The next name of "a,b,c" at *cursor, STR_NULL at the end. */
 struct str option_next_name(const char **cursor);
+
+/* --- options_help.c ---------------------------------------------------------------------------*/
+/* --config, --help ...: rows without a field. */
+const struct option_def *option_builtins(size_t *n);
+
+const char *option_metavar(const struct option_def *d);                    /* "N", "FILE" */
+const char *option_group(const struct option_def *d);                      /* its heading */
+bool option_is_first_of_group(const struct option_program *p, size_t row); /* of those shown */
+
+/* "[default 16; from 1 to 128; also --page-size; INCIPIT_BLOCK_SIZE]" */
+void option_facts(const struct option_def *d, struct buf *out);
+
+bool option_has_row(const struct option_program *p, const char *name);
 
 /* --- options_foreign.c ------------------------------------------------------------------------*/
 /* The program's entry for a name that is none of its own, or NULL. */

@@ -1,5 +1,5 @@
 /* router/main.c - options in, exit code out: 0 served and stopped, or well; 2 wrong options, 1 all
- * else. The first word says what to do: nothing, or `healthcheck`. */
+ * else. The first word says what to do: nothing, `healthcheck`, `man` or `completion`. */
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -59,17 +59,20 @@ int main(int argc, char **argv) {
     struct router_options values = {0};
     struct options *options = NULL;
     struct error err = {0};
-    bool wants_exit = false;
+    bool wants_exit;
     enum status st;
 
     signal(SIGPIPE, SIG_IGN);
+    st = options_answer(&router_manual, argc, argv, &wants_exit, &err);
     while (c->word && (argc < 2 || strcmp(argv[1], c->word) != 0))
         c++;
     if (c->word) {
         argc--;
         argv++;
     }
-    st = options_parse(&options, c->program, &values, argc, argv, &wants_exit, &err);
+    if (st == ST_OK && !wants_exit) {
+        st = options_parse(&options, c->program, &values, argc, argv, &wants_exit, &err);
+    }
     if (st == ST_OK && !wants_exit) st = c->run(&values, &err);
     options_destroy(options);
     if (st == ST_OK) return 0;

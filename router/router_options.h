@@ -4,6 +4,7 @@
 
 #include "common/log.h"
 #include "common/options.h"
+#include "common/options_manual.h"
 #include "router/policy.h"
 
 enum router_share { SHARE_NONE, SHARE_WORKERS };
@@ -72,6 +73,7 @@ enum router_isolation */
 
 /* To serve; to ask whether the one that serves is well. */
 extern const struct option_program router_program, router_healthcheck_program;
+extern const struct option_manual router_manual; /* router_manual.c */
 
 /* ST_INVALID with a sentence when they do not go together (router_refusals.c). */
 MUST_USE enum status router_options_check(const struct router_options *o, struct error *err);

@@ -1,6 +1,6 @@
 /* worker/main.c - options in, exit code out: 0 served and stopped; 2 it would fail again the same
  * way (options, model, instruction set), so nobody need restart it; 1 all else. The first word says
- * what to do: nothing, `batch`, `inspect`, `devices` or `healthcheck`. */
+ * what to do: nothing, `batch`, `inspect`, `devices`, `healthcheck`, `man` or `completion`. */
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -109,18 +109,21 @@ int main(int argc, char **argv) {
     struct worker_options values = {0};
     struct options *options = NULL;
     struct error err = {0};
-    bool wants_exit = false;
+    bool wants_exit;
     enum status st;
 
     signal(SIGPIPE, SIG_IGN);
     signal(SIGHUP, SIG_IGN); /* while the model loads there is nothing to read again */
+    st = options_answer(&worker_manual, argc, argv, &wants_exit, &err);
     while (c->word && (argc < 2 || strcmp(argv[1], c->word) != 0))
         c++;
     if (c->word) {
         argc--;
         argv++;
     }
-    st = options_parse(&options, c->program, &values, argc, argv, &wants_exit, &err);
+    if (st == ST_OK && !wants_exit) {
+        st = options_parse(&options, c->program, &values, argc, argv, &wants_exit, &err);
+    }
     if (st == ST_OK && !wants_exit) st = c->run(&values, &err);
     options_destroy(options);
     switch (st) {

@@ -4,6 +4,7 @@
 
 #include "common/log.h"
 #include "common/options.h"
+#include "common/options_manual.h"
 
 struct worker_options {
     const char *model, *served_model_name, *tokenizer;
@@ -54,6 +55,8 @@ struct worker_options {
  * whether the one that serves is well. */
 extern const struct option_program worker_program, worker_batch_program, worker_inspect_program,
     worker_devices_program, worker_healthcheck_program;
+
+extern const struct option_manual worker_manual; /* worker_manual.c */
 
 const char *worker_backend_name(const struct worker_options *o);
 
