@@ -137,6 +137,16 @@ static double saturation(const struct registry *r, const struct model *m, uint32
     return n ? sum / n : n_requests > 0;
 }
 
+/* Requests that other routers have sent to its workers. */
+static uint32_t mirrored(const struct registry *r, const struct model *m) {
+    uint32_t n = 0;
+
+    for (uint32_t id = 0; id < r->n_ids; id++) {
+        if (r->workers[id].is_used && r->workers[id].model == m) n += r->workers[id].n_mirrored;
+    }
+    return n;
+}
+
 bool registry_model_stats(struct registry *r, uint32_t i, struct registry_model_stats *out) {
     struct routing_stats stats;
     bool is_there;
@@ -149,7 +159,7 @@ bool registry_model_stats(struct registry *r, uint32_t i, struct registry_model_
         routing_stats(m->routing, &stats);
         *out = (struct registry_model_stats){
             .n_workers = m->n_workers,
-            .n_open = stats.n_open,
+            .n_open = stats.n_open - MIN(mirrored(r, m), stats.n_open),
             .n_waiting = admission_n_waiting(m->admission),
             .bytes_per_token = stats.bytes_per_token,
             .saturation = saturation(r, m, stats.n_open),

@@ -71,7 +71,8 @@ extern const double router_decision_buckets[ROUTER_DECISION_BUCKETS]; /* 500 ns 
     X(COUNTER, index_evictions_total, "",                                                          \
       "Pairs forgotten, coldest first: their worker is believed full, or the index is.")           \
     X(COUNTER, index_refused_total, "", "Pairs that found no room: all others were in use.")       \
-    X(GAUGE, inflight, "model", "Requests of each model, sent to a worker and not ended.")         \
+    X(GAUGE, inflight, "model",                                                                    \
+      "Requests of each model, sent to a worker from here and not ended.")                         \
     X(GAUGE, queue_depth, "model", "Requests of each model that wait here for a worker.")          \
     X(GAUGE, saturation, "model",                                                                  \
       "How full the workers of each model are, 0 to 1, and 1 while requests wait: scale on it, "   \
