@@ -6,6 +6,7 @@
  * books, `rest` is the first token and the end. Read on a quiet core. */
 #include "common/clock.h"
 #include "common/mem.h"
+#include "common/request_events.h"
 #include "common/rng.h"
 #include "router/body_scan_internal.h"
 #include "router/prefix_index.h"
@@ -165,6 +166,44 @@ static void bench_body(size_t n_text) {
     mem_free(body);
 }
 
+/* What a head gains for a worker that tells other routers: x-incipit-chain, written and read. */
+static void bench_chain_header(uint32_t n_tokens) {
+    uint32_t n_blocks = n_tokens * 4 / BLOCK_BYTES;
+    uint64_t *blocks = mem_calloc(CHAIN_BLOCKS_MAX, sizeof(*blocks)), sum = 0;
+    char *text = mem_alloc(request_chain_text_max(n_blocks));
+    struct request_chain chain = {.origin = 1,
+                                  .scheme = 2,
+                                  .prompt_bytes = n_tokens * 4u,
+                                  .n_blocks = n_blocks,
+                                  .blocks = blocks};
+    double put_ns = 1e18, parse_ns = 1e18;
+    struct str value = {text, 0};
+
+    for (uint32_t i = 0; i < n_blocks; i++)
+        blocks[i] = rng_at(3, i) & PROMPT_HASH_MASK;
+    for (int round = 0; round < N_ROUNDS; round++) {
+        struct request_chain back;
+        uint64_t began = clock_now_us();
+
+        for (uint32_t i = 0; i < N_PER_ROUND; i++) {
+            chain.origin = i;
+            value.len = (size_t)(request_chain_put(text, &chain) - text);
+            sum += (uint8_t)text[i % value.len];
+        }
+        put_ns = MIN(put_ns, (double)(clock_now_us() - began) * 1e3 / N_PER_ROUND);
+        began = clock_now_us();
+        for (uint32_t i = 0; i < N_PER_ROUND; i++) {
+            if (request_chain_parse(value, blocks, &back) != ST_OK) abort();
+            sum += back.n_blocks;
+        }
+        parse_ns = MIN(parse_ns, (double)(clock_now_us() - began) * 1e3 / N_PER_ROUND);
+    }
+    printf("chain header of %u tokens, %zu bytes: written in %.0f ns, read in %.0f ns%s\n",
+           n_tokens, value.len, put_ns, parse_ns, sum == 1 ? "." : "");
+    mem_free(text);
+    mem_free(blocks);
+}
+
 int main(void) {
     make_chains();
     bench_fleet(4);
@@ -172,6 +211,8 @@ int main(void) {
     bench_fleet(1000);
     bench_body(1 << 10);
     bench_body(32 << 10);
+    bench_chain_header(250);
+    bench_chain_header(12000);
     mem_free(chains);
     return 0;
 }

@@ -3,6 +3,8 @@
 
 #include "common/rng.h"
 #include "router/keys.h"
+#include "common/request_events.h"
+#include "router/prompt_hash.h"
 #include "tests/support/proxy_fixture.h"
 
 #include <signal.h>
@@ -379,6 +381,110 @@ static void what_a_client_says_of_its_way_here_is_not_passed_on(void **state) {
     finish(&fx);
 }
 
+/* --- what other routers are to hear -------------------------------------------------------------*/
+
+static const char *last_request(struct fixture *fx) {
+    buf_append_char(&fx->fake.last_request, '\0');
+    return buf_ptr(&fx->fake.last_request);
+}
+
+static void describe_as_telling(struct fixture *fx, bool tells) {
+    struct registry_view view;
+
+    assert_true(registry_get(fx->registry, 0, &view));
+    view.info.tells_requests = tells;
+    assert_int_equal(registry_describe(fx->registry, 0, &view.info, false, NULL), ST_OK);
+}
+
+/* The chain in the head that a worker got; false when there is none. */
+static bool told_chain(struct fixture *fx, uint64_t *blocks, struct request_chain *chain) {
+    const char *at = strstr(last_request(fx), WIRE_CHAIN ": ");
+
+    if (!at) return false;
+    at += sizeof(WIRE_CHAIN ": ") - 1;
+    assert_int_equal(request_chain_parse((struct str){at, strcspn(at, "\r")}, blocks, chain),
+                     ST_OK);
+    return true;
+}
+
+static void a_worker_that_tells_gets_the_chain(void **state) {
+    static uint64_t blocks[CHAIN_BLOCKS_MAX];
+    struct proxy_config config = usual;
+    struct request_chain chain;
+    uint64_t expected[8];
+    struct fixture fx;
+    struct client c;
+
+    (void)state;
+    config.origin = 0xABC;
+    config.scheme = 0xDEF;
+    config.hash_secret = 5;
+    start_with(&fx, 1, config, false);
+    PLAY(&fx, {JSON_OK});
+    ask(&fx, &c, ASK, "{\"ok\":true}");
+    client_close(&c);
+    assert_false(told_chain(&fx, blocks, &chain)); /* an older one would not know what it is */
+    describe_as_telling(&fx, true);
+    ask(&fx, &c,
+        "POST /v1/completions HTTP/1.1\r\nHost: a\r\n" WIRE_CHAIN
+        ": 1 0000000000000bad 0000000000000bad 9\r\nContent-Length: 51\r\n\r\n" BODY,
+        "{\"ok\":true}");
+    client_close(&c);
+    assert_true(told_chain(&fx, blocks, &chain)); /* ours, not the client's */
+    assert_null(strstr(last_request(&fx), "bad"));
+    assert_int_equal(chain.origin, 0xABC);
+    assert_int_equal(chain.scheme, 0xDEF);
+    assert_int_equal(chain.prompt_bytes, 40); /* with its quotes */
+    assert_int_equal(chain.n_blocks, 3);
+    prompt_hash_chain(STR("\"Gallia est omnis divisa in partes tres\""),
+                      prompt_hash_seed(&(struct prompt_scope){0}, 5), 16, expected, 3);
+    assert_memory_equal(blocks, expected, 3 * sizeof(*blocks));
+    ask(&fx, &c, "POST /tokenize HTTP/1.1\r\nHost: a\r\nContent-Length: 51\r\n\r\n" BODY,
+        "{\"ok\":true}");
+    client_close(&c);
+    assert_false(told_chain(&fx, blocks, &chain)); /* it computes nothing */
+    finish(&fx);
+}
+
+/* The head stays below what a worker reads of one, whatever the client sends and the prompt is. */
+static void a_long_chain_is_cut_where_the_head_would_be_too_long(void **state) {
+    static uint64_t blocks[CHAIN_BLOCKS_MAX];
+    static char request[256 << 10], padding[20000];
+    struct proxy_config config = usual;
+    struct request_chain chain;
+
+    (void)state;
+    config.origin = 1;
+    config.max_prefix_blocks = 4096;
+    memset(padding, 'p', sizeof(padding) - 1);
+    for (int has_long_head = 0; has_long_head < 2; has_long_head++) {
+        struct fixture fx;
+        struct client c;
+        const char *end;
+        int n = sprintf(request,
+                        "POST /v1/completions HTTP/1.1\r\nHost: a\r\nx-a: %s\r\nContent-Length: "
+                        "100013\r\n\r\n{\"prompt\":\"",
+                        has_long_head ? padding : "");
+
+        memset(request + n, 'x', 100000);
+        strcpy(request + n + 100000, "\"}");
+        start_with(&fx, 1, config, false);
+        describe_as_telling(&fx, true);
+        PLAY(&fx, {JSON_OK});
+        ask(&fx, &c, request, "{\"ok\":true}");
+        client_close(&c);
+        assert_true(told_chain(&fx, blocks, &chain));
+        assert_int_equal(chain.prompt_bytes, 100002);
+        if (has_long_head)
+            assert_in_range(chain.n_blocks, 500, 1500);
+        else
+            assert_int_equal(chain.n_blocks, CHAIN_BLOCKS_MAX);
+        end = strstr(buf_ptr(&fx.fake.last_request), "\r\n\r\n");
+        assert_true(end - buf_ptr(&fx.fake.last_request) < 31 << 10);
+        finish(&fx);
+    }
+}
+
 static void a_tenant_named_twice_is_refused(void **state) {
     struct proxy_config config = usual;
     struct fixture fx;
@@ -429,6 +535,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_answer_is_relayed_and_accounted),
         cmocka_unit_test(what_a_client_says_of_its_way_here_is_not_passed_on),
+        cmocka_unit_test(a_worker_that_tells_gets_the_chain),
+        cmocka_unit_test(a_long_chain_is_cut_where_the_head_would_be_too_long),
         cmocka_unit_test(a_tenant_named_twice_is_refused),
         cmocka_unit_test(what_was_never_sent_costs_no_tokens),
         cmocka_unit_test(every_framing_is_made_anew),
