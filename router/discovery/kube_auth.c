@@ -133,18 +133,19 @@ static enum status read_kubeconfig(struct kube_auth *a, const struct kube_config
 /* The pod's own, when the kubelet has said where the server is. */
 static enum status read_account(struct kube_auth *a, const struct kube_config *config,
                                 struct error *err) {
-    const char *folder = is_given(config->account_folder) ? config->account_folder
-                                                          : KUBE_ACCOUNT_FOLDER;
+    const char *folder =
+        is_given(config->account_folder) ? config->account_folder : KUBE_ACCOUNT_FOLDER;
     const char *host = getenv("KUBERNETES_SERVICE_HOST"), *port = getenv("KUBERNETES_SERVICE_PORT");
     char *server, *text = NULL;
     struct str namespace;
     size_t n;
 
     if (!is_given(host)) {
-        return error_set(err, ST_NOT_FOUND,
-                         "no Kubernetes API server is known: KUBERNETES_SERVICE_HOST is not set, so "
-                         "this is no pod; give --kubeconfig ~/.kube/config, or --k8s-api-server URL "
-                         "with --k8s-token-file and --k8s-ca-file");
+        return error_set(
+            err, ST_NOT_FOUND,
+            "no Kubernetes API server is known: KUBERNETES_SERVICE_HOST is not set, so "
+            "this is no pod; give --kubeconfig ~/.kube/config, or --k8s-api-server URL "
+            "with --k8s-token-file and --k8s-ca-file");
     }
     n = strlen(host) + 32;
     server = arena_alloc(&a->memory, n);
@@ -160,10 +161,11 @@ static enum status read_account(struct kube_auth *a, const struct kube_config *c
     }
     mem_free(text);
     if (is_given(config->token_file) || file_exists(a->access.token_file)) return ST_OK;
-    return error_set(err, ST_NOT_FOUND,
-                     "this pod has no service account token (%s): set automountServiceAccountToken: "
-                     "true and a serviceAccountName, or give --k8s-token-file",
-                     a->access.token_file);
+    return error_set(
+        err, ST_NOT_FOUND,
+        "this pod has no service account token (%s): set automountServiceAccountToken: "
+        "true and a serviceAccountName, or give --k8s-token-file",
+        a->access.token_file);
 }
 
 static void apply_options(struct kube_auth *a, const struct kube_config *config) {
@@ -176,12 +178,11 @@ static void apply_options(struct kube_auth *a, const struct kube_config *config)
         access->is_insecure = false;
     }
     if (is_given(config->token_file)) {
-        access->token_file = arena_strndup(&a->memory, config->token_file,
-                                           strlen(config->token_file));
+        access->token_file =
+            arena_strndup(&a->memory, config->token_file, strlen(config->token_file));
     }
     if (is_given(config->namespace)) {
-        access->namespace = arena_strndup(&a->memory, config->namespace,
-                                          strlen(config->namespace));
+        access->namespace = arena_strndup(&a->memory, config->namespace, strlen(config->namespace));
     }
     if (!is_given(access->namespace)) access->namespace = "default";
 }
@@ -211,8 +212,9 @@ static enum status take_server(struct kube_auth *a, struct error *err) {
     host = host ? host + 3 : url;
     path = host + strcspn(host, "/?#");
     if (path[strcspn(path, "?#")]) {
-        return error_set(err, ST_INVALID, "the Kubernetes API server %s has a query or a fragment "
-                                          "behind it: give https://host:port or https://host/path",
+        return error_set(err, ST_INVALID,
+                         "the Kubernetes API server %s has a query or a fragment "
+                         "behind it: give https://host:port or https://host/path",
                          origin.text);
     }
     n = strlen(origin.text) + (name ? strlen(name) : 0) + strlen(path) + 32;

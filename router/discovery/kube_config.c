@@ -66,10 +66,11 @@ static enum status pem_at(struct reader *r, int mapping, const char *key, const 
     if (!text) return ST_OK;
     *out = decode_base64(r->memory, text);
     if (*out && strstr(*out, "-----BEGIN ")) return ST_OK;
-    return error_set(r->err, ST_INVALID,
-                     "%s: %s is not PEM text in base64: encode the file with base64 -w0, or name it "
-                     "without -data",
-                     r->path, key);
+    return error_set(
+        r->err, ST_INVALID,
+        "%s: %s is not PEM text in base64: encode the file with base64 -w0, or name it "
+        "without -data",
+        r->path, key);
 }
 
 /* The entry of this name in the list `clusters`, `users` or `contexts`: its part `inner`. */
@@ -184,8 +185,7 @@ static enum status read_context(struct reader *r, const char *context, bool want
     user = text_at(r, node, "user");
     out->namespace = text_at(r, node, "namespace");
     if (!cluster) {
-        return error_set(r->err, ST_INVALID, "%s: context '%s' names no cluster", r->path,
-                         context);
+        return error_set(r->err, ST_INVALID, "%s: context '%s' names no cluster", r->path, context);
     }
     st = find_entry(r, "clusters", "cluster", cluster, &node);
     if (st == ST_OK) st = read_cluster(r, node, out);

@@ -45,22 +45,22 @@ struct kube_watch {
     void *arg;
     char *path, *selector, *field_selector, *what, *resource, *group;
 
-    enum step step;              /* what is under way, or comes when the timer rings */
-    struct http_call *call;      /* under way; NULL: none */
-    struct loop_timer timer;     /* for the next step */
-    struct loop_timer relist;    /* the next full list is due */
+    enum step step;           /* what is under way, or comes when the timer rings */
+    struct http_call *call;   /* under way; NULL: none */
+    struct loop_timer timer;  /* for the next step */
+    struct loop_timer relist; /* the next full list is due */
     struct backoff backoff;
     struct rng rng;
 
     struct kube_list page;
     struct kube_lines lines;
-    struct buf refusal;          /* the body of an answer that is not 200 */
-    char version[KUBE_VERSION_MAX]; /* where the watch goes on */
-    char next[KUBE_CONTINUE_MAX];   /* the list's next page; "": its first */
+    struct buf refusal;              /* the body of an answer that is not 200 */
+    char version[KUBE_VERSION_MAX];  /* where the watch goes on */
+    char next[KUBE_CONTINUE_MAX];    /* the list's next page; "": its first */
     char begun_at[KUBE_VERSION_MAX]; /* of the list's first page */
     uint32_t n_listed;
 
-    bool any_version;  /* the list may come from the server's memory */
+    bool any_version; /* the list may come from the server's memory */
     bool is_synced, is_failing;
     bool has_heard;    /* an event or a bookmark, in this watch */
     bool has_retried;  /* with a token read again, since something was accepted */
@@ -97,8 +97,9 @@ static uint32_t delay_ms(struct kube_watch *w, bool has_failed) {
 
 static void fail(struct kube_watch *w, const char *why) {
     if (!w->is_failing) {
-        log_event(w->log, LOG_WARN, "kube_watch_lost", log_z("what", w->what), log_z("why", why),
-                  log_z("remedy", "the workers stay as they are; it is tried again until it works"));
+        log_event(
+            w->log, LOG_WARN, "kube_watch_lost", log_z("what", w->what), log_z("why", why),
+            log_z("remedy", "the workers stay as they are; it is tried again until it works"));
     }
     w->is_failing = true;
 }
@@ -146,8 +147,9 @@ static struct str account_of(const char *message) {
 static void write_role(const struct kube_watch *w, struct buf *out) {
     struct str ns = namespace_of(w->path);
 
-    buf_appendf(out, "{apiVersion: rbac.authorization.k8s.io/v1, kind: %s, metadata: {name: "
-                     "incipit-router-%s",
+    buf_appendf(out,
+                "{apiVersion: rbac.authorization.k8s.io/v1, kind: %s, metadata: {name: "
+                "incipit-router-%s",
                 ns.ptr ? "Role" : "ClusterRole", w->resource);
     if (ns.ptr) buf_appendf(out, ", namespace: " STR_FMT, STR_ARG(ns));
     buf_appendf(out, "}, rules: [{apiGroups: ['%s'], resources: [%s], verbs: [list, watch]}]}",
@@ -158,8 +160,9 @@ static void write_binding(const struct kube_watch *w, struct str account, struct
     struct str ns = namespace_of(w->path);
     const char *kind = ns.ptr ? "role" : "clusterrole";
 
-    buf_appendf(out, "kubectl create %sbinding incipit-router-%s --%s=incipit-router-%s "
-                     "--serviceaccount=",
+    buf_appendf(out,
+                "kubectl create %sbinding incipit-router-%s --%s=incipit-router-%s "
+                "--serviceaccount=",
                 kind, w->resource, kind, w->resource);
     if (account.ptr) {
         buf_append_str(out, account);
@@ -177,10 +180,10 @@ static void log_forbidden(struct kube_watch *w, const struct kube_status *status
     buf_init(&binding, 0);
     write_role(w, &role);
     write_binding(w, account_of(status->message), &binding);
-    log_event(w->log, LOG_ERROR, "kube_forbidden", log_z("verb", w->step == LIST ? "list" : "watch"),
-              log_z("resource", w->resource), log_str("namespace", ns.ptr ? ns : STR("all")),
-              log_z("why", status->message), log_str("role", buf_str(&role)),
-              log_str("binding", buf_str(&binding)),
+    log_event(w->log, LOG_ERROR, "kube_forbidden",
+              log_z("verb", w->step == LIST ? "list" : "watch"), log_z("resource", w->resource),
+              log_str("namespace", ns.ptr ? ns : STR("all")), log_z("why", status->message),
+              log_str("role", buf_str(&role)), log_str("binding", buf_str(&binding)),
               log_z("remedy", "kubectl apply the role, then create the binding; it is tried again "
                               "every 30 s"));
     buf_fini(&role);
@@ -195,8 +198,8 @@ static void on_unauthorized(struct kube_watch *w) {
         return;
     }
     fail(w, "401: the token is not accepted");
-    log_event(w->log, LOG_ERROR, "kube_unauthorized", log_z("server", kube_client_server(w->client)),
-              log_z("what", w->what),
+    log_event(w->log, LOG_ERROR, "kube_unauthorized",
+              log_z("server", kube_client_server(w->client)), log_z("what", w->what),
               log_z("remedy", "the token is wrong or has expired: it is read again for each "
                               "attempt; mount a projected token, or renew the file of "
                               "--k8s-token-file"));
@@ -209,7 +212,8 @@ static bool ask_about_missing(struct kube_watch *w) {
     return !w->events.missing(w->arg); /* false: `w` may be gone */
 }
 
-static void on_busy(struct kube_watch *w, const struct kube_status *status, uint32_t retry_after_s) {
+static void on_busy(struct kube_watch *w, const struct kube_status *status,
+                    uint32_t retry_after_s) {
     uint64_t least_ms = (uint64_t)MAX(retry_after_s, status->retry_after_s) * 1000;
 
     if (status->is_version_too_large) w->any_version = false;
@@ -222,8 +226,9 @@ static void on_refused(struct kube_watch *w, int code, uint32_t retry_after_s) {
     char why[400];
 
     kube_status_read(&status, buf_str(&w->refusal));
-    snprintf(why, sizeof(why), "%s answered with %d: %s", w->step == LIST ? "the list" : "the watch",
-             code, status.message[0] ? status.message : status.reason);
+    snprintf(why, sizeof(why), "%s answered with %d: %s",
+             w->step == LIST ? "the list" : "the watch", code,
+             status.message[0] ? status.message : status.reason);
     if (code == 401) {
         on_unauthorized(w);
     } else if (code == 403) {
@@ -508,8 +513,8 @@ enum status kube_watch_create(struct kube_watch **out, struct kube_client *clien
     w->group = copy(config->group);
     w->any_version = true;
     w->right_us = loop_now_us(w->loop);
-    w->backoff = (struct backoff){.first_ms = intervals->backoff_ms,
-                                  .max_ms = intervals->backoff_max_ms};
+    w->backoff =
+        (struct backoff){.first_ms = intervals->backoff_ms, .max_ms = intervals->backoff_max_ms};
     hash_random(&seed, sizeof(seed));
     rng_seed(&w->rng, seed);
     kube_list_init(&w->page, on_item, w);
