@@ -255,6 +255,10 @@ pages: $(B)/tests/integration/metrics_page ## write router/METRICS.md and worker
 	$< router > router/METRICS.md
 	$< worker > worker/METRICS.md
 
+dashboards-check: all ## every expression of dashboard and alerts, asked of Prometheus after 20 s of a live fleet
+	@for python in $(PYTHON) python3 /usr/bin/python3; do $$python -c 'import pytest' 2>/dev/null && break; done; \
+	  INCIPIT_BUILD=$(B) $$python tests/integration/check_dashboards.py
+
 clients: all ## the official openai client and curl, at a worker and through a router
 	@tests/clients/run $(B) "$(SAN)" $(ARGS)
 
@@ -278,7 +282,7 @@ demo-check: all ## the demonstration model's acceptance, over HTTP: several hund
 faults: all load ## faults under open-loop load, haproxy beside; ARGS="kill stop" some, ARGS=list names them
 	@INCIPIT_BUILD=$(B) python3 tests/bench/faults/faults.py $(ARGS)
 
-.PHONY: pages clients test-reference faults soak replay-foreign demo-check load wrk bench-router bench-overload bench-peers bench-cpu bench-engine bench-% fuzz fuzz-% lint aarch64 aarch64-test
+.PHONY: pages dashboards-check clients test-reference faults soak replay-foreign demo-check load wrk bench-router bench-overload bench-peers bench-cpu bench-engine bench-% fuzz fuzz-% lint aarch64 aarch64-test
 $(B)/tests/bench/bench_cuda_host: $(B)/libshim.a
 $(B)/tests/bench/%: $(B)/tests/bench/%.o $(LIBS_all)
 	$(call link,,)

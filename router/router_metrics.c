@@ -23,8 +23,26 @@ const double router_decision_buckets[ROUTER_DECISION_BUCKETS] = {5e-7, 1e-6, 2e-
 
 static const struct metric_def rows[] = {ROUTER_METRICS(AS_ROW)};
 
+/* What alerts wait for is shown as 0 before it happens: a counter that begins with 1 has not grown. */
+static const struct {
+    enum router_metric id;
+    const char *value;
+} foreseen[] = {
+    {ROUTER_retry_budget_exhausted_total, "waited"},
+    {ROUTER_retry_budget_exhausted_total, "given_up"},
+    {ROUTER_requests_refused_total, "key"},
+    {ROUTER_requests_refused_total, "queue-size"},
+    {ROUTER_requests_refused_total, "queue-timeout"},
+    {ROUTER_poison_suspected_total, "found"},
+    {ROUTER_poison_suspected_total, "refused"},
+};
+
 struct metrics *router_metrics_create(void) {
-    return metrics_create(rows, ARRAY_LEN(rows));
+    struct metrics *m = metrics_create(rows, ARRAY_LEN(rows));
+
+    for (size_t i = 0; i < ARRAY_LEN(foreseen); i++)
+        (void)METRICS_GET(m, foreseen[i].id, foreseen[i].value);
+    return m;
 }
 
 static void collect_totals(struct metrics *m, struct registry *registry, struct log *log) {

@@ -6,7 +6,7 @@ from http.client import HTTPConnection
 
 import pytest
 
-from conftest import Router, Worker, http, wait_for
+from conftest import Router, Worker, http, metric, wait_for
 
 LONG = {"prompt": "a long answer", "max_tokens": 4000, "stream": True, "ignore_eos": True}
 SHORT = {"prompt": "a short answer", "max_tokens": 1}
@@ -48,8 +48,8 @@ def narrow(programs):
         worker = programs(Worker, "--backend", "sim", "--sim-speed", speed).ready()
         router = programs(Router, "--worker-urls", worker.url, "--max-worker-requests", 1, *args).ready(1)
         router.waiting = lambda: http(router.admin_url + "/metrics").body.split("\nincipit_requests_waiting ")[1].split()[0]
-        router.refused = lambda limit: http(router.admin_url + "/metrics").body.count(
-            f'incipit_requests_refused_total{{limit="{limit}"}}')
+        router.refused = lambda limit: metric(http(router.admin_url + "/metrics").body, "incipit_requests_refused_total",
+                                              limit=limit)
         return router
     return start
 
