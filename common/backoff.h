@@ -8,7 +8,7 @@
 
 #include "common/rng.h"
 
-struct backoff { /* embedded */
+struct backoff {               /* embedded */
     uint32_t first_ms, max_ms; /* both > 0 */
     uint32_t n_failures;       /* since the last success; success sets it to 0 */
 };

@@ -24,8 +24,8 @@ void http_client_destroy(struct http_client *client);
 /* For https:// calls from now on; without, the system's authorities and no certificate. Paths are
  * borrowed, and read again for each connection; PEM text that is given stands in their place. */
 struct http_client_trust {
-    const char *ca;         /* PEM file or hashed folder; NULL: the system's */
-    const char *cert, *key; /* shown to servers that ask; NULL: none */
+    const char *ca;                       /* PEM file or hashed folder; NULL: the system's */
+    const char *cert, *key;               /* shown to servers that ask; NULL: none */
     struct str ca_pem, cert_pem, key_pem; /* borrowed */
     bool is_insecure;                     /* believe any certificate */
 };

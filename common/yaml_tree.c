@@ -27,11 +27,12 @@ enum status yaml_tree_parse(struct yaml_tree **out, struct str text, struct erro
         return error_set(err, ST_NOMEM, "out of memory for the YAML reader");
     }
     t = mem_zalloc(sizeof(*t));
-    yaml_parser_set_input_string(&parser, (const unsigned char *)(text.len ? text.ptr : ""), text.len);
+    yaml_parser_set_input_string(&parser, (const unsigned char *)(text.len ? text.ptr : ""),
+                                 text.len);
     if (!yaml_parser_load(&parser, &t->document)) {
-        st = error_set(err, ST_INVALID, "line %zu: not valid YAML: %s",
-                       parser.problem_mark.line + 1,
-                       parser.problem ? parser.problem : "out of memory");
+        st =
+            error_set(err, ST_INVALID, "line %zu: not valid YAML: %s", parser.problem_mark.line + 1,
+                      parser.problem ? parser.problem : "out of memory");
         mem_free(t);
     }
     yaml_parser_delete(&parser);

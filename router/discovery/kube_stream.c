@@ -140,12 +140,13 @@ enum status kube_event_read(struct kube_event *e, struct str line, struct error 
                          (int)MIN(line.len, (size_t)80), line.len ? line.ptr : "");
     }
     if (!read_type(type, &e->type)) {
-        return error_set(err, ST_INVALID, "the watch sent an event of type '%.*s', which is unknown",
+        return error_set(err, ST_INVALID,
+                         "the watch sent an event of type '%.*s', which is unknown",
                          (int)MIN(type.len, (size_t)40), type.len ? type.ptr : "");
     }
     if (e->type == KUBE_ERROR) return ST_OK;
-    e->version = kube_json_plain(kube_json_get(kube_json_get(e->object, "metadata"),
-                                               "resourceVersion"));
+    e->version =
+        kube_json_plain(kube_json_get(kube_json_get(e->object, "metadata"), "resourceVersion"));
     if (is_version(e->version)) return ST_OK;
     return error_set(err, ST_INVALID, "an event of the watch has no metadata.resourceVersion");
 }

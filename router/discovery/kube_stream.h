@@ -12,10 +12,10 @@
 #include "router/discovery/kube_json.h"
 
 /* etcd takes objects of 1.5 MiB. */
-#define KUBE_OBJECT_MAX_BYTES  (2u << 20)
-#define KUBE_VERSION_MAX       128  /* of resourceVersion, which only the server understands */
-#define KUBE_CONTINUE_MAX      4096 /* of metadata.continue */
-#define KUBE_STATUS_MAX_BYTES  (64u << 10)
+#define KUBE_OBJECT_MAX_BYTES (2u << 20)
+#define KUBE_VERSION_MAX      128  /* of resourceVersion, which only the server understands */
+#define KUBE_CONTINUE_MAX     4096 /* of metadata.continue */
+#define KUBE_STATUS_MAX_BYTES (64u << 10)
 
 /* --- lines ---------------------------------------------------------------------------------------*/
 
@@ -73,8 +73,8 @@ struct kube_list {
     struct kube_scan scan;
     struct buf value; /* key, metadata or item, as far as it has come */
     uint32_t n_items;
-    char version[KUBE_VERSION_MAX];   /* metadata.resourceVersion */
-    char next[KUBE_CONTINUE_MAX];     /* metadata.continue; "": the last page */
+    char version[KUBE_VERSION_MAX]; /* metadata.resourceVersion */
+    char next[KUBE_CONTINUE_MAX];   /* metadata.continue; "": the last page */
 };
 
 void kube_list_init(struct kube_list *l, kube_list_fn *fn, void *arg);

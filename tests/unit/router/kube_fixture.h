@@ -257,12 +257,13 @@ static const char *log_text(struct fixture *fx) {
     return fx->log_text;
 }
 
-#define POD(name, version) "{\"metadata\":{\"name\":\"" name "\",\"resourceVersion\":\"" version "\"}}"
+#define POD(name, version)                                                                         \
+    "{\"metadata\":{\"name\":\"" name "\",\"resourceVersion\":\"" version "\"}}"
 #define LISTED(version, items)                                                                     \
-    "{\"kind\":\"PodList\",\"apiVersion\":\"v1\",\"metadata\":{\"resourceVersion\":\"" version       \
+    "{\"kind\":\"PodList\",\"apiVersion\":\"v1\",\"metadata\":{\"resourceVersion\":\"" version     \
     "\"},\"items\":[" items "]}"
 #define PAGE(version, next, items)                                                                 \
-    "{\"kind\":\"PodList\",\"apiVersion\":\"v1\",\"metadata\":{\"resourceVersion\":\"" version       \
+    "{\"kind\":\"PodList\",\"apiVersion\":\"v1\",\"metadata\":{\"resourceVersion\":\"" version     \
     "\",\"continue\":\"" next "\"},\"items\":[" items "]}"
 #define EVENT(type, name, version) "{\"type\":\"" type "\",\"object\":" POD(name, version) "}\n"
 #define BOOKMARK(version)                                                                          \
@@ -272,6 +273,7 @@ static const char *log_text(struct fixture *fx) {
 #define STATUS(code, reason, message)                                                              \
     "{\"kind\":\"Status\",\"apiVersion\":\"v1\",\"metadata\":{},\"status\":\"Failure\","           \
     "\"message\":\"" message "\",\"reason\":\"" reason "\",\"code\":" #code "}"
-#define GONE "{\"type\":\"ERROR\",\"object\":" STATUS(410, "Expired", "too old resource version") "}\n"
+#define GONE                                                                                       \
+    "{\"type\":\"ERROR\",\"object\":" STATUS(410, "Expired", "too old resource version") "}\n"
 
 #endif

@@ -85,9 +85,9 @@ static int call(struct fixture *fx, struct kube_client *c) {
     uint64_t until_us = clock_now_us() + 10000000u;
 
     fx->code = 0;
-    assert_int_equal(kube_client_call(c, "GET", "/version?a=b", NULL, STR_NULL, on_answer, fx,
-                                      NULL, NULL),
-                     ST_OK);
+    assert_int_equal(
+        kube_client_call(c, "GET", "/version?a=b", NULL, STR_NULL, on_answer, fx, NULL, NULL),
+        ST_OK);
     while (fx->code == 0) {
         loop_turn(fx->loop, 10000);
         assert_true(clock_now_us() < until_us);
@@ -171,8 +171,9 @@ static void a_kubeconfig_may_name_files_or_hold_them(void **state) {
     assert_string_equal(fx.token, "Bearer t1");
     snprintf(ca_line, sizeof(ca_line),
              "    certificate-authority: other.pem\n    certificate-authority-data: %s\n", ca);
-    (void)write_config(&fx, ca_line,
-                       "    client-certificate: a.pem\n    client-key: a.key\n    tokenFile: token\n");
+    (void)write_config(
+        &fx, ca_line,
+        "    client-certificate: a.pem\n    client-key: a.key\n    tokenFile: token\n");
     assert_int_equal(call_once(&fx, &(struct kube_config){.kubeconfig = config}), 200);
     assert_string_equal(fx.token, "Bearer abc.def");
 
@@ -191,8 +192,8 @@ static void the_server_must_be_the_one_meant(void **state) {
     (void)state;
     init(&fx, false);
     snprintf(ca, sizeof(ca), "%s", certs_path(&fx.certs, "ca.pem"));
-    snprintf(config, sizeof(config), "%s", write_config(&fx, "    certificate-authority: other.pem\n",
-                                                        "    token: t\n"));
+    snprintf(config, sizeof(config), "%s",
+             write_config(&fx, "    certificate-authority: other.pem\n", "    token: t\n"));
     assert_int_equal(call_once(&fx, &(struct kube_config){.kubeconfig = config}), -1);
     assert_true(fx.message[0]);
     assert_int_equal(call_once(&fx, &(struct kube_config){.kubeconfig = config, .ca_file = ca}),
@@ -287,11 +288,11 @@ static void a_token_of_its_own_needs_no_user(void **state) {
     (void)state;
     init(&fx, false);
     snprintf(token, sizeof(token), "%s", certs_path(&fx.certs, "token"));
-    snprintf(config, sizeof(config), "%s", write_config(&fx, "    certificate-authority: ca.pem\n",
-                                                        "    exec: {command: aws}\n"));
-    assert_int_equal(call_once(&fx, &(struct kube_config){.kubeconfig = config,
-                                                          .token_file = token}),
-                     200);
+    snprintf(
+        config, sizeof(config), "%s",
+        write_config(&fx, "    certificate-authority: ca.pem\n", "    exec: {command: aws}\n"));
+    assert_int_equal(
+        call_once(&fx, &(struct kube_config){.kubeconfig = config, .token_file = token}), 200);
     assert_string_equal(fx.token, "Bearer abc.def");
     finish(&fx);
 }
@@ -305,38 +306,35 @@ static void contexts_are_chosen_by_name(void **state) {
     (void)state;
     init(&fx, false);
     snprintf(config, sizeof(config), "%s", write_config(&fx, "", "    token: t\n"));
-    assert_int_equal(kube_client_create(&c, fx.loop, NULL,
-                                        &(struct kube_config){.kubeconfig = config}, &err),
-                     ST_OK);
+    assert_int_equal(
+        kube_client_create(&c, fx.loop, NULL, &(struct kube_config){.kubeconfig = config}, &err),
+        ST_OK);
     assert_string_equal(kube_client_namespace(c), "team-a");
     kube_client_destroy(c);
-    assert_int_equal(kube_client_create(&c, fx.loop, NULL,
-                                        &(struct kube_config){.kubeconfig = config,
-                                                              .namespace = "mine"},
-                                        &err),
-                     ST_OK);
+    assert_int_equal(
+        kube_client_create(&c, fx.loop, NULL,
+                           &(struct kube_config){.kubeconfig = config, .namespace = "mine"}, &err),
+        ST_OK);
     assert_string_equal(kube_client_namespace(c), "mine");
     kube_client_destroy(c);
-    assert_int_equal(kube_client_create(&c, fx.loop, NULL,
-                                        &(struct kube_config){.kubeconfig = config,
-                                                              .context = "there"},
-                                        &err),
-                     ST_NOT_FOUND);
+    assert_int_equal(
+        kube_client_create(&c, fx.loop, NULL,
+                           &(struct kube_config){.kubeconfig = config, .context = "there"}, &err),
+        ST_NOT_FOUND);
     assert_non_null(strstr(err.message, "'none' among its clusters"));
-    assert_int_equal(kube_client_create(&c, fx.loop, NULL,
-                                        &(struct kube_config){.kubeconfig = config,
-                                                              .context = "where"},
-                                        &err),
-                     ST_NOT_FOUND);
+    assert_int_equal(
+        kube_client_create(&c, fx.loop, NULL,
+                           &(struct kube_config){.kubeconfig = config, .context = "where"}, &err),
+        ST_NOT_FOUND);
     certs_write(&fx.certs, "config", "apiVersion: v1\n");
-    assert_int_equal(kube_client_create(&c, fx.loop, NULL,
-                                        &(struct kube_config){.kubeconfig = config}, &err),
-                     ST_INVALID);
+    assert_int_equal(
+        kube_client_create(&c, fx.loop, NULL, &(struct kube_config){.kubeconfig = config}, &err),
+        ST_INVALID);
     assert_non_null(strstr(err.message, "--kube-context"));
     certs_write(&fx.certs, "config", "a: [\n");
-    assert_int_equal(kube_client_create(&c, fx.loop, NULL,
-                                        &(struct kube_config){.kubeconfig = config}, &err),
-                     ST_INVALID);
+    assert_int_equal(
+        kube_client_create(&c, fx.loop, NULL, &(struct kube_config){.kubeconfig = config}, &err),
+        ST_INVALID);
     finish(&fx);
 }
 
@@ -410,12 +408,12 @@ static void plain_http_is_for_loopback_alone(void **state) {
         const char *server;
         bool is_good;
     } cases[] = {
-        {"http://127.0.0.1:8001", true},   {"http://[::1]:8001", true},
-        {"http://localhost:8001/", true},  {"http://10.0.0.1:8001", false},
+        {"http://127.0.0.1:8001", true},    {"http://[::1]:8001", true},
+        {"http://localhost:8001/", true},   {"http://10.0.0.1:8001", false},
         {"http://127.0.0.1.nip.io", false}, {"https://10.0.0.1", true},
-        {"10.0.0.1:6443", false},          {"https://u:p@10.0.0.1", false},
-        {"https://10.0.0.1/?a", false},    {"https://10.0.0.1#a", false},
-        {"ftp://10.0.0.1", false},         {"https://", false},
+        {"10.0.0.1:6443", false},           {"https://u:p@10.0.0.1", false},
+        {"https://10.0.0.1/?a", false},     {"https://10.0.0.1#a", false},
+        {"ftp://10.0.0.1", false},          {"https://", false},
     };
     struct fixture fx;
 

@@ -214,8 +214,8 @@ static void a_list_is_the_same_however_it_is_cut(void **state) {
         buf_init(&out, 0);
         kube_list_init(&l, note_item, &out);
         assert_int_equal(read_list(&l, str_of(all), &rng, most), ST_OK);
-        assert_true(str_eq(buf_str(&out),
-                           STR("{\"a\":\"]}\\\"\\\\\"}|{\"b\":[1,2,{}]}|{}|{\"c\":true}|")));
+        assert_true(
+            str_eq(buf_str(&out), STR("{\"a\":\"]}\\\"\\\\\"}|{\"b\":[1,2,{}]}|{}|{\"c\":true}|")));
         assert_int_equal(l.n_items, 4);
         assert_string_equal(l.version, "42");
         assert_string_equal(l.next, "a/b");

@@ -9,13 +9,14 @@
 #include <signal.h>
 #include <sys/stat.h>
 
-#define LIST_PATH "/api/v1/namespaces/prod/pods?labelSelector=app%3Dvllm%2Ctier%20in%20%28a%2C%20b%29"
+#define LIST_PATH                                                                                  \
+    "/api/v1/namespaces/prod/pods?labelSelector=app%3Dvllm%2Ctier%20in%20%28a%2C%20b%29"
 
 static bool is_watch(const struct fixture *fx, int i, const char *version) {
     char want[200];
 
-    snprintf(want, sizeof(want), "&watch=true&allowWatchBookmarks=true&resourceVersion=%s&timeoutSeconds=",
-             version);
+    snprintf(want, sizeof(want),
+             "&watch=true&allowWatchBookmarks=true&resourceVersion=%s&timeoutSeconds=", version);
     return strstr(fx->targets[i], want) != NULL;
 }
 
@@ -272,8 +273,9 @@ static void a_page_that_has_expired_begins_the_list_anew(void **state) {
     (void)state;
     init(&fx);
     expect(&fx, &(struct answer){200, PAGE("10", "t1", POD("a", "3"))});
-    expect(&fx, &(struct answer){410, STATUS(410, "Expired", "The provided continue parameter is "
-                                                             "too old")});
+    expect(&fx, &(struct answer){410, STATUS(410, "Expired",
+                                             "The provided continue parameter is "
+                                             "too old")});
     expect(&fx, &(struct answer){200, LISTED("20", POD("b", "3"))});
     start(&fx, (struct kube_config){0});
     UNTIL(&fx, fx.open);
@@ -391,8 +393,9 @@ static void what_is_forbidden_is_said_with_the_role_that_is_missing(void **state
     assert_non_null(strstr(text, "{apiVersion: rbac.authorization.k8s.io/v1, kind: Role, metadata: "
                                  "{name: incipit-router-pods, namespace: prod}, rules: "
                                  "[{apiGroups: [''], resources: [pods], verbs: [list, watch]}]}"));
-    assert_non_null(strstr(text, "kubectl create rolebinding incipit-router-pods "
-                                 "--role=incipit-router-pods --serviceaccount=prod:router -n prod"));
+    assert_non_null(strstr(text,
+                           "kubectl create rolebinding incipit-router-pods "
+                           "--role=incipit-router-pods --serviceaccount=prod:router -n prod"));
     finish(&fx);
 }
 
@@ -563,7 +566,8 @@ static void send_event(struct http_request *req, uint32_t version) {
     char text[200];
 
     snprintf(text, sizeof(text),
-             "{\"type\":\"%s\",\"object\":{\"metadata\":{\"name\":\"%c\",\"resourceVersion\":\"%u\"}}}\n",
+             "{\"type\":\"%s\",\"object\":{\"metadata\":{\"name\":\"%c\",\"resourceVersion\":\"%"
+             "u\"}}}\n",
              world.history[version - 1].type == 'A'   ? "ADDED"
              : world.history[version - 1].type == 'M' ? "MODIFIED"
                                                       : "DELETED",
