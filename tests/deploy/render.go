@@ -2,6 +2,8 @@
 //
 //	render CHART [values.yaml ...]      RELEASE, NAMESPACE, API_VERSIONS (a comma between) from the environment
 //
+// Objects go to standard output, the notes to standard error.
+//
 // It has what our chart uses of Helm: sprig, include, tpl, toYaml, fromYaml, required, lookup (which
 // finds nothing, as in `helm template`), .Values, .Release, .Chart, .Files and .Capabilities; values files over the
 // chart's, later ones winning, and null taking a key away. No subcharts, no hooks, no schema: that is checked by
@@ -61,6 +63,18 @@ func (f files) Get(name string) string {
 		return ""
 	}
 	return string(bytes)
+}
+
+// Glob finds files of the chart, the links among them too: name to content.
+func (f files) Glob(pattern string) map[string]string {
+	found := map[string]string{}
+	paths, err := filepath.Glob(filepath.Join(f.chart, pattern))
+	check(err)
+	for _, path := range paths {
+		name, _ := filepath.Rel(f.chart, path)
+		found[name] = f.Get(name)
+	}
+	return found
 }
 
 type apiVersions []string
@@ -157,7 +171,9 @@ func main() {
 		var out strings.Builder
 		check(all.ExecuteTemplate(&out, name, data))
 		text := strings.ReplaceAll(strings.TrimSpace(out.String()), "<no value>", "")
-		if text != "" {
+		if name == "NOTES.txt" { // for people
+			fmt.Fprintln(os.Stderr, text)
+		} else if text != "" {
 			fmt.Printf("---\n# Source: %s\n%s\n", name, text)
 		}
 	}

@@ -1,0 +1,399 @@
+"""Everything that deploy/ renders is real: its objects fit each other, the programs, and Kubernetes."""
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from rendered import (BUILD, CHART, KUSTOMIZE, ROOT, VERSION, all_renders, container_of, helm, matches, named, of_kind,
+                      options_of, our_workers, routers)
+
+RENDERS = all_renders()
+each_render = pytest.mark.parametrize("objects", RENDERS.values(), ids=RENDERS.keys())
+TYPES = json.loads((pathlib.Path(__file__).parent / "custom_types.json").read_text())
+
+
+# --- Kubernetes --------------------------------------------------------------------------------------
+
+@each_render
+def test_it_is_what_kubernetes_takes(objects):
+    validate = pytest.importorskip("kubernetes_validate", reason="SKIPPED: pip cannot install kubernetes-validate")
+    for o in objects:
+        if o["apiVersion"] not in TYPES:
+            validate.validate(o, "1.32", strict=True)
+
+
+@each_render
+def test_objects_of_operators_are_what_those_take(objects):
+    jsonschema = pytest.importorskip("jsonschema")
+    for o in objects:
+        if o["apiVersion"] in TYPES:
+            jsonschema.validate(o, TYPES[o["apiVersion"]][o["kind"]])
+
+
+@each_render
+def test_names_are_unique_and_labels_are_labels(objects):
+    seen = [(o["kind"], o["metadata"].get("namespace"), o["metadata"]["name"]) for o in objects]
+    assert len(set(seen)) == len(seen)
+    for o in objects:
+        assert re.fullmatch(r"[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?", o["metadata"]["name"]), o["metadata"]["name"]
+        for value in o["metadata"].get("labels", {}).values():
+            assert re.fullmatch(r"([A-Za-z0-9][-A-Za-z0-9_.]{0,61}[A-Za-z0-9]|[A-Za-z0-9])?", value), value
+
+
+def restricted(pod):
+    """The Pod Security Standard `restricted`, and a root that cannot be written."""
+    security = pod["securityContext"]
+    assert security["runAsNonRoot"] is True and security["runAsUser"] == 65532
+    assert security["seccompProfile"]["type"] == "RuntimeDefault"
+    for container in pod["containers"]:
+        own = container["securityContext"]
+        assert own["allowPrivilegeEscalation"] is False and own["capabilities"] == {"drop": ["ALL"]}
+        assert own["readOnlyRootFilesystem"] is True
+    assert all(set(v) & {"configMap", "emptyDir", "secret", "persistentVolumeClaim"} for v in pod["volumes"])
+
+
+@each_render
+def test_pods_of_ours_are_restricted_and_told_no_service_links(objects):
+    for deployment in of_kind(objects, "Deployment"):
+        # A service called incipit sets INCIPIT_PORT=tcp://..., which is an option.
+        assert deployment["spec"]["template"]["spec"]["enableServiceLinks"] is False
+    for deployment in routers(objects) + our_workers(objects):
+        restricted(deployment["spec"]["template"]["spec"])
+
+
+@each_render
+def test_images_of_ours_have_a_dockerfile_and_this_version(objects):
+    for deployment in routers(objects) + our_workers(objects):
+        name, tag = container_of(deployment)["image"].rsplit(":", 1)
+        assert tag == VERSION
+        assert (ROOT / "deploy/docker" / f"Dockerfile.{name.removeprefix('incipit-')}").exists()
+
+
+# --- objects and each other --------------------------------------------------------------------------
+
+def pods(objects):
+    return {d["metadata"]["name"]: d["spec"]["template"]["metadata"]["labels"] for d in of_kind(objects, "Deployment")}
+
+
+def selectors(objects):
+    """(who, selector) of everything that must find pods."""
+    for o in objects:
+        spec, name = o.get("spec", {}), f"{o['kind']} {o['metadata']['name']}"
+        if o["kind"] == "Service":
+            yield name, spec["selector"]
+        elif o["kind"] in ("PodDisruptionBudget", "PodMonitor"):
+            yield name, spec["selector"]["matchLabels"]
+        elif o["kind"] == "NetworkPolicy":
+            yield name, spec["podSelector"]["matchLabels"]
+            for rule in spec.get("ingress", []) + spec.get("egress", []):
+                for peer in (rule or {}).get("from", []) + (rule or {}).get("to", []):
+                    if "podSelector" in peer:
+                        yield name, peer["podSelector"]["matchLabels"]
+        elif o["kind"] == "Deployment":
+            for constraint in spec["template"]["spec"].get("topologySpreadConstraints", []):
+                yield name, constraint["labelSelector"]["matchLabels"]
+
+
+@each_render
+def test_every_selector_finds_pods(objects):
+    for name, selector in selectors(objects):
+        found = [p for p, labels in pods(objects).items() if matches(selector, labels)]
+        assert found, f"{name}: no pod has {selector}"
+        if "router" in name.split()[1]:
+            assert any("router" in p or "worker" in str(selector) for p in found)
+
+
+@each_render
+def test_a_deployment_selects_its_own_pods_and_no_others(objects):
+    for d in of_kind(objects, "Deployment"):
+        found = [p for p, labels in pods(objects).items() if matches(d["spec"]["selector"]["matchLabels"], labels)]
+        assert found == [d["metadata"]["name"]]
+
+
+@each_render
+def test_routers_look_for_the_workers_of_the_same_render(objects):
+    for router in routers(objects):
+        options = yaml.safe_load(options_of(objects, router))
+        workers = [d for d in of_kind(objects, "Deployment") if d is not router]
+        selector = dict(pair.split("=", 1) for pair in options.get("k8s-selector", []))
+        if not workers or not selector or "app" in selector:  # workers of elsewhere
+            continue
+        for worker in workers:
+            assert matches(selector, worker["spec"]["template"]["metadata"]["labels"])
+            names = [p["name"] for p in container_of(worker)["ports"]]
+            assert names == ["http"], "the router takes the container port called http"
+        assert not matches(selector, router["spec"]["template"]["metadata"]["labels"])
+
+
+@each_render
+def test_service_monitors_find_services_of_the_same_render(objects):
+    for monitor in of_kind(objects, "ServiceMonitor"):
+        found = [s for s in of_kind(objects, "Service")
+                 if matches(monitor["spec"]["selector"]["matchLabels"], s["metadata"]["labels"])]
+        assert len(found) == 1
+        assert {e["port"] for e in monitor["spec"]["endpoints"]} <= {p["name"] for p in found[0]["spec"]["ports"]}
+
+
+@each_render
+def test_what_is_named_is_there(objects):
+    """Config maps, secrets, claims and accounts; a secret of the user's is named in values, or optional."""
+    given = {"cert", "keys", "huggingface"}
+    for d in of_kind(objects, "Deployment"):
+        pod, container = d["spec"]["template"]["spec"], container_of(d)
+        assert named(objects, "ServiceAccount", pod["serviceAccountName"])
+        for volume in pod["volumes"]:
+            if "configMap" in volume:
+                assert named(objects, "ConfigMap", volume["configMap"]["name"])
+            if "persistentVolumeClaim" in volume:
+                assert named(objects, "PersistentVolumeClaim", volume["persistentVolumeClaim"]["claimName"])
+            if "secret" in volume:
+                assert volume["secret"]["secretName"] in given
+        assert {m["name"] for m in container["volumeMounts"]} == {v["name"] for v in pod["volumes"]}
+        for source in container.get("envFrom", []):
+            assert named(objects, "Secret", source["secretRef"]["name"])
+        for variable in container.get("env", []):
+            ref = variable.get("valueFrom", {}).get("secretKeyRef")
+            assert not ref or ref.get("optional") or ref["name"] in given or named(objects, "Secret", ref["name"])
+    for target in of_kind(objects, "HorizontalPodAutoscaler", "ScaledObject"):
+        [deployment] = named(objects, "Deployment", target["spec"]["scaleTargetRef"]["name"])
+        assert "replicas" not in deployment["spec"], "each rollout would undo what the autoscaler did"
+    for binding in of_kind(objects, "RoleBinding", "ClusterRoleBinding"):
+        assert named(objects, binding["roleRef"]["kind"], binding["roleRef"]["name"])
+        for subject in binding["subjects"]:
+            assert named(objects, "ServiceAccount", subject["name"])
+            assert subject["namespace"] == "incipit"
+
+
+def port_of(container, name):
+    [port] = [p["containerPort"] for p in container["ports"] if p["name"] == name]
+    return port
+
+
+@each_render
+def test_ports_named_anywhere_are_ports_of_the_pods(objects):
+    deployments = of_kind(objects, "Deployment")
+
+    def of(selector):
+        return [container_of(d) for d in deployments if matches(selector, d["spec"]["template"]["metadata"]["labels"])]
+
+    for service in of_kind(objects, "Service"):
+        for port in service["spec"]["ports"]:
+            assert all(port_of(c, port["targetPort"]) for c in of(service["spec"]["selector"]))
+    for policy in of_kind(objects, "NetworkPolicy"):
+        open_ports = {p["port"] for rule in policy["spec"]["ingress"] for p in rule["ports"]}
+        for c in of(policy["spec"]["podSelector"]["matchLabels"]):
+            assert open_ports == {p["name"] for p in c["ports"]}
+    for monitor in of_kind(objects, "PodMonitor"):
+        for endpoint in monitor["spec"]["podMetricsEndpoints"]:
+            assert all(port_of(c, endpoint["port"]) for c in of(monitor["spec"]["selector"]["matchLabels"]))
+    for d in deployments:
+        c, annotations = container_of(d), d["spec"]["template"]["metadata"].get("annotations", {})
+        for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+            assert port_of(c, c[probe]["httpGet"]["port"])
+        if "prometheus.io/port" in annotations:
+            assert int(annotations["prometheus.io/port"]) in [p["containerPort"] for p in c["ports"]]
+    for ingress in of_kind(objects, "Ingress"):
+        for rule in ingress["spec"]["rules"]:
+            for path in rule["http"]["paths"]:
+                [service] = named(objects, "Service", path["backend"]["service"]["name"])
+                assert path["backend"]["service"]["port"]["name"] in [p["name"] for p in service["spec"]["ports"]]
+
+
+# --- objects and programs ----------------------------------------------------------------------------
+
+def effective(program, args, environment=None):
+    """What the program understands: its --dump-config, as a dictionary."""
+    said = subprocess.run([BUILD / program, *map(str, args), "--dump-config"], capture_output=True, text=True,
+                          env={"PATH": os.environ["PATH"], **(environment or {})})
+    assert said.returncode == 0, said.stderr
+    assert not said.stderr, said.stderr  # nothing was passed over
+    return yaml.safe_load(said.stdout)
+
+
+def seconds(duration):
+    number, unit = re.fullmatch(r"(\d+)(ms|s|m|h)", str(duration)).groups()
+    return int(number) * {"ms": 0.001, "s": 1, "m": 60, "h": 3600}[unit]
+
+
+@each_render
+def test_the_router_takes_its_options_and_listens_where_it_is_asked(objects, tmp_path):
+    for router in routers(objects):
+        file, c = tmp_path / "router.yaml", container_of(router)
+        file.write_text(options_of(objects, router))
+        [flag] = [a for a in c["args"] if a.startswith("--config=")]
+        mounts = {m["name"]: m["mountPath"] for m in c["volumeMounts"]}
+        assert flag == f"--config={mounts['options']}/router.yaml"
+        options = effective("incipit-router", [f"--config={file}", *[a for a in c["args"] if a != flag]])
+        assert options["host"] == options["admin-host"] == "0.0.0.0"
+        assert (options["port"], options["admin-port"]) == (port_of(c, "http"), port_of(c, "admin"))
+        for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+            assert c[probe]["httpGet"].get("scheme", "HTTP") == ("HTTPS" if options.get("tls-cert-path") else "HTTP")
+        for name in ("tls-cert-path", "tls-key-path", "api-keys-file"):
+            path = options.get(name)
+            assert not path or os.path.dirname(path) in mounts.values()
+        grace = router["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
+        assert grace == seconds(options["drain-settle"]) + seconds(options["drain-timeout"]) + 10
+
+
+@each_render
+def test_the_secret_has_what_the_router_calls_so(objects):
+    for router in routers(objects):
+        [source] = container_of(router)["envFrom"]
+        [secret] = named(objects, "Secret", source["secretRef"]["name"])
+        assert {"INCIPIT_PREFIX_HASH_SEED", "INCIPIT_ADMIN_API_KEY"} <= set(secret["data"])
+        options = effective("incipit-router", [], {name: "a-text-of-this-test" for name in secret["data"]})
+        for name in secret["data"]:
+            assert options[name.removeprefix("INCIPIT_").lower().replace("_", "-")] == "***"
+
+
+@each_render
+def test_workers_take_their_arguments_and_listen_where_they_are_asked(objects):
+    for worker in our_workers(objects):
+        c = container_of(worker)
+        options = effective("incipit-worker", c["args"])
+        assert options["host"] == "0.0.0.0" and options["port"] == port_of(c, "http")
+        assert options["model"].startswith("/usr/share/incipit/demo-model") or re.fullmatch(r"[\w.-]+/[\w.-]+", options["model"])
+        grace = worker["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
+        assert grace == seconds(options["drain-timeout"]) + 10
+        assert options["trust-router"] is bool(of_kind(objects, "NetworkPolicy"))
+        [mount] = [m["mountPath"] for m in c["volumeMounts"] if m["name"] == "models"]
+        [home] = [e["value"] for e in c.get("env", []) if e["name"] == "HF_HOME"] or [mount + "/huggingface"]
+        assert home.startswith(mount)
+
+
+@each_render
+def test_who_drains_is_not_restarted(objects):
+    for d in routers(objects) + our_workers(objects):
+        c = container_of(d)
+        assert c["livenessProbe"]["httpGet"]["path"] == c["startupProbe"]["httpGet"]["path"] == "/livez"
+        assert c["readinessProbe"]["httpGet"]["path"] == "/readyz"
+
+
+@each_render
+def test_the_role_is_what_the_router_asks_for(objects):
+    for router in routers(objects):
+        options = yaml.safe_load(options_of(objects, router))
+        roles = of_kind(objects, "Role", "ClusterRole")
+        if options.get("service-discovery") != "k8s":
+            assert not roles
+            continue
+        verbs = ["list", "watch"] + ["patch"] * bool(options.get("k8s-write-deletion-cost"))
+        wanted = [{"apiGroups": [""], "resources": ["pods"], "verbs": verbs}]
+        if "inference-pool" in options:
+            wanted.append({"apiGroups": ["inference.networking.k8s.io"], "resources": ["inferencepools"],
+                           "verbs": ["list", "watch"]})
+        [role] = roles
+        assert role["rules"] == wanted
+        assert role["kind"] == ("ClusterRole" if options.get("k8s-all-namespaces") else "Role")
+
+
+# --- the chart's values ------------------------------------------------------------------------------
+
+VALUES = yaml.safe_load((CHART / "values.yaml").read_text())
+SCHEMA = json.loads((CHART / "values.schema.json").read_text())
+
+
+def leaves(value, path=()):
+    if isinstance(value, dict) and value:
+        for key, below in value.items():
+            yield from leaves(below, path + (key,))
+    elif path[0] != "workers":
+        yield path, value
+
+
+LEAVES = list(leaves(VALUES))
+# Another value for what has none, or where not every value is one.
+OTHER = {
+    "policy": "chwbl", "pullPolicy": "Always", "level": "debug", "type": "LoadBalancer", "engine": "vllm", "accessMode": "ReadWriteOnce",
+    "selector": {"app": "x"}, "workerUrls": ["http://10.1.1.1:8000"], "extraArgs": ["--log-level=debug"],
+    "extraEnv": [{"name": "A", "value": "b"}], "options": {"slow-start": "30s"}, "hosts": [{"host": "b.example"}],
+    "tls": [{"hosts": ["b.example"]}], "imagePullSecrets": [{"name": "pull"}], "tolerations": [{"operator": "Exists"}],
+    "topologySpreadConstraints": [{"maxSkew": 2, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}],
+    "apiServerPorts": [16443], "endpoint": "/ready", "interval": "60s", "size": "7Gi", "shmSize": "7Gi",
+    "saturation": "0.6", "waiting": "9", "maxPayloadSize": "64MiB", "weight": 0, "key": "k", "values": ["v"],
+    "matchExpressions": [], "preferredDuringSchedulingIgnoredDuringExecution": [],
+}
+# What must be so for a value to matter.
+WITH = {
+    ("router", "replicas"): {}, ("router", "autoscaling"): {"router": {"autoscaling": {"enabled": True}}},
+    ("router", "ingress", "hosts"): {"router": {"ingress": {"enabled": True}}},
+    ("router", "ingress"): {"router": {"ingress": {"enabled": True, "hosts": [{"host": "a.example"}]}}},
+    ("router", "metrics", "serviceMonitor"): {"router": {"metrics": {"serviceMonitor": {"enabled": True}}}},
+    ("metrics",): {"metrics": {"podMonitor": {"enabled": True}}}, ("keda",): {"keda": {"enabled": True}},
+    ("prometheusRule",): {"prometheusRule": {"enabled": True}},
+    ("grafana",): {"grafana": {"dashboard": {"enabled": True}}},
+    ("workerDefaults", "storage"): {"workerDefaults": {"storage": {"size": "9Gi"}}},
+    ("workerDefaults", "autoscaling"): {"keda": {"enabled": True}},
+    ("workerDefaults", "model"): {"workers": [{"name": "demo"}], "workerDefaults": {"model": "org/name"}},
+    ("workerDefaults", "servedModelName"): {"workers": [{"name": "demo", "model": "org/name"}]},
+}
+
+
+def other(path, value):
+    if path[-1] in OTHER and value != OTHER[path[-1]]:
+        return OTHER[path[-1]]
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, dict):
+        return {"a.example/b": "c"}
+    if value is None:
+        return 1
+    return value + 1 if isinstance(value, int) else "other"
+
+
+def nested(path, value):
+    for key in reversed(path):
+        value = {key: value}
+    return value
+
+
+def without_chance(objects):
+    """Two renders have other random keys; that is not a difference."""
+    for secret in of_kind(objects, "Secret"):
+        for name, value in secret["data"].items():
+            if len(value) == 64:
+                secret["data"][name] = "random"
+    return objects
+
+
+@pytest.mark.skipif("helm/default" not in RENDERS, reason="SKIPPED: there is no Go to render the chart with")
+@pytest.mark.parametrize("path,value", LEAVES, ids=[".".join(p) for p, _ in LEAVES])
+def test_every_value_of_the_chart_matters_and_is_in_its_schema(path, value):
+    jsonschema = pytest.importorskip("jsonschema")
+    base = next((v for p, v in WITH.items() if path[:len(p)] == p and path[-1] != "enabled"), {})
+    changed = nested(path, other(path, value))
+    jsonschema.validate(changed, SCHEMA)
+    before, after = helm(base), helm(base, changed)
+    is_the_same = without_chance(before[0]) == without_chance(after[0]) and before[1] == after[1]
+    assert not is_the_same, f"{changed} changes nothing"
+
+
+@pytest.mark.parametrize("values,word", [
+    ({"router": {"replica": 2}}, "replica"), ({"router": {"policy": "best"}}, "best"),
+    ({"workers": [{"model": "a/b"}]}, "name"), ({"workers": [{"name": "a", "gpus": 1}]}, "gpus"),
+    ({"router": {"port": 0}}, "0"), ({"router": {"extraArgs": ["x"]}}, "x"), ({"history": {}}, "history"),
+])
+def test_a_value_that_means_nothing_is_refused_by_name(values, word):
+    jsonschema = pytest.importorskip("jsonschema")
+    with pytest.raises(jsonschema.ValidationError, match=word):
+        jsonschema.validate(values, SCHEMA)
+
+
+@pytest.mark.parametrize("path", sorted((CHART / "examples").glob("*.yaml")) + [CHART / "values.yaml"], ids=lambda p: p.name)
+def test_values_that_we_ship_are_in_the_schema(path):
+    jsonschema = pytest.importorskip("jsonschema")
+    jsonschema.Draft7Validator.check_schema(SCHEMA)
+    jsonschema.validate(yaml.safe_load(path.read_text()), SCHEMA)
+
+
+def test_versions_agree():
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert chart["version"] == chart["appVersion"] == VERSION
+    for path in KUSTOMIZE.rglob("kustomization.yaml"):
+        for image in yaml.safe_load(path.read_text()).get("images", []):
+            assert image["newTag"] == VERSION, path
