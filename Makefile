@@ -443,6 +443,10 @@ images: ## the container images of deploy/docker, by docker (or DOCKER=podman)
 images-check: ## their build steps in a Debian root, and the results run; no daemon, needs root; ARGS="router worker-cpu worker-cuda"
 	@python3 tests/deploy/images.py $(ARGS)
 
+.PHONY: deploy-check
+deploy-check: all ## what deploy/ renders, against Kubernetes' schemas and the programs; make deps-deploy first
+	@tests/deploy/run $(B) "$(SAN)" $(ARGS)
+
 deps: deps-run ## install what `make run` needs; also deps-test, -fuzz, -bench, -lint, -aarch64
 deps-%:
 	@deploy/deps $*

@@ -246,9 +246,10 @@ def test_the_secret_has_what_the_router_calls_so(objects):
         [source] = container_of(router)["envFrom"]
         [secret] = named(objects, "Secret", source["secretRef"]["name"])
         assert {"INCIPIT_PREFIX_HASH_SEED", "INCIPIT_ADMIN_API_KEY"} <= set(secret["data"])
-        options = effective("incipit-router", [], {name: "a-text-of-this-test" for name in secret["data"]})
+        known = subprocess.run([BUILD / "incipit-router", "--dump-config"], capture_output=True, text=True,
+                               env={name: "a-text-of-this-test" for name in secret["data"]}).stdout
         for name in secret["data"]:
-            assert options[name.removeprefix("INCIPIT_").lower().replace("_", "-")] == "***"
+            assert re.search(f"^# {name[8:].lower().replace('_', '-')}: [*]+  # environment$", known, re.M), name
 
 
 @each_render
