@@ -433,8 +433,12 @@ void http_server_drain(struct http_server *server, void (*on_drained)(void *arg)
 }
 
 bool http_server_is_sending(const struct http_server *server) {
-    return !list_is_empty(&server->peers[PEER_ANSWERING]) ||
-           !list_is_empty(&server->peers[PEER_FLUSHING]);
+    if (!list_is_empty(&server->peers[PEER_ANSWERING])) return true;
+    if (!list_is_empty(&server->peers[PEER_FLUSHING])) return true;
+    LIST_FOR_EACH(it, &server->peers[PEER_IDLE]) { /* between requests, the last answer half sent */
+        if (conn_pending(&LIST_ENTRY(it, struct peer, link)->conn) > 0) return true;
+    }
+    return false;
 }
 
 struct http_server_stats http_server_stats(const struct http_server *server) {

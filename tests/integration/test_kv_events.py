@@ -74,9 +74,9 @@ def unpack(data, at=0):
     if head in (0xc4, 0xd9):
         n, at = number("B", 1)
         return (data[at:at + n] if head == 0xc4 else data[at:at + n].decode()), at + n
-    if head == 0xda:
+    if head in (0xc5, 0xda):
         n, at = number("H", 2)
-        return data[at:at + n].decode(), at + n
+        return (data[at:at + n] if head == 0xc5 else data[at:at + n].decode()), at + n
     if head in (0xdc, 0xdd):
         n, at = number("H", 2) if head == 0xdc else number("I", 4)
         return values(n, at)

@@ -2,6 +2,7 @@
 #ifndef WORKER_API_API_H
 #define WORKER_API_API_H
 
+#include "common/buf.h"
 #include "common/list.h"
 #include "common/rng.h"
 #include "worker/engine/engine.h"
@@ -76,6 +77,9 @@ void api_load(struct api *api, struct wire_load *out); /* as routers are told it
 
 /* Says when to try again, in a refusal by `st` that is about to be sent; nothing in other answers. */
 void api_add_retry(const struct api *api, struct http_request *req, enum status st);
+
+/* Is a client with that address (http_request_client) on this machine? */
+bool api_is_loopback(struct str address);
 
 /* True: the worker is draining, and the request, which is new, has been answered so. */
 bool api_refuses_new(const struct api *api, struct http_request *req);

@@ -60,7 +60,7 @@ bool api_refuses_new(const struct api *api, struct http_request *req) {
 }
 
 /* 127.0.0.0/8, ::1, and the former as the latter's kind of socket shows it. */
-static bool is_loopback(struct str address) {
+bool api_is_loopback(struct str address) {
     if (str_starts(address, STR("::ffff:"))) {
         address.ptr += 7;
         address.len -= 7;
@@ -77,7 +77,7 @@ void admin_drain_post(struct http_request *req, void *arg) {
     char body[96];
     int n;
 
-    if (!is_loopback(client)) {
+    if (!api_is_loopback(client)) {
         error_set(&err, ST_FORBIDDEN,
                   "/admin/drain ends this worker and is answered on its own machine alone, not "
                   "to " STR_FMT ": send it SIGTERM, or ask from there",
