@@ -213,10 +213,14 @@ static cJSON *take_rule(struct api_server *a, const struct api_request *r) {
 
     cJSON_ArrayForEach(rule, a->rules) {
         const char *on = rule_text(rule, "on", "any"), *res = rule_text(rule, "resource", NULL);
-        int times = rule_number(rule, "times");
+        int times = rule_number(rule, "times"), skip = rule_number(rule, "skip");
 
         if (strcmp(on, "any") != 0 && strcmp(on, r->verb) != 0) continue;
         if (res && (!r->selection.resource || strcmp(res, r->selection.resource->name) != 0)) {
+            continue;
+        }
+        if (skip) {
+            cJSON_SetNumberValue(cJSON_GetObjectItemCaseSensitive(rule, "skip"), skip - 1);
             continue;
         }
         if (times <= 1) return cJSON_DetachItemViaPointer(a->rules, rule);

@@ -27,7 +27,7 @@
  *      {"do":"authority"}               another certificate authority: {"ca":FILE}, of the next ...
  *      {"do":"certificate"}             ... handshakes, from now on
  *   the next calls
- *      {"do":"answer","on":"list"|"watch"|"get"|"patch"|"any","resource":"pods","times":1, ANSWER}
+ *      {"do":"answer","on":"list"|"watch"|"get"|"patch"|"any","resource":"pods","times":1,"skip":0, ANSWER}
  *      ANSWER: "status":429,"reason":"TooManyRequests","message":"...","cause":"...","retry_after":1,
  *              "after_ms":0 | "raw":"bytes","then":"keep"|"close"|"reset" | "stall":true
  *      {"do":"forbid","verb":"list","resource":"pods","on":true}
