@@ -6,7 +6,7 @@ import pathlib
 import subprocess
 import threading
 
-from conftest import BUILD
+from conftest import BUILD, free_port
 
 
 class ApiServer:
@@ -78,6 +78,52 @@ def pod(name, ip="", labels=None, annotations=None, uid=None, ready=True, phase=
                                      "resources": {"limits": {"memory": "8Gi"}, "requests": {"cpu": "2"}}}],
                      "nodeName": "node-1", "restartPolicy": "Always", "dnsPolicy": "ClusterFirst"},
             "status": status}
+
+
+def slice_of(service, name, endpoints, port):
+    """An EndpointSlice; an endpoint is {"ip":, "uid":} and conditions."""
+    def endpoint(e):
+        conditions = {k: e[k] for k in ("ready", "serving", "terminating") if k in e} or {"ready": True}
+        return {"addresses": [e["ip"]], "conditions": conditions, "nodeName": "node-1",
+                "targetRef": {"kind": "Pod", "namespace": "default", "name": f"pod-{e['uid']}", "uid": e["uid"]}}
+    return {"kind": "EndpointSlice", "apiVersion": "discovery.k8s.io/v1", "addressType": "IPv4",
+            "metadata": {"name": name, "namespace": "default", "labels": {"kubernetes.io/service-name": service}},
+            "endpoints": [endpoint(e) for e in endpoints],
+            "ports": [{"name": "http", "port": port, "protocol": "TCP"}]}
+
+
+class Herd:
+    """Very many workers that compute nothing (herd.c), at addresses of 127.0.0.0/8 and one port."""
+
+    def __init__(self, service_ms, port=None):
+        self.port = port or free_port()
+        self.lock = threading.Lock()
+        self.process = subprocess.Popen([str(BUILD / "tests/integration/herd"), str(self.port), str(service_ms)],
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def say(self, *lines):
+        """Each is answered; the answers, or an AssertionError."""
+        with self.lock:
+            self.process.stdin.write("".join(line + "\n" for line in lines))
+            self.process.stdin.flush()
+            answers = [self.process.stdout.readline() for _ in lines]
+        assert all("ok " in answer for answer in answers), answers
+        return answers
+
+    def up(self, ip):
+        self.say(f"up {ip}")
+
+    def leave(self, ip):
+        self.say(f"leave {ip}")
+
+    def stop(self):
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
+        self.process.wait(20)
+        self.process.stdout.close()
+        assert self.process.returncode == 0
+
+    close = stop
 
 
 def kubeconfig(api, folder, token="secret"):
