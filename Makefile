@@ -349,6 +349,15 @@ skew: deps-test ## routers and workers of two versions side by side: OTHER=build
 	@$(MAKE) --no-print-directory -j$(JOBS) all
 	@INCIPIT_OTHER_BUILD=$(abspath $(OTHER)) tests/run_integration $(B) "$(SAN)" -k skew
 
+.PHONY: replay-http-shared
+replay-http-shared: all ## two routers before eight simulated workers, through HTTP: TRACE=file, 5 min
+ifeq ($(TRACE),)
+	@echo "SKIPPED replay-http-shared: give TRACE=FILE, a trace of requests (tests/replay/replay_http_shared.py)"
+else
+	@for python in $(PYTHON) python3 /usr/bin/python3; do $$python -c 'import pytest' 2>/dev/null && break; done; \
+	  INCIPIT_BUILD=$(B) $$python tests/replay/replay_http_shared.py $(TRACE) $(ARGS)
+endif
+
 REPLAY := $(B)/replay-cross
 PROTO  := router $(addprefix router_,new free reset pick sent first end)
 .PHONY: replay-cross replay-shared replay-peers

@@ -278,6 +278,19 @@ static uint64_t hash_secret(const struct router_options *o) {
     return secret;
 }
 
+/* Where tenants are apart, equal chains are in one cache only under equal salts. */
+static uint64_t scheme_of_hashes(const struct router *r) {
+    const struct router_options *o = r->options;
+    uint64_t secret = r->hash_secret;
+    char salt[ISOLATION_SALT_CHARS + 1];
+
+    if (o->isolate_by == ISOLATE_TENANT) {
+        isolation_salt(&r->isolation, STR(""), STR_NULL, salt);
+        secret = hash_64(salt, ISOLATION_SALT_CHARS, secret);
+    }
+    return prompt_hash_scheme(secret, o->prefix_block_bytes);
+}
+
 /* A router that starts anew is another one to the workers: what it had open is not open any more. */
 static uint64_t choose_origin(const struct router_options *o) {
     uint64_t origin;
@@ -317,7 +330,7 @@ static enum status build_frontends(struct router *r, struct error *err) {
                       (uint32_t)MAX(1, CEIL_DIV(o->max_prefix_bytes, o->prefix_block_bytes)),
                   .hash_secret = r->hash_secret,
                   .origin = r->origin,
-                  .scheme = prompt_hash_scheme(r->hash_secret, o->prefix_block_bytes),
+                  .scheme = scheme_of_hashes(r),
                   .queue_timeout_us = (uint64_t)o->queue_timeout_ms * 1000,
                   .request_timeout_us = (uint64_t)o->request_timeout_ms * 1000,
                   .first_byte_timeout_us = (uint64_t)o->first_byte_timeout_ms * 1000,
@@ -484,13 +497,12 @@ static enum status build_control(struct router *r, struct error *err) {
         r->scrape = scrape_create(r->loop, r->client, r->registry, r->log, &scrape);
     }
     if (o->share == SHARE_WORKERS) {
-        struct follow_config follow = {
-            .origin = r->origin,
-            .scheme = prompt_hash_scheme(r->hash_secret, o->prefix_block_bytes),
-            .block_bytes = o->prefix_block_bytes,
-            .max_workers = o->max_workers,
-            .silence_ms = FOLLOW_SILENCE_MS,
-            .patience_us = FOLLOW_PATIENCE_US};
+        struct follow_config follow = {.origin = r->origin,
+                                       .scheme = scheme_of_hashes(r),
+                                       .block_bytes = o->prefix_block_bytes,
+                                       .max_workers = o->max_workers,
+                                       .silence_ms = FOLLOW_SILENCE_MS,
+                                       .patience_us = FOLLOW_PATIENCE_US};
 
         r->follow = follow_create(r->loop, r->client, r->registry, r->metrics, r->log, &follow);
     }
