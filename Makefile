@@ -207,7 +207,7 @@ endif
 FAKE_CUDA := $(call objs,$(addprefix kernels/cuda/,gpu.c gpu_events.c gpu_library.c gemm.c comm.c) tests/unit/cuda/fake_cuda.c tests/unit/cuda/fake_libraries.c)
 $(B)/libfakecuda.a: $(FAKE_CUDA)
 $(FAKE_CUDA) $(call objs,$(wildcard tests/unit/cuda/*.c)): CFLAGS_ALL += -isystem $(CUDA_HOME)/include
-$(B)/tests/unit/router/test_kube_time: LDLIBS += -Wl,--wrap=clock_now_us
+$(B)/tests/unit/router/test_kube_time: LDLIBS += -Wl,--wrap=clock_now_us,--wrap=timerfd_settime
 $(B)/tests/unit/cuda/test_%: LDLIBS += -Wl,--wrap=dlopen,--wrap=dlsym,--wrap=dlerror,--wrap=dlclose
 ifeq ($(wildcard $(CUDA_HOME)/include/cublasLt.h),)
 UNIT := $(filter-out tests/unit/cuda/%,$(UNIT))

@@ -33,7 +33,8 @@ struct loop {
     struct iobuf_slab *slab;
     struct list tasks, last; /* struct loop_task, each in the order they were deferred */
     struct list signals;
-    uint64_t now_us; /* 0: not asked for in this turn */
+    uint64_t now_us;     /* 0: not asked for in this turn */
+    uint64_t longest_us; /* turn, since it was last asked for */
     bool is_turning, is_stopping;
     struct timer_wheel wheel;
 };
@@ -171,8 +172,12 @@ static bool turn(struct loop *loop, bool may_wait) {
     loop->now_us = 0;
     loop->is_turning = true;
     no_events = event_base_loop(loop->base, flags);
-    run_tasks(loop);
+    if (has_tasks(loop)) {
+        (void)loop_now_us(loop);
+        run_tasks(loop);
+    }
     loop->is_turning = false;
+    if (loop->now_us) loop->longest_us = MAX(loop->longest_us, clock_now_us() - loop->now_us);
     return had_tasks || no_events == 0;
 }
 
@@ -203,6 +208,13 @@ uint64_t loop_now_us(struct loop *loop) {
     return loop->now_us;
 }
 
+uint64_t loop_longest_turn_us(struct loop *loop) {
+    uint64_t us = loop->longest_us;
+
+    loop->longest_us = 0;
+    return us;
+}
+
 struct iobuf_slab *loop_slab(struct loop *loop) {
     return loop->slab;
 }
@@ -213,6 +225,7 @@ static void fd_is_ready(evutil_socket_t fd, short what, void *arg) {
     struct loop_fd *w = arg;
 
     (void)fd;
+    (void)loop_now_us(w->loop); /* the turn begins here, if nothing was before */
     w->fn(what & EV_READ ? LOOP_READ : LOOP_WRITE, w->arg);
 }
 

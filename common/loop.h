@@ -44,6 +44,10 @@ void loop_stop(struct loop *loop);
 
 uint64_t loop_now_us(struct loop *loop); /* monotonic; constant within one turn */
 
+/* The longest turn, waiting not counted, since this was last asked: what everything else on the loop
+ * had to wait for at once. */
+uint64_t loop_longest_turn_us(struct loop *loop);
+
 /* The buffers shared by the connections of this loop (iobuf.h). */
 struct iobuf_slab *loop_slab(struct loop *loop);
 

@@ -180,7 +180,8 @@ enum status frontend_create(struct frontend **out, const struct frontend_config 
     }
     if (st != ST_OK) goto fail;
     heartbeat_start(&f->heartbeat, f->loop,
-                    metric_part(metrics, METRICS_GET(metrics, ROUTER_loop_lag_seconds, "proxy")));
+                    metric_part(metrics, METRICS_GET(metrics, ROUTER_loop_lag_seconds, "proxy")),
+                    metric_part(metrics, METRICS_GET(metrics, ROUTER_loop_turn_seconds, "proxy")));
     f->proxy = proxy_create(f->loop, registry, metrics, log, &config->proxy);
     *out = f;
     return ST_OK;

@@ -488,7 +488,8 @@ static enum status build_control(struct router *r, struct error *err) {
     if (st != ST_OK) return st;
     http_client_trust(r->client, &trust);
     heartbeat_start(&r->heartbeat, r->loop,
-                    METRICS_GET(r->metrics, ROUTER_loop_lag_seconds, "control"));
+                    METRICS_GET(r->metrics, ROUTER_loop_lag_seconds, "control"),
+                    METRICS_GET(r->metrics, ROUTER_loop_turn_seconds, "control"));
     loop_timer_init(&r->tick, r->loop, on_tick, r);
     loop_timer_init(&r->deadline, r->loop, end_loop, r);
     on_tick(r); /* before the first worker is heard of: slow starts begin at a time */

@@ -1,13 +1,14 @@
 /* tests/unit/router/test_kube_time.c - hours of a cluster's life, in moments.
  *
  * The watch with the intervals that it has in production, the scripted API server over TLS, and the
- * copy that is made of what it tells, on one loop whose clock is the test's (clock_now_us is wrapped
- * by the linker): each turn of the loop takes 20 ms, or 250 where minutes pass. What happens in a
+ * copy that is made of what it tells, on one loop whose clock is the test's (by the linker's
+ * --wrap): each turn of the loop takes 20 ms, or 250 where minutes pass. What happens in a
  * turn happens in real time; what waits for time to pass does not wait. */
 #include "router/discovery/kube_store.h"
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/timerfd.h>
 #include <unistd.h>
 
 #include "common/log.h"
@@ -28,6 +29,17 @@ static uint64_t virtual_us = SECOND_US;
 uint64_t __wrap_clock_now_us(void);
 uint64_t __wrap_clock_now_us(void) {
     return virtual_us;
+}
+
+/* The loop's alarm rings in every turn: the kernel would set it by another clock. */
+int __real_timerfd_settime(int fd, int flags, const struct itimerspec *at, struct itimerspec *old);
+int __wrap_timerfd_settime(int fd, int flags, const struct itimerspec *at, struct itimerspec *old);
+int __wrap_timerfd_settime(int fd, int flags, const struct itimerspec *at, struct itimerspec *old) {
+    struct itimerspec soon = {.it_value = {0, 1}};
+
+    (void)flags;
+    (void)at;
+    return __real_timerfd_settime(fd, 0, &soon, old);
 }
 
 struct world {
