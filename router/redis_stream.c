@@ -65,7 +65,7 @@ static enum status split_url(const char *url, struct address_url *out, uint32_t 
 invalid:
     return error_set(err, ST_INVALID,
                      "'%s' is no place for a stream: redis://HOST[:PORT][/DATABASE] is expected, "
-                     "a password in --share-password-file",
+                     "a password in INCIPIT_SHARE_REDIS_PASSWORD",
                      url);
 }
 

@@ -28,6 +28,7 @@ enum status registry_create(struct registry **out, const struct registry_config 
 
     *out = NULL;
     r->config = *config;
+    buf_init(&r->outbox, 0);
     r->terms = mem_calloc(config->routing.max_workers, sizeof(*r->terms));
     init_lock(&r->lock);
     /* Say now, not at the first worker, that an option is wrong or that memory is short. */
@@ -48,6 +49,7 @@ void registry_destroy(struct registry *r) {
         routing_destroy(r->models[i].routing);
     }
     pthread_mutex_destroy(&r->lock);
+    buf_fini(&r->outbox);
     mem_free(r->terms);
     mem_free(r);
 }

@@ -121,6 +121,15 @@ void registry_adopted_first(struct registry *r, struct registry_mirror *m,
 void registry_adopted_ended(struct registry *r, struct registry_mirror *m,
                             const struct route_end *end, uint64_t now_us);
 
+/* What is sent to workers that are not ours, for other routers: frames of common/request_events.h whose
+ * sequence is the worker's identity. Before any request; `take` appends what there is to `out` and
+ * empties it; what finds no room, for want of somebody who takes, is dropped. */
+void registry_open_outbox(struct registry *r, uint64_t origin, uint64_t scheme);
+void registry_take_outbox(struct registry *r, struct buf *out);
+/* The worker of that identity, if it is described and not ours. */
+bool registry_find_foreign(struct registry *r, uint64_t identity, uint32_t *id,
+                           uint32_t *incarnation);
+
 /* Asserts the invariants of all books, and that the sum of the loads is what is open here and what is
  * open elsewhere. O(size), under the lock: for tests. */
 void registry_check(struct registry *r);
@@ -215,6 +224,7 @@ struct registry_target { /* where an attempt goes */
     bool is_tls;          /* and its certificate is for the host of `authority` */
     socklen_t addr_len;
     struct sockaddr_storage addr;
+    uint64_t told; /* the number by which other routers know the attempt; 0: they do not */
     uint32_t authority_len;
     char authority[REGISTRY_URL_MAX]; /* "127.0.0.1:31000", for Host; and a NUL */
 };

@@ -3,6 +3,7 @@
  *   registry.c        workers that come, change and go: the control loop
  *   registry_route.c  requests that are sent, wait and end: the router loops
  *   registry_shared.c requests that other routers have sent: the control loop
+ *   registry_outbox.c what they are told of ours, where the worker does not tell them
  *   registry_view.c   what is only looked at, by any thread */
 #ifndef ROUTER_REGISTRY_INTERNAL_H
 #define ROUTER_REGISTRY_INTERNAL_H
@@ -51,6 +52,8 @@ struct registry {
     struct policy_term *terms; /* by worker id, of the dry run at hand */
     uint32_t n_open;           /* our own, of all models, like n_waiting */
     uint32_t n_mirrored;       /* of other routers */
+    struct buf outbox;         /* of registry_outbox.c, as are: */
+    uint64_t origin, scheme, n_told;
     uint32_t n_waiting;
     uint32_t next_model; /* is looked at first when a place is free */
     uint64_t now_us;     /* of the last tick: near enough for slow starts */
@@ -73,6 +76,14 @@ void worker_set_draining(struct worker *w, uint32_t id, uint32_t who, bool is_se
 
 /* The breaker says whether the worker may be picked; the load table must say the same. */
 void worker_show_breaker(struct worker *w, uint32_t id);
+
+/* For the other routers, of an attempt at a worker that tells nothing itself. */
+void outbox_accepted(struct registry *r, const struct route_ticket *ticket,
+                     struct registry_target *target);
+void outbox_first(struct registry *r, const struct registry_target *target,
+                  const struct route_feedback *feedback, uint64_t now_us);
+void outbox_ended(struct registry *r, const struct registry_target *target,
+                  const struct route_end *end);
 
 /* Gives the places that are free to those who wait, model by model in turn. Their mails are sent by
  * registry_tell, when the lock is no longer held. */

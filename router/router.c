@@ -44,6 +44,7 @@
 #include "router/router_metrics.h"
 #include "router/router_options.h"
 #include "router/scrape.h"
+#include "router/share.h"
 #include "router/sources.h"
 #include "router/supervisor.h"
 
@@ -65,6 +66,7 @@ struct router {
     struct health *health;
     struct scrape *scrape;
     struct follow *follow;          /* NULL: nothing is shared */
+    struct share *share;            /* NULL: no --share-redis */
     struct decision_log *decisions; /* NULL: not kept */
     struct fleet *fleet;
     struct poison *poison;
@@ -295,7 +297,7 @@ static uint64_t scheme_of_hashes(const struct router *r) {
 static uint64_t choose_origin(const struct router_options *o) {
     uint64_t origin;
 
-    if (o->share == SHARE_NONE) return 0;
+    if (o->share == SHARE_NONE && !o->share_redis) return 0;
     hash_random(&origin, sizeof(origin));
     return origin | 1;
 }
@@ -329,7 +331,7 @@ static enum status build_frontends(struct router *r, struct error *err) {
                   .max_prefix_blocks =
                       (uint32_t)MAX(1, CEIL_DIV(o->max_prefix_bytes, o->prefix_block_bytes)),
                   .hash_secret = r->hash_secret,
-                  .origin = r->origin,
+                  .origin = o->share == SHARE_WORKERS ? r->origin : 0,
                   .scheme = scheme_of_hashes(r),
                   .queue_timeout_us = (uint64_t)o->queue_timeout_ms * 1000,
                   .request_timeout_us = (uint64_t)o->request_timeout_ms * 1000,
@@ -450,6 +452,32 @@ static enum status build_sources(struct router *r, struct error *err) {
     return st;
 }
 
+/* What other routers send is told by the workers, or, of workers that do not, by the routers. */
+static enum status build_sharing(struct router *r, struct error *err) {
+    const struct router_options *o = r->options;
+    uint64_t scheme = scheme_of_hashes(r);
+    struct follow_config follow = {.origin = r->origin,
+                                   .scheme = scheme,
+                                   .block_bytes = o->prefix_block_bytes,
+                                   .max_workers = o->max_workers,
+                                   .silence_ms = FOLLOW_SILENCE_MS,
+                                   .patience_us = FOLLOW_PATIENCE_US};
+    struct share_config share = {.url = o->share_redis,
+                                 .password = o->share_redis_password,
+                                 .key = o->share_redis_key,
+                                 .max_entries = o->share_redis_entries,
+                                 .origin = r->origin,
+                                 .scheme = scheme,
+                                 .block_bytes = o->prefix_block_bytes,
+                                 .patience_us = SHARE_PATIENCE_US};
+
+    if (o->share == SHARE_WORKERS) {
+        r->follow = follow_create(r->loop, r->client, r->registry, r->metrics, r->log, &follow);
+    }
+    if (!o->share_redis) return ST_OK;
+    return share_create(&r->share, r->loop, r->registry, r->metrics, r->log, &share, err);
+}
+
 static enum status build_control(struct router *r, struct error *err) {
     const struct router_options *o = r->options;
     struct scrape_config scrape = {.interval_us = (uint64_t)o->engine_metrics_interval_ms * 1000,
@@ -497,16 +525,8 @@ static enum status build_control(struct router *r, struct error *err) {
     if (o->engine_metrics_interval_ms) {
         r->scrape = scrape_create(r->loop, r->client, r->registry, r->log, &scrape);
     }
-    if (o->share == SHARE_WORKERS) {
-        struct follow_config follow = {.origin = r->origin,
-                                       .scheme = scheme_of_hashes(r),
-                                       .block_bytes = o->prefix_block_bytes,
-                                       .max_workers = o->max_workers,
-                                       .silence_ms = FOLLOW_SILENCE_MS,
-                                       .patience_us = FOLLOW_PATIENCE_US};
-
-        r->follow = follow_create(r->loop, r->client, r->registry, r->metrics, r->log, &follow);
-    }
+    st = build_sharing(r, err);
+    if (st != ST_OK) return st;
     r->started_us = loop_now_us(r->loop);
     return build_fleet(r, err);
 }
@@ -601,6 +621,7 @@ void router_destroy(struct router *r) {
     fleet_destroy(r->fleet);
     health_destroy(r->health);
     follow_destroy(r->follow);
+    share_destroy(r->share);
     http_client_destroy(r->client);
     heartbeat_stop(&r->heartbeat);
     loop_timer_fini(&r->tick);

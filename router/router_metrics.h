@@ -105,6 +105,10 @@ extern const double router_decision_buckets[ROUTER_DECISION_BUCKETS]; /* 500 ns 
       "Times that some of it was lost: too far behind, for too long without a connection.")        \
     X(HISTOGRAM, shared_lag_seconds, "",                                                           \
       "How much later than by the shortest way such an event came.")                               \
+    X(GAUGE, redis_connected, "", "1 while --share-redis is written to and followed.")             \
+    X(COUNTER, redis_events_total, "",                                                             \
+      "What other routers told there of requests to workers that are not ours.")                   \
+    X(COUNTER, redis_dropped_total, "", "Entries of ours that it did not take.")                   \
     X(COUNTER, worker_restarts_total, "", "Launched workers that were started again.")             \
     X(GAUGE, discovery_stale_seconds, "source",                                                    \
       "Since a source (kubernetes, dns) last knew the workers to be what it told; 0 while it "     \

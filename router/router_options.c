@@ -200,6 +200,21 @@ static const struct option_def rows[] = {
          "them of each request; they need the same --prefix-hash-seed. none: each knows what it "
          "sent itself, and four find half as much in caches as one."},
 
+    {"share-redis", OPT_STR, FIELD(share_redis), .metavar = "URL", .group = "Routing",
+     .help =
+         "redis://HOST[:PORT][/DATABASE], Redis or Valkey: where routers tell each other what they "
+         "sent to workers that do not tell it themselves, vLLM and SGLang. They need the same "
+         "--prefix-hash-seed, and URLs of workers."},
+    {"share-redis-password", OPT_STR, FIELD(share_redis_password), .is_secret = true,
+     .group = "Routing", .help = "Of that server."},
+    {"share-redis-key", OPT_STR, FIELD(share_redis_key), .def = "incipit:requests",
+     .group = "Routing", .help = "Its stream: another one for each fleet."},
+    {"share-redis-entries", OPT_U32, FIELD(share_redis_entries), .def = "20000", .min = "100",
+     .max = "10000000", .group = "Routing",
+     .help =
+         "About how much the stream holds, a hundred entries a second for each busy router: what "
+         "one that starts can learn, and memory of the server."},
+
     {"routing-key-headers", OPT_LIST, FIELD(session_headers),
      .def = "x-smg-routing-key,x-session-id,x-aibrix-session-key",
      .aliases = "session-headers,session-key", .max = "8", .group = "Other policies",

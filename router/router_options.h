@@ -47,6 +47,8 @@ struct router_options {
     uint64_t max_prefix_bytes, max_index_bytes;
     const char *prefix_hash_seed;
     int share; /* enum router_share */
+    const char *share_redis, *share_redis_password, *share_redis_key;
+    uint32_t share_redis_entries;
 
     uint32_t probe_interval_ms, probe_timeout_ms, probe_misses, probe_hits;
     const char *probe_path;

@@ -8,6 +8,7 @@
 #include "common/http_parse.h"
 #include "router/discovery/kube_store.h"
 #include "router/health.h"
+#include "router/redis_stream.h"
 #include "router/router_options.h"
 
 bool router_is_loopback(const char *host) {
@@ -103,6 +104,15 @@ enum status router_options_check(const struct router_options *o, struct error *e
                          "--api-keys-file, or add --trust-tenant-header behind a gateway that sets "
                          "%s",
                          o->tenant_header);
+    }
+    if (o->share_redis && !o->prefix_hash_seed) {
+        return error_set(
+            err, ST_INVALID,
+            "--share-redis, but routers can read each other's hashes only with the same "
+            "secret: set INCIPIT_PREFIX_HASH_SEED, alike for all of them");
+    }
+    if (o->share_redis && redis_stream_check_url(o->share_redis, err) != ST_OK) {
+        return error_prefix(err, "--share-redis");
     }
     if (o->probe_path[0] != '/' || strlen(o->probe_path) > HEALTH_PATH_MAX) {
         return error_set(err, ST_INVALID,

@@ -1,227 +1,18 @@
-/* tests/unit/router/test_redis_stream.c - against a server of a hundred lines, on the same loop. */
+/* tests/unit/router/test_redis_stream.c - a stream of a Redis server of a hundred lines. */
 #include "router/redis_stream.h"
 
-#include <arpa/inet.h>
-#include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include "common/clock.h"
 #include "common/loop.h"
-#include "common/mem.h"
 #include "tests/support/cm.h"
-
-#define CONNECTIONS 8
-#define ENTRIES     64
-#define WORDS       12
-
-/* --- the server -------------------------------------------------------------------------------- */
-
-struct server;
-struct peer {
-    struct server *server;
-    struct loop_fd watch;
-    struct buf in;
-    char waiting_from[48]; /* the id of a blocked XREAD */
-    bool is_open, is_waiting;
-};
-
-struct server {
-    struct loop *loop;
-    struct loop_fd watch;
-    struct peer peers[CONNECTIONS];
-    uint16_t port;
-    struct buf entries[ENTRIES];
-    uint32_t n_entries, n_accepted;
-    const char *password;   /* asked for */
-    const char *odd_answer; /* to XREAD, once */
-    bool is_full;           /* refuses XADD */
-    char seen_max_entries[16];
-    uint32_t seen_database;
-};
-
-static void answer(struct peer *p, const char *text) {
-    assert_int_equal(send(p->watch.fd, text, strlen(text), MSG_NOSIGNAL), (int)strlen(text));
-}
-
-static void answer_entries(struct peer *p, const char *after) {
-    uint32_t from = (uint32_t)atoi(strchr(after, '-') ? strchr(after, '-') + 1 : "0");
-    struct buf out;
-
-    if (from >= p->server->n_entries) {
-        answer(p, "*-1\r\n");
-        return;
-    }
-    buf_init(&out, 0);
-    buf_appendf(&out, "*1\r\n*2\r\n$1\r\nk\r\n*%u\r\n", p->server->n_entries - from);
-    for (uint32_t i = from; i < p->server->n_entries; i++) {
-        char id[48];
-
-        snprintf(id, sizeof(id), "1000-%u", i + 1);
-        buf_appendf(&out, "*2\r\n$%zu\r\n%s\r\n*2\r\n$1\r\nb\r\n$%zu\r\n", strlen(id), id,
-                    buf_len(&p->server->entries[i]));
-        buf_append_str(&out, buf_str(&p->server->entries[i]));
-        buf_append_str(&out, STR("\r\n"));
-    }
-    assert_int_equal(send(p->watch.fd, buf_ptr(&out), buf_len(&out), MSG_NOSIGNAL),
-                     (int)buf_len(&out));
-    buf_fini(&out);
-}
-
-static void add_entry(struct server *s, struct str bytes) {
-    buf_append_str(&s->entries[s->n_entries++], bytes);
-    for (int i = 0; i < CONNECTIONS; i++) {
-        if (!s->peers[i].is_open || !s->peers[i].is_waiting) continue;
-        s->peers[i].is_waiting = false;
-        answer_entries(&s->peers[i], s->peers[i].waiting_from);
-    }
-}
-
-static void execute(struct peer *p, const struct str *w, uint32_t n) {
-    struct server *s = p->server;
-
-    if (str_eq(w[0], STR("AUTH"))) {
-        bool is_right = s->password && str_eq(w[1], str_of(s->password));
-
-        answer(p, is_right ? "+OK\r\n" : "-WRONGPASS no\r\n");
-    } else if (str_eq(w[0], STR("SELECT"))) {
-        s->seen_database = (uint32_t)atoi(w[1].ptr);
-        answer(p, "+OK\r\n");
-    } else if (str_eq(w[0], STR("TIME"))) {
-        answer(p, "*2\r\n$2\r\n11\r\n$6\r\n000000\r\n"); /* ten seconds after all entries */
-    } else if (str_eq(w[0], STR("XADD"))) {
-        assert_int_equal(n, 8);
-        snprintf(s->seen_max_entries, sizeof(s->seen_max_entries), STR_FMT, STR_ARG(w[4]));
-        if (s->is_full) {
-            answer(p, "-OOM no memory\r\n");
-            return;
-        }
-        add_entry(s, w[7]);
-        answer(p, "$6\r\n1000-1\r\n");
-    } else {
-        assert_true(str_eq(w[0], STR("XREAD")));
-        if (s->odd_answer) {
-            answer(p, s->odd_answer);
-            s->odd_answer = NULL;
-            return;
-        }
-        snprintf(p->waiting_from, sizeof(p->waiting_from), STR_FMT, STR_ARG(w[n - 1]));
-        p->is_waiting = str_eq(w[1], STR("BLOCK")) &&
-                        atoi(strchr(p->waiting_from, '-') ? strchr(p->waiting_from, '-') + 1
-                                                          : "0") >= (int)s->n_entries;
-        if (!p->is_waiting) answer_entries(p, p->waiting_from);
-    }
-}
-
-/* One whole command at the front: "*2\r\n$4\r\nAUTH\r\n$2\r\npw\r\n". */
-static bool take_command(struct peer *p) {
-    struct str words[WORDS];
-    char *at = buf_ptr(&p->in), *end = at + buf_len(&p->in), *line;
-    uint32_t n;
-
-    if (!at || !(line = memchr(at, '\n', (size_t)(end - at)))) return false;
-    n = (uint32_t)atoi(at + 1);
-    assert_in_range(n, 1, WORDS);
-    at = line + 1;
-    for (uint32_t i = 0; i < n; i++) {
-        size_t len;
-
-        if (at >= end || !(line = memchr(at, '\n', (size_t)(end - at)))) return false;
-        len = (size_t)atoi(at + 1);
-        if ((size_t)(end - line) < len + 3) return false;
-        words[i] = (struct str){line + 1, len};
-        at = line + 1 + len + 2;
-    }
-    execute(p, words, n);
-    buf_consume(&p->in, (size_t)(at - buf_ptr(&p->in)));
-    return true;
-}
-
-static void peer_close(struct peer *p) {
-    int fd = p->watch.fd;
-
-    if (!p->is_open) return;
-    p->is_open = p->is_waiting = false;
-    loop_fd_fini(&p->watch);
-    close(fd);
-    buf_fini(&p->in);
-}
-
-static void on_bytes(unsigned ready, void *arg) {
-    struct peer *p = arg;
-    char bytes[4096];
-    ssize_t n = recv(p->watch.fd, bytes, sizeof(bytes), MSG_DONTWAIT);
-
-    (void)ready;
-    if (n < 0 && errno == EAGAIN) return;
-    if (n <= 0) {
-        peer_close(p);
-        return;
-    }
-    buf_append(&p->in, bytes, (size_t)n);
-    while (p->is_open && take_command(p)) {
-    }
-}
-
-static void on_connection(unsigned ready, void *arg) {
-    struct server *s = arg;
-    int fd = accept4(s->watch.fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
-
-    (void)ready;
-    if (fd < 0) return;
-    s->n_accepted++;
-    for (int i = 0; i < CONNECTIONS; i++) {
-        struct peer *p = &s->peers[i];
-
-        if (p->is_open) continue;
-        *p = (struct peer){.server = s, .is_open = true};
-        buf_init(&p->in, 0);
-        loop_fd_init(&p->watch, s->loop, fd, on_bytes, p);
-        loop_fd_watch(&p->watch, LOOP_READ);
-        return;
-    }
-    fail_msg("too many connections");
-}
-
-static void server_start(struct server *s, struct loop *loop) {
-    struct sockaddr_in addr = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t len = sizeof(addr);
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-
-    memset(s, 0, sizeof(*s));
-    s->loop = loop;
-    assert_int_equal(bind(fd, (struct sockaddr *)&addr, sizeof(addr)), 0);
-    assert_int_equal(listen(fd, 16), 0);
-    getsockname(fd, (struct sockaddr *)&addr, &len);
-    s->port = ntohs(addr.sin_port);
-    for (int i = 0; i < ENTRIES; i++)
-        buf_init(&s->entries[i], 0);
-    loop_fd_init(&s->watch, loop, fd, on_connection, s);
-    loop_fd_watch(&s->watch, LOOP_READ);
-}
-
-static void cut_all(struct server *s) {
-    for (int i = 0; i < CONNECTIONS; i++)
-        peer_close(&s->peers[i]);
-}
-
-static void server_stop(struct server *s) {
-    int fd = s->watch.fd;
-
-    cut_all(s);
-    loop_fd_fini(&s->watch);
-    close(fd);
-    for (int i = 0; i < ENTRIES; i++)
-        buf_fini(&s->entries[i]);
-}
+#include "tests/support/fake_redis.h"
 
 /* --- who reads and writes ------------------------------------------------------------------------ */
 
 struct stand {
     struct loop *loop;
-    struct server server;
+    struct fake_redis server;
     struct redis_stream *stream;
     char url[64], heard[512];
     uint64_t age_us;
@@ -249,7 +40,7 @@ static void begin(struct stand *s) {
 
     memset(s, 0, sizeof(*s));
     assert_int_equal(loop_create(&s->loop, &err), ST_OK);
-    server_start(&s->server, s->loop);
+    fake_redis_start(&s->server, s->loop);
 }
 
 static void connect_to_it(struct stand *s, const char *path, const char *password) {
@@ -268,7 +59,7 @@ static void connect_to_it(struct stand *s, const char *path, const char *passwor
     st = redis_stream_create(&s->stream, s->loop, NULL, &config, &err);
     if (st == ST_UNAVAILABLE) {
         print_message("%s\n", err.message);
-        server_stop(&s->server);
+        fake_redis_stop(&s->server);
         loop_destroy(s->loop);
         skip();
     }
@@ -277,7 +68,7 @@ static void connect_to_it(struct stand *s, const char *path, const char *passwor
 
 static void end(struct stand *s) {
     redis_stream_destroy(s->stream);
-    server_stop(&s->server);
+    fake_redis_stop(&s->server);
     loop_destroy(s->loop);
 }
 
@@ -299,8 +90,8 @@ static void what_there_was_is_told_and_then_what_comes(void **state) {
 
     (void)state;
     begin(&s);
-    add_entry(&s.server, STR("old"));
-    add_entry(&s.server, STR("older"));
+    fake_redis_add(&s.server, STR("old"));
+    fake_redis_add(&s.server, STR("older"));
     connect_to_it(&s, "", NULL);
     UNTIL(&s, s.n_synced == 1 && is_up(&s));
     assert_string_equal(s.heard, "old;older;");
@@ -321,10 +112,10 @@ static void a_lost_connection_goes_on_behind_the_last_entry(void **state) {
     UNTIL(&s, s.n_synced == 1 && is_up(&s));
     redis_stream_append(s.stream, STR("one"));
     UNTIL(&s, strcmp(s.heard, "one;") == 0);
-    cut_all(&s.server);
+    fake_redis_cut(&s.server);
     UNTIL(&s, s.n_lost == 1 && !is_up(&s));
     redis_stream_append(s.stream, STR("nowhere"));
-    add_entry(&s.server, STR("two"));
+    fake_redis_add(&s.server, STR("two"));
     UNTIL(&s, s.n_synced == 2 && is_up(&s));
     assert_string_equal(s.heard, "one;two;");
     redis_stream_stats(s.stream, &stats);
@@ -374,8 +165,8 @@ static void odd_answers_do_no_harm(void **state) {
         s.server.odd_answer = odd[i];
         connect_to_it(&s, "", NULL);
         UNTIL(&s, !s.server.odd_answer && s.n_synced && is_up(&s));
-        add_entry(&s.server, STR("fine"));
-        add_entry(&s.server, STR("fine"));
+        fake_redis_add(&s.server, STR("fine"));
+        fake_redis_add(&s.server, STR("fine"));
         UNTIL(&s, strstr(s.heard, "fine;"));
         end(&s);
     }

@@ -1,0 +1,44 @@
+/* router/share.h - several routers in front of workers that tell nothing, through a Redis stream.
+ *
+ * Our own workers tell every router of the requests they were given (follow.h). vLLM and SGLang do not:
+ * so each router writes what it sends to those into one stream, and reads what the others wrote:
+ *
+ *      router loop ──▶ registry: accepted, first, ended ──▶ outbox
+ *                                                             │ every 10 ms
+ *                              one entry: hello, events ◀─────┘
+ *      another router: on_entry ──▶ registry: adopt, first token, ended
+ *
+ * An entry is frames of common/request_events.h: a hello, whose generation is the writer's origin, whose
+ * `next` is the number of the entry and whose time is its time, then events, whose sequence is the
+ * identity of the worker (a hash of its URL). An entry comes at least every two seconds; what a router that has been silent for ten had
+ * open counts as ended. Without a server all go on alone. Thread: control. */
+#ifndef ROUTER_SHARE_H
+#define ROUTER_SHARE_H
+
+#include "router/redis_stream.h"
+
+struct log;
+struct loop;
+struct metrics;
+struct registry;
+struct share;
+
+#define SHARE_PATIENCE_US 10000000u
+
+struct share_config {
+    const char *url, *password; /* redis_stream.h */
+    const char *key;
+    uint32_t max_entries;
+    uint64_t origin, scheme; /* as in x-incipit-chain */
+    uint32_t block_bytes;    /* of the hashing */
+    uint64_t patience_us;    /* SHARE_PATIENCE_US: with a router that is silent */
+};
+
+MUST_USE enum status share_create(struct share **out, struct loop *loop, struct registry *registry,
+                                  struct metrics *metrics, struct log *log,
+                                  const struct share_config *config, struct error *err);
+void share_destroy(struct share *s); /* before the registry; NULL is fine */
+
+void share_check(const struct share *s); /* asserts the invariants */
+
+#endif
