@@ -5,9 +5,11 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/buf.h"
 #include "common/log.h"
 #include "common/mem.h"
 #include "router/discovery.h"
+#include "router/discovery/kube_client.h"
 #include "router/fleet.h"
 #include "router/registry.h"
 #include "router/router_metrics.h"
@@ -36,8 +38,22 @@ static void on_file_set(const struct discovery_set *set, void *arg) {
     fleet_set(s->fleet, FLEET_FILE, set);
 }
 
+static void on_kube_set(const struct discovery_set *set, void *arg) {
+    fleet_set(((struct sources *)arg)->fleet, FLEET_KUBE, set);
+}
+
 static void on_dns_set(const struct discovery_set *set, void *arg) {
     fleet_set(((struct sources *)arg)->fleet, FLEET_DNS, set);
+}
+
+/* What goes with a worker: the work it is at, and what it has cached, in blocks. */
+static double value_of(const char *url, void *arg) {
+    struct sources *s = arg;
+    struct registry_view view;
+    uint32_t id;
+
+    if (!fleet_find(s->fleet, url, &id) || !registry_get(s->registry, id, &view)) return -1;
+    return (double)view.routing.n_held_blocks + 100.0 * view.in_flight;
 }
 
 /* --- building ------------------------------------------------------------------------------------*/
@@ -58,6 +74,43 @@ enum status sources_guards(struct fleet_config *config, const struct router_opti
     return st;
 }
 
+/* The option's items, as the user wrote them: commas divide them only for the option table. */
+static void join(const struct option_list *list, struct buf *out) {
+    for (uint32_t i = 0; i < list->n; i++) {
+        if (i) buf_append_char(out, ',');
+        buf_append_str(out, str_of(list->items[i]));
+    }
+    buf_append_char(out, '\0');
+}
+
+static enum status create_kube(struct sources *s, struct loop *loop, const struct router_options *o,
+                               struct error *err) {
+    struct kube_config server = {.kubeconfig = o->kubeconfig,
+                                 .context = o->kube_context,
+                                 .api_server = o->k8s_api_server,
+                                 .token_file = o->k8s_token_file,
+                                 .ca_file = o->k8s_ca_file,
+                                 .namespace = o->k8s_namespace};
+    struct discovery_kube_config config = {.server = &server,
+                                           .resource = o->k8s_resource,
+                                           .service = o->k8s_service,
+                                           .pool = o->inference_pool,
+                                           .role_label = o->k8s_role_label,
+                                           .is_everywhere = o->k8s_all_namespaces,
+                                           .port = (uint16_t)o->k8s_port,
+                                           .max_workers = o->max_workers,
+                                           .value = o->k8s_write_deletion_cost ? value_of : NULL};
+    struct buf selector;
+    enum status st;
+
+    buf_init(&selector, 0);
+    join(&o->k8s_selector, &selector);
+    config.selector = buf_ptr(&selector);
+    st = discovery_kube_create(&s->all[KUBE], &config, loop, s->log, on_kube_set, s, err);
+    buf_fini(&selector);
+    return st;
+}
+
 enum status sources_create(struct sources **out, struct loop *loop, struct fleet *fleet,
                            struct registry *registry, struct log *log,
                            const struct router_options *o, struct error *err) {
@@ -70,8 +123,7 @@ enum status sources_create(struct sources **out, struct loop *loop, struct fleet
     st = discovery_static_create(&s->all[STATIC], &o->worker_urls, on_static_set, s, err);
     if (st == ST_OK && o->worker_file)
         st = discovery_file_create(&s->all[FILED], o->worker_file, loop, log, on_file_set, s, err);
-    if (st == ST_OK && router_discovers_kube(o))
-        st = error_set(err, ST_UNSUPPORTED, "--service-discovery k8s is not in this build yet");
+    if (st == ST_OK && router_discovers_kube(o)) st = create_kube(s, loop, o, err);
     if (st == ST_OK && o->worker_dns)
         st = discovery_dns_create(&s->all[DNS], o->worker_dns, o->max_workers, loop, log,
                                   on_dns_set, s, err);
