@@ -32,7 +32,7 @@
 #include <stdio.h>
 
 #define PAGE_ITEMS         500
-#define LIST_SILENCE_MS    30000u
+#define LIST_SILENCE_MS    75000u /* a server gives up after 60 s */
 #define MAX_RETRY_AFTER_MS 300000u
 
 enum step { LIST, WATCH };

@@ -187,7 +187,7 @@ static void a_kubeconfig_may_name_files_or_hold_them(void **state) {
 
 static void the_server_must_be_the_one_meant(void **state) {
     struct fixture fx;
-    char config[160], ca[160], server[64];
+    char config[160], ca[160], server[64], line[8000], *other;
 
     (void)state;
     init(&fx, false);
@@ -198,6 +198,12 @@ static void the_server_must_be_the_one_meant(void **state) {
     assert_true(fx.message[0]);
     assert_int_equal(call_once(&fx, &(struct kube_config){.kubeconfig = config, .ca_file = ca}),
                      200); /* an option replaces a part */
+    other = base64_of(&fx, "other.pem");
+    snprintf(line, sizeof(line), "    certificate-authority-data: %s\n", other);
+    (void)write_config(&fx, line, "    token: t\n");
+    assert_int_equal(call_once(&fx, &(struct kube_config){.kubeconfig = config, .ca_file = ca}),
+                     200);
+    mem_free(other);
     (void)write_config(&fx, "", "    token: t\n");
     assert_int_equal(call_once(&fx, &(struct kube_config){.kubeconfig = config}), -1);
     (void)write_config(&fx, "    insecure-skip-tls-verify: true\n", "    token: t\n");

@@ -153,7 +153,7 @@ static void what_is_no_event_is_refused_with_a_reason(void **state) {
         "{\"type\":\"ADDED\",\"object\":7}",
         "{\"type\":\"ADDED\",\"object\":{}}",
         "{\"type\":\"ADDED\",\"object\":{\"metadata\":{}}}",
-        "{\"type\":\"ADDED\",\"object\":{\"metadata\":{\"resourceVersion\":7}}}",
+        "{\"type\":\"ADDED\",\"object\":{\"metadata\":{\"resourceVersion\":1234}}}",
         "{\"type\":\"ADDED\",\"object\":{\"metadata\":{\"resourceVersion\":\"\"}}}",
         "{\"type\":\"SYNCED\",\"object\":{\"metadata\":{\"resourceVersion\":\"7\"}}}",
         "{\"type\":\"ADDED\",\"object\":{\"metadata\":{\"resourceVersion\":\"7\"}}",
@@ -298,6 +298,13 @@ static void an_item_without_end_is_too_large(void **state) {
     while (st == ST_OK && n++ < 2000)
         st = kube_list_feed(&l, (struct str){piece, sizeof(piece)}, NULL);
     assert_int_equal(st, ST_TOO_LARGE);
+
+    kube_list_clear(&l); /* what nobody wants is not kept, of any length */
+    st = kube_list_feed(&l, STR("{\"metadata\":{\"resourceVersion\":\"1\"},\"kind\":\""), NULL);
+    for (n = 0; n < 1000; n++)
+        assert_int_equal(kube_list_feed(&l, (struct str){piece, sizeof(piece)}, NULL), ST_OK);
+    assert_int_equal(kube_list_feed(&l, STR("\"}"), NULL), ST_OK);
+    assert_int_equal(kube_list_end(&l, NULL), ST_OK);
     kube_list_fini(&l);
     buf_fini(&out);
 }

@@ -24,6 +24,8 @@ static bool is_list_anew(const struct fixture *fx, int i) {
     return strcmp(fx->targets[i], LIST_PATH "&limit=500") == 0;
 }
 
+#define NEVER 3600000u /* an hour: a test does not see it pass */
+
 /* --- the ordinary way --------------------------------------------------------------------------------*/
 
 static void a_list_of_any_version_then_a_watch_from_there(void **state) {
@@ -98,7 +100,7 @@ static void pages_are_one_list(void **state) {
     init(&fx);
     expect(&fx, &(struct answer){200, PAGE("10", "t/1=", POD("a", "3"))});
     expect(&fx, &(struct answer){200, PAGE("10", "t2", POD("b", "3"))});
-    expect(&fx, &(struct answer){200, LISTED("10", POD("c", "3"))});
+    expect(&fx, &(struct answer){200, LISTED("12", POD("c", "3"))});
     start(&fx, (struct kube_config){0});
     UNTIL(&fx, fx.open);
     assert_string_equal(fx.targets[1], LIST_PATH "&limit=500&continue=t%2F1%3D");
@@ -107,7 +109,7 @@ static void pages_are_one_list(void **state) {
     assert_int_equal(fx.n_begun, 1);
     assert_int_equal(fx.n_ended, 1);
     assert_int_equal(fx.n_changes, 1);
-    assert_true(is_watch(&fx, 3, "10"));
+    assert_true(is_watch(&fx, 3, "10")); /* nothing since the first page is missed */
     finish(&fx);
 }
 
@@ -171,6 +173,71 @@ static void a_watch_in_which_nothing_was_heard_was_blind(void **state) {
     finish(&fx);
 }
 
+/* Each watch is judged by itself. */
+static void what_was_heard_before_does_not_count(void **state) {
+    struct fixture fx;
+
+    (void)state;
+    init(&fx);
+    expect(&fx, &(struct answer){200, LISTED("10", POD("a", "3"))});
+    expect(&fx, &(struct answer){200, BOOKMARK("11")});
+    expect(&fx, &(struct answer){200, ""});
+    start(&fx, (struct kube_config){0});
+    UNTIL(&fx, fx.n_requests == 4);
+    assert_true(is_watch(&fx, 2, "11"));
+    assert_true(is_list_anew(&fx, 3));
+    finish(&fx);
+}
+
+static void what_merely_ended_goes_on_at_once_but_not_again_and_again(void **state) {
+    struct fixture fx;
+
+    (void)state;
+    init(&fx);
+    expect(&fx, &(struct answer){200, LISTED("10", POD("a", "3"))});
+    expect(&fx, &(struct answer){200, BOOKMARK("11")});
+    expect(&fx, &(struct answer){200, BOOKMARK("12")});
+    start(&fx,
+          (struct kube_config){.intervals.backoff_ms = NEVER, .intervals.backoff_max_ms = NEVER});
+    UNTIL(&fx, fx.n_requests == 3);
+    turn_idly(&fx);
+    assert_int_equal(fx.n_requests, 3);
+    finish(&fx);
+}
+
+static void a_watch_that_lasted_is_followed_by_the_next_at_once(void **state) {
+    struct fixture fx;
+
+    (void)state;
+    init(&fx);
+    expect(&fx, &(struct answer){200, LISTED("10", POD("a", "3"))});
+    start(&fx, (struct kube_config){.intervals.healthy_ms = 1,
+                                    .intervals.backoff_ms = NEVER,
+                                    .intervals.backoff_max_ms = NEVER});
+    for (int i = 2; i < 6; i++) {
+        UNTIL(&fx, fx.open && fx.n_requests == i);
+        say(&fx, BOOKMARK("11"));
+        turn_idly(&fx);
+        end_watch(&fx);
+    }
+    UNTIL(&fx, fx.n_requests == 6);
+    finish(&fx);
+}
+
+static void a_list_that_is_due_does_not_disturb_one_under_way(void **state) {
+    struct fixture fx;
+
+    (void)state;
+    init(&fx);
+    expect(&fx, &(struct answer){200, LISTED("10", POD("a", "3"))});
+    expect(&fx, &(struct answer){0, GONE});
+    start(&fx, (struct kube_config){.intervals.relist_ms = 20});
+    UNTIL(&fx, fx.n_requests == 3); /* a list that takes its time */
+    turn_idly(&fx);
+    assert_int_equal(fx.n_requests, 3);
+    finish(&fx);
+}
+
 static void a_silent_watch_is_given_up(void **state) {
     struct fixture fx;
 
@@ -217,6 +284,7 @@ static void gone_in_whatever_form_means_list_anew(void **state) {
         {0, EVENT("ADDED", "z", "11") GONE EVENT("ADDED", "y", "12")},
         {410, STATUS(410, "Expired", "too old")},
         {410, STATUS(410, "Gone", "too old")},
+        {410, ""},
         {400, STATUS(400, "Expired", "too old")},
     };
 
@@ -228,11 +296,13 @@ static void gone_in_whatever_form_means_list_anew(void **state) {
         expect(&fx, &(struct answer){200, LISTED("10", POD("a", "3"))});
         expect(&fx, &forms[i]);
         expect(&fx, &(struct answer){200, LISTED("50", POD("b", "40"))});
-        start(&fx, (struct kube_config){0});
+        start(&fx, (struct kube_config){.intervals.backoff_ms = NEVER,
+                                        .intervals.backoff_max_ms = NEVER}); /* at once */
         UNTIL(&fx, fx.n_requests == 4);
         assert_true(is_list_anew(&fx, 2));
         assert_true(is_watch(&fx, 3, "50"));
         assert_string_equal(held(&fx), "b");
+        assert_int_equal(fx.n_objects, i == 1 ? 3 : 2); /* what stands behind it does not count */
         finish(&fx);
     }
 }
@@ -399,6 +469,20 @@ static void what_is_forbidden_is_said_with_the_role_that_is_missing(void **state
     finish(&fx);
 }
 
+static void each_refusal_is_read_by_itself(void **state) {
+    struct fixture fx;
+
+    (void)state;
+    init(&fx);
+    expect(&fx, &(struct answer){403, STATUS(403, "Forbidden", "one")});
+    expect(&fx, &(struct answer){403, STATUS(403, "Forbidden", "two")});
+    start(&fx, (struct kube_config){0});
+    UNTIL(&fx, fx.n_requests == 3);
+    assert_non_null(strstr(log_text(&fx), "why=one"));
+    assert_non_null(strstr(log_text(&fx), "why=two"));
+    finish(&fx);
+}
+
 static void what_is_forbidden_is_not_asked_for_all_the_time(void **state) {
     struct fixture fx;
 
@@ -516,6 +600,22 @@ static void after_401_the_token_is_read_again_at_once_and_tried_once(void **stat
     finish(&fx);
 }
 
+static void each_rotation_may_be_met_with_one_401(void **state) {
+    struct fixture fx;
+
+    (void)state;
+    init(&fx);
+    expect(&fx, &(struct answer){401, ""});
+    expect(&fx, &(struct answer){200, LISTED("10", POD("a", "3"))});
+    expect(&fx, &(struct answer){401, ""});
+    expect(&fx, &(struct answer){0, EVENT("ADDED", "b", "11")});
+    start(&fx,
+          (struct kube_config){.intervals.backoff_ms = NEVER, .intervals.backoff_max_ms = NEVER});
+    UNTIL(&fx, fx.n_objects == 2);
+    assert_null(strstr(log_text(&fx), "kube_unauthorized"));
+    finish(&fx);
+}
+
 /* --- outages ------------------------------------------------------------------------------------------*/
 
 static void while_the_server_is_away_everything_stays(void **state) {
@@ -544,6 +644,25 @@ static void while_the_server_is_away_everything_stays(void **state) {
     say(&fx, EVENT("ADDED", "b", "13"));
     UNTIL(&fx, fx.n_changes == 2);
     assert_string_equal(held(&fx), "ab");
+    finish(&fx);
+}
+
+static void a_list_that_is_whole_is_right_whatever_was_before(void **state) {
+    struct fixture fx;
+
+    (void)state;
+    init(&fx);
+    expect(&fx, &(struct answer){200, LISTED("10", POD("a", "3"))});
+    expect(&fx, &(struct answer){503, ""});
+    expect(&fx, &(struct answer){410, ""});
+    expect(&fx, &(struct answer){200, LISTED("20", POD("a", "3"))});
+    expect(&fx, &(struct answer){429, "", "200"}); /* and there it stays */
+    start(&fx, (struct kube_config){0});
+    UNTIL(&fx, fx.n_ended == 2);
+    assert_true(kube_watch_stale_s(fx.watch) == 0);
+    UNTIL(&fx, fx.n_requests == 5);
+    UNTIL(&fx, kube_watch_stale_s(fx.watch) > 0);
+    assert_true(kube_watch_stale_s(fx.watch) < 100);
     finish(&fx);
 }
 
@@ -711,6 +830,10 @@ int main(void) {
         cmocka_unit_test(a_list_of_any_length_is_told_item_by_item),
         cmocka_unit_test(the_list_is_made_anew_from_time_to_time),
         cmocka_unit_test(a_watch_in_which_nothing_was_heard_was_blind),
+        cmocka_unit_test(what_was_heard_before_does_not_count),
+        cmocka_unit_test(what_merely_ended_goes_on_at_once_but_not_again_and_again),
+        cmocka_unit_test(a_watch_that_lasted_is_followed_by_the_next_at_once),
+        cmocka_unit_test(a_list_that_is_due_does_not_disturb_one_under_way),
         cmocka_unit_test(a_silent_watch_is_given_up),
         cmocka_unit_test(a_cut_in_the_middle_of_an_event_goes_on_from_the_last_one),
         cmocka_unit_test(gone_in_whatever_form_means_list_anew),
@@ -721,11 +844,14 @@ int main(void) {
         cmocka_unit_test(broken_answers_are_tried_again),
         cmocka_unit_test(a_collection_that_is_missing_is_the_listeners_to_judge),
         cmocka_unit_test(what_is_forbidden_is_said_with_the_role_that_is_missing),
+        cmocka_unit_test(each_refusal_is_read_by_itself),
         cmocka_unit_test(what_is_forbidden_is_not_asked_for_all_the_time),
         cmocka_unit_test(a_new_token_is_shown_by_what_is_new),
         cmocka_unit_test(a_token_that_cannot_be_read_leaves_the_old_one),
         cmocka_unit_test(after_401_the_token_is_read_again_at_once_and_tried_once),
+        cmocka_unit_test(each_rotation_may_be_met_with_one_401),
         cmocka_unit_test(while_the_server_is_away_everything_stays),
+        cmocka_unit_test(a_list_that_is_whole_is_right_whatever_was_before),
         cmocka_unit_test(at_random_the_copy_ends_up_right),
     };
 
