@@ -12,6 +12,7 @@
 struct asked {
     struct loop *loop;
     const char *url;
+    int code;
     enum status st;
     struct error *err;
 };
@@ -21,7 +22,7 @@ static void on_answer(const struct http_client_response *response, void *arg) {
 
     if (response->status != ST_OK) {
         a->st = error_set(a->err, ST_UNAVAILABLE, "%s: %s", a->url, response->message);
-    } else if (response->code != 200) {
+    } else if (response->code != a->code) {
         a->st =
             error_set(a->err, ST_UNAVAILABLE, "%s was answered with %d", a->url, response->code);
     }
@@ -36,9 +37,10 @@ static const char *host_to_ask(const char *host) {
 enum status healthcheck_ask(const struct healthcheck *check, struct error *err) {
     const char *host = host_to_ask(check->host), *is_v6 = strchr(host, ':');
     char url[512];
-    struct http_client_request request = {.url = url, .timeout_ms = TIMEOUT_MS};
+    struct http_client_request request = {
+        .method = check->method, .url = url, .timeout_ms = TIMEOUT_MS};
     const struct http_client_trust trust = {.is_insecure = true};
-    struct asked a = {.url = url, .st = ST_OK, .err = err};
+    struct asked a = {.url = url, .code = check->code ? check->code : 200, .err = err};
     struct http_client *client = NULL;
     enum status st;
 

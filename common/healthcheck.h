@@ -1,7 +1,8 @@
 /* common/healthcheck.h - one question to a program on this machine: is it well?
  *
  * For the HEALTHCHECK of a container image that has neither a shell nor curl: the program's own word
- * `healthcheck` asks the address that the same options, environment and file would make it serve.
+ * `healthcheck` asks the address that the same options, environment and file would make it serve. A
+ * worker's `drain` asks it to end, in the same way.
  * Blocks, for two seconds at most. */
 #ifndef COMMON_HEALTHCHECK_H
 #define COMMON_HEALTHCHECK_H
@@ -12,11 +13,13 @@
 struct healthcheck {
     const char *host; /* as it listens: an address that means all is asked on loopback */
     uint32_t port;
-    const char *path; /* "/livez" */
-    bool is_tls;      /* the certificate is not looked at: it is our own */
+    const char *path;   /* "/livez" */
+    const char *method; /* NULL: GET */
+    int code;           /* that is wanted; 0: 200 */
+    bool is_tls;        /* the certificate is not looked at: it is our own */
 };
 
-/* ST_OK: answered with 200. Else ST_UNAVAILABLE, and a sentence with what was answered or failed. */
+/* ST_OK: answered with that code. Else ST_UNAVAILABLE, and a sentence with what was answered or failed. */
 MUST_USE enum status healthcheck_ask(const struct healthcheck *check, struct error *err);
 
 #endif

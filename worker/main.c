@@ -1,6 +1,6 @@
 /* worker/main.c - options in, exit code out: 0 served and stopped; 2 it would fail again the same
  * way (options, model, instruction set), so nobody need restart it; 1 all else. The first word says
- * what to do: nothing, `batch`, `inspect`, `devices`, `healthcheck`, `man` or `completion`. */
+ * what to do: nothing, `batch`, `inspect`, `devices`, `healthcheck`, `drain`, `man` or `completion`. */
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -88,6 +88,21 @@ static enum status check_health(struct worker_options *values, struct error *err
     return healthcheck_ask(&check, err);
 }
 
+/* --- drain -----------------------------------------------------------------------------------------*/
+
+static enum status ask_to_drain(struct worker_options *values, struct error *err) {
+    const struct healthcheck ask = {
+        .host = values->host,
+        .port = values->port,
+        .path = "/admin/drain",
+        .method = "POST",
+        .code = 202,
+        .is_tls = values->ssl_certfile != NULL,
+    };
+
+    return healthcheck_ask(&ask, err);
+}
+
 /* --- the first word --------------------------------------------------------------------------------*/
 
 struct command {
@@ -101,6 +116,7 @@ static const struct command commands[] = {
     {"inspect", &worker_inspect_program, inspect_model},
     {"devices", &worker_devices_program, list_devices},
     {"healthcheck", &worker_healthcheck_program, check_health},
+    {"drain", &worker_drain_program, ask_to_drain},
     {NULL, &worker_program, serve},
 };
 

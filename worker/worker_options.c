@@ -255,7 +255,8 @@ const struct option_program worker_program = {
              "       incipit-worker batch MODEL --input-file FILE --output-file FILE [options]\n"
              "       incipit-worker inspect MODEL [options]\n"
              "       incipit-worker devices [--json]\n"
-             "       incipit-worker healthcheck [options]",
+             "       incipit-worker healthcheck [options]\n"
+             "       incipit-worker drain [options]",
     .defs = rows + N_BATCH_ROWS,
     .n_defs = ARRAY_LEN(rows) - N_BATCH_ROWS,
     .target_bytes = sizeof(struct worker_options),
@@ -299,6 +300,18 @@ const struct option_program worker_healthcheck_program = {
     .name = "incipit-worker healthcheck",
     .summary = "Asks /livez of the worker that runs on this machine with the same options, "
                "environment and file; exits with 0 when it is well, else with 1.",
+    .usage = "[the worker's options]",
+    .defs = rows + N_BATCH_ROWS,
+    .n_defs = ARRAY_LEN(rows) - N_BATCH_ROWS,
+    .target_bytes = sizeof(struct worker_options),
+};
+
+const struct option_program worker_drain_program = {
+    .name = "incipit-worker drain",
+    .summary =
+        "Asks the worker that runs on this machine with the same options, environment and "
+        "file to finish what it has, take no more, and end: POST /admin/drain. Does not wait "
+        "for that.",
     .usage = "[the worker's options]",
     .defs = rows + N_BATCH_ROWS,
     .n_defs = ARRAY_LEN(rows) - N_BATCH_ROWS,

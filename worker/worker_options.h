@@ -52,9 +52,9 @@ struct worker_options {
 };
 
 /* To serve; to answer a file of requests; to say what a model folder holds; to list devices; to ask
- * whether the one that serves is well. */
+ * whether the one that serves is well, or that it end. */
 extern const struct option_program worker_program, worker_batch_program, worker_inspect_program,
-    worker_devices_program, worker_healthcheck_program;
+    worker_devices_program, worker_healthcheck_program, worker_drain_program;
 
 extern const struct option_manual worker_manual; /* worker_manual.c */
 

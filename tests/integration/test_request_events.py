@@ -5,12 +5,13 @@ import json
 import random
 import signal
 import socket
+import subprocess
 import threading
 import urllib.parse
 
 import pytest
 
-from conftest import PATIENCE_S, Worker, events, wait_for
+from conftest import BUILD, PATIENCE_S, Worker, events, wait_for
 from test_kv_events import CONTROL, unpack
 
 CHAIN = "1 0000000000000abc 000000000000002a 20 AQIDBAUG__79_Pv6"
@@ -338,12 +339,17 @@ def ask_to_drain(worker, how):
     if how == "signal":
         worker.process.send_signal(signal.SIGTERM)
         return
+    if how == "word":
+        port = worker.url.rsplit(":", 1)[1]
+        asked = subprocess.run([BUILD / "incipit-worker", "drain", "--port", port], capture_output=True, text=True)
+        assert asked.returncode == 0, asked.stderr
+        return
     for _ in range(2):  # asking again changes nothing
         answer = worker.post("/admin/drain", {})
         assert answer.code == 202 and answer.json["draining"] is True and answer.json["running"] == 4
 
 
-@pytest.mark.parametrize("how", ["signal", "admin"])
+@pytest.mark.parametrize("how", ["signal", "admin", "word"])
 def test_a_drain_finishes_what_is_open_and_turns_away_the_rest(programs, how):
     worker = programs(Worker, "--backend", "sim", "--sim-speed", 5).ready()
     follower = Follower(worker)

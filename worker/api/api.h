@@ -16,6 +16,7 @@ struct metrics;
 struct request_feed;
 struct text_thread;
 struct tokenizer;
+struct wire_load;
 
 /* What a client may learn of why its prompt was not cached. */
 enum cache_explain { EXPLAIN_OFF, EXPLAIN_POSITION, EXPLAIN_FULL };
@@ -72,7 +73,6 @@ void api_end_calls(struct api *api);
 
 /* --- for handlers ------------------------------------------------------------------------------ */
 
-struct wire_load;
 void api_load(struct api *api, struct wire_load *out); /* as routers are told it */
 
 /* Says when to try again, in a refusal by `st` that is about to be sent; nothing in other answers. */

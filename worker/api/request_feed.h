@@ -31,8 +31,8 @@ MUST_USE enum status request_feed_create(struct request_feed **out, struct api *
                                          uint64_t buffer_bytes, uint32_t max_followers,
                                          struct error *err);
 
-/* Before the HTTP server is destroyed its streams must have ended: request_feed_end. */
-void request_feed_destroy(struct request_feed *feed); /* NULL is fine */
+/* After the HTTP server, with which its streams have gone. NULL is fine. */
+void request_feed_destroy(struct request_feed *feed);
 
 /* A request is accepted; returns its number, for the others, or 0. prompt_bytes: what the caller knows
  * of the prompt's length when the header does not say. */
