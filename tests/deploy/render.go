@@ -65,18 +65,6 @@ func (f files) Get(name string) string {
 	return string(bytes)
 }
 
-// Glob finds files of the chart, the links among them too: name to content.
-func (f files) Glob(pattern string) map[string]string {
-	found := map[string]string{}
-	paths, err := filepath.Glob(filepath.Join(f.chart, pattern))
-	check(err)
-	for _, path := range paths {
-		name, _ := filepath.Rel(f.chart, path)
-		found[name] = f.Get(name)
-	}
-	return found
-}
-
 type apiVersions []string
 
 func (a apiVersions) Has(name string) bool {
