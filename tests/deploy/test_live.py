@@ -25,19 +25,19 @@ def fleet(tmp_path_factory):
     with started_programs() as start:
         [worker_of] = our_workers(objects)
         args = [a.replace("/usr/share/incipit/demo-model", str(ROOT / "deploy/demo/model"))
-                for a in container_of(worker_of)["args"] if not re.match("--(host|port)=", a)]
+                for a in container_of(worker_of)["args"] if not re.match("--(host|port|log-format)=", a)]
         worker = start(Worker, *args, "--host=127.0.0.1", "--kv-cache-memory-bytes=64MiB").ready()
         options = yaml.safe_load(options_of(objects, routers(objects)[0]))
         here = {k: v for k, v in options.items() if not re.match("k8s-|service-discovery|inference-pool", k)}
-        here.update({"host": "127.0.0.1", "admin-host": "127.0.0.1", "worker-urls": [worker.url]})
-        del here["port"], here["admin-port"]  # the stand chooses
+        here.update({"host": "127.0.0.1", "admin-host": "127.0.0.1", "worker-urls": [worker.url],
+                     "log-format": "text"})
+        del here["port"], here["admin-port"]  # Router() lets the system choose
         file = tmp_path_factory.mktemp("router") / "router.yaml"
         file.write_text(yaml.safe_dump(here | {"admin-api-key": KEY, "prefix-hash-seed": "of-this-test"}))
         router = start(Router, "--config", file)
-        ports = wait_for(lambda: re.search(r'"router_listening".*?"port": ?"?(\d+).*?"admin_port": ?"?(\d+)', router.log)
-                         or re.search(r'"router_listening".*?"admin_port": ?"?(\d+)', router.log), "the router's ports")
-        urls = {("router", "http"): f"http://127.0.0.1:{ports[1]}", ("router", "admin"): f"http://127.0.0.1:{ports[2]}",
-                ("worker", "http"): worker.url}
+        urls = {(component, name): f"http://127.0.0.1:{router.field('router_listening', field)}"
+                for component, name, field in (("router", "http", "port"), ("router", "admin", "admin_port"))}
+        urls["worker", "http"] = worker.url
         wait_for(lambda: http(urls["router", "admin"] + "/readyz").code == 200, "a router that is ready")
         answer = http(urls["router", "http"] + "/v1/completions",
                       {"model": "incipit-demo", "prompt": "The quick brown fox", "max_tokens": 2})

@@ -1,0 +1,96 @@
+"""What can be said of deploy/ with nothing but the programs; the rest is `make deploy-check` and `make images-check`."""
+import os
+import re
+import shutil
+import stat
+import subprocess
+import sys
+
+import pytest
+
+from conftest import BUILD, ROOT
+
+sys.path.insert(0, str(ROOT / "tests/deploy"))
+import images  # noqa: E402
+
+IMAGES = ["router", "worker-cpu", "worker-cuda"]
+OPTION_FILES = sorted((ROOT / "deploy/kustomize").rglob("router-options.yaml"))
+
+
+@pytest.fixture(params=IMAGES)
+def dockerfile(request):
+    return request.param, *images.stages_of(ROOT / f"deploy/docker/Dockerfile.{request.param}",
+                                            {"VERSION": "0.0.7", "CUDA_ARCHS": "90"})
+
+
+def dump(program, *args, **environment):
+    return subprocess.run([BUILD / program, *args, "--dump-config"], capture_output=True, text=True, env=environment)
+
+
+def test_images_are_a_program_and_a_user_and_nothing_else(dockerfile):
+    image, builder, final = dockerfile
+    settings = final.settings
+    program = "incipit-router" if image == "router" else "incipit-worker"
+    assert final.base == "scratch" and settings["USER"] == "65532:65532" and settings["STOPSIGNAL"] == "SIGTERM"
+    assert settings["ENTRYPOINT"] == [f"/usr/bin/{program}"]
+    assert settings["HEALTHCHECK"] == [f"/usr/bin/{program}", "healthcheck"]
+    assert settings["LABEL"]["org.opencontainers.image.version"] == "0.0.7"
+    assert settings["LABEL"]["org.opencontainers.image.title"] == f"incipit-{image}"
+    assert f"deploy/docker/build /image {image}" in [text for name, text, _ in builder.steps if name == "RUN"]
+
+
+def test_what_is_copied_is_there_and_sent(dockerfile):
+    files = images.context()
+    for name, text, _ in dockerfile[1].steps:
+        if name == "COPY":
+            source = text.split()[0]
+            assert source == "." or source in files
+    assert {"Makefile", "VERSION", "LICENSE", "deploy/deps", "deploy/docker/build"} <= set(files)
+    assert "deploy/demo/model/model.safetensors" in files or not (ROOT / "deploy/demo/model/model.safetensors").exists()
+    assert not [f for f in files if f.startswith((".git/", "build/", "tests/", "deploy/helm/", "deploy/kustomize/"))]
+
+
+def test_the_environment_of_an_image_is_options_of_its_program(dockerfile):
+    image, _, final = dockerfile
+    program = "incipit-router" if image == "router" else "incipit-worker"
+    ours = {k: v for k, v in final.settings["ENV"].items() if k.startswith("INCIPIT_")}
+    said = dump(program, **ours)
+    assert said.returncode == 0, said.stderr
+    for name, value in ours.items():
+        assert re.search(f"^{name[8:].lower().replace('_', '-')}: \"?{re.escape(value)}\"?  # environment$", said.stdout, re.M)
+    ports = re.findall(r"^(?:admin-)?port: (\d+)", said.stdout, re.M)
+    assert sorted(map(int, ports)) == sorted(final.settings["EXPOSE"])
+
+
+@pytest.mark.parametrize("path", OPTION_FILES, ids=lambda p: p.parent.name)
+def test_option_files_are_taken_by_the_router(path):
+    said = dump("incipit-router", f"--config={path}", INCIPIT_ADMIN_API_KEY="k")
+    assert said.returncode == 0 and not said.stderr, said.stderr
+
+
+def test_secrets_are_made_once_for_their_owner_alone(tmp_path):
+    (tmp_path / "base").mkdir()
+    script = shutil.copy(ROOT / "deploy/kustomize/make-secrets", tmp_path)
+    file = tmp_path / "base/secrets.env"
+    subprocess.run([script], check=True, capture_output=True, umask=0)
+    first = file.read_text()
+    assert stat.S_IMODE(os.stat(file).st_mode) == 0o600
+    keys = dict(line.split("=") for line in first.splitlines())
+    assert set(keys) == {"INCIPIT_PREFIX_HASH_SEED", "INCIPIT_ADMIN_API_KEY"}
+    assert all(re.fullmatch("[0-9a-f]{64}", v) for v in keys.values()) and len(set(keys.values())) == 2
+    subprocess.run([script], check=True, capture_output=True)
+    assert file.read_text() == first
+
+
+def test_the_chart_has_the_version_of_the_programs():
+    version = (ROOT / "VERSION").read_text().strip()
+    chart = (ROOT / "deploy/helm/incipit/Chart.yaml").read_text()
+    assert re.findall(r"^(?:version|appVersion): (\S+)", chart, re.M) == [version, version]
+
+
+@pytest.mark.parametrize("path,rules,out", [
+    ("common/a.c", ["*", "!common"], False), ("build/x", ["*", "!common"], True), ("deploy/helm/a", ["*", "!deploy", "deploy/helm"], True),
+    ("deploy/deps", ["*", "!deploy", "deploy/helm"], False), ("a/b/README.md", ["*", "!a", "**/*.md"], True), ("a.md", ["**/*.md"], True),
+])
+def test_what_the_check_believes_of_dockerignore(path, rules, out):
+    assert images.ignored(path, rules) is out
