@@ -37,8 +37,9 @@ static const char *host_to_ask(const char *host) {
 enum status healthcheck_ask(const struct healthcheck *check, struct error *err) {
     const char *host = host_to_ask(check->host), *is_v6 = strchr(host, ':');
     char url[512];
+    const char *const headers[] = {check->header, NULL};
     struct http_client_request request = {
-        .method = check->method, .url = url, .timeout_ms = TIMEOUT_MS};
+        .method = check->method, .url = url, .headers = headers, .timeout_ms = TIMEOUT_MS};
     const struct http_client_trust trust = {.is_insecure = true};
     struct asked a = {.url = url, .code = check->code ? check->code : 200, .err = err};
     struct http_client *client = NULL;

@@ -15,6 +15,7 @@ struct healthcheck {
     uint32_t port;
     const char *path;   /* "/livez" */
     const char *method; /* NULL: GET */
+    const char *header; /* "name: value", or NULL */
     int code;           /* that is wanted; 0: 200 */
     bool is_tls;        /* the certificate is not looked at: it is our own */
 };

@@ -334,6 +334,12 @@ static void get_loads(struct http_request *req, void *arg) {
     reply(req, OPENAI_JSON, &body);
 }
 
+/* As SIGTERM, for those who have no pid. */
+static void post_drain(struct http_request *req, void *arg) {
+    *admin_of(arg)->wants_drain = true;
+    http_reply(req, 202, OPENAI_JSON, STR("{\"status\":\"draining\"}"));
+}
+
 static void to_desk(struct http_request *req, void *arg) {
     const struct place *place = arg;
 
@@ -353,7 +359,8 @@ static enum access access_of(struct str path) {
                                        "/liveness", "/readiness", "/health_generate",
                                        "/version",  "/v1/models", "/get_model_info"};
     static const char *const admin[] = {"/workers",    "/list_workers",  "/get_loads",
-                                        "/add_worker", "/remove_worker", "/flush_cache"};
+                                        "/add_worker", "/remove_worker", "/flush_cache",
+                                        "/drain"};
 
     for (size_t i = 0; i < ARRAY_LEN(open); i++)
         if (str_eq(path, str_of(open[i]))) return ACCESS_OPEN;
@@ -454,6 +461,7 @@ static const struct http_route routes[] = {
     {HTTP_POST, "/add_worker", to_desk},
     {HTTP_POST, "/remove_worker", to_desk},
     {HTTP_POST, "/flush_cache", to_desk},
+    {HTTP_POST, "/drain", post_drain},
     {0, NULL, NULL},
 };
 

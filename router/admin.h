@@ -39,8 +39,9 @@ struct admin {
     struct log *log;
     struct dry_run dry_run; /* of /debug/route */
     uint64_t started_wall_s;
-    bool is_on_main;          /* --admin-on-main */
-    _Atomic bool is_draining; /* not ready any more, so that nothing new is sent here */
+    bool is_on_main;           /* --admin-on-main */
+    _Atomic bool *wants_drain; /* set when somebody asks for the end; read by the control loop */
+    _Atomic bool is_draining;  /* not ready any more, so that nothing new is sent here */
 };
 
 /* True for a request to the client port that an admin key opens, not an API key. */

@@ -1,11 +1,12 @@
 /* router/main.c - options in, exit code out: 0 served and stopped, or well; 2 wrong options, 1 all
- * else. The first word says what to do: nothing, `healthcheck`, `man` or `completion`. */
+ * else. The first word says what to do: nothing, `healthcheck`, `drain`, `man` or `completion`. */
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
 
 #include "common/healthcheck.h"
+#include "router/drain_command.h"
 #include "router/router.h"
 #include "router/router_options.h"
 
@@ -51,6 +52,7 @@ struct command {
 
 static const struct command commands[] = {
     {"healthcheck", &router_healthcheck_program, check_health},
+    {"drain", &router_drain_program, drain_command},
     {NULL, &router_program, serve},
 };
 

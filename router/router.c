@@ -32,6 +32,7 @@
 #include "router/follow.h"
 #include "router/decision_log.h"
 #include "router/frontend.h"
+#include "router/handover.h"
 #include "router/health.h"
 #include "router/heartbeat.h"
 #include "router/isolation.h"
@@ -46,6 +47,7 @@
 #include "router/scrape.h"
 #include "router/share.h"
 #include "router/sources.h"
+#include "router/succession.h"
 #include "router/supervisor.h"
 
 #define TICK_US           100000u
@@ -77,6 +79,7 @@ struct router {
     struct supervisor *supervisor;
     struct frontend **frontends;
     uint32_t n_frontends, n_running, n_ready;
+    struct succession *succession;
     struct loop_timer tick, deadline;
     uint64_t hash_secret; /* of prompts */
     uint64_t origin;      /* ours, for other routers; 0: nothing is shared */
@@ -84,6 +87,7 @@ struct router {
     struct error fatal;
     uint64_t started_us, n_restarts_counted;
     uint32_t n_signals; /* to end */
+    _Atomic bool wants_drain;
     bool is_stopping, is_hurried, has_announced;
 };
 
@@ -113,6 +117,7 @@ static void stop(struct router *r, uint64_t settle_us) {
     if (r->is_stopping) return;
     r->is_stopping = true;
     r->admin.is_draining = true;
+    succession_leaving(r->succession);
     log_event(r->log, LOG_INFO, "router_draining");
     drain_frontends(r, settle_us, (uint64_t)r->options->drain_timeout_ms * 1000);
     if (r->n_running == 0) workers_next(r);
@@ -154,6 +159,7 @@ static void on_hangup(int signo, void *arg) {
     struct error err = {0};
 
     (void)signo;
+    succession_reload(r->succession, false);
     sources_reload(r->sources);
     if (keys_reload(r->keys, &err) != ST_OK) {
         log_event(r->log, LOG_ERROR, "keys_not_reloaded", log_z("why", err.message));
@@ -166,6 +172,28 @@ static void on_hangup(int signo, void *arg) {
     }
     if (keys_reload(r->admin_keys, &err) != ST_OK) {
         log_event(r->log, LOG_ERROR, "admin_keys_not_reloaded", log_z("why", err.message));
+    }
+    succession_reload(r->succession, true);
+}
+
+static void on_upgrade(int signo, void *arg) {
+    (void)signo;
+    succession_spawn(((struct router *)arg)->succession);
+}
+
+/* Another process accepts from our sockets: what is open here ends here, in its own time. */
+static void on_succeeded(void *arg) {
+    struct router *r = arg;
+
+    if (r->is_stopping) return;
+    r->is_stopping = true;
+    succession_leaving(r->succession);
+    log_event(r->log, LOG_INFO, "router_draining");
+    http_server_leave_sockets(r->admin_server);
+    http_server_announce_close(r->admin_server);
+    for (uint32_t i = 0; i < r->n_frontends; i++) {
+        frontend_leave(r->frontends[i], (uint64_t)r->options->drain_settle_ms * 1000,
+                       (uint64_t)r->options->drain_timeout_ms * 1000);
     }
 }
 
@@ -229,6 +257,7 @@ static void on_tick(void *arg) {
     struct router *r = arg;
 
     registry_tick(r->registry, loop_now_us(r->loop));
+    if (r->wants_drain) stop(r, (uint64_t)r->options->drain_settle_ms * 1000);
     metric_reach(metrics_at(r->metrics, ROUTER_decision_log_dropped_total),
                  decision_log_n_dropped(r->decisions));
     if (r->fleet) fleet_tick(r->fleet, loop_now_us(r->loop));
@@ -270,14 +299,6 @@ static enum status build_registry(struct router *r, struct error *err) {
     config.max_concurrent = o->max_concurrent_requests;
     config.routing.slow_start_us = (uint64_t)o->slow_start_ms * 1000;
     return registry_create(&r->registry, &config, err);
-}
-
-static uint64_t hash_secret(const struct router_options *o) {
-    uint64_t secret;
-
-    if (o->prefix_hash_seed) return hash_64(o->prefix_hash_seed, strlen(o->prefix_hash_seed), 0);
-    hash_random(&secret, sizeof(secret));
-    return secret;
 }
 
 /* Where tenants are apart, equal chains are in one cache only under equal salts. */
@@ -355,7 +376,9 @@ static enum status build_frontends(struct router *r, struct error *err) {
                   .tenant_header = o->trust_tenant_header ? o->tenant_header : NULL},
         .control = r->box,
     };
-    enum status st = n > 1 ? check_port(r, err) : ST_OK;
+    bool is_given = succession_has_sockets(r->succession);
+    enum status st = n > 1 && !is_given ? check_port(r, err) : ST_OK;
+    int sockets[HANDOVER_SOCKETS_MAX];
 
     if (st != ST_OK) return st;
     r->admin.dry_run = (struct dry_run){.registry = r->registry,
@@ -366,7 +389,10 @@ static enum status build_frontends(struct router *r, struct error *err) {
                                         .session_headers = config.proxy.session_headers,
                                         .is_isolated = config.proxy.isolation != NULL};
     r->frontends = mem_calloc(n, sizeof(*r->frontends));
+    config.sockets = sockets;
     for (uint32_t i = 0; i < n; i++) {
+        config.n_sockets =
+            succession_client_sockets(r->succession, i, n, sockets, ARRAY_LEN(sockets));
         st = frontend_create(&r->frontends[i], &config, r->registry, r->metrics, r->log, &r->admin,
                              err);
         if (st != ST_OK) return st;
@@ -388,20 +414,31 @@ static enum status on_admin_head(struct http_request *req, void *arg, struct err
     return admin_check(&r->admin, req, NULL, err);
 }
 
+/* Beyond this machine its key goes over the wire. */
+static struct tls *admin_tls(const struct router *r) {
+    return router_is_loopback(r->options->admin_host) ? NULL
+                                                      : certificates_for_clients(r->certificates);
+}
+
+static void adopt_admin(struct router *r) {
+    http_server_adopt(r->admin_server, admin_tls(r), succession_admin_socket(r->succession));
+}
+
 static enum status build_admin(struct router *r, struct error *err) {
     static const struct http_server_events events = {.on_request = on_admin_request,
                                                      .on_head = on_admin_head};
     /* A body may be a request that /debug/route explains. */
     struct http_limits limits = {.max_body_bytes = r->options->max_body_bytes,
                                  .max_connections = 256};
-    const char *host = r->options->admin_host;
-    /* Beyond this machine its key goes over the wire. */
-    struct tls *tls = router_is_loopback(host) ? NULL : certificates_for_clients(r->certificates);
     enum status st;
 
     r->admin_server = http_server_create(r->loop, &limits, &events, r);
-    st = http_server_listen_tls(r->admin_server, tls, host, (uint16_t)r->options->admin_port, false,
-                                err);
+    if (succession_admin_socket(r->succession) >= 0) {
+        if (!succession_is_heir(r->succession)) adopt_admin(r); /* else when it is ready */
+        return ST_OK;
+    }
+    st = http_server_listen_tls(r->admin_server, admin_tls(r), r->options->admin_host,
+                                (uint16_t)r->options->admin_port, false, err);
     return st == ST_OK ? st : error_prefix(err, "admin port (--admin-port)");
 }
 
@@ -500,6 +537,7 @@ static enum status build_control(struct router *r, struct error *err) {
     if (st == ST_OK) st = loop_on_signal(r->loop, SIGTERM, on_signal, r, err);
     if (st == ST_OK) st = loop_on_signal(r->loop, SIGINT, on_signal, r, err);
     if (st == ST_OK) st = loop_on_signal(r->loop, SIGHUP, on_hangup, r, err);
+    if (st == ST_OK) st = loop_on_signal(r->loop, SIGUSR2, on_upgrade, r, err);
     if (st == ST_OK) {
         st = isolation_init(&r->isolation, o->isolation_secret_file, o->isolation_secret, err);
     }
@@ -546,12 +584,15 @@ enum status router_create(struct router **out, const struct router_options *opti
     if (st != ST_OK) goto fail;
     r->log = log_create(&log);
     r->metrics = router_metrics_create();
-    r->hash_secret = hash_secret(options);
+    st = succession_open(&r->succession, options, r->log, err);
+    if (st != ST_OK) goto fail;
+    r->hash_secret = succession_hash_seed(r->succession);
     r->origin = choose_origin(options);
     r->poison = poison_create((uint64_t)options->poison_memory_ms * 1000);
     st = build_control(r, err);
     if (st != ST_OK) goto fail;
     r->admin.registry = r->registry;
+    r->admin.wants_drain = &r->wants_drain;
     r->admin.keys = r->admin_keys;
     r->admin.desk = r->desk;
     r->admin.is_on_main = options->is_admin_on_main;
@@ -571,18 +612,43 @@ fail:
     return st;
 }
 
-enum status router_run(struct router *r, struct error *err) {
+/* From here on requests come. */
+static enum status serve(struct router *r, struct error *err) {
+    int sockets[HANDOVER_SOCKETS_MAX], admin;
+    uint32_t n = 0;
     enum status st;
 
+    for (uint32_t i = 0; i < r->n_frontends; i++)
+        n += frontend_sockets(r->frontends[i], sockets + n, HANDOVER_SOCKETS_MAX - n);
     for (uint32_t i = 0; i < r->n_frontends; i++) {
         st = frontend_start(r->frontends[i], err);
         if (st != ST_OK) return st;
         r->n_running++;
     }
+    if (http_server_sockets(r->admin_server, &admin, 1) == 0) {
+        adopt_admin(r);
+        admin = succession_admin_socket(r->succession);
+    }
     log_event(r->log, LOG_INFO, "router_listening", log_z("host", r->options->host),
               log_u64("port", frontend_port(r->frontends[0])),
               log_u64("admin_port", http_server_port(r->admin_server)),
               log_u64("loops", r->n_frontends), log_z("policy", policy_names[r->options->policy]));
+    return succession_serving(r->succession, sockets, n, admin, err);
+}
+
+/* Now, or when there is nothing left to wait for of a predecessor. */
+static void on_ready(enum status st, const struct error *err, void *arg) {
+    struct router *r = arg;
+
+    if (st == ST_OK) {
+        st = serve(r, &r->fatal);
+    } else {
+        r->fatal = *err;
+    }
+    if (st != ST_OK) loop_stop(r->loop);
+}
+
+static void warn(struct router *r) {
     if (!router_is_loopback(r->options->host) && !keys_are_needed(r->keys)) {
         log_event(r->log, LOG_WARN, "clients_need_no_key", log_z("host", r->options->host),
                   log_z("why", "other machines may send requests, and no key is asked of them: see "
@@ -595,12 +661,17 @@ enum status router_run(struct router *r, struct error *err) {
     }
     warn_of_readable(r, r->options->api_keys_file);
     warn_of_readable(r, r->options->admin_api_key_file);
-    loop_run(r->loop);
-    if (r->fatal.status != ST_OK) {
-        if (err) *err = r->fatal;
-        return r->fatal.status;
-    }
-    return ST_OK;
+}
+
+enum status router_run(struct router *r, struct error *err) {
+    const struct succession_events events = {on_ready, on_succeeded, r};
+
+    warn(r);
+    succession_prepare(r->succession, r->loop, r->registry, r->fleet, scheme_of_hashes(r), &events);
+    if (r->fatal.status == ST_OK) loop_run(r->loop);
+    succession_save(r->succession);
+    if (err) *err = r->fatal;
+    return r->fatal.status;
 }
 
 void router_destroy(struct router *r) {
@@ -614,6 +685,7 @@ void router_destroy(struct router *r) {
     }
     mem_free(r->frontends);
     supervisor_destroy(r->supervisor);
+    succession_close(r->succession);
     http_server_destroy(r->admin_server);
     scrape_destroy(r->scrape);
     admin_desk_destroy(r->desk);

@@ -5,6 +5,9 @@ static const struct option_command commands[] = {
     {"healthcheck", "[options]",
      "Ask /livez of the router that runs here with the same options, environment and file.",
      &router_healthcheck_program},
+    {"drain", "[options]",
+     "Ask that router to end as on SIGTERM, and wait until it has: for those who have no pid.",
+     &router_drain_program},
     {"man", "", "Print this page, for man -l.", NULL},
     {"completion", "bash|zsh|fish",
      "Print what that shell needs to complete options and their values.", NULL},
@@ -27,7 +30,10 @@ static const struct option_entry_of_manual files[] = {
 
 static const struct option_entry_of_manual signals[] = {
     {"SIGTERM", "Drain: say that it is not ready, serve on for --drain-settle, accept no more, "
-                "wait up to --drain-timeout for what is open, end. A second one does not wait."},
+                "wait up to --drain-timeout for what is open, end. A second one ends streams at "
+                "once, a third does not wait for that either."},
+    {"SIGUSR2",
+     "With --handover: start this program again, with the same arguments, as successor."},
     {"SIGINT", "The same without --drain-settle."},
     {"SIGHUP", "Read keys, certificates and the worker file again, and open the decision log "
                "again. What cannot be used changes nothing and is told in the log."},

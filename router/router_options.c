@@ -391,6 +391,20 @@ static const struct option_def rows[] = {
          "On SIGTERM: still accept requests for so long, not ready any more and closing each "
          "connection with its answer, so that balancers in front can hear of it. SIGINT does not "
          "wait."},
+    {"state-dir", OPT_STR, FIELD(state_dir), .group = "Restarting", .metavar = "DIR",
+     .help =
+         "Folder of this router alone: at its end it writes there what its workers have cached, "
+         "and reads it at its next start, so that conversations go on where they are; and a "
+         "hash seed, unless --prefix-hash-seed is given."},
+    {"handover", OPT_STR, FIELD(handover), .group = "Restarting", .metavar = "PATH",
+     .help = "Unix socket at which a router that is started with the same options takes the place "
+             "of this one: its sockets, and what it knows, without a failed request. In a folder "
+             "that only this user may write to. Not with --launch."},
+    {"handover-wait", OPT_MS, FIELD(handover_wait_ms), .def = "10s", .min = "100ms", .max = "10m",
+     .group = "Restarting",
+     .help = "How long it waits, before it takes over, until it can use every worker. Longer waits "
+             "for a slow one; the router that is running serves meanwhile."},
+
     {"expose-worker-headers", OPT_BOOL, FIELD(expose_worker_headers), .group = "Limits",
      .help = "Relay the x-incipit-* headers of workers to clients."},
     {"forward-authorization", OPT_BOOL, FIELD(forward_authorization), .group = "Limits",
@@ -426,7 +440,19 @@ const struct option_program router_program = {
     .summary = "Routes requests for language models to the worker that already holds most of "
                "their opening in its KV cache, and carries the answers back.",
     .usage = "(--worker-urls URL... | --launch N --model DIR | --service-discovery k8s) [options]\n"
-             "       incipit-router healthcheck [options]",
+             "       incipit-router healthcheck [options]\n"
+             "       incipit-router drain [options]",
+    .defs = rows,
+    .n_defs = ARRAY_LEN(rows),
+    .foreign = router_foreign,
+    .target_bytes = sizeof(struct router_options),
+};
+
+const struct option_program router_drain_program = {
+    .name = "incipit-router drain",
+    .summary = "Asks the router that runs on this machine with the same options, environment and "
+               "file to end as on SIGTERM, and waits until it has. For those who have no pid.",
+    .usage = "[the router's options]",
     .defs = rows,
     .n_defs = ARRAY_LEN(rows),
     .foreign = router_foreign,

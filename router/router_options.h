@@ -46,6 +46,8 @@ struct router_options {
     uint32_t prefix_block_bytes;
     uint64_t max_prefix_bytes, max_index_bytes;
     const char *prefix_hash_seed;
+    const char *state_dir, *handover;
+    uint32_t handover_wait_ms;
     int share; /* enum router_share */
     const char *share_redis, *share_redis_password, *share_redis_key;
     uint32_t share_redis_entries;
@@ -74,7 +76,7 @@ enum router_isolation */
 };
 
 /* To serve; to ask whether the one that serves is well. */
-extern const struct option_program router_program, router_healthcheck_program;
+extern const struct option_program router_program, router_healthcheck_program, router_drain_program;
 extern const struct option_manual router_manual; /* router_manual.c */
 
 /* ST_INVALID with a sentence when they do not go together (router_refusals.c). */

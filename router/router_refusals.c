@@ -131,6 +131,12 @@ enum status router_options_check(const struct router_options *o, struct error *e
                          "use another header",
                          o->tenant_header);
     }
+    if (o->handover && o->launch) {
+        return error_set(err, ST_INVALID,
+                         "--handover does not go with --launch: the workers would end with the "
+                         "router that started them; start them apart, and name them with "
+                         "--worker-urls");
+    }
     if (!router_is_loopback(o->admin_host) && !has_admin_key(o)) {
         return error_set(err, ST_INVALID,
                          "--admin-host %s is not a loopback address, so that other machines could "

@@ -120,6 +120,8 @@ enum status state_dir_load(const char *dir, uint64_t scheme, struct snapshot **o
     }
     st = snapshot_read_fd(out, fd, scheme, err);
     close(fd);
+    if (st == ST_OK)
+        (void)!unlink(path.text); /* it is of the past: a crash must not bring it back */
     if (st != ST_OK) (void)error_prefix(err, "%s", path.text);
     return st;
 }

@@ -17,7 +17,8 @@ MUST_USE enum status state_dir_seed(const char *dir, uint64_t *seed, struct erro
 MUST_USE enum status state_dir_save(const char *dir, struct registry *registry, uint64_t scheme,
                                     uint64_t *n_blocks, struct error *err);
 
-/* ST_NOT_FOUND: there is none yet. */
+/* Reads it, and removes it: after a crash it would tell of times long past. ST_NOT_FOUND: there is
+ * none. */
 MUST_USE enum status state_dir_load(const char *dir, uint64_t scheme, struct snapshot **out,
                                     struct error *err);
 

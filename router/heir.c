@@ -1,0 +1,206 @@
+/* router/heir.c - the successor's side of a handover: see handover.h. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#include "common/loop.h"
+#include "common/mem.h"
+#include "router/handover_wire.h"
+#include "router/service_manager.h"
+
+#define PATIENCE_S 10 /* for the predecessor's control loop, which may be busy */
+
+struct heir {
+    int fd;
+    struct loop_fd watch;
+    struct loop *loop; /* NULL until heir_listen */
+    struct heir_events events;
+    bool has_index, is_ready, is_alone;
+};
+
+/* --- asking, before there is a loop ------------------------------------------------------------ */
+
+static enum status connect_to(const char *path, int *out, struct error *err) {
+    const struct timeval patience = {.tv_sec = PATIENCE_S};
+    struct sockaddr_un addr;
+    enum status st = handover_address(path, &addr, err);
+    int fd;
+
+    if (st != ST_OK) return st;
+    fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    if (fd < 0) return error_set(err, ST_IO, "--handover %s: %s", path, strerror(errno));
+    if (connect(fd, (struct sockaddr *)&addr, sizeof(addr)) != 0) {
+        bool is_absent = errno == ENOENT || errno == ECONNREFUSED;
+
+        st = error_set(err, is_absent ? ST_NOT_FOUND : ST_IO, "--handover %s: %s", path,
+                       strerror(errno));
+        close(fd);
+        return st;
+    }
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+    *out = fd;
+    return ST_OK;
+}
+
+static enum status parse_seed(const struct json *json, uint64_t *out) {
+    struct str text = STR_NULL;
+    uint64_t v = 0;
+
+    if (json_get_str(json, "hash_seed", 16, &text, NULL, NULL) != ST_OK || text.len != 16)
+        return ST_INVALID;
+    for (size_t i = 0; i < text.len; i++) {
+        int digit = str_hex_value((unsigned char)text.ptr[i]);
+
+        if (digit < 0) return ST_INVALID;
+        v = v << 4 | (uint64_t)digit;
+    }
+    *out = v;
+    return ST_OK;
+}
+
+/* Takes the packet's sockets, which follow those that came before: clients' first. */
+static enum status take_sockets(struct handover_packet *p, struct handover_goods *goods,
+                                uint32_t *n_left, struct error *err) {
+    uint32_t n_client = 0, n_admin = 0;
+    enum status st = parse_seed(p->json, &goods->hash_seed);
+
+    if (st == ST_OK)
+        st = json_get_u32(p->json, "n_client", 1, HANDOVER_SOCKETS_MAX, &n_client, NULL, err);
+    if (st == ST_OK) st = json_get_u32(p->json, "n_admin", 0, 1, &n_admin, NULL, err);
+    for (uint32_t i = 0; i < p->n_fds && st == ST_OK; i++) {
+        st = service_socket_check(p->fds[i], err);
+        if (st == ST_OK && goods->n_client + goods->n_admin >= n_client + n_admin) st = ST_INVALID;
+        if (st != ST_OK) break;
+        if (goods->n_client < n_client) {
+            goods->client[goods->n_client++] = p->fds[i];
+        } else {
+            goods->admin = p->fds[i];
+            goods->n_admin++;
+        }
+        p->fds[i] = -1; /* taken */
+    }
+    *n_left = n_client + n_admin - goods->n_client - goods->n_admin;
+    if (st != ST_OK && err && !err->message[0])
+        (void)error_set(err, st, "what the other router hands over is not complete");
+    return st;
+}
+
+static void close_goods(struct handover_goods *goods) {
+    for (uint32_t i = 0; i < goods->n_client; i++)
+        close(goods->client[i]);
+    if (goods->n_admin) close(goods->admin);
+    *goods = (struct handover_goods){.n_client = 0};
+}
+
+static enum status receive_goods(int fd, struct handover_goods *goods, struct error *err) {
+    struct handover_packet p;
+    uint32_t n_left = 1;
+    enum status st;
+
+    while (n_left) {
+        st = handover_receive(fd, &p, err);
+        if (st == ST_AGAIN)
+            return error_set(err, ST_TIMEOUT, "the router there says nothing for %d s", PATIENCE_S);
+        if (st != ST_OK) return st;
+        if (strcmp(p.type, "busy") == 0) {
+            st = error_set(err, ST_BUSY, "another successor is being made");
+        } else if (strcmp(p.type, "sockets") == 0) {
+            uint32_t n = p.n_fds;
+
+            st = take_sockets(&p, goods, &n_left, err);
+            if (st == ST_OK && n == 0) st = error_set(err, ST_INVALID, "it hands over no sockets");
+        }
+        handover_packet_fini(&p);
+        if (st != ST_OK) return st;
+    }
+    return ST_OK;
+}
+
+enum status heir_open(struct heir **out, const char *path, struct handover_goods *goods,
+                      struct error *err) {
+    char hello[128];
+    int fd = -1, n;
+    struct heir *h;
+    enum status st = connect_to(path, &fd, err);
+
+    *goods = (struct handover_goods){.n_client = 0};
+    if (st != ST_OK) return st;
+    n = snprintf(hello, sizeof(hello),
+                 "{\"type\":\"hello\",\"wire\":%u,\"version\":\"%s\",\"pid\":%ld}", HANDOVER_WIRE,
+                 INCIPIT_VERSION, (long)getpid());
+    st = handover_send(fd, (struct str){hello, (size_t)n}, NULL, 0)
+             ? receive_goods(fd, goods, err)
+             : error_set(err, ST_UNAVAILABLE, "the other router has gone");
+    if (st != ST_OK) {
+        close_goods(goods);
+        close(fd);
+        return error_prefix(err, "--handover %s", path);
+    }
+    h = mem_zalloc(sizeof(*h));
+    h->fd = fd;
+    *out = h;
+    return ST_OK;
+}
+
+/* --- hearing, on the loop ---------------------------------------------------------------------- */
+
+static void become_alone(struct heir *h) {
+    if (h->is_alone) return;
+    h->is_alone = true;
+    h->has_index = true;
+    loop_fd_watch(&h->watch, 0);
+    h->events.on_alone(h->events.arg);
+}
+
+static void take_index(struct heir *h, struct handover_packet *p) {
+    if (h->has_index) return;
+    h->has_index = true;
+    if (p->n_fds != 1) return; /* it could not be made */
+    p->n_fds = 0;
+    h->events.on_index(p->fds[0], h->events.arg);
+}
+
+static void on_readable(unsigned ready, void *arg) {
+    struct heir *h = arg;
+    struct handover_packet p;
+    enum status st = handover_receive(h->fd, &p, NULL);
+
+    (void)ready;
+    if (st == ST_AGAIN) return;
+    if (st != ST_OK) {
+        become_alone(h);
+        return;
+    }
+    if (strcmp(p.type, "index") == 0) take_index(h, &p);
+    if (strcmp(p.type, "leaving") == 0) become_alone(h);
+    handover_packet_fini(&p);
+}
+
+void heir_listen(struct heir *h, struct loop *loop, const struct heir_events *events) {
+    const struct timeval never = {0};
+
+    h->loop = loop;
+    h->events = *events;
+    setsockopt(h->fd, SOL_SOCKET, SO_RCVTIMEO, &never, sizeof(never));
+    loop_fd_init(&h->watch, loop, h->fd, on_readable, h);
+    loop_fd_watch(&h->watch, LOOP_READ);
+}
+
+bool heir_has_index(const struct heir *h) {
+    return h->has_index;
+}
+
+void heir_ready(struct heir *h) {
+    if (h->is_ready || h->is_alone) return;
+    h->is_ready = true;
+    if (!handover_say(h->fd, "ready")) become_alone(h);
+}
+
+void heir_close(struct heir *h) {
+    if (!h) return;
+    if (h->loop) loop_fd_fini(&h->watch);
+    close(h->fd);
+    mem_free(h);
+}

@@ -1,0 +1,396 @@
+/* router/succession.c - the order in which a life begins where another ends. */
+#include "router/succession.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "common/file.h"
+#include "common/hash.h"
+#include "common/log.h"
+#include "common/loop.h"
+#include "common/mem.h"
+#include "router/fleet.h"
+#include "router/handover.h"
+#include "router/recall.h"
+#include "router/registry.h"
+#include "router/router_options.h"
+#include "router/service_manager.h"
+#include "router/state_dir.h"
+
+#define LOOK_US           20000u
+#define COMMAND_BYTES_MAX (1u << 20)
+#define ARGS_MAX          4096
+
+extern char **environ;
+
+struct succession {
+    const struct router_options *options;
+    struct log *log;
+    struct loop *loop; /* NULL until prepared */
+    struct registry *registry;
+    struct fleet *fleet;
+    struct succession_events events;
+    struct service_manager *manager;
+    uint64_t hash_seed, scheme, began_us;
+    struct handover_goods goods; /* what came; then what goes */
+    struct heir *heir;           /* we are one; NULL: there was nobody, or it is gone */
+    struct handover *handover;   /* we may get one */
+    struct recall *recall;
+    struct loop_timer timer; /* until ready */
+    bool is_ready, is_succeeded, is_leaving;
+    pid_t child; /* a successor that was started; 0: none */
+};
+
+/* --- before anything listens ------------------------------------------------------------------- */
+
+/* Unless a predecessor has handed over its own, which are the same. */
+static void take_service_sockets(struct succession *s, const struct service_sockets *from) {
+    struct handover_goods *g = &s->goods;
+
+    for (uint32_t i = 0; i < from->n_client; i++) {
+        if (s->heir) {
+            close(from->client[i]);
+        } else {
+            g->client[g->n_client++] = from->client[i];
+        }
+    }
+    for (uint32_t i = 0; i < from->n_admin; i++) {
+        if (g->n_admin) { /* one is enough */
+            close(from->admin[i]);
+        } else {
+            g->admin = from->admin[i];
+            g->n_admin = 1;
+        }
+    }
+}
+
+static uint16_t port_of(int fd) {
+    struct sockaddr_storage addr = {.ss_family = AF_UNSPEC};
+    socklen_t n = sizeof(addr);
+
+    if (getsockname(fd, (struct sockaddr *)&addr, &n) != 0) return 0;
+    return ntohs(addr.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&addr)->sin6_port
+                                            : ((struct sockaddr_in *)&addr)->sin_port);
+}
+
+/* A successor that was told to listen elsewhere is not one. */
+static enum status check_port(uint32_t wanted, int fd, const char *option, struct error *err) {
+    if (wanted == 0 || wanted == port_of(fd)) return ST_OK;
+    return error_set(err, ST_INVALID,
+                     "the router at --handover listens on port %u, not on --%s %u: start this one "
+                     "with its options, or stop it first",
+                     port_of(fd), option, wanted);
+}
+
+static enum status find_predecessor(struct succession *s, struct error *err) {
+    const struct router_options *o = s->options;
+    enum status st = heir_open(&s->heir, o->handover, &s->goods, err);
+
+    if (st == ST_NOT_FOUND) {
+        s->goods = (struct handover_goods){.n_client = 0};
+        error_init(err);
+        return ST_OK;
+    }
+    if (st == ST_OK) st = check_port(o->port, s->goods.client[0], "port", err);
+    if (st == ST_OK && s->goods.n_admin) {
+        st = check_port(o->admin_port, s->goods.admin, "admin-port", err);
+    }
+    return st;
+}
+
+static enum status choose_seed(struct succession *s, struct error *err) {
+    const struct router_options *o = s->options;
+
+    if (o->prefix_hash_seed) {
+        s->hash_seed = hash_64(o->prefix_hash_seed, strlen(o->prefix_hash_seed), 0);
+    } else if (s->heir) {
+        s->hash_seed = s->goods.hash_seed;
+    } else if (o->state_dir) {
+        return state_dir_seed(o->state_dir, &s->hash_seed, err);
+    } else {
+        hash_random(&s->hash_seed, sizeof(s->hash_seed));
+    }
+    return ST_OK;
+}
+
+enum status succession_open(struct succession **out, const struct router_options *options,
+                            struct log *log, struct error *err) {
+    struct succession *s = mem_zalloc(sizeof(*s));
+    struct service_sockets sockets;
+    struct error scratch = {0};
+    enum status st;
+
+    s->options = options;
+    s->log = log;
+    st = service_manager_sockets(&sockets, err);
+    if (st == ST_OK && options->handover) st = find_predecessor(s, err ? err : &scratch);
+    if (st == ST_OK) take_service_sockets(s, &sockets);
+    if (st == ST_OK) st = choose_seed(s, err);
+    if (st != ST_OK) {
+        succession_close(s);
+        return st;
+    }
+    *out = s;
+    return ST_OK;
+}
+
+uint64_t succession_hash_seed(const struct succession *s) {
+    return s->hash_seed;
+}
+
+bool succession_is_heir(const struct succession *s) {
+    return s->heir != NULL;
+}
+
+bool succession_has_sockets(const struct succession *s) {
+    return s->goods.n_client > 0;
+}
+
+uint32_t succession_client_sockets(struct succession *s, uint32_t i, uint32_t n, int *fds,
+                                   uint32_t max) {
+    uint32_t n_taken = 0, n_all = s->goods.n_client;
+
+    if (n_all && i >= n_all) { /* shared with another loop: who is first takes the connection */
+        fds[0] = fcntl(s->goods.client[i % n_all], F_DUPFD_CLOEXEC, 0);
+        return fds[0] >= 0;
+    }
+    for (uint32_t k = i; k < n_all && n_taken < max; k += n)
+        fds[n_taken++] = s->goods.client[k];
+    return n_taken;
+}
+
+int succession_admin_socket(struct succession *s) {
+    return s->goods.n_admin ? s->goods.admin : -1;
+}
+
+/* --- becoming ready ---------------------------------------------------------------------------- */
+
+static void start_recall(struct succession *s, struct snapshot *snapshot, bool trusts_unnamed) {
+    const struct recall_config config = {.registry = s->registry,
+                                         .log = s->log,
+                                         .is_serving = s->is_ready,
+                                         .trusts_unnamed = trusts_unnamed};
+
+    s->recall = recall_start(s->loop, &config, snapshot);
+}
+
+static void say_not_recalled(struct succession *s, const struct error *err) {
+    log_event(s->log, LOG_WARN, "index_not_recalled", log_z("why", err->message));
+}
+
+/* Heard from the predecessor. */
+static void on_index(int fd, void *arg) {
+    struct succession *s = arg;
+    struct snapshot *snapshot = NULL;
+    struct error err = {0};
+
+    if (snapshot_read_fd(&snapshot, fd, s->scheme, &err) == ST_OK) {
+        start_recall(s, snapshot, true);
+    } else {
+        say_not_recalled(s, &err);
+    }
+    close(fd);
+}
+
+static void recall_from_disk(struct succession *s) {
+    struct snapshot *snapshot = NULL;
+    struct error err = {0};
+    enum status st = state_dir_load(s->options->state_dir, s->scheme, &snapshot, &err);
+
+    if (st == ST_OK) start_recall(s, snapshot, false);
+    if (st != ST_OK && st != ST_NOT_FOUND) say_not_recalled(s, &err);
+}
+
+static void become_ready(struct succession *s, enum status st, const struct error *err) {
+    s->is_ready = true;
+    loop_timer_stop(&s->timer);
+    recall_is_serving(s->recall);
+    s->events.on_ready(st, err, s->events.arg);
+}
+
+static void look(void *arg) {
+    struct succession *s = arg;
+    uint64_t waited_us = loop_now_us(s->loop) - s->began_us;
+    struct registry_totals totals;
+    struct error err = {0};
+
+    registry_totals(s->registry, &totals);
+    if (totals.n_eligible && totals.n_eligible == fleet_n_wanted(s->fleet) &&
+        heir_has_index(s->heir) && recall_is_over(s->recall)) {
+        become_ready(s, ST_OK, NULL);
+    } else if (waited_us < (uint64_t)s->options->handover_wait_ms * 1000) {
+        loop_timer_start(&s->timer, LOOK_US);
+    } else if (totals.n_eligible) {
+        log_event(s->log, LOG_WARN, "handover_is_incomplete", log_u64("usable", totals.n_eligible),
+                  log_u64("workers", totals.n_workers),
+                  log_bool("has_index", recall_is_over(s->recall) && heir_has_index(s->heir)));
+        become_ready(s, ST_OK, NULL);
+    } else {
+        error_set(&err, ST_UNAVAILABLE,
+                  "none of %u workers can be used after --handover-wait %u ms: the router that is "
+                  "running goes on",
+                  totals.n_workers, s->options->handover_wait_ms);
+        become_ready(s, err.status, &err);
+    }
+}
+
+static void open_handover(struct succession *s);
+
+/* Its place at the path is free. */
+static void on_alone(void *arg) {
+    struct succession *s = arg;
+
+    if (s->is_ready) open_handover(s);
+}
+
+void succession_prepare(struct succession *s, struct loop *loop, struct registry *registry,
+                        struct fleet *fleet, uint64_t scheme,
+                        const struct succession_events *events) {
+    const struct heir_events heir_events = {on_index, on_alone, s};
+
+    s->loop = loop;
+    s->registry = registry;
+    s->fleet = fleet;
+    s->scheme = scheme;
+    s->events = *events;
+    s->began_us = loop_now_us(loop);
+    s->manager = service_manager_open(loop);
+    loop_timer_init(&s->timer, loop, look, s);
+    if (s->heir) {
+        heir_listen(s->heir, loop, &heir_events);
+        loop_timer_start(&s->timer, LOOK_US);
+        return;
+    }
+    if (s->options->state_dir) recall_from_disk(s);
+    become_ready(s, ST_OK, NULL);
+}
+
+/* --- being succeeded --------------------------------------------------------------------------- */
+
+static void on_succeeded(void *arg) {
+    struct succession *s = arg;
+
+    s->is_succeeded = true;
+    log_event(s->log, LOG_INFO, "router_succeeded");
+    s->events.on_succeeded(s->events.arg);
+}
+
+static enum status try_to_open(struct succession *s, struct error *err) {
+    const struct handover_config config = {.path = s->options->handover,
+                                           .registry = s->registry,
+                                           .log = s->log,
+                                           .scheme = s->scheme,
+                                           .goods = s->goods,
+                                           .on_succeeded = on_succeeded,
+                                           .arg = s};
+
+    return handover_open(&s->handover, s->loop, &config, err);
+}
+
+static void open_handover(struct succession *s) {
+    struct error err = {0};
+
+    heir_close(s->heir);
+    s->heir = NULL;
+    if (s->is_leaving || try_to_open(s, &err) == ST_OK) return;
+    log_event(s->log, LOG_ERROR, "handover_not_opened", log_z("why", err.message));
+}
+
+enum status succession_serving(struct succession *s, const int *client, uint32_t n_client,
+                               int admin, struct error *err) {
+    s->goods = (struct handover_goods){.n_client = MIN(n_client, HANDOVER_SOCKETS_MAX),
+                                       .admin = admin,
+                                       .n_admin = 1,
+                                       .hash_seed = s->hash_seed};
+    memcpy(s->goods.client, client, s->goods.n_client * sizeof(*client));
+    if (s->heir) {
+        service_manager_succeeding(s->manager);
+        heir_ready(s->heir); /* and the socket's path is ours when it leaves */
+        return ST_OK;
+    }
+    service_manager_ready(s->manager);
+    return s->options->handover ? try_to_open(s, err) : ST_OK;
+}
+
+/* --- signals, and the end ---------------------------------------------------------------------- */
+
+void succession_reload(struct succession *s, bool is_done) {
+    if (is_done) {
+        service_manager_ready(s->manager);
+    } else {
+        service_manager_reloading(s->manager);
+    }
+}
+
+/* As this process was started: by now its program may be a newer one. */
+static int spawn_self(pid_t *pid) {
+    char *args[ARGS_MAX + 1], *text = NULL;
+    uint32_t n_args = 0;
+    size_t n = 0;
+    int code;
+    FILE *f = fopen("/proc/self/cmdline", "re");
+
+    if (!f) return -1;
+    text = mem_zalloc(COMMAND_BYTES_MAX + 1);
+    n = fread(text, 1, COMMAND_BYTES_MAX, f);
+    fclose(f);
+    for (char *at = text; at < text + n && n_args < ARGS_MAX; at += strlen(at) + 1)
+        args[n_args++] = at;
+    args[n_args] = NULL;
+    code = n_args ? posix_spawnp(pid, args[0], NULL, NULL, args, environ) : -1;
+    mem_free(text);
+    return code;
+}
+
+void succession_spawn(struct succession *s) {
+    if (s->child && waitpid(s->child, NULL, WNOHANG) != 0) s->child = 0;
+    if (!s->handover || s->child) {
+        log_event(s->log, LOG_WARN, "successor_not_started",
+                  log_z("why", s->child ? "one is being made" : "there is no --handover"));
+        return;
+    }
+    if (spawn_self(&s->child) == 0) {
+        log_event(s->log, LOG_INFO, "successor_started", log_u64("pid", (uint64_t)s->child));
+    } else {
+        s->child = 0;
+        log_event(s->log, LOG_ERROR, "successor_not_started",
+                  log_z("why", "this program cannot be started again"));
+    }
+}
+
+void succession_leaving(struct succession *s) {
+    if (s->is_leaving) return;
+    s->is_leaving = true;
+    if (!s->is_succeeded) service_manager_stopping(s->manager);
+    handover_close(s->handover);
+    s->handover = NULL;
+}
+
+void succession_save(struct succession *s) {
+    struct error err = {0};
+    uint64_t n_blocks = 0;
+
+    if (!s || !s->options->state_dir || !s->is_ready || s->is_succeeded) return;
+    if (state_dir_save(s->options->state_dir, s->registry, s->scheme, &n_blocks, &err) == ST_OK) {
+        log_event(s->log, LOG_INFO, "index_saved", log_u64("blocks", n_blocks));
+    } else {
+        log_event(s->log, LOG_ERROR, "index_not_saved", log_z("why", err.message));
+    }
+}
+
+void succession_close(struct succession *s) {
+    if (!s) return;
+    recall_stop(s->recall);
+    handover_close(s->handover);
+    heir_close(s->heir);
+    if (s->loop) loop_timer_fini(&s->timer);
+    service_manager_close(s->manager);
+    mem_free(s);
+}

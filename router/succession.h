@@ -1,0 +1,61 @@
+/* router/succession.h - what a router takes from the one before it, and leaves to the one after it.
+ *
+ *      before it listens   sockets: of the service manager, or of the router at --handover
+ *                          the hash seed: its, or that of --state-dir, or --prefix-hash-seed's
+ *      then                the prefix index: its, or that of --state-dir, worker by worker
+ *      when it is ready    serves; says so to predecessor and service manager; is there to be asked itself
+ *      at the end          writes the index to --state-dir, unless a successor has it already
+ *
+ * "Ready" is at once when there is no predecessor. With one it is when each worker that is wanted can
+ * be picked and its part of the index is back, or after --handover-wait, if any can be; if none can,
+ * this start fails, and the predecessor goes on. Thread: control. */
+#ifndef ROUTER_SUCCESSION_H
+#define ROUTER_SUCCESSION_H
+
+#include "common/base.h"
+#include "common/status.h"
+
+struct fleet;
+struct log;
+struct loop;
+struct registry;
+struct router_options;
+struct succession;
+
+/* Before anything listens; blocks for as long as a predecessor takes to answer. */
+MUST_USE enum status succession_open(struct succession **out, const struct router_options *options,
+                                     struct log *log, struct error *err);
+
+uint64_t succession_hash_seed(const struct succession *s);
+bool succession_is_heir(const struct succession *s);     /* there is a predecessor, and it serves */
+bool succession_has_sockets(const struct succession *s); /* for clients */
+
+/* The sockets that loop i of n is to listen on, at most `max`: each of those that there are belongs to
+ * some loop, and loops that would get none share one. Theirs from now on. 0: it opens its own. */
+uint32_t succession_client_sockets(struct succession *s, uint32_t i, uint32_t n, int *fds,
+                                   uint32_t max);
+int succession_admin_socket(struct succession *s); /* the caller's; -1: none */
+
+/* Calls on_ready once, now or later: serve; or say why not, and end. `scheme`: what must be equal for
+ * two routers' hashes to mean the same. */
+struct succession_events {
+    void (*on_ready)(enum status st, const struct error *err, void *arg);
+    void (*on_succeeded)(void *arg); /* another accepts from the same sockets: leave them to it */
+    void *arg;
+};
+void succession_prepare(struct succession *s, struct loop *loop, struct registry *registry,
+                        struct fleet *fleet, uint64_t scheme,
+                        const struct succession_events *events);
+
+/* Requests are served from these sockets, which stay the caller's. ST_IO, ST_INVALID: nobody can ask
+ * at --handover. */
+MUST_USE enum status succession_serving(struct succession *s, const int *client, uint32_t n_client,
+                                        int admin, struct error *err);
+
+void succession_reload(struct succession *s, bool is_done); /* SIGHUP is being heard */
+void succession_spawn(struct succession *s); /* starts a successor: this program, these arguments */
+void succession_leaving(struct succession *s); /* no successor any more */
+void succession_save(struct succession *s);    /* the last thing; NULL is fine */
+void succession_close(struct succession *s);   /* NULL is fine */
+
+#endif
