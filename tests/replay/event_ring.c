@@ -7,6 +7,7 @@
 
 struct frame {
     uint64_t t_us;
+    bool is_accepted;
     struct buf bytes;
 };
 
@@ -40,6 +41,7 @@ void event_ring_put(struct event_ring *ring, const struct request_event *e) {
     }
     f = &ring->frames[ring->next];
     f->t_us = e->t_us;
+    f->is_accepted = e->kind == REQUEST_ACCEPTED;
     buf_init(&f->bytes, 0);
     request_event_put(&f->bytes, ring->next++, e);
     ring->n_bytes += buf_len(&f->bytes);
@@ -55,12 +57,24 @@ uint64_t event_ring_oldest(const struct event_ring *ring) {
     return ring->oldest;
 }
 
-bool event_ring_next(const struct event_ring *ring, uint64_t *sequence, uint64_t until_us,
+uint64_t event_ring_sent(const struct event_ring *ring, uint64_t from, uint64_t now_us,
+                         uint64_t accepted_us, uint64_t other_us) {
+    uint64_t end = from;
+
+    for (uint64_t at = MAX(from, ring->oldest); at < ring->next; at++) {
+        const struct frame *f = &ring->frames[at];
+
+        if (f->t_us + (f->is_accepted ? accepted_us : other_us) <= now_us) end = at + 1;
+    }
+    return end;
+}
+
+bool event_ring_next(const struct event_ring *ring, uint64_t *sequence, uint64_t end,
                      uint64_t *blocks, struct request_event *e) {
     uint64_t at = MAX(*sequence, ring->oldest), said;
     size_t used;
 
-    if (at >= ring->next || ring->frames[at].t_us > until_us) return false;
+    if (at >= MIN(ring->next, end)) return false;
     if (request_event_read(buf_str(&ring->frames[at].bytes), blocks, e, &said, &used, NULL) !=
             ST_OK ||
         said != at || used != buf_len(&ring->frames[at].bytes))

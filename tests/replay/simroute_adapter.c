@@ -10,9 +10,9 @@
  * of chwbl's key, and how many published trees fit into the one of cache_aware and hash_trie.
  * home=WEIGHT is --home-weight.
  *
- * lib_NAME:share=1,delay_ms=MS: several --replicas hear of each other's requests from the workers, so
- * much later, as router/follow.c does; one that is restarted (--restart) replays what they still have.
- * Every router keeps books of its own.
+ * lib_NAME:share=1,delay_ms=MS,late_ms=MS: several --replicas hear of each other's requests from the
+ * workers, as router/follow.c does: within delay_ms, or late_ms of what is not a request accepted. One
+ * that is restarted (--restart) replays what they still have. Every router keeps books of its own.
  *
  *     simroute          here                                        library
  *     router_pick  ──▶  chain from block ids, 4 bytes per token ──▶ routing_route
@@ -71,7 +71,7 @@ struct router {
     struct route_ticket *tickets; /* by request */
     uint64_t **chains;            /* of open requests */
     bool shares;
-    uint64_t delay_us, origin;
+    uint64_t delay_us, late_us, origin;
     uint64_t heard[MAXW];       /* sequence of the next event of each worker */
     struct mirrored **mirrored; /* by request */
 };
@@ -151,6 +151,7 @@ static void start_sharing(struct router *p) {
     p->shares = number_of(c->policy, "share=", 0) != 0;
     if (!p->shares) return;
     p->delay_us = (uint64_t)(number_of(c->policy, "delay_ms=", 0) * 1000);
+    p->late_us = MAX((uint64_t)(number_of(c->policy, "late_ms=", 0) * 1000), p->delay_us);
     p->mirrored = mem_calloc((size_t)p->sim->n, sizeof(*p->mirrored));
     if (fleet_log.n_routers++ == 0) {
         for (int w = 0; w < c->n_workers; w++)
@@ -201,11 +202,13 @@ static void hear(struct router *p, uint32_t w, const struct request_event *e) {
 /* Everything that has come until now. */
 static void listen_to_workers(struct router *p) {
     static uint64_t blocks[CHAIN_BLOCKS_MAX];
-    uint64_t until_us = now_us(p) - MIN(p->delay_us, now_us(p));
     struct request_event e;
 
     for (int w = 0; p->shares && w < p->sim->c.n_workers; w++) {
-        while (event_ring_next(fleet_log.rings[w], &p->heard[w], until_us, blocks, &e))
+        struct event_ring *ring = fleet_log.rings[w];
+        uint64_t end = event_ring_sent(ring, p->heard[w], now_us(p), p->delay_us, p->late_us);
+
+        while (event_ring_next(ring, &p->heard[w], end, blocks, &e))
             hear(p, (uint32_t)w, &e);
     }
 }
