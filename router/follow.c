@@ -363,7 +363,8 @@ static void begin(void *arg) {
     if (w->has_place)
         snprintf(place, sizeof(place), "%llu&generation=%s", (unsigned long long)w->next,
                  w->generation);
-    snprintf(url, sizeof(url), "%s" REQUEST_EVENTS_PATH "?from=%s", view.url, place);
+    snprintf(url, sizeof(url), "%s" REQUEST_EVENTS_PATH "?origin=%016llx&from=%s", view.url,
+             (unsigned long long)f->config.origin, place);
     request.connect_to = view.address;
     if (http_client_start(f->client, &request, on_end, w, &w->call, &err) != ST_OK)
         lost(w, err.message);

@@ -4,12 +4,18 @@
  *          ?from=oldest                      all that is kept, then what happens (the default)
  *          ?from=now                         only what happens from here on
  *          &generation=ID                    of the life that SEQ is from: of another, all is sent
+ *          &origin=ID                        the follower's own: what it sent itself is not urgent
  *          &format=json                      for people: server-sent events
  *
  * A stream begins with a hello. Nothing is kept per follower but its place in the log and at most
  * PENDING_MAX bytes that it has not taken. One so slow that the log overtakes it is sent a hello that
  * says so, and all from the oldest on: it is not disconnected, since it would come back for the same.
- * Draining does not end a stream: routers must see the last requests end. */
+ * Draining does not end a stream: routers must see the last requests end.
+ *
+ * A write costs this loop and the reader's some 10 us each, an event in it less than one. So events wait
+ * for each other: URGENT_US when somebody must hear that a request came, since until then he takes us
+ * for idle, and else LATE_US. Four routers route no worse for it (make replay-shared), and one alone is
+ * told of its own requests fifty times a second at most. */
 #include "worker/api/request_feed.h"
 
 #include <stdio.h>
@@ -26,13 +32,20 @@
 #define FRAMES_TYPE    "application/vnd.incipit.request-events"
 #define FROM_OLDEST    UINT64_MAX
 #define GENERATION_FMT "%016llx"
+#define URGENT_US      2000u
+#define LATE_US        20000u
+#define EVENT_BYTES    64 /* of an event without a chain, about */
+#define UNSENT_SHARE   8  /* no more than this part of the log waits: it must not be overtaken */
 
 struct request_feed {
     struct api *api;
     struct request_log *log;
     struct list followers;
     uint32_t n_followers, max_followers;
-    struct loop_task task; /* deferred while there is something new to send */
+    struct loop_task task;         /* at the end of this turn, or */
+    struct loop_timer due;         /* later, all that is new is sent */
+    uint64_t due_us;               /* 0: nothing is new */
+    uint64_t n_unsent, max_unsent; /* bytes, about: what is new, and what of it may wait */
     struct loop_timer timer;
     struct wire_load load; /* as it was last told */
     uint64_t load_told_us; /* 0: never */
@@ -46,7 +59,8 @@ struct follower {
     struct list link; /* on feed->followers */
     struct request_feed *feed;
     struct http_request *req;
-    uint64_t next; /* the event to send next */
+    uint64_t next;   /* the event to send next */
+    uint64_t origin; /* of the requests that it sends itself; 0: not said */
     bool is_json;
 };
 
@@ -217,12 +231,33 @@ static void on_drain(struct http_request *req) {
 static void pump_all(void *arg) {
     struct request_feed *feed = arg;
 
+    feed->due_us = feed->n_unsent = 0;
+    loop_timer_stop(&feed->due);
     LIST_FOR_EACH(it, &feed->followers) pump(LIST_ENTRY(it, struct follower, link));
 }
 
+/* Must anybody hear of it soon? What is asked of us by whom, and that no more should be. */
+static bool is_urgent(const struct request_feed *feed, const struct request_event *e) {
+    if (e->kind == REQUEST_LOAD) return e->load.draining != feed->load.draining;
+    if (e->kind != REQUEST_ACCEPTED) return e->kind == REQUEST_CLEARED;
+    LIST_FOR_EACH(it, &feed->followers) {
+        uint64_t own = LIST_ENTRY(it, struct follower, link)->origin;
+
+        if (!own || own != e->chain.origin) return true;
+    }
+    return false;
+}
+
 static void tell(struct request_feed *feed, const struct request_event *e) {
+    uint64_t delay_us = is_urgent(feed, e) ? URGENT_US : LATE_US, due_us = now_us(feed) + delay_us;
+
     request_log_append(feed->log, e);
-    if (feed->n_followers) loop_defer(feed->api->loop, &feed->task);
+    if (!feed->n_followers) return;
+    feed->n_unsent += EVENT_BYTES + (uint64_t)e->chain.n_blocks * CHAIN_HASH_BYTES;
+    if (feed->n_unsent >= feed->max_unsent) loop_defer(feed->api->loop, &feed->task);
+    if (feed->due_us && feed->due_us <= due_us) return;
+    feed->due_us = due_us;
+    loop_timer_start(&feed->due, delay_us);
 }
 
 static bool is_same_load(const struct wire_load *a, const struct wire_load *b) {
@@ -234,9 +269,9 @@ static bool is_same_load(const struct wire_load *a, const struct wire_load *b) {
 static void tell_load(struct request_feed *feed, const struct wire_load *load) {
     struct request_event e = {.kind = REQUEST_LOAD, .t_us = now_us(feed), .load = *load};
 
-    feed->load = *load;
     feed->load_told_us = e.t_us;
     tell(feed, &e);
+    feed->load = *load;
 }
 
 static void on_load_time(void *arg) {
@@ -328,9 +363,11 @@ enum status request_feed_create(struct request_feed **out, struct api *api, uint
     }
     feed->api = api;
     feed->max_followers = max_followers;
+    feed->max_unsent = MIN(buffer_bytes / UNSENT_SHARE, (uint64_t)READ_BYTES);
     list_init(&feed->followers);
     loop_task_init(&feed->task, pump_all, feed);
     loop_timer_init(&feed->timer, api->loop, on_load_time, feed);
+    loop_timer_init(&feed->due, api->loop, pump_all, feed);
     buf_init(&feed->frames, 0);
     buf_init(&feed->json, 0);
     *out = feed;
@@ -341,6 +378,7 @@ void request_feed_destroy(struct request_feed *feed) {
     if (!feed) return;
     loop_defer_cancel(&feed->task);
     loop_timer_fini(&feed->timer);
+    loop_timer_fini(&feed->due);
     request_log_destroy(feed->log);
     buf_fini(&feed->frames);
     buf_fini(&feed->json);
@@ -384,6 +422,20 @@ static struct str query_value(const struct http_request *req, struct str name, s
     return http_query_param(req->query, name, out) ? buf_str(out) : STR("");
 }
 
+/* Of at most 16 hexadecimal digits; 0 for anything else. */
+static uint64_t hex_or_0(struct str s) {
+    uint64_t v = 0;
+
+    if (s.len > 16) return 0;
+    for (size_t i = 0; i < s.len; i++) {
+        int digit = str_hex_value((unsigned char)s.ptr[i]);
+
+        if (digit < 0) return 0;
+        v = v << 4 | (uint64_t)digit;
+    }
+    return v;
+}
+
 /* Sets where the follower begins. *is_gap: what it knew is of another life. */
 static enum status read_from(struct follower *f, bool *is_gap, struct error *err) {
     struct request_log_stats log = request_log_stats(f->feed->log);
@@ -410,6 +462,8 @@ static enum status read_from(struct follower *f, bool *is_gap, struct error *err
              (unsigned long long)engine_info(f->feed->api->engine)->generation);
     if (value.len > 0 && !str_eq(value, str_of(generation))) *is_gap = true;
     if (*is_gap) f->next = log.oldest;
+    value = query_value(f->req, STR("origin"), &buf);
+    f->origin = hex_or_0(value);
     value = query_value(f->req, STR("format"), &buf);
     f->is_json = str_eq(value, STR("json"));
     buf_fini(&buf);
