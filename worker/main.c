@@ -72,6 +72,7 @@ static enum status batch(struct worker_options *values, struct error *err) {
     values->host = "127.0.0.1";
     values->port = 0;
     values->ssl_certfile = values->ssl_keyfile = values->ssl_ca_certs = NULL;
+    values->request_events_bytes = 0;
     return run_batch(b, values, err);
 }
 
