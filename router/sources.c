@@ -38,12 +38,29 @@ static void on_file_set(const struct discovery_set *set, void *arg) {
     fleet_set(s->fleet, FLEET_FILE, set);
 }
 
+static void look_whether_synced(struct sources *s) {
+    struct discovery_stats stats;
+
+    for (int i = KUBE; i < N_SOURCES; i++) {
+        if (!s->all[i]) continue;
+        discovery_stats(s->all[i], &stats);
+        if (!stats.is_synced) return;
+    }
+    atomic_store_explicit(&s->are_synced, true, memory_order_relaxed);
+}
+
 static void on_kube_set(const struct discovery_set *set, void *arg) {
-    fleet_set(((struct sources *)arg)->fleet, FLEET_KUBE, set);
+    struct sources *s = arg;
+
+    fleet_set(s->fleet, FLEET_KUBE, set);
+    look_whether_synced(s);
 }
 
 static void on_dns_set(const struct discovery_set *set, void *arg) {
-    fleet_set(((struct sources *)arg)->fleet, FLEET_DNS, set);
+    struct sources *s = arg;
+
+    fleet_set(s->fleet, FLEET_DNS, set);
+    look_whether_synced(s);
 }
 
 /* What goes with a worker: the work it is at, and what it has cached, in blocks. */
@@ -131,7 +148,7 @@ enum status sources_create(struct sources **out, struct loop *loop, struct fleet
         sources_destroy(s);
         return st;
     }
-    s->are_synced = !s->all[KUBE] && !s->all[DNS];
+    look_whether_synced(s);
     *out = s;
     return ST_OK;
 }
@@ -165,13 +182,10 @@ static void show(struct metrics *m, const char *source, const struct discovery_s
 
 void sources_tick(struct sources *s, struct metrics *m) {
     struct discovery_stats stats;
-    bool are_synced = true;
 
     for (int i = KUBE; s && i < N_SOURCES; i++) {
         if (!s->all[i]) continue;
         discovery_stats(s->all[i], &stats);
-        are_synced &= stats.is_synced;
         show(m, s->all[i]->ops->name, &stats);
     }
-    if (s && are_synced) atomic_store_explicit(&s->are_synced, true, memory_order_relaxed);
 }
