@@ -62,6 +62,7 @@ struct kube_watch {
 
     bool any_version; /* the list may come from the server's memory */
     bool is_synced, is_failing;
+    char why[200];     /* it fails, as it was said last */
     bool has_heard;    /* an event or a bookmark, in this watch */
     bool has_retried;  /* with a token read again, since something was accepted */
     uint64_t began_us; /* this watch */
@@ -95,12 +96,28 @@ static uint32_t delay_ms(struct kube_watch *w, bool has_failed) {
     return has_failed || !is_first ? ms : 0;
 }
 
-static void fail(struct kube_watch *w, const char *why) {
-    if (!w->is_failing) {
+/* Equal but for numbers: the milliseconds of "Connection timed out after 5001 ms". */
+static bool says_the_same(const char *a, const char *b) {
+    for (; *a || *b; a++, b++) {
+        a += strspn(a, "0123456789");
+        b += strspn(b, "0123456789");
+        if (*a != *b) return false;
+        if (!*a) break;
+    }
+    return true;
+}
+
+/* Logged when it begins, and when it fails for another reason than before. */
+static void fail(struct kube_watch *w, const char *reason) {
+    char why[sizeof(w->why)];
+
+    snprintf(why, sizeof(why), "%s", reason);
+    if (!w->is_failing || !says_the_same(w->why, why)) {
         log_event(
             w->log, LOG_WARN, "kube_watch_lost", log_z("what", w->what), log_z("why", why),
             log_z("remedy", "the workers stay as they are; it is tried again until it works"));
     }
+    memcpy(w->why, why, sizeof(why));
     w->is_failing = true;
 }
 
