@@ -120,6 +120,7 @@ static void make(const struct certs *certs, const struct certs_spec *spec, EVP_P
     snprintf(names, sizeof(names), "%s%s%s%s%s", spec->host ? "DNS:" : "",
              spec->host ? spec->host : "", spec->host && spec->address ? "," : "",
              spec->address ? "IP:" : "", spec->address ? spec->address : "");
+    if (issuer) add_extension(cert, issuer, NID_authority_key_identifier, "keyid");
     if (names[0]) add_extension(cert, issuer ? issuer : cert, NID_subject_alt_name, names);
     assert_true(X509_sign(cert, issuer ? certs->ca_key : key, EVP_sha256()) > 0);
     write_pair(certs, spec->name, cert, key);
