@@ -454,7 +454,7 @@ images-check: ## their build steps in a Debian root, and the results run; no dae
 	@python3 tests/deploy/images.py $(ARGS)
 
 .PHONY: deploy-check
-deploy-check: all ## what deploy/ renders, against Kubernetes' schemas and the programs; make deps-deploy first
+deploy-check: all $(B)/tests/integration/api_server ## what deploy/ renders, against Kubernetes' schemas and the programs; make deps-deploy first
 	@tests/deploy/run $(B) "$(SAN)" $(ARGS)
 
 deps: deps-run ## install what `make run` needs; also deps-test, -fuzz, -bench, -lint, -aarch64

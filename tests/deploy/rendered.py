@@ -116,6 +116,11 @@ def our_workers(objects):
     return [d for d in of_kind(objects, "Deployment") if "incipit-worker" in container_of(d)["image"]]
 
 
+def workers_of(objects):
+    """Ours and others'."""
+    return [d for d in of_kind(objects, "Deployment") if d["metadata"]["labels"]["app.kubernetes.io/component"] == "worker"]
+
+
 def options_of(objects, router):
     """The options in the ConfigMap that a router mounts as its --config."""
     [volume] = [v for v in router["spec"]["template"]["spec"]["volumes"] if v["name"] == "options"]

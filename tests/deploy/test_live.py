@@ -7,10 +7,13 @@ import pytest
 import yaml
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "integration"))
+from conftest import programs  # noqa: E402, F401
 from conftest import Router, Worker, http, metric, started_programs, wait_for  # noqa: E402
 
+from kube_api import ApiServer, pod  # noqa: E402
+
 from rendered import (KUSTOMIZE, ROOT, all_renders, container_of, of_kind, options_of,  # noqa: E402
-                      our_workers, routers)
+                      our_workers, routers, workers_of)
 
 RENDERS = all_renders()
 each_render = pytest.mark.parametrize("objects", RENDERS.values(), ids=RENDERS.keys())
@@ -72,6 +75,71 @@ def test_the_admin_port_is_not_open_beyond_metrics_and_probes(fleet):
     assert http(fleet["router", "admin"] + "/workers").code == 401
     assert http(fleet["router", "admin"] + "/workers", headers={"authorization": f"Bearer {KEY}"}).code == 200
 
+
+# --- as the API server tells it ----------------------------------------------------------------------
+
+@pytest.fixture(scope="module")
+def api():
+    server = ApiServer("--plain")
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def sim():
+    with started_programs() as start:
+        yield start(Worker, "--backend", "sim").ready()
+
+
+def pod_of(deployment, port, name):
+    """A pod of a rendered deployment as the API server has it, on this machine; its http port is `port`."""
+    template = deployment["spec"]["template"]
+    made = pod(name, "127.0.0.1", labels=template["metadata"]["labels"], namespace="incipit", uid=name)
+    made["metadata"]["labels"].pop("app")
+    made["metadata"]["annotations"] = template["metadata"].get("annotations", {})
+    ports = [{**p, "containerPort": port if p["name"] == "http" else p["containerPort"], "protocol": "TCP"}
+             for p in container_of(deployment)["ports"]]
+    made["spec"]["containers"][0]["ports"] = ports
+    return made
+
+
+@pytest.mark.parametrize("name", RENDERS)
+def test_the_rendered_router_finds_the_rendered_workers_and_nothing_else(name, api, sim, programs, tmp_path):
+    objects = RENDERS[name]
+    options = yaml.safe_load(options_of(objects, routers(objects)[0]))
+    workers = workers_of(objects)
+    if options.get("service-discovery") != "k8s" or not workers or "inference-pool" in options or "app=vllm" in options.get("k8s-selector", []):
+        pytest.skip("its workers are of elsewhere")
+    api.put(*[pod_of(d, int(sim.url.rsplit(":", 1)[1]), d["metadata"]["name"]) for d in of_kind(objects, "Deployment")])
+    options = {k: v for k, v in options.items() if not k.startswith(("tls-", "api-keys-file", "share-redis"))}
+    file = tmp_path / "router.yaml"
+    file.write_text(yaml.safe_dump(options | {"log-format": "text", "admin-api-key": KEY}))
+    router = programs(Router, "--config", file, "--host=127.0.0.1", "--admin-host=127.0.0.1", "--k8s-api-server", api.url,
+                      "--k8s-namespace=incipit")
+    admin = f"http://127.0.0.1:{router.field('router_listening', 'admin_port')}"
+    wait_for(lambda: http(admin + "/readyz").code == 200, "a router that found workers")
+    listed = http(admin + "/workers", headers={"authorization": f"Bearer {KEY}"}).json["workers"]
+    assert [w["url"] for w in listed] == [sim.url]  # one address, however many pods have it here
+    for d in of_kind(objects, "Deployment"):
+        api.command("force", resource="pods", namespace="incipit", name=d["metadata"]["name"])
+
+
+def test_the_role_of_a_403_is_the_role_that_is_rendered(api, programs):
+    api.command("forbid", verb="list", resource="pods", on=True)
+    try:
+        router = programs(Router, "--service-discovery", "k8s", "--k8s-namespace=incipit", "--k8s-selector=a=b",
+                          "--k8s-api-server", api.url)
+        said = wait_for(lambda: re.search(r'kube_forbidden .* role="(.*?)" binding', router.log), "the Role that is missing")
+        wanted = yaml.safe_load(said[1])
+        for objects in RENDERS.values():
+            for role in of_kind(objects, "Role"):
+                [pods] = [rule for rule in role["rules"] if rule["resources"] == ["pods"]]
+                assert pods | {"verbs": pods["verbs"][:2]} == wanted["rules"][0]
+    finally:
+        api.command("forbid", verb="list", resource="pods", on=False)
+
+
+# --- what is scaled on -------------------------------------------------------------------------------
 
 def queries(objects):
     """Every expression that an autoscaler asks."""

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from rendered import (BUILD, CHART, KUSTOMIZE, ROOT, VERSION, all_renders, container_of, helm, matches, named, of_kind,
-                      options_of, our_workers, routers)
+                      options_of, our_workers, routers, workers_of)
 
 RENDERS = all_renders()
 each_render = pytest.mark.parametrize("objects", RENDERS.values(), ids=RENDERS.keys())
@@ -104,8 +104,6 @@ def test_every_selector_finds_pods(objects):
     for name, selector in selectors(objects):
         found = [p for p, labels in pods(objects).items() if matches(selector, labels)]
         assert found, f"{name}: no pod has {selector}"
-        if "router" in name.split()[1]:
-            assert any("router" in p or "worker" in str(selector) for p in found)
 
 
 @each_render
@@ -119,7 +117,7 @@ def test_a_deployment_selects_its_own_pods_and_no_others(objects):
 def test_routers_look_for_the_workers_of_the_same_render(objects):
     for router in routers(objects):
         options = yaml.safe_load(options_of(objects, router))
-        workers = [d for d in of_kind(objects, "Deployment") if d is not router]
+        workers = workers_of(objects)
         selector = dict(pair.split("=", 1) for pair in options.get("k8s-selector", []))
         if not workers or not selector or "app" in selector:  # workers of elsewhere
             continue
@@ -175,6 +173,16 @@ def port_of(container, name):
 
 
 @each_render
+def test_a_url_in_the_options_is_a_service_of_the_render(objects):
+    for router in routers(objects):
+        url = yaml.safe_load(options_of(objects, router)).get("share-redis")
+        if url and of_kind(objects, "Namespace"):  # the chart's is the user's
+            name, port = re.fullmatch(r"redis://([a-z-]+):(\d+)", url).groups()
+            [service] = named(objects, "Service", name)
+            assert int(port) in [p["port"] for p in service["spec"]["ports"]]
+
+
+@each_render
 def test_ports_named_anywhere_are_ports_of_the_pods(objects):
     deployments = of_kind(objects, "Deployment")
 
@@ -194,7 +202,7 @@ def test_ports_named_anywhere_are_ports_of_the_pods(objects):
     for d in deployments:
         c, annotations = container_of(d), d["spec"]["template"]["metadata"].get("annotations", {})
         for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
-            assert port_of(c, c[probe]["httpGet"]["port"])
+            assert port_of(c, (c[probe].get("httpGet") or c[probe]["tcpSocket"])["port"])
         if "prometheus.io/port" in annotations:
             assert int(annotations["prometheus.io/port"]) in [p["containerPort"] for p in c["ports"]]
     for ingress in of_kind(objects, "Ingress"):
@@ -311,7 +319,7 @@ LEAVES = list(leaves(VALUES))
 # Another value for what has none, or where not every value is one.
 OTHER = {
     "policy": "chwbl", "pullPolicy": "Always", "level": "debug", "type": "LoadBalancer", "engine": "vllm", "accessMode": "ReadWriteOnce",
-    "selector": {"app": "x"}, "workerUrls": ["http://10.1.1.1:8000"], "extraArgs": ["--log-level=debug"],
+    "selector": {"app": "x"}, "workerUrls": ["http://10.1.1.1:8000"], "shareRedis": "redis://cache:6380", "extraArgs": ["--log-level=debug"],
     "extraEnv": [{"name": "A", "value": "b"}], "options": {"slow-start": "30s"}, "hosts": [{"host": "b.example"}],
     "tls": [{"hosts": ["b.example"]}], "imagePullSecrets": [{"name": "pull"}], "tolerations": [{"operator": "Exists"}],
     "topologySpreadConstraints": [{"maxSkew": 2, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}],

@@ -83,6 +83,7 @@ capabilities:
 {{- if $r.serviceDiscovery.clusterWide }}{{ $_ := set $o "k8s-all-namespaces" true }}{{ end -}}
 {{- if $r.serviceDiscovery.writeDeletionCost }}{{ $_ := set $o "k8s-write-deletion-cost" true }}{{ end -}}
 {{- end -}}
+{{- with $r.shareRedis }}{{ $_ := set $o "share-redis" . }}{{ end -}}
 {{- with $r.workerUrls }}{{ $_ := set $o "worker-urls" . }}{{ end -}}
 {{- $given := dict "max-worker-requests" $r.maxWorkerRequests "home-weight" $r.homeWeight "cache-threshold" $r.cacheThreshold
   "balance-abs-threshold" $r.balanceAbsThreshold "balance-rel-threshold" $r.balanceRelThreshold
