@@ -5,6 +5,7 @@
 #include "common/http_fetch.h"
 #include "common/log.h"
 #include "common/mem.h"
+#include "common/tls.h"
 #include "router/discovery/kube_client.h"
 #include "router/discovery/kube_config.h"
 
@@ -63,14 +64,19 @@ static struct str trim_lines(struct str s) {
 static enum status take_token(struct kube_auth *a, struct str token, const char *from,
                               struct error *err) {
     size_t n = sizeof(BEARER) + token.len;
+    char *header;
 
     if (!is_token(token)) {
         return error_set(err, ST_INVALID, "%s has no token in it, but %s", from,
                          token.len ? "bytes that a token does not have" : "nothing");
     }
+    header = mem_alloc(n);
+    snprintf(header, n, BEARER STR_FMT, STR_ARG(token));
+    if (a->header && strcmp(a->header, header) != 0) {
+        log_event(a->log, LOG_INFO, "kube_token_read", log_z("from", from));
+    }
     mem_free(a->header);
-    a->header = mem_alloc(n);
-    snprintf(a->header, n, BEARER STR_FMT, STR_ARG(token));
+    a->header = header;
     return ST_OK;
 }
 
@@ -101,13 +107,11 @@ void kube_auth_look(struct kube_auth *a, bool must) {
     if (!a->access.token_file) return;
     if (stat(a->access.token_file, &now) != 0) now = (struct stat){0};
     if (!must && looks_the_same(&now, &a->seen)) return;
-    if (read_token(a, &err) == ST_OK) {
-        log_event(a->log, LOG_INFO, "kube_token_read", log_z("file", a->access.token_file));
-    } else {
-        log_event(a->log, LOG_WARN, "kube_token_unreadable", log_z("why", err.message),
-                  log_z("remedy", "the token of before is used on: mend the file, it is read again "
-                                  "when it changes"));
-    }
+    if (read_token(a, &err) == ST_OK) return;
+    log_event(a->log, LOG_WARN, "kube_token_unreadable", log_z("why", err.message),
+              log_z("remedy",
+                    "the token of before is used on: mend the file, it is read again when "
+                    "it changes"));
 }
 
 const char *kube_auth_header(const struct kube_auth *a) {
@@ -115,6 +119,10 @@ const char *kube_auth_header(const struct kube_auth *a) {
 }
 
 /* --- where from ------------------------------------------------------------------------------------*/
+
+static const char *account_folder(const struct kube_config *config) {
+    return is_given(config->account_folder) ? config->account_folder : KUBE_ACCOUNT_FOLDER;
+}
 
 static enum status read_kubeconfig(struct kube_auth *a, const struct kube_config *config,
                                    struct error *err) {
@@ -133,11 +141,9 @@ static enum status read_kubeconfig(struct kube_auth *a, const struct kube_config
 /* The pod's own, when the kubelet has said where the server is. */
 static enum status read_account(struct kube_auth *a, const struct kube_config *config,
                                 struct error *err) {
-    const char *folder =
-        is_given(config->account_folder) ? config->account_folder : KUBE_ACCOUNT_FOLDER;
+    const char *folder = account_folder(config);
     const char *host = getenv("KUBERNETES_SERVICE_HOST"), *port = getenv("KUBERNETES_SERVICE_PORT");
-    char *server, *text = NULL;
-    struct str namespace;
+    char *server;
     size_t n;
 
     if (!is_given(host)) {
@@ -154,18 +160,26 @@ static enum status read_account(struct kube_auth *a, const struct kube_config *c
     a->access.server = server;
     a->access.token_file = folder_file(a, folder, "token");
     a->access.ca_file = folder_file(a, folder, "ca.crt");
-    if (file_read(folder_file(a, folder, "namespace"), MAX_NAMESPACE_BYTES, &text, &n, NULL) ==
-        ST_OK) {
-        namespace = trim_lines((struct str){text, n});
-        a->access.namespace = arena_strndup(&a->memory, namespace.ptr, namespace.len);
-    }
-    mem_free(text);
     if (is_given(config->token_file) || file_exists(a->access.token_file)) return ST_OK;
     return error_set(
         err, ST_NOT_FOUND,
         "this pod has no service account token (%s): set automountServiceAccountToken: "
         "true and a serviceAccountName, or give --k8s-token-file",
         a->access.token_file);
+}
+
+/* A pod has one whoever's server it asks. */
+static const char *own_namespace(struct kube_auth *a, const struct kube_config *config) {
+    const char *path = folder_file(a, account_folder(config), "namespace"), *namespace = NULL;
+    char *text = NULL;
+    struct str s;
+    size_t n;
+
+    if (file_read(path, MAX_NAMESPACE_BYTES, &text, &n, NULL) != ST_OK) return NULL;
+    s = trim_lines((struct str){text, n});
+    namespace = arena_strndup(&a->memory, s.ptr, s.len);
+    mem_free(text);
+    return namespace;
 }
 
 static void apply_options(struct kube_auth *a, const struct kube_config *config) {
@@ -184,6 +198,7 @@ static void apply_options(struct kube_auth *a, const struct kube_config *config)
     if (is_given(config->namespace)) {
         access->namespace = arena_strndup(&a->memory, config->namespace, strlen(config->namespace));
     }
+    if (!is_given(access->namespace)) access->namespace = own_namespace(a, config);
     if (!is_given(access->namespace)) access->namespace = "default";
 }
 
@@ -241,6 +256,23 @@ static enum status check_file(const char *path, const char *what, const char *op
                      option);
 }
 
+/* Read once, for what is wrong with them; the client reads them for each connection. */
+static enum status check_tls(const struct kube_access *access, struct error *err) {
+    struct tls_config config = {.is_insecure = access->is_insecure};
+    struct tls *tls = NULL;
+    enum status st;
+
+    if (!access->ca_pem) config.ca = access->ca_file;
+    if (!access->cert_pem && !access->key_pem) {
+        config.cert = access->cert_file;
+        config.key = access->key_file;
+    }
+    if (!config.ca && !config.cert) return ST_OK;
+    st = tls_create(&tls, &config, err);
+    tls_destroy(tls);
+    return st;
+}
+
 static enum status check_credentials(struct kube_auth *a, struct error *err) {
     struct kube_access *access = &a->access;
     enum status st = check_file(access->ca_file, "the file of authorities", "--k8s-ca-file", err);
@@ -257,7 +289,7 @@ static enum status check_credentials(struct kube_auth *a, struct error *err) {
     if (st == ST_OK && !access->key_pem) {
         st = check_file(access->key_file, "the key", "--kubeconfig", err);
     }
-    return st;
+    return st == ST_OK ? check_tls(access, err) : st;
 }
 
 /* --- all of it -------------------------------------------------------------------------------------*/

@@ -7,7 +7,7 @@
  *      --k8s-namespace     or   context.namespace      or   namespace
  *
  * The left column wins, part by part; of the others the first that there is. An account's token goes
- * to the account's own server only: --k8s-api-server without a kubeconfig uses nothing of the account.
+ * to the account's own server only: --k8s-api-server without a kubeconfig uses its namespace alone.
  *
  * A token's file is a link that the kubelet swaps at four fifths of the token's life. Looking costs a
  * stat(2); a file that cannot be read for a moment leaves the token as it was. Thread: control. */

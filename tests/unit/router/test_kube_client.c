@@ -259,6 +259,8 @@ static void what_a_kubeconfig_says_and_we_cannot_do_is_refused(void **state) {
         {"", "    token: 'two words'\n", "bytes that a token does not have"},
         {"", "    tokenFile: none\n", "none"},
         {"    certificate-authority: none.pem\n", "    token: t\n", "none.pem"},
+        {"    certificate-authority: token\n", "    token: t\n", "must hold PEM"},
+        {"", "    client-certificate: a.pem\n    client-key: other.key\n", "does not belong to"},
         {"    proxy-url: http://proxy:3128\n", "    token: t\n", "proxy-url"},
         {"    server: ''\n", "    token: t\n", NULL}, /* the second one does not count */
     };
@@ -369,6 +371,13 @@ static void in_a_pod_everything_is_where_the_kubelet_puts_it(void **state) {
     certs_write(&fx.certs, "namespace", "prod\n");
     assert_int_equal(kube_client_create(&c, fx.loop, NULL, &config, &err), ST_OK);
     assert_string_equal(kube_client_namespace(c), "prod");
+    kube_client_destroy(c);
+    config.api_server = "http://127.0.0.1:8001";
+    assert_int_equal(kube_client_create(&c, fx.loop, NULL, &config, &err), ST_OK);
+    assert_string_equal(kube_client_namespace(c), "prod");
+    kube_client_destroy(c);
+    config.api_server = NULL;
+    assert_int_equal(kube_client_create(&c, fx.loop, NULL, &config, &err), ST_OK);
     assert_int_equal(call(&fx, c), 200);
     assert_string_equal(fx.token, "Bearer abc.def");
     kube_client_destroy(c);
