@@ -287,7 +287,7 @@ enum status options_answer(const struct option_manual *m, int argc, char *const 
     } else {
         *is_answered = false;
     }
-    if (st == ST_OK) fwrite(buf_ptr(&page), 1, buf_len(&page), stdout);
+    if (buf_len(&page) && st == ST_OK) fwrite(buf_ptr(&page), 1, buf_len(&page), stdout);
     buf_fini(&page);
     return st;
 }
