@@ -268,6 +268,7 @@ static void read_role(struct kube_pod *pod, const struct json *labels, const cha
     struct str role = text_at(labels, role_label);
 
     if (!role.ptr) role = text_at(labels, "llm-d.ai/role");
+    if (!role.ptr && text_at(labels, "storm-service-name").ptr) role = text_at(labels, "role-name");
     for (size_t i = 0; role.ptr && i < ARRAY_LEN(left_out); i++) {
         if (!str_eq(role, str_of(left_out[i]))) continue;
         copy_text(pod->left_out_as, sizeof(pod->left_out_as), role);

@@ -19,9 +19,10 @@
  *
  *      ports     incipit.dev/ports (a), smg.ai/worker-ports (a): "8000,8001", each a worker of its own;
  *                model.aibrix.ai/port (l), model-pod-port (a) of KubeAI
- *      weight    incipit.dev/weight (a): 0 drains
- *      role      --k8s-role-label (l), llm-d.ai/role (l): who computes only prompts, or only answers, or
- *                only images, is left out
+ *      weight    incipit.dev/weight (a): 0 drains; all other numbers are the same: what a worker can do
+ *                is learned, not declared
+ *      role      --k8s-role-label (l), llm-d.ai/role (l), role-name (l) of an AIBrix StormService: who
+ *                computes only prompts, or only answers, or only images, is left out
  *      asleep    sleeping=true (l), of production-stack: drains
  *      model     incipit.dev/model (a), model.aibrix.ai/name (l): shown, not used
  *

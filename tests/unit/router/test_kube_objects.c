@@ -141,6 +141,8 @@ static void one_half_of_a_pair_is_left_out(void **state) {
         {"\"llm-d.ai/role\":\"prefill-decode\"", ""},
         {"\"incipit.dev/role\":\"encode\",\"llm-d.ai/role\":\"both\"", "encode"},
         {"\"incipit.dev/role\":\"mixed\",\"llm-d.ai/role\":\"decode\"", ""},
+        {"\"storm-service-name\":\"s\",\"role-name\":\"prefill\"", "prefill"},
+        {"\"role-name\":\"prefill\"", ""},
     };
 
     (void)state;
