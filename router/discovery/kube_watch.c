@@ -306,6 +306,7 @@ static void on_page_end(const struct http_client_response *r, void *arg) {
     struct kube_watch *w = arg;
     struct error err = {0};
     bool is_first = !w->next[0];
+    enum status st;
 
     w->call = NULL;
     if (r->status != ST_OK) {
@@ -318,7 +319,11 @@ static void on_page_end(const struct http_client_response *r, void *arg) {
         return;
     }
     is_accepted(w);
-    if (kube_list_end(&w->page, &err) != ST_OK) {
+    st = kube_list_end(&w->page, &err);
+    if (st == ST_OK && !is_first && strcmp(w->page.next, w->next) == 0) {
+        st = error_set(&err, ST_INVALID, "the list's pages go round in a circle");
+    }
+    if (st != ST_OK) {
         fail(w, err.message);
         go_list_anew(w, delay_ms(w, true));
         return;

@@ -113,6 +113,23 @@ static void pages_are_one_list(void **state) {
     finish(&fx);
 }
 
+/* As from a server that does not look at `continue`. */
+static void pages_that_go_round_are_no_list(void **state) {
+    struct fixture fx;
+
+    (void)state;
+    init(&fx);
+    for (int i = 0; i < 2; i++)
+        expect(&fx, &(struct answer){200, PAGE("10", "t1", POD("a", "3"))});
+    start(&fx,
+          (struct kube_config){.intervals.backoff_ms = NEVER, .intervals.backoff_max_ms = NEVER});
+    UNTIL(&fx, strstr(log_text(&fx), "in a circle"));
+    turn_idly(&fx);
+    assert_int_equal(fx.n_requests, 2);
+    assert_int_equal(fx.n_ended, 0);
+    finish(&fx);
+}
+
 /* A server's memory answers the first list whole, whatever the limit says. */
 static void a_list_of_any_length_is_told_item_by_item(void **state) {
     enum { N = 1500, BYTES = 20000 };
@@ -827,6 +844,7 @@ int main(void) {
         cmocka_unit_test(events_come_through_however_they_are_cut),
         cmocka_unit_test(several_events_of_one_read_are_one_change),
         cmocka_unit_test(pages_are_one_list),
+        cmocka_unit_test(pages_that_go_round_are_no_list),
         cmocka_unit_test(a_list_of_any_length_is_told_item_by_item),
         cmocka_unit_test(the_list_is_made_anew_from_time_to_time),
         cmocka_unit_test(a_watch_in_which_nothing_was_heard_was_blind),
