@@ -101,12 +101,13 @@ MUST_USE enum status discovery_file_parse(struct str text, const char *name,
 
 #define DISCOVERY_DNS_POLL_US 5000000u
 
-/* All addresses of "NAME:PORT". Asked for every 5 s, on a thread of its own. What answers last holds
- * for ever while no other answer comes: a name server that is down, and a name that is not found, change
- * nothing. ST_INVALID: it is no NAME:PORT. */
+/* All addresses of "NAME:PORT". Asked for every `poll_us`, on a thread of its own. What answers last
+ * holds for ever while no other answer comes: a name server that is down, and a name that is not found,
+ * change nothing. ST_INVALID: it is no NAME:PORT. */
 MUST_USE enum status discovery_dns_create(struct discovery **out, const char *name_and_port,
-                                          uint32_t max_workers, struct loop *loop, struct log *log,
-                                          discovery_fn *fn, void *arg, struct error *err);
+                                          uint32_t max_workers, uint64_t poll_us, struct loop *loop,
+                                          struct log *log, discovery_fn *fn, void *arg,
+                                          struct error *err);
 
 struct kube_config; /* discovery/kube_client.h */
 

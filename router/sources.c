@@ -142,8 +142,8 @@ enum status sources_create(struct sources **out, struct loop *loop, struct fleet
         st = discovery_file_create(&s->all[FILED], o->worker_file, loop, log, on_file_set, s, err);
     if (st == ST_OK && router_discovers_kube(o)) st = create_kube(s, loop, o, err);
     if (st == ST_OK && o->worker_dns)
-        st = discovery_dns_create(&s->all[DNS], o->worker_dns, o->max_workers, loop, log,
-                                  on_dns_set, s, err);
+        st = discovery_dns_create(&s->all[DNS], o->worker_dns, o->max_workers,
+                                  DISCOVERY_DNS_POLL_US, loop, log, on_dns_set, s, err);
     if (st != ST_OK) {
         sources_destroy(s);
         return st;

@@ -28,7 +28,7 @@ struct dns_source {
     void *arg;
     struct address_url url; /* of the name */
     uint32_t max_workers, n_workers, n_too_many;
-    uint64_t began_us, answered_us;
+    uint64_t poll_us, began_us, answered_us;
     uint64_t n_told, n_failed;
     bool is_failing;
 };
@@ -61,9 +61,10 @@ static void tell(struct dns_source *s, struct address *found, uint32_t n) {
 static void on_failure(struct dns_source *s, const struct error *err) {
     s->n_failed++;
     if (!s->is_failing) {
-        log_event(s->log, LOG_WARN, "dns_failed", log_z("name", s->url.host),
-                  log_z("why", err->message), log_u64("workers", s->n_workers),
-                  log_z("remedy", "the workers stay as they are: it is asked again every 5 s"));
+        log_event(
+            s->log, LOG_WARN, "dns_failed", log_z("name", s->url.host), log_z("why", err->message),
+            log_u64("workers", s->n_workers),
+            log_z("remedy", "the workers stay as they are: it is asked again every few seconds"));
     }
     s->is_failing = true;
 }
@@ -73,7 +74,7 @@ static void on_found(enum status st, const struct address *found, uint32_t n,
     struct dns_source *s = arg;
     struct address *copy;
 
-    loop_timer_start(&s->timer, DISCOVERY_DNS_POLL_US);
+    loop_timer_start(&s->timer, s->poll_us);
     if (st != ST_OK || n == 0) {
         on_failure(s, err);
         return;
@@ -100,7 +101,7 @@ static void on_timer(void *arg) {
     if (resolver_start_all(s->resolver, &s->url, DISCOVERY_MAX_WORKERS, on_found, s, &err) == ST_OK)
         return;
     on_failure(s, &err);
-    loop_timer_start(&s->timer, DISCOVERY_DNS_POLL_US);
+    loop_timer_start(&s->timer, s->poll_us);
 }
 
 static void dns_stats(struct discovery *d, struct discovery_stats *out) {
@@ -127,8 +128,8 @@ static const struct discovery_ops dns_ops = {
     .name = "dns", .stats = dns_stats, .destroy = dns_destroy};
 
 enum status discovery_dns_create(struct discovery **out, const char *name_and_port,
-                                 uint32_t max_workers, struct loop *loop, struct log *log,
-                                 discovery_fn *fn, void *arg, struct error *err) {
+                                 uint32_t max_workers, uint64_t poll_us, struct loop *loop,
+                                 struct log *log, discovery_fn *fn, void *arg, struct error *err) {
     struct dns_source *s;
     struct address_url url;
     char text[ADDRESS_URL_MAX];
@@ -150,6 +151,7 @@ enum status discovery_dns_create(struct discovery **out, const char *name_and_po
     s->arg = arg;
     s->url = url;
     s->max_workers = MIN(max_workers, DISCOVERY_MAX_WORKERS);
+    s->poll_us = poll_us;
     s->began_us = loop_now_us(loop);
     loop_timer_init(&s->timer, loop, on_timer, s);
     st = resolver_create(&s->resolver, loop, err);
