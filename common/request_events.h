@@ -13,11 +13,12 @@
  *      load       the worker's own figures, when they have changed, every 100 ms at most
  *      cleared    its prefix cache was emptied
  *
- *      GET /request_events?from=SEQ|oldest|now[&generation=ID][&format=json]
+ *      GET /request_events?from=SEQ|oldest|now[&generation=ID][&origin=ID][&format=json]
  *
- * begins with a hello. Whoever comes back names the number behind its last event and the generation
- * that it is from; of another one, or overwritten, the hello says is_gap and all from the oldest on
- * follows. There is a load event every 5 s even if nothing changed: longer silence is a fault.
+ * begins with a hello; origin is the follower's own, whose requests are no news to it. Whoever comes
+ * back names the number behind its last event and the generation that it is from; of another one, or
+ * overwritten, the hello says is_gap and all from the oldest on follows. There is a load event every
+ * 5 s even if nothing changed: longer silence is a fault.
  *
  * Whoever replays all of it from the beginning has, but for what the ring no longer holds, the books of
  * a router that was always there: that is how a restarted one gets them back.

@@ -30,7 +30,6 @@
 #define LOAD_EVERY_US  100000u      /* routers forecast what is between two of them */
 #define HEARTBEAT_US   5000000u     /* what a router may take for the worker's death is longer */
 #define FRAMES_TYPE    "application/vnd.incipit.request-events"
-#define FROM_OLDEST    UINT64_MAX
 #define GENERATION_FMT "%016llx"
 #define URGENT_US      2000u
 #define LATE_US        20000u

@@ -1,7 +1,7 @@
 /* worker/api/request_feed.h - telling every router of the requests that this worker was given.
  *
- *      call.c ──accepted, first, ended──▶ log ──once a turn of the loop──▶ GET /request_events
- *      timer  ──load──────────────────▶ (request_log.h)                    one stream for each follower
+ *      call.c ──accepted, first, ended──▶ log ──within 2 to 20 ms──▶ GET /request_events
+ *      timer  ──load──────────────────▶ (request_log.h)              one stream for each follower
  *
  * What is told and why: common/request_events.h. Each accepted request is ended exactly once,
  * whatever becomes of it.
