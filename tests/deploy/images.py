@@ -290,6 +290,7 @@ def healthy(pod, root, settings):
 def end(pod, process, settings, name):
     code, said = pod.stop(process, signal.Signals[settings["STOPSIGNAL"]])
     assert code == 0, f"{name} ended with {code} on {settings['STOPSIGNAL']}:\n{said}"
+    assert "index_not_saved" not in said, f"{name} could not write its state:\n{said}"
 
 
 def try_worker(pod, root, settings):
@@ -319,7 +320,7 @@ def try_images(built):
             root, settings = built["router"]
             code, said = pod.one_shot(root, settings, ["--help"])
             assert code == 0 and "--policy" in said, said
-            router = pod.start(root, settings, ["--worker-urls", "http://127.0.0.1:31000", "--drain-settle", "0"],
+            router = pod.start(root, settings, ["--worker-urls", "http://127.0.0.1:31000", "--drain-settle", "0", "--state-dir", STATE],
                                {"INCIPIT_ADMIN_HOST": "0.0.0.0", "INCIPIT_ADMIN_API_KEY": "k-of-this-check"})
             wait_for(lambda: pod.curl("http://127.0.0.1:29000/readyz").endswith("200"), "the router's /readyz", router)
             assert pod.curl("http://127.0.0.1:30000/livez").endswith("200") and healthy(pod, root, settings)

@@ -33,7 +33,7 @@ def fleet(tmp_path_factory):
         options = yaml.safe_load(options_of(objects, routers(objects)[0]))
         here = {k: v for k, v in options.items() if not re.match("k8s-|service-discovery|inference-pool", k)}
         here.update({"host": "127.0.0.1", "admin-host": "127.0.0.1", "worker-urls": [worker.url],
-                     "log-format": "text"})
+                     "log-format": "text", "state-dir": str(tmp_path_factory.mktemp("state"))})
         del here["port"], here["admin-port"]  # Router() lets the system choose
         file = tmp_path_factory.mktemp("router") / "router.yaml"
         file.write_text(yaml.safe_dump(here | {"admin-api-key": KEY, "prefix-hash-seed": "of-this-test"}))
@@ -113,7 +113,7 @@ def test_the_rendered_router_finds_the_rendered_workers_and_nothing_else(name, a
     api.put(*[pod_of(d, int(sim.url.rsplit(":", 1)[1]), d["metadata"]["name"]) for d in of_kind(objects, "Deployment")])
     options = {k: v for k, v in options.items() if not k.startswith(("tls-", "api-keys-file", "share-redis"))}
     file = tmp_path / "router.yaml"
-    file.write_text(yaml.safe_dump(options | {"log-format": "text", "admin-api-key": KEY}))
+    file.write_text(yaml.safe_dump(options | {"log-format": "text", "state-dir": str(tmp_path), "admin-api-key": KEY}))
     router = programs(Router, "--config", file, "--host=127.0.0.1", "--admin-host=127.0.0.1", "--k8s-api-server", api.url,
                       "--k8s-namespace=incipit")
     admin = f"http://127.0.0.1:{router.field('router_listening', 'admin_port')}"

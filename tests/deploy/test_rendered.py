@@ -244,6 +244,7 @@ def test_the_router_takes_its_options_and_listens_where_it_is_asked(objects, tmp
         for name in ("tls-cert-path", "tls-key-path", "api-keys-file"):
             path = options.get(name)
             assert not path or os.path.dirname(path) in mounts.values()
+        assert options["state-dir"] == mounts["state"]
         grace = router["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
         assert grace == seconds(options["drain-settle"]) + seconds(options["drain-timeout"]) + 10
 

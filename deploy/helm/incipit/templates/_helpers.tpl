@@ -65,7 +65,7 @@ capabilities:
 {{/* The router's --config: only what was given. */}}
 {{- define "incipit.routerOptions" -}}
 {{- $r := .Values.router -}}
-{{- $o := dict "host" "0.0.0.0" "port" $r.port "admin-host" "0.0.0.0" "admin-port" $r.metrics.port "threads" $r.threads "policy" $r.policy -}}
+{{- $o := dict "host" "0.0.0.0" "port" $r.port "admin-host" "0.0.0.0" "admin-port" $r.metrics.port "state-dir" "/var/lib/incipit" "threads" $r.threads "policy" $r.policy -}}
 {{- if $r.serviceDiscovery.enabled -}}
 {{- $_ := set $o "service-discovery" "k8s" -}}
 {{- if $r.serviceDiscovery.inferencePool -}}
