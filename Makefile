@@ -283,7 +283,12 @@ demo-check: all ## the demonstration model's acceptance, over HTTP: several hund
 faults: all load ## faults under open-loop load, haproxy beside; ARGS="kill stop" some, ARGS=list names them
 	@INCIPIT_BUILD=$(B) python3 tests/bench/faults/faults.py $(ARGS)
 
-.PHONY: pages dashboards-check clients test-reference faults soak replay-foreign demo-check load wrk bench-router bench-overload bench-peers bench-cpu bench-engine bench-% fuzz fuzz-% lint aarch64 aarch64-test
+rolling: all load ## 4 workers and 2 routers restarted one after the other at 500 requests/s: 0 failed, 0 resets
+	@INCIPIT_BUILD=$(B) python3 tests/bench/rolling.py rolling $(ARGS)
+upgrades: all load ## ten times another router in its place at 500 requests/s: 0 failed, and caches are found as before
+	@INCIPIT_BUILD=$(B) python3 tests/bench/rolling.py upgrades $(ARGS)
+
+.PHONY: pages dashboards-check clients test-reference faults rolling upgrades soak replay-foreign demo-check load wrk bench-router bench-overload bench-peers bench-cpu bench-engine bench-% fuzz fuzz-% lint aarch64 aarch64-test
 $(B)/tests/bench/bench_cuda_host: $(B)/libshim.a
 $(B)/tests/bench/%: $(B)/tests/bench/%.o $(LIBS_all)
 	$(call link,,)

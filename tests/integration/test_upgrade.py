@@ -8,7 +8,7 @@ from http.client import HTTPConnection
 
 import pytest
 
-from conftest import BUILD, PATIENCE_S, Router, Worker, events, free_port, http, wait_for
+from conftest import BUILD, PATIENCE_S, ROOT, SANITIZER, Router, Worker, events, free_port, http, wait_for
 
 PROMPT = "You are a careful assistant who answers in one sentence. " * 40
 
@@ -163,6 +163,15 @@ def test_the_place_of_a_router_is_not_given_to_anybody(programs, workers, tmp_pa
     launched = programs(Router, "--launch", 1, "--worker-arg=--backend=sim", "--handover", tmp_path / "router")
     assert launched.process.wait(PATIENCE_S) == 2 and launched.stop() == 2
     assert "--handover does not go with --launch" in launched.log
+
+
+@pytest.mark.skipif(SANITIZER != "", reason="a sanitizer is too slow for this load")
+@pytest.mark.parametrize("scenario", ["rolling", "upgrades"])
+def test_nobody_notices_a_restart(scenario):
+    """make rolling and make upgrades, in small."""
+    done = subprocess.run([sys.executable, ROOT / "tests/bench/rolling.py", scenario, "--quick", "--rps", "50", "--settle",
+                           "0.6", "--seconds", "9"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 # A service manager in a few lines: sockets from descriptor 3 on, and a socket for what it is told.

@@ -55,7 +55,7 @@ struct drive {
     struct loop_timer sweep;
     uint64_t start_us, next_due_us; /* the latter since the start */
     struct record *records;
-    uint64_t n_records, cap_records, n_resent;
+    uint64_t n_records, cap_records, n_resent, n_resets;
     uint32_t n_clients, n_busy;
     bool is_over; /* no request is begun any more */
 };
@@ -240,6 +240,7 @@ static void on_closed(struct conn *conn, enum conn_end end, void *owner) {
     struct client *again;
 
     (void)conn;
+    d->n_resets += end == CONN_RESET;
     if (!c->is_busy) {
         client_drop(c);
     } else if (c->has_head && end == CONN_EOF && http_body_eof(&c->body, NULL) == ST_OK) {
@@ -272,13 +273,13 @@ static const struct conn_events client_events = {
 
 static struct client *client_open(struct drive *d) {
     struct client *c = mem_zalloc(sizeof(*c));
+    const struct sockaddr_in *addr = endpoints_next(d->config.endpoints, clock_now_us());
 
     c->drive = d;
     buf_init(&c->request, 0);
     loop_task_init(&c->reap, reap, c);
-    if (conn_connect(&c->conn, d->loop, (const struct sockaddr *)&d->config.addr,
-                     sizeof(d->config.addr), CONNECT_TIMEOUT_US, &client_events, c,
-                     NULL) != ST_OK) {
+    if (conn_connect(&c->conn, d->loop, (const struct sockaddr *)addr, sizeof(*addr),
+                     CONNECT_TIMEOUT_US, &client_events, c, NULL) != ST_OK) {
         mem_free(c);
         return NULL;
     }
@@ -453,6 +454,10 @@ const struct record *drive_records(const struct drive *d, uint64_t *n) {
 
 uint64_t drive_n_resent(const struct drive *d) {
     return d->n_resent;
+}
+
+uint64_t drive_n_resets(const struct drive *d) {
+    return d->n_resets;
 }
 
 uint32_t drive_n_connections(const struct drive *d) {

@@ -11,9 +11,8 @@
 #define TESTS_BENCH_LOAD_DRIVE_H
 
 #include "common/buf.h"
+#include "tests/bench/load/endpoints.h"
 #include "tests/bench/load/traffic.h"
-
-#include <netinet/in.h>
 
 struct loop;
 struct drive;
@@ -43,7 +42,7 @@ struct record { /* of one request; times in us since the start */
 };
 
 struct drive_config {
-    struct sockaddr_in addr;
+    struct endpoints *endpoints;
     const char *authority, *path;
     const char *const *headers; /* "name: value" */
     uint32_t n_headers;
@@ -62,6 +61,7 @@ void drive_start(struct drive *d); /* the loop is stopped when all is answered *
 
 const struct record *drive_records(const struct drive *d, uint64_t *n);
 uint64_t drive_n_resent(const struct drive *d);
+uint64_t drive_n_resets(const struct drive *d); /* connections that were reset, idle ones too */
 uint32_t drive_n_connections(const struct drive *d);
 
 #endif

@@ -3,7 +3,6 @@
  *      incipit-bench http://127.0.0.1:30000 --rps 50 --duration 30s --traffic conversation --stream
  *
  * One JSON object on stdout when the last request has been answered; see --help. */
-#include <arpa/inet.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
@@ -18,7 +17,7 @@
 #include "tests/bench/load/report.h"
 
 struct options_of_bench {
-    const char *url, *path, *records;
+    const char *url, *endpoints, *path, *records;
     struct option_list headers;
     int mode;
     double rps, abort_share;
@@ -37,6 +36,9 @@ static const char *const mode_names[] = {"open", "closed", NULL};
 static const struct option_def rows[] = {
     {"url", OPT_STR, FIELD(url), .def = "http://127.0.0.1:30000", .is_positional = true,
      .help = "Whom to ask; a numeric address."},
+    {"endpoints", OPT_STR, FIELD(endpoints), .metavar = "FILE",
+     .help = "A file with one URL a line, read again when it changes: each new connection goes to "
+             "the next of them, in place of the URL, as those of a Kubernetes Service do."},
     {"path", OPT_STR, FIELD(path), .def = "/v1/chat/completions", .help = "What to ask for."},
     {"header", OPT_LIST, FIELD(headers), .metavar = "TEXT",
      .help = "A header for each request, \"authorization: Bearer key\"; repeatable."},
@@ -108,20 +110,6 @@ static const struct option_program program = {
     .target_bytes = sizeof(struct options_of_bench),
 };
 
-/* "http://127.0.0.1:30000" */
-static enum status parse_url(const char *url, struct sockaddr_in *addr, struct error *err) {
-    char host[64];
-    unsigned port;
-
-    *addr = (struct sockaddr_in){.sin_family = AF_INET};
-    if (sscanf(url, "http://%63[0-9.]:%u", host, &port) != 2 || port > 65535 ||
-        inet_pton(AF_INET, host, &addr->sin_addr) != 1) {
-        return error_set(err, ST_INVALID, "'%s' is not like http://127.0.0.1:30000", url);
-    }
-    addr->sin_port = htons((uint16_t)port);
-    return ST_OK;
-}
-
 static enum status write_file(const char *path, const struct buf *text, struct error *err) {
     FILE *f = fopen(path, "w");
 
@@ -177,7 +165,9 @@ static enum status report(const struct options_of_bench *o, const struct drive *
 }
 
 static enum status run(struct options_of_bench *o, struct error *err) {
+    struct endpoints endpoints = {.n = 1};
     struct drive_config config = {
+        .endpoints = &endpoints,
         .authority = o->url + strlen("http://"),
         .path = o->path,
         .headers = o->headers.items,
@@ -195,8 +185,9 @@ static enum status run(struct options_of_bench *o, struct error *err) {
     struct traffic *traffic;
     struct drive *drive;
     struct loop *loop;
-    enum status st = parse_url(o->url, &config.addr, err);
+    enum status st = endpoint_parse(o->url, &endpoints.addrs[0], err);
 
+    if (st == ST_OK && o->endpoints) st = endpoints_open(&endpoints, o->endpoints, err);
     if (st != ST_OK) return st;
     if (o->warmup_ms >= o->duration_ms) {
         return error_set(err, ST_INVALID, "--warmup must be shorter than --duration");

@@ -140,6 +140,7 @@ void report_summary(const struct drive *d, const struct report_config *config, s
     json_field_u64(&w, "requests", t->n);
     put_counts(&w, t);
     json_field_u64(&w, "resent", drive_n_resent(d));
+    json_field_u64(&w, "resets", drive_n_resets(d));
     json_field_u64(&w, "connections", drive_n_connections(d));
     json_field_f64(&w, "window_s", window_s);
     json_field_f64(&w, "completed_per_s", (double)t->ended_in_window / window_s);
