@@ -485,6 +485,10 @@ enum status http_client_start(struct http_client *client, const struct http_clie
     return ST_OK;
 }
 
+void http_call_hold(struct http_call *call, bool is_held) {
+    (void)curl_easy_pause(call->easy, is_held ? CURLPAUSE_RECV : CURLPAUSE_CONT);
+}
+
 void http_call_cancel(struct http_call *call) {
     if (call) call_destroy(call);
 }

@@ -12,9 +12,9 @@
  * much is added, and what an event is later than that is its lag. Requests of a replay thus enter with
  * their true age, and what they teach of durations is true.
  *
- * A replay may be 16 MiB, some ten thousand requests of 2 us each under the lock. Nothing divides it
- * into turns here because curl does: it hands over what a socket holds, at most some 160 KiB, before
- * the loop turns to the others. At most REPLAYS_MAX workers are replayed at once. */
+ * A replay may be 16 MiB, some ten thousand requests and more, of some 5 us each. It is taken in turns
+ * of FRAMES_PER_TURN, half a millisecond, between which the stream is held, and of REPLAYS_MAX workers
+ * at once: what else the loop has to do never waits for more than a few milliseconds. */
 #include "router/follow.h"
 
 #include <assert.h>
@@ -38,6 +38,7 @@
 #define OPEN_MAX         4096u /* mirrored requests of a worker: more than any engine holds */
 #define PROMPT_MAX       (UINT64_C(1) << 30) /* bytes that are believed */
 #define PIECE_MAX        (4u << 20)          /* far above what curl reads in one turn */
+#define FRAMES_PER_TURN  128u
 #define REPLAYS_MAX      8u
 #define SCHEMES_MAX      8u /* foreign ones that are warned of */
 #define OFFSET_WINDOW_US 60000000u
@@ -53,6 +54,7 @@ struct followed {
     bool is_watched;
     bool has_place;    /* `next` and `generation` are where we are in its log */
     bool is_heard;     /* hello has come on this stream */
+    bool is_held;      /* the stream, until `rest` has been taken */
     bool is_replaying; /* on the way from `oldest` to replay_end; counted in n_replaying */
     uint32_t n_failures;
     uint64_t next, replay_end;
@@ -60,7 +62,8 @@ struct followed {
     char described[WIRE_GENERATION_MAX]; /* as the registry knows it */
     struct http_call *call;              /* NULL: none */
     struct loop_timer retry, patience;
-    struct buf rest; /* a frame that has not come whole */
+    struct loop_task more;
+    struct buf rest; /* frames that are not taken yet, the last of which may not have come whole */
     struct map open;
     uint64_t offset_us, window_offset_us, window_end_us; /* local time less the worker's */
 };
@@ -269,23 +272,24 @@ static enum status take_frame(struct followed *w, uint64_t sequence,
     return ST_OK;
 }
 
-/* As many frames as there are; *used: their bytes. */
-static enum status take_frames(struct followed *w, struct str bytes, size_t *used,
-                               struct error *err) {
-    *used = 0;
-    for (;;) {
-        struct str left = {bytes.ptr + *used, bytes.len - *used};
+/* The frames that have come, but for more than are taken in one turn: *is_more. */
+static enum status take_frames(struct followed *w, bool *is_more, struct error *err) {
+    *is_more = false;
+    for (uint32_t i = 0; i < FRAMES_PER_TURN; i++) {
         struct request_event e;
         uint64_t sequence;
         size_t n;
-        enum status st = request_event_read(left, w->follow->blocks, &e, &sequence, &n, err);
+        enum status st =
+            request_event_read(buf_str(&w->rest), w->follow->blocks, &e, &sequence, &n, err);
 
         if (st != ST_OK || n == 0) return st;
-        *used += n;
+        buf_consume(&w->rest, n);
         st = take_frame(w, sequence, &e);
         if (st == ST_INVALID) return error_set(err, st, "it does not begin with a hello");
         if (st != ST_OK) return error_set(err, st, "it was restarted: soon again");
     }
+    *is_more = true;
+    return ST_OK;
 }
 
 /* --- streams --------------------------------------------------------------------------------------*/
@@ -295,6 +299,8 @@ static void lost(struct followed *w, const char *why) {
     uint64_t pause_us = BACKOFF_FIRST_US << MIN(w->n_failures, 10u);
 
     w->call = NULL;
+    w->is_held = false;
+    loop_defer_cancel(&w->more);
     buf_clear(&w->rest);
     if (w->is_heard) {
         log_event(f->log, LOG_INFO, "worker_not_followed", log_u64("worker", w->worker),
@@ -318,26 +324,35 @@ static void on_end(const struct http_client_response *response, void *arg) {
                                         : "the worker ended the stream");
 }
 
+static void drop_stream(struct followed *w, const char *why) {
+    http_call_cancel(w->call);
+    lost(w, why);
+}
+
+static void take_turn(void *arg) {
+    struct followed *w = arg;
+    struct error err = {0};
+    bool is_more;
+
+    if (take_frames(w, &is_more, &err) != ST_OK) {
+        drop_stream(w, err.message);
+        return;
+    }
+    if (is_more) loop_defer(w->follow->loop, &w->more);
+    if (is_more == w->is_held) return;
+    w->is_held = is_more;
+    http_call_hold(w->call, is_more);
+}
+
 static void on_data(int code, struct str bytes, void *arg) {
     struct followed *w = arg;
-    struct http_call *call = w->call;
-    struct error err = {0};
-    size_t used;
-    enum status st;
 
     if (code != 200) return;
-    if (buf_len(&w->rest) > 0) {
-        buf_append_str(&w->rest, bytes);
-        bytes = buf_str(&w->rest);
-    }
-    st = w->rest.has_failed ? ST_NOMEM : take_frames(w, bytes, &used, &err);
-    if (st != ST_OK) {
-        http_call_cancel(call);
-        lost(w, st == ST_NOMEM ? "out of memory" : err.message);
-    } else if (buf_len(&w->rest) > 0) {
-        buf_consume(&w->rest, used);
-    } else {
-        buf_append(&w->rest, bytes.ptr + used, bytes.len - used);
+    buf_append_str(&w->rest, bytes);
+    if (buf_status(&w->rest) != ST_OK) {
+        drop_stream(w, "out of memory");
+    } else if (!w->is_held) {
+        take_turn(w);
     }
 }
 
@@ -389,6 +404,7 @@ static void watch(struct follow *f, const struct registry_teller *t) {
     map_init(&w->open, seed);
     loop_timer_init(&w->retry, f->loop, begin, w);
     loop_timer_init(&w->patience, f->loop, on_patience_over, w);
+    loop_task_init(&w->more, take_turn, w);
     memcpy(w->described, t->generation, sizeof(w->described));
     f->n_ids = MAX(f->n_ids, t->id + 1);
     begin(w);
@@ -404,6 +420,7 @@ static void unwatch(struct followed *w) {
     buf_fini(&w->rest);
     loop_timer_fini(&w->retry);
     loop_timer_fini(&w->patience);
+    loop_defer_cancel(&w->more);
     w->is_watched = false;
 }
 
@@ -488,6 +505,7 @@ void follow_check(const struct follow *f) {
         assert(w->open.n <= OPEN_MAX);
         assert(!w->is_heard || (w->call && w->has_place));
         assert(!w->is_replaying || w->call);
+        assert(!w->is_held || w->call);
         assert(!w->is_heard || w->is_replaying == (w->next < w->replay_end));
         n_replaying += w->is_replaying;
         if (registry_get(f->registry, id, &view) && view.incarnation == w->incarnation)
