@@ -15,6 +15,7 @@
  *      404 of the list                         what the listener says
  *      429, 5xx, no connection                 the same        Retry-After, else backoff
  *      a list is due                           LIST, anew      at once
+ *      that one is refused, or not answered    WATCH           at once; the list after a tenth
  *
  * "Anew" is without resourceVersion: what etcd holds. The first list asks for any version (0), which a
  * server answers from its memory. A list cancels the watch before it and the watch after it begins
@@ -27,6 +28,7 @@
 #include "common/loop.h"
 #include "common/mem.h"
 #include "router/discovery/kube_client.h"
+#include "router/discovery/kube_role.h"
 #include "router/discovery/kube_stream.h"
 
 #include <stdio.h>
@@ -61,6 +63,8 @@ struct kube_watch {
     uint32_t n_listed;
 
     bool any_version; /* the list may come from the server's memory */
+    bool is_due;      /* the list is: without it the watch could go on */
+    bool has_begun;   /* it is being told */
     bool is_synced, is_failing;
     char why[200];     /* it fails, as it was said last */
     bool has_heard;    /* an event or a bookmark, in this watch */
@@ -83,9 +87,24 @@ static void go(struct kube_watch *w, enum step step, uint64_t after_ms) {
 
 /* A list from its first page, of what is stored now. */
 static void go_list_anew(struct kube_watch *w, uint64_t after_ms) {
-    w->any_version = false;
+    w->any_version = w->is_due = false;
     w->next[0] = '\0';
     go(w, LIST, after_ms);
+}
+
+static uint64_t relist_us(const struct kube_watch *w) {
+    return (uint64_t)kube_client_intervals(w->client)->relist_ms * 1000;
+}
+
+/* A server that is too busy for a list may well have our events: better than nothing. False: this list
+ * is needed. */
+static bool put_off(struct kube_watch *w, const char *why) {
+    if (w->step != LIST || !w->is_due || w->has_begun) return false;
+    log_event(w->log, LOG_WARN, "kube_list_put_off", log_z("what", w->what), log_z("why", why),
+              log_z("remedy", "the watch goes on without it; it is tried again soon"));
+    go(w, WATCH, 0);
+    loop_timer_start(&w->relist, relist_us(w) / 10);
+    return true;
 }
 
 /* Full delay for what failed; none for the first time that something merely ended. */
@@ -140,73 +159,6 @@ static void tell_change(struct kube_watch *w) {
 
 /* --- refusals ----------------------------------------------------------------------------------------*/
 
-/* "default" of "/api/v1/namespaces/default/pods"; STR_NULL: all namespaces. */
-static struct str namespace_of(const char *path) {
-    static const char mark[] = "/namespaces/";
-    const char *at = strstr(path, mark);
-
-    if (!at) return STR_NULL;
-    at += sizeof(mark) - 1;
-    return (struct str){at, strcspn(at, "/")};
-}
-
-/* Of 'User "system:serviceaccount:prod:router" cannot list ...': "prod:router"; STR_NULL: unknown. */
-static struct str account_of(const char *message) {
-    static const char mark[] = "User \"system:serviceaccount:";
-    const char *at = strstr(message, mark);
-
-    if (!at) return STR_NULL;
-    at += sizeof(mark) - 1;
-    return (struct str){at, strcspn(at, "\"")};
-}
-
-/* YAML that fits on a line of the log, and can be given to kubectl apply -f -. */
-static void write_role(const struct kube_watch *w, struct buf *out) {
-    struct str ns = namespace_of(w->path);
-
-    buf_appendf(out,
-                "{apiVersion: rbac.authorization.k8s.io/v1, kind: %s, metadata: {name: "
-                "incipit-router-%s",
-                ns.ptr ? "Role" : "ClusterRole", w->resource);
-    if (ns.ptr) buf_appendf(out, ", namespace: " STR_FMT, STR_ARG(ns));
-    buf_appendf(out, "}, rules: [{apiGroups: ['%s'], resources: [%s], verbs: [list, watch]}]}",
-                w->group, w->resource);
-}
-
-static void write_binding(const struct kube_watch *w, struct str account, struct buf *out) {
-    struct str ns = namespace_of(w->path);
-    const char *kind = ns.ptr ? "role" : "clusterrole";
-
-    buf_appendf(out,
-                "kubectl create %sbinding incipit-router-%s --%s=incipit-router-%s "
-                "--serviceaccount=",
-                kind, w->resource, kind, w->resource);
-    if (account.ptr) {
-        buf_append_str(out, account);
-    } else {
-        buf_appendf(out, "NAMESPACE:ACCOUNT");
-    }
-    if (ns.ptr) buf_appendf(out, " -n " STR_FMT, STR_ARG(ns));
-}
-
-static void log_forbidden(struct kube_watch *w, const struct kube_status *status) {
-    struct str ns = namespace_of(w->path);
-    struct buf role, binding;
-
-    buf_init(&role, 0);
-    buf_init(&binding, 0);
-    write_role(w, &role);
-    write_binding(w, account_of(status->message), &binding);
-    log_event(w->log, LOG_ERROR, "kube_forbidden",
-              log_z("verb", w->step == LIST ? "list" : "watch"), log_z("resource", w->resource),
-              log_str("namespace", ns.ptr ? ns : STR("all")), log_z("why", status->message),
-              log_str("role", buf_str(&role)), log_str("binding", buf_str(&binding)),
-              log_z("remedy", "kubectl apply the role, then create the binding; it is tried again "
-                              "every 30 s"));
-    buf_fini(&role);
-    buf_fini(&binding);
-}
-
 static void on_unauthorized(struct kube_watch *w) {
     kube_client_refused(w->client);
     if (!w->has_retried) {
@@ -250,13 +202,19 @@ static void on_refused(struct kube_watch *w, int code, uint32_t retry_after_s) {
         on_unauthorized(w);
     } else if (code == 403) {
         fail(w, why);
-        log_forbidden(w, &status);
+        kube_role_log(w->log,
+                      &(struct kube_role){.path = w->path,
+                                          .resource = w->resource,
+                                          .group = w->group,
+                                          .verbs = "list, watch"},
+                      w->step == LIST ? "list" : "watch", status.message);
         go_list_anew(w, kube_client_intervals(w->client)->forbidden_ms);
     } else if (code == 410 || kube_status_is_expired(&status)) {
         go_list_anew(w, delay_ms(w, false));
     } else if (code == 404 && ask_about_missing(w)) {
         return;
     } else if (code == 429 || code >= 500) {
+        if (put_off(w, why)) return;
         fail(w, why);
         on_busy(w, &status, retry_after_s);
     } else {
@@ -282,13 +240,15 @@ static void on_page_data(int code, struct str bytes, void *arg) {
         buf_append_str(&w->refusal, bytes); /* what is too long is not read */
         return;
     }
+    if (!w->has_begun) w->events.begin(w->arg);
+    w->has_begun = true;
     if (kube_list_feed(&w->page, bytes, &err) == ST_OK) return;
     fail(w, err.message);
     go_list_anew(w, delay_ms(w, true));
 }
 
 static void end_list(struct kube_watch *w) {
-    uint64_t relist_us = (uint64_t)kube_client_intervals(w->client)->relist_ms * 1000;
+    uint64_t every_us = relist_us(w);
 
     snprintf(w->version, sizeof(w->version), "%s", w->begun_at);
     w->next[0] = '\0';
@@ -296,7 +256,7 @@ static void end_list(struct kube_watch *w) {
     log_event(w->log, w->is_synced ? LOG_DEBUG : LOG_INFO, "kube_listed", log_z("what", w->what),
               log_u64("n", w->n_listed), log_z("server", kube_client_server(w->client)));
     w->is_synced = true;
-    loop_timer_start(&w->relist, relist_us * 4 / 5 + rng_below(&w->rng, relist_us * 2 / 5 + 1));
+    loop_timer_start(&w->relist, every_us * 4 / 5 + rng_below(&w->rng, every_us * 2 / 5 + 1));
     w->events.end(w->arg);
     tell_change(w);
     go(w, WATCH, 0);
@@ -310,6 +270,7 @@ static void on_page_end(const struct http_client_response *r, void *arg) {
 
     w->call = NULL;
     if (r->status != ST_OK) {
+        if (put_off(w, r->message)) return;
         fail(w, r->message);
         go(w, LIST, delay_ms(w, true));
         return;
@@ -459,7 +420,7 @@ static void put_watch(struct kube_watch *w, struct buf *url) {
 static enum status send_list(struct kube_watch *w, const char *path, struct error *err) {
     if (!w->next[0]) {
         w->n_listed = 0;
-        w->events.begin(w->arg);
+        w->has_begun = false;
     }
     kube_list_clear(&w->page);
     return kube_client_stream(w->client, path, LIST_SILENCE_MS, on_page_data, on_page_end, w,
@@ -503,7 +464,10 @@ static void on_timer(void *arg) {
 }
 
 static void on_relist(void *arg) {
-    go_list_anew(arg, 0);
+    struct kube_watch *w = arg;
+
+    go_list_anew(w, 0);
+    w->is_due = true;
 }
 
 /* --- from outside ------------------------------------------------------------------------------------*/

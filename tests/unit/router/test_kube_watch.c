@@ -172,6 +172,29 @@ static void the_list_is_made_anew_from_time_to_time(void **state) {
     finish(&fx);
 }
 
+static void a_list_that_is_merely_due_may_be_put_off(void **state) {
+    struct fixture fx;
+
+    (void)state;
+    init(&fx);
+    expect(&fx, &(struct answer){200, LISTED("10", POD("a", "3"))});
+    expect(&fx, &(struct answer){0, BOOKMARK("11")});
+    expect(&fx, &(struct answer){429, STATUS(429, "TooManyRequests", "slow down"), "200"});
+    expect(&fx, &(struct answer){0, EVENT("ADDED", "b", "12")});
+    expect(&fx, &(struct answer){200, LISTED("30", POD("c", "29"))});
+    start(&fx, (struct kube_config){.intervals.relist_ms = 100});
+    UNTIL(&fx, fx.n_objects == 2);
+    assert_string_equal(held(&fx), "ab");
+    assert_true(is_list_anew(&fx, 2));
+    assert_true(is_watch(&fx, 3, "11"));
+    assert_non_null(strstr(log_text(&fx), "kube_list_put_off"));
+    UNTIL(&fx, fx.n_requests == 6);
+    assert_true(is_list_anew(&fx, 4));
+    assert_string_equal(held(&fx), "c");
+    assert_int_equal(fx.n_begun, 2);
+    finish(&fx);
+}
+
 /* --- watches that end ---------------------------------------------------------------------------------*/
 
 static void a_watch_in_which_nothing_was_heard_was_blind(void **state) {
@@ -847,6 +870,7 @@ int main(void) {
         cmocka_unit_test(pages_that_go_round_are_no_list),
         cmocka_unit_test(a_list_of_any_length_is_told_item_by_item),
         cmocka_unit_test(the_list_is_made_anew_from_time_to_time),
+        cmocka_unit_test(a_list_that_is_merely_due_may_be_put_off),
         cmocka_unit_test(a_watch_in_which_nothing_was_heard_was_blind),
         cmocka_unit_test(what_was_heard_before_does_not_count),
         cmocka_unit_test(what_merely_ended_goes_on_at_once_but_not_again_and_again),
