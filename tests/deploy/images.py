@@ -320,7 +320,8 @@ def try_images(built):
             root, settings = built["router"]
             code, said = pod.one_shot(root, settings, ["--help"])
             assert code == 0 and "--policy" in said, said
-            router = pod.start(root, settings, ["--worker-urls", "http://127.0.0.1:31000", "--drain-settle", "0", "--state-dir", STATE],
+            router = pod.start(root, settings, ["--worker-urls", "http://127.0.0.1:31000", "--drain-settle", "0", "--state-dir", STATE,
+                                                    "--share-redis", "redis://127.0.0.1:1"],
                                {"INCIPIT_ADMIN_HOST": "0.0.0.0", "INCIPIT_ADMIN_API_KEY": "k-of-this-check"})
             wait_for(lambda: pod.curl("http://127.0.0.1:29000/readyz").endswith("200"), "the router's /readyz", router)
             assert pod.curl("http://127.0.0.1:30000/livez").endswith("200") and healthy(pod, root, settings)

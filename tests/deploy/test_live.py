@@ -1,6 +1,8 @@
 """What is rendered, asked of live programs: probe paths, ports, scrape paths, and every metric that something scales on."""
 import pathlib
 import re
+import shutil
+import subprocess
 import sys
 
 import pytest
@@ -12,7 +14,7 @@ from conftest import Router, Worker, http, metric, started_programs, wait_for  #
 
 from kube_api import ApiServer, pod  # noqa: E402
 
-from rendered import (KUSTOMIZE, ROOT, all_renders, container_of, of_kind, options_of,  # noqa: E402
+from rendered import (KUSTOMIZE, ROOT, all_renders, container_of, named, of_kind, options_of,  # noqa: E402
                       our_workers, routers, workers_of)
 
 RENDERS = all_renders()
@@ -137,6 +139,21 @@ def test_the_role_of_a_403_is_the_role_that_is_rendered(api, programs):
                 assert pods | {"verbs": pods["verbs"][:2]} == wanted["rules"][0]
     finally:
         api.command("forbid", verb="list", resource="pods", on=False)
+
+
+def test_redis_takes_its_arguments(tmp_path):
+    if not shutil.which("redis-server"):
+        pytest.skip("redis-server is not installed")
+    [redis] = named(RENDERS["kustomize/redis"], "Deployment", "incipit-redis")
+    socket_path = tmp_path / "s"
+    process = subprocess.Popen(["redis-server", *container_of(redis)["args"], "--port", "0", "--unixsocket", str(socket_path)],
+                               cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+    try:
+        wait_for(lambda: socket_path.exists() or process.poll() is not None, "its socket")
+        assert process.poll() is None, process.stdout.read()
+    finally:
+        process.terminate()
+        process.communicate(timeout=20)
 
 
 # --- what is scaled on -------------------------------------------------------------------------------

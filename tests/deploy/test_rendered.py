@@ -19,12 +19,13 @@ TYPES = json.loads((pathlib.Path(__file__).parent / "custom_types.json").read_te
 
 # --- Kubernetes --------------------------------------------------------------------------------------
 
+@pytest.mark.parametrize("version", ["1.27", "1.35"])
 @each_render
-def test_it_is_what_kubernetes_takes(objects):
+def test_it_is_what_kubernetes_takes(objects, version):
     validate = pytest.importorskip("kubernetes_validate", reason="SKIPPED: pip cannot install kubernetes-validate")
     for o in objects:
         if o["apiVersion"] not in TYPES:
-            validate.validate(o, "1.32", strict=True)
+            validate.validate(o, version, strict=True)
 
 
 @each_render
@@ -381,6 +382,36 @@ def test_every_value_of_the_chart_matters_and_is_in_its_schema(path, value):
     before, after = helm(base), helm(base, changed)
     is_the_same = without_chance(before[0]) == without_chance(after[0]) and before[1] == after[1]
     assert not is_the_same, f"{changed} changes nothing"
+
+
+@pytest.mark.skipif("helm/default" not in RENDERS, reason="SKIPPED: there is no Go to render the chart with")
+@pytest.mark.parametrize("path,value", [(p, v) for p, v in LEAVES if p[0] == "workerDefaults"],
+                         ids=lambda p: ".".join(p[1:]) if isinstance(p, tuple) else "")
+def test_an_entry_of_workers_overrides_each_default(path, value):
+    """Also where it says false, or nothing."""
+    changed, entry = nested(path, other(path, value)), {"name": "demo", "model": "org/name"}
+    base = next((v for p, v in WITH.items() if path[:len(p)] == p and "keda" in v), {})
+    if path[1] == "model":
+        entry.pop("model")
+    said_above = helm(base, changed | {"workers": [entry]})[0]
+    said_there = helm(base, {"workers": [{**entry, **changed["workerDefaults"]}]})[0]
+    assert without_chance(said_above) == without_chance(said_there)
+
+
+@pytest.mark.skipif("helm/default" not in RENDERS, reason="SKIPPED: there is no Go to render the chart with")
+@pytest.mark.parametrize("values,word", [
+    ({"workers": [{"name": "a"}]}, "has no model"),
+    ({"workers": [{"name": "a", "model": "m"}, {"name": "a", "model": "n"}]}, "another one called a"),
+])
+def test_workers_that_cannot_be_are_refused(values, word):
+    with pytest.raises(AssertionError, match=word):
+        helm(values)
+
+
+@pytest.mark.skipif("helm/default" not in RENDERS, reason="SKIPPED: there is no Go to render the chart with")
+def test_a_single_router_does_not_keep_its_node_from_being_drained():
+    budgets = of_kind(helm({"router": {"replicas": 1}})[0], "PodDisruptionBudget")
+    assert [b["metadata"]["name"] for b in budgets] == ["incipit-demo"]
 
 
 @pytest.mark.parametrize("values,word", [
