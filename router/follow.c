@@ -166,6 +166,7 @@ static void take_ended(struct followed *w, const struct request_event *e, uint64
 static void take_load(struct followed *w, const struct wire_load *load) {
     struct registry_target target = {.worker = w->worker, .incarnation = w->incarnation};
 
+    if (w->is_replaying) return; /* it was so once */
     registry_note_load(w->follow->registry, &target, load);
 }
 
@@ -302,9 +303,11 @@ static void lost(struct followed *w, const char *why) {
     w->is_held = false;
     loop_defer_cancel(&w->more);
     buf_clear(&w->rest);
-    if (w->is_heard) {
+    if (w->is_heard || w->n_failures == 0) { /* not each try of many */
         log_event(f->log, LOG_INFO, "worker_not_followed", log_u64("worker", w->worker),
                   log_z("why", why));
+    }
+    if (w->is_heard) {
         registry_set_followed(f->registry, w->worker, w->incarnation, false);
         loop_timer_start(&w->patience, f->config.patience_us);
     }

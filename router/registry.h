@@ -163,9 +163,9 @@ struct registry_view { /* a copy */
     bool is_described, is_foreign;
     uint32_t reasons; /* enum worker_reason; 0: may be picked */
     uint32_t in_flight;
-    uint32_t n_mirrored; /* of these, sent by other routers */
-    bool is_followed;    /* we hear of those */
-    uint64_t n_sent, n_failed;
+    uint32_t n_mirrored;       /* of these, sent by other routers */
+    bool is_followed;          /* we hear of those */
+    uint64_t n_sent, n_failed; /* our own requests */
     enum breaker_state breaker;
     uint32_t incarnation;                   /* another worker of the same id has another */
     int64_t engine_running, engine_waiting; /* as its metrics say; negative: not said */

@@ -21,9 +21,9 @@ struct worker {
     struct address addr;
     struct wire_server_info info;
     struct breaker breaker;
-    struct model *model; /* NULL until described */
-    uint32_t reasons;    /* before it has a model; afterwards its routing keeps them */
-    uint64_t n_failed;
+    struct model *model;         /* NULL until described */
+    uint32_t reasons;            /* before it has a model; afterwards its routing keeps them */
+    uint64_t n_sent, n_failed;   /* our own requests */
     struct registry_report said; /* last */
     uint32_t max_in_flight;      /* what an operator allows; 0: see bound */
     uint32_t draining;           /* enum registry_drain bits */

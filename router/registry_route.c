@@ -87,6 +87,7 @@ static void fill_target(struct registry *r, struct routing *routing,
     struct worker *w = &r->workers[id];
 
     r->n_open++;
+    w->n_sent++;
     out->routing = routing;
     out->worker = id;
     out->incarnation = w->incarnation;

@@ -10,7 +10,6 @@ static void view_load(const struct routing *routing, uint32_t id, struct registr
     const struct load_worker *k = &routing_load(routing)->workers[id];
 
     out->in_flight = k->in_flight;
-    out->n_sent = k->n_sent;
     out->n_pending = k->n_pending;
     out->resident_tokens = k->resident_tokens;
     routing_worker_stats(routing, id, clock_now_us(), &out->routing);
@@ -31,6 +30,7 @@ bool registry_get(struct registry *r, uint32_t id, struct registry_view *out) {
             .reasons = worker_reasons(w, id),
             .n_mirrored = w->n_mirrored,
             .is_followed = w->is_followed,
+            .n_sent = w->n_sent,
             .n_failed = w->n_failed,
             .breaker = w->breaker.state,
             .incarnation = w->incarnation,
