@@ -189,12 +189,12 @@ static void collect_pod(const struct kube_store *s, const struct kube_pod *pod,
 
     if (pod->left_out_as[0]) {
         stats->n_left_out++;
-        stats->an_odd_one = pod;
+        stats->left_out = pod;
     }
     if (pod->use == KUBE_UNUSED) return;
     if (n == 0) {
         stats->n_portless++;
-        stats->an_odd_one = pod;
+        stats->portless = pod;
     }
     for (uint32_t i = 0; i < n; i++)
         push(out, pod, ports[i]);
@@ -293,6 +293,7 @@ static void add(struct discovery_set *out, const struct candidate *c,
 void kube_store_workers(struct kube_store *s, uint32_t max, struct discovery_set *out,
                         struct kube_store_stats *stats) {
     struct candidates c = {0};
+    size_t n;
 
     *stats = (struct kube_store_stats){0};
     max = MIN(max, DISCOVERY_MAX_WORKERS);
@@ -300,9 +301,11 @@ void kube_store_workers(struct kube_store *s, uint32_t max, struct discovery_set
     if (s->resource == KUBE_ENDPOINTSLICES) merge(&c, by_target, same_target);
     merge(&c, by_address, same_address);
     if (c.n) qsort(c.items, c.n, sizeof(*c.items), by_age);
-    stats->n_too_many = c.n > max ? (uint32_t)(c.n - max) : 0;
-    for (size_t i = 0; i < c.n - stats->n_too_many; i++)
+    n = MIN(c.n, max);
+    for (size_t i = 0; i < n; i++)
         add(out, &c.items[i], stats);
+    for (size_t i = n; i < c.n && c.items[i].pod->use == KUBE_USE; i++)
+        stats->n_too_many++;
     mem_free(c.items);
 }
 

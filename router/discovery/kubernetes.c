@@ -1,11 +1,14 @@
 /* router/discovery/kubernetes.c - workers that are pods, or endpoints of a service.
  *
- *      [ watch of the InferencePool --selector, ports--. ]
- *                                                       v
+ *      watch of the InferencePool, if one is named
+ *               | selector, ports
+ *               v
  *      watch of pods or slices --> kube_store --> one set at the end of the loop's turn --> fleet
  *
  * Whatever an event says, the whole set is made anew from the store and told, once per turn however
- * many events came in it, but never before the first list is whole. No worker is ever called from here: probes are the health checker's, each on its own time.
+ * many events came in it, but never before the first list is whole. That costs a microsecond for each
+ * object; so where there are very many, sets have a pause between them, of 40 ms at the most. No worker
+ * is ever called from here: probes are the health checker's, each on its own time.
  *
  * Both collections that are not in every cluster have an older name: the one that is missing makes room
  * for the other, and when both are, they are asked for in turns.
@@ -26,6 +29,10 @@
 
 #define PATH_MAX_BYTES   256
 #define MISSING_AGAIN_US 30000000u
+
+/* From a set to the next: 5,000 pods that come and go without end take an eighth of a core. */
+#define PAUSE_PER_OBJECT_US 8u
+#define PAUSE_MAX_US        40000u
 
 struct kube_source;
 
@@ -50,6 +57,7 @@ struct kube_source {
     struct kube_costs *costs; /* NULL: not written */
     struct follower members, pool;
     struct loop_task tell;
+    struct loop_timer later; /* instead, while it is too soon */
     enum kube_resource resource;
     char *selector, *service, *pool_name;
     bool is_everywhere, is_synced; /* synced: a list has been whole */
@@ -57,24 +65,22 @@ struct kube_source {
     uint32_t max_workers;
     struct kube_pool pool_now; /* selector "": not read yet */
     struct kube_store_stats stats;
-    uint64_t n_told, n_refused, began_us;
+    uint64_t n_told, n_refused, began_us, told_us;
 };
 
 /* --- telling -------------------------------------------------------------------------------------*/
 
 /* Said when it begins and when it grows, not with every event. */
 static void say_left_out(struct kube_source *s, const struct kube_store_stats *now) {
-    const struct kube_pod *pod = now->an_odd_one;
-
     if (now->n_too_many > s->stats.n_too_many)
         log_event(s->log, LOG_WARN, "discovery_left_out", log_u64("workers", now->n_too_many),
                   log_z("why", "there are more than --max-workers"));
-    if (now->n_left_out && !s->stats.n_left_out && pod)
-        log_event(s->log, LOG_INFO, "kube_role_left_out", log_z("pod", pod->name),
-                  log_z("role", pod->left_out_as), log_u64("pods", now->n_left_out),
+    if (now->n_left_out && !s->stats.n_left_out)
+        log_event(s->log, LOG_INFO, "kube_role_left_out", log_z("pod", now->left_out->name),
+                  log_z("role", now->left_out->left_out_as), log_u64("pods", now->n_left_out),
                   log_z("why", "prefill and decode run on the same worker here"));
-    if (now->n_portless > s->stats.n_portless && pod)
-        log_event(s->log, LOG_WARN, "kube_port_unknown", log_z("pod", pod->name),
+    if (now->n_portless > s->stats.n_portless)
+        log_event(s->log, LOG_WARN, "kube_port_unknown", log_z("pod", now->portless->name),
                   log_u64("pods", now->n_portless),
                   log_z("remedy", "name it in the annotation incipit.dev/ports, in the pod's "
                                   "containerPorts, or with --k8s-port"));
@@ -88,16 +94,25 @@ static void tell(void *arg) {
     kube_store_workers(s->store, s->max_workers, &set, &now);
     say_left_out(s, &now);
     s->stats = now;
-    s->stats.an_odd_one = NULL; /* it will not stay */
+    s->stats.left_out = s->stats.portless = NULL; /* they will not stay */
     if (s->n_told++ == 0)
         log_event(s->log, LOG_INFO, "kube_synced", log_u64("objects", now.n_objects),
                   log_u64("workers", now.n_used), log_u64("draining", now.n_draining));
+    s->told_us = loop_now_us(s->loop);
     s->fn(&set, s->arg);
     discovery_set_fini(&set);
 }
 
 static void tell_soon(struct kube_source *s) {
-    if (s->is_synced) loop_defer(s->loop, &s->tell);
+    uint64_t pause_us = MIN((uint64_t)s->stats.n_objects * PAUSE_PER_OBJECT_US, PAUSE_MAX_US);
+    uint64_t passed_us = loop_now_us(s->loop) - s->told_us;
+
+    if (!s->is_synced || loop_timer_is_running(&s->later)) return;
+    if (passed_us >= pause_us) {
+        loop_defer(s->loop, &s->tell);
+    } else {
+        loop_timer_start(&s->later, pause_us - passed_us);
+    }
 }
 
 /* --- what the watches say ------------------------------------------------------------------------*/
@@ -266,15 +281,18 @@ static enum status follow_pool(struct kube_source *s, struct error *err) {
 }
 
 static enum status follow_slices(struct kube_source *s, struct error *err) {
-    char selector[KUBE_NAME_MAX + 64 + KUBE_SELECTOR_MAX];
+    struct buf selector;
+    enum status st;
 
-    snprintf(selector, sizeof(selector), "%s%s%s%s",
-             s->service ? "kubernetes.io/service-name=" : "", s->service ? s->service : "",
-             s->service && s->selector[0] ? "," : "", s->selector);
-    return follow(&s->members,
-                  s->members.is_old ? "/apis/discovery.k8s.io/v1beta1"
-                                    : "/apis/discovery.k8s.io/v1",
-                  "discovery.k8s.io", "endpointslices", selector, "", err);
+    buf_init(&selector, 0);
+    if (s->service) buf_appendf(&selector, "kubernetes.io/service-name=%s", s->service);
+    if (s->service && s->selector[0]) buf_append_char(&selector, ',');
+    buf_append(&selector, s->selector, strlen(s->selector) + 1);
+    st = follow(&s->members,
+                s->members.is_old ? "/apis/discovery.k8s.io/v1beta1" : "/apis/discovery.k8s.io/v1",
+                "discovery.k8s.io", "endpointslices", buf_ptr(&selector), "", err);
+    buf_fini(&selector);
+    return st;
 }
 
 static enum status follow_members(struct kube_source *s, struct error *err) {
@@ -318,6 +336,7 @@ static void kube_destroy(struct discovery *d) {
     struct kube_source *s = CONTAINER_OF(d, struct kube_source, discovery);
 
     loop_defer_cancel(&s->tell);
+    loop_timer_fini(&s->later);
     loop_timer_fini(&s->members.again);
     loop_timer_fini(&s->pool.again);
     kube_costs_destroy(s->costs);
@@ -366,6 +385,7 @@ static struct kube_source *source_create(const struct discovery_kube_config *con
     s->store = kube_store_create(s->resource, config->role_label);
     kube_store_set_ports(s->store, s->port, NULL, 0);
     loop_task_init(&s->tell, tell, s);
+    loop_timer_init(&s->later, loop, tell, s);
     follower_init(&s->members, s, &member_events);
     follower_init(&s->pool, s, &pool_events);
     return s;
