@@ -163,6 +163,7 @@ static void begin_stream(struct fixture *fx, uint32_t silence_ms) {
     assert_int_equal(http_client_start(fx->client,
                                        &(struct http_client_request){.url = url_of(fx, "/stream"),
                                                                      .on_data = on_piece,
+                                                                     .max_body_bytes = 4 << 20,
                                                                      .silence_ms = silence_ms},
                                        on_answer, fx, &fx->stream, &err),
                      ST_OK);
@@ -200,6 +201,31 @@ static void a_stream_is_told_as_it_comes(void **state) {
     assert_true(str_eq(buf_str(&fx.pieces), STR("one two three")));
     assert_int_equal(fx.status, ST_OK);
     assert_int_equal(buf_len(&fx.body), 0);
+    finish(&fx);
+}
+
+/* Far more than the sockets and a piece or two can hold. */
+static void a_stream_that_is_held_holds_its_sender(void **state) {
+    static char bytes[32 << 20];
+    uint64_t until_us = clock_now_us() + 5000000u;
+    struct fixture fx;
+    size_t n_told;
+
+    (void)state;
+    start(&fx);
+    begin_stream(&fx, 0);
+    http_call_hold(fx.stream, true);
+    http_stream_write(fx.kept, (struct str){bytes, sizeof(bytes)});
+    for (int i = 0; i < 100; i++)
+        loop_turn(fx.loop, 1000);
+    n_told = buf_len(&fx.pieces);
+    assert_true(n_told < 4 << 20 && http_pending_bytes(fx.kept) > 8 << 20);
+    http_call_hold(fx.stream, false);
+    while (buf_len(&fx.pieces) < sizeof(bytes)) {
+        loop_turn(fx.loop, 10000);
+        assert_true(clock_now_us() < until_us);
+    }
+    assert_int_equal(buf_len(&fx.pieces), sizeof(bytes));
     finish(&fx);
 }
 
@@ -407,6 +433,7 @@ int main(void) {
         cmocka_unit_test(calls_carry_method_headers_and_body),
         cmocka_unit_test(any_code_is_an_answer_and_redirects_are_not_followed),
         cmocka_unit_test(a_stream_is_told_as_it_comes),
+        cmocka_unit_test(a_stream_that_is_held_holds_its_sender),
         cmocka_unit_test(a_stream_that_falls_silent_ends),
         cmocka_unit_test(a_stream_may_be_cancelled_by_its_own_piece),
         cmocka_unit_test(failures_say_which),

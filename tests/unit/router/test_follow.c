@@ -45,7 +45,7 @@ struct fixture {
     struct metrics *metrics;
     struct follow *follow;
     struct teller *tellers;
-    uint32_t n;
+    uint32_t n, silence_ms;
 };
 
 /* --- the worker -----------------------------------------------------------------------------------*/
@@ -211,7 +211,7 @@ static void follow_start(struct fixture *fx, uint64_t patience_us) {
                                    .scheme = scheme(),
                                    .block_bytes = BLOCK_BYTES,
                                    .max_workers = 8,
-                                   .silence_ms = 60000,
+                                   .silence_ms = fx->silence_ms,
                                    .patience_us = patience_us};
 
     fx->follow = follow_create(fx->loop, fx->client, fx->registry, fx->metrics, NULL, &config);
@@ -221,6 +221,7 @@ static void start_with(struct fixture *fx, uint32_t n, uint32_t max_in_flight,
                        uint64_t patience_us) {
     memset(fx, 0, sizeof(*fx));
     fx->n = n;
+    fx->silence_ms = 60000;
     assert_int_equal(loop_create(&fx->loop, NULL), ST_OK);
     assert_int_equal(http_client_create(&fx->client, fx->loop, NULL), ST_OK);
     fx->registry = create_registry(max_in_flight);
@@ -615,6 +616,26 @@ static void limits_count_what_others_sent_and_its_end_is_a_place(void **state) {
     finish(&fx);
 }
 
+static void a_stream_that_says_nothing_is_begun_again(void **state) {
+    struct fixture fx;
+    struct teller *t;
+    (void)state;
+
+    start(&fx, 1);
+    t = &fx.tellers[0];
+    say_accepted(t, 1, THEIRS, 1, 10);
+    TURN_UNTIL(fx.loop, totals(&fx).n_mirrored == 1);
+    follow_destroy(fx.follow);
+    assert_int_equal(totals(&fx).n_mirrored, 0);
+    TURN_UNTIL(fx.loop, !t->reader);
+    fx.silence_ms = 20;
+    follow_start(&fx, 60000000);
+    TURN_UNTIL(fx.loop, t->n_connections >= 3);
+    assert_int_equal(t->n_from_oldest, 2); /* and then from where it was */
+    assert_int_equal(totals(&fx).n_mirrored, 1);
+    finish(&fx);
+}
+
 static void nonsense_ends_the_stream_and_nothing_else(void **state) {
     struct fixture fx;
     struct teller *t;
@@ -747,6 +768,7 @@ int main(void) {
         cmocka_unit_test(what_was_said_of_load_before_we_came_is_old),
         cmocka_unit_test(load_and_flushes_are_heard),
         cmocka_unit_test(limits_count_what_others_sent_and_its_end_is_a_place),
+        cmocka_unit_test(a_stream_that_says_nothing_is_begun_again),
         cmocka_unit_test(nonsense_ends_the_stream_and_nothing_else),
         cmocka_unit_test(a_worker_may_not_fill_our_memory),
         cmocka_unit_test(after_any_cuts_the_books_are_those_of_the_sender),

@@ -1,9 +1,9 @@
 /* tests/unit/router/test_proxy.c - whole exchanges: client, proxy and scripted workers on one loop. */
 #include "tests/support/cm.h"
 
+#include "common/request_events.h"
 #include "common/rng.h"
 #include "router/keys.h"
-#include "common/request_events.h"
 #include "router/prompt_hash.h"
 #include "tests/support/proxy_fixture.h"
 

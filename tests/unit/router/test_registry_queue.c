@@ -9,6 +9,7 @@
 #include "tests/support/support.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
@@ -481,18 +482,64 @@ static void *work(void *arg) {
     return NULL;
 }
 
+/* The control loop meanwhile: what other routers send to the same workers, until none of ours is left. */
+struct others {
+    struct registry *registry;
+    atomic_bool is_over;
+    uint32_t n_ended;
+};
+
+static void *adopt(void *arg) {
+    static const uint64_t chain[2] = {1 << 20, 2 << 20};
+    struct others *s = arg;
+    struct registry_mirror mirrors[3] = {0};
+    struct route_end end = {.output_tokens = 3, .feedback = {-1, -1}};
+    bool is_over = false;
+    struct rng rng;
+
+    rng_seed(&rng, support_seed() + 2);
+    for (uint64_t step = 1;; step++) {
+        struct registry_mirror *m = &mirrors[rng_below(&rng, ARRAY_LEN(mirrors))];
+        struct route_request rq = {
+            .chain = chain, .n_blocks = 2, .prompt_bytes = 256, .now_us = step};
+
+        is_over = atomic_load(&s->is_over);
+        if (m->ticket.load.is_open && rng_below(&rng, 3) == 0) {
+            registry_adopted_first(s->registry, m, NULL, step);
+        } else if (m->ticket.load.is_open) {
+            end.is_aborted = rng_below(&rng, 2) == 0;
+            end.now_us = step;
+            registry_adopted_ended(s->registry, m, &end, step);
+            s->n_ended++;
+        } else if (!is_over) {
+            assert_int_equal(registry_adopt(s->registry, (uint32_t)rng_below(&rng, 3), 1, &rq, m),
+                             ST_OK);
+        } else if (totals(s->registry).n_mirrored == 0) {
+            return NULL;
+        }
+        if (step % 16 == 0) sched_yield(); /* ours shall get places too */
+        if (step % 256 == 0) registry_check(s->registry);
+    }
+}
+
 static void two_loops_hand_places_to_each_other(void **state) {
     struct registry *r = make(3, 2, 5, 12);
     struct side sides[2] = {{r, 1, support_seed(), 0, 0, 0}, {r, 2, support_seed() + 1, 0, 0, 0}};
-    pthread_t threads[2];
+    struct others others = {.registry = r};
+    pthread_t threads[2], control;
 
     (void)state;
+    assert_int_equal(pthread_create(&control, NULL, adopt, &others), 0);
     for (int i = 0; i < 2; i++)
         assert_int_equal(pthread_create(&threads[i], NULL, work, &sides[i]), 0);
     for (int i = 0; i < 2; i++)
         assert_int_equal(pthread_join(threads[i], NULL), 0);
+    atomic_store(&others.is_over, true);
+    assert_int_equal(pthread_join(control, NULL), 0);
     assert_int_equal(totals(r).n_open, 0);
     assert_int_equal(totals(r).n_waiting, 0);
+    assert_true(others.n_ended > 0);
+    registry_check(r);
     registry_destroy(r);
 }
 
