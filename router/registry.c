@@ -387,7 +387,7 @@ void registry_replace(struct registry *r, uint32_t id) {
         }
         w->incarnation++;
         w->info.generation[0] = '\0';
-        w->has_load = false;
+        w->has_load = w->is_followed = false;
         w->said = (struct registry_report){.running = -1, .waiting = -1, .kv_usage = -1};
         w->breaker = (struct breaker){0};
         worker_show_breaker(w, id);

@@ -140,6 +140,36 @@ static void a_command_line_of_sglang_router_is_understood(void **state) {
     options_destroy(o);
 }
 
+static void pods_are_found_by_the_flags_of_others(void **state) {
+    static const struct {
+        const char *line;
+        int discovery;
+        uint32_t n_labels, port;
+    } cases[] = {
+        {"", DISCOVER_NONE, 0, 0},
+        {"--service-discovery", DISCOVER_K8S, 0, 0},
+        {"--service-discovery=none", DISCOVER_NONE, 0, 0},
+        {"--service-discovery static", DISCOVER_NONE, 0, 0},
+        {"--service-discovery dns --worker-dns w:80", DISCOVER_DNS, 0, 0},
+        {"--service-discovery --selector a=b c=d --service-discovery-port 80", DISCOVER_K8S, 2, 80},
+        {"--service-discovery k8s --k8s-label-selector a=b,c=d --k8s-port 8000", DISCOVER_K8S, 2,
+         8000},
+    };
+    (void)state;
+
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        struct router_options t = {0};
+        struct options *o;
+        struct error err = {0};
+
+        if (parse(&o, &t, cases[i].line, &err) != ST_OK) fail_msg("%s", err.message);
+        assert_int_equal(t.service_discovery, cases[i].discovery);
+        assert_int_equal(t.k8s_selector.n, cases[i].n_labels);
+        assert_int_equal(t.k8s_port, cases[i].port);
+        options_destroy(o);
+    }
+}
+
 static void what_is_not_done_here_is_refused_with_a_way_out(void **state) {
     static const struct {
         const char *line, *message;
@@ -149,6 +179,8 @@ static void what_is_not_done_here_is_refused_with_a_way_out(void **state) {
         {"--enable-mesh", "--enable-mesh is not supported: replicas do not exchange state"},
         {"--cache-threshold 1.1", "a number from 0 to 1, not '1.1'"},
         {"--prefix-hash-load-factor 0.9", "a number from 1 to 1000, not '0.9'"},
+        {"--service-discovery --prefill-selector a=b", "--prefill-selector is not supported"},
+        {"--service-discovery etcd", "--service-discovery must be one of none, k8s"},
         {"--policy best", "--policy must be one of prefix, least_load"},
     };
     (void)state;
@@ -189,6 +221,7 @@ int main(void) {
         cmocka_unit_test(the_table_has_the_defaults_of_the_policies),
         cmocka_unit_test(policies_go_by_the_names_of_others),
         cmocka_unit_test(a_command_line_of_sglang_router_is_understood),
+        cmocka_unit_test(pods_are_found_by_the_flags_of_others),
         cmocka_unit_test(what_is_not_done_here_is_refused_with_a_way_out),
         cmocka_unit_test(foreign_flags_have_a_purpose),
     };
