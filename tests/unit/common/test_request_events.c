@@ -290,12 +290,14 @@ static void what_is_not_a_stream_of_ours_is_refused(void **state) {
         size_t n;
         enum status status;
     } cases[] = {
-        {"\0\1\0\1xxxxxxxx", 12, ST_TOO_LARGE},               /* before it has come */
-        {"HTTP/1.1 200 OK", 15, ST_TOO_LARGE},                /* not a stream at all */
-        {"\0\0\0\0xxxxxxxx", 12, ST_INVALID},                 /* nothing in it */
-        {"\0\0\0\1xxxxxxxx\x05", 13, ST_INVALID},             /* no array */
-        {"\0\0\0\2xxxxxxxx\x91\x05", 14, ST_INVALID},         /* no time */
-        {"\0\0\0\3xxxxxxxx\x92\x05\xff", 15, ST_INVALID},     /* a negative one */
+        {"\0\1\0\1xxxxxxxx", 12, ST_TOO_LARGE},                       /* before it has come */
+        {"HTTP/1.1 200 OK", 15, ST_TOO_LARGE},                        /* not a stream at all */
+        {"\0\0\0\0xxxxxxxx", 12, ST_INVALID},                         /* nothing in it */
+        {"\0\0\0\1xxxxxxxx\x05", 13, ST_INVALID},                     /* no array */
+        {"\0\0\0\2xxxxxxxx\x91\x05", 14, ST_INVALID},                 /* no time */
+        {"\0\0\0\3xxxxxxxx\x91\x05\x01", 15, ST_INVALID},             /* one behind the array */
+        {"\0\0\0\6xxxxxxxx\x95\x02\x01\x01\xc0\x01", 18, ST_INVALID}, /* tokens: nil */
+        {"\0\0\0\3xxxxxxxx\x92\x05\xff", 15, ST_INVALID},             /* a negative one */
         {"\0\0\0\4xxxxxxxx\x92\x05\x01\x01", 16, ST_INVALID}, /* something behind the array */
         {"\0\0\0\3xxxxxxxx\x92\x04\x01", 15, ST_INVALID},     /* a load without figures */
         {"\0\0\0\3\xff\xff\xff\xff\xff\xff\xff\xff\x92\x05\x01", 15, ST_INVALID},
@@ -319,6 +321,83 @@ static void what_is_not_a_stream_of_ours_is_refused(void **state) {
         assert_int_equal(e.t_us, 77);
         assert_true(err.message[0] != '\0');
     }
+}
+
+/* The widest values that are taken, and the next ones, which are not. */
+static void limits_are_where_they_are_said_to_be(void **state) {
+    static char text[70000];
+    struct request_event e = {.kind = REQUEST_FIRST, .prompt_tokens = INT32_MAX}, back;
+    uint64_t sequence;
+    size_t used;
+    struct buf b;
+
+    (void)state;
+    buf_init(&b, 0);
+    request_event_put(&b, 1, &e); /* two behind each other: the second one's head is its own */
+    e.prompt_tokens++;
+    request_event_put(&b, 2, &e);
+    assert_int_equal(read_one(buf_str(&b), &back, &sequence, &used), ST_OK);
+    assert_int_equal(back.prompt_tokens, INT32_MAX);
+    buf_consume(&b, used);
+    assert_int_equal(read_one(buf_str(&b), &back, &sequence, &used), ST_INVALID);
+    for (size_t n = WIRE_GENERATION_MAX - 1; n <= WIRE_GENERATION_MAX + 1; n++) {
+        for (int has_nul = 0; has_nul < 2; has_nul++) {
+            begin_frame(&b);
+            memset(buf_ptr(&b) + 4, 0xff, 8);
+            memset(text, 'a', n);
+            if (has_nul) text[n / 2] = '\0';
+            msgpack_begin_array(&b, 6);
+            msgpack_put_u64(&b, REQUEST_HELLO);
+            msgpack_put_u64(&b, 1);
+            msgpack_put_str(&b, (struct str){text, n});
+            msgpack_put_u64(&b, 1);
+            msgpack_put_u64(&b, 1);
+            msgpack_put_bool(&b, false);
+            end_frame(&b);
+            assert_int_equal(read_one(buf_str(&b), &back, &sequence, &used),
+                             n < WIRE_GENERATION_MAX && !has_nul ? ST_OK : ST_INVALID);
+        }
+    }
+    for (uint32_t more = 0; more < 2; more++) { /* a frame of 64 KiB, of a kind nobody knows */
+        begin_frame(&b);
+        msgpack_begin_array(&b, 3);
+        msgpack_put_u64(&b, 7);
+        msgpack_put_u64(&b, 1);
+        msgpack_put_bin(&b, text, 65536 - 3 - 3 + more); /* beside its own head of 3 and three */
+        end_frame(&b);
+        assert_int_equal(read_one(buf_str(&b), &back, &sequence, &used),
+                         more ? ST_TOO_LARGE : ST_OK);
+    }
+    assert_int_equal(request_chain_text_max(CHAIN_BLOCKS_MAX + 1),
+                     request_chain_text_max(CHAIN_BLOCKS_MAX));
+    buf_fini(&b);
+}
+
+/* Nothing behind the frame is looked at; a sanitizer sees it. */
+static void a_frame_ends_where_it_ends(void **state) {
+    static uint64_t blocks[CHAIN_BLOCKS_MAX];
+    struct rng rng;
+    struct buf b;
+
+    (void)state;
+    rng_seed(&rng, 10);
+    buf_init(&b, 0);
+    for (int i = 0; i < 300; i++) {
+        struct request_event back, e;
+        uint64_t sequence;
+        size_t used;
+        char *copy;
+
+        e = any_event(&rng, blocks, &sequence);
+        buf_clear(&b);
+        request_event_put(&b, sequence, &e);
+        copy = malloc(buf_len(&b));
+        memcpy(copy, buf_ptr(&b), buf_len(&b));
+        assert_int_equal(read_one((struct str){copy, buf_len(&b)}, &back, &sequence, &used), ST_OK);
+        assert_same(&back, &e);
+        free(copy);
+    }
+    buf_fini(&b);
 }
 
 /* Blocks must come in sixes of bytes. */
@@ -479,6 +558,8 @@ int main(void) {
         cmocka_unit_test(a_payload_cut_anywhere_is_refused),
         cmocka_unit_test(a_newer_writer_is_understood),
         cmocka_unit_test(what_is_not_a_stream_of_ours_is_refused),
+        cmocka_unit_test(limits_are_where_they_are_said_to_be),
+        cmocka_unit_test(a_frame_ends_where_it_ends),
         cmocka_unit_test(half_a_block_is_refused),
         cmocka_unit_test(the_header_is_this_text),
         cmocka_unit_test(headers_read_as_written_and_cut_ones_never_as_more),
