@@ -21,7 +21,8 @@ struct probe {
     struct health *health;
     struct loop_timer timer;
     struct http_call *call;        /* under way; NULL otherwise */
-    uint64_t watched_us, asked_us; /* since when; when the last probe began */
+    uint64_t watched_us, asked_us; /* since when; when the last probe was due */
+    uint64_t due_us;               /* the next one */
     uint32_t worker, n_misses, n_hits;
     bool is_watched, needs_description, is_foreign, is_unhealthy, is_hung, is_ready;
 };
@@ -62,7 +63,19 @@ static void schedule(struct probe *p) {
     if (!p->is_ready && now_us - p->watched_us < STARTING_LIFE_US) {
         interval_us = MIN(STARTING_INTERVAL_US, interval_us);
     }
-    loop_timer_start(&p->timer, interval_us - MIN(now_us - p->asked_us, interval_us));
+    p->due_us = MAX(p->asked_us + interval_us, now_us);
+    loop_timer_start(&p->timer, p->due_us - now_us);
+}
+
+/* Workers that were found together are not probed together from then on: of a thousand, that would be
+ * a burst of some 30 ms on this loop, which on a small machine keeps a processor from those that carry
+ * requests. The first interval of each is cut short by a share of its own; and an interval counts from
+ * when the probe was due, or else each delay of this loop would bring some together for good. */
+static void spread(struct probe *p) {
+    uint32_t share = p->worker * 0x9E3779B9u; /* of 2^32: neighbours lie far apart */
+    uint64_t now_us = loop_now_us(p->health->loop);
+
+    p->asked_us = now_us - MIN(now_us, (p->health->config.interval_us * share) >> 32);
 }
 
 static void tell_hung(struct probe *p, bool is_hung) {
@@ -115,6 +128,7 @@ static void described(struct probe *p, const struct wire_server_info *info, bool
     if (p->is_hung) tell_hung(p, false);
     if (!p->is_ready) {
         p->is_ready = true;
+        spread(p);
         log_event(h->log, LOG_INFO, "worker_ready", log_u64("worker", p->worker),
                   log_z("model", info->model), log_z("backend", info->backend),
                   log_u64("block_size", info->block_size), log_u64("blocks", info->n_blocks),
@@ -201,8 +215,9 @@ static void on_health(const struct http_client_response *response, void *arg) {
 static void on_timer(void *arg) {
     struct probe *p = arg;
     struct health *h = p->health;
+    uint64_t now_us = loop_now_us(h->loop);
 
-    p->asked_us = loop_now_us(h->loop);
+    p->asked_us = now_us - p->due_us < h->config.interval_us ? p->due_us : now_us;
     if (registry_take_suspicion(h->registry, p->worker)) p->needs_description = true;
     ask(p, h->config.path, on_health);
 }
@@ -231,7 +246,8 @@ void health_watch(struct health *h, uint32_t worker) {
                         .worker = worker,
                         .is_watched = true,
                         .needs_description = true,
-                        .watched_us = loop_now_us(h->loop)};
+                        .watched_us = loop_now_us(h->loop),
+                        .due_us = loop_now_us(h->loop)};
     loop_timer_init(&p->timer, h->loop, on_timer, p);
     loop_timer_start(&p->timer, 0);
 }
