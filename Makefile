@@ -277,6 +277,9 @@ replay-foreign: all $(B)/incipit-bench ## cache hits with workers that answer as
 soak: all ## a minute of 64 streaming clients on simulated workers, one killed in the middle
 	@SOAK_SECONDS=60 SOAK_CLIENTS=64 tests/run_integration $(B) "$(SAN)" -s -k killed_under_load
 
+bench-churn: all $(HELPERS) ## a minute in which 50 of 1,000 workers come and 50 go each second, under load: the data path's longest stall
+	@CHURN_SECONDS=60 CHURN_WORKERS=1000 CHURN_RPS=300 tests/run_integration $(B) "$(SAN)" -s -k come_and_go_all_the_time $(ARGS)
+
 demo-check: all ## the demonstration model's acceptance, over HTTP: several hundred questions
 	@deploy/demo/check $(B) $(ARGS)
 
@@ -288,7 +291,7 @@ rolling: all load ## 4 workers and 2 routers restarted one after the other at 50
 upgrades: all load ## ten times another router in its place at 500 requests/s: 0 failed, and caches are found as before
 	@INCIPIT_BUILD=$(B) python3 tests/bench/rolling.py upgrades $(ARGS)
 
-.PHONY: pages dashboards-check clients test-reference faults rolling upgrades soak replay-foreign demo-check load wrk bench-router bench-overload bench-peers bench-cpu bench-engine bench-% fuzz fuzz-% lint aarch64 aarch64-test
+.PHONY: pages dashboards-check clients test-reference faults rolling upgrades soak replay-foreign bench-churn demo-check load wrk bench-router bench-overload bench-peers bench-cpu bench-engine bench-% fuzz fuzz-% lint aarch64 aarch64-test
 $(B)/tests/bench/bench_cuda_host: $(B)/libshim.a
 $(B)/tests/bench/%: $(B)/tests/bench/%.o $(LIBS_all)
 	$(call link,,)

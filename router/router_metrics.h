@@ -86,9 +86,8 @@ extern const double router_decision_buckets[ROUTER_DECISION_BUCKETS]; /* 500 ns 
       "requests, and of the one that controls.",                                                   \
       METRIC_BUCKETS(metrics_seconds_buckets))                                                     \
     X(HISTOGRAM, loop_turn_seconds, "loop",                                                        \
-      "The longest turn of an event loop in each tenth of a second, waiting not counted: what "    \
-      "one "                                                                                       \
-      "callback made all others wait.",                                                            \
+      "The longest turn of an event loop in each tenth of a second: what one callback made all "   \
+      "others wait.",                                                                              \
       METRIC_BUCKETS(metrics_seconds_buckets))                                                     \
     X(COUNTER, lock_wait_seconds_total, "",                                                        \
       "Time that event loops have waited for the registry's lock.", .scale = 1e-9)                 \
