@@ -182,7 +182,7 @@ static void a_list_that_is_merely_due_may_be_put_off(void **state) {
     expect(&fx, &(struct answer){429, STATUS(429, "TooManyRequests", "slow down"), "200"});
     expect(&fx, &(struct answer){0, EVENT("ADDED", "b", "12")});
     expect(&fx, &(struct answer){200, LISTED("30", POD("c", "29"))});
-    start(&fx, (struct kube_config){.intervals.relist_ms = 100});
+    start(&fx, (struct kube_config){.intervals.relist_ms = 600});
     UNTIL(&fx, fx.n_objects == 2);
     assert_string_equal(held(&fx), "ab");
     assert_true(is_list_anew(&fx, 2));
@@ -192,6 +192,32 @@ static void a_list_that_is_merely_due_may_be_put_off(void **state) {
     assert_true(is_list_anew(&fx, 4));
     assert_string_equal(held(&fx), "c");
     assert_int_equal(fx.n_begun, 2);
+    finish(&fx);
+}
+
+/* Neither what has been told in part, nor what is asked for because the watch knows too little. */
+static void a_list_that_is_needed_is_not_put_off(void **state) {
+    struct fixture fx;
+
+    (void)state;
+    init(&fx);
+    expect(&fx, &(struct answer){200, LISTED("10", POD("a", "3"))});
+    expect(&fx, &(struct answer){0, BOOKMARK("11")});
+    expect(&fx, &(struct answer){0, "{\"items\":[" POD("b", "4")});
+    start(&fx, (struct kube_config){.intervals.relist_ms = 600});
+    UNTIL(&fx, fx.n_requests == 3 && fx.n_objects == 2);
+    expect(&fx, &(struct answer){200, LISTED("20", POD("b", "4"))});
+    expect(&fx, &(struct answer){0, GONE});
+    expect(&fx, &(struct answer){429, ""});
+    expect(&fx, &(struct answer){200, LISTED("30", POD("c", "29"))});
+    http_stream_break(fx.open);
+    fx.open = NULL;
+    UNTIL(&fx, fx.n_requests == 8);
+    assert_true(is_list_anew(&fx, 3));
+    assert_true(is_watch(&fx, 4, "20"));
+    assert_true(is_list_anew(&fx, 5));
+    assert_true(is_list_anew(&fx, 6));
+    assert_string_equal(held(&fx), "c");
     finish(&fx);
 }
 
@@ -871,6 +897,7 @@ int main(void) {
         cmocka_unit_test(a_list_of_any_length_is_told_item_by_item),
         cmocka_unit_test(the_list_is_made_anew_from_time_to_time),
         cmocka_unit_test(a_list_that_is_merely_due_may_be_put_off),
+        cmocka_unit_test(a_list_that_is_needed_is_not_put_off),
         cmocka_unit_test(a_watch_in_which_nothing_was_heard_was_blind),
         cmocka_unit_test(what_was_heard_before_does_not_count),
         cmocka_unit_test(what_merely_ended_goes_on_at_once_but_not_again_and_again),
