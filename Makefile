@@ -458,8 +458,8 @@ install: all ## programs into PREFIX/bin, incipit_cuda.so (if built) into PREFIX
 images: ## the container images of deploy/docker, by docker (or DOCKER=podman)
 	@for i in router worker-cpu worker-cuda; do $(or $(DOCKER),docker) build -f deploy/docker/Dockerfile.$$i \
 	  --build-arg VERSION=$(VERSION) -t incipit-$$i:$(VERSION) . || exit 1; done
-images-check: ## their build steps in a Debian root, and the results run; no daemon, needs root; ARGS="router worker-cpu worker-cuda"
-	@python3 tests/deploy/images.py $(ARGS)
+images-check: $(B)/tests/integration/api_server ## their build steps in a Debian root, and the results run; no daemon, needs root; ARGS="router worker-cpu worker-cuda"
+	@INCIPIT_BUILD=$(B) python3 tests/deploy/images.py $(ARGS)
 
 .PHONY: deploy-check
 deploy-check: all $(B)/tests/integration/api_server ## what deploy/ renders, against Kubernetes' schemas and the programs; make deps-deploy first

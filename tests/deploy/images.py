@@ -25,6 +25,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 WORK = ROOT / "build/images"
+BUILD = ROOT / os.environ.get("INCIPIT_BUILD", "build/release")
 VERSION = (ROOT / "VERSION").read_text().strip()
 STATE = "/var/lib/incipit"
 LIMIT_MB = {"router": 40, "worker-cpu": 60}
@@ -226,14 +227,18 @@ class Pod:
     def curl(self, url, *more):
         return self.ask(["curl", "-s", "--max-time", "30", "-w", "\n%{http_code}", *more, url]).stdout
 
-    def start(self, root, settings, args, environment=()):
-        """The image as process 1, on a read-only root."""
+    def start(self, root, settings, args, environment=(), volumes=()):
+        """The image as process 1, on a read-only root; volumes: {path in it: folder}."""
         user, group = settings["USER"].split(":")
         here = shlex.quote(str(root))
+        for path in dict(volumes):  # as a runtime does, before the root is read-only
+            os.makedirs(str(root) + path, exist_ok=True)
         script = (f"mount --bind {here} {here} && mount -o remount,bind,ro {here} && "
                   f"mount -t tmpfs -o mode=1777 tmpfs {here}/tmp && "
                   f"mount -t tmpfs -o mode=700,uid={user},gid={group} tmpfs {here}{STATE} && "
                   f"mount -t proc proc {here}/proc && "
+                  + "".join(f"mount --bind {folder} {here}{path} && mount -o remount,bind,ro {here}{path} && "
+                            for path, folder in dict(volumes).items()) +
                   f"exec chroot --userspec={user}:{group} --groups={group} {here} "
                   + shlex.join([*settings["ENTRYPOINT"], *args]))
         # Nothing of this process's environment: PATH only for the shell above.
@@ -309,6 +314,66 @@ def ask_for_completion(pod, port):
     assert answer.endswith("200") and '"completion_tokens":4' in answer, answer
 
 
+class Cluster:
+    """The scripted API server of tests/support, over TLS, in a pod's network, and what a kubelet puts into a pod of it."""
+
+    TOKEN = "token-of-this-check"
+
+    def __init__(self, pod):
+        self.process = subprocess.Popen(["nsenter", pod.net, BUILD / "tests/integration/api_server"], text=True,
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        pod.started.append(self.process)
+        hello = json.loads(self.process.stdout.readline())
+        self.command(do="tokens", tokens=[self.TOKEN])
+        self.environment = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(hello["port"])}
+        self.account = WORK / "serviceaccount"
+        self.account.mkdir(exist_ok=True)
+        shutil.copy(pathlib.Path(hello["folder"]) / "ca.pem", self.account / "ca.crt")
+        (self.account / "token").write_text(self.TOKEN)
+        (self.account / "namespace").write_text("incipit")
+
+    def command(self, **command):
+        self.process.stdin.write(json.dumps(command) + "\n")
+        self.process.stdin.flush()
+        answer = json.loads(self.process.stdout.readline())
+        assert answer.get("ok"), answer
+
+    def put_worker(self, port):
+        """A pod as deploy/kustomize/worker would be listed, with this machine's address."""
+        labels = {"app.kubernetes.io/name": "incipit", "app.kubernetes.io/component": "worker"}
+        self.command(do="put", object={
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "w", "namespace": "incipit", "uid": "u-1", "labels": labels},
+            "spec": {"containers": [{"name": "worker", "ports": [{"name": "http", "containerPort": port}]}]},
+            "status": {"phase": "Running", "podIP": "127.0.0.1", "conditions": [{"type": "Ready", "status": "True"}]}})
+
+    def stop(self):
+        self.process.stdin.close()
+        self.process.wait(20)
+        self.process.stdout.close()
+
+
+def try_in_cluster(pod, root, settings):
+    """The router with the options of deploy/kustomize/base and a service account; it drains as its pod would."""
+    cluster = Cluster(pod)
+    cluster.put_worker(31000)
+    options = WORK / "options"
+    options.mkdir(exist_ok=True)
+    shutil.copy(ROOT / "deploy/kustomize/base/router-options.yaml", options / "router.yaml")
+    router = pod.start(root, settings, ["--config=/etc/incipit/router.yaml"],
+                       {**cluster.environment, "INCIPIT_ADMIN_API_KEY": "k", "INCIPIT_PREFIX_HASH_SEED": "s"},
+                       {"/etc/incipit": options, "/var/run/secrets/kubernetes.io/serviceaccount": cluster.account})
+    wait_for(lambda: pod.curl("http://127.0.0.1:29000/readyz").endswith("200"), "a router that finds its worker", router)
+    ask_for_completion(pod, 30000)
+    children = pathlib.Path(f"/proc/{router.pid}/task/{router.pid}/children").read_text().split()
+    os.kill(int(children[0]), signal.SIGTERM)
+    wait_for(lambda: pod.curl("http://127.0.0.1:29000/readyz").endswith("503"), "a router that is not ready any more", router)
+    assert pod.curl("http://127.0.0.1:29000/livez").endswith("200"), "a router that drains would be restarted"
+    ask_for_completion(pod, 30000)
+    said, _ = router.communicate(timeout=60)
+    assert router.returncode == 0, said
+    cluster.stop()
+
+
 def try_images(built):
     with Pod() as pod:
         worker_root, worker_settings = built["worker-cpu"]
@@ -322,7 +387,8 @@ def try_images(built):
             assert code == 0 and "--policy" in said, said
             router = pod.start(root, settings, ["--worker-urls", "http://127.0.0.1:31000", "--drain-settle", "0", "--state-dir", STATE,
                                                     "--share-redis", "redis://127.0.0.1:1"],
-                               {"INCIPIT_ADMIN_HOST": "0.0.0.0", "INCIPIT_ADMIN_API_KEY": "k-of-this-check"})
+                               {"INCIPIT_ADMIN_HOST": "0.0.0.0", "INCIPIT_ADMIN_API_KEY": "k-of-this-check",
+                                "INCIPIT_PREFIX_HASH_SEED": "s-of-this-check"})
             wait_for(lambda: pod.curl("http://127.0.0.1:29000/readyz").endswith("200"), "the router's /readyz", router)
             assert pod.curl("http://127.0.0.1:30000/livez").endswith("200") and healthy(pod, root, settings)
             assert pod.listening() - set(worker_settings["EXPOSE"]) == set(settings["EXPOSE"]), pod.listening()
@@ -331,6 +397,9 @@ def try_images(built):
             assert not healthy(pod, root, settings), "HEALTHCHECK is content with a router that is gone"
             print("router: --help, /livez, /readyz, HEALTHCHECK, a completion, ports, SIGTERM as process 1: "
                   "as they should be", flush=True)
+            try_in_cluster(pod, root, settings)
+            print("router, in a pod's place: finds its worker by the service account's token, serves while it drains: "
+                  "as it should be", flush=True)
         end(pod, worker, worker_settings, "the worker")
 
 
