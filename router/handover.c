@@ -53,26 +53,54 @@ static void give_up(struct handover *h, const char *why) {
     drop_heir(h);
 }
 
+static void put_hex(struct json_writer *w, const char *name, const uint8_t *bytes, size_t n) {
+    static const char digits[] = "0123456789abcdef";
+    char text[2 * HANDOVER_SECRET_BYTES];
+
+    for (size_t i = 0; i < n; i++) {
+        text[2 * i] = digits[bytes[i] >> 4];
+        text[2 * i + 1] = digits[bytes[i] & 15];
+    }
+    json_field_str(w, name, (struct str){text, 2 * n});
+}
+
+/* What goes with each packet of sockets. */
+static void put_goods(struct buf *out, const struct handover_goods *g) {
+    struct json_writer w;
+    uint8_t seed[8];
+
+    for (size_t i = 0; i < sizeof(seed); i++)
+        seed[i] = (uint8_t)(g->hash_seed >> (56 - 8 * i));
+    json_writer_init(&w, out);
+    json_begin_object(&w);
+    json_field_z(&w, "type", "sockets");
+    json_field_u64(&w, "wire", HANDOVER_WIRE);
+    json_field_z(&w, "version", INCIPIT_VERSION);
+    put_hex(&w, "hash_seed", seed, sizeof(seed));
+    if (g->has_salt_secret) put_hex(&w, "salt_secret", g->salt_secret, HANDOVER_SECRET_BYTES);
+    json_field_u64(&w, "n_client", g->n_client);
+    json_field_u64(&w, "n_admin", g->n_admin);
+    json_end_object(&w);
+}
+
 static bool send_sockets(struct handover *h) {
     const struct handover_goods *g = &h->config.goods;
     uint32_t n = g->n_client + g->n_admin, n_packet;
-    char text[256];
+    bool is_sent = true;
+    struct buf text;
 
-    for (uint32_t from = 0; from < n; from += n_packet) {
-        int fds[HANDOVER_PACKET_FDS], len;
+    buf_init(&text, HANDOVER_BYTES_MAX);
+    put_goods(&text, g);
+    for (uint32_t from = 0; from < n && is_sent; from += n_packet) {
+        int fds[HANDOVER_PACKET_FDS];
 
         n_packet = MIN(n - from, HANDOVER_PACKET_FDS);
         for (uint32_t i = 0; i < n_packet; i++)
             fds[i] = from + i < g->n_client ? g->client[from + i] : g->admin;
-        len = snprintf(text, sizeof(text),
-                       "{\"type\":\"sockets\",\"wire\":%u,\"version\":\"%s\",\"hash_seed\":"
-                       "\"%016llx\",\"n_client\":%u,\"n_admin\":%u}",
-                       HANDOVER_WIRE, INCIPIT_VERSION, (unsigned long long)g->hash_seed,
-                       g->n_client, g->n_admin);
-        if (!handover_send(h->heir_fd, (struct str){text, (size_t)len}, fds, n_packet))
-            return false;
+        is_sent = handover_send(h->heir_fd, buf_str(&text), fds, n_packet);
     }
-    return true;
+    buf_fini(&text);
+    return is_sent;
 }
 
 static void on_piece(void *arg) {

@@ -31,6 +31,8 @@
 #define HANDOVER_BYTES_MAX   4096u
 #define HANDOVER_SOCKETS_MAX 512u /* of a router */
 
+#define HANDOVER_SECRET_BYTES 32u
+
 struct log;
 struct loop;
 struct registry;
@@ -40,6 +42,8 @@ struct handover_goods {
     int client[HANDOVER_SOCKETS_MAX], admin;
     uint32_t n_client, n_admin;
     uint64_t hash_seed;
+    uint8_t salt_secret[HANDOVER_SECRET_BYTES]; /* behind tenants' salts */
+    bool has_salt_secret;
 };
 
 /* --- the successor ----------------------------------------------------------------------------- */

@@ -61,6 +61,7 @@ enum status handover_receive(int fd, struct handover_packet *p, struct error *er
     take_fds(&msg, p);
     if ((msg.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) ||
         json_parse(&p->json, (struct str){text, (size_t)n}, NULL, NULL) != ST_OK ||
+        json_type(p->json) != JSON_OBJECT ||
         json_get_str(p->json, "type", sizeof(p->type) - 1, &type, NULL, NULL) != ST_OK) {
         handover_packet_fini(p);
         return error_set(err, ST_INVALID, "what the other router says cannot be read");

@@ -44,19 +44,31 @@ static enum status connect_to(const char *path, int *out, struct error *err) {
     return ST_OK;
 }
 
-static enum status parse_seed(const struct json *json, uint64_t *out) {
+/* A member of 2 n hexadecimal digits. */
+static enum status get_bytes(const struct json *json, const char *name, uint8_t *out, size_t n) {
     struct str text = STR_NULL;
-    uint64_t v = 0;
 
-    if (json_get_str(json, "hash_seed", 16, &text, NULL, NULL) != ST_OK || text.len != 16)
+    if (json_get_str(json, name, 2 * n, &text, NULL, NULL) != ST_OK || text.len != 2 * n)
         return ST_INVALID;
-    for (size_t i = 0; i < text.len; i++) {
-        int digit = str_hex_value((unsigned char)text.ptr[i]);
+    for (size_t i = 0; i < n; i++) {
+        int high = str_hex_value((unsigned char)text.ptr[2 * i]);
+        int low = str_hex_value((unsigned char)text.ptr[2 * i + 1]);
 
-        if (digit < 0) return ST_INVALID;
-        v = v << 4 | (uint64_t)digit;
+        if (high < 0 || low < 0) return ST_INVALID;
+        out[i] = (uint8_t)(high << 4 | low);
     }
-    *out = v;
+    return ST_OK;
+}
+
+static enum status get_secrets(const struct json *json, struct handover_goods *goods) {
+    uint8_t seed[8];
+
+    if (get_bytes(json, "hash_seed", seed, sizeof(seed)) != ST_OK) return ST_INVALID;
+    goods->hash_seed = 0;
+    for (size_t i = 0; i < sizeof(seed); i++)
+        goods->hash_seed = goods->hash_seed << 8 | seed[i];
+    goods->has_salt_secret =
+        get_bytes(json, "salt_secret", goods->salt_secret, HANDOVER_SECRET_BYTES) == ST_OK;
     return ST_OK;
 }
 
@@ -64,7 +76,7 @@ static enum status parse_seed(const struct json *json, uint64_t *out) {
 static enum status take_sockets(struct handover_packet *p, struct handover_goods *goods,
                                 uint32_t *n_left, struct error *err) {
     uint32_t n_client = 0, n_admin = 0;
-    enum status st = parse_seed(p->json, &goods->hash_seed);
+    enum status st = get_secrets(p->json, goods);
 
     if (st == ST_OK)
         st = json_get_u32(p->json, "n_client", 1, HANDOVER_SOCKETS_MAX, &n_client, NULL, err);

@@ -541,6 +541,7 @@ static enum status build_control(struct router *r, struct error *err) {
     if (st == ST_OK) {
         st = isolation_init(&r->isolation, o->isolation_secret_file, o->isolation_secret, err);
     }
+    if (st == ST_OK) succession_keep_salts(r->succession, &r->isolation);
     if (st == ST_OK) st = certificates_open(&r->certificates, o, r->log, r->metrics, err);
     if (st == ST_OK) st = keys_create(&r->keys, o->api_keys_file, o->api_key, err);
     if (st == ST_OK) {

@@ -18,6 +18,7 @@
 #include "common/mem.h"
 #include "router/fleet.h"
 #include "router/handover.h"
+#include "router/isolation.h"
 #include "router/recall.h"
 #include "router/registry.h"
 #include "router/router_options.h"
@@ -43,6 +44,7 @@ struct succession {
     struct heir *heir;           /* we are one; NULL: there was nobody, or it is gone */
     struct handover *handover;   /* we may get one */
     struct recall *recall;
+    const struct isolation *isolation;
     struct loop_timer timer; /* until ready */
     bool is_ready, is_succeeded, is_leaving;
     pid_t child; /* a successor that was started; 0: none */
@@ -143,6 +145,13 @@ enum status succession_open(struct succession **out, const struct router_options
 
 uint64_t succession_hash_seed(const struct succession *s) {
     return s->hash_seed;
+}
+
+void succession_keep_salts(struct succession *s, struct isolation *i) {
+    _Static_assert(sizeof(i->secret) == HANDOVER_SECRET_BYTES, "it is handed over whole");
+    s->isolation = i;
+    if (s->heir && i->is_random && s->goods.has_salt_secret)
+        memcpy(i->secret, s->goods.salt_secret, sizeof(i->secret));
 }
 
 bool succession_is_heir(const struct succession *s) {
@@ -310,6 +319,8 @@ enum status succession_serving(struct succession *s, const int *client, uint32_t
                                        .n_admin = 1,
                                        .hash_seed = s->hash_seed};
     memcpy(s->goods.client, client, s->goods.n_client * sizeof(*client));
+    s->goods.has_salt_secret = s->isolation->is_random;
+    memcpy(s->goods.salt_secret, s->isolation->secret, HANDOVER_SECRET_BYTES);
     if (s->heir) {
         service_manager_succeeding(s->manager);
         heir_ready(s->heir); /* and the socket's path is ours when it leaves */

@@ -16,6 +16,7 @@
 #include "common/status.h"
 
 struct fleet;
+struct isolation;
 struct log;
 struct loop;
 struct registry;
@@ -27,6 +28,10 @@ MUST_USE enum status succession_open(struct succession **out, const struct route
                                      struct log *log, struct error *err);
 
 uint64_t succession_hash_seed(const struct succession *s);
+
+/* Tenants' salts stay the same: a random secret becomes that of the predecessor. `i` must outlive s. */
+void succession_keep_salts(struct succession *s, struct isolation *i);
+
 bool succession_is_heir(const struct succession *s);     /* there is a predecessor, and it serves */
 bool succession_has_sockets(const struct succession *s); /* for clients */
 

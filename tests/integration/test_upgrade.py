@@ -280,3 +280,20 @@ def test_only_who_has_the_key_may_end_it(programs, workers, tmp_path):
     assert denied.returncode == 1 and "401" in denied.stderr
     assert subprocess.run([*ask, "--admin-api-key-file", tmp_path / "keys"]).returncode == 0
     assert router.process.wait(PATIENCE_S) == 0
+
+
+def test_a_draining_worker_costs_no_client_an_error(programs, workers):
+    """Nobody but its answers says so: probes are rare, nothing is shared, nothing is tried again."""
+    router = programs(Router, *options(workers, "--max-retries", 0, "--probe-interval", "1h", "--policy", "round_robin"))
+    router.ready(2)
+    streams = [iter(events(router.url + "/v1/completions",
+                           {"prompt": str(i), "max_tokens": 3000, "stream": True, "ignore_eos": True})) for i in range(2)]
+    for stream in streams:
+        next(stream)
+    assert workers[0].post("/admin/drain", b"").code in (200, 202)
+    for i in range(10):
+        assert router.post("/v1/completions", {"prompt": str(i), "max_tokens": 1}).code == 200
+    assert router.metric("incipit_retries_total", reason="worker_draining") == 1
+    assert [w["failures_total"] for w in router.workers()["workers"]] == [0, 0]
+    assert [list(stream)[-1] for stream in streams] == ["[DONE]"] * 2
+    assert workers[0].process.wait(PATIENCE_S) == 0
