@@ -117,7 +117,7 @@ static void a_successor_knows_what_its_predecessor_knew(void **state) {
     struct recall *recalled;
     double a[N_WORKERS], b[N_WORKERS];
     struct loop *loop;
-    double bytes_a, bytes_b;
+    struct registry_model_stats stats_a, stats_b;
     int fd = write_file(old);
 
     (void)state;
@@ -146,9 +146,9 @@ static void a_successor_knows_what_its_predecessor_knew(void **state) {
         for (uint32_t i = 0; i < N_WORKERS; i++)
             assert_true(a[i] == b[N_WORKERS - 1 - i]);
     }
-    assert_true(registry_bytes_per_token(old, 0, &bytes_a));
-    assert_true(registry_bytes_per_token(new, 0, &bytes_b));
-    assert_true(bytes_a == bytes_b);
+    assert_true(registry_model_stats(old, 0, &stats_a));
+    assert_true(registry_model_stats(new, 0, &stats_b));
+    assert_true(stats_a.bytes_per_token == stats_b.bytes_per_token);
     recall_stop(recalled);
     loop_destroy(loop);
     registry_destroy(old);
