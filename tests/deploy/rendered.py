@@ -64,7 +64,7 @@ def kustomize(folder):
     return [o for o in yaml.safe_load_all(said.stdout) if o]
 
 
-def overlay_with(component, overlay="gpu"):
+def overlay_with(component, overlay):
     """An overlay with one more component, as a user would add it."""
     folder = sources() / "overlays" / f"{overlay}-{component}"
     folder.mkdir(exist_ok=True)
@@ -83,7 +83,8 @@ def all_renders():
             if (folder / "kustomization.yaml").exists():
                 found[f"kustomize/{folder.name}"] = kustomize(sources() / "overlays" / folder.name)
         for component in sorted((KUSTOMIZE / "components").iterdir()):
-            found[f"kustomize/gpu+{component.name}"] = kustomize(overlay_with(component.name))
+            for overlay in ("cpu", "gpu", "vllm", "redis"):
+                found[f"kustomize/{overlay}+{component.name}"] = kustomize(overlay_with(component.name, overlay))
     if RENDER.exists():
         found["helm/default"] = helm()[0]
         for path in sorted((CHART / "examples").glob("*.yaml")):
