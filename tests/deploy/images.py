@@ -342,7 +342,8 @@ class Cluster:
         """A pod as deploy/kustomize/worker would be listed, with this machine's address."""
         labels = {"app.kubernetes.io/name": "incipit", "app.kubernetes.io/component": "worker"}
         self.command(do="put", object={
-            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "w", "namespace": "incipit", "uid": "u-1", "labels": labels},
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": "w", "namespace": "incipit", "uid": "u-1", "labels": labels},
             "spec": {"containers": [{"name": "worker", "ports": [{"name": "http", "containerPort": port}]}]},
             "status": {"phase": "Running", "podIP": "127.0.0.1", "conditions": [{"type": "Ready", "status": "True"}]}})
 
@@ -385,8 +386,8 @@ def try_images(built):
             root, settings = built["router"]
             code, said = pod.one_shot(root, settings, ["--help"])
             assert code == 0 and "--policy" in said, said
-            router = pod.start(root, settings, ["--worker-urls", "http://127.0.0.1:31000", "--drain-settle", "0", "--state-dir", STATE,
-                                                    "--share-redis", "redis://127.0.0.1:1"],
+            router = pod.start(root, settings, ["--worker-urls", "http://127.0.0.1:31000", "--drain-settle", "0",
+                                                "--state-dir", STATE, "--share-redis", "redis://127.0.0.1:1"],
                                {"INCIPIT_ADMIN_HOST": "0.0.0.0", "INCIPIT_ADMIN_API_KEY": "k-of-this-check",
                                 "INCIPIT_PREFIX_HASH_SEED": "s-of-this-check"})
             wait_for(lambda: pod.curl("http://127.0.0.1:29000/readyz").endswith("200"), "the router's /readyz", router)

@@ -1,4 +1,5 @@
 """What deploy/kustomize and deploy/helm say, rendered: lists of objects, by name. For tests/deploy."""
+import atexit
 import functools
 import os
 import pathlib
@@ -51,7 +52,8 @@ def helm(*values, release="incipit"):
 @functools.lru_cache
 def sources():
     """A copy of deploy/kustomize with secrets of its own, so that nothing is written beside the sources."""
-    copy = pathlib.Path(tempfile.mkdtemp(prefix="kustomize-", dir=WORK))
+    copy = pathlib.Path(tempfile.mkdtemp(prefix="incipit-kustomize-"))
+    atexit.register(shutil.rmtree, copy)
     shutil.copytree(KUSTOMIZE, copy / "k", ignore=shutil.ignore_patterns("secrets.env"))
     subprocess.run([copy / "k/make-secrets"], check=True, capture_output=True)
     return copy / "k"

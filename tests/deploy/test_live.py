@@ -110,7 +110,8 @@ def test_the_rendered_router_finds_the_rendered_workers_and_nothing_else(name, a
     objects = RENDERS[name]
     options = yaml.safe_load(options_of(objects, routers(objects)[0]))
     workers = workers_of(objects)
-    if options.get("service-discovery") != "k8s" or not workers or "inference-pool" in options or "app=vllm" in options.get("k8s-selector", []):
+    is_of_elsewhere = "inference-pool" in options or "app=vllm" in options.get("k8s-selector", [])
+    if options.get("service-discovery") != "k8s" or not workers or is_of_elsewhere:
         pytest.skip("its workers are of elsewhere")
     api.put(*[pod_of(d, int(sim.url.rsplit(":", 1)[1]), d["metadata"]["name"]) for d in of_kind(objects, "Deployment")])
     options = {k: v for k, v in options.items() if not k.startswith(("tls-", "api-keys-file", "share-redis"))}
