@@ -446,13 +446,15 @@ lint: ## layers, names of libraries, format
 	@tests/lint
 
 # --- house ---------------------------------------------------------------------------------------
-.PHONY: install deps clean help check-libs
-install: all ## programs into PREFIX/bin, incipit_cuda.so (if built) into PREFIX/lib/incipit, the demonstration model into PREFIX/share/incipit
-	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/incipit/demo-model
-	install -m 755 $(B)/incipit-router $(B)/incipit-worker $(DESTDIR)$(PREFIX)/bin
-	install -m 644 deploy/demo/model/* $(DESTDIR)$(PREFIX)/share/incipit/demo-model
-	@[ ! -f $(B)/incipit_cuda.so ] || { set -x; install -d $(DESTDIR)$(PREFIX)/lib/incipit && \
-	  install -m 755 $(B)/incipit_cuda.so $(DESTDIR)$(PREFIX)/lib/incipit; }
+.PHONY: install dist dist-check deb deps clean help check-libs
+install: all ## into DESTDIR and PREFIX (/usr/local): programs, incipit_cuda.so if built, pages, completions, units; DEMO_MODEL=no without that
+	DESTDIR="$(DESTDIR)" PREFIX="$(PREFIX)" DEMO_MODEL="$(DEMO_MODEL)" deploy/package/install $(B)
+dist: ## build/incipit-VERSION.tar.gz, the same bytes from the same sources
+	@deploy/package/dist build
+dist-check: dist ## that tarball, unpacked, builds and installs
+	@CC="$(CC)" deploy/package/dist_check build
+deb: all ## build/incipit-router_VERSION_ARCH.deb and incipit-worker; MAINTAINER="Name <address>"
+	@deploy/package/deb $(B) build
 
 .PHONY: images images-check
 images: ## the container images of deploy/docker, by docker (or DOCKER=podman)

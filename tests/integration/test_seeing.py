@@ -38,3 +38,18 @@ def test_the_table_of_log_events_is_the_code():
     documented = {name: set(cells[0].split(", ")) for name, cells in rows(r"`([a-z_]+)`")
                   if len(cells) == 2 and cells[0].split(", ")[0] in ("debug", "info", "warn", "error")}
     assert documented == events
+
+
+def test_every_warning_and_error_has_a_remedy():
+    """deploy/TROUBLESHOOTING.md, for both programs; and its links to sections of other pages lead there."""
+    page = (ROOT / "deploy/TROUBLESHOOTING.md").read_text()
+    for program in ("router", "worker"):
+        said = set()
+        for path in (ROOT / program).rglob("*.c"):
+            said |= set(re.findall(r'log_event\(\s*[^,]+,\s*LOG_(?:WARN|ERROR),\s*"(\w+)"', path.read_text()))
+        section = page.split(f"## The {program}'s log\n")[1].split("\n## ")[0]
+        listed = re.findall(r"(?m)^\| `(\w+)` \| (.+) \| (.+) \|$", section)
+        assert {event for event, _, _ in listed} == said
+        assert len(listed) == len(said)
+    sections = {title.lower() for title in re.findall(r"(?m)^## (\w+)$", (ROOT / "deploy/ALERTS.md").read_text())}
+    assert set(re.findall(r"ALERTS.md#(\w+)", page)) <= sections
