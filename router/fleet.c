@@ -286,6 +286,7 @@ static void entry_replace(struct entry *e, const char *uid) {
 
     if (uid[0]) memcpy(e->worker.uid, uid, sizeof(e->worker.uid));
     if (!is_other || (e->state != IN && e->state != LEAVING)) return;
+    e->is_stopped = false; /* that was meant for the other */
     registry_replace(f->registry, e->id);
     health_unwatch(f->health, e->id);
     health_watch(f->health, e->id);

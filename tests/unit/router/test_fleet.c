@@ -390,6 +390,7 @@ static void another_worker_behind_an_old_address_knows_nothing(void **state) {
     found(&fx, url, "a", false);
     assert_true(registry_get(fx.registry, 0, &after));
     assert_int_equal(after.routing.n_held_blocks, 1);
+    assert_int_equal(fleet_set_draining(fx.fleet, 0, true, NULL), ST_OK);
 
     found(&fx, url, "b", false);
     assert_true(registry_get(fx.registry, 0, &after));
