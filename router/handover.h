@@ -67,7 +67,8 @@ void heir_listen(struct heir *h, struct loop *loop, const struct heir_events *ev
 /* Nothing more can come of the index: it has, or there is none, or nobody is left to send it. */
 bool heir_has_index(const struct heir *h);
 
-void heir_ready(struct heir *h); /* this process accepts */
+void heir_ready(struct heir *h);          /* this process accepts */
+bool heir_is_alone(const struct heir *h); /* on_alone has been called */
 
 /* --- the predecessor --------------------------------------------------------------------------- */
 

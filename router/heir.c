@@ -204,6 +204,10 @@ bool heir_has_index(const struct heir *h) {
     return h->has_index;
 }
 
+bool heir_is_alone(const struct heir *h) {
+    return h->is_alone;
+}
+
 void heir_ready(struct heir *h) {
     if (h->is_ready || h->is_alone) return;
     h->is_ready = true;

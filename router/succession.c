@@ -323,7 +323,8 @@ enum status succession_serving(struct succession *s, const int *client, uint32_t
     memcpy(s->goods.salt_secret, s->isolation->secret, HANDOVER_SECRET_BYTES);
     if (s->heir) {
         service_manager_succeeding(s->manager);
-        heir_ready(s->heir); /* and the socket's path is ours when it leaves */
+        heir_ready(s->heir); /* and the socket's path is ours when it leaves, or has left before */
+        if (s->heir && heir_is_alone(s->heir)) open_handover(s);
         return ST_OK;
     }
     service_manager_ready(s->manager);

@@ -138,6 +138,23 @@ def test_a_successor_that_cannot_serve_changes_nothing(programs, workers, tmp_pa
     assert good.ready(2).get("/v1/models").code == 200
 
 
+def test_a_successor_whose_predecessor_dies_goes_on_alone(programs, workers, tmp_path):
+    os.chmod(tmp_path, 0o700)
+    args = options(workers, "--handover", tmp_path / "router")
+    first = programs(Router, *args).ready(2)
+    port = int(first.url.rsplit(":", 1)[1])
+    second = programs(Router, "--worker-urls", *[w.url for w in workers], f"http://127.0.0.1:{free_port()}", "--handover",
+                      tmp_path / "router", "--handover-wait", "2s", port=port)
+    wait_for(lambda: " handover_begun" in first.log, "the second to ask")
+    first.process.kill()
+    second.field("router_listening", "port")
+    assert "handover_is_incomplete" in second.log
+    assert second.ready(2).get("/v1/models").code == 200
+    third = programs(Router, *args, port=port)  # finds the second at the same place
+    third.field("router_listening", "port")
+    assert second.process.wait(PATIENCE_S) == 0 and third.ready(2).get("/v1/models").code == 200
+
+
 def test_a_router_starts_its_own_successor(programs, workers, tmp_path):
     os.chmod(tmp_path, 0o700)
     port, admin = free_port(), free_port()

@@ -305,7 +305,7 @@ static void a_refusal_is_passed_on_only_when_nobody_else_is_there(void **state) 
 }
 
 #define DRAINING                                                                                   \
-    "HTTP/1.1 503 Service Unavailable\r\nx-incipit-reason: draining\r\nretry-after: 0\r\n"           \
+    "HTTP/1.1 503 Service Unavailable\r\nx-incipit-reason: draining\r\nretry-after: 0\r\n"         \
     "content-length: 8\r\n\r\nI leave!"
 
 /* Not even where nothing is tried again. */
