@@ -15,7 +15,7 @@
 
 #define NO_TOKENIZER "prompts are matched as bytes, and the workers apply tokenizer and template"
 #define NO_PD        "prefill and decode run on the same worker here: list all in --worker-urls"
-#define NO_MESH      "replicas do not exchange state; give them the same --prefix-hash-seed"
+#define NO_MESH      "replicas need not know each other: the workers tell all of them, see --share"
 #define NO_TRACE     "there is no trace exporter; x-request-id is passed on and logged"
 #define ONE_LIST     "the model of a worker is what its /v1/models says"
 #define OWN_PROBES   "workers are probed always, see --probe-interval"
