@@ -176,7 +176,7 @@ static void what_is_not_done_here_is_refused_with_a_way_out(void **state) {
     } cases[] = {
         {"--pd-disaggregation", "--pd-disaggregation is not supported: prefill and decode run on"},
         {"--prefill http://p 9000 --decode http://d", "--prefill is not supported"},
-        {"--enable-mesh", "--enable-mesh is not supported: replicas do not exchange state"},
+        {"--enable-mesh", "--enable-mesh is not supported: replicas need not know each other"},
         {"--cache-threshold 1.1", "a number from 0 to 1, not '1.1'"},
         {"--prefix-hash-load-factor 0.9", "a number from 1 to 1000, not '0.9'"},
         {"--service-discovery --prefill-selector a=b", "--prefill-selector is not supported"},
