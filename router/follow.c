@@ -431,6 +431,8 @@ static void unwatch(struct followed *w) {
 static void note_generation(struct followed *w, const struct registry_teller *t) {
     if (strcmp(w->described, t->generation) == 0) return;
     memcpy(w->described, t->generation, sizeof(w->described));
+    if (w->is_heard) drop_stream(w, "it was restarted"); /* of what is not there any more */
+    close_all(w);
     w->n_failures = 0;
     if (!w->call) loop_timer_start(&w->retry, 0);
 }

@@ -482,6 +482,29 @@ static void a_restarted_worker_is_replayed_once_it_is_described(void **state) {
     finish(&fx);
 }
 
+/* Its probe may see that before its stream does. */
+static void the_stream_of_a_former_life_is_dropped(void **state) {
+    struct fixture fx;
+    struct teller *t;
+    (void)state;
+
+    start(&fx, 1);
+    t = &fx.tellers[0];
+    say_accepted(t, 1, THEIRS, 1, 10);
+    say_accepted(t, 2, THEIRS, 1, 10);
+    TURN_UNTIL(fx.loop, totals(&fx).n_mirrored == 2);
+    t->generation = "g2";
+    describe(fx.registry, t, true);
+    t->oldest = 2;
+    t->code = 404;
+    TURN_UNTIL(fx.loop, totals(&fx).n_mirrored == 0);
+    TURN_UNTIL(fx.loop, !t->reader);
+    t->code = 200;
+    TURN_UNTIL(fx.loop, totals(&fx).n_mirrored == 1);
+    assert_int_equal(t->n_from_oldest, 2);
+    finish(&fx);
+}
+
 static void workers_that_leave_take_theirs_along(void **state) {
     struct fixture fx;
     (void)state;
@@ -762,6 +785,7 @@ int main(void) {
         cmocka_unit_test(who_falls_too_far_behind_goes_on_from_the_oldest),
         cmocka_unit_test(a_gap_on_the_way_is_told_by_a_hello),
         cmocka_unit_test(a_restarted_worker_is_replayed_once_it_is_described),
+        cmocka_unit_test(the_stream_of_a_former_life_is_dropped),
         cmocka_unit_test(workers_that_leave_take_theirs_along),
         cmocka_unit_test(a_worker_that_does_not_tell_is_not_asked),
         cmocka_unit_test(foreign_hashes_count_as_load_alone),
