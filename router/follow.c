@@ -45,7 +45,7 @@
 
 struct mirrored {
     struct registry_mirror entry;
-    uint64_t chain[];
+    uint64_t chain[]; /* and behind it the guesses */
 };
 
 struct followed {
@@ -135,10 +135,11 @@ static void take_accepted(struct followed *w, const struct request_event *e, uin
     if (chain->origin == f->config.origin) return;
     if (!is_known && chain->n_blocks && !w->is_replaying) warn_of_scheme(f, chain->scheme);
     if (w->open.n >= OPEN_MAX || map_find(&w->open, e->request)) return;
-    m = mem_try_zalloc(sizeof(*m) + n * sizeof(*m->chain));
+    m = mem_try(sizeof(*m) + n * sizeof(*m->chain) + (n + 1) * sizeof(*rq.guesses));
     if (!m) return;
     memcpy(m->chain, chain->blocks, n * sizeof(*m->chain));
     rq.chain = m->chain;
+    rq.guesses = (uint32_t *)(m->chain + n);
     if (registry_adopt(f->registry, w->worker, w->incarnation, &rq, &m->entry) != ST_OK) {
         mem_free(m);
         return;

@@ -484,9 +484,9 @@ void routing_adopt(struct routing *r, uint32_t w, const struct route_request *rq
     struct worker_mask mask = {0};
     struct policy_view view;
 
-    assert(w < r->load.n_workers && !rq->guesses);
+    assert(w < r->load.n_workers);
     worker_mask_add(mask.words, w);
-    view = look(r, rq, &mask, NULL);
+    view = look(r, rq, &mask, rq->guesses);
     open_ticket(r, w, rq, &view, t);
 }
 

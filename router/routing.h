@@ -113,7 +113,7 @@ MUST_USE enum status routing_route(struct routing *r, const struct route_request
 
 /* Another router has sent a request to worker w: it is entered into the books as if it had been sent
  * from here, and *t lives as if it had, until routing_ended. Whether w may be picked is not asked.
- * rq->guesses is NULL; now_us may be past, and then so are the times that follow. */
+ * now_us may be past, and then so are the times that follow. */
 void routing_adopt(struct routing *r, uint32_t w, const struct route_request *rq,
                    struct route_ticket *t);
 

@@ -499,6 +499,7 @@ static void assert_same_books(struct routing *a, struct routing *b, const struct
 static void who_adopts_has_the_books_of_who_routed(void **state) {
     static struct route_ticket mine[60], theirs[60];
     static struct prompt p[60];
+    static uint32_t guesses[60][PROMPT_BLOCKS_MAX + 1];
     struct routing *a = fleet(8, "prefix"), *b = fleet(8, "prefix");
     struct rng rng;
     (void)state;
@@ -520,6 +521,7 @@ static void who_adopts_has_the_books_of_who_routed(void **state) {
                              rng_below(&rng, 9), (uint32_t)rng_below(&rng, PROMPT_BLOCKS_MAX));
             rq = request_of(&p[i], now_us);
             assert_int_equal(routing_route(a, &rq, &mine[i], NULL), ST_OK);
+            if (rng_below(&rng, 2)) rq.guesses = guesses[i];
             routing_adopt(b, mine[i].load.worker, &rq, &theirs[i]);
             assert_int_equal(theirs[i].load.worker, mine[i].load.worker);
             assert_int_equal(theirs[i].matched_blocks, mine[i].matched_blocks);
@@ -556,6 +558,7 @@ static void who_adopts_has_the_books_of_who_routed(void **state) {
 static void strange_requests_are_adopted_all_the_same(void **state) {
     static struct route_ticket t[40];
     static struct prompt p[40];
+    static uint32_t guesses[40][PROMPT_BLOCKS_MAX + 1];
     struct routing *r = fleet(2, "prefix");
     struct rng rng;
     (void)state;
@@ -579,6 +582,7 @@ static void strange_requests_are_adopted_all_the_same(void **state) {
                 p[i].chain[k] = p[i].chain[rng_below(&rng, p[i].n)];
             rq = request_of(&p[i], now_us);
             rq.prompt_bytes = rng_below(&rng, 3) ? rq.prompt_bytes : rng_below(&rng, 1u << 30);
+            if (rng_below(&rng, 2)) rq.guesses = guesses[i];
             routing_adopt(r, (uint32_t)rng_below(&rng, 2), &rq, &t[i]);
         }
         if (step % 100 == 0) routing_check(r);
