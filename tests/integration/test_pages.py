@@ -7,7 +7,7 @@ import pytest
 
 from conftest import BUILD, ROOT
 
-PAGES = ["README.md", "SECURITY.md", "tests/README.md", *(str(p.relative_to(ROOT)) for p in ROOT.glob("router/*.md")),
+PAGES = ["README.md", "SECURITY.md", "tests/README.md", "deploy/ALERTS.md", "deploy/TROUBLESHOOTING.md", *(str(p.relative_to(ROOT)) for p in ROOT.glob("router/*.md")),
          *(str(p.relative_to(ROOT)) for p in ROOT.glob("worker/*.md"))]
 MAKEFILE = (ROOT / "Makefile").read_text()
 
@@ -15,7 +15,8 @@ MAKEFILE = (ROOT / "Makefile").read_text()
 OF_OTHERS = set("""--cacert --ready
     --enable-prompt-tokens-details --enable-prefix-caching --max-num-seqs --api-key --model-path --port
     --ssl-certfile --ssl-keyfile
-    --enable-metrics --enable-cache-report --max-running-requests --disable-radix-cache""".split())
+    --enable-metrics --enable-cache-report --max-running-requests --disable-radix-cache
+    --as --previous""".split())
 
 
 def flags_of(program, *options):
@@ -83,6 +84,9 @@ def test_every_make_target_on_a_page_exists():
     for page in PAGES:
         for target in re.findall(r"(?<![\w-])make ([a-z][a-z0-9-]*)", "\n".join(
                 re.findall(r"```.*?```|`[^`]+`|(?m:^    .*$)", (ROOT / page).read_text(), re.S))):
+            if target.startswith("deps-"):
+                assert f"\n{target[5:]}) want=" in (ROOT / "deploy/deps").read_text(), f"{page}: make {target}"
+                continue
             prefix = next((p for p in patterns if target.startswith(p) and target not in targets), None)
             if prefix:
                 source = patterns[prefix].format(target[len(prefix):])
