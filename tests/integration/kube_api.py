@@ -127,12 +127,14 @@ class Herd:
 
 
 def kubeconfig(api, folder, token="secret"):
-    """The path of a kubeconfig for that server."""
+    """The path of a kubeconfig for that server. Without a token a client certificate is shown."""
+    user = {"token": token} if token else {"client-certificate": str(api.folder / "client.pem"),
+                                           "client-key": str(api.folder / "client.key")}
     path = pathlib.Path(folder) / "kubeconfig"
     path.write_text(json.dumps({
         "apiVersion": "v1", "kind": "Config", "current-context": "test",
         "clusters": [{"name": "c", "cluster": {"server": api.url, "certificate-authority": str(api.ca)}}],
-        "users": [{"name": "u", "user": {"token": token}}],
+        "users": [{"name": "u", "user": user}],
         "contexts": [{"name": "test", "context": {"cluster": "c", "user": "u", "namespace": "default"}}]}))
     return path
 

@@ -50,10 +50,10 @@ class Traffic:
 class Cluster:
     """API server, workers, token and CA files, and in the end a router. Workers are called w-1, w-2 ..."""
 
-    def __init__(self, programs, tmp_path, service_ms=5):
+    def __init__(self, programs, tmp_path, *args):
         self.programs = programs
-        self.api = ApiServer()
-        self.herd = Herd(service_ms)
+        self.api = ApiServer(*args)
+        self.herd = Herd(5)
         self.token, self.ca = tmp_path / "token", tmp_path / "ca.pem"
         self.token.write_text("first\n")
         self.ca.write_bytes(self.api.ca.read_bytes())
@@ -625,6 +625,27 @@ def test_a_kubeconfig_names_server_authority_and_token(cluster, tmp_path):
     cluster.join(3)
     cluster.expect(1, 2, 3)
     cluster.nothing_failed()
+
+
+def test_a_kubeconfig_may_show_a_client_certificate_instead_of_a_token(cluster, tmp_path):
+    path = kubeconfig(cluster.api, tmp_path, token="")
+    cluster.start(flags=["--kubeconfig", path, "--k8s-selector", SELECTOR])
+    cluster.join(3)
+    cluster.expect(1, 2, 3)
+    assert cluster.stats()["unauthorized"] == 0
+    cluster.nothing_failed()
+
+
+def test_plain_http_on_loopback_is_believed_as_kubectl_proxy_needs(programs, tmp_path):
+    with contextlib.closing(Cluster(programs, tmp_path, "--plain")) as cluster:
+        cluster.api.command("tokens", tokens=[])
+        cluster.start(flags=["--k8s-api-server", cluster.api.url, "--k8s-namespace", "default", "--k8s-selector", SELECTOR])
+        cluster.join(3)
+        cluster.expect(1, 2, 3)
+        cluster.api.command("watches", act="cut")
+        cluster.leave(1)
+        cluster.expect(2, 3)
+        cluster.nothing_failed()
 
 
 def test_endpoint_slices_of_a_service_name_workers_too(cluster):
