@@ -14,7 +14,6 @@
 #include <limits.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -39,10 +38,10 @@
 #include "router/keys.h"
 #include "router/launch.h"
 #include "router/poison.h"
-#include "router/prompt_hash.h"
 #include "router/ready_message.h"
 #include "router/registry.h"
 #include "router/router_metrics.h"
+#include "router/router_internal.h"
 #include "router/router_options.h"
 #include "router/scrape.h"
 #include "router/share.h"
@@ -50,46 +49,8 @@
 #include "router/succession.h"
 #include "router/supervisor.h"
 
-#define TICK_US           100000u
-#define WORKER_STOP_US    5000000u /* what launched workers get after SIGTERM */
-#define MAX_DEFAULT_LOOPS 8
-
-struct router {
-    const struct router_options *options;
-    struct loop *loop;
-    struct mailbox *box;
-    struct log *log;
-    struct metrics *metrics;
-    struct registry *registry;
-    struct keys *keys, *admin_keys;
-    struct isolation isolation;
-    struct certificates *certificates;
-    struct http_client *client;
-    struct health *health;
-    struct scrape *scrape;
-    struct follow *follow;          /* NULL: nothing is shared */
-    struct share *share;            /* NULL: no --share-redis */
-    struct decision_log *decisions; /* NULL: not kept */
-    struct fleet *fleet;
-    struct poison *poison;
-    struct sources *sources;
-    struct http_server *admin_server;
-    struct admin admin;
-    struct admin_desk *desk;
-    struct supervisor *supervisor;
-    struct frontend **frontends;
-    uint32_t n_frontends, n_running, n_ready;
-    struct succession *succession;
-    struct loop_timer tick, deadline;
-    uint64_t hash_secret; /* of prompts */
-    uint64_t origin;      /* ours, for other routers; 0: nothing is shared */
-    struct heartbeat heartbeat;
-    struct error fatal;
-    uint64_t started_us, n_restarts_counted;
-    uint32_t n_signals; /* to end */
-    _Atomic bool wants_drain;
-    bool is_stopping, is_hurried, has_announced;
-};
+#define TICK_US        100000u
+#define WORKER_STOP_US 5000000u /* what launched workers get after SIGTERM */
 
 /* --- stopping ------------------------------------------------------------------------------------*/
 
@@ -282,166 +243,6 @@ static void warn_of_readable(struct router *r, const char *path) {
               log_z("remedy", "chmod 600"));
 }
 
-static enum status build_registry(struct router *r, struct error *err) {
-    const struct router_options *o = r->options;
-    struct registry_config config;
-
-    routing_options_default(&config.routing);
-    config.routing.policy = policy_find(str_of(policy_names[o->policy]));
-    config.routing.policy_options = o->policy_options;
-    hash_random(&config.routing.policy_options.seed, sizeof(config.routing.policy_options.seed));
-    config.routing.max_workers = o->max_workers;
-    config.routing.max_index_bytes = o->max_index_bytes;
-    config.routing.prefix_block_bytes = o->prefix_block_bytes;
-    config.admission = (struct admission_options){
-        .queue_size = o->queue_size, .max_wait_us = (uint64_t)o->queue_timeout_ms * 1000};
-    config.max_worker_requests = o->max_worker_requests;
-    config.max_concurrent = o->max_concurrent_requests;
-    config.routing.slow_start_us = (uint64_t)o->slow_start_ms * 1000;
-    return registry_create(&r->registry, &config, err);
-}
-
-/* Where tenants are apart, equal chains are in one cache only under equal salts. */
-static uint64_t scheme_of_hashes(const struct router *r) {
-    const struct router_options *o = r->options;
-    uint64_t secret = r->hash_secret;
-    char salt[ISOLATION_SALT_CHARS + 1];
-
-    if (o->isolate_by == ISOLATE_TENANT) {
-        isolation_salt(&r->isolation, STR(""), STR_NULL, salt);
-        secret = hash_64(salt, ISOLATION_SALT_CHARS, secret);
-    }
-    return prompt_hash_scheme(secret, o->prefix_block_bytes);
-}
-
-/* A router that starts anew is another one to the workers: what it had open is not open any more. */
-static uint64_t choose_origin(const struct router_options *o) {
-    uint64_t origin;
-
-    if (o->share == SHARE_NONE && !o->share_redis) return 0;
-    hash_random(&origin, sizeof(origin));
-    return origin | 1;
-}
-
-/* Loops share their port, and so would another router of this user: look whether it is free. */
-static enum status check_port(const struct router *r, struct error *err) {
-    static const struct http_server_events none = {0};
-    struct http_server *trial = http_server_create(r->loop, NULL, &none, NULL);
-    enum status st =
-        http_server_listen(trial, r->options->host, (uint16_t)r->options->port, false, err);
-
-    http_server_destroy(trial);
-    return st;
-}
-
-static enum status build_frontends(struct router *r, struct error *err) {
-    const struct router_options *o = r->options;
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    uint32_t n = o->n_threads ? o->n_threads : (uint32_t)MIN(MAX(cores, 1), MAX_DEFAULT_LOOPS);
-    bool wants_session = policy_find(str_of(policy_names[o->policy]))->uses_session;
-    struct frontend_config config = {
-        .host = o->host,
-        .port = (uint16_t)o->port,
-        .share_port = n > 1,
-        .tls = certificates_for_clients(r->certificates),
-        .limits = {.max_connections = o->max_connections,
-                   .max_body_bytes = o->max_body_bytes,
-                   .head_timeout_ms = o->head_timeout_ms,
-                   .idle_timeout_ms = o->idle_timeout_ms},
-        .proxy = {.prefix_block_bytes = o->prefix_block_bytes,
-                  .max_prefix_blocks =
-                      (uint32_t)MAX(1, CEIL_DIV(o->max_prefix_bytes, o->prefix_block_bytes)),
-                  .hash_secret = r->hash_secret,
-                  .origin = o->share == SHARE_WORKERS ? r->origin : 0,
-                  .scheme = scheme_of_hashes(r),
-                  .queue_timeout_us = (uint64_t)o->queue_timeout_ms * 1000,
-                  .request_timeout_us = (uint64_t)o->request_timeout_ms * 1000,
-                  .first_byte_timeout_us = (uint64_t)o->first_byte_timeout_ms * 1000,
-                  .stream_idle_timeout_us = (uint64_t)o->stream_idle_timeout_ms * 1000,
-                  .poison = r->poison,
-                  .connect_timeout_us = (uint64_t)o->connect_timeout_ms * 1000,
-                  .upstream_idle_us = 60 * 1000000ull,
-                  .worker_tls = certificates_for_workers(r->certificates),
-                  .max_workers = o->max_workers,
-                  .max_attempts = o->max_retries + 1,
-                  .expose_worker_headers = o->expose_worker_headers,
-                  .forward_authorization = o->forward_authorization,
-                  .log_every = o->log_requests,
-                  .log_rate = o->log_rate,
-                  .decisions = r->decisions,
-                  .keys = r->keys,
-                  .session_headers = {o->session_headers.items,
-                                      wants_session ? o->session_headers.n : 0},
-                  .isolation = o->isolate_by == ISOLATE_TENANT ? &r->isolation : NULL,
-                  .tenant_header = o->trust_tenant_header ? o->tenant_header : NULL},
-        .control = r->box,
-    };
-    bool is_given = succession_has_sockets(r->succession);
-    enum status st = n > 1 && !is_given ? check_port(r, err) : ST_OK;
-    int sockets[HANDOVER_SOCKETS_MAX];
-
-    if (st != ST_OK) return st;
-    r->admin.dry_run = (struct dry_run){.registry = r->registry,
-                                        .prefix_block_bytes = config.proxy.prefix_block_bytes,
-                                        .max_prefix_blocks = config.proxy.max_prefix_blocks,
-                                        .max_workers = o->max_workers,
-                                        .hash_secret = config.proxy.hash_secret,
-                                        .session_headers = config.proxy.session_headers,
-                                        .is_isolated = config.proxy.isolation != NULL};
-    r->frontends = mem_calloc(n, sizeof(*r->frontends));
-    config.sockets = sockets;
-    for (uint32_t i = 0; i < n; i++) {
-        config.n_sockets =
-            succession_client_sockets(r->succession, i, n, sockets, ARRAY_LEN(sockets));
-        st = frontend_create(&r->frontends[i], &config, r->registry, r->metrics, r->log, &r->admin,
-                             err);
-        if (st != ST_OK) return st;
-        config.port = frontend_port(r->frontends[0]);
-        r->n_frontends++;
-    }
-    return ST_OK;
-}
-
-static void on_admin_request(struct http_request *req, void *arg) {
-    struct router *r = arg;
-
-    admin_handle(&r->admin, req, NULL);
-}
-
-static enum status on_admin_head(struct http_request *req, void *arg, struct error *err) {
-    struct router *r = arg;
-
-    return admin_check(&r->admin, req, NULL, err);
-}
-
-/* Beyond this machine its key goes over the wire. */
-static struct tls *admin_tls(const struct router *r) {
-    return router_is_loopback(r->options->admin_host) ? NULL
-                                                      : certificates_for_clients(r->certificates);
-}
-
-static void adopt_admin(struct router *r) {
-    http_server_adopt(r->admin_server, admin_tls(r), succession_admin_socket(r->succession));
-}
-
-static enum status build_admin(struct router *r, struct error *err) {
-    static const struct http_server_events events = {.on_request = on_admin_request,
-                                                     .on_head = on_admin_head};
-    /* A body may be a request that /debug/route explains. */
-    struct http_limits limits = {.max_body_bytes = r->options->max_body_bytes,
-                                 .max_connections = 256};
-    enum status st;
-
-    r->admin_server = http_server_create(r->loop, &limits, &events, r);
-    if (succession_admin_socket(r->succession) >= 0) {
-        if (!succession_is_heir(r->succession)) adopt_admin(r); /* else when it is ready */
-        return ST_OK;
-    }
-    st = http_server_listen_tls(r->admin_server, admin_tls(r), r->options->admin_host,
-                                (uint16_t)r->options->admin_port, false, err);
-    return st == ST_OK ? st : error_prefix(err, "admin port (--admin-port)");
-}
-
 static enum status start_workers(struct router *r, struct error *err) {
     const struct router_options *o = r->options;
     enum status st = launch_workers(&r->supervisor, o, r->loop, r->log, on_worker_fatal, r, err);
@@ -464,55 +265,12 @@ static enum status start_workers(struct router *r, struct error *err) {
     return st;
 }
 
-/* --- the fleet -----------------------------------------------------------------------------------*/
-
-static enum status build_fleet(struct router *r, struct error *err) {
-    const struct router_options *o = r->options;
-    struct fleet_config config = {.certificates = r->certificates,
-                                  .drain_timeout_us = (uint64_t)o->drain_timeout_ms * 1000};
-    enum status st = sources_guards(&config, o, err);
-
-    if (st == ST_OK) {
-        st = fleet_create(&r->fleet, r->loop, r->registry, r->health, r->log, &config, err);
-    }
-    if (st == ST_OK) {
-        st = admin_desk_create(&r->desk, r->loop, r->registry, r->fleet, r->client, err);
-    }
-    return st;
-}
-
 static enum status build_sources(struct router *r, struct error *err) {
     enum status st =
         sources_create(&r->sources, r->loop, r->fleet, r->registry, r->log, r->options, err);
 
     r->admin.sources = r->sources;
     return st;
-}
-
-/* What other routers send is told by the workers, or, of workers that do not, by the routers. */
-static enum status build_sharing(struct router *r, struct error *err) {
-    const struct router_options *o = r->options;
-    uint64_t scheme = scheme_of_hashes(r);
-    struct follow_config follow = {.origin = r->origin,
-                                   .scheme = scheme,
-                                   .block_bytes = o->prefix_block_bytes,
-                                   .max_workers = o->max_workers,
-                                   .silence_ms = FOLLOW_SILENCE_MS,
-                                   .patience_us = FOLLOW_PATIENCE_US};
-    struct share_config share = {.url = o->share_redis,
-                                 .password = o->share_redis_password,
-                                 .key = o->share_redis_key,
-                                 .max_entries = o->share_redis_entries,
-                                 .origin = r->origin,
-                                 .scheme = scheme,
-                                 .block_bytes = o->prefix_block_bytes,
-                                 .patience_us = SHARE_PATIENCE_US};
-
-    if (o->share == SHARE_WORKERS) {
-        r->follow = follow_create(r->loop, r->client, r->registry, r->metrics, r->log, &follow);
-    }
-    if (!o->share_redis) return ST_OK;
-    return share_create(&r->share, r->loop, r->registry, r->metrics, r->log, &share, err);
 }
 
 static enum status build_control(struct router *r, struct error *err) {
@@ -551,7 +309,7 @@ static enum status build_control(struct router *r, struct error *err) {
         st = decision_log_open(&r->decisions, o->decision_log, o->decision_log_secret_file, err);
     }
     if (st == ST_OK) st = http_client_create(&r->client, r->loop, err);
-    if (st == ST_OK) st = build_registry(r, err);
+    if (st == ST_OK) st = router_build_registry(r, err);
     if (st != ST_OK) return st;
     http_client_trust(r->client, &trust);
     heartbeat_start(&r->heartbeat, r->loop,
@@ -564,10 +322,10 @@ static enum status build_control(struct router *r, struct error *err) {
     if (o->engine_metrics_interval_ms) {
         r->scrape = scrape_create(r->loop, r->client, r->registry, r->log, &scrape);
     }
-    st = build_sharing(r, err);
+    st = router_build_sharing(r, err);
     if (st != ST_OK) return st;
     r->started_us = loop_now_us(r->loop);
-    return build_fleet(r, err);
+    return router_build_fleet(r, err);
 }
 
 enum status router_create(struct router **out, const struct router_options *options,
@@ -588,7 +346,7 @@ enum status router_create(struct router **out, const struct router_options *opti
     st = succession_open(&r->succession, options, r->log, err);
     if (st != ST_OK) goto fail;
     r->hash_secret = succession_hash_seed(r->succession);
-    r->origin = choose_origin(options);
+    r->origin = router_choose_origin(options);
     r->poison = poison_create((uint64_t)options->poison_memory_ms * 1000);
     st = build_control(r, err);
     if (st != ST_OK) goto fail;
@@ -601,8 +359,8 @@ enum status router_create(struct router **out, const struct router_options *opti
     r->admin.log = r->log;
     registry_measure(r->registry, metrics_at(r->metrics, ROUTER_decision_seconds));
     r->admin.started_wall_s = clock_wall_us() / 1000000;
-    st = build_frontends(r, err);
-    if (st == ST_OK) st = build_admin(r, err);
+    st = router_build_frontends(r, err);
+    if (st == ST_OK) st = router_build_admin(r, err);
     if (st == ST_OK) st = build_sources(r, err);
     if (st == ST_OK && options->launch) st = start_workers(r, err);
     if (st != ST_OK) goto fail;
@@ -627,7 +385,7 @@ static enum status serve(struct router *r, struct error *err) {
         r->n_running++;
     }
     if (http_server_sockets(r->admin_server, &admin, 1) == 0) {
-        adopt_admin(r);
+        router_adopt_admin(r);
         admin = succession_admin_socket(r->succession);
     }
     log_event(r->log, LOG_INFO, "router_listening", log_z("host", r->options->host),
@@ -668,7 +426,8 @@ enum status router_run(struct router *r, struct error *err) {
     const struct succession_events events = {on_ready, on_succeeded, r};
 
     warn(r);
-    succession_prepare(r->succession, r->loop, r->registry, r->fleet, scheme_of_hashes(r), &events);
+    succession_prepare(r->succession, r->loop, r->registry, r->fleet, router_hash_scheme(r),
+                       &events);
     if (r->fatal.status == ST_OK) loop_run(r->loop);
     succession_save(r->succession);
     if (err) *err = r->fatal;

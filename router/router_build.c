@@ -1,0 +1,226 @@
+/* router/router_build.c - the parts of a router, as its options want them.
+ *
+ *      registry ──▶ sharing ──▶ fleet, admin desk ──▶ frontends ──▶ admin port
+ *
+ * Options become the configuration of each part here and nowhere else. */
+#include <string.h>
+#include <unistd.h>
+
+#include "common/hash.h"
+#include "common/mem.h"
+#include "router/admin_desk.h"
+#include "router/certificates.h"
+#include "router/fleet.h"
+#include "router/follow.h"
+#include "router/frontend.h"
+#include "router/handover.h"
+#include "router/prompt_hash.h"
+#include "router/registry.h"
+#include "router/router_internal.h"
+#include "router/router_options.h"
+#include "router/share.h"
+#include "router/sources.h"
+#include "router/succession.h"
+
+#define MAX_DEFAULT_LOOPS 8
+
+enum status router_build_registry(struct router *r, struct error *err) {
+    const struct router_options *o = r->options;
+    struct registry_config config;
+
+    routing_options_default(&config.routing);
+    config.routing.policy = policy_find(str_of(policy_names[o->policy]));
+    config.routing.policy_options = o->policy_options;
+    hash_random(&config.routing.policy_options.seed, sizeof(config.routing.policy_options.seed));
+    config.routing.max_workers = o->max_workers;
+    config.routing.max_index_bytes = o->max_index_bytes;
+    config.routing.prefix_block_bytes = o->prefix_block_bytes;
+    config.admission = (struct admission_options){
+        .queue_size = o->queue_size, .max_wait_us = (uint64_t)o->queue_timeout_ms * 1000};
+    config.max_worker_requests = o->max_worker_requests;
+    config.max_concurrent = o->max_concurrent_requests;
+    config.routing.slow_start_us = (uint64_t)o->slow_start_ms * 1000;
+    return registry_create(&r->registry, &config, err);
+}
+
+/* Where tenants are apart, equal chains are in one cache only under equal salts. */
+uint64_t router_hash_scheme(const struct router *r) {
+    const struct router_options *o = r->options;
+    uint64_t secret = r->hash_secret;
+    char salt[ISOLATION_SALT_CHARS + 1];
+
+    if (o->isolate_by == ISOLATE_TENANT) {
+        isolation_salt(&r->isolation, STR(""), STR_NULL, salt);
+        secret = hash_64(salt, ISOLATION_SALT_CHARS, secret);
+    }
+    return prompt_hash_scheme(secret, o->prefix_block_bytes);
+}
+
+/* A router that starts anew is another one to the workers: what it had open is not open any more. */
+uint64_t router_choose_origin(const struct router_options *o) {
+    uint64_t origin;
+
+    if (o->share == SHARE_NONE && !o->share_redis) return 0;
+    hash_random(&origin, sizeof(origin));
+    return origin | 1;
+}
+
+/* What other routers send is told by the workers, or, of workers that do not, by the routers. */
+enum status router_build_sharing(struct router *r, struct error *err) {
+    const struct router_options *o = r->options;
+    uint64_t scheme = router_hash_scheme(r);
+    struct follow_config follow = {.origin = r->origin,
+                                   .scheme = scheme,
+                                   .block_bytes = o->prefix_block_bytes,
+                                   .max_workers = o->max_workers,
+                                   .silence_ms = FOLLOW_SILENCE_MS,
+                                   .patience_us = FOLLOW_PATIENCE_US};
+    struct share_config share = {.url = o->share_redis,
+                                 .password = o->share_redis_password,
+                                 .key = o->share_redis_key,
+                                 .max_entries = o->share_redis_entries,
+                                 .origin = r->origin,
+                                 .scheme = scheme,
+                                 .block_bytes = o->prefix_block_bytes,
+                                 .patience_us = SHARE_PATIENCE_US};
+
+    if (o->share == SHARE_WORKERS) {
+        r->follow = follow_create(r->loop, r->client, r->registry, r->metrics, r->log, &follow);
+    }
+    if (!o->share_redis) return ST_OK;
+    return share_create(&r->share, r->loop, r->registry, r->metrics, r->log, &share, err);
+}
+
+enum status router_build_fleet(struct router *r, struct error *err) {
+    const struct router_options *o = r->options;
+    struct fleet_config config = {.certificates = r->certificates,
+                                  .drain_timeout_us = (uint64_t)o->drain_timeout_ms * 1000};
+    enum status st = sources_guards(&config, o, err);
+
+    if (st == ST_OK) {
+        st = fleet_create(&r->fleet, r->loop, r->registry, r->health, r->log, &config, err);
+    }
+    if (st == ST_OK) {
+        st = admin_desk_create(&r->desk, r->loop, r->registry, r->fleet, r->client, err);
+    }
+    return st;
+}
+
+/* Loops share their port, and so would another router of this user: look whether it is free. */
+static enum status check_port(const struct router *r, struct error *err) {
+    static const struct http_server_events none = {0};
+    struct http_server *trial = http_server_create(r->loop, NULL, &none, NULL);
+    enum status st =
+        http_server_listen(trial, r->options->host, (uint16_t)r->options->port, false, err);
+
+    http_server_destroy(trial);
+    return st;
+}
+
+enum status router_build_frontends(struct router *r, struct error *err) {
+    const struct router_options *o = r->options;
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    uint32_t n = o->n_threads ? o->n_threads : (uint32_t)MIN(MAX(cores, 1), MAX_DEFAULT_LOOPS);
+    bool wants_session = policy_find(str_of(policy_names[o->policy]))->uses_session;
+    struct frontend_config config = {
+        .host = o->host,
+        .port = (uint16_t)o->port,
+        .share_port = n > 1,
+        .tls = certificates_for_clients(r->certificates),
+        .limits = {.max_connections = o->max_connections,
+                   .max_body_bytes = o->max_body_bytes,
+                   .head_timeout_ms = o->head_timeout_ms,
+                   .idle_timeout_ms = o->idle_timeout_ms},
+        .proxy = {.prefix_block_bytes = o->prefix_block_bytes,
+                  .max_prefix_blocks =
+                      (uint32_t)MAX(1, CEIL_DIV(o->max_prefix_bytes, o->prefix_block_bytes)),
+                  .hash_secret = r->hash_secret,
+                  .origin = o->share == SHARE_WORKERS ? r->origin : 0,
+                  .scheme = router_hash_scheme(r),
+                  .queue_timeout_us = (uint64_t)o->queue_timeout_ms * 1000,
+                  .request_timeout_us = (uint64_t)o->request_timeout_ms * 1000,
+                  .first_byte_timeout_us = (uint64_t)o->first_byte_timeout_ms * 1000,
+                  .stream_idle_timeout_us = (uint64_t)o->stream_idle_timeout_ms * 1000,
+                  .poison = r->poison,
+                  .connect_timeout_us = (uint64_t)o->connect_timeout_ms * 1000,
+                  .upstream_idle_us = 60 * 1000000ull,
+                  .worker_tls = certificates_for_workers(r->certificates),
+                  .max_workers = o->max_workers,
+                  .max_attempts = o->max_retries + 1,
+                  .expose_worker_headers = o->expose_worker_headers,
+                  .forward_authorization = o->forward_authorization,
+                  .log_every = o->log_requests,
+                  .log_rate = o->log_rate,
+                  .decisions = r->decisions,
+                  .keys = r->keys,
+                  .session_headers = {o->session_headers.items,
+                                      wants_session ? o->session_headers.n : 0},
+                  .isolation = o->isolate_by == ISOLATE_TENANT ? &r->isolation : NULL,
+                  .tenant_header = o->trust_tenant_header ? o->tenant_header : NULL},
+        .control = r->box,
+    };
+    bool is_given = succession_has_sockets(r->succession);
+    enum status st = n > 1 && !is_given ? check_port(r, err) : ST_OK;
+    int sockets[HANDOVER_SOCKETS_MAX];
+
+    if (st != ST_OK) return st;
+    r->admin.dry_run = (struct dry_run){.registry = r->registry,
+                                        .prefix_block_bytes = config.proxy.prefix_block_bytes,
+                                        .max_prefix_blocks = config.proxy.max_prefix_blocks,
+                                        .max_workers = o->max_workers,
+                                        .hash_secret = config.proxy.hash_secret,
+                                        .session_headers = config.proxy.session_headers,
+                                        .is_isolated = config.proxy.isolation != NULL};
+    r->frontends = mem_calloc(n, sizeof(*r->frontends));
+    config.sockets = sockets;
+    for (uint32_t i = 0; i < n; i++) {
+        config.n_sockets =
+            succession_client_sockets(r->succession, i, n, sockets, ARRAY_LEN(sockets));
+        st = frontend_create(&r->frontends[i], &config, r->registry, r->metrics, r->log, &r->admin,
+                             err);
+        if (st != ST_OK) return st;
+        config.port = frontend_port(r->frontends[0]);
+        r->n_frontends++;
+    }
+    return ST_OK;
+}
+
+static void on_admin_request(struct http_request *req, void *arg) {
+    struct router *r = arg;
+
+    admin_handle(&r->admin, req, NULL);
+}
+
+static enum status on_admin_head(struct http_request *req, void *arg, struct error *err) {
+    struct router *r = arg;
+
+    return admin_check(&r->admin, req, NULL, err);
+}
+
+/* Beyond this machine its key goes over the wire. */
+static struct tls *admin_tls(const struct router *r) {
+    return router_is_loopback(r->options->admin_host) ? NULL
+                                                      : certificates_for_clients(r->certificates);
+}
+
+void router_adopt_admin(struct router *r) {
+    http_server_adopt(r->admin_server, admin_tls(r), succession_admin_socket(r->succession));
+}
+
+enum status router_build_admin(struct router *r, struct error *err) {
+    static const struct http_server_events events = {.on_request = on_admin_request,
+                                                     .on_head = on_admin_head};
+    /* A body may be a request that /debug/route explains. */
+    struct http_limits limits = {.max_body_bytes = r->options->max_body_bytes,
+                                 .max_connections = 256};
+    enum status st;
+
+    r->admin_server = http_server_create(r->loop, &limits, &events, r);
+    if (succession_admin_socket(r->succession) >= 0) {
+        if (!succession_is_heir(r->succession)) router_adopt_admin(r); /* else when it is ready */
+        return ST_OK;
+    }
+    st = http_server_listen_tls(r->admin_server, admin_tls(r), r->options->admin_host,
+                                (uint16_t)r->options->admin_port, false, err);
+    return st == ST_OK ? st : error_prefix(err, "admin port (--admin-port)");
+}

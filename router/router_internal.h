@@ -1,0 +1,66 @@
+/* router/router_internal.h - what the files of the router share.
+ *
+ *   router.c        its life: begins, serves, reads files again, is succeeded, drains, ends
+ *   router_build.c  its parts, as the options want them */
+#ifndef ROUTER_ROUTER_INTERNAL_H
+#define ROUTER_ROUTER_INTERNAL_H
+
+#include "common/loop.h"
+#include "router/admin.h"
+#include "router/heartbeat.h"
+#include "router/isolation.h"
+#include "router/router.h"
+
+struct router {
+    const struct router_options *options;
+    struct loop *loop;
+    struct mailbox *box;
+    struct log *log;
+    struct metrics *metrics;
+    struct registry *registry;
+    struct keys *keys, *admin_keys;
+    struct isolation isolation;
+    struct certificates *certificates;
+    struct http_client *client;
+    struct health *health;
+    struct scrape *scrape;
+    struct follow *follow;          /* NULL: nothing is shared */
+    struct share *share;            /* NULL: no --share-redis */
+    struct decision_log *decisions; /* NULL: not kept */
+    struct fleet *fleet;
+    struct poison *poison;
+    struct sources *sources;
+    struct http_server *admin_server;
+    struct admin admin;
+    struct admin_desk *desk;
+    struct supervisor *supervisor;
+    struct frontend **frontends;
+    uint32_t n_frontends, n_running, n_ready;
+    struct succession *succession;
+    struct loop_timer tick, deadline;
+    uint64_t hash_secret; /* of prompts */
+    uint64_t origin;      /* ours, for other routers; 0: nothing is shared */
+    struct heartbeat heartbeat;
+    struct error fatal;
+    uint64_t started_us, n_restarts_counted;
+    uint32_t n_signals; /* to end */
+    _Atomic bool wants_drain;
+    bool is_stopping, is_hurried, has_announced;
+};
+
+/* What must be equal for two routers' hashes to mean the same. */
+uint64_t router_hash_scheme(const struct router *r);
+/* Ours, for other routers: another one in each life; 0: nothing is shared. */
+uint64_t router_choose_origin(const struct router_options *options);
+
+/* In this order, each with what those before it have made. */
+MUST_USE enum status router_build_registry(struct router *r, struct error *err);
+MUST_USE enum status router_build_sharing(struct router *r, struct error *err);
+MUST_USE enum status router_build_fleet(struct router *r, struct error *err);
+MUST_USE enum status router_build_frontends(struct router *r, struct error *err);
+MUST_USE enum status router_build_admin(struct router *r, struct error *err);
+
+/* The predecessor's admin socket is listened on from now on. */
+void router_adopt_admin(struct router *r);
+
+#endif
