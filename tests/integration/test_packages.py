@@ -119,7 +119,7 @@ def debs(tmp_path_factory):
     if not shutil.which("dpkg-deb"):
         pytest.skip("SKIPPED: dpkg-deb is not installed")
     out = tmp_path_factory.mktemp("debs")
-    run("deploy/package/deb", BUILD, out, env={**os.environ, "DEB_LEVEL": "0"})
+    run("deploy/package/deb", BUILD, os.path.relpath(out, ROOT), env={**os.environ, "DEB_LEVEL": "0"})
     return {p: next(out.glob(f"{p}_*.deb")) for p in PROGRAMS}
 
 
