@@ -360,6 +360,23 @@ static void on_data(int code, struct str bytes, void *arg) {
     }
 }
 
+/* False: it is not known yet where to begin. */
+static bool find_place(struct followed *w, const char *url) {
+    const struct follow_config *config = &w->follow->config;
+    uint64_t next = 0;
+
+    if (w->has_place || !config->from) return true;
+    switch (config->from(url, w->described, &next, config->arg)) {
+    case FOLLOW_FROM_LATER: return false;
+    case FOLLOW_FROM_NEXT:
+        memcpy(w->generation, w->described, sizeof(w->generation));
+        w->next = next;
+        w->has_place = true;
+        return true;
+    default: return true;
+    }
+}
+
 static void begin(void *arg) {
     struct followed *w = arg;
     struct follow *f = w->follow;
@@ -379,6 +396,10 @@ static void begin(void *arg) {
     }
     if (!registry_get(f->registry, w->worker, &view)) return; /* the next tick sees that too */
     if (w->has_place && strcmp(w->generation, w->described) != 0) w->has_place = false;
+    if (!find_place(w, view.url)) {
+        loop_timer_start(&w->retry, TICK_US);
+        return;
+    }
     if (w->has_place)
         snprintf(place, sizeof(place), "%llu&generation=%s", (unsigned long long)w->next,
                  w->generation);
@@ -496,6 +517,13 @@ void follow_destroy(struct follow *f) {
     mem_free(f->workers);
     mem_free(f->tellers);
     mem_free(f);
+}
+
+uint64_t follow_next(const struct follow *f, uint32_t id, const char *generation) {
+    const struct followed *w = f && id < f->config.max_workers ? &f->workers[id] : NULL;
+    bool is_known = w && w->is_watched && w->has_place && !w->is_replaying;
+
+    return is_known && strcmp(w->generation, generation) == 0 ? w->next : 0;
 }
 
 void follow_check(const struct follow *f) {

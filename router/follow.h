@@ -36,6 +36,8 @@ struct registry;
 #define FOLLOW_SILENCE_MS  12000
 #define FOLLOW_PATIENCE_US 5000000
 
+enum follow_from { FOLLOW_FROM_OLDEST, FOLLOW_FROM_NEXT, FOLLOW_FROM_LATER /* ask again */ };
+
 struct follow_config {
     uint64_t origin;      /* ours, in x-incipit-chain: not 0, another in each life */
     uint64_t scheme;      /* prompt_hash_scheme() */
@@ -43,6 +45,11 @@ struct follow_config {
     uint32_t max_workers;
     uint32_t silence_ms;  /* a stream that says nothing for so long is lost */
     uint64_t patience_us; /* without a stream, until what others have open there counts as ended */
+
+    /* Whether a worker's log is known up to some event, because a snapshot has what it says till there:
+     * then it is followed from *next on. NULL: from the oldest on. */
+    enum follow_from (*from)(const char *url, const char *generation, uint64_t *next, void *arg);
+    void *arg;
 };
 
 /* Follows whom the registry knows as telling, from now on. */
@@ -50,6 +57,10 @@ struct follow *follow_create(struct loop *loop, struct http_client *client,
                              struct registry *registry, struct metrics *metrics, struct log *log,
                              const struct follow_config *config);
 void follow_destroy(struct follow *f); /* before registry and client; NULL is fine */
+
+/* The event of worker `id`, in this life of it, that would be taken next; 0: not known, or still on
+ * the way there. */
+uint64_t follow_next(const struct follow *f, uint32_t id, const char *generation);
 
 void follow_check(const struct follow *f); /* asserts the invariants */
 

@@ -127,7 +127,7 @@ static void begin_writing(struct handover *h) {
         (void)!handover_say(h->heir_fd, "index");
         return;
     }
-    h->writer = snapshot_writer_create(h->config.registry, h->config.scheme, h->index_fd);
+    h->writer = snapshot_writer_create(&h->config.index, h->index_fd);
     loop_timer_start(&h->timer, 0);
 }
 

@@ -26,6 +26,7 @@
 
 #include "common/base.h"
 #include "common/status.h"
+#include "router/snapshot.h"
 
 #define HANDOVER_WIRE        1u
 #define HANDOVER_BYTES_MAX   4096u
@@ -35,7 +36,6 @@
 
 struct log;
 struct loop;
-struct registry;
 
 /* What is handed over besides the index. */
 struct handover_goods {
@@ -76,9 +76,8 @@ struct handover;
 
 struct handover_config {
     const char *path;
-    struct registry *registry;
     struct log *log;
-    uint64_t scheme;             /* of the snapshot */
+    struct snapshot_source index;
     struct handover_goods goods; /* the sockets stay the caller's, open until on_succeeded */
     void (*on_succeeded)(void *arg);
     void *arg;

@@ -24,6 +24,7 @@ struct recall {
     struct recall_config config;
     struct snapshot *snapshot;
     struct loop_timer timer;
+    struct registry_memory *memories;
     struct part *parts; /* by URL */
     uint32_t n_parts, n_left, n_recalled;
     struct part *at_hand; /* whose worker is `id`; NULL: none */
@@ -126,8 +127,11 @@ struct recall *recall_start(struct loop *loop, const struct recall_config *confi
     r->snapshot = snapshot;
     r->n_parts = r->n_left = snapshot_n_workers(snapshot);
     r->parts = mem_calloc(MAX(r->n_parts, 1u), sizeof(*r->parts));
-    for (uint32_t i = 0; i < r->n_parts; i++)
-        r->parts[i] = (struct part){.of = snapshot_worker(snapshot, i), .index = i};
+    r->memories = mem_calloc(MAX(r->n_parts, 1u), sizeof(*r->memories));
+    for (uint32_t i = 0; i < r->n_parts; i++) {
+        r->memories[i] = *snapshot_worker(snapshot, i); /* outlive the items */
+        r->parts[i] = (struct part){.of = &r->memories[i], .index = i};
+    }
     qsort(r->parts, r->n_parts, sizeof(*r->parts), by_url);
     r->began_us = loop_now_us(loop);
     loop_timer_init(&r->timer, loop, on_timer, r);
@@ -140,11 +144,22 @@ void recall_stop(struct recall *r) {
     loop_timer_fini(&r->timer);
     snapshot_destroy(r->snapshot);
     mem_free(r->parts);
+    mem_free(r->memories);
     mem_free(r);
 }
 
 void recall_is_serving(struct recall *r) {
     if (r) r->config.is_serving = true;
+}
+
+uint64_t recall_events_next(const struct recall *r, const char *url, const char *generation) {
+    for (uint32_t i = 0; i < r->n_parts; i++) {
+        const struct registry_memory *m = &r->memories[i];
+
+        if (strcmp(m->url, url) == 0 && strcmp(m->generation, generation) == 0)
+            return m->events_next;
+    }
+    return 0;
 }
 
 bool recall_is_over(const struct recall *r) {

@@ -4,7 +4,9 @@
  * do in two steps: their life has a name only once their metrics have been read. Then it is entered
  * piece by piece, so that requests which are routed meanwhile never wait for more than one piece. A
  * worker that is another one by now gets nothing. What nobody has come for after RECALL_PATIENCE_US
- * is thrown away. Thread: control. */
+ * is thrown away. The snapshot also says up to which of a
+ * worker's request events it knows: those are followed from there, so that nothing is entered twice.
+ * Thread: control. */
 #ifndef ROUTER_RECALL_H
 #define ROUTER_RECALL_H
 
@@ -31,6 +33,9 @@ void recall_stop(struct recall *r); /* NULL is fine */
 
 /* From now on requests are routed. */
 void recall_is_serving(struct recall *r);
+
+/* Where the request events of a worker go on of which the snapshot knows what was before; 0: it does not. */
+uint64_t recall_events_next(const struct recall *r, const char *url, const char *generation);
 
 /* All that could be given back has been; NULL has nothing to give. */
 bool recall_is_over(const struct recall *r);

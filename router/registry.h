@@ -139,6 +139,7 @@ void registry_check(struct registry *r);
 struct registry_memory {
     char url[REGISTRY_URL_MAX], model[WIRE_MODEL_MAX], generation[WIRE_GENERATION_MAX];
     struct routing_learned learned;
+    uint64_t events_next; /* what follow.h has taken of its request events; 0: not said */
 };
 bool registry_memory_get(struct registry *r, uint32_t id, struct registry_memory *out);
 

@@ -23,6 +23,7 @@ bool registry_memory_get(struct registry *r, uint32_t id, struct registry_memory
         memcpy(out->url, w->url, sizeof(out->url));
         memcpy(out->model, w->model->name, sizeof(out->model));
         memcpy(out->generation, w->info.generation, sizeof(out->generation));
+        out->events_next = 0;
         routing_get_learned(w->model->routing, id, &out->learned);
     }
     pthread_mutex_unlock(&r->lock);

@@ -424,10 +424,10 @@ static void warn(struct router *r) {
 
 enum status router_run(struct router *r, struct error *err) {
     const struct succession_events events = {on_ready, on_succeeded, r};
+    const struct snapshot_source index = {r->registry, r->follow, router_hash_scheme(r)};
 
     warn(r);
-    succession_prepare(r->succession, r->loop, r->registry, r->fleet, router_hash_scheme(r),
-                       &events);
+    succession_prepare(r->succession, r->loop, r->fleet, &index, &events);
     if (r->fatal.status == ST_OK) loop_run(r->loop);
     succession_save(r->succession);
     if (err) *err = r->fatal;

@@ -74,7 +74,9 @@ enum status router_build_sharing(struct router *r, struct error *err) {
                                    .block_bytes = o->prefix_block_bytes,
                                    .max_workers = o->max_workers,
                                    .silence_ms = FOLLOW_SILENCE_MS,
-                                   .patience_us = FOLLOW_PATIENCE_US};
+                                   .patience_us = FOLLOW_PATIENCE_US,
+                                   .from = succession_follow_from,
+                                   .arg = r->succession};
     struct share_config share = {.url = o->share_redis,
                                  .password = o->share_redis_password,
                                  .key = o->share_redis_key,

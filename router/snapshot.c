@@ -11,6 +11,7 @@
 #include "common/hash.h"
 #include "common/json.h"
 #include "common/mem.h"
+#include "router/follow.h"
 
 #define FORMAT_VERSION 1u
 #define HEAD_BYTES     40u
@@ -51,6 +52,7 @@ static uint64_t get_u64(const char *from) {
 
 struct snapshot_writer {
     struct registry *registry;
+    const struct follow *follow;
     int fd;
     bool is_amid; /* `of` and `walk` are of worker `id` */
     uint32_t id, n_sections;
@@ -61,16 +63,17 @@ struct snapshot_writer {
     struct buf items; /* of the worker at hand */
 };
 
-struct snapshot_writer *snapshot_writer_create(struct registry *registry, uint64_t scheme, int fd) {
+struct snapshot_writer *snapshot_writer_create(const struct snapshot_source *source, int fd) {
     struct snapshot_writer *w = mem_zalloc(sizeof(*w));
 
-    w->registry = registry;
+    w->registry = source->registry;
+    w->follow = source->follow;
     w->fd = fd;
     buf_init(&w->out, 0);
     buf_init(&w->items, SNAPSHOT_BYTES_MAX);
     buf_append(&w->out, magic, sizeof(magic));
     put_pair(&w->out, FORMAT_VERSION, 0);
-    put_u64(&w->out, scheme);
+    put_u64(&w->out, source->scheme);
     put_u64(&w->out, clock_wall_us() / 1000000);
     put_u64(&w->out, hash_64(buf_ptr(&w->out), buf_len(&w->out), 0));
     return w;
@@ -114,6 +117,7 @@ static void put_meta(struct buf *out, const struct registry_memory *of) {
     json_field_f64(&json, "prompt_bytes", of->learned.prompt_bytes);
     json_field_f64(&json, "prompt_tokens", of->learned.prompt_tokens);
     json_field_f64(&json, "capacity_factor", of->learned.capacity_factor);
+    if (of->events_next) json_field_u64(&json, "events_next", of->events_next);
     json_end_object(&json);
 }
 
@@ -163,6 +167,7 @@ enum status snapshot_writer_step(struct snapshot_writer *w, struct error *err) {
     }
     for (uint32_t n = registry_n_ids(w->registry); w->id < n; w->id++) {
         if (!registry_memory_get(w->registry, w->id, &w->of)) continue;
+        w->of.events_next = follow_next(w->follow, w->id, w->of.generation);
         w->walk = (struct prefix_walk){0};
         w->is_amid = true;
         return ST_AGAIN;
@@ -219,6 +224,8 @@ static enum status read_meta(struct str text, struct registry_memory *of, struct
         st = json_get_f64(meta, "prompt_tokens", 0, 1e12, &of->learned.prompt_tokens, NULL, err);
     if (st == ST_OK)
         st = json_get_f64(meta, "capacity_factor", 0, 1e6, &of->learned.capacity_factor, NULL, err);
+    if (st == ST_OK)
+        st = json_get_u64(meta, "events_next", 0, UINT64_MAX - 1, &of->events_next, NULL, err);
     json_destroy(meta);
     return st;
 }

@@ -21,6 +21,8 @@
 #include "router/prefix_lru.h"
 #include "router/registry.h"
 
+struct follow;
+
 #define SNAPSHOT_PIECE     1024u /* blocks under one lock: some 0.1 ms */
 #define SNAPSHOT_BYTES_MAX (UINT64_C(2) << 30)
 
@@ -28,9 +30,15 @@
 
 struct snapshot_writer;
 
-/* Writes to `fd`, which stays the caller's, from where it is. `scheme`: what must be equal for two
- * routers' hashes to mean the same. */
-struct snapshot_writer *snapshot_writer_create(struct registry *registry, uint64_t scheme, int fd);
+struct snapshot_source {
+    struct registry *registry;
+    const struct follow
+        *follow;     /* how far each worker's events are in the index; NULL: not at all */
+    uint64_t scheme; /* what must be equal for two routers' hashes to mean the same */
+};
+
+/* Writes to `fd`, which stays the caller's, from where it is. */
+struct snapshot_writer *snapshot_writer_create(const struct snapshot_source *source, int fd);
 void snapshot_writer_destroy(struct snapshot_writer *w); /* NULL is fine */
 
 /* A piece more. ST_AGAIN: there is more to write; ST_OK: all is written; else it has failed. */

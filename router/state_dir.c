@@ -78,9 +78,9 @@ enum status state_dir_seed(const char *dir, uint64_t *seed, struct error *err) {
 
 /* --- the snapshot ------------------------------------------------------------------------------ */
 
-static enum status write_snapshot(int fd, struct registry *registry, uint64_t scheme,
-                                  uint64_t *n_blocks, struct error *err) {
-    struct snapshot_writer *w = snapshot_writer_create(registry, scheme, fd);
+static enum status write_snapshot(int fd, const struct snapshot_source *source, uint64_t *n_blocks,
+                                  struct error *err) {
+    struct snapshot_writer *w = snapshot_writer_create(source, fd);
     enum status st;
 
     while ((st = snapshot_writer_step(w, err)) == ST_AGAIN) {
@@ -91,14 +91,14 @@ static enum status write_snapshot(int fd, struct registry *registry, uint64_t sc
     return st;
 }
 
-enum status state_dir_save(const char *dir, struct registry *registry, uint64_t scheme,
+enum status state_dir_save(const char *dir, const struct snapshot_source *source,
                            uint64_t *n_blocks, struct error *err) {
     struct path path = path_in(dir, "index.snapshot"), fresh = path_in(dir, "index.snapshot.new");
     int fd = open(fresh.text, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
     enum status st;
 
     if (fd < 0) return error_set(err, ST_IO, "cannot create %s: %s", fresh.text, strerror(errno));
-    st = write_snapshot(fd, registry, scheme, n_blocks, err);
+    st = write_snapshot(fd, source, n_blocks, err);
     if (close(fd) != 0 && st == ST_OK) st = error_set(err, ST_IO, "%s", strerror(errno));
     if (st == ST_OK && rename(fresh.text, path.text) != 0)
         st = error_set(err, ST_IO, "cannot rename it: %s", strerror(errno));

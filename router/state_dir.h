@@ -14,7 +14,7 @@
 MUST_USE enum status state_dir_seed(const char *dir, uint64_t *seed, struct error *err);
 
 /* Writes the snapshot, complete or not at all. */
-MUST_USE enum status state_dir_save(const char *dir, struct registry *registry, uint64_t scheme,
+MUST_USE enum status state_dir_save(const char *dir, const struct snapshot_source *source,
                                     uint64_t *n_blocks, struct error *err);
 
 /* Reads it, and removes it: after a crash it would tell of times long past. ST_NOT_FOUND: there is

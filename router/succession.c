@@ -35,11 +35,11 @@ struct succession {
     const struct router_options *options;
     struct log *log;
     struct loop *loop; /* NULL until prepared */
-    struct registry *registry;
     struct fleet *fleet;
+    struct snapshot_source index;
     struct succession_events events;
     struct service_manager *manager;
-    uint64_t hash_seed, scheme, began_us;
+    uint64_t hash_seed, began_us;
     struct handover_goods goods; /* what came; then what goes */
     struct heir *heir;           /* we are one; NULL: there was nobody, or it is gone */
     struct handover *handover;   /* we may get one */
@@ -182,7 +182,7 @@ int succession_admin_socket(struct succession *s) {
 /* --- becoming ready ---------------------------------------------------------------------------- */
 
 static void start_recall(struct succession *s, struct snapshot *snapshot, bool trusts_unnamed) {
-    const struct recall_config config = {.registry = s->registry,
+    const struct recall_config config = {.registry = s->index.registry,
                                          .log = s->log,
                                          .is_serving = s->is_ready,
                                          .trusts_unnamed = trusts_unnamed};
@@ -200,7 +200,7 @@ static void on_index(int fd, void *arg) {
     struct snapshot *snapshot = NULL;
     struct error err = {0};
 
-    if (snapshot_read_fd(&snapshot, fd, s->scheme, &err) == ST_OK) {
+    if (snapshot_read_fd(&snapshot, fd, s->index.scheme, &err) == ST_OK) {
         start_recall(s, snapshot, true);
     } else {
         say_not_recalled(s, &err);
@@ -211,10 +211,19 @@ static void on_index(int fd, void *arg) {
 static void recall_from_disk(struct succession *s) {
     struct snapshot *snapshot = NULL;
     struct error err = {0};
-    enum status st = state_dir_load(s->options->state_dir, s->scheme, &snapshot, &err);
+    enum status st = state_dir_load(s->options->state_dir, s->index.scheme, &snapshot, &err);
 
     if (st == ST_OK) start_recall(s, snapshot, false);
     if (st != ST_OK && st != ST_NOT_FOUND) say_not_recalled(s, &err);
+}
+
+enum follow_from succession_follow_from(const char *url, const char *generation, uint64_t *next,
+                                        void *succession) {
+    const struct succession *s = succession;
+
+    if (s->heir && !heir_has_index(s->heir)) return FOLLOW_FROM_LATER;
+    *next = s->recall ? recall_events_next(s->recall, url, generation) : 0;
+    return *next ? FOLLOW_FROM_NEXT : FOLLOW_FROM_OLDEST;
 }
 
 static void become_ready(struct succession *s, enum status st, const struct error *err) {
@@ -230,7 +239,7 @@ static void look(void *arg) {
     struct registry_totals totals;
     struct error err = {0};
 
-    registry_totals(s->registry, &totals);
+    registry_totals(s->index.registry, &totals);
     if (totals.n_eligible && totals.n_eligible == fleet_n_wanted(s->fleet) &&
         heir_has_index(s->heir) && recall_is_over(s->recall)) {
         become_ready(s, ST_OK, NULL);
@@ -259,15 +268,14 @@ static void on_alone(void *arg) {
     if (s->is_ready) open_handover(s);
 }
 
-void succession_prepare(struct succession *s, struct loop *loop, struct registry *registry,
-                        struct fleet *fleet, uint64_t scheme,
+void succession_prepare(struct succession *s, struct loop *loop, struct fleet *fleet,
+                        const struct snapshot_source *index,
                         const struct succession_events *events) {
     const struct heir_events heir_events = {on_index, on_alone, s};
 
     s->loop = loop;
-    s->registry = registry;
     s->fleet = fleet;
-    s->scheme = scheme;
+    s->index = *index;
     s->events = *events;
     s->began_us = loop_now_us(loop);
     s->manager = service_manager_open(loop);
@@ -293,9 +301,8 @@ static void on_succeeded(void *arg) {
 
 static enum status try_to_open(struct succession *s, struct error *err) {
     const struct handover_config config = {.path = s->options->handover,
-                                           .registry = s->registry,
                                            .log = s->log,
-                                           .scheme = s->scheme,
+                                           .index = s->index,
                                            .goods = s->goods,
                                            .on_succeeded = on_succeeded,
                                            .arg = s};
@@ -390,7 +397,7 @@ void succession_save(struct succession *s) {
     uint64_t n_blocks = 0;
 
     if (!s || !s->options->state_dir || !s->is_ready || s->is_succeeded) return;
-    if (state_dir_save(s->options->state_dir, s->registry, s->scheme, &n_blocks, &err) == ST_OK) {
+    if (state_dir_save(s->options->state_dir, &s->index, &n_blocks, &err) == ST_OK) {
         log_event(s->log, LOG_INFO, "index_saved", log_u64("blocks", n_blocks));
     } else {
         log_event(s->log, LOG_ERROR, "index_not_saved", log_z("why", err.message));

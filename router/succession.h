@@ -14,12 +14,13 @@
 
 #include "common/base.h"
 #include "common/status.h"
+#include "router/follow.h"
+#include "router/snapshot.h"
 
 struct fleet;
 struct isolation;
 struct log;
 struct loop;
-struct registry;
 struct router_options;
 struct succession;
 
@@ -41,16 +42,19 @@ uint32_t succession_client_sockets(struct succession *s, uint32_t i, uint32_t n,
                                    uint32_t max);
 int succession_admin_socket(struct succession *s); /* the caller's; -1: none */
 
-/* Calls on_ready once, now or later: serve; or say why not, and end. `scheme`: what must be equal for
- * two routers' hashes to mean the same. */
+/* Calls on_ready once, now or later: serve; or say why not, and end. */
 struct succession_events {
     void (*on_ready)(enum status st, const struct error *err, void *arg);
     void (*on_succeeded)(void *arg); /* another accepts from the same sockets: leave them to it */
     void *arg;
 };
-void succession_prepare(struct succession *s, struct loop *loop, struct registry *registry,
-                        struct fleet *fleet, uint64_t scheme,
+void succession_prepare(struct succession *s, struct loop *loop, struct fleet *fleet,
+                        const struct snapshot_source *index,
                         const struct succession_events *events);
+
+/* For follow_config: what a snapshot has is not taken again from the workers' events. */
+enum follow_from succession_follow_from(const char *url, const char *generation, uint64_t *next,
+                                        void *succession);
 
 /* Requests are served from these sockets, which stay the caller's. ST_IO, ST_INVALID: nobody can ask
  * at --handover. */

@@ -89,7 +89,7 @@ int main(void) {
 
     fill(old);
     began_ns = clock_now_ns();
-    w = snapshot_writer_create(old, 1, fd);
+    w = snapshot_writer_create(&(struct snapshot_source){.registry = old, .scheme = 1}, fd);
     do {
         uint64_t step_ns = clock_now_ns();
 

@@ -18,8 +18,8 @@ def workers(programs):
     return [programs(Worker, "--backend", "sim", "--sim-speed", 20).ready() for _ in range(2)]
 
 
-def options(workers, *more):
-    return ("--worker-urls", *[w.url for w in workers], "--share", "none", *more)
+def options(workers, *more, share="none"):
+    return ("--worker-urls", *[w.url for w in workers], "--share", share, *more)
 
 
 def predicted(router):
@@ -37,17 +37,24 @@ def known_on(router, texts):
 TEXTS = [f"Conversation {i}: " + PROMPT for i in range(8)]
 
 
-def test_a_restarted_router_knows_what_its_workers_hold(programs, workers, tmp_path):
-    args = options(workers, "--state-dir", tmp_path)
+@pytest.mark.parametrize("share", ["none", "workers"])
+def test_a_restarted_router_knows_what_its_workers_hold(programs, workers, tmp_path, share):
+    """What the snapshot has is not taken from the workers' events as well: that would count what they hold twice."""
+    args = options(workers, "--state-dir", tmp_path, share=share)
+    entries = lambda router: router.workers()["stats"]["index_entries"]
     first = programs(Router, *args).ready(2)
     assert known_on(first, TEXTS) == 0
     warm = known_on(first, TEXTS)
     assert warm > 0
+    n_entries = entries(first)
     assert first.stop() == 0 and "index_saved" in first.log
     assert {p.name for p in tmp_path.iterdir()} == {"prefix-hash-seed", "index.snapshot"}
     assert all(p.stat().st_mode & 0o777 == 0o600 for p in tmp_path.iterdir())
     second = programs(Router, *args).ready(2)
     assert second.field("index_recalled", "workers") == "2"
+    if share == "workers":
+        wait_for(lambda: second.metric("incipit_followed_workers") == 2, "their events to be followed")
+    assert 0.9 * n_entries <= entries(second) <= 1.05 * n_entries
     assert known_on(second, TEXTS) >= 0.97 * warm
 
 

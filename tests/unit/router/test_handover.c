@@ -57,8 +57,7 @@ static void start(struct fixture *fx, uint32_t n_client) {
     assert_int_equal(registry_create(&fx->registry, &config, NULL), ST_OK);
     fx->config = (struct handover_config){
         .path = fx->path,
-        .registry = fx->registry,
-        .scheme = 5,
+        .index = {.registry = fx->registry, .scheme = 5},
         .goods = {.n_client = n_client, .n_admin = 1, .hash_seed = UINT64_C(0x0123456789abcdef)},
         .on_succeeded = on_succeeded,
         .arg = fx};

@@ -83,7 +83,8 @@ static void matched(struct registry *r, uint64_t c, double out[N_WORKERS]) {
 
 static int write_file(struct registry *r) {
     int fd = memfd_create("snapshot", MFD_CLOEXEC);
-    struct snapshot_writer *w = snapshot_writer_create(r, SCHEME, fd);
+    struct snapshot_writer *w =
+        snapshot_writer_create(&(struct snapshot_source){.registry = r, .scheme = SCHEME}, fd);
     enum status st;
 
     while ((st = snapshot_writer_step(w, NULL)) == ST_AGAIN) {
