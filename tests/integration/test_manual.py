@@ -110,6 +110,14 @@ def test_fish_completes():
 
 
 @both
+@needs("zsh")
+def test_zsh_takes_it_for_the_program(program, tmp_path):
+    script = f"autoload -U compinit; compinit -D; source <({BUILD / program} completion zsh); print $_comps[{program}]"
+    done = subprocess.run(["zsh", "-f", "-c", script], capture_output=True, text=True, env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)})
+    assert (done.stdout.strip(), done.stderr) == ("_" + program.replace("-", "_"), "")
+
+
+@both
 def test_a_shell_that_is_not_known_is_said(program):
     done = subprocess.run([BUILD / program, "completion", "csh"], capture_output=True, text=True)
     assert done.returncode == 2 and "bash, zsh or fish" in done.stderr and done.stdout == ""
