@@ -206,14 +206,25 @@ def test_a_pod_without_an_address_or_that_has_ended_is_no_worker(cluster):
 
 
 def test_another_pod_at_the_same_address_is_another_worker_with_a_cold_cache(cluster):
-    cluster.start()
-    wait_for(lambda: cluster.router.workers()["stats"]["index_entries"] > 0, "prefixes of the workers")
-    before = {w["url"]: w["worker_id"] for w in cluster.router.workers()["workers"]}
+    router = cluster.start()
+    wait_for(lambda: router.workers()["stats"]["index_entries"] > 0, "prefixes of the workers")
+
+    def ids():
+        return {w["url"]: w["worker_id"] for w in router.workers()["workers"]}
+    before = ids()
+    cluster.watching()
+    cluster.api.command("listen", on=False)
+    cluster.api.command("watches", act="cut")
     cluster.api.command("force", name="w-1")
-    cluster.api.put({**cluster.pod(1, uid="another")})
-    wait_for(lambda: cluster.used() == {cluster.url(1), cluster.url(2)}, "both")
-    after = {w["url"]: w["worker_id"] for w in cluster.router.workers()["workers"]}
-    assert after[cluster.url(2)] == before[cluster.url(2)]
+    cluster.api.put(cluster.pod(1, uid="another"))
+    cluster.api.command("compact")  # so nobody can tell any more that the one before has gone
+    cluster.api.command("listen", on=True)
+    wait_for(lambda: re.search(r"worker_replaced .*uid=another", router.log), "the log to say so")
+    cluster.expect(1, 2)
+    cluster.api.command("force", name="w-1")
+    cluster.api.put(cluster.pod(1, uid="a-third"))
+    cluster.expect(1, 2)
+    assert ids()[cluster.url(2)] == before[cluster.url(2)]
     cluster.nothing_failed()
 
 
