@@ -156,6 +156,7 @@ static void tell_piece(struct http_call *call) {
 
     curl_easy_getinfo(call->easy, CURLINFO_RESPONSE_CODE, &code);
     buf_init(&call->answer, piece.limit);
+    call->answer.has_failed = piece.has_failed; /* its end is to say so */
     if (call->silence_us) loop_timer_start(&call->silence, call->silence_us);
     call->on_data((int)code, buf_str(&piece), call->arg);
     buf_fini(&piece);
@@ -283,7 +284,7 @@ static size_t take_answer(char *data, size_t size, size_t n, void *arg) {
     struct http_call *call = arg;
 
     buf_append(&call->answer, data, size * n);
-    if (call->on_data && !list_is_linked(&call->fresh)) {
+    if (call->on_data && buf_len(&call->answer) && !list_is_linked(&call->fresh)) {
         list_push_back(&call->client->fresh, &call->fresh);
     }
     return call->answer.has_failed ? 0 : size * n; /* 0 ends the transfer */
@@ -437,6 +438,7 @@ static CURLcode set_options(struct http_call *call, const struct http_client_req
     SET(call, rc, CURLOPT_WRITEFUNCTION, take_answer);
     SET(call, rc, CURLOPT_WRITEDATA, call);
     SET(call, rc, CURLOPT_NOSIGNAL, 1L);
+    SET(call, rc, CURLOPT_QUICK_EXIT, 1L); /* a lookup that is given up is not waited for */
     SET(call, rc, CURLOPT_PROXY, "");
     SET(call, rc, CURLOPT_PROTOCOLS_STR, "http,https");
     SET(call, rc, CURLOPT_FOLLOWLOCATION, 0L);

@@ -10,6 +10,10 @@
 #include "tests/support/certs.h"
 #include "tests/support/cm.h"
 
+#include <dlfcn.h>
+#include <errno.h>
+#include <netdb.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 
@@ -29,6 +33,63 @@ struct fixture {
     bool cancels; /* the stream, when it has told a piece */
     char message[200];
 };
+
+/* --- the system's resolver, which knows one name that takes its time --------------------------------*/
+
+#define SLOW_NAME "slow.test"
+
+static struct {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    uint32_t n_asked, n_answered; /* about the slow name */
+    bool may_answer;
+} lookups = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+
+int getaddrinfo(const char *restrict node, const char *restrict service,
+                const struct addrinfo *restrict hints, struct addrinfo **restrict found) {
+    int (*next)(const char *, const char *, const struct addrinfo *, struct addrinfo **);
+    struct timespec until;
+
+    *(void **)&next = dlsym(RTLD_NEXT, "getaddrinfo");
+    if (!node || strcmp(node, SLOW_NAME) != 0) return next(node, service, hints, found);
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += 5; /* whoever waits for it does not wait for ever */
+    pthread_mutex_lock(&lookups.lock);
+    lookups.n_asked++;
+    pthread_cond_broadcast(&lookups.changed);
+    while (!lookups.may_answer &&
+           pthread_cond_timedwait(&lookups.changed, &lookups.lock, &until) != ETIMEDOUT) {
+    }
+    lookups.n_answered++;
+    pthread_cond_broadcast(&lookups.changed);
+    pthread_mutex_unlock(&lookups.lock);
+    return EAI_AGAIN;
+}
+
+static void await_lookup(void) {
+    pthread_mutex_lock(&lookups.lock);
+    while (lookups.n_asked == lookups.n_answered)
+        pthread_cond_wait(&lookups.changed, &lookups.lock);
+    pthread_mutex_unlock(&lookups.lock);
+}
+
+/* Returns how many were answered before this. */
+static uint32_t end_lookups(void) {
+    uint32_t n;
+
+    pthread_mutex_lock(&lookups.lock);
+    n = lookups.n_answered;
+    lookups.may_answer = true;
+    pthread_cond_broadcast(&lookups.changed);
+    while (lookups.n_asked > lookups.n_answered)
+        pthread_cond_wait(&lookups.changed, &lookups.lock);
+    lookups.may_answer = false;
+    lookups.n_asked = lookups.n_answered = 0;
+    pthread_mutex_unlock(&lookups.lock);
+    return n;
+}
+
+/* --- the server and the client ------------------------------------------------------------------------*/
 
 static void on_request(struct http_request *req, void *arg) {
     struct fixture *fx = arg;
@@ -284,6 +345,19 @@ static void failures_say_which(void **state) {
     finish(&fx);
 }
 
+static void a_piece_that_is_too_long_ends_its_stream(void **state) {
+    struct fixture fx;
+
+    (void)state;
+    start(&fx);
+    call(&fx, &(struct http_client_request){
+                  .url = url_of(&fx, "/large"), .on_data = on_piece, .max_body_bytes = 10});
+    assert_int_equal(fx.status, ST_TOO_LARGE);
+    assert_non_null(strstr(fx.message, "longer than allowed"));
+    assert_int_equal(buf_len(&fx.pieces), 0);
+    finish(&fx);
+}
+
 static void malformed_calls_are_refused(void **state) {
     const char *const split[] = {"X: a\r\nY: b", NULL};
     const struct http_client_request requests[] = {
@@ -341,6 +415,32 @@ static void a_call_goes_where_it_is_sent_and_names_whom_it_means(void **state) {
     assert_int_equal(fx.status, ST_OK);
     assert_int_equal(fx.code, 200);
     finish(&fx);
+}
+
+/* A thread that asks a name server cannot be recalled: nobody waits for it. */
+static void a_name_server_that_is_slow_holds_nothing_up(void **state) {
+    struct http_client_request request = {.url = "http://" SLOW_NAME ":1/", .timeout_ms = 100};
+    struct http_call *pending;
+    struct fixture fx;
+
+    (void)state;
+    start(&fx);
+    call(&fx, &request);
+    assert_int_equal(fx.status, ST_TIMEOUT);
+    assert_int_equal(end_lookups(), 0);
+
+    request.timeout_ms = 10000;
+    assert_int_equal(http_client_start(fx.client, &request, on_answer, &fx, &pending, NULL), ST_OK);
+    loop_turn(fx.loop, 10000);
+    await_lookup();
+    http_call_cancel(pending);
+    assert_int_equal(end_lookups(), 0);
+
+    assert_int_equal(http_client_start(fx.client, &request, on_answer, &fx, &pending, NULL), ST_OK);
+    loop_turn(fx.loop, 10000);
+    await_lookup();
+    finish(&fx);
+    assert_int_equal(end_lookups(), 0);
 }
 
 static struct str text_of_file(const char *path, char **text) {
@@ -437,9 +537,11 @@ int main(void) {
         cmocka_unit_test(a_stream_that_falls_silent_ends),
         cmocka_unit_test(a_stream_may_be_cancelled_by_its_own_piece),
         cmocka_unit_test(failures_say_which),
+        cmocka_unit_test(a_piece_that_is_too_long_ends_its_stream),
         cmocka_unit_test(malformed_calls_are_refused),
         cmocka_unit_test(cancelled_calls_are_not_told),
         cmocka_unit_test(a_call_goes_where_it_is_sent_and_names_whom_it_means),
+        cmocka_unit_test(a_name_server_that_is_slow_holds_nothing_up),
         cmocka_unit_test(https_calls_verify_and_show_certificates),
     };
 
