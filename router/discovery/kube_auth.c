@@ -16,7 +16,7 @@
 
 #define MAX_TOKEN_BYTES     (64u << 10)
 #define MAX_CONFIG_BYTES    (1u << 20)
-#define MAX_NAMESPACE_BYTES 253u
+#define MAX_NAMESPACE_BYTES 63u /* of a label in DNS */
 
 #define BEARER "Authorization: Bearer "
 
@@ -175,7 +175,7 @@ static const char *own_namespace(struct kube_auth *a, const struct kube_config *
     struct str s;
     size_t n;
 
-    if (file_read(path, MAX_NAMESPACE_BYTES, &text, &n, NULL) != ST_OK) return NULL;
+    if (file_read(path, 2 * MAX_NAMESPACE_BYTES, &text, &n, NULL) != ST_OK) return NULL;
     s = trim_lines((struct str){text, n});
     namespace = arena_strndup(&a->memory, s.ptr, s.len);
     mem_free(text);
@@ -247,6 +247,17 @@ static enum status take_server(struct kube_auth *a, struct error *err) {
     return ST_OK;
 }
 
+/* It goes into paths. */
+static enum status check_namespace(const char *namespace, struct error *err) {
+    size_t n = strspn(namespace, "abcdefghijklmnopqrstuvwxyz0123456789-");
+
+    if (n > 0 && n <= MAX_NAMESPACE_BYTES && !namespace[n]) return ST_OK;
+    return error_set(err, ST_INVALID,
+                     "'%.80s' is no namespace: they have up to %u small letters, digits and "
+                     "hyphens; name another with --k8s-namespace",
+                     namespace, MAX_NAMESPACE_BYTES);
+}
+
 static enum status check_file(const char *path, const char *what, const char *option,
                               struct error *err) {
     struct stat s;
@@ -308,7 +319,8 @@ enum status kube_auth_create(struct kube_auth **out, const struct kube_config *c
     }
     if (st != ST_OK) goto fail;
     apply_options(a, config);
-    st = take_server(a, err);
+    st = check_namespace(a->access.namespace, err);
+    if (st == ST_OK) st = take_server(a, err);
     if (st == ST_OK) st = check_credentials(a, err);
     if (st != ST_OK) goto fail;
     if (a->access.is_insecure) {

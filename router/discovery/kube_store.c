@@ -23,6 +23,7 @@ struct kube_store {
     uint32_t n_targets;
     struct strmap by_key;
     uint32_t round, n_gone;
+    uint32_t n_pods; /* of all entries */
     bool is_listing;
 };
 
@@ -76,6 +77,7 @@ static void forget(struct kube_store *s, bool is_sweep) {
     }
     for (size_t i = 0; i < n; i++) {
         s->n_gone -= victims[i]->is_gone;
+        s->n_pods -= victims[i]->object.n_pods;
         strmap_erase(&s->by_key, str_of(victims[i]->object.key));
         entry_destroy(victims[i]);
     }
@@ -99,13 +101,20 @@ static bool is_late(const struct kube_store *s, const struct entry *e,
     return e->is_gone ? object->version <= e->object.version : object->version < e->object.version;
 }
 
+/* For `object` in the place of `e`, which may be NULL. */
+static bool has_room(const struct kube_store *s, const struct entry *e,
+                     const struct kube_object *object) {
+    if (!e && s->by_key.n >= KUBE_STORE_MAX) return false;
+    return s->n_pods - (e ? e->object.n_pods : 0) + object->n_pods <= KUBE_STORE_MAX;
+}
+
 /* The entry of this key, made when there is none. */
 static enum status get_entry(struct kube_store *s, const struct kube_object *object,
                              struct entry **out, struct error *err) {
     struct entry *e = strmap_find(&s->by_key, str_of(object->key));
 
     if (!e && s->by_key.n >= KUBE_STORE_MAX && s->n_gone) forget(s, false);
-    if (!e && s->by_key.n >= KUBE_STORE_MAX)
+    if (!has_room(s, e, object))
         return error_set(err, ST_TOO_LARGE,
                          "more than %d objects are selected: select fewer with --k8s-selector",
                          KUBE_STORE_MAX);
@@ -128,6 +137,7 @@ static enum status put(struct kube_store *s, struct kube_object *object, bool is
         kube_object_fini(object);
         return st;
     }
+    s->n_pods += object->n_pods - e->object.n_pods;
     kube_object_fini(&e->object);
     s->n_gone += (uint32_t)is_gone - (uint32_t)e->is_gone;
     e->object = *object;
@@ -317,7 +327,7 @@ const struct kube_pod *kube_store_find(const struct kube_store *s, const char *u
 
 void kube_store_check(const struct kube_store *s) {
     const struct strmap_slot *slot;
-    uint32_t n_gone = 0;
+    uint32_t n_gone = 0, n_pods = 0;
 
     strmap_check(&s->by_key);
     for (size_t i = 0; (slot = strmap_next(&s->by_key, &i)) != NULL;) {
@@ -327,6 +337,8 @@ void kube_store_check(const struct kube_store *s) {
         assert(!e->is_gone || e->object.n_pods == 0);
         assert(e->round <= s->round);
         n_gone += e->is_gone;
+        n_pods += e->object.n_pods;
     }
+    assert(n_pods == s->n_pods && n_pods <= KUBE_STORE_MAX);
     assert(n_gone == s->n_gone && s->by_key.n <= KUBE_STORE_MAX);
 }

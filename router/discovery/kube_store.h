@@ -24,7 +24,7 @@
 
 enum kube_resource { KUBE_PODS, KUBE_ENDPOINTSLICES };
 
-#define KUBE_STORE_MAX 65536 /* objects, those that are gone included */
+#define KUBE_STORE_MAX 65536 /* objects, those that are gone included, and endpoints: 60 MB */
 
 struct kube_store;
 

@@ -14,6 +14,7 @@
  *      403                                     LIST            30 s, and the Role that is missing
  *      404 of the list                         what the listener says
  *      429, 5xx, no connection                 the same        Retry-After, else backoff
+ *      5xx: it has not come to this version    LIST, anew      likewise
  *      a list is due                           LIST, anew      at once
  *      that one is refused, or not answered    WATCH           at once; the list after a tenth
  *
@@ -99,7 +100,7 @@ static uint64_t relist_us(const struct kube_watch *w) {
 /* A server that is too busy for a list may well have our events: better than nothing. False: this list
  * is needed. */
 static bool put_off(struct kube_watch *w, const char *why) {
-    if (w->step != LIST || !w->is_due || w->has_begun) return false;
+    if (w->step != LIST || !w->is_due) return false;
     log_event(w->log, LOG_WARN, "kube_list_put_off", log_z("what", w->what), log_z("why", why),
               log_z("remedy", "the watch goes on without it; it is tried again soon"));
     go(w, WATCH, 0);
@@ -127,17 +128,20 @@ static bool says_the_same(const char *a, const char *b) {
 }
 
 /* Logged when it begins, and when it fails for another reason than before. */
-static void fail(struct kube_watch *w, const char *reason) {
+static void fail_with(struct kube_watch *w, const char *reason, const char *remedy) {
     char why[sizeof(w->why)];
 
     snprintf(why, sizeof(why), "%s", reason);
     if (!w->is_failing || !says_the_same(w->why, why)) {
-        log_event(
-            w->log, LOG_WARN, "kube_watch_lost", log_z("what", w->what), log_z("why", why),
-            log_z("remedy", "the workers stay as they are; it is tried again until it works"));
+        log_event(w->log, LOG_WARN, "kube_watch_lost", log_z("what", w->what), log_z("why", why),
+                  log_z("remedy", remedy));
     }
     memcpy(w->why, why, sizeof(why));
     w->is_failing = true;
+}
+
+static void fail(struct kube_watch *w, const char *reason) {
+    fail_with(w, reason, "the workers stay as they are; it is tried again until it works");
 }
 
 static void is_right(struct kube_watch *w) {
@@ -185,8 +189,24 @@ static void on_busy(struct kube_watch *w, const struct kube_status *status,
                     uint32_t retry_after_s) {
     uint64_t least_ms = (uint64_t)MAX(retry_after_s, status->retry_after_s) * 1000;
 
-    if (status->is_version_too_large) w->any_version = false;
-    go(w, w->step, MIN(least_ms, MAX_RETRY_AFTER_MS) + delay_ms(w, true));
+    uint64_t after_ms = MIN(least_ms, MAX_RETRY_AFTER_MS) + delay_ms(w, true);
+
+    if (status->is_version_too_large) {
+        go_list_anew(w, after_ms);
+    } else {
+        go(w, w->step, after_ms);
+    }
+}
+
+/* Of an answer that asking again will hardly change. */
+static const char *remedy_of(int code) {
+    if (code == 400) {
+        return "the workers stay as they are: write --k8s-selector as LABEL=VALUE, each as "
+               "kubectl get -l takes it, and start again";
+    }
+    return "the workers stay as they are: is --k8s-api-server, or the server of the kubeconfig, "
+           "the "
+           "API server of a cluster?";
 }
 
 /* An answer with another code than 200. */
@@ -218,7 +238,7 @@ static void on_refused(struct kube_watch *w, int code, uint32_t retry_after_s) {
         fail(w, why);
         on_busy(w, &status, retry_after_s);
     } else {
-        fail(w, why);
+        fail_with(w, why, remedy_of(code));
         go_list_anew(w, delay_ms(w, true));
     }
 }
@@ -242,6 +262,7 @@ static void on_page_data(int code, struct str bytes, void *arg) {
     }
     if (!w->has_begun) w->events.begin(w->arg);
     w->has_begun = true;
+    w->is_due = false; /* what has been told in part is needed in whole */
     if (kube_list_feed(&w->page, bytes, &err) == ST_OK) return;
     fail(w, err.message);
     go_list_anew(w, delay_ms(w, true));

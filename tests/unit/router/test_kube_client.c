@@ -306,6 +306,9 @@ static void a_token_of_its_own_needs_no_user(void **state) {
 }
 
 static void contexts_are_chosen_by_name(void **state) {
+    static const char *const no_namespaces[] = {
+        "team a", "../kube-system", "a/pods?",
+        "one-that-is-longer-than-a-label-in-the-domain-name-system-may-be"};
     struct fixture fx;
     struct kube_client *c = NULL;
     struct error err = {0};
@@ -325,6 +328,14 @@ static void contexts_are_chosen_by_name(void **state) {
         ST_OK);
     assert_string_equal(kube_client_namespace(c), "mine");
     kube_client_destroy(c);
+    for (size_t i = 0; i < ARRAY_LEN(no_namespaces); i++) {
+        assert_int_equal(kube_client_create(&c, fx.loop, NULL,
+                                            &(struct kube_config){.kubeconfig = config,
+                                                                  .namespace = no_namespaces[i]},
+                                            &err),
+                         ST_INVALID);
+        assert_non_null(strstr(err.message, "--k8s-namespace"));
+    }
     assert_int_equal(
         kube_client_create(&c, fx.loop, NULL,
                            &(struct kube_config){.kubeconfig = config, .context = "there"}, &err),

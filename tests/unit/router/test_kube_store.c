@@ -202,6 +202,36 @@ static void slices_of_a_service_are_one_set(void **state) {
     kube_store_destroy(s);
 }
 
+/* A slice may have a thousand of them: what is counted is what takes memory. */
+static void endpoints_are_counted_not_slices(void **state) {
+    struct kube_store *s = kube_store_create(KUBE_ENDPOINTSLICES, ROLE);
+    enum status st = ST_OK;
+    struct error err = {0};
+    struct buf json;
+    int i;
+
+    (void)state;
+    for (i = 0; i < 100 && st == ST_OK; i++) {
+        buf_init(&json, 0);
+        buf_appendf(&json, "{\"metadata\":{\"uid\":\"s%d\"},\"endpoints\":[", i);
+        for (int k = 0; k < KUBE_ENDPOINTS_MAX; k++)
+            buf_appendf(&json, "%s{\"addresses\":[\"10.0.%d.%d\"]}", k ? "," : "", k / 250,
+                        k % 250);
+        buf_appendf(&json, "],\"ports\":[{\"port\":%d}]}", 8000 + i);
+        st = kube_store_object(s, buf_str(&json), &err);
+        buf_fini(&json);
+    }
+    assert_int_equal(st, ST_TOO_LARGE);
+    assert_non_null(strstr(err.message, "--k8s-selector"));
+    assert_int_equal(i, KUBE_STORE_MAX / KUBE_ENDPOINTS_MAX + 1);
+    kube_store_check(s);
+    tell_slice(s, "s1", ENDPOINT("10.0.0.1", "a", READY)); /* one that gets smaller makes room */
+    tell_slice(s, "s99", ENDPOINT("10.0.0.2", "b", READY));
+    assert_int_equal(kube_store_gone(s, STR("{\"metadata\":{\"uid\":\"s2\"}}"), NULL), ST_OK);
+    kube_store_check(s);
+    kube_store_destroy(s);
+}
+
 /* --- against a cluster that is known -------------------------------------------------------------*/
 
 #define N_PODS      12
@@ -445,6 +475,7 @@ int main(void) {
         cmocka_unit_test(every_port_is_a_worker),
         cmocka_unit_test(where_there_are_too_many_the_young_wait),
         cmocka_unit_test(slices_of_a_service_are_one_set),
+        cmocka_unit_test(endpoints_are_counted_not_slices),
         cmocka_unit_test(whatever_comes_the_workers_are_those_of_the_cluster),
     };
 

@@ -206,17 +206,19 @@ static void a_list_that_is_needed_is_not_put_off(void **state) {
     expect(&fx, &(struct answer){0, "{\"items\":[" POD("b", "4")});
     start(&fx, (struct kube_config){.intervals.relist_ms = 600});
     UNTIL(&fx, fx.n_requests == 3 && fx.n_objects == 2);
+    expect(&fx, &(struct answer){429, ""});
     expect(&fx, &(struct answer){200, LISTED("20", POD("b", "4"))});
     expect(&fx, &(struct answer){0, GONE});
     expect(&fx, &(struct answer){429, ""});
     expect(&fx, &(struct answer){200, LISTED("30", POD("c", "29"))});
     http_stream_break(fx.open);
     fx.open = NULL;
-    UNTIL(&fx, fx.n_requests == 8);
+    UNTIL(&fx, fx.n_requests == 9);
     assert_true(is_list_anew(&fx, 3));
-    assert_true(is_watch(&fx, 4, "20"));
-    assert_true(is_list_anew(&fx, 5));
+    assert_true(is_list_anew(&fx, 4));
+    assert_true(is_watch(&fx, 5, "20"));
     assert_true(is_list_anew(&fx, 6));
+    assert_true(is_list_anew(&fx, 7));
     assert_string_equal(held(&fx), "c");
     finish(&fx);
 }
@@ -423,20 +425,43 @@ static void a_page_that_has_expired_begins_the_list_anew(void **state) {
     finish(&fx);
 }
 
+#define TOO_LARGE                                                                                  \
+    "{\"kind\":\"Status\",\"status\":\"Failure\",\"message\":\"Too large resource version\","      \
+    "\"reason\":\"Timeout\",\"details\":{\"causes\":[{\"reason\":\"ResourceVersionTooLarge\"}]},"  \
+    "\"code\":504}"
+
+/* Neither by a list nor by a watch. */
 static void a_version_of_the_future_is_not_asked_for_again(void **state) {
     struct fixture fx;
 
     (void)state;
     init(&fx);
-    expect(&fx,
-           &(struct answer){504, "{\"kind\":\"Status\",\"status\":\"Failure\",\"message\":\"Too "
-                                 "large resource version\",\"reason\":\"Timeout\",\"details\":{"
-                                 "\"causes\":[{\"reason\":\"ResourceVersionTooLarge\"}]},"
-                                 "\"code\":504}"});
+    expect(&fx, &(struct answer){504, TOO_LARGE});
     expect(&fx, &(struct answer){200, LISTED("20", POD("b", "3"))});
+    expect(&fx, &(struct answer){504, TOO_LARGE});
+    expect(&fx, &(struct answer){200, LISTED("10", POD("c", "2"))});
     start(&fx, (struct kube_config){0});
     UNTIL(&fx, fx.open);
     assert_true(is_list_anew(&fx, 1));
+    assert_true(is_watch(&fx, 2, "20"));
+    assert_true(is_list_anew(&fx, 3));
+    assert_true(is_watch(&fx, 4, "10"));
+    assert_string_equal(held(&fx), "c");
+    finish(&fx);
+}
+
+static void what_asking_again_does_not_mend_is_said_with_its_remedy(void **state) {
+    struct fixture fx;
+
+    (void)state;
+    init(&fx);
+    expect(&fx, &(struct answer){400, STATUS(400, "BadRequest", "unable to parse requirement")});
+    expect(&fx, &(struct answer){404, "404 page not found"});
+    start(&fx, (struct kube_config){0});
+    UNTIL(&fx, fx.open);
+    assert_non_null(strstr(log_text(&fx), "unable to parse requirement"));
+    assert_non_null(strstr(log_text(&fx), "--k8s-selector"));
+    assert_non_null(strstr(log_text(&fx), "--k8s-api-server"));
     finish(&fx);
 }
 
@@ -909,6 +934,7 @@ int main(void) {
         cmocka_unit_test(what_cannot_be_read_means_list_anew),
         cmocka_unit_test(a_page_that_has_expired_begins_the_list_anew),
         cmocka_unit_test(a_version_of_the_future_is_not_asked_for_again),
+        cmocka_unit_test(what_asking_again_does_not_mend_is_said_with_its_remedy),
         cmocka_unit_test(retry_after_is_waited_for),
         cmocka_unit_test(broken_answers_are_tried_again),
         cmocka_unit_test(a_collection_that_is_missing_is_the_listeners_to_judge),
