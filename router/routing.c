@@ -64,12 +64,14 @@
 #define REPORT_REQUESTS     16   /* that reports must stand for: fewer say little */
 #define REPORT_DECAY        0.98 /* per request: about the last fifty count */
 #define REPORT_SHARE        0.01 /* of the prompts: a smaller difference is none */
+#define BLIND_SHARE         32   /* one part in so many may be prompts of which nothing is known */
 #define REPORT_REQUESTS_MAX 64   /* one report moves the capacity by no more than so many do */
 
 /* What was sent to a worker beside what it says to have got. An engine counts a request somewhat
  * before its first token is seen here, so single reports never match; sums do. */
 struct report_sums {
     double n_sent, n_told, n_said; /* first tokens; those whose answer told; as counted there */
+    double n_blind;                /* of prompts whose blocks are not known: nothing was predicted */
     double predicted_tokens, predicted_cached, queried, hits;
     double fresh_n, fresh_bytes, fresh_tokens; /* not yet learned from, not decayed */
 };
@@ -265,12 +267,13 @@ static void learn(struct routing *r, struct route_ticket *t, const struct route_
     learn_ratio(r, (double)t->prompt_bytes, (double)f->prompt_tokens, RATIO_DECAY);
     if (f->cached_tokens >= 0 && t->epoch == r->caches[t->load.worker].epoch) {
         r->caches[t->load.worker].reports.n_told++;
-        learn_capacity(r, t, f);
+        if (t->n_blocks) learn_capacity(r, t, f); /* else nothing was predicted */
     }
 }
 
 static void note_sent(struct report_sums *sums, const struct route_ticket *t) {
     sums->n_sent++;
+    sums->n_blind += !t->n_blocks;
     sums->predicted_tokens += t->prompt_tokens;
     sums->predicted_cached += t->cached_tokens;
     sums->fresh_n++;
@@ -288,6 +291,7 @@ static void learn_from_sums(struct routing *r, uint32_t w, const struct report_s
     if (fabs(sums->n_said - n) > 4 + n / 4) return; /* others send to it too */
     learn_ratio_of_many(r, sums->fresh_bytes, sums->fresh_tokens, sums->fresh_n);
     if (sums->queried <= 0 || sums->n_told * 2 > n) return;
+    if (sums->n_blind * BLIND_SHARE > n) return;
     weigh_report(&r->caches[w], (uint32_t)sums->fresh_n,
                  sums->predicted_cached / sums->predicted_tokens,
                  fmin(sums->hits / sums->queried, 1), REPORT_SHARE);
@@ -301,6 +305,7 @@ static void decay(struct report_sums *sums) {
         .n_sent = sums->n_sent * keep,
         .n_told = sums->n_told * keep,
         .n_said = sums->n_said * keep,
+        .n_blind = sums->n_blind * keep,
         .predicted_tokens = sums->predicted_tokens * keep,
         .predicted_cached = sums->predicted_cached * keep,
         .queried = sums->queried * keep,

@@ -328,6 +328,33 @@ static void a_prompt_being_computed_takes_room_from_the_cache(void **state) {
     routing_destroy(r);
 }
 
+/* Requests of others come without their blocks when these are hashed in another way, and those of
+ * clients that ask the worker themselves: what was cached of them was not predicted by anybody. */
+static void prompts_without_blocks_teach_no_capacity(void **state) {
+    struct routing *r = fleet(1, "prefix");
+    struct routing_learned learned;
+    (void)state;
+
+    for (uint64_t i = 0; i < 200; i++) {
+        const struct route_request rq = {.prompt_bytes = 6400, .now_us = i};
+        struct route_ticket t = {0};
+
+        routing_adopt(r, 0, &rq, &t);
+        routing_first_token(r, &t, &(struct route_feedback){1600, 1500}, i);
+        finish(r, &t, i);
+        routing_worker_report(r, 0,
+                              &(struct route_report){.n_first_tokens = 1,
+                                                     .prompt_tokens = 1600,
+                                                     .queried_tokens = 1600,
+                                                     .hit_tokens = 1500});
+    }
+    routing_get_learned(r, 0, &learned);
+    assert_float_equal(learned.capacity_factor, 1, 1e-9);
+    assert_float_equal(learned.prompt_bytes / learned.prompt_tokens, 4, 0.01);
+    routing_check(r);
+    routing_destroy(r);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bytes_per_token_are_learned),
@@ -344,6 +371,7 @@ int main(void) {
         cmocka_unit_test(a_hit_predicted_by_half_says_nothing_of_the_capacity),
         cmocka_unit_test(what_fills_no_block_alone_is_counted_with_the_next),
         cmocka_unit_test(a_prompt_being_computed_takes_room_from_the_cache),
+        cmocka_unit_test(prompts_without_blocks_teach_no_capacity),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
