@@ -43,6 +43,7 @@ struct follower {
     struct loop_timer again;
     const struct kube_watch_events *events;
     bool is_old;
+    uint64_t right_us;  /* what watches before this one told was last known to be so */
     uint32_t n_missing; /* answers in a row that there is no such collection */
 };
 
@@ -65,7 +66,7 @@ struct kube_source {
     uint32_t max_workers;
     struct kube_pool pool_now; /* selector "": not read yet */
     struct kube_store_stats stats;
-    uint64_t n_told, n_refused, began_us, told_us;
+    uint64_t n_told, n_refused, told_us;
 };
 
 /* --- telling -------------------------------------------------------------------------------------*/
@@ -74,7 +75,8 @@ struct kube_source {
 static void say_left_out(struct kube_source *s, const struct kube_store_stats *now) {
     if (now->n_too_many > s->stats.n_too_many)
         log_event(s->log, LOG_WARN, "discovery_left_out", log_u64("workers", now->n_too_many),
-                  log_z("why", "there are more than --max-workers"));
+                  log_z("why", "there are more than --max-workers"),
+                  log_z("remedy", "raise it, or select fewer with --k8s-selector"));
     if (now->n_left_out && !s->stats.n_left_out)
         log_event(s->log, LOG_INFO, "kube_role_left_out", log_z("pod", now->left_out->name),
                   log_z("role", now->left_out->left_out_as), log_u64("pods", now->n_left_out),
@@ -167,7 +169,11 @@ static bool on_missing(void *arg) {
     if (++f->n_missing % 2 == 0) {
         log_event(s->log, LOG_WARN, "kube_api_missing",
                   log_z("resource", f == &s->pool ? "inferencepools" : "endpointslices"),
-                  log_z("why", "the API server has neither its current nor its old version"));
+                  log_z("why", "the API server has neither its current nor its old version"),
+                  log_z("remedy", f == &s->pool ? "install the InferencePool's definition, or name "
+                                                  "the pods with --k8s-selector instead"
+                                                : "leave --k8s-resource away: every cluster has "
+                                                  "pods"));
     }
     loop_timer_start(&f->again, f->n_missing % 2 ? 0 : MISSING_AGAIN_US);
     return false;
@@ -301,6 +307,11 @@ static enum status follow_members(struct kube_source *s, struct error *err) {
                   s->pool_name ? s->pool_now.selector : s->selector, "", err);
 }
 
+static double stale_s(const struct follower *f) {
+    if (f->watch && kube_watch_is_synced(f->watch)) return kube_watch_stale_s(f->watch);
+    return (double)(loop_now_us(f->source->loop) - f->right_us) * 1e-6;
+}
+
 /* The store stays until the new list is whole. */
 static void on_again(void *arg) {
     struct follower *f = arg;
@@ -308,6 +319,7 @@ static void on_again(void *arg) {
     struct error err = {0};
     enum status st;
 
+    f->right_us = loop_now_us(s->loop) - (uint64_t)(stale_s(f) * 1e6);
     kube_watch_destroy(f->watch);
     f->watch = NULL;
     st = f == &s->pool ? follow_pool(s, &err) : follow_members(s, &err);
@@ -320,11 +332,10 @@ static void on_again(void *arg) {
 
 static void kube_stats(struct discovery *d, struct discovery_stats *out) {
     struct kube_source *s = CONTAINER_OF(d, struct kube_source, discovery);
-    double waited_s = (double)(loop_now_us(s->loop) - s->began_us) * 1e-6;
 
     out->is_synced = s->n_told > 0;
-    out->stale_s = s->members.watch ? kube_watch_stale_s(s->members.watch) : waited_s;
-    if (s->pool.watch) out->stale_s = MAX(out->stale_s, kube_watch_stale_s(s->pool.watch));
+    out->stale_s = stale_s(&s->members);
+    if (s->pool_name) out->stale_s = MAX(out->stale_s, stale_s(&s->pool));
     out->n_used = s->stats.n_used;
     out->n_draining = s->stats.n_draining;
     out->n_left_out = s->stats.n_left_out + s->stats.n_portless + s->stats.n_too_many;
@@ -357,6 +368,7 @@ static void follower_init(struct follower *f, struct kube_source *s,
                           const struct kube_watch_events *events) {
     f->source = s;
     f->events = events;
+    f->right_us = loop_now_us(s->loop);
     loop_timer_init(&f->again, s->loop, on_again, f);
 }
 
@@ -381,7 +393,6 @@ static struct kube_source *source_create(const struct discovery_kube_config *con
     s->is_everywhere = config->is_everywhere;
     s->port = config->port;
     s->max_workers = config->max_workers;
-    s->began_us = loop_now_us(loop);
     s->store = kube_store_create(s->resource, config->role_label);
     kube_store_set_ports(s->store, s->port, NULL, 0);
     loop_task_init(&s->tell, tell, s);

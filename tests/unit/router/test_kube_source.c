@@ -21,6 +21,7 @@
 struct kube_watch {
     struct kube_watch_config config;
     char path[256], selector[256], field[256];
+    bool is_new; /* it has told no list yet */
 };
 
 struct kube_client {
@@ -31,6 +32,8 @@ static struct {
     struct kube_client client;
     struct kube_watch *watches[MAX_WATCHES]; /* in the order of creation; destroyed ones are NULL */
     int n_watches;
+    double stale_s; /* of watches that are synced */
+    bool are_new;   /* watches that are created from now on */
     uint32_t n_calls, n_open;
     char path[512], body[512];
     http_client_fn *fn;
@@ -78,6 +81,7 @@ enum status kube_watch_create(struct kube_watch **out, struct kube_client *clien
     (void)client, (void)err;
     assert_true(played.n_watches < MAX_WATCHES);
     w->config = *config;
+    w->is_new = played.are_new;
     snprintf(w->path, sizeof(w->path), "%s", config->path);
     snprintf(w->selector, sizeof(w->selector), "%s", config->selector);
     snprintf(w->field, sizeof(w->field), "%s", config->field_selector);
@@ -93,11 +97,11 @@ void kube_watch_destroy(struct kube_watch *w) {
 }
 
 double kube_watch_stale_s(const struct kube_watch *w) {
-    return w->config.events ? 7 : 0;
+    return w->is_new ? 0 : played.stale_s;
 }
 
 bool kube_watch_is_synced(const struct kube_watch *w) {
-    return w != NULL;
+    return !w->is_new;
 }
 
 static void answer(int code) {
@@ -212,6 +216,7 @@ static void nothing_is_told_before_the_first_list_is_whole(void **state) {
     assert_string_equal(fx.told, "10.0.0.1:8000 10.0.0.2:8000");
     assert_true(stats_of(&fx).is_synced);
     assert_int_equal(stats_of(&fx).n_used, 2);
+    played.stale_s = 7;
     assert_true(stats_of(&fx).stale_s == 7);
     finish(&fx);
 }
@@ -259,6 +264,28 @@ static void slices_go_by_their_older_name_where_the_newer_is_unknown(void **stat
     assert_false(events_of(1)->missing(arg_of(1)));
     turn(&fx);
     assert_int_equal(played.n_watches, 2); /* neither: not at once again */
+    finish(&fx);
+}
+
+/* Each watch knows only since when it asks itself. */
+static void what_is_stale_stays_so_when_the_watch_begins_anew(void **state) {
+    struct fixture fx;
+
+    (void)state;
+    start(&fx, (struct discovery_kube_config){.resource = KUBE_ENDPOINTSLICES, .service = "w"});
+    played.stale_s = 100;
+    assert_true(stats_of(&fx).stale_s == 100);
+    assert_false(events_of(0)->missing(arg_of(0)));
+    played.are_new = true;
+    turn(&fx);
+    assert_int_equal(played.n_watches, 2);
+    assert_true(stats_of(&fx).stale_s >= 100);
+    assert_false(events_of(1)->missing(arg_of(1)));
+    turn(&fx);
+    assert_true(stats_of(&fx).stale_s >= 100);
+    played.watches[1]->is_new = false;
+    played.stale_s = 0;
+    assert_true(stats_of(&fx).stale_s == 0);
     finish(&fx);
 }
 
@@ -392,6 +419,7 @@ int main(void) {
         cmocka_unit_test(nothing_is_told_before_the_first_list_is_whole),
         cmocka_unit_test(the_events_of_a_turn_are_one_set_in_that_turn),
         cmocka_unit_test(slices_go_by_their_older_name_where_the_newer_is_unknown),
+        cmocka_unit_test(what_is_stale_stays_so_when_the_watch_begins_anew),
         cmocka_unit_test(a_pool_says_who_and_where),
         cmocka_unit_test(what_is_wrong_with_the_configuration_is_said),
         cmocka_unit_test(a_cost_is_written_when_it_has_changed_by_much),
