@@ -24,6 +24,11 @@ MORE_VALUES = {
     "wide": {"router": {"serviceDiscovery": {"clusterWide": True, "selector": {"app": "vllm"}, "writeDeletionCost": True,
                                              "port": 8000}}},
     "pool": {"router": {"serviceDiscovery": {"inferencePool": "pool", "namespace": "models"}}},
+    # As smg's chart has them: whole numbers, not "32MiB".
+    "numbers": {"router": {"maxPayloadSize": 536870912, "maxConcurrentRequests": 2000000, "requestTimeoutSecs": 1800,
+                           "cacheThreshold": 0.3, "options": {"max-index-bytes": 67108864}}},
+    "called": {"fullnameOverride": "llm", "router": {"metrics": {"serviceMonitor": {"enabled": True}}},
+               "metrics": {"podMonitor": {"enabled": True}}},
     "all": {"router": {"autoscaling": {"enabled": True}, "tls": {"secretName": "cert"},
                        "metrics": {"serviceMonitor": {"enabled": True}},
                        "ingress": {"enabled": True, "hosts": [{"host": "a.example"}], "tls": [{"hosts": ["a.example"]}]}},

@@ -138,6 +138,25 @@ def test_service_monitors_find_services_of_the_same_render(objects):
 
 
 @each_render
+def test_alerts_know_the_jobs_of_routers_and_workers_by_name(objects):
+    for monitor in of_kind(objects, "ServiceMonitor", "PodMonitor"):
+        spec, component = monitor["spec"], monitor["metadata"]["labels"]["app.kubernetes.io/component"]
+        for endpoint in spec.get("endpoints", []) + spec.get("podMetricsEndpoints", []):
+            named_by = [r["replacement"] for r in endpoint.get("relabelings", []) if r["targetLabel"] == "job"]
+            [job] = named_by or [f"incipit/{monitor['metadata']['name']}"]  # an operator's own: NAMESPACE/NAME
+            assert f"incipit-{component}" in job, job
+    rules = (ROOT / "deploy/prometheus/rules.yaml").read_text()
+    assert set(re.findall(r'job=~"([^"]*)"', rules)) <= {".*incipit.*", ".*incipit-router.*"}
+
+
+@each_render
+def test_a_new_chart_restarts_no_worker(objects):
+    """Its caches would go: what a pod's template says must not change with the chart's version alone."""
+    for d in of_kind(objects, "Deployment"):
+        assert not {"helm.sh/chart", "app.kubernetes.io/version"} & set(d["spec"]["template"]["metadata"]["labels"])
+
+
+@each_render
 def test_what_is_named_is_there(objects):
     """Config maps, secrets, claims and accounts; a secret of the user's is named in values, or optional."""
     given = {"cert", "keys", "huggingface"}
@@ -344,6 +363,7 @@ WITH = {
     ("workerDefaults", "autoscaling"): {"keda": {"enabled": True}},
     ("workerDefaults", "model"): {"workers": [{"name": "demo"}], "workerDefaults": {"model": "org/name"}},
     ("workerDefaults", "servedModelName"): {"workers": [{"name": "demo", "model": "org/name"}]},
+    ("workerDefaults", "extraArgs"): {"workers": [{"name": "demo", "model": "org/name"}]},
 }
 
 
@@ -440,3 +460,21 @@ def test_versions_agree():
     for path in KUSTOMIZE.rglob("kustomization.yaml"):
         for image in yaml.safe_load(path.read_text()).get("images", []):
             assert image["newTag"] == VERSION, path
+
+
+@pytest.mark.skipif("helm/default" not in RENDERS, reason="SKIPPED: there is no Go to render the chart with")
+def test_a_new_key_of_clients_restarts_routers():
+    """They read it from the environment, once."""
+    def template(key):
+        [router] = routers(helm({"auth": {"apiKey": key}})[0])
+        return router["spec"]["template"]
+
+    assert template("a") != template("b")
+    assert template("a") == template("a")
+
+
+@each_render
+def test_a_rollout_waits_as_long_as_a_worker_may_start(objects):
+    for d in of_kind(objects, "Deployment"):
+        probe = container_of(d)["startupProbe"]
+        assert d["spec"].get("progressDeadlineSeconds", 600) > probe["periodSeconds"] * probe["failureThreshold"]

@@ -92,13 +92,13 @@ capabilities:
   "probe-misses" $r.healthCheck.failureThreshold "probe-hits" $r.healthCheck.successThreshold
   "probe-path" $r.healthCheck.endpoint -}}
 {{- range $name, $value := $given -}}
-{{- if not (kindIs "invalid" $value) }}{{ $_ := set $o $name (kindIs "float64" $value | ternary (toString $value) $value) }}{{ end -}}
+{{- if not (kindIs "invalid" $value) }}{{ $_ := set $o $name $value }}{{ end -}}
 {{- end -}}
 {{- $seconds := dict "request-timeout" $r.requestTimeoutSecs "queue-timeout" $r.queueTimeoutSecs
   "probe-interval" $r.healthCheck.intervalSecs "probe-timeout" $r.healthCheck.timeoutSecs
   "drain-settle" $r.drain.settleSecs "drain-timeout" $r.drain.timeoutSecs -}}
 {{- range $name, $value := $seconds -}}
-{{- if not (kindIs "invalid" $value) }}{{ $_ := set $o $name (printf "%vs" $value) }}{{ end -}}
+{{- if not (kindIs "invalid" $value) }}{{ $_ := set $o $name (printf "%ds" (int64 $value)) }}{{ end -}}
 {{- end -}}
 {{- $_ := set $o "log-level" $r.logging.level -}}
 {{- $_ := set $o "log-format" (ternary "json" "text" $r.logging.json) -}}
