@@ -270,6 +270,7 @@ static enum status build_sources(struct router *r, struct error *err) {
         sources_create(&r->sources, r->loop, r->fleet, r->registry, r->log, r->options, err);
 
     r->admin.sources = r->sources;
+    sources_tick(r->sources, r->metrics); /* its gauges are there before readiness is */
     return st;
 }
 
