@@ -51,7 +51,7 @@ struct fixture {
 
 /* --- the listener ----------------------------------------------------------------------------------*/
 
-static int name_of(struct str object) {
+static UNUSED int name_of(struct str object) {
     struct str name = kube_json_plain(kube_json_get(kube_json_get(object, "metadata"), "name"));
 
     assert_int_equal(name.len, 1);
@@ -114,7 +114,7 @@ static const struct kube_watch_events watch_events = {.begin = on_begin,
                                                       .missing = on_missing};
 
 /* The names held, in order. */
-static const char *held(const struct fixture *fx) {
+static UNUSED const char *held(const struct fixture *fx) {
     static char names[27];
     int n = 0;
 
@@ -133,7 +133,7 @@ static void forget_open(struct http_request *req) {
     if (fx->open == req) fx->open = NULL;
 }
 
-static void go_on(struct fixture *fx, struct http_request *req, const char *beginning) {
+static UNUSED void go_on(struct fixture *fx, struct http_request *req, const char *beginning) {
     req->user = fx;
     req->on_abort = forget_open;
     fx->open = req;
@@ -164,7 +164,7 @@ static void on_server_request(struct http_request *req, void *arg) {
 
 static const struct http_server_events server_events = {.on_request = on_server_request};
 
-static void start_server(struct fixture *fx) {
+static UNUSED void start_server(struct fixture *fx) {
     struct http_limits limits = {.head_timeout_ms = 60000};
 
     fx->server = http_server_create(fx->loop, &limits, &server_events, fx);
@@ -174,7 +174,7 @@ static void start_server(struct fixture *fx) {
 
 /* --- both ------------------------------------------------------------------------------------------*/
 
-static void init(struct fixture *fx) {
+static UNUSED void init(struct fixture *fx) {
     struct log_config config = {.level = LOG_DEBUG, .max_per_s = 1000};
 
     memset(fx, 0, sizeof(*fx));
@@ -185,12 +185,12 @@ static void init(struct fixture *fx) {
     start_server(fx);
 }
 
-static void expect(struct fixture *fx, const struct answer *answer) {
+static UNUSED void expect(struct fixture *fx, const struct answer *answer) {
     fx->answers[fx->n_answers++] = *answer;
 }
 
 /* `config` without a server: this one. Delays are next to nothing, unless it says otherwise. */
-static void start(struct fixture *fx, struct kube_config config) {
+static UNUSED void start(struct fixture *fx, struct kube_config config) {
     struct error err = {0};
     char server[64];
 
@@ -214,7 +214,7 @@ static void start(struct fixture *fx, struct kube_config config) {
     assert_int_equal(fx->n_begun, 0);
 }
 
-static void finish(struct fixture *fx) {
+static UNUSED void finish(struct fixture *fx) {
     kube_watch_destroy(fx->watch);
     kube_client_destroy(fx->client);
     http_server_destroy(fx->server);
@@ -233,22 +233,22 @@ static void finish(struct fixture *fx) {
         }                                                                                          \
     } while (0)
 
-static void turn_idly(struct fixture *fx) {
+static UNUSED void turn_idly(struct fixture *fx) {
     for (int i = 0; i < 30; i++)
         loop_turn(fx->loop, 1000);
 }
 
-static void say(struct fixture *fx, const char *text) {
+static UNUSED void say(struct fixture *fx, const char *text) {
     assert_non_null(fx->open);
     http_stream_write(fx->open, str_of(text));
 }
 
-static void end_watch(struct fixture *fx) {
+static UNUSED void end_watch(struct fixture *fx) {
     http_stream_end(fx->open);
     fx->open = NULL;
 }
 
-static const char *log_text(struct fixture *fx) {
+static UNUSED const char *log_text(struct fixture *fx) {
     size_t n;
 
     rewind(fx->log_file);
@@ -275,5 +275,24 @@ static const char *log_text(struct fixture *fx) {
     "\"message\":\"" message "\",\"reason\":\"" reason "\",\"code\":" #code "}"
 #define GONE                                                                                       \
     "{\"type\":\"ERROR\",\"object\":" STATUS(410, "Expired", "too old resource version") "}\n"
+
+/* --- what was asked -----------------------------------------------------------------------------------*/
+
+#define LIST_PATH                                                                                  \
+    "/api/v1/namespaces/prod/pods?labelSelector=app%3Dvllm%2Ctier%20in%20%28a%2C%20b%29"
+
+static UNUSED bool is_watch(const struct fixture *fx, int i, const char *version) {
+    char want[200];
+
+    snprintf(want, sizeof(want),
+             "&watch=true&allowWatchBookmarks=true&resourceVersion=%s&timeoutSeconds=", version);
+    return strstr(fx->targets[i], want) != NULL;
+}
+
+static UNUSED bool is_list_anew(const struct fixture *fx, int i) {
+    return strcmp(fx->targets[i], LIST_PATH "&limit=500") == 0;
+}
+
+#define NEVER 3600000u /* an hour: a test does not see it pass */
 
 #endif
