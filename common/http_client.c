@@ -60,6 +60,7 @@ struct http_call {
     struct list fresh; /* on its client's */
     struct loop_timer silence;
     uint64_t silence_us;
+    bool is_held;
     char message[CURL_ERROR_SIZE];
 };
 
@@ -149,6 +150,11 @@ static void silence_is_over(void *arg) {
     finish(call, CURLE_OPERATION_TIMEDOUT);
 }
 
+/* The other side's begins now, unless it is we who do not listen. */
+static void begin_silence(struct http_call *call) {
+    if (call->silence_us && !call->is_held) loop_timer_start(&call->silence, call->silence_us);
+}
+
 /* What the callback is given stays where it is until it returns, even when it cancels the call. */
 static void tell_piece(struct http_call *call) {
     struct buf piece = call->answer;
@@ -157,7 +163,7 @@ static void tell_piece(struct http_call *call) {
     curl_easy_getinfo(call->easy, CURLINFO_RESPONSE_CODE, &code);
     buf_init(&call->answer, piece.limit);
     call->answer.has_failed = piece.has_failed; /* its end is to say so */
-    if (call->silence_us) loop_timer_start(&call->silence, call->silence_us);
+    begin_silence(call);
     call->on_data((int)code, buf_str(&piece), call->arg);
     buf_fini(&piece);
 }
@@ -482,12 +488,15 @@ enum status http_client_start(struct http_client *client, const struct http_clie
                          curl_easy_strerror(rc));
     }
     call->silence_us = (uint64_t)request->silence_ms * 1000;
-    if (call->silence_us) loop_timer_start(&call->silence, call->silence_us);
+    begin_silence(call);
     if (out) *out = call;
     return ST_OK;
 }
 
 void http_call_hold(struct http_call *call, bool is_held) {
+    call->is_held = is_held;
+    loop_timer_stop(&call->silence);
+    begin_silence(call);
     (void)curl_easy_pause(call->easy, is_held ? CURLPAUSE_RECV : CURLPAUSE_CONT);
 }
 

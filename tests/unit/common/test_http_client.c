@@ -305,6 +305,27 @@ static void a_stream_that_falls_silent_ends(void **state) {
     finish(&fx);
 }
 
+/* It is we who do not listen. */
+static void a_stream_that_is_held_is_not_silent(void **state) {
+    uint64_t until_us;
+    struct fixture fx;
+
+    (void)state;
+    start(&fx);
+    begin_stream(&fx, 50);
+    http_call_hold(fx.stream, true);
+    http_stream_write(fx.kept, STR("word"));
+    for (until_us = clock_now_us() + 150000; clock_now_us() < until_us;)
+        loop_turn(fx.loop, 10000);
+    assert_int_equal(fx.n_answers, 0);
+    http_call_hold(fx.stream, false);
+    hear(&fx, STR("word"));
+    while (!fx.n_answers)
+        loop_turn(fx.loop, 10000);
+    assert_int_equal(fx.status, ST_TIMEOUT);
+    finish(&fx);
+}
+
 static void a_stream_may_be_cancelled_by_its_own_piece(void **state) {
     struct fixture fx;
 
@@ -535,6 +556,7 @@ int main(void) {
         cmocka_unit_test(a_stream_is_told_as_it_comes),
         cmocka_unit_test(a_stream_that_is_held_holds_its_sender),
         cmocka_unit_test(a_stream_that_falls_silent_ends),
+        cmocka_unit_test(a_stream_that_is_held_is_not_silent),
         cmocka_unit_test(a_stream_may_be_cancelled_by_its_own_piece),
         cmocka_unit_test(failures_say_which),
         cmocka_unit_test(a_piece_that_is_too_long_ends_its_stream),
