@@ -3,9 +3,8 @@
  *      IDLE ──due──▶ stream ──hello──▶ heard ──lost──▶ IDLE, due again after a pause
  *                       └────lost, refused──────────────┘
  *
- * `open` holds the mirrored requests of a worker by its number for them; each is on the registry's
- * books for exactly as long as it is there. Nobody tells of workers that come and go: every tick
- * compares what is followed with what the registry has.
+ * `open` holds the mirrored requests of a worker by its number for them (mirrors.h). Nobody tells of
+ * workers that come and go: every tick compares what is followed with what the registry has.
  *
  * Times. Events carry the worker's clock. The least difference to ours that was ever seen, of the last
  * minute or so since clocks drift, is that of an event that was on its way for the shortest time: so
@@ -14,7 +13,8 @@
  *
  * A replay may be 16 MiB, some ten thousand requests and more, of some 5 us each. It is taken in turns
  * of FRAMES_PER_TURN, half a millisecond, between which the stream is held, and of REPLAYS_MAX workers
- * at once: what else the loop has to do never waits for more than a few milliseconds. */
+ * at once: what else the loop has to do never waits for more than a few milliseconds. Streams that go
+ * on where they were lost do not wait for each other, but share as many frames a turn. */
 #include "router/follow.h"
 
 #include <assert.h>
@@ -25,28 +25,22 @@
 #include "common/http_client.h"
 #include "common/log.h"
 #include "common/loop.h"
-#include "common/map.h"
 #include "common/mem.h"
 #include "common/request_events.h"
 #include "common/rng.h"
+#include "router/mirrors.h"
 #include "router/registry.h"
 #include "router/router_metrics.h"
 
 #define TICK_US          100000u
 #define BACKOFF_FIRST_US 100000u
 #define BACKOFF_MAX_US   5000000u
-#define OPEN_MAX         4096u /* mirrored requests of a worker: more than any engine holds */
-#define PROMPT_MAX       (UINT64_C(1) << 30) /* bytes that are believed */
-#define PIECE_MAX        (4u << 20)          /* far above what curl reads in one turn */
+#define OPEN_MAX         4096u      /* mirrored requests of a worker: more than any engine holds */
+#define PIECE_MAX        (4u << 20) /* far above what curl reads in one turn */
 #define FRAMES_PER_TURN  128u
+#define FRAMES_MIN       4u /* of each, however many there are */
 #define REPLAYS_MAX      8u
-#define SCHEMES_MAX      8u /* foreign ones that are warned of */
 #define OFFSET_WINDOW_US 60000000u
-
-struct mirrored {
-    struct registry_mirror entry;
-    uint64_t chain[]; /* and behind it the guesses */
-};
 
 struct followed {
     struct follow *follow;
@@ -55,7 +49,8 @@ struct followed {
     bool has_place;    /* `next` and `generation` are where we are in its log */
     bool is_heard;     /* hello has come on this stream */
     bool is_held;      /* the stream, until `rest` has been taken */
-    bool is_replaying; /* on the way from `oldest` to replay_end; counted in n_replaying */
+    bool is_replaying; /* on the way to replay_end; counted in n_replaying */
+    bool is_anew;      /* and that from `oldest` on: what was before it is not known */
     uint32_t n_failures;
     uint64_t next, replay_end;
     char generation[WIRE_GENERATION_MAX];
@@ -64,7 +59,7 @@ struct followed {
     struct loop_timer retry, patience;
     struct loop_task more;
     struct buf rest; /* frames that are not taken yet, the last of which may not have come whole */
-    struct map open;
+    struct mirror_set open;
     uint64_t offset_us, window_offset_us, window_end_us; /* local time less the worker's */
 };
 
@@ -78,90 +73,17 @@ struct follow {
     struct followed *workers;        /* by id */
     struct registry_teller *tellers; /* of the tick at hand */
     struct rng rng;
-    uint32_t n_ids, n_replaying, n_schemes;
-    uint64_t schemes[SCHEMES_MAX];
+    uint32_t n_ids, n_replaying;
+    struct mirrors mirrors;
     struct metric *events[REQUEST_CLEARED + 1], *gaps, *lag;
     uint64_t blocks[CHAIN_BLOCKS_MAX]; /* of the frame at hand */
 };
 
-/* --- the mirrored requests ------------------------------------------------------------------------*/
+/* --- what is told ---------------------------------------------------------------------------------*/
 
-static void end_mirrored(struct followed *w, struct mirrored *m, const struct route_end *end) {
-    registry_adopted_ended(w->follow->registry, &m->entry, end, loop_now_us(w->follow->loop));
-    mem_free(m);
-}
-
-/* What became of them is not known any more. */
-static void close_all(struct followed *w) {
-    const struct route_end end = {.is_aborted = true,
-                                  .output_tokens = -1,
-                                  .feedback = {-1, -1},
-                                  .now_us = loop_now_us(w->follow->loop)};
-    const struct map_slot *slot;
-
-    for (size_t i = 0; (slot = map_next(&w->open, &i));)
-        end_mirrored(w, slot->value, &end);
-    map_clear(&w->open);
-}
-
-static void warn_of_scheme(struct follow *f, uint64_t scheme) {
-    for (uint32_t i = 0; i < f->n_schemes; i++) {
-        if (f->schemes[i] == scheme) return;
-    }
-    if (f->n_schemes == SCHEMES_MAX) return;
-    f->schemes[f->n_schemes++] = scheme;
-    log_event(f->log, LOG_WARN, "shared_hashes_differ",
-              log_z("why", "another router hashes prompts in another way: its load counts, what it "
-                           "leaves in caches does not. Give all routers the same "
-                           "--prefix-hash-seed and --prefix-block-bytes, and one version"));
-}
-
-/* Blocks that a prompt of so many bytes can have. */
-static uint32_t believed_blocks(const struct follow *f, const struct request_chain *chain) {
-    uint64_t n = chain->prompt_bytes / f->config.block_bytes + 1;
-
-    return (uint32_t)MIN(n, (uint64_t)chain->n_blocks);
-}
-
-static void take_accepted(struct followed *w, const struct request_event *e, uint64_t now_us) {
-    struct follow *f = w->follow;
-    const struct request_chain *chain = &e->chain;
-    bool is_known = chain->scheme == f->config.scheme;
-    uint32_t n = is_known ? believed_blocks(f, chain) : 0;
-    struct route_request rq = {
-        .n_blocks = n, .prompt_bytes = MIN(chain->prompt_bytes, PROMPT_MAX), .now_us = now_us};
-    struct mirrored *m;
-
-    if (chain->origin == f->config.origin) return;
-    if (!is_known && chain->n_blocks && !w->is_replaying) warn_of_scheme(f, chain->scheme);
-    if (w->open.n >= OPEN_MAX || map_find(&w->open, e->request)) return;
-    m = mem_try(sizeof(*m) + n * sizeof(*m->chain) + (n + 1) * sizeof(*rq.guesses));
-    if (!m) return;
-    memcpy(m->chain, chain->blocks, n * sizeof(*m->chain));
-    rq.chain = m->chain;
-    rq.guesses = (uint32_t *)(m->chain + n);
-    if (registry_adopt(f->registry, w->worker, w->incarnation, &rq, &m->entry) != ST_OK) {
-        mem_free(m);
-        return;
-    }
-    map_insert(&w->open, e->request, m);
-}
-
-static void take_first(struct followed *w, const struct request_event *e, uint64_t now_us) {
-    struct route_feedback feedback = {e->prompt_tokens, e->cached_tokens};
-    struct mirrored *m = map_find(&w->open, e->request);
-
-    if (m) registry_adopted_first(w->follow->registry, &m->entry, &feedback, now_us);
-}
-
-static void take_ended(struct followed *w, const struct request_event *e, uint64_t now_us) {
-    struct mirrored *m = map_erase(&w->open, e->request);
-    struct route_end end = {.is_aborted = e->is_aborted,
-                            .output_tokens = e->output_tokens,
-                            .feedback = {-1, -1},
-                            .now_us = now_us};
-
-    if (m) end_mirrored(w, m, &end);
+static void take_accepted(struct followed *w, const struct request_event *e, uint64_t t_us) {
+    if (e->chain.origin == w->follow->config.origin) return;
+    mirror_accepted(&w->open, w->worker, w->incarnation, e, t_us, w->is_anew);
 }
 
 static void take_load(struct followed *w, const struct wire_load *load) {
@@ -193,6 +115,13 @@ static void learn_offset(struct followed *w, uint64_t t_us, uint64_t now_us) {
     if ((int64_t)(offset_us - w->offset_us) < 0) w->offset_us = offset_us;
 }
 
+/* When the event was, by our clock; 0: before that began, or never. */
+static uint64_t time_of(const struct followed *w, uint64_t t_us, uint64_t now_us) {
+    int64_t ours_us = (int64_t)(t_us + w->offset_us);
+
+    return ours_us < 0 ? 0 : MIN((uint64_t)ours_us, now_us);
+}
+
 static void begin_offset(struct followed *w, uint64_t t_us, uint64_t now_us) {
     w->offset_us = w->window_offset_us = now_us - t_us;
     w->window_end_us = now_us + OFFSET_WINDOW_US;
@@ -203,12 +132,13 @@ static void begin_offset(struct followed *w, uint64_t t_us, uint64_t now_us) {
 static void set_replaying(struct followed *w, bool is_replaying) {
     w->follow->n_replaying += (uint32_t)is_replaying - w->is_replaying;
     w->is_replaying = is_replaying;
+    w->is_anew = w->is_anew && is_replaying;
 }
 
 /* What happened until `next` cannot be had: whoever was open may have ended. */
 static void skip_to(struct followed *w, uint64_t next) {
     metric_inc(w->follow->gaps);
-    close_all(w);
+    mirror_close_all(&w->open);
     w->next = next;
 }
 
@@ -221,11 +151,12 @@ static enum status take_hello(struct followed *w, const struct request_event *e,
 
     if (is_other || !is_known) {
         w->has_place = false;
-        close_all(w);
+        mirror_close_all(&w->open);
         if (!is_known) registry_suspect(f->registry, w->worker, w->incarnation);
         return ST_AGAIN;
     }
     begin_offset(w, e->t_us, now_us);
+    w->is_anew = !w->has_place || e->is_gap;
     if (!w->has_place) {
         w->next = e->oldest;
     } else if (e->is_gap) {
@@ -245,11 +176,11 @@ static void take_event(struct followed *w, const struct request_event *e, uint64
     uint64_t t_us;
 
     learn_offset(w, e->t_us, now_us);
-    t_us = MIN(e->t_us + w->offset_us, now_us);
+    t_us = time_of(w, e->t_us, now_us);
     switch (e->kind) {
     case REQUEST_ACCEPTED: take_accepted(w, e, t_us); break;
-    case REQUEST_FIRST: take_first(w, e, t_us); break;
-    case REQUEST_ENDED: take_ended(w, e, t_us); break;
+    case REQUEST_FIRST: mirror_first(&w->open, e, t_us, w->is_anew); break;
+    case REQUEST_ENDED: mirror_ended(&w->open, e, t_us); break;
     case REQUEST_LOAD: take_load(w, &e->load); break;
     case REQUEST_CLEARED: take_cleared(w); break;
     default: return; /* not known yet */
@@ -274,10 +205,17 @@ static enum status take_frame(struct followed *w, uint64_t sequence,
     return ST_OK;
 }
 
+/* When many come back at once, as after a partition, each is taken in smaller bites. */
+static uint32_t frames_per_turn(const struct follow *f) {
+    return MAX(FRAMES_PER_TURN * REPLAYS_MAX / MAX(f->n_replaying, REPLAYS_MAX), FRAMES_MIN);
+}
+
 /* The frames that have come, but for more than are taken in one turn: *is_more. */
 static enum status take_frames(struct followed *w, bool *is_more, struct error *err) {
+    uint32_t n_max = frames_per_turn(w->follow);
+
     *is_more = false;
-    for (uint32_t i = 0; i < FRAMES_PER_TURN; i++) {
+    for (uint32_t i = 0; i < n_max; i++) {
         struct request_event e;
         uint64_t sequence;
         size_t n;
@@ -413,20 +351,20 @@ static void begin(void *arg) {
 }
 
 static void on_patience_over(void *arg) {
-    close_all(arg);
+    struct followed *w = arg;
+
+    mirror_close_all(&w->open);
 }
 
 /* --- who is followed ------------------------------------------------------------------------------*/
 
 static void watch(struct follow *f, const struct registry_teller *t) {
     struct followed *w = &f->workers[t->id];
-    uint64_t seed;
 
-    hash_random(&seed, sizeof(seed));
     *w = (struct followed){
         .follow = f, .worker = t->id, .incarnation = t->incarnation, .is_watched = true};
     buf_init(&w->rest, 2 * PIECE_MAX);
-    map_init(&w->open, seed);
+    mirror_set_init(&w->open, &f->mirrors, OPEN_MAX);
     loop_timer_init(&w->retry, f->loop, begin, w);
     loop_timer_init(&w->patience, f->loop, on_patience_over, w);
     loop_task_init(&w->more, take_turn, w);
@@ -440,8 +378,7 @@ static void unwatch(struct followed *w) {
     http_call_cancel(w->call);
     registry_set_followed(w->follow->registry, w->worker, w->incarnation, false);
     set_replaying(w, false);
-    close_all(w);
-    map_fini(&w->open);
+    mirror_set_fini(&w->open);
     buf_fini(&w->rest);
     loop_timer_fini(&w->retry);
     loop_timer_fini(&w->patience);
@@ -454,7 +391,7 @@ static void note_generation(struct followed *w, const struct registry_teller *t)
     if (strcmp(w->described, t->generation) == 0) return;
     memcpy(w->described, t->generation, sizeof(w->described));
     if (w->is_heard) drop_stream(w, "it was restarted"); /* of what is not there any more */
-    close_all(w);
+    mirror_close_all(&w->open);
     w->n_failures = 0;
     if (!w->call) loop_timer_start(&w->retry, 0);
 }
@@ -487,10 +424,12 @@ struct follow *follow_create(struct loop *loop, struct http_client *client,
                                         [REQUEST_ENDED] = "ended",
                                         [REQUEST_LOAD] = "load",
                                         [REQUEST_CLEARED] = "cleared"};
+    const struct mirrors_config mirrors = {.scheme = config->scheme,
+                                           .block_bytes = config->block_bytes};
     struct follow *f = mem_zalloc(sizeof(*f));
     uint64_t seed;
 
-    assert(config->origin && config->block_bytes);
+    assert(config->origin);
     hash_random(&seed, sizeof(seed));
     rng_seed(&f->rng, seed);
     f->loop = loop;
@@ -498,6 +437,7 @@ struct follow *follow_create(struct loop *loop, struct http_client *client,
     f->registry = registry;
     f->log = log;
     f->config = *config;
+    mirrors_init(&f->mirrors, loop, registry, log, &mirrors);
     f->workers = mem_calloc(config->max_workers, sizeof(*f->workers));
     f->tellers = mem_calloc(config->max_workers, sizeof(*f->tellers));
     for (uint32_t kind = REQUEST_ACCEPTED; kind < ARRAY_LEN(kinds); kind++)
@@ -535,15 +475,14 @@ void follow_check(const struct follow *f) {
 
         if (!w->is_watched) continue;
         assert(id < f->n_ids && w->worker == id);
-        map_check(&w->open);
-        assert(w->open.n <= OPEN_MAX);
+        mirror_set_check(&w->open);
         assert(!w->is_heard || (w->call && w->has_place));
         assert(!w->is_replaying || w->call);
         assert(!w->is_held || w->call);
         assert(!w->is_heard || w->is_replaying == (w->next < w->replay_end));
         n_replaying += w->is_replaying;
         if (registry_get(f->registry, id, &view) && view.incarnation == w->incarnation)
-            assert(view.n_mirrored == w->open.n && view.is_followed == w->is_heard);
+            assert(view.n_mirrored == w->open.requests.n && view.is_followed == w->is_heard);
     }
     assert(n_replaying == f->n_replaying);
 }

@@ -39,11 +39,14 @@ struct redis_stream_stats {
     uint64_t n_appended, n_dropped, n_read, n_lost; /* n_lost: connections */
 };
 
-/* Connects in the background. ST_INVALID: the URL; ST_UNAVAILABLE: built without hiredis. */
+/* Connects in the background, to write. ST_INVALID: the URL; ST_UNAVAILABLE: built without hiredis. */
 MUST_USE enum status redis_stream_create(struct redis_stream **out, struct loop *loop,
                                          struct log *log, const struct redis_stream_config *config,
                                          struct error *err);
 void redis_stream_destroy(struct redis_stream *s); /* NULL is fine */
+
+/* Reads from now on. Asking again changes nothing. */
+void redis_stream_read(struct redis_stream *s);
 
 void redis_stream_append(struct redis_stream *s, struct str bytes);
 void redis_stream_stats(const struct redis_stream *s, struct redis_stream_stats *out);

@@ -123,12 +123,18 @@ void registry_adopted_ended(struct registry *r, struct registry_mirror *m,
 
 /* What is sent to workers that are not ours, for other routers: frames of common/request_events.h whose
  * sequence is the worker's identity. Before any request; `take` appends what there is to `out` and
- * empties it; what finds no room, for want of somebody who takes, is dropped. */
-void registry_open_outbox(struct registry *r, uint64_t origin, uint64_t scheme);
-void registry_take_outbox(struct registry *r, struct buf *out);
-/* The worker of that identity, if it is described and not ours. */
-bool registry_find_foreign(struct registry *r, uint64_t identity, uint32_t *id,
-                           uint32_t *incarnation);
+ * empties it. False: something found no room since the last time, for want of somebody who takes. */
+void registry_open_outbox(struct registry *r, uint64_t origin, uint64_t scheme, size_t max_bytes);
+bool registry_take_outbox(struct registry *r, struct buf *out);
+
+/* The workers that are described and not ours, by id: returns how many, at most `max`. *n_unknown: those
+ * that are not described yet. */
+struct registry_foreign {
+    uint64_t identity;
+    uint32_t id, incarnation;
+};
+uint32_t registry_foreign(struct registry *r, struct registry_foreign *out, uint32_t max,
+                          uint32_t *n_unknown);
 
 /* Asserts the invariants of all books, and that the sum of the loads is what is open here and what is
  * open elsewhere. O(size), under the lock: for tests. */

@@ -53,6 +53,8 @@ struct registry {
     uint32_t n_open;           /* our own, of all models, like n_waiting */
     uint32_t n_mirrored;       /* of other routers */
     struct buf outbox;         /* of registry_outbox.c, as are: */
+    size_t outbox_max;
+    bool outbox_is_cut; /* something found no room in it */
     uint64_t origin, scheme, n_told;
     uint32_t n_waiting;
     uint32_t next_model; /* is looked at first when a place is free */

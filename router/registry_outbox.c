@@ -5,46 +5,55 @@
 #include "common/request_events.h"
 #include "router/registry_internal.h"
 
-#define OUTBOX_MAX (8u << 20) /* what a stuck control loop may cost */
-
-void registry_open_outbox(struct registry *r, uint64_t origin, uint64_t scheme) {
+void registry_open_outbox(struct registry *r, uint64_t origin, uint64_t scheme, size_t max_bytes) {
     pthread_mutex_lock(&r->lock);
     r->origin = origin;
     r->scheme = scheme;
+    r->outbox_max = max_bytes;
     pthread_mutex_unlock(&r->lock);
 }
 
-void registry_take_outbox(struct registry *r, struct buf *out) {
+bool registry_take_outbox(struct registry *r, struct buf *out) {
+    bool is_whole;
+
     pthread_mutex_lock(&r->lock);
+    is_whole = !r->outbox_is_cut;
+    r->outbox_is_cut = false;
     buf_append_str(out, buf_str(&r->outbox));
     buf_clear(&r->outbox);
     pthread_mutex_unlock(&r->lock);
+    return is_whole;
 }
 
-bool registry_find_foreign(struct registry *r, uint64_t identity, uint32_t *id,
-                           uint32_t *incarnation) {
-    bool is_found = false;
+uint32_t registry_foreign(struct registry *r, struct registry_foreign *out, uint32_t max,
+                          uint32_t *n_unknown) {
+    uint32_t n = 0;
 
+    *n_unknown = 0;
     pthread_mutex_lock(&r->lock);
-    for (uint32_t i = 0; i < r->n_ids && !is_found; i++) {
+    for (uint32_t i = 0; i < r->n_ids && n < max; i++) {
         const struct worker *w = &r->workers[i];
 
+        *n_unknown += w->is_used && !w->is_described;
         if (!w->is_used || !w->is_described || !w->is_foreign) continue;
-        if (routing_load(w->model->routing)->workers[i].spec.identity != identity) continue;
-        *id = i;
-        *incarnation = w->incarnation;
-        is_found = true;
+        out[n++] = (struct registry_foreign){
+            .identity = routing_load(w->model->routing)->workers[i].spec.identity,
+            .id = i,
+            .incarnation = w->incarnation};
     }
     pthread_mutex_unlock(&r->lock);
-    return is_found;
+    return n;
 }
 
 static void put(struct registry *r, const struct registry_target *target,
                 const struct request_event *e) {
     const struct load *load = routing_load(target->routing);
 
-    if (buf_len(&r->outbox) >= OUTBOX_MAX) return;
-    request_event_put(&r->outbox, load->workers[target->worker].spec.identity, e);
+    if (buf_len(&r->outbox) < r->outbox_max)
+        request_event_put(&r->outbox, load->workers[target->worker].spec.identity, e);
+    else
+        r->outbox_is_cut = true;
+    r->outbox_is_cut = r->outbox_is_cut || buf_status(&r->outbox) != ST_OK;
 }
 
 void outbox_accepted(struct registry *r, const struct route_ticket *ticket,

@@ -84,7 +84,8 @@ enum status router_build_sharing(struct router *r, struct error *err) {
                                  .origin = r->origin,
                                  .scheme = scheme,
                                  .block_bytes = o->prefix_block_bytes,
-                                 .patience_us = SHARE_PATIENCE_US};
+                                 .patience_us = SHARE_PATIENCE_US,
+                                 .outbox_bytes = SHARE_OUTBOX_BYTES};
 
     if (o->share == SHARE_WORKERS) {
         r->follow = follow_create(r->loop, r->client, r->registry, r->metrics, r->log, &follow);

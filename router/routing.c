@@ -71,7 +71,7 @@
  * before its first token is seen here, so single reports never match; sums do. */
 struct report_sums {
     double n_sent, n_told, n_said; /* first tokens; those whose answer told; as counted there */
-    double n_blind;                /* of prompts whose blocks are not known: nothing was predicted */
+    double n_blind; /* of prompts whose blocks are not known: nothing was predicted */
     double predicted_tokens, predicted_cached, queried, hits;
     double fresh_n, fresh_bytes, fresh_tokens; /* not yet learned from, not decayed */
 };

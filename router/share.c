@@ -1,8 +1,11 @@
 /* router/share.c - what is written every ten milliseconds, and the requests of other routers.
  *
- * `peers` are the routers that were heard of; each has its open requests by its own numbers for them.
- * Each of these is on the registry's books for exactly as long as it is there. A peer that has been
- * silent for long is forgotten. */
+ * `peers` are the routers that were heard of; each has its open requests by its own numbers for them
+ * (mirrors.h). A peer that has been silent for long is forgotten: by when we heard of it, since clocks
+ * differ, but for what was written before we came or while we could not read.
+ *
+ * Workers are told by their identity. Who they are is asked of the registry every tenth of a second,
+ * not for each event, and reading begins when they are known: the history is told once. */
 #include "router/share.h"
 
 #include <assert.h>
@@ -11,39 +14,38 @@
 #include <stdlib.h>
 
 #include "common/hash.h"
-#include "common/log.h"
 #include "common/loop.h"
 #include "common/map.h"
 #include "common/mem.h"
 #include "common/metrics.h"
 #include "common/request_events.h"
+#include "router/mirrors.h"
 #include "router/registry.h"
 #include "router/router_metrics.h"
 
 #define FLUSH_US     10000u
 #define HEARTBEAT_US 2000000u
 #define PEERS_MAX    64
-#define OPEN_MAX     65536u              /* requests of one peer */
-#define PROMPT_MAX   (UINT64_C(1) << 30) /* bytes that are believed */
+#define OPEN_MAX     65536u   /* requests of one peer */
+#define WORKERS_US   100000u  /* between two looks at who the workers are */
+#define UNKNOWN_US   5000000u /* so long reading waits for them to be described */
 #define ORIGIN_CHARS 16
-
-struct shared_request {
-    struct registry_mirror mirror;
-    uint64_t chain[];
-};
 
 struct peer {
     uint64_t origin;         /* 0: a free place */
     uint64_t heard_us, next; /* next: of its entries; 0: any */
-    bool hashes_differ;
-    struct map open;
+    struct mirror_set open;
 };
 
 struct share {
     struct loop *loop;
     struct registry *registry;
-    struct log *log;
     struct share_config config;
+    struct mirrors mirrors;
+    struct registry_foreign *workers;
+    struct map by_identity;        /* of those */
+    uint64_t begun_us, workers_us; /* workers_us: of the last look */
+    bool is_live;                  /* the history has been told: what comes now is new */
     struct redis_stream *stream;
     struct loop_timer timer;
     struct buf entry, told;
@@ -53,41 +55,17 @@ struct share {
     uint64_t blocks[CHAIN_BLOCKS_MAX];
 };
 
-/* --- writing ----------------------------------------------------------------------------------- */
+/* --- workers ------------------------------------------------------------------------------------ */
 
-static void write_entry(struct share *s, uint64_t now_us) {
-    struct request_event hello = {.kind = REQUEST_HELLO, .t_us = now_us, .next = ++s->n_entries};
+static void look_for_workers(struct share *s, uint64_t now_us) {
+    uint32_t n_unknown,
+        n = registry_foreign(s->registry, s->workers, REGISTRY_MAX_WORKERS, &n_unknown);
 
-    snprintf(hello.generation, sizeof(hello.generation), "%0*" PRIx64, ORIGIN_CHARS,
-             s->config.origin);
-    buf_clear(&s->entry);
-    request_event_put(&s->entry, REQUEST_EVENT_CONTROL, &hello);
-    buf_append_str(&s->entry, buf_str(&s->told));
-    buf_clear(&s->told);
-    if (buf_status(&s->entry) != ST_OK) return;
-    redis_stream_append(s->stream, buf_str(&s->entry));
-    s->written_us = now_us;
-}
-
-static void peer_forget(struct share *s, struct peer *p);
-
-static void on_timer(void *arg) {
-    struct share *s = arg;
-    uint64_t now_us = loop_now_us(s->loop);
-    struct redis_stream_stats stats;
-
-    loop_timer_start(&s->timer, FLUSH_US);
-    registry_take_outbox(s->registry, &s->told);
-    if (buf_len(&s->told) || now_us - s->written_us >= HEARTBEAT_US) write_entry(s, now_us);
-    for (int i = 0; i < PEERS_MAX; i++) {
-        struct peer *p = &s->peers[i];
-
-        if (p->origin && now_us - MIN(p->heard_us, now_us) > s->config.patience_us)
-            peer_forget(s, p);
-    }
-    redis_stream_stats(s->stream, &stats);
-    metric_reach(s->dropped, stats.n_dropped);
-    metric_set(s->connected, stats.is_reading && stats.is_writing);
+    s->workers_us = now_us;
+    map_clear(&s->by_identity);
+    for (uint32_t i = 0; i < n; i++)
+        map_insert(&s->by_identity, s->workers[i].identity, &s->workers[i]);
+    if ((n && !n_unknown) || now_us - s->begun_us >= UNKNOWN_US) redis_stream_read(s->stream);
 }
 
 /* --- other routers ------------------------------------------------------------------------------ */
@@ -100,90 +78,36 @@ static struct peer *find_peer(struct share *s, uint64_t origin) {
         if (!s->peers[i].origin && !free_place) free_place = &s->peers[i];
     }
     if (free_place) {
-        uint64_t seed;
-
-        hash_random(&seed, sizeof(seed));
         *free_place = (struct peer){.origin = origin};
-        map_init(&free_place->open, seed);
+        mirror_set_init(&free_place->open, &s->mirrors, OPEN_MAX);
     }
     return free_place;
 }
 
-static void end_shared(struct share *s, struct shared_request *q, const struct route_end *end) {
-    registry_adopted_ended(s->registry, &q->mirror, end, loop_now_us(s->loop));
-    mem_free(q);
-}
-
-/* What became of its requests is not known any more. */
-static void close_all(struct share *s, struct peer *p) {
-    const struct route_end end = {.is_aborted = true,
-                                  .output_tokens = -1,
-                                  .feedback = {-1, -1},
-                                  .now_us = loop_now_us(s->loop)};
-    const struct map_slot *slot;
-
-    for (size_t i = 0; (slot = map_next(&p->open, &i));)
-        end_shared(s, slot->value, &end);
-    map_clear(&p->open);
-}
-
-static void peer_forget(struct share *s, struct peer *p) {
-    close_all(s, p);
-    map_fini(&p->open);
+static void peer_forget(struct peer *p) {
+    mirror_set_fini(&p->open);
     p->origin = 0;
 }
 
-static void warn_of_hashes(struct share *s, struct peer *p) {
-    if (p->hashes_differ) return;
-    p->hashes_differ = true;
-    log_event(s->log, LOG_WARN, "shared_hashes_differ",
-              log_z("why", "another router hashes prompts in another way: its load counts, what it "
-                           "leaves in caches does not. Give all routers the same "
-                           "--prefix-hash-seed and --prefix-block-bytes, and one version"));
+static void forget_silent(struct share *s, uint64_t now_us) {
+    for (int i = 0; i < PEERS_MAX; i++) {
+        struct peer *p = &s->peers[i];
+
+        if (p->origin && now_us - MIN(p->heard_us, now_us) > s->config.patience_us) peer_forget(p);
+    }
 }
 
-static void take_accepted(struct share *s, struct peer *p, uint64_t worker,
-                          const struct request_event *e, uint64_t t_us) {
-    const struct request_chain *chain = &e->chain;
-    uint64_t n = MIN(chain->n_blocks, chain->prompt_bytes / s->config.block_bytes + 1);
-    struct route_request rq = {.n_blocks = chain->scheme == s->config.scheme ? (uint32_t)n : 0,
-                               .prompt_bytes = MIN(chain->prompt_bytes, PROMPT_MAX),
-                               .now_us = t_us};
-    struct shared_request *q;
-    uint32_t id, incarnation;
-
-    if (p->open.n >= OPEN_MAX || map_find(&p->open, e->request)) return;
-    if (!registry_find_foreign(s->registry, worker, &id, &incarnation)) return;
-    if (chain->scheme != s->config.scheme) warn_of_hashes(s, p);
-    q = mem_try_zalloc(sizeof(*q) + rq.n_blocks * sizeof(*q->chain));
-    if (!q) return;
-    memcpy(q->chain, chain->blocks, rq.n_blocks * sizeof(*q->chain));
-    rq.chain = q->chain;
-    if (registry_adopt(s->registry, id, incarnation, &rq, &q->mirror) == ST_OK)
-        map_insert(&p->open, e->request, q);
-    else
-        mem_free(q);
-}
-
-static void take_event(struct share *s, struct peer *p, uint64_t worker,
+static void take_event(struct share *s, struct peer *p, uint64_t identity,
                        const struct request_event *e, uint64_t t_us) {
-    struct route_feedback feedback = {e->prompt_tokens, e->cached_tokens};
-    struct route_end end = {.is_aborted = e->is_aborted,
-                            .output_tokens = e->output_tokens,
-                            .feedback = {-1, -1},
-                            .now_us = t_us};
-    struct shared_request *q;
+    const struct registry_foreign *w;
 
     switch (e->kind) {
-    case REQUEST_ACCEPTED: take_accepted(s, p, worker, e, t_us); break;
-    case REQUEST_FIRST:
-        q = map_find(&p->open, e->request);
-        if (q) registry_adopted_first(s->registry, &q->mirror, &feedback, t_us);
+    case REQUEST_ACCEPTED:
+        w = map_find(&s->by_identity, identity);
+        if (w) mirror_accepted(&p->open, w->id, w->incarnation, e, t_us, !s->is_live);
         break;
-    case REQUEST_ENDED:
-        q = map_erase(&p->open, e->request);
-        if (q) end_shared(s, q, &end);
-        break;
+    case REQUEST_FIRST: mirror_first(&p->open, e, t_us, !s->is_live); break;
+    case REQUEST_ENDED: mirror_ended(&p->open, e, t_us); break;
     default: return;
     }
     metric_inc(s->events);
@@ -213,10 +137,10 @@ static void on_entry(struct str bytes, uint64_t age_us, void *arg) {
     origin = strtoull(e.generation, NULL, 16);
     if (!origin || origin == s->config.origin) return;
     p = find_peer(s, origin);
-    if (!p) return;                                    /* more routers than anybody has */
-    if (p->next && e.next != p->next) close_all(s, p); /* entries are missing */
+    if (!p) return; /* more routers than anybody has */
+    if (p->next && e.next != p->next) mirror_close_all(&p->open); /* entries are missing */
     p->next = e.next + 1;
-    p->heard_us = MAX(p->heard_us, t_us);
+    p->heard_us = s->is_live ? now_us : MAX(p->heard_us, t_us);
     while (next_event(s, &bytes, &e, &sequence)) {
         uint64_t earlier_us = written_us - MIN(e.t_us, written_us);
 
@@ -224,17 +148,74 @@ static void on_entry(struct str bytes, uint64_t age_us, void *arg) {
     }
 }
 
+/* --- writing ----------------------------------------------------------------------------------- */
+
+static void write_entry(struct share *s, uint64_t now_us) {
+    struct request_event hello = {.kind = REQUEST_HELLO, .t_us = now_us, .next = ++s->n_entries};
+
+    snprintf(hello.generation, sizeof(hello.generation), "%0*" PRIx64, ORIGIN_CHARS,
+             s->config.origin);
+    buf_clear(&s->entry);
+    request_event_put(&s->entry, REQUEST_EVENT_CONTROL, &hello);
+    buf_append_str(&s->entry, buf_str(&s->told));
+    buf_clear(&s->told);
+    if (buf_status(&s->entry) != ST_OK) return;
+    redis_stream_append(s->stream, buf_str(&s->entry));
+    s->written_us = now_us;
+}
+
+/* What found no room was behind what did: the number behind this entry's is left out, and so that all
+ * see it, the next entry follows at once. */
+static void write_told(struct share *s, uint64_t now_us) {
+    bool is_whole = registry_take_outbox(s->registry, &s->told) && buf_status(&s->told) == ST_OK;
+
+    if (buf_len(&s->told) || now_us - s->written_us >= HEARTBEAT_US) write_entry(s, now_us);
+    if (is_whole) return;
+    s->n_entries++;
+    s->written_us = 0;
+}
+
+static void on_timer(void *arg) {
+    struct share *s = arg;
+    uint64_t now_us = loop_now_us(s->loop);
+    struct redis_stream_stats stats;
+
+    loop_timer_start(&s->timer, FLUSH_US);
+    if (now_us - s->workers_us >= WORKERS_US) look_for_workers(s, now_us);
+    write_told(s, now_us);
+    redis_stream_stats(s->stream, &stats);
+    if (s->is_live || !stats.is_reading) forget_silent(s, now_us);
+    metric_reach(s->dropped, stats.n_dropped);
+    metric_set(s->connected, stats.is_reading && stats.is_writing);
+}
+
+static void on_synced(void *arg) {
+    struct share *s = arg;
+
+    s->is_live = true;
+}
+
+static void on_lost(void *arg) {
+    struct share *s = arg;
+
+    s->is_live = false;
+}
+
 /* --- creation ---------------------------------------------------------------------------------- */
 
 enum status share_create(struct share **out, struct loop *loop, struct registry *registry,
                          struct metrics *metrics, struct log *log,
                          const struct share_config *config, struct error *err) {
+    const struct mirrors_config mirrors = {.scheme = config->scheme,
+                                           .block_bytes = config->block_bytes};
     struct share *s = mem_zalloc(sizeof(*s));
     struct redis_stream_config stream = {.url = config->url,
                                          .password = config->password,
                                          .key = config->key,
                                          .max_entries = config->max_entries,
                                          .on_entry = on_entry,
+                                         .on_synced = on_synced,
+                                         .on_lost = on_lost,
                                          .arg = s};
     enum status st = redis_stream_create(&s->stream, loop, log, &stream, err);
 
@@ -244,14 +225,17 @@ enum status share_create(struct share **out, struct loop *loop, struct registry 
     }
     s->loop = loop;
     s->registry = registry;
-    s->log = log;
     s->config = *config;
+    s->begun_us = loop_now_us(loop);
+    s->workers = mem_calloc(REGISTRY_MAX_WORKERS, sizeof(*s->workers));
+    mirrors_init(&s->mirrors, loop, registry, log, &mirrors);
+    map_init(&s->by_identity, config->origin);
     buf_init(&s->entry, 0);
     buf_init(&s->told, 0);
     s->events = metrics_at(metrics, ROUTER_redis_events_total);
     s->dropped = metrics_at(metrics, ROUTER_redis_dropped_total);
     s->connected = metrics_at(metrics, ROUTER_redis_connected);
-    registry_open_outbox(registry, config->origin, config->scheme);
+    registry_open_outbox(registry, config->origin, config->scheme, config->outbox_bytes);
     loop_timer_init(&s->timer, loop, on_timer, s);
     loop_timer_start(&s->timer, FLUSH_US);
     *out = s;
@@ -262,11 +246,13 @@ void share_destroy(struct share *s) {
     if (!s) return;
     redis_stream_destroy(s->stream);
     for (int i = 0; i < PEERS_MAX; i++) {
-        if (s->peers[i].origin) peer_forget(s, &s->peers[i]);
+        if (s->peers[i].origin) peer_forget(&s->peers[i]);
     }
     loop_timer_fini(&s->timer);
     buf_fini(&s->entry);
     buf_fini(&s->told);
+    map_fini(&s->by_identity);
+    mem_free(s->workers);
     mem_free(s);
 }
 
@@ -274,7 +260,6 @@ void share_check(const struct share *s) {
     for (int i = 0; i < PEERS_MAX; i++) {
         if (!s->peers[i].origin) continue;
         assert(s->peers[i].origin != s->config.origin);
-        assert(s->peers[i].open.n <= OPEN_MAX);
-        map_check(&s->peers[i].open);
+        mirror_set_check(&s->peers[i].open);
     }
 }

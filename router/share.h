@@ -10,8 +10,9 @@
  *
  * An entry is frames of common/request_events.h: a hello, whose generation is the writer's origin, whose
  * `next` is the number of the entry and whose time is its time, then events, whose sequence is the
- * identity of the worker (a hash of its URL). An entry comes at least every two seconds; what a router that has been silent for ten had
- * open counts as ended. Without a server all go on alone. Thread: control. */
+ * identity of the worker (a hash of its URL). An entry comes at least every two seconds; what a router
+ * that has been silent for ten had open counts as ended. Without a server all go on alone.
+ * Thread: control. */
 #ifndef ROUTER_SHARE_H
 #define ROUTER_SHARE_H
 
@@ -23,7 +24,8 @@ struct metrics;
 struct registry;
 struct share;
 
-#define SHARE_PATIENCE_US 10000000u
+#define SHARE_PATIENCE_US  10000000u
+#define SHARE_OUTBOX_BYTES (8u << 20) /* what a stuck control loop may cost */
 
 struct share_config {
     const char *url, *password; /* redis_stream.h */
@@ -32,6 +34,7 @@ struct share_config {
     uint64_t origin, scheme; /* as in x-incipit-chain */
     uint32_t block_bytes;    /* of the hashing */
     uint64_t patience_us;    /* SHARE_PATIENCE_US: with a router that is silent */
+    size_t outbox_bytes;     /* SHARE_OUTBOX_BYTES: of what is to be written; more is lost */
 };
 
 MUST_USE enum status share_create(struct share **out, struct loop *loop, struct registry *registry,

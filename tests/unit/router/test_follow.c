@@ -9,7 +9,7 @@
 #include "common/request_events.h"
 #include "common/rng.h"
 #include "router/prompt_hash.h"
-#include "router/registry.h"
+#include "router/registry_internal.h"
 #include "router/router_metrics.h"
 #include "tests/support/client.h"
 #include "tests/support/cm.h"
@@ -35,7 +35,8 @@ struct teller {
     uint64_t oldest, next; /* sequences; the first is 1 */
     struct http_request *reader;
     uint32_t n_connections, n_from_oldest;
-    int code; /* other than 200: refused */
+    int code;          /* other than 200: refused */
+    uint64_t ahead_us; /* of its clock, before ours */
 };
 
 struct fixture {
@@ -52,7 +53,7 @@ struct fixture {
 
 static void say_hello(struct teller *t, bool is_gap) {
     struct request_event e = {.kind = REQUEST_HELLO,
-                              .t_us = loop_now_us(t->loop),
+                              .t_us = loop_now_us(t->loop) + t->ahead_us,
                               .next = t->next,
                               .oldest = t->oldest,
                               .is_gap = is_gap};
@@ -126,19 +127,25 @@ static uint64_t scheme(void) {
     return prompt_hash_scheme(1, BLOCK_BYTES);
 }
 
-static void say_accepted(struct teller *t, uint64_t request, uint64_t origin, uint64_t prompt,
-                         uint32_t n_blocks) {
+static void say_accepted_at(struct teller *t, uint64_t t_us, uint64_t request, uint64_t origin,
+                            uint64_t prompt, uint32_t n_blocks) {
     uint64_t chain[CHAIN_MAX];
 
     for (uint32_t i = 0; i < n_blocks; i++)
         chain[i] = rng_at(prompt, i) & PROMPT_HASH_MASK;
     say(t, (struct request_event){.kind = REQUEST_ACCEPTED,
+                                  .t_us = t_us,
                                   .request = request,
                                   .chain = {.origin = origin,
                                             .scheme = scheme(),
                                             .prompt_bytes = (uint64_t)n_blocks * BLOCK_BYTES,
                                             .n_blocks = n_blocks,
                                             .blocks = chain}});
+}
+
+static void say_accepted(struct teller *t, uint64_t request, uint64_t origin, uint64_t prompt,
+                         uint32_t n_blocks) {
+    say_accepted_at(t, 0, request, origin, prompt, n_blocks);
 }
 
 static void say_first(struct teller *t, uint64_t request, int64_t prompt_tokens) {
@@ -534,6 +541,58 @@ static void a_worker_that_does_not_tell_is_not_asked(void **state) {
     finish(&fx);
 }
 
+/* The worker's machine has been up for longer than ours: an old event is from before our clock began.
+ * It fills the index all the same, and nothing is believed to have taken no time. */
+static void what_happened_before_our_clock_began_took_unknown_time(void **state) {
+    struct fixture fx;
+    struct teller *t;
+    double before_s, cached = 0;
+    (void)state;
+
+    start(&fx, 1);
+    before_s = routing_load(fx.registry->models[0].routing)->mean_decode_s;
+    t = &fx.tellers[0];
+    t->ahead_us = 1000000;
+    for (uint64_t i = 1; i <= 200; i++) {
+        struct request_event e = {
+            .kind = REQUEST_FIRST, .request = i, .prompt_tokens = 640, .cached_tokens = -1};
+
+        say_accepted_at(t, 2 * i, i, THEIRS, i % 4, 10);
+        e.t_us = 2 * i;
+        say(t, e);
+        e.kind = REQUEST_ENDED;
+        e.output_tokens = 100;
+        say(t, e);
+    }
+    TURN_UNTIL(fx.loop, events(&fx, "ended") == 200);
+    assert_float_equal(routing_load(fx.registry->models[0].routing)->mean_decode_s, before_s, 1e-9);
+    home_of(&fx, 1, 10, &cached);
+    assert_true(cached > 500);
+    finish(&fx);
+}
+
+/* What a worker had cached before the first event that we hear of says nothing of its size. */
+static void a_replay_teaches_no_capacity(void **state) {
+    struct routing_learned learned;
+    struct fixture fx;
+    struct teller *t;
+    (void)state;
+
+    start(&fx, 1);
+    t = &fx.tellers[0];
+    for (uint64_t i = 1; i <= 200; i++) {
+        say_accepted(t, i, THEIRS, i, 10);
+        say(t,
+            (struct request_event){
+                .kind = REQUEST_FIRST, .request = i, .prompt_tokens = 640, .cached_tokens = 600});
+        say_ended(t, i, false);
+    }
+    TURN_UNTIL(fx.loop, events(&fx, "ended") == 200);
+    routing_get_learned(fx.registry->models[0].routing, 0, &learned);
+    assert_float_equal(learned.capacity_factor, 1, 1e-9);
+    finish(&fx);
+}
+
 static void foreign_hashes_count_as_load_alone(void **state) {
     struct fixture fx;
     struct teller *t;
@@ -788,6 +847,8 @@ int main(void) {
         cmocka_unit_test(the_stream_of_a_former_life_is_dropped),
         cmocka_unit_test(workers_that_leave_take_theirs_along),
         cmocka_unit_test(a_worker_that_does_not_tell_is_not_asked),
+        cmocka_unit_test(what_happened_before_our_clock_began_took_unknown_time),
+        cmocka_unit_test(a_replay_teaches_no_capacity),
         cmocka_unit_test(foreign_hashes_count_as_load_alone),
         cmocka_unit_test(what_was_said_of_load_before_we_came_is_old),
         cmocka_unit_test(load_and_flushes_are_heard),

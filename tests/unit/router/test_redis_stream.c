@@ -57,6 +57,7 @@ static void connect_to_it(struct stand *s, const char *path, const char *passwor
 
     snprintf(s->url, sizeof(s->url), "redis://127.0.0.1:%u%s", s->server.port, path);
     st = redis_stream_create(&s->stream, s->loop, NULL, &config, &err);
+    if (st == ST_OK) redis_stream_read(s->stream);
     if (st == ST_UNAVAILABLE) {
         print_message("%s\n", err.message);
         fake_redis_stop(&s->server);

@@ -40,9 +40,15 @@ struct asked { /* a request of one of them */
     struct registry_target target;
 };
 
-static struct registry *create_registry(void) {
+static void describe(struct registry *r, uint32_t id) {
     static const struct wire_server_info info = {
         .wire = 1, .model = "m", .block_size = 16, .n_blocks = 4000};
+
+    assert_int_equal(registry_describe(r, id, &info, true, NULL), ST_OK);
+    registry_set_reason(r, id, WORKER_STARTING, false);
+}
+
+static struct registry *create_registry(bool is_described) {
     struct registry_config config = {0};
     struct registry *r;
 
@@ -58,29 +64,34 @@ static struct registry *create_registry(void) {
 
         snprintf(url, sizeof(url), "http://127.0.0.1:%d", 20001 + i);
         assert_int_equal(registry_add(r, url, &id, NULL), ST_OK);
-        assert_int_equal(registry_describe(r, id, &info, true, NULL), ST_OK);
-        registry_set_reason(r, id, WORKER_STARTING, false);
+        if (is_described) describe(r, id);
     }
     return r;
 }
 
-static void join(struct stand *s, int i, uint64_t scheme, uint64_t patience_us) {
+static void join_with(struct stand *s, int i, uint64_t scheme, uint64_t patience_us,
+                      bool is_described) {
     struct share_config config = {.url = s->url,
                                   .key = "k",
                                   .max_entries = 1000,
                                   .origin = (uint64_t)i + 1,
                                   .scheme = scheme,
                                   .block_bytes = BLOCK_BYTES,
-                                  .patience_us = patience_us};
+                                  .patience_us = patience_us,
+                                  .outbox_bytes = 16 << 10};
     struct side *side = &s->sides[i];
     struct error err = {0};
     enum status st;
 
-    side->registry = create_registry();
+    side->registry = create_registry(is_described);
     side->metrics = router_metrics_create();
     st = share_create(&side->share, s->loop, side->registry, side->metrics, NULL, &config, &err);
     if (st == ST_UNAVAILABLE) skip(); /* built without hiredis */
     assert_int_equal(st, ST_OK);
+}
+
+static void join(struct stand *s, int i, uint64_t scheme, uint64_t patience_us) {
+    join_with(s, i, scheme, patience_us, true);
 }
 
 static void begin(struct stand *s, uint64_t patience_us) {
@@ -264,6 +275,53 @@ static void without_a_server_each_goes_on_alone(void **state) {
     end(&s);
 }
 
+/* More than a router remembers between two looks at it is lost: the others must see that, or they
+ * would wait for ever for the ends of what they heard to begin. */
+static void what_the_outbox_could_not_hold_is_a_gap(void **state) {
+    struct asked a, other;
+    struct stand s;
+
+    (void)state;
+    begin(&s, 60000000);
+    ask(&s, 0, &a, 1);
+    UNTIL(&s, totals(&s.sides[1]).n_mirrored == 1);
+    for (uint64_t i = 0; i < 100; i++) { /* 25 KiB of others */
+        ask(&s, 0, &other, i);
+        answer(&s, &other);
+    }
+    answer(&s, &a); /* finds no room */
+    UNTIL(&s, totals(&s.sides[1]).n_mirrored == 0);
+    ask(&s, 0, &a, 5);
+    UNTIL(&s, totals(&s.sides[1]).n_mirrored == 1);
+    answer(&s, &a);
+    UNTIL(&s, totals(&s.sides[1]).n_mirrored == 0);
+    end(&s);
+}
+
+/* A router that starts is connected before it has asked any worker what it is. */
+static void the_history_waits_for_the_workers(void **state) {
+    struct registry *registry;
+    struct asked a;
+    struct stand s;
+    uint32_t worker;
+
+    (void)state;
+    begin(&s, 60000000);
+    ask(&s, 0, &a, 7);
+    answer(&s, &a);
+    UNTIL(&s, metric_value(metrics_at(s.sides[1].metrics, ROUTER_redis_events_total)) == 3);
+    join_with(&s, 2, 5, 60000000, false);
+    registry = s.sides[2].registry;
+    UNTIL(&s, metric_value(metrics_at(s.sides[2].metrics, ROUTER_redis_connected)) == 0 &&
+                  s.server.n_accepted >= 5); /* its writer */
+    for (uint32_t id = 0; id < N_WORKERS; id++)
+        describe(registry, id);
+    UNTIL(&s, metric_value(metrics_at(s.sides[2].metrics, ROUTER_redis_events_total)) == 3);
+    assert_true(held(&s, 2, 7, &worker) > 1000);
+    assert_int_equal(worker, a.target.worker);
+    end(&s);
+}
+
 /* Whatever somebody else writes into the stream. */
 static void nonsense_is_passed_over(void **state) {
     struct request_event hello = {.kind = REQUEST_HELLO, .generation = "00000000000000ab"};
@@ -301,6 +359,8 @@ int main(void) {
         cmocka_unit_test(a_router_that_falls_silent_is_forgotten),
         cmocka_unit_test(other_hashes_count_as_load_alone),
         cmocka_unit_test(without_a_server_each_goes_on_alone),
+        cmocka_unit_test(what_the_outbox_could_not_hold_is_a_gap),
+        cmocka_unit_test(the_history_waits_for_the_workers),
         cmocka_unit_test(nonsense_is_passed_over),
     };
 
