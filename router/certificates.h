@@ -4,7 +4,7 @@
  *      --worker-ca                       who may have signed the certificates of https:// workers
  *      --worker-cert, --worker-key       shown to workers that ask for one (mutual TLS)
  *
- * SIGHUP reads all of them again, for connections to come; those that are open stay as they are. A
+ * When one changes, and on SIGHUP, all of them are read again, for connections to come; those that are open stay as they are. A
  * file that cannot be used is said in the log, and what was there stays. So is a certificate that ends
  * within two weeks; when each ends is a metric.
  * Thread: control; the two struct tls inside are for all loops. */

@@ -9,7 +9,7 @@
  * `priority`: -8 to 7, smaller is served sooner, 0 is usual; a request may ask for less than its key has,
  * never for more.
  *
- * The file is read again on SIGHUP: a key that stays keeps what it has used, one that is gone is
+ * The file is read again when it changes and on SIGHUP: a key that stays keeps what it has used, one that is gone is
  * refused from then on while its open requests end in peace. A file that is wrong changes nothing.
  *
  * One mutex, taken once per request and only when there are keys; a leaf. Any thread. */

@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "common/clock.h"
+#include "common/file_watch.h"
 #include "common/hash.h"
 #include "common/http_client.h"
 #include "common/loop.h"
@@ -114,7 +115,24 @@ static void on_signal(int signo, void *arg) {
     stop(r, signo == SIGTERM ? (uint64_t)r->options->drain_settle_ms * 1000 : 0);
 }
 
-/* What can be read again is; what is wrong is said, and the old stays. */
+/* Certificates and keys, when their files have changed: nobody can send a signal into a container
+ * when its Secret is renewed. What is wrong is said, and the old stays. */
+static void reload_secrets(void *arg) {
+    struct router *r = arg;
+    struct error err = {0};
+
+    if (keys_reload(r->keys, &err) != ST_OK) {
+        log_event(r->log, LOG_ERROR, "keys_not_reloaded", log_z("why", err.message));
+    } else {
+        log_event(r->log, LOG_INFO, "keys_reloaded", log_u64("keys", keys_count(r->keys)));
+    }
+    if (keys_reload(r->admin_keys, &err) != ST_OK) {
+        log_event(r->log, LOG_ERROR, "admin_keys_not_reloaded", log_z("why", err.message));
+    }
+    certificates_reload(r->certificates);
+}
+
+/* All that can be read again, now. */
 static void on_hangup(int signo, void *arg) {
     struct router *r = arg;
     struct error err = {0};
@@ -122,17 +140,10 @@ static void on_hangup(int signo, void *arg) {
     (void)signo;
     succession_reload(r->succession, false);
     sources_reload(r->sources);
-    if (keys_reload(r->keys, &err) != ST_OK) {
-        log_event(r->log, LOG_ERROR, "keys_not_reloaded", log_z("why", err.message));
-    } else {
-        log_event(r->log, LOG_INFO, "keys_reloaded", log_u64("keys", keys_count(r->keys)));
-    }
-    certificates_reload(r->certificates);
+    file_watch_know(r->secrets);
+    reload_secrets(r);
     if (r->decisions && decision_log_reopen(r->decisions, &err) != ST_OK) {
         log_event(r->log, LOG_ERROR, "decision_log_not_reopened", log_z("why", err.message));
-    }
-    if (keys_reload(r->admin_keys, &err) != ST_OK) {
-        log_event(r->log, LOG_ERROR, "admin_keys_not_reloaded", log_z("why", err.message));
     }
     succession_reload(r->succession, true);
 }
@@ -290,6 +301,9 @@ static enum status build_control(struct router *r, struct error *err) {
                                             .cert = o->worker_cert,
                                             .key = o->worker_key,
                                             .is_insecure = o->worker_tls_insecure};
+    const char *const secrets[] = {o->api_keys_file, o->admin_api_key_file, o->tls_cert_path,
+                                   o->tls_key_path,  o->worker_ca,          o->worker_cert,
+                                   o->worker_key};
     enum status st = loop_create(&r->loop, err);
 
     if (st == ST_OK) st = mailbox_open(&r->box, r->loop, on_mail, r, err);
@@ -301,6 +315,9 @@ static enum status build_control(struct router *r, struct error *err) {
         st = isolation_init(&r->isolation, o->isolation_secret_file, o->isolation_secret, err);
     }
     if (st == ST_OK) succession_keep_salts(r->succession, &r->isolation);
+    if (st == ST_OK) {
+        r->secrets = file_watch_create(r->loop, secrets, ARRAY_LEN(secrets), reload_secrets, r);
+    }
     if (st == ST_OK) st = certificates_open(&r->certificates, o, r->log, r->metrics, err);
     if (st == ST_OK) st = keys_create(&r->keys, o->api_keys_file, o->api_key, err);
     if (st == ST_OK) {
@@ -468,6 +485,7 @@ void router_destroy(struct router *r) {
     keys_destroy(r->keys);
     certificates_close(r->certificates);
     keys_destroy(r->admin_keys);
+    file_watch_destroy(r->secrets);
     loop_destroy(r->loop);
     decision_log_close(r->decisions);
     metrics_destroy(r->metrics);

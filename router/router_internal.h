@@ -21,6 +21,7 @@ struct router {
     struct keys *keys, *admin_keys;
     struct isolation isolation;
     struct certificates *certificates;
+    struct file_watch *secrets; /* certificates and keys: read again when one changes */
     struct http_client *client;
     struct health *health;
     struct scrape *scrape;

@@ -52,9 +52,9 @@ static const struct option_def rows[] = {
 
     {"tls-cert-path", OPT_STR, FIELD(tls_cert_path), .aliases = "ssl-certfile", .group = "TLS",
      .metavar = "FILE",
-     .help = "PEM certificate and chain: clients then speak https. Read again on SIGHUP."},
+     .help = "PEM certificate and chain: clients then speak https. Read again when it changes."},
     {"tls-key-path", OPT_STR, FIELD(tls_key_path), .aliases = "ssl-keyfile", .group = "TLS",
-     .metavar = "FILE", .help = "Its PEM key, without a passphrase. Read again on SIGHUP."},
+     .metavar = "FILE", .help = "Its PEM key, without a passphrase. Read again when it changes."},
     {"worker-ca", OPT_STR, FIELD(worker_ca), .group = "TLS", .metavar = "PATH",
      .help = "PEM file, or folder made by 'openssl rehash', of the authorities that https:// "
              "workers are verified against. Default: the system's."},
@@ -328,7 +328,7 @@ static const struct option_def rows[] = {
 
     {"api-keys-file", OPT_STR, FIELD(api_keys_file), .group = "Access", .metavar = "FILE",
      .help = "API keys that clients must send, one a line: KEY [tenant=NAME] [rps=N] "
-             "[tokens_per_s=N] [max_concurrent=N] [priority=N]. Read again on SIGHUP."},
+             "[tokens_per_s=N] [max_concurrent=N] [priority=N]. Read again when it changes."},
     {"api-key", OPT_STR, FIELD(api_key), .is_secret = true, .group = "Access",
      .help = "One more key, without limits."},
     {"trust-tenant-header", OPT_BOOL, FIELD(trust_tenant_header), .group = "Access",
@@ -346,8 +346,8 @@ static const struct option_def rows[] = {
     {"isolation-secret", OPT_STR, FIELD(isolation_secret), .is_secret = true, .group = "Access",
      .help = "The same, as text."},
     {"admin-api-key-file", OPT_STR, FIELD(admin_api_key_file), .group = "Access", .metavar = "FILE",
-     .help =
-         "Keys, one a line, for whoever looks at workers or changes them. Read again on SIGHUP."},
+     .help = "Keys, one a line, for whoever looks at workers or changes them. Read again when it "
+             "changes."},
     {"admin-api-key", OPT_STR, FIELD(admin_api_key), .is_secret = true, .group = "Access",
      .help = "One more of those."},
     {"admin-on-main", OPT_BOOL, FIELD(is_admin_on_main), .group = "Access",

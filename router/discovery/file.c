@@ -1,30 +1,23 @@
 /* router/discovery/file.c - a list of workers that is edited while the router runs.
- *
- * Watched by asking stat(2) once a second: it follows links, so that a renamed file and a mounted
- * Kubernetes ConfigMap, which is a link that is swapped, are noticed alike, and nothing is missed
- * however it was changed. A changed file is read only when it has looked the same twice, so that one
- * that is being written is not taken for its first half. */
+ * It is read again when it changes (common/file_watch.h). */
 #include "router/discovery.h"
 
 #include <string.h>
-#include <sys/stat.h>
 
 #include "common/file.h"
+#include "common/file_watch.h"
 #include "common/log.h"
-#include "common/loop.h"
 #include "common/mem.h"
 
-#define LOOK_EVERY_US  1000000u
 #define MAX_FILE_BYTES (1u << 20)
 
 struct file_source {
     struct discovery discovery;
-    struct loop_timer timer;
+    struct file_watch *watch;
     struct log *log;
     discovery_fn *fn;
     void *arg;
     char *path;
-    struct stat seen, read; /* as it looked last; when it was read last */
 };
 
 /* --- the format --------------------------------------------------------------------------------*/
@@ -82,19 +75,13 @@ enum status discovery_file_parse(struct str text, const char *name, struct disco
 
 /* --- the file ----------------------------------------------------------------------------------*/
 
-static bool looks_the_same(const struct stat *a, const struct stat *b) {
-    return a->st_ino == b->st_ino && a->st_dev == b->st_dev && a->st_size == b->st_size &&
-           a->st_mtim.tv_sec == b->st_mtim.tv_sec && a->st_mtim.tv_nsec == b->st_mtim.tv_nsec;
-}
-
 static enum status read_and_tell(struct file_source *f, struct error *err) {
     struct discovery_set set = {0};
     char *text = NULL;
     enum status st;
     size_t n;
 
-    if (stat(f->path, &f->read) != 0) f->read = (struct stat){0};
-    f->seen = f->read;
+    file_watch_know(f->watch);
     st = file_read(f->path, MAX_FILE_BYTES, &text, &n, err);
     if (st == ST_OK) st = discovery_file_parse((struct str){text, n}, f->path, &set, err);
     mem_free(text);
@@ -113,22 +100,16 @@ static void file_reload(struct discovery *d) {
         log_z("remedy", "the workers stay as they are: mend the file; it is read again then"));
 }
 
-static void on_look(void *arg) {
+static void on_change(void *arg) {
     struct file_source *f = arg;
-    struct stat now = {0};
-    bool is_settled;
 
-    loop_timer_start(&f->timer, LOOK_EVERY_US);
-    if (stat(f->path, &now) != 0) return; /* between two renames, or gone: nothing changes */
-    is_settled = looks_the_same(&now, &f->seen);
-    f->seen = now;
-    if (is_settled && !looks_the_same(&now, &f->read)) file_reload(&f->discovery);
+    file_reload(&f->discovery);
 }
 
 static void file_destroy(struct discovery *d) {
     struct file_source *f = CONTAINER_OF(d, struct file_source, discovery);
 
-    loop_timer_fini(&f->timer);
+    file_watch_destroy(f->watch);
     mem_free(f->path);
     mem_free(f);
 }
@@ -146,13 +127,12 @@ enum status discovery_file_create(struct discovery **out, const char *path, stru
     f->fn = fn;
     f->arg = arg;
     f->path = mem_strdup(path);
-    loop_timer_init(&f->timer, loop, on_look, f);
+    f->watch = file_watch_create(loop, (const char *const[]){path}, 1, on_change, f);
     st = read_and_tell(f, err);
     if (st != ST_OK) {
         file_destroy(&f->discovery);
         return error_prefix(err, "--worker-file");
     }
-    loop_timer_start(&f->timer, LOOK_EVERY_US);
     *out = &f->discovery;
     return ST_OK;
 }

@@ -74,6 +74,18 @@ def test_the_file_is_read_again_on_sighup(keyed):
     assert router.post("/v1/completions", BODY, headers=bearer("sk-beta")).code == 200
 
 
+def test_a_secret_that_kubernetes_renews_is_read_again_without_a_signal(keyed, tmp_path):
+    router = keyed(KEY + "\n")
+    for version, key in (("..1", KEY), ("..2", "sk-beta")):  # as the kubelet mounts it: a link that is swapped
+        (tmp_path / version).mkdir()
+        (tmp_path / version / "keys").write_text(key + "\n")
+    (tmp_path / "..data_tmp").symlink_to("..2/keys")
+    (tmp_path / "..data_tmp").rename(router.keys_file)
+    router.field("keys_reloaded", "keys")
+    assert router.post("/v1/completions", BODY, headers=bearer(KEY)).code == 401
+    assert router.post("/v1/completions", BODY, headers=bearer("sk-beta")).code == 200
+
+
 def test_nothing_of_keys_or_prompts_is_written_anywhere(keyed):
     router = keyed(f"{KEY} tenant=a rps=100\n", "--log-level", "debug")
     for body in (BODY, {**BODY, "stream": True}, {**BODY, "model": "nobody"}, b'{"prompt": "quinces', b"quinces"):

@@ -151,6 +151,9 @@ def test_certificates_change_under_load_without_a_request_lost(programs, certs):
         left_s = metric(plain_http(router.admin_url + "/metrics").body,
                         "incipit_tls_certificate_expiry_timestamp_seconds", side="clients") - time.time()
         assert 29 * 86400 < left_s < 31 * 86400
+        n = router.log.count("certificates_reloaded")
+        certs.copy("two", "live")  # renewed, and nobody signals
+        wait_for(lambda: router.log.count("certificates_reloaded") == n + 2, "the reload")
         old.ask()  # still speaks with the first certificate
         assert old.whose() == "one"
         shutil.copy(certs.one_key, f"{certs.folder}/live.key")  # does not belong to the certificate
