@@ -260,8 +260,10 @@ static void read_ports(struct kube_pod *pod, const struct json *root, const stru
         text_at(labels, "model.aibrix.ai/port"), text_at(annotations, "model-pod-port")};
 
     pod->usual_port = usual_port_of(json_get(root, "spec"));
-    for (size_t i = 0; i < ARRAY_LEN(said); i++)
+    for (size_t i = 0; i < ARRAY_LEN(said); i++) {
         if (said[i].ptr && take_ports(pod, said[i])) return;
+        pod->is_misread |= said[i].ptr != NULL;
+    }
 }
 
 static void read_role(struct kube_pod *pod, const struct json *labels, const char *role_label) {

@@ -57,6 +57,7 @@ struct kube_pod {
     enum kube_use use;
     uint16_t *ports; /* its own; none: whoever asks knows */
     uint32_t n_ports;
+    bool is_misread;     /* it names ports in a way that means nothing: as if it did not */
     uint16_t usual_port; /* the one called http, or its first; 0: none is named */
 };
 

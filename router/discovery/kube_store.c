@@ -206,6 +206,10 @@ static void collect_pod(const struct kube_store *s, const struct kube_pod *pod,
         stats->n_portless++;
         stats->portless = pod;
     }
+    if (pod->is_misread) {
+        stats->n_misread++;
+        stats->misread = pod;
+    }
     for (uint32_t i = 0; i < n; i++)
         push(out, pod, ports[i]);
 }

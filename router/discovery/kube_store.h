@@ -44,10 +44,11 @@ void kube_store_end(struct kube_store *s);
 /* What became of the objects when they were last made to workers. */
 struct kube_store_stats {
     uint32_t n_objects, n_used, n_draining;
-    uint32_t n_left_out;                        /* pods of a role that is not routed to */
-    uint32_t n_portless;                        /* pods of which no port is known */
-    uint32_t n_too_many;                        /* workers that could be used, beyond `max` */
-    const struct kube_pod *left_out, *portless; /* one of those, or NULL */
+    uint32_t n_left_out; /* pods of a role that is not routed to */
+    uint32_t n_portless; /* pods of which no port is known */
+    uint32_t n_misread;  /* pods whose own ports could not be read */
+    uint32_t n_too_many; /* workers that could be used, beyond `max` */
+    const struct kube_pod *left_out, *portless, *misread; /* one of those, or NULL */
 };
 
 /* Fills the set, which is empty: those in use first, older before younger, at most `max`. */

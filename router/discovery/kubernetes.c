@@ -81,6 +81,12 @@ static void say_left_out(struct kube_source *s, const struct kube_store_stats *n
         log_event(s->log, LOG_INFO, "kube_role_left_out", log_z("pod", now->left_out->name),
                   log_z("role", now->left_out->left_out_as), log_u64("pods", now->n_left_out),
                   log_z("why", "prefill and decode run on the same worker here"));
+    if (now->n_misread > s->stats.n_misread)
+        log_event(s->log, LOG_WARN, "kube_ports_misread", log_z("pod", now->misread->name),
+                  log_u64("pods", now->n_misread),
+                  log_z("remedy",
+                        "write its annotation as 8000 or 8000,8001; until then it is as if "
+                        "there were none"));
     if (now->n_portless > s->stats.n_portless)
         log_event(s->log, LOG_WARN, "kube_port_unknown", log_z("pod", now->portless->name),
                   log_u64("pods", now->n_portless),
@@ -96,7 +102,7 @@ static void tell(void *arg) {
     kube_store_workers(s->store, s->max_workers, &set, &now);
     say_left_out(s, &now);
     s->stats = now;
-    s->stats.left_out = s->stats.portless = NULL; /* they will not stay */
+    s->stats.left_out = s->stats.portless = s->stats.misread = NULL; /* they will not stay */
     if (s->n_told++ == 0)
         log_event(s->log, LOG_INFO, "kube_synced", log_u64("objects", now.n_objects),
                   log_u64("workers", now.n_used), log_u64("draining", now.n_draining));

@@ -147,6 +147,24 @@ static void every_port_is_a_worker(void **state) {
     kube_store_destroy(s);
 }
 
+static void ports_that_mean_nothing_are_as_if_unsaid_and_counted(void **state) {
+    struct kube_store *s = kube_store_create(KUBE_PODS, ROLE);
+    struct kube_store_stats stats;
+
+    (void)state;
+    tell(s, &(struct pod_text){
+                .name = "a", .ip = "10.0.0.1", .annotations = "\"incipit.dev/ports\":\"80;81\""});
+    tell(s, &(struct pod_text){.name = "b", .ip = "10.0.0.2"});
+    assert_string_equal(shown(s, 100, &stats), "10.0.0.1:8000 10.0.0.2:8000");
+    assert_int_equal(stats.n_misread, 1);
+    assert_string_equal(stats.misread->name, "a");
+    tell(s, &(struct pod_text){
+                .name = "a", .ip = "10.0.0.1", .annotations = "\"incipit.dev/ports\":\"80,81\""});
+    assert_string_equal(shown(s, 100, &stats), "10.0.0.1:80 10.0.0.1:81 10.0.0.2:8000");
+    assert_int_equal(stats.n_misread, 0);
+    kube_store_destroy(s);
+}
+
 static void where_there_are_too_many_the_young_wait(void **state) {
     struct kube_store *s = kube_store_create(KUBE_PODS, ROLE);
     struct kube_store_stats stats;
@@ -473,6 +491,7 @@ int main(void) {
         cmocka_unit_test(a_late_event_changes_nothing),
         cmocka_unit_test(an_address_belongs_to_who_uses_it_now),
         cmocka_unit_test(every_port_is_a_worker),
+        cmocka_unit_test(ports_that_mean_nothing_are_as_if_unsaid_and_counted),
         cmocka_unit_test(where_there_are_too_many_the_young_wait),
         cmocka_unit_test(slices_of_a_service_are_one_set),
         cmocka_unit_test(endpoints_are_counted_not_slices),
