@@ -9,6 +9,7 @@
 
 #include "common/mem.h"
 #include "kernels/dtype.h"
+#include "kernels/host_memory.h"
 
 #define HUGE_PAGE  ((uint64_t)2 << 20)
 #define MIB(bytes) ((double)(bytes) / (1024.0 * 1024.0))
@@ -45,19 +46,6 @@ enum status host_zalloc(struct host_model *h, void **out, uint64_t n_bytes, cons
     return *out ? ST_OK : refuse(h, n_bytes, what, err);
 }
 
-static uint64_t memory_available(void) {
-    FILE *f = fopen("/proc/meminfo", "re");
-    char line[128];
-    uint64_t kib = 0;
-
-    while (f && fgets(line, sizeof(line), f)) {
-        if (sscanf(line, "MemAvailable: %" SCNu64 " kB", &kib) == 1) break;
-    }
-    if (f) fclose(f);
-    if (kib) return kib * 1024;
-    return (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
-}
-
 void host_describe(struct backend_info *info) {
     FILE *f = fopen("/proc/cpuinfo", "re");
     char line[256], *colon;
@@ -71,7 +59,7 @@ void host_describe(struct backend_info *info) {
     }
     if (f) fclose(f);
     info->memory_total = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
-    info->memory_free = memory_available();
+    info->memory_free = host_memory_available("");
 }
 
 /* --- geometry and limits --------------------------------------------------------------------- */

@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "kernels/host_memory.h"
+
 #define MAX_PATH 1024
 
 /* Two numbers from a file, or from two; false when they are not there or say "no limit". */
@@ -30,25 +32,6 @@ static uint32_t least(uint32_t n, long long quota, long long period) {
     return whole < (long long)n ? (uint32_t)whole : n;
 }
 
-/* "0::/a/b" in /proc/self/cgroup: the group of version 2. */
-static bool find_group(const char *root, char *group) {
-    char path[MAX_PATH], line[MAX_PATH];
-    bool is_found = false;
-    FILE *f;
-
-    snprintf(path, sizeof(path), "%s/proc/self/cgroup", root);
-    f = fopen(path, "re");
-    while (f && !is_found && fgets(line, sizeof(line), f)) {
-        is_found = strncmp(line, "0::/", 4) == 0;
-        if (is_found) {
-            line[strcspn(line, "\n")] = 0;
-            snprintf(group, MAX_PATH, "%s", line + 3);
-        }
-    }
-    if (f) fclose(f);
-    return is_found;
-}
-
 uint32_t cpu_processors(const char *root) {
     char group[MAX_PATH], path[2 * MAX_PATH + 64], period_path[MAX_PATH];
     long long quota, period;
@@ -56,7 +39,7 @@ uint32_t cpu_processors(const char *root) {
     uint32_t n = 1;
 
     if (sched_getaffinity(0, sizeof(set), &set) == 0) n = (uint32_t)CPU_COUNT(&set);
-    if (!find_group(root, group)) group[0] = 0;
+    host_control_group(root, group, sizeof(group));
     for (;;) { /* the group, then its parents, the root last */
         char *slash = strrchr(group, '/');
 
