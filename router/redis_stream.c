@@ -24,8 +24,9 @@
 #define BACKOFF_MAX_US 10000000u
 #define SILENCE_US     15000000u /* nothing was heard for so long: connect again */
 #define READ_BLOCK_MS  "5000"
-#define READ_ENTRIES   16    /* told in one turn: with 10 ms of 5,000 requests/s each, some 10 ms */
-#define UNSENT_MAX     1024u /* appends that were not answered; more are dropped */
+#define READ_ENTRIES   16 /* told in one turn: with 10 ms of 5,000 requests/s each, some 10 ms */
+#define CLOCK_US       60000000u /* two clocks drift apart by milliseconds in that, or one is set */
+#define UNSENT_MAX     1024u     /* appends that were not answered; more are dropped */
 
 static enum status read_database(struct str text, uint32_t *out) {
     uint64_t n;
@@ -105,6 +106,7 @@ struct redis_stream {
     struct connection reader, writer;
     char last_id[48];          /* of the last entry told */
     int64_t server_minus_ours; /* us: the server's wall clock less our monotonic one */
+    uint64_t clock_us;         /* when that was asked for */
     bool has_reader, is_synced, is_closing;
     uint32_t n_unsent;
     struct redis_stream_stats stats;
@@ -239,7 +241,26 @@ static void on_greeted(redisAsyncContext *context, void *answer, void *arg) {
     connection_drop(c, reply->str);
 }
 
-/* TIME: seconds and microseconds of the server's wall clock. The last greeting. */
+/* TIME: seconds and microseconds of the server's wall clock. */
+static enum status take_clock(struct redis_stream *s, const redisReply *reply) {
+    if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 2 || !reply->element[0]->str ||
+        !reply->element[1]->str) {
+        return ST_INVALID;
+    }
+    s->clock_us = loop_now_us(s->loop);
+    s->server_minus_ours = strtoll(reply->element[0]->str, NULL, 10) * 1000000 +
+                           strtoll(reply->element[1]->str, NULL, 10) - (int64_t)s->clock_us;
+    return ST_OK;
+}
+
+static void on_clock(redisAsyncContext *context, void *answer, void *arg) {
+    struct connection *c = heard(context);
+
+    (void)arg;
+    if (c && answer) (void)take_clock(c->stream, answer);
+}
+
+/* The last greeting. */
 static void on_time(redisAsyncContext *context, void *answer, void *arg) {
     struct connection *c = heard(context);
     const redisReply *reply = answer;
@@ -248,14 +269,10 @@ static void on_time(redisAsyncContext *context, void *answer, void *arg) {
     (void)arg;
     if (!c || !reply) return;
     s = c->stream;
-    if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 2 || !reply->element[0]->str ||
-        !reply->element[1]->str) {
+    if (take_clock(s, reply) != ST_OK) {
         connection_drop(c, reply->str ? reply->str : "it does not say what time it is");
         return;
     }
-    s->server_minus_ours = strtoll(reply->element[0]->str, NULL, 10) * 1000000 +
-                           strtoll(reply->element[1]->str, NULL, 10) -
-                           (int64_t)loop_now_us(s->loop);
     c->is_up = true;
     c->backoff_us = 0;
     c->n_failures = 0;
@@ -395,6 +412,10 @@ static void read_more(struct redis_stream *s) {
     int argc = s->is_synced ? (int)ARRAY_LEN(blocking) : (int)ARRAY_LEN(at_once);
 
     snprintf(count, sizeof(count), "%d", READ_ENTRIES);
+    if (loop_now_us(s->loop) - s->clock_us >= CLOCK_US) {
+        s->clock_us = loop_now_us(s->loop);
+        redisAsyncCommand(s->reader.context, on_clock, NULL, "TIME");
+    }
     redisAsyncCommandArgv(s->reader.context, on_entries, NULL, argc, argv, NULL);
 }
 

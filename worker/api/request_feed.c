@@ -494,5 +494,6 @@ void request_events_get(struct http_request *req, void *arg) {
     http_stream_begin(req, 200, f->is_json ? HTTP_SSE : FRAMES_TYPE);
     send_hello(f, is_gap);
     if (feed->n_followers++ == 0) loop_timer_start(&feed->timer, LOAD_EVERY_US);
-    request_feed_load(feed); /* which sends it, with all else, at the end of this turn */
+    request_feed_load(feed);
+    loop_defer(api->loop, &feed->task); /* sends it, behind all that was asked for */
 }

@@ -69,6 +69,12 @@ static struct registry *create_registry(bool is_described) {
     return r;
 }
 
+#define UNTIL(s, condition)                                                                        \
+    for (uint64_t until_us = clock_now_us() + 10000000u; !(condition);) {                          \
+        loop_turn((s)->loop, 10000);                                                               \
+        if (clock_now_us() > until_us) fail_msg("never: %s", #condition);                          \
+    }
+
 static void join_with(struct stand *s, int i, uint64_t scheme, uint64_t patience_us,
                       bool is_described) {
     struct share_config config = {.url = s->url,
@@ -91,7 +97,11 @@ static void join_with(struct stand *s, int i, uint64_t scheme, uint64_t patience
 }
 
 static void join(struct stand *s, int i, uint64_t scheme, uint64_t patience_us) {
+    const struct metric *connected;
+
     join_with(s, i, scheme, patience_us, true);
+    connected = metrics_at(s->sides[i].metrics, ROUTER_redis_connected);
+    UNTIL(s, metric_value(connected) == 1); /* what is written before is lost */
 }
 
 static void begin(struct stand *s, uint64_t patience_us) {
@@ -120,12 +130,6 @@ static void end(struct stand *s) {
     fake_redis_stop(&s->server);
     loop_destroy(s->loop);
 }
-
-#define UNTIL(s, condition)                                                                        \
-    for (uint64_t until_us = clock_now_us() + 10000000u; !(condition);) {                          \
-        loop_turn((s)->loop, 10000);                                                               \
-        if (clock_now_us() > until_us) fail_msg("never: %s", #condition);                          \
-    }
 
 static struct registry_totals totals(const struct side *side) {
     struct registry_totals t;
@@ -233,6 +237,25 @@ static void a_router_that_falls_silent_is_forgotten(void **state) {
     s.sides[0].share = NULL;
     UNTIL(&s, totals(&s.sides[1]).n_mirrored == 0);
     answer(&s, &a);
+    end(&s);
+}
+
+/* The server's clock was set back: by its stamps all that is written is ten seconds old. */
+static void who_writes_is_not_silent_whatever_the_clocks_say(void **state) {
+    struct stand s;
+    struct asked a;
+
+    (void)state;
+    begin(&s, 5000000);
+    for (int i = 0; i < 30; i++) /* until the history, which is empty, has been read */
+        loop_turn(s.loop, 10000);
+    ask(&s, 0, &a, 1);
+    UNTIL(&s, totals(&s.sides[1]).n_mirrored == 1);
+    for (int i = 0; i < 10; i++)
+        loop_turn(s.loop, 10000);
+    assert_int_equal(totals(&s.sides[1]).n_mirrored, 1);
+    answer(&s, &a);
+    UNTIL(&s, totals(&s.sides[1]).n_mirrored == 0);
     end(&s);
 }
 
@@ -357,6 +380,7 @@ int main(void) {
         cmocka_unit_test(what_one_router_sends_all_know),
         cmocka_unit_test(one_that_starts_learns_what_there_was),
         cmocka_unit_test(a_router_that_falls_silent_is_forgotten),
+        cmocka_unit_test(who_writes_is_not_silent_whatever_the_clocks_say),
         cmocka_unit_test(other_hashes_count_as_load_alone),
         cmocka_unit_test(without_a_server_each_goes_on_alone),
         cmocka_unit_test(what_the_outbox_could_not_hold_is_a_gap),
