@@ -17,7 +17,8 @@
  *      we are too far behind   the same, and on from the oldest event
  *      the worker restarts     the same; its part of the index goes when it is described anew
  *      a foreign hash scheme   load counts, chains do not: one warning
- *      it says too much        4,096 open requests, 2,048 blocks each: what is beyond is not entered
+ *      it says too much        4,096 open requests, 2,048 blocks each, 256 MiB of all workers: what is
+ *                              beyond is load alone, or not entered (mirrors.h)
  *
  * Thread: control. */
 #ifndef ROUTER_FOLLOW_H

@@ -409,7 +409,8 @@ static enum status check(const struct request_feed *feed, struct error *err) {
     if (feed->is_ending) return error_set(err, ST_UNAVAILABLE, "this worker is shutting down");
     if (feed->n_followers >= feed->max_followers) {
         return error_set(err, ST_UNAVAILABLE,
-                         "%u routers follow already, the limit is --request-events-subscribers %u",
+                         "%u routers follow already: raise --request-events-subscribers, which is "
+                         "%u, or stop one",
                          feed->n_followers, feed->max_followers);
     }
     return ST_OK;
