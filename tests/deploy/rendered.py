@@ -23,6 +23,8 @@ MORE_VALUES = {
     "sglang": {"workers": [{"name": "sg", "engine": "sglang", "model": "org/name", "gpu": {"count": 4}, "shmSize": "8Gi"}]},
     "wide": {"router": {"serviceDiscovery": {"clusterWide": True, "selector": {"app": "vllm"}, "writeDeletionCost": True,
                                              "port": 8000}}},
+    "slices": {"workers": [], "router": {"serviceDiscovery": {"namespace": "models"},
+                                         "options": {"k8s-resource": "endpointslices", "k8s-service": "vllm"}}},
     "pool": {"router": {"serviceDiscovery": {"inferencePool": "pool", "namespace": "models"}}},
     # As smg's chart has them: whole numbers, not "32MiB".
     "numbers": {"router": {"maxPayloadSize": 536870912, "maxConcurrentRequests": 2000000, "requestTimeoutSecs": 1800,

@@ -136,6 +136,8 @@ def test_the_role_of_a_403_is_the_role_that_is_rendered(api, programs):
         wanted = yaml.safe_load(said[1])
         for objects in RENDERS.values():
             for role in of_kind(objects, "Role"):
+                if role["rules"][0]["resources"] == ["endpointslices"]:
+                    continue
                 [pods] = [rule for rule in role["rules"] if rule["resources"] == ["pods"]]
                 assert pods | {"verbs": pods["verbs"][:2]} == wanted["rules"][0]
     finally:

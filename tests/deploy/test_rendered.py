@@ -313,6 +313,8 @@ def test_the_role_is_what_the_router_asks_for(objects):
             continue
         verbs = ["list", "watch"] + ["patch"] * bool(options.get("k8s-write-deletion-cost"))
         wanted = [{"apiGroups": [""], "resources": ["pods"], "verbs": verbs}]
+        if options.get("k8s-resource") == "endpointslices":
+            wanted = [{"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": verbs}]
         if "inference-pool" in options:
             wanted.append({"apiGroups": ["inference.networking.k8s.io"], "resources": ["inferencepools"],
                            "verbs": ["list", "watch"]})
