@@ -60,7 +60,7 @@ KERNELS := $(call srcs,kernels kernels/ref kernels/sim kernels/cpu kernels/tp)
 WORKER  := $(call srcs,worker worker/kv worker/sched worker/model worker/text worker/engine worker/api)
 CUDA    := $(filter-out kernels/cuda/gpu%.c kernels/cuda/gemm%.c kernels/cuda/comm%.c,$(call srcs,kernels/cuda))
 SHIM    := $(CUDA) $(wildcard kernels/cuda/*.cu) $(call srcs,kernels/shim)
-ROUTER  := $(call srcs,router router/policy router/discovery)
+ROUTER  := $(call srcs,router router/policy router/discovery router/sharing router/upgrade)
 SUPPORT := $(call srcs,tests/support)
 
 .PHONY: all
@@ -80,7 +80,7 @@ $(B)/%.o: %.c $(B)/flags
 	@mkdir -p $(@D)
 	$(if $(V),,@echo "  CC   $<";)$(CC) $(CFLAGS_ALL) $(call isa,$<) $(if $(filter common/% router/%,$<),$(LTO)) -MMD -MP -c $< -o $@
 
-$(B)/router/redis_stream.o: CFLAGS_ALL += $(HIREDIS:%=-DHAVE_HIREDIS)
+$(B)/router/sharing/redis_stream.o: CFLAGS_ALL += $(HIREDIS:%=-DHAVE_HIREDIS)
 
 # CUDA sources as C++ for this processor: kernels/shim. They link as C does: nothing of libstdc++.
 CXX := $(CROSS)g++

@@ -11,16 +11,16 @@
 #include "router/admin_desk.h"
 #include "router/certificates.h"
 #include "router/fleet.h"
-#include "router/follow.h"
+#include "router/sharing/follow.h"
 #include "router/frontend.h"
-#include "router/handover.h"
+#include "router/upgrade/handover.h"
 #include "router/prompt_hash.h"
 #include "router/registry.h"
 #include "router/router_internal.h"
 #include "router/router_options.h"
-#include "router/share.h"
+#include "router/sharing/share.h"
 #include "router/sources.h"
-#include "router/succession.h"
+#include "router/upgrade/succession.h"
 
 #define MAX_DEFAULT_LOOPS 8
 

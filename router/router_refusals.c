@@ -8,7 +8,7 @@
 #include "common/http_parse.h"
 #include "router/discovery/kube_store.h"
 #include "router/health.h"
-#include "router/redis_stream.h"
+#include "router/sharing/redis_stream.h"
 #include "router/router_options.h"
 
 bool router_is_loopback(const char *host) {

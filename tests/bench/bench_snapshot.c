@@ -3,7 +3,7 @@
 #include "common/clock.h"
 #include "common/mem.h"
 #include "common/rng.h"
-#include "router/snapshot.h"
+#include "router/upgrade/snapshot.h"
 
 #include <stdio.h>
 #include <stdlib.h>

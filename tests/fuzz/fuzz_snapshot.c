@@ -4,7 +4,7 @@
 #include "common/hash.h"
 #include "common/mem.h"
 #include "router/registry.h"
-#include "router/snapshot.h"
+#include "router/upgrade/snapshot.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -11,7 +11,7 @@
  * home=WEIGHT is --home-weight.
  *
  * lib_NAME:share=1,delay_ms=MS,late_ms=MS: several --replicas hear of each other's requests from the
- * workers, as router/follow.c does: within delay_ms, or late_ms of what is not a request accepted. One
+ * workers, as router/sharing/follow.c does: within delay_ms, or late_ms of what is not a request accepted. One
  * that is restarted (--restart) replays what they still have. Every router keeps books of its own.
  *
  *     simroute          here                                        library

@@ -1,5 +1,5 @@
 /* tests/unit/router/test_follow.c - workers that tell, and a router that follows them, on one loop. */
-#include "router/follow.h"
+#include "router/sharing/follow.h"
 
 #include "common/clock.h"
 #include "common/http_client.h"

@@ -4,9 +4,9 @@
 #include "common/clock.h"
 #include "common/loop.h"
 #include "common/mem.h"
-#include "router/handover_wire.h"
+#include "router/upgrade/handover_wire.h"
 #include "router/registry.h"
-#include "router/snapshot.h"
+#include "router/upgrade/snapshot.h"
 #include "tests/support/client.h"
 
 #include <fcntl.h>

@@ -1,5 +1,5 @@
 /* tests/unit/router/test_mirrors.c - requests of others on the books, whatever is told of them. */
-#include "router/mirrors.h"
+#include "router/sharing/mirrors.h"
 
 #include <string.h>
 

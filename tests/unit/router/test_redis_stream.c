@@ -1,5 +1,5 @@
 /* tests/unit/router/test_redis_stream.c - a stream of a Redis server of a hundred lines. */
-#include "router/redis_stream.h"
+#include "router/sharing/redis_stream.h"
 
 #include <stdio.h>
 

@@ -1,6 +1,6 @@
 /* tests/unit/router/test_share.c - routers in front of foreign workers, and a pretended Redis between
  * them, all on one loop. */
-#include "router/share.h"
+#include "router/sharing/share.h"
 
 #include <stdio.h>
 #include <string.h>

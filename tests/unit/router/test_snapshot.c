@@ -5,7 +5,7 @@
 #include "common/loop.h"
 #include "common/mem.h"
 #include "common/rng.h"
-#include "router/recall.h"
+#include "router/upgrade/recall.h"
 #include "tests/support/client.h"
 
 #include <stdio.h>

@@ -1,11 +1,11 @@
-/* router/redis_stream.c - two connections of hiredis on our loop, each begun again when it is lost.
+/* router/sharing/redis_stream.c - two connections of hiredis on our loop, each begun again when it is lost.
  *
  *      down ──(backoff)──▶ looking up ──▶ connecting ──▶ AUTH, SELECT, TIME ──▶ up ──lost──▶ down
  *
  * Commands go out in order and so do their replies: a connection is up once the reply to its last
  * greeting is there. hiredis frees a context that has failed after its disconnect callback; ours only
  * forgets the pointer there. */
-#include "router/redis_stream.h"
+#include "router/sharing/redis_stream.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* router/handover.c - the predecessor's side of a handover: see handover.h. */
-#include "router/handover.h"
+/* router/upgrade/handover.c - the predecessor's side of a handover: see handover.h. */
+#include "router/upgrade/handover.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -12,8 +12,8 @@
 #include "common/log.h"
 #include "common/loop.h"
 #include "common/mem.h"
-#include "router/handover_wire.h"
-#include "router/snapshot.h"
+#include "router/upgrade/handover_wire.h"
+#include "router/upgrade/snapshot.h"
 
 #define PIECE_PAUSE_US 1000u /* between pieces of the index, so that requests come through */
 

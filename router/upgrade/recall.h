@@ -1,4 +1,4 @@
-/* router/recall.h - gives workers back what a snapshot knows of them, as they come.
+/* router/upgrade/recall.h - gives workers back what a snapshot knows of them, as they come.
  *
  * Each part of a snapshot waits until its worker has described itself, which engines that are not ours
  * do in two steps: their life has a name only once their metrics have been read. Then it is entered
@@ -7,10 +7,10 @@
  * is thrown away. The snapshot also says up to which of a
  * worker's request events it knows: those are followed from there, so that nothing is entered twice.
  * Thread: control. */
-#ifndef ROUTER_RECALL_H
-#define ROUTER_RECALL_H
+#ifndef ROUTER_UPGRADE_RECALL_H
+#define ROUTER_UPGRADE_RECALL_H
 
-#include "router/snapshot.h"
+#include "router/upgrade/snapshot.h"
 
 #define RECALL_PATIENCE_US (600 * UINT64_C(1000000))
 

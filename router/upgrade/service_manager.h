@@ -1,12 +1,12 @@
-/* router/service_manager.h - what a service manager such as systemd is told, and gives: its two
+/* router/upgrade/service_manager.h - what a service manager such as systemd is told, and gives: its two
  * protocols of environment variables, without its library.
  *
  *      NOTIFY_SOCKET                        READY=1, STOPPING=1, RELOADING=1, MAINPID=, WATCHDOG=1
  *      LISTEN_PID, LISTEN_FDS, LISTEN_FDNAMES   listening sockets that are held open over a restart
  *
  * Without them every call does nothing. Thread: control. */
-#ifndef ROUTER_SERVICE_MANAGER_H
-#define ROUTER_SERVICE_MANAGER_H
+#ifndef ROUTER_UPGRADE_SERVICE_MANAGER_H
+#define ROUTER_UPGRADE_SERVICE_MANAGER_H
 
 #include "common/status.h"
 

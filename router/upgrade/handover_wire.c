@@ -1,5 +1,5 @@
-/* router/handover_wire.c - sendmsg and recvmsg, with their trappings. */
-#include "router/handover_wire.h"
+/* router/upgrade/handover_wire.c - sendmsg and recvmsg, with their trappings. */
+#include "router/upgrade/handover_wire.h"
 
 #include <errno.h>
 #include <stdio.h>

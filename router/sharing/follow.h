@@ -1,4 +1,4 @@
-/* router/follow.h - several routers act as one: what the others have sent, as the workers tell it.
+/* router/sharing/follow.h - several routers act as one: what the others have sent, as the workers tell it.
  *
  *      router B ──request, x-incipit-chain──▶ worker ──events──▶ follow ──▶ registry: adopt,
  *                                                (common/request_events.h)  first token, ended
@@ -21,8 +21,8 @@
  *                              beyond is load alone, or not entered (mirrors.h)
  *
  * Thread: control. */
-#ifndef ROUTER_FOLLOW_H
-#define ROUTER_FOLLOW_H
+#ifndef ROUTER_SHARING_FOLLOW_H
+#define ROUTER_SHARING_FOLLOW_H
 
 #include "common/base.h"
 

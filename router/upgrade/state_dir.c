@@ -1,5 +1,5 @@
-/* router/state_dir.c - two small rituals: create once, and replace atomically. */
-#include "router/state_dir.h"
+/* router/upgrade/state_dir.c - two small rituals: create once, and replace atomically. */
+#include "router/upgrade/state_dir.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-/* router/heir.c - the successor's side of a handover: see handover.h. */
+/* router/upgrade/heir.c - the successor's side of a handover: see handover.h. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -7,8 +7,8 @@
 
 #include "common/loop.h"
 #include "common/mem.h"
-#include "router/handover_wire.h"
-#include "router/service_manager.h"
+#include "router/upgrade/handover_wire.h"
+#include "router/upgrade/service_manager.h"
 
 #define PATIENCE_S 10 /* for the predecessor's control loop, which may be busy */
 

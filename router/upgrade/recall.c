@@ -1,5 +1,5 @@
-/* router/recall.c - one timer: looks for workers while none is at hand, then enters its pieces. */
-#include "router/recall.h"
+/* router/upgrade/recall.c - one timer: looks for workers while none is at hand, then enters its pieces. */
+#include "router/upgrade/recall.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* router/share.h - several routers in front of workers that tell nothing, through a Redis stream.
+/* router/sharing/share.h - several routers in front of workers that tell nothing, through a Redis stream.
  *
  * Our own workers tell every router of the requests they were given (follow.h). vLLM and SGLang do not:
  * so each router writes what it sends to those into one stream, and reads what the others wrote:
@@ -13,10 +13,10 @@
  * identity of the worker (a hash of its URL). An entry comes at least every two seconds; what a router
  * that has been silent for ten had open counts as ended. Without a server all go on alone.
  * Thread: control. */
-#ifndef ROUTER_SHARE_H
-#define ROUTER_SHARE_H
+#ifndef ROUTER_SHARING_SHARE_H
+#define ROUTER_SHARING_SHARE_H
 
-#include "router/redis_stream.h"
+#include "router/sharing/redis_stream.h"
 
 struct log;
 struct loop;

@@ -1,4 +1,4 @@
-/* router/snapshot.h - what a router knows of its workers' caches, as bytes: for its successor.
+/* router/upgrade/snapshot.h - what a router knows of its workers' caches, as bytes: for its successor.
  *
  * A restarted router would send every conversation anywhere until it had seen it again. So the prefix
  * index outlives it: per worker the blocks it holds, youngest first, and what was learned of it. They
@@ -15,8 +15,8 @@
  * or of another scheme is refused whole, with a sentence, and nothing is lost but warmth.
  *
  * Writing takes the registry's lock for SNAPSHOT_PIECE blocks at a time. Thread: control. */
-#ifndef ROUTER_SNAPSHOT_H
-#define ROUTER_SNAPSHOT_H
+#ifndef ROUTER_UPGRADE_SNAPSHOT_H
+#define ROUTER_UPGRADE_SNAPSHOT_H
 
 #include "router/prefix_lru.h"
 #include "router/registry.h"

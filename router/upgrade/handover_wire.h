@@ -1,14 +1,14 @@
-/* router/handover_wire.h - one packet of a handover: JSON, and descriptors beside it. For handover.c and
+/* router/upgrade/handover_wire.h - one packet of a handover: JSON, and descriptors beside it. For handover.c and
  * heir.c alone. */
-#ifndef ROUTER_HANDOVER_WIRE_H
-#define ROUTER_HANDOVER_WIRE_H
+#ifndef ROUTER_UPGRADE_HANDOVER_WIRE_H
+#define ROUTER_UPGRADE_HANDOVER_WIRE_H
 
 #include <sys/socket.h>
 #include <sys/un.h>
 
 #include "common/buf.h"
 #include "common/json.h"
-#include "router/handover.h"
+#include "router/upgrade/handover.h"
 
 #define HANDOVER_PACKET_FDS 64u /* the system takes no more than 253 at once */
 

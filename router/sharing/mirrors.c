@@ -1,6 +1,6 @@
-/* router/mirrors.c - see the header. A mirrored request is one piece of memory: its ticket, its chain
+/* router/sharing/mirrors.c - see the header. A mirrored request is one piece of memory: its ticket, its chain
  * and the places where the index has its blocks. */
-#include "router/mirrors.h"
+#include "router/sharing/mirrors.h"
 
 #include <assert.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-/* router/succession.c - the order in which a life begins where another ends. */
-#include "router/succession.h"
+/* router/upgrade/succession.c - the order in which a life begins where another ends. */
+#include "router/upgrade/succession.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -17,13 +17,13 @@
 #include "common/loop.h"
 #include "common/mem.h"
 #include "router/fleet.h"
-#include "router/handover.h"
+#include "router/upgrade/handover.h"
 #include "router/isolation.h"
-#include "router/recall.h"
+#include "router/upgrade/recall.h"
 #include "router/registry.h"
 #include "router/router_options.h"
-#include "router/service_manager.h"
-#include "router/state_dir.h"
+#include "router/upgrade/service_manager.h"
+#include "router/upgrade/state_dir.h"
 
 #define LOOK_US           20000u
 #define COMMAND_BYTES_MAX (1u << 20)

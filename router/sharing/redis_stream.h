@@ -1,4 +1,4 @@
-/* router/redis_stream.h - a Redis (or Valkey) stream that is written to and followed.
+/* router/sharing/redis_stream.h - a Redis (or Valkey) stream that is written to and followed.
  *
  * For routers in front of workers that tell nothing of the requests they were given (vLLM, SGLang):
  * what one router sends it appends here, and all of them read.
@@ -11,8 +11,8 @@
  * counted: whoever reads loses precision, nothing else. The server's name is looked up off the loop,
  * anew for each connection. Built with hiredis, where there is one; the only file that knows it.
  * Thread: control. */
-#ifndef ROUTER_REDIS_STREAM_H
-#define ROUTER_REDIS_STREAM_H
+#ifndef ROUTER_SHARING_REDIS_STREAM_H
+#define ROUTER_SHARING_REDIS_STREAM_H
 
 #include "common/buf.h"
 #include "common/status.h"

@@ -1,4 +1,4 @@
-/* router/follow.c - one stream per worker, its frames, and the requests they are about.
+/* router/sharing/follow.c - one stream per worker, its frames, and the requests they are about.
  *
  *      IDLE ──due──▶ stream ──hello──▶ heard ──lost──▶ IDLE, due again after a pause
  *                       └────lost, refused──────────────┘
@@ -15,7 +15,7 @@
  * of FRAMES_PER_TURN, half a millisecond, between which the stream is held, and of REPLAYS_MAX workers
  * at once: what else the loop has to do never waits for more than a few milliseconds. Streams that go
  * on where they were lost do not wait for each other, but share as many frames a turn. */
-#include "router/follow.h"
+#include "router/sharing/follow.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -28,7 +28,7 @@
 #include "common/mem.h"
 #include "common/request_events.h"
 #include "common/rng.h"
-#include "router/mirrors.h"
+#include "router/sharing/mirrors.h"
 #include "router/registry.h"
 #include "router/router_metrics.h"
 

@@ -1,4 +1,4 @@
-/* router/mirrors.h - requests of other routers, as they are entered into our books.
+/* router/sharing/mirrors.h - requests of other routers, as they are entered into our books.
  *
  *      follow.c: what a worker tells ──┐
  *                                      ├──▶ a set of mirrored requests ──▶ registry: adopt, first
@@ -12,8 +12,8 @@
  * Times are ours, and may lie back. 0 is before this machine's clock began, and durations up to there
  * are not known. is_past: we have not heard of all that was sent before, so that more is cached than
  * is in the books says nothing of the worker. Thread: control. */
-#ifndef ROUTER_MIRRORS_H
-#define ROUTER_MIRRORS_H
+#ifndef ROUTER_SHARING_MIRRORS_H
+#define ROUTER_SHARING_MIRRORS_H
 
 #include "common/base.h"
 #include "common/map.h"

@@ -1,5 +1,5 @@
-/* router/service_manager.c - datagrams to one socket; descriptors from three on. */
-#include "router/service_manager.h"
+/* router/upgrade/service_manager.c - datagrams to one socket; descriptors from three on. */
+#include "router/upgrade/service_manager.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-/* router/handover.h - one router takes the place of another on the same host, and nobody notices.
+/* router/upgrade/handover.h - one router takes the place of another on the same host, and nobody notices.
  *
  * A running router listens on a Unix socket (--handover PATH). One that is started with the same
  * options finds it there, and asks:
@@ -21,12 +21,12 @@
  * it. Members and messages that are not known are passed over, so versions that differ by one
  * understand each other. The socket's folder must be this user's, writable by nobody else, and who
  * connects must be this user or root. Thread: control. */
-#ifndef ROUTER_HANDOVER_H
-#define ROUTER_HANDOVER_H
+#ifndef ROUTER_UPGRADE_HANDOVER_H
+#define ROUTER_UPGRADE_HANDOVER_H
 
 #include "common/base.h"
 #include "common/status.h"
-#include "router/snapshot.h"
+#include "router/upgrade/snapshot.h"
 
 #define HANDOVER_WIRE        1u
 #define HANDOVER_BYTES_MAX   4096u

@@ -1,5 +1,5 @@
-/* router/snapshot.c - the format, written from the registry and read without trusting a byte. */
-#include "router/snapshot.h"
+/* router/upgrade/snapshot.c - the format, written from the registry and read without trusting a byte. */
+#include "router/upgrade/snapshot.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 #include "common/hash.h"
 #include "common/json.h"
 #include "common/mem.h"
-#include "router/follow.h"
+#include "router/sharing/follow.h"
 
 #define FORMAT_VERSION 1u
 #define HEAD_BYTES     40u

@@ -1,4 +1,4 @@
-/* router/succession.h - what a router takes from the one before it, and leaves to the one after it.
+/* router/upgrade/succession.h - what a router takes from the one before it, and leaves to the one after it.
  *
  *      before it listens   sockets: of the service manager, or of the router at --handover
  *                          the hash seed: its, or that of --state-dir, or --prefix-hash-seed's
@@ -9,13 +9,13 @@
  * "Ready" is at once when there is no predecessor. With one it is when each worker that is wanted can
  * be picked and its part of the index is back, or after --handover-wait, if any can be; if none can,
  * this start fails, and the predecessor goes on. Thread: control. */
-#ifndef ROUTER_SUCCESSION_H
-#define ROUTER_SUCCESSION_H
+#ifndef ROUTER_UPGRADE_SUCCESSION_H
+#define ROUTER_UPGRADE_SUCCESSION_H
 
 #include "common/base.h"
 #include "common/status.h"
-#include "router/follow.h"
-#include "router/snapshot.h"
+#include "router/sharing/follow.h"
+#include "router/upgrade/snapshot.h"
 
 struct fleet;
 struct isolation;

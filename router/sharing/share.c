@@ -1,4 +1,4 @@
-/* router/share.c - what is written every ten milliseconds, and the requests of other routers.
+/* router/sharing/share.c - what is written every ten milliseconds, and the requests of other routers.
  *
  * `peers` are the routers that were heard of; each has its open requests by its own numbers for them
  * (mirrors.h). A peer that has been silent for long is forgotten: by when we heard of it, since clocks
@@ -6,7 +6,7 @@
  *
  * Workers are told by their identity. Who they are is asked of the registry every tenth of a second,
  * not for each event, and reading begins when they are known: the history is told once. */
-#include "router/share.h"
+#include "router/sharing/share.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -19,7 +19,7 @@
 #include "common/mem.h"
 #include "common/metrics.h"
 #include "common/request_events.h"
-#include "router/mirrors.h"
+#include "router/sharing/mirrors.h"
 #include "router/registry.h"
 #include "router/router_metrics.h"
 
