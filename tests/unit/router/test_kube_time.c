@@ -235,7 +235,7 @@ static void fini(struct world *w) {
 
 /* --- tests ----------------------------------------------------------------------------------------------- */
 
-static void ten_minutes_without_a_server_change_nothing_and_are_made_good_in_half_a_minute(
+static void ten_minutes_without_a_server_change_nothing_and_are_made_good_in_a_minute(
     void **state) {
     struct world w;
     uint32_t told;
@@ -259,7 +259,8 @@ static void ten_minutes_without_a_server_change_nothing_and_are_made_good_in_hal
 
     connections = stat_of(&w, "connections");
     command(&w, "{\"do\":\"listen\",\"on\":true}");
-    (void)until_used(&w, "10.0.0.2 10.0.0.3 10.0.0.4 10.0.0.5", 31 * SECOND_US);
+    /* Two pauses at most: for the server, and, when it has forgotten our version, for the list. */
+    (void)until_used(&w, "10.0.0.2 10.0.0.3 10.0.0.4 10.0.0.5", 62 * SECOND_US);
     assert_in_range(stat_of(&w, "connections"), connections + 1, connections + 4);
     pass(&w, SECOND_US);
     assert_true(kube_watch_stale_s(w.watch) == 0);
@@ -373,8 +374,7 @@ static void tokens_of_an_hour_are_followed_for_three(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(
-            ten_minutes_without_a_server_change_nothing_and_are_made_good_in_half_a_minute),
+        cmocka_unit_test(ten_minutes_without_a_server_change_nothing_and_are_made_good_in_a_minute),
         cmocka_unit_test(a_server_that_stalls_for_ten_minutes_is_asked_now_and_then_and_no_more),
         cmocka_unit_test(a_watch_that_says_nothing_at_all_is_given_up_after_150_s),
         cmocka_unit_test(a_blind_watch_is_made_good_by_the_list_of_every_ten_minutes),
