@@ -21,14 +21,9 @@ JOBS ?= $(shell nproc 2>/dev/null || echo 1)
 B := build/$(CROSS)$(VARIANT)$(if $(SAN),-$(SAN))
 
 # --- flags -------------------------------------------------------------------------------------
-PACKAGES := libevent_core libcurl libcjson libxxhash libssl libcrypto
-has      = $(shell $(PKG_CONFIG) --exists $(1) 2>/dev/null && echo $(1))
-OPTIONAL := $(call has,yaml-0.1) $(call has,libutf8proc) $(call has,libpcre2-8)
-HAVE     := $(if $(findstring yaml,$(OPTIONAL)),-DHAVE_YAML) \
-            $(if $(findstring utf8proc,$(OPTIONAL)),-DHAVE_UTF8PROC) \
-            $(if $(findstring pcre2,$(OPTIONAL)),-DHAVE_PCRE2)
-HIREDIS  := $(call has,hiredis)
-LDLIBS    = -Wl,--as-needed $(shell $(PKG_CONFIG) --libs $(PACKAGES) $(OPTIONAL) $(HIREDIS)) -pthread -lm -ldl
+# One build, all features, everywhere: nothing is left out for want of a library.
+PACKAGES := libevent_core libcurl libcjson libxxhash libssl libcrypto yaml-0.1 libutf8proc libpcre2-8 hiredis
+LDLIBS    = -Wl,--as-needed $(shell $(PKG_CONFIG) --libs $(PACKAGES)) -pthread -lm -ldl
 
 WARN := -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith \
         -Wcast-qual -Wwrite-strings -Wvla -Wno-missing-field-initializers
@@ -37,7 +32,7 @@ CFLAGS_debug   := -O0 -g3 -DDEBUG
 CFLAGS_fuzz    := -O1 -g -DDEBUG -fsanitize=fuzzer-no-link,address,undefined -Wno-unknown-warning-option
 # -ffp-contract=off: an answer must not depend on where the compiler found room for an fma.
 CFLAGS_ALL = -std=c11 -D_GNU_SOURCE -I. $(WARN) -fno-strict-aliasing -ffp-contract=off -pthread \
-             -fstack-protector-strong -DINCIPIT_VERSION='"$(VERSION)"' $(HAVE) \
+             -fstack-protector-strong -DINCIPIT_VERSION='"$(VERSION)"' \
              $(if $(SYSROOT),--sysroot=$(SYSROOT)) $(CFLAGS_$(VARIANT)) $(if $(SAN),-DDEBUG -fsanitize=$(SAN) -fno-omit-frame-pointer) \
              $(if $(filter undefined,$(SAN)),-fno-sanitize-recover=all) $(CFLAGS)
 
@@ -79,8 +74,6 @@ $(B)/lib%.a:
 $(B)/%.o: %.c $(B)/flags
 	@mkdir -p $(@D)
 	$(if $(V),,@echo "  CC   $<";)$(CC) $(CFLAGS_ALL) $(call isa,$<) $(if $(filter common/% router/%,$<),$(LTO)) -MMD -MP -c $< -o $@
-
-$(B)/router/sharing/redis_stream.o: CFLAGS_ALL += $(HIREDIS:%=-DHAVE_HIREDIS)
 
 # CUDA sources as C++ for this processor: kernels/shim. They link as C does: nothing of libstdc++.
 CXX := $(CROSS)g++
@@ -154,7 +147,7 @@ endif
 # --- on a GPU ------------------------------------------------------------------------------------
 # Programs of tests/gpu: X on the device, X-shim the same with the kernels as fibers, to rehearse; and
 # the shim's tests of kernels, whose memory here is the device's. They need no library but the C
-# library and the toolkit's: B=build/gpu PACKAGES= OPTIONAL= builds them where nothing else is.
+# library and the toolkit's: B=build/gpu PACKAGES= builds them where nothing else is.
 GPU_LINK = @mkdir -p $(@D); echo "  LD   $@"; $(CC) $(CFLAGS_ALL) -fno-lto $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group -o $@
 $(B)/libminimal.a: $(call objs,$(addprefix common/,mem.c status.c clock.c isa.c))
 $(B)/gpu/%-shim: $(B)/tests/gpu/%.o $(B)/tests/gpu/random_model.o $(B)/libshim.a $(B)/libkernels.a $(B)/libminimal.a
@@ -260,8 +253,9 @@ dashboards-check: all ## every expression of dashboard and alerts, asked of Prom
 	@for python in $(PYTHON) python3 /usr/bin/python3; do $$python -c 'import pytest' 2>/dev/null && break; done; \
 	  INCIPIT_BUILD=$(B) $$python tests/integration/check_dashboards.py
 
-clients: all ## the official openai client and curl, at a worker and through a router
-	@tests/clients/run $(B) "$(SAN)" $(ARGS)
+clients: deps-test ## the official openai client and curl, at a worker and through a router
+	@$(MAKE) --no-print-directory -j$(JOBS) all
+	@tests/run_integration $(B) "$(SAN)" -k "openai_client or curl or worker_api" $(ARGS)
 
 # Programs that the comparisons with independent implementations ask.
 REFERENCE := $(patsubst %.c,$(B)/%,$(wildcard tests/reference/*.c))
@@ -418,8 +412,7 @@ build/fuzz/tests/fuzz/%: build/fuzz/tests/fuzz/%.o $(LIBS_all)
 # --- a worker for any machine ----------------------------------------------------------------------
 # Takes nothing but the C library from the machine it runs on: the other libraries are linked whole,
 # and libcurl is left out (deploy/portable). For GPU machines, where little is installed.
-PORTABLE_NAMES := event_core xxhash ssl crypto $(if $(findstring yaml,$(OPTIONAL)),yaml) \
-                  $(if $(findstring utf8proc,$(OPTIONAL)),utf8proc) $(if $(findstring pcre2,$(OPTIONAL)),pcre2-8)
+PORTABLE_NAMES := event_core xxhash ssl crypto yaml utf8proc pcre2-8
 archive = $(shell $(CC) -print-file-name=lib$(1).a)
 PORTABLE_LIBS = $(foreach l,$(PORTABLE_NAMES),$(call archive,$(l)))
 CJSON_ARCHIVE = $(filter /%,$(call archive,cjson))

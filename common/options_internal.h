@@ -96,7 +96,7 @@ struct option_entry {
 typedef enum status option_entry_fn(void *ctx, const struct option_entry *e, struct error *err);
 
 /* Calls `fn` for each `key: scalar` and each item of `key: [a, b]`, in order. Anything else in the
- * document is refused. ST_UNSUPPORTED without libyaml. */
+ * document is refused. */
 MUST_USE enum status options_yaml_read(struct str text, option_entry_fn *fn, void *ctx,
                                        struct error *err);
 

@@ -4,8 +4,6 @@
  * tags, several documents) is refused, so that a file means the same to every reader. */
 #include "common/options_internal.h"
 
-#ifdef HAVE_YAML
-
 #include <yaml.h>
 
 struct reader {
@@ -136,16 +134,3 @@ enum status options_yaml_read(struct str text, option_entry_fn *fn, void *ctx, s
     yaml_parser_delete(&r.parser);
     return st;
 }
-
-#else
-
-enum status options_yaml_read(struct str text, option_entry_fn *fn, void *ctx, struct error *err) {
-    (void)text;
-    (void)fn;
-    (void)ctx;
-    return error_set(err, ST_UNSUPPORTED,
-                     "this build reads no YAML: install libyaml-dev and build again, or use flags "
-                     "and INCIPIT_ variables");
-}
-
-#endif

@@ -2,8 +2,6 @@
  * and lookups follow paths of ours, so a document that is large only when expanded stays small. */
 #include "common/yaml_tree.h"
 
-#ifdef HAVE_YAML
-
 #include "common/mem.h"
 
 #include <yaml.h>
@@ -87,43 +85,3 @@ struct str yaml_tree_str(struct yaml_tree *t, int node) {
     if (n->data.scalar.style != YAML_PLAIN_SCALAR_STYLE) return s;
     return s.len == 0 || str_eq(s, STR("~")) || str_eq_nocase(s, STR("null")) ? STR_NULL : s;
 }
-
-#else
-
-enum status yaml_tree_parse(struct yaml_tree **out, struct str text, struct error *err) {
-    (void)out;
-    (void)text;
-    return error_set(err, ST_UNSUPPORTED,
-                     "this build reads no YAML: install libyaml-dev and build again");
-}
-
-void yaml_tree_destroy(struct yaml_tree *t) {
-    (void)t;
-}
-
-int yaml_tree_root(struct yaml_tree *t) {
-    (void)t;
-    return 0;
-}
-
-int yaml_tree_get(struct yaml_tree *t, int mapping, const char *key) {
-    (void)t;
-    (void)mapping;
-    (void)key;
-    return 0;
-}
-
-int yaml_tree_item(struct yaml_tree *t, int sequence, uint32_t i) {
-    (void)t;
-    (void)sequence;
-    (void)i;
-    return 0;
-}
-
-struct str yaml_tree_str(struct yaml_tree *t, int scalar) {
-    (void)t;
-    (void)scalar;
-    return STR_NULL;
-}
-
-#endif

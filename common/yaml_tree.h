@@ -13,8 +13,7 @@
 
 struct yaml_tree;
 
-/* ST_INVALID says the line; ST_TOO_LARGE over 1 MiB; ST_UNSUPPORTED without libyaml. Keeps no pointer
- * into `text`. */
+/* ST_INVALID says the line; ST_TOO_LARGE over 1 MiB. Keeps no pointer into `text`. */
 MUST_USE enum status yaml_tree_parse(struct yaml_tree **out, struct str text, struct error *err);
 void yaml_tree_destroy(struct yaml_tree *t); /* NULL is fine */
 

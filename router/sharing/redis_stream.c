@@ -7,6 +7,8 @@
  * forgets the pointer there. */
 #include "router/sharing/redis_stream.h"
 
+#include <hiredis/async.h>
+#include <hiredis/hiredis.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -76,10 +78,6 @@ enum status redis_stream_check_url(const char *url, struct error *err) {
 
     return split_url(url, &address, &database, err);
 }
-
-#ifdef HAVE_HIREDIS
-#include <hiredis/async.h>
-#include <hiredis/hiredis.h>
 
 struct connection {
     struct redis_stream *stream;
@@ -521,34 +519,3 @@ void redis_stream_stats(const struct redis_stream *s, struct redis_stream_stats 
     out->is_reading = s->reader.is_up;
     out->is_writing = s->writer.is_up;
 }
-
-#else
-enum status redis_stream_create(struct redis_stream **out, struct loop *loop, struct log *log,
-                                const struct redis_stream_config *config, struct error *err) {
-    (void)loop;
-    (void)log;
-    *out = NULL;
-    return error_set(err, ST_UNAVAILABLE,
-                     "--share %s: this router was built without hiredis: install libhiredis-dev "
-                     "and build again",
-                     config->url);
-}
-
-void redis_stream_destroy(struct redis_stream *s) {
-    (void)s;
-}
-
-void redis_stream_read(struct redis_stream *s) {
-    (void)s;
-}
-
-void redis_stream_append(struct redis_stream *s, struct str bytes) {
-    (void)s;
-    (void)bytes;
-}
-
-void redis_stream_stats(const struct redis_stream *s, struct redis_stream_stats *out) {
-    (void)s;
-    *out = (struct redis_stream_stats){0};
-}
-#endif

@@ -9,7 +9,7 @@
  * At first contact all that the stream still holds is told, oldest first, then on_synced; after a lost
  * connection it goes on behind the last entry. While there is no connection appends are dropped and
  * counted: whoever reads loses precision, nothing else. The server's name is looked up off the loop,
- * anew for each connection. Built with hiredis, where there is one; the only file that knows it.
+ * anew for each connection. Only redis_stream.c sees hiredis.
  * Thread: control. */
 #ifndef ROUTER_SHARING_REDIS_STREAM_H
 #define ROUTER_SHARING_REDIS_STREAM_H
@@ -39,7 +39,7 @@ struct redis_stream_stats {
     uint64_t n_appended, n_dropped, n_read, n_lost; /* n_lost: connections */
 };
 
-/* Connects in the background, to write. ST_INVALID: the URL; ST_UNAVAILABLE: built without hiredis. */
+/* Connects in the background, to write. ST_INVALID: the URL. */
 MUST_USE enum status redis_stream_create(struct redis_stream **out, struct loop *loop,
                                          struct log *log, const struct redis_stream_config *config,
                                          struct error *err);

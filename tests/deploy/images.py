@@ -6,7 +6,7 @@ user, on a read-only root where only /tmp and the state directory can be written
 ENTRYPOINT and ENV: it must answer --help, its own HEALTHCHECK, /livez and a request, listen on what it
 EXPOSEs and nowhere else, and end with 0 on STOPSIGNAL as process 1.
 
-Needs root, debootstrap and a Debian mirror; what cannot be done is SKIPPED, loudly. `make images-check`;
+Needs root, debootstrap and a Debian mirror (DEBIAN_MIRROR, else apt's own); what cannot be done is SKIPPED, loudly. `make images-check`;
 ARGS="router worker-cpu" for some, --keep to take the builder's root of last time.
 """
 import argparse
@@ -144,6 +144,15 @@ def copy(step, stage_roots, root, workdir, files):
 
 # --- building ----------------------------------------------------------------------------------------
 
+def mirror():
+    """[where this machine takes Debian's packages from]: DEBIAN_MIRROR, else what apt is configured with."""
+    if os.environ.get("DEBIAN_MIRROR"):
+        return [os.environ["DEBIAN_MIRROR"]]
+    targets = subprocess.run(["apt-get", "indextargets", "--format", "$(REPO_URI) $(CODENAME) $(COMPONENT)",
+                              "Created-By: Packages"], capture_output=True, text=True, check=False).stdout
+    return [line.split()[0] for line in targets.splitlines() if line.split()[1:] == ["bookworm", "main"]][:1]
+
+
 def debian(keep):
     """A root like debian:12-slim, fresh."""
     root = WORK / "debian"
@@ -151,8 +160,8 @@ def debian(keep):
         return root
     remove(root)
     log = open(WORK / "debootstrap.log", "w")
-    if subprocess.run(["debootstrap", "--variant=minbase", "bookworm", str(root),
-                       "http://deb.debian.org/debian"], stdout=log, stderr=log).returncode != 0:
+    if subprocess.run(["debootstrap", "--variant=minbase", "bookworm", str(root), *mirror()], stdout=log,
+                      stderr=log).returncode != 0:
         return None
     return root
 

@@ -135,7 +135,7 @@ def build(c):
     targets = [PROGRAMS / (name + kind) for name in programs for kind in ("", "-shim")] + [BUILD / "incipit_cuda.so"]
     tests = [PROGRAMS / "tests" / t.stem for t in kernel_tests()]
     arch = compute_capability()
-    make = ["make", "--no-print-directory", "-k", f"-j{os.cpu_count() or 2}", "B=build/gpu", "PACKAGES=", "OPTIONAL=",
+    make = ["make", "--no-print-directory", "-k", f"-j{os.cpu_count() or 2}", "B=build/gpu", "PACKAGES=",
             f"CUDA_ARCHS={arch}", f"CC={c.options.cc}"]
     if not has_nvcc():
         c.run(make + [t.relative_to(ROOT) for t in targets if t.name.endswith("-shim")], 500, reads_rows=False)

@@ -88,7 +88,7 @@ def test_every_alert_has_a_remedy_and_its_section():
     assert set(sections) == set(RULES), "a section for each alert, an alert for each section"
 
 
-@pytest.mark.skipif(not shutil.which("promtool"), reason="SKIPPED: promtool is not installed (make deps-deploy)")
+@pytest.mark.skipif(not shutil.which("promtool"), reason="SKIPPED: promtool is not installed (make deps-test)")
 def test_promtool_takes_the_rules_and_they_ring_when_they_should():
     folder = ROOT / "deploy/prometheus"
     for words in (["check", "rules", "rules.yaml"], ["test", "rules", "rules_test.yaml"]):

@@ -1,6 +1,6 @@
 """The official Python client, straight at a worker and through a router: what holds for one holds for both.
 
-Skipped where the package `openai` is not installed; `make clients` brings it.
+The package `openai` comes with `make deps-test`, under build/; where it could not be had, this is skipped.
 """
 import asyncio
 import http.server
@@ -11,7 +11,7 @@ import pytest
 
 from conftest import Router, Worker, both_ways, in_front_of, wait_for
 
-openai = pytest.importorskip("openai", reason="the openai package is not installed: make clients")
+openai = pytest.importorskip("openai", reason="SKIPPED: the openai package is not installed: make deps-test")
 
 HELLO = [{"role": "user", "content": "Hello"}]
 

@@ -8,7 +8,7 @@ from conftest import ROOT, Router, Worker, free_port, http, wait_for
 from test_foreign import foreign  # noqa: F401: a fixture
 
 REDIS = shutil.which("redis-server") or shutil.which("valkey-server")
-pytestmark = pytest.mark.skipif(not REDIS, reason="SKIPPED a real Redis: install redis-server")
+pytestmark = pytest.mark.skipif(not REDIS, reason="SKIPPED a real Redis: make deps-test")
 WORKERS, PROMPTS = 4, 12
 
 

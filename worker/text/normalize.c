@@ -6,17 +6,12 @@
 #include "worker/text/tokenizer_json.h"
 
 /* --- loading -----------------------------------------------------------------------------------*/
-static enum status load_form(struct normalize_step *s, const struct json *v, struct error *err) {
+static void read_form(struct normalize_step *s, const struct json *v) {
     static const char *const names[] = {"NFC", "NFD", "NFKC", "NFKD"};
 
     s->kind = NORMALIZE_FORM;
     while (!tokenizer_json_is(v, names[s->form]))
         s->form++;
-    if (s->form == UNICODE_NFC || unicode_can_normalize()) return ST_OK;
-    return error_set(err, ST_UNSUPPORTED,
-                     "the normalizer %s needs utf8proc, which this build lacks: install "
-                     "libutf8proc-dev and build again",
-                     names[s->form]);
 }
 
 static enum status load_content(struct normalize_step *s, const struct json *v, struct error *err) {
@@ -35,14 +30,12 @@ static enum status load_step(struct normalize_step *s, const struct json *v, str
 
     if (tokenizer_json_is(v, "NFC") || tokenizer_json_is(v, "NFD") ||
         tokenizer_json_is(v, "NFKC") || tokenizer_json_is(v, "NFKD")) {
-        return load_form(s, v, err);
+        read_form(s, v);
+        return ST_OK;
     }
     if (tokenizer_json_is(v, "Lowercase")) {
         s->kind = NORMALIZE_LOWERCASE;
-        if (unicode_can_normalize()) return ST_OK;
-        return error_set(err, ST_UNSUPPORTED,
-                         "the normalizer Lowercase needs utf8proc, which this build lacks: install "
-                         "libutf8proc-dev and build again");
+        return ST_OK;
     }
     if (tokenizer_json_is(v, "StripAccents")) {
         s->kind = NORMALIZE_STRIP_ACCENTS;

@@ -4,10 +4,8 @@
 #include "common/mem.h"
 #include "worker/text/regex.h"
 
-#ifdef HAVE_PCRE2
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
-#endif
 
 /* Published expressions take 5 to 30 steps per byte of real text. */
 #define STEPS_PER_BYTE 400
@@ -19,7 +17,6 @@ void pattern_literal(struct pattern *p, struct str literal) {
     p->n_literal = literal.len;
 }
 
-#ifdef HAVE_PCRE2
 /* As the engine these files are written for: Unicode classes, $ at every line end. */
 static enum status compile_by_library(struct pattern *p, struct str source, struct error *err) {
     uint32_t options = PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C;
@@ -69,29 +66,13 @@ static enum status find_by_library(const struct pattern *p, struct pattern_run *
     *end = bounds[1];
     return ST_OK;
 }
-#else
-static enum status compile_by_library(struct pattern *p, struct str source, struct error *err) {
-    (void)p;
-    return error_set(err, ST_UNSUPPORTED,
-                     "the expression '%.*s' needs pcre2, which this build lacks: install "
-                     "libpcre2-dev and build again",
-                     (int)MIN(source.len, 300u), source.ptr);
-}
-
-static enum status find_by_library(const struct pattern *p, struct pattern_run *run,
-                                   struct str text, size_t from, size_t *begin, size_t *end,
-                                   struct error *err) {
-    (void)p, (void)run, (void)text, (void)from, (void)begin, (void)end;
-    return error_set(err, ST_INTERNAL, "a pattern of a library that is not there");
-}
-#endif
 
 /* {m,n}+, && and \\h are other things to pcre2; before 10.43 its words have no marks. */
 static bool reads_otherwise(struct str source) {
     static const char *const other[] = {"}+", "&&", "\\h", "\\b", "\\B", "\\w", "\\W"};
     size_t n = ARRAY_LEN(other);
 
-#if defined(HAVE_PCRE2) && (PCRE2_MAJOR > 10 || PCRE2_MINOR >= 43)
+#if PCRE2_MAJOR > 10 || PCRE2_MINOR >= 43
     n = 3;
 #endif
     for (size_t i = 0; i < n; i++) {
@@ -121,9 +102,7 @@ enum status pattern_regex(struct pattern *p, struct str source, struct error *er
 void pattern_fini(struct pattern *p) {
     mem_free(p->literal);
     regex_destroy(p->regex);
-#ifdef HAVE_PCRE2
     pcre2_code_free(p->library);
-#endif
     memset(p, 0, sizeof(*p));
 }
 
@@ -133,9 +112,7 @@ void pattern_run_init(struct pattern_run *run, size_t text_bytes) {
 }
 
 void pattern_run_fini(struct pattern_run *run) {
-#ifdef HAVE_PCRE2
     pcre2_match_data_free(run->memory);
-#endif
     run->memory = NULL;
 }
 

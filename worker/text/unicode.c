@@ -3,10 +3,8 @@
 
 #include "worker/text/unicode_tables.h"
 
-#ifdef HAVE_UTF8PROC
 #include <stdlib.h>
 #include <utf8proc.h>
-#endif
 
 #define NFC_TOUCHED (1u << 12)
 #define ALL_CLASSES (NFC_TOUCHED - 1)
@@ -97,7 +95,6 @@ bool unicode_is_nfc_quick(struct str s) {
     return true;
 }
 
-#ifdef HAVE_UTF8PROC
 /* The library sorts a run of combining marks in quadratic time. Real text has a handful in a row
  * (Unicode's stream-safe form allows 30); a run over this is made to cost. */
 #define MAX_MARK_RUN 256
@@ -118,15 +115,6 @@ static bool has_endless_marks(struct str s) {
     }
     return false;
 }
-#endif
-
-bool unicode_can_normalize(void) {
-#ifdef HAVE_UTF8PROC
-    return true;
-#else
-    return false;
-#endif
-}
 
 enum status unicode_normalize(enum unicode_form form, struct str s, struct buf *out,
                               struct error *err) {
@@ -136,7 +124,6 @@ enum status unicode_normalize(enum unicode_form form, struct str s, struct buf *
         buf_append_str(out, s);
         return buf_status(out);
     }
-#ifdef HAVE_UTF8PROC
     static const utf8proc_option_t options[] = {
         UTF8PROC_STABLE | UTF8PROC_COMPOSE, UTF8PROC_STABLE | UTF8PROC_DECOMPOSE,
         UTF8PROC_STABLE | UTF8PROC_COMPOSE | UTF8PROC_COMPAT,
@@ -157,12 +144,6 @@ enum status unicode_normalize(enum unicode_form form, struct str s, struct buf *
     buf_append(out, composed, (size_t)n);
     free(composed); /* the library's malloc */
     return buf_status(out);
-#else
-    return error_set(err, ST_UNSUPPORTED,
-                     "this tokenizer wants text in Unicode's form %s, and this build has no "
-                     "utf8proc: install libutf8proc-dev and build again%s",
-                     names[form], form == UNICODE_NFC ? ", or send composed text" : "");
-#endif
 }
 
 uint32_t unicode_lower(uint32_t cp, uint32_t out[3]) {
@@ -171,10 +152,6 @@ uint32_t unicode_lower(uint32_t cp, uint32_t out[3]) {
         out[1] = 0x307;
         return 2;
     }
-#ifdef HAVE_UTF8PROC
     out[0] = (uint32_t)utf8proc_tolower((utf8proc_int32_t)cp);
-#else
-    out[0] = cp >= 'A' && cp <= 'Z' ? cp + 32 : cp;
-#endif
     return 1;
 }

@@ -1,7 +1,7 @@
 /* worker/text/unicode.h - the little of Unicode that pre-tokenizers and normalizers need.
  *
  * Classes of characters as bit sets, from the tables of one Unicode version (unicode_tables.h, made
- * by make_unicode_tables.py); normal forms and case through utf8proc where the build has it.
+ * by make_unicode_tables.py); normal forms and case through utf8proc.
  * Text that is already composed, which is nearly all text, never reaches the library. Pure. */
 #ifndef WORKER_TEXT_UNICODE_H
 #define WORKER_TEXT_UNICODE_H
@@ -40,17 +40,12 @@ bool unicode_is_nfc_quick(struct str s);
 
 enum unicode_form { UNICODE_NFC, UNICODE_NFD, UNICODE_NFKC, UNICODE_NFKD };
 
-/* False in a build without utf8proc, which can only tell that a text is in NFC already. */
-bool unicode_can_normalize(void);
-
-/* Appends the normal form of `s` (valid UTF-8) to *out. ST_UNSUPPORTED when the build has no utf8proc
- * and the quick check does not settle it; ST_INVALID for hundreds of combining marks in a row;
- * ST_NOMEM. */
+/* Appends the normal form of `s` (valid UTF-8) to *out. ST_INVALID for hundreds of combining marks in a
+ * row; ST_NOMEM. */
 MUST_USE enum status unicode_normalize(enum unicode_form form, struct str s, struct buf *out,
                                        struct error *err);
 
-/* The lower case of cp: at most three characters, at `out`; returns how many. ASCII only without
- * utf8proc. */
+/* The lower case of cp: at most three characters, at `out`; returns how many. */
 uint32_t unicode_lower(uint32_t cp, uint32_t out[3]);
 
 #endif

@@ -292,8 +292,6 @@ static void environment_is_between_file_and_flags(void **state) {
     unsetenv("INCIPIT_SEED");
 }
 
-#ifdef HAVE_YAML
-
 static void the_file_is_below_them(void **state) {
     char path[64], line[160];
     int fd = file_of(STR("# ours\nblock_size: 32\nworker-urls:\n  - http://a,b\n  - 'http://c'\n"
@@ -459,8 +457,6 @@ static void mutated_files_and_lines_never_break_it(void **state) {
     }
 }
 
-#endif
-
 static void the_dump_shows_sources_and_no_secrets(void **state) {
     struct target t;
     struct options *o;
@@ -557,13 +553,11 @@ int main(void) {
         cmocka_unit_test(sizes_and_durations_have_units),
         cmocka_unit_test(a_wrong_command_line_gets_a_sentence),
         cmocka_unit_test(environment_is_between_file_and_flags),
-#ifdef HAVE_YAML
         cmocka_unit_test(the_file_is_below_them),
         cmocka_unit_test(a_wrong_file_gets_a_sentence_with_its_line),
         cmocka_unit_test(empty_files_change_nothing),
         cmocka_unit_test(reload_changes_live_options_or_nothing),
         cmocka_unit_test(mutated_files_and_lines_never_break_it),
-#endif
         cmocka_unit_test(the_dump_shows_sources_and_no_secrets),
         cmocka_unit_test(a_choice_has_other_names),
         cmocka_unit_test(flags_of_other_programs_are_passed_over),

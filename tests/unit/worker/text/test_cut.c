@@ -155,24 +155,18 @@ static void composition_is_done_where_it_matters(void **state) {
     struct error err = {0};
     char *marks = mem_alloc(2 * 1000 + 1);
     struct buf out;
-    enum status st;
 
     (void)state;
     buf_init(&out, 0);
     assert_true(unicode_is_nfc_quick(STR("abc \xC3\xA9 \xE6\x97\xA5")));
     assert_false(unicode_is_nfc_quick(STR("e\xCC\x81")));
-    st = unicode_normalize(UNICODE_NFC, STR("e\xCC\x81x"), &out, &err);
-    if (st == ST_UNSUPPORTED) {
-        assert_non_null(strstr(err.message, "libutf8proc"));
-    } else {
-        assert_int_equal(st, ST_OK);
-        assert_true(str_eq(buf_str(&out), STR("\xC3\xA9x")));
-        marks[0] = 'a';
-        for (int i = 0; i < 1000; i++)
-            memcpy(marks + 1 + 2 * i, "\xCC\x81", 2);
-        assert_int_equal(unicode_normalize(UNICODE_NFC, (struct str){marks, 2001}, &out, &err),
-                         ST_INVALID);
-    }
+    assert_int_equal(unicode_normalize(UNICODE_NFC, STR("e\xCC\x81x"), &out, &err), ST_OK);
+    assert_true(str_eq(buf_str(&out), STR("\xC3\xA9x")));
+    marks[0] = 'a';
+    for (int i = 0; i < 1000; i++)
+        memcpy(marks + 1 + 2 * i, "\xCC\x81", 2);
+    assert_int_equal(unicode_normalize(UNICODE_NFC, (struct str){marks, 2001}, &out, &err),
+                     ST_INVALID);
     buf_fini(&out);
     mem_free(marks);
 }
