@@ -294,7 +294,7 @@ wrk: all ## wrk with the Lua scripts of tests/bench/wrk; URL=http://... against 
 	@tests/bench/wrk/run $(B) $(URL)
 bench-router: all load $(B)/tests/bench/router/upstream ## a proxied request beside nginx and haproxy; ARGS=quick
 	@INCIPIT_BUILD=$(B) python3 tests/bench/router/bench_router.py $(ARGS)
-bench-peers: all load ## beside sglang-router, haproxy and nginx, before simulated workers; ARGS=quick
+bench-peers: all load ## beside smg, sglang-router, haproxy and nginx, before simulated workers; ARGS=quick
 	@INCIPIT_BUILD=$(B) python3 tests/bench/peers/bench_peers.py $(ARGS)
 bench-overload: all load ## goodput at twice the load that the fleet can take; ARGS=SECONDS of each run
 	@INCIPIT_BUILD=$(B) python3 tests/bench/overload/overload.py $(ARGS)

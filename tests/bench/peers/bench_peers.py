@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""make bench-peers: incipit-router beside sglang-router, haproxy and nginx, before the same workers.
+"""make bench-peers: incipit-router beside smg, sglang-router, haproxy and nginx, before the same workers.
 
 Eight simulated workers (incipit-worker --backend sim: real scheduler, real KV manager, played
 device) are started afresh for every run; each router in turn gets the same arrivals and the same
@@ -9,8 +9,8 @@ bodies, from the same seeds, as event streams. Cached tokens are what the worker
   shared-prefix  open loop at 4/5 of what round robin can do, then as fast as the workers go (closed
                  loop): 64 system prompts of 2,048 tokens that do not all fit one worker
 
-sglang-router comes from PyPI, pinned (requirements.txt), with its defaults (policy cache_aware);
-haproxy balances by leastconn, nginx by round robin, both tuned (../router). Every router is free
+sglang-router and smg, which succeeded it, come from PyPI, pinned (requirements.txt), with their
+defaults (policy cache_aware); haproxy balances by leastconn, nginx by round robin, both tuned (../router). Every router is free
 to use both cores; so are workers and load, so that throughput also pays for a dear router.
 
     bench_peers.py [quick] [--seeds N] [--load NAME] [--routers NAME,...]
@@ -28,6 +28,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 WHEELS = F.ROOT / "build/peers"
 MODEL = "synthetic"
 N_WORKERS = 8
+PYTHON_ROUTERS = {"sglang-router": "sglang_router", "smg": "smg"}  # and the packages they are
 
 
 class Load:
@@ -51,34 +52,34 @@ LOADS = [
 ]
 
 
-def fetch_sglang():
-    """The folder of the unpacked wheel, or None, having said why."""
-    target = WHEELS / "sglang-router"
-    if not (target / "sglang_router").is_dir():
+def fetch_wheels():
+    """The folder of the unpacked wheels, or None, with the reason printed."""
+    target = WHEELS / "wheels"
+    if not all((target / package).is_dir() for package in PYTHON_ROUTERS.values()):
         done = subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--require-hashes",
                                "--only-binary", ":all:", "-t", target, "-r", HERE / "requirements.txt"],
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         if done.returncode:
-            F.skip("sglang-router", "pip could not install it: " + done.stdout.strip().splitlines()[-1])
+            F.skip(" and ".join(PYTHON_ROUTERS), "pip could not install them: " + done.stdout.strip().splitlines()[-1])
             return None
     return target
 
 
-def start_sglang(fleet, urls, folder):
+def start_python_router(name, fleet, urls, wheels):
     port, metrics = F.free_ports(2)
-    proxy = fleet.start([sys.executable, HERE / "sglang_router.py", folder, "--worker-urls", *urls, "--host", "127.0.0.1",
+    proxy = fleet.start([sys.executable, HERE / "python_router.py", wheels, PYTHON_ROUTERS[name], "--worker-urls", *urls, "--host", "127.0.0.1",
                          "--port", port, "--prometheus-port", metrics, "--policy", "cache_aware", "--log-level", "warn"])
     proxy.url = proxy.sse_url = f"http://127.0.0.1:{port}"
     return proxy
 
 
-def start_router(name, fleet, urls, sglang):
+def start_router(name, fleet, urls, wheels):
     if name == "nginx":
         proxy = F.start_nginx(fleet, urls, threads=2)
     elif name == "haproxy":
         proxy = F.start_haproxy(fleet, urls, threads=2, balance="leastconn")
-    elif name == "sglang-router":
-        proxy = start_sglang(fleet, urls, sglang)
+    elif name in PYTHON_ROUTERS:
+        proxy = start_python_router(name, fleet, urls, wheels)
     else:
         proxy = F.start_router(fleet, urls, threads=2, args=["--log-level", "warn"])
     F.wait_until_serving(proxy, MODEL)
@@ -102,11 +103,11 @@ def cached_tokens(urls):
             for name in ("prefix_cache_queries", "prefix_cache_hits")]
 
 
-def measure(router, load, seed, saturated, sglang):
+def measure(router, load, seed, saturated, wheels):
     """One run of one router before fresh workers."""
     with F.Fleet() as fleet:
         urls = start_workers(fleet, load.workers)
-        proxy = start_router(router, fleet, urls, sglang)
+        proxy = start_router(router, fleet, urls, wheels)
         before, cpu = cached_tokens(urls), proxy.cpu_ns()
         args = ["--stream", "--model", MODEL, "--seed", seed, *load.traffic]
         if saturated:
@@ -153,17 +154,17 @@ def show(title, columns, results):
 
 
 def judge_shared_prefix(mean):
-    """1.9x the throughput and 3.8x the hit rate of round robin, or 1.1x what sglang-router reaches."""
+    """1.9x the throughput and 3.8x the hit rate of round robin, or 1.1x what the better of smg and sglang-router reaches."""
     if "incipit" not in mean or "nginx" not in mean:
         return
     print()
     for c, label, bar in (("rate", "throughput", 1.9), ("hit", "hit rate", 3.8)):
         base = mean["nginx"][c]
         ours = mean["incipit"][c] / base
-        theirs = mean["sglang-router"][c] / base if "sglang-router" in mean else None
+        theirs = max((mean[name][c] / base for name in PYTHON_ROUTERS if name in mean), default=None)
         met = ours >= bar or (theirs is not None and ours >= 1.1 * theirs)
         print(f"  {label} against round robin: {ours:.2f}x (bar {bar}x" +
-              (f", or 1.1 x sglang-router's {theirs:.2f}x" if theirs else "") + f")  {'met' if met else 'MISSED'}")
+              (f", or 1.1 x a peer's {theirs:.2f}x" if theirs else "") + f")  {'met' if met else 'MISSED'}")
 
 
 def main():
@@ -171,15 +172,15 @@ def main():
     parser.add_argument("quick", nargs="?", choices=["quick"], help="one seed")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--load", choices=[load.name for load in LOADS])
-    parser.add_argument("--routers", default="nginx,haproxy,sglang-router,incipit")
+    parser.add_argument("--routers", default="nginx,haproxy,sglang-router,smg,incipit")
     o = parser.parse_args()
     seeds = range(1, (1 if o.quick else o.seeds) + 1)
-    sglang = fetch_sglang() if "sglang-router" in o.routers else None
+    wheels = fetch_wheels() if set(o.routers.split(",")) & set(PYTHON_ROUTERS) else None
     routers = []
     for name in o.routers.split(","):
         if name in ("nginx", "haproxy") and not F.find_program(name):
             F.skip(name, "not installed (make deps-bench)")
-        elif name != "sglang-router" or sglang:
+        elif name not in PYTHON_ROUTERS or wheels:
             routers.append(name)
     for load in LOADS:
         if o.load and load.name != o.load:
@@ -190,7 +191,7 @@ def main():
             for seed in seeds:
                 for i in range(len(routers)):  # each is first once
                     name = routers[(i + seed) % len(routers)]
-                    results[name].append(measure(name, load, seed, saturated, sglang))
+                    results[name].append(measure(name, load, seed, saturated, wheels))
                     print(f"  {what}: seed {seed}, {name}: " + " ".join(f"{k}={v:.1f}" for k, v in results[name][-1].items()),
                           file=sys.stderr, flush=True)
             mean = show(f"{what}; {len(seeds)} seeds, {N_WORKERS} workers", SATURATED if saturated else OPEN, results)
