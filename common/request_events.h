@@ -45,7 +45,7 @@
 #define WIRE_CHAIN            "x-incipit-chain"
 #define REQUEST_EVENTS_PATH   "/request_events"
 #define CHAIN_HASH_BYTES      6    /* the high 48 bits of a block's hash; the low 16 are zero */
-#define CHAIN_BLOCKS_MAX      2048 /* told of one prompt; what is behind them is only counted */
+#define CHAIN_BLOCKS_MAX      3584 /* of a prompt, 28 KiB of a head's 32; the rest is counted */
 #define REQUEST_EVENT_HEAD    12   /* bytes before the payload of a frame */
 #define REQUEST_EVENT_CONTROL UINT64_MAX /* sequence of a frame that is not an event */
 

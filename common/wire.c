@@ -96,6 +96,26 @@ bool wire_is_salt(struct str value) {
 
 /* --- /server_info ------------------------------------------------------------------------------ */
 
+uint64_t wire_tier_blocks(const struct wire_server_info *info) {
+    uint64_t n = 0;
+
+    for (uint32_t i = 0; i < info->n_tiers; i++)
+        n += info->tiers[i].n_blocks;
+    return n;
+}
+
+void wire_put_tiers(struct json_writer *w, const struct wire_server_info *info) {
+    json_put_key(w, "tiers");
+    json_begin_array(w);
+    for (uint32_t i = 0; i < info->n_tiers; i++) {
+        json_begin_object(w);
+        json_field_z(w, "name", info->tiers[i].name);
+        json_field_u64(w, "n_blocks", info->tiers[i].n_blocks);
+        json_end_object(w);
+    }
+    json_end_array(w);
+}
+
 void wire_append_server_info(struct buf *out, const struct wire_server_info *info) {
     struct json_writer w;
 
@@ -110,6 +130,7 @@ void wire_append_server_info(struct buf *out, const struct wire_server_info *inf
     json_field_u64(&w, "tensor_parallel_size", info->tensor_parallel_size);
     json_field_u64(&w, "block_size", info->block_size);
     json_field_u64(&w, "n_blocks", info->n_blocks);
+    wire_put_tiers(&w, info);
     json_field_u64(&w, "max_model_len", info->max_model_len);
     json_field_u64(&w, "max_num_seqs", info->max_num_seqs);
     json_field_bool(&w, "trusts_router", info->trusts_router);
@@ -128,6 +149,36 @@ static enum status get_text(const struct json *object, const char *name, char *o
     if (st != ST_OK) return st;
     if (s.len) memcpy(out, s.ptr, s.len);
     out[s.len] = '\0';
+    return ST_OK;
+}
+
+#define TIER_BLOCKS_MAX (UINT64_C(1) << 40)
+
+static enum status read_tiers(const struct json *root, struct wire_server_info *info,
+                              struct error *err) {
+    const struct json *tiers = json_get(root, "tiers");
+    enum status st;
+
+    if (!tiers) return ST_OK;
+    if (json_type(tiers) != JSON_ARRAY) {
+        return error_set(err, ST_INVALID, "%s: 'tiers' is not an array", WIRE_INFO_PATH);
+    }
+    JSON_FOR_EACH(item, tiers) {
+        struct wire_tier tier = {0}, *last;
+
+        if (json_type(item) != JSON_OBJECT) {
+            return error_set(err, ST_INVALID, "%s: a tier is not an object", WIRE_INFO_PATH);
+        }
+        if ((st = get_text(item, "name", tier.name, sizeof(tier.name), err)) != ST_OK) return st;
+        st = json_get_u64(item, "n_blocks", 0, TIER_BLOCKS_MAX, &tier.n_blocks, NULL, err);
+        if (st != ST_OK) return st;
+        if (info->n_tiers < WIRE_TIERS_MAX) {
+            info->tiers[info->n_tiers++] = tier;
+        } else {
+            last = &info->tiers[WIRE_TIERS_MAX - 1];
+            last->n_blocks = MIN(last->n_blocks + tier.n_blocks, TIER_BLOCKS_MAX);
+        }
+    }
     return ST_OK;
 }
 
@@ -160,6 +211,7 @@ static enum status read_info(const struct json *root, struct wire_server_info *i
     if (st != ST_OK) return st;
     st = json_get_u64(root, "n_blocks", 0, UINT64_C(1) << 40, &info->n_blocks, NULL, err);
     if (st != ST_OK) return st;
+    if ((st = read_tiers(root, info, err)) != ST_OK) return st;
     st = json_get_u32(root, "max_model_len", 0, INT32_MAX, &info->max_model_len, NULL, err);
     if (st != ST_OK) return st;
     st = json_get_u32(root, "max_num_seqs", 0, INT32_MAX, &info->max_num_seqs, NULL, err);

@@ -18,6 +18,8 @@
 #include "common/buf.h"
 #include "common/status.h"
 
+struct json_writer;
+
 #define WIRE_VERSION 1
 
 /* All ours begin so: stripped from clients, not relayed from workers. In small letters, by which
@@ -58,30 +60,44 @@ bool wire_is_salt(struct str value);
 #define WIRE_GENERATION_MAX 40
 #define WIRE_DEVICE_MAX     64
 #define WIRE_UUID_MAX       48
+#define WIRE_TIER_NAME_MAX  16
+#define WIRE_TIERS_MAX      4
+
+/* Where a worker keeps KV blocks that have left its device: what is found there need not be computed. */
+struct wire_tier {
+    char name[WIRE_TIER_NAME_MAX]; /* "host" */
+    uint64_t n_blocks;             /* of block_size */
+};
 
 struct wire_server_info {
     uint32_t wire; /* the sender's WIRE_VERSION */
     char model[WIRE_MODEL_MAX];
-    char backend[WIRE_BACKEND_MAX]; /* "cpu", "cuda", "sim", "ref" */
-    char path[WIRE_BACKEND_MAX];    /* instruction path: "avx512", "sm_90" */
-    char device[WIRE_DEVICE_MAX];   /* its name, for people */
-    char uuid[WIRE_UUID_MAX];       /* of a GPU, "GPU-..."; else "" */
-    uint32_t tensor_parallel_size;  /* devices that one model is divided over; 0: unknown */
-    uint32_t block_size;            /* tokens per KV block */
-    uint64_t n_blocks;              /* usable blocks: the cache's capacity */
-    uint32_t max_model_len;         /* tokens */
-    uint32_t max_num_seqs;          /* requests in one batch; 0: unknown */
-    bool trusts_router;             /* takes x-incipit-salt */
-    bool tells_requests;            /* takes x-incipit-chain, and has request_events.h's stream */
-    double prefill_tokens_per_s;    /* measured or estimated; 0: unknown */
-    double attn_context; /* tokens at which attention doubles the cost of one; 0: unknown */
+    char backend[WIRE_BACKEND_MAX];         /* "cpu", "cuda", "sim", "ref" */
+    char path[WIRE_BACKEND_MAX];            /* instruction path: "avx512", "sm_90" */
+    char device[WIRE_DEVICE_MAX];           /* its name, for people */
+    char uuid[WIRE_UUID_MAX];               /* of a GPU, "GPU-..."; else "" */
+    uint32_t tensor_parallel_size;          /* devices that one model is divided over; 0: unknown */
+    uint32_t block_size;                    /* tokens per KV block */
+    uint64_t n_blocks;                      /* usable blocks on the device */
+    struct wire_tier tiers[WIRE_TIERS_MAX]; /* below the device, nearest first */
+    uint32_t n_tiers;
+    uint32_t max_model_len;      /* tokens */
+    uint32_t max_num_seqs;       /* requests in one batch; 0: unknown */
+    bool trusts_router;          /* takes x-incipit-salt */
+    bool tells_requests;         /* takes x-incipit-chain, and has request_events.h's stream */
+    double prefill_tokens_per_s; /* measured or estimated; 0: unknown */
+    double attn_context;         /* tokens at which attention doubles the cost of one; 0: unknown */
     char generation[WIRE_GENERATION_MAX]; /* new at each start of the worker */
 };
 
+/* Blocks of all tiers below the device. */
+uint64_t wire_tier_blocks(const struct wire_server_info *info);
+
+void wire_put_tiers(struct json_writer *w, const struct wire_server_info *info);    /* a member */
 void wire_append_server_info(struct buf *out, const struct wire_server_info *info); /* JSON */
 
 /* Reads what wire_append_server_info wrote; unknown members are ignored, `wire` is required, others
- * that are missing are zero. ST_INVALID leaves *out untouched. A higher `wire` is the caller's to
+ * that are missing are zero, and tiers beyond WIRE_TIERS_MAX count as part of the last. ST_INVALID leaves *out untouched. A higher `wire` is the caller's to
  * warn about. */
 MUST_USE enum status wire_parse_server_info(struct str json, struct wire_server_info *out,
                                             struct error *err);

@@ -251,6 +251,7 @@ void admin_put_worker(struct json_writer *w, const struct registry_view *view) {
     json_field_z(w, "path", view->info.path);
     json_field_u64(w, "block_size", view->info.block_size);
     json_field_u64(w, "n_blocks", view->info.n_blocks);
+    wire_put_tiers(w, &view->info);
     json_field_u64(w, "max_model_len", view->info.max_model_len);
     json_field_f64(w, "prefill_tokens_per_s", view->info.prefill_tokens_per_s);
     json_field_z(w, "generation", view->info.generation);

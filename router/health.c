@@ -132,6 +132,7 @@ static void described(struct probe *p, const struct wire_server_info *info, bool
         log_event(h->log, LOG_INFO, "worker_ready", log_u64("worker", p->worker),
                   log_z("model", info->model), log_z("backend", info->backend),
                   log_u64("block_size", info->block_size), log_u64("blocks", info->n_blocks),
+                  log_u64("tier_blocks", wire_tier_blocks(info)),
                   log_bool("is_foreign", is_foreign));
         if (h->on_ready) h->on_ready(p->worker, h->arg);
     } else if (was_unhealthy) {

@@ -148,6 +148,8 @@ void load_worker_up(struct load *l, uint32_t w, const struct worker_spec *spec) 
     if (!(k->spec.attn_context > 0)) k->spec.attn_context = DEFAULT_ATTN_CONTEXT;
     k->block_size = k->spec.block_size;
     k->capacity_tokens = (double)k->spec.block_size * (double)k->spec.n_blocks;
+    k->cache_tokens =
+        k->capacity_tokens + (double)k->spec.block_size * (double)k->spec.n_tier_blocks;
     k->s_per_token = 1 / k->spec.prefill_tokens_per_s;
     k->attn_per_token = 1 / (2 * k->spec.attn_context);
     note_admission(l, w);

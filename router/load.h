@@ -30,10 +30,11 @@ enum worker_reason {
 
 /* What a worker says of itself in /server_info. Zero means unknown, and a default is taken. */
 struct worker_spec {
-    uint64_t identity;           /* hash of its URL: the same on every replica and restart */
-    uint64_t generation;         /* hash of its generation; a change means that its cache is gone */
-    uint32_t block_size;         /* tokens per KV block; default 16 */
-    uint64_t n_blocks;           /* KV blocks; default: a high guess, shrunk by feedback */
+    uint64_t identity;      /* hash of its URL: the same on every replica and restart */
+    uint64_t generation;    /* hash of its generation; a change means that its cache is gone */
+    uint32_t block_size;    /* tokens per KV block; default 16 */
+    uint64_t n_blocks;      /* KV blocks on the device; default: a high guess, shrunk by feedback */
+    uint64_t n_tier_blocks; /* and what it keeps elsewhere of blocks that left the device */
     double prefill_tokens_per_s; /* default 10,000 */
     double attn_context;         /* context at which attention costs as much as the rest; 30,000 */
     uint32_t enough_in_flight;   /* with these it has no room for those who wait; 0: any */
@@ -49,11 +50,12 @@ struct load_worker {
     double head_work_s;        /* of the first of them */
     uint64_t service_began_us; /* when that one got the prefill to itself */
     double resident_tokens;    /* KV tokens that the open tickets are expected to fill */
-    double capacity_tokens;    /* block_size x n_blocks */
+    double capacity_tokens;    /* block_size x n_blocks: what may be in use at once */
     double s_per_token;        /* prefill, from spec */
     double attn_per_token;     /* share that attention adds per token of context: 1 / (2 A) */
 
     uint32_t reasons;                   /* enum worker_reason bits; 0: may be picked */
+    double cache_tokens;                /* what it can find again: of all tiers */
     uint32_t block_size;                /* of spec; read of those that match */
     double quiet_s;                     /* that it has had nothing pending, as of */
     uint64_t quiet_as_of_us;            /* this moment */

@@ -40,6 +40,7 @@
 #define RETRY_MIN          3 /* and always so many */
 #define MAX_LOST           2 /* a request that has lost so many workers may be what kills them */
 #define MAX_IDLE_EXCHANGES 256
+#define KEPT_CHAIN_BLOCKS  1024 /* a recycled exchange keeps room for; 12 KiB */
 #define SMALL_BODY_BYTES   2048 /* copied behind its head rather than gathered by the kernel */
 
 static void attempt_start(struct exchange *x, bool is_fresh);
@@ -97,6 +98,11 @@ static void on_recycle(void *arg) {
     if (p->n_idle >= MAX_IDLE_EXCHANGES) {
         exchange_free(x);
         return;
+    }
+    if (x->chain_cap > KEPT_CHAIN_BLOCKS) {
+        mem_free(x->chain);
+        x->chain = NULL;
+        x->chain_cap = 0;
     }
     list_push_front(&p->idle, &x->link);
     p->n_idle++;

@@ -98,7 +98,7 @@ static struct request_chain chain_to_tell(const struct exchange *x, size_t taken
     size_t left = HEAD_WITH_CHAIN_MAX - MIN(taken, (size_t)HEAD_WITH_CHAIN_MAX);
 
     while (request_chain_text_max(chain.n_blocks) > left && chain.n_blocks > 0)
-        chain.n_blocks /= 2;
+        chain.n_blocks -= CEIL_DIV(chain.n_blocks, 64);
     return chain;
 }
 

@@ -218,6 +218,7 @@ static struct worker_spec spec_of(const struct registry *r, const struct worker 
         .generation = hash_64(w->info.generation, strlen(w->info.generation), 1),
         .block_size = w->info.block_size,
         .n_blocks = w->info.n_blocks,
+        .n_tier_blocks = wire_tier_blocks(&w->info),
         .prefill_tokens_per_s = w->info.prefill_tokens_per_s,
         .attn_context = w->info.attn_context,
     };

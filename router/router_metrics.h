@@ -148,9 +148,12 @@ extern const double router_decision_buckets[ROUTER_DECISION_BUCKETS]; /* 500 ns 
       v->resident_tokens)                                                                          \
     X(GAUGE, worker_capacity_tokens, "KV tokens that the worker declares; 0: not said.", "",       \
       (double)v->info.n_blocks * v->info.block_size)                                               \
+    X(GAUGE, worker_cache_tokens,                                                                  \
+      "KV tokens that the worker declares to find again: on its device and in the tiers below.",   \
+      "", (double)(v->info.n_blocks + wire_tier_blocks(&v->info)) * v->info.block_size)            \
     X(GAUGE, worker_capacity_factor,                                                               \
-      "Times that, in the router's books, as learned from what was really cached.", "",            \
-      v->routing.capacity_factor)                                                                  \
+      "Factor on worker_cache_tokens in the router's books, learned from what was really cached.", \
+      "", v->routing.capacity_factor)                                                              \
     X(GAUGE, worker_index_blocks, "Prefix blocks it is believed to hold, answers included.", "",   \
       (double)v->routing.n_held_blocks)                                                            \
     X(GAUGE, worker_engine_running, "Requests running, as the worker or its metrics page says.",   \

@@ -185,9 +185,11 @@ static const struct option_def rows[] = {
     {"prefix-block-bytes", OPT_U32, FIELD(prefix_block_bytes), .def = "256", .min = "16",
      .max = "65536", .group = "Routing",
      .help = "Prompt bytes hashed into one prefix block. Smaller matches finer, costs memory."},
-    {"max-prefix-bytes", OPT_BYTES, FIELD(max_prefix_bytes), .def = "256KiB", .min = "128",
+    {"max-prefix-bytes", OPT_BYTES, FIELD(max_prefix_bytes), .def = "8MiB", .min = "128",
      .max = "32MiB", .group = "Routing",
-     .help = "Prompt bytes that are hashed; prompts that differ only beyond are not told apart."},
+     .help =
+         "Prompt bytes that are hashed. Prompts that differ only beyond them look the same to the "
+         "router; lower saves CPU and index memory for longer prompts, and nothing for others."},
     {"max-index-bytes", OPT_BYTES, FIELD(max_index_bytes), .def = "64MiB", .min = "1MiB",
      .group = "Routing",
      .help = "Memory of the prefix index, per model, at most: it grows with what the workers hold. "

@@ -71,7 +71,8 @@
  * before its first token is seen here, so single reports never match; sums do. */
 struct report_sums {
     double n_sent, n_told, n_said; /* first tokens; those whose answer told; as counted there */
-    double n_blind; /* of prompts whose blocks are not known: nothing was predicted */
+    double
+        n_blind; /* of prompts whose blocks are not known, or not all: too little was predicted */
     double predicted_tokens, predicted_cached, queried, hits;
     double fresh_n, fresh_bytes, fresh_tokens; /* not yet learned from, not decayed */
 };
@@ -206,7 +207,7 @@ void routing_destroy(struct routing *r) {
 /* What w can keep besides what its open requests are filling. now_us 0: not known. */
 static void fit_cache(struct routing *r, uint32_t w, uint64_t now_us) {
     const struct load_worker *k = &r->load.workers[w];
-    double tokens = k->capacity_tokens * r->caches[w].capacity_factor, n_blocks;
+    double tokens = k->cache_tokens * r->caches[w].capacity_factor, n_blocks;
 
     tokens -= load_growing_tokens(&r->load, k, now_us);
     tokens -= (double)r->caches[w].unnamed_bytes / r->bytes_per_token;
@@ -238,6 +239,12 @@ static void weigh_report(struct cache_state *c, uint32_t n, double predicted, do
     c->capacity_factor = MIN(MAX(c->capacity_factor, CAPACITY_MIN), CAPACITY_MAX);
 }
 
+/* Whether a block or more of the prompt lies beyond the chain's limit. Nothing is predicted of that, and
+ * each turn of a conversation seems to fill it anew. */
+static bool is_cut_short(const struct routing *r, const struct route_ticket *t) {
+    return t->prompt_bytes >= ((uint64_t)t->n_blocks + 1) * r->options.prefix_block_bytes;
+}
+
 /* In shares of the prompt: what it has in tokens was predicted too, and is another matter. When most
  * of what was found is in the books too, their edge runs through this prompt. Where it lies depends
  * on a guess of what open requests fill (load_growing_tokens), and an edge that is a little off says
@@ -267,13 +274,15 @@ static void learn(struct routing *r, struct route_ticket *t, const struct route_
     learn_ratio(r, (double)t->prompt_bytes, (double)f->prompt_tokens, RATIO_DECAY);
     if (f->cached_tokens >= 0 && t->epoch == r->caches[t->load.worker].epoch) {
         r->caches[t->load.worker].reports.n_told++;
-        if (t->n_blocks) learn_capacity(r, t, f); /* else nothing was predicted */
+        if (t->n_blocks && !is_cut_short(r, t)) learn_capacity(r, t, f);
     }
 }
 
-static void note_sent(struct report_sums *sums, const struct route_ticket *t) {
+static void note_sent(const struct routing *r, const struct route_ticket *t) {
+    struct report_sums *sums = &r->caches[t->load.worker].reports;
+
     sums->n_sent++;
-    sums->n_blind += !t->n_blocks;
+    sums->n_blind += !t->n_blocks || is_cut_short(r, t);
     sums->predicted_tokens += t->prompt_tokens;
     sums->predicted_cached += t->cached_tokens;
     sums->fresh_n++;
@@ -503,7 +512,7 @@ void routing_first_token(struct routing *r, struct route_ticket *t,
         load_first_token(&r->load, &t->load, now_us);
         if (t->epoch == r->caches[w].epoch) {
             fit_cache(r, w, now_us);
-            note_sent(&r->caches[w].reports, t);
+            note_sent(r, t);
         }
         if (r->options.policy->first_token) r->options.policy->first_token(r->policy, w);
     }

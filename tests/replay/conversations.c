@@ -101,6 +101,42 @@ void conversations_make(struct conversations *c, uint64_t seed, double duration_
     qsort(c->requests, c->n, sizeof(*c->requests), by_arrival);
 }
 
+#define DOCUMENT_MIN   60000
+#define DOCUMENT_RANGE 80000
+#define QUESTION_RANGE 2000
+
+void documents_make(struct conversations *c, uint64_t seed, double duration_s,
+                    double questions_per_s, uint32_t n_documents) {
+    uint32_t n_max = (uint32_t)(duration_s * questions_per_s * 1.5) + 100, n_added = 0;
+    double at_s = 0, weights = 0;
+    struct rng r;
+
+    *c = (struct conversations){.chains = mem_calloc(n_max, sizeof(*c->chains))};
+    rng_seed(&r, seed);
+    for (uint32_t k = 0; k < n_documents; k++)
+        weights += 1.0 / (k + 1);
+    while ((at_s -= log(1 - rng_f64(&r)) / questions_per_s) < duration_s && c->n_chats < n_max) {
+        double lot = rng_f64(&r) * weights;
+        uint32_t k = 0, n_shared;
+        uint64_t *chain, own = rng_u64(&r), text;
+
+        while (k + 1 < n_documents && (lot -= 1.0 / (k + 1)) > 0)
+            k++;
+        text = rng_at(seed, k);
+        n_shared = (DOCUMENT_MIN + (uint32_t)(text % DOCUMENT_RANGE)) / CONVERSATION_BLOCK;
+        struct conversation_request q = {
+            .arrival_s = at_s, .session = own | 1, .n_output = draw_output(&r)};
+
+        q.n_prompt = n_shared * CONVERSATION_BLOCK + 50 + (uint32_t)rng_below(&r, QUESTION_RANGE);
+        q.n_blocks = q.n_prompt / CONVERSATION_BLOCK;
+        q.chain = chain = mem_calloc((size_t)q.n_blocks + 1, sizeof(*chain));
+        for (uint32_t i = 0; i < q.n_blocks; i++)
+            chain[i] = rng_at(i < n_shared ? text : own, i);
+        c->chains[c->n_chats++] = chain;
+        add(c, &n_added, q);
+    }
+}
+
 void conversations_free(struct conversations *c) {
     for (uint32_t i = 0; i < c->n_chats; i++)
         mem_free(c->chains[i]);

@@ -39,6 +39,10 @@ struct conversations {
 /* Chats that begin within `duration_s`, `chats_per_s` on average; turns after it are cut off. */
 void conversations_make(struct conversations *c, uint64_t seed, double duration_s,
                         double chats_per_s);
+/* Other traffic: questions about `n_documents` texts of 60,000 to 140,000 tokens, some asked for far
+ * more often than others (the k-th 1/k as often as the first); each question has its own last words. */
+void documents_make(struct conversations *c, uint64_t seed, double duration_s,
+                    double questions_per_s, uint32_t n_documents);
 void conversations_free(struct conversations *c);
 
 #endif

@@ -63,7 +63,9 @@ static uint32_t chain_block(const struct replay_options *o) {
 }
 
 static uint32_t chain_length(const struct replay_options *o, const struct replay_request *q) {
-    return o->chain_block ? CEIL_DIV(q->n_prompt, o->chain_block) : q->n_prompt / o->block_size;
+    uint32_t n = o->chain_tokens ? MIN(q->n_prompt, o->chain_tokens) : q->n_prompt;
+
+    return o->chain_block ? CEIL_DIV(n, o->chain_block) : n / o->block_size;
 }
 
 /* A short last block is named by its length too: it is another one than a full one. */
@@ -91,6 +93,7 @@ static void open_worker(struct replay *p) {
     so.max_model_len = o->cache_tokens;
     p->kv =
         kv_manager_create(&(struct kv_manager_config){.n_blocks = o->cache_tokens / kv_block(o) + 1,
+                                                      .n_host_blocks = o->host_tokens / kv_block(o),
                                                       .block_size = kv_block(o),
                                                       .max_model_len = o->cache_tokens,
                                                       .hash_seed = STR("replay")});
@@ -116,6 +119,7 @@ static void open_router(struct replay *p) {
                           .generation = 1,
                           .block_size = kv_block(p->options),
                           .n_blocks = block_pool_n_usable(kv_manager_pool(p->kv)),
+                          .n_tier_blocks = p->options->host_tokens / kv_block(p->options),
                           .prefill_tokens_per_s = 1e6 / PREFILL_US,
                           .attn_context = ATTN_CONTEXT,
                       });
@@ -216,6 +220,7 @@ static void run(struct replay *p, uint32_t n) {
         for (; next < n && p->exchanges[next].in->arrival_us <= now_us; next++)
             arrive(p, &p->exchanges[next]);
         scheduler_step(p->scheduler, &p->step, now_us);
+        kv_manager_clear_moves(p->kv);
         if (!p->step.n_entries) {
             if (next == n) break;
             now_us = MAX(now_us, p->exchanges[next].in->arrival_us);
@@ -247,6 +252,7 @@ void replay_on_engine(const struct replay_request *requests, uint32_t n,
     run(&p, n);
     scheduler_check(p.scheduler);
     routing_check(p.routing);
+    result->capacity_factor = routing_capacity_factor(p.routing, 0);
     routing_destroy(p.routing);
     schedule_fini(&p.step);
     scheduler_destroy(p.scheduler);

@@ -26,20 +26,23 @@ struct replay_options {
     uint32_t kv_block;     /* tokens, of the KV manager; divides block_size; 0: the same */
     uint32_t chain_block;  /* tokens, of the router's chain, whose last block is then a short one,
                              * as prompt_hash makes it; likewise; 0: the same, full ones only */
+    uint32_t chain_tokens; /* of a prompt, that are hashed at most; 0: all of it */
     uint32_t cache_tokens; /* of the worker */
+    uint32_t host_tokens;  /* and of its host memory, where evicted blocks go */
     uint32_t off_tokens;   /* a request is off when it is by more than this */
 };
 
 struct replay_result {
     uint64_t prompt_tokens, predicted_tokens, cached_tokens;
     uint32_t n_requests, n_preempted;
-    uint32_t n_exact;     /* predicted to the block */
-    uint32_t n_off;       /* by more than off_tokens, and never preempted */
-    uint32_t worst;       /* request that is off most, of those never preempted */
-    int64_t worst_tokens; /* predicted less cached, of that one */
-    double busy_share;    /* of the time from first arrival to last end */
-    double waste;         /* share of the slots of blocks in use that held no token, over time */
-    double worst_waste;   /* of any step in which at least a hundredth of the blocks was in use */
+    uint32_t n_exact;       /* predicted to the block */
+    uint32_t n_off;         /* by more than off_tokens, and never preempted */
+    uint32_t worst;         /* request that is off most, of those never preempted */
+    int64_t worst_tokens;   /* predicted less cached, of that one */
+    double capacity_factor; /* that the router has learned by the end */
+    double busy_share;      /* of the time from first arrival to last end */
+    double waste;           /* share of the slots of blocks in use that held no token, over time */
+    double worst_waste;     /* of any step in which at least a hundredth of the blocks was in use */
 };
 
 /* Requests in order of arrival, each within 90 % of the cache. */

@@ -63,6 +63,7 @@ struct fleet {
     struct exchange *exchanges;
     struct routing *routing; /* NULL: the oracle */
     double now_s;
+    uint32_t hashed_blocks; /* of a prompt, at most */
 };
 
 void fleet_options_default(struct fleet_options *options) {
@@ -302,7 +303,7 @@ static uint32_t ask_oracle(const struct fleet *f, const struct conversation_requ
 
 static uint32_t ask_library(struct fleet *f, struct exchange *e) {
     struct route_request rq = {.chain = e->in->chain,
-                               .n_blocks = e->in->n_blocks,
+                               .n_blocks = MIN(e->in->n_blocks, f->hashed_blocks),
                                .prompt_bytes = (uint64_t)e->in->n_prompt * BYTES_PER_TOKEN,
                                .session_key = e->in->session,
                                .now_us = now_us(f)};
@@ -327,6 +328,7 @@ static void open_routing(struct fleet *f) {
     struct routing_options ro;
 
     if (!o->policy) return;
+    if (o->hashed_tokens) f->hashed_blocks = o->hashed_tokens / CONVERSATION_BLOCK;
     routing_options_default(&ro);
     ro.policy = o->policy;
     ro.policy_options = o->policy_options;
@@ -438,7 +440,7 @@ static void report(const struct fleet *f, struct fleet_result *r) {
 
 void fleet_run(const struct conversations *c, const struct fleet_options *options,
                struct fleet_result *result) {
-    struct fleet f = {.options = options, .traffic = c};
+    struct fleet f = {.options = options, .traffic = c, .hashed_blocks = UINT32_MAX};
 
     open_fleet(&f);
     run(&f);

@@ -20,6 +20,7 @@ struct fleet_options {
     const struct policy_ops *policy;      /* NULL: the oracle */
     struct policy_options policy_options; /* the oracle uses its weights too */
     double declared_capacity;             /* as a multiple of the real one */
+    uint32_t hashed_tokens;               /* of a prompt at most; 0: all */
     double declared_attn_context;         /* tokens; what workers say of themselves */
     bool has_feedback;                    /* workers tell what was cached */
 };

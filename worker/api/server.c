@@ -160,6 +160,10 @@ static void server_info_get(struct http_request *req, void *arg) {
     };
     struct buf body;
 
+    if (info->n_cached_host_blocks) {
+        wire.tiers[wire.n_tiers++] =
+            (struct wire_tier){.name = "host", .n_blocks = info->n_cached_host_blocks};
+    }
     snprintf(wire.model, sizeof(wire.model), "%s", api->model_name);
     snprintf(wire.backend, sizeof(wire.backend), "%s", info->backend);
     snprintf(wire.path, sizeof(wire.path), "%s", info->device.path);

@@ -99,11 +99,12 @@ uint64_t engine_memory_budget(const struct backend_info *info, double fraction);
 /* What was decided at creation; constant. */
 struct engine_info {
     struct backend_info device;
-    const char *backend; /* "cpu" */
-    uint32_t n_blocks;   /* usable ones: the null block not counted */
-    uint32_t n_host_blocks;
-    uint32_t n_slots; /* steps in flight, at most */
-    uint32_t n_ranks; /* devices over which the model is divided */
+    const char *backend;           /* "cpu" */
+    uint32_t n_blocks;             /* usable ones: the null block not counted */
+    uint32_t n_host_blocks;        /* for swapping and caching together */
+    uint32_t n_cached_host_blocks; /* where evicted blocks can be found again: all, or none */
+    uint32_t n_slots;              /* steps in flight, at most */
+    uint32_t n_ranks;              /* devices over which the model is divided */
     bool is_deterministic;
     uint32_t block_size, max_model_len;
     uint64_t block_bytes, weight_bytes;

@@ -263,6 +263,7 @@ static void set_info(struct engine *e) {
     i->n_ranks = MAX(e->options.device.tp_size, 1u);
     i->n_blocks = block_pool_n_usable(kv_manager_pool(e->kv));
     i->n_host_blocks = e->options.kv.n_host_blocks;
+    i->n_cached_host_blocks = e->options.kv.no_host_cache ? 0 : i->n_host_blocks;
     i->n_slots = e->limits.n_slots;
     i->is_deterministic = e->limits.is_deterministic;
     i->block_size = e->options.block_size;

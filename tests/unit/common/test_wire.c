@@ -88,6 +88,8 @@ static void server_info_reads_as_written(void **state) {
         .tensor_parallel_size = 4,
         .block_size = 16,
         .n_blocks = UINT64_C(5000000000),
+        .tiers = {{"host", 7000}, {"file", UINT64_C(6000000000)}},
+        .n_tiers = 2,
         .max_model_len = 32768,
         .max_num_seqs = 48,
         .trusts_router = true,
@@ -108,6 +110,9 @@ static void server_info_reads_as_written(void **state) {
     assert_string_equal(a.backend, b.backend);
     assert_string_equal(a.path, b.path);
     assert_string_equal(a.generation, b.generation);
+    assert_int_equal(b.n_tiers, 2);
+    assert_string_equal(b.tiers[1].name, "file");
+    assert_int_equal(wire_tier_blocks(&b), UINT64_C(6000007000));
     assert_true(a.wire == b.wire && a.block_size == b.block_size && a.n_blocks == b.n_blocks &&
                 a.max_model_len == b.max_model_len && a.max_num_seqs == b.max_num_seqs &&
                 a.trusts_router == b.trusts_router && a.tells_requests == b.tells_requests &&
@@ -138,6 +143,17 @@ static void foreign_server_info_is_judged(void **state) {
     assert_int_equal(wire_parse_server_info(STR("{\"wire\":1,\"request_events\":2}"), &info, &err),
                      ST_OK);
     assert_true(info.tells_requests); /* of a later version, which this one can read */
+    assert_int_equal(wire_parse_server_info(STR("{\"wire\":1,\"tiers\":{}}"), &info, &err),
+                     ST_INVALID);
+    assert_int_equal(wire_parse_server_info(STR("{\"wire\":1,\"tiers\":[3]}"), &info, &err),
+                     ST_INVALID);
+    assert_int_equal(
+        wire_parse_server_info(STR("{\"wire\":1,\"tiers\":[{\"n_blocks\":1},{\"n_blocks\":2},{},"
+                                   "{\"n_blocks\":3},{\"n_blocks\":4},{\"n_blocks\":5}]}"),
+                               &info, &err),
+        ST_OK);
+    assert_int_equal(info.n_tiers, WIRE_TIERS_MAX);
+    assert_int_equal(wire_tier_blocks(&info), 15);
     assert_int_equal(wire_parse_server_info(STR("{\"wire\":1,\"request_events\":0}"), &info, &err),
                      ST_OK);
     assert_false(info.tells_requests);

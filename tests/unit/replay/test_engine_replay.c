@@ -117,6 +117,108 @@ static void small_blocks_under_large_ones_are_predicted(void **state) {
     free_workload(&w);
 }
 
+/* Coding agents: a prompt of 195,000 tokens at the median, of which each turn repeats all and adds a
+ * little; twice as many agents as the worker can keep. LONG_REQUESTS=10000 for the whole figure. */
+#define AGENT_BLOCK  512
+#define AGENT_FIRST  300 /* blocks of a first prompt */
+#define AGENT_MAX    500
+#define AGENT_TOKENS 4000000 /* of the worker's cache: some twenty agents */
+#define N_AGENTS     40
+
+struct agents {
+    struct replay_request *requests;
+    uint32_t **blocks; /* each request's; a session's turns share one */
+    uint32_t n, n_blocks;
+};
+
+static struct agents make_agents(uint64_t seed, uint32_t n) {
+    struct agents a = {.requests = mem_calloc(n, sizeof(*a.requests)),
+                       .blocks = mem_calloc(n, sizeof(*a.blocks))};
+    uint32_t *of[N_AGENTS] = {0}, length[N_AGENTS] = {0}, next_id = 1;
+    struct rng r;
+
+    rng_seed(&r, seed);
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t s = (uint32_t)rng_below(&r, N_AGENTS);
+
+        if (!of[s] || length[s] + 4 > AGENT_MAX) { /* a new task */
+            of[s] = a.blocks[a.n_blocks++] = mem_calloc(AGENT_MAX, sizeof(*of[s]));
+            for (uint32_t b = 0; b < AGENT_MAX; b++)
+                of[s][b] = b < 8 ? b : next_id++;
+            length[s] = AGENT_FIRST + (uint32_t)rng_below(&r, AGENT_MAX - AGENT_FIRST - 4);
+        }
+        length[s] += 1 + (uint32_t)rng_below(&r, 4);
+        a.requests[i] = (struct replay_request){
+            .n_prompt = length[s] * AGENT_BLOCK - (uint32_t)rng_below(&r, AGENT_BLOCK),
+            .n_output = 1 + (uint32_t)rng_below(&r, 400),
+            .blocks = of[s],
+        };
+        a.n++;
+    }
+    return a;
+}
+
+static void free_agents(struct agents *a) {
+    for (uint32_t i = 0; i < a->n_blocks; i++)
+        mem_free(a->blocks[i]);
+    mem_free(a->blocks);
+    mem_free(a->requests);
+}
+
+static uint32_t n_long_requests(void) {
+    const char *given = getenv("LONG_REQUESTS");
+
+    return given ? (uint32_t)strtoul(given, NULL, 10) : 500;
+}
+
+static struct replay_result replay_agents(uint32_t chain_tokens, uint32_t cache_tokens,
+                                          uint32_t host_tokens) {
+    struct agents a = make_agents(5, n_long_requests());
+    struct replay_options o = {.block_size = AGENT_BLOCK,
+                               .kv_block = 16,
+                               .chain_block = 64,
+                               .chain_tokens = chain_tokens,
+                               .cache_tokens = cache_tokens,
+                               .host_tokens = host_tokens,
+                               .off_tokens = 1024};
+    double us = replay_work_s(a.requests, a.n, &o) * 1e6 / 0.5 / a.n;
+    struct replay_result r;
+
+    for (uint32_t i = 0; i < a.n; i++)
+        a.requests[i].arrival_us = (uint64_t)(us * i);
+    replay_on_engine(a.requests, a.n, &o, &r);
+    print(&r);
+    print_message("capacity factor %.3f\n", r.capacity_factor);
+    free_agents(&a);
+    return r;
+}
+
+static void long_prompts_are_predicted_and_teach_no_capacity(void **state) {
+    struct replay_result r = replay_agents(0, AGENT_TOKENS, 0);
+    (void)state;
+
+    assert_in_range(r.prompt_tokens / r.n_requests, 180000, 220000);
+    assert_in_range(r.predicted_tokens, r.cached_tokens * 98 / 100, r.cached_tokens * 102 / 100);
+    assert_true(r.capacity_factor >= 0.9 && r.capacity_factor <= 1.1);
+}
+
+static void bytes_beyond_the_chain_teach_no_capacity(void **state) {
+    struct replay_result r = replay_agents(65536, AGENT_TOKENS, 0);
+    (void)state;
+
+    assert_true(r.predicted_tokens < r.cached_tokens / 2);
+    assert_true(r.capacity_factor == 1);
+}
+
+/* Of the blocks that came back from host memory both tiers have one: they keep less than their sum. */
+static void blocks_in_host_memory_are_predicted(void **state) {
+    struct replay_result r = replay_agents(0, AGENT_TOKENS / 4, AGENT_TOKENS);
+    (void)state;
+
+    assert_in_range(r.predicted_tokens, r.cached_tokens * 90 / 100, r.cached_tokens * 110 / 100);
+    assert_true(r.capacity_factor >= 0.8 && r.capacity_factor <= 1.1);
+}
+
 static void equal_input_gives_equal_output(void **state) {
     struct workload w = make_workload(3, 300000000);
     struct replay_options o = {
@@ -138,6 +240,9 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(with_room_for_all_every_hit_is_predicted),
         cmocka_unit_test(what_a_full_worker_forgot_is_predicted),
+        cmocka_unit_test(long_prompts_are_predicted_and_teach_no_capacity),
+        cmocka_unit_test(bytes_beyond_the_chain_teach_no_capacity),
+        cmocka_unit_test(blocks_in_host_memory_are_predicted),
         cmocka_unit_test(small_blocks_under_large_ones_are_predicted),
         cmocka_unit_test(equal_input_gives_equal_output),
     };

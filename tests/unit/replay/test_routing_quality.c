@@ -216,6 +216,34 @@ static void the_gate_notices_a_missing_index(void **state) {
     assert_non_null(breach(&round_robin));
 }
 
+static struct fleet_result run_documents(const char *name, const struct conversations *c,
+                                         uint32_t hashed_tokens) {
+    struct fleet_options o;
+    struct fleet_result r;
+
+    fleet_options_default(&o);
+    o.hashed_tokens = hashed_tokens;
+    fleet_run(c, &o, &r);
+    print_message("%-28s TTFT mean %.3f p99 %.2f s, hits %.2f %%\n", name, r.mean_ttft_s,
+                  r.p99_ttft_s, 100 * r.hit_share);
+    return r;
+}
+
+/* The default of --max-prefix-bytes in tokens of four bytes, and what it was. */
+static void documents_are_hashed_as_far_as_it_matters(void **state) {
+    struct fleet_result all, now, before;
+    struct conversations c;
+    (void)state;
+
+    documents_make(&c, 11, DURATION_S, 1.5, 100);
+    all = run_documents("documents, hashed whole", &c, 0);
+    now = run_documents("documents, 8 MiB", &c, (8u << 20) / 4);
+    before = run_documents("documents, 256 KiB", &c, (256u << 10) / 4);
+    assert_true(now.mean_ttft_s <= 1.03 * all.mean_ttft_s);
+    assert_true(before.mean_ttft_s > 1.03 * all.mean_ttft_s);
+    conversations_free(&c);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_traffic_has_the_published_shape),
@@ -226,6 +254,7 @@ int main(void) {
         cmocka_unit_test(the_gate_notices_books_that_never_forget),
         cmocka_unit_test(the_gate_notices_prefill_without_attention),
         cmocka_unit_test(the_gate_notices_a_missing_index),
+        cmocka_unit_test(documents_are_hashed_as_far_as_it_matters),
     };
 
     return cmocka_run_group_tests(tests, set_up, tear_down);
