@@ -175,7 +175,7 @@ enum backend_want {
     WANT_SCORE,  /* logprob of `score_token` at this position, and the alternatives */
 };
 
-/* One output position. Order of work on the logits: penalties and biases, mask; logprobs are of the
+/* One output position. Order of work on the logits: biases, penalties, mask; logprobs are of the
  * *raw* logits (as other engines report them); then temperature, top-k, top-p, min-p, draw. The draw
  * is rng_at(seed, position) of common/rng.h, so it depends on nothing else. Ties go to the smaller
  * token id. */

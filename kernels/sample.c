@@ -17,7 +17,7 @@
 struct sample_scratch {
     uint32_t vocab;
     float *raw;      /* (vocab) the logits, made finite or minus infinity */
-    float *adjusted; /* (vocab) after penalties, biases and mask */
+    float *adjusted; /* (vocab) after biases, penalties and mask */
     float *weight;   /* (vocab) exp((adjusted - max) / temperature) */
     uint32_t *seen;  /* (vocab) SEEN | occurrences in the output; all zero between calls */
     uint64_t *key;   /* (vocab) rank_key of the candidates */
@@ -197,9 +197,9 @@ static void adjust(struct sample_scratch *s, const struct sample_input *in) {
     uint32_t n = s->vocab;
 
     memcpy(s->adjusted, s->raw, ALIGN_UP((size_t)n, SUM_BLOCK) * sizeof(float));
-    apply_penalties(s, in);
     for (uint32_t i = 0; i < in->n_bias; i++)
         s->adjusted[in->bias[i].token] += in->bias[i].bias;
+    apply_penalties(s, in);
     if (in->mask) {
         for (uint32_t i = 0; i < n; i++) {
             if (!(in->mask[i / 32] >> (i % 32) & 1)) s->adjusted[i] = -INFINITY;

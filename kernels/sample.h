@@ -4,7 +4,7 @@
  *
  *      raw logits ──▶ logprob, rank, alternatives (of the raw logits)
  *          │
- *      repetition, frequency, presence penalty; biases; mask
+ *      biases; repetition, frequency, presence penalty; mask
  *          │
  *      temperature 0 ──▶ argmax (ties to the smaller id)
  *      temperature   ──▶ top-k ──▶ top-p ──▶ min-p ──▶ draw

@@ -10,7 +10,7 @@
  *
  *      survey                  maximum, log-sum-exp, argmax; rank of a scored token
  *      count      COUNT        occurrences of each token in the history
- *      adjust     ADJUST       penalties, biases, mask; maximum and argmax again
+ *      adjust     ADJUST       biases, penalties, mask; maximum and argmax again
  *      histogram  FILTER, TOP  tokens and mass by distance from the maximum
  *      gather     FILTER, TOP  the bins where top-k, top-p or the n best end, sorted
  *      search     FILTER, TOP  the same, for rows with too many tokens in those bins
@@ -44,7 +44,7 @@ extern "C" {
 enum sampling_need {
     SAMPLING_COUNT = 1, /* a penalty looks at the history */
     SAMPLING_ADJUST =
-        2,            /* penalties, biases or a mask: the token is not chosen from the raw logits */
+        2,            /* biases, penalties or a mask: the token is not chosen from the raw logits */
     SAMPLING_TOP = 4, /* alternatives */
     SAMPLING_FILTER = 8, /* top-k or top-p */
     SAMPLING_DRAW = 16,  /* a temperature */

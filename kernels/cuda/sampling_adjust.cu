@@ -1,4 +1,4 @@
-/* kernels/cuda/sampling_adjust.cu - penalties, biases and masks; see sampling.h.
+/* kernels/cuda/sampling_adjust.cu - biases, penalties and masks; see sampling.h.
  *
  * How often a token is in the history is counted where its adjusted logit will be: the survey has
  * put zeros there, `count` adds, and `adjust` replaces each count by the logit. Rows that want none
@@ -97,8 +97,8 @@ static __device__ __forceinline__ uint64_t adjust_tile(const struct sampling_pas
     if (s->needs & SAMPLING_COUNT)
         load_counts(count, (const uint32_t *)adjusted, tile, p.adjusted_stride);
     load_raw_tile(x, logits_of(p, k), tile, p.a.vocab);
-    if (s->needs & SAMPLING_COUNT) apply_penalties(x, o, count);
     apply_biases(x, p, s, tile);
+    if (s->needs & SAMPLING_COUNT) apply_penalties(x, o, count);
     if (o->mask != BACKEND_NO_MASK)
         apply_mask(x, p.a.mask + (uint64_t)o->mask * CEIL_DIV(p.a.vocab, 32u), tile, p.a.vocab);
 #pragma unroll

@@ -52,6 +52,11 @@ struct api {
 /* The router of paths: answers every request. */
 void api_handle(struct api *api, struct http_request *req);
 
+/* What the client calls its request: the header x-request-id, of at most API_NAME_MAX visible
+ * characters, or STR_NULL. Every answer repeats it. */
+#define API_NAME_MAX 128
+struct str api_request_name(const struct http_request *req);
+
 /* For the engine's callback: news of a request that a call has submitted. */
 void api_on_news(struct api *api, struct request *r, const struct request_news *news);
 

@@ -148,16 +148,17 @@ struct params_context call_params_context(struct api *api) {
                                    .rng = &api->rng};
 }
 
-/* A client that names its request finds the name again in the answer and in /abort_request. */
+/* A client that names its request finds the name again in the answer and in /abort_request: the field
+ * request_id, or else the header x-request-id, which a router always sends. */
 static enum status read_id(struct call *c, struct error *err) {
     struct str id;
     bool is_present;
-    enum status st = json_get_str(c->json, "request_id", CALL_ID_MAX - 16, &id, &is_present, err);
+    enum status st = json_get_str(c->json, "request_id", API_NAME_MAX, &id, &is_present, err);
 
-    if (st == ST_OK && is_present && id.len > 0) {
-        snprintf(c->id, sizeof(c->id), "%s%.*s", c->shape->id_prefix, STR_ARG(id));
-    }
-    return st;
+    if (st != ST_OK) return st;
+    if (!is_present) id = api_request_name(c->req);
+    if (id.len > 0) snprintf(c->id, sizeof(c->id), "%s%.*s", c->shape->id_prefix, STR_ARG(id));
+    return ST_OK;
 }
 
 enum status call_read_params(struct call *c, struct error *err) {
@@ -264,12 +265,15 @@ static enum status take_router_salt(struct call *c, struct error *err) {
     return ST_OK;
 }
 
-/* Keeps the end of a prompt that is longer than was asked for; echo then shows what is left. */
-static void truncate_prompt(struct prompt *p, uint32_t max) {
+/* Cuts a prompt that is longer than was asked for; echo then shows what is left. */
+static void truncate_prompt(struct prompt *p, const struct call_params *params) {
     struct token_list *tokens = &p->job.tokens;
+    uint32_t max = params->max_prompt_tokens;
 
     if (max == 0 || tokens->n <= max) return;
-    memmove(tokens->ids, tokens->ids + tokens->n - max, max * sizeof(*tokens->ids));
+    if (!params->keeps_beginning) {
+        memmove(tokens->ids, tokens->ids + tokens->n - max, max * sizeof(*tokens->ids));
+    }
     tokens->n = max;
     p->is_text = false;
 }
@@ -288,7 +292,7 @@ static void launch(struct call *c) {
     for (uint32_t i = 0; i < c->n_prompts && st == ST_OK; i++) {
         st = c->prompts[i].job.status;
         err = c->prompts[i].job.err;
-        truncate_prompt(&c->prompts[i], c->params.max_prompt_tokens);
+        truncate_prompt(&c->prompts[i], &c->params);
     }
     if (st != ST_OK) {
         call_fail(c, st, &err);
@@ -348,6 +352,7 @@ static void begin_response(struct call *c) {
     http_add_header(c->req, STR(WIRE_LOAD), (struct str){load, n});
     if (c->params.stream) http_add_header(c->req, STR("cache-control"), STR("no-cache"));
     http_stream_begin(c->req, 200, c->params.stream ? HTTP_SSE : OPENAI_JSON);
+    if (c->params.stream && c->shape->open_stream) c->shape->open_stream(c);
 }
 
 /* A buf that could not grow has lost a part of the answer. */
@@ -460,7 +465,7 @@ static void consume(struct choice *ch, uint32_t i, bool is_silent) {
     note_status(c, &c->out);
     if (buf_len(&c->out) == 0) return;
     if (!may_stop) {
-        buf_append_str(&ch->delta, buf_str(&c->out));
+        stop_matcher_pass(&ch->stop, buf_str(&c->out), &ch->delta);
     } else if (stop_matcher_push(&ch->stop, buf_str(&c->out), &ch->delta)) {
         choice_done(ch, FINISH_STOP);
         if (!ch->is_engine_done) engine_complete(c->api->engine, ch->request);

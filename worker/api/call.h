@@ -28,7 +28,7 @@
 struct call;
 struct json;
 
-#define CALL_ID_MAX    64
+#define CALL_ID_MAX    (API_NAME_MAX + 32)
 #define CALL_OUT_LIMIT (1u << 30) /* one answer; prompts and outputs are limited long before */
 
 struct choice {
@@ -59,6 +59,8 @@ struct call_shape {
     const char *id_prefix;                   /* "cmpl-" */
     const char *prompt_field, *length_field; /* as this kind of call names them, for errors */
     bool is_cumulative;                      /* chunks carry all text and tokens so far (SGLang) */
+    void (*open_stream)(
+        struct call *c); /* sends what comes before the first chunks; NULL: nothing */
     /* Appends the JSON of one event for ch: its delta, and the finish reason when it is done. */
     void (*chunk)(struct call *c, struct choice *ch, struct buf *out);
     void (*usage_chunk)(struct call *c, struct buf *out); /* NULL: none */
@@ -89,6 +91,7 @@ struct call {
     bool is_aborted;                /* /abort_request: what there is, is the answer */
     bool is_whole;                  /* it was answered, in full */
     int32_t n_logprobs;             /* -1: none wanted */
+    struct str role, echo;          /* chat: of the answer, and what stands before it */
     uint32_t logprob_start;         /* SGLang: first prompt token whose logprob is shown */
 };
 
@@ -136,6 +139,9 @@ void call_put_chunk_usage(struct json_writer *w, const struct call *c);     /* a
 const char *call_finish_name(const struct choice *ch); /* "stop", or NULL while it runs */
 void call_put_stop_reason(struct json_writer *w, const struct choice *ch); /* the value */
 struct prompt *call_prompt_of(const struct choice *ch);
+
+/* "prompt_token_ids": those of the choice's prompt. */
+void call_put_prompt_ids(struct json_writer *w, const struct choice *ch);
 
 /* The text of the first n_prompt tokens of the choice's request, for echo. */
 void call_append_prompt_text(const struct choice *ch, struct buf *out);

@@ -60,6 +60,16 @@ void call_put_stop_reason(struct json_writer *w, const struct choice *ch) {
     }
 }
 
+void call_put_prompt_ids(struct json_writer *w, const struct choice *ch) {
+    const struct request *r = ch->request;
+
+    json_put_key(w, "prompt_token_ids");
+    json_begin_array(w);
+    for (uint32_t i = 0; i < r->n_prompt; i++)
+        json_put_u64(w, r->tokens[i]);
+    json_end_array(w);
+}
+
 struct prompt *call_prompt_of(const struct choice *ch) {
     return &ch->call->prompts[ch->index / ch->call->params.n];
 }

@@ -39,7 +39,40 @@ static void put_token_ids(struct json_writer *w, const struct choice *ch, uint32
     json_end_array(w);
 }
 
-/* The first chunk of a choice names the role; it carries the first text as well. */
+/* A chunk without tokens: the role with no text, or the text that an echo puts before the answer. */
+static void send_opening(struct call *c, const struct choice *ch, bool is_role, struct str text) {
+    struct json_writer w;
+
+    buf_clear(&c->out);
+    begin(&w, c, "chat.completion.chunk", &c->out);
+    json_begin_object(&w);
+    json_field_u64(&w, "index", ch->shown);
+    json_put_key(&w, "delta");
+    json_begin_object(&w);
+    if (is_role) json_field_str(&w, "role", c->role);
+    json_field_str(&w, "content", text);
+    json_end_object(&w);
+    json_field_null(&w, "logprobs");
+    json_field_null(&w, "finish_reason");
+    json_end_object(&w);
+    json_end_array(&w);
+    if (is_role && c->params.return_token_ids) call_put_prompt_ids(&w, ch);
+    call_put_chunk_usage(&w, c);
+    json_end_object(&w);
+    if (buf_status(&c->out) == ST_OK) {
+        http_sse_event(c->req, buf_str(&c->out));
+    } else {
+        c->is_incomplete = true;
+    }
+}
+
+static void open_stream(struct call *c) {
+    for (uint32_t i = 0; i < samples_n_shown(c); i++)
+        send_opening(c, samples_shown(c, i), true, STR(""));
+    for (uint32_t i = 0; i < samples_n_shown(c) && c->echo.len; i++)
+        send_opening(c, samples_shown(c, i), false, c->echo);
+}
+
 static void chunk(struct call *c, struct choice *ch, struct buf *out) {
     struct json_writer w;
 
@@ -48,10 +81,7 @@ static void chunk(struct call *c, struct choice *ch, struct buf *out) {
     json_field_u64(&w, "index", ch->shown);
     json_put_key(&w, "delta");
     json_begin_object(&w);
-    if (ch->n_reported == 0) json_field_z(&w, "role", "assistant");
-    if (ch->n_reported == 0 || buf_len(&ch->delta)) {
-        json_field_str(&w, "content", buf_str(&ch->delta));
-    }
+    if (buf_len(&ch->delta)) json_field_str(&w, "content", buf_str(&ch->delta));
     json_end_object(&w);
     put_logprobs(&w, ch, ch->n_reported);
     json_field_z(&w, "finish_reason", call_finish_name(ch));
@@ -79,7 +109,7 @@ static void usage_chunk(struct call *c, struct buf *out) {
 static void put_message(struct json_writer *w, const struct choice *ch) {
     json_put_key(w, "message");
     json_begin_object(w);
-    json_field_z(w, "role", "assistant");
+    json_field_str(w, "role", ch->call->role);
     json_field_str(w, "content", buf_str(&ch->text));
     json_field_null(w, "refusal");
     json_field_null(w, "reasoning");
@@ -109,6 +139,7 @@ static void body(struct call *c, struct buf *out) {
     json_field_null(&w, "system_fingerprint");
     call_put_usage(&w, &usage);
     logprobs_put_prompt(&w, &c->choices[0]);
+    if (c->params.return_token_ids) call_put_prompt_ids(&w, &c->choices[0]);
     json_end_object(&w);
 }
 
@@ -116,6 +147,7 @@ static const struct call_shape shape = {
     .id_prefix = "chatcmpl-",
     .prompt_field = "messages",
     .length_field = "max_tokens",
+    .open_stream = open_stream,
     .chunk = chunk,
     .usage_chunk = usage_chunk,
     .body = body,
@@ -127,13 +159,33 @@ static enum status check_tool_choice(const struct json *root, struct error *err)
     struct str name = STR("object");
 
     if (json_is_null(choice)) return ST_OK;
-    if (json_to_str(choice, &name) == ST_OK &&
-        (str_eq(name, STR("auto")) || str_eq(name, STR("none")))) {
-        return ST_OK;
+    if (json_to_str(choice, &name) == ST_OK && str_eq(name, STR("none"))) return ST_OK;
+    if (json_count(json_get(root, "tools")) == 0) {
+        return error_set_param(err, ST_INVALID, "tool_choice",
+                               "tool_choice is given without tools: send \"tools\" too, or leave "
+                               "both out");
     }
+    if (str_eq(name, STR("auto"))) return ST_OK;
     return error_set_param(err, ST_INVALID, "tool_choice",
                            "tool_choice may be \"auto\" or \"none\" on this worker, not %.*s",
                            (int)MIN(name.len, 40), name.ptr);
+}
+
+/* Whose words the answer is: the assistant's, or those of a last message that is continued. With
+ * "echo", that message's text comes before the answer if its role is the answer's. */
+static void read_role(struct call *c, const struct json *root) {
+    const struct json *last = NULL;
+    bool is_new = true;
+    struct str role = STR_NULL;
+
+    JSON_FOR_EACH(message, json_get(root, "messages")) last = message;
+    c->role = STR("assistant");
+    if (json_to_str(json_get(last, "role"), &role) != ST_OK) return;
+    if (json_to_bool(json_get(root, "add_generation_prompt"), &is_new) == ST_OK && !is_new) {
+        c->role = role;
+    }
+    if (!c->params.echo || !str_eq(role, c->role)) return;
+    if (json_to_str(json_get(last, "content"), &c->echo) != ST_OK) c->echo = STR_NULL;
 }
 
 static enum status read_options(struct call *c, const struct json *root, struct error *err) {
@@ -142,10 +194,6 @@ static enum status read_options(struct call *c, const struct json *root, struct 
     enum status st = json_get_bool(root, "logprobs", &wants, NULL, err);
 
     if (st == ST_OK) st = check_tool_choice(root, err);
-    if (st == ST_OK && c->params.echo) {
-        st = error_set_param(err, ST_INVALID, "echo",
-                             "echo is for /v1/completions: leave it out of a chat");
-    }
     if (st == ST_OK) st = json_get_u32(root, "top_logprobs", 0, limit, &n, &has_top, err);
     if (st != ST_OK) return st;
     if (has_top && n > 0 && !wants) {
@@ -179,6 +227,7 @@ enum status chat_read(struct call *c, const struct json *root, struct error *err
     enum status st = call_read_params(c, err);
 
     if (st == ST_OK) st = read_options(c, root, err);
+    if (st == ST_OK) read_role(c, root);
     return st == ST_OK ? read_messages(c, root, err) : st;
 }
 

@@ -17,12 +17,15 @@ static void begin(struct json_writer *w, const struct call *c, struct buf *out) 
     json_begin_array(w);
 }
 
+/* The prompt's come with the first of them. */
 static void put_token_ids(struct json_writer *w, const struct choice *ch, uint32_t first) {
-    json_put_key(w, "token_ids");
     if (!ch->call->params.return_token_ids) {
-        json_put_null(w);
+        json_field_null(w, "token_ids");
+        json_field_null(w, "prompt_token_ids");
         return;
     }
+    if (first == 0) call_put_prompt_ids(w, ch);
+    json_put_key(w, "token_ids");
     json_begin_array(w);
     for (uint32_t i = first; i < ch->n_used; i++)
         json_put_u64(w, request_output(ch->request)[i]);

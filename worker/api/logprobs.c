@@ -133,19 +133,35 @@ static size_t width(const struct columns *c, uint32_t i) {
     return n;
 }
 
+/* How many of the n likeliest tokens there are, and whether the token itself is among them. */
+static uint32_t n_top(const struct position *p, uint32_t n, bool *has_token) {
+    uint32_t k;
+
+    *has_token = false;
+    for (k = 0; k < n && p->top_token[k] >= 0; k++)
+        *has_token = *has_token || (uint32_t)p->top_token[k] == p->token;
+    return k;
+}
+
+static void put_top_entry(struct columns *c, uint32_t token, float logprob) {
+    token_text(c->ch, token, &c->text);
+    json_put_key_str(c->w, buf_str(&c->text));
+    json_put_f32(c->w, logprob);
+}
+
+/* The token itself is always there: one more than was asked for, when it is not among the likeliest. */
 static void put_top(struct columns *c, const struct position *p) {
-    uint32_t n = (uint32_t)MAX(c->ch->call->n_logprobs, 0);
+    bool has_token;
+    uint32_t n = n_top(p, (uint32_t)MAX(c->ch->call->n_logprobs, 0), &has_token);
 
     if (!p->has_logprob) {
         json_put_null(c->w);
         return;
     }
     json_begin_object(c->w);
-    for (uint32_t k = 0; k < n && p->top_token[k] >= 0; k++) {
-        token_text(c->ch, (uint32_t)p->top_token[k], &c->text);
-        json_put_key_str(c->w, buf_str(&c->text));
-        json_put_f32(c->w, p->top_logprob[k]);
-    }
+    for (uint32_t k = 0; k < n; k++)
+        put_top_entry(c, (uint32_t)p->top_token[k], p->top_logprob[k]);
+    if (!has_token) put_top_entry(c, p->token, p->logprob);
     json_end_object(c->w);
 }
 
@@ -211,9 +227,26 @@ static void put_chat_token(struct json_writer *w, const struct choice *ch, uint3
     json_end_array(w);
 }
 
+static void put_chat_alternative(struct json_writer *w, const struct choice *ch, uint32_t token,
+                                 float logprob, struct buf *text) {
+    json_begin_object(w);
+    put_chat_token(w, ch, token, logprob, text);
+    json_end_object(w);
+}
+
+/* At most as many as were asked for; the token itself is one of them, if any is. */
+static void put_chat_top(struct json_writer *w, const struct choice *ch, const struct position *p,
+                         struct buf *text) {
+    bool has_token;
+    uint32_t n = n_top(p, (uint32_t)MAX(ch->call->n_logprobs, 0), &has_token);
+
+    for (uint32_t k = 0; k + !has_token < n; k++)
+        put_chat_alternative(w, ch, (uint32_t)p->top_token[k], p->top_logprob[k], text);
+    if (n && !has_token) put_chat_alternative(w, ch, p->token, p->logprob, text);
+}
+
 void logprobs_put_chat(struct json_writer *w, const struct choice *ch, uint32_t first,
                        uint32_t end) {
-    uint32_t n = (uint32_t)MAX(ch->call->n_logprobs, 0);
     struct buf text;
 
     buf_init(&text, TOKEN_TEXT_MAX);
@@ -227,11 +260,7 @@ void logprobs_put_chat(struct json_writer *w, const struct choice *ch, uint32_t 
         put_chat_token(w, ch, p.token, p.logprob, &text);
         json_put_key(w, "top_logprobs");
         json_begin_array(w);
-        for (uint32_t k = 0; k < n && p.top_token[k] >= 0; k++) {
-            json_begin_object(w);
-            put_chat_token(w, ch, (uint32_t)p.top_token[k], p.top_logprob[k], &text);
-            json_end_object(w);
-        }
+        put_chat_top(w, ch, &p, &text);
         json_end_array(w);
         json_end_object(w);
     }

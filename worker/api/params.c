@@ -110,6 +110,21 @@ static bool asks_nothing(const struct json *v) {
     }
 }
 
+/* The elder form of tool_choice. Nothing forces the model to call a function. */
+static enum status check_function_call(const struct json *o, struct error *err) {
+    const struct json *choice = json_get(o, "function_call");
+    struct str name = STR("an object");
+
+    if (json_is_null(choice)) return ST_OK;
+    if (json_to_str(choice, &name) == ST_OK &&
+        (str_eq(name, STR("auto")) || str_eq(name, STR("none")))) {
+        return ST_OK;
+    }
+    return error_set_param(err, ST_INVALID, "function_call",
+                           "function_call may be \"auto\" or \"none\" on this worker, not %.*s",
+                           (int)MIN(name.len, 40), name.ptr);
+}
+
 /* Fields that would change the answer and are not built. */
 static enum status refuse_unbuilt(const struct json *o, struct error *err) {
     static const char *const fields[] = {"prompt_embeds",
@@ -132,14 +147,17 @@ static enum status refuse_unbuilt(const struct json *o, struct error *err) {
                                          "token_ids_logprob",
                                          "return_hidden_states",
                                          "repetition_detection",
-                                         "functions"};
+                                         "functions",
+                                         "audio",
+                                         "kv_transfer_params",
+                                         "lora_request"};
 
     for (size_t i = 0; i < ARRAY_LEN(fields); i++) {
         if (asks_nothing(json_get(o, fields[i]))) continue;
         return error_set_param(err, ST_INVALID, fields[i],
                                "%s is not supported by this worker: leave it out", fields[i]);
     }
-    return ST_OK;
+    return check_function_call(o, err);
 }
 
 static enum status check_format(const struct json *o, struct error *err) {
@@ -206,6 +224,7 @@ static enum status get_stream(struct call_params *p, const struct json *o, struc
     if (st == ST_OK) {
         st = json_get_bool(options, "continuous_usage_stats", &p->continuous_usage, NULL, err);
     }
+    p->continuous_usage = p->continuous_usage && p->include_usage;
     return st;
 }
 
@@ -353,6 +372,23 @@ static enum status get_beam(struct call_params *p, const struct json *o, struct 
     return st == ST_OK ? check_unsampled(p, o, err) : st;
 }
 
+/* The side that a prompt is cut on. */
+static enum status get_truncation_side(struct call_params *p, const struct json *o,
+                                       struct error *err) {
+    struct str side;
+    bool is_present;
+    enum status st = json_get_str(o, "truncation_side", 64, &side, &is_present, err);
+
+    if (st != ST_OK || !is_present) return st;
+    p->keeps_beginning = str_eq(side, STR("right"));
+    if (p->keeps_beginning || str_eq(side, STR("left"))) return ST_OK;
+    return error_set_param(
+        err, ST_INVALID, "truncation_side",
+        "truncation_side is \"%.*s\": it may be \"left\", which keeps the end of a "
+        "long prompt, or \"right\"",
+        STR_ARG(side));
+}
+
 /* What is asked of the prompt: its logprobs, and how much of it to keep. */
 static enum status get_prompt_fields(struct call_params *p, const struct json *o,
                                      const struct request_limits *limits, struct error *err) {
@@ -373,6 +409,7 @@ static enum status get_prompt_fields(struct call_params *p, const struct json *o
     if (st == ST_OK) {
         st = json_get_i64(o, "truncate_prompt_tokens", -1, UINT32_MAX, &keep, &has_keep, err);
     }
+    if (st == ST_OK) st = get_truncation_side(p, o, err);
     if (st != ST_OK) return st;
     if (has_n) p->prompt_logprobs = p->request.prompt_logprobs = (int32_t)n;
     if (has_keep) p->max_prompt_tokens = keep < 0 ? limits->max_model_len - 1 : (uint32_t)keep;

@@ -36,7 +36,8 @@ struct call_params {
     bool return_token_ids;
     bool tokens_as_ids;         /* logprobs name tokens as "token_id:17" */
     int32_t prompt_logprobs;    /* as asked for by that name: shown apart; -1: not asked for */
-    uint32_t max_prompt_tokens; /* a longer prompt loses its beginning; 0: none is cut */
+    uint32_t max_prompt_tokens; /* a longer prompt is cut; 0: none is */
+    bool keeps_beginning;       /* when it is cut, or else its end */
     bool has_max_tokens, has_seed;
 };
 

@@ -49,6 +49,7 @@ static void choice_init(struct call *c, struct choice *ch, uint32_t index) {
     detokenizer_init_after(&ch->detokenizer, c->api->tokenizer, c->params.skip_special);
     stop_matcher_init(&ch->stop, c->params.stops, c->params.include_stop);
     buf_init(&ch->text, CALL_OUT_LIMIT);
+    if (!c->params.stream) buf_append_str(&ch->text, c->echo);
     buf_init(&ch->delta, CALL_OUT_LIMIT);
     ch->is_engine_done = true; /* it has not got it yet */
 }

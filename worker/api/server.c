@@ -258,6 +258,18 @@ static const struct http_route routes[] = {
     {0, NULL, NULL},
 };
 
+struct str api_request_name(const struct http_request *req) {
+    struct str name = http_request_header(req, STR("x-request-id"));
+
+    if (!name.ptr || name.len == 0 || name.len > API_NAME_MAX) return STR_NULL;
+    for (size_t i = 0; i < name.len; i++)
+        if (name.ptr[i] <= ' ' || name.ptr[i] > '~') return STR_NULL;
+    return name;
+}
+
 void api_handle(struct api *api, struct http_request *req) {
+    struct str name = api_request_name(req);
+
+    if (name.len) http_add_header(req, STR("x-request-id"), name);
     http_route_request(routes, req, api);
 }

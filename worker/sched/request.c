@@ -274,6 +274,7 @@ void request_unref(struct request *r) {
 
 void request_set_parent(struct request *r, struct request *parent) {
     assert(r->place == PLACE_NEW && !r->fork_of && r->n_prompt == parent->n_prompt);
+    r->is_child = true;
     if (request_is_scored(r) || r->n_prompt < 2) return;
     r->fork_of = request_ref(parent);
     r->n_fork = r->n_prompt - 1;

@@ -123,6 +123,7 @@ struct request {
     enum request_remote remote;
     bool is_forked;   /* shares blocks by a fork, or did */
     bool has_offered; /* a beam whose output has come, those of its search not all */
+    bool is_child;    /* one of several samples of a prompt, not the first */
     struct request
         *fork_of;      /* admit by a fork of this one; a reference, NULL: no longer, or never */
     uint32_t n_fork;   /* tokens to share */

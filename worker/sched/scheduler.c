@@ -266,7 +266,7 @@ static void count_admission(struct scheduler *s, struct schedule *sched, struct 
     sched->n_resumed += !is_first;
     sched->n_forked += a->is_forked;
     s->counts.forks += a->is_forked;
-    if (!r->kv.skip_reading && r->remote == REMOTE_NONE && !(is_first && is_heir))
+    if (!r->kv.skip_reading && r->remote == REMOTE_NONE && !(is_first && (is_heir || r->is_child)))
         kv_manager_record_admission(s->kv, r->n_tokens, a->n_have - a->n_external, !is_first);
     if (!is_first || is_heir) return;
     sched->prompt_tokens += r->n_prompt;

@@ -93,23 +93,25 @@ void stop_matcher_fini(struct stop_matcher *m) {
     m->set = NULL;
 }
 
-/* Moves every automaton by one byte; the index of the longest string now complete, or -1. */
-static int32_t step(struct stop_matcher *m, char byte) {
-    int32_t done = -1;
+/* Moves the automaton of one string by one byte, on from a complete string too. */
+static uint16_t step(const struct stop_string *s, uint16_t at, char byte) {
+    if (at == s->len) at = s->fallback[at - 1];
+    while (at && s->ptr[at] != byte)
+        at = s->fallback[at - 1];
+    return at + (s->ptr[at] == byte);
+}
 
-    for (size_t i = 0; i < m->set->n; i++) {
-        const struct stop_string *s = &m->set->strings[i];
-        uint16_t at = m->progress[i];
+/* Moves the automaton of string i over `text`, up to where the string is complete if it `may_end`.
+ * Returns the bytes of text up to there, or 0. */
+static size_t walk(struct stop_matcher *m, size_t i, struct str text, bool may_end) {
+    const struct stop_string *s = &m->set->strings[i];
 
-        while (at && s->ptr[at] != byte)
-            at = s->fallback[at - 1];
-        if (s->ptr[at] == byte) at++;
-        m->progress[i] = at;
-        if (at == s->len && (done < 0 || at > m->set->strings[done].len)) {
-            done = (int32_t)i;
-        }
+    for (size_t k = 0; k < text.len; k++) {
+        m->progress[i] = step(s, m->progress[i], text.ptr[k]);
+        if (may_end && m->progress[i] == s->len) return k + 1;
     }
-    return done;
+    if (m->progress[i] == s->len) m->progress[i] = s->fallback[s->len - 1];
+    return 0;
 }
 
 static struct str furthest(const struct stop_matcher *m) {
@@ -131,28 +133,42 @@ static void give(const struct stop_matcher *m, struct str text, size_t n, struct
     buf_append(out, text.ptr, n - from_held);
 }
 
-bool stop_matcher_push(struct stop_matcher *m, struct str text, struct buf *out) {
-    struct str held;
+/* Gives out what cannot be the beginning of a stop string any more. */
+static void hold(struct stop_matcher *m, struct str text, struct buf *out) {
+    struct str held = furthest(m);
 
+    give(m, text, m->held.len + text.len - held.len, out);
+    m->held = held;
+}
+
+bool stop_matcher_push(struct stop_matcher *m, struct str text, struct buf *out) {
     if (m->matched >= 0) return true;
     if (!m->progress) {
         buf_append_str(out, text);
         return false;
     }
-    for (size_t i = 0; i < text.len; i++) {
-        int32_t done = step(m, text.ptr[i]);
-        size_t n = m->held.len + i + 1;
+    for (size_t i = 0; i < m->set->n; i++) {
+        size_t end = walk(m, i, text, true), n = m->held.len + end;
 
-        if (done < 0) continue;
-        m->matched = done;
-        give(m, text, m->include_stop ? n : n - m->set->strings[done].len, out);
+        if (!end) continue;
+        m->matched = (int32_t)i;
+        give(m, text, m->include_stop ? n : n - m->set->strings[i].len, out);
         m->held = STR_NULL;
         return true;
     }
-    held = furthest(m);
-    give(m, text, m->held.len + text.len - held.len, out);
-    m->held = held;
+    hold(m, text, out);
     return false;
+}
+
+void stop_matcher_pass(struct stop_matcher *m, struct str text, struct buf *out) {
+    if (m->matched >= 0) return;
+    if (!m->progress) {
+        buf_append_str(out, text);
+        return;
+    }
+    for (size_t i = 0; i < m->set->n; i++)
+        walk(m, i, text, false);
+    hold(m, text, out);
 }
 
 void stop_matcher_finish(struct stop_matcher *m, struct buf *out) {

@@ -1,8 +1,8 @@
 /* worker/text/stop.h - where a stop string ends a generation.
  *
  * A stop string may begin in one token and end three tokens later, so text whose tail could still
- * become one is held back; the rest goes out at once. The first to be complete wins; of those
- * complete at the same byte, the longest.
+ * become one is held back; the rest goes out at once. Text comes token by token: of the strings that
+ * a token completes, the first in the request's list wins, wherever in the token it ends (as in vLLM).
  *
  *      pushed text:  ... Hello wor|ld. Us        stop: "User:"
  *      given out:    ... Hello world.␣           held: "Us"
@@ -42,6 +42,10 @@ void stop_matcher_fini(struct stop_matcher *m);
 /* Appends to *out what can be given out now. True when a stop string was met: *out then ends before
  * it (after it with include_stop), `matched` says which, and later pushes give nothing. */
 bool stop_matcher_push(struct stop_matcher *m, struct str text, struct buf *out);
+
+/* The same for text in which none may end, as before min_tokens: a string that is complete in it is
+ * text; one that only begins in it may end later. */
+void stop_matcher_pass(struct stop_matcher *m, struct str text, struct buf *out);
 
 /* The sequence ended for another reason: what was held back was text after all. */
 void stop_matcher_finish(struct stop_matcher *m, struct buf *out);
