@@ -10,7 +10,7 @@ static const char *const backend_names[] = {"auto", "cpu", "ref", "sim", "cuda",
 static const char *const hash_names[] = {"xxh3_128", "sha256_cbor", "xxhash_cbor",
                                          "sha256",   "xxhash",      NULL};
 static const char *const order_names[] = {"fresh-first", "classic", NULL};
-static const char *const explain_names[] = {"off", "position", "full", NULL};
+static const char *const explain_names[] = {"off", "own", "position", "full", NULL};
 static const char *const preemption_names[] = {"auto", "recompute", "swap", NULL};
 static const char *const policy_names[] = {"fcfs", "priority", NULL};
 
@@ -188,11 +188,13 @@ static const struct option_def rows[] = {
      .max = "1024", .group = "Cache", .help = "Streams of events at once; beyond it 429."},
     {"kv-events-int-hashes", OPT_BOOL, FIELD(kv_event_number_hashes), .group = "Cache",
      .help = "Hashes in events are numbers, the last 8 bytes, as older indexers want them."},
-    {"cache-explain", OPT_ENUM, FIELD(cache_explain), .def = "position", .names = explain_names,
+    {"cache-explain", OPT_ENUM, FIELD(cache_explain), .def = "own", .names = explain_names,
      .group = "Cache",
-     .help = "What a client may learn of why its prompt was not cached: off; position: cause, and "
-             "where the nearest cached prompt differs; full: also what that one has there, which "
-             "reveals others' prompts token by token."},
+     .help =
+         "Which requests may ask why their prompt was not cached. off: none. own: those with a "
+         "cache_salt or a router's salt, of what is cached under that salt. position: also those "
+         "without a salt, which reveals others' unsalted prompts token by token: where the nearest "
+         "one differs. full: also the token that it has there."},
     {"watermark", OPT_F64, FIELD(watermark), .def = "0", .min = "0", .max = "0.5", .group = "Cache",
      .help = "Share of the blocks kept free when a request is admitted beside others. Higher "
              "preempts less, runs fewer at once."},

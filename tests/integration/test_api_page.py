@@ -138,7 +138,7 @@ def ask(worker, call, name, value):
 
 @pytest.fixture(scope="module")
 def worker():
-    worker = Worker("--backend", "sim", "--sim-speed", 1000, "--max-model-len", 512, "--scheduling-policy",
+    worker = Worker("--backend", "sim", "--sim-speed", 1000, "--cache-explain", "position", "--max-model-len", 512, "--scheduling-policy",
                     "priority").ready()
     yield worker
     assert worker.stop() == 0

@@ -8,8 +8,8 @@ TEXT = "The quick brown fox jumps over the lazy dog, and does it again. " * 8
 
 @pytest.fixture
 def start(programs):
-    return lambda *args: programs(Worker, "--backend", "sim", "--sim-speed", "1000", "--max-model-len", "4096",
-                                  *args).ready()
+    return lambda *args, level="position": programs(Worker, "--backend", "sim", "--sim-speed", "1000", "--max-model-len", "4096",
+                                                    *(("--cache-explain", level) if level else ()), *args).ready()
 
 
 def explained(answer):
@@ -39,8 +39,8 @@ def test_each_cause_with_its_place(start):
         assert x["cached_tokens"] == at // 16 * 16 and x["text"].startswith("\u00fc") or x["text"][0] == "\ufffd"
         assert "cached_text" not in x
 
-    assert explained(complete(worker, TEXT, cache_salt="s"))["cause"] == "salt"
-    assert dry(worker, prompt=TEXT, cache_salt="t")["tokens_under_other_key"] == (len(TEXT) - 1) // 16 * 16
+    for x in (explained(complete(worker, TEXT, cache_salt="s")), dry(worker, prompt=TEXT, cache_salt="t")):
+        assert x["cause"] == "never_seen" and x["token"] == 0 and "tokens_under_other_key" not in x
     assert dry(worker, prompt="short")["cause"] == "shorter_than_block"
     assert explained(complete(worker, TEXT, prompt_logprobs=0))["cause"] == "prompt_logprobs"
 
@@ -77,8 +77,36 @@ def test_chat_lists_and_streams(start):
     assert [type(part) for part in x] == [dict, dict]
 
 
+def test_request_without_a_salt_is_refused_by_default(start):
+    worker = start(level=None)
+    worker.post("/v1/completions", {"prompt": TEXT, "max_tokens": 1})
+    messages = [{"role": "user", "content": TEXT}]
+    for path, body in (("/v1/completions", {"prompt": TEXT[:40], "max_tokens": 1, "cache_explain": True}),
+                       ("/v1/completions", {"prompt": [TEXT, TEXT[:40]], "max_tokens": 1, "cache_explain": True}),
+                       ("/v1/completions", {"prompt": TEXT, "max_tokens": 1, "n": 2, "cache_explain": True, "cache_salt": None}),
+                       ("/v1/completions", {"prompt": TEXT, "max_tokens": 1, "stream": True, "cache_explain": True}),
+                       ("/v1/chat/completions", {"messages": messages, "max_tokens": 1, "cache_explain": True}),
+                       ("/cache/explain", {"prompt": TEXT}), ("/cache/explain", {"messages": messages}),
+                       ("/cache/explain", {"prompt": [TEXT, TEXT]})):
+        answer = worker.post(path, body)
+        assert answer.code == 400 and "--cache-explain position" in answer.json["error"]["message"], (path, body, answer.body)
+    assert worker.metric("vllm:request_success_total", finished_reason="length") == 1
+
+
+def test_request_with_a_salt_is_explained_by_what_that_salt_has_cached(start):
+    worker = start(level=None)
+    worker.post("/v1/completions", {"prompt": TEXT, "max_tokens": 1})
+    worker.post("/v1/completions", {"prompt": TEXT, "max_tokens": 1, "cache_salt": "theirs"})
+    for at in (100, 50):  # the second finds what the first has left, and no more
+        edited = TEXT[:at] + "#" + TEXT[at + 1:]
+        x = explained(complete(worker, edited, cache_salt="mine"))
+        assert x["cause"] == ("never_seen" if at == 100 else "differs") and x["token"] == (0 if at == 100 else 50)
+    assert dry(worker, prompt=TEXT, cache_salt="mine")["token"] == 100
+    assert dry(worker, prompt=TEXT, cache_salt="theirs")["cause"] == "none"
+
+
 def test_what_may_be_told_is_the_operators_choice(start):
-    off, full = start("--cache-explain", "off"), start("--cache-explain", "full")
+    off, full = start(level="off"), start(level="full")
     refused = complete(off, TEXT)
     assert refused.code == 400 and "--cache-explain" in refused.json["error"]["message"]
     assert off.post("/cache/explain", {"prompt": TEXT}).code == 400
@@ -96,7 +124,7 @@ def test_samples_and_beams_are_explained_by_their_prompt(start):
 
 
 def test_other_tenants_prompts_are_not_told_of(start):
-    worker = start("--trust-router")
+    worker = start("--trust-router", level=None)
     salt = {"x-incipit-salt": "ab" * 32}
     worker.post("/v1/completions", {"prompt": TEXT, "max_tokens": 1}, headers=salt)
     mine = {"x-incipit-salt": "cd" * 32}

@@ -19,7 +19,7 @@ struct tokenizer;
 struct wire_load;
 
 /* What a client may learn of why its prompt was not cached. */
-enum cache_explain { EXPLAIN_OFF, EXPLAIN_POSITION, EXPLAIN_FULL };
+enum cache_explain { EXPLAIN_OFF, EXPLAIN_OWN, EXPLAIN_POSITION, EXPLAIN_FULL };
 
 struct api {
     struct loop *loop;

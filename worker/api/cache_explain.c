@@ -66,12 +66,12 @@ static const char *message_of(enum kv_miss cause) {
     case KV_MISS_EVICTED:
         return "it was cached and had to make room for others: more KV memory, --kv-offload-bytes "
                "or another worker would have kept it";
-    case KV_MISS_SALT: return "it is cached under another cache_salt";
     case KV_MISS_ADAPTER: return "it is cached for another adapter";
     case KV_MISS_MEDIA: return "the same tokens stand for other media";
     case KV_MISS_OFF: return "prefix caching is switched off on this worker";
     case KV_MISS_LOGPROBS:
         return "prompt logprobs need every position computed, so nothing is read from the cache";
+    case KV_MISS_SALT: /* is counted, and in no explanation */
     case KV_MISS_COUNT: break;
     }
     return "";
@@ -91,22 +91,11 @@ static void put_place(struct json_writer *w, const struct choice *ch,
 
 static bool has_place(enum kv_miss cause) {
     return cause == KV_MISS_NEVER_SEEN || cause == KV_MISS_DIFFERS || cause == KV_MISS_EVICTED ||
-           cause == KV_MISS_SALT || cause == KV_MISS_ADAPTER || cause == KV_MISS_MEDIA;
-}
-
-/* Behind a router that keeps tenants apart, the answer is what it would be without the others: a
- * mere silence about them would tell that there is something to be silent about. */
-static struct kv_explanation explanation_for(const struct choice *ch) {
-    struct kv_explanation x = ch->request->explanation;
-
-    if (!ch->call->api->trusts_router) return x;
-    x.cause = x.own_cause;
-    x.token = x.own_token;
-    return x;
+           cause == KV_MISS_ADAPTER || cause == KV_MISS_MEDIA;
 }
 
 static void put_explanation(struct json_writer *w, const struct choice *ch) {
-    const struct kv_explanation told = explanation_for(ch), *x = &told;
+    const struct kv_explanation *x = &ch->request->explanation;
     const struct api *api = ch->call->api;
     enum kv_miss cause = x->cause;
 
@@ -120,7 +109,7 @@ static void put_explanation(struct json_writer *w, const struct choice *ch) {
     if (cause == KV_MISS_EVICTED) {
         json_field_f64(w, "evicted_s_ago", (double)(x->now_us - x->evicted_us) * 1e-6);
     }
-    if (cause == KV_MISS_SALT || cause == KV_MISS_ADAPTER) {
+    if (cause == KV_MISS_ADAPTER) {
         json_field_u64(w, "tokens_under_other_key", x->n_other_tokens);
     }
     if (cause == KV_MISS_DIFFERS && api->cache_explain == EXPLAIN_FULL) {
@@ -153,10 +142,20 @@ void cache_explain_put(struct json_writer *w, const struct call *c) {
 }
 
 enum status cache_explain_check(const struct call *c, struct error *err) {
-    if (!c->params.request.explains_cache || c->api->cache_explain != EXPLAIN_OFF) return ST_OK;
-    return error_set_param(err, ST_INVALID, "cache_explain",
-                           "cache_explain is switched off here: leave it out, or start the worker "
-                           "with --cache-explain position");
+    const struct request_params *r = &c->params.request;
+
+    if (!r->explains_cache || c->api->cache_explain >= EXPLAIN_POSITION) return ST_OK;
+    if (c->api->cache_explain == EXPLAIN_OFF) {
+        return error_set_param(err, ST_INVALID, "cache_explain",
+                               "cache_explain is switched off here: leave it out, or start the "
+                               "worker with --cache-explain own");
+    }
+    if (r->cache_salt_len > 0) return ST_OK;
+    return error_set_param(
+        err, ST_INVALID, "cache_explain",
+        "cache_explain compares with what is cached under the request's own "
+        "cache_salt, and this request has none: add one, or start the worker with "
+        "--cache-explain position, which reveals others' prompts");
 }
 
 /* --- POST /cache/explain ----------------------------------------------------------------------- */

@@ -8,9 +8,11 @@
  *       "block_size": 16, "block": 2, "token": 37, "text_offset": 151, "text": " Tuesday, the ",
  *       "message": "..."}
  *
- * What it may tell is the operator's choice (--cache-explain). What another tenant's prompts hold
- * is nobody's business: behind a router that keeps tenants apart (--trust-router) nothing is said
- * of what is cached under other salts. Thread: worker loop. */
+ * It compares with blocks under the request's own salt alone, its own being the one that its body or
+ * its router gave it: the answer is what it would be if no other salt's prompts existed. A request
+ * without a salt shares its blocks with all others without one, so that its explanation speaks of
+ * their prompts: such requests are refused unless the operator says otherwise (--cache-explain).
+ * Thread: worker loop. */
 #ifndef WORKER_API_CACHE_EXPLAIN_H
 #define WORKER_API_CACHE_EXPLAIN_H
 
@@ -24,7 +26,7 @@ struct json_writer;
  * several an array. Prompts whose first token is not there yet are null. */
 void cache_explain_put(struct json_writer *w, const struct call *c);
 
-/* ST_INVALID when the call asks for it and it is switched off. */
+/* ST_INVALID when the call asks for it and may not. After the router's salt was taken. */
 MUST_USE enum status cache_explain_check(const struct call *c, struct error *err);
 
 #endif

@@ -282,13 +282,12 @@ static void launch(struct call *c) {
     struct error err = {0};
     enum status st = check_call(c, &err);
 
-    if (st == ST_OK) st = cache_explain_check(c, &err);
-
     if (st == ST_OK && c->is_aborted) {
         st = error_set(&err, ST_UNAVAILABLE, "the request was aborted before it began");
     }
 
     if (st == ST_OK) st = take_router_salt(c, &err);
+    if (st == ST_OK) st = cache_explain_check(c, &err);
     for (uint32_t i = 0; i < c->n_prompts && st == ST_OK; i++) {
         st = c->prompts[i].job.status;
         err = c->prompts[i].job.err;

@@ -67,9 +67,9 @@ struct kv_origin kv_origin_of(const struct block_extras *x) {
     struct kv_origin o = {0, 0};
 
     if (!x) return o;
-    if (x->lora.len > 0) o.lora = (uint32_t)hash_64(x->lora.ptr, x->lora.len, 1) | 1;
+    if (x->lora.len > 0) o.lora = hash_64(x->lora.ptr, x->lora.len, 1) | 1;
     if (x->cache_salt.len > 0) {
-        o.salt = (uint32_t)hash_64(x->cache_salt.ptr, x->cache_salt.len, 2) | 1;
+        o.salt = hash_64(x->cache_salt.ptr, x->cache_salt.len, 2) | 1;
     }
     return o;
 }
@@ -128,7 +128,7 @@ void kv_explain_destroy(struct kv_explain *x) {
 
 static uint32_t *first_token_head(const struct kv_explain *x, const uint32_t *tokens,
                                   struct kv_origin origin) {
-    uint64_t mixed = (tokens[0] ^ (uint64_t)(origin.lora ^ origin.salt) << 32) * MULTIPLIER;
+    uint64_t mixed = (tokens[0] ^ origin.lora ^ origin.salt) * MULTIPLIER;
 
     return &x->by_first_token.heads[(mixed >> 32) & x->by_first_token.mask];
 }
@@ -265,12 +265,14 @@ static bool is_same_origin(struct kv_origin a, struct kv_origin b) {
     return a.lora == b.lora && a.salt == b.salt;
 }
 
-/* A first block with these tokens and another origin. */
-static block_id find_elsewhere(const struct kv_explain *x, const struct kv_miss_query *q) {
+/* A first block with these tokens and another origin; `is_own`: of the same salt. */
+static block_id find_elsewhere(const struct kv_explain *x, const struct kv_miss_query *q,
+                               bool is_own) {
     uint32_t n_left = KV_EXPLAIN_WALK;
 
     for (uint32_t id = *content_head(x, q->tokens); id != NONE && n_left-- > 0;
          id = x->content_links[id].next) {
+        if (is_own && x->origins[id].salt != q->origin.salt) continue;
         if (!is_same_origin(x->origins[id], q->origin) &&
             common_tokens(x, tokens_of(q->cache, id), q->tokens) == x->block_size) {
             return id;
@@ -322,7 +324,7 @@ enum kv_miss kv_explain_cause(const struct kv_explain *x, const struct kv_miss_q
     uint32_t n_common;
 
     if (find_ghost(x, q->hash, &evicted_us)) return KV_MISS_EVICTED;
-    elsewhere = q->block == 0 ? find_elsewhere(x, q) : NONE;
+    elsewhere = q->block == 0 ? find_elsewhere(x, q, false) : NONE;
     if (elsewhere != NONE) return cause_elsewhere(x, q, elsewhere);
     if (nearest_sibling(x, q, 8, &n_common) == NONE) return KV_MISS_NEVER_SEEN;
     return n_common == x->block_size ? KV_MISS_MEDIA : KV_MISS_DIFFERS;
@@ -371,12 +373,10 @@ void kv_explain_miss(const struct kv_explain *x, const struct kv_miss_query *q,
         out->cause = KV_MISS_EVICTED;
     } else {
         explain_own(x, q, out);
-        if (q->block == 0) other = find_elsewhere(x, q);
+        if (q->block == 0) other = find_elsewhere(x, q, true);
     }
-    out->own_cause = out->cause;
-    out->own_token = out->token;
     if (other == NONE) return;
-    out->cause = cause_elsewhere(x, q, other);
+    out->cause = KV_MISS_ADAPTER;
     out->token = q->block * x->block_size;
     out->n_other_tokens = follow(x, q, other) * x->block_size;
 }

@@ -5,7 +5,7 @@
  *
  *      first block not found
  *        ├─ its key is among those evicted lately          evicted, and when    (ghosts)
- *        ├─ first block: the same tokens, other extra keys adapter or salt      (roots by content)
+ *        ├─ first block: the same tokens, another adapter  adapter              (roots by content)
  *        ├─ the block before it has other children         differs, at token t  (children)
  *        └─ none of these                                  never seen
  *
@@ -34,7 +34,7 @@ enum kv_miss {
     KV_MISS_SHORT,      /* no full block before the last token */
     KV_MISS_DIFFERS,    /* the nearest cached prompt has other tokens from here on */
     KV_MISS_EVICTED,    /* it was there, and had to make room */
-    KV_MISS_SALT,       /* it is there under another cache_salt */
+    KV_MISS_SALT,       /* it is there under another cache_salt: counted, never explained */
     KV_MISS_ADAPTER,    /* it is there for another adapter */
     KV_MISS_MEDIA,      /* the same tokens stand for another image or sound */
     KV_MISS_OFF,        /* prefix caching is switched off */
@@ -51,16 +51,14 @@ struct kv_explanation {
     uint32_t block;           /* the first that was not found, when there is one */
     uint32_t token;           /* DIFFERS, NEVER_SEEN: the first token that is nowhere cached here */
     uint32_t cached_token_id; /* DIFFERS: what the nearest prompt has there */
-    uint32_t n_other_tokens;  /* SALT, ADAPTER: so many would be found under the other key */
-    enum kv_miss own_cause;   /* SALT, ADAPTER: the cause among what has the same keys ... */
-    uint32_t own_token;       /* ... and its `token`; else both are as above */
+    uint32_t n_other_tokens;  /* ADAPTER: so many would be found under the other adapter */
     uint64_t evicted_us;      /* EVICTED: when, on the clock that evictions were given ... */
     uint64_t now_us;          /* ... and the time of this answer */
 };
 
-/* What a root's children differ by besides tokens, in 64 bits: 0 for none. */
+/* What first blocks of equal tokens differ by: hashes of adapter and salt; 0 for none. */
 struct kv_origin {
-    uint32_t lora, salt;
+    uint64_t lora, salt;
 };
 struct kv_origin kv_origin_of(const struct block_extras *extras);
 
@@ -93,10 +91,11 @@ struct kv_miss_query {
     struct kv_origin origin;
 };
 
-/* The cause alone: a few lookups, no walk. DIFFERS when there is any sibling. */
+/* The cause alone, for operators' counters: a few lookups, no walk. DIFFERS when there is any sibling. */
 enum kv_miss kv_explain_cause(const struct kv_explain *x, const struct kv_miss_query *q);
 
-/* All of it; fills in what kv_miss_query knows of. Walks. */
+/* All of it, for whoever sent the prompt; fills in what kv_miss_query knows of. Walks. Blocks of other
+ * salts are not looked at: the answer is what it would be if they did not exist. */
 void kv_explain_miss(const struct kv_explain *x, const struct kv_miss_query *q,
                      struct kv_explanation *out);
 

@@ -157,10 +157,8 @@ void kv_manager_explain(struct kv_manager *mgr, const struct kv_seq *seq, const 
         .token = hit->n_tokens,
         .now_us = mgr->now_us,
     };
-    out->own_cause = out->cause;
-    out->own_token = out->token;
     if (out->cause != KV_MISS_COUNT) return;
-    out->cause = out->own_cause = KV_MISS_NEVER_SEEN;
+    out->cause = KV_MISS_NEVER_SEEN;
     if (mgr->explain) {
         struct kv_miss_query q = query_of(mgr, seq, tokens, n_full, hit);
 
