@@ -154,26 +154,36 @@ static enum status end_method(struct http_head *h, const char *data, struct erro
     return ST_OK;
 }
 
-/* "." or ".." between slashes, plain or percent-encoded: who resolves it sees another path. */
+/* The byte at i of a path, decoded if it is percent-encoded, and how long it is there. */
+static char byte_at(struct str path, size_t i, size_t *n) {
+    int high, low;
+
+    *n = 1;
+    if (path.ptr[i] != '%' || path.len - i < 3) return path.ptr[i];
+    high = str_hex_value((unsigned char)path.ptr[i + 1]);
+    low = str_hex_value((unsigned char)path.ptr[i + 2]);
+    if (high < 0 || low < 0) return path.ptr[i];
+    *n = 3;
+    return (char)(high << 4 | low);
+}
+
+/* "." or ".." between slashes: who resolves it sees another path. Dots and slashes may be
+ * percent-encoded, and a backslash counts as a slash, as there are those who read them so. */
 static bool has_dot_segment(struct str path) {
-    size_t i = 0;
+    size_t n_dots = 0, n_bytes = 0, n;
 
-    while (i < path.len) {
-        int n_dots = 0;
+    for (size_t i = 0; i <= path.len; i += n) {
+        char c = '/';
 
-        for (i++; i < path.len; n_dots++) {
-            if (path.ptr[i] == '.') {
-                i++;
-            } else if (path.len - i >= 3 &&
-                       str_eq_nocase((struct str){path.ptr + i, 3}, STR("%2e"))) {
-                i += 3;
-            } else {
-                break;
-            }
+        n = 1;
+        if (i < path.len) c = byte_at(path, i, &n);
+        if (c != '/' && c != '\\') {
+            n_bytes++;
+            n_dots += c == '.';
+            continue;
         }
-        if ((n_dots == 1 || n_dots == 2) && (i == path.len || path.ptr[i] == '/')) return true;
-        while (i < path.len && path.ptr[i] != '/')
-            i++;
+        if (n_bytes == n_dots && (n_dots == 1 || n_dots == 2)) return true;
+        n_dots = n_bytes = 0;
     }
     return false;
 }
