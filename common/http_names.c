@@ -62,6 +62,9 @@ enum http_name http_name_of(struct str name) {
     case 2:
         if (IS("te")) return HTTP_NAME_HOP;
         break;
+    case 3:
+        if (IS("via")) return HTTP_NAME_VIA;
+        break;
     case 4:
         if (IS("host")) return HTTP_NAME_HOST;
         break;
@@ -219,6 +222,7 @@ const char *http_reason(int code) {
         {503, "Service Unavailable"},
         {504, "Gateway Timeout"},
         {505, "HTTP Version Not Supported"},
+        {508, "Loop Detected"},
     };
 
     for (size_t i = 0; i < ARRAY_LEN(reasons); i++) {

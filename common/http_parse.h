@@ -83,6 +83,7 @@ enum http_name {
     HTTP_NAME_AUTHORIZATION,
     HTTP_NAME_X_API_KEY,
     HTTP_NAME_X_REQUEST_ID,
+    HTTP_NAME_VIA,
     HTTP_NAME_HOP,  /* Close, HTTP2-Settings, Keep-Alive, Proxy-*, TE, Trailer, Upgrade */
     HTTP_NAME_WAY,  /* Forwarded, X-Forwarded-*, X-Real-IP: through whom it came */
     HTTP_NAME_OURS, /* X-Incipit-* (wire.h) */

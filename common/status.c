@@ -23,6 +23,7 @@ static const struct {
     [ST_UNAVAILABLE] = {"unavailable", 503, "ServiceUnavailableError"},
     [ST_TIMEOUT] = {"timeout", 504, "TimeoutError"},
     [ST_BAD_GATEWAY] = {"bad_gateway", 502, "BadGatewayError"},
+    [ST_LOOP] = {"loop", 508, "LoopDetectedError"},
     [ST_AGAIN] = {"again", 500, "InternalServerError"},
     [ST_CLOSED] = {"closed", 502, "BadGatewayError"},
     [ST_IO] = {"io", 500, "InternalServerError"},

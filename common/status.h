@@ -23,6 +23,7 @@ enum status {
     ST_UNAVAILABLE, /* not ready, draining, no worker: 503 */
     ST_TIMEOUT,     /* took too long: 504 */
     ST_BAD_GATEWAY, /* the worker's answer cannot be used: 502 */
+    ST_LOOP,        /* the request has been here before: 508 */
     ST_AGAIN,       /* not finished; call again when there is more input or room */
     ST_CLOSED,      /* the other side is gone */
     ST_IO,          /* the operating system refused; errno is in the message */

@@ -32,7 +32,13 @@ struct json_writer;
 #define WIRE_SALT_CHARS    64
 #define WIRE_REASON        "x-incipit-reason"
 #define WIRE_DRAINING      "draining"
+#define WIRE_ROUTE         "x-incipit-route"     /* to a router: why there? and its answer */
+#define WIRE_ADMIN_KEY     "x-incipit-admin-key" /* to a router: an operator asks */
 #define WIRE_INFO_PATH     "/server_info"
+
+/* A router answers there {"router":"incipit-1f2e..."}, its name, and puts the name into Via. */
+#define WIRE_ROUTER      "router"
+#define WIRE_ROUTER_NAME "incipit-"
 
 struct wire_load {
     uint32_t running, waiting;  /* requests */

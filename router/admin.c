@@ -72,6 +72,20 @@ static void get_version(struct http_request *req, void *arg) {
     http_reply(req, 200, OPENAI_JSON, STR("{\"version\":\"" INCIPIT_VERSION "\"}"));
 }
 
+/* So that another router does not take this one for a worker. */
+static void get_server_info(struct http_request *req, void *arg) {
+    const struct admin *admin = admin_of(arg);
+    struct json_writer w;
+    struct buf body;
+
+    buf_init(&body, 0);
+    json_writer_init(&w, &body);
+    json_begin_object(&w);
+    json_field_z(&w, WIRE_ROUTER, admin->name ? admin->name : "");
+    json_end_object(&w);
+    reply(req, OPENAI_JSON, &body);
+}
+
 static void get_metrics(struct http_request *req, void *arg) {
     const struct admin *admin = admin_of(arg);
     struct buf page;
@@ -356,12 +370,12 @@ enum access {
 };
 
 static enum access access_of(struct str path) {
-    static const char *const open[] = {"/health",   "/livez",     "/readyz",
-                                       "/liveness", "/readiness", "/health_generate",
-                                       "/version",  "/v1/models", "/get_model_info"};
-    static const char *const admin[] = {"/workers",    "/list_workers",  "/get_loads",
-                                        "/add_worker", "/remove_worker", "/flush_cache",
-                                        "/drain"};
+    static const char *const open[] = {
+        "/health",          "/livez",   "/readyz",    "/liveness",       "/readiness",
+        "/health_generate", "/version", "/v1/models", "/get_model_info", WIRE_INFO_PATH};
+    static const char *const admin[] = {
+        "/workers",       "/list_workers", "/get_loads", "/add_worker",
+        "/remove_worker", "/flush_cache",  "/drain",     "/ui"};
 
     for (size_t i = 0; i < ARRAY_LEN(open); i++)
         if (str_eq(path, str_of(open[i]))) return ACCESS_OPEN;
@@ -427,6 +441,13 @@ enum status admin_check(const struct admin *admin, struct http_request *req,
         return error_set(err, ST_DENIED,
                          "this needs an admin key: send it as Authorization: Bearer KEY");
     }
+    if (home && !admin->is_on_main) {
+        return error_set(
+            err, ST_FORBIDDEN,
+            "%.*s is answered on the admin port: ask there, or start the router with an "
+            "admin key (INCIPIT_ADMIN_API_KEY) and send it",
+            (int)MIN(req->path.len, 100), req->path.ptr);
+    }
     if (is_change && is_from_another_page(req)) {
         return error_set(
             err, ST_FORBIDDEN,
@@ -446,6 +467,7 @@ static const struct http_route routes[] = {
     {HTTP_GET, "/livez", get_live},
     {HTTP_GET, "/liveness", get_live},
     {HTTP_GET, "/version", get_version},
+    {HTTP_GET, WIRE_INFO_PATH, get_server_info},
     {HTTP_GET, "/metrics", get_metrics},
     {HTTP_POST, "/debug/route", post_debug_route},
     {HTTP_GET, "/v1/models", get_models},

@@ -5,12 +5,14 @@
  *
  *                                    admin port           client port
  *      probes, models, version       open                 as for clients (API keys)
- *      metrics                       open                 admin key, if there is one; else as clients
- *      workers, loads: looking       admin key, if any    the same
- *      workers: changing             admin key, if any    only with --admin-on-main, the same
+ *      metrics                       open                 admin key
+ *      workers, loads: looking       admin key, if any    admin key
+ *      workers: changing             admin key, if any    admin key, and only with --admin-on-main
  *
- * Without an admin key the admin port stays on loopback (router.c sees to it), and there a web page
- * that a user of this machine has open is kept out: a browser says where its page came from. */
+ * No API key is an admin key. Where there is no admin key the client port shows nothing of the fleet,
+ * unless --admin-on-main opens it, which is refused beyond loopback and beside API keys. Without an
+ * admin key the admin port stays on loopback, too (router_refusals.c sees to both), and there a web
+ * page that a user of this machine has open is kept out: a browser says where its page came from. */
 #ifndef ROUTER_ADMIN_H
 #define ROUTER_ADMIN_H
 
@@ -39,6 +41,7 @@ struct admin {
     struct log *log;
     struct dry_run dry_run; /* of /debug/route */
     uint64_t started_wall_s;
+    const char *name;          /* this router's, for others that take it for a worker; or NULL */
     bool is_on_main;           /* --admin-on-main */
     _Atomic bool *wants_drain; /* set when somebody asks for the end; read by the control loop */
     _Atomic bool is_draining;  /* not ready any more, so that nothing new is sent here */

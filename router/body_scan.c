@@ -47,6 +47,12 @@
     X(BODY_USER, 'u', "user")                                                                      \
     X(BODY_EXTRA_KEY, 'e', "extra_key")                                                            \
     X(BODY_PRIORITY, 'p', "priority")                                                              \
+    X(BODY_CACHE_EXPLAIN, 'c', "cache_explain")                                                    \
+    X(BODY_KV_TRANSFER_PARAMS, 'k', "kv_transfer_params")                                          \
+    X(BODY_EC_TRANSFER_PARAMS, 'e', "ec_transfer_params")                                          \
+    X(BODY_BOOTSTRAP_HOST, 'b', "bootstrap_host")                                                  \
+    X(BODY_SESSION_PARAMS, 's', "session_params")                                                  \
+    X(BODY_CUSTOM_LOGIT_PROCESSOR, 'c', "custom_logit_processor")                                  \
     X(MAX_NEW_TOKENS, 'm', "max_new_tokens")
 
 struct walk {

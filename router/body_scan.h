@@ -33,6 +33,12 @@ enum body_key {
     BODY_USER,
     BODY_EXTRA_KEY,
     BODY_PRIORITY,
+    BODY_CACHE_EXPLAIN,
+    BODY_KV_TRANSFER_PARAMS, /* these and the following are for workers, not for clients: forward.h */
+    BODY_EC_TRANSFER_PARAMS,
+    BODY_BOOTSTRAP_HOST,
+    BODY_SESSION_PARAMS,
+    BODY_CUSTOM_LOGIT_PROCESSOR,
     BODY_KEY_COUNT
 };
 

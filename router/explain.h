@@ -2,8 +2,9 @@
  *
  * A decision is explained by pricing it a second time, dry, just before it is made: the choice and
  * those that came closest, each with the terms of its cost (policy/prefix.c). Only for requests that
- * ask for it, in the header x-incipit-route; and, in full, by POST /debug/route, which routes a body
- * without sending it:
+ * ask for it, in the header x-incipit-route, and may: it shows what workers are busy with and what the
+ * index knows (--explain-to-clients, or an admin key in x-incipit-admin-key). And, in full, by POST
+ * /debug/route, which routes a body without sending it:
  *
  *      curl 127.0.0.1:29000/debug/route -d '{"model":"m","prompt":"..."}'
  *

@@ -7,8 +7,10 @@
 #include "common/loop.h"
 #include "common/mailbox.h"
 #include "common/mem.h"
+#include "common/wire.h"
 #include "router/admin.h"
 #include "router/admin_desk.h"
+#include "router/forward.h"
 #include "router/heartbeat.h"
 #include "router/keys.h"
 #include "router/router_metrics.h"
@@ -21,6 +23,7 @@ struct frontend {
     struct http_server *server;
     struct proxy *proxy;
     const struct admin *admin;
+    const struct forward *forward; /* NULL: the lists alone */
     struct keys *keys;
     struct loop_timer settle, deadline;
     struct heartbeat heartbeat;
@@ -39,7 +42,7 @@ static void call(struct http_request *req, void *arg) {
     proxy_start(f->proxy, req);
 }
 
-/* What a worker is asked. Whatever else is posted under /v1/ is passed on too: it knows best. */
+/* Calls of every worker. What else is forwarded, and to whom: forward.h. */
 static const struct http_route calls[] = {
     {HTTP_POST, "/v1/completions", call}, {HTTP_POST, "/v1/chat/completions", call},
     {HTTP_POST, "/generate", call},       {HTTP_POST, "/tokenize", call},
@@ -53,9 +56,15 @@ static bool is_call(struct str path) {
     return false;
 }
 
-/* For those who watch over the router, not over its requests. */
+static bool is_forwarded(const struct frontend *f, struct str path) {
+    return f->forward && forward_kinds(f->forward, path) != 0;
+}
+
+/* For those who watch over the router, not over its requests, and for routers that take it for a
+ * worker. */
 static bool needs_no_key(struct str path) {
-    static const char *const paths[] = {"/health", "/livez", "/readyz", "/liveness", "/readiness"};
+    static const char *const paths[] = {"/health",   "/livez",     "/readyz",
+                                        "/liveness", "/readiness", WIRE_INFO_PATH};
 
     for (size_t i = 0; i < ARRAY_LEN(paths); i++) {
         if (str_eq(path, str_of(paths[i]))) return true;
@@ -80,6 +89,8 @@ static void on_request(struct http_request *req, void *arg) {
 
     if (is_call(req->path)) {
         http_route_request(calls, req, f);
+    } else if (req->method == HTTP_POST && is_forwarded(f, req->path)) {
+        proxy_start(f->proxy, req);
     } else if (req->method == HTTP_POST && str_starts(req->path, STR("/v1/"))) {
         proxy_start(f->proxy, req);
     } else {
@@ -162,6 +173,7 @@ enum status frontend_create(struct frontend **out, const struct frontend_config 
     *out = NULL;
     f->admin = admin;
     f->keys = config->proxy.keys;
+    f->forward = config->proxy.forward;
     f->control = config->control;
     st = loop_create(&f->loop, err);
     if (st != ST_OK) goto fail;

@@ -9,6 +9,7 @@
 #include "common/log.h"
 #include "common/loop.h"
 #include "common/mem.h"
+#include "common/metrics.h"
 #include "router/registry.h"
 
 #define STARTING_INTERVAL_US 50000u
@@ -24,7 +25,7 @@ struct probe {
     uint64_t watched_us, asked_us; /* since when; when the last probe was due */
     uint64_t due_us;               /* the next one */
     uint32_t worker, n_misses, n_hits;
-    bool is_watched, needs_description, is_foreign, is_unhealthy, is_hung, is_ready;
+    bool is_watched, needs_description, is_foreign, is_unhealthy, is_hung, is_ready, is_router;
 };
 
 struct health {
@@ -121,7 +122,7 @@ static void described(struct probe *p, const struct wire_server_info *info, bool
                   log_u64("wire", info->wire), log_u64("known", WIRE_VERSION));
     }
     was_unhealthy = p->is_unhealthy;
-    p->needs_description = p->is_unhealthy = false;
+    p->needs_description = p->is_unhealthy = p->is_router = false;
     p->is_foreign = is_foreign;
     p->n_misses = 0;
     registry_set_reason(h->registry, p->worker, WORKER_STARTING | WORKER_UNHEALTHY, false);
@@ -134,11 +135,57 @@ static void described(struct probe *p, const struct wire_server_info *info, bool
                   log_u64("block_size", info->block_size), log_u64("blocks", info->n_blocks),
                   log_u64("tier_blocks", wire_tier_blocks(info)),
                   log_bool("is_foreign", is_foreign));
+        if (h->config.isolates && worker_kind_of(is_foreign, info->backend) == WORKER_OTHER) {
+            log_event(h->log, LOG_WARN, "worker_may_not_isolate", log_u64("worker", p->worker),
+                      log_z("why", "nothing shows that its engine reads cache_salt: if it caches "
+                                   "prefixes, tenants share them there"));
+        }
         if (h->on_ready) h->on_ready(p->worker, h->arg);
     } else if (was_unhealthy) {
         log_event(h->log, LOG_INFO, "worker_healthy", log_u64("worker", p->worker));
     }
     schedule(p);
+}
+
+/* An address that was a worker's may be a router's now. */
+static void refused_router(struct probe *p, struct str name) {
+    struct health *h = p->health;
+
+    p->needs_description = true;
+    if (!p->is_router) {
+        p->is_router = true;
+        if (h->config.routers) metric_inc(h->config.routers);
+        log_event(h->log, LOG_ERROR, "worker_is_a_router", log_u64("worker", p->worker),
+                  log_str("name", name),
+                  log_z("why",
+                        "it is not used: take it out of the list, or narrow the selector, that "
+                        "names workers"));
+    }
+    if (p->is_ready && !p->is_unhealthy) {
+        p->is_unhealthy = true;
+        registry_set_reason(h->registry, p->worker, WORKER_UNHEALTHY, true);
+    }
+    schedule(p);
+}
+
+static bool is_router(struct probe *p, struct str body) {
+    struct str name = STR_NULL;
+    struct json *root = NULL;
+    bool is = json_parse(&root, body, NULL, NULL) == ST_OK &&
+              json_to_str(json_get(root, WIRE_ROUTER), &name) == ST_OK;
+
+    if (is) refused_router(p, name);
+    json_destroy(root);
+    return is;
+}
+
+/* Which engine it is, by who owns its model: "vllm", "sglang". */
+static const char *backend_of(const struct json *model) {
+    struct str owner = STR_NULL;
+
+    if (json_to_str(json_get(model, "owned_by"), &owner) != ST_OK) return "foreign";
+    if (str_eq(owner, STR("vllm"))) return "vllm";
+    return str_eq(owner, STR("sglang")) ? "sglang" : "foreign";
 }
 
 /* GET /v1/models of an engine that is not ours: its first model is what we route by. */
@@ -160,7 +207,7 @@ static void on_models(const struct http_client_response *response, void *arg) {
         }
         if (name.ptr && name.len < sizeof(info.model)) {
             memcpy(info.model, name.ptr, name.len);
-            snprintf(info.backend, sizeof(info.backend), "foreign");
+            snprintf(info.backend, sizeof(info.backend), "%s", backend_of(first));
         }
     }
     json_destroy(root);
@@ -183,6 +230,8 @@ static void on_info(const struct http_client_response *response, void *arg) {
         missed(p, response->status == ST_TIMEOUT, response->message);
     } else if (code == 200 && wire_parse_server_info(response->body, &info, &err) == ST_OK) {
         described(p, &info, false);
+    } else if (code == 200 && is_router(p, response->body)) {
+        return;
     } else if (code == 200 || code == 404 || code == 405 || code == 501) {
         ask(p, "/v1/models", on_models); /* it does not speak our wire */
     } else {

@@ -5,6 +5,8 @@
  * probe or a request, or simply some time has passed), it is also asked to describe itself, GET
  * /server_info: only then is it eligible. A worker that has no /server_info is a foreign engine: the
  * model's name is taken from GET /v1/models, the rest from defaults and from what its answers teach.
+ * One that answers there that it is a router, this one or another, is never used: requests would go
+ * round, or be counted and priced twice.
  *
  *      STARTING --answers--> describe --ok--> eligible --misses--> UNHEALTHY --answers--> describe
  *
@@ -24,6 +26,7 @@ struct health;
 struct http_client;
 struct log;
 struct loop;
+struct metric;
 struct registry;
 
 /* A worker that was eligible takes connections and does not answer: what waits for it may wait for
@@ -36,6 +39,8 @@ struct health_config {
     uint32_t n_misses, n_hits; /* out, in */
     uint32_t max_workers;
     const char *path;        /* "/health" */
+    struct metric *routers;  /* counts what turned out to be a router; or NULL */
+    bool isolates;           /* tenants are kept apart: warns of engines that may not do it */
     health_hung_fn *on_hung; /* may be NULL; gets the same `arg` as on_ready */
 };
 

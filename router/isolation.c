@@ -65,6 +65,13 @@ enum status isolation_init(struct isolation *s, const char *file, const char *te
     return st;
 }
 
+void isolation_derive(struct isolation *s, const void *seed, size_t n) {
+    static const char from_seed[] = "incipit isolation secret, from the prefix hash seed";
+
+    hash_hmac_sha256(from_seed, sizeof(from_seed) - 1, seed, n, s->secret);
+    s->is_random = false;
+}
+
 void isolation_salt(const struct isolation *s, struct str tenant, struct str client_salt,
                     char out[ISOLATION_SALT_CHARS + 1]) {
     static const char hex[] = "0123456789abcdef";

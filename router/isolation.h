@@ -34,6 +34,9 @@ struct isolation {
 MUST_USE enum status isolation_init(struct isolation *s, const char *file, const char *text,
                                     struct error *err);
 
+/* A random secret becomes one that is made from what routers have in common already. */
+void isolation_derive(struct isolation *s, const void *seed, size_t n);
+
 /* `client_salt` as it stands in the body, or STR_NULL. */
 void isolation_salt(const struct isolation *s, struct str tenant, struct str client_salt,
                     char out[ISOLATION_SALT_CHARS + 1]);

@@ -38,7 +38,7 @@ static const char **worker_args(const struct router_options *o) {
         args[n++] = "--model";
         args[n++] = o->model;
     }
-    if (o->isolate_by == ISOLATE_TENANT) args[n++] = "--trust-router";
+    if (router_isolates(o)) args[n++] = "--trust-router";
     for (uint32_t i = 0; i < o->worker_args.n; i++)
         args[n++] = o->worker_args.items[i];
     return args;

@@ -359,6 +359,11 @@ static void attempt_start(struct exchange *x, bool is_fresh) {
     error_init(&err);
     if (x->n_attempts) reset_attempt(x, is_fresh); /* else it was opened so */
     x->n_attempts += !is_fresh;
+    st = proxy_permit_target(x, &err);
+    if (st != ST_OK) {
+        proxy_fail(x, st, &err);
+        return;
+    }
     proxy_build_worker_head(x);
     append_small_body(x);
     st = buf_status(&x->out);
@@ -479,16 +484,15 @@ void proxy_start(struct proxy *p, struct http_request *req) {
     }
     x->req = req;
     x->start_us = loop_now_us(p->loop);
-    x->wants_explanation = http_request_header(req, STR("x-incipit-route")).ptr != NULL;
     req->user = x;
     req->on_abort = on_client_abort;
     req->on_drain = on_client_drain;
     proxy_choose_request_id(x);
-    x->is_generation =
-        !str_eq(req->path, STR("/tokenize")) && !str_eq(req->path, STR("/detokenize"));
     loop_timer_start(&x->timeout, p->config.request_timeout_us);
-    st = body_scan(req->body, &x->scan, &err);
+    st = proxy_permit_call(x, &err);
+    if (st == ST_OK) st = body_scan(req->body, &x->scan, &err);
     if (st != ST_OK) x->scan = (struct body_scan){0}; /* not what was here before */
+    if (st == ST_OK) st = proxy_permit_body(x, &err);
     if (st == ST_OK && p->knows_clients) st = proxy_enter(x, &err);
     if (st == ST_OK && proxy_is_poison(x)) {
         proxy_refuse_poison(x);

@@ -18,6 +18,7 @@
 #include "router/session_name.h"
 
 struct decision_log;
+struct forward;
 struct isolation;
 struct keys;
 struct log;
@@ -49,6 +50,10 @@ struct proxy_config {
     uint32_t log_every;                     /* of the requests one in so many has a line; 0: none */
     struct decision_log *decisions;         /* NULL: not kept */
     struct keys *keys;                      /* NULL: nobody is asked for one */
+    const struct forward *forward;          /* which calls go to which workers; NULL: the lists */
+    struct keys *admin_keys;                /* who may ask for explanations; NULL: nobody */
+    bool explains_to_clients;               /* everybody may */
+    const char *name;                       /* this router's, in Via; NULL: none */
     struct session_headers session_headers; /* none unless the policy wants them */
     const struct isolation *isolation;      /* NULL: tenants share caches */
     const char *tenant_header; /* names the tenant of who has no key; NULL: none is believed */

@@ -15,7 +15,7 @@
 
 /* Of our own words and numbers, the request's id and salt and the client's address. */
 #define OWN_MAX 768
-_Static_assert(REQUEST_ID_MAX + ISOLATION_SALT_CHARS + HTTP_ADDRESS_MAX + 400 <= OWN_MAX,
+_Static_assert(REQUEST_ID_MAX + ISOLATION_SALT_CHARS + HTTP_ADDRESS_MAX + 400 + 48 <= OWN_MAX,
                "the words around them have 400 bytes at most");
 
 static char *put(char *to, struct str s) {
@@ -137,6 +137,11 @@ void proxy_build_worker_head(struct exchange *x) {
         to = request_chain_put(to, &chain);
         to = put(to, STR("\r\n"));
     }
+    if (x->proxy->config.name) { /* behind what Via says already */
+        to = put(to, STR("via: 1.1 "));
+        to = put(to, str_of(x->proxy->config.name));
+        to = put(to, STR("\r\n"));
+    }
     to = put(to, STR("x-request-id: "));
     to = put(to, proxy_request_id(x));
     to = put(to, STR("\r\nx-forwarded-for: "));
@@ -188,8 +193,8 @@ static void append_explanation(struct exchange *x) {
     struct buf *out = &x->out;
 
     buf_appendf(out,
-                "x-incipit-route: worker=%u attempts=%u blocks=%u matched=%u "
-                "predicted_cached_tokens=%.0f cached_tokens=%lld",
+                WIRE_ROUTE ": worker=%u attempts=%u blocks=%u matched=%u "
+                           "predicted_cached_tokens=%.0f cached_tokens=%lld",
                 x->target.worker, x->n_attempts, x->rq.n_blocks, x->ticket.matched_blocks,
                 x->ticket.cached_tokens, (long long)x->feedback.cached_tokens);
     explain_append(out, &x->why, x->target.worker);

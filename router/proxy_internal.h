@@ -7,6 +7,7 @@
  *   proxy_head.c   the two heads that are written: to the worker, to the client
  *   proxy_report.c what is left behind for people: counts, a line of the log
  *   proxy_queue.c  waiting for a worker when all are at their limit
+ *   proxy_permit.c what may be asked for: paths, fields, explanations
  *   proxy_admit.c  who asks, and whether there is room: keys, limits, tenants, waiting
  *
  * Flags come in two lives: those of the exchange, and those of its current attempt, which
@@ -102,6 +103,8 @@ struct exchange {
     const char *failure;     /* why the last attempt failed */
     char request_id[REQUEST_ID_MAX + 1];
     uint8_t request_id_len;
+    uint32_t kinds;          /* of workers that serve its path, a bit each */
+    uint32_t kinds_unsalted; /* those that read no salt there, if tenants are apart */
     bool wants_explanation;
     struct explanation why; /* if it does, or decisions are logged */
     bool is_generation; /* computes its prompt: what is read from it stays in the worker's cache */
@@ -214,6 +217,14 @@ MUST_USE enum status proxy_seek(struct exchange *x, struct error *err);
 
 /* The exchange is over; it may have been waiting. False: it must be kept for a mail. */
 bool proxy_leave_queue(struct exchange *x);
+
+/* --- proxy_permit.c ------------------------------------------------------------------------------ */
+
+/* From the head, before anything is done for the request; from its scanned body; and once it is known
+ * where an attempt goes. ST_LOOP, ST_NOT_FOUND, ST_FORBIDDEN with a sentence, counted and logged. */
+MUST_USE enum status proxy_permit_call(struct exchange *x, struct error *err);
+MUST_USE enum status proxy_permit_body(struct exchange *x, struct error *err);
+MUST_USE enum status proxy_permit_target(struct exchange *x, struct error *err);
 
 /* --- proxy_admit.c ------------------------------------------------------------------------------ */
 

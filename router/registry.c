@@ -299,6 +299,7 @@ enum status registry_describe(struct registry *r, uint32_t id, const struct wire
     m->max_model_len = info->max_model_len;
     w->is_described = true;
     w->is_foreign = is_foreign;
+    w->kind = worker_kind_of(is_foreign, info->backend);
 done:
     pthread_mutex_unlock(&r->lock);
     return st;

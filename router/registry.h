@@ -22,6 +22,7 @@
 #include "router/admission.h"
 #include "router/breaker.h"
 #include "router/routing.h"
+#include "router/worker_kind.h"
 
 #include <sys/socket.h>
 
@@ -228,7 +229,8 @@ struct registry_target { /* where an attempt goes */
     bool trusts_router;   /* takes x-incipit-salt */
     bool tells_requests;  /* takes x-incipit-chain */
     bool is_foreign;      /* does not show its first token before the end, unless it streams */
-    bool is_tls;          /* and its certificate is for the host of `authority` */
+    enum worker_kind kind;
+    bool is_tls; /* and its certificate is for the host of `authority` */
     socklen_t addr_len;
     struct sockaddr_storage addr;
     uint64_t told; /* the number by which other routers know the attempt; 0: they do not */

@@ -14,6 +14,7 @@
 
 struct worker {
     bool is_used, is_described, is_foreign, is_tls, is_suspect;
+    enum worker_kind kind;
     char url[REGISTRY_URL_MAX];
     uint32_t authority_len;
     char authority[REGISTRY_URL_MAX];

@@ -92,6 +92,7 @@ static void fill_target(struct registry *r, struct routing *routing,
     out->worker = id;
     out->incarnation = w->incarnation;
     out->is_foreign = w->is_foreign;
+    out->kind = w->kind;
     out->trusts_router = w->info.trusts_router;
     out->tells_requests = w->info.tells_requests;
     out->is_tls = w->is_tls;

@@ -285,6 +285,32 @@ static enum status build_sources(struct router *r, struct error *err) {
     return st;
 }
 
+/* By which this router knows its own requests again when they come back to it. */
+static void choose_name(struct router *r) {
+    uint64_t id;
+
+    hash_random(&id, sizeof(id));
+    snprintf(r->name, sizeof(r->name), WIRE_ROUTER_NAME "%016llx", (unsigned long long)id);
+}
+
+/* Replicas have a hash seed in common, and one life of a router with the next: no second secret is
+ * needed for their salts to agree. A short seed could be guessed. */
+static void share_salts(struct router *r) {
+    const struct router_options *o = r->options;
+    uint8_t seed[sizeof(r->hash_secret)];
+
+    if (!r->isolation.is_random) return;
+    if (o->prefix_hash_seed) {
+        size_t n = strlen(o->prefix_hash_seed);
+
+        if (n >= ISOLATION_SECRET_MIN) isolation_derive(&r->isolation, o->prefix_hash_seed, n);
+    } else if (o->state_dir) {
+        for (size_t i = 0; i < sizeof(seed); i++)
+            seed[i] = (uint8_t)(r->hash_secret >> (8 * i));
+        isolation_derive(&r->isolation, seed, sizeof(seed));
+    }
+}
+
 static enum status build_control(struct router *r, struct error *err) {
     const struct router_options *o = r->options;
     struct scrape_config scrape = {.interval_us = (uint64_t)o->engine_metrics_interval_ms * 1000,
@@ -296,6 +322,8 @@ static enum status build_control(struct router *r, struct error *err) {
                                    .n_hits = o->probe_hits,
                                    .max_workers = o->max_workers,
                                    .path = o->probe_path,
+                                   .routers = metrics_at(r->metrics, ROUTER_routers_refused_total),
+                                   .isolates = router_isolates(o),
                                    .on_hung = on_worker_hung};
     const struct http_client_trust trust = {.ca = o->worker_ca,
                                             .cert = o->worker_cert,
@@ -314,6 +342,7 @@ static enum status build_control(struct router *r, struct error *err) {
     if (st == ST_OK) {
         st = isolation_init(&r->isolation, o->isolation_secret_file, o->isolation_secret, err);
     }
+    if (st == ST_OK) share_salts(r);
     if (st == ST_OK) succession_keep_salts(r->succession, &r->isolation);
     if (st == ST_OK) {
         r->secrets = file_watch_create(r->loop, secrets, ARRAY_LEN(secrets), reload_secrets, r);
@@ -365,6 +394,7 @@ enum status router_create(struct router **out, const struct router_options *opti
     if (st != ST_OK) goto fail;
     r->hash_secret = succession_hash_seed(r->succession);
     r->origin = router_choose_origin(options);
+    choose_name(r);
     r->poison = poison_create((uint64_t)options->poison_memory_ms * 1000);
     st = build_control(r, err);
     if (st != ST_OK) goto fail;
@@ -373,6 +403,7 @@ enum status router_create(struct router **out, const struct router_options *opti
     r->admin.keys = r->admin_keys;
     r->admin.desk = r->desk;
     r->admin.is_on_main = options->is_admin_on_main;
+    r->admin.name = r->name;
     r->admin.metrics = r->metrics;
     r->admin.log = r->log;
     registry_measure(r->registry, metrics_at(r->metrics, ROUTER_decision_seconds));
@@ -431,7 +462,12 @@ static void warn(struct router *r) {
                   log_z("why", "other machines may send requests, and no key is asked of them: see "
                                "--api-keys-file"));
     }
-    if (r->options->isolate_by == ISOLATE_TENANT && r->isolation.is_random) {
+    if (router_has_tenants(r->options) && !router_isolates(r->options)) {
+        log_event(r->log, LOG_WARN, "tenants_share_caches",
+                  log_z("why", "any client can find out, prefix by prefix, what others have sent: "
+                               "see --isolate-by"));
+    }
+    if (router_isolates(r->options) && r->isolation.is_random) {
         log_event(r->log, LOG_WARN, "isolation_secret_is_random",
                   log_z("why", "tenants' cached prompts are lost with this process, and other "
                                "routers cannot use them: see --isolation-secret-file"));

@@ -49,7 +49,7 @@ uint64_t router_hash_scheme(const struct router *r) {
     uint64_t secret = r->hash_secret;
     char salt[ISOLATION_SALT_CHARS + 1];
 
-    if (o->isolate_by == ISOLATE_TENANT) {
+    if (router_isolates(o)) {
         isolation_salt(&r->isolation, STR(""), STR_NULL, salt);
         secret = hash_64(salt, ISOLATION_SALT_CHARS, secret);
     }
@@ -152,13 +152,17 @@ enum status router_build_frontends(struct router *r, struct error *err) {
                   .max_attempts = o->max_retries + 1,
                   .expose_worker_headers = o->expose_worker_headers,
                   .forward_authorization = o->forward_authorization,
+                  .forward = &o->forward,
+                  .admin_keys = r->admin_keys,
+                  .explains_to_clients = o->explains_to_clients,
+                  .name = r->name,
                   .log_every = o->log_requests,
                   .log_rate = o->log_rate,
                   .decisions = r->decisions,
                   .keys = r->keys,
                   .session_headers = {o->session_headers.items,
                                       wants_session ? o->session_headers.n : 0},
-                  .isolation = o->isolate_by == ISOLATE_TENANT ? &r->isolation : NULL,
+                  .isolation = router_isolates(o) ? &r->isolation : NULL,
                   .tenant_header = o->trust_tenant_header ? o->tenant_header : NULL},
         .control = r->box,
     };

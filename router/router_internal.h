@@ -40,6 +40,7 @@ struct router {
     struct succession *succession;
     struct loop_timer tick, deadline;
     uint64_t hash_secret; /* of prompts */
+    char name[32];        /* in Via and /server_info, another one in each life: "incipit-1f..." */
     uint64_t origin;      /* ours, for other routers; 0: nothing is shared */
     struct heartbeat heartbeat;
     struct error fatal;

@@ -53,6 +53,12 @@ extern const double router_decision_buckets[ROUTER_DECISION_BUCKETS]; /* 500 ns 
     X(COUNTER, requests_refused_total, "limit",                                                    \
       "Requests refused with 429 or 503 because of a limit, by which.",                            \
       .aliases = "smg_http_rate_limit_total")                                                      \
+    X(COUNTER, requests_forbidden_total, "why",                                                    \
+      "Requests refused because they may not be forwarded: for their path, a field of their "      \
+      "body, "                                                                                     \
+      "an explanation that they ask for, or because they had passed this router before (loop).")   \
+    X(COUNTER, routers_refused_total, "",                                                          \
+      "Workers that turned out to be routers, this one or another, and are not used.")             \
     X(COUNTER, poison_suspected_total, "stage",                                                    \
       "Requests given up as what workers die of: found when they lost workers, or refused "        \
       "because the same client's same body had.")                                                  \

@@ -32,7 +32,7 @@ static const char *const discovery_aliases[] = {"static", "none", "kubernetes", 
 static const char *const resource_names[] = {"pods", "endpointslices", NULL}; /* kube_resource */
 static const char *const resource_aliases[] = {"pod-ip", "pods", NULL};       /* production-stack */
 
-static const char *const isolation_names[] = {"none", "tenant", NULL};
+static const char *const isolation_names[] = {"none", "tenant", "auto", NULL};
 
 static const char *const launch_words[] = {"auto", "4294967295", NULL}; /* LAUNCH_AUTO */
 
@@ -338,13 +338,18 @@ static const struct option_def rows[] = {
              "that sets it."},
     {"tenant-header-name", OPT_STR, FIELD(tenant_header), .def = "x-smg-tenant-id",
      .group = "Access", .help = "That header."},
-    {"isolate-by", OPT_ENUM, FIELD(isolate_by), .def = "none", .names = isolation_names,
+    {"isolate-by", OPT_ENUM, FIELD(isolate_by), .def = "auto", .names = isolation_names,
      .group = "Access",
-     .help = "tenant: prompts of different tenants share no cached blocks, on the price of a "
-             "cache for each. none: all share."},
+     .help = "tenant: prompts of different tenants share no cached blocks, at the price of a "
+             "cache for each. none: all share, and any client can find out, prefix by prefix, what "
+             "others have sent. auto: tenant with --api-keys-file or --trust-tenant-header, else "
+             "none."},
     {"isolation-secret-file", OPT_STR, FIELD(isolation_secret_file), .group = "Access",
      .metavar = "FILE",
-     .help = "Secret behind the salts of --isolate-by: random by default; give replicas the same."},
+     .help =
+         "Secret behind the salts of --isolate-by. Default: made from --prefix-hash-seed if that "
+         "has 16 characters, else from the seed in --state-dir, else random. Replicas with "
+         "different secrets find nothing of each other's in the workers' caches."},
     {"isolation-secret", OPT_STR, FIELD(isolation_secret), .is_secret = true, .group = "Access",
      .help = "The same, as text."},
     {"admin-api-key-file", OPT_STR, FIELD(admin_api_key_file), .group = "Access", .metavar = "FILE",
@@ -353,8 +358,22 @@ static const struct option_def rows[] = {
     {"admin-api-key", OPT_STR, FIELD(admin_api_key), .is_secret = true, .group = "Access",
      .help = "One more of those."},
     {"admin-on-main", OPT_BOOL, FIELD(is_admin_on_main), .group = "Access",
-     .help = "Change the fleet on the client port too, as with sglang-router. Needs an admin key "
-             "unless that port is on loopback and open to all."},
+     .help = "Show and change the fleet on the client port too, as with sglang-router. Needs an "
+             "admin key unless that port is on loopback and open to all."},
+
+    {"explain-to-clients", OPT_BOOL, FIELD(explains_to_clients), .group = "Access",
+     .help = "Explain to any client that asks, by the header x-incipit-route or the body field "
+             "cache_explain, where its request went, what the workers are busy with and what was "
+             "cached. Off: only to requests with an admin key in x-incipit-admin-key."},
+    {"forward-path", OPT_LIST, FIELD(forward.paths), .group = "Access", .metavar = "PATH",
+     .help = "Forward POST requests for this path to workers of any kind, besides the calls that "
+             "each kind is known for; '/v1/*' forwards all that begins so; repeatable. Workers may "
+             "serve calls there that change them for everybody."},
+    {"forward-field", OPT_LIST, FIELD(forward.fields), .group = "Access", .metavar = "NAME",
+     .help =
+         "Forward bodies with this field, which is refused by default: kv_transfer_params, "
+         "ec_transfer_params, bootstrap_host, session_params, custom_logit_processor; "
+         "repeatable. With them a client steers a worker to other hosts or into other sessions."},
 
     {"max-worker-requests", OPT_U32, FIELD(max_worker_requests), .def = "0", .max = "1000000",
      .group = "Admission",
@@ -408,7 +427,8 @@ static const struct option_def rows[] = {
              "for a slow one; the router that is running serves meanwhile."},
 
     {"expose-worker-headers", OPT_BOOL, FIELD(expose_worker_headers), .group = "Limits",
-     .help = "Relay the x-incipit-* headers of workers to clients."},
+     .help = "Relay the x-incipit-* headers of workers to clients, which then see the load and the "
+             "free KV blocks of the worker that answers."},
     {"forward-authorization", OPT_BOOL, FIELD(forward_authorization), .group = "Limits",
      .help = "Send the client's Authorization header on to workers."},
 

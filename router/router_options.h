@@ -5,11 +5,12 @@
 #include "common/log.h"
 #include "common/options.h"
 #include "common/options_manual.h"
+#include "router/forward.h"
 #include "router/policy.h"
 
 enum router_share { SHARE_NONE, SHARE_WORKERS };
 enum router_discovery { DISCOVER_NONE, DISCOVER_K8S, DISCOVER_DNS };
-enum router_isolation { ISOLATE_NONE, ISOLATE_TENANT };
+enum router_isolation { ISOLATE_NONE, ISOLATE_TENANT, ISOLATE_AUTO };
 
 #define LAUNCH_MAX  256u
 #define LAUNCH_AUTO UINT32_MAX /* --launch auto: one for each GPU */
@@ -60,15 +61,15 @@ struct router_options {
     uint32_t slow_start_ms, drain_settle_ms;
 
     const char *api_keys_file, *api_key, *tenant_header;
-    int isolate_by; /* enum router_discovery { DISCOVER_NONE, DISCOVER_K8S, DISCOVER_DNS };
-enum router_isolation */
+    int isolate_by; /* enum router_isolation: ask router_isolates */
     const char *isolation_secret_file, *isolation_secret;
     bool trust_tenant_header;
 
     uint32_t max_worker_requests, max_concurrent_requests, queue_size, queue_timeout_ms;
     uint64_t max_body_bytes;
     uint32_t max_connections, head_timeout_ms, idle_timeout_ms, drain_timeout_ms;
-    bool expose_worker_headers, forward_authorization;
+    bool expose_worker_headers, forward_authorization, explains_to_clients;
+    struct forward forward;
 
     int log_level, log_format;
     uint32_t log_requests, log_rate;
@@ -83,6 +84,10 @@ extern const struct option_manual router_manual; /* router_manual.c */
 MUST_USE enum status router_options_check(const struct router_options *o, struct error *err);
 bool router_is_loopback(const char *host);
 bool router_discovers_kube(const struct router_options *o);
+
+/* Can there be several tenants: keys of a file, or a gateway that names them? */
+bool router_has_tenants(const struct router_options *o);
+bool router_isolates(const struct router_options *o); /* tenants share no cached blocks */
 
 /* Flags of other routers; ends with a NULL name. */
 extern const struct option_foreign router_foreign[];

@@ -74,6 +74,15 @@ static bool has_source(const struct router_options *o) {
            router_discovers_kube(o) || o->service_discovery == DISCOVER_DNS;
 }
 
+bool router_has_tenants(const struct router_options *o) {
+    return o->api_keys_file || o->trust_tenant_header;
+}
+
+bool router_isolates(const struct router_options *o) {
+    return o->isolate_by == ISOLATE_TENANT ||
+           (o->isolate_by == ISOLATE_AUTO && router_has_tenants(o));
+}
+
 static bool has_admin_key(const struct router_options *o) {
     return o->admin_api_key || o->admin_api_key_file;
 }
@@ -131,6 +140,7 @@ enum status router_options_check(const struct router_options *o, struct error *e
                          "use another header",
                          o->tenant_header);
     }
+    if (forward_check_options(&o->forward, err) != ST_OK) return ST_INVALID;
     if (o->handover && o->launch) {
         return error_set(err, ST_INVALID,
                          "--handover does not go with --launch: the workers would end with the "

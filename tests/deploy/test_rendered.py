@@ -480,3 +480,28 @@ def test_a_rollout_waits_as_long_as_a_worker_may_start(objects):
     for d in of_kind(objects, "Deployment"):
         probe = container_of(d)["startupProbe"]
         assert d["spec"].get("progressDeadlineSeconds", 600) > probe["periodSeconds"] * probe["failureThreshold"]
+
+
+# --- what answers reveal ---------------------------------------------------------------------------------------------
+
+REVEALING = {"explain-to-clients", "expose-worker-headers", "isolate-by", "forward-path", "forward-field", "admin-on-main",
+             "cache-explain", "kv-events", "forward-authorization"}
+
+
+@each_render
+def test_no_default_reveals_more_than_the_programs_do(objects):
+    for router in routers(objects):
+        options = yaml.safe_load(options_of(objects, router))
+        assert not REVEALING & set(options), options
+    for deployment in routers(objects) + our_workers(objects):
+        flags = {a.split("=")[0].removeprefix("--") for a in container_of(deployment).get("args", [])}
+        assert not REVEALING & flags, flags
+
+
+@each_render
+def test_no_router_is_selected_as_a_worker(objects):
+    for router in routers(objects):
+        options = yaml.safe_load(options_of(objects, router))
+        selector = dict(pair.split("=", 1) for pair in options.get("k8s-selector", []))
+        labels = [r["spec"]["template"]["metadata"]["labels"] for r in routers(objects)]
+        assert not selector or not any(matches(selector, one) for one in labels), selector

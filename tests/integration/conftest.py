@@ -164,6 +164,9 @@ class Router(Program):
         wait_for(lambda: self.n_healthy() == n_workers, f"{n_workers} healthy workers")
         return self
 
+    def metrics(self):
+        return http(self.admin_url + "/metrics").body
+
     def workers(self):
         return http(self.admin_url + "/workers").json
 

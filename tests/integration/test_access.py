@@ -87,7 +87,7 @@ def test_a_secret_that_kubernetes_renews_is_read_again_without_a_signal(keyed, t
 
 
 def test_nothing_of_keys_or_prompts_is_written_anywhere(keyed):
-    router = keyed(f"{KEY} tenant=a rps=100\n", "--log-level", "debug")
+    router = keyed(f"{KEY} tenant=a rps=100\n", "--log-level", "debug", "--explain-to-clients")
     for body in (BODY, {**BODY, "stream": True}, {**BODY, "model": "nobody"}, b'{"prompt": "quinces', b"quinces"):
         for headers in (bearer(KEY), bearer("sk-wrong-71c2")):
             router.post("/v1/completions", body, headers={**headers, "x-incipit-route": "1"})

@@ -462,7 +462,24 @@ def test_the_client_port_changes_nothing_unless_told(programs, scripted):
                          ("POST", "/add_worker?url=" + b.url)):
         answer = http(router.url + path, b"{}", method=method)
         assert answer.code == 403 and "--admin-on-main" in answer.json["error"]["message"], path
-    assert router.get("/workers").json["total"] == 1 and router.get("/workers/0").json["url"] == a.url
+    assert router.workers()["total"] == 1 and http(router.admin_url + "/workers/0").json["url"] == a.url
+
+
+def test_the_client_port_shows_nothing_of_the_fleet(programs, scripted, tmp_path):
+    (a,) = scripted(1)
+    (tmp_path / "keys").write_text("sk-one\nsk-two\n")
+    client = {"Authorization": "Bearer sk-one"}
+    for args in ((), ("--api-keys-file", tmp_path / "keys")):
+        router = programs(Router, "--worker-urls", a.url, *args).ready(1)
+        for path in ("/workers", "/workers/0", "/list_workers", "/get_loads", "/metrics", "/ui", "/debug/route", "/debug/x"):
+            answer = router.get(path, headers=client)
+            assert answer.code == 403 and "admin port" in answer.json["error"]["message"], path
+            assert a.url not in answer.body and http(router.admin_url + path).code in (200, 404, 405), path
+        assert router.post("/debug/route", {"prompt": "a"}, headers=client).code == 403
+        assert router.get("/get_server_info", headers=client).code == 404
+    open_to_all = programs(Router, "--worker-urls", a.url, "--admin-on-main").ready(1)
+    for path in ("/workers", "/workers/0", "/list_workers", "/get_loads", "/metrics"):
+        assert open_to_all.get(path).code == 200, path
 
 
 def test_who_may_not_is_told_before_the_body(programs, scripted, monkeypatch):

@@ -60,12 +60,45 @@ def test_two_keys_share_nothing_and_one_key_keeps_its_own(programs, isolated, tr
     assert cached(router, "sk-one", prompt(1), cache_salt="mine")[0] >= 0.9 * n
 
 
-def test_without_the_option_tenants_share(programs, sim, tmp_path):
+def test_keys_in_a_file_are_kept_apart_by_default(programs, sim, tmp_path):
     (tmp_path / "keys").write_text(KEYS)
     router = programs(Router, "--worker-urls", sim.url, "--api-keys-file", tmp_path / "keys").ready(1)
+    assert [cached(router, key, prompt(1))[0] for key in ("sk-one", "sk-two")] == [0, 0]
+    hit, n = cached(router, "sk-one", prompt(1))
+    assert hit >= 0.9 * n and "tenants_share_caches" not in router.log
+
+
+def test_tenants_share_when_the_operator_says_so_and_the_log_warns(programs, sim, tmp_path):
+    (tmp_path / "keys").write_text(KEYS)
+    router = programs(Router, "--worker-urls", sim.url, "--api-keys-file", tmp_path / "keys", "--isolate-by", "none").ready(1)
     assert cached(router, "sk-one", prompt(1))[0] == 0
     hit, n = cached(router, "sk-two", prompt(1))
-    assert hit >= 0.9 * n
+    assert hit >= 0.9 * n and "tenants_share_caches" in router.log
+
+
+@pytest.mark.parametrize("way", ["hash seed", "state folder"])
+def test_salts_come_from_a_seed_that_routers_have_in_common(programs, sim, tmp_path, monkeypatch, way):
+    (tmp_path / "keys").write_text(KEYS)
+    args = ["--worker-urls", sim.url, "--api-keys-file", tmp_path / "keys"]
+    if way == "hash seed":
+        monkeypatch.setenv("INCIPIT_PREFIX_HASH_SEED", "0123456789abcdef")
+    else:
+        args += ["--state-dir", tmp_path / "state"]
+        (tmp_path / "state").mkdir(mode=0o700)
+    first = programs(Router, *args).ready(1)
+    assert cached(first, "sk-one", prompt(1))[0] == 0
+    assert first.stop() == 0 and "isolation_secret_is_random" not in first.log
+    second = programs(Router, *args).ready(1)
+    hit, n = cached(second, "sk-one", prompt(1))
+    assert hit >= 0.9 * n and cached(second, "sk-two", prompt(1))[0] == 0
+
+
+def test_routers_without_a_common_secret_are_safe_and_miss(programs, sim, tmp_path):
+    (tmp_path / "keys").write_text(KEYS)
+    args = ["--worker-urls", sim.url, "--api-keys-file", tmp_path / "keys"]
+    one, other = programs(Router, *args).ready(1), programs(Router, *args).ready(1)
+    assert [cached(r, key, prompt(1))[0] for r in (one, other) for key in ("sk-one", "sk-two")] == [0] * 4
+    assert "isolation_secret_is_random" in one.log and "--isolation-secret-file" in one.log
 
 
 def test_a_worker_that_does_not_trust_ignores_the_salt_and_one_that_does_checks_it(programs):

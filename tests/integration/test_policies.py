@@ -24,7 +24,7 @@ def asker(router):
 def test_every_policy_serves(programs):
     urls = fleet(programs)
     for policy in POLICIES:
-        router = programs(Router, "--worker-urls", *urls, "--policy", policy).ready(2)
+        router = programs(Router, "--worker-urls", *urls, "--policy", policy, "--explain-to-clients").ready(2)
         ask = asker(router)
         seen = {ask(f"question {i} " * 40) for i in range(30)}
         assert seen == {"0", "1"}, policy
@@ -33,7 +33,7 @@ def test_every_policy_serves(programs):
 
 def test_a_session_stays_by_header_or_body(programs):
     urls = fleet(programs, 3)
-    ask = asker(programs(Router, "--worker-urls", *urls, "--policy", "session").ready(3))
+    ask = asker(programs(Router, "--worker-urls", *urls, "--policy", "session", "--explain-to-clients").ready(3))
     homes = set()
     for i in range(50):  # homes follow from ports, which are chance: all on two workers is 1 in 200 million
         name = f"user-{i}"
@@ -50,7 +50,7 @@ def test_a_session_stays_by_header_or_body(programs):
 def test_the_header_of_a_session_is_an_option(programs):
     """As production-stack spells it."""
     urls = fleet(programs, 3)
-    ask = asker(programs(Router, "--static-backends", ",".join(urls), "--routing-logic", "session",
+    ask = asker(programs(Router, "--explain-to-clients", "--static-backends", ",".join(urls), "--routing-logic", "session",
                          "--session-key", "x-user-id").ready(3))
     assert len({ask(headers={"X-User-Id": "me"}) for _ in range(10)}) == 1
 

@@ -22,7 +22,7 @@ def worker_of(answer):
 
 
 def test_one_prompt_stays_with_one_worker_and_others_spread(sim_fleet):
-    router = sim_fleet()
+    router = sim_fleet("--explain-to-clients")
     ask = lambda text: worker_of(router.post("/v1/completions", {"prompt": text, "max_tokens": 1},
                                              headers={"x-incipit-route": "1"}))
     assert len({ask(PROMPT + "Now: " + str(i)) for i in range(10)}) == 1
@@ -30,7 +30,7 @@ def test_one_prompt_stays_with_one_worker_and_others_spread(sim_fleet):
 
 
 def test_round_robin_takes_turns(sim_fleet):
-    router = sim_fleet("--policy", "round_robin")
+    router = sim_fleet("--policy", "round_robin", "--explain-to-clients")
     ask = lambda: worker_of(router.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 1},
                                         headers={"x-incipit-route": "1"}))
     assert [ask() for _ in range(4)] in (["0", "1", "0", "1"], ["1", "0", "1", "0"])
@@ -394,7 +394,7 @@ def test_request_lines_can_be_turned_off_and_thinned_out(sim_fleet):
 
 
 def test_a_decision_explains_itself(sim_fleet):
-    router = sim_fleet()
+    router = sim_fleet("--explain-to-clients")
     ask = lambda: router.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 1}, headers={"x-incipit-route": "1"})
     dry = lambda: http(router.admin_url + "/debug/route", {"prompt": PROMPT})
     first, second = dry().json, dry().json
@@ -412,7 +412,7 @@ def test_a_decision_explains_itself(sim_fleet):
 
 
 def test_a_dry_run_knows_the_session(sim_fleet):
-    router = sim_fleet("--policy", "session", n=4)
+    router = sim_fleet("--policy", "session", "--explain-to-clients", n=4)
     for i in range(12):
         body, headers = {"prompt": "a", "max_tokens": 1}, {"x-incipit-route": "1"}
         if i % 2:

@@ -27,7 +27,7 @@ def urls(workers):
 
 def in_front(programs, urls, *args, n_followed=None):
     """A router that has caught up with all of them."""
-    router = programs(Router, "--worker-urls", *urls, *args).ready(len(urls))
+    router = programs(Router, "--worker-urls", *urls, "--explain-to-clients", *args).ready(len(urls))
     wait_for(lambda: router.metric("incipit_followed_workers") == (len(urls) if n_followed is None else n_followed),
              "streams of events")
     return router

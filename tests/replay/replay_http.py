@@ -115,7 +115,7 @@ def main():
     router = None
     try:
         worker.ready()
-        router = Router("--worker-urls", worker.url).ready(1)
+        router = Router("--worker-urls", worker.url, "--explain-to-clients").ready(1)
         for i in range(LESSONS):
             Client(router, text_of([f"lesson {i}"] * 20, 4000), 1).join(60)
         clients = replay(router, requests, args.speed)

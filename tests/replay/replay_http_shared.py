@@ -110,7 +110,7 @@ class Fleet:
 
     def start(self):
         shares = self.kind != "apart"
-        router = Router("--worker-urls", *self.urls, "--slow-start", 0, "--log-requests", 0, "--threads", 1,
+        router = Router("--worker-urls", *self.urls, "--slow-start", 0, "--log-requests", 0, "--explain-to-clients", "--threads", 1,
                         *([] if shares else ["--share", "none"]))
         self.programs.append(router)
         return router.ready(N_WORKERS)

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Makes incipit-workers answer as stock vLLM or SGLang do: a thin proxy in front of each.
 
-    foreign_engine.py KIND UPSTREAM_PORT...      KIND: vllm, sglang, mute
+    foreign_engine.py KIND UPSTREAM_PORT...      KIND: vllm, vllm-details, sglang, mute
 
 What such engines do not say is left out: no x-incipit-* headers, no usage in streams, no cached_tokens
 in that of whole answers, no /server_info; the head of a stream goes out at once, before its first token. What they do say is there:
 a /metrics page with their names, the start of their process, SGLang's /get_server_info and its
-`meta_info`. `mute` has none of that either. Ports are chosen by the system and printed, one a line.
+`meta_info`. `vllm-details` is vLLM with --enable-prompt-tokens-details: whole answers have cached_tokens. `mute` has
+none of that either. Ports are chosen by the system and printed, one a line.
 """
 import asyncio
 import json
@@ -90,7 +91,7 @@ class Engine:
         """Code and body of what is not passed on."""
         if path == "/metrics" and self.kind != "mute":
             page = (await whole(self.upstream, "GET", "/metrics"))[2].decode()
-            return 200, (vllm_page if self.kind == "vllm" else sglang_page)(page).encode()
+            return 200, (sglang_page if self.kind == "sglang" else vllm_page)(page).encode()
         if path == "/get_server_info" and self.kind == "sglang":
             info = json.loads((await whole(self.upstream, "GET", "/server_info"))[2])
             return 200, json.dumps({"model_path": info["model"], "page_size": info["block_size"],
@@ -115,8 +116,10 @@ class Engine:
             return
         else:
             code, _, data = await whole(self.upstream, method, path, body)
-            if path.startswith("/v1/") and method == "POST":
+            if path.startswith("/v1/") and method == "POST" and self.kind != "vllm-details":
                 data = strip_usage(data)
+            if path == "/v1/models" and self.kind != "mute":
+                data = data.replace(b'"owned_by":"incipit"', b'"owned_by":"%s"' % self.kind.split("-")[0].encode())
         self.reply(writer, code, data)
         await writer.drain()
 

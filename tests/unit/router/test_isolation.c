@@ -63,6 +63,15 @@ static void replicas_with_one_secret_make_one_salt(void **state) {
     isolation_salt(&random, STR("t"), STR_NULL, a);
     isolation_salt(&other, STR("t"), STR_NULL, b);
     assert_string_not_equal(a, b);
+    isolation_derive(&random, "0123456789abcdef", 16); /* what two routers have in common */
+    isolation_derive(&other, "0123456789abcdef", 16);
+    assert_false(random.is_random || other.is_random);
+    isolation_salt(&random, STR("t"), STR_NULL, a);
+    isolation_salt(&other, STR("t"), STR_NULL, b);
+    assert_string_equal(a, b);
+    text = make("0123456789abcdef"); /* a seed is no secret of the same text */
+    isolation_salt(&text, STR("t"), STR_NULL, b);
+    assert_string_not_equal(a, b);
 }
 
 static void a_secret_that_can_be_guessed_is_refused(void **state) {
