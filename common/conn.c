@@ -1,7 +1,9 @@
 /* common/conn.c - a TCP or TLS byte stream on a loop.
  *
- * What is watched follows from the state alone, in one function (watch): reading unless paused or
- * full, writing only while connecting or after the kernel refused bytes.
+ * What is watched follows from the state, in one function (watch): reading unless paused or full,
+ * writing only while connecting or after the kernel refused bytes. Reading, once watched, goes on
+ * being watched until bytes come that may not be read: a body that fills its buffer and is consumed
+ * in the same turn costs no change of what the kernel watches.
  *
  * A receive goes into a large buffer from the slab, which is the same hot one for all connections of
  * a loop as long as their owners consume what they get; what an owner keeps, because it pins it or
@@ -32,6 +34,14 @@
 
 /* Less room than this is not worth a receive when a bigger buffer may be had. */
 #define MIN_ROOM_BYTES 1024u
+
+/* What a receive has room for, when a connection receives much. */
+#define MUCH_BYTES (256u << 10)
+
+/* So much is reserved for what a peer has announced, however little of it has come; pages that are not
+ * touched cost nothing. Beyond it, a multiple of what has come. */
+#define TRUSTED_BYTES   (1u << 20)
+#define GROWTH_PER_STEP 4
 
 /* The beginning of a message that waits for the rest moves to a buffer of its size, up to this. */
 #define REST_BYTES 4096u
@@ -85,9 +95,36 @@ static void watch(struct conn *c) {
     if (!c->has_failed) {
         if (c->is_connecting ? !c->is_shaking_in : c->was_blocked) conditions |= LOOP_WRITE;
         if (c->is_shaking_in || may_read(c)) conditions |= LOOP_READ;
+        if (!c->is_connecting) conditions |= c->watch.watched & LOOP_READ; /* see is_ready */
         if (c->has_more && may_read(c)) loop_defer_last(c->watch.loop, &c->flush);
     }
     if (conditions != c->watch.watched) loop_fd_watch(&c->watch, conditions);
+}
+
+static void drop_out(struct conn *c) {
+    if (c->out_is_lent) c->out = (struct iobuf){0};
+    c->out_is_lent = false;
+    iobuf_release(&c->out, slab(c));
+}
+
+static void consume_out(struct conn *c, size_t n) {
+    if (n == iobuf_len(&c->out)) {
+        drop_out(c);
+    } else {
+        c->out.start += n;
+    }
+}
+
+/* Behind what is lent comes more: all of it is copied after all. */
+static enum status take_over_lent(struct conn *c) {
+    struct iobuf own = {0};
+
+    if (!c->out_is_lent) return ST_OK;
+    if (iobuf_append(&own, slab(c), c->out.data + c->out.start, iobuf_len(&c->out)) != ST_OK)
+        return ST_NOMEM;
+    c->out = own;
+    c->out_is_lent = false;
+    return ST_OK;
 }
 
 static void fail_later(struct conn *c, enum conn_end end, int error) {
@@ -95,7 +132,7 @@ static void fail_later(struct conn *c, enum conn_end end, int error) {
     c->has_failed = true;
     c->end = (uint8_t)end;
     c->last_errno = error;
-    iobuf_release(&c->out, slab(c));
+    drop_out(c);
     loop_defer_last(c->watch.loop, &c->flush);
     watch(c);
 }
@@ -140,7 +177,7 @@ static size_t send_some(struct conn *c, const struct iovec *more, int n_more) {
     }
     sent = (size_t)rc;
     c->sent_bytes += sent;
-    if (queued) iobuf_consume(&c->out, slab(c), MIN(sent, queued));
+    if (queued) consume_out(c, MIN(sent, queued));
     return sent > queued ? sent - queued : 0;
 }
 
@@ -190,8 +227,31 @@ static void can_write(struct conn *c) {
     }
 }
 
+static void queue(struct conn *c, const char *data, size_t n) {
+    if (n == 0 || c->has_failed) return;
+    if (take_over_lent(c) != ST_OK || iobuf_append(&c->out, slab(c), data, n) != ST_OK)
+        fail_later(c, CONN_NOMEM, ENOMEM);
+}
+
+/* The pieces without their first `sent` bytes. */
+static void queue_rest(struct conn *c, const struct iovec *iov, int n, size_t sent, bool lends) {
+    for (int i = 0; i < n; i++) {
+        size_t skip = MIN(sent, iov[i].iov_len), left = iov[i].iov_len - skip;
+        char *from = (char *)iov[i].iov_base + skip;
+
+        sent -= skip;
+        if (lends && i == n - 1 && left && iobuf_len(&c->out) == 0 && !c->has_failed) {
+            c->out = (struct iobuf){.data = from, .end = left, .cap = left};
+            c->out_is_lent = true;
+        } else {
+            queue(c, from, left);
+        }
+    }
+}
+
 /* Queues the pieces; from `direct_bytes` on they are sent first, and only the rest is queued. */
-static void write_pieces(struct conn *c, const struct iovec *iov, int n, size_t direct_bytes) {
+static void write_pieces(struct conn *c, const struct iovec *iov, int n, size_t direct_bytes,
+                         bool lends) {
     size_t total = 0, sent = 0;
 
     assert(n <= CONN_IOV_MAX);
@@ -204,25 +264,22 @@ static void write_pieces(struct conn *c, const struct iovec *iov, int n, size_t 
         if (sent < total && !c->has_failed) c->was_blocked = true;
         watch(c);
     }
-    for (int i = 0; i < n && !c->has_failed; i++) {
-        size_t skip = MIN(sent, iov[i].iov_len);
-
-        sent -= skip;
-        if (iobuf_append(&c->out, slab(c), (const char *)iov[i].iov_base + skip,
-                         iov[i].iov_len - skip) != ST_OK) {
-            fail_later(c, CONN_NOMEM, ENOMEM);
-        }
-    }
+    if (sent < total) queue_rest(c, iov, n, sent, lends);
     if (iobuf_len(&c->out) > CONN_LOW_WATER_BYTES) c->was_above_low_water = true;
     if (iobuf_len(&c->out) && !c->was_blocked) loop_defer_last(c->watch.loop, &c->flush);
 }
 
 void conn_writev(struct conn *c, const struct iovec *iov, int n) {
-    write_pieces(c, iov, n, DIRECT_BYTES);
+    write_pieces(c, iov, n, DIRECT_BYTES, false);
 }
 
 void conn_sendv(struct conn *c, const struct iovec *iov, int n) {
-    write_pieces(c, iov, n, 1);
+    write_pieces(c, iov, n, 1, false);
+    conn_flush(c);
+}
+
+void conn_sendv_lent(struct conn *c, const struct iovec *iov, int n) {
+    write_pieces(c, iov, n, 1, true);
     conn_flush(c);
 }
 
@@ -268,17 +325,19 @@ void conn_shutdown_write(struct conn *c) {
 
 /* --- in ------------------------------------------------------------------------------------- */
 
-/* Room for the next receive. Grows by doubling up to what the owner wants, so that memory follows
- * what a peer has sent, not what it has announced. */
+/* Room for the next receive. What was announced is reserved at once, within limits; so it is copied at
+ * most once, out of the buffer of the first receive. */
 static enum status make_room(struct conn *c) {
-    size_t len = iobuf_len(&c->in), room = iobuf_room(&c->in), more;
+    size_t len = iobuf_len(&c->in), room = iobuf_room(&c->in), whole;
 
     if (c->is_pinned) return ST_OK;
-    if (len == 0) return iobuf_reserve(&c->in, slab(c), IOBUF_LARGE_BYTES);
+    if (len == 0) {
+        return iobuf_reserve(&c->in, slab(c), c->receives_much ? MUCH_BYTES : IOBUF_LARGE_BYTES);
+    }
     if (room >= MIN_ROOM_BYTES) return ST_OK;
     if (len < c->in_want) {
-        more = MIN(c->in_want - len, MAX(len, (size_t)IOBUF_LARGE_BYTES)) + PIN_ROOM_BYTES;
-        return iobuf_reserve(&c->in, slab(c), more);
+        whole = MIN(c->in_want, MAX(len * GROWTH_PER_STEP, (size_t)TRUSTED_BYTES));
+        return iobuf_reserve(&c->in, slab(c), whole - len + PIN_ROOM_BYTES);
     }
     if (room && c->in.start == 0 && c->in.cap >= IOBUF_LARGE_BYTES) return ST_OK;
     return iobuf_reserve(&c->in, slab(c), IOBUF_LARGE_BYTES - len);
@@ -309,7 +368,7 @@ static void can_read(struct conn *c) {
         return;
     }
     c->in.end += (size_t)n;
-    if (c->has_more || input_is_full(c)) watch(c);
+    if (c->has_more) watch(c);
     c->events->on_data(c, c->owner);
     if (c->watch.fd >= 0 && !c->is_pinned && c->in_want <= REST_BYTES &&
         iobuf_len(&c->in) <= REST_BYTES) {
@@ -343,6 +402,10 @@ void conn_input_truncate(struct conn *c, size_t len) {
 void conn_want_input(struct conn *c, size_t n) {
     c->in_want = n;
     watch(c);
+}
+
+void conn_receive_much(struct conn *c) {
+    c->receives_much = true;
 }
 
 void conn_pin_input(struct conn *c) {
@@ -433,10 +496,12 @@ static void is_ready(unsigned ready, void *arg) {
         shake_hands(c);
     } else if (c->is_connecting) {
         connect_ended(c);
-    } else if (ready & LOOP_READ) {
+    } else if (!(ready & LOOP_READ)) {
+        can_write(c);
+    } else if (may_read(c)) {
         can_read(c);
     } else {
-        can_write(c);
+        loop_fd_watch(&c->watch, c->watch.watched & LOOP_WRITE); /* until it may be read again */
     }
 }
 
@@ -505,7 +570,7 @@ void conn_fini(struct conn *c) {
     close(c->watch.fd);
     c->watch.fd = -1;
     iobuf_release(&c->in, slab(c));
-    iobuf_release(&c->out, slab(c));
+    drop_out(c);
 }
 
 int conn_errno(const struct conn *c) {

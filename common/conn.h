@@ -100,7 +100,9 @@ struct conn {
     bool is_connecting;                 /* not up yet, handshake included */
     bool is_handshaking, is_shaking_in; /* and waiting for input of it, not for room */
     bool is_paused, is_pinned;
-    bool has_more; /* the transport holds received bytes back */
+    bool receives_much;
+    bool has_more;    /* the transport holds received bytes back */
+    bool out_is_lent; /* `out` is memory of the owner's */
     bool resets_on_close;
     bool has_failed;                       /* on_closed is due */
     bool is_closed;                        /* on_closed was called */
@@ -145,10 +147,14 @@ void conn_consume(struct conn *c, size_t n); /* from the front; none left gives 
 /* Drops bytes from the end, so that `len` are left: for in-place decoding. */
 void conn_input_truncate(struct conn *c, size_t len);
 
-/* Reading stops by itself when the input fills its buffer (64 KiB) unconsumed. This says that the
- * owner needs `n` bytes in one piece, consumed ones not counted: the buffer grows as they come, by
- * doubling. 0 goes back to the default. A refused buffer ends the stream with CONN_NOMEM. */
+/* Reading stops by itself when the input holds 64 KiB unconsumed. This says that the owner needs `n`
+ * bytes in one piece, consumed ones not counted: there is room for all of them at once up to 1 MiB,
+ * above that for four times what has come. 0 goes back to the default. A refused buffer ends the
+ * stream with CONN_NOMEM. */
 void conn_want_input(struct conn *c, size_t n);
+
+/* One receive takes up to 256 KiB instead of 64: for those who are sent large messages. */
+void conn_receive_much(struct conn *c);
 
 /* While pinned, the input stays where it is, whatever is received behind it: so a request can be
  * pointed into while its sender is still watched. Pinning makes some room first, and may move the
@@ -168,6 +174,10 @@ void conn_writev(struct conn *c, const struct iovec *iov, int n);
 
 /* The same and conn_flush in one, without a copy of what the kernel takes at once. */
 void conn_sendv(struct conn *c, const struct iovec *iov, int n);
+
+/* The same, but what the kernel does not take of the last piece is not copied either: it stays as it
+ * is, where it is, until conn_pending is 0 or the connection finished. */
+void conn_sendv_lent(struct conn *c, const struct iovec *iov, int n);
 
 void conn_flush(struct conn *c);           /* sends now what the kernel takes */
 size_t conn_pending(const struct conn *c); /* bytes queued and not yet with the kernel */

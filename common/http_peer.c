@@ -373,6 +373,7 @@ void peer_open(struct http_server *server, struct tls *tls, int fd,
     server->stats.connections_total++;
     server->stats.open_connections++;
     conn_init(&p->conn, server->loop, fd, &peer_events, p);
+    conn_receive_much(&p->conn);
     if (tls) tls_accept(&p->conn, tls);
     peer_set_state(p, tls ? PEER_HANDSHAKE : PEER_IDLE);
 }

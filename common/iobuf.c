@@ -2,7 +2,10 @@
  *
  * A free buffer's first bytes are the link to the next one. What the lists hold together is bounded,
  * so that a burst of connections does not pin its peak for ever. A buffer that comes back to full
- * lists takes the place of those of the size that holds most: what is wanted now is kept. */
+ * lists takes the place of those of the size that holds most: what is wanted now is kept.
+ *
+ * Each list knows the fewest buffers that it held since the last trim: so many were not wanted, and a
+ * trim frees them, until little is left. */
 #include "common/iobuf.h"
 
 #include "common/mem.h"
@@ -12,9 +15,10 @@
 /* One event of a stream fits the least. What lies in buffers for long is requests, of any length:
  * from 4 KiB on there are two sizes to an octave, or a third of that memory would be air. */
 #define KIB UINT32_C(1024)
-static const uint32_t sizes[] = {IOBUF_SMALL_BYTES, 2 * KIB,  4 * KIB,          6 * KIB,
-                                 8 * KIB,           12 * KIB, 16 * KIB,         24 * KIB,
-                                 32 * KIB,          48 * KIB, IOBUF_LARGE_BYTES};
+static const uint32_t sizes[] = {IOBUF_SMALL_BYTES, 2 * KIB,         4 * KIB,           6 * KIB,
+                                 8 * KIB,           12 * KIB,        16 * KIB,          24 * KIB,
+                                 32 * KIB,          48 * KIB,        IOBUF_LARGE_BYTES, 256 * KIB,
+                                 1024 * KIB,        IOBUF_HUGE_BYTES};
 #define N_SIZES ARRAY_LEN(sizes)
 
 struct free_buffer {
@@ -24,6 +28,7 @@ struct free_buffer {
 struct free_list {
     struct free_buffer *top;
     size_t n, bytes; /* buffers, and the size of each */
+    size_t n_unused; /* the fewest that were here since the last trim */
 };
 
 struct iobuf_slab {
@@ -39,6 +44,18 @@ struct iobuf_slab *iobuf_slab_create(void) {
     return slab;
 }
 
+static void *get_memory(size_t cap) {
+    return cap > IOBUF_LARGE_BYTES ? mem_try_pages(cap) : mem_try(cap);
+}
+
+static void free_memory(void *data, size_t cap) {
+    if (cap > IOBUF_LARGE_BYTES) {
+        mem_free_pages(data, cap);
+    } else {
+        mem_free(data);
+    }
+}
+
 /* NULL: it is empty. */
 static void *pop(struct iobuf_slab *slab, struct free_list *list) {
     struct free_buffer *top = list->top;
@@ -46,8 +63,15 @@ static void *pop(struct iobuf_slab *slab, struct free_list *list) {
     if (!top) return NULL;
     list->top = top->next;
     list->n--;
+    list->n_unused = MIN(list->n_unused, list->n);
     slab->kept_bytes -= list->bytes;
     return top;
+}
+
+/* Returns how many bytes went back to the heap, which may keep them. */
+static size_t drop(struct iobuf_slab *slab, struct free_list *list) {
+    free_memory(pop(slab, list), list->bytes);
+    return list->bytes > IOBUF_LARGE_BYTES ? 0 : list->bytes;
 }
 
 static struct free_list *fullest(struct iobuf_slab *slab) {
@@ -65,7 +89,7 @@ static void push(struct iobuf_slab *slab, struct free_list *list, void *data) {
     struct free_buffer *top = data;
 
     while (UNLIKELY(slab->kept_bytes + list->bytes > IOBUF_KEEP_BYTES))
-        mem_free(pop(slab, fullest(slab)));
+        drop(slab, fullest(slab));
     top->next = list->top;
     list->top = top;
     list->n++;
@@ -75,8 +99,26 @@ static void push(struct iobuf_slab *slab, struct free_list *list, void *data) {
 void iobuf_slab_destroy(struct iobuf_slab *slab) {
     if (!slab) return;
     while (slab->kept_bytes)
-        mem_free(pop(slab, fullest(slab)));
+        drop(slab, fullest(slab));
     mem_free(slab);
+}
+
+bool iobuf_slab_trim(struct iobuf_slab *slab) {
+    size_t to_heap = 0;
+
+    for (uint32_t i = N_SIZES; i-- > 0;) { /* the largest first: the idle keep the small ones */
+        struct free_list *list = &slab->lists[i];
+
+        for (size_t n = list->n_unused; n && slab->kept_bytes > IOBUF_IDLE_BYTES; n--)
+            to_heap += drop(slab, list);
+        list->n_unused = list->n;
+    }
+    if (to_heap >= IOBUF_IDLE_BYTES) mem_trim();
+    return iobuf_slab_is_full(slab);
+}
+
+bool iobuf_slab_is_full(const struct iobuf_slab *slab) {
+    return slab->kept_bytes > IOBUF_IDLE_BYTES;
 }
 
 void iobuf_slab_check(const struct iobuf_slab *slab) {
@@ -102,9 +144,9 @@ static uint32_t size_for(size_t n) {
     return i;
 }
 
-/* The list for buffers of this capacity, or NULL for the heap's. */
+/* The list for buffers of this capacity, or NULL for those that are not kept. */
 static struct free_list *list_of(struct iobuf_slab *slab, size_t cap) {
-    return cap > IOBUF_LARGE_BYTES ? NULL : &slab->lists[size_for(cap)];
+    return cap > IOBUF_HUGE_BYTES ? NULL : &slab->lists[size_for(cap)];
 }
 
 static void give_back(struct iobuf_slab *slab, char *data, size_t cap) {
@@ -115,8 +157,18 @@ static void give_back(struct iobuf_slab *slab, char *data, size_t cap) {
     if (list) {
         push(slab, list, data);
     } else {
-        mem_free(data);
+        free_memory(data, cap);
     }
+}
+
+/* Both are more than the slab keeps: the pages move, and what is in them with them. */
+static enum status grow_pages(struct iobuf *b, size_t cap) {
+    char *data = mem_try_grow_pages(b->data, b->cap, cap);
+
+    if (!data) return ST_NOMEM;
+    b->data = data;
+    b->cap = cap;
+    return ST_OK;
 }
 
 /* Moves the content into a new buffer of that capacity. */
@@ -125,7 +177,7 @@ static enum status exchange(struct iobuf *b, struct iobuf_slab *slab, size_t cap
     char *data = list ? pop(slab, list) : NULL;
     size_t len = iobuf_len(b);
 
-    if (!data) data = mem_try(cap);
+    if (!data) data = get_memory(cap);
     if (!data) return ST_NOMEM;
     if (len) memcpy(data, b->data + b->start, len);
     give_back(slab, b->data, b->cap);
@@ -135,7 +187,7 @@ static enum status exchange(struct iobuf *b, struct iobuf_slab *slab, size_t cap
 
 /* The smallest buffer that holds that much. */
 static size_t cap_for(size_t n) {
-    return n > IOBUF_LARGE_BYTES ? n : sizes[size_for(n)];
+    return n > IOBUF_HUGE_BYTES ? ALIGN_UP(n, 4 * KIB) : sizes[size_for(n)];
 }
 
 enum status iobuf_reserve(struct iobuf *b, struct iobuf_slab *slab, size_t n) {
@@ -150,8 +202,10 @@ enum status iobuf_reserve(struct iobuf *b, struct iobuf_slab *slab, size_t n) {
         return ST_OK;
     }
     need = len + n;
-    if (need <= IOBUF_LARGE_BYTES) return exchange(b, slab, cap_for(need));
-    return exchange(b, slab, MAX(need, b->cap + b->cap / 2));
+    if (need <= IOBUF_HUGE_BYTES) return exchange(b, slab, cap_for(need));
+    need = MAX(need, b->cap + b->cap / 2);
+    if (b->cap > IOBUF_HUGE_BYTES && b->start < len) return grow_pages(b, cap_for(b->start + need));
+    return exchange(b, slab, cap_for(need));
 }
 
 enum status iobuf_append(struct iobuf *b, struct iobuf_slab *slab, const void *data, size_t n) {

@@ -1,10 +1,16 @@
 /* common/iobuf.h - the input and output buffers of connections, lent by a slab of their loop.
  *
  * Most connections are idle most of the time, and an idle one should own no buffer. So a loop keeps
- * free buffers of 1 to 64 KiB, last in first out (the one given back last is still in the cache), and
- * a connection holds one only while it has bytes in it. Of free ones a loop keeps 16 MiB at most, of
- * all sizes together. What outgrows 64 KiB comes from the heap
- * through mem_try and goes back to it. Limits are the caller's to check.
+ * free buffers of a few sizes, last in first out (the one given back last is still in the cache), and
+ * a connection holds one only while it has bytes in it. Limits are the caller's to check.
+ *
+ *      up to 64 KiB    eleven sizes, from the heap
+ *      up to 4 MiB     three sizes, pages of their own: what was never touched takes no memory, so a
+ *                      buffer may be as large as what its owner expects
+ *      above           pages of their own, grown without copying, never kept
+ *
+ * Of free buffers a loop keeps 16 MiB at most, of all sizes together, and those that were not wanted
+ * between two calls of iobuf_slab_trim not even so long.
  *
  *      data                start            end              cap
  *      |-- consumed --------|-- content -----|-- room --------|
@@ -15,8 +21,9 @@
 #include "common/base.h"
 #include "common/buf.h"
 
-#define IOBUF_SMALL_BYTES 1024u  /* the least, */
-#define IOBUF_LARGE_BYTES 65536u /* and the most that the slab lends */
+#define IOBUF_SMALL_BYTES 1024u      /* the least, */
+#define IOBUF_LARGE_BYTES 65536u     /* and the most that comes from the heap */
+#define IOBUF_HUGE_BYTES  (4u << 20) /* the most that the slab keeps */
 #define IOBUF_KEEP_BYTES  (16u << 20)
 
 struct iobuf_slab;
@@ -24,6 +31,12 @@ struct iobuf_slab;
 struct iobuf_slab *iobuf_slab_create(void);
 void iobuf_slab_destroy(struct iobuf_slab *slab); /* all buffers given back; NULL is fine */
 void iobuf_slab_check(const struct iobuf_slab *slab);
+
+/* Is more kept than an idle loop should? Then iobuf_slab_trim is called at times, as long as it is: it
+ * gives back to the system what was not lent since the last call, and returns the same. */
+#define IOBUF_IDLE_BYTES (1u << 20)
+bool iobuf_slab_is_full(const struct iobuf_slab *slab);
+bool iobuf_slab_trim(struct iobuf_slab *slab);
 
 struct iobuf {
     char *data; /* NULL: holds no memory */
@@ -51,8 +64,8 @@ MUST_USE enum status iobuf_append(struct iobuf *b, struct iobuf_slab *slab, cons
 /* Drops n bytes from the front; when none is left the memory goes back. */
 void iobuf_consume(struct iobuf *b, struct iobuf_slab *slab, size_t n);
 
-/* A buffer with much room and little in it is exchanged for one that holds what is in it and `spare`
- * bytes more. */
+/* A buffer with much room and at most 64 KiB in it is exchanged for one that holds what is in it and
+ * `spare` bytes more. A larger one stays: what of it was never touched costs nothing. */
 void iobuf_shrink(struct iobuf *b, struct iobuf_slab *slab, size_t spare);
 
 void iobuf_release(struct iobuf *b, struct iobuf_slab *slab); /* drops all and gives back */

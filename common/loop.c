@@ -22,7 +22,8 @@
 
 #include <event2/event.h>
 
-#define ALARM_HAS_RUNG 0 /* alarm_us while its descriptor is watched, and readable still */
+#define TRIM_US        1000000u /* how long a buffer may lie unused while many do */
+#define ALARM_HAS_RUNG 0        /* alarm_us while its descriptor is watched, and readable still */
 
 struct loop {
     struct event_base *base;
@@ -31,6 +32,7 @@ struct loop {
     uint64_t alarm_us;        /* when it rings; TIMER_WHEEL_NEVER: it is not watched */
     int alarm_fd;
     struct iobuf_slab *slab;
+    struct loop_timer trim;  /* runs while the slab is full */
     struct list tasks, last; /* struct loop_task, each in the order they were deferred */
     struct list signals;
     uint64_t now_us;     /* 0: not asked for in this turn */
@@ -93,6 +95,12 @@ static void set_alarm(struct loop *loop) {
     loop->alarm_us = next_us;
 }
 
+static void trim(void *arg) {
+    struct loop *loop = arg;
+
+    if (iobuf_slab_trim(loop->slab)) loop_timer_start(&loop->trim, TRIM_US);
+}
+
 enum status loop_create(struct loop **out, struct error *err) {
     struct event_config *config = event_config_new();
     struct loop *loop = mem_zalloc(sizeof(*loop));
@@ -112,6 +120,7 @@ enum status loop_create(struct loop **out, struct error *err) {
     timer_wheel_init(&loop->wheel, clock_now_us());
     loop->alarm_us = TIMER_WHEEL_NEVER;
     loop->slab = iobuf_slab_create();
+    loop_timer_init(&loop->trim, loop, trim, loop);
     event_config_free(config);
     *out = loop;
     return ST_OK;
@@ -157,6 +166,7 @@ void loop_destroy(struct loop *loop) {
     if (loop->alarm) event_free(loop->alarm);
     if (loop->alarm_fd >= 0) close(loop->alarm_fd);
     if (loop->base) event_base_free(loop->base);
+    loop_timer_fini(&loop->trim);
     iobuf_slab_destroy(loop->slab);
     mem_free(loop);
 }
@@ -176,6 +186,8 @@ static bool turn(struct loop *loop, bool may_wait) {
         (void)loop_now_us(loop);
         run_tasks(loop);
     }
+    if (iobuf_slab_is_full(loop->slab) && !loop_timer_is_running(&loop->trim))
+        loop_timer_start(&loop->trim, TRIM_US);
     loop->is_turning = false;
     if (loop->now_us) loop->longest_us = MAX(loop->longest_us, clock_now_us() - loop->now_us);
     return had_tasks || no_events == 0;

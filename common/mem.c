@@ -1,6 +1,9 @@
 /* common/mem.c - allocation that aborts, allocation that may fail, and arenas. */
 #include "common/mem.h"
 
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -107,8 +110,20 @@ void *mem_try_pages(size_t size) {
     return ptr;
 }
 
+void *mem_try_grow_pages(void *ptr, size_t size, size_t to) {
+    void *moved = try_fails() ? MAP_FAILED : mremap(ptr, size, to, MREMAP_MAYMOVE);
+
+    return moved == MAP_FAILED ? NULL : moved;
+}
+
 void mem_free_pages(void *ptr, size_t size) {
     if (ptr) munmap(ptr, size);
+}
+
+void mem_trim(void) {
+#ifdef __GLIBC__
+    malloc_trim(0);
+#endif
 }
 
 struct arena_chunk {

@@ -29,6 +29,14 @@ void mem_free(void *ptr); /* NULL is fine */
 void *mem_try_pages(size_t size) MUST_USE;
 void mem_free_pages(void *ptr, size_t size); /* NULL is fine */
 
+/* From `size` to `to` bytes, which are more; the pages may move, nothing is copied. NULL when refused,
+ * ptr still valid. */
+void *mem_try_grow_pages(void *ptr, size_t size, size_t to) MUST_USE;
+
+/* Gives what the heap holds free back to the system. Walks the heap, a millisecond or so: for after a
+ * burst. */
+void mem_trim(void);
+
 /* Tests only: the n-th (from 1) mem_try of this process fails, once; 0 turns it off. */
 void mem_fail_at(uint64_t n);
 

@@ -336,7 +336,11 @@ static void send_request(void *arg) {
     if (conn_is_connecting(&x->up->conn)) return; /* on_upstream_connected comes back to it */
     if (proxy_body_len(x) > SMALL_BODY_BYTES) n += proxy_body_pieces(x, pieces + 1);
     pieces[0] = (struct iovec){buf_ptr(&x->out), buf_len(&x->out)};
-    conn_sendv(&x->up->conn, pieces, n);
+    if (n == 1) {
+        conn_sendv(&x->up->conn, pieces, n);
+    } else {
+        conn_sendv_lent(&x->up->conn, pieces, n); /* the body is pinned while its attempt lasts */
+    }
 }
 
 /* One piece costs the kernel less than two. */

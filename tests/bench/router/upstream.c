@@ -7,7 +7,7 @@
  * the end of its body asks for a stream, with 20 events in chunks, one per tick of 5 ms. What a
  * router asks of a worker it does not know (/health, /v1/models) is answered too.
  *
- * LIMITS. A request is at most 64 KiB; nothing is pipelined. An answer that does not fit the socket
+ * LIMITS. A request is at most 1 MiB; nothing is pipelined. An answer that does not fit the socket
  * at once ends the process: it is too small for that to happen. */
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -23,7 +23,7 @@
 #include <unistd.h>
 
 #define MAX_FDS       65536
-#define REQUEST_MAX   65536
+#define REQUEST_MAX   (1u << 20)
 #define N_EVENTS      20
 #define TICK_NS       5000000
 #define STREAM_MARK   "\"stream\":true"

@@ -256,6 +256,46 @@ static void a_full_peer_is_waited_for_and_told_of(void **state) {
     finish(&p);
 }
 
+/* The kernel takes some at once; the rest is sent from where it lies. */
+static void what_is_lent_is_not_copied(void **state) {
+    const size_t n = 2000000;
+    char *body = mem_alloc(n);
+    struct iovec pieces[] = {{(void *)(uintptr_t) "head", 4}, {body, n}};
+    struct buf got;
+    struct pair p;
+
+    (void)state;
+    start(&p);
+    buf_init(&got, 0);
+    for (size_t i = 0; i < n; i++)
+        body[i] = (char)(i * 31 + i / 7);
+    conn_sendv_lent(&p.side.conn, pieces, 2);
+    assert_true(conn_pending(&p.side.conn) > 0);
+    assert_ptr_equal(p.side.conn.out.data + conn_pending(&p.side.conn), body + n);
+    TURN_UNTIL(p.loop, (peer_read(&p, &got), buf_len(&got) == 4 + n));
+    assert_memory_equal(buf_ptr(&got), "head", 4);
+    assert_memory_equal(buf_ptr(&got) + 4, body, n);
+    TURN_UNTIL(p.loop, p.side.n_flushed == 1);
+    assert_null(p.side.conn.out.data);
+
+    conn_sendv_lent(&p.side.conn, pieces, 2); /* what is written behind it comes behind it */
+    conn_write(&p.side.conn, "tail", 4);
+    mem_free(body);
+    TURN_UNTIL(p.loop, (peer_read(&p, &got), buf_len(&got) == 2 * (4 + n) + 4));
+    assert_memory_equal(buf_ptr(&got) + 4 + n, buf_ptr(&got), 4 + n);
+    assert_memory_equal(buf_ptr(&got) + 2 * (4 + n), "tail", 4);
+
+    body = mem_alloc(n);
+    pieces[1].iov_base = body;
+    memset(body, 'x', n);
+    conn_sendv_lent(&p.side.conn, pieces, 2); /* not freed with the connection */
+    assert_true(conn_pending(&p.side.conn) > 0);
+    conn_fini(&p.side.conn);
+    mem_free(body);
+    buf_fini(&got);
+    finish(&p);
+}
+
 static void the_end_is_told_once(void **state) {
     struct pair p;
 
@@ -488,6 +528,7 @@ int main(void) {
         cmocka_unit_test(input_grows_to_what_is_wanted_and_no_further),
         cmocka_unit_test(paused_ones_are_not_read),
         cmocka_unit_test(a_full_peer_is_waited_for_and_told_of),
+        cmocka_unit_test(what_is_lent_is_not_copied),
         cmocka_unit_test(the_end_is_told_once),
         cmocka_unit_test(a_failed_write_is_told_later_and_not_inside),
         cmocka_unit_test(an_owner_may_end_it_inside_its_callback),

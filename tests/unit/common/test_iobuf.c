@@ -14,7 +14,7 @@ static void check(const struct iobuf *b, const struct buf *model) {
 
 static void random_steps_keep_the_bytes(void **state) {
     struct iobuf_slab *slab = iobuf_slab_create();
-    static char bytes[100000];
+    static char bytes[3000000];
     struct iobuf b = {0};
     struct buf model;
     struct rng rng;
@@ -25,12 +25,13 @@ static void random_steps_keep_the_bytes(void **state) {
     for (size_t i = 0; i < sizeof(bytes); i++)
         bytes[i] = (char)rng_u64(&rng);
     for (int step = 0; step < 20000; step++) {
-        size_t n = (size_t)rng_below(&rng, rng_below(&rng, 20) ? 3000 : sizeof(bytes));
+        size_t most = rng_below(&rng, 20) ? 3000 : rng_below(&rng, 20) ? 100000 : sizeof(bytes);
+        size_t n = (size_t)rng_below(&rng, most);
 
         switch (rng_below(&rng, 4)) {
         case 0:
         case 1:
-            if (iobuf_len(&b) > 300000) break;
+            if (iobuf_len(&b) > 3 * IOBUF_HUGE_BYTES) break;
             assert_int_equal(iobuf_append(&b, slab, bytes, n), ST_OK);
             buf_append(&model, bytes, n);
             break;
@@ -41,7 +42,8 @@ static void random_steps_keep_the_bytes(void **state) {
             break;
         default: iobuf_shrink(&b, slab, rng_below(&rng, 3) ? 0 : n); break;
         }
-        check(&b, &model);
+        if (step % 10 == 0 || iobuf_len(&b) < 100000) check(&b, &model);
+        if (rng_below(&rng, 300) == 0) iobuf_slab_trim(slab);
         if (step % 100 == 0) iobuf_slab_check(slab);
         if (rng_below(&rng, 500) == 0) {
             iobuf_release(&b, slab);
@@ -79,7 +81,8 @@ static void it_shrinks_to_the_size_that_holds_it(void **state) {
         {4000, 97, 6144},
         {16000, 0, 16384},
         {16000, 1000, 24576},
-        {60000, 5000, IOBUF_LARGE_BYTES}, /* would not fit: stays */
+        {60000, 5000, IOBUF_LARGE_BYTES},
+        {65000, 5000, 256 << 10}, /* would not fit: stays */
     };
     struct iobuf_slab *slab = iobuf_slab_create();
     static char bytes[65536];
@@ -88,7 +91,7 @@ static void it_shrinks_to_the_size_that_holds_it(void **state) {
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
         struct iobuf b = {0};
 
-        assert_int_equal(iobuf_reserve(&b, slab, IOBUF_LARGE_BYTES), ST_OK);
+        assert_int_equal(iobuf_reserve(&b, slab, IOBUF_LARGE_BYTES + 1), ST_OK);
         assert_int_equal(iobuf_append(&b, slab, bytes, cases[i].len), ST_OK);
         iobuf_shrink(&b, slab, cases[i].spare);
         assert_int_equal(b.cap, cases[i].cap);
@@ -132,7 +135,7 @@ static void what_is_kept_has_one_limit_for_all_sizes(void **state) {
 
     (void)state;
     burst(slab, n_small + 1, IOBUF_SMALL_BYTES);
-    for (size_t bytes = IOBUF_SMALL_BYTES; bytes <= IOBUF_LARGE_BYTES; bytes *= 2)
+    for (size_t bytes = IOBUF_SMALL_BYTES; bytes <= IOBUF_HUGE_BYTES; bytes *= 2)
         burst(slab, 3 * IOBUF_KEEP_BYTES / 2 / bytes, bytes);
     burst(slab, n_small, IOBUF_SMALL_BYTES);
     assert_int_equal(iobuf_reserve(&b, slab, IOBUF_LARGE_BYTES), ST_OK);
@@ -145,10 +148,28 @@ static void what_is_kept_has_one_limit_for_all_sizes(void **state) {
     iobuf_slab_destroy(slab);
 }
 
+static void what_is_not_lent_for_a_while_is_given_back(void **state) {
+    struct iobuf_slab *slab = iobuf_slab_create();
+    struct iobuf used = {0};
+
+    (void)state;
+    burst(slab, 20, 256 << 10);
+    burst(slab, 100, 4096);
+    assert_true(iobuf_slab_is_full(slab));
+    assert_true(iobuf_slab_trim(slab)); /* all were lent since the slab was made */
+    assert_int_equal(iobuf_reserve(&used, slab, 256 << 10), ST_OK);
+    iobuf_release(&used, slab);
+    assert_false(iobuf_slab_trim(slab)); /* of the large ones the unused, and then it is enough */
+    iobuf_slab_check(slab);
+    assert_false(iobuf_slab_is_full(slab));
+    iobuf_slab_destroy(slab);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(random_steps_keep_the_bytes),
         cmocka_unit_test(what_is_kept_has_one_limit_for_all_sizes),
+        cmocka_unit_test(what_is_not_lent_for_a_while_is_given_back),
         cmocka_unit_test(an_empty_one_owns_nothing_and_the_slab_lends_again),
         cmocka_unit_test(it_shrinks_to_the_size_that_holds_it),
         cmocka_unit_test(refused_memory_leaves_it_as_it_was),
