@@ -23,6 +23,7 @@
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -111,7 +112,7 @@ static void consume_out(struct conn *c, size_t n) {
     if (n == iobuf_len(&c->out)) {
         drop_out(c);
     } else {
-        c->out.start += n;
+        c->out.start += (uint32_t)n;
     }
 }
 
@@ -125,6 +126,11 @@ static enum status take_over_lent(struct conn *c) {
     c->out = own;
     c->out_is_lent = false;
     return ST_OK;
+}
+
+/* The input has got shorter, or may get longer: what was full may be read again. */
+static inline void input_has_room(struct conn *c) {
+    if (UNLIKELY(!(c->watch.watched & LOOP_READ) || c->has_more)) watch(c);
 }
 
 static void fail_later(struct conn *c, enum conn_end end, int error) {
@@ -188,7 +194,7 @@ static void send_queue(struct conn *c) {
     if (queued == 0 || c->is_connecting || c->has_failed) return;
     send_some(c, NULL, 0);
     if (!c->has_failed && iobuf_len(&c->out)) c->was_blocked = true;
-    watch(c);
+    if (c->was_blocked) watch(c);
 }
 
 /* News that waited for a moment when the owner may be called. */
@@ -227,26 +233,28 @@ static void can_write(struct conn *c) {
     }
 }
 
-static void queue(struct conn *c, const char *data, size_t n) {
-    if (n == 0 || c->has_failed) return;
-    if (take_over_lent(c) != ST_OK || iobuf_append(&c->out, slab(c), data, n) != ST_OK)
+/* What is left of the pieces, `left` bytes, without their first `sent` ones. */
+static void queue_rest(struct conn *c, const struct iovec *iov, int n, size_t sent, size_t left) {
+    if (take_over_lent(c) != ST_OK || iobuf_reserve(&c->out, slab(c), left) != ST_OK) {
         fail_later(c, CONN_NOMEM, ENOMEM);
-}
-
-/* The pieces without their first `sent` bytes. */
-static void queue_rest(struct conn *c, const struct iovec *iov, int n, size_t sent, bool lends) {
+        return;
+    }
     for (int i = 0; i < n; i++) {
-        size_t skip = MIN(sent, iov[i].iov_len), left = iov[i].iov_len - skip;
-        char *from = (char *)iov[i].iov_base + skip;
+        size_t skip = MIN(sent, iov[i].iov_len), len = iov[i].iov_len - skip;
 
         sent -= skip;
-        if (lends && i == n - 1 && left && iobuf_len(&c->out) == 0 && !c->has_failed) {
-            c->out = (struct iobuf){.data = from, .end = left, .cap = left};
-            c->out_is_lent = true;
-        } else {
-            queue(c, from, left);
-        }
+        if (len) memcpy(c->out.data + c->out.end, (const char *)iov[i].iov_base + skip, len);
+        c->out.end += (uint32_t)len;
     }
+}
+
+/* The rest of a piece that stays where it is. */
+static void lend(struct conn *c, const struct iovec *piece, size_t left) {
+    assert(left <= IOBUF_MAX_BYTES);
+    c->out = (struct iobuf){.data = (char *)piece->iov_base + piece->iov_len - left,
+                            .end = (uint32_t)left,
+                            .cap = (uint32_t)left};
+    c->out_is_lent = true;
 }
 
 /* Queues the pieces; from `direct_bytes` on they are sent first, and only the rest is queued. */
@@ -262,9 +270,15 @@ static void write_pieces(struct conn *c, const struct iovec *iov, int n, size_t 
     if (total >= direct_bytes && !c->was_blocked && !c->is_connecting) {
         sent = send_some(c, iov, n);
         if (sent < total && !c->has_failed) c->was_blocked = true;
-        watch(c);
+        if (c->was_blocked) watch(c);
     }
-    if (sent < total) queue_rest(c, iov, n, sent, lends);
+    if (sent < total && !c->has_failed) {
+        if (lends && iobuf_len(&c->out) == 0 && total - sent <= iov[n - 1].iov_len) {
+            lend(c, &iov[n - 1], total - sent);
+        } else {
+            queue_rest(c, iov, n, sent, total - sent);
+        }
+    }
     if (iobuf_len(&c->out) > CONN_LOW_WATER_BYTES) c->was_above_low_water = true;
     if (iobuf_len(&c->out) && !c->was_blocked) loop_defer_last(c->watch.loop, &c->flush);
 }
@@ -367,7 +381,7 @@ static void can_read(struct conn *c) {
         }
         return;
     }
-    c->in.end += (size_t)n;
+    c->in.end += (uint32_t)n;
     if (c->has_more) watch(c);
     c->events->on_data(c, c->owner);
     if (c->watch.fd >= 0 && !c->is_pinned && c->in_want <= REST_BYTES &&
@@ -389,19 +403,19 @@ struct conn_bytes conn_input(struct conn *c) {
 
 void conn_consume(struct conn *c, size_t n) {
     if (iobuf_len(&c->in)) iobuf_consume(&c->in, slab(c), n);
-    watch(c);
+    input_has_room(c);
 }
 
 void conn_input_truncate(struct conn *c, size_t len) {
     assert(len <= iobuf_len(&c->in));
-    c->in.end = c->in.start + len;
+    c->in.end = c->in.start + (uint32_t)len;
     if (len == 0) iobuf_release(&c->in, slab(c));
-    watch(c);
+    input_has_room(c);
 }
 
 void conn_want_input(struct conn *c, size_t n) {
     c->in_want = n;
-    watch(c);
+    input_has_room(c);
 }
 
 void conn_receive_much(struct conn *c) {
@@ -415,17 +429,15 @@ void conn_pin_input(struct conn *c) {
         fail_later(c, CONN_NOMEM, ENOMEM);
     }
     c->is_pinned = true;
-    watch(c);
 }
 
 void conn_unpin_input(struct conn *c) {
     c->is_pinned = false;
-    watch(c);
+    input_has_room(c);
 }
 
 void conn_pause(struct conn *c) {
-    c->is_paused = true;
-    watch(c);
+    c->is_paused = true; /* see is_ready */
 }
 
 void conn_resume(struct conn *c) {

@@ -144,6 +144,32 @@ static enum status step(struct http_body *b, unsigned char c, struct error *err)
     }
 }
 
+/* A size line of the usual form, up to six digits and CR LF, that is there whole. Any other is left to
+ * the machine. Returns its length, 0: not taken. */
+static size_t read_usual_size(struct http_body *b, const char *in, size_t n) {
+    uint64_t size = 0;
+    size_t i = 0;
+    int digit;
+
+    if (b->n_digits) return 0;
+    for (; i < n && i < 6 && (digit = str_hex_value((uint8_t)in[i])) >= 0; i++)
+        size = size << 4 | (unsigned)digit;
+    if (i == 0 || size == 0 || n - i < 2 || in[i] != '\r' || in[i + 1] != '\n') return 0;
+    if (is_over_limit(b, size)) return 0; /* the machine says so */
+    b->remaining = size;
+    b->n_line_bytes = 0;
+    b->state = BODY_CHUNK;
+    return i + 2;
+}
+
+/* The end of a chunk, if it is there whole. */
+static size_t read_usual_end(struct http_body *b, const char *in, size_t n) {
+    if (b->state != BODY_CHUNK_CR || n < 2 || in[0] != '\r' || in[1] != '\n') return 0;
+    begin_size(b);
+    b->state = BODY_SIZE;
+    return 2;
+}
+
 /* Takes payload from the front of `in`. */
 static size_t take(struct http_body *b, const char *in, size_t n, struct str *payload) {
     size_t len = (size_t)MIN((uint64_t)n, b->remaining);
@@ -157,7 +183,7 @@ static size_t take(struct http_body *b, const char *in, size_t n, struct str *pa
 
 enum status http_body_next(struct http_body *b, const char *in, size_t n, size_t *used,
                            struct str *payload, struct error *err) {
-    size_t pos = 0;
+    size_t pos = 0, usual;
     enum status st = ST_OK;
 
     *used = 0;
@@ -166,6 +192,10 @@ enum status http_body_next(struct http_body *b, const char *in, size_t n, size_t
     if (b->framing == HTTP_LENGTH_BODY && is_over_limit(b, b->remaining))
         return refuse_size(b, err);
     while (pos < n && b->state != BODY_DONE && payload->len == 0) {
+        if (b->state == BODY_SIZE && (usual = read_usual_size(b, in + pos, n - pos)) > 0) {
+            pos += usual;
+            continue;
+        }
         if (b->state != BODY_DATA && b->state != BODY_CHUNK) {
             st = step(b, (unsigned char)in[pos++], err);
             if (st != ST_OK) return st;
@@ -173,6 +203,7 @@ enum status http_body_next(struct http_body *b, const char *in, size_t n, size_t
         }
         if (b->framing == HTTP_CLOSE_BODY && is_over_limit(b, n - pos)) return refuse_size(b, err);
         pos += take(b, in + pos, n - pos, payload);
+        pos += read_usual_end(b, in + pos, n - pos);
     }
     *used = pos;
     return b->state == BODY_DONE ? ST_OK : ST_AGAIN;

@@ -234,7 +234,12 @@ void http_raw_chunk(struct http_request *req, struct str payload) {
     http_raw_writev(req, (struct str[]){chunk_size(payload.len, size), payload, STR("\r\n")}, 3);
 }
 
+void http_raw_flush(struct http_request *req) {
+    conn_flush(conn_of(exchange_of(req)));
+}
+
 void http_raw_end(struct http_request *req, bool keep_alive) {
+    http_raw_flush(req);
     exchange_end(exchange_of(req), keep_alive && exchange_of(req)->head.keep_alive);
 }
 

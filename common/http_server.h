@@ -14,7 +14,8 @@
  * into the connection's input and live as long as it does. Calls never re-enter: neither on_abort
  * nor on_drain is called from inside an answer function.
  *
- * All that an answer writes in one turn of the loop leaves in one send, at the end of the turn.
+ * All that an answer writes in one turn of the loop leaves in one send, at the end of the turn, or when
+ * a raw answer is flushed.
  * A keep-alive request that arrives in one piece costs one recv and one send.
  *
  * A listener with TLS begins each connection with a handshake; what comes after is the same. Who
@@ -188,7 +189,9 @@ bool http_stream_has_begun(const struct http_request *req); /* or any raw byte w
 void http_raw_write(struct http_request *req, struct str bytes);
 void http_raw_writev(struct http_request *req, const struct str *pieces, int n);
 void http_raw_chunk(struct http_request *req, struct str payload); /* framed; "" is ignored */
-void http_raw_end(struct http_request *req, bool keep_alive);      /* ends the request */
+void http_raw_flush(
+    struct http_request *req); /* sends now: what was written is in the cache still */
+void http_raw_end(struct http_request *req, bool keep_alive); /* flushes, ends the request */
 bool http_wants_close(const struct http_request *req);
 
 /* --- flow -------------------------------------------------------------------------------------- */

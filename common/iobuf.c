@@ -20,6 +20,7 @@ static const uint32_t sizes[] = {IOBUF_SMALL_BYTES, 2 * KIB,         4 * KIB,   
                                  32 * KIB,          48 * KIB,        IOBUF_LARGE_BYTES, 256 * KIB,
                                  1024 * KIB,        IOBUF_HUGE_BYTES};
 #define N_SIZES ARRAY_LEN(sizes)
+#define NO_SIZE N_SIZES /* pages that are not kept */
 
 struct free_buffer {
     struct free_buffer *next;
@@ -135,101 +136,100 @@ void iobuf_slab_check(const struct iobuf_slab *slab) {
     assert(kept_bytes == slab->kept_bytes && kept_bytes <= IOBUF_KEEP_BYTES);
 }
 
-/* The first of `sizes` that holds n, which is at most the last of them. */
+/* The first of `sizes` that holds n, or NO_SIZE. */
 static uint32_t size_for(size_t n) {
-    uint32_t i = 0;
+    uint32_t i = n > sizes[5] ? 6 : 0; /* the search begins in the middle: most are short */
 
-    while (sizes[i] < n)
+    while (i < N_SIZES && sizes[i] < n)
         i++;
     return i;
 }
 
-/* The list for buffers of this capacity, or NULL for those that are not kept. */
-static struct free_list *list_of(struct iobuf_slab *slab, size_t cap) {
-    return cap > IOBUF_HUGE_BYTES ? NULL : &slab->lists[size_for(cap)];
-}
-
-static void give_back(struct iobuf_slab *slab, char *data, size_t cap) {
-    struct free_list *list;
-
-    if (!data) return;
-    list = list_of(slab, cap);
-    if (list) {
-        push(slab, list, data);
+static void give_back(struct iobuf_slab *slab, const struct iobuf *b) {
+    if (!b->data) return;
+    if (b->size < N_SIZES) {
+        push(slab, &slab->lists[b->size], b->data);
     } else {
-        free_memory(data, cap);
+        free_memory(b->data, b->cap);
     }
 }
 
-/* Both are more than the slab keeps: the pages move, and what is in them with them. */
+/* The pages move, and what is in them with them. */
 static enum status grow_pages(struct iobuf *b, size_t cap) {
     char *data = mem_try_grow_pages(b->data, b->cap, cap);
 
     if (!data) return ST_NOMEM;
     b->data = data;
-    b->cap = cap;
+    b->cap = (uint32_t)cap;
     return ST_OK;
 }
 
-/* Moves the content into a new buffer of that capacity. */
-static enum status exchange(struct iobuf *b, struct iobuf_slab *slab, size_t cap) {
-    struct free_list *list = list_of(slab, cap);
-    char *data = list ? pop(slab, list) : NULL;
+/* Moves the content into a new buffer of that size, or, for NO_SIZE, of `cap` bytes. */
+static enum status exchange(struct iobuf *b, struct iobuf_slab *slab, uint32_t size, size_t cap) {
     size_t len = iobuf_len(b);
+    char *data = NULL;
 
+    if (size < N_SIZES) {
+        cap = sizes[size];
+        data = pop(slab, &slab->lists[size]);
+    }
     if (!data) data = get_memory(cap);
     if (!data) return ST_NOMEM;
     if (len) memcpy(data, b->data + b->start, len);
-    give_back(slab, b->data, b->cap);
-    *b = (struct iobuf){.data = data, .end = len, .cap = cap};
+    give_back(slab, b);
+    *b = (struct iobuf){
+        .data = data, .end = (uint32_t)len, .cap = (uint32_t)cap, .size = (uint8_t)size};
     return ST_OK;
 }
 
-/* The smallest buffer that holds that much. */
-static size_t cap_for(size_t n) {
-    return n > IOBUF_HUGE_BYTES ? ALIGN_UP(n, 4 * KIB) : sizes[size_for(n)];
+/* Of more than the slab keeps: by half at least. */
+static enum status grow_large(struct iobuf *b, struct iobuf_slab *slab, size_t need) {
+    size_t grown = MAX(need, MIN((size_t)b->cap + b->cap / 2, (size_t)IOBUF_MAX_BYTES));
+
+    if (!b->data || b->size < N_SIZES || b->start >= iobuf_len(b) ||
+        b->start + grown > IOBUF_MAX_BYTES)
+        return exchange(b, slab, NO_SIZE, ALIGN_UP(grown, 4 * KIB));
+    return grow_pages(b, ALIGN_UP(b->start + grown, 4 * KIB));
 }
 
 enum status iobuf_reserve(struct iobuf *b, struct iobuf_slab *slab, size_t n) {
-    size_t len = iobuf_len(b), need;
+    size_t len = iobuf_len(b);
+    uint32_t size;
 
     if (b->data && iobuf_room(b) >= n) return ST_OK;
-    if (n > SIZE_MAX / 4) return ST_NOMEM;
+    if (n > IOBUF_MAX_BYTES - len) return ST_NOMEM;
     if (b->data && b->cap - len >= n && b->start >= len) { /* cheap: at least half was consumed */
         memcpy(b->data, b->data + b->start, len);
         b->start = 0;
-        b->end = len;
+        b->end = (uint32_t)len;
         return ST_OK;
     }
-    need = len + n;
-    if (need <= IOBUF_HUGE_BYTES) return exchange(b, slab, cap_for(need));
-    need = MAX(need, b->cap + b->cap / 2);
-    if (b->cap > IOBUF_HUGE_BYTES && b->start < len) return grow_pages(b, cap_for(b->start + need));
-    return exchange(b, slab, cap_for(need));
+    size = size_for(len + n);
+    return size < N_SIZES ? exchange(b, slab, size, 0) : grow_large(b, slab, len + n);
 }
 
 enum status iobuf_append(struct iobuf *b, struct iobuf_slab *slab, const void *data, size_t n) {
     if (n == 0) return ST_OK;
     if (iobuf_reserve(b, slab, n) != ST_OK) return ST_NOMEM;
     memcpy(b->data + b->end, data, n);
-    b->end += n;
+    b->end += (uint32_t)n;
     return ST_OK;
 }
 
 void iobuf_consume(struct iobuf *b, struct iobuf_slab *slab, size_t n) {
     assert(n <= iobuf_len(b));
-    b->start += n;
+    b->start += (uint32_t)n;
     if (b->start == b->end) iobuf_release(b, slab);
 }
 
 void iobuf_shrink(struct iobuf *b, struct iobuf_slab *slab, size_t spare) {
-    size_t cap = cap_for(iobuf_len(b) + spare);
+    size_t need = iobuf_len(b) + spare;
 
-    if (!b->data || cap >= b->cap || cap > IOBUF_LARGE_BYTES) return;
-    if (exchange(b, slab, cap) != ST_OK) return; /* then it stays as it is */
+    if (!b->data || need > IOBUF_LARGE_BYTES || sizes[size_for(need)] >= b->cap) return;
+    if (exchange(b, slab, size_for(need), 0) != ST_OK) return; /* then it stays as it is */
 }
 
 void iobuf_release(struct iobuf *b, struct iobuf_slab *slab) {
-    give_back(slab, b->data, b->cap);
+    give_back(slab, b);
     *b = (struct iobuf){0};
 }

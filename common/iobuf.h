@@ -40,8 +40,10 @@ bool iobuf_slab_trim(struct iobuf_slab *slab);
 
 struct iobuf {
     char *data; /* NULL: holds no memory */
-    size_t start, end, cap;
+    uint32_t start, end, cap;
+    uint8_t size; /* which of the slab's sizes */
 };
+#define IOBUF_MAX_BYTES (UINT32_MAX / 2) /* more is refused */
 
 static inline size_t iobuf_len(const struct iobuf *b) {
     return b->end - b->start;

@@ -276,6 +276,7 @@ static void on_upstream_data(void *arg) {
         proxy_attempt_was_stale(x);
     } else {
         relay(x);
+        if (x->has_sent && x->req) http_raw_flush(x->req);
         proxy_tell_first_token(x);
     }
 }
