@@ -292,7 +292,7 @@ $(B)/tests/bench/%: $(B)/tests/bench/%.o $(LIBS_all)
 load: $(B)/incipit-bench ## the load generator: build/release/incipit-bench --help
 wrk: all ## wrk with the Lua scripts of tests/bench/wrk; URL=http://... against a running fleet
 	@tests/bench/wrk/run $(B) $(URL)
-bench-router: all load $(B)/tests/bench/router/upstream ## a proxied request beside nginx and haproxy; ARGS=quick
+bench-router: all load $(B)/tests/bench/router/upstream $(B)/tests/bench/router/forwarder ## a proxied request beside nginx, haproxy and a bare forwarder; ARGS=quick
 	@INCIPIT_BUILD=$(B) python3 tests/bench/router/bench_router.py $(ARGS)
 bench-peers: all load ## beside smg, sglang-router, haproxy and nginx, before simulated workers; ARGS=quick
 	@INCIPIT_BUILD=$(B) python3 tests/bench/peers/bench_peers.py $(ARGS)

@@ -350,26 +350,30 @@ static void at_end_of_turn(void *arg) {
     }
 }
 
-static void keep_address(struct peer *p, const struct sockaddr_storage *addr) {
+/* Its address as text; how long it is. */
+static size_t write_address(const struct sockaddr_storage *addr, char text[HTTP_ADDRESS_MAX]) {
     const struct sockaddr_in *v4 = (const struct sockaddr_in *)addr;
     const struct sockaddr_in6 *v6 = (const struct sockaddr_in6 *)addr;
 
     if (addr->ss_family == AF_INET6) {
-        inet_ntop(AF_INET6, &v6->sin6_addr, p->client, sizeof(p->client));
+        inet_ntop(AF_INET6, &v6->sin6_addr, text, HTTP_ADDRESS_MAX);
     } else {
-        inet_ntop(AF_INET, &v4->sin_addr, p->client, sizeof(p->client));
+        inet_ntop(AF_INET, &v4->sin_addr, text, HTTP_ADDRESS_MAX);
     }
-    p->client_len = (uint8_t)strlen(p->client);
+    return strlen(text);
 }
 
 void peer_open(struct http_server *server, struct tls *tls, int fd,
                const struct sockaddr_storage *addr) {
-    struct peer *p = mem_zalloc(sizeof(*p));
+    char client[HTTP_ADDRESS_MAX] = "";
+    size_t n = write_address(addr, client);
+    struct peer *p = mem_zalloc(sizeof(*p) + n); /* most addresses are short, and peers are many */
 
     p->server = server;
     p->state = PEER_GONE;
     loop_task_init(&p->task, at_end_of_turn, p);
-    keep_address(p, addr);
+    memcpy(p->client, client, n);
+    p->client_len = (uint8_t)n;
     server->stats.connections_total++;
     server->stats.open_connections++;
     conn_init(&p->conn, server->loop, fd, &peer_events, p);

@@ -58,7 +58,7 @@ struct peer {
     uint8_t state;
     bool is_advancing;
     uint8_t client_len;
-    char client[HTTP_ADDRESS_MAX]; /* its address, as text */
+    char client[]; /* its address, as text */
 };
 
 struct listener;

@@ -123,6 +123,10 @@ class Process:
     def pss_bytes(self):
         return self._sum_kib("smaps_rollup", "Pss:") * 1024
 
+    def anonymous_bytes(self):
+        """Without what other processes have mapped too, whose share changes with them."""
+        return self._sum_kib("smaps_rollup", "Pss_Anon:") * 1024
+
     def peak_rss_bytes(self):
         return self._sum_kib("status", "VmHWM:") * 1024
 
@@ -158,6 +162,16 @@ class Fleet(contextlib.ExitStack):
         self.callback(process.stop)
         return process
 
+    def certificate(self):
+        """For TLS on the loopback: paths of a certificate, its key, and both in one file."""
+        cert, key, both = (self.dir / f"bench.{kind}" for kind in ("crt", "key", "pem"))
+        if not both.exists():
+            subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1",
+                            "-nodes", "-subj", "/CN=bench", "-days", "2", "-keyout", key, "-out", cert],
+                           check=True, stderr=subprocess.DEVNULL)
+            both.write_text(cert.read_text() + key.read_text())
+        return cert, key, both
+
     def file(self, name, template, **values):
         text = pathlib.Path(template).read_text()
         for key, value in values.items():
@@ -168,23 +182,34 @@ class Fleet(contextlib.ExitStack):
 
 
 def start_nginx(fleet, urls, threads=1, cpus=None):
-    port, sse = free_ports(2)
+    port, sse, tls = free_ports(3)
     servers = " ".join(f"server {u.split('//')[1]} max_fails=0;" for u in urls)
     work = fleet.dir / f"nginx-{port}"
     work.mkdir()
-    conf = fleet.file(f"nginx-{port}.conf", HERE / "router/nginx.conf", port=port, sse=sse, servers=servers,
+    for path in fleet.certificate()[:2]:
+        shutil.copy(path, work)
+    conf = fleet.file(f"nginx-{port}.conf", HERE / "router/nginx.conf", port=port, sse=sse, tls=tls, servers=servers,
                       threads=threads, dir=work)
     proxy = fleet.start([find_program("nginx"), "-c", conf, "-e", work / "error.log"], cpus=cpus)
     proxy.url, proxy.sse_url = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{sse}"
+    proxy.tls_url = f"https://127.0.0.1:{tls}"
     return proxy
 
 
 def start_haproxy(fleet, urls, threads=1, cpus=None, balance="roundrobin", bufsize=16384):
-    (port,) = free_ports(1)
+    port, tls = free_ports(2)
     servers = "\n    ".join(f"server w{i} {u.split('//')[1]} maxconn 8000" for i, u in enumerate(urls))
     conf = fleet.file(f"haproxy-{port}.cfg", HERE / "router/haproxy.cfg", port=port, servers=servers, threads=threads,
-                      balance=balance, bufsize=bufsize)
+                      balance=balance, bufsize=bufsize, tls=tls, cert=fleet.certificate()[2])
     proxy = fleet.start([find_program("haproxy"), "-db", "-f", conf], cpus=cpus)
+    proxy.url = proxy.sse_url = f"http://127.0.0.1:{port}"
+    proxy.tls_url = f"https://127.0.0.1:{tls}"
+    return proxy
+
+
+def start_forwarder(fleet, urls, cpus=None):
+    (port,) = free_ports(1)
+    proxy = fleet.start([BUILD / "tests/bench/router/forwarder", port, *(u.rsplit(":", 1)[1] for u in urls)], cpus=cpus)
     proxy.url = proxy.sse_url = f"http://127.0.0.1:{port}"
     return proxy
 

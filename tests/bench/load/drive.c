@@ -17,6 +17,7 @@
 #include "common/http_parse.h"
 #include "common/mem.h"
 #include "common/rng.h"
+#include "common/tls.h"
 
 #define SWEEP_US           50000
 #define SWEEP_ABORTS_US    2000
@@ -49,6 +50,7 @@ struct drive {
     struct drive_config config;
     struct traffic *traffic;
     struct rng rng;
+    struct tls_ticket *ticket;
     struct buf fields; /* of every request's head, after the length */
     struct list idle, busy;
     struct loop_fd arrivals;
@@ -283,6 +285,7 @@ static struct client *client_open(struct drive *d) {
         mem_free(c);
         return NULL;
     }
+    if (d->config.tls) tls_connect(&c->conn, d->config.tls, "127.0.0.1", &d->ticket);
     d->n_clients++;
     return c;
 }
@@ -442,6 +445,7 @@ void drive_destroy(struct drive *d) {
         close(d->arrivals.fd);
     }
     loop_timer_fini(&d->sweep);
+    tls_ticket_forget(&d->ticket);
     buf_fini(&d->fields);
     mem_free(d->records);
     mem_free(d);

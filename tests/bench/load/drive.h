@@ -15,6 +15,7 @@
 #include "tests/bench/load/traffic.h"
 
 struct loop;
+struct tls;
 struct drive;
 
 enum outcome {
@@ -43,6 +44,7 @@ struct record { /* of one request; times in us since the start */
 
 struct drive_config {
     struct endpoints *endpoints;
+    struct tls *tls; /* NULL: plain */
     const char *authority, *path;
     const char *const *headers; /* "name: value" */
     uint32_t n_headers;

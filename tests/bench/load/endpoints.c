@@ -16,8 +16,9 @@ enum status endpoint_parse(const char *url, struct sockaddr_in *addr, struct err
     unsigned port;
 
     *addr = (struct sockaddr_in){.sin_family = AF_INET};
-    if (sscanf(url, "http://%63[0-9.]:%u", host, &port) != 2 || port > 65535 ||
-        inet_pton(AF_INET, host, &addr->sin_addr) != 1) {
+    if ((sscanf(url, "http://%63[0-9.]:%u", host, &port) != 2 &&
+         sscanf(url, "https://%63[0-9.]:%u", host, &port) != 2) ||
+        port > 65535 || inet_pton(AF_INET, host, &addr->sin_addr) != 1) {
         return error_set(err, ST_INVALID, "'%s' is not like http://127.0.0.1:30000", url);
     }
     addr->sin_port = htons((uint16_t)port);

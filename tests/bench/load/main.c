@@ -13,6 +13,7 @@
 
 #include "common/loop.h"
 #include "common/options.h"
+#include "common/tls.h"
 #include "tests/bench/load/drive.h"
 #include "tests/bench/load/report.h"
 
@@ -35,7 +36,7 @@ static const char *const mode_names[] = {"open", "closed", NULL};
 
 static const struct option_def rows[] = {
     {"url", OPT_STR, FIELD(url), .def = "http://127.0.0.1:30000", .is_positional = true,
-     .help = "Whom to ask; a numeric address."},
+     .help = "Whom to ask; a numeric address. With https:// any certificate will do."},
     {"endpoints", OPT_STR, FIELD(endpoints), .metavar = "FILE",
      .help = "A file with one URL a line, read again when it changes: each new connection goes to "
              "the next of them, in place of the URL, as those of a Kubernetes Service do."},
@@ -168,7 +169,7 @@ static enum status run(struct options_of_bench *o, struct error *err) {
     struct endpoints endpoints = {.n = 1};
     struct drive_config config = {
         .endpoints = &endpoints,
-        .authority = o->url + strlen("http://"),
+        .authority = strstr(o->url, "://") ? strstr(o->url, "://") + 3 : o->url,
         .path = o->path,
         .headers = o->headers.items,
         .n_headers = o->headers.n,
@@ -182,6 +183,7 @@ static enum status run(struct options_of_bench *o, struct error *err) {
         .abort_share = o->abort_share,
         .abort_us = o->abort_ms * UINT64_C(1000),
     };
+    const struct tls_config any = {.is_insecure = true};
     struct traffic *traffic;
     struct drive *drive;
     struct loop *loop;
@@ -192,7 +194,8 @@ static enum status run(struct options_of_bench *o, struct error *err) {
     if (o->warmup_ms >= o->duration_ms) {
         return error_set(err, ST_INVALID, "--warmup must be shorter than --duration");
     }
-    st = loop_create(&loop, err);
+    if (strncmp(o->url, "https:", 6) == 0) st = tls_create(&config.tls, &any, err);
+    if (st == ST_OK) st = loop_create(&loop, err);
     if (st != ST_OK) return st;
     o->traffic.seed = o->seed;
     traffic = traffic_create(&o->traffic);
@@ -204,6 +207,7 @@ static enum status run(struct options_of_bench *o, struct error *err) {
     drive_destroy(drive);
     traffic_destroy(traffic);
     loop_destroy(loop);
+    tls_destroy(config.tls);
     return st;
 }
 

@@ -2,7 +2,8 @@
 """make bench-router: what a proxied request costs here, beside nginx and haproxy.
 
 All stand before the same two workers (upstream.c), one loop each, pinned to core 0; workers and load
-are on core 1. Each repetition measures all proxies one after the other, in an order that rotates;
+are on core 1. The forwarder (forwarder.c) does nothing to a request but pass it on once it is whole:
+it is the floor of this machine, and the ratio to it is what can be compared between machines. Each repetition measures all proxies one after the other, in an order that rotates;
 a ratio is taken inside a repetition, and the table gives the median of these ratios, because
 absolute times drift with whatever else the machine does. nginx and haproxy route nothing and log
 nothing; incipit scans, hashes and routes each request with its default policy, and logs warnings
@@ -31,8 +32,10 @@ QUIET = ["--log-level", "warn", "--probe-timeout", "10s"]  # a busy machine is n
 SCENES = {
     "1 KB": ["--connections", 64, "--body-bytes", 1024],
     "32 KB": ["--connections", 64, "--body-bytes", 32768],
+    "200 KB": ["--connections", 64, "--body-bytes", 204800],
     "SSE": ["--connections", 256, "--body-bytes", 1024, "--stream"],
 }
+TLS_SCENES = {f"TLS {name}": SCENES[name] for name in ("1 KB", "200 KB")}
 
 
 def start(kind, fleet, urls, threads=1, cpus=PROXY_CPUS):
@@ -40,6 +43,13 @@ def start(kind, fleet, urls, threads=1, cpus=PROXY_CPUS):
         proxy = F.start_nginx(fleet, urls, threads, cpus)
     elif kind == "haproxy":
         proxy = F.start_haproxy(fleet, urls, threads, cpus)
+    elif kind == "forwarder":
+        proxy = F.start_forwarder(fleet, urls, cpus)
+    elif kind == "tls":
+        cert, key, _ = fleet.certificate()
+        proxy = F.start_router(fleet, urls, threads, cpus, [*QUIET, "--tls-cert-path", cert, "--tls-key-path", key])
+        proxy.tls_url = proxy.url = proxy.url.replace("http:", "https:")
+        return proxy
     else:
         proxy = F.start_router(fleet, urls, threads, cpus, ["--log-level", "info", *QUIET[2:]] if kind == "logging" else QUIET)
     F.wait_until_serving(proxy, MODEL)
@@ -48,10 +58,10 @@ def start(kind, fleet, urls, threads=1, cpus=PROXY_CPUS):
 
 def offer(proxy, scene, seconds, cpus=LOAD_CPUS):
     """Closed loop for some seconds: (CPU microseconds of the proxy per request, report)."""
-    url = proxy.sse_url if scene == "SSE" else proxy.url
+    url = proxy.sse_url if scene == "SSE" else proxy.tls_url if scene in TLS_SCENES else proxy.url
     before = proxy.cpu_ns()
-    report = F.load(url, "--mode", "closed", "--model", MODEL, "--duration", f"{int(seconds * 1000)}ms", *SCENES[scene],
-                    cpus=cpus)
+    report = F.load(url, "--mode", "closed", "--model", MODEL, "--duration", f"{int(seconds * 1000)}ms",
+                    *{**SCENES, **TLS_SCENES}[scene], cpus=cpus)
     spent = proxy.cpu_ns() - before
     if report["failed"]:
         print(f"  {proxy.args[0]}, {scene}: not all were answered: {report['outcomes']} {report['codes']}", flush=True)
@@ -81,14 +91,14 @@ def rotate(items, by):
     return items[by:] + items[:by]
 
 
-def measure_cpu(o, table, kinds, urls):
+def measure_cpu(o, table, kinds, urls, scenes=SCENES):
     """CPU per request of each kind and scene, by repetition."""
-    cost = {scene: {kind: [] for kind in kinds} for scene in SCENES}
-    rate = {scene: {kind: [] for kind in kinds} for scene in SCENES}
+    cost = {scene: {kind: [] for kind in kinds} for scene in scenes}
+    rate = {scene: {kind: [] for kind in kinds} for scene in scenes}
     for rep in range(o.reps):
         with F.Fleet() as fleet:
             proxies = {kind: start(kind, fleet, urls) for kind in kinds}
-            for scene in SCENES:
+            for scene in scenes:
                 for kind in kinds:  # caches, connections, branch history
                     offer(proxies[kind], scene, 0.3)
                 for kind in rotate(kinds, rep):
@@ -97,9 +107,9 @@ def measure_cpu(o, table, kinds, urls):
                     rate[scene][kind].append(report["completed_per_s"])
         print(f"  repetition {rep + 1} of {o.reps} done", file=sys.stderr, flush=True)
     table.head(f"CPU of the proxy per request, us (median of {o.reps}; requests per second in brackets)")
-    for scene in SCENES:
-        print(f"  {scene:<8}" + "".join(f"{kind:>10} {F.median(cost[scene][kind]):7.2f} ({F.median(rate[scene][kind]):6.0f})"
-                                        for kind in kinds))
+    for scene in scenes:
+        print(f"  {scene:<10}" + "".join(f"{kind:>10} {F.median(cost[scene][kind]):7.2f} ({F.median(rate[scene][kind]):6.0f})"
+                                         for kind in kinds))
     return cost
 
 
@@ -112,21 +122,27 @@ def spread(cost, scene, kind, other):
     return f"({ratios[0]:.2f}-{ratios[-1]:.2f})"
 
 
-def compare_cpu(table, cost, kinds):
-    bars = [("1 KB", "nginx", 0.75), ("1 KB", "haproxy", 0.85), ("32 KB", "nginx", 1.25), ("32 KB", "haproxy", 0.90),
-            ("SSE", "nginx", 0.90), ("SSE", "haproxy", None)]
-    table.head("incipit, medians of paired ratios (lowest-highest)")
+BARS = [("1 KB", "nginx", 0.75), ("1 KB", "haproxy", 0.85), ("1 KB", "forwarder", 1.08),
+        ("32 KB", "nginx", 1.00), ("32 KB", "haproxy", 0.90), ("32 KB", "forwarder", 1.25),
+        ("200 KB", "nginx", 1.00), ("200 KB", "haproxy", 0.85), ("200 KB", "forwarder", 1.40),
+        ("SSE", "nginx", 0.85), ("SSE", "haproxy", 1.00), ("SSE", "forwarder", None)]
+TLS_BARS = [(scene, other, None) for scene in TLS_SCENES for other in ("nginx", "haproxy")]
+
+
+def compare_cpu(table, cost, kinds, bars, ours="incipit"):
+    table.head(f"{ours}, medians of paired ratios (lowest-highest)")
     for scene, other, bar in bars:
         if other in kinds:
-            table.line(f"CPU, {scene}, against {other}", paired(cost, scene, "incipit", other), bar, "x",
-                       note=spread(cost, scene, "incipit", other) + (" stretch 1.00x" if (scene, other) == ("32 KB", "nginx") else ""))
-    table.line("request log on (50 lines/s at most), 1 KB", paired(cost, "1 KB", "logging", "incipit"), None, "x",
-               note="against log warnings only")
+            table.line(f"CPU, {scene}, against {other}", paired(cost, scene, ours, other), bar, "x",
+                       note=spread(cost, scene, ours, other))
+    if "logging" in kinds:
+        table.line("request log on (50 lines/s at most), 1 KB", paired(cost, "1 KB", "logging", "incipit"), None, "x",
+                   note="against log warnings only")
 
 
 def measure_latency(o, table, kinds, urls, upstream_url):
     """What a proxy adds to the median of one connection."""
-    kinds = [k for k in kinds if k != "logging"]
+    kinds = [k for k in kinds if k not in ("logging", "forwarder")]
     p50 = {kind: [] for kind in kinds}
     p99 = {kind: [] for kind in kinds}
     with F.Fleet() as fleet:
@@ -168,44 +184,49 @@ def measure_idle(table, kinds, urls):
     """User memory of an idle kept-alive connection that has had one request answered."""
     n = 2000
     table.head(f"user memory of an idle client connection, {n} of them, bytes")
-    for scene, size in (("1 KB", 1024), ("32 KB", 32768)):
+    for scene, size in (("1 KB", 1024), ("32 KB", 32768), ("200 KB", 204800)):
         cost = {}
-        for kind in [k for k in kinds if k != "logging"]:
+        for kind in [k for k in kinds if k not in ("logging", "forwarder")]:
             with F.Fleet() as fleet, contextlib.ExitStack() as held:
                 proxy = start(kind, fleet, urls)
                 for _ in range(50):
                     held.enter_context(contextlib.closing(ask_and_stay(proxy.url, size)))
-                before = proxy.pss_bytes()
+                before = proxy.anonymous_bytes()
                 for _ in range(n):
                     held.enter_context(contextlib.closing(ask_and_stay(proxy.url, size)))
-                cost[kind] = (proxy.pss_bytes() - before) / n
+                cost[kind] = (proxy.anonymous_bytes() - before) / n
         print(f"  after {scene:<6}" + "".join(f"{k:>10} {v:7.0f}" for k, v in cost.items()))
-        table.line(f"idle connection, {scene} before", cost["incipit"], 700, " B", ".0f")
+        table.line(f"idle connection, {scene} before", cost["incipit"], 600, " B", ".0f")
+
+
+def count_syscalls(fleet, proxy, scene, n):
+    """Per request, by name; None when strace may not attach."""
+    offer(proxy, scene, 0.3)
+    out = fleet.dir / "strace"
+    tracer = subprocess.Popen(["strace", "-c", "-f", "-o", str(out)] +
+                              [x for pid in proxy.pids() for x in ("-p", str(pid))], stderr=subprocess.DEVNULL)
+    time.sleep(0.5)
+    report = F.load(proxy.url, "--mode", "closed", "--model", MODEL, "--requests", n, "--duration", "60s", *SCENES[scene],
+                    cpus=LOAD_CPUS)
+    tracer.send_signal(signal.SIGINT)
+    tracer.wait()
+    calls = {}
+    for line in out.read_text().splitlines():
+        found = re.match(r"\s*[\d.]+\s+[\d.]+\s+\d+\s+(\d+)\s+(?:\d+\s+)?(\w+)$", line)
+        if found and found[2] != "total":
+            calls[found[2]] = int(found[1]) / report["ok"]
+    return calls
 
 
 def measure_syscalls(table, kinds, urls):
     if not shutil.which("strace"):
         F.skip("syscalls per request", "strace is not installed (make deps-bench)")
         return
-    table.head("syscalls per 1 KB request, 64 connections, under strace")
-    for kind in [k for k in kinds if k != "logging"]:
-        with F.Fleet() as fleet:
-            proxy = start(kind, fleet, urls)
-            offer(proxy, "1 KB", 0.3)
-            out = fleet.dir / "strace"
-            tracer = subprocess.Popen(["strace", "-c", "-f", "-o", str(out)] +
-                                      [x for pid in proxy.pids() for x in ("-p", str(pid))],
-                                      stderr=subprocess.DEVNULL)
-            time.sleep(0.5)
-            report = F.load(proxy.url, "--mode", "closed", "--model", MODEL, "--requests", 20000, "--duration", "60s",
-                            *SCENES["1 KB"], cpus=LOAD_CPUS)
-            tracer.send_signal(signal.SIGINT)
-            tracer.wait()
-            calls = {}
-            for line in out.read_text().splitlines():
-                found = re.match(r"\s*[\d.]+\s+[\d.]+\s+\d+\s+(\d+)\s+(?:\d+\s+)?(\w+)$", line)
-                if found and found[2] != "total":
-                    calls[found[2]] = int(found[1]) / report["ok"]
+    for scene, n in (("1 KB", 20000), ("200 KB", 4000)):
+        table.head(f"syscalls per {scene} request, 64 connections, under strace")
+        for kind in [k for k in kinds if k != "logging"]:
+            with F.Fleet() as fleet:
+                calls = count_syscalls(fleet, start(kind, fleet, urls), scene, n)
             if not calls:
                 F.skip(f"syscalls of {kind}", "strace may not attach here")
                 continue
@@ -252,11 +273,11 @@ def main():
     parser.add_argument("quick", nargs="?", choices=["quick"], help="2 repetitions of half a second")
     parser.add_argument("--reps", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=2)
-    parser.add_argument("--only", default="cpu,latency,idle,syscalls,loops")
+    parser.add_argument("--only", default="cpu,tls,latency,idle,syscalls,loops")
     o = parser.parse_args()
     if o.quick:
         o.reps, o.seconds = 2, 0.5
-    kinds = ["incipit", "logging"]
+    kinds = ["incipit", "logging", "forwarder"]
     for name in ("nginx", "haproxy"):
         if F.find_program(name):
             kinds.append(name)
@@ -270,7 +291,12 @@ def main():
         F.wait_for(lambda: F.get(urls[1] + "/health"), "the workers")
         only = o.only.split(",")
         if "cpu" in only:
-            compare_cpu(table, measure_cpu(o, table, kinds, urls), kinds)
+            compare_cpu(table, measure_cpu(o, table, kinds, urls), kinds, BARS)
+        if "tls" in only and not shutil.which("openssl"):
+            F.skip("TLS", "openssl is not installed")
+        elif "tls" in only:
+            others = ["tls", *(k for k in kinds if k in ("nginx", "haproxy"))]
+            compare_cpu(table, measure_cpu(o, table, others, urls, TLS_SCENES), others, TLS_BARS, "tls")
         if "latency" in only:
             measure_latency(o, table, kinds, urls, urls[0])
         if "idle" in only:
