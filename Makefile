@@ -41,7 +41,7 @@ LTO := $(if $(filter release,$(VARIANT)),$(if $(SAN)$(CROSS),,-flto=auto -ffat-l
 
 # Files named after an instruction set are compiled for it; on other machines they are empty. What is
 # listed here is asked for in common/isa.c before anything in such a file is called.
-ISA_avx2       := -mavx2 -mfma -mbmi2
+ISA_avx2       := -mavx2 -mfma -mbmi2 -mf16c
 ISA_avx512     := -mavx512f -mavx512bw -mavx512vl -mavx512dq $(ISA_avx2)
 ISA_avx512bf16 := -mavx512bf16 $(ISA_avx512)
 isa = $(if $(filter x86_64,$(MACHINE)),$(ISA_$(lastword $(subst _, ,$(basename $(notdir $(1)))))))

@@ -2,9 +2,18 @@
 #include "common/isa.h"
 
 #ifdef __x86_64__
+#include <cpuid.h>
+
+/* Older compilers have no name for it. */
+static bool has_f16c(void) {
+    unsigned a, b, c, d;
+
+    return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+}
+
 bool isa_has_avx2(void) {
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-           __builtin_cpu_supports("bmi2");
+           __builtin_cpu_supports("bmi2") && has_f16c();
 }
 
 bool isa_has_avx512(void) {

@@ -127,6 +127,8 @@ void wire_append_server_info(struct buf *out, const struct wire_server_info *inf
     json_field_z(&w, "path", info->path);
     json_field_z(&w, "device", info->device);
     json_field_z(&w, "uuid", info->uuid);
+    json_field_z(&w, "dtype", info->dtype);
+    json_field_z(&w, "kv_cache_dtype", info->kv_dtype);
     json_field_u64(&w, "tensor_parallel_size", info->tensor_parallel_size);
     json_field_u64(&w, "block_size", info->block_size);
     json_field_u64(&w, "n_blocks", info->n_blocks);
@@ -204,6 +206,11 @@ static enum status read_info(const struct json *root, struct wire_server_info *i
         return st;
     }
     if ((st = get_text(root, "uuid", info->uuid, sizeof(info->uuid), err)) != ST_OK) return st;
+    if ((st = get_text(root, "dtype", info->dtype, sizeof(info->dtype), err)) != ST_OK) return st;
+    if ((st = get_text(root, "kv_cache_dtype", info->kv_dtype, sizeof(info->kv_dtype), err)) !=
+        ST_OK) {
+        return st;
+    }
     st = json_get_u32(root, "tensor_parallel_size", 0, 1u << 16, &info->tensor_parallel_size, NULL,
                       err);
     if (st != ST_OK) return st;

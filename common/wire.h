@@ -66,6 +66,7 @@ bool wire_is_salt(struct str value);
 #define WIRE_GENERATION_MAX 40
 #define WIRE_DEVICE_MAX     64
 #define WIRE_UUID_MAX       48
+#define WIRE_DTYPE_MAX      16
 #define WIRE_TIER_NAME_MAX  16
 #define WIRE_TIERS_MAX      4
 
@@ -82,6 +83,8 @@ struct wire_server_info {
     char path[WIRE_BACKEND_MAX];            /* instruction path: "avx512", "sm_90" */
     char device[WIRE_DEVICE_MAX];           /* its name, for people */
     char uuid[WIRE_UUID_MAX];               /* of a GPU, "GPU-..."; else "" */
+    char dtype[WIRE_DTYPE_MAX];             /* of the weights: "bfloat16" */
+    char kv_dtype[WIRE_DTYPE_MAX];          /* of K and V */
     uint32_t tensor_parallel_size;          /* devices that one model is divided over; 0: unknown */
     uint32_t block_size;                    /* tokens per KV block */
     uint64_t n_blocks;                      /* usable blocks on the device */

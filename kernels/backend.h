@@ -85,8 +85,9 @@ struct geometry {
     const float *inv_freq;   /* (head_dim / 2), computed by the engine from the RoPE settings;
                                 * rotates half-split pairs (i, i + head_dim/2). Copied. */
     float rope_scale;        /* multiplies cos and sin (YaRN); 1 otherwise */
-    enum dtype weight_dtype; /* how the device keeps matrices */
-    enum dtype kv_dtype;     /* how the pool keeps K and V */
+    enum dtype weight_dtype; /* how the device keeps matrices: f32, f16 or bf16; what comes in
+                              * another type is converted, rounded where that is narrower */
+    enum dtype kv_dtype;     /* how the pool keeps K and V: f32, f16 or bf16 */
     bool has_qkv_bias, has_o_bias, has_qk_norm, is_tied;
     uint32_t sliding_window;   /* tokens a layer of that kind sees; 0: none does */
     const uint8_t *layer_kind; /* (n_layers) 0 full, 1 sliding; NULL: all full. Copied. */
@@ -127,6 +128,7 @@ struct backend_config {
 
 #define BACKEND_INVARIANT 1u /* outputs do not depend on batch, chunking or threads */
 #define BACKEND_SYNTHETIC 2u /* computes nothing real: no weights wanted */
+#define BACKEND_BF16_ONLY 8u /* keeps weights and KV in bf16, whatever they come in */
 #define BACKEND_OWN_MEMORY                                                                         \
     4u /* the figures are of the device's own memory: ask again after load_end,
                                * when all that is not KV has been taken */
@@ -308,7 +310,12 @@ struct backend_ops {
     /* What is wrong with a device that poll, wait or a copy found lost: one sentence, or NULL. The
      * entry itself may be NULL. */
     const char *(*fault)(struct backend_device *dev);
-    void *reserved[7];
+
+    /* Would a device so opened take this model? The sentence is the one that load_begin would give,
+     * memory apart, and nothing is opened. The entry itself may be NULL: only load_begin knows. */
+    enum status (*check)(const struct backend_config *config, const struct geometry *g,
+                         const struct backend_limits *limits, struct error *err);
+    void *reserved[6];
 };
 
 /* The only symbol a loadable backend exports. The linked ones are below. */

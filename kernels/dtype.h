@@ -47,6 +47,17 @@ static inline float f32_of_f16(uint16_t h) {
     return f32_of_bits(sign | (exponent + 112) << 23 | mantissa << 13);
 }
 
+/* To nearest, ties to even; from 65520 on it is infinite. */
+static inline uint16_t f16_of_f32(float f) {
+    uint32_t u = bits_of_f32(f), sign = u >> 16 & 0x8000u, a = u & 0x7FFFFFFFu;
+
+    if (a > 0x7F800000u) return (uint16_t)(sign | 0x7E00u | (a >> 13 & 0x3FFu));
+    if (a >= 0x477FF000u) return (uint16_t)(sign | 0x7C00u);
+    if (a < 0x38800000u) /* subnormal: beside 0.5 the last place of a float is 2^-24 */
+        return (uint16_t)(sign | (bits_of_f32(f32_of_bits(a) + 0.5f) - 0x3F000000u));
+    return (uint16_t)(sign | (a - 0x38000000u + 0xFFFu + (a >> 13 & 1u)) >> 13);
+}
+
 /* 0 for a type that no host backend reads. */
 static inline size_t dtype_bytes(enum dtype t) {
     switch (t) {
@@ -62,6 +73,14 @@ static inline size_t dtype_bytes(enum dtype t) {
 
 static inline const char *dtype_name(enum dtype t) {
     static const char *const names[DTYPE_COUNT] = {"f32", "f16", "bf16", "f8e4m3", "i8", "i32"};
+
+    return (unsigned)t < DTYPE_COUNT ? names[t] : "unknown";
+}
+
+/* As options, config.json and other engines write it. */
+static inline const char *dtype_long_name(enum dtype t) {
+    static const char *const names[DTYPE_COUNT] = {"float32",  "float16", "bfloat16",
+                                                   "fp8_e4m3", "int8",    "int32"};
 
     return (unsigned)t < DTYPE_COUNT ? names[t] : "unknown";
 }
@@ -83,12 +102,12 @@ static inline float dtype_get(enum dtype t, const void *p, size_t i) {
     return t == DTYPE_BF16 ? f32_of_bf16(h) : f32_of_f16(h);
 }
 
-/* Stores into an array of f32 or bf16: what the KV pool is made of. */
+/* Stores into an array of floating type t, rounded to it. */
 static inline void dtype_put(enum dtype t, void *p, size_t i, float f) {
     if (t == DTYPE_F32) {
         memcpy((char *)p + i * 4, &f, 4);
     } else {
-        uint16_t h = bf16_of_f32(f);
+        uint16_t h = t == DTYPE_BF16 ? bf16_of_f32(f) : f16_of_f32(f);
 
         memcpy((char *)p + i * 2, &h, 2);
     }

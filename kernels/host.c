@@ -98,7 +98,6 @@ static enum status check_geometry(const struct geometry *g, struct error *err) {
         {"d_model", g->d_model, 1, 1u << 16},
         {"n_heads", g->n_heads, 1, 1024},
         {"n_kv_heads", g->n_kv_heads, 1, g->n_heads},
-        {"head_dim", g->head_dim, 2, HOST_MAX_HEAD_DIM},
         {"d_ff", g->d_ff, 1, 1u << 18},
         {"vocab", g->vocab, 1, 1u << 20},
         {"max_context", g->max_context, 1, 1u << 24},
@@ -109,13 +108,16 @@ static enum status check_geometry(const struct geometry *g, struct error *err) {
     if (g->n_heads % g->n_kv_heads)
         return error_set(err, ST_INVALID, "%u heads do not divide over %u KV heads", g->n_heads,
                          g->n_kv_heads);
-    if (g->head_dim % 2 || !g->inv_freq)
-        return error_set(err, ST_INVALID, "RoPE needs an even head_dim (%u) and inv_freq",
-                         g->head_dim);
+    if (g->head_dim % 2 || g->head_dim < 2 || g->head_dim > HOST_MAX_HEAD_DIM)
+        return error_set(err, ST_UNSUPPORTED,
+                         "head_dim is %u: even numbers from 2 to %u are built, for RoPE turns the "
+                         "two halves of a head",
+                         g->head_dim, HOST_MAX_HEAD_DIM);
+    if (!g->inv_freq) return error_set(err, ST_INVALID, "RoPE needs inv_freq");
     if (!dtype_is_float(g->kv_dtype))
         return error_set(err, ST_UNSUPPORTED,
-                         "KV type %s: a host backend has bf16 and f32 (f16 becomes bf16)",
-                         dtype_name(g->kv_dtype));
+                         "KV type %s: a host backend has float32, float16 and bfloat16",
+                         dtype_long_name(g->kv_dtype));
     return check_windows(g, err);
 }
 
@@ -195,7 +197,6 @@ enum status host_init_checks(struct host_model *h, struct host_device *dev,
     h->dev = dev;
     h->g = tp_shard_geometry(&h->shard, g);
     h->limits = *limits;
-    if (h->g.kv_dtype == DTYPE_F16) h->g.kv_dtype = DTYPE_BF16; /* same size, one kernel less */
     h->block_bytes = 2ull * g->n_layers * h->g.n_kv_heads * limits->block_size * g->head_dim *
                      dtype_bytes(g->kv_dtype);
     h->g.inv_freq = inv_freq = mem_calloc(g->head_dim / 2, sizeof(float));
@@ -213,6 +214,19 @@ enum status host_init_checks(struct host_model *h, struct host_device *dev,
     h->is_loaded = mem_calloc(ROLE_COUNT, g->n_layers);
     h->rows = mem_calloc(limits->max_rows, sizeof(*h->rows));
     return ST_OK;
+}
+
+enum status host_check(const struct backend_config *config, const struct geometry *g,
+                       const struct backend_limits *limits,
+                       enum status (*own)(const struct host_model *h, struct error *err),
+                       struct error *err) {
+    struct host_model h = {0};
+    struct host_device dev = {.tp_rank = config->tp_rank, .tp_size = MAX(config->tp_size, 1u)};
+    enum status st = host_init_checks(&h, &dev, g, limits, err);
+
+    if (st == ST_OK && own) st = own(&h, err);
+    host_fini(&h);
+    return st;
 }
 
 enum status host_init(struct host_model *h, struct host_device *dev, const struct geometry *g,

@@ -22,7 +22,7 @@
 #include "kernels/tp/shard.h"
 
 #define HOST_MAX_BLOCK_SIZE 128u
-#define HOST_MAX_HEAD_DIM   256u
+#define HOST_MAX_HEAD_DIM   512u
 #define HOST_MAX_LOGPROBS   256u /* alternatives of an output: beam searches want many */
 
 struct host_device {
@@ -62,7 +62,13 @@ struct host_model {
 MUST_USE enum status host_init_checks(struct host_model *h, struct host_device *dev,
                                       const struct geometry *g, const struct backend_limits *limits,
                                       struct error *err);
-/* The same, and allocates slots, tables and histories. */
+/* backend_ops.check: would load_begin take it? `own` is what the backend itself looks at. Allocates
+ * little, and frees it. */
+MUST_USE enum status host_check(const struct backend_config *config, const struct geometry *g,
+                                const struct backend_limits *limits,
+                                enum status (*own)(const struct host_model *h, struct error *err),
+                                struct error *err);
+/* The same as host_init_checks, and allocates slots, tables and histories. */
 MUST_USE enum status host_init(struct host_model *h, struct host_device *dev,
                                const struct geometry *g, const struct backend_limits *limits,
                                bool keeps_history, struct error *err);

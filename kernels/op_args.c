@@ -8,7 +8,7 @@
 #define OP_MAX_INPUTS 5
 
 /* What an input may be. */
-enum { F = 1, I, W, P }; /* f32, i32, a weight of any float type, a pool of bf16 or f32 */
+enum { F = 1, I, W, P }; /* f32, i32, a weight or a pool of any float type */
 
 struct op_def {
     const char *name;
@@ -34,8 +34,7 @@ static bool has_type(const struct backend_tensor *t, uint8_t type) {
     switch (type) {
     case F: return t->dtype == DTYPE_F32;
     case I: return t->dtype == DTYPE_I32;
-    case W: return dtype_is_float(t->dtype);
-    default: return t->dtype == DTYPE_F32 || t->dtype == DTYPE_BF16;
+    default: return dtype_is_float(t->dtype);
     }
 }
 

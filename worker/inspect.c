@@ -24,7 +24,7 @@
 static void say_shape(const struct model *m, const struct model_config *c) {
     printf("architecture      %s\n", c->architecture->name);
     printf("parameters        %.2f M in %s\n", (double)model_n_params(m) / 1e6,
-           dtype_name(c->dtype));
+           dtype_long_name(model_dtype(m)));
     printf("layers            %u of width %u, %u heads, %u KV heads of %u, FFN %u\n", c->n_layers,
            c->d_model, c->n_heads, c->n_kv_heads, c->head_dim, c->d_ff);
     printf("vocabulary        %u%s\n", c->vocab, c->is_tied ? ", head tied to the embedding" : "");
@@ -72,12 +72,13 @@ static void say_text(const struct model_config *c, const struct tokenizer *t,
            fallback ? ", built in: the folder has none" : "");
 }
 
-static void say_memory(const struct model *m, const struct worker_options *o) {
-    const struct model_config *c = model_config(m);
-    uint64_t token = model_kv_bytes_per_token(m, c->dtype), block = token * o->block_size;
-    uint32_t context = o->max_model_len ? o->max_model_len : c->max_context;
+/* `dtype`: what the device keeps weights and KV in. */
+static void say_memory(const struct model *m, const struct worker_options *o, enum dtype dtype) {
+    uint64_t token = model_kv_bytes_per_token(m, dtype), block = token * o->block_size;
+    uint32_t context = o->max_model_len ? o->max_model_len : model_config(m)->max_context;
 
-    printf("weights           %.1f MiB\n", (double)model_weight_bytes(m, c->dtype) / MIB);
+    printf("weights           %.1f MiB in %s\n", (double)model_weight_bytes(m, dtype) / MIB,
+           dtype_long_name(dtype));
     printf("KV per token      %" PRIu64 " bytes; a block of %u tokens %.1f KiB\n", token,
            o->block_size, (double)block / 1024);
     printf("KV of one request %.1f MiB at %u tokens\n", (double)token * context / MIB, context);
@@ -107,26 +108,35 @@ static void say_fit(const struct engine_options *e, const struct backend_info *i
                (double)kv_bytes / GIB, n_tokens, n_tokens / context, context);
 }
 
-/* What a worker with these options would compute on, and what would be left there for KV: before
- * working memory, which only the loaded model can tell. */
-static enum status say_device(const struct model *m, const struct worker_options *o,
-                              struct log *log, struct error *err) {
-    struct engine_options e = engine_options_default;
-    struct backend_info info;
-    enum status st = worker_choose_device(o, &e.backend, &e.device, log, err);
+/* What a worker with these options would compute on, and how. */
+static enum status size_engine(struct engine_options *e, struct backend_info *info,
+                               const struct model *m, const struct worker_options *o,
+                               struct log *log, struct error *err) {
+    enum status st = worker_choose_device(o, &e->backend, &e->device, log, err);
 
-    if (st == ST_OK) st = e.backend->probe(&e.device, &info, err);
+    if (st == ST_OK) st = e->backend->probe(&e->device, info, err);
     if (st != ST_OK) return st;
-    engine_options_set_model(&e, m);
-    e.block_size = o->block_size;
-    worker_size_engine(o, m, &e);
+    engine_options_set_model(e, m);
+    e->block_size = o->block_size;
+    e->max_model_len = o->max_model_len;
+    return worker_size_engine(o, m, e, err);
+}
+
+/* Whether the device takes the model, and what would be left there for KV: before working memory,
+ * which only the loaded model can tell. */
+static void say_device(const struct model *m, const struct worker_options *o,
+                       const struct engine_options *e, const struct backend_info *info) {
+    struct error why = {0};
+
     printf("device            %s: %s, %s%s%s; memory %.1f GiB, %.1f free\n",
-           tp_computing(e.backend, &e.device)->name, info.device, info.path,
-           info.uuid[0] ? ", " : "", info.uuid, (double)info.memory_total / GIB,
-           (double)info.memory_free / GIB);
-    say_fit(&e, &info, model_kv_bytes_per_token(m, DTYPE_BF16) * o->block_size,
-            o->max_model_len ? o->max_model_len : e.geometry.max_context);
-    return ST_OK;
+           tp_computing(e->backend, &e->device)->name, info->device, info->path,
+           info->uuid[0] ? ", " : "", info->uuid, (double)info->memory_total / GIB,
+           (double)info->memory_free / GIB);
+    if (engine_check_model(e, &why) != ST_OK)
+        printf("fits              no: %s\n", why.message);
+    else
+        say_fit(e, info, model_kv_bytes_per_token(m, e->geometry.kv_dtype) * o->block_size,
+                o->max_model_len ? o->max_model_len : e->geometry.max_context);
 }
 
 static void say_defaults(const struct generation_config *g) {
@@ -142,15 +152,42 @@ static void say_defaults(const struct generation_config *g) {
     printf("\n");
 }
 
-enum status inspect_model(struct worker_options *o, struct error *err) {
-    struct model *model = NULL;
+/* A device that is not there does not keep the rest from being said. */
+static enum status say_model(const struct model *m, const struct worker_options *o,
+                             const char *text_folder, struct log *log, struct error *err) {
+    struct engine_options e = engine_options_default;
+    struct backend_info info = {0};
     struct tokenizer *tokenizer = NULL;
     struct chat_template *chat_template = NULL;
+    struct error why = {0};
+    const char *fallback = NULL;
+    enum status sized = size_engine(&e, &info, m, o, log, &why), st;
+
+    say_shape(m, model_config(m));
+    say_positions(model_config(m));
+    say_memory(m, o, sized == ST_OK ? e.geometry.weight_dtype : model_dtype(m));
+    say_defaults(&model_config(m)->generation);
+    st = tokenizer_open(&tokenizer, text_folder, err);
+    if (st == ST_OK) st = chat_template_open(&chat_template, text_folder, &fallback, err);
+    if (st == ST_OK) {
+        say_text(model_config(m), tokenizer, fallback);
+        if (sized == ST_OK)
+            say_device(m, o, &e, &info);
+        else if (err)
+            *err = why;
+        st = sized;
+    }
+    chat_template_destroy(chat_template);
+    tokenizer_destroy(tokenizer);
+    return st;
+}
+
+enum status inspect_model(struct worker_options *o, struct error *err) {
+    struct model *model = NULL;
     struct log_config log_config = {.fd = 2, .level = LOG_INFO};
     struct log *log = NULL;
     struct loading loading;
     char folder[HUB_PATH_MAX] = "", text_folder[HUB_PATH_MAX] = "";
-    const char *fallback = NULL;
     bool is_hubs;
     enum status st;
 
@@ -166,18 +203,7 @@ enum status inspect_model(struct worker_options *o, struct error *err) {
         st = loading_find(&loading, o, o->tokenizer ? o->tokenizer : folder, text_folder, &is_hubs,
                           err);
     if (st == ST_OK) st = model_open(&model, folder, err);
-    if (st == ST_OK) {
-        say_shape(model, model_config(model));
-        say_positions(model_config(model));
-        say_memory(model, o);
-        say_defaults(&model_config(model)->generation);
-        st = tokenizer_open(&tokenizer, text_folder, err);
-        if (st == ST_OK) st = chat_template_open(&chat_template, text_folder, &fallback, err);
-        if (st == ST_OK) say_text(model_config(model), tokenizer, fallback);
-        if (st == ST_OK) st = say_device(model, o, log, err);
-    }
-    chat_template_destroy(chat_template);
-    tokenizer_destroy(tokenizer);
+    if (st == ST_OK) st = say_model(model, o, text_folder, log, err);
     model_close(model);
     log_destroy(log);
     return st;

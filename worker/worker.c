@@ -22,6 +22,7 @@
 #include "common/loop.h"
 #include "common/mem.h"
 #include "common/tls.h"
+#include "kernels/dtype.h"
 #include "worker/api/api.h"
 #include "worker/api/request_feed.h"
 #include "worker/engine/engine.h"
@@ -271,13 +272,31 @@ static enum block_hash_algo hash_algo(struct worker *w) {
     return algos[i];
 }
 
+/* What is rounded is said, louder where nobody asked for it. */
+static void say_types(const struct worker *w, const struct geometry *g,
+                      const struct model_rounding *rounding) {
+    bool is_asked = w->options->dtype != WORKER_DTYPE_AUTO;
+
+    log_event(w->log, rounding->n_rounded > 0 && !is_asked ? LOG_WARN : LOG_INFO, "weights_kept",
+              log_z("dtype", dtype_long_name(g->weight_dtype)),
+              log_z("checkpoint", dtype_long_name(model_dtype(w->model))),
+              log_z("kv_cache", dtype_long_name(g->kv_dtype)),
+              log_u64("weights", rounding->n_weights), log_u64("rounded", rounding->n_rounded));
+}
+
 static enum status load(void *arg, const struct backend_ops *ops, struct backend_device *dev,
                         const struct geometry *g, const struct backend_limits *limits,
                         struct backend_model **out, struct error *err) {
     struct worker *w = arg;
 
+    struct model_rounding rounding = {0};
+    enum status st;
+
     loading_begin_weights(&w->loading);
-    return model_load(w->model, ops, dev, g, limits, loading_on_weights, &w->loading, out, err);
+    st = model_load(w->model, ops, dev, g, limits, loading_on_weights, &w->loading, &rounding, out,
+                    err);
+    if (st == ST_OK) say_types(w, g, &rounding);
+    return st;
 }
 
 static enum status start_engine(struct worker *w, const struct backend_ops *backend,
@@ -289,7 +308,7 @@ static enum status start_engine(struct worker *w, const struct backend_ops *back
     e.backend = backend;
     e.device = *device;
     engine_options_set_model(&e, w->model);
-    worker_size_engine(o, w->model, &e);
+    if ((st = worker_size_engine(o, w->model, &e, err)) != ST_OK) return st;
     if (e.load) {
         e.load = load; /* the same, and it says how far it is */
         e.load_arg = w;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "common/log.h"
+#include "kernels/dtype.h"
 #include "kernels/tp/tp.h"
 #include "worker/engine/backend_load.h"
 #include "worker/engine/engine.h"
@@ -71,8 +72,28 @@ static void size_batch(const struct worker_options *o, bool is_gpu, struct sched
         o->max_num_batched_tokens ? o->max_num_batched_tokens : MAX(n_tokens, s->max_num_seqs);
 }
 
-void worker_size_engine(const struct worker_options *o, const struct model *m,
-                        struct engine_options *e) {
+/* The types of weights and pool. */
+static enum status choose_dtype(const struct worker_options *o, const struct model *m,
+                                bool is_bf16_only, struct engine_options *e, struct error *err) {
+    static const enum dtype types[] = {
+        [WORKER_DTYPE_AUTO] = DTYPE_BF16,   [WORKER_DTYPE_BFLOAT16] = DTYPE_BF16,
+        [WORKER_DTYPE_FLOAT16] = DTYPE_F16, [WORKER_DTYPE_FLOAT32] = DTYPE_F32,
+        [WORKER_DTYPE_HALF] = DTYPE_F16,    [WORKER_DTYPE_FLOAT] = DTYPE_F32};
+    enum dtype dtype = types[o->dtype];
+
+    if (o->dtype == WORKER_DTYPE_AUTO && !is_bf16_only) dtype = model_dtype(m);
+    if (is_bf16_only && dtype != DTYPE_BF16)
+        return error_set_param(err, ST_UNSUPPORTED, "dtype",
+                               "--dtype %s: the %s backend computes in bfloat16; use --dtype auto "
+                               "or bfloat16, or --backend cpu",
+                               dtype_long_name(dtype), tp_computing(e->backend, &e->device)->name);
+    e->geometry.weight_dtype = e->geometry.kv_dtype = dtype;
+    e->weight_bytes = model_weight_bytes(m, dtype);
+    return ST_OK;
+}
+
+enum status worker_size_engine(const struct worker_options *o, const struct model *m,
+                               struct engine_options *e, struct error *err) {
     const struct backend_ops *computing = tp_computing(e->backend, &e->device);
     struct scheduler_options *s = &e->scheduler;
     struct backend_info info = {0};
@@ -80,8 +101,6 @@ void worker_size_engine(const struct worker_options *o, const struct model *m,
 
     if (e->backend->probe(&e->device, &info, NULL) != ST_OK) info = (struct backend_info){0};
     is_gpu = info.flags & BACKEND_OWN_MEMORY;
-    if (is_gpu || strcmp(computing->name, "cpu") == 0) /* they keep bf16, whatever a file has */
-        e->weight_bytes = model_weight_bytes(m, DTYPE_BF16);
     e->kv_bytes = o->kv_bytes;
     e->n_blocks = o->n_blocks;
     if (o->memory_fraction > 0)
@@ -89,4 +108,5 @@ void worker_size_engine(const struct worker_options *o, const struct model *m,
     else if (is_on_host(computing) && o->kv_bytes == 0)
         e->kv_bytes = MIN(HOST_KV_BYTES, info.memory_free / HOST_KV_FRACTION);
     size_batch(o, is_gpu, s);
+    return choose_dtype(o, m, info.flags & BACKEND_BF16_ONLY, e, err);
 }

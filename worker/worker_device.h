@@ -17,9 +17,10 @@ MUST_USE enum status worker_choose_device(const struct worker_options *o,
                                           struct backend_config *config, struct log *log,
                                           struct error *err);
 
-/* Batch, memory and weights of `e`, whose backend, device and model are set: what was asked for, or
- * what suits the device. A device that cannot be asked is left to engine_create, which says why. */
-void worker_size_engine(const struct worker_options *o, const struct model *m,
-                        struct engine_options *e);
+/* Types, batch, memory and weights of `e`, whose backend, device and model are set: what was asked
+ * for, or what suits the device. A device that cannot be asked is left to engine_create, which says
+ * why. ST_UNSUPPORTED for a --dtype that the device lacks. */
+MUST_USE enum status worker_size_engine(const struct worker_options *o, const struct model *m,
+                                        struct engine_options *e, struct error *err);
 
 #endif

@@ -7,6 +7,8 @@
 #define FIELD(member) OPTION_FIELD(struct worker_options, member)
 
 static const char *const backend_names[] = {"auto", "cpu", "ref", "sim", "cuda", NULL};
+static const char *const dtype_names[] = {"auto", "bfloat16", "float16", "float32",
+                                          "half", "float",    NULL};
 static const char *const hash_names[] = {"xxh3_128", "sha256_cbor", "xxhash_cbor",
                                          "sha256",   "xxhash",      NULL};
 static const char *const order_names[] = {"fresh-first", "classic", NULL};
@@ -106,6 +108,10 @@ static const struct option_def rows[] = {
          "beginning of it (GPU-...), which stays the same when GPUs are added. `incipit-worker "
          "devices` lists them. auto leaves it to --backend."},
     BACKEND_LIBRARY_ROW,
+    {"dtype", OPT_ENUM, FIELD(dtype), .def = "auto", .names = dtype_names, .group = "Device",
+     .help = "Type of the weights, and of K and V in the cache: auto, bfloat16, float16 (half) or "
+             "float32 (float). auto takes the checkpoint's, so that no weight is rounded; a "
+             "narrower type takes less memory and answers faster. A GPU has bfloat16 only."},
     {"async-scheduling", OPT_BOOL, FIELD(async), .def = "true",
      .aliases = "!disable-overlap-schedule", .group = "Device",
      .help = "Schedule a step while the one before runs, where the device works on its own (cuda, "

@@ -16,6 +16,7 @@ struct worker_options {
 
     int backend; /* index in the table's names */
     const char *backend_library, *device, *path;
+    int dtype; /* enum worker_dtype */
     bool async, deterministic;
     uint32_t n_threads, tp_size, max_model_len;
     double sim_speed;
@@ -59,5 +60,15 @@ extern const struct option_program worker_program, worker_batch_program, worker_
 extern const struct option_manual worker_manual; /* worker_manual.c */
 
 const char *worker_backend_name(const struct worker_options *o);
+
+/* --dtype, in the order of the table's names. */
+enum worker_dtype {
+    WORKER_DTYPE_AUTO,
+    WORKER_DTYPE_BFLOAT16,
+    WORKER_DTYPE_FLOAT16,
+    WORKER_DTYPE_FLOAT32,
+    WORKER_DTYPE_HALF, /* vLLM's other names of two of them */
+    WORKER_DTYPE_FLOAT
+};
 
 #endif

@@ -1,8 +1,8 @@
 /* kernels/cpu/cpu.c - the CPU backend's table of operations: open, load, step.
  *
- * Weights are packed as they arrive, rounded to bf16 when they are wider, and the originals are
- * not kept, so a model takes its size in bf16 plus working memory. A tied embedding is stored
- * once, as the panels of the head. submit runs the step to its end. Thread: the engine's; the
+ * Weights are packed as they arrive, in geometry.weight_dtype, and the originals are not kept, so a
+ * model takes its size in that type plus working memory. A tied embedding is stored once, as the
+ * panels of the head. submit runs the step to its end. Thread: the engine's; the
  * pool's threads work inside submit only. */
 #include <math.h>
 #include <stdio.h>
@@ -73,7 +73,7 @@ static void cpu_info(struct backend_device *dev, struct backend_info *info) {
     info->n_threads = cpu_pool_threads(dev->pool);
     used = strlen(info->device);
     snprintf(info->device + used, sizeof(info->device) - used, ", %u threads", info->n_threads);
-    snprintf(info->path, sizeof(info->path), "%s", dev->path->name);
+    snprintf(info->path, sizeof(info->path), "%s", (dev->used ? dev->used : dev->path)->name);
     info->flags = BACKEND_INVARIANT;
     info->prefill_tokens_per_s = dev->prefill_tokens_per_s;
     info->attn_context = dev->attn_context;
@@ -133,28 +133,28 @@ static void shape_matrices(struct backend_model *m) {
     m->h_stride = m->d_width + ROW_PAD;
     m->mix_stride = ALIGN_UP(q, PANEL) + ROW_PAD;
     m->ff_stride = m->ff_width + ROW_PAD;
-    m->head = cpu_matrix_shape(g->is_tied ? g->vocab : m->host.shard.vocab, g->d_model);
+    m->head =
+        cpu_matrix_shape(g->weight_dtype, g->is_tied ? g->vocab : m->host.shard.vocab, g->d_model);
     m->vocab_width = ALIGN_UP(g->vocab, PANEL);
     for (uint32_t i = 0; i < g->n_layers; i++) {
-        m->layers[i].qkv = cpu_matrix_shape(q + 2 * kv, g->d_model);
-        m->layers[i].o = cpu_matrix_shape(g->d_model, q);
-        m->layers[i].gate_up = cpu_matrix_shape(2 * m->ff_width, g->d_model);
-        m->layers[i].down = cpu_matrix_shape(g->d_model, g->d_ff);
+        m->layers[i].qkv = cpu_matrix_shape(g->weight_dtype, q + 2 * kv, g->d_model);
+        m->layers[i].o = cpu_matrix_shape(g->weight_dtype, g->d_model, q);
+        m->layers[i].gate_up = cpu_matrix_shape(g->weight_dtype, 2 * m->ff_width, g->d_model);
+        m->layers[i].down = cpu_matrix_shape(g->weight_dtype, g->d_model, g->d_ff);
     }
 }
 
 /* A tied head is whole, for its rows are the embedding; pieces of a vocabulary are whole panels. */
 static struct cpu_matrix head_part(const struct backend_model *m) {
     const struct tp_shard *s = &m->host.shard;
-    struct cpu_matrix part = cpu_matrix_shape(s->vocab, m->host.g.d_model);
-    size_t first = m->host.g.is_tied ? s->first_token / PANEL : 0;
+    struct cpu_matrix part = cpu_matrix_shape(m->host.g.weight_dtype, s->vocab, m->host.g.d_model);
 
-    part.w = m->head.w + first * part.k_pairs * PANEL * 2;
+    part.w = cpu_matrix_panel(&m->head, m->host.g.is_tied ? s->first_token / PANEL : 0);
     return part;
 }
 
 static void place(struct backend_model *m, struct cpu_matrix *w, uint64_t *n_bytes) {
-    if (m->weights) w->w = m->weights + *n_bytes / sizeof(*m->weights);
+    if (m->weights) w->w = m->weights + *n_bytes;
     *n_bytes += cpu_matrix_bytes(w);
 }
 
@@ -196,12 +196,14 @@ static enum status alloc_weights(struct backend_model *m, struct error *err) {
         if (g->has_qk_norm) l->k_norm = mem_calloc(g->head_dim, sizeof(float));
     }
     if (g->is_tied) return ST_OK;
-    return alloc_zeroed(m, &m->embed, (uint64_t)g->vocab * g->d_model * 2, "the embedding", err);
+    return alloc_zeroed(m, &m->embed,
+                        (uint64_t)g->vocab * g->d_model * dtype_bytes(g->weight_dtype),
+                        "the embedding", err);
 }
 
 static enum status alloc_work(struct backend_model *m, struct error *err) {
     const struct geometry *g = &m->host.g;
-    uint64_t T = m->host.limits.max_step_tokens, act = m->dev->path->act_bytes;
+    uint64_t T = m->host.limits.max_step_tokens, act = m->path->act_bytes;
     uint32_t n_head = MIN(HEAD_ROWS, m->host.limits.max_outputs);
     uint32_t n_threads = cpu_pool_threads(m->dev->pool);
     uint64_t n_logits = is_first_rank(m) ? (uint64_t)n_head * m->vocab_width : 0;
@@ -245,6 +247,25 @@ static enum status alloc_work(struct backend_model *m, struct error *err) {
     return st;
 }
 
+/* What of a model this backend lacks. */
+static enum status check_model(const struct host_model *h, struct error *err) {
+    if (!dtype_is_float(h->g.weight_dtype))
+        return error_set(err, ST_UNSUPPORTED,
+                         "weight type %s: the cpu backend has float32, float16 and bfloat16",
+                         dtype_long_name(h->g.weight_dtype));
+    if (h->shard.size > 1 && h->shard.d_ff % 2)
+        return error_set(err, ST_UNSUPPORTED,
+                         "d_ff %u over %u ranks is %u each: the cpu backend takes inputs in pairs; "
+                         "choose another --tensor-parallel-size",
+                         h->whole.d_ff, h->shard.size, h->shard.d_ff);
+    return ST_OK;
+}
+
+static enum status cpu_check(const struct backend_config *config, const struct geometry *g,
+                             const struct backend_limits *limits, struct error *err) {
+    return host_check(config, g, limits, check_model, err);
+}
+
 static enum status cpu_load_begin(struct backend_device *dev, struct backend_model **out,
                                   const struct geometry *g, const struct backend_limits *limits,
                                   struct error *err) {
@@ -252,19 +273,11 @@ static enum status cpu_load_begin(struct backend_device *dev, struct backend_mod
     enum status st = host_init(&m->host, &dev->host, g, limits, true, err);
 
     m->dev = dev;
-    if (st == ST_OK && !dtype_is_float(g->weight_dtype))
-        st = error_set(err, ST_UNSUPPORTED,
-                       "weight type %s: the cpu backend takes f32, f16 and bf16, and keeps bf16",
-                       dtype_name(g->weight_dtype));
-    if (st == ST_OK && m->host.shard.size > 1 && m->host.shard.d_ff % 2)
-        st = error_set(err, ST_UNSUPPORTED,
-                       "d_ff %u over %u ranks is %u each: the cpu backend takes inputs in pairs; "
-                       "choose another --tensor-parallel-size",
-                       g->d_ff, m->host.shard.size, m->host.shard.d_ff);
-    if (st == ST_OK && g->head_dim % 16)
-        st = error_set(err, ST_UNSUPPORTED, "head_dim %u: the cpu backend takes multiples of 16",
-                       g->head_dim);
-    if (st == ST_OK) st = alloc_weights(m, err);
+    if (st == ST_OK) st = check_model(&m->host, err);
+    if (st == ST_OK) {
+        m->path = dev->used = cpu_path_for(dev->path, g->weight_dtype);
+        st = alloc_weights(m, err);
+    }
     if (st == ST_OK) st = alloc_work(m, err);
     if (st != ST_OK) {
         cpu_unload(m);
@@ -281,16 +294,17 @@ static void copy_vector(float *v, const struct backend_tensor *t) {
 
 static void copy_embedding(struct backend_model *m, const struct backend_tensor *t) {
     size_t n = (size_t)(t->shape[0] * t->shape[1]);
+    enum dtype to = m->host.g.weight_dtype;
 
     if (m->host.g.is_tied) {
         cpu_pack(&m->head, t, 0, 1);
         return;
     }
-    if (t->dtype == DTYPE_BF16)
-        memcpy(m->embed, t->data, n * 2);
+    if (t->dtype == to)
+        memcpy(m->embed, t->data, n * dtype_bytes(to));
     else
         for (size_t i = 0; i < n; i++)
-            m->embed[i] = bf16_of_f32(dtype_get(t->dtype, t->data, i));
+            dtype_put(to, m->embed, i, dtype_get(t->dtype, t->data, i));
 }
 
 static void keep(struct backend_model *m, const struct backend_tensor *t) {
@@ -347,8 +361,8 @@ static double measure_product(struct backend_model *m) {
     while (now_us < start_us + CALIBRATION_US) {
         round_us = now_us;
         for (uint32_t i = 0; i < repeats; i++)
-            m->dev->path->gemm(w->w, n_panels, w->k_pairs, m->h, m->h_stride, n_rows,
-                               m->workers[0].y, CHUNK_PANELS * PANEL, false);
+            m->path->gemm[w->dtype](w->w, n_panels, w->k_pairs, m->h, m->h_stride, n_rows,
+                                    m->workers[0].y, CHUNK_PANELS * PANEL, false);
         now_us = clock_now_us();
         best_us = MIN(best_us, MAX(now_us - round_us, 1u));
     }
@@ -382,10 +396,7 @@ static double measure_attention(struct backend_model *m) {
         position[i] = CONTEXT - n + i;
     while (now_us < start_us + CALIBRATION_US) {
         round_us = now_us;
-        if (g->kv_dtype == DTYPE_F32)
-            m->dev->path->attend_f32(&a);
-        else
-            m->dev->path->attend_bf16(&a);
+        m->path->attend[g->kv_dtype](&a);
         now_us = clock_now_us();
         best_us = MIN(best_us, MAX(now_us - round_us, 1u));
     }
@@ -470,4 +481,5 @@ const struct backend_ops backend_cpu = {
     .lora_load = host_lora_load,
     .lora_drop = host_lora_drop,
     .op = cpu_run_op,
+    .check = cpu_check,
 };

@@ -18,8 +18,9 @@
 #define CHUNK_PANELS 4u  /* of a matrix product, at most: they share what is read of the rows */
 
 struct backend_device {
-    struct host_device host; /* first */
-    const struct cpu_path *path;
+    struct host_device host;     /* first */
+    const struct cpu_path *path; /* as chosen; a model may compute with its exact one */
+    const struct cpu_path *used; /* by the model loaded last */
     struct cpu_pool *pool;
     double prefill_tokens_per_s, attn_context; /* of the model loaded last; 0 before */
 };
@@ -46,12 +47,14 @@ struct cpu_worker {
 struct backend_model {
     struct host_model host; /* first */
     struct backend_device *dev;
+    const struct cpu_path *path; /* the device's, or the exact one where the weights want it */
     uint32_t d_width, qkv_width, ff_width, vocab_width;
     size_t h_stride, mix_stride, ff_stride; /* acts from row to row */
-    uint16_t *weights;                      /* all matrices, in one piece */
+    char *weights;                          /* all matrices, in one piece */
     struct cpu_matrix head;                 /* the embedding when tied; else this rank's part */
     struct cpu_matrix head_part;            /* this rank's part: the panels it multiplies with */
-    uint16_t *embed; /* (vocab, d_model) bf16; NULL when tied: rows are read from the panels */
+    void *
+        embed; /* (vocab, d_model) as the matrices; NULL when tied: rows are read from the panels */
     float *final_norm;
     struct cpu_layer *layers;
 

@@ -42,9 +42,10 @@ static void run_rmsnorm(const struct cpu_path *path, const struct op_args *a, ui
     mem_free(h);
 }
 
-static void run_linear(const struct cpu_path *path, const struct op_args *a) {
-    struct cpu_matrix w =
-        cpu_matrix_shape((uint32_t)a->matrix->shape[0], (uint32_t)a->matrix->shape[1]);
+static void run_linear(const struct cpu_path *chosen, const struct op_args *a) {
+    const struct cpu_path *path = cpu_path_for(chosen, a->matrix->dtype);
+    struct cpu_matrix w = cpu_matrix_shape(a->matrix->dtype, (uint32_t)a->matrix->shape[0],
+                                           (uint32_t)a->matrix->shape[1]);
     size_t width = ALIGN_UP(w.k, PANEL), n_width = w.n_panels * PANEL, T = a->n_tokens;
     float *x = padded(a->x, T, w.k, width), *y = mem_calloc(T * n_width, sizeof(*y));
     void *h = new_acts(path, T * width);
@@ -52,7 +53,7 @@ static void run_linear(const struct cpu_path *path, const struct op_args *a) {
     w.w = mem_calloc(cpu_matrix_bytes(&w), 1);
     cpu_pack(&w, a->matrix, 0, 1);
     path->to_act(h, x, (uint32_t)(T * width));
-    path->gemm(w.w, w.n_panels, w.k_pairs, h, width, (uint32_t)T, y, n_width, false);
+    path->gemm[w.dtype](w.w, w.n_panels, w.k_pairs, h, width, (uint32_t)T, y, n_width, false);
     unpad(a->y, y, T, n_width, w.n);
     for (size_t i = 0; a->vector && i < T * w.n; i++)
         a->y[i] += a->vector[i % w.n];
@@ -88,7 +89,9 @@ static void run_attention(const struct cpu_path *path, const struct op_args *a) 
     uint32_t heads = a->n_heads / a->n_kv_heads, most = attend_queries(heads), n;
     size_t row = (size_t)a->n_heads * a->head_dim;
     uint64_t plane = (uint64_t)a->block_size * a->head_dim * dtype_bytes(a->pool_dtype);
-    void *out = new_acts(path, a->n_tokens * row);
+    uint32_t n_all = (uint32_t)(a->n_tokens * row), n_padded = ALIGN_UP(n_all, PANEL);
+    float *y = mem_calloc(n_padded, sizeof(*y));
+    void *out = new_acts(path, n_padded);
     void *scratch = mem_calloc(attend_scratch_bytes(heads, a->head_dim), 1);
 
     for (uint32_t t = 0; t < a->n_tokens; t += n) {
@@ -112,13 +115,12 @@ static void run_attention(const struct cpu_path *path, const struct op_args *a) 
                                  .table = (const uint32_t *)a->table,
                                  .scratch = scratch};
 
-            if (a->pool_dtype == DTYPE_F32)
-                path->attend_f32(&job);
-            else
-                path->attend_bf16(&job);
+            path->attend[a->pool_dtype](&job);
         }
     }
-    path->from_act(a->y, out, (uint32_t)(a->n_tokens * row));
+    path->from_act(y, out, n_padded);
+    unpad(a->y, y, 1, n_padded, n_all);
+    mem_free(y);
     mem_free(out);
     mem_free(scratch);
 }
@@ -149,10 +151,9 @@ enum status cpu_run_op(struct backend_device *dev, const char *name,
     case OP_ROPE: run_rope(&a); break;
     case OP_SWIGLU: run_swiglu(dev->path, &a, in[0].shape[0] * in[0].shape[1]); break;
     case OP_ATTENTION:
-        if (a.head_dim % 16 || a.head_dim > HOST_MAX_HEAD_DIM)
-            return error_set(err, ST_UNSUPPORTED,
-                             "attention with head_dim %u: multiples of 16 to %u", a.head_dim,
-                             HOST_MAX_HEAD_DIM);
+        if (a.head_dim % 2 || a.head_dim > HOST_MAX_HEAD_DIM)
+            return error_set(err, ST_UNSUPPORTED, "attention with head_dim %u: even numbers to %u",
+                             a.head_dim, HOST_MAX_HEAD_DIM);
         run_attention(dev->path, &a);
         break;
     case OP_EMBED:

@@ -19,12 +19,12 @@
 
 static const void *act_row(const struct backend_model *m, const void *x, size_t stride,
                            size_t row) {
-    return (const char *)x + row * stride * m->dev->path->act_bytes;
+    return (const char *)x + row * stride * m->path->act_bytes;
 }
 
 static void *act_at(const struct backend_model *m, void *x, size_t stride, size_t row,
                     size_t column) {
-    return (char *)x + (row * stride + column) * m->dev->path->act_bytes;
+    return (char *)x + (row * stride + column) * m->path->act_bytes;
 }
 
 /* --- matrix products ------------------------------------------------------------------------- */
@@ -52,7 +52,7 @@ struct product {
 static void finish_product(const struct product *j, const float *y, size_t stride, uint32_t r,
                            uint32_t n_rows, uint32_t p, uint32_t n_panels) {
     struct backend_model *m = j->m;
-    const struct cpu_path *path = m->dev->path;
+    const struct cpu_path *path = m->path;
 
     for (uint32_t i = 0; i < n_rows; i++) {
         const float *row = y + i * stride;
@@ -93,9 +93,9 @@ static void run_product(void *arg, uint32_t chunk, uint32_t worker) {
         stride = m->vocab_width;
         y = m->logits + r * stride + m->host.shard.first_token + p * PANEL;
     }
-    m->dev->path->gemm(j->w->w + (size_t)p * j->w->k_pairs * PANEL * 2, n_panels, j->w->k_pairs,
-                       act_row(m, j->x, j->stride, r), j->stride, n_rows, y, stride,
-                       j->epilogue == TO_SUM && m->host.shard.rank > 0);
+    m->path->gemm[j->w->dtype](cpu_matrix_panel(j->w, p), n_panels, j->w->k_pairs,
+                               act_row(m, j->x, j->stride, r), j->stride, n_rows, y, stride,
+                               j->epilogue == TO_SUM && m->host.shard.rank > 0);
     if (j->epilogue == TO_SUM || j->epilogue == TO_LOGITS) return; /* they are where they belong */
     finish_product(j, y, stride, r, n_rows, p, n_panels);
 }
@@ -136,7 +136,7 @@ struct addition {
 
 static void run_addition(void *arg, uint32_t chunk, uint32_t worker) {
     const struct addition *j = arg;
-    const struct cpu_path *path = j->m->dev->path;
+    const struct cpu_path *path = j->m->path;
     uint32_t width = j->m->d_width, end = MIN((chunk + 1) * ROWS_PER_CHUNK, j->n_rows);
 
     (void)worker;
@@ -183,11 +183,11 @@ static void run_embed(void *arg, uint32_t chunk, uint32_t worker) {
     (void)worker;
     for (uint32_t t = chunk * ROWS_PER_CHUNK; t < end; t++) {
         float *x = m->x + (size_t)t * m->d_width;
-        const uint16_t *row = m->embed ? m->embed + (size_t)m->host.ids[t] * g->d_model : NULL;
+        size_t first = (size_t)m->host.ids[t] * g->d_model;
 
-        if (!row) cpu_unpack_row(x, &m->head, m->host.ids[t]);
-        for (uint32_t i = 0; row && i < g->d_model; i++)
-            x[i] = f32_of_bf16(row[i]);
+        if (!m->embed) cpu_unpack_row(x, &m->head, m->host.ids[t]);
+        for (uint32_t i = 0; m->embed && i < g->d_model; i++)
+            x[i] = dtype_get(g->weight_dtype, m->embed, first + i);
         for (uint32_t i = 0; i < half; i++) {
             float angle = (float)j->s->position[t] * g->inv_freq[i];
 
@@ -204,8 +204,8 @@ static void run_norm(void *arg, uint32_t chunk, uint32_t worker) {
 
     (void)worker;
     for (uint32_t t = chunk * ROWS_PER_CHUNK; t < end; t++)
-        m->dev->path->rmsnorm(act_at(m, m->h, m->h_stride, t, 0), m->x + (size_t)t * m->d_width,
-                              j->weight, m->d_width, m->host.g.d_model, m->host.g.rms_eps);
+        m->path->rmsnorm(act_at(m, m->h, m->h_stride, t, 0), m->x + (size_t)t * m->d_width,
+                         j->weight, m->d_width, m->host.g.d_model, m->host.g.rms_eps);
 }
 
 void cpu_rope_head(float *x, const float *cos, const float *sin, uint32_t head_dim) {
@@ -316,10 +316,7 @@ static void run_attention(void *arg, uint32_t chunk, uint32_t worker) {
         .scratch = m->workers[worker].attend,
     };
 
-    if (g->kv_dtype == DTYPE_F32)
-        m->dev->path->attend_f32(&a);
-    else
-        m->dev->path->attend_bf16(&a);
+    m->path->attend[g->kv_dtype](&a);
 }
 
 static void attention(struct backend_model *m, const struct backend_stage *s,
@@ -371,9 +368,9 @@ static enum status compute_outputs(struct backend_model *m, uint32_t slot,
         struct outputs j = {m, step, slot, first};
 
         for (uint32_t i = 0; i < n; i++)
-            m->dev->path->rmsnorm(act_at(m, m->head_x, m->h_stride, i, 0),
-                                  m->x + (size_t)s->output[first + i].token_index * m->d_width,
-                                  m->final_norm, m->d_width, g->d_model, g->rms_eps);
+            m->path->rmsnorm(act_at(m, m->head_x, m->h_stride, i, 0),
+                             m->x + (size_t)s->output[first + i].token_index * m->d_width,
+                             m->final_norm, m->d_width, g->d_model, g->rms_eps);
         product(m, &m->head_part, m->head_x, m->h_stride, n, NULL, TO_LOGITS);
         st = sample_outputs(m, &j, n);
     }

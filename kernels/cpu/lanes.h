@@ -209,6 +209,46 @@ INLINE vf vf_load_bf16(const uint16_t *p) {
     return (vf)(vi_load_half(p) << 16);
 }
 
+/* Exact. Without an instruction for it: the mantissa under a float's exponent, or a small integer. */
+INLINE vf vf_load_f16(const uint16_t *p) {
+#if LANES == 16
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)p));
+#elif LANES == 8
+    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)p));
+#elif defined(NEON)
+    return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p)));
+#else
+    vi u = vi_load_half(p), sign = (u & 0x8000) << 16, a = u & 0x7FFF;
+    vf small = __builtin_convertvector(a, vf) * vf_set1(0x1p-24f);
+    vi normal = (a << 13) + (112 << 23), special = a >= 0x7C00;
+
+    normal += special & (112 << 23); /* infinities and NaNs */
+    return (vf)(sign | (vi)vf_select(a < 0x400, small, (vf)normal));
+#endif
+}
+
+/* The first n < LANES elements of a row, zeros behind them. */
+INLINE vf vf_load_some(const float *p, uint32_t n) {
+    float x[LANES] = {0};
+
+    memcpy(x, p, n * sizeof(*x));
+    return vf_load(x);
+}
+
+INLINE vf vf_load_some_f16(const uint16_t *p, uint32_t n) {
+    uint16_t x[LANES] = {0};
+
+    memcpy(x, p, n * sizeof(*x));
+    return vf_load_f16(x);
+}
+
+INLINE vi vi_load_some_half(const uint16_t *p, uint32_t n) {
+    uint16_t x[LANES] = {0};
+
+    memcpy(x, p, n * sizeof(*x));
+    return vi_load_half(x);
+}
+
 /* To nearest, ties to even, as bf16_of_f32. */
 INLINE void vf_store_bf16(uint16_t *p, vf v) {
     vi u = (vi)v, odd = (u >> 16) & 1, is_nan = v != v;

@@ -5,43 +5,61 @@
 
 #include "kernels/dtype.h"
 
-struct cpu_matrix cpu_matrix_shape(uint32_t n, uint32_t k) {
-    return (struct cpu_matrix){NULL, n, k, CEIL_DIV(n, PANEL), CEIL_DIV(k, 2)};
+struct cpu_matrix cpu_matrix_shape(enum dtype dtype, uint32_t n, uint32_t k) {
+    return (struct cpu_matrix){NULL, dtype, n, k, CEIL_DIV(n, PANEL), CEIL_DIV(k, 2)};
+}
+
+static uint64_t panel_bytes(const struct cpu_matrix *m) {
+    return (uint64_t)m->k_pairs * 2 * PANEL * dtype_bytes(m->dtype);
 }
 
 uint64_t cpu_matrix_bytes(const struct cpu_matrix *m) {
-    return (uint64_t)m->n_panels * m->k_pairs * PANEL * 2 * sizeof(uint16_t);
+    return m->n_panels * panel_bytes(m);
 }
 
-static uint16_t *pairs_of(const struct cpu_matrix *m, uint32_t row) {
-    return m->w + ((size_t)row / PANEL * m->k_pairs * PANEL + row % PANEL) * 2;
+void *cpu_matrix_panel(const struct cpu_matrix *m, uint32_t panel) {
+    return (char *)m->w + panel * panel_bytes(m);
+}
+
+/* Where input k of output `row` stands in its panel, in elements. */
+static size_t place_of(const struct cpu_matrix *m, uint32_t row, size_t k) {
+    size_t n = row % PANEL;
+
+    return m->dtype == DTYPE_BF16 ? (k / 2 * PANEL + n) * 2 + k % 2 : k * PANEL + n;
+}
+
+/* bf16 stays as it is, pair by pair. */
+static void pack_pairs(uint16_t *dst, const char *src, size_t k) {
+    for (size_t i = 0; i < k / 2; i++)
+        memcpy(dst + i * PANEL * 2, src + i * 4, 4);
+    if (k % 2) memcpy(dst + k / 2 * PANEL * 2, src + (k - 1) * 2, 2);
 }
 
 void cpu_pack(struct cpu_matrix *m, const struct backend_tensor *t, uint32_t first,
               uint32_t panel_step) {
-    size_t k = m->k;
+    size_t k = m->k, size = dtype_bytes(t->dtype);
 
     for (size_t r = 0; r < t->shape[0]; r++) {
         uint32_t panel = (uint32_t)(r / PANEL) * panel_step, at = first + panel * PANEL + r % PANEL;
-        uint16_t *dst = pairs_of(m, at);
+        void *dst = cpu_matrix_panel(m, at / PANEL);
+        const char *src = (const char *)t->data + r * k * size;
 
-        if (t->dtype == DTYPE_BF16) {
-            const char *src = (const char *)t->data + r * k * 2;
-
-            for (size_t i = 0; i < k / 2; i++)
-                memcpy(dst + i * PANEL * 2, src + i * 4, 4);
-            if (k % 2) memcpy(dst + k / 2 * PANEL * 2, src + (k - 1) * 2, 2);
-        } else {
-            for (size_t i = 0; i < k; i++)
-                dst[i / 2 * PANEL * 2 + i % 2] =
-                    bf16_of_f32(dtype_get(t->dtype, t->data, r * k + i));
+        if (m->dtype == DTYPE_BF16 && t->dtype == DTYPE_BF16) {
+            pack_pairs((uint16_t *)dst + at % PANEL * 2, src, k);
+            continue;
+        }
+        for (size_t i = 0; i < k; i++) {
+            if (m->dtype == t->dtype) /* to the bit, a NaN too */
+                memcpy((char *)dst + place_of(m, at, i) * size, src + i * size, size);
+            else
+                dtype_put(m->dtype, dst, place_of(m, at, i), dtype_get(t->dtype, src, i));
         }
     }
 }
 
 void cpu_unpack_row(float *y, const struct cpu_matrix *m, uint32_t n) {
-    const uint16_t *src = pairs_of(m, n);
+    const void *panel = cpu_matrix_panel(m, n / PANEL);
 
     for (size_t i = 0; i < m->k; i++)
-        y[i] = f32_of_bf16(src[i / 2 * PANEL * 2 + i % 2]);
+        y[i] = dtype_get(m->dtype, panel, place_of(m, n, i));
 }

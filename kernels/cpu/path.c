@@ -35,11 +35,16 @@ enum status cpu_path_find(const struct cpu_path **out, const char *name, struct 
                      have);
 }
 
-/* The largest of what attend_body.inc lays out for either element type. */
+const struct cpu_path *cpu_path_for(const struct cpu_path *path, enum dtype weights) {
+    return path->gemm[weights] || !path->exact ? path : path->exact;
+}
+
+/* The largest of what attend_body.inc lays out for any element type. */
 uint64_t attend_scratch_bytes(uint32_t heads, uint32_t head_dim) {
     uint64_t rows = (uint64_t)attend_queries(heads) * heads, width = ALIGN_UP(head_dim, PANEL);
 
     return sizeof(float) * (GROUP * head_dim        /* K */
+                            + GROUP * head_dim      /* K on its way from f16 */
                             + GROUP * width         /* V */
                             + rows * head_dim       /* q */
                             + rows * GROUP * 2      /* scores, weights */

@@ -5,13 +5,21 @@
  * the type in which activations travel between operations: bf16 on the path whose dot product
  * takes bf16, f32 on the others.
  *
- * Weights are bf16, packed once into panels of 64 outputs:
+ * Weights are packed once into panels of 64 outputs. bf16 goes in pairs, which one instruction
+ * takes; f16 and f32 one input behind the other:
  *
- *      panel p, pair k, output n, which:   w[((p * k_pairs + k) * 64 + n) * 2 + which]
- *                                          = W[p * 64 + n][2 * k + which]
+ *      bf16       panel p, pair k, output n, which:   w[((p * k_pairs + k) * 64 + n) * 2 + which]
+ *                                                     = W[p * 64 + n][2 * k + which]
+ *      f16, f32   panel p, input k, output n:         w[(p * 2 * k_pairs + k) * 64 + n]
+ *                                                     = W[p * 64 + n][k]
  *
  * so that decode (one row) and prefill (tiles of rows) read the same bytes in the same order.
  * Outputs are padded with zero rows to a multiple of 64, inputs to an even number.
+ *
+ * WHAT IS ROUNDED. Nothing but sums, in fp32, where `act` is f32: weights of 16 bits are widened,
+ * which is exact. A path whose `act` is bf16 rounds every activation, as its instruction wants, so
+ * it computes with bf16 weights alone; its `exact` names the path that takes the others. K and V
+ * are rounded to the type of the pool, by whoever writes them there.
  *
  * WHY AN ANSWER IS THE SAME EVERY TIME (within one path):
  *   1. Each output of a matrix is one chain of fp32 operations along K, whatever the tile: blocks
@@ -29,11 +37,13 @@
 
 #include "common/base.h"
 #include "common/status.h"
+#include "kernels/backend.h"
 
-#define PANEL        64u /* outputs in a panel */
-#define CPU_FEW_ROWS 24u /* up to here a product runs at memory speed, or should */
-#define ATTEND_ROWS  96u /* (query, head) rows that share one load of K and V, at least */
-#define GROUP        64u /* positions of K and V taken together */
+#define PANEL               64u  /* outputs in a panel */
+#define CPU_FEW_ROWS        24u  /* up to here a product runs at memory speed, or should */
+#define ATTEND_ROWS         96u  /* (query, head) rows that share one load of K and V, at least */
+#define GROUP               64u  /* positions of K and V taken together */
+#define ATTEND_MAX_HEAD_DIM 512u /* even numbers up to here */
 
 /* One tile of attention: some query tokens of one sequence, all heads of one KV head. */
 struct attend {
@@ -43,7 +53,7 @@ struct attend {
     size_t out_stride;         /* acts */
     const uint32_t *position;  /* (n_queries) rising */
     uint32_t n_queries, heads; /* heads per KV head */
-    uint32_t head_dim;         /* a multiple of 16 */
+    uint32_t head_dim;         /* even, 2 to ATTEND_MAX_HEAD_DIM */
     uint32_t window;           /* positions seen, 0: all */
     const uint8_t *k, *v;      /* this layer and KV head of block 0 */
     uint64_t block_stride;     /* bytes */
@@ -52,16 +62,20 @@ struct attend {
     void *scratch;         /* attend_scratch_bytes */
 };
 
+/* y[r][n] = sum over k of x[r][k] * W[n][k], for n_panels panels from w. `continues`: the chains go
+ * on from what y holds, so that K in two calls gives the bits of K in one. */
+typedef void cpu_gemm_fn(const void *w, uint32_t n_panels, uint32_t k_pairs,
+                         const void *x /* act */, size_t x_stride, uint32_t n_rows, float *y,
+                         size_t y_stride, bool continues);
+
 struct cpu_path {
     const char *name;
     size_t act_bytes; /* 2 or 4 */
     bool (*is_available)(void);
     bool (*is_slow)(void); /* there, and another one is faster: "auto" passes it by; NULL: never */
+    const struct cpu_path *exact; /* takes the weights that this one has no product for; or NULL */
 
-    /* y[r][n] = sum over k of x[r][k] * W[n][k], for n_panels panels from w. `continues`: the
-     * chains go on from what y holds, so that K in two calls gives the bits of K in one. */
-    void (*gemm)(const uint16_t *w, uint32_t n_panels, uint32_t k_pairs, const void *x /* act */,
-                 size_t x_stride, uint32_t n_rows, float *y, size_t y_stride, bool continues);
+    cpu_gemm_fn *gemm[DTYPE_COUNT]; /* by the type of the weights */
     /* y = x / sqrt(sum(x^2) / d + eps) * w; widths are multiples of 64, padded with zeros. */
     void (*rmsnorm)(void *y /* act */, const float *x, const float *w, uint32_t width, uint32_t d,
                     float eps);
@@ -69,8 +83,7 @@ struct cpu_path {
     void (*add)(float *y, const float *x, uint32_t n /* 16s */); /* y += x */
     void (*to_act)(void *y /* act */, const float *x, uint32_t n /* 16s */);
     void (*from_act)(float *y, const void *x /* act */, uint32_t n /* 16s */);
-    void (*attend_bf16)(const struct attend *a);
-    void (*attend_f32)(const struct attend *a);
+    void (*attend[DTYPE_COUNT])(const struct attend *a); /* by the type of the pool */
 
     double (*peak)(
         uint32_t n); /* n rounds of independent multiply-adds: operations done; for benches */
@@ -81,6 +94,9 @@ static inline uint32_t attend_queries(uint32_t heads) {
     return heads >= ATTEND_ROWS ? 1 : ATTEND_ROWS / heads;
 }
 uint64_t attend_scratch_bytes(uint32_t heads, uint32_t head_dim);
+
+/* The path that computes with such weights where `path` was chosen: it, or its exact one. */
+const struct cpu_path *cpu_path_for(const struct cpu_path *path, enum dtype weights);
 
 /* The named path, or the best one for NULL and "auto". ST_UNSUPPORTED names what the
  * machine has. */

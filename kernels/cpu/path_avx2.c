@@ -4,5 +4,5 @@
 #include "common/isa.h"
 #include "kernels/cpu/path_body.inc"
 
-const struct cpu_path cpu_path_avx2 = PATH_TABLE("avx2", isa_has_avx2, NULL);
+const struct cpu_path cpu_path_avx2 = PATH_TABLE("avx2", isa_has_avx2, NULL, NULL);
 #endif

@@ -4,5 +4,5 @@
 #include "common/isa.h"
 #include "kernels/cpu/path_body.inc"
 
-const struct cpu_path cpu_path_avx512 = PATH_TABLE("avx512", isa_has_avx512, NULL);
+const struct cpu_path cpu_path_avx512 = PATH_TABLE("avx512", isa_has_avx512, NULL, NULL);
 #endif

@@ -12,5 +12,6 @@ static bool is_slow(void) {
     return __builtin_cpu_is("intel");
 }
 
-const struct cpu_path cpu_path_avx512bf16 = PATH_TABLE("avx512bf16", isa_has_avx512bf16, is_slow);
+const struct cpu_path cpu_path_avx512bf16 =
+    PATH_TABLE("avx512bf16", isa_has_avx512bf16, is_slow, &cpu_path_avx512);
 #endif

@@ -8,5 +8,5 @@ static bool is_available(void) {
     return true;
 }
 
-const struct cpu_path cpu_path_neon = PATH_TABLE("neon", is_available, NULL);
+const struct cpu_path cpu_path_neon = PATH_TABLE("neon", is_available, NULL, NULL);
 #endif

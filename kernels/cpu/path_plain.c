@@ -6,4 +6,4 @@ static bool is_available(void) {
     return true;
 }
 
-const struct cpu_path cpu_path_plain = PATH_TABLE("plain", is_available, NULL);
+const struct cpu_path cpu_path_plain = PATH_TABLE("plain", is_available, NULL, NULL);

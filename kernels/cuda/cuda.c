@@ -80,7 +80,7 @@ static void describe(struct backend_info *info, const struct gpu_properties *p) 
     snprintf(info->device, sizeof(info->device), "%s", p->name);
     snprintf(info->path, sizeof(info->path), "sm_%u", p->sm);
     snprintf(info->uuid, sizeof(info->uuid), "%s", p->uuid);
-    info->flags = BACKEND_OWN_MEMORY;
+    info->flags = BACKEND_OWN_MEMORY | BACKEND_BF16_ONLY;
     info->memory_total = p->memory_total;
     info->memory_free = p->memory_free;
 }
@@ -96,6 +96,15 @@ static enum status cuda_probe(const struct backend_config *config, struct backen
     info->n_devices = n_devices;
     if (config->memory_bytes) info->memory_free = MIN(info->memory_free, config->memory_bytes);
     return ST_OK;
+}
+
+static enum status cuda_check(const struct backend_config *config, const struct geometry *g,
+                              const struct backend_limits *limits, struct error *err) {
+    struct gpu_properties p;
+    uint32_t ordinal, n_devices;
+    enum status st = find_device(config, &ordinal, &n_devices, &p, err);
+
+    return st == ST_OK ? cuda_check_model(config, g, limits, p.n_sm, err) : st;
 }
 
 /* --- opening ---------------------------------------------------------------------------------- */
@@ -243,6 +252,7 @@ const struct backend_ops backend_cuda = {
     .open = cuda_open,
     .close = cuda_close,
     .info = cuda_info,
+    .check = cuda_check,
     .load_begin = cuda_load_begin,
     .load_tensor = cuda_load_tensor,
     .load_end = cuda_load_end,

@@ -181,6 +181,10 @@ MUST_USE enum status cuda_take_pinned(struct backend_model *m, void *out, uint64
 void cuda_give_back(struct backend_model *m, void *p, uint64_t n_bytes);
 
 /* --- model.c */
+enum status cuda_check_model(const struct backend_config *config, const struct geometry *g,
+                             const struct backend_limits *limits, uint32_t n_sm, struct error *err);
+struct attend_shape cuda_attend_shape(const struct geometry *g, const struct backend_limits *l,
+                                      uint32_t n_sm);
 enum status cuda_load_begin(struct backend_device *dev, struct backend_model **out,
                             const struct geometry *g, const struct backend_limits *limits,
                             struct error *err);

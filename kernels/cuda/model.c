@@ -61,9 +61,9 @@ static enum status check_geometry(const struct geometry *g, const struct backend
                          dtype_name(g->weight_dtype));
     if (g->kv_dtype != DTYPE_BF16)
         return error_set(err, ST_UNSUPPORTED,
-                         "KV type %s: the cuda backend keeps bf16 (f16 becomes bf16); use "
-                         "--kv-cache-dtype auto or bfloat16",
-                         dtype_name(g->kv_dtype));
+                         "KV type %s: the cuda backend keeps bfloat16; use --dtype bfloat16, or "
+                         "--backend cpu",
+                         dtype_long_name(g->kv_dtype));
     if (l->block_size != OPS_BLOCK_SIZE)
         return error_set(
             err, ST_UNSUPPORTED,
@@ -303,6 +303,25 @@ static void set_widths(struct backend_model *m) {
     m->is_deterministic = m->host.limits.is_deterministic;
     for (uint32_t i = 0; i < m->g.n_layers; i++)
         m->has_kind[cuda_has_window(&m->g, i)] = true;
+}
+
+static enum status check_own(const struct host_model *h, struct error *err) {
+    return check_geometry(&h->g, &h->limits, err);
+}
+
+enum status cuda_check_model(const struct backend_config *config, const struct geometry *g,
+                             const struct backend_limits *limits, uint32_t n_sm,
+                             struct error *err) {
+    struct attend_shape shape;
+    struct tp_shard shard;
+    struct geometry own;
+    enum status st = host_check(config, g, limits, check_own, err);
+
+    if (st == ST_OK) st = tp_shard_init(&shard, g, config->tp_rank, config->tp_size, err);
+    if (st != ST_OK) return st;
+    own = tp_shard_geometry(&shard, g);
+    shape = cuda_attend_shape(&own, limits, n_sm);
+    return attend_check(&shape, err);
 }
 
 enum status cuda_load_begin(struct backend_device *dev, struct backend_model **out,

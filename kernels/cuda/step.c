@@ -28,15 +28,21 @@
 
 /* --- what is there before the first step ------------------------------------------------------ */
 
-static enum status alloc_attention(struct backend_model *m, struct error *err) {
-    const struct geometry *g = &m->g;
-    struct attend_shape shape = {.n_heads = g->n_heads,
+struct attend_shape cuda_attend_shape(const struct geometry *g, const struct backend_limits *l,
+                                      uint32_t n_sm) {
+    return (struct attend_shape){.n_heads = g->n_heads,
                                  .n_kv_heads = g->n_kv_heads,
                                  .head_dim = g->head_dim,
-                                 .max_rows = m->host.limits.max_rows,
-                                 .max_step_tokens = m->host.limits.max_step_tokens,
-                                 .n_sm = gpu_properties(m->dev->gpu)->n_sm,
-                                 .is_deterministic = m->is_deterministic};
+                                 .max_rows = l->max_rows,
+                                 .max_step_tokens = l->max_step_tokens,
+                                 .n_sm = n_sm,
+                                 .is_deterministic = l->is_deterministic};
+}
+
+static enum status alloc_attention(struct backend_model *m, struct error *err) {
+    const struct geometry *g = &m->g;
+    struct attend_shape shape =
+        cuda_attend_shape(g, &m->host.limits, gpu_properties(m->dev->gpu)->n_sm);
     uint64_t n;
     enum status st = attend_check(&shape, err);
 

@@ -96,15 +96,25 @@ static void ref_unload(struct backend_model *m) {
     mem_free(m);
 }
 
+static enum status check_model(const struct host_model *h, struct error *err) {
+    if (dtype_is_float(h->g.weight_dtype)) return ST_OK;
+    return error_set(err, ST_UNSUPPORTED,
+                     "weight type %s: the ref backend has float32, float16 and bfloat16",
+                     dtype_long_name(h->g.weight_dtype));
+}
+
+static enum status ref_check(const struct backend_config *config, const struct geometry *g,
+                             const struct backend_limits *limits, struct error *err) {
+    return host_check(config, g, limits, check_model, err);
+}
+
 static enum status ref_load_begin(struct backend_device *dev, struct backend_model **out,
                                   const struct geometry *g, const struct backend_limits *limits,
                                   struct error *err) {
     struct backend_model *m = mem_zalloc(sizeof(*m));
     enum status st = host_init(&m->host, &dev->host, g, limits, true, err);
 
-    if (st == ST_OK && !dtype_is_float(g->weight_dtype))
-        st = error_set(err, ST_UNSUPPORTED, "weight type %s: the ref backend has f32, f16, bf16",
-                       dtype_name(g->weight_dtype));
+    if (st == ST_OK) st = check_model(&m->host, err);
     if (st != ST_OK) goto fail;
     m->layers = mem_calloc(g->n_layers, sizeof(*m->layers));
     m->x = mem_calloc(g->d_model, sizeof(float));
@@ -131,21 +141,20 @@ fail:
     return st;
 }
 
-/* Matrices keep geometry.weight_dtype: a wider checkpoint is rounded, as the device would. */
+/* Matrices keep geometry.weight_dtype, as every backend. */
 static enum status copy_matrix(struct host_model *h, struct ref_matrix *w,
                                const struct backend_tensor *t, struct error *err) {
     size_t n = (size_t)(t->shape[0] * t->shape[1]);
-    bool narrows = h->g.weight_dtype == DTYPE_BF16 && t->dtype != DTYPE_BF16;
-    enum dtype kept = narrows ? DTYPE_BF16 : t->dtype;
+    enum dtype kept = h->g.weight_dtype;
     void *data;
     enum status st = host_alloc(h, &data, n * dtype_bytes(kept), "weights", err);
 
     if (st != ST_OK) return st;
-    if (narrows) {
-        for (size_t i = 0; i < n; i++)
-            dtype_put(DTYPE_BF16, data, i, dtype_get(t->dtype, t->data, i));
-    } else {
+    if (t->dtype == kept) {
         memcpy(data, t->data, t->n_bytes);
+    } else {
+        for (size_t i = 0; i < n; i++)
+            dtype_put(kept, data, i, dtype_get(t->dtype, t->data, i));
     }
     *w = (struct ref_matrix){data, kept, (uint32_t)t->shape[0], (uint32_t)t->shape[1]};
     return ST_OK;
@@ -404,4 +413,5 @@ const struct backend_ops backend_ref = {
     .lora_load = host_lora_load,
     .lora_drop = host_lora_drop,
     .op = ref_op,
+    .check = ref_check,
 };

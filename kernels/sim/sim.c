@@ -215,15 +215,24 @@ static void sim_unload(struct backend_model *m) {
     mem_free(m);
 }
 
+static enum status check_model(const struct host_model *h, struct error *err) {
+    if (h->g.vocab >= SIM_MIN_VOCAB) return ST_OK;
+    return error_set(err, ST_INVALID, "a vocabulary of %u: sim speaks in bytes and needs %u",
+                     h->g.vocab, SIM_MIN_VOCAB);
+}
+
+static enum status sim_check(const struct backend_config *config, const struct geometry *g,
+                             const struct backend_limits *limits, struct error *err) {
+    return host_check(config, g, limits, check_model, err);
+}
+
 static enum status sim_load_begin(struct backend_device *dev, struct backend_model **out,
                                   const struct geometry *g, const struct backend_limits *limits,
                                   struct error *err) {
     struct backend_model *m = mem_zalloc(sizeof(*m));
     enum status st = host_init(&m->host, &dev->host, g, limits, false, err);
 
-    if (st == ST_OK && g->vocab < SIM_MIN_VOCAB)
-        st = error_set(err, ST_INVALID, "a vocabulary of %u: sim speaks in bytes and needs %u",
-                       g->vocab, SIM_MIN_VOCAB);
+    if (st == ST_OK) st = check_model(&m->host, err);
     if (st != ST_OK) {
         sim_unload(m);
         return st;
@@ -397,6 +406,7 @@ const struct backend_ops backend_sim = {
     .open = sim_open,
     .close = sim_close,
     .info = sim_info,
+    .check = sim_check,
     .load_begin = sim_load_begin,
     .load_tensor = sim_load_tensor,
     .load_end = sim_load_end,

@@ -400,6 +400,7 @@ const struct backend_ops backend_tp = {
     .open = tp_open,
     .close = tp_close,
     .info = tp_info,
+    .check = tp_check,
     .load_begin = tp_load_begin,
     .load_tensor = tp_load_tensor,
     .load_end = tp_load_end,

@@ -124,6 +124,19 @@ enum status tp_probe(const struct backend_config *config, struct backend_info *i
     return st;
 }
 
+enum status tp_check(const struct backend_config *config, const struct geometry *g,
+                     const struct backend_limits *limits, struct error *err) {
+    struct backend_config own;
+    char name[64];
+    enum status st = check_config(config, err);
+
+    for (uint32_t r = 0; st == ST_OK && config->ranks->check && r < config->tp_size; r++) {
+        st = config_of(&own, name, sizeof(name), config, r, err);
+        if (st == ST_OK) st = config->ranks->check(&own, g, limits, err);
+    }
+    return st;
+}
+
 static enum status event_fd_rank(uint32_t rank, void *arg, struct error *err) {
     struct backend_device *dev = arg;
 

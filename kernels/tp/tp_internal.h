@@ -30,6 +30,8 @@ struct backend_model {
 /* tp_device.c */
 enum status tp_probe(const struct backend_config *config, struct backend_info *info,
                      struct error *err);
+enum status tp_check(const struct backend_config *config, const struct geometry *g,
+                     const struct backend_limits *limits, struct error *err);
 enum status tp_open(struct backend_device **out, const struct backend_config *config,
                     struct error *err);
 void tp_close(struct backend_device *dev);

@@ -12,11 +12,13 @@
  * rounds of the ratios *within* a round: the bandwidth of a shared machine swings by a factor of two
  * from second to second, a ratio of neighbours in time does not. With one thread, time is processor
  * time, so that neighbours who take the core do not count; with several it is the clock's, and the
- * machine should be quiet. Usage: bench_cpu [threads] [path] [seconds per model]. */
+ * machine should be quiet. Bytes of weights count, so that types can be compared. Usage: bench_cpu
+ * [threads] [path] [seconds per model] [bf16, f16 or f32]. */
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -28,6 +30,7 @@
 #include "common/rng.h"
 #include "kernels/cpu/pack.h"
 #include "kernels/cpu/pool.h"
+#include "kernels/dtype.h"
 #include "tests/bench/peer/peer.h"
 
 #define MAX_LAYERS 12u
@@ -50,6 +53,7 @@ static const struct shape shapes[] = {
 
 struct bench {
     const struct cpu_path *path;
+    enum dtype dtype; /* of the weights */
     struct cpu_pool *pool;
     const struct shape *shape;
     struct peer_products *peer; /* or NULL */
@@ -82,10 +86,10 @@ static void run_chunk(void *arg, uint32_t chunk, uint32_t worker) {
     uint32_t p = chunk % j->n_panel_chunks * PANELS, r = chunk / j->n_panel_chunks * j->rows;
     size_t width = ALIGN_UP(j->w->k, PANEL) + PAD, stride = PANELS * PANEL;
 
-    j->b->path->gemm(j->w->w + (size_t)p * j->w->k_pairs * PANEL * 2,
-                     MIN(PANELS, j->w->n_panels - p), j->w->k_pairs,
-                     j->b->x + r * width * j->b->path->act_bytes, width,
-                     MIN(j->rows, j->n_rows - r), j->b->y + worker * ROWS * stride, stride, false);
+    j->b->path->gemm[j->w->dtype](cpu_matrix_panel(j->w, p), MIN(PANELS, j->w->n_panels - p),
+                                  j->w->k_pairs, j->b->x + r * width * j->b->path->act_bytes, width,
+                                  MIN(j->rows, j->n_rows - r), j->b->y + worker * ROWS * stride,
+                                  stride, false);
 }
 
 /* One layer at M rows; weights per second. */
@@ -142,7 +146,7 @@ static double read_pass(struct bench *b) {
     b->reading = (const uint8_t *)w->w;
     b->read_bytes = cpu_matrix_bytes(w);
     cpu_pool_run(b->pool, 16, false, run_read, b);
-    return (double)b->read_bytes / 2 / (seconds_now(b) - start);
+    return (double)b->read_bytes / (double)dtype_bytes(b->dtype) / (seconds_now(b) - start);
 }
 
 static void run_peak(void *arg, uint32_t chunk, uint32_t worker) {
@@ -209,7 +213,7 @@ static void measure(struct bench *b, double seconds) {
     static double absolute[N_ABSOLUTE][MAX_ROUNDS], ratio[N_RATIOS][MAX_ROUNDS];
     uint64_t end_us = clock_now_us() + (uint64_t)(seconds * 1e6);
     uint32_t n = 0;
-    double m[N_ABSOLUTE];
+    double m[N_ABSOLUTE], giga = (double)dtype_bytes(b->dtype) * 1e-9;
 
     while (n < MAX_ROUNDS && clock_now_us() < end_us) {
         double v[N_ABSOLUTE] = {
@@ -228,16 +232,16 @@ static void measure(struct bench *b, double seconds) {
     }
     for (int i = 0; i < N_ABSOLUTE; i++)
         m[i] = median(absolute[i], n);
-    printf("path %s, %u threads, a layer of %s, %u rounds\n", b->path->name,
-           cpu_pool_threads(b->pool), b->shape->name, n);
-    printf("  read loop      %7.1f GB/s\n", m[READ] * 2e-9);
-    printf("  decode  M=1    %7.1f GB/s    %5.1f %% of the read loop (goal 90)\n", m[ONE] * 2e-9,
+    printf("path %s, %u threads, a layer of %s in %s, %u rounds\n", b->path->name,
+           cpu_pool_threads(b->pool), b->shape->name, dtype_name(b->dtype), n);
+    printf("  read loop      %7.1f GB/s\n", m[READ] * giga);
+    printf("  decode  M=1    %7.1f GB/s    %5.1f %% of the read loop (goal 90)\n", m[ONE] * giga,
            100 * median(ratio[ONE_OF_READ], n));
-    printf("  decode  M=4    %7.1f GB/s    %5.1f %% of M=1 (goal 90)\n", m[FOUR] * 2e-9,
+    printf("  decode  M=4    %7.1f GB/s    %5.1f %% of M=1 (goal 90)\n", m[FOUR] * giga,
            100 * median(ratio[FOUR_OF_ONE], n));
     printf("  decode  M=16   %7.1f GB/s    %5.1f %% of the lower roof, %.1f GB/s (goal 70)\n",
-           m[SIXTEEN] * 2e-9, 100 * median(ratio[SIXTEEN_OF_ROOF], n),
-           MIN(m[READ], m[PEAK] / 16) * 2e-9);
+           m[SIXTEEN] * giga, 100 * median(ratio[SIXTEEN_OF_ROOF], n),
+           MIN(m[READ], m[PEAK] / 16) * giga);
     printf("  peak           %7.1f GFLOP/s\n", m[PEAK] * 2e-9);
     printf("  prefill M=512  %7.1f GFLOP/s %5.1f %% of the peak (goal 85)\n",
            m[MANY] * 2e-9 * MAX_ROWS, 100 * median(ratio[MANY_OF_PEAK], n));
@@ -318,14 +322,15 @@ static void fill(struct bench *b) {
             struct cpu_matrix *w = &b->w[l][i];
             uint64_t n;
 
-            *w = cpu_matrix_shape(b->shape->product[i][0], b->shape->product[i][1]);
+            *w = cpu_matrix_shape(b->dtype, b->shape->product[i][0], b->shape->product[i][1]);
             n = cpu_matrix_bytes(w);
             w->w = mem_try_aligned(2 << 20, ALIGN_UP(n, (uint64_t)2 << 20));
             if (!w->w) abort();
             (void)madvise(w->w, ALIGN_UP(n, (uint64_t)2 << 20), MADV_HUGEPAGE); /* as a model */
-            for (uint64_t e = 0; e < n / 2; e++)
-                w->w[e] = (uint16_t)(0x3C00 | (rng_u64(&r) & 0x81FF));
-            if (l == 0) b->layer_bytes += n, b->layer_weights += n / 2;
+            for (uint64_t e = 0; e < n / dtype_bytes(b->dtype); e++)
+                dtype_put(b->dtype, w->w, e,
+                          f32_of_bf16((uint16_t)(0x3C00 | (rng_u64(&r) & 0x81FF))));
+            if (l == 0) b->layer_bytes += n, b->layer_weights += n / dtype_bytes(b->dtype);
             longest = MAX(longest, w->k);
         }
     }
@@ -361,11 +366,15 @@ int main(int argc, char **argv) {
         fprintf(stderr, "bench_cpu: %s\n", err.message);
         return 2;
     }
+    b.dtype = argc <= 4 || strcmp(argv[4], "bf16") == 0 ? DTYPE_BF16
+              : strcmp(argv[4], "f16") == 0             ? DTYPE_F16
+                                                        : DTYPE_F32;
+    b.path = cpu_path_for(b.path, b.dtype);
     for (size_t i = 0; i < ARRAY_LEN(shapes); i++) {
         b.shape = &shapes[i];
         fill(&b);
         measure(&b, seconds);
-        if (peer_name()) measure_beside_peer(&b, seconds);
+        if (peer_name() && b.dtype == DTYPE_BF16) measure_beside_peer(&b, seconds);
         if (i == 0) {
             struct cpu_pool *pool = b.pool;
 

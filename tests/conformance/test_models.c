@@ -1,7 +1,8 @@
 /* tests/conformance/test_models.c - every architecture and RoPE scaling, against what transformers
  * computed in float32 on the same weights, on every backend and instruction path of this machine.
  *
- * tests/data/models holds small random models as transformers wrote them, and beside each what it
+ * tests/data/models holds small random models as transformers wrote them, in bf16, f16 and f32, and
+ * beside each what it
  * said: NAME.expected.safetensors with the prompt, the log-probabilities after its last tokens, the
  * greedy tokens that follow and how far each was ahead. tests/reference/models.py writes them, and
  * compares many more where PyTorch can be had. The bounds are the ones it has. */
@@ -10,36 +11,44 @@
 #include <string.h>
 
 #include "common/mem.h"
+#include "kernels/dtype.h"
 #include "tests/support/cm.h"
 #include "tests/support/model_runner.h"
 #include "worker/model/safetensors.h"
 
 #define DATA       "tests/data/models/"
-#define BOUND_F32  1e-4
+#define BOUND_F32  1e-5
+#define BOUND_F16  2e-3
 #define BOUND_BF16 1e-2
 
 static const char *const names[] = {"llama",          "llama3",       "llama-linear", "llama-yarn",
-                                    "mistral-window", "qwen2-window", "qwen2-yarn",   "qwen3"};
+                                    "mistral-window", "qwen2-window", "qwen2-yarn",   "qwen3",
+                                    "llama-f32",      "qwen3-f16"};
 
 static const struct run {
     const struct backend_ops *ops;
     const char *path;
-    enum dtype kv;
-    bool is_f32; /* all of it, activations too */
+    enum dtype dtype; /* of weights and KV */
     uint32_t block_size, n_step_tokens;
 } runs[] = {
-    {&backend_ref, NULL, DTYPE_F32, true, 16, 24},
-    {&backend_ref, NULL, DTYPE_BF16, false, 4, 5},
-    {&backend_cpu, "plain", DTYPE_F32, true, 16, 24},
-    {&backend_cpu, "plain", DTYPE_BF16, false, 16, 48},
-    {&backend_cpu, "avx2", DTYPE_F32, true, 8, 7},
-    {&backend_cpu, "avx2", DTYPE_BF16, false, 16, 24},
-    {&backend_cpu, "avx512", DTYPE_F32, true, 32, 24},
-    {&backend_cpu, "avx512", DTYPE_BF16, false, 1, 24},
-    {&backend_cpu, "avx512bf16", DTYPE_F32, false, 16, 24},
-    {&backend_cpu, "avx512bf16", DTYPE_BF16, false, 16, 24},
-    {&backend_cpu, "neon", DTYPE_F32, true, 16, 24},
-    {&backend_cpu, "neon", DTYPE_BF16, false, 16, 24},
+    {&backend_ref, NULL, DTYPE_F32, 16, 24},
+    {&backend_ref, NULL, DTYPE_F16, 4, 48},
+    {&backend_ref, NULL, DTYPE_BF16, 4, 5},
+    {&backend_cpu, "plain", DTYPE_F32, 16, 24},
+    {&backend_cpu, "plain", DTYPE_F16, 16, 24},
+    {&backend_cpu, "plain", DTYPE_BF16, 16, 48},
+    {&backend_cpu, "avx2", DTYPE_F32, 8, 7},
+    {&backend_cpu, "avx2", DTYPE_F16, 5, 48},
+    {&backend_cpu, "avx2", DTYPE_BF16, 16, 24},
+    {&backend_cpu, "avx512", DTYPE_F32, 32, 24},
+    {&backend_cpu, "avx512", DTYPE_F16, 16, 7},
+    {&backend_cpu, "avx512", DTYPE_BF16, 1, 24},
+    {&backend_cpu, "avx512bf16", DTYPE_F32, 16, 24},
+    {&backend_cpu, "avx512bf16", DTYPE_F16, 16, 24},
+    {&backend_cpu, "avx512bf16", DTYPE_BF16, 16, 24},
+    {&backend_cpu, "neon", DTYPE_F32, 16, 24},
+    {&backend_cpu, "neon", DTYPE_F16, 16, 48},
+    {&backend_cpu, "neon", DTYPE_BF16, 16, 24},
 };
 
 struct expected {
@@ -111,24 +120,26 @@ static void check_greedy(struct model_runner *r, const struct expected *e, doubl
 static void check_model(const char *name, const struct run *run) {
     struct model_runner_config config = {.ops = run->ops,
                                          .path = run->path,
-                                         .weight_dtype = DTYPE_BF16,
-                                         .kv_dtype = run->kv,
+                                         .weight_dtype = run->dtype,
+                                         .kv_dtype = run->dtype,
                                          .block_size = run->block_size,
                                          .n_step_tokens = run->n_step_tokens};
-    double bound = run->is_f32 ? BOUND_F32 : BOUND_BF16;
+    double bound = run->dtype == DTYPE_F32   ? BOUND_F32
+                   : run->dtype == DTYPE_F16 ? BOUND_F16
+                                             : BOUND_BF16;
     struct expected e = {.file = NULL};
     struct model_runner r;
     struct error err = {0};
     char folder[256], what[128];
 
     snprintf(folder, sizeof(folder), DATA "%s", name);
-    snprintf(what, sizeof(what), "%s on %s %s, KV in %s", name, run->ops->name,
-             run->path ? run->path : "", run->kv == DTYPE_F32 ? "f32" : "bf16");
+    snprintf(what, sizeof(what), "%s on %s %s in %s", name, run->ops->name,
+             run->path ? run->path : "", dtype_name(run->dtype));
     expected_open(&e, name);
     if (model_runner_open(&r, folder, &config, e.n_prompt + e.n_greedy, &err) != ST_OK)
         fail_msg("%s: %s", what, err.message);
     check_logprobs(&r, &e, bound, what);
-    check_greedy(&r, &e, bound, run->is_f32, what);
+    check_greedy(&r, &e, bound, run->dtype == DTYPE_F32, what);
     model_runner_close(&r);
     safetensors_close(e.file);
 }

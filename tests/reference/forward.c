@@ -1,8 +1,9 @@
 /* tests/reference/forward.c - one model folder on one backend, for tests/reference/models.py.
  *
- *      forward FOLDER BACKEND PATH KV BLOCK_SIZE STEP_TOKENS < job > answer
+ *      forward FOLDER BACKEND PATH DTYPE BLOCK_SIZE STEP_TOKENS < job > answer
  *
- * BACKEND is ref or cpu, PATH an instruction path or "-", KV is f32 or bf16. The job is text:
+ * BACKEND is ref or cpu, PATH an instruction path or "-", DTYPE what weights and KV are kept in: f32,
+ * f16 or bf16. The job is text:
  * n_prompt n_scored n_forced n_free, then the ids of the prompt and of its continuation. The answer
  * is binary, little endian: (n_scored, vocab) logprobs as f32, after the last tokens of the prompt;
  * then u32: the likeliest token after the prompt and after each token of the continuation but the
@@ -13,6 +14,10 @@
 
 #include "common/mem.h"
 #include "tests/support/model_runner.h"
+
+static enum dtype dtype_named(const char *name) {
+    return strcmp(name, "f32") == 0 ? DTYPE_F32 : strcmp(name, "f16") == 0 ? DTYPE_F16 : DTYPE_BF16;
+}
 
 static int fail(const char *what, const struct error *err) {
     fprintf(stderr, "forward: %s: %s\n", what, err->message);
@@ -48,7 +53,7 @@ static enum status follow(struct model_runner *r, const uint32_t *tokens, uint32
 }
 
 int main(int argc, char **argv) {
-    struct model_runner_config config = {.weight_dtype = DTYPE_BF16};
+    struct model_runner_config config = {0};
     struct model_runner r = {.model = NULL};
     uint32_t n_prompt, n_scored, n_forced, n_free, n_tokens, *tokens;
     struct backend_info info;
@@ -58,8 +63,7 @@ int main(int argc, char **argv) {
     if (argc != 7) return fputs("forward: give six arguments\n", stderr), 2;
     config.ops = strcmp(argv[2], "ref") == 0 ? &backend_ref : &backend_cpu;
     config.path = strcmp(argv[3], "-") == 0 ? NULL : argv[3];
-    config.kv_dtype = strcmp(argv[4], "f32") == 0 ? DTYPE_F32 : DTYPE_BF16;
-    config.weight_dtype = config.kv_dtype;
+    config.weight_dtype = config.kv_dtype = dtype_named(argv[4]);
     config.block_size = (uint32_t)strtoul(argv[5], NULL, 10);
     config.n_step_tokens = (uint32_t)strtoul(argv[6], NULL, 10);
     if (config.ops->probe(&(struct backend_config){.path = config.path}, &info, &err) != ST_OK)

@@ -1,17 +1,18 @@
 """Our backends against transformers, model by model.
 
-Each variant is a small random model, its weights rounded to bf16, written by transformers itself
-(save_pretrained) and read by worker/model. The reference is transformers in float32 on the same
-weights. Compared are the log-probabilities of all tokens after the last positions of a prompt
-longer than any window, as max|delta| / max|logit|; and 64 greedy tokens: equal in f32, and in bf16,
-where both follow the reference's tokens, wherever the two best are further apart than the bound.
+Each variant is a small random model, written by transformers itself (save_pretrained) in float32,
+float16 or bfloat16, in turn, and read by worker/model. The reference is transformers in float32 on
+the weights of the file, which are rounded nowhere else. Compared are the log-probabilities of all
+tokens after the last positions of a prompt longer than any window, as max|delta| / max|logit|; and
+64 greedy tokens: equal in f32, and in f16 and bf16, where both follow the reference's tokens,
+wherever the two best are further apart than the bound.
 
-f32 is the ref backend and the cpu paths that compute in f32, with KV in f32. bf16 is both backends
-with KV in bf16, and the cpu path whose activations are bf16.
+f32, f16 and bf16 are the worker's --dtype: what weights and KV are kept in, whatever the file has.
 
     models.py              all of it
     models.py NAME ...     variants whose names contain one of these
-    models.py --fixtures   writes tests/data/models again, for tests/conformance/test_models.c
+    models.py --fixtures [NAME ...]
+                           writes tests/data/models again, for tests/conformance/test_models.c
 """
 import json
 import shutil
@@ -27,13 +28,16 @@ from safetensors.numpy import save_file
 
 from common import BUILD, DATA, Report
 
-BOUND = {"f32": 1e-4, "bf16": 1e-2}
-RUNS = [  # backend, path, KV, block size, tokens of a step
+BOUND = {"f32": 1e-5, "f16": 2e-3, "bf16": 1e-2}
+RUNS = [  # backend, path, dtype, block size, tokens of a step
     ("ref", "-", "f32", 16, 24), ("cpu", "plain", "f32", 16, 24), ("cpu", "avx2", "f32", 8, 40),
     ("cpu", "avx512", "f32", 16, 7), ("ref", "-", "bf16", 4, 24), ("cpu", "plain", "bf16", 16, 24),
     ("cpu", "avx2", "bf16", 16, 24), ("cpu", "avx512", "bf16", 32, 40),
     ("cpu", "avx512bf16", "bf16", 16, 24), ("cpu", "avx512bf16", "f32", 16, 24),
-    ("cpu", "neon", "f32", 16, 24), ("cpu", "neon", "bf16", 16, 24)]
+    ("cpu", "neon", "f32", 16, 24), ("cpu", "neon", "bf16", 16, 24),
+    ("ref", "-", "f16", 16, 24), ("cpu", "plain", "f16", 8, 24), ("cpu", "avx2", "f16", 16, 48),
+    ("cpu", "avx512", "f16", 5, 24), ("cpu", "neon", "f16", 16, 24)]
+DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 N_PROMPT, N_SCORED, N_GREEDY = 100, 24, 64
 
 SHAPE = dict(vocab_size=512, hidden_size=64, intermediate_size=160, num_hidden_layers=3,
@@ -75,11 +79,13 @@ def variants():
     v["Llama-tied"] = (
         "Llama", dict(tie_word_embeddings=True, rope_parameters=dict(ROPE["llama3"])), {})
     v["Llama-attention-bias"] = ("Llama", dict(attention_bias=True), {})
-    v["Llama-head-dim"] = ("Llama", dict(head_dim=48), {})
+    for n in (2, 6, 18, 48, 100, 250, 512):
+        v[f"Llama-head-dim-{n}"] = ("Llama", dict(head_dim=n), dict(dtype=torch.float32))
     v["Llama-eos-list"] = ("Llama", dict(eos_token_id=[2, 5]), {})
     v["Llama-sharded"] = ("Llama", {}, dict(shard="120KB"))
-    v["Llama-f16"] = ("Llama", {}, dict(dtype=torch.float16))
-    v["Llama-f32"] = ("Llama", {}, dict(dtype=torch.float32))
+    for name, dtype in zip(("f32", "f16", "bf16"), DTYPES):
+        v[f"Llama-{name}"] = ("Llama", {}, dict(dtype=dtype))
+        v[f"Qwen3-{name}"] = ("Qwen3", dict(head_dim=36, tie_word_embeddings=True), dict(dtype=dtype))
     v["Mistral-window"] = ("Mistral", dict(sliding_window=24), {})
     v["Mistral-window-16"] = ("Mistral", dict(sliding_window=16), {})
     v["Mistral-window-odd"] = ("Mistral", dict(sliding_window=37, num_hidden_layers=2), {})
@@ -101,6 +107,8 @@ def variants():
         "Qwen3", dict(head_dim=32, use_sliding_window=True, sliding_window=24,
                       layer_types=["sliding_attention", "full_attention", "sliding_attention"]), {})
     v["Qwen3-four-layers"] = ("Qwen3", dict(head_dim=32, num_hidden_layers=4), {})
+    for i, (_, _, how) in enumerate(v.values()):
+        how.setdefault("dtype", DTYPES[i % 3])
     return v
 
 
@@ -119,7 +127,7 @@ def randomize(model, seed):
                 value = noise
             else:
                 value = 0.7 * noise / p.shape[1] ** 0.5
-            p.copy_(value.to(torch.bfloat16))
+            p.copy_(value)
 
 
 def spell_as_of_old(folder, kind):
@@ -141,8 +149,7 @@ def write_model(folder, arch, settings, how, shape=SHAPE, seed=1):
     config = getattr(transformers, arch + "Config")(**settings)
     model = getattr(transformers, arch + "ForCausalLM")(config)
     randomize(model, seed)
-    model.to(how.get("dtype", torch.bfloat16)).save_pretrained(
-        folder, max_shard_size=how.get("shard", "5GB"))
+    model.to(how["dtype"]).save_pretrained(folder, max_shard_size=how.get("shard", "5GB"))
     if how.get("old"):
         spell_as_of_old(folder, how["old"])
     (folder / "tokenizer.json").write_text("{}\n")
@@ -172,10 +179,10 @@ class Reference:
 def ours(folder, run, prompt, forced, n_free):
     """log-probabilities (N_SCORED, vocab), tokens beside `forced`, tokens of its own; None: no such
     path on this machine."""
-    backend, path, kv, block_size, step = run
+    backend, path, dtype, block_size, step = run
     job = f"{len(prompt)} {N_SCORED} {len(forced)} {n_free} " + " ".join(map(str, prompt + forced))
     done = subprocess.run(
-        [BUILD / "tests/reference/forward", folder, backend, path, kv, str(block_size), str(step)],
+        [BUILD / "tests/reference/forward", folder, backend, path, dtype, str(block_size), str(step)],
         input=job.encode(), capture_output=True, timeout=300)
     if done.returncode == 77:
         return None
@@ -193,10 +200,6 @@ def log_softmax(x):
     return x - np.log(np.exp(x).sum(-1, keepdims=True))
 
 
-def bound_of(run):
-    return "bf16" if run[2] == "bf16" or run[1] == "avx512bf16" else "f32"
-
-
 def compare(report, name, folder, worst):
     rng = np.random.default_rng(len(name))
     reference = Reference(folder)
@@ -205,8 +208,8 @@ def compare(report, name, folder, worst):
     tokens, gaps = reference.greedy(prompt, N_GREEDY)
     want, scale = log_softmax(logits), float(np.abs(logits).max())
     for run in RUNS:
-        kind = bound_of(run)
-        what = f"{name}: {run[0]} {run[1]} kv {run[2]}"
+        kind = run[2]
+        what = f"{name}: {run[0]} {run[1]} --dtype {kind}"
         try:
             got = ours(folder, run, prompt, tokens, N_GREEDY if kind == "f32" else 0)
         except RuntimeError as e:
@@ -230,15 +233,16 @@ def run_all(names):
     report = Report("models")
     print(f"transformers {transformers.__version__}, torch {torch.__version__}; largest "
           f"max|delta|/max|logit| of all backends and paths")
-    print(f"{'model':<32} {'f32':>9} {'bf16':>9}")
+    print(f"{'model':<32} {'file':>9} {'f32':>9} {'f16':>9} {'bf16':>9}")
     for name, (arch, settings, how) in variants().items():
         if names and not any(n in name for n in names):
             continue
-        worst = {"f32": 0.0, "bf16": 0.0}
+        worst = {"f32": 0.0, "f16": 0.0, "bf16": 0.0}
         with tempfile.TemporaryDirectory(prefix="incipit-reference-") as folder:
             write_model(Path(folder), arch, settings, how)
             compare(report, name, Path(folder), worst)
-        print(f"{name:<32} {worst['f32']:9.1e} {worst['bf16']:9.1e}", flush=True)
+        print(f"{name:<32} {str(how['dtype'])[6:]:>9} "
+              + " ".join(f"{worst[k]:9.1e}" for k in worst), flush=True)
     report.end()
 
 
@@ -254,18 +258,23 @@ FIXTURES = {  # folder: variant, what differs in the small shape
     "qwen2-window": ("Qwen2-window-upper-layers", dict(tie_word_embeddings=True), {}),
     "qwen2-yarn": ("Qwen2-old-spelling-yarn", dict(tie_word_embeddings=True), {}),
     "qwen3": ("Qwen3-default", dict(head_dim=32, tie_word_embeddings=True), {}),
+    "llama-f32": ("Llama-f32", dict(head_dim=18), dict(dtype=torch.float32)),
+    "qwen3-f16": ("Qwen3-f16", dict(head_dim=10), dict(dtype=torch.float16)),
 }
 N_FIXTURE_PROMPT, N_FIXTURE_SCORED, N_FIXTURE_GREEDY = 48, 4, 16
 
 
-def write_fixtures():
+def write_fixtures(names):
     out = DATA / "models"
-    shutil.rmtree(out, ignore_errors=True)
     for seed, (name, (variant, differs, how)) in enumerate(FIXTURES.items()):
+        if names and name not in names:
+            continue
+        shutil.rmtree(out / name, ignore_errors=True)
         arch, settings, how_variant = variants()[variant]
         settings = dict(settings, **differs)
         folder = out / name
-        write_model(folder, arch, settings, dict(how_variant, **how), SMALL, seed)
+        how = dict(how_variant, **{"dtype": torch.bfloat16, **how})
+        write_model(folder, arch, settings, how, SMALL, seed)
         reference = Reference(folder)
         prompt = np.random.default_rng(seed).integers(3, 256, N_FIXTURE_PROMPT).tolist()
         logits = reference.logits(prompt)[-N_FIXTURE_SCORED:]
@@ -282,7 +291,7 @@ def write_fixtures():
 if __name__ == "__main__":
     torch.set_num_threads(1)
     transformers.utils.logging.disable_progress_bar()
-    if sys.argv[1:] == ["--fixtures"]:
-        write_fixtures()
+    if sys.argv[1:2] == ["--fixtures"]:
+        write_fixtures(sys.argv[2:])
     else:
         run_all(sys.argv[1:])

@@ -46,7 +46,7 @@ enum status model_runner_open(struct model_runner *r, const char *folder,
         .block_size = r->config.block_size,
     };
     if ((st = ops->open(&r->dev, &device, err)) != ST_OK) return st;
-    st = model_load(r->model, ops, r->dev, &r->g, &r->limits, NULL, NULL, &r->loaded, err);
+    st = model_load(r->model, ops, r->dev, &r->g, &r->limits, NULL, NULL, NULL, &r->loaded, err);
     if (st != ST_OK) return st;
     st = ops->kv_alloc(r->loaded, r->limits.max_blocks_per_row + 1, 0, &kv, err);
     if (st == ST_OK) st = poison_null_block(r, kv.block_bytes);

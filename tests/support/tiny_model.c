@@ -98,6 +98,7 @@ enum status tiny_load(const struct backend_ops *ops, struct backend_model *model
                       const struct tiny_shape *s, uint64_t seed, enum tensor_role skip,
                       struct error *err) {
     uint32_t q = s->n_heads * s->head_dim, kv = s->n_kv_heads * s->head_dim;
+    enum dtype file_dtype = s->file_dtype ? *s->file_dtype : s->weight_dtype;
     struct {
         enum tensor_role role;
         bool is_wanted;
@@ -131,8 +132,8 @@ enum status tiny_load(const struct backend_ops *ops, struct backend_model *model
             bool is_norm = !is_matrix && (all[i].role < ROLE_Q || all[i].role >= ROLE_Q_NORM);
             float scale = is_embed ? 0.3f : is_matrix ? 1.0f / sqrtf((float)all[i].k) : 0.1f;
             enum status st = load_one(ops, model, all[i].role, l, all[i].n, all[i].k,
-                                      is_matrix ? s->weight_dtype : DTYPE_F32,
-                                      is_norm ? 1.0f : 0.0f, scale, seed, err);
+                                      is_matrix ? file_dtype : DTYPE_F32, is_norm ? 1.0f : 0.0f,
+                                      scale, seed, err);
 
             if (st != ST_OK) return st;
         }
@@ -142,7 +143,7 @@ enum status tiny_load(const struct backend_ops *ops, struct backend_model *model
 
 void tiny_open(struct tiny_model *m, const struct tiny_setup *setup, const struct tiny_shape *shape,
                uint64_t seed) {
-    float inv_freq[128];
+    float inv_freq[256];
     uint8_t layer_kind[64];
     struct geometry g = tiny_geometry(shape, inv_freq, layer_kind);
     struct backend_limits limits = tiny_limits(setup, shape);

@@ -14,6 +14,7 @@ struct tiny_shape {
     bool has_qkv_bias, has_o_bias, has_qk_norm, is_tied;
     uint32_t sliding_window; /* odd layers are sliding when not 0 */
     enum dtype weight_dtype, kv_dtype;
+    const enum dtype *file_dtype; /* in which matrices are given; NULL: weight_dtype */
 };
 
 /* Eight heads on four KV heads, and sizes that four ranks can divide. */

@@ -10,6 +10,7 @@
 #include "common/openai.h"
 #include "common/process_stats.h"
 #include "common/wire.h"
+#include "kernels/dtype.h"
 #include "worker/api/api.h"
 #include "worker/api/handlers.h"
 #include "worker/api/request_feed.h"
@@ -167,6 +168,8 @@ static void server_info_get(struct http_request *req, void *arg) {
     snprintf(wire.model, sizeof(wire.model), "%s", api->model_name);
     snprintf(wire.backend, sizeof(wire.backend), "%s", info->backend);
     snprintf(wire.path, sizeof(wire.path), "%s", info->device.path);
+    snprintf(wire.dtype, sizeof(wire.dtype), "%s", dtype_long_name(info->weight_dtype));
+    snprintf(wire.kv_dtype, sizeof(wire.kv_dtype), "%s", dtype_long_name(info->kv_dtype));
     snprintf(wire.device, sizeof(wire.device), "%s", info->device.device);
     snprintf(wire.uuid, sizeof(wire.uuid), "%s", info->device.uuid);
     snprintf(wire.generation, sizeof(wire.generation), "%016llx",

@@ -92,6 +92,10 @@ extern const struct engine_options engine_options_default;
 /* Takes geometry, eos ids, weights and their loader from a model, which must outlive the engine. */
 void engine_options_set_model(struct engine_options *o, const struct model *m);
 
+/* Would the device take the model of these options? The sentence of the backend's own check, memory
+ * apart; ST_OK where it has none. Opens nothing. */
+MUST_USE enum status engine_check_model(const struct engine_options *o, struct error *err);
+
 /* Bytes for all that an engine keeps at a device: of a device's own memory `fraction` of the whole,
  * less what is taken of it; of the host's memory `fraction` of what is free. */
 uint64_t engine_memory_budget(const struct backend_info *info, double fraction);
@@ -107,6 +111,7 @@ struct engine_info {
     uint32_t n_ranks;              /* devices over which the model is divided */
     bool is_deterministic;
     uint32_t block_size, max_model_len;
+    enum dtype weight_dtype, kv_dtype;
     uint64_t block_bytes, weight_bytes;
     struct request_limits limits; /* for request_create */
     uint32_t max_waiting;

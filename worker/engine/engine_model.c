@@ -10,7 +10,7 @@ static enum status load(void *arg, const struct backend_ops *ops, struct backend
                         struct backend_model **out, struct error *err) {
     const struct model *m = arg;
 
-    return model_load(m, ops, dev, g, limits, NULL, NULL, out, err);
+    return model_load(m, ops, dev, g, limits, NULL, NULL, NULL, out, err);
 }
 
 /* Where all layers have the window, blocks below it are given back. Where some see everything, all

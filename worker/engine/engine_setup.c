@@ -16,6 +16,7 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/mem.h"
+#include "kernels/dtype.h"
 #include "kernels/tp/tp.h"
 #include "worker/engine/engine_internal.h"
 #include "worker/engine/sampler.h"
@@ -67,19 +68,6 @@ static enum status check_options(struct engine *e, struct error *err) {
 }
 
 /* --- memory ----------------------------------------------------------------------------------- */
-
-static uint32_t dtype_bytes(enum dtype t) {
-    switch (t) {
-    case DTYPE_F32:
-    case DTYPE_I32: return 4;
-    case DTYPE_F16:
-    case DTYPE_BF16: return 2;
-    case DTYPE_F8E4M3:
-    case DTYPE_I8:
-    case DTYPE_COUNT: break;
-    }
-    return 1;
-}
 
 static uint64_t expected_block_bytes(const struct engine *e) {
     const struct geometry *g = &e->options.geometry;
@@ -192,10 +180,8 @@ static enum status plan_host_blocks(const struct engine *e, uint32_t *n_blocks, 
 
 /* --- opening ---------------------------------------------------------------------------------- */
 
-static void set_limits(struct engine *e) {
-    const struct engine_options *o = &e->options;
-
-    e->limits = (struct backend_limits){
+static struct backend_limits limits_of(const struct engine_options *o) {
+    return (struct backend_limits){
         .max_rows = o->scheduler.max_num_seqs,
         .max_step_tokens = o->scheduler.max_num_batched_tokens,
         .max_blocks_per_row = CEIL_DIV(o->max_model_len, o->block_size),
@@ -207,6 +193,17 @@ static void set_limits(struct engine *e) {
         .max_bias = o->scheduler.max_num_seqs * sampler_max_bias(o->scheduler.n_eos),
         .max_masks = o->scheduler.max_num_seqs,
     };
+}
+
+enum status engine_check_model(const struct engine_options *o, struct error *err) {
+    struct engine_options sized = *o;
+    struct backend_limits limits;
+
+    if (!o->backend->check) return ST_OK;
+    if (o->max_model_len) sized.geometry.max_context = o->max_model_len;
+    sized.max_model_len = sized.geometry.max_context;
+    limits = limits_of(&sized);
+    return o->backend->check(&o->device, &sized.geometry, &limits, err);
 }
 
 static void decide_slots(struct engine *e) {
@@ -268,6 +265,8 @@ static void set_info(struct engine *e) {
     i->is_deterministic = e->limits.is_deterministic;
     i->block_size = e->options.block_size;
     i->max_model_len = e->options.max_model_len;
+    i->weight_dtype = e->options.geometry.weight_dtype;
+    i->kv_dtype = e->options.geometry.kv_dtype;
     i->weight_bytes = e->options.weight_bytes;
     i->generation = clock_wall_us();
     i->limits = (struct request_limits){.vocab = e->options.geometry.vocab,
@@ -303,6 +302,7 @@ enum status engine_open_device(struct engine *e, struct error *err) {
     enum status st;
 
     if ((st = ops->probe(&e->options.device, &e->info.device, err)) != ST_OK) return st;
+    if ((st = engine_check_model(&e->options, err)) != ST_OK) return st;
     if ((st = ops->open(&e->dev, &e->options.device, err)) != ST_OK) return st;
     ask_memory(e);
     if ((st = plan_blocks(e, expected_block_bytes(e), &n_blocks, err)) != ST_OK) return st;
@@ -323,6 +323,8 @@ enum status engine_open_device(struct engine *e, struct error *err) {
               log_u64("ranks", e->info.n_ranks), log_u64("blocks", e->info.n_blocks),
               log_u64("block_size", e->info.block_size),
               log_u64("max_model_len", e->info.max_model_len),
+              log_z("dtype", dtype_long_name(e->info.weight_dtype)),
+              log_z("kv_cache_dtype", dtype_long_name(e->info.kv_dtype)),
               log_u64("weight_bytes", e->info.weight_bytes),
               log_u64("kv_bytes", e->info.n_blocks * e->info.block_bytes),
               log_u64("host_kv_bytes", e->info.n_host_blocks * e->info.block_bytes),
@@ -380,7 +382,7 @@ enum status engine_create(struct engine **out, const struct engine_options *opti
     e->options.scheduler.max_model_len = e->options.max_model_len;
     e->options.geometry.max_context = e->options.max_model_len;
     if ((st = scheduler_check_options(&e->options.scheduler, err)) != ST_OK) goto fail;
-    set_limits(e);
+    e->limits = limits_of(&e->options);
     if ((st = mailbox_open(&e->outbox, loop, engine_on_mail, e, err)) != ST_OK) goto fail;
     if ((st = start_thread(e, err)) != ST_OK) goto fail;
     *out = e;

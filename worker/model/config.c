@@ -63,7 +63,10 @@ static enum status read_heads(const struct json *c, struct model_config *m, stru
         m->head_dim = m->d_model / m->n_heads;
     }
     if (m->head_dim % 2 || m->head_dim > 1024) {
-        return error_set(err, ST_UNSUPPORTED, "head_dim %u is not even, or over 1024", m->head_dim);
+        return error_set(err, ST_UNSUPPORTED,
+                         "head_dim is %u: even numbers up to 1024 are read, for RoPE turns the two "
+                         "halves of a head",
+                         m->head_dim);
     }
     return ST_OK;
 }

@@ -1,12 +1,15 @@
 /* worker/model/mistral.c - Mistral: a Llama without biases whose layers all have the window
- * sliding_window (4096 in version 0.1), or none of them when it is null (later versions). */
+ * sliding_window: 4096 where the key is absent, as transformers has it (MistralConfig), and none of
+ * them where it is null (versions from 0.2 on). */
 #include "worker/model/architecture.h"
 
 #include "common/json.h"
 
+#define DEFAULT_WINDOW 4096u
+
 static enum status read(const struct json *config, struct model_config *m, struct error *err) {
     const struct json *types = json_get(config, "layer_types");
-    uint32_t window = 0;
+    uint32_t window = json_get(config, "sliding_window") ? 0 : DEFAULT_WINDOW;
     enum status st = json_get_u32(config, "sliding_window", 1, UINT32_MAX, &window, NULL, err);
     struct str kind;
 
@@ -16,8 +19,9 @@ static enum status read(const struct json *config, struct model_config *m, struc
             str_eq(kind, window ? STR("sliding_attention") : STR("full_attention")))
             continue;
         return error_set(err, ST_UNSUPPORTED,
-                         "layer_types that differ from layer to layer are not built for "
-                         "MistralForCausalLM: take a model whose layers are all alike");
+                         "layer_types are not all %s, as a sliding_window of %u implies for "
+                         "MistralForCausalLM: take a model whose layers are all alike",
+                         window ? "sliding_attention" : "full_attention", window);
     }
     if (window) architecture_slide_from(m, window, 0);
     return ST_OK;

@@ -8,11 +8,13 @@
 #include "common/buf.h"
 #include "common/file.h"
 #include "common/mem.h"
+#include "kernels/dtype.h"
 #include "worker/model/architecture.h"
 #include "worker/model/weights.h"
 
 #include <errno.h>
 #include <limits.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -80,16 +82,6 @@ static struct extent extent_of(const struct geometry *g, enum tensor_role role) 
     }
 }
 
-static uint64_t dtype_bytes(enum dtype t) {
-    switch (t) {
-    case DTYPE_F32:
-    case DTYPE_I32: return 4;
-    case DTYPE_F16:
-    case DTYPE_BF16: return 2;
-    default: return 1;
-    }
-}
-
 /* Elements of matrices and of vectors, all layers. */
 static void count_elements(const struct geometry *g, uint64_t *matrices, uint64_t *vectors) {
     *matrices = *vectors = 0;
@@ -121,8 +113,6 @@ static void fill_geometry(struct model *m) {
         .max_context = c->max_context,
         .rms_eps = (float)c->rms_eps,
         .inv_freq = m->inv_freq,
-        .weight_dtype = c->dtype,
-        .kv_dtype = c->dtype,
         .is_tied = c->is_tied,
         .has_qkv_bias = c->has_qkv_bias,
         .has_o_bias = c->has_o_bias,
@@ -299,6 +289,7 @@ enum status model_open(struct model **out, const char *folder, struct error *err
     if (st == ST_OK) st = bind_all(m, err);
     if (st == ST_OK) st = check_leftovers(m, err);
     if (st != ST_OK) goto fail;
+    m->geometry.weight_dtype = m->geometry.kv_dtype = model_dtype(m);
     *out = m;
     return ST_OK;
 fail:
@@ -328,6 +319,7 @@ struct model *model_create_synthetic(void) {
         .eos = {256, 258},
     };
     fill_geometry(m);
+    m->geometry.weight_dtype = m->geometry.kv_dtype = model_dtype(m);
     return m;
 }
 
@@ -356,6 +348,21 @@ const char *model_name(const struct model *m) {
 
 const struct model_config *model_config(const struct model *m) {
     return &m->config;
+}
+
+enum dtype model_dtype(const struct model *m) {
+    enum dtype dtype = m->config.dtype;
+    bool is_first = true;
+
+    for (uint32_t i = 0; i < m->n_bound; i++) {
+        const struct safetensor *t = m->bound[i].tensor;
+
+        if (t->n_dims < 2) continue;
+        if (!is_first && t->dtype != dtype) return DTYPE_F32;
+        dtype = t->dtype;
+        is_first = false;
+    }
+    return dtype;
 }
 
 void model_geometry(const struct model *m, struct geometry *out) {
@@ -399,6 +406,28 @@ static enum status aligned_data(const struct safetensor *t, void **data, void **
     return ST_OK;
 }
 
+/* Counts what will be rounded, and refuses what would become infinite. */
+static enum status count_rounded(const struct safetensor *t, enum dtype to,
+                                 struct model_rounding *rounding, struct error *err) {
+    uint64_t n = t->n_dims < 2 ? 0 : t->shape[0] * t->shape[1], n_infinite = 0;
+
+    rounding->n_weights += n;
+    if (to == DTYPE_F32 || to == t->dtype) return ST_OK;
+    for (uint64_t i = 0; i < n; i++) {
+        float from = dtype_get(t->dtype, t->data, i), kept;
+
+        dtype_put(to, &kept, 0, from);
+        kept = dtype_get(to, &kept, 0);
+        rounding->n_rounded += kept != from;
+        n_infinite += isinf(kept) && !isinf(from);
+    }
+    if (n_infinite == 0) return ST_OK;
+    return error_set_param(err, ST_INVALID, "dtype",
+                           "%llu weights of %.100s are too large for %s: use --dtype %s",
+                           (unsigned long long)n_infinite, t->name.ptr, dtype_long_name(to),
+                           to == DTYPE_F16 ? "float32 or bfloat16" : "float32");
+}
+
 static enum status load_one(const struct model *m, const struct backend_ops *ops,
                             struct backend_model *to, const struct bound_tensor *b,
                             struct error *err) {
@@ -424,8 +453,10 @@ static enum status load_one(const struct model *m, const struct backend_ops *ops
 enum status model_load(const struct model *m, const struct backend_ops *ops,
                        struct backend_device *dev, const struct geometry *g,
                        const struct backend_limits *limits, model_progress_fn progress, void *arg,
-                       struct backend_model **out, struct error *err) {
+                       struct model_rounding *rounding, struct backend_model **out,
+                       struct error *err) {
     struct backend_model *to = NULL;
+    struct model_rounding counted = {0};
     uint64_t total = 0, done = 0;
     enum status st = ops->load_begin(dev, &to, g, limits, err);
 
@@ -433,7 +464,8 @@ enum status model_load(const struct model *m, const struct backend_ops *ops,
     for (uint32_t i = 0; i < m->n_bound; i++)
         total += m->bound[i].tensor->n_bytes;
     for (uint32_t i = 0; i < m->n_bound && st == ST_OK; i++) {
-        st = load_one(m, ops, to, &m->bound[i], err);
+        st = count_rounded(m->bound[i].tensor, g->weight_dtype, &counted, err);
+        if (st == ST_OK) st = load_one(m, ops, to, &m->bound[i], err);
         done += m->bound[i].tensor->n_bytes;
         if (progress && st == ST_OK) progress(arg, done, total);
     }
@@ -442,6 +474,7 @@ enum status model_load(const struct model *m, const struct backend_ops *ops,
         ops->unload(to);
         return st;
     }
+    if (rounding) *rounding = counted;
     *out = to;
     return ST_OK;
 }

@@ -31,8 +31,12 @@ const char *model_folder(const struct model *m); /* "" for the pseudo-model */
 const char *model_name(const struct model *m);   /* last part of the folder's path */
 const struct model_config *model_config(const struct model *m);
 
-/* Fills *out. Arrays in it belong to the model. weight_dtype and kv_dtype are the checkpoint's;
- * those and max_context are the engine's to change before model_load. */
+/* The narrowest type in which all matrices of the checkpoint can be kept as they are: theirs, or
+ * float32 where they differ. What config.json says of it is not asked. */
+enum dtype model_dtype(const struct model *m);
+
+/* Fills *out. Arrays in it belong to the model. weight_dtype and kv_dtype are model_dtype; those and
+ * max_context are the engine's to change before model_load. */
 void model_geometry(const struct model *m, struct geometry *out);
 
 /* Bytes of the weights when the device keeps matrices as `matrix_dtype`. */
@@ -46,11 +50,18 @@ uint64_t model_n_params(const struct model *m);
 /* Called now and then during model_load, from the same thread. */
 typedef void (*model_progress_fn)(void *arg, uint64_t done_bytes, uint64_t total_bytes);
 
+/* What became of the weights of matrices; norms and biases are kept in float32 and not counted. */
+struct model_rounding {
+    uint64_t n_weights, n_rounded;
+};
+
 /* load_begin, load_tensor for each weight, load_end. On success *out is the backend's model; on
- * failure it was unloaded. `progress` may be NULL. Reads the whole checkpoint: seconds. */
+ * failure it was unloaded. `progress` and `rounding` may be NULL. ST_INVALID when a weight is too
+ * large for g->weight_dtype. Reads the whole checkpoint: seconds. */
 MUST_USE enum status model_load(const struct model *m, const struct backend_ops *ops,
                                 struct backend_device *dev, const struct geometry *g,
                                 const struct backend_limits *limits, model_progress_fn progress,
-                                void *arg, struct backend_model **out, struct error *err);
+                                void *arg, struct model_rounding *rounding,
+                                struct backend_model **out, struct error *err);
 
 #endif

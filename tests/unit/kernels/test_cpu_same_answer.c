@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "common/mem.h"
+#include "kernels/dtype.h"
 #include "tests/support/cm.h"
 #include "tests/support/tiny_model.h"
 
@@ -19,7 +20,7 @@
 #define N_SHAPES                                                                                   \
     1u /* instrumented or emulated tiles are fifty times as slow; the code is the same for each */
 #else
-#define N_SHAPES 3u
+#define N_SHAPES 5u
 #endif
 
 static const char *const paths[] = {"avx512bf16", "avx512", "avx2", "neon", "plain"};
@@ -111,7 +112,7 @@ static void check_shape(const char *path, const struct tiny_shape *shape) {
 }
 
 static void same_answer_however_it_is_computed(void **state) {
-    struct tiny_shape shapes[3] = {llama, llama, llama};
+    struct tiny_shape shapes[5] = {llama, llama, llama, llama, llama};
 
     (void)state;
     shapes[1].has_qkv_bias = shapes[1].has_qk_norm = shapes[1].has_o_bias = true;
@@ -122,6 +123,12 @@ static void same_answer_however_it_is_computed(void **state) {
     shapes[2].sliding_window = 50;
     shapes[2].head_dim = 80; /* panels with padding inside */
     shapes[2].d_model = 70;  /* and outside */
+    shapes[3].weight_dtype = shapes[3].kv_dtype = DTYPE_F16;
+    shapes[3].head_dim = 18; /* parts of vectors */
+    shapes[3].n_heads = 6;
+    shapes[4].weight_dtype = shapes[4].kv_dtype = DTYPE_F32;
+    shapes[4].head_dim = 250;
+    shapes[4].is_tied = false;
     for (size_t p = 0; p < ARRAY_LEN(paths); p++) {
         for (size_t s = 0; s < N_SHAPES && has_path(paths[p]); s++)
             check_shape(paths[p], &shapes[s]);
@@ -184,6 +191,76 @@ static void every_path_agrees_with_the_reference(void **state) {
     }
 }
 
+/* Nothing is rounded but sums: weights in the file's type, or in a wider one. */
+static void checkpoints_of_every_type_are_computed_as_they_are(void **state) {
+    static const enum dtype files[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
+
+    (void)state;
+    for (size_t f = 0; f < ARRAY_LEN(files); f++) {
+        for (uint32_t is_wide = 0; is_wide < 2; is_wide++) {
+            struct tiny_shape exact = llama, kept;
+            float want[N_ROWS], got[N_ROWS];
+
+            exact.file_dtype = &files[f];
+            exact.weight_dtype = exact.kv_dtype = DTYPE_F32;
+            exact.is_tied = is_wide;
+            kept = exact;
+            kept.weight_dtype = is_wide ? DTYPE_F32 : files[f];
+            if (kept.weight_dtype == DTYPE_BF16) continue; /* whose path may round activations */
+            score_text(&backend_ref, NULL, &exact, want, 180);
+            for (size_t p = 0; p < ARRAY_LEN(paths); p++) {
+                if (!has_path(paths[p])) continue;
+                score_text(&backend_cpu, paths[p], &kept, got, 180);
+                for (uint32_t i = 0; i < N_ROWS; i++) {
+                    /* logprobs are up to 9 in size, and so are logits */
+                    if (!(fabsf(got[i] - want[i]) <= 1e-5f * 9))
+                        fail_msg("%s, %s kept as %s, output %u: logprob %.7g, reference %.7g",
+                                 paths[p], dtype_name(files[f]), dtype_name(kept.weight_dtype), i,
+                                 (double)got[i], (double)want[i]);
+                }
+            }
+        }
+    }
+}
+
+/* f16 in the pool loses 2^-11 of each K and V. */
+static void a_pool_of_f16_is_near(void **state) {
+    struct tiny_shape exact = llama, half = llama;
+    float want[N_ROWS], got[N_ROWS];
+
+    (void)state;
+    exact.weight_dtype = half.weight_dtype = half.kv_dtype = DTYPE_F16;
+    exact.kv_dtype = DTYPE_F32;
+    score_text(&backend_ref, NULL, &exact, want, 180);
+    score_text(&backend_ref, NULL, &half, got, 180);
+    for (uint32_t i = 0; i < N_ROWS; i++)
+        assert_true(fabsf(got[i] - want[i]) <= 0.01f && got[i] != want[i]);
+    for (size_t p = 0; p < ARRAY_LEN(paths); p++) {
+        if (!has_path(paths[p])) continue;
+        score_text(&backend_cpu, paths[p], &half, want, 180);
+        for (uint32_t i = 0; i < N_ROWS; i++)
+            assert_true(fabsf(got[i] - want[i]) <= 2e-4f); /* a value beside a boundary may fall */
+    }
+}
+
+/* "path" is the one that computes, so that answers of equal paths are equal. */
+static void the_path_that_computes_is_named(void **state) {
+    struct tiny_setup setup = {&backend_cpu, "avx512bf16", 1, 16, 2, 64};
+    struct tiny_shape shape = llama;
+    struct backend_info info;
+    struct tiny_model m;
+
+    (void)state;
+    if (!has_path(setup.path)) skip();
+    for (int is_f32 = 0; is_f32 < 2; is_f32++) {
+        shape.weight_dtype = is_f32 ? DTYPE_F32 : DTYPE_BF16;
+        tiny_open(&m, &setup, &shape, 5);
+        backend_cpu.info(m.dev, &info);
+        assert_string_equal(info.path, is_f32 ? "avx512" : "avx512bf16");
+        tiny_close(&m);
+    }
+}
+
 static void a_path_that_is_not_there_is_refused_with_those_that_are(void **state) {
     struct backend_device *dev;
     struct error err = {0};
@@ -214,9 +291,46 @@ static void what_it_cannot_load_is_refused(void **state) {
     g.weight_dtype = DTYPE_I8;
     assert_int_equal(backend_cpu.load_begin(dev, &m, &g, &limits, &err), ST_UNSUPPORTED);
     g.weight_dtype = DTYPE_BF16;
-    g.head_dim = 24;
+    g.head_dim = 23;
+    assert_int_equal(backend_cpu.load_begin(dev, &m, &g, &limits, &err), ST_UNSUPPORTED);
+    assert_string_equal(err.message, "head_dim is 23: even numbers from 2 to 512 are built, for "
+                                     "RoPE turns the two halves of a head");
+    g.head_dim = 514;
     assert_int_equal(backend_cpu.load_begin(dev, &m, &g, &limits, &err), ST_UNSUPPORTED);
     backend_cpu.close(dev);
+}
+
+/* check opens nothing, and says of a model what load_begin says. */
+static void a_check_says_what_loading_would(void **state) {
+    static const uint32_t head_dims[] = {1, 2, 7, 18, 100, 255, 256, 510, 512, 513, 514, 1024};
+    static const enum dtype types[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_I8, DTYPE_F8E4M3};
+    static const struct backend_ops *const backends[] = {&backend_cpu, &backend_ref};
+    float inv_freq[512] = {0};
+    uint8_t kind[8];
+    struct tiny_setup setup = {&backend_cpu, NULL, 1, 16, 2, 64};
+    struct geometry g = tiny_geometry(&llama, inv_freq, kind);
+    struct backend_limits limits = tiny_limits(&setup, &llama);
+    struct backend_config config = {.n_threads = 1};
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(head_dims) * ARRAY_LEN(types) * 2; i++) {
+        const struct backend_ops *ops = backends[i % 2];
+        struct error checked = {0}, loaded = {0};
+        struct backend_device *dev;
+        struct backend_model *m = NULL;
+        enum status st;
+
+        g.head_dim = head_dims[i / 2 % ARRAY_LEN(head_dims)];
+        g.weight_dtype = g.kv_dtype = types[i / 2 / ARRAY_LEN(head_dims)];
+        assert_int_equal(ops->open(&dev, &config, NULL), ST_OK);
+        st = ops->load_begin(dev, &m, &g, &limits, &loaded);
+        assert_int_equal(ops->check(&config, &g, &limits, &checked), st);
+        assert_string_equal(checked.message, loaded.message);
+        assert_int_equal(st == ST_OK, g.head_dim % 2 == 0 && g.head_dim <= 512 &&
+                                          types[i / 2 / ARRAY_LEN(head_dims)] <= DTYPE_BF16);
+        if (st == ST_OK) ops->unload(m);
+        ops->close(dev);
+    }
 }
 
 static void every_refused_allocation_is_survived(void **state) {
@@ -252,8 +366,12 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(same_answer_however_it_is_computed),
         cmocka_unit_test(every_path_agrees_with_the_reference),
+        cmocka_unit_test(checkpoints_of_every_type_are_computed_as_they_are),
+        cmocka_unit_test(a_pool_of_f16_is_near),
+        cmocka_unit_test(the_path_that_computes_is_named),
         cmocka_unit_test(a_path_that_is_not_there_is_refused_with_those_that_are),
         cmocka_unit_test(what_it_cannot_load_is_refused),
+        cmocka_unit_test(a_check_says_what_loading_would),
         cmocka_unit_test(every_refused_allocation_is_survived),
     };
 

@@ -1,9 +1,9 @@
 /* tests/unit/kernels/test_cpu_tiles.c - one row of a tile is that row alone, to the bit.
  *
  * What "same answer, always" rests on, held operation by operation and on every path of this
- * machine: a row of a matrix product in tiles of every height and over several blocks of K, a query
- * in a tile of queries, a window that leaves groups of positions and whole blocks behind. Products
- * are also compared with sums in float64. */
+ * machine, for every type of weights and of the pool: a row of a matrix product in tiles of every
+ * height and over several blocks of K, a query in a tile of queries, a window that leaves groups of
+ * positions and whole blocks behind. Products are also compared with sums in float64. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -28,6 +28,8 @@ static const struct cpu_path *path_at(size_t i) {
 #else
 #define IS_EMULATED 1u /* it may be: the longest products would take minutes */
 #endif
+
+static const enum dtype types[] = {DTYPE_BF16, DTYPE_F16, DTYPE_F32};
 
 static float *random_floats(struct rng *r, size_t n, float scale, float mean) {
     float *x = mem_calloc(n, sizeof(*x));
@@ -66,9 +68,9 @@ static void check_float64(const struct product *p, uint32_t row) {
 }
 
 /* Inputs [first, first + k) of W as a matrix of its own. */
-static struct cpu_matrix part_of(const float *weights, uint32_t n, uint32_t whole_k, uint32_t first,
-                                 uint32_t k) {
-    struct cpu_matrix m = cpu_matrix_shape(n, k);
+static struct cpu_matrix part_of(enum dtype dtype, const float *weights, uint32_t n,
+                                 uint32_t whole_k, uint32_t first, uint32_t k) {
+    struct cpu_matrix m = cpu_matrix_shape(dtype, n, k);
     float *part = mem_calloc((size_t)n * k, sizeof(*part));
     struct backend_tensor t = {
         .dtype = DTYPE_F32, .n_dims = 2, .shape = {n, k}, .data = part, .n_bytes = 4ull * n * k};
@@ -85,18 +87,19 @@ static struct cpu_matrix part_of(const float *weights, uint32_t n, uint32_t whol
 static void check_continued(const struct product *p, const float *weights, uint32_t n_rows,
                             struct rng *r) {
     uint32_t k = p->w.k, first = k < 4 ? 0 : 2 * (uint32_t)rng_below(r, k / 2);
-    struct cpu_matrix a, b = part_of(weights, p->w.n, k, first, k - first);
+    struct cpu_matrix a, b = part_of(p->w.dtype, weights, p->w.n, k, first, k - first);
     size_t stride = (size_t)p->w.n_panels * PANEL;
 
     if (first == 0) {
         mem_free(b.w);
         return;
     }
-    a = part_of(weights, p->w.n, k, 0, first);
+    a = part_of(p->w.dtype, weights, p->w.n, k, 0, first);
     memset(p->tiled, 0xFF, n_rows * stride * sizeof(float));
-    p->path->gemm(a.w, a.n_panels, a.k_pairs, p->acts, p->width, n_rows, p->tiled, stride, false);
-    p->path->gemm(b.w, b.n_panels, b.k_pairs, (char *)p->acts + first * p->path->act_bytes,
-                  p->width, n_rows, p->tiled, stride, true);
+    p->path->gemm[a.dtype](a.w, a.n_panels, a.k_pairs, p->acts, p->width, n_rows, p->tiled, stride,
+                           false);
+    p->path->gemm[b.dtype](b.w, b.n_panels, b.k_pairs, (char *)p->acts + first * p->path->act_bytes,
+                           p->width, n_rows, p->tiled, stride, true);
     if (memcmp(p->tiled, p->alone, n_rows * stride * sizeof(float)) != 0)
         fail_msg("%s: (%u, %u): %u rows differ when K is cut at %u", p->path->name, p->w.n, k,
                  n_rows, first);
@@ -104,10 +107,11 @@ static void check_continued(const struct product *p, const float *weights, uint3
     mem_free(b.w);
 }
 
-static void check_product(const struct cpu_path *path, struct rng *r, uint32_t n, uint32_t k,
-                          const uint32_t *heights, size_t n_heights) {
+static void check_product_of(const struct cpu_path *path, enum dtype dtype, struct rng *r,
+                             uint32_t n, uint32_t k, const uint32_t *heights, size_t n_heights) {
     uint32_t most = heights[n_heights - 1];
-    struct product p = {.path = path, .w = cpu_matrix_shape(n, k), .width = ALIGN_UP(k, PANEL)};
+    struct product p = {
+        .path = path, .w = cpu_matrix_shape(dtype, n, k), .width = ALIGN_UP(k, PANEL)};
     size_t stride = (size_t)p.w.n_panels * PANEL;
     float *weights = random_floats(r, (size_t)n * k, 1, 0);
     struct backend_tensor t = {
@@ -124,16 +128,17 @@ static void check_product(const struct cpu_path *path, struct rng *r, uint32_t n
     p.alone = mem_calloc(most * stride, sizeof(float));
     p.tiled = mem_calloc(most * stride, sizeof(float));
     for (uint32_t i = 0; i < most; i++)
-        path->gemm(p.w.w, p.w.n_panels, p.w.k_pairs, (char *)p.acts + i * p.width * path->act_bytes,
-                   p.width, 1, p.alone + i * stride, stride, false);
+        path->gemm[dtype](p.w.w, p.w.n_panels, p.w.k_pairs,
+                          (char *)p.acts + i * p.width * path->act_bytes, p.width, 1,
+                          p.alone + i * stride, stride, false);
     for (size_t h = 0; h < n_heights; h++) {
         memset(p.tiled, 0xFF, most * stride * sizeof(float));
-        path->gemm(p.w.w, p.w.n_panels, p.w.k_pairs, p.acts, p.width, heights[h], p.tiled, stride,
-                   false);
+        path->gemm[dtype](p.w.w, p.w.n_panels, p.w.k_pairs, p.acts, p.width, heights[h], p.tiled,
+                          stride, false);
         for (uint32_t i = 0; i < heights[h]; i++) {
             if (memcmp(p.tiled + i * stride, p.alone + i * stride, stride * sizeof(float)) != 0)
-                fail_msg("%s: (%u, %u): row %u of %u differs from the row alone", path->name, n, k,
-                         i, heights[h]);
+                fail_msg("%s, %s: (%u, %u): row %u of %u differs from the row alone", path->name,
+                         dtype_name(dtype), n, k, i, heights[h]);
         }
         if (h % 3 == 0 || h + 1 == n_heights) check_continued(&p, weights, heights[h], r);
     }
@@ -142,6 +147,13 @@ static void check_product(const struct cpu_path *path, struct rng *r, uint32_t n
     void *all[] = {weights, p.w.w, p.x, p.acts, p.alone, p.tiled};
     for (size_t i = 0; i < ARRAY_LEN(all); i++)
         mem_free(all[i]);
+}
+
+static void check_product(const struct cpu_path *path, struct rng *r, uint32_t n, uint32_t k,
+                          const uint32_t *heights, size_t n_heights) {
+    for (size_t t = 0; t < ARRAY_LEN(types); t++) {
+        if (path->gemm[types[t]]) check_product_of(path, types[t], r, n, k, heights, n_heights);
+    }
 }
 
 static void a_row_of_a_product_is_the_same_in_every_tile(void **state) {
@@ -171,21 +183,21 @@ static void a_row_of_a_product_is_the_same_in_every_tile(void **state) {
 #define CONTEXT    330u
 #define BLOCK_SIZE 16u
 #define MAX_HEADS  6u
-#define HEAD_DIM   64u
 
 struct scene {
     const struct cpu_path *path;
-    bool is_f32;
-    uint32_t heads, window, n_queries;
-    float *q;   /* (CONTEXT, heads, HEAD_DIM) */
-    void *pool; /* (n_blocks, K|V, BLOCK_SIZE, HEAD_DIM) */
+    enum dtype dtype; /* of the pool */
+    uint32_t heads, head_dim, window;
+    float *q;   /* (CONTEXT, heads, head_dim) */
+    void *pool; /* (n_blocks, K|V, BLOCK_SIZE, head_dim) */
     uint32_t table[CEIL_DIV(CONTEXT, BLOCK_SIZE)], position[CONTEXT];
     void *scratch;
 };
 
 /* Queries [first, first + n) in one tile. */
 static void attend(const struct scene *s, uint32_t first, uint32_t n, void *out) {
-    size_t row = (size_t)s->heads * HEAD_DIM, plane = BLOCK_SIZE * HEAD_DIM * (s->is_f32 ? 4 : 2);
+    size_t row = (size_t)s->heads * s->head_dim;
+    size_t plane = BLOCK_SIZE * s->head_dim * dtype_bytes(s->dtype);
     struct attend a = {.q = s->q + first * row,
                        .q_stride = row,
                        .out = (char *)out + first * row * s->path->act_bytes,
@@ -193,7 +205,7 @@ static void attend(const struct scene *s, uint32_t first, uint32_t n, void *out)
                        .position = s->position + first,
                        .n_queries = n,
                        .heads = s->heads,
-                       .head_dim = HEAD_DIM,
+                       .head_dim = s->head_dim,
                        .window = s->window,
                        .k = s->pool,
                        .v = (uint8_t *)s->pool + plane,
@@ -202,28 +214,24 @@ static void attend(const struct scene *s, uint32_t first, uint32_t n, void *out)
                        .table = s->table,
                        .scratch = s->scratch};
 
-    if (s->is_f32)
-        s->path->attend_f32(&a);
-    else
-        s->path->attend_bf16(&a);
+    s->path->attend[s->dtype](&a);
 }
 
 /* `sign` -1: all scores are far below zero, where a maximum that began at zero would show. */
 static void scene_open(struct scene *s, struct rng *r, float sign) {
     uint32_t n_blocks = ARRAY_LEN(s->table) + 1;
-    size_t n = (size_t)n_blocks * 2 * BLOCK_SIZE * HEAD_DIM;
+    size_t n = (size_t)n_blocks * 2 * BLOCK_SIZE * s->head_dim;
     float *kv = random_floats(r, n, 0.5f, 0.4f);
 
-    s->q = random_floats(r, (size_t)CONTEXT * s->heads * HEAD_DIM, 1, 0.7f * sign);
-    s->pool = mem_calloc(n, sizeof(float));
+    s->q = random_floats(r, (size_t)CONTEXT * s->heads * s->head_dim, 1, 0.7f * sign);
+    s->pool = mem_calloc(n, dtype_bytes(s->dtype));
     for (size_t i = 0; i < n; i++) /* block 0, which nobody owns, is poison */
-        dtype_put(s->is_f32 ? DTYPE_F32 : DTYPE_BF16, s->pool, i,
-                  i < 2 * BLOCK_SIZE * HEAD_DIM ? NAN : kv[i]);
+        dtype_put(s->dtype, s->pool, i, i < 2ull * BLOCK_SIZE * s->head_dim ? NAN : kv[i]);
     for (uint32_t i = 0; i < ARRAY_LEN(s->table); i++)
         s->table[i] = n_blocks - 1 - i;
     for (uint32_t i = 0; i < CONTEXT; i++)
         s->position[i] = i;
-    s->scratch = mem_calloc(attend_scratch_bytes(s->heads, HEAD_DIM), 1);
+    s->scratch = mem_calloc(attend_scratch_bytes(s->heads, s->head_dim), 1);
     mem_free(kv);
 }
 
@@ -234,7 +242,7 @@ static void scene_close(struct scene *s) {
 }
 
 static void check_tiles(struct scene *s, struct rng *r) {
-    size_t row = (size_t)s->heads * HEAD_DIM * s->path->act_bytes;
+    size_t row = (size_t)s->heads * s->head_dim * s->path->act_bytes;
     char *alone = mem_calloc(CONTEXT, row), *tiled = mem_calloc(CONTEXT, row);
 
     for (uint32_t i = 0; i < CONTEXT; i++)
@@ -248,8 +256,8 @@ static void check_tiles(struct scene *s, struct rng *r) {
         }
         for (uint32_t i = 0; i < CONTEXT; i++) {
             if (memcmp(alone + i * row, tiled + i * row, row) != 0)
-                fail_msg("%s, %s, %u heads, window %u: query %u differs in a tile", s->path->name,
-                         s->is_f32 ? "f32" : "bf16", s->heads, s->window, i);
+                fail_msg("%s, %s, %u heads of %u, window %u: query %u differs in a tile",
+                         s->path->name, dtype_name(s->dtype), s->heads, s->head_dim, s->window, i);
         }
     }
     mem_free(alone);
@@ -258,16 +266,20 @@ static void check_tiles(struct scene *s, struct rng *r) {
 
 static void a_query_is_the_same_in_every_tile(void **state) {
     static const uint32_t heads[] = {1, 2, 6}, windows[] = {0, 1, 40, 64, 100};
+    static const uint32_t head_dims[] = {64, 64, 64, 18, 2};
+    const size_t n = N_PATHS * ARRAY_LEN(types) * ARRAY_LEN(heads) * ARRAY_LEN(windows);
     struct rng r;
 
     (void)state;
     rng_seed(&r, support_seed());
-    for (size_t i = 0; i < N_PATHS * ARRAY_LEN(heads) * ARRAY_LEN(windows) * 2; i++) {
-        struct scene s = {.path = path_at(i % N_PATHS), .is_f32 = i / N_PATHS % 2};
+    for (size_t i = 0; i < n; i++) {
+        struct scene s = {.path = path_at(i % N_PATHS),
+                          .dtype = types[i / N_PATHS % 3],
+                          .head_dim = head_dims[i / N_PATHS % 5]};
 
         if (!s.path) continue;
-        s.heads = heads[i / N_PATHS / 2 % 3];
-        s.window = windows[i / N_PATHS / 6];
+        s.heads = heads[i / N_PATHS / 3 % 3];
+        s.window = windows[i / N_PATHS / 9];
         scene_open(&s, &r, i % 3 == 0 ? 1 : -1);
         check_tiles(&s, &r);
         scene_close(&s);
@@ -281,14 +293,17 @@ static void what_lies_below_the_window_is_never_read(void **state) {
 
     (void)state;
     rng_seed(&r, support_seed());
-    for (size_t i = 0; i < N_PATHS * ARRAY_LEN(windows) * 2; i++) {
-        struct scene s = {.path = path_at(i % N_PATHS), .is_f32 = i / N_PATHS % 2, .heads = 2};
+    for (size_t i = 0; i < N_PATHS * ARRAY_LEN(windows) * ARRAY_LEN(types); i++) {
+        struct scene s = {.path = path_at(i % N_PATHS),
+                          .dtype = types[i / N_PATHS % 3],
+                          .heads = 2,
+                          .head_dim = i % 2 ? 64 : 50};
         uint32_t first = 297, n = CONTEXT - first;
-        size_t row = 2 * HEAD_DIM;
+        size_t row = 2 * s.head_dim;
         char *whole, *cut;
 
         if (!s.path) continue;
-        s.window = windows[i / N_PATHS / 2];
+        s.window = windows[i / N_PATHS / 3];
         scene_open(&s, &r, -1);
         whole = mem_calloc(CONTEXT * row, s.path->act_bytes);
         cut = mem_calloc(CONTEXT * row, s.path->act_bytes);

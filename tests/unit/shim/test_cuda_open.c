@@ -65,6 +65,12 @@ static void check_refused(const struct geometry *g, const struct backend_limits 
 
     assert_int_equal(backend_cuda.open(&dev, &(struct backend_config){0}, &err), ST_OK);
     st = backend_cuda.load_begin(dev, &m, g, l, &err);
+    if (want != ST_NOMEM) { /* memory apart, a check says the same beforehand */
+        struct error checked = {0};
+
+        assert_int_equal(backend_cuda.check(&(struct backend_config){0}, g, l, &checked), st);
+        assert_string_equal(checked.message, err.message);
+    }
     if (st != want || !strstr(err.message, word))
         fail_msg("%s: %s, wanted %s with %s", status_name(st), err.message, status_name(want),
                  word);
@@ -88,7 +94,7 @@ static void what_it_lacks_is_refused_by_name(void **state) {
     g = good, g.head_dim = 80;
     check_refused(&g, &limits, ST_UNSUPPORTED, "head_dim 80");
     g = good, g.kv_dtype = DTYPE_F32;
-    check_refused(&g, &limits, ST_UNSUPPORTED, "KV type f32");
+    check_refused(&g, &limits, ST_UNSUPPORTED, "KV type float32");
     g = good, g.weight_dtype = DTYPE_I8;
     check_refused(&g, &limits, ST_UNSUPPORTED, "weight type i8");
     g = good, g.n_heads = 17;

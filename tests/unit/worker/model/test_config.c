@@ -79,7 +79,7 @@ static void what_is_not_built_or_not_sane_is_named(void **state) {
          ST_UNSUPPORTED},
         {"{\"architectures\":[\"MixtralForCausalLM\"]}", "'MixtralForCausalLM'", ST_UNSUPPORTED},
         {LLAMA ",\"num_key_value_heads\":3}", "num_key_value_heads", ST_INVALID},
-        {LLAMA ",\"head_dim\":33}", "head_dim 33", ST_UNSUPPORTED},
+        {LLAMA ",\"head_dim\":33}", "head_dim is 33: even numbers", ST_UNSUPPORTED},
         {LLAMA ",\"hidden_act\":\"gelu\"}", "hidden_act \"gelu\" is not built", ST_UNSUPPORTED},
         {LLAMA ",\"quantization_config\":{\"quant_method\":\"gptq\"}}",
          "quantization_config {\"quant_method\":\"gptq\"} is not built: take the model's bfloat16",
@@ -162,11 +162,27 @@ static int kinds(const char *text, uint32_t window) {
     return m.layer_kind[0] * 10 + m.layer_kind[1];
 }
 
+#define LONG_MISTRAL                                                                               \
+    "{\"architectures\":[\"MistralForCausalLM\"],\"num_hidden_layers\":2,\"hidden_size\":64,"      \
+    "\"intermediate_size\":128,\"num_attention_heads\":4,\"vocab_size\":512,"                      \
+    "\"max_position_embeddings\":32768"
+
+/* transformers' MistralConfig: 4096 unless the key is there. */
+static void mistral_without_the_key_has_a_window(void **state) {
+    (void)state;
+    assert_int_equal(kinds(LONG_MISTRAL "}", 4096), 11);
+    assert_int_equal(kinds(LONG_MISTRAL ",\"sliding_window\":null}", 0), 0);
+    assert_int_equal(kinds(LONG_MISTRAL ",\"sliding_window\":128}", 128), 11);
+    assert_int_equal(
+        kinds(LONG_MISTRAL ",\"layer_types\":[\"sliding_attention\",\"sliding_attention\"]}", 4096),
+        11);
+}
+
 static void windows_are_per_layer(void **state) {
     (void)state;
     assert_int_equal(kinds(MISTRAL ",\"sliding_window\":64}", 64), 11);
     assert_int_equal(kinds(MISTRAL ",\"sliding_window\":null}", 0), 0);
-    assert_int_equal(kinds(MISTRAL "}", 0), 0);
+    assert_int_equal(kinds(MISTRAL "}", 0), 0);                         /* the whole context */
     assert_int_equal(kinds(MISTRAL ",\"sliding_window\":2048}", 0), 0); /* the whole context */
 #define IN_USE ",\"use_sliding_window\":true,\"sliding_window\":128"
     assert_int_equal(kinds(QWEN2 IN_USE ",\"max_window_layers\":1}", 128), 1);
@@ -308,6 +324,7 @@ int main(void) {
         cmocka_unit_test(what_is_not_built_or_not_sane_is_named),
         cmocka_unit_test(architectures_read_their_own_keys),
         cmocka_unit_test(windows_are_per_layer),
+        cmocka_unit_test(mistral_without_the_key_has_a_window),
         cmocka_unit_test(yarn_has_options),
         cmocka_unit_test(both_spellings_are_one),
         cmocka_unit_test(rope_tables_follow_their_definitions),

@@ -3,6 +3,7 @@
 
 #include "common/buf.h"
 #include "common/mem.h"
+#include "kernels/dtype.h"
 #include "tests/support/cm.h"
 #include "worker/model/weights.h"
 
@@ -76,27 +77,27 @@ static const struct shape per_layer[] = {
 
 struct checkpoint {
     struct buf header, data;
-    bool has_bias, is_f32;
-    const char *without; /* leave out the tensor of this name */
+    bool has_bias;
+    enum dtype vectors, matrices; /* as they are written */
+    const char *without;          /* leave out the tensor of this name */
 };
 
 static void add_tensor(struct checkpoint *c, const char *name, uint32_t rows, uint32_t cols,
                        float value) {
     size_t begin = buf_len(&c->data), n = (size_t)rows * (cols ? cols : 1);
+    enum dtype dtype = cols ? c->matrices : c->vectors;
     uint32_t bits;
 
     if (c->without && strcmp(c->without, name) == 0) return;
-    memcpy(&bits, &value, 4);
-    for (size_t i = 0; i < n; i++) {
-        uint16_t half = (uint16_t)(bits >> 16);
-
-        if (c->is_f32)
-            buf_append(&c->data, &bits, 4);
-        else
-            buf_append(&c->data, &half, 2);
-    }
+    dtype_put(dtype, &bits, 0, value);
+    for (size_t i = 0; i < n; i++)
+        buf_append(&c->data, &bits, dtype_bytes(dtype));
     buf_appendf(&c->header, "%s\"%s\":{\"dtype\":\"%s\",\"shape\":[%u",
-                buf_len(&c->header) > 1 ? "," : "", name, c->is_f32 ? "F32" : "BF16", rows);
+                buf_len(&c->header) > 1 ? "," : "", name,
+                dtype == DTYPE_F32   ? "F32"
+                : dtype == DTYPE_F16 ? "F16"
+                                     : "BF16",
+                rows);
     if (cols) buf_appendf(&c->header, ",%u", cols);
     buf_appendf(&c->header, "],\"data_offsets\":[%zu,%zu]}", begin, buf_len(&c->data));
 }
@@ -112,7 +113,7 @@ static void add_layer(struct checkpoint *c, uint32_t layer) {
 }
 
 static void checkpoint_begin(struct checkpoint *c, bool has_bias) {
-    *c = (struct checkpoint){.has_bias = has_bias};
+    *c = (struct checkpoint){.has_bias = has_bias, .vectors = DTYPE_BF16, .matrices = DTYPE_BF16};
     buf_init(&c->header, 0);
     buf_init(&c->data, 0);
     buf_append_char(&c->header, '{');
@@ -222,7 +223,7 @@ static enum status load(const struct model *m, uint32_t fail_at, struct error *e
     memset(&fake, 0, sizeof(fake));
     fake.fail_at = fail_at;
     model_geometry(m, &g);
-    return model_load(m, &fake_ops, NULL, &g, &limits, on_progress, &last, &out, err);
+    return model_load(m, &fake_ops, NULL, &g, &limits, on_progress, &last, NULL, &out, err);
 }
 
 /* --- tests -------------------------------------------------------------------------------------*/
@@ -279,6 +280,103 @@ static void qwen2_brings_its_biases(void **state) {
     folder_erase(&f);
 }
 
+/* A checkpoint whose matrices hold `value` but for the first of the head. */
+static struct model *typed_model(struct folder *f, const char *config, enum dtype vectors,
+                                 enum dtype matrices, float value) {
+    struct checkpoint c;
+
+    folder_make(f);
+    write_file(f, "config.json", str_of(config));
+    write_file(f, "tokenizer.json", STR("{}"));
+    checkpoint_begin(&c, false);
+    c.vectors = vectors;
+    c.matrices = matrices;
+    c.without = "lm_head.weight";
+    add_all(&c);
+    c.without = NULL;
+    add_tensor(&c, "lm_head.weight", 32, 8, value);
+    checkpoint_end(&c, f, "model.safetensors");
+    return must_open(f);
+}
+
+/* The matrices decide, and not what config.json says of them. */
+static void the_type_is_that_of_the_matrices(void **state) {
+    static const enum dtype types[] = {DTYPE_BF16, DTYPE_F16, DTYPE_F32};
+    struct geometry g;
+    struct folder f;
+
+    (void)state;
+    for (size_t i = 0; i < 9; i++) {
+        struct model *m =
+            typed_model(&f, CONFIG("LlamaForCausalLM"), types[i / 3], types[i % 3], 1);
+
+        model_geometry(m, &g);
+        assert_int_equal(model_dtype(m), types[i % 3]);
+        assert_int_equal(g.weight_dtype, types[i % 3]);
+        assert_int_equal(g.kv_dtype, types[i % 3]);
+        model_close(m);
+        folder_erase(&f);
+    }
+}
+
+static enum status load_as(const struct model *m, enum dtype dtype, struct model_rounding *rounding,
+                           struct error *err) {
+    struct backend_limits limits = {.max_rows = 1};
+    struct backend_model *out = NULL;
+    struct geometry g;
+
+    memset(&fake, 0, sizeof(fake));
+    model_geometry(m, &g);
+    g.weight_dtype = dtype;
+    return model_load(m, &fake_ops, NULL, &g, &limits, NULL, NULL, rounding, &out, err);
+}
+
+/* The others of the head's values are small whole numbers, which all types have. */
+static void weights_that_are_rounded_are_counted(void **state) {
+    static const struct {
+        enum dtype file, kept;
+        float value;
+        bool is_rounded;
+    } cases[] = {
+        {DTYPE_F32, DTYPE_F32, 0.1f, false},      {DTYPE_F32, DTYPE_F16, 0.1f, true},
+        {DTYPE_F32, DTYPE_BF16, 0.1f, true},      {DTYPE_F16, DTYPE_F16, 0.1f, false},
+        {DTYPE_F16, DTYPE_BF16, 0.1f, true},      {DTYPE_F16, DTYPE_F32, 0.1f, false},
+        {DTYPE_BF16, DTYPE_BF16, 0.1f, false},    {DTYPE_BF16, DTYPE_F32, 0.1f, false},
+        {DTYPE_BF16, DTYPE_F16, 0.1f, false},     {DTYPE_BF16, DTYPE_F16, 1e-12f, true},
+        {DTYPE_F32, DTYPE_BF16, 65536.0f, false},
+    };
+    struct error err = {0};
+    struct folder f;
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        struct model *m =
+            typed_model(&f, CONFIG("LlamaForCausalLM"), DTYPE_F32, cases[i].file, cases[i].value);
+        struct model_rounding rounding = {0};
+
+        assert_int_equal(load_as(m, cases[i].kept, &rounding, &err), ST_OK);
+        assert_int_equal(rounding.n_weights, 2 * 32 * 8 + 2 * (64 + 32 + 32 + 64 + 3 * 128));
+        assert_int_equal(rounding.n_rounded, cases[i].is_rounded ? 32 * 8 : 0);
+        model_close(m);
+        folder_erase(&f);
+    }
+}
+
+static void a_weight_beyond_the_type_is_refused(void **state) {
+    struct error err = {0};
+    struct folder f;
+    struct model *m = typed_model(&f, CONFIG("LlamaForCausalLM"), DTYPE_F32, DTYPE_F32, 1e5f);
+
+    (void)state;
+    assert_int_equal(load_as(m, DTYPE_F16, NULL, &err), ST_INVALID);
+    assert_string_equal(err.message, "256 weights of lm_head.weight are too large for float16: use "
+                                     "--dtype float32 or bfloat16");
+    assert_true(fake.is_unloaded);
+    assert_int_equal(load_as(m, DTYPE_F32, NULL, &err), ST_OK);
+    model_close(m);
+    folder_erase(&f);
+}
+
 static void shards_are_one_checkpoint(void **state) {
     static const char index[] =
         "{\"metadata\":{},\"weight_map\":{\"model.norm.weight\":\"b.safetensors\","
@@ -293,7 +391,7 @@ static void shards_are_one_checkpoint(void **state) {
     write_file(&f, "config.json", STR(CONFIG("LlamaForCausalLM")));
     write_file(&f, "tokenizer.json", STR("{}"));
     checkpoint_begin(&c, false);
-    c.is_f32 = true;
+    c.vectors = c.matrices = DTYPE_F32;
     add_tensor(&c, "model.embed_tokens.weight", 32, 8, 1);
     add_layer(&c, 0);
     checkpoint_end(&c, &f, "a.safetensors");
@@ -306,6 +404,7 @@ static void shards_are_one_checkpoint(void **state) {
     m = must_open(&f);
     assert_int_equal(load(m, 0, &err), ST_OK);
     assert_true(fake.value[ROLE_Q][0] == 3 && fake.value[ROLE_Q][1] == 67);
+    assert_int_equal(model_dtype(m), DTYPE_F32); /* of one shard */
     model_close(m);
 
     write_file(&f, "model.safetensors.index.json",
@@ -507,6 +606,9 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_tensor_reaches_its_role),
         cmocka_unit_test(qwen2_brings_its_biases),
+        cmocka_unit_test(the_type_is_that_of_the_matrices),
+        cmocka_unit_test(weights_that_are_rounded_are_counted),
+        cmocka_unit_test(a_weight_beyond_the_type_is_refused),
         cmocka_unit_test(shards_are_one_checkpoint),
         cmocka_unit_test(a_tied_head_is_not_loaded),
         cmocka_unit_test(a_backend_that_refuses_is_unloaded),
