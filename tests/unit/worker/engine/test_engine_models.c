@@ -13,7 +13,8 @@
 #define DATA "tests/data/models/"
 
 static const char *const names[] = {"llama",          "llama3",       "llama-linear", "llama-yarn",
-                                    "mistral-window", "qwen2-window", "qwen2-yarn",   "qwen3"};
+                                    "mistral-window", "qwen2-window", "qwen2-yarn",   "qwen3",
+                                    "llama-f32",      "qwen3-f16"};
 
 struct subject {
     struct model *model;
