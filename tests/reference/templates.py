@@ -19,7 +19,7 @@ import jinja2
 import jinja2.ext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from common import BUILD, DATA, Report
+from common import BUILD, DATA, Report, as_templates_see
 
 NOW_S = 1700000000
 T = {}
@@ -631,12 +631,8 @@ def environment():
     return env
 
 
-def flat(messages):
-    return [dict(m, content="\n".join(p["text"] for p in m["content"])) if isinstance(m["content"], list) else m for m in messages]
-
-
 def reference(name, case):
-    variables = {"messages": case["messages"] if name in READS_PARTS else flat(case["messages"]), "tools": case["tools"],
+    variables = {"messages": as_templates_see(case["messages"], T[name], name in READS_PARTS), "tools": case["tools"],
                  "documents": case["documents"], "bos_token": "<s>", "eos_token": "</s>",
                  "add_generation_prompt": case["add_generation_prompt"], **case["kwargs"]}
     try:
@@ -694,4 +690,5 @@ def main():
     report.end()
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -1,17 +1,17 @@
 /* worker/text/chat_template.c - finding a model's template, and giving it what a request holds.
  *
- * Two courtesies that other engines show, and templates rely on: a list of text parts becomes one
- * string, joined by line ends, unless the template loops over content itself; and the arguments of
- * an earlier tool call, which clients send as a string of JSON, become the value they spell. */
+ * What clients write into messages is brought to what templates expect by chat_messages.c. */
 #include "worker/text/chat_template.h"
 
 #include "common/file.h"
 #include "common/json.h"
 #include "common/mem.h"
 #include "worker/text/chat_fallback.h"
+#include "worker/text/chat_messages.h"
 #include "worker/text/jinja.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #define MAX_CONFIG_BYTES ((size_t)16 << 20)
 
@@ -21,6 +21,7 @@
 
 struct chat_template {
     struct jinja_program *program;
+    bool has_developer;               /* it names the role `developer` */
     struct chat_template *with_tools; /* the one named "tool_use", where a model has two; or NULL */
     char *bos, *eos;                  /* NULL: not defined */
 };
@@ -47,6 +48,7 @@ enum status chat_template_compile(struct chat_template **out, struct str source,
     }
     t = mem_zalloc(sizeof(*t));
     t->program = program;
+    t->has_developer = memmem(source.ptr, source.len, "developer", strlen("developer")) != NULL;
     *out = t;
     return ST_OK;
 }
@@ -165,185 +167,19 @@ enum status chat_template_open(struct chat_template **out, const char *folder,
     return st;
 }
 
-/* --- from JSON to the template's values --------------------------------------------------------*/
-struct converting {
-    struct jinja_run *run;
-    bool copies; /* strings: the JSON will not outlive the run */
-    struct error *err;
-};
-
-static enum status convert(struct converting *c, const struct json *v, struct jv *out);
-
-/* The reader keeps numbers by value: 1.0 arrives as 1. */
-static enum status convert_number(const struct json *v, struct jv *out) {
-    int64_t i;
-    double f;
-
-    if (json_to_i64(v, &i) == ST_OK) {
-        *out = jv_int(i);
-        return ST_OK;
-    }
-    if (json_to_f64(v, &f) != ST_OK) return ST_INTERNAL;
-    *out = jv_float(f);
-    return ST_OK;
-}
-
-static enum status convert_text(struct converting *c, struct str s, struct jv *out) {
-    if (c->copies) return jv_copy(c->run, s, out);
-    *out = jv_string(s);
-    return ST_OK;
-}
-
-static enum status convert_list(struct converting *c, const struct json *v, struct jv *out) {
-    enum status st = jv_new_list(c->run, json_count(v), out);
-
-    for (const struct json *item = json_first(v); item && st == ST_OK; item = json_next(item)) {
-        struct jv one;
-
-        st = convert(c, item, &one);
-        if (st == ST_OK) st = jv_push(c->run, *out, one);
-    }
-    return st;
-}
-
-static enum status convert_dict(struct converting *c, const struct json *v, struct jv *out) {
-    enum status st = jv_new_dict(c->run, json_count(v), out);
-
-    for (const struct json *item = json_first(v); item && st == ST_OK; item = json_next(item)) {
-        struct jv key, one;
-
-        st = convert_text(c, json_key(item), &key);
-        if (st == ST_OK) st = convert(c, item, &one);
-        if (st == ST_OK) st = jv_add(c->run, *out, key.as.string, one);
-    }
-    return st;
-}
-
-/* The JSON reader has limited the nesting. */
-static enum status convert(struct converting *c, const struct json *v, struct jv *out) {
-    struct str s;
-    bool b = false;
-
-    switch (json_type(v)) {
-    case JSON_BOOL:
-        if (json_to_bool(v, &b) != ST_OK) return ST_INTERNAL;
-        *out = jv_bool(b);
-        return ST_OK;
-    case JSON_NUMBER: return convert_number(v, out);
-    case JSON_STRING:
-        if (json_to_str(v, &s) != ST_OK) return ST_INTERNAL;
-        return convert_text(c, s, out);
-    case JSON_ARRAY: return convert_list(c, v, out);
-    case JSON_OBJECT: return convert_dict(c, v, out);
-    default: *out = jv_none(); return ST_OK;
-    }
-}
-
-/* --- messages ----------------------------------------------------------------------------------*/
-/* The texts of a list of parts, a line end between them. */
-static enum status join_parts(struct converting *c, const struct json *parts, struct jv *out) {
-    struct buf text;
-    enum status st = ST_OK;
-    size_t i = 0;
-
-    buf_init(&text, 0);
-    JSON_FOR_EACH(part, parts) {
-        struct str s = STR_NULL, type = STR("?");
-
-        if (json_to_str(part, &s) != ST_OK && json_to_str(json_get(part, "text"), &s) != ST_OK) {
-            if (json_to_str(json_get(part, "type"), &type) != ST_OK) type = STR("?");
-            st =
-                error_set_param(c->err, ST_INVALID, "messages",
-                                "a content part of type '%.40s' has no text: this model takes text "
-                                "only",
-                                type.ptr);
-            break;
-        }
-        if (i++) buf_append_char(&text, '\n');
-        buf_append_str(&text, s);
-    }
-    if (st == ST_OK && buf_status(&text) != ST_OK) {
-        st = error_set(c->err, ST_NOMEM, "no memory for the content of a message");
-    }
-    if (st == ST_OK) st = jv_copy(c->run, buf_str(&text), out);
-    buf_fini(&text);
-    return st;
-}
-
-/* "{\"city\": \"Rome\"}" becomes the mapping; what is no JSON stays the string it was. */
-static enum status read_arguments(struct converting *c, struct jv function) {
-    struct jv arguments = jv_get(c->run, function, STR("arguments")), value;
-    struct converting copying = *c;
-    struct json *root = NULL;
-    enum status st;
-
-    if (arguments.type != JV_STRING) return ST_OK;
-    if (json_parse(&root, arguments.as.string, NULL, NULL) != ST_OK) return ST_OK;
-    copying.copies = true;
-    st = convert(&copying, root, &value);
-    json_destroy(root);
-    return st == ST_OK ? jv_set(c->run, function, jv_string(STR("arguments")), value) : st;
-}
-
-static enum status read_tool_calls(struct converting *c, struct jv message) {
-    struct jv calls = jv_get(c->run, message, STR("tool_calls"));
-    enum status st = ST_OK;
-
-    if (calls.type != JV_LIST) return ST_OK;
-    for (size_t i = 0; i < jv_list_count(calls) && st == ST_OK; i++) {
-        st = read_arguments(c, jv_get(c->run, jv_list_at(calls, i), STR("function")));
-    }
-    return st;
-}
-
-static enum status convert_message(struct converting *c, const struct json *v, bool joins_parts,
-                                   struct jv *out) {
-    const struct json *content = json_get(v, "content");
-    struct jv text;
-    enum status st;
-
-    if (json_type(v) != JSON_OBJECT || json_type(json_get(v, "role")) != JSON_STRING) {
-        return error_set_param(c->err, ST_INVALID, "messages",
-                               "each message is an object with a 'role' that is a string");
-    }
-    st = convert(c, v, out);
-    if (st == ST_OK && joins_parts && json_type(content) == JSON_ARRAY) {
-        st = join_parts(c, content, &text);
-        if (st == ST_OK) st = jv_set(c->run, *out, jv_string(STR("content")), text);
-    }
-    return st == ST_OK ? read_tool_calls(c, *out) : st;
-}
-
-static enum status convert_messages(struct converting *c, const struct json *v, bool joins_parts,
-                                    struct jv *out) {
-    enum status st;
-
-    if (json_type(v) != JSON_ARRAY) {
-        return error_set_param(c->err, ST_INVALID, "messages", "messages must be an array");
-    }
-    st = jv_new_list(c->run, json_count(v), out);
-    for (const struct json *item = json_first(v); item && st == ST_OK; item = json_next(item)) {
-        struct jv message;
-
-        st = convert_message(c, item, joins_parts, &message);
-        if (st == ST_OK) st = jv_push(c->run, *out, message);
-    }
-    return st;
-}
-
 /* --- rendering ---------------------------------------------------------------------------------*/
-static enum status set_variables(const struct chat_template *t, const struct jinja_program *program,
-                                 struct converting *c, const struct chat_input *in) {
+static enum status set_variables(const struct chat_template *t, struct chat_conversion *c,
+                                 const struct chat_input *in) {
     const struct {
         const char *name;
         const struct json *value;
     } optional[] = {{"tools", in->tools}, {"documents", in->documents}};
     struct jv v;
-    enum status st = convert_messages(c, in->messages, !jinja_reads_parts(program), &v);
+    enum status st = chat_convert_messages(c, in->messages, &v);
 
     if (st == ST_OK) st = jinja_run_set(c->run, "messages", v);
     for (size_t i = 0; i < ARRAY_LEN(optional) && st == ST_OK; i++) {
-        st = convert(c, optional[i].value, &v); /* none when absent, as transformers has it */
+        st = chat_convert(c, optional[i].value, &v); /* none when absent, as transformers has it */
         if (st == ST_OK) st = jinja_run_set(c->run, optional[i].name, v);
     }
     if (st == ST_OK) {
@@ -352,7 +188,7 @@ static enum status set_variables(const struct chat_template *t, const struct jin
     if (st == ST_OK && t->bos) st = jinja_run_set(c->run, "bos_token", jv_string(str_of(t->bos)));
     if (st == ST_OK && t->eos) st = jinja_run_set(c->run, "eos_token", jv_string(str_of(t->eos)));
     for (const struct json *k = json_first(in->kwargs); k && st == ST_OK; k = json_next(k)) {
-        st = convert(c, k, &v);
+        st = chat_convert(c, k, &v);
         if (st == ST_OK) st = jinja_run_set(c->run, json_key(k).ptr, v);
     }
     return st;
@@ -368,17 +204,33 @@ static size_t weigh(const struct json *v) {
     return n;
 }
 
-enum status chat_template_render(const struct chat_template *t, const struct chat_input *in,
-                                 struct buf *out, struct error *err) {
+static enum status render_once(const struct chat_template *t, const struct chat_input *in,
+                               struct chat_conversion *c, struct buf *out) {
     size_t n_input = weigh(in->messages) + weigh(in->tools) + weigh(in->documents);
     struct jinja_limits limits = {.max_memory_bytes = BASE_MEMORY + MEMORY_FACTOR * n_input};
-    bool has_tools = t->with_tools && json_first(in->tools);
-    const struct jinja_program *program = has_tools ? t->with_tools->program : t->program;
-    struct jinja_run *run = jinja_run_create(program, &limits, in->now_s, err);
-    struct converting c = {.run = run, .err = err};
-    enum status st = set_variables(t, program, &c, in);
+    const struct chat_template *chosen = t->with_tools && json_first(in->tools) ? t->with_tools : t;
+    enum status st;
 
-    if (st == ST_OK) st = jinja_run_render(run, out);
-    jinja_run_destroy(run);
+    c->run = jinja_run_create(chosen->program, &limits, in->now_s, c->err);
+    c->program = chosen->program;
+    c->has_developer = chosen->has_developer;
+    st = set_variables(t, c, in);
+    if (st == ST_OK) st = jinja_run_render(c->run, out);
+    jinja_run_destroy(c->run);
     return st;
+}
+
+/* A template that asks whether content is none may still not take it everywhere, and one that reads
+ * arguments as a mapping takes no string, which a model that was cut off in a call has left. */
+enum status chat_template_render(const struct chat_template *t, const struct chat_input *in,
+                                 struct buf *out, struct error *err) {
+    struct chat_conversion c = {.err = err};
+    size_t n_before = buf_len(out);
+    enum status st = render_once(t, in, &c, out);
+
+    if (st != ST_INVALID || !c.was_generous) return st;
+    buf_truncate(out, n_before);
+    if (err) *err = (struct error){0};
+    c.is_plain = true;
+    return render_once(t, in, &c, out);
 }

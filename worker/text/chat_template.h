@@ -44,8 +44,8 @@ struct chat_input {
     int64_t now_s; /* for strftime_now; UTC */
 };
 
-/* Appends the text to *out. Content given as a list of text parts is joined first, unless the
- * template looks at parts itself. ST_INVALID (param "messages") with the template's own sentence
+/* Appends the text to *out. The template sees messages as chat_messages.h
+ * has them. ST_INVALID (param "messages") with the template's own sentence
  * when it calls raise_exception; ST_TOO_LARGE over a limit; ST_INVALID naming the line otherwise. */
 MUST_USE enum status chat_template_render(const struct chat_template *t,
                                           const struct chat_input *in, struct buf *out,

@@ -108,7 +108,7 @@ struct jinja_node {
 struct jinja_program {
     struct arena arena;
     struct jinja_node *body;
-    bool reads_parts;
+    bool reads_parts, tests_none;
 };
 
 /* --- values ------------------------------------------------------------------------------------*/

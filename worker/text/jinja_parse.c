@@ -116,17 +116,12 @@ static enum status parse_targets(struct jinja_parser *p, struct jinja_node **fir
     return has_parenthesis ? jinja_expect_op(p, ")") : ST_OK;
 }
 
-/* Notes a loop over message.content, message['content'] or a variable of that name. */
-static void note_parts(struct jinja_parser *p, const struct jinja_node *n) {
+bool jinja_is_content(const struct jinja_node *n) {
     while (n && n->kind == NODE_FILTER)
         n = n->a;
-    if (!n) return;
-    if ((n->kind == NODE_ATTR || n->kind == NODE_NAME) && str_eq(n->name, STR("content"))) {
-        p->program->reads_parts = true;
-    }
-    if (n->kind == NODE_ITEM && n->b->kind == NODE_CONST && jv_is_string(n->b->value, "content")) {
-        p->program->reads_parts = true;
-    }
+    if (!n) return false;
+    if (n->kind == NODE_ATTR || n->kind == NODE_NAME) return str_eq(n->name, STR("content"));
+    return n->kind == NODE_ITEM && n->b->kind == NODE_CONST && jv_is_string(n->b->value, "content");
 }
 
 static enum status parse_for(struct jinja_parser *p, struct jinja_node *n) {
@@ -137,7 +132,7 @@ static enum status parse_for(struct jinja_parser *p, struct jinja_node *n) {
     TRY(parse_targets(p, &n->children));
     if (!jinja_accept_word(p, "in")) return jinja_expected(p, "'in'");
     TRY(jinja_parse_tuple(p, false, &n->a));
-    note_parts(p, n->a);
+    if (jinja_is_content(n->a)) p->program->reads_parts = true;
     if (jinja_accept_word(p, "if")) TRY(jinja_parse_expression(p, &n->b));
     TRY(end_block(p));
     p->loops++;
@@ -307,4 +302,8 @@ void jinja_destroy(struct jinja_program *p) {
 
 bool jinja_reads_parts(const struct jinja_program *p) {
     return p->reads_parts;
+}
+
+bool jinja_tests_none(const struct jinja_program *p) {
+    return p->tests_none;
 }

@@ -224,6 +224,7 @@ static enum status parse_test(struct jinja_parser *p, struct jinja_node **out) {
     struct jinja_node *n = binary(p, NODE_TEST, *out, NULL);
 
     TRY(jinja_expect_name(p, &n->name));
+    if (str_eq(n->name, STR("none")) && jinja_is_content(n->a)) p->program->tests_none = true;
     if (jinja_accept_op(p, "(")) {
         TRY(parse_arguments(p, &n->children));
     } else if (begins_test_argument(p)) {

@@ -35,4 +35,7 @@ MUST_USE enum status jinja_parse_tuple(struct jinja_parser *p, bool has_conditio
 MUST_USE enum status jinja_parse_filter(struct jinja_parser *p, struct jinja_node *of,
                                         struct jinja_node **out);
 
+/* Is it message.content, message['content'] or a variable of that name, filtered or not? */
+bool jinja_is_content(const struct jinja_node *n);
+
 #endif

@@ -6,11 +6,14 @@ Writes chat_template_vectors.json beside itself. Not needed to run the tests: it
 """
 import json
 import os
+import sys
 
 from jinja2.exceptions import TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(HERE, "../../reference"))
+from common import as_templates_see  # noqa: E402
 
 
 class Raised(TemplateError):
@@ -369,7 +372,8 @@ def main():
                             continue
                         case = {"name": name, "messages": messages, "tools": tools, "kwargs": kwargs,
                                 "add_generation_prompt": prompt}
-                        case.update(render(template, {"messages": messages, "tools": tools, "documents": None, "bos_token": "<s>",
+                        seen = as_templates_see(messages, template, name == "parts")
+                        case.update(render(template, {"messages": seen, "tools": tools, "documents": None, "bos_token": "<s>",
                                                       "eos_token": "</s>", "add_generation_prompt": prompt, **kwargs}))
                         chats.append(case)
     case = {"name": "parts", "messages": PART_MESSAGES, "tools": None, "kwargs": {}, "add_generation_prompt": False}

@@ -1,5 +1,5 @@
 /* tests/unit/worker/text/test_text_reference.c - tokenizers and chat templates beside what the reference
- * libraries made of the same; tests/reference/tokenization.py and templates.py wrote it down. */
+ * libraries made of the same; tests/reference/tokenization.py, templates.py and histories.py wrote it down. */
 #include "common/file.h"
 #include "common/json.h"
 #include "common/mem.h"
@@ -177,10 +177,61 @@ static void templates_render_as_jinja_does(void **state) {
     json_destroy(data);
 }
 
+/* What clients put on the wire in the middle of a conversation. */
+static void check_history(const struct json *templates, const struct json *history) {
+    const char *client = string_of(history, "client").ptr;
+    const struct json *body = json_get(history, "body");
+    struct chat_input in = {.messages = json_get(body, "messages"),
+                            .tools = json_get(body, "tools"),
+                            .add_generation_prompt = true,
+                            .now_s = 1700000000};
+    struct json *kwargs = NULL;
+
+    assert_int_equal(
+        json_parse(&kwargs, STR("{\"bos_token\":\"<s>\",\"eos_token\":\"</s>\"}"), NULL, NULL),
+        ST_OK);
+    in.kwargs = kwargs;
+    JSON_FOR_EACH(prompt, json_get(history, "prompts")) {
+        struct str name = json_key(prompt), want;
+        struct chat_template *t = NULL;
+        struct error err = {0};
+        struct buf out;
+        enum status st;
+
+        buf_init(&out, 0);
+        assert_int_equal(chat_template_compile(&t, string_of(templates, name.ptr), &err), ST_OK);
+        st = chat_template_render(t, &in, &out, &err);
+        if (json_to_str(json_get(prompt, "raised"), &want) == ST_OK) {
+            assert_int_equal(st, ST_INVALID);
+            assert_string_equal(err.message, want.ptr);
+        } else if (st != ST_OK) {
+            fail_msg("%s, %s: %s", client, name.ptr, err.message);
+        } else if (!str_eq(buf_str(&out), string_of(prompt, "text"))) {
+            fail_msg("%s, %s: got\n" STR_FMT "\nwant\n%s", client, name.ptr, STR_ARG(buf_str(&out)),
+                     string_of(prompt, "text").ptr);
+        }
+        buf_fini(&out);
+        chat_template_destroy(t);
+    }
+    json_destroy(kwargs);
+}
+
+static void histories_of_clients_render_as_jinja_does(void **state) {
+    struct json *data = read_json("tests/data/histories.json");
+
+    (void)state;
+    assert_true(json_count(json_get(data, "histories")) >= 20);
+    JSON_FOR_EACH(history, json_get(data, "histories")) {
+        check_history(json_get(data, "templates"), history);
+    }
+    json_destroy(data);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tokenizers_of_all_styles_do_as_the_library),
         cmocka_unit_test(templates_render_as_jinja_does),
+        cmocka_unit_test(histories_of_clients_render_as_jinja_does),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
