@@ -110,7 +110,7 @@ static void strip_accents(struct str text, struct buf *out) {
     uint32_t n;
 
     for (; p < end; p += n) {
-        if (!(unicode_class(unicode_decode(p, end, &n)) & UC_M)) buf_append(out, p, n);
+        if (!(unicode_traits(unicode_decode(p, end, &n)) & UC_ACCENT)) buf_append(out, p, n);
     }
 }
 

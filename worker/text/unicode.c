@@ -1,13 +1,12 @@
-/* worker/text/unicode.c - classes by table, UTF-8 by hand, composition by library. */
+/* worker/text/unicode.c - classes by table, UTF-8 by hand, case by library; normal forms are
+ * unicode_normalize.c. */
 #include "worker/text/unicode.h"
 
 #include "worker/text/unicode_tables.h"
 
-#include <stdlib.h>
 #include <utf8proc.h>
 
-#define NFC_TOUCHED (1u << 12)
-#define ALL_CLASSES (NFC_TOUCHED - 1)
+#define ALL_CLASSES (UC_NFC_TOUCHED - 1)
 
 static inline uint32_t entry_of(uint32_t cp) {
     uint32_t block;
@@ -89,62 +88,25 @@ bool unicode_is_nfc_quick(struct str s) {
             continue;
         }
         cp = unicode_decode(p, end, &n);
-        if (entry_of(cp) & NFC_TOUCHED) return false;
+        if (entry_of(cp) & UC_NFC_TOUCHED) return false;
         p += n;
     }
     return true;
 }
 
-/* The library sorts a run of combining marks in quadratic time. Real text has a handful in a row
- * (Unicode's stream-safe form allows 30); a run over this is made to cost. */
-#define MAX_MARK_RUN 256
-
-static bool has_endless_marks(struct str s) {
-    const char *p = s.ptr, *end = s.ptr + s.len;
-    uint32_t run = 0;
-
-    while (p < end) {
-        uint32_t n, cp = unicode_decode(p, end, &n);
-
-        p += n;
-        if (cp < 0x80 || !utf8proc_get_property((utf8proc_int32_t)cp)->combining_class) {
-            run = 0;
-        } else if (++run > MAX_MARK_RUN) {
-            return true;
-        }
-    }
-    return false;
+uint32_t unicode_traits(uint32_t cp) {
+    return entry_of(cp) & ~ALL_CLASSES;
 }
 
-enum status unicode_normalize(enum unicode_form form, struct str s, struct buf *out,
-                              struct error *err) {
-    static const char *const names[] = {"NFC", "NFD", "NFKC", "NFKD"};
-
-    if (form == UNICODE_NFC && unicode_is_nfc_quick(s)) {
-        buf_append_str(out, s);
-        return buf_status(out);
-    }
-    static const utf8proc_option_t options[] = {
-        UTF8PROC_STABLE | UTF8PROC_COMPOSE, UTF8PROC_STABLE | UTF8PROC_DECOMPOSE,
-        UTF8PROC_STABLE | UTF8PROC_COMPOSE | UTF8PROC_COMPAT,
-        UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT};
-    utf8proc_uint8_t *composed = NULL;
-    utf8proc_ssize_t n;
-
-    if (has_endless_marks(s)) {
-        return error_set(err, ST_INVALID, "the text has more than %d combining marks in a row",
-                         MAX_MARK_RUN);
-    }
-    n = utf8proc_map((const utf8proc_uint8_t *)s.ptr, (utf8proc_ssize_t)s.len, &composed,
-                     options[form]);
-    if (n < 0) {
-        return error_set(err, ST_NOMEM, "cannot bring text to %s: %s", names[form],
-                         utf8proc_errmsg(n));
-    }
-    buf_append(out, composed, (size_t)n);
-    free(composed); /* the library's malloc */
-    return buf_status(out);
-}
+/* Letters of Unicode 16 and 17, which the reference has and older libraries lack. */
+static const struct {
+    uint32_t first, last, lower;
+} newer_case[] = {
+    {0x1C89, 0x1C89, 0x1C8A},    {0xA7CB, 0xA7CB, 0x264},  {0xA7CC, 0xA7CC, 0xA7CD},
+    {0xA7CE, 0xA7CE, 0xA7CF},    {0xA7D2, 0xA7D2, 0xA7D3}, {0xA7D4, 0xA7D4, 0xA7D5},
+    {0xA7DA, 0xA7DA, 0xA7DB},    {0xA7DC, 0xA7DC, 0x19B},  {0x10D50, 0x10D65, 0x10D70},
+    {0x16EA0, 0x16EB8, 0x16EBB},
+};
 
 uint32_t unicode_lower(uint32_t cp, uint32_t out[3]) {
     if (cp == 0x130) { /* the one whose lower case is two characters */
@@ -153,5 +115,9 @@ uint32_t unicode_lower(uint32_t cp, uint32_t out[3]) {
         return 2;
     }
     out[0] = (uint32_t)utf8proc_tolower((utf8proc_int32_t)cp);
+    for (size_t i = 0; cp >= newer_case[0].first && i < ARRAY_LEN(newer_case); i++) {
+        if (cp < newer_case[i].first || cp > newer_case[i].last) continue;
+        out[0] = newer_case[i].lower + (cp - newer_case[i].first);
+    }
     return 1;
 }

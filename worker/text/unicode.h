@@ -1,8 +1,8 @@
 /* worker/text/unicode.h - the little of Unicode that pre-tokenizers and normalizers need.
  *
  * Classes of characters as bit sets, from the tables of one Unicode version (unicode_tables.h, made
- * by make_unicode_tables.py); normal forms and case through utf8proc.
- * Text that is already composed, which is nearly all text, never reaches the library. Pure. */
+ * by make_unicode_tables.py); decomposition, composition and case through utf8proc. Text that is already
+ * composed, which is nearly all text, never reaches the library. Pure. */
 #ifndef WORKER_TEXT_UNICODE_H
 #define WORKER_TEXT_UNICODE_H
 
@@ -26,7 +26,17 @@
 #define UC_L (UC_LU | UC_LL | UC_LT | UC_LM | UC_LO)
 #define UC_N (UC_ND | UC_NO)
 
-uint32_t unicode_class(uint32_t cp); /* a set of UC_*; 0 for the rest */
+uint32_t unicode_class(uint32_t cp); /* a set of the UC_* above; 0 for the rest */
+
+/* What normal forms do with a character: NFC may change it, or it may join what precedes it; some form may;
+ * none does. Inert are those that the tables of the reference library lack (Unicode 9), and those that
+ * are not assigned yet. */
+#define UC_NFC_TOUCHED (1u << 12)
+#define UC_TOUCHED     (1u << 13)
+#define UC_INERT       (1u << 14)
+#define UC_ACCENT      (1u << 15) /* a mark of Unicode 9: what StripAccents takes off */
+
+uint32_t unicode_traits(uint32_t cp); /* a set of these four */
 
 /* Decodes the character at p (p < end): its code point, and its length in *n. A byte that begins no
  * well-formed character counts alone and gives U+FFFD, so a walk always ends. */
@@ -40,8 +50,8 @@ bool unicode_is_nfc_quick(struct str s);
 
 enum unicode_form { UNICODE_NFC, UNICODE_NFD, UNICODE_NFKC, UNICODE_NFKD };
 
-/* Appends the normal form of `s` (valid UTF-8) to *out. ST_INVALID for hundreds of combining marks in a
- * row; ST_NOMEM. */
+/* Appends the normal form of `s` (valid UTF-8) to *out, in time O(n) whatever the text. As the tokenizers
+ * library has it: characters newer than Unicode 9 stay as they are. ST_NOMEM. */
 MUST_USE enum status unicode_normalize(enum unicode_form form, struct str s, struct buf *out,
                                        struct error *err);
 

@@ -151,24 +151,68 @@ static void characters_survive_coding(void **state) {
     }
 }
 
-static void composition_is_done_where_it_matters(void **state) {
+static void assert_normal(enum unicode_form form, const char *text, const char *want) {
     struct error err = {0};
-    char *marks = mem_alloc(2 * 1000 + 1);
     struct buf out;
 
-    (void)state;
     buf_init(&out, 0);
+    if (unicode_normalize(form, str_of(text), &out, &err) != ST_OK) fail_msg("%s", err.message);
+    if (!str_eq(buf_str(&out), str_of(want))) {
+        fail_msg("'%s' becomes '" STR_FMT "', want '%s'", text, STR_ARG(buf_str(&out)), want);
+    }
+    buf_fini(&out);
+}
+
+static void composition_is_done_where_it_matters(void **state) {
+    (void)state;
     assert_true(unicode_is_nfc_quick(STR("abc \xC3\xA9 \xE6\x97\xA5")));
     assert_false(unicode_is_nfc_quick(STR("e\xCC\x81")));
-    assert_int_equal(unicode_normalize(UNICODE_NFC, STR("e\xCC\x81x"), &out, &err), ST_OK);
-    assert_true(str_eq(buf_str(&out), STR("\xC3\xA9x")));
-    marks[0] = 'a';
-    for (int i = 0; i < 1000; i++)
-        memcpy(marks + 1 + 2 * i, "\xCC\x81", 2);
-    assert_int_equal(unicode_normalize(UNICODE_NFC, (struct str){marks, 2001}, &out, &err),
-                     ST_INVALID);
-    buf_fini(&out);
-    mem_free(marks);
+    assert_normal(UNICODE_NFC, "", "");
+    assert_normal(UNICODE_NFC, "cafe\xCC\x81 bar", "caf\xC3\xA9 bar");
+    assert_normal(UNICODE_NFC, "A\xCC\x8A", "\xC3\x85");
+    assert_normal(UNICODE_NFC, "\xE1\x84\x92\xE1\x85\xA1\xE1\x86\xAB", "\xED\x95\x9C");
+    assert_normal(UNICODE_NFC, "e\xCC\x81\xCC\xA3",
+                  "\xE1\xBA\xB9\xCC\x81"); /* the lower one first */
+    assert_normal(UNICODE_NFD, "\xED\x95\x9C x", "\xE1\x84\x92\xE1\x85\xA1\xE1\x86\xAB x");
+    assert_normal(UNICODE_NFKC, "\xEF\xBD\x86\xEF\xAC\x81n \xC2\xBD",
+                  "ffin 1\xE2\x81\x84"
+                  "2");
+    assert_normal(UNICODE_NFKD, "\xC3\xA9", "e\xCC\x81");
+}
+
+/* U+1ABF, a mark of Unicode 13, and U+1FBF1, a digit with a decomposition from there. */
+static void characters_newer_than_the_reference_stay(void **state) {
+    (void)state;
+    assert_normal(UNICODE_NFC, "a\xCC\x81\xE1\xAA\xBF\xCC\xA3", "\xC3\xA1\xE1\xAA\xBF\xCC\xA3");
+    assert_normal(UNICODE_NFKC, "\xF0\x9F\xAF\xB1\xCC\x81", "\xF0\x9F\xAF\xB1\xCC\x81");
+}
+
+/* Marks above and below by turns: in their order, the first above joins the letter; however many there are. */
+static void any_number_of_marks_is_put_in_order(void **state) {
+    static const size_t lengths[] = {1, 2, 31, 32, 33, 64, 1000, 100000};
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(lengths); i++) {
+        struct error err = {0};
+        struct buf text, want, out;
+
+        buf_init(&text, 0);
+        buf_init(&want, 0);
+        buf_init(&out, 0);
+        buf_append_char(&text, 'q');
+        buf_append_char(&want, 'q');
+        for (size_t k = 0; k < lengths[i]; k++) {
+            buf_append_str(&text, STR("\xCC\x81\xCC\xA3"));
+            buf_append_str(&want, STR("\xCC\xA3"));
+        }
+        for (size_t k = 0; k < lengths[i]; k++)
+            buf_append_str(&want, STR("\xCC\x81"));
+        assert_int_equal(unicode_normalize(UNICODE_NFC, buf_str(&text), &out, &err), ST_OK);
+        assert_true(str_eq(buf_str(&out), buf_str(&want)));
+        buf_fini(&text);
+        buf_fini(&want);
+        buf_fini(&out);
+    }
 }
 
 int main(void) {
@@ -179,6 +223,8 @@ int main(void) {
         cmocka_unit_test(classes_are_those_of_unicode),
         cmocka_unit_test(characters_survive_coding),
         cmocka_unit_test(composition_is_done_where_it_matters),
+        cmocka_unit_test(characters_newer_than_the_reference_stay),
+        cmocka_unit_test(any_number_of_marks_is_put_in_order),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
