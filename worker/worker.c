@@ -11,6 +11,7 @@
 #include "worker/worker.h"
 
 #include <signal.h>
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -299,6 +300,24 @@ static enum status load(void *arg, const struct backend_ops *ops, struct backend
     return st;
 }
 
+/* Half of the processors, for the backend or the engine's thread wants the others. */
+static uint32_t choose_text_threads(void) {
+    cpu_set_t set;
+    uint32_t n = 2;
+
+    if (sched_getaffinity(0, sizeof(set), &set) == 0) n = (uint32_t)CPU_COUNT(&set);
+    return MIN(MAX(n / 2, 1u), 4u);
+}
+
+static enum status start_text(struct worker *w, struct error *err) {
+    const struct worker_options *o = w->options;
+    struct text_thread_config config = {.n_threads = o->tokenizer_threads,
+                                        .max_queue_bytes = o->tokenizer_queue_bytes};
+
+    if (config.n_threads == 0) config.n_threads = choose_text_threads();
+    return text_thread_start(&w->text_thread, w->loop, w->tokenizer, &config, err);
+}
+
 static enum status start_engine(struct worker *w, const struct backend_ops *backend,
                                 const struct backend_config *device, struct error *err) {
     const struct worker_options *o = w->options;
@@ -437,7 +456,7 @@ enum status worker_create(struct worker **out, const struct worker_options *opti
                                       : model_name(w->model);
     w->metrics = worker_metrics_create(name);
     st = start_engine(w, backend, &device, err);
-    if (st == ST_OK) st = text_thread_start(&w->text_thread, w->loop, w->tokenizer, err);
+    if (st == ST_OK) st = start_text(w, err);
     /* Not earlier: until the loop runs these should just end the process; main ignores SIGHUP. */
     if (st == ST_OK) st = loop_on_signal(w->loop, SIGTERM, on_signal, w, err);
     if (st == ST_OK) st = loop_on_signal(w->loop, SIGINT, on_signal, w, err);

@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "worker/engine/engine.h"
+#include "worker/text/text_thread.h"
 
 #define AS_NAMED_ROW(kind_, full_name_, labels_, help_, ...)                                       \
     {.kind = METRIC_##kind_, .name = full_name_, .labels = labels_, .help = help_, ##__VA_ARGS__},
@@ -132,4 +133,22 @@ void worker_metrics_on_block_age(void *metrics, enum block_age age, uint64_t us)
 void worker_metrics_observe_call(struct metrics *m, uint32_t n, uint32_t max_tokens) {
     metric_observe(metrics_at(m, WORKER_request_params_n), n);
     metric_observe(metrics_at(m, WORKER_request_params_max_tokens), max_tokens);
+}
+
+void worker_metrics_observe_text(struct metrics *m, uint64_t submitted_us, uint64_t waited_us) {
+    if (submitted_us == 0) return;
+    metric_observe(metrics_at(m, WORKER_tokenizer_wait_seconds), (double)waited_us * 1e-6);
+}
+
+void worker_metrics_collect_text(struct metrics *m, struct text_thread *t) {
+    struct text_thread_stats s;
+
+    text_thread_stats(t, &s);
+    metric_set(metrics_at(m, WORKER_tokenizer_queue_texts), (double)s.n_waiting);
+    metric_set(metrics_at(m, WORKER_tokenizer_queue_bytes), (double)s.waiting_bytes);
+    advance(metrics_at(m, WORKER_tokenizer_slices_total), s.n_slices);
+    advance(metrics_at(m, WORKER_tokenizer_overtakes_total), s.n_between);
+    advance(METRICS_GET(m, WORKER_tokenizer_refused_total, "length"), s.n_over_length);
+    advance(METRICS_GET(m, WORKER_tokenizer_refused_total, "tokens"), s.n_over_tokens);
+    advance(METRICS_GET(m, WORKER_tokenizer_refused_total, "queue"), s.n_over_queue);
 }

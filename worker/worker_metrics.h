@@ -88,6 +88,17 @@ struct engine;
       "life.")                                                                                     \
     X(GAUGE, request_events_kept_bytes, "", "Request events that can be replayed.")                \
     X(GAUGE, request_events_subscribers, "", "Streams of request events: one for each router.")    \
+    X(GAUGE, tokenizer_queue_texts, "", "Texts that wait for a tokenizer thread.")                 \
+    X(GAUGE, tokenizer_queue_bytes, "", "Bytes of the texts that wait for a tokenizer thread.")    \
+    X(HISTOGRAM, tokenizer_wait_seconds, "",                                                       \
+      "Time that a text waited for a tokenizer thread; texts of at most 4 KiB do not wait.",       \
+      METRIC_BUCKETS(metrics_ttft_buckets))                                                        \
+    X(COUNTER, tokenizer_slices_total, "",                                                         \
+      "Slices of long texts tokenized; after each, shorter texts may go first.")                   \
+    X(COUNTER, tokenizer_overtakes_total, "", "Texts tokenized in the middle of a longer one.")    \
+    X(COUNTER, tokenizer_refused_total, "reason",                                                  \
+      "Texts refused: length, too many bytes to fit into the model's length; tokens, too many "    \
+      "tokens for it, seen while tokenizing; queue, no room in --tokenizer-queue-bytes.")          \
     X(GAUGE, backend_info, "backend,device,path,uuid",                                             \
       "What computes: backend, device, instruction path, a GPU's UUID; always 1.")                 \
     X(GAUGE, steps_in_flight, "", "Steps at the device: one runs, one may wait behind it.")        \
@@ -125,5 +136,11 @@ void worker_metrics_on_block_age(void *metrics, enum block_age age, uint64_t us)
 
 /* What one call adds, whatever the number of its prompts. */
 void worker_metrics_observe_call(struct metrics *m, uint32_t n, uint32_t max_tokens);
+
+/* A text has come back from the tokenizer's queue, where it was put at submitted_us (0: it was not). */
+void worker_metrics_observe_text(struct metrics *m, uint64_t submitted_us, uint64_t waited_us);
+
+struct text_thread;
+void worker_metrics_collect_text(struct metrics *m, struct text_thread *t);
 
 #endif

@@ -91,6 +91,16 @@ static const struct option_def rows[] = {
     {"max-connections", OPT_U32, FIELD(max_connections), .def = "16384", .min = "1",
      .max = "1000000", .group = "Listening",
      .help = "Most connections at once; further ones wait to be accepted."},
+    {"tokenizer-threads", OPT_U32, FIELD(tokenizer_threads), .def = "0", .max = "16",
+     .group = "Listening",
+     .help =
+         "Threads that tokenize texts over 4 KiB. 0 takes half of the processors, at most 4. The "
+         "first alone takes texts over 1 MiB; more keep shorter ones from waiting for those."},
+    {"tokenizer-queue-bytes", OPT_BYTES, FIELD(tokenizer_queue_bytes), .def = "256MiB",
+     .min = "1KiB", .max = "1TiB", .group = "Listening",
+     .help =
+         "Bytes of text that may wait for a tokenizer thread; what comes beyond is answered 503. "
+         "Higher takes more requests at once, costs memory."},
     {"drain-timeout", OPT_MS, FIELD(drain_timeout_ms), .def = "300s", .max = "1h",
      .group = "Listening",
      .help =

@@ -44,6 +44,8 @@ struct worker_options {
     uint64_t request_events_bytes; /* 0: off */
     uint32_t request_events_subscribers;
     uint64_t max_body_bytes;
+    uint32_t tokenizer_threads; /* 0: by the number of processors */
+    uint64_t tokenizer_queue_bytes;
     uint32_t max_connections, drain_timeout_ms;
     int log_level, log_format;
     uint32_t log_interval_ms;

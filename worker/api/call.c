@@ -82,6 +82,8 @@ void call_release(struct call *c) {
     if (list_is_linked(&c->link)) list_remove(&c->link);
     tell_ended(c);
     c->req = NULL;
+    for (uint32_t i = 0; i < c->n_prompts; i++)
+        atomic_store(&c->prompts[i].job.is_cancelled, true);
     for (uint32_t i = 0; i < c->n_choices; i++)
         choice_fini(&c->choices[i]);
     c->n_choices = 0;
@@ -278,6 +280,17 @@ static void truncate_prompt(struct prompt *p, const struct call_params *params) 
     p->is_text = false;
 }
 
+/* Why a prompt is no list of tokens, or why it is one that is too long. */
+static enum status check_tokenized(const struct call *c, const struct prompt *p,
+                                   struct error *err) {
+    *err = p->job.err;
+    if (!p->job.has_too_many) return p->job.status;
+    return error_set_param(err, ST_INVALID, c->shape->prompt_field,
+                           "the prompt has more than %u tokens, but this model's length is %u "
+                           "tokens, answer included: shorten the prompt",
+                           p->job.max_tokens, engine_info(c->api->engine)->max_model_len);
+}
+
 static void launch(struct call *c) {
     struct error err = {0};
     enum status st = check_call(c, &err);
@@ -289,8 +302,7 @@ static void launch(struct call *c) {
     if (st == ST_OK) st = take_router_salt(c, &err);
     if (st == ST_OK) st = cache_explain_check(c, &err);
     for (uint32_t i = 0; i < c->n_prompts && st == ST_OK; i++) {
-        st = c->prompts[i].job.status;
-        err = c->prompts[i].job.err;
+        st = check_tokenized(c, &c->prompts[i], &err);
         truncate_prompt(&c->prompts[i], &c->params);
     }
     if (st != ST_OK) {
@@ -315,7 +327,15 @@ static void tokenized(struct call *c) {
 }
 
 static void on_tokenized(struct text_job *job) {
-    tokenized(CONTAINER_OF(job, struct prompt, job)->call);
+    struct call *c = CONTAINER_OF(job, struct prompt, job)->call;
+
+    worker_metrics_observe_text(c->api->metrics, job->submitted_us, job->waited_us);
+    tokenized(c);
+}
+
+/* What is cut to a length has any; the rest must leave room for one token of an answer. */
+static uint32_t most_tokens(const struct call *c) {
+    return c->params.max_prompt_tokens ? 0 : engine_info(c->api->engine)->max_model_len - 1;
 }
 
 void call_start(struct call *c) {
@@ -325,6 +345,7 @@ void call_start(struct call *c) {
     for (uint32_t i = 0; i < c->n_prompts; i++) {
         if (!c->prompts[i].is_text) continue;
         c->n_untokenized++;
+        c->prompts[i].job.max_tokens = most_tokens(c);
         text_thread_submit(c->api->text_thread, &c->prompts[i].job);
     }
     tokenized(c);

@@ -12,6 +12,7 @@
 #include "worker/text/detokenize.h"
 #include "worker/text/text_thread.h"
 #include "worker/text/tokenizer.h"
+#include "worker/worker_metrics.h"
 
 #define TEXT_MAX (64u << 20)
 
@@ -46,6 +47,7 @@ static void on_abort(struct http_request *req) {
     struct tokenize *t = req->user;
 
     t->req = NULL;
+    atomic_store(&t->job.is_cancelled, true);
 }
 
 static void put_token_strings(struct json_writer *w, const struct api *api,
@@ -89,7 +91,9 @@ static void on_tokenized(struct text_job *job) {
     struct tokenize *t = CONTAINER_OF(job, struct tokenize, job);
     struct buf out;
 
+    worker_metrics_observe_text(t->api->metrics, job->submitted_us, job->waited_us);
     if (t->req && job->status != ST_OK) {
+        api_add_retry(t->api, t->req, job->status);
         http_reply_error(t->req, job->status, &job->err);
     } else if (t->req) {
         buf_init(&out, 0);

@@ -148,7 +148,26 @@ static void grant(struct run *r, uint64_t w) {
     wish_for(r, at);
 }
 
-static size_t run_large(const struct bpe *b, uint32_t *ids, size_t n) {
+/* A breath every so many wishes: some milliseconds. */
+#define BREATH (1u << 14)
+
+static bool may_go_on(const struct bpe_pace *pace, uint64_t n_done) {
+    return !pace || n_done % BREATH || pace->go_on(pace->arg);
+}
+
+static bool grant_all(struct run *r, const struct bpe_pace *pace) {
+    for (uint32_t i = 0; i < r->n; i++) {
+        wish_for(r, i);
+        if (!may_go_on(pace, i + 1ull)) return false;
+    }
+    for (uint64_t n_done = 1; r->n_heap; n_done++) {
+        grant(r, heap_pop(r));
+        if (!may_go_on(pace, n_done)) return false;
+    }
+    return true;
+}
+
+static size_t run_large(const struct bpe *b, uint32_t *ids, size_t n, const struct bpe_pace *pace) {
     struct run r = {.bpe = b, .ids = ids, .n = (uint32_t)n};
     size_t n_out = 0;
 
@@ -162,16 +181,16 @@ static size_t run_large(const struct bpe *b, uint32_t *ids, size_t n) {
         r.next[i] = i + 1;
         r.prev[i] = i ? i - 1 : NOWHERE;
     }
-    for (uint32_t i = 0; i < r.n; i++)
-        wish_for(&r, i);
-    while (r.n_heap)
-        grant(&r, heap_pop(&r));
-    for (uint32_t i = 0; i < r.n; i = r.next[i])
+    for (uint32_t i = grant_all(&r, pace) ? 0 : r.n; i < r.n; i = r.next[i])
         ids[n_out++] = ids[i];
     mem_free(r.heap);
     return n_out;
 }
 
+size_t bpe_run_paced(const struct bpe *b, uint32_t *ids, size_t n, const struct bpe_pace *pace) {
+    return n <= SMALL ? run_small(b, ids, n) : run_large(b, ids, n, pace);
+}
+
 size_t bpe_run(const struct bpe *b, uint32_t *ids, size_t n) {
-    return n <= SMALL ? run_small(b, ids, n) : run_large(b, ids, n);
+    return bpe_run_paced(b, ids, n, NULL);
 }

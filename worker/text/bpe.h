@@ -32,8 +32,18 @@ void bpe_fini(struct bpe *b);
 /* At most max_merges in all. A pair that is there keeps its first rank. */
 void bpe_add(struct bpe *b, uint32_t left, uint32_t right, uint32_t rank, uint32_t merged);
 
+/* Called now and then in the middle of a long piece; false ends it. */
+struct bpe_pace {
+    bool (*go_on)(void *arg);
+    void *arg;
+};
+
 /* Merges ids[0..n) in place; returns how many remain, or 0 when memory for a long piece was
  * refused (n > 0; ids are then undefined). */
 MUST_USE size_t bpe_run(const struct bpe *b, uint32_t *ids, size_t n);
+
+/* The same, and 0 also when `pace` (may be NULL) ended it. A long piece takes 24 bytes a symbol. */
+MUST_USE size_t bpe_run_paced(const struct bpe *b, uint32_t *ids, size_t n,
+                              const struct bpe_pace *pace);
 
 #endif

@@ -198,35 +198,69 @@ size_t tokenizer_symbols(const struct tokenizer *t, struct str piece, uint32_t *
     return t->char_id ? char_symbols(t, piece, ids) : byte_symbols(t, piece, ids);
 }
 
-static enum status encode_word(const struct tokenizer *t, struct str piece,
-                               struct token_list *out) {
-    uint32_t whole = tokenizer_lookup(t, piece), *ids;
-    size_t n;
-
-    if (whole != TOKEN_NONE && (t->ignores_merges || (t->flags[whole] & TOKEN_WHOLE))) {
-        return token_list_push(out, whole);
-    }
-    if (reserve(out, piece.len) != ST_OK) return ST_NOMEM;
-    ids = out->ids + out->n;
-    n = tokenizer_symbols(t, piece, ids);
-    if (n > 1 && t->bpe.n) {
-        n = bpe_run(&t->bpe, ids, n);
-        if (!n) return ST_NOMEM;
-    }
-    out->n += n;
-    return ST_OK;
-}
-
 /* --- the stages --------------------------------------------------------------------------------*/
 struct encoding {
     const struct tokenizer *t;
     bool skip_special;
     struct token_list *out;
+    size_t max_n; /* of out */
     struct error *err;
     struct pattern_run patterns;
     struct pretokenize_run pieces;
     struct buf normal[2];
+    struct tokenize_pace *pace; /* or NULL */
+    struct bpe_pace within;     /* a piece */
+    size_t n_since;             /* bytes since the last slice */
+    bool is_ended;              /* by on_slice */
 };
+
+static bool slice_done(struct encoding *e, size_t n_bytes) {
+    if (!e->pace->on_slice) return true;
+    e->is_ended = !e->pace->on_slice(e->pace->arg, n_bytes);
+    return !e->is_ended;
+}
+
+static bool piece_goes_on(void *arg) {
+    return slice_done(arg, 0);
+}
+
+static enum status count_piece(struct encoding *e, size_t n_bytes) {
+    size_t n_done;
+
+    if (!e->pace) return ST_OK;
+    if (e->out->n > e->max_n) {
+        e->pace->has_too_many = true;
+        return error_set(e->err, ST_TOO_LARGE, "the text has more than %zu tokens",
+                         e->pace->max_tokens);
+    }
+    e->n_since += n_bytes;
+    if (e->n_since < TOKENIZE_SLICE) return ST_OK;
+    n_done = e->n_since;
+    e->n_since = 0;
+    return slice_done(e, n_done) ? ST_OK : error_set(e->err, ST_CLOSED, "tokenizing was ended");
+}
+
+static enum status encode_word(struct encoding *e, struct str piece) {
+    const struct tokenizer *t = e->t;
+    struct token_list *out = e->out;
+    uint32_t whole = tokenizer_lookup(t, piece), *ids;
+    size_t n;
+
+    if (whole != TOKEN_NONE && (t->ignores_merges || (t->flags[whole] & TOKEN_WHOLE))) {
+        if (token_list_push(out, whole) != ST_OK) return ST_NOMEM;
+        return count_piece(e, piece.len);
+    }
+    if (reserve(out, piece.len) != ST_OK) return ST_NOMEM;
+    ids = out->ids + out->n;
+    n = tokenizer_symbols(t, piece, ids);
+    if (n > 1 && t->bpe.n) {
+        n = bpe_run_paced(&t->bpe, ids, n, e->pace ? &e->within : NULL);
+        if (e->is_ended) return error_set(e->err, ST_CLOSED, "tokenizing was ended");
+        if (!n) return ST_NOMEM;
+    }
+    out->n += n;
+    return count_piece(e, piece.len);
+}
 
 static const char *next_blank(const char *p, const char *end) {
     const char *at = p < end ? memmem(p, (size_t)(end - p), "\xE2\x96\x81", 3) : NULL;
@@ -235,7 +269,7 @@ static const char *next_blank(const char *p, const char *end) {
 }
 
 /* Words, each with the run of blanks before it. */
-static enum status encode_words(const struct encoding *e, struct str piece) {
+static enum status encode_words(struct encoding *e, struct str piece) {
     const char *p = piece.ptr, *end = p + piece.len;
 
     while (p < end) {
@@ -245,7 +279,7 @@ static enum status encode_words(const struct encoding *e, struct str piece) {
         while (end - word >= 3 && memcmp(word, "\xE2\x96\x81", 3) == 0)
             word += 3;
         q = next_blank(word, end);
-        st = encode_word(e->t, (struct str){p, (size_t)(q - p)}, e->out);
+        st = encode_word(e, (struct str){p, (size_t)(q - p)});
         if (st != ST_OK) return st;
         p = q;
     }
@@ -253,9 +287,9 @@ static enum status encode_words(const struct encoding *e, struct str piece) {
 }
 
 static enum status encode_piece(void *arg, struct str piece) {
-    const struct encoding *e = arg;
+    struct encoding *e = arg;
 
-    return e->t->cuts_at_blanks ? encode_words(e, piece) : encode_word(e->t, piece, e->out);
+    return e->t->cuts_at_blanks ? encode_words(e, piece) : encode_word(e, piece);
 }
 
 /* Text that holds no added token. */
@@ -278,6 +312,7 @@ static enum status encode_around(struct encoding *e, const struct added_tokens *
                          is_first && from == text.ptr);
         }
         if (st == ST_OK && m.token) st = token_list_push(e->out, m.token->id);
+        if (st == ST_OK && m.token) st = count_piece(e, (size_t)(m.end - m.begin));
         from = m.end;
     }
     return st;
@@ -317,17 +352,23 @@ static void finish(struct encoding *e) {
     pretokenize_run_fini(&e->pieces);
 }
 
-enum status tokenizer_encode(const struct tokenizer *t, struct str text, uint32_t flags,
-                             struct token_list *out, struct error *err) {
-    struct encoding e = {.t = t, .skip_special = flags & TOKENIZE_PLAIN, .out = out, .err = err};
+enum status tokenizer_encode_paced(const struct tokenizer *t, struct str text, uint32_t flags,
+                                   struct tokenize_pace *pace, struct token_list *out,
+                                   struct error *err) {
+    struct encoding e = {
+        .t = t, .skip_special = flags & TOKENIZE_PLAIN, .out = out, .err = err, .pace = pace};
     size_t n_before = out->n;
     enum status st = ST_OK;
 
+    e.within = (struct bpe_pace){piece_goes_on, &e};
+    e.max_n =
+        pace && pace->max_tokens < SIZE_MAX - n_before ? n_before + pace->max_tokens : SIZE_MAX;
     if (!str_is_utf8(text)) return error_set(err, ST_INVALID, "the text is not valid UTF-8");
     begin(&e, text.len);
     if (flags & TOKENIZE_SPECIAL) st = push_all(out, t->before, t->n_before);
     if (st == ST_OK) st = encode_around(&e, &t->raw, text, true, encode_normalized);
     if (st == ST_OK && (flags & TOKENIZE_SPECIAL)) st = push_all(out, t->after, t->n_after);
+    if (st == ST_OK) st = count_piece(&e, 0);
     finish(&e);
     if (st == ST_OK) return ST_OK;
     out->n = n_before;
@@ -335,6 +376,61 @@ enum status tokenizer_encode(const struct tokenizer *t, struct str text, uint32_
         return error_set(err, ST_NOMEM, "no memory to tokenize %zu bytes of text", text.len);
     }
     return st;
+}
+
+enum status tokenizer_encode(const struct tokenizer *t, struct str text, uint32_t flags,
+                             struct token_list *out, struct error *err) {
+    return tokenizer_encode_paced(t, text, flags, NULL, out, err);
+}
+
+/* --- how much text a token takes at most -------------------------------------------------------*/
+/* Every byte has a token, alone or as a part: nothing is dropped, and no run is one unknown. */
+static bool covers_all_text(const struct tokenizer *t) {
+    if (t->char_id && !t->has_byte_fallback) return false;
+    for (uint32_t b = 0; b < 256; b++) {
+        if (t->byte_id[b] == TOKEN_NONE) return false;
+    }
+    for (uint32_t i = 0; i < t->pretokenizer.n; i++) {
+        const struct pretokenize_op *op = &t->pretokenizer.ops[i];
+
+        if (op->kind == PRETOKENIZE_CUT && op->behavior == SPLIT_REMOVED) return false;
+    }
+    return true;
+}
+
+static bool swallows_blanks(const struct added_tokens *set) {
+    for (uint32_t i = 0; i < set->n; i++) {
+        if (set->tokens[i].flags & (ADDED_LSTRIP | ADDED_RSTRIP)) return true;
+    }
+    return false;
+}
+
+/* How many times shorter a step can make a text; 0 when it may drop any part of it. A character becomes
+ * at least one, of one byte or more; composing makes 3 bytes of 9 (Hangul) or 10. */
+static uint64_t shrinks_by(const struct normalize_step *s) {
+    switch (s->kind) {
+    case NORMALIZE_FORM: return 4;
+    case NORMALIZE_LOWERCASE: return 4;
+    case NORMALIZE_PREPEND: return 1;
+    case NORMALIZE_REPLACE:
+        if (s->pattern.kind != PATTERN_LITERAL || s->n_content == 0) return 0;
+        return (s->pattern.n_literal + s->n_content - 1) / s->n_content;
+    case NORMALIZE_STRIP:
+    case NORMALIZE_STRIP_ACCENTS: return 0;
+    }
+    return 0;
+}
+
+uint64_t tokenizer_max_bytes_per_token(const struct tokenizer *t) {
+    uint64_t longest = 1, factor = 1;
+
+    if (!covers_all_text(t) || swallows_blanks(&t->raw) || swallows_blanks(&t->normalized))
+        return 0;
+    for (uint32_t i = 0; i < t->n_tokens; i++)
+        longest = MAX(longest, t->keys[i].len);
+    for (uint32_t i = 0; i < t->normalizer.n && factor < 1u << 20; i++)
+        factor *= shrinks_by(&t->normalizer.steps[i]);
+    return longest * factor;
 }
 
 /* --- questions ---------------------------------------------------------------------------------*/

@@ -57,6 +57,28 @@ void tokenizer_destroy(struct tokenizer *t); /* NULL is fine */
 MUST_USE enum status tokenizer_encode(const struct tokenizer *t, struct str text, uint32_t flags,
                                       struct token_list *out, struct error *err);
 
+/* The same for long texts, which should not cost more than their answer is worth, nor keep others waiting. */
+struct tokenize_pace {
+    size_t max_tokens; /* one more ends it; SIZE_MAX: all are wanted */
+    /* After each TOKENIZE_SLICE of work, with the bytes of text done since the last time (0 in the middle of
+     * a long piece). May take its time, and may tokenize something else; false ends it. NULL: none. */
+    bool (*on_slice)(void *arg, size_t n_bytes);
+    void *arg;
+    bool has_too_many; /* out */
+};
+
+#define TOKENIZE_SLICE (32u << 10) /* bytes of text; half a millisecond to 30 ms */
+
+/* ST_TOO_LARGE with has_too_many, when the text has more than max_tokens, what the post-processor adds
+ * included; ST_CLOSED when on_slice ended it. */
+MUST_USE enum status tokenizer_encode_paced(const struct tokenizer *t, struct str text,
+                                            uint32_t flags, struct tokenize_pace *pace,
+                                            struct token_list *out, struct error *err);
+
+/* The most bytes of text that become one token, whatever the text: so many times n bytes never fit into
+ * n tokens. 0 when there is no such number: tokens that swallow white space, normalizers that drop text. */
+uint64_t tokenizer_max_bytes_per_token(const struct tokenizer *t);
+
 /* One more than the largest id. A model's vocab may be larger (padding), never smaller. */
 uint32_t tokenizer_vocab(const struct tokenizer *t);
 

@@ -83,6 +83,7 @@ static void check_style(const char *style, const struct json *data) {
     struct tokenizer *t = NULL;
     struct error err = {0};
     struct buf file;
+    uint64_t most;
     enum status st;
 
     buf_init(&file, 0);
@@ -91,6 +92,7 @@ static void check_style(const char *style, const struct json *data) {
     st = tokenizer_parse(&t, buf_str(&file), STR_NULL, &err);
     buf_fini(&file);
     if (st != ST_OK) fail_msg("%s: %s", style, err.message);
+    most = tokenizer_max_bytes_per_token(t);
     JSON_FOR_EACH(c, json_get(data, "cases")) {
         struct token_list ids = {0}, framed = {0};
         struct str text = string_of(c, "text");
@@ -100,6 +102,10 @@ static void check_style(const char *style, const struct json *data) {
         assert_int_equal(tokenizer_encode(t, text, TOKENIZE_SPECIAL, &framed, &err), ST_OK);
         assert_ids(style, c, "ids", &ids);
         assert_ids(style, c, "framed", &framed);
+        if (text.len > most * ids.n && most > 0) {
+            fail_msg("%s, '%s': %zu bytes are %zu tokens, which hold at most %llu each", style,
+                     text.ptr, text.len, ids.n, (unsigned long long)most);
+        }
         assert_text(style, t, c, "decoded", &framed, false);
         assert_text(style, t, c, "plain", &framed, true);
         token_list_fini(&ids);

@@ -211,6 +211,71 @@ static void refused_memory_leaves_the_list_as_it_was(void **state) {
     tokenizer_destroy(t);
 }
 
+/* A file of byte tokens with that normalizer, that pre-tokenizer and those added tokens. */
+static uint64_t most_bytes(const char *normalizer, const char *pre_tokenizer, const char *added) {
+    struct tokenizer *t = NULL;
+    struct error err = {0};
+    struct json_writer w;
+    struct buf file;
+    uint64_t most;
+
+    buf_init(&file, 0);
+    buf_appendf(&file,
+                "{\"decoder\":{\"type\":\"Fuse\"},\"normalizer\":%s,\"pre_tokenizer\":%s,\"added_"
+                "tokens\":[%s],\"model\":{\"type\":"
+                "\"BPE\",\"merges\":[],\"byte_fallback\":true,\"vocab\":",
+                normalizer, pre_tokenizer, added);
+    json_writer_init(&w, &file);
+    json_begin_object(&w);
+    for (uint32_t i = 0; i < 256; i++) {
+        char key[16];
+
+        snprintf(key, sizeof(key), "<0x%02X>", i);
+        json_field_u64(&w, key, i);
+    }
+    json_field_u64(&w, "abcdefghij", 256); /* 10 bytes */
+    json_end_object(&w);
+    buf_append_str(&file, STR("}}"));
+    if (tokenizer_parse(&t, buf_str(&file), STR_NULL, &err) != ST_OK) fail_msg("%s", err.message);
+    most = tokenizer_max_bytes_per_token(t);
+    tokenizer_destroy(t);
+    buf_fini(&file);
+    return most;
+}
+
+/* What may drop text has no bound, and so refuses nothing by its length. */
+static void bytes_of_a_token_are_bounded_unless_text_is_dropped(void **state) {
+    struct tokenizer *bytes = tokenizer_create_bytes();
+
+    (void)state;
+    assert_int_equal(tokenizer_max_bytes_per_token(bytes), strlen("<|endoftext|>"));
+    tokenizer_destroy(bytes);
+    assert_int_equal(most_bytes("null", "null", ""), 10);
+    assert_int_equal(most_bytes("{\"type\":\"NFC\"}", "null", ""), 40);
+    assert_int_equal(most_bytes("{\"type\":\"Strip\"}", "null", ""), 0);
+    assert_int_equal(most_bytes("{\"type\":\"StripAccents\"}", "null", ""), 0);
+    assert_int_equal(
+        most_bytes("{\"type\":\"Replace\",\"pattern\":{\"String\":\"abc\"},\"content\":"
+                   "\"x\"}",
+                   "null", ""),
+        30);
+    assert_int_equal(
+        most_bytes("{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":\"\"}", "null",
+                   ""),
+        0);
+    assert_int_equal(
+        most_bytes("{\"type\":\"Replace\",\"pattern\":{\"Regex\":\" +\"},\"content\":\" "
+                   "\"}",
+                   "null", ""),
+        0);
+    assert_int_equal(most_bytes("null", "{\"type\":\"WhitespaceSplit\"}", ""), 0);
+    assert_int_equal(
+        most_bytes("null", "null",
+                   "{\"id\":257,\"content\":\"<mask>\",\"lstrip\":true,\"rstrip\":false,"
+                   "\"normalized\":false,\"single_word\":false,\"special\":true}"),
+        0);
+}
+
 static void broken_text_is_refused(void **state) {
     struct tokenizer *t = tokenizer_create_bytes();
     struct token_list ids = {0};
@@ -419,6 +484,7 @@ int main(void) {
         cmocka_unit_test(plain_text_cannot_forge_special_tokens),
         cmocka_unit_test(a_megabyte_of_one_letter_is_no_trouble),
         cmocka_unit_test(refused_memory_leaves_the_list_as_it_was),
+        cmocka_unit_test(bytes_of_a_token_are_bounded_unless_text_is_dropped),
         cmocka_unit_test(broken_text_is_refused),
         cmocka_unit_test(a_byte_is_a_token_in_the_built_in_one),
         cmocka_unit_test(what_is_not_built_is_refused_by_name),
