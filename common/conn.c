@@ -346,7 +346,9 @@ static enum status make_room(struct conn *c) {
 
     if (c->is_pinned) return ST_OK;
     if (len == 0) {
-        return iobuf_reserve(&c->in, slab(c), c->receives_much ? MUCH_BYTES : IOBUF_LARGE_BYTES);
+        whole = c->receives_much ? MUCH_BYTES : IOBUF_LARGE_BYTES;
+        if (c->expected_bytes) whole = MIN(whole, (size_t)c->expected_bytes);
+        return iobuf_reserve(&c->in, slab(c), whole);
     }
     if (room >= MIN_ROOM_BYTES) return ST_OK;
     if (len < c->in_want) {
@@ -420,6 +422,10 @@ void conn_want_input(struct conn *c, size_t n) {
 
 void conn_receive_much(struct conn *c) {
     c->receives_much = true;
+}
+
+void conn_expect_input(struct conn *c, size_t n) {
+    c->expected_bytes = n <= REST_BYTES ? 0 : (uint32_t)MIN(n + PIN_ROOM_BYTES, MUCH_BYTES);
 }
 
 void conn_pin_input(struct conn *c) {

@@ -93,7 +93,8 @@ struct conn {
     struct iobuf in, out;
     struct loop_task flush;           /* deferred while writes are unsent or news is undelivered */
     struct loop_timer *connect_timer; /* only while connecting */
-    size_t in_want;                   /* the owner expects this many contiguous bytes */
+    size_t in_want;                   /* the owner needs this many contiguous bytes */
+    uint32_t expected_bytes;          /* see conn_expect_input */
     uint64_t sent_bytes; /* taken by the kernel so far: tells a slow reader from a stuck one */
     int last_errno;
     uint8_t end;                        /* enum conn_end, once has_failed */
@@ -155,6 +156,10 @@ void conn_want_input(struct conn *c, size_t n);
 
 /* One receive takes up to 256 KiB instead of 64: for those who are sent large messages. */
 void conn_receive_much(struct conn *c);
+
+/* The next message is likely as long as this, its beginning included: the first receive has room for
+ * so much and need not be copied. 0: nothing is known. */
+void conn_expect_input(struct conn *c, size_t n);
 
 /* While pinned, the input stays where it is, whatever is received behind it: so a request can be
  * pointed into while its sender is still watched. Pinning makes some room first, and may move the

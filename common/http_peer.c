@@ -93,6 +93,7 @@ void exchange_end(struct exchange *x, bool keep_alive) {
     conn_unpin_input(&p->conn);
     conn_want_input(&p->conn, 0);
     conn_consume(&p->conn, total_len);
+    conn_expect_input(&p->conn, total_len); /* the next one is likely as long */
     peer_set_state(p, PEER_IDLE);
     if (!p->is_advancing && conn_input(&p->conn).len) loop_defer(p->server->loop, &p->task);
 }
