@@ -31,7 +31,6 @@ static struct kube_intervals with_defaults(struct kube_intervals i) {
     set_default(&i.backoff_ms, 500);
     set_default(&i.backoff_max_ms, 30000);
     set_default(&i.healthy_ms, 60000);
-    set_default(&i.forbidden_ms, 30000);
     set_default(&i.look_ms, 60000);
     return i;
 }

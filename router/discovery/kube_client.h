@@ -26,10 +26,10 @@ struct kube_intervals {
     uint32_t silence_ms; /* [150000] a watch without a byte for so long is given up */
     uint32_t watch_ms;   /* [300000] the server is asked to end a watch after 1 to 2 times this */
     uint32_t backoff_ms; /* [500] the first delay is at most this, each further one twice ... */
-    uint32_t backoff_max_ms; /* [30000] ... up to this */
-    uint32_t healthy_ms;     /* [60000] a watch that lasted so long makes the next delay a first */
-    uint32_t forbidden_ms;   /* [30000] between two attempts that are answered with 403 */
-    uint32_t look_ms;        /* [60000] at the token's file, without a request */
+    uint32_t
+        backoff_max_ms;  /* [30000] ... up to this, and to a quarter of the time without success */
+    uint32_t healthy_ms; /* [60000] a watch that lasted so long makes the next delay a first */
+    uint32_t look_ms;    /* [60000] at the token's file, without a request */
 };
 
 struct kube_config { /* NULL or "": not given */

@@ -21,8 +21,9 @@ static void write_role(const struct kube_role *r, struct str namespace, struct b
                 "incipit-router-%s",
                 namespace.ptr ? "Role" : "ClusterRole", r->resource);
     if (namespace.ptr) buf_appendf(out, ", namespace: " STR_FMT, STR_ARG(namespace));
-    buf_appendf(out, "}, rules: [{apiGroups: ['%s'], resources: [%s], verbs: [%s]}]}", r->group,
-                r->resource, r->verbs);
+    buf_appendf(out, "}, rules: [{apiGroups: ['%s'", r->group);
+    if (r->older_group[0]) buf_appendf(out, ", '%s'", r->older_group);
+    buf_appendf(out, "], resources: [%s], verbs: [%s]}]}", r->resource, r->verbs);
 }
 
 /* Of 'User "system:serviceaccount:prod:router" cannot list ...': prod:router. */
@@ -52,8 +53,8 @@ void kube_role_log(struct log *log, const struct kube_role *role, const char *ve
               log_z("resource", role->resource),
               log_str("namespace", namespace.ptr ? namespace : STR("all")), log_z("why", message),
               log_str("role", buf_str(&yaml)), log_str("binding", buf_str(&binding)),
-              log_z("remedy", "kubectl apply the role, then create the binding; it is tried again "
-                              "every 30 s"));
+              log_z("remedy", "kubectl apply the role, then create the binding; the list is tried "
+                              "again by itself, at least every 30 s"));
     buf_fini(&yaml);
     buf_fini(&binding);
 }

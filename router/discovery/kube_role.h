@@ -9,6 +9,7 @@ struct log;
 struct kube_role {
     const char *path;             /* what was asked for: "/api/v1/namespaces/prod/pods" */
     const char *resource, *group; /* "pods", "" */
+    const char *older_group;      /* where clusters may have only that; "": there is none */
     const char *verbs;            /* all that are needed: "list, watch" */
 };
 

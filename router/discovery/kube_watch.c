@@ -11,12 +11,16 @@
  *      410, in whatever form                   LIST, anew      likewise
  *      what cannot be read, 400, 422 (watch)   LIST, anew      backoff
  *      401                                     the same        token read again: at once; then backoff
- *      403                                     LIST            30 s, and the Role that is missing
+ *      403                                     LIST, anew      backoff; the second: the Role that is missing
  *      404 of the list                         what the listener says
  *      429, 5xx, no connection                 the same        Retry-After, else backoff
  *      5xx: it has not come to this version    LIST, anew      likewise
  *      a list is due                           LIST, anew      at once
  *      that one is refused, or not answered    WATCH           at once; the list after a tenth
+ *
+ * A server that begins refuses connections, then answers 403 until it has read its own Roles, then 5xx:
+ * so a delay is at most a quarter of the time for which nothing has succeeded, and what is back is
+ * noticed soon. What lasts is asked for every half minute.
  *
  * "Anew" is without resourceVersion: what etcd holds. The first list asks for any version (0), which a
  * server answers from its memory. A list cancels the watch before it and the watch after it begins
@@ -37,6 +41,7 @@
 #define PAGE_ITEMS         500
 #define LIST_SILENCE_MS    75000u /* a server gives up after 60 s */
 #define MAX_RETRY_AFTER_MS 300000u
+#define ROLE_AGAIN_US      30000000u /* the Role is named again, while it is missing */
 
 enum step { LIST, WATCH };
 
@@ -46,13 +51,14 @@ struct kube_watch {
     struct loop *loop;
     struct kube_watch_events events;
     void *arg;
-    char *path, *selector, *field_selector, *what, *resource, *group;
+    char *path, *selector, *field_selector, *what, *resource, *group, *older_group;
 
     enum step step;           /* what is under way, or comes when the timer rings */
     struct http_call *call;   /* under way; NULL: none */
     struct loop_timer timer;  /* for the next step */
     struct loop_timer relist; /* the next full list is due */
     struct backoff backoff;
+    uint64_t failing_us; /* since when; of backoff.n_failures > 0 */
     struct rng rng;
 
     struct kube_list page;
@@ -67,11 +73,13 @@ struct kube_watch {
     bool is_due;      /* the list is: without it the watch could go on */
     bool has_begun;   /* it is being told */
     bool is_synced, is_failing;
-    char why[200];     /* it fails, as it was said last */
-    bool has_heard;    /* an event or a bookmark, in this watch */
-    bool has_retried;  /* with a token read again, since something was accepted */
-    uint64_t began_us; /* this watch */
-    uint64_t right_us; /* when the copy was last known to be right */
+    char why[200];           /* it fails, as it was said last */
+    bool has_heard;          /* an event or a bookmark, in this watch */
+    bool has_retried;        /* with a token read again, since something was accepted */
+    uint32_t n_forbidden[2]; /* in a row, of each step */
+    uint64_t role_us;        /* when the Role was named last */
+    uint64_t began_us;       /* this watch */
+    uint64_t right_us;       /* when the copy was last known to be right */
 };
 
 static void begin_step(struct kube_watch *w);
@@ -110,9 +118,15 @@ static bool put_off(struct kube_watch *w, const char *why) {
 
 /* Full delay for what failed; none for the first time that something merely ended. */
 static uint32_t delay_ms(struct kube_watch *w, bool has_failed) {
+    const struct kube_intervals *i = kube_client_intervals(w->client);
     bool is_first = w->backoff.n_failures == 0;
-    uint32_t ms = backoff_next_ms(&w->backoff, &w->rng);
+    uint64_t failing_ms;
+    uint32_t ms;
 
+    if (is_first) w->failing_us = loop_now_us(w->loop);
+    failing_ms = (loop_now_us(w->loop) - w->failing_us) / 1000;
+    w->backoff.max_ms = (uint32_t)MIN(MAX(failing_ms / 4, i->backoff_ms), i->backoff_max_ms);
+    ms = backoff_next_ms(&w->backoff, &w->rng);
     return has_failed || !is_first ? ms : 0;
 }
 
@@ -127,21 +141,24 @@ static bool says_the_same(const char *a, const char *b) {
     return true;
 }
 
-/* Logged when it begins, and when it fails for another reason than before. */
-static void fail_with(struct kube_watch *w, const char *reason, const char *remedy) {
+/* Logged when it begins, and when it fails for another reason than before: then true. */
+static bool fail_with(struct kube_watch *w, const char *reason, const char *remedy) {
     char why[sizeof(w->why)];
+    bool is_news;
 
     snprintf(why, sizeof(why), "%s", reason);
-    if (!w->is_failing || !says_the_same(w->why, why)) {
+    is_news = !w->is_failing || !says_the_same(w->why, why);
+    if (is_news) {
         log_event(w->log, LOG_WARN, "kube_watch_lost", log_z("what", w->what), log_z("why", why),
                   log_z("remedy", remedy));
     }
     memcpy(w->why, why, sizeof(why));
     w->is_failing = true;
+    return is_news;
 }
 
-static void fail(struct kube_watch *w, const char *reason) {
-    fail_with(w, reason, "the workers stay as they are; it is tried again until it works");
+static bool fail(struct kube_watch *w, const char *reason) {
+    return fail_with(w, reason, "the workers stay as they are; it is tried again until it works");
 }
 
 static void is_right(struct kube_watch *w) {
@@ -154,6 +171,7 @@ static void is_right(struct kube_watch *w) {
 
 /* Something was accepted. */
 static void is_accepted(struct kube_watch *w) {
+    w->n_forbidden[w->step] = 0;
     w->has_retried = false;
 }
 
@@ -183,6 +201,29 @@ static void on_unauthorized(struct kube_watch *w) {
 static bool ask_about_missing(struct kube_watch *w) {
     if (w->step != LIST || !w->events.missing) return false;
     return !w->events.missing(w->arg); /* false: `w` may be gone */
+}
+
+/* A server that has just begun forbids everything until it has read its Roles: the second refusal in a
+ * row is one that a person must act on. */
+static void on_forbidden(struct kube_watch *w, const char *why, const char *message) {
+    uint64_t now_us = loop_now_us(w->loop);
+    uint32_t n = ++w->n_forbidden[w->step];
+    bool is_news = fail(w, why);
+
+    if (n == 2 || (n > 2 && (is_news || now_us - w->role_us >= ROLE_AGAIN_US))) {
+        w->role_us = now_us;
+        kube_role_log(w->log,
+                      &(struct kube_role){.path = w->path,
+                                          .resource = w->resource,
+                                          .group = w->group,
+                                          .older_group = w->older_group,
+                                          .verbs = "list, watch"},
+                      w->step == LIST ? "list" : "watch", message);
+    }
+    if (n >= 2 && w->step == LIST && !w->is_synced && w->events.forbidden &&
+        !w->events.forbidden(w->arg))
+        return; /* `w` may be gone */
+    go_list_anew(w, delay_ms(w, true));
 }
 
 static void on_busy(struct kube_watch *w, const struct kube_status *status,
@@ -221,14 +262,7 @@ static void on_refused(struct kube_watch *w, int code, uint32_t retry_after_s) {
     if (code == 401) {
         on_unauthorized(w);
     } else if (code == 403) {
-        fail(w, why);
-        kube_role_log(w->log,
-                      &(struct kube_role){.path = w->path,
-                                          .resource = w->resource,
-                                          .group = w->group,
-                                          .verbs = "list, watch"},
-                      w->step == LIST ? "list" : "watch", status.message);
-        go_list_anew(w, kube_client_intervals(w->client)->forbidden_ms);
+        on_forbidden(w, why, status.message);
     } else if (code == 410 || kube_status_is_expired(&status)) {
         go_list_anew(w, delay_ms(w, false));
     } else if (code == 404 && ask_about_missing(w)) {
@@ -384,7 +418,10 @@ static void forgive(struct kube_watch *w) {
     uint64_t healthy_us = (uint64_t)kube_client_intervals(w->client)->healthy_ms * 1000;
     uint64_t lasted_us = loop_now_us(w->loop) - w->began_us;
 
-    if (lasted_us >= healthy_us / 10) w->backoff.n_failures = MIN(w->backoff.n_failures, 1);
+    if (lasted_us >= healthy_us / 10) {
+        w->backoff.n_failures = MIN(w->backoff.n_failures, 1);
+        w->failing_us = loop_now_us(w->loop);
+    }
     if (lasted_us >= healthy_us && w->has_heard) w->backoff.n_failures = 0;
 }
 
@@ -518,6 +555,7 @@ enum status kube_watch_create(struct kube_watch **out, struct kube_client *clien
     w->what = copy(config->what);
     w->resource = copy(config->resource);
     w->group = copy(config->group);
+    w->older_group = copy(config->older_group);
     w->any_version = true;
     w->right_us = loop_now_us(w->loop);
     w->backoff =
@@ -548,6 +586,7 @@ void kube_watch_destroy(struct kube_watch *w) {
     mem_free(w->what);
     mem_free(w->resource);
     mem_free(w->group);
+    mem_free(w->older_group);
     mem_free(w);
 }
 

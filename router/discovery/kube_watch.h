@@ -34,6 +34,8 @@ struct kube_watch_events {
     /* The list was answered with 404: there is no such collection here. True: keep trying; false: the
      * watch rests, and may be destroyed at once, inside this call. NULL: keep trying. */
     bool (*missing)(void *arg);
+    /* No list was whole yet, and it was answered with 403 twice in a row: as `missing`. */
+    bool (*forbidden)(void *arg);
 };
 
 struct kube_watch_config {
@@ -42,6 +44,7 @@ struct kube_watch_config {
     const char *field_selector;   /* likewise; "" */
     const char *what;             /* "pods in namespace default", for messages */
     const char *resource, *group; /* "pods", "": for the Role that a 403 asks for */
+    const char *older_group;      /* the Role is of this group too; NULL: there is none */
     const struct kube_watch_events *events;
     void *arg;
 };

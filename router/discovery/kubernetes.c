@@ -10,8 +10,8 @@
  * object; so where there are very many, sets have a pause between them, of 40 ms at the most. No worker
  * is ever called from here: probes are the health checker's, each on its own time.
  *
- * Both collections that are not in every cluster have an older name: the one that is missing makes room
- * for the other, and when both are, they are asked for in turns.
+ * Both collections that are not in every cluster have an older name: the one that is missing, or that
+ * our Role does not have, makes room for the other, and when both are, they are asked for in turns.
  *
  * A pool that is deleted, or that cannot be read, changes nothing: the pods it selected last stay. */
 #include "router/discovery.h"
@@ -27,8 +27,12 @@
 #include "router/discovery/kube_store.h"
 #include "router/discovery/kube_watch.h"
 
-#define PATH_MAX_BYTES   256
-#define MISSING_AGAIN_US 30000000u
+#define PATH_MAX_BYTES 256
+#define POOL_GROUP     "inference.networking.k8s.io"
+#define POOL_OLD_GROUP "inference.networking.x-k8s.io"
+#define MISSING_AGAIN_US                                                                           \
+    30000000u /* both names once more, at the latest; a server may just begin */
+#define MISSING_FIRST_US 500000u
 
 /* From a set to the next: 5,000 pods that come and go without end take an eighth of a core. */
 #define PAUSE_PER_OBJECT_US 8u
@@ -44,7 +48,8 @@ struct follower {
     const struct kube_watch_events *events;
     bool is_old;
     uint64_t right_us;  /* what watches before this one told was last known to be so */
-    uint32_t n_missing; /* answers in a row that there is no such collection */
+    uint32_t n_missing; /* answers in a row that there is no such collection, or none for us */
+    bool is_forbidden;  /* one of the last two was that */
 };
 
 struct kube_source {
@@ -154,6 +159,7 @@ static void on_end(void *arg) {
     struct follower *f = arg;
 
     f->n_missing = 0;
+    f->is_forbidden = false;
     kube_store_end(f->source->store);
     f->source->is_synced = true;
     tell_soon(f->source);
@@ -165,24 +171,45 @@ static void on_change(void *arg) {
     tell_soon(f->source);
 }
 
-/* From inside its callback a watch cannot be replaced: a timer does it. */
-static bool on_missing(void *arg) {
-    struct follower *f = arg;
+static void log_missing(struct follower *f) {
     struct kube_source *s = f->source;
+
+    log_event(s->log, LOG_WARN, "kube_api_missing",
+              log_z("resource", f == &s->pool ? "inferencepools" : "endpointslices"),
+              log_z("why", "the API server has neither its current nor its old version"),
+              log_z("remedy", f == &s->pool ? "install the InferencePool's definition, or name "
+                                              "the pods with --k8s-selector instead"
+                                            : "leave --k8s-resource away: every cluster has "
+                                              "pods"));
+}
+
+/* Both names have been refused n times: 0.5 s, 1 s, 2 s ... 30 s. */
+static uint64_t pause_us(uint32_t n) {
+    return MIN((uint64_t)MISSING_FIRST_US << MIN(n - 1, 10u), MISSING_AGAIN_US);
+}
+
+/* From inside its callback a watch cannot be replaced: a timer does it. */
+static bool try_other_name(struct follower *f, bool is_forbidden) {
+    struct kube_source *s = f->source;
+    bool is_round;
 
     if (f == &s->members && s->resource == KUBE_PODS) return true; /* every cluster has pods */
     f->is_old = !f->is_old;
-    if (++f->n_missing % 2 == 0) {
-        log_event(s->log, LOG_WARN, "kube_api_missing",
-                  log_z("resource", f == &s->pool ? "inferencepools" : "endpointslices"),
-                  log_z("why", "the API server has neither its current nor its old version"),
-                  log_z("remedy", f == &s->pool ? "install the InferencePool's definition, or name "
-                                                  "the pods with --k8s-selector instead"
-                                                : "leave --k8s-resource away: every cluster has "
-                                                  "pods"));
-    }
-    loop_timer_start(&f->again, f->n_missing % 2 ? 0 : MISSING_AGAIN_US);
+    is_round = ++f->n_missing % 2 == 0;
+    if (!is_round) f->is_forbidden = false;
+    f->is_forbidden |= is_forbidden;
+    /* The second round: while a server begins it has no definitions yet. */
+    if (is_round && f->n_missing > 2 && !f->is_forbidden) log_missing(f);
+    loop_timer_start(&f->again, is_round ? pause_us(f->n_missing / 2) : 0);
     return false;
+}
+
+static bool on_missing(void *arg) {
+    return try_other_name(arg, false);
+}
+
+static bool on_forbidden(void *arg) {
+    return try_other_name(arg, true);
 }
 
 /* --- the pool ------------------------------------------------------------------------------------*/
@@ -229,6 +256,7 @@ static void on_pool_end(void *arg) {
     struct kube_source *s = f->source;
 
     f->n_missing = 0;
+    f->is_forbidden = false;
     if (!s->pool_now.selector[0])
         log_event(s->log, LOG_WARN, "inference_pool_unknown", log_z("pool", s->pool_name),
                   log_z("namespace", kube_client_namespace(s->client)),
@@ -241,12 +269,14 @@ static const struct kube_watch_events member_events = {.begin = on_begin,
                                                        .gone = on_gone,
                                                        .end = on_end,
                                                        .change = on_change,
-                                                       .missing = on_missing};
+                                                       .missing = on_missing,
+                                                       .forbidden = on_forbidden};
 static const struct kube_watch_events pool_events = {.begin = on_pool_begin,
                                                      .object = on_pool,
                                                      .gone = on_pool_gone,
                                                      .end = on_pool_end,
-                                                     .missing = on_missing};
+                                                     .missing = on_missing,
+                                                     .forbidden = on_forbidden};
 
 /* --- the watches ---------------------------------------------------------------------------------*/
 
@@ -261,8 +291,8 @@ static void put_path(const struct kube_source *s, const char *root, const char *
 }
 
 static enum status follow(struct follower *f, const char *root, const char *group,
-                          const char *plural, const char *selector, const char *field,
-                          struct error *err) {
+                          const char *older_group, const char *plural, const char *selector,
+                          const char *field, struct error *err) {
     struct kube_source *s = f->source;
     char path[PATH_MAX_BYTES], what[PATH_MAX_BYTES];
     struct kube_watch_config config = {.path = path,
@@ -271,6 +301,7 @@ static enum status follow(struct follower *f, const char *root, const char *grou
                                        .what = what,
                                        .resource = plural,
                                        .group = group,
+                                       .older_group = older_group,
                                        .events = f->events,
                                        .arg = f};
 
@@ -286,10 +317,8 @@ static enum status follow_pool(struct kube_source *s, struct error *err) {
 
     snprintf(field, sizeof(field), "metadata.name=%s", s->pool_name);
     return follow(&s->pool,
-                  is_old ? "/apis/inference.networking.x-k8s.io/v1alpha2"
-                         : "/apis/inference.networking.k8s.io/v1",
-                  is_old ? "inference.networking.x-k8s.io" : "inference.networking.k8s.io",
-                  "inferencepools", "", field, err);
+                  is_old ? "/apis/" POOL_OLD_GROUP "/v1alpha2" : "/apis/" POOL_GROUP "/v1",
+                  POOL_GROUP, POOL_OLD_GROUP, "inferencepools", "", field, err);
 }
 
 static enum status follow_slices(struct kube_source *s, struct error *err) {
@@ -302,14 +331,14 @@ static enum status follow_slices(struct kube_source *s, struct error *err) {
     buf_append(&selector, s->selector, strlen(s->selector) + 1);
     st = follow(&s->members,
                 s->members.is_old ? "/apis/discovery.k8s.io/v1beta1" : "/apis/discovery.k8s.io/v1",
-                "discovery.k8s.io", "endpointslices", buf_ptr(&selector), "", err);
+                "discovery.k8s.io", NULL, "endpointslices", buf_ptr(&selector), "", err);
     buf_fini(&selector);
     return st;
 }
 
 static enum status follow_members(struct kube_source *s, struct error *err) {
     if (s->resource == KUBE_ENDPOINTSLICES) return follow_slices(s, err);
-    return follow(&s->members, "/api/v1", "", "pods",
+    return follow(&s->members, "/api/v1", "", NULL, "pods",
                   s->pool_name ? s->pool_now.selector : s->selector, "", err);
 }
 

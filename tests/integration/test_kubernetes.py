@@ -374,6 +374,29 @@ def test_what_is_forbidden_is_said_with_the_role_that_is_missing_and_changes_not
     cluster.nothing_failed()
 
 
+def test_a_server_that_begins_again_and_forbids_at_first_is_followed_at_once(cluster):
+    router = cluster.start()
+    cluster.watching()
+    for n in (3, 4, 5):
+        cluster.api.command("die")
+        for verb in ("list", "watch"):
+            cluster.api.command("forbid", verb=verb)
+        cluster.api.command("listen", on=True)
+        requests = cluster.stats()["requests"]
+        wait_for(lambda: cluster.stats()["requests"] > requests, "a refusal")  # noqa: B023
+        time.sleep(1)  # a real server has read its Roles by then
+        for verb in ("list", "watch"):
+            cluster.api.command("forbid", verb=verb, on=False)
+        began = time.monotonic()
+        cluster.join(n)
+        cluster.expect(1, 2, *range(3, n + 1))
+        took_s = time.monotonic() - began
+        print(f"event to effect after a restart: {took_s:.2f} s")
+        assert took_s < 10, "a pause of half a minute"
+    assert router.log.count("kube_watch_resumed") >= 3
+    cluster.nothing_failed()
+
+
 def test_a_token_that_is_changed_in_mid_watch_is_shown_from_then_on(cluster):
     cluster.start()
     cluster.watching()
@@ -688,6 +711,18 @@ def test_an_inference_pool_says_which_pods_and_ports_and_is_followed(cluster):
     cluster.expect(1, 2, 3)
     cluster.api.put(pool({"app": "incipit-worker", "tier": "gpu"}))
     cluster.expect(3)
+    cluster.nothing_failed()
+
+
+def test_an_inference_pool_of_a_cluster_with_the_older_group_alone_is_followed(cluster):
+    cluster.api.command("set", serves_old_pools_only=True)
+    cluster.api.put({"kind": "InferencePool", "metadata": {"name": "llm"},
+                     "spec": {"selector": {"app": "incipit-worker"}, "targetPortNumber": cluster.herd.port,
+                              "extensionRef": {"name": "epp"}}})
+    cluster.start(flags=["--k8s-api-server", cluster.api.url, "--k8s-token-file", cluster.token, "--k8s-ca-file", cluster.ca,
+                         "--inference-pool", "llm"])
+    cluster.join(3)
+    cluster.expect(1, 2, 3)
     cluster.nothing_failed()
 
 

@@ -78,20 +78,28 @@ static struct str next_part(struct str *path) {
     return part;
 }
 
-static const struct api_resource *resource_at(struct str group, struct str version,
-                                              struct str name) {
+/* A cluster of before v1 of the InferencePool has it in another group, and that alone. */
+static bool is_at(const struct api_server *a, const struct api_resource *r, struct str group,
+                  struct str version) {
+    if (a->knobs.serves_old_pools_only && strcmp(r->name, "inferencepools") == 0) {
+        return str_eq(group, STR("inference.networking.x-k8s.io")) &&
+               str_eq(version, STR("v1alpha2"));
+    }
+    return str_eq(group, str_of(r->group)) && str_eq(version, str_of(r->version));
+}
+
+static const struct api_resource *resource_at(const struct api_server *a, struct str group,
+                                              struct str version, struct str name) {
     for (uint32_t i = 0; i < api_n_resources; i++) {
         const struct api_resource *r = &api_resources[i];
 
-        if (str_eq(group, str_of(r->group)) && str_eq(version, str_of(r->version)) &&
-            str_eq(name, str_of(r->name)))
-            return r;
+        if (is_at(a, r, group, version) && str_eq(name, str_of(r->name))) return r;
     }
     return NULL;
 }
 
 /* "/api/v1/namespaces/N/pods/X", "/apis/G/V/pods": the selection's resource stays NULL for others. */
-static void read_path(struct api_request *r) {
+static void read_path(const struct api_server *a, struct api_request *r) {
     struct str path = r->path, first = next_part(&path);
     struct str group = str_eq(first, STR("apis")) ? next_part(&path) : STR("");
     struct str version = next_part(&path), part = next_part(&path);
@@ -101,7 +109,7 @@ static void read_path(struct api_request *r) {
         snprintf(r->selection.namespace, sizeof(r->selection.namespace), STR_FMT, STR_ARG(part));
         part = next_part(&path);
     }
-    r->selection.resource = resource_at(group, version, part);
+    r->selection.resource = resource_at(a, group, version, part);
     part = next_part(&path);
     snprintf(r->name, sizeof(r->name), STR_FMT, STR_ARG(part));
     part = next_part(&path);
@@ -284,7 +292,7 @@ void api_answer(struct api_conn *c, struct api_request *r) {
     cJSON *rule;
     bool is_read;
 
-    read_path(r);
+    read_path(c->server, r);
     is_read = read_query(r);
     r->verb = verb_of(r);
     record(c->server, r);

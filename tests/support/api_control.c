@@ -92,6 +92,7 @@ static void do_set(struct api_server *a, const cJSON *command) {
     k->limits_cached_lists = flag_of(command, "limits_cached_lists", k->limits_cached_lists);
     k->serves_deletes_at_once =
         flag_of(command, "serves_deletes_at_once", k->serves_deletes_at_once);
+    k->serves_old_pools_only = flag_of(command, "serves_old_pools_only", k->serves_old_pools_only);
 }
 
 static bool do_accept(struct api_server *a, const cJSON *command, struct error *err) {

@@ -20,7 +20,8 @@
  *   how it is on the wire, from now on
  *      {"do":"set", "chunk_bytes":2048, "record_bytes":4096, "is_ragged":false, "drip_us":0,
  *                   "bookmark_ms":60000, "bookmark_before_end_ms":2000, "max_watch_ms":0,
- *                   "limits_cached_lists":false, "serves_deletes_at_once":false}
+ *                   "limits_cached_lists":false, "serves_deletes_at_once":false,
+ *                   "serves_old_pools_only":false}   the group and version of before v1
  *      {"do":"tokens","tokens":["a"]}   the only ones; [] lets everybody in
  *      {"do":"listen","on":false}       refuses connections; true: the same port again
  *      {"do":"accept","how":"serve"|"reset"|"stall"|"close"}   what happens to new connections

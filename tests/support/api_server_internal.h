@@ -32,6 +32,7 @@ struct api_knobs {
     uint32_t max_watch_ms;       /* watches end so early; 0: when they want to */
     bool limits_cached_lists;    /* `limit` counts with resourceVersion=0 too: servers do not */
     bool serves_deletes_at_once; /* DELETE of clients needs no kubelet */
+    bool serves_old_pools_only;  /* as a cluster of before their v1 */
 };
 
 struct api_snapshot { /* what is left of a list that goes on */

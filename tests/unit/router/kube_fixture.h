@@ -44,7 +44,7 @@ struct fixture {
 
     /* The listener's side. */
     uint32_t round_of[26], round; /* 0: not held */
-    int n_begun, n_ended, n_objects, n_gone, n_changes, n_missing;
+    int n_begun, n_ended, n_objects, n_gone, n_changes, n_missing, n_forbidden;
     bool gives_up; /* on a collection that is missing, and destroys the watch */
     size_t object_bytes;
 };
@@ -106,12 +106,20 @@ static bool on_missing(void *arg) {
     return false;
 }
 
+static bool on_forbidden(void *arg) {
+    struct fixture *fx = arg;
+
+    fx->n_forbidden++;
+    return true;
+}
+
 static const struct kube_watch_events watch_events = {.begin = on_begin,
                                                       .object = on_object,
                                                       .gone = on_gone,
                                                       .end = on_end,
                                                       .change = on_change,
-                                                      .missing = on_missing};
+                                                      .missing = on_missing,
+                                                      .forbidden = on_forbidden};
 
 /* The names held, in order. */
 static UNUSED const char *held(const struct fixture *fx) {
@@ -198,7 +206,6 @@ static UNUSED void start(struct fixture *fx, struct kube_config config) {
     if (!config.api_server) config.api_server = server;
     if (!config.intervals.backoff_ms) config.intervals.backoff_ms = 1;
     if (!config.intervals.backoff_max_ms) config.intervals.backoff_max_ms = 2;
-    if (!config.intervals.forbidden_ms) config.intervals.forbidden_ms = 1;
     assert_int_equal(kube_client_create(&fx->client, fx->loop, fx->log, &config, &err), ST_OK);
     assert_int_equal(
         kube_watch_create(&fx->watch, fx->client,

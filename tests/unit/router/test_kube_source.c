@@ -267,6 +267,45 @@ static void slices_go_by_their_older_name_where_the_newer_is_unknown(void **stat
     finish(&fx);
 }
 
+static void a_pool_goes_by_its_older_group_where_the_newer_is_unknown_or_forbidden(void **state) {
+    struct fixture fx;
+
+    (void)state;
+    for (int is_forbidden = 0; is_forbidden < 2; is_forbidden++) {
+        start(&fx, (struct discovery_kube_config){.pool = "p"});
+        assert_string_equal(played.watches[0]->config.group, "inference.networking.k8s.io");
+        if (is_forbidden) {
+            assert_false(events_of(0)->forbidden(arg_of(0)));
+        } else {
+            assert_false(events_of(0)->missing(arg_of(0)));
+        }
+        turn(&fx);
+        assert_int_equal(played.n_watches, 2);
+        assert_string_equal(
+            played.watches[1]->path,
+            "/apis/inference.networking.x-k8s.io/v1alpha2/namespaces/llm/inferencepools");
+        assert_string_equal(played.watches[1]->config.older_group, "inference.networking.x-k8s.io");
+        finish(&fx);
+    }
+}
+
+/* A server that begins has no definitions of its own for a while. */
+static void a_pool_that_is_unknown_by_both_names_is_asked_for_again_soon(void **state) {
+    struct fixture fx;
+
+    (void)state;
+    start(&fx, (struct discovery_kube_config){.pool = "p"});
+    for (int i = 0; i < 2; i++) {
+        assert_false(events_of(i)->missing(arg_of(i)));
+        turn(&fx);
+    }
+    assert_int_equal(played.n_watches, 2);
+    TURN_UNTIL(fx.loop, played.n_watches == 3);
+    assert_string_equal(played.watches[2]->path,
+                        "/apis/inference.networking.k8s.io/v1/namespaces/llm/inferencepools");
+    finish(&fx);
+}
+
 /* Each watch knows only since when it asks itself. */
 static void what_is_stale_stays_so_when_the_watch_begins_anew(void **state) {
     struct fixture fx;
@@ -417,6 +456,8 @@ static void small_changes_are_no_news(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nothing_is_told_before_the_first_list_is_whole),
+        cmocka_unit_test(a_pool_goes_by_its_older_group_where_the_newer_is_unknown_or_forbidden),
+        cmocka_unit_test(a_pool_that_is_unknown_by_both_names_is_asked_for_again_soon),
         cmocka_unit_test(the_events_of_a_turn_are_one_set_in_that_turn),
         cmocka_unit_test(slices_go_by_their_older_name_where_the_newer_is_unknown),
         cmocka_unit_test(what_is_stale_stays_so_when_the_watch_begins_anew),

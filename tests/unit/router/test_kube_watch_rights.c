@@ -5,23 +5,28 @@
 #include <signal.h>
 #include <sys/stat.h>
 
-static void what_is_forbidden_is_said_with_the_role_that_is_missing(void **state) {
+#define FORBIDDEN                                                                                  \
+    STATUS(                                                                                        \
+        403, "Forbidden",                                                                          \
+        "pods is forbidden: User \\\"system:serviceaccount:prod:router\\\" cannot list resource "  \
+        "\\\"pods\\\" in API group \\\"\\\" in the namespace \\\"prod\\\"")
+
+static void what_is_forbidden_twice_is_said_with_the_role_that_is_missing(void **state) {
     struct fixture fx;
     const char *text;
 
     (void)state;
     init(&fx);
-    expect(&fx,
-           &(struct answer){403, STATUS(403, "Forbidden",
-                                        "pods is forbidden: User "
-                                        "\\\"system:serviceaccount:prod:router\\\" cannot list "
-                                        "resource \\\"pods\\\" in API group \\\"\\\" in the "
-                                        "namespace \\\"prod\\\"")});
-    expect(&fx, &(struct answer){200, LISTED("50", POD("b", "40"))});
-    expect(&fx, &(struct answer){403, STATUS(403, "Forbidden", "no")});
+    for (int i = 0; i < 2; i++)
+        expect(&fx, &(struct answer){403, FORBIDDEN});
+    for (int i = 0; i < 2; i++) {
+        expect(&fx, &(struct answer){200, LISTED("50", POD("b", "40"))});
+        expect(&fx, &(struct answer){403, STATUS(403, "Forbidden", "no")});
+    }
     start(&fx, (struct kube_config){0});
-    UNTIL(&fx, fx.n_requests == 4);
-    assert_true(is_list_anew(&fx, 3)); /* what may only be listed is listed */
+    UNTIL(&fx, fx.n_requests == 7);
+    assert_int_equal(fx.n_forbidden, 1);
+    assert_true(is_list_anew(&fx, 6)); /* what may only be listed is listed */
     text = log_text(&fx);
     assert_non_null(strstr(text, "kube_forbidden verb=list resource=pods namespace=prod"));
     assert_non_null(strstr(text, "kube_forbidden verb=watch"));
@@ -34,15 +39,52 @@ static void what_is_forbidden_is_said_with_the_role_that_is_missing(void **state
     finish(&fx);
 }
 
+/* As a server answers that has just begun and has not read its Roles. */
+static void forbidden_once_is_a_warning_and_tried_again_at_once(void **state) {
+    struct fixture fx;
+    const char *text;
+
+    (void)state;
+    init(&fx);
+    expect(&fx, &(struct answer){200, LISTED("50", POD("b", "40"))});
+    expect(&fx, &(struct answer){403, FORBIDDEN});
+    expect(&fx, &(struct answer){200, LISTED("60", POD("b", "40"))});
+    start(&fx, (struct kube_config){0});
+    UNTIL(&fx, fx.open);
+    text = log_text(&fx);
+    assert_null(strstr(text, "kube_forbidden"));
+    assert_non_null(strstr(text, "kube_watch_lost"));
+    assert_non_null(strstr(text, "kube_watch_resumed"));
+    assert_int_equal(fx.n_forbidden, 0);
+    finish(&fx);
+}
+
+static void a_role_that_stays_missing_is_named_once_in_half_a_minute(void **state) {
+    struct fixture fx;
+    const char *text;
+
+    (void)state;
+    init(&fx);
+    for (int i = 0; i < 8; i++)
+        expect(&fx, &(struct answer){403, FORBIDDEN});
+    start(&fx, (struct kube_config){0});
+    UNTIL(&fx, fx.open);
+    text = strstr(log_text(&fx), "kube_forbidden");
+    assert_non_null(text);
+    assert_null(strstr(text + 1, "kube_forbidden"));
+    finish(&fx);
+}
+
 static void each_refusal_is_read_by_itself(void **state) {
     struct fixture fx;
 
     (void)state;
     init(&fx);
-    expect(&fx, &(struct answer){403, STATUS(403, "Forbidden", "one")});
+    for (int i = 0; i < 2; i++)
+        expect(&fx, &(struct answer){403, STATUS(403, "Forbidden", "one")});
     expect(&fx, &(struct answer){403, STATUS(403, "Forbidden", "two")});
     start(&fx, (struct kube_config){0});
-    UNTIL(&fx, fx.n_requests == 3);
+    UNTIL(&fx, fx.n_requests == 4);
     assert_non_null(strstr(log_text(&fx), "why=one"));
     assert_non_null(strstr(log_text(&fx), "why=two"));
     finish(&fx);
@@ -54,7 +96,7 @@ static void what_is_forbidden_is_not_asked_for_all_the_time(void **state) {
     (void)state;
     init(&fx);
     expect(&fx, &(struct answer){403, ""});
-    start(&fx, (struct kube_config){.intervals.forbidden_ms = 3600000});
+    start(&fx, (struct kube_config){.intervals = {.backoff_ms = NEVER, .backoff_max_ms = NEVER}});
     UNTIL(&fx, fx.n_requests == 1);
     turn_idly(&fx);
     assert_int_equal(fx.n_requests, 1);
@@ -183,7 +225,9 @@ static void each_rotation_may_be_met_with_one_401(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_forbidden_is_said_with_the_role_that_is_missing),
+        cmocka_unit_test(what_is_forbidden_twice_is_said_with_the_role_that_is_missing),
+        cmocka_unit_test(forbidden_once_is_a_warning_and_tried_again_at_once),
+        cmocka_unit_test(a_role_that_stays_missing_is_named_once_in_half_a_minute),
         cmocka_unit_test(each_refusal_is_read_by_itself),
         cmocka_unit_test(what_is_forbidden_is_not_asked_for_all_the_time),
         cmocka_unit_test(a_new_token_is_shown_by_what_is_new),
