@@ -132,4 +132,9 @@ void json_field_null(struct json_writer *w, const char *name);
 /* Appends `s` escaped, without the quotes: for templates of constant JSON on the token path. */
 void json_escape(struct buf *out, struct str s);
 
+/* As json_escape, and what a terminal or a reader of lines obeys instead of showing it becomes \uXXXX
+ * too: DEL, the controls of Latin-1 (U+0085 ends a line), line separators, marks that turn the order
+ * of letters around, and characters without width. For logs. */
+void json_escape_visibly(struct buf *out, struct str s);
+
 #endif

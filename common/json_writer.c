@@ -86,6 +86,69 @@ static void escape_char(struct buf *out, unsigned char c) {
     }
 }
 
+static void append_unit(struct buf *out, unsigned unit) {
+    buf_appendf(out, "\\u%04x", unit);
+}
+
+/* Above the first plane a pair of units stands for the character. */
+static void append_code(struct buf *out, unsigned code) {
+    if (code < 0x10000) {
+        append_unit(out, code);
+    } else {
+        append_unit(out, 0xD800 + ((code - 0x10000) >> 10));
+        append_unit(out, 0xDC00 + (code & 0x3FF));
+    }
+}
+
+/* Of the well-formed UTF-8 character of n bytes. */
+static unsigned code_of(const char *s, size_t n) {
+    static const unsigned char first_bits[] = {0, 0x7F, 0x1F, 0x0F, 0x07};
+    unsigned code = (unsigned char)s[0] & first_bits[n];
+
+    for (size_t i = 1; i < n; i++)
+        code = code << 6 | ((unsigned char)s[i] & 0x3F);
+    return code;
+}
+
+static bool is_obeyed(unsigned code) {
+    static const struct {
+        unsigned first, last;
+    } ranges[] = {
+        {0x7F, 0x9F},       /* DEL, and the controls of Latin-1 */
+        {0xAD, 0xAD},       /* a hyphen that may not be shown */
+        {0x61C, 0x61C},     /* direction */
+        {0x180E, 0x180E},   /* no width */
+        {0x200B, 0x200F},   /* no width, direction */
+        {0x2028, 0x202E},   /* line and paragraph separators, direction */
+        {0x2060, 0x206F},   /* no width, direction */
+        {0xFEFF, 0xFEFF},   /* no width, or the order of bytes */
+        {0xFFF9, 0xFFFB},   /* annotations */
+        {0xE0000, 0xE007F}, /* tags: text that nothing shows */
+    };
+
+    for (size_t i = 0; i < ARRAY_LEN(ranges); i++) {
+        if (code >= ranges[i].first && code <= ranges[i].last) return true;
+    }
+    return false;
+}
+
+void json_escape_visibly(struct buf *out, struct str s) {
+    size_t plain = 0, i = 0; /* [plain, i) needs no more than json_escape does */
+
+    while (i < s.len) {
+        size_t n = str_utf8_len((struct str){s.ptr + i, s.len - i});
+        unsigned code = n ? code_of(s.ptr + i, n) : 0;
+
+        if (code >= 0x7F && is_obeyed(code)) {
+            json_escape(out, (struct str){s.ptr + plain, i - plain});
+            append_code(out, code);
+            plain = i + n;
+        }
+        i += n ? n : 1;
+    }
+    json_escape(out, (struct str){s.ptr + plain, i - plain});
+}
+
 void json_escape(struct buf *out, struct str s) {
     size_t plain = 0, i = 0; /* [plain, i) can be copied as it is */
 

@@ -32,7 +32,7 @@ const char *const log_format_names[] = {"text", "json", NULL};
 struct event {
     const char *name; /* the caller's constant; NULL: a free slot */
     uint64_t second;  /* that n_in_second counts */
-    uint32_t n_in_second;
+    uint32_t n_in_second, max_per_s;
     uint64_t n_suppressed; /* not yet reported */
     uint64_t n;
 };
@@ -54,6 +54,7 @@ struct log *log_create(const struct log_config *config) {
     if (!log->config.max_per_s) log->config.max_per_s = DEFAULT_PER_S;
     if (!log->config.wall_us) log->config.wall_us = clock_wall_us;
     log->others.name = "";
+    log->others.max_per_s = log->config.max_per_s;
     atomic_init(&log->level, (int)config->level);
     pthread_mutex_init(&log->lock, NULL);
     if (config->is_async) log->sink = line_sink_create(config->fd, false, BUFFER_BYTES);
@@ -69,6 +70,13 @@ bool log_is_on(const struct log *log, enum log_level level) {
 }
 
 /* --- counting ---------------------------------------------------------------------------------*/
+static uint32_t limit_of(const struct log *log, const char *name) {
+    const struct log_limit *other = &log->config.other;
+
+    return other->event && strcmp(other->event, name) == 0 ? other->max_per_s
+                                                           : log->config.max_per_s;
+}
+
 /* Under the lock. */
 static struct event *event_of(struct log *log, const char *name) {
     size_t i = hash_64(name, strlen(name), 0) & (EVENT_SLOTS - 1);
@@ -79,12 +87,14 @@ static struct event *event_of(struct log *log, const char *name) {
     if (log->n_events == EVENT_MAX) return &log->others;
     log->n_events++;
     log->events[i].name = name;
+    log->events[i].max_per_s = limit_of(log, name);
     return &log->events[i];
 }
 
 /* Counts the event. True when its line may be written; then *n_suppressed are the ones before it
  * that were not. */
-static bool admit(struct log *log, const char *name, uint64_t second, uint64_t *n_suppressed) {
+static bool admit(struct log *log, const char *name, bool is_always, uint64_t second,
+                  uint64_t *n_suppressed) {
     struct event *e;
     bool is_admitted;
 
@@ -95,7 +105,7 @@ static bool admit(struct log *log, const char *name, uint64_t second, uint64_t *
         e->second = second;
         e->n_in_second = 0;
     }
-    is_admitted = e->n_in_second < log->config.max_per_s;
+    is_admitted = is_always || e->n_in_second < e->max_per_s;
     if (is_admitted) {
         e->n_in_second++;
         *n_suppressed = e->n_suppressed;
@@ -150,7 +160,7 @@ static void put_string(struct line *l, struct str s) {
         return;
     }
     buf_append_char(&l->out, '"');
-    json_escape(&l->out, s);
+    json_escape_visibly(&l->out, s);
     if (is_cut) buf_append_str(&l->out, STR("..."));
     buf_append_char(&l->out, '"');
 }
@@ -235,17 +245,25 @@ static void compose_and_write(struct log *log, uint64_t wall_us, enum log_level 
     }
 }
 
-void log_write(struct log *log, enum log_level level, const char *event,
-               const struct log_field *fields) {
-    uint64_t wall_us, n_suppressed = 0;
+static void write_if(struct log *log, bool is_always, enum log_level level, const char *event,
+                     const struct log_field *fields) {
+    uint64_t wall_us = log->config.wall_us(), n_suppressed = 0;
     int saved_errno = errno; /* so that a caller may log and then report */
 
-    if (!log_is_on(log, level)) return;
-    wall_us = log->config.wall_us();
-    if (admit(log, event, wall_us / 1000000, &n_suppressed)) {
+    if (admit(log, event, is_always, wall_us / 1000000, &n_suppressed)) {
         compose_and_write(log, wall_us, level, event, fields, n_suppressed);
     }
     errno = saved_errno;
+}
+
+void log_write(struct log *log, enum log_level level, const char *event,
+               const struct log_field *fields) {
+    if (log_is_on(log, level)) write_if(log, false, level, event, fields);
+}
+
+void log_write_always(struct log *log, enum log_level level, const char *event,
+                      const struct log_field *fields) {
+    if (log) write_if(log, true, level, event, fields);
 }
 
 static void report_suppressed(struct log *log, const struct event *e) {

@@ -8,6 +8,8 @@
  * An event's name is a constant in snake_case and public: dashboards match it. Lines are limited
  * per event and second, those left out are counted and the count is put on the next line of that
  * event (suppressed=N). One line is one write(2), so lines of threads and processes do not mix.
+ * Some events have a limit of their own; what changes a program is never left out (log_always).
+ * A value shows whatever is in it: what a terminal would obey instead is written as \uXXXX.
  *
  * Written at once, a line costs its caller a system call, and a reader who is slow holds the caller
  * up. With `is_async` lines go to a buffer instead, which a thread of the log's own writes out some
@@ -52,11 +54,17 @@ struct log_field {
     };
 };
 
+struct log_limit {
+    const char *event;
+    uint32_t max_per_s; /* > 0 */
+};
+
 struct log_config {
     int fd; /* not closed; 2 for stderr */
     enum log_level level;
     enum log_format format;
     uint32_t max_per_s;        /* lines per event and second; 0: 50 */
+    struct log_limit other;    /* of one event, instead; event NULL: none */
     bool is_async;             /* a thread writes; nobody else ever waits for fd */
     uint64_t (*wall_us)(void); /* NULL: clock_wall_us */
 };
@@ -76,9 +84,18 @@ bool log_is_on(const struct log *log, enum log_level level); /* before costly pr
     log_write(log, level, event,                                                                   \
               (const struct log_field[]){__VA_ARGS__ __VA_OPT__(, ){.kind = LOG_FIELD_END}})
 
+/* The same, but no rate and no level leaves the line out: who changed what. For what people do, not for
+ * what traffic does. */
+#define log_always(log, level, event, ...)                                                         \
+    log_write_always(                                                                              \
+        log, level, event,                                                                         \
+        (const struct log_field[]){__VA_ARGS__ __VA_OPT__(, ){.kind = LOG_FIELD_END}})
+
 /* `fields` ends with LOG_FIELD_END. Blocks only as long as write(2) does; if async, never. */
 void log_write(struct log *log, enum log_level level, const char *event,
                const struct log_field *fields);
+void log_write_always(struct log *log, enum log_level level, const char *event,
+                      const struct log_field *fields);
 
 uint64_t log_count(struct log *log, const char *event); /* lines so far, suppressed ones too */
 

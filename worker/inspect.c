@@ -57,7 +57,7 @@ static void say_token(const struct tokenizer *t, const char *what, uint32_t id) 
 
     if (id == TOKEN_NONE) return;
     buf_init(&text, 4096);
-    json_escape(&text, bytes); /* a terminal obeys what a folder says raw */
+    json_escape_visibly(&text, bytes); /* a terminal obeys what a folder says raw */
     printf("%s %u \"%.*s\"  ", what, id, STR_ARG(buf_str(&text)));
     buf_fini(&text);
 }

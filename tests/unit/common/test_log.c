@@ -70,6 +70,43 @@ static void values_are_quoted_when_they_must_be(void **state) {
     finish();
 }
 
+/* What would end a line, turn it around or hide in it. */
+static void what_a_terminal_obeys_is_escaped(void **state) {
+    static const struct {
+        const char *raw, *shown;
+    } cases[] = {
+        {"a\xC2\x85z", "a\\u0085z"}, /* next line */
+        {"a\xC2\x9B"
+         "31mz",
+         "a\\u009b31mz"}, /* a colour, in one byte of Latin-1 */
+        {"a\x7Fz", "a\\u007fz"},
+        {"a\xE2\x80\xAEz", "a\\u202ez"}, /* from right to left */
+        {"a\xE2\x81\xA6z", "a\\u2066z"},
+        {"\xD8\x9C", "\\u061c"},
+        {"a\xE2\x80\xA8"
+         "b\xE2\x80\xA9",
+         "a\\u2028b\\u2029"},
+        {"a\xE2\x80\x8Bz\xEF\xBB\xBF", "a\\u200bz\\ufeff"},
+        {"\xF3\xA0\x81\x81", "\\udb40\\udc41"}, /* a letter as a tag */
+        {"\xFF\xC2\x85\n", "\xEF\xBF\xBD\\u0085\\n"},
+        {"caf\xC3\xA9 \xE2\x80\xA6 \xF0\x9F\x98\x80", "caf\xC3\xA9 \xE2\x80\xA6 \xF0\x9F\x98\x80"},
+    };
+
+    (void)state;
+    for (int format = LOG_TEXT; format <= LOG_JSON; format++) {
+        start((struct log_config){.format = (enum log_format)format});
+        for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+            char expected[64];
+
+            log_event(fx.log, LOG_INFO, "x", log_z("v", cases[i].raw));
+            snprintf(expected, sizeof(expected),
+                     format == LOG_JSON ? "\"v\":\"%s\"}" : " v=\"%s\"\n", cases[i].shown);
+            if (!strstr(lines(), expected)) fail_msg("%s: not %s", fx.text, expected);
+        }
+        finish();
+    }
+}
+
 static void json_lines_are_json(void **state) {
     struct json *root = NULL;
     struct error err = {0};
@@ -125,6 +162,41 @@ static void a_flood_is_limited_per_event_and_counted(void **state) {
     assert_non_null(strstr(lines(), "warn log_suppressed name=flood suppressed=3\n"));
     close(fx.fds[0]);
     close(fx.fds[1]);
+}
+
+static void one_event_may_have_a_limit_of_its_own(void **state) {
+    int n = 0;
+
+    (void)state;
+    start((struct log_config){.max_per_s = 2, .other = {"many", 20}});
+    for (int i = 0; i < 30; i++) {
+        log_event(fx.log, LOG_INFO, "few");
+        log_event(fx.log, LOG_INFO, "many");
+    }
+    for (const char *p = lines(); (p = strchr(p, '\n')); p++)
+        n++;
+    assert_int_equal(n, 22);
+    now_us += 1000000;
+    log_event(fx.log, LOG_INFO, "many");
+    assert_non_null(strstr(lines(), "many suppressed=10\n"));
+    log_destroy(fx.log);
+    close(fx.fds[0]);
+    close(fx.fds[1]);
+}
+
+static void what_is_always_written_knows_no_limit_and_no_level(void **state) {
+    int n = 0;
+
+    (void)state;
+    start((struct log_config){.max_per_s = 2, .level = LOG_ERROR});
+    for (int i = 0; i < 10; i++)
+        log_always(fx.log, LOG_INFO, "admin_change", log_i64("i", i));
+    for (const char *p = lines(); (p = strstr(p, " info admin_change i=")); p++)
+        n++;
+    assert_int_equal(n, 10);
+    assert_int_equal(log_count(fx.log, "admin_change"), 10);
+    log_always(NULL, LOG_INFO, "admin_change");
+    finish();
 }
 
 static void long_values_and_lines_are_cut(void **state) {
@@ -248,6 +320,9 @@ int main(void) {
         cmocka_unit_test(json_lines_are_json),
         cmocka_unit_test(what_is_below_the_level_is_not_written),
         cmocka_unit_test(a_flood_is_limited_per_event_and_counted),
+        cmocka_unit_test(what_a_terminal_obeys_is_escaped),
+        cmocka_unit_test(one_event_may_have_a_limit_of_its_own),
+        cmocka_unit_test(what_is_always_written_knows_no_limit_and_no_level),
         cmocka_unit_test(long_values_and_lines_are_cut),
         cmocka_unit_test(too_many_names_share_one_limit),
         cmocka_unit_test(lines_of_threads_do_not_mix),
