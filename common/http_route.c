@@ -46,6 +46,13 @@ static void answer_unrouted(const struct http_route *routes, struct http_request
     buf_fini(&allow);
 }
 
+bool http_route_serves(const struct http_route *routes, const struct http_request *req) {
+    for (const struct http_route *r = routes; r->path; r++) {
+        if (serves(r, req->method) && matches(r, req->path)) return true;
+    }
+    return false;
+}
+
 void http_route_request(const struct http_route *routes, struct http_request *req, void *arg) {
     for (const struct http_route *r = routes; r->path; r++) {
         if (serves(r, req->method) && matches(r, req->path)) {

@@ -208,6 +208,9 @@ struct http_route {
     void (*handler)(struct http_request *req, void *arg);
 };
 
+/* Is there a row for it? OPTIONS has none of its own. */
+bool http_route_serves(const struct http_route *routes, const struct http_request *req);
+
 /* Calls the handler of the row with this method and path. Answers 404, or 405 with Allow (and
  * OPTIONS with 204), itself. */
 void http_route_request(const struct http_route *routes, struct http_request *req, void *arg);

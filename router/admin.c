@@ -6,10 +6,13 @@
 
 #include "common/http_server.h"
 #include "common/json.h"
+#include "common/log.h"
+#include "common/loop.h"
 #include "common/metrics.h"
 #include "common/openai.h"
 #include "router/admin_desk.h"
 #include "router/keys.h"
+#include "router/refusals.h"
 #include "router/registry.h"
 #include "router/router_metrics.h"
 #include "router/sources.h"
@@ -21,6 +24,26 @@ struct place { /* where a request came in */
 
 static const struct admin *admin_of(void *arg) {
     return ((const struct place *)arg)->admin;
+}
+
+/* --- who changes what ----------------------------------------------------------------------------*/
+
+static struct str key_of(const struct http_request *req) {
+    return keys_from_headers(http_request_header(req, STR("authorization")),
+                             http_request_header(req, STR("x-api-key")));
+}
+
+/* Whose request it is, which was let in. */
+static void admin_ask(const struct admin *admin, const struct http_request *req,
+                      struct admin_asker *out) {
+    keys_name(admin->keys, key_of(req), out->name);
+    snprintf(out->address, sizeof(out->address), STR_FMT, STR_ARG(http_request_client(req)));
+}
+
+void admin_log_change(struct log *log, const struct admin_asker *asker, const char *call,
+                      const char *worker, int code) {
+    log_always(log, LOG_INFO, "admin_change", log_z("call", call), log_z("worker", worker),
+               log_i64("code", code), log_z("key", asker->name), log_z("client", asker->address));
 }
 
 /* Answers with what was written to `body`, and frees it. */
@@ -351,14 +374,20 @@ static void get_loads(struct http_request *req, void *arg) {
 
 /* As SIGTERM, for those who have no pid. */
 static void post_drain(struct http_request *req, void *arg) {
+    struct admin_asker asker;
+
+    admin_ask(admin_of(arg), req, &asker);
+    admin_log_change(admin_of(arg)->log, &asker, "POST /drain", "", 202);
     *admin_of(arg)->wants_drain = true;
     http_reply(req, 202, OPENAI_JSON, STR("{\"status\":\"draining\"}"));
 }
 
 static void to_desk(struct http_request *req, void *arg) {
     const struct place *place = arg;
+    struct admin_asker asker;
 
-    admin_desk_take(place->admin->desk, req, place->home);
+    admin_ask(place->admin, req, &asker);
+    admin_desk_take(place->admin->desk, req, &asker, place->home);
 }
 
 /* --- who may -----------------------------------------------------------------------------------*/
@@ -420,6 +449,12 @@ static bool is_from_another_page(struct http_request *req) {
     return !str_eq_nocase(origin, host) || !is_fixed_host(host);
 }
 
+static void count_refusal(const struct admin *admin, const struct http_request *req,
+                          enum refusal reason) {
+    refusals_note(admin->refusals, reason, http_request_client(req),
+                  loop_now_us(http_request_loop(req)));
+}
+
 enum status admin_check(const struct admin *admin, struct http_request *req,
                         const struct mailbox *home, struct error *err) {
     bool is_change = req->method != HTTP_GET && req->method != HTTP_HEAD;
@@ -428,15 +463,16 @@ enum status admin_check(const struct admin *admin, struct http_request *req,
     if (access == ACCESS_OPEN || (access == ACCESS_METRIC && !home)) return ST_OK;
     if (req->method == HTTP_OPTIONS) return ST_OK;
     if (is_change && home && !admin->is_on_main) {
+        count_refusal(admin, req, REFUSAL_ADMIN_PORT);
         return error_set(err, ST_FORBIDDEN,
                          "the fleet is changed on the admin port: ask there, or start the router "
                          "with --admin-on-main");
     }
     if (keys_are_needed(admin->keys)) {
-        struct str key = keys_from_headers(http_request_header(req, STR("authorization")),
-                                           http_request_header(req, STR("x-api-key")));
+        struct str key = key_of(req);
 
         if (keys_check(admin->keys, key, NULL) == ST_OK) return ST_OK;
+        count_refusal(admin, req, key.len ? REFUSAL_ADMIN_KEY_UNKNOWN : REFUSAL_ADMIN_KEY_MISSING);
         http_add_header(req, STR("www-authenticate"), STR("Bearer"));
         return error_set(err, ST_DENIED,
                          "this needs an admin key: send it as Authorization: Bearer KEY");
@@ -449,6 +485,7 @@ enum status admin_check(const struct admin *admin, struct http_request *req,
             (int)MIN(req->path.len, 100), req->path.ptr);
     }
     if (is_change && is_from_another_page(req)) {
+        count_refusal(admin, req, REFUSAL_ADMIN_PAGE);
         return error_set(
             err, ST_FORBIDDEN,
             "a web page of another origin, or of a name that may point anywhere, may not "
@@ -494,6 +531,8 @@ void admin_handle(const struct admin *admin, struct http_request *req, struct ma
     enum status st = admin_check(admin, req, home, &err);
 
     if (st == ST_OK) {
+        if (req->method != HTTP_OPTIONS && !http_route_serves(routes, req))
+            count_refusal(admin, req, REFUSAL_PATH);
         http_route_request(routes, req, &place);
     } else {
         http_reply_error(req, st, &err);

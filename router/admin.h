@@ -28,6 +28,7 @@ struct keys;
 struct log;
 struct mailbox;
 struct metrics;
+struct refusals;
 struct registry;
 struct registry_view;
 struct sources;
@@ -39,7 +40,8 @@ struct admin {
     struct admin_desk *desk;
     const struct sources *sources; /* not ready before they have told; or NULL */
     struct log *log;
-    struct dry_run dry_run; /* of /debug/route */
+    struct refusals *refusals; /* who was refused, and why; NULL: not counted */
+    struct dry_run dry_run;    /* of /debug/route */
     uint64_t started_wall_s;
     const char *name;          /* this router's, for others that take it for a worker; or NULL */
     bool is_on_main;           /* --admin-on-main */

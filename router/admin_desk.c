@@ -100,11 +100,21 @@ void admin_desk_drop(struct mail *mail) {
     call_free(CONTAINER_OF(mail, struct admin_call, mail));
 }
 
+static void log_change(const struct admin_call *c) {
+    char call[PATH_MAX_BYTES + 16];
+
+    if (c->method == HTTP_GET || c->method == HTTP_HEAD) return;
+    snprintf(call, sizeof(call), "%s %s", http_method_name(c->method), c->path);
+    admin_log_change(c->desk->log, &c->asker, call, c->worker,
+                     c->code ? c->code : status_http_code(c->err.status));
+}
+
 /* Control loop: the call is done. Frees it, or sends it home. */
 void admin_call_done(struct admin_call *c, int code) {
     if (list_is_linked(&c->link)) list_remove(&c->link);
     c->code = buf_status(&c->answer) == ST_OK ? code : 0;
     if (!c->code && c->err.status == ST_OK) error_set(&c->err, ST_NOMEM, "out of memory");
+    log_change(c);
     if (c->home) {
         mailbox_push(c->home, &c->mail);
     } else {
@@ -134,6 +144,10 @@ static void answer_worker(struct admin_call *c, int code, const char *status, co
     json_field_z(&w, "message", message);
     json_end_object(&w);
     admin_call_done(c, code);
+}
+
+static void note_worker(struct admin_call *c, const char *url) {
+    snprintf(c->worker, sizeof(c->worker), "%s", url);
 }
 
 /* --- POST /workers, /add_worker ----------------------------------------------------------------*/
@@ -239,6 +253,7 @@ static void post_worker(struct admin_call *c) {
                              "the body names no url: send {\"url\":\"http://host:port\"}");
     }
     if (st == ST_OK) st = address_split(url, &worker.url, &c->err);
+    note_worker(c, worker.url.url);
     if (st == ST_OK) st = check_kind(root, &c->err);
     if (st == ST_OK) st = read_settings(root, &worker, &c->err);
     json_destroy(root);
@@ -262,6 +277,7 @@ static void add_worker(struct admin_call *c) {
     enum status st = legacy_url(c, text);
 
     if (st == ST_OK) st = address_split(str_of(text), &worker.url, &c->err);
+    note_worker(c, worker.url.url);
     if (st != ST_OK) {
         admin_call_failed(c);
         return;
@@ -278,6 +294,7 @@ static void delete_worker(struct admin_call *c, const struct registry_view *view
     char id[WORKER_ID_MAX];
     struct json_writer w;
 
+    note_worker(c, view->url);
     if (fleet_remove(c->desk->fleet, view->id, is_forced, &c->err) != ST_OK) {
         admin_call_failed(c);
         return;
@@ -307,6 +324,7 @@ static void change_worker(struct admin_call *c, const struct registry_view *view
     struct json *root = NULL;
     enum status st = parse_body(c, &root);
 
+    note_worker(c, view->url);
     if (st == ST_OK) st = json_get_bool(root, "draining", &is_draining, &says_draining, &c->err);
     if (st == ST_OK) st = read_settings(root, &worker, &c->err);
     json_destroy(root);
@@ -387,7 +405,8 @@ static void on_abort(struct http_request *req) {
     c->req = NULL;
 }
 
-void admin_desk_take(struct admin_desk *desk, struct http_request *req, struct mailbox *home) {
+void admin_desk_take(struct admin_desk *desk, struct http_request *req,
+                     const struct admin_asker *asker, struct mailbox *home) {
     struct error err = {0};
     struct admin_call *c;
 
@@ -401,6 +420,7 @@ void admin_desk_take(struct admin_desk *desk, struct http_request *req, struct m
     c->home = home;
     c->req = req;
     c->method = req->method;
+    c->asker = *asker;
     memcpy(c->path, req->path.ptr, req->path.len);
     if (req->query.len) memcpy(c->query, req->query.ptr, req->query.len);
     buf_init(&c->body, 0);
@@ -418,7 +438,8 @@ void admin_desk_take(struct admin_desk *desk, struct http_request *req, struct m
 }
 
 enum status admin_desk_create(struct admin_desk **out, struct loop *loop, struct registry *registry,
-                              struct fleet *fleet, struct http_client *client, struct error *err) {
+                              struct fleet *fleet, struct http_client *client, struct log *log,
+                              struct error *err) {
     struct admin_desk *desk = mem_zalloc(sizeof(*desk));
     enum status st = mailbox_open(&desk->box, loop, on_mail, desk, err);
 
@@ -429,6 +450,7 @@ enum status admin_desk_create(struct admin_desk **out, struct loop *loop, struct
     desk->registry = registry;
     desk->fleet = fleet;
     desk->client = client;
+    desk->log = log;
     list_init(&desk->calls);
     *out = desk;
     return ST_OK;

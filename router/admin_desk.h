@@ -22,12 +22,15 @@
 
 #include "common/base.h"
 #include "common/buf.h"
+#include "common/http_server.h"
 #include "common/status.h"
+#include "router/keys.h"
 
 struct admin_desk;
 struct fleet;
 struct http_client;
 struct http_request;
+struct log;
 struct loop;
 struct mail;
 struct mailbox;
@@ -36,14 +39,27 @@ struct registry;
 /* Control loop. The parts outlive it, but for their own calls back: see router.c. */
 MUST_USE enum status admin_desk_create(struct admin_desk **out, struct loop *loop,
                                        struct registry *registry, struct fleet *fleet,
-                                       struct http_client *client, struct error *err);
+                                       struct http_client *client, struct log *log,
+                                       struct error *err);
 
 /* All loops that took requests have ended, or have none of them open. NULL is fine. */
 void admin_desk_destroy(struct admin_desk *desk);
 
+/* Who asks for a change, as the log names them. */
+struct admin_asker {
+    char name[KEY_NAME_MAX]; /* keys_name */
+    char address[HTTP_ADDRESS_MAX];
+};
+
+/* One line, admin_change, which no rate and no level leaves out. `call`: "POST /drain"; `worker`: its
+ * URL, or "". */
+void admin_log_change(struct log *log, const struct admin_asker *asker, const char *call,
+                      const char *worker, int code);
+
 /* Any loop: takes a request for one of the paths above; it will be answered. `home`: where this loop hears answers, each to be
  * given to admin_desk_reply. NULL: this is the control loop itself. */
-void admin_desk_take(struct admin_desk *desk, struct http_request *req, struct mailbox *home);
+void admin_desk_take(struct admin_desk *desk, struct http_request *req,
+                     const struct admin_asker *asker, struct mailbox *home);
 void admin_desk_reply(struct mail *mail); /* frees the call */
 void admin_desk_drop(struct mail *mail);  /* frees it unanswered: its loop has ended */
 

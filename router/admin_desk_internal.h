@@ -10,6 +10,7 @@
 #include "common/list.h"
 #include "common/mailbox.h"
 #include "router/admin_desk.h"
+#include "router/address.h"
 
 #define PATH_MAX_BYTES 640 /* a worker's URL, percent-encoded */
 #define WORKER_ID_MAX  24
@@ -18,6 +19,7 @@ struct admin_desk {
     struct registry *registry;
     struct fleet *fleet;
     struct http_client *client;
+    struct log *log;
     struct mailbox *box;
     struct list calls; /* that are being worked on */
 };
@@ -32,6 +34,8 @@ struct admin_call {
     enum http_method method;
     char path[PATH_MAX_BYTES], query[PATH_MAX_BYTES];
     struct buf body;
+    struct admin_asker asker;
+    char worker[ADDRESS_URL_MAX]; /* that it is about; "": none, or not known yet */
 
     /* Answered. */
     int code; /* 0: err */

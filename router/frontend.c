@@ -13,6 +13,7 @@
 #include "router/forward.h"
 #include "router/heartbeat.h"
 #include "router/keys.h"
+#include "router/refusals.h"
 #include "router/router_metrics.h"
 
 #define LAST_WORDS_US 200000u /* for what is said to clients when the time of a drain is up */
@@ -25,6 +26,7 @@ struct frontend {
     const struct admin *admin;
     const struct forward *forward; /* NULL: the lists alone */
     struct keys *keys;
+    struct refusals *refusals;
     struct loop_timer settle, deadline;
     struct heartbeat heartbeat;
     struct mail drain, hurry;
@@ -75,12 +77,16 @@ static bool needs_no_key(struct str path) {
 /* Before the body is read. */
 static enum status on_head(struct http_request *req, void *arg, struct error *err) {
     struct frontend *f = arg;
+    struct str key = proxy_key_of(req);
     enum status st;
 
     if (needs_no_key(req->path)) return ST_OK;
     if (admin_guards(f->admin, req->path)) return admin_check(f->admin, req, f->answers, err);
-    st = keys_check(f->keys, proxy_key_of(req), err);
-    if (st != ST_OK) http_add_header(req, STR("www-authenticate"), STR("Bearer"));
+    st = keys_check(f->keys, key, err);
+    if (st == ST_OK) return ST_OK;
+    refusals_note(f->refusals, key.len ? REFUSAL_KEY_UNKNOWN : REFUSAL_KEY_MISSING,
+                  http_request_client(req), loop_now_us(f->loop));
+    http_add_header(req, STR("www-authenticate"), STR("Bearer"));
     return st;
 }
 
@@ -174,6 +180,7 @@ enum status frontend_create(struct frontend **out, const struct frontend_config 
     f->admin = admin;
     f->keys = config->proxy.keys;
     f->forward = config->proxy.forward;
+    f->refusals = config->proxy.refusals;
     f->control = config->control;
     st = loop_create(&f->loop, err);
     if (st != ST_OK) goto fail;

@@ -37,6 +37,7 @@ struct key {
     uint32_t n_open;
     bool is_listed; /* in the table */
     bool is_named;  /* the file says whose it is */
+    uint32_t line;  /* of the file; 0: the one from the environment */
 };
 
 struct keys {
@@ -220,6 +221,7 @@ static enum status read_line(struct reader *r, struct str line) {
     if (text.len == 0) return ST_OK;
     if (!is_key(text)) return wrong(r, "a key has 1 to 256 visible characters");
     digest_of(r->sha, text, like.digest);
+    like.line = r->line;
     while ((word = next_word(&line)).len) {
         st = read_setting(r, &like, word);
         if (st != ST_OK) return st;
@@ -278,6 +280,7 @@ static void install(struct keys *k, struct map *fresh) {
             continue;
         }
         key->limits = now->limits;
+        key->line = now->line;
         map_insert(fresh, map_key(key->digest), key);
         mem_free(now);
     }
@@ -408,6 +411,27 @@ enum status keys_check(struct keys *k, struct str key, struct error *err) {
     is_known = find_by_text(k, key) != NULL;
     pthread_mutex_unlock(&k->lock);
     return is_known ? ST_OK : denied(key, err);
+}
+
+void keys_name(struct keys *k, struct str text, char out[KEY_NAME_MAX]) {
+    const struct key *key;
+
+    if (!keys_are_needed(k)) {
+        snprintf(out, KEY_NAME_MAX, "none");
+        return;
+    }
+    pthread_mutex_lock(&k->lock);
+    key = find_by_text(k, text);
+    if (!key) {
+        snprintf(out, KEY_NAME_MAX, "unknown");
+    } else if (key->is_named) {
+        snprintf(out, KEY_NAME_MAX, "%s", key->tenant);
+    } else if (key->line) {
+        snprintf(out, KEY_NAME_MAX, "line %u", key->line);
+    } else {
+        snprintf(out, KEY_NAME_MAX, "environment");
+    }
+    pthread_mutex_unlock(&k->lock);
 }
 
 /* --- limits --------------------------------------------------------------------------------------*/

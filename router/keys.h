@@ -22,6 +22,7 @@
 #define KEYS_MAX        65536
 #define KEY_BYTES_MAX   256
 #define KEY_TENANT_MAX  64
+#define KEY_NAME_MAX    (KEY_TENANT_MAX + 1)
 #define KEY_BURST_S     1.0  /* seconds' worth of requests that may come at once */
 #define KEY_TOKEN_BURST 10.0 /* the same of prompt tokens: prompts differ more */
 
@@ -49,6 +50,10 @@ struct str keys_from_headers(struct str authorization, struct str x_api_key);
 
 /* ST_DENIED with a sentence. For on_head, before a body is read, and for admin calls. */
 MUST_USE enum status keys_check(struct keys *k, struct str key, struct error *err);
+
+/* Whose key it is, for a log: the tenant of its line, or "line 3" of the file, "environment", "unknown",
+ * or "none" where no key is needed. Nothing of the key itself. */
+void keys_name(struct keys *k, struct str key, char out[KEY_NAME_MAX]);
 
 /* A request that its key let in; zero before. */
 struct key_use {

@@ -469,6 +469,7 @@ static struct exchange *exchange_open(struct proxy *p) {
     x->retry_after_us = 0;
     x->up = NULL;
     x->has_sent = x->is_routed = x->is_retry = x->is_salted = x->is_waiting = false;
+    x->is_refused = false;
     x->tenant = STR_NULL;
     reset_attempt(x, false);
     p->n_open++;
@@ -482,6 +483,8 @@ void proxy_start(struct proxy *p, struct http_request *req) {
 
     error_init(&err);
     if (!x) {
+        refusals_note(p->config.refusals, REFUSAL_MEMORY, http_request_client(req),
+                      loop_now_us(p->loop));
         error_set(&err, ST_NOMEM, "out of memory: try again");
         http_reply_error(req, ST_NOMEM, &err);
         return;
@@ -506,6 +509,7 @@ void proxy_start(struct proxy *p, struct http_request *req) {
     if (st == ST_OK) st = proxy_seek(x, &err);
     if (st == ST_AGAIN) return; /* it waits its turn */
     if (st != ST_OK) {
+        proxy_count_failure(x, st);
         proxy_fail(x, st, &err);
         return;
     }

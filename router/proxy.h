@@ -26,6 +26,7 @@ struct loop;
 struct metrics;
 struct poison;
 struct proxy;
+struct refusals;
 struct registry;
 struct tls;
 
@@ -38,6 +39,7 @@ struct proxy_config {
     uint64_t request_timeout_us;     /* whole exchange */
     uint64_t first_byte_timeout_us;  /* of an attempt; 0: none */
     uint64_t stream_idle_timeout_us; /* between two bytes of a stream; 0: none */
+    struct refusals *refusals;       /* shared by all loops; NULL: they are not counted */
     struct poison *poison;           /* shared by all loops; NULL: none is remembered */
     uint64_t connect_timeout_us;
     uint64_t upstream_idle_us; /* idle connections to workers are closed after it */

@@ -11,13 +11,28 @@
 
 #include <stdio.h>
 
-#include "router/router_metrics.h"
-
 #define GUESSED_BYTES_PER_TOKEN 4.0
 
 struct str proxy_key_of(const struct http_request *req) {
     return keys_from_headers(http_request_header(req, STR("authorization")),
                              http_request_header(req, STR("x-api-key")));
+}
+
+void proxy_count_refusal(struct exchange *x, enum refusal reason) {
+    x->is_refused = true;
+    refusals_note(x->proxy->config.refusals, reason, http_request_client(x->req),
+                  loop_now_us(x->proxy->loop));
+}
+
+/* What no one else has named. */
+void proxy_count_failure(struct exchange *x, enum status st) {
+    static const enum refusal reasons[ST_COUNT] = {
+        [ST_DENIED] = REFUSAL_KEY_UNKNOWN, [ST_NOT_FOUND] = REFUSAL_MODEL,
+        [ST_INVALID] = REFUSAL_BODY,       [ST_TOO_LARGE] = REFUSAL_BODY,
+        [ST_UNSUPPORTED] = REFUSAL_BODY,   [ST_UNAVAILABLE] = REFUSAL_NO_WORKER};
+
+    if (x->is_refused) return;
+    proxy_count_refusal(x, reasons[st] ? reasons[st] : REFUSAL_MEMORY);
 }
 
 static enum status enter_by_key(struct exchange *x, struct error *err) {
@@ -26,7 +41,7 @@ static enum status enter_by_key(struct exchange *x, struct error *err) {
     enum status st = keys_enter(p->config.keys, proxy_key_of(x->req), tokens, loop_now_us(p->loop),
                                 &x->key, &x->retry_after_us, err);
 
-    if (st == ST_BUSY) metric_inc(METRICS_GET(p->metrics, ROUTER_requests_refused_total, "key"));
+    if (st == ST_BUSY) proxy_count_refusal(x, REFUSAL_KEY_LIMIT);
     if (st == ST_OK) x->tenant = key_tenant(x->key.key);
     return st;
 }
@@ -70,6 +85,7 @@ enum status proxy_enter(struct exchange *x, struct error *err) {
         st = enter_by_key(x, err);
     } else if (config->tenant_header) {
         st = believe_tenant(x, err);
+        if (st != ST_OK) proxy_count_refusal(x, REFUSAL_TENANT);
     }
     if (st == ST_OK && config->isolation && x->is_generation) isolate(x);
     return st;

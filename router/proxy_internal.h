@@ -27,6 +27,7 @@
 #include "router/keys.h"
 #include "router/prompt_hash.h"
 #include "router/proxy.h"
+#include "router/refusals.h"
 #include "router/registry.h"
 #include "router/sse_tail.h"
 #include "router/upstream.h"
@@ -112,6 +113,7 @@ struct exchange {
     bool has_sent;      /* bytes have gone to the client: no retry any more */
     bool is_routed;     /* the ticket is open */
     bool is_waiting;    /* in the queue, as far as this loop knows */
+    bool is_refused;    /* and counted as such */
     bool is_retry;      /* counted in proxy->n_retrying */
 
     /* Of the current attempt. */
@@ -236,6 +238,10 @@ size_t proxy_body_len(const struct exchange *x);
 int proxy_body_pieces(const struct exchange *x, struct iovec *pieces);
 
 void proxy_leave(struct exchange *x); /* at its end; once more is fine */
+
+/* The request is refused: once, before its answer is made. */
+void proxy_count_refusal(struct exchange *x, enum refusal reason);
+void proxy_count_failure(struct exchange *x, enum status st); /* for what `st` says, if not yet */
 
 /* Tells a client that is refused when it may come again. */
 void proxy_add_retry_after(struct exchange *x);

@@ -46,6 +46,7 @@ static void answer(struct exchange *x, const char *stage) {
 }
 
 void proxy_refuse_poison(struct exchange *x) {
+    proxy_count_refusal(x, REFUSAL_POISON);
     answer(x, "refused");
 }
 

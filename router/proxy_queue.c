@@ -18,10 +18,12 @@
 
 #include "common/hash.h"
 #include "common/mem.h"
-#include "router/router_metrics.h"
+#include "common/metrics.h"
 
 static void count_refusal(struct exchange *x, const char *limit) {
-    metric_inc(METRICS_GET(x->proxy->metrics, ROUTER_requests_refused_total, limit));
+    bool is_size = strcmp(limit, refusal_names[REFUSAL_QUEUE_SIZE]) == 0;
+
+    proxy_count_refusal(x, is_size ? REFUSAL_QUEUE_SIZE : REFUSAL_QUEUE_TIMEOUT);
 }
 
 /* A number in a header or in the body; what is none says nothing. */

@@ -40,6 +40,7 @@
 #include "router/launch.h"
 #include "router/poison.h"
 #include "router/ready_message.h"
+#include "router/refusals.h"
 #include "router/registry.h"
 #include "router/router_metrics.h"
 #include "router/router_internal.h"
@@ -104,9 +105,16 @@ static void on_mail(struct mail *mail, void *arg) {
     if (--r->n_running == 0) workers_next(r);
 }
 
+/* Who sends a signal may start and end us anyway: that it came is what the log keeps. */
+static void log_signal(const struct router *r, const char *name) {
+    admin_log_change(r->log, &(struct admin_asker){.name = "none", .address = "signal"}, name, "",
+                     0);
+}
+
 static void on_signal(int signo, void *arg) {
     struct router *r = arg;
 
+    log_signal(r, signo == SIGTERM ? "SIGTERM" : "SIGINT");
     if (r->n_signals++) {
         stop_now(r);
         return;
@@ -138,6 +146,7 @@ static void on_hangup(int signo, void *arg) {
     struct error err = {0};
 
     (void)signo;
+    log_signal(r, "SIGHUP");
     succession_reload(r->succession, false);
     sources_reload(r->sources);
     file_watch_know(r->secrets);
@@ -149,8 +158,11 @@ static void on_hangup(int signo, void *arg) {
 }
 
 static void on_upgrade(int signo, void *arg) {
+    struct router *r = arg;
+
     (void)signo;
-    succession_spawn(((struct router *)arg)->succession);
+    log_signal(r, "SIGUSR2");
+    succession_spawn(r->succession);
 }
 
 /* Another process accepts from our sockets: what is open here ends here, in its own time. */
@@ -229,6 +241,7 @@ static void on_tick(void *arg) {
     struct router *r = arg;
 
     registry_tick(r->registry, loop_now_us(r->loop));
+    refusals_tick(r->refusals, loop_now_us(r->loop));
     if (r->wants_drain) stop(r, (uint64_t)r->options->drain_settle_ms * 1000);
     metric_reach(metrics_at(r->metrics, ROUTER_decision_log_dropped_total),
                  decision_log_n_dropped(r->decisions));
@@ -382,6 +395,7 @@ enum status router_create(struct router **out, const struct router_options *opti
                              .level = (enum log_level)options->log_level,
                              .format = (enum log_format)options->log_format,
                              .max_per_s = options->log_rate,
+                             .other = {"request", options->log_requests_rate},
                              .is_async = true};
     enum status st = router_options_check(options, err);
 
@@ -390,6 +404,7 @@ enum status router_create(struct router **out, const struct router_options *opti
     if (st != ST_OK) goto fail;
     r->log = log_create(&log);
     r->metrics = router_metrics_create();
+    r->refusals = refusals_create(r->metrics, r->log);
     st = succession_open(&r->succession, options, r->log, err);
     if (st != ST_OK) goto fail;
     r->hash_secret = succession_hash_seed(r->succession);
@@ -406,6 +421,7 @@ enum status router_create(struct router **out, const struct router_options *opti
     r->admin.name = r->name;
     r->admin.metrics = r->metrics;
     r->admin.log = r->log;
+    r->admin.refusals = r->refusals;
     registry_measure(r->registry, metrics_at(r->metrics, ROUTER_decision_seconds));
     r->admin.started_wall_s = clock_wall_us() / 1000000;
     st = router_build_frontends(r, err);
@@ -518,6 +534,7 @@ void router_destroy(struct router *r) {
     mailbox_close(r->box);
     registry_destroy(r->registry);
     poison_destroy(r->poison);
+    refusals_destroy(r->refusals);
     keys_destroy(r->keys);
     certificates_close(r->certificates);
     keys_destroy(r->admin_keys);

@@ -104,7 +104,7 @@ enum status router_build_fleet(struct router *r, struct error *err) {
         st = fleet_create(&r->fleet, r->loop, r->registry, r->health, r->log, &config, err);
     }
     if (st == ST_OK) {
-        st = admin_desk_create(&r->desk, r->loop, r->registry, r->fleet, r->client, err);
+        st = admin_desk_create(&r->desk, r->loop, r->registry, r->fleet, r->client, r->log, err);
     }
     return st;
 }
@@ -145,6 +145,7 @@ enum status router_build_frontends(struct router *r, struct error *err) {
                   .first_byte_timeout_us = (uint64_t)o->first_byte_timeout_ms * 1000,
                   .stream_idle_timeout_us = (uint64_t)o->stream_idle_timeout_ms * 1000,
                   .poison = r->poison,
+                  .refusals = r->refusals,
                   .connect_timeout_us = (uint64_t)o->connect_timeout_ms * 1000,
                   .upstream_idle_us = 60 * 1000000ull,
                   .worker_tls = certificates_for_workers(r->certificates),
@@ -157,7 +158,7 @@ enum status router_build_frontends(struct router *r, struct error *err) {
                   .explains_to_clients = o->explains_to_clients,
                   .name = r->name,
                   .log_every = o->log_requests,
-                  .log_rate = o->log_rate,
+                  .log_rate = o->log_requests_rate,
                   .decisions = r->decisions,
                   .keys = r->keys,
                   .session_headers = {o->session_headers.items,

@@ -30,6 +30,7 @@ struct router {
     struct decision_log *decisions; /* NULL: not kept */
     struct fleet *fleet;
     struct poison *poison;
+    struct refusals *refusals;
     struct sources *sources;
     struct http_server *admin_server;
     struct admin admin;

@@ -30,9 +30,6 @@ static const struct {
 } foreseen[] = {
     {ROUTER_retry_budget_exhausted_total, "waited"},
     {ROUTER_retry_budget_exhausted_total, "given_up"},
-    {ROUTER_requests_refused_total, "key"},
-    {ROUTER_requests_refused_total, "queue-size"},
-    {ROUTER_requests_refused_total, "queue-timeout"},
     {ROUTER_poison_suspected_total, "found"},
     {ROUTER_poison_suspected_total, "refused"},
 };

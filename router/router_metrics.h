@@ -51,7 +51,8 @@ extern const double router_decision_buckets[ROUTER_DECISION_BUCKETS]; /* 500 ns 
     X(HISTOGRAM, queue_wait_seconds, "", "What those waited, served or not.",                      \
       METRIC_BUCKETS(metrics_latency_buckets), .aliases = "smg_scheduler_queue_wait_seconds")      \
     X(COUNTER, requests_refused_total, "limit",                                                    \
-      "Requests refused with 429 or 503 because of a limit, by which.",                            \
+      "Requests refused before a worker was asked, by what refused them: an option, a key's own "  \
+      "limit (key), a key that is missing or unknown, a body that cannot be read.",                \
       .aliases = "smg_http_rate_limit_total")                                                      \
     X(COUNTER, requests_forbidden_total, "why",                                                    \
       "Requests refused because they may not be forwarded: for their path, a field of their "      \

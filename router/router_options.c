@@ -440,7 +440,13 @@ static const struct option_def rows[] = {
     {"log-requests", OPT_U32, FIELD(log_requests), .def = "1", .max = "1000000000",
      .group = "Logging", .metavar = "N",
      .help = "One in N requests has a line in the log, and each that failed with a 5xx. 1: all, as "
-             "far as --log-rate lets them; 0: none."},
+             "far as --log-requests-rate lets them; 0: none."},
+    {"log-requests-rate", OPT_U32, FIELD(log_requests_rate), .def = "1000", .min = "1",
+     .max = "1000000", .group = "Logging", .metavar = "N",
+     .help =
+         "Lines per second about requests; requests beyond are counted, and the count is on the "
+         "next line (skipped=). Raise it to see every request of a busy router; a line has "
+         "about 400 bytes."},
     {"decision-log", OPT_STR, FIELD(decision_log), .group = "Logging", .metavar = "FILE",
      .help = "Append one JSON line per routed request: its block hashes, what the candidates would "
              "have cost, what came of it; never its prompt. SIGHUP opens the file again."},
@@ -454,7 +460,9 @@ static const struct option_def rows[] = {
      .group = "Logging", .metavar = "N",
      .help =
          "Lines per second of each event; those beyond are counted and the count is on the next "
-         "line. Raise it to see every request of a busy router."},
+         "line (suppressed=). Lines about requests have --log-requests-rate; changes over the "
+         "admin "
+         "port (admin_change) are always written."},
 };
 
 const struct option_program router_program = {

@@ -72,7 +72,7 @@ struct router_options {
     struct forward forward;
 
     int log_level, log_format;
-    uint32_t log_requests, log_rate;
+    uint32_t log_requests, log_requests_rate, log_rate;
     const char *decision_log, *decision_log_secret_file;
 };
 

@@ -366,7 +366,7 @@ def test_the_metrics_page_shows_what_each_worker_is_believed_to_hold(programs):
 
 
 def test_each_request_leaves_one_line_without_its_prompt(sim_fleet):
-    router = sim_fleet("--log-rate", 1000)
+    router = sim_fleet()
     value = lambda v: float(v) if re.fullmatch(r"-?[0-9.e-]+", v) else v
     fields = lambda line: {k: value(v) for k, v in re.findall(r'(\w+)="?([^ "\n]*)', line)}
     secret = "Nobody may read this in a log."
@@ -391,6 +391,24 @@ def test_request_lines_can_be_turned_off_and_thinned_out(sim_fleet):
             router.post("/v1/completions", {"prompt": "a", "max_tokens": 1})
         assert router.stop() == 0
         assert len([l for l in router.lines if " request " in l]) == expected
+
+
+def test_request_lines_have_a_rate_of_their_own_and_count_what_is_left_out(sim_fleet):
+    router = sim_fleet("--log-rate", 1, n=1)
+    for _ in range(60):  # in far less than the minute that one a second would take
+        router.post("/v1/completions", {"prompt": "a", "max_tokens": 1})
+    assert router.stop() == 0
+    assert len([l for l in router.lines if " request " in l]) == 60
+    router = sim_fleet("--log-requests-rate", 1, "--threads", 1, n=1)
+    ask = lambda: router.post("/v1/completions", {"prompt": "a", "max_tokens": 1})
+    skipped = lambda: sum(int(n) + 1 for n in re.findall(r" request .* skipped=(\d+)", router.log))
+    n = len([ask() for _ in range(20)])
+    while skipped() < n:  # a line of a later second says how many had none
+        ask()
+        n += 1
+        time.sleep(0.3)
+        assert n < 100, router.log
+    assert len([l for l in router.lines if " request " in l]) < n
 
 
 def test_a_decision_explains_itself(sim_fleet):

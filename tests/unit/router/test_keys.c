@@ -142,6 +142,33 @@ static void a_limit_refuses_says_which_and_when(void **state) {
     keys_destroy(k);
 }
 
+static const char *name_of(struct keys *k, const char *key) {
+    static char name[KEY_NAME_MAX];
+
+    keys_name(k, str_of(key), name);
+    return name;
+}
+
+static void a_key_has_a_name_for_the_log(void **state) {
+    struct keys *k = make("# two\nfirst\nsecond tenant=ops\n"), *single, *none;
+
+    (void)state;
+    assert_string_equal(name_of(k, "first"), "line 2");
+    assert_string_equal(name_of(k, "second"), "ops");
+    assert_string_equal(name_of(k, "third"), "unknown");
+    assert_string_equal(name_of(k, ""), "unknown");
+    assert_int_equal(keys_load(k, STR("other\n\n\nfirst\n"), "keys", NULL), ST_OK);
+    assert_string_equal(name_of(k, "first"), "line 4");
+    keys_destroy(k);
+    assert_int_equal(keys_create(&single, NULL, "from-the-environment", NULL), ST_OK);
+    assert_string_equal(name_of(single, "from-the-environment"), "environment");
+    keys_destroy(single);
+    assert_int_equal(keys_create(&none, NULL, NULL, NULL), ST_OK);
+    assert_string_equal(name_of(none, "any"), "none");
+    assert_string_equal(name_of(NULL, "any"), "none");
+    keys_destroy(none);
+}
+
 static void a_reload_keeps_what_was_used_and_refuses_who_is_gone(void **state) {
     struct keys *k = make("stays rps=1\ngoes\nmoves tenant=a\n");
     struct key_use stays = {0}, goes = {0}, moves = {0}, again = {0};
@@ -243,6 +270,7 @@ int main(void) {
         cmocka_unit_test(a_file_says_who_may_and_how_much),
         cmocka_unit_test(what_is_wrong_is_named_by_its_line_and_changes_nothing),
         cmocka_unit_test(a_limit_refuses_says_which_and_when),
+        cmocka_unit_test(a_key_has_a_name_for_the_log),
         cmocka_unit_test(a_reload_keeps_what_was_used_and_refuses_who_is_gone),
         cmocka_unit_test(the_file_is_read_again),
         cmocka_unit_test(a_key_is_found_in_its_headers),
