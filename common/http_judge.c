@@ -102,6 +102,14 @@ static enum status judge_connection(struct http_head *h, struct str value, struc
     return ST_OK;
 }
 
+/* The first would count here and the last behind us. */
+static enum status judge_credential(struct http_head *h, uint8_t *n, const char *name,
+                                    struct error *err) {
+    if (h->is_response || !(*n)++) return ST_OK;
+    *n = 2;
+    return http_refuse(h, 400, err, "several %s headers: send exactly one", name);
+}
+
 enum status http_judge_header(struct http_head *h, enum http_name id, struct str value,
                               struct error *err) {
     switch (id) {
@@ -110,6 +118,9 @@ enum status http_judge_header(struct http_head *h, enum http_name id, struct str
     case HTTP_NAME_TRANSFER_ENCODING: return judge_coding(h, value, err);
     case HTTP_NAME_EXPECT: return judge_expect(h, value, err);
     case HTTP_NAME_CONNECTION: return judge_connection(h, value, err);
+    case HTTP_NAME_AUTHORIZATION:
+        return judge_credential(h, &h->n_authorization, "Authorization", err);
+    case HTTP_NAME_X_API_KEY: return judge_credential(h, &h->n_api_key, "X-Api-Key", err);
     default: return ST_OK;
     }
 }

@@ -76,6 +76,10 @@ enum http_name http_name_of(struct str name) {
         break;
     case 7:
         if (IS("trailer") || IS("upgrade")) return HTTP_NAME_HOP;
+        if (IS("refresh") || IS("alt-svc")) return HTTP_NAME_SITE;
+        break;
+    case 8:
+        if (IS("location")) return HTTP_NAME_SITE;
         break;
     case 9:
         if (IS("x-api-key")) return HTTP_NAME_X_API_KEY;
@@ -84,6 +88,7 @@ enum http_name http_name_of(struct str name) {
     case 10:
         if (IS("connection")) return HTTP_NAME_CONNECTION;
         if (IS("keep-alive")) return HTTP_NAME_HOP;
+        if (IS("set-cookie")) return HTTP_NAME_SITE;
         break;
     case 12:
         if (IS("content-type")) return HTTP_NAME_CONTENT_TYPE;
@@ -96,8 +101,20 @@ enum http_name http_name_of(struct str name) {
         if (IS("content-length")) return HTTP_NAME_CONTENT_LENGTH;
         if (IS("http2-settings")) return HTTP_NAME_HOP;
         break;
+    case 15:
+        if (IS("clear-site-data")) return HTTP_NAME_SITE;
+        break;
+    case 16:
+        if (IS("www-authenticate") || IS("content-location")) return HTTP_NAME_SITE;
+        break;
     case 17:
         if (IS("transfer-encoding")) return HTTP_NAME_TRANSFER_ENCODING;
+        break;
+    case 19:
+        if (IS("authentication-info")) return HTTP_NAME_SITE;
+        break;
+    case 25:
+        if (IS("strict-transport-security")) return HTTP_NAME_SITE;
         break;
     default: break;
     }

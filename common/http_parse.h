@@ -87,6 +87,10 @@ enum http_name {
     HTTP_NAME_HOP,  /* Close, HTTP2-Settings, Keep-Alive, Proxy-*, TE, Trailer, Upgrade */
     HTTP_NAME_WAY,  /* Forwarded, X-Forwarded-*, X-Real-IP: through whom it came */
     HTTP_NAME_OURS, /* X-Incipit-* (wire.h) */
+    /* What a server says to a browser of itself, and is wrong of what stands behind a proxy: Alt-Svc,
+     * Authentication-Info, Clear-Site-Data, Content-Location, Location, Refresh, Set-Cookie,
+     * Strict-Transport-Security, WWW-Authenticate. */
+    HTTP_NAME_SITE,
     HTTP_N_NAMES,
 };
 
@@ -122,6 +126,7 @@ struct http_head {
     bool is_response, is_head_answer;
     uint8_t state;
     uint8_t n_host, n_length, n_coding, n_leading, n_options;
+    uint8_t n_authorization, n_api_key; /* headers, of a request */
     bool has_close, has_keep_alive;
     bool has_options;   /* a Connection header names other headers */
     bool has_marks;     /* the target has bytes that may begin a query or hide a dot */

@@ -153,9 +153,10 @@ void proxy_build_worker_head(struct exchange *x) {
 
 /* --- to the client --------------------------------------------------------------------------------*/
 
-/* Framed anew below; ours; between workers and us. */
+/* Framed anew below; ours; between workers and us; of the worker's own site, which is not the client's. */
 static uint32_t kept_from_client(const struct exchange *x) {
-    uint32_t ids = HTTP_NAME_BIT(HTTP_NAME_CONTENT_LENGTH) | HTTP_NAME_BIT(HTTP_NAME_X_REQUEST_ID);
+    uint32_t ids = HTTP_NAME_BIT(HTTP_NAME_CONTENT_LENGTH) | HTTP_NAME_BIT(HTTP_NAME_X_REQUEST_ID) |
+                   HTTP_NAME_BIT(HTTP_NAME_SITE);
 
     return x->proxy->config.expose_worker_headers ? ids : ids | HTTP_NAME_BIT(HTTP_NAME_OURS);
 }

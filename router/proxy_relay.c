@@ -185,6 +185,20 @@ static bool note_draining(struct exchange *x, const char *data) {
     return true;
 }
 
+/* Where it leads to is no worker, and what sent it there may be the client's path: not this worker's
+ * fault, and not passed on. */
+static void on_redirect(struct exchange *x) {
+    struct error err = {0};
+
+    log_event(x->proxy->log, LOG_WARN, "attempt_failed", log_z("id", x->request_id),
+              log_u64("worker", x->target.worker), log_z("reason", "redirected"));
+    error_set(&err, ST_BAD_GATEWAY,
+              "the worker answered %d, a redirect, which is not followed: check the path of the "
+              "request, and the worker's URL",
+              x->head.status_code);
+    proxy_fail(x, ST_BAD_GATEWAY, &err);
+}
+
 /* The head is there; its bytes are at `data`. False: the exchange has moved on. */
 static bool take_head(struct exchange *x, const char *data) {
     struct str content_type = http_head_get(&x->head, data, HTTP_NAME_CONTENT_TYPE);
@@ -194,6 +208,10 @@ static bool take_head(struct exchange *x, const char *data) {
     if (note_draining(x, data)) {
         if (proxy_leave_draining(x)) return false;
     } else if ((code == 429 || code == 503) && proxy_try_another(x)) {
+        return false;
+    }
+    if (code >= 300 && code < 400) {
+        on_redirect(x);
         return false;
     }
     x->feedback.prompt_tokens = token_header(x, data, STR(WIRE_PROMPT_TOKENS));

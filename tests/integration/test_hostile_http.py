@@ -191,6 +191,10 @@ REFUSED = [
     ("3.2 Host with a user", req(LENGTH, host=b"Host: user@h"), 400),
     ("3.2 Host with a blank", req(LENGTH, host=b"Host: a b"), 400),
     ("3.2 list of Hosts", req(LENGTH, host=b"Host: a, b"), 400),
+    # --- credentials: the first would count here and the last behind (9110 5.3)
+    ("9110 5.3 two Authorizations", req(LENGTH, b"Authorization: Bearer a", b"Authorization: Bearer b"), 400),
+    ("9110 5.3 two equal Authorizations", req(LENGTH, b"Authorization: Bearer a", b"authorization: Bearer a"), 400),
+    ("9110 5.3 two API keys", req(LENGTH, b"X-Api-Key: a", b"X: y", b"X-API-Key: b"), 400),
     # --- Expect (9110 10.1.1)
     ("9110 10.1.1 another expectation", req(LENGTH, b"Expect: 200-ok"), 417),
     ("9110 10.1.1 a list of expectations", req(LENGTH, b"Expect: 100-continue, x"), 417),
@@ -505,6 +509,29 @@ def test_answers_that_cannot_be_trusted_become_502(router, upstream):
         if upstream.connection_of[-1] == last:
             wrong.append((name, "its connection was used again"))
     assert wrong == []
+
+
+def test_a_redirect_is_not_passed_on(router, upstream):
+    for code in (300, 301, 302, 303, 304, 307, 308):
+        end = b"\r\n" if code == 304 else b"Content-Length: 2\r\n\r\n{}"
+        upstream.answer, upstream.closes = b"HTTP/1.1 %d Away\r\nLocation: http://elsewhere/v1/completions\r\n" % code + end, True
+        data = ask_and_close(router).until_closed()
+        status, body, is_complete = parse_answer(data)
+        assert (status, is_complete) == (502, True) and b"elsewhere" not in data, data
+        assert b"answered %d, a redirect" % code in body, body
+    good(router, upstream)
+
+
+def test_what_a_worker_says_of_its_own_site_ends_here(router, upstream):
+    site = [b"Set-Cookie: a=b", b"Location: /x", b"Content-Location: /x", b"WWW-Authenticate: Basic", b"Authentication-Info: x",
+            b"Alt-Svc: h2=\":1\"", b"Refresh: 0", b"Clear-Site-Data: *", b"Strict-Transport-Security: max-age=9", b"set-COOKIE: c=d"]
+    for code in (b"200 OK", b"201 Created", b"401 Unauthorized"):
+        upstream.answer = b"HTTP/1.1 %s\r\n%s\r\nX-Kept: 1\r\nContent-Length: 2\r\n\r\n{}" % (code, b"\r\n".join(site))
+        upstream.closes = True
+        data = ask_and_close(router).until_closed()
+        assert parse_answer(data) == (int(code[:3]), b"{}", True)
+        names = {line.partition(b":")[0].lower() for line in data.partition(b"\r\n\r\n")[0].split(b"\r\n")[1:]}
+        assert b"x-kept" in names and not names & {line.partition(b":")[0].lower() for line in site}, names
 
 
 def test_answers_that_turn_bad_end_visibly_incomplete(router, upstream):

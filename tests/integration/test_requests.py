@@ -147,4 +147,4 @@ def test_sglangs_small_endpoints_answer(demo_api):
     assert info["is_generation"] is True and info["model_path"]
     server = worker.get("/get_server_info").json
     assert server["page_size"] == 16 and server["max_total_num_tokens"] % 16 == 0 and server["context_length"] > 0
-    assert worker.get("/flush_cache").code == 200
+    assert worker.post("/flush_cache", {}).code == 200

@@ -578,3 +578,11 @@ def test_a_hangup_without_certificates_is_logged_and_no_more(programs):
     wait_for(lambda: "nothing_to_reload" in worker.log, "the hangup is logged")
     assert worker.post("/v1/completions", {"prompt": "a", "max_tokens": 1}).code == 200
     assert worker.stop() == 0
+
+
+def test_a_cache_is_flushed_by_post_alone_and_the_log_has_who_did_it(sim):
+    refused = sim.get("/flush_cache")
+    assert refused.code == 405 and refused.headers["allow"] == "POST" and "use POST" in refused.json["error"]["message"]
+    assert sim.post("/flush_cache", {}).code == 200
+    wait_for(lambda: " info admin_change call=reset_prefix_cache code=200 client=127.0.0.1" in sim.log, "the line")
+    assert sim.log.count("admin_change") == 1

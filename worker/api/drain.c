@@ -82,9 +82,11 @@ void admin_drain_post(struct http_request *req, void *arg) {
                   "/admin/drain ends this worker and is answered on its own machine alone, not "
                   "to " STR_FMT ": send it SIGTERM, or ask from there",
                   STR_ARG(client));
+        api_log_change(api, "drain", client, 403);
         http_reply_error(req, ST_FORBIDDEN, &err);
         return;
     }
+    api_log_change(api, "drain", client, 202);
     if (!api->is_draining) api->on_drain_asked(api->on_drain_asked_arg);
     api_load(api, &load);
     n = snprintf(body, sizeof(body), "{\"draining\":true,\"running\":%u,\"waiting\":%u}",

@@ -3,8 +3,10 @@
 #ifndef WORKER_API_HANDLERS_H
 #define WORKER_API_HANDLERS_H
 
+#include "common/buf.h"
 #include "common/status.h"
 
+struct api;
 struct call;
 struct http_request;
 struct json;
@@ -15,6 +17,9 @@ void generate_post(struct http_request *req, void *api);
 void tokenize_post(struct http_request *req, void *api);
 void detokenize_post(struct http_request *req, void *api);
 void models_get(struct http_request *req, void *api);
+
+/* Who changed what, for the log: one line, whatever its level. `code`: of the answer. */
+void api_log_change(const struct api *api, const char *call, struct str client, int code);
 
 /* drain.c */
 void admin_drain_post(struct http_request *req, void *api);

@@ -5,6 +5,7 @@
 #include "common/buf.h"
 #include "common/http_server.h"
 #include "common/json.h"
+#include "common/log.h"
 #include "common/mem.h"
 #include "common/metrics.h"
 #include "common/openai.h"
@@ -187,7 +188,13 @@ struct reset {
     struct engine_reset engine;
     struct api *api;
     struct http_request *req; /* NULL when the client left */
+    char client[HTTP_ADDRESS_MAX];
 };
+
+void api_log_change(const struct api *api, const char *call, struct str client, int code) {
+    log_always(api->log, LOG_INFO, "admin_change", log_z("call", call), log_i64("code", code),
+               log_str("client", client));
+}
 
 static void on_reset_abort(struct http_request *req) {
     struct reset *reset = req->user;
@@ -199,6 +206,8 @@ static void on_reset_done(struct engine_reset *engine) {
     struct reset *reset = CONTAINER_OF(engine, struct reset, engine);
     struct error err = {0};
 
+    api_log_change(reset->api, "reset_prefix_cache", str_of(reset->client),
+                   engine->is_ok ? 200 : 429);
     if (engine->is_ok) request_feed_cleared(reset->api->request_feed);
     if (reset->req && engine->is_ok) {
         http_reply(reset->req, 200, OPENAI_JSON, STR("{\"success\":true}"));
@@ -225,6 +234,7 @@ static void reset_post(struct http_request *req, void *arg) {
     reset->engine.on_done = on_reset_done;
     reset->api = api;
     reset->req = req;
+    snprintf(reset->client, sizeof(reset->client), STR_FMT, STR_ARG(http_request_client(req)));
     req->user = reset;
     req->on_abort = on_reset_abort;
     engine_reset_prefix_cache(api->engine, &reset->engine);
@@ -253,7 +263,6 @@ static const struct http_route routes[] = {
     {HTTP_POST, "/admin/drain", admin_drain_post},
     {HTTP_GET, "/kv_events", kv_events_get},
     {HTTP_GET, "/kv_events/digest", kv_events_digest_get},
-    {HTTP_GET, "/flush_cache", reset_post},
     {HTTP_GET, "/health_generate", health_generate_get},
     {HTTP_GET, "/get_model_info", model_info_get},
     {HTTP_GET, "/model_info", model_info_get},

@@ -78,6 +78,7 @@ void abort_request_post(struct http_request *req, void *arg) {
         int n =
             snprintf(answer, sizeof(answer), "{\"aborted\":%u}", api_abort_calls(api, rid, all));
 
+        if (all) api_log_change(api, "abort_all", http_request_client(req), 200);
         http_reply(req, 200, OPENAI_JSON, (struct str){answer, (size_t)n});
     } else {
         http_reply_error(req, st, &err);

@@ -539,6 +539,15 @@ static const struct {
     {"x-real-ip", HTTP_NAME_WAY},
     {"x-incipit-salt", HTTP_NAME_OURS},
     {"x-incipit-", HTTP_NAME_OURS},
+    {"alt-svc", HTTP_NAME_SITE},
+    {"authentication-info", HTTP_NAME_SITE},
+    {"clear-site-data", HTTP_NAME_SITE},
+    {"content-location", HTTP_NAME_SITE},
+    {"location", HTTP_NAME_SITE},
+    {"refresh", HTTP_NAME_SITE},
+    {"set-cookie", HTTP_NAME_SITE},
+    {"strict-transport-security", HTTP_NAME_SITE},
+    {"www-authenticate", HTTP_NAME_SITE},
 };
 
 /* The names, spelled out: what http_name_of must find, by the slow way. */
@@ -616,11 +625,13 @@ struct line {
 static uint16_t make_head(struct rng *rng, struct buf *out, struct line lines[], uint32_t dropped) {
     static const char *const names[] = {
         "content-type", "Authorization", "X-API-Key", "x-request-id", "TE", "Keep-Alive",
-        "Forwarded",    "x-incipit-a",   "accept",    "X-Hop",        "y",  "User-Agent"};
+        "Forwarded",    "x-incipit-a",   "accept",    "X-Hop",        "y",  "User-Agent",
+        "Set-Cookie"};
     static const char *const blanks[] = {" ", " ", " ", " ", "", "  ", "\t", " \t "};
     static const char *const ends[] = {"", "", "", " ", "\t"};
     bool has_option = rng_below(rng, 2);
     uint16_t n = (uint16_t)rng_below(rng, 12);
+    uint32_t credentials = 0; /* HTTP_NAME_BITs of those that are there */
 
     buf_clear(out);
     buf_append_str(out, STR("GET / HTTP/1.1\r\nHost: a\r\n"));
@@ -632,6 +643,12 @@ static uint16_t make_head(struct rng *rng, struct buf *out, struct line lines[],
         snprintf(l->value, sizeof(l->value), "%.*s", (int)rng_below(rng, 12), "v: x\xFF/;,=z0123");
         if (l->value[0] && l->value[strlen(l->value) - 1] == ' ') l->value[0] = '\0';
         id = http_name_of(str_of(l->name));
+        if (credentials & HTTP_NAME_BIT(id)) { /* a second is refused */
+            snprintf(l->name, sizeof(l->name), "x-other");
+            id = HTTP_NAME_OTHER;
+        }
+        if (id == HTTP_NAME_AUTHORIZATION || id == HTTP_NAME_X_API_KEY)
+            credentials |= HTTP_NAME_BIT(id);
         l->is_kept =
             !((dropped | HTTP_HOP_BY_HOP | HTTP_NAME_BIT(HTTP_NAME_HOST)) & HTTP_NAME_BIT(id)) &&
             !(has_option && str_eq_nocase(str_of(l->name), STR("x-hop")));
