@@ -218,10 +218,10 @@ static uint16_t bound_port(int fd) {
 
 static enum status listen_failed(const char *host, uint16_t port, int error, struct error *err) {
     if (error == EADDRINUSE) {
-        return error_set(err, ST_IO, "port %u is in use: choose another with --port", port);
+        return error_set(err, ST_IO, "port %u is in use: choose another", port);
     }
     if (error == EADDRNOTAVAIL) {
-        return error_set(err, ST_IO, "address %s is not one of this machine's: see --host", host);
+        return error_set(err, ST_IO, "address %s is not one of this machine's", host);
     }
     if (error == EACCES) {
         return error_set(err, ST_IO, "port %u needs privileges: choose one above 1023", port);

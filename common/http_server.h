@@ -75,7 +75,8 @@ void http_server_destroy(struct http_server *server);
 
 /* Listens on a numeric address ("127.0.0.1", "::1", "0.0.0.0"). port 0: the system picks, see
  * http_server_port. `share`: SO_REUSEPORT, one socket per loop. May be called for several addresses.
- * ST_IO: "port 30000 is in use: ..."; ST_INVALID: the address is not one. */
+ * ST_IO: "port 30000 is in use: choose another", before which the caller puts its options' names;
+ * ST_INVALID: the address is not one. */
 MUST_USE enum status http_server_listen(struct http_server *server, const char *host, uint16_t port,
                                         bool share, struct error *err);
 /* The same with TLS; tls NULL: without. */

@@ -2,9 +2,12 @@
 #include "common/line_sink.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -30,6 +33,22 @@ struct line_sink {
     bool owns_fd, is_ending, has_ended;
     bool is_torn; /* the thread's: a line was cut, the file ends amid it */
 };
+
+/* Does the file end amid a line, of a life before this one, when the disk was full? It may not be
+ * readable by this descriptor, but by its owner it is. */
+static bool ends_torn(int fd) {
+    char path[32], last = '\n';
+    struct stat st;
+    int file;
+
+    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) || st.st_size == 0) return false;
+    snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+    file = open(path, O_RDONLY | O_CLOEXEC);
+    if (file < 0) return false;
+    if (pread(file, &last, 1, st.st_size - 1) != 1) last = '\n';
+    close(file);
+    return last != '\n';
+}
 
 /* What was left of it when no more could be written: there is nobody to tell. */
 static struct str write_all(int fd, struct str s) {
@@ -88,7 +107,7 @@ static void take_next_fd(struct line_sink *s) {
     s->fd = s->next_fd;
     s->next_fd = -1;
     s->owns_fd = true;
-    s->is_torn = false;
+    s->is_torn = ends_torn(s->fd);
 }
 
 static void gather(struct line_sink *s) {
@@ -157,6 +176,7 @@ struct line_sink *line_sink_create(int fd, bool owns_fd, size_t buffer_bytes) {
     s->fd = fd;
     s->next_fd = -1;
     s->owns_fd = owns_fd;
+    s->is_torn = ends_torn(fd);
     s->cap = buffer_bytes / 2;
     s->filling.bytes = mem_alloc(s->cap);
     s->flushing.bytes = mem_alloc(s->cap);

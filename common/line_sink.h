@@ -8,6 +8,9 @@
  * that a busy program pays one wake-up and one write for many lines. Writes end with a line and, but
  * for a line that is longer, are no larger than a pipe takes in one piece.
  *
+ * A file that ends amid a line, because the disk was full or the machine went down, gets a line break
+ * first: what is torn spoils no other line.
+ *
  * LIMITS. Lines of the last milliseconds are lost in a crash. */
 #ifndef COMMON_LINE_SINK_H
 #define COMMON_LINE_SINK_H

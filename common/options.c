@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define LABEL_MAX   96
@@ -405,6 +406,22 @@ static enum status apply_file(struct layer *l, const char *path, struct error *e
     return st;
 }
 
+/* Not of the file alone, but of all who may log in here. */
+static void warn_of_secrets(const struct layer *l, const char *path) {
+    const struct option_program *p = l->o->program;
+    struct stat st;
+
+    if (stat(path, &st) != 0 || !(st.st_mode & S_IROTH)) return;
+    for (size_t row = 0; row < p->n_defs; row++) {
+        if (!l->seen[row] || !p->defs[row].is_secret) continue;
+        fprintf(stderr,
+                "%s: the config file %s has a secret (%s) and every user of this machine may read "
+                "it: chmod 640, and the service's group\n",
+                p->name, path, p->defs[row].name);
+        return;
+    }
+}
+
 static enum status apply_env(struct layer *l, struct error *err) {
     for (size_t row = 0; row < l->o->program->n_defs; row++) {
         const struct option_def *d = &l->o->program->defs[row];
@@ -441,6 +458,7 @@ static enum status apply_layers(struct options *o, struct command *c, struct err
         case OPTION_DEFAULT: st = apply_defaults(&l, err); break;
         case OPTION_FILE:
             if (o->config_path) st = apply_file(&l, o->config_path, err);
+            if (o->config_path && st == ST_OK) warn_of_secrets(&l, o->config_path);
             break;
         case OPTION_ENV: st = apply_env(&l, err); break;
         case OPTION_FLAG: st = walk(c, &l, err); break;

@@ -196,6 +196,7 @@ enum status frontend_create(struct frontend **out, const struct frontend_config 
     if (config->n_sockets == 0) {
         st = http_server_listen_tls(f->server, config->tls, config->host, config->port,
                                     config->share_port, err);
+        if (st != ST_OK) error_prefix(err, "--host, --port");
     }
     if (st != ST_OK) goto fail;
     heartbeat_start(&f->heartbeat, f->loop,

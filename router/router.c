@@ -490,6 +490,10 @@ static void warn(struct router *r) {
     }
     warn_of_readable(r, r->options->api_keys_file);
     warn_of_readable(r, r->options->admin_api_key_file);
+    warn_of_readable(r, r->options->isolation_secret_file);
+    warn_of_readable(r, r->options->decision_log_secret_file);
+    warn_of_readable(r, r->options->tls_key_path);
+    warn_of_readable(r, r->options->worker_key);
 }
 
 enum status router_run(struct router *r, struct error *err) {

@@ -117,7 +117,7 @@ static enum status check_port(const struct router *r, struct error *err) {
         http_server_listen(trial, r->options->host, (uint16_t)r->options->port, false, err);
 
     http_server_destroy(trial);
-    return st;
+    return st == ST_OK ? st : error_prefix(err, "--host, --port");
 }
 
 enum status router_build_frontends(struct router *r, struct error *err) {
@@ -230,5 +230,5 @@ enum status router_build_admin(struct router *r, struct error *err) {
     }
     st = http_server_listen_tls(r->admin_server, admin_tls(r), r->options->admin_host,
                                 (uint16_t)r->options->admin_port, false, err);
-    return st == ST_OK ? st : error_prefix(err, "admin port (--admin-port)");
+    return st == ST_OK ? st : error_prefix(err, "--admin-host, --admin-port");
 }

@@ -216,7 +216,9 @@ static enum status listen_first(struct worker *w, struct error *err) {
         return error_prefix(err, "--ssl-certfile, --ssl-keyfile, --ssl-ca-certs");
     }
     w->server = http_server_create(w->loop, &limits, &events, w);
-    return http_server_listen_tls(w->server, w->tls, o->host, (uint16_t)o->port, false, err);
+    if (http_server_listen_tls(w->server, w->tls, o->host, (uint16_t)o->port, false, err) != ST_OK)
+        return error_prefix(err, "--host, --port");
+    return ST_OK;
 }
 
 static enum status open_model(struct worker *w, bool is_synthetic, struct error *err) {

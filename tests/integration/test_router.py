@@ -315,7 +315,15 @@ def test_two_routers_do_not_share_a_port(programs):
     port = first.field("router_listening", "port")
     second = programs(Router, *args, port=port)
     assert second.process.wait(40) == 1 and second.stop() == 1
-    assert f"port {port} is in use" in second.log
+    assert f"--host, --port: port {port} is in use: choose another" in second.log
+
+
+def test_a_taken_admin_port_is_named_by_its_option(programs):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        router = programs(Router, "--worker-urls", f"http://127.0.0.1:{free_port()}", "--admin-port", port)
+        assert router.process.wait(40) == 1 and router.stop() == 1
+        assert f"--admin-host, --admin-port: port {port} is in use: choose another" in router.log and " --port" not in router.log
 
 
 def test_options_in_the_environment_are_the_routers_alone(programs, monkeypatch):

@@ -147,7 +147,7 @@ static void a_taken_port_is_named(void **state) {
 
     (void)state;
     start(&fx);
-    snprintf(expected, sizeof(expected), "port %u is in use: choose another with --port",
+    snprintf(expected, sizeof(expected), "port %u is in use: choose another",
              http_server_port(fx.server));
     assert_int_equal(
         http_server_listen(fx.server, "127.0.0.1", http_server_port(fx.server), false, &err),

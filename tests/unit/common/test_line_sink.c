@@ -152,6 +152,37 @@ static void a_line_that_was_cut_spoils_no_other(void **state) {
     unlink(path);
 }
 
+/* As a restart finds it, or SIGHUP. */
+static void a_file_that_ends_amid_a_line_gets_its_end_first(void **state) {
+    struct line_sink *s;
+    char path[64];
+    int fd;
+
+    (void)state;
+    for (int is_reopened = 0; is_reopened < 2; is_reopened++) {
+        int torn = open_temporary(path);
+
+        assert_int_equal(write(torn, "{\"id\":1}\n{\"id", 13), 13);
+        close(torn);
+        fd = open(path, O_WRONLY | O_APPEND | O_CLOEXEC);
+        s = line_sink_create(is_reopened ? open("/dev/null", O_WRONLY | O_CLOEXEC) : fd, true,
+                             4096);
+        if (is_reopened) line_sink_reopen(s, fd);
+        assert_true(line_sink_put(s, STR("{\"id\":2}\n")));
+        line_sink_destroy(s);
+        assert_int_equal(count_lines(path, "\n"), 3);
+        assert_int_equal(count_lines(path, "{\"id\n"), 1);
+        assert_int_equal(count_lines(path, "{\"id\":2}\n"), 1);
+
+        fd = open(path, O_WRONLY | O_APPEND | O_CLOEXEC); /* whole now: not another */
+        s = line_sink_create(fd, true, 4096);
+        assert_true(line_sink_put(s, STR("{\"id\":3}\n")));
+        line_sink_destroy(s);
+        assert_int_equal(count_lines(path, "\n"), 4);
+        unlink(path);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lines_of_threads_arrive_whole_or_are_counted),
@@ -159,6 +190,7 @@ int main(void) {
         cmocka_unit_test(after_reopening_lines_go_to_the_new_file),
         cmocka_unit_test(reopening_while_nothing_is_said_is_fine),
         cmocka_unit_test(a_line_that_was_cut_spoils_no_other),
+        cmocka_unit_test(a_file_that_ends_amid_a_line_gets_its_end_first),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

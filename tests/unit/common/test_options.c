@@ -6,6 +6,8 @@
 #include "tests/support/cm.h"
 #include "tests/support/support.h"
 
+#include <sys/stat.h>
+
 #define MAX_ARGS 32
 
 /* Parses "a b c"; an argument may not hold a blank. */
@@ -382,6 +384,35 @@ static void rewrite(int fd, const char *text) {
     assert_int_equal(pwrite(fd, text, strlen(text), 0), strlen(text));
 }
 
+static void a_config_file_with_secrets_that_all_may_read_is_warned_of(void **state) {
+    static const struct {
+        const char *text;
+        mode_t mode;
+        bool is_warned;
+    } cases[] = {
+        {"api-key: hush\n", 0644, true},
+        {"api-key: hush\n", 0640, false},
+        {"block-size: 16\n", 0644, false},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        char path[] = "/tmp/incipit-options-XXXXXX", line[64], said[512];
+        int fd = mkstemp(path);
+        struct target t;
+        size_t n = strlen(cases[i].text);
+
+        assert_int_equal(write(fd, cases[i].text, n), n);
+        assert_int_equal(fchmod(fd, cases[i].mode), 0);
+        close(fd);
+        snprintf(line, sizeof(line), "--config %s", path);
+        options_destroy(parse_loud(&t, line, said, sizeof(said)));
+        assert_int_equal(strstr(said, "has a secret (api-key)") != NULL, cases[i].is_warned);
+        assert_null(strstr(said, "hush"));
+        unlink(path);
+    }
+}
+
 static void reload_changes_live_options_or_nothing(void **state) {
     char path[64], line[160];
     int fd = file_of(STR("block-size: 32\ntimeout: 1s\nload-factor: 2\n"), path, sizeof(path));
@@ -556,6 +587,7 @@ int main(void) {
         cmocka_unit_test(the_file_is_below_them),
         cmocka_unit_test(a_wrong_file_gets_a_sentence_with_its_line),
         cmocka_unit_test(empty_files_change_nothing),
+        cmocka_unit_test(a_config_file_with_secrets_that_all_may_read_is_warned_of),
         cmocka_unit_test(reload_changes_live_options_or_nothing),
         cmocka_unit_test(mutated_files_and_lines_never_break_it),
         cmocka_unit_test(the_dump_shows_sources_and_no_secrets),
