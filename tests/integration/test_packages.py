@@ -1,4 +1,6 @@
 """What is installed and packaged is all there, runs, and is the same each time; units are what systemd takes."""
+import base64
+import grp
 import gzip
 import hashlib
 import os
@@ -8,7 +10,7 @@ import subprocess
 
 import pytest
 
-from conftest import BUILD, ROOT, SANITIZER
+from conftest import BUILD, ROOT, SANITIZER, Router, free_port, http
 
 VERSION = (ROOT / "VERSION").read_text().strip()
 PROGRAMS = ["incipit-router", "incipit-worker"]
@@ -90,8 +92,8 @@ def test_units_name_options_that_there_are(installed):
 def test_systemd_takes_the_units_and_finds_them_confined(installed, tmp_path):
     for unit in units(installed):
         # The program's place is this machine's, whose systemd looks for it.
-        (tmp_path / unit.name).write_text(re.sub(r"/usr/bin/(incipit-\w+)", rf"{BUILD}/\1", unit.read_text()).replace(
-            "Documentation=man:", "#Documentation=man:"))
+        text = re.sub(r"/usr/bin/(incipit-\w+)", rf"{BUILD}/\1", unit.read_text()).replace("Documentation=man:", "#Documentation=man:")
+        (tmp_path / unit.name).write_text(text.replace("/usr/lib/incipit/", f"{ROOT}/deploy/systemd/"))
     names = [tmp_path / u.name.replace("@.", "@0.") for u in units(installed)]
     done = subprocess.run(["systemd-analyze", "verify", *names], capture_output=True, text=True)
     complaints = [line for line in (done.stdout + done.stderr).splitlines() if "incipit" in line]
@@ -112,6 +114,60 @@ def test_the_user_is_made_and_secrets_are_closed(installed):
     if os.getuid() == 0:
         run("systemd-tmpfiles", f"--root={installed}", "--create", "incipit.conf")
         assert secret.stat().st_mode & 0o777 == 0o600
+
+
+def test_an_admin_key_is_made_once_for_root_and_the_group(tmp_path):
+    file = tmp_path / "etc/incipit/admin-key"
+    make = [ROOT / "deploy/systemd/make-admin-key", file]
+    env = {**os.environ, "ADMIN_KEY_GROUP": grp.getgrgid(os.getgid()).gr_name}
+    run(*make, env=env)
+    key = file.read_text()
+    assert re.fullmatch(r"[A-Za-z0-9+/]{43}=\n", key) and len(base64.b64decode(key)) == 32
+    assert file.stat().st_mode & 0o777 == 0o640 and list(file.parent.iterdir()) == [file]
+    run(*make, env=env)
+    assert file.read_text() == key, "it is kept"
+    other = tmp_path / "other"
+    run(make[0], other, env=env)
+    assert other.read_text() != key
+    done = subprocess.run([make[0], tmp_path / "third"], env={**env, "ADMIN_KEY_GROUP": "no-such-group"}, capture_output=True)
+    assert done.returncode != 0 and not (tmp_path / "third").exists(), "half a key is none"
+
+
+def test_the_installed_service_asks_for_the_admin_key(installed, tmp_path, programs, scripted_worker):
+    """The shipped configuration, with the key that the unit makes: no process adds a worker without it."""
+    unit = (installed / "usr/lib/systemd/system/incipit-router.service").read_text()
+    [made] = re.findall(r"(?m)^ExecStartPre=\+/usr/lib/incipit/make-admin-key (\S+)$", unit)
+    assert os.access(installed / "usr/lib/incipit/make-admin-key", os.X_OK)
+    text = (ROOT / "deploy/systemd/router.yaml").read_text()
+    assert '\nadmin-api-key-file: "@SYSCONFDIR@/incipit/admin-key"\n' in text and made == "/etc/incipit/admin-key"
+    key_file = tmp_path / "admin-key"
+    run(installed / "usr/lib/incipit/make-admin-key", key_file,
+        env={**os.environ, "ADMIN_KEY_GROUP": grp.getgrgid(os.getgid()).gr_name})
+    config = tmp_path / "router.yaml"
+    config.write_text(text.replace("@SYSCONFDIR@/incipit/admin-key", str(key_file)).replace("/var/lib/incipit", str(tmp_path)))
+    router = programs(Router, "--config", config)
+    admin = f"http://127.0.0.1:{router.field('router_listening', 'admin_port')}"
+    assert http(admin + "/workers", {"url": scripted_worker}).code == 401
+    key = {"Authorization": "Bearer " + key_file.read_text().strip()}
+    assert http(admin + "/workers", {"url": scripted_worker}, headers=key).code == 202
+    assert http(admin + "/livez").code == http(admin + "/metrics").code == 200
+
+
+@pytest.fixture
+def scripted_worker():
+    return f"http://127.0.0.1:{free_port()}"  # nothing answers there: added all the same
+
+
+def test_packages_make_the_admin_key_and_purge_it(debs, tmp_path):
+    def script(program, name):
+        run("dpkg-deb", "-e", debs[program], tmp_path / program)
+        return (tmp_path / program / name).read_text()
+    assert "make-admin-key /etc/incipit/admin-key" in script("incipit-router", "postinst")
+    assert "/etc/incipit/admin-key" in re.search(r"(?s)= purge \].*?esac", script("incipit-router", "postrm"))[0]
+    assert "admin-key" not in script("incipit-router", "conffiles"), "it is never overwritten, nor shipped"
+    listed = run("dpkg-deb", "-c", debs["incipit-router"])
+    assert re.search(r"(?m)^-rwxr-xr-x .* \./usr/lib/incipit/make-admin-key$", listed)
+    assert "etc/incipit/admin-key" not in listed and "make-admin-key" not in run("dpkg-deb", "-c", debs["incipit-worker"])
 
 
 @pytest.fixture(scope="module")
