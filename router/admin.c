@@ -81,7 +81,7 @@ static void get_ready(struct http_request *req, void *arg) {
         return;
     }
     registry_totals(admin->registry, &totals);
-    if (totals.n_eligible > 0) {
+    if (totals.n_eligible > 0 || totals.may_wait) {
         http_reply(req, 200, "text/plain", STR(""));
         return;
     }

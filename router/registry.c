@@ -229,6 +229,7 @@ static struct worker_spec spec_of(const struct registry *r, const struct worker 
 
 void worker_set_reason(struct worker *w, uint32_t id, uint32_t reasons, bool is_set) {
     if (w->model && w->is_described) {
+        w->model->was_eligible |= load_has_eligible(routing_load(w->model->routing));
         routing_set_reason(w->model->routing, id, reasons, is_set);
     } else {
         w->reasons = is_set ? w->reasons | reasons : w->reasons & ~reasons;
@@ -413,6 +414,8 @@ void registry_tick(struct registry *r, uint64_t now_us) {
         breaker_tick(&w->breaker, now_us);
         worker_show_breaker(w, id);
     }
+    for (uint32_t i = 0; i < r->n_models; i++)
+        model_note_eligible(&r->models[i], now_us);
     registry_grant(r, now_us, &decided);
     pthread_mutex_unlock(&r->lock);
     registry_tell(&decided);

@@ -193,6 +193,7 @@ uint32_t registry_n_ids(struct registry *r); /* all ids are below this */
 
 struct registry_totals {
     uint32_t n_workers, n_eligible, n_open, n_waiting;
+    bool may_wait; /* a model's workers are all out of service, for less than --queue-timeout */
     uint32_t n_mirrored, n_followed; /* open requests of other routers, besides n_open; workers */
     uint64_t index_bytes, n_entries, n_blocks, n_refused, n_evicted;
     uint64_t n_contended, lock_wait_ns; /* the lock, as the router loops found it */

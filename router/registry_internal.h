@@ -42,6 +42,8 @@ struct model {
     struct admission *admission;
     uint32_t max_model_len;
     uint32_t n_workers;
+    bool was_eligible;    /* a worker could be picked, since the last look */
+    uint64_t eligible_us; /* when one could last be, as a look found it; 0: never */
 };
 
 struct registry {
@@ -76,6 +78,11 @@ static inline uint32_t worker_reasons(const struct worker *w, uint32_t id) {
 /* Sets or clears them, where they are kept. */
 void worker_set_reason(struct worker *w, uint32_t id, uint32_t reasons, bool is_set);
 void worker_set_draining(struct worker *w, uint32_t id, uint32_t who, bool is_set);
+
+/* Looks whether it has a worker that can be picked, and since when it has not. */
+void model_note_eligible(struct model *m, uint64_t now_us);
+/* Requests may wait for its workers: one can be picked, or could be not long ago. */
+bool model_may_wait(const struct registry *r, const struct model *m, uint64_t now_us);
 
 /* The breaker says whether the worker may be picked; the load table must say the same. */
 void worker_show_breaker(struct worker *w, uint32_t id);

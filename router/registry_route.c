@@ -153,6 +153,19 @@ static bool has_room(const struct registry *r, const struct model *m, uint64_t n
     return load_has_room(routing_load(m->routing), now_us);
 }
 
+void model_note_eligible(struct model *m, uint64_t now_us) {
+    if (m->was_eligible || load_has_eligible(routing_load(m->routing))) m->eligible_us = now_us;
+    m->was_eligible = false;
+}
+
+bool model_may_wait(const struct registry *r, const struct model *m, uint64_t now_us) {
+    uint64_t most_us = r->config.admission.max_wait_us; /* 0: any */
+
+    if (m->was_eligible || load_has_eligible(routing_load(m->routing))) return true;
+    return m->n_workers > 0 && m->eligible_us > 0 &&
+           (most_us == 0 || now_us - m->eligible_us < most_us);
+}
+
 static struct registry_waiter *waiter_of(struct admission_ticket *t) {
     return CONTAINER_OF(t, struct registry_waiter, place);
 }
@@ -241,7 +254,8 @@ enum status registry_enter(struct registry *r, struct str model, struct route_re
     st = choose_model(r, model, &m, err);
     if (st != ST_OK) goto done;
     if (r->n_waiting) registry_grant(r, rq->now_us, &decided); /* nobody overtakes those who wait */
-    if (!has_room(r, m, rq->now_us) && load_has_eligible(routing_load(m->routing))) {
+    model_note_eligible(m, rq->now_us);
+    if (!has_room(r, m, rq->now_us) && model_may_wait(r, m, rq->now_us)) {
         st = ST_AGAIN;
         if (!w) goto done;
         w->rq = rq;

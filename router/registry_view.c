@@ -81,6 +81,7 @@ void registry_totals(struct registry *r, struct registry_totals *out) {
         out->n_refused += stats.n_refused;
         out->n_evicted += stats.n_evicted;
         out->n_blocks += stats.n_blocks;
+        out->may_wait |= model_may_wait(r, &r->models[i], r->now_us);
     }
     out->n_open = r->n_open;
     out->n_mirrored = r->n_mirrored;

@@ -301,6 +301,7 @@ def test_who_drains_is_not_restarted(objects):
         c = container_of(d)
         assert c["livenessProbe"]["httpGet"]["path"] == c["startupProbe"]["httpGet"]["path"] == "/livez"
         assert c["readinessProbe"]["httpGet"]["path"] == "/readyz"
+        assert c["readinessProbe"].get("failureThreshold", 3) >= 3, "one probe that comes late empties a Service"
 
 
 @each_render

@@ -88,6 +88,30 @@ def test_a_full_queue_is_said_at_once_and_by_name(narrow):
     assert waits.answer.code == 200
 
 
+def test_while_the_last_worker_is_away_requests_wait_and_the_router_stays_ready(programs):
+    worker = programs(Worker, "--backend", "sim", "--sim-speed", 20).ready()
+    port = worker.url.rsplit(":", 1)[1]
+    router = programs(Router, "--worker-urls", worker.url, "--probe-interval", "50ms", "--probe-misses", 1).ready(1)
+    worker.process.kill()
+    wait_for(lambda: router.n_healthy() == 0, "the worker to be missed")
+    assert http(router.admin_url + "/readyz").code == 200 and router.get("/readyz").code == 200
+    waits = Asked(router)
+    wait_for(lambda: metric(http(router.admin_url + "/metrics").body, "incipit_requests_waiting") == 1, "one that waits")
+    programs(Worker, "--backend", "sim", "--sim-speed", 20, port=port).ready()
+    waits.join(30)
+    assert waits.answer.code == 200
+
+
+def test_once_the_last_worker_is_away_for_longer_than_requests_may_wait_the_router_is_not_ready(programs):
+    worker = programs(Worker, "--backend", "sim").ready()
+    router = programs(Router, "--worker-urls", worker.url, "--probe-interval", "50ms", "--probe-misses", 1,
+                      "--queue-timeout", "300ms").ready(1)
+    worker.process.kill()
+    wait_for(lambda: http(router.admin_url + "/readyz").code == 503, "it to give up")
+    refused = router.post("/v1/completions", SHORT)
+    assert refused.code == 503 and "no worker is available" in refused.json["error"]["message"] and "retry-after" in lower(refused.headers)
+
+
 def test_patience_has_an_end(narrow):
     router = narrow("--queue-timeout", "100ms")
     first = Stream(router)

@@ -94,3 +94,38 @@ def test_the_chart_has_the_version_of_the_programs():
 ])
 def test_what_the_check_believes_of_dockerignore(path, rules, out):
     assert images.ignored(path, rules) is out
+
+
+def site_of_the_page():
+    """The kustomization that deploy/README.md has its reader write."""
+    page = (ROOT / "deploy/README.md").read_text()
+    [text] = re.findall(r"(?s)cat > site/kustomization.yaml <<'END'\n(.*?)\nEND\n", page)
+    assert "kubectl apply -k site\n" in page and "kubectl apply -k deploy" not in page, "its images have no registry"
+    return text
+
+
+def test_the_page_says_where_every_image_of_ours_comes_from():
+    text = site_of_the_page()
+    [overlay] = re.findall(r"\.\./(deploy/kustomize/overlays/\w+)", text)
+    assert (ROOT / overlay / "kustomization.yaml").exists()
+    named = dict(re.findall(r"- name: (\S+)\n    newName: (\S+)\n    newTag: " + re.escape((ROOT / "VERSION").read_text().strip()), text))
+    ours = {m for path in (ROOT / "deploy/kustomize").rglob("*.yaml") for m in re.findall(r"(?m)^ +image: (incipit-\S+)$", path.read_text())}
+    assert ours == set(named) == {f"incipit-{name}" for name in IMAGES}
+    assert all(new == f"registry.example.com/{name}" for name, new in named.items())
+    pushed = re.search(r"for image in (.*); do", (ROOT / "deploy/README.md").read_text())[1]
+    assert set(pushed.split()) == ours
+
+
+@pytest.mark.skipif(not shutil.which("kubectl"), reason="SKIPPED: kubectl is not installed")
+@pytest.mark.parametrize("overlay", sorted(p.name for p in (ROOT / "deploy/kustomize/overlays").iterdir()))
+def test_what_the_page_applies_has_a_registry_in_every_image_of_ours(overlay, tmp_path):
+    shutil.copytree(ROOT / "deploy/kustomize", tmp_path / "deploy/kustomize", ignore=shutil.ignore_patterns("secrets.env"))
+    subprocess.run([tmp_path / "deploy/kustomize/make-secrets"], check=True, capture_output=True)
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site/kustomization.yaml").write_text(site_of_the_page().replace("overlays/cpu", "overlays/" + overlay))
+    said = subprocess.run(["kubectl", "kustomize", tmp_path / "site"], capture_output=True, text=True)
+    assert said.returncode == 0, said.stderr
+    images_used = re.findall(r"(?m)^ +(?:- )?image: (\S+)$", said.stdout)
+    ours = [image for image in images_used if "incipit" in image]
+    assert ours and all(image.startswith("registry.example.com/incipit-") and image.endswith(":" + (ROOT / "VERSION").read_text().strip())
+                        for image in ours), images_used

@@ -15,9 +15,9 @@
 #include <string.h>
 
 /* `batch`: what each worker says to compute at once; 0: it does not. */
-static struct registry *make_announced(uint32_t n_workers, uint32_t batch, uint32_t limit,
-                                       uint32_t max_concurrent, uint32_t queue_size,
-                                       uint64_t slow_start_us) {
+static struct registry *make_waiting(uint32_t n_workers, uint32_t batch, uint32_t limit,
+                                     uint32_t max_concurrent, uint32_t queue_size,
+                                     uint64_t slow_start_us, uint64_t max_wait_us) {
     struct registry_config config = {0};
     struct wire_server_info info = {
         .wire = 1, .model = "m", .block_size = 16, .n_blocks = 500, .prefill_tokens_per_s = 1e4};
@@ -33,6 +33,7 @@ static struct registry *make_announced(uint32_t n_workers, uint32_t batch, uint3
     config.max_worker_requests = limit;
     config.max_concurrent = max_concurrent;
     config.admission.queue_size = queue_size;
+    config.admission.max_wait_us = max_wait_us;
     assert_int_equal(registry_create(&r, &config, NULL), ST_OK);
     for (uint32_t i = 0; i < n_workers; i++) {
         snprintf(url, sizeof(url), "http://127.0.0.1:%u", 1000 + i);
@@ -42,6 +43,12 @@ static struct registry *make_announced(uint32_t n_workers, uint32_t batch, uint3
         registry_set_reason(r, id, WORKER_STARTING, false);
     }
     return r;
+}
+
+static struct registry *make_announced(uint32_t n_workers, uint32_t batch, uint32_t limit,
+                                       uint32_t max_concurrent, uint32_t queue_size,
+                                       uint64_t slow_start_us) {
+    return make_waiting(n_workers, batch, limit, max_concurrent, queue_size, slow_start_us, 0);
 }
 
 static struct registry *make(uint32_t n_workers, uint32_t limit, uint32_t max_concurrent,
@@ -266,7 +273,36 @@ static void a_limit_on_all_and_a_worker_that_comes_back(void **state) {
     end(r, &q[1], 4);
     registry_set_reason(r, 0, WORKER_UNHEALTHY, true);
     registry_set_reason(r, 1, WORKER_UNHEALTHY, true);
-    assert_int_equal(enter(r, box, &q[0], 1, 5), ST_UNAVAILABLE); /* nobody: no use waiting */
+    assert_int_equal(enter(r, box, &q[0], 1, 5), ST_AGAIN); /* one was there a moment ago */
+    registry_set_reason(r, 0, WORKER_UNHEALTHY, false);
+    registry_tick(r, 6);
+    assert_int_equal(hear(box), 1);
+    end(r, &q[0], 7);
+    registry_destroy(r);
+    mailbox_close(box);
+}
+
+/* For as long as a request may wait; then there is no use in it. */
+static void while_the_last_worker_is_away_requests_wait_for_it(void **state) {
+    struct registry *r = make_waiting(1, 0, 0, 0, 10, 0, 100);
+    struct mailbox *box = mailbox_open_waiting();
+    struct request q[2];
+
+    (void)state;
+    registry_set_reason(r, 0, WORKER_UNHEALTHY, true);
+    assert_true(totals(r).may_wait && totals(r).n_eligible == 0); /* however short it was there */
+    registry_tick(r, 10);
+    registry_tick(r, 109);
+    assert_true(totals(r).may_wait && totals(r).n_eligible == 0);
+    assert_int_equal(enter(r, box, &q[0], 1, 109), ST_AGAIN);
+    registry_tick(r, 110);
+    assert_false(totals(r).may_wait);
+    assert_int_equal(enter(r, box, &q[1], 1, 110), ST_UNAVAILABLE);
+    registry_set_reason(r, 0, WORKER_UNHEALTHY, false);
+    registry_tick(r, 120);
+    assert_int_equal(hear(box), 1);
+    assert_true(q[0].is_open);
+    end(r, &q[0], 121);
     registry_destroy(r);
     mailbox_close(box);
 }
@@ -550,6 +586,7 @@ int main(void) {
         cmocka_unit_test(who_leaves_too_late_gets_his_mail),
         cmocka_unit_test(a_full_queue_displaces_or_refuses),
         cmocka_unit_test(a_limit_on_all_and_a_worker_that_comes_back),
+        cmocka_unit_test(while_the_last_worker_is_away_requests_wait_for_it),
         cmocka_unit_test(a_prompt_goes_where_it_is_cached_past_what_is_enough),
         cmocka_unit_test(who_waits_does_not_get_past_a_slow_start),
         cmocka_unit_test(two_loops_hand_places_to_each_other),
