@@ -11,9 +11,11 @@
 #include "common/options_internal.h"
 
 #include <assert.h>
+#include <ctype.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <strings.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -52,20 +54,47 @@ static void layer_fini(struct layer *l) {
     mem_free(l->seen);
 }
 
+static void warn_clamped(const struct layer *l, const struct option_def *d,
+                         const struct option_text *t) {
+    struct buf value;
+
+    buf_init(&value, 0);
+    option_format(d, l->target, &value);
+    fprintf(stderr, "%s: %s %.*s is out of range: " STR_FMT " is used\n", l->o->program->name,
+            t->label, (int)MIN(t->value.len, (size_t)40), t->value.ptr, STR_ARG(buf_str(&value)));
+    buf_fini(&value);
+}
+
+static void warn_shown(const struct layer *l, const struct option_def *d,
+                       const struct option_text *t) {
+    char variable[OPTION_ENV_NAME_MAX];
+
+    option_env_name(d, variable);
+    fprintf(stderr,
+            "%s: %s shows in the process list: set %s, or '%s' in the --config file, or use "
+            "--%s-file\n",
+            l->o->program->name, t->label, variable, d->name, d->name);
+}
+
 static enum status layer_set(struct layer *l, size_t row, struct option_text *t,
                              struct error *err) {
+    const struct option_def *d = &l->o->program->defs[row];
+    bool was_clamped = false;
     enum status st;
 
     t->is_more = l->seen[row];
-    st = option_set(&l->o->program->defs[row], t, l->target, &l->o->memory, err);
+    t->was_clamped = &was_clamped;
+    st = option_set(d, t, l->target, &l->o->memory, err);
     if (st != ST_OK) return st;
+    if (was_clamped) warn_clamped(l, d, t);
+    if (d->is_secret && d->is_shown && l->source == OPTION_FLAG && !t->is_more) warn_shown(l, d, t);
     l->seen[row] = true;
     l->sources[row] = l->source;
     return ST_OK;
 }
 
 /* --- names ------------------------------------------------------------------------------------*/
-static const char *const builtin_names = "config,dump-config,help,version";
+static const char *const builtin_names = "config,dump-config,help,help-foreign,version";
 
 struct found {
     size_t row;
@@ -109,6 +138,48 @@ static bool find_flag(const struct option_program *p, struct str name, struct fo
     return p->defs[out->row].type == OPT_BOOL;
 }
 
+static bool is_beginning(struct str name, struct str whole) {
+    return name.len < whole.len && option_name_eq(name, (struct str){whole.ptr, name.len});
+}
+
+/* Shorter ones are more likely a mistake. */
+#define BEGINNING_MIN 5
+
+/* A flag cut short, as Python's argparse takes it: the whole name, where all names that begin so are
+ * of one row; else STR_NULL. */
+static struct str whole_name(const struct option_program *p, struct str name) {
+    const void *row = NULL;
+    struct str found = STR_NULL, alias;
+    struct foreign_flag f;
+
+    if (!p->takes_beginnings || name.len < BEGINNING_MIN) return STR_NULL;
+    for (size_t i = 0; i < p->n_defs; i++) {
+        const char *cursor = p->defs[i].aliases;
+        bool is_this = is_beginning(name, str_of(p->defs[i].name));
+
+        if (is_this) found = str_of(p->defs[i].name);
+        while ((alias = option_next_name(&cursor)).len) {
+            if (!is_beginning(name, alias)) continue;
+            if (!is_this) found = alias;
+            is_this = true;
+        }
+        if (!is_this) continue;
+        if (row) return STR_NULL;
+        row = &p->defs[i];
+    }
+    for (const struct option_foreign *g = p->foreign; g && g->flags; g++) {
+        const char *cursor = g->flags;
+
+        while (option_foreign_next(g, &cursor, &f)) {
+            if (f.is_short || !is_beginning(name, f.name)) continue;
+            if (row && row != g) return STR_NULL;
+            row = g;
+            found = f.name;
+        }
+    }
+    return found;
+}
+
 static void consider(struct str candidate, struct str name, struct str *best, size_t *distance) {
     size_t d;
 
@@ -139,6 +210,14 @@ static enum status refuse_unknown(const struct option_program *p, struct str nam
     while ((candidate = option_next_name(&cursor)).len) {
         consider(candidate, positive, &best, &distance);
     }
+    for (const struct option_foreign *g = p->foreign; g && g->flags; g++) {
+        const char *flags = g->flags;
+        struct foreign_flag f;
+
+        while (option_foreign_next(g, &flags, &f)) {
+            if (!f.is_short) consider(f.name, positive, &best, &distance);
+        }
+    }
     if (!best.len) {
         return error_set(err, ST_INVALID, "unknown option %s%.*s: %s --help lists all", dashes,
                          (int)MIN(name.len, (size_t)100), name.ptr, p->name);
@@ -154,7 +233,7 @@ struct command {
     char *const *argv;
     struct layer *layer; /* NULL in the first walk */
     const char *config;
-    bool wants_help, wants_version, wants_dump;
+    bool wants_help, wants_foreign, wants_version, wants_dump;
 };
 
 /* The value of the flag at c->i: after '=' or the next argument. */
@@ -182,6 +261,8 @@ static bool take_builtin(struct command *c, struct str name, const char *after_e
     *st = ST_OK;
     if (option_name_eq(name, STR("help"))) {
         c->wants_help = true;
+    } else if (c->program->foreign && option_name_eq(name, STR("help-foreign"))) {
+        c->wants_foreign = true;
     } else if (option_name_eq(name, STR("version"))) {
         c->wants_version = true;
     } else if (option_name_eq(name, STR("dump-config"))) {
@@ -200,72 +281,161 @@ static enum status set_flag(struct command *c, size_t row, struct option_text t,
     return c->layer ? layer_set(c->layer, row, &t, err) : ST_OK;
 }
 
-/* A flag of another program: its values are stepped over. */
-static enum status take_foreign(struct command *c, const struct option_foreign *f, struct str name,
-                                const char *after_equals, struct error *err) {
-    bool is_off = f->takes == FOREIGN_BOOL && after_equals && strcmp(after_equals, "false") == 0;
-    struct option_text t = {.value = str_of(f->value), .label = f->name};
-    struct found found;
-    struct str ignored;
-    enum status st = option_foreign_check(f, err);
+static bool is_flag(const char *arg) {
+    return arg[0] == '-' && (arg[1] == '-' || isalpha((unsigned char)arg[1]));
+}
 
-    if (st == ST_OK && f->takes != FOREIGN_BOOL) {
-        st = take_value(c, name, after_equals, &ignored, err);
-        while (f->takes == FOREIGN_MANY && c->i + 1 < c->argc && c->argv[c->i + 1][0] != '-')
-            c->i++;
+/* Does the next argument stand for the value of a bool? */
+static bool is_truth(const struct command *c) {
+    const char *next = c->i + 1 < c->argc ? c->argv[c->i + 1] : "";
+
+    return strcasecmp(next, "true") == 0 || strcasecmp(next, "false") == 0;
+}
+
+/* What another program's flag was given, and how: as a word of its own, behind '=', behind the
+ * letter of a short flag, or as one member of the value (--flag.member value). */
+struct given {
+    const char *dashes;
+    struct str name;
+    const char *value; /* NULL: not in the same argument */
+    bool is_no, is_member;
+};
+
+/* Steps over the values of another program's flag; *value is the first. */
+static enum status step_over(struct command *c, const struct foreign_flag *f, const struct given *g,
+                             struct str *value, struct error *err) {
+    bool is_given = g->value != NULL;
+    enum status st = ST_OK;
+
+    *value = str_of(g->value);
+    switch (f->takes) {
+    case FOREIGN_NOTHING:
+        if (!g->value && is_truth(c)) *value = str_of(c->argv[++c->i]);
+        break;
+    case FOREIGN_PERHAPS:
+        if (!is_given && c->i + 1 < c->argc && !is_flag(c->argv[c->i + 1]))
+            *value = str_of(c->argv[++c->i]);
+        break;
+    case FOREIGN_ONE:
+    case FOREIGN_ALL: st = take_value(c, g->name, g->value, value, err); break;
     }
-    if (st != ST_OK || !c->layer || is_off) return st;
+    while (st == ST_OK && !is_given && f->takes == FOREIGN_ALL && c->i + 1 < c->argc &&
+           !is_flag(c->argv[c->i + 1]))
+        c->i++;
+    return st;
+}
+
+static enum status take_foreign(struct command *c, const struct foreign_flag *f,
+                                const struct given *g, struct error *err) {
+    struct option_text t = {.label = f->row->as};
+    struct str value = STR_NULL;
+    struct found found;
+    bool is_fine;
+    enum status st;
+
+    if (g->is_no) return ST_OK;
+    st = step_over(c, f, g, &value, err);
+    if (st != ST_OK) return st;
+    if (f->takes == FOREIGN_NOTHING && str_eq_nocase(value, STR("false"))) return ST_OK;
+    st = option_foreign_check(f, g->is_member ? STR_NULL : value, &is_fine, err);
+    if (st != ST_OK || is_fine || !c->layer) return st;
     option_foreign_warn(c->program, f);
-    if (!f->as || !find_exact(c->program, str_of(f->as), &found)) return ST_OK;
+    if (!f->row->as || !find_exact(c->program, str_of(f->row->as), &found)) return ST_OK;
+    t.value = f->row->value ? str_of(f->row->value) : value;
     return set_flag(c, found.row, t, err);
+}
+
+/* Finds --name, --no-name and the name before the dot of --name.member. */
+static bool find_foreign(const struct option_program *p, struct given *g, bool is_short,
+                         struct foreign_flag *out) {
+    struct str positive = without_no(g->name);
+    const char *dot = memchr(g->name.ptr, '.', g->name.len);
+
+    if (dot) g->name.len = (size_t)(dot - g->name.ptr);
+    g->is_member = dot != NULL;
+    if (option_foreign_find(p, g->name, is_short, out)) return true;
+    if (is_short || positive.len == g->name.len) return false;
+    g->is_no = true;
+    return option_foreign_find(p, positive, false, out) && out->takes == FOREIGN_NOTHING;
+}
+
+/* -tp 4, -tp=4, -O3: all short flags are other programs'. */
+static enum status take_short(struct command *c, const char *arg, struct error *err) {
+    const char *equals = strchr(arg, '=');
+    struct given g = {.dashes = "-", .name = {arg + 1, strcspn(arg + 1, "=")}};
+    struct foreign_flag f;
+
+    g.value = equals ? equals + 1 : NULL;
+    if (find_foreign(c->program, &g, true, &f)) return take_foreign(c, &f, &g, err);
+    g = (struct given){.dashes = "-", .name = {arg + 1, 1}, .value = arg + 2};
+    if (arg[2] && option_foreign_find(c->program, g.name, true, &f) && f.takes != FOREIGN_NOTHING)
+        return take_foreign(c, &f, &g, err);
+    return error_set(err, ST_INVALID,
+                     "unknown option %.100s: options begin with two hyphens, %s --help lists all",
+                     arg, c->program->name);
+}
+
+static enum status take_secret(const struct option_def *d, const char *label, struct error *err) {
+    char variable[OPTION_ENV_NAME_MAX];
+
+    option_env_name(d, variable);
+    return error_set_param(err, ST_INVALID, d->name,
+                           "%s is a secret and would show in the process list: set %s, or '%s' "
+                           "in the --config file",
+                           label, variable, d->name);
+}
+
+static enum status take_own(struct command *c, const struct found *f, struct str name,
+                            const char *after, bool is_no, struct error *err) {
+    const struct option_def *d = &c->program->defs[f->row];
+    char label[LABEL_MAX];
+    struct option_text t = {.label = label, .in_seconds = f->in_seconds};
+    enum status st;
+
+    snprintf(label, sizeof(label), "--" STR_FMT, STR_ARG(name));
+    t.is_inverted = f->is_inverted != is_no;
+    if (d->is_secret && !d->is_shown) return take_secret(d, label, err);
+    if (d->type == OPT_BOOL) {
+        if (is_no && after) return error_set(err, ST_INVALID, "%s takes no value", label);
+        t.value = after ? str_of(after) : STR("true");
+        if (!after && !is_no && c->program->foreign && is_truth(c))
+            t.value = str_of(c->argv[++c->i]);
+        return set_flag(c, f->row, t, err);
+    }
+    if (d->alone && !after && (c->i + 1 == c->argc || c->argv[c->i + 1][0] == '-')) {
+        t.value = str_of(d->alone);
+        return set_flag(c, f->row, t, err);
+    }
+    st = take_value(c, name, after, &t.value, err);
+    if (st == ST_OK) st = set_flag(c, f->row, t, err);
+    while (st == ST_OK && d->takes_many && c->i + 1 < c->argc && c->argv[c->i + 1][0] != '-') {
+        t.value = str_of(c->argv[++c->i]);
+        st = set_flag(c, f->row, t, err);
+    }
+    return st;
 }
 
 static enum status take_flag(struct command *c, const char *arg, struct error *err) {
     const char *equals = strchr(arg, '='), *after = equals ? equals + 1 : NULL;
     struct str name = {arg + 2, equals ? (size_t)(equals - arg) - 2 : strlen(arg) - 2};
-    const struct option_foreign *foreign;
-    const struct option_def *d;
-    char label[LABEL_MAX];
-    struct option_text t = {.label = label};
+    struct given g = {.dashes = "--", .name = name, .value = after};
+    struct foreign_flag foreign;
     struct found f;
     enum status st;
     bool is_no;
 
-    if (take_builtin(c, name, after, &st, err)) return st;
-    if (!find_flag(c->program, name, &f, &is_no)) {
-        foreign = option_foreign_find(c->program, name);
-        if (foreign) return take_foreign(c, foreign, name, after, err);
-        return refuse_unknown(c->program, name, "--", err);
+    for (;;) {
+        if (take_builtin(c, name, after, &st, err)) return st;
+        if (find_flag(c->program, name, &f, &is_no))
+            return take_own(c, &f, name, after, is_no, err);
+        if (find_foreign(c->program, &g, false, &foreign))
+            return take_foreign(c, &foreign, &g, err);
+        name = whole_name(c->program, name);
+        if (!name.len) break;
+        g = (struct given){.dashes = "--", .name = name, .value = after};
     }
-    d = &c->program->defs[f.row];
-    snprintf(label, sizeof(label), "--" STR_FMT, STR_ARG(name));
-    t.in_seconds = f.in_seconds;
-    t.is_inverted = f.is_inverted != is_no;
-    if (d->is_secret) {
-        char variable[OPTION_ENV_NAME_MAX];
-
-        option_env_name(d, variable);
-        return error_set_param(err, ST_INVALID, d->name,
-                               "%s is a secret and would show in the process list: set %s, or '%s' "
-                               "in the --config file",
-                               label, variable, d->name);
-    }
-    if (d->type == OPT_BOOL) {
-        if (is_no && after) return error_set(err, ST_INVALID, "%s takes no value", label);
-        t.value = after ? str_of(after) : STR("true");
-        return set_flag(c, f.row, t, err);
-    }
-    if (d->alone && !after && (c->i + 1 == c->argc || c->argv[c->i + 1][0] == '-')) {
-        t.value = str_of(d->alone);
-        return set_flag(c, f.row, t, err);
-    }
-    st = take_value(c, name, after, &t.value, err);
-    if (st == ST_OK) st = set_flag(c, f.row, t, err);
-    while (st == ST_OK && d->takes_many && c->i + 1 < c->argc && c->argv[c->i + 1][0] != '-') {
-        t.value = str_of(c->argv[++c->i]);
-        st = set_flag(c, f.row, t, err);
-    }
-    return st;
+    name = (struct str){arg + 2, equals ? (size_t)(equals - arg) - 2 : strlen(arg) - 2};
+    return refuse_unknown(c->program, name, "--", err);
 }
 
 static enum status take_positional(struct command *c, const char *arg, bool *is_taken,
@@ -296,10 +466,7 @@ static enum status walk(struct command *c, struct layer *layer, struct error *er
         } else if (strcmp(arg, "-h") == 0) {
             c->wants_help = true;
         } else if (arg[1] != '-') {
-            st = error_set(err, ST_INVALID,
-                           "unknown option %.100s: options begin with two hyphens, %s --help lists "
-                           "all",
-                           arg, c->program->name);
+            st = take_short(c, arg, err);
         } else {
             st = take_flag(c, arg, err);
         }
@@ -350,14 +517,20 @@ static enum status read_file(const char *path, struct buf *out, struct error *er
 }
 
 /* A key of another program in the file. */
-static enum status on_foreign_entry(struct layer *l, const struct option_foreign *f,
+static enum status on_foreign_entry(struct layer *l, const struct foreign_flag *f,
                                     const struct option_entry *e, struct error *err) {
-    struct option_text t = {.value = str_of(f->value), .label = f->name};
+    struct option_text t = {.value = e->value, .label = f->row->as};
     struct found found;
+    bool is_fine;
+    enum status st;
 
-    if (f->takes == FOREIGN_BOOL && str_eq(e->value, STR("false"))) return ST_OK;
+    if (f->takes == FOREIGN_NOTHING && str_eq_nocase(e->value, STR("false"))) return ST_OK;
+    st = option_foreign_check(f, e->is_json ? STR_NULL : e->value, &is_fine, err);
+    if (st != ST_OK && err) error_prefix(err, "line %u", e->line);
+    if (st != ST_OK || is_fine) return st;
     if (e->index == 0) option_foreign_warn(l->o->program, f);
-    if (!f->as || !find_exact(l->o->program, str_of(f->as), &found)) return ST_OK;
+    if (!f->row->as || !find_exact(l->o->program, str_of(f->row->as), &found)) return ST_OK;
+    if (f->row->value) t.value = str_of(f->row->value);
     return layer_set(l, found.row, &t, err);
 }
 
@@ -370,12 +543,18 @@ static enum status on_entry(void *ctx, const struct option_entry *e, struct erro
     enum status st;
 
     if (!find_exact(p, e->key, &f)) {
-        const struct option_foreign *foreign = option_foreign_find(p, e->key);
+        struct foreign_flag foreign;
 
-        st = foreign ? option_foreign_check(foreign, err) : refuse_unknown(p, e->key, "", err);
-        if (st == ST_OK) return on_foreign_entry(l, foreign, e, err);
+        if (option_foreign_find(p, e->key, false, &foreign))
+            return on_foreign_entry(l, &foreign, e, err);
+        st = refuse_unknown(p, e->key, "", err);
         if (err) error_prefix(err, "line %u", e->line);
         return st;
+    }
+    if (e->is_json && p->defs[f.row].type != OPT_STR) {
+        return error_set_param(
+            err, ST_INVALID, p->defs[f.row].name,
+            "line %u: an option's value must be a value or a list, not a mapping", e->line);
     }
     snprintf(label, sizeof(label), "line %u: %s", e->line, p->defs[f.row].name);
     if (e->is_item && p->defs[f.row].type != OPT_LIST) {
@@ -431,10 +610,11 @@ static enum status apply_env(struct layer *l, struct error *err) {
         enum status st;
 
         option_env_name(d, name);
+        t.label = name;
         value = getenv(name);
+        if ((!value || !*value) && d->env) value = getenv(t.label = d->env);
         if (!value || !*value) continue;
         t.value = str_of(value);
-        t.label = name;
         st = layer_set(l, row, &t, err);
         if (st == ST_OK) continue;
         if (!str_starts(t.value, STR("tcp://"))) return st;
@@ -481,6 +661,8 @@ static void print(const struct command *c, const struct options *o) {
     buf_init(&out, 0);
     if (c->wants_help) {
         options_help(c->program, terminal_columns(), &out);
+    } else if (c->wants_foreign) {
+        options_help_foreign(c->program, terminal_columns(), &out);
     } else if (c->wants_version) {
         buf_appendf(&out, "%s %s\n", c->program->name, INCIPIT_VERSION);
     } else {
@@ -504,7 +686,8 @@ enum status options_parse(struct options **out, const struct option_program *pro
     arena_init(&o->memory, 4096);
     *wants_exit = false;
     st = walk(&c, NULL, err);
-    if (st == ST_OK || c.wants_help) *wants_exit = c.wants_help || c.wants_version;
+    if (st == ST_OK || c.wants_help)
+        *wants_exit = c.wants_help || c.wants_foreign || c.wants_version;
     if (*wants_exit) {
         print(&c, o);
         st = ST_OK;

@@ -16,7 +16,8 @@
  *           .aliases = "page-size", .group = "Cache", .help = "Tokens per KV block. ..."},
  *      };
  *
- * Every program also gets --config, --help, --version and --dump-config.
+ * Every program also gets --config, --help, --version and --dump-config; one that takes flags of
+ * other programs gets --help-foreign, which lists those.
  * Thread: the one that owns the program's options; readers of live fields live on it too. */
 #ifndef COMMON_OPTIONS_H
 #define COMMON_OPTIONS_H
@@ -55,7 +56,12 @@ struct option_def {
                                * takes a bare number as seconds; an OPT_BOOL alias that begins with
                                * '!' means the opposite: "!disable-radix-cache" */
     bool is_live;        /* may change on reload */
-    bool is_secret;      /* shown as ***; refused on the command line, where `ps` shows it */
+    bool is_clamped;     /* a number out of range is brought into it, with a line on stderr */
+    bool is_human;       /* OPT_U32: also 32k (32000), 1.5k and 32K (32768) */
+    bool is_secret;      /* shown as ***; refused on the command line, where `ps` shows it ... */
+    bool is_shown;       /* ... or accepted there, with a line on stderr that warns of it */
+    bool is_verbatim;    /* OPT_LIST: commas belong to the items */
+    const char *env;     /* a variable of another program, used when ours is not set */
     bool is_positional;  /* also taken from the bare argument (one row at most) */
     bool takes_many;     /* OPT_LIST: --name a b c, up to the next flag */
     const char *alone;   /* OPT_ENUM: its value when the flag stands alone, last or before a flag */
@@ -65,18 +71,21 @@ struct option_def {
     const char *help;    /* what it is, and what happens when it is raised or lowered */
 };
 
-/* A flag that users of another program bring along. It is refused, or it is accepted and stands for
- * one of ours, or it is accepted and has no effect, with a line on stderr that says why. */
+/* Flags that users of another program bring along, all with the same reason. Each is refused; or
+ * stands for one of ours; or is accepted and has no effect, with a line on stderr that says why. A
+ * bool that is switched off (--no-NAME, =false) is accepted in silence: what is not here is off.
+ *
+ * `flags` are names with commas between them. A name by itself takes no value; NAME= takes one,
+ * NAME=? takes one unless the next word is a flag, NAME=* takes all words up to the next flag. One
+ * that begins with a hyphen is a short flag: "-tp=" for -tp 4, "-O=" also for -O3. */
 struct option_foreign {
-    const char *name;
-    enum {
-        FOREIGN_BOOL, /* no value, or =true, =false */
-        FOREIGN_VALUE,
-        FOREIGN_MANY, /* all words up to the next flag */
-    } takes;
-    const char *as, *value; /* what it stands for when it is given (not with =false), or NULL */
-    bool is_refused;
-    const char *remark; /* what to do instead; "stands for" needs none */
+    const char *flags;
+    const char *as;      /* the option of ours that they stand for, or NULL */
+    const char *value;   /* what that is set to; NULL: the value given, and not a word on stderr */
+    const char *fine;    /* "auto,none": values that change nothing, accepted in silence */
+    const char *refuses; /* "fp8,int8": values that are refused; a last '*' stands for any ending */
+    bool is_refused;     /* every value but the fine ones is refused */
+    const char *remark;  /* what to do instead; "stands for" needs none */
 };
 
 #define OPTION_FIELD(type, member) offsetof(type, member), sizeof(((type *)0)->member)
@@ -87,9 +96,10 @@ struct option_program {
     const char *usage;   /* "[MODEL] [options]" */
     const struct option_def *defs;
     size_t n_defs;
-    size_t target_bytes; /* sizeof the struct that the rows fill */
-    const struct option_foreign
-        *foreign; /* after defs, which win; ends with a NULL name, or NULL */
+    size_t target_bytes;                  /* sizeof the struct that the rows fill */
+    const struct option_foreign *foreign; /* after defs, which win; ends with NULL flags, or NULL */
+    const char *others;    /* whose flags those are: "vllm serve and sglang.launch_server" */
+    bool takes_beginnings; /* a flag may be cut short where only one row has such a name */
 };
 
 enum option_source { OPTION_DEFAULT, OPTION_FILE, OPTION_ENV, OPTION_FLAG };
@@ -116,5 +126,10 @@ enum option_source options_source(const struct options *o, const char *name);
 
 void options_dump(const struct options *o, struct buf *out); /* as YAML; secrets masked */
 void options_help(const struct option_program *program, uint32_t columns, struct buf *out);
+
+/* The flags of other programs and what becomes of each: for a terminal, or as rows of a table in
+ * Markdown. */
+void options_help_foreign(const struct option_program *program, uint32_t columns, struct buf *out);
+void options_foreign_page(const struct option_program *program, struct buf *out);
 
 #endif

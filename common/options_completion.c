@@ -27,7 +27,7 @@ static enum value_kind kind_of(const struct option_def *d) {
 }
 
 static bool is_offered(const struct option_def *d) {
-    return !d->is_hidden && !d->is_secret;
+    return !d->is_hidden && (!d->is_secret || d->is_shown);
 }
 
 /* "incipit-router" as a function's name: "_incipit_router" */
@@ -62,7 +62,7 @@ typedef void row_fn(struct buf *out, const struct option_def *d, bool is_builtin
 
 static void each_row(struct buf *out, const struct option_program *p, row_fn *fn) {
     size_t n;
-    const struct option_def *rows = option_builtins(&n);
+    const struct option_def *rows = option_builtins(p, &n);
 
     for (size_t i = 0; i < p->n_defs; i++) {
         if (is_offered(&p->defs[i])) fn(out, &p->defs[i], false);
@@ -271,7 +271,7 @@ static void fish_row(struct buf *out, const char *program, const char *when,
 static void fish_rows(struct buf *out, const struct option_manual *m, const char *when,
                       const struct option_program *p) {
     size_t n;
-    const struct option_def *rows = option_builtins(&n);
+    const struct option_def *rows = option_builtins(p, &n);
 
     for (size_t i = 0; i < p->n_defs; i++) {
         if (is_offered(&p->defs[i])) fish_row(out, m->program->name, when, &p->defs[i], false);

@@ -12,10 +12,12 @@ static const struct option_def builtins[] = {
     {"dump-config", OPT_BOOL, .help = "Print the effective configuration as YAML and exit."},
     {"help", OPT_BOOL, .help = "Print this and exit."},
     {"version", OPT_BOOL, .help = "Print the version and exit."},
+    {"help-foreign", OPT_BOOL,
+     .help = "Print the flags of other programs that are accepted or refused here, and exit."},
 };
 
-const struct option_def *option_builtins(size_t *n) {
-    *n = ARRAY_LEN(builtins);
+const struct option_def *option_builtins(const struct option_program *p, size_t *n) {
+    *n = ARRAY_LEN(builtins) - (p->foreign == NULL);
     return builtins;
 }
 
@@ -69,7 +71,7 @@ static void append_env_name(const struct option_def *d, struct buf *out) {
 
 static void append_spelling(const struct option_def *d, bool is_builtin, struct buf *out) {
     buf_append_str(out, STR("  "));
-    if (d->is_secret) {
+    if (d->is_secret && !d->is_shown) {
         append_env_name(d, out);
         buf_appendf(out, ", or %s in the --config file", d->name);
     } else if (d->type == OPT_BOOL) {
@@ -104,6 +106,7 @@ void option_facts(const struct option_def *d, struct buf *out) {
     }
     if (d->is_live) buf_append_str(out, STR("changes on reload; "));
     append_env_name(d, out);
+    if (d->env) buf_appendf(out, ", %s", d->env);
     buf_append_char(out, ']');
 }
 
@@ -143,6 +146,10 @@ bool option_has_row(const struct option_program *p, const char *name) {
 }
 
 void options_help(const struct option_program *p, uint32_t columns, struct buf *out) {
+    const struct option_def *builtin;
+    struct buf hint;
+    size_t n;
+
     buf_appendf(out, "%s %s\n\n", p->name, INCIPIT_VERSION);
     append_wrapped(out, str_of(p->summary), columns, 0);
     buf_appendf(out, "\nUsage: %s %s\n", p->name, p->usage);
@@ -154,9 +161,108 @@ void options_help(const struct option_program *p, uint32_t columns, struct buf *
             append_row(&p->defs[j], false, columns, out);
         }
     }
+    builtin = option_builtins(p, &n);
     buf_append_str(out, STR("\nEvery program\n"));
-    for (size_t i = 0; i < ARRAY_LEN(builtins); i++)
-        append_row(&builtins[i], true, columns, out);
+    for (size_t i = 0; i < n; i++)
+        append_row(&builtin[i], true, columns, out);
+    if (!p->foreign) return;
+    buf_append_char(out, '\n');
+    buf_init(&hint, 0);
+    buf_appendf(&hint,
+                "Flags of %s that are none of these are accepted with one line on stderr, or "
+                "refused with the reason: %s --help-foreign lists them.",
+                p->others ? p->others : "other programs", p->name);
+    append_wrapped(out, buf_str(&hint), columns, 0);
+    buf_fini(&hint);
+}
+
+/* --- flags of other programs ------------------------------------------------------------------*/
+/* "auto and none", "a, b and c"; a list of values with commas between. */
+static void append_values(struct buf *out, const char *list) {
+    struct str word = option_next_name(&list), following;
+    bool is_first = true;
+
+    for (; word.len; word = following) {
+        following = option_next_name(&list);
+        if (!is_first) buf_append_str(out, following.len ? STR(", ") : STR(" and "));
+        is_first = false;
+        if (str_ends(word, STR("*"))) {
+            buf_appendf(out, "%.*s...", (int)word.len - 1, word.ptr);
+        } else {
+            buf_append_str(out, word);
+        }
+    }
+}
+
+/* What becomes of a row's flags, in a few words. */
+static void append_fate(struct buf *out, const struct option_foreign *row) {
+    if (row->as && row->value) {
+        buf_appendf(out, "taken as --%s %s", row->as, row->value);
+    } else if (row->as) {
+        buf_appendf(out, "taken as --%s", row->as);
+    } else if (row->is_refused) {
+        buf_append_str(out, STR("refused"));
+        if (row->fine) {
+            buf_append_str(out, STR(", but not "));
+            append_values(out, row->fine);
+        }
+    } else {
+        buf_append_str(out, STR("no effect"));
+        if (row->refuses) {
+            buf_append_str(out, STR("; refused with "));
+            append_values(out, row->refuses);
+        }
+    }
+}
+
+static void append_foreign_row(struct buf *out, const struct option_foreign *row,
+                               uint32_t columns) {
+    const char *cursor = row->flags;
+    struct foreign_flag f;
+    struct buf line;
+
+    buf_init(&line, 0);
+    while (option_foreign_next(row, &cursor, &f))
+        buf_appendf(&line, "%s" STR_FMT " ", f.is_short ? "-" : "--", STR_ARG(f.name));
+    append_wrapped(out, buf_str(&line), columns, 2);
+    buf_clear(&line);
+    append_fate(&line, row);
+    if (row->remark) buf_appendf(&line, ": %s", row->remark);
+    append_wrapped(out, buf_str(&line), columns, INDENT);
+    buf_fini(&line);
+}
+
+void options_help_foreign(const struct option_program *p, uint32_t columns, struct buf *out) {
+    buf_appendf(out, "%s %s: flags of %s\n\n", p->name, INCIPIT_VERSION,
+                p->others ? p->others : "other programs");
+    for (const struct option_foreign *row = p->foreign; row && row->flags; row++)
+        append_foreign_row(out, row, columns);
+}
+
+static void append_cell(struct buf *out, const char *text) {
+    for (; text && *text; text++) {
+        if (*text == '|') buf_append_char(out, '\\');
+        buf_append_char(out, *text);
+    }
+}
+
+void options_foreign_page(const struct option_program *p, struct buf *out) {
+    for (const struct option_foreign *row = p->foreign; row && row->flags; row++) {
+        const char *cursor = row->flags, *between = "";
+        struct foreign_flag f;
+
+        buf_append_str(out, STR("| "));
+        while (option_foreign_next(row, &cursor, &f)) {
+            buf_appendf(out, "%s`%s" STR_FMT "`", between, f.is_short ? "-" : "--",
+                        STR_ARG(f.name));
+            between = ", ";
+        }
+        buf_append_str(out, STR(" | "));
+        append_fate(out, row);
+        buf_append_str(out, STR(" | "));
+        append_cell(out, row->remark);
+        buf_append_str(out, STR(" |\n"));
+    }
 }
 
 /* --- dump -------------------------------------------------------------------------------------*/

@@ -3,7 +3,7 @@
  *      options.c         layers: defaults, file, environment, flags; reload
  *      options_value.c   one value: text to field, field to text, what would have been right
  *      options_yaml.c    the file; the only place that sees libyaml
- *      options_foreign.c flags of other programs
+ *      options_foreign.c flags of other programs, and their list
  *      options_help.c    --help and --dump-config
  *      options_man.c, options_completion.c   the same for man(1) and for shells */
 #ifndef COMMON_OPTIONS_INTERNAL_H
@@ -31,6 +31,7 @@ struct option_text {
     bool is_empty;     /* an empty list */
     bool in_seconds;   /* OPT_MS: a bare number is seconds */
     bool is_inverted;  /* OPT_BOOL: the opposite */
+    bool *was_clamped; /* set when the number was brought into its range; or NULL */
 };
 
 /* Checks the text against the row and stores it in the row's field of `target`. */
@@ -61,7 +62,7 @@ struct str option_next_name(const char **cursor);
 
 /* --- options_help.c ---------------------------------------------------------------------------*/
 /* --config, --help ...: rows without a field. */
-const struct option_def *option_builtins(size_t *n);
+const struct option_def *option_builtins(const struct option_program *p, size_t *n);
 
 const char *option_metavar(const struct option_def *d);                    /* "N", "FILE" */
 const char *option_group(const struct option_def *d);                      /* its heading */
@@ -73,14 +74,31 @@ void option_facts(const struct option_def *d, struct buf *out);
 bool option_has_row(const struct option_program *p, const char *name);
 
 /* --- options_foreign.c ------------------------------------------------------------------------*/
-/* The program's entry for a name that is none of its own, or NULL. */
-const struct option_foreign *option_foreign_find(const struct option_program *p, struct str name);
+enum foreign_takes { FOREIGN_NOTHING, FOREIGN_ONE, FOREIGN_PERHAPS, FOREIGN_ALL };
 
-/* ST_UNSUPPORTED with the remark when it is refused. */
-MUST_USE enum status option_foreign_check(const struct option_foreign *f, struct error *err);
+/* One flag of a row. */
+struct foreign_flag {
+    const struct option_foreign *row;
+    struct str name; /* as the row has it, without the first hyphen of a short one */
+    enum foreign_takes takes;
+    bool is_short;
+};
+
+/* The program's entry for a name that is none of its own. False when there is none. */
+bool option_foreign_find(const struct option_program *p, struct str name, bool is_short,
+                         struct foreign_flag *out);
+
+/* The next flag of a row's list at *cursor; false at its end. */
+bool option_foreign_next(const struct option_foreign *row, const char **cursor,
+                         struct foreign_flag *out);
+
+/* What becomes of the flag with that value (STR_NULL: none): ST_UNSUPPORTED with the remark when it
+ * is refused. *is_fine: it changes nothing, so there is nothing to warn of. */
+MUST_USE enum status option_foreign_check(const struct foreign_flag *f, struct str value,
+                                          bool *is_fine, struct error *err);
 
 /* The one line on stderr; for one that stands for something it says what. */
-void option_foreign_warn(const struct option_program *p, const struct option_foreign *f);
+void option_foreign_warn(const struct option_program *p, const struct foreign_flag *f);
 
 /* --- options_yaml.c ---------------------------------------------------------------------------*/
 #define OPTIONS_FILE_MAX_BYTES (1 << 20)
@@ -91,12 +109,13 @@ struct option_entry {
     uint32_t index; /* of the item in a sequence */
     bool is_item;   /* the value is an item of a sequence */
     bool is_empty;  /* an empty sequence */
+    bool is_json;   /* the value is a mapping, or a sequence of such, written as JSON */
 };
 
 typedef enum status option_entry_fn(void *ctx, const struct option_entry *e, struct error *err);
 
-/* Calls `fn` for each `key: scalar` and each item of `key: [a, b]`, in order. Anything else in the
- * document is refused. */
+/* Calls `fn` for each `key: scalar` and each item of `key: [a, b]`, in order; for a mapping with its
+ * text as JSON. Anything else in the document is refused. */
 MUST_USE enum status options_yaml_read(struct str text, option_entry_fn *fn, void *ctx,
                                        struct error *err);
 

@@ -94,7 +94,7 @@ static void append_paragraphs(struct buf *out, const char *text) {
 
 static void append_tag(struct buf *out, const struct option_def *d, bool is_builtin) {
     buf_append_str(out, STR(".TP\n"));
-    if (d->is_secret) {
+    if (d->is_secret && !d->is_shown) {
         char name[OPTION_ENV_NAME_MAX];
 
         option_env_name(d, name);
@@ -121,7 +121,7 @@ static void append_option(struct buf *out, const struct option_def *d, bool is_b
     append_tag(out, d, is_builtin);
     append_sentences(out, str_of(d->help));
     if (is_builtin) return;
-    if (d->is_secret) {
+    if (d->is_secret && !d->is_shown) {
         buf_append_str(out, STR("Not taken on the command line, which\n.BR ps (1)\nshows: set the "
                                 "variable, or\n"));
         append_macro(out, "B", str_of(d->name));
@@ -147,9 +147,9 @@ static void append_groups(struct buf *out, const struct option_program *p) {
     }
 }
 
-static void append_builtins(struct buf *out) {
+static void append_builtins(struct buf *out, const struct option_program *p) {
     size_t n;
-    const struct option_def *rows = option_builtins(&n);
+    const struct option_def *rows = option_builtins(p, &n);
 
     buf_append_str(out, STR(".SS Every program\n"));
     for (size_t i = 0; i < n; i++)
@@ -259,7 +259,7 @@ void options_man(const struct option_manual *m, struct buf *out) {
                        "before the file, that before the default.\nAn underscore is as good as a "
                        "hyphen.\n"));
     append_groups(out, m->program);
-    append_builtins(out);
+    append_builtins(out, m->program);
     for (const struct option_command *c = m->commands; c->word; c++)
         append_own(out, m, c);
     append_entries(out, "ENVIRONMENT", m->environment);

@@ -68,6 +68,35 @@ static enum status parse_with_unit(struct str s, const struct unit *units, size_
     return ST_INVALID;
 }
 
+static enum status parse_double(struct str s, double *out) {
+    char text[64], *end;
+    double value;
+
+    if (s.len == 0 || s.len >= sizeof(text) || isspace((unsigned char)s.ptr[0])) return ST_INVALID;
+    memcpy(text, s.ptr, s.len);
+    text[s.len] = '\0';
+    value = strtod(text, &end);
+    if (*end || end != text + s.len || !isfinite(value)) return ST_INVALID;
+    *out = value;
+    return ST_OK;
+}
+
+/* 32k is 32000, 1.5k is 1500, 32K is 32768, as vLLM has it. */
+static enum status parse_human(struct str s, uint64_t *out) {
+    static const char letters[] = "kmgtKMGT";
+    const char *letter = s.len > 1 ? strchr(letters, s.ptr[s.len - 1]) : NULL;
+    uint32_t power = letter ? (uint32_t)(letter - letters) % 4 + 1 : 0;
+    double value, factor = letter && letter - letters >= 4 ? 1024 : 1000;
+
+    if (!letter || !*letter) return str_to_u64(s, out);
+    if (parse_double((struct str){s.ptr, s.len - 1}, &value) != ST_OK) return ST_INVALID;
+    while (power-- > 0)
+        value *= factor;
+    if (value < 0 || value > (double)UINT32_MAX || value != floor(value)) return ST_INVALID;
+    *out = (uint64_t)value;
+    return ST_OK;
+}
+
 /* A value of one of the integer types. */
 static enum status parse_integer(const struct option_def *d, struct str s, bool in_seconds,
                                  uint64_t *out) {
@@ -79,23 +108,10 @@ static enum status parse_integer(const struct option_def *d, struct str s, bool 
     } else if (d->type == OPT_MS) {
         st = parse_with_unit(s, time_units, ARRAY_LEN(time_units), in_seconds ? 1000 : 1, &value);
     } else {
-        st = str_to_u64(s, &value);
+        st = d->is_human ? parse_human(s, &value) : str_to_u64(s, &value);
     }
     if (st != ST_OK) return st;
     if (d->size == sizeof(uint32_t) && value > UINT32_MAX) return ST_INVALID;
-    *out = value;
-    return ST_OK;
-}
-
-static enum status parse_double(struct str s, double *out) {
-    char text[64], *end;
-    double value;
-
-    if (s.len == 0 || s.len >= sizeof(text) || isspace((unsigned char)s.ptr[0])) return ST_INVALID;
-    memcpy(text, s.ptr, s.len);
-    text[s.len] = '\0';
-    value = strtod(text, &end);
-    if (*end || end != text + s.len || !isfinite(value)) return ST_INVALID;
     *out = value;
     return ST_OK;
 }
@@ -111,6 +127,21 @@ static enum status parse_bool(struct str s, bool *out) {
     return ST_INVALID;
 }
 
+/* Brings the value into the row's range where the row permits that, and says whether it lies there
+ * now. */
+static bool clamp_integer(const struct option_def *d, const struct option_text *t,
+                          uint64_t *value) {
+    uint64_t bound, given = *value;
+
+    if (d->min && parse_integer(d, str_of(d->min), false, &bound) == ST_OK)
+        *value = MAX(*value, bound);
+    if (d->max && parse_integer(d, str_of(d->max), false, &bound) == ST_OK)
+        *value = MIN(*value, bound);
+    if (*value == given) return true;
+    if (t->was_clamped) *t->was_clamped = d->is_clamped;
+    return d->is_clamped;
+}
+
 static bool is_integer_in_range(const struct option_def *d, uint64_t value) {
     uint64_t bound;
 
@@ -120,11 +151,14 @@ static bool is_integer_in_range(const struct option_def *d, uint64_t value) {
     return !d->max || parse_integer(d, str_of(d->max), false, &bound) != ST_OK || value <= bound;
 }
 
-static bool is_double_in_range(const struct option_def *d, double value) {
-    double bound;
+static bool clamp_double(const struct option_def *d, const struct option_text *t, double *value) {
+    double bound, given = *value;
 
-    if (d->min && parse_double(str_of(d->min), &bound) == ST_OK && value < bound) return false;
-    return !d->max || parse_double(str_of(d->max), &bound) != ST_OK || value <= bound;
+    if (d->min && parse_double(str_of(d->min), &bound) == ST_OK) *value = MAX(*value, bound);
+    if (d->max && parse_double(str_of(d->max), &bound) == ST_OK) *value = MIN(*value, bound);
+    if (*value == given) return true;
+    if (t->was_clamped) *t->was_clamped = d->is_clamped;
+    return d->is_clamped;
 }
 
 /* What the user wrote, in our words. */
@@ -142,7 +176,7 @@ static enum status set_integer(const struct option_def *d, const struct option_t
     uint64_t value;
 
     if (parse_integer(d, words, t->in_seconds, &value) != ST_OK) return ST_INVALID;
-    if (!is_word && !is_integer_in_range(d, value)) return ST_INVALID;
+    if (!is_word && !clamp_integer(d, t, &value)) return ST_INVALID;
     if (d->size == sizeof(uint32_t)) {
         *(uint32_t *)field(d, target) = (uint32_t)value;
     } else {
@@ -176,12 +210,13 @@ static void list_add(struct option_list *list, struct str item, struct arena *me
 static enum status set_list(const struct option_def *d, const struct option_text *t, void *target,
                             struct arena *memory) {
     struct option_list list = {NULL, 0};
+    bool is_item = t->is_item || d->is_verbatim;
     struct str rest = t->value;
     uint64_t bound;
 
     if (t->is_more) memcpy(&list, field(d, target), sizeof(list));
-    if (t->is_item && !t->is_empty) list_add(&list, t->value, memory);
-    while (!t->is_item && rest.len > 0) {
+    if (is_item && !t->is_empty) list_add(&list, t->value, memory);
+    while (!is_item && rest.len > 0) {
         const char *comma = memchr(rest.ptr, ',', rest.len);
         size_t n = comma ? (size_t)(comma - rest.ptr) : rest.len;
         struct str item = str_trim((struct str){rest.ptr, n});
@@ -213,7 +248,7 @@ static enum status set_value(const struct option_def *d, const struct option_tex
     case OPT_MS: return set_integer(d, t, target);
     case OPT_F64:
         if (parse_double(t->value, &number) != ST_OK) return ST_INVALID;
-        if (!is_double_in_range(d, number)) return ST_INVALID;
+        if (!clamp_double(d, t, &number)) return ST_INVALID;
         *(double *)field(d, target) = number;
         return ST_OK;
     case OPT_STR:

@@ -1,10 +1,15 @@
 /* common/options_yaml.c - the configuration file: one mapping from names to scalars or lists.
  *
- * libyaml's events are enough: no tree is built. What YAML can say beyond that (nesting, anchors,
- * tags, several documents) is refused, so that a file means the same to every reader. */
+ * libyaml's events are enough: no tree is built. An option whose value is JSON may have a mapping,
+ * which is written as JSON. What YAML can express beyond that (anchors, tags, several documents) is
+ * refused, so that a file means the same to every reader. */
 #include "common/options_internal.h"
 
 #include <yaml.h>
+
+#include "common/json.h"
+
+#define DEPTH_MAX 16
 
 struct reader {
     yaml_parser_t parser;
@@ -52,6 +57,90 @@ static enum status emit(struct reader *r, struct option_entry *e) {
     return r->fn(r->ctx, e, r->err);
 }
 
+/* --- mappings ---------------------------------------------------------------------------------*/
+static bool is_json_number(struct str s) {
+    struct json *root = NULL;
+    bool is_number = s.len > 0 && s.len < 64 && json_parse(&root, s, NULL, NULL) == ST_OK &&
+                     json_type(root) == JSON_NUMBER;
+
+    json_destroy(root);
+    return is_number;
+}
+
+static void put_text(struct buf *out, struct str s) {
+    buf_append_char(out, '"');
+    json_escape(out, s);
+    buf_append_char(out, '"');
+}
+
+static void put_scalar(struct buf *out, const yaml_event_t *e) {
+    struct str s = scalar(e);
+    bool is_plain = e->data.scalar.style == YAML_PLAIN_SCALAR_STYLE;
+
+    if (is_null(e)) {
+        buf_append_str(out, STR("null"));
+    } else if (is_plain && str_eq_nocase(s, STR("true"))) {
+        buf_append_str(out, STR("true"));
+    } else if (is_plain && str_eq_nocase(s, STR("false"))) {
+        buf_append_str(out, STR("false"));
+    } else if (is_plain && is_json_number(s)) {
+        buf_append_str(out, s);
+    } else {
+        put_text(out, s);
+    }
+}
+
+/* Appends what begins with the current event, which becomes its last. */
+static enum status put_json(struct reader *r, struct buf *out, uint32_t depth) {
+    bool is_mapping = r->event.type == YAML_MAPPING_START_EVENT;
+    enum status st;
+
+    if (r->event.type == YAML_SCALAR_EVENT) {
+        put_scalar(out, &r->event);
+        return ST_OK;
+    }
+    if (!is_mapping && r->event.type != YAML_SEQUENCE_START_EVENT)
+        return refuse(r, "expected a value, a list or a mapping");
+    if (depth == DEPTH_MAX) return refuse(r, "mappings are nested too deeply");
+    buf_append_char(out, is_mapping ? '{' : '[');
+    for (bool is_first = true;; is_first = false) {
+        st = next(r);
+        if (st != ST_OK) return st;
+        if (r->event.type == YAML_MAPPING_END_EVENT || r->event.type == YAML_SEQUENCE_END_EVENT)
+            break;
+        if (!is_first) buf_append_char(out, ',');
+        if (is_mapping) {
+            if (r->event.type != YAML_SCALAR_EVENT) return refuse(r, "a key must be a plain value");
+            put_text(out, scalar(&r->event));
+            buf_append_char(out, ':');
+            st = next(r);
+        }
+        if (st == ST_OK) st = put_json(r, out, depth + 1);
+        if (st != ST_OK) return st;
+    }
+    buf_append_char(out, is_mapping ? '}' : ']');
+    return ST_OK;
+}
+
+/* The current event is the start of a mapping. */
+static enum status read_mapping(struct reader *r, struct option_entry *e) {
+    uint32_t line = (uint32_t)r->event.start_mark.line + 1;
+    struct buf text;
+    enum status st;
+
+    buf_init(&text, OPTIONS_FILE_MAX_BYTES);
+    st = put_json(r, &text, 0);
+    if (st == ST_OK) st = buf_status(&text);
+    if (st == ST_OK) {
+        e->value = buf_str(&text);
+        e->line = line;
+        e->is_json = true;
+        st = r->fn(r->ctx, e, r->err);
+    }
+    buf_fini(&text);
+    return st;
+}
+
 /* The current event is the start of the sequence. */
 static enum status read_sequence(struct reader *r, struct option_entry *e) {
     enum status st;
@@ -61,10 +150,13 @@ static enum status read_sequence(struct reader *r, struct option_entry *e) {
         st = next(r);
         if (st != ST_OK) return st;
         if (r->event.type == YAML_SEQUENCE_END_EVENT) break;
-        if (r->event.type != YAML_SCALAR_EVENT) {
+        if (r->event.type == YAML_MAPPING_START_EVENT) {
+            st = read_mapping(r, e);
+        } else if (r->event.type != YAML_SCALAR_EVENT) {
             return refuse(r, "an item of a list must be a plain value");
+        } else {
+            st = emit(r, e);
         }
-        st = emit(r, e);
         if (st != ST_OK) return st;
     }
     e->is_empty = e->index == 0;
@@ -86,8 +178,10 @@ static enum status read_member(struct reader *r) {
         st = emit(r, &e);
     } else if (r->event.type == YAML_SEQUENCE_START_EVENT) {
         st = read_sequence(r, &e);
+    } else if (r->event.type == YAML_MAPPING_START_EVENT) {
+        st = read_mapping(r, &e);
     } else {
-        st = refuse(r, "an option's value must be a value or a list, not a mapping");
+        st = refuse(r, "expected a value");
     }
 done:
     mem_free(key);

@@ -6,12 +6,16 @@
  * router_options.c; an option there wins over a row here. MIGRATING.md is the same for people. */
 #include "router/router_options.h"
 
-#define IGNORED(flag, takes_what, why)                                                             \
-    { .name = flag, .takes = takes_what, .remark = why }
+#define FOREIGN_BOOL  ""
+#define FOREIGN_VALUE "="
+#define FOREIGN_MANY  "=*"
+
+#define IGNORED(flag, takes, why)                                                                  \
+    { .flags = flag takes, .remark = why }
 #define STANDS_FOR(flag, ours, with)                                                               \
-    { .name = flag, .as = ours, .value = with }
-#define REFUSED(flag, takes_what, why)                                                             \
-    { .name = flag, .takes = takes_what, .is_refused = true, .remark = why }
+    { .flags = flag, .as = ours, .value = with }
+#define REFUSED(flag, takes, why)                                                                  \
+    { .flags = flag takes, .is_refused = true, .remark = why }
 
 #define NO_TOKENIZER "prompts are matched as bytes, and the workers apply tokenizer and template"
 #define NO_PD        "prefill and decode run on the same worker here: list all in --worker-urls"
@@ -157,5 +161,5 @@ const struct option_foreign router_foreign[] = {
     REFUSED("jwt-issuer", FOREIGN_VALUE, "only API keys are understood"),
     REFUSED("jwt-audience", FOREIGN_VALUE, "only API keys are understood"),
     REFUSED("jwt-jwks-uri", FOREIGN_VALUE, "only API keys are understood"),
-    {.name = NULL},
+    {.flags = NULL},
 };

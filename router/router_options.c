@@ -475,6 +475,7 @@ const struct option_program router_program = {
     .defs = rows,
     .n_defs = ARRAY_LEN(rows),
     .foreign = router_foreign,
+    .others = "sglang-router, smg and production-stack",
     .target_bytes = sizeof(struct router_options),
 };
 
@@ -486,6 +487,7 @@ const struct option_program router_drain_program = {
     .defs = rows,
     .n_defs = ARRAY_LEN(rows),
     .foreign = router_foreign,
+    .others = "sglang-router, smg and production-stack",
     .target_bytes = sizeof(struct router_options),
 };
 
@@ -497,5 +499,6 @@ const struct option_program router_healthcheck_program = {
     .defs = rows,
     .n_defs = ARRAY_LEN(rows),
     .foreign = router_foreign,
+    .others = "sglang-router, smg and production-stack",
     .target_bytes = sizeof(struct router_options),
 };

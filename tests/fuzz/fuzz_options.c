@@ -15,12 +15,12 @@ enum color { RED, DARK_GREEN, BLUE };
 
 struct target {
     bool cache;
-    uint32_t block_size, timeout_ms;
+    uint32_t block_size, timeout_ms, max_tokens;
     uint64_t seed, budget_bytes;
     double load_factor;
-    const char *model, *host, *api_key;
+    const char *model, *host, *api_key, *overrides;
     enum color color;
-    struct option_list urls, names;
+    struct option_list urls, names, tokens;
 };
 
 #define FIELD(member) OPTION_FIELD(struct target, member)
@@ -28,12 +28,20 @@ struct target {
 static const char *const colors[] = {"red", "dark-green", "blue", NULL};
 static const char *const color_aliases[] = {"scarlet", "red", "navy", "blue", NULL};
 static const struct option_foreign foreign[] = {
-    {.name = "tokenizer-path", .takes = FOREIGN_VALUE, .remark = "there is no tokenizer"},
-    {.name = "with-wings", .remark = "it does not fly"},
-    {.name = "selector", .takes = FOREIGN_MANY, .remark = "nothing is selected"},
-    {.name = "no-color", .as = "color", .value = "dark-green"},
-    {.name = "prefill", .takes = FOREIGN_MANY, .is_refused = true, .remark = "use --worker-urls"},
-    {.name = NULL},
+    {.flags = "tokenizer-path=", .remark = "there is no tokenizer"},
+    {.flags = "with-wings", .remark = "it does not fly"},
+    {.flags = "selector=*", .remark = "nothing is selected"},
+    {.flags = "no-color", .as = "color", .value = "dark-green"},
+    {.flags = "prefill=*", .is_refused = true, .remark = "use --worker-urls"},
+    {.flags = "quantization=,-q=",
+     .fine = "none,auto",
+     .is_refused = true,
+     .remark = "weights keep their type"},
+    {.flags = "kv-cache-dtype=", .fine = "auto", .refuses = "fp8*", .remark = "it is the model's"},
+    {.flags = "compilation-config=,-O=,-cc=", .remark = "nothing is compiled"},
+    {.flags = "numa-bind=?", .remark = "threads go where the system puts them"},
+    {.flags = "-bs=", .as = "block-size"},
+    {.flags = NULL},
 };
 static const struct option_def rows[] = {
     {"enable-cache", OPT_BOOL, FIELD(cache), .def = "true", .aliases = "!disable-radix-cache",
@@ -46,6 +54,8 @@ static const struct option_def rows[] = {
      .group = "Cache", .is_live = true, .help = "Memory for the cache."},
     {"timeout", OPT_MS, FIELD(timeout_ms), .def = "250ms", .max = "1h",
      .aliases = "request-timeout-secs", .is_live = true, .help = "How long to wait."},
+    {"max-tokens", OPT_U32, FIELD(max_tokens), .max = "1000000", .is_human = true,
+     .is_clamped = true, .help = "Longest answer."},
     {"seed", OPT_U64, FIELD(seed), .help = "Where chance begins."},
     {"load-factor", OPT_F64, FIELD(load_factor), .def = "1.25", .min = "1", .max = "10",
      .is_live = true, .help = "Above this times the mean a worker is passed over."},
@@ -53,6 +63,9 @@ static const struct option_def rows[] = {
      .metavar = "DIR", .help = "Folder of the model."},
     {"host", OPT_STR, FIELD(host), .def = "127.0.0.1", .is_live = true, .help = "Address."},
     {"api-key", OPT_STR, FIELD(api_key), .is_secret = true, .help = "What clients must send."},
+    {"token", OPT_LIST, FIELD(tokens), .is_secret = true, .is_shown = true, .is_verbatim = true,
+     .takes_many = true, .env = "OTHER_TOKEN", .help = "What clients may send."},
+    {"overrides", OPT_STR, FIELD(overrides), .help = "JSON."},
     {"color", OPT_ENUM, FIELD(color), .def = "red", .names = colors, .name_aliases = color_aliases,
      .is_live = true, .help = "A choice."},
     {"worker-urls", OPT_LIST, FIELD(urls), .takes_many = true, .max = "5", .is_live = true,
@@ -67,6 +80,8 @@ static const struct option_program program = {
     .n_defs = ARRAY_LEN(rows),
     .target_bytes = sizeof(struct target),
     .foreign = foreign,
+    .others = "other tests",
+    .takes_beginnings = true,
 };
 
 /* A file that has no name but this path. */

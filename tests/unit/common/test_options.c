@@ -107,6 +107,175 @@ static void flags_of_other_programs_may_stand_for_ours(void **state) {
     options_destroy(o);
 }
 
+static void a_value_decides_whether_a_flag_is_refused(void **state) {
+    static const struct {
+        const char *line, *said;
+    } taken[] = {
+        {"--quantization none", ""},
+        {"-q auto", ""},
+        {"--kv-cache-dtype=auto --kv_cache_dtype AUTO", ""},
+        {"--kv-cache-dtype half",
+         "incipit-test: --kv-cache-dtype has no effect: it is the model's\n"},
+        {"--no-with-wings --with-wings False --with-wings=false", ""},
+    };
+    static const struct {
+        const char *line, *message;
+    } refused[] = {
+        {"--quantization awq", "--quantization awq is not supported: weights keep their type"},
+        {"-q fp8", "-q fp8 is not supported: weights keep their type"},
+        {"--kv-cache-dtype fp8_e4m3", "--kv-cache-dtype fp8_e4m3 is not supported: it is the"},
+        {"--quantization", "--quantization needs a value"},
+        {"--no-quantization none", "unknown option --no-quantization"},
+    };
+    char said[512];
+    struct target t;
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(taken); i++) {
+        options_destroy(parse_loud(&t, taken[i].line, said, sizeof(said)));
+        assert_string_equal(said, taken[i].said);
+    }
+    for (size_t i = 0; i < ARRAY_LEN(refused); i++) {
+        struct error err = {0};
+        struct options *o;
+
+        assert_int_not_equal(parse(&o, &t, refused[i].line, &err), ST_OK);
+        if (!strstr(err.message, refused[i].message))
+            fail_msg("'%s': expected '%s', got '%s'", refused[i].line, refused[i].message,
+                     err.message);
+    }
+}
+
+static void flags_are_written_as_other_programs_write_them(void **state) {
+    static const struct {
+        const char *line;
+        uint32_t block_size;
+        const char *model, *said;
+    } cases[] = {
+        {"-bs 8 m", 8, "m", ""},
+        {"-bs=32 m", 32, "m", ""},
+        {"-O3 m", 16, "m", "incipit-test: -O has no effect: nothing is compiled\n"},
+        {"-O.mode=3 m", 16, "m", "incipit-test: -O has no effect: nothing is compiled\n"},
+        {"--compilation-config.pass.fuse true m", 16, "m",
+         "incipit-test: --compilation-config has no effect: nothing is compiled\n"},
+        {"--numa-bind --model m", 16, "m",
+         "incipit-test: --numa-bind has no effect: threads go where the system puts them\n"},
+        {"--numa-bind 0 m", 16, "m",
+         "incipit-test: --numa-bind has no effect: threads go where the system puts them\n"},
+        {"--block-s 8 --tokenizer-p x m", 8, "m",
+         "incipit-test: --tokenizer-path has no effect: there is no tokenizer\n"},
+    };
+    char said[512];
+    struct target t;
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        options_destroy(parse_loud(&t, cases[i].line, said, sizeof(said)));
+        assert_int_equal(t.block_size, cases[i].block_size);
+        assert_string_equal(t.model, cases[i].model);
+        assert_string_equal(said, cases[i].said);
+    }
+}
+
+/* model-path and model are names of one row; block-size and budget-bytes are of two. */
+static void a_beginning_of_two_options_is_refused(void **state) {
+    struct target t;
+    struct options *o;
+    struct error err = {0};
+
+    (void)state;
+    options_destroy(parse_ok(&t, "--model-p m"));
+    assert_string_equal(t.model, "m");
+    assert_int_not_equal(parse(&o, &t, "--b 8", &err), ST_OK);
+    assert_non_null(strstr(err.message, "unknown option --b"));
+}
+
+static void numbers_may_be_written_for_people(void **state) {
+    static const struct {
+        const char *line;
+        uint32_t value;
+    } cases[] = {{"--max-tokens 32k", 32000},
+                 {"--max-tokens 32K", 32768},
+                 {"--max-tokens 1.5k", 1500},
+                 {"--max-tokens 64", 64},
+                 {"--max-tokens=0.5m", 500000}};
+    struct target t;
+    struct options *o;
+    struct error err = {0};
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        options_destroy(parse_ok(&t, cases[i].line));
+        assert_int_equal(t.max_tokens, cases[i].value);
+    }
+    assert_int_not_equal(parse(&o, &t, "--max-tokens 1.2345k", &err), ST_OK);
+    assert_int_not_equal(parse(&o, &t, "--max-tokens k", &err), ST_OK);
+    assert_int_not_equal(parse(&o, &t, "--max-tokens -3k", &err), ST_OK);
+}
+
+static void a_number_out_of_range_is_brought_into_it(void **state) {
+    char said[256];
+    struct target t;
+
+    (void)state;
+    options_destroy(parse_loud(&t, "--max-tokens 2000000", said, sizeof(said)));
+    assert_int_equal(t.max_tokens, 1000000);
+    assert_string_equal(said,
+                        "incipit-test: --max-tokens 2000000 is out of range: 1000000 is used\n");
+}
+
+static void a_secret_on_the_command_line_is_warned_of(void **state) {
+    char said[512];
+    struct target t;
+    struct options *o = parse_loud(&t, "--token a,b c --token d", said, sizeof(said));
+    struct buf dump;
+
+    (void)state;
+    assert_int_equal(t.tokens.n, 3);
+    assert_string_equal(t.tokens.items[0], "a,b");
+    assert_string_equal(t.tokens.items[2], "d");
+    assert_string_equal(said, "incipit-test: --token shows in the process list: set INCIPIT_TOKEN, "
+                              "or 'token' in the --config file, or use --token-file\n");
+    buf_init(&dump, 0);
+    options_dump(o, &dump);
+    assert_true(str_find(buf_str(&dump), STR("a,b")) < 0);
+    buf_fini(&dump);
+    options_destroy(o);
+}
+
+static void a_variable_of_another_program_counts_when_ours_is_not_set(void **state) {
+    struct target t;
+
+    (void)state;
+    setenv("OTHER_TOKEN", "theirs", 1);
+    options_destroy(parse_ok(&t, ""));
+    assert_int_equal(t.tokens.n, 1);
+    setenv("INCIPIT_TOKEN", "ours", 1);
+    options_destroy(parse_ok(&t, ""));
+    assert_int_equal(t.tokens.n, 1);
+    unsetenv("INCIPIT_TOKEN");
+    unsetenv("OTHER_TOKEN");
+}
+
+static void a_file_may_hold_mappings(void **state) {
+    struct target t;
+    struct options *o;
+    struct error err = {0};
+
+    (void)state;
+    assert_int_equal(
+        parse_file(&o, &t,
+                   STR("overrides:\n  a: 1\n  b: [x, 'y\"', {c: null}]\n  d: True\n  e: 1e3x\n"
+                       "compilation-config: {mode: 3}\nquantization: none\n"),
+                   &err),
+        ST_OK);
+    assert_string_equal(t.overrides,
+                        "{\"a\":1,\"b\":[\"x\",\"y\\\"\",{\"c\":null}],\"d\":true,\"e\":\"1e3x\"}");
+    options_destroy(o);
+    assert_int_equal(parse_file(&o, &t, STR("quantization: awq\n"), &err), ST_UNSUPPORTED);
+    assert_non_null(strstr(err.message, "line 1: --quantization awq is not supported"));
+}
+
 static void a_file_may_hold_them_too(void **state) {
     struct target t;
     struct options *o;
@@ -504,11 +673,14 @@ static void the_dump_shows_sources_and_no_secrets(void **state) {
                                                          "block-size: 16  # default\n"
                                                          "budget-bytes: 1536MiB  # flag\n"
                                                          "timeout: 90s  # flag\n"
+                                                         "max-tokens: 0  # default\n"
                                                          "seed: 0  # default\n"
                                                          "load-factor: 1.25  # default\n"
                                                          "# model: not set  # default\n"
                                                          "host: \"127.0.0.1\"  # default\n"
                                                          "# api-key: ***  # environment\n"
+                                                         "# token: not set  # default\n"
+                                                         "# overrides: not set  # default\n"
                                                          "color: red  # default\n"
                                                          "worker-urls: []  # default\n"
                                                          "names: [\"a\", \"\\\"q\\\"\"]  # flag\n");
@@ -594,6 +766,14 @@ int main(void) {
         cmocka_unit_test(a_choice_has_other_names),
         cmocka_unit_test(flags_of_other_programs_are_passed_over),
         cmocka_unit_test(flags_of_other_programs_may_stand_for_ours),
+        cmocka_unit_test(a_value_decides_whether_a_flag_is_refused),
+        cmocka_unit_test(flags_are_written_as_other_programs_write_them),
+        cmocka_unit_test(a_beginning_of_two_options_is_refused),
+        cmocka_unit_test(numbers_may_be_written_for_people),
+        cmocka_unit_test(a_number_out_of_range_is_brought_into_it),
+        cmocka_unit_test(a_secret_on_the_command_line_is_warned_of),
+        cmocka_unit_test(a_variable_of_another_program_counts_when_ours_is_not_set),
+        cmocka_unit_test(a_file_may_hold_mappings),
         cmocka_unit_test(a_file_may_hold_them_too),
         cmocka_unit_test(help_lists_every_row_within_the_width),
         cmocka_unit_test(help_and_version_end_the_program),
