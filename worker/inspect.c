@@ -15,6 +15,7 @@
 #include "worker/model/model.h"
 #include "worker/text/chat_template.h"
 #include "worker/text/tokenizer.h"
+#include "worker/worker_defaults.h"
 #include "worker/worker_device.h"
 #include "worker/worker_options.h"
 
@@ -159,6 +160,7 @@ static enum status say_model(const struct model *m, const struct worker_options 
     struct backend_info info = {0};
     struct tokenizer *tokenizer = NULL;
     struct chat_template *chat_template = NULL;
+    struct generation_config generation;
     struct error why = {0};
     const char *fallback = NULL;
     enum status sized = size_engine(&e, &info, m, o, log, &why), st;
@@ -166,9 +168,12 @@ static enum status say_model(const struct model *m, const struct worker_options 
     say_shape(m, model_config(m));
     say_positions(model_config(m));
     say_memory(m, o, sized == ST_OK ? e.geometry.weight_dtype : model_dtype(m));
-    say_defaults(&model_config(m)->generation);
-    st = tokenizer_open(&tokenizer, text_folder, err);
-    if (st == ST_OK) st = chat_template_open(&chat_template, text_folder, &fallback, err);
+    st = worker_generation_defaults(o, model_config(m), log, &generation, err);
+    if (st == ST_OK) say_defaults(&generation);
+    if (st == ST_OK) st = tokenizer_open(&tokenizer, text_folder, err);
+    if (st == ST_OK)
+        st = chat_template_open_given(&chat_template, text_folder, o->chat_template, &fallback,
+                                      err);
     if (st == ST_OK) {
         say_text(model_config(m), tokenizer, fallback);
         if (sized == ST_OK)

@@ -1,6 +1,6 @@
 /* worker/main.c - options in, exit code out: 0 served and stopped; 2 it would fail again the same
  * way (options, model, instruction set), so nobody need restart it; 1 all else. The first word says
- * what to do: nothing, `batch`, `inspect`, `devices`, `healthcheck`, `drain`, `man` or `completion`. */
+ * what to do: nothing or `serve`, `batch`, `inspect`, `devices`, `healthcheck`, `drain`, `man` or `completion`. */
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -72,6 +72,8 @@ static enum status batch(struct worker_options *values, struct error *err) {
     values->host = "127.0.0.1";
     values->port = 0;
     values->ssl_certfile = values->ssl_keyfile = values->ssl_ca_certs = NULL;
+    values->api_keys = (struct option_list){NULL, 0}; /* the run alone asks, on this machine */
+    values->api_key_file = values->root_path = NULL;
     values->request_events_bytes = 0;
     return run_batch(b, values, err);
 }
@@ -113,6 +115,7 @@ struct command {
 };
 
 static const struct command commands[] = {
+    {"serve", &worker_program, serve},
     {"batch", &worker_batch_program, batch},
     {"inspect", &worker_inspect_program, inspect_model},
     {"devices", &worker_devices_program, list_devices},

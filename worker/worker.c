@@ -19,11 +19,13 @@
 #include "common/clock.h"
 #include "common/hash.h"
 #include "common/http_server.h"
+#include "common/json.h"
 #include "common/log.h"
 #include "common/loop.h"
 #include "common/mem.h"
 #include "common/tls.h"
 #include "kernels/dtype.h"
+#include "worker/api/access.h"
 #include "worker/api/api.h"
 #include "worker/api/request_feed.h"
 #include "worker/engine/engine.h"
@@ -32,6 +34,7 @@
 #include "worker/text/chat_template.h"
 #include "worker/text/text_thread.h"
 #include "worker/text/tokenizer.h"
+#include "worker/worker_defaults.h"
 #include "worker/worker_device.h"
 #include "worker/worker_kv.h"
 #include "worker/worker_metrics.h"
@@ -55,6 +58,9 @@ struct worker {
     struct engine *engine;
     struct kv_event_log *kv_events; /* the engine writes it, the API reads it; NULL: off */
     struct api api;
+    struct access *access; /* NULL: everything is open */
+    struct generation_config generation;
+    struct json *template_kwargs;
     struct loop_timer deadline, closing;
     void (*first_signal)(void *arg); /* NULL: a signal drains */
     void *first_signal_arg;
@@ -149,6 +155,16 @@ void worker_on_signal(struct worker *w, void (*fn)(void *arg), void *arg) {
     w->first_signal_arg = arg;
 }
 
+static void reload_keys(struct worker *w) {
+    struct error err = {0};
+
+    if (access_reload(w->access, &err) == ST_OK) {
+        log_event(w->log, LOG_INFO, "api_keys_reloaded");
+    } else {
+        log_event(w->log, LOG_ERROR, "api_keys_not_reloaded", log_z("why", err.message));
+    }
+}
+
 /* Certificates change without a connection lost; those that cannot be used change nothing. Whoever
  * asks without there being any (a log rotator, an operator's habit) does not end the process. */
 static void on_hangup(int signo, void *arg) {
@@ -156,8 +172,11 @@ static void on_hangup(int signo, void *arg) {
     struct error err = {0};
 
     (void)signo;
+    if (w->options->api_key_file) reload_keys(w);
+    if (!w->tls && w->options->api_key_file) return;
     if (!w->tls) {
-        log_event(w->log, LOG_INFO, "nothing_to_reload", log_z("why", "no --ssl-certfile"));
+        log_event(w->log, LOG_INFO, "nothing_to_reload",
+                  log_z("why", "no --ssl-certfile, no --api-key-file"));
     } else if (tls_reload(w->tls, &err) == ST_OK) {
         log_event(w->log, LOG_INFO, "certificates_reloaded");
     } else {
@@ -185,6 +204,12 @@ static void on_request(struct http_request *req, void *arg) {
     api_handle(&w->api, req);
 }
 
+static enum status on_head(struct http_request *req, void *arg, struct error *err) {
+    struct worker *w = arg;
+
+    return api_admit(&w->api, req, err);
+}
+
 static void on_news(void *arg, struct request *r, const struct request_news *news) {
     struct worker *w = arg;
 
@@ -204,7 +229,7 @@ static void on_kv_events(void *arg) {
 }
 
 static enum status listen_first(struct worker *w, struct error *err) {
-    static const struct http_server_events events = {.on_request = on_request};
+    static const struct http_server_events events = {.on_request = on_request, .on_head = on_head};
     const struct worker_options *o = w->options;
     struct http_limits limits = {.max_connections = o->max_connections,
                                  .max_body_bytes = o->max_body_bytes};
@@ -246,7 +271,8 @@ static enum status open_model(struct worker *w, bool is_synthetic, struct error 
         snprintf(text, sizeof(text), "%s", folder);
     if (st == ST_OK) st = model_open(&w->model, folder, err);
     if (st == ST_OK) st = tokenizer_open(&w->tokenizer, text, err);
-    if (st == ST_OK) st = chat_template_open(&w->chat_template, text, &fallback, err);
+    if (st == ST_OK)
+        st = chat_template_open_given(&w->chat_template, text, o->chat_template, &fallback, err);
     if (st != ST_OK) return st;
     if (tokenizer_vocab(w->tokenizer) > model_config(w->model)->vocab) {
         return error_set(err, ST_INVALID,
@@ -375,10 +401,21 @@ static enum status start_engine(struct worker *w, const struct backend_ops *back
     return engine_create(&w->engine, &e, w->loop, err);
 }
 
+/* Without the slash at its end. */
+static struct str root_of(const char *path) {
+    struct str root = str_of(path);
+
+    while (root.len && root.ptr[root.len - 1] == '/')
+        root.len--;
+    return root;
+}
+
 static void build_api(struct worker *w, const char *name) {
-    uint64_t seed;
+    const struct option_list names = w->options->served_model_names;
+    uint64_t seed, first_seed = w->options->seed;
 
     hash_random(&seed, sizeof(seed));
+    if (first_seed == WORKER_SEED_RANDOM) hash_random(&first_seed, sizeof(first_seed));
     w->api.loop = w->loop;
     w->api.log = w->log;
     w->api.metrics = w->metrics;
@@ -386,13 +423,20 @@ static void build_api(struct worker *w, const char *name) {
     w->api.tokenizer = w->tokenizer;
     w->api.chat_template = w->chat_template;
     w->api.text_thread = w->text_thread;
-    w->api.defaults = &model_config(w->model)->generation;
+    w->api.defaults = &w->generation;
+    w->api.template_kwargs = w->template_kwargs;
     w->api.model_name = name;
+    w->api.other_names = names;
+    if (names.n) w->api.other_names = (struct option_list){names.items + 1, names.n - 1};
+    w->api.tokens_as_ids = w->options->tokens_as_ids;
+    w->api.access = w->access;
+    w->api.root_path = root_of(w->options->root_path);
     w->api.model_root = w->options->model ? w->options->model : name;
     w->api.created_s = clock_wall_us() / 1000000;
     w->api.max_num_seqs = worker_max_num_seqs(w);
     w->api.trusts_router = w->options->trust_router;
     rng_seed(&w->api.rng, seed);
+    rng_seed(&w->api.seeds, first_seed);
     list_init(&w->api.calls);
     list_init(&w->api.kv_streams);
     w->api.kv_events = w->kv_events;
@@ -449,13 +493,18 @@ enum status worker_create(struct worker **out, const struct worker_options *opti
     if (st != ST_OK) goto fail;
     loop_timer_init(&w->deadline, w->loop, on_deadline, w);
     loop_timer_init(&w->closing, w->loop, close_when_sent, w);
-    st = listen_first(w, err);
+    st = access_create(&w->access, &options->api_keys, options->api_key_file, err);
+    if (st == ST_OK) st = worker_template_defaults(options, &w->template_kwargs, err);
+    if (st == ST_OK) st = listen_first(w, err);
     if (st == ST_OK) st = worker_choose_device(options, &backend, &device, w->log, err);
     if (st == ST_OK) st = open_model(w, backend == &backend_sim, err);
+    if (st == ST_OK)
+        st = worker_generation_defaults(options, model_config(w->model), w->log, &w->generation,
+                                        err);
     if (st != ST_OK) goto fail;
-    name = options->served_model_name ? options->served_model_name
-           : w->is_hubs_model         ? options->model
-                                      : model_name(w->model);
+    name = options->served_model_names.n ? options->served_model_names.items[0]
+           : w->is_hubs_model            ? options->model
+                                         : model_name(w->model);
     w->metrics = worker_metrics_create(name);
     st = start_engine(w, backend, &device, err);
     if (st == ST_OK) st = start_text(w, err);
@@ -494,6 +543,8 @@ void worker_destroy(struct worker *w) {
     chat_template_destroy(w->chat_template);
     tokenizer_destroy(w->tokenizer);
     model_close(w->model);
+    json_destroy(w->template_kwargs);
+    access_destroy(w->access);
     metrics_destroy(w->metrics);
     loop_timer_fini(&w->deadline);
     loop_timer_fini(&w->closing);

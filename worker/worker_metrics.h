@@ -81,6 +81,8 @@ struct engine;
     X(COUNTER, swap_outs_total, "", "Preemptions that kept the KV in host memory.")                \
     X(COUNTER, forks_total, "", "Samples and beams that took up another sequence's blocks.")       \
     X(COUNTER, kv_moved_blocks_total, "direction", "Blocks copied out to host memory, or in.")     \
+    X(COUNTER, requests_denied_total, "",                                                          \
+      "Requests answered 401 as they had no key of --api-key or --api-key-file.")                  \
     X(COUNTER, request_events_total, "", "Request events: what routers are told of requests.")     \
     X(COUNTER, request_events_sent_bytes_total, "", "Of these, bytes sent to all subscribers.")    \
     X(COUNTER, request_events_gaps_total, "",                                                      \

@@ -25,6 +25,16 @@ static const char *const policy_names[] = {"fcfs", "priority", NULL};
                     "in ../lib/incipit from there, or where the system looks for libraries."       \
     }
 
+/* Words of vLLM and SGLang for what is not set. */
+static const char *const length_words[] = {"-1", "0", "auto", "0", "none", "0", NULL};
+static const char *const unset_words[] = {"-1", "0", "none", "0", NULL};
+static const char *const logprobs_words[] = {"-1", "20", NULL};
+static const char *const seed_words[] = {
+    "random", "18446744073709551615", "none", "18446744073709551615",
+    "-1",     "18446744073709551615", NULL};
+static const char *const level_words[] = {"warning", "warn",  "critical", "error", "trace",
+                                          "debug",   "fatal", "error",    NULL};
+
 #define N_BATCH_ROWS 2 /* the first ones, for `batch` alone */
 
 static const struct option_def rows[] = {
@@ -50,15 +60,38 @@ static const struct option_def rows[] = {
     {"offline", OPT_BOOL, FIELD(offline), .group = "Model",
      .help = "Download nothing: a model of the hub must be in the cache. HF_HUB_OFFLINE=1 does the "
              "same."},
-    {"served-model-name", OPT_STR, FIELD(served_model_name), .group = "Model",
-     .help = "What clients call the model. Default: the folder's last part."},
+    {"served-model-name", OPT_LIST, FIELD(served_model_names), .takes_many = true, .group = "Model",
+     .metavar = "NAME",
+     .help = "What clients call the model; several names are all accepted, and answers have the "
+             "first. Default: the folder's last part."},
     {"tokenizer", OPT_STR, FIELD(tokenizer), .aliases = "tokenizer-path", .group = "Model",
      .metavar = "MODEL",
      .help = "Folder, or org/name, of tokenizer and chat template, if not the model's."},
     {"max-model-len", OPT_U32, FIELD(max_model_len), .def = "0", .aliases = "context-length",
-     .group = "Model",
+     .name_aliases = length_words, .is_human = true, .group = "Model",
      .help = "Longest sequence, prompt and answer together. 0 takes the model's; lower needs less "
-             "memory."},
+             "memory. 32k is 32000, 32K is 32768."},
+    {"chat-template", OPT_STR, FIELD(chat_template), .group = "Model", .metavar = "FILE",
+     .help = "Jinja file of the chat template, or the template itself in one line, instead of the "
+             "model's."},
+    {"default-chat-template-kwargs", OPT_STR, FIELD(chat_template_kwargs), .group = "Model",
+     .metavar = "JSON",
+     .help = "Variables for the chat template, as {\"enable_thinking\": false}; those that a "
+             "request has in chat_template_kwargs win."},
+    {"generation-config", OPT_STR, FIELD(generation_config), .def = "auto", .group = "Model",
+     .metavar = "DIR",
+     .help = "Sampling defaults for requests that are silent: auto takes the model's "
+             "generation_config.json, vllm takes none, a folder is read for that file."},
+    {"override-generation-config", OPT_STR, FIELD(generation_overrides),
+     .aliases = "preferred-sampling-params", .group = "Model", .metavar = "JSON",
+     .help =
+         "Sampling defaults that win over --generation-config: temperature, top_p, top_k, min_p "
+         "and repetition_penalty, as {\"temperature\": 0.6}."},
+    {"seed", OPT_U64, FIELD(seed), .def = "random", .max = "18446744073709551614",
+     .name_aliases = seed_words, .aliases = "random-seed", .group = "Model",
+     .help =
+         "Where the seeds of requests without one begin: with a number the same requests in the "
+         "same order get the same samples after each start."},
 
     {"host", OPT_STR, FIELD(host), .def = "127.0.0.1", .group = "Listening",
      .help = "Address to listen on. 0.0.0.0 lets other machines in."},
@@ -78,6 +111,17 @@ static const struct option_def rows[] = {
      .min = "1", .max = "4096", .group = "Listening",
      .help = "Streams of request events at once, one for each router; beyond it 503. Higher lets "
              "more routers in, each of which is sent every event."},
+    {"api-key", OPT_LIST, FIELD(api_keys), .is_secret = true, .is_shown = true, .is_verbatim = true,
+     .takes_many = true, .env = "VLLM_API_KEY", .group = "Listening", .metavar = "KEY",
+     .help = "Keys of which a request must have one, as Authorization: Bearer KEY; others get 401. "
+             "Health, /metrics, /version, /load and /server_info stay open. Better in the "
+             "environment or --api-key-file, which ps does not show."},
+    {"api-key-file", OPT_STR, FIELD(api_key_file), .group = "Listening", .metavar = "FILE",
+     .help = "File of further such keys, one a line; # begins a comment. Read again on SIGHUP."},
+    {"root-path", OPT_STR, FIELD(root_path), .aliases = "fastapi-root-path", .group = "Listening",
+     .metavar = "PATH",
+     .help = "Beginning of paths that is passed over, for a proxy that does not take it off: with "
+             "/llm also /llm/v1/models is answered."},
     {"ssl-certfile", OPT_STR, FIELD(ssl_certfile), .aliases = "tls-cert-path", .group = "Listening",
      .metavar = "FILE",
      .help = "PEM certificate and chain: clients then speak https. Read again on SIGHUP."},
@@ -148,7 +192,7 @@ static const struct option_def rows[] = {
      .help = "Device that --backend sim imitates; a name that is not known lists those that are."},
 
     {"block-size", OPT_U32, FIELD(block_size), .def = "16", .min = "1", .max = "128",
-     .aliases = "page-size", .group = "Cache",
+     .is_clamped = true, .aliases = "page-size", .group = "Cache",
      .help = "Tokens per KV block. Smaller matches prefixes finer, costs bookkeeping."},
     {"num-gpu-blocks-override", OPT_U32, FIELD(n_blocks), .def = "0", .aliases = "num-blocks",
      .group = "Cache", .help = "KV blocks to allocate. 0: by --kv-cache-memory-bytes or memory."},
@@ -157,7 +201,8 @@ static const struct option_def rows[] = {
          "Memory of the KV cache. 0: by --gpu-memory-utilization; on a CPU 4 GiB, or a quarter of "
          "the free memory if that is less."},
     {"gpu-memory-utilization", OPT_F64, FIELD(memory_fraction), .def = "0", .min = "0",
-     .max = "0.98", .aliases = "mem-fraction-static,memory-fraction", .group = "Cache",
+     .max = "0.98", .is_clamped = true, .aliases = "mem-fraction-static,memory-fraction",
+     .group = "Cache",
      .help =
          "Share of the memory for weights and KV cache: of all a GPU has, so that workers beside "
          "each other take what they are told, or of what is free on a CPU. Higher keeps more "
@@ -220,11 +265,12 @@ static const struct option_def rows[] = {
      .min = "0.000001", .max = "1", .group = "Cache",
      .help = "Share of the blocks of which that is told. Higher is more exact, costs time."},
 
-    {"max-num-seqs", OPT_U32, FIELD(max_num_seqs), .def = "0", .max = "4096",
-     .aliases = "max-running-requests", .group = "Scheduling",
+    {"max-num-seqs", OPT_U32, FIELD(max_num_seqs), .def = "0", .max = "4096", .is_clamped = true,
+     .name_aliases = unset_words, .aliases = "max-running-requests", .group = "Scheduling",
      .help = "Sequences in one batch. Higher serves more at once, each more slowly. 0: 256 on a "
              "GPU, 64 elsewhere; at most --max-num-batched-tokens."},
     {"max-num-batched-tokens", OPT_U32, FIELD(max_num_batched_tokens), .def = "0", .max = "131072",
+     .is_clamped = true, .is_human = true, .name_aliases = unset_words,
      .aliases = "chunked-prefill-size", .group = "Scheduling",
      .help =
          "Tokens computed in one step. Higher shortens prefill, lengthens the pauses of others. "
@@ -254,11 +300,15 @@ static const struct option_def rows[] = {
     {"max-waiting", OPT_U32, FIELD(max_waiting), .def = "1024", .min = "1", .max = "1000000",
      .group = "Scheduling",
      .help = "Requests that may wait; beyond it 429. Lower sends the excess elsewhere sooner."},
-    {"max-logprobs", OPT_U32, FIELD(max_logprobs), .def = "20", .max = "20", .group = "Scheduling",
+    {"max-logprobs", OPT_U32, FIELD(max_logprobs), .def = "20", .max = "20", .is_clamped = true,
+     .name_aliases = logprobs_words, .group = "Scheduling",
      .help = "Most alternatives a request may ask for."},
+    {"return-tokens-as-token-ids", OPT_BOOL, FIELD(tokens_as_ids), .group = "Scheduling",
+     .help = "Name tokens in logprobs token_id:17 also where a request does not ask for it."},
 
     {"log-level", OPT_ENUM, FIELD(log_level), .def = "info", .names = log_level_names,
-     .group = "Logging", .help = "Least important lines that are written."},
+     .name_aliases = level_words, .group = "Logging",
+     .help = "Least important lines that are written."},
     {"log-format", OPT_ENUM, FIELD(log_format), .def = "text", .names = log_format_names,
      .group = "Logging", .help = "Lines of key=value, or one JSON object a line."},
     {"log-interval", OPT_MS, FIELD(log_interval_ms), .def = "10s", .max = "1h", .group = "Logging",
@@ -269,7 +319,7 @@ const struct option_program worker_program = {
     .name = "incipit-worker",
     .summary = "Serves one language model from one device, behind an OpenAI-compatible API, and "
                "computes no prompt prefix twice.",
-    .usage = "MODEL [options]\n"
+    .usage = "[serve] MODEL [options]\n"
              "       incipit-worker batch MODEL --input-file FILE --output-file FILE [options]\n"
              "       incipit-worker inspect MODEL [options]\n"
              "       incipit-worker devices [--json]\n"
@@ -278,6 +328,9 @@ const struct option_program worker_program = {
     .defs = rows + N_BATCH_ROWS,
     .n_defs = ARRAY_LEN(rows) - N_BATCH_ROWS,
     .target_bytes = sizeof(struct worker_options),
+    .foreign = worker_foreign,
+    .others = WORKER_OTHERS,
+    .takes_beginnings = true,
 };
 
 const struct option_program worker_batch_program = {
@@ -288,6 +341,9 @@ const struct option_program worker_batch_program = {
     .defs = rows,
     .n_defs = ARRAY_LEN(rows),
     .target_bytes = sizeof(struct worker_options),
+    .foreign = worker_foreign,
+    .others = WORKER_OTHERS,
+    .takes_beginnings = true,
 };
 
 const struct option_program worker_inspect_program = {
@@ -297,6 +353,9 @@ const struct option_program worker_inspect_program = {
     .defs = rows + N_BATCH_ROWS,
     .n_defs = ARRAY_LEN(rows) - N_BATCH_ROWS,
     .target_bytes = sizeof(struct worker_options),
+    .foreign = worker_foreign,
+    .others = WORKER_OTHERS,
+    .takes_beginnings = true,
 };
 
 static const struct option_def device_rows[] = {
@@ -322,6 +381,9 @@ const struct option_program worker_healthcheck_program = {
     .defs = rows + N_BATCH_ROWS,
     .n_defs = ARRAY_LEN(rows) - N_BATCH_ROWS,
     .target_bytes = sizeof(struct worker_options),
+    .foreign = worker_foreign,
+    .others = WORKER_OTHERS,
+    .takes_beginnings = true,
 };
 
 const struct option_program worker_drain_program = {
@@ -334,6 +396,9 @@ const struct option_program worker_drain_program = {
     .defs = rows + N_BATCH_ROWS,
     .n_defs = ARRAY_LEN(rows) - N_BATCH_ROWS,
     .target_bytes = sizeof(struct worker_options),
+    .foreign = worker_foreign,
+    .others = WORKER_OTHERS,
+    .takes_beginnings = true,
 };
 
 const char *worker_backend_name(const struct worker_options *o) {

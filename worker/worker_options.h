@@ -6,12 +6,20 @@
 #include "common/options.h"
 #include "common/options_manual.h"
 
+#define WORKER_SEED_RANDOM UINT64_MAX
+
 struct worker_options {
-    const char *model, *served_model_name, *tokenizer;
+    const char *model, *tokenizer;
+    struct option_list served_model_names;
+    const char *chat_template, *chat_template_kwargs;     /* a file or Jinja; JSON */
+    const char *generation_config, *generation_overrides; /* auto, vllm or a folder; JSON */
+    uint64_t seed;                                        /* WORKER_SEED_RANDOM: none is given */
     const char *revision, *download_dir;
     bool offline;
     const char *host;
     uint32_t port;
+    struct option_list api_keys;
+    const char *api_key_file, *root_path;
     const char *ssl_certfile, *ssl_keyfile, *ssl_ca_certs;
 
     int backend; /* index in the table's names */
@@ -39,6 +47,7 @@ struct worker_options {
     bool chunked_prefill, reserve_full_isl;
     int policy, preemption;
     uint32_t max_logprobs;
+    bool tokens_as_ids; /* in logprobs */
 
     bool trust_router;
     uint64_t request_events_bytes; /* 0: off */
@@ -60,6 +69,10 @@ extern const struct option_program worker_program, worker_batch_program, worker_
     worker_devices_program, worker_healthcheck_program, worker_drain_program;
 
 extern const struct option_manual worker_manual; /* worker_manual.c */
+
+/* Flags of vLLM and SGLang that are none of ours: worker_foreign.c. */
+extern const struct option_foreign worker_foreign[];
+#define WORKER_OTHERS "vllm serve and sglang.launch_server"
 
 const char *worker_backend_name(const struct worker_options *o);
 

@@ -76,7 +76,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
 
     if (json_parse(&root, (struct str){(const char *)data, size}, NULL, &err) != ST_OK) return 0;
     rng_seed(&rng, size);
-    ctx.rng = &rng;
+    ctx.seeds = &rng;
     ctx.tokenizer = fuzz_tokenizer();
     st = call_params_parse(&p, root, &ctx, &err);
     check(&p, st, &err);

@@ -4,12 +4,15 @@
 
 #include "common/buf.h"
 #include "common/list.h"
+#include "common/options.h"
 #include "common/rng.h"
 #include "worker/engine/engine.h"
 #include "worker/model/config.h"
 
+struct access;
 struct chat_template;
 struct http_request;
+struct json;
 struct log;
 struct loop;
 struct metrics;
@@ -30,16 +33,22 @@ struct api {
     const struct chat_template *chat_template;
     struct text_thread *text_thread;
     const struct generation_config *defaults;
-    const char *model_name;            /* as clients call it */
-    const char *model_root;            /* its folder, or the name again */
-    uint64_t created_s;                /* of the model list */
-    uint32_t max_num_seqs;             /* as the router is told */
-    bool trusts_router;                /* x-incipit-salt is believed */
-    struct rng rng;                    /* seeds and ids */
-    bool is_draining;                  /* nothing new is accepted */
-    bool awaits_tokenized;             /* before the engine is drained: api_drain */
-    uint32_t n_tokenizing;             /* calls that the engine has not got yet */
-    void (*on_drain_asked)(void *arg); /* POST /admin/drain */
+    const struct json *template_kwargs; /* variables of the chat template; NULL */
+    const char *model_name;             /* as clients call it, and as answers have it */
+    struct option_list other_names;     /* that clients may call it too */
+    bool tokens_as_ids;                 /* in logprobs, where a request is silent */
+    const struct access *access;        /* keys that requests must have; NULL: none */
+    struct str root_path;               /* beginning of paths that is passed over */
+    const char *model_root;             /* its folder, or the name again */
+    uint64_t created_s;                 /* of the model list */
+    uint32_t max_num_seqs;              /* as the router is told */
+    bool trusts_router;                 /* x-incipit-salt is believed */
+    struct rng rng;                     /* ids */
+    struct rng seeds;                   /* of requests without one */
+    bool is_draining;                   /* nothing new is accepted */
+    bool awaits_tokenized;              /* before the engine is drained: api_drain */
+    uint32_t n_tokenizing;              /* calls that the engine has not got yet */
+    void (*on_drain_asked)(void *arg);  /* POST /admin/drain */
     void *on_drain_asked_arg;
     struct list calls;                 /* open ones */
     struct request_feed *request_feed; /* tells routers of them; NULL: switched off */
@@ -48,6 +57,9 @@ struct api {
     uint32_t n_kv_streams, max_kv_streams;
     enum cache_explain cache_explain;
 };
+
+/* For the server's on_head: has the request a key, where one is needed? */
+MUST_USE enum status api_admit(struct api *api, struct http_request *req, struct error *err);
 
 /* The router of paths: answers every request. */
 void api_handle(struct api *api, struct http_request *req);
@@ -79,6 +91,9 @@ void api_end_calls(struct api *api);
 /* --- for handlers ------------------------------------------------------------------------------ */
 
 void api_load(struct api *api, struct wire_load *out); /* as routers are told it */
+
+/* Is that a name of the model? */
+bool api_serves(const struct api *api, struct str name);
 
 /* Says when to try again, in a refusal by `st` that is about to be sent; nothing in other answers. */
 void api_add_retry(const struct api *api, struct http_request *req, enum status st);

@@ -16,8 +16,7 @@ static enum status check_model(const struct api *api, const struct json *root, s
     bool is_present;
     enum status st = json_get_str(root, "model", 1024, &model, &is_present, err);
 
-    if (st != ST_OK || !is_present || str_eq(model, str_of(api->model_name)) ||
-        str_eq(model, STR("default"))) {
+    if (st != ST_OK || !is_present || api_serves(api, model) || str_eq(model, STR("default"))) {
         return st;
     }
     return error_set_param(err, ST_NOT_FOUND, "model",
@@ -136,6 +135,7 @@ static enum status read_ending(const struct json *body, struct chat_input *in, b
 enum status body_render_chat(const struct api *api, const struct json *body, struct buf *text,
                              struct error *err) {
     struct chat_input in = {.add_generation_prompt = true,
+                            .defaults = api->template_kwargs,
                             .now_s = (int64_t)(clock_wall_us() / 1000000)};
     bool continues = false;
     enum status st = json_get_array(body, "messages", &in.messages, err);

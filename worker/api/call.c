@@ -147,7 +147,8 @@ struct params_context call_params_context(struct api *api) {
     return (struct params_context){.defaults = api->defaults,
                                    .limits = &engine_info(api->engine)->limits,
                                    .tokenizer = api->tokenizer,
-                                   .rng = &api->rng};
+                                   .tokens_as_ids = api->tokens_as_ids,
+                                   .seeds = &api->seeds};
 }
 
 /* A client that names its request finds the name again in the answer and in /abort_request: the field

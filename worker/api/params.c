@@ -434,7 +434,7 @@ enum status call_params_parse(struct call_params *p, const struct json *o,
     if (st == ST_OK) st = get_best_of(p, o, err);
     if (st == ST_OK) st = get_salt(p, o, "cache_salt", err);
     if (st == ST_OK) st = get_adapter(o, err);
-    if (st == ST_OK) st = get_seed(p, o, "seed", ctx->rng, err);
+    if (st == ST_OK) st = get_seed(p, o, "seed", ctx->seeds, err);
     if (st == ST_OK) st = get_lengths(p, o, err);
     if (st == ST_OK) st = json_get_i64(o, "priority", INT32_MIN, INT32_MAX, &priority, NULL, err);
     if (st == ST_OK) {
@@ -442,6 +442,7 @@ enum status call_params_parse(struct call_params *p, const struct json *o,
     }
     if (st == ST_OK) st = get_prompt_fields(p, o, ctx->limits, err);
     if (st == ST_OK) st = json_get_bool(o, "return_token_ids", &p->return_token_ids, NULL, err);
+    p->tokens_as_ids = ctx->tokens_as_ids;
     if (st == ST_OK) {
         st = json_get_bool(o, "return_tokens_as_token_ids", &p->tokens_as_ids, NULL, err);
     }
@@ -468,7 +469,7 @@ enum status call_params_parse_sglang(struct call_params *p, const struct json *b
     if (st == ST_OK) st = get_salt(p, body, "cache_salt", err);
     if (st == ST_OK) st = get_salt(p, body, "extra_key", err);
     if (st == ST_OK) st = get_adapter(body, err);
-    if (st == ST_OK) st = get_seed(p, sampling, "sampling_seed", ctx->rng, err);
+    if (st == ST_OK) st = get_seed(p, sampling, "sampling_seed", ctx->seeds, err);
     if (st == ST_OK) {
         st = json_get_i64(body, "priority", INT32_MIN, INT32_MAX, &priority, NULL, err);
     }

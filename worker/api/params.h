@@ -46,7 +46,8 @@ struct params_context {
     const struct generation_config *defaults; /* what the model's makers recommend */
     const struct request_limits *limits;
     const struct tokenizer *tokenizer;
-    struct rng *rng; /* draws the seed when none is given */
+    bool tokens_as_ids; /* in logprobs, where the request is silent */
+    struct rng *seeds;  /* draws the seed when none is given */
 };
 
 MUST_USE enum status call_params_parse(struct call_params *out, const struct json *body,

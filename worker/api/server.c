@@ -12,6 +12,7 @@
 #include "common/process_stats.h"
 #include "common/wire.h"
 #include "kernels/dtype.h"
+#include "worker/api/access.h"
 #include "worker/api/api.h"
 #include "worker/api/handlers.h"
 #include "worker/api/request_feed.h"
@@ -91,9 +92,17 @@ static void load_get(struct http_request *req, void *arg) {
     http_reply(req, 200, OPENAI_JSON, (struct str){body, (size_t)n});
 }
 
-static void put_model(struct json_writer *w, const struct api *api) {
+bool api_serves(const struct api *api, struct str name) {
+    if (str_eq(name, str_of(api->model_name))) return true;
+    for (uint32_t i = 0; i < api->other_names.n; i++) {
+        if (str_eq(name, str_of(api->other_names.items[i]))) return true;
+    }
+    return false;
+}
+
+static void put_model(struct json_writer *w, const struct api *api, const char *name) {
     json_begin_object(w);
-    json_field_z(w, "id", api->model_name);
+    json_field_z(w, "id", name);
     json_field_z(w, "object", "model");
     json_field_u64(w, "created", api->created_s);
     json_field_z(w, "owned_by", "incipit");
@@ -114,7 +123,7 @@ static void model_get(struct http_request *req, void *arg) {
 
     if (str_percent_decode((struct str){req->path.ptr + skip, req->path.len - skip}, asked,
                            sizeof(asked)) != ST_OK ||
-        strcmp(asked, api->model_name) != 0) {
+        !api_serves(api, str_of(asked))) {
         error_set_param(&err, ST_NOT_FOUND, "model",
                         "the model '%.*s' does not exist here: this worker serves '%s'",
                         (int)MIN(req->path.len - skip, 100), req->path.ptr + skip, api->model_name);
@@ -123,7 +132,7 @@ static void model_get(struct http_request *req, void *arg) {
     }
     buf_init(&body, 0);
     json_writer_init(&w, &body);
-    put_model(&w, api);
+    put_model(&w, api, asked);
     http_reply(req, 200, OPENAI_JSON, buf_str(&body));
     buf_fini(&body);
 }
@@ -139,7 +148,9 @@ void models_get(struct http_request *req, void *arg) {
     json_field_z(&w, "object", "list");
     json_put_key(&w, "data");
     json_begin_array(&w);
-    put_model(&w, api);
+    put_model(&w, api, api->model_name);
+    for (uint32_t i = 0; i < api->other_names.n; i++)
+        put_model(&w, api, api->other_names.items[i]);
     json_end_array(&w);
     json_end_object(&w);
     http_reply(req, 200, OPENAI_JSON, buf_str(&body));
@@ -280,9 +291,30 @@ struct str api_request_name(const struct http_request *req) {
     return name;
 }
 
+/* The path without --root-path, which a proxy may have left at its beginning. */
+static struct str path_of(const struct api *api, struct str path) {
+    size_t n = api->root_path.len;
+
+    if (n == 0 || !str_starts(path, api->root_path)) return path;
+    if (path.len > n && path.ptr[n] != '/') return path;
+    return path.len == n ? STR("/") : (struct str){path.ptr + n, path.len - n};
+}
+
+enum status api_admit(struct api *api, struct http_request *req, struct error *err) {
+    enum status st = access_check(api->access, req, path_of(api, req->path), err);
+
+    if (st == ST_OK) return ST_OK;
+    metric_add(metrics_at(api->metrics, WORKER_requests_denied_total), 1);
+    log_event(api->log, LOG_WARN, "request_denied", log_str("client", http_request_client(req)),
+              log_str("path", req->path), log_z("why", err ? err->message : ""));
+    http_add_header(req, STR("www-authenticate"), STR("Bearer"));
+    return st;
+}
+
 void api_handle(struct api *api, struct http_request *req) {
     struct str name = api_request_name(req);
 
     if (name.len) http_add_header(req, STR("x-request-id"), name);
+    req->path = path_of(api, req->path);
     http_route_request(routes, req, api);
 }

@@ -252,3 +252,37 @@ enum status config_parse(struct model_config *out, struct str config, struct str
     *out = m;
     return ST_OK;
 }
+
+enum status generation_config_merge(struct generation_config *g, struct str text, char ignored[64],
+                                    struct error *err) {
+    static const char *const names[] = {"temperature", "top_p", "min_p", "top_k",
+                                        "repetition_penalty"};
+    struct generation_config new = {0};
+    struct json *root = NULL;
+    enum status st = json_parse(&root, text, NULL, err);
+
+    ignored[0] = '\0';
+    if (st == ST_OK && json_type(root) != JSON_OBJECT)
+        st = error_set(err, ST_INVALID, "an object is expected, not %s", json_type_name(root));
+    if (st == ST_OK) st = read_generation(root, &new, err);
+    JSON_FOR_EACH(member, st == ST_OK ? root : NULL) {
+        bool is_known = false;
+
+        for (size_t i = 0; i < ARRAY_LEN(names); i++)
+            is_known |= str_eq(json_key(member), str_of(names[i]));
+        if (!is_known && !ignored[0]) snprintf(ignored, 64, "%s", json_key(member).ptr);
+    }
+    json_destroy(root);
+    if (st != ST_OK) return st;
+    if (new.has_temperature) g->temperature = new.temperature;
+    if (new.has_top_p) g->top_p = new.top_p;
+    if (new.has_min_p) g->min_p = new.min_p;
+    if (new.has_top_k) g->top_k = new.top_k;
+    if (new.has_repetition_penalty) g->repetition_penalty = new.repetition_penalty;
+    g->has_temperature |= new.has_temperature;
+    g->has_top_p |= new.has_top_p;
+    g->has_min_p |= new.has_min_p;
+    g->has_top_k |= new.has_top_k;
+    g->has_repetition_penalty |= new.has_repetition_penalty;
+    return ST_OK;
+}

@@ -9,8 +9,9 @@
 #include "common/base.h"
 #include "common/buf.h"
 
-/* The template of that name: chatml, llama2, llama3, mistral, deepseek, deepseek-llm, zephyr. STR_NULL
- * for none. */
+#define CHAT_FALLBACK_NAMES "chatml, llama2, llama3, mistral, deepseek, deepseek-llm, zephyr"
+
+/* The template of one of those names. STR_NULL for none. */
 struct str chat_fallback_source(const char *name);
 
 /* The name of the one that fits a folder best; never NULL. Reads its tokenizer.json and config.json. */

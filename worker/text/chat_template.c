@@ -149,13 +149,66 @@ static enum status open_all(struct chat_template **out, const char *folder,
                          config, "tool_use", err);
 }
 
+/* A template on a command line has no line ends: \\n stands for one. */
+static char *unescape(const char *text, size_t *n) {
+    char *out = mem_alloc(strlen(text) + 1);
+
+    for (*n = 0; *text; text++) {
+        if (text[0] == '\\' && text[1] == 'n') {
+            out[(*n)++] = '\n';
+            text++;
+        } else if (text[0] == '\\' && text[1] == 't') {
+            out[(*n)++] = '\t';
+            text++;
+        } else {
+            out[(*n)++] = *text;
+        }
+    }
+    return out;
+}
+
+static enum status compile_given(struct chat_template **out, const char *given, struct error *err) {
+    char *text = NULL;
+    size_t n = 0;
+    enum status st = ST_OK;
+
+    if (file_exists(given)) {
+        st = file_read(given, CHAT_TEMPLATE_MAX_BYTES, &text, &n, err);
+        if (st == ST_OK && str_ends(str_of(given), STR(".json")))
+            st = error_set(err, ST_INVALID, "it is JSON: give a chat template in Jinja");
+        if (st == ST_OK) st = chat_template_compile(out, (struct str){text, n}, err);
+        if (st != ST_OK) error_prefix(err, "--chat-template %s", given);
+    } else if (strpbrk(given, "{}\n")) {
+        text = unescape(given, &n);
+        st = chat_template_compile(out, (struct str){text, n}, err);
+        if (st != ST_OK) error_prefix(err, "--chat-template");
+    } else {
+        *out = chat_template_builtin(given);
+        if (!*out)
+            st = error_set_param(err, ST_INVALID, "chat-template",
+                                 "--chat-template %s is no file, nor a template, nor the name of a "
+                                 "built-in one (" CHAT_FALLBACK_NAMES "): another chat template "
+                                 "would change the prompts, so give its Jinja file",
+                                 given);
+    }
+    mem_free(text);
+    return st;
+}
+
 enum status chat_template_open(struct chat_template **out, const char *folder,
                                const char **fallback, struct error *err) {
+    return chat_template_open_given(out, folder, NULL, fallback, err);
+}
+
+enum status chat_template_open_given(struct chat_template **out, const char *folder,
+                                     const char *given, const char **fallback, struct error *err) {
     struct chat_template *t = NULL;
     struct json *config = NULL;
     enum status st = read_config(folder, &config, err);
 
-    if (st == ST_OK) st = open_all(&t, folder, config, fallback, err);
+    *fallback = NULL;
+    if (st == ST_OK)
+        st = given ? compile_given(&t, given, err) : open_all(&t, folder, config, fallback, err);
     if (st == ST_OK) {
         t->bos = token_text(config, "bos_token");
         t->eos = token_text(config, "eos_token");
@@ -168,6 +221,17 @@ enum status chat_template_open(struct chat_template **out, const char *folder,
 }
 
 /* --- rendering ---------------------------------------------------------------------------------*/
+static enum status set_members(struct chat_conversion *c, const struct json *object) {
+    enum status st = ST_OK;
+    struct jv v;
+
+    for (const struct json *k = json_first(object); k && st == ST_OK; k = json_next(k)) {
+        st = chat_convert(c, k, &v);
+        if (st == ST_OK) st = jinja_run_set(c->run, json_key(k).ptr, v);
+    }
+    return st;
+}
+
 static enum status set_variables(const struct chat_template *t, struct chat_conversion *c,
                                  const struct chat_input *in) {
     const struct {
@@ -187,11 +251,8 @@ static enum status set_variables(const struct chat_template *t, struct chat_conv
     }
     if (st == ST_OK && t->bos) st = jinja_run_set(c->run, "bos_token", jv_string(str_of(t->bos)));
     if (st == ST_OK && t->eos) st = jinja_run_set(c->run, "eos_token", jv_string(str_of(t->eos)));
-    for (const struct json *k = json_first(in->kwargs); k && st == ST_OK; k = json_next(k)) {
-        st = chat_convert(c, k, &v);
-        if (st == ST_OK) st = jinja_run_set(c->run, json_key(k).ptr, v);
-    }
-    return st;
+    if (st == ST_OK) st = set_members(c, in->defaults);
+    return st == ST_OK ? set_members(c, in->kwargs) : st;
 }
 
 /* Bytes of text and structure in a tree, roughly. */

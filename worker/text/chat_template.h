@@ -30,6 +30,13 @@ MUST_USE enum status chat_template_compile(struct chat_template **out, struct st
 MUST_USE enum status chat_template_open(struct chat_template **out, const char *folder,
                                         const char **fallback, struct error *err);
 
+/* That of `given` instead of the folder's: a file, or the template itself in one line, in which \\n is
+ * a line end, or the name of a built-in one. NULL: as chat_template_open. ST_INVALID when it is none
+ * of these. */
+MUST_USE enum status chat_template_open_given(struct chat_template **out, const char *folder,
+                                              const char *given, const char **fallback,
+                                              struct error *err);
+
 /* A built-in one by its name (chat_fallback.h). NULL for any other name. */
 struct chat_template *chat_template_builtin(const char *name);
 void chat_template_destroy(struct chat_template *t); /* NULL is fine */
@@ -39,6 +46,7 @@ struct chat_input {
     const struct json *messages;  /* array, required */
     const struct json *tools;     /* array or NULL */
     const struct json *documents; /* array or NULL */
+    const struct json *defaults;  /* object: variables that kwargs win over; NULL */
     const struct json *kwargs;    /* object: chat_template_kwargs; NULL */
     bool add_generation_prompt;
     int64_t now_s; /* for strftime_now; UTC */

@@ -1,0 +1,172 @@
+"""What command lines of vLLM and SGLang ask of a worker, it does: names, keys, chat templates, sampling defaults, seeds,
+paths. Flags that are only accepted are test_flags.py's."""
+import signal
+
+import pytest
+
+from conftest import PATIENCE_S, ROOT, Program, Worker, http, wait_for
+
+MODEL = str(ROOT / "deploy/demo/model")
+CHAT = [{"role": "user", "content": "hello"}]
+
+
+def sim(programs, *args):
+    return programs(Worker, MODEL, "--backend", "sim", "--num-gpu-blocks-override", "512", *args).ready()
+
+
+def shown_prompt(worker, **more):
+    """The text that the chat template makes of CHAT."""
+    tokens = worker.post("/tokenize", {"messages": CHAT, "add_special_tokens": False, **more}).json["tokens"]
+    return worker.post("/detokenize", {"tokens": tokens}).json["prompt"]
+
+
+def test_several_names_are_all_the_models(programs):
+    worker = sim(programs, "--served-model-name", "first", "second", "org/third")
+    assert [m["id"] for m in worker.get("/v1/models").json["data"]] == ["first", "second", "org/third"]
+    for name in ("first", "second", "org/third"):
+        answer = worker.post("/v1/completions", {"model": name, "prompt": "a", "max_tokens": 1})
+        assert answer.code == 200 and answer.json["model"] == "first"
+        assert worker.get("/v1/models/" + name.replace("/", "%2F")).json["id"] == name
+    assert worker.post("/v1/completions", {"model": "fourth", "prompt": "a"}).code == 404
+    assert worker.get("/v1/models/fourth").code == 404
+
+
+def test_a_chat_template_is_taken_from_a_file_or_from_the_command_line(programs, tmp_path):
+    file = tmp_path / "t.jinja"
+    file.write_text("{% for m in messages %}<{{ m.role }}|{{ m.content }}>\n{% endfor %}{% if add_generation_prompt %}!{% endif %}")
+    from_file = sim(programs, "--chat-template", str(file))
+    assert shown_prompt(from_file) == "<user|hello>\n!"
+    inline = sim(programs, "--chat-template", r"{{ messages[0].content }}\n{{ tone | default('calm') }}",
+                 "--default-chat-template-kwargs", '{"tone": "loud"}')
+    assert shown_prompt(inline) == "hello\nloud"
+    assert shown_prompt(inline, chat_template_kwargs={"tone": "low"}) == "hello\nlow"
+
+
+@pytest.mark.parametrize("given, reason", [
+    ("llama-4", "no file, nor a template, nor the name of a built-in one"),
+    ("{% for x in %}", "--chat-template"),
+])
+def test_a_chat_template_that_cannot_be_used_ends_the_start(programs, given, reason):
+    refused(programs, reason, "--chat-template", given)
+
+
+def refused(programs, reason, *args):
+    worker = programs(Worker, MODEL, "--backend", "sim", "--num-gpu-blocks-override", "512", *args)
+    worker.process.wait(PATIENCE_S)
+    assert worker.stop() == 2 and reason in worker.log
+
+
+def bearer(key):
+    return {"authorization": f"Bearer {key}"}
+
+
+def test_a_key_is_needed_for_all_but_probes_and_metrics(programs, tmp_path, monkeypatch):
+    file = tmp_path / "keys"
+    file.write_text("# of the team\nfrom-file\n")
+    monkeypatch.setenv("VLLM_API_KEY", "unused")
+    worker = sim(programs, "--api-key", "alpha", "beta", "--api-key-file", str(file))
+
+    def ask(key=None, path="/v1/completions", body={"prompt": "a", "max_tokens": 1}):
+        return worker.post(path, body, headers=bearer(key) if key else {})
+    for key in ("alpha", "beta", "from-file"):
+        assert ask(key).code == 200
+    for key in (None, "gamma", "alph", "alphaa", "unused", "of the team"):
+        answer = ask(key)
+        assert answer.code == 401 and answer.json["error"]["type"], key
+    for path in ("/generate", "/tokenize", "/v1/chat/completions", "/reset_prefix_cache", "/flush_cache", "/cache/explain", "/abort_request", "/nothing"):
+        assert ask(None, path, {}).code == 401, path
+    for path in ("/v1/models", "/v1/models/model", "/kv_events", "/request_events", "/get_server_info", "/health_generate"):
+        assert worker.get(path).code == 401, path
+    for path in ("/health", "/ping", "/readyz", "/livez", "/metrics", "/version", "/load", "/server_info"):
+        assert worker.get(path).code == 200, path
+    assert worker.get("/v1/models", headers=bearer("beta")).code == 200
+    assert worker.metric("incipit_requests_denied_total") == 20
+    wait_for(lambda: " request_denied " in worker.log, "the refusals in the log")
+    assert "--api-key shows in the process list" in worker.log and "gamma" not in worker.log and "alpha" not in worker.log
+
+    file.write_text("new\n")
+    worker.process.send_signal(signal.SIGHUP)
+    wait_for(lambda: ask("new").code == 200, "the keys to be read again")
+    assert ask("from-file").code == 401 and ask("alpha").code == 200
+    file.write_text("")
+    worker.process.send_signal(signal.SIGHUP)
+    wait_for(lambda: "api_keys_not_reloaded" in worker.log, "the file to be refused")
+    assert ask("new").code == 200 and ask("alpha").code == 200
+
+
+def test_vllms_variable_is_a_key(programs, monkeypatch):
+    monkeypatch.setenv("VLLM_API_KEY", "from-environment")
+    worker = sim(programs)
+    body = {"prompt": "a", "max_tokens": 1}
+    assert worker.post("/v1/completions", body).code == 401
+    assert worker.post("/v1/completions", body, headers=bearer("from-environment")).code == 200
+    assert "process list" not in worker.log
+
+
+def test_a_root_path_is_passed_over(programs):
+    worker = sim(programs, "--root-path", "/llm/", "--api-key", "k")
+    for path in ("/llm/v1/models", "/v1/models"):
+        assert worker.get(path).code == 401
+        assert worker.get(path, headers=bearer("k")).code == 200
+    assert worker.get("/llm/health").code == 200
+    assert worker.get("/llmv1/models", headers=bearer("k")).code == 404
+
+
+def test_tokens_of_logprobs_are_named_by_their_ids_for_all(programs):
+    worker = sim(programs, "--return-tokens-as-token-ids")
+    body = {"prompt": "a", "max_tokens": 2, "logprobs": 1}
+    tokens = lambda **more: worker.post("/v1/completions", {**body, **more}).json["choices"][0]["logprobs"]["tokens"]
+    assert all(t.startswith("token_id:") for t in tokens())
+    assert not any(t.startswith("token_id:") for t in tokens(return_tokens_as_token_ids=False))
+
+
+def texts(programs, *args, n=3, **body):
+    worker = programs(Worker, MODEL, "--backend", "cpu", "--kv-cache-memory-bytes", "32MiB", *args).ready()
+    return [worker.post("/v1/completions", {"prompt": "Once", "max_tokens": 24, **body}).json["choices"][0]["text"] for _ in range(n)]
+
+
+def test_sampling_defaults_are_overridden_for_requests_that_are_silent(programs, tmp_path):
+    assert len(set(texts(programs, "--override-generation-config", '{"temperature": 0}'))) == 1
+    hot = '{"temperature": 2, "top_k": 0, "top_p": 1}'
+    assert len(set(texts(programs, "--override-generation-config", hot))) == 3
+    (tmp_path / "generation_config.json").write_text(hot)
+    assert len(set(texts(programs, "--generation-config", str(tmp_path)))) == 3
+    assert len(set(texts(programs, "--generation-config", str(tmp_path), temperature=0))) == 1
+    refused(programs, "--generation-config /nowhere has no generation_config.json", "--generation-config", "/nowhere")
+    refused(programs, "--override-generation-config", "--override-generation-config", '{"temperature": -1}')
+
+
+def test_a_seed_makes_starts_alike(programs):
+    hot = {"temperature": 2}
+    seeded = texts(programs, "--seed", "7", **hot)
+    assert len(set(seeded)) == 3 and texts(programs, "--seed", "7", **hot) == seeded
+    assert texts(programs, "--seed", "8", **hot) != seeded and texts(programs, **hot) != seeded
+
+
+def test_vllms_config_file_is_taken(programs, tmp_path):
+    pytest.importorskip("yaml")
+    file = tmp_path / "vllm.yaml"
+    file.write_text(f"""
+model: {MODEL}
+served-model-name: [one, two]
+max-model-len: 2k
+trust-remote-code: true
+enforce_eager: true
+tensor-parallel-size: 1
+quantization: none
+compilation-config: {{mode: 3, cudagraph_capture_sizes: [1, 2]}}
+override-generation-config:
+  temperature: 0.5
+limit-mm-per-prompt: {{image: 2}}
+enable-lora: false
+api-key: k
+""")
+    worker = programs(Worker, "--config", str(file), "--backend", "sim", "--num-gpu-blocks-override", "512").ready()
+    models = worker.get("/v1/models", headers=bearer("k")).json["data"]
+    assert [(m["id"], m["max_model_len"]) for m in models] == [("one", 2000), ("two", 2000)]
+    assert "--compilation-config has no effect" in worker.log
+
+
+def test_serve_is_a_word_that_may_stand_first(programs):
+    worker = programs(Program, "incipit-worker", ["serve", MODEL, "--port", "0", "--backend", "sim", "--num-gpu-blocks-override", "512"])
+    assert http(f"http://127.0.0.1:{worker.field('worker_ready', 'port')}/health").code == 200

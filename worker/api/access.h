@@ -1,0 +1,31 @@
+/* worker/api/access.h - the keys that requests must have, where the worker has any.
+ *
+ * Kept are digests, all of one length, and a key is compared with every one of them in a time that
+ * does not depend on where it differs. Probes, metrics and what a router asks before it has sent
+ * anything stay open; all that computes, or shows what others asked, needs a key.
+ *
+ * Thread: the worker loop. */
+#ifndef WORKER_API_ACCESS_H
+#define WORKER_API_ACCESS_H
+
+#include "common/options.h"
+#include "common/status.h"
+
+struct access;
+struct http_request;
+
+/* Keys from `given` and from `file` (NULL: none), one a line, '#' begins a comment. *out is NULL when
+ * both are without keys and there is no file: then everything is open. ST_INVALID for an empty key, a
+ * key with a character that no header can hold, or a file without keys. */
+MUST_USE enum status access_create(struct access **out, const struct option_list *given,
+                                   const char *file, struct error *err);
+void access_destroy(struct access *a); /* NULL is fine */
+
+/* Reads the file again. On failure the keys stay as they were. */
+MUST_USE enum status access_reload(struct access *a, struct error *err);
+
+/* May a request for that path go on? ST_DENIED with what to send. `a` NULL: yes. */
+MUST_USE enum status access_check(const struct access *a, const struct http_request *req,
+                                  struct str path, struct error *err);
+
+#endif
