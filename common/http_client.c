@@ -37,6 +37,7 @@ struct http_client {
     struct list calls, sockets;
     struct list fresh; /* streams with bytes to tell */
     struct http_client_trust trust;
+    char *header;             /* of every request, or NULL */
     CURL *spares[MAX_SPARES]; /* of calls that have ended: a new one costs more than a reset */
     uint32_t n_spares;
 };
@@ -263,6 +264,11 @@ enum status http_client_create(struct http_client **out, struct loop *loop, stru
     return ST_OK;
 }
 
+void http_client_header(struct http_client *client, const char *line) {
+    mem_free(client->header);
+    client->header = line ? mem_strdup(line) : NULL;
+}
+
 void http_client_trust(struct http_client *client, const struct http_client_trust *trust) {
     client->trust = *trust;
 }
@@ -281,6 +287,7 @@ void http_client_destroy(struct http_client *client) {
         socket_watch_destroy(LIST_ENTRY(link, struct socket_watch, link));
     }
     loop_timer_fini(&client->timer);
+    mem_free(client->header);
     mem_free(client);
 }
 
@@ -344,6 +351,12 @@ static CURLcode set_headers(struct http_call *call, const struct http_client_req
     call->headers = curl_slist_append(NULL, "Expect:"); /* no waiting for 100 Continue */
     for (const char *const *h = r->headers; h && *h && call->headers; h++) {
         struct curl_slist *longer = curl_slist_append(call->headers, *h);
+
+        if (!longer) return CURLE_OUT_OF_MEMORY;
+        call->headers = longer;
+    }
+    if (call->headers && call->client->header) {
+        struct curl_slist *longer = curl_slist_append(call->headers, call->client->header);
 
         if (!longer) return CURLE_OUT_OF_MEMORY;
         call->headers = longer;

@@ -31,6 +31,9 @@ struct http_client_trust {
 };
 void http_client_trust(struct http_client *client, const struct http_client_trust *trust);
 
+/* A header for every request from now on, "name: value"; copied. NULL: none. */
+void http_client_header(struct http_client *client, const char *line);
+
 #define HTTP_CLIENT_MAX_BODY_BYTES (1u << 20) /* when the request names no limit */
 
 /* A piece of a stream's body, of an answer with `code`, on the loop; it may start and cancel calls,

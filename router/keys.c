@@ -371,6 +371,22 @@ void keys_destroy(struct keys *k) {
     mem_free(k);
 }
 
+enum status keys_read_first(const char *path, char out[KEYS_TEXT_MAX], struct error *err) {
+    char *text = NULL, *rest;
+    size_t n;
+    enum status st = file_read(path, FILE_BYTES_MAX, &text, &n, err);
+
+    if (st != ST_OK) return st;
+    out[0] = '\0';
+    for (char *line = strtok_r(text, "\r\n", &rest); line && !out[0];
+         line = strtok_r(NULL, "\r\n", &rest)) {
+        line += strspn(line, " \t");
+        if (*line != '#') snprintf(out, KEYS_TEXT_MAX, "%.*s", (int)strcspn(line, " \t#"), line);
+    }
+    mem_free(text);
+    return out[0] ? ST_OK : error_set(err, ST_INVALID, "%s has no key", path);
+}
+
 /* --- who is there --------------------------------------------------------------------------------*/
 
 bool keys_are_needed(const struct keys *k) {

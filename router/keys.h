@@ -45,6 +45,11 @@ MUST_USE enum status keys_load(struct keys *k, struct str text, const char *name
 bool keys_are_needed(const struct keys *k);
 uint32_t keys_count(struct keys *k);
 
+#define KEYS_TEXT_MAX 1024
+
+/* The first key of a file of keys, which has a comment or one key on each line. */
+MUST_USE enum status keys_read_first(const char *path, char out[KEYS_TEXT_MAX], struct error *err);
+
 /* "Bearer KEY" or a bare x-api-key as a key; STR_NULL when it is neither. */
 struct str keys_from_headers(struct str authorization, struct str x_api_key);
 

@@ -48,6 +48,7 @@ struct proxy_config {
     uint32_t max_attempts;                  /* the first included */
     bool expose_worker_headers;             /* relay x-incipit-* of workers */
     bool forward_authorization;             /* send the client's key on to workers */
+    struct str worker_key;                  /* sent to workers instead; "" for none */
     uint32_t log_rate;                      /* request lines per second and loop at most */
     uint32_t log_every;                     /* of the requests one in so many has a line; 0: none */
     struct decision_log *decisions;         /* NULL: not kept */

@@ -79,7 +79,7 @@ static uint32_t kept_from_worker(const struct exchange *x) {
                    HTTP_NAME_BIT(HTTP_NAME_EXPECT) | HTTP_NAME_BIT(HTTP_NAME_X_REQUEST_ID) |
                    HTTP_NAME_BIT(HTTP_NAME_WAY) | HTTP_NAME_BIT(HTTP_NAME_OURS);
 
-    if (x->proxy->config.forward_authorization) return ids;
+    if (x->proxy->config.forward_authorization && !x->proxy->config.worker_key.len) return ids;
     return ids | HTTP_NAME_BIT(HTTP_NAME_AUTHORIZATION) | HTTP_NAME_BIT(HTTP_NAME_X_API_KEY);
 }
 
@@ -107,7 +107,8 @@ void proxy_build_worker_head(struct exchange *x) {
     struct buf *out = &x->out;
     struct str host = {x->target.authority, x->target.authority_len};
     struct str client = http_request_client(x->req);
-    size_t room = http_kept_max(head) + host.len + OWN_MAX;
+    struct str key = x->proxy->config.worker_key;
+    size_t room = http_kept_max(head) + host.len + key.len + OWN_MAX;
     bool tells = x->target.tells_requests && x->is_generation && x->proxy->config.origin;
     struct request_chain chain;
     char *to;
@@ -127,6 +128,11 @@ void proxy_build_worker_head(struct exchange *x) {
     to = str_put_u64(to, proxy_body_len(x));
     to = put(to, STR("\r\n"));
     to = http_write_kept(to, head, http_request_head_bytes(x->req), kept_from_worker(x));
+    if (key.len) {
+        to = put(to, STR("authorization: Bearer "));
+        to = put(to, key);
+        to = put(to, STR("\r\n"));
+    }
     if (x->is_salted && x->target.trusts_router) {
         to = put(to, STR(WIRE_SALT ": "));
         to = put(to, (struct str){x->salt, ISOLATION_SALT_CHARS});

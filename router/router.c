@@ -324,6 +324,31 @@ static void share_salts(struct router *r) {
     }
 }
 
+#define BEARER "authorization: Bearer "
+
+/* The key of the workers: for what is forwarded, and for what this program itself asks them. */
+static enum status take_worker_key(struct router *r, struct error *err) {
+    const struct router_options *o = r->options;
+    char line[KEYS_TEXT_MAX + sizeof(BEARER)];
+    enum status st = ST_OK;
+
+    if (o->worker_api_key) {
+        snprintf(r->worker_key, sizeof(r->worker_key), "%s", o->worker_api_key);
+    } else if (o->worker_api_key_file) {
+        st = keys_read_first(o->worker_api_key_file, r->worker_key, err);
+    }
+    if (st != ST_OK || !r->worker_key[0]) return st;
+    for (const char *p = r->worker_key; *p; p++) {
+        if (*p > ' ' && *p < 127) continue;
+        return error_set_param(err, ST_INVALID, "worker-api-key",
+                               "worker-api-key has a character that no header can hold: use "
+                               "printable ASCII without spaces");
+    }
+    snprintf(line, sizeof(line), BEARER "%s", r->worker_key);
+    http_client_header(r->client, line);
+    return ST_OK;
+}
+
 static enum status build_control(struct router *r, struct error *err) {
     const struct router_options *o = r->options;
     struct scrape_config scrape = {.interval_us = (uint64_t)o->engine_metrics_interval_ms * 1000,
@@ -372,6 +397,7 @@ static enum status build_control(struct router *r, struct error *err) {
     if (st == ST_OK) st = router_build_registry(r, err);
     if (st != ST_OK) return st;
     http_client_trust(r->client, &trust);
+    if ((st = take_worker_key(r, err)) != ST_OK) return st;
     heartbeat_start(&r->heartbeat, r->loop,
                     METRICS_GET(r->metrics, ROUTER_loop_lag_seconds, "control"),
                     METRICS_GET(r->metrics, ROUTER_loop_turn_seconds, "control"));
@@ -494,6 +520,7 @@ static void warn(struct router *r) {
     warn_of_readable(r, r->options->decision_log_secret_file);
     warn_of_readable(r, r->options->tls_key_path);
     warn_of_readable(r, r->options->worker_key);
+    warn_of_readable(r, r->options->worker_api_key_file);
 }
 
 enum status router_run(struct router *r, struct error *err) {

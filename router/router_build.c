@@ -157,6 +157,7 @@ enum status router_build_frontends(struct router *r, struct error *err) {
                   .admin_keys = r->admin_keys,
                   .explains_to_clients = o->explains_to_clients,
                   .name = r->name,
+                  .worker_key = str_of(r->worker_key),
                   .log_every = o->log_requests,
                   .log_rate = o->log_requests_rate,
                   .decisions = r->decisions,

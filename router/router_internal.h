@@ -9,6 +9,7 @@
 #include "router/admin.h"
 #include "router/heartbeat.h"
 #include "router/isolation.h"
+#include "router/keys.h"
 #include "router/router.h"
 
 struct router {
@@ -23,6 +24,7 @@ struct router {
     struct certificates *certificates;
     struct file_watch *secrets; /* certificates and keys: read again when one changes */
     struct http_client *client;
+    char worker_key[KEYS_TEXT_MAX]; /* "": workers need none */
     struct health *health;
     struct scrape *scrape;
     struct follow *follow;          /* NULL: nothing is shared */

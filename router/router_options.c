@@ -352,6 +352,12 @@ static const struct option_def rows[] = {
          "different secrets find nothing of each other's in the workers' caches."},
     {"isolation-secret", OPT_STR, FIELD(isolation_secret), .is_secret = true, .group = "Access",
      .help = "The same, as text."},
+    {"worker-api-key-file", OPT_STR, FIELD(worker_api_key_file), .group = "Access",
+     .metavar = "FILE",
+     .help = "File whose first line that is no comment is the key that workers were given as "
+             "--api-key: sent to all of them as Authorization, in place of the client's."},
+    {"worker-api-key", OPT_STR, FIELD(worker_api_key), .is_secret = true, .env = "VLLM_API_KEY",
+     .group = "Access", .help = "The key of --worker-api-key-file, as text."},
     {"admin-api-key-file", OPT_STR, FIELD(admin_api_key_file), .group = "Access", .metavar = "FILE",
      .help = "Keys, one a line, for whoever looks at workers or changes them. Read again when it "
              "changes."},

@@ -21,6 +21,7 @@ struct router_options {
 
     const char *tls_cert_path, *tls_key_path; /* for clients */
     const char *worker_ca, *worker_cert, *worker_key;
+    const char *worker_api_key, *worker_api_key_file;
     bool worker_tls_insecure;
 
     struct option_list worker_urls, worker_allow_cidr;

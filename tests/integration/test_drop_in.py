@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from conftest import PATIENCE_S, ROOT, Program, Worker, http, wait_for
+from conftest import PATIENCE_S, ROOT, Program, Router, Worker, http, wait_for
 
 MODEL = str(ROOT / "deploy/demo/model")
 CHAT = [{"role": "user", "content": "hello"}]
@@ -144,7 +144,6 @@ def test_a_seed_makes_starts_alike(programs):
 
 
 def test_vllms_config_file_is_taken(programs, tmp_path):
-    pytest.importorskip("yaml")
     file = tmp_path / "vllm.yaml"
     file.write_text(f"""
 model: {MODEL}
@@ -170,3 +169,26 @@ api-key: k
 def test_serve_is_a_word_that_may_stand_first(programs):
     worker = programs(Program, "incipit-worker", ["serve", MODEL, "--port", "0", "--backend", "sim", "--num-gpu-blocks-override", "512"])
     assert http(f"http://127.0.0.1:{worker.field('worker_ready', 'port')}/health").code == 200
+
+
+@pytest.mark.parametrize("more", [["--forward-authorization"], []])
+def test_a_router_shows_workers_their_key_in_place_of_the_clients(programs, tmp_path, more):
+    key = tmp_path / "key"
+    key.write_text("# of the fleet\nfleet-key\n")
+    key.chmod(0o600)
+    worker = sim(programs, "--api-key-file", str(key), "--kv-events")
+    body = {"prompt": "a", "max_tokens": 1}
+    without = programs(Router, "--worker-urls", worker.url).ready(1)
+    assert without.post("/v1/completions", body).code == 401
+    router = programs(Router, "--worker-urls", worker.url, "--worker-api-key-file", str(key), *more).ready(1)
+    assert router.post("/v1/completions", body).code == 200
+    assert router.post("/v1/completions", body, headers=bearer("a-clients-own")).code == 200
+    assert http(router.admin_url + "/flush_cache", {}).json["workers"][0]["flushed"] is True
+
+
+def test_several_routers_follow_workers_that_need_a_key(programs, monkeypatch):
+    monkeypatch.setenv("VLLM_API_KEY", "fleet-key")
+    worker = sim(programs)
+    one, other = (programs(Router, "--worker-urls", worker.url, "--share", "workers").ready(1) for _ in range(2))
+    wait_for(lambda: worker.metric("incipit_request_events_subscribers") == 2, "both to follow the worker")
+    assert one.post("/v1/completions", {"prompt": "a", "max_tokens": 1}).code == 200
