@@ -116,6 +116,51 @@ void wire_put_tiers(struct json_writer *w, const struct wire_server_info *info) 
     json_end_array(w);
 }
 
+/* Names lie one behind the other, a line end after each. */
+void wire_names_add(char names[WIRE_NAMES_MAX], struct str name) {
+    size_t n = strlen(names);
+
+    if (name.len == 0 || name.len >= WIRE_MODEL_MAX || n + name.len + 2 > WIRE_NAMES_MAX) return;
+    if (memchr(name.ptr, '\n', name.len) || memchr(name.ptr, '\0', name.len)) return;
+    memcpy(names + n, name.ptr, name.len);
+    memcpy(names + n + name.len, "\n", 2);
+}
+
+struct str wire_names_next(const char **cursor) {
+    const char *at = *cursor;
+    size_t n = strcspn(at, "\n");
+
+    if (n == 0) return STR_NULL;
+    *cursor = at + n + (at[n] == '\n');
+    return (struct str){at, n};
+}
+
+static void put_names(struct json_writer *w, const char *names) {
+    struct str name;
+
+    json_put_key(w, "other_names");
+    json_begin_array(w);
+    while ((name = wire_names_next(&names)).len)
+        json_put_str(w, name);
+    json_end_array(w);
+}
+
+static enum status read_names(const struct json *root, struct wire_server_info *info,
+                              struct error *err) {
+    const struct json *names = json_get(root, "other_names");
+    struct str name;
+
+    if (!names) return ST_OK;
+    if (json_type(names) != JSON_ARRAY)
+        return error_set(err, ST_INVALID, "%s: 'other_names' is not an array", WIRE_INFO_PATH);
+    JSON_FOR_EACH(item, names) {
+        if (json_to_str(item, &name) != ST_OK)
+            return error_set(err, ST_INVALID, "%s: a name is not a string", WIRE_INFO_PATH);
+        wire_names_add(info->other_names, name);
+    }
+    return ST_OK;
+}
+
 void wire_append_server_info(struct buf *out, const struct wire_server_info *info) {
     struct json_writer w;
 
@@ -123,6 +168,7 @@ void wire_append_server_info(struct buf *out, const struct wire_server_info *inf
     json_begin_object(&w);
     json_field_u64(&w, "wire", info->wire);
     json_field_z(&w, "model", info->model);
+    if (info->other_names[0]) put_names(&w, info->other_names);
     json_field_z(&w, "backend", info->backend);
     json_field_z(&w, "path", info->path);
     json_field_z(&w, "device", info->device);
@@ -198,6 +244,7 @@ static enum status read_info(const struct json *root, struct wire_server_info *i
     if (st != ST_OK) return st;
     if (!has_wire) return error_set(err, ST_INVALID, "%s has no member 'wire'", WIRE_INFO_PATH);
     if ((st = get_text(root, "model", info->model, sizeof(info->model), err)) != ST_OK) return st;
+    if ((st = read_names(root, info, err)) != ST_OK) return st;
     if ((st = get_text(root, "backend", info->backend, sizeof(info->backend), err)) != ST_OK) {
         return st;
     }

@@ -62,6 +62,7 @@ MUST_USE enum status wire_parse_tokens(struct str value, uint32_t *out);
 bool wire_is_salt(struct str value);
 
 #define WIRE_MODEL_MAX      256
+#define WIRE_NAMES_MAX      512
 #define WIRE_BACKEND_MAX    32
 #define WIRE_GENERATION_MAX 40
 #define WIRE_DEVICE_MAX     64
@@ -79,6 +80,7 @@ struct wire_tier {
 struct wire_server_info {
     uint32_t wire; /* the sender's WIRE_VERSION */
     char model[WIRE_MODEL_MAX];
+    char other_names[WIRE_NAMES_MAX];       /* that clients may call it too: wire_names_next */
     char backend[WIRE_BACKEND_MAX];         /* "cpu", "cuda", "sim", "ref" */
     char path[WIRE_BACKEND_MAX];            /* instruction path: "avx512", "sm_90" */
     char device[WIRE_DEVICE_MAX];           /* its name, for people */
@@ -98,6 +100,12 @@ struct wire_server_info {
     double attn_context;         /* tokens at which attention doubles the cost of one; 0: unknown */
     char generation[WIRE_GENERATION_MAX]; /* new at each start of the worker */
 };
+
+/* Adds a name to a text of names; one that finds no room, or cannot stand in it, is left out. */
+void wire_names_add(char names[WIRE_NAMES_MAX], struct str name);
+
+/* The next of a text of names at *cursor, STR_NULL at the end. */
+struct str wire_names_next(const char **cursor);
 
 /* Blocks of all tiers below the device. */
 uint64_t wire_tier_blocks(const struct wire_server_info *info);

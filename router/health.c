@@ -188,6 +188,18 @@ static const char *backend_of(const struct json *model) {
     return str_eq(owner, STR("sglang")) ? "sglang" : "foreign";
 }
 
+/* The other names of the model that /v1/models lists first: not its adapters, which have a parent. */
+static void read_other_names(const struct json *data, struct wire_server_info *info) {
+    const struct json *first = json_first(data);
+    struct str name;
+
+    JSON_FOR_EACH(item, data) {
+        if (item == first || !json_is_null(json_get(item, "parent"))) continue;
+        if (json_to_str(json_get(item, "id"), &name) == ST_OK)
+            wire_names_add(info->other_names, name);
+    }
+}
+
 /* GET /v1/models of an engine that is not ours: its first model is what we route by. */
 static void on_models(const struct http_client_response *response, void *arg) {
     struct probe *p = arg;
@@ -208,6 +220,7 @@ static void on_models(const struct http_client_response *response, void *arg) {
         if (name.ptr && name.len < sizeof(info.model)) {
             memcpy(info.model, name.ptr, name.len);
             snprintf(info.backend, sizeof(info.backend), "%s", backend_of(first));
+            read_other_names(json_get(root, "data"), &info);
         }
     }
     json_destroy(root);

@@ -298,6 +298,7 @@ enum status registry_describe(struct registry *r, uint32_t id, const struct wire
     routing_worker_up(m->routing, id, &spec);
     if (is_new) routing_slow_start(m->routing, id, r->now_us);
     m->max_model_len = info->max_model_len;
+    memcpy(m->other_names, info->other_names, sizeof(m->other_names));
     w->is_described = true;
     w->is_foreign = is_foreign;
     w->kind = worker_kind_of(is_foreign, info->backend);

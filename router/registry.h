@@ -203,7 +203,7 @@ void registry_totals(struct registry *r, struct registry_totals *out);
 /* Where a sample of the decisions' durations goes, in seconds; NULL: nowhere. Before any request. */
 void registry_measure(struct registry *r, struct metric *decision_seconds);
 
-/* Name and largest context of the i-th model that has a worker; false after the last. */
+/* The i-th name of a model that has a worker, and its largest context; false after the last. */
 bool registry_model(struct registry *r, uint32_t i, char name[WIRE_MODEL_MAX],
                     uint32_t *max_model_len);
 

@@ -38,6 +38,7 @@ struct worker {
 struct model {
     char name[WIRE_MODEL_MAX];
     uint32_t name_len;
+    char other_names[WIRE_NAMES_MAX]; /* that its workers answer to as well */
     struct routing *routing;
     struct admission *admission;
     uint32_t max_model_len;
@@ -68,6 +69,16 @@ struct registry {
 
 static inline bool model_is_called(const struct model *m, struct str name) {
     return str_eq((struct str){m->name, m->name_len}, name);
+}
+
+static inline bool model_is_also_called(const struct model *m, struct str name) {
+    const char *cursor = m->other_names;
+    struct str other;
+
+    while ((other = wire_names_next(&cursor)).len) {
+        if (str_eq(other, name)) return true;
+    }
+    return false;
 }
 
 /* Why it may not be picked: enum worker_reason. */

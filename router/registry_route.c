@@ -61,6 +61,13 @@ static enum status choose_model(struct registry *r, struct str name, struct mode
         *out = m;
         return ST_OK;
     }
+    for (uint32_t i = 0; i < r->n_models; i++) { /* a model's own name goes before another's */
+        struct model *m = &r->models[i];
+
+        if (m->n_workers == 0 || !model_is_also_called(m, name)) continue;
+        *out = m;
+        return ST_OK;
+    }
     return fail_no_model(r, name, err);
 }
 

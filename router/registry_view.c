@@ -6,6 +6,8 @@
 #include "common/clock.h"
 #include "router/registry_internal.h"
 
+#include <stdio.h>
+
 static void view_load(const struct routing *routing, uint32_t id, struct registry_view *out) {
     const struct load_worker *k = &routing_load(routing)->workers[id];
 
@@ -97,9 +99,16 @@ bool registry_model(struct registry *r, uint32_t i, char name[WIRE_MODEL_MAX],
 
     pthread_mutex_lock(&r->lock);
     for (uint32_t k = 0; k < r->n_models && !is_there; k++) {
-        if (r->models[k].n_workers == 0 || i-- > 0) continue;
-        memcpy(name, r->models[k].name, WIRE_MODEL_MAX);
-        *max_model_len = r->models[k].max_model_len;
+        const struct model *m = &r->models[k];
+        const char *cursor = m->other_names;
+        struct str called = {m->name, m->name_len};
+
+        if (m->n_workers == 0) continue;
+        for (; called.len && i > 0; i--)
+            called = wire_names_next(&cursor);
+        if (!called.len) continue;
+        snprintf(name, WIRE_MODEL_MAX, STR_FMT, STR_ARG(called));
+        *max_model_len = m->max_model_len;
         is_there = true;
     }
     pthread_mutex_unlock(&r->lock);

@@ -1,6 +1,9 @@
 """What command lines of vLLM and SGLang ask of a worker, it does: names, keys, chat templates, sampling defaults, seeds,
 paths. Flags that are only accepted are test_flags.py's."""
+import http.server as http_server
+import json
 import signal
+import threading
 
 import pytest
 
@@ -29,6 +32,48 @@ def test_several_names_are_all_the_models(programs):
         assert worker.get("/v1/models/" + name.replace("/", "%2F")).json["id"] == name
     assert worker.post("/v1/completions", {"model": "fourth", "prompt": "a"}).code == 404
     assert worker.get("/v1/models/fourth").code == 404
+
+
+def test_several_names_are_routed_to_the_model(programs):
+    worker = sim(programs, "--served-model-name", "first", "second")
+    router = programs(Router, "--worker-urls", worker.url).ready(1)
+    assert [m["id"] for m in router.get("/v1/models").json["data"]] == ["first", "second"]
+    for name in ("first", "second"):
+        answer = router.post("/v1/completions", {"model": name, "prompt": "a", "max_tokens": 1})
+        assert answer.code == 200 and answer.json["model"] == "first"
+    assert router.get("/v1/models/second").json["id"] == "second"
+    assert router.post("/v1/completions", {"model": "third", "prompt": "a"}).code == 404
+
+
+class Foreign(http_server.BaseHTTPRequestHandler):
+    """An engine that lists a model under two names, and an adapter of it."""
+    names = [{"id": "base", "parent": None}, {"id": "alias", "parent": None}, {"id": "adapter", "parent": "base"}]
+
+    def do_GET(self):
+        self.answer(*{"/health": (200, {}), "/v1/models": (200, {"data": self.names})}.get(self.path, (404, {})))
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["content-length"]))
+        self.answer(200, {})
+
+    def answer(self, code, body):
+        text = json.dumps(body).encode()
+        self.send_response(code)
+        self.send_header("content-length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    def log_message(self, *args):
+        pass
+
+
+def test_several_names_of_another_engine_are_routed(programs):
+    with http_server.ThreadingHTTPServer(("127.0.0.1", 0), Foreign) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        router = programs(Router, "--worker-urls", f"http://127.0.0.1:{server.server_port}").ready(1)
+        ask = lambda name: router.post("/v1/completions", {"model": name, "prompt": "a"}).code
+        assert [ask(name) for name in ("base", "alias", "adapter")] == [200, 200, 404]
+        server.shutdown()
 
 
 def test_a_chat_template_is_taken_from_a_file_or_from_the_command_line(programs, tmp_path):

@@ -179,6 +179,8 @@ static void server_info_get(struct http_request *req, void *arg) {
             (struct wire_tier){.name = "host", .n_blocks = info->n_cached_host_blocks};
     }
     snprintf(wire.model, sizeof(wire.model), "%s", api->model_name);
+    for (uint32_t i = 0; i < api->other_names.n; i++)
+        wire_names_add(wire.other_names, str_of(api->other_names.items[i]));
     snprintf(wire.backend, sizeof(wire.backend), "%s", info->backend);
     snprintf(wire.path, sizeof(wire.path), "%s", info->device.path);
     snprintf(wire.dtype, sizeof(wire.dtype), "%s", dtype_long_name(info->weight_dtype));

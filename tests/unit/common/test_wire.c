@@ -83,6 +83,7 @@ static void server_info_reads_as_written(void **state) {
     const struct wire_server_info a = {
         .wire = WIRE_VERSION,
         .model = "a \"model\"",
+        .other_names = "b\norg/c \"d\"\n",
         .backend = "cpu",
         .path = "avx512",
         .tensor_parallel_size = 4,
@@ -107,6 +108,7 @@ static void server_info_reads_as_written(void **state) {
     wire_append_server_info(&json, &a);
     assert_int_equal(wire_parse_server_info(buf_str(&json), &b, &err), ST_OK);
     assert_string_equal(a.model, b.model);
+    assert_string_equal(a.other_names, b.other_names);
     assert_string_equal(a.backend, b.backend);
     assert_string_equal(a.path, b.path);
     assert_string_equal(a.generation, b.generation);
@@ -120,6 +122,26 @@ static void server_info_reads_as_written(void **state) {
                 a.prefill_tokens_per_s == b.prefill_tokens_per_s &&
                 a.attn_context == b.attn_context);
     buf_fini(&json);
+}
+
+static void names_that_find_no_room_are_left_out(void **state) {
+    char names[WIRE_NAMES_MAX] = "", long_name[WIRE_MODEL_MAX];
+    const char *cursor = names;
+
+    (void)state;
+    memset(long_name, 'x', sizeof(long_name));
+    wire_names_add(names, STR("a"));
+    wire_names_add(names, STR(""));
+    wire_names_add(names, STR("two\nlines"));
+    wire_names_add(names, (struct str){long_name, sizeof(long_name)});
+    wire_names_add(names, (struct str){long_name, sizeof(long_name) - 1});
+    wire_names_add(names, (struct str){long_name, sizeof(long_name) - 2});
+    wire_names_add(names, STR("z"));
+    assert_true(str_eq(wire_names_next(&cursor), STR("a")));
+    assert_int_equal(wire_names_next(&cursor).len, sizeof(long_name) - 1);
+    assert_true(str_eq(wire_names_next(&cursor), STR("z")));
+    assert_int_equal(wire_names_next(&cursor).len, 0);
+    assert_int_equal(wire_names_next(&cursor).len, 0);
 }
 
 static void foreign_server_info_is_judged(void **state) {
@@ -213,6 +235,7 @@ int main(void) {
         cmocka_unit_test(untrustworthy_load_reports_are_refused),
         cmocka_unit_test(token_counts_are_strict),
         cmocka_unit_test(server_info_reads_as_written),
+        cmocka_unit_test(names_that_find_no_room_are_left_out),
         cmocka_unit_test(foreign_server_info_is_judged),
         cmocka_unit_test(errors_have_one_shape),
         cmocka_unit_test(mutated_reports_never_pass_half_read),
