@@ -2,6 +2,7 @@
 #include "worker/worker_options.h"
 
 static const struct option_command commands[] = {
+    {"serve", "MODEL [options]", "Serve the model, as without a first word.", &worker_program},
     {"batch", "MODEL --input-file FILE --output-file FILE [options]",
      "Answer a file of requests, then end. What was ended early goes on where it was.",
      &worker_batch_program},
@@ -28,6 +29,7 @@ static const struct option_entry_of_manual environment[] = {
     {"HF_TOKEN, HF_TOKEN_PATH", "Key for models on the Hugging Face hub, or the file it is in."},
     {"HF_ENDPOINT, HF_HOME, HF_HUB_CACHE, HF_HUB_OFFLINE",
      "Where that hub is, where its models are kept, and whether they must be there already."},
+    {"VLLM_API_KEY", "A key that requests must have, where INCIPIT_API_KEY is not set."},
     {"CUDA_VISIBLE_DEVICES", "The GPUs that it may use, as for every CUDA program."},
     {NULL, NULL},
 };
@@ -45,7 +47,7 @@ static const struct option_entry_of_manual files[] = {
 static const struct option_entry_of_manual signals[] = {
     {"SIGTERM, SIGINT", "Accept no more, finish what is open within --drain-timeout, end. A "
                         "second one ends what is open, a third the process."},
-    {"SIGHUP", "Read the certificate again."},
+    {"SIGHUP", "Read the certificate and the file of --api-key-file again."},
     {NULL, NULL},
 };
 
@@ -61,6 +63,8 @@ static const struct option_entry_of_manual examples[] = {
     {"A model of the hub, on the first GPU or else on the CPU:", "incipit-worker org/name"},
     {"A folder, on the second GPU, for other machines too:",
      "incipit-worker /srv/models/m --device cuda:1 --host 0.0.0.0 --port 31001"},
+    {"As vllm serve was started:",
+     "incipit-worker serve org/name --served-model-name m --max-model-len 32k -tp 2"},
     {"Whether it fits here:", "incipit-worker inspect /srv/models/m"},
     {"A fleet without a model or a GPU, to try a router:", "incipit-worker --backend sim"},
     {NULL, NULL},
@@ -74,8 +78,11 @@ const struct option_manual worker_manual = {
         "SGLang's have them. The KV cache is kept in blocks of a few tokens, found again by a "
         "hash of all that came before them: a prompt that begins like an earlier one is computed "
         "from where they part.\n\n"
-        "It checks no keys: let nobody but a router or a gateway reach it, by network or by "
-        "--ssl-ca-certs.",
+        "Command lines of vllm serve and sglang.launch_server start it too: a flag that is none of "
+        "the options below is accepted with a line on stderr, or refused with the reason; "
+        "--help-foreign lists all of them.\n\n"
+        "It needs no key unless --api-key or --api-key-file gives one: without, let nobody but a "
+        "router or a gateway reach it, by network or by --ssl-ca-certs.",
     .commands = commands,
     .environment = environment,
     .files = files,

@@ -112,3 +112,8 @@ def test_every_documented_flag_is_known():
     documented = {line.split()[0] for line in FLAGS.read_text().splitlines() if not line.startswith("#")}
     assert len(documented) > 900
     assert documented - known == set()
+
+
+def test_the_page_of_flags_is_the_table_in_the_code():
+    written = subprocess.run([BUILD / "tests/integration/migrating_page"], capture_output=True, text=True, check=True).stdout
+    assert (ROOT / "worker/MIGRATING.md").read_text() == written, "run make pages"

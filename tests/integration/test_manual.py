@@ -8,7 +8,7 @@ import pytest
 from conftest import BUILD
 
 PROGRAMS = ["incipit-router", "incipit-worker"]
-COMMANDS = {"incipit-router": ["healthcheck", "drain"], "incipit-worker": ["batch", "inspect", "devices", "healthcheck", "drain"]}
+COMMANDS = {"incipit-router": ["healthcheck", "drain"], "incipit-worker": ["serve", "batch", "inspect", "devices", "healthcheck", "drain"]}
 both = pytest.mark.parametrize("program", PROGRAMS)
 
 
