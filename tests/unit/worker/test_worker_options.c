@@ -1,0 +1,80 @@
+/* tests/unit/worker/test_worker_options.c - the table of flags of vLLM and SGLang beside our own. */
+#include "tests/support/cm.h"
+
+#include "worker/worker_options.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define FLAGS_MAX 1200
+
+/* "--name" or "-x" of the next flag of a row's list. */
+static bool next_flag(const char **cursor, char out[96]) {
+    size_t n = strcspn(*cursor, ","), name = strcspn(*cursor, "=,");
+
+    if (n == 0) return false;
+    snprintf(out, 96, "%s%.*s", **cursor == '-' ? "" : "--", (int)name, *cursor);
+    *cursor += n + ((*cursor)[n] == ',');
+    return true;
+}
+
+static bool is_own(const char *flag) {
+    for (size_t i = 0; i < worker_program.n_defs; i++) {
+        const struct option_def *d = &worker_program.defs[i];
+        const char *cursor = d->aliases ? d->aliases : "";
+        char alias[96];
+
+        if (strcmp(d->name, flag + 2) == 0) return true;
+        while (next_flag(&cursor, alias)) {
+            if (strcmp(alias + 2 + (alias[2] == '!'), flag + 2) == 0) return true;
+        }
+    }
+    return false;
+}
+
+/* One that has become ours would never be seen. */
+static void every_flag_is_listed_once(void **state) {
+    static char flags[FLAGS_MAX][96];
+    size_t n = 0;
+
+    (void)state;
+    for (const struct option_foreign *row = worker_foreign; row->flags; row++) {
+        const char *cursor = row->flags;
+
+        while (next_flag(&cursor, flags[n])) {
+            if (flags[n][1] == '-' && is_own(flags[n]))
+                fail_msg("%s is an option: take it from worker_foreign.c", flags[n]);
+            for (size_t i = 0; i < n; i++) {
+                if (strcmp(flags[i], flags[n]) == 0) fail_msg("%s is there twice", flags[n]);
+            }
+            n++;
+            assert_true(n < FLAGS_MAX);
+        }
+    }
+    assert_true(n > 800);
+}
+
+/* What is refused or passed over has a reason; what stands for an option names one that exists. */
+static void every_row_says_what_happens(void **state) {
+    (void)state;
+    for (const struct option_foreign *row = worker_foreign; row->flags; row++) {
+        char name[96];
+
+        if (row->as) {
+            snprintf(name, sizeof(name), "--%s", row->as);
+            if (!is_own(name)) fail_msg("%s: %s is no option", row->flags, name);
+        } else if (!row->remark || strlen(row->remark) < 10) {
+            fail_msg("%s: no reason", row->flags);
+        }
+        if (row->refuses) assert_false(row->is_refused);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_flag_is_listed_once),
+        cmocka_unit_test(every_row_says_what_happens),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
