@@ -118,7 +118,7 @@ static enum status size_engine(struct engine_options *e, struct backend_info *in
     if (st == ST_OK) st = e->backend->probe(&e->device, info, err);
     if (st != ST_OK) return st;
     engine_options_set_model(e, m);
-    e->block_size = o->block_size;
+    e->block_size = worker_block_size(o, e->backend, &e->device, NULL);
     e->max_model_len = o->max_model_len;
     return worker_size_engine(o, m, e, err);
 }
@@ -136,7 +136,7 @@ static void say_device(const struct model *m, const struct worker_options *o,
     if (engine_check_model(e, &why) != ST_OK)
         printf("fits              no: %s\n", why.message);
     else
-        say_fit(e, info, model_kv_bytes_per_token(m, e->geometry.kv_dtype) * o->block_size,
+        say_fit(e, info, model_kv_bytes_per_token(m, e->geometry.kv_dtype) * e->block_size,
                 o->max_model_len ? o->max_model_len : e->geometry.max_context);
 }
 

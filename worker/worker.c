@@ -361,7 +361,7 @@ static enum status start_engine(struct worker *w, const struct backend_ops *back
         e.load_arg = w;
     }
     e.max_model_len = o->max_model_len;
-    e.block_size = o->block_size;
+    e.block_size = worker_block_size(o, backend, device, w->log);
     e.max_logprobs = o->max_logprobs;
     e.max_waiting = o->max_waiting;
     e.async = o->async ? ASYNC_AUTO : ASYNC_OFF;

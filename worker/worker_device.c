@@ -57,6 +57,19 @@ enum status worker_choose_device(const struct worker_options *o, const struct ba
     return st == ST_OK ? divide(o, out, config, err) : st;
 }
 
+#define CUDA_BLOCK_SIZE 16u /* its kernels read K and V in such pieces */
+
+uint32_t worker_block_size(const struct worker_options *o, const struct backend_ops *backend,
+                           const struct backend_config *config, struct log *log) {
+    bool is_fixed = strcmp(tp_computing(backend, config)->name, "cuda") == 0;
+
+    if (!is_fixed || o->block_size == CUDA_BLOCK_SIZE) return o->block_size;
+    if (log)
+        log_event(log, LOG_WARN, "block_size_replaced", log_u64("asked", o->block_size),
+                  log_u64("used", CUDA_BLOCK_SIZE), log_z("why", "the device has this one alone"));
+    return CUDA_BLOCK_SIZE;
+}
+
 static bool is_on_host(const struct backend_ops *ops) {
     return strcmp(ops->name, "cpu") == 0 || strcmp(ops->name, "ref") == 0;
 }

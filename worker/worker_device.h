@@ -17,6 +17,11 @@ MUST_USE enum status worker_choose_device(const struct worker_options *o,
                                           struct backend_config *config, struct log *log,
                                           struct error *err);
 
+/* Tokens per KV block on that device: --block-size, or the one size that the device has, which is
+ * logged when it differs. `log` may be NULL. */
+uint32_t worker_block_size(const struct worker_options *o, const struct backend_ops *backend,
+                           const struct backend_config *config, struct log *log);
+
 /* Types, batch, memory and weights of `e`, whose backend, device and model are set: what was asked
  * for, or what suits the device. A device that cannot be asked is left to engine_create, which says
  * why. ST_UNSUPPORTED for a --dtype that the device lacks. */

@@ -83,7 +83,6 @@ const struct option_foreign worker_foreign[] = {
     PASSED_ON("model-name=", "served-model-name"),
     {.flags = "sampling-defaults=", .fine = "model", .as = "generation-config", .value = "vllm"},
     IGNORED("shutdown-timeout=", "see --drain-timeout"),
-    FINE("dtype=", "auto",
          "the type of the checkpoint is used; bfloat16 on a CPU that is fast at it"),
 
     /* --- refused: it would change the answers ------------------------------------------------*/
@@ -467,7 +466,7 @@ const struct option_foreign worker_foreign[] = {
     IGNORED("enable-ssl-refresh", "certificates are read again on SIGHUP"),
     FINE("ssl-cert-reqs=", "0,2", "with --ssl-ca-certs every client needs a certificate"),
     IGNORED("ssl-ciphers=", "TLS 1.2 and 1.3 with the system's ciphers"),
-    IGNORED("enable-request-id-headers", "x-request-id of a request is used in the log"),
+    IGNORED("enable-request-id-headers", "the x-request-id of a request is always sent back"),
     IGNORED("watchdog-timeout=,soft-watchdog-timeout=,watchdog-config=",
             "GET /health reports a device that failed"),
 

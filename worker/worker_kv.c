@@ -53,7 +53,7 @@ enum status worker_kv_configure(const struct worker_options *o, struct engine_op
     struct kv_event_config c = {
         .max_batches = o->kv_event_batches,
         .max_bytes = o->kv_event_bytes,
-        .block_size = o->block_size,
+        .block_size = engine->block_size,
         .hash_bytes = engine->kv.hash_algo == BLOCK_HASH_SHA256_CBOR ? 32 : 16,
         .has_number_hashes = o->kv_event_number_hashes,
     };

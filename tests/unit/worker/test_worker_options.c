@@ -1,6 +1,9 @@
-/* tests/unit/worker/test_worker_options.c - the table of flags of vLLM and SGLang beside our own. */
+/* tests/unit/worker/test_worker_options.c - the table of flags of vLLM and SGLang beside our own; what the options mean
+ * on a device. */
 #include "tests/support/cm.h"
 
+#include "kernels/backend.h"
+#include "worker/worker_device.h"
 #include "worker/worker_options.h"
 
 #include <stdio.h>
@@ -70,10 +73,24 @@ static void every_row_says_what_happens(void **state) {
     }
 }
 
+/* A command line with --block-size 64 starts there as well. */
+static void a_device_with_one_block_size_uses_that(void **state) {
+    const struct backend_ops cuda = {.name = "cuda"}, cpu = {.name = "cpu"};
+    const struct backend_config config = {0};
+    struct worker_options o = {.block_size = 64};
+
+    (void)state;
+    assert_int_equal(worker_block_size(&o, &cuda, &config, NULL), 16);
+    assert_int_equal(worker_block_size(&o, &cpu, &config, NULL), 64);
+    o.block_size = 16;
+    assert_int_equal(worker_block_size(&o, &cuda, &config, NULL), 16);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_flag_is_listed_once),
         cmocka_unit_test(every_row_says_what_happens),
+        cmocka_unit_test(a_device_with_one_block_size_uses_that),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
