@@ -170,10 +170,12 @@ static void flags_are_written_as_other_programs_write_them(void **state) {
 
     (void)state;
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
-        options_destroy(parse_loud(&t, cases[i].line, said, sizeof(said)));
+        struct options *o = parse_loud(&t, cases[i].line, said, sizeof(said));
+
         assert_int_equal(t.block_size, cases[i].block_size);
         assert_string_equal(t.model, cases[i].model);
         assert_string_equal(said, cases[i].said);
+        options_destroy(o);
     }
 }
 
@@ -184,8 +186,9 @@ static void a_beginning_of_two_options_is_refused(void **state) {
     struct error err = {0};
 
     (void)state;
-    options_destroy(parse_ok(&t, "--model-p m"));
+    o = parse_ok(&t, "--model-p m");
     assert_string_equal(t.model, "m");
+    options_destroy(o);
     assert_int_not_equal(parse(&o, &t, "--b 8", &err), ST_OK);
     assert_non_null(strstr(err.message, "unknown option --b"));
 }
