@@ -172,8 +172,8 @@ static enum status say_model(const struct model *m, const struct worker_options 
     if (st == ST_OK) say_defaults(&generation);
     if (st == ST_OK) st = tokenizer_open(&tokenizer, text_folder, err);
     if (st == ST_OK)
-        st = chat_template_open_given(&chat_template, text_folder, o->chat_template, &fallback,
-                                      err);
+        st =
+            chat_template_open_given(&chat_template, text_folder, o->chat_template, &fallback, err);
     if (st == ST_OK) {
         say_text(model_config(m), tokenizer, fallback);
         if (sized == ST_OK)

@@ -69,11 +69,9 @@
 #define OWN_SERVER "the HTTP server is this worker's own"
 #define NO_CORS    "no CORS headers are sent: set them in the proxy before this worker"
 #define NO_PROBES  "nothing is dumped, profiled or checked beyond the log and the metrics"
-#define NOT_NEEDED "it is not needed here"
 #define NO_GRAMMAR "answers are not constrained by a grammar"
 #define NO_SLEEP   "a worker keeps its memory until it ends"
 #define NO_STATE   "there is no recurrent state to keep: such models are refused when they are opened"
-#define ALWAYS     "it is always so"
 
 const struct option_foreign worker_foreign[] = {
     /* --- other names, taken as ours ----------------------------------------------------------*/
@@ -83,7 +81,6 @@ const struct option_foreign worker_foreign[] = {
     PASSED_ON("model-name=", "served-model-name"),
     {.flags = "sampling-defaults=", .fine = "model", .as = "generation-config", .value = "vllm"},
     IGNORED("shutdown-timeout=", "see --drain-timeout"),
-         "the type of the checkpoint is used; bfloat16 on a CPU that is fast at it"),
 
     /* --- refused: it would change the answers ------------------------------------------------*/
     REFUSED_BUT("quantization=,-q=", "none,auto,null,unquant", OWN_TYPES),
