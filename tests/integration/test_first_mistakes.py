@@ -24,7 +24,7 @@ def busy_port():
     ("incipit-worker", [], ["no model", "folder"]),
     ("incipit-worker", ["/no/such/folder"], ["/no/such/folder"]),
     ("incipit-worker", ["--blok-size", "16"], ["--blok-size", "--block-size"]),
-    ("incipit-worker", ["--backend", "sim", "--block-size", "400"], ["block-size", "400", "128"]),
+    ("incipit-worker", ["--backend", "sim", "--kv-events-subscribers", "4000"], ["kv-events-subscribers", "4000", "1024"]),
     ("incipit-worker", ["--backend", "sim", "--hash-block-size", "5"], ["hash-block-size 5", "block-size 16"]),
     ("incipit-worker", ["--backend", "gpu"], ["backend", "gpu", "cuda"]),
     ("incipit-worker", ["--backend", "cuda", "--backend-library", "/no/such.so"], ["/no/such.so"]),
