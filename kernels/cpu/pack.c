@@ -35,24 +35,49 @@ static void pack_pairs(uint16_t *dst, const char *src, size_t k) {
     if (k % 2) memcpy(dst + k / 2 * PANEL * 2, src + (k - 1) * 2, 2);
 }
 
+/* Elements of one size, side by side in the panel: `n` rows at a time, so that whole cache lines are
+ * written. */
+#define PACK_ROWS 16u
+
+static inline void pack_straight(char *dst, const char *src, size_t row_bytes, uint32_t n, size_t k,
+                                 const size_t size) {
+    for (size_t i = 0; i < k; i++, dst += PANEL * size, src += size) {
+        for (uint32_t r = 0; r < n; r++)
+            memcpy(dst + r * size, src + r * row_bytes, size);
+    }
+}
+
+static void pack_converted(const struct cpu_matrix *m, uint32_t at, enum dtype from,
+                           const char *src) {
+    void *dst = cpu_matrix_panel(m, at / PANEL);
+
+    for (size_t i = 0; i < m->k; i++)
+        dtype_put(m->dtype, dst, place_of(m, at, i), dtype_get(from, src, i));
+}
+
 void cpu_pack(struct cpu_matrix *m, const struct backend_tensor *t, uint32_t first,
               uint32_t panel_step) {
-    size_t k = m->k, size = dtype_bytes(t->dtype);
+    size_t size = dtype_bytes(t->dtype), row_bytes = m->k * size;
+    uint32_t n;
 
-    for (size_t r = 0; r < t->shape[0]; r++) {
-        uint32_t panel = (uint32_t)(r / PANEL) * panel_step, at = first + panel * PANEL + r % PANEL;
-        void *dst = cpu_matrix_panel(m, at / PANEL);
-        const char *src = (const char *)t->data + r * k * size;
+    for (size_t r = 0; r < t->shape[0]; r += n) {
+        uint32_t in_panel = (uint32_t)(r % PANEL);
+        uint32_t at = first + (uint32_t)(r / PANEL) * panel_step * PANEL + in_panel;
+        char *dst = (char *)cpu_matrix_panel(m, at / PANEL) + at % PANEL * size;
+        const char *src = (const char *)t->data + r * row_bytes;
 
-        if (m->dtype == DTYPE_BF16 && t->dtype == DTYPE_BF16) {
-            pack_pairs((uint16_t *)dst + at % PANEL * 2, src, k);
-            continue;
-        }
-        for (size_t i = 0; i < k; i++) {
-            if (m->dtype == t->dtype) /* to the bit, a NaN too */
-                memcpy((char *)dst + place_of(m, at, i) * size, src + i * size, size);
+        n = 1;
+        if (t->dtype != m->dtype) {
+            pack_converted(m, at, t->dtype, src);
+        } else if (t->dtype == DTYPE_BF16) {
+            pack_pairs((uint16_t *)cpu_matrix_panel(m, at / PANEL) + at % PANEL * 2, src, m->k);
+        } else { /* to the bit, a NaN too; up to the end of a panel, here and there */
+            n = (uint32_t)MIN(PACK_ROWS, t->shape[0] - r);
+            n = MIN(n, PANEL - MAX(in_panel, at % PANEL));
+            if (size == sizeof(float))
+                pack_straight(dst, src, row_bytes, n, m->k, sizeof(float));
             else
-                dtype_put(m->dtype, dst, place_of(m, at, i), dtype_get(t->dtype, src, i));
+                pack_straight(dst, src, row_bytes, n, m->k, sizeof(uint16_t));
         }
     }
 }
