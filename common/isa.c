@@ -3,12 +3,20 @@
 
 #ifdef __x86_64__
 #include <cpuid.h>
+#include <stdatomic.h>
 
-/* Older compilers have no name for it. */
+/* Older compilers have no name for it. Asked once: under a hypervisor CPUID costs microseconds, and
+ * the router asks for each request. */
 static bool has_f16c(void) {
+    enum { UNKNOWN, NO, YES };
+    static atomic_uchar known;
+    unsigned char it = atomic_load_explicit(&known, memory_order_relaxed);
     unsigned a, b, c, d;
 
-    return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+    if (LIKELY(it != UNKNOWN)) return it == YES;
+    it = __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C) ? YES : NO;
+    atomic_store_explicit(&known, it, memory_order_relaxed);
+    return it == YES;
 }
 
 bool isa_has_avx2(void) {

@@ -189,6 +189,7 @@ def measure_idle(table, kinds, urls):
         for kind in [k for k in kinds if k not in ("logging", "forwarder")]:
             with F.Fleet() as fleet, contextlib.ExitStack() as held:
                 proxy = start(kind, fleet, urls)
+                offer(proxy, scene, 0.5)  # what requests leave behind is not the connections'
                 for _ in range(50):
                     held.enter_context(contextlib.closing(ask_and_stay(proxy.url, size)))
                 before = proxy.anonymous_bytes()
