@@ -84,11 +84,12 @@ static uint64_t held_by(const struct body_budget *b, uint64_t id) {
     return o ? o->bytes : 0;
 }
 
-/* An owner's first body is let in whatever its size. */
-static bool is_over_share(const struct body_budget *b, uint64_t id, uint64_t bytes) {
+/* An owner's only body is let in whatever its size. */
+static bool is_over_share(const struct body_budget *b, uint64_t id, const struct body_claim *claim,
+                          uint64_t bytes) {
     uint64_t held = held_by(b, id);
 
-    return held && held + bytes > b->share_bytes;
+    return held > claim->bytes && held + bytes > b->share_bytes;
 }
 
 /* Adds to, or takes from, what an owner holds and wants. */
@@ -128,7 +129,8 @@ enum body_verdict body_budget_take(struct body_budget *b, struct body_claim *cla
     pthread_mutex_lock(&b->lock);
     if (bytes > b->large_bytes - b->used_bytes) {
         verdict = BODY_FULL;
-    } else if (is_over_share(b, claim->address, bytes) || is_over_share(b, claim->key, bytes)) {
+    } else if (is_over_share(b, claim->address, claim, bytes) ||
+               is_over_share(b, claim->key, claim, bytes)) {
         verdict = BODY_SHARE;
     } else {
         b->used_bytes += bytes;

@@ -8,8 +8,7 @@
  *
  * A claim is of a whole body, so a body that was let in can always be finished, and claims cannot
  * block each other for ever. An owner is a client's address or an API key: one that holds half of the
- * large part gets no more, unless it holds nothing yet, so that a body of the largest size is always
- * possible. Short requests are apart, so that they pass while long bodies hold all that they may.
+ * large part gets no more, but for its only body, so that one of the largest size is always possible. Short requests are apart, so that they pass while long bodies hold all that they may.
  *
  * What is refused may wait, as long as few do: what waits has its first bytes in memory as well. The
  * budget counts the bytes that are waited for, so that servers can end bodies that make no progress.

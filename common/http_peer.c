@@ -16,6 +16,10 @@
 
 static void peer_advance(struct peer *p);
 
+void peer_go_on(struct peer *p) {
+    peer_advance(p);
+}
+
 void peer_set_state(struct peer *p, enum peer_state state) {
     struct http_server *server = p->server;
 
@@ -25,6 +29,7 @@ void peer_set_state(struct peer *p, enum peer_state state) {
     if (state != PEER_GONE) list_push_back(&server->peers[state], &p->link);
     p->state = (uint8_t)state;
     p->since_us = p->stall_since_us = loop_now_us(server->loop);
+    if (UNLIKELY(server->is_full) && state == PEER_IDLE) server_has_room(server);
 }
 
 /* --- leaving ------------------------------------------------------------------------------------ */
@@ -36,8 +41,9 @@ void peer_close(struct peer *p) {
     if (p->exchange) server_take_back(server, p->exchange);
     p->exchange = NULL;
     peer_set_state(p, PEER_GONE);
+    places_leave(p);
     loop_defer(server->loop, &p->task); /* frees */
-    server->stats.open_connections--;
+    report_gone(server);
     server_peer_gone(server);
 }
 
@@ -98,20 +104,36 @@ void exchange_end(struct exchange *x, bool keep_alive) {
     if (!p->is_advancing && conn_input(&p->conn).len) loop_defer(p->server->loop, &p->task);
 }
 
-static void refuse(struct peer *p, int code, const struct error *err) {
+void peer_refuse(struct peer *p, int code, enum http_refusal why, const struct error *err) {
     struct exchange *x = p->exchange;
 
     x->is_refused = true;
     p->server->stats.refused_total++;
+    report_refused(p->server, why, p, err);
     reply_refusal(x, code, err);
 }
 
+static void refuse(struct peer *p, int code, const struct error *err) {
+    peer_refuse(p, code, code == 413 ? HTTP_TOO_LARGE : HTTP_MALFORMED, err);
+}
+
 void peer_timed_out(struct peer *p) {
+    const struct http_limits *l = &p->server->limits;
+    bool is_head = p->state == PEER_HEAD;
     struct error err = {0};
 
-    error_set(&err, ST_TIMEOUT, "the request did not arrive in time: send it faster");
+    if (is_head) {
+        error_set(&err, ST_TIMEOUT,
+                  "the request's head did not arrive within %u ms: send it faster",
+                  l->head_timeout_ms);
+    } else {
+        error_set(&err, ST_TIMEOUT,
+                  "the request's body came at less than %u bytes per second for %u ms: send it "
+                  "faster",
+                  l->body_min_bytes_per_s, l->body_grace_ms);
+    }
     p->server->stats.timeouts_total++;
-    refuse(p, 408, &err);
+    peer_refuse(p, 408, is_head ? HTTP_HEAD_TIMEOUT : HTTP_BODY_TIMEOUT, &err);
     conn_flush(&p->conn);
 }
 
@@ -127,6 +149,7 @@ void peer_check_stall(struct peer *p, uint64_t now_us) {
 static void begin_request(struct peer *p) {
     p->exchange = server_lend_exchange(p->server);
     p->exchange->peer = p;
+    p->exchange->claim.address = p->address->id;
 }
 
 static void fill_request(struct exchange *x) {
@@ -155,10 +178,9 @@ static bool head_is_welcome(struct exchange *x) {
     error_init(&err);
     fill_request(x);
     st = server->events.on_head(&x->req, server->arg, &err);
+    x->claim.key = x->req.owner;
     if (st == ST_OK) return true;
-    x->is_refused = true;
-    server->stats.refused_total++;
-    reply_refusal(x, status_http_code(st), err.message[0] ? &err : NULL);
+    peer_refuse(x->peer, status_http_code(st), HTTP_DENIED, err.message[0] ? &err : NULL);
     return false;
 }
 
@@ -185,6 +207,7 @@ static bool take_head(struct peer *p) {
         return false;
     }
     http_body_init(&x->body, &x->head, limit);
+    memory_begin(x);
     if (x->head.framing == HTTP_LENGTH_BODY) {
         conn_want_input(&p->conn, x->head.head_len + (size_t)x->head.content_length);
     }
@@ -203,6 +226,7 @@ static bool take_chunks(struct peer *p) {
     struct str payload;
     enum status st;
 
+    x->came_bytes += in.len - from;
     do {
         st = http_body_next(&x->body, in.ptr + from, in.len - from, &used, &payload, &err);
         if (payload.len) memmove(in.ptr + to, payload.ptr, payload.len);
@@ -230,7 +254,8 @@ static bool take_body(struct peer *p) {
     default: break;
     }
     x->total_len = x->head.head_len + x->body_len;
-    return conn_input(&p->conn).len >= x->total_len;
+    x->came_bytes = conn_input(&p->conn).len;
+    return x->came_bytes >= x->total_len;
 }
 
 /* Hands the complete request over. Returns whether it was answered at once. */
@@ -255,17 +280,30 @@ static bool wait_for_rest(struct peer *p, enum peer_state state) {
     return false;
 }
 
+/* Nothing is kept, and nothing is handed over, that the budget has no room for. */
 static bool read_body(struct peer *p) {
-    return take_body(p) ? deliver(p) : wait_for_rest(p, PEER_BODY);
+    struct exchange *x = p->exchange;
+
+    if (!x->is_whole) {
+        bool is_whole = take_body(p);
+
+        if (p->exchange != x) return false; /* it was refused */
+        x->is_whole = is_whole;
+    }
+    if (!memory_hold(p, x->is_whole)) return wait_for_rest(p, PEER_BODY);
+    return x->is_whole ? deliver(p) : wait_for_rest(p, PEER_BODY);
 }
 
 static bool read_head(struct peer *p) {
-    return take_head(p) ? read_body(p) : wait_for_rest(p, PEER_HEAD);
+    if (take_head(p)) return read_body(p);
+    if (p->exchange) (void)memory_hold(p, false);
+    return wait_for_rest(p, PEER_HEAD);
 }
 
 /* One step; false when more input, or the end of an answer, must come first. */
 static bool step(struct peer *p) {
     switch ((enum peer_state)p->state) {
+    case PEER_NEW:
     case PEER_IDLE:
         if (conn_input(&p->conn).len == 0) return false;
         begin_request(p);
@@ -292,10 +330,10 @@ static void on_connected(struct conn *c, void *owner) {
     struct error err = {0};
 
     if (tls_is_on(c)) {
-        peer_set_state(p, PEER_IDLE);
+        peer_set_state(p, PEER_NEW);
         return;
     }
-    p->server->stats.handshakes_failed_total++;
+    report_handshake_failed(p->server);
     error_set(&err, ST_INVALID, "this port speaks TLS: begin the URL with https://");
     begin_request(p);
     refuse(p, 400, &err);
@@ -322,13 +360,14 @@ static void on_flushed(struct conn *c, void *owner) {
 
     (void)c;
     if (p->state == PEER_FLUSHING) linger(p);
+    if (UNLIKELY(p->server->is_full) && p->state == PEER_IDLE) server_has_room(p->server);
 }
 
 static void on_closed(struct conn *c, enum conn_end end, void *owner) {
     struct peer *p = owner;
 
     (void)c;
-    if (end == CONN_TLS) p->server->stats.handshakes_failed_total++;
+    if (end == CONN_TLS) report_handshake_failed(p->server);
     abort_exchange(p);
     peer_close(p);
 }
@@ -375,12 +414,12 @@ void peer_open(struct http_server *server, struct tls *tls, int fd,
     loop_task_init(&p->task, at_end_of_turn, p);
     memcpy(p->client, client, n);
     p->client_len = (uint8_t)n;
-    server->stats.connections_total++;
-    server->stats.open_connections++;
+    places_enter(p, addr);
+    report_opened(server);
     conn_init(&p->conn, server->loop, fd, &peer_events, p);
     conn_receive_much(&p->conn);
     if (tls) tls_accept(&p->conn, tls);
-    peer_set_state(p, tls ? PEER_HANDSHAKE : PEER_IDLE);
+    peer_set_state(p, tls ? PEER_HANDSHAKE : PEER_NEW);
 }
 
 /* --- questions about a request ------------------------------------------------------------------ */

@@ -6,6 +6,7 @@
 #include "common/http_server.h"
 
 #include "common/clock.h"
+#include "common/hash.h"
 #include "common/http_server_internal.h"
 #include "common/mem.h"
 
@@ -45,6 +46,7 @@ static void fill_limits(struct http_limits *l) {
         .head_timeout_ms = 10000,
         .body_grace_ms = 10000,
         .body_min_bytes_per_s = 1024,
+        .body_wait_ms = 10000,
         .idle_timeout_ms = 75000,
         .write_stall_timeout_ms = 60000,
     };
@@ -55,6 +57,7 @@ static void fill_limits(struct http_limits *l) {
     if (!l->head_timeout_ms) l->head_timeout_ms = defaults.head_timeout_ms;
     if (!l->body_grace_ms) l->body_grace_ms = defaults.body_grace_ms;
     if (!l->body_min_bytes_per_s) l->body_min_bytes_per_s = defaults.body_min_bytes_per_s;
+    if (!l->body_wait_ms) l->body_wait_ms = defaults.body_wait_ms;
     if (!l->idle_timeout_ms) l->idle_timeout_ms = defaults.idle_timeout_ms;
     if (!l->write_stall_timeout_ms) l->write_stall_timeout_ms = defaults.write_stall_timeout_ms;
 }
@@ -69,13 +72,28 @@ static uint64_t sweep_interval_us(const struct http_limits *l) {
     return MIN(MAX((uint64_t)shortest * 250, 10000u), 1000000u);
 }
 
+/* No body can be longer than all of them together. */
+static void use_budget(struct http_server *server) {
+    uint64_t largest = body_budget_largest(server->limits.budget), head = 2 * HTTP_MAX_HEAD_BYTES;
+
+    server->pool = body_pool_open(server->limits.budget);
+    server->limits.max_body_bytes =
+        MIN(server->limits.max_body_bytes, largest > head ? largest - head : 0);
+}
+
 struct http_server *http_server_create(struct loop *loop, const struct http_limits *limits,
                                        const struct http_server_events *events, void *arg) {
     struct http_server *server = mem_zalloc(sizeof(*server));
+    uint64_t seed;
 
+    hash_random(&seed, sizeof(seed));
     server->loop = loop;
     if (limits) server->limits = *limits;
     fill_limits(&server->limits);
+    if (server->limits.budget) use_budget(server);
+    map_init(&server->addresses, seed);
+    list_init(&server->waiting);
+    loop_timer_init(&server->pulse, loop, memory_pulse, server);
     server->events = *events;
     server->arg = arg;
     for (int i = 0; i < PEER_N_STATES; i++)
@@ -128,6 +146,8 @@ void http_server_destroy(struct http_server *server) {
         mem_free(LIST_ENTRY(link, struct exchange, link));
     }
     loop_timer_fini(&server->sweep);
+    loop_timer_fini(&server->pulse);
+    map_fini(&server->addresses);
     loop_defer_cancel(&server->drained);
     buf_fini(&server->scratch);
     mem_free(server);
@@ -154,7 +174,11 @@ static void accept_again(void *arg) {
     watch_listeners(l->server);
 }
 
-/* False: nobody waits, or no descriptor is left (errno says which). */
+static bool is_out_of_descriptors(int error) {
+    return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM;
+}
+
+/* False: no connection waits, or no descriptor is left (errno says which). */
 static bool accept_one(struct listener *l) {
     struct http_server *server = l->server;
     struct sockaddr_storage addr;
@@ -172,17 +196,21 @@ static void accept_some(unsigned ready, void *arg) {
     struct http_server *server = l->server;
 
     (void)ready;
-    for (int i = 0; i < ACCEPTS_PER_TURN && !is_at_capacity(server); i++) {
-        if (accept_one(l)) continue;
-        if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-            loop_timer_start(&l->retry, ACCEPT_PAUSE_US);
+    for (int i = 0; i < ACCEPTS_PER_TURN; i++) {
+        if (is_at_capacity(server) && i > 0) return; /* whether another one waits is not known */
+        if (is_at_capacity(server) && !places_make_room(server)) {
+            report_pause(server, HTTP_PAUSE_CONNECTIONS);
+            server->is_full = true;
             watch_listeners(server);
+            return;
         }
-        return;
-    }
-    if (is_at_capacity(server)) {
-        server->is_full = true;
+        if (accept_one(l)) continue;
+        if (!is_out_of_descriptors(errno)) return;
+        if (i == 0 && places_make_room(server)) continue;
+        report_pause(server, HTTP_PAUSE_DESCRIPTORS);
+        loop_timer_start(&l->retry, ACCEPT_PAUSE_US);
         watch_listeners(server);
+        return;
     }
 }
 
@@ -299,20 +327,6 @@ static struct peer *front_older_than(struct http_server *server, enum peer_state
     return p && now_us - p->since_us > age_us ? p : NULL;
 }
 
-static struct peer *find_slow_body(struct http_server *server, uint64_t now_us) {
-    const struct http_limits *l = &server->limits;
-
-    LIST_FOR_EACH(it, &server->peers[PEER_BODY]) {
-        struct peer *p = LIST_ENTRY(it, struct peer, link);
-        uint64_t age_us = now_us - p->since_us, grace_us = (uint64_t)l->body_grace_ms * 1000;
-        uint64_t came = conn_input(&p->conn).len - p->exchange->head.head_len;
-
-        if (age_us <= grace_us) return NULL; /* and all behind it are younger */
-        if (came < (age_us - grace_us) * l->body_min_bytes_per_s / 1000000u) return p;
-    }
-    return NULL;
-}
-
 static struct peer *find_stalled(struct http_server *server, enum peer_state state,
                                  uint64_t now_us) {
     uint64_t most_us = (uint64_t)server->limits.write_stall_timeout_ms * 1000;
@@ -330,15 +344,19 @@ static struct peer *find_stalled(struct http_server *server, enum peer_state sta
  * not read it. It gets that first. A request that has come is answered; one that meets our FIN finds
  * a connection that was closed in order, not a reset: that is read off while we linger. */
 static void leave_idle(struct peer *p) {
-    if (conn_input(&p->conn).len || conn_has_unread(&p->conn))
-        peer_set_state(p, PEER_IDLE); /* its time begins anew, at the end of the list */
-    else
-        peer_end(p);
+    if (conn_input(&p->conn).len || conn_has_unread(&p->conn)) {
+        peer_set_state(
+            p, (enum peer_state)p->state); /* its time begins again, at the end of the list */
+        return;
+    }
+    report_closed(p->server, p->state == PEER_NEW ? HTTP_CLOSED_SILENT : HTTP_CLOSED_IDLE, p);
+    peer_end(p);
 }
 
-/* How long a connection may be idle now. */
-static uint64_t idle_limit_us(const struct http_server *server, uint64_t now_us) {
-    uint64_t limit_us = (uint64_t)server->limits.idle_timeout_ms * 1000;
+/* How long a connection may be idle now, whose limit is otherwise this. */
+static uint64_t idle_limit_us(const struct http_server *server, uint32_t limit_ms,
+                              uint64_t now_us) {
+    uint64_t limit_us = (uint64_t)limit_ms * 1000;
     bool is_late = server->is_draining && now_us - server->announced_us >= server->drain_idle_us;
 
     return is_late ? MIN(limit_us, server->drain_idle_us) : limit_us;
@@ -351,22 +369,26 @@ static void sweep(void *arg) {
     uint64_t now_us = loop_now_us(server->loop);
     struct peer *p;
 
-    while ((p = front_older_than(server, PEER_IDLE, idle_limit_us(server, now_us), now_us)))
+    while ((p = front_older_than(server, PEER_IDLE,
+                                 idle_limit_us(server, l->idle_timeout_ms, now_us), now_us)))
+        leave_idle(p);
+    while ((p = front_older_than(server, PEER_NEW,
+                                 idle_limit_us(server, l->head_timeout_ms, now_us), now_us)))
         leave_idle(p);
     while ((p = front_older_than(server, PEER_HANDSHAKE, (uint64_t)l->handshake_timeout_ms * 1000,
                                  now_us))) {
         server->stats.timeouts_total++;
-        server->stats.handshakes_failed_total++;
+        report_handshake_failed(server);
         peer_close(p);
     }
     while ((p = front_older_than(server, PEER_HEAD, (uint64_t)l->head_timeout_ms * 1000, now_us))) {
         peer_timed_out(p);
     }
-    while ((p = find_slow_body(server, now_us)))
-        peer_timed_out(p);
+    memory_sweep(server);
     while ((p = find_stalled(server, PEER_ANSWERING, now_us)) ||
            (p = find_stalled(server, PEER_FLUSHING, now_us))) {
         server->stats.timeouts_total++;
+        report_closed(server, HTTP_CLOSED_STALLED, p);
         peer_abort(p);
     }
     while ((p = front_older_than(server, PEER_LINGERING, LINGER_US, now_us)))
@@ -385,11 +407,13 @@ static void tell_drained(void *arg) {
     if (server->on_drained) server->on_drained(server->drained_arg);
 }
 
+void server_has_room(struct http_server *server) {
+    server->is_full = false;
+    watch_listeners(server);
+}
+
 void server_peer_gone(struct http_server *server) {
-    if (server->is_full && !is_at_capacity(server)) {
-        server->is_full = false;
-        watch_listeners(server);
-    }
+    if (server->is_full && !is_at_capacity(server)) server_has_room(server);
     if (server->is_draining && server->stats.open_connections == 0) {
         loop_defer(server->loop, &server->drained);
     }
@@ -400,13 +424,20 @@ void http_server_announce_close(struct http_server *server) {
     server->is_closing = true;
 }
 
-static void end_idle_now(struct http_server *server) {
-    struct list *last = list_last(&server->peers[PEER_IDLE]), *link;
+static void end_all_in(struct http_server *server, enum peer_state state) {
+    struct list *last = list_last(&server->peers[state]), *link;
 
-    while (last && (link = list_first(&server->peers[PEER_IDLE])) != NULL) { /* each once */
+    while (last && (link = list_first(&server->peers[state])) != NULL) { /* each once */
         leave_idle(LIST_ENTRY(link, struct peer, link));
         if (link == last) break;
     }
+}
+
+static void end_idle_now(struct http_server *server) {
+    struct list *link;
+
+    end_all_in(server, PEER_IDLE);
+    end_all_in(server, PEER_NEW);
     while ((link = list_first(&server->peers[PEER_HANDSHAKE])))
         peer_close(LIST_ENTRY(link, struct peer, link));
 }
@@ -472,11 +503,15 @@ struct exchange *server_lend_exchange(struct http_server *server) {
     x->body_len = x->total_len = 0;
     buf_init(&x->fields, HTTP_MAX_HEAD_BYTES);
     x->answer = ANSWER_NONE;
-    x->is_chunked = x->is_refused = false;
+    x->is_chunked = x->is_refused = x->is_whole = false;
+    x->pooled_bytes = 0;
+    x->claim = (struct body_claim){0};
+    x->came_bytes = 0;
     return x;
 }
 
 void server_take_back(struct http_server *server, struct exchange *x) {
+    memory_release(x);
     buf_fini(&x->fields);
     if (server->n_spares == MAX_SPARE_EXCHANGES) {
         mem_free(x);

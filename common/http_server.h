@@ -21,6 +21,12 @@
  * A listener with TLS begins each connection with a handshake; what comes after is the same. Who
  * speaks plain HTTP to it is told so with a 400.
  *
+ * What requests hold in memory is bounded singly, by max_body_bytes, and together, by a budget that the
+ * servers of a process share (body_budget.h): a long body waits for its turn unread, and is refused with
+ * 503 if that takes too long. When all connections are taken, idle ones are closed for new ones: first
+ * those that never sent a byte, of the address that has the most. What the server itself refuses or
+ * closes is counted by reason, and logged once a second at most (http_server_report).
+ *
  * LIMITS. No HTTP/2, no upgrades. A request body is always buffered whole, up to max_body_bytes.
  * While a request is answered its client's disconnect is noticed unless that client has pipelined
  * more than 64 KiB behind it. A client that closes its sending side is gone. */
@@ -31,21 +37,27 @@
 #include "common/http_parse.h"
 #include "common/status.h"
 
+struct body_budget;
+struct log;
 struct loop;
+struct metrics;
 struct http_server;
 struct http_request;
 struct tls;
 
-struct http_limits {                 /* zero picks the default in brackets */
-    uint32_t max_connections;        /* [16384]; above: accepting pauses */
-    uint64_t max_body_bytes;         /* [32 MiB]; above: 413 */
-    uint32_t handshake_timeout_ms;   /* [5000] of TLS; then closed */
-    uint32_t head_timeout_ms;        /* [10000] first byte to complete head; above: 408 */
-    uint32_t body_grace_ms;          /* [10000] after it the body must have come at ... */
-    uint32_t body_min_bytes_per_s;   /* [1024] ... this mean rate; below: 408 */
-    uint32_t idle_timeout_ms;        /* [75000] between requests; then closed silently */
+struct http_limits {               /* zero picks the default in brackets */
+    uint32_t max_connections;      /* [16384]; above: an idle one is closed, or accepting pauses */
+    uint64_t max_body_bytes;       /* [32 MiB]; above: 413 */
+    uint32_t handshake_timeout_ms; /* [5000] of TLS; then closed */
+    uint32_t head_timeout_ms;      /* [10000] first byte to complete head; above: 408. And of a new
+                                      * connection to its first byte; then closed silently */
+    uint32_t body_grace_ms;        /* [10000] in each such period the body must come at ... */
+    uint32_t body_min_bytes_per_s; /* [1024] ... this mean rate; below: 408 */
+    uint32_t body_wait_ms;         /* [10000] a body waits for memory; then 503 */
+    uint32_t idle_timeout_ms;      /* [75000] between requests; then closed silently */
     uint32_t write_stall_timeout_ms; /* [60000] the client takes no byte for so long: aborted */
     uint32_t max_requests_per_connection; /* [0: unlimited]; the last answer says "close" */
+    struct body_budget *budget; /* outlives the server; NULL: bodies have no bound in total */
 };
 
 struct http_server_events {
@@ -58,7 +70,7 @@ struct http_server_events {
 
 struct http_server_stats {
     uint64_t connections_total, requests_total;
-    uint64_t refused_total;           /* malformed or over a limit, answered by the server itself */
+    uint64_t refused_total;           /* by the server itself, whatever the reason */
     uint64_t timeouts_total;          /* closed by a timeout other than idle */
     uint64_t handshakes_failed_total; /* timeouts included */
     uint64_t aborted_total;           /* clients that left before the end of their answer */
@@ -68,6 +80,16 @@ struct http_server_stats {
 /* Copies limits and events; either's zero fields mean the defaults. */
 struct http_server *http_server_create(struct loop *loop, const struct http_limits *limits,
                                        const struct http_server_events *events, void *arg);
+
+/* Where the server counts, and where it writes: rows of http_metrics.h from id `first` on, under this
+ * name of its port. Before it listens. */
+struct http_report {
+    struct metrics *metrics; /* NULL: nowhere */
+    uint32_t first;
+    struct log *log; /* NULL: nowhere */
+    const char *port;
+};
+void http_server_report(struct http_server *server, const struct http_report *report);
 
 /* Closes all connections; on_abort is called for open requests. NULL is fine. Not from inside one of
  * its callbacks. */
@@ -128,6 +150,9 @@ struct http_request {
     struct str path, query; /* "/v1/models", "x=1" */
     struct str body;        /* contiguous, decoded; "" when none */
     uint64_t received_us;   /* loop time when the head was complete */
+
+    uint64_t
+        owner; /* the handler's, set in on_head: whose body it is, beside its address's; 0: none */
 
     /* The handler's, set in on_request; all optional. */
     void *user;

@@ -12,11 +12,20 @@
 #include <unistd.h>
 
 void client_open(struct client *c, uint16_t port) {
+    client_open_from(c, port, 1);
+}
+
+void client_open_from(struct client *c, uint16_t port, uint8_t source) {
     struct sockaddr_in addr = {
         .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in from = {.sin_family = AF_INET,
+                               .sin_addr.s_addr = htonl(INADDR_LOOPBACK - 1 + source)};
 
     *c = (struct client){.fd = socket(AF_INET, SOCK_STREAM, 0)};
     buf_init(&c->got, 0);
+    if (source != 1) {
+        assert_int_equal(bind(c->fd, (struct sockaddr *)&from, sizeof(from)), 0);
+    }
     assert_int_equal(connect(c->fd, (struct sockaddr *)&addr, sizeof(addr)), 0);
     assert_int_equal(fcntl(c->fd, F_SETFL, O_NONBLOCK), 0);
 }

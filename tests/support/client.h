@@ -16,7 +16,8 @@ struct client {
     struct buf got; /* all that was received */
 };
 
-void client_open(struct client *c, uint16_t port); /* connects to 127.0.0.1 */
+void client_open(struct client *c, uint16_t port);                      /* connects to 127.0.0.1 */
+void client_open_from(struct client *c, uint16_t port, uint8_t source); /* from 127.0.0.`source` */
 void client_close(struct client *c);
 
 void client_send(struct client *c, struct loop *loop, struct str s);

@@ -123,16 +123,16 @@ static uint64_t held(const struct model *m, uint64_t address, uint64_t key) {
     return sum;
 }
 
-static bool is_over(uint64_t has, uint64_t bytes) {
-    return has && has + bytes > SHARE;
+static bool is_over(uint64_t has, uint64_t own, uint64_t bytes) {
+    return has > own && has + bytes > SHARE;
 }
 
 static enum body_verdict judge(const struct model *m, int i, uint64_t bytes) {
     const struct body_claim *c = &m[i].claim;
 
     if (held(m, 0, 0) + bytes > LARGE) return BODY_FULL;
-    if (c->address && is_over(held(m, c->address, 0), bytes)) return BODY_SHARE;
-    if (c->key && is_over(held(m, 0, c->key), bytes)) return BODY_SHARE;
+    if (c->address && is_over(held(m, c->address, 0), m[i].bytes, bytes)) return BODY_SHARE;
+    if (c->key && is_over(held(m, 0, c->key), m[i].bytes, bytes)) return BODY_SHARE;
     return BODY_GRANTED;
 }
 
