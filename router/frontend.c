@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <string.h>
 
+#include "common/hash.h"
 #include "common/loop.h"
 #include "common/mailbox.h"
 #include "common/mem.h"
@@ -16,7 +17,8 @@
 #include "router/refusals.h"
 #include "router/router_metrics.h"
 
-#define LAST_WORDS_US 200000u /* for what is said to clients when the time of a drain is up */
+#define KEY_OWNER_SEED 1       /* of the number under which a key's bodies are counted */
+#define LAST_WORDS_US  200000u /* for what is said to clients when the time of a drain is up */
 
 struct frontend {
     struct loop *loop;
@@ -83,6 +85,7 @@ static enum status on_head(struct http_request *req, void *arg, struct error *er
     if (needs_no_key(req->path)) return ST_OK;
     if (admin_guards(f->admin, req->path)) return admin_check(f->admin, req, f->answers, err);
     st = keys_check(f->keys, key, err);
+    req->owner = hash_64(key.ptr, key.len, KEY_OWNER_SEED) | 1;
     if (st == ST_OK) return ST_OK;
     refusals_note(f->refusals, key.len ? REFUSAL_KEY_UNKNOWN : REFUSAL_KEY_MISSING,
                   http_request_client(req), loop_now_us(f->loop));
@@ -173,6 +176,7 @@ enum status frontend_create(struct frontend **out, const struct frontend_config 
     static const struct http_server_events open_events = {.on_request = on_request};
     static const struct http_server_events key_events = {.on_request = on_request,
                                                          .on_head = on_head};
+    const struct http_report report = {metrics, ROUTER_http_connections, log, "client"};
     struct frontend *f = mem_zalloc(sizeof(*f));
     enum status st;
 
@@ -191,6 +195,7 @@ enum status frontend_create(struct frontend **out, const struct frontend_config 
     if (st != ST_OK) goto fail;
     f->server = http_server_create(f->loop, &config->limits,
                                    keys_are_needed(f->keys) ? &key_events : &open_events, f);
+    http_server_report(f->server, &report);
     for (uint32_t i = 0; i < config->n_sockets; i++)
         http_server_adopt(f->server, config->tls, config->sockets[i]);
     if (config->n_sockets == 0) {

@@ -19,8 +19,8 @@ struct frontend_config {
     bool share_port;
     const int *sockets; /* that listen already: taken instead of host and port */
     uint32_t n_sockets;
-    struct tls *tls; /* NULL: plain HTTP */
-    struct http_limits limits;
+    struct tls *tls;           /* NULL: plain HTTP */
+    struct http_limits limits; /* with the budget of bodies, which all loops share */
     struct proxy_config proxy;
     struct mailbox *control; /* hears one bare mail, to be freed, when the thread has ended */
 };

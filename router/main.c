@@ -3,27 +3,18 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/resource.h>
 
 #include "common/healthcheck.h"
+#include "common/process_limits.h"
 #include "router/drain_command.h"
 #include "router/router.h"
 #include "router/router_options.h"
-
-/* Connections are descriptors: take as many as we may. */
-static void raise_descriptor_limit(void) {
-    struct rlimit limit;
-
-    if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-    limit.rlim_cur = limit.rlim_max;
-    setrlimit(RLIMIT_NOFILE, &limit);
-}
 
 static enum status serve(const struct router_options *values, struct error *err) {
     struct router *router = NULL;
     enum status st;
 
-    raise_descriptor_limit();
+    (void)process_raise_descriptors(); /* connections are descriptors: as many as it may */
     st = router_create(&router, values, err);
     if (st == ST_OK) st = router_run(router, err);
     router_destroy(router);

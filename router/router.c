@@ -18,6 +18,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/body_budget.h"
 #include "common/clock.h"
 #include "common/file_watch.h"
 #include "common/hash.h"
@@ -571,6 +572,7 @@ void router_destroy(struct router *r) {
     keys_destroy(r->admin_keys);
     file_watch_destroy(r->secrets);
     loop_destroy(r->loop);
+    body_budget_destroy(r->bodies);
     decision_log_close(r->decisions);
     metrics_destroy(r->metrics);
     log_destroy(r->log);

@@ -6,8 +6,11 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "common/body_budget.h"
 #include "common/hash.h"
+#include "common/log.h"
 #include "common/mem.h"
+#include "common/process_limits.h"
 #include "router/admin_desk.h"
 #include "router/certificates.h"
 #include "router/fleet.h"
@@ -17,12 +20,25 @@
 #include "router/prompt_hash.h"
 #include "router/registry.h"
 #include "router/router_internal.h"
+#include "router/router_metrics.h"
 #include "router/router_options.h"
 #include "router/sharing/share.h"
 #include "router/sources.h"
 #include "router/upgrade/succession.h"
 
 #define MAX_DEFAULT_LOOPS 8
+
+#define MAX_DEFAULT_BODY_MEMORY (UINT64_C(1) << 30)
+
+/* Descriptors that clients may not take. A request in flight has one to its worker as well. */
+#define ADMIN_CONNECTIONS   256u /* at most; and at most ... */
+#define ADMIN_PART          32u  /* ... one in so many of all descriptors, */
+#define ADMIN_LEAST         8u
+#define PROCESS_DESCRIPTORS 64u /* listeners, logs, files that are read again, discovery */
+#define LOOP_DESCRIPTORS    8u  /* of each loop */
+#define WORKER_DESCRIPTORS                                                                         \
+    3u /* of each worker: probes, metrics, events; at most a quarter of all */
+#define LEAST_CONNECTIONS 4u
 
 enum status router_build_registry(struct router *r, struct error *err) {
     const struct router_options *o = r->options;
@@ -120,6 +136,53 @@ static enum status check_port(const struct router *r, struct error *err) {
     return st == ST_OK ? st : error_prefix(err, "--host, --port");
 }
 
+static uint32_t admin_connections(void) {
+    return MIN(ADMIN_CONNECTIONS, MAX(ADMIN_LEAST, process_descriptors() / ADMIN_PART));
+}
+
+/* Of clients, on one of n loops: what is left of the descriptors, half of it for workers. */
+static uint32_t client_connections(const struct router *r, uint32_t n) {
+    uint64_t all = process_descriptors(), of_workers = WORKER_DESCRIPTORS * r->options->max_workers;
+    uint64_t kept = PROCESS_DESCRIPTORS + LOOP_DESCRIPTORS * (n + 1) + admin_connections() +
+                    MIN(of_workers, all / 4);
+    uint64_t most = all > kept ? (all - kept) / 2 / n : 0;
+
+    return (uint32_t)MIN(MAX(most, LEAST_CONNECTIONS), r->options->max_connections);
+}
+
+static void on_collect(void *arg) {
+    struct router *r = arg;
+
+    http_metrics_of_budget(r->metrics, ROUTER_http_connections, r->bodies);
+}
+
+/* What requests may take together, on n loops and the admin port. */
+static void build_bounds(struct router *r, struct http_limits *limits, uint32_t n) {
+    const struct router_options *o = r->options;
+    uint64_t bytes = o->max_body_memory
+                         ? o->max_body_memory
+                         : body_budget_default(process_memory_limit(""), MAX_DEFAULT_BODY_MEMORY);
+
+    r->bodies = body_budget_create(bytes, n + 1);
+    limits->budget = r->bodies;
+    limits->max_connections = client_connections(r, n);
+    metrics_on_collect(r->metrics, on_collect, r);
+    if (limits->max_connections < o->max_connections) {
+        log_event(
+            r->log, LOG_INFO, "connections_limited", log_u64("max_connections", o->max_connections),
+            log_u64("per_loop", limits->max_connections), log_u64("loops", n),
+            log_u64("descriptors", process_descriptors()),
+            log_z("remedy", "raise ulimit -n: each client takes two descriptors, and some are "
+                            "kept for the admin port and for workers"));
+    }
+    if (body_budget_largest(r->bodies) < o->max_body_bytes) {
+        log_event(r->log, LOG_WARN, "max_body_bytes_limited",
+                  log_u64("max_body_bytes", o->max_body_bytes), log_u64("max_body_memory", bytes),
+                  log_z("why", "a body cannot be longer than three quarters of --max-body-memory: "
+                               "raise it, or the memory that this process may use"));
+    }
+}
+
 enum status router_build_frontends(struct router *r, struct error *err) {
     const struct router_options *o = r->options;
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
@@ -173,6 +236,7 @@ enum status router_build_frontends(struct router *r, struct error *err) {
     int sockets[HANDOVER_SOCKETS_MAX];
 
     if (st != ST_OK) return st;
+    build_bounds(r, &config.limits, n);
     r->admin.dry_run = (struct dry_run){.registry = r->registry,
                                         .prefix_block_bytes = config.proxy.prefix_block_bytes,
                                         .max_prefix_blocks = config.proxy.max_prefix_blocks,
@@ -221,10 +285,13 @@ enum status router_build_admin(struct router *r, struct error *err) {
                                                      .on_head = on_admin_head};
     /* A body may be a request that /debug/route explains. */
     struct http_limits limits = {.max_body_bytes = r->options->max_body_bytes,
-                                 .max_connections = 256};
+                                 .max_connections = admin_connections(),
+                                 .budget = r->bodies};
+    const struct http_report report = {r->metrics, ROUTER_http_connections, r->log, "admin"};
     enum status st;
 
     r->admin_server = http_server_create(r->loop, &limits, &events, r);
+    http_server_report(r->admin_server, &report);
     if (succession_admin_socket(r->succession) >= 0) {
         if (!succession_is_heir(r->succession)) router_adopt_admin(r); /* else when it is ready */
         return ST_OK;

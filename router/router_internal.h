@@ -34,6 +34,7 @@ struct router {
     struct poison *poison;
     struct refusals *refusals;
     struct sources *sources;
+    struct body_budget *bodies; /* what request bodies may hold, on all ports together */
     struct http_server *admin_server;
     struct admin admin;
     struct admin_desk *desk;

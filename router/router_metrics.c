@@ -21,7 +21,7 @@
 const double router_decision_buckets[ROUTER_DECISION_BUCKETS] = {5e-7, 1e-6, 2e-6, 5e-6, 1e-5, 2e-5,
                                                                  5e-5, 1e-4, 2e-4, 5e-4, 1e-3};
 
-static const struct metric_def rows[] = {ROUTER_METRICS(AS_ROW)};
+static const struct metric_def rows[] = {ROUTER_METRICS(AS_ROW) HTTP_METRICS(AS_ROW)};
 
 /* What alerts wait for is shown as 0 before it happens: a counter that begins with 1 has not grown. */
 static const struct {

@@ -6,6 +6,7 @@
 #ifndef ROUTER_ROUTER_METRICS_H
 #define ROUTER_ROUTER_METRICS_H
 
+#include "common/http_metrics.h"
 #include "common/metrics.h"
 
 struct buf;
@@ -175,7 +176,9 @@ extern const double router_decision_buckets[ROUTER_DECISION_BUCKETS]; /* 500 ns 
                                       : v->engine_kv_usage)
 
 #define ROUTER_METRIC_ID(kind, name, ...) ROUTER_##name,
-enum router_metric { ROUTER_METRICS(ROUTER_METRIC_ID) ROUTER_METRIC_COUNT };
+enum router_metric {
+    ROUTER_METRICS(ROUTER_METRIC_ID) HTTP_METRICS(ROUTER_METRIC_ID) ROUTER_METRIC_COUNT
+};
 
 struct metrics *router_metrics_create(void);
 

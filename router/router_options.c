@@ -403,10 +403,23 @@ static const struct option_def rows[] = {
     {"max-body-bytes", OPT_BYTES, FIELD(max_body_bytes), .def = "32MiB", .min = "1KiB",
      .max = "1GiB", .aliases = "max-payload-size", .group = "Limits",
      .help = "Largest request body; beyond it 413."},
+    {"max-body-memory", OPT_BYTES, FIELD(max_body_memory), .def = "0", .max = "1TiB",
+     .group = "Limits", .metavar = "BYTES",
+     .help =
+         "Memory for the bodies of all open requests together. A quarter is for bodies up to "
+         "64 KiB; one address, or one key, gets half of the rest; a body for which there is no "
+         "room waits unread for 10 s and is then refused with 503. Higher takes more long bodies "
+         "at once. 0: a quarter of what this process may use, at most 1 GiB."},
     {"max-connections", OPT_U32, FIELD(max_connections), .def = "16384", .min = "1",
-     .max = "1000000", .group = "Limits", .help = "Client connections per event loop."},
+     .max = "1000000", .group = "Limits",
+     .help =
+         "Client connections of each event loop, fewer where descriptors are short (ulimit -n). "
+         "At the limit idle ones are closed for new ones, of the address with the most first; "
+         "a connection with a request in flight never is."},
     {"head-timeout", OPT_MS, FIELD(head_timeout_ms), .def = "10s", .min = "10ms", .max = "10m",
-     .group = "Limits", .help = "Time a client has to send a request's head."},
+     .group = "Limits",
+     .help = "Time a client has to send a request's head, and a new connection to send its first "
+             "byte."},
     {"idle-timeout", OPT_MS, FIELD(idle_timeout_ms), .def = "75s", .min = "10ms", .max = "1h",
      .group = "Limits", .help = "Idle client connections are closed after it."},
     {"drain-timeout", OPT_MS, FIELD(drain_timeout_ms), .def = "120s", .max = "1h",

@@ -67,7 +67,7 @@ struct router_options {
     bool trust_tenant_header;
 
     uint32_t max_worker_requests, max_concurrent_requests, queue_size, queue_timeout_ms;
-    uint64_t max_body_bytes;
+    uint64_t max_body_bytes, max_body_memory;
     uint32_t max_connections, head_timeout_ms, idle_timeout_ms, drain_timeout_ms;
     bool expose_worker_headers, forward_authorization, explains_to_clients;
     struct forward forward;

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "common/healthcheck.h"
+#include "common/process_limits.h"
 #include "worker/batch_file.h"
 #include "worker/devices.h"
 #include "worker/inspect.h"
@@ -14,8 +15,10 @@
 
 static enum status serve(struct worker_options *values, struct error *err) {
     struct worker *worker = NULL;
-    enum status st = worker_create(&worker, values, err);
+    enum status st;
 
+    (void)process_raise_descriptors(); /* connections are descriptors: as many as it may */
+    st = worker_create(&worker, values, err);
     if (st == ST_OK) st = worker_run(worker, err);
     worker_destroy(worker);
     return st;

@@ -16,6 +16,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "common/body_budget.h"
 #include "common/clock.h"
 #include "common/hash.h"
 #include "common/http_server.h"
@@ -23,6 +24,7 @@
 #include "common/log.h"
 #include "common/loop.h"
 #include "common/mem.h"
+#include "common/process_limits.h"
 #include "common/tls.h"
 #include "kernels/dtype.h"
 #include "worker/api/access.h"
@@ -40,9 +42,12 @@
 #include "worker/worker_metrics.h"
 #include "worker/worker_options.h"
 
-#define LAST_WORDS_US 1000000u /* for errors to reach those that are not waited for */
-#define CLOSING_US    10000u   /* between two looks at whether all is sent */
-#define LOST_DEVICE_S 20u      /* for a device that failed to be closed */
+#define LAST_WORDS_US           1000000u /* for errors to reach those that are not waited for */
+#define MAX_DEFAULT_BODY_MEMORY (UINT64_C(256) << 20)
+#define CLOSING_US              10000u /* between two looks at whether all is sent */
+#define DESCRIPTORS             64u    /* that clients may not take: the device, logs, the model */
+#define LEAST_CLIENTS           4u
+#define LOST_DEVICE_S           20u /* for a device that failed to be closed */
 
 struct worker {
     const struct worker_options *options;
@@ -50,7 +55,8 @@ struct worker {
     struct log *log;
     struct metrics *metrics;
     struct http_server *server;
-    struct tls *tls; /* NULL: plain HTTP */
+    struct body_budget *bodies; /* what request bodies may hold */
+    struct tls *tls;            /* NULL: plain HTTP */
     struct model *model;
     struct tokenizer *tokenizer;
     struct chat_template *chat_template;
@@ -228,11 +234,20 @@ static void on_kv_events(void *arg) {
     api_on_kv_events(&w->api);
 }
 
+static uint32_t client_connections(const struct worker *w) {
+    uint32_t all = process_descriptors(), most = all > DESCRIPTORS ? all - DESCRIPTORS : 0;
+
+    return MIN(MAX(most, LEAST_CLIENTS), w->options->max_connections);
+}
+
 static enum status listen_first(struct worker *w, struct error *err) {
     static const struct http_server_events events = {.on_request = on_request, .on_head = on_head};
     const struct worker_options *o = w->options;
-    struct http_limits limits = {.max_connections = o->max_connections,
+    struct http_limits limits = {.max_connections = client_connections(w),
                                  .max_body_bytes = o->max_body_bytes};
+    uint64_t body_bytes =
+        o->max_body_memory ? o->max_body_memory
+                           : body_budget_default(process_memory_limit(""), MAX_DEFAULT_BODY_MEMORY);
 
     const struct tls_config tls = {
         .cert = o->ssl_certfile, .key = o->ssl_keyfile, .ca = o->ssl_ca_certs, .is_server = true};
@@ -240,6 +255,7 @@ static enum status listen_first(struct worker *w, struct error *err) {
     if ((tls.cert || tls.key || tls.ca) && tls_create(&w->tls, &tls, err) != ST_OK) {
         return error_prefix(err, "--ssl-certfile, --ssl-keyfile, --ssl-ca-certs");
     }
+    w->bodies = limits.budget = body_budget_create(body_bytes, 1);
     w->server = http_server_create(w->loop, &limits, &events, w);
     if (http_server_listen_tls(w->server, w->tls, o->host, (uint16_t)o->port, false, err) != ST_OK)
         return error_prefix(err, "--host, --port");
@@ -410,6 +426,19 @@ static struct str root_of(const char *path) {
     return root;
 }
 
+static void on_collect(void *arg) {
+    struct worker *w = arg;
+
+    http_metrics_of_budget(w->metrics, WORKER_http_connections, w->bodies);
+}
+
+static void report_http(struct worker *w) {
+    const struct http_report report = {w->metrics, WORKER_http_connections, w->log, "client"};
+
+    http_server_report(w->server, &report);
+    metrics_on_collect(w->metrics, on_collect, w);
+}
+
 static void build_api(struct worker *w, const char *name) {
     const struct option_list names = w->options->served_model_names;
     uint64_t seed, first_seed = w->options->seed;
@@ -506,6 +535,7 @@ enum status worker_create(struct worker **out, const struct worker_options *opti
            : w->is_hubs_model            ? options->model
                                          : model_name(w->model);
     w->metrics = worker_metrics_create(name);
+    report_http(w);
     st = start_engine(w, backend, &device, err);
     if (st == ST_OK) st = start_text(w, err);
     /* Not earlier: until the loop runs these should just end the process; main ignores SIGHUP. */
@@ -549,6 +579,7 @@ void worker_destroy(struct worker *w) {
     loop_timer_fini(&w->deadline);
     loop_timer_fini(&w->closing);
     loop_destroy(w->loop);
+    body_budget_destroy(w->bodies);
     log_destroy(w->log);
     mem_free(w);
 }

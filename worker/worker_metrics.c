@@ -18,7 +18,8 @@ static const double worker_step_time_buckets[] = {
     1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, .001, .002, .005, .01, .02, .05, .1, .2, .5, 1, 2, 5};
 static const double worker_age_buckets[] = {.001, .002, .005, .01, .02, .05, .1,  .2,  .5,   1,   2,
                                             5,    10,   20,   30,  60,  120, 300, 600, 1200, 1800};
-static const struct metric_def rows[] = {WORKER_METRICS(AS_ROW) WORKER_OWN_METRICS(AS_OWN_ROW)};
+static const struct metric_def rows[] = {WORKER_METRICS(AS_ROW) WORKER_OWN_METRICS(AS_OWN_ROW)
+                                             HTTP_METRICS(AS_OWN_ROW)};
 
 const struct metric_def *worker_metrics_rows(uint32_t *n) {
     *n = ARRAY_LEN(rows);

@@ -3,6 +3,7 @@
 #ifndef WORKER_WORKER_METRICS_H
 #define WORKER_WORKER_METRICS_H
 
+#include "common/http_metrics.h"
 #include "common/metrics.h"
 #include "worker/kv/block_ages.h"
 
@@ -113,7 +114,8 @@ struct engine;
 
 #define WORKER_METRIC_ID(kind, name, ...) WORKER_##name,
 enum worker_metric {
-    WORKER_METRICS(WORKER_METRIC_ID) WORKER_OWN_METRICS(WORKER_METRIC_ID) WORKER_METRIC_COUNT
+    WORKER_METRICS(WORKER_METRIC_ID) WORKER_OWN_METRICS(WORKER_METRIC_ID)
+        HTTP_METRICS(WORKER_METRIC_ID) WORKER_METRIC_COUNT
 };
 
 const struct metric_def *worker_metrics_rows(uint32_t *n); /* the table, for a page about it */

@@ -132,9 +132,19 @@ static const struct option_def rows[] = {
     {"max-body-bytes", OPT_BYTES, FIELD(max_body_bytes), .def = "32MiB", .min = "1KiB",
      .max = "1GiB", .group = "Listening",
      .help = "Largest request body; beyond it 413. Higher admits longer prompts, costs memory."},
+    {"max-body-memory", OPT_BYTES, FIELD(max_body_memory), .def = "0", .max = "1TiB",
+     .group = "Listening", .metavar = "BYTES",
+     .help =
+         "Memory for the bodies of all open requests together. A quarter is for bodies up to "
+         "64 KiB; one address, or one key, gets half of the rest; a body for which there is no "
+         "room waits unread for 10 s and is then refused with 503. Higher takes more long bodies "
+         "at once. 0: a quarter of what this process may use, at most 256 MiB."},
     {"max-connections", OPT_U32, FIELD(max_connections), .def = "16384", .min = "1",
      .max = "1000000", .group = "Listening",
-     .help = "Most connections at once; further ones wait to be accepted."},
+     .help =
+         "Most connections at once, fewer where descriptors are short (ulimit -n). At the limit "
+         "idle ones are closed for new ones, of the address with the most first; a connection "
+         "with a request in flight never is."},
     {"tokenizer-threads", OPT_U32, FIELD(tokenizer_threads), .def = "0", .max = "16",
      .group = "Listening",
      .help =

@@ -52,7 +52,7 @@ struct worker_options {
     bool trust_router;
     uint64_t request_events_bytes; /* 0: off */
     uint32_t request_events_subscribers;
-    uint64_t max_body_bytes;
+    uint64_t max_body_bytes, max_body_memory;
     uint32_t tokenizer_threads; /* 0: by the number of processors */
     uint64_t tokenizer_queue_bytes;
     uint32_t max_connections, drain_timeout_ms;

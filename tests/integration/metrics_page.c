@@ -110,7 +110,7 @@ static void put_router(struct bucket_sets *sets) {
      .labels = "worker,model",                                                                     \
      .help = help_,                                                                                \
      .aliases = aliases_},
-    static const struct metric_def rows[] = {ROUTER_METRICS(AS_ROW)};
+    static const struct metric_def rows[] = {ROUTER_METRICS(AS_ROW) HTTP_METRICS(AS_ROW)};
     static const struct metric_def worker_rows[] = {ROUTER_WORKER_METRICS(AS_WORKER_ROW)};
 
     printf("# router: the metrics\n\n"
