@@ -14,6 +14,9 @@
 #include <assert.h>
 #include <netinet/in.h>
 
+#define LINGER_BYTES       ((size_t)256 << 10) /* each may send so much behind its refusal, */
+#define LINGER_TOTAL_BYTES ((size_t)64 << 20)  /* and all together so much, if that is more */
+
 static void peer_advance(struct peer *p);
 
 void peer_go_on(struct peer *p) {
@@ -25,6 +28,7 @@ void peer_set_state(struct peer *p, enum peer_state state) {
 
     if (p->state == PEER_ANSWERING) server->stats.open_requests--;
     if (state == PEER_ANSWERING) server->stats.open_requests++;
+    server->n_lingering += (state == PEER_LINGERING) - (p->state == PEER_LINGERING);
     if (list_is_linked(&p->link)) list_remove(&p->link);
     if (state != PEER_GONE) list_push_back(&server->peers[state], &p->link);
     p->state = (uint8_t)state;
@@ -67,6 +71,8 @@ void peer_abort(struct peer *p) {
  * unread input of its own would turn our close into a reset. */
 static void linger(struct peer *p) {
     conn_shutdown_write(&p->conn);
+    p->dropped_bytes = 0;
+    conn_resume(&p->conn);
     peer_set_state(p, PEER_LINGERING);
 }
 
@@ -76,12 +82,27 @@ static void drop_input(struct peer *p) {
     conn_consume(&p->conn, conn_input(&p->conn).len);
 }
 
+/* Reading for the sake of an orderly end is bounded: while few linger each may send a body's worth,
+ * but many who were refused cannot keep the loop busy with what they go on sending. */
+static void drop_late_input(struct peer *p) {
+    size_t most = MAX(LINGER_BYTES, LINGER_TOTAL_BYTES / MAX(1, p->server->n_lingering));
+
+    p->dropped_bytes += conn_input(&p->conn).len;
+    drop_input(p);
+    if (p->dropped_bytes > most) conn_pause(&p->conn);
+}
+
 void peer_end(struct peer *p) {
     peer_set_state(p, PEER_FLUSHING);
     if (!conn_is_open(&p->conn)) return; /* on_closed is on its way */
     drop_input(p);
     conn_flush(&p->conn);
-    if (conn_is_open(&p->conn) && conn_pending(&p->conn) == 0) linger(p);
+    if (!conn_is_open(&p->conn)) return;
+    if (conn_pending(&p->conn) == 0) {
+        linger(p);
+    } else {
+        conn_pause(&p->conn); /* nothing of it is wanted, and all is sent before it matters */
+    }
 }
 
 void exchange_end(struct exchange *x, bool keep_alive) {
@@ -310,8 +331,8 @@ static bool step(struct peer *p) {
         return read_head(p);
     case PEER_HEAD: return read_head(p);
     case PEER_BODY: return read_body(p);
-    case PEER_FLUSHING:
-    case PEER_LINGERING: drop_input(p); return false;
+    case PEER_FLUSHING: drop_input(p); return false;
+    case PEER_LINGERING: drop_late_input(p); return false;
     default: return false;
     }
 }

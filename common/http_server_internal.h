@@ -100,7 +100,11 @@ struct peer {
     struct exchange *exchange; /* NULL while idle */
     struct loop_task task;     /* go on with pipelined input, or free */
     uint64_t since_us;         /* in this state */
-    uint64_t stall_since_us, seen_sent_bytes;
+    uint64_t stall_since_us;
+    union {
+        uint64_t seen_sent_bytes; /* by the last look for a stall */
+        uint64_t dropped_bytes;   /* while lingering */
+    };
     uint32_t n_requests;
     uint8_t state;
     bool is_advancing;
@@ -145,7 +149,7 @@ struct http_server {
     uint64_t announced_us;  /* when is_closing was set */
     uint64_t drain_idle_us; /* is_draining: an idle connection is kept for so long; 0: not at all */
     uint64_t date_at_us;
-    uint32_t n_spares;
+    uint32_t n_spares, n_lingering;
     char date[32];
     bool is_closing; /* answers end their connections */
     bool is_draining, is_full;

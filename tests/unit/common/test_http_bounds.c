@@ -11,6 +11,7 @@
 #include "tests/support/cm.h"
 #include "tests/unit/common/http_fixture.h"
 
+#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -403,6 +404,35 @@ static void a_body_longer_than_all_together_is_too_large(void **state) {
     finish_bounded(&b);
 }
 
+/* What is sent behind a refusal is read for a while, but of many only little: no more than the kernel
+ * buffers, 16 MiB at most. */
+static void of_many_that_are_refused_little_is_read(void **state) {
+    enum { N = 300 };
+    static struct client c[N];
+    static char zeros[65536];
+    struct bounded b;
+    size_t taken = 0;
+
+    (void)state;
+    start_bounded(&b, (struct http_limits){.max_body_bytes = 1000}, 0);
+    for (int i = 0; i < N; i++) {
+        open_from(&b, &c[i], 1);
+        send_head(&b, &c[i], "/echo", 64 * MIB);
+    }
+    TURN_UNTIL(b.fx.loop, counted(&b, HTTP_AT_http_refused_total, "too_large") == N);
+    for (;;) { /* one of them sends what it can */
+        ssize_t sent = send(c[N - 1].fd, zeros, sizeof(zeros), MSG_NOSIGNAL);
+
+        if (sent > 0) taken += (size_t)sent;
+        if (sent < 0 && errno != EAGAIN) break;
+        assert_true(taken < 32 * MIB);
+        loop_turn(b.fx.loop, 1000);
+    }
+    for (int i = 0; i < N; i++)
+        client_close(&c[i]);
+    finish_bounded(&b);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_connection_without_a_byte_falls_under_the_head_timeout),
@@ -417,6 +447,7 @@ int main(void) {
         cmocka_unit_test(unfinished_short_requests_give_way_to_whole_ones),
         cmocka_unit_test(unfinished_heads_are_paid_for),
         cmocka_unit_test(a_body_longer_than_all_together_is_too_large),
+        cmocka_unit_test(of_many_that_are_refused_little_is_read),
     };
 
     signal(SIGPIPE, SIG_IGN);
