@@ -86,11 +86,12 @@ def metric(text, name, **labels):
 
 
 class Program:
-    """A running incipit-router or incipit-worker; `log` is its stderr so far."""
+    """A running incipit-router or incipit-worker; `log` is its stderr so far. `descriptors`: most open files."""
 
-    def __init__(self, name, args):
+    def __init__(self, name, args, descriptors=None):
         self.lines, self.out = [], []
-        self.process = subprocess.Popen([str(BUILD / name), *map(str, args)], stdout=subprocess.PIPE,
+        limited = ["sh", "-c", f'ulimit -n {descriptors}; exec "$@"', "sh"] if descriptors else []
+        self.process = subprocess.Popen([*limited, str(BUILD / name), *map(str, args)], stdout=subprocess.PIPE,
                                         stderr=subprocess.PIPE, text=True, errors="replace")
         self.readers = [threading.Thread(target=self._read, args=(pipe, lines), daemon=True)
                         for pipe, lines in ((self.process.stderr, self.lines), (self.process.stdout, self.out))]
@@ -146,8 +147,8 @@ class Program:
 
 
 class Worker(Program):
-    def __init__(self, *args, port=0):
-        super().__init__("incipit-worker", ["--port", port, *args])
+    def __init__(self, *args, port=0, **more):
+        super().__init__("incipit-worker", ["--port", port, *args], **more)
 
     def ready(self):
         self.url = f"http://127.0.0.1:{self.field('worker_ready', 'port')}"
@@ -155,8 +156,8 @@ class Worker(Program):
 
 
 class Router(Program):
-    def __init__(self, *args, port=0):
-        super().__init__("incipit-router", ["--port", port, "--admin-port", 0, "--drain-settle", 0, *args])
+    def __init__(self, *args, port=0, **more):
+        super().__init__("incipit-router", ["--port", port, "--admin-port", 0, "--drain-settle", 0, *args], **more)
 
     def ready(self, n_workers):
         self.url = f"http://127.0.0.1:{self.field('router_listening', 'port')}"

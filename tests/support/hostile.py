@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Clients that take memory and connections, all on loopback: hostile.py PORT [options]
 
-bodies announce a body of 32 MiB, send all of it but a byte, and keep silent; silent ones connect and send nothing;
-prompts are complete requests of 30 MiB of spaces. A body or a silent connection that is ended begins again, until
+bodies announce a body of --body-bytes, send all of it but a byte, and keep silent; silent ones connect and send nothing;
+prompts are complete requests of --prompt-bytes of spaces. A body or a silent connection that is ended begins again, until
 the time is up or standard input closes. They come from `--addresses` source addresses, 127.0.1.1 and on. Prints "under way" when
-all have been tried once, and at the end what they were answered, as JSON.
+nine in ten are connected, and at the end what they were answered, as JSON.
 """
 import argparse
 import collections
@@ -15,8 +15,6 @@ import socket
 import sys
 import time
 
-LENGTH = 32 << 20
-PROMPT = 30 << 20
 PIECE = memoryview(b" " * (1 << 20))
 AGAIN_S = 1
 
@@ -34,13 +32,13 @@ class Client:
         self.got, self.pending = b"", []
         if self.kind == "body":
             self.pending = [b"POST /v1/completions HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\n"
-                            b"Content-Length: %d\r\n\r\n" % LENGTH]
-            self.left = LENGTH - 1
+                            b"Content-Length: %d\r\n\r\n" % self.attack.body_bytes]
+            self.left = self.attack.body_bytes - 1
         elif self.kind == "prompt":
             start, end = b'{"model":"synthetic","max_tokens":1,"prompt":"', b'"}'
             self.pending = [b"POST /v1/completions HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\n"
-                            b"Content-Length: %d\r\n\r\n" % (PROMPT + len(start) + len(end)) + start]
-            self.left, self.end = PROMPT, end
+                            b"Content-Length: %d\r\n\r\n" % (self.attack.prompt_bytes + len(start) + len(end)) + start]
+            self.left, self.end = self.attack.prompt_bytes, end
         else:
             self.left = 0
         try:
@@ -75,7 +73,6 @@ class Client:
                 self.pending[:1] = [rest] if len(rest) else []
         except BlockingIOError:
             return
-        self.attack.tried.add(self)
         self.attack.selector.modify(self.sock, selectors.EVENT_READ, self)
 
     def read(self):
@@ -85,6 +82,7 @@ class Client:
             self.over(self.got[9:12].decode() if self.got else "closed")
 
     def on_ready(self, mask):
+        self.attack.tried.add(self)
         try:
             if mask & selectors.EVENT_READ:
                 self.read()
@@ -98,6 +96,7 @@ class Client:
 
 class Attack:
     def __init__(self, args):
+        self.body_bytes, self.prompt_bytes = args.body_bytes, args.prompt_bytes
         self.port, self.outcomes, self.again = args.port, collections.Counter(), collections.deque()
         self.selector, self.tried = selectors.DefaultSelector(), set()
         kinds = ["silent"] * args.silent + ["body"] * args.bodies + ["prompt"] * args.prompts
@@ -123,6 +122,8 @@ def main():
     parser.add_argument("port", type=int)
     for name in ("bodies", "silent", "prompts"):
         parser.add_argument("--" + name, type=int, default=0)
+    parser.add_argument("--body-bytes", type=int, default=32 << 20)
+    parser.add_argument("--prompt-bytes", type=int, default=30 << 20)
     parser.add_argument("--addresses", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=60)
     args = parser.parse_args()
