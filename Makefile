@@ -286,7 +286,7 @@ rolling: all load ## 4 workers and 2 routers restarted one after the other at 50
 upgrades: all load ## ten times another router in its place at 500 requests/s: 0 failed, and caches are found as before
 	@INCIPIT_BUILD=$(B) python3 tests/bench/rolling.py upgrades $(ARGS)
 
-.PHONY: pages dashboards-check clients test-reference faults rolling upgrades soak replay-foreign bench-churn demo-check load wrk bench-router bench-overload bench-peers bench-cpu bench-engine bench-% fuzz fuzz-% lint aarch64 aarch64-test
+.PHONY: pages dashboards-check clients test-reference faults rolling upgrades soak replay-foreign bench-churn demo-check load wrk bench-router bench-overload bench-hostile bench-peers bench-cpu bench-engine bench-% fuzz fuzz-% lint aarch64 aarch64-test
 $(B)/tests/bench/bench_cuda_host: $(B)/libshim.a
 $(B)/tests/bench/%: $(B)/tests/bench/%.o $(LIBS_all)
 	$(call link,,)
@@ -299,6 +299,8 @@ bench-peers: all load ## beside smg, sglang-router, haproxy and nginx, before si
 	@INCIPIT_BUILD=$(B) python3 tests/bench/peers/bench_peers.py $(ARGS)
 bench-overload: all load ## goodput at twice the load that the fleet can take; ARGS=SECONDS of each run
 	@INCIPIT_BUILD=$(B) python3 tests/bench/overload/overload.py $(ARGS)
+bench-hostile: all load ## clients that take memory and connections, in a control group of 256 MiB: what the others lose
+	@INCIPIT_BUILD=$(B) python3 tests/bench/hostile.py $(ARGS)
 bench-engine: all $(B)/tests/bench/bench_engine $(B)/tests/bench/bench_step ## around the model: a step, the KV manager, the host tier, 1,000 streams
 	@$(B)/tests/bench/bench_engine; $(B)/tests/bench/bench_step; INCIPIT_BUILD=$(B) python3 tests/bench/streams.py
 bench-%: $(B)/tests/bench/bench_% ## a benchmark of tests/bench: ratios, never gates

@@ -12,7 +12,7 @@
 #include "common/mem.h"
 
 #define SMALL_PART   4           /* one in so many bytes is for short requests */
-#define OWNER_PART   2           /* and one owner gets this part of the rest */
+#define OWNER_PART   2           /* of all, which one owner gets of the large part */
 #define WAITER_BYTES (64u << 10) /* what one that waits has in memory at most */
 #define WAITERS_PART 4           /* of the small part, for those who wait */
 
@@ -52,7 +52,7 @@ struct body_budget *body_budget_create(uint64_t total_bytes, uint32_t n_pools) {
     b->total_bytes = total_bytes;
     b->small_bytes = total_bytes / SMALL_PART;
     b->large_bytes = total_bytes - b->small_bytes;
-    b->share_bytes = b->large_bytes / OWNER_PART;
+    b->share_bytes = total_bytes / OWNER_PART;
     b->most_waiting = (uint32_t)MIN(b->small_bytes / WAITERS_PART / WAITER_BYTES, UINT32_MAX);
     b->n_pools = n_pools;
     map_init(&b->owners, seed);

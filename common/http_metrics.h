@@ -12,7 +12,7 @@
     X(GAUGE, http_connections, "port", "Open connections to this server.")                         \
     X(COUNTER, http_connections_total, "port", "Connections accepted by this server.")             \
     X(COUNTER, http_closed_total, "port,reason",                                                   \
-      "Connections closed by this server without an answer. idle: no request for --idle-timeout; " \
+      "Connections closed by this server without an answer. idle: for too long between requests; " \
       "silent: never sent a byte; room: idle, closed for a new one at the limit of connections; "  \
       "stalled: the client read nothing of its answer.")                                           \
     X(COUNTER, http_refused_total, "port,reason",                                                  \

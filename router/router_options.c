@@ -407,7 +407,7 @@ static const struct option_def rows[] = {
      .group = "Limits", .metavar = "BYTES",
      .help =
          "Memory for the bodies of all open requests together. A quarter is for bodies up to "
-         "64 KiB; one address, or one key, gets half of the rest; a body for which there is no "
+         "64 KiB; long ones of one address, or one key, get half; a body for which there is no "
          "room waits unread for 10 s and is then refused with 503. Higher takes more long bodies "
          "at once. 0: a quarter of what this process may use, at most 1 GiB."},
     {"max-connections", OPT_U32, FIELD(max_connections), .def = "16384", .min = "1",

@@ -39,12 +39,12 @@ static void an_owner_gets_half_and_always_one_body(void **state) {
     struct body_claim by_key = {.address = 3, .key = 9}, same_key = {.address = 4, .key = 9};
 
     (void)state;
-    assert_int_equal(body_budget_take(b, &one, 30 * MIB), BODY_GRANTED); /* more than half */
+    assert_int_equal(body_budget_take(b, &one, 40 * MIB), BODY_GRANTED); /* more than half */
     assert_int_equal(body_budget_take(b, &two, MIB), BODY_SHARE);
     assert_int_equal(body_budget_take(b, &other, MIB), BODY_GRANTED);
     body_budget_release(b, &one);
     assert_int_equal(body_budget_take(b, &two, MIB), BODY_GRANTED);
-    assert_int_equal(body_budget_take(b, &by_key, 20 * MIB), BODY_GRANTED);
+    assert_int_equal(body_budget_take(b, &by_key, 28 * MIB), BODY_GRANTED);
     assert_int_equal(body_budget_take(b, &same_key, 5 * MIB), BODY_SHARE);
     assert_int_equal(body_budget_take(b, &same_key, 4 * MIB), BODY_GRANTED);
     body_budget_release(b, &two);
@@ -61,8 +61,8 @@ static void pressure_is_felt_by_those_who_can_relieve_it(void **state) {
     struct body_claim third = {.address = 3};
 
     (void)state;
-    assert_int_equal(body_budget_take(b, &holds, 24 * MIB), BODY_GRANTED);
-    assert_int_equal(body_budget_take(b, &other, 20 * MIB), BODY_GRANTED);
+    assert_int_equal(body_budget_take(b, &holds, 32 * MIB), BODY_GRANTED);
+    assert_int_equal(body_budget_take(b, &other, 12 * MIB), BODY_GRANTED);
     assert_false(body_budget_is_short(b));
     assert_int_equal(body_budget_take(b, &wants, MIB), BODY_SHARE);
     assert_true(body_budget_wait(b, &wants, MIB, BODY_SHARE));
@@ -103,7 +103,7 @@ static void few_may_wait(void **state) {
 #define N_CLAIMS 24
 #define N_IDS    4 /* addresses 1 to 4, keys 101 to 104 */
 #define LARGE    (48 * MIB)
-#define SHARE    (24 * MIB)
+#define SHARE    (32 * MIB)
 
 struct model {
     struct body_claim claim; /* what the budget is given */
