@@ -7,8 +7,9 @@
  *       more of it is read; each owner has a share at most       loops: a plain counter each
  *
  * A claim is of a whole body, so a body that was let in can always be finished, and claims cannot
- * block each other for ever. An owner is a client's address or an API key: one that holds half of all in the
- * large part gets no more, but for its only body, so that one of the largest size is always possible. Short requests are apart, so that they pass while long bodies hold all that they may.
+ * block each other for ever. An owner is a client's address or an API key. What one holds in the
+ * large part is at most half of the total, but for an only body, so that one of the largest size is
+ * always possible. Short requests are apart: they pass while long bodies hold all that they may.
  *
  * What is refused may wait, as long as few do: what waits has its first bytes in memory as well. The
  * budget counts the bytes that are waited for, so that servers can end bodies that make no progress.
