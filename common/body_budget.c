@@ -11,10 +11,10 @@
 #include "common/map.h"
 #include "common/mem.h"
 
-#define SMALL_PART   4           /* one in so many bytes is for short requests */
-#define OWNER_PART   2           /* of all, which one owner gets of the large part */
-#define WAITER_BYTES (64u << 10) /* what one that waits has in memory at most */
-#define WAITERS_PART 4           /* of the small part, for those who wait */
+#define SMALL_PART   4            /* one in so many bytes is for short requests */
+#define OWNER_PART   2            /* of all, which one owner gets of the large part */
+#define WAITER_BYTES (256u << 10) /* what one that waits has received at most */
+#define WAITERS_PART 8            /* of all: so much, beside it, for those who wait */
 
 struct owner {
     uint64_t bytes;        /* held */
@@ -47,13 +47,14 @@ struct body_budget *body_budget_create(uint64_t total_bytes, uint32_t n_pools) {
     uint64_t seed;
 
     assert(n_pools > 0);
+    total_bytes = MAX(total_bytes, BODY_BUDGET_LEAST);
     hash_random(&seed, sizeof(seed));
     pthread_mutex_init(&b->lock, NULL);
     b->total_bytes = total_bytes;
     b->small_bytes = total_bytes / SMALL_PART;
     b->large_bytes = total_bytes - b->small_bytes;
     b->share_bytes = total_bytes / OWNER_PART;
-    b->most_waiting = (uint32_t)MIN(b->small_bytes / WAITERS_PART / WAITER_BYTES, UINT32_MAX);
+    b->most_waiting = (uint32_t)MIN(total_bytes / WAITERS_PART / WAITER_BYTES, UINT32_MAX);
     b->n_pools = n_pools;
     map_init(&b->owners, seed);
     list_init(&b->pools);

@@ -11,8 +11,8 @@
  * large part is at most half of the total, but for an only body, so that one of the largest size is
  * always possible. Short requests are apart: they pass while long bodies hold all that they may.
  *
- * What is refused may wait, as long as few do: what waits has its first bytes in memory as well. The
- * budget counts the bytes that are waited for, so that servers can end bodies that make no progress.
+ * What is refused may wait, as long as few do: what waits has its first bytes in memory as well, an
+ * eighth of the total at most, which comes on top of it. The budget counts the bytes that are waited for, so that servers can end bodies that make no progress.
  *
  * Any thread; a pool belongs to one. Taking from a pool costs an addition, all else a short lock. */
 #ifndef COMMON_BODY_BUDGET_H
@@ -22,7 +22,8 @@
 
 struct body_budget;
 
-/* n_pools: loops that will open a pool, at least 1. */
+/* n_pools: loops that will open a pool, at least 1. Fewer than BODY_BUDGET_LEAST count as so many. */
+#define BODY_BUDGET_LEAST (UINT64_C(1) << 20)
 struct body_budget *body_budget_create(uint64_t total_bytes, uint32_t n_pools);
 void body_budget_destroy(struct body_budget *b); /* all claims given back; NULL is fine */
 

@@ -90,7 +90,7 @@ static void few_may_wait(void **state) {
     (void)state;
     while (n < 100 && body_budget_wait(b, &claims[n], MIB, BODY_FULL))
         n++;
-    assert_int_equal(n, 64); /* of 64 KiB each: a quarter of the small part */
+    assert_int_equal(n, 32); /* of 256 KiB each: an eighth of all */
     assert_true(body_budget_wait(b, &claims[0], 2 * MIB, BODY_SHARE)); /* one that waits already */
     for (uint32_t i = 0; i < n; i++)
         body_budget_release(b, &claims[i]);

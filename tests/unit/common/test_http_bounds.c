@@ -7,8 +7,10 @@
 #include "common/loop.h"
 #include "common/mem.h"
 #include "common/metrics.h"
+#include "common/rng.h"
 #include "tests/support/client.h"
 #include "tests/support/cm.h"
+#include "tests/support/support.h"
 #include "tests/unit/common/http_fixture.h"
 
 #include <errno.h>
@@ -433,6 +435,93 @@ static void of_many_that_are_refused_little_is_read(void **state) {
     finish_bounded(&b);
 }
 
+/* --- anything, in any order ----------------------------------------------------------------------------- */
+
+#define N_RANDOM 24
+
+struct random_client {
+    struct client c;
+    bool is_open;
+    size_t left; /* of the body */
+    bool is_chunked;
+};
+
+static void begin_random(struct bounded *b, struct random_client *r, struct rng *rng) {
+    static const uint32_t sizes[] = {10, 5000, 60000, 70000, 300000, 900000};
+    char head[160];
+
+    if (!r->is_open) open_from(b, &r->c, (uint8_t)(1 + rng_below(rng, 4)));
+    r->is_open = true;
+    r->is_chunked = rng_below(rng, 3) == 0;
+    r->left = sizes[rng_below(rng, ARRAY_LEN(sizes))];
+    snprintf(head, sizeof(head),
+             r->is_chunked
+                 ? "POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n%zx\r\n"
+                 : "POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: %zu\r\n\r\n",
+             r->left);
+    (void)send(r->c.fd, head, rng_below(rng, 8) ? strlen(head) : 20, MSG_NOSIGNAL);
+}
+
+static void go_on_random(struct bounded *b, struct random_client *r, struct rng *rng) {
+    static char zeros[262144];
+    ssize_t sent;
+
+    if (!r->is_open || r->left == 0) {
+        begin_random(b, r, rng);
+        return;
+    }
+    sent = send(r->c.fd, zeros, MIN(r->left, 1 + rng_below(rng, sizeof(zeros))), MSG_NOSIGNAL);
+    if (sent > 0) r->left -= (size_t)sent;
+    if (sent > 0 && r->left == 0 && r->is_chunked)
+        (void)send(r->c.fd, "\r\n0\r\n\r\n", 7, MSG_NOSIGNAL);
+}
+
+static void end_random(struct random_client *r) {
+    if (r->is_open) client_close(&r->c);
+    *r = (struct random_client){0};
+}
+
+/* Whatever clients do, the limits hold, each request that was handed over ends, and nothing is left. */
+static void random_clients_leave_nothing_behind(void **state) {
+    const struct http_limits limits = {
+        .max_connections = 16, .body_wait_ms = 30, .head_timeout_ms = 200, .body_grace_ms = 300};
+    struct random_client r[N_RANDOM] = {{{0}, false, 0, false}};
+    struct bounded b;
+    struct rng rng;
+
+    (void)state;
+    rng_seed(&rng, support_seed());
+    start_bounded(&b, limits, 2 * MIB);
+    for (int step = 0; step < 20000; step++) {
+        int i = (int)rng_below(&rng, N_RANDOM);
+        uint64_t what = rng_below(&rng, 100);
+
+        if (what < 60) {
+            go_on_random(&b, &r[i], &rng);
+        } else if (what < 63) {
+            end_random(&r[i]);
+        } else if (r[i].is_open) {
+            (void)client_read(&r[i].c);
+            if (r[i].c.is_closed) end_random(&r[i]);
+        }
+        if (what % 4 == 0) loop_turn(b.fx.loop, step % 64 == 0 ? 1000 : 0);
+        body_budget_check(b.budget);
+        assert_true(body_budget_stats(b.budget).small_bytes <= MIB / 2);
+        assert_true(http_server_stats(b.fx.server).open_connections <= 16);
+    }
+    for (int i = 0; i < N_RANDOM; i++)
+        end_random(&r[i]);
+    TURN_UNTIL(b.fx.loop, http_server_stats(b.fx.server).open_connections == 0);
+    assert_int_equal(http_server_stats(b.fx.server).open_requests, 0);
+    assert_true(http_server_stats(b.fx.server).requests_total > 100);
+    assert_true(counted(&b, HTTP_AT_http_body_waits_total, NULL) > 0);
+    assert_true(counted(&b, HTTP_AT_http_connections, NULL) == 0);
+    assert_int_equal(body_budget_stats(b.budget).small_bytes + long_bytes(&b), 0);
+    assert_int_equal(body_budget_stats(b.budget).n_owners, 0);
+    assert_int_equal(body_budget_stats(b.budget).n_waiting, 0);
+    finish_bounded(&b);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_connection_without_a_byte_falls_under_the_head_timeout),
@@ -448,6 +537,7 @@ int main(void) {
         cmocka_unit_test(unfinished_heads_are_paid_for),
         cmocka_unit_test(a_body_longer_than_all_together_is_too_large),
         cmocka_unit_test(of_many_that_are_refused_little_is_read),
+        cmocka_unit_test(random_clients_leave_nothing_behind),
     };
 
     signal(SIGPIPE, SIG_IGN);
