@@ -32,7 +32,7 @@ def test_the_table_of_metrics_is_the_page(sim_fleet):
 
 def test_the_table_of_log_events_is_the_code():
     events = {}
-    for path in (ROOT / "router").rglob("*.c"):
+    for path in [*(ROOT / "router").rglob("*.c"), *(ROOT / "common").rglob("*.c")]:
         for levels, event in re.findall(r'log_(?:event|always)\(\s*[^,]+,\s*([^",]*LOG_\w+),\s*"(\w+)"', path.read_text()):
             events.setdefault(event, set()).update(level.lower() for level in re.findall(r"LOG_(\w+)", levels))
     documented = {name: set(cells[0].split(", ")) for name, cells in rows(r"`([a-z_]+)`")
@@ -45,7 +45,7 @@ def test_every_warning_and_error_has_a_remedy():
     page = (ROOT / "deploy/TROUBLESHOOTING.md").read_text()
     for program in ("router", "worker"):
         said = set()
-        for path in (ROOT / program).rglob("*.c"):
+        for path in [*(ROOT / program).rglob("*.c"), *(ROOT / "common").rglob("*.c")]:
             said |= set(re.findall(r'log_(?:event|always)\(\s*[^,]+,\s*LOG_(?:WARN|ERROR),\s*"(\w+)"', path.read_text()))
         section = page.split(f"## The {program}'s log\n")[1].split("\n## ")[0]
         listed = re.findall(r"(?m)^\| `(\w+)` \| (.+) \| (.+) \|$", section)
