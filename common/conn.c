@@ -428,6 +428,11 @@ void conn_expect_input(struct conn *c, size_t n) {
     c->expected_bytes = n <= REST_BYTES ? 0 : (uint32_t)MIN(n + PIN_ROOM_BYTES, MUCH_BYTES);
 }
 
+void conn_shrink_input(struct conn *c, size_t spare) {
+    assert(!c->is_pinned);
+    iobuf_shrink(&c->in, slab(c), spare);
+}
+
 void conn_pin_input(struct conn *c) {
     iobuf_shrink(&c->in, slab(c), PIN_ROOM_BYTES);
     if (iobuf_room(&c->in) < PIN_ROOM_BYTES &&

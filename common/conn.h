@@ -161,6 +161,10 @@ void conn_receive_much(struct conn *c);
  * so much and need not be copied. 0: nothing is known. */
 void conn_expect_input(struct conn *c, size_t n);
 
+/* What has come waits for more: it moves to a buffer that has room for `spare` bytes more, if that is
+ * smaller than the one it lies in. Not while pinned. */
+void conn_shrink_input(struct conn *c, size_t spare);
+
 /* While pinned, the input stays where it is, whatever is received behind it: so a request can be
  * pointed into while its sender is still watched. Pinning makes some room first, and may move the
  * bytes then; when that room is full, reading stops until the pin is taken away. */

@@ -174,15 +174,23 @@ static bool hold_short(struct peer *p, uint32_t bytes) {
     return false;
 }
 
+/* Part of a short request waits in a buffer for what was announced, or for as much again, not in the
+ * large one that it was received in. Returns what that takes. */
+static uint32_t settle(struct peer *p, size_t input_bytes) {
+    const struct exchange *x = p->exchange;
+    bool is_announced = x->head.framing == HTTP_LENGTH_BODY && x->total_len > input_bytes;
+
+    conn_shrink_input(&p->conn, is_announced ? x->total_len - input_bytes : input_bytes);
+    return (uint32_t)p->conn.in.cap;
+}
+
 bool memory_hold(struct peer *p, bool is_whole) {
     struct exchange *x = p->exchange;
     size_t n = conn_input(&p->conn).len;
 
     if (!p->server->pool || list_is_linked(&x->link)) return p->server->pool == NULL;
     if (UNLIKELY(is_long(x, is_whole ? x->total_len : n))) return hold_long(p, n, is_whole);
-    /* What waits lies in the buffer that it was received in, unless it is very little. */
-    if (!is_whole && n > IOBUF_LARGE_BYTES / 16) n = p->conn.in.cap;
-    return hold_short(p, (uint32_t)(n + REQUEST_BYTES));
+    return hold_short(p, (is_whole ? (uint32_t)n : settle(p, n)) + REQUEST_BYTES);
 }
 
 /* --- those that wait ------------------------------------------------------------------------------- */
