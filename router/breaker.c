@@ -1,19 +1,37 @@
-/* router/breaker.c - four states, five events. */
+/* router/breaker.c - four states, six events. */
 #include "router/breaker.h"
 
-void breaker_failed(struct breaker *b, uint64_t now_us) {
-    uint32_t doublings = MIN(b->n_failures, 6u);
+const char *const breaker_cause_names[BREAKER_N_CAUSES] = {
+    [BREAKER_UNREACHED] = "unreachable",
+    [BREAKER_LOST] = "lost",
+    [BREAKER_ERRORS] = "errors",
+    [BREAKER_EMPTY] = "empty",
+};
 
+static uint64_t choose_pause(const struct breaker *b, const struct breaker_failure *f) {
+    uint64_t cost_us = MIN(f->cost_us, BREAKER_MAX_US) * BREAKER_COST;
+    uint64_t pause_us = MAX(f->min_us, cost_us);
+
+    if (f->is_seen) pause_us = MAX(pause_us, BREAKER_MIN_US << MIN(b->n_seen, 6u));
+    return MIN(pause_us, BREAKER_MAX_US);
+}
+
+void breaker_failed(struct breaker *b, const struct breaker_failure *f, uint64_t now_us) {
     if (b->state == BREAKER_OPEN) return; /* others that were under way fail too: one event */
-    b->n_failures++;
     b->state = BREAKER_OPEN;
-    b->until_us = now_us + MIN(BREAKER_MIN_US << doublings, BREAKER_MAX_US);
+    b->cause = f->cause;
+    b->pause_us = choose_pause(b, f);
+    b->until_us = now_us + b->pause_us;
+    b->n_seen += f->is_seen;
+}
+
+void breaker_close(struct breaker *b) {
+    b->state = BREAKER_CLOSED;
+    b->n_seen = 0;
 }
 
 void breaker_succeeded(struct breaker *b) {
-    if (b->state == BREAKER_OPEN) return; /* an answer from before the failure */
-    b->state = BREAKER_CLOSED;
-    b->n_failures = 0;
+    if (b->state != BREAKER_OPEN) breaker_close(b); /* else an answer from before the failure */
 }
 
 void breaker_undecided(struct breaker *b) {
@@ -26,4 +44,12 @@ void breaker_sent(struct breaker *b) {
 
 void breaker_tick(struct breaker *b, uint64_t now_us) {
     if (b->state == BREAKER_OPEN && now_us >= b->until_us) b->state = BREAKER_HALF_OPEN;
+}
+
+bool breaker_probed(struct breaker *b, bool was_away) {
+    bool is_back = b->cause == BREAKER_UNREACHED || (b->cause == BREAKER_LOST && was_away);
+
+    if (b->state == BREAKER_CLOSED || !is_back) return false;
+    breaker_close(b);
+    return true;
 }

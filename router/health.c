@@ -13,10 +13,13 @@
 #include "router/registry.h"
 
 #define STARTING_INTERVAL_US 50000u
-#define ANSWER_BYTES_MAX     65536 /* whoever was added as a worker may send what he likes */
-#define DESCRIBE_EVERY       10    /* answers: a restart between two probes is noticed by then */
-#define NEVER_READY_MISSES   20 /* are worth a line: a wrong URL or certificate never mends itself */
-#define STARTING_LIFE_US     60000000u /* then it is probed like the others */
+#define CONFIRM_INTERVAL_US  50000u /* after the first good answer of one that was out */
+#define DOWN_PROBES_PER_S                                                                          \
+    2000u /* of all workers together: 1000 of them are probed twice a second */
+#define ANSWER_BYTES_MAX   65536 /* whoever was added as a worker may send what he likes */
+#define DESCRIBE_EVERY     10    /* answers: a restart between two probes is noticed by then */
+#define NEVER_READY_MISSES 20 /* are worth a line: a wrong URL or certificate never mends itself */
+#define STARTING_LIFE_US   60000000u /* then it is probed like the others */
 
 struct probe {
     struct health *health;
@@ -26,6 +29,8 @@ struct probe {
     uint64_t due_us;               /* the next one */
     uint32_t worker, n_misses, n_hits;
     bool is_watched, needs_description, is_foreign, is_unhealthy, is_hung, is_ready, is_router;
+    bool has_health; /* the probed path was once answered with 200 */
+    bool is_any;     /* its model is not known: it may say later */
 };
 
 struct health {
@@ -37,7 +42,15 @@ struct health {
     health_ready_fn *on_ready;
     void *arg;
     struct probe *probes; /* by worker id */
+    uint32_t n_watched;
 };
+
+/* While none of its model may be picked. */
+static uint64_t down_interval_us(const struct health *h) {
+    uint64_t least_us = (uint64_t)h->n_watched * 1000000u / DOWN_PROBES_PER_S;
+
+    return MIN(MAX(least_us, HEALTH_DOWN_US), h->config.interval_us);
+}
 
 static void ask(struct probe *p, const char *path, http_client_fn *on_answer) {
     struct health *h = p->health;
@@ -63,6 +76,10 @@ static void schedule(struct probe *p) {
 
     if (!p->is_ready && now_us - p->watched_us < STARTING_LIFE_US) {
         interval_us = MIN(STARTING_INTERVAL_US, interval_us);
+    } else if (registry_is_down(h->registry, p->worker)) {
+        interval_us = down_interval_us(h);
+    } else if (p->is_unhealthy && p->n_hits > 0) {
+        interval_us = MIN(CONFIRM_INTERVAL_US, interval_us);
     }
     p->due_us = MAX(p->asked_us + interval_us, now_us);
     loop_timer_start(&p->timer, p->due_us - now_us);
@@ -106,6 +123,16 @@ static void missed(struct probe *p, bool is_silent, const char *why) {
     schedule(p);
 }
 
+/* It answers, as it should. Who waits for it is served at once. */
+static void well(struct probe *p) {
+    struct health *h = p->health;
+
+    registry_probed(h->registry, p->worker, p->n_misses > 0);
+    if (p->n_misses > 0) registry_tick(h->registry, loop_now_us(h->loop));
+    p->n_misses = 0;
+    schedule(p);
+}
+
 static void described(struct probe *p, const struct wire_server_info *info, bool is_foreign) {
     struct health *h = p->health;
     struct error err = {0};
@@ -124,7 +151,6 @@ static void described(struct probe *p, const struct wire_server_info *info, bool
     was_unhealthy = p->is_unhealthy;
     p->needs_description = p->is_unhealthy = p->is_router = false;
     p->is_foreign = is_foreign;
-    p->n_misses = 0;
     registry_set_reason(h->registry, p->worker, WORKER_STARTING | WORKER_UNHEALTHY, false);
     if (p->is_hung) tell_hung(p, false);
     if (!p->is_ready) {
@@ -144,7 +170,36 @@ static void described(struct probe *p, const struct wire_server_info *info, bool
     } else if (was_unhealthy) {
         log_event(h->log, LOG_INFO, "worker_healthy", log_u64("worker", p->worker));
     }
-    schedule(p);
+    well(p);
+}
+
+/* It is an HTTP server, and that is all it says: what else may it be but what it was added as? */
+static void take_for_any(struct probe *p, struct wire_server_info *info) {
+    struct health *h = p->health;
+    struct registry_view view;
+
+    snprintf(info->model, sizeof(info->model), REGISTRY_ANY_MODEL);
+    snprintf(info->backend, sizeof(info->backend), "foreign");
+    if (!p->is_ready && registry_get(h->registry, p->worker, &view)) {
+        log_event(h->log, LOG_WARN, "worker_of_unknown_model", log_u64("worker", p->worker),
+                  log_z("url", view.url),
+                  log_z("why", "neither /server_info nor /v1/models describes it: it gets requests "
+                               "for every model that no other worker serves"));
+    }
+    described(p, info, true);
+}
+
+/* It does not know the path, or answers every path with a page. */
+static bool has_no_list(const struct http_client_response *response) {
+    int code = response->code;
+    struct json *root = NULL;
+    bool is_json;
+
+    if (code == 404 || code == 405 || code == 501) return true;
+    if (code != 200) return false;
+    is_json = json_parse(&root, response->body, NULL, NULL) == ST_OK;
+    json_destroy(root);
+    return !is_json;
 }
 
 /* An address that was a worker's may be a router's now. */
@@ -224,8 +279,11 @@ static void on_models(const struct http_client_response *response, void *arg) {
         }
     }
     json_destroy(root);
+    p->is_any = !info.model[0];
     if (info.model[0]) {
         described(p, &info, true);
+    } else if (response->status == ST_OK && has_no_list(response)) {
+        take_for_any(p, &info);
     } else {
         missed(p, response->status == ST_TIMEOUT,
                "neither /server_info nor /v1/models describes it");
@@ -252,27 +310,39 @@ static void on_info(const struct http_client_response *response, void *arg) {
     }
 }
 
+/* A server without the path that is probed is one all the same. */
+static bool is_alive(const struct probe *p, int code) {
+    return code == 200 || (!p->has_health && (code == 404 || code == 405 || code == 501));
+}
+
 static void on_health(const struct http_client_response *response, void *arg) {
     struct probe *p = arg;
     struct health *h = p->health;
-    uint32_t wanted = p->is_unhealthy ? h->config.n_hits : 1;
+    uint32_t wanted = 1;
 
     p->call = NULL;
-    if (response->status != ST_OK || response->code != 200) {
+    if (response->status == ST_OK && response->code == 200) p->has_health = true;
+    if (response->status != ST_OK || !is_alive(p, response->code)) {
         missed(p, response->status == ST_TIMEOUT,
                response->status == ST_OK ? "GET /health was not answered with 200"
                                          : response->message);
         return;
     }
     p->n_hits++;
+    if (p->is_unhealthy && !registry_is_down(h->registry, p->worker)) wanted = h->config.n_hits;
     registry_set_draining(h->registry, p->worker, DRAIN_WORKER, false); /* it would answer 503 */
-    if (!p->is_foreign && p->n_hits % DESCRIBE_EVERY == 0) p->needs_description = true;
+    if ((!p->is_foreign || p->is_any) && p->n_hits % DESCRIBE_EVERY == 0) {
+        p->needs_description = true;
+    }
     if (p->needs_description && p->n_hits >= wanted) {
         ask(p, WIRE_INFO_PATH, on_info);
         return;
     }
-    p->n_misses = 0;
-    schedule(p);
+    if (p->is_unhealthy) {
+        schedule(p); /* once more */
+    } else {
+        well(p);
+    }
 }
 
 static void on_timer(void *arg) {
@@ -313,6 +383,7 @@ void health_watch(struct health *h, uint32_t worker) {
                         .due_us = loop_now_us(h->loop)};
     loop_timer_init(&p->timer, h->loop, on_timer, p);
     loop_timer_start(&p->timer, 0);
+    h->n_watched++;
 }
 
 void health_unwatch(struct health *h, uint32_t worker) {
@@ -322,6 +393,43 @@ void health_unwatch(struct health *h, uint32_t worker) {
     http_call_cancel(p->call);
     loop_timer_fini(&p->timer);
     p->is_watched = false;
+    h->n_watched--;
+}
+
+static void log_news(struct health *h, uint32_t worker) {
+    struct registry_news news;
+
+    if (!registry_take_news(h->registry, worker, &news)) return;
+    if (news.was_ejected) {
+        log_event(h->log, LOG_WARN, "worker_ejected", log_u64("worker", worker),
+                  log_z("reason", breaker_cause_names[news.cause]),
+                  log_u64("bad_answers", news.latest.n_bad),
+                  log_u64("good_answers", news.latest.n_good),
+                  log_f64("tried_again_after_s", (double)news.pause_us * 1e-6));
+    }
+    if (news.has_returned) {
+        log_event(h->log, LOG_INFO, "worker_returned", log_u64("worker", worker));
+    }
+}
+
+/* Its next probe is sooner, if no worker of its model may be picked. */
+static void hurry(struct probe *p) {
+    struct health *h = p->health;
+    uint64_t soon_us = loop_now_us(h->loop) + down_interval_us(h);
+
+    if (p->call || p->due_us <= soon_us || !registry_is_down(h->registry, p->worker)) return;
+    p->due_us = loop_now_us(h->loop);
+    loop_timer_start(&p->timer, 0);
+}
+
+void health_tick(struct health *h) {
+    bool is_any_down = registry_any_down(h->registry);
+
+    for (uint32_t w = 0; w < h->config.max_workers; w++) {
+        if (!h->probes[w].is_watched) continue;
+        log_news(h, w);
+        if (is_any_down) hurry(&h->probes[w]);
+    }
 }
 
 void health_destroy(struct health *h) {

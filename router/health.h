@@ -10,6 +10,15 @@
  *
  *      STARTING --answers--> describe --ok--> eligible --misses--> UNHEALTHY --answers--> describe
  *
+ * One probe shows as much as is needed where that is little: the second good answer of a worker that was
+ * out is asked for at once, and while no worker of a model may be picked all of its workers are probed
+ * every HEALTH_DOWN_US, and the first good answer brings one back. Requests wait for that.
+ *
+ * A worker that has neither /server_info nor /v1/models is taken for what it may be, an HTTP server that
+ * answers any request: its model is REGISTRY_ANY_MODEL, which the registry gives requests of models that
+ * no other worker serves. It is not asked for /health with success then: 404 there is an answer, unless
+ * it has answered 200 before.
+ *
  * Probes begin one interval apart, however long the one before took, so that a worker that hangs is
  * known for it after at most interval + misses x timeout.
  *
@@ -20,7 +29,8 @@
 
 #include "common/base.h"
 
-#define HEALTH_PATH_MAX 255 /* bytes of --probe-path */
+#define HEALTH_PATH_MAX 255    /* bytes of --probe-path */
+#define HEALTH_DOWN_US  20000u /* between probes of one worker while none of its model is up */
 
 struct health;
 struct http_client;
@@ -55,5 +65,8 @@ void health_destroy(struct health *h); /* before the client; NULL is fine */
 
 void health_watch(struct health *h, uint32_t worker);   /* it was added to the registry */
 void health_unwatch(struct health *h, uint32_t worker); /* it is about to be removed */
+
+/* Every 100 ms or so: probes at once what requests wait for, and logs what became of breakers. */
+void health_tick(struct health *h);
 
 #endif

@@ -16,7 +16,10 @@
  *      the connection had died idle   the same worker, a fresh connection      free
  *      429, 503                       another worker, else that answer         free: nothing was done
  *      503, because it drains         another worker, else that answer         free, and no attempt
- *      unreachable, broken off        another worker                           from the retry budget
+ *      unreachable                    another worker                           free, and no attempt
+ *      broken off, silent             another worker                           from the retry budget
+ *      500, 502, 504, no answer       another worker, else that answer         from the retry budget
+ *      any, and no worker is up       the first that comes back: it waits in the queue
  *
  * Exchanges are recycled with their buffers, at the end of the turn in which they were closed,
  * because their callbacks may still be on the stack. A busy loop allocates nothing. */
@@ -34,24 +37,35 @@
 #include "router/proxy_internal.h"
 #include "router/router_metrics.h"
 
-#define RETRY_PAUSE_US     20000 /* before looking again whether a retry is affordable */
-#define RETRY_PAUSES       50    /* then the client is told to come back */
-#define RETRY_SHARE        5 /* one in five open exchanges may be a retry without an answer yet */
-#define RETRY_MIN          3 /* and always so many */
-#define MAX_LOST           2 /* a request that has lost so many workers may be what kills them */
+#define RETRY_PAUSE_US 20000 /* before looking again whether a retry is affordable */
+#define RETRY_PAUSES   50    /* then the client is told to come back */
+/* Open exchanges that may be retries without an answer yet: one in five, or half as many again as one
+ * worker has by fair shares, so that all it had may move at once in any fleet of two or more; and these
+ * besides. */
+#define RETRY_SHARE        5
+#define RETRY_MIN          3
+#define UNREACHED_FREE     16 /* attempts that reached no worker and do not count */
+#define MAX_LOST           2  /* a request that has lost so many workers may be what kills them */
 #define MAX_IDLE_EXCHANGES 256
 #define KEPT_CHAIN_BLOCKS  1024 /* a recycled exchange keeps room for; 12 KiB */
 #define SMALL_BODY_BYTES   2048 /* copied behind its head rather than gathered by the kernel */
 
 static void attempt_start(struct exchange *x, bool is_fresh);
+static void pardon(struct exchange *x);
 
 /* --- account: what an attempt leaves behind ------------------------------------------------------*/
 
+/* Whether what came may teach how quick a worker is, and how long its answers are. */
+static bool teaches(enum registry_outcome outcome) {
+    return outcome == OUTCOME_OK || outcome == OUTCOME_BROKEN || outcome == OUTCOME_UNKNOWN;
+}
+
 void proxy_account(struct exchange *x, bool is_aborted, enum registry_outcome outcome) {
+    static const struct route_feedback nothing = {-1, -1};
     struct route_end end = {
-        .is_aborted = is_aborted,
+        .is_aborted = is_aborted || !teaches(outcome),
         .output_tokens = sse_tail_tokens(&x->said),
-        .feedback = x->feedback,
+        .feedback = teaches(outcome) ? x->feedback : nothing,
         .now_us = loop_now_us(x->proxy->loop),
     };
 
@@ -113,6 +127,7 @@ void proxy_close(struct exchange *x, int code) {
 
     loop_timer_stop(&x->timeout);
     loop_timer_stop(&x->retry);
+    pardon(x);
     list_remove(&x->link);
     proxy_report(x, code);
     proxy_leave(x); /* its tenant's name may go with it */
@@ -138,8 +153,21 @@ void proxy_fail(struct exchange *x, enum status st, const struct error *err) {
 
 /* --- choosing, and choosing again ----------------------------------------------------------------*/
 
-static bool may_retry(const struct exchange *x) {
+static bool has_attempts(const struct exchange *x) {
     return x->n_lost < x->max_lost && x->n_attempts < x->proxy->config.max_attempts;
+}
+
+static bool may_retry(const struct exchange *x, uint32_t cause) {
+    if (x->proxy->config.never_retried & cause) return false;
+    return has_attempts(x) && (x->is_safe || cause == RETRY_CONNECT);
+}
+
+static bool is_over_budget(const struct exchange *x) {
+    const struct proxy *p = x->proxy;
+    uint32_t n_workers = x->target.n_workers, own = RETRY_MIN;
+
+    if (n_workers > 1) own += p->n_open * 3 / (2 * n_workers);
+    return p->n_retrying >= MAX(own, p->n_open / RETRY_SHARE);
 }
 
 /* A worker that was removed after it was tried may have left its id to another. */
@@ -178,12 +206,16 @@ static void note_tried(struct exchange *x) {
     x->n_tried++;
 }
 
-/* Ends the attempt; its worker is not chosen again for this request. */
-static void give_up_attempt(struct exchange *x, const char *reason, enum registry_outcome outcome) {
+static void end_attempt(struct exchange *x, const char *reason, enum registry_outcome outcome) {
     proxy_account(x, true, outcome);
-    note_tried(x);
     log_event(x->proxy->log, LOG_WARN, "attempt_failed", log_z("id", x->request_id),
               log_u64("worker", x->target.worker), log_z("reason", reason));
+}
+
+/* And its worker is not chosen again for this request. */
+static void give_up_attempt(struct exchange *x, const char *reason, enum registry_outcome outcome) {
+    end_attempt(x, reason, outcome);
+    note_tried(x);
 }
 
 static void count_retry(struct exchange *x, const char *reason) {
@@ -202,9 +234,30 @@ bool proxy_leave_draining(struct exchange *x) {
     return true;
 }
 
+static void accuse(struct exchange *x) {
+    if (x->is_accused || x->n_accused >= MAX_ATTEMPTS) return;
+    x->is_accused = true;
+    x->accused[x->n_accused++] = (struct registry_accused){x->target.worker, x->target.incarnation};
+}
+
+void proxy_answer_failed(struct exchange *x) {
+    accuse(x);
+}
+
+/* Nobody answered it better. */
+static void pardon(struct exchange *x) {
+    if (x->is_accused && x->n_accused > 1) {
+        registry_pardon(x->proxy->registry, x->accused, x->n_accused, loop_now_us(x->proxy->loop));
+    }
+    x->n_accused = 0;
+}
+
 bool proxy_try_another(struct exchange *x) {
-    if (!may_retry(x)) return false;
-    give_up_attempt(x, "refused_by_worker", OUTCOME_OK);
+    bool is_error = x->head.status_code == 503;
+
+    if (!has_attempts(x) || (is_error && x->proxy->config.never_retried & RETRY_503)) return false;
+    if (is_error) accuse(x);
+    give_up_attempt(x, "refused_by_worker", is_error ? OUTCOME_ERROR : OUTCOME_REFUSED);
     if (route(x, NULL) != ST_OK) return false;
     count_retry(x, "refused_by_worker");
     proxy_drop_upstream(x);
@@ -212,13 +265,54 @@ bool proxy_try_another(struct exchange *x) {
     return true;
 }
 
+static void begin_retry(struct exchange *x) {
+    count_retry(x, x->failure);
+    x->is_retry = true;
+    x->proxy->n_retrying++;
+    attempt_start(x, false);
+}
+
+bool proxy_replace_answer(struct exchange *x, const char *reason, uint32_t cause,
+                          enum registry_outcome outcome) {
+    if (!may_retry(x, cause)) return false;
+    if (is_over_budget(x)) {
+        metric_inc(
+            METRICS_GET(x->proxy->metrics, ROUTER_retry_budget_exhausted_total, "passed_on"));
+        return false;
+    }
+    accuse(x);
+    give_up_attempt(x, reason, outcome);
+    if (route(x, NULL) != ST_OK) return false;
+    proxy_drop_upstream(x);
+    x->failure = reason;
+    begin_retry(x);
+    return true;
+}
+
+/* No worker is up: the first that comes back may be one that was tried. */
+static void wait_for_any(struct exchange *x) {
+    struct error err = {0};
+    enum status st;
+
+    x->n_tried = 0;
+    x->rq.exclude = NULL;
+    x->rq.n_exclude = 0;
+    count_retry(x, x->failure);
+    st = proxy_seek(x, &err);
+    if (st == ST_OK) {
+        attempt_start(x, false);
+    } else if (st != ST_AGAIN) {
+        proxy_fail(x, st, &err);
+    }
+}
+
 /* Chooses another worker, now or when retries have become affordable. */
-static void retry_elsewhere(struct exchange *x) {
+static void retry_elsewhere(struct exchange *x, bool is_free) {
     struct proxy *p = x->proxy;
     struct error err = {0};
     enum status st;
 
-    if (p->n_retrying >= MAX(RETRY_MIN, p->n_open / RETRY_SHARE)) {
+    if (!is_free && is_over_budget(x)) {
         if (x->n_pauses == 0 || x->n_pauses == RETRY_PAUSES) {
             metric_inc(METRICS_GET(p->metrics, ROUTER_retry_budget_exhausted_total,
                                    x->n_pauses ? "given_up" : "waited"));
@@ -236,6 +330,10 @@ static void retry_elsewhere(struct exchange *x) {
         return;
     }
     st = route(x, NULL);
+    if (st == ST_UNAVAILABLE && registry_is_down(p->registry, x->target.worker)) {
+        wait_for_any(x);
+        return;
+    }
     if (st != ST_OK) {
         error_set(&err, ST_UNAVAILABLE,
                   "the worker failed before it answered, and no other can take the request now: "
@@ -243,26 +341,34 @@ static void retry_elsewhere(struct exchange *x) {
         proxy_fail(x, ST_UNAVAILABLE, &err);
         return;
     }
-    count_retry(x, x->failure);
-    x->is_retry = true;
-    p->n_retrying++;
-    attempt_start(x, false);
+    begin_retry(x);
 }
 
 static void on_retry_timer(void *arg) {
-    retry_elsewhere(arg);
+    retry_elsewhere(arg, false);
 }
 
-void proxy_attempt_failed(struct exchange *x, const char *reason, bool is_lost,
+/* One that certainly never had the request: it is out of service now, and nothing was spent. */
+static bool was_never_sent(struct exchange *x, enum registry_outcome outcome) {
+    if (outcome != OUTCOME_UNREACHED || x->was_stale || x->n_unreached >= UNREACHED_FREE)
+        return false;
+    x->n_unreached++;
+    x->n_attempts--;
+    return true;
+}
+
+void proxy_attempt_failed(struct exchange *x, const char *reason, uint32_t cause, bool is_lost,
                           enum registry_outcome outcome) {
+    bool is_free = was_never_sent(x, outcome);
     struct error err = {0};
 
     proxy_drop_upstream(x);
-    give_up_attempt(x, reason, outcome);
+    end_attempt(x, reason, outcome);
+    if (!is_free) note_tried(x);
     x->n_lost += is_lost;
     x->failure = reason;
-    if (may_retry(x)) {
-        retry_elsewhere(x);
+    if (may_retry(x, cause)) {
+        retry_elsewhere(x, is_free);
     } else if (x->n_lost >= x->max_lost) {
         proxy_fail_poison(x);
     } else {
@@ -274,7 +380,7 @@ void proxy_attempt_failed(struct exchange *x, const char *reason, bool is_lost,
 
 void proxy_leave_hung(struct exchange *x) {
     forget_removed(x);
-    if (!may_retry(x) || x->n_tried >= MAX_ATTEMPTS ||
+    if (!may_retry(x, RETRY_TIMEOUT) || x->n_tried >= MAX_ATTEMPTS ||
         !registry_has_other(x->proxy->registry, &x->target, x->tried, x->n_tried)) {
         return;
     }
@@ -285,7 +391,7 @@ void proxy_leave_hung(struct exchange *x) {
         count_retry(x, x->failure);
         attempt_start(x, false);
     } else {
-        retry_elsewhere(x); /* the other has gone in between */
+        retry_elsewhere(x, false); /* the other has gone in between */
     }
 }
 
@@ -320,6 +426,9 @@ static void reset_attempt(struct exchange *x, bool is_fresh) {
     x->was_stale = is_fresh;
     x->has_input = x->has_head = x->is_sse = x->is_paused = false;
     x->is_chunked = x->will_close = x->owes_first_token = false;
+    x->is_json = x->is_accused = x->is_spoilt = x->is_refusal = false;
+    x->first_byte = x->last_byte = '\0';
+    x->fault = ANSWER_FINE;
     x->feedback = (struct route_feedback){-1, -1};
     sse_tail_init(&x->said, false);
     x->first_token_us = x->sent_bytes = x->seen_bytes = x->seen_us = x->hung_us = 0;
@@ -465,6 +574,8 @@ static struct exchange *exchange_open(struct proxy *p) {
     x->rq.n_blocks = x->why.n = 0;
     list_push_back(&p->open, &x->link);
     x->n_tried = x->n_lost = x->n_attempts = x->n_pauses = x->n_drained = 0;
+    x->n_unreached = x->n_accused = 0;
+    x->waited_us = 0;
     x->max_lost = MAX_LOST;
     x->retry_after_us = 0;
     x->up = NULL;
@@ -495,6 +606,9 @@ void proxy_start(struct proxy *p, struct http_request *req) {
     req->on_abort = on_client_abort;
     req->on_drain = on_client_drain;
     proxy_choose_request_id(x);
+    x->is_safe = retry_is_safe(req->path);
+    x->is_completion =
+        str_eq(req->path, STR("/v1/chat/completions")) || str_eq(req->path, STR("/v1/completions"));
     loop_timer_start(&x->timeout, p->config.request_timeout_us);
     st = proxy_permit_call(x, &err);
     if (st == ST_OK) st = body_scan(req->body, &x->scan, &err);

@@ -46,6 +46,7 @@ struct proxy_config {
     struct tls *worker_tls;    /* for workers with https:// */
     uint32_t max_workers;
     uint32_t max_attempts;                  /* the first included */
+    uint32_t never_retried;                 /* RETRY_ bits of what is not tried again (retry.h) */
     bool expose_worker_headers;             /* relay x-incipit-* of workers */
     bool forward_authorization;             /* send the client's key on to workers */
     struct str worker_key;                  /* sent to workers instead; "" for none */

@@ -21,6 +21,7 @@
 #include "common/list.h"
 #include "common/loop.h"
 #include "common/rng.h"
+#include "router/answer.h"
 #include "router/body_scan.h"
 #include "router/explain.h"
 #include "router/isolation.h"
@@ -29,6 +30,7 @@
 #include "router/proxy.h"
 #include "router/refusals.h"
 #include "router/registry.h"
+#include "router/retry.h"
 #include "router/sse_tail.h"
 #include "router/upstream.h"
 
@@ -55,6 +57,7 @@ struct proxy {
     struct prompt_seed_memo seed;
     struct list idle, open; /* recycled exchanges; those under way */
     struct loop_timer sweep;
+    uint64_t sweep_us;
     struct load_note *notes; /* by worker */
     uint32_t n_idle, n_open, n_retrying;
     struct mailbox *box; /* what was decided about those that wait */
@@ -93,9 +96,13 @@ struct exchange {
     uint32_t chain_cap;
     uint32_t tried[MAX_ATTEMPTS], tried_incarnations[MAX_ATTEMPTS]; /* workers */
     uint32_t n_tried, n_lost, n_attempts;
-    uint32_t max_lost;              /* after so many it is what workers die of, it seems */
-    uint32_t n_pauses;              /* for the retry budget */
-    uint32_t n_drained;             /* workers that were draining when they got it */
+    uint32_t max_lost;    /* after so many it is what workers die of, it seems */
+    uint32_t n_pauses;    /* for the retry budget */
+    uint32_t n_drained;   /* workers that were draining when they got it */
+    uint32_t n_unreached; /* attempts that reached no worker */
+    uint32_t n_accused;   /* workers that answered it with an error, or with nothing */
+    struct registry_accused accused[MAX_ATTEMPTS];
+    uint64_t waited_us;             /* in the queue */
     struct key_use key;             /* by which it was let in */
     struct str tenant;              /* whose it is; empty: nobody's in particular */
     struct isolation_splice splice; /* if is_salted: how workers that do not trust us are told */
@@ -109,6 +116,8 @@ struct exchange {
     bool wants_explanation;
     struct explanation why; /* if it does, or decisions are logged */
     bool is_generation; /* computes its prompt: what is read from it stays in the worker's cache */
+    bool is_safe;       /* may be sent twice: see retry.h */
+    bool is_completion; /* its answer has choices */
     bool is_salted;     /* its tenant shares no cache with others */
     bool has_sent;      /* bytes have gone to the client: no retry any more */
     bool is_routed;     /* the ticket is open */
@@ -130,8 +139,13 @@ struct exchange {
     bool owes_first_token;        /* it came, and the registry has not heard of it yet */
     bool was_stale; /* begun again, because the connection had died while it was idle */
     bool has_input, has_head, is_sse, is_paused;
-    bool is_chunked; /* the body, as the client gets it */
-    bool will_close; /* the client was told that the connection ends with this answer */
+    bool is_json, is_accused;
+    char first_byte, last_byte; /* of a JSON answer, blanks aside */
+    enum answer_fault fault;    /* found in what has come so far */
+    bool is_spoilt;             /* found when the client had seen a part */
+    bool is_refusal;            /* an error that blames the request */
+    bool is_chunked;            /* the body, as the client gets it */
+    bool will_close;            /* the client was told that the connection ends with this answer */
 };
 
 static inline struct str proxy_request_id(const struct exchange *x) {
@@ -155,10 +169,20 @@ void proxy_settle_retry(struct exchange *x);
  * the caller's to end. */
 void proxy_close(struct exchange *x, int code);
 
-/* The attempt failed before the client saw anything; `is_lost`: the worker died on it. Tries
- * elsewhere or answers. Either way x has moved on. */
-void proxy_attempt_failed(struct exchange *x, const char *reason, bool is_lost,
+/* The attempt failed before the client saw anything; `cause`: a RETRY_ bit; `is_lost`: the worker died
+ * on it. Tries elsewhere, waits for a worker when all are out of service, or answers. Either way x has
+ * moved on. */
+void proxy_attempt_failed(struct exchange *x, const char *reason, uint32_t cause, bool is_lost,
                           enum registry_outcome outcome);
+
+/* The worker's answer is an error, or none, and nothing of it has been sent. True: another worker has
+ * the request now. False: this is the answer to pass on. */
+bool proxy_replace_answer(struct exchange *x, const char *reason, uint32_t cause,
+                          enum registry_outcome outcome);
+
+/* The answer at hand is passed on, and is an error or none: its worker is blamed, unless others have
+ * answered alike. Before the attempt is accounted. */
+void proxy_answer_failed(struct exchange *x);
 
 /* The connection had been closed while it was idle: the same worker again, on a fresh one. */
 void proxy_attempt_was_stale(struct exchange *x);
@@ -214,7 +238,8 @@ void proxy_recycle(struct exchange *x); /* at the end of the turn */
 void proxy_queue_init(struct exchange *x);
 void proxy_queue_fini(struct proxy *p); /* no exchange is open */
 
-/* Routes the first attempt. ST_AGAIN: it waits its turn, and is attempted or refused later. */
+/* Routes the first attempt, or another one when every worker is out of service. ST_AGAIN: it waits its
+ * turn, and is attempted or refused later. */
 MUST_USE enum status proxy_seek(struct exchange *x, struct error *err);
 
 /* The exchange is over; it may have been waiting. False: it must be kept for a mail. */

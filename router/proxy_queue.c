@@ -54,6 +54,7 @@ static void stop_waiting(struct exchange *x) {
     uint64_t waited_us = loop_now_us(p->loop) - x->queued_us;
 
     x->is_waiting = false;
+    x->waited_us += waited_us;
     loop_timer_stop(&x->patience);
     metric_observe(p->queue_wait, (double)waited_us * 1e-6);
 }
@@ -118,6 +119,7 @@ static enum status prepare_to_wait(struct exchange *x, struct error *err) {
 
     if (!p->box) st = mailbox_open(&p->box, p->loop, on_decided, p, err);
     w->box = p->box;
+    w->limit = NULL;
     w->priority = priority_of(x);
     w->tenant = hash_64(x->tenant.ptr ? x->tenant.ptr : "", x->tenant.len, p->config.hash_secret);
     return st;
@@ -131,6 +133,7 @@ enum status proxy_seek(struct exchange *x, struct error *err) {
 
     if (model.ptr) model = body_unquote(model);
     x->rq.now_us = now_us;
+    x->waiter.limit = NULL;
     if (x->wants_explanation || p->config.decisions) proxy_explain(x);
     st = registry_enter(p->registry, model, &x->rq, &x->ticket, &x->target, NULL, err);
     if (st == ST_AGAIN) {
@@ -142,8 +145,9 @@ enum status proxy_seek(struct exchange *x, struct error *err) {
     if (st == ST_AGAIN) {
         x->is_waiting = true;
         x->queued_us = now_us; /* x->rq is the registry's while it waits */
-        loop_timer_start(&x->patience, p->config.queue_timeout_us);
-    } else if (st == ST_BUSY) {
+        loop_timer_start(&x->patience, p->config.queue_timeout_us -
+                                           MIN(x->waited_us, p->config.queue_timeout_us));
+    } else if (st != ST_OK && x->waiter.limit) {
         x->retry_after_us = MAX(x->waiter.wait_us, 1000000u);
         count_refusal(x, x->waiter.limit);
     }

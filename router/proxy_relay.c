@@ -20,8 +20,9 @@
 #include "common/wire.h"
 #include "router/router_metrics.h"
 
-#define HIGH_WATER_BYTES (256 * 1024) /* queued for a slow client: stop reading its worker */
-#define MAX_INTERIM      16           /* 1xx heads before an answer */
+#define HIGH_WATER_BYTES  (256 * 1024) /* queued for a slow client: stop reading its worker */
+#define MAX_INTERIM       16           /* 1xx heads before an answer */
+#define PROMPT_TOKENS_MAX (1 << 20)    /* of a worker that does not say how many fit */
 
 /* --- to the client ---------------------------------------------------------------------------------*/
 
@@ -50,9 +51,10 @@ static void send_payload(struct exchange *x, struct str payload) {
 
 /* --- what is learned -------------------------------------------------------------------------------*/
 
-/* An error has no tokens. */
+/* An error has no tokens, and neither has an answer that is none. */
 static bool is_answer(const struct exchange *x) {
-    return x->head.status_code < 400 && (x->said.n_events > 0 || !x->said.has_error);
+    return x->head.status_code < 400 && x->fault == ANSWER_FINE &&
+           (x->said.n_events > 0 || !x->said.has_error);
 }
 
 static void on_first_token(struct exchange *x) {
@@ -76,17 +78,112 @@ static int64_t token_header(struct exchange *x, const char *data, struct str nam
 
 /* --- the end ---------------------------------------------------------------------------------------*/
 
-/* The worker's numbers, unless its head had them. */
+/* The worker's numbers, unless its head had them. What cannot be is not counted, learned from, or charged
+ * to a key: more tokens than fit into the model, or more of them cached than there are. */
 static void learn_usage(struct exchange *x) {
-    if (x->feedback.prompt_tokens < 0) x->feedback.prompt_tokens = x->said.prompt_tokens;
-    if (x->feedback.cached_tokens < 0) x->feedback.cached_tokens = x->said.cached_tokens;
+    struct route_feedback *f = &x->feedback;
+    int64_t most = x->target.max_model_len ? x->target.max_model_len : PROMPT_TOKENS_MAX;
+
+    if (f->prompt_tokens < 0) f->prompt_tokens = x->said.prompt_tokens;
+    if (f->cached_tokens < 0) f->cached_tokens = x->said.cached_tokens;
+    if (f->prompt_tokens > most || (f->prompt_tokens >= 0 && f->cached_tokens > f->prompt_tokens)) {
+        *f = (struct route_feedback){-1, -1};
+    }
+}
+
+/* --- is it an answer? --------------------------------------------------------------------------------*/
+
+static bool is_success(const struct exchange *x) {
+    return x->head.status_code >= 200 && x->head.status_code < 300;
+}
+
+/* Nothing but the end of the body is behind this payload. */
+static bool is_last_payload(const struct exchange *x, const char *rest, size_t n) {
+    struct http_body body = x->body;
+    struct str payload;
+    size_t used;
+
+    return body.framing == HTTP_CHUNKED_BODY && n > 0 &&
+           http_body_next(&body, rest, n, &used, &payload, NULL) == ST_OK && payload.len == 0;
+}
+
+static void note_ends(struct exchange *x, struct str payload) {
+    if (!x->first_byte) x->first_byte = payload.ptr[0];
+    while (payload.len > 1 && payload.ptr[payload.len - 1] <= ' ')
+        payload.len--;
+    x->last_byte = payload.ptr[payload.len - 1];
+}
+
+/* What the beginning of a whole answer says of it, or all of it where that has come. */
+static enum answer_fault judge_json(struct exchange *x, struct str payload, bool is_all) {
+    enum answer_fault fault = ANSWER_FINE;
+
+    if (is_all) {
+        fault = answer_judge(payload, x->is_completion && x->target.is_foreign);
+    } else if (answer_is_error(payload)) {
+        fault = ANSWER_ERROR;
+    }
+    if (fault == ANSWER_ERROR) x->is_refusal = answer_blames_request(payload);
+    return x->is_refusal ? ANSWER_FINE : fault;
+}
+
+/* A stream that has an error before its first event, or its end. */
+static enum answer_fault judge_stream(struct exchange *x, struct str payload, bool had_error) {
+    if (x->said.has_error && !had_error) {
+        x->is_refusal = answer_blames_request(payload);
+        return x->is_refusal ? ANSWER_FINE : ANSWER_ERROR;
+    }
+    return x->said.n_events == 0 && x->said.has_done && !x->is_refusal ? ANSWER_EMPTY : ANSWER_FINE;
+}
+
+/* Reads along. False: it was no answer, and another worker has the request now. */
+static bool check_payload(struct exchange *x, struct str payload, bool is_all) {
+    bool had_error = x->said.has_error;
+    enum answer_fault fault = ANSWER_FINE;
+
+    sse_tail_feed(&x->said, payload);
+    if (!is_success(x) || !x->is_safe || x->fault != ANSWER_FINE) return true;
+    if (x->is_sse) {
+        fault = judge_stream(x, payload, had_error);
+    } else if (x->is_json) {
+        note_ends(x, payload);
+        if (!x->has_sent) fault = judge_json(x, payload, is_all);
+    }
+    if (fault == ANSWER_FINE) return true;
+    x->fault = fault;
+    x->is_spoilt = x->has_sent;
+    return x->has_sent || !proxy_replace_answer(x, "empty_answer", RETRY_EMPTY, OUTCOME_EMPTY);
+}
+
+/* The body is complete. False: there was none, and another worker has the request now. */
+static bool check_end(struct exchange *x) {
+    if (!is_success(x) || !x->is_safe || x->fault != ANSWER_FINE || x->is_refusal) return true;
+    if (x->sent_bytes == 0) {
+        x->fault = ANSWER_EMPTY;
+        return !proxy_replace_answer(x, "empty_answer", RETRY_EMPTY, OUTCOME_EMPTY);
+    }
+    if (x->is_sse ? x->said.n_events == 0 : x->first_byte == '{' && x->last_byte != '}') {
+        x->fault = x->is_sse ? ANSWER_EMPTY : ANSWER_CUT;
+        x->is_spoilt = true;
+    }
+    return true;
+}
+
+static enum registry_outcome outcome_of(const struct exchange *x) {
+    int code = x->head.status_code;
+
+    if (code >= 500 && code != 501 && code != 505) return OUTCOME_ERROR;
+    if (x->fault != ANSWER_FINE) return x->is_spoilt ? OUTCOME_SPOILT : OUTCOME_EMPTY;
+    return code >= 400 || x->is_refusal ? OUTCOME_REFUSED : OUTCOME_OK;
 }
 
 /* The answer is complete. */
 static void finish(struct exchange *x) {
     struct http_request *req = x->req;
     struct upstream *up = x->up;
+    enum registry_outcome outcome = outcome_of(x);
 
+    if (outcome == OUTCOME_ERROR || outcome == OUTCOME_EMPTY) proxy_answer_failed(x);
     learn_usage(x);
     on_first_token(x);
     send_head(x);
@@ -98,7 +195,7 @@ static void finish(struct exchange *x) {
     } else {
         upstream_discard(up);
     }
-    proxy_account(x, !is_answer(x) || !x->is_generation, OUTCOME_OK);
+    proxy_account(x, !is_answer(x) || !x->is_generation, outcome);
     proxy_close(x, x->head.status_code);
     http_raw_end(req, !x->will_close);
 }
@@ -110,12 +207,12 @@ void proxy_break_off(struct exchange *x, enum break_cause cause) {
         struct str event;
     } causes[] = {
         [BROKEN_WORKER_LOST] =
-            {502, OUTCOME_FAILED,
+            {502, OUTCOME_BROKEN,
              STR("data: {\"error\":{\"message\":\"The worker that was answering was lost; what was "
                  "generated so far is above. Send the request again.\",\"type\":\"upstream_error\","
                  "\"param\":null,\"code\":\"worker_lost\"}}\n\n")},
         [BROKEN_IDLE] =
-            {504, OUTCOME_FAILED,
+            {504, OUTCOME_BROKEN,
              STR("data: {\"error\":{\"message\":\"The worker that was answering has fallen silent; "
                  "what was generated so far is above. Send the request again.\",\"type\":"
                  "\"upstream_error\",\"param\":null,\"code\":\"worker_silent\"}}\n\n")},
@@ -137,7 +234,7 @@ void proxy_break_off(struct exchange *x, enum break_cause cause) {
 
     proxy_drop_upstream(x);
     proxy_account(x, true, causes[cause].outcome);
-    if (causes[cause].outcome == OUTCOME_FAILED) metric_inc(x->proxy->streams_broken);
+    if (causes[cause].outcome == OUTCOME_BROKEN) metric_inc(x->proxy->streams_broken);
     if (says_so) {
         if (sse_tail_is_amid_event(&x->said)) send_payload(x, STR("\n\n"));
         send_payload(x, causes[cause].event);
@@ -156,7 +253,7 @@ static void on_malformed(struct exchange *x) {
     if (x->has_sent) {
         proxy_break_off(x, BROKEN_WORKER_LOST);
     } else {
-        proxy_attempt_failed(x, "malformed", false, OUTCOME_FAILED);
+        proxy_attempt_failed(x, "malformed", RETRY_MALFORMED, false, OUTCOME_FAILED);
     }
 }
 
@@ -203,11 +300,15 @@ static void on_redirect(struct exchange *x) {
 static bool take_head(struct exchange *x, const char *data) {
     struct str content_type = http_head_get(&x->head, data, HTTP_NAME_CONTENT_TYPE);
     int code = x->head.status_code;
+    uint32_t cause = retry_cause_of_status(code);
 
     if (!x->target.is_foreign) note_load(x, data, code == 503);
     if (note_draining(x, data)) {
         if (proxy_leave_draining(x)) return false;
     } else if ((code == 429 || code == 503) && proxy_try_another(x)) {
+        return false;
+    } else if (cause && code != 503 &&
+               proxy_replace_answer(x, retry_name(cause), cause, OUTCOME_ERROR)) {
         return false;
     }
     if (code >= 300 && code < 400) {
@@ -217,6 +318,7 @@ static bool take_head(struct exchange *x, const char *data) {
     x->feedback.prompt_tokens = token_header(x, data, STR(WIRE_PROMPT_TOKENS));
     x->feedback.cached_tokens = token_header(x, data, STR(WIRE_CACHED_TOKENS));
     x->is_sse = str_starts(content_type, STR("text/event-stream"));
+    x->is_json = str_starts(content_type, STR("application/json"));
     sse_tail_init(&x->said, x->is_sse);
     proxy_build_client_head(x, data);
     if (buf_status(&x->out) != ST_OK) {
@@ -260,7 +362,7 @@ static void relay(struct exchange *x) {
 
     if (!x->has_head && !read_head(x)) return;
     if (x->head.framing == HTTP_NO_BODY) {
-        finish(x);
+        if (check_end(x)) finish(x);
         return;
     }
     while ((in = conn_input(&x->up->conn)).len > 0) {
@@ -270,13 +372,16 @@ static void relay(struct exchange *x) {
             return;
         }
         if (payload.len) {
-            sse_tail_feed(&x->said, payload);
+            bool is_all = !x->is_sse && !x->has_sent &&
+                          (st == ST_OK || is_last_payload(x, in.ptr + used, in.len - used));
+
+            if (!check_payload(x, payload, is_all)) return;
             if (!x->is_sse || x->said.n_events > 0) on_first_token(x);
             send_payload(x, payload);
         }
         conn_consume(&x->up->conn, used);
         if (st == ST_OK) {
-            finish(x);
+            if (check_end(x)) finish(x);
             return;
         }
         if (http_pending_bytes(x->req) > HIGH_WATER_BYTES) {
@@ -309,19 +414,20 @@ static void on_upstream_closed(enum conn_end end, void *arg) {
     }
     if (x->has_head && x->head.framing == HTTP_CLOSE_BODY && end == CONN_EOF &&
         http_body_eof(&x->body, &err) == ST_OK) {
-        finish(x);
+        if (check_end(x)) finish(x);
     } else if (x->has_sent) {
         proxy_break_off(x, BROKEN_WORKER_LOST);
     } else if (end == CONN_NOMEM) { /* our memory, not the worker's fault */
-        proxy_attempt_failed(x, conn_end_name(end), false, OUTCOME_UNKNOWN);
+        proxy_attempt_failed(x, conn_end_name(end), RETRY_RESET, false, OUTCOME_UNKNOWN);
     } else if (x->up->is_reused && !x->has_input) {
         proxy_attempt_was_stale(x);
     } else {
         /* One that cannot be reached after it closed a connection on us was probably lost to us. */
+        bool was_up = end != CONN_REFUSED && end != CONN_TIMED_OUT && end != CONN_TLS;
+
         proxy_attempt_failed(x, conn_end_name(end),
-                             x->was_stale ||
-                                 (end != CONN_REFUSED && end != CONN_TIMED_OUT && end != CONN_TLS),
-                             OUTCOME_FAILED);
+                             was_up || x->was_stale ? RETRY_RESET : RETRY_CONNECT,
+                             was_up || x->was_stale, was_up ? OUTCOME_FAILED : OUTCOME_UNREACHED);
     }
 }
 

@@ -3,8 +3,8 @@
  * Nothing is measured on the way of a request: all open exchanges are on one list, and a timer walks
  * it a few times a second and compares. What it looks for:
  *
- *      no first byte for --first-byte-timeout      tried elsewhere, like any other failure
- *      a stream with no byte for --stream-idle-timeout      ended with an error event
+ *      no first byte of a body for --first-byte-timeout      tried elsewhere, like any other failure
+ *      no further byte for --stream-idle-timeout      ended: a stream with an error event
  *      the same, its worker found to hang      a tenth of that, from when it was found to
  *
  * The timeout is long because an engine may hold a stream up for long in good order: it preempts, or
@@ -17,13 +17,13 @@
  * done. If nobody else can take it, it stays: the worker may come back. */
 #include "router/proxy_internal.h"
 
-#define SWEEP_US      250000u
+#define SWEEP_US      250000u /* or oftener, so that a short timeout is a quarter late at most */
+#define SWEEP_MIN_US  10000u
 #define HUNG_PATIENCE 10 /* times less than with a worker that answers its probes */
 
+/* Of the answer's body: a head alone is a promise. */
 static bool waits_for_first_byte(const struct exchange *x) {
-    /* Of a whole answer an engine that is not ours shows nothing before the end. */
-    return x->is_routed && x->up && !x->has_sent && !x->has_head &&
-           (x->scan.is_stream || !x->target.is_foreign);
+    return x->is_routed && x->up && !x->has_sent;
 }
 
 /* Found to hang, and has sent nothing since. */
@@ -35,10 +35,10 @@ static uint64_t since_us(uint64_t then_us, uint64_t now_us) {
     return now_us > then_us ? now_us - then_us : 0;
 }
 
-static bool is_idle_stream(struct exchange *x, uint64_t now_us) {
+static bool is_idle_answer(struct exchange *x, uint64_t now_us) {
     uint64_t usual_us = x->proxy->config.stream_idle_timeout_us;
 
-    if (!x->has_sent || !x->is_sse || !x->up) return false;
+    if (!x->has_sent || !x->up) return false;
     if (x->is_paused || x->seen_bytes != x->sent_bytes || !x->seen_us) {
         x->seen_bytes = x->sent_bytes;
         x->seen_us = now_us;
@@ -55,8 +55,8 @@ static void look_at(struct exchange *x, uint64_t now_us) {
     /* A place may have been given by another loop, whose clock is ahead of ours. */
     if (config->first_byte_timeout_us && waits_for_first_byte(x) &&
         since_us(x->rq.now_us, now_us) >= config->first_byte_timeout_us) {
-        proxy_attempt_failed(x, "first_byte_timeout", false, OUTCOME_FAILED);
-    } else if (config->stream_idle_timeout_us && is_idle_stream(x, now_us)) {
+        proxy_attempt_failed(x, "first_byte_timeout", RETRY_TIMEOUT, false, OUTCOME_FAILED);
+    } else if (config->stream_idle_timeout_us && is_idle_answer(x, now_us)) {
         proxy_break_off(x, BROKEN_IDLE);
     }
 }
@@ -69,14 +69,19 @@ static void on_sweep(void *arg) {
     LIST_FOR_EACH(it, &p->open) {
         look_at(LIST_ENTRY(it, struct exchange, link), now_us);
     }
-    loop_timer_start(&p->sweep, SWEEP_US);
+    loop_timer_start(&p->sweep, p->sweep_us);
+}
+
+static uint64_t sweep_for(uint64_t timeout_us, uint64_t sweep_us) {
+    return timeout_us ? MIN(sweep_us, MAX(timeout_us / 4, SWEEP_MIN_US)) : sweep_us;
 }
 
 void proxy_watch_start(struct proxy *p) {
+    uint64_t first_us = p->config.first_byte_timeout_us, idle_us = p->config.stream_idle_timeout_us;
+
     loop_timer_init(&p->sweep, p->loop, on_sweep, p);
-    if (p->config.first_byte_timeout_us || p->config.stream_idle_timeout_us) {
-        loop_timer_start(&p->sweep, SWEEP_US);
-    }
+    p->sweep_us = sweep_for(first_us, sweep_for(idle_us, SWEEP_US));
+    if (first_us || idle_us) loop_timer_start(&p->sweep, p->sweep_us);
 }
 
 void proxy_watch_stop(struct proxy *p) {

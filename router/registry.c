@@ -248,6 +248,13 @@ void worker_show_breaker(struct worker *w, uint32_t id) {
     if (is_ejected != is_shown) worker_set_reason(w, id, WORKER_EJECTED, is_ejected);
 }
 
+void worker_acquit(struct worker *w, uint32_t id) {
+    if (w->breaker.state != BREAKER_CLOSED) w->news.has_returned = true;
+    breaker_close(&w->breaker);
+    w->outcomes = (struct outcomes){0};
+    worker_show_breaker(w, id);
+}
+
 /* What reports taught, for an announcement that knows less. */
 static struct wire_server_info with_what_is_known(const struct worker *w,
                                                   const struct wire_server_info *info) {
@@ -279,9 +286,8 @@ enum status registry_describe(struct registry *r, uint32_t id, const struct wire
     m = model_find(r, str_of(info->model));
     is_new = !w->is_described || strcmp(w->info.generation, full.generation) != 0;
     if (w->is_described && is_new) {
-        w->breaker = (struct breaker){0};
+        worker_acquit(w, id);
         w->has_load = false;
-        worker_show_breaker(w, id);
         if (w->draining & DRAIN_WORKER) worker_set_draining(w, id, DRAIN_WORKER, false);
     }
     if (w->model != m || !w->is_described) {
@@ -393,8 +399,7 @@ void registry_replace(struct registry *r, uint32_t id) {
         w->info.generation[0] = '\0';
         w->has_load = w->is_followed = false;
         w->said = (struct registry_report){.running = -1, .waiting = -1, .kv_usage = -1};
-        w->breaker = (struct breaker){0};
-        worker_show_breaker(w, id);
+        worker_acquit(w, id);
         worker_set_draining(w, id, DRAIN_WORKER, false);
         worker_set_reason(w, id, WORKER_UNHEALTHY, false);
         worker_set_reason(w, id, WORKER_STARTING, true);
@@ -420,4 +425,25 @@ void registry_tick(struct registry *r, uint64_t now_us) {
     registry_grant(r, now_us, &decided);
     pthread_mutex_unlock(&r->lock);
     registry_tell(&decided);
+}
+
+void registry_probed(struct registry *r, uint32_t id, bool was_away) {
+    struct worker *w = &r->workers[id];
+
+    pthread_mutex_lock(&r->lock);
+    if (id < r->n_ids && w->is_used && breaker_probed(&w->breaker, was_away)) {
+        w->news.has_returned = true;
+        worker_show_breaker(w, id);
+    }
+    pthread_mutex_unlock(&r->lock);
+}
+
+bool registry_take_news(struct registry *r, uint32_t id, struct registry_news *out) {
+    struct worker *w = &r->workers[id];
+
+    pthread_mutex_lock(&r->lock);
+    *out = w->news;
+    w->news = (struct registry_news){0};
+    pthread_mutex_unlock(&r->lock);
+    return out->was_ejected || out->has_returned;
 }

@@ -21,6 +21,7 @@
 #include "router/address.h"
 #include "router/admission.h"
 #include "router/breaker.h"
+#include "router/outcomes.h"
 #include "router/routing.h"
 #include "router/worker_kind.h"
 
@@ -30,6 +31,8 @@
 #define REGISTRY_MAX_MODELS  64
 #define REGISTRY_URL_MAX     ADDRESS_URL_MAX
 #define REGISTRY_LABELS_MAX  256
+/* The model of workers that do not say which they serve: of requests for models that no other serves. */
+#define REGISTRY_ANY_MODEL "unknown"
 
 struct metric;
 struct prefix_walk;
@@ -40,6 +43,7 @@ struct registry_config {
     struct admission_options admission; /* for each model */
     uint32_t max_worker_requests; /* in flight on each; 0: by what the worker says of itself */
     uint32_t max_concurrent;      /* in flight on all of them; 0: any */
+    uint64_t trial_us; /* shortest pause of a worker that was ejected; 0: BREAKER_MIN_US */
 };
 
 MUST_USE enum status registry_create(struct registry **out, const struct registry_config *config,
@@ -92,7 +96,25 @@ void registry_forget_cache(struct registry *r, uint32_t id); /* it was told to f
 /* Behind its address there is another worker now: what was known of the last one is forgotten, its
  * requests keep their places, and it is WORKER_STARTING until it has been described. */
 void registry_replace(struct registry *r, uint32_t id);
-void registry_tick(struct registry *r, uint64_t now_us); /* every 100 ms or so: breakers */
+/* Breakers, and places for those who wait: every 100 ms or so, and when a worker has come back. */
+void registry_tick(struct registry *r, uint64_t now_us);
+
+/* A probe of the worker was answered with what it should be; `was_away`: the one before was not. */
+void registry_probed(struct registry *r, uint32_t id, bool was_away);
+
+/* True when no worker of the model of `id` may be picked, so that requests wait for the first that
+ * answers; registry_any_down: whether there is such a model. */
+bool registry_is_down(struct registry *r, uint32_t id);
+bool registry_any_down(struct registry *r);
+
+/* What has become of the breaker of `id` since it was asked last: for the log. */
+struct registry_news {
+    bool was_ejected, has_returned; /* both: one after the other */
+    enum breaker_cause cause;       /* of the ejection */
+    struct outcomes_sum latest;     /* its answers, then */
+    uint64_t pause_us;
+};
+bool registry_take_news(struct registry *r, uint32_t id, struct registry_news *out);
 
 /* --- requests of other routers: control loop, from follow.c ------------------------------------- */
 
@@ -175,6 +197,8 @@ struct registry_view { /* a copy */
     bool is_followed;          /* we hear of those */
     uint64_t n_sent, n_failed; /* our own requests */
     enum breaker_state breaker;
+    enum breaker_cause cause; /* of its last ejection */
+    uint64_t n_ejected[BREAKER_N_CAUSES];
     uint32_t incarnation;                   /* another worker of the same id has another */
     int64_t engine_running, engine_waiting; /* as its metrics say; negative: not said */
     double engine_kv_usage;                 /* likewise */
@@ -232,6 +256,8 @@ struct registry_target { /* where an attempt goes */
     bool is_foreign;      /* does not show its first token before the end, unless it streams */
     enum worker_kind kind;
     bool is_tls; /* and its certificate is for the host of `authority` */
+    uint32_t n_workers;     /* of its model */
+    uint32_t max_model_len; /* as it says; 0: it does not */
     socklen_t addr_len;
     struct sockaddr_storage addr;
     uint64_t told; /* the number by which other routers know the attempt; 0: they do not */
@@ -240,9 +266,15 @@ struct registry_target { /* where an attempt goes */
 };
 
 enum registry_outcome {
-    OUTCOME_OK,      /* the worker answered */
-    OUTCOME_FAILED,  /* it could not be reached, or broke off */
-    OUTCOME_UNKNOWN, /* the client left first */
+    OUTCOME_OK,        /* the worker answered */
+    OUTCOME_REFUSED,   /* with 4xx: it did no work, and is not to blame */
+    OUTCOME_UNREACHED, /* no connection could be made: it never had the request */
+    OUTCOME_FAILED,    /* the connection broke, or was silent for too long */
+    OUTCOME_BROKEN,    /* so, and the client had seen a part of the answer */
+    OUTCOME_ERROR,     /* it answered 5xx */
+    OUTCOME_EMPTY,     /* its answer was none, or an error with status 200 */
+    OUTCOME_SPOILT,    /* so, as was found when the client had seen a part of it */
+    OUTCOME_UNKNOWN,   /* the client left first */
 };
 
 /* `model` is as the client wrote it, STR_NULL for none: the only or first model. ST_NOT_FOUND when
@@ -262,17 +294,19 @@ MUST_USE enum status registry_explain(struct registry *r, struct str model,
                                       uint32_t *choice, struct error *err);
 
 /* The same for a request's first attempt, which waits its turn when every worker is at its limit:
- * ST_AGAIN, and later a mail to w->box says what was decided. `rq`, its chain, `ticket` and `out` are
- * the registry's until then. ST_BUSY: there is no room to wait either; err says which limit. With w
- * NULL ST_AGAIN only says that it would have to wait. */
+ * ST_AGAIN, and later a mail to w->box says what was decided. So does one that finds every worker out of
+ * service, when one of them may come back by itself; `rq` excludes none then. `rq`, its chain, `ticket`
+ * and `out` are the registry's until then. ST_BUSY, or ST_UNAVAILABLE when all are out: there is no room
+ * to wait either; err says which limit, and w->limit. With w NULL ST_AGAIN only says that it would have
+ * to wait. */
 struct registry_waiter {
     struct mail mail;    /* is sent once for each ST_AGAIN, unless registry_leave returned true */
     struct mailbox *box; /* the caller's, as are the next two */
     uint64_t tenant;     /* a hash of who asks */
     int32_t priority;    /* see admission.h */
     uint64_t wait_us;    /* predicted, with ST_AGAIN and ST_BUSY */
-    const char *limit;   /* with ST_BUSY, and when not is_granted: the option that set it */
-    bool is_granted;     /* in the mail: `ticket` is open; else another took the place */
+    const char *limit; /* when refused, and when not is_granted: the option that set it; or NULL */
+    bool is_granted;   /* in the mail: `ticket` is open; else another took the place */
     struct admission_ticket place; /* the registry's, as is the rest */
     struct admission *admission;
     struct route_request *rq;
@@ -293,6 +327,14 @@ void registry_first_token(struct registry *r, const struct registry_target *targ
 void registry_ended(struct registry *r, const struct registry_target *target,
                     struct route_ticket *ticket, const struct route_end *end,
                     enum registry_outcome outcome);
+
+/* A request failed with OUTCOME_ERROR or OUTCOME_EMPTY on each of these, and was answered by none: it
+ * is the request that is to blame. */
+struct registry_accused {
+    uint32_t worker, incarnation;
+};
+void registry_pardon(struct registry *r, const struct registry_accused *accused, uint32_t n,
+                     uint64_t now_us);
 
 /* What x-incipit-load said; a worker that says it drains gets no more. */
 void registry_note_load(struct registry *r, const struct registry_target *target,

@@ -22,6 +22,9 @@ struct worker {
     struct address addr;
     struct wire_server_info info;
     struct breaker breaker;
+    struct outcomes outcomes;
+    uint64_t n_ejected[BREAKER_N_CAUSES];
+    struct registry_news news;
     struct model *model;         /* NULL until described */
     uint32_t reasons;            /* before it has a model; afterwards its routing keeps them */
     uint64_t n_sent, n_failed;   /* our own requests */
@@ -92,11 +95,15 @@ void worker_set_draining(struct worker *w, uint32_t id, uint32_t who, bool is_se
 
 /* Looks whether it has a worker that can be picked, and since when it has not. */
 void model_note_eligible(struct model *m, uint64_t now_us);
-/* Requests may wait for its workers: one can be picked, or could be not long ago. */
+/* Requests may wait for its workers: one can be picked, or could be not longer ago than a request may
+ * wait, and one is out of service for a reason that ends by itself. */
 bool model_may_wait(const struct registry *r, const struct model *m, uint64_t now_us);
 
 /* The breaker says whether the worker may be picked; the load table must say the same. */
 void worker_show_breaker(struct worker *w, uint32_t id);
+
+/* What was wrong with it is over, as far as its answers say: from now on they count anew. */
+void worker_acquit(struct worker *w, uint32_t id);
 
 /* For the other routers, of an attempt at a worker that tells nothing itself. */
 void outbox_accepted(struct registry *r, const struct route_ticket *ticket,

@@ -54,10 +54,16 @@ static enum status fail_no_model(const struct registry *r, struct str name, stru
 /* The model a request means. */
 static enum status choose_model(struct registry *r, struct str name, struct model **out,
                                 struct error *err) {
+    struct model *any = NULL;
+
     for (uint32_t i = 0; i < r->n_models; i++) {
         struct model *m = &r->models[i];
 
-        if (m->n_workers == 0 || (name.ptr && !model_is_called(m, name))) continue;
+        if (m->n_workers == 0) continue;
+        if (name.ptr && !model_is_called(m, name)) {
+            if (model_is_called(m, STR(REGISTRY_ANY_MODEL))) any = m;
+            continue;
+        }
         *out = m;
         return ST_OK;
     }
@@ -68,7 +74,8 @@ static enum status choose_model(struct registry *r, struct str name, struct mode
         *out = m;
         return ST_OK;
     }
-    return fail_no_model(r, name, err);
+    *out = any;
+    return any ? ST_OK : fail_no_model(r, name, err);
 }
 
 void registry_measure(struct registry *r, struct metric *decision_seconds) {
@@ -103,6 +110,8 @@ static void fill_target(struct registry *r, struct routing *routing,
     out->trusts_router = w->info.trusts_router;
     out->tells_requests = w->info.tells_requests;
     out->is_tls = w->is_tls;
+    out->n_workers = w->model->n_workers;
+    out->max_model_len = w->info.max_model_len;
     out->addr = w->addr.addr;
     out->addr_len = w->addr.len;
     out->authority_len = w->authority_len;
@@ -165,12 +174,26 @@ void model_note_eligible(struct model *m, uint64_t now_us) {
     m->was_eligible = false;
 }
 
+/* Out of service for a reason that ends by itself. */
+static bool may_come_back(const struct registry *r, const struct model *m) {
+    const uint32_t for_good = WORKER_ABSENT | WORKER_DRAINING | WORKER_DISABLED;
+
+    for (uint32_t id = 0; id < r->n_ids; id++) {
+        const struct worker *w = &r->workers[id];
+
+        if (w->is_used && w->is_described && w->model == m && !(worker_reasons(w, id) & for_good))
+            return true;
+    }
+    return false;
+}
+
 bool model_may_wait(const struct registry *r, const struct model *m, uint64_t now_us) {
     uint64_t most_us = r->config.admission.max_wait_us; /* 0: any */
 
-    if (m->was_eligible || load_has_eligible(routing_load(m->routing))) return true;
-    return m->n_workers > 0 && m->eligible_us > 0 &&
-           (most_us == 0 || now_us - m->eligible_us < most_us);
+    if (load_has_eligible(routing_load(m->routing))) return true;
+    if (!m->was_eligible && m->eligible_us == 0) return false; /* it never had one */
+    return (m->was_eligible || most_us == 0 || now_us - m->eligible_us < most_us) &&
+           may_come_back(r, m);
 }
 
 static struct registry_waiter *waiter_of(struct admission_ticket *t) {
@@ -210,10 +233,18 @@ void registry_tell(struct list *decided) {
     }
 }
 
-static enum status refuse(const struct registry *r, struct registry_waiter *w,
-                          enum admission_verdict verdict, struct error *err) {
+static enum status refuse(const struct registry *r, const struct model *m,
+                          struct registry_waiter *w, enum admission_verdict verdict,
+                          struct error *err) {
     const struct admission_options *o = &r->config.admission;
 
+    if (!load_has_eligible(routing_load(m->routing))) {
+        w->limit = "queue-size";
+        return error_set(err, ST_UNAVAILABLE,
+                         "every worker is out of service, and %u requests wait for one already, or "
+                         "may (--queue-size): try again later",
+                         admission_n_waiting(m->admission));
+    }
     if (verdict == ADMISSION_TOO_LONG) {
         w->limit = "queue-timeout";
         return error_set(err, ST_BUSY,
@@ -237,7 +268,7 @@ static enum status wait_for_place(struct registry *r, struct model *m, struct re
 
     claim.work_s = routing_price(m->routing, w->rq, &claim.home);
     verdict = admission_push(m->admission, &w->place, &claim, &w->wait_us, &displaced);
-    if (verdict != ADMISSION_WAITS) return refuse(r, w, verdict, err);
+    if (verdict != ADMISSION_WAITS) return refuse(r, m, w, verdict, err);
     w->admission = m->admission;
     w->is_granted = false;
     if (displaced) {
@@ -306,24 +337,144 @@ static bool may_eject(const struct registry *r, const struct model *m, uint32_t 
     return n_out * 2 <= m->n_workers;
 }
 
-static void judge(struct registry *r, const struct registry_target *target,
-                  enum registry_outcome outcome, uint64_t now_us) {
+/* Do its answers stand out among those of the others of its model? */
+static bool stands_out(struct registry *r, struct worker *w, uint64_t now_us) {
+    struct outcomes_sum peers = {0};
+
+    if (w->outcomes.n_bad_in_a_row == 0) return false; /* it has just done well */
+    for (uint32_t id = 0; id < r->n_ids; id++) {
+        struct worker *other = &r->workers[id];
+        struct outcomes_sum sum;
+
+        if (other == w || !other->is_used || other->model != w->model) continue;
+        sum = outcomes_sum(&other->outcomes, now_us);
+        peers.n_good += sum.n_good;
+        peers.n_bad += sum.n_bad;
+    }
+    return outcomes_stand_out(&w->outcomes, peers, now_us);
+}
+
+static void eject(const struct registry *r, struct worker *w, struct breaker_failure *failure,
+                  uint64_t now_us) {
+    bool was_open = w->breaker.state == BREAKER_OPEN;
+
+    failure->min_us = r->config.trial_us ? r->config.trial_us : BREAKER_MIN_US;
+    breaker_failed(&w->breaker, failure, now_us);
+    if (was_open) return;
+    w->n_ejected[failure->cause]++;
+    w->news = (struct registry_news){.was_ejected = true,
+                                     .cause = failure->cause,
+                                     .latest = outcomes_sum(&w->outcomes, now_us),
+                                     .pause_us = w->breaker.pause_us};
+}
+
+/* A connection that could not be made, or broke, is one event and enough. */
+static void fault_of_connection(struct registry *r, uint32_t id, struct breaker_failure *failure,
+                                uint64_t now_us) {
+    struct worker *w = &r->workers[id];
+
+    w->n_failed++;
+    w->is_suspect = true;
+    /* Where nothing listens, leaving it in rotation serves nobody, be it the last. */
+    if (failure->cause == BREAKER_UNREACHED || !breaker_admits(&w->breaker) ||
+        may_eject(r, w->model, id)) {
+        eject(r, w, failure, now_us);
+    }
+}
+
+/* An answer that is none may be the request's fault: it takes several, and peers that do better. */
+static void fault_of_answer(struct registry *r, uint32_t id, struct breaker_failure *failure,
+                            uint64_t now_us) {
+    struct worker *w = &r->workers[id];
+
+    w->n_failed++;
+    outcomes_add(&w->outcomes, false, now_us);
+    if (!breaker_admits(&w->breaker) || (stands_out(r, w, now_us) && may_eject(r, w->model, id))) {
+        eject(r, w, failure, now_us);
+    }
+}
+
+static void passed_trial(struct registry *r, uint32_t id, uint64_t now_us) {
+    struct worker *w = &r->workers[id];
+
+    if (w->breaker.cause >= BREAKER_ERRORS) routing_slow_start(w->model->routing, id, now_us);
+    worker_acquit(w, id);
+}
+
+/* What a trial shows when its first token comes, long before the end of a long answer. Not of a worker
+ * whose answers broke after that. */
+static void began(struct registry *r, const struct registry_target *target, uint64_t now_us) {
     uint32_t id = target->worker;
     struct worker *w = &r->workers[id];
 
     if (!w->is_used || !w->is_described || w->incarnation != target->incarnation) return;
+    if (w->breaker.state != BREAKER_TRYING || w->breaker.n_seen > 0) return;
+    passed_trial(r, id, now_us);
+}
+
+static void answered(struct registry *r, uint32_t id, uint64_t now_us) {
+    struct worker *w = &r->workers[id];
+
+    if (w->breaker.state == BREAKER_TRYING) {
+        passed_trial(r, id, now_us);
+    } else {
+        breaker_succeeded(&w->breaker);
+    }
+    outcomes_add(&w->outcomes, true, now_us);
+}
+
+static void judge(struct registry *r, const struct registry_target *target,
+                  const struct route_ticket *ticket, enum registry_outcome outcome,
+                  uint64_t now_us) {
+    uint32_t id = target->worker;
+    struct worker *w = &r->workers[id];
+    uint64_t sent_us = ticket->load.sent_us;
+    struct breaker_failure failure = {.cost_us = now_us > sent_us ? now_us - sent_us : 0};
+
+    if (!w->is_used || !w->is_described || w->incarnation != target->incarnation) return;
     switch (outcome) {
-    case OUTCOME_OK: breaker_succeeded(&w->breaker); break;
-    case OUTCOME_UNKNOWN: breaker_undecided(&w->breaker); break;
-    case OUTCOME_FAILED:
-        w->n_failed++;
-        w->is_suspect = true;
-        if (!breaker_admits(&w->breaker) || may_eject(r, w->model, id)) {
-            breaker_failed(&w->breaker, now_us);
+    case OUTCOME_OK: answered(r, id, now_us); break;
+    case OUTCOME_REFUSED: /* it can be reached; what its answers are worth is not known */
+        if (w->breaker.cause < BREAKER_ERRORS) {
+            breaker_succeeded(&w->breaker);
+        } else {
+            breaker_undecided(&w->breaker);
         }
+        break;
+    case OUTCOME_UNKNOWN: breaker_undecided(&w->breaker); break;
+    case OUTCOME_UNREACHED:
+    case OUTCOME_FAILED:
+    case OUTCOME_BROKEN:
+        failure.cause = outcome == OUTCOME_UNREACHED ? BREAKER_UNREACHED : BREAKER_LOST;
+        failure.is_seen = outcome == OUTCOME_BROKEN;
+        fault_of_connection(r, id, &failure, now_us);
+        break;
+    case OUTCOME_ERROR:
+    case OUTCOME_EMPTY:
+    case OUTCOME_SPOILT:
+        failure.cause = outcome == OUTCOME_ERROR ? BREAKER_ERRORS : BREAKER_EMPTY;
+        failure.is_seen = outcome == OUTCOME_SPOILT;
+        fault_of_answer(r, id, &failure, now_us);
         break;
     }
     worker_show_breaker(w, id);
+}
+
+void registry_pardon(struct registry *r, const struct registry_accused *accused, uint32_t n,
+                     uint64_t now_us) {
+    pthread_mutex_lock(&r->lock);
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t id = accused[i].worker;
+        struct worker *w = &r->workers[id];
+
+        if (!w->is_used || !w->is_described || w->incarnation != accused[i].incarnation) continue;
+        outcomes_pardon(&w->outcomes);
+        if (w->breaker.state == BREAKER_OPEN && w->breaker.cause >= BREAKER_ERRORS &&
+            !stands_out(r, w, now_us)) {
+            worker_acquit(w, id);
+        }
+    }
+    pthread_mutex_unlock(&r->lock);
 }
 
 void registry_first_token(struct registry *r, const struct registry_target *target,
@@ -332,8 +483,7 @@ void registry_first_token(struct registry *r, const struct registry_target *targ
     lock_and_measure(r);
     routing_first_token(target->routing, ticket, feedback, now_us);
     if (target->told) outbox_first(r, target, feedback, now_us);
-    if (feedback)
-        judge(r, target, OUTCOME_OK, now_us); /* it answers: no need to wait for the end */
+    if (feedback) began(r, target, now_us);
     pthread_mutex_unlock(&r->lock);
 }
 
@@ -347,7 +497,7 @@ void registry_ended(struct registry *r, const struct registry_target *target,
     routing_ended(target->routing, ticket, end);
     if (target->told) outbox_ended(r, target, end);
     r->n_open--;
-    judge(r, target, outcome, end->now_us);
+    judge(r, target, ticket, outcome, end->now_us);
     if (r->n_waiting) registry_grant(r, end->now_us, &decided);
     pthread_mutex_unlock(&r->lock);
     registry_tell(&decided);

@@ -35,6 +35,7 @@ bool registry_get(struct registry *r, uint32_t id, struct registry_view *out) {
             .n_sent = w->n_sent,
             .n_failed = w->n_failed,
             .breaker = w->breaker.state,
+            .cause = w->breaker.cause,
             .incarnation = w->incarnation,
             .engine_running = w->said.running,
             .engine_waiting = w->said.waiting,
@@ -45,6 +46,7 @@ bool registry_get(struct registry *r, uint32_t id, struct registry_view *out) {
             .has_load = w->has_load,
         };
         if (w->model) view_load(w->model->routing, id, out);
+        memcpy(out->n_ejected, w->n_ejected, sizeof(out->n_ejected));
         memcpy(out->url, w->url, sizeof(out->url));
         memcpy(out->labels, w->labels, sizeof(out->labels));
         address_text(&w->addr, out->address);
@@ -52,6 +54,29 @@ bool registry_get(struct registry *r, uint32_t id, struct registry_view *out) {
     }
     pthread_mutex_unlock(&r->lock);
     return is_there;
+}
+
+static bool model_is_down(const struct model *m) {
+    return m->n_workers > 0 && !load_has_eligible(routing_load(m->routing));
+}
+
+bool registry_is_down(struct registry *r, uint32_t id) {
+    bool is_down;
+
+    pthread_mutex_lock(&r->lock);
+    is_down = id < r->n_ids && r->workers[id].is_described && model_is_down(r->workers[id].model);
+    pthread_mutex_unlock(&r->lock);
+    return is_down;
+}
+
+bool registry_any_down(struct registry *r) {
+    bool is_any = false;
+
+    pthread_mutex_lock(&r->lock);
+    for (uint32_t i = 0; i < r->n_models; i++)
+        is_any = is_any || model_is_down(&r->models[i]);
+    pthread_mutex_unlock(&r->lock);
+    return is_any;
 }
 
 uint32_t registry_n_ids(struct registry *r) {

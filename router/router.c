@@ -243,6 +243,7 @@ static void on_tick(void *arg) {
 
     registry_tick(r->registry, loop_now_us(r->loop));
     refusals_tick(r->refusals, loop_now_us(r->loop));
+    if (r->health) health_tick(r->health);
     if (r->wants_drain) stop(r, (uint64_t)r->options->drain_settle_ms * 1000);
     metric_reach(metrics_at(r->metrics, ROUTER_decision_log_dropped_total),
                  decision_log_n_dropped(r->decisions));

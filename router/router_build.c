@@ -20,6 +20,7 @@
 #include "router/prompt_hash.h"
 #include "router/registry.h"
 #include "router/router_internal.h"
+#include "router/retry.h"
 #include "router/router_metrics.h"
 #include "router/router_options.h"
 #include "router/sharing/share.h"
@@ -55,6 +56,7 @@ enum status router_build_registry(struct router *r, struct error *err) {
         .queue_size = o->queue_size, .max_wait_us = (uint64_t)o->queue_timeout_ms * 1000};
     config.max_worker_requests = o->max_worker_requests;
     config.max_concurrent = o->max_concurrent_requests;
+    config.trial_us = (uint64_t)o->probe_interval_ms * 1000;
     config.routing.slow_start_us = (uint64_t)o->slow_start_ms * 1000;
     return registry_create(&r->registry, &config, err);
 }
@@ -188,6 +190,7 @@ enum status router_build_frontends(struct router *r, struct error *err) {
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     uint32_t n = o->n_threads ? o->n_threads : (uint32_t)MIN(MAX(cores, 1), MAX_DEFAULT_LOOPS);
     bool wants_session = policy_find(str_of(policy_names[o->policy]))->uses_session;
+    uint32_t retried = retry_causes(&o->retry_on);
     struct frontend_config config = {
         .host = o->host,
         .port = (uint16_t)o->port,
@@ -214,6 +217,7 @@ enum status router_build_frontends(struct router *r, struct error *err) {
                   .worker_tls = certificates_for_workers(r->certificates),
                   .max_workers = o->max_workers,
                   .max_attempts = o->max_retries + 1,
+                  .never_retried = RETRY_ALL & ~retried,
                   .expose_worker_headers = o->expose_worker_headers,
                   .forward_authorization = o->forward_authorization,
                   .forward = &o->forward,

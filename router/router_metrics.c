@@ -30,6 +30,7 @@ static const struct {
 } foreseen[] = {
     {ROUTER_retry_budget_exhausted_total, "waited"},
     {ROUTER_retry_budget_exhausted_total, "given_up"},
+    {ROUTER_retry_budget_exhausted_total, "passed_on"},
     {ROUTER_poison_suspected_total, "found"},
     {ROUTER_poison_suspected_total, "refused"},
 };
@@ -123,6 +124,22 @@ static void write_row(const struct worker_row *row, struct str name,
     }
 }
 
+static void write_ejections(const struct registry_view *views, uint32_t n, struct buf *out) {
+    static const char name[] = "incipit_" ROUTER_EJECTIONS_NAME;
+
+    buf_appendf(out, "# HELP %s %s\n# TYPE %s counter\n", name, ROUTER_EJECTIONS_HELP, name);
+    for (uint32_t i = 0; i < n; i++) {
+        for (int cause = 0; cause < BREAKER_N_CAUSES; cause++) {
+            buf_appendf(out, "%s{worker=\"", name);
+            append_label_value(out, views[i].url);
+            buf_append_str(out, STR("\",model=\""));
+            append_label_value(out, views[i].info.model);
+            buf_appendf(out, "\",reason=\"%s\"} %llu\n", breaker_cause_names[cause],
+                        (unsigned long long)views[i].n_ejected[cause]);
+        }
+    }
+}
+
 static void write_workers(struct registry *registry, struct buf *out) {
     uint32_t n_ids = registry_n_ids(registry), n = 0;
     struct registry_view *views = mem_try_zalloc((n_ids + 1) * sizeof(*views));
@@ -142,6 +159,7 @@ static void write_workers(struct registry *registry, struct buf *out) {
             alias += len + (alias[len] == ',');
         }
     }
+    write_ejections(views, n, out);
     mem_free(views);
 }
 

@@ -45,9 +45,11 @@ extern const double router_decision_buckets[ROUTER_DECISION_BUCKETS]; /* 500 ns 
     X(COUNTER, retries_total, "reason", "Attempts on another worker, by what the one before did.", \
       .aliases = "sgl_router_retries_total,smg_worker_retries_total")                              \
     X(COUNTER, retry_budget_exhausted_total, "outcome",                                            \
-      "Requests that were not tried again at once because too many others were: they waited, or "  \
-      "were given up.")                                                                            \
-    X(GAUGE, requests_waiting, "", "Requests that wait because every worker is at its limit.",     \
+      "Requests that were not tried again at once because too many others were: they waited, "     \
+      "were "                                                                                      \
+      "given up, or the error that their worker answered was passed on.")                          \
+    X(GAUGE, requests_waiting, "",                                                                 \
+      "Requests that wait because every worker is at its limit or out of service.",                \
       .aliases = "smg_scheduler_queue_depth")                                                      \
     X(HISTOGRAM, queue_wait_seconds, "", "What those waited, served or not.",                      \
       METRIC_BUCKETS(metrics_latency_buckets), .aliases = "smg_scheduler_queue_wait_seconds")      \
@@ -128,6 +130,13 @@ extern const double router_decision_buckets[ROUTER_DECISION_BUCKETS]; /* 500 ns 
       "Times that a source told which workers it finds.")                                          \
     X(COUNTER, discovery_refused_total, "source",                                                  \
       "Objects and answers of a source that could not be used.")
+
+/* Ejections of each worker have a label more, the reason: enum breaker_cause. */
+#define ROUTER_EJECTIONS_NAME "worker_ejections_total"
+#define ROUTER_EJECTIONS_HELP                                                                      \
+    "Times that a worker was taken out of service for what its connections or answers did: "       \
+    "unreachable, lost (broken off, silent, not HTTP), errors (5xx), empty (200 without an "       \
+    "answer)."
 
 /* kind, name, help, aliases, value. Each has the labels `worker`, its URL, and `model`; `v` is its
  * struct registry_view. A negative value is not known and not shown. */

@@ -3,6 +3,7 @@
 #include "router/router_options.h"
 
 #include "router/registry.h"
+#include "router/retry.h"
 
 #define FIELD(member) OPTION_FIELD(struct router_options, member)
 
@@ -283,7 +284,8 @@ static const struct option_def rows[] = {
 
     {"probe-interval", OPT_MS, FIELD(probe_interval_ms), .def = "500ms", .min = "10ms", .max = "1h",
      .aliases = "health-check-interval-secs", .group = "Failures",
-     .help = "Time between health probes of one worker. Shorter notices sooner."},
+     .help = "Time between health probes of one worker, and the shortest time until an ejected one "
+             "is tried again. Shorter notices sooner."},
     {"probe-timeout", OPT_MS, FIELD(probe_timeout_ms), .def = "500ms", .min = "10ms", .max = "1m",
      .aliases = "health-check-timeout-secs", .group = "Failures",
      .help = "A probe without an answer after this long is a miss."},
@@ -292,7 +294,7 @@ static const struct option_def rows[] = {
      .help = "Misses in a row that take a worker out."},
     {"probe-hits", OPT_U32, FIELD(probe_hits), .def = "2", .min = "1", .max = "100",
      .aliases = "health-success-threshold", .group = "Failures",
-     .help = "Answers in a row that bring it back."},
+     .help = "Answers in a row that bring it back; one is enough while no worker is up."},
     {"probe-path", OPT_STR, FIELD(probe_path), .def = "/health", .aliases = "health-check-endpoint",
      .group = "Failures", .help = "What is probed."},
     {"engine-metrics-interval", OPT_MS, FIELD(engine_metrics_interval_ms), .def = "1s", .max = "1h",
@@ -305,17 +307,30 @@ static const struct option_def rows[] = {
     {"max-retries", OPT_U32, FIELD(max_retries), .def = "2", .max = "7",
      .aliases = "retry-max-retries,max-instance-failover-reroute-attempts", .group = "Failures",
      .help = "Other workers tried when one fails before it has answered."},
+    {"retry-on", OPT_LIST, FIELD(retry_on), .def = RETRY_ON_DEFAULT, .group = "Failures",
+     .metavar = "CAUSE,...",
+     .help =
+         "Failures after which a request is sent to another worker, as long as its client has seen "
+         "nothing: connect (no connection), reset (it broke), timeout (--first-byte-timeout), "
+         "malformed (not HTTP), empty (200 without an answer), and 500, 502, 503, 504; or all, or "
+         "none. Fewer show clients more of what workers do. Requests that may leave something "
+         "behind, other than completions, embeddings and their like, are retried after connect "
+         "alone."},
     {"connect-timeout", OPT_MS, FIELD(connect_timeout_ms), .def = "250ms", .min = "1ms",
      .max = "1m", .group = "Failures", .help = "Time a worker has to accept a connection."},
     {"first-byte-timeout", OPT_MS, FIELD(first_byte_timeout_ms), .def = "0", .max = "24h",
      .group = "Failures",
      .help =
-         "A worker that shows no first byte for so long is given up and the request sent to "
-         "another. Shorter than the longest prefill plus queueing loses good work; 0: none. Not "
-         "for whole answers of other engines, which show nothing before the end."},
+         "A worker that shows no first byte of an answer for so long is given up and the request "
+         "sent to another. It holds for streams and for whole answers alike, and engines other "
+         "than "
+         "incipit-worker show nothing of a whole answer before its end: shorter than the longest "
+         "prefill plus queueing, or than the longest whole answer of such an engine, loses good "
+         "work. 0: none."},
     {"stream-idle-timeout", OPT_MS, FIELD(stream_idle_timeout_ms), .def = "5m", .max = "24h",
      .group = "Failures",
-     .help = "A stream whose worker has sent nothing for so long is ended with an error event. "
+     .help = "An answer that has begun and whose worker has sent nothing for so long is ended, a "
+             "stream with an error event. "
              "Shorter tells clients sooner, and cuts off those whose engine has preempted them or "
              "lets others go first. A worker that answers no probes either is given a tenth of "
              "it. 0: never."},
@@ -393,11 +408,13 @@ static const struct option_def rows[] = {
      .help = "Most requests in flight on all workers together. 0: any."},
     {"queue-size", OPT_U32, FIELD(queue_size), .def = "100", .max = "100000", .group = "Admission",
      .help =
-         "Requests of one model that may wait when every worker is at its limit; beyond it 429. "
+         "Requests of one model that may wait when every worker is at its limit or out of service; "
+         "beyond it 429, or 503 when all are out. "
          "Longer refuses less in a burst, and makes the last wait longer."},
     {"queue-timeout", OPT_MS, FIELD(queue_timeout_ms), .def = "60s", .min = "1ms", .max = "1h",
      .aliases = "queue-timeout-secs", .group = "Admission",
-     .help = "Longest wait of such a request: then 503, or 429 at once when a longer one can be "
+     .help = "Longest wait of a request in that queue: then 503, or 429 at once when a longer one "
+             "can be "
              "foreseen. Set it to what a first token may take for your clients."},
 
     {"max-body-bytes", OPT_BYTES, FIELD(max_body_bytes), .def = "32MiB", .min = "1KiB",

@@ -58,6 +58,7 @@ struct router_options {
     const char *probe_path;
     uint32_t engine_metrics_interval_ms;
     uint32_t max_retries, connect_timeout_ms, request_timeout_ms;
+    struct option_list retry_on; /* words of retry.h */
     uint32_t first_byte_timeout_ms, stream_idle_timeout_ms, poison_memory_ms;
     uint32_t slow_start_ms, drain_settle_ms;
 

@@ -8,6 +8,7 @@
 #include "common/http_parse.h"
 #include "router/discovery/kube_store.h"
 #include "router/health.h"
+#include "router/retry.h"
 #include "router/sharing/redis_stream.h"
 #include "router/router_options.h"
 
@@ -123,6 +124,7 @@ enum status router_options_check(const struct router_options *o, struct error *e
     if (o->share_redis && redis_stream_check_url(o->share_redis, err) != ST_OK) {
         return error_prefix(err, "--share-redis");
     }
+    if (retry_check(&o->retry_on, err) != ST_OK) return ST_INVALID;
     if (o->probe_path[0] != '/' || strlen(o->probe_path) > HEALTH_PATH_MAX) {
         return error_set(err, ST_INVALID,
                          "--probe-path '%.80s' is not a path: it begins with '/', such as /health, "

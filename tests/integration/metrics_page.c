@@ -111,7 +111,11 @@ static void put_router(struct bucket_sets *sets) {
      .help = help_,                                                                                \
      .aliases = aliases_},
     static const struct metric_def rows[] = {ROUTER_METRICS(AS_ROW) HTTP_METRICS(AS_ROW)};
-    static const struct metric_def worker_rows[] = {ROUTER_WORKER_METRICS(AS_WORKER_ROW)};
+    static const struct metric_def worker_rows[] = {
+        ROUTER_WORKER_METRICS(AS_WORKER_ROW){.kind = METRIC_COUNTER,
+                                             .name = "incipit_" ROUTER_EJECTIONS_NAME,
+                                             .labels = "worker,model,reason",
+                                             .help = ROUTER_EJECTIONS_HELP}};
 
     printf("# router: the metrics\n\n"
            "`GET /metrics` on the admin port answers with these, as Prometheus text. This page is "

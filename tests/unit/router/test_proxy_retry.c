@@ -2,6 +2,7 @@
 #include "tests/support/cm.h"
 
 #include "router/poison.h"
+#include "router/retry.h"
 #include "tests/support/proxy_fixture.h"
 
 #include <signal.h>
@@ -28,8 +29,9 @@ static void with_no_other_worker_it_is_said(void **state) {
     struct client c;
 
     (void)state;
-    start(&fx, 1);
-    fake_deafen(&fx.fake, 0);
+    start(&fx, 2);
+    registry_set_reason(fx.registry, 0, WORKER_DISABLED, true);
+    PLAY(&fx, {NULL, FAKE_RESET});
     ask(&fx, &c, ASK, "no other can take the request now");
     assert_int_equal(client_count(&c, "HTTP/1.1 503"), 1);
     assert_int_equal(client_count(&c, "retry-after: 1"), 1);
@@ -348,28 +350,212 @@ static void when_all_drain_the_refusal_is_passed_on(void **state) {
     finish(&fx);
 }
 
+static double waiting(struct fixture *fx) {
+    struct registry_totals totals;
+
+    registry_totals(fx->registry, &totals);
+    return totals.n_waiting;
+}
+
+/* It reached nobody: it costs no attempt, and waits for the first worker that is back. */
+static void unreached_request_waits_until_a_worker_is_back(void **state) {
+    struct proxy_config config = usual;
+    struct fixture fx;
+    struct client c;
+
+    (void)state;
+    config.max_attempts = 1;
+    config.queue_timeout_us = 60000000;
+    start_with(&fx, 2, config, false);
+    fake_deafen(&fx.fake, 0);
+    registry_set_reason(fx.registry, 1, WORKER_UNHEALTHY, true);
+    PLAY(&fx, {JSON_OK});
+    client_open(&c, fx.port);
+    client_send(&c, fx.loop, STR(ASK));
+    TURN_UNTIL(fx.loop, waiting(&fx) == 1);
+    registry_set_reason(fx.registry, 1, WORKER_UNHEALTHY, false);
+    registry_tick(fx.registry, clock_now_us());
+    client_expect(&c, fx.loop, "{\"ok\":true}");
+    assert_true(retries(&fx, "refused") == 1 && counted(&fx, "200") == 1);
+    client_close(&c);
+    finish(&fx);
+}
+
+static void no_worker_in_time_is_said(void **state) {
+    struct fixture fx; /* where nobody waits for long */
+    struct client c;
+
+    (void)state;
+    start(&fx, 1);
+    fake_deafen(&fx.fake, 0);
+    ask(&fx, &c, ASK, "no worker had a place");
+    assert_int_equal(client_count(&c, "HTTP/1.1 503"), 1);
+    assert_int_equal(client_count(&c, "retry-after: 1"), 1);
+    client_close(&c);
+    finish(&fx);
+}
+
+#define FAILED(code) "HTTP/1.1 " code " Oops\r\ncontent-length: 6\r\n\r\nbroken"
+
+static void error_before_first_byte_is_retried(void **state) {
+    static const char *const codes[] = {"500", "502", "504"};
+    static const char *const answers[] = {FAILED("500"), FAILED("502"), FAILED("504")};
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(codes); i++) {
+        struct registry_view view;
+        struct fixture fx;
+        struct client c;
+
+        start(&fx, 2);
+        PLAY(&fx, {answers[i]}, {JSON_OK});
+        ask(&fx, &c, ASK, "{\"ok\":true}");
+        assert_int_equal(client_count(&c, "broken"), 0);
+        assert_true(fx.fake.served_by[0] != fx.fake.served_by[1]);
+        assert_true(retries(&fx, codes[i]) == 1);
+        assert_true(registry_get(fx.registry, fx.fake.served_by[0], &view));
+        assert_int_equal(view.n_failed, 1);
+        assert_int_equal(view.reasons, 0); /* one is no reason */
+        client_close(&c);
+        finish(&fx);
+    }
+}
+
+static void error_of_all_attempts_is_passed_on_and_ejects_none(void **state) {
+    struct registry_view view;
+    struct fixture fx;
+    struct client c;
+
+    (void)state;
+    start(&fx, 4);
+    PLAY(&fx, {FAILED("500")});
+    for (int i = 1; i <= 8; i++) {
+        ask(&fx, &c, ASK, "broken");
+        assert_int_equal(client_count(&c, "HTTP/1.1 500"), 1);
+        assert_int_equal(fx.fake.n_requests, 3 * i);
+        client_close(&c);
+    }
+    for (uint32_t i = 0; i < 4; i++) {
+        assert_true(registry_get(fx.registry, i, &view));
+        assert_int_equal(view.reasons, 0);
+    }
+    finish(&fx);
+}
+
+static void failures_that_are_not_named_are_passed_on(void **state) {
+    struct proxy_config config = usual;
+    struct fixture fx;
+    struct client c;
+
+    (void)state;
+    config.never_retried = RETRY_500;
+    start_with(&fx, 2, config, false);
+    PLAY(&fx, {FAILED("500")}, {JSON_OK});
+    ask(&fx, &c, ASK, "broken");
+    assert_int_equal(fx.fake.n_requests, 1);
+    client_close(&c);
+    finish(&fx);
+}
+
+static void answer_that_is_none_is_retried(void **state) {
+    static const char *const answers[] = {
+        "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n",
+        "HTTP/1.1 204 No Content\r\n\r\n",
+        CHUNKED_HEAD "0\r\n\r\n",
+        CHUNKED_HEAD "8\r\n{\"cut\":1\r\n0\r\n\r\n",
+        "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 8\r\n\r\n{\"cut\":1",
+        "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 24\r\n\r\n"
+        "{\"error\":{\"code\":500} } ",
+        SSE_HEAD "e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n",
+        SSE_HEAD "0\r\n\r\n",
+        SSE_HEAD "1d\r\ndata: {\"error\":\"a is sick\"}\n\n\r\n",
+    };
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(answers); i++) {
+        struct fixture fx;
+        struct client c;
+
+        start(&fx, 2);
+        PLAY(&fx, {answers[i]}, {JSON_OK});
+        ask(&fx, &c, ASK, "{\"ok\":true}");
+        assert_int_equal(client_count(&c, "HTTP/1.1"), 1);
+        assert_true(retries(&fx, "empty_answer") == 1);
+        assert_int_equal(metric_count(metrics_at(fx.metrics, ROUTER_ttft_seconds)), 1);
+        client_close(&c);
+        finish(&fx);
+    }
+}
+
+static void error_that_blames_the_request_is_passed_on(void **state) {
+    static const char *const answers[] = {
+        "HTTP/1.1 400 Bad\r\ncontent-length: 3\r\n\r\nno!",
+        "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 31\r\n\r\n"
+        "{\"error\":{\"no!\":1,\"code\": 404}}",
+        SSE_HEAD "26\r\ndata: {\"error\":{\"no!\":1,\"code\":400}}\n\n\r\n0\r\n\r\n",
+    };
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(answers); i++) {
+        struct registry_view view;
+        struct fixture fx;
+        struct client c;
+
+        start(&fx, 2);
+        PLAY(&fx, {answers[i]});
+        for (int k = 1; k < 10; k++) {
+            ask(&fx, &c, ASK, "no!");
+            client_close(&c);
+            TURN_UNTIL(fx.loop, n_open(&fx) == 0);
+            assert_int_equal(fx.fake.n_requests, k);
+        }
+        for (uint32_t w = 0; w < 2; w++) {
+            assert_true(registry_get(fx.registry, w, &view));
+            assert_true(view.n_failed == 0 && view.reasons == 0);
+        }
+        finish(&fx);
+    }
+}
+
+static void request_that_may_leave_something_behind_is_sent_once(void **state) {
+    struct fixture fx;
+    struct client c;
+
+    (void)state;
+    start(&fx, 2);
+    PLAY(&fx, {NULL, FAKE_RESET});
+    ask(&fx, &c, "POST /v1/files HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{}",
+        "HTTP/1.1 502");
+    assert_int_equal(fx.fake.n_requests, 1);
+    client_close(&c);
+    finish(&fx);
+}
+
 static double n_beyond_budget(const struct fixture *fx, const char *outcome) {
     return metric_value(METRICS_GET(fx->metrics, ROUTER_retry_budget_exhausted_total, outcome));
 }
 
 static void a_client_that_leaves_while_a_retry_waits_is_forgotten(void **state) {
     struct fixture fx;
-    struct client c[8];
+    struct client c[24]; /* of four workers: 12 retries at once, as one of them may have had */
 
     (void)state;
-    start(&fx, 2);
-    fake_deafen(&fx.fake, 0);
-    PLAY(&fx, {NULL}); /* so the budget of 3 retries stays used */
-    registry_set_reason(fx.registry, 1, WORKER_DISABLED, true);
+    start(&fx, 4);
+    for (uint32_t i = 1; i < 4; i++)
+        registry_set_reason(fx.registry, i, WORKER_DISABLED, true);
+    PLAY(&fx, {NULL}); /* so the budget stays used */
     for (size_t i = 0; i < ARRAY_LEN(c); i++) {
         client_open(&c[i], fx.port);
         client_send(&c[i], fx.loop, STR(ASK));
     }
-    registry_set_reason(fx.registry, 1, WORKER_DISABLED, false);
+    TURN_UNTIL(fx.loop, fx.fake.n_requests == ARRAY_LEN(c));
+    for (uint32_t i = 1; i < 4; i++)
+        registry_set_reason(fx.registry, i, WORKER_DISABLED, false);
+    fake_drop_all(&fx.fake);
     TURN_UNTIL(fx.loop, n_beyond_budget(&fx, "waited") >= 1);
     for (int k = 0; k < 20; k++)
         loop_turn(fx.loop, 2000);
-    assert_true(n_beyond_budget(&fx, "waited") <= 5); /* however often each looks again */
+    assert_true(n_beyond_budget(&fx, "waited") <= 12); /* however often each looks again */
     assert_true(n_beyond_budget(&fx, "given_up") == 0);
     for (size_t i = 0; i < ARRAY_LEN(c); i++)
         client_close(&c[i]);
@@ -383,6 +569,14 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_worker_that_cannot_be_reached_is_replaced),
         cmocka_unit_test(with_no_other_worker_it_is_said),
+        cmocka_unit_test(unreached_request_waits_until_a_worker_is_back),
+        cmocka_unit_test(no_worker_in_time_is_said),
+        cmocka_unit_test(error_before_first_byte_is_retried),
+        cmocka_unit_test(error_of_all_attempts_is_passed_on_and_ejects_none),
+        cmocka_unit_test(failures_that_are_not_named_are_passed_on),
+        cmocka_unit_test(answer_that_is_none_is_retried),
+        cmocka_unit_test(error_that_blames_the_request_is_passed_on),
+        cmocka_unit_test(request_that_may_leave_something_behind_is_sent_once),
         cmocka_unit_test(a_connection_that_died_idle_costs_nothing),
         cmocka_unit_test(a_worker_that_speaks_unasked_is_not_taken_for_an_answer),
         cmocka_unit_test(a_held_head_can_still_be_replaced),

@@ -325,6 +325,140 @@ static void an_ejected_one_is_tried_with_one_request(void **state) {
     registry_destroy(r);
 }
 
+/* The n-th request of worker `id` ends so; those of others well. */
+static void end_one_of(struct registry *r, uint32_t id, enum registry_outcome outcome,
+                       uint64_t now_us) {
+    struct open_request q;
+
+    do {
+        assert_int_equal(send_at(r, &q, "m", now_us), ST_OK);
+        end_at(r, &q, q.target.worker == id ? outcome : OUTCOME_OK, now_us);
+    } while (q.target.worker != id);
+}
+
+static void errors_that_others_do_not_have_eject(void **state) {
+    static const enum registry_outcome bad[] = {OUTCOME_ERROR, OUTCOME_EMPTY, OUTCOME_SPOILT};
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
+        struct registry *r = create(4);
+        struct registry_view view;
+        struct registry_news news;
+
+        for (uint32_t w = 0; w < 4; w++)
+            add(r, 1000 + w, "m");
+        for (int n = 1; n < OUTCOMES_IN_A_ROW; n++)
+            end_one_of(r, 1, bad[i], SECOND);
+        assert_int_equal(reasons(r, 1), 0);
+        assert_false(registry_take_news(r, 1, &news));
+        end_one_of(r, 1, bad[i], SECOND);
+        assert_int_equal(reasons(r, 1), WORKER_EJECTED);
+        assert_true(registry_take_news(r, 1, &news));
+        assert_true(news.was_ejected && !news.has_returned);
+        assert_int_equal(news.cause, bad[i] == OUTCOME_ERROR ? BREAKER_ERRORS : BREAKER_EMPTY);
+        assert_int_equal(news.latest.n_bad, OUTCOMES_IN_A_ROW);
+        assert_true(registry_get(r, 1, &view));
+        assert_int_equal(view.n_ejected[news.cause], 1);
+        registry_probed(r, 1, true); /* which says nothing of its answers */
+        assert_int_equal(reasons(r, 1), WORKER_EJECTED);
+        registry_tick(r, SECOND + BREAKER_MIN_US);
+        end_one_of(r, 1, bad[i], 2 * SECOND); /* the trial: no row of them is needed */
+        assert_int_equal(reasons(r, 1), WORKER_EJECTED);
+        registry_tick(r, 5 * SECOND);
+        end_one_of(r, 1, OUTCOME_REFUSED, 5 * SECOND); /* neither: the next one tries */
+        assert_true(registry_get(r, 1, &view));
+        assert_int_equal(view.breaker, BREAKER_HALF_OPEN);
+        end_one_of(r, 1, OUTCOME_OK, 5 * SECOND);
+        assert_true(registry_get(r, 1, &view));
+        assert_int_equal(view.breaker, BREAKER_CLOSED);
+        assert_true(registry_take_news(r, 1, &news));
+        assert_true(news.has_returned);
+        registry_destroy(r);
+    }
+}
+
+static void errors_that_all_have_eject_none(void **state) {
+    struct registry *r = create(4);
+
+    (void)state;
+    for (uint32_t w = 0; w < 4; w++)
+        add(r, 1000 + w, "m");
+    for (int i = 0; i < 100; i++) {
+        struct open_request q;
+
+        assert_int_equal(send_at(r, &q, "m", SECOND), ST_OK);
+        end_at(r, &q, OUTCOME_ERROR, SECOND);
+    }
+    for (uint32_t w = 0; w < 4; w++)
+        assert_int_equal(reasons(r, w), 0);
+    registry_destroy(r);
+}
+
+static void pardoned_worker_is_back_at_once(void **state) {
+    struct registry *r = create(4);
+    struct registry_accused accused = {.worker = 2};
+    struct registry_view view;
+
+    (void)state;
+    for (uint32_t w = 0; w < 4; w++)
+        add(r, 1000 + w, "m");
+    for (int n = 0; n < OUTCOMES_IN_A_ROW; n++)
+        end_one_of(r, 2, OUTCOME_ERROR, SECOND);
+    assert_int_equal(reasons(r, 2), WORKER_EJECTED);
+    assert_true(registry_get(r, 2, &view));
+    accused.incarnation = view.incarnation + 1;
+    registry_pardon(r, &accused, 1, SECOND); /* another one */
+    assert_int_equal(reasons(r, 2), WORKER_EJECTED);
+    accused.incarnation = view.incarnation;
+    registry_pardon(r, &accused, 1, SECOND);
+    assert_int_equal(reasons(r, 2), 0);
+    registry_destroy(r);
+}
+
+/* Nothing listens there: leaving it in rotation serves nobody, be it the last one. */
+static void unreachable_workers_are_all_ejected_until_a_probe_is_answered(void **state) {
+    struct registry *r = create(2);
+    struct open_request q;
+
+    (void)state;
+    add(r, 1000, "m");
+    add(r, 1001, "m");
+    assert_false(registry_any_down(r));
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(send_at(r, &q, "m", SECOND), ST_OK);
+        end_at(r, &q, OUTCOME_UNREACHED, SECOND);
+    }
+    assert_true(registry_any_down(r) && registry_is_down(r, 0) && registry_is_down(r, 1));
+    assert_int_equal(send_at(r, &q, "m", SECOND), ST_UNAVAILABLE);
+    registry_probed(r, 1, false);
+    assert_int_equal(reasons(r, 1), 0);
+    assert_false(registry_any_down(r));
+    registry_destroy(r);
+}
+
+/* A trial whose first token came may still break: that was what it was ejected for. */
+static void first_token_does_not_end_the_trial_of_one_that_broke_later(void **state) {
+    struct registry *r = create(2);
+    struct open_request trial;
+
+    (void)state;
+    add(r, 1000, "m");
+    add(r, 1001, "m");
+    end_one_of(r, 0, OUTCOME_BROKEN, SECOND);
+    assert_int_equal(reasons(r, 0), WORKER_EJECTED);
+    registry_tick(r, SECOND + BREAKER_MIN_US);
+    do {
+        assert_int_equal(send_at(r, &trial, "m", 3 * SECOND), ST_OK);
+        if (trial.target.worker != 0) end_at(r, &trial, OUTCOME_OK, 3 * SECOND);
+    } while (trial.target.worker != 0);
+    registry_first_token(r, &trial.target, &trial.ticket, &(struct route_feedback){-1, -1},
+                         3 * SECOND);
+    assert_int_equal(reasons(r, 0), WORKER_EJECTED);
+    end_at(r, &trial, OUTCOME_OK, 4 * SECOND);
+    assert_int_equal(reasons(r, 0), 0);
+    registry_destroy(r);
+}
+
 static void a_suspect_waits_only_if_others_can_serve(void **state) {
     struct registry *r = create(2);
 
@@ -417,6 +551,11 @@ int main(void) {
         cmocka_unit_test(who_was_tried_is_not_who_has_his_id),
         cmocka_unit_test(the_last_ones_standing_are_not_ejected),
         cmocka_unit_test(an_ejected_one_is_tried_with_one_request),
+        cmocka_unit_test(errors_that_others_do_not_have_eject),
+        cmocka_unit_test(errors_that_all_have_eject_none),
+        cmocka_unit_test(pardoned_worker_is_back_at_once),
+        cmocka_unit_test(unreachable_workers_are_all_ejected_until_a_probe_is_answered),
+        cmocka_unit_test(first_token_does_not_end_the_trial_of_one_that_broke_later),
         cmocka_unit_test(a_suspect_waits_only_if_others_can_serve),
         cmocka_unit_test(random_lives_keep_the_sum_of_loads),
     };

@@ -273,11 +273,24 @@ static void a_limit_on_all_and_a_worker_that_comes_back(void **state) {
     end(r, &q[1], 4);
     registry_set_reason(r, 0, WORKER_UNHEALTHY, true);
     registry_set_reason(r, 1, WORKER_UNHEALTHY, true);
-    assert_int_equal(enter(r, box, &q[0], 1, 5), ST_AGAIN); /* one was there a moment ago */
-    registry_set_reason(r, 0, WORKER_UNHEALTHY, false);
+    assert_int_equal(enter(r, box, &q[0], 1, 5), ST_AGAIN); /* the first that is back has it */
+    registry_set_reason(r, 1, WORKER_UNHEALTHY, false);
     registry_tick(r, 6);
     assert_int_equal(hear(box), 1);
+    assert_int_equal(q[0].target.worker, 1);
     end(r, &q[0], 7);
+    registry_set_reason(r, 0, WORKER_DISABLED, true);
+    registry_set_draining(r, 1, DRAIN_OPERATOR, true);
+    assert_int_equal(enter(r, box, &q[0], 1, 8), ST_UNAVAILABLE); /* nobody comes back by itself */
+    registry_destroy(r);
+
+    r = make(2, 1, 0, 1);
+    registry_set_reason(r, 0, WORKER_UNHEALTHY, true);
+    registry_set_reason(r, 1, WORKER_UNHEALTHY, true);
+    assert_int_equal(enter(r, box, &q[0], 1, 1), ST_AGAIN);
+    assert_int_equal(enter(r, box, &q[1], 1, 2), ST_UNAVAILABLE); /* the queue has one place */
+    assert_string_equal(q[1].w.limit, "queue-size");
+    assert_true(registry_leave(r, &q[0].w));
     registry_destroy(r);
     mailbox_close(box);
 }

@@ -1,0 +1,69 @@
+/* router/answer.c - the first bytes, the last one, and a few words. */
+#include "router/answer.h"
+
+#include <string.h>
+
+#define ERROR_BYTES 1024 /* of an error object that are looked at */
+
+static bool is_blank(char c) {
+    return c == ' ' || c == '\n' || c == '\r' || c == '\t';
+}
+
+static struct str skip_blanks(struct str s) {
+    while (s.len && is_blank(s.ptr[0])) {
+        s.ptr++;
+        s.len--;
+    }
+    return s;
+}
+
+/* What is behind `word` and blanks, or STR_NULL when s does not begin so. */
+static struct str behind(struct str s, struct str word) {
+    s = skip_blanks(s);
+    if (!s.ptr || !str_starts(s, word)) return STR_NULL;
+    return skip_blanks((struct str){s.ptr + word.len, s.len - word.len});
+}
+
+static bool has(struct str s, struct str word) {
+    return memmem(s.ptr, s.len, word.ptr, word.len) != NULL;
+}
+
+bool answer_is_error(struct str beginning) {
+    struct str in = behind(beginning, STR("{"));
+    struct str value = behind(behind(in, STR("\"error\"")), STR(":"));
+
+    if (value.len) return value.ptr[0] != 'n'; /* null: no error */
+    value = behind(behind(in, STR("\"object\"")), STR(":"));
+    return value.len && str_starts(value, STR("\"error\""));
+}
+
+bool answer_blames_request(struct str error) {
+    const char *at, *end;
+
+    error.len = MIN(error.len, (size_t)ERROR_BYTES);
+    if (has(error, STR("BadRequest")) || has(error, STR("invalid_request"))) return true;
+    at = memmem(error.ptr, error.len, "\"code\"", 6);
+    if (!at) return false;
+    for (at += 6, end = error.ptr + error.len; at < end && (is_blank(*at) || *at == ':'); at++)
+        ;
+    return end - at >= 3 && at[0] == '4' && at[1] >= '0' && at[1] <= '9' && at[2] >= '0' &&
+           at[2] <= '9';
+}
+
+enum answer_fault answer_judge(struct str body, bool wants_choices) {
+    body = skip_blanks(body);
+    while (body.len && is_blank(body.ptr[body.len - 1]))
+        body.len--;
+    if (body.len == 0) return ANSWER_EMPTY;
+    if (answer_is_error(body)) return ANSWER_ERROR;
+    if ((body.ptr[0] == '{' && body.ptr[body.len - 1] != '}') ||
+        (body.ptr[0] == '[' && body.ptr[body.len - 1] != ']')) {
+        return ANSWER_CUT;
+    }
+    if (!wants_choices) return ANSWER_FINE;
+    if (!has(body, STR("\"choices\"")) || has(body, STR("\"choices\":[]")) ||
+        has(body, STR("\"choices\": []"))) {
+        return ANSWER_EMPTY;
+    }
+    return ANSWER_FINE;
+}

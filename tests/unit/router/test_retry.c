@@ -1,0 +1,49 @@
+/* tests/unit/router/test_retry.c - the words of --retry-on, and what may be sent twice. */
+#include "tests/support/cm.h"
+
+#include "router/retry.h"
+
+#include <string.h>
+
+static void words_of_retry_on_are_bits(void **state) {
+    static const char *const some[] = {"connect", "503"}, *const all[] = {"all"},
+                             *const none[] = {"none"}, *const wrong[] = {"500", "501"},
+                             *const both[] = {"none", "500"};
+    struct error err;
+
+    (void)state;
+    assert_int_equal(retry_causes(&(struct option_list){some, 2}), RETRY_CONNECT | RETRY_503);
+    assert_int_equal(retry_causes(&(struct option_list){all, 1}), RETRY_ALL);
+    assert_int_equal(retry_causes(&(struct option_list){none, 1}), 0);
+    assert_int_equal(retry_check(&(struct option_list){none, 1}, NULL), ST_OK);
+    error_init(&err);
+    assert_int_equal(retry_check(&(struct option_list){wrong, 2}, &err), ST_INVALID);
+    assert_non_null(strstr(err.message, "'501'"));
+    assert_int_equal(retry_check(&(struct option_list){both, 2}, NULL), ST_INVALID);
+    for (int code = 200; code < 600; code++) {
+        uint32_t cause = retry_cause_of_status(code);
+
+        assert_int_equal(cause != 0, code == 500 || (code >= 502 && code <= 504));
+        if (cause) assert_int_equal(retry_name(cause)[2], '0' + code % 10);
+    }
+}
+
+static void only_what_computes_is_sent_twice(void **state) {
+    (void)state;
+    assert_true(retry_is_safe(STR("/v1/chat/completions")));
+    assert_true(retry_is_safe(STR("/generate")));
+    assert_true(retry_is_safe(STR("/v1/embeddings")));
+    assert_true(retry_is_safe(STR("/tokenize")));
+    assert_false(retry_is_safe(STR("/v1/files")));
+    assert_false(retry_is_safe(STR("/v1/load_lora_adapter")));
+    assert_false(retry_is_safe(STR("/v1/chat/completions/")));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(words_of_retry_on_are_bits),
+        cmocka_unit_test(only_what_computes_is_sent_twice),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
