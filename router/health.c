@@ -423,7 +423,7 @@ static void hurry(struct probe *p) {
 }
 
 void health_tick(struct health *h) {
-    bool is_any_down = registry_any_down(h->registry);
+    bool is_any_down = registry_any_down(h->registry, 1);
 
     for (uint32_t w = 0; w < h->config.max_workers; w++) {
         if (!h->probes[w].is_watched) continue;

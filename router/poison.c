@@ -83,6 +83,14 @@ enum poison_verdict poison_judge(struct poison *p, struct str client, struct str
     return verdict;
 }
 
+void poison_forgive(struct poison *p, uint64_t since_us) {
+    if (poison_is_empty(p)) return;
+    pthread_mutex_lock(&p->lock);
+    while (p->n > 0 && at(p, p->n - 1)->since_us >= since_us)
+        p->n--;
+    pthread_mutex_unlock(&p->lock);
+}
+
 bool poison_is_empty(const struct poison *p) {
     return !p || p->n == 0;
 }

@@ -11,6 +11,9 @@
  *      body known of others alone  POISON_RUMOURED  tried; the first loss is the last
  *      else                        POISON_UNKNOWN   tried; the second is
  *
+ * When a whole fleet goes at once, each of its requests loses two workers as well, and none is the reason:
+ * one alone is given no third. What was entered around that time is forgiven.
+ *
  * One table for all router loops, of a fixed size, the oldest forgotten first. While it is empty, which
  * is nearly always, asking costs one load from memory and no lock. Any thread. */
 #ifndef ROUTER_POISON_H
@@ -19,7 +22,8 @@
 #include "common/base.h"
 #include "common/buf.h"
 
-#define POISON_MAX 256
+#define POISON_MAX  256
+#define POISON_LOST 2 /* workers that a request may lose */
 
 struct poison;
 
@@ -32,6 +36,9 @@ void poison_destroy(struct poison *p);            /* NULL is fine */
 void poison_add(struct poison *p, struct str client, struct str body, uint64_t now_us);
 enum poison_verdict poison_judge(struct poison *p, struct str client, struct str body,
                                  uint64_t now_us);
+
+/* Forgets what was entered since then. */
+void poison_forgive(struct poison *p, uint64_t since_us);
 
 /* Whether anything may be remembered: else who asks need not find out the client's name. */
 bool poison_is_empty(const struct poison *p);

@@ -33,6 +33,7 @@
 #include "common/log.h"
 #include "common/mem.h"
 #include "common/openai.h"
+#include "router/poison.h"
 #include "router/prompt_hash.h"
 #include "router/proxy_internal.h"
 #include "router/router_metrics.h"
@@ -45,7 +46,6 @@
 #define RETRY_SHARE        5
 #define RETRY_MIN          3
 #define UNREACHED_FREE     16 /* attempts that reached no worker and do not count */
-#define MAX_LOST           2  /* a request that has lost so many workers may be what kills them */
 #define MAX_IDLE_EXCHANGES 256
 #define KEPT_CHAIN_BLOCKS  1024 /* a recycled exchange keeps room for; 12 KiB */
 #define SMALL_BODY_BYTES   2048 /* copied behind its head rather than gathered by the kernel */
@@ -576,7 +576,7 @@ static struct exchange *exchange_open(struct proxy *p) {
     x->n_tried = x->n_lost = x->n_attempts = x->n_pauses = x->n_drained = 0;
     x->n_unreached = x->n_accused = 0;
     x->waited_us = 0;
-    x->max_lost = MAX_LOST;
+    x->max_lost = POISON_LOST;
     x->retry_after_us = 0;
     x->up = NULL;
     x->has_sent = x->is_routed = x->is_retry = x->is_salted = x->is_waiting = false;

@@ -103,9 +103,10 @@ void registry_tick(struct registry *r, uint64_t now_us);
 void registry_probed(struct registry *r, uint32_t id, bool was_away);
 
 /* True when no worker of the model of `id` may be picked, so that requests wait for the first that
- * answers; registry_any_down: whether there is such a model. */
+ * answers; registry_any_down: whether there is such a model, of so
+ * many workers or more. */
 bool registry_is_down(struct registry *r, uint32_t id);
-bool registry_any_down(struct registry *r);
+bool registry_any_down(struct registry *r, uint32_t n_workers);
 
 /* What has become of the breaker of `id` since it was asked last: for the log. */
 struct registry_news {

@@ -69,12 +69,12 @@ bool registry_is_down(struct registry *r, uint32_t id) {
     return is_down;
 }
 
-bool registry_any_down(struct registry *r) {
+bool registry_any_down(struct registry *r, uint32_t n_workers) {
     bool is_any = false;
 
     pthread_mutex_lock(&r->lock);
     for (uint32_t i = 0; i < r->n_models; i++)
-        is_any = is_any || model_is_down(&r->models[i]);
+        is_any = is_any || (r->models[i].n_workers >= n_workers && model_is_down(&r->models[i]));
     pthread_mutex_unlock(&r->lock);
     return is_any;
 }

@@ -52,7 +52,9 @@
 #include "router/upgrade/succession.h"
 #include "router/supervisor.h"
 
-#define TICK_US        100000u
+#define TICK_US 100000u
+#define FORGIVEN_US                                                                                \
+    2000000u /* before all workers of a model were gone: requests lost two of them */
 #define WORKER_STOP_US 5000000u /* what launched workers get after SIGTERM */
 
 /* --- stopping ------------------------------------------------------------------------------------*/
@@ -238,12 +240,21 @@ static void on_worker_hung(uint32_t worker, bool is_hung, void *arg) {
         frontend_worker_hung(r->frontends[i], worker, view.incarnation, is_hung);
 }
 
+/* A request is given two workers to lose: where more are gone, it was not one that took them. */
+static void forgive_if_all_are_gone(struct router *r) {
+    uint64_t now_us = loop_now_us(r->loop);
+
+    if (!poison_is_empty(r->poison) && registry_any_down(r->registry, POISON_LOST + 1))
+        poison_forgive(r->poison, now_us - MIN(now_us, FORGIVEN_US));
+}
+
 static void on_tick(void *arg) {
     struct router *r = arg;
 
     registry_tick(r->registry, loop_now_us(r->loop));
     refusals_tick(r->refusals, loop_now_us(r->loop));
     if (r->health) health_tick(r->health);
+    forgive_if_all_are_gone(r);
     if (r->wants_drain) stop(r, (uint64_t)r->options->drain_settle_ms * 1000);
     metric_reach(metrics_at(r->metrics, ROUTER_decision_log_dropped_total),
                  decision_log_n_dropped(r->decisions));

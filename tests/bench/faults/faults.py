@@ -65,6 +65,28 @@ class Workers:
         self.wait(i)
 
 
+class Engines:
+    """Foreign engines (engine.py): all that a router has to go by is what their answers show."""
+
+    def __init__(self, fleet, kind="errors", n=N_WORKERS):
+        self.fleet, self.kind = fleet, kind
+        self.ports = free_ports(n)
+        self.urls = [f"http://127.0.0.1:{port}" for port in self.ports]
+        self.processes = [self.spawn(i) for i in range(n)]
+        for i in range(n):
+            self.wait(i)
+
+    def spawn(self, i):
+        return self.fleet.start([sys.executable, HERE / "engine.py", self.ports[i], self.kind])
+
+    def wait(self, i):
+        """Until it listens; when that was."""
+        while True:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.ports[i]), timeout=1):
+                return time.monotonic()
+            time.sleep(0.001)
+
+
 class Load:
     """The load generator in the background; `report` waits for its end."""
 
@@ -80,6 +102,11 @@ class Load:
 
     def report(self):
         return json.loads(self.process.communicate(timeout=120)[0])
+
+    def failures(self, path):
+        """Of the records at `path`, those of failed requests: when each ended."""
+        lines = [line.split(",") for line in pathlib.Path(path).read_text().splitlines()[1:]]
+        return [self.began + int(line[3]) / 1e6 for line in lines if line[4] != "ok"]
 
 
 tokens_of_service = 40
@@ -98,10 +125,10 @@ def calibrate(workers):
           flush=True)
 
 
-def start_haproxy(fleet, urls):
+def start_haproxy(fleet, urls, observe="layer4"):
     (port,) = free_ports(1)
     servers = "\n    ".join(f"server w{i} {u.split('//')[1]}" for i, u in enumerate(urls))
-    conf = fleet.file(f"haproxy-{port}.cfg", HERE / "haproxy.cfg", port=port, servers=servers)
+    conf = fleet.file(f"haproxy-{port}.cfg", HERE / "haproxy.cfg", port=port, servers=servers, observe=observe)
     proxy = fleet.start([find_program("haproxy"), "-db", "-f", conf])
     proxy.url = f"http://127.0.0.1:{port}"
     wait_for(lambda: (get(proxy.url + "/health") or [0])[0] == 200, "haproxy")
@@ -223,6 +250,80 @@ def rolling(workers):
         say("rolling", "rolling restart", figures(report), "0 of 30,000 failed",
             report["failed"] == 0 and report["requests"] >= 29000)
     both("rolling", workers, fault, judge, 60)
+
+
+def bad_answers(scenario, kind):
+    """The same before ours and before haproxy, which looks at answers (observe layer7) as we do."""
+    def fault(run):
+        run.at(2)
+        engines.processes[1].process.send_signal(signal.SIGUSR1)
+
+    with Fleet() as fleet:
+        engines = Engines(fleet, kind)
+        router = start_ours(fleet, engines.urls)
+        run = Load(router.url, duration_s=60)
+        fault(run)
+        report = run.report()
+        share = report["failed"] / report["requests"]
+        page = metrics_of(router)
+        sent = metric("\n".join(l for l in page.splitlines() if engines.urls[1] in l), "incipit_worker_requests_total")
+        say(scenario, f"one of four is {kind}", f"{figures(report)}; it was sent {sent:.0f}", "<= 0.5 % of 30,000 failed",
+            share <= 0.005 and report["requests"] >= 29000)
+        engines.processes[1].process.send_signal(signal.SIGUSR2)
+        mended = time.monotonic()
+        run = Load(router.url, duration_s=3, rps=50)
+        wait_for(lambda: json.loads(get(router.admin_url + "/workers")[1])["stats"]["healthy_workers"] == N_WORKERS,
+                 "the mended worker", 10)
+        say(scenario, "back when it is mended", f"{time.monotonic() - mended:.2f} s", "<= a probe period and a request: 0.8 s",
+            time.monotonic() - mended <= 0.8)
+        run.report()
+    if not find_program("haproxy"):
+        skip(f"{scenario} before haproxy", "haproxy is not installed: make deps-bench")
+        return
+    with Fleet() as fleet:
+        engines = Engines(fleet, kind)
+        proxy = start_haproxy(fleet, engines.urls, observe="layer7")
+        run = Load(proxy.url, duration_s=20)
+        fault(run)
+        print(f"      haproxy, observe layer7, 20 s: {figures(run.report())}", flush=True)
+
+
+def errors(workers):
+    """errors: one of four foreign engines answers 500 at once."""
+    bad_answers("errors", "errors")
+
+
+def empty(workers):
+    """empty: one of four foreign engines answers 200 with an empty body at once."""
+    bad_answers("empty", "empty")
+
+
+def down(workers):
+    """down: all four foreign engines are killed, and are back two seconds later."""
+    def run_before(name, start, fleet):
+        engines = Engines(fleet)
+        proxy = start(fleet, engines.urls)
+        Load(proxy.url, duration_s=1).report()
+        records = fleet.dir / f"{name}.csv"
+        run = Load(proxy.url, "--records", records, duration_s=8)
+        run.at(2)
+        for p in engines.processes:
+            p.process.kill()
+        run.at(4)
+        engines.processes = [engines.spawn(i) for i in range(N_WORKERS)]
+        back = min(engines.wait(i) for i in range(N_WORKERS))
+        report = run.report()
+        failed = run.failures(records)
+        late = [t - back for t in failed if t > back + 0.05]
+        return proxy, report, f"{figures(report)}; {len(late)} failed later than 50 ms after the first was back" + (
+            f", the last {max(late) * 1000:.0f} ms after" if late else ""), late
+
+    with Fleet() as fleet:
+        router, report, text, late = run_before("ours", start_ours, fleet)
+        say("down", "all workers down for 2 s", text, "0 later than 50 ms", not late)
+    if find_program("haproxy"):
+        with Fleet() as fleet:
+            print(f"      haproxy, tuned: {run_before('haproxy', start_haproxy, fleet)[2]}", flush=True)
 
 
 def refused(workers):
@@ -579,7 +680,7 @@ def descriptors(workers):
             time.monotonic() - began <= 1)
 
 
-SCENARIOS = {"none": no_fault, "kill": kill, "stop": stop, "rolling": rolling, "refused": refused,
+SCENARIOS = {"none": no_fault, "kill": kill, "errors": errors, "empty": empty, "down": down, "stop": stop, "rolling": rolling, "refused": refused,
              "half-open": half_open, "slow-reader": slow_reader, "idle": idle, "leave": leave, "garbage": garbage,
              "poison": poison, "reload": reload, "drain": drain, "descriptors": descriptors}
 

@@ -46,6 +46,26 @@ static void a_body_of_others_is_a_rumour(void **state) {
     poison_destroy(p);
 }
 
+static void what_was_entered_lately_can_be_forgiven(void **state) {
+    struct poison *p = poison_create(MEMORY_US);
+
+    (void)state;
+    poison_forgive(p, 0);
+    poison_forgive(NULL, 0);
+    for (uint64_t i = 0; i < 2 * POISON_MAX; i++) {
+        const char body = (char)('a' + i % 16);
+
+        poison_add(p, STR("me"), (struct str){&body, 1}, NOW + i);
+    }
+    poison_forgive(p, NOW + POISON_MAX + 16); /* the ring has the second half */
+    assert_int_equal(poison_judge(p, STR("me"), STR("a"), NOW), POISON_SUSPECT);
+    poison_forgive(p, NOW + POISON_MAX);
+    assert_true(poison_is_empty(p));
+    poison_add(p, STR("me"), STR("a"), NOW + 3 * POISON_MAX);
+    assert_int_equal(poison_judge(p, STR("me"), STR("a"), NOW), POISON_SUSPECT);
+    poison_destroy(p);
+}
+
 static void without_a_memory_nothing_is_known(void **state) {
     struct poison *p = poison_create(0);
 
@@ -78,6 +98,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_body_is_remembered_for_its_time),
         cmocka_unit_test(a_body_of_others_is_a_rumour),
+        cmocka_unit_test(what_was_entered_lately_can_be_forgiven),
         cmocka_unit_test(without_a_memory_nothing_is_known),
         cmocka_unit_test(the_oldest_are_forgotten_first),
     };
