@@ -209,7 +209,7 @@ MUST_USE enum status http_body_eof(struct http_body *b, struct error *err);
 
 const char *http_method_name(enum http_method m); /* "GET"; "" for HTTP_OTHER_METHOD */
 enum http_method http_method_of(struct str name);
-const char *http_reason(int code); /* "Not Found"; "Unknown" for what has none */
+const char *http_reason(int code); /* "Not Found", as IANA has it; "" for a code that it has not */
 
 /* Decodes %XX and '+' of a query parameter into `out`. False: no such parameter. A broken escape is
  * kept as it is. */

@@ -208,13 +208,17 @@ static void append_explanation(struct exchange *x) {
     buf_append_str(out, STR("\r\n"));
 }
 
-/* The reason is ours, as what a worker says there is for people. */
-static char *put_status_line(char *to, uint16_t code) {
+/* The reason is that of the standard; of a code that has none there, what the worker says. */
+static char *put_status_line(char *to, const struct http_head *head, const char *data) {
+    uint16_t code = head->status_code;
+    struct str reason;
+
     if (code == 200) return put(to, STR("HTTP/1.1 200 OK\r\n"));
+    reason = str_of(http_reason(code));
     to = put(to, STR("HTTP/1.1 "));
     to = str_put_u64(to, code);
     *to++ = ' ';
-    to = put(to, str_of(http_reason(code)));
+    to = put(to, reason.len ? reason : http_span_str(head->reason, data));
     return put(to, STR("\r\n"));
 }
 
@@ -225,7 +229,7 @@ void proxy_build_client_head(struct exchange *x, const char *data) {
     buf_clear(out);
     to = buf_reserve(out, http_kept_max(&x->head) + OWN_MAX);
     if (!to) return;
-    to = put_status_line(to, x->head.status_code);
+    to = put_status_line(to, &x->head, data);
     to = http_write_kept(to, &x->head, data, kept_from_client(x));
     to = put(to, STR("x-request-id: "));
     to = put(to, proxy_request_id(x));

@@ -28,7 +28,7 @@
 #define UNTIL_UP     "workers are probed until they answer"
 #define NO_ALIAS     "models go by the names that their workers give them"
 #define OWN_BREAKER                                                                                \
-    "a worker that fails is left out at once, 1 s to 60 s, then one request tries it"
+    "a worker that fails is left out, and one request tries it after --probe-interval or more"
 #define ELSEWHERE    "a retry goes to another worker, and need not wait"
 #define IN_KEYS_FILE "tenants, rates and priorities go beside the keys in --api-keys-file"
 #define NO_STATS     "load is counted as requests pass, not scraped"

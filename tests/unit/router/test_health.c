@@ -23,7 +23,7 @@ struct fixture {
     uint32_t id;
     /* What it does. */
     int health_code;
-    bool is_silent, is_foreign;
+    bool is_silent, is_foreign, describes_nothing;
     const char *generation, *model;
     /* What was told. */
     int n_ready, n_hung, n_back, n_probes, n_infos;
@@ -38,7 +38,8 @@ static void on_request(struct http_request *req, void *arg) {
     if (str_eq(req->path, STR("/health"))) {
         fx->n_probes++;
         http_reply(req, fx->health_code, NULL, STR(""));
-    } else if (str_eq(req->path, STR("/server_info")) && !fx->is_foreign) {
+    } else if (str_eq(req->path, STR("/server_info")) && !fx->is_foreign &&
+               !fx->describes_nothing) {
         struct wire_server_info info = {.wire = 1, .block_size = 16, .n_blocks = 100};
 
         fx->n_infos++;
@@ -46,7 +47,7 @@ static void on_request(struct http_request *req, void *arg) {
         snprintf(info.generation, sizeof(info.generation), "%s", fx->generation);
         wire_append_server_info(&body, &info);
         http_reply(req, 200, "application/json", buf_str(&body));
-    } else if (str_eq(req->path, STR("/v1/models"))) {
+    } else if (str_eq(req->path, STR("/v1/models")) && !fx->describes_nothing) {
         buf_appendf(&body, "{\"data\":[{\"id\":\"%s\",\"max_model_len\":4096}]}", fx->model);
         http_reply(req, 200, "application/json", buf_str(&body));
     } else {
@@ -80,8 +81,8 @@ static void open_worker(struct fixture *fx) {
 
 #define PATIENT_MS 20000 /* where a slow machine must not look like a worker that hangs */
 
-static void start_with(struct fixture *fx, uint32_t timeout_ms) {
-    struct health_config hc = {.interval_us = 10000,
+static void start_every(struct fixture *fx, uint32_t timeout_ms, uint32_t interval_us) {
+    struct health_config hc = {.interval_us = interval_us,
                                .timeout_ms = timeout_ms,
                                .n_misses = 2,
                                .n_hits = 2,
@@ -106,6 +107,10 @@ static void start_with(struct fixture *fx, uint32_t timeout_ms) {
     snprintf(url, sizeof(url), "http://127.0.0.1:%u", fx->port);
     assert_int_equal(registry_add(fx->registry, url, &fx->id, NULL), ST_OK);
     fx->health = health_create(fx->loop, fx->client, fx->registry, NULL, &hc, on_ready, fx);
+}
+
+static void start_with(struct fixture *fx, uint32_t timeout_ms) {
+    start_every(fx, timeout_ms, 10000);
 }
 
 static void start(struct fixture *fx) {
@@ -269,8 +274,66 @@ static void one_that_is_unwatched_is_left_alone(void **state) {
     finish(&fx);
 }
 
+/* What waits for it should not wait for its turn to be probed. */
+static void last_worker_is_probed_at_once_when_it_is_out(void **state) {
+    struct fixture fx;
+    int n_probes;
+
+    (void)state;
+    start_every(&fx, PATIENT_MS, 3600000000u);
+    health_watch(fx.health, fx.id);
+    TURN_UNTIL(fx.loop, fx.n_ready == 1);
+    health_tick(fx.health);
+    for (int i = 0; i < 20; i++)
+        loop_turn(fx.loop, 1000);
+    n_probes = fx.n_probes;
+    registry_set_reason(fx.registry, fx.id, WORKER_DISABLED, true);
+    health_tick(fx.health);
+    TURN_UNTIL(fx.loop, fx.n_probes > n_probes + 2); /* and again, until it is back */
+    registry_set_reason(fx.registry, fx.id, WORKER_DISABLED, false);
+    finish(&fx);
+}
+
+static void server_that_describes_nothing_serves_any_model(void **state) {
+    struct registry_view view;
+    struct fixture fx;
+
+    (void)state;
+    start(&fx);
+    fx.describes_nothing = true;
+    fx.health_code = 404;
+    health_watch(fx.health, fx.id);
+    TURN_UNTIL(fx.loop, fx.n_ready == 1);
+    assert_true(registry_get(fx.registry, fx.id, &view));
+    assert_true(view.is_foreign && view.reasons == 0);
+    assert_string_equal(view.info.model, REGISTRY_ANY_MODEL);
+    fx.describes_nothing = false; /* it may say later */
+    fx.is_foreign = true;
+    TURN_UNTIL(fx.loop,
+               (registry_get(fx.registry, fx.id, &view), strcmp(view.info.model, "m") == 0));
+    finish(&fx);
+}
+
+/* One that had the path, and has it no more, is another server, or a broken one. */
+static void lost_health_path_is_a_miss(void **state) {
+    struct registry_view view;
+    struct fixture fx;
+
+    (void)state;
+    start(&fx);
+    health_watch(fx.health, fx.id);
+    TURN_UNTIL(fx.loop, fx.n_ready == 1);
+    fx.health_code = 404;
+    TURN_UNTIL(fx.loop, (registry_get(fx.registry, fx.id, &view), view.reasons != 0));
+    assert_int_equal(view.reasons, WORKER_UNHEALTHY);
+    finish(&fx);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(last_worker_is_probed_at_once_when_it_is_out),
+        cmocka_unit_test(server_that_describes_nothing_serves_any_model),
+        cmocka_unit_test(lost_health_path_is_a_miss),
         cmocka_unit_test(a_worker_is_ready_once_it_has_described_itself),
         cmocka_unit_test(an_engine_that_is_not_ours_is_known_by_its_models),
         cmocka_unit_test(misses_take_it_out_and_hits_bring_it_back),

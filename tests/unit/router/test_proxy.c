@@ -531,8 +531,37 @@ static void what_was_never_sent_costs_no_tokens(void **state) {
     keys_destroy(keys);
 }
 
+static void reason_phrase_is_that_of_the_standard_or_the_workers(void **state) {
+    static const struct {
+        const char *said, *wanted;
+    } cases[] = {
+        {"205 Whatever", "HTTP/1.1 205 Reset Content\r\n"},
+        {"307", "HTTP/1.1 307 Temporary Redirect\r\n"},
+        {"451 No", "HTTP/1.1 451 Unavailable For Legal Reasons\r\n"},
+        {"299 Fine by me", "HTTP/1.1 299 Fine by me\r\n"},
+        {"499 ", "HTTP/1.1 499 \r\n"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        char answer[256];
+        struct fixture fx;
+        struct client c;
+
+        start(&fx, 1);
+        snprintf(answer, sizeof(answer), "HTTP/1.1 %s\r\ncontent-length: 4\r\n\r\nbody",
+                 cases[i].said);
+        PLAY(&fx, {answer});
+        ask(&fx, &c, ASK, "body");
+        assert_int_equal(client_count(&c, cases[i].wanted), 1);
+        client_close(&c);
+        finish(&fx);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(reason_phrase_is_that_of_the_standard_or_the_workers),
         cmocka_unit_test(an_answer_is_relayed_and_accounted),
         cmocka_unit_test(what_a_client_says_of_its_way_here_is_not_passed_on),
         cmocka_unit_test(a_worker_that_tells_gets_the_chain),

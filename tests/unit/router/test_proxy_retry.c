@@ -535,6 +535,31 @@ static double n_beyond_budget(const struct fixture *fx, const char *outcome) {
     return metric_value(METRICS_GET(fx->metrics, ROUTER_retry_budget_exhausted_total, outcome));
 }
 
+/* All that it had, be that all there is. */
+static void share_of_a_lost_worker_moves_at_once(void **state) {
+    struct fixture fx;
+    struct client c[6];
+
+    (void)state;
+    start(&fx, 2);
+    registry_set_reason(fx.registry, 1, WORKER_DISABLED, true);
+    PLAY(&fx, {NULL});
+    for (size_t i = 0; i < ARRAY_LEN(c); i++) {
+        client_open(&c[i], fx.port);
+        client_send(&c[i], fx.loop, STR(ASK));
+    }
+    TURN_UNTIL(fx.loop, fx.fake.n_requests == ARRAY_LEN(c));
+    registry_set_reason(fx.registry, 1, WORKER_DISABLED, false);
+    PLAY(&fx, {JSON_OK});
+    fake_drop_all(&fx.fake);
+    for (size_t i = 0; i < ARRAY_LEN(c); i++) {
+        client_expect(&c[i], fx.loop, "{\"ok\":true}");
+        client_close(&c[i]);
+    }
+    assert_true(n_beyond_budget(&fx, "waited") == 0);
+    finish(&fx);
+}
+
 static void a_client_that_leaves_while_a_retry_waits_is_forgotten(void **state) {
     struct fixture fx;
     struct client c[24]; /* of four workers: 12 retries at once, as one of them may have had */
@@ -590,6 +615,7 @@ int main(void) {
         cmocka_unit_test(a_refusal_is_passed_on_only_when_nobody_else_is_there),
         cmocka_unit_test(a_worker_that_drains_costs_no_attempt_and_no_strike),
         cmocka_unit_test(when_all_drain_the_refusal_is_passed_on),
+        cmocka_unit_test(share_of_a_lost_worker_moves_at_once),
         cmocka_unit_test(a_client_that_leaves_while_a_retry_waits_is_forgotten),
     };
 
