@@ -95,6 +95,13 @@ uint32_t forward_unsalted_kinds(const struct forward *f, struct str path) {
     return str_eq(path, STR("/v1/messages")) ? VLLM | SGLANG : 0;
 }
 
+bool forward_is_listed(struct str path) {
+    for (size_t i = 0; i < ARRAY_LEN(calls); i++) {
+        if (str_eq(path, calls[i].path)) return true;
+    }
+    return false;
+}
+
 bool forward_computes(struct str path) {
     for (size_t i = 0; i < ARRAY_LEN(calls); i++) {
         if (str_eq(path, calls[i].path)) return calls[i].computes;

@@ -42,6 +42,10 @@ MUST_USE enum status forward_refuse_unsalted(struct str path, struct error *err)
 MUST_USE enum status forward_check_fields(const struct forward *f, const struct body_scan *scan,
                                           struct error *err);
 
+/* Is the path on a list of ours? Such a call computes an answer and leaves nothing behind in the worker, so
+ * that it may be sent twice; what the operator has added may. */
+bool forward_is_listed(struct str path);
+
 /* Does the answer to this path depend on a prefix cache, so that tenants are kept apart in it? */
 bool forward_computes(struct str path);
 

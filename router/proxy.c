@@ -33,6 +33,7 @@
 #include "common/log.h"
 #include "common/mem.h"
 #include "common/openai.h"
+#include "router/forward.h"
 #include "router/poison.h"
 #include "router/prompt_hash.h"
 #include "router/proxy_internal.h"
@@ -606,7 +607,7 @@ void proxy_start(struct proxy *p, struct http_request *req) {
     req->on_abort = on_client_abort;
     req->on_drain = on_client_drain;
     proxy_choose_request_id(x);
-    x->is_safe = retry_is_safe(req->path);
+    x->is_safe = forward_is_listed(req->path);
     x->is_completion =
         str_eq(req->path, STR("/v1/chat/completions")) || str_eq(req->path, STR("/v1/completions"));
     loop_timer_start(&x->timeout, p->config.request_timeout_us);

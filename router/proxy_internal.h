@@ -116,7 +116,7 @@ struct exchange {
     bool wants_explanation;
     struct explanation why; /* if it does, or decisions are logged */
     bool is_generation; /* computes its prompt: what is read from it stays in the worker's cache */
-    bool is_safe;       /* may be sent twice: see retry.h */
+    bool is_safe;       /* may be sent twice: see forward.h */
     bool is_completion; /* its answer has choices */
     bool is_salted;     /* its tenant shares no cache with others */
     bool has_sent;      /* bytes have gone to the client: no retry any more */

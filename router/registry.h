@@ -256,7 +256,7 @@ struct registry_target { /* where an attempt goes */
     bool tells_requests;  /* takes x-incipit-chain */
     bool is_foreign;      /* does not show its first token before the end, unless it streams */
     enum worker_kind kind;
-    bool is_tls; /* and its certificate is for the host of `authority` */
+    bool is_tls;            /* and its certificate is for the host of `authority` */
     uint32_t n_workers;     /* of its model */
     uint32_t max_model_len; /* as it says; 0: it does not */
     socklen_t addr_len;

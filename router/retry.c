@@ -60,25 +60,3 @@ uint32_t retry_cause_of_status(int code) {
     default: return 0;
     }
 }
-
-bool retry_is_safe(struct str path) {
-    static const struct str safe[] = {
-        {"/v1/chat/completions", 20},
-        {"/v1/completions", 15},
-        {"/generate", 9},
-        {"/v1/embeddings", 14},
-        {"/tokenize", 9},
-        {"/detokenize", 11},
-        {"/v1/responses", 13},
-        {"/v1/messages", 12},
-        {"/v1/rerank", 10},
-        {"/v1/score", 9},
-        {"/v1/classify", 12},
-        {"/v1/moderations", 15},
-    };
-
-    for (size_t i = 0; i < ARRAY_LEN(safe); i++) {
-        if (str_eq(path, safe[i])) return true;
-    }
-    return false;
-}

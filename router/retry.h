@@ -1,8 +1,8 @@
-/* router/retry.h - which failures are tried again on another worker, and which requests may be.
+/* router/retry.h - which failures are tried again on another worker.
  *
  * The words are those of --retry-on; each is a bit. A request that only computes an answer may be sent
- * twice: nothing is left behind by the one that failed. What else is posted is sent again only when it
- * never reached a worker. Pure. */
+ * twice (forward.h): nothing is left behind by the one that failed. What else is posted is sent again only
+ * when it never reached a worker. Pure. */
 #ifndef ROUTER_RETRY_H
 #define ROUTER_RETRY_H
 
@@ -31,8 +31,5 @@ uint32_t retry_causes(const struct option_list *words);
 
 uint32_t retry_cause_of_status(int code); /* 0: an answer like any other */
 const char *retry_name(uint32_t cause);   /* the word of one bit */
-
-/* Whether a POST to the path computes an answer and does nothing else. */
-bool retry_is_safe(struct str path);
 
 #endif

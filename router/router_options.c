@@ -313,9 +313,9 @@ static const struct option_def rows[] = {
          "Failures after which a request is sent to another worker, as long as its client has seen "
          "nothing: connect (no connection), reset (it broke), timeout (--first-byte-timeout), "
          "malformed (not HTTP), empty (200 without an answer), and 500, 502, 503, 504; or all, or "
-         "none. Fewer show clients more of what workers do. Requests that may leave something "
-         "behind, other than completions, embeddings and their like, are retried after connect "
-         "alone."},
+         "none. Fewer show clients more of what workers do. Calls that --forward-path adds may "
+         "leave "
+         "something behind, and are retried after connect alone."},
     {"connect-timeout", OPT_MS, FIELD(connect_timeout_ms), .def = "250ms", .min = "1ms",
      .max = "1m", .group = "Failures", .help = "Time a worker has to accept a connection."},
     {"first-byte-timeout", OPT_MS, FIELD(first_byte_timeout_ms), .def = "0", .max = "24h",

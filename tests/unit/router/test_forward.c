@@ -106,6 +106,16 @@ static void kinds_are_known_by_who_owns_the_model(void **state) {
     assert_int_equal(worker_kind_of(true, "foreign"), WORKER_OTHER);
 }
 
+static void only_what_is_listed_may_be_sent_twice(void **state) {
+    (void)state;
+    assert_true(forward_is_listed(STR("/v1/chat/completions")));
+    assert_true(forward_is_listed(STR("/generate")));
+    assert_true(forward_is_listed(STR("/v1/embeddings")));
+    assert_false(forward_is_listed(STR("/v1/files")));
+    assert_false(forward_is_listed(STR("/v1/load_lora_adapter")));
+    assert_false(forward_is_listed(STR("/v1/chat/completions/")));
+}
+
 int main(void) {
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(calls_of_every_worker_go_to_all),
@@ -115,6 +125,7 @@ int main(void) {
         cmocka_unit_test(options_that_name_nothing_are_refused),
         cmocka_unit_test(fields_that_steer_a_worker_are_refused),
         cmocka_unit_test(kinds_are_known_by_who_owns_the_model),
+        cmocka_unit_test(only_what_is_listed_may_be_sent_twice),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

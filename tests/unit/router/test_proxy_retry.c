@@ -1,6 +1,7 @@
 /* tests/unit/router/test_proxy_retry.c - attempts that fail: what is tried elsewhere, and what is said. */
 #include "tests/support/cm.h"
 
+#include "router/forward.h"
 #include "router/poison.h"
 #include "router/retry.h"
 #include "tests/support/proxy_fixture.h"
@@ -518,11 +519,15 @@ static void error_that_blames_the_request_is_passed_on(void **state) {
 }
 
 static void request_that_may_leave_something_behind_is_sent_once(void **state) {
+    static const char *const added[] = {"/v1/files"};
+    const struct forward forward = {.paths = {added, 1}};
+    struct proxy_config config = usual;
     struct fixture fx;
     struct client c;
 
     (void)state;
-    start(&fx, 2);
+    config.forward = &forward;
+    start_with(&fx, 2, config, false);
     PLAY(&fx, {NULL, FAKE_RESET});
     ask(&fx, &c, "POST /v1/files HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{}",
         "HTTP/1.1 502");

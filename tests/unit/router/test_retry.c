@@ -1,4 +1,4 @@
-/* tests/unit/router/test_retry.c - the words of --retry-on, and what may be sent twice. */
+/* tests/unit/router/test_retry.c - the words of --retry-on. */
 #include "tests/support/cm.h"
 
 #include "router/retry.h"
@@ -28,21 +28,9 @@ static void words_of_retry_on_are_bits(void **state) {
     }
 }
 
-static void only_what_computes_is_sent_twice(void **state) {
-    (void)state;
-    assert_true(retry_is_safe(STR("/v1/chat/completions")));
-    assert_true(retry_is_safe(STR("/generate")));
-    assert_true(retry_is_safe(STR("/v1/embeddings")));
-    assert_true(retry_is_safe(STR("/tokenize")));
-    assert_false(retry_is_safe(STR("/v1/files")));
-    assert_false(retry_is_safe(STR("/v1/load_lora_adapter")));
-    assert_false(retry_is_safe(STR("/v1/chat/completions/")));
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(words_of_retry_on_are_bits),
-        cmocka_unit_test(only_what_computes_is_sent_twice),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
