@@ -155,7 +155,7 @@ def test_an_echo_of_somebody_else_s_message_changes_nothing(shared_api):
     ("kv_transfer_params", {"do_remote_decode": True}), ("lora_request", {"lora_name": "a"}),
 ])
 def test_what_would_change_the_answer_is_refused(shared_api, field, value):
-    answer = shared_api.post("/v1/chat/completions", {"messages": HELLO, "max_tokens": 1, field: value})
+    answer = shared_api.worker.post("/v1/chat/completions", {"messages": HELLO, "max_tokens": 1, field: value})
     assert answer.code == 400 and answer.json["error"]["param"] == field, answer.body
 
 

@@ -141,7 +141,7 @@ def test_flags_annotations_and_labels_of_other_routers(discover, api, herd):
             pod("w-4", "127.0.1.4", labels={"tier": "b"}))
     router = discover("--service-discovery", "--selector", "app=incipit-worker", "tier=a", "--service-discovery-port", 1)
     reaches(router, {"127.0.1.1": "ready", "127.0.1.3": "ready"}, "the two that are meant")
-    assert "kube_role_left_out pod=w-2 role=decode" in router.log
+    wait_for(lambda: "kube_role_left_out pod=w-2 role=decode" in router.log, "the line")
     counts(router, "left_out", 1)
 
 

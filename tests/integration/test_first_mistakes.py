@@ -8,6 +8,8 @@ from conftest import BUILD, DEMO_MODEL, PATIENCE_S, ROOT
 
 
 def run(program, *args):
+    if program == "incipit-worker" and "--port" not in args:
+        args = (*args, "--port", 0)  # whatever runs on this machine
     return subprocess.run([str(BUILD / program), *map(str, args)], capture_output=True, text=True,
                           timeout=PATIENCE_S, check=False)
 

@@ -178,8 +178,9 @@ def test_logprobs_of_a_streamed_chat_are_those_of_the_whole(client):
     request = {"model": "synthetic", "messages": HELLO, "max_tokens": 12, "temperature": 0, "logprobs": True,
                "top_logprobs": 3}
     whole = client.chat.completions.create(**request).choices[0].logprobs.content
-    streamed = [t for c in client.chat.completions.create(**request, stream=True)
-                for t in c.choices[0].logprobs.content]
+    first, *chunks = client.chat.completions.create(**request, stream=True)
+    assert first.choices[0].delta.content == "" and first.choices[0].logprobs is None
+    streamed = [t for c in chunks for t in c.choices[0].logprobs.content]
     assert streamed == whole and len(whole) == 12
     assert all(t.top_logprobs[0].logprob >= t.logprob and bytes(t.bytes) for t in whole)
 

@@ -34,6 +34,6 @@ def test_it_starts_and_answers(programs, args):
 
 
 def test_a_model_of_a_hub_gets_a_sentence():
-    result = subprocess.run([str(PORTABLE), "--model", "someone/something"], capture_output=True, text=True,
+    result = subprocess.run([str(PORTABLE), "--model", "someone/something", "--port", "0"], capture_output=True, text=True,
                             timeout=PATIENCE_S, check=False)
     assert result.returncode != 0 and "libcurl" in result.stderr, result.stderr

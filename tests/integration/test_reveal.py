@@ -74,7 +74,7 @@ def started(router):
 class Deployment:
     """A router and what is behind it, as one of our deployments has them by default; two keys."""
 
-    def __init__(self, programs, folder, kind, keys=KEYS, more=(), worker_more=()):
+    def __init__(self, programs, folder, kind, keys=KEYS, more=(), worker_more=(), only_key=None):
         self.kind, self.shim = kind, None
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "keys").write_text(keys)
@@ -85,7 +85,9 @@ class Deployment:
             return
         config, worker_args = folder / "router.yaml", []
         if kind == "systemd":
-            config.write_text(made_for_loopback(ROOT / "deploy/systemd/router.yaml"))
+            config.write_text(made_for_loopback(ROOT / "deploy/systemd/router.yaml").replace("@SYSCONFDIR@", str(folder)))
+            (folder / "incipit").mkdir()
+            (folder / "incipit/admin-key").write_text("admin-secret\n")
             worker_args = ["--config", ROOT / "deploy/systemd/worker.yaml"]
         elif kind in ("kustomize", "kustomize vllm"):
             overlay = "base" if kind == "kustomize" else "overlays/vllm"
@@ -94,7 +96,7 @@ class Deployment:
                 worker_args = about_the_cache(yaml_args(ROOT / "deploy/kustomize/worker/worker.yaml"))
                 assert "--trust-router" in worker_args
         else:
-            config.write_text("")
+            config.write_text(f"api-key: {only_key}\n" if only_key else "")
         worker = programs(Worker, *SIM, *worker_args, *worker_more).ready()
         self.worker_url = worker.url
         if kind == "kustomize vllm":
@@ -279,12 +281,10 @@ def but_for_cached_tokens(heard):
 
 
 @pytest.mark.parametrize("mode", ["no keys", "one key", "keys that share"])
-def test_who_shares_a_cache_learns_which_whole_blocks_are_cached_and_no_more(deploy, monkeypatch, mode):
+def test_who_shares_a_cache_learns_which_whole_blocks_are_cached_and_no_more(deploy, mode):
     keys, more, key = {"no keys": ("", (), None), "one key": ("", (), "sk-only"),
                        "keys that share": (KEYS, ("--isolate-by", "none"), "sk-bob")}[mode]
-    if mode == "one key":
-        monkeypatch.setenv("INCIPIT_API_KEY", "sk-only")
-    pair = [deploy("plain", keys=keys, more=more) for _ in range(2)]
+    pair = [deploy("plain", keys=keys, more=more, only_key=key if mode == "one key" else None) for _ in range(2)]
     for one, prompt in zip(pair, (SECRET, INNOCENT)):
         teach(one, "sk-alice" if keys else key, prompt)
     found = differences(pair, key)
