@@ -73,6 +73,10 @@ void body_budget_destroy(struct body_budget *b) {
     mem_free(b);
 }
 
+uint64_t body_budget_seed(const struct body_budget *b) {
+    return b->owners.seed;
+}
+
 uint64_t body_budget_largest(const struct body_budget *b) {
     return b->large_bytes;
 }
@@ -172,6 +176,15 @@ void body_budget_release(struct body_budget *b, struct body_claim *claim) {
     b->used_bytes -= claim->bytes;
     shift_both(b, claim, -(int64_t)claim->bytes, 0);
     claim->bytes = 0;
+    pthread_mutex_unlock(&b->lock);
+}
+
+void body_budget_set_key(struct body_budget *b, struct body_claim *claim, uint64_t key) {
+    assert(claim->key == 0 && claim->wanted_bytes == 0);
+    claim->key = key;
+    if (!claim->bytes) return;
+    pthread_mutex_lock(&b->lock);
+    shift(b, key, (int64_t)claim->bytes, 0);
     pthread_mutex_unlock(&b->lock);
 }
 

@@ -31,6 +31,9 @@ void body_budget_destroy(struct body_budget *b); /* all claims given back; NULL 
 #define BODY_BUDGET_PART 4
 uint64_t body_budget_default(uint64_t process_bytes, uint64_t most);
 
+/* Addresses are made into numbers with it, so that one has the same number at each server. */
+uint64_t body_budget_seed(const struct body_budget *b);
+
 uint64_t body_budget_largest(const struct body_budget *b); /* bytes of one body, at most */
 
 /* --- long bodies ----------------------------------------------------------------------------- */
@@ -57,6 +60,9 @@ bool body_budget_wait(struct body_budget *b, struct body_claim *claim, uint64_t 
                       enum body_verdict verdict);
 
 void body_budget_release(struct body_budget *b, struct body_claim *claim); /* held and wanted */
+
+/* From now on the claim, with what it holds already, is this key's as well. Once, before it waits. */
+void body_budget_set_key(struct body_budget *b, struct body_claim *claim, uint64_t key);
 
 /* Bytes that others wait for and that the release of this claim would go towards. */
 uint64_t body_budget_pressure(struct body_budget *b, const struct body_claim *claim);

@@ -67,6 +67,12 @@ void memory_release(struct exchange *x) {
     body_budget_release(server->limits.budget, &x->claim);
 }
 
+void memory_owner(struct exchange *x) {
+    struct http_server *server = x->peer->server;
+
+    if (server->pool) body_budget_set_key(server->limits.budget, &x->claim, x->req.owner);
+}
+
 static bool is_long(const struct exchange *x, size_t input_bytes) {
     size_t announced = x->head.framing == HTTP_LENGTH_BODY ? x->total_len : 0;
 

@@ -199,7 +199,7 @@ static bool head_is_welcome(struct exchange *x) {
     error_init(&err);
     fill_request(x);
     st = server->events.on_head(&x->req, server->arg, &err);
-    x->claim.key = x->req.owner;
+    memory_owner(x);
     if (st == ST_OK) return true;
     peer_refuse(x->peer, status_http_code(st), HTTP_DENIED, err.message[0] ? &err : NULL);
     return false;

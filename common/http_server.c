@@ -86,11 +86,15 @@ struct http_server *http_server_create(struct loop *loop, const struct http_limi
     struct http_server *server = mem_zalloc(sizeof(*server));
     uint64_t seed;
 
-    hash_random(&seed, sizeof(seed));
     server->loop = loop;
     if (limits) server->limits = *limits;
     fill_limits(&server->limits);
-    if (server->limits.budget) use_budget(server);
+    if (server->limits.budget) {
+        use_budget(server);
+        seed = body_budget_seed(server->limits.budget);
+    } else {
+        hash_random(&seed, sizeof(seed));
+    }
     map_init(&server->addresses, seed);
     list_init(&server->waiting);
     loop_timer_init(&server->pulse, loop, memory_pulse, server);

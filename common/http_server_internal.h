@@ -186,6 +186,8 @@ static inline struct exchange *exchange_of(const struct http_request *req) {
 void memory_begin(struct exchange *x); /* its body begins to come */
 /* Pays for what has come of p's request. False: it is refused, and gone, or has to wait. */
 bool memory_hold(struct peer *p, bool is_whole);
+/* Its head says whose it is; short requests may have been paid for before that. */
+void memory_owner(struct exchange *x);
 void memory_release(struct exchange *x);
 void memory_sweep(struct http_server *server); /* refuses bodies that come too slowly */
 void memory_pulse(void *server);

@@ -15,6 +15,7 @@ struct fixture {
     int n_kept, n_aborted, n_drained;
     struct buf seen; /* method, target, headers and body of the last request */
     enum status head_says;
+    uint64_t owner; /* of all bodies, set when a head has come */
 };
 
 static void note(struct fixture *fx, struct http_request *req) {
@@ -78,6 +79,7 @@ static void on_request(struct http_request *req, void *arg) {
 static enum status on_head(struct http_request *req, void *arg, struct error *err) {
     struct fixture *fx = arg;
 
+    req->owner = fx->owner;
     if (fx->head_says == ST_OK) return ST_OK;
     return error_set(err, fx->head_says, "not you: %.*s", STR_ARG(req->path));
 }

@@ -336,6 +336,30 @@ static void one_address_gets_half(void **state) {
     finish_bounded(&b);
 }
 
+/* What a client holds is added up over the servers of all loops. */
+static void one_address_gets_half_on_all_servers_together(void **state) {
+    const struct http_limits limits = {.body_wait_ms = 60000};
+    struct bounded b, other;
+    struct client first, second;
+
+    (void)state;
+    start_bounded(&b, limits, 8 * MIB); /* 6 for long ones, 4 for an address */
+    other = (struct bounded){.budget = b.budget, .metrics = b.metrics};
+    start_with(&other.fx, &(struct http_limits){.body_wait_ms = 60000, .budget = b.budget});
+    open_from(&b, &first, 2);
+    send_head(&b, &first, "/keep", 5 * MIB / 2);
+    send_zeros(&b, &first, 5 * MIB / 2);
+    TURN_UNTIL(b.fx.loop, b.fx.n_kept == 1);
+    open_from(&other, &second, 2);
+    send_head(&other, &second, "/echo", 2 * MIB);
+    TURN_UNTIL(other.fx.loop, body_budget_stats(b.budget).n_waiting == 1);
+    assert_true(long_bytes(&b) < 3 * MIB);
+    client_close(&first);
+    client_close(&second);
+    finish(&other.fx);
+    finish_bounded(&b);
+}
+
 /* Many requests that are each short and never finished: 256 KiB of them would fill the pool. */
 static void unfinished_short_requests_give_way_to_whole_ones(void **state) {
     const struct http_limits limits = {.body_wait_ms = 60000};
@@ -388,6 +412,37 @@ static void unfinished_heads_are_paid_for(void **state) {
     assert_true(body_budget_stats(b.budget).small_bytes <= MIB / 4);
     for (int i = 0; i < 20; i++)
         client_close(&c[i]);
+    finish_bounded(&b);
+}
+
+/* While the pool is full a head is paid for like a long body, before its key has been read. */
+static void a_head_paid_for_before_its_key_leaves_nothing_behind(void **state) {
+    struct bounded b;
+    struct client full[4], c;
+    static char value[20000];
+
+    (void)state;
+    memset(value, 'a', sizeof(value));
+    start_bounded(&b, (struct http_limits){0}, MIB); /* 256 KiB for short ones */
+    b.fx.owner = 7;
+    for (int i = 0; i < 4; i++) {
+        open_from(&b, &full[i], 2);
+        send_head(&b, &full[i], "/keep", 61000);
+        send_zeros(&b, &full[i], 61000);
+        TURN_UNTIL(b.fx.loop, b.fx.n_kept == i + 1);
+    }
+    open_from(&b, &c, 3);
+    client_send(&c, b.fx.loop, STR("POST /keep HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nx: "));
+    client_send(&c, b.fx.loop, (struct str){value, sizeof(value)});
+    TURN_UNTIL(b.fx.loop, long_bytes(&b) > 0);
+    client_send(&c, b.fx.loop, STR("\r\n\r\nabc"));
+    TURN_UNTIL(b.fx.loop, b.fx.n_kept == 5);
+    body_budget_check(b.budget);
+    client_close(&c);
+    for (int i = 0; i < 4; i++)
+        client_close(&full[i]);
+    TURN_UNTIL(b.fx.loop, http_server_stats(b.fx.server).open_connections == 0);
+    assert_int_equal(body_budget_stats(b.budget).n_owners, 0);
     finish_bounded(&b);
 }
 
@@ -533,6 +588,8 @@ int main(void) {
         cmocka_unit_test(a_wait_that_is_too_long_ends_with_503),
         cmocka_unit_test(a_body_that_stands_still_gives_way_to_one_that_waits),
         cmocka_unit_test(one_address_gets_half),
+        cmocka_unit_test(one_address_gets_half_on_all_servers_together),
+        cmocka_unit_test(a_head_paid_for_before_its_key_leaves_nothing_behind),
         cmocka_unit_test(unfinished_short_requests_give_way_to_whole_ones),
         cmocka_unit_test(unfinished_heads_are_paid_for),
         cmocka_unit_test(a_body_longer_than_all_together_is_too_large),
