@@ -28,6 +28,7 @@ static const struct forward *lists_of(const struct exchange *x) {
 
 /* Counts and logs what was refused, for the reason that is already in *err. */
 static enum status forbid(struct exchange *x, const char *why, enum status st) {
+    proxy_count_refusal(x, st == ST_NOT_FOUND ? REFUSAL_PATH : REFUSAL_FORBIDDEN);
     metric_inc(METRICS_GET(x->proxy->metrics, ROUTER_requests_forbidden_total, why));
     log_event(x->proxy->log, LOG_WARN, "request_forbidden", log_z("id", x->request_id),
               log_z("why", why), log_str("path", x->req->path));

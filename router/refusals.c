@@ -28,6 +28,7 @@ const char *const refusal_names[REFUSAL_COUNT] = {
     [REFUSAL_ADMIN_PORT] = "admin-port",
     [REFUSAL_ADMIN_PAGE] = "admin-page",
     [REFUSAL_PATH] = "path",
+    [REFUSAL_FORBIDDEN] = "forbidden",
     [REFUSAL_TENANT] = "tenant",
     [REFUSAL_BODY] = "body",
     [REFUSAL_MODEL] = "model",

@@ -35,7 +35,8 @@ enum refusal {
     REFUSAL_ADMIN_KEY_UNKNOWN,
     REFUSAL_ADMIN_PORT, /* a change that only the admin port takes */
     REFUSAL_ADMIN_PAGE, /* a change that a web page of another origin asked for */
-    REFUSAL_PATH,       /* no such path or method here */
+    REFUSAL_PATH,       /* no such path or method here, or none that is forwarded */
+    REFUSAL_FORBIDDEN,  /* a field or an explanation that is not for clients, or a loop */
     REFUSAL_TENANT,     /* the tenant's header */
     REFUSAL_BODY,       /* cannot be read, or is too large */
     REFUSAL_MODEL,      /* no such model here */

@@ -56,6 +56,17 @@ def guess_keys(router, n, clients):
         t.join()
 
 
+def test_what_may_not_be_forwarded_is_counted_as_that(keyed):
+    router = keyed()
+    headers = {"Authorization": f"Bearer {KEY}"}
+    ask = lambda path, body: http(router.url + path, body, headers).code
+    assert ask("/v1/things", b'{"prompt": "a"}') == 404
+    assert ask("/v1/completions", b'{"prompt": "a", "kv_transfer_params": {}}') == 403
+    assert ask("/v1/completions", b'{"prompt": "a", "cache_explain": true}') == 403
+    counts = {limit: refused(router, limit) for limit in ("path", "forbidden", "model", "memory")}
+    assert counts == {"path": 1, "forbidden": 2, "model": 0, "memory": 0}
+
+
 def test_three_thousand_wrong_keys_are_counted_and_leave_few_lines_with_addresses(keyed):
     router = keyed()
     assert refused(router, "key-unknown") == 0
