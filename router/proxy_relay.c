@@ -108,10 +108,13 @@ static bool is_last_payload(const struct exchange *x, const char *rest, size_t n
 }
 
 static void note_ends(struct exchange *x, struct str payload) {
-    if (!x->first_byte) x->first_byte = payload.ptr[0];
-    while (payload.len > 1 && payload.ptr[payload.len - 1] <= ' ')
+    while (payload.len && (uint8_t)payload.ptr[payload.len - 1] <= ' ')
         payload.len--;
+    if (payload.len == 0) return;
     x->last_byte = payload.ptr[payload.len - 1];
+    while ((uint8_t)payload.ptr[0] <= ' ')
+        payload.ptr++;
+    if (!x->first_byte) x->first_byte = payload.ptr[0];
 }
 
 /* What the beginning of a whole answer says of it, or all of it where that has come. */

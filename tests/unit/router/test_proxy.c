@@ -536,7 +536,6 @@ static void reason_phrase_is_that_of_the_standard_or_the_workers(void **state) {
         const char *said, *wanted;
     } cases[] = {
         {"205 Whatever", "HTTP/1.1 205 Reset Content\r\n"},
-        {"307", "HTTP/1.1 307 Temporary Redirect\r\n"},
         {"451 No", "HTTP/1.1 451 Unavailable For Legal Reasons\r\n"},
         {"299 Fine by me", "HTTP/1.1 299 Fine by me\r\n"},
         {"499 ", "HTTP/1.1 499 \r\n"},

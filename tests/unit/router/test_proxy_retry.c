@@ -488,6 +488,24 @@ static void answer_that_is_none_is_retried(void **state) {
     }
 }
 
+/* Some engines end the object, and its line in a chunk of its own. */
+static void blanks_behind_an_answer_are_no_fault(void **state) {
+    struct registry_view view;
+    struct fixture fx;
+    struct client c;
+
+    (void)state;
+    start(&fx, 1);
+    PLAY(&fx, {CHUNKED_HEAD "5\r\n{\"ok\"\r\n6\r\n:true}\r\n1\r\n\n\r\n2\r\n \n\r\n0\r\n\r\n"});
+    ask(&fx, &c, ASK, ":true}");
+    client_close(&c);
+    TURN_UNTIL(fx.loop, n_open(&fx) == 0);
+    assert_int_equal(fx.fake.n_requests, 1);
+    assert_true(registry_get(fx.registry, 0, &view));
+    assert_int_equal(view.n_failed, 0);
+    finish(&fx);
+}
+
 static void error_that_blames_the_request_is_passed_on(void **state) {
     static const char *const answers[] = {
         "HTTP/1.1 400 Bad\r\ncontent-length: 3\r\n\r\nno!",
@@ -605,6 +623,7 @@ int main(void) {
         cmocka_unit_test(error_of_all_attempts_is_passed_on_and_ejects_none),
         cmocka_unit_test(failures_that_are_not_named_are_passed_on),
         cmocka_unit_test(answer_that_is_none_is_retried),
+        cmocka_unit_test(blanks_behind_an_answer_are_no_fault),
         cmocka_unit_test(error_that_blames_the_request_is_passed_on),
         cmocka_unit_test(request_that_may_leave_something_behind_is_sent_once),
         cmocka_unit_test(a_connection_that_died_idle_costs_nothing),
