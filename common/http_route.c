@@ -1,4 +1,4 @@
-/* common/http_route.c - the table of paths: 404, 405 with Allow, OPTIONS. */
+/* common/http_route.c - the table of paths: 404, 405 with Allow, OPTIONS; requests of web pages. */
 #include "common/http_server.h"
 
 static bool serves(const struct http_route *r, enum http_method method) {
@@ -61,4 +61,35 @@ void http_route_request(const struct http_route *routes, struct http_request *re
         }
     }
     answer_unrouted(routes, req);
+}
+
+/* --- web pages -------------------------------------------------------------------------------------*/
+
+/* An address or "localhost". Any other name its owner may point at this machine, for a page of his
+ * that is then of the same origin. */
+static bool is_fixed_host(struct str host) {
+    static const struct str local = {"localhost", 9};
+    size_t n = 0;
+
+    if (host.len && host.ptr[0] == '[') return true;
+    if (host.len >= local.len && str_eq_nocase((struct str){host.ptr, local.len}, local)) {
+        n = local.len;
+    } else {
+        while (n < host.len && ((host.ptr[n] >= '0' && host.ptr[n] <= '9') || host.ptr[n] == '.'))
+            n++;
+    }
+    return n > 0 && (n == host.len || host.ptr[n] == ':');
+}
+
+bool http_is_from_another_page(const struct http_request *req) {
+    struct str origin = http_request_header(req, STR("origin"));
+    struct str host = http_request_header(req, STR("host"));
+    ptrdiff_t at;
+
+    if (!origin.ptr) return false;
+    at = str_find(origin, STR("://"));
+    if (at < 0) return true;
+    origin.ptr += at + 3;
+    origin.len -= (size_t)at + 3;
+    return !str_eq_nocase(origin, host) || !is_fixed_host(host);
 }

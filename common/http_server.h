@@ -241,4 +241,8 @@ bool http_route_serves(const struct http_route *routes, const struct http_reques
  * OPTIONS with 204), itself. */
 void http_route_request(const struct http_route *routes, struct http_request *req, void *arg);
 
+/* Was it sent by a web page of another origin, or of a name that its owner may point at this machine?
+ * A browser beside the server sends such requests to ports of loopback, and says so in Origin. */
+bool http_is_from_another_page(const struct http_request *req);
+
 #endif

@@ -419,36 +419,6 @@ bool admin_guards(const struct admin *admin, struct str path) {
     return keys_are_needed(admin->keys) && access_of(path) != ACCESS_OPEN;
 }
 
-/* An address or "localhost". Any other name its owner may point at this machine, for a page of his
- * that is then of the same origin. */
-static bool is_fixed_host(struct str host) {
-    static const struct str local = {"localhost", 9};
-    size_t n = 0;
-
-    if (host.len && host.ptr[0] == '[') return true;
-    if (host.len >= local.len && str_eq_nocase((struct str){host.ptr, local.len}, local)) {
-        n = local.len;
-    } else {
-        while (n < host.len && ((host.ptr[n] >= '0' && host.ptr[n] <= '9') || host.ptr[n] == '.'))
-            n++;
-    }
-    return n > 0 && (n == host.len || host.ptr[n] == ':');
-}
-
-/* A page of another origin in a browser on this machine. */
-static bool is_from_another_page(struct http_request *req) {
-    struct str origin = http_request_header(req, STR("origin"));
-    struct str host = http_request_header(req, STR("host"));
-    ptrdiff_t at;
-
-    if (!origin.ptr) return false;
-    at = str_find(origin, STR("://"));
-    if (at < 0) return true;
-    origin.ptr += at + 3;
-    origin.len -= (size_t)at + 3;
-    return !str_eq_nocase(origin, host) || !is_fixed_host(host);
-}
-
 static void count_refusal(const struct admin *admin, const struct http_request *req,
                           enum refusal reason) {
     refusals_note(admin->refusals, reason, http_request_client(req),
@@ -484,7 +454,7 @@ enum status admin_check(const struct admin *admin, struct http_request *req,
             "admin key (INCIPIT_ADMIN_API_KEY) and send it",
             (int)MIN(req->path.len, 100), req->path.ptr);
     }
-    if (is_change && is_from_another_page(req)) {
+    if (is_change && http_is_from_another_page(req)) {
         count_refusal(admin, req, REFUSAL_ADMIN_PAGE);
         return error_set(
             err, ST_FORBIDDEN,

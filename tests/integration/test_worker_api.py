@@ -544,6 +544,17 @@ def test_while_draining_it_says_so_and_takes_nothing_new(programs):
     assert rest[-1] == "[DONE]" and rest[-2]["error"]["code"] == 503
 
 
+@pytest.mark.parametrize("path", ["/admin/drain", "/reset_prefix_cache", "/flush_cache", "/abort_request"])
+def test_a_web_page_cannot_change_the_worker(programs, path):
+    worker = programs(Worker, "--backend", "sim").ready()
+    port, body = worker.url.rsplit(":", 1)[1], {"abort_all": True}
+    for name, origin in (("127.0.0.1", "http://evil.example"), ("127.0.0.1", "null"), ("evil.example", f"http://evil.example:{port}")):
+        answer = worker.post(path, body, headers={"Origin": origin, "Host": f"{name}:{port}"})
+        assert answer.code == 403 and "web page" in answer.json["error"]["message"], origin
+    assert worker.get("/health").code == 200 and "web_page_refused" in worker.log
+    assert worker.post(path, body, headers={"Origin": worker.url}).code in (200, 202)
+
+
 def test_samples_of_a_call_are_counted(api):
     api.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 3, "n": 2})
     page = api.metrics()

@@ -302,9 +302,36 @@ static struct str path_of(const struct api *api, struct str path) {
     return path.len == n ? STR("/") : (struct str){path.ptr + n, path.len - n};
 }
 
-enum status api_admit(struct api *api, struct http_request *req, struct error *err) {
-    enum status st = access_check(api->access, req, path_of(api, req->path), err);
+/* Calls that change the worker for all of its clients. */
+static bool is_change(struct str path) {
+    static const char *const paths[] = {"/admin/drain", "/reset_prefix_cache", "/flush_cache",
+                                        "/abort_request"};
 
+    for (size_t i = 0; i < ARRAY_LEN(paths); i++) {
+        if (str_eq(path, str_of(paths[i]))) return true;
+    }
+    return false;
+}
+
+/* A browser on this machine reaches a port of loopback, and sends no key. */
+static enum status refuse_page(struct api *api, const struct http_request *req, struct error *err) {
+    log_event(api->log, LOG_WARN, "web_page_refused", log_str("path", req->path),
+              log_str("origin", http_request_header(req, STR("origin"))),
+              log_str("client", http_request_client(req)));
+    return error_set(err, ST_FORBIDDEN,
+                     STR_FMT " changes this worker and is not answered to a web page of another "
+                             "origin, or of a name that may point anywhere: send the request "
+                             "without the header Origin",
+                     STR_ARG(req->path));
+}
+
+enum status api_admit(struct api *api, struct http_request *req, struct error *err) {
+    struct str path = path_of(api, req->path);
+    enum status st = access_check(api->access, req, path, err);
+
+    if (st == ST_OK && req->method == HTTP_POST && is_change(path) &&
+        http_is_from_another_page(req))
+        return refuse_page(api, req, err);
     if (st == ST_OK) return ST_OK;
     metric_add(metrics_at(api->metrics, WORKER_requests_denied_total), 1);
     log_event(api->log, LOG_WARN, "request_denied", log_str("client", http_request_client(req)),
