@@ -241,13 +241,15 @@ static void accuse(struct exchange *x) {
     x->accused[x->n_accused++] = (struct registry_accused){x->target.worker, x->target.incarnation};
 }
 
-void proxy_answer_failed(struct exchange *x) {
+enum registry_outcome proxy_answer_failed(struct exchange *x, enum registry_outcome outcome) {
+    if (x->is_unproven) return OUTCOME_REFUSED;
     accuse(x);
+    return outcome;
 }
 
 /* Nobody answered it better. */
 static void pardon(struct exchange *x) {
-    if (x->is_accused && x->n_accused > 1) {
+    if (x->is_unproven || (x->is_accused && x->n_accused > 1)) {
         registry_pardon(x->proxy->registry, x->accused, x->n_accused, loop_now_us(x->proxy->loop));
     }
     x->n_accused = 0;
@@ -279,6 +281,7 @@ bool proxy_replace_answer(struct exchange *x, const char *reason, uint32_t cause
     if (is_over_budget(x)) {
         metric_inc(
             METRICS_GET(x->proxy->metrics, ROUTER_retry_budget_exhausted_total, "passed_on"));
+        x->is_unproven = true;
         return false;
     }
     accuse(x);
@@ -427,7 +430,7 @@ static void reset_attempt(struct exchange *x, bool is_fresh) {
     x->was_stale = is_fresh;
     x->has_input = x->has_head = x->is_sse = x->is_paused = false;
     x->is_chunked = x->will_close = x->owes_first_token = false;
-    x->is_json = x->is_accused = x->is_spoilt = x->is_refusal = false;
+    x->is_json = x->is_accused = x->is_unproven = x->is_spoilt = x->is_refusal = false;
     x->first_byte = x->last_byte = '\0';
     x->fault = ANSWER_FINE;
     x->feedback = (struct route_feedback){-1, -1};

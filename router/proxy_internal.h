@@ -140,6 +140,7 @@ struct exchange {
     bool was_stale; /* begun again, because the connection had died while it was idle */
     bool has_input, has_head, is_sse, is_paused;
     bool is_json, is_accused;
+    bool is_unproven; /* an error passed on for want of budget: others might answer alike */
     char first_byte, last_byte; /* of a JSON answer, blanks aside */
     enum answer_fault fault;    /* found in what has come so far */
     bool is_spoilt;             /* found when the client had seen a part */
@@ -181,8 +182,11 @@ bool proxy_replace_answer(struct exchange *x, const char *reason, uint32_t cause
                           enum registry_outcome outcome);
 
 /* The answer at hand is passed on, and is an error or none: its worker is blamed, unless others have
- * answered alike. Before the attempt is accounted. */
-void proxy_answer_failed(struct exchange *x);
+ * answered alike, or could not be asked because too many requests were being retried. Else a client whose
+ * requests fail everywhere would spend the budget and then have worker after worker ejected. Returns the
+ * outcome to account. */
+MUST_USE enum registry_outcome proxy_answer_failed(struct exchange *x,
+                                                   enum registry_outcome outcome);
 
 /* The connection had been closed while it was idle: the same worker again, on a fresh one. */
 void proxy_attempt_was_stale(struct exchange *x);

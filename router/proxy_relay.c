@@ -186,7 +186,8 @@ static void finish(struct exchange *x) {
     struct upstream *up = x->up;
     enum registry_outcome outcome = outcome_of(x);
 
-    if (outcome == OUTCOME_ERROR || outcome == OUTCOME_EMPTY) proxy_answer_failed(x);
+    if (outcome == OUTCOME_ERROR || outcome == OUTCOME_EMPTY)
+        outcome = proxy_answer_failed(x, outcome);
     learn_usage(x);
     on_first_token(x);
     send_head(x);

@@ -285,6 +285,29 @@ def test_a_request_that_every_worker_fails_on_ejects_none_and_its_error_is_passe
         assert router.n_healthy() >= N_WORKERS / 2
 
 
+def test_more_bad_requests_than_can_be_retried_leave_every_worker_in_service(engines, programs, background):
+    router = programs(Router, "--worker-urls", *(e.url for e in engines), "--threads", 1, "--probe-interval", "30s",
+                      "--connect-timeout", "30s").ready(N_WORKERS)
+    for engine in engines:
+        engine.refuses = lambda body: whole(json.dumps(ERROR), 500) if b"poison" in body else None
+    assert batch(router, False) == []  # good answers, beside which errors stand out
+
+    async def send(n):
+        body = json.dumps({"model": "m", "messages": [{"role": "user", "content": f"{n} poison"}]})
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(router.url.rsplit(":", 1)[1]))
+        writer.write(f"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
+        answer = await reader.read()
+        writer.close()
+        return answer.split(b" ", 2)[1]
+
+    async def send_all():
+        return await asyncio.gather(*(send(n) for n in range(200)))
+
+    assert set(background(send_all())) == {b"500"}
+    assert router.metric("incipit_retry_budget_exhausted_total", outcome="passed_on") > 0
+    assert router.n_healthy() == N_WORKERS
+
+
 def test_only_the_failures_that_are_named_are_retried(engines, fleet):
     router = fleet("--retry-on", "connect,reset,502")
     for engine in engines:
