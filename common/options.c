@@ -517,7 +517,7 @@ static enum status read_file(const char *path, struct buf *out, struct error *er
 }
 
 /* A key of another program in the file. */
-static enum status on_foreign_entry(struct layer *l, const struct foreign_flag *f,
+static enum status on_foreign_entry(struct layer *l, const struct foreign_flag *f, bool is_member,
                                     const struct option_entry *e, struct error *err) {
     struct option_text t = {.value = e->value, .label = f->row->as};
     struct found found;
@@ -525,7 +525,7 @@ static enum status on_foreign_entry(struct layer *l, const struct foreign_flag *
     enum status st;
 
     if (f->takes == FOREIGN_NOTHING && str_eq_nocase(e->value, STR("false"))) return ST_OK;
-    st = option_foreign_check(f, e->is_json ? STR_NULL : e->value, &is_fine, err);
+    st = option_foreign_check(f, e->is_json || is_member ? STR_NULL : e->value, &is_fine, err);
     if (st != ST_OK && err) error_prefix(err, "line %u", e->line);
     if (st != ST_OK || is_fine) return st;
     if (e->index == 0) option_foreign_warn(l->o->program, f);
@@ -541,12 +541,14 @@ static enum status on_entry(void *ctx, const struct option_entry *e, struct erro
     struct option_text t = {.value = e->value, .label = label};
     struct found f;
     enum status st;
+    bool is_no;
 
-    if (!find_exact(p, e->key, &f)) {
+    if (!find_flag(p, e->key, &f, &is_no)) {
+        struct given g = {.name = e->key};
         struct foreign_flag foreign;
 
-        if (option_foreign_find(p, e->key, false, &foreign))
-            return on_foreign_entry(l, &foreign, e, err);
+        if (find_foreign(p, &g, false, &foreign))
+            return g.is_no ? ST_OK : on_foreign_entry(l, &foreign, g.is_member, e, err);
         st = refuse_unknown(p, e->key, "", err);
         if (err) error_prefix(err, "line %u", e->line);
         return st;
@@ -567,7 +569,7 @@ static enum status on_entry(void *ctx, const struct option_entry *e, struct erro
     t.is_item = e->is_item;
     t.is_empty = e->is_empty;
     t.in_seconds = f.in_seconds;
-    t.is_inverted = f.is_inverted;
+    t.is_inverted = f.is_inverted != is_no;
     return layer_set(l, f.row, &t, err);
 }
 

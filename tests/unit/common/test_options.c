@@ -279,6 +279,27 @@ static void a_file_may_hold_mappings(void **state) {
     assert_non_null(strstr(err.message, "line 1: --quantization awq is not supported"));
 }
 
+static void a_file_may_hold_the_opposite_of_a_flag(void **state) {
+    static const char text[] = "no-enable-cache: true\nno-with-wings: true\n"
+                               "compilation-config.mode: 3\n";
+    struct target t;
+    struct options *o;
+    struct error err = {0};
+
+    (void)state;
+    assert_int_equal(parse_file(&o, &t, str_of(text), &err), ST_OK);
+    assert_false(t.cache);
+    options_destroy(o);
+    assert_int_equal(parse_file(&o, &t, STR("no-enable-cache: false\n"), &err), ST_OK);
+    assert_true(t.cache);
+    options_destroy(o);
+    assert_int_equal(parse_file(&o, &t, STR("no-block-size: true\n"), &err), ST_INVALID);
+    assert_non_null(strstr(err.message, "unknown option no-block-size"));
+    assert_int_equal(parse_file(&o, &t, STR("enable-cache: true\nno-enable-cache: true\n"), &err),
+                     ST_INVALID);
+    assert_non_null(strstr(err.message, "given twice"));
+}
+
 static void a_file_may_hold_them_too(void **state) {
     struct target t;
     struct options *o;
@@ -777,6 +798,7 @@ int main(void) {
         cmocka_unit_test(a_secret_on_the_command_line_is_warned_of),
         cmocka_unit_test(a_variable_of_another_program_counts_when_ours_is_not_set),
         cmocka_unit_test(a_file_may_hold_mappings),
+        cmocka_unit_test(a_file_may_hold_the_opposite_of_a_flag),
         cmocka_unit_test(a_file_may_hold_them_too),
         cmocka_unit_test(help_lists_every_row_within_the_width),
         cmocka_unit_test(help_and_version_end_the_program),
