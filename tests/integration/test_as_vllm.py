@@ -32,6 +32,24 @@ def test_the_sampled_token_is_among_the_alternatives_of_a_completion(demo_api, n
     assert any(len(top) == n + 1 for top in lp["top_logprobs"])  # at this temperature some are unlikely
 
 
+def test_alternatives_of_the_same_text_are_one_key_with_the_likeliest(demo_api):
+    request = {"prompt": list("ghé漢😀".encode()), "max_tokens": 0, "echo": True, "logprobs": 20}  # its tokens are bytes
+    answer = demo_api.post("/v1/completions", request)
+    assert answer.code == 200, answer.body
+    ids = json.loads(demo_api.post("/v1/completions", {**request, "return_tokens_as_token_ids": True}).body)
+    repeated = []
+
+    def object_of(pairs):
+        repeated.extend(key for i, (key, _) in enumerate(pairs) if key in dict(pairs[:i]))
+        return dict(pairs)
+
+    lp = json.loads(answer.body, object_pairs_hook=object_of)["choices"][0]["logprobs"]
+    assert repeated == []
+    named = ids["choices"][0]["logprobs"]["top_logprobs"]
+    assert any(len(top) < len(all_of_it) for top, all_of_it in zip(lp["top_logprobs"][1:], named[1:]))
+    assert [max(top.values()) for top in lp["top_logprobs"][1:]] == [max(top.values()) for top in named[1:]]
+
+
 def test_the_sampled_token_is_among_the_alternatives_of_a_chat(demo_api):
     request = {"messages": HELLO, "max_tokens": 12, "temperature": 3, "logprobs": True, "top_logprobs": 2, "seed": 5}
     content = demo_api.post("/v1/chat/completions", request).json["choices"][0]["logprobs"]["content"]

@@ -105,7 +105,7 @@ struct columns {
     struct json_writer *w;
     const struct choice *ch;
     uint32_t n_prompt, first, end; /* prompt positions before the outputs [first, end) */
-    struct buf text;
+    struct buf text, keys;
 };
 
 static uint32_t n_rows(const struct columns *c) {
@@ -143,14 +143,41 @@ static uint32_t n_top(const struct position *p, uint32_t n, bool *has_token) {
     return k;
 }
 
-static void put_top_entry(struct columns *c, uint32_t token, float logprob) {
+/* The texts that are keys of one object already. */
+struct keys {
+    struct buf *text; /* one after the other */
+    size_t ends[REQUEST_LOGPROBS_MAX + 1];
+    uint32_t n;
+};
+
+static bool has_key(const struct keys *keys, struct str text) {
+    size_t begin = 0;
+
+    for (uint32_t i = 0; i < keys->n; i++) {
+        if (str_eq((struct str){buf_ptr(keys->text) + begin, keys->ends[i] - begin}, text))
+            return true;
+        begin = keys->ends[i];
+    }
+    return false;
+}
+
+/* Tokens that are parts of characters have the same text: the likeliest of them, which comes first,
+ * stands for all, since a key twice in an object is read as the last by some and refused by others. */
+static void put_top_entry(struct columns *c, struct keys *keys, uint32_t token, float logprob) {
+    struct str text;
+
     token_text(c->ch, token, &c->text);
-    json_put_key_str(c->w, buf_str(&c->text));
+    text = buf_str(&c->text);
+    if (has_key(keys, text)) return;
+    buf_append_str(keys->text, text);
+    keys->ends[keys->n++] = buf_str(keys->text).len;
+    json_put_key_str(c->w, text);
     json_put_f32(c->w, logprob);
 }
 
 /* The token itself is always there: one more than was asked for, when it is not among the likeliest. */
 static void put_top(struct columns *c, const struct position *p) {
+    struct keys keys = {.text = &c->keys};
     bool has_token;
     uint32_t n = n_top(p, (uint32_t)MAX(c->ch->call->n_logprobs, 0), &has_token);
 
@@ -158,10 +185,11 @@ static void put_top(struct columns *c, const struct position *p) {
         json_put_null(c->w);
         return;
     }
+    buf_clear(&c->keys);
     json_begin_object(c->w);
     for (uint32_t k = 0; k < n; k++)
-        put_top_entry(c, (uint32_t)p->top_token[k], p->top_logprob[k]);
-    if (!has_token) put_top_entry(c, p->token, p->logprob);
+        put_top_entry(c, &keys, (uint32_t)p->top_token[k], p->top_logprob[k]);
+    if (!has_token) put_top_entry(c, &keys, p->token, p->logprob);
     json_end_object(c->w);
 }
 
@@ -171,6 +199,7 @@ void logprobs_put_completion(struct json_writer *w, const struct choice *ch, uin
         .w = w, .ch = ch, .n_prompt = echo ? ch->request->n_prompt : 0, .first = first, .end = end};
 
     buf_init(&c.text, TOKEN_TEXT_MAX);
+    buf_init(&c.keys, (REQUEST_LOGPROBS_MAX + 1) * TOKEN_TEXT_MAX);
     json_begin_object(w);
     json_put_key(w, "tokens");
     json_begin_array(w);
@@ -207,6 +236,7 @@ void logprobs_put_completion(struct json_writer *w, const struct choice *ch, uin
     }
     json_end_array(w);
     json_end_object(w);
+    buf_fini(&c.keys);
     buf_fini(&c.text);
 }
 
