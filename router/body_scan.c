@@ -16,6 +16,7 @@
 #include "router/body_scan.h"
 
 #include "common/hash.h"
+#include "common/json.h"
 #include "router/body_scan_internal.h"
 #include "router/body_text.h"
 #include "router/body_text_short.h"
@@ -459,8 +460,33 @@ enum status body_scan_with(struct str body, struct body_scan *out, const struct 
     return ST_OK;
 }
 
+/* With escapes, as "org\/name", which PHP writes; what is too long for a name stays as it is. */
+static struct str unescape_model(struct str raw, struct body_scan *out) {
+    struct json *root = NULL;
+    struct str name = body_unquote(raw), text;
+
+    if (raw.len > 6 * sizeof(out->model_text) || json_parse(&root, raw, NULL, NULL) != ST_OK)
+        return name;
+    if (json_to_str(root, &text) == ST_OK && text.len <= sizeof(out->model_text)) {
+        memcpy(out->model_text, text.ptr, text.len);
+        name = (struct str){out->model_text, text.len};
+    }
+    json_destroy(root);
+    return name;
+}
+
+static struct str model_of(struct body_scan *out) {
+    struct str raw = out->spans[BODY_MODEL];
+
+    if (!raw.ptr || str_eq(raw, STR("null"))) return STR_NULL;
+    return memchr(raw.ptr, '\\', raw.len) ? unescape_model(raw, out) : body_unquote(raw);
+}
+
 enum status body_scan(struct str body, struct body_scan *out, struct error *err) {
-    return body_scan_with(body, out, body_text_at(0), err);
+    enum status st = body_scan_with(body, out, body_text_at(0), err);
+
+    if (st == ST_OK) out->model = model_of(out);
+    return st;
 }
 
 struct str body_scan_prompt(const struct body_scan *scan) {

@@ -8,6 +8,7 @@
 #define ROUTER_BODY_SCAN_H
 
 #include "common/base.h"
+#include "common/wire.h"
 #include "common/buf.h"
 #include "common/status.h"
 
@@ -50,6 +51,10 @@ struct body_scan {
     /* max_completion_tokens, max_tokens or sampling_params.max_new_tokens, the first that is a
      * plain number above 0; else 0. */
     uint32_t max_output_tokens;
+    /* The model's name, escapes resolved; STR_NULL when it is absent or null. Points into the body or
+     * to model_text: a copy of this struct points to the original's. */
+    struct str model;
+    char model_text[WIRE_MODEL_MAX];
 };
 
 /* ST_INVALID with a message that says what was found at which byte. */

@@ -165,17 +165,14 @@ void dry_run_answer(const struct dry_run *d, struct http_request *req) {
     struct error err = {0};
     uint64_t *chain = NULL;
     uint32_t n, choice;
-    struct str model;
     enum status st;
     struct buf out;
 
     buf_init(&out, 0);
     st = c ? prepare(d, req, &scan, &rq, &chain, &err)
            : error_set(&err, ST_NOMEM, "out of memory for a table of workers");
-    model = scan.spans[BODY_MODEL];
     if (st == ST_OK) {
-        st = registry_explain(d->registry, model.ptr ? body_unquote(model) : STR_NULL, &rq, c,
-                              d->max_workers, &n, &choice, &err);
+        st = registry_explain(d->registry, scan.model, &rq, c, d->max_workers, &n, &choice, &err);
     }
     if (st == ST_OK) {
         put_answer(&out, d->registry, &rq, c, n, choice);

@@ -181,7 +181,6 @@ static void forget_removed(struct exchange *x) {
 /* Chooses another worker for the next attempt, be it above its limit, and counts the request as sent
  * to it. */
 static enum status route(struct exchange *x, struct error *err) {
-    struct str model = x->scan.spans[BODY_MODEL];
     enum status st;
 
     forget_removed(x);
@@ -189,8 +188,7 @@ static enum status route(struct exchange *x, struct error *err) {
     x->rq.exclude = x->tried;
     x->rq.n_exclude = x->n_tried;
     if (x->wants_explanation || x->proxy->config.decisions) proxy_explain(x);
-    st = registry_route(x->proxy->registry, model.ptr ? body_unquote(model) : STR_NULL, &x->rq,
-                        &x->ticket, &x->target, err);
+    st = registry_route(x->proxy->registry, x->scan.model, &x->rq, &x->ticket, &x->target, err);
     x->is_routed = st == ST_OK;
     return st;
 }

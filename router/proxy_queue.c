@@ -127,19 +127,18 @@ static enum status prepare_to_wait(struct exchange *x, struct error *err) {
 
 enum status proxy_seek(struct exchange *x, struct error *err) {
     struct proxy *p = x->proxy;
-    struct str model = x->scan.spans[BODY_MODEL];
     uint64_t now_us = loop_now_us(p->loop);
     enum status st;
 
-    if (model.ptr) model = body_unquote(model);
     x->rq.now_us = now_us;
     x->waiter.limit = NULL;
     if (x->wants_explanation || p->config.decisions) proxy_explain(x);
-    st = registry_enter(p->registry, model, &x->rq, &x->ticket, &x->target, NULL, err);
+    st = registry_enter(p->registry, x->scan.model, &x->rq, &x->ticket, &x->target, NULL, err);
     if (st == ST_AGAIN) {
         st = prepare_to_wait(x, err);
         if (st != ST_OK) return st;
-        st = registry_enter(p->registry, model, &x->rq, &x->ticket, &x->target, &x->waiter, err);
+        st = registry_enter(p->registry, x->scan.model, &x->rq, &x->ticket, &x->target, &x->waiter,
+                            err);
     }
     x->is_routed = st == ST_OK;
     if (st == ST_AGAIN) {

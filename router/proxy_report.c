@@ -94,12 +94,11 @@ static struct str tenant_name(const struct exchange *x) {
 }
 
 static void log_request(const struct exchange *x, int code, double duration_s) {
-    struct str model = x->scan.spans[BODY_MODEL];
+    struct str model = x->scan.model;
     bool was_sent = x->n_attempts > 0;
 
     log_event(x->proxy->log, LOG_INFO, "request", log_z("id", x->request_id), log_i64("code", code),
-              log_str("path", x->req->path),
-              log_str("model", model.ptr ? body_unquote(model) : STR("")),
+              log_str("path", x->req->path), log_str("model", model.ptr ? model : STR("")),
               log_str("tenant", tenant_name(x)),
               log_i64("worker", was_sent ? (int64_t)x->target.worker : -1),
               log_u64("attempts", x->n_attempts), log_bool("stream", x->is_sse),
@@ -118,13 +117,13 @@ static void log_request(const struct exchange *x, int code, double duration_s) {
 
 static void log_decision(const struct exchange *x, int code, double duration_s) {
     struct proxy *p = x->proxy;
-    struct str model = x->scan.spans[BODY_MODEL];
+    struct str model = x->scan.model;
 
     decision_log_put(
         p->config.decisions,
         &(struct decision){
             .id = proxy_request_id(x),
-            .model = model.ptr ? body_unquote(model) : STR(""),
+            .model = model.ptr ? model : STR(""),
             .arrived_wall_us = clock_wall_us() - (uint64_t)(duration_s * 1e6),
             .code = code,
             .worker = x->target.worker,
@@ -142,14 +141,12 @@ static void log_decision(const struct exchange *x, int code, double duration_s) 
 
 void proxy_explain(struct exchange *x) {
     struct proxy *p = x->proxy;
-    struct str model = x->scan.spans[BODY_MODEL];
 
     if (!p->candidates) {
         p->candidates = mem_try(p->config.max_workers * sizeof(*p->candidates));
         if (!p->candidates) return;
     }
-    explain(p->registry, model.ptr ? body_unquote(model) : STR_NULL, &x->rq, p->candidates,
-            p->config.max_workers, &x->why);
+    explain(p->registry, x->scan.model, &x->rq, p->candidates, p->config.max_workers, &x->why);
 }
 
 void proxy_report(struct exchange *x, int code) {

@@ -451,6 +451,16 @@ def test_a_dry_run_knows_the_session(sim_fleet):
         assert sent.startswith(f"worker={dry['worker']} "), i
 
 
+@pytest.mark.parametrize("spelling", [r'"org\/name"', r'"\u006frg/name"', "null", '"org/name"'])
+def test_a_model_is_found_however_json_spells_it(sim_fleet, spelling):
+    router = sim_fleet("--worker-arg=--served-model-name=org/name", n=1)
+    body = f'{{"model":{spelling},"prompt":"a","max_tokens":1}}'.encode()
+    assert router.post("/v1/completions", body).code == 200
+    assert http(router.admin_url + "/debug/route", body).code == 200
+    refused = router.post("/v1/completions", rb'{"model":"org\/other","prompt":"a"}')
+    assert refused.code == 404 and "The model `org/other` does not exist" in json.loads(refused.body)["error"]["message"]
+
+
 def test_what_cannot_be_routed_cannot_be_explained(sim_fleet):
     router = sim_fleet(n=1)
     dry = lambda body: http(router.admin_url + "/debug/route", body)

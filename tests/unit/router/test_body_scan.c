@@ -136,6 +136,42 @@ static void spans_are_the_raw_values(void **state) {
     assert_int_equal(body_unquote(s.spans[BODY_CACHE_SALT]).len, 1);
 }
 
+static void a_model_is_its_name_however_it_is_spelt(void **state) {
+    static const struct {
+        const char *body, *model;
+    } cases[] = {
+        {"{\"model\":\"a/b\"}", "a/b"},
+        {"{\"model\":\"a\\/b\"}", "a/b"},
+        {"{\"model\":\"\\u0061\\u00e9\"}", "a\xc3\xa9"},
+        {"{\"model\":\"\"}", ""},
+        {"{\"model\": null}", NULL},
+        {"{}", NULL},
+        {"{\"model\": 7}", "7"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        struct body_scan scan = {0};
+
+        assert_int_equal(body_scan(str_of(cases[i].body), &scan, NULL), ST_OK);
+        assert_int_equal(scan.model.ptr == NULL, cases[i].model == NULL);
+        assert_true(str_eq(scan.model, str_of(cases[i].model)));
+    }
+}
+
+static void a_model_too_long_for_a_name_stays_as_it_is(void **state) {
+    char body[WIRE_MODEL_MAX + 64] = "{\"model\":\"\\/";
+    struct body_scan scan = {0};
+    size_t n = strlen(body);
+
+    (void)state;
+    memset(body + n, 'x', WIRE_MODEL_MAX);
+    memcpy(body + n + WIRE_MODEL_MAX, "\"}", 3);
+    assert_int_equal(body_scan(str_of(body), &scan, NULL), ST_OK);
+    assert_int_equal(scan.model.len, WIRE_MODEL_MAX + 2);
+    assert_ptr_equal(scan.model.ptr, body + n - 2);
+}
+
 static void only_the_top_level_is_searched(void **state) {
     (void)state;
     struct body_scan s =
@@ -433,6 +469,8 @@ static void all_versions_judge_each_pair_of_bytes(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(spans_are_the_raw_values),
+        cmocka_unit_test(a_model_is_its_name_however_it_is_spelt),
+        cmocka_unit_test(a_model_too_long_for_a_name_stays_as_it_is),
         cmocka_unit_test(only_the_top_level_is_searched),
         cmocka_unit_test(the_output_limit_has_three_names),
         cmocka_unit_test(an_escaped_key_is_the_same_key),
