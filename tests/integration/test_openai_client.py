@@ -249,7 +249,7 @@ def test_the_router_keeps_the_clients_id_or_makes_one(sim, programs):
 
 @pytest.mark.parametrize("kind, code, param, words, request_", [
     ("BadRequestError", 400, "temperature", "temperature", {"temperature": -1}),
-    ("BadRequestError", 400, "max_tokens", "model's length", {"max_tokens": 10**7}),
+    ("BadRequestError", 400, "max_tokens", "this model's maximum context length is", {"max_tokens": 10**7}),
     ("BadRequestError", 400, "messages", "at least one", {"messages": []}),
     ("NotFoundError", 404, "model", "does not exist", {"model": "gpt-0"}),
 ])

@@ -22,7 +22,8 @@ def test_prompt_that_can_never_fit_is_refused_unread(programs, text, size):
         answer = worker.post("/v1/completions", {**body, "max_tokens": 1})
         error = answer.json["error"]
         assert answer.code == 400 and error["param"] == "prompt"
-        assert "the prompt has more than 4095 tokens, but this model's length is 4096 tokens" in error["message"]
+        assert "this model's maximum context length is 4096 tokens" in error["message"]
+        assert "the prompt has more than 4095 tokens" in error["message"]
     chat = worker.post("/v1/chat/completions", {"messages": [{"role": "user", "content": prompt}]})
     assert chat.code == 400 and chat.json["error"]["param"] == "messages"
     assert worker.metric("incipit_tokenizer_refused_total", reason="length") == 4

@@ -136,7 +136,7 @@ def test_a_stop_string_ends_the_text_before_it(api):
     ("/v1/completions", {"prompt": "a", "temperature": "hot"}, 400, "temperature", "number"),
     ("/v1/completions", {"prompt": "a", "top_p": 0}, 400, "top_p", "top_p"),
     ("/v1/completions", {"prompt": "a", "max_tokens": 0}, 400, "max_tokens", "max_tokens"),
-    ("/v1/completions", {"prompt": "a", "max_tokens": 10**7}, 400, "max_tokens", "model's length"),
+    ("/v1/completions", {"prompt": "a", "max_tokens": 10**7}, 400, "max_tokens", "this model's maximum context length is"),
     ("/v1/completions", {"prompt": "a", "n": 1000}, 400, "n", "128"),
     ("/v1/completions", {"prompt": "a", "stop": ["a", 1]}, 400, "stop", "stop"),
     ("/v1/completions", {"prompt": "a", "cache_salt": ""}, 400, "cache_salt", "non-empty"),

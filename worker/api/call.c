@@ -287,9 +287,9 @@ static enum status check_tokenized(const struct call *c, const struct prompt *p,
     *err = p->job.err;
     if (!p->job.has_too_many) return p->job.status;
     return error_set_param(err, ST_INVALID, c->shape->prompt_field,
-                           "the prompt has more than %u tokens, but this model's length is %u "
-                           "tokens, answer included: shorten the prompt",
-                           p->job.max_tokens, engine_info(c->api->engine)->max_model_len);
+                           "this model's maximum context length is %u tokens, answer included, but "
+                           "the prompt has more than %u tokens: shorten the prompt",
+                           engine_info(c->api->engine)->max_model_len, p->job.max_tokens);
 }
 
 static void launch(struct call *c) {

@@ -7,6 +7,7 @@
 
 /* --- to the engine -------------------------------------------------------------------------------*/
 
+/* Clients find "maximum context length is" in the sentences and shorten the conversation by themselves. */
 static enum status check_length(const struct call *c, uint32_t n_prompt, uint32_t *max_tokens,
                                 struct error *err) {
     uint32_t limit = engine_info(c->api->engine)->max_model_len;
@@ -17,16 +18,16 @@ static enum status check_length(const struct call *c, uint32_t n_prompt, uint32_
     }
     if (n_prompt >= limit) {
         return error_set_param(err, ST_INVALID, c->shape->prompt_field,
-                               "the prompt has %u tokens, but this model's length is %u tokens, "
-                               "answer included: shorten the prompt",
-                               n_prompt, limit);
+                               "this model's maximum context length is %u tokens, answer included, "
+                               "but the prompt has %u tokens: shorten the prompt",
+                               limit, n_prompt);
     }
     if (c->params.has_max_tokens && *max_tokens > limit - n_prompt) {
         return error_set_param(
             err, ST_INVALID, "max_tokens",
-            "max_tokens %u and the prompt's %u tokens are %llu together, but this "
-            "model's length is %u: ask for at most %u",
-            *max_tokens, n_prompt, (unsigned long long)*max_tokens + n_prompt, limit,
+            "this model's maximum context length is %u tokens, but max_tokens %u and the "
+            "prompt's %u tokens are %llu together: ask for at most %u",
+            limit, *max_tokens, n_prompt, (unsigned long long)*max_tokens + n_prompt,
             limit - n_prompt);
     }
     *max_tokens = MIN(*max_tokens, limit - n_prompt);
