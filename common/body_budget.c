@@ -61,6 +61,10 @@ struct body_budget *body_budget_create(uint64_t total_bytes, uint32_t n_pools) {
     return b;
 }
 
+void body_budget_without_shares(struct body_budget *b) {
+    b->share_bytes = b->large_bytes;
+}
+
 void body_budget_destroy(struct body_budget *b) {
     struct list *link;
 

@@ -27,6 +27,9 @@ struct body_budget;
 struct body_budget *body_budget_create(uint64_t total_bytes, uint32_t n_pools);
 void body_budget_destroy(struct body_budget *b); /* all claims given back; NULL is fine */
 
+/* An owner may hold all: its clients are routers, which divide what they send among theirs. At the start. */
+void body_budget_without_shares(struct body_budget *b);
+
 /* What a program takes without an option: a part of what the process may use, at most `most`. */
 #define BODY_BUDGET_PART 4
 uint64_t body_budget_default(uint64_t process_bytes, uint64_t most);

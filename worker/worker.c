@@ -43,7 +43,7 @@
 #include "worker/worker_options.h"
 
 #define LAST_WORDS_US           1000000u /* for errors to reach those that are not waited for */
-#define MAX_DEFAULT_BODY_MEMORY (UINT64_C(256) << 20)
+#define MAX_DEFAULT_BODY_MEMORY (UINT64_C(1) << 30)
 #define CLOSING_US              10000u /* between two looks at whether all is sent */
 #define DESCRIPTORS             64u    /* that clients may not take: the device, logs, the model */
 #define LEAST_CLIENTS           4u
@@ -256,6 +256,7 @@ static enum status listen_first(struct worker *w, struct error *err) {
         return error_prefix(err, "--ssl-certfile, --ssl-keyfile, --ssl-ca-certs");
     }
     w->bodies = limits.budget = body_budget_create(body_bytes, 1);
+    if (o->trust_router) body_budget_without_shares(w->bodies);
     w->server = http_server_create(w->loop, &limits, &events, w);
     if (http_server_listen_tls(w->server, w->tls, o->host, (uint16_t)o->port, false, err) != ST_OK)
         return error_prefix(err, "--host, --port");

@@ -136,9 +136,10 @@ static const struct option_def rows[] = {
      .group = "Listening", .metavar = "BYTES",
      .help =
          "Memory for the bodies of all open requests together. A quarter is for bodies up to "
-         "64 KiB; long ones of one address, or one key, get half; a body for which there is no "
-         "room waits unread for 10 s and is then refused with 503. Higher takes more long bodies "
-         "at once. 0: a quarter of what this process may use, at most 256 MiB."},
+         "64 KiB; long ones of one address, or one key, get half, without --trust-router; a body "
+         "for which there is no room waits unread for 10 s and is then refused with 503. Higher "
+         "takes more long bodies at once. 0: a quarter of what this process may use, at most 1 "
+         "GiB."},
     {"max-connections", OPT_U32, FIELD(max_connections), .def = "16384", .min = "1",
      .max = "1000000", .group = "Listening",
      .help =

@@ -55,6 +55,20 @@ static void an_owner_gets_half_and_always_one_body(void **state) {
     body_budget_destroy(b);
 }
 
+static void without_shares_one_owner_may_hold_all(void **state) {
+    struct body_budget *b = body_budget_create(64 * MIB, 1);
+    struct body_claim one = {.address = 1}, two = {.address = 1}, three = {.address = 1};
+
+    (void)state;
+    body_budget_without_shares(b);
+    assert_int_equal(body_budget_take(b, &one, 28 * MIB), BODY_GRANTED);
+    assert_int_equal(body_budget_take(b, &two, 20 * MIB), BODY_GRANTED);
+    assert_int_equal(body_budget_take(b, &three, 1), BODY_FULL);
+    body_budget_release(b, &one);
+    body_budget_release(b, &two);
+    body_budget_destroy(b);
+}
+
 static void pressure_is_felt_by_those_who_can_relieve_it(void **state) {
     struct body_budget *b = body_budget_create(64 * MIB, 1);
     struct body_claim holds = {.address = 1}, wants = {.address = 1}, other = {.address = 2};
@@ -235,6 +249,7 @@ int main(void) {
         cmocka_unit_test(a_default_is_a_quarter_up_to_its_limit),
         cmocka_unit_test(long_bodies_leave_room_for_short_ones),
         cmocka_unit_test(an_owner_gets_half_and_always_one_body),
+        cmocka_unit_test(without_shares_one_owner_may_hold_all),
         cmocka_unit_test(pressure_is_felt_by_those_who_can_relieve_it),
         cmocka_unit_test(few_may_wait),
         cmocka_unit_test(behaves_like_the_model),
