@@ -8,9 +8,9 @@
 #define ROUTER_BODY_SCAN_H
 
 #include "common/base.h"
-#include "common/wire.h"
 #include "common/buf.h"
 #include "common/status.h"
+#include "common/wire.h"
 
 #define BODY_DEPTH_MAX 64
 #define BODY_KEYS_MAX  256 /* top-level keys; requests have about ten */
