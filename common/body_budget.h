@@ -69,7 +69,7 @@ void body_budget_set_key(struct body_budget *b, struct body_claim *claim, uint64
 
 /* Bytes that others wait for and that the release of this claim would go towards. */
 uint64_t body_budget_pressure(struct body_budget *b, const struct body_claim *claim);
-bool body_budget_is_short(const struct body_budget *b); /* somebody waits; no lock */
+bool body_budget_is_short(const struct body_budget *b); /* a claim waits; no lock */
 
 /* --- short ones ------------------------------------------------------------------------------ */
 

@@ -195,7 +195,7 @@ void memory_pulse(void *server);
 /* http_places.c */
 void places_enter(struct peer *p, const struct sockaddr_storage *addr);
 void places_leave(struct peer *p);
-bool places_make_room(struct http_server *server); /* false: nobody can be closed */
+bool places_make_room(struct http_server *server); /* false: none can be closed */
 
 /* http_report.c */
 void report_opened(struct http_server *server);
