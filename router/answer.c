@@ -50,6 +50,20 @@ bool answer_blames_request(struct str error) {
            at[2] <= '9';
 }
 
+/* Whether one of its names is "choices" and has more than an empty list. */
+static bool has_choices(struct str body) {
+    const char *p = body.ptr, *end = body.ptr + body.len;
+
+    while ((p = memchr(p, '"', (size_t)(end - p))) != NULL) {
+        struct str name = {p, (size_t)(end - p)};
+        struct str value = behind(behind(name, STR("\"choices\"")), STR(":"));
+
+        p++;
+        if (value.ptr) return !behind(behind(value, STR("[")), STR("]")).ptr;
+    }
+    return false;
+}
+
 enum answer_fault answer_judge(struct str body, bool wants_choices) {
     body = skip_blanks(body);
     while (body.len && is_blank(body.ptr[body.len - 1]))
@@ -60,10 +74,5 @@ enum answer_fault answer_judge(struct str body, bool wants_choices) {
         (body.ptr[0] == '[' && body.ptr[body.len - 1] != ']')) {
         return ANSWER_CUT;
     }
-    if (!wants_choices) return ANSWER_FINE;
-    if (!has(body, STR("\"choices\"")) || has(body, STR("\"choices\":[]")) ||
-        has(body, STR("\"choices\": []"))) {
-        return ANSWER_EMPTY;
-    }
-    return ANSWER_FINE;
+    return wants_choices && !has_choices(body) ? ANSWER_EMPTY : ANSWER_FINE;
 }
