@@ -17,6 +17,9 @@
 #define LINGER_BYTES       ((size_t)256 << 10) /* each may send so much behind its refusal, */
 #define LINGER_TOTAL_BYTES ((size_t)64 << 20)  /* and all together so much, if that is more */
 
+/* While bodies wait for memory many new ones are refused by their heads: so much comes with those. */
+#define PRESSED_BYTES ((size_t)8 << 10)
+
 static void peer_advance(struct peer *p);
 
 void peer_go_on(struct peer *p) {
@@ -72,7 +75,11 @@ void peer_abort(struct peer *p) {
 static void linger(struct peer *p) {
     conn_shutdown_write(&p->conn);
     p->dropped_bytes = 0;
-    conn_resume(&p->conn);
+    if (p->has_long_rest) {
+        conn_pause(&p->conn);
+    } else {
+        conn_resume(&p->conn);
+    }
     peer_set_state(p, PEER_LINGERING);
 }
 
@@ -84,12 +91,23 @@ static void drop_input(struct peer *p) {
 
 /* Reading for the sake of an orderly end is bounded: while few linger each may send a body's worth,
  * but many who were refused cannot keep the loop busy with what they go on sending. */
-static void drop_late_input(struct peer *p) {
-    size_t most = MAX(LINGER_BYTES, LINGER_TOTAL_BYTES / MAX(1, p->server->n_lingering));
+static size_t linger_bytes(const struct http_server *server) {
+    return MAX(LINGER_BYTES, LINGER_TOTAL_BYTES / MAX(1, server->n_lingering));
+}
 
+static void drop_late_input(struct peer *p) {
     p->dropped_bytes += conn_input(&p->conn).len;
     drop_input(p);
-    if (p->dropped_bytes > most) conn_pause(&p->conn);
+    if (p->dropped_bytes > linger_bytes(p->server)) conn_pause(&p->conn);
+}
+
+/* Is what is still to come of a request so long that it would not be read to its end? Then none of it
+ * is: reading opens the window for more, and the end is no better for it. */
+static bool has_long_rest(const struct exchange *x) {
+    size_t n_here = conn_input(&x->peer->conn).len;
+
+    if (x->is_whole || x->head.framing != HTTP_LENGTH_BODY) return false;
+    return x->head.content_length > n_here + linger_bytes(x->peer->server);
 }
 
 void peer_end(struct peer *p) {
@@ -111,6 +129,7 @@ void exchange_end(struct exchange *x, bool keep_alive) {
 
     keep_alive =
         keep_alive && !x->is_refused && (!p->server->is_draining || p->server->drain_idle_us);
+    p->has_long_rest = has_long_rest(x);
     p->exchange = NULL;
     server_take_back(p->server, x);
     if (!keep_alive || !conn_is_open(&p->conn)) {
@@ -439,6 +458,7 @@ void peer_open(struct http_server *server, struct tls *tls, int fd,
     report_opened(server);
     conn_init(&p->conn, server->loop, fd, &peer_events, p);
     conn_receive_much(&p->conn);
+    if (!list_is_empty(&server->waiting)) conn_expect_input(&p->conn, PRESSED_BYTES);
     if (tls) tls_accept(&p->conn, tls);
     peer_set_state(p, tls ? PEER_HANDSHAKE : PEER_NEW);
 }

@@ -19,7 +19,9 @@
 #include <unistd.h>
 
 #define LISTEN_BACKLOG      1024
-#define ACCEPTS_PER_TURN    64      /* so that a burst of clients does not starve the others */
+#define ACCEPTS_PER_TURN    16      /* so that a burst of clients does not starve the others */
+#define ENDS_PER_TURN       32u     /* nor do those that are due to be ended */
+#define REST_SWEEP_US       1000u   /* until the next of these */
 #define ACCEPT_PAUSE_US     100000u /* without descriptors: wait for some to be closed */
 #define LINGER_US           1000000u
 #define MAX_SPARE_EXCHANGES 256u
@@ -323,12 +325,22 @@ uint16_t http_server_port(const struct http_server *server) {
 
 /* --- timeouts ---------------------------------------------------------------------------------- */
 
-static struct peer *front_older_than(struct http_server *server, enum peer_state state,
-                                     uint64_t age_us, uint64_t now_us) {
+/* One look for what is due. A connection that ends costs its socket, and many may be due at once: a
+ * turn of the loop ends a few. */
+struct sweep {
+    uint64_t now_us;
+    uint32_t n_left;
+};
+
+/* The one that has been in this state for longest, if that is longer than `age_us`. */
+static struct peer *next_older_than(struct http_server *server, enum peer_state state,
+                                    uint64_t age_us, struct sweep *sweep) {
     struct list *link = list_first(&server->peers[state]);
     struct peer *p = link ? LIST_ENTRY(link, struct peer, link) : NULL;
 
-    return p && now_us - p->since_us > age_us ? p : NULL;
+    if (!p || sweep->n_left == 0 || sweep->now_us - p->since_us <= age_us) return NULL;
+    sweep->n_left--;
+    return p;
 }
 
 static struct peer *find_stalled(struct http_server *server, enum peer_state state,
@@ -366,26 +378,31 @@ static uint64_t idle_limit_us(const struct http_server *server, uint32_t limit_m
     return is_late ? MIN(limit_us, server->drain_idle_us) : limit_us;
 }
 
+static void sweep_in(struct http_server *server, uint64_t us) {
+    loop_timer_start(&server->sweep, server->is_draining ? MIN(us, DRAIN_SWEEP_US) : us);
+}
+
 /* Handlers may answer other requests while one is aborted, so no list is walked across a call. */
 static void sweep(void *arg) {
     struct http_server *server = arg;
     const struct http_limits *l = &server->limits;
     uint64_t now_us = loop_now_us(server->loop);
+    struct sweep due = {now_us, ENDS_PER_TURN};
     struct peer *p;
 
-    while ((p = front_older_than(server, PEER_IDLE,
-                                 idle_limit_us(server, l->idle_timeout_ms, now_us), now_us)))
+    while ((p = next_older_than(server, PEER_IDLE,
+                                idle_limit_us(server, l->idle_timeout_ms, now_us), &due)))
         leave_idle(p);
-    while ((p = front_older_than(server, PEER_NEW,
-                                 idle_limit_us(server, l->head_timeout_ms, now_us), now_us)))
+    while ((p = next_older_than(server, PEER_NEW, idle_limit_us(server, l->head_timeout_ms, now_us),
+                                &due)))
         leave_idle(p);
-    while ((p = front_older_than(server, PEER_HANDSHAKE, (uint64_t)l->handshake_timeout_ms * 1000,
-                                 now_us))) {
+    while ((p = next_older_than(server, PEER_HANDSHAKE, (uint64_t)l->handshake_timeout_ms * 1000,
+                                &due))) {
         server->stats.timeouts_total++;
         report_handshake_failed(server);
         peer_close(p);
     }
-    while ((p = front_older_than(server, PEER_HEAD, (uint64_t)l->head_timeout_ms * 1000, now_us))) {
+    while ((p = next_older_than(server, PEER_HEAD, (uint64_t)l->head_timeout_ms * 1000, &due))) {
         peer_timed_out(p);
     }
     memory_sweep(server);
@@ -395,12 +412,10 @@ static void sweep(void *arg) {
         report_closed(server, HTTP_CLOSED_STALLED, p);
         peer_abort(p);
     }
-    while ((p = front_older_than(server, PEER_LINGERING, LINGER_US, now_us)))
+    while ((p = next_older_than(server, PEER_LINGERING, LINGER_US, &due)))
         peer_close(p);
-    if (server->stats.open_connections) {
-        loop_timer_start(&server->sweep, server->is_draining ? MIN(server->sweep_us, DRAIN_SWEEP_US)
-                                                             : server->sweep_us);
-    }
+    if (server->stats.open_connections)
+        sweep_in(server, due.n_left ? server->sweep_us : REST_SWEEP_US);
 }
 
 /* --- draining ---------------------------------------------------------------------------------- */

@@ -108,6 +108,7 @@ struct peer {
     uint32_t n_requests;
     uint8_t state;
     bool is_advancing;
+    bool has_long_rest; /* of the request that ends the connection: it is not read */
     uint8_t client_len;
     char client[]; /* its address, as text */
 };

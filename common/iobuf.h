@@ -34,7 +34,7 @@ void iobuf_slab_check(const struct iobuf_slab *slab);
 
 /* Is more kept than an idle loop should? Then iobuf_slab_trim is called at times, as long as it is: it
  * gives back to the system what was not lent since the last call, and returns the same. */
-#define IOBUF_IDLE_BYTES (1u << 20)
+#define IOBUF_IDLE_BYTES (256u << 10)
 bool iobuf_slab_is_full(const struct iobuf_slab *slab);
 bool iobuf_slab_trim(struct iobuf_slab *slab);
 

@@ -461,14 +461,67 @@ static void a_body_longer_than_all_together_is_too_large(void **state) {
     finish_bounded(&b);
 }
 
-/* What is sent behind a refusal is read for a while, but of many only little: no more than the kernel
- * buffers, 16 MiB at most. */
+/* Sends what it can until the connection is ended; how much was taken, by us and the system's buffers. */
+static size_t send_until_ended(struct bounded *b, struct client *c) {
+    static char zeros[65536];
+    size_t taken = 0;
+
+    for (;;) {
+        ssize_t sent = send(c->fd, zeros, sizeof(zeros), MSG_NOSIGNAL);
+
+        if (sent > 0) taken += (size_t)sent;
+        if (sent < 0 && errno != EAGAIN) return taken;
+        assert_true(taken < 256 * MIB);
+        loop_turn(b->fx.loop, 1000);
+    }
+}
+
+/* What is sent behind a refusal is read to its end, or not at all: 200 MB would not be. The system's
+ * buffers take 16 MiB at most. */
+static void a_rest_too_long_to_be_read_is_not_begun(void **state) {
+    struct bounded b;
+    struct client c;
+
+    (void)state;
+    start_bounded(&b, (struct http_limits){.max_body_bytes = 1000}, 0);
+    open_from(&b, &c, 1);
+    send_head(&b, &c, "/echo", 200 * MIB);
+    client_expect(&c, b.fx.loop, "HTTP/1.1 413");
+    assert_true(send_until_ended(&b, &c) <= 16 * MIB);
+    client_close(&c);
+    finish_bounded(&b);
+}
+
+/* Connections that are due together are ended over several turns, so that others wait for none. */
+static void of_many_that_are_due_a_turn_ends_a_few(void **state) {
+    enum { N = 300, MOST = 64 };
+    static struct client c[N];
+    struct bounded b;
+    size_t n_open = N;
+
+    (void)state;
+    start_bounded(&b, (struct http_limits){.head_timeout_ms = 60}, 0);
+    for (int i = 0; i < N; i++)
+        open_from(&b, &c[i], 1);
+    TURN_UNTIL(b.fx.loop, http_server_stats(b.fx.server).open_connections == N);
+    while (n_open) { /* their own side stays open: each is ended when it has lingered */
+        size_t before = n_open;
+
+        loop_turn(b.fx.loop, 10000);
+        n_open = http_server_stats(b.fx.server).open_connections;
+        assert_true(before - n_open <= MOST);
+    }
+    assert_true(counted(&b, HTTP_AT_http_closed_total, "silent") == N);
+    for (int i = 0; i < N; i++)
+        client_close(&c[i]);
+    finish_bounded(&b);
+}
+
+/* Of many only little is read, however much they announce. */
 static void of_many_that_are_refused_little_is_read(void **state) {
     enum { N = 300 };
     static struct client c[N];
-    static char zeros[65536];
     struct bounded b;
-    size_t taken = 0;
 
     (void)state;
     start_bounded(&b, (struct http_limits){.max_body_bytes = 1000}, 0);
@@ -477,14 +530,7 @@ static void of_many_that_are_refused_little_is_read(void **state) {
         send_head(&b, &c[i], "/echo", 64 * MIB);
     }
     TURN_UNTIL(b.fx.loop, counted(&b, HTTP_AT_http_refused_total, "too_large") == N);
-    for (;;) { /* one of them sends what it can */
-        ssize_t sent = send(c[N - 1].fd, zeros, sizeof(zeros), MSG_NOSIGNAL);
-
-        if (sent > 0) taken += (size_t)sent;
-        if (sent < 0 && errno != EAGAIN) break;
-        assert_true(taken < 32 * MIB);
-        loop_turn(b.fx.loop, 1000);
-    }
+    assert_true(send_until_ended(&b, &c[N - 1]) < 32 * MIB);
     for (int i = 0; i < N; i++)
         client_close(&c[i]);
     finish_bounded(&b);
@@ -593,7 +639,9 @@ int main(void) {
         cmocka_unit_test(unfinished_short_requests_give_way_to_whole_ones),
         cmocka_unit_test(unfinished_heads_are_paid_for),
         cmocka_unit_test(a_body_longer_than_all_together_is_too_large),
+        cmocka_unit_test(a_rest_too_long_to_be_read_is_not_begun),
         cmocka_unit_test(of_many_that_are_refused_little_is_read),
+        cmocka_unit_test(of_many_that_are_due_a_turn_ends_a_few),
         cmocka_unit_test(random_clients_leave_nothing_behind),
     };
 
