@@ -24,10 +24,6 @@ static struct str behind(struct str s, struct str word) {
     return skip_blanks((struct str){s.ptr + word.len, s.len - word.len});
 }
 
-static bool has(struct str s, struct str word) {
-    return memmem(s.ptr, s.len, word.ptr, word.len) != NULL;
-}
-
 bool answer_is_error(struct str beginning) {
     struct str in = behind(beginning, STR("{"));
     struct str value = behind(behind(in, STR("\"error\"")), STR(":"));
@@ -38,16 +34,18 @@ bool answer_is_error(struct str beginning) {
 }
 
 bool answer_blames_request(struct str error) {
-    const char *at, *end;
+    struct str code;
+    ptrdiff_t at;
 
     error.len = MIN(error.len, (size_t)ERROR_BYTES);
-    if (has(error, STR("BadRequest")) || has(error, STR("invalid_request"))) return true;
-    at = memmem(error.ptr, error.len, "\"code\"", 6);
-    if (!at) return false;
-    for (at += 6, end = error.ptr + error.len; at < end && (is_blank(*at) || *at == ':'); at++)
-        ;
-    return end - at >= 3 && at[0] == '4' && at[1] >= '0' && at[1] <= '9' && at[2] >= '0' &&
-           at[2] <= '9';
+    if (str_find(error, STR("BadRequest")) >= 0 || str_find(error, STR("invalid_request")) >= 0)
+        return true;
+    at = str_find(error, STR("\"code\""));
+    if (at < 0) return false;
+    code = (struct str){error.ptr + at, error.len - (size_t)at};
+    code = behind(behind(code, STR("\"code\"")), STR(":"));
+    return code.len >= 3 && code.ptr[0] == '4' && code.ptr[1] >= '0' && code.ptr[1] <= '9' &&
+           code.ptr[2] >= '0' && code.ptr[2] <= '9';
 }
 
 /* Whether one of its names is "choices" and has more than an empty list. */

@@ -48,7 +48,7 @@ enum status chat_template_compile(struct chat_template **out, struct str source,
     }
     t = mem_zalloc(sizeof(*t));
     t->program = program;
-    t->has_developer = memmem(source.ptr, source.len, "developer", strlen("developer")) != NULL;
+    t->has_developer = str_find(source, STR("developer")) >= 0;
     *out = t;
     return ST_OK;
 }
