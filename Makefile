@@ -40,7 +40,7 @@ CFLAGS_ALL = -std=c11 -D_GNU_SOURCE -I. $(WARN) -fno-strict-aliasing -ffp-contra
 LTO := $(if $(filter release,$(VARIANT)),$(if $(SAN)$(CROSS),,-flto=auto -ffat-lto-objects))
 
 # Files named after an instruction set are compiled for it; on other machines they are empty. What is
-# listed here is asked for in common/isa.c before anything in such a file is called.
+# listed here is asked for in common/base/isa.c before anything in such a file is called.
 ISA_avx2       := -mavx2 -mfma -mbmi2 -mf16c
 ISA_avx512     := -mavx512f -mavx512bw -mavx512vl -mavx512dq $(ISA_avx2)
 ISA_avx512bf16 := -mavx512bf16 $(ISA_avx512)
@@ -50,7 +50,7 @@ MACHINE := $(if $(CROSS),$(firstword $(subst -, ,$(CROSS))),$(shell uname -m))
 # --- programs ----------------------------------------------------------------------------------
 srcs = $(filter-out %/main.c,$(wildcard $(addsuffix /*.c,$(1))))
 objs = $(addprefix $(B)/,$(addsuffix .o,$(basename $(1))))
-COMMON  := $(call srcs,common)
+COMMON  := $(call srcs,$(addprefix common/,base text options telemetry net protocol http))
 KERNELS := $(call srcs,kernels kernels/ref kernels/sim kernels/cpu kernels/tp)
 WORKER  := $(call srcs,worker worker/kv worker/sched worker/model worker/text worker/engine worker/api)
 CUDA    := $(filter-out kernels/cuda/gpu%.c kernels/cuda/gemm%.c kernels/cuda/comm%.c,$(call srcs,kernels/cuda))
@@ -114,7 +114,7 @@ NVCC_FLAGS  = -std=c++17 -O3 -I. --compress-mode=size $(foreach a,$(CUDA_ARCHS),
 CUDA_CFLAGS = -fPIC -isystem $(CUDA_HOME)/include
 CUDA_OBJECTS := $(patsubst kernels/cuda/%.cu,$(B)/cuda/%.o,$(wildcard kernels/cuda/*.cu)) \
                 $(patsubst %.c,$(B)/cuda/%.o,$(wildcard kernels/cuda/*.c kernels/*.c kernels/tp/*.c) \
-                $(wildcard common/mem.c common/status.c common/clock.c common/rng.c))
+                $(wildcard common/base/mem.c common/base/status.c common/base/clock.c))
 CUDART = $(firstword $(wildcard $(CUDA_HOME)/lib64/libcudart_static.a \
          $(CUDA_HOME)/lib/libcudart_static.a $(CUDA_HOME)/targets/*/lib/libcudart_static.a) -lcudart_static)
 
@@ -149,7 +149,7 @@ endif
 # the shim's tests of kernels, whose memory here is the device's. They need no library but the C
 # library and the toolkit's: B=build/gpu PACKAGES= builds them where nothing else is.
 GPU_LINK = @mkdir -p $(@D); echo "  LD   $@"; $(CC) $(CFLAGS_ALL) -fno-lto $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group -o $@
-$(B)/libminimal.a: $(call objs,$(addprefix common/,mem.c status.c clock.c isa.c))
+$(B)/libminimal.a: $(call objs,$(addprefix common/base/,mem.c status.c clock.c isa.c))
 $(B)/gpu/%-shim: $(B)/tests/gpu/%.o $(B)/tests/gpu/random_model.o $(B)/libshim.a $(B)/libkernels.a $(B)/libminimal.a
 	$(GPU_LINK) -pthread -lm -ldl
 $(B)/gpu/%: $(B)/tests/gpu/%.o $(B)/tests/gpu/random_model.o $(CUDA_OBJECTS) $(B)/libkernels.a $(B)/libminimal.a
@@ -214,7 +214,7 @@ $(B)/$(basename $(1)): $(B)/$(basename $(1)).o $(LIBS_$(call layer,$(1)))
 	$$(call link,,-lcmocka)
 endef
 $(foreach t,$(UNIT),$(eval $(call test_rule,$(t))))
-$(B)/tests/unit/common/test_json_portable: $(B)/tests/unit/common/test_json.o $(B)/deploy/portable/cjson.o $(LIBS_common)
+$(B)/tests/unit/common/test_json_portable: $(B)/tests/unit/common/text/test_json.o $(B)/deploy/portable/cjson.o $(LIBS_common)
 	$(call link,$(B)/deploy/portable/cjson.o,-lcmocka)
 
 .PHONY: test unit integration
@@ -224,7 +224,7 @@ test: deps-test ## unit, conformance and integration tests; SAN=address|undefine
 # Programs that the integration tests ask, and backends that they load.
 HELPERS := $(B)/incipit-bench $(patsubst %.c,$(B)/%,$(wildcard tests/integration/*.c)) $(B)/fake_gpus.so \
            $(if $(and $(wildcard /usr/lib/*/libevent_core.a),$(if $(SAN)$(CROSS),,1)),$(B)/portable/incipit-worker)
-FAKE_GPUS := tests/backends/fake_gpus.c $(wildcard kernels/*.c kernels/sim/*.c kernels/tp/*.c) common/status.c common/mem.c common/clock.c
+FAKE_GPUS := tests/backends/fake_gpus.c $(wildcard kernels/*.c kernels/sim/*.c kernels/tp/*.c) common/base/status.c common/base/mem.c common/base/clock.c
 $(B)/fake_gpus.so: $(FAKE_GPUS) $(B)/flags
 	@echo "  LD   $@"; $(CC) $(CFLAGS_ALL) -fno-lto -fPIC -shared $(filter %.c,$^) -o $@ -lm
 $(B)/tests/integration/%: $(B)/tests/integration/%.o $(LIBS_all)

@@ -27,8 +27,8 @@
 #ifndef KERNELS_BACKEND_H
 #define KERNELS_BACKEND_H
 
-#include "common/base.h"
-#include "common/status.h"
+#include "common/base/base.h"
+#include "common/base/status.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -179,7 +179,7 @@ enum backend_want {
 
 /* One output position. Order of work on the logits: biases, penalties, mask; logprobs are of the
  * *raw* logits (as other engines report them); then temperature, top-k, top-p, min-p, draw. The draw
- * is rng_at(seed, position) of common/rng.h, so it depends on nothing else. Ties go to the smaller
+ * is rng_at(seed, position) of common/base/rng.h, so it depends on nothing else. Ties go to the smaller
  * token id. */
 struct backend_output {
     uint32_t row;

@@ -7,7 +7,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 #include "kernels/dtype.h"
 #include "kernels/host_memory.h"
 

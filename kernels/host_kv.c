@@ -5,7 +5,7 @@
 #include <emmintrin.h>
 #endif
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 #include "kernels/host.h"
 
 static struct host_model *host_of(struct backend_model *m) {

@@ -6,7 +6,7 @@
 #ifndef KERNELS_HOST_MEMORY_H
 #define KERNELS_HOST_MEMORY_H
 
-#include "common/base.h"
+#include "common/base/base.h"
 
 /* In bytes. Files are looked for under `root`: "" but in tests. */
 uint64_t host_memory_available(const char *root);

@@ -4,8 +4,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "common/mem.h"
-#include "common/rng.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
 #include "kernels/exp.h"
 
 #define LANES     16   /* partial sums of a mass: fixed, so that the order of additions is */

@@ -18,9 +18,9 @@
 #ifndef ROUTER_ADDRESS_H
 #define ROUTER_ADDRESS_H
 
-#include "common/base.h"
-#include "common/buf.h"
-#include "common/status.h"
+#include "common/base/base.h"
+#include "common/base/buf.h"
+#include "common/base/status.h"
 
 #include <sys/socket.h>
 

@@ -4,12 +4,12 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/http_server.h"
-#include "common/json.h"
-#include "common/log.h"
-#include "common/loop.h"
-#include "common/metrics.h"
-#include "common/openai.h"
+#include "common/http/http_server.h"
+#include "common/net/loop.h"
+#include "common/protocol/openai.h"
+#include "common/telemetry/log.h"
+#include "common/telemetry/metrics.h"
+#include "common/text/json.h"
 #include "router/admin_desk.h"
 #include "router/keys.h"
 #include "router/refusals.h"

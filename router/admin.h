@@ -16,9 +16,9 @@
 #ifndef ROUTER_ADMIN_H
 #define ROUTER_ADMIN_H
 
-#include "common/base.h"
-#include "common/buf.h"
-#include "common/status.h"
+#include "common/base/base.h"
+#include "common/base/buf.h"
+#include "common/base/status.h"
 #include "router/explain.h"
 
 struct admin_desk;

@@ -4,12 +4,12 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/http_server.h"
-#include "common/json.h"
-#include "common/list.h"
-#include "common/mailbox.h"
-#include "common/mem.h"
-#include "common/openai.h"
+#include "common/base/list.h"
+#include "common/base/mem.h"
+#include "common/http/http_server.h"
+#include "common/net/mailbox.h"
+#include "common/protocol/openai.h"
+#include "common/text/json.h"
 #include "router/admin.h"
 #include "router/admin_desk_internal.h"
 #include "router/fleet.h"

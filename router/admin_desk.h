@@ -20,10 +20,10 @@
 #ifndef ROUTER_ADMIN_DESK_H
 #define ROUTER_ADMIN_DESK_H
 
-#include "common/base.h"
-#include "common/buf.h"
-#include "common/http_server.h"
-#include "common/status.h"
+#include "common/base/base.h"
+#include "common/base/buf.h"
+#include "common/base/status.h"
+#include "common/http/http_server.h"
 #include "router/keys.h"
 
 struct admin_desk;

@@ -5,12 +5,12 @@
 #ifndef ROUTER_ADMIN_DESK_INTERNAL_H
 #define ROUTER_ADMIN_DESK_INTERNAL_H
 
-#include "common/http_parse.h"
-#include "common/json.h"
-#include "common/list.h"
-#include "common/mailbox.h"
-#include "router/admin_desk.h"
+#include "common/base/list.h"
+#include "common/http/http_parse.h"
+#include "common/net/mailbox.h"
+#include "common/text/json.h"
 #include "router/address.h"
+#include "router/admin_desk.h"
 
 #define PATH_MAX_BYTES 640 /* a worker's URL, percent-encoded */
 #define WORKER_ID_MAX  24

@@ -4,8 +4,8 @@
  * it says that it has flushed, not before: otherwise the index would be poorer than the cache. */
 #include <stdio.h>
 
-#include "common/http_client.h"
-#include "common/mem.h"
+#include "common/base/mem.h"
+#include "common/http/http_client.h"
 #include "router/admin_desk_internal.h"
 #include "router/registry.h"
 

@@ -9,10 +9,10 @@
  * oldest idle flow is given to a new tenant when none is spare. */
 #include "router/admission.h"
 
-#include "common/heap.h"
-#include "common/map.h"
-#include "common/mem.h"
-#include "common/rng.h"
+#include "common/base/heap.h"
+#include "common/base/map.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
 
 #include <assert.h>
 #include <math.h>

@@ -25,9 +25,9 @@
 #ifndef ROUTER_ADMISSION_H
 #define ROUTER_ADMISSION_H
 
-#include "common/base.h"
-#include "common/list.h"
-#include "common/status.h"
+#include "common/base/base.h"
+#include "common/base/list.h"
+#include "common/base/status.h"
 #include "router/worker_mask.h"
 
 #define ADMISSION_BANDS     16

@@ -6,7 +6,7 @@
 #ifndef ROUTER_ANSWER_H
 #define ROUTER_ANSWER_H
 
-#include "common/buf.h"
+#include "common/base/buf.h"
 
 enum answer_fault {
     ANSWER_FINE,

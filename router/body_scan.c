@@ -15,8 +15,8 @@
  * which open containers are objects. */
 #include "router/body_scan.h"
 
-#include "common/hash.h"
-#include "common/json.h"
+#include "common/base/hash.h"
+#include "common/text/json.h"
 #include "router/body_scan_internal.h"
 #include "router/body_text.h"
 #include "router/body_text_short.h"

@@ -7,10 +7,10 @@
 #ifndef ROUTER_BODY_SCAN_H
 #define ROUTER_BODY_SCAN_H
 
-#include "common/base.h"
-#include "common/buf.h"
-#include "common/status.h"
-#include "common/wire.h"
+#include "common/base/base.h"
+#include "common/base/buf.h"
+#include "common/base/status.h"
+#include "common/protocol/wire.h"
 
 #define BODY_DEPTH_MAX 64
 #define BODY_KEYS_MAX  256 /* top-level keys; requests have about ten */

@@ -1,7 +1,7 @@
 /* router/body_text.c - the plain and SSE2 versions, and the choice between all of them. */
 #include "router/body_text.h"
 
-#include "common/isa.h"
+#include "common/base/isa.h"
 #include "router/body_text_internal.h"
 
 #ifdef __SSE2__

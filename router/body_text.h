@@ -6,7 +6,7 @@
 #ifndef ROUTER_BODY_TEXT_H
 #define ROUTER_BODY_TEXT_H
 
-#include "common/base.h"
+#include "common/base/base.h"
 
 struct body_text_end {
     size_t at;

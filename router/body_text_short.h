@@ -5,7 +5,7 @@
 #ifndef ROUTER_BODY_TEXT_SHORT_H
 #define ROUTER_BODY_TEXT_SHORT_H
 
-#include "common/base.h"
+#include "common/base/base.h"
 
 #include <string.h>
 

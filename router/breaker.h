@@ -20,7 +20,7 @@
 #ifndef ROUTER_BREAKER_H
 #define ROUTER_BREAKER_H
 
-#include "common/base.h"
+#include "common/base/base.h"
 
 #define BREAKER_MIN_US 1000000ull  /* first pause after a failure that a client has seen */
 #define BREAKER_MAX_US 60000000ull /* longest pause of any kind */

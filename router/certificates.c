@@ -1,10 +1,10 @@
 /* router/certificates.c - two sets of files, opened and read again together. */
 #include "router/certificates.h"
 
-#include "common/clock.h"
-#include "common/log.h"
-#include "common/mem.h"
-#include "common/tls.h"
+#include "common/base/clock.h"
+#include "common/base/mem.h"
+#include "common/net/tls.h"
+#include "common/telemetry/log.h"
 #include "router/router_metrics.h"
 #include "router/router_options.h"
 

@@ -11,7 +11,7 @@
 #ifndef ROUTER_CERTIFICATES_H
 #define ROUTER_CERTIFICATES_H
 
-#include "common/status.h"
+#include "common/base/status.h"
 
 struct certificates;
 struct log;

@@ -7,11 +7,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/file.h"
-#include "common/hash.h"
-#include "common/json.h"
-#include "common/line_sink.h"
-#include "common/mem.h"
+#include "common/base/file.h"
+#include "common/base/hash.h"
+#include "common/base/mem.h"
+#include "common/telemetry/line_sink.h"
+#include "common/text/json.h"
 
 #define BUFFER_BYTES     (4u << 20) /* some tenths of a second of a busy router */
 #define SECRET_BYTES_MAX 4096

@@ -14,8 +14,8 @@
 #ifndef ROUTER_DECISION_LOG_H
 #define ROUTER_DECISION_LOG_H
 
-#include "common/buf.h"
-#include "common/status.h"
+#include "common/base/buf.h"
+#include "common/base/status.h"
 #include "router/explain.h"
 
 struct decision_log;

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 
 void discovery_reload(struct discovery *d) {
     if (d && d->ops->reload) d->ops->reload(d);

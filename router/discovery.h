@@ -13,7 +13,7 @@
 #ifndef ROUTER_DISCOVERY_H
 #define ROUTER_DISCOVERY_H
 
-#include "common/map.h"
+#include "common/base/map.h"
 #include "router/address.h"
 
 struct discovery;

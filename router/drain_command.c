@@ -5,8 +5,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "common/clock.h"
-#include "common/healthcheck.h"
+#include "common/base/clock.h"
+#include "common/http/healthcheck.h"
 #include "router/keys.h"
 
 #define LOOK_NS  200000000

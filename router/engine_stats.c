@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/json.h"
+#include "common/text/json.h"
 
 #define NUMBER_MAX_BYTES 40
 #define COUNT_MAX        9007199254740992.0 /* 2^53: beyond it doubles do not count */

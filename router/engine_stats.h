@@ -1,6 +1,6 @@
 /* router/engine_stats.h - what an engine that is not ours says of itself, read from its pages.
  *
- * vLLM and SGLang tell in no response what our workers tell in each (common/wire.h), but their
+ * vLLM and SGLang tell in no response what our workers tell in each (common/protocol/wire.h), but their
  * /metrics pages count it: prompt tokens, tokens looked up and found in the prefix cache, first
  * tokens, what runs and waits, and how large the cache is. SGLang tells the last also on
  * /get_server_info. This reads both, in old spellings and new:
@@ -17,7 +17,7 @@
 #ifndef ROUTER_ENGINE_STATS_H
 #define ROUTER_ENGINE_STATS_H
 
-#include "common/buf.h"
+#include "common/base/buf.h"
 
 enum engine_kind { ENGINE_UNKNOWN, ENGINE_VLLM, ENGINE_SGLANG, ENGINE_KIND_COUNT };
 extern const char *const engine_kind_names[ENGINE_KIND_COUNT];

@@ -3,12 +3,12 @@
 
 #include <stdlib.h>
 
-#include "common/clock.h"
-#include "common/hash.h"
-#include "common/http_server.h"
-#include "common/json.h"
-#include "common/mem.h"
-#include "common/openai.h"
+#include "common/base/clock.h"
+#include "common/base/hash.h"
+#include "common/base/mem.h"
+#include "common/http/http_server.h"
+#include "common/protocol/openai.h"
+#include "common/text/json.h"
 #include "router/body_scan.h"
 #include "router/prompt_hash.h"
 

@@ -4,11 +4,11 @@
 #include <assert.h>
 #include <string.h>
 
-#include "common/list.h"
-#include "common/log.h"
-#include "common/loop.h"
-#include "common/map.h"
-#include "common/mem.h"
+#include "common/base/list.h"
+#include "common/base/map.h"
+#include "common/base/mem.h"
+#include "common/net/loop.h"
+#include "common/telemetry/log.h"
 #include "router/certificates.h"
 #include "router/health.h"
 #include "router/registry.h"

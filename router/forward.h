@@ -14,8 +14,8 @@
 #ifndef ROUTER_FORWARD_H
 #define ROUTER_FORWARD_H
 
-#include "common/options.h"
-#include "common/status.h"
+#include "common/base/status.h"
+#include "common/options/options.h"
 #include "router/body_scan.h"
 #include "router/worker_kind.h"
 

@@ -4,11 +4,11 @@
 #include <pthread.h>
 #include <string.h>
 
-#include "common/hash.h"
-#include "common/loop.h"
-#include "common/mailbox.h"
-#include "common/mem.h"
-#include "common/wire.h"
+#include "common/base/hash.h"
+#include "common/base/mem.h"
+#include "common/net/loop.h"
+#include "common/net/mailbox.h"
+#include "common/protocol/wire.h"
 #include "router/admin.h"
 #include "router/admin_desk.h"
 #include "router/forward.h"

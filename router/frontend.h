@@ -5,7 +5,7 @@
 #ifndef ROUTER_FRONTEND_H
 #define ROUTER_FRONTEND_H
 
-#include "common/http_server.h"
+#include "common/http/http_server.h"
 #include "router/proxy.h"
 
 struct admin;

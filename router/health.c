@@ -4,12 +4,12 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/http_client.h"
-#include "common/json.h"
-#include "common/log.h"
-#include "common/loop.h"
-#include "common/mem.h"
-#include "common/metrics.h"
+#include "common/base/mem.h"
+#include "common/http/http_client.h"
+#include "common/net/loop.h"
+#include "common/telemetry/log.h"
+#include "common/telemetry/metrics.h"
+#include "common/text/json.h"
 #include "router/registry.h"
 
 #define STARTING_INTERVAL_US 50000u

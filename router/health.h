@@ -27,7 +27,7 @@
 #ifndef ROUTER_HEALTH_H
 #define ROUTER_HEALTH_H
 
-#include "common/base.h"
+#include "common/base/base.h"
 
 #define HEALTH_PATH_MAX 255    /* bytes of --probe-path */
 #define HEALTH_DOWN_US  20000u /* between probes of one worker while none of its model is up */

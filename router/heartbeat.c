@@ -1,7 +1,7 @@
 /* router/heartbeat.c - a timer that looks at how late it is. */
 #include "router/heartbeat.h"
 
-#include "common/metrics.h"
+#include "common/telemetry/metrics.h"
 
 #define PERIOD_US 100000u
 

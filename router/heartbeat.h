@@ -8,7 +8,7 @@
 #ifndef ROUTER_HEARTBEAT_H
 #define ROUTER_HEARTBEAT_H
 
-#include "common/loop.h"
+#include "common/net/loop.h"
 
 struct metric;
 

@@ -1,9 +1,9 @@
 /* router/isolation.c - salts, and where they go. */
 #include "router/isolation.h"
 
-#include "common/file.h"
-#include "common/hash.h"
-#include "common/mem.h"
+#include "common/base/file.h"
+#include "common/base/hash.h"
+#include "common/base/mem.h"
 
 #include <assert.h>
 #include <stdio.h>

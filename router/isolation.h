@@ -19,7 +19,7 @@
 #ifndef ROUTER_ISOLATION_H
 #define ROUTER_ISOLATION_H
 
-#include "common/status.h"
+#include "common/base/status.h"
 #include "router/body_scan.h"
 
 #define ISOLATION_SALT_CHARS 64

@@ -6,10 +6,10 @@
  * Its tenant never changes: a key that moves to another tenant is another object. */
 #include "router/keys.h"
 
-#include "common/file.h"
-#include "common/hash.h"
-#include "common/map.h"
-#include "common/mem.h"
+#include "common/base/file.h"
+#include "common/base/hash.h"
+#include "common/base/map.h"
+#include "common/base/mem.h"
 #include "router/token_bucket.h"
 
 #include <assert.h>

@@ -16,8 +16,8 @@
 #ifndef ROUTER_KEYS_H
 #define ROUTER_KEYS_H
 
-#include "common/buf.h"
-#include "common/status.h"
+#include "common/base/buf.h"
+#include "common/base/status.h"
 
 #define KEYS_MAX        65536
 #define KEY_BYTES_MAX   256

@@ -7,9 +7,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/buf.h"
-#include "common/log.h"
-#include "common/mem.h"
+#include "common/base/buf.h"
+#include "common/base/mem.h"
+#include "common/telemetry/log.h"
 #include "router/local_devices.h"
 
 #define LIST_DEVICES_MS 60000 /* the driver alone may take seconds on a machine of eight GPUs */

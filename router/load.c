@@ -1,7 +1,7 @@
 /* router/load.c - sums that tickets put in and take out again. */
 #include "router/load.h"
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 
 #include <assert.h>
 #include <math.h>

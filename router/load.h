@@ -14,8 +14,8 @@
 #ifndef ROUTER_LOAD_H
 #define ROUTER_LOAD_H
 
-#include "common/base.h"
-#include "common/list.h"
+#include "common/base/base.h"
+#include "common/base/list.h"
 #include "router/worker_mask.h"
 
 /* Why a worker may not be picked. Bits: several hold at once. */

@@ -12,10 +12,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "common/buf.h"
-#include "common/clock.h"
-#include "common/json.h"
-#include "common/mem.h"
+#include "common/base/buf.h"
+#include "common/base/clock.h"
+#include "common/base/mem.h"
+#include "common/text/json.h"
 #include "router/supervisor.h"
 
 #define ANSWER_MAX_BYTES (64u << 10)

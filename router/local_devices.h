@@ -9,9 +9,9 @@
 #ifndef ROUTER_LOCAL_DEVICES_H
 #define ROUTER_LOCAL_DEVICES_H
 
-#include "common/base.h"
-#include "common/buf.h"
-#include "common/status.h"
+#include "common/base/base.h"
+#include "common/base/buf.h"
+#include "common/base/status.h"
 
 #define LOCAL_DEVICES_MAX 64u
 

@@ -4,8 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/healthcheck.h"
-#include "common/process_limits.h"
+#include "common/base/process_limits.h"
+#include "common/http/healthcheck.h"
 #include "router/drain_command.h"
 #include "router/router.h"
 #include "router/router_options.h"

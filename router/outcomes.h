@@ -13,7 +13,7 @@
 #ifndef ROUTER_OUTCOMES_H
 #define ROUTER_OUTCOMES_H
 
-#include "common/base.h"
+#include "common/base/base.h"
 
 #define OUTCOMES_HALF_US 5000000ull /* half of the window */
 #define OUTCOMES_IN_A_ROW                                                                          \

@@ -3,8 +3,8 @@
 
 #include <pthread.h>
 
-#include "common/hash.h"
-#include "common/mem.h"
+#include "common/base/hash.h"
+#include "common/base/mem.h"
 
 struct poison {
     pthread_mutex_t lock;

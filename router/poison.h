@@ -19,8 +19,8 @@
 #ifndef ROUTER_POISON_H
 #define ROUTER_POISON_H
 
-#include "common/base.h"
-#include "common/buf.h"
+#include "common/base/base.h"
+#include "common/base/buf.h"
 
 #define POISON_MAX  256
 #define POISON_LOST 2 /* workers that a request may lose */

@@ -8,8 +8,8 @@
 #ifndef ROUTER_POLICY_H
 #define ROUTER_POLICY_H
 
-#include "common/base.h"
-#include "common/buf.h"
+#include "common/base/base.h"
+#include "common/base/buf.h"
 #include "router/load.h"
 
 struct route_request {

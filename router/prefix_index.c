@@ -14,8 +14,8 @@
  * linear hashing (Litwin, 1980), kept in order so that records need not be hashed again. */
 #include "router/prefix_index_internal.h"
 
-#include "common/mem.h"
-#include "common/rng.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
 
 #include <assert.h>
 #include <string.h>

@@ -37,7 +37,7 @@
 #ifndef ROUTER_PREFIX_INDEX_H
 #define ROUTER_PREFIX_INDEX_H
 
-#include "common/base.h"
+#include "common/base/base.h"
 #include "router/worker_mask.h"
 
 #define PREFIX_NONE     UINT32_MAX

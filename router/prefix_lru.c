@@ -17,7 +17,7 @@
  * round and the largest ones are worn down together. */
 #include "router/prefix_lru.h"
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 #include "router/prefix_lru_internal.h"
 
 #include <assert.h>

@@ -26,7 +26,7 @@
 #ifndef ROUTER_PREFIX_LRU_H
 #define ROUTER_PREFIX_LRU_H
 
-#include "common/base.h"
+#include "common/base/base.h"
 #include "router/prefix_index.h"
 
 struct prefix_lru;

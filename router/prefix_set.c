@@ -4,7 +4,7 @@
  * given back as soon as four workers are left. */
 #include "router/prefix_set.h"
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 
 #include <assert.h>
 #include <string.h>

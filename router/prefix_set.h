@@ -11,7 +11,7 @@
 #ifndef ROUTER_PREFIX_SET_H
 #define ROUTER_PREFIX_SET_H
 
-#include "common/base.h"
+#include "common/base/base.h"
 #include "router/worker_mask.h"
 
 struct prefix_sets {

@@ -2,8 +2,8 @@
  * scopes are the same bytes differently cut. */
 #include "router/prompt_hash.h"
 
-#include "common/hash.h"
-#include "common/rng.h"
+#include "common/base/hash.h"
+#include "common/base/rng.h"
 #include "router/body_scan.h"
 
 #include <assert.h>

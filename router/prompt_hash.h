@@ -10,15 +10,15 @@
  * so that chain[i] names the whole opening up to block i, in its scope: equal hashes mean equal
  * bytes from the start. The pieces' hashes do not wait for each other: only the mixing, a bijection
  * of some ten cycles, is a chain. The 48 bits that are shown are what is told of a block to other
- * routers (common/request_events.h), and more than the index tells apart. Without the secret nobody can choose pieces that collide. The
+ * routers (common/protocol/request_events.h), and more than the index tells apart. Without the secret nobody can choose pieces that collide. The
  * bytes are the raw JSON of the prompt; roles and tool calls are among them. A last block shorter
  * than block_bytes is hashed as it is. What lies beyond max_blocks is not hashed: the router does
  * not tell such prompts apart. Pure; any thread. */
 #ifndef ROUTER_PROMPT_HASH_H
 #define ROUTER_PROMPT_HASH_H
 
-#include "common/base.h"
-#include "common/buf.h"
+#include "common/base/base.h"
+#include "common/base/buf.h"
 
 struct body_scan;
 

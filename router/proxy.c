@@ -29,10 +29,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/hash.h"
-#include "common/log.h"
-#include "common/mem.h"
-#include "common/openai.h"
+#include "common/base/hash.h"
+#include "common/base/mem.h"
+#include "common/protocol/openai.h"
+#include "common/telemetry/log.h"
 #include "router/forward.h"
 #include "router/poison.h"
 #include "router/prompt_hash.h"

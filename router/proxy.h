@@ -13,8 +13,8 @@
 #ifndef ROUTER_PROXY_H
 #define ROUTER_PROXY_H
 
-#include "common/base.h"
-#include "common/http_server.h"
+#include "common/base/base.h"
+#include "common/http/http_server.h"
 #include "router/session_name.h"
 
 struct decision_log;

@@ -10,8 +10,8 @@
 
 #include <string.h>
 
-#include "common/request_events.h"
-#include "common/wire.h"
+#include "common/protocol/request_events.h"
+#include "common/protocol/wire.h"
 
 /* Of our own words and numbers, the request's id and salt and the client's address. */
 #define OWN_MAX 768

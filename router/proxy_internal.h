@@ -17,10 +17,10 @@
 
 #include <sys/uio.h>
 
-#include "common/http_parse.h"
-#include "common/list.h"
-#include "common/loop.h"
-#include "common/rng.h"
+#include "common/base/list.h"
+#include "common/base/rng.h"
+#include "common/http/http_parse.h"
+#include "common/net/loop.h"
 #include "router/answer.h"
 #include "router/body_scan.h"
 #include "router/explain.h"

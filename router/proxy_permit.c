@@ -13,8 +13,8 @@
  * clients' only by --explain-to-clients. Each refusal is counted and has a line in the log. */
 #include "router/proxy_internal.h"
 
-#include "common/log.h"
-#include "common/wire.h"
+#include "common/protocol/wire.h"
+#include "common/telemetry/log.h"
 #include "router/forward.h"
 #include "router/router_metrics.h"
 

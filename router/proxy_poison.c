@@ -4,10 +4,10 @@
  * gateway that names no tenants all of its clients are one, and share a refusal of the same body. */
 #include "router/proxy_internal.h"
 
-#include "common/http_server.h"
-#include "common/log.h"
-#include "common/metrics.h"
-#include "common/openai.h"
+#include "common/http/http_server.h"
+#include "common/protocol/openai.h"
+#include "common/telemetry/log.h"
+#include "common/telemetry/metrics.h"
 #include "router/poison.h"
 #include "router/router_metrics.h"
 

@@ -16,9 +16,9 @@
 
 #include <sched.h>
 
-#include "common/hash.h"
-#include "common/mem.h"
-#include "common/metrics.h"
+#include "common/base/hash.h"
+#include "common/base/mem.h"
+#include "common/telemetry/metrics.h"
 
 static void count_refusal(struct exchange *x, const char *limit) {
     bool is_size = strcmp(limit, refusal_names[REFUSAL_QUEUE_SIZE]) == 0;

@@ -15,9 +15,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/log.h"
-#include "common/tls.h"
-#include "common/wire.h"
+#include "common/net/tls.h"
+#include "common/protocol/wire.h"
+#include "common/telemetry/log.h"
 #include "router/router_metrics.h"
 
 #define HIGH_WATER_BYTES  (256 * 1024) /* queued for a slow client: stop reading its worker */

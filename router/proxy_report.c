@@ -9,9 +9,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/clock.h"
-#include "common/log.h"
-#include "common/mem.h"
+#include "common/base/clock.h"
+#include "common/base/mem.h"
+#include "common/telemetry/log.h"
 #include "router/decision_log.h"
 #include "router/router_metrics.h"
 

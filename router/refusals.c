@@ -8,10 +8,10 @@
 #include <pthread.h>
 #include <stdio.h>
 
-#include "common/http_server.h"
-#include "common/log.h"
-#include "common/mem.h"
-#include "common/metrics.h"
+#include "common/base/mem.h"
+#include "common/http/http_server.h"
+#include "common/telemetry/log.h"
+#include "common/telemetry/metrics.h"
 #include "router/router_metrics.h"
 
 #define PLACES 16 /* addresses that are counted ... */

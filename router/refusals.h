@@ -15,8 +15,8 @@
 #ifndef ROUTER_REFUSALS_H
 #define ROUTER_REFUSALS_H
 
-#include "common/base.h"
-#include "common/buf.h"
+#include "common/base/base.h"
+#include "common/base/buf.h"
 
 struct log;
 struct metrics;

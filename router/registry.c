@@ -5,8 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/hash.h"
-#include "common/mem.h"
+#include "common/base/hash.h"
+#include "common/base/mem.h"
 #include "router/registry_internal.h"
 
 /* It is held for a microsecond or two: who finds it taken does better to look again for a moment than

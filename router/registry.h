@@ -14,10 +14,10 @@
 #ifndef ROUTER_REGISTRY_H
 #define ROUTER_REGISTRY_H
 
-#include "common/buf.h"
-#include "common/mailbox.h"
-#include "common/status.h"
-#include "common/wire.h"
+#include "common/base/buf.h"
+#include "common/base/status.h"
+#include "common/net/mailbox.h"
+#include "common/protocol/wire.h"
 #include "router/address.h"
 #include "router/admission.h"
 #include "router/breaker.h"
@@ -145,7 +145,7 @@ void registry_adopted_first(struct registry *r, struct registry_mirror *m,
 void registry_adopted_ended(struct registry *r, struct registry_mirror *m,
                             const struct route_end *end, uint64_t now_us);
 
-/* What is sent to workers that are not ours, for other routers: frames of common/request_events.h whose
+/* What is sent to workers that are not ours, for other routers: frames of common/protocol/request_events.h whose
  * sequence is the worker's identity. Before any request; `take` appends what there is to `out` and
  * empties it. False: something found no room since the last time, for want of somebody who takes. */
 void registry_open_outbox(struct registry *r, uint64_t origin, uint64_t scheme, size_t max_bytes);

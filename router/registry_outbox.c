@@ -2,7 +2,7 @@
  *
  * Written under the one lock, in the order in which the books change; share.c takes it away every ten
  * milliseconds. Off unless somebody does: then `origin` is 0, and no attempt has a number. */
-#include "common/request_events.h"
+#include "common/protocol/request_events.h"
 #include "router/registry_internal.h"
 
 void registry_open_outbox(struct registry *r, uint64_t origin, uint64_t scheme, size_t max_bytes) {

@@ -10,8 +10,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/clock.h"
-#include "common/metrics.h"
+#include "common/base/clock.h"
+#include "common/telemetry/metrics.h"
 #include "router/registry_internal.h"
 
 #define DECISIONS_PER_SAMPLE 64 /* two looks at the clock cost a twentieth of a decision */

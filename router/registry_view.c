@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "router/registry_internal.h"
 
 #include <stdio.h>

@@ -5,9 +5,9 @@
 #include <signal.h>
 #include <string.h>
 
-#include "common/loop.h"
-#include "common/mailbox.h"
-#include "common/mem.h"
+#include "common/base/mem.h"
+#include "common/net/loop.h"
+#include "common/net/mailbox.h"
 
 /* What threads and resolver share. Whoever leaves last frees it. */
 struct line {

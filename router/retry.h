@@ -6,9 +6,9 @@
 #ifndef ROUTER_RETRY_H
 #define ROUTER_RETRY_H
 
-#include "common/buf.h"
-#include "common/options.h"
-#include "common/status.h"
+#include "common/base/buf.h"
+#include "common/base/status.h"
+#include "common/options/options.h"
 
 enum retry_cause {
     RETRY_CONNECT = 1 << 0,   /* no connection was made, or TLS failed on it */

@@ -2,7 +2,7 @@
 #ifndef ROUTER_ROUTER_H
 #define ROUTER_ROUTER_H
 
-#include "common/status.h"
+#include "common/base/status.h"
 
 struct router;
 struct router_options;

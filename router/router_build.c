@@ -6,25 +6,25 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/body_budget.h"
-#include "common/hash.h"
-#include "common/log.h"
-#include "common/mem.h"
-#include "common/process_limits.h"
+#include "common/base/hash.h"
+#include "common/base/mem.h"
+#include "common/base/process_limits.h"
+#include "common/http/body_budget.h"
+#include "common/telemetry/log.h"
 #include "router/admin_desk.h"
 #include "router/certificates.h"
 #include "router/fleet.h"
-#include "router/sharing/follow.h"
 #include "router/frontend.h"
-#include "router/upgrade/handover.h"
 #include "router/prompt_hash.h"
 #include "router/registry.h"
-#include "router/router_internal.h"
 #include "router/retry.h"
+#include "router/router_internal.h"
 #include "router/router_metrics.h"
 #include "router/router_options.h"
+#include "router/sharing/follow.h"
 #include "router/sharing/share.h"
 #include "router/sources.h"
+#include "router/upgrade/handover.h"
 #include "router/upgrade/succession.h"
 
 #define MAX_DEFAULT_LOOPS 8

@@ -5,7 +5,7 @@
 #ifndef ROUTER_ROUTER_INTERNAL_H
 #define ROUTER_ROUTER_INTERNAL_H
 
-#include "common/loop.h"
+#include "common/net/loop.h"
 #include "router/admin.h"
 #include "router/heartbeat.h"
 #include "router/isolation.h"

@@ -6,9 +6,9 @@
 
 #include <string.h>
 
-#include "common/log.h"
-#include "common/mem.h"
-#include "common/process_stats.h"
+#include "common/base/mem.h"
+#include "common/telemetry/log.h"
+#include "common/telemetry/process_stats.h"
 #include "router/registry.h"
 
 #define AS_ROW(kind_, name_, labels_, help_, ...)                                                  \

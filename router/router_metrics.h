@@ -6,8 +6,8 @@
 #ifndef ROUTER_ROUTER_METRICS_H
 #define ROUTER_ROUTER_METRICS_H
 
-#include "common/http_metrics.h"
-#include "common/metrics.h"
+#include "common/http/http_metrics.h"
+#include "common/telemetry/metrics.h"
 
 struct buf;
 struct log;

@@ -2,9 +2,9 @@
 #ifndef ROUTER_ROUTER_OPTIONS_H
 #define ROUTER_ROUTER_OPTIONS_H
 
-#include "common/log.h"
-#include "common/options.h"
-#include "common/options_manual.h"
+#include "common/options/options.h"
+#include "common/options/options_manual.h"
+#include "common/telemetry/log.h"
 #include "router/forward.h"
 #include "router/policy.h"
 

@@ -5,12 +5,12 @@
 #include <string.h>
 #include <strings.h>
 
-#include "common/http_parse.h"
+#include "common/http/http_parse.h"
 #include "router/discovery/kube_store.h"
 #include "router/health.h"
 #include "router/retry.h"
-#include "router/sharing/redis_stream.h"
 #include "router/router_options.h"
+#include "router/sharing/redis_stream.h"
 
 bool router_is_loopback(const char *host) {
     return strncmp(host, "127.", 4) == 0 || strcmp(host, "::1") == 0;

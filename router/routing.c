@@ -30,7 +30,7 @@
  * and makes up for nearly all that a capacity declared several times too large or small would cost. */
 #include "router/routing.h"
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 #include "router/prefix_index.h"
 #include "router/prefix_lru.h"
 

@@ -16,8 +16,8 @@
 #ifndef ROUTER_ROUTING_H
 #define ROUTER_ROUTING_H
 
-#include "common/base.h"
-#include "common/status.h"
+#include "common/base/base.h"
+#include "common/base/status.h"
 #include "router/load.h"
 #include "router/policy.h"
 

@@ -4,10 +4,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/http_client.h"
-#include "common/log.h"
-#include "common/loop.h"
-#include "common/mem.h"
+#include "common/base/mem.h"
+#include "common/http/http_client.h"
+#include "common/net/loop.h"
+#include "common/telemetry/log.h"
 #include "router/engine_stats.h"
 #include "router/registry.h"
 

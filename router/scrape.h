@@ -13,7 +13,7 @@
 #ifndef ROUTER_SCRAPE_H
 #define ROUTER_SCRAPE_H
 
-#include "common/base.h"
+#include "common/base/base.h"
 
 struct http_client;
 struct log;

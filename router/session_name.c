@@ -1,7 +1,7 @@
 /* router/session_name.c - see session_name.h. */
 #include "router/session_name.h"
 
-#include "common/http_server.h"
+#include "common/http/http_server.h"
 #include "router/body_scan.h"
 
 struct str session_name(const struct http_request *req, const struct body_scan *scan,

@@ -5,7 +5,7 @@
 #ifndef ROUTER_SESSION_NAME_H
 #define ROUTER_SESSION_NAME_H
 
-#include "common/buf.h"
+#include "common/base/buf.h"
 
 struct body_scan;
 struct http_request;

@@ -5,9 +5,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/buf.h"
-#include "common/log.h"
-#include "common/mem.h"
+#include "common/base/buf.h"
+#include "common/base/mem.h"
+#include "common/telemetry/log.h"
 #include "router/discovery.h"
 #include "router/discovery/kube_client.h"
 #include "router/fleet.h"

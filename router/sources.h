@@ -11,8 +11,8 @@
 #ifndef ROUTER_SOURCES_H
 #define ROUTER_SOURCES_H
 
-#include "common/base.h"
-#include "common/status.h"
+#include "common/base/base.h"
+#include "common/base/status.h"
 
 struct fleet;
 struct fleet_config;

@@ -21,7 +21,7 @@
 #ifndef ROUTER_SSE_TAIL_H
 #define ROUTER_SSE_TAIL_H
 
-#include "common/buf.h"
+#include "common/base/buf.h"
 
 #define SSE_TAIL_CARRY_BYTES 48 /* longest name, colon, blanks and number together, and to spare */
 #define SSE_TAIL_HEAD_BYTES  32 /* of a line: enough to tell its kind */

@@ -17,9 +17,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "common/log.h"
-#include "common/loop.h"
-#include "common/mem.h"
+#include "common/base/mem.h"
+#include "common/net/loop.h"
+#include "common/telemetry/log.h"
 
 #define HEALTHY_LIFE_US (60 * 1000000ull) /* a life this long forgets earlier failures */
 #define PORT_SEARCH     1000              /* how far beyond first_port a free one is looked for */

@@ -18,8 +18,8 @@
 #ifndef ROUTER_SUPERVISOR_H
 #define ROUTER_SUPERVISOR_H
 
-#include "common/base.h"
-#include "common/status.h"
+#include "common/base/base.h"
+#include "common/base/status.h"
 
 #include <sys/types.h>
 

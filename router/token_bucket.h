@@ -7,7 +7,7 @@
 #ifndef ROUTER_TOKEN_BUCKET_H
 #define ROUTER_TOKEN_BUCKET_H
 
-#include "common/base.h"
+#include "common/base/base.h"
 
 struct token_bucket { /* all zero: full */
     double used;      /* of the burst; more than that: a debt */

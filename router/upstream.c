@@ -3,8 +3,8 @@
 
 #include <string.h>
 
-#include "common/mem.h"
-#include "common/tls.h"
+#include "common/base/mem.h"
+#include "common/net/tls.h"
 #include "router/registry.h"
 
 #define SWEEP_US 5000000u /* how often idle connections are looked at for age */

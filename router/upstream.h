@@ -16,7 +16,7 @@
 #ifndef ROUTER_UPSTREAM_H
 #define ROUTER_UPSTREAM_H
 
-#include "common/conn.h"
+#include "common/net/conn.h"
 
 struct registry_target;
 struct tls;

@@ -6,7 +6,7 @@
 #ifndef ROUTER_WORKER_MASK_H
 #define ROUTER_WORKER_MASK_H
 
-#include "common/base.h"
+#include "common/base/base.h"
 
 #define WORKERS_MAX       1024u
 #define WORKER_MASK_WORDS (WORKERS_MAX / 64)

@@ -17,15 +17,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "common/clock.h"
-#include "common/hash.h"
-#include "common/http_client.h"
-#include "common/json.h"
-#include "common/list.h"
-#include "common/log.h"
-#include "common/loop.h"
-#include "common/map.h"
-#include "common/mem.h"
+#include "common/base/clock.h"
+#include "common/base/hash.h"
+#include "common/base/list.h"
+#include "common/base/map.h"
+#include "common/base/mem.h"
+#include "common/http/http_client.h"
+#include "common/net/loop.h"
+#include "common/telemetry/log.h"
+#include "common/text/json.h"
 
 #define LINE_MAX_BYTES   (32u << 20)
 #define ANSWER_MAX_BYTES (64u << 20)

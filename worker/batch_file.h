@@ -14,8 +14,8 @@
 #ifndef WORKER_BATCH_FILE_H
 #define WORKER_BATCH_FILE_H
 
-#include "common/base.h"
-#include "common/status.h"
+#include "common/base/base.h"
+#include "common/base/status.h"
 
 struct batch_file;
 struct log;

@@ -4,9 +4,9 @@
 
 #include <stdio.h>
 
-#include "common/buf.h"
-#include "common/json.h"
-#include "common/mem.h"
+#include "common/base/buf.h"
+#include "common/base/mem.h"
+#include "common/text/json.h"
 #include "worker/engine/backend_load.h"
 #include "worker/worker_options.h"
 

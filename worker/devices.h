@@ -2,7 +2,7 @@
 #ifndef WORKER_DEVICES_H
 #define WORKER_DEVICES_H
 
-#include "common/status.h"
+#include "common/base/status.h"
 
 struct worker_options;
 

@@ -4,9 +4,9 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-#include "common/log.h"
-#include "common/buf.h"
-#include "common/json.h"
+#include "common/base/buf.h"
+#include "common/telemetry/log.h"
+#include "common/text/json.h"
 #include "kernels/dtype.h"
 #include "kernels/tp/tp.h"
 #include "worker/engine/engine.h"

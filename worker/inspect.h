@@ -2,7 +2,7 @@
 #ifndef WORKER_INSPECT_H
 #define WORKER_INSPECT_H
 
-#include "common/status.h"
+#include "common/base/status.h"
 
 struct worker_options;
 

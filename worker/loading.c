@@ -5,8 +5,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "common/clock.h"
-#include "common/log.h"
+#include "common/base/clock.h"
+#include "common/telemetry/log.h"
 #include "worker/model/hub.h"
 #include "worker/worker_options.h"
 

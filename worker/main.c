@@ -5,8 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/healthcheck.h"
-#include "common/process_limits.h"
+#include "common/base/process_limits.h"
+#include "common/http/healthcheck.h"
 #include "worker/batch_file.h"
 #include "worker/devices.h"
 #include "worker/inspect.h"

@@ -2,8 +2,8 @@
 #ifndef WORKER_WORKER_H
 #define WORKER_WORKER_H
 
-#include "common/base.h"
-#include "common/status.h"
+#include "common/base/base.h"
+#include "common/base/status.h"
 
 struct log;
 struct loop;

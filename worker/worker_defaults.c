@@ -1,9 +1,9 @@
 /* worker/worker_defaults.c - see the header. */
 #include "worker/worker_defaults.h"
 
-#include "common/file.h"
-#include "common/json.h"
-#include "common/mem.h"
+#include "common/base/file.h"
+#include "common/base/mem.h"
+#include "common/text/json.h"
 
 #include <stdio.h>
 

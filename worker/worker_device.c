@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#include "common/log.h"
+#include "common/telemetry/log.h"
 #include "kernels/dtype.h"
 #include "kernels/tp/tp.h"
 #include "worker/engine/backend_load.h"

@@ -3,7 +3,7 @@
 #ifndef WORKER_WORKER_DEVICE_H
 #define WORKER_WORKER_DEVICE_H
 
-#include "common/status.h"
+#include "common/base/status.h"
 #include "kernels/backend.h"
 
 struct engine_options;

@@ -1,7 +1,7 @@
 /* worker/worker_kv.c - see the header. */
 #include "worker/worker_kv.h"
 
-#include "common/json.h"
+#include "common/text/json.h"
 
 #define BARE_GIB_MAX 1024 /* a size without a unit up to this is GiB, as other engines have it */
 

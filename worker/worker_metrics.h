@@ -3,8 +3,8 @@
 #ifndef WORKER_WORKER_METRICS_H
 #define WORKER_WORKER_METRICS_H
 
-#include "common/http_metrics.h"
-#include "common/metrics.h"
+#include "common/http/http_metrics.h"
+#include "common/telemetry/metrics.h"
 #include "worker/kv/block_ages.h"
 
 struct engine;

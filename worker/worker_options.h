@@ -2,9 +2,9 @@
 #ifndef WORKER_WORKER_OPTIONS_H
 #define WORKER_WORKER_OPTIONS_H
 
-#include "common/log.h"
-#include "common/options.h"
-#include "common/options_manual.h"
+#include "common/options/options.h"
+#include "common/options/options_manual.h"
+#include "common/telemetry/log.h"
 
 #define WORKER_SEED_RANDOM UINT64_MAX
 

@@ -1,9 +1,9 @@
-/* deploy/portable/cjson.c - the part of cJSON that common/json.c calls, for the portable worker.
+/* deploy/portable/cjson.c - the part of cJSON that common/text/json.c calls, for the portable worker.
  *
- * Debian has no static libcjson. common/json.c asks little of it: a tree of text that its own strict
+ * Debian has no static libcjson. common/text/json.c asks little of it: a tree of text that its own strict
  * pass (json_grammar.c) has found to be JSON, within its limits of depth, size and length of
  * numbers. Here is that, behind the library's header; what the strict pass refuses never comes here,
- * and what comes anyway ends as NULL. tests/unit/common/test_json.c runs with it as well. */
+ * and what comes anyway ends as NULL. tests/unit/common/text/test_json.c runs with it as well. */
 #include <cjson/cJSON.h>
 #include <stdlib.h>
 #include <string.h>

@@ -8,8 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/clock.h"
-#include "common/mem.h"
+#include "common/base/clock.h"
+#include "common/base/mem.h"
 #include "kernels/cpu/cpu_internal.h"
 #include "kernels/cpu/processors.h"
 #include "kernels/dtype.h"

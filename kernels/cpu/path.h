@@ -35,8 +35,8 @@
 #ifndef KERNELS_CPU_PATH_H
 #define KERNELS_CPU_PATH_H
 
-#include "common/base.h"
-#include "common/status.h"
+#include "common/base/base.h"
+#include "common/base/status.h"
 #include "kernels/backend.h"
 
 #define PANEL               64u  /* outputs in a panel */

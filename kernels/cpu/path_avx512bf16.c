@@ -3,7 +3,7 @@
 #if defined(__x86_64__)
 #define LANES    16
 #define ACT_BF16 1
-#include "common/isa.h"
+#include "common/base/isa.h"
 #include "kernels/cpu/path_body.inc"
 
 /* Intel's servers (measured: Emerald Rapids) issue half as many vdpbf16ps a cycle as fma: 114

@@ -19,8 +19,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "common/clock.h"
-#include "common/mem.h"
+#include "common/base/clock.h"
+#include "common/base/mem.h"
 #include "kernels/cpu/processors.h"
 
 #define SPIN_US 20

@@ -13,8 +13,8 @@
 #ifndef KERNELS_CPU_POOL_H
 #define KERNELS_CPU_POOL_H
 
-#include "common/base.h"
-#include "common/status.h"
+#include "common/base/base.h"
+#include "common/base/status.h"
 
 #define POOL_MAX_THREADS 256u
 

@@ -7,7 +7,7 @@
 #ifndef KERNELS_CPU_PROCESSORS_H
 #define KERNELS_CPU_PROCESSORS_H
 
-#include "common/base.h"
+#include "common/base/base.h"
 
 /* At least 1. Files are looked for under `root`: "" but in tests. */
 uint32_t cpu_processors(const char *root);

@@ -24,7 +24,7 @@
 #include <assert.h>
 #include <string.h>
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 
 #define BLOCKS_PER_SM     2u /* of decode that fill the memory's bandwidth, and of prefill that fit */
 #define DECODE_MIN_PAGES  8u /* a chunk; 2 rounds of a block's 4 warps */

@@ -16,7 +16,7 @@
 
 #include <string.h>
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 #include "kernels/cuda/gpu_internal.h"
 
 /* What nccl.h would say. */

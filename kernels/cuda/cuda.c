@@ -13,7 +13,7 @@
 #include <string.h>
 #include <strings.h>
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 #include "kernels/cuda/cuda_internal.h"
 
 #define OLDEST_SM 80u

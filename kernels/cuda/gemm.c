@@ -27,7 +27,7 @@
 #include <cublasLt.h>
 #include <string.h>
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 #include "kernels/cuda/gpu_internal.h"
 
 #define WORKSPACE_BYTES (UINT64_C(32) << 20) /* what the library's guide asks for on Hopper */

@@ -18,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 
 #if CUDART_VERSION < 12080
 #error "the CUDA toolkit is older than 12.8: install a newer one"

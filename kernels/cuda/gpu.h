@@ -16,8 +16,8 @@
 #ifndef KERNELS_CUDA_GPU_H
 #define KERNELS_CUDA_GPU_H
 
-#include "common/base.h"
-#include "common/status.h"
+#include "common/base/base.h"
+#include "common/base/status.h"
 
 #ifdef __cplusplus
 extern "C" {

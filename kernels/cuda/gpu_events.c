@@ -15,7 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 
 #define SPIN_US  100u /* a wait this short is not worth a sleep */
 #define SLEEP_US 40u  /* between two looks at an event; a decode step takes 700 and more */

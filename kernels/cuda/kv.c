@@ -17,7 +17,7 @@
  * each block. */
 #include <string.h>
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 #include "kernels/cuda/cuda_internal.h"
 
 #define LANE_EVENTS 32u

@@ -15,7 +15,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 #include "kernels/cuda/cuda_internal.h"
 #include "kernels/dtype.h"
 

@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 #include "kernels/cuda/cuda_internal.h"
 #include "kernels/dtype.h"
 #include "kernels/op_args.h"

@@ -7,7 +7,7 @@
  *
  * A second run is timed: how fast prompts are computed. What part of that is attention is known
  * from its share of the multiply-adds, which it does at about half the speed of the products. */
-#include "common/mem.h"
+#include "common/base/mem.h"
 #include "kernels/cuda/cuda_internal.h"
 
 #define ATTENTION_SPEED 0.5 /* of the products' multiply-adds per second */

@@ -6,7 +6,7 @@
  * what was last copied out of it. */
 #include <string.h>
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 #include "kernels/cuda/cuda_internal.h"
 
 enum status cuda_rows_init(struct backend_model *m, struct error *err) {

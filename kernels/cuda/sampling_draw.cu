@@ -5,7 +5,7 @@
  * token. */
 #include "kernels/cuda/sampling.cuh"
 
-static __device__ __forceinline__ uint64_t mixed(uint64_t x) { /* rng_mix of common/rng.h */
+static __device__ __forceinline__ uint64_t mixed(uint64_t x) { /* rng_mix of common/base/rng.h */
     x += 0x9E3779B97F4A7C15u;
     x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
     x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;

@@ -15,7 +15,7 @@
  * the piece's first. */
 #include <string.h>
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 #include "kernels/cuda/cuda_internal.h"
 
 #define STAGE_ALIGN 64u

@@ -23,7 +23,7 @@
  * submits a slot whose step has not ended. */
 #include <string.h>
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 #include "kernels/cuda/cuda_internal.h"
 
 /* --- what is there before the first step ------------------------------------------------------ */

@@ -3,7 +3,7 @@
  * A GPU refuses an int4 that is not at a multiple of 16; this processor does not mind. So the .cu
  * files are compiled with -fsanitize=alignment, whose run-time library is not linked: this is the one
  * function that it would call. In a build with the sanitizer itself, its own message is as good. */
-#include "common/base.h"
+#include "common/base/base.h"
 
 #include <stdio.h>
 

@@ -15,8 +15,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/mem.h"
-#include "common/rng.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
 #include "kernels/shim/fiber.h"
 #include "kernels/shim/internal.h"
 #include "kernels/shim/lanes.h"

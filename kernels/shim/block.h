@@ -4,7 +4,7 @@
 #ifndef KERNELS_SHIM_BLOCK_H
 #define KERNELS_SHIM_BLOCK_H
 
-#include "common/base.h"
+#include "common/base/base.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 #include "kernels/dtype.h"
 #include "kernels/shim/device.h"
 

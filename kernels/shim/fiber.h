@@ -7,7 +7,7 @@
 #ifndef KERNELS_SHIM_FIBER_H
 #define KERNELS_SHIM_FIBER_H
 
-#include "common/base.h"
+#include "common/base/base.h"
 
 struct fiber {
     void *sp;         /* where it stands, while it does not run */

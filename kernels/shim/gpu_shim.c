@@ -23,8 +23,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/clock.h"
-#include "common/mem.h"
+#include "common/base/clock.h"
+#include "common/base/mem.h"
 #include "kernels/shim/gpu_shim_internal.h"
 #include "kernels/shim/internal.h"
 #include "kernels/shim/shim_control.h"

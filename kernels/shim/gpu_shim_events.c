@@ -9,8 +9,8 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "common/clock.h"
-#include "common/mem.h"
+#include "common/base/clock.h"
+#include "common/base/mem.h"
 #include "kernels/shim/gpu_shim_internal.h"
 #include "kernels/shim/internal.h"
 

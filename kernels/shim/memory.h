@@ -6,7 +6,7 @@
 #ifndef KERNELS_SHIM_MEMORY_H
 #define KERNELS_SHIM_MEMORY_H
 
-#include "common/base.h"
+#include "common/base/base.h"
 
 struct memory_range;
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 
 enum { TAIL_BYTES = 128, FIXED_BYTES = 2 * SHARED_UNASKED /* tails included */ };
 

@@ -6,7 +6,7 @@
 #ifndef KERNELS_SHIM_SHARED_H
 #define KERNELS_SHIM_SHARED_H
 
-#include "common/base.h"
+#include "common/base/base.h"
 
 enum {
     SHARED_UNASKED = 48 << 10, /* what a kernel may have that has not asked for more */

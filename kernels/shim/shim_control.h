@@ -7,7 +7,7 @@
 #ifndef KERNELS_SHIM_SHIM_CONTROL_H
 #define KERNELS_SHIM_SHIM_CONTROL_H
 
-#include "common/base.h"
+#include "common/base/base.h"
 
 #ifdef __cplusplus
 extern "C" {

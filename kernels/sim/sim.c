@@ -21,9 +21,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "common/clock.h"
-#include "common/mem.h"
-#include "common/rng.h"
+#include "common/base/clock.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
 #include "kernels/host.h"
 #include "kernels/sim/sim_text.h"
 

@@ -1,7 +1,7 @@
 /* kernels/sim/sim_text.c - see sim_text.h. */
 #include "kernels/sim/sim_text.h"
 
-#include "common/rng.h"
+#include "common/base/rng.h"
 
 #define PATTERN_LENGTH 16
 

@@ -8,7 +8,7 @@
 #ifndef KERNELS_SIM_SIM_TEXT_H
 #define KERNELS_SIM_SIM_TEXT_H
 
-#include "common/base.h"
+#include "common/base/base.h"
 
 #define SIM_MIN_VOCAB 128u /* bytes it may say */
 

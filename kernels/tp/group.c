@@ -8,7 +8,7 @@
 #include <pthread.h>
 #include <string.h>
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 
 struct local_group {
     struct tp_group table; /* first */

@@ -11,8 +11,8 @@
 #ifndef KERNELS_TP_GROUP_H
 #define KERNELS_TP_GROUP_H
 
-#include "common/base.h"
-#include "common/status.h"
+#include "common/base/base.h"
+#include "common/base/status.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -4,7 +4,7 @@
 #include <pthread.h>
 #include <string.h>
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 
 struct rank {
     struct tp_ranks *all;

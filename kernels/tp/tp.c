@@ -1,8 +1,8 @@
 /* kernels/tp/tp.c - see tp.h: each operation as an order to all ranks. */
 #include <string.h>
 
-#include "common/clock.h"
-#include "common/mem.h"
+#include "common/base/clock.h"
+#include "common/base/mem.h"
 #include "kernels/tp/tp_internal.h"
 
 /* --- loading --------------------------------------------------------------------------------- */

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 #include "kernels/tp/tp_internal.h"
 
 const struct backend_ops *tp_computing(const struct backend_ops *ops,

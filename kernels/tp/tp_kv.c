@@ -1,7 +1,7 @@
 /* kernels/tp/tp_kv.c - see tp.h: the pool, of which each rank has its KV heads. */
 #include <string.h>
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 #include "kernels/dtype.h"
 #include "kernels/tp/tp_internal.h"
 

@@ -1,13 +1,13 @@
 /* router/discovery/file.c - a list of workers that is edited while the router runs.
- * It is read again when it changes (common/file_watch.h). */
+ * It is read again when it changes (common/net/file_watch.h). */
 #include "router/discovery.h"
 
 #include <string.h>
 
-#include "common/file.h"
-#include "common/file_watch.h"
-#include "common/log.h"
-#include "common/mem.h"
+#include "common/base/file.h"
+#include "common/base/mem.h"
+#include "common/net/file_watch.h"
+#include "common/telemetry/log.h"
 
 #define MAX_FILE_BYTES (1u << 20)
 

@@ -1,11 +1,11 @@
 /* router/discovery/kube_auth.c - three sources into one set of credentials, and the token's file. */
 #include "router/discovery/kube_auth.h"
 
-#include "common/file.h"
-#include "common/http_fetch.h"
-#include "common/log.h"
-#include "common/mem.h"
-#include "common/tls.h"
+#include "common/base/file.h"
+#include "common/base/mem.h"
+#include "common/http/http_fetch.h"
+#include "common/net/tls.h"
+#include "common/telemetry/log.h"
 #include "router/discovery/kube_client.h"
 #include "router/discovery/kube_config.h"
 

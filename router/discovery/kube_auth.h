@@ -14,7 +14,7 @@
 #ifndef ROUTER_DISCOVERY_KUBE_AUTH_H
 #define ROUTER_DISCOVERY_KUBE_AUTH_H
 
-#include "common/http_client.h"
+#include "common/http/http_client.h"
 
 #define KUBE_ACCOUNT_FOLDER "/var/run/secrets/kubernetes.io/serviceaccount"
 

@@ -1,8 +1,8 @@
 /* router/discovery/kube_client.c - calls to one API server, each with the credentials of the moment. */
 #include "router/discovery/kube_client.h"
 
-#include "common/loop.h"
-#include "common/mem.h"
+#include "common/base/mem.h"
+#include "common/net/loop.h"
 #include "router/discovery/kube_auth.h"
 
 #include <stdio.h>

@@ -13,8 +13,8 @@
 #ifndef ROUTER_DISCOVERY_KUBE_CLIENT_H
 #define ROUTER_DISCOVERY_KUBE_CLIENT_H
 
-#include "common/http_client.h"
-#include "common/status.h"
+#include "common/base/status.h"
+#include "common/http/http_client.h"
 
 struct kube_client;
 struct log;

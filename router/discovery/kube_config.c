@@ -1,8 +1,8 @@
 /* router/discovery/kube_config.c - lookups by name in a YAML tree. */
 #include "router/discovery/kube_config.h"
 
-#include "common/buf.h"
-#include "common/yaml_tree.h"
+#include "common/base/buf.h"
+#include "common/text/yaml_tree.h"
 
 struct reader {
     struct yaml_tree *tree;

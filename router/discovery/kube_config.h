@@ -9,8 +9,8 @@
 #ifndef ROUTER_DISCOVERY_KUBE_CONFIG_H
 #define ROUTER_DISCOVERY_KUBE_CONFIG_H
 
-#include "common/mem.h"
-#include "common/status.h"
+#include "common/base/mem.h"
+#include "common/base/status.h"
 
 struct str;
 

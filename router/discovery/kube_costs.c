@@ -6,11 +6,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "common/list.h"
-#include "common/log.h"
-#include "common/loop.h"
-#include "common/map.h"
-#include "common/mem.h"
+#include "common/base/list.h"
+#include "common/base/map.h"
+#include "common/base/mem.h"
+#include "common/net/loop.h"
+#include "common/telemetry/log.h"
 #include "router/discovery/kube_client.h"
 
 #define MAX_OPEN     4

@@ -2,14 +2,14 @@
  *
  * A pod is 2 to 20 KB of which some 200 bytes matter, and five thousand of them are one answer. So
  * values are cut out as text, at any way of splitting the bytes, and only who wants to look inside one
- * parses it (common/json.h).
+ * parses it (common/text/json.h).
  *
  * LIMITS. Cutting out is not judging: brackets must match, strings and the document must end;
  * whatever stands between is the reader's to refuse. Nesting is at most 64 deep. Pure. */
 #ifndef ROUTER_DISCOVERY_KUBE_JSON_H
 #define ROUTER_DISCOVERY_KUBE_JSON_H
 
-#include "common/buf.h"
+#include "common/base/buf.h"
 
 #define KUBE_JSON_DEPTH_MAX 64
 

@@ -5,8 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/json.h"
-#include "common/mem.h"
+#include "common/base/mem.h"
+#include "common/text/json.h"
 #include "router/discovery/kube_json.h"
 #include "router/discovery/kube_stream.h"
 

@@ -31,8 +31,8 @@
 #ifndef ROUTER_DISCOVERY_KUBE_OBJECTS_H
 #define ROUTER_DISCOVERY_KUBE_OBJECTS_H
 
-#include "common/buf.h"
-#include "common/status.h"
+#include "common/base/buf.h"
+#include "common/base/status.h"
 #include "router/discovery.h"
 
 #include <netinet/in.h>

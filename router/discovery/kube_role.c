@@ -3,8 +3,8 @@
  * two that are missing does not replace the first. */
 #include "router/discovery/kube_role.h"
 
-#include "common/buf.h"
-#include "common/log.h"
+#include "common/base/buf.h"
+#include "common/telemetry/log.h"
 
 /* What stands in `text` between `mark` and the first of `ends`; STR_NULL: `mark` is not there. */
 static struct str part_after(const char *text, const char *mark, const char *ends) {

@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/hash.h"
-#include "common/map.h"
-#include "common/mem.h"
+#include "common/base/hash.h"
+#include "common/base/map.h"
+#include "common/base/mem.h"
 
 struct entry {
     struct kube_object object;

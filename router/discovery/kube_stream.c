@@ -8,7 +8,7 @@
  * over without being kept. */
 #include "router/discovery/kube_stream.h"
 
-#include "common/json.h"
+#include "common/text/json.h"
 
 #include <stdio.h>
 

@@ -27,11 +27,11 @@
  * where the list was taken, so events and list never mix and nothing falls between them. */
 #include "router/discovery/kube_watch.h"
 
-#include "common/backoff.h"
-#include "common/hash.h"
-#include "common/log.h"
-#include "common/loop.h"
-#include "common/mem.h"
+#include "common/base/backoff.h"
+#include "common/base/hash.h"
+#include "common/base/mem.h"
+#include "common/net/loop.h"
+#include "common/telemetry/log.h"
 #include "router/discovery/kube_client.h"
 #include "router/discovery/kube_role.h"
 #include "router/discovery/kube_stream.h"

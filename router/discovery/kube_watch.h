@@ -16,8 +16,8 @@
 #ifndef ROUTER_DISCOVERY_KUBE_WATCH_H
 #define ROUTER_DISCOVERY_KUBE_WATCH_H
 
-#include "common/buf.h"
-#include "common/status.h"
+#include "common/base/buf.h"
+#include "common/base/status.h"
 
 struct kube_client; /* kube_client.h: server, credentials, TLS */
 struct kube_watch;

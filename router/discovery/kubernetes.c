@@ -19,9 +19,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/log.h"
-#include "common/loop.h"
-#include "common/mem.h"
+#include "common/base/mem.h"
+#include "common/net/loop.h"
+#include "common/telemetry/log.h"
 #include "router/discovery/kube_client.h"
 #include "router/discovery/kube_costs.h"
 #include "router/discovery/kube_store.h"

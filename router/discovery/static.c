@@ -1,8 +1,8 @@
 /* router/discovery/static.c - the workers of the command line: told once, changed by a restart. */
 #include "router/discovery.h"
 
-#include "common/mem.h"
-#include "common/options.h"
+#include "common/base/mem.h"
+#include "common/options/options.h"
 
 struct static_source {
     struct discovery discovery;

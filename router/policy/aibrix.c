@@ -17,7 +17,7 @@
  * the same 800 KB of distinct prompt text, which is why it seldom finds anything; raise it. The
  * table is swept when it is used instead of every second. Mean and deviation are of the
  * candidates. Workers that leave or restart are forgotten. */
-#include "common/mem.h"
+#include "common/base/mem.h"
 #include "router/policy/block_table.h"
 #include "router/policy/choose.h"
 

@@ -12,8 +12,8 @@
  * in tidied entries only, so that a worker's new ones are never taken for those that it lost. */
 #include "router/policy/block_table.h"
 
-#include "common/mem.h"
-#include "common/rng.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
 
 #include <assert.h>
 #include <string.h>

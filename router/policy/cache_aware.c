@@ -22,7 +22,7 @@
  * request goes to the least loaded (smg: to the first healthy worker, and is not entered). A
  * worker that leaves or restarts is forgotten. The gates on KV usage, off by default there, do not
  * exist. */
-#include "common/mem.h"
+#include "common/base/mem.h"
 #include "router/policy/block_table.h"
 #include "router/policy/choose.h"
 

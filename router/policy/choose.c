@@ -1,7 +1,7 @@
 /* router/policy/choose.c - loops over the members of a mask. */
 #include "router/policy/choose.h"
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 
 #include <assert.h>
 #include <math.h>

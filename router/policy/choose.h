@@ -6,7 +6,7 @@
 #ifndef ROUTER_POLICY_CHOOSE_H
 #define ROUTER_POLICY_CHOOSE_H
 
-#include "common/rng.h"
+#include "common/base/rng.h"
 #include "router/policy.h"
 
 /* Requests in flight over a set. */

@@ -12,7 +12,7 @@
  * seed. So behind a shared system prompt every request has the same key, and only the load bound
  * spreads them: raise --chwbl-prefix-bytes beyond it. Draining and failing workers are passed over
  * on the ring, not taken off it. */
-#include "common/mem.h"
+#include "common/base/mem.h"
 #include "router/policy/choose.h"
 #include "router/policy/hash_ring.h"
 

@@ -1,8 +1,8 @@
 /* router/policy/hash_ring.c - two parallel arrays, sorted by point. */
 #include "router/policy/hash_ring.h"
 
-#include "common/mem.h"
-#include "common/rng.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
 #include "router/policy/choose.h"
 
 #include <assert.h>

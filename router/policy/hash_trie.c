@@ -9,7 +9,7 @@
  * here the table holds --max-tree-size bytes of prompt text, and workers that leave or restart are
  * forgotten. Known weakness, kept: an opening shared by all requests sends all of them to one
  * worker. */
-#include "common/mem.h"
+#include "common/base/mem.h"
 #include "router/policy/block_table.h"
 #include "router/policy/choose.h"
 

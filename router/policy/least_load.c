@@ -2,7 +2,7 @@
  *
  * Ties go in rotation: among equals the first at or after the one that follows the last choice,
  * by ascending id, so that an idle fleet is used evenly and a test can say who is next. */
-#include "common/mem.h"
+#include "common/base/mem.h"
 #include "router/policy.h"
 
 struct least_load {

@@ -4,7 +4,7 @@
  * workers are drawn, the first one wins a tie. Theory: Mitzenmacher, The Power of Two Choices in
  * Randomized Load Balancing. Constants: two.
  * Differs: smg compares token usage when both workers report it; this counts requests always. */
-#include "common/mem.h"
+#include "common/base/mem.h"
 #include "router/policy/choose.h"
 
 static uint32_t power_of_two_pick(void *self, const struct route_request *rq,

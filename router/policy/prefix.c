@@ -51,8 +51,8 @@
  *
  * A worker with more than max_load_factor x the mean in flight + load_floor is not priced, unless
  * that leaves none: a guard for loads that the formula does not see, such as endless decoding. */
-#include "common/mem.h"
-#include "common/rng.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
 #include "router/policy.h"
 
 #include <float.h>

@@ -16,7 +16,7 @@
  * utilisation from the engines; here they are the requests without a first token, but for one, and
  * the KV tokens expected in use, as the router itself counts them: never late, and without what
  * others send. */
-#include "common/mem.h"
+#include "common/base/mem.h"
 #include "router/policy/choose.h"
 
 #define EPP_BLOCK_BYTES 64 /* 16 tokens of 4 characters */

@@ -1,7 +1,7 @@
 /* router/policy/random.c - any candidate, all equally likely. To compare with.
  *
  * Follows `random` of smg and sglang-router. Constants: none. */
-#include "common/mem.h"
+#include "common/base/mem.h"
 #include "router/policy/choose.h"
 
 static uint32_t random_pick(void *self, const struct route_request *rq,

@@ -1,5 +1,5 @@
 /* router/policy/round_robin.c - each candidate in turn, by ascending id. To compare with. */
-#include "common/mem.h"
+#include "common/base/mem.h"
 #include "router/policy.h"
 
 struct round_robin {

@@ -10,7 +10,7 @@
  * is passed over for the next in the rendezvous.
  * Differs: production-stack and smg walk a hash ring and AIBrix has no bound; here one busy
  * session cannot drown a worker. smg's `manual` keeps a map of sessions, which this needs not. */
-#include "common/mem.h"
+#include "common/base/mem.h"
 #include "router/policy/choose.h"
 
 #include <math.h>

@@ -15,8 +15,8 @@
  * Differs: the RFC shingles characters and fixes neither the number of bits nor a load bound.
  * Known weakness, reported there too: a long common system prompt outvotes everything else and
  * sends all to one home; the bound then spreads them blindly. */
-#include "common/mem.h"
-#include "common/rng.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
 #include "router/policy/choose.h"
 #include "router/policy/hash_ring.h"
 

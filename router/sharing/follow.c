@@ -21,16 +21,16 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/hash.h"
-#include "common/http_client.h"
-#include "common/log.h"
-#include "common/loop.h"
-#include "common/mem.h"
-#include "common/request_events.h"
-#include "common/rng.h"
-#include "router/sharing/mirrors.h"
+#include "common/base/hash.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
+#include "common/http/http_client.h"
+#include "common/net/loop.h"
+#include "common/protocol/request_events.h"
+#include "common/telemetry/log.h"
 #include "router/registry.h"
 #include "router/router_metrics.h"
+#include "router/sharing/mirrors.h"
 
 #define TICK_US          100000u
 #define BACKOFF_FIRST_US 100000u

@@ -1,7 +1,7 @@
 /* router/sharing/follow.h - several routers act as one: what the others have sent, as the workers tell it.
  *
  *      router B ──request, x-incipit-chain──▶ worker ──events──▶ follow ──▶ registry: adopt,
- *                                                (common/request_events.h)  first token, ended
+ *                                                (common/protocol/request_events.h)  first token, ended
  *
  * Each worker that tells of its requests is followed by one stream of events, for as long as it is
  * there. Those of our own are passed over, by their origin; every other one is entered into the books
@@ -24,7 +24,7 @@
 #ifndef ROUTER_SHARING_FOLLOW_H
 #define ROUTER_SHARING_FOLLOW_H
 
-#include "common/base.h"
+#include "common/base/base.h"
 
 struct follow;
 struct http_client;

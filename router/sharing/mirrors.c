@@ -5,11 +5,11 @@
 #include <assert.h>
 #include <string.h>
 
-#include "common/hash.h"
-#include "common/log.h"
-#include "common/loop.h"
-#include "common/mem.h"
-#include "common/request_events.h"
+#include "common/base/hash.h"
+#include "common/base/mem.h"
+#include "common/net/loop.h"
+#include "common/protocol/request_events.h"
+#include "common/telemetry/log.h"
 #include "router/registry.h"
 
 #define PROMPT_MAX (UINT64_C(1) << 30) /* bytes that are believed */

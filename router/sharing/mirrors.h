@@ -15,8 +15,8 @@
 #ifndef ROUTER_SHARING_MIRRORS_H
 #define ROUTER_SHARING_MIRRORS_H
 
-#include "common/base.h"
-#include "common/map.h"
+#include "common/base/base.h"
+#include "common/base/map.h"
 
 struct log;
 struct loop;

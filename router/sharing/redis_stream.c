@@ -12,11 +12,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "common/clock.h"
-#include "common/log.h"
-#include "common/loop.h"
-#include "common/mem.h"
-#include "common/rng.h"
+#include "common/base/clock.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
+#include "common/net/loop.h"
+#include "common/telemetry/log.h"
 #include "router/resolver.h"
 
 #define SCHEME         "redis://"

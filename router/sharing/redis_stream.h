@@ -14,8 +14,8 @@
 #ifndef ROUTER_SHARING_REDIS_STREAM_H
 #define ROUTER_SHARING_REDIS_STREAM_H
 
-#include "common/buf.h"
-#include "common/status.h"
+#include "common/base/buf.h"
+#include "common/base/status.h"
 
 struct log;
 struct loop;

@@ -13,15 +13,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "common/hash.h"
-#include "common/loop.h"
-#include "common/map.h"
-#include "common/mem.h"
-#include "common/metrics.h"
-#include "common/request_events.h"
-#include "router/sharing/mirrors.h"
+#include "common/base/hash.h"
+#include "common/base/map.h"
+#include "common/base/mem.h"
+#include "common/net/loop.h"
+#include "common/protocol/request_events.h"
+#include "common/telemetry/metrics.h"
 #include "router/registry.h"
 #include "router/router_metrics.h"
+#include "router/sharing/mirrors.h"
 
 #define FLUSH_US     10000u
 #define HEARTBEAT_US 2000000u

@@ -8,7 +8,7 @@
  *                              one entry: hello, events ◀─────┘
  *      another router: on_entry ──▶ registry: adopt, first token, ended
  *
- * An entry is frames of common/request_events.h: a hello, whose generation is the writer's origin, whose
+ * An entry is frames of common/protocol/request_events.h: a hello, whose generation is the writer's origin, whose
  * `next` is the number of the entry and whose time is its time, then events, whose sequence is the
  * identity of the worker (a hash of its URL). An entry comes at least every two seconds; what a router
  * that has been silent for ten had open counts as ended. Without a server all go on alone.

@@ -24,8 +24,8 @@
 #ifndef ROUTER_UPGRADE_HANDOVER_H
 #define ROUTER_UPGRADE_HANDOVER_H
 
-#include "common/base.h"
-#include "common/status.h"
+#include "common/base/base.h"
+#include "common/base/status.h"
 #include "router/upgrade/snapshot.h"
 
 #define HANDOVER_WIRE        1u

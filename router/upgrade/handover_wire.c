@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 
 union control { /* aligned as the system wants it */
     struct cmsghdr header;

@@ -6,8 +6,8 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
-#include "common/buf.h"
-#include "common/json.h"
+#include "common/base/buf.h"
+#include "common/text/json.h"
 #include "router/upgrade/handover.h"
 
 #define HANDOVER_PACKET_FDS 64u /* the system takes no more than 253 at once */

@@ -5,8 +5,8 @@
 #include <sys/time.h>
 #include <unistd.h>
 
-#include "common/loop.h"
-#include "common/mem.h"
+#include "common/base/mem.h"
+#include "common/net/loop.h"
 #include "router/upgrade/handover_wire.h"
 #include "router/upgrade/service_manager.h"
 

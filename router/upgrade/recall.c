@@ -4,10 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/clock.h"
-#include "common/log.h"
-#include "common/loop.h"
-#include "common/mem.h"
+#include "common/base/clock.h"
+#include "common/base/mem.h"
+#include "common/net/loop.h"
+#include "common/telemetry/log.h"
 
 #define LOOK_US     50000u
 #define PAUSE_US    1000u /* between pieces: a tenth of the lock's time is ours at most */

@@ -8,7 +8,7 @@
 #ifndef ROUTER_UPGRADE_SERVICE_MANAGER_H
 #define ROUTER_UPGRADE_SERVICE_MANAGER_H
 
-#include "common/status.h"
+#include "common/base/status.h"
 
 struct loop;
 struct service_manager;

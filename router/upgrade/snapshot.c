@@ -7,10 +7,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "common/clock.h"
-#include "common/hash.h"
-#include "common/json.h"
-#include "common/mem.h"
+#include "common/base/clock.h"
+#include "common/base/hash.h"
+#include "common/base/mem.h"
+#include "common/text/json.h"
 #include "router/sharing/follow.h"
 
 #define FORMAT_VERSION 1u

@@ -8,10 +8,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/buf.h"
-#include "common/file.h"
-#include "common/hash.h"
-#include "common/mem.h"
+#include "common/base/buf.h"
+#include "common/base/file.h"
+#include "common/base/hash.h"
+#include "common/base/mem.h"
 
 #define SEED_DIGITS 16
 

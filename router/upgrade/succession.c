@@ -11,17 +11,17 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "common/file.h"
-#include "common/hash.h"
-#include "common/log.h"
-#include "common/loop.h"
-#include "common/mem.h"
+#include "common/base/file.h"
+#include "common/base/hash.h"
+#include "common/base/mem.h"
+#include "common/net/loop.h"
+#include "common/telemetry/log.h"
 #include "router/fleet.h"
-#include "router/upgrade/handover.h"
 #include "router/isolation.h"
-#include "router/upgrade/recall.h"
 #include "router/registry.h"
 #include "router/router_options.h"
+#include "router/upgrade/handover.h"
+#include "router/upgrade/recall.h"
 #include "router/upgrade/service_manager.h"
 #include "router/upgrade/state_dir.h"
 

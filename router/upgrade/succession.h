@@ -12,8 +12,8 @@
 #ifndef ROUTER_UPGRADE_SUCCESSION_H
 #define ROUTER_UPGRADE_SUCCESSION_H
 
-#include "common/base.h"
-#include "common/status.h"
+#include "common/base/base.h"
+#include "common/base/status.h"
 #include "router/sharing/follow.h"
 #include "router/upgrade/snapshot.h"
 

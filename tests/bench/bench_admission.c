@@ -3,9 +3,9 @@
  * `turn` is one popped and one that enters, `leave` one that gives up somewhere in the queue and one
  * that enters, `displace` one that enters a full queue in another's place. Best of seven rounds (of
  * three, for the last). */
-#include "common/clock.h"
-#include "common/mem.h"
-#include "common/rng.h"
+#include "common/base/clock.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
 #include "router/admission.h"
 
 #include <stdio.h>

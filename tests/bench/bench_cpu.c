@@ -25,9 +25,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "common/clock.h"
-#include "common/mem.h"
-#include "common/rng.h"
+#include "common/base/clock.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
 #include "kernels/cpu/pack.h"
 #include "kernels/cpu/pool.h"
 #include "kernels/dtype.h"

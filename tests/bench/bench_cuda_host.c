@@ -10,8 +10,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "common/clock.h"
-#include "common/mem.h"
+#include "common/base/clock.h"
+#include "common/base/mem.h"
 #include "kernels/cuda/cuda_internal.h"
 #include "kernels/shim/internal.h"
 #include "tests/support/tiny_model.h"

@@ -1,8 +1,8 @@
 /* tests/bench/bench_discovery.c - what one event of one pod costs the control loop, by the size of the
  * fleet: reading it, making the set anew, comparing the set. */
-#include "common/clock.h"
-#include "common/http_client.h"
-#include "common/loop.h"
+#include "common/base/clock.h"
+#include "common/http/http_client.h"
+#include "common/net/loop.h"
 #include "router/discovery/kube_store.h"
 #include "router/fleet.h"
 #include "router/health.h"

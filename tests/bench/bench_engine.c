@@ -6,9 +6,9 @@
  * pool) and come back. The manager is run as a scheduler would, admitting and freeing sequences in
  * a pool full of others' blocks, so that each block taken is evicted first; with and without
  * causes of misses, events and host memory. Medians. */
-#include "common/clock.h"
-#include "common/mem.h"
-#include "common/rng.h"
+#include "common/base/clock.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
 #include "kernels/backend.h"
 #include "worker/kv/kv_manager.h"
 

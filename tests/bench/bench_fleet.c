@@ -12,9 +12,9 @@
  * takes its place. So most blocks live on one worker, and the chats under way fill the fleet.
  * ARGS=soak or ARGS=big runs one of the two, ARGS='big BYTES' one index size alone. Deterministic
  * but for its times. */
-#include "common/clock.h"
-#include "common/mem.h"
-#include "common/rng.h"
+#include "common/base/clock.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
 #include "router/routing.h"
 
 #include <stdio.h>

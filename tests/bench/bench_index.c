@@ -10,9 +10,9 @@
  *
  * Best of seven rounds, one thread; on a machine whose other cores are busy the best still varies,
  * which is what the floor is there to show. */
-#include "common/clock.h"
-#include "common/mem.h"
-#include "common/rng.h"
+#include "common/base/clock.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
 #include "router/prefix_index.h"
 
 #include <stdio.h>

@@ -6,10 +6,10 @@
  * compared, so that a busy machine disturbs both alike. Blocks are measured in nanoseconds per
  * block taken and given back, with every block published in between (so that eviction is paid for
  * too) and without. */
-#include "common/clock.h"
-#include "common/hash.h"
-#include "common/mem.h"
-#include "common/rng.h"
+#include "common/base/clock.h"
+#include "common/base/hash.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
 #include "worker/kv/kv_manager.h"
 
 #include <stdio.h>

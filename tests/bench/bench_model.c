@@ -15,9 +15,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "common/clock.h"
-#include "common/mem.h"
-#include "common/rng.h"
+#include "common/base/clock.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
 #include "kernels/backend.h"
 #include "kernels/dtype.h"
 #include "tests/bench/peer/gguf.h"

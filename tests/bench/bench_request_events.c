@@ -4,8 +4,8 @@
  * event written (worker) and read (every other router), and what a worker's ring takes for the three
  * events of a request, and to hand a follower's copy of them out. Medians; a bar where the goal
  * names one: a chain of 1,024 blocks in a few microseconds. */
-#include "common/clock.h"
-#include "common/rng.h"
+#include "common/base/clock.h"
+#include "common/base/rng.h"
 #include "worker/api/request_log.h"
 
 #include <stdio.h>

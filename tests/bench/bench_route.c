@@ -4,10 +4,10 @@
  * 20,000 conversations. The fleet is warmed with them first. Times are the best of seven rounds,
  * of one thread: `decide` is match and pick alone (a dry run), `route` is routing_route with its
  * books, `rest` is the first token and the end. Read on a quiet core. */
-#include "common/clock.h"
-#include "common/mem.h"
-#include "common/request_events.h"
-#include "common/rng.h"
+#include "common/base/clock.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
+#include "common/protocol/request_events.h"
 #include "router/body_scan_internal.h"
 #include "router/prefix_index.h"
 #include "router/prefix_lru.h"

@@ -1,8 +1,8 @@
 /* tests/bench/bench_snapshot.c - a million blocks written and entered again: how long, and for how long
  * at once the lock of the registry is held. */
-#include "common/clock.h"
-#include "common/mem.h"
-#include "common/rng.h"
+#include "common/base/clock.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
 #include "router/upgrade/snapshot.h"
 
 #include <stdio.h>

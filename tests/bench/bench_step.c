@@ -4,9 +4,9 @@
  * time of the process over some thousand steps is read, while its other thread sleeps. The system
  * accounts for a running thread at its ticks of some milliseconds, so a window must be long; the
  * median of five engines counts. The bar is 50 us at 256 rows on a quiet core. */
-#include "common/clock.h"
-#include "common/loop.h"
-#include "common/mem.h"
+#include "common/base/clock.h"
+#include "common/base/mem.h"
+#include "common/net/loop.h"
 #include "worker/engine/engine.h"
 #include "worker/model/model.h"
 #include "worker/sched/beam_group.h"

@@ -7,10 +7,10 @@
  * cuts, and 32,000 of characters as Llama-2's. Words follow Zipf's law; one in ten is in neither, as
  * names and typing errors are; numbers, marks and line ends stand between. Then texts made to cost:
  * a run of one letter, of spaces, of emoji. Best of seven, for this is a figure, not a gate. */
-#include "common/clock.h"
-#include "common/file.h"
-#include "common/mem.h"
-#include "common/rng.h"
+#include "common/base/clock.h"
+#include "common/base/file.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
 #include "worker/text/tokenizer.h"
 
 #include <stdio.h>

@@ -4,8 +4,8 @@
 #include "tests/support/cm.h"
 #include "tests/support/kv_fixture.h"
 
-#include "common/hash.h"
-#include "common/rng.h"
+#include "common/base/hash.h"
+#include "common/base/rng.h"
 #include "tests/support/support.h"
 
 #include <stdio.h>

@@ -3,7 +3,7 @@
 #include "tests/support/cm.h"
 #include "tests/support/kv_fixture.h"
 
-#include "common/hash.h"
+#include "common/base/hash.h"
 #include "worker/kv/free_queue.h"
 
 #include <math.h>

@@ -13,7 +13,7 @@
 #include "tests/support/radix_tree.h"
 #include "tests/support/support.h"
 
-#include "common/rng.h"
+#include "common/base/rng.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* tests/fuzz/fuzz_chunked.c - the chunk decoder: whole and byte by byte, one result; and what it
  * accepts, encoded again and decoded again, is the same payload. */
-#include "common/http_parse.h"
-#include "common/mem.h"
+#include "common/base/mem.h"
+#include "common/http/http_parse.h"
 
 #include <stdlib.h>
 #include <string.h>

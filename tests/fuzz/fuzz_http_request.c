@@ -3,8 +3,8 @@
  * The first byte says where to cut. A message that is accepted whole must be accepted in pieces with
  * the same head and payload, and nothing may be read outside the bytes given. What is passed on of an
  * accepted head must be accepted in turn, and have the headers that are kept, in their order. */
-#include "common/http_parse.h"
-#include "common/mem.h"
+#include "common/base/mem.h"
+#include "common/http/http_parse.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* tests/fuzz/fuzz_http_response.c - response heads of workers: whole and byte by byte, one result. */
-#include "common/http_parse.h"
-#include "common/mem.h"
+#include "common/base/mem.h"
+#include "common/http/http_parse.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -7,9 +7,9 @@
  *
  * The server must stay within its budget, end each request that it handed over, and be able to answer
  * after all that. Linked to libFuzzer by `make fuzz`. */
-#include "common/body_budget.h"
-#include "common/http_server.h"
-#include "common/loop.h"
+#include "common/http/body_budget.h"
+#include "common/http/http_server.h"
+#include "common/net/loop.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>

@@ -1,7 +1,7 @@
 /* tests/fuzz/fuzz_json.c - what the reader accepts, the writer writes, and the reader reads again to
  * the same bytes. Linked to libFuzzer by `make fuzz`, and included by the unit test, which feeds it
  * mutations of the same seeds. */
-#include "common/json.h"
+#include "common/text/json.h"
 
 #include <stdlib.h>
 

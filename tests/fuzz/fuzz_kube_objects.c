@@ -3,7 +3,7 @@
  * Each line is told to a store of pods and to one of slices: "b" and "e" begin and end a list, "-" before
  * an object says that it is gone. After the last the stores hold together, and each worker is an address
  * that reads back as what it is. */
-#include "common/mem.h"
+#include "common/base/mem.h"
 #include "router/discovery/kube_store.h"
 
 #include <stdlib.h>

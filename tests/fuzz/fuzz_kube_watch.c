@@ -2,7 +2,7 @@
  * first byte says how long the pieces are. */
 #include "router/discovery/kube_stream.h"
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 
 #include <stdlib.h>
 

@@ -1,7 +1,7 @@
 /* tests/fuzz/fuzz_kubeconfig.c - any file is read or refused with a reason, and what is read is text. */
 #include "router/discovery/kube_config.h"
 
-#include "common/buf.h"
+#include "common/base/buf.h"
 
 #include <stdlib.h>
 

@@ -1,5 +1,5 @@
 /* tests/fuzz/fuzz_msgpack.c - reading never leaves the bytes, and skipping is reading. */
-#include "common/msgpack.h"
+#include "common/text/msgpack.h"
 
 #include <stdlib.h>
 

@@ -1,8 +1,8 @@
 /* tests/fuzz/fuzz_options.c - a configuration that is accepted can be dumped, and the dump is the
  * same configuration. Input that begins with a hyphen is a command line, one argument a line; any
  * other is a file. Linked to libFuzzer by `make fuzz`, and included by the unit test. */
-#include "common/mem.h"
-#include "common/options.h"
+#include "common/base/mem.h"
+#include "common/options/options.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,8 +1,8 @@
 /* tests/fuzz/fuzz_params.c - whatever fields a body has: they are refused with a sentence, or what
  * was read is within the limits that the engine relies on. Linked to libFuzzer by `make fuzz`, and
  * included by the unit test, which feeds it mutations of the same seeds. */
-#include "common/json.h"
-#include "common/rng.h"
+#include "common/base/rng.h"
+#include "common/text/json.h"
 #include "worker/api/params.h"
 #include "worker/model/config.h"
 #include "worker/text/tokenizer.h"

@@ -3,7 +3,7 @@
  * The first byte says which. Of a stream: reading it whole and reading it in pieces give the same
  * events, nothing is read that has not come, and what was read reads the same once more after it is
  * written again. Of a header: the same of its one value. */
-#include "common/request_events.h"
+#include "common/protocol/request_events.h"
 
 #include <stdlib.h>
 #include <string.h>

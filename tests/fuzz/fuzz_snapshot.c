@@ -1,8 +1,8 @@
 /* tests/fuzz/fuzz_snapshot.c - snapshots of an index: whatever comes is refused or can be entered.
  *
  * Checksums would keep every change out; so the input is the sections' contents, which are framed here. */
-#include "common/hash.h"
-#include "common/mem.h"
+#include "common/base/hash.h"
+#include "common/base/mem.h"
 #include "router/registry.h"
 #include "router/upgrade/snapshot.h"
 

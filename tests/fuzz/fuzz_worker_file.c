@@ -1,5 +1,5 @@
 /* tests/fuzz/fuzz_worker_file.c - lists of workers: what is accepted reads back as what it is. */
-#include "common/mem.h"
+#include "common/base/mem.h"
 #include "router/discovery.h"
 
 #include <stdlib.h>

@@ -12,8 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/mem.h"
-#include "common/rng.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
 #include "kernels/cuda/attend.h"
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/ops.h"

@@ -8,7 +8,7 @@
 
 #include <stdlib.h>
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 
 void *device_room(size_t n_bytes); /* zeroed; aligned to 256 bytes */
 void device_release(void *p);      /* also what was allocated elsewhere */

@@ -7,8 +7,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "common/mem.h"
-#include "common/rng.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
 #include "kernels/dtype.h"
 
 #define PATTERN       (1u << 24) /* random numbers, repeated: 32 MiB as bf16 */

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/loop.h"
+#include "common/net/loop.h"
 #include "tests/support/api_server.h"
 
 struct program {

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/json.h"
+#include "common/text/json.h"
 #include "router/body_scan_internal.h"
 
 static const char *const names[BODY_KEY_COUNT] = {

@@ -19,10 +19,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/http_server.h"
-#include "common/loop.h"
-#include "common/mem.h"
-#include "common/wire.h"
+#include "common/base/mem.h"
+#include "common/http/http_server.h"
+#include "common/net/loop.h"
+#include "common/protocol/wire.h"
 
 #define MAX_WORKERS 4096
 

@@ -6,8 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/metrics.h"
-#include "common/process_stats.h"
+#include "common/telemetry/metrics.h"
+#include "common/telemetry/process_stats.h"
 #include "router/router_metrics.h"
 #include "worker/worker_metrics.h"
 

@@ -4,7 +4,7 @@
  * `make pages` puts it into its place, and test_flags.py sees that it is there as the program has it. */
 #include <stdio.h>
 
-#include "common/options.h"
+#include "common/options/options.h"
 #include "worker/worker_options.h"
 
 static const char *const intro =

@@ -221,7 +221,7 @@ def test_the_small_endpoints_answer(worker):
 
 
 def test_errors_have_the_types_of_the_table():
-    text = (ROOT / "common/status.c").read_text()
+    text = (ROOT / "common/base/status.c").read_text()
     types = {(int(code), kind) for code, kind in re.findall(r'", (\d{3}), "(\w+)"', text)}
     for code, kind, _ in table(section("Errors"), "code"):
         # 408 is the HTTP server's own, which has no status of its own.

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 #include "tests/support/model_runner.h"
 
 static enum dtype dtype_named(const char *name) {

@@ -10,8 +10,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "common/json.h"
-#include "common/mem.h"
+#include "common/base/mem.h"
+#include "common/text/json.h"
 #include "worker/text/chat_template.h"
 #include "worker/text/detokenize.h"
 #include "worker/text/tokenizer.h"

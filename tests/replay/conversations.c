@@ -1,8 +1,8 @@
 /* tests/replay/conversations.c - drawn chat by chat, then put in order of arrival. */
 #include "tests/replay/conversations.h"
 
-#include "common/mem.h"
-#include "common/rng.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -17,7 +17,7 @@
 #ifndef TESTS_REPLAY_CONVERSATIONS_H
 #define TESTS_REPLAY_CONVERSATIONS_H
 
-#include "common/base.h"
+#include "common/base/base.h"
 
 #define CONVERSATION_BLOCK 512 /* tokens named by one hash of a chain */
 

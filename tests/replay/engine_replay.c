@@ -4,8 +4,8 @@
  * outcome is told to anybody, as they would be on a real worker. */
 #include "tests/replay/engine_replay.h"
 
-#include "common/mem.h"
-#include "common/rng.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
 #include "router/prefix_index.h"
 #include "router/prefix_lru.h"
 #include "router/routing.h"

@@ -12,7 +12,7 @@
 #ifndef TESTS_REPLAY_ENGINE_REPLAY_H
 #define TESTS_REPLAY_ENGINE_REPLAY_H
 
-#include "common/base.h"
+#include "common/base/base.h"
 
 /* Blocks of the prompt are named: equal names from the start mean equal tokens. */
 struct replay_request {

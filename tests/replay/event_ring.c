@@ -1,7 +1,7 @@
 /* tests/replay/event_ring.c - frames by sequence; the oldest go when the bytes are too many. */
 #include "tests/replay/event_ring.h"
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 
 #include <stdlib.h>
 

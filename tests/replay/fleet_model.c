@@ -4,9 +4,9 @@
  * uses, `n_private` counts what open requests hold beyond them. At most n_slots in all. */
 #include "tests/replay/fleet_model.h"
 
-#include "common/list.h"
-#include "common/map.h"
-#include "common/mem.h"
+#include "common/base/list.h"
+#include "common/base/map.h"
+#include "common/base/mem.h"
 #include "router/routing.h"
 
 #include <assert.h>

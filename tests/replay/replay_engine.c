@@ -7,9 +7,9 @@
  * neither's end where prompts and answers do. Exits 1 when the prediction is off by more than 3 % in
  * total, or by more than two blocks for any request that was never preempted, or when of the slots in
  * blocks of 16 that were in use more than 4 % held no token. */
-#include "common/buf.h"
-#include "common/json.h"
-#include "common/mem.h"
+#include "common/base/buf.h"
+#include "common/base/mem.h"
+#include "common/text/json.h"
 #include "tests/replay/engine_replay.h"
 
 #include <math.h>

@@ -23,9 +23,9 @@
  * Weights are the library's defaults: the simulator's --beta, --kappa and --delta are for its own
  * policies. --capfac declares a wrong capacity. A prompt is 4 bytes per token and hashed in blocks
  * of the simulator's size, so the library predicts tokens and never sees a block id. */
-#include "common/base.h"
-#include "common/mem.h"
-#include "common/rng.h"
+#include "common/base/base.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
 #include "router/prompt_hash.h"
 #include "router/routing.h"
 #include "tests/replay/event_ring.h"

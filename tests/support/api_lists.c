@@ -5,7 +5,7 @@
  * that cannot be told what it missed gets a 200 and an ERROR in it. */
 #include "tests/support/api_server_internal.h"
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -5,7 +5,7 @@
  * close_notify; a listener can be deaf. */
 #include "tests/support/api_server_internal.h"
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 #include "tests/support/cm.h"
 
 #include <arpa/inet.h>

@@ -48,7 +48,7 @@
 #ifndef TESTS_SUPPORT_API_SERVER_H
 #define TESTS_SUPPORT_API_SERVER_H
 
-#include "common/buf.h"
+#include "common/base/buf.h"
 
 struct api_server;
 struct loop;

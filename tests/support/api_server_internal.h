@@ -9,9 +9,9 @@
 #ifndef TESTS_SUPPORT_API_SERVER_INTERNAL_H
 #define TESTS_SUPPORT_API_SERVER_INTERNAL_H
 
-#include "common/list.h"
-#include "common/loop.h"
-#include "common/rng.h"
+#include "common/base/list.h"
+#include "common/base/rng.h"
+#include "common/net/loop.h"
 #include "tests/support/api_server.h"
 #include "tests/support/api_store.h"
 #include "tests/support/certs.h"

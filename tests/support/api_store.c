@@ -1,7 +1,7 @@
 /* tests/support/api_store.c - versions of objects, and the changes between them. */
 #include "tests/support/api_store.h"
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -12,7 +12,7 @@
 #ifndef TESTS_SUPPORT_API_STORE_H
 #define TESTS_SUPPORT_API_STORE_H
 
-#include "common/buf.h"
+#include "common/base/buf.h"
 
 #include <cjson/cJSON.h>
 

@@ -5,7 +5,7 @@
 #ifndef TESTS_SUPPORT_CERTS_H
 #define TESTS_SUPPORT_CERTS_H
 
-#include "common/base.h"
+#include "common/base/base.h"
 
 struct certs {
     char folder[64];

@@ -1,8 +1,8 @@
 /* tests/support/client.c - a raw loopback client. */
 #include "tests/support/client.h"
 
-#include "common/clock.h"
-#include "common/loop.h"
+#include "common/base/clock.h"
+#include "common/net/loop.h"
 #include "tests/support/cm.h"
 
 #include <errno.h>

@@ -4,7 +4,7 @@
 #ifndef TESTS_SUPPORT_CLIENT_H
 #define TESTS_SUPPORT_CLIENT_H
 
-#include "common/buf.h"
+#include "common/base/buf.h"
 
 struct loop;
 

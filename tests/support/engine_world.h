@@ -8,9 +8,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/loop.h"
-#include "common/mem.h"
-#include "common/rng.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
+#include "common/net/loop.h"
 #include "tests/support/cm.h"
 #include "tests/support/tiny_model.h"
 #include "worker/engine/engine.h"

@@ -4,8 +4,8 @@
 #ifndef TESTS_SUPPORT_FAKE_REDIS_H
 #define TESTS_SUPPORT_FAKE_REDIS_H
 
-#include "common/buf.h"
-#include "common/loop.h"
+#include "common/base/buf.h"
+#include "common/net/loop.h"
 
 #define FAKE_REDIS_CONNECTIONS 8
 #define FAKE_REDIS_ENTRIES     1024

@@ -1,7 +1,7 @@
 /* tests/support/fake_worker.c - listeners, connections, and a very small reader of requests. */
 #include "tests/support/fake_worker.h"
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 #include "tests/support/cm.h"
 
 #include <arpa/inet.h>

@@ -5,9 +5,9 @@
 #ifndef TESTS_SUPPORT_FAKE_WORKER_H
 #define TESTS_SUPPORT_FAKE_WORKER_H
 
-#include "common/buf.h"
-#include "common/conn.h"
-#include "common/list.h"
+#include "common/base/buf.h"
+#include "common/base/list.h"
+#include "common/net/conn.h"
 
 enum fake_then { FAKE_KEEP, FAKE_CLOSE, FAKE_RESET };
 

@@ -19,7 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/rng.h"
+#include "common/base/rng.h"
 #include "kernels/dtype.h"
 #include "kernels/shim/shim_control.h"
 

@@ -1,8 +1,8 @@
 /* tests/support/kv_events_reader.c - see the header. */
 #include "tests/support/kv_events_reader.h"
 
-#include "common/mem.h"
-#include "common/msgpack.h"
+#include "common/base/mem.h"
+#include "common/text/msgpack.h"
 #include "tests/support/cm.h"
 
 #include <endian.h>

@@ -3,7 +3,7 @@
 #ifndef TESTS_SUPPORT_KV_EVENTS_READER_H
 #define TESTS_SUPPORT_KV_EVENTS_READER_H
 
-#include "common/buf.h"
+#include "common/base/buf.h"
 #include "worker/kv/kv_events.h"
 
 /* All events of the batches from a sequence on, one text each. */

@@ -8,8 +8,8 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "common/mem.h"
-#include "common/rng.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
 
 #define MAX_JOBS 4096u /* between two looks: row binds, copies, two steps */
 

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 #include "kernels/dtype.h"
 
 static enum status poison_null_block(struct model_runner *r, uint64_t block_bytes) {

@@ -2,7 +2,7 @@
 #ifndef TESTS_SUPPORT_PODS_H
 #define TESTS_SUPPORT_PODS_H
 
-#include "common/buf.h"
+#include "common/base/buf.h"
 
 struct pod_text {                /* NULL and 0: usual, or left away */
     const char *name, *uid, *ip; /* "w-0"; "uid-" and the name; no address yet */

@@ -2,7 +2,7 @@
 #ifndef TESTS_SUPPORT_POLICY_STAND_H
 #define TESTS_SUPPORT_POLICY_STAND_H
 
-#include "common/rng.h"
+#include "common/base/rng.h"
 #include "router/policy.h"
 #include "tests/support/cm.h"
 

@@ -2,8 +2,8 @@
 #ifndef TESTS_SUPPORT_PROXY_FIXTURE_H
 #define TESTS_SUPPORT_PROXY_FIXTURE_H
 
-#include "common/clock.h"
-#include "common/loop.h"
+#include "common/base/clock.h"
+#include "common/net/loop.h"
 #include "router/proxy.h"
 #include "router/registry.h"
 #include "router/router_metrics.h"

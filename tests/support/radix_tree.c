@@ -1,7 +1,7 @@
 /* tests/support/radix_tree.c - see the header. Nodes own copies of their tokens. */
 #include "tests/support/radix_tree.h"
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 
 #include <assert.h>
 #include <string.h>

@@ -11,7 +11,7 @@
 #ifndef TESTS_SUPPORT_RADIX_TREE_H
 #define TESTS_SUPPORT_RADIX_TREE_H
 
-#include "common/base.h"
+#include "common/base/base.h"
 
 struct radix_node;
 

@@ -2,7 +2,7 @@
 #ifndef TESTS_SUPPORT_ROUTING_FIXTURE_H
 #define TESTS_SUPPORT_ROUTING_FIXTURE_H
 
-#include "common/rng.h"
+#include "common/base/rng.h"
 #include "router/routing.h"
 #include "tests/support/cm.h"
 

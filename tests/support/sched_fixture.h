@@ -3,7 +3,7 @@
 #ifndef TESTS_SUPPORT_SCHED_FIXTURE_H
 #define TESTS_SUPPORT_SCHED_FIXTURE_H
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 #include "tests/support/cm.h"
 #include "worker/sched/beam_group.h"
 #include "worker/sched/scheduler.h"

@@ -1,11 +1,11 @@
 /* worker/api/access.c - see the header. */
 #include "worker/api/access.h"
 
-#include "common/file.h"
-#include "common/hash.h"
-#include "common/http_server.h"
-#include "common/mem.h"
-#include "common/wire.h"
+#include "common/base/file.h"
+#include "common/base/hash.h"
+#include "common/base/mem.h"
+#include "common/http/http_server.h"
+#include "common/protocol/wire.h"
 
 #define FILE_MAX_BYTES ((size_t)1 << 20)
 #define KEY_MAX_BYTES  1024

@@ -8,8 +8,8 @@
 #ifndef WORKER_API_ACCESS_H
 #define WORKER_API_ACCESS_H
 
-#include "common/options.h"
-#include "common/status.h"
+#include "common/base/status.h"
+#include "common/options/options.h"
 
 struct access;
 struct http_request;

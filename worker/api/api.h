@@ -2,10 +2,10 @@
 #ifndef WORKER_API_API_H
 #define WORKER_API_API_H
 
-#include "common/buf.h"
-#include "common/list.h"
-#include "common/options.h"
-#include "common/rng.h"
+#include "common/base/buf.h"
+#include "common/base/list.h"
+#include "common/base/rng.h"
+#include "common/options/options.h"
 #include "worker/engine/engine.h"
 #include "worker/model/config.h"
 

@@ -3,9 +3,9 @@
 
 #include <string.h>
 
-#include "common/clock.h"
-#include "common/http_server.h"
-#include "common/json.h"
+#include "common/base/clock.h"
+#include "common/http/http_server.h"
+#include "common/text/json.h"
 #include "worker/api/api.h"
 #include "worker/text/chat_template.h"
 

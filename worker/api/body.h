@@ -2,7 +2,7 @@
 #ifndef WORKER_API_BODY_H
 #define WORKER_API_BODY_H
 
-#include "common/status.h"
+#include "common/base/status.h"
 
 struct api;
 struct chat_input;

@@ -3,9 +3,9 @@
 
 #include <stdio.h>
 
-#include "common/http_server.h"
-#include "common/json.h"
-#include "common/openai.h"
+#include "common/http/http_server.h"
+#include "common/protocol/openai.h"
+#include "common/text/json.h"
 #include "worker/api/call.h"
 #include "worker/api/handlers.h"
 #include "worker/text/detokenize.h"

@@ -16,7 +16,7 @@
 #ifndef WORKER_API_CACHE_EXPLAIN_H
 #define WORKER_API_CACHE_EXPLAIN_H
 
-#include "common/status.h"
+#include "common/base/status.h"
 
 struct call;
 struct choice;

@@ -17,8 +17,8 @@
 #ifndef WORKER_API_CALL_H
 #define WORKER_API_CALL_H
 
-#include "common/buf.h"
-#include "common/wire.h"
+#include "common/base/buf.h"
+#include "common/protocol/wire.h"
 #include "worker/api/api.h"
 #include "worker/api/params.h"
 #include "worker/text/detokenize.h"

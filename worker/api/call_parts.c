@@ -2,7 +2,7 @@
  * prompt's text. Looks at a call and changes nothing. */
 #include "worker/api/call.h"
 
-#include "common/json.h"
+#include "common/text/json.h"
 #include "worker/api/cache_explain.h"
 
 struct call_usage call_usage(const struct call *c) {

@@ -1,6 +1,6 @@
 /* worker/api/chat.c - POST /v1/chat/completions. */
-#include "common/http_server.h"
-#include "common/json.h"
+#include "common/http/http_server.h"
+#include "common/text/json.h"
 #include "worker/api/body.h"
 #include "worker/api/call.h"
 #include "worker/api/handlers.h"

@@ -1,6 +1,6 @@
 /* worker/api/completions.c - POST /v1/completions. */
-#include "common/http_server.h"
-#include "common/json.h"
+#include "common/http/http_server.h"
+#include "common/text/json.h"
 #include "worker/api/call.h"
 #include "worker/api/handlers.h"
 #include "worker/api/logprobs.h"

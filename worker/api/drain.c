@@ -11,9 +11,9 @@
  * the same pod (a preStop hook), whose connection comes from loopback. Thread: worker loop. */
 #include <stdio.h>
 
-#include "common/http_server.h"
-#include "common/openai.h"
-#include "common/wire.h"
+#include "common/http/http_server.h"
+#include "common/protocol/openai.h"
+#include "common/protocol/wire.h"
 #include "worker/api/api.h"
 #include "worker/api/handlers.h"
 

@@ -4,9 +4,9 @@
  * in each event, as SGLang's do. */
 #include <stdio.h>
 
-#include "common/clock.h"
-#include "common/http_server.h"
-#include "common/json.h"
+#include "common/base/clock.h"
+#include "common/http/http_server.h"
+#include "common/text/json.h"
 #include "worker/api/call.h"
 #include "worker/api/handlers.h"
 #include "worker/text/stop.h"

@@ -3,8 +3,8 @@
 #ifndef WORKER_API_HANDLERS_H
 #define WORKER_API_HANDLERS_H
 
-#include "common/buf.h"
-#include "common/status.h"
+#include "common/base/buf.h"
+#include "common/base/status.h"
 
 struct api;
 struct call;

@@ -20,12 +20,12 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/http_server.h"
-#include "common/json.h"
-#include "common/loop.h"
-#include "common/mem.h"
-#include "common/msgpack.h"
-#include "common/openai.h"
+#include "common/base/mem.h"
+#include "common/http/http_server.h"
+#include "common/net/loop.h"
+#include "common/protocol/openai.h"
+#include "common/text/json.h"
+#include "common/text/msgpack.h"
 #include "worker/api/api.h"
 #include "worker/api/handlers.h"
 

@@ -3,7 +3,7 @@
 
 #include <stdio.h>
 
-#include "common/json.h"
+#include "common/text/json.h"
 #include "worker/api/call.h"
 #include "worker/text/detokenize.h"
 #include "worker/text/tokenizer.h"

@@ -4,7 +4,7 @@
 #ifndef WORKER_API_LOGPROBS_H
 #define WORKER_API_LOGPROBS_H
 
-#include "common/base.h"
+#include "common/base/base.h"
 
 struct choice;
 struct json_writer;

@@ -5,9 +5,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/json.h"
-#include "common/mem.h"
-#include "common/rng.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
+#include "common/text/json.h"
 #include "worker/api/token_rules.h"
 #include "worker/model/config.h"
 #include "worker/text/stop.h"

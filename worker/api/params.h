@@ -8,7 +8,7 @@
 #ifndef WORKER_API_PARAMS_H
 #define WORKER_API_PARAMS_H
 
-#include "common/buf.h"
+#include "common/base/buf.h"
 #include "worker/sched/beam_group.h"
 #include "worker/sched/request.h"
 

@@ -20,9 +20,9 @@
 
 #include <stdio.h>
 
-#include "common/http_server.h"
-#include "common/json.h"
-#include "common/mem.h"
+#include "common/base/mem.h"
+#include "common/http/http_server.h"
+#include "common/text/json.h"
 #include "worker/api/api.h"
 
 #define PENDING_MAX    (256u << 10) /* bytes a follower may be behind before it has to catch up */

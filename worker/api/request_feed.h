@@ -3,7 +3,7 @@
  *      call.c ──accepted, first, ended──▶ log ──within 2 to 20 ms──▶ GET /request_events
  *      timer  ──load──────────────────▶ (request_log.h)              one stream for each follower
  *
- * What is told and why: common/request_events.h. Each accepted request is ended exactly once,
+ * What is told and why: common/protocol/request_events.h. Each accepted request is ended exactly once,
  * whatever becomes of it.
  *
  * The chain header is believed from anybody, router or not. A false one makes routers expect blocks
@@ -18,8 +18,8 @@
 #ifndef WORKER_API_REQUEST_FEED_H
 #define WORKER_API_REQUEST_FEED_H
 
-#include "common/list.h"
-#include "common/loop.h"
+#include "common/base/list.h"
+#include "common/net/loop.h"
 #include "worker/api/request_log.h"
 
 struct api;

@@ -7,7 +7,7 @@
 #include <assert.h>
 #include <endian.h>
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 
 #define STRIDE      16u /* events from one place that is kept to the next: reading walks half of it */
 #define FRAME_MIN   (REQUEST_EVENT_HEAD + 3u) /* an array of a kind and a time */

@@ -1,6 +1,6 @@
 /* worker/api/request_log.h - the last of what happened to requests, numbered, in a ring.
  *
- * Each event is encoded once, as a frame (common/request_events.h), into memory of a fixed size;
+ * Each event is encoded once, as a frame (common/protocol/request_events.h), into memory of a fixed size;
  * the oldest make room. Every follower is then sent the same bytes, and whoever comes later asks for
  * them by number:
  *
@@ -16,7 +16,7 @@
 #ifndef WORKER_API_REQUEST_LOG_H
 #define WORKER_API_REQUEST_LOG_H
 
-#include "common/request_events.h"
+#include "common/protocol/request_events.h"
 
 #define REQUEST_LOG_BYTES_MIN (64u << 10) /* a few of the longest events */
 

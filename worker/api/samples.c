@@ -1,8 +1,8 @@
 /* worker/api/samples.c - see samples.h. */
 #include "worker/api/samples.h"
 
-#include "common/mem.h"
-#include "common/rng.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
 #include "worker/sched/beam_group.h"
 
 /* --- to the engine -------------------------------------------------------------------------------*/

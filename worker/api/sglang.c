@@ -2,10 +2,10 @@
  * has a file of its own. */
 #include <stdio.h>
 
-#include "common/buf.h"
-#include "common/http_server.h"
-#include "common/json.h"
-#include "common/openai.h"
+#include "common/base/buf.h"
+#include "common/http/http_server.h"
+#include "common/protocol/openai.h"
+#include "common/text/json.h"
 #include "worker/api/api.h"
 #include "worker/api/body.h"
 #include "worker/api/call.h"

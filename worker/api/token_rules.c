@@ -3,8 +3,8 @@
 
 #include <string.h>
 
-#include "common/json.h"
-#include "common/mem.h"
+#include "common/base/mem.h"
+#include "common/text/json.h"
 #include "worker/api/params.h"
 #include "worker/text/tokenizer.h"
 

@@ -8,7 +8,7 @@
 #ifndef WORKER_API_TOKEN_RULES_H
 #define WORKER_API_TOKEN_RULES_H
 
-#include "common/status.h"
+#include "common/base/status.h"
 
 struct call_params;
 struct json;

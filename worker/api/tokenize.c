@@ -2,10 +2,10 @@
  *
  * A text may be as long as a body may be, so it goes through the text thread like a prompt; the
  * job outlives a client that leaves. */
-#include "common/http_server.h"
-#include "common/json.h"
-#include "common/mem.h"
-#include "common/openai.h"
+#include "common/base/mem.h"
+#include "common/http/http_server.h"
+#include "common/protocol/openai.h"
+#include "common/text/json.h"
 #include "worker/api/api.h"
 #include "worker/api/body.h"
 #include "worker/api/handlers.h"

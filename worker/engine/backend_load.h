@@ -10,7 +10,7 @@
 #ifndef WORKER_ENGINE_BACKEND_LOAD_H
 #define WORKER_ENGINE_BACKEND_LOAD_H
 
-#include "common/status.h"
+#include "common/base/status.h"
 #include "kernels/backend.h"
 
 #define BACKEND_NAMES  "cpu, ref, sim, cuda" /* for help texts */

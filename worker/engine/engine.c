@@ -31,8 +31,8 @@
 #include <assert.h>
 #include <unistd.h>
 
-#include "common/clock.h"
-#include "common/log.h"
+#include "common/base/clock.h"
+#include "common/telemetry/log.h"
 
 static struct request_mail *request_mail_of(struct list *link) {
     return CONTAINER_OF(mail_of(link), struct request_mail, mail);

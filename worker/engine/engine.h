@@ -21,9 +21,9 @@
 #ifndef WORKER_ENGINE_ENGINE_H
 #define WORKER_ENGINE_ENGINE_H
 
-#include "common/base.h"
-#include "common/list.h"
-#include "common/status.h"
+#include "common/base/base.h"
+#include "common/base/list.h"
+#include "common/base/status.h"
 #include "kernels/backend.h"
 #include "worker/kv/kv_manager.h"
 #include "worker/sched/request.h"

@@ -8,7 +8,7 @@
 #include <semaphore.h>
 #include <stdatomic.h>
 
-#include "common/mailbox.h"
+#include "common/net/mailbox.h"
 #include "worker/engine/engine.h"
 #include "worker/sched/batch.h"
 

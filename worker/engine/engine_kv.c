@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 
 void engine_tell_kv_events(struct engine *e, bool may_wait) {
     struct kv_event_log *log = e->options.kv.events;

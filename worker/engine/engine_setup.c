@@ -13,9 +13,9 @@
  */
 #include <string.h>
 
-#include "common/clock.h"
-#include "common/log.h"
-#include "common/mem.h"
+#include "common/base/clock.h"
+#include "common/base/mem.h"
+#include "common/telemetry/log.h"
 #include "kernels/dtype.h"
 #include "kernels/tp/tp.h"
 #include "worker/engine/engine_internal.h"

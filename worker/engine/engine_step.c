@@ -14,9 +14,9 @@
  * Thread: engine. */
 #include "worker/engine/engine_internal.h"
 
-#include "common/clock.h"
-#include "common/log.h"
-#include "common/metrics.h"
+#include "common/base/clock.h"
+#include "common/telemetry/log.h"
+#include "common/telemetry/metrics.h"
 #include "worker/engine/sampler.h"
 #include "worker/sched/beam_group.h"
 

@@ -8,7 +8,7 @@
 #ifndef WORKER_ENGINE_SAMPLER_H
 #define WORKER_ENGINE_SAMPLER_H
 
-#include "common/base.h"
+#include "common/base/base.h"
 #include "worker/sched/batch.h"
 
 /* Most (token, bias) pairs that one request may need in a step. */

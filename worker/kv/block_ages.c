@@ -1,8 +1,8 @@
 /* worker/kv/block_ages.c - see block_ages.h. */
 #include "worker/kv/block_ages.h"
 
-#include "common/mem.h"
-#include "common/rng.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
 
 #include <assert.h>
 

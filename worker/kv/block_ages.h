@@ -18,7 +18,7 @@
 #ifndef WORKER_KV_BLOCK_AGES_H
 #define WORKER_KV_BLOCK_AGES_H
 
-#include "common/base.h"
+#include "common/base/base.h"
 
 enum block_age {
     BLOCK_AGE_LIFETIME,  /* handed out until evicted */

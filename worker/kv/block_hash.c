@@ -4,8 +4,8 @@
  * head of one to five bytes, the shortest that holds its number. */
 #include "worker/kv/block_hash.h"
 
-#include "common/hash.h"
-#include "common/mem.h"
+#include "common/base/hash.h"
+#include "common/base/mem.h"
 
 #include <assert.h>
 #include <endian.h>

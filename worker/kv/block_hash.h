@@ -19,8 +19,8 @@
 #ifndef WORKER_KV_BLOCK_HASH_H
 #define WORKER_KV_BLOCK_HASH_H
 
-#include "common/buf.h"
-#include "common/status.h"
+#include "common/base/buf.h"
+#include "common/base/status.h"
 
 enum block_hash_algo { BLOCK_HASH_XXH3_128, BLOCK_HASH_SHA256_CBOR, BLOCK_HASH_XXHASH_CBOR };
 

@@ -1,7 +1,7 @@
 /* worker/kv/block_pool.c - reference counts over a free queue and a prefix cache. */
 #include "worker/kv/block_pool.h"
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 #include "worker/kv/block_ages.h"
 #include "worker/kv/free_queue.h"
 

@@ -17,7 +17,7 @@
 #ifndef WORKER_KV_BLOCK_POOL_H
 #define WORKER_KV_BLOCK_POOL_H
 
-#include "common/status.h"
+#include "common/base/status.h"
 #include "worker/kv/prefix_cache.h"
 
 struct block_ages;

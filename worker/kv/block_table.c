@@ -1,7 +1,7 @@
 /* worker/kv/block_table.c - an array with a mark at what the device has not been told. */
 #include "worker/kv/block_table.h"
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 
 #include <assert.h>
 #include <string.h>

@@ -7,7 +7,7 @@
 #ifndef WORKER_KV_BLOCK_TABLE_H
 #define WORKER_KV_BLOCK_TABLE_H
 
-#include "common/status.h"
+#include "common/base/status.h"
 #include "worker/kv/block_pool.h"
 
 struct block_table {

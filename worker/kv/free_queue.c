@@ -1,7 +1,7 @@
 /* worker/kv/free_queue.c - a ring of indices; the sentinel is number `capacity`. */
 #include "worker/kv/free_queue.h"
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 
 #include <assert.h>
 

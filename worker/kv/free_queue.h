@@ -11,7 +11,7 @@
 #ifndef WORKER_KV_FREE_QUEUE_H
 #define WORKER_KV_FREE_QUEUE_H
 
-#include "common/base.h"
+#include "common/base/base.h"
 
 #define FREE_QUEUE_NONE UINT32_MAX
 

@@ -5,8 +5,8 @@
  * still whole exactly while its position is not more than the ring's size behind the newest byte. */
 #include "worker/kv/kv_events.h"
 
-#include "common/mem.h"
-#include "common/msgpack.h"
+#include "common/base/mem.h"
+#include "common/text/msgpack.h"
 
 #include <assert.h>
 #include <endian.h>

@@ -32,7 +32,7 @@
 #ifndef WORKER_KV_KV_EVENTS_H
 #define WORKER_KV_KV_EVENTS_H
 
-#include "common/buf.h"
+#include "common/base/buf.h"
 #include "worker/kv/block_hash.h"
 
 #define KV_EVENT_GROUPS_MAX 8

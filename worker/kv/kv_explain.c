@@ -1,8 +1,8 @@
 /* worker/kv/kv_explain.c - ghosts, and lists of children through the blocks. */
 #include "worker/kv/kv_explain.h"
 
-#include "common/hash.h"
-#include "common/mem.h"
+#include "common/base/hash.h"
+#include "common/base/mem.h"
 
 #include <assert.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* worker/kv/kv_host.c - a block pool, and the list of what this step has pinned in it. */
 #include "worker/kv/kv_host.h"
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 
 #include <assert.h>
 

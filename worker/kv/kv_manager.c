@@ -1,7 +1,7 @@
 /* worker/kv/kv_manager.c - lookup, allocate, publish, fork, free. */
 #include "worker/kv/kv_manager_internal.h"
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 #include "worker/kv/kv_coordinator.h"
 
 #include <assert.h>

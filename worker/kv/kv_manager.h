@@ -36,7 +36,7 @@
 #ifndef WORKER_KV_KV_MANAGER_H
 #define WORKER_KV_KV_MANAGER_H
 
-#include "common/list.h"
+#include "common/base/list.h"
 #include "worker/kv/block_ages.h"
 #include "worker/kv/block_hash.h"
 #include "worker/kv/block_pool.h"

@@ -1,7 +1,7 @@
 /* worker/kv/kv_manager_check.c - every invariant of the manager, asserted; for tests. */
 #include "worker/kv/kv_manager_internal.h"
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 
 #include <assert.h>
 

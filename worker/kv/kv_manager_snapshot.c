@@ -5,7 +5,7 @@
  * before their children: a prefix has its number later than the one it continues. */
 #include "worker/kv/kv_manager_internal.h"
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 
 #include <stdlib.h>
 

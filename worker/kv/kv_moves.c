@@ -1,7 +1,7 @@
 /* worker/kv/kv_moves.c - an array that is emptied once per step. */
 #include "worker/kv/kv_moves.h"
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 
 #include <assert.h>
 

@@ -7,7 +7,7 @@
 #ifndef WORKER_KV_KV_MOVES_H
 #define WORKER_KV_KV_MOVES_H
 
-#include "common/base.h"
+#include "common/base/base.h"
 
 enum kv_move_kind {
     KV_MOVE_COPY, /* device block to device block */

@@ -7,7 +7,7 @@
 #ifndef WORKER_KV_KV_PLAN_H
 #define WORKER_KV_KV_PLAN_H
 
-#include "common/status.h"
+#include "common/base/status.h"
 #include "worker/kv/kv_group.h"
 
 /* One device and its part of the model. */

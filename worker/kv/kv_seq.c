@@ -1,7 +1,7 @@
 /* worker/kv/kv_seq.c - the KV side of one request: its tables, and the chain of its hashes. */
 #include "worker/kv/kv_manager_internal.h"
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 
 #include <assert.h>
 #include <string.h>

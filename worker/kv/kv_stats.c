@@ -1,7 +1,7 @@
 /* worker/kv/kv_stats.c - a ring of batches and their sum. */
 #include "worker/kv/kv_stats.h"
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 
 #include <assert.h>
 

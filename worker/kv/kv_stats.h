@@ -7,7 +7,7 @@
 #ifndef WORKER_KV_KV_STATS_H
 #define WORKER_KV_KV_STATS_H
 
-#include "common/base.h"
+#include "common/base/base.h"
 #include "worker/kv/kv_explain.h"
 
 struct kv_counts {

@@ -1,7 +1,7 @@
 /* worker/kv/prefix_cache.c - buckets of first copies, rings of duplicates. */
 #include "worker/kv/prefix_cache.h"
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 
 #include <assert.h>
 #include <string.h>

@@ -17,7 +17,7 @@
 #ifndef WORKER_KV_PREFIX_CACHE_H
 #define WORKER_KV_PREFIX_CACHE_H
 
-#include "common/base.h"
+#include "common/base/base.h"
 #include "worker/kv/block_hash.h"
 
 #define PREFIX_CACHE_NONE UINT32_MAX

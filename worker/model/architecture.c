@@ -1,7 +1,7 @@
 /* worker/model/architecture.c - the table of architectures, and what several of them share. */
 #include "worker/model/architecture.h"
 
-#include "common/json.h"
+#include "common/text/json.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -4,7 +4,7 @@
  * not by the first key that it lacks. */
 #include "worker/model/config.h"
 
-#include "common/json.h"
+#include "common/text/json.h"
 #include "worker/model/architecture.h"
 
 #include <stdio.h>

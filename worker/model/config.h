@@ -6,9 +6,9 @@
 #ifndef WORKER_MODEL_CONFIG_H
 #define WORKER_MODEL_CONFIG_H
 
-#include "common/base.h"
-#include "common/buf.h"
-#include "common/status.h"
+#include "common/base/base.h"
+#include "common/base/buf.h"
+#include "common/base/status.h"
 #include "kernels/backend.h"
 #include "worker/model/rope.h"
 

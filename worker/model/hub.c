@@ -1,10 +1,10 @@
 /* worker/model/hub.c - see hub.h: which files, and in which order. */
 #include "worker/model/hub.h"
 
-#include "common/file.h"
-#include "common/hash.h"
-#include "common/json.h"
-#include "common/mem.h"
+#include "common/base/file.h"
+#include "common/base/hash.h"
+#include "common/base/mem.h"
+#include "common/text/json.h"
 #include "worker/model/hub_internal.h"
 #include "worker/model/weights.h"
 

@@ -15,7 +15,7 @@
 #ifndef WORKER_MODEL_HUB_H
 #define WORKER_MODEL_HUB_H
 
-#include "common/status.h"
+#include "common/base/status.h"
 #include "worker/model/hub_cache.h"
 
 /* What a person who waits may be told; from the calling thread, as often as there is something. */

@@ -1,9 +1,9 @@
 /* worker/model/hub_cache.c - see hub_cache.h. */
 #include "worker/model/hub_cache.h"
 
-#include "common/file.h"
-#include "common/hash.h"
-#include "common/mem.h"
+#include "common/base/file.h"
+#include "common/base/hash.h"
+#include "common/base/mem.h"
 #include "worker/model/weights.h"
 
 #include <errno.h>

@@ -12,8 +12,8 @@
 #ifndef WORKER_MODEL_HUB_CACHE_H
 #define WORKER_MODEL_HUB_CACHE_H
 
-#include "common/buf.h"
-#include "common/status.h"
+#include "common/base/buf.h"
+#include "common/base/status.h"
 
 #define HUB_PATH_MAX 4096
 

@@ -3,8 +3,8 @@
  * Each exchange starts at the endpoint and follows redirects itself, since a token belongs to one
  * origin and a redirect may lead anywhere. A transfer that is cut is tried again from where it was,
  * for as long as attempts bring bytes; ATTEMPTS that bring none in a row are the end of it. */
-#include "common/hash.h"
-#include "common/mem.h"
+#include "common/base/hash.h"
+#include "common/base/mem.h"
 #include "worker/model/hub_internal.h"
 
 #include <errno.h>

@@ -3,7 +3,7 @@
 #ifndef WORKER_MODEL_HUB_INTERNAL_H
 #define WORKER_MODEL_HUB_INTERNAL_H
 
-#include "common/http_fetch.h"
+#include "common/http/http_fetch.h"
 #include "worker/model/hub.h"
 
 struct sha256;

@@ -2,7 +2,7 @@
  * DeepSeek-R1-Distill-Llama). attention_bias gives all four projections a bias. */
 #include "worker/model/architecture.h"
 
-#include "common/json.h"
+#include "common/text/json.h"
 
 static enum status read(const struct json *config, struct model_config *m, struct error *err) {
     bool has_bias = false;

@@ -3,7 +3,7 @@
  * them where it is null (versions from 0.2 on). */
 #include "worker/model/architecture.h"
 
-#include "common/json.h"
+#include "common/text/json.h"
 
 #define DEFAULT_WINDOW 4096u
 

@@ -5,9 +5,9 @@
  * that the checkpoint computes something we do not, so it is refused and not skipped. */
 #include "worker/model/model.h"
 
-#include "common/buf.h"
-#include "common/file.h"
-#include "common/mem.h"
+#include "common/base/buf.h"
+#include "common/base/file.h"
+#include "common/base/mem.h"
 #include "kernels/dtype.h"
 #include "worker/model/architecture.h"
 #include "worker/model/weights.h"

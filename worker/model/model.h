@@ -11,8 +11,8 @@
 #ifndef WORKER_MODEL_MODEL_H
 #define WORKER_MODEL_MODEL_H
 
-#include "common/base.h"
-#include "common/status.h"
+#include "common/base/base.h"
+#include "common/base/status.h"
 #include "kernels/backend.h"
 #include "worker/model/config.h"
 

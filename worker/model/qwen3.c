@@ -3,7 +3,7 @@
  * attention_bias brings them back. */
 #include "worker/model/architecture.h"
 
-#include "common/json.h"
+#include "common/text/json.h"
 
 #define DEFAULT_HEAD_DIM 128
 

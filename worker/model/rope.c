@@ -3,7 +3,7 @@
  * YaRN blends by dimension and sharpens attention by a factor on cos and sin. */
 #include "worker/model/rope.h"
 
-#include "common/json.h"
+#include "common/text/json.h"
 
 #include <math.h>
 

@@ -9,8 +9,8 @@
 #ifndef WORKER_MODEL_ROPE_H
 #define WORKER_MODEL_ROPE_H
 
-#include "common/base.h"
-#include "common/status.h"
+#include "common/base/base.h"
+#include "common/base/status.h"
 
 struct json;
 

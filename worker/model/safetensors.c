@@ -1,8 +1,8 @@
 /* worker/model/safetensors.c - the header parsed, every claim in it checked. */
 #include "worker/model/safetensors.h"
 
-#include "common/json.h"
-#include "common/mem.h"
+#include "common/base/mem.h"
+#include "common/text/json.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -10,9 +10,9 @@
 #ifndef WORKER_MODEL_SAFETENSORS_H
 #define WORKER_MODEL_SAFETENSORS_H
 
-#include "common/base.h"
-#include "common/buf.h"
-#include "common/status.h"
+#include "common/base/base.h"
+#include "common/base/buf.h"
+#include "common/base/status.h"
 #include "kernels/backend.h"
 
 #define SAFETENSORS_MAX_HEADER (100u << 20)

@@ -1,9 +1,9 @@
 /* worker/model/weights.c - one table of tensors over one or more files. */
 #include "worker/model/weights.h"
 
-#include "common/file.h"
-#include "common/json.h"
-#include "common/mem.h"
+#include "common/base/file.h"
+#include "common/base/mem.h"
+#include "common/text/json.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -6,7 +6,7 @@
 
 #include <assert.h>
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 
 struct batch_binding {
     uint64_t seq;

@@ -13,8 +13,8 @@
 #ifndef WORKER_SCHED_BATCH_H
 #define WORKER_SCHED_BATCH_H
 
-#include "common/base.h"
-#include "common/status.h"
+#include "common/base/base.h"
+#include "common/base/status.h"
 #include "kernels/backend.h"
 #include "worker/sched/scheduler.h"
 

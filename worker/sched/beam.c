@@ -8,7 +8,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 
 void beam_init(struct beam_search *b, const struct beam_options *o) {
     assert(o->width >= 1 && o->n_candidates >= o->width && o->max_tokens >= 1);

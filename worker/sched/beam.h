@@ -22,7 +22,7 @@
 #ifndef WORKER_SCHED_BEAM_H
 #define WORKER_SCHED_BEAM_H
 
-#include "common/base.h"
+#include "common/base/base.h"
 
 enum beam_stopping {
     BEAM_STOP_HOPELESS, /* when the best live beam, were it to end now, beats no finished one */

@@ -13,7 +13,7 @@
 #ifndef WORKER_SCHED_CONNECTOR_H
 #define WORKER_SCHED_CONNECTOR_H
 
-#include "common/base.h"
+#include "common/base/base.h"
 
 struct request;
 

@@ -7,7 +7,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 #include "worker/sched/beam_group.h"
 
 const struct request_params request_params_default = {

@@ -25,10 +25,10 @@
 
 #include <stdatomic.h>
 
-#include "common/base.h"
-#include "common/list.h"
-#include "common/mailbox.h"
-#include "common/status.h"
+#include "common/base/base.h"
+#include "common/base/list.h"
+#include "common/base/status.h"
+#include "common/net/mailbox.h"
 #include "worker/kv/kv_manager.h"
 
 #define REQUEST_LOGPROBS_MAX  20u /* what the chat API permits */

@@ -7,7 +7,7 @@
 #include <assert.h>
 #include <string.h>
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 #include "worker/sched/beam_group.h"
 #include "worker/sched/scheduler_internal.h"
 

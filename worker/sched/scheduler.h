@@ -34,8 +34,8 @@
 #ifndef WORKER_SCHED_SCHEDULER_H
 #define WORKER_SCHED_SCHEDULER_H
 
-#include "common/base.h"
-#include "common/status.h"
+#include "common/base/base.h"
+#include "common/base/status.h"
 #include "worker/kv/kv_manager.h"
 #include "worker/sched/connector.h"
 #include "worker/sched/request.h"

@@ -1,7 +1,7 @@
 /* worker/text/added_tokens.c - leftmost, then longest, by narrowing a sorted range. */
 #include "worker/text/added_tokens.h"
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 #include "worker/text/unicode.h"
 
 #include <stdlib.h>

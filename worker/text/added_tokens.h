@@ -7,8 +7,8 @@
 #ifndef WORKER_TEXT_ADDED_TOKENS_H
 #define WORKER_TEXT_ADDED_TOKENS_H
 
-#include "common/base.h"
-#include "common/buf.h"
+#include "common/base/base.h"
+#include "common/base/buf.h"
 
 #define ADDED_SPECIAL     1u
 #define ADDED_SINGLE_WORD 2u /* not inside a word */

@@ -1,7 +1,7 @@
 /* worker/text/bpe.c - the merge table and the two ways to run it. */
 #include "worker/text/bpe.h"
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 
 #include <string.h>
 

@@ -9,8 +9,8 @@
 #ifndef WORKER_TEXT_BPE_H
 #define WORKER_TEXT_BPE_H
 
-#include "common/base.h"
-#include "common/status.h"
+#include "common/base/base.h"
+#include "common/base/status.h"
 
 #define BPE_NO_PAIR UINT64_MAX
 

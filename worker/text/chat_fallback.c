@@ -1,8 +1,8 @@
 /* worker/text/chat_fallback.c - the built-in templates, and which of them a folder gets. */
 #include "worker/text/chat_fallback.h"
 
-#include "common/file.h"
-#include "common/mem.h"
+#include "common/base/file.h"
+#include "common/base/mem.h"
 
 #include <stdio.h>
 

@@ -6,8 +6,8 @@
 #ifndef WORKER_TEXT_CHAT_FALLBACK_H
 #define WORKER_TEXT_CHAT_FALLBACK_H
 
-#include "common/base.h"
-#include "common/buf.h"
+#include "common/base/base.h"
+#include "common/base/buf.h"
 
 #define CHAT_FALLBACK_NAMES "chatml, llama2, llama3, mistral, deepseek, deepseek-llm, zephyr"
 

@@ -1,8 +1,8 @@
 /* worker/text/chat_messages.c - JSON to the values of a template, and the habits of clients. */
 #include "worker/text/chat_messages.h"
 
-#include "common/buf.h"
-#include "common/json.h"
+#include "common/base/buf.h"
+#include "common/text/json.h"
 
 #include <string.h>
 

@@ -20,8 +20,8 @@
 #ifndef WORKER_TEXT_CHAT_MESSAGES_H
 #define WORKER_TEXT_CHAT_MESSAGES_H
 
-#include "common/base.h"
-#include "common/status.h"
+#include "common/base/base.h"
+#include "common/base/status.h"
 #include "worker/text/jinja.h"
 
 struct json;

@@ -3,9 +3,9 @@
  * What clients write into messages is brought to what templates expect by chat_messages.c. */
 #include "worker/text/chat_template.h"
 
-#include "common/file.h"
-#include "common/json.h"
-#include "common/mem.h"
+#include "common/base/file.h"
+#include "common/base/mem.h"
+#include "common/text/json.h"
 #include "worker/text/chat_fallback.h"
 #include "worker/text/chat_messages.h"
 #include "worker/text/jinja.h"

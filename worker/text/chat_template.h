@@ -8,11 +8,11 @@
 #ifndef WORKER_TEXT_CHAT_TEMPLATE_H
 #define WORKER_TEXT_CHAT_TEMPLATE_H
 
-#include "common/base.h"
-#include "common/buf.h"
-#include "common/status.h"
+#include "common/base/base.h"
+#include "common/base/buf.h"
+#include "common/base/status.h"
 
-struct json; /* common/json.h: one JSON value */
+struct json; /* common/text/json.h: one JSON value */
 
 struct chat_template;
 

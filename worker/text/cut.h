@@ -7,8 +7,8 @@
 #ifndef WORKER_TEXT_CUT_H
 #define WORKER_TEXT_CUT_H
 
-#include "common/base.h"
-#include "common/buf.h"
+#include "common/base/base.h"
+#include "common/base/buf.h"
 
 enum cut_kind {
     CUT_GPT2,   /* ByteLevel with use_regex */

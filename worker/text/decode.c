@@ -1,7 +1,7 @@
 /* worker/text/decode.c - reading the decoder's steps, and taking them. */
 #include "worker/text/decode.h"
 
-#include "common/json.h"
+#include "common/text/json.h"
 #include "worker/text/tokenizer_json.h"
 
 /* --- loading -----------------------------------------------------------------------------------*/

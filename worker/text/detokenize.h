@@ -13,8 +13,8 @@
 #ifndef WORKER_TEXT_DETOKENIZE_H
 #define WORKER_TEXT_DETOKENIZE_H
 
-#include "common/base.h"
-#include "common/buf.h"
+#include "common/base/base.h"
+#include "common/base/buf.h"
 
 struct tokenizer;
 

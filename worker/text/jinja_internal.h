@@ -2,7 +2,7 @@
 #ifndef WORKER_TEXT_JINJA_INTERNAL_H
 #define WORKER_TEXT_JINJA_INTERNAL_H
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 #include "worker/text/jinja.h"
 
 #define TRY(expr)                                                                                  \

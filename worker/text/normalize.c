@@ -1,8 +1,8 @@
 /* worker/text/normalize.c - the steps, and how tokenizer.json spells them. */
 #include "worker/text/normalize.h"
 
-#include "common/json.h"
-#include "common/mem.h"
+#include "common/base/mem.h"
+#include "common/text/json.h"
 #include "worker/text/tokenizer_json.h"
 
 /* --- loading -----------------------------------------------------------------------------------*/

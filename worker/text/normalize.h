@@ -5,9 +5,9 @@
 #ifndef WORKER_TEXT_NORMALIZE_H
 #define WORKER_TEXT_NORMALIZE_H
 
-#include "common/base.h"
-#include "common/buf.h"
-#include "common/status.h"
+#include "common/base/base.h"
+#include "common/base/buf.h"
+#include "common/base/status.h"
 #include "worker/text/pattern.h"
 #include "worker/text/unicode.h"
 

@@ -1,7 +1,7 @@
 /* worker/text/pattern.c - three ways to search, one budget. */
 #include "worker/text/pattern.h"
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 #include "worker/text/regex.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8

@@ -1,8 +1,8 @@
 /* worker/text/pretokenize.c - the chain, and how tokenizer.json spells it. */
 #include "worker/text/pretokenize.h"
 
-#include "common/json.h"
-#include "common/mem.h"
+#include "common/base/mem.h"
+#include "common/text/json.h"
 #include "worker/text/tokenizer_json.h"
 
 /* --- loading -----------------------------------------------------------------------------------*/

@@ -8,7 +8,7 @@
  * number of nodes. */
 #include "worker/text/regex.h"
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 #include "worker/text/unicode.h"
 
 #define MAX_NODES  512

@@ -10,9 +10,9 @@
 #ifndef WORKER_TEXT_REGEX_H
 #define WORKER_TEXT_REGEX_H
 
-#include "common/base.h"
-#include "common/buf.h"
-#include "common/status.h"
+#include "common/base/base.h"
+#include "common/base/buf.h"
+#include "common/base/status.h"
 
 struct regex;
 

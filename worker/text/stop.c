@@ -4,7 +4,7 @@
  * need not be stored: it is the beginning of the string that got furthest. */
 #include "worker/text/stop.h"
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 
 struct stop_string {
     char *ptr;

@@ -12,9 +12,9 @@
 #ifndef WORKER_TEXT_STOP_H
 #define WORKER_TEXT_STOP_H
 
-#include "common/base.h"
-#include "common/buf.h"
-#include "common/status.h"
+#include "common/base/base.h"
+#include "common/base/buf.h"
+#include "common/base/status.h"
 
 #define STOP_MAX_STRINGS 64
 #define STOP_MAX_BYTES   1024 /* of one string, and so the most that is held back */

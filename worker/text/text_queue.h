@@ -6,9 +6,9 @@
 #ifndef WORKER_TEXT_TEXT_QUEUE_H
 #define WORKER_TEXT_TEXT_QUEUE_H
 
-#include "common/base.h"
-#include "common/heap.h"
-#include "common/list.h"
+#include "common/base/base.h"
+#include "common/base/heap.h"
+#include "common/base/list.h"
 
 struct text_entry { /* embedded in what waits */
     struct list by_age;

@@ -7,8 +7,8 @@
 #include <pthread.h>
 #include <string.h>
 
-#include "common/clock.h"
-#include "common/mem.h"
+#include "common/base/clock.h"
+#include "common/base/mem.h"
 
 /* 4 KiB, the least that travels, is 16 times half of the largest body. */
 #define MAX_DEPTH 16

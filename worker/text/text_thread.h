@@ -19,9 +19,9 @@
 
 #include <stdatomic.h>
 
-#include "common/buf.h"
-#include "common/mailbox.h"
-#include "common/status.h"
+#include "common/base/buf.h"
+#include "common/base/status.h"
+#include "common/net/mailbox.h"
 #include "worker/text/text_queue.h"
 #include "worker/text/tokenizer.h"
 

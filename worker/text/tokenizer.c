@@ -1,7 +1,7 @@
 /* worker/text/tokenizer.c - the vocabulary, and encoding; the file format is tokenizer_load.c. */
 #include "worker/text/tokenizer.h"
 
-#include "common/hash.h"
+#include "common/base/hash.h"
 #include "worker/text/tokenizer_internal.h"
 #include "worker/text/unicode.h"
 

@@ -1,7 +1,7 @@
 /* worker/text/tokenizer_frame.c - the post-processor: special tokens around a text. */
 #include "worker/text/tokenizer_internal.h"
 
-#include "common/json.h"
+#include "common/text/json.h"
 #include "worker/text/tokenizer_json.h"
 
 /* The ids of one special token of the template: those it lists, else the token's own. */

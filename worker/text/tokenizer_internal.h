@@ -9,7 +9,7 @@
 #ifndef WORKER_TEXT_TOKENIZER_INTERNAL_H
 #define WORKER_TEXT_TOKENIZER_INTERNAL_H
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 #include "worker/text/added_tokens.h"
 #include "worker/text/bpe.h"
 #include "worker/text/decode.h"

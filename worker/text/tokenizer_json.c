@@ -1,7 +1,7 @@
-/* worker/text/tokenizer_json.c - small readers over common/json.h. */
+/* worker/text/tokenizer_json.c - small readers over common/text/json.h. */
 #include "worker/text/tokenizer_json.h"
 
-#include "common/json.h"
+#include "common/text/json.h"
 #include "worker/text/pattern.h"
 
 bool tokenizer_json_is(const struct json *object, const char *type) {

@@ -6,8 +6,8 @@
  * encoded only if it is an added token too. */
 #include "worker/text/tokenizer.h"
 
-#include "common/file.h"
-#include "common/json.h"
+#include "common/base/file.h"
+#include "common/text/json.h"
 #include "worker/text/tokenizer_internal.h"
 #include "worker/text/tokenizer_json.h"
 #include "worker/text/unicode.h"

@@ -6,9 +6,9 @@
 #ifndef WORKER_TEXT_UNICODE_H
 #define WORKER_TEXT_UNICODE_H
 
-#include "common/base.h"
-#include "common/buf.h"
-#include "common/status.h"
+#include "common/base/base.h"
+#include "common/base/buf.h"
+#include "common/base/status.h"
 
 #define UC_LU    (1u << 0) /* letters: upper, lower, title case, modifier, other */
 #define UC_LL    (1u << 1)

@@ -10,7 +10,7 @@
  * for a long run, and its tables know marks that those of the reference do not (UC_INERT). */
 #include "worker/text/unicode.h"
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 
 #include <string.h>
 #include <utf8proc.h>

@@ -12,12 +12,12 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
-#include "common/clock.h"
-#include "common/conn.h"
-#include "common/http_parse.h"
-#include "common/mem.h"
-#include "common/rng.h"
-#include "common/tls.h"
+#include "common/base/clock.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
+#include "common/http/http_parse.h"
+#include "common/net/conn.h"
+#include "common/net/tls.h"
 
 #define SWEEP_US           50000
 #define SWEEP_ABORTS_US    2000

@@ -10,7 +10,7 @@
 #ifndef TESTS_BENCH_LOAD_DRIVE_H
 #define TESTS_BENCH_LOAD_DRIVE_H
 
-#include "common/buf.h"
+#include "common/base/buf.h"
 #include "tests/bench/load/endpoints.h"
 #include "tests/bench/load/traffic.h"
 

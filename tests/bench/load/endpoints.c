@@ -6,8 +6,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "common/file.h"
-#include "common/mem.h"
+#include "common/base/file.h"
+#include "common/base/mem.h"
 
 #define LOOK_US 50000u
 

@@ -8,7 +8,7 @@
 
 #include <netinet/in.h>
 
-#include "common/status.h"
+#include "common/base/status.h"
 
 #define ENDPOINTS_MAX 64u
 

@@ -11,9 +11,9 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "common/loop.h"
-#include "common/options.h"
-#include "common/tls.h"
+#include "common/net/loop.h"
+#include "common/net/tls.h"
+#include "common/options/options.h"
 #include "tests/bench/load/drive.h"
 #include "tests/bench/load/report.h"
 

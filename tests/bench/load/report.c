@@ -4,8 +4,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "common/json.h"
-#include "common/mem.h"
+#include "common/base/mem.h"
+#include "common/text/json.h"
 
 /* Upper bounds of the buckets of every histogram, in seconds: a 1-2-5 ladder. */
 static const double bounds[] = {0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1,

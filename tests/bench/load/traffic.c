@@ -5,9 +5,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "common/heap.h"
-#include "common/mem.h"
-#include "common/rng.h"
+#include "common/base/heap.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
 
 #define SIZE_SPREAD    1.0 /* sigma of the log-normal sizes */
 #define MAX_TIMES_MEAN 20  /* a size is cut here */

@@ -13,7 +13,7 @@
 #ifndef TESTS_BENCH_LOAD_TRAFFIC_H
 #define TESTS_BENCH_LOAD_TRAFFIC_H
 
-#include "common/buf.h"
+#include "common/base/buf.h"
 
 enum traffic_shape { TRAFFIC_FIXED, TRAFFIC_SHARED_PREFIX, TRAFFIC_CONVERSATION };
 extern const char *const traffic_shape_names[];

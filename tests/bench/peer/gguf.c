@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 
 #define MAX_TENSORS 1024u
 #define ALIGNMENT   32u

@@ -9,7 +9,7 @@
 #ifndef TESTS_BENCH_PEER_GGUF_H
 #define TESTS_BENCH_PEER_GGUF_H
 
-#include "common/base.h"
+#include "common/base/base.h"
 
 struct gguf;
 struct gguf *gguf_create(const char *path); /* NULL: cannot be written */

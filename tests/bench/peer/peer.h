@@ -5,7 +5,7 @@
 #ifndef TESTS_BENCH_PEER_PEER_H
 #define TESTS_BENCH_PEER_PEER_H
 
-#include "common/base.h"
+#include "common/base/base.h"
 
 const char *peer_name(void); /* NULL: there is none, and nothing below may be called */
 

@@ -6,7 +6,7 @@
 #ifndef TESTS_UNIT_CUDA_FAKE_CUDA_H
 #define TESTS_UNIT_CUDA_FAKE_CUDA_H
 
-#include "common/base.h"
+#include "common/base/base.h"
 
 struct fake_cuda {
     /* what there is */

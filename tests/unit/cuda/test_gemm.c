@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/rng.h"
+#include "common/base/rng.h"
 #include "kernels/cuda/gemm.h"
 #include "kernels/dtype.h"
 #include "tests/unit/cuda/fake_cuda.h"

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 #include "kernels/dtype.h"
 #include "tests/support/cm.h"
 #include "tests/support/tiny_model.h"

@@ -2,8 +2,8 @@
  * backend of the host; sim, which keeps no bytes, checks and counts alike. */
 #include <string.h>
 
-#include "common/mem.h"
-#include "common/rng.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
 #include "tests/support/cm.h"
 #include "tests/support/support.h"
 #include "tests/support/tiny_model.h"

@@ -2,7 +2,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 #include "kernels/dtype.h"
 #include "tests/support/cm.h"
 #include "tests/support/tiny_model.h"

@@ -4,8 +4,8 @@
 #include <unistd.h>
 #include <string.h>
 
-#include "common/clock.h"
-#include "common/mem.h"
+#include "common/base/clock.h"
+#include "common/base/mem.h"
 #include "tests/support/cm.h"
 #include "tests/support/tiny_model.h"
 

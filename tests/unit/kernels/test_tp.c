@@ -7,8 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/mem.h"
-#include "common/rng.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
 #include "tests/support/cm.h"
 #include "tests/support/support.h"
 #include "tests/support/tiny_model.h"

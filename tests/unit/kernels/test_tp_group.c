@@ -5,8 +5,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "common/mem.h"
-#include "common/rng.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
 #include "kernels/tp/group.h"
 #include "tests/support/cm.h"
 #include "tests/support/support.h"

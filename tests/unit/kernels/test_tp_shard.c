@@ -2,8 +2,8 @@
  * element of every tensor, over random geometries; and what does not divide is refused. */
 #include <string.h>
 
-#include "common/mem.h"
-#include "common/rng.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
 #include "kernels/dtype.h"
 #include "kernels/host.h"
 #include "kernels/tp/shard.h"

@@ -2,8 +2,8 @@
  * conversations: a few dozen at a time, each turn the opening of the next, pauses between them. */
 #include "tests/support/cm.h"
 
-#include "common/mem.h"
-#include "common/rng.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
 #include "tests/replay/engine_replay.h"
 
 #include <stdlib.h>

@@ -10,8 +10,8 @@
 
 #include "tests/replay/fleet_model.h"
 
-#include "common/map.h"
-#include "common/mem.h"
+#include "common/base/map.h"
+#include "common/base/mem.h"
 
 #include <stdlib.h>
 

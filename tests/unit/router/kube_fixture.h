@@ -3,11 +3,11 @@
 #ifndef TESTS_UNIT_ROUTER_KUBE_FIXTURE_H
 #define TESTS_UNIT_ROUTER_KUBE_FIXTURE_H
 
-#include "common/clock.h"
-#include "common/http_server.h"
-#include "common/log.h"
-#include "common/loop.h"
-#include "common/mem.h"
+#include "common/base/clock.h"
+#include "common/base/mem.h"
+#include "common/http/http_server.h"
+#include "common/net/loop.h"
+#include "common/telemetry/log.h"
 #include "router/discovery/kube_client.h"
 #include "router/discovery/kube_json.h"
 #include "router/discovery/kube_watch.h"

@@ -1,8 +1,8 @@
 /* tests/unit/router/test_address.c - every spelling of a forbidden address is refused. */
 #include "router/address.h"
 
-#include "common/clock.h"
-#include "common/loop.h"
+#include "common/base/clock.h"
+#include "common/net/loop.h"
 #include "router/resolver.h"
 #include "tests/support/client.h"
 #include "tests/support/cm.h"

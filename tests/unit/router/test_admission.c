@@ -1,8 +1,8 @@
 /* tests/unit/router/test_admission.c - order, fairness, bounds; random steps against plain lists. */
 #include "tests/support/cm.h"
 
-#include "common/mem.h"
-#include "common/rng.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
 #include "router/admission.h"
 #include "tests/support/support.h"
 

@@ -2,8 +2,8 @@
  * looked for in every block. */
 #include "tests/support/cm.h"
 
-#include "common/mem.h"
-#include "common/rng.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
 #include "router/policy/block_table.h"
 
 #include <string.h>

@@ -1,7 +1,7 @@
 /* tests/unit/router/test_body_scan.c - spans, refusals, and all versions against a plain reader. */
 #include "tests/support/cm.h"
 
-#include "common/rng.h"
+#include "common/base/rng.h"
 #include "router/body_scan.h"
 #include "router/body_scan_internal.h"
 #include "router/body_text_short.h"

@@ -1,7 +1,7 @@
 /* tests/unit/router/test_breaker.c - the states, their times, and random events against the rules. */
 #include "tests/support/cm.h"
 
-#include "common/rng.h"
+#include "common/base/rng.h"
 #include "router/breaker.h"
 #include "tests/support/support.h"
 

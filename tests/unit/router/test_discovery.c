@@ -1,9 +1,9 @@
 /* tests/unit/router/test_discovery.c - files of workers: what is read, and what changes nothing. */
 #include "router/discovery.h"
 
-#include "common/clock.h"
-#include "common/loop.h"
-#include "common/options.h"
+#include "common/base/clock.h"
+#include "common/net/loop.h"
+#include "common/options/options.h"
 #include "tests/support/client.h"
 #include "tests/support/cm.h"
 

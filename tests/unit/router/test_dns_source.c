@@ -1,8 +1,8 @@
 /* tests/unit/router/test_dns_source.c - the addresses of a name, over a resolver that is ours to play. */
 #include "router/discovery.h"
 
-#include "common/clock.h"
-#include "common/loop.h"
+#include "common/base/clock.h"
+#include "common/net/loop.h"
 #include "router/resolver.h"
 #include "tests/support/client.h"
 #include "tests/support/cm.h"

@@ -1,7 +1,7 @@
 /* tests/unit/router/test_explain.c - what a decision says of itself, and the page of a large fleet. */
 #include "tests/support/cm.h"
 
-#include "common/metrics.h"
+#include "common/telemetry/metrics.h"
 #include "router/explain.h"
 #include "router/router_metrics.h"
 

@@ -1,10 +1,10 @@
 /* tests/unit/router/test_fleet.c - sets that are wanted against what there is, with open requests. */
 #include "router/fleet.h"
 
-#include "common/clock.h"
-#include "common/http_client.h"
-#include "common/loop.h"
-#include "common/rng.h"
+#include "common/base/clock.h"
+#include "common/base/rng.h"
+#include "common/http/http_client.h"
+#include "common/net/loop.h"
 #include "router/health.h"
 #include "router/registry.h"
 #include "tests/support/client.h"

@@ -1,10 +1,10 @@
 /* tests/unit/router/test_frontend.c - router loops begin, answer, drain and end, in every order. */
 #include "tests/support/cm.h"
 
-#include "common/clock.h"
-#include "common/loop.h"
-#include "common/mailbox.h"
-#include "common/mem.h"
+#include "common/base/clock.h"
+#include "common/base/mem.h"
+#include "common/net/loop.h"
+#include "common/net/mailbox.h"
 #include "router/admin.h"
 #include "router/frontend.h"
 #include "router/registry.h"

@@ -1,11 +1,11 @@
 /* tests/unit/router/test_handover.c - both sides of a handover, each against a scripted other. */
 #include "tests/support/cm.h"
 
-#include "common/clock.h"
-#include "common/loop.h"
-#include "common/mem.h"
-#include "router/upgrade/handover_wire.h"
+#include "common/base/clock.h"
+#include "common/base/mem.h"
+#include "common/net/loop.h"
 #include "router/registry.h"
+#include "router/upgrade/handover_wire.h"
 #include "router/upgrade/snapshot.h"
 #include "tests/support/client.h"
 

@@ -1,10 +1,10 @@
 /* tests/unit/router/test_health.c - a worker that answers, falls ill, hangs, and comes back. */
 #include "router/health.h"
 
-#include "common/clock.h"
-#include "common/http_client.h"
-#include "common/http_server.h"
-#include "common/loop.h"
+#include "common/base/clock.h"
+#include "common/http/http_client.h"
+#include "common/http/http_server.h"
+#include "common/net/loop.h"
 #include "router/registry.h"
 #include "tests/support/client.h"
 #include "tests/support/cm.h"

@@ -1,8 +1,8 @@
 /* tests/unit/router/test_heartbeat.c - a loop that is held up is seen to be late. */
 #include "tests/support/cm.h"
 
-#include "common/clock.h"
-#include "common/metrics.h"
+#include "common/base/clock.h"
+#include "common/telemetry/metrics.h"
 #include "router/heartbeat.h"
 
 static const struct metric_def rows[] = {{METRIC_HISTOGRAM, "lag_seconds", "", "Lag."},

@@ -1,7 +1,7 @@
 /* tests/unit/router/test_isolation.c - salts that differ when they must, and the one rewrite. */
 #include "tests/support/cm.h"
 
-#include "common/hash.h"
+#include "common/base/hash.h"
 #include "router/isolation.h"
 
 #include <stdio.h>

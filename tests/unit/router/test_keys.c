@@ -1,8 +1,8 @@
 /* tests/unit/router/test_keys.c - keys: the file, the limits, and what a reload leaves alone. */
 #include "tests/support/cm.h"
 
-#include "common/mem.h"
-#include "common/rng.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
 #include "router/keys.h"
 #include "tests/support/support.h"
 

@@ -2,12 +2,12 @@
  * credentials against a server that looks at them. */
 #include "router/discovery/kube_client.h"
 
-#include "common/clock.h"
-#include "common/file.h"
-#include "common/http_server.h"
-#include "common/loop.h"
-#include "common/mem.h"
-#include "common/tls.h"
+#include "common/base/clock.h"
+#include "common/base/file.h"
+#include "common/base/mem.h"
+#include "common/http/http_server.h"
+#include "common/net/loop.h"
+#include "common/net/tls.h"
 #include "router/discovery/kube_auth.h"
 #include "router/discovery/kube_config.h"
 #include "tests/support/certs.h"

@@ -1,9 +1,9 @@
 /* tests/unit/router/test_kube_source.c - the source of pods over a watch that is ours to play. */
 #include "router/discovery.h"
 
-#include "common/clock.h"
-#include "common/loop.h"
-#include "common/mem.h"
+#include "common/base/clock.h"
+#include "common/base/mem.h"
+#include "common/net/loop.h"
 #include "router/discovery/kube_client.h"
 #include "router/discovery/kube_costs.h"
 #include "router/discovery/kube_store.h"

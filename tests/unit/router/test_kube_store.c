@@ -2,9 +2,9 @@
  * that follows from it. */
 #include "router/discovery/kube_store.h"
 
-#include "common/http_client.h"
-#include "common/loop.h"
-#include "common/rng.h"
+#include "common/base/rng.h"
+#include "common/http/http_client.h"
+#include "common/net/loop.h"
 #include "router/fleet.h"
 #include "router/health.h"
 #include "router/registry.h"

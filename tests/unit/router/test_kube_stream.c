@@ -1,8 +1,8 @@
 /* tests/unit/router/test_kube_stream.c - watches and lists cut at every place, one result. */
 #include "router/discovery/kube_stream.h"
 
-#include "common/mem.h"
-#include "common/rng.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
 #include "tests/support/cm.h"
 #include "tests/support/support.h"
 

@@ -11,9 +11,9 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
-#include "common/log.h"
-#include "common/loop.h"
-#include "common/mem.h"
+#include "common/base/mem.h"
+#include "common/net/loop.h"
+#include "common/telemetry/log.h"
 #include "router/discovery/kube_client.h"
 #include "router/discovery/kube_watch.h"
 #include "tests/support/api_server.h"

@@ -1,5 +1,5 @@
 /* tests/unit/router/test_kube_watch_random.c - servers that are away, and a world of them at random. */
-#include "common/rng.h"
+#include "common/base/rng.h"
 #include "tests/support/support.h"
 #include "tests/unit/router/kube_fixture.h"
 

@@ -1,7 +1,7 @@
 /* tests/unit/router/test_load.c - what goes in comes out, and what it costs meanwhile. */
 #include "tests/support/cm.h"
 
-#include "common/rng.h"
+#include "common/base/rng.h"
 #include "router/load.h"
 
 #include <string.h>

@@ -3,9 +3,9 @@
 
 #include <string.h>
 
-#include "common/loop.h"
-#include "common/request_events.h"
-#include "common/rng.h"
+#include "common/base/rng.h"
+#include "common/net/loop.h"
+#include "common/protocol/request_events.h"
 #include "router/registry.h"
 #include "tests/support/cm.h"
 #include "tests/support/support.h"

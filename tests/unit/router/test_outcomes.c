@@ -1,7 +1,7 @@
 /* tests/unit/router/test_outcomes.c - who stands out among his peers, and who does not. */
 #include "tests/support/cm.h"
 
-#include "common/rng.h"
+#include "common/base/rng.h"
 #include "router/outcomes.h"
 #include "tests/support/support.h"
 

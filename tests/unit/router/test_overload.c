@@ -6,10 +6,10 @@
  * its first token within the SLO. Nothing here depends on the machine. */
 #include "tests/support/cm.h"
 
-#include "common/heap.h"
-#include "common/mailbox.h"
-#include "common/mem.h"
-#include "common/rng.h"
+#include "common/base/heap.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
+#include "common/net/mailbox.h"
 #include "router/registry.h"
 #include "tests/support/support.h"
 

@@ -2,7 +2,7 @@
  * below and above its published constants. */
 #include "tests/support/cm.h"
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 #include "router/policy/hash_ring.h"
 #include "tests/support/policy_stand.h"
 

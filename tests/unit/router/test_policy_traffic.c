@@ -3,7 +3,7 @@
  * a dry run had announced, and nothing changed by the dry run, for the twin makes none. */
 #include "tests/support/cm.h"
 
-#include "common/rng.h"
+#include "common/base/rng.h"
 #include "router/routing.h"
 
 #include <string.h>

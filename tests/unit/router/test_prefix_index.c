@@ -1,8 +1,8 @@
 /* tests/unit/router/test_prefix_index.c - sets of workers per block, against a plain matrix. */
 #include "tests/support/cm.h"
 
-#include "common/mem.h"
-#include "common/rng.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
 #include "router/prefix_index_internal.h"
 
 #include <string.h>

@@ -1,8 +1,8 @@
 /* tests/unit/router/test_prefix_lru.c - the life of entries, against arrays that are searched. */
 #include "tests/support/cm.h"
 
-#include "common/mem.h"
-#include "common/rng.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
 #include "router/prefix_index_internal.h"
 #include "router/prefix_lru.h"
 

@@ -1,8 +1,8 @@
 /* tests/unit/router/test_prefix_lru_carry.c - what is carried over is held again, in the same order. */
 #include "tests/support/cm.h"
 
-#include "common/mem.h"
-#include "common/rng.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
 #include "router/prefix_lru.h"
 
 #include <string.h>

@@ -1,8 +1,8 @@
 /* tests/unit/router/test_prompt_hash.c - what two chains share, and what keeps them apart. */
 #include "tests/support/cm.h"
 
-#include "common/hash.h"
-#include "common/rng.h"
+#include "common/base/hash.h"
+#include "common/base/rng.h"
 #include "router/prompt_hash.h"
 
 #include <string.h>

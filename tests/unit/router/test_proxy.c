@@ -1,8 +1,8 @@
 /* tests/unit/router/test_proxy.c - whole exchanges: client, proxy and scripted workers on one loop. */
 #include "tests/support/cm.h"
 
-#include "common/request_events.h"
-#include "common/rng.h"
+#include "common/base/rng.h"
+#include "common/protocol/request_events.h"
 #include "router/keys.h"
 #include "router/prompt_hash.h"
 #include "tests/support/proxy_fixture.h"

@@ -3,8 +3,8 @@
 
 #include <stdio.h>
 
-#include "common/clock.h"
-#include "common/loop.h"
+#include "common/base/clock.h"
+#include "common/net/loop.h"
 #include "tests/support/cm.h"
 #include "tests/support/fake_redis.h"
 

@@ -1,8 +1,8 @@
 /* tests/unit/router/test_refusals.c - each is counted; lines are few, and name who comes most. */
 #include "router/refusals.h"
 
-#include "common/log.h"
-#include "common/metrics.h"
+#include "common/telemetry/log.h"
+#include "common/telemetry/metrics.h"
 #include "router/router_metrics.h"
 #include "tests/support/cm.h"
 

@@ -1,8 +1,8 @@
 /* tests/unit/router/test_registry.c - workers that come, change and go while requests are open. */
 #include "tests/support/cm.h"
 
-#include "common/mem.h"
-#include "common/rng.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
 #include "router/registry.h"
 #include "tests/support/support.h"
 

@@ -2,9 +2,9 @@
  * requests that leave, and nothing lost or counted twice. */
 #include "tests/support/cm.h"
 
-#include "common/loop.h"
-#include "common/mem.h"
-#include "common/rng.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
+#include "common/net/loop.h"
 #include "router/registry.h"
 #include "tests/support/support.h"
 

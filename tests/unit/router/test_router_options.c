@@ -1,7 +1,7 @@
 /* tests/unit/router/test_router_options.c - what start scripts of other routers ask for. */
 #include "tests/support/cm.h"
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 #include "router/router_options.h"
 
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* tests/unit/router/test_routing.c - scenarios of whole requests, and random ones with checks. */
 #include "tests/support/cm.h"
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 #include "tests/support/routing_fixture.h"
 
 #include <string.h>

@@ -2,10 +2,10 @@
  * then knows. Engine and scraper share one loop. */
 #include "tests/support/cm.h"
 
-#include "common/clock.h"
-#include "common/http_client.h"
-#include "common/http_server.h"
-#include "common/loop.h"
+#include "common/base/clock.h"
+#include "common/http/http_client.h"
+#include "common/http/http_server.h"
+#include "common/net/loop.h"
 #include "router/registry.h"
 #include "router/scrape.h"
 #include "tests/support/client.h"

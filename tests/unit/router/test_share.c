@@ -5,11 +5,11 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/clock.h"
-#include "common/loop.h"
-#include "common/mem.h"
-#include "common/request_events.h"
-#include "common/rng.h"
+#include "common/base/clock.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
+#include "common/net/loop.h"
+#include "common/protocol/request_events.h"
 #include "router/registry.h"
 #include "router/router_metrics.h"
 #include "tests/support/cm.h"

@@ -1,10 +1,10 @@
 /* tests/unit/router/test_snapshot.c - what one router knew, another knows; and nothing that is not so. */
 #include "tests/support/cm.h"
 
-#include "common/clock.h"
-#include "common/loop.h"
-#include "common/mem.h"
-#include "common/rng.h"
+#include "common/base/clock.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
+#include "common/net/loop.h"
 #include "router/upgrade/recall.h"
 #include "tests/support/client.h"
 

@@ -2,7 +2,7 @@
 #include "tests/support/cm.h"
 #include "tests/support/support.h"
 
-#include "common/rng.h"
+#include "common/base/rng.h"
 #include "router/sse_tail.h"
 
 #include <string.h>

@@ -1,9 +1,9 @@
 /* tests/unit/router/test_supervisor.c - children that are small shell scripts. */
 #include "tests/support/cm.h"
 
-#include "common/buf.h"
-#include "common/clock.h"
-#include "common/loop.h"
+#include "common/base/buf.h"
+#include "common/base/clock.h"
+#include "common/net/loop.h"
 #include "router/supervisor.h"
 #include "tests/support/client.h"
 

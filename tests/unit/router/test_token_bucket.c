@@ -1,7 +1,7 @@
 /* tests/unit/router/test_token_bucket.c - rates, bursts, debts, and clocks that go backwards. */
 #include "tests/support/cm.h"
 
-#include "common/rng.h"
+#include "common/base/rng.h"
 #include "router/token_bucket.h"
 #include "tests/support/support.h"
 

@@ -1,9 +1,9 @@
 /* tests/unit/router/test_upstream.c - connections to a scripted worker, kept and let go. */
 #include "tests/support/cm.h"
 
-#include "common/clock.h"
-#include "common/loop.h"
-#include "common/mem.h"
+#include "common/base/clock.h"
+#include "common/base/mem.h"
+#include "common/net/loop.h"
 #include "router/registry.h"
 #include "router/upstream.h"
 #include "tests/support/client.h"

@@ -2,10 +2,10 @@
  * in its URL, kept like the others, and resumed. */
 #include "tests/support/cm.h"
 
-#include "common/clock.h"
-#include "common/http_server.h"
-#include "common/loop.h"
-#include "common/tls.h"
+#include "common/base/clock.h"
+#include "common/http/http_server.h"
+#include "common/net/loop.h"
+#include "common/net/tls.h"
 #include "router/registry.h"
 #include "router/upstream.h"
 #include "tests/support/certs.h"

@@ -10,8 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/mem.h"
-#include "common/rng.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
 #include "kernels/cuda/attend.h"
 #include "kernels/dtype.h"
 #include "kernels/shim/shim_control.h"

@@ -8,7 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "common/base.h"
+#include "common/base/base.h"
 
 /* Runs fn(arg) in a child. Did it end badly? What it wrote to stderr is in `said`. */
 static inline bool child_run(void (*fn)(void *), void *arg, char *said, size_t size) {

@@ -16,8 +16,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/mem.h"
-#include "common/rng.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
 #include "kernels/cuda/cuda_internal.h"
 #include "kernels/shim/shim_control.h"
 #include "tests/support/support.h"

@@ -5,8 +5,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "common/mem.h"
-#include "common/rng.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
 #include "kernels/cuda/sampling.h"
 #include "kernels/sample.h"
 #include "kernels/shim/shim_control.h"

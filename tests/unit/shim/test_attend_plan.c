@@ -3,8 +3,8 @@
 
 #include <string.h>
 
-#include "common/mem.h"
-#include "common/rng.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
 #include "kernels/cuda/attend.h"
 
 #define MAX_ROWS   40u

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "common/rng.h"
+#include "common/base/rng.h"
 #include "kernels/dtype.h"
 #include "kernels/shim/shim_control.h"
 #include "tests/unit/shim/child.h"

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/log.h"
+#include "common/telemetry/log.h"
 #include "tests/support/cm.h"
 #include "worker/worker_options.h"
 

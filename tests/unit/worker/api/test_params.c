@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 #include "tests/fuzz/fuzz_params.c"
 #include "tests/support/cm.h"
 #include "tests/support/support.h"

@@ -1,8 +1,8 @@
 /* tests/unit/worker/api/test_request_log.c - the ring against a list of all that was ever appended. */
 #include "worker/api/request_log.h"
 
-#include "common/mem.h"
-#include "common/rng.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
 #include "tests/support/cm.h"
 
 #include <stdlib.h>

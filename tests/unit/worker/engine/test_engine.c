@@ -2,7 +2,7 @@
  * is run: alone or together, cold or cached, preempted or not. */
 #include <string.h>
 
-#include "common/rng.h"
+#include "common/base/rng.h"
 #include "tests/support/cm.h"
 #include "tests/support/engine_world.h"
 #include "tests/support/late_backend.h"

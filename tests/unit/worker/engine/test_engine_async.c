@@ -3,7 +3,7 @@
 #include <sched.h>
 #include <string.h>
 
-#include "common/rng.h"
+#include "common/base/rng.h"
 #include "tests/support/cm.h"
 #include "tests/support/engine_world.h"
 #include "tests/support/late_backend.h"

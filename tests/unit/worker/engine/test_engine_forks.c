@@ -2,7 +2,7 @@
  * whoever has to give way to them: the same bits as alone and cold; and nothing is left of them. */
 #include <string.h>
 
-#include "common/rng.h"
+#include "common/base/rng.h"
 #include "tests/support/cm.h"
 #include "tests/support/engine_world.h"
 #include "tests/support/late_backend.h"

@@ -4,8 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/log.h"
-#include "common/rng.h"
+#include "common/base/rng.h"
+#include "common/telemetry/log.h"
 #include "tests/support/cm.h"
 #include "tests/support/engine_world.h"
 

@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/loop.h"
-#include "common/mem.h"
-#include "common/rng.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
+#include "common/net/loop.h"
 #include "tests/support/cm.h"
 #include "tests/support/support.h"
 #include "worker/engine/engine.h"

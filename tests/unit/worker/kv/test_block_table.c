@@ -1,7 +1,7 @@
 /* tests/unit/worker/kv/test_block_table.c - slots, and what the device has not been told. */
 #include "tests/support/cm.h"
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 #include "worker/kv/block_table.h"
 
 static void slots_follow_the_table(void **state) {

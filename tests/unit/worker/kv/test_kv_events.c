@@ -4,7 +4,7 @@
 #include "tests/support/kv_events_reader.h"
 #include "tests/support/support.h"
 
-#include "common/rng.h"
+#include "common/base/rng.h"
 #include "worker/kv/kv_events.h"
 
 #include <pthread.h>

@@ -5,7 +5,7 @@
 #include "tests/support/cm.h"
 #include "tests/support/support.h"
 
-#include "common/rng.h"
+#include "common/base/rng.h"
 #include "worker/kv/kv_host.h"
 
 #include <string.h>

@@ -3,7 +3,7 @@
 #include "tests/support/cm.h"
 #include "tests/support/kv_fixture.h"
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -10,7 +10,7 @@
 #include "tests/support/kv_model.h"
 #include "tests/support/support.h"
 
-#include "common/rng.h"
+#include "common/base/rng.h"
 
 #include <stdio.h>
 #include <stdlib.h>

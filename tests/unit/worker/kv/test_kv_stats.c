@@ -2,7 +2,7 @@
 #include "tests/support/cm.h"
 #include "tests/support/support.h"
 
-#include "common/rng.h"
+#include "common/base/rng.h"
 #include "worker/kv/kv_stats.h"
 
 static void the_newest_batch_stays_however_large(void **state) {

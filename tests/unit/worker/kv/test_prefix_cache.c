@@ -3,7 +3,7 @@
 #include "tests/support/kv_fixture.h"
 #include "tests/support/support.h"
 
-#include "common/rng.h"
+#include "common/base/rng.h"
 
 #include <string.h>
 

@@ -2,7 +2,7 @@
  * The expected frequencies were computed apart, from the definitions, in double precision. */
 #include "worker/model/config.h"
 
-#include "common/rng.h"
+#include "common/base/rng.h"
 #include "tests/support/cm.h"
 #include "tests/support/support.h"
 #include "worker/model/architecture.h"

@@ -2,7 +2,7 @@
  * as there, and what is written. The whole of a download is in tests/integration/test_download.py. */
 #include "worker/model/hub_cache.h"
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 #include "tests/support/cm.h"
 
 #include <dirent.h>

@@ -1,8 +1,8 @@
 /* tests/unit/worker/model/test_model.c - whole folders, written by the test into a temporary one. */
 #include "worker/model/model.h"
 
-#include "common/buf.h"
-#include "common/mem.h"
+#include "common/base/buf.h"
+#include "common/base/mem.h"
 #include "kernels/dtype.h"
 #include "tests/support/cm.h"
 #include "worker/model/weights.h"

@@ -1,8 +1,8 @@
 /* tests/unit/worker/model/test_safetensors.c - what a header may claim, and what it may not. */
 #include "worker/model/safetensors.h"
 
-#include "common/mem.h"
-#include "common/rng.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
 #include "tests/support/cm.h"
 #include "tests/support/support.h"
 

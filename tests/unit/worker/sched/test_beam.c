@@ -4,10 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/file.h"
-#include "common/json.h"
-#include "common/mem.h"
-#include "common/rng.h"
+#include "common/base/file.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
+#include "common/text/json.h"
 #include "tests/support/cm.h"
 #include "worker/sched/beam.h"
 

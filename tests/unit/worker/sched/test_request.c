@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "common/mem.h"
+#include "common/base/mem.h"
 #include "tests/support/cm.h"
 #include "worker/sched/request.h"
 

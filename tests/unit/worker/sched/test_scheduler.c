@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "common/rng.h"
+#include "common/base/rng.h"
 #include "tests/support/sched_fixture.h"
 #include "tests/support/support.h"
 

@@ -1,7 +1,7 @@
 /* tests/unit/worker/text/test_bpe.c - both ways of merging, against the definition. */
 #include "worker/text/bpe.h"
 
-#include "common/rng.h"
+#include "common/base/rng.h"
 #include "tests/support/cm.h"
 #include "tests/support/support.h"
 

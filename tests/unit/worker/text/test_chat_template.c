@@ -3,10 +3,10 @@
  * tests/unit/data/make_chat_template_vectors.py. */
 #include "worker/text/chat_template.h"
 
-#include "common/file.h"
-#include "common/json.h"
-#include "common/mem.h"
-#include "common/rng.h"
+#include "common/base/file.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
+#include "common/text/json.h"
 #include "tests/support/cm.h"
 #include "tests/support/support.h"
 #include "worker/text/jinja.h"

@@ -2,8 +2,8 @@
  * reference library over many more texts. Classes and composition are tried here too. */
 #include "worker/text/cut.h"
 
-#include "common/mem.h"
-#include "common/rng.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
 #include "tests/support/cm.h"
 #include "tests/support/support.h"
 #include "worker/text/unicode.h"

@@ -1,8 +1,8 @@
 /* tests/unit/worker/text/test_detokenize.c - whatever the tokens, what comes out is UTF-8. */
 #include "worker/text/detokenize.h"
 
-#include "common/mem.h"
-#include "common/rng.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
 #include "tests/support/cm.h"
 #include "tests/support/support.h"
 #include "worker/text/tokenizer.h"

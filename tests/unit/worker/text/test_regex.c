@@ -1,8 +1,8 @@
 /* tests/unit/worker/text/test_regex.c - the small engine: what it matches, what it refuses, that it ends. */
 #include "worker/text/regex.h"
 
-#include "common/mem.h"
-#include "common/rng.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
 #include "tests/support/cm.h"
 #include "tests/support/support.h"
 #include "worker/text/cut.h"

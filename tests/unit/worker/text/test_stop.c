@@ -1,7 +1,7 @@
 /* tests/unit/worker/text/test_stop.c - stop strings across token boundaries, against a plain search. */
 #include "worker/text/stop.h"
 
-#include "common/rng.h"
+#include "common/base/rng.h"
 #include "tests/support/cm.h"
 #include "tests/support/support.h"
 

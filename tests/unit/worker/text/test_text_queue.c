@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "common/rng.h"
+#include "common/base/rng.h"
 #include "tests/support/cm.h"
 #include "tests/support/support.h"
 

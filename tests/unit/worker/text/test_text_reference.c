@@ -1,9 +1,9 @@
 /* tests/unit/worker/text/test_text_reference.c - tokenizers and chat templates beside what the reference
  * libraries made of the same; tests/reference/tokenization.py, templates.py and histories.py wrote it down. */
-#include "common/file.h"
-#include "common/json.h"
-#include "common/mem.h"
-#include "common/rng.h"
+#include "common/base/file.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
+#include "common/text/json.h"
 #include "tests/support/cm.h"
 #include "tests/support/support.h"
 #include "worker/text/chat_template.h"

@@ -4,9 +4,9 @@
 #include <pthread.h>
 #include <string.h>
 
-#include "common/file.h"
-#include "common/loop.h"
-#include "common/mem.h"
+#include "common/base/file.h"
+#include "common/base/mem.h"
+#include "common/net/loop.h"
 #include "tests/support/cm.h"
 
 #define N_JOBS    20

@@ -2,10 +2,10 @@
  * The vectors are made by tests/unit/data/make_tokenizer_vectors.py. */
 #include "worker/text/tokenizer.h"
 
-#include "common/file.h"
-#include "common/json.h"
-#include "common/mem.h"
-#include "common/rng.h"
+#include "common/base/file.h"
+#include "common/base/mem.h"
+#include "common/base/rng.h"
+#include "common/text/json.h"
 #include "tests/support/cm.h"
 #include "tests/support/support.h"
 #include "worker/text/detokenize.h"

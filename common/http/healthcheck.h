@@ -1,0 +1,26 @@
+/* common/http/healthcheck.h - one question to a program on this machine: is it well?
+ *
+ * For the HEALTHCHECK of a container image that has neither a shell nor curl: the program's own word
+ * `healthcheck` asks the address that the same options, environment and file would make it serve. A
+ * worker's `drain` asks it to end, in the same way.
+ * Blocks, for two seconds at most. */
+#ifndef COMMON_HTTP_HEALTHCHECK_H
+#define COMMON_HTTP_HEALTHCHECK_H
+
+#include "common/base/base.h"
+#include "common/base/status.h"
+
+struct healthcheck {
+    const char *host; /* as it listens: an address that means all is asked on loopback */
+    uint32_t port;
+    const char *path;   /* "/livez" */
+    const char *method; /* NULL: GET */
+    const char *header; /* "name: value", or NULL */
+    int code;           /* that is wanted; 0: 200 */
+    bool is_tls;        /* the certificate is not looked at: it is our own */
+};
+
+/* ST_OK: answered with that code. Else ST_UNAVAILABLE, and a sentence with what was answered or failed. */
+MUST_USE enum status healthcheck_ask(const struct healthcheck *check, struct error *err);
+
+#endif

@@ -1,0 +1,19 @@
+/* common/net/tls_internal.h - what the two files of TLS share.
+ *
+ *   tls_files.c   PEM files become a context, or a sentence that says why not
+ *   tls.c         the context in use and its reload; a connection's handshake, bytes and end */
+#ifndef COMMON_NET_TLS_INTERNAL_H
+#define COMMON_NET_TLS_INTERNAL_H
+
+#include "common/net/tls.h"
+
+#include <openssl/ssl.h>
+
+/* A context from the files, at the wall-clock time now_s. */
+MUST_USE enum status tls_files_load(SSL_CTX **out, const struct tls_config *config, int64_t now_s,
+                                    struct error *err);
+
+/* The most useful line of OpenSSL's error queue, which is empty afterwards. */
+const char *tls_drain_errors(void);
+
+#endif

@@ -1,0 +1,122 @@
+/* common/options/options_internal.h - what the files of the option table share.
+ *
+ *      options.c         layers: defaults, file, environment, flags; reload
+ *      options_value.c   one value: text to field, field to text, what would have been right
+ *      options_yaml.c    the file; the only place that sees libyaml
+ *      options_foreign.c flags of other programs, and their list
+ *      options_help.c    --help and --dump-config
+ *      options_man.c, options_completion.c   the same for man(1) and for shells */
+#ifndef COMMON_OPTIONS_OPTIONS_INTERNAL_H
+#define COMMON_OPTIONS_OPTIONS_INTERNAL_H
+
+#include "common/base/mem.h"
+#include "common/options/options.h"
+
+struct options {
+    const struct option_program *program;
+    void *target;
+    enum option_source *sources; /* per row */
+    char *config_path;           /* NULL: none */
+    struct arena memory;         /* strings and lists; what a reload replaces stays until the end */
+    const char **changed;        /* names, room for every row */
+};
+
+/* --- options_value.c --------------------------------------------------------------------------*/
+/* How a text is to be taken. */
+struct option_text {
+    struct str value;
+    const char *label; /* how the user called it, for messages: "--port", "INCIPIT_PORT" */
+    bool is_item;      /* one item of a list, commas and all */
+    bool is_more;      /* to be added to the list that is there */
+    bool is_empty;     /* an empty list */
+    bool in_seconds;   /* OPT_MS: a bare number is seconds */
+    bool is_inverted;  /* OPT_BOOL: the opposite */
+    bool *was_clamped; /* set when the number was brought into its range; or NULL */
+};
+
+/* Checks the text against the row and stores it in the row's field of `target`. */
+MUST_USE enum status option_set(const struct option_def *d, const struct option_text *text,
+                                void *target, struct arena *memory, struct error *err);
+
+/* The field as a user would write it; "" for an unset string. */
+void option_format(const struct option_def *d, const void *target, struct buf *out);
+
+/* "a whole number from 1 to 128" */
+void option_expected(const struct option_def *d, struct buf *out);
+
+/* "INCIPIT_BLOCK_SIZE" */
+#define OPTION_ENV_NAME_MAX 96
+void option_env_name(const struct option_def *d, char out[OPTION_ENV_NAME_MAX]);
+
+/* Zeroes the field: an unset number, string or list. */
+void option_unset(const struct option_def *d, void *target);
+
+/* True when two spellings name the same thing: '_' equals '-'. */
+bool option_name_eq(struct str a, struct str b);
+
+/* Number of single-character edits from a to b; names longer than 63 are far from everything. */
+size_t option_distance(struct str a, struct str b);
+
+/* The next name of "a,b,c" at *cursor, STR_NULL at the end. */
+struct str option_next_name(const char **cursor);
+
+/* --- options_help.c ---------------------------------------------------------------------------*/
+/* --config, --help ...: rows without a field. */
+const struct option_def *option_builtins(const struct option_program *p, size_t *n);
+
+const char *option_metavar(const struct option_def *d);                    /* "N", "FILE" */
+const char *option_group(const struct option_def *d);                      /* its heading */
+bool option_is_first_of_group(const struct option_program *p, size_t row); /* of those shown */
+
+/* "[default 16; from 1 to 128; also --page-size; INCIPIT_BLOCK_SIZE]" */
+void option_facts(const struct option_def *d, struct buf *out);
+
+bool option_has_row(const struct option_program *p, const char *name);
+
+/* --- options_foreign.c ------------------------------------------------------------------------*/
+enum foreign_takes { FOREIGN_NOTHING, FOREIGN_ONE, FOREIGN_PERHAPS, FOREIGN_ALL };
+
+/* One flag of a row. */
+struct foreign_flag {
+    const struct option_foreign *row;
+    struct str name; /* as the row has it, without the first hyphen of a short one */
+    enum foreign_takes takes;
+    bool is_short;
+};
+
+/* The program's entry for a name that is none of its own. False when there is none. */
+bool option_foreign_find(const struct option_program *p, struct str name, bool is_short,
+                         struct foreign_flag *out);
+
+/* The next flag of a row's list at *cursor; false at its end. */
+bool option_foreign_next(const struct option_foreign *row, const char **cursor,
+                         struct foreign_flag *out);
+
+/* What becomes of the flag with that value (STR_NULL: none): ST_UNSUPPORTED with the remark when it
+ * is refused. *is_fine: it changes nothing, so there is nothing to warn of. */
+MUST_USE enum status option_foreign_check(const struct foreign_flag *f, struct str value,
+                                          bool *is_fine, struct error *err);
+
+/* The one line on stderr; for one that stands for something it says what. */
+void option_foreign_warn(const struct option_program *p, const struct foreign_flag *f);
+
+/* --- options_yaml.c ---------------------------------------------------------------------------*/
+#define OPTIONS_FILE_MAX_BYTES (1 << 20)
+
+struct option_entry {
+    struct str key, value;
+    uint32_t line;  /* of the value, from 1 */
+    uint32_t index; /* of the item in a sequence */
+    bool is_item;   /* the value is an item of a sequence */
+    bool is_empty;  /* an empty sequence */
+    bool is_json;   /* the value is a mapping, or a sequence of such, written as JSON */
+};
+
+typedef enum status option_entry_fn(void *ctx, const struct option_entry *e, struct error *err);
+
+/* Calls `fn` for each `key: scalar` and each item of `key: [a, b]`, in order; for a mapping with its
+ * text as JSON. Anything else in the document is refused. */
+MUST_USE enum status options_yaml_read(struct str text, option_entry_fn *fn, void *ctx,
+                                       struct error *err);
+
+#endif

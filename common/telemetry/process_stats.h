@@ -1,0 +1,32 @@
+/* common/telemetry/process_stats.h - what the kernel says of this process, under the names that Prometheus'
+ * own clients give it, so that dashboards and rules for any program fit ours.
+ *
+ * Any thread; reads files below /proc, for tens of microseconds. Kernels before 6.2 do not say how
+ * many descriptors are open: there they are counted one by one, a microsecond each. */
+#ifndef COMMON_TELEMETRY_PROCESS_STATS_H
+#define COMMON_TELEMETRY_PROCESS_STATS_H
+
+#include "common/base/buf.h"
+
+struct process_stats { /* negative: not known */
+    double cpu_s, start_time_s;
+    double open_fds, max_fds;
+    double resident_bytes, virtual_bytes;
+};
+
+/* kind, name, help, value of `s` */
+#define PROCESS_METRICS(X)                                                                         \
+    X(COUNTER, process_cpu_seconds_total, "Processor time, of user and system.", s->cpu_s)         \
+    X(GAUGE, process_open_fds, "Open file descriptors; each connection is one.", s->open_fds)      \
+    X(GAUGE, process_max_fds, "The most there may be.", s->max_fds)                                \
+    X(GAUGE, process_resident_memory_bytes, "Memory in use.", s->resident_bytes)                   \
+    X(GAUGE, process_virtual_memory_bytes, "Memory asked for.", s->virtual_bytes)                  \
+    X(GAUGE, process_start_time_seconds, "When it was started: seconds since 1970.",               \
+      s->start_time_s)
+
+void process_stats_read(struct process_stats *out);
+
+/* Appends them to a page of metrics; what is not known is left out. */
+void process_stats_write(struct buf *out);
+
+#endif
