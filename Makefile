@@ -55,7 +55,8 @@ KERNELS := $(call srcs,kernels kernels/ref kernels/sim kernels/cpu kernels/tp)
 WORKER  := $(call srcs,worker worker/kv worker/sched worker/model worker/text worker/engine worker/api)
 CUDA    := $(filter-out kernels/cuda/gpu%.c kernels/cuda/gemm%.c kernels/cuda/comm%.c,$(call srcs,kernels/cuda))
 SHIM    := $(CUDA) $(wildcard kernels/cuda/*.cu) $(call srcs,kernels/shim)
-ROUTER  := $(call srcs,router router/policy router/discovery router/sharing router/upgrade)
+ROUTER  := $(call srcs,router $(addprefix router/,prompt routing routing/policy metrics registry access proxy fleet fleet/discovery sharing \
+             upgrade admin options))
 SUPPORT := $(call srcs,tests/support)
 
 .PHONY: all
@@ -200,7 +201,7 @@ endif
 FAKE_CUDA := $(call objs,$(addprefix kernels/cuda/,gpu.c gpu_events.c gpu_library.c gemm.c comm.c) tests/unit/cuda/fake_cuda.c tests/unit/cuda/fake_libraries.c)
 $(B)/libfakecuda.a: $(FAKE_CUDA)
 $(FAKE_CUDA) $(call objs,$(wildcard tests/unit/cuda/*.c)): CFLAGS_ALL += -isystem $(CUDA_HOME)/include
-$(B)/tests/unit/router/test_kube_time: LDLIBS += -Wl,--wrap=clock_now_us,--wrap=timerfd_settime
+$(B)/tests/unit/router/fleet/test_kube_time: LDLIBS += -Wl,--wrap=clock_now_us,--wrap=timerfd_settime
 $(B)/tests/unit/cuda/test_%: LDLIBS += -Wl,--wrap=dlopen,--wrap=dlsym,--wrap=dlerror,--wrap=dlclose
 ifeq ($(wildcard $(CUDA_HOME)/include/cublasLt.h),)
 UNIT := $(filter-out tests/unit/cuda/%,$(UNIT))

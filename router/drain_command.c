@@ -7,7 +7,7 @@
 
 #include "common/base/clock.h"
 #include "common/http/healthcheck.h"
-#include "router/keys.h"
+#include "router/access/keys.h"
 
 #define LOOK_NS  200000000
 #define SLACK_US 10000000u /* for what comes after the last request */

@@ -6,7 +6,7 @@
 #ifndef ROUTER_DRAIN_COMMAND_H
 #define ROUTER_DRAIN_COMMAND_H
 
-#include "router/router_options.h"
+#include "router/options/router_options.h"
 
 /* By the options that the router has: its admin address and key, and how long it may take. */
 MUST_USE enum status drain_command(const struct router_options *o, struct error *err);

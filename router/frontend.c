@@ -9,13 +9,13 @@
 #include "common/net/loop.h"
 #include "common/net/mailbox.h"
 #include "common/protocol/wire.h"
-#include "router/admin.h"
-#include "router/admin_desk.h"
-#include "router/forward.h"
-#include "router/heartbeat.h"
-#include "router/keys.h"
-#include "router/refusals.h"
-#include "router/router_metrics.h"
+#include "common/telemetry/heartbeat.h"
+#include "router/access/keys.h"
+#include "router/access/refusals.h"
+#include "router/admin/admin.h"
+#include "router/admin/admin_desk.h"
+#include "router/metrics/router_metrics.h"
+#include "router/proxy/forward.h"
 
 #define KEY_OWNER_SEED 1       /* of the number under which a key's bodies are counted */
 #define LAST_WORDS_US  200000u /* for what is said to clients when the time of a drain is up */

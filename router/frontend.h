@@ -6,7 +6,7 @@
 #define ROUTER_FRONTEND_H
 
 #include "common/http/http_server.h"
-#include "router/proxy.h"
+#include "router/proxy/proxy.h"
 
 struct admin;
 struct frontend;

@@ -10,7 +10,7 @@
 #include "common/base/buf.h"
 #include "common/base/mem.h"
 #include "common/telemetry/log.h"
-#include "router/local_devices.h"
+#include "router/fleet/local_devices.h"
 
 #define LIST_DEVICES_MS 60000 /* the driver alone may take seconds on a machine of eight GPUs */
 

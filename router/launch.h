@@ -9,8 +9,8 @@
 #ifndef ROUTER_LAUNCH_H
 #define ROUTER_LAUNCH_H
 
-#include "router/router_options.h"
-#include "router/supervisor.h"
+#include "router/fleet/supervisor.h"
+#include "router/options/router_options.h"
 
 /* Starts them under a supervisor, which is the caller's. Blocks for as long as the worker program
  * takes to list the GPUs. */

@@ -7,8 +7,8 @@
 #include "common/base/process_limits.h"
 #include "common/http/healthcheck.h"
 #include "router/drain_command.h"
+#include "router/options/router_options.h"
 #include "router/router.h"
-#include "router/router_options.h"
 
 static enum status serve(const struct router_options *values, struct error *err) {
     struct router *router = NULL;

@@ -6,10 +6,10 @@
 #define ROUTER_ROUTER_INTERNAL_H
 
 #include "common/net/loop.h"
-#include "router/admin.h"
-#include "router/heartbeat.h"
-#include "router/isolation.h"
-#include "router/keys.h"
+#include "common/telemetry/heartbeat.h"
+#include "router/access/isolation.h"
+#include "router/access/keys.h"
+#include "router/admin/admin.h"
 #include "router/router.h"
 
 struct router {

@@ -8,12 +8,12 @@
 #include "common/base/buf.h"
 #include "common/base/mem.h"
 #include "common/telemetry/log.h"
-#include "router/discovery.h"
-#include "router/discovery/kube_client.h"
-#include "router/fleet.h"
-#include "router/registry.h"
-#include "router/router_metrics.h"
-#include "router/router_options.h"
+#include "router/fleet/discovery.h"
+#include "router/fleet/discovery/kube_client.h"
+#include "router/fleet/fleet.h"
+#include "router/metrics/router_metrics.h"
+#include "router/options/router_options.h"
+#include "router/registry/registry.h"
 
 enum { STATIC, FILED, KUBE, DNS, N_SOURCES };
 

@@ -28,8 +28,8 @@
 #include "common/net/loop.h"
 #include "common/protocol/request_events.h"
 #include "common/telemetry/log.h"
-#include "router/registry.h"
-#include "router/router_metrics.h"
+#include "router/metrics/router_metrics.h"
+#include "router/registry/registry.h"
 #include "router/sharing/mirrors.h"
 
 #define TICK_US          100000u

@@ -17,7 +17,7 @@
 #include "common/base/rng.h"
 #include "common/net/loop.h"
 #include "common/telemetry/log.h"
-#include "router/resolver.h"
+#include "router/registry/resolver.h"
 
 #define SCHEME         "redis://"
 #define DEFAULT_PORT   6379

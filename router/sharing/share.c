@@ -19,8 +19,8 @@
 #include "common/net/loop.h"
 #include "common/protocol/request_events.h"
 #include "common/telemetry/metrics.h"
-#include "router/registry.h"
-#include "router/router_metrics.h"
+#include "router/metrics/router_metrics.h"
+#include "router/registry/registry.h"
 #include "router/sharing/mirrors.h"
 
 #define FLUSH_US     10000u

@@ -18,8 +18,8 @@
 #ifndef ROUTER_UPGRADE_SNAPSHOT_H
 #define ROUTER_UPGRADE_SNAPSHOT_H
 
-#include "router/prefix_lru.h"
-#include "router/registry.h"
+#include "router/registry/registry.h"
+#include "router/routing/prefix_lru.h"
 
 struct follow;
 

@@ -3,10 +3,10 @@
 #include "common/base/clock.h"
 #include "common/http/http_client.h"
 #include "common/net/loop.h"
-#include "router/discovery/kube_store.h"
-#include "router/fleet.h"
-#include "router/health.h"
-#include "router/registry.h"
+#include "router/fleet/discovery/kube_store.h"
+#include "router/fleet/fleet.h"
+#include "router/fleet/health.h"
+#include "router/registry/registry.h"
 #include "tests/support/pods.h"
 
 #include <stdio.h>

@@ -15,7 +15,7 @@
 #include "common/base/clock.h"
 #include "common/base/mem.h"
 #include "common/base/rng.h"
-#include "router/routing.h"
+#include "router/routing/routing.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -13,7 +13,7 @@
 #include "common/base/clock.h"
 #include "common/base/mem.h"
 #include "common/base/rng.h"
-#include "router/prefix_index.h"
+#include "router/routing/prefix_index.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -8,11 +8,11 @@
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "common/protocol/request_events.h"
-#include "router/body_scan_internal.h"
-#include "router/prefix_index.h"
-#include "router/prefix_lru.h"
-#include "router/prompt_hash.h"
-#include "router/routing.h"
+#include "router/prompt/body_scan_internal.h"
+#include "router/prompt/prompt_hash.h"
+#include "router/routing/prefix_index.h"
+#include "router/routing/prefix_lru.h"
+#include "router/routing/routing.h"
 
 #include <stdio.h>
 #include <stdlib.h>

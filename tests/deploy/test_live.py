@@ -180,7 +180,7 @@ def test_every_metric_that_something_scales_on_is_exported(fleet):
         if not name.startswith("sglang:"):  # another engine's own
             metric(pages, name)
     sglang = {name for name in names if name.startswith("sglang:")}
-    assert all(f'"{name}"' in (ROOT / "router/engine_stats.c").read_text() for name in sglang)
+    assert all(f'"{name}"' in (ROOT / "router/fleet/engine_stats.c").read_text() for name in sglang)
 
 
 def test_the_model_that_is_scaled_on_is_the_one_that_the_router_knows(fleet):

@@ -1,6 +1,6 @@
 /* tests/fuzz/fuzz_answer.c - whatever a worker sends as an answer: a verdict, and none that contradicts
  * another. Linked to libFuzzer by `make fuzz`. */
-#include "router/answer.h"
+#include "router/proxy/answer.h"
 
 #include <stdlib.h>
 #include <string.h>

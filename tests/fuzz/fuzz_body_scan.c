@@ -1,6 +1,6 @@
 /* tests/fuzz/fuzz_body_scan.c - no input may crash the scan, and all versions must say what the plain
  * one, which is their definition, says of it. */
-#include "router/body_scan_internal.h"
+#include "router/prompt/body_scan_internal.h"
 
 #include <stdlib.h>
 #include <string.h>

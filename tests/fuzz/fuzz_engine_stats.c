@@ -1,6 +1,6 @@
 /* tests/fuzz/fuzz_engine_stats.c - any page and any info: what is read lies within the page, and
  * within reason. */
-#include "router/engine_stats.h"
+#include "router/fleet/engine_stats.h"
 
 #include <stdlib.h>
 

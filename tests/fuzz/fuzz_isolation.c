@@ -1,5 +1,5 @@
 /* tests/fuzz/fuzz_isolation.c - a body with its salt put in reads as before, but for the salt. */
-#include "router/isolation.h"
+#include "router/access/isolation.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* tests/fuzz/fuzz_keys.c - no file of keys may crash the router, or be half taken. */
-#include "router/keys.h"
+#include "router/access/keys.h"
 
 #include <stdlib.h>
 

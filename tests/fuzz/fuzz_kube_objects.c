@@ -4,7 +4,7 @@
  * an object says that it is gone. After the last the stores hold together, and each worker is an address
  * that reads back as what it is. */
 #include "common/base/mem.h"
-#include "router/discovery/kube_store.h"
+#include "router/fleet/discovery/kube_store.h"
 
 #include <stdlib.h>
 #include <string.h>

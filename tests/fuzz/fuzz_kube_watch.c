@@ -1,6 +1,6 @@
 /* tests/fuzz/fuzz_kube_watch.c - a watch and a page of a list, whole and in pieces: one result. The
  * first byte says how long the pieces are. */
-#include "router/discovery/kube_stream.h"
+#include "router/fleet/discovery/kube_stream.h"
 
 #include "common/base/mem.h"
 

@@ -1,5 +1,5 @@
 /* tests/fuzz/fuzz_kubeconfig.c - any file is read or refused with a reason, and what is read is text. */
-#include "router/discovery/kube_config.h"
+#include "router/fleet/discovery/kube_config.h"
 
 #include "common/base/buf.h"
 

@@ -3,7 +3,7 @@
  * Checksums would keep every change out; so the input is the sections' contents, which are framed here. */
 #include "common/base/hash.h"
 #include "common/base/mem.h"
-#include "router/registry.h"
+#include "router/registry/registry.h"
 #include "router/upgrade/snapshot.h"
 
 #include <stdlib.h>

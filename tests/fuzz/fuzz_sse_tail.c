@@ -1,6 +1,6 @@
 /* tests/fuzz/fuzz_sse_tail.c - an answer whole and in pieces, one result. The first byte says how
  * long the pieces are. */
-#include "router/sse_tail.h"
+#include "router/proxy/sse_tail.h"
 
 #include <stdlib.h>
 

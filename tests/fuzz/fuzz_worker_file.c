@@ -1,6 +1,6 @@
 /* tests/fuzz/fuzz_worker_file.c - lists of workers: what is accepted reads back as what it is. */
 #include "common/base/mem.h"
-#include "router/discovery.h"
+#include "router/fleet/discovery.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "common/text/json.h"
-#include "router/body_scan_internal.h"
+#include "router/prompt/body_scan_internal.h"
 
 static const char *const names[BODY_KEY_COUNT] = {
     [BODY_MODEL] = "model",

@@ -8,7 +8,7 @@
 
 #include "common/telemetry/metrics.h"
 #include "common/telemetry/process_stats.h"
-#include "router/router_metrics.h"
+#include "router/metrics/router_metrics.h"
 #include "worker/worker_metrics.h"
 
 enum { BUCKET_SETS_MAX = 26 };
@@ -119,7 +119,7 @@ static void put_router(struct bucket_sets *sets) {
 
     printf("# router: the metrics\n\n"
            "`GET /metrics` on the admin port answers with these, as Prometheus text. This page is "
-           "written by `make pages` from the tables in `router/router_metrics.h`.\n\n"
+           "written by `make pages` from the tables in `router/metrics/router_metrics.h`.\n\n"
            "Names of other routers (\"also\") stand beside ours where the meaning is the same. "
            "Names, labels and buckets are public: they may be added to, never changed.\n"
            "Histograms have `_bucket`, `_sum` and `_count`. A metric with labels appears with its "

@@ -6,9 +6,9 @@
 
 #include "common/base/mem.h"
 #include "common/base/rng.h"
-#include "router/prefix_index.h"
-#include "router/prefix_lru.h"
-#include "router/routing.h"
+#include "router/routing/prefix_index.h"
+#include "router/routing/prefix_lru.h"
+#include "router/routing/routing.h"
 #include "worker/kv/kv_manager.h"
 #include "worker/sched/scheduler.h"
 

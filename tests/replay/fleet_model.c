@@ -7,7 +7,7 @@
 #include "common/base/list.h"
 #include "common/base/map.h"
 #include "common/base/mem.h"
-#include "router/routing.h"
+#include "router/routing/routing.h"
 
 #include <assert.h>
 #include <math.h>

@@ -11,7 +11,7 @@
 #ifndef TESTS_REPLAY_FLEET_MODEL_H
 #define TESTS_REPLAY_FLEET_MODEL_H
 
-#include "router/policy.h"
+#include "router/routing/policy.h"
 #include "tests/replay/conversations.h"
 
 struct fleet_options {

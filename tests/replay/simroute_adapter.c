@@ -26,8 +26,8 @@
 #include "common/base/base.h"
 #include "common/base/mem.h"
 #include "common/base/rng.h"
-#include "router/prompt_hash.h"
-#include "router/routing.h"
+#include "router/prompt/prompt_hash.h"
+#include "router/routing/routing.h"
 #include "tests/replay/event_ring.h"
 
 #include "sim.h" /* of the simulator */

@@ -3,7 +3,7 @@
 #define TESTS_SUPPORT_POLICY_STAND_H
 
 #include "common/base/rng.h"
-#include "router/policy.h"
+#include "router/routing/policy.h"
 #include "tests/support/cm.h"
 
 #include <string.h>

@@ -4,9 +4,9 @@
 
 #include "common/base/clock.h"
 #include "common/net/loop.h"
-#include "router/proxy.h"
-#include "router/registry.h"
-#include "router/router_metrics.h"
+#include "router/metrics/router_metrics.h"
+#include "router/proxy/proxy.h"
+#include "router/registry/registry.h"
 #include "tests/support/client.h"
 #include "tests/support/cm.h"
 #include "tests/support/fake_worker.h"

@@ -3,7 +3,7 @@
 #define TESTS_SUPPORT_ROUTING_FIXTURE_H
 
 #include "common/base/rng.h"
-#include "router/routing.h"
+#include "router/routing/routing.h"
 #include "tests/support/cm.h"
 
 #define SECOND            UINT64_C(1000000)

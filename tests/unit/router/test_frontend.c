@@ -5,10 +5,10 @@
 #include "common/base/mem.h"
 #include "common/net/loop.h"
 #include "common/net/mailbox.h"
-#include "router/admin.h"
+#include "router/admin/admin.h"
 #include "router/frontend.h"
-#include "router/registry.h"
-#include "router/router_metrics.h"
+#include "router/metrics/router_metrics.h"
+#include "router/registry/registry.h"
 #include "tests/support/client.h"
 
 #include <signal.h>

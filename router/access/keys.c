@@ -1,0 +1,543 @@
+/* router/access/keys.c - a table from the SHA-256 of a key to its limits and what has been used of them.
+ *
+ * A key is looked up by the first bytes of its digest, then compared whole, in constant time: what
+ * timing could tell of a digest is of no use to find its key. A key object lives while it is in the
+ * table or a request has entered by it (`n_open`), so that a reload never pulls it from under one.
+ * Its tenant never changes: a key that moves to another tenant is another object. */
+#include "router/access/keys.h"
+
+#include "common/base/file.h"
+#include "common/base/hash.h"
+#include "common/base/map.h"
+#include "common/base/mem.h"
+#include "router/access/token_bucket.h"
+
+#include <assert.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define FILE_BYTES_MAX ((size_t)16 << 20)
+#define RATE_MAX       1e9
+#define BUSY_WAIT_US   1000000 /* when a place will be free nobody knows */
+
+struct key_limits {
+    double requests_per_s, tokens_per_s; /* 0: any */
+    uint32_t max_concurrent;             /* 0: any */
+    int32_t priority;
+};
+
+struct key {
+    uint8_t digest[SHA256_BYTES];
+    char tenant[KEY_TENANT_MAX + 1];
+    struct key_limits limits;
+    struct token_bucket requests, tokens;
+    uint32_t n_open;
+    bool is_listed; /* in the table */
+    bool is_named;  /* the file says whose it is */
+    uint32_t line;  /* of the file; 0: the one from the environment */
+};
+
+struct keys {
+    pthread_mutex_t lock;
+    struct sha256 *sha; /* under the lock, as everything below */
+    struct map map;     /* first 8 bytes of the digest -> key */
+    char *file;
+    uint8_t single[SHA256_BYTES]; /* the digest of the one from the environment */
+    bool has_single, are_needed;
+};
+
+/* --- digests -------------------------------------------------------------------------------------*/
+
+static void digest_of(struct sha256 *sha, struct str key, uint8_t out[SHA256_BYTES]) {
+    sha256_begin(sha);
+    sha256_add(sha, key.ptr, key.len);
+    sha256_end(sha, out);
+}
+
+static uint64_t map_key(const uint8_t digest[SHA256_BYTES]) {
+    uint64_t n;
+
+    memcpy(&n, digest, sizeof(n));
+    return n;
+}
+
+static struct key *find(const struct map *map, const uint8_t digest[SHA256_BYTES]) {
+    struct key *key = map_find(map, map_key(digest));
+
+    return key && hash_equal(key->digest, digest, SHA256_BYTES) ? key : NULL;
+}
+
+static struct key *find_by_text(struct keys *k, struct str text) {
+    uint8_t digest[SHA256_BYTES];
+
+    if (!text.len || text.len > KEY_BYTES_MAX) return NULL;
+    digest_of(k->sha, text, digest);
+    return find(&k->map, digest);
+}
+
+/* --- the file ------------------------------------------------------------------------------------*/
+
+struct reader {
+    struct sha256 *sha; /* its own: the router loops go on meanwhile */
+    struct map map;     /* what the file holds, to become that of `keys` */
+    const char *name;
+    uint32_t line;
+    struct error *err;
+};
+
+static enum status wrong(struct reader *r, const char *what) {
+    return error_set(r->err, ST_INVALID, "%s, line %u: %s", r->name, r->line, what);
+}
+
+static bool is_key(struct str s) {
+    for (size_t i = 0; i < s.len; i++) {
+        if (s.ptr[i] <= ' ' || s.ptr[i] > '~') return false;
+    }
+    return s.len > 0 && s.len <= KEY_BYTES_MAX;
+}
+
+/* The next word of the line; empty at its end, or where a comment begins. */
+static struct str next_word(struct str *line) {
+    size_t i = 0, start;
+
+    while (i < line->len && (line->ptr[i] == ' ' || line->ptr[i] == '\t' || line->ptr[i] == '\r'))
+        i++;
+    start = i;
+    while (i < line->len && line->ptr[i] != ' ' && line->ptr[i] != '\t' && line->ptr[i] != '\r')
+        i++;
+    struct str word = {line->ptr + start, i - start};
+
+    if (word.len && word.ptr[0] == '#') word.len = 0;
+
+    line->ptr += i;
+    line->len -= i;
+    return word;
+}
+
+/* A finite number in [least, most]. */
+static bool to_number(struct str s, double least, double most, double *out) {
+    char text[32], *end;
+
+    if (s.len == 0 || s.len >= sizeof(text)) return false;
+    memcpy(text, s.ptr, s.len);
+    text[s.len] = '\0';
+    *out = strtod(text, &end);
+    return *end == '\0' && *out >= least && *out <= most;
+}
+
+static enum status read_tenant(struct reader *r, struct key *key, struct str value) {
+    static const char extra[] = "._:@/-";
+
+    if (value.len == 0 || value.len > KEY_TENANT_MAX) {
+        return wrong(r, "a tenant's name has 1 to 64 characters");
+    }
+    for (size_t i = 0; i < value.len; i++) {
+        char c = value.ptr[i];
+
+        if (!((c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
+              memchr(extra, c, sizeof(extra) - 1))) {
+            return wrong(r, "a tenant's name is made of letters, digits and . _ : @ / -");
+        }
+    }
+    memcpy(key->tenant, value.ptr, value.len);
+    key->tenant[value.len] = '\0';
+    return ST_OK;
+}
+
+static enum status read_setting(struct reader *r, struct key *key, struct str word) {
+    const char *equals = memchr(word.ptr, '=', word.len);
+    struct str name, value;
+    double number;
+
+    if (!equals) return wrong(r, "after the key only name=value follows, e.g. tenant=team-a");
+    name = (struct str){word.ptr, (size_t)(equals - word.ptr)};
+    value = (struct str){equals + 1, word.len - name.len - 1};
+    if (str_eq(name, STR("tenant"))) return read_tenant(r, key, value);
+    if (str_eq(name, STR("rps"))) {
+        if (!to_number(value, 1e-6, RATE_MAX, &number)) {
+            return wrong(r, "rps is a number of requests per second, e.g. rps=5");
+        }
+        key->limits.requests_per_s = number;
+        return ST_OK;
+    }
+    if (str_eq(name, STR("tokens_per_s"))) {
+        if (!to_number(value, 1e-6, RATE_MAX, &number)) {
+            return wrong(r, "tokens_per_s is a number of prompt tokens per second, e.g. 20000");
+        }
+        key->limits.tokens_per_s = number;
+        return ST_OK;
+    }
+    if (str_eq(name, STR("max_concurrent"))) {
+        if (!to_number(value, 1, 1e6, &number) || number != floor(number)) {
+            return wrong(r, "max_concurrent is a number of requests, 1 to 1000000");
+        }
+        key->limits.max_concurrent = (uint32_t)number;
+        return ST_OK;
+    }
+    if (str_eq(name, STR("priority"))) {
+        if (!to_number(value, -8, 7, &number) || number != floor(number)) {
+            return wrong(r, "priority is a whole number, -8 (first) to 7 (last)");
+        }
+        key->limits.priority = (int32_t)number;
+        return ST_OK;
+    }
+    return wrong(r, "unknown setting: tenant, rps, tokens_per_s, max_concurrent and priority are "
+                    "known");
+}
+
+/* A key that gives no tenant is one of its own, named after its digest. */
+static void name_tenant(struct key *key) {
+    key->is_named = key->tenant[0] != '\0';
+    if (key->is_named) return;
+    memcpy(key->tenant, "key-", 4);
+    for (size_t i = 0; i < 16; i++)
+        snprintf(key->tenant + 4 + 2 * i, 3, "%02x", key->digest[i]);
+}
+
+static enum status enlist(struct reader *r, const struct key *like) {
+    struct key *key;
+
+    if (r->map.n == KEYS_MAX) return wrong(r, "more than 65536 keys");
+    if (map_find(&r->map, map_key(like->digest))) {
+        return wrong(r, "this key is there already: give each key one line");
+    }
+    key = mem_alloc(sizeof(*key));
+    *key = *like;
+    key->is_listed = true;
+    name_tenant(key);
+    map_insert(&r->map, map_key(key->digest), key);
+    return ST_OK;
+}
+
+static enum status read_line(struct reader *r, struct str line) {
+    struct key like = {0};
+    struct str text, word;
+    enum status st;
+
+    text = next_word(&line);
+    if (text.len == 0) return ST_OK;
+    if (!is_key(text)) return wrong(r, "a key has 1 to 256 visible characters");
+    digest_of(r->sha, text, like.digest);
+    like.line = r->line;
+    while ((word = next_word(&line)).len) {
+        st = read_setting(r, &like, word);
+        if (st != ST_OK) return st;
+    }
+    return enlist(r, &like);
+}
+
+static enum status read_text(struct reader *r, struct str text) {
+    size_t n_before = r->map.n;
+    enum status st = ST_OK;
+
+    while (text.len && st == ST_OK) {
+        const char *end = memchr(text.ptr, '\n', text.len);
+        struct str line = {text.ptr, end ? (size_t)(end - text.ptr) : text.len};
+        size_t used = line.len + (end != NULL);
+
+        r->line++;
+        st = read_line(r, line);
+        text.ptr += used;
+        text.len -= used;
+    }
+    if (st == ST_OK && r->map.n == n_before) {
+        st = error_set(r->err, ST_INVALID,
+                       "%s holds no key: with none, everybody would be let in; leave the option "
+                       "out if that is meant",
+                       r->name);
+    }
+    return st;
+}
+
+/* --- the table -----------------------------------------------------------------------------------*/
+
+static void unlist(struct key *key) {
+    key->is_listed = false;
+    if (key->n_open == 0) mem_free(key);
+}
+
+static void free_map(struct map *map) {
+    const struct map_slot *slot;
+
+    for (size_t i = 0; (slot = map_next(map, &i)) != NULL;)
+        unlist(slot->value);
+    map_fini(map);
+}
+
+/* The new table takes over what was used of keys that stay. */
+static void install(struct keys *k, struct map *fresh) {
+    const struct map_slot *slot;
+    struct map old = k->map;
+
+    for (size_t i = 0; (slot = map_next(&old, &i)) != NULL;) {
+        struct key *key = slot->value, *now = find(fresh, key->digest);
+
+        if (!now || strcmp(now->tenant, key->tenant) != 0) {
+            unlist(key);
+            continue;
+        }
+        key->limits = now->limits;
+        key->line = now->line;
+        map_insert(fresh, map_key(key->digest), key);
+        mem_free(now);
+    }
+    map_fini(&old);
+    k->map = *fresh;
+}
+
+enum status keys_load(struct keys *k, struct str text, const char *name, struct error *err) {
+    struct reader r = {.sha = sha256_create(), .name = name, .err = err};
+    enum status st = ST_OK;
+    uint64_t seed;
+
+    hash_random(&seed, sizeof(seed));
+    map_init(&r.map, seed);
+    if (k->has_single) {
+        struct key single = {0};
+
+        memcpy(single.digest, k->single, sizeof(single.digest));
+        st = enlist(&r, &single);
+    }
+    if (st == ST_OK && text.ptr) st = read_text(&r, text);
+    if (st == ST_OK) {
+        pthread_mutex_lock(&k->lock);
+        install(k, &r.map);
+        pthread_mutex_unlock(&k->lock);
+    } else {
+        free_map(&r.map);
+    }
+    sha256_destroy(r.sha);
+    return st;
+}
+
+enum status keys_reload(struct keys *k, struct error *err) {
+    char *text;
+    size_t n;
+    enum status st;
+
+    if (!k->file) return ST_OK;
+    st = file_read(k->file, FILE_BYTES_MAX, &text, &n, err);
+    if (st != ST_OK) return error_prefix(err, "--api-keys-file"), st;
+    st = keys_load(k, (struct str){text, n}, k->file, err);
+    explicit_bzero(text, n);
+    mem_free(text);
+    return st;
+}
+
+static char *copy(const char *z) {
+    size_t n = z ? strlen(z) + 1 : 0;
+
+    return z ? memcpy(mem_alloc(n), z, n) : NULL;
+}
+
+enum status keys_create(struct keys **out, const char *file, const char *single,
+                        struct error *err) {
+    struct keys *k = mem_zalloc(sizeof(*k));
+    enum status st;
+
+    *out = NULL;
+    pthread_mutex_init(&k->lock, NULL);
+    k->sha = sha256_create();
+    map_init(&k->map, 0);
+    k->file = copy(file);
+    k->has_single = single && single[0];
+    k->are_needed = k->file || k->has_single;
+    if (k->has_single) {
+        if (!is_key(str_of(single))) {
+            st = error_set(err, ST_INVALID, "--api-key: a key has 1 to 256 visible characters");
+            keys_destroy(k);
+            return st;
+        }
+        digest_of(k->sha, str_of(single), k->single);
+    }
+    st = k->file ? keys_reload(k, err) : keys_load(k, STR_NULL, "", err);
+    if (st != ST_OK) {
+        keys_destroy(k);
+        return st;
+    }
+    *out = k;
+    return ST_OK;
+}
+
+void keys_destroy(struct keys *k) {
+    if (!k) return;
+    free_map(&k->map);
+    sha256_destroy(k->sha);
+    mem_free(k->file);
+    pthread_mutex_destroy(&k->lock);
+    mem_free(k);
+}
+
+enum status keys_read_first(const char *path, char out[KEYS_TEXT_MAX], struct error *err) {
+    char *text = NULL, *rest;
+    size_t n;
+    enum status st = file_read(path, FILE_BYTES_MAX, &text, &n, err);
+
+    if (st != ST_OK) return st;
+    out[0] = '\0';
+    for (char *line = strtok_r(text, "\r\n", &rest); line && !out[0];
+         line = strtok_r(NULL, "\r\n", &rest)) {
+        line += strspn(line, " \t");
+        if (*line != '#') snprintf(out, KEYS_TEXT_MAX, "%.*s", (int)strcspn(line, " \t#"), line);
+    }
+    mem_free(text);
+    return out[0] ? ST_OK : error_set(err, ST_INVALID, "%s has no key", path);
+}
+
+/* --- who is there --------------------------------------------------------------------------------*/
+
+bool keys_are_needed(const struct keys *k) {
+    return k && k->are_needed;
+}
+
+uint32_t keys_count(struct keys *k) {
+    uint32_t n;
+
+    pthread_mutex_lock(&k->lock);
+    n = (uint32_t)k->map.n;
+    pthread_mutex_unlock(&k->lock);
+    return n;
+}
+
+struct str keys_from_headers(struct str authorization, struct str x_api_key) {
+    struct str scheme = STR("bearer ");
+
+    if (authorization.len > scheme.len &&
+        str_eq_nocase((struct str){authorization.ptr, scheme.len}, scheme)) {
+        return str_trim(
+            (struct str){authorization.ptr + scheme.len, authorization.len - scheme.len});
+    }
+    return authorization.len ? STR_NULL : x_api_key;
+}
+
+static enum status denied(struct str key, struct error *err) {
+    return error_set(err, ST_DENIED,
+                     key.len ? "this API key is not known: check the Authorization header"
+                             : "an API key is needed: send \"Authorization: Bearer KEY\"");
+}
+
+enum status keys_check(struct keys *k, struct str key, struct error *err) {
+    bool is_known;
+
+    if (!keys_are_needed(k)) return ST_OK;
+    pthread_mutex_lock(&k->lock);
+    is_known = find_by_text(k, key) != NULL;
+    pthread_mutex_unlock(&k->lock);
+    return is_known ? ST_OK : denied(key, err);
+}
+
+void keys_name(struct keys *k, struct str text, char out[KEY_NAME_MAX]) {
+    const struct key *key;
+
+    if (!keys_are_needed(k)) {
+        snprintf(out, KEY_NAME_MAX, "none");
+        return;
+    }
+    pthread_mutex_lock(&k->lock);
+    key = find_by_text(k, text);
+    if (!key) {
+        snprintf(out, KEY_NAME_MAX, "unknown");
+    } else if (key->is_named) {
+        snprintf(out, KEY_NAME_MAX, "%s", key->tenant);
+    } else if (key->line) {
+        snprintf(out, KEY_NAME_MAX, "line %u", key->line);
+    } else {
+        snprintf(out, KEY_NAME_MAX, "environment");
+    }
+    pthread_mutex_unlock(&k->lock);
+}
+
+/* --- limits --------------------------------------------------------------------------------------*/
+
+static enum status check_limits(struct key *key, double prompt_tokens, uint64_t now_us,
+                                uint64_t *wait_us, struct error *err) {
+    const struct key_limits *l = &key->limits;
+    double rps = l->requests_per_s, tps = l->tokens_per_s;
+
+    if (l->max_concurrent && key->n_open >= l->max_concurrent) {
+        *wait_us = BUSY_WAIT_US;
+        return error_set(err, ST_BUSY,
+                         "this key may have %u requests open at once (max_concurrent=%u): wait for "
+                         "one of them to end",
+                         l->max_concurrent, l->max_concurrent);
+    }
+    if (rps > 0) {
+        *wait_us = token_bucket_wait_us(&key->requests, rps, fmax(rps * KEY_BURST_S, 1), 1, now_us);
+        if (*wait_us) {
+            return error_set(err, ST_BUSY,
+                             "this key may send %g requests per second (rps=%g): try again in "
+                             "%.3f s",
+                             rps, rps, (double)*wait_us * 1e-6);
+        }
+    }
+    if (tps > 0) {
+        *wait_us =
+            token_bucket_wait_us(&key->tokens, tps, tps * KEY_TOKEN_BURST, prompt_tokens, now_us);
+        if (*wait_us) {
+            return error_set(err, ST_BUSY,
+                             "this key may send %g prompt tokens per second (tokens_per_s=%g): try "
+                             "again in %.3f s",
+                             tps, tps, (double)*wait_us * 1e-6);
+        }
+    }
+    return ST_OK;
+}
+
+enum status keys_enter(struct keys *k, struct str text, double prompt_tokens, uint64_t now_us,
+                       struct key_use *use, uint64_t *wait_us, struct error *err) {
+    enum status st = ST_DENIED;
+    struct key *key;
+
+    *wait_us = 0;
+    pthread_mutex_lock(&k->lock);
+    key = find_by_text(k, text);
+    if (key) st = check_limits(key, prompt_tokens, now_us, wait_us, err);
+    if (st == ST_OK) {
+        if (key->limits.requests_per_s > 0) token_bucket_take(&key->requests, 1);
+        if (key->limits.tokens_per_s > 0) token_bucket_take(&key->tokens, prompt_tokens);
+        key->n_open++;
+        *use = (struct key_use){key, prompt_tokens, key->limits.priority};
+    }
+    pthread_mutex_unlock(&k->lock);
+    return key ? st : denied(text, err);
+}
+
+void keys_leave(struct keys *k, struct key_use *use, double prompt_tokens) {
+    struct key *key = use->key;
+
+    if (!key) return;
+    pthread_mutex_lock(&k->lock);
+    assert(key->n_open);
+    key->n_open--;
+    if (prompt_tokens >= 0 && key->limits.tokens_per_s > 0) {
+        token_bucket_take(&key->tokens, prompt_tokens - use->tokens);
+    }
+    if (!key->is_listed && key->n_open == 0) mem_free(key);
+    pthread_mutex_unlock(&k->lock);
+    use->key = NULL;
+}
+
+struct str key_tenant(const struct key *key) {
+    return str_of(key->tenant);
+}
+
+bool key_is_named(const struct key *key) {
+    return key->is_named;
+}
+
+void keys_check_invariants(struct keys *k) {
+    const struct map_slot *slot;
+
+    pthread_mutex_lock(&k->lock);
+    map_check(&k->map);
+    for (size_t i = 0; (slot = map_next(&k->map, &i)) != NULL;) {
+        const struct key *key = slot->value;
+
+        assert(key->is_listed && key->tenant[0] && slot->key == map_key(key->digest));
+        assert(key->requests.used >= 0 && key->tokens.used >= 0);
+    }
+    pthread_mutex_unlock(&k->lock);
+}

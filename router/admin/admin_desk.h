@@ -1,0 +1,66 @@
+/* router/admin/admin_desk.h - what changes the fleet over HTTP: done on the control loop, asked from any.
+ *
+ * With --admin-on-main a change may arrive on any router loop, but the fleet belongs to the control
+ * loop. So a call travels: a copy of what was asked goes there by mailbox, and comes back with its
+ * answer to the loop that has the client. The two never touch one field at a time; whoever holds the
+ * call owns it. A client that leaves meanwhile is not answered, but what it asked is done.
+ *
+ *      home loop:     take --copy--> [mail] ................................ [mail] --> reply, free
+ *      control loop:                    +--> look up, add, drain, ask workers --+
+ *
+ * The paths and answers are those of smg and sglang-router:
+ *
+ *      POST   /workers                {"url", "max_in_flight", "labels"}  202 and Location; 409
+ *      GET    /workers/ID             ID: "3-1" (place and incarnation), "3", or a URL
+ *      PUT, PATCH /workers/ID         {"draining", "max_in_flight", "labels"}
+ *      DELETE /workers/ID[?force=true]   drains, then removes; 202
+ *      POST   /add_worker?url=        200
+ *      POST   /remove_worker?url=     200
+ *      POST   /flush_cache            asks every worker to empty its cache; forgets it here */
+#ifndef ROUTER_ADMIN_ADMIN_DESK_H
+#define ROUTER_ADMIN_ADMIN_DESK_H
+
+#include "common/base/base.h"
+#include "common/base/buf.h"
+#include "common/base/status.h"
+#include "common/http/http_server.h"
+#include "router/access/keys.h"
+
+struct admin_desk;
+struct fleet;
+struct http_client;
+struct http_request;
+struct log;
+struct loop;
+struct mail;
+struct mailbox;
+struct registry;
+
+/* Control loop. The parts outlive it, but for their own calls back: see router.c. */
+MUST_USE enum status admin_desk_create(struct admin_desk **out, struct loop *loop,
+                                       struct registry *registry, struct fleet *fleet,
+                                       struct http_client *client, struct log *log,
+                                       struct error *err);
+
+/* All loops that took requests have ended, or have none of them open. NULL is fine. */
+void admin_desk_destroy(struct admin_desk *desk);
+
+/* Who asks for a change, as the log names them. */
+struct admin_asker {
+    char name[KEY_NAME_MAX]; /* keys_name */
+    char address[HTTP_ADDRESS_MAX];
+};
+
+/* One line, admin_change, which no rate and no level leaves out. `call`: "POST /drain"; `worker`: its
+ * URL, or "". */
+void admin_log_change(struct log *log, const struct admin_asker *asker, const char *call,
+                      const char *worker, int code);
+
+/* Any loop: takes a request for one of the paths above; it will be answered. `home`: where this loop hears answers, each to be
+ * given to admin_desk_reply. NULL: this is the control loop itself. */
+void admin_desk_take(struct admin_desk *desk, struct http_request *req,
+                     const struct admin_asker *asker, struct mailbox *home);
+void admin_desk_reply(struct mail *mail); /* frees the call */
+void admin_desk_drop(struct mail *mail);  /* frees it unanswered: its loop has ended */
+
+#endif

@@ -1,0 +1,63 @@
+/* router/admin/admin_desk_internal.h - a call that changes the fleet, as the files of the desk see it.
+ *
+ *   admin_desk.c   the way there and back; workers added, changed and removed
+ *   admin_flush.c  asking every worker to empty its cache */
+#ifndef ROUTER_ADMIN_ADMIN_DESK_INTERNAL_H
+#define ROUTER_ADMIN_ADMIN_DESK_INTERNAL_H
+
+#include "common/base/list.h"
+#include "common/http/http_parse.h"
+#include "common/net/mailbox.h"
+#include "common/text/json.h"
+#include "router/admin/admin_desk.h"
+#include "router/registry/address.h"
+
+#define PATH_MAX_BYTES 640 /* a worker's URL, percent-encoded */
+#define WORKER_ID_MAX  24
+
+struct admin_desk {
+    struct registry *registry;
+    struct fleet *fleet;
+    struct http_client *client;
+    struct log *log;
+    struct mailbox *box;
+    struct list calls; /* that are being worked on */
+};
+
+struct admin_call {
+    struct mail mail;
+    struct admin_desk *desk;
+    struct mailbox *home;
+    struct http_request *req; /* the home loop's; NULL once the client has gone */
+
+    /* Asked. */
+    enum http_method method;
+    char path[PATH_MAX_BYTES], query[PATH_MAX_BYTES];
+    struct buf body;
+    struct admin_asker asker;
+    char worker[ADDRESS_URL_MAX]; /* that it is about; "": none, or not known yet */
+
+    /* Answered. */
+    int code; /* 0: err */
+    const char *content_type;
+    struct error err;
+    struct buf answer;
+    char location[16 + WORKER_ID_MAX];
+
+    struct list link; /* on desk->calls */
+    bool is_legacy;   /* answers in words */
+
+    /* Of a flush. */
+    struct list asked; /* struct flush_one: workers that have not answered */
+    struct json_writer writer;
+    uint32_t n_asked, n_flushed;
+};
+
+/* Control loop: the call is done, its answer written. Frees it, or sends it home. */
+void admin_call_done(struct admin_call *c, int code);
+void admin_call_failed(struct admin_call *c); /* c->err says why */
+
+void admin_flush(struct admin_call *c);
+void admin_flush_drop(struct admin_call *c); /* the workers still being asked are forgotten */
+
+#endif

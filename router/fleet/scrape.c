@@ -1,0 +1,231 @@
+/* router/fleet/scrape.c - rounds over the workers, and what changed between two pages of one. */
+#include "router/fleet/scrape.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "common/base/mem.h"
+#include "common/http/http_client.h"
+#include "common/net/loop.h"
+#include "common/telemetry/log.h"
+#include "router/fleet/engine_stats.h"
+#include "router/registry/registry.h"
+
+#define MAX_CALLS      8
+#define MAX_PAGE_BYTES (4u << 20) /* histograms with many labels: some hundred KB are usual */
+#define PAUSE_SHARE    4          /* the least pause is this part of the interval */
+#define MAX_SKIPPED    64         /* rounds between two tries of a worker without metrics */
+
+struct engine {
+    struct scrape *scrape;
+    struct http_call *call; /* under way; NULL otherwise */
+    uint32_t worker, incarnation;
+    uint32_t n_failures, n_skipped; /* in a row; rounds since the last try */
+    uint32_t n_lives;               /* begun under our eyes */
+    bool was_asked_info;            /* in this life */
+    struct engine_stats last, now;  /* kind UNKNOWN: none */
+};
+
+struct scrape {
+    struct loop *loop;
+    struct http_client *client;
+    struct registry *registry;
+    struct log *log;
+    struct scrape_config config;
+    struct loop_timer timer;
+    struct engine *engines; /* by worker id */
+    uint32_t next, n_calls; /* of the round */
+    uint64_t round_began_us;
+};
+
+static void pump(struct scrape *s);
+
+/* --- what a page says --------------------------------------------------------------------------- */
+
+static bool fell(double before, double now) {
+    return before >= 0 && now >= 0 && now < before;
+}
+
+static bool is_new_life(const struct engine *e) {
+    return e->last.kind != e->now.kind || fell(e->last.prompt_tokens, e->now.prompt_tokens) ||
+           fell(e->last.first_tokens, e->now.first_tokens) || e->last.start_s != e->now.start_s;
+}
+
+static double grown(double before, double now) {
+    return before >= 0 && now >= before ? now - before : -1;
+}
+
+static int64_t gauge(double value) {
+    return value >= 0 ? (int64_t)value : -1;
+}
+
+static void tell_registry(struct engine *e) {
+    const struct engine_stats *last = &e->last, *now = &e->now;
+    struct registry_report report = {
+        .running = gauge(now->running),
+        .waiting = gauge(now->waiting),
+        .kv_usage = now->kv_usage,
+        .counted = {.n_first_tokens = grown(last->first_tokens, now->first_tokens),
+                    .prompt_tokens = grown(last->prompt_tokens, now->prompt_tokens),
+                    .queried_tokens = grown(last->queried_tokens, now->queried_tokens),
+                    .hit_tokens = grown(last->hit_tokens, now->hit_tokens)},
+    };
+
+    if (now->n_blocks >= 1 && now->block_size >= 1) {
+        report.n_blocks = (uint64_t)now->n_blocks;
+        report.block_size = (uint32_t)now->block_size;
+    }
+    /* The start's time, and a count for engines that do not say it. */
+    snprintf(report.generation, sizeof(report.generation), "%.3f-%u", MAX(now->start_s, 0),
+             e->n_lives);
+    registry_report(e->scrape->registry, e->worker, &report);
+}
+
+static void begin_life(struct engine *e) {
+    e->n_lives++;
+    e->was_asked_info = false;
+    e->last = e->now; /* nothing has grown yet */
+}
+
+static void use_page(struct engine *e) {
+    if (e->last.kind == ENGINE_UNKNOWN || is_new_life(e)) {
+        begin_life(e);
+        log_event(e->scrape->log, LOG_INFO, "engine_metrics", log_u64("worker", e->worker),
+                  log_z("kind", engine_kind_names[e->now.kind]), log_f64("blocks", e->now.n_blocks),
+                  log_f64("block_size", e->now.block_size));
+    } else if (e->now.n_blocks < 0) { /* /get_server_info said it */
+        e->now.n_blocks = e->last.n_blocks;
+        e->now.block_size = e->last.block_size;
+    }
+    tell_registry(e);
+    e->last = e->now;
+}
+
+/* --- calls --------------------------------------------------------------------------------------- */
+
+static void done(struct engine *e) {
+    e->call = NULL;
+    e->scrape->n_calls--;
+    pump(e->scrape);
+}
+
+/* At the address that was resolved when the worker was added: names may point elsewhere later. */
+static bool ask(struct engine *e, const struct registry_view *view, const char *path,
+                http_client_fn *on_answer) {
+    struct scrape *s = e->scrape;
+    char url[REGISTRY_URL_MAX + 32];
+    struct http_client_request request = {.url = url,
+                                          .connect_to = view->address,
+                                          .timeout_ms = s->config.timeout_ms,
+                                          .max_body_bytes = MAX_PAGE_BYTES};
+
+    snprintf(url, sizeof(url), "%s%s", view->url, path);
+    return http_client_start(s->client, &request, on_answer, e, &e->call, NULL) == ST_OK;
+}
+
+/* The id may be another worker's by the time that an answer comes. */
+static bool is_still_there(const struct engine *e, struct registry_view *view) {
+    return registry_get(e->scrape->registry, e->worker, view) &&
+           view->incarnation == e->incarnation;
+}
+
+static void on_info(const struct http_client_response *response, void *arg) {
+    struct engine *e = arg;
+    struct registry_view view;
+
+    if (response->status == ST_OK && response->code == 200 && is_still_there(e, &view)) {
+        engine_stats_read_info(&e->last, response->body);
+        e->now = e->last;
+        tell_registry(e);
+    }
+    done(e);
+}
+
+static void on_page(const struct http_client_response *response, void *arg) {
+    struct engine *e = arg;
+    struct registry_view view;
+
+    e->call = NULL;
+    if (!is_still_there(e, &view) || response->status != ST_OK || response->code != 200 ||
+        !engine_stats_read_page(&e->now, response->body)) {
+        e->n_failures++;
+        done(e);
+        return;
+    }
+    e->n_failures = 0;
+    use_page(e);
+    if (e->now.kind == ENGINE_SGLANG && e->now.n_blocks < 0 && !e->was_asked_info) {
+        e->was_asked_info = true;
+        if (ask(e, &view, "/get_server_info", on_info)) return;
+    }
+    done(e);
+}
+
+/* A worker whose metrics cannot be had is asked in every 1st, 2nd, 4th ... round. */
+static bool is_due(struct engine *e) {
+    uint32_t wanted = e->n_failures < 6 ? (1u << e->n_failures) - 1 : MAX_SKIPPED - 1;
+
+    if (e->n_skipped++ < wanted) return false;
+    e->n_skipped = 0;
+    return true;
+}
+
+static void begin_worker(struct scrape *s, uint32_t worker) {
+    struct engine *e = &s->engines[worker];
+    struct registry_view view;
+
+    if (e->call || !registry_get(s->registry, worker, &view)) return;
+    if (!view.is_described || !view.is_foreign) return;
+    if (!e->scrape || e->incarnation != view.incarnation) {
+        *e = (struct engine){.scrape = s, .worker = worker, .incarnation = view.incarnation};
+    }
+    if (is_due(e) && ask(e, &view, "/metrics", on_page)) s->n_calls++;
+}
+
+/* Keeps calls under way until the round is over. */
+static void pump(struct scrape *s) {
+    uint32_t n = MIN(registry_n_ids(s->registry), s->config.max_workers);
+    uint64_t end_us, now_us;
+
+    while (s->next < n && s->n_calls < MAX_CALLS)
+        begin_worker(s, s->next++);
+    if (s->next < n || s->n_calls > 0) return;
+    end_us = s->round_began_us + s->config.interval_us;
+    now_us = loop_now_us(s->loop);
+    /* A round that took longer is followed by a pause all the same. */
+    loop_timer_start(&s->timer,
+                     MAX(end_us - MIN(end_us, now_us), s->config.interval_us / PAUSE_SHARE));
+}
+
+static void on_timer(void *arg) {
+    struct scrape *s = arg;
+
+    s->next = 0;
+    s->round_began_us = loop_now_us(s->loop);
+    pump(s);
+}
+
+struct scrape *scrape_create(struct loop *loop, struct http_client *client,
+                             struct registry *registry, struct log *log,
+                             const struct scrape_config *config) {
+    struct scrape *s = mem_zalloc(sizeof(*s));
+
+    s->loop = loop;
+    s->client = client;
+    s->registry = registry;
+    s->log = log;
+    s->config = *config;
+    s->engines = mem_calloc(config->max_workers, sizeof(*s->engines));
+    loop_timer_init(&s->timer, loop, on_timer, s);
+    loop_timer_start(&s->timer, MIN(config->interval_us, 100000u)); /* soon, to know sizes */
+    return s;
+}
+
+void scrape_destroy(struct scrape *s) {
+    if (!s) return;
+    for (uint32_t w = 0; w < s->config.max_workers; w++)
+        http_call_cancel(s->engines[w].call);
+    loop_timer_fini(&s->timer);
+    mem_free(s->engines);
+    mem_free(s);
+}

@@ -1,0 +1,62 @@
+/* router/prompt/prompt_hash.h - the hash chain of a prompt's opening bytes.
+ *
+ *     seed = H(secret, model, adapter, tools, cache salt, tenant)
+ *     h    = seed
+ *     for each block of block_bytes:
+ *         for each piece of it, 128 bytes or what is left:
+ *             h = mix(h xor XXH3(piece, key from seed))
+ *         chain[i] = h, but for its low 16 bits
+ *
+ * so that chain[i] names the whole opening up to block i, in its scope: equal hashes mean equal
+ * bytes from the start. The pieces' hashes do not wait for each other: only the mixing, a bijection
+ * of some ten cycles, is a chain. The 48 bits that are shown are what is told of a block to other
+ * routers (common/protocol/request_events.h), and more than the index tells apart. Without the secret nobody can choose pieces that collide. The
+ * bytes are the raw JSON of the prompt; roles and tool calls are among them. A last block shorter
+ * than block_bytes is hashed as it is. What lies beyond max_blocks is not hashed: the router does
+ * not tell such prompts apart. Pure; any thread. */
+#ifndef ROUTER_PROMPT_PROMPT_HASH_H
+#define ROUTER_PROMPT_PROMPT_HASH_H
+
+#include "common/base/base.h"
+#include "common/base/buf.h"
+
+struct body_scan;
+
+/* Everything besides the prompt that decides what a worker's cache can be used for. Raw spans of
+ * the body, or empty. */
+struct prompt_scope {
+    struct str model, adapter, tools, cache_salt, tenant;
+};
+
+/* What a scanned body says of it; the tenant is the caller's to add. */
+struct prompt_scope prompt_scope_of(const struct body_scan *scan);
+
+/* `secret` is --prefix-hash-seed: equal on replicas that should agree. */
+uint64_t prompt_hash_seed(const struct prompt_scope *scope, uint64_t secret);
+
+/* The same, for one who asks again and again with the same secret: remembers the seed of the last
+ * scope that was nothing but a model, as nearly all are. */
+#define PROMPT_MEMO_MODEL_MAX 64
+struct prompt_seed_memo { /* zero before use */
+    bool is_set;
+    size_t model_len;
+    char model[PROMPT_MEMO_MODEL_MAX];
+    uint64_t seed;
+};
+uint64_t prompt_hash_seed_memo(struct prompt_seed_memo *memo, const struct prompt_scope *scope,
+                               uint64_t secret);
+
+/* What of a hash is shown; the low bits are zero. */
+#define PROMPT_HASH_MASK (~UINT64_C(0xFFFF))
+
+/* The scheme of x-incipit-chain: two routers' hashes mean the same exactly when theirs are equal. */
+uint64_t prompt_hash_scheme(uint64_t secret, uint32_t block_bytes);
+
+/* Blocks of a prompt of n bytes: at most max_blocks. */
+uint32_t prompt_hash_n_blocks(size_t n, uint32_t block_bytes, uint32_t max_blocks);
+
+/* Writes prompt_hash_n_blocks() hashes to `chain`. */
+void prompt_hash_chain(struct str prompt, uint64_t seed, uint32_t block_bytes, uint64_t *chain,
+                       uint32_t n_blocks);
+
+#endif

@@ -1,0 +1,194 @@
+/* router/proxy/forward.c - the lists: calls per kind of worker, fields that stay here. */
+#include "router/proxy/forward.h"
+
+#include <string.h>
+
+#define OURS   WORKER_KIND_BIT(WORKER_OURS)
+#define VLLM   WORKER_KIND_BIT(WORKER_VLLM)
+#define SGLANG WORKER_KIND_BIT(WORKER_SGLANG)
+#define OTHER  WORKER_KIND_BIT(WORKER_OTHER)
+#define ALL    (OURS | VLLM | SGLANG | OTHER)
+#define OTHERS (VLLM | SGLANG | OTHER)
+
+/* The busiest first. Only calls that compute something for their client and leave nothing changed
+ * for others. */
+static const struct {
+    struct str path;
+    uint32_t kinds;
+    bool computes; /* a prompt, through a prefix cache */
+} calls[] = {
+    {STR("/v1/chat/completions"), ALL, true},
+    {STR("/v1/completions"), ALL, true},
+    {STR("/generate"), ALL, true},
+    {STR("/tokenize"), ALL, false},
+    {STR("/detokenize"), ALL, false},
+    {STR("/v1/responses"), OTHERS, true},
+    {STR("/v1/messages"), OTHERS, true},
+    {STR("/v1/messages/count_tokens"), OTHERS, false},
+    {STR("/v1/embeddings"), OTHERS, true},
+    {STR("/v1/rerank"), OTHERS, true},
+    {STR("/rerank"), OTHERS, true},
+    {STR("/v2/rerank"), VLLM | OTHER, true},
+    {STR("/v1/score"), VLLM | SGLANG, true},
+    {STR("/score"), VLLM, true},
+    {STR("/v1/classify"), SGLANG, true},
+    {STR("/classify"), VLLM | SGLANG, true},
+    {STR("/pooling"), VLLM, true},
+    {STR("/encode"), SGLANG, true},
+    {STR("/v1/moderations"), OTHER, true},
+    {STR("/v1/tokenize"), SGLANG, false},
+    {STR("/v1/detokenize"), SGLANG, false},
+    {STR("/v1/audio/speech"), VLLM | OTHER, false},
+    {STR("/v1/audio/transcriptions"), OTHERS, false},
+    {STR("/v1/audio/translations"), VLLM | OTHER, false},
+    {STR("/v1/images/generations"), OTHER, false},
+};
+
+static const struct {
+    enum body_key key;
+    const char *name, *why;
+} fields[] = {
+    {BODY_KV_TRANSFER_PARAMS, "kv_transfer_params",
+     "it makes a worker fetch KV blocks from a host that the client names"},
+    {BODY_EC_TRANSFER_PARAMS, "ec_transfer_params",
+     "it makes a worker fetch encoder outputs from a host that the client names"},
+    {BODY_BOOTSTRAP_HOST, "bootstrap_host",
+     "it makes a worker connect to a host that the client names"},
+    {BODY_SESSION_PARAMS, "session_params",
+     "it continues a session, which may be another client's"},
+    {BODY_CUSTOM_LOGIT_PROCESSOR, "custom_logit_processor",
+     "it makes a worker run code that the client sends"},
+};
+
+/* --- paths ---------------------------------------------------------------------------------------*/
+
+static bool is_glob(struct str pattern) {
+    return pattern.len > 1 && pattern.ptr[pattern.len - 1] == '*';
+}
+
+/* Behind a glob, what a worker may read as another path does not pass. */
+static bool matches(struct str pattern, struct str path) {
+    if (!is_glob(pattern)) return str_eq(pattern, path);
+    pattern.len--;
+    if (path.len <= pattern.len || !str_starts(path, pattern)) return false;
+    path.ptr += pattern.len;
+    path.len -= pattern.len;
+    return !memchr(path.ptr, '%', path.len) && !memchr(path.ptr, '\\', path.len);
+}
+
+uint32_t forward_kinds(const struct forward *f, struct str path) {
+    uint32_t kinds = 0;
+
+    for (size_t i = 0; i < ARRAY_LEN(calls) && !kinds; i++) {
+        if (str_eq(path, calls[i].path)) kinds = calls[i].kinds;
+    }
+    for (uint32_t i = 0; i < f->paths.n && kinds != ALL; i++) {
+        if (matches(str_of(f->paths.items[i]), path)) kinds = ALL;
+    }
+    return kinds;
+}
+
+uint32_t forward_unsalted_kinds(const struct forward *f, struct str path) {
+    for (uint32_t i = 0; i < f->paths.n; i++) {
+        if (matches(str_of(f->paths.items[i]), path)) return 0; /* the operator has decided */
+    }
+    return str_eq(path, STR("/v1/messages")) ? VLLM | SGLANG : 0;
+}
+
+bool forward_is_listed(struct str path) {
+    for (size_t i = 0; i < ARRAY_LEN(calls); i++) {
+        if (str_eq(path, calls[i].path)) return true;
+    }
+    return false;
+}
+
+bool forward_computes(struct str path) {
+    for (size_t i = 0; i < ARRAY_LEN(calls); i++) {
+        if (str_eq(path, calls[i].path)) return calls[i].computes;
+    }
+    return true; /* not known: as if it did */
+}
+
+#define SHOWN(s) (int)MIN((s).len, 100), (s).ptr
+
+enum status forward_refuse_path(struct str path, struct error *err) {
+    return error_set(err, ST_NOT_FOUND,
+                     "POST %.*s is not forwarded to workers: the router serves /v1/completions, "
+                     "/v1/chat/completions and other calls of its list; --forward-path adds one",
+                     SHOWN(path));
+}
+
+enum status forward_refuse_kind(struct str path, enum worker_kind kind, struct error *err) {
+    static const char *const names[WORKER_KIND_COUNT] = {"incipit-worker", "vLLM", "SGLang",
+                                                         "an OpenAI-compatible server"};
+
+    return error_set(err, ST_NOT_FOUND,
+                     "POST %.*s is not forwarded to this model's worker, which is %s: use another "
+                     "call, or start the router with --forward-path %.*s",
+                     SHOWN(path), names[kind], SHOWN(path));
+}
+
+enum status forward_refuse_unsalted(struct str path, struct error *err) {
+    return error_set(
+        err, ST_FORBIDDEN,
+        "POST %.*s is not forwarded while tenants are kept apart, because the engine "
+        "reads no cache_salt there: use /v1/chat/completions, or start the router with "
+        "--forward-path %.*s, which lets tenants share what this call caches",
+        SHOWN(path), SHOWN(path));
+}
+
+/* --- fields --------------------------------------------------------------------------------------*/
+
+static bool is_allowed(const struct forward *f, const char *name) {
+    for (uint32_t i = 0; i < f->fields.n; i++) {
+        if (strcmp(f->fields.items[i], name) == 0) return true;
+    }
+    return false;
+}
+
+enum status forward_check_fields(const struct forward *f, const struct body_scan *scan,
+                                 struct error *err) {
+    for (size_t i = 0; i < ARRAY_LEN(fields); i++) {
+        struct str value = scan->spans[fields[i].key];
+
+        if (!value.ptr || str_eq(value, STR("null")) || is_allowed(f, fields[i].name)) continue;
+        return error_set_param(err, ST_FORBIDDEN, fields[i].name,
+                               "%s is not forwarded to workers, because %s: leave it out, or start "
+                               "the router with --forward-field %s",
+                               fields[i].name, fields[i].why, fields[i].name);
+    }
+    return ST_OK;
+}
+
+/* --- options -------------------------------------------------------------------------------------*/
+
+static bool is_field(const char *name) {
+    for (size_t i = 0; i < ARRAY_LEN(fields); i++) {
+        if (strcmp(fields[i].name, name) == 0) return true;
+    }
+    return false;
+}
+
+enum status forward_check_options(const struct forward *f, struct error *err) {
+    for (uint32_t i = 0; i < f->paths.n; i++) {
+        const char *path = f->paths.items[i], *star = strchr(path, '*');
+
+        if (path[0] == '/' && !strpbrk(path, "%\\?#") &&
+            (!star || (star[1] == '\0' && star[-1] == '/')))
+            continue;
+        return error_set(err, ST_INVALID,
+                         "--forward-path '%.100s' is not a path: it begins with '/', is written "
+                         "without escapes or query, and may end with '/*'",
+                         path);
+    }
+    for (uint32_t i = 0; i < f->fields.n; i++) {
+        if (is_field(f->fields.items[i])) continue;
+        return error_set(
+            err, ST_INVALID,
+            "--forward-field '%.60s' is not refused anyway: refused are "
+            "kv_transfer_params, ec_transfer_params, bootstrap_host, session_params and "
+            "custom_logit_processor",
+            f->fields.items[i]);
+    }
+    return ST_OK;
+}

@@ -1,0 +1,684 @@
+/* router/proxy/proxy.c - an exchange, from the request to its end.
+ *
+ *   client loop                     exchange                              worker
+ *   on_request ── proxy_start ──▶ scan, hash, route (lock: 1-2 us)
+ *                                 attempt_start ── head + same body ────▶
+ *                                 relay: take_head    ◀── head ──────────   = first token
+ *   raw bytes  ◀── relay ──────── send_payload        ◀── body ──────────
+ *   raw_end    ◀── finish ─────── account: load released, LRU, metrics, log
+ *
+ * Invariant: an attempt that was routed is accounted exactly once (`is_routed`), on every path:
+ * answered, failed, retried, abandoned by the client, timed out. Nothing is sent to the client while
+ * a retry is still possible (`has_sent`).
+ *
+ * What is tried again, and at whose cost:
+ *
+ *      the connection had died idle   the same worker, a fresh connection      free
+ *      429, 503                       another worker, else that answer         free: nothing was done
+ *      503, because it drains         another worker, else that answer         free, and no attempt
+ *      unreachable                    another worker                           free, and no attempt
+ *      broken off, silent             another worker                           from the retry budget
+ *      500, 502, 504, no answer       another worker, else that answer         from the retry budget
+ *      any, and no worker is up       the first that comes back: it waits in the queue
+ *
+ * Exchanges are recycled with their buffers, at the end of the turn in which they were closed,
+ * because their callbacks may still be on the stack. A busy loop allocates nothing. */
+#include "router/proxy/proxy.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/base/hash.h"
+#include "common/base/mem.h"
+#include "common/protocol/openai.h"
+#include "common/telemetry/log.h"
+#include "router/metrics/router_metrics.h"
+#include "router/prompt/prompt_hash.h"
+#include "router/proxy/forward.h"
+#include "router/proxy/poison.h"
+#include "router/proxy/proxy_internal.h"
+
+#define RETRY_PAUSE_US 20000 /* before looking again whether a retry is affordable */
+#define RETRY_PAUSES   50    /* then the client is told to come back */
+/* Open exchanges that may be retries without an answer yet: one in five, or half as many again as one
+ * worker has by fair shares, so that all it had may move at once in any fleet of two or more; and these
+ * besides. */
+#define RETRY_SHARE        5
+#define RETRY_MIN          3
+#define UNREACHED_FREE     16 /* attempts that reached no worker and do not count */
+#define MAX_IDLE_EXCHANGES 256
+#define KEPT_CHAIN_BLOCKS  1024 /* a recycled exchange keeps room for; 12 KiB */
+#define SMALL_BODY_BYTES   2048 /* copied behind its head rather than gathered by the kernel */
+
+static void attempt_start(struct exchange *x, bool is_fresh);
+static void pardon(struct exchange *x);
+
+/* --- account: what an attempt leaves behind ------------------------------------------------------*/
+
+/* Whether what came may teach how quick a worker is, and how long its answers are. */
+static bool teaches(enum registry_outcome outcome) {
+    return outcome == OUTCOME_OK || outcome == OUTCOME_BROKEN || outcome == OUTCOME_UNKNOWN;
+}
+
+void proxy_account(struct exchange *x, bool is_aborted, enum registry_outcome outcome) {
+    static const struct route_feedback nothing = {-1, -1};
+    struct route_end end = {
+        .is_aborted = is_aborted || !teaches(outcome),
+        .output_tokens = sse_tail_tokens(&x->said),
+        .feedback = teaches(outcome) ? x->feedback : nothing,
+        .now_us = loop_now_us(x->proxy->loop),
+    };
+
+    if (!x->is_routed) return;
+    if (is_aborted) proxy_tell_first_token(x); /* else the end says so too */
+    x->owes_first_token = x->is_routed = false;
+    loop_timer_stop(&x->prefill);
+    proxy_settle_retry(x);
+    registry_ended(x->proxy->registry, &x->target, &x->ticket, &end, outcome);
+}
+
+void proxy_tell_first_token(struct exchange *x) {
+    if (!x->owes_first_token) return;
+    x->owes_first_token = false;
+    registry_first_token(x->proxy->registry, &x->target, &x->ticket, &x->feedback,
+                         x->first_token_us);
+}
+
+void proxy_settle_retry(struct exchange *x) {
+    if (x->is_retry) x->proxy->n_retrying--;
+    x->is_retry = false;
+}
+
+void proxy_drop_upstream(struct exchange *x) {
+    loop_defer_cancel(&x->send);
+    upstream_discard(x->up);
+    x->up = NULL;
+}
+
+static void exchange_free(struct exchange *x) {
+    loop_timer_fini(&x->timeout);
+    loop_timer_fini(&x->retry);
+    loop_timer_fini(&x->prefill);
+    loop_timer_fini(&x->patience);
+    buf_fini(&x->out);
+    mem_free(x->chain);
+    mem_free(x);
+}
+
+static void on_recycle(void *arg) {
+    struct exchange *x = arg;
+    struct proxy *p = x->proxy;
+
+    if (p->n_idle >= MAX_IDLE_EXCHANGES) {
+        exchange_free(x);
+        return;
+    }
+    if (x->chain_cap > KEPT_CHAIN_BLOCKS) {
+        mem_free(x->chain);
+        x->chain = NULL;
+        x->chain_cap = 0;
+    }
+    list_push_front(&p->idle, &x->link);
+    p->n_idle++;
+}
+
+void proxy_close(struct exchange *x, int code) {
+    struct proxy *p = x->proxy;
+
+    loop_timer_stop(&x->timeout);
+    loop_timer_stop(&x->retry);
+    pardon(x);
+    list_remove(&x->link);
+    proxy_report(x, code);
+    proxy_leave(x); /* its tenant's name may go with it */
+    x->req = NULL;
+    p->n_open--;
+    if (proxy_leave_queue(x)) proxy_recycle(x);
+}
+
+void proxy_recycle(struct exchange *x) {
+    loop_defer(x->proxy->loop, &x->recycle);
+}
+
+void proxy_fail(struct exchange *x, enum status st, const struct error *err) {
+    struct http_request *req = x->req;
+
+    proxy_drop_upstream(x);
+    proxy_account(x, true, OUTCOME_UNKNOWN);
+    http_add_header(req, STR("x-request-id"), proxy_request_id(x));
+    if (st == ST_UNAVAILABLE || st == ST_BUSY) proxy_add_retry_after(x);
+    proxy_close(x, status_http_code(st));
+    http_reply_error(req, st, err);
+}
+
+/* --- choosing, and choosing again ----------------------------------------------------------------*/
+
+static bool has_attempts(const struct exchange *x) {
+    return x->n_lost < x->max_lost && x->n_attempts < x->proxy->config.max_attempts;
+}
+
+static bool may_retry(const struct exchange *x, uint32_t cause) {
+    if (x->proxy->config.never_retried & cause) return false;
+    return has_attempts(x) && (x->is_safe || cause == RETRY_CONNECT);
+}
+
+static bool is_over_budget(const struct exchange *x) {
+    const struct proxy *p = x->proxy;
+    uint32_t n_workers = x->target.n_workers, own = RETRY_MIN;
+
+    if (n_workers > 1) own += p->n_open * 3 / (2 * n_workers);
+    return p->n_retrying >= MAX(own, p->n_open / RETRY_SHARE);
+}
+
+/* A worker that was removed after it was tried may have left its id to another. */
+static void forget_removed(struct exchange *x) {
+    if (!x->n_tried) return;
+    x->n_tried =
+        registry_keep_current(x->proxy->registry, x->tried, x->tried_incarnations, x->n_tried);
+}
+
+/* Chooses another worker for the next attempt, be it above its limit, and counts the request as sent
+ * to it. */
+static enum status route(struct exchange *x, struct error *err) {
+    enum status st;
+
+    forget_removed(x);
+    x->rq.now_us = loop_now_us(x->proxy->loop);
+    x->rq.exclude = x->tried;
+    x->rq.n_exclude = x->n_tried;
+    if (x->wants_explanation || x->proxy->config.decisions) proxy_explain(x);
+    st = registry_route(x->proxy->registry, x->scan.model, &x->rq, &x->ticket, &x->target, err);
+    x->is_routed = st == ST_OK;
+    return st;
+}
+
+static void note_tried(struct exchange *x) {
+    uint32_t n = x->n_tried;
+
+    if (n && x->tried[n - 1] == x->target.worker &&
+        x->tried_incarnations[n - 1] == x->target.incarnation)
+        return;
+    assert(n < MAX_ATTEMPTS);
+    x->tried[n] = x->target.worker;
+    x->tried_incarnations[n] = x->target.incarnation;
+    x->n_tried++;
+}
+
+static void end_attempt(struct exchange *x, const char *reason, enum registry_outcome outcome) {
+    proxy_account(x, true, outcome);
+    log_event(x->proxy->log, LOG_WARN, "attempt_failed", log_z("id", x->request_id),
+              log_u64("worker", x->target.worker), log_z("reason", reason));
+}
+
+/* And its worker is not chosen again for this request. */
+static void give_up_attempt(struct exchange *x, const char *reason, enum registry_outcome outcome) {
+    end_attempt(x, reason, outcome);
+    note_tried(x);
+}
+
+static void count_retry(struct exchange *x, const char *reason) {
+    metric_inc(METRICS_GET(x->proxy->metrics, ROUTER_retries_total, reason));
+}
+
+bool proxy_leave_draining(struct exchange *x) {
+    if (x->n_drained >= x->proxy->config.max_workers) return false; /* they come and go as we ask */
+    x->n_drained++;
+    proxy_account(x, true, OUTCOME_UNKNOWN);
+    if (route(x, NULL) != ST_OK) return false;
+    count_retry(x, "worker_draining");
+    proxy_drop_upstream(x);
+    attempt_start(x, false);
+    x->n_attempts--;
+    return true;
+}
+
+static void accuse(struct exchange *x) {
+    if (x->is_accused || x->n_accused >= MAX_ATTEMPTS) return;
+    x->is_accused = true;
+    x->accused[x->n_accused++] = (struct registry_accused){x->target.worker, x->target.incarnation};
+}
+
+enum registry_outcome proxy_answer_failed(struct exchange *x, enum registry_outcome outcome) {
+    if (x->is_unproven) return OUTCOME_REFUSED;
+    accuse(x);
+    return outcome;
+}
+
+/* Nobody answered it better. */
+static void pardon(struct exchange *x) {
+    if (x->is_unproven || (x->is_accused && x->n_accused > 1)) {
+        registry_pardon(x->proxy->registry, x->accused, x->n_accused, loop_now_us(x->proxy->loop));
+    }
+    x->n_accused = 0;
+}
+
+bool proxy_try_another(struct exchange *x) {
+    bool is_error = x->head.status_code == 503;
+
+    if (!has_attempts(x) || (is_error && x->proxy->config.never_retried & RETRY_503)) return false;
+    if (is_error) accuse(x);
+    give_up_attempt(x, "refused_by_worker", is_error ? OUTCOME_ERROR : OUTCOME_REFUSED);
+    if (route(x, NULL) != ST_OK) return false;
+    count_retry(x, "refused_by_worker");
+    proxy_drop_upstream(x);
+    attempt_start(x, false);
+    return true;
+}
+
+static void begin_retry(struct exchange *x) {
+    count_retry(x, x->failure);
+    x->is_retry = true;
+    x->proxy->n_retrying++;
+    attempt_start(x, false);
+}
+
+bool proxy_replace_answer(struct exchange *x, const char *reason, uint32_t cause,
+                          enum registry_outcome outcome) {
+    if (!may_retry(x, cause)) return false;
+    if (is_over_budget(x)) {
+        metric_inc(
+            METRICS_GET(x->proxy->metrics, ROUTER_retry_budget_exhausted_total, "passed_on"));
+        x->is_unproven = true;
+        return false;
+    }
+    accuse(x);
+    give_up_attempt(x, reason, outcome);
+    if (route(x, NULL) != ST_OK) return false;
+    proxy_drop_upstream(x);
+    x->failure = reason;
+    begin_retry(x);
+    return true;
+}
+
+/* No worker is up: the first that comes back may be one that was tried. */
+static void wait_for_any(struct exchange *x) {
+    struct error err = {0};
+    enum status st;
+
+    x->n_tried = 0;
+    x->rq.exclude = NULL;
+    x->rq.n_exclude = 0;
+    count_retry(x, x->failure);
+    st = proxy_seek(x, &err);
+    if (st == ST_OK) {
+        attempt_start(x, false);
+    } else if (st != ST_AGAIN) {
+        proxy_fail(x, st, &err);
+    }
+}
+
+/* Chooses another worker, now or when retries have become affordable. */
+static void retry_elsewhere(struct exchange *x, bool is_free) {
+    struct proxy *p = x->proxy;
+    struct error err = {0};
+    enum status st;
+
+    if (!is_free && is_over_budget(x)) {
+        if (x->n_pauses == 0 || x->n_pauses == RETRY_PAUSES) {
+            metric_inc(METRICS_GET(p->metrics, ROUTER_retry_budget_exhausted_total,
+                                   x->n_pauses ? "given_up" : "waited"));
+        }
+        if (x->n_pauses++ < RETRY_PAUSES) {
+            loop_timer_start(&x->retry,
+                             RETRY_PAUSE_US); /* a storm would hit those still standing */
+            return;
+        }
+        error_set(
+            &err, ST_UNAVAILABLE,
+            "the worker failed before it answered, and so many requests are being tried again "
+            "that this one is not: try again");
+        proxy_fail(x, ST_UNAVAILABLE, &err);
+        return;
+    }
+    st = route(x, NULL);
+    if (st == ST_UNAVAILABLE && registry_is_down(p->registry, x->target.worker)) {
+        wait_for_any(x);
+        return;
+    }
+    if (st != ST_OK) {
+        error_set(&err, ST_UNAVAILABLE,
+                  "the worker failed before it answered, and no other can take the request now: "
+                  "try again");
+        proxy_fail(x, ST_UNAVAILABLE, &err);
+        return;
+    }
+    begin_retry(x);
+}
+
+static void on_retry_timer(void *arg) {
+    retry_elsewhere(arg, false);
+}
+
+/* One that certainly never had the request: it is out of service now, and nothing was spent. */
+static bool was_never_sent(struct exchange *x, enum registry_outcome outcome) {
+    if (outcome != OUTCOME_UNREACHED || x->was_stale || x->n_unreached >= UNREACHED_FREE)
+        return false;
+    x->n_unreached++;
+    x->n_attempts--;
+    return true;
+}
+
+void proxy_attempt_failed(struct exchange *x, const char *reason, uint32_t cause, bool is_lost,
+                          enum registry_outcome outcome) {
+    bool is_free = was_never_sent(x, outcome);
+    struct error err = {0};
+
+    proxy_drop_upstream(x);
+    end_attempt(x, reason, outcome);
+    if (!is_free) note_tried(x);
+    x->n_lost += is_lost;
+    x->failure = reason;
+    if (may_retry(x, cause)) {
+        retry_elsewhere(x, is_free);
+    } else if (x->n_lost >= x->max_lost) {
+        proxy_fail_poison(x);
+    } else {
+        error_set(&err, ST_BAD_GATEWAY, "no worker answered after %u attempts: try again later",
+                  x->n_attempts);
+        proxy_fail(x, ST_BAD_GATEWAY, &err);
+    }
+}
+
+void proxy_leave_hung(struct exchange *x) {
+    forget_removed(x);
+    if (!may_retry(x, RETRY_TIMEOUT) || x->n_tried >= MAX_ATTEMPTS ||
+        !registry_has_other(x->proxy->registry, &x->target, x->tried, x->n_tried)) {
+        return;
+    }
+    proxy_drop_upstream(x);
+    give_up_attempt(x, "worker_hung", OUTCOME_UNKNOWN);
+    x->failure = "worker_hung";
+    if (route(x, NULL) == ST_OK) {
+        count_retry(x, x->failure);
+        attempt_start(x, false);
+    } else {
+        retry_elsewhere(x, false); /* the other has gone in between */
+    }
+}
+
+void proxy_attempt(struct exchange *x) {
+    attempt_start(x, false);
+}
+
+void proxy_attempt_was_stale(struct exchange *x) {
+    proxy_drop_upstream(x);
+    attempt_start(x, true);
+}
+
+/* --- an attempt ----------------------------------------------------------------------------------*/
+
+/* A worker that is not ours shows the first token of a whole answer only with the last: what it was
+ * predicted to take for its prompt is the best guess when others may count on it again. */
+static void watch_prefill(struct exchange *x) {
+    double s = x->ticket.wait_s + x->ticket.load.work_s;
+
+    if (!x->target.is_foreign || x->scan.is_stream || !x->is_generation) return;
+    loop_timer_start(&x->prefill, (uint64_t)(MIN(s, 3600) * 1e6));
+}
+
+static void on_prefill_done(void *arg) {
+    struct exchange *x = arg;
+
+    registry_first_token(x->proxy->registry, &x->target, &x->ticket, NULL,
+                         loop_now_us(x->proxy->loop));
+}
+
+static void reset_attempt(struct exchange *x, bool is_fresh) {
+    x->was_stale = is_fresh;
+    x->has_input = x->has_head = x->is_sse = x->is_paused = false;
+    x->is_chunked = x->will_close = x->owes_first_token = false;
+    x->is_json = x->is_accused = x->is_unproven = x->is_spoilt = x->is_refusal = false;
+    x->first_byte = x->last_byte = '\0';
+    x->fault = ANSWER_FINE;
+    x->feedback = (struct route_feedback){-1, -1};
+    sse_tail_init(&x->said, false);
+    x->first_token_us = x->sent_bytes = x->seen_bytes = x->seen_us = x->hung_us = 0;
+    x->n_interim = 0;
+    http_response_init(&x->head, false);
+}
+
+/* Head and body, the body from where the client's bytes lie. */
+static void send_request(void *arg) {
+    struct exchange *x = arg;
+    struct iovec pieces[4];
+    int n = 1;
+
+    if (conn_is_connecting(&x->up->conn)) return; /* on_upstream_connected comes back to it */
+    if (proxy_body_len(x) > SMALL_BODY_BYTES) n += proxy_body_pieces(x, pieces + 1);
+    pieces[0] = (struct iovec){buf_ptr(&x->out), buf_len(&x->out)};
+    if (n == 1) {
+        conn_sendv(&x->up->conn, pieces, n);
+    } else {
+        conn_sendv_lent(&x->up->conn, pieces, n); /* the body is pinned while its attempt lasts */
+    }
+}
+
+/* One piece costs the kernel less than two. */
+static void append_small_body(struct exchange *x) {
+    struct iovec pieces[3];
+    int n;
+
+    if (proxy_body_len(x) > SMALL_BODY_BYTES) return;
+    n = proxy_body_pieces(x, pieces);
+    for (int i = 0; i < n; i++)
+        buf_append(&x->out, pieces[i].iov_base, pieces[i].iov_len);
+}
+
+/* Gives the request to x->target, to be sent at the end of the turn. `is_fresh`: not on a connection
+ * that was kept alive. */
+static void attempt_start(struct exchange *x, bool is_fresh) {
+    struct error err;
+    enum status st;
+
+    error_init(&err);
+    if (x->n_attempts) reset_attempt(x, is_fresh); /* else it was opened so */
+    x->n_attempts += !is_fresh;
+    st = proxy_permit_target(x, &err);
+    if (st != ST_OK) {
+        proxy_fail(x, st, &err);
+        return;
+    }
+    proxy_build_worker_head(x);
+    append_small_body(x);
+    st = buf_status(&x->out);
+    if (st == ST_OK) {
+        st = upstream_acquire(x->proxy->pool, &x->target, is_fresh, &proxy_relay, x, &x->up, &err);
+    }
+    if (st != ST_OK) { /* descriptors or memory of this process: another worker would not help */
+        error_set(&err, ST_UNAVAILABLE, "the router is out of memory or connections: try again");
+        proxy_fail(x, ST_UNAVAILABLE, &err);
+        return;
+    }
+    if (!is_fresh) watch_prefill(x);
+    loop_defer_last(x->proxy->loop, &x->send);
+}
+
+/* --- from the client -----------------------------------------------------------------------------*/
+
+static void on_client_drain(struct http_request *req) {
+    proxy_client_has_room(req->user);
+}
+
+static void on_client_abort(struct http_request *req) {
+    struct exchange *x = req->user;
+
+    proxy_drop_upstream(x); /* closing it is how a worker hears that nobody listens any more */
+    proxy_account(x, true, OUTCOME_UNKNOWN);
+    metric_inc(x->proxy->client_aborts);
+    proxy_close(x, 499);
+}
+
+static void on_timeout(void *arg) {
+    struct exchange *x = arg;
+    struct error err = {0};
+
+    if (x->has_sent) {
+        proxy_break_off(x, BROKEN_TIMEOUT);
+        return;
+    }
+    error_set(&err, ST_TIMEOUT,
+              "no answer within %llu s: raise --request-timeout, or ask for fewer tokens",
+              (unsigned long long)(x->proxy->config.request_timeout_us / 1000000));
+    proxy_fail(x, ST_TIMEOUT, &err);
+}
+
+/* Chain, size and session: what the request is routed by. */
+static enum status hash_prompt(struct exchange *x, struct error *err) {
+    const struct proxy_config *config = &x->proxy->config;
+    struct str prompt = x->is_generation ? body_scan_prompt(&x->scan) : STR("");
+    struct str session = session_name(x->req, &x->scan, &config->session_headers);
+    struct prompt_scope scope = prompt_scope_of(&x->scan);
+    uint32_t n =
+        prompt_hash_n_blocks(prompt.len, config->prefix_block_bytes, config->max_prefix_blocks);
+
+    if (x->is_salted) scope.tenant = x->tenant;
+    if (n > x->chain_cap) {
+        uint64_t *chain = /* and behind it the guesses */
+            mem_try_realloc(x->chain, n * sizeof(*chain) + (n + 1) * sizeof(*x->rq.guesses));
+
+        if (!chain) return error_set(err, ST_NOMEM, "out of memory for a prompt's hash chain");
+        x->chain = chain;
+        x->chain_cap = n;
+    }
+    prompt_hash_chain(prompt, prompt_hash_seed_memo(&x->proxy->seed, &scope, config->hash_secret),
+                      config->prefix_block_bytes, x->chain, n);
+    x->rq = (struct route_request){
+        .chain = x->chain,
+        .guesses = (uint32_t *)(x->chain + x->chain_cap),
+        .n_blocks = n,
+        .prompt_bytes = prompt.len,
+        .max_output_tokens = x->scan.max_output_tokens,
+        .session_key = session.len ? hash_64(session.ptr, session.len, config->hash_secret) : 0,
+    };
+    return ST_OK;
+}
+
+static struct exchange *exchange_open(struct proxy *p) {
+    struct list *link = list_pop_front(&p->idle);
+    struct exchange *x;
+
+    if (link) {
+        p->n_idle--;
+        x = LIST_ENTRY(link, struct exchange, link);
+    } else {
+        x = mem_try_zalloc(sizeof(*x));
+        if (!x) return NULL;
+        x->proxy = p;
+        buf_init(&x->out, 4 * HTTP_MAX_HEAD_BYTES);
+        loop_timer_init(&x->timeout, p->loop, on_timeout, x);
+        loop_timer_init(&x->retry, p->loop, on_retry_timer, x);
+        loop_timer_init(&x->prefill, p->loop, on_prefill_done, x);
+        loop_task_init(&x->send, send_request, x);
+        loop_task_init(&x->recycle, on_recycle, x);
+        proxy_queue_init(x);
+    }
+    x->rq.n_blocks = x->why.n = 0;
+    list_push_back(&p->open, &x->link);
+    x->n_tried = x->n_lost = x->n_attempts = x->n_pauses = x->n_drained = 0;
+    x->n_unreached = x->n_accused = 0;
+    x->waited_us = 0;
+    x->max_lost = POISON_LOST;
+    x->retry_after_us = 0;
+    x->up = NULL;
+    x->has_sent = x->is_routed = x->is_retry = x->is_salted = x->is_waiting = false;
+    x->is_refused = false;
+    x->tenant = STR_NULL;
+    reset_attempt(x, false);
+    p->n_open++;
+    return x;
+}
+
+void proxy_start(struct proxy *p, struct http_request *req) {
+    struct exchange *x = exchange_open(p);
+    struct error err;
+    enum status st;
+
+    error_init(&err);
+    if (!x) {
+        refusals_note(p->config.refusals, REFUSAL_MEMORY, http_request_client(req),
+                      loop_now_us(p->loop));
+        error_set(&err, ST_NOMEM, "out of memory: try again");
+        http_reply_error(req, ST_NOMEM, &err);
+        return;
+    }
+    x->req = req;
+    x->start_us = loop_now_us(p->loop);
+    req->user = x;
+    req->on_abort = on_client_abort;
+    req->on_drain = on_client_drain;
+    proxy_choose_request_id(x);
+    x->is_safe = forward_is_listed(req->path);
+    x->is_completion =
+        str_eq(req->path, STR("/v1/chat/completions")) || str_eq(req->path, STR("/v1/completions"));
+    loop_timer_start(&x->timeout, p->config.request_timeout_us);
+    st = proxy_permit_call(x, &err);
+    if (st == ST_OK) st = body_scan(req->body, &x->scan, &err);
+    if (st != ST_OK) x->scan = (struct body_scan){0}; /* not what was here before */
+    if (st == ST_OK) st = proxy_permit_body(x, &err);
+    if (st == ST_OK && p->knows_clients) st = proxy_enter(x, &err);
+    if (st == ST_OK && proxy_is_poison(x)) {
+        proxy_refuse_poison(x);
+        return;
+    }
+    if (st == ST_OK) st = hash_prompt(x, &err);
+    if (st == ST_OK) st = proxy_seek(x, &err);
+    if (st == ST_AGAIN) return; /* it waits its turn */
+    if (st != ST_OK) {
+        proxy_count_failure(x, st);
+        proxy_fail(x, st, &err);
+        return;
+    }
+    attempt_start(x, false);
+}
+
+/* --- the proxy -----------------------------------------------------------------------------------*/
+
+struct proxy *proxy_create(struct loop *loop, struct registry *registry, struct metrics *metrics,
+                           struct log *log, const struct proxy_config *config) {
+    struct proxy *p = mem_zalloc(sizeof(*p));
+    struct upstream_pool_config pool = {
+        .max_workers = config->max_workers,
+        .max_idle_per_worker = 256,
+        .idle_timeout_us = config->upstream_idle_us,
+        .connect_timeout_us = config->connect_timeout_us,
+        .tls = config->worker_tls,
+    };
+    uint64_t seed;
+
+    hash_random(&seed, sizeof(seed));
+    p->loop = loop;
+    p->registry = registry;
+    p->metrics = metrics;
+    p->log = log;
+    p->config = *config;
+    p->config.max_attempts = MIN(config->max_attempts, MAX_ATTEMPTS);
+    p->pool = upstream_pool_create(loop, &pool);
+    rng_seed(&p->rng, seed);
+    list_init(&p->idle);
+    list_init(&p->open);
+    p->notes = mem_calloc(config->max_workers, sizeof(*p->notes));
+    proxy_watch_start(p);
+    p->knows_clients = keys_are_needed(config->keys) || config->isolation || config->tenant_header;
+    proxy_prepare_reports(p);
+    p->queue_wait = metrics_at(metrics, ROUTER_queue_wait_seconds);
+    p->client_aborts = metrics_at(metrics, ROUTER_client_aborts_total);
+    p->streams_broken = metrics_at(metrics, ROUTER_streams_broken_total);
+    return p;
+}
+
+void proxy_destroy(struct proxy *p) {
+    struct list *link;
+
+    if (!p) return;
+    proxy_queue_fini(p);
+    while ((link = list_pop_front(&p->idle)) != NULL) {
+        exchange_free(LIST_ENTRY(link, struct exchange, link));
+    }
+    proxy_watch_stop(p);
+    upstream_pool_destroy(p->pool);
+    mem_free(p->candidates);
+    buf_fini(&p->line);
+    mem_free(p->notes);
+    mem_free(p);
+}

@@ -1,0 +1,83 @@
+/* router/proxy/proxy.h - one exchange: a client's request, the workers tried for it, and the answer.
+ *
+ * One proxy per router loop. proxy_start takes a POST whose body is complete and sees it through:
+ *
+ *      scan ─▶ hash chain ─▶ route ─▶ send ─▶ [head] ─▶ relay ... ─▶ account ─▶ done
+ *       │                      ▲        │        │         │
+ *       400                    └─ retry elsewhere┘         worker lost: an SSE error event, or a
+ *                                 (no byte has gone           connection closed before the end
+ *                                  to the client)
+ *
+ * A worker's response head is held back until the first byte of its body, so that a worker lost in
+ * between can still be replaced without the client noticing. */
+#ifndef ROUTER_PROXY_PROXY_H
+#define ROUTER_PROXY_PROXY_H
+
+#include "common/base/base.h"
+#include "common/http/http_server.h"
+#include "router/prompt/session_name.h"
+
+struct decision_log;
+struct forward;
+struct isolation;
+struct keys;
+struct log;
+struct loop;
+struct metrics;
+struct poison;
+struct proxy;
+struct refusals;
+struct registry;
+struct tls;
+
+struct proxy_config {
+    uint32_t prefix_block_bytes;
+    uint32_t max_prefix_blocks;      /* longer prompts are not told apart beyond these */
+    uint64_t hash_secret;            /* --prefix-hash-seed: equal on replicas */
+    uint64_t origin, scheme;         /* of x-incipit-chain; origin 0: it is not sent */
+    uint64_t queue_timeout_us;       /* of a request that finds all workers at their limit */
+    uint64_t request_timeout_us;     /* whole exchange */
+    uint64_t first_byte_timeout_us;  /* of an attempt; 0: none */
+    uint64_t stream_idle_timeout_us; /* between two bytes of a stream; 0: none */
+    struct refusals *refusals;       /* shared by all loops; NULL: they are not counted */
+    struct poison *poison;           /* shared by all loops; NULL: none is remembered */
+    uint64_t connect_timeout_us;
+    uint64_t upstream_idle_us; /* idle connections to workers are closed after it */
+    struct tls *worker_tls;    /* for workers with https:// */
+    uint32_t max_workers;
+    uint32_t max_attempts;                  /* the first included */
+    uint32_t never_retried;                 /* RETRY_ bits of what is not tried again (retry.h) */
+    bool expose_worker_headers;             /* relay x-incipit-* of workers */
+    bool forward_authorization;             /* send the client's key on to workers */
+    struct str worker_key;                  /* sent to workers instead; "" for none */
+    uint32_t log_rate;                      /* request lines per second and loop at most */
+    uint32_t log_every;                     /* of the requests one in so many has a line; 0: none */
+    struct decision_log *decisions;         /* NULL: not kept */
+    struct keys *keys;                      /* NULL: nobody is asked for one */
+    const struct forward *forward;          /* which calls go to which workers; NULL: the lists */
+    struct keys *admin_keys;                /* who may ask for explanations; NULL: nobody */
+    bool explains_to_clients;               /* everybody may */
+    const char *name;                       /* this router's, in Via; NULL: none */
+    struct session_headers session_headers; /* none unless the policy wants them */
+    const struct isolation *isolation;      /* NULL: tenants share caches */
+    const char *tenant_header; /* names the tenant of who has no key; NULL: none is believed */
+};
+
+struct proxy *proxy_create(struct loop *loop, struct registry *registry, struct metrics *metrics,
+                           struct log *log, const struct proxy_config *config);
+void proxy_destroy(struct proxy *p); /* no exchange may be open; NULL is fine */
+
+/* The time of a drain is over: streams end with an error event, all else with a 503. */
+void proxy_end_all(struct proxy *p);
+
+/* A worker takes requests and answers none: those that wait for it are given to others. */
+void proxy_worker_hung(struct proxy *p, uint32_t worker, uint32_t incarnation);
+void proxy_worker_answers(struct proxy *p, uint32_t worker, uint32_t incarnation); /* once more */
+
+/* Takes the request: it will be answered. */
+void proxy_start(struct proxy *p, struct http_request *req);
+
+/* The API key that a request brings, or STR_NULL. */
+struct str proxy_key_of(const struct http_request *req);
+
+#endif

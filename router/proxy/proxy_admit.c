@@ -1,0 +1,140 @@
+/* router/proxy/proxy_admit.c - who asks, and whether there is room.
+ *
+ *      body scanned ──▶ proxy_enter ──▶ hash chain ──▶ route ...            ──▶ proxy_leave
+ *                        401 unknown                                          once, at the end
+ *                        429 a limit of the key
+ *                        whose it is, and its salt
+ *
+ * A prompt's tokens are charged by its bytes when it comes, and put right when its worker has
+ * counted them, or when it was sent to none. */
+#include "router/proxy/proxy_internal.h"
+
+#include <stdio.h>
+
+#define GUESSED_BYTES_PER_TOKEN 4.0
+
+struct str proxy_key_of(const struct http_request *req) {
+    return keys_from_headers(http_request_header(req, STR("authorization")),
+                             http_request_header(req, STR("x-api-key")));
+}
+
+void proxy_count_refusal(struct exchange *x, enum refusal reason) {
+    x->is_refused = true;
+    refusals_note(x->proxy->config.refusals, reason, http_request_client(x->req),
+                  loop_now_us(x->proxy->loop));
+}
+
+/* What no one else has named. */
+void proxy_count_failure(struct exchange *x, enum status st) {
+    static const enum refusal reasons[ST_COUNT] = {
+        [ST_DENIED] = REFUSAL_KEY_UNKNOWN, [ST_NOT_FOUND] = REFUSAL_MODEL,
+        [ST_INVALID] = REFUSAL_BODY,       [ST_TOO_LARGE] = REFUSAL_BODY,
+        [ST_UNSUPPORTED] = REFUSAL_BODY,   [ST_UNAVAILABLE] = REFUSAL_NO_WORKER};
+
+    if (x->is_refused) return;
+    proxy_count_refusal(x, reasons[st] ? reasons[st] : REFUSAL_MEMORY);
+}
+
+static enum status enter_by_key(struct exchange *x, struct error *err) {
+    struct proxy *p = x->proxy;
+    double tokens = (double)body_scan_prompt(&x->scan).len / GUESSED_BYTES_PER_TOKEN;
+    enum status st = keys_enter(p->config.keys, proxy_key_of(x->req), tokens, loop_now_us(p->loop),
+                                &x->key, &x->retry_after_us, err);
+
+    if (st == ST_BUSY) proxy_count_refusal(x, REFUSAL_KEY_LIMIT);
+    if (st == ST_OK) x->tenant = key_tenant(x->key.key);
+    return st;
+}
+
+static uint32_t count_headers(const struct http_request *req, struct str name) {
+    uint32_t n = 0;
+
+    for (uint16_t i = 0; i < req->n_headers; i++)
+        n += str_eq_nocase(http_request_header_at(req, i).name, name);
+    return n;
+}
+
+/* A gateway that adds its header without taking away the client's is not to be believed. */
+static enum status believe_tenant(struct exchange *x, struct error *err) {
+    struct str header = str_of(x->proxy->config.tenant_header);
+
+    if (count_headers(x->req, header) > 1) {
+        return error_set(err, ST_INVALID, "%s is there more than once: whose request is it?",
+                         x->proxy->config.tenant_header);
+    }
+    x->tenant = http_request_header(x->req, header);
+    if (x->tenant.len <= KEY_TENANT_MAX) return ST_OK;
+    return error_set(err, ST_INVALID, "%s has %zu bytes: a tenant's name has at most %d",
+                     x->proxy->config.tenant_header, x->tenant.len, KEY_TENANT_MAX);
+}
+
+static void isolate(struct exchange *x) {
+    bool is_generate = str_eq(x->req->path, STR("/generate"));
+    struct str given = x->scan.spans[is_generate ? BODY_EXTRA_KEY : BODY_CACHE_SALT];
+
+    isolation_salt(x->proxy->config.isolation, x->tenant, given, x->salt);
+    isolation_splice(&x->splice, x->req->body, &x->scan, is_generate, x->salt);
+    x->is_salted = true;
+}
+
+enum status proxy_enter(struct exchange *x, struct error *err) {
+    const struct proxy_config *config = &x->proxy->config;
+    enum status st = ST_OK;
+
+    if (keys_are_needed(config->keys)) {
+        st = enter_by_key(x, err);
+    } else if (config->tenant_header) {
+        st = believe_tenant(x, err);
+        if (st != ST_OK) proxy_count_refusal(x, REFUSAL_TENANT);
+    }
+    if (st == ST_OK && config->isolation && x->is_generation) isolate(x);
+    return st;
+}
+
+/* --- the body --------------------------------------------------------------------------------------*/
+
+static bool is_spliced(const struct exchange *x) {
+    return x->is_salted && !x->target.trusts_router;
+}
+
+size_t proxy_body_len(const struct exchange *x) {
+    size_t n = x->req->body.len;
+
+    return is_spliced(x) ? n - x->splice.removed + x->splice.len : n;
+}
+
+static struct iovec piece(const char *ptr, size_t n) {
+    return (struct iovec){(void *)(uintptr_t)ptr, n};
+}
+
+int proxy_body_pieces(const struct exchange *x, struct iovec *pieces) {
+    struct str body = x->req->body;
+    size_t after = x->splice.at + x->splice.removed;
+
+    if (!is_spliced(x)) {
+        pieces[0] = piece(body.ptr, body.len);
+        return 1;
+    }
+    pieces[0] = piece(body.ptr, x->splice.at);
+    pieces[1] = piece(x->splice.text, x->splice.len);
+    pieces[2] = piece(body.ptr + after, body.len - after);
+    return 3;
+}
+
+/* --- the end ---------------------------------------------------------------------------------------*/
+
+void proxy_leave(struct exchange *x) {
+    double tokens = x->n_attempts > 0 ? (double)x->feedback.prompt_tokens : 0;
+
+    if (x->key.key) keys_leave(x->proxy->config.keys, &x->key, tokens);
+}
+
+void proxy_add_retry_after(struct exchange *x) {
+    uint64_t after_us = x->retry_after_us ? x->retry_after_us : 1000000;
+    char text[24];
+
+    snprintf(text, sizeof(text), "%llu", (unsigned long long)CEIL_DIV(after_us, 1000000));
+    http_add_header(x->req, STR("retry-after"), str_of(text));
+    snprintf(text, sizeof(text), "%llu", (unsigned long long)CEIL_DIV(after_us, 1000));
+    http_add_header(x->req, STR("retry-after-ms"), str_of(text));
+}

@@ -1,0 +1,241 @@
+/* router/proxy/proxy_head.c - the two heads that the proxy writes.
+ *
+ * Both are made anew from parsed parts, never copied whole: hop-by-hop headers end here, framing is
+ * ours, and so are the headers that say who asks and through whom. What is passed on is written in
+ * one form, name ": " value CR LF, and by http_write_kept alone.
+ *
+ * Room for a whole head is made once, so that its many small pieces are written without asking for
+ * each. */
+#include "router/proxy/proxy_internal.h"
+
+#include <string.h>
+
+#include "common/protocol/request_events.h"
+#include "common/protocol/wire.h"
+
+/* Of our own words and numbers, the request's id and salt and the client's address. */
+#define OWN_MAX 768
+_Static_assert(REQUEST_ID_MAX + ISOLATION_SALT_CHARS + HTTP_ADDRESS_MAX + 400 + 48 <= OWN_MAX,
+               "the words around them have 400 bytes at most");
+
+static char *put(char *to, struct str s) {
+    return mempcpy(to, s.ptr, s.len);
+}
+
+/* --- to the worker --------------------------------------------------------------------------------*/
+
+static bool is_plain(char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
+           c == '_' || c == '-';
+}
+
+/* Eight hexadecimal digits at once: each half byte of v gets a byte of its own, then '0' is added to
+ * all, and to those above 9 the way from there to 'a'. */
+static void write_hex(char out[8], uint32_t v) {
+    uint64_t digits = v, above_9;
+
+    digits = (digits | digits << 16) & UINT64_C(0x0000FFFF0000FFFF);
+    digits = (digits | digits << 8) & UINT64_C(0x00FF00FF00FF00FF);
+    digits = (digits | digits << 4) & UINT64_C(0x0F0F0F0F0F0F0F0F);
+    above_9 = (digits + UINT64_C(0x0606060606060606)) >> 4 & UINT64_C(0x0101010101010101);
+    digits += UINT64_C(0x3030303030303030) + above_9 * ('a' - '9' - 1);
+    memcpy(out, &digits, sizeof(digits));
+}
+
+/* "req-" and 32 hexadecimal digits. */
+#define MADE_ID_LEN 36
+
+static void make_request_id(char *out, struct rng *rng) {
+    memcpy(out, "req-", 4);
+    for (size_t i = 4; i < MADE_ID_LEN; i += 16) {
+        uint64_t v = rng_u64(rng);
+
+        write_hex(out + i, (uint32_t)v);
+        write_hex(out + i + 8, (uint32_t)(v >> 32));
+    }
+    out[MADE_ID_LEN] = '\0';
+}
+
+void proxy_choose_request_id(struct exchange *x) {
+    struct str given = http_head_get(http_request_head(x->req), http_request_head_bytes(x->req),
+                                     HTTP_NAME_X_REQUEST_ID);
+    size_t i = 0;
+
+    while (i < given.len && i < REQUEST_ID_MAX && is_plain(given.ptr[i]))
+        i++;
+    if (i > 0 && i == given.len) {
+        memcpy(x->request_id, given.ptr, i);
+        x->request_id[i] = '\0';
+        x->request_id_len = (uint8_t)i;
+        return;
+    }
+    make_request_id(x->request_id, &x->proxy->rng);
+    x->request_id_len = MADE_ID_LEN;
+}
+
+/* What is not the client's to say, or not the worker's to know. */
+static uint32_t kept_from_worker(const struct exchange *x) {
+    uint32_t ids = HTTP_NAME_BIT(HTTP_NAME_HOST) | HTTP_NAME_BIT(HTTP_NAME_CONTENT_LENGTH) |
+                   HTTP_NAME_BIT(HTTP_NAME_EXPECT) | HTTP_NAME_BIT(HTTP_NAME_X_REQUEST_ID) |
+                   HTTP_NAME_BIT(HTTP_NAME_WAY) | HTTP_NAME_BIT(HTTP_NAME_OURS);
+
+    if (x->proxy->config.forward_authorization && !x->proxy->config.worker_key.len) return ids;
+    return ids | HTTP_NAME_BIT(HTTP_NAME_AUTHORIZATION) | HTTP_NAME_BIT(HTTP_NAME_X_API_KEY);
+}
+
+/* The chain must not be what makes a head too long for the worker: 32 KiB are its limit. */
+#define HEAD_WITH_CHAIN_MAX (30u << 10)
+
+/* For the routers beside us, which hear of the request from the worker: as much of the chain as has
+ * room behind what is already `taken`. */
+static struct request_chain chain_to_tell(const struct exchange *x, size_t taken) {
+    const struct proxy_config *config = &x->proxy->config;
+    struct request_chain chain = {.origin = config->origin,
+                                  .scheme = config->scheme,
+                                  .prompt_bytes = x->rq.prompt_bytes,
+                                  .n_blocks = MIN(x->rq.n_blocks, (uint32_t)CHAIN_BLOCKS_MAX),
+                                  .blocks = x->rq.chain};
+    size_t left = HEAD_WITH_CHAIN_MAX - MIN(taken, (size_t)HEAD_WITH_CHAIN_MAX);
+
+    while (request_chain_text_max(chain.n_blocks) > left && chain.n_blocks > 0)
+        chain.n_blocks -= CEIL_DIV(chain.n_blocks, 64);
+    return chain;
+}
+
+void proxy_build_worker_head(struct exchange *x) {
+    const struct http_head *head = http_request_head(x->req);
+    struct buf *out = &x->out;
+    struct str host = {x->target.authority, x->target.authority_len};
+    struct str client = http_request_client(x->req);
+    struct str key = x->proxy->config.worker_key;
+    size_t room = http_kept_max(head) + host.len + key.len + OWN_MAX;
+    bool tells = x->target.tells_requests && x->is_generation && x->proxy->config.origin;
+    struct request_chain chain;
+    char *to;
+
+    if (tells) {
+        chain = chain_to_tell(x, room);
+        room += request_chain_text_max(chain.n_blocks);
+    }
+    buf_clear(out);
+    to = buf_reserve(out, room);
+    if (!to) return;
+    to = put(to, STR("POST "));
+    to = put(to, x->req->target);
+    to = put(to, STR(" HTTP/1.1\r\nhost: "));
+    to = put(to, host);
+    to = put(to, STR("\r\ncontent-length: "));
+    to = str_put_u64(to, proxy_body_len(x));
+    to = put(to, STR("\r\n"));
+    to = http_write_kept(to, head, http_request_head_bytes(x->req), kept_from_worker(x));
+    if (key.len) {
+        to = put(to, STR("authorization: Bearer "));
+        to = put(to, key);
+        to = put(to, STR("\r\n"));
+    }
+    if (x->is_salted && x->target.trusts_router) {
+        to = put(to, STR(WIRE_SALT ": "));
+        to = put(to, (struct str){x->salt, ISOLATION_SALT_CHARS});
+        to = put(to, STR("\r\n"));
+    }
+    if (tells) {
+        to = put(to, STR(WIRE_CHAIN ": "));
+        to = request_chain_put(to, &chain);
+        to = put(to, STR("\r\n"));
+    }
+    if (x->proxy->config.name) { /* behind what Via says already */
+        to = put(to, STR("via: 1.1 "));
+        to = put(to, str_of(x->proxy->config.name));
+        to = put(to, STR("\r\n"));
+    }
+    to = put(to, STR("x-request-id: "));
+    to = put(to, proxy_request_id(x));
+    to = put(to, STR("\r\nx-forwarded-for: "));
+    to = put(to, client);
+    to = put(to, http_request_is_tls(x->req) ? STR("\r\nx-forwarded-proto: https\r\n\r\n")
+                                             : STR("\r\nx-forwarded-proto: http\r\n\r\n"));
+    buf_commit(out, (size_t)(to - buf_ptr(out)));
+}
+
+/* --- to the client --------------------------------------------------------------------------------*/
+
+/* Framed anew below; ours; between workers and us; of the worker's own site, which is not the client's. */
+static uint32_t kept_from_client(const struct exchange *x) {
+    uint32_t ids = HTTP_NAME_BIT(HTTP_NAME_CONTENT_LENGTH) | HTTP_NAME_BIT(HTTP_NAME_X_REQUEST_ID) |
+                   HTTP_NAME_BIT(HTTP_NAME_SITE);
+
+    return x->proxy->config.expose_worker_headers ? ids : ids | HTTP_NAME_BIT(HTTP_NAME_OURS);
+}
+
+/* Decides how the body is framed for the client, and says so. A client that speaks 1.0 knows no
+ * chunks: without a length, closing is the end. */
+static char *put_framing(struct exchange *x, char *to) {
+    bool knows_chunks = x->req->minor_version >= 1;
+
+    x->is_chunked = false;
+    x->will_close = http_wants_close(x->req);
+    switch (x->head.framing) {
+    case HTTP_NO_BODY:
+        if (x->head.status_code != 204 && x->head.status_code != 304) {
+            to = put(to, STR("content-length: 0\r\n"));
+        }
+        break;
+    case HTTP_LENGTH_BODY:
+        to = put(to, STR("content-length: "));
+        to = str_put_u64(to, x->head.content_length);
+        to = put(to, STR("\r\n"));
+        break;
+    case HTTP_CHUNKED_BODY:
+    case HTTP_CLOSE_BODY:
+        x->is_chunked = knows_chunks;
+        if (knows_chunks) to = put(to, STR("transfer-encoding: chunked\r\n"));
+        x->will_close = x->will_close || !knows_chunks;
+        break;
+    }
+    if (x->will_close) return put(to, STR("connection: close\r\n"));
+    return knows_chunks ? to : put(to, STR("connection: keep-alive\r\n"));
+}
+
+static void append_explanation(struct exchange *x) {
+    struct buf *out = &x->out;
+
+    buf_appendf(out,
+                WIRE_ROUTE ": worker=%u attempts=%u blocks=%u matched=%u "
+                           "predicted_cached_tokens=%.0f cached_tokens=%lld",
+                x->target.worker, x->n_attempts, x->rq.n_blocks, x->ticket.matched_blocks,
+                x->ticket.cached_tokens, (long long)x->feedback.cached_tokens);
+    explain_append(out, &x->why, x->target.worker);
+    buf_append_str(out, STR("\r\n"));
+}
+
+/* The reason is that of the standard; of a code that has none there, what the worker says. */
+static char *put_status_line(char *to, const struct http_head *head, const char *data) {
+    uint16_t code = head->status_code;
+    struct str reason;
+
+    if (code == 200) return put(to, STR("HTTP/1.1 200 OK\r\n"));
+    reason = str_of(http_reason(code));
+    to = put(to, STR("HTTP/1.1 "));
+    to = str_put_u64(to, code);
+    *to++ = ' ';
+    to = put(to, reason.len ? reason : http_span_str(head->reason, data));
+    return put(to, STR("\r\n"));
+}
+
+void proxy_build_client_head(struct exchange *x, const char *data) {
+    struct buf *out = &x->out;
+    char *to;
+
+    buf_clear(out);
+    to = buf_reserve(out, http_kept_max(&x->head) + OWN_MAX);
+    if (!to) return;
+    to = put_status_line(to, &x->head, data);
+    to = http_write_kept(to, &x->head, data, kept_from_client(x));
+    to = put(to, STR("x-request-id: "));
+    to = put(to, proxy_request_id(x));
+    to = put(to, STR("\r\n"));
+    to = put_framing(x, to);
+    buf_commit(out, (size_t)(to - buf_ptr(out)));
+    if (x->wants_explanation) append_explanation(x);
+    buf_append_str(out, STR("\r\n"));
+}

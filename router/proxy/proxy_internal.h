@@ -1,0 +1,286 @@
+/* router/proxy/proxy_internal.h - what the files of the proxy share.
+ *
+ *   proxy.c        an exchange from the request to its end: route, attempt, retry, account
+ *   proxy_relay.c  the worker's answer: read, learned from, passed on, or broken off
+ *   proxy_watch.c  workers that have fallen silent
+ *   proxy_poison.c requests that seem to kill workers
+ *   proxy_head.c   the two heads that are written: to the worker, to the client
+ *   proxy_report.c what is left behind for people: counts, a line of the log
+ *   proxy_queue.c  waiting for a worker when all are at their limit
+ *   proxy_permit.c what may be asked for: paths, fields, explanations
+ *   proxy_admit.c  who asks, and whether there is room: keys, limits, tenants, waiting
+ *
+ * Flags come in two lives: those of the exchange, and those of its current attempt, which
+ * attempt_start sets back. */
+#ifndef ROUTER_PROXY_PROXY_INTERNAL_H
+#define ROUTER_PROXY_PROXY_INTERNAL_H
+
+#include <sys/uio.h>
+
+#include "common/base/list.h"
+#include "common/base/rng.h"
+#include "common/http/http_parse.h"
+#include "common/net/loop.h"
+#include "router/access/isolation.h"
+#include "router/access/keys.h"
+#include "router/access/refusals.h"
+#include "router/prompt/body_scan.h"
+#include "router/prompt/prompt_hash.h"
+#include "router/proxy/answer.h"
+#include "router/proxy/proxy.h"
+#include "router/proxy/retry.h"
+#include "router/proxy/sse_tail.h"
+#include "router/proxy/upstream.h"
+#include "router/registry/explain.h"
+#include "router/registry/registry.h"
+
+#define MAX_ATTEMPTS   8
+#define REQUEST_ID_MAX 128
+#define PROXY_N_PATHS  7   /* that are counted apart */
+#define PROXY_N_CODES  600 /* status codes are below */
+
+/* What workers say of their load is passed on this often, by each loop and for each worker. */
+#define LOAD_NOTE_US 100000u
+
+struct load_note {
+    uint64_t next_us;
+};
+
+struct proxy {
+    struct loop *loop;
+    struct registry *registry;
+    struct metrics *metrics;
+    struct log *log;
+    struct proxy_config config;
+    struct upstream_pool *pool;
+    struct rng rng;
+    struct prompt_seed_memo seed;
+    struct list idle, open; /* recycled exchanges; those under way */
+    struct loop_timer sweep;
+    uint64_t sweep_us;
+    struct load_note *notes; /* by worker */
+    uint32_t n_idle, n_open, n_retrying;
+    struct mailbox *box; /* what was decided about those that wait */
+    uint32_t n_owed;     /* exchanges that are over but for a mail */
+    struct metric *queue_wait;
+    struct metric *ttft, *duration, *prompt_tokens, *cached_tokens, *predicted_tokens;
+    struct metric *output_tokens, *prefix_blocks, *matched_blocks, *prompts_hit, *prompts_missed;
+    uint64_t n_reported, log_second, n_unlogged;
+    uint32_t n_logged;                     /* request lines in that second */
+    struct buf line;                       /* of the decision log */
+    struct registry_candidate *candidates; /* max_workers of them, once somebody asked why */
+    bool knows_clients;                    /* keys, tenants or isolation are on */
+    struct metric *client_aborts, *streams_broken;
+    struct metric *requests[PROXY_N_PATHS][PROXY_N_CODES]; /* NULL until there was one */
+};
+
+struct exchange {
+    struct list link; /* on proxy->open, on proxy->idle while recycled */
+    struct proxy *proxy;
+    struct http_request *req; /* NULL once answered or abandoned */
+    struct body_scan scan;
+    uint64_t start_us;
+    struct route_request rq;
+    struct route_ticket ticket;
+    struct registry_target target;
+    struct upstream *up;
+    struct loop_timer timeout, retry;
+    struct registry_waiter waiter;
+    struct loop_timer patience; /* while is_waiting */
+    uint64_t queued_us;
+    struct loop_timer prefill; /* when a worker that does not say so should have its first token */
+    struct loop_task send;     /* the request, at the end of the turn in which it got a worker */
+    struct loop_task recycle;
+
+    uint64_t *chain; /* grows, is kept */
+    uint32_t chain_cap;
+    uint32_t tried[MAX_ATTEMPTS], tried_incarnations[MAX_ATTEMPTS]; /* workers */
+    uint32_t n_tried, n_lost, n_attempts;
+    uint32_t max_lost;    /* after so many it is what workers die of, it seems */
+    uint32_t n_pauses;    /* for the retry budget */
+    uint32_t n_drained;   /* workers that were draining when they got it */
+    uint32_t n_unreached; /* attempts that reached no worker */
+    uint32_t n_accused;   /* workers that answered it with an error, or with nothing */
+    struct registry_accused accused[MAX_ATTEMPTS];
+    uint64_t waited_us;             /* in the queue */
+    struct key_use key;             /* by which it was let in */
+    struct str tenant;              /* whose it is; empty: nobody's in particular */
+    struct isolation_splice splice; /* if is_salted: how workers that do not trust us are told */
+    char salt[ISOLATION_SALT_CHARS + 1];
+    uint64_t retry_after_us; /* what a refusal says; 0: a second */
+    const char *failure;     /* why the last attempt failed */
+    char request_id[REQUEST_ID_MAX + 1];
+    uint8_t request_id_len;
+    uint32_t kinds;          /* of workers that serve its path, a bit each */
+    uint32_t kinds_unsalted; /* those that read no salt there, if tenants are apart */
+    bool wants_explanation;
+    struct explanation why; /* if it does, or decisions are logged */
+    bool is_generation; /* computes its prompt: what is read from it stays in the worker's cache */
+    bool is_safe;       /* may be sent twice: see forward.h */
+    bool is_completion; /* its answer has choices */
+    bool is_salted;     /* its tenant shares no cache with others */
+    bool has_sent;      /* bytes have gone to the client: no retry any more */
+    bool is_routed;     /* the ticket is open */
+    bool is_waiting;    /* in the queue, as far as this loop knows */
+    bool is_refused;    /* and counted as such */
+    bool is_retry;      /* counted in proxy->n_retrying */
+
+    /* Of the current attempt. */
+    struct buf out; /* request head for the worker, then response head for the client */
+    struct http_head head;
+    struct http_body body;
+    struct route_feedback feedback;
+    struct sse_tail said; /* what its body says of tokens */
+    uint64_t first_token_us;
+    uint64_t sent_bytes;
+    uint64_t seen_bytes, seen_us; /* of a stream: how far it was, and when (proxy_watch.c) */
+    uint64_t hung_bytes, hung_us; /* and when its worker was found to hang; 0: it does not */
+    uint32_t n_interim;           /* 1xx heads so far */
+    bool owes_first_token;        /* it came, and the registry has not heard of it yet */
+    bool was_stale; /* begun again, because the connection had died while it was idle */
+    bool has_input, has_head, is_sse, is_paused;
+    bool is_json, is_accused;
+    bool is_unproven; /* an error passed on for want of budget: others might answer alike */
+    char first_byte, last_byte; /* of a JSON answer, blanks aside */
+    enum answer_fault fault;    /* found in what has come so far */
+    bool is_spoilt;             /* found when the client had seen a part */
+    bool is_refusal;            /* an error that blames the request */
+    bool is_chunked;            /* the body, as the client gets it */
+    bool will_close;            /* the client was told that the connection ends with this answer */
+};
+
+static inline struct str proxy_request_id(const struct exchange *x) {
+    return (struct str){x->request_id, x->request_id_len};
+}
+
+/* --- proxy.c ------------------------------------------------------------------------------------ */
+
+/* Ends the routed attempt, if there is one. */
+void proxy_account(struct exchange *x, bool is_aborted, enum registry_outcome outcome);
+void proxy_drop_upstream(struct exchange *x);
+
+/* The first token came; the registry hears of it at the end of what is being read, with the end of
+ * the answer if that has come too. */
+void proxy_tell_first_token(struct exchange *x);
+
+/* If this attempt is a retry, it no longer counts as one: it is answered, or over. */
+void proxy_settle_retry(struct exchange *x);
+
+/* The request is over: metrics, log; x is recycled at the end of the turn. The client's request is
+ * the caller's to end. */
+void proxy_close(struct exchange *x, int code);
+
+/* The attempt failed before the client saw anything; `cause`: a RETRY_ bit; `is_lost`: the worker died
+ * on it. Tries elsewhere, waits for a worker when all are out of service, or answers. Either way x has
+ * moved on. */
+void proxy_attempt_failed(struct exchange *x, const char *reason, uint32_t cause, bool is_lost,
+                          enum registry_outcome outcome);
+
+/* The worker's answer is an error, or none, and nothing of it has been sent. True: another worker has
+ * the request now. False: this is the answer to pass on. */
+bool proxy_replace_answer(struct exchange *x, const char *reason, uint32_t cause,
+                          enum registry_outcome outcome);
+
+/* The answer at hand is passed on, and is an error or none: its worker is blamed, unless others have
+ * answered alike, or could not be asked because too many requests were being retried. Else a client whose
+ * requests fail everywhere would spend the budget and then have worker after worker ejected. Returns the
+ * outcome to account. */
+MUST_USE enum registry_outcome proxy_answer_failed(struct exchange *x,
+                                                   enum registry_outcome outcome);
+
+/* The connection had been closed while it was idle: the same worker again, on a fresh one. */
+void proxy_attempt_was_stale(struct exchange *x);
+
+/* The worker does not want it (429, 503). True: another worker has it now. False: nobody else does,
+ * and this worker's answer is the one to pass on. */
+bool proxy_try_another(struct exchange *x);
+
+/* The same of a worker that refused because it drains, which the registry has heard: that is nobody's
+ * failure, so it costs neither an attempt nor a retry. */
+bool proxy_leave_draining(struct exchange *x);
+
+/* Its worker hangs: another gets it, if one can. */
+void proxy_leave_hung(struct exchange *x);
+
+/* --- proxy_report.c ----------------------------------------------------------------------------- */
+
+void proxy_prepare_reports(struct proxy *p);
+void proxy_explain(struct exchange *x);          /* before it is routed: x->why */
+void proxy_report(struct exchange *x, int code); /* once, while the client's request is there */
+
+/* --- proxy_poison.c ----------------------------------------------------------------------------- */
+
+/* Whether this client has sent a body that lost as many workers as may be. Asked once it is known
+ * whose the request is. One that lost workers to others may lose one, from here on. */
+bool proxy_is_poison(struct exchange *x);
+void proxy_refuse_poison(struct exchange *x); /* answers 503 */
+void proxy_fail_poison(struct exchange *x);   /* the same, and remembers it */
+
+/* --- proxy_watch.c ------------------------------------------------------------------------------ */
+
+void proxy_watch_start(struct proxy *p);
+void proxy_watch_stop(struct proxy *p);
+
+/* --- proxy_relay.c ------------------------------------------------------------------------------ */
+
+extern const struct upstream_user proxy_relay;
+
+void proxy_client_has_room(struct exchange *x);
+
+/* Ends an answer of which the client has seen a part. */
+enum break_cause { BROKEN_WORKER_LOST, BROKEN_TIMEOUT, BROKEN_IDLE, BROKEN_SHUTDOWN };
+void proxy_break_off(struct exchange *x, enum break_cause cause);
+
+/* Nothing has been sent: answers with an error of our own. */
+void proxy_fail(struct exchange *x, enum status st, const struct error *err);
+
+void proxy_attempt(struct exchange *x); /* sends the request to where it was routed */
+void proxy_recycle(struct exchange *x); /* at the end of the turn */
+
+/* --- proxy_queue.c ------------------------------------------------------------------------------ */
+
+void proxy_queue_init(struct exchange *x);
+void proxy_queue_fini(struct proxy *p); /* no exchange is open */
+
+/* Routes the first attempt, or another one when every worker is out of service. ST_AGAIN: it waits its
+ * turn, and is attempted or refused later. */
+MUST_USE enum status proxy_seek(struct exchange *x, struct error *err);
+
+/* The exchange is over; it may have been waiting. False: it must be kept for a mail. */
+bool proxy_leave_queue(struct exchange *x);
+
+/* --- proxy_permit.c ------------------------------------------------------------------------------ */
+
+/* From the head, before anything is done for the request; from its scanned body; and once it is known
+ * where an attempt goes. ST_LOOP, ST_NOT_FOUND, ST_FORBIDDEN with a sentence, counted and logged. */
+MUST_USE enum status proxy_permit_call(struct exchange *x, struct error *err);
+MUST_USE enum status proxy_permit_body(struct exchange *x, struct error *err);
+MUST_USE enum status proxy_permit_target(struct exchange *x, struct error *err);
+
+/* --- proxy_admit.c ------------------------------------------------------------------------------ */
+
+/* Finds out whose the scanned request is, and counts it against the limits of its key. */
+MUST_USE enum status proxy_enter(struct exchange *x, struct error *err);
+
+/* The body as the worker gets it: the client's bytes but for a salt. At most 3 pieces. */
+size_t proxy_body_len(const struct exchange *x);
+int proxy_body_pieces(const struct exchange *x, struct iovec *pieces);
+
+void proxy_leave(struct exchange *x); /* at its end; once more is fine */
+
+/* The request is refused: once, before its answer is made. */
+void proxy_count_refusal(struct exchange *x, enum refusal reason);
+void proxy_count_failure(struct exchange *x, enum status st); /* for what `st` says, if not yet */
+
+/* Tells a client that is refused when it may come again. */
+void proxy_add_retry_after(struct exchange *x);
+
+/* --- proxy_head.c ------------------------------------------------------------------------------- */
+
+/* Keeps a request id that is safe to pass on and to log; makes one otherwise. */
+void proxy_choose_request_id(struct exchange *x);
+
+void proxy_build_worker_head(struct exchange *x); /* both into x->out: see buf_status */
+void proxy_build_client_head(struct exchange *x, const char *data);
+
+#endif

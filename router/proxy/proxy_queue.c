@@ -1,0 +1,175 @@
+/* router/proxy/proxy_queue.c - an exchange that waits its turn, because every worker is at its limit.
+ *
+ *      proxy_seek ──room──▶ attempt
+ *          │
+ *          └─ waits on its loop: the client's connection stays open, nothing is sent
+ *                 │
+ *                 ├─ a place is free: a mail, with the ticket already open ──▶ attempt
+ *                 ├─ another has the better right to wait: a mail           ──▶ 429
+ *                 ├─ --queue-timeout                                        ──▶ 503
+ *                 └─ the client leaves: out of the queue at once
+ *
+ * Whoever frees a place chooses who gets it and routes that request there and then, under the
+ * registry's lock; its own loop hears of it by mail. If the client has left while the mail was under
+ * way, the exchange is *owed* a mail: it is kept until that has come, and gives the place back. */
+#include "router/proxy/proxy_internal.h"
+
+#include <sched.h>
+
+#include "common/base/hash.h"
+#include "common/base/mem.h"
+#include "common/telemetry/metrics.h"
+
+static void count_refusal(struct exchange *x, const char *limit) {
+    bool is_size = strcmp(limit, refusal_names[REFUSAL_QUEUE_SIZE]) == 0;
+
+    proxy_count_refusal(x, is_size ? REFUSAL_QUEUE_SIZE : REFUSAL_QUEUE_TIMEOUT);
+}
+
+/* A number in a header or in the body; what is none says nothing. */
+static int32_t to_priority(struct str text, int32_t otherwise) {
+    bool is_negative = text.len > 1 && text.ptr[0] == '-';
+    uint64_t n;
+
+    if (is_negative) text = (struct str){text.ptr + 1, text.len - 1};
+    if (!text.len || str_to_u64(text, &n) != ST_OK) return otherwise;
+    n = MIN(n, (uint64_t)INT32_MAX);
+    return is_negative ? -(int32_t)n : (int32_t)n;
+}
+
+/* As its key has, or later if the request says so. */
+static int32_t priority_of(const struct exchange *x) {
+    int32_t own = x->key.key ? x->key.priority : 0, asked = own;
+
+    asked = to_priority(http_request_header(x->req, STR("x-incipit-priority")), asked);
+    asked = to_priority(http_request_header(x->req, STR("x-smg-priority")), asked);
+    asked = to_priority(x->scan.spans[BODY_PRIORITY], asked);
+    return MAX(own, asked);
+}
+
+/* --- decided -------------------------------------------------------------------------------------*/
+
+static void stop_waiting(struct exchange *x) {
+    struct proxy *p = x->proxy;
+    uint64_t waited_us = loop_now_us(p->loop) - x->queued_us;
+
+    x->is_waiting = false;
+    x->waited_us += waited_us;
+    loop_timer_stop(&x->patience);
+    metric_observe(p->queue_wait, (double)waited_us * 1e-6);
+}
+
+/* The client did not wait for it. */
+static void pay(struct exchange *x) {
+    x->proxy->n_owed--;
+    x->is_routed = x->waiter.is_granted;
+    proxy_account(x, true, OUTCOME_UNKNOWN);
+    proxy_recycle(x);
+}
+
+static void on_decided(struct mail *mail, void *arg) {
+    struct registry_waiter *w = CONTAINER_OF(mail, struct registry_waiter, mail);
+    struct exchange *x = CONTAINER_OF(w, struct exchange, waiter);
+    struct error err = {0};
+
+    (void)arg;
+    if (!x->req) {
+        pay(x);
+        return;
+    }
+    stop_waiting(x);
+    if (w->is_granted) {
+        x->is_routed = true;
+        proxy_attempt(x);
+        return;
+    }
+    count_refusal(x, w->limit);
+    error_set(&err, ST_BUSY,
+              "all workers are at their limit, the queue is full (--queue-size), and another has "
+              "fewer requests in it: try again later");
+    proxy_fail(x, ST_BUSY, &err);
+}
+
+static void on_impatient(void *arg) {
+    struct exchange *x = arg;
+    struct error err = {0};
+
+    if (!registry_leave(x->proxy->registry, &x->waiter)) return; /* its mail is on the way */
+    stop_waiting(x);
+    count_refusal(x, "queue-timeout");
+    error_set(
+        &err, ST_UNAVAILABLE,
+        "no worker had a place within the %.1f s of --queue-timeout, being at its limit or out "
+        "of service: try again later",
+        (double)x->proxy->config.queue_timeout_us * 1e-6);
+    proxy_fail(x, ST_UNAVAILABLE, &err);
+}
+
+/* --- waiting -------------------------------------------------------------------------------------*/
+
+void proxy_queue_init(struct exchange *x) {
+    loop_timer_init(&x->patience, x->proxy->loop, on_impatient, x);
+}
+
+/* Who it is and how urgent, which nobody asks while there is room; and where its mail goes. */
+static enum status prepare_to_wait(struct exchange *x, struct error *err) {
+    struct proxy *p = x->proxy;
+    struct registry_waiter *w = &x->waiter;
+    enum status st = ST_OK;
+
+    if (!p->box) st = mailbox_open(&p->box, p->loop, on_decided, p, err);
+    w->box = p->box;
+    w->limit = NULL;
+    w->priority = priority_of(x);
+    w->tenant = hash_64(x->tenant.ptr ? x->tenant.ptr : "", x->tenant.len, p->config.hash_secret);
+    return st;
+}
+
+enum status proxy_seek(struct exchange *x, struct error *err) {
+    struct proxy *p = x->proxy;
+    uint64_t now_us = loop_now_us(p->loop);
+    enum status st;
+
+    x->rq.now_us = now_us;
+    x->waiter.limit = NULL;
+    if (x->wants_explanation || p->config.decisions) proxy_explain(x);
+    st = registry_enter(p->registry, x->scan.model, &x->rq, &x->ticket, &x->target, NULL, err);
+    if (st == ST_AGAIN) {
+        st = prepare_to_wait(x, err);
+        if (st != ST_OK) return st;
+        st = registry_enter(p->registry, x->scan.model, &x->rq, &x->ticket, &x->target, &x->waiter,
+                            err);
+    }
+    x->is_routed = st == ST_OK;
+    if (st == ST_AGAIN) {
+        x->is_waiting = true;
+        x->queued_us = now_us; /* x->rq is the registry's while it waits */
+        loop_timer_start(&x->patience, p->config.queue_timeout_us -
+                                           MIN(x->waited_us, p->config.queue_timeout_us));
+    } else if (st != ST_OK && x->waiter.limit) {
+        x->retry_after_us = MAX(x->waiter.wait_us, 1000000u);
+        count_refusal(x, x->waiter.limit);
+    }
+    return st;
+}
+
+bool proxy_leave_queue(struct exchange *x) {
+    if (!x->is_waiting) return true;
+    stop_waiting(x);
+    if (registry_leave(x->proxy->registry, &x->waiter)) return true;
+    x->proxy->n_owed++;
+    return false;
+}
+
+void proxy_queue_fini(struct proxy *p) {
+    struct list mails, *link;
+
+    list_init(&mails);
+    while (p->n_owed) { /* decided and not yet told: a moment */
+        if (mailbox_take(p->box, &mails) == 0) sched_yield();
+        while ((link = list_pop_front(&mails)) != NULL)
+            on_decided(mail_of(link), p);
+        loop_turn(p->loop, 0); /* recycles */
+    }
+    mailbox_close(p->box);
+}

@@ -1,0 +1,181 @@
+/* router/proxy/proxy_report.c - what an exchange leaves behind for people: counts, and one line of the log.
+ *
+ * Every exchange comes through here once, when it is over. Counters are looked up once per loop, which
+ * has a part of each to itself, and then only added to; the line is written by the log's own thread.
+ * Never prompts, never keys. */
+#include "router/proxy/proxy_internal.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/base/clock.h"
+#include "common/base/mem.h"
+#include "common/telemetry/log.h"
+#include "router/metrics/router_metrics.h"
+#include "router/proxy/decision_log.h"
+
+#define DECISION_LINE_MAX (256u * 1024)
+
+/* Counts a request by path and code. Paths come from clients: those that are not known share one
+ * label. What was counted before is remembered, so that no label is composed twice. */
+static void count_request(struct proxy *p, struct str path, int code) {
+    static const struct str known[PROXY_N_PATHS] = {{"/v1/chat/completions", 20},
+                                                    {"/v1/completions", 15},
+                                                    {"/generate", 9},
+                                                    {"/v1/embeddings", 14},
+                                                    {"/tokenize", 9},
+                                                    {"/detokenize", 11},
+                                                    {"other", 5}};
+    struct metric **counter;
+    char text[16];
+    size_t i = 0;
+
+    while (i + 1 < PROXY_N_PATHS && !str_eq(path, known[i]))
+        i++;
+    assert(code >= 0 && code < PROXY_N_CODES);
+    counter = &p->requests[i][code];
+    if (!*counter) {
+        snprintf(text, sizeof(text), "%d", code);
+        *counter = metric_part(p->metrics,
+                               METRICS_GET(p->metrics, ROUTER_requests_total, known[i].ptr, text));
+    }
+    metric_inc(*counter);
+}
+
+static void count_tokens(const struct exchange *x) {
+    struct proxy *p = x->proxy;
+    const struct route_feedback *f = &x->feedback;
+    int64_t output_tokens = sse_tail_tokens(&x->said);
+
+    if (f->prompt_tokens > 0) metric_add(p->prompt_tokens, (uint64_t)f->prompt_tokens);
+    if (f->cached_tokens > 0) metric_add(p->cached_tokens, (uint64_t)f->cached_tokens);
+    if (output_tokens > 0) metric_add(p->output_tokens, (uint64_t)output_tokens);
+    if (!x->first_token_us) return;
+    metric_add(p->predicted_tokens, (uint64_t)x->ticket.cached_tokens);
+    metric_add(p->prefix_blocks, x->ticket.n_blocks);
+    metric_add(p->matched_blocks, x->ticket.matched_blocks);
+    metric_inc(x->ticket.matched_blocks ? p->prompts_hit : p->prompts_missed);
+}
+
+static double seconds_since_start(const struct exchange *x, uint64_t then_us) {
+    return (double)(then_us - x->start_us) * 1e-6;
+}
+
+/* Lines beyond what the log would take this second are not even composed: that would cost a busy
+ * loop more than all its counting. */
+static bool has_room_in_log(struct proxy *p) {
+    uint64_t second = loop_now_us(p->loop) / 1000000;
+
+    if (!log_is_on(p->log, LOG_INFO)) return false;
+    if (second != p->log_second) {
+        p->log_second = second;
+        p->n_logged = 0;
+    }
+    if (p->n_logged < p->config.log_rate) {
+        p->n_logged++;
+        return true;
+    }
+    p->n_unlogged++;
+    return false;
+}
+
+/* The requests that --log-requests wants to see, and failures. */
+static bool is_logged(struct proxy *p, int code) {
+    if (p->config.log_every == 0) return false;
+    if (++p->n_reported % p->config.log_every != 0 && code < 500) return false;
+    return has_room_in_log(p);
+}
+
+/* As its key's file or a gateway calls it. */
+static struct str tenant_name(const struct exchange *x) {
+    if (!x->tenant.ptr || (x->key.key && !key_is_named(x->key.key))) return STR("");
+    return x->tenant;
+}
+
+static void log_request(const struct exchange *x, int code, double duration_s) {
+    struct str model = x->scan.model;
+    bool was_sent = x->n_attempts > 0;
+
+    log_event(x->proxy->log, LOG_INFO, "request", log_z("id", x->request_id), log_i64("code", code),
+              log_str("path", x->req->path), log_str("model", model.ptr ? model : STR("")),
+              log_str("tenant", tenant_name(x)),
+              log_i64("worker", was_sent ? (int64_t)x->target.worker : -1),
+              log_u64("attempts", x->n_attempts), log_bool("stream", x->is_sse),
+              log_f64("duration_s", duration_s),
+              log_f64("ttft_s", x->first_token_us ? seconds_since_start(x, x->first_token_us) : 0),
+              log_u64("body_bytes", x->req->body.len), log_u64("answer_bytes", x->sent_bytes),
+              log_i64("prompt_tokens", x->feedback.prompt_tokens),
+              log_i64("cached_tokens", x->feedback.cached_tokens),
+              log_f64("predicted_cached_tokens", was_sent ? x->ticket.cached_tokens : 0),
+              log_u64("blocks", x->rq.n_blocks),
+              log_u64("matched_blocks", was_sent ? x->ticket.matched_blocks : 0),
+              log_i64("output_tokens", MAX(sse_tail_tokens(&x->said), 0)),
+              log_u64("skipped", x->proxy->n_unlogged));
+    x->proxy->n_unlogged = 0;
+}
+
+static void log_decision(const struct exchange *x, int code, double duration_s) {
+    struct proxy *p = x->proxy;
+    struct str model = x->scan.model;
+
+    decision_log_put(
+        p->config.decisions,
+        &(struct decision){
+            .id = proxy_request_id(x),
+            .model = model.ptr ? model : STR(""),
+            .arrived_wall_us = clock_wall_us() - (uint64_t)(duration_s * 1e6),
+            .code = code,
+            .worker = x->target.worker,
+            .n_attempts = x->n_attempts,
+            .rq = &x->rq,
+            .ticket = &x->ticket,
+            .why = &x->why,
+            .feedback = x->feedback,
+            .output_tokens = MAX(sse_tail_tokens(&x->said), 0),
+            .ttft_s = x->first_token_us ? seconds_since_start(x, x->first_token_us) : 0,
+            .duration_s = duration_s,
+        },
+        &p->line);
+}
+
+void proxy_explain(struct exchange *x) {
+    struct proxy *p = x->proxy;
+
+    if (!p->candidates) {
+        p->candidates = mem_try(p->config.max_workers * sizeof(*p->candidates));
+        if (!p->candidates) return;
+    }
+    explain(p->registry, x->scan.model, &x->rq, p->candidates, p->config.max_workers, &x->why);
+}
+
+void proxy_report(struct exchange *x, int code) {
+    struct proxy *p = x->proxy;
+    double duration_s = seconds_since_start(x, loop_now_us(p->loop));
+
+    count_request(p, x->req->path, code);
+    count_tokens(x);
+    metric_observe(p->duration, duration_s);
+    if (x->first_token_us) metric_observe(p->ttft, seconds_since_start(x, x->first_token_us));
+    if (is_logged(p, code)) log_request(x, code, duration_s);
+    if (p->config.decisions && x->n_attempts > 0) log_decision(x, code, duration_s);
+}
+
+/* Of a metric that all loops count in. */
+static struct metric *own_part(struct proxy *p, uint32_t id) {
+    return metric_part(p->metrics, metrics_at(p->metrics, id));
+}
+
+void proxy_prepare_reports(struct proxy *p) {
+    buf_init(&p->line, DECISION_LINE_MAX);
+    p->ttft = own_part(p, ROUTER_ttft_seconds);
+    p->duration = own_part(p, ROUTER_request_duration_seconds);
+    p->prompt_tokens = own_part(p, ROUTER_prompt_tokens_total);
+    p->cached_tokens = own_part(p, ROUTER_cached_tokens_total);
+    p->predicted_tokens = own_part(p, ROUTER_predicted_cached_tokens_total);
+    p->output_tokens = own_part(p, ROUTER_output_tokens_total);
+    p->prefix_blocks = own_part(p, ROUTER_prefix_blocks_total);
+    p->matched_blocks = own_part(p, ROUTER_matched_prefix_blocks_total);
+    p->prompts_hit = own_part(p, ROUTER_prompts_hit_total);
+    p->prompts_missed = own_part(p, ROUTER_prompts_missed_total);
+}

@@ -1,0 +1,131 @@
+/* router/proxy/proxy_watch.c - exchanges whose worker has fallen silent.
+ *
+ * Nothing is measured on the way of a request: all open exchanges are on one list, and a timer walks
+ * it a few times a second and compares. What it looks for:
+ *
+ *      no first byte of a body for --first-byte-timeout      tried elsewhere, like any other failure
+ *      no further byte for --stream-idle-timeout      ended: a stream with an error event
+ *      the same, its worker found to hang      a tenth of that, from when it was found to
+ *
+ * The timeout is long because an engine may hold a stream up for long in good order: it preempts, or
+ * computes long prompts of others first. One that does not answer its probes either has no such excuse;
+ * it has again once it answers them, or sends a byte of the stream.
+ *
+ * And when the probes find that a worker hangs (health.h), the control loop says so here, and what
+ * waits for that worker and has sent its client nothing is given to another at once. That is not paid
+ * from the retry budget: the work is not added to the fleet's, it is what the hung worker would have
+ * done. If nobody else can take it, it stays: the worker may come back. */
+#include "router/proxy/proxy_internal.h"
+
+#define SWEEP_US      250000u /* or oftener, so that a short timeout is a quarter late at most */
+#define SWEEP_MIN_US  10000u
+#define HUNG_PATIENCE 10 /* times less than with a worker that answers its probes */
+
+/* Of the answer's body: a head alone is a promise. */
+static bool waits_for_first_byte(const struct exchange *x) {
+    return x->is_routed && x->up && !x->has_sent;
+}
+
+/* Found to hang, and has sent nothing since. */
+static bool is_suspect(const struct exchange *x) {
+    return x->hung_us && x->hung_bytes == x->sent_bytes;
+}
+
+static uint64_t since_us(uint64_t then_us, uint64_t now_us) {
+    return now_us > then_us ? now_us - then_us : 0;
+}
+
+static bool is_idle_answer(struct exchange *x, uint64_t now_us) {
+    uint64_t usual_us = x->proxy->config.stream_idle_timeout_us;
+
+    if (!x->has_sent || !x->up) return false;
+    if (x->is_paused || x->seen_bytes != x->sent_bytes || !x->seen_us) {
+        x->seen_bytes = x->sent_bytes;
+        x->seen_us = now_us;
+        return false;
+    }
+    return now_us - x->seen_us >= usual_us ||
+           (is_suspect(x) &&
+            since_us(MAX(x->seen_us, x->hung_us), now_us) >= usual_us / HUNG_PATIENCE);
+}
+
+static void look_at(struct exchange *x, uint64_t now_us) {
+    const struct proxy_config *config = &x->proxy->config;
+
+    /* A place may have been given by another loop, whose clock is ahead of ours. */
+    if (config->first_byte_timeout_us && waits_for_first_byte(x) &&
+        since_us(x->rq.now_us, now_us) >= config->first_byte_timeout_us) {
+        proxy_attempt_failed(x, "first_byte_timeout", RETRY_TIMEOUT, false, OUTCOME_FAILED);
+    } else if (config->stream_idle_timeout_us && is_idle_answer(x, now_us)) {
+        proxy_break_off(x, BROKEN_IDLE);
+    }
+}
+
+/* Looking may end the exchange looked at, which leaves the list then, and no other. */
+static void on_sweep(void *arg) {
+    struct proxy *p = arg;
+    uint64_t now_us = loop_now_us(p->loop);
+
+    LIST_FOR_EACH(it, &p->open) {
+        look_at(LIST_ENTRY(it, struct exchange, link), now_us);
+    }
+    loop_timer_start(&p->sweep, p->sweep_us);
+}
+
+static uint64_t sweep_for(uint64_t timeout_us, uint64_t sweep_us) {
+    return timeout_us ? MIN(sweep_us, MAX(timeout_us / 4, SWEEP_MIN_US)) : sweep_us;
+}
+
+void proxy_watch_start(struct proxy *p) {
+    uint64_t first_us = p->config.first_byte_timeout_us, idle_us = p->config.stream_idle_timeout_us;
+
+    loop_timer_init(&p->sweep, p->loop, on_sweep, p);
+    p->sweep_us = sweep_for(first_us, sweep_for(idle_us, SWEEP_US));
+    if (first_us || idle_us) loop_timer_start(&p->sweep, p->sweep_us);
+}
+
+void proxy_watch_stop(struct proxy *p) {
+    loop_timer_fini(&p->sweep);
+}
+
+void proxy_end_all(struct proxy *p) {
+    struct error err = {0};
+
+    error_set(&err, ST_UNAVAILABLE, "the router is shutting down: send the request again");
+    LIST_FOR_EACH(it, &p->open) {
+        struct exchange *x = LIST_ENTRY(it, struct exchange, link);
+
+        if (x->has_sent) {
+            proxy_break_off(x, BROKEN_SHUTDOWN);
+        } else {
+            proxy_fail(x, ST_UNAVAILABLE, &err);
+        }
+    }
+}
+
+static bool is_with(const struct exchange *x, uint32_t worker, uint32_t incarnation) {
+    return x->is_routed && x->up && x->target.worker == worker &&
+           x->target.incarnation == incarnation;
+}
+
+void proxy_worker_hung(struct proxy *p, uint32_t worker, uint32_t incarnation) {
+    LIST_FOR_EACH(it, &p->open) {
+        struct exchange *x = LIST_ENTRY(it, struct exchange, link);
+
+        if (!is_with(x, worker, incarnation)) continue;
+        if (!x->has_sent) {
+            proxy_leave_hung(x);
+        } else if (!is_suspect(x)) {
+            x->hung_us = loop_now_us(p->loop);
+            x->hung_bytes = x->sent_bytes;
+        }
+    }
+}
+
+void proxy_worker_answers(struct proxy *p, uint32_t worker, uint32_t incarnation) {
+    LIST_FOR_EACH(it, &p->open) {
+        struct exchange *x = LIST_ENTRY(it, struct exchange, link);
+
+        if (is_with(x, worker, incarnation)) x->hung_us = 0;
+    }
+}

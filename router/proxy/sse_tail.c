@@ -1,0 +1,189 @@
+/* router/proxy/sse_tail.c - two readers side by side: lines, and numbers behind names.
+ *
+ * Lines are judged by their first bytes, straight from the payload when they lie whole in it.
+ *
+ * Numbers are looked for at each '_', which is rare in text and has memchr's speed. What lies across
+ * the border of two payloads is found in the carry and the next payload's beginning put together;
+ * what is found twice that way is the same number again, or more of its digits. */
+#include "router/proxy/sse_tail.h"
+
+#include <string.h>
+
+#define BLANKS_MAX 4
+#define DIGITS_MAX 10 /* so that a name, its blanks and its number are shorter than the carry */
+
+void sse_tail_init(struct sse_tail *t, bool is_stream) {
+    memset(t, 0, offsetof(struct sse_tail, head)); /* of what is kept, n_head and n_carry tell */
+    t->prompt_tokens = t->cached_tokens = t->completion_tokens = -1;
+    t->is_stream = is_stream;
+}
+
+int64_t sse_tail_tokens(const struct sse_tail *t) {
+    if (t->completion_tokens >= 0) return t->completion_tokens;
+    return t->n_events ? (int64_t)t->n_events : -1;
+}
+
+bool sse_tail_is_amid_event(const struct sse_tail *t) {
+    return t->has_lines || t->n_head > 0;
+}
+
+/* --- numbers -------------------------------------------------------------------------------------*/
+
+static size_t skip_blanks(struct str s, size_t i) {
+    size_t end = MIN(s.len, i + BLANKS_MAX);
+
+    while (i < end && s.ptr[i] == ' ')
+        i++;
+    return i;
+}
+
+/* Is the quoted name that ends before s.ptr[end] this one, which has its opening quote? That must not
+ * be escaped; `before` is what comes before s. Inlined for each name, a comparison is two words. */
+static inline bool name_ends_at(struct str s, size_t end, struct str name, char before) {
+    size_t begin = end - name.len;
+
+    if (end < name.len || memcmp(s.ptr + begin, name.ptr, name.len) != 0) return false;
+    return (begin ? s.ptr[begin - 1] : before) != '\\';
+}
+
+/* `i` is behind the closing quote of a name. */
+static void read_number(struct str s, size_t i, int64_t *out) {
+    int64_t value = 0;
+    size_t begin, end;
+
+    i = skip_blanks(s, i);
+    if (i >= s.len || s.ptr[i] != ':') return;
+    begin = i = skip_blanks(s, i + 1);
+    end = MIN(s.len, begin + DIGITS_MAX);
+    for (; i < end && (unsigned)(s.ptr[i] - '0') <= 9; i++)
+        value = value * 10 + (s.ptr[i] - '0');
+    if (i > begin) *out = MIN(value, INT32_MAX);
+}
+
+static void find_numbers(struct sse_tail *t, struct str s, char before) {
+    static const struct str end = {"_tokens\"", 8};
+    const char *p = s.ptr, *last = s.ptr + s.len;
+
+    while ((p = memchr(p, '_', (size_t)(last - p))) != NULL) {
+        size_t at = (size_t)(p++ - s.ptr);
+
+        if (s.len - at < end.len || memcmp(s.ptr + at, end.ptr, end.len) != 0) continue;
+        if (name_ends_at(s, at, STR("\"prompt"), before)) {
+            read_number(s, at + end.len, &t->prompt_tokens);
+        } else if (name_ends_at(s, at, STR("\"completion"), before)) {
+            read_number(s, at + end.len, &t->completion_tokens);
+        } else if (name_ends_at(s, at, STR("\"cached"), before)) {
+            read_number(s, at + end.len, &t->cached_tokens);
+        }
+    }
+}
+
+/* A name that begins with the very first byte of a full carry was complete before: a backslash in
+ * front keeps it from being looked at without what came before it. */
+static void find_across(struct sse_tail *t, struct str payload) {
+    char joint[2 * SSE_TAIL_CARRY_BYTES];
+    size_t n = MIN(payload.len, SSE_TAIL_CARRY_BYTES);
+
+    memcpy(joint, t->carry, t->n_carry);
+    memcpy(joint + t->n_carry, payload.ptr, n);
+    find_numbers(t, (struct str){joint, t->n_carry + n},
+                 t->n_carry == SSE_TAIL_CARRY_BYTES ? '\\' : '\n');
+}
+
+/* Nothing reaches across the end of a line. */
+static void keep_carry(struct sse_tail *t, struct str payload) {
+    size_t old;
+
+    if (payload.ptr[payload.len - 1] == '\n') {
+        t->n_carry = 0;
+        return;
+    }
+    if (payload.len >= SSE_TAIL_CARRY_BYTES) {
+        memcpy(t->carry, payload.ptr + payload.len - SSE_TAIL_CARRY_BYTES, SSE_TAIL_CARRY_BYTES);
+        t->n_carry = SSE_TAIL_CARRY_BYTES;
+        return;
+    }
+    old = MIN(t->n_carry, SSE_TAIL_CARRY_BYTES - payload.len);
+    memmove(t->carry, t->carry + t->n_carry - old, old);
+    memcpy(t->carry + old, payload.ptr, payload.len);
+    t->n_carry = (uint8_t)(old + payload.len);
+}
+
+/* --- lines ---------------------------------------------------------------------------------------*/
+
+/* What a field says, if the line is that field. */
+static bool field_value(struct str line, struct str name, struct str *value) {
+    if (!str_starts(line, name) || line.len == name.len || line.ptr[name.len] != ':') return false;
+    *value = (struct str){line.ptr + name.len + 1, line.len - name.len - 1};
+    if (value->len && value->ptr[0] == ' ') {
+        value->ptr++;
+        value->len--;
+    }
+    return true;
+}
+
+/* Both ways in which engines say in mid-stream that they failed. */
+static bool is_error_data(struct str data) {
+    return str_starts(data, STR("{\"error\"")) || str_starts(data, STR("{\"object\":\"error\""));
+}
+
+static void take_data(struct sse_tail *t, struct str data) {
+    if (data.len == 0) return;
+    if (str_eq(data, STR("[DONE]"))) {
+        t->has_done = true;
+    } else if (t->is_error || is_error_data(data)) {
+        t->has_error = true;
+    } else if (!t->has_data) {
+        t->n_events++;
+        t->has_data = true;
+    }
+}
+
+/* A line, or its first SSE_TAIL_HEAD_BYTES or more. */
+static void take_line(struct sse_tail *t, struct str line) {
+    struct str value;
+
+    if (line.len && line.ptr[line.len - 1] == '\r') line.len--;
+    if (line.len == 0) {
+        t->has_lines = t->has_data = t->is_error = false;
+        return;
+    }
+    t->has_lines = true;
+    if (field_value(line, STR("data"), &value)) {
+        take_data(t, value);
+    } else if (field_value(line, STR("event"), &value)) {
+        t->is_error = str_eq(value, STR("error"));
+    }
+}
+
+static void hold(struct sse_tail *t, const char *p, size_t n) {
+    n = MIN(n, (size_t)SSE_TAIL_HEAD_BYTES - t->n_head);
+    memcpy(t->head + t->n_head, p, n);
+    t->n_head = (uint8_t)(t->n_head + n);
+}
+
+static void read_lines(struct sse_tail *t, struct str payload) {
+    const char *p = payload.ptr, *last = payload.ptr + payload.len, *end;
+
+    while (p < last && (end = memchr(p, '\n', (size_t)(last - p))) != NULL) {
+        if (t->n_head) {
+            hold(t, p, (size_t)(end - p));
+            take_line(t, (struct str){t->head, t->n_head});
+            t->n_head = 0;
+        } else {
+            take_line(t, (struct str){p, (size_t)(end - p)});
+        }
+        p = end + 1;
+    }
+    if (p < last) hold(t, p, (size_t)(last - p));
+}
+
+void sse_tail_feed(struct sse_tail *t, struct str payload) {
+    char before = t->n_carry ? t->carry[t->n_carry - 1] : '\n';
+
+    if (payload.len == 0) return;
+    if (t->n_carry) find_across(t, payload);
+    find_numbers(t, payload, before);
+    keep_carry(t, payload);
+    if (t->is_stream) read_lines(t, payload);
+}

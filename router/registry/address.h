@@ -1,0 +1,92 @@
+/* router/registry/address.h - where a worker is: its URL taken apart, its name resolved, and whether a stranger
+ * may make us connect there.
+ *
+ *      "http://gpu-7:8000/" --split--> gpu-7, 8000 --resolve--> 10.0.3.7:8000 --guard--> pinned
+ *
+ * A worker's address is looked up once, when it is added, and that address is what probes and
+ * requests connect to from then on: a name that later points elsewhere changes nothing.
+ *
+ * The guard is for workers named over the admin API. Whoever may add a worker makes this process
+ * connect to a host of his choice, from inside the network (server-side request forgery). So what is
+ * judged is not the text of the URL, which has a hundred spellings, but every address that it
+ * resolved to: each must lie in a network that the operator allows, and none may be link-local, a
+ * cloud's metadata service, multicast or unspecified, whatever is allowed. IPv4 addresses inside IPv6
+ * ones (mapped, compatible, NAT64, 6to4) are judged as what they reach. Workers from the command line
+ * and from files are the operator's own and are not judged.
+ *
+ * Pure but for address_resolve; any thread. */
+#ifndef ROUTER_REGISTRY_ADDRESS_H
+#define ROUTER_REGISTRY_ADDRESS_H
+
+#include "common/base/base.h"
+#include "common/base/buf.h"
+#include "common/base/status.h"
+
+#include <sys/socket.h>
+
+#define ADDRESS_URL_MAX  256
+#define ADDRESS_HOST_MAX (ADDRESS_URL_MAX - 20) /* leaves room for scheme, brackets and port */
+
+struct address_url {
+    char url[ADDRESS_URL_MAX];       /* "http://gpu-7:8000": lower case, nothing after the port */
+    char authority[ADDRESS_URL_MAX]; /* "gpu-7:8000", "[::1]:8000" */
+    char host[ADDRESS_HOST_MAX + 1]; /* "gpu-7", "::1" */
+    uint16_t port;
+    bool is_https;
+};
+
+/* "http://host:port" or "https://host:port", at most a slash behind it; no user, path or query. */
+MUST_USE enum status address_split(struct str url, struct address_url *out, struct error *err);
+
+struct address {
+    struct sockaddr_storage addr;
+    socklen_t len;
+};
+
+#define ADDRESS_TEXT_MAX 64
+void address_text(const struct address *a, char out[ADDRESS_TEXT_MAX]); /* "[::1]:8000" */
+
+struct address_guard;
+
+/* All addresses of the host are checked against `guard` (NULL: none); *out is the first, an IPv4 one
+ * if there is any, because engines listen on 0.0.0.0 more often than on ::. Names are looked up, which
+ * may block for many seconds (resolver.h does not); numbers are not. ST_NOT_FOUND: no such name;
+ * ST_FORBIDDEN: the guard refused one. */
+MUST_USE enum status address_resolve(const struct address_url *url,
+                                     const struct address_guard *guard, struct address *out,
+                                     struct error *err);
+
+/* The same for a host that is a number, which never blocks. ST_AGAIN: it is a name. */
+MUST_USE enum status address_resolve_number(const struct address_url *url,
+                                            const struct address_guard *guard, struct address *out,
+                                            struct error *err);
+
+/* Every address of the host, at most `max`: the IPv4 ones if there are any, for a host of both kinds is
+ * one and the same. In no order. May block. ST_NOT_FOUND. */
+MUST_USE enum status address_resolve_all(const struct address_url *url, struct address *out,
+                                         uint32_t max, uint32_t *n, struct error *err);
+
+/* --- the guard --------------------------------------------------------------------------------- */
+
+#define ADDRESS_GUARD_MAX 64
+
+struct address_guard {
+    struct address_net {
+        uint8_t prefix[16]; /* IPv4 as ::ffff:a.b.c.d */
+        uint8_t n_bits;
+    } allowed[ADDRESS_GUARD_MAX];
+    uint32_t n_allowed;
+};
+
+void address_guard_init(struct address_guard *g);        /* allows nothing */
+void address_guard_allow_local(struct address_guard *g); /* loopback and private networks */
+
+/* "10.0.0.0/8", "fd00::/8", or one address. ST_INVALID; ST_TOO_LARGE: more than ADDRESS_GUARD_MAX. */
+MUST_USE enum status address_guard_allow(struct address_guard *g, const char *cidr,
+                                         struct error *err);
+
+/* ST_FORBIDDEN says which address and why. */
+MUST_USE enum status address_guard_check(const struct address_guard *g, const struct address *a,
+                                         struct error *err);
+
+#endif

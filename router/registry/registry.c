@@ -1,0 +1,449 @@
+/* router/registry/registry.c - workers that come, change and go, and the models they serve: the control loop's
+ * half. What the lock covers is in registry.h; requests are in registry_route.c. */
+#include "router/registry/registry.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "common/base/hash.h"
+#include "common/base/mem.h"
+#include "router/registry/registry_internal.h"
+
+/* It is held for a microsecond or two: who finds it taken does better to look again for a moment than
+ * to sleep and be woken, which costs ten. */
+static void init_lock(pthread_mutex_t *lock) {
+    pthread_mutexattr_t attr;
+
+    pthread_mutexattr_init(&attr);
+    pthread_mutexattr_settype(&attr, PTHREAD_MUTEX_ADAPTIVE_NP);
+    pthread_mutex_init(lock, &attr);
+    pthread_mutexattr_destroy(&attr);
+}
+
+enum status registry_create(struct registry **out, const struct registry_config *config,
+                            struct error *err) {
+    struct registry *r = mem_zalloc(sizeof(*r));
+    struct routing *trial;
+    enum status st;
+
+    *out = NULL;
+    r->config = *config;
+    buf_init(&r->outbox, 0);
+    r->terms = mem_calloc(config->routing.max_workers, sizeof(*r->terms));
+    init_lock(&r->lock);
+    /* Say now, not at the first worker, that an option is wrong or that memory is short. */
+    st = routing_create(&trial, &config->routing, err);
+    if (st != ST_OK) {
+        registry_destroy(r);
+        return st;
+    }
+    routing_destroy(trial);
+    *out = r;
+    return ST_OK;
+}
+
+void registry_destroy(struct registry *r) {
+    if (!r) return;
+    for (uint32_t i = 0; i < r->n_models; i++) {
+        admission_destroy(r->models[i].admission);
+        routing_destroy(r->models[i].routing);
+    }
+    pthread_mutex_destroy(&r->lock);
+    buf_fini(&r->outbox);
+    mem_free(r->terms);
+    mem_free(r);
+}
+
+/* --- workers that come and go -------------------------------------------------------------------*/
+
+static uint32_t worker_in_flight(const struct worker *w, uint32_t id) {
+    return w->model ? routing_load(w->model->routing)->workers[id].in_flight : 0;
+}
+
+/* An id may be used again once nothing of its earlier life is in flight. */
+static bool id_is_free(const struct registry *r, uint32_t id) {
+    const struct worker *w = &r->workers[id];
+
+    return !w->is_used && !w->n_mirrored && worker_in_flight(w, id) == 0;
+}
+
+enum status registry_add_at(struct registry *r, const struct address_url *url,
+                            const struct address *addr, uint32_t *id, struct error *err) {
+    struct worker fresh = {.is_used = true, .reasons = WORKER_STARTING, .addr = *addr};
+    uint32_t chosen = REGISTRY_MAX_WORKERS, limit = r->config.routing.max_workers;
+    enum status st = ST_OK;
+
+    fresh.is_tls = url->is_https;
+    memcpy(fresh.url, url->url, sizeof(fresh.url));
+    memcpy(fresh.authority, url->authority, sizeof(fresh.authority));
+    fresh.authority_len = (uint32_t)strlen(fresh.authority);
+    pthread_mutex_lock(&r->lock);
+    for (uint32_t i = 0; i < limit; i++) {
+        if (r->workers[i].is_used && strcmp(r->workers[i].url, fresh.url) == 0) {
+            st = error_set_param(err, ST_EXISTS, "url", "worker %s is already there, with id %u",
+                                 fresh.url, i);
+            break;
+        }
+        if (chosen == REGISTRY_MAX_WORKERS && id_is_free(r, i)) chosen = i;
+    }
+    if (st == ST_OK && chosen == REGISTRY_MAX_WORKERS) {
+        st = error_set(err, ST_BUSY, "all %u worker places are taken: raise --max-workers", limit);
+    }
+    if (st == ST_OK) {
+        fresh.said = (struct registry_report){.running = -1, .waiting = -1, .kv_usage = -1};
+        fresh.incarnation = r->workers[chosen].incarnation + 1;
+        r->workers[chosen] = fresh;
+        r->n_ids = MAX(r->n_ids, chosen + 1);
+        *id = chosen;
+    }
+    pthread_mutex_unlock(&r->lock);
+    return st;
+}
+
+enum status registry_add(struct registry *r, const char *url, uint32_t *id, struct error *err) {
+    struct address_url parts;
+    struct address addr;
+    enum status st = address_split(str_of(url), &parts, err);
+
+    if (st == ST_OK) st = address_resolve(&parts, NULL, &addr, err);
+    return st == ST_OK ? registry_add_at(r, &parts, &addr, id, err) : st;
+}
+
+static void leave_model(struct worker *w, uint32_t id) {
+    if (!w->model) return;
+    routing_worker_down(w->model->routing, id);
+    w->model->n_workers--;
+    w->is_described = false;
+}
+
+enum status registry_remove(struct registry *r, uint32_t id) {
+    enum status st = ST_NOT_FOUND;
+
+    pthread_mutex_lock(&r->lock);
+    if (id < r->n_ids && r->workers[id].is_used) {
+        leave_model(&r->workers[id], id); /* keeps .model: tickets may be open */
+        r->workers[id].is_used = false;
+        st = ST_OK;
+    }
+    pthread_mutex_unlock(&r->lock);
+    return st;
+}
+
+/* --- their models --------------------------------------------------------------------------------*/
+
+static struct model *model_find(struct registry *r, struct str name) {
+    for (uint32_t i = 0; i < r->n_models; i++) {
+        if (model_is_called(&r->models[i], name)) return &r->models[i];
+    }
+    return NULL;
+}
+
+/* A place for one more: that of a model which nobody serves and for which nothing is open or waits,
+ * so that a fleet may go through any number of names. */
+static struct model *find_place(struct registry *r) {
+    for (uint32_t i = 0; i < r->n_models; i++) {
+        struct model *m = &r->models[i];
+
+        if (m->n_workers == 0 && routing_load(m->routing)->n_open == 0 &&
+            admission_n_waiting(m->admission) == 0) {
+            return m;
+        }
+    }
+    return r->n_models < REGISTRY_MAX_MODELS ? &r->models[r->n_models] : NULL;
+}
+
+/* Puts `fresh` there; what was there before is the caller's. */
+static struct model take_place(struct registry *r, struct model *place, const struct model *fresh) {
+    struct model former = *place;
+
+    for (uint32_t id = 0; id < r->n_ids; id++) {
+        if (r->workers[id].model == place) r->workers[id].model = NULL; /* it was removed */
+    }
+    *place = *fresh;
+    if (place == &r->models[r->n_models]) r->n_models++;
+    return former;
+}
+
+/* Makes a place for the model unless it has one. The control thread alone adds models, so the
+ * memory, tens of megabytes, is taken and given back without the lock. */
+static enum status model_ensure(struct registry *r, const char *name, struct error *err) {
+    struct model fresh = {0}, former, *place;
+    bool is_known;
+    enum status st;
+
+    pthread_mutex_lock(&r->lock);
+    is_known = model_find(r, str_of(name)) != NULL;
+    place = find_place(r);
+    pthread_mutex_unlock(&r->lock);
+    if (is_known) return ST_OK;
+    if (!place) {
+        return error_set(err, ST_BUSY, "more than %u models at once: \"%s\" is not routed",
+                         REGISTRY_MAX_MODELS, name);
+    }
+    st = routing_create(&fresh.routing, &r->config.routing, err);
+    if (st != ST_OK) return st;
+    fresh.admission = admission_create(&r->config.admission);
+    snprintf(fresh.name, sizeof(fresh.name), "%s", name);
+    fresh.name_len = (uint32_t)strlen(fresh.name);
+    pthread_mutex_lock(&r->lock);
+    former = take_place(r, place, &fresh);
+    pthread_mutex_unlock(&r->lock);
+    admission_destroy(former.admission);
+    routing_destroy(former.routing);
+    return ST_OK;
+}
+
+/* --- what is said of them ------------------------------------------------------------------------*/
+
+/* A worker is given more than it computes at once, so that its own scheduler never idles for want of
+ * the next request; and more than that of what is cached there (load.h). An operator's limit is the
+ * most. */
+#define BEYOND_BATCH 4 /* a quarter more */
+#define CACHED_THERE 2 /* times that */
+#define BATCH_MAX    1000000u
+
+static void bound(const struct registry *r, const struct worker *w, struct worker_spec *spec) {
+    uint32_t limit = w->max_in_flight ? w->max_in_flight : r->config.max_worker_requests;
+    uint32_t n = MIN(w->info.max_num_seqs, BATCH_MAX);
+
+    spec->enough_in_flight = spec->max_in_flight = limit;
+    if (limit || !n) return;
+    spec->enough_in_flight = n + MAX(n / BEYOND_BATCH, 1u);
+    spec->max_in_flight = spec->enough_in_flight * CACHED_THERE;
+}
+
+static struct worker_spec spec_of(const struct registry *r, const struct worker *w) {
+    struct worker_spec spec = {
+        .identity = hash_64(w->url, strlen(w->url), 0),
+        .generation = hash_64(w->info.generation, strlen(w->info.generation), 1),
+        .block_size = w->info.block_size,
+        .n_blocks = w->info.n_blocks,
+        .n_tier_blocks = wire_tier_blocks(&w->info),
+        .prefill_tokens_per_s = w->info.prefill_tokens_per_s,
+        .attn_context = w->info.attn_context,
+    };
+
+    bound(r, w, &spec);
+    return spec;
+}
+
+void worker_set_reason(struct worker *w, uint32_t id, uint32_t reasons, bool is_set) {
+    if (w->model && w->is_described) {
+        w->model->was_eligible |= load_has_eligible(routing_load(w->model->routing));
+        routing_set_reason(w->model->routing, id, reasons, is_set);
+    } else {
+        w->reasons = is_set ? w->reasons | reasons : w->reasons & ~reasons;
+    }
+}
+
+void worker_set_draining(struct worker *w, uint32_t id, uint32_t who, bool is_set) {
+    w->draining = is_set ? w->draining | who : w->draining & ~who;
+    worker_set_reason(w, id, WORKER_DRAINING, w->draining != 0);
+}
+
+void worker_show_breaker(struct worker *w, uint32_t id) {
+    bool is_ejected = !breaker_admits(&w->breaker);
+    bool is_shown = (worker_reasons(w, id) & WORKER_EJECTED) != 0;
+
+    if (is_ejected != is_shown) worker_set_reason(w, id, WORKER_EJECTED, is_ejected);
+}
+
+void worker_acquit(struct worker *w, uint32_t id) {
+    if (w->breaker.state != BREAKER_CLOSED) w->news.has_returned = true;
+    breaker_close(&w->breaker);
+    w->outcomes = (struct outcomes){0};
+    worker_show_breaker(w, id);
+}
+
+/* What reports taught, for an announcement that knows less. */
+static struct wire_server_info with_what_is_known(const struct worker *w,
+                                                  const struct wire_server_info *info) {
+    struct wire_server_info full = *info;
+
+    if (!w->is_foreign || strcmp(w->info.model, info->model) != 0) return full;
+    if (!full.n_blocks) full.n_blocks = w->info.n_blocks;
+    if (!full.block_size) full.block_size = w->info.block_size;
+    if (!full.generation[0]) memcpy(full.generation, w->info.generation, WIRE_GENERATION_MAX);
+    return full;
+}
+
+enum status registry_describe(struct registry *r, uint32_t id, const struct wire_server_info *info,
+                              bool is_foreign, struct error *err) {
+    struct worker *w = &r->workers[id];
+    enum status st = model_ensure(r, info->model, err);
+    struct wire_server_info full;
+    struct worker_spec spec;
+    struct model *m;
+    bool is_new;
+
+    if (st != ST_OK) return st;
+    pthread_mutex_lock(&r->lock);
+    full = with_what_is_known(w, info);
+    if (!w->is_used) {
+        st = error_set(err, ST_NOT_FOUND, "worker %u has been removed", id);
+        goto done;
+    }
+    m = model_find(r, str_of(info->model));
+    is_new = !w->is_described || strcmp(w->info.generation, full.generation) != 0;
+    if (w->is_described && is_new) {
+        worker_acquit(w, id);
+        w->has_load = false;
+        if (w->draining & DRAIN_WORKER) worker_set_draining(w, id, DRAIN_WORKER, false);
+    }
+    if (w->model != m || !w->is_described) {
+        uint32_t reasons = worker_reasons(w, id);
+
+        leave_model(w, id);
+        w->model = m;
+        m->n_workers++;
+        routing_set_reason(m->routing, id, ~(uint32_t)WORKER_ABSENT, false);
+        routing_set_reason(m->routing, id, reasons & ~(uint32_t)WORKER_ABSENT, true);
+    }
+    w->info = full;
+    spec = spec_of(r, w);
+    routing_worker_up(m->routing, id, &spec);
+    if (is_new) routing_slow_start(m->routing, id, r->now_us);
+    m->max_model_len = info->max_model_len;
+    memcpy(m->other_names, info->other_names, sizeof(m->other_names));
+    w->is_described = true;
+    w->is_foreign = is_foreign;
+    w->kind = worker_kind_of(is_foreign, info->backend);
+done:
+    pthread_mutex_unlock(&r->lock);
+    return st;
+}
+
+/* Whether it changed what is known of the worker. */
+static bool take_report(struct wire_server_info *info, const struct registry_report *report) {
+    struct wire_server_info was = *info;
+
+    if (report->n_blocks) info->n_blocks = report->n_blocks;
+    if (report->block_size) info->block_size = report->block_size;
+    if (report->generation[0]) memcpy(info->generation, report->generation, WIRE_GENERATION_MAX);
+    return info->n_blocks != was.n_blocks || info->block_size != was.block_size ||
+           strcmp(info->generation, was.generation) != 0;
+}
+
+void registry_report(struct registry *r, uint32_t id, const struct registry_report *report) {
+    struct worker *w = &r->workers[id];
+    struct worker_spec spec;
+
+    pthread_mutex_lock(&r->lock);
+    if (id < r->n_ids && w->is_used && w->is_described && w->is_foreign) {
+        w->said = *report;
+        if (take_report(&w->info, report)) {
+            spec = spec_of(r, w);
+            routing_worker_up(w->model->routing, id, &spec);
+        }
+        routing_worker_report(w->model->routing, id, &report->counted);
+    }
+    pthread_mutex_unlock(&r->lock);
+}
+
+void registry_set_reason(struct registry *r, uint32_t id, uint32_t reasons, bool is_set) {
+    struct worker *w = &r->workers[id];
+
+    pthread_mutex_lock(&r->lock);
+    if (id < r->n_ids && w->is_used) {
+        bool is_back =
+            !is_set && w->is_described && (worker_reasons(w, id) & reasons & WORKER_UNHEALTHY) != 0;
+
+        worker_set_reason(w, id, reasons, is_set);
+        if (is_back) routing_slow_start(w->model->routing, id, r->now_us);
+    }
+    pthread_mutex_unlock(&r->lock);
+}
+
+void registry_set_draining(struct registry *r, uint32_t id, enum registry_drain who, bool is_set) {
+    pthread_mutex_lock(&r->lock);
+    if (id < r->n_ids && r->workers[id].is_used)
+        worker_set_draining(&r->workers[id], id, who, is_set);
+    pthread_mutex_unlock(&r->lock);
+}
+
+void registry_configure(struct registry *r, uint32_t id, uint32_t max_in_flight,
+                        const char *labels) {
+    struct worker *w = &r->workers[id];
+
+    pthread_mutex_lock(&r->lock);
+    if (id < r->n_ids && w->is_used) {
+        snprintf(w->labels, sizeof(w->labels), "%s", labels);
+        w->max_in_flight = max_in_flight;
+        if (w->is_described) {
+            struct worker_spec spec = spec_of(r, w);
+
+            routing_worker_up(w->model->routing, id, &spec);
+        }
+    }
+    pthread_mutex_unlock(&r->lock);
+}
+
+void registry_forget_cache(struct registry *r, uint32_t id) {
+    pthread_mutex_lock(&r->lock);
+    if (id < r->n_ids && r->workers[id].is_used && r->workers[id].is_described) {
+        routing_forget_cache(r->workers[id].model->routing, id);
+    }
+    pthread_mutex_unlock(&r->lock);
+}
+
+void registry_replace(struct registry *r, uint32_t id) {
+    struct worker *w = &r->workers[id];
+
+    pthread_mutex_lock(&r->lock);
+    if (id < r->n_ids && w->is_used) {
+        if (w->is_described) {
+            routing_forget_cache(w->model->routing, id);
+            routing_slow_start(w->model->routing, id, r->now_us);
+        }
+        w->incarnation++;
+        w->info.generation[0] = '\0';
+        w->has_load = w->is_followed = false;
+        w->said = (struct registry_report){.running = -1, .waiting = -1, .kv_usage = -1};
+        worker_acquit(w, id);
+        worker_set_draining(w, id, DRAIN_WORKER, false);
+        worker_set_reason(w, id, WORKER_UNHEALTHY, false);
+        worker_set_reason(w, id, WORKER_STARTING, true);
+    }
+    pthread_mutex_unlock(&r->lock);
+}
+
+void registry_tick(struct registry *r, uint64_t now_us) {
+    struct list decided;
+
+    list_init(&decided);
+    pthread_mutex_lock(&r->lock);
+    r->now_us = now_us;
+    for (uint32_t id = 0; id < r->n_ids; id++) {
+        struct worker *w = &r->workers[id];
+
+        if (!w->is_used || w->breaker.state != BREAKER_OPEN) continue;
+        breaker_tick(&w->breaker, now_us);
+        worker_show_breaker(w, id);
+    }
+    for (uint32_t i = 0; i < r->n_models; i++)
+        model_note_eligible(&r->models[i], now_us);
+    registry_grant(r, now_us, &decided);
+    pthread_mutex_unlock(&r->lock);
+    registry_tell(&decided);
+}
+
+void registry_probed(struct registry *r, uint32_t id, bool was_away) {
+    struct worker *w = &r->workers[id];
+
+    pthread_mutex_lock(&r->lock);
+    if (id < r->n_ids && w->is_used && breaker_probed(&w->breaker, was_away)) {
+        w->news.has_returned = true;
+        worker_show_breaker(w, id);
+    }
+    pthread_mutex_unlock(&r->lock);
+}
+
+bool registry_take_news(struct registry *r, uint32_t id, struct registry_news *out) {
+    struct worker *w = &r->workers[id];
+
+    pthread_mutex_lock(&r->lock);
+    *out = w->news;
+    w->news = (struct registry_news){0};
+    pthread_mutex_unlock(&r->lock);
+    return out->was_ejected || out->has_returned;
+}

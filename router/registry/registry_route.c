@@ -1,0 +1,582 @@
+/* router/registry/registry_route.c - requests that come, are sent to a worker, and end: under the one lock.
+ *
+ *      enter ─▶ room? ──▶ decide ─▶ target ──▶ first_token ──▶ ended ─▶ judge the worker
+ *                 │ no                                           │
+ *                 └▶ wait ◀───────────── grant ◀─── a place is free
+ *                            (mails leave after the lock)
+ *
+ * Nobody overtakes those who wait: whoever enters while somebody does first gives the places that are
+ * free to those. Who is given one is routed there and then, and told by mail. */
+#include <stdio.h>
+#include <string.h>
+
+#include "common/base/clock.h"
+#include "common/telemetry/metrics.h"
+#include "router/registry/registry_internal.h"
+
+#define DECISIONS_PER_SAMPLE 64 /* two looks at the clock cost a twentieth of a decision */
+
+static void wait_for_lock(struct registry *r) {
+    uint64_t began_ns = clock_now_ns();
+
+    pthread_mutex_lock(&r->lock);
+    r->lock_wait_ns += clock_now_ns() - began_ns;
+    r->n_contended++;
+}
+
+/* For the router loops. Looks at a clock only when it has to wait. */
+static void lock_and_measure(struct registry *r) {
+    if (UNLIKELY(pthread_mutex_trylock(&r->lock) != 0)) wait_for_lock(r);
+}
+
+/* --- which model, which worker --------------------------------------------------------------------*/
+
+/* Nobody serves it: says which models there are. */
+static enum status fail_no_model(const struct registry *r, struct str name, struct error *err) {
+    char list[256] = "";
+    size_t n = 0;
+
+    for (uint32_t i = 0; i < r->n_models && n < sizeof(list); i++) {
+        const struct model *m = &r->models[i];
+
+        if (m->n_workers == 0) continue;
+        n += (size_t)snprintf(list + n, sizeof(list) - n, "%s%s", n ? ", " : "", m->name);
+    }
+    if (n == 0) {
+        return error_set(err, ST_UNAVAILABLE,
+                         "no worker is ready yet: try again in a moment, or look at GET /workers");
+    }
+    return error_set_param(err, ST_NOT_FOUND, "model",
+                           "The model `%.*s` does not exist. Served here: %s",
+                           (int)MIN(name.len, 128), name.ptr, list);
+}
+
+/* The model a request means. */
+static enum status choose_model(struct registry *r, struct str name, struct model **out,
+                                struct error *err) {
+    struct model *any = NULL;
+
+    for (uint32_t i = 0; i < r->n_models; i++) {
+        struct model *m = &r->models[i];
+
+        if (m->n_workers == 0) continue;
+        if (name.ptr && !model_is_called(m, name)) {
+            if (model_is_called(m, STR(REGISTRY_ANY_MODEL))) any = m;
+            continue;
+        }
+        *out = m;
+        return ST_OK;
+    }
+    for (uint32_t i = 0; i < r->n_models; i++) { /* a model's own name goes before another's */
+        struct model *m = &r->models[i];
+
+        if (m->n_workers == 0 || !model_is_also_called(m, name)) continue;
+        *out = m;
+        return ST_OK;
+    }
+    *out = any;
+    return any ? ST_OK : fail_no_model(r, name, err);
+}
+
+void registry_measure(struct registry *r, struct metric *decision_seconds) {
+    r->decision_seconds = decision_seconds;
+}
+
+static enum status decide(struct registry *r, struct model *m, const struct route_request *rq,
+                          struct route_ticket *ticket, struct error *err) {
+    bool is_measured = r->decision_seconds && r->n_decisions++ % DECISIONS_PER_SAMPLE == 0;
+    uint64_t began_ns = is_measured ? clock_now_ns() : 0;
+    enum status st = routing_route(m->routing, rq, ticket, err);
+
+    if (is_measured) {
+        metric_observe(r->decision_seconds, (double)(clock_now_ns() - began_ns) * 1e-9);
+    }
+    return st;
+}
+
+/* A ticket was opened: says where the attempt goes. */
+static void fill_target(struct registry *r, struct routing *routing,
+                        const struct route_ticket *ticket, struct registry_target *out) {
+    uint32_t id = ticket->load.worker;
+    struct worker *w = &r->workers[id];
+
+    r->n_open++;
+    w->n_sent++;
+    out->routing = routing;
+    out->worker = id;
+    out->incarnation = w->incarnation;
+    out->is_foreign = w->is_foreign;
+    out->kind = w->kind;
+    out->trusts_router = w->info.trusts_router;
+    out->tells_requests = w->info.tells_requests;
+    out->is_tls = w->is_tls;
+    out->n_workers = w->model->n_workers;
+    out->max_model_len = w->info.max_model_len;
+    out->addr = w->addr.addr;
+    out->addr_len = w->addr.len;
+    out->authority_len = w->authority_len;
+    memcpy(out->authority, w->authority, w->authority_len + 1);
+    out->told = 0;
+    if (r->origin && w->is_foreign) outbox_accepted(r, ticket, out);
+    if (w->breaker.state == BREAKER_HALF_OPEN) {
+        breaker_sent(&w->breaker);
+        worker_show_breaker(w, id);
+    }
+}
+
+enum status registry_route(struct registry *r, struct str model, const struct route_request *rq,
+                           struct route_ticket *ticket, struct registry_target *out,
+                           struct error *err) {
+    struct model *m;
+    enum status st;
+
+    lock_and_measure(r);
+    st = choose_model(r, model, &m, err);
+    if (st == ST_OK) st = decide(r, m, rq, ticket, err);
+    if (st == ST_OK) fill_target(r, m->routing, ticket, out);
+    pthread_mutex_unlock(&r->lock);
+    return st;
+}
+
+enum status registry_explain(struct registry *r, struct str model, const struct route_request *rq,
+                             struct registry_candidate *out, uint32_t max, uint32_t *n,
+                             uint32_t *choice, struct error *err) {
+    struct model *m;
+    enum status st;
+
+    *n = 0;
+    pthread_mutex_lock(&r->lock);
+    st = choose_model(r, model, &m, err);
+    if (st == ST_OK) {
+        *choice = routing_explain(m->routing, rq, r->terms);
+        if (*choice == WORKER_NONE) {
+            st = error_set(err, ST_UNAVAILABLE, "no worker is available: GET /workers says why");
+        }
+    }
+    for (uint32_t w = 0; st == ST_OK && w < r->config.routing.max_workers && *n < max; w++) {
+        if (!r->terms[w].is_candidate && w != *choice) continue;
+        out[(*n)++] = (struct registry_candidate){w, routing_load(m->routing)->workers[w].in_flight,
+                                                  r->terms[w]};
+    }
+    pthread_mutex_unlock(&r->lock);
+    return st;
+}
+
+/* --- places, and who waits for them ---------------------------------------------------------------*/
+
+static bool has_room(const struct registry *r, const struct model *m, uint64_t now_us) {
+    if (r->config.max_concurrent && r->n_open >= r->config.max_concurrent) return false;
+    return load_has_room(routing_load(m->routing), now_us);
+}
+
+void model_note_eligible(struct model *m, uint64_t now_us) {
+    if (m->was_eligible || load_has_eligible(routing_load(m->routing))) m->eligible_us = now_us;
+    m->was_eligible = false;
+}
+
+/* Out of service for a reason that ends by itself. */
+static bool may_come_back(const struct registry *r, const struct model *m) {
+    const uint32_t for_good = WORKER_ABSENT | WORKER_DRAINING | WORKER_DISABLED;
+
+    for (uint32_t id = 0; id < r->n_ids; id++) {
+        const struct worker *w = &r->workers[id];
+
+        if (w->is_used && w->is_described && w->model == m && !(worker_reasons(w, id) & for_good))
+            return true;
+    }
+    return false;
+}
+
+bool model_may_wait(const struct registry *r, const struct model *m, uint64_t now_us) {
+    uint64_t most_us = r->config.admission.max_wait_us; /* 0: any */
+
+    if (load_has_eligible(routing_load(m->routing))) return true;
+    if (!m->was_eligible && m->eligible_us == 0) return false; /* it never had one */
+    return (m->was_eligible || most_us == 0 || now_us - m->eligible_us < most_us) &&
+           may_come_back(r, m);
+}
+
+static struct registry_waiter *waiter_of(struct admission_ticket *t) {
+    return CONTAINER_OF(t, struct registry_waiter, place);
+}
+
+void registry_grant(struct registry *r, uint64_t now_us, struct list *decided) {
+    for (uint32_t i = 0; r->n_waiting && i < r->n_models; i++) {
+        struct model *m = &r->models[(r->next_model + i) % r->n_models];
+
+        while (admission_n_waiting(m->admission) && has_room(r, m, now_us)) {
+            struct registry_waiter *w;
+            struct worker_mask room;
+            enum status st;
+
+            load_get_room(routing_load(m->routing), &room, now_us);
+            w = waiter_of(admission_pop(m->admission, &room, now_us));
+
+            r->n_waiting--;
+            w->rq->now_us = now_us;
+            st = decide(r, m, w->rq, w->ticket, NULL);
+            w->is_granted = st == ST_OK; /* there is room: it is */
+            if (st == ST_OK) fill_target(r, m->routing, w->ticket, w->target);
+            list_push_back(decided, &w->mail.link);
+        }
+    }
+    r->next_model++;
+}
+
+void registry_tell(struct list *decided) {
+    struct list *link;
+
+    while ((link = list_pop_front(decided)) != NULL) {
+        struct registry_waiter *w = CONTAINER_OF(mail_of(link), struct registry_waiter, mail);
+
+        mailbox_push(w->box, &w->mail);
+    }
+}
+
+static enum status refuse(const struct registry *r, const struct model *m,
+                          struct registry_waiter *w, enum admission_verdict verdict,
+                          struct error *err) {
+    const struct admission_options *o = &r->config.admission;
+
+    if (!load_has_eligible(routing_load(m->routing))) {
+        w->limit = "queue-size";
+        return error_set(err, ST_UNAVAILABLE,
+                         "every worker is out of service, and %u requests wait for one already, or "
+                         "may (--queue-size): try again later",
+                         admission_n_waiting(m->admission));
+    }
+    if (verdict == ADMISSION_TOO_LONG) {
+        w->limit = "queue-timeout";
+        return error_set(err, ST_BUSY,
+                         "all workers are at their limit, and this request would wait about %.1f "
+                         "s, longer than --queue-timeout %.1f s: try again later",
+                         (double)w->wait_us * 1e-6, (double)o->max_wait_us * 1e-6);
+    }
+    w->limit = "queue-size";
+    return error_set(err, ST_BUSY,
+                     "all workers are at their limit, and so is the queue of %u (--queue-size): "
+                     "try again later",
+                     o->queue_size);
+}
+
+/* Lets w wait for a place at one of the workers of m. */
+static enum status wait_for_place(struct registry *r, struct model *m, struct registry_waiter *w,
+                                  struct list *decided, struct error *err) {
+    struct admission_claim claim = {.tenant = w->tenant, .priority = w->priority};
+    struct admission_ticket *displaced;
+    enum admission_verdict verdict;
+
+    claim.work_s = routing_price(m->routing, w->rq, &claim.home);
+    verdict = admission_push(m->admission, &w->place, &claim, &w->wait_us, &displaced);
+    if (verdict != ADMISSION_WAITS) return refuse(r, m, w, verdict, err);
+    w->admission = m->admission;
+    w->is_granted = false;
+    if (displaced) {
+        waiter_of(displaced)->limit = "queue-size";
+        list_push_back(decided, &waiter_of(displaced)->mail.link);
+    } else {
+        r->n_waiting++;
+    }
+    return ST_AGAIN;
+}
+
+enum status registry_enter(struct registry *r, struct str model, struct route_request *rq,
+                           struct route_ticket *ticket, struct registry_target *out,
+                           struct registry_waiter *w, struct error *err) {
+    struct list decided;
+    struct model *m;
+    enum status st;
+
+    list_init(&decided);
+    lock_and_measure(r);
+    st = choose_model(r, model, &m, err);
+    if (st != ST_OK) goto done;
+    if (r->n_waiting) registry_grant(r, rq->now_us, &decided); /* nobody overtakes those who wait */
+    model_note_eligible(m, rq->now_us);
+    if (!has_room(r, m, rq->now_us) && model_may_wait(r, m, rq->now_us)) {
+        st = ST_AGAIN;
+        if (!w) goto done;
+        w->rq = rq;
+        w->ticket = ticket;
+        w->target = out;
+        st = wait_for_place(r, m, w, &decided, err);
+        goto done;
+    }
+    st = decide(r, m, rq, ticket, err);
+    if (st == ST_OK) fill_target(r, m->routing, ticket, out);
+done:
+    pthread_mutex_unlock(&r->lock);
+    registry_tell(&decided);
+    return st;
+}
+
+bool registry_leave(struct registry *r, struct registry_waiter *w) {
+    bool was_waiting;
+
+    pthread_mutex_lock(&r->lock);
+    was_waiting = admission_is_waiting(&w->place);
+    if (was_waiting) {
+        admission_remove(w->admission, &w->place);
+        r->n_waiting--;
+    }
+    pthread_mutex_unlock(&r->lock);
+    return was_waiting;
+}
+
+/* --- what becomes of it ---------------------------------------------------------------------------*/
+
+/* Ejecting more than half of the fleet would do more harm than what the workers suffer from. */
+static bool may_eject(const struct registry *r, const struct model *m, uint32_t candidate) {
+    uint32_t n_out = 1;
+
+    for (uint32_t id = 0; id < r->n_ids; id++) {
+        const struct worker *w = &r->workers[id];
+
+        if (id != candidate && w->is_used && w->model == m && worker_reasons(w, id)) n_out++;
+    }
+    return n_out * 2 <= m->n_workers;
+}
+
+/* Do its answers stand out among those of the others of its model? */
+static bool stands_out(struct registry *r, struct worker *w, uint64_t now_us) {
+    struct outcomes_sum peers = {0};
+
+    if (w->outcomes.n_bad_in_a_row == 0) return false; /* it has just done well */
+    for (uint32_t id = 0; id < r->n_ids; id++) {
+        struct worker *other = &r->workers[id];
+        struct outcomes_sum sum;
+
+        if (other == w || !other->is_used || other->model != w->model) continue;
+        sum = outcomes_sum(&other->outcomes, now_us);
+        peers.n_good += sum.n_good;
+        peers.n_bad += sum.n_bad;
+    }
+    return outcomes_stand_out(&w->outcomes, peers, now_us);
+}
+
+static void eject(const struct registry *r, struct worker *w, struct breaker_failure *failure,
+                  uint64_t now_us) {
+    bool was_open = w->breaker.state == BREAKER_OPEN;
+
+    failure->min_us = r->config.trial_us ? r->config.trial_us : BREAKER_MIN_US;
+    breaker_failed(&w->breaker, failure, now_us);
+    if (was_open) return;
+    w->n_ejected[failure->cause]++;
+    w->news = (struct registry_news){.was_ejected = true,
+                                     .cause = failure->cause,
+                                     .latest = outcomes_sum(&w->outcomes, now_us),
+                                     .pause_us = w->breaker.pause_us};
+}
+
+/* A connection that could not be made, or broke, is one event and enough. */
+static void fault_of_connection(struct registry *r, uint32_t id, struct breaker_failure *failure,
+                                uint64_t now_us) {
+    struct worker *w = &r->workers[id];
+
+    w->n_failed++;
+    w->is_suspect = true;
+    /* Where nothing listens, leaving it in rotation serves nobody, be it the last. */
+    if (failure->cause == BREAKER_UNREACHED || !breaker_admits(&w->breaker) ||
+        may_eject(r, w->model, id)) {
+        eject(r, w, failure, now_us);
+    }
+}
+
+/* An answer that is none may be the request's fault: it takes several, and peers that do better. */
+static void fault_of_answer(struct registry *r, uint32_t id, struct breaker_failure *failure,
+                            uint64_t now_us) {
+    struct worker *w = &r->workers[id];
+
+    w->n_failed++;
+    outcomes_add(&w->outcomes, false, now_us);
+    if (!breaker_admits(&w->breaker) || (stands_out(r, w, now_us) && may_eject(r, w->model, id))) {
+        eject(r, w, failure, now_us);
+    }
+}
+
+static void passed_trial(struct registry *r, uint32_t id, uint64_t now_us) {
+    struct worker *w = &r->workers[id];
+
+    if (w->breaker.cause >= BREAKER_ERRORS) routing_slow_start(w->model->routing, id, now_us);
+    worker_acquit(w, id);
+}
+
+/* What a trial shows when its first token comes, long before the end of a long answer. Not of a worker
+ * whose answers broke after that. */
+static void began(struct registry *r, const struct registry_target *target, uint64_t now_us) {
+    uint32_t id = target->worker;
+    struct worker *w = &r->workers[id];
+
+    if (!w->is_used || !w->is_described || w->incarnation != target->incarnation) return;
+    if (w->breaker.state != BREAKER_TRYING || w->breaker.n_seen > 0) return;
+    passed_trial(r, id, now_us);
+}
+
+static void answered(struct registry *r, uint32_t id, uint64_t now_us) {
+    struct worker *w = &r->workers[id];
+
+    if (w->breaker.state == BREAKER_TRYING) {
+        passed_trial(r, id, now_us);
+    } else {
+        breaker_succeeded(&w->breaker);
+    }
+    outcomes_add(&w->outcomes, true, now_us);
+}
+
+static void judge(struct registry *r, const struct registry_target *target,
+                  const struct route_ticket *ticket, enum registry_outcome outcome,
+                  uint64_t now_us) {
+    uint32_t id = target->worker;
+    struct worker *w = &r->workers[id];
+    uint64_t sent_us = ticket->load.sent_us;
+    struct breaker_failure failure = {.cost_us = now_us > sent_us ? now_us - sent_us : 0};
+
+    if (!w->is_used || !w->is_described || w->incarnation != target->incarnation) return;
+    switch (outcome) {
+    case OUTCOME_OK: answered(r, id, now_us); break;
+    case OUTCOME_REFUSED: /* it can be reached; what its answers are worth is not known */
+        if (w->breaker.cause < BREAKER_ERRORS) {
+            breaker_succeeded(&w->breaker);
+        } else {
+            breaker_undecided(&w->breaker);
+        }
+        break;
+    case OUTCOME_UNKNOWN: breaker_undecided(&w->breaker); break;
+    case OUTCOME_UNREACHED:
+    case OUTCOME_FAILED:
+    case OUTCOME_BROKEN:
+        failure.cause = outcome == OUTCOME_UNREACHED ? BREAKER_UNREACHED : BREAKER_LOST;
+        failure.is_seen = outcome == OUTCOME_BROKEN;
+        fault_of_connection(r, id, &failure, now_us);
+        break;
+    case OUTCOME_ERROR:
+    case OUTCOME_EMPTY:
+    case OUTCOME_SPOILT:
+        failure.cause = outcome == OUTCOME_ERROR ? BREAKER_ERRORS : BREAKER_EMPTY;
+        failure.is_seen = outcome == OUTCOME_SPOILT;
+        fault_of_answer(r, id, &failure, now_us);
+        break;
+    }
+    worker_show_breaker(w, id);
+}
+
+void registry_pardon(struct registry *r, const struct registry_accused *accused, uint32_t n,
+                     uint64_t now_us) {
+    pthread_mutex_lock(&r->lock);
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t id = accused[i].worker;
+        struct worker *w = &r->workers[id];
+
+        if (!w->is_used || !w->is_described || w->incarnation != accused[i].incarnation) continue;
+        outcomes_pardon(&w->outcomes);
+        if (w->breaker.state == BREAKER_OPEN && w->breaker.cause >= BREAKER_ERRORS &&
+            !stands_out(r, w, now_us)) {
+            worker_acquit(w, id);
+        }
+    }
+    pthread_mutex_unlock(&r->lock);
+}
+
+void registry_first_token(struct registry *r, const struct registry_target *target,
+                          struct route_ticket *ticket, const struct route_feedback *feedback,
+                          uint64_t now_us) {
+    lock_and_measure(r);
+    routing_first_token(target->routing, ticket, feedback, now_us);
+    if (target->told) outbox_first(r, target, feedback, now_us);
+    if (feedback) began(r, target, now_us);
+    pthread_mutex_unlock(&r->lock);
+}
+
+void registry_ended(struct registry *r, const struct registry_target *target,
+                    struct route_ticket *ticket, const struct route_end *end,
+                    enum registry_outcome outcome) {
+    struct list decided;
+
+    list_init(&decided);
+    lock_and_measure(r);
+    routing_ended(target->routing, ticket, end);
+    if (target->told) outbox_ended(r, target, end);
+    r->n_open--;
+    judge(r, target, ticket, outcome, end->now_us);
+    if (r->n_waiting) registry_grant(r, end->now_us, &decided);
+    pthread_mutex_unlock(&r->lock);
+    registry_tell(&decided);
+}
+
+void registry_note_load(struct registry *r, const struct registry_target *target,
+                        const struct wire_load *load) {
+    struct worker *w = &r->workers[target->worker];
+
+    pthread_mutex_lock(&r->lock);
+    if (w->is_used && w->incarnation == target->incarnation) {
+        w->load = *load;
+        w->has_load = true;
+        worker_set_draining(w, target->worker, DRAIN_WORKER, load->draining);
+    }
+    pthread_mutex_unlock(&r->lock);
+}
+
+void registry_note_draining(struct registry *r, const struct registry_target *target) {
+    struct worker *w = &r->workers[target->worker];
+
+    pthread_mutex_lock(&r->lock);
+    if (w->is_used && w->incarnation == target->incarnation)
+        worker_set_draining(w, target->worker, DRAIN_WORKER, true);
+    pthread_mutex_unlock(&r->lock);
+}
+
+uint32_t registry_keep_current(struct registry *r, uint32_t *ids, uint32_t *incarnations,
+                               uint32_t n) {
+    uint32_t n_kept = 0;
+
+    pthread_mutex_lock(&r->lock);
+    for (uint32_t i = 0; i < n; i++) {
+        const struct worker *w = &r->workers[ids[i]];
+
+        if (!w->is_used || w->incarnation != incarnations[i]) continue;
+        ids[n_kept] = ids[i];
+        incarnations[n_kept++] = incarnations[i];
+    }
+    pthread_mutex_unlock(&r->lock);
+    return n_kept;
+}
+
+bool registry_has_other(struct registry *r, const struct registry_target *target,
+                        const uint32_t *exclude, uint32_t n_exclude) {
+    struct worker_mask mask;
+    bool is_any = false;
+
+    pthread_mutex_lock(&r->lock);
+    mask = routing_load(target->routing)->eligible;
+    pthread_mutex_unlock(&r->lock);
+    worker_mask_drop(mask.words, target->worker);
+    for (uint32_t i = 0; i < n_exclude; i++)
+        worker_mask_drop(mask.words, exclude[i]);
+    for (uint32_t i = 0; i < WORKER_MASK_WORDS; i++)
+        is_any = is_any || mask.words[i];
+    return is_any;
+}
+
+static bool others_can_serve(const struct registry *r, uint32_t id) {
+    for (uint32_t other = 0; other < r->n_ids; other++) {
+        const struct worker *w = &r->workers[other];
+
+        if (other != id && w->is_used && w->is_described && w->model == r->workers[id].model &&
+            worker_reasons(w, other) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+bool registry_take_suspicion(struct registry *r, uint32_t id) {
+    struct worker *w = &r->workers[id];
+    bool was;
+
+    pthread_mutex_lock(&r->lock);
+    was = w->is_used && w->is_suspect;
+    w->is_suspect = false;
+    if (was && others_can_serve(r, id)) worker_set_reason(w, id, WORKER_STARTING, true);
+    pthread_mutex_unlock(&r->lock);
+    return was;
+}

@@ -1,0 +1,433 @@
+/* router/routing/load.c - sums that tickets put in and take out again. */
+#include "router/routing/load.h"
+
+#include "common/base/mem.h"
+
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+/* What is assumed of a worker that does not say. A rate that is wrong by one factor for all of
+ * them cancels out in comparisons; a KV capacity guessed too low does not, so it is high. */
+#define DEFAULT_BLOCK_SIZE           16
+#define DEFAULT_N_BLOCKS             65536 /* 1M tokens */
+#define DEFAULT_PREFILL_TOKENS_PER_S 10000.0
+#define DEFAULT_ATTN_CONTEXT         30000.0
+
+/* Before the first request has ended, and how fast the means move after. */
+#define FIRST_MEAN_OUTPUT_TOKENS 200.0
+#define FIRST_MEAN_DECODE_S      5.0
+#define MEAN_WEIGHT              0.02
+
+/* What running requests are believed to have generated at most, in mean outputs each. */
+#define GROWN_MEANS_MAX 2.0
+
+/* Until busy workers have shown how fast they generate: that share of the speed of quiet ones, as
+ * chunks of 2,048 tokens leave it, and with the weight of so much of what was seen. */
+#define BUSY_SHARE  0.1
+#define BUSY_WEIGHT 0.01
+
+/* What a worker gets at the beginning of its slow start. */
+#define RAMP_FIRST_SHARE 0.1
+
+/* An engine keeps a little KV memory free for the sequences that are growing. */
+#define USABLE_CAPACITY 0.95
+
+/* Least squares; BUSY_WEIGHT pulls busy towards BUSY_SHARE of quiet. */
+static void solve_speed(struct load_speed *s) {
+    double pull = BUSY_WEIGHT * (s->qq + s->bb);
+    double qq = s->qq + BUSY_SHARE * BUSY_SHARE * pull, bb = s->bb + pull;
+    double qb = s->qb - BUSY_SHARE * pull, det = qq * bb - qb * qb;
+
+    if (!(det > 0)) return;
+    s->quiet = MAX((s->nq * bb - s->nb * qb) / det, 0);
+    s->busy = MIN(MAX((s->nb * qq - s->nq * qb) / det, 0), s->quiet);
+}
+
+static void learn_speed(struct load_speed *s, double n_tokens, double quiet_s, double busy_s) {
+    double keep = 1 - MEAN_WEIGHT, total_s = quiet_s + busy_s;
+
+    if (!(total_s > 0)) return;
+    s->qq = s->qq * keep + quiet_s * quiet_s / total_s;
+    s->qb = s->qb * keep + quiet_s * busy_s / total_s;
+    s->bb = s->bb * keep + busy_s * busy_s / total_s;
+    s->nq = s->nq * keep + n_tokens * quiet_s / total_s;
+    s->nb = s->nb * keep + n_tokens * busy_s / total_s;
+    solve_speed(s);
+}
+
+void load_init(struct load *l, uint32_t n_workers) {
+    assert(n_workers && n_workers <= WORKERS_MAX);
+    *l = (struct load){
+        .workers = mem_calloc(n_workers, sizeof(*l->workers)),
+        .in_flight = mem_calloc(ALIGN_UP(n_workers, 64), sizeof(*l->in_flight)),
+        .n_workers = n_workers,
+        .mean_output_tokens = FIRST_MEAN_OUTPUT_TOKENS,
+        .mean_decode_s = FIRST_MEAN_DECODE_S,
+        .speed = {.qq = FIRST_MEAN_DECODE_S, .nq = FIRST_MEAN_OUTPUT_TOKENS},
+    };
+    solve_speed(&l->speed);
+    for (uint32_t w = 0; w < n_workers; w++) {
+        list_init(&l->workers[w].pending);
+        l->workers[w].reasons = WORKER_ABSENT;
+        load_worker_up(l, w, &(struct worker_spec){0}); /* defaults */
+        load_worker_down(l, w);
+    }
+    l->n_words = 0;
+}
+
+void load_fini(struct load *l) {
+    mem_free(l->workers);
+    mem_free(l->in_flight);
+    l->workers = NULL;
+}
+
+void load_set_reason(struct load *l, uint32_t w, uint32_t reasons, bool is_set) {
+    struct load_worker *k = &l->workers[w];
+    bool was_eligible = !k->reasons;
+
+    assert(w < l->n_workers);
+    k->reasons = is_set ? k->reasons | reasons : k->reasons & ~reasons;
+    if (was_eligible == !k->reasons) return;
+    if (k->reasons) {
+        worker_mask_drop(l->eligible.words, w);
+        l->n_eligible--;
+    } else {
+        worker_mask_add(l->eligible.words, w);
+        l->n_eligible++;
+        l->n_words = MAX(l->n_words, w / 64 + 1);
+    }
+}
+
+/* The least of 64 numbers: as wide as the machine is. */
+static uint32_t least_of_word(const uint32_t *in_flight) {
+    uint32_t least = UINT32_MAX;
+
+    for (uint32_t i = 0; i < 64; i++)
+        least = MIN(least, in_flight[i]);
+    return least;
+}
+
+uint32_t load_least_in_flight(const struct load *l, const uint64_t *mask) {
+    uint32_t least = UINT32_MAX;
+
+    for (uint32_t i = 0; i < l->n_words && least > 0; i++) {
+        const uint32_t *in_flight = l->in_flight + i * 64;
+
+        if (mask[i] == UINT64_MAX) {
+            least = MIN(least, least_of_word(in_flight));
+            continue;
+        }
+        for (uint64_t rest = mask[i]; rest; rest &= rest - 1)
+            least = MIN(least, in_flight[__builtin_ctzll(rest)]);
+    }
+    return least == UINT32_MAX ? 0 : least;
+}
+
+static bool has_reached(uint32_t in_flight, uint32_t bound) {
+    return bound && in_flight >= bound;
+}
+
+static void note_admission(struct load *l, uint32_t w) {
+    const struct load_worker *k = &l->workers[w];
+
+    l->in_flight[w] = k->in_flight;
+    worker_mask_set(l->busy.words, w, has_reached(k->in_flight, k->spec.enough_in_flight));
+    worker_mask_set(l->full.words, w, has_reached(k->in_flight, k->spec.max_in_flight));
+}
+
+void load_worker_up(struct load *l, uint32_t w, const struct worker_spec *spec) {
+    struct load_worker *k = &l->workers[w];
+
+    assert(w < l->n_workers);
+    k->spec = *spec;
+    if (!k->spec.block_size) k->spec.block_size = DEFAULT_BLOCK_SIZE;
+    if (!k->spec.n_blocks) k->spec.n_blocks = DEFAULT_N_BLOCKS;
+    if (!(k->spec.prefill_tokens_per_s > 0))
+        k->spec.prefill_tokens_per_s = DEFAULT_PREFILL_TOKENS_PER_S;
+    if (!(k->spec.attn_context > 0)) k->spec.attn_context = DEFAULT_ATTN_CONTEXT;
+    k->block_size = k->spec.block_size;
+    k->capacity_tokens = (double)k->spec.block_size * (double)k->spec.n_blocks;
+    k->cache_tokens =
+        k->capacity_tokens + (double)k->spec.block_size * (double)k->spec.n_tier_blocks;
+    k->s_per_token = 1 / k->spec.prefill_tokens_per_s;
+    k->attn_per_token = 1 / (2 * k->spec.attn_context);
+    note_admission(l, w);
+    load_set_reason(l, w, WORKER_ABSENT, false);
+}
+
+static void set_ramping(struct load *l, uint32_t w, bool is_ramping) {
+    l->n_ramping += (uint32_t)is_ramping - worker_mask_has(l->ramping.words, w);
+    worker_mask_set(l->ramping.words, w, is_ramping);
+}
+
+void load_worker_down(struct load *l, uint32_t w) {
+    set_ramping(l, w, false);
+    load_set_reason(l, w, WORKER_ABSENT, true);
+}
+
+/* --- prices ---------------------------------------------------------------------------------- */
+
+double load_prefill_s(const struct load_worker *w, double cached_tokens, double total_tokens) {
+    double linear = total_tokens - cached_tokens;
+    double squares = total_tokens * total_tokens - cached_tokens * cached_tokens;
+
+    return (linear + squares * w->attn_per_token) * w->s_per_token;
+}
+
+/* By way of a signed number: of an unsigned one no instruction makes a double. */
+static double to_seconds(uint64_t us) {
+    return (double)(int64_t)us * 1e-6;
+}
+
+static double seconds_since(uint64_t then_us, uint64_t now_us) {
+    return now_us > then_us ? to_seconds(now_us - then_us) : 0;
+}
+
+double load_wait_s(const struct load_worker *w, uint64_t now_us) {
+    double served_s = seconds_since(w->service_began_us, now_us);
+
+    return w->pending_work_s - MIN(served_s, w->head_work_s);
+}
+
+static double quiet_s_at(const struct load_worker *w, uint64_t now_us) {
+    return w->quiet_s + (w->n_pending ? 0 : seconds_since(w->quiet_as_of_us, now_us));
+}
+
+/* Before n_pending changes. */
+static void count_quiet(struct load_worker *w, uint64_t now_us) {
+    w->quiet_s = quiet_s_at(w, now_us);
+    w->quiet_as_of_us = MAX(w->quiet_as_of_us, now_us);
+}
+
+double load_memory_wait_s(const struct load *l, const struct load_worker *w, double need_tokens) {
+    double excess = w->resident_tokens + need_tokens - USABLE_CAPACITY * w->capacity_tokens;
+
+    /* What is resident goes at a rate of all of it per mean residence. */
+    if (excess <= 0) return 0;
+    return excess / MIN(w->resident_tokens + 1, w->capacity_tokens) * l->mean_decode_s;
+}
+
+double load_growing_tokens(const struct load *l, const struct load_worker *w, uint64_t now_us) {
+    double n_running = w->in_flight - w->n_pending;
+    double age_s = MAX(n_running * to_seconds(now_us) - w->sum_first_s, 0);
+    double quiet_s = MAX(n_running * quiet_s_at(w, now_us) - w->sum_first_quiet_s, 0);
+    double busy_s = MAX(age_s - quiet_s, 0);
+    double output;
+
+    busy_s += (n_running + w->n_pending / 2.0) * load_wait_s(w, now_us);
+    output = l->speed.quiet * quiet_s + l->speed.busy * busy_s;
+    output = MIN(output, w->in_flight * l->mean_output_tokens * GROWN_MEANS_MAX);
+    return (double)w->in_flight * w->block_size / 2 + output;
+}
+
+void load_drop_full(const struct load *l, uint64_t *mask) {
+    uint64_t kept[WORKER_MASK_WORDS], any = 0;
+
+    for (uint32_t i = 0; i < l->n_words; i++)
+        any |= kept[i] = mask[i] & ~l->full.words[i];
+    if (any) memcpy(mask, kept, l->n_words * sizeof(*mask));
+}
+
+bool load_has_eligible(const struct load *l) {
+    return l->n_eligible > 0;
+}
+
+/* --- slow start ------------------------------------------------------------------------------ */
+
+void load_begin_slow_start(struct load *l, uint32_t w, uint64_t now_us) {
+    assert(w < l->n_workers);
+    if (!l->slow_start_us) return;
+    l->workers[w].ramp_from_us = now_us;
+    set_ramping(l, w, true);
+}
+
+static uint64_t ramp_age_us(const struct load *l, uint32_t w, uint64_t now_us) {
+    uint64_t from_us = l->workers[w].ramp_from_us;
+
+    return now_us > from_us ? now_us - from_us : 0;
+}
+
+static bool has_ramped(const struct load *l, uint32_t w, uint64_t now_us) {
+    return ramp_age_us(l, w, now_us) >= l->slow_start_us;
+}
+
+/* The share of a full load that it may have, until its slow start is over. */
+static double ramp_share(const struct load *l, uint32_t w, uint64_t now_us) {
+    double age = (double)ramp_age_us(l, w, now_us);
+
+    return RAMP_FIRST_SHARE + (1 - RAMP_FIRST_SHARE) * age / (double)l->slow_start_us;
+}
+
+void load_drop_ramping(const struct load *l, uint64_t *mask, uint64_t now_us) {
+    uint64_t any_ramping = 0, any_other = 0;
+    double mean;
+
+    if (!l->n_ramping) return;
+    for (uint32_t i = 0; i < l->n_words; i++) {
+        any_ramping |= mask[i] & l->ramping.words[i];
+        any_other |= mask[i] & ~l->ramping.words[i];
+    }
+    if (!any_ramping) return;
+    WORKER_MASK_FOR_EACH(w, l->ramping.words, l->n_words) {
+        any_other |= worker_mask_has(mask, w) && has_ramped(l, w, now_us);
+    }
+    if (!any_other) return;
+    mean = load_mean_in_flight(l);
+    WORKER_MASK_FOR_EACH(w, l->ramping.words, l->n_words) {
+        if (has_ramped(l, w, now_us)) continue;
+        if (l->workers[w].in_flight >= MAX(ramp_share(l, w, now_us) * mean, 1))
+            worker_mask_drop(mask, w);
+    }
+}
+
+void load_get_room(const struct load *l, struct worker_mask *room, uint64_t now_us) {
+    *room = l->eligible;
+    load_drop_ramping(l, room->words, now_us);
+    for (uint32_t i = 0; i < l->n_words; i++)
+        room->words[i] &= ~l->busy.words[i];
+}
+
+bool load_has_room(const struct load *l, uint64_t now_us) {
+    struct worker_mask room;
+    uint64_t any = 0;
+
+    if (UNLIKELY(l->n_ramping)) {
+        load_get_room(l, &room, now_us);
+        return !worker_mask_is_empty(room.words, l->n_words);
+    }
+    for (uint32_t i = 0; i < l->n_words; i++)
+        any |= l->eligible.words[i] & ~l->busy.words[i];
+    return any != 0;
+}
+
+double load_mean_in_flight(const struct load *l) {
+    return (double)l->n_open / MAX(l->n_eligible, 1u);
+}
+
+/* --- tickets --------------------------------------------------------------------------------- */
+
+void load_open(struct load *l, struct load_ticket *t, uint32_t w, double work_s, double new_tokens,
+               uint64_t now_us) {
+    struct load_worker *k = &l->workers[w];
+
+    assert(w < l->n_workers && !t->is_open);
+    *t = (struct load_ticket){
+        .worker = w,
+        .is_open = true,
+        .is_pending = true,
+        .work_s = work_s,
+        .resident_tokens = new_tokens + l->mean_output_tokens,
+        .sent_us = now_us,
+    };
+    if (!k->n_pending) {
+        count_quiet(k, now_us);
+        k->service_began_us = now_us;
+        k->head_work_s = work_s;
+    }
+    list_push_back(&k->pending, &t->link);
+    k->n_pending++;
+    k->pending_work_s += work_s;
+    k->resident_tokens += t->resident_tokens;
+    k->in_flight++;
+    k->n_sent++;
+    if (worker_mask_has(l->ramping.words, w) && has_ramped(l, w, now_us)) set_ramping(l, w, false);
+    l->n_open++;
+    note_admission(l, w);
+}
+
+/* Sums go back to exactly 0 with the last ticket, so that rounding does not pile up. */
+static void leave_pending(struct load_worker *k, struct load_ticket *t) {
+    struct list *head;
+
+    list_remove(&t->link);
+    t->is_pending = false;
+    k->n_pending--;
+    head = list_first(&k->pending);
+    k->pending_work_s = head ? MAX(k->pending_work_s - t->work_s, 0) : 0;
+    k->head_work_s = head ? LIST_ENTRY(head, struct load_ticket, link)->work_s : 0;
+}
+
+void load_first_token(struct load *l, struct load_ticket *t, uint64_t now_us) {
+    struct load_worker *k = &l->workers[t->worker];
+
+    assert(t->is_open);
+    if (!t->is_pending) return;
+    count_quiet(k, now_us);
+    t->first_us = now_us;
+    t->first_quiet_s = k->quiet_s;
+    leave_pending(k, t);
+    k->service_began_us = now_us; /* the prefill is the next one's from now on */
+    k->sum_first_s += to_seconds(now_us);
+    k->sum_first_quiet_s += t->first_quiet_s;
+    k->n_first++;
+}
+
+void load_close(struct load *l, struct load_ticket *t, double output_tokens, bool is_aborted,
+                uint64_t now_us) {
+    struct load_worker *k = &l->workers[t->worker];
+    bool had_first = !t->is_pending;
+
+    assert(t->is_open && k->in_flight && l->n_open);
+    count_quiet(k, now_us);
+    if (t->is_pending) { /* given up; behind the head, the head goes on */
+        if (list_first(&k->pending) == &t->link) k->service_began_us = now_us;
+        leave_pending(k, t);
+    } else {
+        bool is_last = k->in_flight - k->n_pending == 1;
+
+        k->sum_first_s = is_last ? 0 : k->sum_first_s - to_seconds(t->first_us);
+        k->sum_first_quiet_s = is_last ? 0 : k->sum_first_quiet_s - t->first_quiet_s;
+    }
+    if (had_first && !is_aborted) {
+        double decode_s = seconds_since(t->first_us, now_us);
+        double quiet_s = MIN(k->quiet_s - t->first_quiet_s, decode_s);
+
+        l->mean_decode_s += MEAN_WEIGHT * (decode_s - l->mean_decode_s);
+        output_tokens = MIN(output_tokens, k->capacity_tokens); /* more is not believed */
+        l->mean_output_tokens += MEAN_WEIGHT * (output_tokens - l->mean_output_tokens);
+        learn_speed(&l->speed, output_tokens, quiet_s, decode_s - quiet_s);
+    }
+    t->is_open = false;
+    k->in_flight--;
+    k->resident_tokens = k->in_flight ? MAX(k->resident_tokens - t->resident_tokens, 0) : 0;
+    k->n_closed++;
+    l->n_open--;
+    note_admission(l, t->worker);
+}
+
+void load_check(const struct load *l) {
+    uint64_t n_open = 0;
+
+    for (uint32_t w = 0; w < l->n_workers; w++) {
+        const struct load_worker *k = &l->workers[w];
+        uint32_t n_pending = 0;
+        double work_s = 0, head_work_s = 0;
+
+        LIST_FOR_EACH(it, &k->pending) {
+            const struct load_ticket *t = LIST_ENTRY(it, struct load_ticket, link);
+
+            assert(t->is_open && t->is_pending && t->worker == w);
+            work_s += t->work_s;
+            if (!n_pending++) head_work_s = t->work_s;
+        }
+        assert(n_pending == k->n_pending && k->n_pending <= k->in_flight);
+        assert(head_work_s == k->head_work_s);
+        assert(fabs(work_s - k->pending_work_s) <= 1e-6 * (1 + work_s));
+        assert(k->n_sent - k->n_closed == k->in_flight && l->in_flight[w] == k->in_flight);
+        assert(k->n_pending || k->pending_work_s == 0);
+        assert(k->in_flight ? k->resident_tokens >= 0 : k->resident_tokens == 0);
+        assert(k->in_flight > n_pending || (k->sum_first_s == 0 && k->sum_first_quiet_s == 0));
+        assert(worker_mask_has(l->eligible.words, w) == (k->reasons == 0));
+        assert(k->reasons || w / 64 < l->n_words);
+        assert(worker_mask_has(l->busy.words, w) ==
+               (k->spec.enough_in_flight && k->in_flight >= k->spec.enough_in_flight));
+        assert(worker_mask_has(l->full.words, w) ==
+               (k->spec.max_in_flight && k->in_flight >= k->spec.max_in_flight));
+        n_open += k->in_flight;
+    }
+    assert(n_open == l->n_open);
+    assert(l->speed.busy >= 0 && l->speed.busy <= l->speed.quiet && isfinite(l->speed.quiet));
+    assert(l->n_eligible == worker_mask_count(l->eligible.words, l->n_words));
+    assert(l->n_ramping == worker_mask_count(l->ramping.words, WORKER_MASK_WORDS));
+}

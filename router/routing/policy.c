@@ -1,0 +1,59 @@
+/* router/routing/policy.c - the policies by name. */
+#include "router/routing/policy.h"
+
+static const struct policy_ops *const policies[] = {
+    &policy_prefix,       &policy_least_load, &policy_round_robin, &policy_random,
+    &policy_power_of_two, &policy_session,    &policy_chwbl,       &policy_simhash,
+    &policy_cache_aware,  &policy_hash_trie,  &policy_aibrix,      &policy_prefix_scorer,
+};
+
+const char *const policy_names[] = {
+    "prefix",  "least_load",  "round_robin", "random", "power_of_two",  "session", "chwbl",
+    "simhash", "cache_aware", "hash_trie",   "aibrix", "prefix_scorer", NULL,
+};
+
+const struct policy_ops *policy_find(struct str name) {
+    for (size_t i = 0; i < ARRAY_LEN(policies); i++) {
+        if (str_eq(name, str_of(policies[i]->name))) return policies[i];
+    }
+    return NULL;
+}
+
+/* What each constant comes from is said in the file of its policy. */
+void policy_options_default(struct policy_options *options) {
+    *options = (struct policy_options){
+        .beta = 3,
+        .kappa = 0.12,
+        .gamma = 0.7,
+        .lambda = 0.3,
+        .delta_s = 0.005,
+        .max_load_factor = 2,
+        .load_floor = 16,
+        .cache_threshold = 0.3,
+        .balance_abs = 64,
+        .balance_rel = 1.5,
+        .max_tree_bytes = 67108864,
+        .scorer_queue_weight = 2,
+        .scorer_kv_weight = 2,
+        .scorer_prefix_weight = 3,
+        .scorer_max_blocks = 256,
+        .bounded_load = 1.25,
+        .ring_replication = 256,
+        .chwbl_prefix_bytes = 100,
+        .aibrix_imbalance_abs = 8,
+        .aibrix_stddev_factor = 1,
+        .aibrix_table_blocks = 200000,
+        .aibrix_ttl_ms = 20 * 60 * 1000,
+        .block_bytes = 128,
+    };
+}
+
+double policy_matched_tokens(const struct policy_view *view, uint32_t w) {
+    uint32_t block_size = view->load->workers[w].block_size;
+    double tokens;
+
+    if (!view->matched_blocks[w]) return 0;
+    tokens = view->matched_blocks[w] * view->tokens_per_block;
+    tokens = MIN(tokens, view->prompt_tokens - 1);
+    return (double)((int64_t)(tokens + 0.5) / block_size * block_size); /* a guess of a whole */
+}

@@ -1,0 +1,129 @@
+/* router/routing/policy.h - how a worker is chosen: one vtable, one file per policy in policy/.
+ *
+ * A policy sees a request (the hash chain of its prompt, its size, its session), the load table,
+ * and the set of workers it may choose from: those eligible, not excluded by a retry, and below
+ * their limits. It answers with one of them. It is told what became of each request, and keeps
+ * whatever state it likes; index and load are kept for it by `routing`. A policy never sees a
+ * clock, a socket or a lock, and allocates only in create. */
+#ifndef ROUTER_ROUTING_POLICY_H
+#define ROUTER_ROUTING_POLICY_H
+
+#include "common/base/base.h"
+#include "common/base/buf.h"
+#include "router/routing/load.h"
+
+struct route_request {
+    const uint64_t *chain; /* block hashes of the prompt, first to last (prompt_hash.h) */
+    uint32_t *guesses; /* the routing's own: room for n_blocks + 1, kept with the chain; or NULL */
+    uint32_t n_blocks;
+    uint64_t prompt_bytes;      /* length of the hashed prompt, beyond the chain's limit too */
+    uint32_t max_output_tokens; /* what the client allows; 0: unknown */
+    uint64_t session_key;       /* hash of a session header or key; 0: none */
+    uint64_t now_us;
+    const uint32_t *exclude; /* workers already tried for this request */
+    uint32_t n_exclude;
+};
+
+/* What a policy may look at for one choice. Masks have load->n_words words. */
+struct policy_view {
+    const struct load *load;
+    const uint64_t *candidates;     /* never empty */
+    const uint32_t *matched_blocks; /* by worker id, for candidates */
+    uint32_t n_shared_blocks;       /* leading blocks that more than half of candidates hold */
+    double prompt_tokens;           /* predicted */
+    double tokens_per_block;
+};
+
+/* The constants of all policies; the flags that set them are in router_options.c. */
+struct policy_options {
+    /* prefix; the last two also session */
+    double beta;        /* what a second of new prefill costs those who come after */
+    double kappa;       /* and each request decoding meanwhile */
+    double gamma;       /* and each request that waits for its first token */
+    double lambda;      /* and each that is in flight on every worker */
+    double delta_s;     /* what one more request in the batch costs */
+    double home_weight; /* what a prompt that nobody holds costs less at its home, in prefills */
+    double max_load_factor; /* above this x mean in flight + floor: not a candidate; 0: off */
+    double load_floor;
+
+    /* cache_aware; the last one also hash_trie */
+    double cache_threshold;  /* share of the prompt that must be matched */
+    uint32_t balance_abs;    /* most less least in flight above this, and */
+    double balance_rel;      /* most above this x least: balance instead */
+    uint64_t max_tree_bytes; /* prompt text that is remembered */
+
+    /* hash_trie */
+    uint64_t prefix_min_match; /* bytes; shorter matches do not count */
+
+    /* prefix_scorer */
+    double scorer_queue_weight, scorer_kv_weight, scorer_prefix_weight;
+    uint32_t scorer_max_blocks; /* opening that is matched, in blocks of 64 bytes */
+
+    /* chwbl; the first two also simhash */
+    double bounded_load;         /* in flight above this x mean: the next on the ring */
+    uint32_t ring_replication;   /* points of a worker */
+    uint32_t chwbl_prefix_bytes; /* the opening that is the key */
+
+    /* aibrix */
+    uint32_t aibrix_imbalance_abs; /* most less least in flight above this: only the least */
+    double aibrix_stddev_factor;   /* above mean + this x sigma a match does not count */
+    uint32_t aibrix_table_blocks;  /* blocks of 4 bytes that are remembered, */
+    uint32_t aibrix_ttl_ms;        /* and for how long */
+
+    uint64_t seed;        /* of the policies that draw lots */
+    uint32_t block_bytes; /* prompt bytes per hash of a chain; routing fills it in */
+};
+
+/* One worker's terms in a decision, for people. A policy without costs leaves them 0. */
+struct policy_term {
+    bool is_candidate;     /* might have been picked */
+    double matched_tokens; /* of the prompt, already computed there */
+    double wait_s, memory_s, prefill_s;
+    double cost_s;
+};
+
+struct policy_ops {
+    const char *name;
+    bool uses_session; /* wants session_key from request headers too, not from the body alone */
+    /* NULL: out of memory. */
+    void *(*create)(const struct policy_options *options, uint32_t n_workers);
+    void (*destroy)(void *self);
+
+    /* A member of view->candidates. With `terms` (a record per worker id) it is a dry run: the
+     * records of the candidates are filled and the policy's state stays as it is. */
+    uint32_t (*pick)(void *self, const struct route_request *rq, const struct policy_view *view,
+                     struct policy_term *terms);
+
+    /* News. Any may be NULL. */
+    void (*sent)(void *self, const struct route_request *rq, uint32_t w);
+    void (*first_token)(void *self, uint32_t w);
+    void (*ended)(void *self, uint32_t w, bool is_aborted);
+    void (*worker_up)(void *self, uint32_t w, const struct worker_spec *spec);
+    void (*worker_down)(void *self, uint32_t w);
+};
+
+/* Tokens of the prompt that worker w need not compute: whole KV blocks, and never all of them. */
+double policy_matched_tokens(const struct policy_view *view, uint32_t w);
+
+void policy_options_default(struct policy_options *options);
+
+/* By name ("prefix", "round_robin" ...), or NULL. */
+const struct policy_ops *policy_find(struct str name);
+
+/* All of them, NULL at the end: for option tables. */
+extern const char *const policy_names[];
+
+extern const struct policy_ops policy_prefix;
+extern const struct policy_ops policy_least_load;
+extern const struct policy_ops policy_round_robin;
+extern const struct policy_ops policy_random;
+extern const struct policy_ops policy_power_of_two;
+extern const struct policy_ops policy_session;
+extern const struct policy_ops policy_chwbl;
+extern const struct policy_ops policy_simhash;
+extern const struct policy_ops policy_cache_aware;
+extern const struct policy_ops policy_hash_trie;
+extern const struct policy_ops policy_aibrix;
+extern const struct policy_ops policy_prefix_scorer;
+
+#endif

@@ -1,0 +1,186 @@
+/* router/routing/policy/prefix.c - the default: the worker where the request costs least, to itself and to
+ * the others. In seconds, for worker w:
+ *
+ *     cost(w) = max(wait(w), memory(w)) + u(w) x (1 + beta + lambda x least L
+ *               + kappa x L(w) + gamma x Q(w)) + delta x L(w)
+ *
+ *     wait    prefill of what was sent to w before and has no first token yet
+ *     memory  until enough KV memory is free there
+ *     u       prefill of what w does not hold of this prompt, attention included
+ *     L       requests in flight on w; Q  those of them without a first token
+ *
+ * beta stands for later arrivals, which every second of prefill delays; lambda says that they are
+ * the more the fuller the whole fleet is: while any worker is idle, a hot prefix is soon computed
+ * there, but when all are busy what is cached must decide. kappa is for the sequences that are
+ * decoding on w meanwhile; delta for the larger batch. gamma is for those that will queue behind: a
+ * queue is where the next ones come too, and the more so the longer it is, so a long prompt goes
+ * where there is none and short ones share what is left. Nothing else is needed for hot prefixes:
+ * when their worker is busy enough, computing them once more elsewhere is cheaper.
+ *
+ * Mean time to first token by that of an oracle that sees every queue, batch and cache and
+ * minimises the same cost with beta 2 and without gamma (make replay-cross, seeds 1-5):
+ *
+ *     workers x tokens, load    16 x 700k 0.8  0.95   16 x 7M 0.95   4, 8, 32 x 700k 0.95
+ *     as it is                           0.98  0.97           1.00   0.78  0.86  0.99
+ *     tokens found cached                1.04  1.03           1.07   1.03  1.08  1.07
+ *     whole answers                      1.01  1.01           0.90   0.92  0.93  1.01
+ *     lambda 0, kappa 0.07               0.98  0.94           0.94   0.79  0.86  0.95
+ *     tokens found cached                1.02  1.01           1.03   1.02  1.05  1.03
+ *
+ * So lambda gives some of the time to first token for more tokens found and sooner ends. A capacity
+ * declared x0.5 to x8 costs 3 % at load 0.8.
+ *
+ * When more comes than can be computed (16 x 7M, load 1.00) gamma matters most, and so does that Q
+ * has no limit: without lambda the mean is 1.5 s, and would be 2.8 s if no more than 3 were counted.
+ *
+ * Costs within 1 % of the least are equal, and go to the worker that wins the rendezvous on the
+ * first block that is not widely held (the last block when all are): so cold and short prompts
+ * have a home, which every replica and every restart agrees on.
+ *
+ * Routers that do not hear of each other's requests, because the workers are not ours and nothing else
+ * tells them (--share), split each conversation between as many workers as there are routers.
+ * --home-weight F makes them agree more often: a prompt of which nobody is known to hold more than
+ * what is widely held costs F of its prefill less at its home. It buys tokens found in the caches with
+ * the time to the first (16 x 700k, load 0.8; tokens found, of those that one cache of the fleet's
+ * size would, and mean seconds, of R routers that see their own requests alone):
+ *
+ *     home_weight          0            1            2
+ *     R = 1        92 % 0.97    90 % 0.99    90 % 1.08
+ *     R = 2        66 % 1.51    76 % 1.72    80 % 1.91
+ *     R = 4        54 % 2.06    74 % 2.48    83 % 2.83
+ *
+ * A worker with more than max_load_factor x the mean in flight + load_floor is not priced, unless
+ * that leaves none: a guard for loads that the formula does not see, such as endless decoding. */
+#include "common/base/mem.h"
+#include "common/base/rng.h"
+#include "router/routing/policy.h"
+
+#include <float.h>
+#include <math.h>
+
+#define TIE_MARGIN 0.01
+
+struct prefix {
+    struct policy_options options;
+    double *costs;       /* by worker id; only of the last pick */
+    double later_weight; /* of that pick: what new prefill costs later arrivals */
+};
+
+static void *prefix_create(const struct policy_options *options, uint32_t n_workers) {
+    struct prefix *p = mem_zalloc(sizeof(*p));
+
+    p->options = *options;
+    p->costs = mem_calloc(n_workers, sizeof(*p->costs));
+    return p;
+}
+
+static void prefix_destroy(void *self) {
+    struct prefix *p = self;
+
+    mem_free(p->costs);
+    mem_free(p);
+}
+
+static struct policy_term price(const struct prefix *p, const struct route_request *rq,
+                                const struct policy_view *view, uint32_t w) {
+    const struct load *load = view->load;
+    const struct load_worker *k = &load->workers[w];
+    double in_flight = k->in_flight, n_waiting = k->n_pending, new_tokens, weight;
+    struct policy_term t = {.is_candidate = true};
+
+    t.matched_tokens = policy_matched_tokens(view, w);
+    new_tokens = view->prompt_tokens - t.matched_tokens;
+    t.wait_s = load_wait_s(k, rq->now_us);
+    t.memory_s = load_memory_wait_s(load, k, new_tokens + load->mean_output_tokens);
+    t.prefill_s = load_prefill_s(k, t.matched_tokens, view->prompt_tokens);
+    weight = 1 + p->later_weight + p->options.kappa * in_flight + p->options.gamma * n_waiting;
+    t.cost_s = MAX(t.wait_s, t.memory_s) + t.prefill_s * weight + p->options.delta_s * in_flight;
+    return t;
+}
+
+/* Prices the workers with at most `limit` requests in flight. Returns the least cost, INFINITY if
+ * there are none. */
+static double price_all(struct prefix *p, const struct route_request *rq,
+                        const struct policy_view *view, double limit, struct policy_term *terms) {
+    const struct load *load = view->load;
+    double least = INFINITY;
+
+    WORKER_MASK_FOR_EACH(w, view->candidates, load->n_words) {
+        p->costs[w] = INFINITY;
+        if (load->workers[w].in_flight > limit) continue;
+        struct policy_term t = price(p, rq, view, w);
+        p->costs[w] = t.cost_s;
+        least = MIN(least, t.cost_s);
+        if (terms) terms[w] = t;
+    }
+    return least;
+}
+
+/* Does any candidate hold more of the prompt than what is widely held? */
+static bool is_known(const struct policy_view *view) {
+    WORKER_MASK_FOR_EACH(w, view->candidates, view->load->n_words) {
+        if (view->matched_blocks[w] > view->n_shared_blocks) return true;
+    }
+    return false;
+}
+
+static uint64_t rendezvous_key(const struct route_request *rq, const struct policy_view *view) {
+    if (!rq->n_blocks) return rq->session_key;
+    return rq->chain[MIN(view->n_shared_blocks, rq->n_blocks - 1)];
+}
+
+/* The rendezvous winner among those that cost at most `most`. */
+static uint32_t home_of(const struct prefix *p, const struct policy_view *view, uint64_t key,
+                        double most) {
+    const struct load *load = view->load;
+    uint32_t best = WORKER_NONE;
+    uint64_t best_weight = 0;
+
+    WORKER_MASK_FOR_EACH(w, view->candidates, load->n_words) {
+        uint64_t weight;
+
+        if (p->costs[w] > most) continue;
+        weight = rng_mix(load->workers[w].spec.identity ^ key);
+        if (best != WORKER_NONE && weight <= best_weight) continue;
+        best = w;
+        best_weight = weight;
+    }
+    return best;
+}
+
+/* Takes home_weight of the prefill off what the home costs; returns the least cost then. */
+static double favour_home(struct prefix *p, const struct route_request *rq,
+                          const struct policy_view *view, double least, struct policy_term *terms) {
+    uint32_t home = home_of(p, view, rendezvous_key(rq, view), DBL_MAX);
+    struct policy_term t;
+
+    if (home == WORKER_NONE) return least;
+    t = price(p, rq, view, home);
+    p->costs[home] = MAX(p->costs[home] - p->options.home_weight * t.prefill_s, 0);
+    if (terms) terms[home].cost_s = p->costs[home];
+    return MIN(least, p->costs[home]);
+}
+
+static uint32_t prefix_pick(void *self, const struct route_request *rq,
+                            const struct policy_view *view, struct policy_term *terms) {
+    struct prefix *p = self;
+    const struct load *load = view->load;
+    double limit = INFINITY, least;
+
+    if (p->options.max_load_factor > 0)
+        limit = p->options.max_load_factor * load_mean_in_flight(load) + p->options.load_floor;
+    p->later_weight =
+        p->options.beta + p->options.lambda * load_least_in_flight(load, view->candidates);
+    least = price_all(p, rq, view, limit, terms);
+    if (least == INFINITY) least = price_all(p, rq, view, INFINITY, terms);
+    if (p->options.home_weight > 0 && rq->n_blocks && !is_known(view))
+        least = favour_home(p, rq, view, least, terms);
+    return home_of(p, view, rendezvous_key(rq, view), least * (1 + TIE_MARGIN));
+}
+
+const struct policy_ops policy_prefix = {
+    .name = "prefix",
+    .create = prefix_create,
+    .destroy = prefix_destroy,
+    .pick = prefix_pick,
+};

@@ -1,0 +1,522 @@
+/* router/routing/prefix_lru.c - three rings of records per worker.
+ *
+ *     pinned   in use by open requests
+ *     cold     computed and unpinned, oldest first
+ *     dead     what a dropped worker left behind
+ *
+ * A record's number may change with every insertion and removal, so none is kept across one: a
+ * chain's entries are looked up again for each event. Rings live in the index, which keeps the
+ * links right, and so do their heads.
+ *
+ * The blocks of a chain are neighbours on either ring, the deepest first, unless other chains have
+ * used some of them in between. So a block's entry is likely to be found beside that of the block
+ * before, and neighbours change rings together, with one pair of links for all of them.
+ *
+ * Who is the largest need not be known exactly: at each eviction the last victim is compared with
+ * the next worker in turn and with the one that asks, so that a larger one is found within one
+ * round and the largest ones are worn down together. */
+#include "router/routing/prefix_lru.h"
+
+#include "common/base/mem.h"
+#include "router/routing/prefix_lru_internal.h"
+
+#include <assert.h>
+
+uint64_t prefix_lru_bytes(uint32_t n_workers) {
+    return n_workers * sizeof(struct lru_worker);
+}
+
+struct prefix_lru *prefix_lru_create(struct prefix_index *index, uint32_t n_workers) {
+    struct prefix_lru *l = mem_zalloc(sizeof(*l));
+
+    assert(n_workers && n_workers <= WORKERS_MAX);
+    l->index = index;
+    l->n_workers = n_workers;
+    l->n_words = CEIL_DIV(n_workers, 64u);
+    l->workers = mem_calloc(n_workers, sizeof(*l->workers));
+    return l;
+}
+
+void prefix_lru_destroy(struct prefix_lru *l) {
+    if (!l) return;
+    mem_free(l->workers);
+    mem_free(l);
+}
+
+/* --- rings ----------------------------------------------------------------------------------- */
+
+static uint32_t first_of(const struct prefix_lru *l, uint32_t w, enum ring ring) {
+    return lru_at(l, lru_head(l, w, ring))->next;
+}
+
+static void unlink_entry(struct prefix_lru *l, uint32_t e) {
+    const struct prefix_record *r = lru_at(l, e);
+
+    lru_at(l, r->prev)->next = r->next;
+    lru_at(l, r->next)->prev = r->prev;
+}
+
+/* All of one ring behind what is on another. */
+static void splice(struct prefix_lru *l, uint32_t w, enum ring from, enum ring to) {
+    uint32_t f = lru_head(l, w, from), t = lru_head(l, w, to), first = lru_at(l, f)->next,
+             last = lru_at(l, f)->prev;
+
+    if (first == f) return;
+    lru_at(l, first)->prev = lru_at(l, t)->prev;
+    lru_at(l, lru_at(l, t)->prev)->next = first;
+    lru_at(l, last)->next = t;
+    lru_at(l, t)->prev = last;
+    lru_at(l, f)->prev = lru_at(l, f)->next = f;
+}
+
+static void enter_cold(struct prefix_lru *l, uint32_t w, uint32_t e) {
+    lru_link_after(l, lru_at(l, lru_head(l, w, RING_COLD))->prev, e);
+    l->workers[w].n_cold++;
+    l->n_cold++;
+}
+
+static void leave_cold(struct prefix_lru *l, uint32_t w, uint32_t e) {
+    unlink_entry(l, e);
+    l->workers[w].n_cold--;
+    l->n_cold--;
+}
+
+/* Entries of one worker that follow each other on a ring, as those of a chain do that have been in
+ * use together: they change rings as one. */
+struct run {
+    uint32_t first, last, n; /* n 0: none */
+};
+
+/* The deepest block is first on either ring: what was found for one block has the next before it. */
+static void run_add_before(struct run *run, uint32_t e) {
+    if (!run->n++) run->last = e;
+    run->first = e;
+}
+
+static void run_add_behind(struct run *run, uint32_t e) {
+    if (!run->n++) run->first = e;
+    run->last = e;
+}
+
+/* Takes the run out of its ring and puts it behind `prev` on another. */
+static void run_move(struct prefix_lru *l, const struct run *run, uint32_t prev) {
+    struct prefix_record *first = lru_at(l, run->first), *last = lru_at(l, run->last);
+
+    lru_at(l, first->prev)->next = last->next;
+    lru_at(l, last->next)->prev = first->prev;
+    first->prev = prev;
+    last->next = lru_at(l, prev)->next;
+    lru_at(l, last->next)->prev = run->last;
+    lru_at(l, prev)->next = run->first;
+}
+
+/* From cold to pinned, before those in front. */
+static void run_pin(struct prefix_lru *l, uint32_t w, struct run *run) {
+    if (!run->n) return;
+    run_move(l, run, lru_head(l, w, RING_PINNED));
+    l->workers[w].n_pinned += run->n;
+    l->workers[w].n_cold -= run->n;
+    l->n_cold -= run->n;
+    run->n = 0;
+}
+
+/* From pinned to cold, where it is the youngest. */
+static void run_unpin(struct prefix_lru *l, uint32_t w, struct run *run) {
+    if (!run->n) return;
+    run_move(l, run, lru_at(l, lru_head(l, w, RING_COLD))->prev);
+    l->workers[w].n_pinned -= run->n;
+    l->workers[w].n_cold += run->n;
+    l->n_cold += run->n;
+    run->n = 0;
+}
+
+static void enter_pinned(struct prefix_lru *l, uint32_t w, uint32_t e) {
+    lru_link_after(l, lru_head(l, w, RING_PINNED), e);
+    l->workers[w].n_pinned++;
+}
+
+static void leave_pinned(struct prefix_lru *l, uint32_t w, uint32_t e) {
+    unlink_entry(l, e);
+    l->workers[w].n_pinned--;
+}
+
+/* An entry leaves the dead, to be removed or revived. */
+static void leave_dead(struct prefix_lru *l, uint32_t w, uint32_t e) {
+    unlink_entry(l, e);
+    l->n_dead--;
+    if (--l->workers[w].n_dead) return;
+    worker_mask_drop(l->lost.words, w);
+    prefix_index_drop_done(l->index, w);
+}
+
+/* --- entries --------------------------------------------------------------------------------- */
+
+/* Takes an entry that is on no ring out of the index. */
+static void remove_entry(struct prefix_lru *l, uint32_t e) {
+    prefix_index_remove(l->index, e);
+    l->n_entries--;
+}
+
+static uint32_t blocks_of(const struct prefix_record *r) {
+    return r->kind == PREFIX_RUN ? r->pins : 1;
+}
+
+static void remove_coldest(struct prefix_lru *l, uint32_t w) {
+    uint32_t e = first_of(l, w, RING_COLD);
+
+    l->n_evicted++;
+    l->workers[w].n_held -= blocks_of(lru_at(l, e));
+    leave_cold(l, w, e);
+    remove_entry(l, e);
+}
+
+/* Takes away up to n dead entries. */
+static void bury(struct prefix_lru *l, uint64_t n) {
+    for (; l->n_dead && n; n--) {
+        uint32_t w = worker_mask_next(l->lost.words, l->n_words, 0);
+        uint32_t e = first_of(l, w, RING_DEAD);
+
+        leave_dead(l, w, e);
+        remove_entry(l, e);
+    }
+}
+
+static void forget_excess(struct prefix_lru *l, uint32_t w, uint32_t n_max) {
+    struct lru_worker *k = &l->workers[w];
+
+    for (; k->n_held > k->capacity && k->n_cold && n_max; n_max--) {
+        struct prefix_record *r = lru_at(l, first_of(l, w, RING_COLD));
+        uint64_t excess = k->n_held - k->capacity;
+
+        if (r->kind == PREFIX_RUN && r->pins > excess) {
+            r->pins = (uint16_t)(r->pins - excess);
+            k->n_held -= excess;
+        } else {
+            remove_coldest(l, w);
+        }
+    }
+}
+
+/* Forgets the coldest blocks of w until the rest fits, at most n_max entries. */
+static inline void trim(struct prefix_lru *l, uint32_t w, uint32_t n_max) {
+    if (UNLIKELY(l->workers[w].n_held > l->workers[w].capacity)) forget_excess(l, w, n_max);
+}
+
+/* The worker whose coldest entry goes when w needs room. Some worker has one. */
+static uint32_t choose_victim(struct prefix_lru *l, uint32_t w) {
+    do {
+        l->next_in_turn = (l->next_in_turn + 1) % l->n_workers;
+        if (l->workers[l->next_in_turn].n_cold > l->workers[l->largest].n_cold)
+            l->largest = l->next_in_turn;
+    } while (!l->workers[l->largest].n_cold);
+    return l->workers[w].n_cold >= l->workers[l->largest].n_cold ? w : l->largest;
+}
+
+/* One entry less. False: all are pinned. */
+static bool give_way(struct prefix_lru *l, uint32_t w) {
+    if (l->n_dead) {
+        bury(l, 1);
+    } else if (l->n_cold) {
+        remove_coldest(l, choose_victim(l, w));
+    } else {
+        return false;
+    }
+    return true;
+}
+
+/* A new entry for (hash, w), on no ring; PREFIX_NONE when there is no room. */
+static uint32_t add_entry(struct prefix_lru *l, uint64_t hash, uint32_t w) {
+    uint32_t e;
+
+    while ((e = prefix_index_insert(l->index, hash, w)) == PREFIX_NONE) {
+        if (!prefix_index_is_full(l->index) || !give_way(l, w)) return PREFIX_NONE;
+    }
+    l->n_entries++;
+    return e;
+}
+
+/* Output goes on the cold ring as it comes: nobody waits for it. */
+static void add_run(struct prefix_lru *l, uint32_t w, uint32_t n_blocks) {
+    while (n_blocks) {
+        uint32_t n = MIN(n_blocks, (uint32_t)PREFIX_PINS_MAX);
+        uint32_t e = prefix_index_insert_run(l->index, w, n);
+
+        if (e == PREFIX_NONE && give_way(l, w)) e = prefix_index_insert_run(l->index, w, n);
+        if (e == PREFIX_NONE) return;
+        l->n_entries++;
+        l->workers[w].n_held += n;
+        enter_cold(l, w, e);
+        n_blocks -= n;
+    }
+}
+
+/* --- events ---------------------------------------------------------------------------------- */
+
+/* True when the entry of (hash, w) is where it is guessed to be. */
+static inline bool is_entry(const struct prefix_lru *l, uint32_t guess, uint64_t hash, uint32_t w) {
+    const struct prefix_index *x = l->index;
+
+    return guess != PREFIX_NONE && prefix_is_record_of(x, guess, prefix_place_of(x, hash), w);
+}
+
+/* For what is trusted: looks again, in builds for finding mistakes. */
+static inline void check_is_entry(const struct prefix_lru *l, uint32_t e, uint64_t hash,
+                                  uint32_t w) {
+#ifdef DEBUG
+    assert(is_entry(l, e, hash, w));
+#else
+    (void)l, (void)e, (void)hash, (void)w;
+#endif
+}
+
+/* The entry of (hash, w), of which no better guess was right than a neighbour on the ring. */
+static uint32_t find_entry(const struct prefix_lru *l, uint64_t hash, uint32_t w,
+                           uint32_t neighbour) {
+    return is_entry(l, neighbour, hash, w) ? neighbour : prefix_index_find(l->index, hash, w);
+}
+
+/* The entry `e`, which is dead, or a new one, PREFIX_NONE if there is no room; pinned. */
+static uint32_t pin_new(struct prefix_lru *l, uint64_t hash, uint32_t w, uint32_t e) {
+    if (e != PREFIX_NONE) {
+        prefix_index_revive(l->index, lru_at(l, e));
+        leave_dead(l, w, e);
+    } else if ((e = add_entry(l, hash, w)) == PREFIX_NONE) {
+        return e;
+    }
+    lru_at(l, e)->pins = 1;
+    l->workers[w].n_held++;
+    enter_pinned(l, w, e);
+    return e;
+}
+
+/* Before a walk, and at each of its steps: i of n, `step` further in the chain each time. */
+static void ask_first(const struct prefix_lru *l, uint32_t w, const uint64_t *first, int step,
+                      uint32_t n) {
+    for (uint32_t i = 0; i < MIN(n, PREFIX_ASK_EARLY); i++)
+        prefix_index_ask_early(l->index, first[(int64_t)i * step]);
+    for (uint32_t i = 0; i < MIN(n, PREFIX_ASK_LATE); i++)
+        prefix_index_ask_late(l->index, first[(int64_t)i * step], w);
+}
+
+static void ask_ahead(const struct prefix_lru *l, uint32_t w, const uint64_t *at_i, int step,
+                      uint32_t n_left) {
+    if (n_left > PREFIX_ASK_EARLY)
+        prefix_index_ask_early(l->index, at_i[(int)PREFIX_ASK_EARLY * step]);
+    if (n_left > PREFIX_ASK_LATE)
+        prefix_index_ask_late(l->index, at_i[(int)PREFIX_ASK_LATE * step], w);
+}
+
+/* The walk of the match went before: what it saw is in the cache, but for w's PART of a SET. */
+static void ask_guessed(const struct prefix_lru *l, uint32_t w, uint64_t hash, uint32_t guess) {
+    const struct prefix_index *x = l->index;
+    uint32_t line;
+
+    if (guess == PREFIX_NONE || x->records[guess].kind != PREFIX_SET) return;
+    line = prefix_home_line(x, prefix_part_place(prefix_place_of(x, hash), w));
+    __builtin_prefetch(&x->records[(size_t)line * PREFIX_LINE]);
+}
+
+/* Of what the match has just seen of the block: is it the record of w? */
+static inline bool is_seen(const struct prefix_lru *l, uint32_t seen, uint64_t hash, uint32_t w) {
+    if (seen == PREFIX_NONE || lru_at(l, seen)->kind != PREFIX_LONE || lru_at(l, seen)->worker != w)
+        return false;
+    check_is_entry(l, seen, hash, w);
+    return true;
+}
+
+/* The walks below keep a run on its old ring until it cannot grow, or until an insertion or a removal
+ * may move records. `last` is the entry of the block before, or PREFIX_NONE. While no record of w
+ * moves, guesses are known to be right; guesses[n] says how often one had when they were made. */
+
+uint32_t prefix_lru_sent(struct prefix_lru *l, uint32_t w, const uint64_t *chain, uint32_t n,
+                         uint32_t *guesses) {
+    const uint32_t *n_moves = &l->index->n_moves[w];
+    uint32_t i, last = PREFIX_NONE, stamp = *n_moves;
+    struct run run = {0};
+    bool is_new = !guesses; /* something was written since the match */
+
+    if (l->n_dead) {
+        bury(l, PREFIX_LRU_TIDY_MAX);
+        is_new = true;
+    }
+    if (!guesses) ask_first(l, w, chain, 1, n);
+    for (i = 0; guesses && i < MIN(n, PREFIX_ASK_EARLY); i++)
+        ask_guessed(l, w, chain[i], guesses[i]);
+    for (i = 0; i < n; i++) {
+        uint32_t e = guesses ? guesses[i] : PREFIX_NONE;
+        struct prefix_record *r;
+
+        if (e == PREFIX_NONE) ask_ahead(l, w, chain + i, 1, n - i);
+        if (guesses && n - i > PREFIX_ASK_EARLY)
+            ask_guessed(l, w, chain[i + PREFIX_ASK_EARLY], guesses[i + PREFIX_ASK_EARLY]);
+        if (!(is_new ? is_entry(l, e, chain[i], w) : is_seen(l, e, chain[i], w)))
+            e = find_entry(l, chain[i], w, last == PREFIX_NONE ? last : lru_at(l, last)->prev);
+        r = e != PREFIX_NONE ? lru_at(l, e) : NULL;
+        if (!r || (l->n_dead && prefix_is_dead(l->index, r))) {
+            run_pin(l, w, &run);
+            e = pin_new(l, chain[i], w, e);
+            if (e == PREFIX_NONE) break;
+            is_new = true;
+        } else if (r->pins == PREFIX_PINS_MAX) {
+            break;
+        } else if (!r->pins++) {
+            if (run.n && lru_at(l, run.first)->prev != e) run_pin(l, w, &run);
+            run_add_before(&run, e);
+        }
+        last = e;
+        if (guesses) guesses[i] = e;
+    }
+    run_pin(l, w, &run);
+    if (guesses) guesses[i] = stamp;
+    l->n_refused += n - i;
+    trim(l, w, i + PREFIX_LRU_TIDY_MAX);
+    return i;
+}
+
+/* Takes an entry away that was never computed. */
+static void remove_pending(struct prefix_lru *l, uint32_t w, uint32_t e) {
+    leave_pinned(l, w, e);
+    l->workers[w].n_held--;
+    remove_entry(l, e);
+}
+
+/* Drops one pin of each, last block first. */
+static void unpin(struct prefix_lru *l, uint32_t w, const uint64_t *chain, uint32_t n,
+                  const uint32_t *guesses, bool is_computed) {
+    const uint32_t *n_moves = &l->index->n_moves[w];
+    uint32_t last = PREFIX_NONE, stamp = guesses ? guesses[n] : 0;
+    struct run run = {0};
+
+    if (n && !guesses) ask_first(l, w, chain + n - 1, -1, n);
+    for (uint32_t i = n; i-- > 0;) {
+        uint32_t e = guesses ? guesses[i] : PREFIX_NONE;
+        struct prefix_record *r;
+
+        if (!guesses)
+            ask_ahead(l, w, chain + i, -1, i + 1);
+        else if (i >= PREFIX_ASK_EARLY && guesses[i - PREFIX_ASK_EARLY] != PREFIX_NONE)
+            __builtin_prefetch(lru_at(l, guesses[i - PREFIX_ASK_EARLY]));
+        if (guesses && *n_moves == stamp)
+            check_is_entry(l, e, chain[i], w);
+        else if (!is_entry(l, e, chain[i], w))
+            e = find_entry(l, chain[i], w, last == PREFIX_NONE ? last : lru_at(l, last)->next);
+        assert(e != PREFIX_NONE);
+        r = lru_at(l, e);
+        assert(r->pins);
+        if (is_computed) r->is_computed = true;
+        last = e;
+        if (--r->pins) continue;
+        if (!r->is_computed) {
+            run_unpin(l, w, &run);
+            remove_pending(l, w, e);
+            last = PREFIX_NONE; /* others may have been moved */
+            continue;
+        }
+        if (run.n && lru_at(l, run.last)->next != e) run_unpin(l, w, &run);
+        run_add_behind(&run, e);
+    }
+    run_unpin(l, w, &run);
+}
+
+void prefix_lru_ended(struct prefix_lru *l, uint32_t w, const uint64_t *chain, uint32_t n,
+                      const uint32_t *guesses, uint32_t n_output_blocks) {
+    add_run(l, w, n_output_blocks);
+    unpin(l, w, chain, n, guesses, true);
+    trim(l, w, n + PREFIX_LRU_TIDY_MAX);
+}
+
+void prefix_lru_aborted(struct prefix_lru *l, uint32_t w, const uint64_t *chain, uint32_t n,
+                        const uint32_t *guesses) {
+    unpin(l, w, chain, n, guesses, false);
+    trim(l, w, n + PREFIX_LRU_TIDY_MAX);
+}
+
+void prefix_lru_drop_worker(struct prefix_lru *l, uint32_t w) {
+    struct lru_worker *k = &l->workers[w];
+
+    while (k->n_dead)
+        bury(l, l->n_dead);
+    if (!k->n_cold && !k->n_pinned) return;
+    splice(l, w, RING_COLD, RING_DEAD);
+    splice(l, w, RING_PINNED, RING_DEAD);
+    k->n_dead = k->n_cold + k->n_pinned;
+    l->n_dead += k->n_dead;
+    l->n_cold -= k->n_cold;
+    k->n_cold = k->n_pinned = 0;
+    k->n_held = 0;
+    worker_mask_add(l->lost.words, w);
+    prefix_index_drop(l->index, w);
+    bury(l, PREFIX_LRU_TIDY_MAX);
+}
+
+void prefix_lru_set_capacity(struct prefix_lru *l, uint32_t w, uint64_t n_blocks) {
+    l->workers[w].capacity = n_blocks;
+    trim(l, w, PREFIX_LRU_TIDY_MAX);
+}
+
+uint64_t prefix_lru_n_held(const struct prefix_lru *l, uint32_t w) {
+    return l->workers[w].n_held;
+}
+
+uint32_t prefix_lru_n_pinned(const struct prefix_lru *l, uint32_t w) {
+    return l->workers[w].n_pinned;
+}
+
+bool prefix_lru_is_full(const struct prefix_lru *l, uint32_t w) {
+    return l->workers[w].n_held >= l->workers[w].capacity;
+}
+
+uint64_t prefix_lru_n_entries(const struct prefix_lru *l) {
+    return l->n_entries;
+}
+
+uint64_t prefix_lru_n_refused(const struct prefix_lru *l) {
+    return l->n_refused;
+}
+
+uint64_t prefix_lru_n_evicted(const struct prefix_lru *l) {
+    return l->n_evicted;
+}
+
+/* --- checking -------------------------------------------------------------------------------- */
+
+static uint32_t check_ring(const struct prefix_lru *l, uint32_t w, enum ring ring,
+                           uint64_t *n_held) {
+    uint32_t n = 0, head = lru_head(l, w, ring);
+
+    for (uint32_t e = lru_at(l, head)->next; e != head; e = lru_at(l, e)->next, n++) {
+        const struct prefix_record *r = lru_at(l, e);
+
+        assert(lru_at(l, r->next)->prev == e && r->worker == w);
+        assert(prefix_index_is_dead(l->index, r) == (ring == RING_DEAD));
+        assert(r->kind == PREFIX_RUN || r->kind == PREFIX_LONE || r->kind == PREFIX_PART);
+        if (ring == RING_DEAD) continue;
+        *n_held += blocks_of(r);
+        assert(r->pins || r->is_computed);
+        if (r->kind == PREFIX_RUN)
+            assert(r->pins && ring == RING_COLD);
+        else
+            assert((r->pins > 0) == (ring == RING_PINNED));
+    }
+    return n;
+}
+
+void prefix_lru_check(const struct prefix_lru *l) {
+    uint64_t n_entries = 0, n_cold = 0, n_dead = 0;
+
+    for (uint32_t w = 0; w < l->n_workers; w++) {
+        const struct lru_worker *k = &l->workers[w];
+        uint64_t n_held = 0;
+
+        assert(check_ring(l, w, RING_COLD, &n_held) == k->n_cold);
+        assert(check_ring(l, w, RING_PINNED, &n_held) == k->n_pinned);
+        assert(check_ring(l, w, RING_DEAD, &n_held) == k->n_dead);
+        assert(worker_mask_has(l->lost.words, w) == (k->n_dead > 0));
+        assert(n_held == k->n_held);
+        n_entries += k->n_cold + k->n_pinned + k->n_dead;
+        n_cold += k->n_cold;
+        n_dead += k->n_dead;
+    }
+    assert(n_entries == l->n_entries && n_cold == l->n_cold && n_dead == l->n_dead);
+    prefix_index_check(l->index);
+}

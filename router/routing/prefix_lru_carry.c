@@ -1,0 +1,140 @@
+/* router/routing/prefix_lru_carry.c - what a worker holds, walked from its youngest block to its coldest, and
+ * entered again elsewhere.
+ *
+ *      pinned ring, backwards ──▶ cold ring, backwards ──▶ items ──▶ entered at the cold end
+ *
+ * The youngest come first so that whoever enters them may already have requests of its own, which
+ * are younger still, and may stop where the worker is full. Records have no fixed place, so a walk
+ * that is continued looks for a block that it has seen: those are still where they were unless they
+ * have been used or forgotten since. When none is, the ring is begun again; that is bounded. */
+#include "router/routing/prefix_lru.h"
+
+#include "router/routing/prefix_lru_internal.h"
+
+#define RUN_MASK       UINT64_C(0xFFFF) /* of an item: its blocks, if they have no name */
+#define STEPS_PER_ITEM 4u               /* of the most that are asked for: runs become one */
+
+/* --- walking ----------------------------------------------------------------------------------- */
+
+/* Where a walk goes on, on its ring. */
+static uint32_t walk_resume(const struct prefix_lru *l, uint32_t w, struct prefix_walk *walk) {
+    uint32_t head = lru_head(l, w, walk->is_cold ? RING_COLD : RING_PINNED);
+
+    for (uint32_t i = 0; i < walk->n_marks; i++) {
+        uint32_t e = prefix_index_find(l->index, prefix_index_hash_named(walk->marks[i]), w);
+        const struct prefix_record *r = e == PREFIX_NONE ? NULL : lru_at(l, e);
+
+        if (r && !prefix_is_dead(l->index, r) && (r->pins == 0) == walk->is_cold) return r->prev;
+    }
+    return lru_at(l, head)->prev;
+}
+
+/* Remembers blocks of the last items, spread over them. What was seen behind the last of those is
+ * taken back: it has no name by which to go on. Returns how many items are left. */
+static uint32_t walk_pause(struct prefix_walk *walk, const uint64_t *items, uint32_t from,
+                           uint32_t n) {
+    uint32_t left, stride = (n - from) / PREFIX_WALK_MARKS + 1;
+
+    for (left = n; left > from && (items[left - 1] & RUN_MASK); left--) {
+    }
+    walk->n_marks = 0;
+    if (left == from) return n;
+    for (uint32_t i = left; i > from && walk->n_marks < PREFIX_WALK_MARKS;) {
+        if (!(items[i - 1] & RUN_MASK)) walk->marks[walk->n_marks++] = items[i - 1];
+        i -= MIN(i - from, stride);
+    }
+    return left;
+}
+
+/* Appends an item; blocks without a name are added to those before. Returns how many there are now. */
+static uint32_t put_item(uint64_t *items, uint32_t from, uint32_t n, uint64_t item) {
+    uint64_t n_blocks = item & RUN_MASK;
+
+    if (n_blocks && n > from && (items[n - 1] & RUN_MASK) && items[n - 1] + n_blocks <= RUN_MASK) {
+        items[n - 1] += n_blocks;
+    } else if (item) { /* one name in 2^44 is none */
+        items[n++] = item;
+    }
+    return n;
+}
+
+uint32_t prefix_lru_walk(const struct prefix_lru *l, uint32_t w, struct prefix_walk *walk,
+                         uint64_t *items, uint32_t max) {
+    const struct lru_worker *k = &l->workers[w];
+    uint32_t n = 0, n_steps = 0, ring_from = 0, e = walk_resume(l, w, walk);
+
+    if (walk->n_items > 2 * ((uint64_t)k->n_cold + k->n_pinned) + max) walk->is_over = true;
+    for (; !walk->is_over && n < max && n_steps < STEPS_PER_ITEM * max; n_steps++) {
+        const struct prefix_record *r = lru_at(l, e);
+
+        if (e == lru_head(l, w, RING_PINNED)) {
+            walk->is_cold = true;
+            walk->n_marks = 0;
+            ring_from = n;
+            e = lru_at(l, lru_head(l, w, RING_COLD))->prev;
+        } else if (e == lru_head(l, w, RING_COLD)) {
+            walk->is_over = true;
+        } else {
+            n = put_item(items, ring_from, n,
+                         r->kind == PREFIX_RUN ? r->pins : prefix_index_name(l->index, e));
+            e = r->prev;
+        }
+    }
+    if (!walk->is_over) {
+        n = walk_pause(walk, items, ring_from, n);
+        if (walk->n_marks == 0) walk->is_over = true; /* nothing but output, and much of it */
+    }
+    walk->n_items += n;
+    return n;
+}
+
+/* --- entering ---------------------------------------------------------------------------------- */
+
+static bool has_room(const struct lru_worker *k) {
+    return k->n_held < k->capacity;
+}
+
+/* A new entry, the coldest. */
+static void enter_coldest(struct prefix_lru *l, uint32_t w, uint32_t e, uint32_t n_blocks) {
+    lru_link_after(l, lru_head(l, w, RING_COLD), e);
+    l->workers[w].n_held += n_blocks;
+    l->workers[w].n_cold++;
+    l->n_cold++;
+    l->n_entries++;
+}
+
+/* False: no room. */
+static bool restore_run(struct prefix_lru *l, uint32_t w, uint32_t n_blocks) {
+    uint32_t n = (uint32_t)MIN(l->workers[w].capacity - l->workers[w].n_held, (uint64_t)n_blocks);
+    uint32_t e = prefix_index_insert_run(l->index, w, n);
+
+    if (e == PREFIX_NONE) return false;
+    enter_coldest(l, w, e, n);
+    return true;
+}
+
+static bool restore_block(struct prefix_lru *l, uint32_t w, uint64_t hash) {
+    uint32_t e = prefix_index_find(l->index, hash, w);
+
+    if (e != PREFIX_NONE) return true; /* it is there, or on its way out: one block less */
+    e = prefix_index_insert(l->index, hash, w);
+    if (e == PREFIX_NONE) return false;
+    lru_at(l, e)->is_computed = true;
+    enter_coldest(l, w, e, 1);
+    return true;
+}
+
+uint32_t prefix_lru_restore(struct prefix_lru *l, uint32_t w, const uint64_t *items, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t n_blocks = (uint32_t)(items[i] & RUN_MASK);
+
+        if (i + PREFIX_ASK_EARLY < n) {
+            prefix_index_ask_early(l->index, prefix_index_hash_named(items[i + PREFIX_ASK_EARLY]));
+        }
+        if (!has_room(&l->workers[w])) return i;
+        if (!(n_blocks ? restore_run(l, w, n_blocks)
+                       : restore_block(l, w, prefix_index_hash_named(items[i]))))
+            return i;
+    }
+    return n;
+}

@@ -1,0 +1,641 @@
+/* router/routing/routing.c - index, LRUs, load and policy, moved together.
+ *
+ * What happens to each part, per event:
+ *
+ *                 prefix_lru                    load              policy
+ *     route       pinned as pending             in flight, wait   pick, sent
+ *     adopt       the same                      the same          sent
+ *     first token computed                      wait less         first_token
+ *     ended       cold, output counted          in flight less    ended
+ *     aborted     pending blocks removed        in flight less    ended
+ *     worker down everything of it dropped      -                 worker_down
+ *
+ * A ticket carries the epoch of its worker's cache: after a restart its blocks are no longer in
+ * the books, and only load and policy hear of it.
+ *
+ * Learning, from answers that say what was cached, or else from what the worker counts (reports).
+ * Tokens are predicted from bytes by one ratio per model, a running quotient of sums.
+ * A worker's capacity in blocks is what it declares times a factor, which stays where it is while
+ * the reports agree with the books. What disagrees is not symmetric:
+ *
+ * - Much more was cached than predicted: only a larger cache than believed does that, so each such
+ *   report counts, and opens a search: the factor creeps up until prompts go missing, or nothing
+ *   more is found. Without a search a cache declared far too small would stay unseen: requests that
+ *   might show it are not sent there.
+ * - Less was cached: that happens with the right capacity too. What is matched when a request is
+ *   sent may be gone when its turn comes, the more often the fuller the workers are. So a share is
+ *   allowed, and only what is above it adds up until it is worth two whole prompts.
+ *
+ * In the simulator (make replay-cross) learning changes nothing where the capacity is declared right,
+ * and makes up for nearly all that a capacity declared several times too large or small would cost. */
+#include "router/routing/routing.h"
+
+#include "common/base/mem.h"
+#include "router/routing/prefix_index.h"
+#include "router/routing/prefix_lru.h"
+
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+#define INDEX_BYTES_MIN (UINT64_C(1) << 20)
+#define ENTRIES_MAX     (UINT32_MAX / 2) /* their slots, an eighth more, still have numbers */
+#define SURPRISE                                                                                   \
+    0.125                         /* of the prompt, found though not predicted: less is the edge of
+                                   * what was just being forgotten */
+#define EDGE                2.0   /* times what was predicted, found: no more than the same edge */
+#define CAPACITY_MORE       1.05  /* a hit that was not predicted; then, per report of a search, */
+#define CAPACITY_SEARCH     1.002 /* which ends after */
+#define SEARCH_REPORTS      256
+#define CAPACITY_LESS       0.9   /* when, beyond the share of the predicted tokens that is */
+#define MISSED_ALLOWED      0.125 /* above what waiting costs at saturation, */
+#define MISSED_PROMPTS      2.0   /* so many prompts were missed in all */
+#define CAPACITY_MIN        (1.0 / 64)
+#define CAPACITY_MAX        64.0
+#define BLOCKS_MAX          1e15 /* that a worker may be believed to hold: any number will do */
+#define OUTPUT_MAX          1e6  /* tokens: more than any context has */
+#define HIT_TOLERANCE       0.03 /* of the prompt: its parts differ in bytes per token */
+#define ROUNDING            1e-6 /* blocks: a quotient that should be whole may be so much less */
+#define REST_OWED           16.0 /* blocks at most that were counted too much */
+#define RATIO_MIN           0.25 /* bytes per token that are believed */
+#define RATIO_MAX           32.0
+#define RATIO_DECAY         0.99 /* per request: about the last hundred count */
+#define RATIO_FIRST         256  /* tokens that the first guess is worth */
+#define REPORT_REQUESTS     16   /* that reports must stand for: fewer say little */
+#define REPORT_DECAY        0.98 /* per request: about the last fifty count */
+#define REPORT_SHARE        0.01 /* of the prompts: a smaller difference is none */
+#define BLIND_SHARE         32   /* one part in so many may be prompts of which nothing is known */
+#define REPORT_REQUESTS_MAX 64   /* one report moves the capacity by no more than so many do */
+
+/* What was sent to a worker beside what it says to have got. An engine counts a request somewhat
+ * before its first token is seen here, so single reports never match; sums do. */
+struct report_sums {
+    double n_sent, n_told, n_said; /* first tokens; those whose answer told; as counted there */
+    double
+        n_blind; /* of prompts whose blocks are not known, or not all: too little was predicted */
+    double predicted_tokens, predicted_cached, queried, hits;
+    double fresh_n, fresh_bytes, fresh_tokens; /* not yet learned from, not decayed */
+};
+
+struct cache_state {
+    uint32_t epoch;             /* changes when the worker's cache is lost */
+    double capacity_factor;     /* learned; 1 to begin with */
+    int64_t unnamed_bytes;      /* of the prompts of open requests: see unnamed_bytes() */
+    double rest_bytes;          /* of ended requests: less than a block of ours; see there */
+    double missed_prompts;      /* beyond what is allowed; at most MISSED_PROMPTS */
+    uint32_t n_search;          /* reports that are left of a search */
+    struct report_sums reports; /* decayed */
+};
+
+struct routing {
+    struct routing_options options;
+    struct load load;
+    struct prefix_index *index;
+    struct prefix_lru *lru;
+    void *policy; /* the state of options.policy */
+    struct cache_state *caches;
+    uint32_t *matched;            /* by worker id, of the request at hand */
+    double sum_bytes, sum_tokens; /* of prompts, decayed */
+    double bytes_per_token;       /* their quotient */
+    double tokens_per_block;
+    uint32_t n_entries_max; /* of the index */
+};
+
+void routing_options_default(struct routing_options *options) {
+    *options = (struct routing_options){
+        .policy = &policy_prefix,
+        .max_workers = 64,
+        .max_index_bytes = UINT64_C(64) << 20,
+        .prefix_block_bytes = 256,
+        .bytes_per_token = 4,
+    };
+    policy_options_default(&options->policy_options);
+}
+
+/* Of what was learned before, the share `keep` counts. */
+static void learn_ratio(struct routing *r, double bytes, double tokens, double keep) {
+    r->sum_bytes = r->sum_bytes * keep + bytes;
+    r->sum_tokens = r->sum_tokens * keep + tokens;
+    r->bytes_per_token = r->sum_bytes / r->sum_tokens;
+    r->tokens_per_block = r->options.prefix_block_bytes / r->bytes_per_token;
+}
+
+/* --- creation -------------------------------------------------------------------------------- */
+
+/* The most entries whose index and LRUs fit into `bytes`. */
+static uint32_t entries_within(uint64_t bytes, uint32_t n_workers) {
+    uint64_t low = 1, high = MIN(bytes / 16, (uint64_t)ENTRIES_MAX);
+
+    while (low < high) {
+        uint32_t mid = (uint32_t)((low + high + 1) / 2);
+
+        if (prefix_index_bytes(mid, n_workers) + prefix_lru_bytes(n_workers) <= bytes)
+            low = mid;
+        else
+            high = mid - 1;
+    }
+    return (uint32_t)low;
+}
+
+static enum status check_options(const struct routing_options *o, struct error *err) {
+    if (!o->max_workers || o->max_workers > WORKERS_MAX)
+        return error_set(err, ST_INVALID, "max-workers %u is out of range: use 1 to %u",
+                         o->max_workers, WORKERS_MAX);
+    if (o->max_index_bytes < INDEX_BYTES_MIN)
+        return error_set(err, ST_INVALID, "max-index-bytes %llu is too small: use at least %llu",
+                         (unsigned long long)o->max_index_bytes,
+                         (unsigned long long)INDEX_BYTES_MIN);
+    if (!o->prefix_block_bytes)
+        return error_set(err, ST_INVALID, "prefix-block-bytes 0 makes no blocks: use 256");
+    if (!(o->bytes_per_token > 0))
+        return error_set(err, ST_INVALID, "bytes-per-token %g is not positive: use 4",
+                         o->bytes_per_token);
+    return ST_OK;
+}
+
+enum status routing_create(struct routing **out, const struct routing_options *options,
+                           struct error *err) {
+    enum status st = check_options(options, err);
+    struct routing *r;
+
+    if (st != ST_OK) return st;
+    r = mem_zalloc(sizeof(*r));
+    r->options = *options;
+    r->n_entries_max = entries_within(options->max_index_bytes, options->max_workers);
+    load_init(&r->load, options->max_workers);
+    r->load.slow_start_us = options->slow_start_us;
+    r->caches = mem_calloc(options->max_workers, sizeof(*r->caches));
+    r->matched = mem_calloc(options->max_workers, sizeof(*r->matched));
+    learn_ratio(r, RATIO_FIRST * options->bytes_per_token, RATIO_FIRST, 0);
+    for (uint32_t w = 0; w < options->max_workers; w++)
+        r->caches[w].capacity_factor = 1;
+    r->options.policy_options.block_bytes = options->prefix_block_bytes;
+    r->policy = options->policy->create(&r->options.policy_options, options->max_workers);
+    if (!r->policy) {
+        st = error_set(err, ST_NOMEM, "no memory for the policy %s: lower max-tree-size",
+                       options->policy->name);
+        routing_destroy(r);
+        return st;
+    }
+    r->index = prefix_index_create(r->n_entries_max, options->max_workers);
+    if (r->index) r->lru = prefix_lru_create(r->index, options->max_workers);
+    if (!r->lru) {
+        st = error_set(err, ST_NOMEM,
+                       "no memory for a prefix index of %llu bytes: lower max-index-bytes",
+                       (unsigned long long)options->max_index_bytes);
+        routing_destroy(r);
+        return st;
+    }
+    *out = r;
+    return ST_OK;
+}
+
+void routing_destroy(struct routing *r) {
+    if (!r) return;
+    assert(!r->load.n_open);
+    prefix_lru_destroy(r->lru);
+    prefix_index_destroy(r->index);
+    if (r->policy) r->options.policy->destroy(r->policy);
+    mem_free(r->matched);
+    mem_free(r->caches);
+    load_fini(&r->load);
+    mem_free(r);
+}
+
+/* --- learning -------------------------------------------------------------------------------- */
+
+/* What w can keep besides what its open requests are filling. now_us 0: not known. */
+static void fit_cache(struct routing *r, uint32_t w, uint64_t now_us) {
+    const struct load_worker *k = &r->load.workers[w];
+    double tokens = k->cache_tokens * r->caches[w].capacity_factor, n_blocks;
+
+    tokens -= load_growing_tokens(&r->load, k, now_us);
+    tokens -= (double)r->caches[w].unnamed_bytes / r->bytes_per_token;
+    n_blocks = MAX(tokens / r->tokens_per_block, 1);
+    prefix_lru_set_capacity(r->lru, w, (uint64_t)(int64_t)MIN(n_blocks, BLOCKS_MAX));
+}
+
+/* Of n prompts a share `predicted` was expected to be cached, and a share `found` was; nearer than
+ * `tolerance` is the same. */
+static void weigh_report(struct cache_state *c, uint32_t n, double predicted, double found,
+                         double tolerance) {
+    double excess = found - predicted, n_prompts = MIN(n, REPORT_REQUESTS_MAX);
+
+    c->missed_prompts = MAX(c->missed_prompts - MISSED_ALLOWED * predicted * n_prompts, 0);
+    if (excess >= MAX(tolerance, SURPRISE)) {
+        c->capacity_factor *= pow(CAPACITY_MORE, fmax(excess * n_prompts, 1));
+        c->n_search = SEARCH_REPORTS;
+    } else if (excess <= -tolerance) {
+        c->missed_prompts -= excess * n_prompts;
+        c->n_search = 0;
+    } else if (c->n_search) {
+        uint32_t n_steps = MIN(n, c->n_search);
+
+        c->capacity_factor *= pow(CAPACITY_SEARCH, n_steps);
+        c->n_search -= n_steps;
+    }
+    for (; c->missed_prompts > MISSED_PROMPTS; c->missed_prompts -= MISSED_PROMPTS)
+        c->capacity_factor *= CAPACITY_LESS;
+    c->capacity_factor = MIN(MAX(c->capacity_factor, CAPACITY_MIN), CAPACITY_MAX);
+}
+
+/* Whether a block or more of the prompt lies beyond the chain's limit. Nothing is predicted of that, and
+ * each turn of a conversation seems to fill it anew. */
+static bool is_cut_short(const struct routing *r, const struct route_ticket *t) {
+    return t->prompt_bytes >= ((uint64_t)t->n_blocks + 1) * r->options.prefix_block_bytes;
+}
+
+/* In shares of the prompt: what it has in tokens was predicted too, and is another matter. When most
+ * of what was found is in the books too, their edge runs through this prompt. Where it lies depends
+ * on a guess of what open requests fill (load_growing_tokens), and an edge that is a little off says
+ * nothing of the capacity. */
+static void learn_capacity(struct routing *r, const struct route_ticket *t,
+                           const struct route_feedback *f) {
+    uint32_t w = t->load.worker;
+    double prompt = (double)f->prompt_tokens;
+    double predicted = t->cached_tokens / t->prompt_tokens;
+    double found = MIN((double)f->cached_tokens / prompt, 1);
+    /* An edge of each kind of block. */
+    double tolerance = (r->load.workers[w].block_size + r->tokens_per_block) / prompt;
+
+    if (found > predicted && found < predicted * EDGE) found = predicted;
+    weigh_report(&r->caches[w], 1, predicted, found, MAX(tolerance, HIT_TOLERANCE));
+}
+
+/* Uses what the worker reported, once per request. A prompt that is not mostly text (images come
+ * as many bytes and few tokens), or a worker that counts wrongly, teaches nothing. */
+static void learn(struct routing *r, struct route_ticket *t, const struct route_feedback *f) {
+    double ratio;
+
+    if (!f || t->has_feedback || f->prompt_tokens <= 0) return;
+    t->has_feedback = true;
+    ratio = (double)t->prompt_bytes / (double)f->prompt_tokens;
+    if (ratio < RATIO_MIN || ratio > RATIO_MAX) return;
+    learn_ratio(r, (double)t->prompt_bytes, (double)f->prompt_tokens, RATIO_DECAY);
+    if (f->cached_tokens >= 0 && t->epoch == r->caches[t->load.worker].epoch) {
+        r->caches[t->load.worker].reports.n_told++;
+        if (t->n_blocks && !is_cut_short(r, t)) learn_capacity(r, t, f);
+    }
+}
+
+static void note_sent(const struct routing *r, const struct route_ticket *t) {
+    struct report_sums *sums = &r->caches[t->load.worker].reports;
+
+    sums->n_sent++;
+    sums->n_blind += !t->n_blocks || is_cut_short(r, t);
+    sums->predicted_tokens += t->prompt_tokens;
+    sums->predicted_cached += t->cached_tokens;
+    sums->fresh_n++;
+    sums->fresh_bytes += (double)t->prompt_bytes;
+}
+
+static void learn_ratio_of_many(struct routing *r, double bytes, double tokens, double n) {
+    if (bytes < RATIO_MIN * tokens || bytes > RATIO_MAX * tokens) return;
+    learn_ratio(r, bytes, tokens, pow(RATIO_DECAY, n));
+}
+
+static void learn_from_sums(struct routing *r, uint32_t w, const struct report_sums *sums) {
+    double n = sums->n_sent;
+
+    if (fabs(sums->n_said - n) > 4 + n / 4) return; /* others send to it too */
+    learn_ratio_of_many(r, sums->fresh_bytes, sums->fresh_tokens, sums->fresh_n);
+    if (sums->queried <= 0 || sums->n_told * 2 > n) return;
+    if (sums->n_blind * BLIND_SHARE > n) return;
+    weigh_report(&r->caches[w], (uint32_t)sums->fresh_n,
+                 sums->predicted_cached / sums->predicted_tokens,
+                 fmin(sums->hits / sums->queried, 1), REPORT_SHARE);
+    fit_cache(r, w, 0);
+}
+
+static void decay(struct report_sums *sums) {
+    double keep = pow(REPORT_DECAY, sums->fresh_n);
+
+    *sums = (struct report_sums){
+        .n_sent = sums->n_sent * keep,
+        .n_told = sums->n_told * keep,
+        .n_said = sums->n_said * keep,
+        .n_blind = sums->n_blind * keep,
+        .predicted_tokens = sums->predicted_tokens * keep,
+        .predicted_cached = sums->predicted_cached * keep,
+        .queried = sums->queried * keep,
+        .hits = sums->hits * keep,
+    };
+}
+
+void routing_worker_report(struct routing *r, uint32_t w, const struct route_report *report) {
+    struct report_sums *sums = &r->caches[w].reports;
+
+    assert(w < r->load.n_workers);
+    if (report->n_first_tokens < 0 || report->prompt_tokens < 0) return; /* of how many, of what? */
+    sums->n_said += report->n_first_tokens;
+    sums->queried += fmax(report->queried_tokens, 0);
+    sums->hits += fmax(report->hit_tokens, 0);
+    sums->fresh_tokens += report->prompt_tokens;
+    if (sums->n_sent < REPORT_REQUESTS || sums->fresh_n < 1) return;
+    learn_from_sums(r, w, sums);
+    decay(sums);
+}
+
+/* --- workers --------------------------------------------------------------------------------- */
+
+static void forget_cache(struct routing *r, uint32_t w) {
+    prefix_lru_drop_worker(r->lru, w);
+    r->caches[w] = (struct cache_state){.epoch = r->caches[w].epoch + 1, .capacity_factor = 1};
+}
+
+void routing_worker_up(struct routing *r, uint32_t w, const struct worker_spec *spec) {
+    const struct load_worker *k;
+
+    assert(w < r->load.n_workers);
+    k = &r->load.workers[w];
+    if (!(k->reasons & WORKER_ABSENT) && k->spec.generation != spec->generation) forget_cache(r, w);
+    load_worker_up(&r->load, w, spec);
+    fit_cache(r, w, 0);
+    if (r->options.policy->worker_up) r->options.policy->worker_up(r->policy, w, &k->spec);
+}
+
+void routing_worker_down(struct routing *r, uint32_t w) {
+    assert(w < r->load.n_workers);
+    forget_cache(r, w);
+    load_worker_down(&r->load, w);
+    if (r->options.policy->worker_down) r->options.policy->worker_down(r->policy, w);
+}
+
+void routing_forget_cache(struct routing *r, uint32_t w) {
+    assert(w < r->load.n_workers);
+    forget_cache(r, w);
+    fit_cache(r, w, 0);
+}
+
+void routing_slow_start(struct routing *r, uint32_t w, uint64_t now_us) {
+    load_begin_slow_start(&r->load, w, now_us);
+}
+
+void routing_set_reason(struct routing *r, uint32_t w, uint32_t reasons, bool is_set) {
+    load_set_reason(&r->load, w, reasons, is_set);
+}
+
+/* --- requests -------------------------------------------------------------------------------- */
+
+/* Eligible, not excluded, with less than their slow start allows, and below their admission limit
+ * unless all have reached it. The first of these bounds comes first: a worker is not met by
+ * everything at once because all others are full. */
+static bool find_candidates(const struct routing *r, const struct route_request *rq,
+                            struct worker_mask *mask) {
+    *mask = r->load.eligible;
+    for (uint32_t i = 0; i < rq->n_exclude; i++) {
+        if (rq->exclude[i] < r->load.n_workers) worker_mask_drop(mask->words, rq->exclude[i]);
+    }
+    load_drop_ramping(&r->load, mask->words, rq->now_us);
+    load_drop_full(&r->load, mask->words);
+    return !worker_mask_is_empty(mask->words, r->load.n_words);
+}
+
+/* `mask` must outlive the view. `guesses`: of a request that is sent now, else NULL. */
+static struct policy_view look(struct routing *r, const struct route_request *rq,
+                               const struct worker_mask *mask, uint32_t *guesses) {
+    double tokens = (double)(int64_t)rq->prompt_bytes / r->bytes_per_token;
+
+    return (struct policy_view){
+        .load = &r->load,
+        .candidates = mask->words,
+        .matched_blocks = r->matched,
+        .n_shared_blocks =
+            prefix_index_match(r->index, rq->chain, rq->n_blocks, mask->words, r->matched, guesses),
+        .prompt_tokens = MAX(tokens, 1),
+        .tokens_per_block = r->tokens_per_block,
+    };
+}
+
+double routing_price(struct routing *r, const struct route_request *rq, uint32_t *home) {
+    struct worker_mask mask = r->load.eligible;
+    struct policy_view view = look(r, rq, &mask, NULL);
+    uint32_t n_best = view.n_shared_blocks;
+    double least_s = HUGE_VAL;
+
+    *home = WORKER_NONE;
+
+    WORKER_MASK_FOR_EACH(w, mask.words, r->load.n_words) {
+        double cached = policy_matched_tokens(&view, w);
+
+        least_s = fmin(least_s, load_prefill_s(&r->load.workers[w], cached, view.prompt_tokens));
+        if (r->matched[w] > n_best) {
+            n_best = r->matched[w];
+            *home = w;
+        }
+    }
+    return isinf(least_s) ? 0 : least_s;
+}
+
+/* Bytes of a prompt that no recorded block stands for; negative when the last one, which may be
+ * short, stands for more than there is. */
+static int64_t unnamed_bytes(const struct routing *r, const struct route_ticket *t) {
+    return (int64_t)t->prompt_bytes - (int64_t)t->n_recorded * r->options.prefix_block_bytes;
+}
+
+/* Blocks that a request leaves behind besides those of its chain: its output, and what of its
+ * prompt lies beyond the chain's limit. The worker keeps every full block of its own, and these are
+ * smaller than ours: what is left over, or was counted too much, waits for the next request. Of as
+ * many prompts as a worker holds, half a block of each is one in a hundred. */
+static uint32_t anonymous_blocks(struct routing *r, const struct route_ticket *t,
+                                 double output_tokens) {
+    uint32_t w = t->load.worker;
+    double block_bytes = r->options.prefix_block_bytes;
+    double tokens = (double)(int64_t)t->prompt_bytes / r->bytes_per_token + output_tokens;
+    double kv_block_bytes = r->load.workers[w].block_size * r->bytes_per_token;
+    double kept_bytes = floor(tokens / r->load.workers[w].block_size + ROUNDING) * kv_block_bytes;
+    double rest = r->caches[w].rest_bytes + kept_bytes - t->n_blocks * block_bytes;
+    double n = floor(MAX(rest, 0) / block_bytes + ROUNDING);
+
+    r->caches[w].rest_bytes = MAX(rest - n * block_bytes, -REST_OWED * block_bytes);
+    return (uint32_t)MIN(n, (double)UINT32_MAX);
+}
+
+/* Counts the request as sent to w, of which the view says what matched there, and opens *t. */
+static void open_ticket(struct routing *r, uint32_t w, const struct route_request *rq,
+                        const struct policy_view *view, struct route_ticket *t) {
+    const struct load_worker *k = &r->load.workers[w];
+    double work_s;
+
+    *t = (struct route_ticket){
+        .chain = rq->chain,
+        .guesses = rq->guesses,
+        .n_blocks = rq->n_blocks,
+        .matched_blocks = r->matched[w],
+        .prompt_bytes = rq->prompt_bytes,
+        .epoch = r->caches[w].epoch,
+        .wait_s = load_wait_s(k, rq->now_us),
+        .prompt_tokens = view->prompt_tokens,
+        .cached_tokens = policy_matched_tokens(view, w),
+    };
+    work_s = load_prefill_s(k, t->cached_tokens, view->prompt_tokens);
+    load_open(&r->load, &t->load, w, work_s, view->prompt_tokens - t->cached_tokens, rq->now_us);
+    t->n_recorded = prefix_lru_sent(r->lru, w, rq->chain, rq->n_blocks, rq->guesses);
+    r->caches[w].unnamed_bytes += unnamed_bytes(r, t);
+    fit_cache(r, w, rq->now_us);
+    if (r->options.policy->sent) r->options.policy->sent(r->policy, rq, w);
+}
+
+enum status routing_route(struct routing *r, const struct route_request *rq, struct route_ticket *t,
+                          struct error *err) {
+    struct worker_mask mask;
+    struct policy_view view;
+    uint32_t w;
+
+    if (!find_candidates(r, rq, &mask))
+        return error_set(err, ST_UNAVAILABLE,
+                         rq->n_exclude ? "no other worker is available for this request"
+                                       : "no worker is available: try again later");
+    view = look(r, rq, &mask, rq->guesses);
+    w = r->options.policy->pick(r->policy, rq, &view, NULL);
+    assert(w < r->load.n_workers && worker_mask_has(mask.words, w));
+    open_ticket(r, w, rq, &view, t);
+    return ST_OK;
+}
+
+void routing_adopt(struct routing *r, uint32_t w, const struct route_request *rq,
+                   struct route_ticket *t) {
+    struct worker_mask mask = {0};
+    struct policy_view view;
+
+    assert(w < r->load.n_workers);
+    worker_mask_add(mask.words, w);
+    view = look(r, rq, &mask, rq->guesses);
+    open_ticket(r, w, rq, &view, t);
+}
+
+void routing_first_token(struct routing *r, struct route_ticket *t,
+                         const struct route_feedback *feedback, uint64_t now_us) {
+    uint32_t w = t->load.worker;
+
+    if (t->load.is_pending) {
+        load_first_token(&r->load, &t->load, now_us);
+        if (t->epoch == r->caches[w].epoch) {
+            fit_cache(r, w, now_us);
+            note_sent(r, t);
+        }
+        if (r->options.policy->first_token) r->options.policy->first_token(r->policy, w);
+    }
+    learn(r, t, feedback);
+}
+
+void routing_ended(struct routing *r, struct route_ticket *t, const struct route_end *end) {
+    uint32_t w = t->load.worker;
+    double output_tokens =
+        end->output_tokens >= 0 ? (double)end->output_tokens : r->load.mean_output_tokens;
+    bool was_pending;
+
+    output_tokens = MIN(output_tokens, OUTPUT_MAX);
+    if (!end->is_aborted) routing_first_token(r, t, NULL, end->now_us);
+    was_pending = t->load.is_pending;
+    learn(r, t, &end->feedback);
+    load_close(&r->load, &t->load, output_tokens, end->is_aborted, end->now_us);
+    if (t->epoch == r->caches[w].epoch) {
+        r->caches[w].unnamed_bytes -= unnamed_bytes(r, t);
+        if (was_pending) {
+            prefix_lru_aborted(r->lru, w, t->chain, t->n_recorded, t->guesses);
+        } else {
+            prefix_lru_ended(r->lru, w, t->chain, t->n_recorded, t->guesses,
+                             anonymous_blocks(r, t, output_tokens));
+        }
+        fit_cache(r, w, end->now_us);
+    }
+    if (r->options.policy->ended) r->options.policy->ended(r->policy, w, end->is_aborted);
+}
+
+/* --- looking in ------------------------------------------------------------------------------ */
+
+uint32_t routing_explain(struct routing *r, const struct route_request *rq,
+                         struct policy_term *terms) {
+    struct worker_mask mask;
+    struct policy_view view;
+
+    memset(terms, 0, r->load.n_workers * sizeof(*terms));
+    if (!find_candidates(r, rq, &mask)) return WORKER_NONE;
+    view = look(r, rq, &mask, NULL);
+    WORKER_MASK_FOR_EACH(w, mask.words, r->load.n_words)
+    terms[w].matched_tokens = policy_matched_tokens(&view, w);
+    return r->options.policy->pick(r->policy, rq, &view, terms);
+}
+
+void routing_worker_stats(const struct routing *r, uint32_t w, uint64_t now_us,
+                          struct routing_worker_stats *out) {
+    const struct load_worker *k = &r->load.workers[w];
+
+    *out = (struct routing_worker_stats){
+        .wait_s = load_wait_s(k, now_us),
+        .memory_s = load_memory_wait_s(&r->load, k, r->load.mean_output_tokens),
+        .n_held_blocks = prefix_lru_n_held(r->lru, w),
+        .capacity_factor = r->caches[w].capacity_factor,
+    };
+}
+
+/* --- taken along ----------------------------------------------------------------------------- */
+
+void routing_get_learned(const struct routing *r, uint32_t w, struct routing_learned *out) {
+    *out = (struct routing_learned){r->sum_bytes, r->sum_tokens, r->caches[w].capacity_factor};
+}
+
+void routing_set_learned(struct routing *r, uint32_t w, const struct routing_learned *learned) {
+    double ratio = learned->prompt_bytes / learned->prompt_tokens;
+    double factor = learned->capacity_factor;
+
+    if (r->sum_tokens == RATIO_FIRST && learned->prompt_tokens >= 1 && ratio >= RATIO_MIN &&
+        ratio <= RATIO_MAX) {
+        learn_ratio(r, learned->prompt_bytes, learned->prompt_tokens, 0);
+    }
+    if (factor >= CAPACITY_MIN && factor <= CAPACITY_MAX) r->caches[w].capacity_factor = factor;
+    fit_cache(r, w, 0);
+}
+
+uint32_t routing_walk(const struct routing *r, uint32_t w, struct prefix_walk *walk,
+                      uint64_t *items, uint32_t max) {
+    return prefix_lru_walk(r->lru, w, walk, items, max);
+}
+
+uint32_t routing_restore(struct routing *r, uint32_t w, const uint64_t *items, uint32_t n) {
+    return prefix_lru_restore(r->lru, w, items, n);
+}
+
+const struct load *routing_load(const struct routing *r) {
+    return &r->load;
+}
+
+double routing_capacity_factor(const struct routing *r, uint32_t w) {
+    assert(w < r->load.n_workers);
+    return r->caches[w].capacity_factor;
+}
+
+void routing_stats(const struct routing *r, struct routing_stats *stats) {
+    uint32_t n_workers = r->load.n_workers;
+
+    *stats = (struct routing_stats){
+        .index_bytes = prefix_index_bytes_used(r->index) + prefix_lru_bytes(n_workers),
+        .index_bytes_max =
+            prefix_index_bytes(r->n_entries_max, n_workers) + prefix_lru_bytes(n_workers),
+        .n_entries = prefix_lru_n_entries(r->lru),
+        .n_entries_max = r->n_entries_max,
+        .n_blocks = prefix_index_n_blocks(r->index),
+        .n_refused = prefix_lru_n_refused(r->lru),
+        .n_evicted = prefix_lru_n_evicted(r->lru),
+        .n_open = r->load.n_open,
+        .bytes_per_token = r->bytes_per_token,
+    };
+}
+
+void routing_check(const struct routing *r) {
+    load_check(&r->load);
+    prefix_lru_check(r->lru);
+    for (uint32_t w = 0; w < r->load.n_workers; w++) {
+        const struct cache_state *c = &r->caches[w];
+
+        assert(c->capacity_factor >= CAPACITY_MIN && c->capacity_factor <= CAPACITY_MAX);
+        assert(c->missed_prompts >= 0 && c->missed_prompts <= MISSED_PROMPTS);
+        assert(c->n_search <= SEARCH_REPORTS);
+        assert(fabs(c->rest_bytes) <= REST_OWED * (double)r->options.prefix_block_bytes);
+        assert(r->load.workers[w].in_flight || !c->unnamed_bytes);
+        assert(r->load.workers[w].in_flight || !prefix_lru_n_pinned(r->lru, w));
+        (void)c;
+    }
+    assert(r->bytes_per_token > 0 && isfinite(r->bytes_per_token));
+}

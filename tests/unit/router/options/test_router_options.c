@@ -1,0 +1,240 @@
+/* tests/unit/router/options/test_router_options.c - what start scripts of other routers ask for. */
+#include "tests/support/cm.h"
+
+#include "common/base/mem.h"
+#include "router/options/router_options.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define MAX_ARGS 32
+
+static enum status parse(struct options **o, struct router_options *t, const char *line,
+                         struct error *err) {
+    char *copy = mem_strdup(line), *argv[MAX_ARGS] = {(char[]){"incipit-router"}}, *rest, *arg;
+    bool wants_exit;
+    enum status st;
+    int argc = 1;
+
+    *o = NULL;
+    for (arg = strtok_r(copy, " ", &rest); arg; arg = strtok_r(NULL, " ", &rest))
+        argv[argc++] = arg;
+    st = options_parse(o, &router_program, t, argc, argv, &wants_exit, err);
+    mem_free(copy);
+    return st;
+}
+
+static const char *policy_of(const char *line) {
+    struct router_options t = {0};
+    struct options *o;
+    struct error err = {0};
+
+    if (parse(&o, &t, line, &err) != ST_OK) fail_msg("'%s' refused: %s", line, err.message);
+    options_destroy(o);
+    return policy_names[t.policy];
+}
+
+static void the_table_has_the_defaults_of_the_policies(void **state) {
+    struct router_options t = {0};
+    struct policy_options p;
+    struct options *o;
+    struct error err = {0};
+    (void)state;
+
+    assert_int_equal(parse(&o, &t, "", &err), ST_OK);
+    policy_options_default(&p);
+    assert_float_equal(t.policy_options.beta, p.beta, 0);
+    assert_float_equal(t.policy_options.kappa, p.kappa, 0);
+    assert_float_equal(t.policy_options.gamma, p.gamma, 0);
+    assert_float_equal(t.policy_options.lambda, p.lambda, 0);
+    assert_float_equal(t.policy_options.delta_s, p.delta_s, 0);
+    assert_float_equal(t.policy_options.home_weight, p.home_weight, 0);
+    assert_float_equal(t.policy_options.max_load_factor, p.max_load_factor, 0);
+    assert_float_equal(t.policy_options.load_floor, p.load_floor, 0);
+    assert_float_equal(t.policy_options.cache_threshold, p.cache_threshold, 0);
+    assert_int_equal(t.policy_options.balance_abs, p.balance_abs);
+    assert_float_equal(t.policy_options.balance_rel, p.balance_rel, 0);
+    assert_int_equal(t.policy_options.max_tree_bytes, p.max_tree_bytes);
+    assert_int_equal(t.policy_options.prefix_min_match, p.prefix_min_match);
+    assert_float_equal(t.policy_options.scorer_queue_weight, p.scorer_queue_weight, 0);
+    assert_float_equal(t.policy_options.scorer_kv_weight, p.scorer_kv_weight, 0);
+    assert_float_equal(t.policy_options.scorer_prefix_weight, p.scorer_prefix_weight, 0);
+    assert_int_equal(t.policy_options.scorer_max_blocks, p.scorer_max_blocks);
+    assert_float_equal(t.policy_options.bounded_load, p.bounded_load, 0);
+    assert_int_equal(t.policy_options.ring_replication, p.ring_replication);
+    assert_int_equal(t.policy_options.chwbl_prefix_bytes, p.chwbl_prefix_bytes);
+    assert_int_equal(t.policy_options.aibrix_imbalance_abs, p.aibrix_imbalance_abs);
+    assert_float_equal(t.policy_options.aibrix_stddev_factor, p.aibrix_stddev_factor, 0);
+    assert_int_equal(t.policy_options.aibrix_table_blocks, p.aibrix_table_blocks);
+    assert_int_equal(t.policy_options.aibrix_ttl_ms, p.aibrix_ttl_ms);
+    assert_string_equal(policy_names[t.policy], "prefix");
+    assert_int_equal(t.session_headers.n, 3);
+    options_destroy(o);
+}
+
+static void policies_go_by_the_names_of_others(void **state) {
+    static const struct {
+        const char *line, *policy;
+    } cases[] = {
+        {"--policy cache_aware", "cache_aware"},
+        {"--policy power-of-two", "power_of_two"},
+        {"--policy prefix_hash", "chwbl"},
+        {"--policy consistent_hashing", "session"},
+        {"--policy manual", "session"},
+        {"--routing-logic roundrobin", "round_robin"},
+        {"--routing-logic session --session-key x-user-id", "session"},
+        {"--routing-logic prefixaware", "hash_trie"},
+        {"--routing-logic kvaware", "prefix"},
+        {"--policy PrefixHash", "chwbl"},
+        {"--policy LeastLoad", "least_load"},
+        {"--routing-strategy prefix-cache", "aibrix"},
+        {"--routing-strategy least-request", "least_load"},
+    };
+    (void)state;
+
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++)
+        assert_string_equal(policy_of(cases[i].line), cases[i].policy);
+    for (size_t i = 0; i < router_program.n_defs; i++) { /* each stands for one that exists */
+        const char *const *a = router_program.defs[i].name_aliases;
+
+        if (router_program.defs[i].type != OPT_ENUM) continue;
+        for (; a && a[0]; a += 2) {
+            const char *const *name = router_program.defs[i].names;
+
+            while (*name && strcmp(*name, a[1]) != 0)
+                name++;
+            assert_non_null(*name);
+        }
+    }
+}
+
+/* The example of sglang-router's manual. */
+static void a_command_line_of_sglang_router_is_understood(void **state) {
+    struct router_options t = {0};
+    struct options *o;
+    struct error err = {0};
+    (void)state;
+
+    assert_int_equal(
+        parse(&o, &t,
+              "--worker-urls http://w1:8000 http://w2:8000 --policy cache_aware "
+              "--cache-threshold 0.5 --balance-abs-threshold 32 --balance-rel-threshold 1.1 "
+              "--max-tree-size 1048576 --request-timeout-secs 600 --max-payload-size 1048576",
+              &err),
+        ST_OK);
+    assert_int_equal(t.worker_urls.n, 2);
+    assert_float_equal(t.policy_options.cache_threshold, 0.5, 0);
+    assert_int_equal(t.policy_options.balance_abs, 32);
+    assert_float_equal(t.policy_options.balance_rel, 1.1, 0);
+    assert_int_equal(t.policy_options.max_tree_bytes, 1048576);
+    assert_int_equal(t.request_timeout_ms, 600000);
+    options_destroy(o);
+    assert_int_equal(
+        parse(&o, &t, "--max-concurrent-requests -1 --queue-size=50 --log-level warning", &err),
+        ST_OK);
+    assert_int_equal(t.max_concurrent_requests, 0); /* no limit */
+    assert_int_equal(t.log_level, LOG_WARN);
+    options_destroy(o);
+    assert_int_equal(parse(&o, &t, "--max-concurrent-requests -2", &err), ST_INVALID);
+    assert_int_equal(parse(&o, &t, "--disable-retries --eviction-interval 120", &err), ST_OK);
+    assert_int_equal(t.max_retries, 0);
+    options_destroy(o);
+}
+
+static void pods_are_found_by_the_flags_of_others(void **state) {
+    static const struct {
+        const char *line;
+        int discovery;
+        uint32_t n_labels, port;
+    } cases[] = {
+        {"", DISCOVER_NONE, 0, 0},
+        {"--service-discovery", DISCOVER_K8S, 0, 0},
+        {"--service-discovery=none", DISCOVER_NONE, 0, 0},
+        {"--service-discovery static", DISCOVER_NONE, 0, 0},
+        {"--service-discovery dns --worker-dns w:80", DISCOVER_DNS, 0, 0},
+        {"--service-discovery --selector a=b c=d --service-discovery-port 80", DISCOVER_K8S, 2, 80},
+        {"--service-discovery k8s --k8s-label-selector a=b,c=d --k8s-port 8000", DISCOVER_K8S, 2,
+         8000},
+    };
+    (void)state;
+
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        struct router_options t = {0};
+        struct options *o;
+        struct error err = {0};
+
+        if (parse(&o, &t, cases[i].line, &err) != ST_OK) fail_msg("%s", err.message);
+        assert_int_equal(t.service_discovery, cases[i].discovery);
+        assert_int_equal(t.k8s_selector.n, cases[i].n_labels);
+        assert_int_equal(t.k8s_port, cases[i].port);
+        options_destroy(o);
+    }
+}
+
+static void what_is_not_done_here_is_refused_with_a_way_out(void **state) {
+    static const struct {
+        const char *line, *message;
+    } cases[] = {
+        {"--pd-disaggregation", "--pd-disaggregation is not supported: prefill and decode run on"},
+        {"--prefill http://p 9000 --decode http://d", "--prefill is not supported"},
+        {"--enable-mesh", "--enable-mesh is not supported: replicas need not know each other"},
+        {"--cache-threshold 1.1", "a number from 0 to 1, not '1.1'"},
+        {"--prefix-hash-load-factor 0.9", "a number from 1 to 1000, not '0.9'"},
+        {"--service-discovery --prefill-selector a=b", "--prefill-selector is not supported"},
+        {"--service-discovery etcd", "--service-discovery must be one of none, k8s"},
+        {"--policy best", "--policy must be one of prefix, least_load"},
+    };
+    (void)state;
+
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        struct router_options t = {0};
+        struct options *o;
+        struct error err = {0};
+
+        assert_int_not_equal(parse(&o, &t, cases[i].line, &err), ST_OK);
+        if (!strstr(err.message, cases[i].message))
+            fail_msg("'%s': expected '%s', got '%s'", cases[i].line, cases[i].message, err.message);
+    }
+}
+
+/* A foreign flag that has become one of ours would never be seen. */
+static bool is_own(const char *name) {
+    for (size_t i = 0; i < router_program.n_defs; i++) {
+        if (strcmp(router_program.defs[i].name, name) == 0) return true;
+    }
+    return false;
+}
+
+/* The row's first flag, up to what it takes. */
+static const char *flag_of(const struct option_foreign *f, char out[64]) {
+    snprintf(out, 64, "%.*s", (int)strcspn(f->flags, "=,"), f->flags);
+    return out;
+}
+
+static void foreign_flags_have_a_purpose(void **state) {
+    char name[64], other[64];
+
+    (void)state;
+    for (const struct option_foreign *f = router_foreign; f->flags; f++) {
+        flag_of(f, name);
+        assert_true((f->as != NULL) == (f->value != NULL));
+        assert_true((f->as == NULL) == (f->remark != NULL));
+        if (f->as) assert_true(is_own(f->as));
+        if (is_own(name)) fail_msg("--%s is an option: take it from the foreign ones", name);
+        for (const struct option_foreign *g = router_foreign; g < f; g++)
+            assert_string_not_equal(name, flag_of(g, other));
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_table_has_the_defaults_of_the_policies),
+        cmocka_unit_test(policies_go_by_the_names_of_others),
+        cmocka_unit_test(a_command_line_of_sglang_router_is_understood),
+        cmocka_unit_test(pods_are_found_by_the_flags_of_others),
+        cmocka_unit_test(what_is_not_done_here_is_refused_with_a_way_out),
+        cmocka_unit_test(foreign_flags_have_a_purpose),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,132 @@
+/* tests/unit/router/proxy/test_forward.c - which paths and fields go on, and what opens the others. */
+#include "tests/support/cm.h"
+
+#include "router/proxy/forward.h"
+
+#include <string.h>
+
+#define ALL                                                                                        \
+    (WORKER_KIND_BIT(WORKER_OURS) | WORKER_KIND_BIT(WORKER_VLLM) |                                 \
+     WORKER_KIND_BIT(WORKER_SGLANG) | WORKER_KIND_BIT(WORKER_OTHER))
+
+static const struct forward none = {{NULL, 0}, {NULL, 0}};
+
+static void calls_of_every_worker_go_to_all(void **state) {
+    static const char *const paths[] = {"/v1/completions", "/v1/chat/completions", "/generate",
+                                        "/tokenize", "/detokenize"};
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(paths); i++)
+        assert_int_equal(forward_kinds(&none, str_of(paths[i])), ALL);
+}
+
+static void calls_of_some_go_to_those(void **state) {
+    (void)state;
+    assert_int_equal(forward_kinds(&none, STR("/v1/embeddings")),
+                     ALL & ~WORKER_KIND_BIT(WORKER_OURS));
+    assert_int_equal(forward_kinds(&none, STR("/pooling")), WORKER_KIND_BIT(WORKER_VLLM));
+    assert_int_equal(forward_kinds(&none, STR("/encode")), WORKER_KIND_BIT(WORKER_SGLANG));
+}
+
+static void what_is_spelt_otherwise_goes_nowhere(void **state) {
+    static const char *const paths[] = {"/v1/load_lora_adapter", "/v1/unload_lora_adapter",
+                                        "/v1/completions/",      "/v1//completions",
+                                        "/v1/completion%73",     "/V1/completions",
+                                        "/v1/completions\\",     "/reset_prefix_cache",
+                                        "/cache/explain",        "/v1/",
+                                        "/update_weights",       "/"};
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(paths); i++)
+        assert_int_equal(forward_kinds(&none, str_of(paths[i])), 0);
+}
+
+static void the_operator_adds_paths(void **state) {
+    static const char *const paths[] = {"/v1/things/*", "/pooling"};
+    const struct forward f = {.paths = {paths, 2}};
+
+    (void)state;
+    assert_int_equal(forward_kinds(&f, STR("/pooling")), ALL);
+    assert_int_equal(forward_kinds(&f, STR("/v1/things/a/b")), ALL);
+    assert_int_equal(forward_kinds(&f, STR("/v1/things/")), 0);
+    assert_int_equal(forward_kinds(&f, STR("/v1/thing")), 0);
+    assert_int_equal(forward_kinds(&f, STR("/v1/things/%2e%2e/x")), 0);
+    assert_int_equal(forward_kinds(&f, STR("/v1/things/..\\x")), 0);
+}
+
+static void options_that_name_nothing_are_refused(void **state) {
+    static const char *const wrong[] = {"v1/x", "/a*", "/a/*/b", "/a%2fb", "/a?b", ""};
+    static const char *const right[] = {"/v1/x", "/v1/*", "/*"};
+    static const char *const field[] = {"model"};
+    struct error err = {0};
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(wrong); i++) {
+        const struct forward f = {.paths = {&wrong[i], 1}};
+
+        assert_int_equal(forward_check_options(&f, &err), ST_INVALID);
+        assert_non_null(strstr(err.message, "--forward-path"));
+    }
+    assert_int_equal(forward_check_options(&(struct forward){.paths = {right, 3}}, &err), ST_OK);
+    assert_int_equal(forward_check_options(&(struct forward){.fields = {field, 1}}, &err),
+                     ST_INVALID);
+    assert_non_null(strstr(err.message, "kv_transfer_params"));
+}
+
+static enum status check(const struct forward *f, const char *body, struct error *err) {
+    struct body_scan scan;
+
+    assert_int_equal(body_scan(str_of(body), &scan, err), ST_OK);
+    return forward_check_fields(f, &scan, err);
+}
+
+static void fields_that_steer_a_worker_are_refused(void **state) {
+    static const char *const allowed[] = {"kv_transfer_params"};
+    const struct forward f = {.fields = {allowed, 1}};
+    struct error err = {0};
+
+    (void)state;
+    assert_int_equal(check(&none, "{\"prompt\":\"kv_transfer_params\"}", &err), ST_OK);
+    assert_int_equal(check(&none, "{\"kv_transfer_params\":null}", &err), ST_OK);
+    assert_int_equal(check(&none, "{\"x\":{\"kv_transfer_params\":{}}}", &err), ST_OK);
+    assert_int_equal(check(&none, "{\"kv_transfer_params\":{}}", &err), ST_FORBIDDEN);
+    assert_string_equal(err.param, "kv_transfer_params");
+    assert_int_equal(check(&none, "{\"kv_\\u0074ransfer_params\":{}}", &err), ST_FORBIDDEN);
+    assert_int_equal(check(&none, "{\"bootstrap_host\":\"10.0.0.1\"}", &err), ST_FORBIDDEN);
+    assert_int_equal(check(&none, "{\"custom_logit_processor\":\"x\"}", &err), ST_FORBIDDEN);
+    assert_int_equal(check(&f, "{\"kv_transfer_params\":{}}", &err), ST_OK);
+    assert_int_equal(check(&f, "{\"session_params\":{\"id\":1}}", &err), ST_FORBIDDEN);
+}
+
+static void kinds_are_known_by_who_owns_the_model(void **state) {
+    (void)state;
+    assert_int_equal(worker_kind_of(false, "cpu"), WORKER_OURS);
+    assert_int_equal(worker_kind_of(true, "vllm"), WORKER_VLLM);
+    assert_int_equal(worker_kind_of(true, "sglang"), WORKER_SGLANG);
+    assert_int_equal(worker_kind_of(true, "foreign"), WORKER_OTHER);
+}
+
+static void only_what_is_listed_may_be_sent_twice(void **state) {
+    (void)state;
+    assert_true(forward_is_listed(STR("/v1/chat/completions")));
+    assert_true(forward_is_listed(STR("/generate")));
+    assert_true(forward_is_listed(STR("/v1/embeddings")));
+    assert_false(forward_is_listed(STR("/v1/files")));
+    assert_false(forward_is_listed(STR("/v1/load_lora_adapter")));
+    assert_false(forward_is_listed(STR("/v1/chat/completions/")));
+}
+
+int main(void) {
+    static const struct CMUnitTest tests[] = {
+        cmocka_unit_test(calls_of_every_worker_go_to_all),
+        cmocka_unit_test(calls_of_some_go_to_those),
+        cmocka_unit_test(what_is_spelt_otherwise_goes_nowhere),
+        cmocka_unit_test(the_operator_adds_paths),
+        cmocka_unit_test(options_that_name_nothing_are_refused),
+        cmocka_unit_test(fields_that_steer_a_worker_are_refused),
+        cmocka_unit_test(kinds_are_known_by_who_owns_the_model),
+        cmocka_unit_test(only_what_is_listed_may_be_sent_twice),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,120 @@
+/* tests/unit/router/proxy/test_proxy_queue.c - exchanges that wait because every worker is at its limit. */
+#include "tests/support/cm.h"
+
+#include "tests/support/proxy_fixture.h"
+
+#include <signal.h>
+
+static uint32_t n_waiting(struct fixture *fx) {
+    struct registry_totals totals;
+
+    registry_totals(fx->registry, &totals);
+    return totals.n_waiting;
+}
+
+/* One worker that takes one request at a time and has one; another waits. */
+static void start_full_with(struct fixture *fx, struct proxy_config config, struct client *first,
+                            struct client *second) {
+    static const struct fake_step steps[] = {{NULL}, {JSON_OK}};
+
+    config.queue_timeout_us = 60000000;
+    start_with(fx, 1, config, false);
+    registry_configure(fx->registry, 0, 1, "");
+    fake_play(&fx->fake, steps, 2);
+    ask(fx, first, ASK, "");
+    TURN_UNTIL(fx->loop, fx->fake.n_requests == 1);
+    ask(fx, second, ASK, "");
+    TURN_UNTIL(fx->loop, n_waiting(fx) == 1);
+    assert_int_equal(n_open(fx), 1);
+}
+
+static void start_full(struct fixture *fx, struct client *first, struct client *second) {
+    start_full_with(fx, usual, first, second);
+}
+
+/* Who gives a place looks at a clock of its own, which may be ahead. */
+static void a_place_from_the_future_is_not_overdue(void **state) {
+    static const struct fake_step silent[] = {{NULL}};
+    struct proxy_config config = usual;
+    struct fixture fx;
+    struct client first, second;
+
+    (void)state;
+    config.first_byte_timeout_us = 400000;
+    start_full_with(&fx, config, &first, &second);
+    fake_play(&fx.fake, silent, 1);
+    registry_configure(fx.registry, 0, 2, "");
+    registry_tick(fx.registry, loop_now_us(fx.loop) + 10000000);
+    TURN_UNTIL(fx.loop, n_open(&fx) == 2 && fx.fake.n_requests == 1);
+    client_expect(&first, fx.loop, "HTTP/1.1 503"); /* all have been looked at */
+    assert_int_equal(n_open(&fx), 1);
+    fake_say(&fx.fake, STR(JSON_OK));
+    client_expect(&second, fx.loop, "{\"ok\":true}");
+    client_close(&first);
+    client_close(&second);
+    finish(&fx);
+}
+
+static void a_request_waits_for_the_end_of_another(void **state) {
+    struct fixture fx;
+    struct client first, second;
+
+    (void)state;
+    start_full(&fx, &first, &second);
+    fake_say(&fx.fake, STR(JSON_OK));
+    client_expect(&second, fx.loop, "{\"ok\":true}");
+    client_expect(&first, fx.loop, "{\"ok\":true}");
+    assert_int_equal(fx.fake.n_requests, 2);
+    assert_int_equal(metric_count(metrics_at(fx.metrics, ROUTER_queue_wait_seconds)), 1);
+    client_close(&first);
+    client_close(&second);
+    finish(&fx);
+}
+
+/* A client leaves before, with or after the place that it waited for. */
+static void who_leaves_while_a_place_is_given_gives_it_back(void **state) {
+    (void)state;
+    for (int turns = 0; turns < 4; turns++) {
+        struct fixture fx;
+        struct client first, second, third;
+
+        start_full(&fx, &first, &second);
+        fake_say(&fx.fake, STR(JSON_OK));
+        for (int i = 0; i < turns; i++)
+            loop_turn(fx.loop, 1000);
+        client_close(&second);
+        client_expect(&first, fx.loop, "{\"ok\":true}");
+        TURN_UNTIL(fx.loop, n_waiting(&fx) == 0 && n_open(&fx) == 0);
+        ask(&fx, &third, ASK, "{\"ok\":true}");
+        client_close(&first);
+        client_close(&third);
+        finish(&fx);
+    }
+}
+
+static void an_end_of_all_finds_those_who_wait(void **state) {
+    struct fixture fx;
+    struct client first, second;
+
+    (void)state;
+    start_full(&fx, &first, &second);
+    http_server_destroy(
+        fx.server); /* the first gives its place to the second, which ends as well */
+    fx.server = NULL;
+    assert_int_equal(n_waiting(&fx), 0);
+    client_close(&first);
+    client_close(&second);
+    finish(&fx);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_request_waits_for_the_end_of_another),
+        cmocka_unit_test(who_leaves_while_a_place_is_given_gives_it_back),
+        cmocka_unit_test(an_end_of_all_finds_those_who_wait),
+        cmocka_unit_test(a_place_from_the_future_is_not_overdue),
+    };
+
+    signal(SIGPIPE, SIG_IGN);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,249 @@
+/* tests/unit/router/proxy/test_sse_tail.c - however the network cuts an answer, the same is learned. */
+#include "tests/support/cm.h"
+#include "tests/support/support.h"
+
+#include "common/base/rng.h"
+#include "router/proxy/sse_tail.h"
+
+#include <string.h>
+
+struct expected {
+    uint64_t n_events;
+    int64_t prompt, cached, completion;
+    bool has_done, has_error;
+};
+
+static void assert_says(const struct sse_tail *t, const struct expected *e) {
+    assert_int_equal(t->n_events, e->n_events);
+    assert_int_equal(t->prompt_tokens, e->prompt);
+    assert_int_equal(t->cached_tokens, e->cached);
+    assert_int_equal(t->completion_tokens, e->completion);
+    assert_int_equal(t->has_done, e->has_done);
+    assert_int_equal(t->has_error, e->has_error);
+}
+
+static struct sse_tail fed(struct str s, size_t first, size_t second, bool is_stream) {
+    struct sse_tail t;
+
+    sse_tail_init(&t, is_stream);
+    sse_tail_feed(&t, (struct str){s.ptr, first});
+    sse_tail_feed(&t, (struct str){s.ptr + first, second - first});
+    sse_tail_feed(&t, (struct str){s.ptr + second, s.len - second});
+    return t;
+}
+
+/* Whole, cut at every place, at every two near places, and byte by byte. */
+static void assert_learned(struct str s, bool is_stream, const struct expected *e) {
+    struct sse_tail t;
+
+    for (size_t i = 0; i <= s.len; i++) {
+        for (size_t k = i; k <= MIN(s.len, i + 60); k++) {
+            t = fed(s, i, k, is_stream);
+            assert_says(&t, e);
+        }
+    }
+    sse_tail_init(&t, is_stream);
+    for (size_t i = 0; i < s.len; i++)
+        sse_tail_feed(&t, (struct str){s.ptr + i, 1});
+    assert_says(&t, e);
+}
+
+static void a_stock_vllm_stream_is_read(void **state) {
+    (void)state;
+    assert_learned(
+        STR("data: {\"id\":\"cmpl-1\",\"choices\":[{\"index\":0,\"text\":\"a\"}]}\n\n"
+            ": ping\n\n"
+            "data: "
+            "{\"id\":\"cmpl-1\",\"choices\":[{\"index\":0,\"text\":\"\\\"prompt_tokens\\\":7\"}]}"
+            "\n\n"
+            "data: [DONE]\n\n"),
+        true, &(struct expected){2, -1, -1, -1, true, false});
+}
+
+static void a_usage_event_is_read(void **state) {
+    (void)state;
+    assert_learned(
+        STR("data: {\"choices\":[{\"delta\":{\"content\":\"x\"}}]}\r\n\r\n"
+            "data:{\"choices\":[],\"usage\":{\"prompt_tokens\":1201,\"total_tokens\":1233,"
+            "\"completion_tokens\":32,\"prompt_tokens_details\":{\"cached_tokens\": "
+            "1184}}}\r\n\r\ndata: [DONE]\r\n\r\n"),
+        true, &(struct expected){2, 1201, 1184, 32, true, false});
+}
+
+static void an_sglang_stream_counts_up(void **state) {
+    (void)state;
+    assert_learned(STR("data: {\"text\":\"a\",\"meta_info\":{\"prompt_tokens\":50,"
+                       "\"completion_tokens\":1,\"cached_tokens\":48}}\n\n"
+                       "data: {\"text\":\"ab\",\"meta_info\":{\"prompt_tokens\":50,"
+                       "\"completion_tokens\":12,\"cached_tokens\":48}}\n\ndata: [DONE]\n\n"),
+                   true, &(struct expected){2, 50, 48, 12, true, false});
+}
+
+static void whole_answers_are_read_wherever_the_numbers_stand(void **state) {
+    (void)state;
+    assert_learned(
+        STR("{\"usage\":{\"prompt_tokens\" : 9,\"completion_tokens\":16,"
+            "\"prompt_tokens_details\":null},\"choices\":[{\"text\":\"data: x\\n\\n\"}]}"),
+        false, &(struct expected){0, 9, -1, 16, false, false});
+    assert_learned(STR("{\"text\":\"_tokens _ \\\\\",\"meta_info\":{\"cached_tokens\":0,"
+                       "\"completion_tokens\":99999999999,\"prompt_tokens\":3}}"),
+                   false, &(struct expected){0, 3, 0, INT32_MAX, false, false});
+}
+
+static void what_only_looks_like_a_number_is_none(void **state) {
+    (void)state;
+    assert_learned(STR("{\"text\":\"\\\"prompt_tokens\\\":5, \\\"cached_tokens\\\":6\","
+                       "\"cached_tokens\":null,\"xprompt_tokens\":4,\"prompt_tokens\":     1,"
+                       "\"prompt_tokens\",\"completion_tokens\":-1}"),
+                   false, &(struct expected){0, -1, -1, -1, false, false});
+}
+
+static void errors_are_no_tokens(void **state) {
+    (void)state;
+    assert_learned(STR("data: {\"error\":{\"message\":\"boom\",\"code\":500}}\n\ndata: [DONE]\n\n"),
+                   true, &(struct expected){0, -1, -1, -1, true, true});
+    assert_learned(STR("event: error\ndata: no memory\n\nevent: token\nid: 4\ndata: t\n\n"), true,
+                   &(struct expected){1, -1, -1, -1, false, true});
+    assert_learned(STR("data: {\"object\":\"error\",\"message\":\"m\"}\n\n"), true,
+                   &(struct expected){0, -1, -1, -1, false, true});
+}
+
+static void only_data_makes_an_event(void **state) {
+    (void)state;
+    assert_learned(STR(": a\n:\n\n\nretry: 10\nid: 1\n\ndata:\n\ndata\n\ndatum: 1\n\n"), true,
+                   &(struct expected){0, -1, -1, -1, false, false});
+    assert_learned(STR("data: {\ndata: }\n\ndata: cut off"), true,
+                   &(struct expected){1, -1, -1, -1, false, false});
+}
+
+static void it_knows_whether_an_event_is_half_said(void **state) {
+    struct sse_tail t;
+
+    (void)state;
+    sse_tail_init(&t, true);
+    assert_false(sse_tail_is_amid_event(&t));
+    sse_tail_feed(&t, STR("da"));
+    assert_true(sse_tail_is_amid_event(&t));
+    sse_tail_feed(&t, STR("ta: x\n"));
+    assert_true(sse_tail_is_amid_event(&t));
+    sse_tail_feed(&t, STR("\r\n"));
+    assert_false(sse_tail_is_amid_event(&t));
+}
+
+/* The same by the plainest means: no '_', no carry, no pieces. */
+static void reference(struct str s, struct expected *e) {
+    static const char *const names[] = {"prompt_tokens", "cached_tokens", "completion_tokens"};
+    int64_t *const out[] = {&e->prompt, &e->cached, &e->completion};
+
+    for (size_t i = 0; i < s.len; i++) {
+        for (size_t k = 0; k < 3; k++) {
+            size_t n = strlen(names[k]), at = i + n + 2, digits = 0;
+            int64_t value = 0;
+
+            if (s.ptr[i] != '"' || (i > 0 && s.ptr[i - 1] == '\\') || s.len - i < n + 3) continue;
+            if (memcmp(s.ptr + i + 1, names[k], n) != 0 || s.ptr[i + n + 1] != '"') continue;
+            for (int b = 0; b < 4 && at < s.len && s.ptr[at] == ' '; b++)
+                at++;
+            if (at >= s.len || s.ptr[at++] != ':') continue;
+            for (int b = 0; b < 4 && at < s.len && s.ptr[at] == ' '; b++)
+                at++;
+            for (; digits < 10 && at < s.len && s.ptr[at] >= '0' && s.ptr[at] <= '9'; digits++)
+                value = value * 10 + (s.ptr[at++] - '0');
+            if (digits) *out[k] = MIN(value, INT32_MAX);
+        }
+    }
+}
+
+static void random_pieces_of_random_answers_say_the_same(void **state) {
+    static const char *const words[] = {"\"prompt_tokens\"",
+                                        "\"cached_tokens",
+                                        "\"completion_tokens\":",
+                                        "_tokens\"",
+                                        ":",
+                                        " ",
+                                        "    ",
+                                        "12",
+                                        "7",
+                                        "0",
+                                        "\\",
+                                        "\"",
+                                        "\n",
+                                        "data: ",
+                                        "data:",
+                                        "\n\n",
+                                        "\r\n",
+                                        "[DONE]",
+                                        "{\"error\"",
+                                        "event: error",
+                                        "x",
+                                        "prompt",
+                                        "a long text without any of it at all",
+                                        "98765432109876"};
+    struct rng rng;
+    char bytes[512];
+
+    (void)state;
+    rng_seed(&rng, support_seed());
+    for (int round = 0; round < 20000; round++) {
+        struct expected e = {0, -1, -1, -1, false, false};
+        struct sse_tail whole, pieces;
+        size_t n = 0;
+
+        for (uint64_t k = rng_below(&rng, 24); k > 0; k--) {
+            const char *word = words[rng_below(&rng, ARRAY_LEN(words))];
+
+            memcpy(bytes + n, word, strlen(word));
+            n += strlen(word);
+            if (n > sizeof(bytes) - 64) break;
+        }
+        sse_tail_init(&whole, true);
+        sse_tail_feed(&whole, (struct str){bytes, n});
+        reference((struct str){bytes, n}, &e);
+        assert_int_equal(whole.prompt_tokens, e.prompt);
+        assert_int_equal(whole.cached_tokens, e.cached);
+        assert_int_equal(whole.completion_tokens, e.completion);
+        sse_tail_init(&pieces, true);
+        for (size_t at = 0, step; at < n; at += step) {
+            step = 1 + rng_below(&rng, 70);
+            step = MIN(step, n - at);
+            sse_tail_feed(&pieces, (struct str){bytes + at, step});
+        }
+        assert_says(&pieces,
+                    &(struct expected){whole.n_events, whole.prompt_tokens, whole.cached_tokens,
+                                       whole.completion_tokens, whole.has_done, whole.has_error});
+        assert_int_equal(sse_tail_is_amid_event(&pieces), sse_tail_is_amid_event(&whole));
+    }
+}
+
+static int64_t tokens_of(const char *said) {
+    struct sse_tail t;
+
+    sse_tail_init(&t, true);
+    sse_tail_feed(&t, str_of(said));
+    return sse_tail_tokens(&t);
+}
+
+static void tokens_are_as_reported_or_as_many_as_events(void **state) {
+    (void)state;
+    assert_int_equal(tokens_of(": waiting\n\n"), -1);
+    assert_int_equal(tokens_of("data: {}\n\ndata: {}\n\n"), 2);
+    assert_int_equal(tokens_of("data: {}\n\ndata: {\"usage\":{\"completion_tokens\":7}}\n\n"), 7);
+    assert_int_equal(tokens_of("data: {}\n\ndata: {\"usage\":{\"completion_tokens\":0}}\n\n"), 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_stock_vllm_stream_is_read),
+        cmocka_unit_test(a_usage_event_is_read),
+        cmocka_unit_test(an_sglang_stream_counts_up),
+        cmocka_unit_test(whole_answers_are_read_wherever_the_numbers_stand),
+        cmocka_unit_test(what_only_looks_like_a_number_is_none),
+        cmocka_unit_test(errors_are_no_tokens),
+        cmocka_unit_test(only_data_makes_an_event),
+        cmocka_unit_test(it_knows_whether_an_event_is_half_said),
+        cmocka_unit_test(random_pieces_of_random_answers_say_the_same),
+        cmocka_unit_test(tokens_are_as_reported_or_as_many_as_events),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

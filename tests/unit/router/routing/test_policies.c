@@ -1,0 +1,352 @@
+/* tests/unit/router/routing/test_policies.c - the table of policies, and those that remember no prompts: each at,
+ * below and above its published constants. */
+#include "tests/support/cm.h"
+
+#include "common/base/mem.h"
+#include "router/routing/policy/hash_ring.h"
+#include "tests/support/policy_stand.h"
+
+#include <string.h>
+
+/* --- the table of policies -------------------------------------------------------------------- */
+
+static void every_name_finds_its_policy(void **state) {
+    uint32_t n = 0;
+    (void)state;
+
+    for (; policy_names[n]; n++) {
+        const struct policy_ops *ops = policy_find(str_of(policy_names[n]));
+
+        assert_non_null(ops);
+        assert_string_equal(ops->name, policy_names[n]);
+        for (uint32_t i = 0; i < n; i++)
+            assert_string_not_equal(policy_names[i], policy_names[n]);
+    }
+    assert_int_equal(n, 12);
+}
+
+static void defaults_are_the_published_ones(void **state) {
+    struct policy_options o;
+    (void)state;
+
+    policy_options_default(&o);
+    assert_float_equal(o.cache_threshold, 0.3, 0); /* smg, command line */
+    assert_int_equal(o.balance_abs, 64);
+    assert_float_equal(o.balance_rel, 1.5, 0);
+    assert_int_equal(o.max_tree_bytes, 67108864);
+    assert_float_equal(o.scorer_queue_weight, 2, 0); /* EPP, default profile */
+    assert_float_equal(o.scorer_kv_weight, 2, 0);
+    assert_float_equal(o.scorer_prefix_weight, 3, 0);
+    assert_int_equal(o.scorer_max_blocks, 256);
+    assert_float_equal(o.bounded_load, 1.25, 0); /* KubeAI: meanLoadFactor 125 */
+    assert_int_equal(o.ring_replication, 256);
+    assert_int_equal(o.chwbl_prefix_bytes, 100);
+    assert_int_equal(o.prefix_min_match, 0);     /* production-stack */
+    assert_int_equal(o.aibrix_imbalance_abs, 8); /* AIBrix, its code */
+    assert_float_equal(o.aibrix_stddev_factor, 1, 0);
+    assert_int_equal(o.aibrix_table_blocks, 200000);
+    assert_int_equal(o.aibrix_ttl_ms, 20 * 60 * 1000);
+}
+
+/* --- random, power_of_two, session ------------------------------------------------------------ */
+
+static void random_is_uniform_over_candidates(void **state) {
+    struct stand s;
+    uint32_t count[100] = {0};
+    (void)state;
+
+    stand_init(&s, "random", 100, NULL);
+    worker_mask_drop(s.candidates.words, 7);
+    for (int i = 0; i < 99000; i++)
+        count[choose(&s)]++;
+    for (uint32_t w = 0; w < 100; w++)
+        assert_in_range(count[w], w == 7 ? 0 : 850, w == 7 ? 0 : 1150);
+    stand_fini(&s);
+}
+
+static void power_of_two_takes_the_lighter_of_two(void **state) {
+    struct stand s;
+    uint32_t count[4] = {0};
+    (void)state;
+
+    stand_init(&s, "power_of_two", 4, NULL);
+    LOADS(&s, 3, 2, 1, 0);
+    for (int i = 0; i < 60000; i++)
+        count[choose(&s)]++;
+    assert_int_equal(count[0], 0); /* loses to each other; never drawn against itself */
+    assert_in_range(count[1], 9000, 11000);
+    assert_in_range(count[2], 19000, 21000);
+    assert_in_range(count[3], 29000, 31000);
+    s.candidates = (struct worker_mask){{1 << 0}};
+    assert_int_equal(choose(&s), 0);
+    LOADS(&s, 5, 5, 5, 5);
+    s.candidates = (struct worker_mask){{0xF}};
+    assert_int_equal(choices(&s), 0xF);
+    stand_fini(&s);
+}
+
+static void a_session_stays_and_moves_alone(void **state) {
+    struct stand s;
+    uint32_t home[1000], n_moved = 0;
+    (void)state;
+
+    stand_init(&s, "session", 10, NULL);
+    for (uint32_t i = 0; i < 1000; i++) {
+        s.session_key = rng_at(1, i);
+        home[i] = choose(&s);
+    }
+    worker_mask_drop(s.candidates.words, 4);
+    for (uint32_t i = 0; i < 1000; i++) {
+        s.session_key = rng_at(1, i);
+        if (home[i] != 4) assert_int_equal(choose(&s), home[i]);
+        n_moved += home[i] == 4;
+    }
+    assert_in_range(n_moved, 60, 140);
+    stand_fini(&s);
+}
+
+static void a_session_is_bounded_by_factor_and_floor(void **state) {
+    struct stand s;
+    uint32_t home, loads[4] = {0};
+    (void)state;
+
+    stand_init(&s, "session", 4, NULL);
+    s.session_key = 123;
+    home = choose(&s);
+    loads[home] = 32; /* mean 8: the limit is 2 x 8 + 16 */
+    set_loads(&s, loads);
+    assert_int_equal(choose(&s), home);
+    loads[home] = 33; /* mean 8.25: 32.5 */
+    set_loads(&s, loads);
+    assert_int_not_equal(choose(&s), home);
+    s.session_key = 0; /* nobody's: the least loaded, all of them in turn */
+    assert_int_equal(choices(&s), 0xF & ~(1u << home));
+    stand_fini(&s);
+}
+
+/* --- prefix: homes --------------------------------------------------------------------------- */
+
+/* Two routers that hear nothing of each other see different loads. */
+static void with_a_home_weight_prompts_that_nobody_holds_go_home_at_any_load(void **state) {
+    struct policy_options options;
+    uint32_t n_moved[2] = {0};
+    struct stand s;
+    (void)state;
+
+    policy_options_default(&options);
+    for (int is_weighted = 0; is_weighted < 2; is_weighted++) {
+        options.home_weight = is_weighted ? 4 : 0;
+        stand_init(&s, "prefix", 4, &options);
+        for (uint64_t i = 0; i < 200; i++) {
+            uint32_t home;
+
+            prompt(&s, i, 0, 0, 64);
+            LOADS(&s, 3, 3, 3, 3);
+            home = choose(&s);
+            LOADS(&s, 0, 2, 4, 6);
+            n_moved[is_weighted] += choose(&s) != home;
+        }
+        stand_fini(&s);
+    }
+    assert_in_range(n_moved[0], 100, 200);
+    assert_int_equal(n_moved[1], 0);
+}
+
+static void a_home_weight_does_not_move_what_somebody_holds(void **state) {
+    struct policy_options options;
+    struct stand s;
+    (void)state;
+
+    policy_options_default(&options);
+    options.home_weight = 4;
+    stand_init(&s, "prefix", 4, &options);
+    for (uint64_t i = 0; i < 50; i++) {
+        prompt(&s, i, 0, 0, 64);
+        s.matched[2] = 60;
+        assert_int_equal(choose(&s), 2);
+    }
+    stand_fini(&s);
+}
+
+/* --- hash ring: chwbl, simhash ----------------------------------------------------------------- */
+
+static void the_ring_has_256_points_a_worker(void **state) {
+    struct hash_ring *ring = hash_ring_create(10, 256);
+    (void)state;
+
+    for (uint32_t w = 0; w < 10; w++) {
+        hash_ring_add(ring, w, rng_at(3, w));
+        hash_ring_add(ring, w, rng_at(3, w));
+        hash_ring_check(ring);
+        assert_int_equal(hash_ring_n_points(ring), 256 * (w + 1));
+    }
+    hash_ring_remove(ring, 5);
+    hash_ring_remove(ring, 5);
+    hash_ring_check(ring);
+    hash_ring_add(ring, 6, 99); /* the id was given to another worker */
+    hash_ring_check(ring);
+    assert_int_equal(hash_ring_n_points(ring), 256 * 9);
+    hash_ring_destroy(ring);
+    for (uint64_t i = 1; i <= 3; i++) {
+        mem_fail_at(i);
+        ring = hash_ring_create(10, 256);
+        mem_fail_at(0);
+        assert_int_equal(ring != NULL, i == 3);
+        hash_ring_destroy(ring);
+    }
+}
+
+static void chwbl_divides_the_keys_and_moves_few(void **state) {
+    struct stand s;
+    uint32_t count[8] = {0}, home[4000];
+    (void)state;
+
+    stand_init(&s, "chwbl", 8, NULL);
+    for (uint32_t i = 0; i < 4000; i++) {
+        prompt(&s, i, 1, 0, 1);
+        count[home[i] = choose(&s)]++;
+    }
+    for (uint32_t w = 0; w < 8; w++)
+        assert_in_range(count[w], 375, 650);
+    s.ops->worker_down(s.policy, 2);
+    worker_mask_drop(s.candidates.words, 2);
+    for (uint32_t i = 0; i < 4000; i++) {
+        prompt(&s, i, 1, 0, 1);
+        if (home[i] != 2) assert_int_equal(choose(&s), home[i]);
+    }
+    stand_fini(&s);
+}
+
+static void chwbl_keys_on_the_block_of_the_100th_byte(void **state) {
+    struct policy_options o;
+    struct stand s;
+    uint32_t home;
+    (void)state;
+
+    stand_init(&s, "chwbl", 16, NULL);
+    prompt(&s, 5, 1, 0, 10);
+    home = choose(&s);
+    for (uint64_t own = 1; own < 50; own++) { /* what follows block 0 does not matter */
+        prompt(&s, 5, 1, own, 10);
+        assert_int_equal(choose(&s), home);
+    }
+    stand_fini(&s);
+    policy_options_default(&o);
+    o.chwbl_prefix_bytes = 129; /* in block 1 */
+    stand_init(&s, "chwbl", 16, &o);
+    uint64_t seen = 0;
+    for (uint64_t own = 0; own < 100; own++) {
+        prompt(&s, 5, 1, own, 10);
+        seen |= UINT64_C(1) << choose(&s);
+    }
+    assert_true(__builtin_popcountll(seen) > 10);
+    stand_fini(&s);
+}
+
+static void chwbl_takes_up_to_1_25_times_the_mean(void **state) {
+    struct stand s;
+    uint32_t home, loads[4];
+    (void)state;
+
+    stand_init(&s, "chwbl", 4, NULL);
+    prompt(&s, 5, 1, 0, 1);
+    home = choose(&s);
+    /* (total + 1) / 4 x 1.25 with total = 15 is 5 */
+    for (uint32_t w = 0; w < 4; w++)
+        loads[w] = w == home ? 5 : w == (home + 1) % 4 ? 4 : 3;
+    set_loads(&s, loads);
+    assert_int_equal(choose(&s), home);
+    loads[home] = 6; /* 17 / 4 x 1.25 = 5.3 */
+    set_loads(&s, loads);
+    assert_int_not_equal(choose(&s), home);
+    LOADS(&s, 9, 9, 9, 9); /* 37 / 4 x 1.25 = 11.6 */
+    assert_int_equal(choose(&s), home);
+    LOADS(&s, 0, 0, 0, 0);
+    assert_int_equal(choose(&s), home);
+    memset(loads, 0, sizeof(loads)); /* one request: 2 / 4 x 1.25 = 0.6 */
+    loads[home] = 1;
+    set_loads(&s, loads);
+    assert_int_not_equal(choose(&s), home);
+    stand_fini(&s);
+}
+
+static void simhash_joins_prompts_that_share_most(void **state) {
+    struct stand s;
+    uint32_t n_joined = 0, n_strangers = 0;
+    (void)state;
+
+    stand_init(&s, "simhash", 16, NULL);
+    for (uint64_t family = 0; family < 200; family++) {
+        uint32_t home;
+
+        prompt(&s, family, 100, 0, 102);
+        home = choose(&s);
+        prompt(&s, family, 100, 1, 102);
+        n_joined += choose(&s) == home;
+        prompt(&s, family + 1000, 100, 1, 102);
+        n_strangers += choose(&s) == home;
+    }
+    assert_in_range(n_joined, 110, 200);
+    assert_in_range(n_strangers, 1, 40);
+    stand_fini(&s);
+}
+
+static void simhash_counts_128_blocks(void **state) {
+    struct stand s;
+    (void)state;
+
+    stand_init(&s, "simhash", 64, NULL);
+    for (uint64_t family = 0; family < 50; family++) {
+        uint32_t home;
+
+        prompt(&s, family, 128, 0, 128);
+        home = choose(&s);
+        prompt(&s, family, 128, 1, 300);
+        assert_int_equal(choose(&s), home);
+    }
+    stand_fini(&s);
+}
+
+/* --- all of them ------------------------------------------------------------------------------ */
+
+static void refused_memory_is_an_answer_of_create(void **state) {
+    struct policy_options o;
+    (void)state;
+
+    policy_options_default(&o);
+    o.max_tree_bytes = 1 << 16;
+    for (uint32_t i = 0; policy_names[i]; i++) {
+        const struct policy_ops *ops = policy_find(str_of(policy_names[i]));
+        bool is_refused = true;
+
+        for (uint64_t n = 1; is_refused; n++) {
+            mem_fail_at(n);
+            void *policy = ops->create(&o, 8);
+            mem_fail_at(0);
+            is_refused = !policy;
+            if (policy) ops->destroy(policy);
+        }
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_name_finds_its_policy),
+        cmocka_unit_test(defaults_are_the_published_ones),
+        cmocka_unit_test(random_is_uniform_over_candidates),
+        cmocka_unit_test(power_of_two_takes_the_lighter_of_two),
+        cmocka_unit_test(a_session_stays_and_moves_alone),
+        cmocka_unit_test(a_session_is_bounded_by_factor_and_floor),
+        cmocka_unit_test(with_a_home_weight_prompts_that_nobody_holds_go_home_at_any_load),
+        cmocka_unit_test(a_home_weight_does_not_move_what_somebody_holds),
+        cmocka_unit_test(the_ring_has_256_points_a_worker),
+        cmocka_unit_test(chwbl_divides_the_keys_and_moves_few),
+        cmocka_unit_test(chwbl_keys_on_the_block_of_the_100th_byte),
+        cmocka_unit_test(chwbl_takes_up_to_1_25_times_the_mean),
+        cmocka_unit_test(simhash_joins_prompts_that_share_most),
+        cmocka_unit_test(simhash_counts_128_blocks),
+        cmocka_unit_test(refused_memory_is_an_answer_of_create),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
