@@ -52,7 +52,7 @@ srcs = $(filter-out %/main.c,$(wildcard $(addsuffix /*.c,$(1))))
 objs = $(addprefix $(B)/,$(addsuffix .o,$(basename $(1))))
 COMMON  := $(call srcs,$(addprefix common/,base text options telemetry net protocol http))
 KERNELS := $(call srcs,kernels kernels/ref kernels/sim kernels/cpu kernels/tp)
-WORKER  := $(call srcs,worker worker/kv worker/sched worker/model worker/text worker/engine worker/api)
+WORKER  := $(call srcs,worker worker/kv worker/sched worker/model worker/text $(addprefix worker/text/,tokenizer unicode template) worker/engine worker/api)
 CUDA    := $(filter-out kernels/cuda/gpu%.c kernels/cuda/gemm%.c kernels/cuda/comm%.c,$(call srcs,kernels/cuda))
 SHIM    := $(CUDA) $(wildcard kernels/cuda/*.cu) $(call srcs,kernels/shim)
 ROUTER  := $(call srcs,router $(addprefix router/,prompt routing routing/policy metrics registry access proxy fleet fleet/discovery sharing \
@@ -190,7 +190,7 @@ LIBS_cuda        = $(B)/libfakecuda.a $(B)/libkernels.a $(B)/libcommon.a
 LIBS_conformance = $(LIBS_worker)
 LIBS_all         = $(B)/libsupport.a $(B)/librouter.a $(B)/libworker.a $(B)/libkernels.a $(B)/libcommon.a
 LIBS_replay      = $(B)/libreplay.a $(LIBS_all)
-UNIT  := $(wildcard tests/unit/*/test_*.c tests/unit/*/*/test_*.c tests/conformance/test_*.c)
+UNIT  := $(wildcard $(addprefix tests/unit/,$(addsuffix /test_*.c,* */* */*/*)) tests/conformance/test_*.c)
 layer  = $(if $(findstring tests/conformance,$(1)),conformance,$(word 3,$(subst /, ,$(1))))
 # The shim's fibers are nothing that ThreadSanitizer can follow.
 ifeq ($(SAN),thread)

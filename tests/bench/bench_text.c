@@ -11,7 +11,7 @@
 #include "common/base/file.h"
 #include "common/base/mem.h"
 #include "common/base/rng.h"
-#include "worker/text/tokenizer.h"
+#include "worker/text/tokenizer/tokenizer.h"
 
 #include <stdio.h>
 #include <stdlib.h>

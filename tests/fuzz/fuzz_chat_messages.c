@@ -1,7 +1,7 @@
 /* tests/fuzz/fuzz_chat_messages.c - any JSON as the messages of a request: what a template gets can be
  * printed, or the request is refused with a sentence. Linked to libFuzzer by `make fuzz`. */
 #include "common/text/json.h"
-#include "worker/text/chat_messages.h"
+#include "worker/text/template/chat_messages.h"
 
 #include <stdlib.h>
 

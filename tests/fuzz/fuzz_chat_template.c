@@ -1,6 +1,6 @@
 /* tests/fuzz/fuzz_chat_template.c - any template over one conversation: text, or a refusal that says
  * why, soon. */
-#include "worker/text/jinja.h"
+#include "worker/text/template/jinja.h"
 
 #include <stdlib.h>
 

@@ -5,7 +5,7 @@
 #include "common/text/json.h"
 #include "worker/api/params.h"
 #include "worker/model/config.h"
-#include "worker/text/tokenizer.h"
+#include "worker/text/tokenizer/tokenizer.h"
 
 #include <stdlib.h>
 

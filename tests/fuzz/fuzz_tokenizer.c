@@ -4,10 +4,10 @@
  * A text is refused, or encoded to ids that decode to it again (but for the blanks that a SentencePiece
  * vocabulary cannot tell from spaces). Ids become UTF-8, the same in a stream as at once. Files and
  * expressions are refused with a sentence, or work. */
-#include "worker/text/tokenizer.h"
+#include "worker/text/tokenizer/tokenizer.h"
 
 #include "worker/text/detokenize.h"
-#include "worker/text/regex.h"
+#include "worker/text/tokenizer/regex.h"
 
 #include <stdlib.h>
 

@@ -53,7 +53,7 @@ def spelled(arguments):
 
 def as_templates_see(messages, source, reads_parts=False):
     """The messages of a request as vLLM and SGLang give them to the template `source`: the rules of
-    worker/text/chat_messages.h, written a second time."""
+    worker/text/template/chat_messages.h, written a second time."""
     seen = []
     for given in messages:
         message = {k: v for k, v in given.items() if v is not None and not (k == "tool_calls" and v == [])}

@@ -12,9 +12,9 @@
 
 #include "common/base/mem.h"
 #include "common/text/json.h"
-#include "worker/text/chat_template.h"
 #include "worker/text/detokenize.h"
-#include "worker/text/tokenizer.h"
+#include "worker/text/template/chat_template.h"
+#include "worker/text/tokenizer/tokenizer.h"
 
 static void put_ids(struct json_writer *w, const char *name, const struct token_list *ids) {
     json_put_key(w, name);

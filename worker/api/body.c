@@ -7,7 +7,7 @@
 #include "common/http/http_server.h"
 #include "common/text/json.h"
 #include "worker/api/api.h"
-#include "worker/text/chat_template.h"
+#include "worker/text/template/chat_template.h"
 
 #define MESSAGES_MAX 10000
 

@@ -6,7 +6,7 @@
 #include "common/text/json.h"
 #include "worker/api/call.h"
 #include "worker/text/detokenize.h"
-#include "worker/text/tokenizer.h"
+#include "worker/text/tokenizer/tokenizer.h"
 
 #define TOKEN_TEXT_MAX (1u << 20)
 

@@ -6,7 +6,7 @@
 #include "common/base/mem.h"
 #include "common/text/json.h"
 #include "worker/api/params.h"
-#include "worker/text/tokenizer.h"
+#include "worker/text/tokenizer/tokenizer.h"
 
 static enum status get_stop_ids(struct call_params *p, const struct json *o, uint32_t vocab,
                                 struct error *err) {

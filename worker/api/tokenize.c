@@ -11,7 +11,7 @@
 #include "worker/api/handlers.h"
 #include "worker/text/detokenize.h"
 #include "worker/text/text_thread.h"
-#include "worker/text/tokenizer.h"
+#include "worker/text/tokenizer/tokenizer.h"
 #include "worker/worker_metrics.h"
 
 #define TEXT_MAX (64u << 20)

@@ -1,7 +1,7 @@
 /* worker/text/detokenize.c - a UTF-8 decoder that can stop anywhere. */
 #include "worker/text/detokenize.h"
 
-#include "worker/text/tokenizer_internal.h"
+#include "worker/text/tokenizer/tokenizer_internal.h"
 
 static const struct str replacement = {"\xEF\xBF\xBD", 3};
 

@@ -23,7 +23,7 @@
 #include "common/base/status.h"
 #include "common/net/mailbox.h"
 #include "worker/text/text_queue.h"
-#include "worker/text/tokenizer.h"
+#include "worker/text/tokenizer/tokenizer.h"
 
 #define TEXT_THREAD_INLINE_BYTES 4096 /* about 100 us of work; longer texts travel */
 #define TEXT_THREAD_HUGE         ((size_t)1 << 20)

@@ -5,7 +5,7 @@
 #include "common/base/rng.h"
 #include "tests/support/cm.h"
 #include "tests/support/support.h"
-#include "worker/text/tokenizer.h"
+#include "worker/text/tokenizer/tokenizer.h"
 
 /* The built-in tokenizer: a byte is a token. */
 static struct tokenizer *bytes;

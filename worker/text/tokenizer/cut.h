@@ -1,0 +1,31 @@
+/* worker/text/tokenizer/cut.h - the cuts of the commonest families, by hand.
+ *
+ * Each family writes its cut as a regular expression in tokenizer.json. The commonest are recognised
+ * by their text and run by a matcher written for them: linear time, no backtracking, several times the
+ * speed of an engine. Alternatives are tried in the order of the expression, as its engine would.
+ * Others are for pattern.h. Pure; any thread. */
+#ifndef WORKER_TEXT_TOKENIZER_CUT_H
+#define WORKER_TEXT_TOKENIZER_CUT_H
+
+#include "common/base/base.h"
+#include "common/base/buf.h"
+
+enum cut_kind {
+    CUT_GPT2,   /* ByteLevel with use_regex */
+    CUT_QWEN2,  /* one digit at a time */
+    CUT_LLAMA3, /* up to three digits at a time */
+    CUT_QWEN35, /* QWEN2, with marks counted among the letters */
+};
+
+/* What ByteLevel cuts at, with use_regex. */
+#define CUT_GPT2_REGEX                                                                             \
+    "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
+
+/* The kind that a Split expression stands for. False when it is none we know. */
+bool cut_recognise(struct str regex, enum cut_kind *out);
+
+/* Length in bytes of the piece that begins at `p`; at least 1 (p < end). Valid UTF-8 is cut between
+ * characters; in other text a stray byte counts as a character of no class. */
+size_t cut_next(enum cut_kind kind, const char *p, const char *end);
+
+#endif

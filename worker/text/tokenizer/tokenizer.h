@@ -1,0 +1,99 @@
+/* worker/text/tokenizer/tokenizer.h - text to token ids and back.
+ *
+ * Loads a Hugging Face tokenizer.json with a BPE model, byte-level (GPT-2, Llama-3, Qwen, DeepSeek) or of
+ * characters with bytes to fall back on (SentencePiece style: Llama-2, Mistral, Gemma), and knows one
+ * tokenizer that needs no file: a byte is a token. What a tokenizer.json asks for and this module lacks
+ * is refused by name at load; nothing is approximated in silence.
+ *
+ *      text -> added tokens cut out -> normalized -> added tokens again -> pre-tokens -> symbols -> merges
+ *
+ * Added tokens are found twice because some are written against the text as typed and some against
+ * the normalized text. Whoever may forge a special token decides by TOKENIZE_PLAIN: user text that
+ * spells `<|im_end|>` is otherwise that very token, as in every other engine.
+ *
+ * A tokenizer never changes after it was loaded: any number of threads may use it at once. Encoding
+ * takes O(n log n) for n bytes whatever the text; the caller bounds n (a text thread is the place
+ * for long prompts). */
+#ifndef WORKER_TEXT_TOKENIZER_TOKENIZER_H
+#define WORKER_TEXT_TOKENIZER_TOKENIZER_H
+
+#include "common/base/base.h"
+#include "common/base/buf.h"
+#include "common/base/status.h"
+
+struct tokenizer;
+
+/* Token ids that grow. Zero-initialise; free with token_list_fini. */
+struct token_list {
+    uint32_t *ids;
+    size_t n, cap;
+};
+
+void token_list_fini(struct token_list *list);
+MUST_USE enum status token_list_push(struct token_list *list, uint32_t id); /* ST_NOMEM */
+
+/* Reads `folder`/tokenizer.json, and tokenizer_config.json beside it for the bos and eos token.
+ * ST_NOT_FOUND without the file, ST_INVALID when it is broken, ST_UNSUPPORTED when it asks for
+ * something we do not build; the message says which. Takes a second for 150,000 merges. */
+MUST_USE enum status tokenizer_open(struct tokenizer **out, const char *folder, struct error *err);
+
+/* The same from memory; `config` may be STR_NULL. Neither text is needed afterwards. */
+MUST_USE enum status tokenizer_parse(struct tokenizer **out, struct str tokenizer_json,
+                                     struct str config_json, struct error *err);
+
+/* The built-in one: ids 0..255 are bytes, then <|endoftext|> 256, <|im_start|> 257, <|im_end|> 258.
+ * 512 ids in all; the rest stand for nothing and decode to nothing. */
+struct tokenizer *tokenizer_create_bytes(void);
+#define TOKENIZER_BYTES_VOCAB 512
+
+void tokenizer_destroy(struct tokenizer *t); /* NULL is fine */
+
+#define TOKENIZE_SPECIAL 1u /* put bos and eos where the file's post-processor puts them */
+#define TOKENIZE_PLAIN   2u /* special tokens spelled in the text are just text */
+
+/* Appends the ids of `text` to *out. ST_INVALID when the text is not UTF-8, ST_UNSUPPORTED when it
+ * needs a Unicode library that this build lacks, ST_TOO_LARGE when it was made to cost, ST_NOMEM. On
+ * failure *out is as before. For the way back see detokenize.h. */
+MUST_USE enum status tokenizer_encode(const struct tokenizer *t, struct str text, uint32_t flags,
+                                      struct token_list *out, struct error *err);
+
+/* The same for long texts, which should not cost more than their answer is worth, nor keep others waiting. */
+struct tokenize_pace {
+    size_t max_tokens; /* one more ends it; SIZE_MAX: all are wanted */
+    /* After each TOKENIZE_SLICE of work, with the bytes of text done since the last time (0 in the middle of
+     * a long piece). May take its time, and may tokenize something else; false ends it. NULL: none. */
+    bool (*on_slice)(void *arg, size_t n_bytes);
+    void *arg;
+    bool has_too_many; /* out */
+};
+
+#define TOKENIZE_SLICE (32u << 10) /* bytes of text; half a millisecond to 30 ms */
+
+/* ST_TOO_LARGE with has_too_many, when the text has more than max_tokens, what the post-processor adds
+ * included; ST_CLOSED when on_slice ended it. */
+MUST_USE enum status tokenizer_encode_paced(const struct tokenizer *t, struct str text,
+                                            uint32_t flags, struct tokenize_pace *pace,
+                                            struct token_list *out, struct error *err);
+
+/* The most bytes of text that become one token, whatever the text: so many times n bytes never fit into
+ * n tokens. 0 when there is no such number: tokens that swallow white space, normalizers that drop text. */
+uint64_t tokenizer_max_bytes_per_token(const struct tokenizer *t);
+
+/* One more than the largest id. A model's vocab may be larger (padding), never smaller. */
+uint32_t tokenizer_vocab(const struct tokenizer *t);
+
+/* The bytes an id stands for amid others (`▁the` is " the"); empty for an id beyond the vocabulary.
+ * Lives as long as `t`. */
+struct str tokenizer_bytes(const struct tokenizer *t, uint32_t id);
+bool tokenizer_is_special(const struct tokenizer *t, uint32_t id);
+
+/* The id that is written so in the vocabulary (a byte-level one holds bytes): an added token first.
+ * False when there is none. */
+bool tokenizer_find(const struct tokenizer *t, struct str text, uint32_t *id);
+bool tokenizer_find_special(const struct tokenizer *t, struct str text, uint32_t *id);
+
+#define TOKEN_NONE 0xFFFFFFFFu
+uint32_t tokenizer_bos(const struct tokenizer *t); /* TOKEN_NONE when the files name none */
+uint32_t tokenizer_eos(const struct tokenizer *t);
+
+#endif

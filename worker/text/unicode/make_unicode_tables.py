@@ -1,0 +1,128 @@
+#!/usr/bin/env python3
+"""Writes unicode_tables.h: character classes as a three-stage table, from Unicode's data.
+
+Usage: pip install unicodedata2==16.0.0
+       python3 worker/text/unicode/make_unicode_tables.py > worker/text/unicode/unicode_tables.h
+
+The version is that of the regex engine in the `tokenizers` library, so that both cut alike. The first
+stage maps cp >> 8 to a block of 256 bytes, the second holds the distinct blocks, the third the distinct
+sets of classes. Run it again only to move to another version; it is written into the table.
+"""
+import sys
+
+import unicodedata2 as unicodedata
+
+CATEGORIES = ["Lu", "Ll", "Lt", "Lm", "Lo", "Nd", "N", "M", "P", "S"]  # bit i of a set; "N": the other numbers
+SPACE, WORD, NFC_TOUCHED, TOUCHED, INERT, ACCENT = 1 << 10, 1 << 11, 1 << 12, 1 << 13, 1 << 14, 1 << 15
+WHITE_SPACE = {*range(0x09, 0x0E), 0x20, 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029,
+               0x202F, 0x205F, 0x3000}
+# Alphabetic though symbols: circled and squared letters.
+OTHER_ALPHABETIC = {*range(0x24B6, 0x24EA), *range(0x1F130, 0x1F14A), *range(0x1F150, 0x1F16A),
+                    *range(0x1F170, 0x1F18A)}
+SHIFT = 8
+
+# Characters with a combining class or a decomposition that came after Unicode 9. The normalizers of the
+# `tokenizers` library have the tables of that version, and models have learned from what they made: these
+# characters pass as they are. Found by comparing NFC, NFD, NFKC, NFKD and the order of marks for every code
+# point; tests/reference/published.py does it again.
+NEWER = """
+7fd 897-89f 8ca-8d3 9fe c3c d3b-d3c eba 1715 1abf-1ace 1df6-1dfa 32ff a7f2-a7f4 a82c ab69 105c9 105e4 10781-10785
+10787-107b0 107b2-107ba 10d24-10d27 10d69-10d6d 10eab-10eac 10efd-10eff 10f46-10f50 10f82-10f85 11070 1133b 11383 11385
+1138e 11391 113c5 113c7-113c8 113ce-113d0 1145e 11839-1183a 11938 1193d-1193e 11943 119e0 11a34 11a47 11a99 11d42
+11d44-11d45 11d97 11f41-11f42 16121-16128 1612f 16d68-16d6a 16ff0-16ff1 1ccd6-1ccf9 1e030-1e06d 1e08f 1e130-1e136 1e2ae
+1e2ec-1e2ef 1e4ec-1e4ef 1e5ee-1e5ef 1f16c 1fbf0-1fbf9"""
+
+
+# Marks that came after Unicode 9, and four that were marks then: StripAccents of that library has that version too.
+OTHER_MARKS = """
+7fd 897-89f 8ca-8d3 9fe afa-aff b55 c04 c3c cf3 d00 d3b-d3c d81 eba ece 1715 180f 1abf-1ace 1cf2-1cf3 1cf7 1df6-1dfa a82c
+a8ff 10d24-10d27 10d69-10d6d 10eab-10eac 10efc-10eff 10f46-10f50 10f82-10f85 11070 11073-11074 110c2 11145-11146 111c9
+111ce-111cf 11241 1133b 113b8-113c0 113c2 113c5 113c7-113ca 113cc-113d0 113d2 113e1-113e2 1145e 1182c-1183a 11930-11935
+11937-11938 1193b-1193e 11940 11942-11943 119d1-119d7 119da-119e0 119e4 11a01-11a0a 11a33-11a39 11a3b-11a3e 11a47
+11a51-11a5b 11a8a-11a99 11d31-11d36 11d3a 11d3c-11d3d 11d3f-11d45 11d47 11d8a-11d8e 11d90-11d91 11d93-11d97 11ef3-11ef6
+11f00-11f01 11f03 11f34-11f3a 11f3e-11f42 11f5a 13440 13447-13455 1611e-1612f 16f4f 16f7f-16f87 16fe4 16ff0-16ff1
+1cf00-1cf2d 1cf30-1cf46 1e08f 1e130-1e136 1e2ae 1e2ec-1e2ef 1e4ec-1e4ef 1e5ee-1e5ef"""
+
+
+def ranges(text):
+    for part in text.split():
+        first, _, last = part.partition("-")
+        yield from range(int(first, 16), int(last or first, 16) + 1)
+
+
+def inert():
+    """Characters that no normal form touches, whatever the tables of the library that does the rest: the
+    newer ones, and those that have not been assigned yet."""
+    out = {cp for cp in range(0x110000) if unicodedata.category(chr(cp)) == "Cn"}
+    return out.union(ranges(NEWER))
+
+
+def touched(forms):
+    """Characters that one of the forms changes, alone or together with what precedes them."""
+    out = set()
+    for cp in range(0x110000):
+        ch = chr(cp)
+        if 0xD800 <= cp <= 0xDFFF:
+            continue
+        if unicodedata.combining(ch) or any(unicodedata.normalize(form, ch) != ch for form in forms):
+            out.add(cp)
+        parts = unicodedata.decomposition(ch)
+        if parts and not parts.startswith("<"):
+            out.update(int(p, 16) for p in parts.split()[1:])
+    out.update(range(0x1161, 0x1176))  # Hangul vowels and final consonants join what precedes
+    out.update(range(0x11A8, 0x11C3))
+    return out
+
+
+def class_of(cp):
+    category = unicodedata.category(chr(cp))
+    bits = 0
+    for name in (category, category[0]):
+        if name in CATEGORIES:
+            bits = 1 << CATEGORIES.index(name)
+            break
+    if cp in WHITE_SPACE:
+        bits |= SPACE
+    if category[0] in "LM" or category in ("Nd", "Nl", "Pc") or cp in OTHER_ALPHABETIC or cp in (0x200C, 0x200D):
+        bits |= WORD
+    return bits
+
+
+def main():
+    fixed, other_marks, sets = inert(), set(ranges(OTHER_MARKS)), {NFC_TOUCHED: touched(["NFC"]), TOUCHED: touched(["NFC", "NFD", "NFKC", "NFKD"])}
+    classes = []
+    for cp in range(0x110000):
+        bits = INERT if cp in fixed else sum(bit for bit, chars in sets.items() if cp in chars)
+        is_mark = unicodedata.category(chr(cp))[0] == "M"
+        classes.append(class_of(cp) | bits | (ACCENT if is_mark != (cp in other_marks) else 0))
+    kinds = sorted(set(classes))
+    blocks, index = [], []
+    for at in range(0, len(classes), 1 << SHIFT):
+        block = bytes(kinds.index(c) for c in classes[at:at + (1 << SHIFT)])
+        if block not in blocks:
+            blocks.append(block)
+        index.append(blocks.index(block))
+    assert len(blocks) < 256 and len(kinds) < 256
+    w = sys.stdout.write
+    w("/* worker/text/unicode/unicode_tables.h - made by make_unicode_tables.py; do not edit.\n"
+      " * Character classes of Unicode %s: UC_* of unicode.h; %d: NFC may touch it; %d: some normal form\n"
+      " * may; %d: none does, however new the library that normalizes; %d: an accent that is stripped. */\n"
+      % (unicodedata.unidata_version, NFC_TOUCHED, TOUCHED, INERT, ACCENT))
+    w("#ifndef WORKER_TEXT_UNICODE_TABLES_H\n#define WORKER_TEXT_UNICODE_TABLES_H\n\n"
+      "#include <stdint.h>\n\n")
+    w('#define UNICODE_TABLES_VERSION "%s"\n' % unicodedata.unidata_version)
+    w("#define UNICODE_SHIFT %d\n\n" % SHIFT)
+
+    def table(decl, values):
+        w("%s = {\n" % decl)
+        for i in range(0, len(values), 24):
+            w("    %s,\n" % ",".join(str(v) for v in values[i:i + 24]))
+        w("};\n\n")
+
+    table("static const uint16_t unicode_kinds[%d]" % len(kinds), kinds)
+    table("static const uint8_t unicode_index[%d]" % len(index), index)
+    table("static const uint8_t unicode_blocks[%d]" % (len(blocks) << SHIFT), b"".join(blocks))
+    w("#endif\n")
+
+
+main()
