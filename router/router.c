@@ -307,6 +307,7 @@ static enum status build_sources(struct router *r, struct error *err) {
         sources_create(&r->sources, r->loop, r->fleet, r->registry, r->log, r->options, err);
 
     r->admin.sources = r->sources;
+    r->admin.is_synced = sources_are_synced;
     sources_tick(r->sources, r->metrics); /* its gauges are there before readiness is */
     return st;
 }
@@ -362,6 +363,18 @@ static enum status take_worker_key(struct router *r, struct error *err) {
     return ST_OK;
 }
 
+static enum status open_certificates(struct router *r, struct error *err) {
+    const struct router_options *o = r->options;
+    const struct certificates_config config = {.cert = o->tls_cert_path,
+                                               .key = o->tls_key_path,
+                                               .worker_ca = o->worker_ca,
+                                               .worker_cert = o->worker_cert,
+                                               .worker_key = o->worker_key,
+                                               .is_worker_insecure = o->worker_tls_insecure};
+
+    return certificates_open(&r->certificates, &config, r->log, r->metrics, err);
+}
+
 static enum status build_control(struct router *r, struct error *err) {
     const struct router_options *o = r->options;
     struct scrape_config scrape = {.interval_us = (uint64_t)o->engine_metrics_interval_ms * 1000,
@@ -398,7 +411,7 @@ static enum status build_control(struct router *r, struct error *err) {
     if (st == ST_OK) {
         r->secrets = file_watch_create(r->loop, secrets, ARRAY_LEN(secrets), reload_secrets, r);
     }
-    if (st == ST_OK) st = certificates_open(&r->certificates, o, r->log, r->metrics, err);
+    if (st == ST_OK) st = open_certificates(r, err);
     if (st == ST_OK) st = keys_create(&r->keys, o->api_keys_file, o->api_key, err);
     if (st == ST_OK) {
         st = keys_create(&r->admin_keys, o->admin_api_key_file, o->admin_api_key, err);
@@ -427,6 +440,18 @@ static enum status build_control(struct router *r, struct error *err) {
     return router_build_fleet(r, err);
 }
 
+static enum status open_succession(struct router *r, struct error *err) {
+    const struct router_options *o = r->options;
+    const struct succession_config config = {.handover = o->handover,
+                                             .state_dir = o->state_dir,
+                                             .hash_seed = o->prefix_hash_seed,
+                                             .port = o->port,
+                                             .admin_port = o->admin_port,
+                                             .handover_wait_ms = o->handover_wait_ms};
+
+    return succession_open(&r->succession, &config, r->log, err);
+}
+
 enum status router_create(struct router **out, const struct router_options *options,
                           struct error *err) {
     struct router *r = mem_zalloc(sizeof(*r));
@@ -444,7 +469,7 @@ enum status router_create(struct router **out, const struct router_options *opti
     r->log = log_create(&log);
     r->metrics = router_metrics_create();
     r->refusals = refusals_create(r->metrics, r->log);
-    st = succession_open(&r->succession, options, r->log, err);
+    st = open_succession(r, err);
     if (st != ST_OK) goto fail;
     r->hash_secret = succession_hash_seed(r->succession);
     r->origin = router_choose_origin(options);

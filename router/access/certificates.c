@@ -6,7 +6,6 @@
 #include "common/net/tls.h"
 #include "common/telemetry/log.h"
 #include "router/metrics/router_metrics.h"
-#include "router/options/router_options.h"
 
 #define SOON_S (14 * 86400) /* renewals are late by then: they come at a third of the life */
 
@@ -39,22 +38,21 @@ static void warn_if_insecure(const struct certificates *c) {
                     "and gets the prompts; use --worker-ca instead"));
 }
 
-enum status certificates_open(struct certificates **out, const struct router_options *o,
+enum status certificates_open(struct certificates **out, const struct certificates_config *config,
                               struct log *log, struct metrics *metrics, struct error *err) {
     struct certificates *c = mem_zalloc(sizeof(*c));
-    const struct tls_config clients = {
-        .cert = o->tls_cert_path, .key = o->tls_key_path, .is_server = true};
-    const struct tls_config workers = {.cert = o->worker_cert,
-                                       .key = o->worker_key,
-                                       .ca = o->worker_ca,
-                                       .is_insecure = o->worker_tls_insecure,
-                                       .is_late =
-                                           !o->worker_cert && !o->worker_key && !o->worker_ca};
+    const struct tls_config clients = {.cert = config->cert, .key = config->key, .is_server = true};
+    const struct tls_config workers = {.cert = config->worker_cert,
+                                       .key = config->worker_key,
+                                       .ca = config->worker_ca,
+                                       .is_insecure = config->is_worker_insecure,
+                                       .is_late = !config->worker_cert && !config->worker_key &&
+                                                  !config->worker_ca};
     enum status st = ST_OK;
 
     c->log = log;
     c->metrics = metrics;
-    c->is_insecure = o->worker_tls_insecure;
+    c->is_insecure = config->is_worker_insecure;
     if (clients.cert || clients.key) {
         st = tls_create(&c->clients, &clients, err);
         if (st != ST_OK) error_prefix(err, "--tls-cert-path, --tls-key-path");

@@ -11,16 +11,23 @@
 #ifndef ROUTER_ACCESS_CERTIFICATES_H
 #define ROUTER_ACCESS_CERTIFICATES_H
 
+#include "common/base/base.h"
 #include "common/base/status.h"
 
 struct certificates;
 struct log;
 struct metrics;
-struct router_options;
 struct tls;
 
+/* Paths of PEM files; NULL: none. */
+struct certificates_config {
+    const char *cert, *key; /* for clients */
+    const char *worker_ca, *worker_cert, *worker_key;
+    bool is_worker_insecure; /* workers' certificates are not verified */
+};
+
 MUST_USE enum status certificates_open(struct certificates **out,
-                                       const struct router_options *options, struct log *log,
+                                       const struct certificates_config *config, struct log *log,
                                        struct metrics *metrics, struct error *err);
 void certificates_close(struct certificates *c); /* after all loops; NULL is fine */
 

@@ -13,9 +13,8 @@
 #include "router/access/keys.h"
 #include "router/access/refusals.h"
 #include "router/admin/admin_desk.h"
-#include "router/metrics/router_metrics.h"
+#include "router/admin/metrics_page.h"
 #include "router/registry/registry.h"
-#include "router/sources.h"
 
 struct place { /* where a request came in */
     const struct admin *admin;
@@ -74,7 +73,7 @@ static void get_ready(struct http_request *req, void *arg) {
         http_reply_error(req, ST_UNAVAILABLE, &err);
         return;
     }
-    if (!sources_are_synced(admin->sources)) {
+    if (admin->is_synced && !admin->is_synced(admin->sources)) {
         error_set(&err, ST_UNAVAILABLE,
                   "which workers there are has not been found out yet: the log says why");
         http_reply_error(req, ST_UNAVAILABLE, &err);
@@ -114,7 +113,7 @@ static void get_metrics(struct http_request *req, void *arg) {
     struct buf page;
 
     buf_init(&page, 0);
-    router_metrics_write(admin->metrics, admin->registry, admin->log, &page);
+    metrics_page_write(admin->metrics, admin->registry, admin->log, &page);
     reply(req, METRICS_CONTENT_TYPE, &page);
 }
 

@@ -38,7 +38,9 @@ struct admin {
     struct metrics *metrics;
     struct keys *keys; /* of those who may change things; NULL or none: nobody is asked */
     struct admin_desk *desk;
-    const struct sources *sources; /* not ready before they have told; or NULL */
+    const struct sources *sources; /* of workers; or NULL */
+    bool (*is_synced)(
+        const struct sources *); /* not ready before; NULL: there is nothing to wait for */
     struct log *log;
     struct refusals *refusals; /* who was refused, and why; NULL: not counted */
     struct dry_run dry_run;    /* of /debug/route */

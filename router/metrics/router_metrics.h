@@ -9,10 +9,6 @@
 #include "common/http/http_metrics.h"
 #include "common/telemetry/metrics.h"
 
-struct buf;
-struct log;
-struct registry;
-
 #define ROUTER_DECISION_BUCKETS 11
 extern const double router_decision_buckets[ROUTER_DECISION_BUCKETS]; /* 500 ns to 1 ms */
 
@@ -190,9 +186,5 @@ enum router_metric {
 };
 
 struct metrics *router_metrics_create(void);
-
-/* Appends the page: what was counted, and what the registry holds now. Any thread. */
-void router_metrics_write(struct metrics *m, struct registry *registry, struct log *log,
-                          struct buf *out);
 
 #endif

@@ -18,7 +18,6 @@
 #include "common/telemetry/log.h"
 #include "router/access/isolation.h"
 #include "router/fleet/fleet.h"
-#include "router/options/router_options.h"
 #include "router/registry/registry.h"
 #include "router/upgrade/handover.h"
 #include "router/upgrade/recall.h"
@@ -32,7 +31,7 @@
 extern char **environ;
 
 struct succession {
-    const struct router_options *options;
+    struct succession_config config;
     struct log *log;
     struct loop *loop; /* NULL until prepared */
     struct fleet *fleet;
@@ -92,47 +91,47 @@ static enum status check_port(uint32_t wanted, int fd, const char *option, struc
 }
 
 static enum status find_predecessor(struct succession *s, struct error *err) {
-    const struct router_options *o = s->options;
-    enum status st = heir_open(&s->heir, o->handover, &s->goods, err);
+    const struct succession_config *c = &s->config;
+    enum status st = heir_open(&s->heir, c->handover, &s->goods, err);
 
     if (st == ST_NOT_FOUND) {
         s->goods = (struct handover_goods){.n_client = 0};
         error_init(err);
         return ST_OK;
     }
-    if (st == ST_OK) st = check_port(o->port, s->goods.client[0], "port", err);
+    if (st == ST_OK) st = check_port(c->port, s->goods.client[0], "port", err);
     if (st == ST_OK && s->goods.n_admin) {
-        st = check_port(o->admin_port, s->goods.admin, "admin-port", err);
+        st = check_port(c->admin_port, s->goods.admin, "admin-port", err);
     }
     return st;
 }
 
 static enum status choose_seed(struct succession *s, struct error *err) {
-    const struct router_options *o = s->options;
+    const struct succession_config *c = &s->config;
 
-    if (o->prefix_hash_seed) {
-        s->hash_seed = hash_64(o->prefix_hash_seed, strlen(o->prefix_hash_seed), 0);
+    if (c->hash_seed) {
+        s->hash_seed = hash_64(c->hash_seed, strlen(c->hash_seed), 0);
     } else if (s->heir) {
         s->hash_seed = s->goods.hash_seed;
-    } else if (o->state_dir) {
-        return state_dir_seed(o->state_dir, &s->hash_seed, err);
+    } else if (c->state_dir) {
+        return state_dir_seed(c->state_dir, &s->hash_seed, err);
     } else {
         hash_random(&s->hash_seed, sizeof(s->hash_seed));
     }
     return ST_OK;
 }
 
-enum status succession_open(struct succession **out, const struct router_options *options,
+enum status succession_open(struct succession **out, const struct succession_config *config,
                             struct log *log, struct error *err) {
     struct succession *s = mem_zalloc(sizeof(*s));
     struct service_sockets sockets;
     struct error scratch = {0};
     enum status st;
 
-    s->options = options;
+    s->config = *config;
     s->log = log;
     st = service_manager_sockets(&sockets, err);
-    if (st == ST_OK && options->handover) st = find_predecessor(s, err ? err : &scratch);
+    if (st == ST_OK && config->handover) st = find_predecessor(s, err ? err : &scratch);
     if (st == ST_OK) take_service_sockets(s, &sockets);
     if (st == ST_OK) st = choose_seed(s, err);
     if (st != ST_OK) {
@@ -211,7 +210,7 @@ static void on_index(int fd, void *arg) {
 static void recall_from_disk(struct succession *s) {
     struct snapshot *snapshot = NULL;
     struct error err = {0};
-    enum status st = state_dir_load(s->options->state_dir, s->index.scheme, &snapshot, &err);
+    enum status st = state_dir_load(s->config.state_dir, s->index.scheme, &snapshot, &err);
 
     if (st == ST_OK) start_recall(s, snapshot, false);
     if (st != ST_OK && st != ST_NOT_FOUND) say_not_recalled(s, &err);
@@ -243,7 +242,7 @@ static void look(void *arg) {
     if (totals.n_eligible && totals.n_eligible == fleet_n_wanted(s->fleet) &&
         heir_has_index(s->heir) && recall_is_over(s->recall)) {
         become_ready(s, ST_OK, NULL);
-    } else if (waited_us < (uint64_t)s->options->handover_wait_ms * 1000) {
+    } else if (waited_us < (uint64_t)s->config.handover_wait_ms * 1000) {
         loop_timer_start(&s->timer, LOOK_US);
     } else if (totals.n_eligible) {
         log_event(s->log, LOG_WARN, "handover_is_incomplete", log_u64("usable", totals.n_eligible),
@@ -254,7 +253,7 @@ static void look(void *arg) {
         error_set(&err, ST_UNAVAILABLE,
                   "none of %u workers can be used after --handover-wait %u ms: the router that is "
                   "running goes on",
-                  totals.n_workers, s->options->handover_wait_ms);
+                  totals.n_workers, s->config.handover_wait_ms);
         become_ready(s, err.status, &err);
     }
 }
@@ -285,7 +284,7 @@ void succession_prepare(struct succession *s, struct loop *loop, struct fleet *f
         loop_timer_start(&s->timer, LOOK_US);
         return;
     }
-    if (s->options->state_dir) recall_from_disk(s);
+    if (s->config.state_dir) recall_from_disk(s);
     become_ready(s, ST_OK, NULL);
 }
 
@@ -300,7 +299,7 @@ static void on_succeeded(void *arg) {
 }
 
 static enum status try_to_open(struct succession *s, struct error *err) {
-    const struct handover_config config = {.path = s->options->handover,
+    const struct handover_config config = {.path = s->config.handover,
                                            .log = s->log,
                                            .index = s->index,
                                            .goods = s->goods,
@@ -335,7 +334,7 @@ enum status succession_serving(struct succession *s, const int *client, uint32_t
         return ST_OK;
     }
     service_manager_ready(s->manager);
-    return s->options->handover ? try_to_open(s, err) : ST_OK;
+    return s->config.handover ? try_to_open(s, err) : ST_OK;
 }
 
 /* --- signals, and the end ---------------------------------------------------------------------- */
@@ -396,8 +395,8 @@ void succession_save(struct succession *s) {
     struct error err = {0};
     uint64_t n_blocks = 0;
 
-    if (!s || !s->options->state_dir || !s->is_ready || s->is_succeeded) return;
-    if (state_dir_save(s->options->state_dir, &s->index, &n_blocks, &err) == ST_OK) {
+    if (!s || !s->config.state_dir || !s->is_ready || s->is_succeeded) return;
+    if (state_dir_save(s->config.state_dir, &s->index, &n_blocks, &err) == ST_OK) {
         log_event(s->log, LOG_INFO, "index_saved", log_u64("blocks", n_blocks));
     } else {
         log_event(s->log, LOG_ERROR, "index_not_saved", log_z("why", err.message));

@@ -21,12 +21,20 @@ struct fleet;
 struct isolation;
 struct log;
 struct loop;
-struct router_options;
 struct succession;
 
+struct succession_config {
+    const char *handover;      /* path of the socket where routers hand over; NULL: they do not */
+    const char *state_dir;     /* NULL: nothing outlives the process */
+    const char *hash_seed;     /* NULL: the predecessor's, the state folder's, or a random one */
+    uint32_t port, admin_port; /* a predecessor at other ports is none; 0: any */
+    uint32_t handover_wait_ms;
+};
+
 /* Before anything listens; blocks for as long as a predecessor takes to answer. */
-MUST_USE enum status succession_open(struct succession **out, const struct router_options *options,
-                                     struct log *log, struct error *err);
+MUST_USE enum status succession_open(struct succession **out,
+                                     const struct succession_config *config, struct log *log,
+                                     struct error *err);
 
 uint64_t succession_hash_seed(const struct succession *s);
 

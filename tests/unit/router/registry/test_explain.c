@@ -2,6 +2,7 @@
 #include "tests/support/cm.h"
 
 #include "common/telemetry/metrics.h"
+#include "router/admin/metrics_page.h"
 #include "router/metrics/router_metrics.h"
 #include "router/registry/explain.h"
 
@@ -125,7 +126,7 @@ static void a_thousand_workers_are_all_on_the_page(void **state) {
 
     (void)state;
     buf_init(&page, 0);
-    router_metrics_write(m, r, NULL, &page);
+    metrics_page_write(m, r, NULL, &page);
     buf_append_char(&page, '\0');
     assert_int_equal(buf_status(&page), ST_OK);
     assert_int_equal(count(buf_ptr(&page), "incipit_worker_in_flight{"), 1000);
