@@ -51,8 +51,8 @@ MACHINE := $(if $(CROSS),$(firstword $(subst -, ,$(CROSS))),$(shell uname -m))
 srcs = $(filter-out %/main.c,$(wildcard $(addsuffix /*.c,$(1))))
 objs = $(addprefix $(B)/,$(addsuffix .o,$(basename $(1))))
 COMMON  := $(call srcs,$(addprefix common/,base text options telemetry net protocol http))
-KERNELS := $(call srcs,kernels kernels/ref kernels/sim kernels/cpu kernels/tp)
-WORKER  := $(call srcs,worker worker/kv worker/sched worker/model worker/text $(addprefix worker/text/,tokenizer unicode template) worker/engine worker/api)
+KERNELS := $(call srcs,kernels $(addprefix kernels/,host ref sim cpu tp))
+WORKER  := $(call srcs,worker $(addprefix worker/,metrics kv sched model text text/tokenizer text/unicode text/template engine api))
 CUDA    := $(filter-out kernels/cuda/gpu%.c kernels/cuda/gemm%.c kernels/cuda/comm%.c,$(call srcs,kernels/cuda))
 SHIM    := $(CUDA) $(wildcard kernels/cuda/*.cu) $(call srcs,kernels/shim)
 ROUTER  := $(call srcs,router $(addprefix router/,prompt routing routing/policy metrics registry access proxy fleet fleet/discovery sharing \
@@ -114,7 +114,7 @@ NVCC_FLAGS  = -std=c++17 -O3 -I. --compress-mode=size $(foreach a,$(CUDA_ARCHS),
               -Xcompiler -Wall,-fPIC,-fvisibility=hidden,-fno-exceptions,-fno-threadsafe-statics
 CUDA_CFLAGS = -fPIC -isystem $(CUDA_HOME)/include
 CUDA_OBJECTS := $(patsubst kernels/cuda/%.cu,$(B)/cuda/%.o,$(wildcard kernels/cuda/*.cu)) \
-                $(patsubst %.c,$(B)/cuda/%.o,$(wildcard kernels/cuda/*.c kernels/*.c kernels/tp/*.c) \
+                $(patsubst %.c,$(B)/cuda/%.o,$(wildcard kernels/cuda/*.c kernels/*.c kernels/host/*.c kernels/tp/*.c) \
                 $(wildcard common/base/mem.c common/base/status.c common/base/clock.c))
 CUDART = $(firstword $(wildcard $(CUDA_HOME)/lib64/libcudart_static.a \
          $(CUDA_HOME)/lib/libcudart_static.a $(CUDA_HOME)/targets/*/lib/libcudart_static.a) -lcudart_static)
@@ -225,7 +225,7 @@ test: deps-test ## unit, conformance and integration tests; SAN=address|undefine
 # Programs that the integration tests ask, and backends that they load.
 HELPERS := $(B)/incipit-bench $(patsubst %.c,$(B)/%,$(wildcard tests/integration/*.c)) $(B)/fake_gpus.so \
            $(if $(and $(wildcard /usr/lib/*/libevent_core.a),$(if $(SAN)$(CROSS),,1)),$(B)/portable/incipit-worker)
-FAKE_GPUS := tests/backends/fake_gpus.c $(wildcard kernels/*.c kernels/sim/*.c kernels/tp/*.c) common/base/status.c common/base/mem.c common/base/clock.c
+FAKE_GPUS := tests/backends/fake_gpus.c $(wildcard kernels/*.c kernels/host/*.c kernels/sim/*.c kernels/tp/*.c) common/base/status.c common/base/mem.c common/base/clock.c
 $(B)/fake_gpus.so: $(FAKE_GPUS) $(B)/flags
 	@echo "  LD   $@"; $(CC) $(CFLAGS_ALL) -fno-lto -fPIC -shared $(filter %.c,$^) -o $@ -lm
 $(B)/tests/integration/%: $(B)/tests/integration/%.o $(LIBS_all)

@@ -32,6 +32,7 @@
 #include "worker/api/request_feed.h"
 #include "worker/engine/engine.h"
 #include "worker/loading.h"
+#include "worker/metrics/worker_metrics.h"
 #include "worker/model/model.h"
 #include "worker/text/template/chat_template.h"
 #include "worker/text/text_thread.h"
@@ -39,7 +40,6 @@
 #include "worker/worker_defaults.h"
 #include "worker/worker_device.h"
 #include "worker/worker_kv.h"
-#include "worker/worker_metrics.h"
 #include "worker/worker_options.h"
 
 #define LAST_WORDS_US           1000000u /* for errors to reach those that are not waited for */

@@ -9,7 +9,7 @@
 #include "kernels/cpu/pack.h"
 #include "kernels/cpu/path.h"
 #include "kernels/cpu/pool.h"
-#include "kernels/host.h"
+#include "kernels/host/host.h"
 #include "kernels/tp/sum.h"
 
 #define ROW_BLOCK    240u /* rows of a chunk of a matrix product: with a block of K they fit the L2 */

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "kernels/host_memory.h"
+#include "kernels/host/host_memory.h"
 
 #define MAX_PATH 1024
 

@@ -1,6 +1,6 @@
 /* kernels/cuda/attend.h - attention over the paged pool.
  *
- * Each query token sees the positions from its window's start (host_window_start of kernels/host.h)
+ * Each query token sees the positions from its window's start (host_window_start of kernels/host/host.h)
  * to its own, all of them in the pool. The work of a step is a list of items that the host builds
  * from the step's rows: an item is some query tokens of one row against one range of positions; the
  * kernels take one item and one KV head per thread block. When the items of whole ranges are too few

@@ -20,7 +20,7 @@
 #include "kernels/cuda/gpu.h"
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/sampling.h"
-#include "kernels/host.h"
+#include "kernels/host/host.h"
 #include "kernels/tp/shard.h"
 
 #define CUDA_HEAD_ROWS   256u /* outputs whose logits are held at a time: 131 MB for 128k tokens */

@@ -10,7 +10,7 @@
 
 #include "common/base/mem.h"
 #include "kernels/dtype.h"
-#include "kernels/host.h"
+#include "kernels/host/host.h"
 #include "kernels/ref/ref_op.h"
 #include "kernels/tp/sum.h"
 

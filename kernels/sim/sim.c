@@ -24,7 +24,7 @@
 #include "common/base/clock.h"
 #include "common/base/mem.h"
 #include "common/base/rng.h"
-#include "kernels/host.h"
+#include "kernels/host/host.h"
 #include "kernels/sim/sim_text.h"
 
 #define N_FENCES 64 /* remembered end times; older fences are done */

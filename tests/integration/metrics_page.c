@@ -9,7 +9,7 @@
 #include "common/telemetry/metrics.h"
 #include "common/telemetry/process_stats.h"
 #include "router/metrics/router_metrics.h"
-#include "worker/worker_metrics.h"
+#include "worker/metrics/worker_metrics.h"
 
 enum { BUCKET_SETS_MAX = 26 };
 
@@ -87,7 +87,7 @@ static void put_worker(struct bucket_sets *sets) {
 
     printf("# worker: the metrics\n\n"
            "`GET /metrics` answers with these, as Prometheus text. This page is written by `make "
-           "pages` from the table in `worker/worker_metrics.h`.\n\n"
+           "pages` from the table in `worker/metrics/worker_metrics.h`.\n\n"
            "Every sample carries `model_name` and `engine` (always `0`), but for those of the "
            "process. Names, labels and buckets are public: they may be added to, never "
            "changed.\nHistograms have `_bucket`, `_sum` and `_count`.\n\n"

@@ -21,8 +21,8 @@
 #include "worker/api/cache_explain.h"
 #include "worker/api/request_feed.h"
 #include "worker/api/samples.h"
+#include "worker/metrics/worker_metrics.h"
 #include "worker/text/tokenizer/tokenizer.h"
-#include "worker/worker_metrics.h"
 
 #define PENDING_MAX (256u << 10) /* bytes a reader may be behind before its events are merged */
 

@@ -16,7 +16,7 @@
 #include "worker/api/api.h"
 #include "worker/api/handlers.h"
 #include "worker/api/request_feed.h"
-#include "worker/worker_metrics.h"
+#include "worker/metrics/worker_metrics.h"
 
 static void health_get(struct http_request *req, void *arg) {
     const struct api *api = arg;

@@ -9,10 +9,10 @@
 #include "worker/api/api.h"
 #include "worker/api/body.h"
 #include "worker/api/handlers.h"
+#include "worker/metrics/worker_metrics.h"
 #include "worker/text/detokenize.h"
 #include "worker/text/text_thread.h"
 #include "worker/text/tokenizer/tokenizer.h"
-#include "worker/worker_metrics.h"
 
 #define TEXT_MAX (64u << 20)
 

@@ -1,5 +1,5 @@
 /* tests/unit/kernels/test_host_memory.c - what the machine and the control groups leave. */
-#include "kernels/host_memory.h"
+#include "kernels/host/host_memory.h"
 
 #include <ftw.h>
 #include <stdio.h>

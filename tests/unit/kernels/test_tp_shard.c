@@ -5,7 +5,7 @@
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "kernels/dtype.h"
-#include "kernels/host.h"
+#include "kernels/host/host.h"
 #include "kernels/tp/shard.h"
 #include "tests/support/cm.h"
 #include "tests/support/support.h"

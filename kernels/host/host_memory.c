@@ -1,6 +1,6 @@
-/* kernels/host_memory.c - see host_memory.h. Control groups of version 2, and of version 1 where the
+/* kernels/host/host_memory.c - see host_memory.h. Control groups of version 2, and of version 1 where the
  * container sees its own group as the root, as container runtimes arrange it. */
-#include "kernels/host_memory.h"
+#include "kernels/host/host_memory.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
-/* worker/worker_metrics.h - what the worker counts, under the names that dashboards of this field
+/* worker/metrics/worker_metrics.h - what the worker counts, under the names that dashboards of this field
  * already know, plus our own. Names are public: add, alias, never rename. */
-#ifndef WORKER_WORKER_METRICS_H
-#define WORKER_WORKER_METRICS_H
+#ifndef WORKER_METRICS_WORKER_METRICS_H
+#define WORKER_METRICS_WORKER_METRICS_H
 
 #include "common/http/http_metrics.h"
 #include "common/telemetry/metrics.h"

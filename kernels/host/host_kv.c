@@ -1,4 +1,4 @@
-/* kernels/host_kv.c - see host.h: the paged pool of a host backend, moved in whole blocks. */
+/* kernels/host/host_kv.c - see host.h: the paged pool of a host backend, moved in whole blocks. */
 #include <string.h>
 
 #ifdef __SSE2__
@@ -6,7 +6,7 @@
 #endif
 
 #include "common/base/mem.h"
-#include "kernels/host.h"
+#include "kernels/host/host.h"
 
 static struct host_model *host_of(struct backend_model *m) {
     return (struct host_model *)m; /* its first member */

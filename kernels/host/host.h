@@ -1,4 +1,4 @@
-/* kernels/host.h - what every backend that runs on the host does the same way.
+/* kernels/host/host.h - what every backend that runs on the host does the same way.
  *
  * ref, cpu and sim differ in what happens between stage and result. All else is here: the checks of
  * geometry and limits, which weights a geometry needs, the arrays of a slot, block tables and token
@@ -13,8 +13,8 @@
  * `struct host_model` is the first member of a backend's struct backend_model, and `struct
  * host_device` of its struct backend_device, so that the functions below can sit in the table of
  * operations as they are. Thread: the engine's. */
-#ifndef KERNELS_HOST_H
-#define KERNELS_HOST_H
+#ifndef KERNELS_HOST_HOST_H
+#define KERNELS_HOST_HOST_H
 
 #include "kernels/backend.h"
 #include "kernels/sample.h"

@@ -1,5 +1,5 @@
-/* worker/worker_metrics.c - the table, and what is read from the engine when a page is written. */
-#include "worker/worker_metrics.h"
+/* worker/metrics/worker_metrics.c - the table, and what is read from the engine when a page is written. */
+#include "worker/metrics/worker_metrics.h"
 
 #include <stdio.h>
 

@@ -1,5 +1,5 @@
-/* kernels/host.c - see host.h: checks, slots, rows, fences. The pool is in host_kv.c. */
-#include "kernels/host.h"
+/* kernels/host/host.c - see host.h: checks, slots, rows, fences. The pool is in host_kv.c. */
+#include "kernels/host/host.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -9,7 +9,7 @@
 
 #include "common/base/mem.h"
 #include "kernels/dtype.h"
-#include "kernels/host_memory.h"
+#include "kernels/host/host_memory.h"
 
 #define HUGE_PAGE  ((uint64_t)2 << 20)
 #define MIB(bytes) ((double)(bytes) / (1024.0 * 1024.0))

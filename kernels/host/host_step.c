@@ -1,4 +1,4 @@
-/* kernels/host_step.c - see host.h: rows, the checks of a step, its outputs.
+/* kernels/host/host_step.c - see host.h: rows, the checks of a step, its outputs.
  *
  * The engine is trusted to schedule well, not to be free of mistakes: everything that becomes an
  * address is compared with its limit here, once per step, so that a wrong number is a sentence and
@@ -6,7 +6,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "kernels/host.h"
+#include "kernels/host/host.h"
 
 void host_stage(struct backend_model *m, uint32_t slot, struct backend_stage *out) {
     struct host_model *h = (struct host_model *)m;
