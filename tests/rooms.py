@@ -1,0 +1,129 @@
+#!/usr/bin/env python3
+"""tests/rooms.py: what each folder of the programs may include; tests/lint calls it.
+
+ARROWS is the architecture: a folder and the folders whose headers it may include, itself aside. An include that is not
+listed, an entry that nothing uses, a circle, and a folder with more files than a reader can keep in mind are printed.
+"""
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+MAX_FILES, MAX_ROUTER_TOP = 25, 15
+# Larger than a reader likes, and known to be.
+LARGER = {"kernels/cuda", "worker/api", "worker/kv"}
+
+COMMON = "common/base common/text common/net common/telemetry common/options common/protocol common/http"
+PURE = "common/base"
+ARROWS = {
+    "common/base": "",
+    "common/text": "common/base",
+    "common/net": "common/base",
+    "common/telemetry": "common/base common/text common/net",
+    "common/options": "common/base common/text",
+    "common/protocol": "common/base common/text",
+    "common/http": "common/base common/net common/telemetry common/protocol",
+
+    # Pure: no clock, no socket, no log.
+    "router/prompt": "common/base common/text common/protocol common/http",
+    "router/routing": PURE,
+    "router/routing/policy": PURE + " router/routing",
+    "router/metrics": "common/telemetry common/http",
+    "router/registry": COMMON + " router/prompt router/routing",
+    "router/access": COMMON + " router/metrics router/prompt",
+    "router/proxy": COMMON + " router/metrics router/prompt router/access router/registry",
+    "router/fleet": COMMON + " router/access router/registry",
+    "router/fleet/discovery": COMMON + " router/fleet router/registry",
+    "router/sharing": COMMON + " router/metrics router/registry",
+    "router/upgrade": COMMON + " router/access router/routing router/registry router/fleet router/sharing",
+    "router/admin": COMMON + " router/metrics router/access router/registry router/fleet",
+    "router/options": COMMON + " router/routing router/registry router/proxy router/fleet router/fleet/discovery router/sharing",
+    "router": COMMON + " router/prompt router/metrics router/access router/registry router/proxy router/fleet "
+              "router/fleet/discovery router/sharing router/upgrade router/admin router/options",
+
+    # backend.h is all that a worker knows of devices.
+    "kernels": "common/base",
+    "kernels/tp": "common/base kernels",
+    "kernels/host": "common/base kernels kernels/tp",
+    "kernels/ref": "common/base kernels kernels/host kernels/tp",
+    "kernels/sim": "common/base kernels/host",
+    "kernels/cpu": "common/base kernels kernels/host kernels/tp",
+    "kernels/cuda": "common/base kernels kernels/host kernels/tp",
+    "kernels/shim": "common/base kernels kernels/cuda",
+
+    "worker/kv": "common/base common/text",
+    "worker/sched": "common/base common/net kernels worker/kv",
+    "worker/model": COMMON + " kernels",
+    "worker/text/unicode": "common/base",
+    "worker/text/tokenizer": "common/base common/text worker/text/unicode",
+    "worker/text/template": "common/base common/text worker/text/unicode",
+    "worker/text": "common/base common/net worker/text/tokenizer",
+    "worker/engine": COMMON + " kernels kernels/tp worker/kv worker/sched worker/model",
+    "worker/metrics": COMMON + " worker/kv worker/text worker/engine",
+    "worker/api": COMMON + " kernels worker/sched worker/model worker/text worker/text/tokenizer worker/text/template "
+                  "worker/engine worker/metrics",
+    "worker": COMMON + " kernels kernels/host kernels/tp worker/sched worker/model worker/text worker/text/tokenizer "
+              "worker/text/template worker/engine worker/metrics worker/api",
+}
+# simt.h is the one door that a kernel's source goes through: on a GPU to CUDA, on the host to the shim.
+EXCEPTIONS = {("kernels/cuda/simt.h", "kernels/shim/shim.h")}
+
+
+def sources():
+    names = subprocess.run(["git", "ls-files", "common", "router", "worker", "kernels"], cwd=ROOT, stdout=subprocess.PIPE,
+                           text=True, check=True).stdout.split()
+    return [n for n in names if n.endswith((".c", ".h", ".cu", ".cuh", ".inc"))]
+
+
+def includes(files):
+    """(file, line, header) for each include by path."""
+    for file in files:
+        for number, line in enumerate((ROOT / file).read_text().splitlines(), 1):
+            found = re.match(r'\s*#\s*include "([^"]+)"', line)
+            if found:
+                yield file, number, found[1]
+
+
+def floors(arrows):
+    """Rooms in an order in which each comes after what it includes, and those that are in a circle."""
+    done, left = [], dict(arrows)
+    while True:
+        free = [room for room, below in left.items() if not set(below) & set(left)]
+        if not free:
+            return done, sorted(left)
+        done += free
+        for room in free:
+            del left[room]
+
+
+def main():
+    files, breaches, used = sources(), [], set()
+    arrows = {room: below.split() for room, below in ARROWS.items()}
+    for file, line, header in includes(files):
+        room, other = os.path.dirname(file), os.path.dirname(header)
+        if room == other or (file, header) in EXCEPTIONS:
+            continue
+        used.add((room, other))
+        if room not in arrows:
+            breaches.append(f"{file}: the folder {room} is not in tests/rooms.py")
+        elif other not in arrows[room]:
+            breaches.append(f"{file}:{line}: {room} may not include {header}: see ARROWS in tests/rooms.py")
+    for room, below in arrows.items():
+        breaches += [f"tests/rooms.py: {room} includes nothing of {other}: remove the arrow" for other in below
+                     if (room, other) not in used and ARROWS[room].find(COMMON) < 0]
+    _, circle = floors(arrows)
+    if circle:
+        breaches.append(f"a circle of includes: {', '.join(circle)}")
+    for room in arrows:
+        n = sum(os.path.dirname(file) == room for file in files)
+        most = MAX_ROUTER_TOP if room == "router" else MAX_FILES
+        if n > most and room not in LARGER:
+            breaches.append(f"{room} has {n} files: {most} at most, so that a reader finds a way; make a room of some")
+    print("\n".join(breaches))
+    return 1 if breaches else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
