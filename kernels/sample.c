@@ -23,10 +23,6 @@ struct sample_scratch {
     uint64_t *key;   /* (vocab) rank_key of the candidates */
 };
 
-uint64_t sample_scratch_bytes(uint32_t vocab) {
-    return (uint64_t)ALIGN_UP(vocab, SUM_BLOCK) * (3 * sizeof(float) + sizeof(uint32_t) + 8);
-}
-
 struct sample_scratch *sample_scratch_create(uint32_t vocab) {
     struct sample_scratch *s = mem_zalloc(sizeof(*s));
     size_t n = ALIGN_UP((size_t)vocab, SUM_BLOCK);

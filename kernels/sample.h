@@ -31,7 +31,6 @@ struct sample_scratch; /* working arrays for one vocabulary; one per thread */
 
 struct sample_scratch *sample_scratch_create(uint32_t vocab); /* NULL when memory is refused */
 void sample_scratch_destroy(struct sample_scratch *s);        /* NULL is fine */
-uint64_t sample_scratch_bytes(uint32_t vocab);
 
 /* What belongs to one output besides struct backend_output. */
 struct sample_input {

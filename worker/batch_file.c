@@ -574,10 +574,6 @@ void batch_file_stop(struct batch_file *b) {
     b->is_stopped = true;
 }
 
-struct batch_counts batch_file_counts(const struct batch_file *b) {
-    return b->counts;
-}
-
 enum status batch_file_outcome(const struct batch_file *b, struct error *err) {
     uint64_t done = b->counts.before + b->counts.written;
 

@@ -48,8 +48,6 @@ MUST_USE enum status batch_file_start(struct batch_file *b, const struct batch_f
 /* Asks nothing more; on_done once what is under way has been written. */
 void batch_file_stop(struct batch_file *b);
 
-struct batch_counts batch_file_counts(const struct batch_file *b);
-
 /* ST_OK when every request of the input has its line. Otherwise why not, and what to do. */
 MUST_USE enum status batch_file_outcome(const struct batch_file *b, struct error *err);
 

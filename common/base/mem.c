@@ -147,20 +147,6 @@ void arena_fini(struct arena *a) {
     a->chunks = NULL;
 }
 
-void arena_reset(struct arena *a) {
-    struct arena_chunk *first = a->chunks;
-
-    if (!first) return;
-    while (first->next) {
-        struct arena_chunk *next = first->next;
-
-        mem_free(first);
-        first = next;
-    }
-    first->used = 0;
-    a->chunks = first;
-}
-
 void *arena_alloc(struct arena *a, size_t size) {
     struct arena_chunk *chunk = a->chunks;
     void *ptr;

@@ -49,7 +49,6 @@ struct arena {
 
 void arena_init(struct arena *a, size_t chunk_bytes); /* 0 picks 16 KiB */
 void arena_fini(struct arena *a);
-void arena_reset(struct arena *a);                        /* frees all but the first chunk */
 void *arena_alloc(struct arena *a, size_t size) MUST_USE; /* never NULL; 16-byte aligned; zeroed */
 char *arena_strndup(struct arena *a, const char *s, size_t n) MUST_USE;
 

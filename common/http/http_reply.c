@@ -206,10 +206,6 @@ void http_stream_break(struct http_request *req) {
     exchange_end(x, false);
 }
 
-bool http_stream_has_begun(const struct http_request *req) {
-    return exchange_of(req)->answer != ANSWER_NONE;
-}
-
 /* --- raw ------------------------------------------------------------------------------------------ */
 
 void http_raw_writev(struct http_request *req, const struct str *pieces, int n) {

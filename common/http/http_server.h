@@ -206,8 +206,6 @@ void http_stream_end(struct http_request *req); /* ends the request */
  * cannot take it for complete. */
 void http_stream_break(struct http_request *req);
 
-bool http_stream_has_begun(const struct http_request *req); /* or any raw byte was written */
-
 /* --- answering raw: the caller supplies every byte of the response (the proxy) ------------------ */
 
 /* Head included. keep_alive must be announced by the caller: http_wants_close says whether the

@@ -165,18 +165,6 @@ struct metric *metrics_at(struct metrics *m, uint32_t id) {
     return m->families[id].only;
 }
 
-void metrics_remove(struct metrics *m, uint32_t id, const char *const *values, uint32_t n_values) {
-    struct family *f = &m->families[id];
-    char memory[LABELS_MAX_BYTES];
-    struct metric *c;
-
-    assert(id < m->n_families && n_values == f->n_labels && n_values > 0);
-    pthread_mutex_lock(&m->lock);
-    c = strmap_find(&f->by_labels, label_text(f, values, memory));
-    if (c) child_destroy(f, c);
-    pthread_mutex_unlock(&m->lock);
-}
-
 struct metric *metric_part(struct metrics *m, struct metric *whole) {
     struct metric *part = metric_create(whole->family);
 

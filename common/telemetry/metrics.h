@@ -56,7 +56,7 @@ extern const double metrics_token_buckets[METRICS_TOKEN_BUCKETS];     /* 1-2-5 t
 extern const double metrics_seconds_buckets[METRICS_SECONDS_BUCKETS]; /* 100 us to 10 s */
 
 struct metrics; /* the registry */
-struct metric; /* one child: what is updated; lives as long as the registry, or to metrics_remove */
+struct metric;  /* one child: what is updated; lives as long as the registry */
 
 /* `defs` must outlive the registry. Metrics without labels exist from the start and show 0. */
 struct metrics *metrics_create(const struct metric_def *defs, uint32_t n_defs);
@@ -75,14 +75,8 @@ struct metric *metrics_get(struct metrics *m, uint32_t id, const char *const *va
 /* The child of a row without labels; no lock. */
 struct metric *metrics_at(struct metrics *m, uint32_t id);
 
-/* Takes a child off the page (its worker is gone). The pointer is dead afterwards, as are those of its
- * parts, so the caller must be the only user of them all; never for values that share the "other"
- * child. Unknown values are fine. */
-void metrics_remove(struct metrics *m, uint32_t id, const char *const *values, uint32_t n_values);
-
 /* A part of a counter or histogram, zero at first, that the caller's thread alone updates, with plain
- * instructions. Keep it: it lives as long as `whole`, until the registry ends or metrics_remove takes
- * `whole` off the page. */
+ * instructions. Keep it: it lives as long as the registry. */
 struct metric *metric_part(struct metrics *m, struct metric *whole);
 
 void metric_add(struct metric *c, uint64_t n);       /* counter */

@@ -462,10 +462,6 @@ uint32_t prefix_lru_n_pinned(const struct prefix_lru *l, uint32_t w) {
     return l->workers[w].n_pinned;
 }
 
-bool prefix_lru_is_full(const struct prefix_lru *l, uint32_t w) {
-    return l->workers[w].n_held >= l->workers[w].capacity;
-}
-
 uint64_t prefix_lru_n_entries(const struct prefix_lru *l) {
     return l->n_entries;
 }

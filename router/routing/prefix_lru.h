@@ -58,11 +58,9 @@ void prefix_lru_aborted(struct prefix_lru *l, uint32_t w, const uint64_t *chain,
  * first are all taken away: that one does it. */
 void prefix_lru_drop_worker(struct prefix_lru *l, uint32_t w);
 
-/* Blocks of w, pending and output too; those in use by open requests; and whether that is all it
- * can hold. */
+/* Blocks of w, pending and output too; those in use by open requests. */
 uint64_t prefix_lru_n_held(const struct prefix_lru *l, uint32_t w);
 uint32_t prefix_lru_n_pinned(const struct prefix_lru *l, uint32_t w);
-bool prefix_lru_is_full(const struct prefix_lru *l, uint32_t w);
 
 uint64_t prefix_lru_n_entries(const struct prefix_lru *l); /* dead ones too */
 uint64_t prefix_lru_n_refused(const struct prefix_lru *l);

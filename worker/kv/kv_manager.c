@@ -404,17 +404,6 @@ void kv_manager_clear_moves(struct kv_manager *mgr) {
 
 /* --- the rest -------------------------------------------------------------------------------- */
 
-uint32_t kv_manager_common_prefix_blocks(const struct kv_manager *mgr, const struct kv_seq *seq,
-                                         uint32_t group) {
-    const struct block_table *t = &seq->table[group];
-    uint32_t n = 0;
-
-    if (mgr->group[group].config.kind != KV_FULL) return 0;
-    while (n < t->n_blocks && block_pool_ref_cnt(mgr->pool, t->ids[n]) == mgr->n_holders)
-        n++;
-    return n;
-}
-
 enum status kv_manager_reset_prefix_cache(struct kv_manager *mgr) {
     if (!list_is_empty(&mgr->holders)) return ST_BUSY;
     kv_manager_note_reset(mgr);

@@ -205,10 +205,6 @@ const struct kv_move *kv_manager_moves(const struct kv_manager *mgr, uint32_t *n
  * published for this step counts as computed from now on. */
 void kv_manager_clear_moves(struct kv_manager *mgr);
 
-/* Leading blocks of this sequence that every sequence with blocks shares; 0 for a window. */
-uint32_t kv_manager_common_prefix_blocks(const struct kv_manager *mgr, const struct kv_seq *seq,
-                                         uint32_t group);
-
 /* ST_BUSY, and nothing done, while a sequence holds blocks. Clears the hit-rate window too. */
 MUST_USE enum status kv_manager_reset_prefix_cache(struct kv_manager *mgr);
 

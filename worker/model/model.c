@@ -338,10 +338,6 @@ bool model_is_synthetic(const struct model *m) {
     return !m->config.architecture;
 }
 
-const char *model_folder(const struct model *m) {
-    return m->folder;
-}
-
 const char *model_name(const struct model *m) {
     return m->name;
 }

@@ -27,8 +27,7 @@ struct model *model_create_synthetic(void);
 void model_close(struct model *m); /* NULL is fine */
 
 bool model_is_synthetic(const struct model *m);
-const char *model_folder(const struct model *m); /* "" for the pseudo-model */
-const char *model_name(const struct model *m);   /* last part of the folder's path */
+const char *model_name(const struct model *m); /* last part of the folder's path */
 const struct model_config *model_config(const struct model *m);
 
 /* The narrowest type in which all matrices of the checkpoint can be kept as they are: theirs, or

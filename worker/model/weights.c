@@ -269,10 +269,6 @@ void weights_forget(const struct weights *w, const struct safetensor *t) {
     if (e) safetensors_forget(w->shards[e->shard], t);
 }
 
-uint64_t weights_bytes(const struct weights *w) {
-    return w->n_bytes;
-}
-
 uint32_t weights_count(const struct weights *w) {
     return w->n_entries;
 }

@@ -30,8 +30,6 @@ void weights_close(struct weights *w); /* NULL is fine */
 const struct safetensor *weights_find(const struct weights *w, const char *name);
 void weights_forget(const struct weights *w, const struct safetensor *t);
 
-uint64_t weights_bytes(const struct weights *w); /* of all tensors, as stored */
-
 /* Tensors in all, in name order, to say which of them nobody asked for. */
 uint32_t weights_count(const struct weights *w);
 const struct safetensor *weights_at(const struct weights *w, uint32_t i);

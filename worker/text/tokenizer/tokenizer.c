@@ -466,18 +466,6 @@ bool tokenizer_find(const struct tokenizer *t, struct str text, uint32_t *id) {
     return true;
 }
 
-bool tokenizer_find_special(const struct tokenizer *t, struct str text, uint32_t *id) {
-    uint32_t found;
-
-    if (!tokenizer_find(t, text, &found) || !tokenizer_is_special(t, found)) return false;
-    *id = found;
-    return true;
-}
-
 uint32_t tokenizer_bos(const struct tokenizer *t) {
     return t->bos;
-}
-
-uint32_t tokenizer_eos(const struct tokenizer *t) {
-    return t->eos;
 }

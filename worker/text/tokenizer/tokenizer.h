@@ -90,10 +90,8 @@ bool tokenizer_is_special(const struct tokenizer *t, uint32_t id);
 /* The id that is written so in the vocabulary (a byte-level one holds bytes): an added token first.
  * False when there is none. */
 bool tokenizer_find(const struct tokenizer *t, struct str text, uint32_t *id);
-bool tokenizer_find_special(const struct tokenizer *t, struct str text, uint32_t *id);
 
 #define TOKEN_NONE 0xFFFFFFFFu
 uint32_t tokenizer_bos(const struct tokenizer *t); /* TOKEN_NONE when the files name none */
-uint32_t tokenizer_eos(const struct tokenizer *t);
 
 #endif

@@ -210,26 +210,6 @@ static void freeing_what_holds_nothing_is_fine(void **state) {
     kv_manager_destroy(mgr);
 }
 
-static void common_prefix_counts_only_those_who_hold_blocks(void **state) {
-    struct kv_manager *mgr = make(12, 4);
-    struct kv_req r0, r1, waiting;
-
-    (void)state;
-    kv_req_text(&waiting, mgr, "zzzz");
-    kv_req_text(&r0, mgr, "ABCDEFGHIJ");
-    kv_req_text(&r1, mgr, "ABCDEFGH12");
-    assert_int_equal(kv_req_admit(&r0), ST_OK);
-    assert_int_equal(kv_manager_common_prefix_blocks(mgr, &r0.seq, 0), 3); /* alone */
-    assert_int_equal(kv_req_admit(&r1), ST_OK);
-    assert_int_equal(kv_manager_common_prefix_blocks(mgr, &r0.seq, 0), 2);
-    assert_int_equal(kv_manager_common_prefix_blocks(mgr, &waiting.seq, 0), 0);
-    kv_req_done(&r0);
-    assert_int_equal(kv_manager_common_prefix_blocks(mgr, &r1.seq, 0), 3);
-    kv_req_done(&r1);
-    kv_req_done(&waiting);
-    kv_manager_destroy(mgr);
-}
-
 static void waste_is_what_holds_no_token(void **state) {
     struct kv_manager *mgr = make(12, 4);
     struct kv_req r0, r1, child;
@@ -349,7 +329,6 @@ int main(void) {
         cmocka_unit_test(extras_are_hashed_alike_in_one_piece_and_token_by_token),
         cmocka_unit_test(new_entries_are_told_once),
         cmocka_unit_test(freeing_what_holds_nothing_is_fine),
-        cmocka_unit_test(common_prefix_counts_only_those_who_hold_blocks),
         cmocka_unit_test(waste_is_what_holds_no_token),
         cmocka_unit_test(dedup_leaves_what_a_fork_holds),
         cmocka_unit_test(a_fork_hashes_nothing_twice),
