@@ -102,11 +102,9 @@ static const struct option_def rows[] = {
              "for workers that nobody but the router can reach."},
     {"request-events-buffer-bytes", OPT_BYTES, FIELD(request_events_bytes), .def = "16MiB",
      .max = "16GiB", .group = "Listening",
-     .help =
-         "Memory for the last of what happened to requests, which routers follow at GET "
-         "/request_events so that several act as one. More lets one that starts again know of "
-         "more; each request takes 120 bytes and 6 for each block of its prompt. 0: routers are "
-         "told nothing."},
+     .help = "Memory for the latest request events, which routers follow at GET /request_events "
+             "to act as one. More lets a restarted router recover more; each request takes 120 "
+             "bytes and 6 for each block of its prompt. 0 turns request events off."},
     {"request-events-subscribers", OPT_U32, FIELD(request_events_subscribers), .def = "64",
      .min = "1", .max = "4096", .group = "Listening",
      .help = "Streams of request events at once, one for each router; beyond it 503. Higher lets "
@@ -117,16 +115,17 @@ static const struct option_def rows[] = {
              "Health, /metrics, /version, /load and /server_info stay open. Better in the "
              "environment or --api-key-file, which ps does not show."},
     {"api-key-file", OPT_STR, FIELD(api_key_file), .group = "Listening", .metavar = "FILE",
-     .help = "File of further such keys, one a line; # begins a comment. Read again on SIGHUP."},
+     .help = "File of keys like --api-key, one a line; # begins a comment. Reloaded on SIGHUP."},
     {"root-path", OPT_STR, FIELD(root_path), .aliases = "fastapi-root-path", .group = "Listening",
      .metavar = "PATH",
      .help = "Beginning of paths that is passed over, for a proxy that does not take it off: with "
              "/llm also /llm/v1/models is answered."},
     {"ssl-certfile", OPT_STR, FIELD(ssl_certfile), .aliases = "tls-cert-path", .group = "Listening",
      .metavar = "FILE",
-     .help = "PEM certificate and chain: clients then speak https. Read again on SIGHUP."},
+     .help = "PEM certificate and chain: clients then use https. Reloaded on SIGHUP."},
     {"ssl-keyfile", OPT_STR, FIELD(ssl_keyfile), .aliases = "tls-key-path", .group = "Listening",
-     .metavar = "FILE", .help = "Its PEM key, without a passphrase. Read again on SIGHUP."},
+     .metavar = "FILE",
+     .help = "PEM key of --ssl-certfile, without a passphrase. Reloaded on SIGHUP."},
     {"ssl-ca-certs", OPT_STR, FIELD(ssl_ca_certs), .group = "Listening", .metavar = "PATH",
      .help = "PEM authorities: only clients with a certificate of one of them are let in."},
     {"max-body-bytes", OPT_BYTES, FIELD(max_body_bytes), .def = "32MiB", .min = "1KiB",
@@ -232,11 +231,11 @@ static const struct option_def rows[] = {
              "last link. Lower lets an index of smaller blocks recognise ours, and hashes more "
              "often. 0: --block-size."},
     {"block-dedup", OPT_BOOL, FIELD(dedup), .group = "Cache",
-     .help = "A sequence that fills a block which is cached already switches to that one."},
+     .help = "Switch a sequence that fills an already cached block to the cached one."},
     {"free-order", OPT_ENUM, FIELD(free_order), .def = "fresh-first", .names = order_names,
      .group = "Cache",
-     .help = "fresh-first reuses freed blocks without content before it evicts; classic is the "
-             "plain queue."},
+     .help = "Order in which free blocks are reused: fresh-first takes blocks without content "
+             "before it evicts; classic is the plain queue."},
     {"kv-offload-bytes", OPT_BYTES, FIELD(kv_offload_bytes), .def = "0",
      .aliases = "kv-offloading-size", .group = "Cache",
      .help =
@@ -246,16 +245,18 @@ static const struct option_def rows[] = {
      .help = "Host memory for the KV of sequences that give way to others, instead of computing it "
              "again; shared with --kv-offload-bytes. A bare number up to 1024 is GiB."},
     {"kv-events", OPT_BOOL, FIELD(kv_events), .group = "Cache",
-     .help =
-         "Tell which blocks are cached: GET /kv_events streams what is stored and removed, with "
-         "tokens and salts in it. Only where nobody but routers and indexers can reach it."},
+     .help = "Publish which blocks are cached: GET /kv_events streams blocks stored and removed, "
+             "with tokens and salts in it. Only where routers and indexers alone can reach the "
+             "worker."},
     {"kv-events-config", OPT_STR, FIELD(kv_events_config), .group = "Cache", .metavar = "JSON",
-     .help = "The same as vLLM's: {\"enable_kv_cache_events\": true, \"buffer_steps\": 10000}."},
+     .help = "Settings of KV events as vLLM writes them: {\"enable_kv_cache_events\": true, "
+             "\"buffer_steps\": 10000}."},
     {"kv-events-buffer-steps", OPT_U32, FIELD(kv_event_batches), .def = "10000", .min = "1",
      .max = "10000000", .group = "Cache",
      .help = "Batches of events kept for replay. More lets a subscriber be away longer."},
     {"kv-events-buffer-bytes", OPT_BYTES, FIELD(kv_event_bytes), .def = "16MiB", .min = "64KiB",
-     .max = "16GiB", .group = "Cache", .help = "Most memory that these batches take."},
+     .max = "16GiB", .group = "Cache",
+     .help = "Most memory of the batches kept by --kv-events-buffer-steps."},
     {"kv-events-subscribers", OPT_U32, FIELD(kv_event_subscribers), .def = "16", .min = "1",
      .max = "1024", .group = "Cache", .help = "Streams of events at once; beyond it 429."},
     {"kv-events-int-hashes", OPT_BOOL, FIELD(kv_event_number_hashes), .group = "Cache",
@@ -271,10 +272,11 @@ static const struct option_def rows[] = {
      .help = "Share of the blocks kept free when a request is admitted beside others. Higher "
              "preempts less, runs fewer at once."},
     {"kv-cache-metrics", OPT_BOOL, FIELD(kv_cache_metrics), .group = "Cache",
-     .help = "Tell in the metrics how long blocks live, lie idle, and wait for their next hit."},
+     .help = "Show in the metrics how long blocks live, lie idle, and wait for their next hit."},
     {"kv-cache-metrics-sample", OPT_F64, FIELD(kv_cache_metrics_sample), .def = "0.01",
      .min = "0.000001", .max = "1", .group = "Cache",
-     .help = "Share of the blocks of which that is told. Higher is more exact, costs time."},
+     .help = "Share of the blocks that --kv-cache-metrics measures. Higher is more exact, costs "
+             "time."},
 
     {"max-num-seqs", OPT_U32, FIELD(max_num_seqs), .def = "0", .max = "4096", .is_clamped = true,
      .name_aliases = unset_words, .aliases = "max-running-requests", .group = "Scheduling",
@@ -319,7 +321,7 @@ static const struct option_def rows[] = {
 
     {"log-level", OPT_ENUM, FIELD(log_level), .def = "info", .names = log_level_names,
      .name_aliases = level_words, .group = "Logging",
-     .help = "Least important lines that are written."},
+     .help = "Lowest level of lines that are written."},
     {"log-format", OPT_ENUM, FIELD(log_format), .def = "text", .names = log_format_names,
      .group = "Logging", .help = "Lines of key=value, or one JSON object a line."},
     {"log-interval", OPT_MS, FIELD(log_interval_ms), .def = "10s", .max = "1h", .group = "Logging",

@@ -16,116 +16,120 @@ extern const double router_decision_buckets[ROUTER_DECISION_BUCKETS]; /* 500 ns 
     X(COUNTER, requests_total, "path,code",                                                        \
       "Requests proxied, by path and status code; 499: the client left.",                          \
       .aliases = "smg_http_responses_total,sgl_router_requests_total")                             \
-    X(GAUGE, requests_in_flight, "", "Requests sent to a worker from here and not ended.",         \
+    X(GAUGE, requests_in_flight, "", "Requests sent to workers by this router and not yet ended.", \
       .aliases = "sgl_router_running_requests")                                                    \
-    X(HISTOGRAM, ttft_seconds, "", "Request received to first token, as the router sees it.",      \
+    X(HISTOGRAM, ttft_seconds, "",                                                                 \
+      "Time from a received request to its first token, measured in the router.",                  \
       METRIC_BUCKETS(metrics_ttft_buckets), .aliases = "smg_router_ttft_seconds")                  \
-    X(HISTOGRAM, request_duration_seconds, "", "Request received to end of the answer.",           \
+    X(HISTOGRAM, request_duration_seconds, "",                                                     \
+      "Time from a received request to the end of its answer.",                                    \
       METRIC_BUCKETS(metrics_latency_buckets),                                                     \
       .aliases = "smg_http_request_duration_seconds,sgl_router_request_duration_seconds")          \
-    X(COUNTER, prompt_tokens_total, "", "Prompt tokens, as workers reported them.",                \
+    X(COUNTER, prompt_tokens_total, "", "Prompt tokens, as reported by workers.",                  \
       .aliases = "vllm:input_tokens_total")                                                        \
-    X(COUNTER, cached_tokens_total, "", "Prompt tokens found in a worker's cache, as reported.")   \
-    X(COUNTER, predicted_cached_tokens_total, "", "The same, as the index predicted.")             \
+    X(COUNTER, cached_tokens_total, "",                                                            \
+      "Prompt tokens found in a worker's cache, as reported by workers.")                          \
+    X(COUNTER, predicted_cached_tokens_total, "",                                                  \
+      "Prompt tokens found in a worker's cache, as predicted by the index.")                       \
     X(COUNTER, output_tokens_total, "",                                                            \
-      "Tokens generated: as reported, or else one for each event of a stream.",                    \
+      "Tokens generated: as reported by workers, else one for each event of a stream.",            \
       .aliases = "vllm:output_tokens_total")                                                       \
-    X(COUNTER, prefix_blocks_total, "", "Prefix blocks of the prompts that were sent to workers.") \
+    X(COUNTER, prefix_blocks_total, "", "Prefix blocks of prompts that were sent to workers.")     \
     X(COUNTER, matched_prefix_blocks_total, "",                                                    \
-      "Of these, blocks that the chosen worker held, as the index believed.")                      \
+      "Prefix blocks of sent prompts that the chosen worker held, according to the index.")        \
     X(COUNTER, prompts_hit_total, "", "Prompts sent to a worker that held some of their blocks.",  \
       .aliases = "sgl_router_cache_hits_total")                                                    \
     X(COUNTER, prompts_missed_total, "",                                                           \
       "Prompts sent to a worker that held none of their blocks.",                                  \
       .aliases = "sgl_router_cache_misses_total")                                                  \
-    X(COUNTER, retries_total, "reason", "Attempts on another worker, by what the one before did.", \
+    X(COUNTER, retries_total, "reason",                                                            \
+      "Attempts on another worker, by the failure of the attempt before.",                         \
       .aliases = "sgl_router_retries_total,smg_worker_retries_total")                              \
     X(COUNTER, retry_budget_exhausted_total, "outcome",                                            \
-      "Requests that were not tried again at once because too many others were: they waited, "     \
-      "were "                                                                                      \
-      "given up, or the error that their worker answered was passed on.")                          \
+      "Requests not retried at once because the retry budget was used up: they waited, were "      \
+      "given up, or the error of their worker was passed on.")                                     \
     X(GAUGE, requests_waiting, "",                                                                 \
-      "Requests that wait because every worker is at its limit or out of service.",                \
+      "Requests waiting because every worker is at its limit or out of service.",                  \
       .aliases = "smg_scheduler_queue_depth")                                                      \
-    X(HISTOGRAM, queue_wait_seconds, "", "What those waited, served or not.",                      \
+    X(HISTOGRAM, queue_wait_seconds, "", "Time that requests waited for a worker, served or not.", \
       METRIC_BUCKETS(metrics_latency_buckets), .aliases = "smg_scheduler_queue_wait_seconds")      \
     X(COUNTER, requests_refused_total, "limit",                                                    \
-      "Requests refused before a worker was asked, by what refused them: an option, a key's own "  \
-      "limit (key), a key that is missing or unknown, a body that cannot be read.",                \
+      "Requests refused before a worker was asked, by the limit: an option, a key's own limit "    \
+      "(key), a missing or unknown key, an unreadable body.",                                      \
       .aliases = "smg_http_rate_limit_total")                                                      \
     X(COUNTER, requests_forbidden_total, "why",                                                    \
       "Requests refused because they may not be forwarded: for their path, a field of their "      \
-      "body, "                                                                                     \
-      "an explanation that they ask for, or because they had passed this router before (loop).")   \
+      "body, an explanation that they ask for, or because they had passed this router before "     \
+      "(loop).")                                                                                   \
     X(COUNTER, routers_refused_total, "",                                                          \
-      "Workers that turned out to be routers, this one or another, and are not used.")             \
+      "Workers rejected because they are routers, this one or another.")                           \
     X(COUNTER, poison_suspected_total, "stage",                                                    \
-      "Requests given up as what workers die of: found when they lost workers, or refused "        \
-      "because the same client's same body had.")                                                  \
-    X(COUNTER, streams_broken_total, "",                                                           \
-      "Answers that a worker broke off after their first byte.")                                   \
-    X(COUNTER, client_aborts_total, "", "Clients that left before the end of their answer.")       \
-    X(GAUGE, workers, "state", "Workers, all and eligible.", .aliases = "smg_worker_pool_size")    \
+      "Requests given up because they seem to kill workers: found when they lost workers, or "     \
+      "refused because the same body of the same client had.")                                     \
+    X(COUNTER, streams_broken_total, "", "Answers broken off by a worker after the first byte.")   \
+    X(COUNTER, client_aborts_total, "",                                                            \
+      "Requests whose client left before the end of the answer.")                                  \
+    X(GAUGE, workers, "state", "Workers, by state: all, and eligible ones.",                       \
+      .aliases = "smg_worker_pool_size")                                                           \
     X(GAUGE, tls_certificate_expiry_timestamp_seconds, "side",                                     \
-      "When the certificate shown to clients, or to workers, ends: seconds since 1970.")           \
+      "Expiry of the certificate shown to clients or to workers, in seconds since 1970.")          \
     X(GAUGE, index_bytes, "",                                                                      \
-      "Memory in use by the prefix index and the simulated LRUs. Resident is all that is "         \
-      "reserved where that is 128 MiB or more.")                                                   \
+      "Memory in use by the prefix index and the simulated LRUs. From 128 MiB on, all that is "    \
+      "reserved is resident.")                                                                     \
     X(GAUGE, index_entries, "", "(block, worker) pairs in the prefix index.",                      \
       .aliases = "sgl_router_tree_size")                                                           \
-    X(GAUGE, index_blocks, "", "Different blocks among them.")                                     \
+    X(GAUGE, index_blocks, "", "Different blocks in the prefix index.")                            \
     X(COUNTER, index_evictions_total, "",                                                          \
-      "Pairs forgotten, coldest first: their worker is believed full, or the index is.")           \
-    X(COUNTER, index_refused_total, "", "Pairs that found no room: all others were in use.")       \
-    X(GAUGE, inflight, "model",                                                                    \
-      "Requests of each model, sent to a worker from here and not ended.")                         \
-    X(GAUGE, queue_depth, "model", "Requests of each model that wait here for a worker.")          \
+      "Index pairs forgotten, coldest first, because their worker is presumably full, or the "     \
+      "index is.")                                                                                 \
+    X(COUNTER, index_refused_total, "", "Index pairs not entered because all others were in use.") \
+    X(GAUGE, inflight, "model", "Requests in flight from this router, by model.")                  \
+    X(GAUGE, queue_depth, "model", "Requests waiting in this router for a worker, by model.")      \
     X(GAUGE, saturation, "model",                                                                  \
-      "How full the workers of each model are, 0 to 1, and 1 while requests wait: scale on it, "   \
-      "at 0.7.")                                                                                   \
-    X(GAUGE, bytes_per_token, "model", "Prompt bytes to a token, as learned.")                     \
+      "Load of the workers of a model, 0 to 1, and 1 while requests wait. Scale on it, at 0.7.")   \
+    X(GAUGE, bytes_per_token, "model", "Prompt bytes per token of a model, as learned.")           \
     X(HISTOGRAM, decision_seconds, "",                                                             \
-      "Match, choice and account of a request, one in 64 measured.",                               \
+      "Time to match, choose and account a request; one in 64 is measured.",                       \
       METRIC_BUCKETS(router_decision_buckets))                                                     \
     X(HISTOGRAM, loop_lag_seconds, "loop",                                                         \
-      "How late an event loop's timers are: what everything on it waits. Of the loops that carry " \
-      "requests, and of the one that controls.",                                                   \
+      "Lateness of the timers of an event loop, which delays every request on it: of the loops "   \
+      "that carry requests, and of the control loop.",                                             \
       METRIC_BUCKETS(metrics_seconds_buckets))                                                     \
     X(HISTOGRAM, loop_turn_seconds, "loop",                                                        \
-      "The longest turn of an event loop in each tenth of a second: what one callback made all "   \
-      "others wait.",                                                                              \
+      "Longest turn of an event loop in each tenth of a second: the delay that one callback "      \
+      "causes to all others.",                                                                     \
       METRIC_BUCKETS(metrics_seconds_buckets))                                                     \
     X(COUNTER, lock_wait_seconds_total, "",                                                        \
-      "Time that event loops have waited for the registry's lock.", .scale = 1e-9)                 \
-    X(COUNTER, lock_contended_total, "", "How often they had to.")                                 \
+      "Time that event loops waited for the registry's lock.", .scale = 1e-9)                      \
+    X(COUNTER, lock_contended_total, "",                                                           \
+      "Times that an event loop had to wait for the registry's lock.")                             \
     X(COUNTER, decision_log_dropped_total, "",                                                     \
-      "Decisions that were not logged for want of room, in memory or on disk.")                    \
+      "Decisions not logged because memory or disk had no room.")                                  \
     X(COUNTER, log_lines_dropped_total, "",                                                        \
-      "Log lines that were not written because whoever reads them is slow, or gone.")              \
+      "Log lines dropped because their reader is slow or gone.")                                   \
     X(GAUGE, followed_workers, "",                                                                 \
-      "Workers that tell, just now, what other routers have sent them.")                           \
+      "Workers whose event stream with the requests of other routers is connected.")               \
     X(GAUGE, shared_requests_in_flight, "",                                                        \
-      "Requests of other routers on these workers: with our own, the sum of the loads.")           \
-    X(COUNTER, shared_events_total, "kind", "What workers told of requests, our own among them.")  \
+      "Requests of other routers in flight on the workers of this one.")                           \
+    X(COUNTER, shared_events_total, "kind",                                                        \
+      "Request events received from workers, for this router's requests too.")                     \
     X(COUNTER, shared_gaps_total, "",                                                              \
-      "Times that some of it was lost: too far behind, for too long without a connection.")        \
-    X(HISTOGRAM, shared_lag_seconds, "",                                                           \
-      "How much later than by the shortest way such an event came.")                               \
-    X(GAUGE, redis_connected, "", "1 while --share-redis is written to and followed.")             \
+      "Times that request events of a worker were lost: too far behind, or too long without a "    \
+      "connection.")                                                                               \
+    X(HISTOGRAM, shared_lag_seconds, "", "Delay of a request event over the fastest one.")         \
+    X(GAUGE, redis_connected, "", "1 while the stream at --share-redis is written to and read.")   \
     X(COUNTER, redis_events_total, "",                                                             \
-      "What other routers told there of requests to workers that are not ours.")                   \
-    X(COUNTER, redis_dropped_total, "", "Entries of ours that it did not take.")                   \
-    X(COUNTER, worker_restarts_total, "", "Launched workers that were started again.")             \
+      "Events received from other routers through --share-redis.")                                 \
+    X(COUNTER, redis_dropped_total, "", "Events of this router that --share-redis did not take.")  \
+    X(COUNTER, worker_restarts_total, "", "Restarts of launched workers.")                         \
     X(GAUGE, discovery_stale_seconds, "source",                                                    \
-      "Since a source (kubernetes, dns) last knew the workers to be what it told; 0 while it "     \
-      "does.")                                                                                     \
+      "Time since a source (kubernetes, dns) last confirmed its set of workers; 0 while it is "    \
+      "connected.")                                                                                \
     X(GAUGE, discovery_workers, "source,state",                                                    \
-      "Workers found: used, draining, and left out for their role or for want of a port or "       \
-      "place.")                                                                                    \
-    X(COUNTER, discovery_updates_total, "source",                                                  \
-      "Times that a source told which workers it finds.")                                          \
-    X(COUNTER, discovery_refused_total, "source",                                                  \
-      "Objects and answers of a source that could not be used.")
+      "Workers found by a source: used, draining, and left out for their role, a missing port, "   \
+      "or --max-workers.")                                                                         \
+    X(COUNTER, discovery_updates_total, "source", "Updates of the set of workers, by source.")     \
+    X(COUNTER, discovery_refused_total, "source", "Objects and answers rejected from a source.")
 
 /* Ejections of each worker have a label more, the reason: enum breaker_cause. */
 #define ROUTER_EJECTIONS_NAME "worker_ejections_total"
@@ -139,43 +143,52 @@ extern const double router_decision_buckets[ROUTER_DECISION_BUCKETS]; /* 500 ns 
 #define ROUTER_WORKER_METRICS(X)                                                                   \
     X(GAUGE, worker_in_flight, "Requests in flight on each worker: L of the cost.",                \
       "smg_worker_requests_active,sgl_router_worker_load", v->in_flight)                           \
-    X(GAUGE, worker_shared_in_flight, "Of these, requests that other routers sent.", "",           \
-      v->n_mirrored)                                                                               \
-    X(GAUGE, worker_followed, "1 while it is heard of those.", "", v->is_followed)                 \
-    X(GAUGE, worker_pending, "Of these, requests without a first token.", "", v->n_pending)        \
+    X(GAUGE, worker_shared_in_flight,                                                              \
+      "Requests in flight on each worker that other routers sent.", "", v->n_mirrored)             \
+    X(GAUGE, worker_followed, "1 while the event stream of the worker is connected.", "",          \
+      v->is_followed)                                                                              \
+    X(GAUGE, worker_pending, "Requests in flight on each worker without a first token.", "",       \
+      v->n_pending)                                                                                \
     X(GAUGE, worker_eligible, "1 when the worker may be picked.",                                  \
       "smg_worker_health,sgl_router_worker_health", v->is_described && v->reasons == 0)            \
     X(COUNTER, worker_requests_total, "Requests sent to each worker.",                             \
       "smg_worker_selection_total,sgl_router_processed_requests_total", (double)v->n_sent)         \
-    X(COUNTER, worker_failures_total, "Of these, requests that failed because of it.",             \
+    X(COUNTER, worker_failures_total, "Requests sent to each worker that failed because of it.",   \
       "smg_worker_errors_total", (double)v->n_failed)                                              \
     X(GAUGE, worker_breaker_state, "0: closed. 1: open, ejected. 2: half open, on trial.",         \
       "smg_worker_cb_state,sgl_router_cb_state", v->breaker == BREAKER_TRYING ? 2 : v->breaker)    \
     X(GAUGE, worker_wait_seconds,                                                                  \
-      "Predicted prefill of what was sent and has no first token: wait of the cost.", "",          \
-      v->routing.wait_s)                                                                           \
+      "Predicted prefill time of requests sent to the worker that have no first token: wait of "   \
+      "the cost.",                                                                                 \
+      "", v->routing.wait_s)                                                                       \
     X(GAUGE, worker_memory_wait_seconds,                                                           \
       "Predicted wait for KV memory of a short request: mem of the cost.", "",                     \
       v->routing.memory_s)                                                                         \
-    X(GAUGE, worker_resident_tokens, "KV tokens that what is in flight is expected to fill.", "",  \
-      v->resident_tokens)                                                                          \
-    X(GAUGE, worker_capacity_tokens, "KV tokens that the worker declares; 0: not said.", "",       \
+    X(GAUGE, worker_resident_tokens,                                                               \
+      "KV tokens that the requests in flight are expected to fill.", "", v->resident_tokens)       \
+    X(GAUGE, worker_capacity_tokens,                                                               \
+      "KV tokens that the worker reports as its capacity; 0: not reported.", "",                   \
       (double)v->info.n_blocks * v->info.block_size)                                               \
     X(GAUGE, worker_cache_tokens,                                                                  \
-      "KV tokens that the worker declares to find again: on its device and in the tiers below.",   \
-      "", (double)(v->info.n_blocks + wire_tier_blocks(&v->info)) * v->info.block_size)            \
+      "KV tokens that the worker reports as its cache, on its device and in lower tiers.", "",     \
+      (double)(v->info.n_blocks + wire_tier_blocks(&v->info)) * v->info.block_size)                \
     X(GAUGE, worker_capacity_factor,                                                               \
-      "Factor on worker_cache_tokens in the router's books, learned from what was really cached.", \
-      "", v->routing.capacity_factor)                                                              \
-    X(GAUGE, worker_index_blocks, "Prefix blocks it is believed to hold, answers included.", "",   \
+      "Factor on worker_cache_tokens, learned from reported cache hits.", "",                      \
+      v->routing.capacity_factor)                                                                  \
+    X(GAUGE, worker_index_blocks,                                                                  \
+      "Prefix blocks of the worker in the index, those of answers included.", "",                  \
       (double)v->routing.n_held_blocks)                                                            \
-    X(GAUGE, worker_engine_running, "Requests running, as the worker or its metrics page says.",   \
+    X(GAUGE, worker_engine_running,                                                                \
+      "Requests running on the worker, as reported by it or its metrics page.",                    \
       "smg_engine_running_requests,vllm:num_requests_running",                                     \
       v->has_load ? v->load.running : (double)v->engine_running)                                   \
-    X(GAUGE, worker_engine_waiting, "Requests waiting there, likewise.",                           \
+    X(GAUGE, worker_engine_waiting,                                                                \
+      "Requests waiting on the worker, as reported by it or its metrics page.",                    \
       "smg_engine_waiting_requests,vllm:num_requests_waiting",                                     \
       v->has_load ? v->load.waiting : (double)v->engine_waiting)                                   \
-    X(GAUGE, worker_engine_kv_usage, "Share of its KV cache in use, 0 to 1, likewise.",            \
+    X(GAUGE, worker_engine_kv_usage,                                                               \
+      "Share of the KV cache of the worker in use, 0 to 1, as reported by it or its metrics "      \
+      "page.",                                                                                     \
       "smg_engine_token_usage",                                                                    \
       v->has_load && v->load.kv_total ? 1 - (double)v->load.kv_free / (double)v->load.kv_total     \
                                       : v->engine_kv_usage)

@@ -53,19 +53,20 @@ static const struct option_def rows[] = {
 
     {"tls-cert-path", OPT_STR, FIELD(tls_cert_path), .aliases = "ssl-certfile", .group = "TLS",
      .metavar = "FILE",
-     .help = "PEM certificate and chain: clients then speak https. Read again when it changes."},
+     .help = "PEM certificate and chain: clients then use https. Reloaded when it changes."},
     {"tls-key-path", OPT_STR, FIELD(tls_key_path), .aliases = "ssl-keyfile", .group = "TLS",
-     .metavar = "FILE", .help = "Its PEM key, without a passphrase. Read again when it changes."},
+     .metavar = "FILE",
+     .help = "PEM key of --tls-cert-path, without a passphrase. Reloaded when it changes."},
     {"worker-ca", OPT_STR, FIELD(worker_ca), .group = "TLS", .metavar = "PATH",
      .help = "PEM file, or folder made by 'openssl rehash', of the authorities that https:// "
              "workers are verified against. Default: the system's."},
     {"worker-cert", OPT_STR, FIELD(worker_cert), .group = "TLS", .metavar = "FILE",
      .help = "PEM certificate shown to workers that ask for one."},
     {"worker-key", OPT_STR, FIELD(worker_key), .group = "TLS", .metavar = "FILE",
-     .help = "Its PEM key, without a passphrase."},
+     .help = "PEM key of --worker-cert, without a passphrase."},
     {"worker-tls-insecure", OPT_BOOL, FIELD(worker_tls_insecure), .group = "TLS",
-     .help = "Believe any certificate of a worker. Whoever can take its address reads all prompts: "
-             "for trying things out alone."},
+     .help = "Accept any certificate of a worker. An attacker who can take over its address reads "
+             "all prompts: for trials alone."},
 
     {"worker-urls", OPT_LIST, FIELD(worker_urls), .takes_many = true, .aliases = "static-backends",
      .group = "Workers", .metavar = "URL",
@@ -81,10 +82,9 @@ static const struct option_def rows[] = {
      .group = "Workers", .help = "Most workers at once. Raising it costs memory per model."},
     {"launch", OPT_U32, FIELD(launch), .def = "0", .max = "256", .name_aliases = launch_words,
      .aliases = "dp-size", .group = "Workers", .metavar = "N|auto",
-     .help =
-         "Start this many workers here, restart them when they die, end them with "
-         "the router. Each is kept on a GPU of its own, in turn when there are fewer; without GPUs "
-         "they share the cores. auto starts one for each GPU; without GPUs, one on the CPU."},
+     .help = "Start this many workers here, restart them when they die, stop them with the "
+             "router. Each is pinned to one GPU, in turn when there are fewer GPUs; without GPUs "
+             "they share the cores. auto starts one for each GPU, or one on the CPU."},
     {"model", OPT_STR, FIELD(model), .aliases = "model-path", .group = "Workers", .metavar = "DIR",
      .help = "Model of launched workers: a folder, or org/name on the Hugging Face hub."},
     {"worker-base-port", OPT_U32, FIELD(worker_base_port), .def = "31000", .min = "1",
@@ -104,17 +104,17 @@ static const struct option_def rows[] = {
     {"service-discovery", OPT_ENUM, FIELD(service_discovery), .def = "none",
      .names = discovery_names, .name_aliases = discovery_aliases, .alone = "k8s",
      .group = "Discovery",
-     .help = "Where workers are found besides those that are named: the pods of a Kubernetes "
-             "cluster, or the addresses of a name. k8s when no word follows."},
+     .help = "Find workers in addition to the named ones: k8s, the pods of a Kubernetes cluster, "
+             "or dns, the addresses of a name. An empty value is k8s."},
     {"k8s-selector", OPT_LIST, FIELD(k8s_selector), .takes_many = true,
      .aliases = "selector,k8s-label-selector", .group = "Discovery", .metavar = "LABEL=VALUE",
-     .help = "Labels of the pods that are workers, several: each must hold. Every pod that has "
-             "them is sent requests."},
+     .help = "Labels of the pods that are workers; several must all match. Every matching pod is "
+             "sent requests."},
     {"k8s-namespace", OPT_STR, FIELD(k8s_namespace), .aliases = "service-discovery-namespace",
      .group = "Discovery", .metavar = "NAME",
-     .help = "Their namespace. Default: of the kubeconfig's context, or the router's own."},
+     .help = "Namespace of the workers. Default: the kubeconfig context's, or the router's own."},
     {"k8s-all-namespaces", OPT_BOOL, FIELD(k8s_all_namespaces), .group = "Discovery",
-     .help = "Workers of all namespaces; takes a ClusterRole."},
+     .help = "Find workers in all namespaces. Needs a ClusterRole."},
     {"k8s-port", OPT_U32, FIELD(k8s_port), .def = "0", .max = "65535",
      .aliases = "service-discovery-port", .group = "Discovery",
      .help = "Port of workers that name none in incipit.dev/ports or smg.ai/worker-ports. 0 takes "
@@ -122,7 +122,7 @@ static const struct option_def rows[] = {
     {"k8s-resource", OPT_ENUM, FIELD(k8s_resource), .def = "pods", .names = resource_names,
      .name_aliases = resource_aliases, .aliases = "k8s-service-discovery-type",
      .group = "Discovery",
-     .help = "What is watched. endpointslices of a service need no right to read pods, but have "
+     .help = "Objects to watch. endpointslices of a service need no right to read pods, but carry "
              "none of their labels and annotations."},
     {"k8s-service", OPT_STR, FIELD(k8s_service), .group = "Discovery", .metavar = "NAME",
      .help = "The service whose endpoint slices are watched."},
@@ -134,95 +134,99 @@ static const struct option_def rows[] = {
      .help = "Label that says what a pod computes: pods of role prefill, decode or encode alone "
              "are left out."},
     {"k8s-write-deletion-cost", OPT_BOOL, FIELD(k8s_write_deletion_cost), .group = "Discovery",
-     .help = "Write controller.kubernetes.io/pod-deletion-cost to pods, so that the one with the "
-             "least in its cache goes first when there shall be fewer. Takes the right to patch "
-             "pods."},
+     .help = "Write controller.kubernetes.io/pod-deletion-cost to pods, so that scale-down "
+             "removes the pod with the least in its cache first. Needs the right to patch pods."},
     {"k8s-api-server", OPT_STR, FIELD(k8s_api_server), .group = "Discovery", .metavar = "URL",
-     .help = "The API server. Default: that of the cluster the router runs in. http:// on loopback "
-             "alone, as kubectl proxy has it."},
+     .help = "URL of the Kubernetes API server. Default: the one of the cluster in which the "
+             "router runs. http:// is accepted on loopback alone, as for kubectl proxy."},
     {"k8s-token-file", OPT_STR, FIELD(k8s_token_file), .group = "Discovery", .metavar = "FILE",
-     .help = "Bearer token for it, read again when it changes. Default: the service account's."},
+     .help = "File with the bearer token for the Kubernetes API server, reloaded when it changes. "
+             "Default: the service account's."},
     {"k8s-ca-file", OPT_STR, FIELD(k8s_ca_file), .group = "Discovery", .metavar = "FILE",
-     .help = "PEM authorities it is verified against. Default: the service account's."},
+     .help = "PEM authorities that verify the Kubernetes API server. Default: the service "
+             "account's."},
     {"kubeconfig", OPT_STR, FIELD(kubeconfig), .group = "Discovery", .metavar = "FILE",
-     .help = "Server and credentials of a kubeconfig instead: tokens and client certificates, no "
+     .help = "Kubeconfig file with server and credentials: tokens and client certificates, no "
              "plug-ins."},
     {"kube-context", OPT_STR, FIELD(kube_context), .group = "Discovery", .metavar = "NAME",
-     .help = "Its context. Default: the current one."},
+     .help = "Context of --kubeconfig. Default: its current one."},
     {"worker-dns", OPT_STR, FIELD(worker_dns), .group = "Discovery", .metavar = "NAME:PORT",
-     .help = "Workers are all addresses of this name, looked up every 5 s: a headless service, "
-             "say. Needs no rights. While the name is not found the last answer holds."},
+     .help = "Name whose addresses are all workers, resolved every 5 s: a headless service, for "
+             "example. Needs no rights. While the name does not resolve, the last answer stays."},
 
     {"policy", OPT_ENUM, FIELD(policy), .def = "prefix", .names = policy_names,
      .name_aliases = policy_aliases, .aliases = "routing-logic,routing-strategy",
      .group = "Routing",
-     .help = "How a worker is chosen; all but 'prefix' are there to compare with."},
+     .help = "Policy that chooses a worker. Use 'prefix'; the others are for comparison."},
     {"beta", OPT_F64, POLICY(beta), .def = "3", .min = "0", .max = "100", .group = "Routing",
-     .help = "What a second of new prefill costs those who come after. 0 is selfish; 8 trades "
-             "latency for throughput."},
+     .help = "Cost weight of a second of new prefill for the requests that arrive later. 0 "
+             "ignores them; 8 trades latency for throughput."},
     {"kappa", OPT_F64, POLICY(kappa), .def = "0.12", .min = "0", .max = "10", .group = "Routing",
-     .help = "What it costs each request that is decoding. Higher spreads long prompts more."},
+     .help = "Cost weight of a second of new prefill for each request that is decoding on the "
+             "worker. Higher spreads long prompts more."},
     {"gamma", OPT_F64, POLICY(gamma), .def = "0.7", .min = "0", .max = "10", .group = "Routing",
-     .help = "And each request that waits there for its first token. Higher keeps long prompts "
-             "away from queues: quicker first tokens, slower whole answers."},
+     .help = "Cost weight of a second of new prefill for each request that waits on the worker "
+             "for its first token. Higher keeps long prompts away from queues: quicker first "
+             "tokens, slower whole answers."},
     {"lambda", OPT_F64, POLICY(lambda), .def = "0.3", .min = "0", .max = "10", .group = "Routing",
-     .help = "And each request in flight on the least busy worker. Higher keeps prompts where they "
-             "are cached while the whole fleet is busy: more throughput, later first tokens."},
+     .help = "Cost weight of a second of new prefill for each request in flight on the least busy "
+             "worker. Higher keeps prompts where they are cached while the whole fleet is busy: "
+             "more throughput, later first tokens."},
     {"delta", OPT_F64, POLICY(delta_s), .def = "0.005", .min = "0", .max = "10", .group = "Routing",
      .metavar = "SECONDS",
-     .help = "What one more request in a worker's batch costs. Higher evens out counts."},
+     .help = "Cost of one more request in a worker's batch. Higher evens out counts."},
     {"home-weight", OPT_F64, POLICY(home_weight), .def = "0", .min = "0", .max = "10",
      .group = "Routing",
-     .help =
-         "What a prompt that no worker is known to hold costs less at its home, which all routers "
-         "agree on, in units of its prefill. For several routers that cannot share what they "
-         "sent: 1 finds half as much again in the caches, and first tokens come a fifth later."},
+     .help = "Discount, in units of its prefill, for an uncached prompt on its home worker, which "
+             "a hash chooses equally in all routers. For several routers that share nothing: 1 "
+             "finds half as much again in the caches, and first tokens come a fifth later."},
     {"max-load-factor", OPT_F64, POLICY(max_load_factor), .def = "2", .max = "1000",
      .group = "Routing",
-     .help = "A worker with more than this many times the mean requests in flight, plus the floor, "
-             "is no candidate. Lower evens out load and costs cache hits; 0 turns it off."},
+     .help = "A worker with more than this many times the mean requests in flight, plus "
+             "--load-floor, is no candidate. Lower evens out load and costs cache hits; 0 turns "
+             "the limit off."},
     {"load-floor", OPT_F64, POLICY(load_floor), .def = "16", .min = "0", .max = "100000",
-     .group = "Routing", .help = "Requests in flight that never count as too many."},
+     .group = "Routing",
+     .help = "Requests in flight on a worker that never exclude it by --max-load-factor."},
     {"prefix-block-bytes", OPT_U32, FIELD(prefix_block_bytes), .def = "256", .min = "16",
      .max = "65536", .group = "Routing",
      .help = "Prompt bytes hashed into one prefix block. Smaller matches finer, costs memory."},
     {"max-prefix-bytes", OPT_BYTES, FIELD(max_prefix_bytes), .def = "8MiB", .min = "128",
      .max = "32MiB", .group = "Routing",
-     .help =
-         "Prompt bytes that are hashed. Prompts that differ only beyond them look the same to the "
-         "router; lower saves CPU and index memory for longer prompts, and nothing for others."},
+     .help = "Prompt bytes that are hashed. Prompts that differ only beyond them look equal to "
+             "the router. Lower saves CPU and index memory for longer prompts, and nothing for "
+             "others."},
     {"max-index-bytes", OPT_BYTES, FIELD(max_index_bytes), .def = "64MiB", .min = "1MiB",
      .group = "Routing",
-     .help = "Memory of the prefix index, per model, at most: it grows with what the workers hold. "
-             "Less forgets sooner."},
+     .help = "Most memory of the prefix index, per model; the index grows with what the workers "
+             "hold. Less forgets sooner."},
     {"prefix-hash-seed", OPT_STR, FIELD(prefix_hash_seed), .is_secret = true, .group = "Routing",
-     .help = "Secret behind the prefix hashes: random by default; give replicas the same."},
+     .help = "Secret seed of the prefix hashes. Default: random. Give replicas the same seed."},
     {"share", OPT_ENUM, FIELD(share), .def = "workers", .names = share_names, .group = "Routing",
-     .help =
-         "How routers in front of the same workers act as one. workers: each worker tells all of "
-         "them of each request; they need the same --prefix-hash-seed. none: each knows what it "
-         "sent itself, and four find half as much in caches as one."},
+     .help = "How routers in front of the same workers act as one. workers: each worker reports "
+             "every request to all routers, which need the same --prefix-hash-seed. none: each "
+             "router uses what it sent itself; four such routers get half the cache hits of one."},
 
     {"share-redis", OPT_STR, FIELD(share_redis), .metavar = "URL", .group = "Routing",
-     .help =
-         "redis://HOST[:PORT][/DATABASE], Redis or Valkey: where routers tell each other what they "
-         "sent to workers that do not tell it themselves, vLLM and SGLang. They need the same "
-         "--prefix-hash-seed, and URLs of workers."},
+     .help = "redis://HOST[:PORT][/DATABASE] of Redis or Valkey, through which routers share what "
+             "they sent to vLLM and SGLang workers. The routers need the same --prefix-hash-seed "
+             "and the same worker URLs."},
     {"share-redis-password", OPT_STR, FIELD(share_redis_password), .is_secret = true,
-     .group = "Routing", .help = "Of that server."},
+     .group = "Routing", .help = "Password of the --share-redis server."},
     {"share-redis-key", OPT_STR, FIELD(share_redis_key), .def = "incipit:requests",
-     .group = "Routing", .help = "Its stream: another one for each fleet."},
+     .group = "Routing",
+     .help = "Key of the stream on the --share-redis server. Use another one for each fleet."},
     {"share-redis-entries", OPT_U32, FIELD(share_redis_entries), .def = "20000", .min = "100",
      .max = "10000000", .group = "Routing",
-     .help =
-         "About how much the stream holds, a hundred entries a second for each busy router: what "
-         "one that starts can learn, and memory of the server."},
+     .help = "Approximate length of the --share-redis stream; a busy router adds a hundred "
+             "entries a second. Longer lets a starting router learn more, and takes memory of the "
+             "server."},
 
     {"routing-key-headers", OPT_LIST, FIELD(session_headers),
      .def = "x-smg-routing-key,x-session-id,x-aibrix-session-key",
      .aliases = "session-headers,session-key", .max = "8", .group = "Other policies",
      .metavar = "HEADER,...",
-     .help = "Request headers that name a session, the first present one counts; before "
+     .help = "Request headers that name a session; the first present one counts, before "
              "prompt_cache_key and session_id of the body. Policy session."},
     {"cache-threshold", OPT_F64, POLICY(cache_threshold), .def = "0.3", .min = "0", .max = "1",
      .aliases = "cache-match-threshold", .group = "Other policies",
@@ -230,14 +234,15 @@ static const struct option_def rows[] = {
              "cache, higher the load. Policy cache_aware."},
     {"balance-abs-threshold", OPT_U32, POLICY(balance_abs), .def = "64",
      .aliases = "spill-abs-threshold", .group = "Other policies",
-     .help = "More requests than this between the most and the least loaded worker, and the "
-             "factor below, mean balancing instead of affinity. Policy cache_aware."},
+     .help = "Difference in requests between the most and the least loaded worker above which "
+             "load is balanced, if --balance-rel-threshold is exceeded too. Policy cache_aware."},
     {"balance-rel-threshold", OPT_F64, POLICY(balance_rel), .def = "1.5", .min = "0", .max = "1000",
      .aliases = "spill-rel-threshold", .group = "Other policies",
-     .help = "And the most loaded has more than this times the least. Policy cache_aware."},
+     .help = "Ratio of requests between the most and the least loaded worker above which load is "
+             "balanced, if --balance-abs-threshold is exceeded too. Policy cache_aware."},
     {"max-tree-size", OPT_BYTES, POLICY(max_tree_bytes), .def = "67108864", .min = "1KiB",
      .max = "4GiB", .group = "Other policies",
-     .help = "Prompt text that is remembered; costs about half of that in memory. Policies "
+     .help = "Bytes of prompt text that are remembered, at half as much memory. Policies "
              "cache_aware, hash_trie."},
     {"prefix-min-match-length", OPT_U64, POLICY(prefix_min_match), .def = "0",
      .group = "Other policies", .metavar = "BYTES",
@@ -269,8 +274,8 @@ static const struct option_def rows[] = {
              "beyond look the same. Policy prefix_scorer."},
     {"aibrix-imbalance-abs-count", OPT_U32, POLICY(aibrix_imbalance_abs), .def = "8",
      .group = "Other policies",
-     .help = "More requests than this between the most and the least loaded worker: only the "
-             "least loaded are asked. Policy aibrix."},
+     .help = "Difference in requests between the most and the least loaded worker above which "
+             "only the least loaded are candidates. Policy aibrix."},
     {"aibrix-stddev-factor", OPT_F64, POLICY(aibrix_stddev_factor), .def = "1", .min = "0",
      .max = "1000", .group = "Other policies",
      .help = "A match counts up to the mean in flight and this many standard deviations. Policy "
@@ -280,7 +285,7 @@ static const struct option_def rows[] = {
      .help = "Blocks of 4 bytes that are remembered, of all workers. Policy aibrix."},
     {"aibrix-eviction-duration", OPT_MS, POLICY(aibrix_ttl_ms), .def = "20m", .min = "1s",
      .max = "24h", .group = "Other policies",
-     .help = "And how long after they were last sent. Policy aibrix."},
+     .help = "Time after which a block that was not sent again is forgotten. Policy aibrix."},
 
     {"probe-interval", OPT_MS, FIELD(probe_interval_ms), .def = "500ms", .min = "10ms", .max = "1h",
      .aliases = "health-check-interval-secs", .group = "Failures",
@@ -291,22 +296,23 @@ static const struct option_def rows[] = {
      .help = "A probe without an answer after this long is a miss."},
     {"probe-misses", OPT_U32, FIELD(probe_misses), .def = "2", .min = "1", .max = "100",
      .aliases = "health-failure-threshold", .group = "Failures",
-     .help = "Misses in a row that take a worker out."},
+     .help = "Probes missed in a row that eject a worker."},
     {"probe-hits", OPT_U32, FIELD(probe_hits), .def = "2", .min = "1", .max = "100",
      .aliases = "health-success-threshold", .group = "Failures",
-     .help = "Answers in a row that bring it back; one is enough while no worker is up."},
+     .help = "Probes answered in a row that return an ejected worker to service; one is enough "
+             "while no worker is in service."},
     {"probe-path", OPT_STR, FIELD(probe_path), .def = "/health", .aliases = "health-check-endpoint",
-     .group = "Failures", .help = "What is probed."},
+     .group = "Failures", .help = "Path of the health probe."},
     {"engine-metrics-interval", OPT_MS, FIELD(engine_metrics_interval_ms), .def = "1s", .max = "1h",
      .group = "Routing",
      .help = "How often /metrics of vLLM and SGLang workers are read, to learn their size and what "
              "they find in their caches. Shorter follows changes sooner; 0 turns it off."},
     {"slow-start", OPT_MS, FIELD(slow_start_ms), .def = "10s", .max = "1h", .group = "Failures",
-     .help = "A new or returned worker is given from a tenth to all of its share over this time. "
-             "Longer is gentler to cold caches; 0 gives it everything at once."},
+     .help = "Time over which a new or returned worker goes from a tenth to all of its share. "
+             "Longer is gentler to cold caches; 0 turns slow start off."},
     {"max-retries", OPT_U32, FIELD(max_retries), .def = "2", .max = "7",
      .aliases = "retry-max-retries,max-instance-failover-reroute-attempts", .group = "Failures",
-     .help = "Other workers tried when one fails before it has answered."},
+     .help = "Other workers tried when an attempt fails before the first byte of an answer."},
     {"retry-on", OPT_LIST, FIELD(retry_on), .def = RETRY_ON_DEFAULT, .group = "Failures",
      .metavar = "CAUSE,...",
      .help =
@@ -347,18 +353,19 @@ static const struct option_def rows[] = {
      .help = "API keys that clients must send, one a line: KEY [tenant=NAME] [rps=N] "
              "[tokens_per_s=N] [max_concurrent=N] [priority=N]. Read again when it changes."},
     {"api-key", OPT_STR, FIELD(api_key), .is_secret = true, .group = "Access",
-     .help = "One more key, without limits."},
+     .help = "One more key beside --api-keys-file, without limits."},
     {"trust-tenant-header", OPT_BOOL, FIELD(trust_tenant_header), .group = "Access",
-     .help = "Where no keys are asked for: a header says whose a request is. Only behind a gateway "
-             "that sets it."},
+     .help = "Without API keys: take the tenant of a request from --tenant-header-name. Only "
+             "behind a gateway that sets it."},
     {"tenant-header-name", OPT_STR, FIELD(tenant_header), .def = "x-smg-tenant-id",
-     .group = "Access", .help = "That header."},
+     .group = "Access",
+     .help = "Name of the header that carries the tenant, with --trust-tenant-header."},
     {"isolate-by", OPT_ENUM, FIELD(isolate_by), .def = "auto", .names = isolation_names,
      .group = "Access",
-     .help = "tenant: prompts of different tenants share no cached blocks, at the price of a "
-             "cache for each. none: all share, and any client can find out, prefix by prefix, what "
-             "others have sent. auto: tenant with --api-keys-file or --trust-tenant-header, else "
-             "none."},
+     .help = "tenant: prompts of different tenants share no cached blocks, at the cost of a "
+             "separate cache for each. none: all share, and any client can find out, prefix by "
+             "prefix, what others have sent. auto: tenant with --api-keys-file or "
+             "--trust-tenant-header, else none."},
     {"isolation-secret-file", OPT_STR, FIELD(isolation_secret_file), .group = "Access",
      .metavar = "FILE",
      .help =
@@ -366,7 +373,7 @@ static const struct option_def rows[] = {
          "has 16 characters, else from the seed in --state-dir, else random. Replicas with "
          "different secrets find nothing of each other's in the workers' caches."},
     {"isolation-secret", OPT_STR, FIELD(isolation_secret), .is_secret = true, .group = "Access",
-     .help = "The same, as text."},
+     .help = "Secret of --isolation-secret-file, as text."},
     {"worker-api-key-file", OPT_STR, FIELD(worker_api_key_file), .group = "Access",
      .metavar = "FILE",
      .help = "File whose first line that is no comment is the key that workers were given as "
@@ -374,10 +381,9 @@ static const struct option_def rows[] = {
     {"worker-api-key", OPT_STR, FIELD(worker_api_key), .is_secret = true, .env = "VLLM_API_KEY",
      .group = "Access", .help = "The key of --worker-api-key-file, as text."},
     {"admin-api-key-file", OPT_STR, FIELD(admin_api_key_file), .group = "Access", .metavar = "FILE",
-     .help = "Keys, one a line, for whoever looks at workers or changes them. Read again when it "
-             "changes."},
+     .help = "Keys, one a line, that open the admin port. Reloaded when it changes."},
     {"admin-api-key", OPT_STR, FIELD(admin_api_key), .is_secret = true, .group = "Access",
-     .help = "One more of those."},
+     .help = "One more admin key beside --admin-api-key-file."},
     {"admin-on-main", OPT_BOOL, FIELD(is_admin_on_main), .group = "Access",
      .help = "Show and change the fleet on the client port too, as with sglang-router. Needs an "
              "admin key unless that port is on loopback and open to all."},
@@ -413,9 +419,8 @@ static const struct option_def rows[] = {
          "Longer refuses less in a burst, and makes the last wait longer."},
     {"queue-timeout", OPT_MS, FIELD(queue_timeout_ms), .def = "60s", .min = "1ms", .max = "1h",
      .aliases = "queue-timeout-secs", .group = "Admission",
-     .help = "Longest wait of a request in that queue: then 503, or 429 at once when a longer one "
-             "can be "
-             "foreseen. Set it to what a first token may take for your clients."},
+     .help = "Longest wait for a worker: then 503, or 429 at once when a longer wait can be "
+             "predicted. Set it to the longest time to first token that your clients accept."},
 
     {"max-body-bytes", OPT_BYTES, FIELD(max_body_bytes), .def = "32MiB", .min = "1KiB",
      .max = "1GiB", .aliases = "max-payload-size", .group = "Limits",
@@ -438,29 +443,29 @@ static const struct option_def rows[] = {
      .help = "Time a client has to send a request's head, and a new connection to send its first "
              "byte."},
     {"idle-timeout", OPT_MS, FIELD(idle_timeout_ms), .def = "75s", .min = "10ms", .max = "1h",
-     .group = "Limits", .help = "Idle client connections are closed after it."},
+     .group = "Limits", .help = "Time after which an idle client connection is closed."},
     {"drain-timeout", OPT_MS, FIELD(drain_timeout_ms), .def = "120s", .max = "1h",
      .aliases = "shutdown-grace-period-secs", .group = "Limits",
-     .help = "How long open requests may still take, on SIGTERM or of a worker that is removed."},
+     .help = "Longest time for open requests to finish, on SIGTERM or when a worker is removed."},
     {"drain-settle", OPT_MS, FIELD(drain_settle_ms), .def = "5s", .max = "10m",
      .aliases = "drain-settle-secs", .group = "Limits",
-     .help =
-         "On SIGTERM: still accept requests for so long, not ready any more and closing each "
-         "connection with its answer, so that balancers in front can hear of it. SIGINT does not "
-         "wait."},
+     .help = "Time after SIGTERM in which new requests are still accepted while /readyz is 503 "
+             "and each answer closes its connection, so that load balancers notice. SIGINT skips "
+             "it."},
     {"state-dir", OPT_STR, FIELD(state_dir), .group = "Restarting", .metavar = "DIR",
      .help =
          "Folder of this router alone: at its end it writes there what its workers have cached, "
          "and reads it at its next start, so that conversations go on where they are; and a "
          "hash seed, unless --prefix-hash-seed is given."},
     {"handover", OPT_STR, FIELD(handover), .group = "Restarting", .metavar = "PATH",
-     .help = "Unix socket at which a router that is started with the same options takes the place "
-             "of this one: its sockets, and what it knows, without a failed request. In a folder "
-             "that only this user may write to. Not with --launch."},
+     .help = "Unix socket through which a router that is started with the same options takes over "
+             "from this one: sockets and index, without a failed request. Its folder must be "
+             "writable by this user alone. Not with --launch."},
     {"handover-wait", OPT_MS, FIELD(handover_wait_ms), .def = "10s", .min = "100ms", .max = "10m",
      .group = "Restarting",
-     .help = "How long it waits, before it takes over, until it can use every worker. Longer waits "
-             "for a slow one; the router that is running serves meanwhile."},
+     .help = "Longest time that a starting router waits for every worker before it takes over "
+             "through --handover. Longer waits for slow workers; the running router serves "
+             "meanwhile."},
 
     {"expose-worker-headers", OPT_BOOL, FIELD(expose_worker_headers), .group = "Limits",
      .help = "Relay the x-incipit-* headers of workers to clients, which then see the load and the "
@@ -470,7 +475,7 @@ static const struct option_def rows[] = {
 
     {"log-level", OPT_ENUM, FIELD(log_level), .def = "info", .names = log_level_names,
      .name_aliases = level_aliases, .group = "Logging",
-     .help = "Least important lines that are written."},
+     .help = "Lowest level of lines that are written."},
     {"log-format", OPT_ENUM, FIELD(log_format), .def = "text", .names = log_format_names,
      .group = "Logging", .help = "Lines of key=value, or one JSON object a line."},
     {"log-requests", OPT_U32, FIELD(log_requests), .def = "1", .max = "1000000000",
