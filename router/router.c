@@ -45,6 +45,8 @@
 #include "router/proxy/poison.h"
 #include "router/ready_message.h"
 #include "router/registry/registry.h"
+#include "router/registry/registry_view.h"
+#include "router/registry/registry_workers.h"
 #include "router/router_internal.h"
 #include "router/sharing/follow.h"
 #include "router/sharing/share.h"

@@ -13,7 +13,7 @@
 #include "router/fleet/fleet.h"
 #include "router/metrics/router_metrics.h"
 #include "router/options/router_options.h"
-#include "router/registry/registry.h"
+#include "router/registry/registry_view.h"
 
 enum { STATIC, FILED, KUBE, DNS, N_SOURCES };
 

@@ -14,7 +14,7 @@
 #include "router/access/refusals.h"
 #include "router/admin/admin_desk.h"
 #include "router/admin/metrics_page.h"
-#include "router/registry/registry.h"
+#include "router/registry/registry_view.h"
 
 struct place { /* where a request came in */
     const struct admin *admin;

@@ -14,6 +14,7 @@
 #include "router/admin/admin_desk_internal.h"
 #include "router/fleet/fleet.h"
 #include "router/registry/registry.h"
+#include "router/registry/registry_view.h"
 
 /* --- ids ---------------------------------------------------------------------------------------*/
 

@@ -8,6 +8,8 @@
 #include "common/http/http_client.h"
 #include "router/admin/admin_desk_internal.h"
 #include "router/registry/registry.h"
+#include "router/registry/registry_view.h"
+#include "router/registry/registry_workers.h"
 
 #define FLUSH_TIMEOUT_MS 5000
 

@@ -11,7 +11,7 @@
 #include "common/telemetry/log.h"
 #include "common/telemetry/process_stats.h"
 #include "router/metrics/router_metrics.h"
-#include "router/registry/registry.h"
+#include "router/registry/registry_view.h"
 
 static void collect_totals(struct metrics *m, struct registry *registry, struct log *log) {
     struct registry_totals t;

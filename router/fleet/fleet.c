@@ -12,6 +12,8 @@
 #include "router/access/certificates.h"
 #include "router/fleet/health.h"
 #include "router/registry/registry.h"
+#include "router/registry/registry_view.h"
+#include "router/registry/registry_workers.h"
 #include "router/registry/resolver.h"
 
 #define RETRY_US 5000000u /* before a worker that could not be added is tried again */

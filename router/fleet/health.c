@@ -11,6 +11,9 @@
 #include "common/telemetry/metrics.h"
 #include "common/text/json.h"
 #include "router/registry/registry.h"
+#include "router/registry/registry_view.h"
+#include "router/registry/registry_workers.h"
+#include "router/registry/worker_kind.h"
 
 #define STARTING_INTERVAL_US 50000u
 #define CONFIRM_INTERVAL_US  50000u /* after the first good answer of one that was out */

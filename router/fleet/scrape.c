@@ -10,6 +10,8 @@
 #include "common/telemetry/log.h"
 #include "router/fleet/engine_stats.h"
 #include "router/registry/registry.h"
+#include "router/registry/registry_view.h"
+#include "router/registry/registry_workers.h"
 
 #define MAX_CALLS      8
 #define MAX_PAGE_BYTES (4u << 20) /* histograms with many labels: some hundred KB are usual */

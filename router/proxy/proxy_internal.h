@@ -32,7 +32,9 @@
 #include "router/proxy/sse_tail.h"
 #include "router/proxy/upstream.h"
 #include "router/registry/explain.h"
-#include "router/registry/registry.h"
+#include "router/registry/registry_route.h"
+#include "router/registry/registry_view.h"
+#include "router/registry/registry_workers.h"
 
 #define MAX_ATTEMPTS   8
 #define REQUEST_ID_MAX 128

@@ -6,6 +6,7 @@
 #include "common/base/mem.h"
 #include "common/net/tls.h"
 #include "router/registry/registry.h"
+#include "router/registry/registry_route.h"
 
 #define SWEEP_US 5000000u /* how often idle connections are looked at for age */
 

@@ -11,6 +11,7 @@
 #include "common/text/json.h"
 #include "router/prompt/body_scan.h"
 #include "router/prompt/prompt_hash.h"
+#include "router/registry/registry_view.h"
 
 #define TIE_MARGIN 0.01 /* as policy/prefix.c has it */
 

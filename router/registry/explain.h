@@ -14,7 +14,7 @@
 #define ROUTER_REGISTRY_EXPLAIN_H
 
 #include "router/prompt/session_name.h"
-#include "router/registry/registry.h"
+#include "router/registry/registry_route.h"
 
 struct http_request;
 

@@ -1,6 +1,8 @@
 /* router/registry/registry.c - workers that come, change and go, and the models they serve: the control loop's
  * half. What the lock covers is in registry.h; requests are in registry_route.c. */
 #include "router/registry/registry.h"
+#include "router/registry/registry_route.h"
+#include "router/registry/registry_workers.h"
 
 #include <stdio.h>
 #include <string.h>

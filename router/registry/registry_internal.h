@@ -9,6 +9,11 @@
 #define ROUTER_REGISTRY_REGISTRY_INTERNAL_H
 
 #include "router/registry/registry.h"
+#include "router/registry/registry_remote.h"
+#include "router/registry/registry_route.h"
+#include "router/registry/registry_state.h"
+#include "router/registry/registry_view.h"
+#include "router/registry/registry_workers.h"
 
 #include <pthread.h>
 

@@ -1,5 +1,5 @@
 /* router/registry/registry_memory.c - what the registry knows of a worker and another process may use. */
-#include "router/registry/registry.h"
+#include "router/registry/registry_state.h"
 
 #include <string.h>
 

@@ -5,6 +5,8 @@
  * counted apart: the sum of the loads is n_open + n_mirrored. What they teach of a worker's health is
  * their own router's to learn. */
 #include "router/registry/registry.h"
+#include "router/registry/registry_remote.h"
+#include "router/registry/registry_workers.h"
 
 #include <assert.h>
 #include <string.h>

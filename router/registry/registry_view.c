@@ -1,5 +1,6 @@
 /* router/registry/registry_view.c - copies of what is there, made under the lock, for any thread. */
-#include "router/registry/registry.h"
+#include "router/registry/registry_view.h"
+#include "router/registry/registry_workers.h"
 
 #include <string.h>
 

@@ -30,6 +30,10 @@
 #include "common/telemetry/log.h"
 #include "router/metrics/router_metrics.h"
 #include "router/registry/registry.h"
+#include "router/registry/registry_remote.h"
+#include "router/registry/registry_route.h"
+#include "router/registry/registry_view.h"
+#include "router/registry/registry_workers.h"
 #include "router/sharing/mirrors.h"
 
 #define TICK_US          100000u

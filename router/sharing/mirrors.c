@@ -10,7 +10,7 @@
 #include "common/net/loop.h"
 #include "common/protocol/request_events.h"
 #include "common/telemetry/log.h"
-#include "router/registry/registry.h"
+#include "router/registry/registry_remote.h"
 
 #define PROMPT_MAX (UINT64_C(1) << 30) /* bytes that are believed */
 

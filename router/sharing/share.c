@@ -21,6 +21,7 @@
 #include "common/telemetry/metrics.h"
 #include "router/metrics/router_metrics.h"
 #include "router/registry/registry.h"
+#include "router/registry/registry_remote.h"
 #include "router/sharing/mirrors.h"
 
 #define FLUSH_US     10000u

@@ -8,6 +8,7 @@
 #include "common/base/mem.h"
 #include "common/net/loop.h"
 #include "common/telemetry/log.h"
+#include "router/registry/registry_view.h"
 
 #define LOOK_US     50000u
 #define PAUSE_US    1000u /* between pieces: a tenth of the lock's time is ours at most */

@@ -11,6 +11,7 @@
 #include "common/base/hash.h"
 #include "common/base/mem.h"
 #include "common/text/json.h"
+#include "router/registry/registry_view.h"
 #include "router/sharing/follow.h"
 
 #define FORMAT_VERSION 1u

@@ -18,7 +18,7 @@
 #ifndef ROUTER_UPGRADE_SNAPSHOT_H
 #define ROUTER_UPGRADE_SNAPSHOT_H
 
-#include "router/registry/registry.h"
+#include "router/registry/registry_state.h"
 #include "router/routing/prefix_lru.h"
 
 struct follow;

@@ -18,7 +18,7 @@
 #include "common/telemetry/log.h"
 #include "router/access/isolation.h"
 #include "router/fleet/fleet.h"
-#include "router/registry/registry.h"
+#include "router/registry/registry_view.h"
 #include "router/upgrade/handover.h"
 #include "router/upgrade/recall.h"
 #include "router/upgrade/service_manager.h"

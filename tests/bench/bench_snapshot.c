@@ -3,6 +3,8 @@
 #include "common/base/clock.h"
 #include "common/base/mem.h"
 #include "common/base/rng.h"
+#include "router/registry/registry_route.h"
+#include "router/registry/registry_workers.h"
 #include "router/upgrade/snapshot.h"
 
 #include <stdio.h>

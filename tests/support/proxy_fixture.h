@@ -7,6 +7,8 @@
 #include "router/metrics/router_metrics.h"
 #include "router/proxy/proxy.h"
 #include "router/registry/registry.h"
+#include "router/registry/registry_view.h"
+#include "router/registry/registry_workers.h"
 #include "tests/support/client.h"
 #include "tests/support/cm.h"
 #include "tests/support/fake_worker.h"

@@ -6,6 +6,8 @@
 #include "common/http/http_server.h"
 #include "common/net/loop.h"
 #include "router/registry/registry.h"
+#include "router/registry/registry_view.h"
+#include "router/registry/registry_workers.h"
 #include "tests/support/client.h"
 #include "tests/support/cm.h"
 

@@ -8,6 +8,7 @@
 #include "router/fleet/fleet.h"
 #include "router/fleet/health.h"
 #include "router/registry/registry.h"
+#include "router/registry/registry_view.h"
 #include "tests/support/cm.h"
 #include "tests/support/pods.h"
 #include "tests/support/support.h"

@@ -8,6 +8,8 @@
 #include "common/net/loop.h"
 #include "router/fleet/scrape.h"
 #include "router/registry/registry.h"
+#include "router/registry/registry_view.h"
+#include "router/registry/registry_workers.h"
 #include "tests/support/client.h"
 
 #include <signal.h>

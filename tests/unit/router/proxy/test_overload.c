@@ -11,6 +11,8 @@
 #include "common/base/rng.h"
 #include "common/net/mailbox.h"
 #include "router/registry/registry.h"
+#include "router/registry/registry_route.h"
+#include "router/registry/registry_workers.h"
 #include "tests/support/support.h"
 
 #include <math.h>

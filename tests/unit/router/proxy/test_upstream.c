@@ -5,7 +5,7 @@
 #include "common/base/mem.h"
 #include "common/net/loop.h"
 #include "router/proxy/upstream.h"
-#include "router/registry/registry.h"
+#include "router/registry/registry_route.h"
 #include "tests/support/client.h"
 #include "tests/support/fake_worker.h"
 

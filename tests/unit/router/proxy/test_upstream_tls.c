@@ -7,7 +7,7 @@
 #include "common/net/loop.h"
 #include "common/net/tls.h"
 #include "router/proxy/upstream.h"
-#include "router/registry/registry.h"
+#include "router/registry/registry_route.h"
 #include "tests/support/certs.h"
 #include "tests/support/client.h"
 

@@ -5,6 +5,7 @@
 #include "router/admin/metrics_page.h"
 #include "router/metrics/router_metrics.h"
 #include "router/registry/explain.h"
+#include "router/registry/registry_workers.h"
 
 #include <stdio.h>
 #include <string.h>

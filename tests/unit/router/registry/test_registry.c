@@ -4,6 +4,9 @@
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "router/registry/registry.h"
+#include "router/registry/registry_route.h"
+#include "router/registry/registry_view.h"
+#include "router/registry/registry_workers.h"
 #include "tests/support/support.h"
 
 #include <arpa/inet.h>

@@ -6,6 +6,10 @@
 #include "common/base/rng.h"
 #include "common/net/loop.h"
 #include "router/registry/registry.h"
+#include "router/registry/registry_remote.h"
+#include "router/registry/registry_route.h"
+#include "router/registry/registry_view.h"
+#include "router/registry/registry_workers.h"
 #include "tests/support/support.h"
 
 #include <pthread.h>

@@ -7,6 +7,8 @@
 #include "common/net/loop.h"
 #include "common/protocol/request_events.h"
 #include "router/registry/registry.h"
+#include "router/registry/registry_view.h"
+#include "router/registry/registry_workers.h"
 #include "tests/support/cm.h"
 #include "tests/support/support.h"
 

@@ -12,6 +12,9 @@
 #include "common/protocol/request_events.h"
 #include "router/metrics/router_metrics.h"
 #include "router/registry/registry.h"
+#include "router/registry/registry_route.h"
+#include "router/registry/registry_view.h"
+#include "router/registry/registry_workers.h"
 #include "tests/support/cm.h"
 #include "tests/support/fake_redis.h"
 

@@ -5,6 +5,9 @@
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "common/net/loop.h"
+#include "router/registry/registry_route.h"
+#include "router/registry/registry_view.h"
+#include "router/registry/registry_workers.h"
 #include "router/upgrade/recall.h"
 #include "tests/support/client.h"
 
