@@ -3,8 +3,8 @@
 #define ROUTER_REGISTRY_REGISTRY_VIEW_H
 
 #include "common/protocol/wire.h"
-#include "router/registry/breaker.h"
 #include "router/registry/registry.h"
+#include "router/routing/breaker.h"
 
 struct registry_view { /* a copy */
     uint32_t id;

@@ -3,9 +3,9 @@
 #define ROUTER_REGISTRY_REGISTRY_WORKERS_H
 
 #include "common/protocol/wire.h"
-#include "router/registry/breaker.h"
-#include "router/registry/outcomes.h"
 #include "router/registry/registry.h"
+#include "router/routing/breaker.h"
+#include "router/routing/outcomes.h"
 
 /* Adds a worker, at the address that was found for its name and from now on at no other. It is not
  * eligible (WORKER_STARTING) until described. Its id is the smallest that is free, which keeps masks of

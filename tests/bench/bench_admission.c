@@ -6,7 +6,7 @@
 #include "common/base/clock.h"
 #include "common/base/mem.h"
 #include "common/base/rng.h"
-#include "router/registry/admission.h"
+#include "router/routing/admission.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* router/registry/breaker.h - when to stop sending to a worker, and when to try again.
+/* router/routing/breaker.h - when to stop sending to a worker, and when to try again.
  *
  *                 failed                  its pause is over               a request was sent
  *      CLOSED ------------> OPEN ------------------------------> HALF_OPEN ------------> TRYING
@@ -17,8 +17,8 @@
  * than time: then the pause is 1 s, and doubles to 60 s.
  *
  * Pure: time is an argument. Owner: registry, under its lock. */
-#ifndef ROUTER_REGISTRY_BREAKER_H
-#define ROUTER_REGISTRY_BREAKER_H
+#ifndef ROUTER_ROUTING_BREAKER_H
+#define ROUTER_ROUTING_BREAKER_H
 
 #include "common/base/base.h"
 

@@ -1,5 +1,5 @@
-/* router/registry/breaker.c - four states, six events. */
-#include "router/registry/breaker.h"
+/* router/routing/breaker.c - four states, six events. */
+#include "router/routing/breaker.h"
 
 const char *const breaker_cause_names[BREAKER_N_CAUSES] = {
     [BREAKER_UNREACHED] = "unreachable",

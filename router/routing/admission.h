@@ -1,4 +1,4 @@
-/* router/registry/admission.h - who waits when every worker is full, and who is sent next.
+/* router/routing/admission.h - who waits when every worker is full, and who is sent next.
  *
  * One per model, beside its routing and under the same lock. A request that finds all workers with
  * enough in flight waits here; when one has less the next is popped. The order:
@@ -22,8 +22,8 @@
  *
  * A pure library: no clock, no lock, no allocation after creation. Deadlines are the owner's: it
  * removes who has waited too long. */
-#ifndef ROUTER_REGISTRY_ADMISSION_H
-#define ROUTER_REGISTRY_ADMISSION_H
+#ifndef ROUTER_ROUTING_ADMISSION_H
+#define ROUTER_ROUTING_ADMISSION_H
 
 #include "common/base/base.h"
 #include "common/base/list.h"

@@ -1,8 +1,8 @@
-/* tests/unit/router/registry/test_outcomes.c - who stands out among his peers, and who does not. */
+/* tests/unit/router/routing/test_outcomes.c - who stands out among his peers, and who does not. */
 #include "tests/support/cm.h"
 
 #include "common/base/rng.h"
-#include "router/registry/outcomes.h"
+#include "router/routing/outcomes.h"
 #include "tests/support/support.h"
 
 static const struct outcomes_sum good_peers = {.n_good = 300}, no_peers = {0};

@@ -1,9 +1,9 @@
-/* tests/unit/router/registry/test_admission.c - order, fairness, bounds; random steps against plain lists. */
+/* tests/unit/router/routing/test_admission.c - order, fairness, bounds; random steps against plain lists. */
 #include "tests/support/cm.h"
 
 #include "common/base/mem.h"
 #include "common/base/rng.h"
-#include "router/registry/admission.h"
+#include "router/routing/admission.h"
 #include "tests/support/support.h"
 
 #include <stdlib.h>

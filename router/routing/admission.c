@@ -1,4 +1,4 @@
-/* router/registry/admission.c - bands of flows of tickets.
+/* router/routing/admission.c - bands of flows of tickets.
  *
  * A flow is a tenant within a band. While it has tickets it is in two heaps of its band: by
  * `start`, the virtual time at which its first ticket's service begins, and by how many tickets it
@@ -7,7 +7,7 @@
  * flow that has run empty keeps its place in time while the band has not caught up with it, on the
  * list of idle ones: else a tenant with one request at a time would always be served at once. The
  * oldest idle flow is given to a new tenant when none is spare. */
-#include "router/registry/admission.h"
+#include "router/routing/admission.h"
 
 #include "common/base/heap.h"
 #include "common/base/map.h"
