@@ -9,7 +9,7 @@
 #include "common/net/loop.h"
 #include "common/net/mailbox.h"
 #include "common/protocol/wire.h"
-#include "common/telemetry/heartbeat.h"
+#include "common/telemetry/loop_lag.h"
 #include "router/access/keys.h"
 #include "router/access/refusals.h"
 #include "router/admin/admin.h"
@@ -30,7 +30,7 @@ struct frontend {
     struct keys *keys;
     struct refusals *refusals;
     struct loop_timer settle, deadline;
-    struct heartbeat heartbeat;
+    struct loop_lag loop_lag;
     struct mail drain, hurry;
     struct mailbox *control;
     _Atomic uint64_t settle_us, drain_timeout_us;
@@ -204,9 +204,9 @@ enum status frontend_create(struct frontend **out, const struct frontend_config 
         if (st != ST_OK) error_prefix(err, "--host, --port");
     }
     if (st != ST_OK) goto fail;
-    heartbeat_start(&f->heartbeat, f->loop,
-                    metric_part(metrics, METRICS_GET(metrics, ROUTER_loop_lag_seconds, "proxy")),
-                    metric_part(metrics, METRICS_GET(metrics, ROUTER_loop_turn_seconds, "proxy")));
+    loop_lag_start(&f->loop_lag, f->loop,
+                   metric_part(metrics, METRICS_GET(metrics, ROUTER_loop_lag_seconds, "proxy")),
+                   metric_part(metrics, METRICS_GET(metrics, ROUTER_loop_turn_seconds, "proxy")));
     f->proxy = proxy_create(f->loop, registry, metrics, log, &config->proxy);
     *out = f;
     return ST_OK;
@@ -287,7 +287,7 @@ void frontend_destroy(struct frontend *f) {
     mailbox_close(f->answers);
     if (f->loop) loop_turn(f->loop, 0); /* they are recycled on the next turn */
     proxy_destroy(f->proxy);
-    heartbeat_stop(&f->heartbeat);
+    loop_lag_stop(&f->loop_lag);
     loop_timer_fini(&f->settle);
     loop_timer_fini(&f->deadline);
     loop_destroy(f->loop);

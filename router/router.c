@@ -26,7 +26,7 @@
 #include "common/net/file_watch.h"
 #include "common/net/loop.h"
 #include "common/net/mailbox.h"
-#include "common/telemetry/heartbeat.h"
+#include "common/telemetry/loop_lag.h"
 #include "router/access/certificates.h"
 #include "router/access/isolation.h"
 #include "router/access/keys.h"
@@ -426,9 +426,9 @@ static enum status build_control(struct router *r, struct error *err) {
     if (st != ST_OK) return st;
     http_client_trust(r->client, &trust);
     if ((st = take_worker_key(r, err)) != ST_OK) return st;
-    heartbeat_start(&r->heartbeat, r->loop,
-                    METRICS_GET(r->metrics, ROUTER_loop_lag_seconds, "control"),
-                    METRICS_GET(r->metrics, ROUTER_loop_turn_seconds, "control"));
+    loop_lag_start(&r->loop_lag, r->loop,
+                   METRICS_GET(r->metrics, ROUTER_loop_lag_seconds, "control"),
+                   METRICS_GET(r->metrics, ROUTER_loop_turn_seconds, "control"));
     loop_timer_init(&r->tick, r->loop, on_tick, r);
     loop_timer_init(&r->deadline, r->loop, end_loop, r);
     on_tick(r); /* before the first worker is heard of: slow starts begin at a time */
@@ -596,7 +596,7 @@ void router_destroy(struct router *r) {
     follow_destroy(r->follow);
     share_destroy(r->share);
     http_client_destroy(r->client);
-    heartbeat_stop(&r->heartbeat);
+    loop_lag_stop(&r->loop_lag);
     loop_timer_fini(&r->tick);
     loop_timer_fini(&r->deadline);
     if (r->box) mailbox_take(r->box, &unread);

@@ -6,7 +6,7 @@
 #define ROUTER_ROUTER_INTERNAL_H
 
 #include "common/net/loop.h"
-#include "common/telemetry/heartbeat.h"
+#include "common/telemetry/loop_lag.h"
 #include "router/access/isolation.h"
 #include "router/access/keys.h"
 #include "router/admin/admin.h"
@@ -46,7 +46,7 @@ struct router {
     uint64_t hash_secret; /* of prompts */
     char name[32];        /* in Via and /server_info, another one in each life: "incipit-1f..." */
     uint64_t origin;      /* ours, for other routers; 0: nothing is shared */
-    struct heartbeat heartbeat;
+    struct loop_lag loop_lag;
     struct error fatal;
     uint64_t started_us, n_restarts_counted;
     uint32_t n_signals; /* to end */

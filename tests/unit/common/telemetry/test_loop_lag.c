@@ -1,8 +1,8 @@
-/* tests/unit/common/telemetry/test_heartbeat.c - a loop that is held up is seen to be late. */
+/* tests/unit/common/telemetry/test_loop_lag.c - a loop that is held up is seen to be late. */
 #include "tests/support/cm.h"
 
 #include "common/base/clock.h"
-#include "common/telemetry/heartbeat.h"
+#include "common/telemetry/loop_lag.h"
 #include "common/telemetry/metrics.h"
 
 static const struct metric_def rows[] = {{METRIC_HISTOGRAM, "lag_seconds", "", "Lag."},
@@ -19,13 +19,13 @@ static void hold(void *arg) {
 static void the_longest_turn_is_seen_though_no_ring_is_late(void **state) {
     struct metrics *m = metrics_create(rows, 2);
     struct metric *turn = metric_part(m, metrics_at(m, 1));
-    struct heartbeat beat;
+    struct loop_lag beat;
     struct loop_task task;
     struct loop *loop;
 
     (void)state;
     assert_int_equal(loop_create(&loop, NULL), ST_OK);
-    heartbeat_start(&beat, loop, metric_part(m, metrics_at(m, 0)), turn);
+    loop_lag_start(&beat, loop, metric_part(m, metrics_at(m, 0)), turn);
     while (metric_count(turn) == 0)
         loop_turn(loop, 20000);
     loop_task_init(&task, hold, NULL);
@@ -33,7 +33,7 @@ static void the_longest_turn_is_seen_though_no_ring_is_late(void **state) {
     while (metric_count(turn) == 1)
         loop_turn(loop, 20000);
     assert_true(metric_value(turn) >= 0.03);
-    heartbeat_stop(&beat);
+    loop_lag_stop(&beat);
     loop_destroy(loop);
     metrics_destroy(m);
 }
@@ -41,14 +41,14 @@ static void the_longest_turn_is_seen_though_no_ring_is_late(void **state) {
 static void a_loop_that_is_held_up_is_late(void **state) {
     struct metrics *m = metrics_create(rows, 2);
     struct metric *lag = metric_part(m, metrics_at(m, 0));
-    struct heartbeat beat = {0};
+    struct loop_lag beat = {0};
     struct loop *loop;
     uint64_t until_us;
 
     (void)state;
-    heartbeat_stop(&beat); /* a zeroed one is fine */
+    loop_lag_stop(&beat); /* a zeroed one is fine */
     assert_int_equal(loop_create(&loop, NULL), ST_OK);
-    heartbeat_start(&beat, loop, lag, metric_part(m, metrics_at(m, 1)));
+    loop_lag_start(&beat, loop, lag, metric_part(m, metrics_at(m, 1)));
     while (metric_count(lag) == 0)
         loop_turn(loop, 20000);
     assert_true(metric_value(lag) >= 0);
@@ -59,7 +59,7 @@ static void a_loop_that_is_held_up_is_late(void **state) {
     loop_turn(loop, 1000);
     assert_int_equal(metric_count(lag), 2);
     assert_true(metric_value(lag) >= 0.199);
-    heartbeat_stop(&beat);
+    loop_lag_stop(&beat);
     loop_destroy(loop);
     metrics_destroy(m);
 }
