@@ -29,7 +29,7 @@
 #include "router/proxy/answer.h"
 #include "router/proxy/proxy.h"
 #include "router/proxy/retry.h"
-#include "router/proxy/sse_tail.h"
+#include "router/proxy/sse_usage.h"
 #include "router/proxy/upstream.h"
 #include "router/registry/explain.h"
 #include "router/registry/registry_route.h"
@@ -132,7 +132,7 @@ struct exchange {
     struct http_head head;
     struct http_body body;
     struct route_feedback feedback;
-    struct sse_tail said; /* what its body says of tokens */
+    struct sse_usage said; /* what its body says of tokens */
     uint64_t first_token_us;
     uint64_t sent_bytes;
     uint64_t seen_bytes, seen_us; /* of a stream: how far it was, and when (proxy_watch.c) */

@@ -144,7 +144,7 @@ static bool check_payload(struct exchange *x, struct str payload, bool is_all) {
     bool had_error = x->said.has_error;
     enum answer_fault fault = ANSWER_FINE;
 
-    sse_tail_feed(&x->said, payload);
+    sse_usage_feed(&x->said, payload);
     if (!is_success(x) || !x->is_safe || x->fault != ANSWER_FINE) return true;
     if (x->is_sse) {
         fault = judge_stream(x, payload, had_error);
@@ -240,7 +240,7 @@ void proxy_break_off(struct exchange *x, enum break_cause cause) {
     proxy_account(x, true, causes[cause].outcome);
     if (causes[cause].outcome == OUTCOME_BROKEN) metric_inc(x->proxy->streams_broken);
     if (says_so) {
-        if (sse_tail_is_amid_event(&x->said)) send_payload(x, STR("\n\n"));
+        if (sse_usage_is_amid_event(&x->said)) send_payload(x, STR("\n\n"));
         send_payload(x, causes[cause].event);
         if (x->is_chunked) http_raw_write(req, STR("0\r\n\r\n"));
     }
@@ -323,7 +323,7 @@ static bool take_head(struct exchange *x, const char *data) {
     x->feedback.cached_tokens = token_header(x, data, STR(WIRE_CACHED_TOKENS));
     x->is_sse = str_starts(content_type, STR("text/event-stream"));
     x->is_json = str_starts(content_type, STR("application/json"));
-    sse_tail_init(&x->said, x->is_sse);
+    sse_usage_init(&x->said, x->is_sse);
     proxy_build_client_head(x, data);
     if (buf_status(&x->out) != ST_OK) {
         on_malformed(x);

@@ -1,29 +1,29 @@
-/* router/proxy/sse_tail.c - two readers side by side: lines, and numbers behind names.
+/* router/proxy/sse_usage.c - two readers side by side: lines, and numbers behind names.
  *
  * Lines are judged by their first bytes, straight from the payload when they lie whole in it.
  *
  * Numbers are looked for at each '_', which is rare in text and has memchr's speed. What lies across
  * the border of two payloads is found in the carry and the next payload's beginning put together;
  * what is found twice that way is the same number again, or more of its digits. */
-#include "router/proxy/sse_tail.h"
+#include "router/proxy/sse_usage.h"
 
 #include <string.h>
 
 #define BLANKS_MAX 4
 #define DIGITS_MAX 10 /* so that a name, its blanks and its number are shorter than the carry */
 
-void sse_tail_init(struct sse_tail *t, bool is_stream) {
-    memset(t, 0, offsetof(struct sse_tail, head)); /* of what is kept, n_head and n_carry tell */
+void sse_usage_init(struct sse_usage *t, bool is_stream) {
+    memset(t, 0, offsetof(struct sse_usage, head)); /* of what is kept, n_head and n_carry tell */
     t->prompt_tokens = t->cached_tokens = t->completion_tokens = -1;
     t->is_stream = is_stream;
 }
 
-int64_t sse_tail_tokens(const struct sse_tail *t) {
+int64_t sse_usage_tokens(const struct sse_usage *t) {
     if (t->completion_tokens >= 0) return t->completion_tokens;
     return t->n_events ? (int64_t)t->n_events : -1;
 }
 
-bool sse_tail_is_amid_event(const struct sse_tail *t) {
+bool sse_usage_is_amid_event(const struct sse_usage *t) {
     return t->has_lines || t->n_head > 0;
 }
 
@@ -60,7 +60,7 @@ static void read_number(struct str s, size_t i, int64_t *out) {
     if (i > begin) *out = MIN(value, INT32_MAX);
 }
 
-static void find_numbers(struct sse_tail *t, struct str s, char before) {
+static void find_numbers(struct sse_usage *t, struct str s, char before) {
     static const struct str end = {"_tokens\"", 8};
     const char *p = s.ptr, *last = s.ptr + s.len;
 
@@ -80,30 +80,30 @@ static void find_numbers(struct sse_tail *t, struct str s, char before) {
 
 /* A name that begins with the very first byte of a full carry was complete before: a backslash in
  * front keeps it from being looked at without what came before it. */
-static void find_across(struct sse_tail *t, struct str payload) {
-    char joint[2 * SSE_TAIL_CARRY_BYTES];
-    size_t n = MIN(payload.len, SSE_TAIL_CARRY_BYTES);
+static void find_across(struct sse_usage *t, struct str payload) {
+    char joint[2 * SSE_USAGE_CARRY_BYTES];
+    size_t n = MIN(payload.len, SSE_USAGE_CARRY_BYTES);
 
     memcpy(joint, t->carry, t->n_carry);
     memcpy(joint + t->n_carry, payload.ptr, n);
     find_numbers(t, (struct str){joint, t->n_carry + n},
-                 t->n_carry == SSE_TAIL_CARRY_BYTES ? '\\' : '\n');
+                 t->n_carry == SSE_USAGE_CARRY_BYTES ? '\\' : '\n');
 }
 
 /* Nothing reaches across the end of a line. */
-static void keep_carry(struct sse_tail *t, struct str payload) {
+static void keep_carry(struct sse_usage *t, struct str payload) {
     size_t old;
 
     if (payload.ptr[payload.len - 1] == '\n') {
         t->n_carry = 0;
         return;
     }
-    if (payload.len >= SSE_TAIL_CARRY_BYTES) {
-        memcpy(t->carry, payload.ptr + payload.len - SSE_TAIL_CARRY_BYTES, SSE_TAIL_CARRY_BYTES);
-        t->n_carry = SSE_TAIL_CARRY_BYTES;
+    if (payload.len >= SSE_USAGE_CARRY_BYTES) {
+        memcpy(t->carry, payload.ptr + payload.len - SSE_USAGE_CARRY_BYTES, SSE_USAGE_CARRY_BYTES);
+        t->n_carry = SSE_USAGE_CARRY_BYTES;
         return;
     }
-    old = MIN(t->n_carry, SSE_TAIL_CARRY_BYTES - payload.len);
+    old = MIN(t->n_carry, SSE_USAGE_CARRY_BYTES - payload.len);
     memmove(t->carry, t->carry + t->n_carry - old, old);
     memcpy(t->carry + old, payload.ptr, payload.len);
     t->n_carry = (uint8_t)(old + payload.len);
@@ -127,7 +127,7 @@ static bool is_error_data(struct str data) {
     return str_starts(data, STR("{\"error\"")) || str_starts(data, STR("{\"object\":\"error\""));
 }
 
-static void take_data(struct sse_tail *t, struct str data) {
+static void take_data(struct sse_usage *t, struct str data) {
     if (data.len == 0) return;
     if (str_eq(data, STR("[DONE]"))) {
         t->has_done = true;
@@ -139,8 +139,8 @@ static void take_data(struct sse_tail *t, struct str data) {
     }
 }
 
-/* A line, or its first SSE_TAIL_HEAD_BYTES or more. */
-static void take_line(struct sse_tail *t, struct str line) {
+/* A line, or its first SSE_USAGE_HEAD_BYTES or more. */
+static void take_line(struct sse_usage *t, struct str line) {
     struct str value;
 
     if (line.len && line.ptr[line.len - 1] == '\r') line.len--;
@@ -156,13 +156,13 @@ static void take_line(struct sse_tail *t, struct str line) {
     }
 }
 
-static void hold(struct sse_tail *t, const char *p, size_t n) {
-    n = MIN(n, (size_t)SSE_TAIL_HEAD_BYTES - t->n_head);
+static void hold(struct sse_usage *t, const char *p, size_t n) {
+    n = MIN(n, (size_t)SSE_USAGE_HEAD_BYTES - t->n_head);
     memcpy(t->head + t->n_head, p, n);
     t->n_head = (uint8_t)(t->n_head + n);
 }
 
-static void read_lines(struct sse_tail *t, struct str payload) {
+static void read_lines(struct sse_usage *t, struct str payload) {
     const char *p = payload.ptr, *last = payload.ptr + payload.len, *end;
 
     while (p < last && (end = memchr(p, '\n', (size_t)(last - p))) != NULL) {
@@ -178,7 +178,7 @@ static void read_lines(struct sse_tail *t, struct str payload) {
     if (p < last) hold(t, p, (size_t)(last - p));
 }
 
-void sse_tail_feed(struct sse_tail *t, struct str payload) {
+void sse_usage_feed(struct sse_usage *t, struct str payload) {
     char before = t->n_carry ? t->carry[t->n_carry - 1] : '\n';
 
     if (payload.len == 0) return;

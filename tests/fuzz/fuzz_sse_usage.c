@@ -1,22 +1,22 @@
-/* tests/fuzz/fuzz_sse_tail.c - an answer whole and in pieces, one result. The first byte says how
+/* tests/fuzz/fuzz_sse_usage.c - an answer whole and in pieces, one result. The first byte says how
  * long the pieces are. */
-#include "router/proxy/sse_tail.h"
+#include "router/proxy/sse_usage.h"
 
 #include <stdlib.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static struct sse_tail feed(struct str s, size_t piece) {
-    struct sse_tail t;
+static struct sse_usage feed(struct str s, size_t piece) {
+    struct sse_usage t;
 
-    sse_tail_init(&t, true);
+    sse_usage_init(&t, true);
     for (size_t at = 0; at < s.len; at += piece)
-        sse_tail_feed(&t, (struct str){s.ptr + at, MIN(piece, s.len - at)});
+        sse_usage_feed(&t, (struct str){s.ptr + at, MIN(piece, s.len - at)});
     return t;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    struct sse_tail whole, pieces;
+    struct sse_usage whole, pieces;
     struct str s;
 
     if (size < 2) return 0;
@@ -27,7 +27,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         whole.cached_tokens != pieces.cached_tokens ||
         whole.completion_tokens != pieces.completion_tokens || whole.has_done != pieces.has_done ||
         whole.has_error != pieces.has_error ||
-        sse_tail_is_amid_event(&whole) != sse_tail_is_amid_event(&pieces)) {
+        sse_usage_is_amid_event(&whole) != sse_usage_is_amid_event(&pieces)) {
         abort();
     }
     return 0;

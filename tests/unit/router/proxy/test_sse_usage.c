@@ -1,9 +1,9 @@
-/* tests/unit/router/proxy/test_sse_tail.c - however the network cuts an answer, the same is learned. */
+/* tests/unit/router/proxy/test_sse_usage.c - however the network cuts an answer, the same is learned. */
 #include "tests/support/cm.h"
 #include "tests/support/support.h"
 
 #include "common/base/rng.h"
-#include "router/proxy/sse_tail.h"
+#include "router/proxy/sse_usage.h"
 
 #include <string.h>
 
@@ -13,7 +13,7 @@ struct expected {
     bool has_done, has_error;
 };
 
-static void assert_says(const struct sse_tail *t, const struct expected *e) {
+static void assert_says(const struct sse_usage *t, const struct expected *e) {
     assert_int_equal(t->n_events, e->n_events);
     assert_int_equal(t->prompt_tokens, e->prompt);
     assert_int_equal(t->cached_tokens, e->cached);
@@ -22,19 +22,19 @@ static void assert_says(const struct sse_tail *t, const struct expected *e) {
     assert_int_equal(t->has_error, e->has_error);
 }
 
-static struct sse_tail fed(struct str s, size_t first, size_t second, bool is_stream) {
-    struct sse_tail t;
+static struct sse_usage fed(struct str s, size_t first, size_t second, bool is_stream) {
+    struct sse_usage t;
 
-    sse_tail_init(&t, is_stream);
-    sse_tail_feed(&t, (struct str){s.ptr, first});
-    sse_tail_feed(&t, (struct str){s.ptr + first, second - first});
-    sse_tail_feed(&t, (struct str){s.ptr + second, s.len - second});
+    sse_usage_init(&t, is_stream);
+    sse_usage_feed(&t, (struct str){s.ptr, first});
+    sse_usage_feed(&t, (struct str){s.ptr + first, second - first});
+    sse_usage_feed(&t, (struct str){s.ptr + second, s.len - second});
     return t;
 }
 
 /* Whole, cut at every place, at every two near places, and byte by byte. */
 static void assert_learned(struct str s, bool is_stream, const struct expected *e) {
-    struct sse_tail t;
+    struct sse_usage t;
 
     for (size_t i = 0; i <= s.len; i++) {
         for (size_t k = i; k <= MIN(s.len, i + 60); k++) {
@@ -42,9 +42,9 @@ static void assert_learned(struct str s, bool is_stream, const struct expected *
             assert_says(&t, e);
         }
     }
-    sse_tail_init(&t, is_stream);
+    sse_usage_init(&t, is_stream);
     for (size_t i = 0; i < s.len; i++)
-        sse_tail_feed(&t, (struct str){s.ptr + i, 1});
+        sse_usage_feed(&t, (struct str){s.ptr + i, 1});
     assert_says(&t, e);
 }
 
@@ -117,17 +117,17 @@ static void only_data_makes_an_event(void **state) {
 }
 
 static void it_knows_whether_an_event_is_half_said(void **state) {
-    struct sse_tail t;
+    struct sse_usage t;
 
     (void)state;
-    sse_tail_init(&t, true);
-    assert_false(sse_tail_is_amid_event(&t));
-    sse_tail_feed(&t, STR("da"));
-    assert_true(sse_tail_is_amid_event(&t));
-    sse_tail_feed(&t, STR("ta: x\n"));
-    assert_true(sse_tail_is_amid_event(&t));
-    sse_tail_feed(&t, STR("\r\n"));
-    assert_false(sse_tail_is_amid_event(&t));
+    sse_usage_init(&t, true);
+    assert_false(sse_usage_is_amid_event(&t));
+    sse_usage_feed(&t, STR("da"));
+    assert_true(sse_usage_is_amid_event(&t));
+    sse_usage_feed(&t, STR("ta: x\n"));
+    assert_true(sse_usage_is_amid_event(&t));
+    sse_usage_feed(&t, STR("\r\n"));
+    assert_false(sse_usage_is_amid_event(&t));
 }
 
 /* The same by the plainest means: no '_', no carry, no pieces. */
@@ -186,7 +186,7 @@ static void random_pieces_of_random_answers_say_the_same(void **state) {
     rng_seed(&rng, support_seed());
     for (int round = 0; round < 20000; round++) {
         struct expected e = {0, -1, -1, -1, false, false};
-        struct sse_tail whole, pieces;
+        struct sse_usage whole, pieces;
         size_t n = 0;
 
         for (uint64_t k = rng_below(&rng, 24); k > 0; k--) {
@@ -196,31 +196,31 @@ static void random_pieces_of_random_answers_say_the_same(void **state) {
             n += strlen(word);
             if (n > sizeof(bytes) - 64) break;
         }
-        sse_tail_init(&whole, true);
-        sse_tail_feed(&whole, (struct str){bytes, n});
+        sse_usage_init(&whole, true);
+        sse_usage_feed(&whole, (struct str){bytes, n});
         reference((struct str){bytes, n}, &e);
         assert_int_equal(whole.prompt_tokens, e.prompt);
         assert_int_equal(whole.cached_tokens, e.cached);
         assert_int_equal(whole.completion_tokens, e.completion);
-        sse_tail_init(&pieces, true);
+        sse_usage_init(&pieces, true);
         for (size_t at = 0, step; at < n; at += step) {
             step = 1 + rng_below(&rng, 70);
             step = MIN(step, n - at);
-            sse_tail_feed(&pieces, (struct str){bytes + at, step});
+            sse_usage_feed(&pieces, (struct str){bytes + at, step});
         }
         assert_says(&pieces,
                     &(struct expected){whole.n_events, whole.prompt_tokens, whole.cached_tokens,
                                        whole.completion_tokens, whole.has_done, whole.has_error});
-        assert_int_equal(sse_tail_is_amid_event(&pieces), sse_tail_is_amid_event(&whole));
+        assert_int_equal(sse_usage_is_amid_event(&pieces), sse_usage_is_amid_event(&whole));
     }
 }
 
 static int64_t tokens_of(const char *said) {
-    struct sse_tail t;
+    struct sse_usage t;
 
-    sse_tail_init(&t, true);
-    sse_tail_feed(&t, str_of(said));
-    return sse_tail_tokens(&t);
+    sse_usage_init(&t, true);
+    sse_usage_feed(&t, str_of(said));
+    return sse_usage_tokens(&t);
 }
 
 static void tokens_are_as_reported_or_as_many_as_events(void **state) {
