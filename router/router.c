@@ -50,9 +50,9 @@
 #include "router/router_internal.h"
 #include "router/sharing/follow.h"
 #include "router/sharing/share.h"
-#include "router/sources.h"
 #include "router/upgrade/handover.h"
 #include "router/upgrade/succession.h"
+#include "router/worker_sources.h"
 
 #define TICK_US 100000u
 #define FORGIVEN_US                                                                                \
@@ -153,7 +153,7 @@ static void on_hangup(int signo, void *arg) {
     (void)signo;
     log_signal(r, "SIGHUP");
     succession_reload(r->succession, false);
-    sources_reload(r->sources);
+    worker_sources_reload(r->sources);
     file_watch_know(r->secrets);
     reload_secrets(r);
     if (r->decisions && decision_log_reopen(r->decisions, &err) != ST_OK) {
@@ -261,7 +261,7 @@ static void on_tick(void *arg) {
     metric_reach(metrics_at(r->metrics, ROUTER_decision_log_dropped_total),
                  decision_log_n_dropped(r->decisions));
     if (r->fleet) fleet_tick(r->fleet, loop_now_us(r->loop));
-    sources_tick(r->sources, r->metrics);
+    worker_sources_tick(r->sources, r->metrics);
     if (r->supervisor) {
         uint64_t n = supervisor_restarts(r->supervisor);
 
@@ -306,11 +306,11 @@ static enum status start_workers(struct router *r, struct error *err) {
 
 static enum status build_sources(struct router *r, struct error *err) {
     enum status st =
-        sources_create(&r->sources, r->loop, r->fleet, r->registry, r->log, r->options, err);
+        worker_sources_create(&r->sources, r->loop, r->fleet, r->registry, r->log, r->options, err);
 
     r->admin.sources = r->sources;
-    r->admin.is_synced = sources_are_synced;
-    sources_tick(r->sources, r->metrics); /* its gauges are there before readiness is */
+    r->admin.is_synced = worker_sources_are_synced;
+    worker_sources_tick(r->sources, r->metrics); /* its gauges are there before readiness is */
     return st;
 }
 
@@ -590,7 +590,7 @@ void router_destroy(struct router *r) {
     http_server_destroy(r->admin_server);
     scrape_destroy(r->scrape);
     admin_desk_destroy(r->desk);
-    sources_destroy(r->sources);
+    worker_sources_destroy(r->sources);
     fleet_destroy(r->fleet);
     health_destroy(r->health);
     follow_destroy(r->follow);

@@ -23,9 +23,9 @@
 #include "router/router_internal.h"
 #include "router/sharing/follow.h"
 #include "router/sharing/share.h"
-#include "router/sources.h"
 #include "router/upgrade/handover.h"
 #include "router/upgrade/succession.h"
+#include "router/worker_sources.h"
 
 #define MAX_DEFAULT_LOOPS 8
 
@@ -116,7 +116,7 @@ enum status router_build_fleet(struct router *r, struct error *err) {
     const struct router_options *o = r->options;
     struct fleet_config config = {.certificates = r->certificates,
                                   .drain_timeout_us = (uint64_t)o->drain_timeout_ms * 1000};
-    enum status st = sources_guards(&config, o, err);
+    enum status st = worker_sources_guards(&config, o, err);
 
     if (st == ST_OK) {
         st = fleet_create(&r->fleet, r->loop, r->registry, r->health, r->log, &config, err);

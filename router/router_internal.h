@@ -33,7 +33,7 @@ struct router {
     struct fleet *fleet;
     struct poison *poison;
     struct refusals *refusals;
-    struct sources *sources;
+    struct worker_sources *sources;
     struct body_budget *bodies; /* what request bodies may hold, on all ports together */
     struct http_server *admin_server;
     struct admin admin;

@@ -11,7 +11,7 @@
  *
  * No API key is an admin key. Where there is no admin key the client port shows nothing of the fleet,
  * unless --admin-on-main opens it, which is refused beyond loopback and beside API keys. Without an
- * admin key the admin port stays on loopback, too (router_refusals.c sees to both), and there a web
+ * admin key the admin port stays on loopback, too (router_options_check.c sees to both), and there a web
  * page that a user of this machine has open is kept out: a browser says where its page came from. */
 #ifndef ROUTER_ADMIN_ADMIN_H
 #define ROUTER_ADMIN_ADMIN_H
@@ -31,16 +31,16 @@ struct metrics;
 struct refusals;
 struct registry;
 struct registry_view;
-struct sources;
+struct worker_sources;
 
 struct admin {
     struct registry *registry;
     struct metrics *metrics;
     struct keys *keys; /* of those who may change things; NULL or none: nobody is asked */
     struct admin_desk *desk;
-    const struct sources *sources; /* of workers; or NULL */
+    const struct worker_sources *sources; /* of workers; or NULL */
     bool (*is_synced)(
-        const struct sources *); /* not ready before; NULL: there is nothing to wait for */
+        const struct worker_sources *); /* not ready before; NULL: there is nothing to wait for */
     struct log *log;
     struct refusals *refusals; /* who was refused, and why; NULL: not counted */
     struct dry_run dry_run;    /* of /debug/route */

@@ -82,7 +82,7 @@ struct router_options {
 extern const struct option_program router_program, router_healthcheck_program, router_drain_program;
 extern const struct option_manual router_manual; /* router_manual.c */
 
-/* ST_INVALID with a sentence when they do not go together (router_refusals.c). */
+/* ST_INVALID with a sentence when they do not go together (router_options_check.c). */
 MUST_USE enum status router_options_check(const struct router_options *o, struct error *err);
 bool router_is_loopback(const char *host);
 bool router_discovers_kube(const struct router_options *o);

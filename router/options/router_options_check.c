@@ -1,4 +1,4 @@
-/* router/options/router_refusals.c - options that are right one by one and wrong together.
+/* router/options/router_options_check.c - options that are right one by one and wrong together.
  *
  * Each is refused at start with a sentence that names the remedy: what would leave a port open, a
  * tenant unprotected or the router without work is better told before the first request. */

@@ -1,5 +1,5 @@
-/* router/sources.c - see sources.h. */
-#include "router/sources.h"
+/* router/worker_sources.c - see sources.h. */
+#include "router/worker_sources.h"
 
 #include <stdatomic.h>
 #include <stdio.h>
@@ -17,7 +17,7 @@
 
 enum { STATIC, FILED, KUBE, DNS, N_SOURCES };
 
-struct sources {
+struct worker_sources {
     struct fleet *fleet;
     struct registry *registry;
     struct log *log;
@@ -28,17 +28,17 @@ struct sources {
 /* --- what they tell ------------------------------------------------------------------------------*/
 
 static void on_static_set(const struct discovery_set *set, void *arg) {
-    fleet_set(((struct sources *)arg)->fleet, FLEET_STATIC, set);
+    fleet_set(((struct worker_sources *)arg)->fleet, FLEET_STATIC, set);
 }
 
 static void on_file_set(const struct discovery_set *set, void *arg) {
-    struct sources *s = arg;
+    struct worker_sources *s = arg;
 
     log_event(s->log, LOG_INFO, "worker_file_read", log_u64("workers", set->n));
     fleet_set(s->fleet, FLEET_FILE, set);
 }
 
-static void look_whether_synced(struct sources *s) {
+static void look_whether_synced(struct worker_sources *s) {
     struct discovery_stats stats;
 
     for (int i = KUBE; i < N_SOURCES; i++) {
@@ -50,14 +50,14 @@ static void look_whether_synced(struct sources *s) {
 }
 
 static void on_kube_set(const struct discovery_set *set, void *arg) {
-    struct sources *s = arg;
+    struct worker_sources *s = arg;
 
     fleet_set(s->fleet, FLEET_KUBE, set);
     look_whether_synced(s);
 }
 
 static void on_dns_set(const struct discovery_set *set, void *arg) {
-    struct sources *s = arg;
+    struct worker_sources *s = arg;
 
     fleet_set(s->fleet, FLEET_DNS, set);
     look_whether_synced(s);
@@ -65,7 +65,7 @@ static void on_dns_set(const struct discovery_set *set, void *arg) {
 
 /* What goes with a worker: the work it is at, and what it has cached, in blocks. */
 static double value_of(const char *url, void *arg) {
-    struct sources *s = arg;
+    struct worker_sources *s = arg;
     struct registry_view view;
     uint32_t id;
 
@@ -75,8 +75,8 @@ static double value_of(const char *url, void *arg) {
 
 /* --- building ------------------------------------------------------------------------------------*/
 
-enum status sources_guards(struct fleet_config *config, const struct router_options *o,
-                           struct error *err) {
+enum status worker_sources_guards(struct fleet_config *config, const struct router_options *o,
+                                  struct error *err) {
     enum status st = ST_OK;
 
     address_guard_init(&config->guard);
@@ -100,8 +100,8 @@ static void join(const struct option_list *list, struct buf *out) {
     buf_append_char(out, '\0');
 }
 
-static enum status create_kube(struct sources *s, struct loop *loop, const struct router_options *o,
-                               struct error *err) {
+static enum status create_kube(struct worker_sources *s, struct loop *loop,
+                               const struct router_options *o, struct error *err) {
     struct kube_config server = {.kubeconfig = o->kubeconfig,
                                  .context = o->kube_context,
                                  .api_server = o->k8s_api_server,
@@ -128,10 +128,10 @@ static enum status create_kube(struct sources *s, struct loop *loop, const struc
     return st;
 }
 
-enum status sources_create(struct sources **out, struct loop *loop, struct fleet *fleet,
-                           struct registry *registry, struct log *log,
-                           const struct router_options *o, struct error *err) {
-    struct sources *s = mem_zalloc(sizeof(*s));
+enum status worker_sources_create(struct worker_sources **out, struct loop *loop,
+                                  struct fleet *fleet, struct registry *registry, struct log *log,
+                                  const struct router_options *o, struct error *err) {
+    struct worker_sources *s = mem_zalloc(sizeof(*s));
     enum status st;
 
     s->fleet = fleet;
@@ -145,7 +145,7 @@ enum status sources_create(struct sources **out, struct loop *loop, struct fleet
         st = discovery_dns_create(&s->all[DNS], o->worker_dns, o->max_workers,
                                   DISCOVERY_DNS_POLL_US, loop, log, on_dns_set, s, err);
     if (st != ST_OK) {
-        sources_destroy(s);
+        worker_sources_destroy(s);
         return st;
     }
     look_whether_synced(s);
@@ -153,7 +153,7 @@ enum status sources_create(struct sources **out, struct loop *loop, struct fleet
     return ST_OK;
 }
 
-void sources_destroy(struct sources *s) {
+void worker_sources_destroy(struct worker_sources *s) {
     if (!s) return;
     for (int i = 0; i < N_SOURCES; i++)
         discovery_destroy(s->all[i]);
@@ -162,12 +162,12 @@ void sources_destroy(struct sources *s) {
 
 /* --- while it runs -------------------------------------------------------------------------------*/
 
-void sources_reload(struct sources *s) {
+void worker_sources_reload(struct worker_sources *s) {
     for (int i = 0; s && i < N_SOURCES; i++)
         discovery_reload(s->all[i]);
 }
 
-bool sources_are_synced(const struct sources *s) {
+bool worker_sources_are_synced(const struct worker_sources *s) {
     return !s || atomic_load_explicit(&s->are_synced, memory_order_relaxed);
 }
 
@@ -180,7 +180,7 @@ static void show(struct metrics *m, const char *source, const struct discovery_s
     metric_reach(METRICS_GET(m, ROUTER_discovery_refused_total, source), stats->n_refused);
 }
 
-void sources_tick(struct sources *s, struct metrics *m) {
+void worker_sources_tick(struct worker_sources *s, struct metrics *m) {
     struct discovery_stats stats;
 
     for (int i = KUBE; s && i < N_SOURCES; i++) {
