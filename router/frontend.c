@@ -13,7 +13,7 @@
 #include "router/access/keys.h"
 #include "router/access/refusals.h"
 #include "router/admin/admin.h"
-#include "router/admin/admin_desk.h"
+#include "router/admin/admin_commands.h"
 #include "router/metrics/router_metrics.h"
 #include "router/proxy/forward.h"
 
@@ -109,7 +109,7 @@ static void on_request(struct http_request *req, void *arg) {
 
 static void on_answer(struct mail *mail, void *arg) {
     (void)arg;
-    admin_desk_reply(mail);
+    admin_commands_reply(mail);
 }
 
 static void on_drained(void *arg) {
@@ -283,7 +283,7 @@ void frontend_destroy(struct frontend *f) {
     http_server_destroy(f->server); /* ends open exchanges */
     if (f->answers) mailbox_take(f->answers, &unread);
     while ((link = list_pop_front(&unread)) != NULL)
-        admin_desk_drop(mail_of(link));
+        admin_commands_drop(mail_of(link));
     mailbox_close(f->answers);
     if (f->loop) loop_turn(f->loop, 0); /* they are recycled on the next turn */
     proxy_destroy(f->proxy);

@@ -32,7 +32,7 @@
 #include "router/access/keys.h"
 #include "router/access/refusals.h"
 #include "router/admin/admin.h"
-#include "router/admin/admin_desk.h"
+#include "router/admin/admin_commands.h"
 #include "router/fleet/fleet.h"
 #include "router/fleet/health.h"
 #include "router/fleet/scrape.h"
@@ -482,7 +482,7 @@ enum status router_create(struct router **out, const struct router_options *opti
     r->admin.registry = r->registry;
     r->admin.wants_drain = &r->wants_drain;
     r->admin.keys = r->admin_keys;
-    r->admin.desk = r->desk;
+    r->admin.commands = r->commands;
     r->admin.is_on_main = options->is_admin_on_main;
     r->admin.name = r->name;
     r->admin.metrics = r->metrics;
@@ -589,7 +589,7 @@ void router_destroy(struct router *r) {
     succession_close(r->succession);
     http_server_destroy(r->admin_server);
     scrape_destroy(r->scrape);
-    admin_desk_destroy(r->desk);
+    admin_commands_destroy(r->commands);
     worker_sources_destroy(r->sources);
     fleet_destroy(r->fleet);
     health_destroy(r->health);

@@ -1,6 +1,6 @@
 /* router/router_build.c - the parts of a router, as its options want them.
  *
- *      registry ──▶ sharing ──▶ fleet, admin desk ──▶ frontends ──▶ admin port
+ *      registry ──▶ sharing ──▶ fleet, admin commands ──▶ frontends ──▶ admin port
  *
  * Options become the configuration of each part here and nowhere else. */
 #include <string.h>
@@ -12,7 +12,7 @@
 #include "common/http/body_budget.h"
 #include "common/telemetry/log.h"
 #include "router/access/certificates.h"
-#include "router/admin/admin_desk.h"
+#include "router/admin/admin_commands.h"
 #include "router/fleet/fleet.h"
 #include "router/frontend.h"
 #include "router/metrics/router_metrics.h"
@@ -122,7 +122,8 @@ enum status router_build_fleet(struct router *r, struct error *err) {
         st = fleet_create(&r->fleet, r->loop, r->registry, r->health, r->log, &config, err);
     }
     if (st == ST_OK) {
-        st = admin_desk_create(&r->desk, r->loop, r->registry, r->fleet, r->client, r->log, err);
+        st = admin_commands_create(&r->commands, r->loop, r->registry, r->fleet, r->client, r->log,
+                                   err);
     }
     return st;
 }

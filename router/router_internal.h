@@ -37,7 +37,7 @@ struct router {
     struct body_budget *bodies; /* what request bodies may hold, on all ports together */
     struct http_server *admin_server;
     struct admin admin;
-    struct admin_desk *desk;
+    struct admin_commands *commands;
     struct supervisor *supervisor;
     struct frontend **frontends;
     uint32_t n_frontends, n_running, n_ready;

@@ -12,7 +12,7 @@
 #include "common/text/json.h"
 #include "router/access/keys.h"
 #include "router/access/refusals.h"
-#include "router/admin/admin_desk.h"
+#include "router/admin/admin_commands.h"
 #include "router/admin/metrics_page.h"
 #include "router/registry/registry_view.h"
 
@@ -381,12 +381,12 @@ static void post_drain(struct http_request *req, void *arg) {
     http_reply(req, 202, OPENAI_JSON, STR("{\"status\":\"draining\"}"));
 }
 
-static void to_desk(struct http_request *req, void *arg) {
+static void to_commands(struct http_request *req, void *arg) {
     const struct place *place = arg;
     struct admin_asker asker;
 
     admin_ask(place->admin, req, &asker);
-    admin_desk_take(place->admin->desk, req, &asker, place->home);
+    admin_commands_take(place->admin->commands, req, &asker, place->home);
 }
 
 /* --- who may -----------------------------------------------------------------------------------*/
@@ -480,16 +480,16 @@ static const struct http_route routes[] = {
     {HTTP_GET, "/v1/models/*", get_model},
     {HTTP_GET, "/get_model_info", get_model_info},
     {HTTP_GET, "/workers", get_workers},
-    {HTTP_POST, "/workers", to_desk},
-    {HTTP_GET, "/workers/*", to_desk},
-    {HTTP_PUT, "/workers/*", to_desk},
-    {HTTP_PATCH, "/workers/*", to_desk},
-    {HTTP_DELETE, "/workers/*", to_desk},
+    {HTTP_POST, "/workers", to_commands},
+    {HTTP_GET, "/workers/*", to_commands},
+    {HTTP_PUT, "/workers/*", to_commands},
+    {HTTP_PATCH, "/workers/*", to_commands},
+    {HTTP_DELETE, "/workers/*", to_commands},
     {HTTP_GET, "/list_workers", get_list_workers},
     {HTTP_GET, "/get_loads", get_loads},
-    {HTTP_POST, "/add_worker", to_desk},
-    {HTTP_POST, "/remove_worker", to_desk},
-    {HTTP_POST, "/flush_cache", to_desk},
+    {HTTP_POST, "/add_worker", to_commands},
+    {HTTP_POST, "/remove_worker", to_commands},
+    {HTTP_POST, "/flush_cache", to_commands},
     {HTTP_POST, "/drain", post_drain},
     {0, NULL, NULL},
 };

@@ -1,7 +1,7 @@
 /* router/admin/admin.h - looking into a live router, and changing its fleet.
  *
  * One table of paths serves two ports. What is only looked at is answered on any thread, from copies
- * made under the registry's lock; what changes something goes to the control loop (admin_desk.h).
+ * made under the registry's lock; what changes something goes to the control loop (admin_commands.h).
  *
  *                                    admin port           client port
  *      probes, models, version       open                 as for clients (API keys)
@@ -21,7 +21,7 @@
 #include "common/base/status.h"
 #include "router/registry/explain.h"
 
-struct admin_desk;
+struct admin_commands;
 struct http_request;
 struct json_writer;
 struct keys;
@@ -37,7 +37,7 @@ struct admin {
     struct registry *registry;
     struct metrics *metrics;
     struct keys *keys; /* of those who may change things; NULL or none: nobody is asked */
-    struct admin_desk *desk;
+    struct admin_commands *commands;
     const struct worker_sources *sources; /* of workers; or NULL */
     bool (*is_synced)(
         const struct worker_sources *); /* not ready before; NULL: there is nothing to wait for */
@@ -60,7 +60,7 @@ MUST_USE enum status admin_check(const struct admin *admin, struct http_request 
                                  const struct mailbox *home, struct error *err);
 
 /* Answers it: one of ours, 404 or 405, or 401 or 403 to who may not. `home` is where the loop of a client port hears what
- * admin_desk_reply is to be called with; NULL: the admin port, which is on the control loop. */
+ * admin_commands_reply is to be called with; NULL: the admin port, which is on the control loop. */
 void admin_handle(const struct admin *admin, struct http_request *req, struct mailbox *home);
 
 /* One worker as JSON. */

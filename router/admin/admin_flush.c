@@ -6,7 +6,7 @@
 
 #include "common/base/mem.h"
 #include "common/http/http_client.h"
-#include "router/admin/admin_desk_internal.h"
+#include "router/admin/admin_commands_internal.h"
 #include "router/registry/registry.h"
 #include "router/registry/registry_view.h"
 #include "router/registry/registry_workers.h"
@@ -46,7 +46,7 @@ static void flush_end(struct flush_one *one, const char *why) {
     json_end_object(w);
     if (!why) {
         c->n_flushed++;
-        registry_forget_cache(c->desk->registry, one->view.id);
+        registry_forget_cache(c->commands->registry, one->view.id);
     }
     list_remove(&one->link);
     mem_free(one);
@@ -80,7 +80,7 @@ static bool flush_ask(struct flush_one *one, const char *path) {
                                           .timeout_ms = FLUSH_TIMEOUT_MS};
 
     snprintf(url, sizeof(url), "%s%s", one->view.url, path);
-    return http_client_start(one->call->desk->client, &request, on_flushed, one, NULL, NULL) ==
+    return http_client_start(one->call->commands->client, &request, on_flushed, one, NULL, NULL) ==
            ST_OK;
 }
 
@@ -93,10 +93,10 @@ void admin_flush(struct admin_call *c) {
     json_begin_object(&c->writer);
     json_put_key(&c->writer, "workers");
     json_begin_array(&c->writer);
-    for (uint32_t id = 0; id < registry_n_ids(c->desk->registry); id++) {
+    for (uint32_t id = 0; id < registry_n_ids(c->commands->registry); id++) {
         struct flush_one *one;
 
-        if (!registry_get(c->desk->registry, id, &view)) continue;
+        if (!registry_get(c->commands->registry, id, &view)) continue;
         one = mem_zalloc(sizeof(*one));
         one->call = c;
         one->view = view;

@@ -1,4 +1,4 @@
-/* router/admin/admin_desk.h - what changes the fleet over HTTP: done on the control loop, asked from any.
+/* router/admin/admin_commands.h - what changes the fleet over HTTP: done on the control loop, asked from any.
  *
  * With --admin-on-main a change may arrive on any router loop, but the fleet belongs to the control
  * loop. So a call travels: a copy of what was asked goes there by mailbox, and comes back with its
@@ -17,8 +17,8 @@
  *      POST   /add_worker?url=        200
  *      POST   /remove_worker?url=     200
  *      POST   /flush_cache            asks every worker to empty its cache; forgets it here */
-#ifndef ROUTER_ADMIN_ADMIN_DESK_H
-#define ROUTER_ADMIN_ADMIN_DESK_H
+#ifndef ROUTER_ADMIN_ADMIN_COMMANDS_H
+#define ROUTER_ADMIN_ADMIN_COMMANDS_H
 
 #include "common/base/base.h"
 #include "common/base/buf.h"
@@ -26,7 +26,7 @@
 #include "common/http/http_server.h"
 #include "router/access/keys.h"
 
-struct admin_desk;
+struct admin_commands;
 struct fleet;
 struct http_client;
 struct http_request;
@@ -37,13 +37,13 @@ struct mailbox;
 struct registry;
 
 /* Control loop. The parts outlive it, but for their own calls back: see router.c. */
-MUST_USE enum status admin_desk_create(struct admin_desk **out, struct loop *loop,
-                                       struct registry *registry, struct fleet *fleet,
-                                       struct http_client *client, struct log *log,
-                                       struct error *err);
+MUST_USE enum status admin_commands_create(struct admin_commands **out, struct loop *loop,
+                                           struct registry *registry, struct fleet *fleet,
+                                           struct http_client *client, struct log *log,
+                                           struct error *err);
 
 /* All loops that took requests have ended, or have none of them open. NULL is fine. */
-void admin_desk_destroy(struct admin_desk *desk);
+void admin_commands_destroy(struct admin_commands *commands);
 
 /* Who asks for a change, as the log names them. */
 struct admin_asker {
@@ -57,10 +57,10 @@ void admin_log_change(struct log *log, const struct admin_asker *asker, const ch
                       const char *worker, int code);
 
 /* Any loop: takes a request for one of the paths above; it will be answered. `home`: where this loop hears answers, each to be
- * given to admin_desk_reply. NULL: this is the control loop itself. */
-void admin_desk_take(struct admin_desk *desk, struct http_request *req,
-                     const struct admin_asker *asker, struct mailbox *home);
-void admin_desk_reply(struct mail *mail); /* frees the call */
-void admin_desk_drop(struct mail *mail);  /* frees it unanswered: its loop has ended */
+ * given to admin_commands_reply. NULL: this is the control loop itself. */
+void admin_commands_take(struct admin_commands *commands, struct http_request *req,
+                         const struct admin_asker *asker, struct mailbox *home);
+void admin_commands_reply(struct mail *mail); /* frees the call */
+void admin_commands_drop(struct mail *mail);  /* frees it unanswered: its loop has ended */
 
 #endif

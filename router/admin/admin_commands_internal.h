@@ -1,21 +1,21 @@
-/* router/admin/admin_desk_internal.h - a call that changes the fleet, as the files of the desk see it.
+/* router/admin/admin_commands_internal.h - a call that changes the fleet, as the files of the commands see it.
  *
- *   admin_desk.c   the way there and back; workers added, changed and removed
+ *   admin_commands.c   the way there and back; workers added, changed and removed
  *   admin_flush.c  asking every worker to empty its cache */
-#ifndef ROUTER_ADMIN_ADMIN_DESK_INTERNAL_H
-#define ROUTER_ADMIN_ADMIN_DESK_INTERNAL_H
+#ifndef ROUTER_ADMIN_ADMIN_COMMANDS_INTERNAL_H
+#define ROUTER_ADMIN_ADMIN_COMMANDS_INTERNAL_H
 
 #include "common/base/list.h"
 #include "common/http/http_parse.h"
 #include "common/net/mailbox.h"
 #include "common/text/json.h"
-#include "router/admin/admin_desk.h"
+#include "router/admin/admin_commands.h"
 #include "router/registry/address.h"
 
 #define PATH_MAX_BYTES 640 /* a worker's URL, percent-encoded */
 #define WORKER_ID_MAX  24
 
-struct admin_desk {
+struct admin_commands {
     struct registry *registry;
     struct fleet *fleet;
     struct http_client *client;
@@ -26,7 +26,7 @@ struct admin_desk {
 
 struct admin_call {
     struct mail mail;
-    struct admin_desk *desk;
+    struct admin_commands *commands;
     struct mailbox *home;
     struct http_request *req; /* the home loop's; NULL once the client has gone */
 
@@ -44,7 +44,7 @@ struct admin_call {
     struct buf answer;
     char location[16 + WORKER_ID_MAX];
 
-    struct list link; /* on desk->calls */
+    struct list link; /* on commands->calls */
     bool is_legacy;   /* answers in words */
 
     /* Of a flush. */

@@ -1,5 +1,5 @@
-/* router/admin/admin_desk.c - calls that travel to the control loop, and what is done there. */
-#include "router/admin/admin_desk.h"
+/* router/admin/admin_commands.c - calls that travel to the control loop, and what is done there. */
+#include "router/admin/admin_commands.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -11,7 +11,7 @@
 #include "common/protocol/openai.h"
 #include "common/text/json.h"
 #include "router/admin/admin.h"
-#include "router/admin/admin_desk_internal.h"
+#include "router/admin/admin_commands_internal.h"
 #include "router/fleet/fleet.h"
 #include "router/registry/registry.h"
 #include "router/registry/registry_view.h"
@@ -37,19 +37,21 @@ static bool query_value(const char *query, const char *name, char *out, size_t c
     return false;
 }
 
-static bool find_by_url(struct admin_desk *desk, const char *text, struct registry_view *out) {
+static bool find_by_url(struct admin_commands *commands, const char *text,
+                        struct registry_view *out) {
     struct address_url url;
 
     if (address_split(str_of(text), &url, NULL) != ST_OK) return false;
-    for (uint32_t id = 0; id < registry_n_ids(desk->registry); id++) {
-        if (registry_get(desk->registry, id, out) && strcmp(out->url, url.url) == 0) return true;
+    for (uint32_t id = 0; id < registry_n_ids(commands->registry); id++) {
+        if (registry_get(commands->registry, id, out) && strcmp(out->url, url.url) == 0)
+            return true;
     }
     return false;
 }
 
 /* "3-1", "3" or a URL. An id of an earlier worker at the same place finds nobody. */
-static enum status find_worker(struct admin_desk *desk, const char *text, struct registry_view *out,
-                               struct error *err) {
+static enum status find_worker(struct admin_commands *commands, const char *text,
+                               struct registry_view *out, struct error *err) {
     const char *dash = strchr(text, '-');
     struct str number = str_of(text);
     uint64_t id, incarnation = 0;
@@ -59,11 +61,11 @@ static enum status find_worker(struct admin_desk *desk, const char *text, struct
         bool has_both = dash && str_to_u64(str_of(dash + 1), &incarnation) == ST_OK;
 
         if ((has_both || !dash) && id < REGISTRY_MAX_WORKERS &&
-            registry_get(desk->registry, (uint32_t)id, out) &&
+            registry_get(commands->registry, (uint32_t)id, out) &&
             (!dash || out->incarnation == incarnation)) {
             return ST_OK;
         }
-    } else if (find_by_url(desk, text, out)) {
+    } else if (find_by_url(commands, text, out)) {
         return ST_OK;
     }
     return error_set(err, ST_NOT_FOUND, "there is no worker \"%.200s\": GET /workers lists them",
@@ -90,14 +92,14 @@ static void answer(struct admin_call *c) {
     }
 }
 
-void admin_desk_reply(struct mail *mail) {
+void admin_commands_reply(struct mail *mail) {
     struct admin_call *c = CONTAINER_OF(mail, struct admin_call, mail);
 
     answer(c);
     call_free(c);
 }
 
-void admin_desk_drop(struct mail *mail) {
+void admin_commands_drop(struct mail *mail) {
     call_free(CONTAINER_OF(mail, struct admin_call, mail));
 }
 
@@ -106,7 +108,7 @@ static void log_change(const struct admin_call *c) {
 
     if (c->method == HTTP_GET || c->method == HTTP_HEAD) return;
     snprintf(call, sizeof(call), "%s %s", http_method_name(c->method), c->path);
-    admin_log_change(c->desk->log, &c->asker, call, c->worker,
+    admin_log_change(c->commands->log, &c->asker, call, c->worker,
                      c->code ? c->code : status_http_code(c->err.status));
 }
 
@@ -119,7 +121,7 @@ void admin_call_done(struct admin_call *c, int code) {
     if (c->home) {
         mailbox_push(c->home, &c->mail);
     } else {
-        admin_desk_reply(&c->mail);
+        admin_commands_reply(&c->mail);
     }
 }
 
@@ -134,7 +136,7 @@ static void answer_worker(struct admin_call *c, int code, const char *status, co
     struct registry_view view = {0};
     struct json_writer w;
 
-    if (registry_get(c->desk->registry, id, &view)) format_id(&view, worker_id);
+    if (registry_get(c->commands->registry, id, &view)) format_id(&view, worker_id);
     if (code == 202) snprintf(c->location, sizeof(c->location), "/workers/%s", worker_id);
     json_writer_init(&w, &c->answer);
     json_begin_object(&w);
@@ -163,7 +165,7 @@ static void on_added(enum status st, uint32_t id, const struct error *err, void 
     } else if (c->is_legacy) {
         struct registry_view view = {0};
 
-        (void)registry_get(c->desk->registry, id, &view);
+        (void)registry_get(c->commands->registry, id, &view);
         buf_appendf(&c->answer, "Successfully added worker: %s", view.url);
         c->content_type = "text/plain; charset=utf-8";
         admin_call_done(c, 200);
@@ -262,7 +264,7 @@ static void post_worker(struct admin_call *c) {
         admin_call_failed(c);
         return;
     }
-    fleet_add(c->desk->fleet, FLEET_API, &worker, on_added, c);
+    fleet_add(c->commands->fleet, FLEET_API, &worker, on_added, c);
 }
 
 /* The url=... of sglang-router's calls. */
@@ -283,7 +285,7 @@ static void add_worker(struct admin_call *c) {
         admin_call_failed(c);
         return;
     }
-    fleet_add(c->desk->fleet, FLEET_API, &worker, on_added, c);
+    fleet_add(c->commands->fleet, FLEET_API, &worker, on_added, c);
 }
 
 /* --- DELETE, PATCH, GET /workers/ID; /remove_worker ----------------------------------------------*/
@@ -296,7 +298,7 @@ static void delete_worker(struct admin_call *c, const struct registry_view *view
     struct json_writer w;
 
     note_worker(c, view->url);
-    if (fleet_remove(c->desk->fleet, view->id, is_forced, &c->err) != ST_OK) {
+    if (fleet_remove(c->commands->fleet, view->id, is_forced, &c->err) != ST_OK) {
         admin_call_failed(c);
         return;
     }
@@ -319,7 +321,7 @@ static void delete_worker(struct admin_call *c, const struct registry_view *view
 }
 
 static void change_worker(struct admin_call *c, const struct registry_view *view) {
-    const struct discovery_worker *known = fleet_worker(c->desk->fleet, view->id);
+    const struct discovery_worker *known = fleet_worker(c->commands->fleet, view->id);
     struct discovery_worker worker = known ? *known : (struct discovery_worker){0};
     bool is_draining = false, says_draining = false;
     struct json *root = NULL;
@@ -329,9 +331,9 @@ static void change_worker(struct admin_call *c, const struct registry_view *view
     if (st == ST_OK) st = json_get_bool(root, "draining", &is_draining, &says_draining, &c->err);
     if (st == ST_OK) st = read_settings(root, &worker, &c->err);
     json_destroy(root);
-    if (st == ST_OK) st = fleet_change(c->desk->fleet, view->id, &worker, &c->err);
+    if (st == ST_OK) st = fleet_change(c->commands->fleet, view->id, &worker, &c->err);
     if (st == ST_OK && says_draining) {
-        st = fleet_set_draining(c->desk->fleet, view->id, is_draining, &c->err);
+        st = fleet_set_draining(c->commands->fleet, view->id, is_draining, &c->err);
     }
     if (st == ST_OK) {
         answer_worker(c, 202, "accepted", "changed", view->id);
@@ -356,7 +358,7 @@ static void on_worker_path(struct admin_call *c) {
     if (str_percent_decode(tail, text, sizeof(text)) != ST_OK) {
         error_set(&c->err, ST_INVALID, "%s is not a well-formed path", c->path);
         admin_call_failed(c);
-    } else if (find_worker(c->desk, text, &view, &c->err) != ST_OK) {
+    } else if (find_worker(c->commands, text, &view, &c->err) != ST_OK) {
         admin_call_failed(c);
     } else if (c->method == HTTP_DELETE) {
         delete_worker(c, &view);
@@ -371,7 +373,7 @@ static void remove_worker(struct admin_call *c) {
     char text[PATH_MAX_BYTES];
     struct registry_view view;
 
-    if (legacy_url(c, text) != ST_OK || find_worker(c->desk, text, &view, &c->err) != ST_OK) {
+    if (legacy_url(c, text) != ST_OK || find_worker(c->commands, text, &view, &c->err) != ST_OK) {
         admin_call_failed(c);
     } else {
         delete_worker(c, &view);
@@ -381,7 +383,7 @@ static void remove_worker(struct admin_call *c) {
 /* --- the way there and back --------------------------------------------------------------------*/
 
 static void dispatch(struct admin_call *c) {
-    list_push_back(&c->desk->calls, &c->link);
+    list_push_back(&c->commands->calls, &c->link);
     if (strcmp(c->path, "/workers") == 0) {
         post_worker(c);
     } else if (strcmp(c->path, "/add_worker") == 0) {
@@ -406,8 +408,8 @@ static void on_abort(struct http_request *req) {
     c->req = NULL;
 }
 
-void admin_desk_take(struct admin_desk *desk, struct http_request *req,
-                     const struct admin_asker *asker, struct mailbox *home) {
+void admin_commands_take(struct admin_commands *commands, struct http_request *req,
+                         const struct admin_asker *asker, struct mailbox *home) {
     struct error err = {0};
     struct admin_call *c;
 
@@ -417,7 +419,7 @@ void admin_desk_take(struct admin_desk *desk, struct http_request *req,
         return;
     }
     c = mem_zalloc(sizeof(*c));
-    c->desk = desk;
+    c->commands = commands;
     c->home = home;
     c->req = req;
     c->method = req->method;
@@ -432,45 +434,45 @@ void admin_desk_take(struct admin_desk *desk, struct http_request *req,
     req->user = c;
     req->on_abort = on_abort;
     if (home) {
-        mailbox_push(desk->box, &c->mail);
+        mailbox_push(commands->box, &c->mail);
     } else {
         dispatch(c);
     }
 }
 
-enum status admin_desk_create(struct admin_desk **out, struct loop *loop, struct registry *registry,
-                              struct fleet *fleet, struct http_client *client, struct log *log,
-                              struct error *err) {
-    struct admin_desk *desk = mem_zalloc(sizeof(*desk));
-    enum status st = mailbox_open(&desk->box, loop, on_mail, desk, err);
+enum status admin_commands_create(struct admin_commands **out, struct loop *loop,
+                                  struct registry *registry, struct fleet *fleet,
+                                  struct http_client *client, struct log *log, struct error *err) {
+    struct admin_commands *commands = mem_zalloc(sizeof(*commands));
+    enum status st = mailbox_open(&commands->box, loop, on_mail, commands, err);
 
     if (st != ST_OK) {
-        mem_free(desk);
+        mem_free(commands);
         return st;
     }
-    desk->registry = registry;
-    desk->fleet = fleet;
-    desk->client = client;
-    desk->log = log;
-    list_init(&desk->calls);
-    *out = desk;
+    commands->registry = registry;
+    commands->fleet = fleet;
+    commands->client = client;
+    commands->log = log;
+    list_init(&commands->calls);
+    *out = commands;
     return ST_OK;
 }
 
-void admin_desk_destroy(struct admin_desk *desk) {
+void admin_commands_destroy(struct admin_commands *commands) {
     struct list unread, *link;
 
-    if (!desk) return;
+    if (!commands) return;
     list_init(&unread);
-    mailbox_take(desk->box, &unread);
+    mailbox_take(commands->box, &unread);
     while ((link = list_pop_front(&unread)) != NULL)
-        admin_desk_drop(mail_of(link));
-    while ((link = list_pop_front(&desk->calls)) != NULL) {
+        admin_commands_drop(mail_of(link));
+    while ((link = list_pop_front(&commands->calls)) != NULL) {
         struct admin_call *c = LIST_ENTRY(link, struct admin_call, link);
 
         admin_flush_drop(c);
         call_free(c);
     }
-    mailbox_close(desk->box);
-    mem_free(desk);
+    mailbox_close(commands->box);
+    mem_free(commands);
 }
