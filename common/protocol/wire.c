@@ -182,7 +182,7 @@ void wire_append_server_info(struct buf *out, const struct wire_server_info *inf
     json_field_u64(&w, "max_model_len", info->max_model_len);
     json_field_u64(&w, "max_num_seqs", info->max_num_seqs);
     json_field_bool(&w, "trusts_router", info->trusts_router);
-    json_field_u64(&w, "request_events", info->tells_requests ? 1 : 0); /* their version */
+    json_field_u64(&w, "request_events", info->publishes_events ? 1 : 0); /* their version */
     json_field_f64(&w, "prefill_tokens_per_s", info->prefill_tokens_per_s);
     json_field_f64(&w, "attn_context", info->attn_context);
     json_field_z(&w, "generation", info->generation);
@@ -274,7 +274,7 @@ static enum status read_info(const struct json *root, struct wire_server_info *i
     if (st != ST_OK) return st;
     st = json_get_u32(root, "request_events", 0, UINT32_MAX, &request_events, NULL, err);
     if (st != ST_OK) return st;
-    info->tells_requests = request_events > 0;
+    info->publishes_events = request_events > 0;
     st =
         json_get_f64(root, "prefill_tokens_per_s", 0, huge, &info->prefill_tokens_per_s, NULL, err);
     if (st != ST_OK) return st;

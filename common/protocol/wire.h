@@ -95,7 +95,7 @@ struct wire_server_info {
     uint32_t max_model_len;      /* tokens */
     uint32_t max_num_seqs;       /* requests in one batch; 0: unknown */
     bool trusts_router;          /* takes x-incipit-salt */
-    bool tells_requests;         /* takes x-incipit-chain, and has request_events.h's stream */
+    bool publishes_events;       /* takes x-incipit-chain, and has request_events.h's stream */
     double prefill_tokens_per_s; /* measured or estimated; 0: unknown */
     double attn_context;         /* tokens at which attention doubles the cost of one; 0: unknown */
     char generation[WIRE_GENERATION_MAX]; /* new at each start of the worker */

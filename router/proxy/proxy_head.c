@@ -109,7 +109,7 @@ void proxy_build_worker_head(struct exchange *x) {
     struct str client = http_request_client(x->req);
     struct str key = x->proxy->config.worker_key;
     size_t room = http_kept_max(head) + host.len + key.len + OWN_MAX;
-    bool tells = x->target.tells_requests && x->is_generation && x->proxy->config.origin;
+    bool tells = x->target.publishes_events && x->is_generation && x->proxy->config.origin;
     struct request_chain chain;
     char *to;
 

@@ -8,11 +8,11 @@
 #include "router/registry/registry.h"
 
 /* The workers that tell of their requests, by id. Returns how many; at most `max`. */
-struct registry_teller {
+struct registry_publisher {
     uint32_t id, incarnation;
     char generation[WIRE_GENERATION_MAX];
 };
-uint32_t registry_tellers(struct registry *r, struct registry_teller *out, uint32_t max);
+uint32_t registry_publishers(struct registry *r, struct registry_publisher *out, uint32_t max);
 void registry_set_followed(struct registry *r, uint32_t id, uint32_t incarnation, bool is_followed);
 
 /* The worker has a request that did not come from here: it is entered as if it had, but for the

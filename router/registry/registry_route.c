@@ -108,7 +108,7 @@ static void fill_target(struct registry *r, struct routing *routing,
     out->is_foreign = w->is_foreign;
     out->kind = w->kind;
     out->trusts_router = w->info.trusts_router;
-    out->tells_requests = w->info.tells_requests;
+    out->publishes_events = w->info.publishes_events;
     out->is_tls = w->is_tls;
     out->n_workers = w->model->n_workers;
     out->max_model_len = w->info.max_model_len;

@@ -13,10 +13,10 @@
 struct registry_target { /* where an attempt goes */
     struct routing *routing;
     uint32_t worker;
-    uint32_t incarnation; /* differs between workers that had the same id one after the other */
-    bool trusts_router;   /* takes x-incipit-salt */
-    bool tells_requests;  /* takes x-incipit-chain */
-    bool is_foreign;      /* does not show its first token before the end, unless it streams */
+    uint32_t incarnation;  /* differs between workers that had the same id one after the other */
+    bool trusts_router;    /* takes x-incipit-salt */
+    bool publishes_events; /* takes x-incipit-chain */
+    bool is_foreign;       /* does not show its first token before the end, unless it streams */
     enum worker_kind kind;
     bool is_tls;            /* and its certificate is for the host of `authority` */
     uint32_t n_workers;     /* of its model */

@@ -20,14 +20,14 @@ static struct worker *find(struct registry *r, uint32_t id, uint32_t incarnation
                                                                                            : NULL;
 }
 
-uint32_t registry_tellers(struct registry *r, struct registry_teller *out, uint32_t max) {
+uint32_t registry_publishers(struct registry *r, struct registry_publisher *out, uint32_t max) {
     uint32_t n = 0;
 
     pthread_mutex_lock(&r->lock);
     for (uint32_t id = 0; id < r->n_ids && n < max; id++) {
         const struct worker *w = &r->workers[id];
 
-        if (!w->is_used || !w->is_described || !w->info.tells_requests) continue;
+        if (!w->is_used || !w->is_described || !w->info.publishes_events) continue;
         out[n].id = id;
         out[n].incarnation = w->incarnation;
         memcpy(out[n].generation, w->info.generation, WIRE_GENERATION_MAX);

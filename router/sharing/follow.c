@@ -74,8 +74,8 @@ struct follow {
     struct log *log;
     struct follow_config config;
     struct loop_timer tick;
-    struct followed *workers;        /* by id */
-    struct registry_teller *tellers; /* of the tick at hand */
+    struct followed *workers;              /* by id */
+    struct registry_publisher *publishers; /* of the tick at hand */
     struct rng rng;
     uint32_t n_ids, n_replaying;
     struct mirrors mirrors;
@@ -362,7 +362,7 @@ static void on_patience_over(void *arg) {
 
 /* --- who is followed ------------------------------------------------------------------------------*/
 
-static void watch(struct follow *f, const struct registry_teller *t) {
+static void watch(struct follow *f, const struct registry_publisher *t) {
     struct followed *w = &f->workers[t->id];
 
     *w = (struct followed){
@@ -391,7 +391,7 @@ static void unwatch(struct followed *w) {
 }
 
 /* It lives anew, and has been described. */
-static void note_generation(struct followed *w, const struct registry_teller *t) {
+static void note_generation(struct followed *w, const struct registry_publisher *t) {
     if (strcmp(w->described, t->generation) == 0) return;
     memcpy(w->described, t->generation, sizeof(w->described));
     if (w->is_heard) drop_stream(w, "it was restarted"); /* of what is not there any more */
@@ -402,11 +402,11 @@ static void note_generation(struct followed *w, const struct registry_teller *t)
 
 static void on_tick(void *arg) {
     struct follow *f = arg;
-    uint32_t n = registry_tellers(f->registry, f->tellers, f->config.max_workers), next = 0;
+    uint32_t n = registry_publishers(f->registry, f->publishers, f->config.max_workers), next = 0;
 
     for (uint32_t id = 0; id < f->config.max_workers && (id < f->n_ids || next < n); id++) {
-        const struct registry_teller *t =
-            next < n && f->tellers[next].id == id ? &f->tellers[next] : NULL;
+        const struct registry_publisher *t =
+            next < n && f->publishers[next].id == id ? &f->publishers[next] : NULL;
         struct followed *w = &f->workers[id];
 
         if (t) next++;
@@ -443,7 +443,7 @@ struct follow *follow_create(struct loop *loop, struct http_client *client,
     f->config = *config;
     mirrors_init(&f->mirrors, loop, registry, log, &mirrors);
     f->workers = mem_calloc(config->max_workers, sizeof(*f->workers));
-    f->tellers = mem_calloc(config->max_workers, sizeof(*f->tellers));
+    f->publishers = mem_calloc(config->max_workers, sizeof(*f->publishers));
     for (uint32_t kind = REQUEST_ACCEPTED; kind < ARRAY_LEN(kinds); kind++)
         f->events[kind] = METRICS_GET(metrics, ROUTER_shared_events_total, kinds[kind]);
     f->gaps = metrics_at(metrics, ROUTER_shared_gaps_total);
@@ -459,7 +459,7 @@ void follow_destroy(struct follow *f) {
         unwatch(&f->workers[id]);
     loop_timer_fini(&f->tick);
     mem_free(f->workers);
-    mem_free(f->tellers);
+    mem_free(f->publishers);
     mem_free(f);
 }
 

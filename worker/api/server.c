@@ -168,7 +168,7 @@ static void server_info_get(struct http_request *req, void *arg) {
         .max_model_len = info->max_model_len,
         .max_num_seqs = api->max_num_seqs,
         .trusts_router = api->trusts_router,
-        .tells_requests = api->request_feed != NULL,
+        .publishes_events = api->request_feed != NULL,
         .prefill_tokens_per_s = info->device.prefill_tokens_per_s,
         .attn_context = info->device.attn_context,
     };

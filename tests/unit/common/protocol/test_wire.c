@@ -94,7 +94,7 @@ static void server_info_reads_as_written(void **state) {
         .max_model_len = 32768,
         .max_num_seqs = 48,
         .trusts_router = true,
-        .tells_requests = true,
+        .publishes_events = true,
         .prefill_tokens_per_s = 1234.5,
         .attn_context = 8192,
         .generation = "0123456789abcdef",
@@ -117,7 +117,7 @@ static void server_info_reads_as_written(void **state) {
     assert_int_equal(wire_tier_blocks(&b), UINT64_C(6000007000));
     assert_true(a.wire == b.wire && a.block_size == b.block_size && a.n_blocks == b.n_blocks &&
                 a.max_model_len == b.max_model_len && a.max_num_seqs == b.max_num_seqs &&
-                a.trusts_router == b.trusts_router && a.tells_requests == b.tells_requests &&
+                a.trusts_router == b.trusts_router && a.publishes_events == b.publishes_events &&
                 a.tensor_parallel_size == b.tensor_parallel_size &&
                 a.prefill_tokens_per_s == b.prefill_tokens_per_s &&
                 a.attn_context == b.attn_context);
@@ -161,10 +161,10 @@ static void foreign_server_info_is_judged(void **state) {
     assert_int_equal(wire_parse_server_info(STR("{\"new\":[1],\"wire\":2}"), &info, &err), ST_OK);
     assert_int_equal(info.wire, 2);
     assert_int_equal(info.n_blocks, 0);
-    assert_false(info.tells_requests);
+    assert_false(info.publishes_events);
     assert_int_equal(wire_parse_server_info(STR("{\"wire\":1,\"request_events\":2}"), &info, &err),
                      ST_OK);
-    assert_true(info.tells_requests); /* of a later version, which this one can read */
+    assert_true(info.publishes_events); /* of a later version, which this one can read */
     assert_int_equal(wire_parse_server_info(STR("{\"wire\":1,\"tiers\":{}}"), &info, &err),
                      ST_INVALID);
     assert_int_equal(wire_parse_server_info(STR("{\"wire\":1,\"tiers\":[3]}"), &info, &err),
@@ -178,7 +178,7 @@ static void foreign_server_info_is_judged(void **state) {
     assert_int_equal(wire_tier_blocks(&info), 15);
     assert_int_equal(wire_parse_server_info(STR("{\"wire\":1,\"request_events\":0}"), &info, &err),
                      ST_OK);
-    assert_false(info.tells_requests);
+    assert_false(info.publishes_events);
 }
 
 static void errors_have_one_shape(void **state) {

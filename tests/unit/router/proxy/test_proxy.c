@@ -392,7 +392,7 @@ static void describe_as_telling(struct fixture *fx, bool tells) {
     struct registry_view view;
 
     assert_true(registry_get(fx->registry, 0, &view));
-    view.info.tells_requests = tells;
+    view.info.publishes_events = tells;
     assert_int_equal(registry_describe(fx->registry, 0, &view.info, false, NULL), ST_OK);
 }
 

@@ -25,7 +25,7 @@
 #define THEIRS      9
 
 /* A worker's log as a real one keeps it, and its one reader. */
-struct teller {
+struct publisher {
     struct loop *loop;
     struct http_server *server;
     uint16_t port;
@@ -45,13 +45,13 @@ struct fixture {
     struct http_client *client;
     struct metrics *metrics;
     struct follow *follow;
-    struct teller *tellers;
+    struct publisher *publishers;
     uint32_t n, silence_ms;
 };
 
 /* --- the worker -----------------------------------------------------------------------------------*/
 
-static void say_hello(struct teller *t, bool is_gap) {
+static void say_hello(struct publisher *t, bool is_gap) {
     struct request_event e = {.kind = REQUEST_HELLO,
                               .t_us = loop_now_us(t->loop) + t->ahead_us,
                               .next = t->next,
@@ -67,13 +67,13 @@ static void say_hello(struct teller *t, bool is_gap) {
 }
 
 static void reader_left(struct http_request *req) {
-    struct teller *t = req->user;
+    struct publisher *t = req->user;
 
     if (t->reader == req) t->reader = NULL;
 }
 
 static void on_request(struct http_request *req, void *arg) {
-    struct teller *t = arg;
+    struct publisher *t = arg;
     char query[64];
     unsigned long long from;
 
@@ -104,14 +104,14 @@ static void on_request(struct http_request *req, void *arg) {
         http_stream_write(req, buf_str(&t->frames[from]));
 }
 
-static void cut(struct teller *t) {
+static void cut(struct publisher *t) {
     struct http_request *req = t->reader;
 
     t->reader = NULL;
     if (req) http_stream_break(req);
 }
 
-static void say(struct teller *t, struct request_event e) {
+static void say(struct publisher *t, struct request_event e) {
     struct buf *frame = &t->frames[t->next];
 
     assert_true(t->next < LOG_MAX - 1);
@@ -127,7 +127,7 @@ static uint64_t scheme(void) {
     return prompt_hash_scheme(1, BLOCK_BYTES);
 }
 
-static void say_accepted_at(struct teller *t, uint64_t t_us, uint64_t request, uint64_t origin,
+static void say_accepted_at(struct publisher *t, uint64_t t_us, uint64_t request, uint64_t origin,
                             uint64_t prompt, uint32_t n_blocks) {
     uint64_t chain[CHAIN_MAX];
 
@@ -143,26 +143,26 @@ static void say_accepted_at(struct teller *t, uint64_t t_us, uint64_t request, u
                                             .blocks = chain}});
 }
 
-static void say_accepted(struct teller *t, uint64_t request, uint64_t origin, uint64_t prompt,
+static void say_accepted(struct publisher *t, uint64_t request, uint64_t origin, uint64_t prompt,
                          uint32_t n_blocks) {
     say_accepted_at(t, 0, request, origin, prompt, n_blocks);
 }
 
-static void say_first(struct teller *t, uint64_t request, int64_t prompt_tokens) {
+static void say_first(struct publisher *t, uint64_t request, int64_t prompt_tokens) {
     say(t, (struct request_event){.kind = REQUEST_FIRST,
                                   .request = request,
                                   .prompt_tokens = prompt_tokens,
                                   .cached_tokens = 0});
 }
 
-static void say_ended(struct teller *t, uint64_t request, bool is_aborted) {
+static void say_ended(struct publisher *t, uint64_t request, bool is_aborted) {
     say(t, (struct request_event){.kind = REQUEST_ENDED,
                                   .request = request,
                                   .output_tokens = 10,
                                   .is_aborted = is_aborted});
 }
 
-static void open_worker(struct teller *t) {
+static void open_worker(struct publisher *t) {
     static const struct http_server_events events = {.on_request = on_request};
 
     t->server = http_server_create(t->loop, NULL, &events, t);
@@ -170,7 +170,7 @@ static void open_worker(struct teller *t) {
     t->port = http_server_port(t->server);
 }
 
-static void close_worker(struct teller *t) {
+static void close_worker(struct publisher *t) {
     t->reader = NULL;
     http_server_destroy(t->server);
     t->server = NULL;
@@ -192,12 +192,12 @@ static struct registry *create_registry(uint32_t max_in_flight) {
     return r;
 }
 
-static void describe(struct registry *r, const struct teller *t, bool tells) {
+static void describe(struct registry *r, const struct publisher *t, bool tells) {
     struct wire_server_info info = {.wire = 1,
                                     .model = "m",
                                     .block_size = 16,
                                     .n_blocks = 4000,
-                                    .tells_requests = tells,
+                                    .publishes_events = tells,
                                     .prefill_tokens_per_s = 10000};
 
     snprintf(info.generation, sizeof(info.generation), "%s", t->generation);
@@ -205,7 +205,7 @@ static void describe(struct registry *r, const struct teller *t, bool tells) {
     registry_set_reason(r, t->id, WORKER_STARTING, false);
 }
 
-static void add(struct registry *r, struct teller *t) {
+static void add(struct registry *r, struct publisher *t) {
     char url[64];
 
     snprintf(url, sizeof(url), "http://127.0.0.1:%u", t->port);
@@ -233,12 +233,12 @@ static void start_with(struct fixture *fx, uint32_t n, uint32_t max_in_flight,
     assert_int_equal(http_client_create(&fx->client, fx->loop, NULL), ST_OK);
     fx->registry = create_registry(max_in_flight);
     fx->metrics = router_metrics_create();
-    fx->tellers = mem_calloc(n, sizeof(*fx->tellers));
+    fx->publishers = mem_calloc(n, sizeof(*fx->publishers));
     for (uint32_t i = 0; i < n; i++) {
-        fx->tellers[i] = (struct teller){
+        fx->publishers[i] = (struct publisher){
             .loop = fx->loop, .generation = "g1", .oldest = 1, .next = 1, .code = 200};
-        open_worker(&fx->tellers[i]);
-        add(fx->registry, &fx->tellers[i]);
+        open_worker(&fx->publishers[i]);
+        add(fx->registry, &fx->publishers[i]);
     }
     follow_start(fx, patience_us);
 }
@@ -269,14 +269,14 @@ static void finish(struct fixture *fx) {
     registry_check(fx->registry);
     http_client_destroy(fx->client);
     for (uint32_t i = 0; i < fx->n; i++) {
-        struct teller *t = &fx->tellers[i];
+        struct publisher *t = &fx->publishers[i];
 
         t->reader = NULL;
         http_server_destroy(t->server);
         for (uint32_t k = 0; k < LOG_MAX; k++)
             buf_fini(&t->frames[k]);
     }
-    mem_free(fx->tellers);
+    mem_free(fx->publishers);
     registry_destroy(fx->registry);
     metrics_destroy(fx->metrics);
     loop_destroy(fx->loop);
@@ -319,15 +319,15 @@ static void what_others_send_is_load_and_then_content(void **state) {
 
     start(&fx, 2);
     TURN_UNTIL(fx.loop, totals(&fx).n_followed == 2);
-    say_accepted(&fx.tellers[1], 1, THEIRS, 5, 20);
+    say_accepted(&fx.publishers[1], 1, THEIRS, 5, 20);
     TURN_UNTIL(fx.loop, totals(&fx).n_mirrored == 1);
     assert_int_equal(look(&fx, 1).in_flight, 1);
     assert_int_equal(look(&fx, 1).n_pending, 1);
     assert_int_equal(totals(&fx).n_open, 0); /* none of ours */
     registry_check(fx.registry);
-    say_first(&fx.tellers[1], 1, 20 * 64);
+    say_first(&fx.publishers[1], 1, 20 * 64);
     TURN_UNTIL(fx.loop, look(&fx, 1).n_pending == 0);
-    say_ended(&fx.tellers[1], 1, false);
+    say_ended(&fx.publishers[1], 1, false);
     TURN_UNTIL(fx.loop, totals(&fx).n_mirrored == 0);
     assert_int_equal(home_of(&fx, 5, 20, &cached), 1);
     assert_true(cached > 1000);
@@ -340,10 +340,10 @@ static void our_own_are_passed_over(void **state) {
     (void)state;
 
     start(&fx, 1);
-    say_accepted(&fx.tellers[0], 1, OURS, 5, 20);
-    say_first(&fx.tellers[0], 1, 100);
-    say_accepted(&fx.tellers[0], 2, THEIRS, 6, 20);
-    say_ended(&fx.tellers[0], 1, false);
+    say_accepted(&fx.publishers[0], 1, OURS, 5, 20);
+    say_first(&fx.publishers[0], 1, 100);
+    say_accepted(&fx.publishers[0], 2, THEIRS, 6, 20);
+    say_ended(&fx.publishers[0], 1, false);
     TURN_UNTIL(fx.loop, events(&fx, "ended") == 1);
     assert_int_equal(totals(&fx).n_mirrored, 1);
     assert_int_equal(look(&fx, 0).n_sent, 0);
@@ -353,12 +353,12 @@ static void our_own_are_passed_over(void **state) {
 /* A router that starts has in the end what one has that was always there. */
 static void a_replay_gives_the_books_back(void **state) {
     struct fixture fx;
-    struct teller *t;
+    struct publisher *t;
     struct registry_totals then;
     (void)state;
 
     start(&fx, 1);
-    t = &fx.tellers[0];
+    t = &fx.publishers[0];
     for (uint64_t i = 1; i <= 500; i++) {
         say_accepted(t, i, THEIRS, i % 50, 1 + i % CHAIN_MAX);
         say_first(t, i, (int64_t)(1 + i % CHAIN_MAX) * 64);
@@ -381,11 +381,11 @@ static void a_replay_gives_the_books_back(void **state) {
 
 static void a_lost_stream_goes_on_where_it_ended(void **state) {
     struct fixture fx;
-    struct teller *t;
+    struct publisher *t;
     (void)state;
 
     start(&fx, 1);
-    t = &fx.tellers[0];
+    t = &fx.publishers[0];
     say_accepted(t, 1, THEIRS, 1, 10);
     TURN_UNTIL(fx.loop, totals(&fx).n_mirrored == 1);
     cut(t);
@@ -402,11 +402,11 @@ static void a_lost_stream_goes_on_where_it_ended(void **state) {
 
 static void without_a_stream_open_requests_are_closed(void **state) {
     struct fixture fx;
-    struct teller *t;
+    struct publisher *t;
     (void)state;
 
     start_with(&fx, 1, 0, 1000);
-    t = &fx.tellers[0];
+    t = &fx.publishers[0];
     say_accepted(t, 1, THEIRS, 1, 10);
     TURN_UNTIL(fx.loop, totals(&fx).n_mirrored == 1);
     t->code = 404;
@@ -422,12 +422,12 @@ static void without_a_stream_open_requests_are_closed(void **state) {
 
 static void who_falls_too_far_behind_goes_on_from_the_oldest(void **state) {
     struct fixture fx;
-    struct teller *t;
+    struct publisher *t;
     double cached = 0;
     (void)state;
 
     start(&fx, 2);
-    t = &fx.tellers[0];
+    t = &fx.publishers[0];
     say_accepted(t, 1, THEIRS, 1, 30);
     say_first(t, 1, 30 * 64);
     say_ended(t, 1, false);
@@ -447,11 +447,11 @@ static void who_falls_too_far_behind_goes_on_from_the_oldest(void **state) {
 
 static void a_gap_on_the_way_is_told_by_a_hello(void **state) {
     struct fixture fx;
-    struct teller *t;
+    struct publisher *t;
     (void)state;
 
     start(&fx, 1);
-    t = &fx.tellers[0];
+    t = &fx.publishers[0];
     say_accepted(t, 1, THEIRS, 1, 10);
     TURN_UNTIL(fx.loop, totals(&fx).n_mirrored == 1);
     t->next += 100;
@@ -468,11 +468,11 @@ static void a_gap_on_the_way_is_told_by_a_hello(void **state) {
 
 static void a_restarted_worker_is_replayed_once_it_is_described(void **state) {
     struct fixture fx;
-    struct teller *t;
+    struct publisher *t;
     (void)state;
 
     start(&fx, 1);
-    t = &fx.tellers[0];
+    t = &fx.publishers[0];
     say_accepted(t, 1, THEIRS, 1, 10);
     TURN_UNTIL(fx.loop, totals(&fx).n_mirrored == 1);
     close_worker(t);
@@ -492,11 +492,11 @@ static void a_restarted_worker_is_replayed_once_it_is_described(void **state) {
 /* Its probe may see that before its stream does. */
 static void the_stream_of_a_former_life_is_dropped(void **state) {
     struct fixture fx;
-    struct teller *t;
+    struct publisher *t;
     (void)state;
 
     start(&fx, 1);
-    t = &fx.tellers[0];
+    t = &fx.publishers[0];
     say_accepted(t, 1, THEIRS, 1, 10);
     say_accepted(t, 2, THEIRS, 1, 10);
     TURN_UNTIL(fx.loop, totals(&fx).n_mirrored == 2);
@@ -517,14 +517,14 @@ static void workers_that_leave_take_theirs_along(void **state) {
     (void)state;
 
     start(&fx, 2);
-    say_accepted(&fx.tellers[0], 1, THEIRS, 1, 10);
-    say_accepted(&fx.tellers[1], 1, THEIRS, 2, 10);
+    say_accepted(&fx.publishers[0], 1, THEIRS, 1, 10);
+    say_accepted(&fx.publishers[1], 1, THEIRS, 2, 10);
     TURN_UNTIL(fx.loop, totals(&fx).n_mirrored == 2);
     assert_int_equal(registry_remove(fx.registry, 0), ST_OK);
     TURN_UNTIL(fx.loop, totals(&fx).n_mirrored == 1);
-    TURN_UNTIL(fx.loop, !fx.tellers[0].reader); /* it is not listened to any more */
-    add(fx.registry, &fx.tellers[0]); /* as it was: another incarnation, from the oldest */
-    assert_int_equal(fx.tellers[0].id, 0);
+    TURN_UNTIL(fx.loop, !fx.publishers[0].reader); /* it is not listened to any more */
+    add(fx.registry, &fx.publishers[0]); /* as it was: another incarnation, from the oldest */
+    assert_int_equal(fx.publishers[0].id, 0);
     TURN_UNTIL(fx.loop, totals(&fx).n_mirrored == 2);
     finish(&fx);
 }
@@ -535,8 +535,8 @@ static void a_worker_that_does_not_tell_is_not_asked(void **state) {
 
     start(&fx, 2);
     TURN_UNTIL(fx.loop, totals(&fx).n_followed == 2);
-    describe(fx.registry, &fx.tellers[0], false); /* an older one took its place */
-    TURN_UNTIL(fx.loop, !fx.tellers[0].reader);
+    describe(fx.registry, &fx.publishers[0], false); /* an older one took its place */
+    TURN_UNTIL(fx.loop, !fx.publishers[0].reader);
     assert_int_equal(totals(&fx).n_followed, 1);
     finish(&fx);
 }
@@ -545,13 +545,13 @@ static void a_worker_that_does_not_tell_is_not_asked(void **state) {
  * It fills the index all the same, and nothing is believed to have taken no time. */
 static void what_happened_before_our_clock_began_took_unknown_time(void **state) {
     struct fixture fx;
-    struct teller *t;
+    struct publisher *t;
     double before_s, cached = 0;
     (void)state;
 
     start(&fx, 1);
     before_s = routing_load(fx.registry->models[0].routing)->mean_decode_s;
-    t = &fx.tellers[0];
+    t = &fx.publishers[0];
     t->ahead_us = 1000000;
     for (uint64_t i = 1; i <= 200; i++) {
         struct request_event e = {
@@ -575,11 +575,11 @@ static void what_happened_before_our_clock_began_took_unknown_time(void **state)
 static void a_replay_teaches_no_capacity(void **state) {
     struct routing_learned learned;
     struct fixture fx;
-    struct teller *t;
+    struct publisher *t;
     (void)state;
 
     start(&fx, 1);
-    t = &fx.tellers[0];
+    t = &fx.publishers[0];
     for (uint64_t i = 1; i <= 200; i++) {
         say_accepted(t, i, THEIRS, i, 10);
         say(t,
@@ -595,12 +595,12 @@ static void a_replay_teaches_no_capacity(void **state) {
 
 static void foreign_hashes_count_as_load_alone(void **state) {
     struct fixture fx;
-    struct teller *t;
+    struct publisher *t;
     uint64_t blocks[2] = {1 << 20, 1 << 21};
     (void)state;
 
     start(&fx, 1);
-    t = &fx.tellers[0];
+    t = &fx.publishers[0];
     say(t, (struct request_event){.kind = REQUEST_ACCEPTED,
                                   .request = 1,
                                   .chain = {.origin = THEIRS,
@@ -617,11 +617,11 @@ static void foreign_hashes_count_as_load_alone(void **state) {
 
 static void what_was_said_of_load_before_we_came_is_old(void **state) {
     struct fixture fx;
-    struct teller *t;
+    struct publisher *t;
     (void)state;
 
     start(&fx, 1);
-    t = &fx.tellers[0];
+    t = &fx.publishers[0];
     say(t, (struct request_event){.kind = REQUEST_LOAD, .load = {.running = 3, .draining = true}});
     say_accepted(t, 1, THEIRS, 1, 30);
     TURN_UNTIL(fx.loop, totals(&fx).n_mirrored == 1);
@@ -632,12 +632,12 @@ static void what_was_said_of_load_before_we_came_is_old(void **state) {
 
 static void load_and_flushes_are_heard(void **state) {
     struct fixture fx;
-    struct teller *t;
+    struct publisher *t;
     double cached = 0;
     (void)state;
 
     start(&fx, 1);
-    t = &fx.tellers[0];
+    t = &fx.publishers[0];
     say_accepted(t, 1, THEIRS, 1, 30);
     say_first(t, 1, 30 * 64);
     say_ended(t, 1, false);
@@ -681,13 +681,13 @@ static void limits_count_what_others_sent_and_its_end_is_a_place(void **state) {
     start_with(&fx, 1, 2, 60000000);
     assert_int_equal(mailbox_open(&waiting.box, fx.loop, on_mail, &waiting, NULL), ST_OK);
     waiter.box = waiting.box;
-    say_accepted(&fx.tellers[0], 1, THEIRS, 1, 10);
-    say_accepted(&fx.tellers[0], 2, THEIRS, 2, 10);
+    say_accepted(&fx.publishers[0], 1, THEIRS, 1, 10);
+    say_accepted(&fx.publishers[0], 2, THEIRS, 2, 10);
     TURN_UNTIL(fx.loop, totals(&fx).n_mirrored == 2);
     rq.now_us = loop_now_us(fx.loop);
     assert_int_equal(registry_enter(fx.registry, STR("m"), &rq, &ticket, &target, &waiter, NULL),
                      ST_AGAIN);
-    say_ended(&fx.tellers[0], 2, true);
+    say_ended(&fx.publishers[0], 2, true);
     TURN_UNTIL(fx.loop, waiting.n_mails == 1);
     assert_true(waiting.is_granted);
     assert_int_equal(look(&fx, 0).in_flight, 2);
@@ -700,11 +700,11 @@ static void limits_count_what_others_sent_and_its_end_is_a_place(void **state) {
 
 static void a_stream_that_says_nothing_is_begun_again(void **state) {
     struct fixture fx;
-    struct teller *t;
+    struct publisher *t;
     (void)state;
 
     start(&fx, 1);
-    t = &fx.tellers[0];
+    t = &fx.publishers[0];
     say_accepted(t, 1, THEIRS, 1, 10);
     TURN_UNTIL(fx.loop, totals(&fx).n_mirrored == 1);
     follow_destroy(fx.follow);
@@ -720,11 +720,11 @@ static void a_stream_that_says_nothing_is_begun_again(void **state) {
 
 static void nonsense_ends_the_stream_and_nothing_else(void **state) {
     struct fixture fx;
-    struct teller *t;
+    struct publisher *t;
     (void)state;
 
     start(&fx, 1);
-    t = &fx.tellers[0];
+    t = &fx.publishers[0];
     TURN_UNTIL(fx.loop, totals(&fx).n_followed == 1);
     http_stream_write(t->reader, STR("HTTP/1.1 200 OK\r\n\r\nthis is not a frame, whatever it is"));
     TURN_UNTIL(fx.loop, !t->reader);
@@ -741,7 +741,7 @@ static void a_worker_may_not_fill_our_memory(void **state) {
 
     start(&fx, 1);
     for (uint64_t i = 1; i <= 5000; i++)
-        say_accepted(&fx.tellers[0], i, THEIRS, i, 1);
+        say_accepted(&fx.publishers[0], i, THEIRS, i, 1);
     TURN_UNTIL(fx.loop, events(&fx, "accepted") == 5000);
     assert_int_equal(totals(&fx).n_mirrored, 4096);
     finish(&fx);
@@ -768,12 +768,12 @@ static void after_any_cuts_the_books_are_those_of_the_sender(void **state) {
     rng_seed(&rng, support_seed());
     start(&fx, 3);
     for (uint32_t i = 0; i < fx.n; i++)
-        add(a, &fx.tellers[i]);
+        add(a, &fx.publishers[i]);
     for (uint32_t step = 0; step < 6000; step++) {
         struct own *o = &q[rng_below(&rng, ARRAY_LEN(q))];
-        struct teller *t = &fx.tellers[o->is_open ? o->target.worker : 0];
+        struct publisher *t = &fx.publishers[o->is_open ? o->target.worker : 0];
 
-        if (rng_below(&rng, 100) == 0) cut(&fx.tellers[rng_below(&rng, fx.n)]);
+        if (rng_below(&rng, 100) == 0) cut(&fx.publishers[rng_below(&rng, fx.n)]);
         if (rng_below(&rng, 20) == 0) loop_turn(fx.loop, 0);
         if (!o->is_open) {
             uint64_t prompt = rng_below(&rng, 30);
@@ -787,7 +787,7 @@ static void after_any_cuts_the_books_are_those_of_the_sender(void **state) {
             assert_int_equal(registry_route(a, STR("m"), &rq, &o->ticket, &o->target, NULL), ST_OK);
             o->is_open = true;
             o->number = ++n_requests;
-            say_accepted(&fx.tellers[o->target.worker], o->number, THEIRS, prompt, rq.n_blocks);
+            say_accepted(&fx.publishers[o->target.worker], o->number, THEIRS, prompt, rq.n_blocks);
         } else if (rng_below(&rng, 2)) {
             struct route_feedback f = {(int64_t)o->ticket.n_blocks * 64, 0};
 
@@ -811,7 +811,7 @@ static void after_any_cuts_the_books_are_those_of_the_sender(void **state) {
     TURN_UNTIL(fx.loop,
                events(&fx, "accepted") == (double)n_requests && totals(&fx).n_followed == fx.n);
     for (uint32_t i = 0; i < fx.n; i++)
-        say(&fx.tellers[i], (struct request_event){.kind = REQUEST_LOAD});
+        say(&fx.publishers[i], (struct request_event){.kind = REQUEST_LOAD});
     TURN_UNTIL(fx.loop, events(&fx, "load") == fx.n);
     registry_totals(a, &ta);
     tb = totals(&fx);
