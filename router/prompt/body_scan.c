@@ -1,6 +1,6 @@
 /* router/prompt/body_scan.c - the walk over the structure of a body.
  *
- * A cursor goes from one token to the next; a string is one token, and body_text.h finds its end,
+ * A cursor goes from one token to the next; a string is one token, and string_scan.h finds its end,
  * so that text, nearly all of a body, costs a few instructions for 64 bytes of it:
  *
  *        ┌───────────────────────── [ { ──────────────────────────┐
@@ -18,8 +18,8 @@
 #include "common/base/hash.h"
 #include "common/text/json.h"
 #include "router/prompt/body_scan_internal.h"
-#include "router/prompt/body_text.h"
-#include "router/prompt/body_text_short.h"
+#include "router/prompt/string_scan.h"
+#include "router/prompt/string_scan_inline.h"
 
 #include <stddef.h>
 #include <string.h>
@@ -58,7 +58,7 @@
 
 struct walk {
     const uint8_t *body, *end;
-    const struct body_text *text;
+    const struct string_scan *text;
     struct error *err;
 
     uint32_t depth;
@@ -286,7 +286,7 @@ static inline uint8_t peek(const struct walk *k, const uint8_t *p) {
 static __attribute__((noinline)) const uint8_t *read_text(const struct walk *k, const uint8_t *p,
                                                           const char *its_end) {
     size_t n = (size_t)(k->end - k->body);
-    struct body_text_end found = k->text->end(k->body, n, offset_of(k, p));
+    struct string_scan_end found = k->text->end(k->body, n, offset_of(k, p));
     const uint8_t *end = k->body + found.at;
 
     if (!found.is_ascii) {
@@ -415,7 +415,7 @@ static enum status walk_body(struct walk *k) {
 
 /* --- the request ----------------------------------------------------------------------------- */
 
-static enum status scan_object(struct walk *k, struct str object, const struct body_text *text,
+static enum status scan_object(struct walk *k, struct str object, const struct string_scan *text,
                                struct error *err) {
     /* The hashes, 2 KiB of them, need no initial value. */
     memset(k, 0, offsetof(struct walk, others));
@@ -434,7 +434,7 @@ static uint32_t to_count(struct str number) {
 }
 
 /* SGLang's place for the limit: an object of its own, checked already as part of the body. */
-static uint32_t count_in_sampling_params(struct str params, const struct body_text *text) {
+static uint32_t count_in_sampling_params(struct str params, const struct string_scan *text) {
     struct walk k;
 
     if (!params.len || params.ptr[0] != '{') return 0;
@@ -442,7 +442,7 @@ static uint32_t count_in_sampling_params(struct str params, const struct body_te
     return to_count(k.spans[MAX_NEW_TOKENS]);
 }
 
-enum status body_scan_with(struct str body, struct body_scan *out, const struct body_text *text,
+enum status body_scan_with(struct str body, struct body_scan *out, const struct string_scan *text,
                            struct error *err) {
     struct walk k;
     enum status st;
@@ -483,7 +483,7 @@ static struct str model_of(struct body_scan *out) {
 }
 
 enum status body_scan(struct str body, struct body_scan *out, struct error *err) {
-    enum status st = body_scan_with(body, out, body_text_at(0), err);
+    enum status st = body_scan_with(body, out, string_scan_at(0), err);
 
     if (st == ST_OK) out->model = model_of(out);
     return st;

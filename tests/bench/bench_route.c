@@ -132,7 +132,7 @@ static void bench_body(size_t n_text) {
         n += (size_t)sprintf(body + n, "%s",
                              n % 5 ? "Some words of prose, as people write. " : "A line\\n");
     n += (size_t)sprintf(body + n, "\"}],\"max_tokens\":100}");
-    for (uint32_t v = 0; body_text_at(v); v++) {
+    for (uint32_t v = 0; string_scan_at(v); v++) {
         double scan_ns = 1e18, both_ns = 1e18;
 
         for (int round = 0; round < N_ROUNDS; round++) {
@@ -143,7 +143,7 @@ static void bench_body(size_t n_text) {
                 for (size_t i = 0; i < n_iterations; i++) {
                     struct body_scan s;
 
-                    if (body_scan_with((struct str){body, n}, &s, body_text_at(v), NULL) != ST_OK)
+                    if (body_scan_with((struct str){body, n}, &s, string_scan_at(v), NULL) != ST_OK)
                         abort();
                     if (!with_hash) continue;
                     struct str prompt = body_scan_prompt(&s);
@@ -160,7 +160,7 @@ static void bench_body(size_t n_text) {
             }
         }
         printf("body of %6zu bytes, %-6s: scan %.0f ns/KiB, with the hash chain %.0f ns/KiB%s\n", n,
-               body_text_at(v)->name, scan_ns, both_ns, sum == 1 ? "." : "");
+               string_scan_at(v)->name, scan_ns, both_ns, sum == 1 ? "." : "");
     }
     mem_free(chain);
     mem_free(body);

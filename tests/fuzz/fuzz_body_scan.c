@@ -8,16 +8,17 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    static const struct body_text plain = {"plain", body_text_end_plain, body_text_bad_utf8_plain};
+    static const struct string_scan plain = {"plain", string_scan_end_plain,
+                                             string_scan_bad_utf8_plain};
     struct str body = {(const char *)data, size};
     struct body_scan want, got;
     struct error want_err = {0};
     enum status st = body_scan_with(body, &want, &plain, &want_err);
 
-    for (uint32_t i = 0; body_text_at(i); i++) {
+    for (uint32_t i = 0; string_scan_at(i); i++) {
         struct error err = {0};
 
-        if (body_scan_with(body, &got, body_text_at(i), &err) != st) abort();
+        if (body_scan_with(body, &got, string_scan_at(i), &err) != st) abort();
         if (strcmp(err.message, want_err.message) != 0) abort();
         if (st == ST_OK && memcmp(got.spans, want.spans, sizeof(got.spans)) != 0) abort();
     }

@@ -34,16 +34,17 @@ static const char *const names[BODY_KEY_COUNT] = {
 };
 
 static enum status scan_on_all_paths(struct str body, struct body_scan *out, struct error *err) {
-    enum status st = body_scan_with(body, out, body_text_at(0), err);
+    enum status st = body_scan_with(body, out, string_scan_at(0), err);
 
-    for (uint32_t i = 1; body_text_at(i); i++) {
+    for (uint32_t i = 1; string_scan_at(i); i++) {
         struct error other_err = {0};
         struct body_scan other;
 
-        if (body_scan_with(body, &other, body_text_at(i), &other_err) != st ||
+        if (body_scan_with(body, &other, string_scan_at(i), &other_err) != st ||
             strcmp(err->message, other_err.message) != 0 ||
             (st == ST_OK && memcmp(out->spans, other.spans, sizeof(other.spans)) != 0)) {
-            fprintf(stderr, "%s and %s disagree\n", body_text_at(0)->name, body_text_at(i)->name);
+            fprintf(stderr, "%s and %s disagree\n", string_scan_at(0)->name,
+                    string_scan_at(i)->name);
             exit(1);
         }
     }

@@ -4,7 +4,7 @@
 #include "common/base/rng.h"
 #include "router/prompt/body_scan.h"
 #include "router/prompt/body_scan_internal.h"
-#include "router/prompt/body_text_short.h"
+#include "router/prompt/string_scan_inline.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -282,12 +282,12 @@ static size_t random_value(struct rng *r, char *out, int depth, bool is_top) {
     return (size_t)(p - out);
 }
 
-static const struct body_text *plain(void) {
+static const struct string_scan *plain(void) {
     uint32_t i = 0;
 
-    while (body_text_at(i + 1))
+    while (string_scan_at(i + 1))
         i++;
-    return body_text_at(i);
+    return string_scan_at(i);
 }
 
 /* Every version accepts and refuses the same, with the same spans and words, and so does the
@@ -328,9 +328,9 @@ static void versions_agree_with_a_plain_reader(void **state) {
         }
         if (st == ST_OK) assert_true(is_good);
         n_good += is_good;
-        for (uint32_t i = 0; body_text_at(i); i++) {
+        for (uint32_t i = 0; string_scan_at(i); i++) {
             err2 = (struct error){0};
-            assert_int_equal(body_scan_with((struct str){exact, n}, &s, body_text_at(i), &err2),
+            assert_int_equal(body_scan_with((struct str){exact, n}, &s, string_scan_at(i), &err2),
                              st);
             assert_string_equal(err.message, err2.message);
             if (st == ST_OK) assert_memory_equal(&s.spans, &first.spans, sizeof(s.spans));
@@ -357,9 +357,9 @@ static void all_versions_find_the_same_end(void **state) {
                 rng_below(&r, rarity) ? 'a' : (uint8_t)bytes[rng_below(&r, sizeof(bytes) - 1)];
         uint8_t *exact = malloc(n);
         memcpy(exact, body, n);
-        struct body_text_end want = body_text_end_plain(exact, n, pos);
-        for (uint32_t i = 0; body_text_at(i); i++) {
-            struct body_text_end got = body_text_at(i)->end(exact, n, pos);
+        struct string_scan_end want = string_scan_end_plain(exact, n, pos);
+        for (uint32_t i = 0; string_scan_at(i); i++) {
+            struct string_scan_end got = string_scan_at(i)->end(exact, n, pos);
 
             assert_int_equal(got.at, want.at);
             assert_int_equal(got.is_ascii, want.is_ascii);
@@ -435,11 +435,11 @@ static void all_versions_find_the_same_bad_sequence(void **state) {
                 (uint8_t)(0x80 + rng_below(&r, 128));
         uint8_t *exact = malloc(n);
         memcpy(exact, text, n);
-        want = body_text_bad_utf8_plain(exact, n);
+        want = string_scan_bad_utf8_plain(exact, n);
         assert_int_equal(want == n, str_is_utf8((struct str){(const char *)exact, n}));
         n_bad += want < n;
-        for (uint32_t i = 0; body_text_at(i); i++)
-            assert_int_equal(body_text_at(i)->bad_utf8(exact, n), want);
+        for (uint32_t i = 0; string_scan_at(i); i++)
+            assert_int_equal(string_scan_at(i)->bad_utf8(exact, n), want);
         free(exact);
     }
     assert_in_range(n_bad, 10000, 25000);
@@ -456,9 +456,9 @@ static void all_versions_judge_each_pair_of_bytes(void **state) {
             text[at] = (uint8_t)(pair >> 8), text[at + 1] = (uint8_t)pair;
             if (text[at] >= 0xE0) text[at + 2] = 0x80;
             if (text[at] >= 0xF0) text[at + 3] = 0xBF;
-            size_t want = body_text_bad_utf8_plain(text, sizeof(text));
-            for (uint32_t i = 0; body_text_at(i); i++) {
-                size_t got = body_text_at(i)->bad_utf8(text, sizeof(text));
+            size_t want = string_scan_bad_utf8_plain(text, sizeof(text));
+            for (uint32_t i = 0; string_scan_at(i); i++) {
+                size_t got = string_scan_at(i)->bad_utf8(text, sizeof(text));
 
                 if (got != want) assert_int_equal(got, want);
             }

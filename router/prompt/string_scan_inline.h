@@ -1,9 +1,9 @@
-/* router/prompt/body_text_short.h - the end of a short string, found before body_text.h is called at all.
+/* router/prompt/string_scan_inline.h - the end of a short string, found before string_scan.h is called at all.
  *
  * Keys, roles and names are most of a body's strings and few of its bytes: a call through a pointer
  * costs more than they do. One vector where every x86-64 has it, two words elsewhere. */
-#ifndef ROUTER_PROMPT_BODY_TEXT_SHORT_H
-#define ROUTER_PROMPT_BODY_TEXT_SHORT_H
+#ifndef ROUTER_PROMPT_STRING_SCAN_INLINE_H
+#define ROUTER_PROMPT_STRING_SCAN_INLINE_H
 
 #include "common/base/base.h"
 

@@ -1,8 +1,8 @@
-/* router/prompt/body_text_avx2.c - two 32-byte loads per group. */
-#include "router/prompt/body_text.h"
+/* router/prompt/string_scan_avx2.c - two 32-byte loads per group. */
+#include "router/prompt/string_scan.h"
 
 #ifdef __AVX2__
-#include "router/prompt/body_text_utf8.h"
+#include "router/prompt/string_scan_utf8.h"
 
 #include <immintrin.h>
 
@@ -52,8 +52,8 @@ static inline size_t skip_avx2(const uint8_t *p, size_t n_groups, bool *has_high
     return g;
 }
 
-static __attribute__((noinline)) struct body_text_end end_long_avx2(const uint8_t *body, size_t n,
-                                                                    size_t pos) {
+static __attribute__((noinline)) struct string_scan_end end_long_avx2(const uint8_t *body, size_t n,
+                                                                      size_t pos) {
     return text_end_long(body, n, pos, masks_avx2, skip_avx2);
 }
 
@@ -64,7 +64,7 @@ static inline struct text_look look_avx2(const uint8_t *p) {
                               (uint32_t)_mm256_movemask_epi8(v)};
 }
 
-struct body_text_end body_text_end_avx2(const uint8_t *body, size_t n, size_t pos) {
+struct string_scan_end string_scan_end_avx2(const uint8_t *body, size_t n, size_t pos) {
     return text_end(body, n, pos, 32, look_avx2, end_long_avx2);
 }
 
@@ -100,7 +100,7 @@ static inline __m256i utf8_errors(__m256i v, __m256i last) {
     return _mm256_xor_si256(pair, asked);
 }
 
-size_t body_text_bad_utf8_avx2(const uint8_t *text, size_t n) {
+size_t string_scan_bad_utf8_avx2(const uint8_t *text, size_t n) {
     __m256i last = _mm256_setzero_si256();
     bool is_behind_ascii = true;
 

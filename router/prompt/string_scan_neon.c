@@ -1,10 +1,10 @@
-/* router/prompt/body_text_neon.c - four 16-byte loads per group.
+/* router/prompt/string_scan_neon.c - four 16-byte loads per group.
  * ARM has no movemask: each byte keeps its bit of 1, 2, 4 ... 128, and three rounds of pairwise
  * additions put eight of them into each byte of the mask. */
-#include "router/prompt/body_text.h"
+#include "router/prompt/string_scan.h"
 
 #ifdef __aarch64__
-#include "router/prompt/body_text_utf8.h"
+#include "router/prompt/string_scan_utf8.h"
 
 #include <arm_neon.h>
 
@@ -61,11 +61,11 @@ static inline size_t skip_neon(const uint8_t *p, size_t n_groups, bool *has_high
     return g;
 }
 
-struct body_text_end body_text_end_neon(const uint8_t *body, size_t n, size_t pos) {
+struct string_scan_end string_scan_end_neon(const uint8_t *body, size_t n, size_t pos) {
     return text_end_long(body, n, pos, masks_neon, skip_neon);
 }
 
-/* --- UTF-8, as in body_text_avx2.c ----------------------------------------------------------- */
+/* --- UTF-8, as in string_scan_avx2.c ----------------------------------------------------------- */
 
 static inline uint8x16_t utf8_errors(uint8x16_t v, uint8x16_t last) {
     static const uint8_t first_high[] = {UTF8_FIRST_HIGH}, first_low[] = {UTF8_FIRST_LOW},
@@ -82,7 +82,7 @@ static inline uint8x16_t utf8_errors(uint8x16_t v, uint8x16_t last) {
     return veorq_u8(pair, vandq_u8(vorrq_u8(third, fourth), vdupq_n_u8(0x80)));
 }
 
-size_t body_text_bad_utf8_neon(const uint8_t *text, size_t n) {
+size_t string_scan_bad_utf8_neon(const uint8_t *text, size_t n) {
     uint8x16_t last = vdupq_n_u8(0);
     bool is_behind_ascii = true;
 

@@ -1,21 +1,21 @@
-/* router/prompt/body_text.c - the plain and SSE2 versions, and the choice between all of them. */
-#include "router/prompt/body_text.h"
+/* router/prompt/string_scan.c - the plain and SSE2 versions, and the choice between all of them. */
+#include "router/prompt/string_scan.h"
 
 #include "common/base/isa.h"
-#include "router/prompt/body_text_internal.h"
+#include "router/prompt/string_scan_internal.h"
 
 #ifdef __SSE2__
 #include <emmintrin.h>
 #endif
 
-struct body_text_end body_text_end_plain(const uint8_t *body, size_t n, size_t pos) {
+struct string_scan_end string_scan_end_plain(const uint8_t *body, size_t n, size_t pos) {
     uint8_t seen = 0;
 
     for (; pos < n && body[pos] != '"' && body[pos] >= 0x20; pos++) {
         seen |= body[pos];
         if (body[pos] == '\\' && pos + 1 < n && body[pos + 1] >= 0x20) seen |= body[++pos];
     }
-    return (struct body_text_end){pos, seen < 0x80};
+    return (struct string_scan_end){pos, seen < 0x80};
 }
 
 /* Length of the well-formed sequence at p, which begins with 0x80 or above; 0 when it is not one. */
@@ -43,7 +43,7 @@ static size_t sequence_len(const uint8_t *p, size_t n) {
     return len;
 }
 
-size_t body_text_bad_utf8_plain(const uint8_t *text, size_t n) {
+size_t string_scan_bad_utf8_plain(const uint8_t *text, size_t n) {
     for (size_t pos = 0; pos < n;) {
         uint64_t word;
         size_t len = 1;
@@ -113,8 +113,8 @@ static inline size_t skip_sse2(const uint8_t *p, size_t n_groups, bool *has_high
     return g;
 }
 
-static __attribute__((noinline)) struct body_text_end end_long_sse2(const uint8_t *body, size_t n,
-                                                                    size_t pos) {
+static __attribute__((noinline)) struct string_scan_end end_long_sse2(const uint8_t *body, size_t n,
+                                                                      size_t pos) {
     return text_end_long(body, n, pos, masks_sse2, skip_sse2);
 }
 
@@ -124,22 +124,22 @@ static inline struct text_look look_sse2(const uint8_t *p) {
     return (struct text_look){mask16(is_special(v), 0), mask16(v, 0)};
 }
 
-struct body_text_end body_text_end_sse2(const uint8_t *body, size_t n, size_t pos) {
+struct string_scan_end string_scan_end_sse2(const uint8_t *body, size_t n, size_t pos) {
     return text_end(body, n, pos, 16, look_sse2, end_long_sse2);
 }
 #endif
 
-const struct body_text *body_text_at(uint32_t i) {
-    static const struct body_text versions[] = {
+const struct string_scan *string_scan_at(uint32_t i) {
+    static const struct string_scan versions[] = {
 #ifdef __x86_64__
-        {"avx512", body_text_end_avx512, body_text_bad_utf8_avx512},
-        {"avx2", body_text_end_avx2, body_text_bad_utf8_avx2},
-        {"sse2", body_text_end_sse2, body_text_bad_utf8_plain},
+        {"avx512", string_scan_end_avx512, string_scan_bad_utf8_avx512},
+        {"avx2", string_scan_end_avx2, string_scan_bad_utf8_avx2},
+        {"sse2", string_scan_end_sse2, string_scan_bad_utf8_plain},
 #endif
 #ifdef __aarch64__
-        {"neon", body_text_end_neon, body_text_bad_utf8_neon},
+        {"neon", string_scan_end_neon, string_scan_bad_utf8_neon},
 #endif
-        {"plain", body_text_end_plain, body_text_bad_utf8_plain},
+        {"plain", string_scan_end_plain, string_scan_bad_utf8_plain},
     };
     uint32_t first = 0;
 

@@ -1,13 +1,13 @@
-/* router/prompt/body_text_internal.h - what the versions of body_text.h share: the search for a string's
+/* router/prompt/string_scan_internal.h - what the versions of string_scan.h share: the search for a string's
  * end, written once over three functions that each instruction set has of its own, which are inlined.
  *
  * A group is the 64 bytes from any position on. Bit i of a mask says what byte i of a group is.
  * Text without anything special is skipped by skip(), a few instructions for each group; masks are
  * made where it stops. After Langdale and Lemire, Parsing Gigabytes of JSON per Second, 2019. */
-#ifndef ROUTER_PROMPT_BODY_TEXT_INTERNAL_H
-#define ROUTER_PROMPT_BODY_TEXT_INTERNAL_H
+#ifndef ROUTER_PROMPT_STRING_SCAN_INTERNAL_H
+#define ROUTER_PROMPT_STRING_SCAN_INTERNAL_H
 
-#include "router/prompt/body_text.h"
+#include "router/prompt/string_scan.h"
 
 #include <string.h>
 
@@ -67,7 +67,7 @@ struct text_look {
 typedef struct text_look text_look_fn(const uint8_t *p);
 
 /* The search itself, over the whole text. */
-static inline __attribute__((always_inline)) struct body_text_end text_end_long(
+static inline __attribute__((always_inline)) struct string_scan_end text_end_long(
     const uint8_t *body, size_t n, size_t pos, text_masks_fn *masks, text_skip_fn *skip) {
     uint64_t is_escaped = 0; /* 0 or 1: the first byte of the group is */
     bool has_high = false;
@@ -84,21 +84,21 @@ static inline __attribute__((always_inline)) struct body_text_end text_end_long(
         if (stop) {
             bool is_ascii = !has_high && !(m.high & (stop ^ (stop - 1)));
 
-            return (struct body_text_end){pos + (size_t)__builtin_ctzll(stop), is_ascii};
+            return (struct string_scan_end){pos + (size_t)__builtin_ctzll(stop), is_ascii};
         }
         has_high |= m.high != 0;
         if (n_left <= TEXT_GROUP) break;
         pos += TEXT_GROUP;
         if (!m.backslash) pos += TEXT_GROUP * skip(body + pos, (n - pos) / TEXT_GROUP, &has_high);
     }
-    return (struct body_text_end){n, !has_high};
+    return (struct string_scan_end){n, !has_high};
 }
 
 /* The search: most strings are short, and end among the first `width` bytes. end_long is the search
  * above, made a function of its own. */
-static inline __attribute__((always_inline)) struct body_text_end text_end(
+static inline __attribute__((always_inline)) struct string_scan_end text_end(
     const uint8_t *body, size_t n, size_t pos, size_t width, text_look_fn *look,
-    body_text_end_fn *end_long) {
+    string_scan_end_fn *end_long) {
     if (LIKELY(n - pos >= width)) {
         struct text_look first = look(body + pos);
 
@@ -106,7 +106,7 @@ static inline __attribute__((always_inline)) struct body_text_end text_end(
             size_t at = pos + (size_t)__builtin_ctzll(first.special);
             bool is_ascii = !(first.high & (first.special ^ (first.special - 1)));
 
-            if (body[at] != '\\') return (struct body_text_end){at, is_ascii};
+            if (body[at] != '\\') return (struct string_scan_end){at, is_ascii};
         }
     }
     return end_long(body, n, pos);

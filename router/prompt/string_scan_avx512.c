@@ -1,8 +1,8 @@
-/* router/prompt/body_text_avx512.c - one load per group; compares give the masks directly. */
-#include "router/prompt/body_text.h"
+/* router/prompt/string_scan_avx512.c - one load per group; compares give the masks directly. */
+#include "router/prompt/string_scan.h"
 
 #ifdef __AVX512BW__
-#include "router/prompt/body_text_utf8.h"
+#include "router/prompt/string_scan_utf8.h"
 
 #include <immintrin.h>
 
@@ -43,8 +43,8 @@ static inline size_t skip_avx512(const uint8_t *p, size_t n_groups, bool *has_hi
     return g;
 }
 
-static __attribute__((noinline)) struct body_text_end end_long_avx512(const uint8_t *body, size_t n,
-                                                                      size_t pos) {
+static __attribute__((noinline)) struct string_scan_end end_long_avx512(const uint8_t *body,
+                                                                        size_t n, size_t pos) {
     return text_end_long(body, n, pos, masks_avx512, skip_avx512);
 }
 
@@ -54,11 +54,11 @@ static inline struct text_look look_avx512(const uint8_t *p) {
     return (struct text_look){is_special(v), _mm512_movepi8_mask(v)};
 }
 
-struct body_text_end body_text_end_avx512(const uint8_t *body, size_t n, size_t pos) {
+struct string_scan_end string_scan_end_avx512(const uint8_t *body, size_t n, size_t pos) {
     return text_end(body, n, pos, 64, look_avx512, end_long_avx512);
 }
 
-/* --- UTF-8, as in body_text_avx2.c ----------------------------------------------------------- */
+/* --- UTF-8, as in string_scan_avx2.c ----------------------------------------------------------- */
 
 static inline __m512i look_up(__m128i table, __m512i nibbles) {
     return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(table), nibbles);
@@ -88,7 +88,7 @@ static inline uint64_t utf8_errors(__m512i v, __m512i last) {
     return _mm512_cmpneq_epi8_mask(pair, asked);
 }
 
-size_t body_text_bad_utf8_avx512(const uint8_t *text, size_t n) {
+size_t string_scan_bad_utf8_avx512(const uint8_t *text, size_t n) {
     __m512i last = _mm512_setzero_si512();
     bool is_behind_ascii = true;
 

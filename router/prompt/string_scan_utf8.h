@@ -1,14 +1,14 @@
-/* router/prompt/body_text_utf8.h - the tables of the vector check of UTF-8.
+/* router/prompt/string_scan_utf8.h - the tables of the vector check of UTF-8.
  *
  * After Keiser and Lemire, Validating UTF-8 In Less Than One Instruction Per Byte, 2020. Whether two
  * neighbouring bytes may follow each other is asked of three nibbles: the high and low one of the
  * first byte and the high one of the second. Each table gives the errors that its nibble allows; an
  * error is there when all three agree on it. What is left, that a third or fourth byte is a
  * continuation, shows as TWO_CONTS where the byte two or three places before did not ask for it. */
-#ifndef ROUTER_PROMPT_BODY_TEXT_UTF8_H
-#define ROUTER_PROMPT_BODY_TEXT_UTF8_H
+#ifndef ROUTER_PROMPT_STRING_SCAN_UTF8_H
+#define ROUTER_PROMPT_STRING_SCAN_UTF8_H
 
-#include "router/prompt/body_text_internal.h"
+#include "router/prompt/string_scan_internal.h"
 
 enum utf8_error {
     TOO_SHORT = 1 << 0,  /* a lead byte, then no continuation */
@@ -53,7 +53,7 @@ static inline size_t utf8_bad_near(const uint8_t *text, size_t n, size_t pos) {
             break;
         }
     }
-    return start + body_text_bad_utf8_plain(text + start, n - start);
+    return start + string_scan_bad_utf8_plain(text + start, n - start);
 }
 
 #endif
