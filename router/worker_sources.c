@@ -176,7 +176,7 @@ static void show(struct metrics *m, const char *source, const struct discovery_s
     metric_set(METRICS_GET(m, ROUTER_discovery_workers, source, "used"), stats->n_used);
     metric_set(METRICS_GET(m, ROUTER_discovery_workers, source, "draining"), stats->n_draining);
     metric_set(METRICS_GET(m, ROUTER_discovery_workers, source, "left_out"), stats->n_left_out);
-    metric_reach(METRICS_GET(m, ROUTER_discovery_updates_total, source), stats->n_told);
+    metric_reach(METRICS_GET(m, ROUTER_discovery_updates_total, source), stats->n_updates);
     metric_reach(METRICS_GET(m, ROUTER_discovery_refused_total, source), stats->n_refused);
 }
 

@@ -59,7 +59,7 @@ struct discovery_stats {
     bool is_synced; /* it has told a set */
     double stale_s; /* since what it told was last known to be so; 0: it is so */
     uint32_t n_used, n_draining, n_left_out; /* workers of the last set; of it and of no use */
-    uint64_t n_told, n_refused; /* sets told; objects or answers that could not be used */
+    uint64_t n_updates, n_refused; /* sets told; objects or answers that could not be used */
 };
 
 struct discovery_ops {

@@ -65,7 +65,7 @@ void proxy_account(struct exchange *x, bool is_aborted, enum registry_outcome ou
     static const struct route_feedback nothing = {-1, -1};
     struct route_end end = {
         .is_aborted = is_aborted || !teaches(outcome),
-        .output_tokens = sse_usage_tokens(&x->said),
+        .output_tokens = sse_usage_tokens(&x->usage),
         .feedback = teaches(outcome) ? x->feedback : nothing,
         .now_us = loop_now_us(x->proxy->loop),
     };
@@ -432,7 +432,7 @@ static void reset_attempt(struct exchange *x, bool is_fresh) {
     x->first_byte = x->last_byte = '\0';
     x->fault = ANSWER_FINE;
     x->feedback = (struct route_feedback){-1, -1};
-    sse_usage_init(&x->said, false);
+    sse_usage_init(&x->usage, false);
     x->first_token_us = x->sent_bytes = x->seen_bytes = x->seen_us = x->hung_us = 0;
     x->n_interim = 0;
     http_response_init(&x->head, false);

@@ -132,7 +132,7 @@ struct exchange {
     struct http_head head;
     struct http_body body;
     struct route_feedback feedback;
-    struct sse_usage said; /* what its body says of tokens */
+    struct sse_usage usage; /* what its body says of tokens */
     uint64_t first_token_us;
     uint64_t sent_bytes;
     uint64_t seen_bytes, seen_us; /* of a stream: how far it was, and when (proxy_watch.c) */

@@ -54,7 +54,7 @@ static void send_payload(struct exchange *x, struct str payload) {
 /* An error has no tokens, and neither has an answer that is none. */
 static bool is_answer(const struct exchange *x) {
     return x->head.status_code < 400 && x->fault == ANSWER_FINE &&
-           (x->said.n_events > 0 || !x->said.has_error);
+           (x->usage.n_events > 0 || !x->usage.has_error);
 }
 
 static void on_first_token(struct exchange *x) {
@@ -84,8 +84,8 @@ static void learn_usage(struct exchange *x) {
     struct route_feedback *f = &x->feedback;
     int64_t most = x->target.max_model_len ? x->target.max_model_len : PROMPT_TOKENS_MAX;
 
-    if (f->prompt_tokens < 0) f->prompt_tokens = x->said.prompt_tokens;
-    if (f->cached_tokens < 0) f->cached_tokens = x->said.cached_tokens;
+    if (f->prompt_tokens < 0) f->prompt_tokens = x->usage.prompt_tokens;
+    if (f->cached_tokens < 0) f->cached_tokens = x->usage.cached_tokens;
     if (f->prompt_tokens > most || (f->prompt_tokens >= 0 && f->cached_tokens > f->prompt_tokens)) {
         *f = (struct route_feedback){-1, -1};
     }
@@ -132,19 +132,20 @@ static enum answer_fault judge_json(struct exchange *x, struct str payload, bool
 
 /* A stream that has an error before its first event, or its end. */
 static enum answer_fault judge_stream(struct exchange *x, struct str payload, bool had_error) {
-    if (x->said.has_error && !had_error) {
+    if (x->usage.has_error && !had_error) {
         x->is_refusal = answer_blames_request(payload);
         return x->is_refusal ? ANSWER_FINE : ANSWER_ERROR;
     }
-    return x->said.n_events == 0 && x->said.has_done && !x->is_refusal ? ANSWER_EMPTY : ANSWER_FINE;
+    return x->usage.n_events == 0 && x->usage.has_done && !x->is_refusal ? ANSWER_EMPTY
+                                                                         : ANSWER_FINE;
 }
 
 /* Reads along. False: it was no answer, and another worker has the request now. */
 static bool check_payload(struct exchange *x, struct str payload, bool is_all) {
-    bool had_error = x->said.has_error;
+    bool had_error = x->usage.has_error;
     enum answer_fault fault = ANSWER_FINE;
 
-    sse_usage_feed(&x->said, payload);
+    sse_usage_feed(&x->usage, payload);
     if (!is_success(x) || !x->is_safe || x->fault != ANSWER_FINE) return true;
     if (x->is_sse) {
         fault = judge_stream(x, payload, had_error);
@@ -165,7 +166,7 @@ static bool check_end(struct exchange *x) {
         x->fault = ANSWER_EMPTY;
         return !proxy_replace_answer(x, "empty_answer", RETRY_EMPTY, OUTCOME_EMPTY);
     }
-    if (x->is_sse ? x->said.n_events == 0 : x->first_byte == '{' && x->last_byte != '}') {
+    if (x->is_sse ? x->usage.n_events == 0 : x->first_byte == '{' && x->last_byte != '}') {
         x->fault = x->is_sse ? ANSWER_EMPTY : ANSWER_CUT;
         x->is_spoilt = true;
     }
@@ -240,7 +241,7 @@ void proxy_break_off(struct exchange *x, enum break_cause cause) {
     proxy_account(x, true, causes[cause].outcome);
     if (causes[cause].outcome == OUTCOME_BROKEN) metric_inc(x->proxy->streams_broken);
     if (says_so) {
-        if (sse_usage_is_amid_event(&x->said)) send_payload(x, STR("\n\n"));
+        if (sse_usage_is_amid_event(&x->usage)) send_payload(x, STR("\n\n"));
         send_payload(x, causes[cause].event);
         if (x->is_chunked) http_raw_write(req, STR("0\r\n\r\n"));
     }
@@ -323,7 +324,7 @@ static bool take_head(struct exchange *x, const char *data) {
     x->feedback.cached_tokens = token_header(x, data, STR(WIRE_CACHED_TOKENS));
     x->is_sse = str_starts(content_type, STR("text/event-stream"));
     x->is_json = str_starts(content_type, STR("application/json"));
-    sse_usage_init(&x->said, x->is_sse);
+    sse_usage_init(&x->usage, x->is_sse);
     proxy_build_client_head(x, data);
     if (buf_status(&x->out) != ST_OK) {
         on_malformed(x);
@@ -380,7 +381,7 @@ static void relay(struct exchange *x) {
                           (st == ST_OK || is_last_payload(x, in.ptr + used, in.len - used));
 
             if (!check_payload(x, payload, is_all)) return;
-            if (!x->is_sse || x->said.n_events > 0) on_first_token(x);
+            if (!x->is_sse || x->usage.n_events > 0) on_first_token(x);
             send_payload(x, payload);
         }
         conn_consume(&x->up->conn, used);

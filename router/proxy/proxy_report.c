@@ -46,7 +46,7 @@ static void count_request(struct proxy *p, struct str path, int code) {
 static void count_tokens(const struct exchange *x) {
     struct proxy *p = x->proxy;
     const struct route_feedback *f = &x->feedback;
-    int64_t output_tokens = sse_usage_tokens(&x->said);
+    int64_t output_tokens = sse_usage_tokens(&x->usage);
 
     if (f->prompt_tokens > 0) metric_add(p->prompt_tokens, (uint64_t)f->prompt_tokens);
     if (f->cached_tokens > 0) metric_add(p->cached_tokens, (uint64_t)f->cached_tokens);
@@ -110,7 +110,7 @@ static void log_request(const struct exchange *x, int code, double duration_s) {
               log_f64("predicted_cached_tokens", was_sent ? x->ticket.cached_tokens : 0),
               log_u64("blocks", x->rq.n_blocks),
               log_u64("matched_blocks", was_sent ? x->ticket.matched_blocks : 0),
-              log_i64("output_tokens", MAX(sse_usage_tokens(&x->said), 0)),
+              log_i64("output_tokens", MAX(sse_usage_tokens(&x->usage), 0)),
               log_u64("skipped", x->proxy->n_unlogged));
     x->proxy->n_unlogged = 0;
 }
@@ -132,7 +132,7 @@ static void log_decision(const struct exchange *x, int code, double duration_s) 
             .ticket = &x->ticket,
             .why = &x->why,
             .feedback = x->feedback,
-            .output_tokens = MAX(sse_usage_tokens(&x->said), 0),
+            .output_tokens = MAX(sse_usage_tokens(&x->usage), 0),
             .ttft_s = x->first_token_us ? seconds_since_start(x, x->first_token_us) : 0,
             .duration_s = duration_s,
         },

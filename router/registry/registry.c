@@ -92,7 +92,7 @@ enum status registry_add_at(struct registry *r, const struct address_url *url,
         st = error_set(err, ST_BUSY, "all %u worker places are taken: raise --max-workers", limit);
     }
     if (st == ST_OK) {
-        fresh.said = (struct registry_report){.running = -1, .waiting = -1, .kv_usage = -1};
+        fresh.reported = (struct registry_report){.running = -1, .waiting = -1, .kv_usage = -1};
         fresh.incarnation = r->workers[chosen].incarnation + 1;
         r->workers[chosen] = fresh;
         r->n_ids = MAX(r->n_ids, chosen + 1);
@@ -332,7 +332,7 @@ void registry_report(struct registry *r, uint32_t id, const struct registry_repo
 
     pthread_mutex_lock(&r->lock);
     if (id < r->n_ids && w->is_used && w->is_described && w->is_foreign) {
-        w->said = *report;
+        w->reported = *report;
         if (take_report(&w->info, report)) {
             spec = spec_of(r, w);
             routing_worker_up(w->model->routing, id, &spec);
@@ -400,7 +400,7 @@ void registry_replace(struct registry *r, uint32_t id) {
         w->incarnation++;
         w->info.generation[0] = '\0';
         w->has_load = w->is_followed = false;
-        w->said = (struct registry_report){.running = -1, .waiting = -1, .kv_usage = -1};
+        w->reported = (struct registry_report){.running = -1, .waiting = -1, .kv_usage = -1};
         worker_acquit(w, id);
         worker_set_draining(w, id, DRAIN_WORKER, false);
         worker_set_reason(w, id, WORKER_UNHEALTHY, false);

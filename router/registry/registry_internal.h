@@ -30,14 +30,14 @@ struct worker {
     struct outcomes outcomes;
     uint64_t n_ejected[BREAKER_N_CAUSES];
     struct registry_news news;
-    struct model *model;         /* NULL until described */
-    uint32_t reasons;            /* before it has a model; afterwards its routing keeps them */
-    uint64_t n_sent, n_failed;   /* our own requests */
-    struct registry_report said; /* last */
-    uint32_t max_in_flight;      /* what an operator allows; 0: see bound */
-    uint32_t draining;           /* enum registry_drain bits */
-    uint32_t n_mirrored;         /* open requests of other routers */
-    bool is_followed;            /* it is being heard of those */
+    struct model *model;             /* NULL until described */
+    uint32_t reasons;                /* before it has a model; afterwards its routing keeps them */
+    uint64_t n_sent, n_failed;       /* our own requests */
+    struct registry_report reported; /* last */
+    uint32_t max_in_flight;          /* what an operator allows; 0: see bound */
+    uint32_t draining;               /* enum registry_drain bits */
+    uint32_t n_mirrored;             /* open requests of other routers */
+    bool is_followed;                /* it is being heard of those */
     struct wire_load load;
     bool has_load;
     char labels[REGISTRY_LABELS_MAX];
@@ -67,7 +67,7 @@ struct registry {
     struct buf outbox;         /* of registry_outbox.c, as are: */
     size_t outbox_max;
     bool outbox_is_cut; /* something found no room in it */
-    uint64_t origin, scheme, n_told;
+    uint64_t origin, scheme, n_shared_ids;
     uint32_t n_waiting;
     uint32_t next_model; /* is looked at first when a place is free */
     uint64_t now_us;     /* of the last tick: near enough for slow starts */

@@ -60,7 +60,7 @@ void outbox_accepted(struct registry *r, const struct route_ticket *ticket,
                      struct registry_target *target) {
     struct request_event e = {.kind = REQUEST_ACCEPTED, .t_us = ticket->load.sent_us};
 
-    e.request = target->told = ++r->n_told;
+    e.request = target->shared_id = ++r->n_shared_ids;
     e.chain = (struct request_chain){.origin = r->origin,
                                      .scheme = r->scheme,
                                      .prompt_bytes = ticket->prompt_bytes,
@@ -73,7 +73,7 @@ void outbox_first(struct registry *r, const struct registry_target *target,
                   const struct route_feedback *feedback, uint64_t now_us) {
     const struct request_event e = {.kind = REQUEST_FIRST,
                                     .t_us = now_us,
-                                    .request = target->told,
+                                    .request = target->shared_id,
                                     .prompt_tokens = feedback ? feedback->prompt_tokens : -1,
                                     .cached_tokens = feedback ? feedback->cached_tokens : -1};
 
@@ -84,7 +84,7 @@ void outbox_ended(struct registry *r, const struct registry_target *target,
                   const struct route_end *end) {
     const struct request_event e = {.kind = REQUEST_ENDED,
                                     .t_us = end->now_us,
-                                    .request = target->told,
+                                    .request = target->shared_id,
                                     .output_tokens = end->output_tokens,
                                     .is_aborted = end->is_aborted};
 

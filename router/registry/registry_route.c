@@ -116,7 +116,7 @@ static void fill_target(struct registry *r, struct routing *routing,
     out->addr_len = w->addr.len;
     out->authority_len = w->authority_len;
     memcpy(out->authority, w->authority, w->authority_len + 1);
-    out->told = 0;
+    out->shared_id = 0;
     if (r->origin && w->is_foreign) outbox_accepted(r, ticket, out);
     if (w->breaker.state == BREAKER_HALF_OPEN) {
         breaker_sent(&w->breaker);
@@ -482,7 +482,7 @@ void registry_first_token(struct registry *r, const struct registry_target *targ
                           uint64_t now_us) {
     lock_and_measure(r);
     routing_first_token(target->routing, ticket, feedback, now_us);
-    if (target->told) outbox_first(r, target, feedback, now_us);
+    if (target->shared_id) outbox_first(r, target, feedback, now_us);
     if (feedback) began(r, target, now_us);
     pthread_mutex_unlock(&r->lock);
 }
@@ -495,7 +495,7 @@ void registry_ended(struct registry *r, const struct registry_target *target,
     list_init(&decided);
     lock_and_measure(r);
     routing_ended(target->routing, ticket, end);
-    if (target->told) outbox_ended(r, target, end);
+    if (target->shared_id) outbox_ended(r, target, end);
     r->n_open--;
     judge(r, target, ticket, outcome, end->now_us);
     if (r->n_waiting) registry_grant(r, end->now_us, &decided);

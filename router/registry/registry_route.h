@@ -23,7 +23,7 @@ struct registry_target { /* where an attempt goes */
     uint32_t max_model_len; /* as it says; 0: it does not */
     socklen_t addr_len;
     struct sockaddr_storage addr;
-    uint64_t told; /* the number by which other routers know the attempt; 0: they do not */
+    uint64_t shared_id; /* the number by which other routers know the attempt; 0: they do not */
     uint32_t authority_len;
     char authority[REGISTRY_URL_MAX]; /* "127.0.0.1:31000", for Host; and a NUL */
 };

@@ -38,9 +38,9 @@ bool registry_get(struct registry *r, uint32_t id, struct registry_view *out) {
             .breaker = w->breaker.state,
             .cause = w->breaker.cause,
             .incarnation = w->incarnation,
-            .engine_running = w->said.running,
-            .engine_waiting = w->said.waiting,
-            .engine_kv_usage = w->said.kv_usage,
+            .engine_running = w->reported.running,
+            .engine_waiting = w->reported.waiting,
+            .engine_kv_usage = w->reported.kv_usage,
             .max_in_flight = w->max_in_flight,
             .draining = w->draining,
             .load = w->load,
@@ -147,13 +147,13 @@ static double fullness(const struct worker *w, const struct load_worker *k) {
 
     if (k->spec.enough_in_flight) {
         share = (double)k->in_flight / k->spec.enough_in_flight;
-    } else if (w->said.waiting > 0) {
+    } else if (w->reported.waiting > 0) {
         share = 1;
     }
     if (w->has_load && w->load.kv_total && k->in_flight) {
         share = MAX(share, 1 - (double)w->load.kv_free / (double)w->load.kv_total);
     }
-    if (w->is_foreign) share = MAX(share, w->said.kv_usage);
+    if (w->is_foreign) share = MAX(share, w->reported.kv_usage);
     return MIN(share, 1);
 }
 

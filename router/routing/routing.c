@@ -70,7 +70,8 @@
 /* What was sent to a worker beside what it says to have got. An engine counts a request somewhat
  * before its first token is seen here, so single reports never match; sums do. */
 struct report_sums {
-    double n_sent, n_told, n_said; /* first tokens; those whose answer told; as counted there */
+    double n_sent, n_with_usage,
+        n_first_tokens; /* first tokens; those whose answer told; as counted there */
     double
         n_blind; /* of prompts whose blocks are not known, or not all: too little was predicted */
     double predicted_tokens, predicted_cached, queried, hits;
@@ -273,7 +274,7 @@ static void learn(struct routing *r, struct route_ticket *t, const struct route_
     if (ratio < RATIO_MIN || ratio > RATIO_MAX) return;
     learn_ratio(r, (double)t->prompt_bytes, (double)f->prompt_tokens, RATIO_DECAY);
     if (f->cached_tokens >= 0 && t->epoch == r->caches[t->load.worker].epoch) {
-        r->caches[t->load.worker].reports.n_told++;
+        r->caches[t->load.worker].reports.n_with_usage++;
         if (t->n_blocks && !is_cut_short(r, t)) learn_capacity(r, t, f);
     }
 }
@@ -297,9 +298,9 @@ static void learn_ratio_of_many(struct routing *r, double bytes, double tokens, 
 static void learn_from_sums(struct routing *r, uint32_t w, const struct report_sums *sums) {
     double n = sums->n_sent;
 
-    if (fabs(sums->n_said - n) > 4 + n / 4) return; /* others send to it too */
+    if (fabs(sums->n_first_tokens - n) > 4 + n / 4) return; /* others send to it too */
     learn_ratio_of_many(r, sums->fresh_bytes, sums->fresh_tokens, sums->fresh_n);
-    if (sums->queried <= 0 || sums->n_told * 2 > n) return;
+    if (sums->queried <= 0 || sums->n_with_usage * 2 > n) return;
     if (sums->n_blind * BLIND_SHARE > n) return;
     weigh_report(&r->caches[w], (uint32_t)sums->fresh_n,
                  sums->predicted_cached / sums->predicted_tokens,
@@ -312,8 +313,8 @@ static void decay(struct report_sums *sums) {
 
     *sums = (struct report_sums){
         .n_sent = sums->n_sent * keep,
-        .n_told = sums->n_told * keep,
-        .n_said = sums->n_said * keep,
+        .n_with_usage = sums->n_with_usage * keep,
+        .n_first_tokens = sums->n_first_tokens * keep,
         .n_blind = sums->n_blind * keep,
         .predicted_tokens = sums->predicted_tokens * keep,
         .predicted_cached = sums->predicted_cached * keep,
@@ -327,7 +328,7 @@ void routing_worker_report(struct routing *r, uint32_t w, const struct route_rep
 
     assert(w < r->load.n_workers);
     if (report->n_first_tokens < 0 || report->prompt_tokens < 0) return; /* of how many, of what? */
-    sums->n_said += report->n_first_tokens;
+    sums->n_first_tokens += report->n_first_tokens;
     sums->queried += fmax(report->queried_tokens, 0);
     sums->hits += fmax(report->hit_tokens, 0);
     sums->fresh_tokens += report->prompt_tokens;

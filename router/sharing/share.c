@@ -49,7 +49,7 @@ struct share {
     bool is_live;                  /* the history has been told: what comes now is new */
     struct redis_stream *stream;
     struct loop_timer timer;
-    struct buf entry, told;
+    struct buf entry, outbox;
     uint64_t written_us, n_entries;
     struct peer peers[PEERS_MAX];
     struct metric *events, *dropped, *connected;
@@ -158,8 +158,8 @@ static void write_entry(struct share *s, uint64_t now_us) {
              s->config.origin);
     buf_clear(&s->entry);
     request_event_put(&s->entry, REQUEST_EVENT_CONTROL, &hello);
-    buf_append_str(&s->entry, buf_str(&s->told));
-    buf_clear(&s->told);
+    buf_append_str(&s->entry, buf_str(&s->outbox));
+    buf_clear(&s->outbox);
     if (buf_status(&s->entry) != ST_OK) return;
     redis_stream_append(s->stream, buf_str(&s->entry));
     s->written_us = now_us;
@@ -168,9 +168,10 @@ static void write_entry(struct share *s, uint64_t now_us) {
 /* What found no room was behind what did: the number behind this entry's is left out, and so that all
  * see it, the next entry follows at once. */
 static void write_told(struct share *s, uint64_t now_us) {
-    bool is_whole = registry_take_outbox(s->registry, &s->told) && buf_status(&s->told) == ST_OK;
+    bool is_whole =
+        registry_take_outbox(s->registry, &s->outbox) && buf_status(&s->outbox) == ST_OK;
 
-    if (buf_len(&s->told) || now_us - s->written_us >= HEARTBEAT_US) write_entry(s, now_us);
+    if (buf_len(&s->outbox) || now_us - s->written_us >= HEARTBEAT_US) write_entry(s, now_us);
     if (is_whole) return;
     s->n_entries++;
     s->written_us = 0;
@@ -232,7 +233,7 @@ enum status share_create(struct share **out, struct loop *loop, struct registry 
     mirrors_init(&s->mirrors, loop, registry, log, &mirrors);
     map_init(&s->by_identity, config->origin);
     buf_init(&s->entry, 0);
-    buf_init(&s->told, 0);
+    buf_init(&s->outbox, 0);
     s->events = metrics_at(metrics, ROUTER_redis_events_total);
     s->dropped = metrics_at(metrics, ROUTER_redis_dropped_total);
     s->connected = metrics_at(metrics, ROUTER_redis_connected);
@@ -251,7 +252,7 @@ void share_destroy(struct share *s) {
     }
     loop_timer_fini(&s->timer);
     buf_fini(&s->entry);
-    buf_fini(&s->told);
+    buf_fini(&s->outbox);
     map_fini(&s->by_identity);
     mem_free(s->workers);
     mem_free(s);

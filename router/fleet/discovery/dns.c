@@ -29,7 +29,7 @@ struct dns_source {
     struct address_url url; /* of the name */
     uint32_t max_workers, n_workers, n_too_many;
     uint64_t poll_us, began_us, answered_us;
-    uint64_t n_told, n_failed;
+    uint64_t n_updates, n_failed;
     bool is_failing;
 };
 
@@ -53,7 +53,7 @@ static void tell(struct dns_source *s, struct address *found, uint32_t n) {
         if (discovery_set_add(&set, &worker, NULL) != ST_OK) continue; /* twice in one answer */
     }
     s->n_workers = set.n;
-    s->n_told++;
+    s->n_updates++;
     s->fn(&set, s->arg);
     discovery_set_fini(&set);
 }
@@ -79,7 +79,7 @@ static void on_found(enum status st, const struct address *found, uint32_t n,
         on_failure(s, err);
         return;
     }
-    if (s->is_failing || s->n_told == 0)
+    if (s->is_failing || s->n_updates == 0)
         log_event(s->log, LOG_INFO, "dns_answers", log_z("name", s->url.host),
                   log_u64("addresses", n));
     s->is_failing = false;
@@ -107,13 +107,13 @@ static void on_timer(void *arg) {
 
 static void dns_stats(struct discovery *d, struct discovery_stats *out) {
     struct dns_source *s = CONTAINER_OF(d, struct dns_source, discovery);
-    uint64_t since_us = s->n_told ? s->answered_us : s->began_us;
+    uint64_t since_us = s->n_updates ? s->answered_us : s->began_us;
 
-    out->is_synced = s->n_told > 0;
+    out->is_synced = s->n_updates > 0;
     if (s->is_failing) out->stale_s = (double)(loop_now_us(s->loop) - since_us) * 1e-6;
     out->n_used = s->n_workers;
     out->n_left_out = s->n_too_many ? s->n_too_many - s->max_workers : 0;
-    out->n_told = s->n_told;
+    out->n_updates = s->n_updates;
     out->n_refused = s->n_failed;
 }
 

@@ -71,7 +71,7 @@ struct kube_source {
     uint32_t max_workers;
     struct kube_pool pool_now; /* selector "": not read yet */
     struct kube_store_stats stats;
-    uint64_t n_told, n_refused, told_us;
+    uint64_t n_updates, n_refused, told_us;
 };
 
 /* --- telling -------------------------------------------------------------------------------------*/
@@ -108,7 +108,7 @@ static void tell(void *arg) {
     say_left_out(s, &now);
     s->stats = now;
     s->stats.left_out = s->stats.portless = s->stats.misread = NULL; /* they will not stay */
-    if (s->n_told++ == 0)
+    if (s->n_updates++ == 0)
         log_event(s->log, LOG_INFO, "kube_synced", log_u64("objects", now.n_objects),
                   log_u64("workers", now.n_used), log_u64("draining", now.n_draining));
     s->told_us = loop_now_us(s->loop);
@@ -368,13 +368,13 @@ static void on_again(void *arg) {
 static void kube_stats(struct discovery *d, struct discovery_stats *out) {
     struct kube_source *s = CONTAINER_OF(d, struct kube_source, discovery);
 
-    out->is_synced = s->n_told > 0;
+    out->is_synced = s->n_updates > 0;
     out->stale_s = stale_s(&s->members);
     if (s->pool_name) out->stale_s = MAX(out->stale_s, stale_s(&s->pool));
     out->n_used = s->stats.n_used;
     out->n_draining = s->stats.n_draining;
     out->n_left_out = s->stats.n_left_out + s->stats.n_portless + s->stats.n_too_many;
-    out->n_told = s->n_told;
+    out->n_updates = s->n_updates;
     out->n_refused = s->n_refused;
 }
 

@@ -70,7 +70,7 @@ static void answer(const uint8_t *last, uint32_t n) {
 struct fixture {
     struct loop *loop;
     struct discovery *source;
-    uint32_t n_told;
+    uint32_t n_updates;
     char told[512];
 };
 
@@ -78,7 +78,7 @@ static void on_set(const struct discovery_set *set, void *arg) {
     struct fixture *fx = arg;
     size_t n = 0;
 
-    fx->n_told++;
+    fx->n_updates++;
     fx->told[0] = '\0';
     for (uint32_t i = 0; i < set->n; i++)
         n += (size_t)snprintf(fx->told + n, sizeof(fx->told) - n, "%s%s", i ? " " : "",
@@ -137,7 +137,7 @@ static void the_last_answer_holds_while_there_is_no_other(void **state) {
     played.is_busy = true; /* not even a thread: it is tried again all the same */
     loop_turn(fx.loop, 5000);
     loop_turn(fx.loop, 5000);
-    assert_int_equal(fx.n_told, 1);
+    assert_int_equal(fx.n_updates, 1);
     assert_true(stats_of(&fx).is_synced);
     assert_true(stats_of(&fx).stale_s > 0);
     assert_true(stats_of(&fx).n_refused >= 4);

@@ -116,7 +116,7 @@ static void answer(int code) {
 struct fixture {
     struct loop *loop;
     struct discovery *source;
-    int n_told;
+    int n_updates;
     char told[512];
     double value;
 };
@@ -125,7 +125,7 @@ static void on_set(const struct discovery_set *set, void *arg) {
     struct fixture *fx = arg;
     size_t n = 0;
 
-    fx->n_told++;
+    fx->n_updates++;
     fx->told[0] = '\0';
     for (uint32_t i = 0; i < set->n; i++)
         n += (size_t)snprintf(fx->told + n, sizeof(fx->told) - n, "%s%s", i ? " " : "",
@@ -206,13 +206,13 @@ static void nothing_is_told_before_the_first_list_is_whole(void **state) {
     pod(0, "a", "10.0.0.1", false);
     change(0);
     turn(&fx);
-    assert_int_equal(fx.n_told, 0);
+    assert_int_equal(fx.n_updates, 0);
     assert_false(stats_of(&fx).is_synced);
     pod(0, "b", "10.0.0.2", false);
     events_of(0)->end(arg_of(0));
     change(0);
     turn(&fx);
-    assert_int_equal(fx.n_told, 1);
+    assert_int_equal(fx.n_updates, 1);
     assert_string_equal(fx.told, "10.0.0.1:8000 10.0.0.2:8000");
     assert_true(stats_of(&fx).is_synced);
     assert_int_equal(stats_of(&fx).n_used, 2);
@@ -230,7 +230,7 @@ static void the_events_of_a_turn_are_one_set_in_that_turn(void **state) {
     events_of(0)->end(arg_of(0));
     turn(&fx);
     assert_string_equal(fx.told, "");
-    assert_int_equal(fx.n_told, 1);
+    assert_int_equal(fx.n_updates, 1);
     pod(0, "a", "10.0.0.1", false);
     change(0);
     pod(0, "b", "10.0.0.2", false);
@@ -239,7 +239,7 @@ static void the_events_of_a_turn_are_one_set_in_that_turn(void **state) {
     pod(0, "a", "10.0.0.1", true);
     change(0);
     loop_turn(fx.loop, 0);
-    assert_int_equal(fx.n_told, 2);
+    assert_int_equal(fx.n_updates, 2);
     assert_string_equal(fx.told, "10.0.0.2:8000 10.0.0.3:8000");
     events_of(0)->object(STR("{\"kind\":\"Pod\"}"), arg_of(0)); /* it changes nothing */
     change(0);

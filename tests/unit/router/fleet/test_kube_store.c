@@ -272,8 +272,9 @@ struct known_event {
 
 struct cluster {
     struct known_pod pods[N_PODS];
-    struct known_event events[N_EVENTS]; /* since the last list; the first n_told may come again */
-    uint32_t n_events, n_told;
+    struct known_event
+        events[N_EVENTS]; /* since the last list; the first n_updates may come again */
+    uint32_t n_events, n_updates;
     uint64_t version;
 };
 
@@ -337,19 +338,19 @@ static void list(struct cluster *c, struct kube_store *s) {
     for (int i = 0; i < N_PODS; i++)
         if (c->pods[i].is_there) deliver(s, &(struct known_event){i, c->pods[i], false});
     kube_store_end(s);
-    c->n_events = c->n_told = 0;
+    c->n_events = c->n_updates = 0;
 }
 
 /* The rest of the events in any order, some of them again. */
 static void catch_up(struct cluster *c, struct kube_store *s, struct rng *rng) {
-    while (c->n_told < c->n_events) {
-        uint32_t i = c->n_told + (uint32_t)rng_below(rng, c->n_events - c->n_told);
+    while (c->n_updates < c->n_events) {
+        uint32_t i = c->n_updates + (uint32_t)rng_below(rng, c->n_events - c->n_updates);
         struct known_event e = c->events[i];
 
-        c->events[i] = c->events[c->n_told];
-        c->events[c->n_told++] = e;
+        c->events[i] = c->events[c->n_updates];
+        c->events[c->n_updates++] = e;
         deliver(s, &e);
-        if (rng_below(rng, 3) == 0) deliver(s, &c->events[rng_below(rng, c->n_told)]);
+        if (rng_below(rng, 3) == 0) deliver(s, &c->events[rng_below(rng, c->n_updates)]);
     }
 }
 

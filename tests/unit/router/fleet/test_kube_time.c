@@ -50,7 +50,7 @@ struct world {
     struct kube_client *client;
     struct kube_watch *watch;
     struct kube_store *store;
-    uint32_t n_lists, n_told;
+    uint32_t n_lists, n_updates;
     char token_file[96], ca_file[96];
     double most_stale_s;
 };
@@ -64,14 +64,14 @@ static void on_begin(void *arg) {
 static void on_object(struct str json, void *arg) {
     struct world *w = arg;
 
-    w->n_told++;
+    w->n_updates++;
     assert_int_equal(kube_store_object(w->store, json, NULL), ST_OK);
 }
 
 static void on_gone(struct str json, void *arg) {
     struct world *w = arg;
 
-    w->n_told++;
+    w->n_updates++;
     assert_int_equal(kube_store_gone(w->store, json, NULL), ST_OK);
 }
 
@@ -244,7 +244,7 @@ static void ten_minutes_without_a_server_change_nothing_and_are_made_good_in_a_m
     (void)state;
     init(&w);
     pass(&w, 2 * MINUTE_US);
-    told = w.n_told;
+    told = w.n_updates;
     command(&w, "{\"do\":\"die\"}");
     pass(&w, 5 * MINUTE_US);
     go(&w, 1);
@@ -252,7 +252,7 @@ static void ten_minutes_without_a_server_change_nothing_and_are_made_good_in_a_m
     command(&w, "{\"do\":\"compact\"}"); /* what was missed cannot be told any more */
     come(&w, 5);
     pass(&w, 5 * MINUTE_US);
-    assert_int_equal(w.n_told, told);
+    assert_int_equal(w.n_updates, told);
     assert_string_equal(used(&w), "10.0.0.1 10.0.0.2 10.0.0.3");
     assert_true(kube_watch_is_synced(w.watch));
     assert_in_range((uint64_t)kube_watch_stale_s(w.watch), 599, 602);
