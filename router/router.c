@@ -51,7 +51,7 @@
 #include "router/sharing/follow.h"
 #include "router/sharing/share.h"
 #include "router/upgrade/handover.h"
-#include "router/upgrade/succession.h"
+#include "router/upgrade/takeover.h"
 #include "router/worker_sources.h"
 
 #define TICK_US 100000u
@@ -85,7 +85,7 @@ static void stop(struct router *r, uint64_t settle_us) {
     if (r->is_stopping) return;
     r->is_stopping = true;
     r->admin.is_draining = true;
-    succession_leaving(r->succession);
+    takeover_leaving(r->takeover);
     log_event(r->log, LOG_INFO, "router_draining");
     drain_frontends(r, settle_us, (uint64_t)r->options->drain_timeout_ms * 1000);
     if (r->n_running == 0) workers_next(r);
@@ -152,14 +152,14 @@ static void on_hangup(int signo, void *arg) {
 
     (void)signo;
     log_signal(r, "SIGHUP");
-    succession_reload(r->succession, false);
+    takeover_reload(r->takeover, false);
     worker_sources_reload(r->sources);
     file_watch_know(r->secrets);
     reload_secrets(r);
     if (r->decisions && decision_log_reopen(r->decisions, &err) != ST_OK) {
         log_event(r->log, LOG_ERROR, "decision_log_not_reopened", log_z("why", err.message));
     }
-    succession_reload(r->succession, true);
+    takeover_reload(r->takeover, true);
 }
 
 static void on_upgrade(int signo, void *arg) {
@@ -167,7 +167,7 @@ static void on_upgrade(int signo, void *arg) {
 
     (void)signo;
     log_signal(r, "SIGUSR2");
-    succession_spawn(r->succession);
+    takeover_spawn(r->takeover);
 }
 
 /* Another process accepts from our sockets: what is open here ends here, in its own time. */
@@ -176,7 +176,7 @@ static void on_succeeded(void *arg) {
 
     if (r->is_stopping) return;
     r->is_stopping = true;
-    succession_leaving(r->succession);
+    takeover_leaving(r->takeover);
     log_event(r->log, LOG_INFO, "router_draining");
     http_server_leave_sockets(r->admin_server);
     http_server_announce_close(r->admin_server);
@@ -409,7 +409,7 @@ static enum status build_control(struct router *r, struct error *err) {
         st = isolation_init(&r->isolation, o->isolation_secret_file, o->isolation_secret, err);
     }
     if (st == ST_OK) share_salts(r);
-    if (st == ST_OK) succession_keep_salts(r->succession, &r->isolation);
+    if (st == ST_OK) takeover_keep_salts(r->takeover, &r->isolation);
     if (st == ST_OK) {
         r->secrets = file_watch_create(r->loop, secrets, ARRAY_LEN(secrets), reload_secrets, r);
     }
@@ -442,16 +442,16 @@ static enum status build_control(struct router *r, struct error *err) {
     return router_build_fleet(r, err);
 }
 
-static enum status open_succession(struct router *r, struct error *err) {
+static enum status open_takeover(struct router *r, struct error *err) {
     const struct router_options *o = r->options;
-    const struct succession_config config = {.handover = o->handover,
-                                             .state_dir = o->state_dir,
-                                             .hash_seed = o->prefix_hash_seed,
-                                             .port = o->port,
-                                             .admin_port = o->admin_port,
-                                             .handover_wait_ms = o->handover_wait_ms};
+    const struct takeover_config config = {.handover = o->handover,
+                                           .state_dir = o->state_dir,
+                                           .hash_seed = o->prefix_hash_seed,
+                                           .port = o->port,
+                                           .admin_port = o->admin_port,
+                                           .handover_wait_ms = o->handover_wait_ms};
 
-    return succession_open(&r->succession, &config, r->log, err);
+    return takeover_open(&r->takeover, &config, r->log, err);
 }
 
 enum status router_create(struct router **out, const struct router_options *options,
@@ -471,9 +471,9 @@ enum status router_create(struct router **out, const struct router_options *opti
     r->log = log_create(&log);
     r->metrics = router_metrics_create();
     r->refusals = refusals_create(r->metrics, r->log);
-    st = open_succession(r, err);
+    st = open_takeover(r, err);
     if (st != ST_OK) goto fail;
-    r->hash_secret = succession_hash_seed(r->succession);
+    r->hash_secret = takeover_hash_seed(r->takeover);
     r->origin = router_choose_origin(options);
     choose_name(r);
     r->poison = poison_create((uint64_t)options->poison_memory_ms * 1000);
@@ -517,13 +517,13 @@ static enum status serve(struct router *r, struct error *err) {
     }
     if (http_server_sockets(r->admin_server, &admin, 1) == 0) {
         router_adopt_admin(r);
-        admin = succession_admin_socket(r->succession);
+        admin = takeover_admin_socket(r->takeover);
     }
     log_event(r->log, LOG_INFO, "router_listening", log_z("host", r->options->host),
               log_u64("port", frontend_port(r->frontends[0])),
               log_u64("admin_port", http_server_port(r->admin_server)),
               log_u64("loops", r->n_frontends), log_z("policy", policy_names[r->options->policy]));
-    return succession_serving(r->succession, sockets, n, admin, err);
+    return takeover_serving(r->takeover, sockets, n, admin, err);
 }
 
 /* Now, or when there is nothing left to wait for of a predecessor. */
@@ -564,13 +564,13 @@ static void warn(struct router *r) {
 }
 
 enum status router_run(struct router *r, struct error *err) {
-    const struct succession_events events = {on_ready, on_succeeded, r};
+    const struct takeover_events events = {on_ready, on_succeeded, r};
     const struct snapshot_source index = {r->registry, r->follow, router_hash_scheme(r)};
 
     warn(r);
-    succession_prepare(r->succession, r->loop, r->fleet, &index, &events);
+    takeover_prepare(r->takeover, r->loop, r->fleet, &index, &events);
     if (r->fatal.status == ST_OK) loop_run(r->loop);
-    succession_save(r->succession);
+    takeover_save(r->takeover);
     if (err) *err = r->fatal;
     return r->fatal.status;
 }
@@ -586,7 +586,7 @@ void router_destroy(struct router *r) {
     }
     mem_free(r->frontends);
     supervisor_destroy(r->supervisor);
-    succession_close(r->succession);
+    takeover_close(r->takeover);
     http_server_destroy(r->admin_server);
     scrape_destroy(r->scrape);
     admin_commands_destroy(r->commands);

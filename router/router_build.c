@@ -24,7 +24,7 @@
 #include "router/sharing/follow.h"
 #include "router/sharing/share.h"
 #include "router/upgrade/handover.h"
-#include "router/upgrade/succession.h"
+#include "router/upgrade/takeover.h"
 #include "router/worker_sources.h"
 
 #define MAX_DEFAULT_LOOPS 8
@@ -93,8 +93,8 @@ enum status router_build_sharing(struct router *r, struct error *err) {
                                    .max_workers = o->max_workers,
                                    .silence_ms = FOLLOW_SILENCE_MS,
                                    .patience_us = FOLLOW_PATIENCE_US,
-                                   .from = succession_follow_from,
-                                   .arg = r->succession};
+                                   .from = takeover_follow_from,
+                                   .arg = r->takeover};
     struct share_config share = {.url = o->share_redis,
                                  .password = o->share_redis_password,
                                  .key = o->share_redis_key,
@@ -236,7 +236,7 @@ enum status router_build_frontends(struct router *r, struct error *err) {
                   .tenant_header = o->trust_tenant_header ? o->tenant_header : NULL},
         .control = r->box,
     };
-    bool is_given = succession_has_sockets(r->succession);
+    bool is_given = takeover_has_sockets(r->takeover);
     enum status st = n > 1 && !is_given ? check_port(r, err) : ST_OK;
     int sockets[HANDOVER_SOCKETS_MAX];
 
@@ -252,8 +252,7 @@ enum status router_build_frontends(struct router *r, struct error *err) {
     r->frontends = mem_calloc(n, sizeof(*r->frontends));
     config.sockets = sockets;
     for (uint32_t i = 0; i < n; i++) {
-        config.n_sockets =
-            succession_client_sockets(r->succession, i, n, sockets, ARRAY_LEN(sockets));
+        config.n_sockets = takeover_client_sockets(r->takeover, i, n, sockets, ARRAY_LEN(sockets));
         st = frontend_create(&r->frontends[i], &config, r->registry, r->metrics, r->log, &r->admin,
                              err);
         if (st != ST_OK) return st;
@@ -282,7 +281,7 @@ static struct tls *admin_tls(const struct router *r) {
 }
 
 void router_adopt_admin(struct router *r) {
-    http_server_adopt(r->admin_server, admin_tls(r), succession_admin_socket(r->succession));
+    http_server_adopt(r->admin_server, admin_tls(r), takeover_admin_socket(r->takeover));
 }
 
 enum status router_build_admin(struct router *r, struct error *err) {
@@ -297,8 +296,9 @@ enum status router_build_admin(struct router *r, struct error *err) {
 
     r->admin_server = http_server_create(r->loop, &limits, &events, r);
     http_server_report(r->admin_server, &report);
-    if (succession_admin_socket(r->succession) >= 0) {
-        if (!succession_is_heir(r->succession)) router_adopt_admin(r); /* else when it is ready */
+    if (takeover_admin_socket(r->takeover) >= 0) {
+        if (!takeover_has_predecessor(r->takeover))
+            router_adopt_admin(r); /* else when it is ready */
         return ST_OK;
     }
     st = http_server_listen_tls(r->admin_server, admin_tls(r), r->options->admin_host,

@@ -41,7 +41,7 @@ struct router {
     struct supervisor *supervisor;
     struct frontend **frontends;
     uint32_t n_frontends, n_running, n_ready;
-    struct succession *succession;
+    struct takeover *takeover;
     struct loop_timer tick, deadline;
     uint64_t hash_secret; /* of prompts */
     char name[32];        /* in Via and /server_info, another one in each life: "incipit-1f..." */

@@ -5,7 +5,7 @@
  *
  *      resolver_start --> thread: address_resolve --> mail --> fn(...)
  *
- * A thread cannot be recalled: on destroy its answer is thrown away, whenever it comes. Lookups are
+ * A thread cannot be called back: on destroy its answer is thrown away, whenever it comes. Lookups are
  * rare (a worker is added, --worker-dns every 5 s), so there is no cache. Thread: control. */
 #ifndef ROUTER_REGISTRY_RESOLVER_H
 #define ROUTER_REGISTRY_RESOLVER_H

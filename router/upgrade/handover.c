@@ -23,9 +23,9 @@ struct handover {
     int fd;
     struct loop_fd watch;
     struct stat file; /* the socket's, as it was made */
-    /* The successor that is being made, if heir_fd >= 0. */
-    int heir_fd, index_fd;
-    struct loop_fd heir_watch;
+    /* The successor that is being made, if takeover_client_fd >= 0. */
+    int takeover_client_fd, index_fd;
+    struct loop_fd takeover_client_watch;
     struct loop_timer timer;
     struct snapshot_writer *writer;
 };
@@ -40,17 +40,17 @@ static void stop_writing(struct handover *h) {
     h->index_fd = -1;
 }
 
-static void drop_heir(struct handover *h) {
-    if (h->heir_fd < 0) return;
+static void drop_client(struct handover *h) {
+    if (h->takeover_client_fd < 0) return;
     stop_writing(h);
-    loop_fd_fini(&h->heir_watch);
-    close(h->heir_fd);
-    h->heir_fd = -1;
+    loop_fd_fini(&h->takeover_client_watch);
+    close(h->takeover_client_fd);
+    h->takeover_client_fd = -1;
 }
 
 static void give_up(struct handover *h, const char *why) {
     log_event(h->config.log, LOG_WARN, "handover_failed", log_z("why", why));
-    drop_heir(h);
+    drop_client(h);
 }
 
 static void put_hex(struct json_writer *w, const char *name, const uint8_t *bytes, size_t n) {
@@ -97,7 +97,7 @@ static bool send_sockets(struct handover *h) {
         n_packet = MIN(n - from, HANDOVER_PACKET_FDS);
         for (uint32_t i = 0; i < n_packet; i++)
             fds[i] = from + i < g->n_client ? g->client[from + i] : g->admin;
-        is_sent = handover_send(h->heir_fd, buf_str(&text), fds, n_packet);
+        is_sent = handover_send(h->takeover_client_fd, buf_str(&text), fds, n_packet);
     }
     buf_fini(&text);
     return is_sent;
@@ -116,7 +116,8 @@ static void on_piece(void *arg) {
     if (st != ST_OK) {
         log_event(h->config.log, LOG_WARN, "index_not_saved", log_z("why", err.message));
     }
-    is_sent = handover_send(h->heir_fd, STR("{\"type\":\"index\"}"), &h->index_fd, st == ST_OK);
+    is_sent = handover_send(h->takeover_client_fd, STR("{\"type\":\"index\"}"), &h->index_fd,
+                            st == ST_OK);
     stop_writing(h);
     if (!is_sent) give_up(h, "the successor does not listen");
 }
@@ -124,7 +125,7 @@ static void on_piece(void *arg) {
 static void begin_writing(struct handover *h) {
     h->index_fd = memfd_create("incipit-index", MFD_CLOEXEC);
     if (h->index_fd < 0) {
-        (void)!handover_say(h->heir_fd, "index");
+        (void)!handover_say(h->takeover_client_fd, "index");
         return;
     }
     h->writer = snapshot_writer_create(&h->config.index, h->index_fd);
@@ -147,10 +148,10 @@ static void begin(struct handover *h, const struct handover_packet *p) {
 }
 
 static void succeed(struct handover *h) {
-    bool is_told = handover_say(h->heir_fd, "leaving");
+    bool is_told = handover_say(h->takeover_client_fd, "leaving");
 
     (void)is_told; /* it accepts: it is the router now, dead or alive */
-    drop_heir(h);
+    drop_client(h);
     loop_fd_fini(&h->watch);
     close(h->fd);
     h->fd = -1;
@@ -161,7 +162,7 @@ static void on_heir(unsigned ready, void *arg) {
     struct handover *h = arg;
     struct handover_packet p;
     struct error err = {0};
-    enum status st = handover_receive(h->heir_fd, &p, &err);
+    enum status st = handover_receive(h->takeover_client_fd, &p, &err);
     bool is_hello, is_ready;
 
     (void)ready;
@@ -193,14 +194,14 @@ static void on_connection(unsigned ready, void *arg) {
 
     (void)ready;
     if (fd < 0) return;
-    if (!is_trusted(fd) || h->heir_fd >= 0) {
+    if (!is_trusted(fd) || h->takeover_client_fd >= 0) {
         (void)!handover_say(fd, "busy");
         close(fd);
         return;
     }
-    h->heir_fd = fd;
-    loop_fd_init(&h->heir_watch, h->loop, fd, on_heir, h);
-    loop_fd_watch(&h->heir_watch, LOOP_READ);
+    h->takeover_client_fd = fd;
+    loop_fd_init(&h->takeover_client_watch, h->loop, fd, on_heir, h);
+    loop_fd_watch(&h->takeover_client_watch, LOOP_READ);
 }
 
 /* --- the socket -------------------------------------------------------------------------------- */
@@ -258,7 +259,7 @@ enum status handover_open(struct handover **out, struct loop *loop,
     h = mem_zalloc(sizeof(*h));
     h->loop = loop;
     h->config = *config;
-    h->heir_fd = h->index_fd = -1;
+    h->takeover_client_fd = h->index_fd = -1;
     loop_timer_init(&h->timer, loop, on_piece, h);
     h->fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (h->fd < 0) {
@@ -287,7 +288,7 @@ static void remove_file(const struct handover *h) {
 
 void handover_close(struct handover *h) {
     if (!h) return;
-    drop_heir(h);
+    drop_client(h);
     loop_timer_fini(&h->timer);
     if (h->fd >= 0) {
         remove_file(h);

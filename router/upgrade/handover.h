@@ -48,27 +48,30 @@ struct handover_goods {
 
 /* --- the successor ----------------------------------------------------------------------------- */
 
-struct heir;
+struct takeover_client;
 
 /* Asks the router at `path`, and waits for its sockets, some seconds at most: blocks. ST_NOT_FOUND:
  * nobody is there. The goods' sockets are the caller's. */
-MUST_USE enum status heir_open(struct heir **out, const char *path, struct handover_goods *goods,
-                               struct error *err);
-void heir_close(struct heir *h); /* without heir_ready: as if it had never been; NULL is fine */
+MUST_USE enum status takeover_client_open(struct takeover_client **out, const char *path,
+                                          struct handover_goods *goods, struct error *err);
+void takeover_client_close(
+    struct takeover_client
+        *h); /* without takeover_client_ready: as if it had never been; NULL is fine */
 
-struct heir_events {
+struct takeover_client_events {
     void (*on_index)(int fd, void *arg); /* a snapshot, the callee's to close; once */
     /* The predecessor leaves, or is gone: its place is free. */
     void (*on_alone)(void *arg);
     void *arg;
 };
-void heir_listen(struct heir *h, struct loop *loop, const struct heir_events *events);
+void takeover_client_listen(struct takeover_client *h, struct loop *loop,
+                            const struct takeover_client_events *events);
 
 /* Nothing more can come of the index: it has, or there is none, or nobody is left to send it. */
-bool heir_has_index(const struct heir *h);
+bool takeover_client_has_index(const struct takeover_client *h);
 
-void heir_ready(struct heir *h);          /* this process accepts */
-bool heir_is_alone(const struct heir *h); /* on_alone has been called */
+void takeover_client_ready(struct takeover_client *h);          /* this process accepts */
+bool takeover_client_is_alone(const struct takeover_client *h); /* on_alone has been called */
 
 /* --- the predecessor --------------------------------------------------------------------------- */
 

@@ -3,7 +3,7 @@
  * A restarted router would send every conversation anywhere until it had seen it again. So the prefix
  * index outlives it: per worker the blocks it holds, youngest first, and what was learned of it. They
  * are true as long as the worker is the same process, so each worker's part is used when that worker
- * has described itself under the same URL, model and generation, and not otherwise (recall.h).
+ * has described itself under the same URL, model and generation, and not otherwise (index_restore.h).
  *
  *      head      magic, version, scheme, time                                     checksum
  *      section   kind, bytes of meta, items, checksum | meta: JSON | items: u64 each

@@ -438,7 +438,7 @@ static void a_call_goes_where_it_is_sent_and_names_whom_it_means(void **state) {
     finish(&fx);
 }
 
-/* A thread that asks a name server cannot be recalled: nobody waits for it. */
+/* A thread that asks a name server cannot be called back: nobody waits for it. */
 static void a_name_server_that_is_slow_holds_nothing_up(void **state) {
     struct http_client_request request = {.url = "http://" SLOW_NAME ":1/", .timeout_ms = 100};
     struct http_call *pending;

@@ -231,22 +231,22 @@ static enum status ask(const char *const *lines, struct handover_goods *goods, s
     char folder[] = "/tmp/handover-XXXXXX", path[64];
     struct script script = {.lines = lines, .socket = listening_socket()};
     struct sockaddr_un addr;
-    struct heir *heir = NULL;
+    struct takeover_client *client = NULL;
     pthread_t thread;
     enum status st;
 
     assert_non_null(mkdtemp(folder));
     snprintf(path, sizeof(path), "%s/router", folder);
-    assert_int_equal(heir_open(&heir, path, goods, NULL), ST_NOT_FOUND);
+    assert_int_equal(takeover_client_open(&client, path, goods, NULL), ST_NOT_FOUND);
     assert_int_equal(handover_address(path, &addr, NULL), ST_OK);
     script.file = open("/dev/null", O_RDONLY | O_CLOEXEC);
     script.listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     assert_int_equal(bind(script.listener, (struct sockaddr *)&addr, sizeof(addr)), 0);
     assert_int_equal(listen(script.listener, 1), 0);
     assert_int_equal(pthread_create(&thread, NULL, play, &script), 0);
-    st = heir_open(&heir, path, goods, err);
+    st = takeover_client_open(&client, path, goods, err);
     pthread_join(thread, NULL);
-    heir_close(heir);
+    takeover_client_close(client);
     close(script.listener);
     close(script.socket);
     close(script.file);

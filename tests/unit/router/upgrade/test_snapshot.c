@@ -8,7 +8,7 @@
 #include "router/registry/registry_route.h"
 #include "router/registry/registry_view.h"
 #include "router/registry/registry_workers.h"
-#include "router/upgrade/recall.h"
+#include "router/upgrade/index_restore.h"
 #include "tests/support/client.h"
 
 #include <stdio.h>
@@ -107,18 +107,19 @@ static struct registry *create_warm(void) {
     return r;
 }
 
-static struct recall *recall(struct loop *loop, struct registry *r, int fd, bool trusts_unnamed) {
-    struct recall_config config = {.registry = r, .trusts_unnamed = trusts_unnamed};
+static struct index_restore *restore(struct loop *loop, struct registry *r, int fd,
+                                     bool trusts_unnamed) {
+    struct index_restore_config config = {.registry = r, .trusts_unnamed = trusts_unnamed};
     struct snapshot *s = NULL;
 
     assert_int_equal(snapshot_read_fd(&s, fd, SCHEME, NULL), ST_OK);
-    return recall_start(loop, &config, s);
+    return index_restore_start(loop, &config, s);
 }
 
 static void a_successor_knows_what_its_predecessor_knew(void **state) {
     struct registry *old = create_warm(), *new = create();
     struct registry_view was, is;
-    struct recall *recalled;
+    struct index_restore *restored;
     double a[N_WORKERS], b[N_WORKERS];
     struct loop *loop;
     struct registry_model_stats stats_a, stats_b;
@@ -126,17 +127,17 @@ static void a_successor_knows_what_its_predecessor_knew(void **state) {
 
     (void)state;
     assert_int_equal(loop_create(&loop, NULL), ST_OK);
-    recalled = recall(loop, new, fd, false);
+    restored = restore(loop, new, fd, false);
     for (uint32_t i = 0; i < N_WORKERS; i++) /* in another order, under other ids */
         (void)add(new, N_WORKERS - 1 - i);
     for (uint32_t i = 0; i < N_WORKERS; i++) {
         for (int k = 0; k < 3; k++)
             loop_turn(loop, 2000);
-        assert_false(recall_is_over(recalled));
-        recall_is_serving(recalled);
+        assert_false(index_restore_is_over(restored));
+        index_restore_is_serving(restored);
         describe(new, i, "g1", false);
     }
-    TURN_UNTIL(loop, recall_is_over(recalled));
+    TURN_UNTIL(loop, index_restore_is_over(restored));
     for (uint32_t i = 0; i < N_WORKERS; i++) {
         assert_true(registry_get(old, i, &was));
         assert_true(registry_get(new, N_WORKERS - 1 - i, &is));
@@ -153,7 +154,7 @@ static void a_successor_knows_what_its_predecessor_knew(void **state) {
     assert_true(registry_model_stats(old, 0, &stats_a));
     assert_true(registry_model_stats(new, 0, &stats_b));
     assert_true(stats_a.bytes_per_token == stats_b.bytes_per_token);
-    recall_stop(recalled);
+    index_restore_stop(restored);
     loop_destroy(loop);
     registry_destroy(old);
     registry_destroy(new);
@@ -163,21 +164,21 @@ static void a_successor_knows_what_its_predecessor_knew(void **state) {
 static void a_worker_that_is_another_gets_nothing(void **state) {
     struct registry *old = create_warm(), *new = create();
     struct registry_view view;
-    struct recall *recalled;
+    struct index_restore *restored;
     struct loop *loop;
     int fd = write_file(old);
 
     (void)state;
     assert_int_equal(loop_create(&loop, NULL), ST_OK);
-    recalled = recall(loop, new, fd, false);
+    restored = restore(loop, new, fd, false);
     for (uint32_t i = 0; i < N_WORKERS; i++)
         describe(new, add(new, i), i == 1 ? "g2" : "g1", false);
-    TURN_UNTIL(loop, recall_is_over(recalled));
+    TURN_UNTIL(loop, index_restore_is_over(restored));
     for (uint32_t i = 0; i < N_WORKERS; i++) {
         assert_true(registry_get(new, i, &view));
         assert_int_equal(view.routing.n_held_blocks == 0, i == 1);
     }
-    recall_stop(recalled);
+    index_restore_stop(restored);
     loop_destroy(loop);
     registry_destroy(old);
     registry_destroy(new);
@@ -193,7 +194,7 @@ static void a_foreign_worker_is_waited_for_until_its_life_has_a_name(void **stat
                                      .counted = {-1, -1, -1, -1}};
     struct registry *old = create(), *new = create();
     struct registry_view view;
-    struct recall *recalled;
+    struct index_restore *restored;
     struct loop *loop;
     int fd;
 
@@ -203,16 +204,16 @@ static void a_foreign_worker_is_waited_for_until_its_life_has_a_name(void **stat
     registry_report(old, 0, &report);
     serve(old, 5, 1000000);
     fd = write_file(old);
-    recalled = recall(loop, new, fd, false);
+    restored = restore(loop, new, fd, false);
     describe(new, add(new, 0), "", true);
     for (int k = 0; k < 3; k++)
         loop_turn(loop, 60000);
-    assert_false(recall_is_over(recalled));
+    assert_false(index_restore_is_over(restored));
     registry_report(new, 0, &report);
-    TURN_UNTIL(loop, recall_is_over(recalled));
+    TURN_UNTIL(loop, index_restore_is_over(restored));
     assert_true(registry_get(new, 0, &view));
     assert_true(view.routing.n_held_blocks >= CHAIN);
-    recall_stop(recalled);
+    index_restore_stop(restored);
     loop_destroy(loop);
     registry_destroy(old);
     registry_destroy(new);

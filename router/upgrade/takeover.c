@@ -1,5 +1,5 @@
-/* router/upgrade/succession.c - the order in which a life begins where another ends. */
-#include "router/upgrade/succession.h"
+/* router/upgrade/takeover.c - the order in which a life begins where another ends. */
+#include "router/upgrade/takeover.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -20,7 +20,7 @@
 #include "router/fleet/fleet.h"
 #include "router/registry/registry_view.h"
 #include "router/upgrade/handover.h"
-#include "router/upgrade/recall.h"
+#include "router/upgrade/index_restore.h"
 #include "router/upgrade/service_manager.h"
 #include "router/upgrade/state_dir.h"
 
@@ -30,19 +30,19 @@
 
 extern char **environ;
 
-struct succession {
-    struct succession_config config;
+struct takeover {
+    struct takeover_config config;
     struct log *log;
     struct loop *loop; /* NULL until prepared */
     struct fleet *fleet;
     struct snapshot_source index;
-    struct succession_events events;
+    struct takeover_events events;
     struct service_manager *manager;
     uint64_t hash_seed, began_us;
-    struct handover_goods goods; /* what came; then what goes */
-    struct heir *heir;           /* we are one; NULL: there was nobody, or it is gone */
-    struct handover *handover;   /* we may get one */
-    struct recall *recall;
+    struct handover_goods goods;    /* what came; then what goes */
+    struct takeover_client *client; /* we are one; NULL: there was nobody, or it is gone */
+    struct handover *handover;      /* we may get one */
+    struct index_restore *restore;
     const struct isolation *isolation;
     struct loop_timer timer; /* until ready */
     bool is_ready, is_succeeded, is_leaving;
@@ -52,11 +52,11 @@ struct succession {
 /* --- before anything listens ------------------------------------------------------------------- */
 
 /* Unless a predecessor has handed over its own, which are the same. */
-static void take_service_sockets(struct succession *s, const struct service_sockets *from) {
+static void take_service_sockets(struct takeover *s, const struct service_sockets *from) {
     struct handover_goods *g = &s->goods;
 
     for (uint32_t i = 0; i < from->n_client; i++) {
-        if (s->heir) {
+        if (s->client) {
             close(from->client[i]);
         } else {
             g->client[g->n_client++] = from->client[i];
@@ -90,9 +90,9 @@ static enum status check_port(uint32_t wanted, int fd, const char *option, struc
                      port_of(fd), option, wanted);
 }
 
-static enum status find_predecessor(struct succession *s, struct error *err) {
-    const struct succession_config *c = &s->config;
-    enum status st = heir_open(&s->heir, c->handover, &s->goods, err);
+static enum status find_predecessor(struct takeover *s, struct error *err) {
+    const struct takeover_config *c = &s->config;
+    enum status st = takeover_client_open(&s->client, c->handover, &s->goods, err);
 
     if (st == ST_NOT_FOUND) {
         s->goods = (struct handover_goods){.n_client = 0};
@@ -106,12 +106,12 @@ static enum status find_predecessor(struct succession *s, struct error *err) {
     return st;
 }
 
-static enum status choose_seed(struct succession *s, struct error *err) {
-    const struct succession_config *c = &s->config;
+static enum status choose_seed(struct takeover *s, struct error *err) {
+    const struct takeover_config *c = &s->config;
 
     if (c->hash_seed) {
         s->hash_seed = hash_64(c->hash_seed, strlen(c->hash_seed), 0);
-    } else if (s->heir) {
+    } else if (s->client) {
         s->hash_seed = s->goods.hash_seed;
     } else if (c->state_dir) {
         return state_dir_seed(c->state_dir, &s->hash_seed, err);
@@ -121,9 +121,9 @@ static enum status choose_seed(struct succession *s, struct error *err) {
     return ST_OK;
 }
 
-enum status succession_open(struct succession **out, const struct succession_config *config,
-                            struct log *log, struct error *err) {
-    struct succession *s = mem_zalloc(sizeof(*s));
+enum status takeover_open(struct takeover **out, const struct takeover_config *config,
+                          struct log *log, struct error *err) {
+    struct takeover *s = mem_zalloc(sizeof(*s));
     struct service_sockets sockets;
     struct error scratch = {0};
     enum status st;
@@ -135,34 +135,34 @@ enum status succession_open(struct succession **out, const struct succession_con
     if (st == ST_OK) take_service_sockets(s, &sockets);
     if (st == ST_OK) st = choose_seed(s, err);
     if (st != ST_OK) {
-        succession_close(s);
+        takeover_close(s);
         return st;
     }
     *out = s;
     return ST_OK;
 }
 
-uint64_t succession_hash_seed(const struct succession *s) {
+uint64_t takeover_hash_seed(const struct takeover *s) {
     return s->hash_seed;
 }
 
-void succession_keep_salts(struct succession *s, struct isolation *i) {
+void takeover_keep_salts(struct takeover *s, struct isolation *i) {
     _Static_assert(sizeof(i->secret) == HANDOVER_SECRET_BYTES, "it is handed over whole");
     s->isolation = i;
-    if (s->heir && i->is_random && s->goods.has_salt_secret)
+    if (s->client && i->is_random && s->goods.has_salt_secret)
         memcpy(i->secret, s->goods.salt_secret, sizeof(i->secret));
 }
 
-bool succession_is_heir(const struct succession *s) {
-    return s->heir != NULL;
+bool takeover_has_predecessor(const struct takeover *s) {
+    return s->client != NULL;
 }
 
-bool succession_has_sockets(const struct succession *s) {
+bool takeover_has_sockets(const struct takeover *s) {
     return s->goods.n_client > 0;
 }
 
-uint32_t succession_client_sockets(struct succession *s, uint32_t i, uint32_t n, int *fds,
-                                   uint32_t max) {
+uint32_t takeover_client_sockets(struct takeover *s, uint32_t i, uint32_t n, int *fds,
+                                 uint32_t max) {
     uint32_t n_taken = 0, n_all = s->goods.n_client;
 
     if (n_all && i >= n_all) { /* shared with another loop: who is first takes the connection */
@@ -174,80 +174,81 @@ uint32_t succession_client_sockets(struct succession *s, uint32_t i, uint32_t n,
     return n_taken;
 }
 
-int succession_admin_socket(struct succession *s) {
+int takeover_admin_socket(struct takeover *s) {
     return s->goods.n_admin ? s->goods.admin : -1;
 }
 
 /* --- becoming ready ---------------------------------------------------------------------------- */
 
-static void start_recall(struct succession *s, struct snapshot *snapshot, bool trusts_unnamed) {
-    const struct recall_config config = {.registry = s->index.registry,
-                                         .log = s->log,
-                                         .is_serving = s->is_ready,
-                                         .trusts_unnamed = trusts_unnamed};
+static void start_restore(struct takeover *s, struct snapshot *snapshot, bool trusts_unnamed) {
+    const struct index_restore_config config = {.registry = s->index.registry,
+                                                .log = s->log,
+                                                .is_serving = s->is_ready,
+                                                .trusts_unnamed = trusts_unnamed};
 
-    s->recall = recall_start(s->loop, &config, snapshot);
+    s->restore = index_restore_start(s->loop, &config, snapshot);
 }
 
-static void say_not_recalled(struct succession *s, const struct error *err) {
+static void log_not_restored(struct takeover *s, const struct error *err) {
     log_event(s->log, LOG_WARN, "index_not_recalled", log_z("why", err->message));
 }
 
 /* Heard from the predecessor. */
 static void on_index(int fd, void *arg) {
-    struct succession *s = arg;
+    struct takeover *s = arg;
     struct snapshot *snapshot = NULL;
     struct error err = {0};
 
     if (snapshot_read_fd(&snapshot, fd, s->index.scheme, &err) == ST_OK) {
-        start_recall(s, snapshot, true);
+        start_restore(s, snapshot, true);
     } else {
-        say_not_recalled(s, &err);
+        log_not_restored(s, &err);
     }
     close(fd);
 }
 
-static void recall_from_disk(struct succession *s) {
+static void index_restore_from_disk(struct takeover *s) {
     struct snapshot *snapshot = NULL;
     struct error err = {0};
     enum status st = state_dir_load(s->config.state_dir, s->index.scheme, &snapshot, &err);
 
-    if (st == ST_OK) start_recall(s, snapshot, false);
-    if (st != ST_OK && st != ST_NOT_FOUND) say_not_recalled(s, &err);
+    if (st == ST_OK) start_restore(s, snapshot, false);
+    if (st != ST_OK && st != ST_NOT_FOUND) log_not_restored(s, &err);
 }
 
-enum follow_from succession_follow_from(const char *url, const char *generation, uint64_t *next,
-                                        void *succession) {
-    const struct succession *s = succession;
+enum follow_from takeover_follow_from(const char *url, const char *generation, uint64_t *next,
+                                      void *takeover) {
+    const struct takeover *s = takeover;
 
-    if (s->heir && !heir_has_index(s->heir)) return FOLLOW_FROM_LATER;
-    *next = s->recall ? recall_events_next(s->recall, url, generation) : 0;
+    if (s->client && !takeover_client_has_index(s->client)) return FOLLOW_FROM_LATER;
+    *next = s->restore ? index_restore_events_next(s->restore, url, generation) : 0;
     return *next ? FOLLOW_FROM_NEXT : FOLLOW_FROM_OLDEST;
 }
 
-static void become_ready(struct succession *s, enum status st, const struct error *err) {
+static void become_ready(struct takeover *s, enum status st, const struct error *err) {
     s->is_ready = true;
     loop_timer_stop(&s->timer);
-    recall_is_serving(s->recall);
+    index_restore_is_serving(s->restore);
     s->events.on_ready(st, err, s->events.arg);
 }
 
 static void look(void *arg) {
-    struct succession *s = arg;
+    struct takeover *s = arg;
     uint64_t waited_us = loop_now_us(s->loop) - s->began_us;
     struct registry_totals totals;
     struct error err = {0};
 
     registry_totals(s->index.registry, &totals);
     if (totals.n_eligible && totals.n_eligible == fleet_n_wanted(s->fleet) &&
-        heir_has_index(s->heir) && recall_is_over(s->recall)) {
+        takeover_client_has_index(s->client) && index_restore_is_over(s->restore)) {
         become_ready(s, ST_OK, NULL);
     } else if (waited_us < (uint64_t)s->config.handover_wait_ms * 1000) {
         loop_timer_start(&s->timer, LOOK_US);
     } else if (totals.n_eligible) {
         log_event(s->log, LOG_WARN, "handover_is_incomplete", log_u64("usable", totals.n_eligible),
                   log_u64("workers", totals.n_workers),
-                  log_bool("has_index", recall_is_over(s->recall) && heir_has_index(s->heir)));
+                  log_bool("has_index", index_restore_is_over(s->restore) &&
+                                            takeover_client_has_index(s->client)));
         become_ready(s, ST_OK, NULL);
     } else {
         error_set(&err, ST_UNAVAILABLE,
@@ -258,19 +259,18 @@ static void look(void *arg) {
     }
 }
 
-static void open_handover(struct succession *s);
+static void open_handover(struct takeover *s);
 
 /* Its place at the path is free. */
 static void on_alone(void *arg) {
-    struct succession *s = arg;
+    struct takeover *s = arg;
 
     if (s->is_ready) open_handover(s);
 }
 
-void succession_prepare(struct succession *s, struct loop *loop, struct fleet *fleet,
-                        const struct snapshot_source *index,
-                        const struct succession_events *events) {
-    const struct heir_events heir_events = {on_index, on_alone, s};
+void takeover_prepare(struct takeover *s, struct loop *loop, struct fleet *fleet,
+                      const struct snapshot_source *index, const struct takeover_events *events) {
+    const struct takeover_client_events takeover_client_events = {on_index, on_alone, s};
 
     s->loop = loop;
     s->fleet = fleet;
@@ -279,26 +279,26 @@ void succession_prepare(struct succession *s, struct loop *loop, struct fleet *f
     s->began_us = loop_now_us(loop);
     s->manager = service_manager_open(loop);
     loop_timer_init(&s->timer, loop, look, s);
-    if (s->heir) {
-        heir_listen(s->heir, loop, &heir_events);
+    if (s->client) {
+        takeover_client_listen(s->client, loop, &takeover_client_events);
         loop_timer_start(&s->timer, LOOK_US);
         return;
     }
-    if (s->config.state_dir) recall_from_disk(s);
+    if (s->config.state_dir) index_restore_from_disk(s);
     become_ready(s, ST_OK, NULL);
 }
 
 /* --- being succeeded --------------------------------------------------------------------------- */
 
 static void on_succeeded(void *arg) {
-    struct succession *s = arg;
+    struct takeover *s = arg;
 
     s->is_succeeded = true;
     log_event(s->log, LOG_INFO, "router_succeeded");
     s->events.on_succeeded(s->events.arg);
 }
 
-static enum status try_to_open(struct succession *s, struct error *err) {
+static enum status try_to_open(struct takeover *s, struct error *err) {
     const struct handover_config config = {.path = s->config.handover,
                                            .log = s->log,
                                            .index = s->index,
@@ -309,17 +309,17 @@ static enum status try_to_open(struct succession *s, struct error *err) {
     return handover_open(&s->handover, s->loop, &config, err);
 }
 
-static void open_handover(struct succession *s) {
+static void open_handover(struct takeover *s) {
     struct error err = {0};
 
-    heir_close(s->heir);
-    s->heir = NULL;
+    takeover_client_close(s->client);
+    s->client = NULL;
     if (s->is_leaving || try_to_open(s, &err) == ST_OK) return;
     log_event(s->log, LOG_ERROR, "handover_not_opened", log_z("why", err.message));
 }
 
-enum status succession_serving(struct succession *s, const int *client, uint32_t n_client,
-                               int admin, struct error *err) {
+enum status takeover_serving(struct takeover *s, const int *client, uint32_t n_client, int admin,
+                             struct error *err) {
     s->goods = (struct handover_goods){.n_client = MIN(n_client, HANDOVER_SOCKETS_MAX),
                                        .admin = admin,
                                        .n_admin = 1,
@@ -327,10 +327,11 @@ enum status succession_serving(struct succession *s, const int *client, uint32_t
     memcpy(s->goods.client, client, s->goods.n_client * sizeof(*client));
     s->goods.has_salt_secret = s->isolation->is_random;
     memcpy(s->goods.salt_secret, s->isolation->secret, HANDOVER_SECRET_BYTES);
-    if (s->heir) {
+    if (s->client) {
         service_manager_succeeding(s->manager);
-        heir_ready(s->heir); /* and the socket's path is ours when it leaves, or has left before */
-        if (s->heir && heir_is_alone(s->heir)) open_handover(s);
+        takeover_client_ready(
+            s->client); /* and the socket's path is ours when it leaves, or has left before */
+        if (s->client && takeover_client_is_alone(s->client)) open_handover(s);
         return ST_OK;
     }
     service_manager_ready(s->manager);
@@ -339,7 +340,7 @@ enum status succession_serving(struct succession *s, const int *client, uint32_t
 
 /* --- signals, and the end ---------------------------------------------------------------------- */
 
-void succession_reload(struct succession *s, bool is_done) {
+void takeover_reload(struct takeover *s, bool is_done) {
     if (is_done) {
         service_manager_ready(s->manager);
     } else {
@@ -367,7 +368,7 @@ static int spawn_self(pid_t *pid) {
     return code;
 }
 
-void succession_spawn(struct succession *s) {
+void takeover_spawn(struct takeover *s) {
     if (s->child && waitpid(s->child, NULL, WNOHANG) != 0) s->child = 0;
     if (!s->handover || s->child) {
         log_event(s->log, LOG_WARN, "successor_not_started",
@@ -383,7 +384,7 @@ void succession_spawn(struct succession *s) {
     }
 }
 
-void succession_leaving(struct succession *s) {
+void takeover_leaving(struct takeover *s) {
     if (s->is_leaving) return;
     s->is_leaving = true;
     if (!s->is_succeeded) service_manager_stopping(s->manager);
@@ -391,7 +392,7 @@ void succession_leaving(struct succession *s) {
     s->handover = NULL;
 }
 
-void succession_save(struct succession *s) {
+void takeover_save(struct takeover *s) {
     struct error err = {0};
     uint64_t n_blocks = 0;
 
@@ -403,11 +404,11 @@ void succession_save(struct succession *s) {
     }
 }
 
-void succession_close(struct succession *s) {
+void takeover_close(struct takeover *s) {
     if (!s) return;
-    recall_stop(s->recall);
+    index_restore_stop(s->restore);
     handover_close(s->handover);
-    heir_close(s->heir);
+    takeover_client_close(s->client);
     if (s->loop) loop_timer_fini(&s->timer);
     service_manager_close(s->manager);
     mem_free(s);

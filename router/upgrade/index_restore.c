@@ -1,5 +1,5 @@
-/* router/upgrade/recall.c - one timer: looks for workers while none is at hand, then enters its pieces. */
-#include "router/upgrade/recall.h"
+/* router/upgrade/index_restore.c - one timer: looks for workers while none is at hand, then enters its pieces. */
+#include "router/upgrade/index_restore.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -20,14 +20,14 @@ struct part {
     bool is_over;
 };
 
-struct recall {
+struct index_restore {
     struct loop *loop;
-    struct recall_config config;
+    struct index_restore_config config;
     struct snapshot *snapshot;
     struct loop_timer timer;
     struct registry_memory *memories;
     struct part *parts; /* by URL */
-    uint32_t n_parts, n_left, n_recalled;
+    uint32_t n_parts, n_left, n_restored;
     struct part *at_hand; /* whose worker is `id`; NULL: none */
     uint32_t id;
     uint64_t next_item, n_blocks, began_us;
@@ -37,7 +37,7 @@ static int by_url(const void *a, const void *b) {
     return strcmp(((const struct part *)a)->of->url, ((const struct part *)b)->of->url);
 }
 
-static void end_part(struct recall *r, struct part *part) {
+static void end_part(struct index_restore *r, struct part *part) {
     part->is_over = true;
     r->n_left--;
     if (r->at_hand == part) r->at_hand = NULL;
@@ -45,7 +45,7 @@ static void end_part(struct recall *r, struct part *part) {
 
 /* --- looking ----------------------------------------------------------------------------------- */
 
-static bool is_same(const struct recall *r, const struct registry_memory *was,
+static bool is_same(const struct index_restore *r, const struct registry_memory *was,
                     const struct registry_memory *is) {
     if (strcmp(was->model, is->model) != 0 || strcmp(was->generation, is->generation) != 0)
         return false;
@@ -53,7 +53,7 @@ static bool is_same(const struct recall *r, const struct registry_memory *was,
 }
 
 /* Looks whether worker `id` has a part, and takes it in hand. */
-static void look_at(struct recall *r, uint32_t id) {
+static void look_at(struct index_restore *r, uint32_t id) {
     struct registry_memory is;
     struct part key = {.of = &is}, *part;
 
@@ -64,13 +64,13 @@ static void look_at(struct recall *r, uint32_t id) {
         r->at_hand = part;
         r->id = id;
         r->next_item = 0;
-        r->n_recalled++;
+        r->n_restored++;
     } else if (is.generation[0]) {
         end_part(r, part); /* it has come as another */
     }
 }
 
-static void look(struct recall *r) {
+static void look(struct index_restore *r) {
     uint32_t n = registry_n_ids(r->config.registry);
 
     for (uint32_t id = 0; id < n && !r->at_hand; id++)
@@ -79,7 +79,7 @@ static void look(struct recall *r) {
 
 /* --- entering ---------------------------------------------------------------------------------- */
 
-static void enter_piece(struct recall *r) {
+static void enter_piece(struct index_restore *r) {
     uint64_t items[SNAPSHOT_PIECE];
     struct part *part = r->at_hand;
     uint32_t n = snapshot_items(r->snapshot, part->index, r->next_item, items, SNAPSHOT_PIECE);
@@ -90,10 +90,10 @@ static void enter_piece(struct recall *r) {
     if (n_taken < n || n < SNAPSHOT_PIECE) end_part(r, part); /* full, gone, or that was all */
 }
 
-static void finish(struct recall *r) {
+static void finish(struct index_restore *r) {
     uint64_t now_s = clock_wall_us() / 1000000, saved_s = snapshot_saved_wall_s(r->snapshot);
 
-    log_event(r->config.log, LOG_INFO, "index_recalled", log_u64("workers", r->n_recalled),
+    log_event(r->config.log, LOG_INFO, "index_recalled", log_u64("workers", r->n_restored),
               log_u64("of", r->n_parts), log_u64("blocks", r->n_blocks),
               log_u64("age_s", now_s - MIN(saved_s, now_s)));
     r->n_left = 0;
@@ -102,7 +102,7 @@ static void finish(struct recall *r) {
 }
 
 static void on_timer(void *arg) {
-    struct recall *r = arg;
+    struct index_restore *r = arg;
     uint32_t n_pieces = r->config.is_serving ? 1 : RUSH_PIECES;
 
     for (uint32_t i = 0; i < n_pieces && r->n_left; i++) {
@@ -119,9 +119,10 @@ static void on_timer(void *arg) {
 
 /* --- the contract ------------------------------------------------------------------------------ */
 
-struct recall *recall_start(struct loop *loop, const struct recall_config *config,
-                            struct snapshot *snapshot) {
-    struct recall *r = mem_zalloc(sizeof(*r));
+struct index_restore *index_restore_start(struct loop *loop,
+                                          const struct index_restore_config *config,
+                                          struct snapshot *snapshot) {
+    struct index_restore *r = mem_zalloc(sizeof(*r));
 
     r->loop = loop;
     r->config = *config;
@@ -140,7 +141,7 @@ struct recall *recall_start(struct loop *loop, const struct recall_config *confi
     return r;
 }
 
-void recall_stop(struct recall *r) {
+void index_restore_stop(struct index_restore *r) {
     if (!r) return;
     loop_timer_fini(&r->timer);
     snapshot_destroy(r->snapshot);
@@ -149,11 +150,12 @@ void recall_stop(struct recall *r) {
     mem_free(r);
 }
 
-void recall_is_serving(struct recall *r) {
+void index_restore_is_serving(struct index_restore *r) {
     if (r) r->config.is_serving = true;
 }
 
-uint64_t recall_events_next(const struct recall *r, const char *url, const char *generation) {
+uint64_t index_restore_events_next(const struct index_restore *r, const char *url,
+                                   const char *generation) {
     for (uint32_t i = 0; i < r->n_parts; i++) {
         const struct registry_memory *m = &r->memories[i];
 
@@ -163,6 +165,6 @@ uint64_t recall_events_next(const struct recall *r, const char *url, const char 
     return 0;
 }
 
-bool recall_is_over(const struct recall *r) {
+bool index_restore_is_over(const struct index_restore *r) {
     return !r || r->n_left == 0;
 }

@@ -1,4 +1,4 @@
-/* router/upgrade/heir.c - the successor's side of a handover: see handover.h. */
+/* router/upgrade/takeover_client.c - the successor's side of a handover: see handover.h. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -12,11 +12,11 @@
 
 #define PATIENCE_S 10 /* for the predecessor's control loop, which may be busy */
 
-struct heir {
+struct takeover_client {
     int fd;
     struct loop_fd watch;
-    struct loop *loop; /* NULL until heir_listen */
-    struct heir_events events;
+    struct loop *loop; /* NULL until takeover_client_listen */
+    struct takeover_client_events events;
     bool has_index, is_ready, is_alone;
 };
 
@@ -130,11 +130,11 @@ static enum status receive_goods(int fd, struct handover_goods *goods, struct er
     return ST_OK;
 }
 
-enum status heir_open(struct heir **out, const char *path, struct handover_goods *goods,
-                      struct error *err) {
+enum status takeover_client_open(struct takeover_client **out, const char *path,
+                                 struct handover_goods *goods, struct error *err) {
     char hello[128];
     int fd = -1, n;
-    struct heir *h;
+    struct takeover_client *h;
     enum status st = connect_to(path, &fd, err);
 
     *goods = (struct handover_goods){.n_client = 0};
@@ -158,7 +158,7 @@ enum status heir_open(struct heir **out, const char *path, struct handover_goods
 
 /* --- hearing, on the loop ---------------------------------------------------------------------- */
 
-static void become_alone(struct heir *h) {
+static void become_alone(struct takeover_client *h) {
     if (h->is_alone) return;
     h->is_alone = true;
     h->has_index = true;
@@ -166,7 +166,7 @@ static void become_alone(struct heir *h) {
     h->events.on_alone(h->events.arg);
 }
 
-static void take_index(struct heir *h, struct handover_packet *p) {
+static void take_index(struct takeover_client *h, struct handover_packet *p) {
     if (h->has_index) return;
     h->has_index = true;
     if (p->n_fds != 1) return; /* it could not be made */
@@ -175,7 +175,7 @@ static void take_index(struct heir *h, struct handover_packet *p) {
 }
 
 static void on_readable(unsigned ready, void *arg) {
-    struct heir *h = arg;
+    struct takeover_client *h = arg;
     struct handover_packet p;
     enum status st = handover_receive(h->fd, &p, NULL);
 
@@ -190,7 +190,8 @@ static void on_readable(unsigned ready, void *arg) {
     handover_packet_fini(&p);
 }
 
-void heir_listen(struct heir *h, struct loop *loop, const struct heir_events *events) {
+void takeover_client_listen(struct takeover_client *h, struct loop *loop,
+                            const struct takeover_client_events *events) {
     const struct timeval never = {0};
 
     h->loop = loop;
@@ -200,21 +201,21 @@ void heir_listen(struct heir *h, struct loop *loop, const struct heir_events *ev
     loop_fd_watch(&h->watch, LOOP_READ);
 }
 
-bool heir_has_index(const struct heir *h) {
+bool takeover_client_has_index(const struct takeover_client *h) {
     return h->has_index;
 }
 
-bool heir_is_alone(const struct heir *h) {
+bool takeover_client_is_alone(const struct takeover_client *h) {
     return h->is_alone;
 }
 
-void heir_ready(struct heir *h) {
+void takeover_client_ready(struct takeover_client *h) {
     if (h->is_ready || h->is_alone) return;
     h->is_ready = true;
     if (!handover_say(h->fd, "ready")) become_alone(h);
 }
 
-void heir_close(struct heir *h) {
+void takeover_client_close(struct takeover_client *h) {
     if (!h) return;
     if (h->loop) loop_fd_fini(&h->watch);
     close(h->fd);

@@ -1,4 +1,4 @@
-/* router/upgrade/recall.h - gives workers back what a snapshot knows of them, as they come.
+/* router/upgrade/index_restore.h - gives workers back what a snapshot knows of them, as they come.
  *
  * Each part of a snapshot waits until its worker has described itself, which engines that are not ours
  * do in two steps: their life has a name only once their metrics have been read. Then it is entered
@@ -7,8 +7,8 @@
  * is thrown away. The snapshot also says up to which of a
  * worker's request events it knows: those are followed from there, so that nothing is entered twice.
  * Thread: control. */
-#ifndef ROUTER_UPGRADE_RECALL_H
-#define ROUTER_UPGRADE_RECALL_H
+#ifndef ROUTER_UPGRADE_INDEX_RESTORE_H
+#define ROUTER_UPGRADE_INDEX_RESTORE_H
 
 #include "router/upgrade/snapshot.h"
 
@@ -16,9 +16,9 @@
 
 struct log;
 struct loop;
-struct recall;
+struct index_restore;
 
-struct recall_config {
+struct index_restore_config {
     struct registry *registry;
     struct log *log;
     bool is_serving; /* requests are routed already: pieces have pauses between them */
@@ -27,17 +27,19 @@ struct recall_config {
 };
 
 /* Takes the snapshot. */
-struct recall *recall_start(struct loop *loop, const struct recall_config *config,
-                            struct snapshot *snapshot);
-void recall_stop(struct recall *r); /* NULL is fine */
+struct index_restore *index_restore_start(struct loop *loop,
+                                          const struct index_restore_config *config,
+                                          struct snapshot *snapshot);
+void index_restore_stop(struct index_restore *r); /* NULL is fine */
 
 /* From now on requests are routed. */
-void recall_is_serving(struct recall *r);
+void index_restore_is_serving(struct index_restore *r);
 
 /* Where the request events of a worker go on of which the snapshot knows what was before; 0: it does not. */
-uint64_t recall_events_next(const struct recall *r, const char *url, const char *generation);
+uint64_t index_restore_events_next(const struct index_restore *r, const char *url,
+                                   const char *generation);
 
 /* All that could be given back has been; NULL has nothing to give. */
-bool recall_is_over(const struct recall *r);
+bool index_restore_is_over(const struct index_restore *r);
 
 #endif
