@@ -9,6 +9,7 @@ import itertools
 import json
 import os
 import re
+import subprocess
 import urllib.parse
 
 import pytest
@@ -39,9 +40,9 @@ def without(text, *names):
     return "\n".join(kept) + "\n"
 
 
-def made_for_loopback(path):
+def made_for_loopback(text):
     """Options as deployed: all but where it listens and where workers are found."""
-    return without(path.read_text(), "host", "admin-host", "port", "admin-port", "k8s-", "service-discovery", "worker-urls",
+    return without(text, "host", "admin-host", "port", "admin-port", "k8s-", "service-discovery", "worker-urls",
                    "share-redis", "state-dir", "drain-", "log-format", "max-worker-requests")
 
 
@@ -49,6 +50,20 @@ def yaml_args(path):
     """The arguments of the worker's container."""
     block = re.search(r"\n( +)args:\n((?:\1  ?-? .*\n|\1  - .*\n)+)", path.read_text())[2]
     return [re.sub(r"\s+#.*", "", line).strip()[2:] for line in block.splitlines()]
+
+
+def rendered_chart():
+    """The router's options and the worker's arguments in the Helm chart with its own values."""
+    yaml = pytest.importorskip("yaml")
+    render = ROOT / "build/deploy/render"
+    if not render.exists():
+        pytest.skip("SKIPPED the chart: there is no renderer: make deps-deploy deploy-check")
+    text = subprocess.run([render, ROOT / "deploy/helm/incipit"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True,
+                          env={**os.environ, "RELEASE": "incipit"}).stdout
+    objects = [o for o in yaml.safe_load_all(text) if o]
+    options = next(o["data"]["router.yaml"] for o in objects if o["kind"] == "ConfigMap")
+    containers = [c for o in objects if o["kind"] == "Deployment" for c in o["spec"]["template"]["spec"]["containers"]]
+    return options, next(c["args"] for c in containers if "--trust-router" in c["args"])
 
 
 def about_the_cache(args):
@@ -85,16 +100,20 @@ class Deployment:
             return
         config, worker_args = folder / "router.yaml", []
         if kind == "systemd":
-            config.write_text(made_for_loopback(ROOT / "deploy/systemd/router.yaml").replace("@SYSCONFDIR@", str(folder)))
+            config.write_text(made_for_loopback((ROOT / "deploy/systemd/router.yaml").read_text()).replace("@SYSCONFDIR@", str(folder)))
             (folder / "incipit").mkdir()
             (folder / "incipit/admin-key").write_text("admin-secret\n")
             worker_args = ["--config", ROOT / "deploy/systemd/worker.yaml"]
         elif kind in ("kustomize", "kustomize vllm"):
             overlay = "base" if kind == "kustomize" else "overlays/vllm"
-            config.write_text(made_for_loopback(ROOT / f"deploy/kustomize/{overlay}/router-options.yaml"))
+            config.write_text(made_for_loopback((ROOT / f"deploy/kustomize/{overlay}/router-options.yaml").read_text()))
             if kind == "kustomize":
                 worker_args = about_the_cache(yaml_args(ROOT / "deploy/kustomize/worker/worker.yaml"))
                 assert "--trust-router" in worker_args
+        elif kind == "helm":
+            options, worker_args = rendered_chart()
+            config.write_text(made_for_loopback(options))
+            worker_args = about_the_cache(worker_args)
         else:
             config.write_text(f"api-key: {only_key}\n" if only_key else "")
         worker = programs(Worker, *SIM, *worker_args, *worker_more).ready()
@@ -110,7 +129,7 @@ class Deployment:
             self.shim.stop()
 
 
-DEPLOYMENTS = ["make run", "systemd", "kustomize", "kustomize vllm"]
+DEPLOYMENTS = ["make run", "systemd", "kustomize", "kustomize vllm", "helm"]
 
 
 @pytest.fixture
