@@ -109,17 +109,22 @@ def test_make_help_explains_every_target():
     assert phony - explained - inner == set()
 
 
-def test_every_file_in_the_routers_reading_order_exists():
-    text = (ROOT / "router/README.md").read_text()
-    table = text[text.index("## In reading order"):text.index("## Policies")]
-    for line in table.splitlines():
-        folder = ROOT / "router"
-        if line.startswith("| `"):
-            for name in re.findall(r"`([^`]+)`", line.split("|")[1]):
-                if "/" in name:  # those that follow in its row are beside it
-                    folder, name = ROOT / "router" / name.split("/")[0], name.split("/")[1]
-                path = folder / name
-                assert path.exists() or path.with_suffix(".h").exists() or path.with_suffix(".c").exists(), name
+def modules(folder):
+    """Files of a room that a reader starts with: headers, but those that only its own files share, and what has none."""
+    names = [f.name for f in folder.iterdir() if f.suffix in (".c", ".h", ".cu", ".inc")]
+    return {n.rsplit(".", 1)[0] for n in names if not re.search(r"_(internal|tables|avx2|avx512|neon|utf8|inline)\.", n)}
+
+
+def test_the_page_of_each_room_names_its_modules_and_no_others():
+    pages = [page for page in ROOT.glob("*/**/README.md") if "| read | for |" in page.read_text() and "build" not in page.parts]
+    assert len(pages) > 20
+    for page in pages:
+        here, text = page.parent, page.read_text()
+        table = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
+        for name in re.findall(r"`([^`]+)`", " ".join(table)):
+            assert (here / name).exists() or any((here / f"{name}.{kind}").exists() for kind in ("c", "h", "inc")), f"{page}: {name}"
+        missing = {m for m in modules(here) if f"`{m}" not in text and not any(m.startswith(n) for n in re.findall(r"`([a-z_0-9]+)", text))}
+        assert missing == set(), page
 
 
 def test_every_link_leads_somewhere():
