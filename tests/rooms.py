@@ -86,14 +86,13 @@ def includes(files):
                 yield file, number, found[1]
 
 
-def floors(arrows):
-    """Rooms in an order in which each comes after what it includes, and those that are in a circle."""
-    done, left = [], dict(arrows)
+def in_a_circle(arrows):
+    """The rooms that are left when all are taken away that include none of those left."""
+    left = dict(arrows)
     while True:
         free = [room for room, below in left.items() if not set(below) & set(left)]
         if not free:
-            return done, sorted(left)
-        done += free
+            return sorted(left)
         for room in free:
             del left[room]
 
@@ -113,7 +112,7 @@ def main():
     for room, below in arrows.items():
         breaches += [f"tests/rooms.py: {room} includes nothing of {other}: remove the arrow" for other in below
                      if (room, other) not in used and ARROWS[room].find(COMMON) < 0]
-    _, circle = floors(arrows)
+    circle = in_a_circle(arrows)
     if circle:
         breaches.append(f"a circle of includes: {', '.join(circle)}")
     for room in arrows:

@@ -405,6 +405,12 @@ static void sweep(void *arg) {
     while ((p = next_older_than(server, PEER_HEAD, (uint64_t)l->head_timeout_ms * 1000, &due))) {
         peer_timed_out(p);
     }
+    while ((p = next_older_than(server, PEER_LINGERING, LINGER_US, &due)))
+        peer_close(p);
+    if (due.n_left == 0) { /* the walks over all that are open wait for the last of these */
+        sweep_in(server, REST_SWEEP_US);
+        return;
+    }
     memory_sweep(server);
     while ((p = find_stalled(server, PEER_ANSWERING, now_us)) ||
            (p = find_stalled(server, PEER_FLUSHING, now_us))) {
@@ -412,10 +418,7 @@ static void sweep(void *arg) {
         report_closed(server, HTTP_CLOSED_STALLED, p);
         peer_abort(p);
     }
-    while ((p = next_older_than(server, PEER_LINGERING, LINGER_US, &due)))
-        peer_close(p);
-    if (server->stats.open_connections)
-        sweep_in(server, due.n_left ? server->sweep_us : REST_SWEEP_US);
+    if (server->stats.open_connections) sweep_in(server, server->sweep_us);
 }
 
 /* --- draining ---------------------------------------------------------------------------------- */
@@ -474,7 +477,7 @@ void http_server_drain_idle(struct http_server *server, uint64_t idle_us,
     if (server->stats.open_connections == 0) {
         loop_defer(server->loop, &server->drained);
     } else {
-        loop_timer_start(&server->sweep, MIN(server->sweep_us, DRAIN_SWEEP_US));
+        sweep_in(server, server->sweep_us);
     }
 }
 

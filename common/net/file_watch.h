@@ -1,4 +1,4 @@
-/* common/net/file_watch.h - tells when one of a few files has become another.
+/* common/net/file_watch.h - a callback when one of a few files has changed.
  *
  * Watched by asking stat(2) once a second: it follows links, so that a renamed file and a mounted
  * Kubernetes Secret or ConfigMap, which is a link that is swapped, are noticed alike, and nothing is

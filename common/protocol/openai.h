@@ -1,4 +1,4 @@
-/* common/protocol/openai.h - what clients are told, in the one shape they know.
+/* common/protocol/openai.h - the error body, in the shape that clients parse.
  *
  * Every error body of router and worker is
  *

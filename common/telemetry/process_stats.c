@@ -1,4 +1,4 @@
-/* common/telemetry/process_stats.c - /proc/self, read each time that somebody asks. */
+/* common/telemetry/process_stats.c - /proc/self, read for each page of metrics. */
 #include "common/telemetry/process_stats.h"
 
 #include <dirent.h>
