@@ -266,15 +266,15 @@ $(B)/tests/reference/%: $(B)/tests/reference/%.o $(LIBS_all)
 test-reference: all $(REFERENCE) ## against PyTorch, transformers, tokenizers: PYTHON=one that has them; ARGS=models
 	@nice tests/reference/run $(B) "$(SAN)" $(ARGS)
 
-replay-foreign: all $(B)/incipit-bench ## cache hits with workers that answer as vLLM, as SGLang, or say nothing
-	@FOREIGN_REQUESTS=1500 FOREIGN_SEEDS=3 FOREIGN_KINDS=vllm,sglang,mute \
-	  tests/run_integration $(B) "$(SAN)" -s -k says_nothing_finds $(ARGS)
-
 soak: all ## a minute of 64 streaming clients on simulated workers, one killed in the middle
 	@SOAK_SECONDS=60 SOAK_CLIENTS=64 tests/run_integration $(B) "$(SAN)" -s -k killed_under_load
 
 bench-churn: all $(HELPERS) ## a minute in which 50 of 1,000 workers come and 50 go each second, under load: the data path's longest stall
 	@CHURN_SECONDS=60 CHURN_WORKERS=1000 CHURN_RPS=300 tests/run_integration $(B) "$(SAN)" -s -k come_and_go_all_the_time $(ARGS)
+
+skew: deps-test ## routers and workers of two versions side by side: OTHER=build folder of the other
+	@$(MAKE) --no-print-directory -j$(JOBS) all
+	@INCIPIT_OTHER_BUILD=$(abspath $(OTHER)) tests/run_integration $(B) "$(SAN)" -k skew
 
 demo-check: all ## the demonstration model's acceptance, over HTTP: several hundred questions
 	@deploy/demo/check $(B) $(ARGS)
@@ -287,7 +287,7 @@ rolling: all load ## 4 workers and 2 routers restarted one after the other at 50
 upgrades: all load ## ten times another router in its place at 500 requests/s: 0 failed, and caches are found as before
 	@INCIPIT_BUILD=$(B) python3 tests/bench/rolling.py upgrades $(ARGS)
 
-.PHONY: pages dashboards-check clients test-reference faults rolling upgrades soak replay-foreign bench-churn demo-check load wrk bench-router bench-overload bench-hostile bench-peers bench-cpu bench-engine bench-% fuzz fuzz-% lint aarch64 aarch64-test
+.PHONY: pages dashboards-check clients test-reference faults rolling upgrades skew soak bench-churn demo-check load wrk bench-router bench-overload bench-hostile bench-peers bench-cpu bench-engine bench-% fuzz fuzz-% lint aarch64 aarch64-test
 $(B)/tests/bench/bench_cuda_host: $(B)/libshim.a
 $(B)/tests/bench/%: $(B)/tests/bench/%.o $(LIBS_all)
 	$(call link,,)
@@ -326,77 +326,7 @@ $(addsuffix -llama,$(BENCH_CPU)): %-llama: %.o $(LLAMA_BUILD)/src/libllama.a $(B
 bench-cpu: $(addsuffix $(if $(LLAMA),-llama),$(BENCH_CPU)) ## the cpu kernels against this machine's roofs, whole models; LLAMA=DIR beside llama.cpp
 	@for bench in $^; do $$bench $(ARGS) || exit 1; done
 
-# --- routing quality ---------------------------------------------------------------------------
-# An independent simulator with its own policies, and ours beside them: built here from sources
-# that stay as they are.
-$(B)/libreplay.a: $(call objs,$(addprefix tests/replay/,engine_replay.c conversations.c fleet_model.c))
-$(B)/tests/replay/%: $(B)/tests/replay/%.o $(B)/libreplay.a $(LIBS_all)
-	$(call link,,)
-.PHONY: replay-engine
-replay-engine: ## the router's books of a worker against the engine's own: TRACE=file
-ifeq ($(TRACE),)
-	@echo "SKIPPED replay-engine: give TRACE=FILE, a trace of requests (tests/replay/replay_engine.c)"
-else
-	@$(MAKE) --no-print-directory $(B)/tests/replay/replay_engine
-	@nice $(B)/tests/replay/replay_engine $(TRACE)
-endif
-
-.PHONY: replay-http
-replay-http: all ## the same through the real programs, with a simulated worker: TRACE=file
-ifeq ($(TRACE),)
-	@echo "SKIPPED replay-http: give TRACE=FILE, a trace of requests (tests/replay/replay_http.py)"
-else
-	@for python in $(PYTHON) python3 /usr/bin/python3; do $$python -c 'import pytest' 2>/dev/null && break; done; \
-	  INCIPIT_BUILD=$(B) $$python tests/replay/replay_http.py $(TRACE) $(ARGS)
-endif
-
-.PHONY: skew
-skew: deps-test ## routers and workers of two versions side by side: OTHER=build folder of the other
-	@$(MAKE) --no-print-directory -j$(JOBS) all
-	@INCIPIT_OTHER_BUILD=$(abspath $(OTHER)) tests/run_integration $(B) "$(SAN)" -k skew
-
-.PHONY: replay-http-shared
-replay-http-shared: all ## two routers before eight simulated workers, through HTTP: TRACE=file, 5 min
-ifeq ($(TRACE),)
-	@echo "SKIPPED replay-http-shared: give TRACE=FILE, a trace of requests (tests/replay/replay_http_shared.py)"
-else
-	@for python in $(PYTHON) python3 /usr/bin/python3; do $$python -c 'import pytest' 2>/dev/null && break; done; \
-	  INCIPIT_BUILD=$(B) $$python tests/replay/replay_http_shared.py $(TRACE) $(ARGS)
-endif
-
-REPLAY := $(B)/replay-cross
-PROTO  := router $(addprefix router_,new free reset pick sent first end)
-.PHONY: replay-cross replay-shared replay-peers
-replay-cross: ## routing quality in a simulator: SIMROUTE=folder TRACE=file [QUICK=1]
-ifeq ($(and $(SIMROUTE),$(TRACE)),)
-	@echo "SKIPPED replay-cross: give SIMROUTE=DIR, the simulator's sources, and TRACE=FILE, its trace"
-else
-	@$(MAKE) --no-print-directory $(REPLAY)/simroute
-	@tests/replay/cross.py $(REPLAY)/simroute $(TRACE) $(if $(QUICK),--quick)
-endif
-
-replay-shared: ## several routers, and one restarted, in a simulator: SIMROUTE=, TRACE= [QUICK=1]
-ifeq ($(and $(SIMROUTE),$(TRACE)),)
-	@echo "SKIPPED replay-shared: give SIMROUTE=DIR, the simulator's sources, and TRACE=FILE, its trace"
-else
-	@$(MAKE) --no-print-directory $(REPLAY)/simroute
-	@tests/replay/shared.py $(REPLAY)/simroute $(TRACE) $(if $(QUICK),--quick)
-endif
-
-replay-peers: ## our versions of other routers' policies beside a simulator's: SIMROUTE=, TRACE=
-ifeq ($(and $(SIMROUTE),$(TRACE)),)
-	@echo "SKIPPED replay-peers: give SIMROUTE=DIR, the simulator's sources, and TRACE=FILE, its trace"
-else
-	@$(MAKE) --no-print-directory $(REPLAY)/simroute
-	@tests/replay/peers.py $(REPLAY)/simroute $(TRACE) $(if $(QUICK),--quick)
-endif
-
-$(REPLAY)/simroute: $(addprefix $(SIMROUTE)/,main.c gen.c policy.c sim.h lset.h) \
-                    tests/replay/simroute_adapter.c tests/replay/event_ring.c $(B)/librouter.a $(B)/libcommon.a
-	@mkdir -p $(@D); cat $(filter $(SIMROUTE)/%,$^) | sha256sum > $(@D)/simulator.stamp
-	@echo "  LD   $@"; flags="-O2 -ffp-contract=off -std=gnu11 -I$(SIMROUTE) -I."; cd $(CURDIR) && \
-	  $(CC) $$flags $(foreach f,$(PROTO),-D$(f)=$(f:router%=proto%)) -c $(SIMROUTE)/policy.c -o $(@D)/policy.o && \
-	  $(CC) $$flags $(filter-out %/policy.c,$(filter %.c,$^)) $(@D)/policy.o $(filter %.a,$^) -o $@ $(LDLIBS)
+include tests/replay/replay.mk
 
 # --- fuzz --------------------------------------------------------------------------------------
 FUZZ_SECONDS ?= 180
@@ -477,7 +407,7 @@ clean: ## remove build/
 	rm -rf build
 
 help: ## this list
-	@grep -hE '^[a-z%0-9-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | sort | \
+	@grep -hE '^[a-z%0-9-]+:.*## ' Makefile $(wildcard kernels/*/*.mk tests/*/*.mk) | sed -E 's/:.*## /\t/' | sort | \
 	  awk -F '\t' '{printf "  make %-14s %s\n", $$1, $$2}'
 	@echo; echo "  VARIANT=release|debug  SAN=address|undefined|thread  CROSS=aarch64-linux-gnu-  V=1  ARGS=..."
 

@@ -9,7 +9,7 @@ from conftest import BUILD, ROOT
 
 PAGES = ["README.md", "SECURITY.md", "tests/README.md", "deploy/ALERTS.md", "deploy/TROUBLESHOOTING.md", *(str(p.relative_to(ROOT)) for p in ROOT.glob("router/*.md")),
          *(str(p.relative_to(ROOT)) for p in ROOT.glob("worker/*.md"))]
-MAKEFILE = (ROOT / "Makefile").read_text()
+MAKEFILE = "".join(f.read_text() for f in (ROOT / "Makefile", *ROOT.glob("kernels/*/*.mk"), *ROOT.glob("tests/*/*.mk")))
 
 # Flags on these pages that are of other programs.
 OF_OTHERS = set("""--cacert --ready
