@@ -13,7 +13,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 MAX_FILES, MAX_ROUTER_TOP = 25, 15
 # Larger than a reader likes, and known to be.
-LARGER = {"kernels/cuda", "worker/api", "worker/kv"}
+LARGER = {"kernels/cuda"}
 
 COMMON = "common/base common/text common/net common/telemetry common/options common/protocol common/http"
 PURE = "common/base"
@@ -53,7 +53,8 @@ ARROWS = {
     "kernels/cuda": "common/base kernels kernels/host kernels/tp",
     "kernels/shim": "common/base kernels kernels/cuda",
 
-    "worker/kv": "common/base common/text",
+    "worker/kv/block": "common/base",
+    "worker/kv": "common/base common/text worker/kv/block",
     "worker/sched": "common/base common/net kernels worker/kv",
     "worker/model": COMMON + " kernels",
     "worker/text/unicode": "common/base",
@@ -61,11 +62,13 @@ ARROWS = {
     "worker/text/template": "common/base common/text worker/text/unicode",
     "worker/text": "common/base common/net worker/text/tokenizer",
     "worker/engine": COMMON + " kernels kernels/tp worker/kv worker/sched worker/model",
-    "worker/metrics": COMMON + " worker/kv worker/text worker/engine",
+    "worker/metrics": COMMON + " worker/kv worker/kv/block worker/text worker/engine",
+    "worker/api/fields": "common/base common/text worker/sched worker/model worker/text worker/text/tokenizer",
+    "worker/api/events": "common/base common/net common/text common/protocol common/http",
     "worker/api": COMMON + " kernels worker/sched worker/model worker/text worker/text/tokenizer worker/text/template "
-                  "worker/engine worker/metrics",
+                  "worker/engine worker/metrics worker/api/fields worker/api/events",
     "worker": COMMON + " kernels kernels/host kernels/tp worker/sched worker/model worker/text worker/text/tokenizer "
-              "worker/text/template worker/engine worker/metrics worker/api",
+              "worker/text/template worker/engine worker/metrics worker/api worker/api/events",
 }
 # simt.h is the one door that a kernel's source goes through: on a GPU to CUDA, on the host to the shim.
 EXCEPTIONS = {("kernels/cuda/simt.h", "kernels/shim/shim.h")}

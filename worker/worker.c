@@ -29,7 +29,7 @@
 #include "kernels/dtype.h"
 #include "worker/api/access.h"
 #include "worker/api/api.h"
-#include "worker/api/request_feed.h"
+#include "worker/api/events/request_feed.h"
 #include "worker/engine/engine.h"
 #include "worker/loading.h"
 #include "worker/metrics/worker_metrics.h"
@@ -476,13 +476,25 @@ static void build_api(struct worker *w, const char *name) {
     w->api.on_drain_asked_arg = w;
 }
 
-/* Last, as it asks the rest. */
+static void read_load(void *arg, struct wire_load *out) {
+    api_load(arg, out);
+}
+
+/* Last: the load that it publishes comes from the parts above. */
 static enum status start_request_feed(struct worker *w, struct error *err) {
     const struct worker_options *o = w->options;
+    struct request_feed_config config;
 
     if (o->request_events_bytes == 0) return ST_OK;
-    return request_feed_create(&w->api.request_feed, &w->api, o->request_events_bytes,
-                               o->request_events_subscribers, err);
+    config = (struct request_feed_config){
+        .loop = w->api.loop,
+        .generation = engine_info(w->engine)->generation,
+        .read_load = read_load,
+        .arg = &w->api,
+        .buffer_bytes = o->request_events_bytes,
+        .max_followers = o->request_events_subscribers,
+    };
+    return request_feed_create(&w->api.request_feed, &config, err);
 }
 
 static void say_ready(struct worker *w, uint64_t began_us) {

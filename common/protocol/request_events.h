@@ -3,7 +3,7 @@
  * Routers side by side in front of the same workers must act as one, or each believes the workers idle
  * and their caches empty of what the others sent. They do not talk to each other. The workers tell
  * all of them: each numbers what happens to the requests it accepts, keeps the last of it, and every
- * router follows (GET /request_events, worker/api/request_log.h):
+ * router follows (GET /request_events, worker/api/events/request_log.h):
  *
  *      router A ──request, x-incipit-chain──▶ worker ──events──▶ router A, B, C ...
  *

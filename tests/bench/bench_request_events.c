@@ -6,7 +6,7 @@
  * names one: a chain of 1,024 blocks in a few microseconds. */
 #include "common/base/clock.h"
 #include "common/base/rng.h"
-#include "worker/api/request_log.h"
+#include "worker/api/events/request_log.h"
 
 #include <stdio.h>
 #include <stdlib.h>

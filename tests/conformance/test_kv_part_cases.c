@@ -4,7 +4,7 @@
 #include "tests/support/kv_fixture.h"
 
 #include "common/base/hash.h"
-#include "worker/kv/free_queue.h"
+#include "worker/kv/block/free_queue.h"
 
 #include <math.h>
 #include <stdio.h>

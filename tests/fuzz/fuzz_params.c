@@ -3,7 +3,7 @@
  * included by the unit test, which feeds it mutations of the same seeds. */
 #include "common/base/rng.h"
 #include "common/text/json.h"
-#include "worker/api/params.h"
+#include "worker/api/fields/params.h"
 #include "worker/model/config.h"
 #include "worker/text/tokenizer/tokenizer.h"
 

@@ -19,7 +19,7 @@
 #include "common/text/json.h"
 #include "worker/api/body.h"
 #include "worker/api/cache_explain.h"
-#include "worker/api/request_feed.h"
+#include "worker/api/events/request_feed.h"
 #include "worker/api/samples.h"
 #include "worker/metrics/worker_metrics.h"
 #include "worker/text/tokenizer/tokenizer.h"

@@ -20,7 +20,7 @@
 #include "common/base/buf.h"
 #include "common/protocol/wire.h"
 #include "worker/api/api.h"
-#include "worker/api/params.h"
+#include "worker/api/fields/params.h"
 #include "worker/text/detokenize.h"
 #include "worker/text/stop.h"
 #include "worker/text/text_thread.h"

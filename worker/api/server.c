@@ -14,8 +14,8 @@
 #include "kernels/dtype.h"
 #include "worker/api/access.h"
 #include "worker/api/api.h"
+#include "worker/api/events/request_feed.h"
 #include "worker/api/handlers.h"
-#include "worker/api/request_feed.h"
 #include "worker/metrics/worker_metrics.h"
 
 static void health_get(struct http_request *req, void *arg) {
@@ -251,6 +251,12 @@ static void reset_post(struct http_request *req, void *arg) {
     req->user = reset;
     req->on_abort = on_reset_abort;
     engine_reset_prefix_cache(api->engine, &reset->engine);
+}
+
+static void request_events_get(struct http_request *req, void *arg) {
+    struct api *api = arg;
+
+    request_feed_follow(api->request_feed, req);
 }
 
 static const struct http_route routes[] = {

@@ -33,7 +33,7 @@
 #define WORKER_KV_KV_EVENTS_H
 
 #include "common/base/buf.h"
-#include "worker/kv/block_hash.h"
+#include "worker/kv/block/block_hash.h"
 
 #define KV_EVENT_GROUPS_MAX 8
 #define KV_EVENT_HEAD_BYTES 12 /* of a frame: u32 length of the payload, u64 sequence */

@@ -23,7 +23,7 @@
 #ifndef WORKER_KV_KV_EXPLAIN_H
 #define WORKER_KV_KV_EXPLAIN_H
 
-#include "worker/kv/block_pool.h"
+#include "worker/kv/block/block_pool.h"
 
 #define KV_EXPLAIN_WALK                                                                            \
     256 /* members of a list looked at; enough to find the nearest in practice */

@@ -22,8 +22,8 @@
 #ifndef WORKER_KV_KV_GROUP_H
 #define WORKER_KV_KV_GROUP_H
 
-#include "worker/kv/block_pool.h"
-#include "worker/kv/block_table.h"
+#include "worker/kv/block/block_pool.h"
+#include "worker/kv/block/block_table.h"
 #include "worker/kv/kv_host.h"
 
 #define KV_GROUPS_MAX 4

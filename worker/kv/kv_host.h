@@ -25,7 +25,7 @@
 #ifndef WORKER_KV_KV_HOST_H
 #define WORKER_KV_KV_HOST_H
 
-#include "worker/kv/block_pool.h"
+#include "worker/kv/block/block_pool.h"
 
 struct kv_host_config {
     uint32_t n_blocks; /* >= 1 */

@@ -37,10 +37,10 @@
 #define WORKER_KV_KV_MANAGER_H
 
 #include "common/base/list.h"
-#include "worker/kv/block_ages.h"
-#include "worker/kv/block_hash.h"
-#include "worker/kv/block_pool.h"
-#include "worker/kv/block_table.h"
+#include "worker/kv/block/block_ages.h"
+#include "worker/kv/block/block_hash.h"
+#include "worker/kv/block/block_pool.h"
+#include "worker/kv/block/block_table.h"
 #include "worker/kv/kv_events.h"
 #include "worker/kv/kv_explain.h"
 #include "worker/kv/kv_group.h"

@@ -5,7 +5,7 @@
 
 #include "common/http/http_metrics.h"
 #include "common/telemetry/metrics.h"
-#include "worker/kv/block_ages.h"
+#include "worker/kv/block/block_ages.h"
 
 struct engine;
 

@@ -1,0 +1,242 @@
+/* worker/kv/block/block_pool.c - reference counts over a free queue and a prefix cache. */
+#include "worker/kv/block/block_pool.h"
+
+#include "common/base/mem.h"
+#include "worker/kv/block/block_ages.h"
+#include "worker/kv/block/free_queue.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+_Static_assert(BLOCK_NONE == FREE_QUEUE_NONE && BLOCK_NONE == PREFIX_CACHE_NONE, "one nobody");
+
+struct block_pool {
+    struct block_pool_config config;
+    uint32_t *ref_cnt; /* (n_blocks); 0 exactly for the blocks on the queue, and the null block */
+    struct free_queue queue;
+    struct prefix_cache cache;
+    uint64_t n_evicted;
+};
+
+static bool is_null(const struct block_pool *pool, block_id id) {
+    return id == BLOCK_NULL && !pool->config.no_null;
+}
+
+struct block_pool *block_pool_create(const struct block_pool_config *config) {
+    struct block_pool *pool = mem_zalloc(sizeof(*pool));
+
+    assert(config->n_blocks >= (config->no_null ? 1 : 2) && config->n_blocks < BLOCK_NONE);
+    pool->config = *config;
+    pool->ref_cnt = mem_calloc(config->n_blocks, sizeof(*pool->ref_cnt));
+    prefix_cache_init(&pool->cache, config->n_blocks, config->block_size);
+    free_queue_init(&pool->queue, config->n_blocks);
+    for (block_id id = 0; id < config->n_blocks; id++) {
+        if (!is_null(pool, id)) free_queue_push_back(&pool->queue, id);
+    }
+    return pool;
+}
+
+void block_pool_destroy(struct block_pool *pool) {
+    if (!pool) return;
+    free_queue_fini(&pool->queue);
+    prefix_cache_fini(&pool->cache);
+    mem_free(pool->ref_cnt);
+    mem_free(pool);
+}
+
+static void evict(struct block_pool *pool, block_id id) {
+    if (pool->config.on_evict) pool->config.on_evict(pool->config.arg, id);
+    if (pool->config.ages) block_ages_evicted(pool->config.ages, id);
+    prefix_cache_erase(&pool->cache, id);
+    pool->n_evicted++;
+}
+
+enum status block_pool_acquire(struct block_pool *pool, block_id *ids, uint32_t n) {
+    if (n > pool->queue.count) return ST_BUSY;
+    for (uint32_t i = 0; i < n; i++) {
+        block_id id = free_queue_pop_front(&pool->queue);
+
+        assert(pool->ref_cnt[id] == 0);
+        if (prefix_cache_contains(&pool->cache, id)) evict(pool, id);
+        if (pool->config.ages) block_ages_acquired(pool->config.ages, id);
+        pool->ref_cnt[id] = 1;
+        ids[i] = id;
+    }
+    return ST_OK;
+}
+
+void block_pool_touch(struct block_pool *pool, const block_id *ids, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++) {
+        if (is_null(pool, ids[i])) continue;
+        if (pool->ref_cnt[ids[i]]++ == 0) free_queue_remove(&pool->queue, ids[i]);
+        if (pool->config.ages) block_ages_hit(pool->config.ages, ids[i]);
+    }
+}
+
+static bool goes_to_head(const struct block_pool *pool, block_id id) {
+    return pool->config.order == FREE_ORDER_FRESH_FIRST && !prefix_cache_contains(&pool->cache, id);
+}
+
+void block_pool_release(struct block_pool *pool, const block_id *ids, uint32_t n) {
+    uint32_t n_blank = 0;
+
+    for (uint32_t i = 0; i < n; i++) {
+        if (is_null(pool, ids[i])) continue;
+        assert(pool->ref_cnt[ids[i]] > 0);
+        if (--pool->ref_cnt[ids[i]] > 0) continue;
+        if (goes_to_head(pool, ids[i]))
+            n_blank++;
+        else
+            free_queue_push_back(&pool->queue, ids[i]);
+    }
+    /* Backwards, so that blanks lie at the head in the order given. They are the ones that lost
+     * their last user above and have not been queued. */
+    for (uint32_t i = n; n_blank > 0; i--) {
+        block_id id = ids[i - 1];
+
+        if (is_null(pool, id) || pool->ref_cnt[id] > 0 || free_queue_contains(&pool->queue, id)) {
+            continue;
+        }
+        free_queue_push_front(&pool->queue, id);
+        n_blank--;
+    }
+}
+
+void block_pool_publish(struct block_pool *pool, block_id id, const struct prefix_key *key) {
+    block_pool_publish_as(pool, id, key, 0);
+}
+
+void block_pool_publish_as(struct block_pool *pool, block_id id, const struct prefix_key *key,
+                           uint64_t prefix) {
+    assert(pool->ref_cnt[id] > 0);
+    prefix_cache_insert_as(&pool->cache, id, key, prefix);
+}
+
+bool block_pool_unpublish(struct block_pool *pool, block_id id) {
+    return prefix_cache_erase(&pool->cache, id);
+}
+
+block_id block_pool_find(const struct block_pool *pool, const struct prefix_key *key) {
+    return prefix_cache_find(&pool->cache, key);
+}
+
+enum status block_pool_reset(struct block_pool *pool) {
+    if (block_pool_n_free(pool) != block_pool_n_usable(pool)) return ST_BUSY;
+    prefix_cache_clear(&pool->cache);
+    if (pool->config.ages) block_ages_reset(pool->config.ages);
+    return ST_OK;
+}
+
+uint32_t block_pool_n_free(const struct block_pool *pool) {
+    return pool->queue.count;
+}
+
+uint32_t block_pool_n_usable(const struct block_pool *pool) {
+    return pool->config.n_blocks - (pool->config.no_null ? 0 : 1);
+}
+
+uint32_t block_pool_n_cached(const struct block_pool *pool) {
+    return pool->cache.n_cached;
+}
+
+uint64_t block_pool_n_evicted(const struct block_pool *pool) {
+    return pool->n_evicted;
+}
+
+double block_pool_usage(const struct block_pool *pool) {
+    return 1.0 - (double)block_pool_n_free(pool) / block_pool_n_usable(pool);
+}
+
+uint32_t block_pool_ref_cnt(const struct block_pool *pool, block_id id) {
+    return pool->ref_cnt[id];
+}
+
+const struct prefix_cache *block_pool_cache(const struct block_pool *pool) {
+    return &pool->cache;
+}
+
+block_id block_pool_next_free(const struct block_pool *pool, block_id id) {
+    return id == BLOCK_NONE ? free_queue_first(&pool->queue) : free_queue_next(&pool->queue, id);
+}
+
+/* A prefix number and where its hindmost copy is in the queue; n_blocks stands for "in use". */
+struct prefix_place {
+    uint64_t prefix;
+    uint32_t place;
+};
+
+static int by_prefix(const void *a, const void *b) {
+    const struct prefix_place *x = a, *y = b;
+
+    return (x->prefix > y->prefix) - (x->prefix < y->prefix);
+}
+
+static int by_prefix_then_place(const void *a, const void *b) {
+    const struct prefix_place *x = a, *y = b;
+    int order = by_prefix(a, b);
+
+    return order ? order : (x->place > y->place) - (x->place < y->place);
+}
+
+/* One row per cached prefix, sorted by prefix number. Returns how many. */
+static uint32_t hindmost_copies(const struct block_pool *pool, const uint32_t *place,
+                                struct prefix_place *rows) {
+    uint32_t n = 0, n_kept = 0;
+
+    for (block_id id = 0; id < pool->config.n_blocks; id++) {
+        if (!prefix_cache_contains(&pool->cache, id)) continue;
+        rows[n++] = (struct prefix_place){prefix_cache_prefix(&pool->cache, id), place[id]};
+    }
+    qsort(rows, n, sizeof(*rows), by_prefix_then_place);
+    for (uint32_t i = 0; i < n; i++) {
+        if (i + 1 == n || rows[i + 1].prefix != rows[i].prefix) rows[n_kept++] = rows[i];
+    }
+    return n_kept;
+}
+
+static void check_leaf_first(const struct block_pool *pool, const uint32_t *place) {
+    struct prefix_place *rows = mem_calloc((size_t)pool->cache.n_cached + 1, sizeof(*rows));
+    uint32_t n_rows = hindmost_copies(pool, place, rows);
+
+    for (block_id id = 0; id < pool->config.n_blocks; id++) {
+        struct prefix_place wanted = {PREFIX_ROOT, 0};
+        const struct prefix_place *parent;
+
+        if (prefix_cache_contains(&pool->cache, id)) {
+            wanted.prefix = prefix_cache_parent(&pool->cache, id);
+        }
+        if (wanted.prefix == PREFIX_ROOT) continue;
+        parent = bsearch(&wanted, rows, n_rows, sizeof(*rows), by_prefix);
+        assert(parent != NULL);
+        assert(parent->place > place[id] || parent->place == pool->config.n_blocks);
+    }
+    mem_free(rows);
+}
+
+void block_pool_check_parts(const struct block_pool *pool) {
+    free_queue_check(&pool->queue);
+    prefix_cache_check(&pool->cache);
+    for (block_id id = 0; id < pool->config.n_blocks; id++) {
+        bool is_free = free_queue_contains(&pool->queue, id);
+
+        if (!is_null(pool, id))
+            assert(is_free == (pool->ref_cnt[id] == 0));
+        else
+            assert(!is_free && !prefix_cache_contains(&pool->cache, id));
+    }
+}
+
+void block_pool_check(const struct block_pool *pool) {
+    uint32_t n_blocks = pool->config.n_blocks, n_place = 0;
+    uint32_t *place = mem_calloc(n_blocks, sizeof(*place));
+
+    block_pool_check_parts(pool);
+    for (block_id id = 0; id < n_blocks; id++)
+        place[id] = n_blocks;
+    for (block_id id = block_pool_next_free(pool, BLOCK_NONE); id != BLOCK_NONE;
+         id = block_pool_next_free(pool, id)) {
+        place[id] = n_place++;
+    }
+    check_leaf_first(pool, place);
+    mem_free(place);
+}

@@ -1,0 +1,93 @@
+/* worker/kv/block/block_pool.h - the physical KV blocks of one worker.
+ *
+ * The pool hands out blocks by id. A block whose ref_cnt falls to 0 goes to the free queue but
+ * keeps its content and its hash: it can be found and revived until it is handed out again. So the
+ * free queue is the eviction order, and nothing else that decides records when a block was used
+ * (block_ages.h looks on).
+ *
+ *      in use      ref_cnt > 0, not on the free queue; published once it is full
+ *      cached      ref_cnt = 0, on the queue, published: a hit revives it
+ *      blank       ref_cnt = 0, on the queue, holds nothing anyone could ask for
+ *
+ * Two orders. `classic` appends whatever is released. `fresh-first` (default) puts blanks at the
+ * head, so that a block worth nothing is reused before one that may still be hit.
+ *
+ * Thread: engine. All records are allocated at creation. Follows: Kwon et al., PagedAttention,
+ * SOSP 2023, section 4, and the free queue of vLLM's block pool. */
+#ifndef WORKER_KV_BLOCK_BLOCK_POOL_H
+#define WORKER_KV_BLOCK_BLOCK_POOL_H
+
+#include "common/base/status.h"
+#include "worker/kv/block/prefix_cache.h"
+
+struct block_ages;
+
+typedef uint32_t block_id; /* 0 is the null block: never handed out, safe padding */
+#define BLOCK_NULL 0u
+#define BLOCK_NONE UINT32_MAX
+
+enum free_order { FREE_ORDER_FRESH_FIRST, FREE_ORDER_CLASSIC };
+
+struct block_pool_config {
+    uint32_t n_blocks;   /* the null block included: >= 2, or >= 1 without it */
+    uint32_t block_size; /* tokens */
+    enum free_order order;
+    bool no_null; /* block 0 is a block like the others */
+    /* Called for a published block just before it is handed out anew, while it can still be asked
+     * about. May be NULL; must not call the pool's changing functions. */
+    void (*on_evict)(void *arg, block_id id);
+    void *arg;
+    struct block_ages *ages; /* borrowed: is told of the blocks; NULL: nobody is */
+};
+struct block_pool;
+
+struct block_pool *block_pool_create(const struct block_pool_config *config);
+void block_pool_destroy(struct block_pool *pool); /* NULL is fine */
+
+/* Takes the n coldest free blocks, with ref_cnt 1, forgetting what they held. All or nothing:
+ * ST_BUSY if fewer are free. */
+MUST_USE enum status block_pool_acquire(struct block_pool *pool, block_id *ids, uint32_t n);
+
+/* One more reference to each: revives the cached ones. The null block is left alone. */
+void block_pool_touch(struct block_pool *pool, const block_id *ids, uint32_t n);
+
+/* Drops one reference each. Pass a request's blocks last to first: its tail then goes before its
+ * prefix, which others are likelier to share. A block without references aborts. */
+void block_pool_release(struct block_pool *pool, const block_id *ids, uint32_t n);
+
+/* Makes a full block in use findable under `key`. It must not be published yet (asserted). */
+void block_pool_publish(struct block_pool *pool, block_id id, const struct prefix_key *key);
+
+/* The same under the number this content has in another pool; 0: it has none. */
+void block_pool_publish_as(struct block_pool *pool, block_id id, const struct prefix_key *key,
+                           uint64_t prefix);
+
+/* Nobody finds this block from now on; it stays where it is. False when it was not published. */
+bool block_pool_unpublish(struct block_pool *pool, block_id id);
+
+/* The first published block with that content, in use or free, or BLOCK_NONE. Changes nothing. */
+block_id block_pool_find(const struct block_pool *pool, const struct prefix_key *key);
+
+/* Forgets every published block. ST_BUSY, and nothing done, while any block is in use. The order
+ * of the free queue stays. */
+MUST_USE enum status block_pool_reset(struct block_pool *pool);
+
+uint32_t block_pool_n_free(const struct block_pool *pool);    /* blank and cached */
+uint32_t block_pool_n_usable(const struct block_pool *pool);  /* all but the null block */
+uint32_t block_pool_n_cached(const struct block_pool *pool);  /* published, in use or free */
+uint64_t block_pool_n_evicted(const struct block_pool *pool); /* published ones handed out anew */
+double block_pool_usage(const struct block_pool *pool);       /* in use / usable */
+uint32_t block_pool_ref_cnt(const struct block_pool *pool, block_id id);
+const struct prefix_cache *block_pool_cache(const struct block_pool *pool);
+
+/* The next block after `id` in eviction order (BLOCK_NONE asks for the first), or BLOCK_NONE. */
+block_id block_pool_next_free(const struct block_pool *pool, block_id id);
+
+/* Asserts the invariants of pool, queue and cache, leaf first included: a free cached block always
+ * has a copy of its parent in use or behind it, so that eviction never cuts a chain in two. */
+void block_pool_check(const struct block_pool *pool);
+
+/* The same without leaf first: of a pool whose blocks' parents may be elsewhere. */
+void block_pool_check_parts(const struct block_pool *pool);
+
+#endif
