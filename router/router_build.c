@@ -43,21 +43,22 @@
 
 enum status router_build_registry(struct router *r, struct error *err) {
     const struct router_options *o = r->options;
-    struct registry_config config;
+    struct registry_config config = {
+        .routing = {.policy = policy_find(str_of(policy_names[o->policy])),
+                    .policy_options = o->policy_options,
+                    .max_workers = o->max_workers,
+                    .max_index_bytes = o->max_index_bytes,
+                    .prefix_block_bytes = o->prefix_block_bytes,
+                    .slow_start_us = (uint64_t)o->slow_start_ms * 1000,
+                    .bytes_per_token = ROUTING_BYTES_PER_TOKEN},
+        .admission = {.queue_size = o->queue_size,
+                      .max_wait_us = (uint64_t)o->queue_timeout_ms * 1000},
+        .max_worker_requests = o->max_worker_requests,
+        .max_concurrent = o->max_concurrent_requests,
+        .trial_us = (uint64_t)o->probe_interval_ms * 1000,
+    };
 
-    routing_options_default(&config.routing);
-    config.routing.policy = policy_find(str_of(policy_names[o->policy]));
-    config.routing.policy_options = o->policy_options;
     hash_random(&config.routing.policy_options.seed, sizeof(config.routing.policy_options.seed));
-    config.routing.max_workers = o->max_workers;
-    config.routing.max_index_bytes = o->max_index_bytes;
-    config.routing.prefix_block_bytes = o->prefix_block_bytes;
-    config.admission = (struct admission_options){
-        .queue_size = o->queue_size, .max_wait_us = (uint64_t)o->queue_timeout_ms * 1000};
-    config.max_worker_requests = o->max_worker_requests;
-    config.max_concurrent = o->max_concurrent_requests;
-    config.trial_us = (uint64_t)o->probe_interval_ms * 1000;
-    config.routing.slow_start_us = (uint64_t)o->slow_start_ms * 1000;
     return registry_create(&r->registry, &config, err);
 }
 

@@ -158,23 +158,29 @@ static const struct option_def rows[] = {
      .name_aliases = policy_aliases, .aliases = "routing-logic,routing-strategy",
      .group = "Routing",
      .help = "Policy that chooses a worker. Use 'prefix'; the others are for comparison."},
-    {"beta", OPT_F64, POLICY(beta), .def = "3", .min = "0", .max = "100", .group = "Routing",
-     .help = "Cost weight of a second of new prefill for the requests that arrive later. 0 "
-             "ignores them; 8 trades latency for throughput."},
-    {"kappa", OPT_F64, POLICY(kappa), .def = "0.12", .min = "0", .max = "10", .group = "Routing",
-     .help = "Cost weight of a second of new prefill for each request that is decoding on the "
-             "worker. Higher spreads long prompts more."},
-    {"gamma", OPT_F64, POLICY(gamma), .def = "0.7", .min = "0", .max = "10", .group = "Routing",
-     .help = "Cost weight of a second of new prefill for each request that waits on the worker "
-             "for its first token. Higher keeps long prompts away from queues: quicker first "
-             "tokens, slower whole answers."},
-    {"lambda", OPT_F64, POLICY(lambda), .def = "0.3", .min = "0", .max = "10", .group = "Routing",
-     .help = "Cost weight of a second of new prefill for each request in flight on the least busy "
-             "worker. Higher keeps prompts where they are cached while the whole fleet is busy: "
-             "more throughput, later first tokens."},
-    {"delta", OPT_F64, POLICY(delta_s), .def = "0.005", .min = "0", .max = "10", .group = "Routing",
-     .metavar = "SECONDS",
-     .help = "Cost of one more request in a worker's batch. Higher evens out counts."},
+    {"cost-later-arrivals", OPT_F64, POLICY(cost_later_arrivals), .def = "3", .min = "0",
+     .max = "100", .aliases = "beta", .env = "INCIPIT_BETA", .group = "Routing",
+     .help = "Weight, in the cost of a second of new prefill, of the requests that arrive later. "
+             "0 ignores them; 8 trades latency for throughput. Policy prefix."},
+    {"cost-decoding", OPT_F64, POLICY(cost_decoding), .def = "0.12", .min = "0", .max = "10",
+     .aliases = "kappa", .env = "INCIPIT_KAPPA", .group = "Routing",
+     .help = "Weight, in the cost of a second of new prefill, of each request in flight on the "
+             "worker, which decodes more slowly meanwhile. Higher spreads long prompts more. "
+             "Policy prefix."},
+    {"cost-queued", OPT_F64, POLICY(cost_queued), .def = "0.7", .min = "0", .max = "10",
+     .aliases = "gamma", .env = "INCIPIT_GAMMA", .group = "Routing",
+     .help = "Weight, in the cost of a second of new prefill, of each request that waits on the "
+             "worker for its first token. Higher keeps long prompts away from queues: first "
+             "tokens come sooner, whole answers later. Policy prefix."},
+    {"cost-fleet-busy", OPT_F64, POLICY(cost_fleet_busy), .def = "0.3", .min = "0", .max = "10",
+     .aliases = "lambda", .env = "INCIPIT_LAMBDA", .group = "Routing",
+     .help = "Weight, in the cost of a second of new prefill, of each request in flight on the "
+             "least busy worker. Higher keeps prompts where they are cached while the whole fleet "
+             "is busy: more throughput, later first tokens. Policy prefix."},
+    {"cost-batch-slot", OPT_F64, POLICY(cost_batch_slot_s), .def = "0.005", .min = "0", .max = "10",
+     .aliases = "delta", .env = "INCIPIT_DELTA", .group = "Routing", .metavar = "SECONDS",
+     .help = "Cost of each request in flight on the worker, in seconds. Higher evens out the "
+             "number of requests per worker. Policy prefix."},
     {"home-weight", OPT_F64, POLICY(home_weight), .def = "0", .min = "0", .max = "10",
      .group = "Routing",
      .help = "Discount, in units of its prefill, for an uncached prompt on its home worker, which "

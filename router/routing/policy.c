@@ -19,35 +19,6 @@ const struct policy_ops *policy_find(struct str name) {
     return NULL;
 }
 
-/* What each constant comes from is said in the file of its policy. */
-void policy_options_default(struct policy_options *options) {
-    *options = (struct policy_options){
-        .beta = 3,
-        .kappa = 0.12,
-        .gamma = 0.7,
-        .lambda = 0.3,
-        .delta_s = 0.005,
-        .max_load_factor = 2,
-        .load_floor = 16,
-        .cache_threshold = 0.3,
-        .balance_abs = 64,
-        .balance_rel = 1.5,
-        .max_tree_bytes = 67108864,
-        .scorer_queue_weight = 2,
-        .scorer_kv_weight = 2,
-        .scorer_prefix_weight = 3,
-        .scorer_max_blocks = 256,
-        .bounded_load = 1.25,
-        .ring_replication = 256,
-        .chwbl_prefix_bytes = 100,
-        .aibrix_imbalance_abs = 8,
-        .aibrix_stddev_factor = 1,
-        .aibrix_table_blocks = 200000,
-        .aibrix_ttl_ms = 20 * 60 * 1000,
-        .block_bytes = 128,
-    };
-}
-
 double policy_matched_tokens(const struct policy_view *view, uint32_t w) {
     uint32_t block_size = view->load->workers[w].block_size;
     double tokens;

@@ -34,16 +34,17 @@ struct policy_view {
     double tokens_per_block;
 };
 
-/* The constants of all policies; the flags that set them are in router_options.c. */
+/* The constants of all policies. Their flags and their defaults are in router_options.c. */
 struct policy_options {
-    /* prefix; the last two also session */
-    double beta;        /* what a second of new prefill costs those who come after */
-    double kappa;       /* and each request decoding meanwhile */
-    double gamma;       /* and each request that waits for its first token */
-    double lambda;      /* and each that is in flight on every worker */
-    double delta_s;     /* what one more request in the batch costs */
-    double home_weight; /* what a prompt that nobody holds costs less at its home, in prefills */
-    double max_load_factor; /* above this x mean in flight + floor: not a candidate; 0: off */
+    /* prefix; the last two also session. The first four are weights, in the cost of a second of new
+     * prefill on a worker, of ... */
+    double cost_later_arrivals; /* the requests that arrive later */
+    double cost_decoding;       /* each request in flight on the worker */
+    double cost_queued;         /* each request on the worker without a first token */
+    double cost_fleet_busy;     /* each request in flight on the least busy worker */
+    double cost_batch_slot_s;   /* cost of each request in flight on the worker */
+    double home_weight;         /* discount at the home of an uncached prompt, in its prefills */
+    double max_load_factor;     /* above this x mean in flight + floor: not a candidate; 0: off */
     double load_floor;
 
     /* cache_aware; the last one also hash_trie */
@@ -104,8 +105,6 @@ struct policy_ops {
 
 /* Tokens of the prompt that worker w need not compute: whole KV blocks, and never all of them. */
 double policy_matched_tokens(const struct policy_view *view, uint32_t w);
-
-void policy_options_default(struct policy_options *options);
 
 /* By name ("prefix", "round_robin" ...), or NULL. */
 const struct policy_ops *policy_find(struct str name);

@@ -102,17 +102,6 @@ struct routing {
     uint32_t n_entries_max; /* of the index */
 };
 
-void routing_options_default(struct routing_options *options) {
-    *options = (struct routing_options){
-        .policy = &policy_prefix,
-        .max_workers = 64,
-        .max_index_bytes = UINT64_C(64) << 20,
-        .prefix_block_bytes = 256,
-        .bytes_per_token = 4,
-    };
-    policy_options_default(&options->policy_options);
-}
-
 /* Of what was learned before, the share `keep` counts. */
 static void learn_ratio(struct routing *r, double bytes, double tokens, double keep) {
     r->sum_bytes = r->sum_bytes * keep + bytes;

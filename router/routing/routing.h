@@ -24,6 +24,8 @@
 struct prefix_walk;
 struct routing;
 
+#define ROUTING_BYTES_PER_TOKEN 4.0 /* of English text */
+
 struct routing_options {
     const struct policy_ops *policy;
     struct policy_options policy_options;
@@ -31,7 +33,8 @@ struct routing_options {
     uint64_t max_index_bytes;    /* memory of index and LRUs at most; at least 1 MiB */
     uint32_t prefix_block_bytes; /* prompt bytes per hash of a chain */
     uint64_t slow_start_us;      /* of new and returned workers (load.h); 0: none */
-    double bytes_per_token;      /* first guess; learned from prompt_tokens afterwards */
+    double
+        bytes_per_token; /* first guess, ROUTING_BYTES_PER_TOKEN; learned from prompt_tokens afterwards */
 };
 
 /* Embedded in the exchange; zero before its first use. `chain` must stay where it is until
@@ -81,8 +84,6 @@ struct routing_stats {
     uint32_t n_open;                   /* requests */
     double bytes_per_token;
 };
-
-void routing_options_default(struct routing_options *options);
 
 /* ST_INVALID names the option; ST_NOMEM when the index cannot be had. */
 MUST_USE enum status routing_create(struct routing **out, const struct routing_options *options,

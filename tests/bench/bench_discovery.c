@@ -8,6 +8,7 @@
 #include "router/fleet/health.h"
 #include "router/registry/registry.h"
 #include "tests/support/pods.h"
+#include "tests/support/routing_defaults.h"
 
 #include <stdio.h>
 #include <stdlib.h>

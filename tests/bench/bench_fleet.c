@@ -16,6 +16,7 @@
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "router/routing/routing.h"
+#include "tests/support/routing_defaults.h"
 
 #include <stdio.h>
 #include <stdlib.h>

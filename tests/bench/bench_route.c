@@ -13,6 +13,7 @@
 #include "router/routing/prefix_index.h"
 #include "router/routing/prefix_lru.h"
 #include "router/routing/routing.h"
+#include "tests/support/routing_defaults.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -5,6 +5,7 @@
 #include "common/base/mem.h"
 #include "router/registry/registry.h"
 #include "router/upgrade/snapshot.h"
+#include "tests/support/routing_defaults.h"
 
 #include <stdlib.h>
 #include <string.h>

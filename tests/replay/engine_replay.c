@@ -11,6 +11,7 @@
 #include "router/routing/routing.h"
 #include "worker/kv/kv_manager.h"
 #include "worker/sched/scheduler.h"
+#include "tests/support/routing_defaults.h"
 
 #include <stdio.h>
 #include <stdlib.h>

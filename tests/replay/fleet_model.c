@@ -8,6 +8,7 @@
 #include "common/base/map.h"
 #include "common/base/mem.h"
 #include "router/routing/routing.h"
+#include "tests/support/routing_defaults.h"
 
 #include <assert.h>
 #include <math.h>
@@ -282,9 +283,9 @@ static double oracle_cost(const struct fleet *f, const struct worker *w,
 
         wait_s += slow * prefill_s(n_cached(w, x) * CONVERSATION_BLOCK, x->n_prompt);
     }
-    return wait_s + o->delta_s * n_live +
+    return wait_s + o->cost_batch_slot_s * n_live +
            slow * prefill_s(n_found(w, q) * CONVERSATION_BLOCK, q->n_prompt) *
-               (1 + o->beta + o->kappa * n_live);
+               (1 + o->cost_later_arrivals + o->cost_decoding * n_live);
 }
 
 static uint32_t ask_oracle(const struct fleet *f, const struct conversation_request *q) {

@@ -35,7 +35,7 @@ struct fleet_result {
 
 void fleet_options_default(struct fleet_options *options); /* eight workers, policy `prefix` */
 
-/* The oracle minimises the cost of `prefix` without gamma, but sees each worker's real cache, queue
+/* The oracle minimises the cost of `prefix` without --cost-queued, but sees each worker's real cache, queue
  * and batch: what a router without guesses would do. */
 void fleet_run(const struct conversations *c, const struct fleet_options *options,
                struct fleet_result *result);

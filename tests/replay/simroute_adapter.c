@@ -31,6 +31,7 @@
 #include "tests/replay/event_ring.h"
 
 #include "sim.h" /* of the simulator */
+#include "tests/support/routing_defaults.h"
 
 #include <stdlib.h>
 #include <string.h>

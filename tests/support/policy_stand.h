@@ -5,6 +5,7 @@
 #include "common/base/rng.h"
 #include "router/routing/policy.h"
 #include "tests/support/cm.h"
+#include "tests/support/routing_defaults.h"
 
 #include <string.h>
 

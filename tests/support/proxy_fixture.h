@@ -13,6 +13,7 @@
 #include "tests/support/cm.h"
 #include "tests/support/fake_worker.h"
 #include "tests/support/support.h"
+#include "tests/support/routing_defaults.h"
 
 #include <stdio.h>
 

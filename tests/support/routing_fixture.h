@@ -5,6 +5,7 @@
 #include "common/base/rng.h"
 #include "router/routing/routing.h"
 #include "tests/support/cm.h"
+#include "tests/support/routing_defaults.h"
 
 #define SECOND            UINT64_C(1000000)
 #define PROMPT_BLOCKS_MAX 64 /* blocks of a test prompt */

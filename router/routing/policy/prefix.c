@@ -1,37 +1,38 @@
 /* router/routing/policy/prefix.c - the default: the worker where the request costs least, to itself and to
  * the others. In seconds, for worker w:
  *
- *     cost(w) = max(wait(w), memory(w)) + u(w) x (1 + beta + lambda x least L
- *               + kappa x L(w) + gamma x Q(w)) + delta x L(w)
+ *     cost(w) = max(wait(w), memory(w)) + u(w) x (1 + later + fleet x least L
+ *               + decoding x L(w) + queued x Q(w)) + slot x L(w)
  *
  *     wait    prefill of what was sent to w before and has no first token yet
  *     memory  until enough KV memory is free there
  *     u       prefill of what w does not hold of this prompt, attention included
  *     L       requests in flight on w; Q  those of them without a first token
  *
- * beta stands for later arrivals, which every second of prefill delays; lambda says that they are
- * the more the fuller the whole fleet is: while any worker is idle, a hot prefix is soon computed
- * there, but when all are busy what is cached must decide. kappa is for the sequences that are
- * decoding on w meanwhile; delta for the larger batch. gamma is for those that will queue behind: a
- * queue is where the next ones come too, and the more so the longer it is, so a long prompt goes
- * where there is none and short ones share what is left. Nothing else is needed for hot prefixes:
- * when their worker is busy enough, computing them once more elsewhere is cheaper.
+ * later (--cost-later-arrivals) weighs later arrivals, which every second of prefill delays; fleet
+ * (--cost-fleet-busy) makes them more the fuller the whole fleet is: while any worker is idle, a hot
+ * prefix is soon computed there, but when all are busy what is cached must decide. decoding
+ * (--cost-decoding) weighs the sequences that decode on w meanwhile, slot (--cost-batch-slot) the
+ * larger batch. queued (--cost-queued) weighs those that will queue behind: a queue is where the
+ * next ones come too, and the more so the longer it is, so a long prompt goes where there is none
+ * and short ones share what is left. Nothing else is needed for hot prefixes: when their worker is
+ * busy enough, computing them once more elsewhere is cheaper.
  *
  * Mean time to first token by that of an oracle that sees every queue, batch and cache and
- * minimises the same cost with beta 2 and without gamma (make replay-cross, seeds 1-5):
+ * minimises the same cost with later 2 and queued 0 (make replay-cross, seeds 1-5):
  *
  *     workers x tokens, load    16 x 700k 0.8  0.95   16 x 7M 0.95   4, 8, 32 x 700k 0.95
  *     as it is                           0.98  0.97           1.00   0.78  0.86  0.99
  *     tokens found cached                1.04  1.03           1.07   1.03  1.08  1.07
  *     whole answers                      1.01  1.01           0.90   0.92  0.93  1.01
- *     lambda 0, kappa 0.07               0.98  0.94           0.94   0.79  0.86  0.95
+ *     fleet 0, decoding 0.07             0.98  0.94           0.94   0.79  0.86  0.95
  *     tokens found cached                1.02  1.01           1.03   1.02  1.05  1.03
  *
- * So lambda gives some of the time to first token for more tokens found and sooner ends. A capacity
+ * So fleet gives some of the time to first token for more tokens found and sooner ends. A capacity
  * declared x0.5 to x8 costs 3 % at load 0.8.
  *
- * When more comes than can be computed (16 x 7M, load 1.00) gamma matters most, and so does that Q
- * has no limit: without lambda the mean is 1.5 s, and would be 2.8 s if no more than 3 were counted.
+ * When more comes than can be computed (16 x 7M, load 1.00) queued matters most, and so does that Q
+ * has no limit: without fleet the mean is 1.5 s, and would be 2.8 s if no more than 3 were counted.
  *
  * Costs within 1 % of the least are equal, and go to the worker that wins the rendezvous on the
  * first block that is not widely held (the last block when all are): so cold and short prompts
@@ -93,8 +94,10 @@ static struct policy_term price(const struct prefix *p, const struct route_reque
     t.wait_s = load_wait_s(k, rq->now_us);
     t.memory_s = load_memory_wait_s(load, k, new_tokens + load->mean_output_tokens);
     t.prefill_s = load_prefill_s(k, t.matched_tokens, view->prompt_tokens);
-    weight = 1 + p->later_weight + p->options.kappa * in_flight + p->options.gamma * n_waiting;
-    t.cost_s = MAX(t.wait_s, t.memory_s) + t.prefill_s * weight + p->options.delta_s * in_flight;
+    weight = 1 + p->later_weight + p->options.cost_decoding * in_flight +
+             p->options.cost_queued * n_waiting;
+    t.cost_s =
+        MAX(t.wait_s, t.memory_s) + t.prefill_s * weight + p->options.cost_batch_slot_s * in_flight;
     return t;
 }
 
@@ -169,8 +172,8 @@ static uint32_t prefix_pick(void *self, const struct route_request *rq,
 
     if (p->options.max_load_factor > 0)
         limit = p->options.max_load_factor * load_mean_in_flight(load) + p->options.load_floor;
-    p->later_weight =
-        p->options.beta + p->options.lambda * load_least_in_flight(load, view->candidates);
+    p->later_weight = p->options.cost_later_arrivals +
+                      p->options.cost_fleet_busy * load_least_in_flight(load, view->candidates);
     least = price_all(p, rq, view, limit, terms);
     if (least == INFINITY) least = price_all(p, rq, view, INFINITY, terms);
     if (p->options.home_weight > 0 && rq->n_blocks && !is_known(view))

@@ -4,7 +4,7 @@
  * The default policy is held against an oracle that sees what workers really hold and do, and
  * against policies that know less. Nothing is timed, so the figures are the same everywhere; they
  * are means over the seeds, and the bars leave about as much room as one seed differs from the
- * next. That the gate notices a broken policy is tested too: with beta 0 (hits and end-to-end time
+ * next. That the gate notices a broken policy is tested too: with --cost-later-arrivals 0 (hits and end-to-end time
  * go), with books that never forget, with prefill priced without attention, without an index. */
 #include "tests/support/cm.h"
 
@@ -187,8 +187,8 @@ static void the_gate_notices_a_selfish_policy(void **state) {
     (void)state;
 
     fleet_options_default(&o);
-    o.policy_options.beta = o.policy_options.lambda = 0;
-    expect_breach("beta 0, lambda 0", &o);
+    o.policy_options.cost_later_arrivals = o.policy_options.cost_fleet_busy = 0;
+    expect_breach("cost-later-arrivals 0, cost-fleet-busy 0", &o);
 }
 
 static void the_gate_notices_books_that_never_forget(void **state) {

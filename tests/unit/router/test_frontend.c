@@ -10,6 +10,7 @@
 #include "router/metrics/router_metrics.h"
 #include "router/registry/registry.h"
 #include "tests/support/client.h"
+#include "tests/support/routing_defaults.h"
 
 #include <signal.h>
 

@@ -13,6 +13,7 @@
 #include "tests/support/client.h"
 #include "tests/support/cm.h"
 #include "tests/support/support.h"
+#include "tests/support/routing_defaults.h"
 
 #include <signal.h>
 #include <stdio.h>

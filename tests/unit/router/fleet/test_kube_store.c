@@ -12,6 +12,7 @@
 #include "tests/support/cm.h"
 #include "tests/support/pods.h"
 #include "tests/support/support.h"
+#include "tests/support/routing_defaults.h"
 
 #include <signal.h>
 #include <stdio.h>

@@ -5,7 +5,9 @@
 #include "router/options/router_options.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define MAX_ARGS 32
 
@@ -32,44 +34,6 @@ static const char *policy_of(const char *line) {
     if (parse(&o, &t, line, &err) != ST_OK) fail_msg("'%s' refused: %s", line, err.message);
     options_destroy(o);
     return policy_names[t.policy];
-}
-
-static void the_table_has_the_defaults_of_the_policies(void **state) {
-    struct router_options t = {0};
-    struct policy_options p;
-    struct options *o;
-    struct error err = {0};
-    (void)state;
-
-    assert_int_equal(parse(&o, &t, "", &err), ST_OK);
-    policy_options_default(&p);
-    assert_float_equal(t.policy_options.beta, p.beta, 0);
-    assert_float_equal(t.policy_options.kappa, p.kappa, 0);
-    assert_float_equal(t.policy_options.gamma, p.gamma, 0);
-    assert_float_equal(t.policy_options.lambda, p.lambda, 0);
-    assert_float_equal(t.policy_options.delta_s, p.delta_s, 0);
-    assert_float_equal(t.policy_options.home_weight, p.home_weight, 0);
-    assert_float_equal(t.policy_options.max_load_factor, p.max_load_factor, 0);
-    assert_float_equal(t.policy_options.load_floor, p.load_floor, 0);
-    assert_float_equal(t.policy_options.cache_threshold, p.cache_threshold, 0);
-    assert_int_equal(t.policy_options.balance_abs, p.balance_abs);
-    assert_float_equal(t.policy_options.balance_rel, p.balance_rel, 0);
-    assert_int_equal(t.policy_options.max_tree_bytes, p.max_tree_bytes);
-    assert_int_equal(t.policy_options.prefix_min_match, p.prefix_min_match);
-    assert_float_equal(t.policy_options.scorer_queue_weight, p.scorer_queue_weight, 0);
-    assert_float_equal(t.policy_options.scorer_kv_weight, p.scorer_kv_weight, 0);
-    assert_float_equal(t.policy_options.scorer_prefix_weight, p.scorer_prefix_weight, 0);
-    assert_int_equal(t.policy_options.scorer_max_blocks, p.scorer_max_blocks);
-    assert_float_equal(t.policy_options.bounded_load, p.bounded_load, 0);
-    assert_int_equal(t.policy_options.ring_replication, p.ring_replication);
-    assert_int_equal(t.policy_options.chwbl_prefix_bytes, p.chwbl_prefix_bytes);
-    assert_int_equal(t.policy_options.aibrix_imbalance_abs, p.aibrix_imbalance_abs);
-    assert_float_equal(t.policy_options.aibrix_stddev_factor, p.aibrix_stddev_factor, 0);
-    assert_int_equal(t.policy_options.aibrix_table_blocks, p.aibrix_table_blocks);
-    assert_int_equal(t.policy_options.aibrix_ttl_ms, p.aibrix_ttl_ms);
-    assert_string_equal(policy_names[t.policy], "prefix");
-    assert_int_equal(t.session_headers.n, 3);
-    options_destroy(o);
 }
 
 static void policies_go_by_the_names_of_others(void **state) {
@@ -106,6 +70,42 @@ static void policies_go_by_the_names_of_others(void **state) {
             assert_non_null(*name);
         }
     }
+}
+
+/* The weights had Greek names; flags, files and variables with those still set them. */
+static void greek_names_of_the_cost_weights_are_accepted(void **state) {
+    static const char *const variables[] = {"INCIPIT_BETA", "INCIPIT_KAPPA", "INCIPIT_GAMMA",
+                                            "INCIPIT_LAMBDA", "INCIPIT_DELTA"};
+    struct router_options t = {0};
+    const struct policy_options *p = &t.policy_options;
+    struct options *o;
+    struct error err = {0};
+    char path[] = "/tmp/incipit_greek_XXXXXX", line[64];
+    FILE *file = fdopen(mkstemp(path), "w");
+    (void)state;
+
+    fputs("beta: 1\nkappa: 2\ngamma: 3\nlambda: 4\ndelta: 5\n", file);
+    fclose(file);
+    snprintf(line, sizeof(line), "--config %s", path);
+    for (int i = 0; i < 3; i++) {
+        for (size_t v = 0; i == 2 && v < ARRAY_LEN(variables); v++)
+            setenv(variables[v], (const char *[]){"1", "2", "3", "4", "5"}[v], 1);
+        assert_int_equal(parse(&o, &t,
+                               i == 0   ? "--beta 1 --kappa 2 --gamma 3 --lambda 4 --delta 5"
+                               : i == 1 ? line
+                                        : "",
+                               &err),
+                         ST_OK);
+        assert_float_equal(p->cost_later_arrivals, 1, 0);
+        assert_float_equal(p->cost_decoding, 2, 0);
+        assert_float_equal(p->cost_queued, 3, 0);
+        assert_float_equal(p->cost_fleet_busy, 4, 0);
+        assert_float_equal(p->cost_batch_slot_s, 5, 0);
+        options_destroy(o);
+    }
+    for (size_t v = 0; v < ARRAY_LEN(variables); v++)
+        unsetenv(variables[v]);
+    unlink(path);
 }
 
 /* The example of sglang-router's manual. */
@@ -228,8 +228,8 @@ static void foreign_flags_have_a_purpose(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_table_has_the_defaults_of_the_policies),
         cmocka_unit_test(policies_go_by_the_names_of_others),
+        cmocka_unit_test(greek_names_of_the_cost_weights_are_accepted),
         cmocka_unit_test(a_command_line_of_sglang_router_is_understood),
         cmocka_unit_test(pods_are_found_by_the_flags_of_others),
         cmocka_unit_test(what_is_not_done_here_is_refused_with_a_way_out),

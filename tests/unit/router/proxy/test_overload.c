@@ -14,6 +14,7 @@
 #include "router/registry/registry_route.h"
 #include "router/registry/registry_workers.h"
 #include "tests/support/support.h"
+#include "tests/support/routing_defaults.h"
 
 #include <math.h>
 #include <stdio.h>

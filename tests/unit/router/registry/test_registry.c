@@ -8,6 +8,7 @@
 #include "router/registry/registry_view.h"
 #include "router/registry/registry_workers.h"
 #include "tests/support/support.h"
+#include "tests/support/routing_defaults.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>

@@ -25,29 +25,6 @@ static void every_name_finds_its_policy(void **state) {
     assert_int_equal(n, 12);
 }
 
-static void defaults_are_the_published_ones(void **state) {
-    struct policy_options o;
-    (void)state;
-
-    policy_options_default(&o);
-    assert_float_equal(o.cache_threshold, 0.3, 0); /* smg, command line */
-    assert_int_equal(o.balance_abs, 64);
-    assert_float_equal(o.balance_rel, 1.5, 0);
-    assert_int_equal(o.max_tree_bytes, 67108864);
-    assert_float_equal(o.scorer_queue_weight, 2, 0); /* EPP, default profile */
-    assert_float_equal(o.scorer_kv_weight, 2, 0);
-    assert_float_equal(o.scorer_prefix_weight, 3, 0);
-    assert_int_equal(o.scorer_max_blocks, 256);
-    assert_float_equal(o.bounded_load, 1.25, 0); /* KubeAI: meanLoadFactor 125 */
-    assert_int_equal(o.ring_replication, 256);
-    assert_int_equal(o.chwbl_prefix_bytes, 100);
-    assert_int_equal(o.prefix_min_match, 0);     /* production-stack */
-    assert_int_equal(o.aibrix_imbalance_abs, 8); /* AIBrix, its code */
-    assert_float_equal(o.aibrix_stddev_factor, 1, 0);
-    assert_int_equal(o.aibrix_table_blocks, 200000);
-    assert_int_equal(o.aibrix_ttl_ms, 20 * 60 * 1000);
-}
-
 /* --- random, power_of_two, session ------------------------------------------------------------ */
 
 static void random_is_uniform_over_candidates(void **state) {
@@ -332,7 +309,6 @@ static void refused_memory_is_an_answer_of_create(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_name_finds_its_policy),
-        cmocka_unit_test(defaults_are_the_published_ones),
         cmocka_unit_test(random_is_uniform_over_candidates),
         cmocka_unit_test(power_of_two_takes_the_lighter_of_two),
         cmocka_unit_test(a_session_stays_and_moves_alone),

@@ -3,6 +3,7 @@
 
 #include "common/base/mem.h"
 #include "tests/support/routing_fixture.h"
+#include "tests/support/routing_defaults.h"
 
 #include <string.h>
 

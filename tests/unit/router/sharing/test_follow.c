@@ -14,6 +14,7 @@
 #include "tests/support/client.h"
 #include "tests/support/cm.h"
 #include "tests/support/support.h"
+#include "tests/support/routing_defaults.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -11,6 +11,7 @@
 #include "router/registry/registry_workers.h"
 #include "tests/support/cm.h"
 #include "tests/support/support.h"
+#include "tests/support/routing_defaults.h"
 
 #define BLOCK_BYTES 256
 #define N_BLOCKS    100

@@ -8,6 +8,7 @@
 #include "router/upgrade/handover_wire.h"
 #include "router/upgrade/snapshot.h"
 #include "tests/support/client.h"
+#include "tests/support/routing_defaults.h"
 
 #include <fcntl.h>
 #include <netinet/in.h>
