@@ -1,11 +1,8 @@
-/* common/options/options.c - the layers: defaults, file, environment, flags; and reload.
+/* common/options/options.c - the layers: defaults, file, environment, flags.
  *
  * Each layer writes over the one below, so that the last one to name an option wins and every value
  * anywhere is checked, used or not. The command line is walked twice: first for --help, --config
- * and unknown names, then, when the layers below are in place, for the values.
- *
- * A reload builds the lower two layers anew in a copy of the target, puts back what flags and the
- * environment had set, compares, and only then touches the target. */
+ * and unknown names, then, when the layers below are in place, for the values. */
 #include "common/options/options.h"
 
 #include "common/options/options_internal.h"
@@ -24,15 +21,6 @@
 #define MIN_COLUMNS 40
 #define MAX_COLUMNS 100
 
-/* One layer on its way into a target. */
-struct layer {
-    struct options *o;
-    void *target;
-    enum option_source *sources;
-    bool *seen; /* rows that this layer has set */
-    enum option_source source;
-};
-
 static const size_t field_sizes[] = {
     [OPT_BOOL] = sizeof(bool),
     [OPT_U32] = sizeof(uint32_t),
@@ -45,16 +33,17 @@ static const size_t field_sizes[] = {
     [OPT_LIST] = sizeof(struct option_list),
 };
 
-static void layer_init(struct layer *l, struct options *o, enum option_source source) {
-    *l = (struct layer){.o = o, .target = o->target, .sources = o->sources, .source = source};
+static void layer_init(struct option_layer *l, struct options *o, enum option_source source) {
+    *l = (struct option_layer){
+        .o = o, .target = o->target, .sources = o->sources, .source = source, .memory = &o->memory};
     l->seen = mem_calloc(o->program->n_defs, sizeof(bool));
 }
 
-static void layer_fini(struct layer *l) {
+static void layer_fini(struct option_layer *l) {
     mem_free(l->seen);
 }
 
-static void warn_clamped(const struct layer *l, const struct option_def *d,
+static void warn_clamped(const struct option_layer *l, const struct option_def *d,
                          const struct option_text *t) {
     struct buf value;
 
@@ -65,7 +54,7 @@ static void warn_clamped(const struct layer *l, const struct option_def *d,
     buf_fini(&value);
 }
 
-static void warn_shown(const struct layer *l, const struct option_def *d,
+static void warn_shown(const struct option_layer *l, const struct option_def *d,
                        const struct option_text *t) {
     char variable[OPTION_ENV_NAME_MAX];
 
@@ -76,7 +65,7 @@ static void warn_shown(const struct layer *l, const struct option_def *d,
             l->o->program->name, t->label, variable, d->name, d->name);
 }
 
-static enum status layer_set(struct layer *l, size_t row, struct option_text *t,
+enum status option_layer_set(struct option_layer *l, size_t row, struct option_text *t,
                              struct error *err) {
     const struct option_def *d = &l->o->program->defs[row];
     bool was_clamped = false;
@@ -84,9 +73,9 @@ static enum status layer_set(struct layer *l, size_t row, struct option_text *t,
 
     t->is_more = l->seen[row];
     t->was_clamped = &was_clamped;
-    st = option_set(d, t, l->target, &l->o->memory, err);
+    st = option_set(d, t, l->target, l->memory, err);
     if (st != ST_OK) return st;
-    if (was_clamped) warn_clamped(l, d, t);
+    if (was_clamped && !l->change) warn_clamped(l, d, t);
     if (d->is_secret && d->is_shown && l->source == OPTION_FLAG && !t->is_more) warn_shown(l, d, t);
     l->seen[row] = true;
     l->sources[row] = l->source;
@@ -96,18 +85,13 @@ static enum status layer_set(struct layer *l, size_t row, struct option_text *t,
 /* --- names ------------------------------------------------------------------------------------*/
 static const char *const builtin_names = "config,dump-config,help,help-foreign,version";
 
-struct found {
-    size_t row;
-    bool in_seconds, is_inverted;
-};
-
-static bool find_exact(const struct option_program *p, struct str name, struct found *out) {
+bool option_find(const struct option_program *p, struct str name, struct option_found *out) {
     for (size_t row = 0; row < p->n_defs; row++) {
         const struct option_def *d = &p->defs[row];
         const char *cursor = d->aliases;
         struct str alias;
 
-        *out = (struct found){.row = row};
+        *out = (struct option_found){.row = row};
         if (option_name_eq(name, str_of(d->name))) return true;
         while ((alias = option_next_name(&cursor)).len) {
             out->is_inverted = *alias.ptr == '!';
@@ -127,13 +111,13 @@ static struct str without_no(struct str name) {
 }
 
 /* Also --no-NAME of a bool. */
-static bool find_flag(const struct option_program *p, struct str name, struct found *out,
+static bool find_flag(const struct option_program *p, struct str name, struct option_found *out,
                       bool *is_no) {
     struct str positive = without_no(name);
 
     *is_no = false;
-    if (find_exact(p, name, out)) return true;
-    if (positive.len == name.len || !find_exact(p, positive, out)) return false;
+    if (option_find(p, name, out)) return true;
+    if (positive.len == name.len || !option_find(p, positive, out)) return false;
     *is_no = true;
     return p->defs[out->row].type == OPT_BOOL;
 }
@@ -192,8 +176,8 @@ static void consider(struct str candidate, struct str name, struct str *best, si
     *best = candidate;
 }
 
-static enum status refuse_unknown(const struct option_program *p, struct str name,
-                                  const char *dashes, struct error *err) {
+enum status option_unknown(const struct option_program *p, struct str name, const char *dashes,
+                           struct error *err) {
     struct str positive = without_no(name), best = STR_NULL, candidate;
     size_t distance = 2 + positive.len / 4; /* further off is another word */
     const char *cursor = builtin_names;
@@ -231,7 +215,7 @@ struct command {
     const struct option_program *program;
     int argc, i;
     char *const *argv;
-    struct layer *layer; /* NULL in the first walk */
+    struct option_layer *layer; /* NULL in the first walk */
     const char *config;
     bool wants_help, wants_foreign, wants_version, wants_dump;
 };
@@ -278,7 +262,7 @@ static bool take_builtin(struct command *c, struct str name, const char *after_e
 
 static enum status set_flag(struct command *c, size_t row, struct option_text t,
                             struct error *err) {
-    return c->layer ? layer_set(c->layer, row, &t, err) : ST_OK;
+    return c->layer ? option_layer_set(c->layer, row, &t, err) : ST_OK;
 }
 
 static bool is_flag(const char *arg) {
@@ -329,7 +313,7 @@ static enum status take_foreign(struct command *c, const struct foreign_flag *f,
                                 const struct given *g, struct error *err) {
     struct option_text t = {.label = f->row->as};
     struct str value = STR_NULL;
-    struct found found;
+    struct option_found found;
     bool is_fine;
     enum status st;
 
@@ -340,7 +324,7 @@ static enum status take_foreign(struct command *c, const struct foreign_flag *f,
     st = option_foreign_check(f, g->is_member ? STR_NULL : value, &is_fine, err);
     if (st != ST_OK || is_fine || !c->layer) return st;
     option_foreign_warn(c->program, f);
-    if (!f->row->as || !find_exact(c->program, str_of(f->row->as), &found)) return ST_OK;
+    if (!f->row->as || !option_find(c->program, str_of(f->row->as), &found)) return ST_OK;
     t.value = f->row->value ? str_of(f->row->value) : value;
     return set_flag(c, found.row, t, err);
 }
@@ -385,7 +369,7 @@ static enum status take_secret(const struct option_def *d, const char *label, st
                            label, variable, d->name);
 }
 
-static enum status take_own(struct command *c, const struct found *f, struct str name,
+static enum status take_own(struct command *c, const struct option_found *f, struct str name,
                             const char *after, bool is_no, struct error *err) {
     const struct option_def *d = &c->program->defs[f->row];
     char label[LABEL_MAX];
@@ -420,7 +404,7 @@ static enum status take_flag(struct command *c, const char *arg, struct error *e
     struct str name = {arg + 2, equals ? (size_t)(equals - arg) - 2 : strlen(arg) - 2};
     struct given g = {.dashes = "--", .name = name, .value = after};
     struct foreign_flag foreign;
-    struct found f;
+    struct option_found f;
     enum status st;
     bool is_no;
 
@@ -435,7 +419,7 @@ static enum status take_flag(struct command *c, const char *arg, struct error *e
         g = (struct given){.dashes = "--", .name = name, .value = after};
     }
     name = (struct str){arg + 2, equals ? (size_t)(equals - arg) - 2 : strlen(arg) - 2};
-    return refuse_unknown(c->program, name, "--", err);
+    return option_unknown(c->program, name, "--", err);
 }
 
 static enum status take_positional(struct command *c, const char *arg, bool *is_taken,
@@ -451,7 +435,7 @@ static enum status take_positional(struct command *c, const char *arg, bool *is_
                      c->program->usage);
 }
 
-static enum status walk(struct command *c, struct layer *layer, struct error *err) {
+static enum status walk(struct command *c, struct option_layer *layer, struct error *err) {
     bool is_taken = false, only_positional = false;
     enum status st = ST_OK;
 
@@ -475,7 +459,7 @@ static enum status walk(struct command *c, struct layer *layer, struct error *er
 }
 
 /* --- defaults, file, environment --------------------------------------------------------------*/
-static enum status apply_defaults(struct layer *l, struct error *err) {
+enum status option_layer_defaults(struct option_layer *l, struct error *err) {
     for (size_t row = 0; row < l->o->program->n_defs; row++) {
         const struct option_def *d = &l->o->program->defs[row];
         struct option_text t = {.value = str_of(d->def), .label = "the default"};
@@ -486,7 +470,7 @@ static enum status apply_defaults(struct layer *l, struct error *err) {
         option_unset(d, l->target);
         l->sources[row] = OPTION_DEFAULT;
         if (!d->def) continue;
-        st = layer_set(l, row, &t, err);
+        st = option_layer_set(l, row, &t, err);
         if (st != ST_OK) return error_prefix(err, "option table, %s", d->name);
     }
     return ST_OK;
@@ -517,10 +501,11 @@ static enum status read_file(const char *path, struct buf *out, struct error *er
 }
 
 /* A key of another program in the file. */
-static enum status on_foreign_entry(struct layer *l, const struct foreign_flag *f, bool is_member,
-                                    const struct option_entry *e, struct error *err) {
+static enum status on_foreign_entry(struct option_layer *l, const struct foreign_flag *f,
+                                    bool is_member, const struct option_entry *e,
+                                    struct error *err) {
     struct option_text t = {.value = e->value, .label = f->row->as};
-    struct found found;
+    struct option_found found;
     bool is_fine;
     enum status st;
 
@@ -528,18 +513,18 @@ static enum status on_foreign_entry(struct layer *l, const struct foreign_flag *
     st = option_foreign_check(f, e->is_json || is_member ? STR_NULL : e->value, &is_fine, err);
     if (st != ST_OK && err) error_prefix(err, "line %u", e->line);
     if (st != ST_OK || is_fine) return st;
-    if (e->index == 0) option_foreign_warn(l->o->program, f);
-    if (!f->row->as || !find_exact(l->o->program, str_of(f->row->as), &found)) return ST_OK;
+    if (e->index == 0 && !l->change) option_foreign_warn(l->o->program, f);
+    if (!f->row->as || !option_find(l->o->program, str_of(f->row->as), &found)) return ST_OK;
     if (f->row->value) t.value = str_of(f->row->value);
-    return layer_set(l, found.row, &t, err);
+    return option_layer_set(l, found.row, &t, err);
 }
 
 static enum status on_entry(void *ctx, const struct option_entry *e, struct error *err) {
-    struct layer *l = ctx;
+    struct option_layer *l = ctx;
     const struct option_program *p = l->o->program;
     char label[LABEL_MAX];
     struct option_text t = {.value = e->value, .label = label};
-    struct found f;
+    struct option_found f;
     enum status st;
     bool is_no;
 
@@ -549,7 +534,7 @@ static enum status on_entry(void *ctx, const struct option_entry *e, struct erro
 
         if (find_foreign(p, &g, false, &foreign))
             return g.is_no ? ST_OK : on_foreign_entry(l, &foreign, g.is_member, e, err);
-        st = refuse_unknown(p, e->key, "", err);
+        st = option_unknown(p, e->key, "", err);
         if (err) error_prefix(err, "line %u", e->line);
         return st;
     }
@@ -570,17 +555,30 @@ static enum status on_entry(void *ctx, const struct option_entry *e, struct erro
     t.is_empty = e->is_empty;
     t.in_seconds = f.in_seconds;
     t.is_inverted = f.is_inverted != is_no;
-    return layer_set(l, f.row, &t, err);
+    return option_layer_set(l, f.row, &t, err);
 }
 
-static enum status apply_file(struct layer *l, const char *path, struct error *err) {
+/* In a change each wrong entry is a refusal of its own, and the rest is read on. */
+static enum status on_file_entry(void *ctx, const struct option_entry *e, struct error *err) {
+    struct option_layer *l = ctx;
+    struct option_found f;
+    enum status st = on_entry(l, e, err);
+    bool is_secret;
+
+    if (st == ST_OK || !l->change) return st;
+    is_secret = option_find(l->o->program, e->key, &f) && l->o->program->defs[f.row].is_secret;
+    option_change_refuse(l->change, e->key, is_secret ? STR("set") : e->value, err->message);
+    return ST_OK;
+}
+
+enum status option_layer_file(struct option_layer *l, const char *path, struct error *err) {
     struct buf text;
     enum status st;
 
     buf_init(&text, OPTIONS_FILE_MAX_BYTES);
     st = read_file(path, &text, err);
     if (st == ST_OK) {
-        st = options_yaml_read(buf_str(&text), on_entry, l, err);
+        st = options_yaml_read(buf_str(&text), on_file_entry, l, err);
         if (st != ST_OK && err) error_prefix(err, "config file %s", path);
     }
     buf_fini(&text);
@@ -588,7 +586,7 @@ static enum status apply_file(struct layer *l, const char *path, struct error *e
 }
 
 /* Not of the file alone, but of all who may log in here. */
-static void warn_of_secrets(const struct layer *l, const char *path) {
+static void warn_of_secrets(const struct option_layer *l, const char *path) {
     const struct option_program *p = l->o->program;
     struct stat st;
 
@@ -603,7 +601,7 @@ static void warn_of_secrets(const struct layer *l, const char *path) {
     }
 }
 
-static enum status apply_env(struct layer *l, struct error *err) {
+static enum status apply_env(struct option_layer *l, struct error *err) {
     for (size_t row = 0; row < l->o->program->n_defs; row++) {
         const struct option_def *d = &l->o->program->defs[row];
         struct option_text t = {0};
@@ -617,7 +615,7 @@ static enum status apply_env(struct layer *l, struct error *err) {
         if ((!value || !*value) && d->env) value = getenv(t.label = d->env);
         if (!value || !*value) continue;
         t.value = str_of(value);
-        st = layer_set(l, row, &t, err);
+        st = option_layer_set(l, row, &t, err);
         if (st == ST_OK) continue;
         if (!str_starts(t.value, STR("tcp://"))) return st;
         return error_set_param(err, ST_INVALID, d->name,
@@ -633,17 +631,18 @@ static enum status apply_layers(struct options *o, struct command *c, struct err
     enum status st = ST_OK;
 
     for (enum option_source s = OPTION_DEFAULT; s <= OPTION_FLAG && st == ST_OK; s++) {
-        struct layer l;
+        struct option_layer l;
 
         layer_init(&l, o, s);
         switch (s) {
-        case OPTION_DEFAULT: st = apply_defaults(&l, err); break;
+        case OPTION_DEFAULT: st = option_layer_defaults(&l, err); break;
         case OPTION_FILE:
-            if (o->config_path) st = apply_file(&l, o->config_path, err);
+            if (o->config_path) st = option_layer_file(&l, o->config_path, err);
             if (o->config_path && st == ST_OK) warn_of_secrets(&l, o->config_path);
             break;
         case OPTION_ENV: st = apply_env(&l, err); break;
         case OPTION_FLAG: st = walk(c, &l, err); break;
+        case OPTION_RUNTIME: break;
         }
         layer_fini(&l);
     }
@@ -684,7 +683,6 @@ enum status options_parse(struct options **out, const struct option_program *pro
     o->program = program;
     o->target = target;
     o->sources = mem_calloc(program->n_defs, sizeof(*o->sources));
-    o->changed = mem_calloc(program->n_defs, sizeof(*o->changed));
     arena_init(&o->memory, 4096);
     *wants_exit = false;
     st = walk(&c, NULL, err);
@@ -702,6 +700,9 @@ enum status options_parse(struct options **out, const struct option_program *pro
     if (st != ST_OK) goto fail;
     *wants_exit = c.wants_dump;
     if (c.wants_dump) print(&c, o);
+    o->base = memcpy(mem_alloc(program->target_bytes), target, program->target_bytes);
+    o->base_sources = mem_calloc(program->n_defs, sizeof(*o->base_sources));
+    memcpy(o->base_sources, o->sources, program->n_defs * sizeof(*o->base_sources));
 done:
     *out = o;
     return ST_OK;
@@ -714,102 +715,14 @@ void options_destroy(struct options *o) {
     if (!o) return;
     arena_fini(&o->memory);
     mem_free(o->sources);
-    mem_free(o->changed);
+    mem_free(o->base);
+    mem_free(o->base_sources);
     mem_free(o->config_path);
     mem_free(o);
 }
 
 enum option_source options_source(const struct options *o, const char *name) {
-    struct found f;
+    struct option_found f;
 
-    return find_exact(o->program, str_of(name), &f) ? o->sources[f.row] : OPTION_DEFAULT;
-}
-
-/* --- reload -----------------------------------------------------------------------------------*/
-/* What the file now says, in a copy of the target. */
-struct candidate {
-    void *target;
-    enum option_source *sources;
-};
-
-static enum status build_candidate(struct options *o, struct candidate *c, struct error *err) {
-    const struct option_program *p = o->program;
-    enum status st = ST_OK;
-
-    memcpy(c->target, o->target, p->target_bytes);
-    for (enum option_source s = OPTION_DEFAULT; s <= OPTION_FILE && st == ST_OK; s++) {
-        struct layer l;
-
-        layer_init(&l, o, s);
-        l.target = c->target;
-        l.sources = c->sources;
-        st = s == OPTION_DEFAULT ? apply_defaults(&l, err) : apply_file(&l, o->config_path, err);
-        layer_fini(&l);
-    }
-    for (size_t row = 0; row < p->n_defs && st == ST_OK; row++) {
-        const struct option_def *d = &p->defs[row];
-
-        if (o->sources[row] < OPTION_ENV) continue;
-        memcpy((char *)c->target + d->offset, (const char *)o->target + d->offset, d->size);
-        c->sources[row] = o->sources[row];
-    }
-    return st;
-}
-
-/* ST_OK with *is_changed, or a refusal when the row must not change. */
-static enum status compare_row(const struct options *o, const struct candidate *c, size_t row,
-                               bool *is_changed, struct error *err) {
-    const struct option_def *d = &o->program->defs[row];
-    enum status st = ST_OK;
-    struct buf before, after;
-
-    buf_init(&before, 0);
-    buf_init(&after, 0);
-    option_format(d, o->target, &before);
-    option_format(d, c->target, &after);
-    *is_changed = !str_eq(buf_str(&before), buf_str(&after));
-    if (*is_changed && !d->is_live) {
-        st = error_set_param(err, ST_INVALID, d->name,
-                             "%s cannot change while running (from '%.*s' to '%.*s'): put it back, "
-                             "or restart",
-                             d->name, d->is_secret ? 3 : (int)MIN(buf_len(&before), (size_t)80),
-                             d->is_secret ? "***" : buf_ptr(&before),
-                             d->is_secret ? 3 : (int)MIN(buf_len(&after), (size_t)80),
-                             d->is_secret ? "***" : buf_ptr(&after));
-    }
-    buf_fini(&before);
-    buf_fini(&after);
-    return st;
-}
-
-enum status options_reload(struct options *o, struct option_list *changed, struct error *err) {
-    const struct option_program *p = o->program;
-    struct candidate c;
-    uint32_t n = 0;
-    enum status st;
-
-    if (!o->config_path) {
-        return error_set(err, ST_NOT_FOUND, "nothing to reload: started without --config");
-    }
-    c.target = mem_alloc(p->target_bytes);
-    c.sources = mem_calloc(p->n_defs, sizeof(*c.sources));
-    st = build_candidate(o, &c, err);
-    for (size_t row = 0; row < p->n_defs && st == ST_OK; row++) {
-        bool is_changed;
-
-        st = compare_row(o, &c, row, &is_changed, err);
-        if (st == ST_OK && is_changed) o->changed[n++] = p->defs[row].name;
-    }
-    if (st == ST_OK) {
-        for (size_t row = 0; row < p->n_defs; row++) {
-            const struct option_def *d = &p->defs[row];
-
-            memcpy((char *)o->target + d->offset, (char *)c.target + d->offset, d->size);
-            o->sources[row] = c.sources[row];
-        }
-        *changed = (struct option_list){o->changed, n};
-    }
-    mem_free(c.target);
-    mem_free(c.sources);
-    return st;
+    return option_find(o->program, str_of(name), &f) ? o->sources[f.row] : OPTION_DEFAULT;
 }

@@ -2,7 +2,7 @@
  *
  * A program describes its options in a constant table of rows and its values in a plain struct; the
  * row says which field it fills. From the rows come the command line, the environment, the YAML
- * file, live reload, --help, --version, --dump-config. A value is taken from the first of
+ * file, changes at run time, --help, --version, --dump-config. A value is taken from the first of
  *
  *      flag --block-size 32  >  INCIPIT_BLOCK_SIZE=32  >  block-size: 32 in --config  >  default
  *
@@ -18,6 +18,7 @@
  *
  * Every program also gets --config, --help, --version and --dump-config; one that takes flags of
  * other programs gets --help-foreign, which lists those.
+ * What may change while the program runs is in options_live.h.
  * Thread: the one that owns the program's options; readers of live fields live on it too. */
 #ifndef COMMON_OPTIONS_OPTIONS_H
 #define COMMON_OPTIONS_OPTIONS_H
@@ -55,7 +56,7 @@ struct option_def {
     const char *aliases; /* other names, "dp-size,tp-size". An OPT_MS alias that ends in -secs
                                * takes a bare number as seconds; an OPT_BOOL alias that begins with
                                * '!' means the opposite: "!disable-radix-cache" */
-    bool is_live;        /* may change on reload */
+    bool is_live;        /* may change while the program runs (options_live.h) */
     bool is_clamped;     /* a number out of range is brought into it, with a line on stderr */
     bool is_human;       /* OPT_U32: also 32k (32000), 1.5k and 32K (32768) */
     bool is_secret;      /* shown as ***; refused on the command line, where `ps` shows it ... */
@@ -102,7 +103,8 @@ struct option_program {
     bool takes_beginnings; /* a flag may be cut short where only one row has such a name */
 };
 
-enum option_source { OPTION_DEFAULT, OPTION_FILE, OPTION_ENV, OPTION_FLAG };
+/* In ascending order of precedence. */
+enum option_source { OPTION_DEFAULT, OPTION_FILE, OPTION_ENV, OPTION_FLAG, OPTION_RUNTIME };
 
 struct options; /* where each value came from, and the memory behind strings and lists */
 
@@ -113,13 +115,6 @@ MUST_USE enum status options_parse(struct options **out, const struct option_pro
                                    void *target, int argc, char *const *argv, bool *wants_exit,
                                    struct error *err);
 void options_destroy(struct options *o); /* NULL is fine */
-
-/* Reads the --config file again. Options given by flag or environment keep their values. All or
- * nothing: when the file is wrong, or would change an option that is not live, *target stays as it
- * is and the message says which. On success *changed lists the names that changed (valid until the
- * next reload). ST_NOT_FOUND when the program was started without --config. */
-MUST_USE enum status options_reload(struct options *o, struct option_list *changed,
-                                    struct error *err);
 
 /* Where the value of `name` came from; OPTION_DEFAULT for an unknown name. */
 enum option_source options_source(const struct options *o, const char *name);

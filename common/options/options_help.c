@@ -104,7 +104,7 @@ void option_facts(const struct option_def *d, struct buf *out) {
             buf_appendf(out, "also --" STR_FMT "; ", STR_ARG(alias));
         }
     }
-    if (d->is_live) buf_append_str(out, STR("changes on reload; "));
+    if (d->is_live) buf_append_str(out, STR("changes while running; "));
     append_env_name(d, out);
     if (d->env) buf_appendf(out, ", %s", d->env);
     buf_append_char(out, ']');
@@ -308,7 +308,7 @@ static void append_list(struct buf *out, const struct option_list *list) {
 }
 
 static void dump_row(const struct options *o, size_t row, struct buf *out) {
-    static const char *const sources[] = {"default", "file", "environment", "flag"};
+    static const char *const sources[] = {"default", "file", "environment", "flag", "runtime"};
     const struct option_def *d = &o->program->defs[row];
     const void *at = (const char *)o->target + d->offset;
     struct option_list list;

@@ -1,6 +1,7 @@
 /* common/options/options_internal.h - what the files of the option table share.
  *
- *      options.c         layers: defaults, file, environment, flags; reload
+ *      options.c         layers: defaults, file, environment, flags
+ *      options_live.c    values that change while the program runs
  *      options_value.c   one value: text to field, field to text, what would have been right
  *      options_yaml.c    the file; the only place that sees libyaml
  *      options_foreign.c flags of other programs, and their list
@@ -16,10 +17,48 @@ struct options {
     const struct option_program *program;
     void *target;
     enum option_source *sources; /* per row */
-    char *config_path;           /* NULL: none */
-    struct arena memory;         /* strings and lists; what a reload replaces stays until the end */
-    const char **changed;        /* names, room for every row */
+    void *base;                  /* the values without those set at run time */
+    enum option_source *base_sources;
+    char *config_path;   /* NULL: none */
+    struct arena memory; /* strings and lists; what a change replaces stays until the end */
 };
+
+/* --- options.c --------------------------------------------------------------------------------*/
+struct option_text;
+struct options_change;
+
+/* One layer on its way into a target. */
+struct option_layer {
+    struct options *o;
+    void *target;
+    enum option_source *sources;
+    bool *seen; /* rows that this layer has set */
+    enum option_source source;
+    struct arena *memory;          /* of the target's strings and lists */
+    struct options_change *change; /* NULL: at the start. Else wrong entries of a file are collected
+                                    * there, and nothing is written to stderr */
+};
+
+struct option_found {
+    size_t row;
+    bool in_seconds, is_inverted;
+};
+
+/* A row by its name or an alias. */
+bool option_find(const struct option_program *p, struct str name, struct option_found *out);
+
+/* ST_INVALID with the name that is nearest. */
+enum status option_unknown(const struct option_program *p, struct str name, const char *dashes,
+                           struct error *err);
+
+MUST_USE enum status option_layer_set(struct option_layer *l, size_t row, struct option_text *t,
+                                      struct error *err);
+MUST_USE enum status option_layer_defaults(struct option_layer *l, struct error *err);
+MUST_USE enum status option_layer_file(struct option_layer *l, const char *path, struct error *err);
+
+/* --- options_live.c ---------------------------------------------------------------------------*/
+void option_change_refuse(struct options_change *c, struct str option, struct str value,
+                          const char *why);
 
 /* --- options_value.c --------------------------------------------------------------------------*/
 /* How a text is to be taken. */

@@ -572,11 +572,6 @@ static void empty_files_change_nothing(void **state) {
     }
 }
 
-static void rewrite(int fd, const char *text) {
-    assert_int_equal(ftruncate(fd, 0), 0);
-    assert_int_equal(pwrite(fd, text, strlen(text), 0), strlen(text));
-}
-
 static void a_config_file_with_secrets_that_all_may_read_is_warned_of(void **state) {
     static const struct {
         const char *text;
@@ -604,56 +599,6 @@ static void a_config_file_with_secrets_that_all_may_read_is_warned_of(void **sta
         assert_null(strstr(said, "hush"));
         unlink(path);
     }
-}
-
-static void reload_changes_live_options_or_nothing(void **state) {
-    char path[64], line[160];
-    int fd = file_of(STR("block-size: 32\ntimeout: 1s\nload-factor: 2\n"), path, sizeof(path));
-    struct option_list changed = {NULL, 0};
-    struct error err = {0};
-    struct options *o;
-    struct target t;
-
-    (void)state;
-    snprintf(line, sizeof(line), "--config %s --load-factor 3", path);
-    o = parse_ok(&t, line);
-    rewrite(fd, "block-size: 32\ntimeout: 2s\nload-factor: 4\nhost: ::1\nnames: [n]\n");
-    assert_int_equal(options_reload(o, &changed, &err), ST_OK);
-    assert_int_equal(changed.n, 3); /* the flag still decides the load factor */
-    assert_string_equal(changed.items[0], "timeout");
-    assert_string_equal(changed.items[1], "host");
-    assert_string_equal(changed.items[2], "names");
-    assert_int_equal(t.timeout_ms, 2000);
-    assert_true(t.load_factor == 3);
-    assert_string_equal(t.host, "::1");
-    assert_int_equal(options_source(o, "host"), OPTION_FILE);
-
-    rewrite(fd, "block-size: 64\ntimeout: 3s\n");
-    assert_int_equal(options_reload(o, &changed, &err), ST_INVALID);
-    assert_non_null(
-        strstr(err.message, "block-size cannot change while running (from '32' to '64')"));
-    assert_int_equal(t.timeout_ms, 2000);
-    rewrite(fd, "block-size: 32\ntimeout: never\n");
-    assert_int_equal(options_reload(o, &changed, &err), ST_INVALID);
-    assert_int_equal(t.timeout_ms, 2000);
-    rewrite(fd, "block-size: 32\napi-key: s3cret\n");
-    assert_int_equal(options_reload(o, &changed, &err), ST_INVALID);
-    assert_non_null(strstr(err.message, "api-key cannot change"));
-    assert_null(strstr(err.message, "s3cret"));
-
-    rewrite(fd, "block-size: 32\n"); /* what is gone from the file falls back to its default */
-    assert_int_equal(options_reload(o, &changed, &err), ST_OK);
-    assert_int_equal(t.timeout_ms, 250);
-    assert_string_equal(t.host, "127.0.0.1");
-    assert_int_equal(options_source(o, "host"), OPTION_DEFAULT);
-    assert_int_equal(options_reload(o, &changed, &err), ST_OK);
-    assert_int_equal(changed.n, 0);
-    options_destroy(o);
-    close(fd);
-
-    o = parse_ok(&t, "");
-    assert_int_equal(options_reload(o, &changed, &err), ST_NOT_FOUND);
-    options_destroy(o);
 }
 
 static void mutated_files_and_lines_never_break_it(void **state) {
@@ -784,7 +729,6 @@ int main(void) {
         cmocka_unit_test(a_wrong_file_gets_a_sentence_with_its_line),
         cmocka_unit_test(empty_files_change_nothing),
         cmocka_unit_test(a_config_file_with_secrets_that_all_may_read_is_warned_of),
-        cmocka_unit_test(reload_changes_live_options_or_nothing),
         cmocka_unit_test(mutated_files_and_lines_never_break_it),
         cmocka_unit_test(the_dump_shows_sources_and_no_secrets),
         cmocka_unit_test(a_choice_has_other_names),
