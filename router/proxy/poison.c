@@ -77,7 +77,7 @@ enum poison_verdict poison_judge(struct poison *p, struct str client, struct str
     drop_old(p, now_us);
     for (uint32_t i = 0; i < p->n && verdict != POISON_SUSPECT; i++) {
         if (at(p, i)->body != e.body) continue;
-        verdict = at(p, i)->client == e.client ? POISON_SUSPECT : POISON_RUMOURED;
+        verdict = at(p, i)->client == e.client ? POISON_SUSPECT : POISON_SEEN_ELSEWHERE;
     }
     pthread_mutex_unlock(&p->lock);
     return verdict;

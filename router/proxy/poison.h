@@ -8,7 +8,7 @@
  * worker put at risk, not two, so that a body which does kill costs less each time it comes round.
  *
  *      (client, body) known        POISON_SUSPECT   refused
- *      body known of others alone  POISON_RUMOURED  tried; the first loss is the last
+ *      body known of others alone  POISON_SEEN_ELSEWHERE  tried; the first loss is the last
  *      else                        POISON_UNKNOWN   tried; the second is
  *
  * When a whole fleet goes at once, each of its requests loses two workers as well, and none is the reason:
@@ -27,7 +27,7 @@
 
 struct poison;
 
-enum poison_verdict { POISON_UNKNOWN, POISON_RUMOURED, POISON_SUSPECT };
+enum poison_verdict { POISON_UNKNOWN, POISON_SEEN_ELSEWHERE, POISON_SUSPECT };
 
 struct poison *poison_create(uint64_t memory_us); /* 0: remembers nothing */
 void poison_destroy(struct poison *p);            /* NULL is fine */

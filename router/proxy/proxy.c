@@ -57,35 +57,35 @@ static void pardon(struct exchange *x);
 /* --- account: what an attempt leaves behind ------------------------------------------------------*/
 
 /* Whether what came may teach how quick a worker is, and how long its answers are. */
-static bool teaches(enum registry_outcome outcome) {
+static bool may_learn_from(enum registry_outcome outcome) {
     return outcome == OUTCOME_OK || outcome == OUTCOME_BROKEN || outcome == OUTCOME_UNKNOWN;
 }
 
 void proxy_account(struct exchange *x, bool is_aborted, enum registry_outcome outcome) {
     static const struct route_feedback nothing = {-1, -1};
     struct route_end end = {
-        .is_aborted = is_aborted || !teaches(outcome),
+        .is_aborted = is_aborted || !may_learn_from(outcome),
         .output_tokens = sse_usage_tokens(&x->usage),
-        .feedback = teaches(outcome) ? x->feedback : nothing,
+        .feedback = may_learn_from(outcome) ? x->feedback : nothing,
         .now_us = loop_now_us(x->proxy->loop),
     };
 
     if (!x->is_routed) return;
-    if (is_aborted) proxy_tell_first_token(x); /* else the end says so too */
-    x->owes_first_token = x->is_routed = false;
+    if (is_aborted) proxy_report_first_token(x); /* else the end says so too */
+    x->first_token_unreported = x->is_routed = false;
     loop_timer_stop(&x->prefill);
-    proxy_settle_retry(x);
+    proxy_release_retry(x);
     registry_ended(x->proxy->registry, &x->target, &x->ticket, &end, outcome);
 }
 
-void proxy_tell_first_token(struct exchange *x) {
-    if (!x->owes_first_token) return;
-    x->owes_first_token = false;
+void proxy_report_first_token(struct exchange *x) {
+    if (!x->first_token_unreported) return;
+    x->first_token_unreported = false;
     registry_first_token(x->proxy->registry, &x->target, &x->ticket, &x->feedback,
                          x->first_token_us);
 }
 
-void proxy_settle_retry(struct exchange *x) {
+void proxy_release_retry(struct exchange *x) {
     if (x->is_retry) x->proxy->n_retrying--;
     x->is_retry = false;
 }
@@ -100,7 +100,7 @@ static void exchange_free(struct exchange *x) {
     loop_timer_fini(&x->timeout);
     loop_timer_fini(&x->retry);
     loop_timer_fini(&x->prefill);
-    loop_timer_fini(&x->patience);
+    loop_timer_fini(&x->queue_timer);
     buf_fini(&x->out);
     mem_free(x->chain);
     mem_free(x);
@@ -131,7 +131,7 @@ void proxy_close(struct exchange *x, int code) {
     pardon(x);
     list_remove(&x->link);
     proxy_report(x, code);
-    proxy_leave(x); /* its tenant's name may go with it */
+    proxy_release_key(x); /* its tenant's name may go with it */
     x->req = NULL;
     p->n_open--;
     if (proxy_leave_queue(x)) proxy_recycle(x);
@@ -300,7 +300,7 @@ static void wait_for_any(struct exchange *x) {
     x->rq.exclude = NULL;
     x->rq.n_exclude = 0;
     count_retry(x, x->failure);
-    st = proxy_seek(x, &err);
+    st = proxy_route_or_queue(x, &err);
     if (st == ST_OK) {
         attempt_start(x, false);
     } else if (st != ST_AGAIN) {
@@ -427,7 +427,7 @@ static void on_prefill_done(void *arg) {
 static void reset_attempt(struct exchange *x, bool is_fresh) {
     x->was_stale = is_fresh;
     x->has_input = x->has_head = x->is_sse = x->is_paused = false;
-    x->is_chunked = x->will_close = x->owes_first_token = false;
+    x->is_chunked = x->will_close = x->first_token_unreported = false;
     x->is_json = x->is_accused = x->is_unproven = x->is_spoilt = x->is_refusal = false;
     x->first_byte = x->last_byte = '\0';
     x->fault = ANSWER_FINE;
@@ -505,7 +505,7 @@ static void on_client_abort(struct http_request *req) {
 
     proxy_drop_upstream(x); /* closing it is how a worker hears that nobody listens any more */
     proxy_account(x, true, OUTCOME_UNKNOWN);
-    metric_inc(x->proxy->client_aborts);
+    metric_inc(x->proxy->counts.client_aborts);
     proxy_close(x, 499);
 }
 
@@ -616,13 +616,13 @@ void proxy_start(struct proxy *p, struct http_request *req) {
     if (st == ST_OK) st = body_scan(req->body, &x->scan, &err);
     if (st != ST_OK) x->scan = (struct body_scan){0}; /* not what was here before */
     if (st == ST_OK) st = proxy_permit_body(x, &err);
-    if (st == ST_OK && p->knows_clients) st = proxy_enter(x, &err);
+    if (st == ST_OK && p->identifies_clients) st = proxy_admit(x, &err);
     if (st == ST_OK && proxy_is_poison(x)) {
         proxy_refuse_poison(x);
         return;
     }
     if (st == ST_OK) st = hash_prompt(x, &err);
-    if (st == ST_OK) st = proxy_seek(x, &err);
+    if (st == ST_OK) st = proxy_route_or_queue(x, &err);
     if (st == ST_AGAIN) return; /* it waits its turn */
     if (st != ST_OK) {
         proxy_count_failure(x, st);
@@ -657,13 +657,11 @@ struct proxy *proxy_create(struct loop *loop, struct registry *registry, struct 
     rng_seed(&p->rng, seed);
     list_init(&p->idle);
     list_init(&p->open);
-    p->notes = mem_calloc(config->max_workers, sizeof(*p->notes));
+    p->load_notes = mem_calloc(config->max_workers, sizeof(*p->load_notes));
     proxy_watch_start(p);
-    p->knows_clients = keys_are_needed(config->keys) || config->isolation || config->tenant_header;
+    p->identifies_clients =
+        keys_are_needed(config->keys) || config->isolation || config->tenant_header;
     proxy_prepare_reports(p);
-    p->queue_wait = metrics_at(metrics, ROUTER_queue_wait_seconds);
-    p->client_aborts = metrics_at(metrics, ROUTER_client_aborts_total);
-    p->streams_broken = metrics_at(metrics, ROUTER_streams_broken_total);
     return p;
 }
 
@@ -679,6 +677,6 @@ void proxy_destroy(struct proxy *p) {
     upstream_pool_destroy(p->pool);
     mem_free(p->candidates);
     buf_fini(&p->line);
-    mem_free(p->notes);
+    mem_free(p->load_notes);
     mem_free(p);
 }

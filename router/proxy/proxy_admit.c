@@ -1,6 +1,6 @@
 /* router/proxy/proxy_admit.c - who asks, and whether there is room.
  *
- *      body scanned ──▶ proxy_enter ──▶ hash chain ──▶ route ...            ──▶ proxy_leave
+ *      body scanned ──▶ proxy_admit ──▶ hash chain ──▶ route ...            ──▶ proxy_release_key
  *                        401 unknown                                          once, at the end
  *                        429 a limit of the key
  *                        whose it is, and its salt
@@ -55,7 +55,7 @@ static uint32_t count_headers(const struct http_request *req, struct str name) {
 }
 
 /* A gateway that adds its header without taking away the client's is not to be believed. */
-static enum status believe_tenant(struct exchange *x, struct error *err) {
+static enum status tenant_from_header(struct exchange *x, struct error *err) {
     struct str header = str_of(x->proxy->config.tenant_header);
 
     if (count_headers(x->req, header) > 1) {
@@ -77,14 +77,14 @@ static void isolate(struct exchange *x) {
     x->is_salted = true;
 }
 
-enum status proxy_enter(struct exchange *x, struct error *err) {
+enum status proxy_admit(struct exchange *x, struct error *err) {
     const struct proxy_config *config = &x->proxy->config;
     enum status st = ST_OK;
 
     if (keys_are_needed(config->keys)) {
         st = enter_by_key(x, err);
     } else if (config->tenant_header) {
-        st = believe_tenant(x, err);
+        st = tenant_from_header(x, err);
         if (st != ST_OK) proxy_count_refusal(x, REFUSAL_TENANT);
     }
     if (st == ST_OK && config->isolation && x->is_generation) isolate(x);
@@ -123,7 +123,7 @@ int proxy_body_pieces(const struct exchange *x, struct iovec *pieces) {
 
 /* --- the end ---------------------------------------------------------------------------------------*/
 
-void proxy_leave(struct exchange *x) {
+void proxy_release_key(struct exchange *x) {
     double tokens = x->n_attempts > 0 ? (double)x->feedback.prompt_tokens : 0;
 
     if (x->key.key) keys_leave(x->proxy->config.keys, &x->key, tokens);

@@ -74,7 +74,7 @@ void proxy_choose_request_id(struct exchange *x) {
 }
 
 /* What is not the client's to say, or not the worker's to know. */
-static uint32_t kept_from_worker(const struct exchange *x) {
+static uint32_t names_not_forwarded(const struct exchange *x) {
     uint32_t ids = HTTP_NAME_BIT(HTTP_NAME_HOST) | HTTP_NAME_BIT(HTTP_NAME_CONTENT_LENGTH) |
                    HTTP_NAME_BIT(HTTP_NAME_EXPECT) | HTTP_NAME_BIT(HTTP_NAME_X_REQUEST_ID) |
                    HTTP_NAME_BIT(HTTP_NAME_WAY) | HTTP_NAME_BIT(HTTP_NAME_OURS);
@@ -88,7 +88,7 @@ static uint32_t kept_from_worker(const struct exchange *x) {
 
 /* For the routers beside us, which hear of the request from the worker: as much of the chain as has
  * room behind what is already `taken`. */
-static struct request_chain chain_to_tell(const struct exchange *x, size_t taken) {
+static struct request_chain chain_for_worker(const struct exchange *x, size_t taken) {
     const struct proxy_config *config = &x->proxy->config;
     struct request_chain chain = {.origin = config->origin,
                                   .scheme = config->scheme,
@@ -109,12 +109,12 @@ void proxy_build_worker_head(struct exchange *x) {
     struct str client = http_request_client(x->req);
     struct str key = x->proxy->config.worker_key;
     size_t room = http_kept_max(head) + host.len + key.len + OWN_MAX;
-    bool tells = x->target.publishes_events && x->is_generation && x->proxy->config.origin;
+    bool sends_chain = x->target.publishes_events && x->is_generation && x->proxy->config.origin;
     struct request_chain chain;
     char *to;
 
-    if (tells) {
-        chain = chain_to_tell(x, room);
+    if (sends_chain) {
+        chain = chain_for_worker(x, room);
         room += request_chain_text_max(chain.n_blocks);
     }
     buf_clear(out);
@@ -127,7 +127,7 @@ void proxy_build_worker_head(struct exchange *x) {
     to = put(to, STR("\r\ncontent-length: "));
     to = str_put_u64(to, proxy_body_len(x));
     to = put(to, STR("\r\n"));
-    to = http_write_kept(to, head, http_request_head_bytes(x->req), kept_from_worker(x));
+    to = http_write_kept(to, head, http_request_head_bytes(x->req), names_not_forwarded(x));
     if (key.len) {
         to = put(to, STR("authorization: Bearer "));
         to = put(to, key);
@@ -138,7 +138,7 @@ void proxy_build_worker_head(struct exchange *x) {
         to = put(to, (struct str){x->salt, ISOLATION_SALT_CHARS});
         to = put(to, STR("\r\n"));
     }
-    if (tells) {
+    if (sends_chain) {
         to = put(to, STR(WIRE_CHAIN ": "));
         to = request_chain_put(to, &chain);
         to = put(to, STR("\r\n"));
@@ -160,7 +160,7 @@ void proxy_build_worker_head(struct exchange *x) {
 /* --- to the client --------------------------------------------------------------------------------*/
 
 /* Framed anew below; ours; between workers and us; of the worker's own site, which is not the client's. */
-static uint32_t kept_from_client(const struct exchange *x) {
+static uint32_t names_not_relayed(const struct exchange *x) {
     uint32_t ids = HTTP_NAME_BIT(HTTP_NAME_CONTENT_LENGTH) | HTTP_NAME_BIT(HTTP_NAME_X_REQUEST_ID) |
                    HTTP_NAME_BIT(HTTP_NAME_SITE);
 
@@ -230,7 +230,7 @@ void proxy_build_client_head(struct exchange *x, const char *data) {
     to = buf_reserve(out, http_kept_max(&x->head) + OWN_MAX);
     if (!to) return;
     to = put_status_line(to, &x->head, data);
-    to = http_write_kept(to, &x->head, data, kept_from_client(x));
+    to = http_write_kept(to, &x->head, data, names_not_relayed(x));
     to = put(to, STR("x-request-id: "));
     to = put(to, proxy_request_id(x));
     to = put(to, STR("\r\n"));

@@ -48,10 +48,18 @@ struct load_note {
     uint64_t next_us;
 };
 
+/* This loop's parts of the metrics that most exchanges count in: looked up once. */
+struct proxy_metrics {
+    struct metric *ttft, *duration, *queue_wait, *client_aborts, *streams_broken;
+    struct metric *prompt_tokens, *cached_tokens, *predicted_tokens, *output_tokens;
+    struct metric *prefix_blocks, *matched_blocks, *prompts_hit, *prompts_missed;
+    struct metric *requests[PROXY_N_PATHS][PROXY_N_CODES]; /* NULL until the first such request */
+};
+
 struct proxy {
     struct loop *loop;
     struct registry *registry;
-    struct metrics *metrics;
+    struct metrics *metrics; /* all metrics of the router, for the rare ones */
     struct log *log;
     struct proxy_config config;
     struct upstream_pool *pool;
@@ -60,20 +68,16 @@ struct proxy {
     struct list idle, open; /* recycled exchanges; those under way */
     struct loop_timer sweep;
     uint64_t sweep_us;
-    struct load_note *notes; /* by worker */
+    struct load_note *load_notes; /* by worker */
     uint32_t n_idle, n_open, n_retrying;
-    struct mailbox *box; /* what was decided about those that wait */
-    uint32_t n_owed;     /* exchanges that are over but for a mail */
-    struct metric *queue_wait;
-    struct metric *ttft, *duration, *prompt_tokens, *cached_tokens, *predicted_tokens;
-    struct metric *output_tokens, *prefix_blocks, *matched_blocks, *prompts_hit, *prompts_missed;
+    struct mailbox *mailbox;  /* what was decided about those that wait */
+    uint32_t n_awaiting_mail; /* exchanges that are over but for a mail */
+    struct proxy_metrics counts;
     uint64_t n_reported, log_second, n_unlogged;
     uint32_t n_logged;                     /* request lines in that second */
     struct buf line;                       /* of the decision log */
     struct registry_candidate *candidates; /* max_workers of them, once somebody asked why */
-    bool knows_clients;                    /* keys, tenants or isolation are on */
-    struct metric *client_aborts, *streams_broken;
-    struct metric *requests[PROXY_N_PATHS][PROXY_N_CODES]; /* NULL until there was one */
+    bool identifies_clients;               /* keys, tenants or isolation are on */
 };
 
 struct exchange {
@@ -88,7 +92,7 @@ struct exchange {
     struct upstream *up;
     struct loop_timer timeout, retry;
     struct registry_waiter waiter;
-    struct loop_timer patience; /* while is_waiting */
+    struct loop_timer queue_timer; /* while is_waiting */
     uint64_t queued_us;
     struct loop_timer prefill; /* when a worker that does not say so should have its first token */
     struct loop_task send;     /* the request, at the end of the turn in which it got a worker */
@@ -138,7 +142,7 @@ struct exchange {
     uint64_t seen_bytes, seen_us; /* of a stream: how far it was, and when (proxy_watch.c) */
     uint64_t hung_bytes, hung_us; /* and when its worker was found to hang; 0: it does not */
     uint32_t n_interim;           /* 1xx heads so far */
-    bool owes_first_token;        /* it came, and the registry has not heard of it yet */
+    bool first_token_unreported;  /* it came, and the registry has not heard of it yet */
     bool was_stale; /* begun again, because the connection had died while it was idle */
     bool has_input, has_head, is_sse, is_paused;
     bool is_json, is_accused;
@@ -163,10 +167,10 @@ void proxy_drop_upstream(struct exchange *x);
 
 /* The first token came; the registry hears of it at the end of what is being read, with the end of
  * the answer if that has come too. */
-void proxy_tell_first_token(struct exchange *x);
+void proxy_report_first_token(struct exchange *x);
 
 /* If this attempt is a retry, it no longer counts as one: it is answered, or over. */
-void proxy_settle_retry(struct exchange *x);
+void proxy_release_retry(struct exchange *x);
 
 /* The request is over: metrics, log; x is recycled at the end of the turn. The client's request is
  * the caller's to end. */
@@ -246,7 +250,7 @@ void proxy_queue_fini(struct proxy *p); /* no exchange is open */
 
 /* Routes the first attempt, or another one when every worker is out of service. ST_AGAIN: it waits its
  * turn, and is attempted or refused later. */
-MUST_USE enum status proxy_seek(struct exchange *x, struct error *err);
+MUST_USE enum status proxy_route_or_queue(struct exchange *x, struct error *err);
 
 /* The exchange is over; it may have been waiting. False: it must be kept for a mail. */
 bool proxy_leave_queue(struct exchange *x);
@@ -262,13 +266,13 @@ MUST_USE enum status proxy_permit_target(struct exchange *x, struct error *err);
 /* --- proxy_admit.c ------------------------------------------------------------------------------ */
 
 /* Finds out whose the scanned request is, and counts it against the limits of its key. */
-MUST_USE enum status proxy_enter(struct exchange *x, struct error *err);
+MUST_USE enum status proxy_admit(struct exchange *x, struct error *err);
 
 /* The body as the worker gets it: the client's bytes but for a salt. At most 3 pieces. */
 size_t proxy_body_len(const struct exchange *x);
 int proxy_body_pieces(const struct exchange *x, struct iovec *pieces);
 
-void proxy_leave(struct exchange *x); /* at its end; once more is fine */
+void proxy_release_key(struct exchange *x); /* at its end; once more is fine */
 
 /* The request is refused: once, before its answer is made. */
 void proxy_count_refusal(struct exchange *x, enum refusal reason);

@@ -89,7 +89,7 @@ enum status proxy_permit_call(struct exchange *x, struct error *err) {
 
 /* --- the body ------------------------------------------------------------------------------------*/
 
-static bool asks_why(struct str value) {
+static bool wants_explain(struct str value) {
     return value.ptr && !str_eq(value, STR("false")) && !str_eq(value, STR("null"));
 }
 
@@ -97,7 +97,7 @@ enum status proxy_permit_body(struct exchange *x, struct error *err) {
     enum status st = forward_check_fields(lists_of(x), &x->scan, err);
 
     if (st != ST_OK) return forbid(x, "field", st);
-    if (asks_why(x->scan.spans[BODY_CACHE_EXPLAIN]) && !may_explain(x)) {
+    if (wants_explain(x->scan.spans[BODY_CACHE_EXPLAIN]) && !may_explain(x)) {
         return refuse_explanation(x, "cache_explain", err);
     }
     return ST_OK;

@@ -21,7 +21,7 @@ bool proxy_is_poison(struct exchange *x) {
 
     if (poison_is_empty(poison)) return false;
     verdict = poison_judge(poison, client_of(x), x->req->body, x->start_us);
-    if (verdict == POISON_RUMOURED) x->max_lost = 1;
+    if (verdict == POISON_SEEN_ELSEWHERE) x->max_lost = 1;
     return verdict == POISON_SUSPECT;
 }
 

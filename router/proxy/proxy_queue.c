@@ -1,6 +1,6 @@
 /* router/proxy/proxy_queue.c - an exchange that waits its turn, because every worker is at its limit.
  *
- *      proxy_seek ──room──▶ attempt
+ *      proxy_route_or_queue ──room──▶ attempt
  *          │
  *          └─ waits on its loop: the client's connection stays open, nothing is sent
  *                 │
@@ -55,26 +55,26 @@ static void stop_waiting(struct exchange *x) {
 
     x->is_waiting = false;
     x->waited_us += waited_us;
-    loop_timer_stop(&x->patience);
-    metric_observe(p->queue_wait, (double)waited_us * 1e-6);
+    loop_timer_stop(&x->queue_timer);
+    metric_observe(p->counts.queue_wait, (double)waited_us * 1e-6);
 }
 
 /* The client did not wait for it. */
-static void pay(struct exchange *x) {
-    x->proxy->n_owed--;
+static void end_after_mail(struct exchange *x) {
+    x->proxy->n_awaiting_mail--;
     x->is_routed = x->waiter.is_granted;
     proxy_account(x, true, OUTCOME_UNKNOWN);
     proxy_recycle(x);
 }
 
-static void on_decided(struct mail *mail, void *arg) {
+static void on_queue_decision(struct mail *mail, void *arg) {
     struct registry_waiter *w = CONTAINER_OF(mail, struct registry_waiter, mail);
     struct exchange *x = CONTAINER_OF(w, struct exchange, waiter);
     struct error err = {0};
 
     (void)arg;
     if (!x->req) {
-        pay(x);
+        end_after_mail(x);
         return;
     }
     stop_waiting(x);
@@ -90,7 +90,7 @@ static void on_decided(struct mail *mail, void *arg) {
     proxy_fail(x, ST_BUSY, &err);
 }
 
-static void on_impatient(void *arg) {
+static void on_queue_timeout(void *arg) {
     struct exchange *x = arg;
     struct error err = {0};
 
@@ -108,7 +108,7 @@ static void on_impatient(void *arg) {
 /* --- waiting -------------------------------------------------------------------------------------*/
 
 void proxy_queue_init(struct exchange *x) {
-    loop_timer_init(&x->patience, x->proxy->loop, on_impatient, x);
+    loop_timer_init(&x->queue_timer, x->proxy->loop, on_queue_timeout, x);
 }
 
 /* Who it is and how urgent, which nobody asks while there is room; and where its mail goes. */
@@ -117,15 +117,15 @@ static enum status prepare_to_wait(struct exchange *x, struct error *err) {
     struct registry_waiter *w = &x->waiter;
     enum status st = ST_OK;
 
-    if (!p->box) st = mailbox_open(&p->box, p->loop, on_decided, p, err);
-    w->box = p->box;
+    if (!p->mailbox) st = mailbox_open(&p->mailbox, p->loop, on_queue_decision, p, err);
+    w->box = p->mailbox;
     w->limit = NULL;
     w->priority = priority_of(x);
     w->tenant = hash_64(x->tenant.ptr ? x->tenant.ptr : "", x->tenant.len, p->config.hash_secret);
     return st;
 }
 
-enum status proxy_seek(struct exchange *x, struct error *err) {
+enum status proxy_route_or_queue(struct exchange *x, struct error *err) {
     struct proxy *p = x->proxy;
     uint64_t now_us = loop_now_us(p->loop);
     enum status st;
@@ -144,8 +144,8 @@ enum status proxy_seek(struct exchange *x, struct error *err) {
     if (st == ST_AGAIN) {
         x->is_waiting = true;
         x->queued_us = now_us; /* x->rq is the registry's while it waits */
-        loop_timer_start(&x->patience, p->config.queue_timeout_us -
-                                           MIN(x->waited_us, p->config.queue_timeout_us));
+        loop_timer_start(&x->queue_timer, p->config.queue_timeout_us -
+                                              MIN(x->waited_us, p->config.queue_timeout_us));
     } else if (st != ST_OK && x->waiter.limit) {
         x->retry_after_us = MAX(x->waiter.wait_us, 1000000u);
         count_refusal(x, x->waiter.limit);
@@ -157,7 +157,7 @@ bool proxy_leave_queue(struct exchange *x) {
     if (!x->is_waiting) return true;
     stop_waiting(x);
     if (registry_leave(x->proxy->registry, &x->waiter)) return true;
-    x->proxy->n_owed++;
+    x->proxy->n_awaiting_mail++;
     return false;
 }
 
@@ -165,11 +165,11 @@ void proxy_queue_fini(struct proxy *p) {
     struct list mails, *link;
 
     list_init(&mails);
-    while (p->n_owed) { /* decided and not yet told: a moment */
-        if (mailbox_take(p->box, &mails) == 0) sched_yield();
+    while (p->n_awaiting_mail) { /* decided and not yet told: a moment */
+        if (mailbox_take(p->mailbox, &mails) == 0) sched_yield();
         while ((link = list_pop_front(&mails)) != NULL)
-            on_decided(mail_of(link), p);
+            on_queue_decision(mail_of(link), p);
         loop_turn(p->loop, 0); /* recycles */
     }
-    mailbox_close(p->box);
+    mailbox_close(p->mailbox);
 }

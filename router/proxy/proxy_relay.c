@@ -63,8 +63,8 @@ static void on_first_token(struct exchange *x) {
     if (x->first_token_us || !x->is_routed || !is_answer(x) || !x->is_generation) return;
     x->first_token_us = loop_now_us(p->loop);
     loop_timer_stop(&x->prefill);
-    proxy_settle_retry(x);
-    x->owes_first_token = true;
+    proxy_release_retry(x);
+    x->first_token_unreported = true;
 }
 
 static int64_t token_header(struct exchange *x, const char *data, struct str name) {
@@ -107,7 +107,7 @@ static bool is_last_payload(const struct exchange *x, const char *rest, size_t n
            http_body_next(&body, rest, n, &used, &payload, NULL) == ST_OK && payload.len == 0;
 }
 
-static void note_ends(struct exchange *x, struct str payload) {
+static void note_outer_bytes(struct exchange *x, struct str payload) {
     while (payload.len && (uint8_t)payload.ptr[payload.len - 1] <= ' ')
         payload.len--;
     if (payload.len == 0) return;
@@ -150,7 +150,7 @@ static bool check_payload(struct exchange *x, struct str payload, bool is_all) {
     if (x->is_sse) {
         fault = judge_stream(x, payload, had_error);
     } else if (x->is_json) {
-        note_ends(x, payload);
+        note_outer_bytes(x, payload);
         if (!x->has_sent) fault = judge_json(x, payload, is_all);
     }
     if (fault == ANSWER_FINE) return true;
@@ -235,18 +235,18 @@ void proxy_break_off(struct exchange *x, enum break_cause cause) {
     };
     struct http_request *req = x->req;
     /* With a length announced there is no room for an event. */
-    bool says_so = x->is_sse && x->head.framing != HTTP_LENGTH_BODY;
+    bool sends_event = x->is_sse && x->head.framing != HTTP_LENGTH_BODY;
 
     proxy_drop_upstream(x);
     proxy_account(x, true, causes[cause].outcome);
-    if (causes[cause].outcome == OUTCOME_BROKEN) metric_inc(x->proxy->streams_broken);
-    if (says_so) {
+    if (causes[cause].outcome == OUTCOME_BROKEN) metric_inc(x->proxy->counts.streams_broken);
+    if (sends_event) {
         if (sse_usage_is_amid_event(&x->usage)) send_payload(x, STR("\n\n"));
         send_payload(x, causes[cause].event);
         if (x->is_chunked) http_raw_write(req, STR("0\r\n\r\n"));
     }
     proxy_close(x, causes[cause].code);
-    if (says_so) {
+    if (sends_event) {
         http_raw_end(req, false);
     } else {
         http_stream_break(req);
@@ -266,7 +266,7 @@ static void on_malformed(struct exchange *x) {
 
 /* What the worker says of its load; not of each request, but when it turns one away. */
 static void note_load(struct exchange *x, const char *data, bool is_urgent) {
-    struct load_note *note = &x->proxy->notes[x->target.worker];
+    struct load_note *note = &x->proxy->load_notes[x->target.worker];
     uint64_t now_us = loop_now_us(x->proxy->loop);
     struct wire_load load;
     struct str value;
@@ -405,7 +405,7 @@ static void on_upstream_data(void *arg) {
     } else {
         relay(x);
         if (x->has_sent && x->req) http_raw_flush(x->req);
-        proxy_tell_first_token(x);
+        proxy_report_first_token(x);
     }
 }
 
@@ -452,5 +452,5 @@ void proxy_client_has_room(struct exchange *x) {
     x->is_paused = false;
     conn_resume(&x->up->conn);
     relay(x);
-    proxy_tell_first_token(x);
+    proxy_report_first_token(x);
 }

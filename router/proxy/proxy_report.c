@@ -34,7 +34,7 @@ static void count_request(struct proxy *p, struct str path, int code) {
     while (i + 1 < PROXY_N_PATHS && !str_eq(path, known[i]))
         i++;
     assert(code >= 0 && code < PROXY_N_CODES);
-    counter = &p->requests[i][code];
+    counter = &p->counts.requests[i][code];
     if (!*counter) {
         snprintf(text, sizeof(text), "%d", code);
         *counter = metric_part(p->metrics,
@@ -48,14 +48,14 @@ static void count_tokens(const struct exchange *x) {
     const struct route_feedback *f = &x->feedback;
     int64_t output_tokens = sse_usage_tokens(&x->usage);
 
-    if (f->prompt_tokens > 0) metric_add(p->prompt_tokens, (uint64_t)f->prompt_tokens);
-    if (f->cached_tokens > 0) metric_add(p->cached_tokens, (uint64_t)f->cached_tokens);
-    if (output_tokens > 0) metric_add(p->output_tokens, (uint64_t)output_tokens);
+    if (f->prompt_tokens > 0) metric_add(p->counts.prompt_tokens, (uint64_t)f->prompt_tokens);
+    if (f->cached_tokens > 0) metric_add(p->counts.cached_tokens, (uint64_t)f->cached_tokens);
+    if (output_tokens > 0) metric_add(p->counts.output_tokens, (uint64_t)output_tokens);
     if (!x->first_token_us) return;
-    metric_add(p->predicted_tokens, (uint64_t)x->ticket.cached_tokens);
-    metric_add(p->prefix_blocks, x->ticket.n_blocks);
-    metric_add(p->matched_blocks, x->ticket.matched_blocks);
-    metric_inc(x->ticket.matched_blocks ? p->prompts_hit : p->prompts_missed);
+    metric_add(p->counts.predicted_tokens, (uint64_t)x->ticket.cached_tokens);
+    metric_add(p->counts.prefix_blocks, x->ticket.n_blocks);
+    metric_add(p->counts.matched_blocks, x->ticket.matched_blocks);
+    metric_inc(x->ticket.matched_blocks ? p->counts.prompts_hit : p->counts.prompts_missed);
 }
 
 static double seconds_since_start(const struct exchange *x, uint64_t then_us) {
@@ -155,27 +155,35 @@ void proxy_report(struct exchange *x, int code) {
 
     count_request(p, x->req->path, code);
     count_tokens(x);
-    metric_observe(p->duration, duration_s);
-    if (x->first_token_us) metric_observe(p->ttft, seconds_since_start(x, x->first_token_us));
+    metric_observe(p->counts.duration, duration_s);
+    if (x->first_token_us)
+        metric_observe(p->counts.ttft, seconds_since_start(x, x->first_token_us));
     if (is_logged(p, code)) log_request(x, code, duration_s);
     if (p->config.decisions && x->n_attempts > 0) log_decision(x, code, duration_s);
 }
 
-/* Of a metric that all loops count in. */
-static struct metric *own_part(struct proxy *p, uint32_t id) {
-    return metric_part(p->metrics, metrics_at(p->metrics, id));
-}
-
 void proxy_prepare_reports(struct proxy *p) {
+    struct proxy_metrics *m = &p->counts;
+    const struct {
+        struct metric **part;
+        uint32_t id;
+    } parts[] = {
+        {&m->ttft, ROUTER_ttft_seconds},
+        {&m->duration, ROUTER_request_duration_seconds},
+        {&m->queue_wait, ROUTER_queue_wait_seconds},
+        {&m->client_aborts, ROUTER_client_aborts_total},
+        {&m->streams_broken, ROUTER_streams_broken_total},
+        {&m->prompt_tokens, ROUTER_prompt_tokens_total},
+        {&m->cached_tokens, ROUTER_cached_tokens_total},
+        {&m->predicted_tokens, ROUTER_predicted_cached_tokens_total},
+        {&m->output_tokens, ROUTER_output_tokens_total},
+        {&m->prefix_blocks, ROUTER_prefix_blocks_total},
+        {&m->matched_blocks, ROUTER_matched_prefix_blocks_total},
+        {&m->prompts_hit, ROUTER_prompts_hit_total},
+        {&m->prompts_missed, ROUTER_prompts_missed_total},
+    };
+
+    for (size_t i = 0; i < ARRAY_LEN(parts); i++)
+        *parts[i].part = metric_part(p->metrics, metrics_at(p->metrics, parts[i].id));
     buf_init(&p->line, DECISION_LINE_MAX);
-    p->ttft = own_part(p, ROUTER_ttft_seconds);
-    p->duration = own_part(p, ROUTER_request_duration_seconds);
-    p->prompt_tokens = own_part(p, ROUTER_prompt_tokens_total);
-    p->cached_tokens = own_part(p, ROUTER_cached_tokens_total);
-    p->predicted_tokens = own_part(p, ROUTER_predicted_cached_tokens_total);
-    p->output_tokens = own_part(p, ROUTER_output_tokens_total);
-    p->prefix_blocks = own_part(p, ROUTER_prefix_blocks_total);
-    p->matched_blocks = own_part(p, ROUTER_matched_prefix_blocks_total);
-    p->prompts_hit = own_part(p, ROUTER_prompts_hit_total);
-    p->prompts_missed = own_part(p, ROUTER_prompts_missed_total);
 }

@@ -17,9 +17,9 @@
  * done. If nobody else can take it, it stays: the worker may come back. */
 #include "router/proxy/proxy_internal.h"
 
-#define SWEEP_US      250000u /* or oftener, so that a short timeout is a quarter late at most */
-#define SWEEP_MIN_US  10000u
-#define HUNG_PATIENCE 10 /* times less than with a worker that answers its probes */
+#define SWEEP_US     250000u /* or oftener, so that a short timeout is a quarter late at most */
+#define SWEEP_MIN_US 10000u
+#define HUNG_DIVISOR 10 /* times less than with a worker that answers its probes */
 
 /* Of the answer's body: a head alone is a promise. */
 static bool waits_for_first_byte(const struct exchange *x) {
@@ -27,7 +27,7 @@ static bool waits_for_first_byte(const struct exchange *x) {
 }
 
 /* Found to hang, and has sent nothing since. */
-static bool is_suspect(const struct exchange *x) {
+static bool is_hung(const struct exchange *x) {
     return x->hung_us && x->hung_bytes == x->sent_bytes;
 }
 
@@ -45,11 +45,10 @@ static bool is_idle_answer(struct exchange *x, uint64_t now_us) {
         return false;
     }
     return now_us - x->seen_us >= usual_us ||
-           (is_suspect(x) &&
-            since_us(MAX(x->seen_us, x->hung_us), now_us) >= usual_us / HUNG_PATIENCE);
+           (is_hung(x) && since_us(MAX(x->seen_us, x->hung_us), now_us) >= usual_us / HUNG_DIVISOR);
 }
 
-static void look_at(struct exchange *x, uint64_t now_us) {
+static void check_timeouts(struct exchange *x, uint64_t now_us) {
     const struct proxy_config *config = &x->proxy->config;
 
     /* A place may have been given by another loop, whose clock is ahead of ours. */
@@ -67,7 +66,7 @@ static void on_sweep(void *arg) {
     uint64_t now_us = loop_now_us(p->loop);
 
     LIST_FOR_EACH(it, &p->open) {
-        look_at(LIST_ENTRY(it, struct exchange, link), now_us);
+        check_timeouts(LIST_ENTRY(it, struct exchange, link), now_us);
     }
     loop_timer_start(&p->sweep, p->sweep_us);
 }
@@ -115,7 +114,7 @@ void proxy_worker_hung(struct proxy *p, uint32_t worker, uint32_t incarnation) {
         if (!is_with(x, worker, incarnation)) continue;
         if (!x->has_sent) {
             proxy_leave_hung(x);
-        } else if (!is_suspect(x)) {
+        } else if (!is_hung(x)) {
             x->hung_us = loop_now_us(p->loop);
             x->hung_bytes = x->sent_bytes;
         }

@@ -156,7 +156,7 @@ static void take_line(struct sse_usage *t, struct str line) {
     }
 }
 
-static void hold(struct sse_usage *t, const char *p, size_t n) {
+static void keep_line_head(struct sse_usage *t, const char *p, size_t n) {
     n = MIN(n, (size_t)SSE_USAGE_HEAD_BYTES - t->n_head);
     memcpy(t->head + t->n_head, p, n);
     t->n_head = (uint8_t)(t->n_head + n);
@@ -167,7 +167,7 @@ static void read_lines(struct sse_usage *t, struct str payload) {
 
     while (p < last && (end = memchr(p, '\n', (size_t)(last - p))) != NULL) {
         if (t->n_head) {
-            hold(t, p, (size_t)(end - p));
+            keep_line_head(t, p, (size_t)(end - p));
             take_line(t, (struct str){t->head, t->n_head});
             t->n_head = 0;
         } else {
@@ -175,7 +175,7 @@ static void read_lines(struct sse_usage *t, struct str payload) {
         }
         p = end + 1;
     }
-    if (p < last) hold(t, p, (size_t)(last - p));
+    if (p < last) keep_line_head(t, p, (size_t)(last - p));
 }
 
 void sse_usage_feed(struct sse_usage *t, struct str payload) {

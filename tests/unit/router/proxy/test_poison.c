@@ -36,13 +36,14 @@ static void a_body_of_others_is_a_rumour(void **state) {
 
     (void)state;
     poison_add(p, STR("a"), STR("body"), NOW);
-    assert_int_equal(poison_judge(p, STR("b"), STR("body"), NOW), POISON_RUMOURED);
+    assert_int_equal(poison_judge(p, STR("b"), STR("body"), NOW), POISON_SEEN_ELSEWHERE);
     assert_int_equal(poison_judge(p, STR("b"), STR("other"), NOW), POISON_UNKNOWN);
     poison_add(p, STR("b"), STR("body"), NOW + 1);
     assert_int_equal(poison_judge(p, STR("a"), STR("body"), NOW + 1), POISON_SUSPECT);
     assert_int_equal(poison_judge(p, STR("b"), STR("body"), NOW + 1), POISON_SUSPECT);
-    assert_int_equal(poison_judge(p, STR("c"), STR("body"), NOW + 1), POISON_RUMOURED);
-    assert_int_equal(poison_judge(p, STR("a"), STR("body"), NOW + MEMORY_US), POISON_RUMOURED);
+    assert_int_equal(poison_judge(p, STR("c"), STR("body"), NOW + 1), POISON_SEEN_ELSEWHERE);
+    assert_int_equal(poison_judge(p, STR("a"), STR("body"), NOW + MEMORY_US),
+                     POISON_SEEN_ELSEWHERE);
     poison_destroy(p);
 }
 
