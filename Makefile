@@ -53,8 +53,6 @@ objs = $(addprefix $(B)/,$(addsuffix .o,$(basename $(1))))
 COMMON  := $(call srcs,$(addprefix common/,base text options telemetry net protocol http))
 KERNELS := $(call srcs,kernels $(addprefix kernels/,host ref sim cpu tp))
 WORKER  := $(call srcs,worker $(addprefix worker/,metrics kv/block kv sched model text text/tokenizer text/unicode text/template engine api/fields api/events api))
-CUDA    := $(filter-out kernels/cuda/gpu%.c kernels/cuda/gemm%.c kernels/cuda/comm%.c,$(call srcs,kernels/cuda))
-SHIM    := $(CUDA) $(wildcard kernels/cuda/*.cu) $(call srcs,kernels/shim)
 ROUTER  := $(call srcs,router $(addprefix router/,prompt routing routing/policy metrics registry access proxy fleet fleet/discovery sharing \
              upgrade admin options))
 SUPPORT := $(call srcs,tests/support)
@@ -67,24 +65,12 @@ $(B)/libkernels.a: $(call objs,$(KERNELS))
 $(B)/libworker.a:  $(call objs,$(WORKER))
 $(B)/librouter.a:  $(call objs,$(ROUTER))
 $(B)/libsupport.a: $(call objs,$(SUPPORT))
-$(B)/libshim.a:    $(call objs,$(SHIM))
-$(B)/libtoys.a:    $(call objs,$(wildcard tests/unit/shim/*.cu))
 $(B)/lib%.a:
 	@rm -f $@; $(AR) rcs $@ $^
 
 $(B)/%.o: %.c $(B)/flags
 	@mkdir -p $(@D)
 	$(if $(V),,@echo "  CC   $<";)$(CC) $(CFLAGS_ALL) $(call isa,$<) $(if $(filter common/% router/%,$<),$(LTO)) -MMD -MP -c $< -o $@
-
-# CUDA sources as C++ for this processor: kernels/shim. They link as C does: nothing of libstdc++.
-CXX := $(CROSS)g++
-CXXFLAGS_ALL = $(filter-out -std=c11 -Wstrict-prototypes -Wmissing-prototypes -Wshadow,$(CFLAGS_ALL)) -std=c++17 -O2 -Wno-unknown-pragmas \
-               -fno-exceptions -fno-rtti -fno-threadsafe-statics -fsanitize=alignment -fno-sanitize-recover=all
-# A misaligned access is told by the sanitizer where there is one, else by kernels/shim/alignment.c.
-$(B)/kernels/shim/%.o: CFLAGS_ALL += $(if $(filter undefined,$(SAN)),-DHAS_UBSAN)
-$(B)/%.o: %.cu $(B)/flags
-	@mkdir -p $(@D)
-	$(if $(V),,@echo "  CXX  $<";)$(CXX) $(CXXFLAGS_ALL) -MMD -MP -x c++ -c $< -o $@
 
 $(B)/incipit-router: $(call objs,router/main.c $(ROUTER) $(COMMON))
 $(B)/incipit-router: WHOLE := $(LTO)
@@ -98,75 +84,6 @@ $(B)/flags: FORCE | check-libs
 	@mkdir -p $(@D); echo '$(subst ','\'',$(CC) $(CFLAGS_ALL))' | cmp -s - $@ || \
 	  echo '$(subst ','\'',$(CC) $(CFLAGS_ALL))' > $@
 .PHONY: FORCE
-
-# --- CUDA --------------------------------------------------------------------------------------
-# incipit_cuda.so: kernels by nvcc, the rest as C, linked as C against the static runtime. Warnings
-# are errors, a register that spills too. Nothing else needs nvcc.
-NVCC       ?= $(firstword $(wildcard $(shell command -v nvcc 2>/dev/null) /usr/local/cuda/bin/nvcc))
-CUDA_HOME  := $(patsubst %/bin/,%,$(dir $(shell command -v $(NVCC) 2>/dev/null)))
-CUDA_ARCHS ?= 80 86 89 90 100 120
-NO_NVCC    := $(if $(NVCC),$(shell $(NVCC) --version 2>/dev/null | awk -F'[ ,.]+' '/release/ { for (i = 1; i < NF; i++) if ($$i == "release") v = $$(i + 1) * 100 + $$(i + 2) } \
-                END { if (v < 1208) print "$(NVCC) " (v ? "is older than 12.8" : "does not run") ": install CUDA 12.8 or newer, or set NVCC" }'),there is \
-                no nvcc: install CUDA 12.8 or newer, and set NVCC when it is neither in PATH nor in /usr/local/cuda)
-NVCC_FLAGS  = -std=c++17 -O3 -I. --compress-mode=size $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a),code=sm_$(a)) \
-              -gencode arch=compute_$(lastword $(CUDA_ARCHS)),code=compute_$(lastword $(CUDA_ARCHS)) \
-              -Xptxas -v,--warn-on-spills,--warn-on-local-memory-usage -Werror all-warnings \
-              -Xcompiler -Wall,-fPIC,-fvisibility=hidden,-fno-exceptions,-fno-threadsafe-statics
-CUDA_CFLAGS = -fPIC -isystem $(CUDA_HOME)/include
-CUDA_OBJECTS := $(patsubst kernels/cuda/%.cu,$(B)/cuda/%.o,$(wildcard kernels/cuda/*.cu)) \
-                $(patsubst %.c,$(B)/cuda/%.o,$(wildcard kernels/cuda/*.c kernels/*.c kernels/host/*.c kernels/tp/*.c) \
-                $(wildcard common/base/mem.c common/base/status.c common/base/clock.c))
-CUDART = $(firstword $(wildcard $(CUDA_HOME)/lib64/libcudart_static.a \
-         $(CUDA_HOME)/lib/libcudart_static.a $(CUDA_HOME)/targets/*/lib/libcudart_static.a) -lcudart_static)
-
-$(B)/cuda/%.o: kernels/cuda/%.cu $(B)/cuda/flags
-	$(if $(V),,@echo "  NVCC $<";)$(NVCC) $(NVCC_FLAGS) -MMD -MP -c $< -o $@ > $@.log 2>&1 || { grep -v '^ptxas info' $@.log >&2; exit 1; }
-$(B)/cuda/%.o: %.c $(B)/flags $(B)/cuda/flags
-	@mkdir -p $(@D)
-	$(if $(V),,@echo "  CC   $<";)$(CC) $(CFLAGS_ALL) $(CUDA_CFLAGS) -MMD -MP -c $< -o $@
-$(B)/cuda/flags: FORCE
-	$(if $(strip $(NO_NVCC)),@echo "make: $(strip $(NO_NVCC))" >&2; exit 1)
-	@mkdir -p $(@D); echo '$(NVCC) $(NVCC_FLAGS) $(CUDA_CFLAGS)' | cmp -s - $@ || echo '$(NVCC) $(NVCC_FLAGS) $(CUDA_CFLAGS)' > $@
-$(B)/incipit_cuda.so: $(CUDA_OBJECTS) kernels/cuda/exports.map
-	@echo "  LD   $@"; $(CC) -shared -o $@ $(filter %.o,$^) -Wl,--no-undefined,--as-needed,--gc-sections,--exclude-libs,ALL \
-	  -Wl,--version-script=kernels/cuda/exports.map $(CUDART) -ldl -lpthread -lrt -lm
-
-.PHONY: cuda cuda-report cuda-check
-ifneq ($(NO_NVCC),)
-cuda cuda-report:
-	@echo "make: $(strip $(NO_NVCC))" >&2; exit 1
-cuda-check:
-	@echo "SKIPPED the build of incipit_cuda.so: $(strip $(NO_NVCC))"
-else
-cuda: $(B)/incipit_cuda.so ## the CUDA backend, build/release/incipit_cuda.so; NVCC=, CUDA_ARCHS="90" for one target
-cuda-report: $(B)/incipit_cuda.so ## registers of each kernel beside kernels/cuda/registers.txt; UPDATE=1 writes that
-	@tests/cuda/report kernels/cuda/registers.txt $(B)/cuda/*.o.log
-cuda-check: $(B)/incipit_cuda.so
-	@tests/cuda/check_object $<
-endif
-
-# --- on a GPU ------------------------------------------------------------------------------------
-# Programs of tests/gpu: X on the device, X-shim the same with the kernels as fibers, to rehearse; and
-# the shim's tests of kernels, whose memory here is the device's. They need no library but the C
-# library and the toolkit's: B=build/gpu PACKAGES= builds them where nothing else is.
-GPU_LINK = @mkdir -p $(@D); echo "  LD   $@"; $(CC) $(CFLAGS_ALL) -fno-lto $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group -o $@
-$(B)/libminimal.a: $(call objs,$(addprefix common/base/,mem.c status.c clock.c isa.c))
-$(B)/gpu/%-shim: $(B)/tests/gpu/%.o $(B)/tests/gpu/random_model.o $(B)/libshim.a $(B)/libkernels.a $(B)/libminimal.a
-	$(GPU_LINK) -pthread -lm -ldl
-$(B)/gpu/%: $(B)/tests/gpu/%.o $(B)/tests/gpu/random_model.o $(CUDA_OBJECTS) $(B)/libkernels.a $(B)/libminimal.a
-	$(GPU_LINK) $(CUDART) -pthread -ldl -lrt -lm
-$(B)/gpu/tests/%: $(B)/gpu/obj/%.o $(call objs,$(addprefix tests/,gpu/on_device.c support/tiny_model.c support/support.c)) \
-                  $(CUDA_OBJECTS) $(B)/libkernels.a $(B)/libminimal.a
-	$(GPU_LINK) $(CUDART) -pthread -ldl -lrt -lm
-$(B)/gpu/obj/%.o: tests/unit/shim/%.c $(B)/flags
-	@mkdir -p $(@D); echo "  CC   $< for the device"; $(CC) $(CFLAGS_ALL) -Itests/gpu/cmocka -include tests/gpu/on_device.h -MMD -MP -c $< -o $@
-$(B)/tests/gpu/on_device.o: CFLAGS_ALL += -isystem $(CUDA_HOME)/include
-
-.PHONY: gpu-check gpu-soak
-gpu-check: ## everything that is asked of the CUDA backend on a GPU, < 8 minutes; needs nvcc, gcc, python3; ARGS=--help
-	@python3 tests/gpu/check.py --cc "$(CC)" $(ARGS)
-gpu-soak: ## nine minutes of random schedules on the GPU against the CPU
-	@python3 tests/gpu/check.py --cc "$(CC)" --phases soak --soak 440 --budget 530 --json build/gpu/soak.json $(ARGS)
 
 # --- run ---------------------------------------------------------------------------------------
 .PHONY: run demo
@@ -185,28 +102,13 @@ LIBS_common      = $(B)/libsupport.a $(B)/libcommon.a
 LIBS_kernels     = $(B)/libsupport.a $(B)/libkernels.a $(B)/libcommon.a
 LIBS_worker      = $(B)/libsupport.a $(B)/libworker.a $(B)/libkernels.a $(B)/libcommon.a
 LIBS_router      = $(B)/libsupport.a $(B)/librouter.a $(B)/libcommon.a
-LIBS_shim        = $(B)/libsupport.a $(B)/libtoys.a $(B)/libworker.a $(B)/libshim.a $(B)/libkernels.a $(B)/libcommon.a
-LIBS_cuda        = $(B)/libfakecuda.a $(B)/libkernels.a $(B)/libcommon.a
 LIBS_conformance = $(LIBS_worker)
 LIBS_all         = $(B)/libsupport.a $(B)/librouter.a $(B)/libworker.a $(B)/libkernels.a $(B)/libcommon.a
 LIBS_replay      = $(B)/libreplay.a $(LIBS_all)
 UNIT  := $(wildcard $(addprefix tests/unit/,$(addsuffix /test_*.c,* */* */*/*)) tests/conformance/test_*.c)
-layer  = $(if $(findstring tests/conformance,$(1)),conformance,$(word 3,$(subst /, ,$(1))))
-# The shim's fibers are nothing that ThreadSanitizer can follow.
-ifeq ($(SAN),thread)
-UNIT := $(filter-out tests/unit/shim/%,$(UNIT))
-SKIPPED_SHIM := echo "SKIPPED tests of the CUDA kernels: ThreadSanitizer cannot follow fibers"
-endif
-# The doors to the toolkit's libraries, upon pretended ones: the toolkit's headers are needed.
-FAKE_CUDA := $(call objs,$(addprefix kernels/cuda/,gpu.c gpu_events.c gpu_library.c gemm.c comm.c) tests/unit/cuda/fake_cuda.c tests/unit/cuda/fake_libraries.c)
-$(B)/libfakecuda.a: $(FAKE_CUDA)
-$(FAKE_CUDA) $(call objs,$(wildcard tests/unit/cuda/*.c)): CFLAGS_ALL += -isystem $(CUDA_HOME)/include
+layer  = $(if $(findstring tests/conformance,$(1)),conformance,$(if $(findstring unit/cuda,$(1)),cuda_$(word 4,$(subst /, ,$(1))),$(word 3,$(subst /, ,$(1)))))
+include kernels/cuda/cuda.mk
 $(B)/tests/unit/router/fleet/test_kube_time: LDLIBS += -Wl,--wrap=clock_now_us,--wrap=timerfd_settime
-$(B)/tests/unit/cuda/test_%: LDLIBS += -Wl,--wrap=dlopen,--wrap=dlsym,--wrap=dlerror,--wrap=dlclose
-ifeq ($(wildcard $(CUDA_HOME)/include/cublasLt.h),)
-UNIT := $(filter-out tests/unit/cuda/%,$(UNIT))
-SKIPPED_CUDA := echo "SKIPPED tests of kernels/cuda's doors: no CUDA toolkit$(CUDA_HOME:%= in %): install it, or set NVCC to its nvcc"
-endif
 TESTS := $(patsubst %.c,$(B)/%,$(UNIT)) $(B)/tests/unit/common/test_json_portable
 link   = @echo "  LD   $@"; $(CC) $(CFLAGS_ALL) -fno-lto $(1) $< -Wl,--start-group $(filter %.a,$^) -Wl,--end-group -o $@ $(LDLIBS) $(2)
 
@@ -225,7 +127,7 @@ test: deps-test ## unit, conformance and integration tests; SAN=address|undefine
 # Programs that the integration tests ask, and backends that they load.
 HELPERS := $(B)/incipit-bench $(patsubst %.c,$(B)/%,$(wildcard tests/integration/*.c)) $(B)/fake_gpus.so \
            $(if $(and $(wildcard /usr/lib/*/libevent_core.a),$(if $(SAN)$(CROSS),,1)),$(B)/portable/incipit-worker)
-FAKE_GPUS := tests/backends/fake_gpus.c $(wildcard kernels/*.c kernels/host/*.c kernels/sim/*.c kernels/tp/*.c) common/base/status.c common/base/mem.c common/base/clock.c
+FAKE_GPUS := tests/integration/backends/fake_gpus.c $(wildcard kernels/*.c kernels/host/*.c kernels/sim/*.c kernels/tp/*.c) common/base/status.c common/base/mem.c common/base/clock.c
 $(B)/fake_gpus.so: $(FAKE_GPUS) $(B)/flags
 	@echo "  LD   $@"; $(CC) $(CFLAGS_ALL) -fno-lto -fPIC -shared $(filter %.c,$^) -o $@ -lm
 $(B)/tests/integration/%: $(B)/tests/integration/%.o $(LIBS_all)
@@ -288,7 +190,6 @@ upgrades: all load ## ten times another router in its place at 500 requests/s: 0
 	@INCIPIT_BUILD=$(B) python3 tests/bench/rolling.py upgrades $(ARGS)
 
 .PHONY: pages dashboards-check clients test-reference faults rolling upgrades skew soak bench-churn demo-check load wrk bench-router bench-overload bench-hostile bench-peers bench-cpu bench-engine bench-% fuzz fuzz-% lint aarch64 aarch64-test
-$(B)/tests/bench/bench_cuda_host: $(B)/libshim.a
 $(B)/tests/bench/%: $(B)/tests/bench/%.o $(LIBS_all)
 	$(call link,,)
 load: $(B)/incipit-bench ## the load generator: build/release/incipit-bench --help

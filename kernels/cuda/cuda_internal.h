@@ -14,12 +14,12 @@
 #ifndef KERNELS_CUDA_CUDA_INTERNAL_H
 #define KERNELS_CUDA_CUDA_INTERNAL_H
 
-#include "kernels/cuda/attend.h"
-#include "kernels/cuda/comm.h"
-#include "kernels/cuda/gemm.h"
-#include "kernels/cuda/gpu.h"
-#include "kernels/cuda/ops.h"
-#include "kernels/cuda/sampling.h"
+#include "kernels/cuda/attend/attend.h"
+#include "kernels/cuda/device/comm.h"
+#include "kernels/cuda/device/gemm.h"
+#include "kernels/cuda/device/gpu.h"
+#include "kernels/cuda/ops/ops.h"
+#include "kernels/cuda/sampling/sampling.h"
 #include "kernels/host/host.h"
 #include "kernels/tp/shard.h"
 

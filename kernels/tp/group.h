@@ -3,7 +3,7 @@
  * Ranks are threads, each with a device of its own. A group is how they meet: a table of functions,
  * so that a backend loaded from a shared object needs nothing of the program that loads it. On the
  * CPU the group also carries the sums between the ranks (kernels/tp/sum.h); on GPUs it only hands
- * out the name under which NCCL's communicator is found (kernels/cuda/comm.h).
+ * out the name under which NCCL's communicator is found (kernels/cuda/device/comm.h).
  *
  * Every rank makes the same calls in the same order. One that cannot go on must not leave the others
  * waiting for it: whoever hears of it stops the group, and every meeting, present and future, ends

@@ -1,6 +1,6 @@
 /* tests/bench/bench_cuda_host.c - what a step costs the host, but for the driver.
  *
- * The CUDA backend on a device that does nothing: every door of kernels/cuda/gpu.h and gemm.h is
+ * The CUDA backend on a device that does nothing: every door of kernels/cuda/device/gpu.h and gemm.h is
  * here, counts its calls and returns. What is measured is the backend's own work for a step of
  * one-token rows, of the shape of an 8B model: checks, packing, the list of attention, fences. The
  * calls to the driver are counted beside it; each costs one to three microseconds on a GPU machine,
@@ -13,7 +13,7 @@
 #include "common/base/clock.h"
 #include "common/base/mem.h"
 #include "kernels/cuda/cuda_internal.h"
-#include "kernels/shim/internal.h"
+#include "tests/shim/internal.h"
 #include "tests/support/tiny_model.h"
 
 #define ROUNDS 7

@@ -151,7 +151,7 @@ def build(c):
 
 def kernel_tests():
     """Not those of the shim itself, nor those that need the worker's libraries."""
-    tests = sorted((ROOT / "tests/unit/shim").glob("test_*.c"))
+    tests = sorted((ROOT / "tests/unit/cuda/shim").glob("test_*.c"))
     return [t for t in tests if t.stem not in {"test_shim", "test_gpu_shim"}
             and "engine_world.h" not in t.read_text()]
 

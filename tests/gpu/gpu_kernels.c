@@ -14,10 +14,10 @@
 
 #include "common/base/mem.h"
 #include "common/base/rng.h"
-#include "kernels/cuda/attend.h"
-#include "kernels/cuda/gemm.h"
-#include "kernels/cuda/ops.h"
-#include "kernels/cuda/sampling.h"
+#include "kernels/cuda/attend/attend.h"
+#include "kernels/cuda/device/gemm.h"
+#include "kernels/cuda/ops/ops.h"
+#include "kernels/cuda/sampling/sampling.h"
 #include "kernels/dtype.h"
 #include "tests/gpu/random_model.h"
 

@@ -13,7 +13,7 @@
 
 #include "common/base/mem.h"
 #include "common/base/rng.h"
-#include "kernels/cuda/gemm.h"
+#include "kernels/cuda/device/gemm.h"
 #include "kernels/dtype.h"
 #include "tests/gpu/random_model.h"
 

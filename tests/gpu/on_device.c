@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/shim/shim_control.h"
 #include "tests/gpu/cmocka/cmocka.h"
+#include "tests/shim/shim_control.h"
 
 jmp_buf cm_end;
 

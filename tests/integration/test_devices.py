@@ -1,5 +1,5 @@
 """Which device a worker runs on: what is there, what is chosen, what is said about it. The GPUs are those of
-tests/backends/fake_gpus.c: four of 24 GiB, of which others have one and a model takes three beside its KV."""
+tests/integration/backends/fake_gpus.c: four of 24 GiB, of which others have one and a model takes three beside its KV."""
 import json
 import os
 import re

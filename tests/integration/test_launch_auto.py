@@ -1,4 +1,4 @@
-"""--launch auto: a worker on each GPU, each kept on its own. The GPUs are pretended (tests/backends/fake_gpus.c)."""
+"""--launch auto: a worker on each GPU, each kept on its own. The GPUs are pretended (tests/integration/backends/fake_gpus.c)."""
 import os
 import re
 import signal

@@ -122,7 +122,7 @@ def test_the_page_of_each_room_names_its_modules_and_no_others():
         here, text = page.parent, page.read_text()
         table = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
         for name in re.findall(r"`([^`]+)`", " ".join(table)):
-            assert (here / name).exists() or any((here / f"{name}.{kind}").exists() for kind in ("c", "h", "inc")), f"{page}: {name}"
+            assert (here / name).exists() or any((here / f"{name}.{kind}").exists() for kind in ("c", "h", "inc", "cu")), f"{page}: {name}"
         missing = {m for m in modules(here) if f"`{m}" not in text and not any(m.startswith(n) for n in re.findall(r"`([a-z_0-9]+)", text))}
         assert missing == set(), page
 

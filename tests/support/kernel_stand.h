@@ -21,7 +21,7 @@
 
 #include "common/base/rng.h"
 #include "kernels/dtype.h"
-#include "kernels/shim/shim_control.h"
+#include "tests/shim/shim_control.h"
 
 #define STAND_SEEDS 3
 #define STAND_ROOMS 16

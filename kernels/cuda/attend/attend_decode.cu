@@ -1,0 +1,320 @@
+/* kernels/cuda/attend/attend_decode.cu - one query token per row against its pages.
+ *
+ * The bytes of K and V are all that counts here: the arithmetic is a tenth of the time it takes to
+ * read them. So each page is read once for the whole group of query heads that share a KV head: the
+ * group is padded to the 16 rows of an mma tile, which costs nothing that is short of supply.
+ *
+ *      block = (KV head, item)      4 warps; warp w takes pages w, w + 4, w + 8 ... of the range
+ *      warp  = a page at a time     its own ring of stages in shared memory, filled by copy_async16
+ *                                   one page ahead (two with 3 stages): only __syncwarp in the loop
+ *                                   S (16, 16) = Q K^T: 2 x HD/16 mma; running softmax, base 2;
+ *                                   O (16, HD) += P V: HD/8 mma
+ *      end                          the warps' parts meet in shared memory, over the stages
+ *
+ * The id of a page is read from the block table one page before it is wanted, so that the copies never
+ * wait for it. Slots outside [begin, end) are not read but zeroed: what a block holds past the
+ * sequence's end may be anything, and 0 * NaN is NaN.
+ *
+ * Neighbouring blocks are the KV heads of an item: what they read lies together in the pool.
+ *
+ * Shared memory of a block, and blocks per multiprocessor of 228 KiB and 64 Ki registers (sm_90):
+ *
+ *      HD    a page    2 stages    blocks    3 stages    blocks
+ *      64     4 KiB      32 KiB         4      48 KiB         4    <- 3 stages
+ *      96     6 KiB      48 KiB         3      72 KiB         3    <- 2
+ *      128    8 KiB      64 KiB         3      96 KiB         2    <- 2
+ *
+ * In flight, by Little's law, 4.3 TB/s at 700 ns want 23 KB per multiprocessor; with HD 128 there are 3
+ * x 4 x 8 = 96 KiB. Multiprocessors of 100 KiB (sm_86, 89, 120) hold one block of HD 128. */
+#include "kernels/cuda/attend/attend.h"
+
+#include "kernels/cuda/attend/attend_tile.cuh"
+#include "kernels/cuda/device/simt.h"
+
+#define WARPS   4
+#define THREADS (WARPS * 32)
+#define GROUP   16 /* rows of the mma tile */
+#define PAGE    ((int)ATTEND_PAGE)
+
+struct decode_args {
+    struct attend_args a;
+    const struct attend_item *items; /* (gridDim.y) */
+};
+
+template <int HD> struct ring { /* of one warp: STAGES times K (PAGE, HD) and V (PAGE, HD) */
+    static constexpr int STAGES = HD == 64 ? 3 : 2;
+    static constexpr int STAGE = 2 * PAGE * HD;                        /* elements */
+    static constexpr int BYTES = WARPS * STAGES * STAGE * 2;           /* of the block */
+    static constexpr int BLOCKS = SMALL_SHARED ? 1 : HD == 64 ? 4 : 3; /* at least */
+};
+
+/* What a warp knows of its range: pages [page, last) of the row, every WARPS-th. */
+struct page_walk {
+    const int32_t *table; /* of the row */
+    int begin, end;       /* positions */
+    int next, last;       /* page to be copied next; one past the range */
+    int32_t block;        /* id of `next`, read ahead */
+};
+
+/* Slots [low, high) of a page into a tile (16, HD), zeros elsewhere. */
+template <int HD, bool WHOLE>
+static __device__ __forceinline__ void copy_slots(bf16 *tile, const bf16 *page, int low, int high,
+                                                  int lane) {
+    constexpr int PIECES = HD / 8;
+    int at = tile_at<HD>(lane / PIECES, lane % PIECES);
+
+#pragma unroll
+    for (int i = 0; i < PAGE * PIECES / 32; i++) {
+        int row = (i * 32 + lane) / PIECES;
+        bf16 *to = tile + tile_at_round<HD, 32>(at, lane, i);
+
+        if (WHOLE || (row >= low && row < high))
+            copy_async16(to, page + (i * 32 + lane) * 8);
+        else
+            store_zeros16(to);
+    }
+}
+
+/* Copies the next page's K and V into a stage, and reads the id of the page after it. */
+template <int HD>
+static __device__ __forceinline__ void copy_page(bf16 *stage, const struct attend_args &a,
+                                                 struct page_walk &walk, int kv_head, int lane) {
+    if (walk.next < walk.last) {
+        const bf16 *k = page_of<HD>(a.k, a, walk.block, kv_head);
+        const bf16 *v = page_of<HD>(a.v, a, walk.block, kv_head);
+        int low = walk.begin - walk.next * PAGE, high = walk.end - walk.next * PAGE;
+
+        if (walk.next + WARPS < walk.last) walk.block = walk.table[walk.next + WARPS];
+        if (low <= 0 && high >= PAGE) {
+            copy_slots<HD, true>(stage, k, low, high, lane);
+            copy_slots<HD, true>(stage + PAGE * HD, v, low, high, lane);
+        } else {
+            copy_slots<HD, false>(stage, k, low, high, lane);
+            copy_slots<HD, false>(stage + PAGE * HD, v, low, high, lane);
+        }
+    }
+    walk.next += WARPS;
+    copy_commit(); /* an empty group past the end: the count of groups stays what copy_wait expects */
+}
+
+/* A fragments of the group's queries (16, HD), rows past the group zero. */
+template <int HD>
+static __device__ __forceinline__ void load_queries(uint32_t q[HD / 16][4], const bf16 *query,
+                                                    int group, int lane) {
+    int row = lane >> 2, column = (lane & 3) * 2;
+
+#pragma unroll
+    for (int k = 0; k < HD / 16; k++) {
+        const bf16 *at = query + row * HD + k * 16 + column;
+
+        q[k][0] = row < group ? load_pair(at) : 0;
+        q[k][1] = row + 8 < group ? load_pair(at + 8 * HD) : 0;
+        q[k][2] = row < group ? load_pair(at + 8) : 0;
+        q[k][3] = row + 8 < group ? load_pair(at + 8 * HD + 8) : 0;
+    }
+}
+
+/* S (16, 16) of the queries and one page, not yet scaled. */
+template <int HD>
+static __device__ __forceinline__ void score_page(float s[2][4], const uint32_t q[HD / 16][4],
+                                                  const bf16 *shared, int keys) {
+#pragma unroll
+    for (int n = 0; n < 2; n++)
+        s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0.0f;
+#pragma unroll
+    for (int k = 0; k < HD / 16; k++) {
+        uint32_t b[4];
+
+        load_keys<HD>(b, shared, keys, k);
+        multiply_add(s[0], q[k], b[0], b[1]);
+        multiply_add(s[1], q[k], b[2], b[3]);
+    }
+}
+
+/* Slots outside [low, high) are not seen. */
+static __device__ __forceinline__ void mask_page(float s[2][4], int low, int high, int lane) {
+#pragma unroll
+    for (int n = 0; n < 2; n++)
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            int slot = n * 8 + (lane & 3) * 2 + (j & 1);
+
+            if (slot < low || slot >= high) s[n][j] = -INFINITY;
+        }
+}
+
+/* Adds a page: s becomes its weights, o, max and sum of rows lane / 4 and lane / 4 + 8 go on. */
+template <int HD>
+static __device__ __forceinline__ void add_page(float o[HD / 8][4], float max[2], float sum[2],
+                                                float s[2][4], float scale, const bf16 *shared,
+                                                int values) {
+    uint32_t weights[4];
+
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        float *low = s[0] + half * 2, *high = s[1] + half * 2;
+        float top = row_max(fmaxf(fmaxf(low[0], low[1]), fmaxf(high[0], high[1])));
+        float next = fmaxf(max[half], top * scale), base = finite_max(next);
+        float by = power_of_two(max[half] - base);
+
+        max[half] = next;
+#pragma unroll
+        for (int j = 0; j < 2; j++) {
+            low[j] = power_of_two(fmaf(low[j], scale, -base));
+            high[j] = power_of_two(fmaf(high[j], scale, -base));
+        }
+        sum[half] = sum[half] * by + ((low[0] + low[1]) + (high[0] + high[1]));
+#pragma unroll
+        for (int i = 0; i < HD / 8; i++) {
+            o[i][half * 2] *= by;
+            o[i][half * 2 + 1] *= by;
+        }
+        weights[half] = pack_bf16(low[0], low[1]);
+        weights[half + 2] = pack_bf16(high[0], high[1]);
+    }
+#pragma unroll
+    for (int n = 0; n < HD / 16; n++) {
+        uint32_t b[4];
+
+        load_values<HD>(b, shared, values, n);
+        multiply_add(o[n * 2], weights, b[0], b[1]);
+        multiply_add(o[n * 2 + 1], weights, b[2], b[3]);
+    }
+}
+
+/* The warps' parts, in shared memory. Rows are HD + 8 floats apart, so that the eight rows that a
+ * warp stores together lie in different banks. */
+template <int HD> struct decode_parts {
+    static constexpr int STRIDE = HD + 8;
+    float o[WARPS][GROUP][STRIDE];
+    float max[WARPS][GROUP], sum[WARPS][GROUP];
+};
+
+template <int HD>
+static __device__ __forceinline__ void leave_part(struct decode_parts<HD> *parts,
+                                                  const float o[HD / 8][4], const float max[2],
+                                                  const float sum[2], int warp, int lane) {
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        int row = (lane >> 2) + half * 8;
+        float total = row_sum(sum[half]);
+
+        if ((lane & 3) == 0) {
+            parts->max[warp][row] = max[half];
+            parts->sum[warp][row] = total;
+        }
+#pragma unroll
+        for (int i = 0; i < HD / 8; i++) {
+            float2 pair = {o[i][half * 2], o[i][half * 2 + 1]};
+
+            *(float2 *)&parts->o[warp][row][i * 8 + (lane & 3) * 2] = pair;
+        }
+    }
+}
+
+/* Adds the warps' parts and stores: the mix of the group's heads, or the item's partial. */
+template <int HD>
+static __device__ __forceinline__ void store_item(const struct decode_parts<HD> *parts,
+                                                  const struct attend_args &a,
+                                                  const struct attend_item &item, int kv_head,
+                                                  int group) {
+    for (int e = (int)threadIdx.x; e < group * HD / 2; e += THREADS) {
+        int row = e / (HD / 2), column = e % (HD / 2) * 2, head = kv_head * group + row;
+        float x = 0.0f, y = 0.0f, max = -INFINITY, sum = 0.0f;
+
+#pragma unroll
+        for (int w = 0; w < WARPS; w++) {
+            const float *part = &parts->o[w][row][column];
+            struct attend_scales by = add_state(&max, &sum, parts->max[w][row], parts->sum[w][row]);
+
+            x = add_part(x, part[0], by);
+            y = add_part(y, part[1], by);
+        }
+        if (item.partial < 0) {
+            int64_t at = ((int64_t)item.first_token * a.n_heads + head) * HD + column;
+            uint32_t pair = pack_bf16(x * inverse_of(sum), y * inverse_of(sum));
+
+            memcpy((bf16 *)a.mix + at, &pair, 4);
+        } else {
+            int64_t at = (int64_t)item.partial * a.n_heads + head;
+            float2 pair = {x, y}, state = {max, sum};
+
+            *(float2 *)(a.partial + at * HD + column) = pair;
+            if (column == 0) *(float2 *)(a.partial_state + at * 2) = state;
+        }
+    }
+}
+
+template <int HD>
+static __global__ void __launch_bounds__(THREADS, ring<HD>::BLOCKS)
+    decode_kernel(const __grid_constant__ struct decode_args args) {
+    SHARED_DYNAMIC(shared);
+    constexpr int STAGES = ring<HD>::STAGES, STAGE = ring<HD>::STAGE;
+    static_assert(sizeof(struct decode_parts<HD>) <= ring<HD>::BYTES, "parts lie over the stages");
+    const struct attend_args &a = args.a;
+    const struct attend_item &item = args.items[blockIdx.y];
+    int warp = (int)threadIdx.x >> 5, lane = (int)threadIdx.x & 31;
+    int kv_head = (int)blockIdx.x, group = a.n_heads / a.n_kv_heads;
+    bf16 *stages = (bf16 *)shared + warp * STAGES * STAGE;
+    uint32_t q[HD / 16][4];
+    float o[HD / 8][4], max[2] = {-INFINITY, -INFINITY}, sum[2] = {0.0f, 0.0f};
+    int stage = 0;
+
+    if (item.row < 0) return;
+    int page = item.begin / PAGE + warp;
+    struct page_walk walk = {a.table + (int64_t)item.row * a.table_stride,
+                             item.begin,
+                             item.end,
+                             page,
+                             (item.end + PAGE - 1) / PAGE,
+                             0};
+    if (page < walk.last) walk.block = walk.table[page];
+#pragma unroll
+    for (int i = 0; i < STAGES - 1; i++)
+        copy_page<HD>(stages + i * STAGE, a, walk, kv_head, lane);
+    load_queries<HD>(q,
+                     (const bf16 *)a.qkv + (int64_t)item.first_token * a.qkv_stride +
+                         (int64_t)kv_head * group * HD,
+                     group, lane);
+#pragma unroll
+    for (int i = 0; i < HD / 8; i++)
+        o[i][0] = o[i][1] = o[i][2] = o[i][3] = 0.0f;
+
+    for (; page < walk.last; page += WARPS) {
+        float s[2][4];
+        int at = stage * STAGE;
+        int free_stage = stage == 0 ? STAGES - 1 : stage - 1; /* read in the round before */
+
+        copy_wait<STAGES - 2>();
+        __syncwarp();
+        copy_page<HD>(stages + free_stage * STAGE, a, walk, kv_head, lane);
+        int low = walk.begin - page * PAGE, high = walk.end - page * PAGE;
+        score_page<HD>(s, q, stages, at + first_key<HD>(lane));
+        if (low > 0 || high < PAGE) mask_page(s, low, high, lane);
+        add_page<HD>(o, max, sum, s, a.scale_log2, stages, at + PAGE * HD + first_value<HD>(lane));
+        stage = stage + 1 == STAGES ? 0 : stage + 1;
+    }
+    copy_wait<0>();
+    __syncthreads(); /* they lie over all warps' stages */
+    leave_part<HD>((struct decode_parts<HD> *)shared, o, max, sum, warp, lane);
+    __syncthreads();
+    store_item<HD>((const struct decode_parts<HD> *)shared, a, item, kv_head, group);
+}
+
+extern "C" void attend_launch_decode(struct gpu_stream *s, const struct attend_args *args,
+                                     const struct attend_item *items, uint32_t n_items) {
+    struct decode_args all = {*args, items};
+    dim3 grid((uint32_t)args->n_kv_heads, n_items);
+
+    switch (args->head_dim) {
+    case 64: LAUNCH(decode_kernel<64>, grid, THREADS, ring<64>::BYTES, s, all); break;
+    case 96: LAUNCH(decode_kernel<96>, grid, THREADS, ring<96>::BYTES, s, all); break;
+    default: LAUNCH(decode_kernel<128>, grid, THREADS, ring<128>::BYTES, s, all); break;
+    }
+}
+
+extern "C" void attend_prepare_decode(void) {
+    ALLOW_SHARED(decode_kernel<64>, ring<64>::BYTES);
+    ALLOW_SHARED(decode_kernel<96>, ring<96>::BYTES);
+    ALLOW_SHARED(decode_kernel<128>, ring<128>::BYTES);
+}

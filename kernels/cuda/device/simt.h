@@ -1,0 +1,151 @@
+/* kernels/cuda/device/simt.h - the few things that a kernel says beyond plain CUDA C.
+ *
+ * Every .cu file includes this and nothing of the toolkit. Under nvcc the wrappers are one PTX
+ * instruction each, of the sm_80 family, so one source runs on everything from sm_80 on. Under g++
+ * they come from tests/shim/shim.h, included before, where a thread is a fiber and every instruction does on the host
+ * what PTX says of it: the same kernel source is tested where there is no GPU.
+ *
+ * What kernels may use: these, __global__, __device__, __launch_bounds__, __restrict__, threadIdx and
+ * its kin, __syncthreads, __syncwarp, __shfl_xor_sync, __shfl_down_sync, __shfl_sync, __ballot_sync
+ * (all with the whole warp as mask), atomicAdd, atomicMax and atomicMin on 32-bit numbers,
+ * __threadfence, int4, uint2, uint4, float2, float4, rsqrtf and the functions of math.h in float.
+ * Shared memory only through SHARED and SHARED_DYNAMIC, which the shim poisons before each block.
+ * Blocks are multiples of 32 threads. A launch is
+ *
+ *      LAUNCH(kernel<64>, dim3(a, b), 128, shared_bytes, stream, args);
+ *
+ * with one argument that is a struct passed by value (const __grid_constant__), inside an extern "C"
+ * function that takes `struct gpu_stream *`; above 48 KiB of shared memory the file's x_prepare(), called
+ * once per device, has asked for it with ALLOW_SHARED(kernel<64>, bytes). */
+#ifndef KERNELS_CUDA_DEVICE_SIMT_H
+#define KERNELS_CUDA_DEVICE_SIMT_H
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "kernels/cuda/device/gpu.h"
+
+#ifdef __CUDACC__
+
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+
+#define SHARED(type, name, n) __shared__ __align__(16) type name[n]
+#define SHARED_DYNAMIC(name)  extern __shared__ __align__(128) unsigned char name[]
+#define LAUNCH(kernel, grid, block, shared_bytes, stream, ...)                                     \
+    kernel<<<grid, block, shared_bytes, (cudaStream_t)gpu_stream_handle(stream)>>>(__VA_ARGS__)
+#define ALLOW_SHARED(kernel, bytes)                                                                \
+    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)(bytes))
+
+typedef __nv_bfloat16 bf16;
+
+static __device__ __forceinline__ float float_of(bf16 x) {
+    return __bfloat162float(x);
+}
+static __device__ __forceinline__ bf16 bf16_of(float x) { /* to nearest, ties to even */
+    return __float2bfloat16_rn(x);
+}
+/* Two bf16 in one register, `low` at the lower address. */
+static __device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
+    __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+    uint32_t bits;
+
+    memcpy(&bits, &pair, 4);
+    return bits;
+}
+
+/* 16 bytes that no kernel writes meanwhile and nobody reads again soon: not kept in L1. */
+static __device__ __forceinline__ uint4 load_once(const void *p) {
+    uint4 x;
+
+    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+                 : "l"(p));
+    return x;
+}
+
+/* 2^x in one instruction, within 2 units of the last place; below 2^-126 it is 0. */
+static __device__ __forceinline__ float power_of_two(float x) {
+    float y;
+
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+static __device__ __forceinline__ uint32_t shared_address(const void *p) {
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+
+/* 16 bytes from global to shared memory, while the thread goes on. Both addresses are multiples of
+ * 16. What is copied may be read after copy_wait and a barrier of those who read it. */
+static __device__ __forceinline__ void copy_async16(void *shared, const void *global) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(shared)),
+                 "l"(global));
+}
+static __device__ __forceinline__ void copy_commit(void) { /* closes a group of this thread's */
+    asm volatile("cp.async.commit_group;");
+}
+template <int N> static __device__ __forceinline__ void copy_wait(void) { /* all but N groups */
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
+
+/* Four 8x8 matrices of 16-bit numbers: lane l gives the address of row l % 8 of matrix l / 8; of
+ * matrix i, it gets elements (l / 4, 2 * (l % 4)) and the one after in r[i]; transposed, elements
+ * (2 * (l % 4), l / 4) and the one below. */
+static __device__ __forceinline__ void load_matrix4(uint32_t r[4], const void *row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(shared_address(row))
+                 : "memory");
+}
+static __device__ __forceinline__ void load_matrix4_transposed(uint32_t r[4], const void *row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(shared_address(row))
+                 : "memory");
+}
+
+/* c (16, 8) += a (16, 16) b (16, 8), bf16 products, fp32 sums. Lane l holds c at rows l / 4 and l / 4
+ * + 8 (c[2], c[3]), columns 2 * (l % 4) and the next. */
+static __device__ __forceinline__ void multiply_add(float c[4], const uint32_t a[4], uint32_t b0,
+                                                    uint32_t b1) {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, "
+                 "{%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+#else
+#ifndef TESTS_SHIM_SHIM_H
+#error "a build without nvcc is the shim's, which includes tests/shim/shim.h first: -include"
+#endif
+
+static inline float power_of_two(float x) {
+    return x < -126.0f ? 0.0f : exp2f(x);
+}
+static inline uint4 load_once(const void *p) {
+    return *(const uint4 *)p;
+}
+#endif
+
+/* 32-bit loads of two bf16 that lie together. */
+static __device__ __forceinline__ uint32_t load_pair(const bf16 *p) {
+    return *reinterpret_cast<const uint32_t *>(p); /* p at a multiple of 4 */
+}
+static __device__ __forceinline__ float low_of(uint32_t pair) {
+    uint32_t bits = pair << 16;
+    float x;
+
+    memcpy(&x, &bits, 4);
+    return x;
+}
+static __device__ __forceinline__ float high_of(uint32_t pair) {
+    uint32_t bits = pair & 0xFFFF0000u;
+    float x;
+
+    memcpy(&x, &bits, 4);
+    return x;
+}
+
+#endif

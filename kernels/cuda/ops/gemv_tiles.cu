@@ -1,0 +1,225 @@
+/* kernels/cuda/ops/gemv_tiles.cu - products of five to sixteen rows, at the speed of reading W once; see
+ * ops.h.
+ *
+ * As gemv.cu, but a warp owns sixteen rows of W and the tensor cores multiply: W is the matrix A of
+ * the instruction, sixteen rows by k, and x the matrix B, k by eight rows of x. Nothing goes through
+ * shared memory. In what order the instruction's sixteen k lie in memory does not matter as long as
+ * it is the same for both, so each lane reads 16 bytes in a row and calls them what it must hold:
+ *
+ *      lane l     W row l / 4      x row l / 4      elements 8 * (l % 4) .. + 8 of 32
+ *                                                   0..4: first product   4..8: second
+ *
+ * Four steps of 32 are loaded together: eight loads of W per lane, 4 KiB per warp, as there.
+ *
+ * The norm is folded in as there, except that the tensor cores want x times weight rounded to bf16;
+ * the scale still multiplies the sum. Rows of x that are not there are the last one again, rows of W
+ * likewise; what comes of them is not stored. */
+#include <assert.h>
+
+#include "kernels/cuda/ops/gemv.cuh"
+
+#define W_ROWS 16  /* per warp */
+#define X_ROWS 8   /* per tile */
+#define STEP   32u /* of k, two products */
+#define STEPS  4   /* that are loaded together */
+#define CHUNK  (STEP * STEPS)
+
+/* The numbers of y that a warp makes for each row of x: with SwiGLU, of eight gates and their ups. */
+template <bool IS_SWIGLU> static __host__ __device__ constexpr uint32_t outputs_of() {
+    return IS_SWIGLU ? W_ROWS / 2 : W_ROWS;
+}
+
+/* A lane's part of a warp's sums. */
+template <int TILES> struct lane_sums {
+    /* W rows l / 4 and, from [2] on, l / 4 + 8; x rows 2 * (l % 4) and the next */
+    float product[TILES][4];
+    float square[TILES]; /* of x row l / 4, its own elements only */
+};
+
+/* A warp's sums, for all to see. */
+template <int TILES> struct warp_sums {
+    float product[TILES * X_ROWS][W_ROWS];
+    float square[TILES * X_ROWS];
+};
+
+/* Where a lane reads: two rows of W, and one row of x per tile. */
+template <int TILES> struct lane_rows { const uint16_t *w[2], *x[TILES]; };
+
+template <int TILES, bool IS_SWIGLU>
+static __device__ __forceinline__ struct lane_rows<TILES> rows_of(const struct gemv_args &a,
+                                                                  uint32_t first) {
+    uint32_t row = threadIdx.x % 32 / 4, output = MIN(first + row, a.n - 1);
+    uint32_t second = IS_SWIGLU ? a.n + output : MIN(first + row + 8, a.n - 1);
+    struct lane_rows<TILES> r;
+
+    r.w[0] = a.w + (size_t)output * a.k;
+    r.w[1] = a.w + (size_t)second * a.k;
+#pragma unroll
+    for (int t = 0; t < TILES; t++)
+        r.x[t] = a.x + (size_t)MIN(t * X_ROWS + row, a.m - 1) * a.x_stride;
+    return r;
+}
+
+/* x becomes x times weight; its squares are added to `sum`. */
+static __device__ __forceinline__ uint4
+weigh_eight(uint4 x, uint4 weight, float *sum) {
+    float f[8], w[8];
+
+    eight_unpack(f, x);
+    eight_unpack(w, weight);
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        *sum = fmaf(f[i], f[i], *sum);
+        f[i] *= w[i];
+    }
+    return eight_pack(f);
+}
+
+static __device__ __forceinline__ void multiply(float product[4], const uint4 w[2], uint4 x) {
+    const uint32_t first[4] = {w[0].x, w[1].x, w[0].y, w[1].y};
+    const uint32_t second[4] = {w[0].z, w[1].z, w[0].w, w[1].w};
+
+    multiply_add(product, first, x.x, x.y);
+    multiply_add(product, second, x.z, x.w);
+}
+
+/* A lane's part of a chunk of W; `at` is its first element. What lies behind the end of k is the last
+ * of the row again: it meets zeros. */
+static __device__ __forceinline__ void load_chunk(uint4 w[STEPS][2], const uint16_t *const row[2],
+                                                  uint32_t at, uint32_t k) {
+#pragma unroll
+    for (int s = 0; s < STEPS; s++) {
+        w[s][0] = load_once(row[0] + MIN(at + s * STEP, k - 8));
+        w[s][1] = load_once(row[1] + MIN(at + s * STEP, k - 8));
+    }
+}
+
+static __device__ __forceinline__ uint4 load_or_zeros(const uint16_t *row, uint32_t at,
+                                                      uint32_t k) {
+    return at < k ? eight_load(row + at) : make_uint4(0, 0, 0, 0);
+}
+
+template <int TILES, bool IS_NORM>
+static __device__ __forceinline__ void multiply_chunk(struct lane_sums<TILES> *sums,
+                                                      const struct gemv_args &a,
+                                                      const uint16_t *const row[TILES],
+                                                      const uint4 w[STEPS][2], uint32_t at,
+                                                      uint32_t k) {
+#pragma unroll
+    for (int s = 0; s < STEPS; s++) {
+        uint4 weight;
+
+        if (IS_NORM) weight = load_or_zeros(a.norm_weight, at + s * STEP, k);
+#pragma unroll
+        for (int t = 0; t < TILES; t++) {
+            uint4 x = load_or_zeros(row[t], at + s * STEP, k);
+
+            if (IS_NORM) x = weigh_eight(x, weight, &sums->square[t]);
+            multiply(sums->product[t], w[s], x);
+        }
+    }
+}
+
+/* The warp's part of k, the next chunk always on its way: loaded within the same turn, the compiler
+ * would put each load beside its use. */
+template <int TILES, bool IS_NORM>
+static __device__ __forceinline__ void add_chunks(struct lane_sums<TILES> *sums,
+                                                  const struct gemv_plan &p,
+                                                  const struct lane_rows<TILES> &rows,
+                                                  uint32_t part) {
+    uint32_t k = p.a.k;
+    uint32_t at = part * CHUNK + threadIdx.x % 4 * 8, stride = CHUNK << p.log_split;
+    uint4 w[STEPS][2], next[STEPS][2];
+
+    load_chunk(next, rows.w, at, k);
+    for (uint32_t chunk = part * CHUNK; chunk < k; chunk += stride, at += stride) {
+        memcpy(w, next, sizeof(w));
+        if (chunk + stride < k) load_chunk(next, rows.w, at + stride, k);
+        multiply_chunk<TILES, IS_NORM>(sums, p.a, rows.x, w, at, k);
+    }
+}
+
+/* Lays a lane's sums where all find them. */
+template <int TILES>
+static __device__ __forceinline__ void lay_out(struct warp_sums<TILES> *to,
+                                               const struct lane_sums<TILES> &sums) {
+    uint32_t lane = threadIdx.x % 32, row = lane / 4, column = lane % 4 * 2;
+
+#pragma unroll
+    for (int t = 0; t < TILES; t++) {
+        float square = sums.square[t];
+
+        square += __shfl_xor_sync(0xFFFFFFFFu, square, 1);
+        square += __shfl_xor_sync(0xFFFFFFFFu, square, 2);
+        if (lane % 4 == 0) to->square[t * X_ROWS + row] = square;
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            to->product[t * X_ROWS + column + i % 2][row + i / 2 * 8] = sums.product[t][i];
+    }
+}
+
+/* Element (m, r) of x W^T: the warps of a split together, and the scale of the norm. */
+template <int TILES, bool IS_NORM>
+static __device__ float finish_sum(const struct warp_sums<TILES> *part, const struct gemv_plan &p,
+                                   uint32_t m, uint32_t r) {
+    float product = 0, square = 0;
+
+    for (uint32_t i = 0; i < 1u << p.log_split; i++) {
+        product += part[i].product[m][r];
+        square += part[i].square[m];
+    }
+    return IS_NORM ? product * gemv_scale(square, p.a) : product;
+}
+
+template <int TILES, bool IS_NORM, bool IS_SWIGLU>
+static __global__ void __launch_bounds__(GEMV_THREADS, 2)
+    gemv_tiles_kernel(const __grid_constant__ struct gemv_plan p) {
+    constexpr uint32_t OUTPUTS = outputs_of<IS_SWIGLU>();
+    SHARED(struct warp_sums<TILES>, found, GEMV_WARPS);
+    uint32_t groups = GEMV_WARPS >> p.log_split, warp = threadIdx.x / 32;
+    uint32_t first = (blockIdx.x * groups + (warp >> p.log_split)) * OUTPUTS;
+    struct lane_sums<TILES> sums = {};
+
+    add_chunks<TILES, IS_NORM>(&sums, p, rows_of<TILES, IS_SWIGLU>(p.a, first),
+                               warp & ((1u << p.log_split) - 1));
+    lay_out<TILES>(&found[warp], sums);
+    __syncthreads();
+
+    for (uint32_t i = threadIdx.x; i < groups * p.a.m * OUTPUTS; i += GEMV_THREADS) {
+        uint32_t group = i / (p.a.m * OUTPUTS), m = i / OUTPUTS % p.a.m, r = i % OUTPUTS;
+        uint32_t n = (blockIdx.x * groups + group) * OUTPUTS + r;
+        const struct warp_sums<TILES> *part = found + (group << p.log_split);
+        float y = finish_sum<TILES, IS_NORM>(part, p, m, r);
+
+        if (IS_SWIGLU) y = gemv_silu(y) * finish_sum<TILES, IS_NORM>(part, p, m, r + OUTPUTS);
+        if (n < p.a.n) gemv_store(p.a, y, gemv_load_addends(p.a, m, n), m, n);
+    }
+}
+
+template <int TILES, bool IS_NORM, bool IS_SWIGLU>
+static void launch(struct gpu_stream *s, const struct gemv_args *a) {
+    uint32_t n_groups = CEIL_DIV(a->n, outputs_of<IS_SWIGLU>());
+    struct gemv_plan p = {*a, gemv_log_split(n_groups, a->k, CHUNK)};
+    dim3 grid(CEIL_DIV(n_groups, GEMV_WARPS >> p.log_split));
+
+    LAUNCH((gemv_tiles_kernel<TILES, IS_NORM, IS_SWIGLU>), grid, GEMV_THREADS, 0, s, p);
+}
+
+template <int TILES> static void launch_tiles(struct gpu_stream *s, const struct gemv_args *a) {
+    if (a->norm_weight && a->is_swiglu)
+        launch<TILES, true, true>(s, a);
+    else if (a->norm_weight)
+        launch<TILES, true, false>(s, a);
+    else if (a->is_swiglu)
+        launch<TILES, false, true>(s, a);
+    else
+        launch<TILES, false, false>(s, a);
+}
+
+void gemv_run_tiles(struct gpu_stream *s, const struct gemv_args *a) {
+    assert(a->m >= 1 && a->m <= 2 * X_ROWS);
+    if (a->m <= X_ROWS)
+        launch_tiles<1>(s, a);
+    else
+        launch_tiles<2>(s, a);
+}

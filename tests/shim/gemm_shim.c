@@ -1,0 +1,140 @@
+/* tests/shim/gemm_shim.c - kernels/cuda/device/gemm.h in plain loops, on the pretended device.
+ *
+ * Each element is one chain of fp32 sums in the order of k, so that it depends on its row and column
+ * alone. What the library would refuse or be slow at ends the process with a sentence: a shape that
+ * was not tuned, more rows than it was tuned for, buffers that are not aligned to 16 bytes, n or k
+ * that are no multiples of 8. */
+#include "kernels/cuda/device/gemm.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/mem.h"
+#include "kernels/dtype.h"
+#include "tests/shim/device.h"
+
+enum { MAX_SHAPES = 64, COLUMNS = 4 };
+
+struct tuned {
+    struct gemm_shape shape;
+    uint32_t max_m;
+};
+struct gemm {
+    struct gpu *gpu;
+    struct tuned tuned[MAX_SHAPES];
+    uint32_t n_tuned;
+};
+
+enum status gemm_open(struct gemm **out, struct gpu *gpu, bool is_deterministic,
+                      struct error *err) {
+    (void)is_deterministic; /* these loops cannot be anything else */
+    (void)err;
+    *out = mem_zalloc(sizeof(**out));
+    (*out)->gpu = gpu;
+    return ST_OK;
+}
+void gemm_close(struct gemm *g) {
+    mem_free(g);
+}
+
+static struct tuned *find(struct gemm *g, const struct gemm_shape *s) {
+    for (uint32_t i = 0; i < g->n_tuned; i++) {
+        const struct gemm_shape *t = &g->tuned[i].shape;
+
+        if (t->n == s->n && t->k == s->k && t->is_f32_out == s->is_f32_out &&
+            t->has_bias == s->has_bias && t->accumulates == s->accumulates)
+            return &g->tuned[i];
+    }
+    return NULL;
+}
+
+static void refuse(const struct gemm_args *a, const char *why) {
+    fprintf(stderr, "shim: gemm of m %u, n %u, k %u%s%s%s: %s\n", a->m, a->shape.n, a->shape.k,
+            a->shape.is_f32_out ? ", fp32" : "", a->shape.has_bias ? ", bias" : "",
+            a->shape.accumulates ? ", accumulates" : "", why);
+    abort();
+}
+static uint64_t y_bytes(const struct gemm_args *a) {
+    uint64_t size = a->shape.is_f32_out ? 4 : 2;
+
+    return ((uint64_t)(a->m - 1) * a->y_stride + a->shape.n) * size;
+}
+static void check(struct gemm *g, const struct gemm_args *a) {
+    const struct gemm_shape *s = &a->shape;
+
+    if (((uintptr_t)a->x | (uintptr_t)a->w | (uintptr_t)a->y) % 16)
+        refuse(a, "a buffer is not aligned to 16 bytes");
+    if (s->n % 8 || s->k % 8 || a->x_stride % 8 || a->y_stride % 8)
+        refuse(a, "n, k and strides must be multiples of 8");
+    if (a->x_stride < s->k || a->y_stride < s->n) refuse(a, "a stride is less than a row");
+    shim_check_range(g->gpu, a->x, ((uint64_t)(a->m - 1) * a->x_stride + s->k) * 2, "gemm: x");
+    shim_check_range(g->gpu, a->w, (uint64_t)s->n * s->k * 2, "gemm: w");
+    shim_check_range(g->gpu, a->y, y_bytes(a), "gemm: y");
+    if (s->has_bias) shim_check_range(g->gpu, a->bias, (uint64_t)s->n * 2, "gemm: bias");
+}
+
+enum status gemm_tune(struct gemm *g, struct gpu_stream *s, const struct gemm_args *args,
+                      uint32_t max_m, struct error *err) {
+    struct gemm_args rows = *args;
+    struct tuned *t = find(g, &args->shape);
+
+    rows.m = max_m;
+    check(g, &rows);
+    if (!t && g->n_tuned == MAX_SHAPES)
+        return error_set(err, ST_INTERNAL, "more than %u shapes of matrix products", MAX_SHAPES);
+    if (!t) {
+        t = &g->tuned[g->n_tuned++];
+        *t = (struct tuned){args->shape, 0};
+    }
+    t->max_m = MAX(t->max_m, max_m);
+    gpu_fill(s, args->y, 0xFF, y_bytes(&rows)); /* as tuning leaves it: not to be relied on */
+    return ST_OK;
+}
+
+/* --- the product */
+static void finish(const struct gemm_args *a, uint32_t row, uint32_t col, float sum) {
+    float *f32 = (float *)a->y + (size_t)row * a->y_stride + col;
+    uint16_t *bf16 = (uint16_t *)a->y + (size_t)row * a->y_stride + col;
+
+    if (a->shape.has_bias) sum += f32_of_bf16(a->bias[col]);
+    if (a->shape.accumulates) sum += a->shape.is_f32_out ? *f32 : f32_of_bf16(*bf16);
+    if (a->shape.is_f32_out)
+        *f32 = sum;
+    else
+        *bf16 = bf16_of_f32(sum);
+}
+/* COLUMNS elements of a row: chains that do not wait for one another. x (k) */
+static void columns(const struct gemm_args *a, const float *x, uint32_t row, uint32_t col) {
+    float sum[COLUMNS] = {0};
+    uint32_t k = a->shape.k;
+
+    for (uint32_t i = 0; i < k; i++)
+        for (uint32_t c = 0; c < COLUMNS; c++)
+            sum[c] += x[i] * f32_of_bf16(a->w[(size_t)(col + c) * k + i]);
+    for (uint32_t c = 0; c < COLUMNS; c++)
+        finish(a, row, col + c, sum[c]);
+}
+static bool run_gemm(struct gpu *gpu, void *p) {
+    const struct gemm_args *a = p;
+    uint32_t k = a->shape.k;
+    float *x = mem_alloc(k * sizeof(*x)); /* (k) */
+
+    for (uint32_t row = 0; row < a->m && !shim_has_failed(gpu); row++) {
+        for (uint32_t i = 0; i < k; i++)
+            x[i] = f32_of_bf16(a->x[(size_t)row * a->x_stride + i]);
+        for (uint32_t col = 0; col < a->shape.n; col += COLUMNS)
+            columns(a, x, row, col);
+    }
+    mem_free(x);
+    return true;
+}
+void gemm_run(struct gemm *g, struct gpu_stream *s, const struct gemm_args *args) {
+    const struct tuned *t = find(g, &args->shape);
+
+    if (!args->m) return;
+    if (!t) refuse(args, "the shape was not tuned");
+    if (args->m > t->max_m) refuse(args, "more rows than were tuned for");
+    check(g, args);
+    shim_put(s, "gemm", run_gemm, args, sizeof(*args));
+}

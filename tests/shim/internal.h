@@ -1,0 +1,46 @@
+/* tests/shim/internal.h - what stands under shim.h, and what the files of the shim share. */
+#ifndef TESTS_SHIM_INTERNAL_H
+#define TESTS_SHIM_INTERNAL_H
+
+#include "kernels/cuda/device/gpu.h"
+#include "tests/shim/block.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* CUDA's, of the thread that runs. */
+extern __thread struct shim_size threadIdx, blockIdx, blockDim, gridDim;
+
+/* --- what a thread of a kernel calls; `line` is where it does. The first six meet: they return when
+ * all of the block, or of the warp, have come. */
+void shim_sync_block(int line);
+void shim_sync_warp(uint32_t mask, int line);
+uint32_t shim_shuffle(uint32_t mask, uint32_t bits, uint32_t from_lane, int line);
+uint32_t shim_ballot(uint32_t mask, bool vote, int line);
+void shim_load_matrix4(uint32_t r[4], const void *row, bool is_transposed, int line);
+void shim_multiply_add(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1, int line);
+void shim_copy(void *shared, const void *global, int line);
+void shim_copy_commit(void);
+void shim_copy_wait(uint32_t n_left);
+/* The block's memory for the array that `key` is the name of; the same for all its threads. */
+void *shim_shared(const void *key, uint64_t n_bytes);
+void *shim_shared_dynamic(void);
+
+/* --- what a launcher calls */
+int shim_allow_shared(void (*kernel)(void), uint64_t n_bytes);
+/* Puts the launch on the stream, args copied; a NULL stream runs it at once. */
+void shim_launch_on(struct gpu_stream *s, const struct shim_launch *launch);
+extern const char *volatile shim_planted_name;
+
+/* --- what the device asks of block.c */
+uint32_t shim_max_shared(void);
+/* Ends the process with a sentence about the thread that runs. */
+NORETURN void shim_fault_here(int line, const char *what);
+uint64_t shim_chance(void);  /* the next number of this thread's schedule */
+bool shim_is_shuffled(void); /* is there a seed? */
+
+#ifdef __cplusplus
+}
+#endif
+#endif

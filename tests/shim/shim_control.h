@@ -1,0 +1,59 @@
+/* tests/shim/shim_control.h - how a test drives the shim.
+ *
+ * A kernel whose threads are badly synchronised is right under some schedules and wrong under others,
+ * so a test runs it under several: seeds x {late, early} copies. A seed says in which order blocks,
+ * warps and lanes run and when a warp is withheld; 0 runs all in order. All of this is this thread's,
+ * and what threads started later begin with. */
+#ifndef TESTS_SHIM_SHIM_CONTROL_H
+#define TESTS_SHIM_SHIM_CONTROL_H
+
+#include "common/base/base.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* When an asynchronous copy to shared memory is done: both ends of what the hardware may do. Late
+ * shows a wait that is missing, early shows a buffer that is refilled while it is still read. */
+enum shim_copies { SHIM_COPIES_LATE, SHIM_COPIES_EARLY };
+
+void shim_set(uint64_t seed, enum shim_copies copies);
+
+/* What the kernels of this thread have done since shim_stats_clear. */
+struct shim_stats {
+    uint64_t n_launches, n_blocks;
+    uint64_t n_meetings;       /* of a warp: shuffles, products, matrix loads, barriers of a warp */
+    uint64_t n_matrix_phases;  /* eight rows of 16 bytes each: one pass over the banks at best */
+    uint64_t n_bank_conflicts; /* passes more than that */
+    uint64_t max_shared_bytes; /* of one block, SHARED and SHARED_DYNAMIC together */
+};
+
+/* The sum over the kernels whose name, as LAUNCH was given it, contains `name`. */
+void shim_stats(const char *name, struct shim_stats *out);
+void shim_stats_clear(void);
+
+/* Switches one planted bug on, in all threads; NULL switches it off. A kernel says PLANTED(no_mask)
+ * where it can be made wrong, and its test shows that the wrong one is caught. `name` must outlive
+ * the plant. */
+void shim_plant(const char *name);
+
+/* What a block of the pretended device may have: 232,448 bytes unless set (an H100's). This thread. */
+void shim_set_max_shared(uint32_t n_bytes);
+
+/* --- the devices of tests/shim/gpu_shim.c, in all threads */
+
+void shim_set_devices(uint32_t n);      /* 1 unless set */
+void shim_set_sm(uint32_t sm);          /* compute capability: 90 unless set */
+void shim_set_memory(uint64_t n_bytes); /* of devices opened from now on: 256 MiB unless set */
+/* The device's clock, of devices opened from now on: a kernel or a copy takes 10 us, a product of gemm.h
+ * so many. 0, unless set: the host's time passes, which says nothing of speed. */
+void shim_set_product_us(uint32_t us);
+/* The nth kernel from now on, counted as they run, fails and its device with it; 0: none does. */
+void shim_fail_launch(uint64_t nth);
+/* The nth call from now on that opens, allocates or ends a recording is refused; 0: none is. */
+void shim_fail_call(uint64_t nth);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

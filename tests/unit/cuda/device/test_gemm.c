@@ -1,0 +1,280 @@
+/* tests/unit/cuda/device/test_gemm.c - gemm.c upon a pretended cuBLASLt: products and choices. */
+#include "tests/support/cm.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/rng.h"
+#include "kernels/cuda/device/gemm.h"
+#include "kernels/dtype.h"
+#include "tests/unit/cuda/device/fake_cuda.h"
+
+struct world {
+    struct gpu *gpu;
+    struct gpu_stream *s;
+    struct gemm *g;
+};
+
+static struct world world_open(bool is_deterministic) {
+    struct world w;
+
+    fake_cuda_reset();
+    assert_int_equal(gpu_open(&w.gpu, 0, NULL), ST_OK);
+    assert_int_equal(gpu_stream_open(w.gpu, &w.s, NULL), ST_OK);
+    assert_int_equal(gemm_open(&w.g, w.gpu, is_deterministic, NULL), ST_OK);
+    return w;
+}
+
+static void world_close(struct world *w) {
+    assert_int_equal(gpu_status(w->gpu, NULL), ST_OK);
+    gemm_close(w->g);
+    gpu_stream_close(w->s);
+    assert_int_equal(fake_cuda.allocated_bytes, 0); /* tuning leaves nothing behind */
+    gpu_close(w->gpu);
+}
+
+/* Random bf16; the room of strides filled too. */
+static uint16_t *draw(struct rng *rng, size_t n) {
+    uint16_t *p = malloc(n * 2);
+
+    for (size_t i = 0; i < n; i++)
+        p[i] = bf16_of_f32((float)rng_f64(rng) - 0.5f);
+    return p;
+}
+
+struct example {
+    struct gemm_args a;
+    uint16_t *x, *w, *bias;
+    void *y, *before;
+    size_t y_bytes;
+};
+
+static struct example example_of(struct gemm_shape shape, uint32_t max_m, uint64_t seed) {
+    struct example e;
+    struct rng rng;
+
+    rng_seed(&rng, seed);
+    e.a = (struct gemm_args){.shape = shape, .m = max_m};
+    e.a.x_stride = shape.k + 8;
+    e.a.y_stride = shape.n + 16;
+    e.a.x = e.x = draw(&rng, (size_t)max_m * e.a.x_stride);
+    e.a.w = e.w = draw(&rng, (size_t)shape.n * shape.k);
+    e.a.bias = e.bias = shape.has_bias ? draw(&rng, shape.n) : NULL;
+    e.y_bytes = (size_t)max_m * e.a.y_stride * (shape.is_f32_out ? 4 : 2);
+    e.a.y = e.y = calloc(1, e.y_bytes);
+    e.before = malloc(e.y_bytes);
+    return e;
+}
+
+static void example_free(struct example *e) {
+    free(e->x);
+    free(e->w);
+    free(e->bias);
+    free(e->y);
+    free(e->before);
+}
+
+static double element(const struct example *e, const void *y, size_t at) {
+    return dtype_get(e->a.shape.is_f32_out ? DTYPE_F32 : DTYPE_BF16, y, at);
+}
+
+static void assert_product(const struct example *e) {
+    const struct gemm_args *a = &e->a;
+    size_t at = 0;
+
+    for (uint32_t i = 0; i < e->y_bytes / a->y_stride / (a->shape.is_f32_out ? 4 : 2); i++)
+        for (uint32_t j = 0; j < a->y_stride; j++, at++) {
+            double want = element(e, e->before, at), got = element(e, e->y, at);
+
+            if (i < a->m && j < a->shape.n) {
+                if (!a->shape.accumulates) want = 0;
+                if (a->shape.has_bias) want += f32_of_bf16(e->bias[j]);
+                for (uint32_t k = 0; k < a->shape.k; k++)
+                    want += (double)f32_of_bf16(e->x[(size_t)i * a->x_stride + k]) *
+                            f32_of_bf16(e->w[(size_t)j * a->shape.k + k]);
+            }
+            if (fabs(got - want) > 1e-5 + 0x1p-8 * fabs(want))
+                fail_msg("y[%u][%u] = %g, not %g", i, j, got, want);
+        }
+}
+
+static void products_are_row_major_as_checkpoints_are(void **state) {
+    static const struct gemm_shape shapes[] = {{24, 16, false, false, false},
+                                               {8, 40, true, false, false},
+                                               {40, 8, false, true, false},
+                                               {24, 16, false, false, true},
+                                               {24, 16, true, true, true}};
+    static const uint32_t counts[] = {1, 2, 7, 17, 33};
+
+    (void)state;
+    for (int is_deterministic = 0; is_deterministic < 2; is_deterministic++) {
+        struct world w = world_open(is_deterministic);
+
+        for (size_t i = 0; i < ARRAY_LEN(shapes); i++) {
+            struct example e = example_of(shapes[i], 33, i + 1);
+
+            assert_int_equal(gemm_tune(w.g, w.s, &e.a, 33, NULL), ST_OK);
+            for (size_t j = 0; j < ARRAY_LEN(counts); j++) {
+                e.a.m = counts[j];
+                memset(e.y, 0, e.y_bytes);
+                memcpy(e.before, e.y, e.y_bytes);
+                gemm_run(w.g, w.s, &e.a);
+                assert_product(&e);
+            }
+            example_free(&e);
+        }
+        world_close(&w);
+    }
+}
+
+static void strides_and_biases_may_change_from_call_to_call(void **state) {
+    struct world w = world_open(false);
+    struct gemm_shape shape = {16, 24, false, true, false};
+    struct example one = example_of(shape, 9, 1), two = example_of(shape, 9, 2);
+
+    (void)state;
+    two.a.x_stride = 24;
+    two.a.y_stride = 16;
+    two.y_bytes = (size_t)9 * 16 * 2;
+    assert_int_equal(gemm_tune(w.g, w.s, &one.a, 9, NULL), ST_OK);
+    for (int turn = 0; turn < 4; turn++) {
+        struct example *e = turn % 2 ? &two : &one;
+
+        e->a.m = 9 - (uint32_t)turn;
+        memcpy(e->before, e->y, e->y_bytes);
+        gemm_run(w.g, w.s, &e->a);
+        assert_product(e);
+    }
+    example_free(&one);
+    example_free(&two);
+    world_close(&w);
+}
+
+static uint32_t algo_of(struct world *w, struct example *e, uint32_t m) {
+    e->a.m = m;
+    gemm_run(w->g, w->s, &e->a);
+    return fake_cuda.last_algo;
+}
+
+static void each_bucket_takes_what_is_fastest_and_fits(void **state) {
+    struct world w = world_open(false);
+    struct example e = example_of((struct gemm_shape){8, 8, false, false, false}, 200, 3);
+    uint32_t n;
+
+    (void)state;
+    assert_int_equal(gemm_tune(w.g, w.s, &e.a, 200, NULL), ST_OK);
+    assert_int_equal(algo_of(&w, &e, 1), 1);  /* split-K wins when m is small */
+    assert_int_equal(algo_of(&w, &e, 16), 1); /* the broken one, faster still, never */
+    assert_int_equal(algo_of(&w, &e, 17), 0);
+    assert_int_equal(algo_of(&w, &e, 64), 0); /* 49 to 64: the last does not fit all of them */
+    assert_int_equal(algo_of(&w, &e, 65), 4);
+    assert_int_equal(algo_of(&w, &e, 200), 4);
+    n = fake_cuda.n_products;
+    assert_int_equal(gemm_tune(w.g, w.s, &e.a, 200, NULL), ST_OK); /* known already */
+    assert_int_equal(fake_cuda.n_products, n);
+    assert_int_equal(fake_cuda.preferred_workspace, 32 << 20);
+    example_free(&e);
+    world_close(&w);
+}
+
+static void a_deterministic_shape_has_one_algorithm_that_splits_nothing(void **state) {
+    struct world w = world_open(true);
+    struct example e = example_of((struct gemm_shape){8, 8, false, false, false}, 200, 4);
+    uint32_t first;
+
+    (void)state;
+    assert_int_equal(fake_cuda.preferred_reductions, 0);
+    assert_int_equal(gemm_tune(w.g, w.s, &e.a, 200, NULL), ST_OK);
+    first = algo_of(&w, &e, 1);
+    assert_int_equal(first, 0); /* the last would be faster, but its sums depend on the rows */
+    for (uint32_t m = 2; m <= 200; m++)
+        assert_int_equal(algo_of(&w, &e, m), first);
+    example_free(&e);
+    world_close(&w);
+}
+
+static void small_weights_are_timed_cold(void **state) {
+    struct world w = world_open(false);
+    /* 8 KiB of weights; the pretended cache has 64 KiB: 16 copies fill it twice */
+    struct example e = example_of((struct gemm_shape){64, 64, false, false, false}, 1, 5);
+    uint32_t copies = fake_cuda.n_copies;
+
+    (void)state;
+    assert_int_equal(gemm_tune(w.g, w.s, &e.a, 1, NULL), ST_OK);
+    assert_int_equal(fake_cuda.n_copies - copies, 16);
+    example_free(&e);
+    world_close(&w);
+}
+
+static void a_shape_that_was_not_tuned_sticks(void **state) {
+    struct world w = world_open(false);
+    struct example e = example_of((struct gemm_shape){8, 16, false, false, false}, 1, 6);
+    struct error err;
+
+    (void)state;
+    e.a.m = 0;
+    gemm_run(w.g, w.s, &e.a); /* nothing to do is nothing wrong */
+    assert_int_equal(gpu_status(w.gpu, NULL), ST_OK);
+    e.a.m = 1;
+    gemm_run(w.g, w.s, &e.a);
+    assert_int_equal(gpu_status(w.gpu, &err), ST_CLOSED);
+    assert_non_null(strstr(err.message, "(8, 16) was not tuned"));
+    gemm_close(w.g);
+    gpu_stream_close(w.s);
+    gpu_close(w.gpu);
+    example_free(&e);
+}
+
+static void a_product_that_nothing_can_do_is_refused_at_load(void **state) {
+    struct world w = world_open(false);
+    struct example e = example_of((struct gemm_shape){8, 16, true, true, false}, 1, 7);
+    struct error err;
+
+    (void)state;
+    fake_cuda.product_error = 1;
+    assert_int_equal(gemm_tune(w.g, w.s, &e.a, 1, &err), ST_UNSUPPORTED);
+    assert_non_null(strstr(err.message, "with a bias"));
+    fake_cuda.product_error = 0;
+    assert_int_equal(gemm_tune(w.g, w.s, &e.a, 1, NULL), ST_OK);
+    fake_cuda.product_error = 1;
+    gemm_run(w.g, w.s, &e.a);
+    assert_int_equal(gpu_status(w.gpu, &err), ST_CLOSED);
+    assert_non_null(strstr(err.message, "not supported"));
+    gemm_close(w.g);
+    gpu_stream_close(w.s);
+    gpu_close(w.gpu);
+    example_free(&e);
+}
+
+static void without_the_library_the_sentence_says_what_to_install(void **state) {
+    struct gpu *gpu;
+    struct gemm *g = NULL;
+    struct error err;
+
+    (void)state;
+    fake_cuda_reset();
+    fake_cuda.has_cublaslt = false;
+    assert_int_equal(gpu_open(&gpu, 0, NULL), ST_OK);
+    assert_int_equal(gemm_open(&g, gpu, false, &err), ST_UNSUPPORTED);
+    assert_non_null(strstr(err.message, "cuBLASLt cannot be opened"));
+    assert_non_null(strstr(err.message, "libcublas"));
+    assert_null(g);
+    gpu_close(gpu);
+    assert_int_equal(fake_cuda.allocated_bytes, 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(products_are_row_major_as_checkpoints_are),
+        cmocka_unit_test(strides_and_biases_may_change_from_call_to_call),
+        cmocka_unit_test(each_bucket_takes_what_is_fastest_and_fits),
+        cmocka_unit_test(a_deterministic_shape_has_one_algorithm_that_splits_nothing),
+        cmocka_unit_test(small_weights_are_timed_cold),
+        cmocka_unit_test(a_shape_that_was_not_tuned_sticks),
+        cmocka_unit_test(a_product_that_nothing_can_do_is_refused_at_load),
+        cmocka_unit_test(without_the_library_the_sentence_says_what_to_install),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

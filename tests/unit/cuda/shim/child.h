@@ -1,0 +1,48 @@
+/* tests/unit/cuda/shim/child.h - runs what must end its process in a process of its own. */
+#ifndef TESTS_UNIT_CUDA_SHIM_CHILD_H
+#define TESTS_UNIT_CUDA_SHIM_CHILD_H
+
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "common/base/base.h"
+
+/* Runs fn(arg) in a child. Did it end badly? What it wrote to stderr is in `said`. */
+static inline bool child_run(void (*fn)(void *), void *arg, char *said, size_t size) {
+    int ends[2], status;
+    size_t n = 0;
+    ssize_t got;
+    pid_t pid;
+
+    if (pipe(ends)) abort();
+    pid = fork();
+    if (pid == 0) {
+        for (int i = 1; i < NSIG; i++)
+            signal(i, SIG_DFL); /* cmocka's, which would make it a failed test */
+        dup2(ends[1], STDERR_FILENO);
+        fn(arg);
+        _exit(0);
+    }
+    close(ends[1]);
+    while ((got = read(ends[0], said + n, size - 1 - n)) > 0)
+        n += (size_t)got;
+    said[n] = '\0';
+    close(ends[0]);
+    if (waitpid(pid, &status, 0) != pid) abort();
+    return !WIFEXITED(status) || WEXITSTATUS(status) != 0;
+}
+static inline bool child_says(void (*fn)(void *), void *arg, const char *sentence) {
+    char said[4096];
+
+    return child_run(fn, arg, said, sizeof(said)) && strstr(said, sentence);
+}
+static inline bool child_dies(void (*fn)(void *), void *arg) {
+    char said[4096];
+
+    return child_run(fn, arg, said, sizeof(said));
+}
+
+#endif

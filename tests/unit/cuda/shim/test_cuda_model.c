@@ -1,0 +1,100 @@
+/* tests/unit/cuda/shim/test_cuda_model.c - decoders of all kinds, on the CUDA backend and on ref.
+ *
+ * Each shape runs the same little story: two prompts, one whole and one in pieces, in steps that
+ * mix them with decoding; then decoding alone, through the graphs of several buckets. */
+#include "tests/unit/cuda/shim/cuda_stand.h"
+
+static const struct stand_setup setup = {.max_rows = 6, .max_step_tokens = 48};
+
+/* Four sequences, so that there are steps of one token, of a few, and of many. */
+static void run_story(struct cuda_stand *s) {
+    stand_start(s, 0, 21);
+    stand_start(s, 3, 40);
+    stand_plan(s, 0, 21);
+    stand_plan(s, 3, 17);
+    stand_step(s);
+    stand_plan(s, 3, 23);
+    stand_plan(s, 0, 1);
+    stand_step(s);
+    stand_start(s, 1, 1);
+    stand_start(s, 5, 9);
+    for (int i = 0; i < 3; i++) {
+        for (uint32_t q = 0; q < 6; q++) {
+            if (s->seq[q].is_live) stand_plan(s, q, stand_left(s, q));
+        }
+        stand_step(s);
+    }
+    stand_end(s, 3);
+    for (int i = 0; i < 2; i++) {
+        stand_plan(s, 5, 1);
+        stand_step(s);
+    }
+}
+
+static void check_shape(const struct tiny_shape *shape) {
+    stand_tell(shape, &setup, run_story);
+}
+
+static void llama_agrees_with_the_reference(void **state) {
+    (void)state;
+    check_shape(&stand_llama);
+}
+
+static void head_dim_128_and_groups_of_four_agree(void **state) {
+    struct tiny_shape shape = stand_llama;
+
+    (void)state;
+    shape.head_dim = 128;
+    shape.n_heads = 4;
+    check_shape(&shape);
+}
+
+static void biases_and_a_tied_head_agree(void **state) {
+    struct tiny_shape shape = stand_llama;
+
+    (void)state;
+    shape.has_qkv_bias = shape.has_o_bias = shape.is_tied = true;
+    shape.n_heads = 6;
+    shape.n_kv_heads = 2;
+    check_shape(&shape);
+}
+
+static void norms_of_heads_agree(void **state) {
+    struct tiny_shape shape = stand_llama;
+
+    (void)state;
+    shape.has_qk_norm = true;
+    shape.n_kv_heads = 2;
+    check_shape(&shape);
+}
+
+static void sliding_windows_agree(void **state) {
+    struct tiny_shape shape = stand_llama;
+
+    (void)state;
+    shape.sliding_window = 19;
+    check_shape(&shape);
+}
+
+/* A checkpoint in f32 or f16 is rounded as it comes. */
+static void wider_checkpoints_agree(void **state) {
+    struct tiny_shape shape = stand_llama;
+
+    (void)state;
+    shape.weight_dtype = DTYPE_F32;
+    shape.vocab = 257;
+    check_shape(&shape);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(llama_agrees_with_the_reference),
+        cmocka_unit_test(head_dim_128_and_groups_of_four_agree),
+        cmocka_unit_test(biases_and_a_tied_head_agree),
+        cmocka_unit_test(norms_of_heads_agree),
+        cmocka_unit_test(sliding_windows_agree),
+        cmocka_unit_test(wider_checkpoints_agree),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

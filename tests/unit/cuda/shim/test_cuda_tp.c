@@ -1,0 +1,133 @@
+/* tests/unit/cuda/shim/test_cuda_tp.c - a model over two pretended devices: the CUDA backend under
+ * backend_tp, beside ref, which knows of no ranks.
+ *
+ * Its sums are rounded to bf16 between the ranks, so it agrees within the bounds of one device, not to
+ * the bit; what is divided wrongly is off by whole logits. */
+#include "tests/unit/cuda/shim/cuda_stand.h"
+
+static const struct stand_setup setup = {.max_rows = 6, .max_step_tokens = 48, .tp_size = 2};
+
+/* Prefill, chunks beside decode, decode alone. */
+static void run_story(struct cuda_stand *s) {
+    stand_start(s, 0, 21);
+    stand_start(s, 3, 40);
+    stand_plan(s, 0, 21);
+    stand_plan(s, 3, 17);
+    stand_step(s);
+    stand_plan(s, 3, 23);
+    stand_plan(s, 0, 1);
+    stand_step(s);
+    for (int i = 0; i < 3; i++) {
+        stand_plan(s, 0, 1);
+        stand_plan(s, 3, 1);
+        stand_step(s);
+    }
+    stand_end(s, 0);
+    stand_plan(s, 3, 1);
+    stand_step(s);
+}
+
+static void check_shape(const struct tiny_shape *shape) {
+    stand_tell(shape, &setup, run_story);
+}
+
+static void two_devices_agree_with_the_reference(void **state) {
+    struct tiny_shape shape = stand_llama;
+
+    (void)state;
+    shape.n_heads = 4;
+    shape.n_kv_heads = 2;
+    shape.has_qkv_bias = shape.has_o_bias = true;
+    check_shape(&shape);
+}
+
+static void two_devices_share_a_kv_head(void **state) {
+    struct tiny_shape shape = stand_llama;
+
+    (void)state;
+    shape.is_tied = shape.has_qk_norm = true;
+    shape.sliding_window = 19;
+    check_shape(&shape);
+}
+
+/* Ranks time their products together, and may choose alike or not: here their clocks agree. */
+static void two_devices_choose_their_products_together(void **state) {
+    (void)state;
+    for (uint32_t product_us = 1; product_us <= 100; product_us += 99) {
+        struct cuda_stand *s;
+
+        shim_set_product_us(product_us);
+        s = stand_open(&stand_llama, &setup, 3);
+        run_story(s);
+        stand_close(s);
+    }
+    shim_set_product_us(0);
+}
+
+/* Blocks are whole on the outside: out of one device into two, and back. */
+static void blocks_move_between_one_device_and_two(void **state) {
+    struct stand_setup one = setup;
+    struct cuda_stand *a, *b;
+    uint8_t *block, *back;
+    uint64_t n;
+    struct tiny_shape shape = stand_llama;
+
+    (void)state;
+    shape.n_kv_heads = 2;
+    one.tp_size = 0;
+    a = stand_open(&shape, &one, 5);
+    b = stand_open(&shape, &setup, 5);
+    n = a->cuda.block_bytes;
+    assert_int_equal(b->cuda.block_bytes, n);
+    block = mem_alloc(n);
+    back = mem_alloc(n);
+    for (uint32_t i = 0; i < 5; i++) {
+        for (uint64_t k = 0; k < n; k++)
+            block[k] = (uint8_t)rng_u64(&a->rng);
+        assert_int_equal(a->cuda.ops->kv_write(a->cuda.model, i, block, n), ST_OK);
+        assert_int_equal(a->cuda.ops->kv_read(a->cuda.model, i, back, n), ST_OK);
+        assert_int_equal(b->cuda.ops->kv_write(b->cuda.model, i, back, n), ST_OK);
+        memset(back, 0, n);
+        assert_int_equal(b->cuda.ops->kv_read(b->cuda.model, i, back, n), ST_OK);
+        assert_memory_equal(back, block, n);
+    }
+    mem_free(block);
+    mem_free(back);
+    stand_close(a);
+    stand_close(b);
+}
+
+/* Whichever device it is and wherever in the step: the call that hears of it ends, and so does all
+ * that comes after. */
+static void a_device_that_fails_leaves_no_rank_waiting(void **state) {
+    (void)state;
+    for (uint64_t nth = 1; nth <= 16; nth += 5) {
+        struct cuda_stand *s = stand_open_alone(&stand_llama, &setup, nth);
+        struct error err = {0};
+        backend_fence fence;
+        enum status st;
+
+        stand_start(s, 0, 21);
+        stand_plan(s, 0, 21);
+        stand_lay_out_plan(s, &s->cuda.stage[0], &s->step);
+        shim_fail_launch(nth);
+        st = backend_tp.submit(s->cuda.model, 0, &s->step, &fence, &err);
+        if (st == ST_OK) st = backend_tp.wait(s->cuda.dev, fence, 10000000);
+        assert_int_not_equal(st, ST_OK);
+        assert_int_not_equal(st, ST_AGAIN);
+        shim_fail_launch(0);
+        stand_close(s);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(two_devices_agree_with_the_reference),
+        cmocka_unit_test(two_devices_share_a_kv_head),
+        cmocka_unit_test(two_devices_choose_their_products_together),
+        cmocka_unit_test(blocks_move_between_one_device_and_two),
+        cmocka_unit_test(a_device_that_fails_leaves_no_rank_waiting),
+    };
+
+    return cmocka_run_group_tests_name("kernels/cuda, two ranks", tests, NULL, NULL);
+}
