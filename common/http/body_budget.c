@@ -23,7 +23,7 @@ struct owner {
 
 struct body_pool {
     struct list link;
-    uint64_t most_bytes;
+    _Atomic uint64_t most_bytes;
     _Atomic uint64_t used_bytes; /* written by its loop alone */
 };
 
@@ -34,6 +34,7 @@ struct body_budget {
     struct map owners;     /* struct owner, by address or key */
     uint64_t wanted_bytes; /* by claims that wait because all is held */
     uint32_t n_pools, most_waiting;
+    bool has_no_shares;
     _Atomic uint32_t n_waiting;
     struct list pools;
 };
@@ -42,26 +43,41 @@ uint64_t body_budget_default(uint64_t process_bytes, uint64_t most) {
     return MIN(process_bytes / BODY_BUDGET_PART, most);
 }
 
+static void divide(struct body_budget *b, uint64_t total_bytes) {
+    total_bytes = MAX(total_bytes, BODY_BUDGET_LEAST);
+    b->total_bytes = total_bytes;
+    b->small_bytes = total_bytes / SMALL_PART;
+    b->large_bytes = total_bytes - b->small_bytes;
+    b->share_bytes = b->has_no_shares ? b->large_bytes : total_bytes / OWNER_PART;
+    b->most_waiting = (uint32_t)MIN(total_bytes / WAITERS_PART / WAITER_BYTES, UINT32_MAX);
+    LIST_FOR_EACH(it, &b->pools) {
+        atomic_store_explicit(&LIST_ENTRY(it, struct body_pool, link)->most_bytes,
+                              b->small_bytes / b->n_pools, memory_order_relaxed);
+    }
+}
+
 struct body_budget *body_budget_create(uint64_t total_bytes, uint32_t n_pools) {
     struct body_budget *b = mem_zalloc(sizeof(*b));
     uint64_t seed;
 
     assert(n_pools > 0);
-    total_bytes = MAX(total_bytes, BODY_BUDGET_LEAST);
     hash_random(&seed, sizeof(seed));
     pthread_mutex_init(&b->lock, NULL);
-    b->total_bytes = total_bytes;
-    b->small_bytes = total_bytes / SMALL_PART;
-    b->large_bytes = total_bytes - b->small_bytes;
-    b->share_bytes = total_bytes / OWNER_PART;
-    b->most_waiting = (uint32_t)MIN(total_bytes / WAITERS_PART / WAITER_BYTES, UINT32_MAX);
     b->n_pools = n_pools;
     map_init(&b->owners, seed);
     list_init(&b->pools);
+    divide(b, total_bytes);
     return b;
 }
 
+void body_budget_set_total(struct body_budget *b, uint64_t total_bytes) {
+    pthread_mutex_lock(&b->lock);
+    divide(b, total_bytes);
+    pthread_mutex_unlock(&b->lock);
+}
+
 void body_budget_without_shares(struct body_budget *b) {
+    b->has_no_shares = true;
     b->share_bytes = b->large_bytes;
 }
 
@@ -81,8 +97,13 @@ uint64_t body_budget_seed(const struct body_budget *b) {
     return b->owners.seed;
 }
 
-uint64_t body_budget_largest(const struct body_budget *b) {
-    return b->large_bytes;
+uint64_t body_budget_largest(struct body_budget *b) {
+    uint64_t bytes;
+
+    pthread_mutex_lock(&b->lock);
+    bytes = b->large_bytes;
+    pthread_mutex_unlock(&b->lock);
+    return bytes;
 }
 
 /* --- long bodies --------------------------------------------------------------------------------- */
@@ -136,7 +157,7 @@ enum body_verdict body_budget_take(struct body_budget *b, struct body_claim *cla
     enum body_verdict verdict = BODY_GRANTED;
 
     pthread_mutex_lock(&b->lock);
-    if (bytes > b->large_bytes - b->used_bytes) {
+    if (b->used_bytes > b->large_bytes || bytes > b->large_bytes - b->used_bytes) {
         verdict = BODY_FULL;
     } else if (is_over_share(b, claim->address, claim, bytes) ||
                is_over_share(b, claim->key, claim, bytes)) {
@@ -216,8 +237,8 @@ bool body_budget_is_short(const struct body_budget *b) {
 struct body_pool *body_pool_open(struct body_budget *b) {
     struct body_pool *pool = mem_zalloc(sizeof(*pool));
 
-    pool->most_bytes = b->small_bytes / b->n_pools;
     pthread_mutex_lock(&b->lock);
+    pool->most_bytes = b->small_bytes / b->n_pools;
     list_push_back(&b->pools, &pool->link);
     pthread_mutex_unlock(&b->lock);
     return pool;
@@ -226,7 +247,7 @@ struct body_pool *body_pool_open(struct body_budget *b) {
 bool body_pool_take(struct body_pool *pool, uint32_t bytes) {
     uint64_t used = atomic_load_explicit(&pool->used_bytes, memory_order_relaxed) + bytes;
 
-    if (used > pool->most_bytes) return false;
+    if (used > atomic_load_explicit(&pool->most_bytes, memory_order_relaxed)) return false;
     atomic_store_explicit(&pool->used_bytes, used, memory_order_relaxed);
     return true;
 }
@@ -241,9 +262,10 @@ void body_pool_give(struct body_pool *pool, uint32_t bytes) {
 /* --- looking ------------------------------------------------------------------------------------- */
 
 struct body_budget_stats body_budget_stats(struct body_budget *b) {
-    struct body_budget_stats s = {.total_bytes = b->total_bytes};
+    struct body_budget_stats s = {0};
 
     pthread_mutex_lock(&b->lock);
+    s.total_bytes = b->total_bytes;
     s.large_bytes = b->used_bytes;
     s.wanted_bytes = b->wanted_bytes;
     s.n_waiting = b->n_waiting;
@@ -260,8 +282,6 @@ void body_budget_check(struct body_budget *b) {
     const struct map_slot *e;
 
     pthread_mutex_lock(&b->lock);
-    assert(b->used_bytes <= b->large_bytes);
-    assert(b->n_waiting <= b->most_waiting);
     assert(b->n_waiting > 0 || b->wanted_bytes == 0);
     for (size_t i = 0; (e = map_next(&b->owners, &i));) {
         const struct owner *o = e->value;

@@ -27,6 +27,9 @@ struct body_budget;
 struct body_budget *body_budget_create(uint64_t total_bytes, uint32_t n_pools);
 void body_budget_destroy(struct body_budget *b); /* all claims given back; NULL is fine */
 
+/* Another total, from any thread. What is held above it stays held until it is released. */
+void body_budget_set_total(struct body_budget *b, uint64_t total_bytes);
+
 /* An owner may hold all: its clients are routers, which divide what they send among theirs. At the start. */
 void body_budget_without_shares(struct body_budget *b);
 
@@ -37,7 +40,7 @@ uint64_t body_budget_default(uint64_t process_bytes, uint64_t most);
 /* Addresses are made into numbers with it, so that one has the same number at each server. */
 uint64_t body_budget_seed(const struct body_budget *b);
 
-uint64_t body_budget_largest(const struct body_budget *b); /* bytes of one body, at most */
+uint64_t body_budget_largest(struct body_budget *b); /* bytes of one body, at most */
 
 /* --- long bodies ----------------------------------------------------------------------------- */
 

@@ -84,7 +84,7 @@ static uint64_t claim_for(const struct exchange *x, size_t input_bytes, bool is_
     if (x->head.framing == HTTP_LENGTH_BODY) return x->total_len;
     if (is_whole || input_bytes + IOBUF_LARGE_BYTES <= x->claim.bytes)
         return MAX(x->claim.bytes, input_bytes);
-    return MIN(2 * (uint64_t)input_bytes, x->peer->server->limits.max_body_bytes + LONG_BYTES);
+    return MIN(2 * (uint64_t)input_bytes, x->body.limit + LONG_BYTES);
 }
 
 static void pulse_in(struct http_server *server, uint64_t us) {

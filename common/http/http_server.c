@@ -75,12 +75,10 @@ static uint64_t sweep_interval_us(const struct http_limits *l) {
 }
 
 /* No body can be longer than all of them together. */
-static void use_budget(struct http_server *server) {
-    uint64_t largest = body_budget_largest(server->limits.budget), head = 2 * HTTP_MAX_HEAD_BYTES;
+static void fit_to_budget(struct http_limits *l) {
+    uint64_t largest = body_budget_largest(l->budget), head = 2 * HTTP_MAX_HEAD_BYTES;
 
-    server->pool = body_pool_open(server->limits.budget);
-    server->limits.max_body_bytes =
-        MIN(server->limits.max_body_bytes, largest > head ? largest - head : 0);
+    l->max_body_bytes = MIN(l->max_body_bytes, largest > head ? largest - head : 0);
 }
 
 struct http_server *http_server_create(struct loop *loop, const struct http_limits *limits,
@@ -92,7 +90,8 @@ struct http_server *http_server_create(struct loop *loop, const struct http_limi
     if (limits) server->limits = *limits;
     fill_limits(&server->limits);
     if (server->limits.budget) {
-        use_budget(server);
+        server->pool = body_pool_open(server->limits.budget);
+        fit_to_budget(&server->limits);
         seed = body_budget_seed(server->limits.budget);
     } else {
         hash_random(&seed, sizeof(seed));
@@ -419,6 +418,20 @@ static void sweep(void *arg) {
         peer_abort(p);
     }
     if (server->stats.open_connections) sweep_in(server, server->sweep_us);
+}
+
+void http_server_set_limits(struct http_server *server, const struct http_limits *limits) {
+    struct http_limits *l = &server->limits;
+
+    l->max_connections = limits->max_connections;
+    l->max_body_bytes = limits->max_body_bytes;
+    l->head_timeout_ms = limits->head_timeout_ms;
+    l->idle_timeout_ms = limits->idle_timeout_ms;
+    fill_limits(l);
+    if (l->budget) fit_to_budget(l);
+    server->sweep_us = sweep_interval_us(l);
+    if (loop_timer_is_running(&server->sweep)) sweep_in(server, server->sweep_us);
+    watch_listeners(server);
 }
 
 /* --- draining ---------------------------------------------------------------------------------- */

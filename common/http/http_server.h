@@ -81,6 +81,11 @@ struct http_server_stats {
 struct http_server *http_server_create(struct loop *loop, const struct http_limits *limits,
                                        const struct http_server_events *events, void *arg);
 
+/* Limits for what comes from now on: max_connections, max_body_bytes, head_timeout_ms and
+ * idle_timeout_ms, zero as above; the other limits stay. Open connections above max_connections stay
+ * until they are idle and room is wanted. */
+void http_server_set_limits(struct http_server *server, const struct http_limits *limits);
+
 /* Where the server counts, and where it writes: rows of http_metrics.h from id `first` on, under this
  * name of its port. Before it listens. */
 struct http_report {

@@ -127,6 +127,18 @@ uint64_t log_count(struct log *log, const char *event) {
     return n;
 }
 
+void log_set_rates(struct log *log, uint32_t max_per_s, uint32_t other_max_per_s) {
+    pthread_mutex_lock(&log->lock);
+    log->config.max_per_s = log->others.max_per_s = max_per_s;
+    log->config.other.max_per_s = other_max_per_s;
+    for (uint32_t i = 0; i < EVENT_SLOTS; i++) {
+        struct event *e = &log->events[i];
+
+        if (e->name) e->max_per_s = limit_of(log, e->name);
+    }
+    pthread_mutex_unlock(&log->lock);
+}
+
 /* --- composing --------------------------------------------------------------------------------*/
 struct line {
     char bytes[LINE_MAX_BYTES];

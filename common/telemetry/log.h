@@ -78,6 +78,9 @@ struct log *log_create(const struct log_config *config);
 void log_destroy(struct log *log);
 
 void log_set_level(struct log *log, enum log_level level);
+
+/* Lines per second of each event, and of the event that has a limit of its own; both > 0. */
+void log_set_rates(struct log *log, uint32_t max_per_s, uint32_t other_max_per_s);
 bool log_is_on(const struct log *log, enum log_level level); /* before costly preparations */
 
 #define log_event(log, level, event, ...)                                                          \

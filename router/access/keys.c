@@ -49,6 +49,13 @@ struct keys {
     bool has_single, are_needed;
 };
 
+struct keys_change {
+    struct map map; /* to become that of `keys` */
+    char *file;
+    uint8_t single[SHA256_BYTES];
+    bool has_single;
+};
+
 /* --- digests -------------------------------------------------------------------------------------*/
 
 static void digest_of(struct sha256 *sha, struct str key, uint8_t out[SHA256_BYTES]) {
@@ -288,76 +295,144 @@ static void install(struct keys *k, struct map *fresh) {
     k->map = *fresh;
 }
 
-enum status keys_load(struct keys *k, struct str text, const char *name, struct error *err) {
-    struct reader r = {.sha = sha256_create(), .name = name, .err = err};
+/* Fills the change's table from its single key and the text. */
+static enum status read_keys(struct keys_change *c, struct str text, const char *name,
+                             struct error *err) {
+    struct reader r = {.sha = sha256_create(), .map = c->map, .name = name, .err = err};
     enum status st = ST_OK;
-    uint64_t seed;
 
-    hash_random(&seed, sizeof(seed));
-    map_init(&r.map, seed);
-    if (k->has_single) {
+    if (c->has_single) {
         struct key single = {0};
 
-        memcpy(single.digest, k->single, sizeof(single.digest));
+        memcpy(single.digest, c->single, sizeof(single.digest));
         st = enlist(&r, &single);
     }
     if (st == ST_OK && text.ptr) st = read_text(&r, text);
-    if (st == ST_OK) {
-        pthread_mutex_lock(&k->lock);
-        install(k, &r.map);
-        pthread_mutex_unlock(&k->lock);
-    } else {
-        free_map(&r.map);
-    }
     sha256_destroy(r.sha);
+    c->map = r.map;
     return st;
 }
 
-enum status keys_reload(struct keys *k, struct error *err) {
+static enum status read_file(struct keys_change *c, struct error *err) {
     char *text;
     size_t n;
-    enum status st;
+    enum status st = file_read(c->file, FILE_BYTES_MAX, &text, &n, err);
 
-    if (!k->file) return ST_OK;
-    st = file_read(k->file, FILE_BYTES_MAX, &text, &n, err);
     if (st != ST_OK) return error_prefix(err, "--api-keys-file"), st;
-    st = keys_load(k, (struct str){text, n}, k->file, err);
+    st = read_keys(c, (struct str){text, n}, c->file, err);
     explicit_bzero(text, n);
     mem_free(text);
     return st;
 }
 
-static char *copy(const char *z) {
-    size_t n = z ? strlen(z) + 1 : 0;
+static struct keys_change *begin(const char *file) {
+    struct keys_change *c = mem_zalloc(sizeof(*c));
+    uint64_t seed;
 
-    return z ? memcpy(mem_alloc(n), z, n) : NULL;
+    hash_random(&seed, sizeof(seed));
+    map_init(&c->map, seed);
+    c->file = mem_strdup(file);
+    return c;
+}
+
+static struct keys_change *begin_with_same(const struct keys *k) {
+    struct keys_change *c = begin(k->file);
+
+    memcpy(c->single, k->single, sizeof(c->single));
+    c->has_single = k->has_single;
+    return c;
+}
+
+void keys_drop(struct keys_change *c) {
+    if (!c) return;
+    free_map(&c->map);
+    mem_free(c->file);
+    mem_free(c);
+}
+
+void keys_commit(struct keys *k, struct keys_change *c) {
+    pthread_mutex_lock(&k->lock);
+    install(k, &c->map);
+    memcpy(k->single, c->single, sizeof(k->single));
+    k->has_single = c->has_single;
+    pthread_mutex_unlock(&k->lock);
+    mem_free(k->file);
+    k->file = c->file;
+    mem_free(c);
+}
+
+static enum status finish(struct keys *k, struct keys_change *c, enum status st) {
+    if (st == ST_OK) {
+        keys_commit(k, c);
+    } else {
+        keys_drop(c);
+    }
+    return st;
+}
+
+enum status keys_load(struct keys *k, struct str text, const char *name, struct error *err) {
+    struct keys_change *c = begin_with_same(k);
+
+    return finish(k, c, read_keys(c, text, name, err));
+}
+
+enum status keys_reload(struct keys *k, struct error *err) {
+    struct keys_change *c;
+
+    if (!k->file) return ST_OK;
+    c = begin_with_same(k);
+    return finish(k, c, read_file(c, err));
+}
+
+static enum status check_need(const struct keys *k, bool are_given, struct error *err) {
+    if (are_given == k->are_needed) return ST_OK;
+    return error_set(err, ST_INVALID,
+                     are_given
+                         ? "no key has been required since the start: restart to require one"
+                         : "without this key none would be required: restart to require none");
+}
+
+enum status keys_prepare(struct keys *k, const char *file, const char *single,
+                         struct keys_change **out, struct error *err) {
+    struct keys_change *c = begin(file);
+    enum status st;
+
+    c->has_single = single && single[0];
+    st = check_need(k, c->file || c->has_single, err);
+    if (st == ST_OK && c->has_single && !is_key(str_of(single)))
+        st = error_set(err, ST_INVALID, "--api-key: a key has 1 to 256 visible characters");
+    if (st == ST_OK && c->has_single) {
+        struct sha256 *sha = sha256_create();
+
+        digest_of(sha, str_of(single), c->single);
+        sha256_destroy(sha);
+    }
+    if (st == ST_OK) st = c->file ? read_file(c, err) : read_keys(c, STR_NULL, "", err);
+    if (st == ST_OK) {
+        *out = c;
+    } else {
+        keys_drop(c);
+    }
+    return st;
 }
 
 enum status keys_create(struct keys **out, const char *file, const char *single,
                         struct error *err) {
     struct keys *k = mem_zalloc(sizeof(*k));
+    struct keys_change *c = NULL;
     enum status st;
 
     *out = NULL;
     pthread_mutex_init(&k->lock, NULL);
     k->sha = sha256_create();
     map_init(&k->map, 0);
-    k->file = copy(file);
-    k->has_single = single && single[0];
-    k->are_needed = k->file || k->has_single;
-    if (k->has_single) {
-        if (!is_key(str_of(single))) {
-            st = error_set(err, ST_INVALID, "--api-key: a key has 1 to 256 visible characters");
-            keys_destroy(k);
-            return st;
-        }
-        digest_of(k->sha, str_of(single), k->single);
-    }
-    st = k->file ? keys_reload(k, err) : keys_load(k, STR_NULL, "", err);
+    k->are_needed = file || (single && single[0]);
+    st = keys_prepare(k, file, single, &c, err);
     if (st != ST_OK) {
         keys_destroy(k);
         return st;
     }
+    keys_commit(k, c);
     *out = k;
     return ST_OK;
 }

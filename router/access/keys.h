@@ -37,7 +37,15 @@ void keys_destroy(struct keys *k); /* nothing may be entered; NULL is fine */
 /* Reads the file again; all or nothing. Blocks: control loop. Messages never quote a key. */
 MUST_USE enum status keys_reload(struct keys *k, struct error *err);
 
-/* The same from text; `name` is what messages call it. For keys_reload, tests and fuzzing. */
+/* Other keys, all or nothing: read and checked now, in force from keys_commit on, which takes the
+ * change. Whether keys are needed does not change: ST_INVALID. Blocks: control loop. */
+struct keys_change;
+MUST_USE enum status keys_prepare(struct keys *k, const char *file, const char *single,
+                                  struct keys_change **out, struct error *err);
+void keys_commit(struct keys *k, struct keys_change *c);
+void keys_drop(struct keys_change *c); /* NULL is fine */
+
+/* The same as keys_reload from text; `name` is what messages call it. For keys_reload, tests and fuzzing. */
 MUST_USE enum status keys_load(struct keys *k, struct str text, const char *name,
                                struct error *err);
 

@@ -405,6 +405,10 @@ enum status fleet_create(struct fleet **out, struct loop *loop, struct registry 
     return ST_OK;
 }
 
+void fleet_set_drain_timeout(struct fleet *f, uint64_t timeout_us) {
+    f->config.drain_timeout_us = timeout_us;
+}
+
 void fleet_destroy(struct fleet *f) {
     struct list *link;
 

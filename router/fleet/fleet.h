@@ -48,6 +48,9 @@ MUST_USE enum status fleet_create(struct fleet **out, struct loop *loop, struct 
                                   const struct fleet_config *config, struct error *err);
 void fleet_destroy(struct fleet *f); /* before registry and health; NULL is fine */
 
+/* What workers that leave from now on get. */
+void fleet_set_drain_timeout(struct fleet *f, uint64_t timeout_us);
+
 /* Everything that `source` wants, from now on. */
 void fleet_set(struct fleet *f, enum fleet_source source, const struct discovery_set *set);
 

@@ -375,6 +375,15 @@ struct health *health_create(struct loop *loop, struct http_client *client,
     return h;
 }
 
+void health_configure(struct health *h, const struct health_config *config) {
+    h->config = *config;
+    for (uint32_t w = 0; w < h->config.max_workers; w++) {
+        struct probe *p = &h->probes[w];
+
+        if (p->is_watched && !p->call) schedule(p);
+    }
+}
+
 void health_watch(struct health *h, uint32_t worker) {
     struct probe *p = &h->probes[worker];
 

@@ -63,6 +63,9 @@ struct health *health_create(struct loop *loop, struct http_client *client,
                              void *arg);
 void health_destroy(struct health *h); /* before the client; NULL is fine */
 
+/* Other interval, timeout, counts and path from the next probe on. */
+void health_configure(struct health *h, const struct health_config *config);
+
 void health_watch(struct health *h, uint32_t worker);   /* it was added to the registry */
 void health_unwatch(struct health *h, uint32_t worker); /* it is about to be removed */
 

@@ -223,6 +223,12 @@ struct scrape *scrape_create(struct loop *loop, struct http_client *client,
     return s;
 }
 
+void scrape_configure(struct scrape *s, const struct scrape_config *config) {
+    s->config = *config;
+    if (loop_timer_is_running(&s->timer))
+        loop_timer_start(&s->timer, MIN(config->interval_us, 100000u));
+}
+
 void scrape_destroy(struct scrape *s) {
     if (!s) return;
     for (uint32_t w = 0; w < s->config.max_workers; w++)

@@ -30,6 +30,8 @@ struct scrape_config {
 struct scrape *scrape_create(struct loop *loop, struct http_client *client,
                              struct registry *registry, struct log *log,
                              const struct scrape_config *config);
+/* Other interval and timeout from the next round on. */
+void scrape_configure(struct scrape *s, const struct scrape_config *config);
 void scrape_destroy(struct scrape *s); /* NULL is fine; before the client */
 
 #endif

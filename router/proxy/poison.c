@@ -10,7 +10,7 @@ struct poison {
     pthread_mutex_t lock;
     _Atomic uint32_t n; /* entries; old ones are dropped when the ring is asked */
     uint32_t first;
-    uint64_t memory_us;
+    _Atomic uint64_t memory_us;
     uint64_t seed; /* so that nobody can make another request look like a given one */
     struct entry {
         uint64_t client, body, since_us;
@@ -24,6 +24,10 @@ struct poison *poison_create(uint64_t memory_us) {
     hash_random(&p->seed, sizeof(p->seed));
     p->memory_us = memory_us;
     return p;
+}
+
+void poison_set_memory(struct poison *p, uint64_t memory_us) {
+    p->memory_us = memory_us;
 }
 
 void poison_destroy(struct poison *p) {

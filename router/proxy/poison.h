@@ -29,8 +29,9 @@ struct poison;
 
 enum poison_verdict { POISON_UNKNOWN, POISON_SEEN_ELSEWHERE, POISON_SUSPECT };
 
-struct poison *poison_create(uint64_t memory_us); /* 0: remembers nothing */
-void poison_destroy(struct poison *p);            /* NULL is fine */
+struct poison *poison_create(uint64_t memory_us);             /* 0: remembers nothing */
+void poison_set_memory(struct poison *p, uint64_t memory_us); /* also of what is in it */
+void poison_destroy(struct poison *p);                        /* NULL is fine */
 
 /* `client` is any name that tells clients apart: a tenant, an address. p NULL: nothing is known. */
 void poison_add(struct poison *p, struct str client, struct str body, uint64_t now_us);

@@ -342,6 +342,28 @@ void registry_report(struct registry *r, uint32_t id, const struct registry_repo
     pthread_mutex_unlock(&r->lock);
 }
 
+void registry_change(struct registry *r, const struct registry_config *config) {
+    uint64_t seed = r->config.routing.policy_options.seed;
+
+    pthread_mutex_lock(&r->lock);
+    r->config = *config;
+    r->config.routing.policy_options.seed = seed;
+    for (uint32_t i = 0; i < r->n_models; i++) {
+        admission_configure(r->models[i].admission, &config->admission);
+        routing_configure(r->models[i].routing, &config->routing.policy_options,
+                          config->routing.slow_start_us);
+    }
+    for (uint32_t id = 0; id < r->n_ids; id++) {
+        struct worker *w = &r->workers[id];
+        struct worker_spec spec;
+
+        if (!w->is_used || !w->is_described) continue;
+        spec = spec_of(r, w);
+        routing_worker_up(w->model->routing, id, &spec);
+    }
+    pthread_mutex_unlock(&r->lock);
+}
+
 void registry_set_reason(struct registry *r, uint32_t id, uint32_t reasons, bool is_set) {
     struct worker *w = &r->workers[id];
 

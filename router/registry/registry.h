@@ -47,6 +47,10 @@ MUST_USE enum status registry_create(struct registry **out, const struct registr
                                      struct error *err);
 void registry_destroy(struct registry *r); /* no request may be open; NULL is fine */
 
+/* Control loop: other limits, policy options and slow start from now on; the rest of *config is as at
+ * the start. Under the lock, once per model and worker, and allocates when queues grow: for operators. */
+void registry_change(struct registry *r, const struct registry_config *config);
+
 /* Where a sample of the decisions' durations goes, in seconds; NULL: nowhere. Before any request. */
 void registry_measure(struct registry *r, struct metric *decision_seconds);
 

@@ -41,12 +41,18 @@ struct band {
     uint32_t n;
 };
 
+struct pool { /* of flows, which never move */
+    struct pool *next;
+    struct admission_flow flows[];
+};
+
 struct admission {
     struct admission_options options;
     struct band bands[ADMISSION_BANDS];
     struct map flows; /* by key: those with tickets and those idle ones that are remembered */
-    struct admission_flow *pool;
-    uint32_t n_pool, n;
+    struct pool *pools;
+    uint32_t n_pool; /* flows in all pools: enough for the longest queue so far */
+    uint32_t n;
     struct list idle; /* the one that ran empty first comes first */
     uint64_t n_pushed;
     uint64_t popped_us; /* last; 0: the queue has been empty since */
@@ -69,27 +75,43 @@ static bool is_longer(const struct heap_link *a, const struct heap_link *b) {
     return x->n != y->n ? x->n > y->n : x->seq > y->seq;
 }
 
+/* Adds flows until there are n. */
+static void grow(struct admission *a, uint32_t n) {
+    struct pool *pool;
+
+    if (n <= a->n_pool) return;
+    pool = mem_zalloc(sizeof(*pool) + (n - a->n_pool) * sizeof(pool->flows[0]));
+    pool->next = a->pools;
+    a->pools = pool;
+    for (uint32_t i = 0; i < n - a->n_pool; i++) {
+        list_init(&pool->flows[i].tickets);
+        list_push_back(&a->idle, &pool->flows[i].link);
+    }
+    a->n_pool = n;
+    map_reserve(&a->flows, n);
+    for (uint32_t i = 0; i < ADMISSION_BANDS; i++) {
+        heap_reserve(&a->bands[i].flows, n);
+        heap_reserve(&a->bands[i].longest, n);
+    }
+}
+
 struct admission *admission_create(const struct admission_options *options) {
     struct admission *a = mem_zalloc(sizeof(*a));
 
-    a->options = *options;
-    a->options.queue_size = MIN(options->queue_size, (uint32_t)ADMISSION_SIZE_MAX);
-    a->n_pool = a->options.queue_size + SPARE_FLOWS;
-    a->pool = mem_calloc(a->n_pool, sizeof(*a->pool));
     map_init(&a->flows, rng_mix((uint64_t)(uintptr_t)a));
-    map_reserve(&a->flows, a->n_pool);
     list_init(&a->idle);
-    for (uint32_t i = 0; i < a->n_pool; i++) {
-        list_init(&a->pool[i].tickets);
-        list_push_back(&a->idle, &a->pool[i].link);
-    }
     for (uint32_t i = 0; i < ADMISSION_BANDS; i++) {
         heap_init(&a->bands[i].flows, starts_before);
         heap_init(&a->bands[i].longest, is_longer);
-        heap_reserve(&a->bands[i].flows, a->options.queue_size);
-        heap_reserve(&a->bands[i].longest, a->options.queue_size);
     }
+    admission_configure(a, options);
     return a;
+}
+
+void admission_configure(struct admission *a, const struct admission_options *options) {
+    a->options = *options;
+    a->options.queue_size = MIN(options->queue_size, (uint32_t)ADMISSION_SIZE_MAX);
+    grow(a, a->options.queue_size + SPARE_FLOWS);
 }
 
 void admission_destroy(struct admission *a) {
@@ -100,7 +122,12 @@ void admission_destroy(struct admission *a) {
         heap_fini(&a->bands[i].longest);
     }
     map_fini(&a->flows);
-    mem_free(a->pool);
+    for (struct pool *pool = a->pools; pool;) {
+        struct pool *next = pool->next;
+
+        mem_free(pool);
+        pool = next;
+    }
     mem_free(a);
 }
 
@@ -317,5 +344,5 @@ void admission_check(const struct admission *a) {
         n_idle++;
     }
     map_check(&a->flows);
-    assert(n == a->n && n <= a->options.queue_size && n_idle + n_flows == a->n_pool);
+    assert(n == a->n && n + SPARE_FLOWS <= a->n_pool && n_idle + n_flows == a->n_pool);
 }

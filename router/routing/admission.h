@@ -20,7 +20,7 @@
  * waiting, or who comes first by priority, takes the place of the last of the longest flow (of the
  * last band; of equals, the flow that came last): one tenant's flood does not shut out the others.
  *
- * A pure library: no clock, no lock, no allocation after creation. Deadlines are the owner's: it
+ * A pure library: no clock, no lock, no allocation but at creation and in admission_configure. Deadlines are the owner's: it
  * removes who has waited too long. */
 #ifndef ROUTER_ROUTING_ADMISSION_H
 #define ROUTER_ROUTING_ADMISSION_H
@@ -70,6 +70,9 @@ enum admission_verdict {
 
 struct admission *admission_create(const struct admission_options *options);
 void admission_destroy(struct admission *a); /* nobody waits; NULL is fine */
+
+/* Other options from now on; who waits stays. Allocates when the queue grows. */
+void admission_configure(struct admission *a, const struct admission_options *options);
 
 /* Lets *t wait. *wait_us: predicted until its turn, whatever the verdict. *displaced: NULL, or one who
  * had to go for it and waits no longer. */

@@ -90,6 +90,10 @@ struct policy_ops {
     void *(*create)(const struct policy_options *options, uint32_t n_workers);
     void (*destroy)(void *self);
 
+    /* Other weights and thresholds for picks to come; tables and rings keep their sizes. NULL: the
+     * policy has none. */
+    void (*configure)(void *self, const struct policy_options *options);
+
     /* A member of view->candidates. With `terms` (a record per worker id) it is a dry run: the
      * records of the candidates are filled and the policy's state stays as it is. */
     uint32_t (*pick)(void *self, const struct route_request *rq, const struct policy_view *view,

@@ -192,6 +192,18 @@ void routing_destroy(struct routing *r) {
     mem_free(r);
 }
 
+void routing_configure(struct routing *r, const struct policy_options *options,
+                       uint64_t slow_start_us) {
+    struct policy_options *o = &r->options.policy_options;
+    uint64_t seed = o->seed;
+
+    *o = *options;
+    o->seed = seed;
+    o->block_bytes = r->options.prefix_block_bytes;
+    r->load.slow_start_us = slow_start_us;
+    if (r->options.policy->configure) r->options.policy->configure(r->policy, o);
+}
+
 /* --- learning -------------------------------------------------------------------------------- */
 
 /* What w can keep besides what its open requests are filling. now_us 0: not known. */

@@ -90,6 +90,10 @@ MUST_USE enum status routing_create(struct routing **out, const struct routing_o
                                     struct error *err);
 void routing_destroy(struct routing *r); /* NULL is fine; no ticket may be open */
 
+/* The policy's options and slow_start_us for what comes from now on; the others stay. */
+void routing_configure(struct routing *r, const struct policy_options *options,
+                       uint64_t slow_start_us);
+
 /* A worker is announced, or its /server_info was read again. A new generation empties its part of
  * the index. Reasons set earlier stay, but for WORKER_ABSENT. */
 void routing_worker_up(struct routing *r, uint32_t w, const struct worker_spec *spec);

@@ -40,11 +40,17 @@ static void aibrix_destroy(void *self) {
     mem_free(p);
 }
 
+static void aibrix_configure(void *self, const struct policy_options *options) {
+    struct aibrix *p = self;
+
+    p->options = *options;
+}
+
 static void *aibrix_create(const struct policy_options *options, uint32_t n_workers) {
     struct aibrix *p = mem_zalloc(sizeof(*p));
     uint64_t bytes = (uint64_t)options->aibrix_table_blocks * AIBRIX_BLOCK_BYTES;
 
-    p->options = *options;
+    aibrix_configure(p, options);
     p->depth = mem_calloc(n_workers, sizeof(*p->depth));
     rng_seed(&p->rng, options->seed);
     p->table = block_table_create((uint32_t)MAX(bytes / options->block_bytes, 1), n_workers);
@@ -155,6 +161,7 @@ const struct policy_ops policy_aibrix = {
     .name = "aibrix",
     .create = aibrix_create,
     .destroy = aibrix_destroy,
+    .configure = aibrix_configure,
     .pick = aibrix_pick,
     .sent = aibrix_sent,
     .worker_up = aibrix_worker_up,

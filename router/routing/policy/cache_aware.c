@@ -31,11 +31,17 @@ struct cache_aware {
     struct policy_options options;
 };
 
+static void cache_aware_configure(void *self, const struct policy_options *options) {
+    struct cache_aware *p = self;
+
+    p->options = *options;
+}
+
 static void *cache_aware_create(const struct policy_options *options, uint32_t n_workers) {
     struct cache_aware *p = mem_zalloc(sizeof(*p));
     uint64_t n_blocks = options->max_tree_bytes / options->block_bytes;
 
-    p->options = *options;
+    cache_aware_configure(p, options);
     p->table = block_table_create((uint32_t)MAX(n_blocks, 1), n_workers);
     if (p->table) return p;
     mem_free(p);
@@ -118,6 +124,7 @@ const struct policy_ops policy_cache_aware = {
     .name = "cache_aware",
     .create = cache_aware_create,
     .destroy = cache_aware_destroy,
+    .configure = cache_aware_configure,
     .pick = cache_aware_pick,
     .sent = cache_aware_sent,
     .worker_up = cache_aware_worker_up,

@@ -22,11 +22,17 @@ struct chwbl {
     uint32_t key_block;
 };
 
-static void *chwbl_create(const struct policy_options *options, uint32_t n_workers) {
-    struct chwbl *p = mem_zalloc(sizeof(*p));
+static void chwbl_configure(void *self, const struct policy_options *options) {
+    struct chwbl *p = self;
 
     p->bounded_load = options->bounded_load;
     p->key_block = CEIL_DIV(MAX(options->chwbl_prefix_bytes, 1u), options->block_bytes) - 1;
+}
+
+static void *chwbl_create(const struct policy_options *options, uint32_t n_workers) {
+    struct chwbl *p = mem_zalloc(sizeof(*p));
+
+    chwbl_configure(p, options);
     p->ring = hash_ring_create(n_workers, options->ring_replication);
     if (p->ring) return p;
     mem_free(p);
@@ -61,6 +67,7 @@ const struct policy_ops policy_chwbl = {
     .name = "chwbl",
     .create = chwbl_create,
     .destroy = chwbl_destroy,
+    .configure = chwbl_configure,
     .pick = chwbl_pick,
     .worker_up = chwbl_worker_up,
     .worker_down = chwbl_worker_down,

@@ -22,11 +22,17 @@ struct hash_trie {
     struct rng rng;
 };
 
+static void hash_trie_configure(void *self, const struct policy_options *options) {
+    struct hash_trie *p = self;
+
+    p->min_match_bytes = options->prefix_min_match;
+}
+
 static void *hash_trie_create(const struct policy_options *options, uint32_t n_workers) {
     struct hash_trie *p = mem_zalloc(sizeof(*p));
     uint64_t n_blocks = options->max_tree_bytes / options->block_bytes;
 
-    p->min_match_bytes = options->prefix_min_match;
+    hash_trie_configure(p, options);
     p->block_bytes = options->block_bytes;
     rng_seed(&p->rng, options->seed);
     p->table = block_table_create((uint32_t)MAX(n_blocks, 1), n_workers);
@@ -95,6 +101,7 @@ const struct policy_ops policy_hash_trie = {
     .name = "hash_trie",
     .create = hash_trie_create,
     .destroy = hash_trie_destroy,
+    .configure = hash_trie_configure,
     .pick = hash_trie_pick,
     .sent = hash_trie_sent,
     .worker_up = hash_trie_worker_up,

@@ -67,10 +67,16 @@ struct prefix {
     double later_weight; /* of that pick: what new prefill costs later arrivals */
 };
 
+static void prefix_configure(void *self, const struct policy_options *options) {
+    struct prefix *p = self;
+
+    p->options = *options;
+}
+
 static void *prefix_create(const struct policy_options *options, uint32_t n_workers) {
     struct prefix *p = mem_zalloc(sizeof(*p));
 
-    p->options = *options;
+    prefix_configure(p, options);
     p->costs = mem_calloc(n_workers, sizeof(*p->costs));
     return p;
 }
@@ -185,5 +191,6 @@ const struct policy_ops policy_prefix = {
     .name = "prefix",
     .create = prefix_create,
     .destroy = prefix_destroy,
+    .configure = prefix_configure,
     .pick = prefix_pick,
 };

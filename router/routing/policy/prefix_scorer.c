@@ -27,15 +27,21 @@ struct prefix_scorer {
     struct rng rng;
 };
 
-static void *prefix_scorer_create(const struct policy_options *options, uint32_t n_workers) {
-    struct prefix_scorer *p = mem_zalloc(sizeof(*p));
+static void prefix_scorer_configure(void *self, const struct policy_options *options) {
+    struct prefix_scorer *p = self;
     uint64_t max_bytes = (uint64_t)options->scorer_max_blocks * EPP_BLOCK_BYTES;
 
-    (void)n_workers;
     p->queue_weight = options->scorer_queue_weight;
     p->kv_weight = options->scorer_kv_weight;
     p->prefix_weight = options->scorer_prefix_weight;
     p->max_blocks = (uint32_t)MAX(max_bytes / options->block_bytes, 1);
+}
+
+static void *prefix_scorer_create(const struct policy_options *options, uint32_t n_workers) {
+    struct prefix_scorer *p = mem_zalloc(sizeof(*p));
+
+    (void)n_workers;
+    prefix_scorer_configure(p, options);
     rng_seed(&p->rng, options->seed);
     return p;
 }
@@ -86,5 +92,6 @@ const struct policy_ops policy_prefix_scorer = {
     .name = "prefix_scorer",
     .create = prefix_scorer_create,
     .destroy = mem_free,
+    .configure = prefix_scorer_configure,
     .pick = prefix_scorer_pick,
 };

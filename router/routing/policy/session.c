@@ -20,12 +20,18 @@ struct session {
     struct rng rng;
 };
 
+static void session_configure(void *self, const struct policy_options *options) {
+    struct session *p = self;
+
+    p->max_load_factor = options->max_load_factor;
+    p->load_floor = options->load_floor;
+}
+
 static void *session_create(const struct policy_options *options, uint32_t n_workers) {
     struct session *p = mem_zalloc(sizeof(*p));
 
     (void)n_workers;
-    p->max_load_factor = options->max_load_factor;
-    p->load_floor = options->load_floor;
+    session_configure(p, options);
     rng_seed(&p->rng, options->seed);
     return p;
 }
@@ -54,5 +60,6 @@ const struct policy_ops policy_session = {
     .uses_session = true,
     .create = session_create,
     .destroy = mem_free,
+    .configure = session_configure,
     .pick = session_pick,
 };

@@ -28,10 +28,16 @@ struct simhash {
     double bounded_load;
 };
 
+static void simhash_configure(void *self, const struct policy_options *options) {
+    struct simhash *p = self;
+
+    p->bounded_load = options->bounded_load;
+}
+
 static void *simhash_create(const struct policy_options *options, uint32_t n_workers) {
     struct simhash *p = mem_zalloc(sizeof(*p));
 
-    p->bounded_load = options->bounded_load;
+    simhash_configure(p, options);
     p->ring = hash_ring_create(n_workers, options->ring_replication);
     if (p->ring) return p;
     mem_free(p);
@@ -81,6 +87,7 @@ const struct policy_ops policy_simhash = {
     .name = "simhash",
     .create = simhash_create,
     .destroy = simhash_destroy,
+    .configure = simhash_configure,
     .pick = simhash_pick,
     .worker_up = simhash_worker_up,
     .worker_down = simhash_worker_down,

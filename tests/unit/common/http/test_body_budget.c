@@ -244,6 +244,32 @@ static void threads_share_it(void **state) {
     body_budget_destroy(b);
 }
 
+static void another_total_holds_at_once_and_takes_nothing_back(void **state) {
+    struct body_budget *b = body_budget_create(64 * MIB, 1);
+    struct body_pool *pool = body_pool_open(b);
+    struct body_claim held = {.address = 1}, more = {.address = 2};
+
+    (void)state;
+    assert_int_equal(body_budget_take(b, &held, 40 * MIB), BODY_GRANTED);
+    assert_true(body_pool_take(pool, 10 * MIB));
+    body_budget_set_total(b, 16 * MIB);
+    assert_int_equal(body_budget_largest(b), 12 * MIB);
+    assert_int_equal(body_budget_stats(b).total_bytes, 16 * MIB);
+    assert_int_equal(body_budget_take(b, &more, 1), BODY_FULL);
+    assert_false(body_pool_take(pool, 1));
+    body_budget_release(b, &held);
+    body_pool_give(pool, 10 * MIB);
+    assert_int_equal(body_budget_take(b, &more, 12 * MIB), BODY_GRANTED);
+    assert_true(body_pool_take(pool, 4 * MIB));
+    body_budget_set_total(b, 128 * MIB);
+    assert_int_equal(body_budget_take(b, &more, 48 * MIB), BODY_GRANTED);
+    assert_true(body_pool_take(pool, 28 * MIB));
+    body_budget_check(b);
+    body_budget_release(b, &more);
+    body_pool_give(pool, 32 * MIB);
+    body_budget_destroy(b);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_default_is_a_quarter_up_to_its_limit),
@@ -254,6 +280,7 @@ int main(void) {
         cmocka_unit_test(few_may_wait),
         cmocka_unit_test(behaves_like_the_model),
         cmocka_unit_test(threads_share_it),
+        cmocka_unit_test(another_total_holds_at_once_and_takes_nothing_back),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -184,6 +184,29 @@ static void one_event_may_have_a_limit_of_its_own(void **state) {
     close(fx.fds[1]);
 }
 
+static void other_rates_hold_for_events_that_were_there(void **state) {
+    int n_few = 0, n_many = 0;
+
+    (void)state;
+    start((struct log_config){.max_per_s = 1, .other = {"many", 1}});
+    log_event(fx.log, LOG_INFO, "few");
+    log_event(fx.log, LOG_INFO, "many");
+    log_set_rates(fx.log, 3, 5);
+    for (int i = 0; i < 10; i++) {
+        log_event(fx.log, LOG_INFO, "few");
+        log_event(fx.log, LOG_INFO, "many");
+    }
+    for (const char *p = lines(); (p = strchr(p, '\n')); p++) {
+        n_few += strncmp(p - 3, "few", 3) == 0;
+        n_many += strncmp(p - 4, "many", 4) == 0;
+    }
+    assert_int_equal(n_few, 3);
+    assert_int_equal(n_many, 5);
+    log_destroy(fx.log);
+    close(fx.fds[0]);
+    close(fx.fds[1]);
+}
+
 static void what_is_always_written_knows_no_limit_and_no_level(void **state) {
     int n = 0;
 
@@ -322,6 +345,7 @@ int main(void) {
         cmocka_unit_test(a_flood_is_limited_per_event_and_counted),
         cmocka_unit_test(what_a_terminal_obeys_is_escaped),
         cmocka_unit_test(one_event_may_have_a_limit_of_its_own),
+        cmocka_unit_test(other_rates_hold_for_events_that_were_there),
         cmocka_unit_test(what_is_always_written_knows_no_limit_and_no_level),
         cmocka_unit_test(long_values_and_lines_are_cut),
         cmocka_unit_test(too_many_names_share_one_limit),

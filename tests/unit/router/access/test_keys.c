@@ -264,6 +264,36 @@ static void loops_and_a_reload_do_not_meet(void **state) {
     keys_destroy(k);
 }
 
+static void other_keys_are_prepared_and_committed_or_change_nothing(void **state) {
+    struct keys *k = NULL;
+    struct keys_change *c = NULL;
+    struct key_use use = {0};
+    struct error err = {0};
+    uint64_t wait_us;
+
+    (void)state;
+    assert_int_equal(keys_create(&k, NULL, "old", NULL), ST_OK);
+    assert_int_equal(enter(k, "old", 1, 1, &use, &wait_us), ST_OK);
+    assert_int_equal(keys_prepare(k, NULL, "new", &c, &err), ST_OK);
+    assert_int_equal(keys_check(k, STR("new"), NULL), ST_DENIED);
+    keys_drop(c);
+    assert_int_equal(keys_check(k, STR("old"), NULL), ST_OK);
+    assert_int_equal(keys_prepare(k, NULL, "new", &c, &err), ST_OK);
+    keys_commit(k, c);
+    assert_int_equal(keys_check(k, STR("new"), NULL), ST_OK);
+    assert_int_equal(keys_check(k, STR("old"), NULL), ST_DENIED);
+    keys_leave(k, &use, -1); /* what the old key let in ends in peace */
+    assert_int_equal(keys_prepare(k, "/nowhere", "new", &c, &err), ST_NOT_FOUND);
+    assert_int_equal(keys_prepare(k, NULL, "a b", &c, &err), ST_INVALID);
+    assert_int_equal(keys_prepare(k, NULL, NULL, &c, &err), ST_INVALID); /* none would be needed */
+    assert_int_equal(keys_check(k, STR("new"), NULL), ST_OK);
+    keys_check_invariants(k);
+    keys_destroy(k);
+    assert_int_equal(keys_create(&k, NULL, NULL, NULL), ST_OK);
+    assert_int_equal(keys_prepare(k, NULL, "new", &c, &err), ST_INVALID);
+    keys_destroy(k);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(without_any_nobody_is_asked),
@@ -275,6 +305,7 @@ int main(void) {
         cmocka_unit_test(the_file_is_read_again),
         cmocka_unit_test(a_key_is_found_in_its_headers),
         cmocka_unit_test(loops_and_a_reload_do_not_meet),
+        cmocka_unit_test(other_keys_are_prepared_and_committed_or_change_nothing),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -597,6 +597,43 @@ static void two_loops_hand_places_to_each_other(void **state) {
     registry_destroy(r);
 }
 
+/* Limits, queue and policy of models that serve already; what is open and who waits stays. */
+static void other_limits_hold_at_once(void **state) {
+    struct mailbox *box = mailbox_open_waiting();
+    struct registry *r = make(2, 1, 0, 1);
+    struct registry_config config = {0};
+    struct request q[6];
+
+    (void)state;
+    routing_options_default(&config.routing);
+    config.routing.max_index_bytes = 1 << 20;
+    config.routing.max_workers = 8;
+    assert_int_equal(enter(r, box, &q[0], 1, 1), ST_OK);
+    assert_int_equal(enter(r, box, &q[1], 2, 1), ST_OK);
+    assert_int_equal(enter(r, box, &q[2], 3, 1), ST_AGAIN); /* one in flight on each, one waits */
+    assert_int_equal(enter(r, box, &q[3], 3, 1), ST_BUSY);
+    config.max_worker_requests = 2;
+    config.admission.queue_size = 4;
+    config.routing.policy_options.load_floor = 1;
+    registry_change(r, &config);
+    assert_int_equal(enter(r, box, &q[3], 3, 2), ST_OK); /* who waited is sent first */
+    assert_int_equal(hear(box), 1);
+    assert_int_equal(totals(r).n_open, 4);
+    assert_int_equal(enter(r, box, &q[4], 3, 2), ST_AGAIN);
+    config.max_concurrent = 2;
+    registry_change(r, &config);
+    end(r, &q[0], 3);
+    assert_int_equal(enter(r, box, &q[5], 3, 3), ST_AGAIN); /* three are open, two may be */
+    registry_check(r);
+    assert_true(registry_leave(r, &q[4].w));
+    assert_true(registry_leave(r, &q[5].w));
+    for (int i = 1; i < 4; i++)
+        end(r, &q[i], 4);
+    registry_check(r);
+    registry_destroy(r);
+    mailbox_close(box);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_place_goes_to_the_one_who_is_next),
@@ -608,6 +645,7 @@ int main(void) {
         cmocka_unit_test(a_prompt_goes_where_it_is_cached_past_what_is_enough),
         cmocka_unit_test(who_waits_does_not_get_past_a_slow_start),
         cmocka_unit_test(two_loops_hand_places_to_each_other),
+        cmocka_unit_test(other_limits_hold_at_once),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

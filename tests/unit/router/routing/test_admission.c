@@ -493,6 +493,31 @@ static void tenants_without_number_need_no_memory(void **state) {
     empty(a);
 }
 
+static void another_size_holds_at_once_and_keeps_who_waits(void **state) {
+    struct admission *a = make(4, 0);
+    struct admission_options options = {.queue_size = 2};
+    struct admission_ticket t[300] = {{{0}}};
+
+    (void)state;
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(push(a, &t[i], 1, 0, 1), ADMISSION_WAITS);
+    admission_configure(a, &options);
+    admission_check(a);
+    assert_int_equal(admission_n_waiting(a), 4);
+    assert_int_equal(push(a, &t[4], 1, 0, 1), ADMISSION_FULL);
+    options.queue_size = 299;
+    admission_configure(a, &options);
+    for (uint64_t i = 4; i < 299; i++) /* more tenants than there were flows */
+        assert_int_equal(push(a, &t[i], i, 0, 1), ADMISSION_WAITS);
+    assert_int_equal(push(a, &t[299], 1, 0, 1), ADMISSION_FULL);
+    admission_check(a);
+    options.queue_size = 0;
+    admission_configure(a, &options);
+    assert_ptr_equal(admission_pop(a, &everywhere, 1), &t[0]);
+    assert_int_equal(admission_n_waiting(a), 298);
+    empty(a);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_tenant_is_served_in_order),
@@ -505,6 +530,7 @@ int main(void) {
         cmocka_unit_test(random_steps_keep_every_rule),
         cmocka_unit_test(random_steps_are_those_of_the_definition),
         cmocka_unit_test(tenants_without_number_need_no_memory),
+        cmocka_unit_test(another_size_holds_at_once_and_keeps_who_waits),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

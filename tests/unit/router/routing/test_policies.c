@@ -306,6 +306,51 @@ static void refused_memory_is_an_answer_of_create(void **state) {
     }
 }
 
+static void other_options_hold_from_the_next_pick_on(void **state) {
+    struct stand s;
+    uint32_t home, loads[4] = {0};
+    (void)state;
+
+    stand_init(&s, "session", 4, NULL);
+    s.session_key = 123;
+    home = choose(&s);
+    loads[home] = 17;
+    set_loads(&s, loads);
+    assert_int_equal(choose(&s), home);
+    s.options.load_floor = 0;
+    s.ops->configure(s.policy, &s.options); /* the limit is 2 x 4.25 */
+    assert_int_not_equal(choose(&s), home);
+    s.options.max_load_factor = 4;
+    s.ops->configure(s.policy, &s.options);
+    assert_int_equal(choose(&s), home);
+    stand_fini(&s);
+}
+
+static void every_policy_takes_other_options(void **state) {
+    struct policy_options o, other;
+    struct stand s;
+    (void)state;
+
+    policy_options_default(&o);
+    other = o;
+    other.home_weight = 1;
+    other.cache_threshold = 0.9;
+    other.prefix_min_match = 1000;
+    other.scorer_max_blocks = other.chwbl_prefix_bytes = 1;
+    other.bounded_load = 1;
+    other.aibrix_imbalance_abs = 0;
+    other.aibrix_ttl_ms = 1000;
+    for (uint32_t i = 0; policy_names[i]; i++) {
+        stand_init(&s, policy_names[i], 4, &o);
+        prompt(&s, 1, 10, 2, 40);
+        for (int turn = 0; turn < 4; turn++) {
+            if (s.ops->configure) s.ops->configure(s.policy, turn & 1 ? &o : &other);
+            assert_in_range(choose(&s), 0, 3);
+        }
+        stand_fini(&s);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_name_finds_its_policy),
@@ -322,6 +367,8 @@ int main(void) {
         cmocka_unit_test(simhash_joins_prompts_that_share_most),
         cmocka_unit_test(simhash_counts_128_blocks),
         cmocka_unit_test(refused_memory_is_an_answer_of_create),
+        cmocka_unit_test(other_options_hold_from_the_next_pick_on),
+        cmocka_unit_test(every_policy_takes_other_options),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
