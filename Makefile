@@ -148,10 +148,10 @@ unit: $(TESTS) ## unit and conformance tests alone
 integration: all $(HELPERS) ## tests of the real programs over loopback alone
 	@tests/run_integration $(B) "$(SAN)" $(ARGS)
 
-pages: $(B)/tests/integration/metrics_page $(B)/tests/integration/migrating_page ## write router/METRICS.md, worker/METRICS.md and worker/MIGRATING.md from the tables in the code
+pages: $(B)/tests/integration/metrics_page $(B)/tests/integration/migrating_page ## write METRICS.md, and the flags in MIGRATING.md, of router and worker from the tables in the code
 	$< router > router/METRICS.md
 	$< worker > worker/METRICS.md
-	$(B)/tests/integration/migrating_page > worker/MIGRATING.md
+	@for p in router worker; do { sed '/^## Flags$$/q' $$p/MIGRATING.md; $(B)/tests/integration/migrating_page $$p; } > $(B)/page && cp $(B)/page $$p/MIGRATING.md; done
 
 dashboards-check: all ## every expression of dashboard and alerts, asked of Prometheus after 20 s of a live fleet
 	@for python in $(PYTHON) python3 /usr/bin/python3; do $$python -c 'import pytest' 2>/dev/null && break; done; \

@@ -80,7 +80,7 @@ const struct option_manual worker_manual = {
         "from where they part.\n\n"
         "Command lines of vllm serve and sglang.launch_server start it too: a flag that is none of "
         "the options below is accepted with a line on stderr, or refused with the reason; "
-        "--help-foreign lists all of them.\n\n"
+        "--help-compat lists all of them.\n\n"
         "It needs no key unless --api-key or --api-key-file gives one: without, let nobody but a "
         "router or a gateway reach it, by network or by --ssl-ca-certs.",
     .commands = commands,

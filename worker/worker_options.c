@@ -341,7 +341,7 @@ const struct option_program worker_program = {
     .defs = rows + N_BATCH_ROWS,
     .n_defs = ARRAY_LEN(rows) - N_BATCH_ROWS,
     .target_bytes = sizeof(struct worker_options),
-    .foreign = worker_foreign,
+    .compat = worker_compat_flags,
     .others = WORKER_OTHERS,
     .takes_beginnings = true,
 };
@@ -354,7 +354,7 @@ const struct option_program worker_batch_program = {
     .defs = rows,
     .n_defs = ARRAY_LEN(rows),
     .target_bytes = sizeof(struct worker_options),
-    .foreign = worker_foreign,
+    .compat = worker_compat_flags,
     .others = WORKER_OTHERS,
     .takes_beginnings = true,
 };
@@ -366,7 +366,7 @@ const struct option_program worker_inspect_program = {
     .defs = rows + N_BATCH_ROWS,
     .n_defs = ARRAY_LEN(rows) - N_BATCH_ROWS,
     .target_bytes = sizeof(struct worker_options),
-    .foreign = worker_foreign,
+    .compat = worker_compat_flags,
     .others = WORKER_OTHERS,
     .takes_beginnings = true,
 };
@@ -394,7 +394,7 @@ const struct option_program worker_healthcheck_program = {
     .defs = rows + N_BATCH_ROWS,
     .n_defs = ARRAY_LEN(rows) - N_BATCH_ROWS,
     .target_bytes = sizeof(struct worker_options),
-    .foreign = worker_foreign,
+    .compat = worker_compat_flags,
     .others = WORKER_OTHERS,
     .takes_beginnings = true,
 };
@@ -409,7 +409,7 @@ const struct option_program worker_drain_program = {
     .defs = rows + N_BATCH_ROWS,
     .n_defs = ARRAY_LEN(rows) - N_BATCH_ROWS,
     .target_bytes = sizeof(struct worker_options),
-    .foreign = worker_foreign,
+    .compat = worker_compat_flags,
     .others = WORKER_OTHERS,
     .takes_beginnings = true,
 };

@@ -70,8 +70,8 @@ extern const struct option_program worker_program, worker_batch_program, worker_
 
 extern const struct option_manual worker_manual; /* worker_manual.c */
 
-/* Flags of vLLM and SGLang that are none of ours: worker_foreign.c. */
-extern const struct option_foreign worker_foreign[];
+/* Flags of vLLM and SGLang that are none of ours: compat_flags.c. */
+extern const struct option_compat worker_compat_flags[];
 #define WORKER_OTHERS "vllm serve and sglang.launch_server"
 
 const char *worker_backend_name(const struct worker_options *o);

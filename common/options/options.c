@@ -83,7 +83,7 @@ enum status option_layer_set(struct option_layer *l, size_t row, struct option_t
 }
 
 /* --- names ------------------------------------------------------------------------------------*/
-static const char *const builtin_names = "config,dump-config,help,help-foreign,version";
+static const char *const builtin_names = "config,dump-config,help,help-compat,version";
 
 bool option_find(const struct option_program *p, struct str name, struct option_found *out) {
     for (size_t row = 0; row < p->n_defs; row++) {
@@ -134,7 +134,7 @@ static bool is_beginning(struct str name, struct str whole) {
 static struct str whole_name(const struct option_program *p, struct str name) {
     const void *row = NULL;
     struct str found = STR_NULL, alias;
-    struct foreign_flag f;
+    struct compat_flag f;
 
     if (!p->takes_beginnings || name.len < BEGINNING_MIN) return STR_NULL;
     for (size_t i = 0; i < p->n_defs; i++) {
@@ -151,11 +151,11 @@ static struct str whole_name(const struct option_program *p, struct str name) {
         if (row) return STR_NULL;
         row = &p->defs[i];
     }
-    for (const struct option_foreign *g = p->foreign; g && g->flags; g++) {
+    for (const struct option_compat *g = p->compat; g && g->flags; g++) {
         const char *cursor = g->flags;
 
-        while (option_foreign_next(g, &cursor, &f)) {
-            if (f.is_short || !is_beginning(name, f.name)) continue;
+        while (option_compat_next(g, &cursor, &f)) {
+            if (f.is_short || option_compat_is_family(&f) || !is_beginning(name, f.name)) continue;
             if (row && row != g) return STR_NULL;
             row = g;
             found = f.name;
@@ -194,12 +194,13 @@ enum status option_unknown(const struct option_program *p, struct str name, cons
     while ((candidate = option_next_name(&cursor)).len) {
         consider(candidate, positive, &best, &distance);
     }
-    for (const struct option_foreign *g = p->foreign; g && g->flags; g++) {
+    for (const struct option_compat *g = p->compat; g && g->flags; g++) {
         const char *flags = g->flags;
-        struct foreign_flag f;
+        struct compat_flag f;
 
-        while (option_foreign_next(g, &flags, &f)) {
-            if (!f.is_short) consider(f.name, positive, &best, &distance);
+        while (option_compat_next(g, &flags, &f)) {
+            if (!f.is_short && !option_compat_is_family(&f))
+                consider(f.name, positive, &best, &distance);
         }
     }
     if (!best.len) {
@@ -217,7 +218,7 @@ struct command {
     char *const *argv;
     struct option_layer *layer; /* NULL in the first walk */
     const char *config;
-    bool wants_help, wants_foreign, wants_version, wants_dump;
+    bool wants_help, wants_compat, wants_version, wants_dump;
 };
 
 /* The value of the flag at c->i: after '=' or the next argument. */
@@ -245,8 +246,9 @@ static bool take_builtin(struct command *c, struct str name, const char *after_e
     *st = ST_OK;
     if (option_name_eq(name, STR("help"))) {
         c->wants_help = true;
-    } else if (c->program->foreign && option_name_eq(name, STR("help-foreign"))) {
-        c->wants_foreign = true;
+    } else if (c->program->compat && (option_name_eq(name, STR("help-compat")) ||
+                                      option_name_eq(name, STR("help-foreign")))) {
+        c->wants_compat = true;
     } else if (option_name_eq(name, STR("version"))) {
         c->wants_version = true;
     } else if (option_name_eq(name, STR("dump-config"))) {
@@ -286,31 +288,31 @@ struct given {
 };
 
 /* Steps over the values of another program's flag; *value is the first. */
-static enum status step_over(struct command *c, const struct foreign_flag *f, const struct given *g,
+static enum status step_over(struct command *c, const struct compat_flag *f, const struct given *g,
                              struct str *value, struct error *err) {
     bool is_given = g->value != NULL;
     enum status st = ST_OK;
 
     *value = str_of(g->value);
     switch (f->takes) {
-    case FOREIGN_NOTHING:
+    case COMPAT_NOTHING:
         if (!g->value && is_truth(c)) *value = str_of(c->argv[++c->i]);
         break;
-    case FOREIGN_PERHAPS:
+    case COMPAT_PERHAPS:
         if (!is_given && c->i + 1 < c->argc && !is_flag(c->argv[c->i + 1]))
             *value = str_of(c->argv[++c->i]);
         break;
-    case FOREIGN_ONE:
-    case FOREIGN_ALL: st = take_value(c, g->name, g->value, value, err); break;
+    case COMPAT_ONE:
+    case COMPAT_ALL: st = take_value(c, g->name, g->value, value, err); break;
     }
-    while (st == ST_OK && !is_given && f->takes == FOREIGN_ALL && c->i + 1 < c->argc &&
+    while (st == ST_OK && !is_given && f->takes == COMPAT_ALL && c->i + 1 < c->argc &&
            !is_flag(c->argv[c->i + 1]))
         c->i++;
     return st;
 }
 
-static enum status take_foreign(struct command *c, const struct foreign_flag *f,
-                                const struct given *g, struct error *err) {
+static enum status take_compat(struct command *c, const struct compat_flag *f,
+                               const struct given *g, struct error *err) {
     struct option_text t = {.label = f->row->as};
     struct str value = STR_NULL;
     struct option_found found;
@@ -320,40 +322,40 @@ static enum status take_foreign(struct command *c, const struct foreign_flag *f,
     if (g->is_no) return ST_OK;
     st = step_over(c, f, g, &value, err);
     if (st != ST_OK) return st;
-    if (f->takes == FOREIGN_NOTHING && str_eq_nocase(value, STR("false"))) return ST_OK;
-    st = option_foreign_check(f, g->is_member ? STR_NULL : value, &is_fine, err);
+    if (f->takes == COMPAT_NOTHING && str_eq_nocase(value, STR("false"))) return ST_OK;
+    st = option_compat_check(f, g->is_member ? STR_NULL : value, &is_fine, err);
     if (st != ST_OK || is_fine || !c->layer) return st;
-    option_foreign_warn(c->program, f);
+    option_compat_warn(c->program, f);
     if (!f->row->as || !option_find(c->program, str_of(f->row->as), &found)) return ST_OK;
     t.value = f->row->value ? str_of(f->row->value) : value;
     return set_flag(c, found.row, t, err);
 }
 
 /* Finds --name, --no-name and the name before the dot of --name.member. */
-static bool find_foreign(const struct option_program *p, struct given *g, bool is_short,
-                         struct foreign_flag *out) {
+static bool find_compat(const struct option_program *p, struct given *g, bool is_short,
+                        struct compat_flag *out) {
     struct str positive = without_no(g->name);
     const char *dot = memchr(g->name.ptr, '.', g->name.len);
 
     if (dot) g->name.len = (size_t)(dot - g->name.ptr);
     g->is_member = dot != NULL;
-    if (option_foreign_find(p, g->name, is_short, out)) return true;
+    if (option_compat_find(p, g->name, is_short, out)) return true;
     if (is_short || positive.len == g->name.len) return false;
     g->is_no = true;
-    return option_foreign_find(p, positive, false, out) && out->takes == FOREIGN_NOTHING;
+    return option_compat_find(p, positive, false, out) && out->takes == COMPAT_NOTHING;
 }
 
 /* -tp 4, -tp=4, -O3: all short flags are other programs'. */
 static enum status take_short(struct command *c, const char *arg, struct error *err) {
     const char *equals = strchr(arg, '=');
     struct given g = {.dashes = "-", .name = {arg + 1, strcspn(arg + 1, "=")}};
-    struct foreign_flag f;
+    struct compat_flag f;
 
     g.value = equals ? equals + 1 : NULL;
-    if (find_foreign(c->program, &g, true, &f)) return take_foreign(c, &f, &g, err);
+    if (find_compat(c->program, &g, true, &f)) return take_compat(c, &f, &g, err);
     g = (struct given){.dashes = "-", .name = {arg + 1, 1}, .value = arg + 2};
-    if (arg[2] && option_foreign_find(c->program, g.name, true, &f) && f.takes != FOREIGN_NOTHING)
-        return take_foreign(c, &f, &g, err);
+    if (arg[2] && option_compat_find(c->program, g.name, true, &f) && f.takes != COMPAT_NOTHING)
+        return take_compat(c, &f, &g, err);
     return error_set(err, ST_INVALID,
                      "unknown option %.100s: options begin with two hyphens, %s --help lists all",
                      arg, c->program->name);
@@ -382,7 +384,7 @@ static enum status take_own(struct command *c, const struct option_found *f, str
     if (d->type == OPT_BOOL) {
         if (is_no && after) return error_set(err, ST_INVALID, "%s takes no value", label);
         t.value = after ? str_of(after) : STR("true");
-        if (!after && !is_no && c->program->foreign && is_truth(c))
+        if (!after && !is_no && c->program->compat && is_truth(c))
             t.value = str_of(c->argv[++c->i]);
         return set_flag(c, f->row, t, err);
     }
@@ -403,7 +405,7 @@ static enum status take_flag(struct command *c, const char *arg, struct error *e
     const char *equals = strchr(arg, '='), *after = equals ? equals + 1 : NULL;
     struct str name = {arg + 2, equals ? (size_t)(equals - arg) - 2 : strlen(arg) - 2};
     struct given g = {.dashes = "--", .name = name, .value = after};
-    struct foreign_flag foreign;
+    struct compat_flag compat;
     struct option_found f;
     enum status st;
     bool is_no;
@@ -412,8 +414,7 @@ static enum status take_flag(struct command *c, const char *arg, struct error *e
         if (take_builtin(c, name, after, &st, err)) return st;
         if (find_flag(c->program, name, &f, &is_no))
             return take_own(c, &f, name, after, is_no, err);
-        if (find_foreign(c->program, &g, false, &foreign))
-            return take_foreign(c, &foreign, &g, err);
+        if (find_compat(c->program, &g, false, &compat)) return take_compat(c, &compat, &g, err);
         name = whole_name(c->program, name);
         if (!name.len) break;
         g = (struct given){.dashes = "--", .name = name, .value = after};
@@ -501,19 +502,19 @@ static enum status read_file(const char *path, struct buf *out, struct error *er
 }
 
 /* A key of another program in the file. */
-static enum status on_foreign_entry(struct option_layer *l, const struct foreign_flag *f,
-                                    bool is_member, const struct option_entry *e,
-                                    struct error *err) {
+static enum status on_compat_entry(struct option_layer *l, const struct compat_flag *f,
+                                   bool is_member, const struct option_entry *e,
+                                   struct error *err) {
     struct option_text t = {.value = e->value, .label = f->row->as};
     struct option_found found;
     bool is_fine;
     enum status st;
 
-    if (f->takes == FOREIGN_NOTHING && str_eq_nocase(e->value, STR("false"))) return ST_OK;
-    st = option_foreign_check(f, e->is_json || is_member ? STR_NULL : e->value, &is_fine, err);
+    if (f->takes == COMPAT_NOTHING && str_eq_nocase(e->value, STR("false"))) return ST_OK;
+    st = option_compat_check(f, e->is_json || is_member ? STR_NULL : e->value, &is_fine, err);
     if (st != ST_OK && err) error_prefix(err, "line %u", e->line);
     if (st != ST_OK || is_fine) return st;
-    if (e->index == 0 && !l->change) option_foreign_warn(l->o->program, f);
+    if (e->index == 0 && !l->change) option_compat_warn(l->o->program, f);
     if (!f->row->as || !option_find(l->o->program, str_of(f->row->as), &found)) return ST_OK;
     if (f->row->value) t.value = str_of(f->row->value);
     return option_layer_set(l, found.row, &t, err);
@@ -530,10 +531,10 @@ static enum status on_entry(void *ctx, const struct option_entry *e, struct erro
 
     if (!find_flag(p, e->key, &f, &is_no)) {
         struct given g = {.name = e->key};
-        struct foreign_flag foreign;
+        struct compat_flag compat;
 
-        if (find_foreign(p, &g, false, &foreign))
-            return g.is_no ? ST_OK : on_foreign_entry(l, &foreign, g.is_member, e, err);
+        if (find_compat(p, &g, false, &compat))
+            return g.is_no ? ST_OK : on_compat_entry(l, &compat, g.is_member, e, err);
         st = option_unknown(p, e->key, "", err);
         if (err) error_prefix(err, "line %u", e->line);
         return st;
@@ -662,8 +663,8 @@ static void print(const struct command *c, const struct options *o) {
     buf_init(&out, 0);
     if (c->wants_help) {
         options_help(c->program, terminal_columns(), &out);
-    } else if (c->wants_foreign) {
-        options_help_foreign(c->program, terminal_columns(), &out);
+    } else if (c->wants_compat) {
+        options_help_compat(c->program, terminal_columns(), &out);
     } else if (c->wants_version) {
         buf_appendf(&out, "%s %s\n", c->program->name, INCIPIT_VERSION);
     } else {
@@ -687,7 +688,7 @@ enum status options_parse(struct options **out, const struct option_program *pro
     *wants_exit = false;
     st = walk(&c, NULL, err);
     if (st == ST_OK || c.wants_help)
-        *wants_exit = c.wants_help || c.wants_foreign || c.wants_version;
+        *wants_exit = c.wants_help || c.wants_compat || c.wants_version;
     if (*wants_exit) {
         print(&c, o);
         st = ST_OK;

@@ -17,7 +17,7 @@
  *      };
  *
  * Every program also gets --config, --help, --version and --dump-config; one that takes flags of
- * other programs gets --help-foreign, which lists those.
+ * other programs gets --help-compat, which lists those flags.
  * What may change while the program runs is in options_live.h.
  * Thread: the one that owns the program's options; readers of live fields live on it too. */
 #ifndef COMMON_OPTIONS_OPTIONS_H
@@ -72,14 +72,15 @@ struct option_def {
     const char *help;    /* what it is, and what happens when it is raised or lowered */
 };
 
-/* Flags that users of another program bring along, all with the same reason. Each is refused; or
- * stands for one of ours; or is accepted and has no effect, with a line on stderr that says why. A
- * bool that is switched off (--no-NAME, =false) is accepted in silence: what is not here is off.
+/* Compat flags: flags of other programs, in rows that share one reason. A flag is refused; or stands
+ * for an option of ours; or is accepted without effect, with a line on stderr that gives the reason.
+ * A bool that is switched off (--no-NAME, =false) is accepted in silence.
  *
  * `flags` are names with commas between them. A name by itself takes no value; NAME= takes one,
- * NAME=? takes one unless the next word is a flag, NAME=* takes all words up to the next flag. One
- * that begins with a hyphen is a short flag: "-tp=" for -tp 4, "-O=" also for -O3. */
-struct option_foreign {
+ * NAME=? takes one unless the next word is a flag, NAME=* takes all words up to the next flag.
+ * FAMILY-*= is every flag that begins so and is named nowhere in the table. A name that begins with a
+ * hyphen is a short flag: "-tp=" for -tp 4, "-O=" also for -O3. */
+struct option_compat {
     const char *flags;
     const char *as;      /* the option of ours that they stand for, or NULL */
     const char *value;   /* what that is set to; NULL: the value given, and not a word on stderr */
@@ -89,6 +90,19 @@ struct option_foreign {
     const char *remark;  /* what to do instead; "stands for" needs none */
 };
 
+#define COMPAT_IGNORED(names, why)                                                                 \
+    { .flags = names, .remark = why }
+#define COMPAT_PASSED_ON(names, ours)                                                              \
+    { .flags = names, .as = ours }
+#define COMPAT_STANDS_FOR(names, ours, with)                                                       \
+    { .flags = names, .as = ours, .value = with }
+#define COMPAT_REFUSED(names, why)                                                                 \
+    { .flags = names, .is_refused = true, .remark = why }
+#define COMPAT_REFUSED_BUT(names, harmless, why)                                                   \
+    { .flags = names, .fine = harmless, .is_refused = true, .remark = why }
+#define COMPAT_FINE(names, harmless, why)                                                          \
+    { .flags = names, .fine = harmless, .remark = why }
+
 #define OPTION_FIELD(type, member) offsetof(type, member), sizeof(((type *)0)->member)
 
 struct option_program {
@@ -97,8 +111,8 @@ struct option_program {
     const char *usage;   /* "[MODEL] [options]" */
     const struct option_def *defs;
     size_t n_defs;
-    size_t target_bytes;                  /* sizeof the struct that the rows fill */
-    const struct option_foreign *foreign; /* after defs, which win; ends with NULL flags, or NULL */
+    size_t target_bytes;                /* sizeof the struct that the rows fill */
+    const struct option_compat *compat; /* after defs, which win; ends with NULL flags, or NULL */
     const char *others;    /* whose flags those are: "vllm serve and sglang.launch_server" */
     bool takes_beginnings; /* a flag may be cut short where only one row has such a name */
 };
@@ -122,9 +136,7 @@ enum option_source options_source(const struct options *o, const char *name);
 void options_dump(const struct options *o, struct buf *out); /* as YAML; secrets masked */
 void options_help(const struct option_program *program, uint32_t columns, struct buf *out);
 
-/* The flags of other programs and what becomes of each: for a terminal, or as rows of a table in
- * Markdown. */
-void options_help_foreign(const struct option_program *program, uint32_t columns, struct buf *out);
-void options_foreign_page(const struct option_program *program, struct buf *out);
+/* The compat flags and what becomes of each, for a terminal. */
+void options_help_compat(const struct option_program *program, uint32_t columns, struct buf *out);
 
 #endif

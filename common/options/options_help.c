@@ -12,12 +12,12 @@ static const struct option_def builtins[] = {
     {"dump-config", OPT_BOOL, .help = "Print the effective configuration as YAML and exit."},
     {"help", OPT_BOOL, .help = "Print this and exit."},
     {"version", OPT_BOOL, .help = "Print the version and exit."},
-    {"help-foreign", OPT_BOOL,
-     .help = "Print the flags of other programs that are accepted or refused here, and exit."},
+    {"help-compat", OPT_BOOL,
+     .help = "Print the flags of other programs that are accepted or refused, and exit."},
 };
 
 const struct option_def *option_builtins(const struct option_program *p, size_t *n) {
-    *n = ARRAY_LEN(builtins) - (p->foreign == NULL);
+    *n = ARRAY_LEN(builtins) - (p->compat == NULL);
     return builtins;
 }
 
@@ -165,12 +165,12 @@ void options_help(const struct option_program *p, uint32_t columns, struct buf *
     buf_append_str(out, STR("\nEvery program\n"));
     for (size_t i = 0; i < n; i++)
         append_row(&builtin[i], true, columns, out);
-    if (!p->foreign) return;
+    if (!p->compat) return;
     buf_append_char(out, '\n');
     buf_init(&hint, 0);
     buf_appendf(&hint,
                 "Flags of %s that are none of these are accepted with one line on stderr, or "
-                "refused with the reason: %s --help-foreign lists them.",
+                "refused with the reason: %s --help-compat lists them.",
                 p->others ? p->others : "other programs", p->name);
     append_wrapped(out, buf_str(&hint), columns, 0);
     buf_fini(&hint);
@@ -194,8 +194,7 @@ static void append_values(struct buf *out, const char *list) {
     }
 }
 
-/* What becomes of a row's flags, in a few words. */
-static void append_fate(struct buf *out, const struct option_foreign *row) {
+void option_compat_fate(const struct option_compat *row, struct buf *out) {
     if (row->as && row->value) {
         buf_appendf(out, "taken as --%s %s", row->as, row->value);
     } else if (row->as) {
@@ -203,7 +202,7 @@ static void append_fate(struct buf *out, const struct option_foreign *row) {
     } else if (row->is_refused) {
         buf_append_str(out, STR("refused"));
         if (row->fine) {
-            buf_append_str(out, STR(", but not "));
+            buf_append_str(out, STR(", except "));
             append_values(out, row->fine);
         }
     } else {
@@ -215,54 +214,27 @@ static void append_fate(struct buf *out, const struct option_foreign *row) {
     }
 }
 
-static void append_foreign_row(struct buf *out, const struct option_foreign *row,
-                               uint32_t columns) {
+static void append_compat_row(struct buf *out, const struct option_compat *row, uint32_t columns) {
     const char *cursor = row->flags;
-    struct foreign_flag f;
+    struct compat_flag f;
     struct buf line;
 
     buf_init(&line, 0);
-    while (option_foreign_next(row, &cursor, &f))
+    while (option_compat_next(row, &cursor, &f))
         buf_appendf(&line, "%s" STR_FMT " ", f.is_short ? "-" : "--", STR_ARG(f.name));
     append_wrapped(out, buf_str(&line), columns, 2);
     buf_clear(&line);
-    append_fate(&line, row);
+    option_compat_fate(row, &line);
     if (row->remark) buf_appendf(&line, ": %s", row->remark);
     append_wrapped(out, buf_str(&line), columns, INDENT);
     buf_fini(&line);
 }
 
-void options_help_foreign(const struct option_program *p, uint32_t columns, struct buf *out) {
+void options_help_compat(const struct option_program *p, uint32_t columns, struct buf *out) {
     buf_appendf(out, "%s %s: flags of %s\n\n", p->name, INCIPIT_VERSION,
                 p->others ? p->others : "other programs");
-    for (const struct option_foreign *row = p->foreign; row && row->flags; row++)
-        append_foreign_row(out, row, columns);
-}
-
-static void append_cell(struct buf *out, const char *text) {
-    for (; text && *text; text++) {
-        if (*text == '|') buf_append_char(out, '\\');
-        buf_append_char(out, *text);
-    }
-}
-
-void options_foreign_page(const struct option_program *p, struct buf *out) {
-    for (const struct option_foreign *row = p->foreign; row && row->flags; row++) {
-        const char *cursor = row->flags, *between = "";
-        struct foreign_flag f;
-
-        buf_append_str(out, STR("| "));
-        while (option_foreign_next(row, &cursor, &f)) {
-            buf_appendf(out, "%s`%s" STR_FMT "`", between, f.is_short ? "-" : "--",
-                        STR_ARG(f.name));
-            between = ", ";
-        }
-        buf_append_str(out, STR(" | "));
-        append_fate(out, row);
-        buf_append_str(out, STR(" | "));
-        append_cell(out, row->remark);
-        buf_append_str(out, STR(" |\n"));
-    }
+    for (const struct option_compat *row = p->compat; row && row->flags; row++)
+        append_compat_row(out, row, columns);
 }
 
 /* --- dump -------------------------------------------------------------------------------------*/

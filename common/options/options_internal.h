@@ -4,7 +4,7 @@
  *      options_live.c    values that change while the program runs
  *      options_value.c   one value: text to field, field to text, what would have been right
  *      options_yaml.c    the file; the only place that sees libyaml
- *      options_foreign.c flags of other programs, and their list
+ *      options_compat.c  compat flags: flags of other programs
  *      options_help.c    --help and --dump-config
  *      options_man.c, options_completion.c   the same for man(1) and for shells */
 #ifndef COMMON_OPTIONS_OPTIONS_INTERNAL_H
@@ -110,34 +110,40 @@ bool option_is_first_of_group(const struct option_program *p, size_t row); /* of
 /* "[default 16; from 1 to 128; also --page-size; INCIPIT_BLOCK_SIZE]" */
 void option_facts(const struct option_def *d, struct buf *out);
 
+/* What becomes of a row's flags, in a few words: "refused, except none and auto". */
+void option_compat_fate(const struct option_compat *row, struct buf *out);
+
 bool option_has_row(const struct option_program *p, const char *name);
 
-/* --- options_foreign.c ------------------------------------------------------------------------*/
-enum foreign_takes { FOREIGN_NOTHING, FOREIGN_ONE, FOREIGN_PERHAPS, FOREIGN_ALL };
+/* --- options_compat.c ------------------------------------------------------------------------*/
+enum compat_takes { COMPAT_NOTHING, COMPAT_ONE, COMPAT_PERHAPS, COMPAT_ALL };
 
 /* One flag of a row. */
-struct foreign_flag {
-    const struct option_foreign *row;
+struct compat_flag {
+    const struct option_compat *row;
     struct str name; /* as the row has it, without the first hyphen of a short one */
-    enum foreign_takes takes;
+    enum compat_takes takes;
     bool is_short;
 };
 
 /* The program's entry for a name that is none of its own. False when there is none. */
-bool option_foreign_find(const struct option_program *p, struct str name, bool is_short,
-                         struct foreign_flag *out);
+bool option_compat_find(const struct option_program *p, struct str name, bool is_short,
+                        struct compat_flag *out);
+
+/* One "family-*=" for all flags that begin so. */
+bool option_compat_is_family(const struct compat_flag *f);
 
 /* The next flag of a row's list at *cursor; false at its end. */
-bool option_foreign_next(const struct option_foreign *row, const char **cursor,
-                         struct foreign_flag *out);
+bool option_compat_next(const struct option_compat *row, const char **cursor,
+                        struct compat_flag *out);
 
-/* What becomes of the flag with that value (STR_NULL: none): ST_UNSUPPORTED with the remark when it
- * is refused. *is_fine: it changes nothing, so there is nothing to warn of. */
-MUST_USE enum status option_foreign_check(const struct foreign_flag *f, struct str value,
-                                          bool *is_fine, struct error *err);
+/* ST_UNSUPPORTED with the remark when the flag is refused with that value (STR_NULL: none).
+ * *is_fine: the value changes nothing, and no warning is due. */
+MUST_USE enum status option_compat_check(const struct compat_flag *f, struct str value,
+                                         bool *is_fine, struct error *err);
 
-/* The one line on stderr; for one that stands for something it says what. */
-void option_foreign_warn(const struct option_program *p, const struct foreign_flag *f);
+/* One line on stderr: no effect, and why; or the option that the flag stands for. */
+void option_compat_warn(const struct option_program *p, const struct compat_flag *f);
 
 /* --- options_yaml.c ---------------------------------------------------------------------------*/
 #define OPTIONS_FILE_MAX_BYTES (1 << 20)

@@ -521,7 +521,7 @@ const struct option_program router_program = {
              "       incipit-router drain [options]",
     .defs = rows,
     .n_defs = ARRAY_LEN(rows),
-    .foreign = router_foreign,
+    .compat = router_compat_flags,
     .others = "sglang-router, smg and production-stack",
     .target_bytes = sizeof(struct router_options),
 };
@@ -533,7 +533,7 @@ const struct option_program router_drain_program = {
     .usage = "[the router's options]",
     .defs = rows,
     .n_defs = ARRAY_LEN(rows),
-    .foreign = router_foreign,
+    .compat = router_compat_flags,
     .others = "sglang-router, smg and production-stack",
     .target_bytes = sizeof(struct router_options),
 };
@@ -545,7 +545,7 @@ const struct option_program router_healthcheck_program = {
     .usage = "[the router's options]",
     .defs = rows,
     .n_defs = ARRAY_LEN(rows),
-    .foreign = router_foreign,
+    .compat = router_compat_flags,
     .others = "sglang-router, smg and production-stack",
     .target_bytes = sizeof(struct router_options),
 };

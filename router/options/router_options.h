@@ -92,6 +92,6 @@ bool router_has_tenants(const struct router_options *o);
 bool router_isolates(const struct router_options *o); /* tenants share no cached blocks */
 
 /* Flags of other routers; ends with a NULL name. */
-extern const struct option_foreign router_foreign[];
+extern const struct option_compat router_compat_flags[];
 
 #endif

@@ -27,9 +27,10 @@ struct target {
 
 static const char *const colors[] = {"red", "dark-green", "blue", NULL};
 static const char *const color_aliases[] = {"scarlet", "red", "navy", "blue", NULL};
-static const struct option_foreign foreign[] = {
+static const struct option_compat compat[] = {
     {.flags = "tokenizer-path=", .remark = "there is no tokenizer"},
     {.flags = "with-wings", .remark = "it does not fly"},
+    {.flags = "feather-light,feather-*=", .remark = "it has no wings"},
     {.flags = "selector=*", .remark = "nothing is selected"},
     {.flags = "no-color", .as = "color", .value = "dark-green"},
     {.flags = "prefill=*", .is_refused = true, .remark = "use --worker-urls"},
@@ -79,7 +80,7 @@ static const struct option_program program = {
     .defs = rows,
     .n_defs = ARRAY_LEN(rows),
     .target_bytes = sizeof(struct target),
-    .foreign = foreign,
+    .compat = compat,
     .others = "other tests",
     .takes_beginnings = true,
 };

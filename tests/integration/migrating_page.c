@@ -1,88 +1,82 @@
-/* tests/integration/migrating_page.c - writes worker/MIGRATING.md from the option tables: what becomes of
- * each flag of `vllm serve` and `sglang.launch_server`.
- *
- * `make pages` puts it into its place, and test_flags.py sees that it is there as the program has it. */
+/* tests/integration/migrating_page.c - the section Flags of router/MIGRATING.md and worker/MIGRATING.md,
+ * out of the option tables: `make pages` puts it there, test_pages.py compares. */
 #include <stdio.h>
 
-#include "common/options/options.h"
+#include "common/options/options_internal.h"
+#include "router/options/router_options.h"
 #include "worker/worker_options.h"
 
-static const char *const intro =
-    "# Coming from vLLM or SGLang\n"
-    "\n"
-    "`incipit-worker` starts with the command lines people have for `vllm serve` and\n"
-    "`sglang.launch_server`: replace the program's name, or, in a container, the image. These "
-    "start the same worker:\n"
-    "\n"
-    "    incipit-worker MODEL --max-model-len 32k -tp 2 --enforce-eager\n"
-    "    incipit-worker serve MODEL --max_model_len=32000 --tp 2\n"
-    "    incipit-worker --model-path MODEL --context-length 32000 --tp-size 2\n"
-    "\n"
-    "A flag is one of three things. It is *honoured*: it is an option here, under that name\n"
-    "(`incipit-worker --help`). It has *no effect*: it tunes something that works another way "
-    "here, or\n"
-    "that is not here and changes no answer; one line on stderr names the flag and the reason. It "
-    "is\n"
-    "*refused*: ignoring it would change the answers (other weights, adapters, another "
-    "arithmetic,\n"
-    "another kind of model), so the worker ends with exit code 2 and a sentence that names the "
-    "flag,\n"
-    "the value and what to do.\n"
-    "\n"
-    "The spelling is theirs too: `_` for `-`, `--flag=value`, `--no-flag`, `-tp 4`, `-O3`,\n"
-    "`--compilation-config.mode 3`, several values behind one flag, a flag cut short where only "
-    "one begins\n"
-    "so (`--mem-frac`), `32k` (32,000) and `32K` (32,768). `--config FILE` takes vLLM's and "
-    "SGLang's YAML with\n"
-    "the same names as keys, mappings for JSON values included. Numbers beyond a limit of this "
-    "worker are\n"
-    "brought to the limit, with a line on stderr, where that changes no answer.\n"
-    "\n"
-    "Differences to know first:\n"
-    "\n"
-    "- `--host` is 127.0.0.1 by default and `--port` 31000; vLLM listens on 0.0.0.0:8000, SGLang "
-    "on 127.0.0.1:30000.\n"
-    "- `--api-key` protects every path but health, metrics, version and load, not `/v1` alone. A "
-    "router in\n"
-    "  front needs that key: `--worker-api-key-file`. On the command line `ps` shows it: prefer "
-    "`INCIPIT_API_KEY`,\n"
-    "  `VLLM_API_KEY` or `--api-key-file`.\n"
-    "- Parsers of tool calls and reasoning are accepted without effect: such answers come as "
-    "text.\n"
-    "- No CORS headers are sent.\n"
-    "- Variables `VLLM_*` and `SGLANG_*` have no effect, but `VLLM_API_KEY`.\n";
+static void put_names(const struct option_program *p) {
+    printf("\nOptions under these names, which `%s --help NAME` explains:", p->name);
+    for (size_t i = 0; i < p->n_defs; i++)
+        printf("%s `--%s`", i ? "," : "", p->defs[i].name);
+    printf(".\n");
+}
 
-static void put_honoured(void) {
-    printf("\n## Honoured\n\n| flag | what it does |\n|---|---|\n");
-    for (size_t i = 0; i < worker_program.n_defs; i++) {
-        const struct option_def *d = &worker_program.defs[i];
-        const char *aliases = d->aliases;
+static void put_aliases(const struct option_program *p) {
+    printf("\n| theirs | ours |\n|---|---|\n");
+    for (size_t i = 0; i < p->n_defs; i++) {
+        const struct option_def *d = &p->defs[i];
+        const char *cursor = d->aliases, *between = "| ";
+        struct str alias;
+        bool is_opposite = false;
 
-        if (d->is_hidden) continue;
-        printf("| `--%s`", d->name);
-        while (aliases && *aliases) {
-            size_t n = strcspn(aliases, ",");
-
-            if (*aliases == '!')
-                printf(", opposite `--%.*s`", (int)n - 1, aliases + 1);
-            else
-                printf(", `--%.*s`", (int)n, aliases);
-            aliases += n + (aliases[n] == ',');
+        while ((alias = option_next_name(&cursor)).len) {
+            is_opposite = *alias.ptr == '!';
+            printf("%s`--%.*s`", between, (int)alias.len - is_opposite, alias.ptr + is_opposite);
+            between = ", ";
         }
-        printf(" | %s |\n", d->help);
+        if (d->aliases) printf(" | `--%s%s` |\n", is_opposite ? "no-" : "", d->name);
+        for (const char *const *a = d->name_aliases; a && a[0] && d->type == OPT_ENUM; a += 2)
+            printf("| `--%s %s` | `--%s %s` |\n", d->name, a[0], d->name, a[1]);
     }
 }
 
-int main(void) {
-    struct buf page;
+static bool is_same(const struct option_compat *a, const struct option_compat *b) {
+    struct buf fate_a, fate_b;
+    bool is_same = a->remark && b->flags && b->remark && strcmp(a->remark, b->remark) == 0;
 
-    printf("%s", intro);
-    put_honoured();
-    printf("\n## Another word for one of these, without effect, or refused\n\n"
-           "| flags | here | why |\n|---|---|---|\n");
-    buf_init(&page, 0);
-    options_foreign_page(&worker_program, &page);
-    fwrite(buf_ptr(&page), 1, buf_len(&page), stdout);
-    buf_fini(&page);
+    buf_init(&fate_a, 0);
+    buf_init(&fate_b, 0);
+    option_compat_fate(a, &fate_a);
+    option_compat_fate(b, &fate_b);
+    is_same = is_same && str_eq(buf_str(&fate_a), buf_str(&fate_b));
+    buf_fini(&fate_a);
+    buf_fini(&fate_b);
+    return is_same;
+}
+
+static void put_flags(const struct option_compat *row, const char *between) {
+    const char *cursor = row->flags;
+    struct compat_flag f;
+
+    while (option_compat_next(row, &cursor, &f)) {
+        printf("%s`%s" STR_FMT "`", between, f.is_short ? "-" : "--", STR_ARG(f.name));
+        between = ", ";
+    }
+}
+
+static void put_compat(const struct option_compat *row) {
+    struct buf fate;
+
+    printf("\n| theirs | here | why |\n|---|---|---|\n");
+    for (; row->flags; row++) {
+        put_flags(row, "| ");
+        for (; is_same(row, row + 1); row++)
+            put_flags(row + 1, ", ");
+        buf_init(&fate, 0);
+        option_compat_fate(row, &fate);
+        printf(" | " STR_FMT " | %s |\n", STR_ARG(buf_str(&fate)), row->remark ? row->remark : "");
+        buf_fini(&fate);
+    }
+}
+
+int main(int argc, char **argv) {
+    bool is_worker = argc > 1 && strcmp(argv[1], "worker") == 0;
+    const struct option_program *p = is_worker ? &worker_program : &router_program;
+
+    if (is_worker) put_names(p);
+    put_aliases(p);
+    put_compat(p->compat);
     return 0;
 }

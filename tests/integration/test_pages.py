@@ -21,7 +21,7 @@ OF_OTHERS = set("""--cacert --ready
 
 def flags_of(program, *options):
     text = subprocess.run([BUILD / program, *(options or ["--help"])], capture_output=True, text=True, check=True).stdout
-    found = set(re.findall(r"(?m)^  (--[a-z0-9-]+)", text)) | set(re.findall(r"also (--[a-z0-9-]+)", text))
+    found = set(re.findall(r"(?m)^  (--[a-z0-9-]+)", text)) | set(re.findall(r"also\s+(--[a-z0-9-]+)", text))
     for name in re.findall(r"(?m)^  --\[no-\]([a-z0-9-]+)", text):
         found |= {"--" + name, "--no-" + name}
     # Secrets are not taken on the command line; the pages name them as the file's keys.
@@ -41,35 +41,40 @@ def test_every_flag_on_a_page_exists(page):
     assert named_in((ROOT / page).read_text()) - known == set()
 
 
+MIGRATING = (ROOT / "router/MIGRATING.md").read_text()
+
+
+@pytest.mark.parametrize("program", ["router", "worker"])
+def test_the_flags_on_the_page_of_migration_are_the_tables_in_the_code(program):
+    written = subprocess.run([BUILD / "tests/integration/migrating_page", program], capture_output=True, text=True, check=True).stdout
+    assert (ROOT / program / "MIGRATING.md").read_text().split("\n## Flags\n")[1] == written, "run make pages"
+
+
 def migrating_rows():
-    """(section, their flags, ours, remark) of each row of MIGRATING.md."""
-    for section in (ROOT / "router/MIGRATING.md").read_text().split("\n## ")[1:]:
-        title = section.splitlines()[0]
-        for line in section.splitlines():
-            cells = [c.strip() for c in line.strip("|").split("|")]
-            if line.startswith("| ") and len(cells) == 3 and cells[0] != "theirs":
-                yield title, cells[0], cells[1], cells[2]
+    """The cells of each row of MIGRATING.md: their flags, ours or what becomes of theirs, the reason."""
+    rows = [line.strip("|").split(" | ") for line in MIGRATING.splitlines() if line.startswith("| ")]
+    return [row for row in rows if not row[0].strip().startswith("theirs")]
 
 
-def test_our_side_of_the_migration_table_exists():
+def test_our_side_of_the_migration_page_exists():
     ours = flags_of("incipit-router")
-    for title, theirs, mine, remark in migrating_rows():
-        assert named_in(mine) | named_in(remark) <= ours, (title, theirs)
+    for theirs, *rest in migrating_rows():
+        assert named_in(" ".join(rest)) <= ours, theirs
+    assert named_in(MIGRATING.split("\n## Flags\n")[0]) <= ours
 
 
 # Of the flags in the first column, those whose value must be of a kind.
-VALUES = {"--policy": "random", "--routing-logic": "roundrobin", "--log-level": "info", "--host": "127.0.0.1",
-          "--worker-urls": "http://127.0.0.1:1", "--static-backends": "http://127.0.0.1:1",
-          "--prometheus-host": "127.0.0.1", "--prefix-hash-load-factor": "1.5", "--health-check-endpoint": "/health",
-          "--max-payload-size": "1MiB", "--max-tree-size": "1MiB"}
+VALUES = {"--log-level": "info", "--prometheus-host": "127.0.0.1", "--static-backends": "http://127.0.0.1:1", "--health-check-endpoint": "/health",
+          "--max-payload-size": "1MiB", "--k8s-service-discovery-type": "pod-ip", "--routing-strategy": "random", "--routing-logic": "random",
+          "--spill-rel-threshold": "2", "--dp-size": "0"}
 
 
-@pytest.mark.parametrize("flag, is_refused", sorted(
-    {(flag, "refused" in ours + remark) for title, theirs, ours, remark in migrating_rows()
-     if title.startswith(("sglang", "vLLM")) for flag in named_in(theirs)}))
-def test_their_side_of_the_migration_table_does_what_it_says(flag, is_refused):
+@pytest.mark.parametrize("flag, value, is_refused", sorted(
+    {(flag.replace("*", "x"), value, row[1].startswith("refused")) for row in migrating_rows()
+     for flag, value in re.findall(r"`(--[a-z0-9-]+\*?) ?([^ `]*)`", row[0])}))
+def test_their_side_of_the_migration_page_does_what_it_says(flag, value, is_refused):
     """A flag that is not refused starts the router; one that is says why. Unknown is none of them."""
-    for args in ([flag], [flag, VALUES.get(flag, "1")]):
+    for args in ([flag], [flag, value or VALUES.get(flag, "1")]):
         done = subprocess.run([BUILD / "incipit-router", "--worker-urls=http://127.0.0.1:1", *args, "--dump-config"],
                               capture_output=True, text=True)
         assert "unknown option" not in done.stderr, done.stderr

@@ -59,4 +59,4 @@ def test_what_other_routers_can_and_this_one_cannot_is_said():
     done = subprocess.run([BUILD / "incipit-router", "--worker-urls", "http://127.0.0.1:1",
                            "--pd-disaggregation"], capture_output=True, text=True)
     assert done.returncode != 0
-    assert "--pd-disaggregation is not supported: prefill and decode run on the same worker" in done.stderr
+    assert "--pd-disaggregation is not supported: prefill and decode run on one worker" in done.stderr

@@ -90,6 +90,20 @@ static void flags_of_other_programs_are_passed_over(void **state) {
     options_destroy(o);
 }
 
+static void a_family_takes_the_flags_that_are_named_nowhere(void **state) {
+    char said[512];
+    struct target t;
+    struct options *o = parse_loud(&t, "--feather-light model --feather_color=red --feather-size 3",
+                                   said, sizeof(said));
+
+    (void)state;
+    assert_string_equal(t.model, "model");
+    assert_string_equal(said, "incipit-test: --feather-light has no effect: it has no wings\n"
+                              "incipit-test: --feather_color has no effect: it has no wings\n"
+                              "incipit-test: --feather-size has no effect: it has no wings\n");
+    options_destroy(o);
+}
+
 static void flags_of_other_programs_may_stand_for_ours(void **state) {
     char said[512];
     struct target t;
@@ -733,6 +747,7 @@ int main(void) {
         cmocka_unit_test(the_dump_shows_sources_and_no_secrets),
         cmocka_unit_test(a_choice_has_other_names),
         cmocka_unit_test(flags_of_other_programs_are_passed_over),
+        cmocka_unit_test(a_family_takes_the_flags_that_are_named_nowhere),
         cmocka_unit_test(flags_of_other_programs_may_stand_for_ours),
         cmocka_unit_test(a_value_decides_whether_a_flag_is_refused),
         cmocka_unit_test(flags_are_written_as_other_programs_write_them),

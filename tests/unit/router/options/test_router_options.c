@@ -177,7 +177,7 @@ static void what_is_not_done_here_is_refused_with_a_way_out(void **state) {
     } cases[] = {
         {"--pd-disaggregation", "--pd-disaggregation is not supported: prefill and decode run on"},
         {"--prefill http://p 9000 --decode http://d", "--prefill is not supported"},
-        {"--enable-mesh", "--enable-mesh is not supported: replicas need not know each other"},
+        {"--enable-mesh", "--enable-mesh is not supported: the workers connect the routers"},
         {"--cache-threshold 1.1", "a number from 0 to 1, not '1.1'"},
         {"--prefix-hash-load-factor 0.9", "a number from 1 to 1000, not '0.9'"},
         {"--service-discovery --prefill-selector a=b", "--prefill-selector is not supported"},
@@ -197,7 +197,7 @@ static void what_is_not_done_here_is_refused_with_a_way_out(void **state) {
     }
 }
 
-/* A foreign flag that has become one of ours would never be seen. */
+/* A compat flag that is an option here would never be looked up. */
 static bool is_own(const char *name) {
     for (size_t i = 0; i < router_program.n_defs; i++) {
         if (strcmp(router_program.defs[i].name, name) == 0) return true;
@@ -206,22 +206,22 @@ static bool is_own(const char *name) {
 }
 
 /* The row's first flag, up to what it takes. */
-static const char *flag_of(const struct option_foreign *f, char out[64]) {
+static const char *flag_of(const struct option_compat *f, char out[64]) {
     snprintf(out, 64, "%.*s", (int)strcspn(f->flags, "=,"), f->flags);
     return out;
 }
 
-static void foreign_flags_have_a_purpose(void **state) {
+static void compat_flags_have_a_purpose(void **state) {
     char name[64], other[64];
 
     (void)state;
-    for (const struct option_foreign *f = router_foreign; f->flags; f++) {
+    for (const struct option_compat *f = router_compat_flags; f->flags; f++) {
         flag_of(f, name);
         assert_true((f->as != NULL) == (f->value != NULL));
         assert_true((f->as == NULL) == (f->remark != NULL));
         if (f->as) assert_true(is_own(f->as));
-        if (is_own(name)) fail_msg("--%s is an option: take it from the foreign ones", name);
-        for (const struct option_foreign *g = router_foreign; g < f; g++)
+        if (is_own(name)) fail_msg("--%s is an option: take it out of the compat flags", name);
+        for (const struct option_compat *g = router_compat_flags; g < f; g++)
             assert_string_not_equal(name, flag_of(g, other));
     }
 }
@@ -233,7 +233,7 @@ int main(void) {
         cmocka_unit_test(a_command_line_of_sglang_router_is_understood),
         cmocka_unit_test(pods_are_found_by_the_flags_of_others),
         cmocka_unit_test(what_is_not_done_here_is_refused_with_a_way_out),
-        cmocka_unit_test(foreign_flags_have_a_purpose),
+        cmocka_unit_test(compat_flags_have_a_purpose),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

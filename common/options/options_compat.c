@@ -1,43 +1,65 @@
-/* common/options/options_foreign.c - flags that users of another program bring along.
+/* common/options/options_compat.c - compat flags: flags of another program.
  *
- * A start script that worked with another program should work here, or report why not. Three
- * answers: the flag has no meaning here and is passed over, it is another word for something of
- * ours, or it asks for what we do not do, and then the program must not start as if it did. Often
- * the value decides: `--quantization none` asks for nothing. */
+ * A start script of another program should work here, or fail with the reason. A flag has no effect,
+ * or stands for an option of ours, or is refused because this program does not do what the flag
+ * sets. The value can decide: `--quantization none` changes nothing. */
 #include "common/options/options_internal.h"
 
 #include <stdio.h>
 
 /* --- the table --------------------------------------------------------------------------------*/
-bool option_foreign_next(const struct option_foreign *row, const char **cursor,
-                         struct foreign_flag *out) {
+bool option_compat_next(const struct option_compat *row, const char **cursor,
+                        struct compat_flag *out) {
     struct str word = option_next_name(cursor), equals;
 
     if (word.len == 0) return false;
-    *out = (struct foreign_flag){.row = row, .name = word};
+    *out = (struct compat_flag){.row = row, .name = word};
     out->is_short = *word.ptr == '-';
     if (out->is_short) out->name = (struct str){word.ptr + 1, word.len - 1};
     equals = out->name;
     for (out->name.len = 0; out->name.len < equals.len; out->name.len++) {
         if (equals.ptr[out->name.len] != '=') continue;
-        out->takes = FOREIGN_ONE;
-        if (str_ends(equals, STR("=?"))) out->takes = FOREIGN_PERHAPS;
-        if (str_ends(equals, STR("=*"))) out->takes = FOREIGN_ALL;
+        out->takes = COMPAT_ONE;
+        if (str_ends(equals, STR("=?"))) out->takes = COMPAT_PERHAPS;
+        if (str_ends(equals, STR("=*"))) out->takes = COMPAT_ALL;
         break;
     }
     return true;
 }
 
-bool option_foreign_find(const struct option_program *p, struct str name, bool is_short,
-                         struct foreign_flag *out) {
-    for (const struct option_foreign *row = p->foreign; row && row->flags; row++) {
+bool option_compat_is_family(const struct compat_flag *f) {
+    return str_ends(f->name, STR("*"));
+}
+
+/* Does the entry's name, or its family, have this name? */
+static bool is_named(const struct compat_flag *f, struct str name, bool is_short, bool is_family) {
+    struct str beginning = name;
+
+    if (f->is_short != is_short || option_compat_is_family(f) != is_family) return false;
+    if (!is_family) return option_name_eq(name, f->name);
+    beginning.len = f->name.len - 1;
+    return name.len > beginning.len &&
+           option_name_eq(beginning, (struct str){f->name.ptr, beginning.len});
+}
+
+static bool find(const struct option_program *p, struct str name, bool is_short, bool is_family,
+                 struct compat_flag *out) {
+    for (const struct option_compat *row = p->compat; row && row->flags; row++) {
         const char *cursor = row->flags;
 
-        while (option_foreign_next(row, &cursor, out)) {
-            if (out->is_short == is_short && option_name_eq(name, out->name)) return true;
+        while (option_compat_next(row, &cursor, out)) {
+            if (is_named(out, name, is_short, is_family)) return true;
         }
     }
     return false;
+}
+
+bool option_compat_find(const struct option_program *p, struct str name, bool is_short,
+                        struct compat_flag *out) {
+    if (find(p, name, is_short, false, out)) return true;
+    if (!find(p, name, is_short, true, out)) return false;
+    out->name = name;
+    return true;
 }
 
 static bool is_listed(const char *list, struct str value) {
@@ -53,9 +75,9 @@ static bool is_listed(const char *list, struct str value) {
     return false;
 }
 
-enum status option_foreign_check(const struct foreign_flag *f, struct str value, bool *is_fine,
-                                 struct error *err) {
-    const struct option_foreign *row = f->row;
+enum status option_compat_check(const struct compat_flag *f, struct str value, bool *is_fine,
+                                struct error *err) {
+    const struct option_compat *row = f->row;
     char label[64];
 
     value = str_trim(value);
@@ -70,7 +92,7 @@ enum status option_foreign_check(const struct foreign_flag *f, struct str value,
                            value.len ? value.ptr : "", row->remark);
 }
 
-void option_foreign_warn(const struct option_program *p, const struct foreign_flag *f) {
+void option_compat_warn(const struct option_program *p, const struct compat_flag *f) {
     const char *dashes = f->is_short ? "-" : "--";
 
     if (!f->row->as)
