@@ -5,10 +5,12 @@ Usage: pip install unicodedata2==16.0.0
        python3 worker/text/unicode/make_unicode_tables.py > worker/text/unicode/unicode_tables.h
 
 The version is that of the regex engine in the `tokenizers` library, so that both cut alike. The first
-stage maps cp >> 8 to a block of 256 bytes, the second holds the distinct blocks, the third the distinct
-sets of classes. Run it again only to move to another version; it is written into the table.
+stage maps cp >> 8 to a block of 256 letters, the second holds the distinct blocks, the third the distinct
+sets of classes by letter, from '@' up without the backslash. A string holds 92 letters to a source line.
+Run it again only to move to another version; it is written into the table.
 """
 import sys
+import textwrap
 
 import unicodedata2 as unicodedata
 
@@ -96,33 +98,37 @@ def main():
         is_mark = unicodedata.category(chr(cp))[0] == "M"
         classes.append(class_of(cp) | bits | (ACCENT if is_mark != (cp in other_marks) else 0))
     kinds = sorted(set(classes))
+    kinds.insert(ord("\\") - ord("@"), 0)  # never referred to: no letter needs an escape
     blocks, index = [], []
     for at in range(0, len(classes), 1 << SHIFT):
-        block = bytes(kinds.index(c) for c in classes[at:at + (1 << SHIFT)])
+        block = "".join(chr(ord("@") + kinds.index(c)) for c in classes[at:at + (1 << SHIFT)])
         if block not in blocks:
             blocks.append(block)
         index.append(blocks.index(block))
-    assert len(blocks) < 256 and len(kinds) < 256
+    assert len(blocks) < 256 and ord("@") + len(kinds) < 127
     w = sys.stdout.write
     w("/* worker/text/unicode/unicode_tables.h - made by make_unicode_tables.py; do not edit.\n"
-      " * Character classes of Unicode %s: UC_* of unicode.h; %d: NFC may touch it; %d: some normal form\n"
-      " * may; %d: none does, however new the library that normalizes; %d: an accent that is stripped. */\n"
+      " * Character classes of Unicode %s, each a set of UC_* (unicode.h) and of these flags: %d NFC may\n"
+      " * change the character; %d some normal form may; %d no normal form changes it, whatever the\n"
+      " * version of the library that normalizes; %d StripAccents removes it. */\n"
       % (unicodedata.unidata_version, NFC_TOUCHED, TOUCHED, INERT, ACCENT))
-    w("#ifndef WORKER_TEXT_UNICODE_TABLES_H\n#define WORKER_TEXT_UNICODE_TABLES_H\n\n"
+    w("#ifndef WORKER_TEXT_UNICODE_UNICODE_TABLES_H\n#define WORKER_TEXT_UNICODE_UNICODE_TABLES_H\n\n"
       "#include <stdint.h>\n\n")
     w('#define UNICODE_TABLES_VERSION "%s"\n' % unicodedata.unidata_version)
     w("#define UNICODE_SHIFT %d\n\n" % SHIFT)
 
     def table(decl, values):
         w("%s = {\n" % decl)
-        for i in range(0, len(values), 24):
-            w("    %s,\n" % ",".join(str(v) for v in values[i:i + 24]))
-        w("};\n\n")
+        w(textwrap.fill(", ".join(map(str, values)), 99, initial_indent="    ", subsequent_indent="    "))
+        w(",\n};\n\n")
 
     table("static const uint16_t unicode_kinds[%d]" % len(kinds), kinds)
     table("static const uint8_t unicode_index[%d]" % len(index), index)
-    table("static const uint8_t unicode_blocks[%d]" % (len(blocks) << SHIFT), b"".join(blocks))
-    w("#endif\n")
+    letters = "".join(blocks)
+    w("static const char unicode_blocks[] =")
+    for i in range(0, len(letters), 92):
+        w('\n    "%s"' % letters[i:i + 92])
+    w(";\n\n#endif\n")
 
 
 main()

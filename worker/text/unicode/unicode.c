@@ -9,12 +9,11 @@
 #define ALL_CLASSES (UC_NFC_TOUCHED - 1)
 
 static inline uint32_t entry_of(uint32_t cp) {
-    uint32_t block;
+    uint32_t at;
 
     if (cp > 0x10FFFF) return 0;
-    block = unicode_index[cp >> UNICODE_SHIFT];
-    return unicode_kinds[unicode_blocks[block << UNICODE_SHIFT |
-                                        (cp & ((1u << UNICODE_SHIFT) - 1))]];
+    at = (uint32_t)unicode_index[cp >> UNICODE_SHIFT] << UNICODE_SHIFT;
+    return unicode_kinds[unicode_blocks[at | (cp & ((1u << UNICODE_SHIFT) - 1))] - '@'];
 }
 
 uint32_t unicode_class(uint32_t cp) {
