@@ -153,7 +153,7 @@ def kernel_tests():
     """Not those of the shim itself, nor those that need the worker's libraries."""
     tests = sorted((ROOT / "tests/unit/cuda/shim").glob("test_*.c"))
     return [t for t in tests if t.stem not in {"test_shim", "test_gpu_shim"}
-            and "engine_world.h" not in t.read_text()]
+            and "engine_fixture.h" not in t.read_text()]
 
 
 def device(c):

@@ -1,8 +1,8 @@
 /* worker/sched/scheduler_internal.h - what the files of the scheduler share.
  *
  *      scheduler.c    options, creation, one step under its budgets, outputs
- *      places.c       the lists and the only functions that move a request between them
- *      searches.c     beam searches: offers come in, beams are forked and dropped
+ *      queues.c       the lists and the only functions that move a request between them
+ *      beam_scheduling.c  beam searches: offers come in, beams are forked and dropped
  *
  * `running`, `waiting` and `swapped` are in one order each: by arrival, under the priority policy by
  * (priority, arrival). So the head of a waiting list is who should run next, the last of the running
@@ -30,7 +30,7 @@ static inline struct request *request_of(struct list *link) {
     return link ? LIST_ENTRY(link, struct request, link) : NULL;
 }
 
-/* --- places.c --------------------------------------------------------------------------------- */
+/* --- queues.c --------------------------------------------------------------------------------- */
 
 /* Takes a request off its list, if it is on one; its blocks stay. Its place is PLACE_NEW. */
 void scheduler_leave(struct scheduler *s, struct request *r);
@@ -44,7 +44,7 @@ void scheduler_enter_done(struct scheduler *s, struct request *r, uint64_t now_u
  * computed anew. */
 void scheduler_preempt(struct scheduler *s, struct request *r, bool may_swap);
 
-/* --- searches.c ------------------------------------------------------------------------------- */
+/* --- beam_scheduling.c ------------------------------------------------------------------------ */
 
 MUST_USE enum status scheduler_add_answer(struct scheduler *s, struct request *r,
                                           struct error *err);

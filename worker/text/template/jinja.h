@@ -13,7 +13,7 @@
  *      source ─jinja_lex─▶ tokens ─jinja_parse(_expression)─▶ tree ─jinja_run, jinja_eval─▶ text
  *                                                                     │ jinja_value     memory, truth, order
  *                                                                     │ jinja_operator  + [] . and slices
- *                                                                     │ jinja_spell     Python's str and json
+ *                                                                     │ jinja_repr      Python's str and json
  *                                                                     │ jinja_filter(_list), jinja_method
  *                                                                     └ jinja_builtin   tests, functions
  *

@@ -218,7 +218,7 @@ bool jv_has_length(struct jv v);
 struct str jinja_slice_text(struct str s, size_t from, size_t n); /* in characters */
 size_t jinja_characters(struct str s);
 
-/* jinja_spell.c. Python's str(): what {{ }} prints. The result may be `v`'s own string. */
+/* jinja_repr.c. Python's str(): what {{ }} prints. The result may be `v`'s own string. */
 MUST_USE enum status jv_to_string(struct jinja_run *r, struct jv v, struct str *out);
 
 struct jinja_json {

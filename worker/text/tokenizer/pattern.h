@@ -1,7 +1,7 @@
 /* worker/text/tokenizer/pattern.h - what a tokenizer looks for in text: a string, or a regular expression.
  *
  * An expression takes the first of three ways that knows it: matchers by hand for the families that are
- * everywhere (cut.h), the small engine (regex.h), and pcre2. A pattern that none
+ * everywhere (split_builtin.h), the small engine (regex.h), and pcre2. A pattern that none
  * knows is refused by its text. Immutable; any thread may search, with a pattern_run of its own. */
 #ifndef WORKER_TEXT_TOKENIZER_PATTERN_H
 #define WORKER_TEXT_TOKENIZER_PATTERN_H
@@ -9,7 +9,7 @@
 #include "common/base/base.h"
 #include "common/base/buf.h"
 #include "common/base/status.h"
-#include "worker/text/tokenizer/cut.h"
+#include "worker/text/tokenizer/split_builtin.h"
 
 struct regex;
 

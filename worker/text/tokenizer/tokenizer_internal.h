@@ -78,7 +78,7 @@ size_t tokenizer_symbols(const struct tokenizer *t, struct str piece, uint32_t *
 /* U+2581, the blank of SentencePiece. */
 #define TOKENIZER_BLANK STR("\xE2\x96\x81")
 
-/* tokenizer_frame.c: the ids that the post-processor puts around a text. */
+/* post_processor.c: the ids that the post-processor puts around a text. */
 MUST_USE enum status tokenizer_frame_load(struct tokenizer *t, const struct json *post_processor,
                                           struct error *err);
 

@@ -20,7 +20,7 @@ static const struct tiny_shape shape = {.n_layers = 2,
                                         .max_context = 192,
                                         .weight_dtype = DTYPE_BF16,
                                         .kv_dtype = DTYPE_BF16};
-#include "tests/support/engine_world.h"
+#include "tests/support/engine_fixture.h"
 
 #define N_CASES 6
 

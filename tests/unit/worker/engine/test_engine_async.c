@@ -5,7 +5,7 @@
 
 #include "common/base/rng.h"
 #include "tests/support/cm.h"
-#include "tests/support/engine_world.h"
+#include "tests/support/engine_fixture.h"
 #include "tests/support/late_backend.h"
 
 static const struct machine late = {.ops = &backend_late};

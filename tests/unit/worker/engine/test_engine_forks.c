@@ -4,7 +4,7 @@
 
 #include "common/base/rng.h"
 #include "tests/support/cm.h"
-#include "tests/support/engine_world.h"
+#include "tests/support/engine_fixture.h"
 #include "tests/support/late_backend.h"
 #include "worker/sched/beam_group.h"
 

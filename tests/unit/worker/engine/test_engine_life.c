@@ -7,7 +7,7 @@
 #include "common/base/rng.h"
 #include "common/telemetry/log.h"
 #include "tests/support/cm.h"
-#include "tests/support/engine_world.h"
+#include "tests/support/engine_fixture.h"
 
 static struct request_params long_params(const uint32_t *prompt, uint32_t n) {
     struct request_params p = request_params_default;

@@ -6,7 +6,7 @@
 
 #include "common/base/mem.h"
 #include "tests/support/cm.h"
-#include "tests/support/engine_world.h"
+#include "tests/support/engine_fixture.h"
 #include "worker/model/model.h"
 #include "worker/model/safetensors.h"
 

@@ -5,7 +5,7 @@
 #include "common/base/rng.h"
 #include "tests/support/cm.h"
 #include "tests/support/support.h"
-#include "worker/text/tokenizer/cut.h"
+#include "worker/text/tokenizer/split_builtin.h"
 
 #define PLENTY 1000000
 

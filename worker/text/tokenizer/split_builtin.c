@@ -1,4 +1,4 @@
-/* worker/text/tokenizer/cut.c - the matchers, one branch per alternative of the expression.
+/* worker/text/tokenizer/split_builtin.c - the matchers, one branch per alternative of the expression.
  *
  * The expressions share a skeleton; W is the word class, N number, S white space:
  *
@@ -7,7 +7,7 @@
  * The greedy runs never give a character back except white space, and what it gives back is known:
  * everything after the last line end, or the last character before a word. So each run is walked
  * once here and at most once more by the next call. */
-#include "worker/text/tokenizer/cut.h"
+#include "worker/text/tokenizer/split_builtin.h"
 
 #include "worker/text/unicode/unicode.h"
 

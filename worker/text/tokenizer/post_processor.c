@@ -1,4 +1,4 @@
-/* worker/text/tokenizer/tokenizer_frame.c - the post-processor: special tokens around a text. */
+/* worker/text/tokenizer/post_processor.c - the post-processor: special tokens around a text. */
 #include "worker/text/tokenizer/tokenizer_internal.h"
 
 #include "common/text/json.h"

@@ -1,7 +1,7 @@
-/* tests/support/engine_world.h - a whole engine on the reference backend and a tiny random model, the
+/* tests/support/engine_fixture.h - a whole engine on the reference backend and a tiny random model, the
  * loop it reports to, and what has come back. */
-#ifndef TESTS_SUPPORT_ENGINE_WORLD_H
-#define TESTS_SUPPORT_ENGINE_WORLD_H
+#ifndef TESTS_SUPPORT_ENGINE_FIXTURE_H
+#define TESTS_SUPPORT_ENGINE_FIXTURE_H
 
 #include <sched.h>
 #include <semaphore.h>

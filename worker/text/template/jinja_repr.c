@@ -1,4 +1,4 @@
-/* worker/text/template/jinja_spell.c - values as text, in Python's two ways: str and repr, and json.dumps. */
+/* worker/text/template/jinja_repr.c - values as text, in Python's two ways: str and repr, and json.dumps. */
 #include "worker/text/template/jinja_internal.h"
 #include "worker/text/unicode/unicode.h"
 

@@ -1,4 +1,4 @@
-/* worker/kv/kv_manager_news.c - what others learn of the cache: events, causes of misses.
+/* worker/kv/kv_manager_events.c - what others learn of the cache: events, causes of misses.
  *
  * A hash enters the cache with its first block and leaves it with its last; blocks in between are
  * copies, or the same tokens behind a prefix that was forgotten and computed anew, and nobody's

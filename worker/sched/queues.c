@@ -1,4 +1,4 @@
-/* worker/sched/places.c - where a request is, and how it gets elsewhere. State is membership: each
+/* worker/sched/queues.c - where a request is, and how it gets elsewhere. State is membership: each
  * place but NEW and DONE is a list with a count, kept right by the functions of this file alone. */
 #include <assert.h>
 

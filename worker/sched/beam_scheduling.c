@@ -1,4 +1,4 @@
-/* worker/sched/searches.c - the beams of a search among the other requests.
+/* worker/sched/beam_scheduling.c - the beams of a search among the other requests.
  *
  *      outputs of all live beams have come:  choose ──▶ finished ones copied and kept
  *                                                   ──▶ beams with several heirs forked

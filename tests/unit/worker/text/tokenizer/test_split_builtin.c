@@ -1,6 +1,6 @@
-/* tests/unit/worker/text/tokenizer/test_cut.c - cuts by hand; test_tokenizer compares with the
+/* tests/unit/worker/text/tokenizer/test_split_builtin.c - cuts by hand; test_tokenizer compares with the
  * reference library over many more texts. Classes and composition are tried here too. */
-#include "worker/text/tokenizer/cut.h"
+#include "worker/text/tokenizer/split_builtin.h"
 
 #include "common/base/mem.h"
 #include "common/base/rng.h"
