@@ -22,7 +22,7 @@
 #define MIB (1024.0 * 1024.0)
 #define GIB (1024.0 * MIB)
 
-static void say_shape(const struct model *m, const struct model_config *c) {
+static void print_shape(const struct model *m, const struct model_config *c) {
     printf("architecture      %s\n", c->architecture->name);
     printf("parameters        %.2f M in %s\n", (double)model_n_params(m) / 1e6,
            dtype_long_name(model_dtype(m)));
@@ -34,7 +34,7 @@ static void say_shape(const struct model *m, const struct model_config *c) {
            !c->has_qkv_bias && !c->has_o_bias && !c->has_qk_norm ? "none" : "");
 }
 
-static void say_positions(const struct model_config *c) {
+static void print_positions(const struct model_config *c) {
     static const char *const kinds[] = {[ROPE_DEFAULT] = "default",
                                         [ROPE_LINEAR] = "linear",
                                         [ROPE_LLAMA3] = "llama3",
@@ -52,7 +52,7 @@ static void say_positions(const struct model_config *c) {
                c->n_layers);
 }
 
-static void say_token(const struct tokenizer *t, const char *what, uint32_t id) {
+static void print_token(const struct tokenizer *t, const char *what, uint32_t id) {
     struct str bytes = id == TOKEN_NONE ? STR_NULL : tokenizer_bytes(t, id);
     struct buf text;
 
@@ -63,18 +63,18 @@ static void say_token(const struct tokenizer *t, const char *what, uint32_t id) 
     buf_fini(&text);
 }
 
-static void say_text(const struct model_config *c, const struct tokenizer *t,
-                     const char *fallback) {
+static void print_text(const struct model_config *c, const struct tokenizer *t,
+                       const char *fallback) {
     printf("tokenizer         %u tokens; ", tokenizer_vocab(t));
-    say_token(t, "bos", tokenizer_bos(t));
+    print_token(t, "bos", tokenizer_bos(t));
     for (uint32_t i = 0; i < c->n_eos; i++)
-        say_token(t, "eos", c->eos[i]);
+        print_token(t, "eos", c->eos[i]);
     printf("\nchat template     %s%s\n", fallback ? fallback : "the folder's",
            fallback ? ", built in: the folder has none" : "");
 }
 
 /* `dtype`: what the device keeps weights and KV in. */
-static void say_memory(const struct model *m, const struct worker_options *o, enum dtype dtype) {
+static void print_memory(const struct model *m, const struct worker_options *o, enum dtype dtype) {
     uint64_t token = model_kv_bytes_per_token(m, dtype), block = token * o->block_size;
     uint32_t context = o->max_model_len ? o->max_model_len : model_config(m)->max_context;
 
@@ -89,8 +89,8 @@ static void say_memory(const struct model *m, const struct worker_options *o, en
                o->kv_bytes / block, o->kv_bytes / block * o->block_size);
 }
 
-static void say_fit(const struct engine_options *e, const struct backend_info *info,
-                    uint64_t block_bytes, uint64_t context) {
+static void print_fit(const struct engine_options *e, const struct backend_info *info,
+                      uint64_t block_bytes, uint64_t context) {
     uint64_t budget = engine_memory_budget(info, e->memory_fraction), n_tokens;
     uint64_t kv_bytes = e->n_blocks ? e->n_blocks * block_bytes : e->kv_bytes;
 
@@ -125,8 +125,8 @@ static enum status size_engine(struct engine_options *e, struct backend_info *in
 
 /* Whether the device takes the model, and what would be left there for KV: before working memory,
  * which only the loaded model can tell. */
-static void say_device(const struct model *m, const struct worker_options *o,
-                       const struct engine_options *e, const struct backend_info *info) {
+static void print_device(const struct model *m, const struct worker_options *o,
+                         const struct engine_options *e, const struct backend_info *info) {
     struct error why = {0};
 
     printf("device            %s: %s, %s%s%s; memory %.1f GiB, %.1f free\n",
@@ -136,11 +136,11 @@ static void say_device(const struct model *m, const struct worker_options *o,
     if (engine_check_model(e, &why) != ST_OK)
         printf("fits              no: %s\n", why.message);
     else
-        say_fit(e, info, model_kv_bytes_per_token(m, e->geometry.kv_dtype) * e->block_size,
-                o->max_model_len ? o->max_model_len : e->geometry.max_context);
+        print_fit(e, info, model_kv_bytes_per_token(m, e->geometry.kv_dtype) * e->block_size,
+                  o->max_model_len ? o->max_model_len : e->geometry.max_context);
 }
 
-static void say_defaults(const struct generation_config *g) {
+static void print_defaults(const struct generation_config *g) {
     if (!g->has_temperature && !g->has_top_p && !g->has_top_k && !g->has_min_p &&
         !g->has_repetition_penalty)
         return;
@@ -154,8 +154,8 @@ static void say_defaults(const struct generation_config *g) {
 }
 
 /* A device that is not there does not keep the rest from being said. */
-static enum status say_model(const struct model *m, const struct worker_options *o,
-                             const char *text_folder, struct log *log, struct error *err) {
+static enum status print_model(const struct model *m, const struct worker_options *o,
+                               const char *text_folder, struct log *log, struct error *err) {
     struct engine_options e = engine_options_default;
     struct backend_info info = {0};
     struct tokenizer *tokenizer = NULL;
@@ -165,19 +165,19 @@ static enum status say_model(const struct model *m, const struct worker_options 
     const char *fallback = NULL;
     enum status sized = size_engine(&e, &info, m, o, log, &why), st;
 
-    say_shape(m, model_config(m));
-    say_positions(model_config(m));
-    say_memory(m, o, sized == ST_OK ? e.geometry.weight_dtype : model_dtype(m));
+    print_shape(m, model_config(m));
+    print_positions(model_config(m));
+    print_memory(m, o, sized == ST_OK ? e.geometry.weight_dtype : model_dtype(m));
     st = worker_generation_defaults(o, model_config(m), log, &generation, err);
-    if (st == ST_OK) say_defaults(&generation);
+    if (st == ST_OK) print_defaults(&generation);
     if (st == ST_OK) st = tokenizer_open(&tokenizer, text_folder, err);
     if (st == ST_OK)
         st =
             chat_template_open_given(&chat_template, text_folder, o->chat_template, &fallback, err);
     if (st == ST_OK) {
-        say_text(model_config(m), tokenizer, fallback);
+        print_text(model_config(m), tokenizer, fallback);
         if (sized == ST_OK)
-            say_device(m, o, &e, &info);
+            print_device(m, o, &e, &info);
         else if (err)
             *err = why;
         st = sized;
@@ -208,7 +208,7 @@ enum status inspect_model(struct worker_options *o, struct error *err) {
         st = loading_find(&loading, o, o->tokenizer ? o->tokenizer : folder, text_folder, &is_hubs,
                           err);
     if (st == ST_OK) st = model_open(&model, folder, err);
-    if (st == ST_OK) st = say_model(model, o, text_folder, log, err);
+    if (st == ST_OK) st = print_model(model, o, text_folder, log, err);
     model_close(model);
     log_destroy(log);
     return st;

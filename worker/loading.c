@@ -25,8 +25,8 @@ static void begin(struct loading *l, uint64_t first_bytes) {
 }
 
 /* The line, when it is time for it. */
-static void tell(struct loading *l, const char *event, const char *file, uint64_t done,
-                 uint64_t total) {
+static void report(struct loading *l, const char *event, const char *file, uint64_t done,
+                   uint64_t total) {
     uint64_t now_us = clock_now_us();
     double seconds = (double)(now_us - l->began_us) * 1e-6, rate;
 
@@ -52,7 +52,7 @@ static void on_begin(void *arg, const char *name, uint64_t total, uint64_t prese
 }
 
 static void on_bytes(void *arg, const char *file, uint64_t done, uint64_t total) {
-    tell(arg, "downloading", file, done, total);
+    report(arg, "downloading", file, done, total);
 }
 
 static void on_trouble(void *arg, const char *why, const char *instead) {
@@ -93,5 +93,5 @@ void loading_begin_weights(struct loading *l) {
 }
 
 void loading_on_weights(void *arg, uint64_t done, uint64_t total) {
-    tell(arg, "loading", "weights", done, total);
+    report(arg, "loading", "weights", done, total);
 }

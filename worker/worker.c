@@ -216,10 +216,10 @@ static enum status on_head(struct http_request *req, void *arg, struct error *er
     return api_admit(&w->api, req, err);
 }
 
-static void on_news(void *arg, struct request *r, const struct request_news *news) {
+static void on_progress(void *arg, struct request *r, const struct request_progress *progress) {
     struct worker *w = arg;
 
-    api_on_news(&w->api, r, news);
+    api_on_progress(&w->api, r, progress);
 }
 
 static void on_explained(void *arg, struct request *r) {
@@ -319,7 +319,7 @@ static enum block_hash_algo hash_algo(struct worker *w) {
 }
 
 /* What is rounded is said, louder where nobody asked for it. */
-static void say_types(const struct worker *w, const struct geometry *g,
+static void log_types(const struct worker *w, const struct geometry *g,
                       const struct model_rounding *rounding) {
     bool is_asked = w->options->dtype != WORKER_DTYPE_AUTO;
 
@@ -341,7 +341,7 @@ static enum status load(void *arg, const struct backend_ops *ops, struct backend
     loading_begin_weights(&w->loading);
     st = model_load(w->model, ops, dev, g, limits, loading_on_weights, &w->loading, &rounding, out,
                     err);
-    if (st == ST_OK) say_types(w, g, &rounding);
+    if (st == ST_OK) log_types(w, g, &rounding);
     return st;
 }
 
@@ -409,7 +409,7 @@ static enum status start_engine(struct worker *w, const struct backend_ops *back
     e.step_tokens = metrics_at(w->metrics, WORKER_iteration_tokens_total);
     e.step_host = metrics_at(w->metrics, WORKER_step_host_seconds);
     e.step_device = metrics_at(w->metrics, WORKER_step_device_seconds);
-    e.callbacks = (struct engine_callbacks){.on_news = on_news,
+    e.callbacks = (struct engine_callbacks){.on_progress = on_progress,
                                             .on_drained = on_engine_drained,
                                             .on_failed = on_engine_failed,
                                             .on_explained = on_explained,
@@ -497,7 +497,7 @@ static enum status start_request_feed(struct worker *w, struct error *err) {
     return request_feed_create(&w->api.request_feed, &config, err);
 }
 
-static void say_ready(struct worker *w, uint64_t began_us) {
+static void log_ready(struct worker *w, uint64_t began_us) {
     const struct engine_info *info = engine_info(w->engine);
 
     log_event(w->log, LOG_INFO, "worker_ready", log_z("model", w->api.model_name),
@@ -559,7 +559,7 @@ enum status worker_create(struct worker **out, const struct worker_options *opti
     worker_metrics_describe(w->metrics, w->engine, options->prefix_caching);
     build_api(w, name);
     if ((st = start_request_feed(w, err)) != ST_OK) goto fail;
-    say_ready(w, began_us);
+    log_ready(w, began_us);
     *out = w;
     return ST_OK;
 fail:

@@ -21,7 +21,7 @@
 #define MAX_LEN  4096u
 #define BAR_US   50.0
 
-struct world {
+struct bench {
     struct loop *loop;
     struct engine *e;
     struct model *model;
@@ -35,20 +35,20 @@ static void must(enum status st, const struct error *err) {
     exit(1);
 }
 
-static void on_news(void *arg, struct request *r, const struct request_news *news) {
-    struct world *w = arg;
+static void on_progress(void *arg, struct request *r, const struct request_progress *progress) {
+    struct bench *w = arg;
 
-    if (!news->is_finished) return;
+    if (!progress->is_finished) return;
     for (uint32_t i = 0; i < w->n_open; i++)
         if (w->open[i] == r) w->open[i] = w->open[--w->n_open];
     request_unref(r);
 }
 
-static void open_world(struct world *w, uint32_t n_rows) {
+static void fixture_open(struct bench *w, uint32_t n_rows) {
     struct engine_options o = engine_options_default;
     struct error err = {0};
 
-    *w = (struct world){.model = model_create_synthetic()};
+    *w = (struct bench){.model = model_create_synthetic()};
     must(loop_create(&w->loop, &err), &err);
     o.backend = &backend_sim;
     o.device.sim_profile = "instant";
@@ -58,7 +58,7 @@ static void open_world(struct world *w, uint32_t n_rows) {
     o.n_blocks = (n_rows + 1) * (MAX_LEN / 16) + 1;
     o.scheduler.max_num_seqs = n_rows;
     o.scheduler.max_num_batched_tokens = 4096;
-    o.callbacks = (struct engine_callbacks){.on_news = on_news, .arg = w};
+    o.callbacks = (struct engine_callbacks){.on_progress = on_progress, .arg = w};
     must(engine_create(&w->e, &o, w->loop, &err), &err);
 }
 
@@ -75,14 +75,14 @@ static struct request_params params_of(uint32_t *prompt, uint32_t row) {
     return p;
 }
 
-static void submit(struct world *w, struct request *r) {
+static void submit(struct bench *w, struct request *r) {
     struct error err = {0};
 
     must(engine_submit(w->e, r, &err), &err);
     w->open[w->n_open++] = r;
 }
 
-static void submit_rows(struct world *w, uint32_t n_rows, uint32_t width) {
+static void submit_rows(struct bench *w, uint32_t n_rows, uint32_t width) {
     static uint32_t prompt[N_PROMPT];
     const struct request_limits *limits = &engine_info(w->e)->limits;
     struct error err = {0};
@@ -99,7 +99,7 @@ static void submit_rows(struct world *w, uint32_t n_rows, uint32_t width) {
     }
 }
 
-static struct engine_stats stats_after(struct world *w, uint64_t n_steps) {
+static struct engine_stats stats_after(struct bench *w, uint64_t n_steps) {
     struct engine_stats s;
 
     do {
@@ -120,11 +120,11 @@ static double cpu_us(void) {
 
 /* Of one engine. Counts from when all rows decode; nobody ends before STEPS more. */
 static double step_us(uint32_t n_rows, uint32_t width) {
-    struct world w;
+    struct bench w;
     struct engine_stats before, after;
     double began_us, us;
 
-    open_world(&w, n_rows);
+    fixture_open(&w, n_rows);
     submit_rows(&w, n_rows, width);
     do {
         before = stats_after(&w, 1);

@@ -7,16 +7,16 @@
 #include <stdio.h>
 #include <string.h>
 
-struct world {
+struct event_fixture {
     struct kv_manager *mgr;
     struct kv_event_log *log;
     struct kv_events_read read;
     uint64_t next;
 };
 
-static void open_world(struct world *w, struct kv_manager_config config,
-                       struct kv_event_config events) {
-    *w = (struct world){0};
+static void fixture_open(struct event_fixture *w, struct kv_manager_config config,
+                         struct kv_event_config events) {
+    *w = (struct event_fixture){0};
     events.max_batches = 100;
     events.max_bytes = 1 << 20;
     events.block_size = config.block_size;
@@ -26,14 +26,14 @@ static void open_world(struct world *w, struct kv_manager_config config,
     w->mgr = kv_manager_create(&config);
 }
 
-static void close_world(struct world *w) {
+static void fixture_close(struct event_fixture *w) {
     kv_manager_destroy(w->mgr);
     kv_event_log_destroy(w->log);
     kv_events_read_fini(&w->read);
 }
 
 /* What was told since the last time. */
-static uint32_t take(struct world *w) {
+static uint32_t take(struct event_fixture *w) {
     kv_events_read_fini(&w->read);
     kv_event_log_commit(w->log, 0, true);
     kv_events_read_all(w->log, w->next, &w->read);
@@ -42,7 +42,7 @@ static uint32_t take(struct world *w) {
 }
 
 /* An event as "BlockStored 3 hashes 48 tokens": what a case counts. */
-static const char *brief(struct world *w, uint32_t i) {
+static const char *brief(struct event_fixture *w, uint32_t i) {
     static char out[64];
     const char *text = kv_events_text(&w->read, i), *hashes = strchr(text, '['), *tokens;
     uint32_t n_hashes = 0, n_tokens = 0;
@@ -81,10 +81,10 @@ static void case_35_stored_removed_cleared(void **state) {
     for (size_t c = 0; c < ARRAY_LEN(counts); c++) {
         uint32_t n = counts[c];
         struct kv_req r;
-        struct world w;
+        struct event_fixture w;
         char expected[64];
 
-        open_world(&w, kv_fixture_config(n + 1, 16), (struct kv_event_config){0});
+        fixture_open(&w, kv_fixture_config(n + 1, 16), (struct kv_event_config){0});
         kv_req_init(&r, w.mgr, NULL, false);
         kv_req_append_run(&r, 0, n * 16);
         allocate_blind(&r);
@@ -105,7 +105,7 @@ static void case_35_stored_removed_cleared(void **state) {
         assert_int_equal(kv_manager_reset_prefix_cache(w.mgr), ST_OK);
         assert_int_equal(take(&w), 1);
         assert_string_equal(kv_events_text(&w.read, 0), "AllBlocksCleared");
-        close_world(&w);
+        fixture_close(&w);
     }
 }
 
@@ -114,10 +114,10 @@ static void case_36_the_adapter_is_named(void **state) {
     const struct block_hash hash = {{1}};
     struct kv_event_stored stored = {.hashes = &hash, .n_blocks = 1, .lora_id = 42};
     struct kv_req r;
-    struct world w;
+    struct event_fixture w;
 
     (void)state;
-    open_world(&w, kv_fixture_config(11, 16), (struct kv_event_config){0});
+    fixture_open(&w, kv_fixture_config(11, 16), (struct kv_event_config){0});
     stored.extras = &extras;
     kv_event_log_stored(w.log, &stored);
     stored.extras = NULL;
@@ -135,7 +135,7 @@ static void case_36_the_adapter_is_named(void **state) {
     assert_int_equal(take(&w), 1);
     assert_non_null(strstr(kv_events_text(&w.read, 0), "nil GPU ad [[ad]]"));
     kv_req_done(&r);
-    close_world(&w);
+    fixture_close(&w);
 }
 
 /* Blocks of one token behind a window that has lost the first two: the parent is told from the
@@ -145,12 +145,12 @@ static void case_37_the_parent_is_of_the_chain(void **state) {
     struct kv_alloc a = {.n_computed = 2, .n_new = 2};
     char expected[200];
     struct kv_req r;
-    struct world w;
+    struct event_fixture w;
 
     (void)state;
     config.n_groups = 1;
     config.group[0] = (struct kv_group_config){KV_SLIDING, 1};
-    open_world(&w, config, (struct kv_event_config){0});
+    fixture_open(&w, config, (struct kv_event_config){0});
     kv_req_init(&r, w.mgr, NULL, false);
     kv_req_append_run(&r, 7, 4);
     assert_int_equal(kv_req_advance(&r, 2), ST_OK);
@@ -162,7 +162,7 @@ static void case_37_the_parent_is_of_the_chain(void **state) {
              hex_of(&r.seq.hashes[2]), hex_of(&r.seq.hashes[3]), hex_of(&r.seq.hashes[1]));
     assert_string_equal(kv_events_text(&w.read, 0), expected);
     kv_req_done(&r);
-    close_world(&w);
+    fixture_close(&w);
 }
 
 static struct kv_event_config annotated(uint32_t n_groups) {
@@ -176,30 +176,30 @@ static void case_38_and_40_groups_are_annotated(void **state) {
                                         "nil 2 mamba", "GPU nil"};
     const struct block_hash hash = {{1}};
     struct kv_event_stored stored = {.hashes = &hash, .n_blocks = 1, .lora_id = -1};
-    struct world w;
+    struct event_fixture w;
 
     (void)state;
-    open_world(&w, kv_fixture_config(11, 16), annotated(3));
+    fixture_open(&w, kv_fixture_config(11, 16), annotated(3));
     for (stored.group = 0; stored.group < 4; stored.group++) /* 3 is out of range: not annotated */
         kv_event_log_stored(w.log, &stored);
     assert_int_equal(take(&w), 4);
     for (uint32_t i = 0; i < 4; i++)
         assert_non_null(strstr(kv_events_text(&w.read, i), tails[i]));
-    close_world(&w);
+    fixture_close(&w);
 }
 
 static void case_39_and_41_each_group_tells_its_own(void **state) {
     struct kv_manager_config config = kv_fixture_config(5, 16);
     struct kv_event_config events = annotated(2);
     struct kv_req r;
-    struct world w;
+    struct event_fixture w;
 
     (void)state;
     config.n_groups = 2;
     config.group[0] = (struct kv_group_config){.kind = KV_FULL};
     config.group[1] = (struct kv_group_config){KV_SLIDING, 128};
     events.groups[1].window = 128;
-    open_world(&w, config, events);
+    fixture_open(&w, config, events);
     kv_req_init(&r, w.mgr, NULL, false);
     kv_req_append_run(&r, 0, 16);
     allocate_blind(&r);
@@ -219,17 +219,17 @@ static void case_39_and_41_each_group_tells_its_own(void **state) {
         assert_true(text[strlen(text) - 1] == '0' || text[strlen(text) - 1] == '1');
     }
     kv_req_done(&r);
-    close_world(&w);
+    fixture_close(&w);
 }
 
 /* Everything cached is told again, and told once: no reference, no order changes. */
 static void case_42_what_is_cached_can_be_told_again(void **state) {
     struct kv_event_digest before, after;
     struct kv_req r, copy;
-    struct world w;
+    struct event_fixture w;
 
     (void)state;
-    open_world(&w, kv_fixture_config(11, 4), annotated(1));
+    fixture_open(&w, kv_fixture_config(11, 4), annotated(1));
     kv_req_init(&r, w.mgr, NULL, false);
     kv_req_append_run(&r, 1, 13);
     allocate_blind(&r);
@@ -238,7 +238,7 @@ static void case_42_what_is_cached_can_be_told_again(void **state) {
     allocate_blind(&copy);
     take(&w);
     kv_event_log_digest(w.log, &before);
-    kv_manager_tell_all(w.mgr, 0);
+    kv_manager_report_all(w.mgr, 0);
     assert_int_equal(take(&w), 3);
     for (uint32_t i = 0; i < 3; i++) {
         char expected[200];
@@ -255,42 +255,42 @@ static void case_42_what_is_cached_can_be_told_again(void **state) {
     kv_manager_check(w.mgr);
     kv_req_done(&r);
     kv_req_done(&copy);
-    close_world(&w);
+    fixture_close(&w);
 }
 
 static void case_43_and_44_no_news_no_event(void **state) {
     struct kv_manager_config config = kv_fixture_config(11, 16);
     struct kv_req r;
-    struct world w;
+    struct event_fixture w;
 
     (void)state;
-    open_world(&w, config, (struct kv_event_config){0});
+    fixture_open(&w, config, (struct kv_event_config){0});
     kv_req_init(&r, w.mgr, NULL, false);
     kv_req_append_run(&r, 0, 15); /* no full block */
     allocate_blind(&r);
     assert_int_equal(take(&w), 0);
-    kv_manager_tell_all(w.mgr, 0);
+    kv_manager_report_all(w.mgr, 0);
     assert_int_equal(take(&w), 0);
     kv_req_done(&r);
-    close_world(&w);
+    fixture_close(&w);
 
     config.no_caching = true; /* nothing is published: no event */
-    open_world(&w, config, (struct kv_event_config){0});
+    fixture_open(&w, config, (struct kv_event_config){0});
     kv_req_init(&r, w.mgr, NULL, false);
     kv_req_append_run(&r, 0, 64);
     allocate_blind(&r);
     assert_int_equal(take(&w), 0);
     kv_req_done(&r);
-    close_world(&w);
+    fixture_close(&w);
 }
 
 /* A copy comes and goes without a word; the last one to go is told. */
 static void only_the_last_copy_is_removed(void **state) {
     struct kv_req a, b, c;
-    struct world w;
+    struct event_fixture w;
 
     (void)state;
-    open_world(&w, kv_fixture_config(4, 16), (struct kv_event_config){0});
+    fixture_open(&w, kv_fixture_config(4, 16), (struct kv_event_config){0});
     kv_req_init(&a, w.mgr, NULL, false);
     kv_req_init(&b, w.mgr, NULL, false);
     kv_req_append_run(&a, 0, 16);
@@ -310,7 +310,7 @@ static void only_the_last_copy_is_removed(void **state) {
     assert_int_equal(take(&w), 2);
     assert_string_equal(brief(&w, 0), "BlockRemoved 1 hashes 0 tokens");
     kv_req_done(&c);
-    close_world(&w);
+    fixture_close(&w);
 }
 
 int main(void) {

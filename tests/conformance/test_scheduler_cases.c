@@ -28,7 +28,7 @@ static void case_74_add_and_abort_keep_count(void **state) {
     for (uint32_t i = 0; i < 10; i++) {
         scheduler_end(f.s, r[i], FINISH_ABORT, 0);
         assert_int_equal(scheduler_counts(f.s).waiting, 9 - i);
-        assert_int_equal(r[i]->place, PLACE_DONE);
+        assert_int_equal(r[i]->state, REQUEST_DONE);
         scheduler_check(f.s);
     }
     assert_null(scheduler_any(f.s));
@@ -174,7 +174,7 @@ static void case_79_late_output_of_a_preempted_request_counts(void **state) {
     fixture_step(&f);
     assert_tokens(&f, 1, (uint32_t[]){1});
     assert_ptr_equal(f.step.entry[0].request, r[0]);
-    assert_int_equal(r[1]->place, PLACE_WAITING);
+    assert_int_equal(r[1]->state, REQUEST_WAITING);
     assert_int_equal(r[1]->n_preemptions, 1);
     assert_int_equal(r[1]->n_computed, 0);
     assert_false(scheduler_take(f.s, &second.entry[0], 42, 1));
@@ -225,7 +225,7 @@ static uint32_t run_outputs(const struct request_params *p, const uint32_t *outp
 
     fixture_open(&f, &o);
     r = fixture_add(&f, 10, 1, p);
-    for (uint32_t i = 0; i < n && r->place != PLACE_DONE; i++) {
+    for (uint32_t i = 0; i < n && r->state != REQUEST_DONE; i++) {
         fixture_step(&f);
         assert_int_equal(f.step.n_entries, 1);
         fixture_take(&f, outputs[i]);
@@ -396,8 +396,8 @@ static void priority_preempts_the_least_important(void **state) {
     assert_int_equal(scheduler_counts(f.s).running, 2);
     fixture_take(&f, 7);
     fixture_step(&f); /* both are at a block's end: the important one gets the other's */
-    assert_int_equal(low->place, PLACE_WAITING);
-    assert_int_equal(high->place, PLACE_RUNNING);
+    assert_int_equal(low->state, REQUEST_WAITING);
+    assert_int_equal(high->state, REQUEST_RUNNING);
     fixture_take(&f, 7);
     fixture_close(&f);
     request_unref(low);

@@ -19,7 +19,7 @@
 #define CONTEXT 192u
 #define MAX_OUT 64u
 
-#ifndef ENGINE_WORLD_SHAPE
+#ifndef ENGINE_FIXTURE_SHAPE
 static const struct tiny_shape shape = {.n_layers = 2,
                                         .d_model = 32,
                                         .n_heads = 2,
@@ -93,7 +93,7 @@ struct answer {
     uint32_t stop_token, cached_tokens, n_preemptions, n_calls;
 };
 
-struct world {
+struct engine_fixture {
     struct loop *loop;
     struct engine *e;
     uint32_t n_open;
@@ -127,7 +127,7 @@ struct setup {
 };
 
 static inline void keep_answer(struct answer *a, const struct request *r,
-                               const struct request_news *n) {
+                               const struct request_progress *n) {
     const struct request_params *p = &r->params;
 
     a->n_calls++;
@@ -149,22 +149,23 @@ static inline void keep_answer(struct answer *a, const struct request *r,
     a->n_preemptions = r->n_preemptions;
 }
 
-static inline void on_news(void *arg, struct request *r, const struct request_news *news) {
-    struct world *w = arg;
+static inline void on_progress(void *arg, struct request *r,
+                               const struct request_progress *progress) {
+    struct engine_fixture *w = arg;
 
-    if (r->owner) keep_answer(r->owner, r, news);
-    if (!news->is_finished) return;
+    if (r->owner) keep_answer(r->owner, r, progress);
+    if (!progress->is_finished) return;
     w->n_open--;
     if (!w->lets_go) request_unref(r);
 }
 
 static inline void on_drained(void *arg) {
-    ((struct world *)arg)->is_drained = true;
+    ((struct engine_fixture *)arg)->is_drained = true;
 }
 
 static inline void on_failed(void *arg, const struct error *err) {
-    ((struct world *)arg)->failure = *err;
-    ((struct world *)arg)->is_failed = true;
+    ((struct engine_fixture *)arg)->failure = *err;
+    ((struct engine_fixture *)arg)->is_failed = true;
 }
 
 static inline struct engine_options tiny_options(const struct setup *s, float *inv_freq,
@@ -206,23 +207,23 @@ static inline struct engine_options tiny_options(const struct setup *s, float *i
     return o;
 }
 
-static inline void world_open(struct world *w, const struct setup *s) {
+static inline void fixture_open(struct engine_fixture *w, const struct setup *s) {
     float inv_freq[128];
     uint8_t kinds[8];
     struct engine_options o = tiny_options(s, inv_freq, kinds);
     struct error err = {0};
 
-    *w = (struct world){0};
+    *w = (struct engine_fixture){0};
     gate_breaks = gate_spoils = false;
     withdraw_permits();
     o.log = s->log;
     o.callbacks = (struct engine_callbacks){
-        .on_news = on_news, .on_drained = on_drained, .on_failed = on_failed, .arg = w};
+        .on_progress = on_progress, .on_drained = on_drained, .on_failed = on_failed, .arg = w};
     assert_int_equal(loop_create(&w->loop, NULL), ST_OK);
     if (engine_create(&w->e, &o, w->loop, &err) != ST_OK) fail_msg("%s", err.message);
 }
 
-static inline struct engine_stats stats_of(struct world *w) {
+static inline struct engine_stats stats_of(struct engine_fixture *w) {
     struct engine_stats s;
 
     engine_stats(w->e, &s);
@@ -230,18 +231,18 @@ static inline struct engine_stats stats_of(struct world *w) {
 }
 
 /* Turns the loop until everything that was submitted has ended. */
-static inline void world_run(struct world *w) {
+static inline void fixture_run(struct engine_fixture *w) {
     while (w->n_open > 0)
         loop_turn(w->loop, 1000000);
 }
 
-static inline void world_close(struct world *w) {
+static inline void fixture_close(struct engine_fixture *w) {
     engine_destroy(w->e);
     loop_destroy(w->loop);
 }
 
 /* After all have ended: every block is free. */
-static inline void assert_idle(struct world *w) {
+static inline void assert_idle(struct engine_fixture *w) {
     struct engine_stats s = stats_of(w);
 
     assert_int_equal(s.running, 0);
@@ -250,7 +251,7 @@ static inline void assert_idle(struct world *w) {
     assert_int_equal(s.kv_free, s.kv_total);
 }
 
-static inline struct request *submit(struct world *w, const struct request_params *p,
+static inline struct request *submit(struct engine_fixture *w, const struct request_params *p,
                                      struct answer *a) {
     struct request *r;
     struct error err = {0};
@@ -268,7 +269,7 @@ static inline void note_reset(struct engine_reset *reset) {
 }
 
 /* The engine hears of it before it takes any of n_permits more steps. */
-static inline void reset_cache(struct world *w, int n_permits) {
+static inline void reset_cache(struct engine_fixture *w, int n_permits) {
     struct engine_reset reset = {.reset_running = true, .on_done = note_reset};
 
     engine_reset_prefix_cache(w->e, &reset);

@@ -70,7 +70,7 @@ void api_handle(struct api *api, struct http_request *req);
 struct str api_request_name(const struct http_request *req);
 
 /* For the engine's callback: news of a request that a call has submitted. */
-void api_on_news(struct api *api, struct request *r, const struct request_news *news);
+void api_on_progress(struct api *api, struct request *r, const struct request_progress *progress);
 
 /* For the engine's callback: a dry run has its answer. */
 void api_on_explained(struct api *api, struct request *r);

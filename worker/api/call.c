@@ -56,7 +56,7 @@ static void choice_fini(struct choice *ch) {
 /* --- what routers are told -----------------------------------------------------------------------*/
 
 /* One event for all prompts and samples. Ids are counted as four bytes each, about what text has. */
-static void tell_accepted(struct call *c) {
+static void publish_accepted(struct call *c) {
     uint64_t n_bytes = 0;
 
     for (uint32_t i = 0; i < c->n_prompts; i++) {
@@ -64,23 +64,23 @@ static void tell_accepted(struct call *c) {
 
         n_bytes += p->is_text ? buf_len(&p->text) : 4 * p->job.tokens.n;
     }
-    c->told = request_feed_accepted(c->api->request_feed, c->req, n_bytes);
+    c->event_id = request_feed_accepted(c->api->request_feed, c->req, n_bytes);
 }
 
-static void tell_ended(struct call *c) {
+static void publish_ended(struct call *c) {
     uint64_t n_tokens = 0;
 
     for (uint32_t i = 0; i < c->n_choices; i++)
         n_tokens += c->choices[i].n_used;
-    request_feed_ended(c->api->request_feed, c->told, n_tokens, !c->is_whole);
-    c->told = 0;
+    request_feed_ended(c->api->request_feed, c->event_id, n_tokens, !c->is_whole);
+    c->event_id = 0;
 }
 
 /* The client is served or gone: lets go of everything that others do not still hold. Every call comes
  * through here once, whatever becomes of it. */
 void call_release(struct call *c) {
     if (list_is_linked(&c->link)) list_remove(&c->link);
-    tell_ended(c);
+    publish_ended(c);
     c->req = NULL;
     for (uint32_t i = 0; i < c->n_prompts; i++)
         atomic_store(&c->prompts[i].job.is_cancelled, true);
@@ -342,7 +342,7 @@ static uint32_t most_tokens(const struct call *c) {
 void call_start(struct call *c) {
     c->n_untokenized = 1; /* ours, so that nothing starts before all jobs are on their way */
     c->api->n_tokenizing++;
-    if (!c->is_dry_run) tell_accepted(c);
+    if (!c->is_dry_run) publish_accepted(c);
     for (uint32_t i = 0; i < c->n_prompts; i++) {
         if (!c->prompts[i].is_text) continue;
         c->n_untokenized++;
@@ -365,7 +365,7 @@ static void begin_response(struct call *c) {
     c->has_head = true;
     api_load(c->api, &now);
     n = wire_format_load(&now, load);
-    request_feed_first(c->api->request_feed, c->told, usage.prompt_tokens, usage.cached_tokens);
+    request_feed_first(c->api->request_feed, c->event_id, usage.prompt_tokens, usage.cached_tokens);
     snprintf(cached, sizeof(cached), "%llu", (unsigned long long)usage.cached_tokens);
     snprintf(prompt, sizeof(prompt), "%llu", (unsigned long long)usage.prompt_tokens);
     http_add_header(c->req, STR(WIRE_CACHED_TOKENS), str_of(cached));
@@ -493,17 +493,17 @@ static void consume(struct choice *ch, uint32_t i, bool is_silent) {
     }
 }
 
-static void consume_news(struct choice *ch, const struct request_news *news) {
+static void consume_progress(struct choice *ch, const struct request_progress *progress) {
     struct call *c = ch->call;
     struct request *r = ch->request;
-    uint32_t end = c->params.is_echo_only ? news->first : news->first + news->n;
+    uint32_t end = c->params.is_echo_only ? progress->first : progress->first + progress->n;
 
-    for (uint32_t i = news->first; i < end && !ch->is_done; i++) {
-        bool ends_here = news->is_finished && i + 1 == end && r->finish == FINISH_STOP;
+    for (uint32_t i = progress->first; i < end && !ch->is_done; i++) {
+        bool ends_here = progress->is_finished && i + 1 == end && r->finish == FINISH_STOP;
 
         consume(ch, i, ends_here && !c->params.include_stop); /* EOS and stop ids say nothing */
     }
-    if (news->is_finished && !ch->is_done) {
+    if (progress->is_finished && !ch->is_done) {
         buf_clear(&c->out);
         detokenizer_finish(&ch->detokenizer, &c->out);
         note_status(c, &c->out);
@@ -539,22 +539,22 @@ static void count_finished(struct api *api, const struct request *r) {
     }
 }
 
-void api_on_news(struct api *api, struct request *r, const struct request_news *news) {
+void api_on_progress(struct api *api, struct request *r, const struct request_progress *progress) {
     struct choice *ch = r->owner;
     struct call *c;
 
-    if (news->is_finished) count_finished(api, r);
+    if (progress->is_finished) count_finished(api, r);
     if (!ch) return; /* the call is gone */
     c = ch->call;
-    ch->is_engine_done = news->is_finished;
+    ch->is_engine_done = progress->is_finished;
     if (ch->is_done) return; /* a stop string ended it before the engine knew */
-    if (news->is_finished &&
+    if (progress->is_finished &&
         (r->finish == FINISH_ERROR || (r->finish == FINISH_ABORT && !c->is_aborted))) {
         fail_by_engine(c, r);
         return;
     }
-    ch->has_begun = ch->has_begun || news->is_first;
-    consume_news(ch, news);
+    ch->has_begun = ch->has_begun || progress->is_first;
+    consume_progress(ch, progress);
     begin_response(c);
     if (wants_chunk(c, ch)) send_chunk(c, ch);
     if (c->is_incomplete) {

@@ -77,7 +77,7 @@ struct call {
     char id[CALL_ID_MAX];
     uint64_t created_s, arrival_us;
     uint64_t
-        told; /* its number in request events (request_feed.h); 0: not told of, or its end is */
+        event_id; /* of its request events (request_feed.h); 0: none, or the end is published */
     struct prompt *prompts;
     struct choice *choices;
     uint32_t *shown; /* the choices in the answer, in its order; NULL: all, in theirs */

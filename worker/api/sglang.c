@@ -88,7 +88,7 @@ void abort_request_post(struct http_request *req, void *arg) {
 
 /* --- GET /health_generate: 200 once the model has made a token ------------------------------------*/
 
-static void say_nothing(struct call *c, struct buf *out) {
+static void write_nothing(struct call *c, struct buf *out) {
     (void)c;
     (void)out;
 }
@@ -96,7 +96,7 @@ static void say_nothing(struct call *c, struct buf *out) {
 static const struct call_shape probe = {.id_prefix = "health-",
                                         .prompt_field = "prompt",
                                         .length_field = "max_tokens",
-                                        .body = say_nothing};
+                                        .body = write_nothing};
 
 void health_generate_get(struct http_request *req, void *arg) {
     struct token_list *tokens;

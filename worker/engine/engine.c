@@ -15,8 +15,8 @@
  *                                   │ sampler_take: logprobs            │
  *                                   │ scheduler_take: append, end? ─ no ┘
  *                                   │ yes: blocks free
- *        on_news ◀──── NEWS ────────┤ after every step with a token
- *        on_news(is_finished) ◀─────┘ and the engine's reference is gone
+ *        on_progress ◀──── NEWS ────────┤ after every step with a token
+ *        on_progress(is_finished) ◀─────┘ and the engine's reference is gone
  *
  * A NEWS mail is embedded in its request and sent only when none is under way, so a slow reader
  * gets many tokens at once and the engine never waits for it. Each mail about a request holds a
@@ -45,10 +45,10 @@ void engine_send(struct mailbox *box, struct request_mail *mail, enum mail_kind 
     mailbox_push(box, &mail->mail);
 }
 
-void engine_tell_news(struct engine *e, struct request *r) {
+void engine_report_progress(struct engine *e, struct request *r) {
     request_publish(r);
     if (!atomic_exchange(&r->is_news_sent, true))
-        engine_send(e->outbox, &request_ref(r)->news_mail, MAIL_NEWS);
+        engine_send(e->outbox, &request_ref(r)->progress_mail, MAIL_PROGRESS);
 }
 
 void engine_leave_queue(struct engine *e, uint32_t n) {
@@ -86,19 +86,19 @@ void engine_count_end(struct engine *e, const struct request *r) {
 }
 
 /* The last the engine does with it, or all but dropping the outcomes still under way. */
-void engine_tell_end(struct engine *e, struct request *r) {
-    engine_tell_news(e, r);
+void engine_report_end(struct engine *e, struct request *r) {
+    engine_report_progress(e, r);
     if (r->n_in_flight == 0) request_unref(r);
 }
 
 static void end_request(struct engine *e, struct request *r, enum finish_reason reason,
                         const struct error *err, uint64_t now_us) {
-    if (r->place == PLACE_DONE) return;
+    if (r->state == REQUEST_DONE) return;
     if (err) r->error = *err;
     scheduler_end(e->sched, r, reason, now_us);
     engine_count_end(e, r);
     engine_update_stats(e);
-    engine_tell_end(e, r);
+    engine_report_end(e, r);
 }
 
 void engine_fail(struct engine *e, const struct error *err) {
@@ -192,7 +192,7 @@ static void hear(struct engine *e, struct request_mail *mail) {
         return;
     case MAIL_DRAIN: e->is_draining = true; return;
     case MAIL_STOP: e->is_stopping = true; return;
-    case MAIL_NEWS:
+    case MAIL_PROGRESS:
     case MAIL_KV_EVENTS:
     case MAIL_FAILED: break;
     }
@@ -228,7 +228,7 @@ static void hear_all(struct engine *e) {
         hear(e, request_mail_of(link));
 }
 
-static void tell_drained(struct engine *e) {
+static void report_drained(struct engine *e) {
     if (e->is_drained_sent) return;
     e->is_drained_sent = true;
     engine_send(e->outbox, &e->drain_mail, MAIL_DRAIN);
@@ -258,9 +258,9 @@ void *engine_main(void *engine) {
     while (!e->is_stopping) {
         hear_all(e);
         engine_turn(e);
-        engine_tell_kv_events(e, !scheduler_any(e->sched));
+        engine_publish_kv_events(e, !scheduler_any(e->sched));
         engine_update_stats(e);
-        if (e->is_draining && !scheduler_any(e->sched)) tell_drained(e);
+        if (e->is_draining && !scheduler_any(e->sched)) report_drained(e);
     }
     drop_all(e);
     engine_close_device(e);
@@ -323,12 +323,12 @@ void engine_stats(struct engine *e, struct engine_stats *out) {
     pthread_mutex_unlock(&e->stats_lock);
 }
 
-static void deliver_news(const struct engine *e, struct request *r) {
+static void deliver_progress(const struct engine *e, struct request *r) {
     const struct engine_callbacks *cb = &e->options.callbacks;
-    struct request_news news;
+    struct request_progress progress;
 
     atomic_exchange(&r->is_news_sent, false); /* before the look: what comes later is sent again */
-    if (request_take_news(r, &news)) cb->on_news(cb->arg, r, &news);
+    if (request_take_progress(r, &progress)) cb->on_progress(cb->arg, r, &progress);
     request_unref(r);
 }
 
@@ -347,7 +347,7 @@ void engine_on_mail(struct mail *mail, void *engine) {
     struct engine_reset *reset;
 
     switch ((enum mail_kind)m->kind) {
-    case MAIL_NEWS: deliver_news(e, CONTAINER_OF(m, struct request, news_mail)); return;
+    case MAIL_PROGRESS: deliver_progress(e, CONTAINER_OF(m, struct request, progress_mail)); return;
     case MAIL_RESET:
         reset = CONTAINER_OF(m, struct engine_reset, mail);
         reset->on_done(reset);

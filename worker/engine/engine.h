@@ -9,15 +9,15 @@
  *      worker loop                                        engine thread
  *      request_create
  *      engine_submit(r) ────────────────────────────────▶ waiting, running, ...
- *      on_news(r, news)  ◀──────────────────────────────  a step has run, tokens are published
+ *      on_progress(r, news)  ◀──────────────────────────────  a step has run, tokens are published
  *         one call per request, whatever the number of steps since the last
  *      engine_cancel(r) ────────────────────────────────▶ ended, blocks free
- *      on_news(r, is_finished)  ◀───────────────────────  always the last word, exactly once,
+ *      on_progress(r, is_finished)  ◀───────────────────────  always the last word, exactly once,
  *      request_unref(r)                                   after a cancel as well
  *
  * Who may free what: the creator keeps its reference for as long as it looks at the request. It may
  * let go before the end: set r->owner to NULL, cancel, unref. Whatever is under way about a request
- * holds a reference of its own, and on_news still tells its end, with owner NULL. */
+ * holds a reference of its own, and on_progress still tells its end, with owner NULL. */
 #ifndef WORKER_ENGINE_ENGINE_H
 #define WORKER_ENGINE_ENGINE_H
 
@@ -37,7 +37,7 @@ struct model;
 
 /* All on the creator's loop. They may submit, cancel and unref. */
 struct engine_callbacks {
-    void (*on_news)(void *arg, struct request *r, const struct request_news *news);
+    void (*on_progress)(void *arg, struct request *r, const struct request_progress *progress);
     void (*on_drained)(void *arg);                         /* may be NULL */
     void (*on_failed)(void *arg, const struct error *err); /* the device is lost; may be NULL */
     void (*on_explained)(void *arg, struct request *r);    /* see engine_explain; may be NULL */
@@ -160,7 +160,7 @@ void engine_reset_prefix_cache(struct engine *e, struct engine_reset *reset);
  * r->explanation; until then the request is the engine's and may only be let go (owner NULL). */
 void engine_explain(struct engine *e, struct request *r);
 
-/* Writes all that is cached into the event log again (kv_manager_tell_all); only with kv.events.
+/* Writes all that is cached into the event log again (kv_manager_report_all); only with kv.events.
  * Until `on_done` the struct is the engine's. */
 struct engine_snapshot {
     uint64_t next; /* sequence of the first batch behind it; 0: the engine is gone */

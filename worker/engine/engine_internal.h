@@ -20,7 +20,7 @@ enum mail_kind {
     MAIL_STOP,
     MAIL_EXPLAIN,  /* there and back */
     MAIL_SNAPSHOT, /* there and back */
-    MAIL_NEWS,     /* to the creator */
+    MAIL_PROGRESS, /* to the creator */
     MAIL_KV_EVENTS,
     MAIL_FAILED,
 };
@@ -89,15 +89,16 @@ enum status engine_open_device(struct engine *e, struct error *err);
 void engine_close_device(struct engine *e);
 
 /* engine_kv.c, on the engine's thread. */
-void engine_tell_kv_events(struct engine *e, bool may_wait); /* `may_wait`: no step follows soon */
+void engine_publish_kv_events(struct engine *e,
+                              bool may_wait); /* `may_wait`: no step follows soon */
 void engine_on_explain(struct engine *e, struct request *r);
 void engine_on_snapshot(struct engine *e, struct engine_snapshot *s);
 void engine_count_kv(struct engine *e); /* into the totals */
 
 /* engine.c, on the engine's thread. */
 void engine_send(struct mailbox *box, struct request_mail *mail, enum mail_kind kind);
-void engine_tell_news(struct engine *e, struct request *r);
-void engine_tell_end(struct engine *e, struct request *r);
+void engine_report_progress(struct engine *e, struct request *r);
+void engine_report_end(struct engine *e, struct request *r);
 void engine_count_end(struct engine *e, const struct request *r);
 void engine_leave_queue(struct engine *e, uint32_t n);
 void engine_update_stats(struct engine *e);

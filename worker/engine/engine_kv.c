@@ -6,7 +6,7 @@
 
 #include "common/base/clock.h"
 
-void engine_tell_kv_events(struct engine *e, bool may_wait) {
+void engine_publish_kv_events(struct engine *e, bool may_wait) {
     struct kv_event_log *log = e->options.kv.events;
 
     if (!log || !kv_event_log_commit(log, clock_wall_us(), may_wait)) return;
@@ -27,8 +27,8 @@ void engine_on_explain(struct engine *e, struct request *r) {
 void engine_on_snapshot(struct engine *e, struct engine_snapshot *s) {
     struct kv_event_digest digest;
 
-    engine_tell_kv_events(e, true);
-    kv_manager_tell_all(e->kv, clock_wall_us());
+    engine_publish_kv_events(e, true);
+    kv_manager_report_all(e->kv, clock_wall_us());
     kv_event_log_digest(e->options.kv.events, &digest);
     s->next = digest.next;
     engine_send(e->outbox, &s->mail, MAIL_SNAPSHOT);

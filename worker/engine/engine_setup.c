@@ -221,7 +221,7 @@ static void ask_memory(struct engine *e) {
 
 /* What it will be, the model being in. Said before it is taken: pinning a hundred GiB of host memory
  * for blocks takes half a minute. */
-static void say_pool(const struct engine *e, uint32_t n_blocks, uint32_t n_host_blocks) {
+static void log_pool(const struct engine *e, uint32_t n_blocks, uint32_t n_host_blocks) {
     uint64_t block_bytes = e->info.block_bytes;
 
     log_event(e->options.log, LOG_INFO, "kv_pool", log_u64("kv_blocks", n_blocks),
@@ -241,7 +241,7 @@ static enum status open_pool(struct engine *e, struct error *err) {
     e->info.block_bytes = ops->kv_block_bytes(e->model);
     if ((st = plan_blocks(e, e->info.block_bytes, &n_blocks, err)) != ST_OK) return st;
     if ((st = plan_host_blocks(e, &n_host_blocks, err)) != ST_OK) return st;
-    say_pool(e, n_blocks, n_host_blocks);
+    log_pool(e, n_blocks, n_host_blocks);
     if ((st = ops->kv_alloc(e->model, n_blocks, n_host_blocks, &kv_info, err)) != ST_OK) return st;
     kv->n_blocks = n_blocks;
     kv->n_host_blocks = n_host_blocks;
@@ -281,7 +281,7 @@ static void set_info(struct engine *e) {
 }
 
 /* Said before minutes go into weights: what will be taken, and what stays. */
-static void say_plan(const struct engine *e, uint64_t block_bytes, uint32_t n_blocks) {
+static void log_plan(const struct engine *e, uint64_t block_bytes, uint32_t n_blocks) {
     const struct engine_options *o = &e->options;
     uint64_t kv_bytes = n_blocks * block_bytes, host_bytes = o->host_kv_bytes;
     uint64_t free_bytes = e->info.device.memory_free, taken = o->weight_bytes + kv_bytes;
@@ -306,7 +306,7 @@ enum status engine_open_device(struct engine *e, struct error *err) {
     if ((st = ops->open(&e->dev, &e->options.device, err)) != ST_OK) return st;
     ask_memory(e);
     if ((st = plan_blocks(e, expected_block_bytes(e), &n_blocks, err)) != ST_OK) return st;
-    say_plan(e, expected_block_bytes(e), n_blocks);
+    log_plan(e, expected_block_bytes(e), n_blocks);
     decide_slots(e);
     st = e->options.load(e->options.load_arg, ops, e->dev, &e->options.geometry, &e->limits,
                          &e->model, err);
@@ -416,8 +416,8 @@ static void drop_mails(struct mailbox *box) {
             request_unref(CONTAINER_OF(m, struct request, submit_mail));
         } else if (m->kind == MAIL_CANCEL) {
             request_unref(CONTAINER_OF(m, struct request, cancel_mail));
-        } else if (m->kind == MAIL_NEWS) {
-            request_unref(CONTAINER_OF(m, struct request, news_mail));
+        } else if (m->kind == MAIL_PROGRESS) {
+            request_unref(CONTAINER_OF(m, struct request, progress_mail));
         } else if (m->kind == MAIL_SNAPSHOT) {
             fail_snapshot(CONTAINER_OF(m, struct engine_snapshot, mail));
         } else if (m->kind == MAIL_RESET) {

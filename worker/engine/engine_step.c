@@ -184,7 +184,7 @@ static void take_row(struct engine *e, const struct batch_step *step, struct bat
     struct request *r = entry->request;
     uint32_t token;
 
-    if (r->place == PLACE_DONE) {
+    if (r->state == REQUEST_DONE) {
         row->entry = NULL;
         drop_outcome(e, entry);
         return;
@@ -204,7 +204,7 @@ static void take_row(struct engine *e, const struct batch_step *step, struct bat
         scheduler_end(e->sched, r, FINISH_ERROR, now_us);
         (void)scheduler_take(e->sched, entry, 0, now_us); /* its outcome has come, such as it is */
     }
-    if (r->place == PLACE_DONE && !r->group) engine_count_end(e, r);
+    if (r->state == REQUEST_DONE && !r->group) engine_count_end(e, r);
 }
 
 /* Answers of searches that have come to their end: no rows of the step, but their beams were. */
@@ -252,17 +252,17 @@ static void count_step(struct engine *e, const struct schedule *s) {
     if (e->options.step_tokens) metric_observe(e->options.step_tokens, s->n_tokens);
 }
 
-static void tell_row(struct engine *e, const struct batch_row *row) {
+static void report_row(struct engine *e, const struct batch_row *row) {
     struct request *r;
 
     if (!row->entry) return;
     r = row->entry->request;
     if (request_is_beam(r)) { /* nobody knows of it */
         beam_group_unref(r->group);
-    } else if (r->place == PLACE_DONE) {
-        engine_tell_end(e, r);
+    } else if (r->state == REQUEST_DONE) {
+        engine_report_end(e, r);
     } else if (row->entry->is_sampled) {
-        engine_tell_news(e, r);
+        engine_report_progress(e, r);
     }
 }
 
@@ -282,9 +282,9 @@ static void take_step(struct engine *e, uint64_t wait_us) {
     count_times(e, f, slot, wait_us, now_us);
     engine_update_stats(e);
     for (uint32_t i = 0; i < step->counts.n_rows; i++)
-        tell_row(e, &step->row[i]);
+        report_row(e, &step->row[i]);
     while ((link = list_pop_front(&ended)) != NULL)
-        engine_tell_end(e, LIST_ENTRY(link, struct request, link));
+        engine_report_end(e, LIST_ENTRY(link, struct request, link));
 }
 
 /* The step has come out, such as `st` says. False when it has not, and hear_all may wait for it. */

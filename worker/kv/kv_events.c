@@ -13,7 +13,7 @@
 #include <pthread.h>
 #include <string.h>
 
-struct frame_place {
+struct frame_span {
     uint64_t at; /* position of its first byte; on from there without a break */
     uint64_t n_bytes;
 };
@@ -31,10 +31,10 @@ struct kv_event_log {
 
     /* Shared, under the lock. */
     pthread_mutex_t lock;
-    uint8_t *ring;              /* (max_bytes) */
-    struct frame_place *places; /* (max_batches) frame s at s % max_batches */
-    uint64_t oldest, next;      /* frames [oldest, next) are there */
-    uint64_t end;               /* position behind the newest frame */
+    uint8_t *ring;            /* (max_bytes) */
+    struct frame_span *spans; /* (max_batches) frame s at s % max_batches */
+    uint64_t oldest, next;    /* frames [oldest, next) are there */
+    uint64_t end;             /* position behind the newest frame */
     struct kv_event_digest digest;
 };
 
@@ -67,8 +67,8 @@ enum status kv_event_log_create(struct kv_event_log **out, const struct kv_event
     buf_init(&log->head, 0);
     pthread_mutex_init(&log->lock, NULL);
     log->ring = mem_try(config->max_bytes);
-    log->places = mem_try(config->max_batches * sizeof(*log->places));
-    if (!log->ring || !log->places) {
+    log->spans = mem_try(config->max_batches * sizeof(*log->spans));
+    if (!log->ring || !log->spans) {
         kv_event_log_destroy(log);
         return error_set(err, ST_NOMEM, "no memory for %llu bytes and %u batches of KV events",
                          (unsigned long long)config->max_bytes, config->max_batches);
@@ -87,7 +87,7 @@ void kv_event_log_destroy(struct kv_event_log *log) {
     buf_fini(&log->head);
     mem_free(log->sets);
     mem_free(log->ring);
-    mem_free(log->places);
+    mem_free(log->spans);
     mem_free(log);
 }
 
@@ -275,10 +275,10 @@ static uint8_t *ring_take(struct kv_event_log *log, uint64_t n) {
     log->end = at + n;
     while (log->oldest < log->next &&
            (log->next - log->oldest >= log->config.max_batches ||
-            log->places[log->oldest % log->config.max_batches].at + size < log->end)) {
+            log->spans[log->oldest % log->config.max_batches].at + size < log->end)) {
         log->oldest++;
     }
-    log->places[log->next % log->config.max_batches] = (struct frame_place){at, n};
+    log->spans[log->next % log->config.max_batches] = (struct frame_span){at, n};
     return log->ring + at % size;
 }
 
@@ -330,7 +330,7 @@ static enum status read_locked(const struct kv_event_log *log, uint64_t from, si
     if (from == log->next) return ST_AGAIN;
     if (from < log->oldest || from > log->next) return ST_NOT_FOUND;
     do {
-        const struct frame_place *p = &log->places[at % log->config.max_batches];
+        const struct frame_span *p = &log->spans[at % log->config.max_batches];
 
         if (at > from && buf_len(out) + p->n_bytes > max_bytes) break;
         buf_append(out, log->ring + p->at % log->config.max_bytes, p->n_bytes);

@@ -181,7 +181,7 @@ static void publish_block(struct kv_manager *mgr, struct kv_seq *seq, const stru
             kv_manager_note_published(mgr, seq, g, i);
             continue;
         }
-        kv_manager_tell_stored(mgr, seq, chain->tokens + (size_t)run[g] * bs, g, run[g], i);
+        kv_manager_report_stored(mgr, seq, chain->tokens + (size_t)run[g] * bs, g, run[g], i);
         run[g] = i + 1;
     }
 }
@@ -200,8 +200,8 @@ void kv_manager_publish(struct kv_manager *mgr, struct kv_seq *seq, const uint32
     for (; seq->n_published < n_full; seq->n_published++)
         publish_block(mgr, seq, &chain, seq->n_published, run);
     for (uint32_t g = 0; g < mgr->n_groups; g++)
-        kv_manager_tell_stored(mgr, seq, tokens + (size_t)run[g] * mgr->config.block_size, g,
-                               run[g], seq->n_published);
+        kv_manager_report_stored(mgr, seq, tokens + (size_t)run[g] * mgr->config.block_size, g,
+                                 run[g], seq->n_published);
 }
 
 /* --- allocate -------------------------------------------------------------------------------- */

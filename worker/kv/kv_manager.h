@@ -178,7 +178,7 @@ void kv_manager_explain(struct kv_manager *mgr, const struct kv_seq *seq, const 
 
 /* Writes everything that is cached into the event log once more, in batches of its own. Takes as
  * long as encoding it, some 0.5 us a block; for the rare follower that has lost its place. */
-void kv_manager_tell_all(struct kv_manager *mgr, uint64_t wall_us);
+void kv_manager_report_all(struct kv_manager *mgr, uint64_t wall_us);
 
 /* The time of what happens from now on: evictions, hits. Monotonic microseconds. */
 void kv_manager_set_now(struct kv_manager *mgr, uint64_t now_us);

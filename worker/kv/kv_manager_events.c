@@ -27,8 +27,8 @@ void kv_manager_note_published(struct kv_manager *mgr, const struct kv_seq *seq,
     }
 }
 
-void kv_manager_tell_stored(struct kv_manager *mgr, const struct kv_seq *seq,
-                            const uint32_t *tokens, uint32_t g, uint32_t from, uint32_t to) {
+void kv_manager_report_stored(struct kv_manager *mgr, const struct kv_seq *seq,
+                              const uint32_t *tokens, uint32_t g, uint32_t from, uint32_t to) {
     if (!mgr->config.events || from >= to) return;
     kv_event_log_stored(mgr->config.events, &(struct kv_event_stored){
                                                 .medium = KV_MEDIUM_GPU,

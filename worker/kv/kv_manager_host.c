@@ -82,8 +82,8 @@ void kv_manager_bring_in(struct kv_manager *mgr, struct kv_seq *seq, const uint3
         kv_manager_note_published(mgr, seq, 0, first + i);
     }
     seq->n_published = hit->n_blocks;
-    kv_manager_tell_stored(mgr, seq, tokens + (size_t)first * mgr->config.block_size, 0, first,
-                           hit->n_blocks);
+    kv_manager_report_stored(mgr, seq, tokens + (size_t)first * mgr->config.block_size, 0, first,
+                             hit->n_blocks);
 }
 
 /* --- swapping --------------------------------------------------------------------------------- */
@@ -201,7 +201,7 @@ static void fetch_what_is_missing(struct kv_manager *mgr, struct kv_seq *seq, ui
             key = prefix_cache_key(cache, host_id);
             block_pool_publish_as(mgr->pool, *fresh, &key, prefix_cache_prefix(cache, host_id));
             kv_manager_note_published(mgr, seq, g, i);
-            kv_manager_tell_stored(mgr, seq, key.tokens, g, i, i + 1);
+            kv_manager_report_stored(mgr, seq, key.tokens, g, i, i + 1);
         }
         fresh++;
     }

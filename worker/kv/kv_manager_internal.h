@@ -54,8 +54,8 @@ void kv_manager_on_host_store(void *mgr, block_id id);
  * are the run's. */
 void kv_manager_note_published(struct kv_manager *mgr, const struct kv_seq *seq, uint32_t g,
                                uint32_t index);
-void kv_manager_tell_stored(struct kv_manager *mgr, const struct kv_seq *seq,
-                            const uint32_t *tokens, uint32_t g, uint32_t from, uint32_t to);
+void kv_manager_report_stored(struct kv_manager *mgr, const struct kv_seq *seq,
+                              const uint32_t *tokens, uint32_t g, uint32_t from, uint32_t to);
 void kv_manager_note_reset(struct kv_manager *mgr); /* before everything is forgotten */
 
 /* The first admission of a sequence: counts why it found no more, and says so if asked. */

@@ -46,8 +46,8 @@ static const struct block_hash *hash_of(const struct prefix_cache *cache, const 
     return found ? prefix_cache_hash(cache, found->id) : NULL;
 }
 
-static void tell(struct kv_manager *mgr, const struct prefix_cache *cache, enum kv_medium medium,
-                 uint64_t wall_us) {
+static void report(struct kv_manager *mgr, const struct prefix_cache *cache, enum kv_medium medium,
+                   uint64_t wall_us) {
     struct row *rows = mem_calloc((size_t)cache->n_cached + 1, sizeof(*rows));
     uint32_t n = list_contents(cache, rows);
 
@@ -68,9 +68,9 @@ static void tell(struct kv_manager *mgr, const struct prefix_cache *cache, enum 
     mem_free(rows);
 }
 
-void kv_manager_tell_all(struct kv_manager *mgr, uint64_t wall_us) {
+void kv_manager_report_all(struct kv_manager *mgr, uint64_t wall_us) {
     if (!mgr->config.events) return;
-    tell(mgr, block_pool_cache(mgr->pool), KV_MEDIUM_GPU, wall_us);
-    if (mgr->host) tell(mgr, kv_host_cache(mgr->host), KV_MEDIUM_CPU, wall_us);
+    report(mgr, block_pool_cache(mgr->pool), KV_MEDIUM_GPU, wall_us);
+    if (mgr->host) report(mgr, kv_host_cache(mgr->host), KV_MEDIUM_CPU, wall_us);
     kv_event_log_commit(mgr->config.events, wall_us, true);
 }

@@ -23,7 +23,7 @@
 #define MAX_URL        4096
 #define MAX_FILE_BYTES ((uint64_t)1 << 50) /* so that no sum of sizes wraps around */
 
-static void tell_trouble(struct hub *h, const char *why, const char *instead) {
+static void report_trouble(struct hub *h, const char *why, const char *instead) {
     const struct hub_events *on = &h->config->events;
 
     if (on->on_trouble) on->on_trouble(on->arg, why, instead);
@@ -141,7 +141,7 @@ enum status hub_http_get(struct hub *h, const char *url, const char *what, struc
         st = exchange(h, url, &request, false, &code, err);
         if (st == ST_OK && code != 200) st = refused(h, code, what, err);
         if (!is_worth_another(st) || attempt + 1 == ATTEMPTS) return st;
-        tell_trouble(h, err->message, "trying again");
+        report_trouble(h, err->message, "trying again");
         pause_before(attempt);
     }
 }
@@ -190,7 +190,7 @@ enum status hub_http_describe(struct hub *h, struct hub_file *file, struct error
         if (st == ST_OK && code >= 400) st = refused(h, code, file->name, err);
         if (st == ST_OK) return read_description(h, file, err);
         if (!is_worth_another(st) || attempt + 1 == ATTEMPTS) return st;
-        tell_trouble(h, err->message, "trying again");
+        report_trouble(h, err->message, "trying again");
         pause_before(attempt);
     }
 }
@@ -309,7 +309,7 @@ static enum status take_all(struct download *d, struct error *err) {
         if (st == ST_OK) continue;
         attempt = d->n_have > before ? 0 : attempt + 1;
         if (!is_worth_another(st) || attempt == ATTEMPTS) return st;
-        tell_trouble(d->h, err->message, "going on from there");
+        report_trouble(d->h, err->message, "going on from there");
         pause_before(attempt);
     }
     return ST_OK;
@@ -345,7 +345,7 @@ static enum status fetch_blob(struct download *d, const char *blob, struct error
 }
 
 static void on_wait(void *arg) {
-    tell_trouble(arg, "another process is fetching a file of this model", "waiting for it");
+    report_trouble(arg, "another process is fetching a file of this model", "waiting for it");
 }
 
 enum status hub_http_download(struct hub *h, const struct hub_file *file, struct error *err) {

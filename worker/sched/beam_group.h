@@ -2,7 +2,7 @@
  *
  *      the creator's            the search's own
  *      answer[0..n)             beam[0..width)              kept[0..width)
- *      wait, PLACE_SEARCHING    run like any request:       hold finished hypotheses:
+ *      wait, REQUEST_SEARCHING    run like any request:       hold finished hypotheses:
  *      until the search ends,   blocks, a row, preemption   tokens and logprobs, never run
  *      then are filled
  *

@@ -126,9 +126,9 @@ static void drop_beam(struct scheduler *s, struct request *r) {
 
 /* `r` becomes a second holder of what p has computed. False when it has to wait for it. */
 static bool fork_now(struct scheduler *s, struct request *r, const struct request *p) {
-    bool has_row = r->place == PLACE_RUNNING;
+    bool has_row = r->state == REQUEST_RUNNING;
 
-    if (p->place != PLACE_RUNNING || (!has_row && s->n_free_rows == 0)) return false;
+    if (p->state != REQUEST_RUNNING || (!has_row && s->n_free_rows == 0)) return false;
     kv_manager_free(s->kv, &r->kv);
     kv_seq_forget_hashes(&r->kv); /* they are of the tokens it had */
     if (kv_manager_fork(s->kv, &r->kv, &p->kv, p->n_computed) != ST_OK) return false;
@@ -184,9 +184,9 @@ static void extend_beam(struct scheduler *s, struct beam_group *g, uint32_t i) {
     struct request *r = g->beam[i];
 
     beam_group_extend(g, r, &g->search.live[i]);
-    if (r->place == PLACE_NEW) {
+    if (r->state == REQUEST_NEW) {
         scheduler_enter_waiting(s, r);
-    } else if (r->place != PLACE_RUNNING) {
+    } else if (r->state != REQUEST_RUNNING) {
         s->waiting_tokens++; /* it is preempted, and counted without its new token */
     }
 }
@@ -217,7 +217,7 @@ void scheduler_take_beam(struct scheduler *s, const struct schedule_entry *e, co
     s->n_in_flight--;
     r->n_in_flight--;
     r->n_pending -= e->is_sampled;
-    if (r->place == PLACE_DONE || !e->is_sampled) return;
+    if (r->state == REQUEST_DONE || !e->is_sampled) return;
     assert(e->first + e->n_tokens == r->n_tokens && !r->has_offered);
     r->has_offered = true;
     if (!beam_group_offer(g, r, token, logprob)) return;

@@ -32,31 +32,31 @@ static void insert(struct scheduler *s, struct list *list, struct request *r, bo
 /* --- places ----------------------------------------------------------------------------------- */
 
 void scheduler_leave(struct scheduler *s, struct request *r) {
-    switch (r->place) {
-    case PLACE_NEW:
-    case PLACE_DONE: return;
-    case PLACE_WAITING:
+    switch (r->state) {
+    case REQUEST_NEW:
+    case REQUEST_DONE: return;
+    case REQUEST_WAITING:
         s->n_waiting--;
         s->waiting_tokens -= r->n_tokens;
         break;
-    case PLACE_SWAPPED:
+    case REQUEST_SWAPPED:
         s->n_swapped--;
         s->waiting_tokens -= r->n_tokens;
         break;
-    case PLACE_SEARCHING: s->n_searching--; break;
-    case PLACE_RUNNING:
+    case REQUEST_SEARCHING: s->n_searching--; break;
+    case REQUEST_RUNNING:
         s->n_running--;
         s->free_rows[s->n_free_rows++] = r->row;
         r->row = REQUEST_NO_ROW;
         break;
     }
     list_remove(&r->link);
-    r->place = PLACE_NEW;
+    r->state = REQUEST_NEW;
 }
 
 void scheduler_enter_waiting(struct scheduler *s, struct request *r) {
     scheduler_leave(s, r);
-    r->place = PLACE_WAITING;
+    r->state = REQUEST_WAITING;
     s->n_waiting++;
     s->waiting_tokens += r->n_tokens;
     insert(s, &s->waiting, r, r->n_admissions == 0);
@@ -64,7 +64,7 @@ void scheduler_enter_waiting(struct scheduler *s, struct request *r) {
 
 static void enter_swapped(struct scheduler *s, struct request *r) {
     scheduler_leave(s, r);
-    r->place = PLACE_SWAPPED;
+    r->state = REQUEST_SWAPPED;
     s->n_swapped++;
     s->waiting_tokens += r->n_tokens;
     insert(s, &s->swapped, r, false);
@@ -72,7 +72,7 @@ static void enter_swapped(struct scheduler *s, struct request *r) {
 
 void scheduler_enter_running(struct scheduler *s, struct request *r) {
     scheduler_leave(s, r);
-    r->place = PLACE_RUNNING;
+    r->state = REQUEST_RUNNING;
     r->n_binds++;
     s->n_running++;
     r->row = s->free_rows[--s->n_free_rows];
@@ -80,7 +80,7 @@ void scheduler_enter_running(struct scheduler *s, struct request *r) {
 }
 
 void scheduler_enter_searching(struct scheduler *s, struct request *r) {
-    r->place = PLACE_SEARCHING;
+    r->state = REQUEST_SEARCHING;
     s->n_searching++;
     list_push_back(&s->searching, &r->link);
 }
@@ -95,7 +95,7 @@ void scheduler_enter_done(struct scheduler *s, struct request *r, uint64_t now_u
     kv_manager_free(s->kv, &r->kv);
     scheduler_leave(s, r);
     request_drop_parent(r);
-    r->place = PLACE_DONE;
+    r->state = REQUEST_DONE;
     r->finished_us = now_us;
 }
 
@@ -173,17 +173,17 @@ struct scheduler_counts scheduler_counts(const struct scheduler *s) {
 /* --- check ------------------------------------------------------------------------------------ */
 
 static uint32_t check_list(const struct scheduler *s, const struct list *list,
-                           enum request_place place) {
+                           enum request_state state) {
     const struct request *before = NULL;
     uint32_t n = 0;
 
     LIST_FOR_EACH(it, list) {
         const struct request *r = request_of(it);
 
-        assert(r->place == place && r->finish == FINISH_NONE);
-        assert((r->row == REQUEST_NO_ROW) == (place != PLACE_RUNNING));
+        assert(r->state == state && r->finish == FINISH_NONE);
+        assert((r->row == REQUEST_NO_ROW) == (state != REQUEST_RUNNING));
         assert(r->n_computed <= r->n_tokens + r->n_pending && r->n_tokens <= r->n_max);
-        assert(place == PLACE_SEARCHING || !before || goes_before(s, before, r));
+        assert(state == REQUEST_SEARCHING || !before || goes_before(s, before, r));
         before = r;
         n++;
     }
@@ -210,10 +210,10 @@ static void check_rows(const struct scheduler *s) {
 void scheduler_check(const struct scheduler *s) {
     uint64_t waiting_tokens = 0;
 
-    assert(check_list(s, &s->waiting, PLACE_WAITING) == s->n_waiting);
-    assert(check_list(s, &s->running, PLACE_RUNNING) == s->n_running);
-    assert(check_list(s, &s->swapped, PLACE_SWAPPED) == s->n_swapped);
-    assert(check_list(s, &s->searching, PLACE_SEARCHING) == s->n_searching);
+    assert(check_list(s, &s->waiting, REQUEST_WAITING) == s->n_waiting);
+    assert(check_list(s, &s->running, REQUEST_RUNNING) == s->n_running);
+    assert(check_list(s, &s->swapped, REQUEST_SWAPPED) == s->n_swapped);
+    assert(check_list(s, &s->searching, REQUEST_SEARCHING) == s->n_searching);
     LIST_FOR_EACH(it, &s->waiting) {
         const struct request *r = request_of(it);
 

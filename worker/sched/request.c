@@ -265,7 +265,7 @@ struct request *request_ref(struct request *r) {
 
 void request_unref(struct request *r) {
     if (!r || atomic_fetch_sub_explicit(&r->refs, 1, memory_order_acq_rel) != 1) return;
-    assert(r->place == PLACE_NEW || r->place == PLACE_DONE);
+    assert(r->state == REQUEST_NEW || r->state == REQUEST_DONE);
     request_drop_parent(r);
     kv_seq_fini(&r->kv);
     if (r->group && !request_is_beam(r)) beam_group_unref(r->group);
@@ -273,7 +273,7 @@ void request_unref(struct request *r) {
 }
 
 void request_set_parent(struct request *r, struct request *parent) {
-    assert(r->place == PLACE_NEW && !r->fork_of && r->n_prompt == parent->n_prompt);
+    assert(r->state == REQUEST_NEW && !r->fork_of && r->n_prompt == parent->n_prompt);
     r->is_child = true;
     if (request_is_scored(r) || r->n_prompt < 2) return;
     r->fork_of = request_ref(parent);
@@ -340,10 +340,10 @@ void request_publish(struct request *r) {
 
 /* --- creator's side --------------------------------------------------------------------------- */
 
-bool request_take_news(struct request *r, struct request_news *out) {
+bool request_take_progress(struct request *r, struct request_progress *out) {
     uint32_t published = atomic_load_explicit(&r->published, memory_order_acquire);
 
-    *out = (struct request_news){.first = r->n_read, .n = published / 2 - r->n_read};
+    *out = (struct request_progress){.first = r->n_read, .n = published / 2 - r->n_read};
     out->is_first = out->first == 0 && out->n > 0;
     out->is_finished = (published & 1) && !r->is_end_read;
     r->n_read = published / 2;

@@ -14,10 +14,10 @@
  *      engine                      everything under "engine's own" and "the answer"
  *
  * The answer is read by the creator without a lock: the engine fills tokens and logprobs, then
- * publishes their number (request_publish); the creator asks request_take_news and reads below it.
+ * publishes their number (request_publish); the creator asks request_take_progress and reads below it.
  * A request dies with its last reference: the creator holds one, the engine one while it works on
  * it, and each of its messages one while it is under way. A request is in one place at a time
- * (enum request_place), moved by the scheduler alone.
+ * (enum request_state), moved by the scheduler alone.
  *
  * LIMITS: at most REQUEST_BIAS_MAX biased tokens, REQUEST_STOP_IDS_MAX stop ids, 20 logprobs. */
 #ifndef WORKER_SCHED_REQUEST_H
@@ -92,13 +92,13 @@ enum finish_reason {
 };
 const char *finish_reason_name(enum finish_reason reason); /* "stop", as clients read it */
 
-enum request_place {
-    PLACE_NEW,
-    PLACE_WAITING,
-    PLACE_RUNNING,
-    PLACE_SWAPPED,   /* its KV waits in host memory */
-    PLACE_SEARCHING, /* an answer of a beam search, which other requests compute */
-    PLACE_DONE,
+enum request_state {
+    REQUEST_NEW,
+    REQUEST_WAITING,
+    REQUEST_RUNNING,
+    REQUEST_SWAPPED,   /* its KV waits in host memory */
+    REQUEST_SEARCHING, /* an answer of a beam search, which other requests compute */
+    REQUEST_DONE,
 };
 
 /* KV that another store has; see connector.h. */
@@ -119,7 +119,7 @@ struct request {
 
     /* The engine's own. */
     struct list link; /* in the list of its place */
-    enum request_place place;
+    enum request_state state;
     enum request_remote remote;
     bool is_forked;   /* shares blocks by a fork, or did */
     bool has_offered; /* a beam whose output has come, those of its search not all */
@@ -167,8 +167,8 @@ struct request {
     atomic_uint published; /* output tokens ready * 2, + 1 when finished */
     atomic_uint refs;
     atomic_bool is_news_sent; /* and not yet received: the next step need not send again */
-    struct request_mail submit_mail, cancel_mail, news_mail;
-    uint32_t n_read; /* the creator's: output tokens taken by request_take_news */
+    struct request_mail submit_mail, cancel_mail, progress_mail;
+    uint32_t n_read; /* the creator's: output tokens taken by request_take_progress */
     bool is_end_read;
     enum finish_reason cancel_reason; /* of the cancel that was sent; FINISH_NONE: none was */
 };
@@ -217,14 +217,14 @@ void request_publish(struct request *r);
 
 /* --- creator's side --------------------------------------------------------------------------- */
 
-struct request_news {
+struct request_progress {
     uint32_t first, n; /* output tokens [first, first + n) are new */
     bool is_first;     /* the first token is among them: cached_tokens and its times are there */
     bool is_finished;  /* nothing follows; finish, stop_token and error are there */
 };
 
 /* What is new since the last call. False when nothing is. */
-bool request_take_news(struct request *r, struct request_news *out);
+bool request_take_progress(struct request *r, struct request_progress *out);
 
 static inline const uint32_t *request_output(const struct request *r) {
     return r->tokens + r->n_prompt;

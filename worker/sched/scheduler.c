@@ -212,8 +212,9 @@ static bool awaits_parent(const struct scheduler *s, struct request *r) {
     const struct request *p = r->fork_of;
 
     if (!p) return false;
-    if (p->place == PLACE_RUNNING) return computed_before(s, p) < r->n_fork;
-    if ((p->place == PLACE_WAITING || p->place == PLACE_SWAPPED) && !p->has_offered) return true;
+    if (p->state == REQUEST_RUNNING) return computed_before(s, p) < r->n_fork;
+    if ((p->state == REQUEST_WAITING || p->state == REQUEST_SWAPPED) && !p->has_offered)
+        return true;
     request_drop_parent(r);
     return false;
 }
@@ -417,10 +418,11 @@ bool scheduler_take(struct scheduler *s, const struct schedule_entry *e, uint32_
     s->n_in_flight--;
     r->n_in_flight--;
     r->n_pending -= e->is_sampled;
-    if (r->place == PLACE_DONE || !e->is_sampled) return false;
+    if (r->state == REQUEST_DONE || !e->is_sampled) return false;
     assert(e->first + e->n_tokens == r->n_tokens); /* sampled once, for the next position */
     request_append(r, token);
-    if (r->place != PLACE_RUNNING) s->waiting_tokens++; /* preempted meanwhile: the token counts */
+    if (r->state != REQUEST_RUNNING)
+        s->waiting_tokens++; /* preempted meanwhile: the token counts */
     if (r->first_token_us == 0) r->first_token_us = now_us;
     if (!request_check_stop(r, s->options.eos_ids, s->options.n_eos)) return false;
     scheduler_enter_done(s, r, now_us);
@@ -429,7 +431,7 @@ bool scheduler_take(struct scheduler *s, const struct schedule_entry *e, uint32_
 
 void scheduler_end(struct scheduler *s, struct request *r, enum finish_reason reason,
                    uint64_t now_us) {
-    if (r->place == PLACE_DONE) return;
+    if (r->state == REQUEST_DONE) return;
     r->finish = reason;
     if (r->group) {
         scheduler_drop_answer(s, r, now_us);

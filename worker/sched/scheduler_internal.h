@@ -32,7 +32,7 @@ static inline struct request *request_of(struct list *link) {
 
 /* --- queues.c --------------------------------------------------------------------------------- */
 
-/* Takes a request off its list, if it is on one; its blocks stay. Its place is PLACE_NEW. */
+/* Takes a request off its list, if it is on one; its blocks stay. Its place is REQUEST_NEW. */
 void scheduler_leave(struct scheduler *s, struct request *r);
 void scheduler_enter_waiting(struct scheduler *s, struct request *r);
 void scheduler_enter_running(struct scheduler *s, struct request *r); /* there must be a free row */

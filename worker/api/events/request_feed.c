@@ -246,7 +246,7 @@ static bool is_urgent(const struct request_feed *feed, const struct request_even
     return false;
 }
 
-static void tell(struct request_feed *feed, const struct request_event *e) {
+static void publish(struct request_feed *feed, const struct request_event *e) {
     uint64_t delay_us = is_urgent(feed, e) ? URGENT_US : LATE_US, due_us = now_us(feed) + delay_us;
 
     request_log_append(feed->log, e);
@@ -264,11 +264,11 @@ static bool is_same_load(const struct wire_load *a, const struct wire_load *b) {
            a->kv_total == b->kv_total && a->draining == b->draining;
 }
 
-static void tell_load(struct request_feed *feed, const struct wire_load *load) {
+static void publish_load(struct request_feed *feed, const struct wire_load *load) {
     struct request_event e = {.kind = REQUEST_LOAD, .t_us = now_us(feed), .load = *load};
 
     feed->load_told_us = e.t_us;
-    tell(feed, &e);
+    publish(feed, &e);
     feed->load = *load;
 }
 
@@ -278,7 +278,7 @@ static void on_load_time(void *arg) {
 
     feed->config.read_load(feed->config.arg, &load);
     if (!is_same_load(&load, &feed->load) || now_us(feed) - feed->load_told_us >= HEARTBEAT_US) {
-        tell_load(feed, &load);
+        publish_load(feed, &load);
     }
     loop_timer_start(&feed->timer, LOAD_EVERY_US);
 }
@@ -307,7 +307,7 @@ uint64_t request_feed_accepted(struct request_feed *feed, const struct http_requ
     e.t_us = now_us(feed);
     e.request = request_log_stats(feed->log).next; /* never used twice, as that is not */
     e.chain = chain_of(feed, req, prompt_bytes);
-    tell(feed, &e);
+    publish(feed, &e);
     return e.request;
 }
 
@@ -319,7 +319,7 @@ void request_feed_first(struct request_feed *feed, uint64_t request, uint64_t pr
     e.t_us = now_us(feed);
     e.prompt_tokens = (int64_t)MIN(prompt_tokens, (uint64_t)INT32_MAX);
     e.cached_tokens = (int64_t)MIN(cached_tokens, (uint64_t)e.prompt_tokens);
-    tell(feed, &e);
+    publish(feed, &e);
 }
 
 void request_feed_ended(struct request_feed *feed, uint64_t request, uint64_t output_tokens,
@@ -329,7 +329,7 @@ void request_feed_ended(struct request_feed *feed, uint64_t request, uint64_t ou
     if (!feed || request == 0) return;
     e.t_us = now_us(feed);
     e.output_tokens = (int64_t)MIN(output_tokens, (uint64_t)INT32_MAX);
-    tell(feed, &e);
+    publish(feed, &e);
 }
 
 void request_feed_cleared(struct request_feed *feed) {
@@ -337,7 +337,7 @@ void request_feed_cleared(struct request_feed *feed) {
 
     if (!feed) return;
     e.t_us = now_us(feed);
-    tell(feed, &e);
+    publish(feed, &e);
 }
 
 void request_feed_load(struct request_feed *feed) {
@@ -345,7 +345,7 @@ void request_feed_load(struct request_feed *feed) {
 
     if (!feed) return;
     feed->config.read_load(feed->config.arg, &load);
-    tell_load(feed, &load);
+    publish_load(feed, &load);
 }
 
 /* --- its life ---------------------------------------------------------------------------------- */

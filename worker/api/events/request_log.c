@@ -9,18 +9,18 @@
 
 #include "common/base/mem.h"
 
-#define STRIDE      16u /* events from one place that is kept to the next: reading walks half of it */
-#define FRAME_MIN   (REQUEST_EVENT_HEAD + 3u) /* an array of a kind and a time */
-#define FIRST       1u
-#define N_PLACES(n) ((n) / FRAME_MIN / STRIDE + 2)
+#define STRIDE     16u /* events from one offset that is kept to the next: reading walks half of it */
+#define FRAME_MIN  (REQUEST_EVENT_HEAD + 3u) /* an array of a kind and a time */
+#define FIRST      1u
+#define N_INDEX(n) ((n) / FRAME_MIN / STRIDE + 2)
 
 struct request_log {
     char *data;
     uint64_t size;
     uint64_t head, tail;   /* places: of the event to come, of the oldest */
     uint64_t next, oldest; /* their numbers */
-    uint64_t *places;      /* of numbers that STRIDE divides: (n_places), by number / STRIDE */
-    uint64_t n_places;
+    uint64_t *index;       /* of numbers that STRIDE divides: (n_index), by number / STRIDE */
+    uint64_t n_index;
     uint64_t n_appended;
     struct buf frame; /* the one being encoded */
 };
@@ -29,12 +29,12 @@ enum status request_log_create(struct request_log **out, uint64_t bytes, struct 
     struct request_log *log = mem_zalloc(sizeof(*log));
 
     log->size = MAX(bytes, (uint64_t)REQUEST_LOG_BYTES_MIN);
-    log->n_places = N_PLACES(log->size);
+    log->n_index = N_INDEX(log->size);
     log->next = log->oldest = FIRST;
     buf_init(&log->frame, 0);
     log->data = mem_try(log->size);
-    log->places = mem_try(log->n_places * sizeof(*log->places));
-    if (!log->data || !log->places) {
+    log->index = mem_try(log->n_index * sizeof(*log->index));
+    if (!log->data || !log->index) {
         request_log_destroy(log);
         return error_set(err, ST_NOMEM,
                          "out of memory for %llu MiB of request events: lower "
@@ -48,31 +48,31 @@ enum status request_log_create(struct request_log **out, uint64_t bytes, struct 
 void request_log_destroy(struct request_log *log) {
     if (!log) return;
     buf_fini(&log->frame);
-    mem_free(log->places);
+    mem_free(log->index);
     mem_free(log->data);
     mem_free(log);
 }
 
 /* --- bytes around the end of the memory ------------------------------------------------------- */
 
-static void copy_in(struct request_log *log, uint64_t place, struct str bytes) {
-    size_t at = (size_t)(place % log->size), n = (size_t)MIN(log->size - at, bytes.len);
+static void copy_in(struct request_log *log, uint64_t offset, struct str bytes) {
+    size_t at = (size_t)(offset % log->size), n = (size_t)MIN(log->size - at, bytes.len);
 
     memcpy(log->data + at, bytes.ptr, n);
     memcpy(log->data, bytes.ptr + n, bytes.len - n);
 }
 
-static void copy_out(const struct request_log *log, uint64_t place, char *to, size_t len) {
-    size_t at = (size_t)(place % log->size), n = (size_t)MIN(log->size - at, len);
+static void copy_out(const struct request_log *log, uint64_t offset, char *to, size_t len) {
+    size_t at = (size_t)(offset % log->size), n = (size_t)MIN(log->size - at, len);
 
     memcpy(to, log->data + at, n);
     memcpy(to + n, log->data, len - n);
 }
 
-static uint64_t frame_bytes(const struct request_log *log, uint64_t place) {
+static uint64_t frame_bytes(const struct request_log *log, uint64_t offset) {
     uint32_t n_bytes;
 
-    copy_out(log, place, (char *)&n_bytes, sizeof(n_bytes));
+    copy_out(log, offset, (char *)&n_bytes, sizeof(n_bytes));
     return REQUEST_EVENT_HEAD + (uint64_t)be32toh(n_bytes);
 }
 
@@ -102,7 +102,7 @@ void request_log_append(struct request_log *log, const struct request_event *e) 
     while (log->head + frame.len - log->tail > log->size)
         drop_oldest(log);
     copy_in(log, log->head, frame);
-    if (log->next % STRIDE == 0) log->places[log->next / STRIDE % log->n_places] = log->head;
+    if (log->next % STRIDE == 0) log->index[log->next / STRIDE % log->n_index] = log->head;
     log->head += frame.len;
     log->next++;
 }
@@ -110,18 +110,18 @@ void request_log_append(struct request_log *log, const struct request_event *e) 
 /* --- reading ---------------------------------------------------------------------------------- */
 
 /* Of an event that is kept. */
-static uint64_t place_of(const struct request_log *log, uint64_t number) {
-    uint64_t at = number - number % STRIDE, place;
+static uint64_t offset_of(const struct request_log *log, uint64_t number) {
+    uint64_t at = number - number % STRIDE, offset;
 
     if (at >= log->oldest) {
-        place = log->places[at / STRIDE % log->n_places];
+        offset = log->index[at / STRIDE % log->n_index];
     } else {
         at = log->oldest;
-        place = log->tail;
+        offset = log->tail;
     }
     for (; at < number; at++)
-        place += frame_bytes(log, place);
-    return place;
+        offset += frame_bytes(log, offset);
+    return offset;
 }
 
 enum status request_log_read(const struct request_log *log, uint64_t from, size_t max_bytes,
@@ -134,7 +134,7 @@ enum status request_log_read(const struct request_log *log, uint64_t from, size_
         *next = log->oldest;
         return ST_NOT_FOUND;
     }
-    begin = end = place_of(log, from);
+    begin = end = offset_of(log, from);
     do {
         end += frame_bytes(log, end);
         from++;
@@ -155,17 +155,17 @@ struct request_log_stats request_log_stats(const struct request_log *log) {
 }
 
 void request_log_check(const struct request_log *log) {
-    uint64_t place = log->tail;
+    uint64_t offset = log->tail;
 
     assert(log->tail <= log->head && log->head - log->tail <= log->size);
     for (uint64_t number = log->oldest; number < log->next; number++) {
         uint64_t in_frame;
 
-        assert(place + FRAME_MIN <= log->head);
-        copy_out(log, place + 4, (char *)&in_frame, sizeof(in_frame));
+        assert(offset + FRAME_MIN <= log->head);
+        copy_out(log, offset + 4, (char *)&in_frame, sizeof(in_frame));
         assert(be64toh(in_frame) == number);
-        assert(number % STRIDE || log->places[number / STRIDE % log->n_places] == place);
-        place += frame_bytes(log, place);
+        assert(number % STRIDE || log->index[number / STRIDE % log->n_index] == offset);
+        offset += frame_bytes(log, offset);
     }
-    assert(place == log->head);
+    assert(offset == log->head);
 }

@@ -196,7 +196,7 @@ static enum status convert_content(struct chat_conversion *c, const struct json 
 
 /* --- tool calls --------------------------------------------------------------------------------*/
 /* What "{\"city\": \"Rome\"}" spells, or an empty mapping. *keeps: the string stays as it is. */
-static enum status spell_arguments(struct chat_conversion *c, struct str text, struct jv *value,
+static enum status parse_arguments(struct chat_conversion *c, struct str text, struct jv *value,
                                    bool *keeps) {
     struct chat_conversion copying = *c;
     struct json *root = NULL;
@@ -223,7 +223,7 @@ static enum status read_arguments(struct chat_conversion *c, struct jv function)
     enum status st;
 
     if (function.type != JV_DICT || given.type == JV_DICT || given.type == JV_LIST) return ST_OK;
-    st = given.type == JV_STRING ? spell_arguments(c, given.as.string, &value, &keeps)
+    st = given.type == JV_STRING ? parse_arguments(c, given.as.string, &value, &keeps)
                                  : jv_new_dict(c->run, 0, &value);
     if (st != ST_OK || keeps) return st;
     return jv_set(c->run, function, jv_string(STR("arguments")), value);

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 
 /* The shortest digits that read back, placed as Python's repr places them. */
-static void spell_float(struct buf *b, double f, bool is_json) {
+static void repr_float(struct buf *b, double f, bool is_json) {
     char text[40], digits[32];
     int precision = 1, exponent, n;
 
@@ -34,7 +34,7 @@ static void spell_float(struct buf *b, double f, bool is_json) {
 }
 
 /* Python's repr of a string: single quotes unless it has those and no double ones. */
-static void spell_repr(struct buf *b, struct str s) {
+static void repr_string(struct buf *b, struct str s) {
     bool has_single = str_find(s, STR("'")) >= 0, has_double = str_find(s, STR("\"")) >= 0;
     char quote = has_single && !has_double ? '"' : '\'';
 
@@ -61,7 +61,7 @@ static void spell_repr(struct buf *b, struct str s) {
 }
 
 /* A character beyond ASCII as JSON escapes it: in two halves above FFFF. */
-static void spell_escaped(struct buf *b, uint32_t cp) {
+static void repr_escaped(struct buf *b, uint32_t cp) {
     if (cp > 0xFFFF) {
         buf_appendf(b, "\\u%04x", 0xD800 + ((cp - 0x10000) >> 10));
         cp = 0xDC00 + ((cp - 0x10000) & 0x3FF);
@@ -69,7 +69,7 @@ static void spell_escaped(struct buf *b, uint32_t cp) {
     buf_appendf(b, "\\u%04x", cp);
 }
 
-static void spell_json_string(struct buf *b, struct str s, bool is_ascii) {
+static void repr_json_string(struct buf *b, struct str s, bool is_ascii) {
     buf_append_char(b, '"');
     for (size_t i = 0; i < s.len; i++) {
         static const char from[] = "\"\\\n\r\t\f\b", to[] = "\"\\nrtfb";
@@ -84,7 +84,7 @@ static void spell_json_string(struct buf *b, struct str s, bool is_ascii) {
         } else if (c >= 0x80 && is_ascii) {
             uint32_t n;
 
-            spell_escaped(b, unicode_decode(s.ptr + i, s.ptr + s.len, &n));
+            repr_escaped(b, unicode_decode(s.ptr + i, s.ptr + s.len, &n));
             i += n - 1;
         } else {
             buf_append_char(b, (char)c);
@@ -94,35 +94,35 @@ static void spell_json_string(struct buf *b, struct str s, bool is_ascii) {
 }
 
 /* How to spell: Python's str and repr, or json.dumps. */
-struct spelling {
+struct repr_run {
     struct buf out;
     bool is_json;
     struct jinja_json json; /* of str and repr: on one line */
     uint32_t level;
 };
 
-static void new_line(struct spelling *s) {
+static void new_line(struct repr_run *s) {
     if (s->json.indent < 0) return;
     buf_append_char(&s->out, '\n');
     for (int64_t i = 0; i < s->json.indent * s->level && !s->out.has_failed; i++)
         buf_append_char(&s->out, ' ');
 }
 
-static void separate(struct spelling *s, size_t i) {
+static void separate(struct repr_run *s, size_t i) {
     if (i) buf_append_str(&s->out, s->json.between_items);
     new_line(s);
 }
 
-static enum status spell(struct jinja_run *r, struct spelling *s, struct jv v);
+static enum status repr_value(struct jinja_run *r, struct repr_run *s, struct jv v);
 
-static enum status spell_list(struct jinja_run *r, struct spelling *s, const struct jv_list *l) {
+static enum status repr_list(struct jinja_run *r, struct repr_run *s, const struct jv_list *l) {
     bool is_tuple = l->is_tuple && !s->is_json;
 
     buf_append_char(&s->out, is_tuple ? '(' : '[');
     s->level++;
     for (size_t i = 0; i < l->n; i++) {
         separate(s, i);
-        TRY(spell(r, s, l->items[i]));
+        TRY(repr_value(r, s, l->items[i]));
     }
     s->level--;
     if (l->n) new_line(s);
@@ -150,16 +150,16 @@ static enum status sorted_entries(struct jinja_run *r, const struct jv_dict *d,
     return ST_OK;
 }
 
-static enum status spell_key(struct jinja_run *r, struct spelling *s, struct jv key) {
+static enum status repr_key(struct jinja_run *r, struct repr_run *s, struct jv key) {
     bool needs_quotes = s->is_json && key.type != JV_STRING;
 
     if (needs_quotes) buf_append_char(&s->out, '"');
-    TRY(spell(r, s, key));
+    TRY(repr_value(r, s, key));
     if (needs_quotes) buf_append_char(&s->out, '"');
     return ST_OK;
 }
 
-static enum status spell_dict(struct jinja_run *r, struct spelling *s, const struct jv_dict *d) {
+static enum status repr_dict(struct jinja_run *r, struct repr_run *s, const struct jv_dict *d) {
     struct jv_entry *entries = d->entries;
 
     if (s->json.sorts_keys) TRY(sorted_entries(r, d, &entries));
@@ -167,9 +167,9 @@ static enum status spell_dict(struct jinja_run *r, struct spelling *s, const str
     s->level++;
     for (size_t i = 0; i < d->n; i++) {
         separate(s, i);
-        TRY(spell_key(r, s, entries[i].key));
+        TRY(repr_key(r, s, entries[i].key));
         buf_append_str(&s->out, s->json.after_keys);
-        TRY(spell(r, s, entries[i].value));
+        TRY(repr_value(r, s, entries[i].value));
     }
     s->level--;
     if (d->n) new_line(s);
@@ -177,19 +177,19 @@ static enum status spell_dict(struct jinja_run *r, struct spelling *s, const str
     return ST_OK;
 }
 
-static enum status spell_nested(struct jinja_run *r, struct spelling *s, struct jv v) {
+static enum status repr_nested(struct jinja_run *r, struct repr_run *s, struct jv v) {
     TRY(jv_descend(r));
     if (v.type == JV_LIST) {
-        TRY(spell_list(r, s, v.as.list));
+        TRY(repr_list(r, s, v.as.list));
     } else {
-        TRY(spell_dict(r, s, v.as.dict));
+        TRY(repr_dict(r, s, v.as.dict));
     }
     r->depth--;
     if (s->out.has_failed) return jinja_fail(r, "a value is too long to print");
     return ST_OK;
 }
 
-static enum status spell(struct jinja_run *r, struct spelling *s, struct jv v) {
+static enum status repr_value(struct jinja_run *r, struct repr_run *s, struct jv v) {
     TRY(jinja_charge(r, 1));
     switch (v.type) {
     case JV_UNDEFINED:
@@ -203,35 +203,35 @@ static enum status spell(struct jinja_run *r, struct spelling *s, struct jv v) {
     case JV_INT: buf_appendf(&s->out, "%lld", (long long)v.as.integer); break;
     case JV_FLOAT:
         TRY(jinja_charge(r, 16)); /* tries up to 17 precisions */
-        spell_float(&s->out, v.as.number, s->is_json);
+        repr_float(&s->out, v.as.number, s->is_json);
         break;
     case JV_STRING:
         TRY(jinja_charge(r, v.as.string.len / 64));
         if (s->is_json) {
-            spell_json_string(&s->out, v.as.string, s->json.is_ascii);
+            repr_json_string(&s->out, v.as.string, s->json.is_ascii);
         } else {
-            spell_repr(&s->out, v.as.string);
+            repr_string(&s->out, v.as.string);
         }
         break;
     case JV_LIST:
-    case JV_DICT: return spell_nested(r, s, v);
+    case JV_DICT: return repr_nested(r, s, v);
     default: return jinja_fail(r, "%s cannot be printed", jv_type_name(v));
     }
     return ST_OK;
 }
 
-static enum status spell_all(struct jinja_run *r, struct spelling *s, struct jv v, struct jv *out) {
+static enum status repr_all(struct jinja_run *r, struct repr_run *s, struct jv v, struct jv *out) {
     enum status st;
 
     buf_init(&s->out, r->limits.max_output_bytes);
-    st = spell(r, s, v);
+    st = repr_value(r, s, v);
     if (st == ST_OK) return jinja_take(r, &s->out, out);
     buf_fini(&s->out);
     return st;
 }
 
 enum status jv_to_string(struct jinja_run *r, struct jv v, struct str *out) {
-    struct spelling s = {
+    struct repr_run s = {
         .json = {.indent = -1, .between_items = STR(", "), .after_keys = STR(": ")}};
     struct jv text;
 
@@ -243,15 +243,15 @@ enum status jv_to_string(struct jinja_run *r, struct jv v, struct str *out) {
         *out = STR("");
         return ST_OK;
     }
-    TRY(spell_all(r, &s, v, &text));
+    TRY(repr_all(r, &s, v, &text));
     *out = text.as.string;
     return ST_OK;
 }
 
 enum status jv_to_json(struct jinja_run *r, struct jv v, const struct jinja_json *how,
                        struct jv *out) {
-    struct spelling s = {.is_json = true, .json = *how};
+    struct repr_run s = {.is_json = true, .json = *how};
 
     s.json.indent = MIN(how->indent, 64);
-    return spell_all(r, &s, v, out);
+    return repr_all(r, &s, v, out);
 }

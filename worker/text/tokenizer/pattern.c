@@ -82,7 +82,7 @@ static bool reads_otherwise(struct str source) {
 }
 
 enum status pattern_regex(struct pattern *p, struct str source, struct error *err) {
-    if (cut_recognise(source, &p->cut)) {
+    if (split_builtin_find(source, &p->builtin)) {
         p->kind = PATTERN_CUT;
         return ST_OK;
     }
@@ -133,7 +133,7 @@ enum status pattern_find(const struct pattern *p, struct pattern_run *run, struc
     case PATTERN_LITERAL: find_literal(p, text, from, begin, end); return ST_OK;
     case PATTERN_CUT:
         *begin = from;
-        *end = from + cut_next(p->cut, text.ptr + from, text.ptr + text.len);
+        *end = from + split_builtin_next(p->builtin, text.ptr + from, text.ptr + text.len);
         return ST_OK;
     case PATTERN_REGEX:
         if (!regex_find(p->regex, text, from, &run->steps, begin, end)) *begin = *end = text.len;

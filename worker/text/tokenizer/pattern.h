@@ -17,7 +17,7 @@ struct pattern {
     enum { PATTERN_LITERAL, PATTERN_CUT, PATTERN_REGEX, PATTERN_LIBRARY } kind;
     char *literal; /* owned, with its length */
     size_t n_literal;
-    enum cut_kind cut;
+    enum builtin_split builtin;
     struct regex *regex;
     void *library; /* a pcre2_code */
 };

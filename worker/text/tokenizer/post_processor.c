@@ -12,7 +12,7 @@ static enum status add_ids(const struct tokenizer *t, const struct json *listed,
     JSON_FOR_EACH(v, listed) {
         uint64_t listed_id = 0;
 
-        if (*n == TOKENIZER_MAX_FRAME || json_to_u64(v, &listed_id) != ST_OK ||
+        if (*n == TOKENIZER_MAX_AROUND || json_to_u64(v, &listed_id) != ST_OK ||
             listed_id >= t->n_tokens) {
             return error_set(err, ST_INVALID, "the post-processor's '%.40s' has an unusable id",
                              name.ptr);
@@ -20,7 +20,7 @@ static enum status add_ids(const struct tokenizer *t, const struct json *listed,
         ids[(*n)++] = (uint32_t)listed_id;
     }
     if (listed && json_first(listed)) return ST_OK;
-    if (*n == TOKENIZER_MAX_FRAME || !tokenizer_find(t, name, &id)) {
+    if (*n == TOKENIZER_MAX_AROUND || !tokenizer_find(t, name, &id)) {
         return error_set(
             err, ST_INVALID,
             "the post-processor's template names the token '%.40s', which does not exist",
@@ -56,12 +56,13 @@ static enum status load_template(struct tokenizer *t, const struct json *v, stru
     return ST_OK;
 }
 
-enum status tokenizer_frame_load(struct tokenizer *t, const struct json *v, struct error *err) {
+enum status tokenizer_post_processor_load(struct tokenizer *t, const struct json *v,
+                                          struct error *err) {
     if (json_is_null(v) || tokenizer_json_is(v, "ByteLevel")) return ST_OK;
     if (tokenizer_json_is(v, "TemplateProcessing")) return load_template(t, v, err);
     if (tokenizer_json_is(v, "Sequence")) {
         JSON_FOR_EACH(part, json_get(v, "processors")) {
-            enum status st = tokenizer_frame_load(t, part, err);
+            enum status st = tokenizer_post_processor_load(t, part, err);
 
             if (st != ST_OK) return st;
         }

@@ -37,9 +37,9 @@ static enum status read_behavior(const struct json *v, const char *absent,
 }
 
 /* A cut at an expression of our own. */
-static enum status add_cut(struct pretokenizer *p, const char *regex,
-                           enum pretokenize_behavior behavior, bool is_inverted,
-                           struct error *err) {
+static enum status add_split(struct pretokenizer *p, const char *regex,
+                             enum pretokenize_behavior behavior, bool is_inverted,
+                             struct error *err) {
     struct pretokenize_op *op = NULL;
     enum status st = add_op(p, &op, err);
 
@@ -69,7 +69,7 @@ static enum status load_byte_level(struct pretokenizer *p, const struct json *v,
         if (st == ST_OK) op->kind = PRETOKENIZE_SPACE;
     }
     if (st == ST_OK && tokenizer_json_true(v, "use_regex", true)) {
-        st = add_cut(p, CUT_GPT2_REGEX, SPLIT_ISOLATED, false, err);
+        st = add_split(p, BUILTIN_GPT2_REGEX, SPLIT_ISOLATED, false, err);
     }
     p->is_byte_level = true;
     return st;
@@ -128,7 +128,7 @@ static enum status load_punctuation(struct pretokenizer *p, const struct json *v
     enum pretokenize_behavior behavior = SPLIT_ISOLATED;
     enum status st = read_behavior(v, "Isolated", &behavior, err);
 
-    return st == ST_OK ? add_cut(p, "[\\p{P}$+<=>^`|~]", behavior, false, err) : st;
+    return st == ST_OK ? add_split(p, "[\\p{P}$+<=>^`|~]", behavior, false, err) : st;
 }
 
 enum status pretokenizer_load(struct pretokenizer *p, const struct json *v, struct error *err) {
@@ -147,14 +147,14 @@ enum status pretokenizer_load(struct pretokenizer *p, const struct json *v, stru
     if (tokenizer_json_is(v, "Punctuation")) return load_punctuation(p, v, err);
     if (tokenizer_json_is(v, "CharDelimiterSplit")) return load_delimiter(p, v, err);
     if (tokenizer_json_is(v, "WhitespaceSplit"))
-        return add_cut(p, "\\s+", SPLIT_REMOVED, false, err);
+        return add_split(p, "\\s+", SPLIT_REMOVED, false, err);
     if (tokenizer_json_is(v, "Whitespace")) {
-        return add_cut(p, "\\w+|[^\\w\\s]+", SPLIT_REMOVED, true, err);
+        return add_split(p, "\\w+|[^\\w\\s]+", SPLIT_REMOVED, true, err);
     }
     if (tokenizer_json_is(v, "Digits")) {
         bool is_individual = tokenizer_json_true(v, "individual_digits", false);
 
-        return add_cut(p, is_individual ? "\\p{N}" : "\\p{N}+", SPLIT_ISOLATED, false, err);
+        return add_split(p, is_individual ? "\\p{N}" : "\\p{N}+", SPLIT_ISOLATED, false, err);
     }
     return error_set(
         err, ST_UNSUPPORTED,
@@ -186,7 +186,7 @@ struct stretch {
     bool is_match;
 };
 
-struct cutting {
+struct split_run {
     struct pretokenize_run *run;
     uint32_t op;
     struct str text;
@@ -195,7 +195,7 @@ struct cutting {
     bool last_was_match;
 };
 
-static enum status hand_on(struct cutting *c) {
+static enum status hand_on(struct split_run *c) {
     struct str piece = {c->text.ptr + c->held.begin, c->held.end - c->held.begin};
     bool is_first = c->is_first && c->held.begin == 0;
 
@@ -204,7 +204,7 @@ static enum status hand_on(struct cutting *c) {
 }
 
 /* Whether the stretch that is held takes in the one that follows it. */
-static bool joins(const struct cutting *c, enum pretokenize_behavior behavior,
+static bool joins(const struct split_run *c, enum pretokenize_behavior behavior,
                   const struct stretch *s) {
     if (c->held.begin == c->held.end) return false;
     switch (behavior) {
@@ -215,7 +215,7 @@ static bool joins(const struct cutting *c, enum pretokenize_behavior behavior,
     }
 }
 
-static enum status take(struct cutting *c, struct stretch s) {
+static enum status take(struct split_run *c, struct stretch s) {
     const struct pretokenize_op *op = &c->run->chain->ops[c->op];
     enum status st = ST_OK;
 
@@ -233,9 +233,9 @@ static enum status take(struct cutting *c, struct stretch s) {
     return st;
 }
 
-static enum status cut(struct pretokenize_run *run, uint32_t i, struct str text, bool is_first) {
+static enum status split(struct pretokenize_run *run, uint32_t i, struct str text, bool is_first) {
     const struct pretokenize_op *op = &run->chain->ops[i];
-    struct cutting c = {.run = run, .op = i, .text = text, .is_first = is_first};
+    struct split_run c = {.run = run, .op = i, .text = text, .is_first = is_first};
 
     for (size_t at = 0, begin, end; at < text.len; at = end) {
         enum status st =
@@ -249,12 +249,12 @@ static enum status cut(struct pretokenize_run *run, uint32_t i, struct str text,
 }
 
 /* The last cut of the chain, at an expression that matches all of the text. */
-static enum status cut_whole(struct pretokenize_run *run, const struct pretokenize_op *op,
-                             struct str text) {
+static enum status split_whole(struct pretokenize_run *run, const struct pretokenize_op *op,
+                               struct str text) {
     const char *p = text.ptr, *end = p + text.len;
 
     while (p < end) {
-        size_t n = cut_next(op->pattern.cut, p, end);
+        size_t n = split_builtin_next(op->pattern.builtin, p, end);
         enum status st = run->on_piece(run->arg, (struct str){p, n});
 
         if (st != ST_OK) return st;
@@ -307,9 +307,9 @@ static enum status run_from(struct pretokenize_run *run, uint32_t i, struct str 
     }
     if (i + 1 == run->chain->n && op->pattern.kind == PATTERN_CUT &&
         (op->is_inverted ? op->behavior == SPLIT_REMOVED : op->behavior == SPLIT_ISOLATED)) {
-        return cut_whole(run, op, piece);
+        return split_whole(run, op, piece);
     }
-    return cut(run, i, piece, is_first);
+    return split(run, i, piece, is_first);
 }
 
 enum status pretokenize(struct pretokenize_run *run, struct str text, bool is_first) {

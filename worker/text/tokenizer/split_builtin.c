@@ -13,21 +13,21 @@
 
 static const struct {
     const char *regex;
-    enum cut_kind kind;
+    enum builtin_split kind;
 } known[] = {
-    {CUT_GPT2_REGEX, CUT_GPT2},
+    {BUILTIN_GPT2_REGEX, BUILTIN_GPT2},
     {"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| "
      "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
-     CUT_QWEN2},
+     BUILTIN_QWEN2},
     {"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| "
      "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
-     CUT_LLAMA3},
+     BUILTIN_LLAMA3},
     {"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| "
      "?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
-     CUT_QWEN35},
+     BUILTIN_QWEN35},
 };
 
-bool cut_recognise(struct str regex, enum cut_kind *out) {
+bool split_builtin_find(struct str regex, enum builtin_split *out) {
     for (size_t i = 0; i < ARRAY_LEN(known); i++) {
         if (str_eq(regex, str_of(known[i].regex))) {
             *out = known[i].kind;
@@ -155,14 +155,14 @@ static const char *next_modern(const char *p, const char *end, uint32_t letters,
     return white(p, end, true);
 }
 
-size_t cut_next(enum cut_kind kind, const char *p, const char *end) {
+size_t split_builtin_next(enum builtin_split kind, const char *p, const char *end) {
     const char *q = end;
 
     switch (kind) {
-    case CUT_GPT2: q = next_gpt2(p, end); break;
-    case CUT_QWEN2: q = next_modern(p, end, UC_L, 1); break;
-    case CUT_LLAMA3: q = next_modern(p, end, UC_L, 3); break;
-    case CUT_QWEN35: q = next_modern(p, end, UC_L | UC_M, 1); break;
+    case BUILTIN_GPT2: q = next_gpt2(p, end); break;
+    case BUILTIN_QWEN2: q = next_modern(p, end, UC_L, 1); break;
+    case BUILTIN_LLAMA3: q = next_modern(p, end, UC_L, 3); break;
+    case BUILTIN_QWEN35: q = next_modern(p, end, UC_L | UC_M, 1); break;
     }
     return (size_t)(q - p);
 }

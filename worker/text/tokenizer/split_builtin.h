@@ -10,22 +10,22 @@
 #include "common/base/base.h"
 #include "common/base/buf.h"
 
-enum cut_kind {
-    CUT_GPT2,   /* ByteLevel with use_regex */
-    CUT_QWEN2,  /* one digit at a time */
-    CUT_LLAMA3, /* up to three digits at a time */
-    CUT_QWEN35, /* QWEN2, with marks counted among the letters */
+enum builtin_split {
+    BUILTIN_GPT2,   /* ByteLevel with use_regex */
+    BUILTIN_QWEN2,  /* one digit at a time */
+    BUILTIN_LLAMA3, /* up to three digits at a time */
+    BUILTIN_QWEN35, /* QWEN2, with marks counted among the letters */
 };
 
 /* What ByteLevel cuts at, with use_regex. */
-#define CUT_GPT2_REGEX                                                                             \
+#define BUILTIN_GPT2_REGEX                                                                         \
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
 
 /* The kind that a Split expression stands for. False when it is none we know. */
-bool cut_recognise(struct str regex, enum cut_kind *out);
+bool split_builtin_find(struct str regex, enum builtin_split *out);
 
 /* Length in bytes of the piece that begins at `p`; at least 1 (p < end). Valid UTF-8 is cut between
  * characters; in other text a stray byte counts as a character of no class. */
-size_t cut_next(enum cut_kind kind, const char *p, const char *end);
+size_t split_builtin_next(enum builtin_split kind, const char *p, const char *end);
 
 #endif

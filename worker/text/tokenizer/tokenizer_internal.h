@@ -19,8 +19,8 @@
 
 /* No published vocabulary has more than some 260,000 entries; the limit keeps a broken file from
  * asking for gigabytes. */
-#define TOKENIZER_MAX_VOCAB (1u << 22)
-#define TOKENIZER_MAX_FRAME 8 /* ids a post-processor puts before or after a text */
+#define TOKENIZER_MAX_VOCAB  (1u << 22)
+#define TOKENIZER_MAX_AROUND 8 /* ids a post-processor puts before or after a text */
 
 #define TOKEN_SPECIAL 1u
 #define TOKEN_WHOLE   2u /* its key, as one pre-token, is encoded as just this token */
@@ -52,7 +52,7 @@ struct tokenizer {
     struct pretokenizer pretokenizer;
     struct decoder decoder;
     uint32_t bos, eos;
-    uint32_t before[TOKENIZER_MAX_FRAME], after[TOKENIZER_MAX_FRAME];
+    uint32_t before[TOKENIZER_MAX_AROUND], after[TOKENIZER_MAX_AROUND];
     uint32_t n_before, n_after;
 };
 
@@ -79,7 +79,8 @@ size_t tokenizer_symbols(const struct tokenizer *t, struct str piece, uint32_t *
 #define TOKENIZER_BLANK STR("\xE2\x96\x81")
 
 /* post_processor.c: the ids that the post-processor puts around a text. */
-MUST_USE enum status tokenizer_frame_load(struct tokenizer *t, const struct json *post_processor,
-                                          struct error *err);
+MUST_USE enum status tokenizer_post_processor_load(struct tokenizer *t,
+                                                   const struct json *post_processor,
+                                                   struct error *err);
 
 #endif

@@ -41,7 +41,7 @@ static void make_alphabet(int16_t byte_of[ALPHABET_SIZE]) {
 }
 
 /* Appends the bytes that `spelled` stands for to the scratch; false when it is no such spelling. */
-static bool spell(struct loading *l, struct str spelled) {
+static bool to_bytes(struct loading *l, struct str spelled) {
     const char *p = spelled.ptr, *end = p + spelled.len;
 
     while (p < end) {
@@ -154,7 +154,7 @@ static bool key_of(struct loading *l, struct str entry, struct str *key) {
     *key = entry;
     if (!tokenizer_is_byte_level(l->t)) return true;
     buf_clear(&l->scratch);
-    if (!spell(l, entry)) return false;
+    if (!to_bytes(l, entry)) return false;
     *key = buf_str(&l->scratch);
     return true;
 }
@@ -218,7 +218,7 @@ static bool halves_of(const struct json *v, struct str *a, struct str *b) {
 }
 
 static bool append_key(struct loading *l, struct str half) {
-    if (tokenizer_is_byte_level(l->t)) return spell(l, half);
+    if (tokenizer_is_byte_level(l->t)) return to_bytes(l, half);
     buf_append_str(&l->scratch, half);
     return true;
 }
@@ -425,7 +425,8 @@ static enum status load_all(struct loading *l, const struct json *root) {
     }
     if (st == ST_OK) st = load_added(l, added);
     if (st == ST_OK) st = load_model(l, model);
-    if (st == ST_OK) st = tokenizer_frame_load(l->t, json_get(root, "post_processor"), l->err);
+    if (st == ST_OK)
+        st = tokenizer_post_processor_load(l->t, json_get(root, "post_processor"), l->err);
     if (st != ST_OK) return st;
     find_whole_tokens(l->t);
     return bake_bytes(l);

@@ -9,7 +9,7 @@
 #include "tests/shim/shim_control.h"
 #include "tests/support/tiny_model.h"
 
-#define ENGINE_WORLD_SHAPE
+#define ENGINE_FIXTURE_SHAPE
 static const struct tiny_shape shape = {.n_layers = 2,
                                         .d_model = 64,
                                         .n_heads = 2,
@@ -57,16 +57,16 @@ static void run_together(const struct cases *c, struct setup s, const char *how,
                          const struct answer *expected, bool wants_preemptions) {
     static struct answer got[N_CASES];
     uint32_t n_cached = 0;
-    struct world w;
+    struct engine_fixture w;
 
     s.machine = cuda;
     s.is_deterministic = true;
-    world_open(&w, &s);
+    fixture_open(&w, &s);
     for (int round = 0; round < 2; round++) {
         memset(got, 0, sizeof(got));
         for (uint32_t i = 0; i < N_CASES; i++)
             submit(&w, &c->p[i], &got[i]);
-        world_run(&w);
+        fixture_run(&w);
         for (uint32_t i = 0; i < N_CASES; i++) {
             assert_same(&expected[i], &got[i], how, i);
             n_cached += got[i].cached_tokens;
@@ -75,27 +75,27 @@ static void run_together(const struct cases *c, struct setup s, const char *how,
     assert_true(n_cached > 0);
     assert_true(!wants_preemptions || stats_of(&w).preemptions > 0);
     assert_idle(&w);
-    world_close(&w);
+    fixture_close(&w);
 }
 
 static void the_same_answer_however_it_is_run(void **state) {
     static struct cases c;
     static struct answer expected[N_CASES];
-    struct world w;
+    struct engine_fixture w;
 
     (void)state;
     make_cases(&c);
-    world_open(&w, &(struct setup){.machine = cuda,
-                                   .no_caching = true,
-                                   .is_deterministic = true,
-                                   .n_blocks = 40,
-                                   .async = ASYNC_OFF});
+    fixture_open(&w, &(struct setup){.machine = cuda,
+                                     .no_caching = true,
+                                     .is_deterministic = true,
+                                     .n_blocks = 40,
+                                     .async = ASYNC_OFF});
     assert_int_equal(engine_info(w.e)->n_slots, 1);
     for (uint32_t i = 0; i < N_CASES; i++) {
         submit(&w, &c.p[i], &expected[i]);
-        world_run(&w);
+        fixture_run(&w);
     }
-    world_close(&w);
+    fixture_close(&w);
     run_together(&c, (struct setup){.n_blocks = 60}, "two in flight", expected, false);
     run_together(&c, (struct setup){.n_blocks = 60, .budget = 24}, "small steps", expected, false);
     run_together(&c, (struct setup){.n_blocks = 13}, "few blocks", expected, true);
@@ -106,17 +106,17 @@ static void the_same_answer_however_it_is_run(void **state) {
 /* Whatever is cancelled at whatever moment, nothing is left, and the device has not failed. */
 static void cancels_at_any_moment_leave_nothing(void **state) {
     static struct cases c;
-    struct world w;
+    struct engine_fixture w;
     struct rng rng;
 
     (void)state;
     make_cases(&c);
     rng_seed(&rng, 12);
-    world_open(&w, &(struct setup){.machine = cuda,
-                                   .n_blocks = 20,
-                                   .host_blocks = 20,
-                                   .preemption = PREEMPT_SWAP,
-                                   .budget = 32});
+    fixture_open(&w, &(struct setup){.machine = cuda,
+                                     .n_blocks = 20,
+                                     .host_blocks = 20,
+                                     .preemption = PREEMPT_SWAP,
+                                     .budget = 32});
     assert_int_equal(engine_info(w.e)->n_slots, 2);
     w.lets_go = true;
     for (uint32_t n = 0; n < 40; n += N_CASES) {
@@ -131,34 +131,34 @@ static void cancels_at_any_moment_leave_nothing(void **state) {
             request_unref(r[i]);
         }
     }
-    world_run(&w);
+    fixture_run(&w);
     assert_false(w.is_failed);
     assert_idle(&w);
-    world_close(&w);
+    fixture_close(&w);
 }
 
 /* Each request ends with a step behind which nothing can go: the engine sleeps on the event fd, and two
  * ranks must ring it each time. */
 static void two_devices_end_what_they_begin(void **state) {
     static struct cases c;
-    struct world w;
+    struct engine_fixture w;
 
     (void)state;
     make_cases(&c);
     shim_set_devices(2);
-    world_open(&w, &(struct setup){.machine = {.ops = &backend_tp, .ranks = &backend_cuda},
-                                   .n_blocks = 40});
+    fixture_open(&w, &(struct setup){.machine = {.ops = &backend_tp, .ranks = &backend_cuda},
+                                     .n_blocks = 40});
     assert_int_equal(engine_info(w.e)->n_slots, 2);
     for (uint32_t i = 0; i < N_CASES; i++) {
         static struct answer got;
 
         got = (struct answer){0};
         submit(&w, &c.p[i], &got);
-        world_run(&w);
+        fixture_run(&w);
         assert_true(got.n > 0);
     }
     assert_idle(&w);
-    world_close(&w);
+    fixture_close(&w);
     shim_set_devices(1);
 }
 

@@ -50,17 +50,17 @@ static void make_cases(struct cases *c) {
 
 /* Each alone, in an engine without a cache: what every other way must give. */
 static void run_alone_and_cold(const struct cases *c, struct machine machine, struct answer *out) {
-    struct world w;
+    struct engine_fixture w;
 
-    world_open(&w, &(struct setup){.machine = machine, .no_caching = true});
+    fixture_open(&w, &(struct setup){.machine = machine, .no_caching = true});
     for (uint32_t i = 0; i < N_CASES; i++) {
         memset(&out[i], 0, sizeof(out[i]));
         submit(&w, &c->p[i], &out[i]);
-        world_run(&w);
+        fixture_run(&w);
         assert_int_equal(out[i].cached_tokens, 0);
         assert_true(out[i].finish == FINISH_LENGTH || out[i].finish == FINISH_STOP);
     }
-    world_close(&w);
+    fixture_close(&w);
 }
 
 /* Eight at once, cold and then warm. */
@@ -68,14 +68,14 @@ static void run_together_as(const struct cases *c, const struct setup *s, const 
                             const struct answer *expected, bool wants_preemptions) {
     static struct answer got[N_CASES];
     uint32_t n_preemptions = 0, n_cached = 0;
-    struct world w;
+    struct engine_fixture w;
 
-    world_open(&w, s);
+    fixture_open(&w, s);
     for (int round = 0; round < 2; round++) {
         memset(got, 0, sizeof(got));
         for (uint32_t i = 0; i < N_CASES; i++)
             submit(&w, &c->p[i], &got[i]);
-        world_run(&w);
+        fixture_run(&w);
         for (uint32_t i = 0; i < N_CASES; i++) {
             assert_same(&expected[i], &got[i], how, i);
             n_preemptions += got[i].n_preemptions;
@@ -85,7 +85,7 @@ static void run_together_as(const struct cases *c, const struct setup *s, const 
     assert_true(n_cached > 0);
     if (wants_preemptions && n_preemptions == 0) fail_msg("%s: nothing was preempted", how);
     assert_idle(&w);
-    world_close(&w);
+    fixture_close(&w);
 }
 
 /* One step after the other, and with two in flight; the device that works on its own has two. */
@@ -170,18 +170,19 @@ static void case_100_on_a_device_that_works_on_its_own(void **state) {
 static void run_alone_in_the_least_pool(const struct cases *c, struct machine machine,
                                         const struct answer *expected) {
     static struct answer got;
-    struct world w;
+    struct engine_fixture w;
 
-    world_open(&w, &(struct setup){.machine = machine, .window = 24, .budget = 16, .n_blocks = 5});
+    fixture_open(&w,
+                 &(struct setup){.machine = machine, .window = 24, .budget = 16, .n_blocks = 5});
     assert_int_equal(engine_info(w.e)->n_blocks, 4);
     for (uint32_t i = 0; i < N_CASES; i++) {
         memset(&got, 0, sizeof(got));
         submit(&w, &c->p[i], &got);
-        world_run(&w);
+        fixture_run(&w);
         assert_same(&expected[i], &got, "the least pool", i);
     }
     assert_idle(&w);
-    world_close(&w);
+    fixture_close(&w);
 }
 
 /* Every layer slides: a sequence holds blocks for its window alone, so a pool of fewer tokens than
@@ -197,17 +198,17 @@ static void run_through_a_window(struct machine machine) {
     };
     static struct cases c;
     static struct answer expected[N_CASES], seeing_all[N_CASES];
-    struct world w;
+    struct engine_fixture w;
 
     make_cases(&c);
     memset(expected, 0, sizeof(expected));
     run_alone_and_cold(&c, machine, seeing_all);
-    world_open(&w, &(struct setup){.machine = machine, .window = 24, .no_caching = true});
+    fixture_open(&w, &(struct setup){.machine = machine, .window = 24, .no_caching = true});
     for (uint32_t i = 0; i < N_CASES; i++) {
         submit(&w, &c.p[i], &expected[i]);
-        world_run(&w);
+        fixture_run(&w);
     }
-    world_close(&w);
+    fixture_close(&w);
     assert_memory_not_equal(expected[6].logprob, seeing_all[6].logprob, sizeof(c.bias));
     for (size_t i = 0; i < ARRAY_LEN(through_window); i++) {
         struct setup s = through_window[i].setup;
@@ -230,13 +231,13 @@ static void case_99_colliding_hashes_are_never_believed(void **state) {
     static struct answer expected[40], got[40];
     static uint32_t prompt[40][24];
     struct request_params p = request_params_default;
-    struct world cold, warm;
+    struct engine_fixture cold, warm;
     struct rng rng;
 
     (void)state;
     rng_seed(&rng, 5);
-    world_open(&cold, &(struct setup){.no_caching = true});
-    world_open(&warm, &(struct setup){.block_size = 2, .hash_bits = 1});
+    fixture_open(&cold, &(struct setup){.no_caching = true});
+    fixture_open(&warm, &(struct setup){.block_size = 2, .hash_bits = 1});
     p.temperature = 0;
     p.max_tokens = 4;
     p.n_logprobs = 0;
@@ -247,35 +248,35 @@ static void case_99_colliding_hashes_are_never_believed(void **state) {
         p.prompt = prompt[i];
         submit(&cold, &p, &expected[i]);
         submit(&warm, &p, &got[i]);
-        world_run(&cold);
-        world_run(&warm);
+        fixture_run(&cold);
+        fixture_run(&warm);
         assert_same(&expected[i], &got[i], "one-bit hashes", i);
     }
     assert_true(stats_of(&warm).prefix_hits > 0);
-    world_close(&cold);
-    world_close(&warm);
+    fixture_close(&cold);
+    fixture_close(&warm);
 }
 
 static void all_but_one_token_is_cached_with_block_size_one(void **state) {
     static struct answer a[2];
     static uint32_t prompt[8] = {9, 10, 11, 12, 13, 14, 15, 16};
     struct request_params p = request_params_default;
-    struct world w;
+    struct engine_fixture w;
 
     (void)state;
-    world_open(&w, &(struct setup){.block_size = 1});
+    fixture_open(&w, &(struct setup){.block_size = 1});
     p.prompt = prompt;
     p.n_prompt = 8;
     p.temperature = 0;
     for (int i = 0; i < 2; i++) {
         submit(&w, &p, &a[i]);
-        world_run(&w);
+        fixture_run(&w);
     }
     assert_int_equal(a[0].cached_tokens, 0);
     assert_int_equal(a[1].cached_tokens, 7);
     assert_int_equal(stats_of(&w).prompt_tokens, 16);
     assert_int_equal(stats_of(&w).cached_tokens, 7);
-    world_close(&w);
+    fixture_close(&w);
 }
 
 int main(void) {

@@ -26,10 +26,11 @@ static void await_submitted(uint64_t n) {
         sched_yield();
 }
 
-static void world_open_late(struct world *w, const struct late_plan *plan, struct setup s) {
+static void fixture_open_late(struct engine_fixture *w, const struct late_plan *plan,
+                              struct setup s) {
     late_plan_set(plan);
     s.machine = late;
-    world_open(w, &s);
+    fixture_open(w, &s);
 }
 
 static void every_decode_step_goes_in_behind_the_one_before(void **state) {
@@ -37,18 +38,18 @@ static void every_decode_step_goes_in_behind_the_one_before(void **state) {
     static struct answer a[3];
     struct request_params p = params_of(prompt, 20, 30);
     struct late_counts n;
-    struct world w;
+    struct engine_fixture w;
 
     (void)state;
     memset(a, 0, sizeof(a));
     late_hold(true); /* all three are heard of before the first step ends */
-    world_open_late(&w, &(struct late_plan){.seed = 1, .hurry = 1}, (struct setup){0});
+    fixture_open_late(&w, &(struct late_plan){.seed = 1, .hurry = 1}, (struct setup){0});
     assert_int_equal(engine_info(w.e)->n_slots, 2);
     for (int i = 0; i < 3; i++)
         submit(&w, &p, &a[i]);
     await_submitted(2);
     late_hold(false);
-    world_run(&w);
+    fixture_run(&w);
     n = late_counts();
     for (int i = 0; i < 3; i++)
         assert_int_equal(a[i].n, 30);
@@ -59,26 +60,26 @@ static void every_decode_step_goes_in_behind_the_one_before(void **state) {
     assert_int_equal(stats_of(&w).generated_tokens, 90);
     assert_int_equal(stats_of(&w).steps, n.n_done);
     assert_idle(&w);
-    world_close(&w);
+    fixture_close(&w);
 }
 
 static void off_means_one_step_after_the_other(void **state) {
     static uint32_t prompt[20];
     static struct answer a;
     struct request_params p = params_of(prompt, 20, 10);
-    struct world w;
+    struct engine_fixture w;
 
     (void)state;
-    world_open_late(&w, &(struct late_plan){.seed = 1}, (struct setup){.async = ASYNC_OFF});
+    fixture_open_late(&w, &(struct late_plan){.seed = 1}, (struct setup){.async = ASYNC_OFF});
     assert_int_equal(engine_info(w.e)->n_slots, 1);
     submit(&w, &p, &a);
-    world_run(&w);
+    fixture_run(&w);
     assert_int_equal(late_counts().n_behind, 0);
     assert_int_equal(late_counts().n_references, 0);
-    world_close(&w);
-    world_open_late(&w, &(struct late_plan){.seed = 1, .no_event_fd = true}, (struct setup){0});
+    fixture_close(&w);
+    fixture_open_late(&w, &(struct late_plan){.seed = 1, .no_event_fd = true}, (struct setup){0});
     assert_int_equal(engine_info(w.e)->n_slots, 1); /* nobody would tell */
-    world_close(&w);
+    fixture_close(&w);
 }
 
 static bool is_reset_told;
@@ -96,14 +97,14 @@ static void a_new_request_does_not_wait_for_the_step_in_flight(void **state) {
     static const uint32_t banned[] = {2, 9, 10};
     struct engine_reset reset = {.on_done = note_told};
     struct request_params careful = params_of(prompt, 20, 12), p = params_of(prompt, 20, 12);
-    struct world w;
+    struct engine_fixture w;
 
     (void)state;
     memset(a, 0, sizeof(a));
     careful.bad_words = banned;
     careful.n_bad_words = ARRAY_LEN(banned);
     late_hold(true);
-    world_open_late(&w, &(struct late_plan){.seed = 2}, (struct setup){0});
+    fixture_open_late(&w, &(struct late_plan){.seed = 2}, (struct setup){0});
     submit(&w, &careful, &a[0]);
     await_submitted(1);
     engine_reset_prefix_cache(w.e, &reset);
@@ -115,10 +116,10 @@ static void a_new_request_does_not_wait_for_the_step_in_flight(void **state) {
     await_submitted(2);
     assert_int_equal(late_counts().n_done, 0);
     late_hold(false);
-    world_run(&w);
+    fixture_run(&w);
     assert_int_equal(a[0].n, 12);
     assert_int_equal(a[1].n, 12);
-    world_close(&w);
+    fixture_close(&w);
 }
 
 /* Ends that only the token itself tells: a step computed behind it is for nothing, and dropped. */
@@ -127,7 +128,7 @@ static void tokens_behind_an_end_are_dropped(void **state) {
     static struct answer expected[6], got[6];
     struct request_params p[6];
     uint32_t stop[6];
-    struct world plain, w;
+    struct engine_fixture plain, w;
     struct rng rng;
     uint64_t n_told = 0;
 
@@ -135,27 +136,27 @@ static void tokens_behind_an_end_are_dropped(void **state) {
     memset(expected, 0, sizeof(expected));
     memset(got, 0, sizeof(got));
     rng_seed(&rng, 4);
-    world_open(&plain, &(struct setup){0});
+    fixture_open(&plain, &(struct setup){0});
     for (uint32_t i = 0; i < 6; i++) {
         for (uint32_t k = 0; k < 30; k++)
             prompt[i][k] = 8 + (uint32_t)rng_below(&rng, 120);
         p[i] = params_of(prompt[i], 30, 40);
         p[i].n_logprobs = 2;
         submit(&plain, &p[i], &expected[i]);
-        world_run(&plain);
+        fixture_run(&plain);
         stop[i] = expected[i].token[3 + 5 * i];
         p[i].stop_ids = &stop[i];
         p[i].n_stop_ids = 1;
         memset(&expected[i], 0, sizeof(expected[i]));
         submit(&plain, &p[i], &expected[i]);
-        world_run(&plain);
+        fixture_run(&plain);
         assert_int_equal(expected[i].finish, FINISH_STOP);
     }
-    world_close(&plain);
-    world_open_late(&w, &(struct late_plan){.seed = 5}, (struct setup){.n_blocks = 16});
+    fixture_close(&plain);
+    fixture_open_late(&w, &(struct late_plan){.seed = 5}, (struct setup){.n_blocks = 16});
     for (uint32_t i = 0; i < 6; i++)
         submit(&w, &p[i], &got[i]);
-    world_run(&w);
+    fixture_run(&w);
     for (uint32_t i = 0; i < 6; i++) {
         assert_same(&expected[i], &got[i], "two in flight", i);
         n_told += got[i].n;
@@ -163,7 +164,7 @@ static void tokens_behind_an_end_are_dropped(void **state) {
     assert_int_equal(stats_of(&w).generated_tokens, n_told);
     assert_int_equal(stats_of(&w).finished[FINISH_STOP], 6);
     assert_idle(&w);
-    world_close(&w);
+    fixture_close(&w);
 }
 
 static void a_cancel_does_not_wait_for_the_steps_in_flight(void **state) {
@@ -172,28 +173,28 @@ static void a_cancel_does_not_wait_for_the_steps_in_flight(void **state) {
     struct request_params p = params_of(prompt, 20, MAX_OUT);
     static const uint32_t banned[] = {2, 9, 10};
     struct request *r;
-    struct world w;
+    struct engine_fixture w;
 
     (void)state;
     memset(a, 0, sizeof(a));
     p.bad_words = banned; /* not computed ahead: the engine hears while the step is in flight */
     p.n_bad_words = ARRAY_LEN(banned);
     late_hold(true);
-    world_open_late(&w, &(struct late_plan){.seed = 3}, (struct setup){0});
+    fixture_open_late(&w, &(struct late_plan){.seed = 3}, (struct setup){0});
     r = submit(&w, &p, &a[0]);
     await_submitted(1);
     engine_cancel(w.e, r);
-    world_run(&w);
+    fixture_run(&w);
     assert_int_equal(a[0].finish, FINISH_ABORT);
     assert_int_equal(late_counts().n_done, 0);
     submit(&w, &p, &a[1]); /* into its blocks and its row */
     await_submitted(2);
     late_hold(false);
-    world_run(&w);
+    fixture_run(&w);
     assert_int_equal(a[1].finish, FINISH_LENGTH);
     assert_int_equal(a[1].n, MAX_OUT);
     assert_idle(&w);
-    world_close(&w);
+    fixture_close(&w);
 }
 
 static void a_lost_device_ends_both_flights_with_its_sentence(void **state) {
@@ -203,23 +204,23 @@ static void a_lost_device_ends_both_flights_with_its_sentence(void **state) {
     (void)state;
     for (uint64_t lost_at = 1; lost_at < 12; lost_at++) {
         static struct answer a[5];
-        struct world w;
+        struct engine_fixture w;
 
         memset(a, 0, sizeof(a));
         late_plan_set(&(struct late_plan){.seed = lost_at, .hurry = 40, .lost_at = lost_at});
         late_hold(true);
-        world_open(&w, &(struct setup){.machine = late, .max_seqs = 3});
+        fixture_open(&w, &(struct setup){.machine = late, .max_seqs = 3});
         for (int i = 0; i < 5; i++)
             submit(&w, &p, &a[i]);
         late_hold(false);
-        world_run(&w);
+        fixture_run(&w);
         while (!w.is_failed)
             loop_turn(w.loop, 1000000);
         for (int i = 0; i < 5; i++)
             assert_int_equal(a[i].finish, FINISH_ERROR);
         assert_non_null(strstr(w.failure.message, "fell off its bus"));
         assert_idle(&w);
-        world_close(&w);
+        fixture_close(&w);
     }
 }
 
@@ -232,15 +233,16 @@ static void numbers_that_are_not_finite_end_one_request(void **state) {
     for (uint64_t step = 1; step < 8; step++) {
         static struct answer a[3];
         uint32_t n_failed = 0, n_told = 0;
-        struct world w;
+        struct engine_fixture w;
 
         memset(a, 0, sizeof(a));
         late_hold(true);
-        world_open_late(&w, &(struct late_plan){.seed = step, .spoiled = step}, (struct setup){0});
+        fixture_open_late(&w, &(struct late_plan){.seed = step, .spoiled = step},
+                          (struct setup){0});
         for (int i = 0; i < 3; i++)
             submit(&w, &p, &a[i]);
         late_hold(false);
-        world_run(&w);
+        fixture_run(&w);
         for (int i = 0; i < 3; i++) {
             n_failed += a[i].finish == FINISH_ERROR;
             n_told += a[i].n;
@@ -249,7 +251,7 @@ static void numbers_that_are_not_finite_end_one_request(void **state) {
         assert_int_equal(n_failed, 1);
         assert_int_equal(stats_of(&w).generated_tokens, n_told);
         assert_idle(&w);
-        world_close(&w);
+        fixture_close(&w);
     }
 }
 
@@ -258,18 +260,18 @@ static void destroy_leaves_nothing_in_flight(void **state) {
     static struct answer a[6];
     struct request_params p = params_of(prompt, 30, MAX_OUT);
     struct request *r[6];
-    struct world w;
+    struct engine_fixture w;
 
     (void)state;
     for (uint32_t turns = 0; turns < 8; turns++) {
         memset(a, 0, sizeof(a));
-        world_open_late(&w, &(struct late_plan){.seed = turns, .hurry = 10},
-                        (struct setup){.max_seqs = 2});
+        fixture_open_late(&w, &(struct late_plan){.seed = turns, .hurry = 10},
+                          (struct setup){.max_seqs = 2});
         for (int i = 0; i < 6; i++)
             r[i] = submit(&w, &p, &a[i]);
         for (uint32_t i = 0; i < turns; i++)
             loop_turn(w.loop, 1000000);
-        world_close(&w);
+        fixture_close(&w);
         assert_int_equal(late_counts().n_submitted, late_counts().n_done);
         for (int i = 0; i < 6; i++)
             if (a[i].finish == FINISH_NONE) request_unref(r[i]);
@@ -280,11 +282,11 @@ static void drain_lands_every_flight(void **state) {
     static uint32_t prompt[30];
     static struct answer a[4];
     struct request_params p = params_of(prompt, 30, MAX_OUT);
-    struct world w;
+    struct engine_fixture w;
 
     (void)state;
     memset(a, 0, sizeof(a));
-    world_open_late(&w, &(struct late_plan){.seed = 9}, (struct setup){.max_seqs = 2});
+    fixture_open_late(&w, &(struct late_plan){.seed = 9}, (struct setup){.max_seqs = 2});
     for (int i = 0; i < 4; i++)
         submit(&w, &p, &a[i]);
     engine_drain(w.e);
@@ -292,7 +294,7 @@ static void drain_lands_every_flight(void **state) {
         loop_turn(w.loop, 1000000);
     for (int i = 0; i < 4; i++)
         assert_int_equal(a[i].n, MAX_OUT);
-    world_close(&w);
+    fixture_close(&w);
 }
 
 /* Resets in the middle preempt requests whose tokens are under way, twice over. */
@@ -300,13 +302,13 @@ static void resets_in_flight_keep_the_answers(void **state) {
     static uint32_t prompt[3][40];
     static struct answer expected[3], got[3];
     struct request_params p[3];
-    struct world plain, w;
+    struct engine_fixture plain, w;
     struct rng rng;
 
     (void)state;
     memset(expected, 0, sizeof(expected));
     rng_seed(&rng, 6);
-    world_open(&plain, &(struct setup){0});
+    fixture_open(&plain, &(struct setup){0});
     for (uint32_t i = 0; i < 3; i++) {
         for (uint32_t k = 0; k < 40; k++)
             prompt[i][k] = 8 + (uint32_t)rng_below(&rng, 120);
@@ -316,14 +318,14 @@ static void resets_in_flight_keep_the_answers(void **state) {
         p[i].seed = i;
         p[i].n_logprobs = 1;
         submit(&plain, &p[i], &expected[i]);
-        world_run(&plain);
+        fixture_run(&plain);
     }
-    world_close(&plain);
+    fixture_close(&plain);
     for (uint64_t seed = 1; seed <= 4; seed++) {
         struct engine_reset reset = {.reset_running = true, .on_done = note_reset};
 
         memset(got, 0, sizeof(got));
-        world_open_late(&w, &(struct late_plan){.seed = seed, .hurry = 20}, (struct setup){0});
+        fixture_open_late(&w, &(struct late_plan){.seed = seed, .hurry = 20}, (struct setup){0});
         late_hold(true);
         for (uint32_t i = 0; i < 3; i++)
             submit(&w, &p[i], &got[i]);
@@ -339,12 +341,12 @@ static void resets_in_flight_keep_the_answers(void **state) {
             while (got[0].finish == FINISH_NONE && got[0].n < n + 4)
                 loop_turn(w.loop, 1000000);
         }
-        world_run(&w);
+        fixture_run(&w);
         for (uint32_t i = 0; i < 3; i++)
             assert_same(&expected[i], &got[i], "reset in flight", i);
         assert_true(got[0].n_preemptions > 0 && late_counts().n_behind > 0);
         assert_idle(&w);
-        world_close(&w);
+        fixture_close(&w);
     }
 }
 

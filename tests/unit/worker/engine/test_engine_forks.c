@@ -51,8 +51,8 @@ static void make_crowd(struct crowd *c) {
     }
 }
 
-static void submit_search(struct world *w, const struct request_params *p, struct answer *a,
-                          struct request **out) {
+static void submit_search(struct engine_fixture *w, const struct request_params *p,
+                          struct answer *a, struct request **out) {
     static const struct beam_params beams = {.width = WIDTH, .n = N_ANSWERS, .length_penalty = 1};
     struct request *r[N_ANSWERS];
     struct error err = {0};
@@ -68,7 +68,7 @@ static void submit_search(struct world *w, const struct request_params *p, struc
 }
 
 /* The first sample is the parent of the others. */
-static void submit_samples(struct world *w, const struct request_params *p, uint32_t n,
+static void submit_samples(struct engine_fixture *w, const struct request_params *p, uint32_t n,
                            struct answer *a, struct request **out) {
     struct request *parent = NULL, *r;
     struct error err = {0};
@@ -86,37 +86,37 @@ static void submit_samples(struct world *w, const struct request_params *p, uint
 }
 
 static void run_alone_and_cold(const struct crowd *c, struct machine machine, struct answers *out) {
-    struct world w;
+    struct engine_fixture w;
 
     memset(out, 0, sizeof(*out));
-    world_open(&w, &(struct setup){.machine = machine, .no_caching = true});
+    fixture_open(&w, &(struct setup){.machine = machine, .no_caching = true});
     for (uint32_t i = 0; i < N_PROMPTS; i++) {
         for (uint32_t k = 0; k < N_SAMPLES; k++) {
             submit(&w, &c->sample[i][k], &out->sample[i][k]);
-            world_run(&w);
+            fixture_run(&w);
         }
         submit_search(&w, &c->search[i], out->search[i], NULL);
-        world_run(&w);
+        fixture_run(&w);
         assert_true(out->search[i][0].n > c->search[i].min_tokens);
     }
     assert_idle(&w);
-    world_close(&w);
+    fixture_close(&w);
 }
 
 static struct engine_stats run_crowd(const struct crowd *c, const struct setup *s, const char *how,
                                      const struct answers *expected) {
     static struct answers got;
     struct engine_stats stats;
-    struct world w;
+    struct engine_fixture w;
 
-    world_open(&w, s);
+    fixture_open(&w, s);
     for (int round = 0; round < 2; round++) {
         memset(&got, 0, sizeof(got));
         for (uint32_t i = 0; i < N_PROMPTS; i++) {
             submit_samples(&w, c->sample[i], N_SAMPLES, got.sample[i], NULL);
             submit_search(&w, &c->search[i], got.search[i], NULL);
         }
-        world_run(&w);
+        fixture_run(&w);
         for (uint32_t i = 0; i < N_PROMPTS; i++) {
             for (uint32_t k = 0; k < N_SAMPLES; k++)
                 assert_same(&expected->sample[i][k], &got.sample[i][k], how, i * 100 + k);
@@ -126,7 +126,7 @@ static struct engine_stats run_crowd(const struct crowd *c, const struct setup *
     }
     assert_idle(&w);
     stats = stats_of(&w);
-    world_close(&w);
+    fixture_close(&w);
     if (stats.forks < 2 * N_PROMPTS) fail_msg("%s: hardly a fork", how);
     return stats;
 }
@@ -225,7 +225,7 @@ static void case_100_on_a_device_that_works_on_its_own(void **state) {
 static void samples_share_the_prompt_and_compute_one_token_each(void **state) {
     struct request_params p[5];
     uint32_t prompt[40];
-    struct world w;
+    struct engine_fixture w;
 
     (void)state;
     for (uint32_t i = 0; i < 40; i++)
@@ -238,13 +238,13 @@ static void samples_share_the_prompt_and_compute_one_token_each(void **state) {
         p[k].max_tokens = 8;
         p[k].ignore_eos = true;
     }
-    world_open(&w, &(struct setup){.is_gated = true});
+    fixture_open(&w, &(struct setup){.is_gated = true});
     submit_samples(&w, p, 5, NULL, NULL);
     permit_steps(1000); /* not before: the first could end before the others are heard of */
-    world_run(&w);
+    fixture_run(&w);
     assert_int_equal(stats_of(&w).forks, 4);
     assert_int_equal(stats_of(&w).prefill_tokens, 40 + 4);
-    world_close(&w);
+    fixture_close(&w);
 }
 
 /* Plain ones, samples and searches, let go of at any moment of their lives. */
@@ -252,16 +252,16 @@ static void cancel_a_thousand(struct machine machine, enum engine_async async) {
     static uint32_t prompt[3][60];
     struct request_params p[4];
     struct rng rng;
-    struct world w;
+    struct engine_fixture w;
 
     rng_seed(&rng, 17);
-    world_open(&w, &(struct setup){.machine = machine,
-                                   .n_blocks = 40,
-                                   .host_blocks = 60,
-                                   .preemption = PREEMPT_SWAP,
-                                   .budget = 48,
-                                   .max_waiting = 2000,
-                                   .async = async});
+    fixture_open(&w, &(struct setup){.machine = machine,
+                                     .n_blocks = 40,
+                                     .host_blocks = 60,
+                                     .preemption = PREEMPT_SWAP,
+                                     .budget = 48,
+                                     .max_waiting = 2000,
+                                     .async = async});
     w.lets_go = true;
     for (uint32_t n = 0; n < 1000;) {
         struct request *r[16];
@@ -289,10 +289,10 @@ static void cancel_a_thousand(struct machine machine, enum engine_async async) {
         }
         n += n_new;
     }
-    world_run(&w);
+    fixture_run(&w);
     assert_idle(&w);
     assert_int_equal(stats_of(&w).host_held, 0);
-    world_close(&w);
+    fixture_close(&w);
 }
 
 static void after_a_thousand_cancels_every_block_is_free(void **state) {
@@ -307,25 +307,25 @@ static void a_search_that_never_fits_says_so(void **state) {
     static uint32_t prompt[20];
     static struct answer a[N_ANSWERS];
     struct request_params p = request_params_default;
-    struct world w;
+    struct engine_fixture w;
 
     (void)state;
     memset(a, 0, sizeof(a));
     p.prompt = prompt;
     p.n_prompt = 20;
     p.max_tokens = 140; /* four beams of 9 blocks and one they share: there are 12 */
-    world_open(&w, &(struct setup){.n_blocks = 13});
+    fixture_open(&w, &(struct setup){.n_blocks = 13});
     submit_search(&w, &p, a, NULL);
-    world_run(&w);
+    fixture_run(&w);
     for (uint32_t i = 0; i < N_ANSWERS; i++)
         assert_int_equal(a[i].finish, FINISH_ERROR);
     assert_idle(&w);
     p.max_tokens = 8;
     submit_search(&w, &p, a, NULL);
-    world_run(&w);
+    fixture_run(&w);
     assert_int_equal(a[0].n, 8);
     assert_idle(&w);
-    world_close(&w);
+    fixture_close(&w);
 }
 
 int main(void) {

@@ -24,11 +24,11 @@ static void cancel_ends_once_and_frees(void **state) {
     static uint32_t prompt[40];
     struct request *r[3];
     struct request_params p = long_params(prompt, 40);
-    struct world w;
+    struct engine_fixture w;
 
     (void)state;
     memset(a, 0, sizeof(a));
-    world_open(&w, &(struct setup){.max_seqs = 2, .is_gated = true});
+    fixture_open(&w, &(struct setup){.max_seqs = 2, .is_gated = true});
     for (int i = 0; i < 3; i++)
         r[i] = submit(&w, &p, &a[i]);
     engine_cancel(w.e, r[2]); /* still waiting, or not even heard of */
@@ -38,7 +38,7 @@ static void cancel_ends_once_and_frees(void **state) {
     engine_cancel(w.e, r[0]); /* heard after the fifth step at the latest */
     engine_cancel(w.e, r[0]); /* the second does nothing */
     permit_steps(1000);
-    world_run(&w);
+    fixture_run(&w);
     assert_int_equal(a[0].finish, FINISH_ABORT);
     assert_true(a[0].n == 4 || a[0].n == 5);
     assert_int_equal(a[1].finish, FINISH_LENGTH);
@@ -48,18 +48,18 @@ static void cancel_ends_once_and_frees(void **state) {
     assert_idle(&w);
     assert_int_equal(stats_of(&w).finished[FINISH_ABORT], 2);
     assert_int_equal(stats_of(&w).finished[FINISH_LENGTH], 1);
-    world_close(&w);
+    fixture_close(&w);
 }
 
 static void cancel_races_with_the_end(void **state) {
     static uint32_t prompt[4];
     struct request_params p = long_params(prompt, 4);
     struct rng rng;
-    struct world w;
+    struct engine_fixture w;
 
     (void)state;
     rng_seed(&rng, 3);
-    world_open(&w, &(struct setup){0});
+    fixture_open(&w, &(struct setup){0});
     for (int i = 0; i < 300; i++) {
         struct request *r;
 
@@ -68,10 +68,10 @@ static void cancel_races_with_the_end(void **state) {
         for (uint64_t k = rng_below(&rng, 3); k > 0; k--)
             loop_turn(w.loop, 50);
         if (w.n_open > 0) engine_cancel(w.e, r);
-        world_run(&w);
+        fixture_run(&w);
     }
     assert_idle(&w);
-    world_close(&w);
+    fixture_close(&w);
 }
 
 static void completed_by_its_creator_counts_as_stopped(void **state) {
@@ -79,21 +79,21 @@ static void completed_by_its_creator_counts_as_stopped(void **state) {
     static uint32_t prompt[10];
     struct request_params p = long_params(prompt, 10);
     struct request *r;
-    struct world w;
+    struct engine_fixture w;
 
     (void)state;
     memset(&a, 0, sizeof(a));
-    world_open(&w, &(struct setup){.is_gated = true});
+    fixture_open(&w, &(struct setup){.is_gated = true});
     r = submit(&w, &p, &a);
     engine_complete(w.e, r);
     engine_cancel(w.e, r); /* the first reason holds */
     permit_steps(1000);
-    world_run(&w);
+    fixture_run(&w);
     assert_int_equal(a.finish, FINISH_STOP);
     assert_idle(&w);
     assert_int_equal(stats_of(&w).finished[FINISH_STOP], 1);
     assert_int_equal(stats_of(&w).finished[FINISH_ABORT], 0);
-    world_close(&w);
+    fixture_close(&w);
 }
 
 /* The creator cancels and drops its reference at once, at any moment of a request's life. The end
@@ -103,11 +103,11 @@ static void a_creator_may_let_go_at_any_time(void **state) {
     static uint32_t prompt[40];
     struct request_params p = long_params(prompt, 40);
     struct rng rng;
-    struct world w;
+    struct engine_fixture w;
 
     (void)state;
     rng_seed(&rng, 5);
-    world_open(&w, &(struct setup){.max_seqs = 2});
+    fixture_open(&w, &(struct setup){.max_seqs = 2});
     w.lets_go = true;
     for (int i = 0; i < 200; i++) {
         struct request *r = submit(&w, &p, NULL);
@@ -117,7 +117,7 @@ static void a_creator_may_let_go_at_any_time(void **state) {
         engine_cancel(w.e, r);
         request_unref(r);
     }
-    world_run(&w);
+    fixture_run(&w);
     assert_idle(&w);
     for (int i = 0; i < 5; i++) {
         struct request *r = submit(&w, &p, NULL);
@@ -126,7 +126,7 @@ static void a_creator_may_let_go_at_any_time(void **state) {
         request_unref(r);
     }
     engine_reset_prefix_cache(w.e, &reset);
-    world_close(&w);
+    fixture_close(&w);
     assert_false(reset.reset_running); /* it was told, too */
 }
 
@@ -134,11 +134,11 @@ static void a_slow_reader_gets_many_tokens_at_once(void **state) {
     static struct answer a;
     static uint32_t prompt[10];
     struct request_params p = long_params(prompt, 10);
-    struct world w;
+    struct engine_fixture w;
 
     (void)state;
     memset(&a, 0, sizeof(a));
-    world_open(&w, &(struct setup){.is_gated = true});
+    fixture_open(&w, &(struct setup){.is_gated = true});
     submit(&w, &p, &a);
     permit_steps(10);
     while (stats_of(&w).steps < 10)
@@ -146,9 +146,9 @@ static void a_slow_reader_gets_many_tokens_at_once(void **state) {
     loop_turn(w.loop, 1000000);
     assert_true(a.n >= 9 && a.n_calls <= 2); /* the tenth may be told after the statistics */
     permit_steps(1000);
-    world_run(&w);
+    fixture_run(&w);
     assert_int_equal(a.n, MAX_OUT);
-    world_close(&w);
+    fixture_close(&w);
 }
 
 static void a_lost_device_ends_everything(void **state) {
@@ -157,11 +157,11 @@ static void a_lost_device_ends_everything(void **state) {
     struct request_params p = long_params(prompt, 10);
     struct request *late;
     struct error err = {0};
-    struct world w;
+    struct engine_fixture w;
 
     (void)state;
     memset(a, 0, sizeof(a));
-    world_open(&w, &(struct setup){.is_gated = true, .max_seqs = 2});
+    fixture_open(&w, &(struct setup){.is_gated = true, .max_seqs = 2});
     for (int i = 0; i < 3; i++)
         submit(&w, &p, &a[i]);
     permit_steps(2);
@@ -169,7 +169,7 @@ static void a_lost_device_ends_everything(void **state) {
         loop_turn(w.loop, 1000000);
     gate_breaks = true;
     permit_steps(1);
-    world_run(&w);
+    fixture_run(&w);
     for (int i = 0; i < 3; i++)
         assert_int_equal(a[i].finish, FINISH_ERROR);
     while (!w.is_failed)
@@ -179,18 +179,18 @@ static void a_lost_device_ends_everything(void **state) {
     request_unref(late);
     assert_idle(&w);
     assert_true(stats_of(&w).is_failed);
-    world_close(&w);
+    fixture_close(&w);
 }
 
 static void numbers_that_are_not_finite_end_one_request(void **state) {
     static struct answer a[2];
     static uint32_t prompt[10];
     struct request_params p = long_params(prompt, 10);
-    struct world w;
+    struct engine_fixture w;
 
     (void)state;
     memset(a, 0, sizeof(a));
-    world_open(&w, &(struct setup){.is_gated = true});
+    fixture_open(&w, &(struct setup){.is_gated = true});
     for (int i = 0; i < 2; i++)
         submit(&w, &p, &a[i]);
     while (a[0].n < 3 || a[1].n < 3) { /* the second may have missed the first step */
@@ -203,11 +203,11 @@ static void numbers_that_are_not_finite_end_one_request(void **state) {
         loop_turn(w.loop, 1000000);
     gate_spoils = false;
     permit_steps(1000);
-    world_run(&w);
+    fixture_run(&w);
     assert_int_equal((a[0].finish == FINISH_ERROR) + (a[1].finish == FINISH_ERROR), 1);
     assert_int_equal((a[0].finish == FINISH_LENGTH) + (a[1].finish == FINISH_LENGTH), 1);
     assert_idle(&w);
-    world_close(&w);
+    fixture_close(&w);
 }
 
 static void the_log_says_what_was_cached(void **state) {
@@ -217,16 +217,16 @@ static void the_log_says_what_was_cached(void **state) {
     char line[4096];
     FILE *file = tmpfile();
     struct log *log = log_create(&(struct log_config){.fd = fileno(file), .level = LOG_INFO});
-    struct world w;
+    struct engine_fixture w;
     uint32_t n_cold = 0, n_warm = 0;
 
     (void)state;
-    world_open(&w, &(struct setup){.block_size = 1, .log = log});
+    fixture_open(&w, &(struct setup){.block_size = 1, .log = log});
     for (int i = 0; i < 3; i++) {
         submit(&w, &p, &a);
-        world_run(&w);
+        fixture_run(&w);
     }
-    world_close(&w);
+    fixture_close(&w);
     log_destroy(log);
     rewind(file);
     while (fgets(line, sizeof(line), file)) {
@@ -245,11 +245,11 @@ static void drain_finishes_what_is_there(void **state) {
     struct request_params p = long_params(prompt, 30);
     struct request *late;
     struct error err = {0};
-    struct world w;
+    struct engine_fixture w;
 
     (void)state;
     memset(a, 0, sizeof(a));
-    world_open(&w, &(struct setup){.max_seqs = 2});
+    fixture_open(&w, &(struct setup){.max_seqs = 2});
     for (int i = 0; i < 4; i++)
         submit(&w, &p, &a[i]);
     engine_drain(w.e);
@@ -264,7 +264,7 @@ static void drain_finishes_what_is_there(void **state) {
     for (int i = 0; i < 4; i++)
         assert_int_equal(a[i].n, MAX_OUT);
     assert_true(stats_of(&w).is_draining);
-    world_close(&w);
+    fixture_close(&w);
 }
 
 static void destroy_drops_what_runs(void **state) {
@@ -272,17 +272,17 @@ static void destroy_drops_what_runs(void **state) {
     static struct answer a[6];
     struct request_params p = long_params(prompt, 30);
     struct request *r[6];
-    struct world w;
+    struct engine_fixture w;
 
     (void)state;
     for (int turns = 0; turns < 4; turns++) {
         memset(a, 0, sizeof(a));
-        world_open(&w, &(struct setup){.max_seqs = 2});
+        fixture_open(&w, &(struct setup){.max_seqs = 2});
         for (int i = 0; i < 6; i++)
             r[i] = submit(&w, &p, &a[i]);
         for (int i = 0; i < turns; i++)
             loop_turn(w.loop, 1000000);
-        world_close(&w);
+        fixture_close(&w);
         for (int i = 0; i < 6; i++) /* ours are still ours, unless their end was told */
             if (a[i].finish == FINISH_NONE) request_unref(r[i]);
     }
@@ -293,11 +293,11 @@ static void the_waiting_limit_is_kept(void **state) {
     struct request_params p = long_params(prompt, 30);
     struct request *r;
     struct error err = {0};
-    struct world w;
+    struct engine_fixture w;
     uint32_t n = 0;
 
     (void)state;
-    world_open(&w, &(struct setup){.max_seqs = 1, .max_waiting = 3});
+    fixture_open(&w, &(struct setup){.max_seqs = 1, .max_waiting = 3});
     for (;;) {
         assert_int_equal(request_create(&r, &p, &engine_info(w.e)->limits, NULL), ST_OK);
         if (engine_submit(w.e, r, &err) != ST_OK) break;
@@ -307,28 +307,28 @@ static void the_waiting_limit_is_kept(void **state) {
     assert_int_equal(err.status, ST_BUSY);
     request_unref(r);
     assert_true(n == 3 || n == 4); /* one may run already */
-    world_run(&w);
+    fixture_run(&w);
     for (int i = 0; i < 10; i++) { /* the count comes back to where it was */
         submit(&w, &p, NULL);
-        world_run(&w);
+        fixture_run(&w);
     }
     assert_idle(&w);
-    world_close(&w);
+    fixture_close(&w);
 }
 
 static void reset_forgets_and_answers_stay_the_same(void **state) {
     static struct answer a[3];
     static uint32_t prompt[50];
     struct request_params p = long_params(prompt, 50);
-    struct world w;
+    struct engine_fixture w;
 
     (void)state;
     memset(a, 0, sizeof(a));
     p.n_logprobs = 1;
-    world_open(&w, &(struct setup){.is_gated = true});
+    fixture_open(&w, &(struct setup){.is_gated = true});
     submit(&w, &p, &a[0]);
     permit_steps(1000);
-    world_run(&w);
+    fixture_run(&w);
     withdraw_permits();
     reset_cache(&w, 0);
     submit(&w, &p, &a[1]);
@@ -336,15 +336,15 @@ static void reset_forgets_and_answers_stay_the_same(void **state) {
     while (a[1].n < 5)
         loop_turn(w.loop, 1000000);
     reset_cache(&w, 1000); /* in the middle: it is preempted and computed anew */
-    world_run(&w);
+    fixture_run(&w);
     submit(&w, &p, &a[2]);
-    world_run(&w);
+    fixture_run(&w);
     assert_int_equal(a[1].n_preemptions, 1);
     assert_int_equal(a[1].cached_tokens, 0);
     assert_int_equal(a[2].cached_tokens, 48);
     assert_same(&a[0], &a[1], "reset while running", 1);
     assert_same(&a[0], &a[2], "warm", 2);
-    world_close(&w);
+    fixture_close(&w);
 }
 
 static void case_73_too_little_memory_names_the_longest(void **state) {
@@ -396,14 +396,14 @@ static void a_stop_id_and_min_tokens_are_obeyed(void **state) {
     static uint32_t prompt[20] = {9, 9, 9};
     struct request_params p = long_params(prompt, 20);
     uint32_t first;
-    struct world w;
+    struct engine_fixture w;
 
     (void)state;
     memset(a, 0, sizeof(a));
-    world_open(&w, &(struct setup){0});
+    fixture_open(&w, &(struct setup){0});
     p.temperature = 0;
     submit(&w, &p, &a[0]);
-    world_run(&w);
+    fixture_run(&w);
     first = a[0].token[0];
     p.stop_ids = &first;
     p.n_stop_ids = 1;
@@ -411,14 +411,14 @@ static void a_stop_id_and_min_tokens_are_obeyed(void **state) {
     submit(&w, &p, &a[0]);
     p.min_tokens = 6;
     submit(&w, &p, &a[1]);
-    world_run(&w);
+    fixture_run(&w);
     assert_int_equal(a[0].n, 1);
     assert_int_equal(a[0].finish, FINISH_STOP);
     assert_int_equal(a[0].stop_token, first);
     assert_true(a[1].n >= 6);
     for (uint32_t i = 0; i < 6; i++)
         assert_int_not_equal(a[1].token[i], first); /* banned */
-    world_close(&w);
+    fixture_close(&w);
 }
 
 int main(void) {

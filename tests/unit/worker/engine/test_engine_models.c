@@ -49,12 +49,13 @@ static void subject_close(struct subject *s) {
 }
 
 /* KV in f32, where every token must be the reference's. */
-static void open_engine(struct world *w, const struct subject *s, const struct machine *machine,
-                        uint32_t block_size, uint32_t n_blocks, uint32_t budget) {
+static void open_engine(struct engine_fixture *w, const struct subject *s,
+                        const struct machine *machine, uint32_t block_size, uint32_t n_blocks,
+                        uint32_t budget) {
     struct engine_options o = engine_options_default;
     struct error err = {0};
 
-    *w = (struct world){0};
+    *w = (struct engine_fixture){0};
     engine_options_set_model(&o, s->model);
     o.backend = machine->ops;
     o.device = (struct backend_config){.path = machine->path, .n_threads = 1};
@@ -64,7 +65,7 @@ static void open_engine(struct world *w, const struct subject *s, const struct m
     o.n_blocks = n_blocks;
     o.scheduler.max_num_seqs = 4;
     o.scheduler.max_num_batched_tokens = budget;
-    o.callbacks = (struct engine_callbacks){.on_news = on_news, .arg = w};
+    o.callbacks = (struct engine_callbacks){.on_progress = on_progress, .arg = w};
     assert_int_equal(loop_create(&w->loop, NULL), ST_OK);
     if (engine_create(&w->e, &o, w->loop, &err) != ST_OK) fail_msg("%s", err.message);
 }
@@ -91,24 +92,24 @@ static void check_answer(const struct answer *a, const struct subject *s, const 
 static void check_subject(const char *name, const struct machine *machine) {
     static struct answer a, b;
     struct subject s;
-    struct world w;
+    struct engine_fixture w;
     struct request_params p;
 
     subject_open(&s, name);
     p = greedy_params(&s);
     open_engine(&w, &s, machine, 4, 80, 20);
     submit(&w, &p, &a);
-    world_run(&w);
+    fixture_run(&w);
     check_answer(&a, &s, name);
     memset(&a, 0, sizeof(a));
     submit(&w, &p, &a); /* warm, and two at once */
     submit(&w, &p, &b);
-    world_run(&w);
+    fixture_run(&w);
     check_answer(&a, &s, name);
     check_answer(&b, &s, name);
     assert_true(a.cached_tokens > 0);
     assert_idle(&w);
-    world_close(&w);
+    fixture_close(&w);
     subject_close(&s);
 }
 
@@ -131,7 +132,7 @@ static void a_window_needs_no_room_for_the_rest(void **state) {
         struct answer a = {.n = 0};
         struct request_params p;
         struct subject s;
-        struct world w;
+        struct engine_fixture w;
 
         subject_open(&s, "mistral-window");
         p = greedy_params(&s);
@@ -139,11 +140,11 @@ static void a_window_needs_no_room_for_the_rest(void **state) {
         for (int round = 0; round < 2; round++) {
             memset(&a, 0, sizeof(a));
             submit(&w, &p, &a);
-            world_run(&w);
+            fixture_run(&w);
             check_answer(&a, &s, "in 10 blocks");
         }
         assert_idle(&w);
-        world_close(&w);
+        fixture_close(&w);
         subject_close(&s);
     }
 }

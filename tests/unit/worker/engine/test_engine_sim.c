@@ -28,9 +28,9 @@ struct crowd {
     struct request *open[64];
 };
 
-static void on_news(void *arg, struct request *r, const struct request_news *news) {
+static void on_progress(void *arg, struct request *r, const struct request_progress *progress) {
     struct crowd *c = arg;
-    uint32_t *which = r->owner, i = *which, n = news->first + news->n;
+    uint32_t *which = r->owner, i = *which, n = progress->first + progress->n;
 
     if (c->is_learning) {
         memcpy(c->expected[i], request_output(r), n * sizeof(uint32_t));
@@ -39,7 +39,7 @@ static void on_news(void *arg, struct request *r, const struct request_news *new
         assert_true(n <= c->n_expected[i]);
         assert_memory_equal(c->expected[i], request_output(r), n * sizeof(uint32_t));
     }
-    if (!news->is_finished) return;
+    if (!progress->is_finished) return;
     if (r->finish == FINISH_ABORT) {
         c->n_cut++;
     } else {
@@ -93,7 +93,7 @@ static void open_crowd(struct crowd *c) {
     o.n_blocks = 50;
     o.scheduler.max_num_seqs = 16;
     o.scheduler.max_num_batched_tokens = 256;
-    o.callbacks = (struct engine_callbacks){.on_news = on_news, .arg = c};
+    o.callbacks = (struct engine_callbacks){.on_progress = on_progress, .arg = c};
     if (engine_create(&c->e, &o, c->loop, &err) != ST_OK) fail_msg("%s", err.message);
 }
 

@@ -26,7 +26,7 @@ struct shape {
     struct kv_group_config group[KV_GROUPS_MAX];
 };
 
-struct world {
+struct device_fixture {
     const struct shape *shape;
     struct kv_manager *mgr;
     struct rng rng;
@@ -37,7 +37,7 @@ struct world {
     uint64_t n_moves[KV_MOVE_IN + 1], n_hits, n_nulls, n_refused_forks;
 };
 
-static uint32_t below(struct world *w, uint32_t n) {
+static uint32_t below(struct device_fixture *w, uint32_t n) {
     return (uint32_t)rng_below(&w->rng, n);
 }
 
@@ -54,7 +54,8 @@ static bool sees(const struct kv_group_config *g, uint32_t n_prompt, uint32_t po
     return true;
 }
 
-static uint64_t *slot(struct world *w, const struct kv_req *r, uint32_t g, uint32_t position) {
+static uint64_t *slot(struct device_fixture *w, const struct kv_req *r, uint32_t g,
+                      uint32_t position) {
     return &w->device[block_table_slot(&r->seq.table[g], position, BS)];
 }
 
@@ -66,7 +67,7 @@ static void make_digests(const struct kv_req *r, uint32_t g, uint64_t *digests) 
         digests[i] = x = (x ^ (r->tokens[i] + 1)) * 1099511628211ull;
 }
 
-static void run_moves(struct world *w) {
+static void run_moves(struct device_fixture *w) {
     uint32_t n;
     const struct kv_move *moves = kv_manager_moves(w->mgr, &n);
 
@@ -82,7 +83,7 @@ static void run_moves(struct world *w) {
     }
 }
 
-static void write_scheduled(struct world *w, uint32_t s, uint32_t g) {
+static void write_scheduled(struct device_fixture *w, uint32_t s, uint32_t g) {
     struct kv_req *r = &w->req[s];
     uint64_t digests[MAX_TOKENS];
 
@@ -91,7 +92,7 @@ static void write_scheduled(struct world *w, uint32_t s, uint32_t g) {
         *slot(w, r, g, p) = digests[p];
 }
 
-static void read_scheduled(struct world *w, uint32_t s, uint32_t g) {
+static void read_scheduled(struct device_fixture *w, uint32_t s, uint32_t g) {
     struct kv_req *r = &w->req[s];
     uint64_t digests[MAX_TOKENS];
 
@@ -105,7 +106,7 @@ static void read_scheduled(struct world *w, uint32_t s, uint32_t g) {
     }
 }
 
-static void run_step(struct world *w) {
+static void run_step(struct device_fixture *w) {
     run_moves(w);
     w->device[0] = w->device[1] = w->device[2] = w->device[3] = 0xbad; /* the null block */
     for (uint32_t s = 0; s < N_SEQS; s++) {
@@ -123,12 +124,12 @@ static void run_step(struct world *w) {
 
 /* --- what may happen in a step --------------------------------------------------------------- */
 
-static bool has_blocks(const struct world *w, uint32_t s) {
+static bool has_blocks(const struct device_fixture *w, uint32_t s) {
     return w->is_live[s] && list_is_linked(&w->req[s].seq.link);
 }
 
 /* Prompts of three families, equal up to a random point. */
-static void start(struct world *w, uint32_t s) {
+static void start(struct device_fixture *w, uint32_t s) {
     uint32_t family = 1000 * (1 + below(w, 3)), n = 5 + below(w, 40), own = below(w, n);
 
     kv_req_init(&w->req[s], w->mgr, NULL, false);
@@ -140,7 +141,7 @@ static void start(struct world *w, uint32_t s) {
 }
 
 /* From what was computed in earlier steps, as the contract says. */
-static void fork_some(struct world *w, uint32_t s) {
+static void fork_some(struct device_fixture *w, uint32_t s) {
     uint32_t parent = below(w, N_SEQS), n;
     enum status st;
 
@@ -154,7 +155,7 @@ static void fork_some(struct world *w, uint32_t s) {
     w->is_live[s] = true;
 }
 
-static bool admit(struct world *w, uint32_t s) {
+static bool admit(struct device_fixture *w, uint32_t s) {
     struct kv_req *r = &w->req[s];
 
     if (kv_req_admit(r) != ST_OK) return false;
@@ -168,7 +169,7 @@ static bool admit(struct world *w, uint32_t s) {
 }
 
 /* Somebody who is not in this step gives way: by swapping where there is room for it. */
-static bool give_way(struct world *w, uint32_t s) {
+static bool give_way(struct device_fixture *w, uint32_t s) {
     uint32_t from = below(w, N_SEQS);
 
     for (uint32_t i = 0; i < N_SEQS; i++) {
@@ -184,7 +185,7 @@ static bool give_way(struct world *w, uint32_t s) {
     return false;
 }
 
-static void advance(struct world *w, uint32_t s) {
+static void advance(struct device_fixture *w, uint32_t s) {
     struct kv_req *r = &w->req[s];
 
     for (uint32_t n = r->n_computed < r->n_tokens ? 0 : 1 + below(w, 2) * below(w, 8); n > 0; n--)
@@ -198,7 +199,7 @@ static void advance(struct world *w, uint32_t s) {
     w->is_scheduled[s] = true;
 }
 
-static void act(struct world *w, uint32_t s) {
+static void act(struct device_fixture *w, uint32_t s) {
     struct kv_req *r = &w->req[s];
 
     if (!w->is_live[s]) {
@@ -217,7 +218,7 @@ static void act(struct world *w, uint32_t s) {
     }
 }
 
-/* --- worlds ---------------------------------------------------------------------------------- */
+/* --- fixtures --- */
 
 static const struct shape shapes[] = {
     {40, 0, 1, {{KV_FULL, 0}}},
@@ -234,7 +235,7 @@ static const struct shape shapes[] = {
 
 static void run(const struct shape *shape, enum free_order order, bool dedup, uint64_t seed) {
     struct kv_manager_config config = kv_fixture_config(shape->n_device, BS);
-    struct world *w = calloc(1, sizeof(*w));
+    struct device_fixture *w = calloc(1, sizeof(*w));
     bool has_windows = false;
 
     for (uint32_t g = 0; g < shape->n_groups; g++)

@@ -26,7 +26,7 @@ struct device {
     uint64_t slots[N_DEVICE * BLOCK_SIZE], host[N_HOST * BLOCK_SIZE];
 };
 
-struct world {
+struct tier_fixture {
     struct kv_manager *mgr;
     struct kv_event_log *events;
     struct kv_events_picture picture;
@@ -45,13 +45,13 @@ static uint64_t digest_of(const struct kv_req *r, uint32_t position) {
     return x;
 }
 
-static uint64_t *slot(struct world *w, const struct kv_req *r, uint32_t position) {
+static uint64_t *slot(struct tier_fixture *w, const struct kv_req *r, uint32_t position) {
     block_id id = r->seq.table[0].ids[position / BLOCK_SIZE];
 
     return &w->dev.slots[(size_t)id * BLOCK_SIZE + position % BLOCK_SIZE];
 }
 
-static void world_init(struct world *w, uint32_t n_device, uint32_t n_host, bool dedup) {
+static void fixture_init(struct tier_fixture *w, uint32_t n_device, uint32_t n_host, bool dedup) {
     struct kv_manager_config config = kv_fixture_config(n_device, BLOCK_SIZE);
     struct kv_event_config events = {
         .max_batches = 64, .max_bytes = 1 << 20, .block_size = BLOCK_SIZE, .hash_bytes = 16};
@@ -66,7 +66,7 @@ static void world_init(struct world *w, uint32_t n_device, uint32_t n_host, bool
     w->mgr = kv_manager_create(&config);
 }
 
-static void world_fini(struct world *w) {
+static void fixture_fini(struct tier_fixture *w) {
     for (uint32_t s = 0; s < N_SEQS; s++) {
         if (w->is_live[s]) kv_req_done(&w->req[s]);
     }
@@ -75,7 +75,7 @@ static void world_fini(struct world *w) {
     kv_event_log_destroy(w->events);
 }
 
-static void run_moves(struct world *w) {
+static void run_moves(struct tier_fixture *w) {
     size_t n_bytes = BLOCK_SIZE * sizeof(uint64_t);
     uint32_t n;
     const struct kv_move *moves = kv_manager_moves(w->mgr, &n);
@@ -100,7 +100,7 @@ static void run_moves(struct world *w) {
 }
 
 /* The device runs the step: moves, then all writes, then all reads. */
-static void run_step(struct world *w) {
+static void run_step(struct tier_fixture *w) {
     run_moves(w);
     for (uint32_t s = 0; s < N_SEQS; s++) {
         for (uint32_t p = w->first[s]; w->is_scheduled[s] && p < w->req[s].n_computed; p++)
@@ -118,7 +118,7 @@ static void run_step(struct world *w) {
     kv_events_assert_digest(w->events, &w->picture);
 }
 
-static enum status admit(struct world *w, uint32_t s) {
+static enum status admit(struct tier_fixture *w, uint32_t s) {
     struct kv_req *r = &w->req[s];
     enum status st = kv_req_admit(r);
 
@@ -128,23 +128,23 @@ static enum status admit(struct world *w, uint32_t s) {
     return ST_OK;
 }
 
-static void start(struct world *w, uint32_t s, uint32_t first_token, uint32_t n_tokens) {
+static void start(struct tier_fixture *w, uint32_t s, uint32_t first_token, uint32_t n_tokens) {
     kv_req_init(&w->req[s], w->mgr, NULL, false);
     kv_req_append_run(&w->req[s], first_token, n_tokens);
     w->is_live[s] = true;
 }
 
-static void end(struct world *w, uint32_t s) {
+static void end(struct tier_fixture *w, uint32_t s) {
     kv_req_done(&w->req[s]);
     w->is_live[s] = w->is_scheduled[s] = false;
 }
 
 static void what_was_evicted_comes_back(void **state) {
-    struct world w;
+    struct tier_fixture w;
     uint32_t n;
 
     (void)state;
-    world_init(&w, 11, 20, false);
+    fixture_init(&w, 11, 20, false);
     start(&w, 0, 100, 33); /* 8 full blocks and one token */
     assert_int_equal(admit(&w, 0), ST_OK);
     run_step(&w);
@@ -166,14 +166,14 @@ static void what_was_evicted_comes_back(void **state) {
     assert_int_equal(admit(&w, 3), ST_OK);
     run_step(&w);
     assert_true(w.n_moves[KV_MOVE_OUT] - n <= 1);
-    world_fini(&w);
+    fixture_fini(&w);
 }
 
 static void a_hit_can_begin_on_the_device_and_end_in_host_memory(void **state) {
-    struct world w;
+    struct tier_fixture w;
 
     (void)state;
-    world_init(&w, 11, 20, false);
+    fixture_init(&w, 11, 20, false);
     start(&w, 0, 100, 33);
     assert_int_equal(admit(&w, 0), ST_OK);
     run_step(&w);
@@ -187,14 +187,14 @@ static void a_hit_can_begin_on_the_device_and_end_in_host_memory(void **state) {
     assert_int_equal(w.req[2].n_hit, 32);
     run_step(&w);
     assert_in_range(w.n_moves[KV_MOVE_IN], 1, 7);
-    world_fini(&w);
+    fixture_fini(&w);
 }
 
 static void a_block_published_for_this_step_is_not_kept(void **state) {
-    struct world w;
+    struct tier_fixture w;
 
     (void)state;
-    world_init(&w, 11, 20, false);
+    fixture_init(&w, 11, 20, false);
     start(&w, 0, 100, 37); /* all ten blocks, published, never computed */
     assert_int_equal(kv_req_admit(&w.req[0]), ST_OK);
     end(&w, 0);
@@ -203,14 +203,14 @@ static void a_block_published_for_this_step_is_not_kept(void **state) {
     run_step(&w);
     assert_int_equal(w.n_moves[KV_MOVE_OUT], 0);
     assert_int_equal(kv_host_n_cached(kv_manager_host(w.mgr)), 0);
-    world_fini(&w);
+    fixture_fini(&w);
 }
 
 static void a_swapped_sequence_comes_back_whole(void **state) {
-    struct world w;
+    struct tier_fixture w;
 
     (void)state;
-    world_init(&w, 11, 10, false);
+    fixture_init(&w, 11, 10, false);
     start(&w, 0, 100, 30);
     assert_int_equal(admit(&w, 0), ST_OK);
     run_step(&w);
@@ -233,14 +233,14 @@ static void a_swapped_sequence_comes_back_whole(void **state) {
     run_step(&w);
     assert_int_equal(w.n_moves[KV_MOVE_IN], 8);
     assert_int_equal(kv_host_n_held(kv_manager_host(w.mgr)), 0);
-    world_fini(&w);
+    fixture_fini(&w);
 }
 
 static void swapping_is_all_or_nothing(void **state) {
-    struct world w;
+    struct tier_fixture w;
 
     (void)state;
-    world_init(&w, 11, 7, false);
+    fixture_init(&w, 11, 7, false);
     start(&w, 0, 100, 30); /* eight blocks for seven places */
     assert_int_equal(admit(&w, 0), ST_OK);
     run_step(&w);
@@ -249,14 +249,14 @@ static void swapping_is_all_or_nothing(void **state) {
     assert_int_equal(kv_host_n_held(kv_manager_host(w.mgr)), 0);
     assert_int_equal(w.req[0].seq.table[0].n_blocks, 8);
     kv_manager_check(w.mgr);
-    world_fini(&w);
+    fixture_fini(&w);
 }
 
 static void forks_share_their_prefix_when_swapped(void **state) {
-    struct world w;
+    struct tier_fixture w;
 
     (void)state;
-    world_init(&w, 16, 10, false);
+    fixture_init(&w, 16, 10, false);
     start(&w, 0, 100, 30);
     assert_int_equal(admit(&w, 0), ST_OK);
     run_step(&w);
@@ -276,14 +276,14 @@ static void forks_share_their_prefix_when_swapped(void **state) {
         w.is_scheduled[s] = true;
     }
     run_step(&w);
-    world_fini(&w);
+    fixture_fini(&w);
 }
 
 static void a_swapped_sequence_can_end_where_it_is(void **state) {
-    struct world w;
+    struct tier_fixture w;
 
     (void)state;
-    world_init(&w, 11, 10, false);
+    fixture_init(&w, 11, 10, false);
     start(&w, 0, 100, 30);
     assert_int_equal(admit(&w, 0), ST_OK);
     run_step(&w);
@@ -293,13 +293,13 @@ static void a_swapped_sequence_can_end_where_it_is(void **state) {
     assert_int_equal(kv_host_n_held(kv_manager_host(w.mgr)), 0);
     assert_int_equal(kv_manager_reset_prefix_cache(w.mgr), ST_OK);
     assert_int_equal(kv_host_n_cached(kv_manager_host(w.mgr)), 0);
-    world_fini(&w);
+    fixture_fini(&w);
 }
 
 /* --- random steps ----------------------------------------------------------------------------- */
 
 /* Prompts of three families, equal up to a random point. */
-static void start_random(struct world *w, struct rng *rng, uint32_t s) {
+static void start_random(struct tier_fixture *w, struct rng *rng, uint32_t s) {
     uint32_t family = 1000 * (1 + (uint32_t)rng_below(rng, 3));
     uint32_t n = 5 + (uint32_t)rng_below(rng, 40), own = (uint32_t)rng_below(rng, n);
 
@@ -308,12 +308,12 @@ static void start_random(struct world *w, struct rng *rng, uint32_t s) {
         kv_req_append(&w->req[s], (uint32_t)rng_below(rng, 3));
 }
 
-static bool has_blocks(const struct world *w, uint32_t s) {
+static bool has_blocks(const struct tier_fixture *w, uint32_t s) {
     return w->is_live[s] && list_is_linked(&w->req[s].seq.link);
 }
 
 /* Somebody who is not in this step gives way. */
-static bool make_room(struct world *w, struct rng *rng, uint32_t s) {
+static bool make_room(struct tier_fixture *w, struct rng *rng, uint32_t s) {
     uint32_t from = (uint32_t)rng_below(rng, N_SEQS);
 
     for (uint32_t i = 0; i < N_SEQS; i++) {
@@ -329,7 +329,7 @@ static bool make_room(struct world *w, struct rng *rng, uint32_t s) {
     return false;
 }
 
-static void advance(struct world *w, struct rng *rng, uint32_t s) {
+static void advance(struct tier_fixture *w, struct rng *rng, uint32_t s) {
     struct kv_req *r = &w->req[s];
 
     if (r->n_computed == r->n_tokens) kv_req_append(r, (uint32_t)rng_below(rng, 3));
@@ -342,7 +342,7 @@ static void advance(struct world *w, struct rng *rng, uint32_t s) {
     w->is_scheduled[s] = true;
 }
 
-static void fork_random(struct world *w, struct rng *rng, uint32_t s) {
+static void fork_random(struct tier_fixture *w, struct rng *rng, uint32_t s) {
     uint32_t parent = (uint32_t)rng_below(rng, N_SEQS);
     uint32_t n;
 
@@ -353,7 +353,7 @@ static void fork_random(struct world *w, struct rng *rng, uint32_t s) {
     w->is_live[s] = true;
 }
 
-static void act(struct world *w, struct rng *rng, uint32_t s) {
+static void act(struct tier_fixture *w, struct rng *rng, uint32_t s) {
     struct kv_req *r = &w->req[s];
 
     if (!w->is_live[s]) {
@@ -372,11 +372,11 @@ static void act(struct world *w, struct rng *rng, uint32_t s) {
 }
 
 static void run_random(uint64_t seed, bool dedup, uint32_t n_host) {
-    struct world w;
+    struct tier_fixture w;
     struct rng rng;
 
     rng_seed(&rng, seed);
-    world_init(&w, N_DEVICE, n_host, dedup);
+    fixture_init(&w, N_DEVICE, n_host, dedup);
     for (int i = 0; i < 4000; i++) {
         for (uint64_t k = rng_below(&rng, 6); k > 0; k--)
             act(&w, &rng, (uint32_t)rng_below(&rng, N_SEQS));
@@ -391,7 +391,7 @@ static void run_random(uint64_t seed, bool dedup, uint32_t n_host) {
     assert_true(w.n_moves[KV_MOVE_COPY] > 20);
     assert_true(n_host == 0 || (w.n_moves[KV_MOVE_IN] > 500 && w.n_moves[KV_MOVE_OUT] > 500));
     assert_true(n_host == 0 || kv_manager_stats(w.mgr)->host.hits > 500);
-    world_fini(&w);
+    fixture_fini(&w);
 }
 
 static void random_steps_read_what_was_written(void **state) {

@@ -39,7 +39,7 @@ struct met {
     uint64_t hits, busy, resets, switched, forks, refused_forks, copies, nulls;
 };
 
-struct world {
+struct random_fixture {
     struct kv_manager *mgr;
     struct rng rng;
     struct request reqs[MAX_REQS];
@@ -48,13 +48,13 @@ struct world {
     bool has_windows;
 };
 
-static uint32_t below(struct world *w, uint32_t n) {
+static uint32_t below(struct random_fixture *w, uint32_t n) {
     return (uint32_t)rng_below(&w->rng, n);
 }
 
 /* --- agreement ------------------------------------------------------------------------------- */
 
-static void assert_same_sequences(const struct world *w) {
+static void assert_same_sequences(const struct random_fixture *w) {
     uint64_t n_idle = 0;
 
     for (uint32_t i = 0; i < MAX_REQS; i++) {
@@ -72,7 +72,7 @@ static void assert_same_sequences(const struct world *w) {
     assert_int_equal(kv_manager_idle_slots(w->mgr), n_idle);
 }
 
-static void assert_same_moves(struct world *w) {
+static void assert_same_moves(struct random_fixture *w) {
     uint32_t n;
     const struct kv_move *moves = kv_manager_moves(w->mgr, &n);
 
@@ -89,7 +89,7 @@ static void assert_same_moves(struct world *w) {
     kv_manager_clear_moves(w->mgr);
 }
 
-static void assert_agreement(struct world *w) {
+static void assert_agreement(struct random_fixture *w) {
     const struct block_pool *pool = kv_manager_pool(w->mgr);
     block_id id = block_pool_next_free(pool, BLOCK_NONE);
 
@@ -110,13 +110,13 @@ static void assert_agreement(struct world *w) {
 
 /* --- operations ------------------------------------------------------------------------------ */
 
-static void init_seq(struct world *w, struct request *r, bool skip_reading) {
+static void init_seq(struct random_fixture *w, struct request *r, bool skip_reading) {
     if (r->m.salt) r->extras.cache_salt = STR("s");
     assert_int_equal(kv_seq_init(&r->seq, w->mgr, MAX_LEN, &r->extras, skip_reading, NULL), ST_OK);
     r->exists = true;
 }
 
-static void op_arrive(struct world *w, struct request *r) {
+static void op_arrive(struct random_fixture *w, struct request *r) {
     *r = (struct request){.m.salt = below(w, 8) == 0};
     init_seq(w, r, below(w, 10) == 0);
     r->m.n_tokens = 1 + below(w, MAX_LEN - 4);
@@ -127,7 +127,7 @@ static void op_arrive(struct world *w, struct request *r) {
 }
 
 /* A child with the parent's first n tokens and, half the time, others behind them. */
-static void op_fork(struct world *w, struct request *child, struct request *parent) {
+static void op_fork(struct random_fixture *w, struct request *child, struct request *parent) {
     uint32_t n = 1 + below(w, parent->n_computed);
     enum status want;
 
@@ -150,7 +150,7 @@ static void op_fork(struct world *w, struct request *child, struct request *pare
     w->met.refused_forks++;
 }
 
-static void allocate(struct world *w, struct request *r, struct kv_alloc *a) {
+static void allocate(struct random_fixture *w, struct request *r, struct kv_alloc *a) {
     enum status want, got;
 
     a->n_lookahead = below(w, 4) == 0 ? below(w, 3) : 0;
@@ -165,7 +165,7 @@ static void allocate(struct world *w, struct request *r, struct kv_alloc *a) {
         w->met.busy++;
 }
 
-static void op_admit(struct world *w, struct request *r) {
+static void op_admit(struct random_fixture *w, struct request *r) {
     struct kv_alloc a = {.hit = kv_manager_lookup(w->mgr, &r->seq, r->m.tokens, r->m.n_tokens)};
     block_id ids[KV_GROUPS_MAX][MAX_LEN];
     uint32_t n = r->seq.skip_reading ? 0 : model_lookup(&w->model, &r->m, ids);
@@ -188,7 +188,7 @@ static void op_admit(struct world *w, struct request *r) {
 
 /* Drafts that were refused: the same positions are written again. Never before what is published
  * or was there at the fork, and what has left a window is gone. */
-static void refuse_drafts(struct world *w, struct request *r) {
+static void refuse_drafts(struct random_fixture *w, struct request *r) {
     uint32_t n_published = r->m.n_published * w->model.config.block_size;
     uint32_t n_settled = MAX(MAX(n_published, r->n_forked), 1u);
 
@@ -197,7 +197,7 @@ static void refuse_drafts(struct world *w, struct request *r) {
 }
 
 /* The rest of the prompt in a chunk, or one more token. */
-static void op_advance(struct world *w, struct request *r) {
+static void op_advance(struct random_fixture *w, struct request *r) {
     struct kv_alloc a = {.n_computed = r->n_computed};
 
     if (below(w, 20) == 0) refuse_drafts(w, r);
@@ -211,7 +211,7 @@ static void op_advance(struct world *w, struct request *r) {
     allocate(w, r, &a);
 }
 
-static void op_release(struct world *w, struct request *r) {
+static void op_release(struct random_fixture *w, struct request *r) {
     bool is_preempted = below(w, 3) == 0;
 
     kv_manager_free(w->mgr, &r->seq);
@@ -223,7 +223,7 @@ static void op_release(struct world *w, struct request *r) {
 }
 
 /* Refused while anything is held; every other time all is given back before. */
-static void op_reset(struct world *w) {
+static void op_reset(struct random_fixture *w) {
     enum status want;
 
     for (uint32_t i = 0, is_clean = below(w, 2); is_clean && i < MAX_REQS; i++) {
@@ -236,7 +236,7 @@ static void op_reset(struct world *w) {
     w->met.resets++;
 }
 
-static void one_operation(struct world *w) {
+static void one_operation(struct random_fixture *w) {
     struct request *r = &w->reqs[below(w, MAX_REQS)], *other = &w->reqs[below(w, MAX_REQS)];
     uint32_t dice = below(w, 100);
 
@@ -257,7 +257,7 @@ static void one_operation(struct world *w) {
         op_advance(w, r);
 }
 
-/* --- worlds ---------------------------------------------------------------------------------- */
+/* --- fixtures --- */
 
 struct shape {
     uint32_t n_blocks, block_size, truncate_bits;
@@ -284,9 +284,10 @@ static const struct shape group_shapes[] = {
     {30, 2, 0, false, 2, {{KV_REFERENCE, 3}, {KV_FULL, 0}}},
 };
 
-static struct world *world_create(const struct shape *shape, enum free_order order, bool dedup) {
+static struct random_fixture *fixture_create(const struct shape *shape, enum free_order order,
+                                             bool dedup) {
     struct kv_manager_config config = kv_fixture_config(shape->n_blocks, shape->block_size);
-    struct world *w = calloc(1, sizeof(*w));
+    struct random_fixture *w = calloc(1, sizeof(*w));
 
     config.max_model_len = MAX_LEN;
     config.max_step_tokens = MAX_LEN;
@@ -307,7 +308,7 @@ static struct world *world_create(const struct shape *shape, enum free_order ord
     return w;
 }
 
-static void world_destroy(struct world *w) {
+static void fixture_destroy(struct random_fixture *w) {
     for (uint32_t i = 0; i < MAX_REQS; i++) {
         if (!w->reqs[i].exists) continue;
         kv_manager_free(w->mgr, &w->reqs[i].seq);
@@ -326,7 +327,7 @@ static uint64_t wanted_operations(void) {
     return s ? strtoull(s, NULL, 10) : DEFAULT_OPS;
 }
 
-static void add_met(struct met *sum, const struct world *w) {
+static void add_met(struct met *sum, const struct random_fixture *w) {
     sum->hits += w->met.hits;
     sum->busy += w->met.busy;
     sum->resets += w->met.resets;
@@ -343,14 +344,14 @@ static void run(const struct shape *shapes, size_t n_shapes, enum free_order ord
     struct met sum = {0};
 
     for (size_t i = 0; i < n_shapes; i++) {
-        struct world *w = world_create(&shapes[i], order, dedup);
+        struct random_fixture *w = fixture_create(&shapes[i], order, dedup);
 
         for (uint64_t op = 0; op < n_ops; op++, n_done++) {
             one_operation(w);
             assert_agreement(w);
         }
         add_met(&sum, w);
-        world_destroy(w);
+        fixture_destroy(w);
     }
     printf("%llu operations checked: %llu blocks hit (%llu null), %llu calls refused, %llu resets, "
            "%llu blocks switched, %llu forks (%llu refused), %llu blocks copied\n",

@@ -168,11 +168,11 @@ static void a_resumed_request_is_bound_anew_with_its_output(void **state) {
         lay_out(&s);
         fixture_take(&s.f, 9);
     }
-    assert_int_equal(r[1]->place, PLACE_WAITING);
+    assert_int_equal(r[1]->state, REQUEST_WAITING);
     assert_int_equal(device.n_bound, 2);
     scheduler_end(s.f.s, r[0], FINISH_ABORT, 1);
     lay_out(&s);
-    assert_int_equal(r[1]->place, PLACE_RUNNING);
+    assert_int_equal(r[1]->state, REQUEST_RUNNING);
     assert_int_equal(device.n_bound, 3);
     assert_int_equal(device.n_freed, 1);
     assert_int_equal(device.bound_prompt[r[1]->row], 62);

@@ -142,28 +142,30 @@ static void everything_is_copied(void **state) {
 static void news_come_once(void **state) {
     const struct fixture *f = *state;
     struct request_params p = good();
-    struct request_news news;
+    struct request_progress progress;
     struct request *r;
 
     assert_int_equal(request_create(&r, &p, &f->limits, NULL), ST_OK);
-    assert_false(request_take_news(r, &news));
+    assert_false(request_take_progress(r, &progress));
     request_append(r, 11);
     request_append(r, 12);
-    assert_false(request_take_news(r, &news)); /* not published */
+    assert_false(request_take_progress(r, &progress)); /* not published */
     request_publish(r);
-    assert_true(request_take_news(r, &news));
-    assert_true(news.first == 0 && news.n == 2 && news.is_first && !news.is_finished);
-    assert_false(request_take_news(r, &news));
+    assert_true(request_take_progress(r, &progress));
+    assert_true(progress.first == 0 && progress.n == 2 && progress.is_first &&
+                !progress.is_finished);
+    assert_false(request_take_progress(r, &progress));
     request_append(r, 13);
     request_publish(r);
-    assert_true(request_take_news(r, &news));
-    assert_true(news.first == 2 && news.n == 1 && !news.is_first && !news.is_finished);
-    assert_int_equal(request_output(r)[news.first], 13);
+    assert_true(request_take_progress(r, &progress));
+    assert_true(progress.first == 2 && progress.n == 1 && !progress.is_first &&
+                !progress.is_finished);
+    assert_int_equal(request_output(r)[progress.first], 13);
     r->finish = FINISH_ABORT;
     request_publish(r);
-    assert_true(request_take_news(r, &news));
-    assert_true(news.n == 0 && news.is_finished);
-    assert_false(request_take_news(r, &news));
+    assert_true(request_take_progress(r, &progress));
+    assert_true(progress.n == 0 && progress.is_finished);
+    assert_false(request_take_progress(r, &progress));
     request_unref(r);
 }
 

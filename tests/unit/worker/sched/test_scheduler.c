@@ -14,7 +14,7 @@
 #define MAX_LIVE      40
 #define MAX_IN_FLIGHT 2
 
-struct world {
+struct scheduler_fixture {
     struct sched_fixture f;
     struct rng rng;
     uint32_t block_size, window;
@@ -39,7 +39,7 @@ static uint64_t next_note(const struct request *r, uint32_t p, uint64_t note) {
     return chain(note, p < r->n_tokens ? r->tokens[p] : token_after(note));
 }
 
-static void move_notes(struct world *w) {
+static void move_notes(struct scheduler_fixture *w) {
     uint32_t n;
     const struct kv_move *moves = kv_manager_moves(w->f.kv, &n);
 
@@ -55,7 +55,7 @@ static void move_notes(struct world *w) {
     kv_manager_clear_moves(w->f.kv);
 }
 
-static void write_notes(struct world *w, const struct schedule_entry *e) {
+static void write_notes(struct scheduler_fixture *w, const struct schedule_entry *e) {
     uint64_t note = 0;
 
     for (uint32_t p = 0; p < e->first + e->n_tokens; p++) {
@@ -65,7 +65,7 @@ static void write_notes(struct world *w, const struct schedule_entry *e) {
     }
 }
 
-static void read_notes(const struct world *w, const struct schedule_entry *e) {
+static void read_notes(const struct scheduler_fixture *w, const struct schedule_entry *e) {
     uint32_t seen = w->window > 0 && e->first >= w->window ? e->first - w->window + 1 : 0;
     uint64_t note = 0;
 
@@ -77,7 +77,8 @@ static void read_notes(const struct world *w, const struct schedule_entry *e) {
 }
 
 /* n requests of one prompt; all but the first may share what it computes. */
-static void submit_samples(struct world *w, const struct request_params *p, uint32_t n) {
+static void submit_samples(struct scheduler_fixture *w, const struct request_params *p,
+                           uint32_t n) {
     struct request *parent = NULL, *r;
 
     for (uint32_t i = 0; i < n && w->n_live < MAX_LIVE; i++) {
@@ -89,7 +90,8 @@ static void submit_samples(struct world *w, const struct request_params *p, uint
     }
 }
 
-static void submit_search(struct world *w, const struct request_params *params, uint32_t width) {
+static void submit_search(struct scheduler_fixture *w, const struct request_params *params,
+                          uint32_t width) {
     struct beam_params b = {.width = width,
                             .n = 1 + (uint32_t)rng_below(&w->rng, width),
                             .length_penalty = 1,
@@ -112,7 +114,7 @@ static void submit_search(struct world *w, const struct request_params *params, 
     w->n_searches++;
 }
 
-static void submit(struct world *w, const struct scheduler_options *o) {
+static void submit(struct scheduler_fixture *w, const struct scheduler_options *o) {
     struct request_params p = request_params_default;
     uint32_t pool_tokens = block_pool_n_usable(kv_manager_pool(w->f.kv)) * w->block_size;
     uint32_t longest = MIN(o->max_model_len, pool_tokens) - 1;
@@ -135,7 +137,7 @@ static void submit(struct world *w, const struct scheduler_options *o) {
     mem_free(prompt);
 }
 
-static void schedule_one(struct world *w, const struct scheduler_options *o) {
+static void schedule_one(struct scheduler_fixture *w, const struct scheduler_options *o) {
     struct schedule *s = &w->flight[w->n_flight];
     uint32_t n_tokens = 0, n_outputs = 0;
     bool must_run = w->n_flight == 0 && scheduler_has_work(w->f.s);
@@ -167,7 +169,7 @@ static void schedule_one(struct world *w, const struct scheduler_options *o) {
 }
 
 /* The end is among the alternatives, somewhere. */
-static void take_beam(struct world *w, const struct schedule_entry *e, uint64_t note) {
+static void take_beam(struct scheduler_fixture *w, const struct schedule_entry *e, uint64_t note) {
     uint32_t n = e->request->group->n_alternatives, end = (uint32_t)(note % 7);
     int32_t token[BEAM_CANDIDATES_MAX];
     float logprob[BEAM_CANDIDATES_MAX];
@@ -179,7 +181,7 @@ static void take_beam(struct world *w, const struct schedule_entry *e, uint64_t 
     scheduler_take_beam(w->f.s, e, token, logprob, 1);
 }
 
-static void take_entry(struct world *w, const struct schedule_entry *e) {
+static void take_entry(struct scheduler_fixture *w, const struct schedule_entry *e) {
     uint64_t note = 0;
 
     for (uint32_t p = 0; p < e->first + e->n_tokens; p++)
@@ -194,7 +196,7 @@ static void take_entry(struct world *w, const struct schedule_entry *e) {
 }
 
 /* The oldest step in flight comes back. */
-static void take_one(struct world *w) {
+static void take_one(struct scheduler_fixture *w) {
     struct schedule done = w->flight[0];
 
     for (uint32_t i = 0; i < done.n_entries; i++)
@@ -215,11 +217,11 @@ static bool is_in_flight(const struct request *r) {
     return false;
 }
 
-static void bury(struct world *w) {
+static void bury(struct scheduler_fixture *w) {
     for (uint32_t i = 0; i < w->n_live;) {
         struct request *r = w->live[i];
 
-        if (r->place == PLACE_DONE && !is_in_flight(r)) {
+        if (r->state == REQUEST_DONE && !is_in_flight(r)) {
             assert_int_equal(r->kv.table[0].n_blocks, 0);
             assert_true(r->finish != FINISH_NONE);
             assert_true(!request_is_scored(r) || r->finish == FINISH_ABORT ||
@@ -233,10 +235,10 @@ static void bury(struct world *w) {
     }
 }
 
-static void random_world(uint64_t seed, uint32_t n_moves) {
+static void random_run(uint64_t seed, uint32_t n_moves) {
     struct fixture_options o = fixture_defaults();
     struct scheduler_options *so = &o.scheduler;
-    struct world w = {0};
+    struct scheduler_fixture w = {0};
     uint64_t n_forks, n_swaps;
 
     rng_seed(&w.rng, seed);
@@ -309,7 +311,7 @@ static void random_work_keeps_every_invariant(void **state) {
 
     (void)state;
     for (uint32_t i = 0; i < 60; i++)
-        random_world(seed + i, 1500);
+        random_run(seed + i, 1500);
 }
 
 static void options_are_checked(void **state) {
@@ -345,7 +347,7 @@ static void a_request_larger_than_the_pool_is_refused(void **state) {
     r = fixture_request(&f, 49, 1, NULL); /* and 16 of output: 65 tokens, 64 slots */
     assert_int_equal(scheduler_add(f.s, r, &err), ST_TOO_LARGE);
     assert_non_null(strstr(err.message, "64"));
-    assert_int_equal(r->place, PLACE_NEW);
+    assert_int_equal(r->state, REQUEST_NEW);
     request_unref(r);
     r = fixture_add(&f, 48, 1, NULL);
     fixture_close(&f);

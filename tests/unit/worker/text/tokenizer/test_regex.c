@@ -81,7 +81,7 @@ static void it_cuts_as_the_matchers_by_hand(void **state) {
 
     (void)state;
     rng_seed(&rng, support_seed());
-    assert_int_equal(regex_compile(&r, STR(CUT_GPT2_REGEX)), ST_OK);
+    assert_int_equal(regex_compile(&r, STR(BUILTIN_GPT2_REGEX)), ST_OK);
     buf_init(&text, 0);
     for (int round = 0; round < 20000; round++) {
         uint64_t steps = PLENTY;
@@ -92,7 +92,9 @@ static void it_cuts_as_the_matchers_by_hand(void **state) {
             buf_append_str(&text, str_of(parts[rng_below(&rng, ARRAY_LEN(parts))]));
         while (end < buf_len(&text)) {
             const char *p = buf_ptr(&text) + end;
-            size_t want = end + cut_next(CUT_GPT2, p, buf_ptr(&text) + buf_len(&text)), from = end;
+            size_t want =
+                       end + split_builtin_next(BUILTIN_GPT2, p, buf_ptr(&text) + buf_len(&text)),
+                   from = end;
 
             assert_true(regex_find(r, buf_str(&text), from, &steps, &begin, &end));
             assert_int_equal(begin, from);

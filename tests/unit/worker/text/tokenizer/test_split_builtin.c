@@ -9,13 +9,13 @@
 #include "worker/text/unicode/unicode.h"
 
 /* The pieces of `text`, with a bar between them. */
-static void assert_cut(enum cut_kind kind, const char *text, const char *want) {
+static void assert_cut(enum builtin_split kind, const char *text, const char *want) {
     const char *p = text, *end = text + strlen(text);
     struct buf out;
 
     buf_init(&out, 0);
     while (p < end) {
-        size_t n = cut_next(kind, p, end);
+        size_t n = split_builtin_next(kind, p, end);
 
         if (p > text) buf_append_char(&out, '|');
         buf_append(&out, p, n);
@@ -29,12 +29,12 @@ static void assert_cut(enum cut_kind kind, const char *text, const char *want) {
 
 static void words_digits_and_white_space_are_cut(void **state) {
     (void)state;
-    assert_cut(CUT_GPT2, "It's 1234 o'clock!!  ok\n\n x",
+    assert_cut(BUILTIN_GPT2, "It's 1234 o'clock!!  ok\n\n x",
                "It|'s| 1234| o|'|clock|!!| | ok|\n\n| x");
-    assert_cut(CUT_QWEN2, "IT'S 12 a.b\n\n  x", "IT|'S| |1|2| a|.b|\n\n| | x");
-    assert_cut(CUT_LLAMA3, "12345 ...\r\n\ny", "123|45| ...\r\n\n|y");
-    assert_cut(CUT_QWEN35, "\xE0\xA4\xB9\xE0\xA4\xBF!", "\xE0\xA4\xB9\xE0\xA4\xBF|!");
-    assert_cut(CUT_QWEN2, "\xE0\xA4\xB9\xE0\xA4\xBF!", "\xE0\xA4\xB9|\xE0\xA4\xBF!");
+    assert_cut(BUILTIN_QWEN2, "IT'S 12 a.b\n\n  x", "IT|'S| |1|2| a|.b|\n\n| | x");
+    assert_cut(BUILTIN_LLAMA3, "12345 ...\r\n\ny", "123|45| ...\r\n\n|y");
+    assert_cut(BUILTIN_QWEN35, "\xE0\xA4\xB9\xE0\xA4\xBF!", "\xE0\xA4\xB9\xE0\xA4\xBF|!");
+    assert_cut(BUILTIN_QWEN2, "\xE0\xA4\xB9\xE0\xA4\xBF!", "\xE0\xA4\xB9|\xE0\xA4\xBF!");
 }
 
 /* The alternatives tried one after the other, straight from the expression
@@ -102,7 +102,7 @@ static void every_short_text_is_cut_as_the_expression_says(void **state) {
             text[i] = alphabet[rng_below(&rng, sizeof(alphabet) - 1)];
         while (at < n) {
             size_t want = match_plainly(text + at, n - at);
-            size_t got = cut_next(CUT_LLAMA3, text + at, text + n);
+            size_t got = split_builtin_next(BUILTIN_LLAMA3, text + at, text + n);
 
             if (got != want) fail_msg("'%.*s' at %zu: %zu, want %zu", (int)n, text, at, got, want);
             at += got;
@@ -111,15 +111,15 @@ static void every_short_text_is_cut_as_the_expression_says(void **state) {
 }
 
 static void only_known_expressions_are_recognised(void **state) {
-    enum cut_kind kind;
+    enum builtin_split kind;
 
     (void)state;
-    assert_true(cut_recognise(
+    assert_true(split_builtin_find(
         STR("'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"),
         &kind));
-    assert_int_equal(kind, CUT_GPT2);
-    assert_false(cut_recognise(STR("\\p{L}+"), &kind));
-    assert_false(cut_recognise(STR(""), &kind));
+    assert_int_equal(kind, BUILTIN_GPT2);
+    assert_false(split_builtin_find(STR("\\p{L}+"), &kind));
+    assert_false(split_builtin_find(STR(""), &kind));
 }
 
 static void classes_are_those_of_unicode(void **state) {
