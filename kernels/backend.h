@@ -290,7 +290,7 @@ struct backend_ops {
                         uint64_t timeout_us); /* ST_OK, ST_TIMEOUT, or lost */
     /* Becomes readable when a fence is done; 8 bytes read from it take the signal away, and never
      * block. It may be for another fence than the one wanted, and fences that were waited for need
-     * not be told: poll afterwards. Ask again before each sleep on it. -1: none, the step has run
+     * not be reported: poll afterwards. Call it again before each sleep. -1: none, the step has run
      * when submit returns. */
     int (*event_fd)(struct backend_device *dev);
     /* Microseconds that the device worked on the step of this slot that was waited for last. NULL:

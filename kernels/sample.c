@@ -10,7 +10,7 @@
 
 #define LANES     16   /* partial sums of a mass: fixed, so that the order of additions is */
 #define SUM_BLOCK 1024 /* elements a lane may add in floats before its sum goes to a double */
-#define FIRST_RUN 256  /* candidates sorted before top-p asks for more */
+#define FIRST_RUN 256  /* candidates sorted before top-p needs more */
 #define SEEN      0x80000000u
 #define MASS_ONE  0x1p42f /* the mass of weight 1: 2^20 tokens of it leave room in 64 bits */
 

@@ -81,7 +81,7 @@ static void cpu_info(struct backend_device *dev, struct backend_info *info) {
 
 /* --- loading --------------------------------------------------------------------------------- */
 
-/* Whose memory carries what the ranks exchange. */
+/* The backend whose memory carries what ranks exchange. */
 static bool is_first_rank(const struct backend_model *m) {
     return m->host.shard.rank == 0;
 }

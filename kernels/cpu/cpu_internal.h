@@ -33,7 +33,7 @@ struct cpu_layer {
 };
 
 struct attend_tile {
-    uint32_t row;         /* whose block table */
+    uint32_t row;         /* index of its block table */
     uint32_t first_token; /* in the step */
     uint32_t n_queries;
 };

@@ -3,7 +3,7 @@
  * A path file defines LANES (4, 8 or 16) and includes path_body.inc, which is written against the
  * few names below. Most are the compiler's own vector arithmetic; intrinsics stand where an
  * instruction decides the result (fma) or where the compiler is known to do badly (broadcast,
- * maximum). With 4 lanes nothing is assumed about the machine, unless NEON says that it is ARM's
+ * maximum). With 4 lanes nothing is assumed about the machine, unless NEON is compiled in: ARM's
  * Advanced SIMD, which has an fma. */
 #ifndef KERNELS_CPU_LANES_H
 #define KERNELS_CPU_LANES_H

@@ -17,7 +17,7 @@
  * Outputs are padded with zero rows to a multiple of 64, inputs to an even number.
  *
  * WHAT IS ROUNDED. Nothing but sums, in fp32, where `act` is f32: weights of 16 bits are widened,
- * which is exact. A path whose `act` is bf16 rounds every activation, as its instruction wants, so
+ * which is exact. A path whose `act` is bf16 rounds every activation, as its instruction requires, so
  * it computes with bf16 weights alone; its `exact` names the path that takes the others. K and V
  * are rounded to the type of the pool by the function that writes them there.
  *
@@ -49,7 +49,7 @@
 struct attend {
     const float *q;            /* (n_queries, ...) first head of this KV head, after RoPE */
     size_t q_stride;           /* floats from token to token */
-    void *out;                 /* act, likewise */
+    void *out;                 /* act */
     size_t out_stride;         /* acts */
     const uint32_t *position;  /* (n_queries) rising */
     uint32_t n_queries, heads; /* heads per KV head */

@@ -42,7 +42,7 @@ struct cpu_pool {
         void *arg;
         uint32_t n_chunks;
     } job;
-    _Alignas(CACHE_LINE) atomic_uint left; /* chunks nobody has claimed */
+    _Alignas(CACHE_LINE) atomic_uint left; /* chunks not yet claimed */
     _Alignas(CACHE_LINE) atomic_uint finished;
     atomic_uint caller_sleeps;
     _Alignas(CACHE_LINE) atomic_uint epoch; /* counts regions; sleepers wait for it to change */
@@ -201,7 +201,7 @@ enum status cpu_pool_create(struct cpu_pool **out, uint32_t n_threads, struct er
 void cpu_pool_destroy(struct cpu_pool *p) {
     if (!p) return;
     atomic_store(&p->is_stopping, true);
-    atomic_store(&p->n_active, p->n_threads + 1); /* a value that nobody sleeps on */
+    atomic_store(&p->n_active, p->n_threads + 1); /* a value that no thread sleeps on */
     futex_wake(&p->n_active, POOL_MAX_THREADS);
     wake(p, POOL_MAX_THREADS);
     for (uint32_t i = 0; i < p->n_started; i++)

@@ -2,7 +2,7 @@
  *
  * A region is a number of chunks. They are claimed from one atomic counter by the workers and by
  * the caller, who takes part and can finish every chunk alone: it never waits for a thread to
- * *start*, only for chunks that somebody has already claimed. So when another process takes a
+ * *start*, only for chunks that a thread has claimed. So when another process takes a
  * core away, the region takes as long as the remaining cores need, and not a scheduler slice
  * more. (Pools with a fork and a join were measured to fall to a fiftieth of their speed then.)
  * Idle workers spin for 20 us, the length of a gap between two regions of one step, and then
@@ -34,7 +34,7 @@ void cpu_pool_use(struct cpu_pool *pool, uint32_t n_threads);
 void cpu_pool_adapt(struct cpu_pool *pool, uint64_t now_us);
 
 /* Calls run(arg, chunk, worker) once for each chunk in [0, n_chunks), worker in [0, n_threads), and
- * returns when all are done. `is_small` says that waking others would cost more than it brings. */
+ * returns when all are done. `is_small`: waking others would cost more than it brings. */
 void cpu_pool_run(struct cpu_pool *pool, uint32_t n_chunks, bool is_small,
                   void (*run)(void *arg, uint32_t chunk, uint32_t worker), void *arg);
 

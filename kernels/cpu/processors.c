@@ -10,7 +10,7 @@
 
 #define MAX_PATH 1024
 
-/* Two numbers from a file, or from two; false when they are not there or say "no limit". */
+/* Two numbers from a file, or from two; false when they are absent or mean "no limit". */
 static bool read_quota(const char *path, const char *period_path, long long *quota,
                        long long *period) {
     FILE *f = fopen(path, "re");

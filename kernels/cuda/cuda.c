@@ -1,7 +1,7 @@
 /* kernels/cuda/cuda.c - the CUDA backend's table of operations, its devices, and its fences.
  *
  * A device has three streams: `compute` runs the steps and the copies of blocks, in order;
- * `copy_in` and `copy_out` move blocks between the pool and pinned host memory beside it (kv.c says
+ * `copy_in` and `copy_out` move blocks between the pool and pinned host memory beside it (see kv.c for
  * how they wait for each other). Everything put on a stream ends in an event. A fence is a number;
  * the event behind it lies in a ring, and a fence so old that its event serves another has come
  * long ago.
@@ -225,8 +225,8 @@ static enum status cuda_wait(struct backend_device *dev, backend_fence f, uint64
     return e ? gpu_event_wait(e, timeout_us) : gpu_status(dev->gpu, NULL);
 }
 
-/* The end of what is under way is announced, and of what comes; until somebody waits instead, who
- * wants no thread woken for each step. */
+/* From now on the ends of steps are announced, those under way included, until the engine waits
+ * instead: a thread woken for each step would cost it more. */
 static int cuda_event_fd(struct backend_device *dev) {
     int fd = gpu_event_fd(dev->gpu);
     struct gpu_event *e;

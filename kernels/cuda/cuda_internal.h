@@ -24,7 +24,7 @@
 #include "kernels/tp/shard.h"
 
 #define CUDA_HEAD_ROWS   256u /* outputs whose logits are held at a time: 131 MB for 128k tokens */
-#define CUDA_FENCES      64u  /* that can be told apart at a time */
+#define CUDA_FENCES      64u  /* that are distinct at a time */
 #define CUDA_MAX_BUCKETS 35u  /* 1, 2, 4, 8, 16, 24 ... 256 rows */
 #define CUDA_RING_BYTES  ((uint64_t)1 << 20)
 #define CUDA_PATIENCE_US (600ull * 1000 * 1000) /* a device that takes longer is hung */
@@ -36,15 +36,15 @@ struct backend_device {
     struct host_device host; /* first; memory_limit UINT64_MAX: what there is */
     struct gpu *gpu;
     struct gpu_stream *compute, *copy_in, *copy_out;
-    struct gpu_event *compute_now; /* where it was when another stream asked */
+    struct gpu_event *compute_now; /* where it was when another stream began to wait */
     struct gpu_event *fence[CUDA_FENCES];
     struct comm *comm;      /* NULL with one rank; */
-    struct tp_group *group; /* likewise */
+    struct tp_group *group; /* NULL for one rank */
     uint32_t n_devices, tp_rank, tp_size;
     uint64_t bytes; /* taken by its models */
     bool is_watched, is_invariant;
     double prefill_tokens_per_s, attn_context; /* of the model loaded last; 0 before */
-    struct error fault;                        /* what cuda_fault said last */
+    struct error fault;                        /* what cuda_fault reported last */
 };
 
 struct cuda_layer {
@@ -131,7 +131,7 @@ struct backend_model {
     uint16_t *head_x;        /* (head_rows, d) */
     float *logits;           /* (head_rows, vocab_stride) */
     float *logits_part;      /* (head_rows, shard.vocab_stride); NULL with one rank */
-    float *logits_parts;     /* (size, head_rows, shard.vocab_stride); likewise */
+    float *logits_parts;     /* (size, head_rows, shard.vocab_stride); several ranks */
     struct attend_planner *planner;
     float *partial, *partial_state; /* of attention */
     void *sampling_scratch;

@@ -1,6 +1,6 @@
 /* kernels/cuda/forward.c - one step through the decoder, as launches on the compute stream.
  *
- * A layer is ten launches, of which attention is two (where no range is split and the grids are not
+ * A layer is ten launches; two of them are attention (where no range is split and the grids are not
  * a graph's, one):
  *
  *      x += y (of the layer before), h = norm(x) ─▶ qkv ─▶ rope, KV write ─▶ attention: mix ─▶ o: y

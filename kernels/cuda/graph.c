@@ -7,10 +7,10 @@
  * library's, with a launch for each of those. Which is faster depends on the device and on the
  * shape of the model, so both are recorded and timed, and the faster one is kept, for other steps
  * of so many rows too. Contexts are empty then: attention, the same in both, does nothing. With
- * is_deterministic, or on a device whose clock says nothing, there is no choice. */
+ * is_deterministic, or on a device without a usable clock, there is no choice. */
 #include "kernels/cuda/cuda_internal.h"
 
-#define TIMED_RUNS 4u   /* of which the best counts */
+#define TIMED_RUNS 4u   /* the best counts */
 #define CLEARLY    0.98 /* times the own products' time: else what was measured is noise */
 
 void cuda_graphs_init(struct backend_model *m) {

@@ -1,7 +1,7 @@
 /* kernels/cuda/model.c - a model on its device: weights, buffers, plans.
  *
  * All weights are bf16 in one allocation, in the order of use; q, k and v lie under each other as
- * one matrix, gate and up likewise, so that a layer is four products. A rank of a tensor-parallel
+ * one matrix, gate and up another, so that a layer is four products. A rank of a tensor-parallel
  * model takes its part of each tensor as it arrives (kernels/tp/shard.h).
  *
  * A tensor may be a mapped file, which a device cannot read: its rows go, converted where they are
@@ -81,7 +81,7 @@ static void place(struct backend_model *m, uint16_t **w, uint64_t n, uint64_t *a
 }
 
 /* Gives each weight its place once there is one; elements of all. Products take multiples of 8, so
- * the vocabulary is a few rows longer; nobody looks at their logits. */
+ * the vocabulary is a few rows longer; their logits are never read. */
 static uint64_t place_weights(struct backend_model *m) {
     const struct geometry *g = &m->g;
     uint64_t d = g->d_model, q = m->q_width, qkv = m->qkv_width, f = g->d_ff, hd = g->head_dim;

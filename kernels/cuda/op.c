@@ -1,7 +1,7 @@
 /* kernels/cuda/op.c - backend_ops.op of the CUDA backend: the kernels of a step on host tensors.
  *
  * For tests: it allocates, copies and waits for each call. What is f32 outside becomes bf16 on the
- * device and f32 again; rope and the KV write, one kernel here, are asked for one half each. */
+ * device and f32 again; rope and the KV write, one kernel here, are called for one half each. */
 #include <math.h>
 #include <string.h>
 
@@ -189,7 +189,7 @@ static void lay_beside(float *rows, const float *x, uint64_t T, uint64_t n, uint
         memcpy(rows + t * width + at, x + t * n, n * sizeof(float));
 }
 
-/* Token t stands at "position" t, whose angles are those of its true one. */
+/* Token t has "position" t, with the angles of its true position. */
 static void run_rope(struct bench *b, const struct op_args *a) {
     uint64_t T = a->n_tokens, hd = a->head_dim, q = a->n_heads * hd, width = q + 2 * hd;
     float *qkv = mem_calloc(T * width, sizeof(*qkv)), *turn = mem_calloc(T * hd, sizeof(*turn));
@@ -227,7 +227,7 @@ static void run_rope(struct bench *b, const struct op_args *a) {
     mem_free(turned);
 }
 
-/* Nothing is turned: cos 1, sin 0. One query head nobody looks at. */
+/* Nothing is turned: cos 1, sin 0. One query head, unused. */
 static void run_kv_write(struct bench *b, const struct op_args *a) {
     uint64_t T = a->n_tokens, hd = a->head_dim, kv = a->n_kv_heads * hd, width = hd + 2 * kv;
     uint64_t n_pool = (uint64_t)a->n_blocks * 2 * kv * a->block_size;

@@ -31,7 +31,7 @@ static void fill_prompts(struct backend_model *m, struct backend_step *step) {
     }
 }
 
-/* The first asks for all that there is, so that all of sampling runs. */
+/* The first uses every parameter, so that all of sampling runs. */
 static void fill_outputs(struct backend_model *m, struct backend_step *step) {
     struct backend_stage *s = &m->host.slot[0];
 

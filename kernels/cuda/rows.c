@@ -1,6 +1,6 @@
 /* kernels/cuda/rows.c - the token histories of the rows, on the device.
  *
- * A row may be bound anew while a step that still uses its old content is under way. So a binding
+ * A row may be bound again while a step that still uses its old content is under way. So a binding
  * is a copy on the compute stream, after that step and before the next. What is copied lies in a
  * small pinned buffer of two halves: one is filled until nothing more fits, then the other, after
  * what was last copied out of it. */
@@ -69,7 +69,7 @@ enum status cuda_row_bind(struct backend_model *m, uint32_t row, const uint32_t 
     return ST_OK;
 }
 
-/* A row that nobody has bound has no history. */
+/* A row that is not bound has no history. */
 void cuda_row_free(struct backend_model *m, uint32_t row) {
     if (row >= m->host.limits.max_rows || !m->host.rows[row].is_bound) return;
     host_row_free(m, row);

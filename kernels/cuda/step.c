@@ -210,7 +210,7 @@ static enum status check(struct backend_model *m, uint32_t slot, const struct ba
     if (st == ST_OK) st = host_step_check(&m->host, slot, step, err);
     if (st == ST_OK) st = check_padding(&m->host.slot[slot], step, err);
     if (st != ST_OK) return st;
-    /* the engine waits for a slot before it fills it: this asks, and does not wait */
+    /* the engine waits for a slot before it fills it: this polls, and does not wait */
     st = gpu_event_wait(m->slot[slot].ended, CUDA_PATIENCE_US);
     return st == ST_OK ? ST_OK
                        : error_set(err, st, "the step before in slot %u does not end", slot);
@@ -239,7 +239,7 @@ enum status cuda_submit(struct backend_model *m, uint32_t slot, const struct bac
     enum status st = check(m, slot, step, err);
 
     if (st != ST_OK) return st;
-    (void)cuda_step_us(m, slot); /* before its events are recorded anew */
+    (void)cuda_step_us(m, slot); /* before its events are recorded again */
     update_table_copy(m, &m->host.slot[slot], step);
     graph = cuda_graph_of(m, slot, step, &bucket);
     cuda_pack(m, slot, step, bucket, &p);

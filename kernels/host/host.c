@@ -109,10 +109,11 @@ static enum status check_geometry(const struct geometry *g, struct error *err) {
         return error_set(err, ST_INVALID, "%u heads do not divide over %u KV heads", g->n_heads,
                          g->n_kv_heads);
     if (g->head_dim % 2 || g->head_dim < 2 || g->head_dim > HOST_MAX_HEAD_DIM)
-        return error_set(err, ST_UNSUPPORTED,
-                         "head_dim is %u: even numbers from 2 to %u are built, for RoPE turns the "
-                         "two halves of a head",
-                         g->head_dim, HOST_MAX_HEAD_DIM);
+        return error_set(
+            err, ST_UNSUPPORTED,
+            "unsupported head_dim %u: RoPE turns the two halves of a head, so it must be even, "
+            "from 2 to %u",
+            g->head_dim, HOST_MAX_HEAD_DIM);
     if (!g->inv_freq) return error_set(err, ST_INVALID, "RoPE needs inv_freq");
     if (!dtype_is_float(g->kv_dtype))
         return error_set(err, ST_UNSUPPORTED,

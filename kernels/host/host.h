@@ -76,7 +76,7 @@ void host_fini(struct host_model *h);
 
 /* Large buffers, counted against the device's memory limit and freed by mem_free. ST_NOMEM names
  * `what` and both figures. host_alloc: contents undefined, aligned to a cache line, to 2 MiB when
- * large (huge pages). host_zalloc: zeroed, and pages nobody touches cost nothing. */
+ * large (huge pages). host_zalloc: zeroed, and untouched pages cost nothing. */
 MUST_USE enum status host_alloc(struct host_model *h, void **out, uint64_t n_bytes,
                                 const char *what, struct error *err);
 MUST_USE enum status host_zalloc(struct host_model *h, void **out, uint64_t n_bytes,

@@ -7,7 +7,7 @@
 #include "kernels/exp.h"
 
 void ref_embed(float *y, const struct ref_matrix *table, const uint32_t *id, uint32_t n_tokens) {
-    for (size_t t = 0; t < n_tokens; t++) {
+    for (size_t t = 0; t < n_tokens; t++) { /* y (T, k): rows of table (n, k) */
         for (size_t i = 0; i < table->k; i++)
             y[t * table->k + i] =
                 dtype_get(table->dtype, table->data, (size_t)id[t] * table->k + i);
@@ -16,7 +16,7 @@ void ref_embed(float *y, const struct ref_matrix *table, const uint32_t *id, uin
 
 void ref_rmsnorm(float *y, const float *x, const float *w, uint32_t n_tokens, uint32_t d,
                  float eps) {
-    for (size_t t = 0; t < n_tokens; t++) {
+    for (size_t t = 0; t < n_tokens; t++) { /* x, y: (T, d); w: (d) */
         const float *row = x + t * d;
         float sum = 0, scale;
 
@@ -29,7 +29,7 @@ void ref_rmsnorm(float *y, const float *x, const float *w, uint32_t n_tokens, ui
 }
 
 void ref_linear_on(float *y, const float *x, const struct ref_matrix *w, uint32_t n_tokens) {
-    for (size_t t = 0; t < n_tokens; t++) {
+    for (size_t t = 0; t < n_tokens; t++) { /* y (T, n) += x (T, k) w^T, w (n, k) */
         for (size_t n = 0; n < w->n; n++) {
             float sum = y[t * w->n + n];
 
@@ -58,6 +58,7 @@ void ref_rope(float *x, const uint32_t *position, const float *inv_freq, float s
             float c = cosf(angle) * scale, s = sinf(angle) * scale;
 
             for (size_t h = 0; h < n_heads; h++) {
+                /* x (T, stride) holds (n_heads, hd): element i turns with i + hd / 2 */
                 float *a = x + t * stride + h * hd + i, *b = a + hd / 2, a0 = *a, b0 = *b;
 
                 *a = a0 * c - b0 * s;
@@ -79,6 +80,7 @@ void ref_kv_write(const struct ref_pool *p, const float *k, const float *v, cons
         uint64_t block, offset;
 
         if (slot[t] < 0) continue;
+        /* k, v: (T, n_kv_heads, hd) -> pool: (block, n_kv_heads, block_size, hd), one each for K and V */
         block = (uint64_t)slot[t] / p->block_size;
         offset = (uint64_t)slot[t] % p->block_size;
         for (uint32_t h = 0; h < p->n_kv_heads; h++) {
@@ -97,10 +99,11 @@ void ref_attention(float *y, const float *q, const struct ref_pool *p, const uin
     uint32_t group = n_heads / p->n_kv_heads;
     float scale = 1.0f / sqrtf((float)p->hd);
 
-    for (uint32_t h = 0; h < n_heads; h++) {
+    for (uint32_t h = 0; h < n_heads;
+         h++) { /* q, y: (n_heads, hd); `group` query heads share a KV head */
         float max = -INFINITY, sum = 0;
 
-        for (uint32_t j = first; j <= last; j++) {
+        for (uint32_t j = first; j <= last; j++) { /* scores (last + 1): q . k / sqrt(hd) */
             const uint8_t *k = p->k + table[j / p->block_size] * p->block_stride;
             size_t at = element_of(p, h / group, j % p->block_size);
             float dot = 0;
@@ -112,7 +115,7 @@ void ref_attention(float *y, const float *q, const struct ref_pool *p, const uin
         }
         for (uint32_t j = first; j <= last; j++)
             sum += scores[j] = exp_f32(scores[j] - max);
-        for (size_t i = 0; i < p->hd; i++) {
+        for (size_t i = 0; i < p->hd; i++) { /* y[h] = softmax(scores) v */
             float mix = 0;
 
             for (uint32_t j = first; j <= last; j++) {

@@ -271,9 +271,9 @@ static enum status attention_block(struct backend_model *m, uint32_t layer, uint
                             g->n_kv_heads,
                             g->head_dim};
 
-    ref_rmsnorm(m->h, m->x, l->attn_norm, 1, g->d_model, g->rms_eps);
-    ref_linear(m->q, m->h, &l->q, l->q_bias, 1);
-    ref_linear(m->k, m->h, &l->k, l->k_bias, 1);
+    ref_rmsnorm(m->h, m->x, l->attn_norm, 1, g->d_model, g->rms_eps); /* x, h: (d_model) */
+    ref_linear(m->q, m->h, &l->q, l->q_bias, 1);                      /* q: (n_heads, hd) */
+    ref_linear(m->k, m->h, &l->k, l->k_bias, 1);                      /* k, v: (n_kv_heads, hd) */
     ref_linear(m->v, m->h, &l->v, l->v_bias, 1);
     if (g->has_qk_norm) {
         ref_rmsnorm(m->q, m->q, l->q_norm, g->n_heads, g->head_dim, g->rms_eps);
@@ -282,10 +282,11 @@ static enum status attention_block(struct backend_model *m, uint32_t layer, uint
     ref_rope(m->q, &position, g->inv_freq, g->rope_scale, 1, g->n_heads, g->head_dim, 0);
     ref_rope(m->k, &position, g->inv_freq, g->rope_scale, 1, g->n_kv_heads, g->head_dim, 0);
     ref_kv_write(&pool, m->k, m->v, &kv_slot, 1, 0);
+    /* scores: (position + 1) of one head; mix: (n_heads, hd) */
     ref_attention(m->mix, m->q, &pool,
                   m->host.table + (size_t)row * m->host.limits.max_blocks_per_row, g->n_heads,
                   host_window_start(g, layer, position), position, m->scores);
-    return add_linear(m, m->mix, &l->o, l->o_bias);
+    return add_linear(m, m->mix, &l->o, l->o_bias); /* x (d_model) += mix o^T */
 }
 
 static enum status ffn_block(struct backend_model *m, uint32_t layer) {
@@ -293,13 +294,13 @@ static enum status ffn_block(struct backend_model *m, uint32_t layer) {
     const struct ref_layer *l = &m->layers[layer];
 
     ref_rmsnorm(m->h, m->x, l->ffn_norm, 1, g->d_model, g->rms_eps);
-    ref_linear(m->gate, m->h, &l->gate, NULL, 1);
+    ref_linear(m->gate, m->h, &l->gate, NULL, 1); /* gate, up: (d_ff) */
     ref_linear(m->up, m->h, &l->up, NULL, 1);
     ref_swiglu(m->gate, m->gate, m->up, g->d_ff);
-    return add_linear(m, m->gate, &l->down, NULL);
+    return add_linear(m, m->gate, &l->down, NULL); /* x (d_model) += gate down^T */
 }
 
-/* Each rank's tokens into their place, and nobody goes on before all are there. */
+/* Each rank's tokens into their place, and no rank continues before all are there. */
 static enum status compute_logits(struct backend_model *m) {
     const struct geometry *g = &m->host.g;
     const struct tp_shard *s = &m->host.shard;

@@ -1,7 +1,7 @@
 /* kernels/sim/sim.c - the simulated backend: real steps, no arithmetic.
  *
  * Scheduler, KV manager and HTTP do all of their work; only the device is played, by a clock. A
- * step is finished when the latency model says that the modelled device would have finished it:
+ * step is finished when the modelled device would have finished it:
  *
  *      step = base + per_row * rows + per_context * tokens of context of the decoding rows
  *           + sum over prompt tokens of (1 + position / attn_context) / prefill_rate
@@ -47,7 +47,7 @@ struct backend_device {
     double speed;
     uint64_t end_us[N_FENCES]; /* when fence f is done, at f % N_FENCES */
     backend_fence seen;        /* newest fence that the engine knows to be done */
-    bool is_watched;           /* somebody has asked for the timer, and has not waited since */
+    bool is_watched;           /* the timer was requested, and no wait has followed */
     int timer;                 /* readable when the oldest unfinished fence is done */
 };
 
@@ -137,7 +137,7 @@ static void sim_info(struct backend_device *dev, struct backend_info *info) {
 static void arm_timer(struct backend_device *dev) {
     struct itimerspec at = {0};
 
-    if (!dev->is_watched) return; /* else a system call per step that nobody looks at */
+    if (!dev->is_watched) return; /* else a system call per step without a reader */
     if (dev->seen < dev->host.last) {
         uint64_t end_us = dev->end_us[(dev->seen + 1) % N_FENCES];
 
@@ -185,7 +185,7 @@ static enum status sim_wait(struct backend_device *dev, backend_fence f, uint64_
     uint64_t start_us = clock_now_us();
     uint64_t give_up_us = start_us + MIN(timeout_us, UINT64_MAX - start_us);
 
-    dev->is_watched = false; /* until it is asked for again */
+    dev->is_watched = false; /* until it is requested again */
     for (;;) {
         enum status st = sim_poll(dev, f);
         uint64_t now_us, us;
@@ -217,8 +217,11 @@ static void sim_unload(struct backend_model *m) {
 
 static enum status check_model(const struct host_model *h, struct error *err) {
     if (h->g.vocab >= SIM_MIN_VOCAB) return ST_OK;
-    return error_set(err, ST_INVALID, "a vocabulary of %u: sim speaks in bytes and needs %u",
-                     h->g.vocab, SIM_MIN_VOCAB);
+    return error_set(
+        err, ST_INVALID,
+        "a vocabulary of %u is too small for the sim backend, which writes bytes: use a model "
+        "with at least %u tokens",
+        h->g.vocab, SIM_MIN_VOCAB);
 }
 
 static enum status sim_check(const struct backend_config *config, const struct geometry *g,
@@ -345,7 +348,7 @@ static uint32_t next_allowed(const uint32_t *mask, uint32_t vocab, uint32_t toke
 }
 
 /* Logprobs that look like some: the chosen token leads, others follow it in the alphabet. */
-static void say(struct backend_model *m, uint32_t slot, uint32_t i) {
+static void write_token(struct backend_model *m, uint32_t slot, uint32_t i) {
     const struct host_model *h = &m->host;
     const struct backend_stage *s = &h->slot[slot];
     const struct backend_output *o = &s->output[i];
@@ -380,7 +383,7 @@ static enum status sim_submit(struct backend_model *m, uint32_t slot,
 
     if (st != ST_OK) return st;
     for (uint32_t i = 0; i < step->n_outputs; i++)
-        say(m, slot, i);
+        write_token(m, slot, i);
     host_step_end(&m->host, slot, step);
     m->step_us[slot] = step_us(dev->profile, &m->host.slot[slot], step) / dev->speed;
     *out = add_fence(dev, m->step_us[slot] * dev->speed);

@@ -1,4 +1,4 @@
-/* kernels/sim/sim_text.h - the text that the simulated backend says.
+/* kernels/sim/sim_text.h - the text that the simulated backend writes.
  *
  * Output tokens are bytes: words of lower-case letters with spaces and full stops between them,
  * so any prefix is valid UTF-8 and a person can see that a stream is complete. The byte at an
@@ -10,7 +10,7 @@
 
 #include "common/base/base.h"
 
-#define SIM_MIN_VOCAB 128u /* bytes it may say */
+#define SIM_MIN_VOCAB 128u /* bytes it may write */
 
 /* The key of a request: its prompt, and its seed when it is sampled. */
 uint64_t sim_text_key(const uint32_t *prompt, uint32_t n_prompt);

@@ -43,7 +43,7 @@ static enum status group_meet(struct tp_group *table, uint32_t rank) {
     return st;
 }
 
-/* The end of a copy. Deaf to stop: all have met before, so all will come, and nobody may leave while
+/* The end of a copy. Deaf to stop: all have met before, so all will come, and no rank may leave while
  * another still reads its memory. */
 static void part(struct local_group *g) {
     uint64_t mine;

@@ -6,7 +6,7 @@
  * out the name under which NCCL's communicator is found (kernels/cuda/device/comm.h).
  *
  * Every rank makes the same calls in the same order. One that cannot go on must not leave the others
- * waiting for it: whoever hears of it stops the group, and every meeting, present and future, ends
+ * waiting for it: the rank that learns of it stops the group, and every meeting, present and future, ends
  * with ST_CLOSED. */
 #ifndef KERNELS_TP_GROUP_H
 #define KERNELS_TP_GROUP_H
@@ -34,9 +34,9 @@ struct tp_group {
 };
 
 /* A group of threads of this process, 1 to TP_MAX_RANKS of them. What ST_OK of share and gather has
- * brought is complete; with ST_CLOSED the memory of nobody is touched any more. */
+ * brought is complete; with ST_CLOSED no rank's memory is touched any more. */
 struct tp_group *tp_group_create(uint32_t size);
-void tp_group_destroy(struct tp_group *g); /* when nobody is in it; NULL is fine */
+void tp_group_destroy(struct tp_group *g); /* when no rank is in it; NULL is fine */
 void tp_group_stop(struct tp_group *g);    /* from any thread */
 
 #ifdef __cplusplus

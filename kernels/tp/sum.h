@@ -3,7 +3,7 @@
  * o and down are split by inputs, so each rank has a part of every output's sum. Adding those parts
  * would round in another order than one rank does. An output is one chain of fp32 operations along
  * K (kernels/cpu/path.h), and a chain can be passed on: rank 0 runs it over its inputs, rank 1 goes
- * on from where rank 0 stopped, and what the last rank leaves is everybody's.
+ * on from where rank 0 stopped, and what the last rank leaves is the sum for all.
  *
  *      rank 0   | product |               read |
  *      rank 1             | product |     read |

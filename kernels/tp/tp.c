@@ -233,7 +233,7 @@ struct fence_call {
     enum status status[TP_MAX_RANKS];
 };
 
-/* Rank 0 says whether the outputs are there; the others are asked whether they are lost. */
+/* Rank 0 decides whether the outputs are there; the others report whether they are lost. */
 static enum status poll_rank(uint32_t rank, void *arg, struct error *err) {
     struct fence_call *c = arg;
     enum status st = c->dev->ops->poll(c->dev->rank[rank], c->fence);
@@ -268,7 +268,7 @@ static enum status tp_poll(struct backend_device *dev, backend_fence f) {
     return st == ST_OK && c.is_first_late ? ST_AGAIN : st;
 }
 
-/* The sums of a device whose neighbour has died never end, so nobody waits long at a time. */
+/* The sums of a device whose neighbour has died never end, so no wait is long. */
 static enum status tp_wait(struct backend_device *dev, backend_fence f, uint64_t timeout_us) {
     struct fence_call c = {.dev = dev, .fence = f};
     enum status st;

@@ -13,12 +13,12 @@
  * outputs are looked at. Blocks, rows and tables are the same on all; K and V of a block are divided
  * by KV head, and kv_read and kv_write speak of the whole block.
  *
- * DEVICES. Rank r takes `ordinal` + r, or what the r-th name of `device_id` says, a list with commas
+ * DEVICES. Rank r takes `ordinal` + r, or the r-th name of `device_id`, a list with commas
  * of as many UUIDs and numbers as there are ranks. Threads and memory of a CPU are divided. info()
  * adds up threads and, of devices with memory of their own, as much from each as the poorest has.
  *
- * FAILURE. A rank that fails stops the group, so that none waits for it; the call returns what it
- * said, with its rank before it, and the model can only be unloaded.
+ * FAILURE. A rank that fails stops the group, so that none waits for it; the call returns its
+ * error, with its rank before it, and the model can only be unloaded.
  *
  * LIMITS. One process, one machine. CPU ranks are not bound to a socket; a rank touches its weights
  * first, so they lie where its threads ran then. The embedding is whole on every rank.

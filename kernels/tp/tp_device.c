@@ -83,7 +83,7 @@ static void finish_info(struct backend_info *all, uint32_t size) {
     memcpy(all->device, device, sizeof(device));
 }
 
-/* Is the device of the last rank in `of` there, and nobody else's? */
+/* Is the device of the last rank in `of` there, and distinct from all others? */
 static enum status check_device(const struct backend_config *config, const struct backend_info *of,
                                 uint32_t rank, struct error *err) {
     const struct backend_info *one = &of[rank];
@@ -211,7 +211,7 @@ void tp_info(struct backend_device *dev, struct backend_info *info) {
     sum_info(info, c.of, dev->size);
 }
 
-/* Rank 0's, which is asked each time: it tells only of what somebody is about to sleep for. */
+/* Rank 0's, read each time: it reports only what a caller is about to sleep for. */
 int tp_event_fd(struct backend_device *dev) {
     if (dev->event_fd >= 0) (void)!tp_ranks_call_first(dev->ranks, event_fd_rank, dev, NULL);
     return dev->event_fd;

@@ -10,7 +10,7 @@ struct backend_device {
     const struct backend_ops *ops; /* of the ranks */
     struct tp_ranks *ranks;
     uint32_t size;
-    int event_fd;                 /* of rank 0, when it was asked last */
+    int event_fd;                 /* of rank 0, as read last */
     struct backend_config config; /* as given; pointers are used in open only */
     struct backend_device *rank[TP_MAX_RANKS];
 };

@@ -1,4 +1,4 @@
-/* kernels/tp/tp_kv.c - see tp.h: the pool, of which each rank has its KV heads. */
+/* kernels/tp/tp_kv.c - see tp.h: the pool: each rank holds its KV heads. */
 #include <string.h>
 
 #include "common/base/mem.h"

@@ -121,7 +121,7 @@ def test_inspect_agrees_with_what_loading_says(programs, tmp_path, head_dim, fit
         programs(Worker, model, *CPU).ready()
         return
     why = re.search(r"fits +no: (.*)", said.stdout)[1]
-    assert why.startswith(f"head_dim is {head_dim}: even numbers from 2 to 512 are built")
+    assert why.startswith(f"unsupported head_dim {head_dim}: RoPE turns the two halves of a head, so it must be even, from 2 to 512")
     result = run(model, "--port", 0, *CPU)
     assert result.returncode == 2 and why in result.stderr
 

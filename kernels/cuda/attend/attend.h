@@ -44,7 +44,7 @@ extern "C" {
  * group. begin is where the first token that counts starts to see, at least; the kernel masks each
  * token's own range. */
 struct attend_item {
-    int32_t row; /* whose block table; -1: nothing to do */
+    int32_t row; /* index of its block table; -1: nothing to do */
     int32_t first_token, n_tokens, position;
     int32_t packed;     /* first packed row of the item's tile; 0 in decode */
     int32_t begin, end; /* equal: nothing is seen, zeros are written */
@@ -90,7 +90,7 @@ struct attend_grid {
 /* The grid of a graph for steps of at most `bucket` rows with one new token each. */
 struct attend_grid attend_bucket_grid(const struct attend_planner *p, uint32_t bucket);
 
-/* Writes the list of a step into `list`, host memory of attend_list_bytes aligned to 16, and says how
+/* Writes the list of a step into `list`, host memory of attend_list_bytes aligned to 16, and returns how
  * much of it counts. Tokens [n_tokens, n_padded) are padding, at most max_rows of them: their mix
  * becomes zero. bucket: 0 for the grid that fits this step; else that of attend_bucket_grid, all rows
  * having one token, n_padded at most bucket. window: 0, or the tokens a query sees. Pure but for the
@@ -104,7 +104,7 @@ struct attend_args {
     const uint16_t *qkv;  /* (T, qkv_stride): first q, (n_heads, head_dim) */
     const uint16_t *k;    /* of this layer, in block 0: element (block, kv_head, offset, i) is at
                           * k + block * block_stride + (kv_head * 16 + offset) * head_dim + i */
-    const uint16_t *v;    /* likewise */
+    const uint16_t *v;    /* as k */
     const int32_t *table; /* (max_rows, table_stride) block ids */
     float *partial;       /* (attend_max_partials, n_heads, head_dim) */
     float *partial_state; /* (attend_max_partials, n_heads, 2) maximum and sum, base 2 */
@@ -116,7 +116,7 @@ struct attend_args {
     float scale_log2; /* log2(e) / sqrt(head_dim) */
 };
 
-/* Once per device, before the first launch: asks for the shared memory that the kernels want. */
+/* Once per device, before the first launch: allows the shared memory that the kernels take. */
 void attend_prepare(void);
 
 /* The kernels of one layer, in order. `list`: what attend_plan wrote, on the device. */

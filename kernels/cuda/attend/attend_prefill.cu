@@ -12,7 +12,7 @@
  *          S (16 SLABS, 64) = Q K^T; mask, where the tile can cross the diagonal or the window's edge;
  *          running softmax, base 2; O (16 SLABS, HD) += P V
  *
- * One barrier a tile is enough: whoever has passed it has read the tile before, so that stage may be
+ * One barrier a tile is enough: a warp that has passed it has read the tile before, so that stage may be
  * filled again.
  *
  * Tiles lie at multiples of 64 positions from position 0, whatever the item's range. What is in a tile
@@ -20,7 +20,7 @@
  * end hold anything, and 0 * NaN is NaN. So a token's sums see the same numbers in the same order
  * whichever item it is in; tiles that it sees nothing of leave its sums as they are, to the bit.
  *
- * Deterministic (CHUNKED): sums start anew at each multiple of 256 positions, and finished chunks are
+ * Deterministic (CHUNKED): sums restart at each multiple of 256 positions, and finished chunks are
  * added up from left to right, in shared memory here, or by the merge kernel when the chunks are items
  * of their own.
  *
@@ -317,7 +317,7 @@ template <int HD> struct chunk_total {
     float max[2], sum[2];
 };
 
-/* Adds the chunk in `sums` to the total and begins anew. */
+/* Adds the chunk in `sums` to the total and clears the sums. */
 template <int HD>
 static __device__ __forceinline__ void add_chunk(struct chunk_total<HD> &total,
                                                  struct row_sums<HD> &sums, bool is_first) {

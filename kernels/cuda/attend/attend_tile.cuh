@@ -17,7 +17,7 @@
 
 #define FULL_WARP 0xFFFFFFFFu
 
-/* 100 KiB of shared memory on a multiprocessor: it is that, not registers, that says how many blocks
+/* 100 KiB of shared memory on a multiprocessor: that, not registers, limits how many blocks
  * are there at once. */
 #if defined(__CUDA_ARCH__) &&                                                                      \
     (__CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 890 || __CUDA_ARCH__ == 1200)

@@ -8,7 +8,7 @@
  *      rank 1: open ------------+
  *
  * A rank that could not open the library would leave the others waiting in ncclCommInitRank for ever;
- * so all tell all first whether they are ready, and either all go in or all return.
+ * so ranks first exchange whether they are ready, and either all go in or all return.
  *
  * A rank that dies later leaves sums that never come: the engine's own time limit on a step ends the
  * process, which is why there is none here. */
@@ -19,7 +19,7 @@
 #include "common/base/mem.h"
 #include "kernels/cuda/device/gpu_internal.h"
 
-/* What nccl.h would say. */
+/* From nccl.h. */
 struct nccl_name {
     char bytes[128];
 };
@@ -68,7 +68,7 @@ static enum status nccl_open(struct nccl *n, struct error *err) {
 
 static enum status refused(const struct nccl *n, int code, const char *doing, struct error *err) {
     return error_set(err, ST_UNAVAILABLE,
-                     "NCCL failed while %s: %s (NCCL_DEBUG=INFO makes it say more)", doing,
+                     "NCCL failed while %s: %s (set NCCL_DEBUG=INFO for its own log)", doing,
                      n->error_string(code));
 }
 

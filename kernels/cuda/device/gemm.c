@@ -18,7 +18,7 @@
  *
  * Deterministic plans: proposals without split-K or any other reduction across blocks; the one that
  * loses least over all m serves them all, so the order of a row's sums never changes. That is put to
- * the test, for an algorithm may divide its sums by the size of the product and not say so: of equal
+ * the test, for an algorithm may divide its sums by the size of the product undocumented: of equal
  * rows, any number of them must give equal bits.
  *
  * LIMITS: 32 shapes; k and both strides multiples of 8 elements, all pointers of 16 bytes. */
@@ -30,7 +30,7 @@
 #include "common/base/mem.h"
 #include "kernels/cuda/device/gpu_internal.h"
 
-#define WORKSPACE_BYTES (UINT64_C(32) << 20) /* what the library's guide asks for on Hopper */
+#define WORKSPACE_BYTES (UINT64_C(32) << 20) /* what the library's guide recommends on Hopper */
 #define MAX_SHAPES      32u                  /* a model has five; a power of two */
 #define MAX_PROPOSALS   12u
 #define ALIGN_BYTES     16u /* what the vector loads and TMA of all kernels ask for */

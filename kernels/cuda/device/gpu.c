@@ -3,12 +3,12 @@
  * A thin layer: one call of the runtime for each of ours, and two things the runtime lacks; a third, an
  * fd for events, is in gpu_events.c.
  *
- * Sentences. The runtime says "driver version is insufficient" of a machine without a driver, of one
- * whose driver is old, and of a container that was started without its GPUs. why_no_device tells
+ * Errors. The runtime reports "driver version is insufficient" on a machine without a driver, on one
+ * whose driver is old, and in a container that was started without its GPUs. why_no_device tells
  * them apart and names the remedy.
  *
  * One mistake sticks. Calls that put work on a stream return nothing; what the runtime answers is
- * kept by gpu_check until gpu_status or an event asks. Launches of kernels leave their mistake with
+ * kept by gpu_check until gpu_status or an event reads it. Launches of kernels leave their mistake with
  * the runtime (cudaGetLastError), where gpu_status fetches it. */
 #include "kernels/cuda/device/gpu_runtime.h"
 
@@ -174,8 +174,8 @@ static void format_uuid(char out[48], const cudaUUID_t *uuid) {
 }
 
 /* The memory free on a device that this process has not opened, from the driver's management
- * library: asking the runtime would take a context of half a gigabyte there. 0: it cannot say. The
- * library stays open: on a machine of many GPUs it is slow to start, and it is asked for each. */
+ * library: the runtime would take a context of half a gigabyte for it. 0: unknown. The
+ * library stays open: on a machine of many GPUs it is slow to start, and each device needs it. */
 static uint64_t managed_memory_free(const char *uuid) {
     struct {
         unsigned long long total, free, used;
@@ -404,7 +404,7 @@ static cudaError_t copy_batch(struct gpu_stream *s, void *const *dst, const void
 #endif
 }
 
-/* Whether the driver took them. One that cannot is not asked again. */
+/* Whether the driver took them. One that cannot is not tried again. */
 static bool copied_at_once(struct gpu_stream *s, void *const *dst, const void *const *src,
                            uint64_t n_bytes, uint32_t n) {
     struct gpu *gpu = s->gpu;

@@ -1,4 +1,4 @@
-/* kernels/cuda/device/gpu.h - what this backend asks of a device: memory, streams, events, graphs.
+/* kernels/cuda/device/gpu.h - what this backend uses of a device: memory, streams, events, graphs.
  *
  * The only door to the CUDA runtime. Two implementations stand behind it: gpu.c and gpu_events.c call
  * libcudart; tests/shim/gpu_shim.c is a device made of host memory, on which the same kernels run
@@ -8,7 +8,7 @@
  *
  * Work on a stream is done in the order it was put there, some time after the call. A call on a
  * stream cannot fail by itself: the first mistake, the driver's or a kernel's, sticks to the device,
- * and gpu_status tells it from then on as ST_CLOSED with a sentence. Nothing on a device that has
+ * and gpu_status returns ST_CLOSED with a sentence from then on. Nothing on a device that has
  * failed can be trusted; the process is expected to end.
  *
  * Threads: a device, and all that was made from it, belongs to the thread that opened it; the event
@@ -36,8 +36,8 @@ struct gpu_properties {
     uint32_t driver, runtime;  /* 13000 for 13.0 */
     uint32_t max_shared_bytes; /* of one thread block, opted in */
     uint64_t l2_bytes;
-    uint64_t memory_total, memory_free; /* free: at the time of the call; 0: it cannot be told */
-    bool is_timed;                      /* its clock says which of two ways is faster */
+    uint64_t memory_total, memory_free; /* free: at the time of the call; 0: unknown */
+    bool is_timed;                      /* its clock can compare two ways */
 };
 
 /* How many devices there are. Never aborts, never prints; ST_UNSUPPORTED with a sentence when the

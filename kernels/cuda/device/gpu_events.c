@@ -7,7 +7,7 @@
  *
  *      owner: announce -> [e1, e2] -> watcher: cudaEventSynchronize(e1), write(fd), (e2), ...
  *
- * An event recorded anew before the watcher came to it is waited for as recorded last: its fd speaks
+ * An event recorded again before the watcher came to it is waited for as recorded last: its fd speaks
  * once, for both. */
 #include "kernels/cuda/device/gpu_runtime.h"
 

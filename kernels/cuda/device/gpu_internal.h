@@ -10,7 +10,7 @@
 void gpu_fail(struct gpu *gpu, const char *fmt, ...) PRINTF_LIKE(2, 3);
 
 /* Opens the first of `names` (ended by NULL) that the loader finds, also in the toolkit's usual
- * folders, and says in `err` what to install when there is none. The handle is never closed: the
+ * folders, and `err` names what to install when there is none. The handle is never closed: the
  * library keeps threads and device memory of its own. */
 MUST_USE enum status gpu_library_open(void **out, const char *const *names, const char *what,
                                       const char *remedy, struct error *err);

@@ -1,9 +1,9 @@
-/* kernels/cuda/device/simt.h - the few things that a kernel says beyond plain CUDA C.
+/* kernels/cuda/device/simt.h - the few things that a kernel uses beyond plain CUDA C.
  *
  * Every .cu file includes this and nothing of the toolkit. Under nvcc the wrappers are one PTX
  * instruction each, of the sm_80 family, so one source runs on everything from sm_80 on. Under g++
  * they come from tests/shim/shim.h, included before, where a thread is a fiber and every instruction does on the host
- * what PTX says of it: the same kernel source is tested where there is no GPU.
+ * what PTX specifies: the same kernel source is tested where there is no GPU.
  *
  * What kernels may use: these, __global__, __device__, __launch_bounds__, __restrict__, threadIdx and
  * its kin, __syncthreads, __syncwarp, __shfl_xor_sync, __shfl_down_sync, __shfl_sync, __ballot_sync
@@ -16,7 +16,7 @@
  *
  * with one argument that is a struct passed by value (const __grid_constant__), inside an extern "C"
  * function that takes `struct gpu_stream *`; above 48 KiB of shared memory the file's x_prepare(), called
- * once per device, has asked for it with ALLOW_SHARED(kernel<64>, bytes). */
+ * once per device, has allowed it with ALLOW_SHARED(kernel<64>, bytes). */
 #ifndef KERNELS_CUDA_DEVICE_SIMT_H
 #define KERNELS_CUDA_DEVICE_SIMT_H
 
@@ -55,7 +55,7 @@ static __device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
     return bits;
 }
 
-/* 16 bytes that no kernel writes meanwhile and nobody reads again soon: not kept in L1. */
+/* 16 bytes that no kernel writes meanwhile and that are not read again soon: not kept in L1. */
 static __device__ __forceinline__ uint4 load_once(const void *p) {
     uint4 x;
 

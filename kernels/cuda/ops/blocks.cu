@@ -1,4 +1,4 @@
-/* kernels/cuda/ops/blocks.cu - moving KV blocks, and the tables that say which block is whose; see ops.h.
+/* kernels/cuda/ops/blocks.cu - moving KV blocks, and updating block tables; see ops.h.
  *
  * A block of all layers is 0.5 to 2 MiB in one piece: the copy is cut into chunks of 16 KiB, one per
  * thread block, each thread with four loads on their way before its first store. */

@@ -3,7 +3,7 @@
  * A warp owns four rows of W. Its lanes read each 16 bytes at a time; the loads of the next turn are
  * issued before this turn's are used, so that 4 KiB per warp (2 KiB with three or four rows, which want
  * the registers) are always on their way, and sixteen warps per multiprocessor cover the latency of the
- * memory. x is small, read by all, and found in L1, where W, which nobody reads again, is not kept. Where
+ * memory. x is small, read by all, and found in L1, where W, which is read once, is not kept. Where
  * n alone gives too few warps, 2, 4 or 8 warps of a block share the four rows, each taking every 2nd, 4th
  * or 8th step of k.
  *
@@ -79,7 +79,7 @@ template <int M> static __device__ constexpr int steps_of() {
     return M <= 2 ? 2 : 1;
 }
 
-/* What lies behind the end of k is the last of the row again: nobody adds it. */
+/* What lies behind the end of k is the last of the row again, which is not added. */
 template <int STEPS>
 static __device__ __forceinline__ void load_steps(uint4 w[STEPS][ROWS],
                                                   const uint16_t *const row[ROWS], uint32_t at,
@@ -157,7 +157,7 @@ static __global__ void __launch_bounds__(GEMV_THREADS, 2)
     struct gemv_sums<M> sums = {};
     struct gemv_addends add = {0, 0};
 
-    /* One thread for each number of y: (group, m, output). What it adds is asked for before the stream
+    /* One thread for each number of y: (group, m, output). What it adds is loaded before the stream
      * of W, or the block would end with a wait for it. */
     uint32_t group = threadIdx.x / (M * OUTPUTS);
     int m = threadIdx.x / OUTPUTS % M, r = threadIdx.x % OUTPUTS;

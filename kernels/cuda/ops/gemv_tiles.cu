@@ -13,7 +13,7 @@
  *
  * The norm is folded in as there, except that the tensor cores want x times weight rounded to bf16;
  * the scale still multiplies the sum. Rows of x that are not there are the last one again, rows of W
- * likewise; what comes of them is not stored. */
+ * too; their results are not stored. */
 #include <assert.h>
 
 #include "kernels/cuda/ops/gemv.cuh"

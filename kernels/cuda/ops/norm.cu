@@ -2,7 +2,7 @@
  *
  * A block per row. The row is read once, 16 bytes at a time, kept in registers while the block sums
  * its squares, and written as h; the residual goes back in between, and what is normalised is the
- * rounded value that goes back, so that whoever reads x later sees what this norm saw.
+ * rounded value that goes back, so that a later reader of x sees what this norm saw.
  *
  * Threads follow the width: one piece of eight per thread up to 512 threads, because a decode step
  * has few rows and what counts is how soon the last load was issued; then 2 or 4 pieces per thread. */

@@ -7,7 +7,7 @@
  * and 0 of anything launches nothing. bf16 is uint16_t here.
  *
  * What all ask: pointers are multiples of 16 bytes, d and f and k are multiples of 8 (every access
- * is of 16 bytes), and no two pointers of one call overlap unless it says so.
+ * is of 16 bytes), and no two pointers of one call overlap unless its comment allows it.
  *
  * What all promise: sums are fp32 and taken in an order that depends on the shape of a row and of the
  * weights alone, so a row's result is the same bits whatever the other rows are and however many (for

@@ -41,7 +41,7 @@ static __device__ uint16_t *destination_of(const struct rope_args &a, uint32_t t
            (tile * OPS_BLOCK_SIZE + slot % OPS_BLOCK_SIZE) * HD;
 }
 
-/* What a thread needs beside its pairs, all asked for at the start: a step of few tokens lasts as long
+/* What a thread needs beside its pairs, all loaded at the start: a step of few tokens lasts as long
  * as the chain of its loads. */
 struct rope_needs {
     float4 turn[4]; /* cos, sin, cos, sin of two pairs each */

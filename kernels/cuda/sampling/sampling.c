@@ -15,7 +15,7 @@ static uint32_t row_segments(uint32_t n_outputs, uint32_t n_tiles) {
     return MAX(MIN(n, n_tiles), 1u);
 }
 
-/* The most that row_segments asks for, over all grids of up to n outputs. */
+/* The most that row_segments needs, over all grids of up to n outputs. */
 static uint64_t max_segments(uint32_t n_outputs) {
     return MAX(n_outputs, MIN((uint64_t)n_outputs * MAX_ROW_SEGMENTS, SAMPLING_SEGMENTS));
 }

@@ -92,7 +92,7 @@ uint64_t sampling_scratch_bytes(uint32_t max_outputs, uint32_t vocab);
 /* What these outputs need together (host memory). */
 uint32_t sampling_needs(const struct backend_output *output, uint32_t n_outputs, uint32_t n_bias);
 
-/* Puts the passes on the stream that `needs`, a set of enum sampling_need, asks for: samples and
+/* Puts the passes on the stream that `needs`, a set of enum sampling_need, requires: samples and
  * scores every output, then appends the sampled tokens to the histories in the order of the
  * outputs. With n_outputs = 0, nothing happens. */
 void sampling_launch(struct gpu_stream *stream, const struct sampling_args *args, uint32_t needs);

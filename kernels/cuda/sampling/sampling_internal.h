@@ -87,7 +87,7 @@ static inline uint32_t n_selections(const struct sampling_pass *p) {
 uint64_t sampling_lay_out(struct sampling_pass *p, uint32_t max_outputs, uint32_t vocab,
                           void *scratch);
 
-/* The passes, in their order; sampling.h says what each does. */
+/* The passes, in their order; sampling.h describes each. */
 void sampling_survey(struct gpu_stream *stream, const struct sampling_pass *p);
 void sampling_count(struct gpu_stream *stream, const struct sampling_pass *p);
 void sampling_adjust(struct gpu_stream *stream, const struct sampling_pass *p);

@@ -73,7 +73,7 @@ static __device__ __forceinline__ uint64_t nucleus_limit(float top_p, uint64_t m
 }
 
 /* --- bins in shared memory: tokens and mass. A mass is two halves, because shared memory adds 32
- * bits at a time: whoever makes the lower half wrap carries, so the sum is exact. */
+ * bits at a time: the thread that makes the lower half wrap carries, so the sum is exact. */
 struct bins {
     uint32_t *count; /* (SAMPLING_BINS), then the lower halves, then the upper */
 };

@@ -21,7 +21,7 @@ static __device__ __forceinline__ void clear_counts(float *adjusted, uint32_t ti
     }
 }
 
-/* What is said of a tile: joined by join_tiles. */
+/* The summary of a tile; join_tiles joins two. */
 static __device__ __forceinline__ void survey_tile(const struct sampling_pass &p, uint32_t k,
                                                    uint32_t tile) {
     const struct backend_output *o = &p.a.output[k];

@@ -293,8 +293,8 @@ static void what_it_cannot_load_is_refused(void **state) {
     g.weight_dtype = DTYPE_BF16;
     g.head_dim = 23;
     assert_int_equal(backend_cpu.load_begin(dev, &m, &g, &limits, &err), ST_UNSUPPORTED);
-    assert_string_equal(err.message, "head_dim is 23: even numbers from 2 to 512 are built, for "
-                                     "RoPE turns the two halves of a head");
+    assert_string_equal(err.message, "unsupported head_dim 23: RoPE turns the two halves of a "
+                                     "head, so it must be even, from 2 to 512");
     g.head_dim = 514;
     assert_int_equal(backend_cpu.load_begin(dev, &m, &g, &limits, &err), ST_UNSUPPORTED);
     backend_cpu.close(dev);
