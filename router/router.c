@@ -73,6 +73,7 @@ static void workers_next(struct router *r) {
         return;
     }
     loop_timer_start(&r->deadline, WORKER_STOP_US);
+    health_stop(r->health);
     supervisor_stop(r->supervisor, end_loop, r);
 }
 

@@ -444,10 +444,14 @@ void health_tick(struct health *h) {
     }
 }
 
-void health_destroy(struct health *h) {
-    if (!h) return;
+void health_stop(struct health *h) {
     for (uint32_t w = 0; w < h->config.max_workers; w++)
         health_unwatch(h, w);
+}
+
+void health_destroy(struct health *h) {
+    if (!h) return;
+    health_stop(h);
     mem_free(h->probes);
     mem_free(h);
 }

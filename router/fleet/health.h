@@ -61,6 +61,7 @@ struct health *health_create(struct loop *loop, struct http_client *client,
                              struct registry *registry, struct log *log,
                              const struct health_config *config, health_ready_fn *on_ready,
                              void *arg);
+void health_stop(struct health *h);    /* no more probes: the workers are being stopped */
 void health_destroy(struct health *h); /* before the client; NULL is fine */
 
 /* Other interval, timeout, counts and path from the next probe on. */
