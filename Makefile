@@ -87,13 +87,15 @@ $(B)/flags: FORCE | check-libs
 
 # --- run ---------------------------------------------------------------------------------------
 .PHONY: run demo
-run: deps-run ## start the router and two CPU workers on the demonstration model
-	@$(MAKE) --no-print-directory -j$(JOBS) all
-	@exec $(B)/incipit-router --launch 2 --model deploy/demo/model --worker-arg=--backend=cpu \
-	  --worker-arg=--served-model-name=incipit-demo --ready-message deploy/demo/ready.txt $(ARGS)
+# Files that a first build compiles; what is there already is not among them.
+TO_BUILD = $(words $(filter-out $(wildcard $(PRODUCT)),$(PRODUCT)))
+PRODUCT := $(sort $(call objs,$(COMMON) $(KERNELS) $(WORKER) $(ROUTER) router/main.c worker/main.c))
+run: deps-run ## start the router and two CPU workers on the demonstration model; V=1 shows their log
+	@+deploy/demo/progress $(TO_BUILD) $(MAKE) --no-print-directory -j$(JOBS) all
+	@deploy/demo/start $(B) $(ARGS)
 
 demo: deps-run ## ask the classic table two questions, cached and not, through the router
-	@$(MAKE) --no-print-directory -j$(JOBS) all
+	@+deploy/demo/progress $(TO_BUILD) $(MAKE) --no-print-directory -j$(JOBS) all
 	@deploy/demo/run $(B) $(ARGS)
 
 # --- tests -------------------------------------------------------------------------------------

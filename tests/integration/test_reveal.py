@@ -72,10 +72,10 @@ def about_the_cache(args):
 
 def make_run():
     """The flags of `make run`, for the router and for the workers that it launches."""
-    recipe = re.search(r"^run:.*\n(?:\t.*\n)*?\t@exec \S+ ((?:.*\\\n)*.*)\n", (ROOT / "Makefile").read_text(), re.M)[1]
-    words = recipe.replace("\\\n", " ").split()
+    command = re.search(r"^set -- (--launch (?:.*\\\n)*.*)\n", (ROOT / "deploy/demo/start").read_text(), re.M)[1]
+    words = command.replace("\\\n", " ").split()
     args = [w for w in words if w.startswith("--worker-arg=") and "--backend" not in w]
-    assert "--launch" in words and "$(ARGS)" in words
+    assert "--launch" in words and words[-1] == '"$@"'
     return args
 
 
