@@ -7,8 +7,7 @@ import pytest
 
 from conftest import BUILD, ROOT
 
-PAGES = ["README.md", "SECURITY.md", "tests/README.md", "deploy/ALERTS.md", "deploy/TROUBLESHOOTING.md", *(str(p.relative_to(ROOT)) for p in ROOT.glob("router/*.md")),
-         *(str(p.relative_to(ROOT)) for p in ROOT.glob("worker/*.md"))]
+PAGES = subprocess.run(["git", "ls-files", "*.md"], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout.split()
 MAKEFILE = "".join(f.read_text() for f in (ROOT / "Makefile", *ROOT.glob("kernels/*/*.mk"), *ROOT.glob("tests/*/*.mk")))
 
 # Flags on these pages that are of other programs.
@@ -16,7 +15,8 @@ OF_OTHERS = set("""--cacert --ready
     --enable-prompt-tokens-details --enable-prefix-caching --max-num-seqs --api-key --model-path --port
     --ssl-certfile --ssl-keyfile
     --enable-metrics --enable-cache-report --max-running-requests --disable-radix-cache
-    --as --previous""".split())
+    --as --previous --set --create-namespace --no-deps --no-binary --compress-mode
+    --worker --endpoints --records --run --mix --url --resume --minutes --decay-minutes""".split())
 
 
 def flags_of(program, *options):
@@ -87,7 +87,7 @@ def test_every_make_target_on_a_page_exists():
     targets = set(re.findall(r"(?m)^([a-z0-9-]+):", MAKEFILE))
     patterns = {"bench-": "tests/bench/bench_{}.c", "fuzz-": "tests/fuzz/fuzz_{}.c"}
     for page in PAGES:
-        for target in re.findall(r"(?<![\w-])make ([a-z][a-z0-9-]*)", "\n".join(
+        for target in re.findall(r"(?<![\w-])make ([a-z][a-z0-9_-]*)", "\n".join(
                 re.findall(r"```.*?```|`[^`]+`|(?m:^    .*$)", (ROOT / page).read_text(), re.S))):
             if target.startswith("deps-"):
                 assert f"\n{target[5:]}) want=" in (ROOT / "deploy/deps").read_text(), f"{page}: make {target}"
@@ -132,10 +132,39 @@ def test_the_page_of_each_room_names_its_modules_and_no_others():
         assert missing == set(), page
 
 
-def test_every_link_leads_somewhere():
-    for page in PAGES:
-        for target in re.findall(r"\]\(([^)#:]+)\)", (ROOT / page).read_text()):
-            assert ((ROOT / page).parent / target).exists(), f"{page}: {target}"
+def sections(page):
+    """The names by which links reach the headings of a page."""
+    text = re.sub(r"(?ms)^```.*?^```", "", page.read_text())
+    return {re.sub(r"[^\w\- ]", "", title.strip().lower()).replace(" ", "-") for title in re.findall(r"(?m)^#+ (.+)$", text)}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_link_leads_to_a_file_and_its_section(page):
+    for target, section in re.findall(r"\]\(([^)#:]*)(?:#([^)]+))?\)", (ROOT / page).read_text()):
+        file = (ROOT / page).parent / target if target else ROOT / page
+        assert file.exists(), target
+        assert not section or section in sections(file), f"{target}#{section}"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_no_page_has_more_than_2500_words(page):
+    if page not in ("worker/MIGRATING.md", "worker/API.md", "worker/README.md"):
+        assert len((ROOT / page).read_text().split()) <= 2500
+
+
+@pytest.mark.parametrize("page", ["ARCHITECTURE.md", "CONTRIBUTING.md"])
+def test_every_path_on_the_maintainers_pages_exists(page):
+    """Names in backticks that begin with a folder of the tree or end like a file; a bare file is beside the one before it."""
+    rooms = {p.name for p in ROOT.iterdir() if p.is_dir()}
+    for line in (ROOT / page).read_text().splitlines():
+        folder = ROOT
+        for name in re.findall(r"`([\w./-]+)`", line):
+            is_path = name.split("/")[0] in rooms and "/" in name or re.search(r"\w\.(c|h|md|py|yaml|mk)$", name)
+            if not is_path or "NAME" in name or name.startswith("x_"):
+                continue
+            found = [at for at in (ROOT, folder) for end in ("", ".c", ".h") if (at / f"{name}{end}").exists()]
+            assert found, f"{page}: {name}"
+            folder = (found[0] / name).parent
 
 
 @pytest.mark.skipif(BUILD != ROOT / "build/release", reason="the release build is what is installed")

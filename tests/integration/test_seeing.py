@@ -1,9 +1,9 @@
-"""What router/SEEING.md says of metrics and log events is what the router has."""
+"""What router/METRICS.md and router/LOG.md list is what the router has."""
 import re
 
 from conftest import ROOT
 
-PAGE = (ROOT / "router/SEEING.md").read_text()
+PAGE = (ROOT / "router/LOG.md").read_text()
 METRICS = (ROOT / "router/METRICS.md").read_text()
 
 
