@@ -1,4 +1,4 @@
-"""worker/API.md against the worker: every field on it is read, every limit holds, every refusal is one, and no field or
+"""worker/API.md and worker/http-api against the worker: every field on them is read, every limit holds, every refusal is one, and no field or
 path of the program is missing from it."""
 import json
 import re
@@ -7,7 +7,7 @@ import pytest
 
 from conftest import ROOT, Worker
 
-PAGE = (ROOT / "worker/API.md").read_text()
+PAGE = "\n".join(page.read_text() for page in (ROOT / "worker/API.md", *sorted((ROOT / "worker/http-api").glob("*.md"))))
 HELLO = [{"role": "user", "content": "Hello"}]
 PLAIN = {"/v1/completions": {"prompt": "Hello", "max_tokens": 2},
          "/v1/chat/completions": {"messages": HELLO, "max_tokens": 2},
@@ -47,7 +47,7 @@ NOT_WRONG = {"model"}  # another name is 404, tested elsewhere
 
 
 def section(title):
-    return PAGE.split(f"\n## {title}\n")[1].split("\n## ")[0]
+    return re.split(r"\n##? ", PAGE.split(f"\n## {title}\n")[1])[0]
 
 
 def table(text, first):
@@ -65,7 +65,7 @@ def table(text, first):
 
 
 def fields(title, part=slice(None)):
-    text = "\n".join(section(title).split("Of `sampling_params`:")[part])
+    text = "\n".join(section(title).split("Members of `sampling_params`:")[part])
     return [(row[0].strip("`"), row[1]) for row in table(text, "field")]
 
 
@@ -184,7 +184,7 @@ def test_an_ignored_field_may_be_anything(worker, name):
 
 
 def sources():
-    return {p.name: p.read_text() for p in (ROOT / "worker/api").glob("*.c")}
+    return {p.name: p.read_text() for p in (ROOT / "worker/api").rglob("*.c")}
 
 
 def test_every_field_that_the_program_reads_is_on_the_page():
@@ -223,7 +223,7 @@ def test_the_small_endpoints_answer(worker):
 def test_errors_have_the_types_of_the_table():
     text = (ROOT / "common/base/status.c").read_text()
     types = {(int(code), kind) for code, kind in re.findall(r'", (\d{3}), "(\w+)"', text)}
-    for code, kind, _ in table(section("Errors"), "code"):
+    for code, kind, *_ in table(section("Errors"), "code"):
         # 408 is the HTTP server's own, which has no status of its own.
         assert (int(code), kind.strip("`")) in types | {(408, "BadRequestError")}
 
@@ -243,7 +243,7 @@ def keys(value, path=""):
 
 @pytest.mark.parametrize("call", ["/v1/completions", "/v1/chat/completions", "/generate", "/tokenize"])
 def test_the_answers_on_the_page_have_the_shape_of_answers(worker, call):
-    block = re.findall(r"(?m)(?:^    .*\n)+", section(f"POST {call}"))[0]
+    block = re.findall(r"(?s)```json\n(.*?)```", section(f"POST {call}"))[0]
     shown = json.loads(block.replace("{...}", "{}"))
     answer = worker.post(call, PLAIN[call]).json
     assert keys(shown) <= keys(answer), keys(shown) - keys(answer)
