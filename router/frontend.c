@@ -18,7 +18,7 @@
 #include "router/proxy/forward.h"
 
 #define KEY_OWNER_SEED 1       /* of the number under which a key's bodies are counted */
-#define LAST_WORDS_US  200000u /* for what is said to clients when the time of a drain is up */
+#define FINAL_FLUSH_US 200000u /* for what is said to clients when the time of a drain is up */
 
 struct frontend {
     struct loop *loop;
@@ -31,7 +31,7 @@ struct frontend {
     struct refusals *refusals;
     struct loop_timer settle, deadline;
     struct loop_lag loop_lag;
-    struct mail drain, hurry;
+    struct mail drain, second_drain;
     struct mailbox *control;
     _Atomic uint64_t settle_us, drain_timeout_us;
     pthread_t thread;
@@ -128,7 +128,7 @@ static void on_deadline(void *arg) {
     }
     f->is_over = true;
     proxy_end_all(f->proxy);
-    loop_timer_start(&f->deadline, LAST_WORDS_US);
+    loop_timer_start(&f->deadline, FINAL_FLUSH_US);
 }
 
 /* Those in front have had time to hear that we are going; a connection that has been silent for as
@@ -148,7 +148,7 @@ struct hung_mail {
 static void on_mail(struct mail *mail, void *arg) {
     struct frontend *f = arg;
 
-    if (mail == &f->drain || mail == &f->hurry) {
+    if (mail == &f->drain || mail == &f->second_drain) {
         if (f->is_left) http_server_leave_sockets(f->server);
         http_server_announce_close(f->server);
         loop_timer_start(&f->deadline, f->settle_us + f->drain_timeout_us);
@@ -197,7 +197,7 @@ enum status frontend_create(struct frontend **out, const struct frontend_config 
                                    keys_are_needed(f->keys) ? &key_events : &open_events, f);
     http_server_report(f->server, &report);
     for (uint32_t i = 0; i < config->n_sockets; i++)
-        http_server_adopt(f->server, config->tls, config->sockets[i]);
+        http_server_take_socket(f->server, config->tls, config->sockets[i]);
     if (config->n_sockets == 0) {
         st = http_server_listen_tls(f->server, config->tls, config->host, config->port,
                                     config->share_port, err);
@@ -256,7 +256,7 @@ void frontend_drain(struct frontend *f, uint64_t settle_us, uint64_t timeout_us)
         mailbox_push(f->box, &f->drain);
     } else if (!f->is_hurried) {
         f->is_hurried = true;
-        mailbox_push(f->box, &f->hurry);
+        mailbox_push(f->box, &f->second_drain);
     }
 }
 
@@ -275,7 +275,7 @@ void frontend_destroy(struct frontend *f) {
     while ((link = list_pop_front(&unread)) != NULL) {
         struct mail *mail = mail_of(link);
 
-        if (mail != &f->drain && mail != &f->hurry) {
+        if (mail != &f->drain && mail != &f->second_drain) {
             mem_free(CONTAINER_OF(mail, struct hung_mail, mail));
         }
     }

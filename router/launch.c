@@ -128,8 +128,7 @@ static void say_gpus(const struct local_devices *found, uint32_t n, struct log *
         if (i < n)
             log_event(log, LOG_INFO, "gpu_found", log_z("device", d->id), log_z("name", d->name));
         else
-            log_event(log, LOG_WARN, "gpu_left_over", log_z("device", d->id),
-                      log_z("name", d->name));
+            log_event(log, LOG_WARN, "gpu_unused", log_z("device", d->id), log_z("name", d->name));
     }
 }
 
@@ -167,7 +166,7 @@ static enum status find_devices(struct local_devices *found, const struct router
     st = ask(found, o, program, &why);
     if (st == ST_OK) return ST_OK;
     if (is_auto) return error_set(err, st, "--launch auto: %s", why.message);
-    log_event(log, LOG_WARN, "gpus_unknown", log_z("why", why.message));
+    log_event(log, LOG_WARN, "gpu_query_failed", log_z("why", why.message));
     return ST_OK;
 }
 

@@ -86,7 +86,7 @@ static void stop(struct router *r, uint64_t settle_us) {
     if (r->is_stopping) return;
     r->is_stopping = true;
     r->admin.is_draining = true;
-    takeover_leaving(r->takeover);
+    takeover_draining(r->takeover);
     log_event(r->log, LOG_INFO, "router_draining");
     drain_frontends(r, settle_us, (uint64_t)r->options->drain_timeout_ms * 1000);
     if (r->n_running == 0) workers_next(r);
@@ -177,7 +177,7 @@ static void on_succeeded(void *arg) {
 
     if (r->is_stopping) return;
     r->is_stopping = true;
-    takeover_leaving(r->takeover);
+    takeover_draining(r->takeover);
     log_event(r->log, LOG_INFO, "router_draining");
     http_server_leave_sockets(r->admin_server);
     http_server_announce_close(r->admin_server);
@@ -517,7 +517,7 @@ static enum status serve(struct router *r, struct error *err) {
         r->n_running++;
     }
     if (http_server_sockets(r->admin_server, &admin, 1) == 0) {
-        router_adopt_admin(r);
+        router_take_admin_socket(r);
         admin = takeover_admin_socket(r->takeover);
     }
     log_event(r->log, LOG_INFO, "router_listening", log_z("host", r->options->host),

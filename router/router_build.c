@@ -93,7 +93,7 @@ enum status router_build_sharing(struct router *r, struct error *err) {
                                    .block_bytes = o->prefix_block_bytes,
                                    .max_workers = o->max_workers,
                                    .silence_ms = FOLLOW_SILENCE_MS,
-                                   .patience_us = FOLLOW_PATIENCE_US,
+                                   .silence_us = FOLLOW_SILENCE_US,
                                    .from = takeover_follow_from,
                                    .arg = r->takeover};
     struct share_config share = {.url = o->share_redis,
@@ -103,7 +103,7 @@ enum status router_build_sharing(struct router *r, struct error *err) {
                                  .origin = r->origin,
                                  .scheme = scheme,
                                  .block_bytes = o->prefix_block_bytes,
-                                 .patience_us = SHARE_PATIENCE_US,
+                                 .silence_us = SHARE_SILENCE_US,
                                  .outbox_bytes = SHARE_OUTBOX_BYTES};
 
     if (o->share == SHARE_WORKERS) {
@@ -281,8 +281,8 @@ static struct tls *admin_tls(const struct router *r) {
                                                       : certificates_for_clients(r->certificates);
 }
 
-void router_adopt_admin(struct router *r) {
-    http_server_adopt(r->admin_server, admin_tls(r), takeover_admin_socket(r->takeover));
+void router_take_admin_socket(struct router *r) {
+    http_server_take_socket(r->admin_server, admin_tls(r), takeover_admin_socket(r->takeover));
 }
 
 enum status router_build_admin(struct router *r, struct error *err) {
@@ -299,7 +299,7 @@ enum status router_build_admin(struct router *r, struct error *err) {
     http_server_report(r->admin_server, &report);
     if (takeover_admin_socket(r->takeover) >= 0) {
         if (!takeover_has_predecessor(r->takeover))
-            router_adopt_admin(r); /* else when it is ready */
+            router_take_admin_socket(r); /* else when it is ready */
         return ST_OK;
     }
     st = http_server_listen_tls(r->admin_server, admin_tls(r), r->options->admin_host,

@@ -67,6 +67,6 @@ MUST_USE enum status router_build_frontends(struct router *r, struct error *err)
 MUST_USE enum status router_build_admin(struct router *r, struct error *err);
 
 /* The predecessor's admin socket is listened on from now on. */
-void router_adopt_admin(struct router *r);
+void router_take_admin_socket(struct router *r);
 
 #endif

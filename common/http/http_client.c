@@ -157,7 +157,7 @@ static void begin_silence(struct http_call *call) {
 }
 
 /* What the callback is given stays where it is until it returns, even when it cancels the call. */
-static void tell_piece(struct http_call *call) {
+static void deliver_piece(struct http_call *call) {
     struct buf piece = call->answer;
     long code = 0;
 
@@ -174,7 +174,7 @@ static void tell(struct http_client *client) {
     struct list *link;
 
     while ((link = list_pop_front(&client->fresh))) {
-        tell_piece(LIST_ENTRY(link, struct http_call, fresh));
+        deliver_piece(LIST_ENTRY(link, struct http_call, fresh));
     }
     finish_done(client);
 }
@@ -506,7 +506,7 @@ enum status http_client_start(struct http_client *client, const struct http_clie
     return ST_OK;
 }
 
-void http_call_hold(struct http_call *call, bool is_held) {
+void http_call_pause(struct http_call *call, bool is_held) {
     call->is_held = is_held;
     loop_timer_stop(&call->silence);
     begin_silence(call);

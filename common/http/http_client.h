@@ -77,7 +77,7 @@ MUST_USE enum status http_client_start(struct http_client *client,
 
 /* A stream that is held is not read: its sender is held up in turn, which does not count as silence.
  * At most a piece more is told. */
-void http_call_hold(struct http_call *call, bool is_held);
+void http_call_pause(struct http_call *call, bool is_held);
 
 void http_call_cancel(struct http_call *call); /* `fn` is not called. NULL is fine */
 

@@ -38,7 +38,7 @@ struct listener {
 };
 
 static void sweep(void *arg);
-static void tell_drained(void *arg);
+static void report_drained(void *arg);
 
 static void fill_limits(struct http_limits *l) {
     const struct http_limits defaults = {
@@ -107,7 +107,7 @@ struct http_server *http_server_create(struct loop *loop, const struct http_limi
     list_init(&server->listeners);
     buf_init(&server->scratch, 0);
     loop_timer_init(&server->sweep, loop, sweep, server);
-    loop_task_init(&server->drained, tell_drained, server);
+    loop_task_init(&server->drained, report_drained, server);
     server->sweep_us = sweep_interval_us(&server->limits);
     return server;
 }
@@ -287,11 +287,11 @@ enum status http_server_listen_tls(struct http_server *server, struct tls *tls, 
         close(fd);
         return listen_failed(host, port, error, err);
     }
-    http_server_adopt(server, tls, fd);
+    http_server_take_socket(server, tls, fd);
     return ST_OK;
 }
 
-void http_server_adopt(struct http_server *server, struct tls *tls, int fd) {
+void http_server_take_socket(struct http_server *server, struct tls *tls, int fd) {
     struct listener *l = mem_zalloc(sizeof(*l));
 
     l->server = server;
@@ -436,7 +436,7 @@ void http_server_set_limits(struct http_server *server, const struct http_limits
 
 /* --- draining ---------------------------------------------------------------------------------- */
 
-static void tell_drained(void *arg) {
+static void report_drained(void *arg) {
     struct http_server *server = arg;
 
     if (server->on_drained) server->on_drained(server->drained_arg);

@@ -112,7 +112,7 @@ MUST_USE enum status http_server_listen_tls(struct http_server *server, struct t
                                             struct error *err);
 /* The same on a socket that listens already and does not block, e.g. one that another process has
  * handed over; takes it. */
-void http_server_adopt(struct http_server *server, struct tls *tls, int fd);
+void http_server_take_socket(struct http_server *server, struct tls *tls, int fd);
 
 uint16_t http_server_port(const struct http_server *server); /* of the first listener */
 

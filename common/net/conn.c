@@ -144,7 +144,7 @@ static void fail_later(struct conn *c, enum conn_end end, int error) {
 }
 
 /* Tells the owner; the last thing that happens to a connection. */
-static void tell_closed(struct conn *c) {
+static void report_closed(struct conn *c) {
     loop_defer_cancel(&c->flush);
     c->is_closed = true;
     c->events->on_closed(c, (enum conn_end)c->end, c->owner);
@@ -152,7 +152,7 @@ static void tell_closed(struct conn *c) {
 
 static void fail_now(struct conn *c, enum conn_end end, int error) {
     fail_later(c, end, error);
-    if (!c->is_closed) tell_closed(c);
+    if (!c->is_closed) report_closed(c);
 }
 
 /* --- out ------------------------------------------------------------------------------------ */
@@ -198,7 +198,7 @@ static void send_queue(struct conn *c) {
 }
 
 /* News that waited for a moment when the owner may be called. */
-static void tell_room(struct conn *c) {
+static void report_writable(struct conn *c) {
     if (c->was_above_low_water && conn_pending(c) <= CONN_LOW_WATER_BYTES) {
         c->was_above_low_water = false;
         if (c->events->on_drain) c->events->on_drain(c, c->owner);
@@ -212,10 +212,10 @@ static void at_end_of_turn(void *arg) {
 
     if (!c->was_blocked) send_queue(c);
     if (c->has_failed) {
-        tell_closed(c);
+        report_closed(c);
         return;
     }
-    tell_room(c);
+    report_writable(c);
     if (c->has_more && conn_is_open(c) && may_read(c)) can_read(c);
 }
 
@@ -224,10 +224,10 @@ static void can_write(struct conn *c) {
     send_queue(c);
     watch(c);
     if (c->has_failed) {
-        tell_closed(c);
+        report_closed(c);
         return;
     }
-    tell_room(c);
+    report_writable(c);
     if (conn_is_open(c) && !c->was_blocked && conn_pending(c) == 0 && c->events->on_flushed) {
         c->events->on_flushed(c, c->owner);
     }

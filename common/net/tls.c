@@ -361,7 +361,7 @@ static ssize_t tls_send(struct conn *c, struct iovec *iov, int n) {
 /* --- the end ------------------------------------------------------------------------------------ */
 
 /* After a failure OpenSSL wants to hear no more of a connection. */
-static void say_goodbye(struct tls_session *s) {
+static void send_close_notify(struct tls_session *s) {
     if (s->failure || !s->ssl || !SSL_is_init_finished(s->ssl)) return;
     ERR_clear_error();
     SSL_shutdown(s->ssl);
@@ -369,13 +369,13 @@ static void say_goodbye(struct tls_session *s) {
 }
 
 static void tls_shutdown_write(struct conn *c) {
-    say_goodbye(c->session);
+    send_close_notify(c->session);
 }
 
 static void tls_close(struct conn *c, bool is_orderly) {
     struct tls_session *s = c->session;
 
-    if (is_orderly) say_goodbye(s);
+    if (is_orderly) send_close_notify(s);
     /* Else OpenSSL takes the session for a broken one, and its ticket for useless. */
     if (s->ssl) SSL_set_shutdown(s->ssl, SSL_SENT_SHUTDOWN | SSL_RECEIVED_SHUTDOWN);
     SSL_free(s->ssl);

@@ -274,7 +274,7 @@ void admin_put_worker(struct json_writer *w, const struct registry_view *view) {
     json_field_bool(w, "is_healthy", is_healthy);
     put_state(w, view);
     json_field_u64(w, "load", view->in_flight);
-    json_field_u64(w, "shared_load", view->n_mirrored);
+    json_field_u64(w, "shared_load", view->n_remote);
     json_field_bool(w, "is_followed", view->is_followed);
     json_field_u64(w, "requests_total", view->n_sent);
     json_field_u64(w, "failures_total", view->n_failed);
@@ -282,7 +282,8 @@ void admin_put_worker(struct json_writer *w, const struct registry_view *view) {
     json_field_u64(w, "max_in_flight", view->max_in_flight);
     put_labels(w, view->labels);
     json_field_z(w, "connection_mode", "http");
-    json_field_bool(w, "is_foreign", view->is_foreign);
+    json_field_bool(w, "is_third_party", view->is_third_party);
+    json_field_bool(w, "is_foreign", view->is_third_party); /* the older name, for one version */
     json_field_z(w, "backend", view->info.backend);
     json_field_z(w, "path", view->info.path);
     json_field_u64(w, "block_size", view->info.block_size);
@@ -316,7 +317,7 @@ static void get_workers(struct http_request *req, void *arg) {
     json_begin_object(&w);
     json_field_u64(&w, "total_workers", totals.n_workers);
     json_field_u64(&w, "healthy_workers", totals.n_eligible);
-    json_field_u64(&w, "total_load", totals.n_open + totals.n_mirrored);
+    json_field_u64(&w, "total_load", totals.n_open + totals.n_remote);
     json_field_u64(&w, "index_bytes", totals.index_bytes);
     json_field_u64(&w, "index_entries", totals.n_entries);
     json_end_object(&w);

@@ -20,7 +20,7 @@ static void collect_totals(struct metrics *m, struct registry *registry, struct 
     metric_set(metrics_at(m, ROUTER_requests_in_flight), t.n_open);
     metric_set(metrics_at(m, ROUTER_requests_waiting), t.n_waiting);
     metric_set(metrics_at(m, ROUTER_followed_workers), t.n_followed);
-    metric_set(metrics_at(m, ROUTER_shared_requests_in_flight), t.n_mirrored);
+    metric_set(metrics_at(m, ROUTER_shared_requests_in_flight), t.n_remote);
     metric_set(metrics_at(m, ROUTER_index_bytes), (double)t.index_bytes);
     metric_set(metrics_at(m, ROUTER_index_entries), (double)t.n_entries);
     metric_set(metrics_at(m, ROUTER_index_blocks), (double)t.n_blocks);

@@ -18,7 +18,7 @@
 
 #define RETRY_US 5000000u /* before a worker that could not be added is tried again */
 
-enum entry_state { LOOKING_UP, WAITING, IN, LEAVING };
+enum entry_state { LOOKING_UP, WAITING, IN, REMOVING };
 
 struct entry {
     struct list link;
@@ -26,8 +26,8 @@ struct entry {
     struct discovery_worker worker;
     enum fleet_source source;
     enum entry_state state;
-    uint32_t id;        /* IN, LEAVING */
-    uint64_t until_us;  /* WAITING: the next try; LEAVING: the end of patience */
+    uint32_t id;        /* IN, REMOVING */
+    uint64_t until_us;  /* WAITING: the next try; REMOVING: the end of patience */
     bool is_wanted;     /* false while LOOKING_UP: forget it when the answer comes */
     bool is_crowded;    /* WAITING: for room */
     bool is_stopped;    /* IN: an operator has set it to drain */
@@ -77,7 +77,7 @@ static void tell(struct entry *e, enum status st, const struct error *err) {
 }
 
 static bool is_drained(const struct entry *e) {
-    return e->state == LEAVING || e->is_stopped || e->worker.is_draining;
+    return e->state == REMOVING || e->is_stopped || e->worker.is_draining;
 }
 
 static void show_draining(struct entry *e) {
@@ -177,8 +177,8 @@ void fleet_add(struct fleet *f, enum fleet_source source, const struct discovery
 
     if (e) {
         error_set_param(&err, ST_EXISTS, "url",
-                        e->state == LEAVING ? "worker %s is leaving: try again when it has gone"
-                                            : "worker %s is already there",
+                        e->state == REMOVING ? "worker %s is leaving: try again when it has gone"
+                                             : "worker %s is already there",
                         worker->url.url);
         if (fn) fn(ST_EXISTS, e->id, &err, arg);
         return;
@@ -211,19 +211,19 @@ static void entry_leave(struct entry *e) {
     case LOOKING_UP: e->is_wanted = false; break;
     case WAITING: entry_destroy(e); break;
     case IN:
-        e->state = LEAVING;
+        e->state = REMOVING;
         e->until_us = loop_now_us(f->loop) + f->config.drain_timeout_us;
         show_draining(e);
-        log_event(f->log, LOG_INFO, "worker_leaving", log_u64("worker", e->id),
+        log_event(f->log, LOG_INFO, "worker_draining_for_removal", log_u64("worker", e->id),
                   log_z("url", e->worker.url.url));
         break;
-    case LEAVING: break;
+    case REMOVING: break;
     }
 }
 
 static void entry_stay(struct entry *e) {
     e->is_wanted = true;
-    if (e->state != LEAVING) return;
+    if (e->state != REMOVING) return;
     e->state = IN;
     show_draining(e);
 }
@@ -265,7 +265,7 @@ static void entry_change(struct entry *e, const struct discovery_worker *worker)
         return;
     e->worker.max_in_flight = worker->max_in_flight;
     memcpy(e->worker.labels, worker->labels, sizeof(e->worker.labels));
-    if (e->state == IN || e->state == LEAVING) {
+    if (e->state == IN || e->state == REMOVING) {
         registry_configure(e->fleet->registry, e->id, worker->max_in_flight, worker->labels);
     }
 }
@@ -287,7 +287,7 @@ static void entry_replace(struct entry *e, const char *uid) {
     bool is_other = e->worker.uid[0] && uid[0] && strcmp(e->worker.uid, uid) != 0;
 
     if (uid[0]) memcpy(e->worker.uid, uid, sizeof(e->worker.uid));
-    if (!is_other || (e->state != IN && e->state != LEAVING)) return;
+    if (!is_other || (e->state != IN && e->state != REMOVING)) return;
     e->is_stopped = false; /* that was meant for the other */
     registry_replace(f->registry, e->id);
     health_unwatch(f->health, e->id);
@@ -306,7 +306,7 @@ static void entry_want(struct entry *e, const struct discovery_worker *worker) {
     if (e->state != IN || was_drained == is_drained(e)) return;
     show_draining(e);
     if (was_drained)
-        log_event(e->fleet->log, LOG_INFO, "worker_stays", log_u64("worker", e->id),
+        log_event(e->fleet->log, LOG_INFO, "worker_undrained", log_u64("worker", e->id),
                   log_z("url", e->worker.url.url), log_z("by", source_names[e->source]));
     else
         log_event(e->fleet->log, LOG_INFO, "worker_draining", log_u64("worker", e->id),
@@ -327,7 +327,7 @@ void fleet_set(struct fleet *f, enum fleet_source source, const struct discovery
             if (!worker->is_draining) entry_look_up(entry_create(f, source, worker));
         } else if (e->source == source) {
             entry_want(e, worker);
-        } else if (e->state == LEAVING || !e->is_wanted) { /* taken over from who let it go */
+        } else if (e->state == REMOVING || !e->is_wanted) { /* taken over from who let it go */
             e->source = source;
             entry_want(e, worker);
         }
@@ -341,9 +341,9 @@ static void entry_tick(struct entry *e, bool has_more_room, uint64_t now_us) {
 
     if (e->state == WAITING && (now_us >= e->until_us || (e->is_crowded && has_more_room))) {
         entry_look_up(e);
-    } else if (e->state == LEAVING) {
+    } else if (e->state == REMOVING) {
         bool is_idle = !registry_get(e->fleet->registry, e->id, &view) ||
-                       view.in_flight <= view.n_mirrored; /* others finish theirs without us */
+                       view.in_flight <= view.n_remote; /* others finish theirs without us */
 
         if (is_idle || now_us >= e->until_us) entry_remove(e);
     }
@@ -369,7 +369,7 @@ const struct discovery_worker *fleet_worker(const struct fleet *f, uint32_t id) 
 bool fleet_find(const struct fleet *f, const char *url, uint32_t *id) {
     const struct entry *e = find_url(f, url);
 
-    if (!e || (e->state != IN && e->state != LEAVING)) return false;
+    if (!e || (e->state != IN && e->state != REMOVING)) return false;
     *id = e->id;
     return true;
 }
@@ -426,12 +426,12 @@ void fleet_check(const struct fleet *f) {
 
     LIST_FOR_EACH(it, &f->entries) {
         struct entry *e = LIST_ENTRY(it, struct entry, link);
-        bool is_in = e->state == IN || e->state == LEAVING;
+        bool is_in = e->state == IN || e->state == REMOVING;
 
         n++;
         n_in += is_in;
         assert(find_url(f, e->worker.url.url) == e);
-        assert(e->is_wanted || e->state == LOOKING_UP || e->state == LEAVING);
+        assert(e->is_wanted || e->state == LOOKING_UP || e->state == REMOVING);
         if (!is_in) continue;
         assert(f->by_id[e->id] == e && registry_get(f->registry, e->id, &view));
         assert(strcmp(view.url, e->worker.url.url) == 0);

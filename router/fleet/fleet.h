@@ -3,12 +3,12 @@
  * The registry knows the workers there are; this knows the workers there should be, who wants them,
  * and takes them from one state to the next:
  *
- *      wanted --> LOOKING_UP --found--> IN --no longer wanted--> LEAVING --empty or late--> gone
+ *      wanted --> LOOKING_UP --found--> IN --no longer wanted--> REMOVING --empty or late--> gone
  *                  ^      |                                        |
  *                  |      v                                        +--wanted again--> IN
  *                 WAITING (no such name, no room: tried again)
  *
- * LEAVING is a drain: nothing new is sent there, what is open may finish. Then the worker is removed,
+ * REMOVING is a drain: nothing new is sent there, what is open may finish. Then the worker is removed,
  * which drops its part of the prefix index.
  *
  * Sources that tell whole sets (discovery.h) are compared with what there is, entry by entry; the

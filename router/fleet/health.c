@@ -22,7 +22,7 @@
 #define ANSWER_BYTES_MAX   65536 /* whoever was added as a worker may send what he likes */
 #define DESCRIBE_EVERY     10    /* answers: a restart between two probes is noticed by then */
 #define NEVER_READY_MISSES 20 /* are worth a line: a wrong URL or certificate never mends itself */
-#define STARTING_LIFE_US   60000000u /* then it is probed like the others */
+#define STARTUP_US         60000000u /* then it is probed like the others */
 
 struct probe {
     struct health *health;
@@ -31,7 +31,7 @@ struct probe {
     uint64_t watched_us, asked_us; /* since when; when the last probe was due */
     uint64_t due_us;               /* the next one */
     uint32_t worker, n_misses, n_hits;
-    bool is_watched, needs_description, is_foreign, is_unhealthy, is_hung, is_ready, is_router;
+    bool is_watched, needs_description, is_third_party, is_unhealthy, is_hung, is_ready, is_router;
     bool has_health; /* the probed path was once answered with 200 */
     bool is_any;     /* its model is not known: it may say later */
 };
@@ -77,7 +77,7 @@ static void schedule(struct probe *p) {
     struct health *h = p->health;
     uint64_t now_us = loop_now_us(h->loop), interval_us = h->config.interval_us;
 
-    if (!p->is_ready && now_us - p->watched_us < STARTING_LIFE_US) {
+    if (!p->is_ready && now_us - p->watched_us < STARTUP_US) {
         interval_us = MIN(STARTING_INTERVAL_US, interval_us);
     } else if (registry_is_down(h->registry, p->worker)) {
         interval_us = down_interval_us(h);
@@ -99,7 +99,7 @@ static void spread(struct probe *p) {
     p->asked_us = now_us - MIN(now_us, (p->health->config.interval_us * share) >> 32);
 }
 
-static void tell_hung(struct probe *p, bool is_hung) {
+static void report_hung(struct probe *p, bool is_hung) {
     struct health *h = p->health;
 
     p->is_hung = is_hung;
@@ -118,7 +118,7 @@ static void missed(struct probe *p, bool is_silent, const char *why) {
         registry_set_reason(h->registry, p->worker, WORKER_UNHEALTHY, true);
         log_event(h->log, LOG_WARN, "worker_unhealthy", log_u64("worker", p->worker),
                   log_z("why", why));
-        if (is_silent) tell_hung(p, true);
+        if (is_silent) report_hung(p, true);
     } else if (!p->is_ready && p->n_misses % NEVER_READY_MISSES == 0) {
         log_event(h->log, LOG_WARN, "worker_not_ready", log_u64("worker", p->worker),
                   log_z("why", why));
@@ -136,26 +136,26 @@ static void well(struct probe *p) {
     schedule(p);
 }
 
-static void described(struct probe *p, const struct wire_server_info *info, bool is_foreign) {
+static void described(struct probe *p, const struct wire_server_info *info, bool is_third_party) {
     struct health *h = p->health;
     struct error err = {0};
     bool was_unhealthy;
 
-    if (registry_describe(h->registry, p->worker, info, is_foreign, &err) != ST_OK) {
+    if (registry_describe(h->registry, p->worker, info, is_third_party, &err) != ST_OK) {
         log_event(h->log, LOG_ERROR, "worker_refused", log_u64("worker", p->worker),
                   log_z("why", err.message));
         schedule(p);
         return;
     }
     if (info->wire > WIRE_VERSION) {
-        log_event(h->log, LOG_WARN, "worker_speaks_newer_wire", log_u64("worker", p->worker),
+        log_event(h->log, LOG_WARN, "worker_protocol_newer", log_u64("worker", p->worker),
                   log_u64("wire", info->wire), log_u64("known", WIRE_VERSION));
     }
     was_unhealthy = p->is_unhealthy;
     p->needs_description = p->is_unhealthy = p->is_router = false;
-    p->is_foreign = is_foreign;
+    p->is_third_party = is_third_party;
     registry_set_reason(h->registry, p->worker, WORKER_STARTING | WORKER_UNHEALTHY, false);
-    if (p->is_hung) tell_hung(p, false);
+    if (p->is_hung) report_hung(p, false);
     if (!p->is_ready) {
         p->is_ready = true;
         spread(p);
@@ -163,8 +163,8 @@ static void described(struct probe *p, const struct wire_server_info *info, bool
                   log_z("model", info->model), log_z("backend", info->backend),
                   log_u64("block_size", info->block_size), log_u64("blocks", info->n_blocks),
                   log_u64("tier_blocks", wire_tier_blocks(info)),
-                  log_bool("is_foreign", is_foreign));
-        if (h->config.isolates && worker_kind_of(is_foreign, info->backend) == WORKER_OTHER) {
+                  log_bool("is_foreign", is_third_party));
+        if (h->config.isolates && worker_kind_of(is_third_party, info->backend) == WORKER_OTHER) {
             log_event(h->log, LOG_WARN, "worker_may_not_isolate", log_u64("worker", p->worker),
                       log_z("why", "nothing shows that its engine reads cache_salt: if it caches "
                                    "prefixes, tenants share them there"));
@@ -334,7 +334,7 @@ static void on_health(const struct http_client_response *response, void *arg) {
     p->n_hits++;
     if (p->is_unhealthy && !registry_is_down(h->registry, p->worker)) wanted = h->config.n_hits;
     registry_set_draining(h->registry, p->worker, DRAIN_WORKER, false); /* it would answer 503 */
-    if ((!p->is_foreign || p->is_any) && p->n_hits % DESCRIBE_EVERY == 0) {
+    if ((!p->is_third_party || p->is_any) && p->n_hits % DESCRIBE_EVERY == 0) {
         p->needs_description = true;
     }
     if (p->needs_description && p->n_hits >= wanted) {
@@ -408,10 +408,10 @@ void health_unwatch(struct health *h, uint32_t worker) {
     h->n_watched--;
 }
 
-static void log_news(struct health *h, uint32_t worker) {
-    struct registry_news news;
+static void log_breaker_change(struct health *h, uint32_t worker) {
+    struct registry_breaker_change news;
 
-    if (!registry_take_news(h->registry, worker, &news)) return;
+    if (!registry_take_breaker_change(h->registry, worker, &news)) return;
     if (news.was_ejected) {
         log_event(h->log, LOG_WARN, "worker_ejected", log_u64("worker", worker),
                   log_z("reason", breaker_cause_names[news.cause]),
@@ -425,7 +425,7 @@ static void log_news(struct health *h, uint32_t worker) {
 }
 
 /* Its next probe is sooner, if no worker of its model may be picked. */
-static void hurry(struct probe *p) {
+static void probe_now(struct probe *p) {
     struct health *h = p->health;
     uint64_t soon_us = loop_now_us(h->loop) + down_interval_us(h);
 
@@ -439,8 +439,8 @@ void health_tick(struct health *h) {
 
     for (uint32_t w = 0; w < h->config.max_workers; w++) {
         if (!h->probes[w].is_watched) continue;
-        log_news(h, w);
-        if (is_any_down) hurry(&h->probes[w]);
+        log_breaker_change(h, w);
+        if (is_any_down) probe_now(&h->probes[w]);
     }
 }
 

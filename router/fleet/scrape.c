@@ -48,7 +48,7 @@ static bool fell(double before, double now) {
     return before >= 0 && now >= 0 && now < before;
 }
 
-static bool is_new_life(const struct engine *e) {
+static bool has_restarted(const struct engine *e) {
     return e->last.kind != e->now.kind || fell(e->last.prompt_tokens, e->now.prompt_tokens) ||
            fell(e->last.first_tokens, e->now.first_tokens) || e->last.start_s != e->now.start_s;
 }
@@ -61,7 +61,7 @@ static int64_t gauge(double value) {
     return value >= 0 ? (int64_t)value : -1;
 }
 
-static void tell_registry(struct engine *e) {
+static void report_to_registry(struct engine *e) {
     const struct engine_stats *last = &e->last, *now = &e->now;
     struct registry_report report = {
         .running = gauge(now->running),
@@ -83,15 +83,15 @@ static void tell_registry(struct engine *e) {
     registry_report(e->scrape->registry, e->worker, &report);
 }
 
-static void begin_life(struct engine *e) {
+static void reset_engine(struct engine *e) {
     e->n_lives++;
     e->was_asked_info = false;
     e->last = e->now; /* nothing has grown yet */
 }
 
 static void use_page(struct engine *e) {
-    if (e->last.kind == ENGINE_UNKNOWN || is_new_life(e)) {
-        begin_life(e);
+    if (e->last.kind == ENGINE_UNKNOWN || has_restarted(e)) {
+        reset_engine(e);
         log_event(e->scrape->log, LOG_INFO, "engine_metrics", log_u64("worker", e->worker),
                   log_z("kind", engine_kind_names[e->now.kind]), log_f64("blocks", e->now.n_blocks),
                   log_f64("block_size", e->now.block_size));
@@ -99,7 +99,7 @@ static void use_page(struct engine *e) {
         e->now.n_blocks = e->last.n_blocks;
         e->now.block_size = e->last.block_size;
     }
-    tell_registry(e);
+    report_to_registry(e);
     e->last = e->now;
 }
 
@@ -138,7 +138,7 @@ static void on_info(const struct http_client_response *response, void *arg) {
     if (response->status == ST_OK && response->code == 200 && is_still_there(e, &view)) {
         engine_stats_read_info(&e->last, response->body);
         e->now = e->last;
-        tell_registry(e);
+        report_to_registry(e);
     }
     done(e);
 }
@@ -177,7 +177,7 @@ static void begin_worker(struct scrape *s, uint32_t worker) {
     struct registry_view view;
 
     if (e->call || !registry_get(s->registry, worker, &view)) return;
-    if (!view.is_described || !view.is_foreign) return;
+    if (!view.is_described || !view.is_third_party) return;
     if (!e->scrape || e->incarnation != view.incarnation) {
         *e = (struct engine){.scrape = s, .worker = worker, .incarnation = view.incarnation};
     }

@@ -21,8 +21,8 @@
 #include "common/net/loop.h"
 #include "common/telemetry/log.h"
 
-#define HEALTHY_LIFE_US (60 * 1000000ull) /* a life this long forgets earlier failures */
-#define PORT_SEARCH     1000              /* how far beyond first_port a free one is looked for */
+#define HEALTHY_RUN_US (60 * 1000000ull) /* a life this long forgets earlier failures */
+#define PORT_SEARCH    1000              /* how far beyond first_port a free one is looked for */
 
 struct child {
     struct supervisor *owner;
@@ -227,13 +227,13 @@ static void child_ended(struct child *c, int wait_status) {
         if (!any_running(s) && s->on_stopped) s->on_stopped(s->stopped_arg);
         return;
     }
-    if (lived_us >= HEALTHY_LIFE_US) c->backoff_us = 0;
+    if (lived_us >= HEALTHY_RUN_US) c->backoff_us = 0;
     log_event(s->log, LOG_WARN, "worker_ended", log_u64("port", c->port),
               log_u64("pid", (uint64_t)pid), log_f64("lived_s", (double)lived_us * 1e-6),
               WIFSIGNALED(wait_status) ? log_i64("signal", WTERMSIG(wait_status))
                                        : log_i64("exit_code", WEXITSTATUS(wait_status)),
               log_f64("restart_in_s", (double)c->backoff_us * 1e-6));
-    if (c->n_starts == 1 && lived_us < HEALTHY_LIFE_US && WIFEXITED(wait_status) &&
+    if (c->n_starts == 1 && lived_us < HEALTHY_RUN_US && WIFEXITED(wait_status) &&
         WEXITSTATUS(wait_status) == SUPERVISOR_EXIT_CONFIG) {
         error_set(&err, ST_INVALID,
                   "the worker on port %u refused to start: its own message is above; the command "

@@ -144,7 +144,7 @@ extern const double router_decision_buckets[ROUTER_DECISION_BUCKETS]; /* 500 ns 
     X(GAUGE, worker_in_flight, "Requests in flight on each worker: L of the cost.",                \
       "smg_worker_requests_active,sgl_router_worker_load", v->in_flight)                           \
     X(GAUGE, worker_shared_in_flight,                                                              \
-      "Requests in flight on each worker that other routers sent.", "", v->n_mirrored)             \
+      "Requests in flight on each worker that other routers sent.", "", v->n_remote)               \
     X(GAUGE, worker_followed, "1 while the event stream of the worker is connected.", "",          \
       v->is_followed)                                                                              \
     X(GAUGE, worker_pending, "Requests in flight on each worker without a first token.", "",       \

@@ -413,7 +413,7 @@ void proxy_attempt_was_stale(struct exchange *x) {
 static void watch_prefill(struct exchange *x) {
     double s = x->ticket.wait_s + x->ticket.load.work_s;
 
-    if (!x->target.is_foreign || x->scan.is_stream || !x->is_generation) return;
+    if (!x->target.is_third_party || x->scan.is_stream || !x->is_generation) return;
     loop_timer_start(&x->prefill, (uint64_t)(MIN(s, 3600) * 1e6));
 }
 

@@ -122,7 +122,7 @@ static enum answer_fault judge_json(struct exchange *x, struct str payload, bool
     enum answer_fault fault = ANSWER_FINE;
 
     if (is_all) {
-        fault = answer_judge(payload, x->is_completion && x->target.is_foreign);
+        fault = answer_judge(payload, x->is_completion && x->target.is_third_party);
     } else if (answer_is_error(payload)) {
         fault = ANSWER_ERROR;
     }
@@ -307,7 +307,7 @@ static bool take_head(struct exchange *x, const char *data) {
     int code = x->head.status_code;
     uint32_t cause = retry_cause_of_status(code);
 
-    if (!x->target.is_foreign) note_load(x, data, code == 503);
+    if (!x->target.is_third_party) note_load(x, data, code == 503);
     if (note_draining(x, data)) {
         if (proxy_leave_draining(x)) return false;
     } else if ((code == 429 || code == 503) && proxy_try_another(x)) {

@@ -66,7 +66,7 @@ static uint32_t worker_in_flight(const struct worker *w, uint32_t id) {
 static bool id_is_free(const struct registry *r, uint32_t id) {
     const struct worker *w = &r->workers[id];
 
-    return !w->is_used && !w->n_mirrored && worker_in_flight(w, id) == 0;
+    return !w->is_used && !w->n_remote && worker_in_flight(w, id) == 0;
 }
 
 enum status registry_add_at(struct registry *r, const struct address_url *url,
@@ -262,7 +262,7 @@ static struct wire_server_info with_what_is_known(const struct worker *w,
                                                   const struct wire_server_info *info) {
     struct wire_server_info full = *info;
 
-    if (!w->is_foreign || strcmp(w->info.model, info->model) != 0) return full;
+    if (!w->is_third_party || strcmp(w->info.model, info->model) != 0) return full;
     if (!full.n_blocks) full.n_blocks = w->info.n_blocks;
     if (!full.block_size) full.block_size = w->info.block_size;
     if (!full.generation[0]) memcpy(full.generation, w->info.generation, WIRE_GENERATION_MAX);
@@ -270,7 +270,7 @@ static struct wire_server_info with_what_is_known(const struct worker *w,
 }
 
 enum status registry_describe(struct registry *r, uint32_t id, const struct wire_server_info *info,
-                              bool is_foreign, struct error *err) {
+                              bool is_third_party, struct error *err) {
     struct worker *w = &r->workers[id];
     enum status st = model_ensure(r, info->model, err);
     struct wire_server_info full;
@@ -308,8 +308,8 @@ enum status registry_describe(struct registry *r, uint32_t id, const struct wire
     m->max_model_len = info->max_model_len;
     memcpy(m->other_names, info->other_names, sizeof(m->other_names));
     w->is_described = true;
-    w->is_foreign = is_foreign;
-    w->kind = worker_kind_of(is_foreign, info->backend);
+    w->is_third_party = is_third_party;
+    w->kind = worker_kind_of(is_third_party, info->backend);
 done:
     pthread_mutex_unlock(&r->lock);
     return st;
@@ -331,7 +331,7 @@ void registry_report(struct registry *r, uint32_t id, const struct registry_repo
     struct worker_spec spec;
 
     pthread_mutex_lock(&r->lock);
-    if (id < r->n_ids && w->is_used && w->is_described && w->is_foreign) {
+    if (id < r->n_ids && w->is_used && w->is_described && w->is_third_party) {
         w->reported = *report;
         if (take_report(&w->info, report)) {
             spec = spec_of(r, w);
@@ -448,7 +448,7 @@ void registry_tick(struct registry *r, uint64_t now_us) {
         model_note_eligible(&r->models[i], now_us);
     registry_grant(r, now_us, &decided);
     pthread_mutex_unlock(&r->lock);
-    registry_tell(&decided);
+    registry_notify(&decided);
 }
 
 void registry_probed(struct registry *r, uint32_t id, bool was_away) {
@@ -462,12 +462,13 @@ void registry_probed(struct registry *r, uint32_t id, bool was_away) {
     pthread_mutex_unlock(&r->lock);
 }
 
-bool registry_take_news(struct registry *r, uint32_t id, struct registry_news *out) {
+bool registry_take_breaker_change(struct registry *r, uint32_t id,
+                                  struct registry_breaker_change *out) {
     struct worker *w = &r->workers[id];
 
     pthread_mutex_lock(&r->lock);
     *out = w->news;
-    w->news = (struct registry_news){0};
+    w->news = (struct registry_breaker_change){0};
     pthread_mutex_unlock(&r->lock);
     return out->was_ejected || out->has_returned;
 }

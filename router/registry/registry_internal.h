@@ -2,7 +2,7 @@
  *
  *   registry.c        workers that come, change and go: the control loop
  *   registry_route.c  requests that are sent, wait and end: the router loops
- *   registry_shared.c requests that other routers have sent: the control loop
+ *   registry_remote.c requests that other routers have sent: the control loop
  *   registry_outbox.c what they are told of ours, where the worker does not tell them
  *   registry_view.c   what is only looked at, by any thread */
 #ifndef ROUTER_REGISTRY_REGISTRY_INTERNAL_H
@@ -18,7 +18,7 @@
 #include <pthread.h>
 
 struct worker {
-    bool is_used, is_described, is_foreign, is_tls, is_suspect;
+    bool is_used, is_described, is_third_party, is_tls, is_suspect;
     enum worker_kind kind;
     char url[REGISTRY_URL_MAX];
     uint32_t authority_len;
@@ -29,14 +29,14 @@ struct worker {
     struct breaker breaker;
     struct outcomes outcomes;
     uint64_t n_ejected[BREAKER_N_CAUSES];
-    struct registry_news news;
+    struct registry_breaker_change news;
     struct model *model;             /* NULL until described */
     uint32_t reasons;                /* before it has a model; afterwards its routing keeps them */
     uint64_t n_sent, n_failed;       /* our own requests */
     struct registry_report reported; /* last */
     uint32_t max_in_flight;          /* what an operator allows; 0: see bound */
     uint32_t draining;               /* enum registry_drain bits */
-    uint32_t n_mirrored;             /* open requests of other routers */
+    uint32_t n_remote;               /* open requests of other routers */
     bool is_followed;                /* it is being heard of those */
     struct wire_load load;
     bool has_load;
@@ -63,7 +63,7 @@ struct registry {
     struct metric *decision_seconds;
     struct policy_term *terms; /* by worker id, of the dry run at hand */
     uint32_t n_open;           /* our own, of all models, like n_waiting */
-    uint32_t n_mirrored;       /* of other routers */
+    uint32_t n_remote;         /* of other routers */
     struct buf outbox;         /* of registry_outbox.c, as are: */
     size_t outbox_max;
     bool outbox_is_cut; /* something found no room in it */
@@ -119,8 +119,8 @@ void outbox_ended(struct registry *r, const struct registry_target *target,
                   const struct route_end *end);
 
 /* Gives the places that are free to those who wait, model by model in turn. Their mails are sent by
- * registry_tell, when the lock is no longer held. */
+ * registry_notify, when the lock is no longer held. */
 void registry_grant(struct registry *r, uint64_t now_us, struct list *decided);
-void registry_tell(struct list *decided);
+void registry_notify(struct list *decided);
 
 #endif

@@ -25,8 +25,8 @@ bool registry_take_outbox(struct registry *r, struct buf *out) {
     return is_whole;
 }
 
-uint32_t registry_foreign(struct registry *r, struct registry_foreign *out, uint32_t max,
-                          uint32_t *n_unknown) {
+uint32_t registry_third_party(struct registry *r, struct registry_third_party *out, uint32_t max,
+                              uint32_t *n_unknown) {
     uint32_t n = 0;
 
     *n_unknown = 0;
@@ -35,8 +35,8 @@ uint32_t registry_foreign(struct registry *r, struct registry_foreign *out, uint
         const struct worker *w = &r->workers[i];
 
         *n_unknown += w->is_used && !w->is_described;
-        if (!w->is_used || !w->is_described || !w->is_foreign) continue;
-        out[n++] = (struct registry_foreign){
+        if (!w->is_used || !w->is_described || !w->is_third_party) continue;
+        out[n++] = (struct registry_third_party){
             .identity = routing_load(w->model->routing)->workers[i].spec.identity,
             .id = i,
             .incarnation = w->incarnation};

@@ -105,7 +105,7 @@ static void fill_target(struct registry *r, struct routing *routing,
     out->routing = routing;
     out->worker = id;
     out->incarnation = w->incarnation;
-    out->is_foreign = w->is_foreign;
+    out->is_third_party = w->is_third_party;
     out->kind = w->kind;
     out->trusts_router = w->info.trusts_router;
     out->publishes_events = w->info.publishes_events;
@@ -117,7 +117,7 @@ static void fill_target(struct registry *r, struct routing *routing,
     out->authority_len = w->authority_len;
     memcpy(out->authority, w->authority, w->authority_len + 1);
     out->shared_id = 0;
-    if (r->origin && w->is_foreign) outbox_accepted(r, ticket, out);
+    if (r->origin && w->is_third_party) outbox_accepted(r, ticket, out);
     if (w->breaker.state == BREAKER_HALF_OPEN) {
         breaker_sent(&w->breaker);
         worker_show_breaker(w, id);
@@ -223,7 +223,7 @@ void registry_grant(struct registry *r, uint64_t now_us, struct list *decided) {
     r->next_model++;
 }
 
-void registry_tell(struct list *decided) {
+void registry_notify(struct list *decided) {
     struct list *link;
 
     while ((link = list_pop_front(decided)) != NULL) {
@@ -306,7 +306,7 @@ enum status registry_enter(struct registry *r, struct str model, struct route_re
     if (st == ST_OK) fill_target(r, m->routing, ticket, out);
 done:
     pthread_mutex_unlock(&r->lock);
-    registry_tell(&decided);
+    registry_notify(&decided);
     return st;
 }
 
@@ -362,10 +362,10 @@ static void eject(const struct registry *r, struct worker *w, struct breaker_fai
     breaker_failed(&w->breaker, failure, now_us);
     if (was_open) return;
     w->n_ejected[failure->cause]++;
-    w->news = (struct registry_news){.was_ejected = true,
-                                     .cause = failure->cause,
-                                     .latest = outcomes_sum(&w->outcomes, now_us),
-                                     .pause_us = w->breaker.pause_us};
+    w->news = (struct registry_breaker_change){.was_ejected = true,
+                                               .cause = failure->cause,
+                                               .latest = outcomes_sum(&w->outcomes, now_us),
+                                               .pause_us = w->breaker.pause_us};
 }
 
 /* A connection that could not be made, or broke, is one event and enough. */
@@ -500,7 +500,7 @@ void registry_ended(struct registry *r, const struct registry_target *target,
     judge(r, target, ticket, outcome, end->now_us);
     if (r->n_waiting) registry_grant(r, end->now_us, &decided);
     pthread_mutex_unlock(&r->lock);
-    registry_tell(&decided);
+    registry_notify(&decided);
 }
 
 void registry_note_load(struct registry *r, const struct registry_target *target,

@@ -16,7 +16,7 @@ struct registry_target { /* where an attempt goes */
     uint32_t incarnation;  /* differs between workers that had the same id one after the other */
     bool trusts_router;    /* takes x-incipit-salt */
     bool publishes_events; /* takes x-incipit-chain */
-    bool is_foreign;       /* does not show its first token before the end, unless it streams */
+    bool is_third_party;   /* does not show its first token before the end, unless it streams */
     enum worker_kind kind;
     bool is_tls;            /* and its certificate is for the host of `authority` */
     uint32_t n_workers;     /* of its model */

@@ -29,9 +29,9 @@ bool registry_get(struct registry *r, uint32_t id, struct registry_view *out) {
             .id = id,
             .info = w->info,
             .is_described = w->is_described,
-            .is_foreign = w->is_foreign,
+            .is_third_party = w->is_third_party,
             .reasons = worker_reasons(w, id),
-            .n_mirrored = w->n_mirrored,
+            .n_remote = w->n_remote,
             .is_followed = w->is_followed,
             .n_sent = w->n_sent,
             .n_failed = w->n_failed,
@@ -112,7 +112,7 @@ void registry_totals(struct registry *r, struct registry_totals *out) {
         out->may_wait |= model_may_wait(r, &r->models[i], r->now_us);
     }
     out->n_open = r->n_open;
-    out->n_mirrored = r->n_mirrored;
+    out->n_remote = r->n_remote;
     out->n_contended = r->n_contended;
     out->lock_wait_ns = r->lock_wait_ns;
     out->n_waiting = r->n_waiting;
@@ -153,7 +153,7 @@ static double fullness(const struct worker *w, const struct load_worker *k) {
     if (w->has_load && w->load.kv_total && k->in_flight) {
         share = MAX(share, 1 - (double)w->load.kv_free / (double)w->load.kv_total);
     }
-    if (w->is_foreign) share = MAX(share, w->reported.kv_usage);
+    if (w->is_third_party) share = MAX(share, w->reported.kv_usage);
     return MIN(share, 1);
 }
 
@@ -174,11 +174,11 @@ static double saturation(const struct registry *r, const struct model *m, uint32
 }
 
 /* Requests that other routers have sent to its workers. */
-static uint32_t mirrored(const struct registry *r, const struct model *m) {
+static uint32_t n_remote_of(const struct registry *r, const struct model *m) {
     uint32_t n = 0;
 
     for (uint32_t id = 0; id < r->n_ids; id++) {
-        if (r->workers[id].is_used && r->workers[id].model == m) n += r->workers[id].n_mirrored;
+        if (r->workers[id].is_used && r->workers[id].model == m) n += r->workers[id].n_remote;
     }
     return n;
 }
@@ -195,7 +195,7 @@ bool registry_model_stats(struct registry *r, uint32_t i, struct registry_model_
         routing_stats(m->routing, &stats);
         *out = (struct registry_model_stats){
             .n_workers = m->n_workers,
-            .n_open = stats.n_open - MIN(mirrored(r, m), stats.n_open),
+            .n_open = stats.n_open - MIN(n_remote_of(r, m), stats.n_open),
             .n_waiting = admission_n_waiting(m->admission),
             .bytes_per_token = stats.bytes_per_token,
             .saturation = saturation(r, m, stats.n_open),

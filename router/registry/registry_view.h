@@ -11,10 +11,10 @@ struct registry_view { /* a copy */
     char url[REGISTRY_URL_MAX];
     char address[ADDRESS_TEXT_MAX]; /* "127.0.0.1:31000": where it is connected to */
     struct wire_server_info info;   /* zero until described */
-    bool is_described, is_foreign;
+    bool is_described, is_third_party;
     uint32_t reasons; /* enum worker_reason; 0: may be picked */
     uint32_t in_flight;
-    uint32_t n_mirrored;       /* of these, sent by other routers */
+    uint32_t n_remote;         /* of these, sent by other routers */
     bool is_followed;          /* we hear of those */
     uint64_t n_sent, n_failed; /* our own requests */
     enum breaker_state breaker;
@@ -39,7 +39,7 @@ uint32_t registry_n_ids(struct registry *r); /* all ids are below this */
 struct registry_totals {
     uint32_t n_workers, n_eligible, n_open, n_waiting;
     bool may_wait; /* a model's workers are all out of service, for less than --queue-timeout */
-    uint32_t n_mirrored, n_followed; /* open requests of other routers, besides n_open; workers */
+    uint32_t n_remote, n_followed; /* open requests of other routers, besides n_open; workers */
     uint64_t index_bytes, n_entries, n_blocks, n_refused, n_evicted;
     uint64_t n_contended, lock_wait_ns; /* the lock, as the router loops found it */
 };

@@ -22,7 +22,7 @@ MUST_USE enum status registry_remove(struct registry *r, uint32_t id);
 /* What /server_info said. A new generation empties the worker's part of the index, and what its
  * predecessor did wrong is forgotten. */
 MUST_USE enum status registry_describe(struct registry *r, uint32_t id,
-                                       const struct wire_server_info *info, bool is_foreign,
+                                       const struct wire_server_info *info, bool is_third_party,
                                        struct error *err);
 
 /* What the metrics of an engine that is not ours say: its size, its life, what it counted. */
@@ -64,13 +64,14 @@ bool registry_is_down(struct registry *r, uint32_t id);
 bool registry_any_down(struct registry *r, uint32_t n_workers);
 
 /* What has become of the breaker of `id` since it was asked last: for the log. */
-struct registry_news {
+struct registry_breaker_change {
     bool was_ejected, has_returned; /* both: one after the other */
     enum breaker_cause cause;       /* of the ejection */
     struct outcomes_sum latest;     /* its answers, then */
     uint64_t pause_us;
 };
-bool registry_take_news(struct registry *r, uint32_t id, struct registry_news *out);
+bool registry_take_breaker_change(struct registry *r, uint32_t id,
+                                  struct registry_breaker_change *out);
 
 /* It is not what it was described as: it should be described again. */
 void registry_suspect(struct registry *r, uint32_t id, uint32_t incarnation);

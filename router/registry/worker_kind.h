@@ -9,8 +9,8 @@ enum worker_kind { WORKER_OURS, WORKER_VLLM, WORKER_SGLANG, WORKER_OTHER, WORKER
 #define WORKER_KIND_BIT(kind) (1u << (kind))
 
 /* `backend`, of a worker that is not ours: who owns its models, as GET /v1/models has it. */
-static inline enum worker_kind worker_kind_of(bool is_foreign, const char *backend) {
-    if (!is_foreign) return WORKER_OURS;
+static inline enum worker_kind worker_kind_of(bool is_third_party, const char *backend) {
+    if (!is_third_party) return WORKER_OURS;
     if (strcmp(backend, "vllm") == 0) return WORKER_VLLM;
     return strcmp(backend, "sglang") == 0 ? WORKER_SGLANG : WORKER_OTHER;
 }

@@ -40,32 +40,32 @@
 
 #define INDEX_BYTES_MIN (UINT64_C(1) << 20)
 #define ENTRIES_MAX     (UINT32_MAX / 2) /* their slots, an eighth more, still have numbers */
-#define SURPRISE                                                                                   \
-    0.125                         /* of the prompt, found though not predicted: less is the edge of
+#define HIT_SURPLUS_MIN                                                                            \
+    0.125                          /* of the prompt, found though not predicted: less is the edge of
                                    * what was just being forgotten */
-#define EDGE                2.0   /* times what was predicted, found: no more than the same edge */
-#define CAPACITY_MORE       1.05  /* a hit that was not predicted; then, per report of a search, */
-#define CAPACITY_SEARCH     1.002 /* which ends after */
-#define SEARCH_REPORTS      256
-#define CAPACITY_LESS       0.9   /* when, beyond the share of the predicted tokens that is */
-#define MISSED_ALLOWED      0.125 /* above what waiting costs at saturation, */
-#define MISSED_PROMPTS      2.0   /* so many prompts were missed in all */
-#define CAPACITY_MIN        (1.0 / 64)
-#define CAPACITY_MAX        64.0
-#define BLOCKS_MAX          1e15 /* that a worker may be believed to hold: any number will do */
-#define OUTPUT_MAX          1e6  /* tokens: more than any context has */
-#define HIT_TOLERANCE       0.03 /* of the prompt: its parts differ in bytes per token */
-#define ROUNDING            1e-6 /* blocks: a quotient that should be whole may be so much less */
-#define REST_OWED           16.0 /* blocks at most that were counted too much */
-#define RATIO_MIN           0.25 /* bytes per token that are believed */
-#define RATIO_MAX           32.0
-#define RATIO_DECAY         0.99 /* per request: about the last hundred count */
-#define RATIO_FIRST         256  /* tokens that the first guess is worth */
-#define REPORT_REQUESTS     16   /* that reports must stand for: fewer say little */
-#define REPORT_DECAY        0.98 /* per request: about the last fifty count */
-#define REPORT_SHARE        0.01 /* of the prompts: a smaller difference is none */
-#define BLIND_SHARE         32   /* one part in so many may be prompts of which nothing is known */
-#define REPORT_REQUESTS_MAX 64   /* one report moves the capacity by no more than so many do */
+#define HIT_SURPLUS_RATIO      2.0 /* times what was predicted, found: no more than the same edge */
+#define CAPACITY_GROWTH        1.05 /* a hit that was not predicted; then, per report of a search, */
+#define CAPACITY_SEARCH_GROWTH 1.002 /* which ends after */
+#define SEARCH_REPORTS         256
+#define CAPACITY_SHRINK        0.9   /* when, beyond the share of the predicted tokens that is */
+#define MISSED_SHARE_ALLOWED   0.125 /* above what waiting costs at saturation, */
+#define MISSED_PROMPTS_MAX     2.0   /* so many prompts were missed in all */
+#define CAPACITY_MIN           (1.0 / 64)
+#define CAPACITY_MAX           64.0
+#define BLOCKS_MAX             1e15 /* that a worker may be believed to hold: any number will do */
+#define OUTPUT_MAX             1e6  /* tokens: more than any context has */
+#define HIT_TOLERANCE          0.03 /* of the prompt: its parts differ in bytes per token */
+#define ROUNDING               1e-6 /* blocks: a quotient that should be whole may be so much less */
+#define BLOCKS_OVERCOUNTED_MAX 16.0 /* blocks at most that were counted too much */
+#define BYTES_PER_TOKEN_MIN    0.25 /* bytes per token that are believed */
+#define BYTES_PER_TOKEN_MAX    32.0
+#define RATIO_DECAY            0.99 /* per request: about the last hundred count */
+#define FIRST_RATIO_TOKENS     256  /* tokens that the first guess is worth */
+#define REPORT_REQUESTS_MIN    16   /* that reports must stand for: fewer say little */
+#define REPORT_DECAY           0.98 /* per request: about the last fifty count */
+#define REPORT_TOLERANCE       0.01 /* of the prompts: a smaller difference is none */
+#define UNPREDICTED_DIVISOR    32 /* one part in so many may be prompts of which nothing is known */
+#define REPORT_REQUESTS_MAX    64 /* one report moves the capacity by no more than so many do */
 
 /* What was sent to a worker beside what it says to have got. An engine counts a request somewhat
  * before its first token is seen here, so single reports never match; sums do. */
@@ -73,7 +73,7 @@ struct report_sums {
     double n_sent, n_with_usage,
         n_first_tokens; /* first tokens; those whose answer told; as counted there */
     double
-        n_blind; /* of prompts whose blocks are not known, or not all: too little was predicted */
+        n_unpredicted; /* of prompts whose blocks are not known, or not all: too little was predicted */
     double predicted_tokens, predicted_cached, queried, hits;
     double fresh_n, fresh_bytes, fresh_tokens; /* not yet learned from, not decayed */
 };
@@ -81,9 +81,9 @@ struct report_sums {
 struct cache_state {
     uint32_t epoch;             /* changes when the worker's cache is lost */
     double capacity_factor;     /* learned; 1 to begin with */
-    int64_t unnamed_bytes;      /* of the prompts of open requests: see unnamed_bytes() */
+    int64_t unrecorded_bytes;   /* of the prompts of open requests: see unrecorded_bytes() */
     double rest_bytes;          /* of ended requests: less than a block of ours; see there */
-    double missed_prompts;      /* beyond what is allowed; at most MISSED_PROMPTS */
+    double missed_prompts;      /* beyond what is allowed; at most MISSED_PROMPTS_MAX */
     uint32_t n_search;          /* reports that are left of a search */
     struct report_sums reports; /* decayed */
 };
@@ -156,7 +156,7 @@ enum status routing_create(struct routing **out, const struct routing_options *o
     r->load.slow_start_us = options->slow_start_us;
     r->caches = mem_calloc(options->max_workers, sizeof(*r->caches));
     r->matched = mem_calloc(options->max_workers, sizeof(*r->matched));
-    learn_ratio(r, RATIO_FIRST * options->bytes_per_token, RATIO_FIRST, 0);
+    learn_ratio(r, FIRST_RATIO_TOKENS * options->bytes_per_token, FIRST_RATIO_TOKENS, 0);
     for (uint32_t w = 0; w < options->max_workers; w++)
         r->caches[w].capacity_factor = 1;
     r->options.policy_options.block_bytes = options->prefix_block_bytes;
@@ -212,7 +212,7 @@ static void fit_cache(struct routing *r, uint32_t w, uint64_t now_us) {
     double tokens = k->cache_tokens * r->caches[w].capacity_factor, n_blocks;
 
     tokens -= load_growing_tokens(&r->load, k, now_us);
-    tokens -= (double)r->caches[w].unnamed_bytes / r->bytes_per_token;
+    tokens -= (double)r->caches[w].unrecorded_bytes / r->bytes_per_token;
     n_blocks = MAX(tokens / r->tokens_per_block, 1);
     prefix_lru_set_capacity(r->lru, w, (uint64_t)(int64_t)MIN(n_blocks, BLOCKS_MAX));
 }
@@ -223,9 +223,9 @@ static void weigh_report(struct cache_state *c, uint32_t n, double predicted, do
                          double tolerance) {
     double excess = found - predicted, n_prompts = MIN(n, REPORT_REQUESTS_MAX);
 
-    c->missed_prompts = MAX(c->missed_prompts - MISSED_ALLOWED * predicted * n_prompts, 0);
-    if (excess >= MAX(tolerance, SURPRISE)) {
-        c->capacity_factor *= pow(CAPACITY_MORE, fmax(excess * n_prompts, 1));
+    c->missed_prompts = MAX(c->missed_prompts - MISSED_SHARE_ALLOWED * predicted * n_prompts, 0);
+    if (excess >= MAX(tolerance, HIT_SURPLUS_MIN)) {
+        c->capacity_factor *= pow(CAPACITY_GROWTH, fmax(excess * n_prompts, 1));
         c->n_search = SEARCH_REPORTS;
     } else if (excess <= -tolerance) {
         c->missed_prompts -= excess * n_prompts;
@@ -233,11 +233,11 @@ static void weigh_report(struct cache_state *c, uint32_t n, double predicted, do
     } else if (c->n_search) {
         uint32_t n_steps = MIN(n, c->n_search);
 
-        c->capacity_factor *= pow(CAPACITY_SEARCH, n_steps);
+        c->capacity_factor *= pow(CAPACITY_SEARCH_GROWTH, n_steps);
         c->n_search -= n_steps;
     }
-    for (; c->missed_prompts > MISSED_PROMPTS; c->missed_prompts -= MISSED_PROMPTS)
-        c->capacity_factor *= CAPACITY_LESS;
+    for (; c->missed_prompts > MISSED_PROMPTS_MAX; c->missed_prompts -= MISSED_PROMPTS_MAX)
+        c->capacity_factor *= CAPACITY_SHRINK;
     c->capacity_factor = MIN(MAX(c->capacity_factor, CAPACITY_MIN), CAPACITY_MAX);
 }
 
@@ -260,7 +260,7 @@ static void learn_capacity(struct routing *r, const struct route_ticket *t,
     /* An edge of each kind of block. */
     double tolerance = (r->load.workers[w].block_size + r->tokens_per_block) / prompt;
 
-    if (found > predicted && found < predicted * EDGE) found = predicted;
+    if (found > predicted && found < predicted * HIT_SURPLUS_RATIO) found = predicted;
     weigh_report(&r->caches[w], 1, predicted, found, MAX(tolerance, HIT_TOLERANCE));
 }
 
@@ -272,7 +272,7 @@ static void learn(struct routing *r, struct route_ticket *t, const struct route_
     if (!f || t->has_feedback || f->prompt_tokens <= 0) return;
     t->has_feedback = true;
     ratio = (double)t->prompt_bytes / (double)f->prompt_tokens;
-    if (ratio < RATIO_MIN || ratio > RATIO_MAX) return;
+    if (ratio < BYTES_PER_TOKEN_MIN || ratio > BYTES_PER_TOKEN_MAX) return;
     learn_ratio(r, (double)t->prompt_bytes, (double)f->prompt_tokens, RATIO_DECAY);
     if (f->cached_tokens >= 0 && t->epoch == r->caches[t->load.worker].epoch) {
         r->caches[t->load.worker].reports.n_with_usage++;
@@ -284,7 +284,7 @@ static void note_sent(const struct routing *r, const struct route_ticket *t) {
     struct report_sums *sums = &r->caches[t->load.worker].reports;
 
     sums->n_sent++;
-    sums->n_blind += !t->n_blocks || is_cut_short(r, t);
+    sums->n_unpredicted += !t->n_blocks || is_cut_short(r, t);
     sums->predicted_tokens += t->prompt_tokens;
     sums->predicted_cached += t->cached_tokens;
     sums->fresh_n++;
@@ -292,7 +292,7 @@ static void note_sent(const struct routing *r, const struct route_ticket *t) {
 }
 
 static void learn_ratio_of_many(struct routing *r, double bytes, double tokens, double n) {
-    if (bytes < RATIO_MIN * tokens || bytes > RATIO_MAX * tokens) return;
+    if (bytes < BYTES_PER_TOKEN_MIN * tokens || bytes > BYTES_PER_TOKEN_MAX * tokens) return;
     learn_ratio(r, bytes, tokens, pow(RATIO_DECAY, n));
 }
 
@@ -302,10 +302,10 @@ static void learn_from_sums(struct routing *r, uint32_t w, const struct report_s
     if (fabs(sums->n_first_tokens - n) > 4 + n / 4) return; /* others send to it too */
     learn_ratio_of_many(r, sums->fresh_bytes, sums->fresh_tokens, sums->fresh_n);
     if (sums->queried <= 0 || sums->n_with_usage * 2 > n) return;
-    if (sums->n_blind * BLIND_SHARE > n) return;
+    if (sums->n_unpredicted * UNPREDICTED_DIVISOR > n) return;
     weigh_report(&r->caches[w], (uint32_t)sums->fresh_n,
                  sums->predicted_cached / sums->predicted_tokens,
-                 fmin(sums->hits / sums->queried, 1), REPORT_SHARE);
+                 fmin(sums->hits / sums->queried, 1), REPORT_TOLERANCE);
     fit_cache(r, w, 0);
 }
 
@@ -316,7 +316,7 @@ static void decay(struct report_sums *sums) {
         .n_sent = sums->n_sent * keep,
         .n_with_usage = sums->n_with_usage * keep,
         .n_first_tokens = sums->n_first_tokens * keep,
-        .n_blind = sums->n_blind * keep,
+        .n_unpredicted = sums->n_unpredicted * keep,
         .predicted_tokens = sums->predicted_tokens * keep,
         .predicted_cached = sums->predicted_cached * keep,
         .queried = sums->queried * keep,
@@ -333,7 +333,7 @@ void routing_worker_report(struct routing *r, uint32_t w, const struct route_rep
     sums->queried += fmax(report->queried_tokens, 0);
     sums->hits += fmax(report->hit_tokens, 0);
     sums->fresh_tokens += report->prompt_tokens;
-    if (sums->n_sent < REPORT_REQUESTS || sums->fresh_n < 1) return;
+    if (sums->n_sent < REPORT_REQUESTS_MIN || sums->fresh_n < 1) return;
     learn_from_sums(r, w, sums);
     decay(sums);
 }
@@ -431,7 +431,7 @@ double routing_price(struct routing *r, const struct route_request *rq, uint32_t
 
 /* Bytes of a prompt that no recorded block stands for; negative when the last one, which may be
  * short, stands for more than there is. */
-static int64_t unnamed_bytes(const struct routing *r, const struct route_ticket *t) {
+static int64_t unrecorded_bytes(const struct routing *r, const struct route_ticket *t) {
     return (int64_t)t->prompt_bytes - (int64_t)t->n_recorded * r->options.prefix_block_bytes;
 }
 
@@ -449,7 +449,7 @@ static uint32_t anonymous_blocks(struct routing *r, const struct route_ticket *t
     double rest = r->caches[w].rest_bytes + kept_bytes - t->n_blocks * block_bytes;
     double n = floor(MAX(rest, 0) / block_bytes + ROUNDING);
 
-    r->caches[w].rest_bytes = MAX(rest - n * block_bytes, -REST_OWED * block_bytes);
+    r->caches[w].rest_bytes = MAX(rest - n * block_bytes, -BLOCKS_OVERCOUNTED_MAX * block_bytes);
     return (uint32_t)MIN(n, (double)UINT32_MAX);
 }
 
@@ -473,7 +473,7 @@ static void open_ticket(struct routing *r, uint32_t w, const struct route_reques
     work_s = load_prefill_s(k, t->cached_tokens, view->prompt_tokens);
     load_open(&r->load, &t->load, w, work_s, view->prompt_tokens - t->cached_tokens, rq->now_us);
     t->n_recorded = prefix_lru_sent(r->lru, w, rq->chain, rq->n_blocks, rq->guesses);
-    r->caches[w].unnamed_bytes += unnamed_bytes(r, t);
+    r->caches[w].unrecorded_bytes += unrecorded_bytes(r, t);
     fit_cache(r, w, rq->now_us);
     if (r->options.policy->sent) r->options.policy->sent(r->policy, rq, w);
 }
@@ -495,8 +495,8 @@ enum status routing_route(struct routing *r, const struct route_request *rq, str
     return ST_OK;
 }
 
-void routing_adopt(struct routing *r, uint32_t w, const struct route_request *rq,
-                   struct route_ticket *t) {
+void routing_add_remote(struct routing *r, uint32_t w, const struct route_request *rq,
+                        struct route_ticket *t) {
     struct worker_mask mask = {0};
     struct policy_view view;
 
@@ -533,7 +533,7 @@ void routing_ended(struct routing *r, struct route_ticket *t, const struct route
     learn(r, t, &end->feedback);
     load_close(&r->load, &t->load, output_tokens, end->is_aborted, end->now_us);
     if (t->epoch == r->caches[w].epoch) {
-        r->caches[w].unnamed_bytes -= unnamed_bytes(r, t);
+        r->caches[w].unrecorded_bytes -= unrecorded_bytes(r, t);
         if (was_pending) {
             prefix_lru_aborted(r->lru, w, t->chain, t->n_recorded, t->guesses);
         } else {
@@ -582,8 +582,8 @@ void routing_set_learned(struct routing *r, uint32_t w, const struct routing_lea
     double ratio = learned->prompt_bytes / learned->prompt_tokens;
     double factor = learned->capacity_factor;
 
-    if (r->sum_tokens == RATIO_FIRST && learned->prompt_tokens >= 1 && ratio >= RATIO_MIN &&
-        ratio <= RATIO_MAX) {
+    if (r->sum_tokens == FIRST_RATIO_TOKENS && learned->prompt_tokens >= 1 &&
+        ratio >= BYTES_PER_TOKEN_MIN && ratio <= BYTES_PER_TOKEN_MAX) {
         learn_ratio(r, learned->prompt_bytes, learned->prompt_tokens, 0);
     }
     if (factor >= CAPACITY_MIN && factor <= CAPACITY_MAX) r->caches[w].capacity_factor = factor;
@@ -632,10 +632,11 @@ void routing_check(const struct routing *r) {
         const struct cache_state *c = &r->caches[w];
 
         assert(c->capacity_factor >= CAPACITY_MIN && c->capacity_factor <= CAPACITY_MAX);
-        assert(c->missed_prompts >= 0 && c->missed_prompts <= MISSED_PROMPTS);
+        assert(c->missed_prompts >= 0 && c->missed_prompts <= MISSED_PROMPTS_MAX);
         assert(c->n_search <= SEARCH_REPORTS);
-        assert(fabs(c->rest_bytes) <= REST_OWED * (double)r->options.prefix_block_bytes);
-        assert(r->load.workers[w].in_flight || !c->unnamed_bytes);
+        assert(fabs(c->rest_bytes) <=
+               BLOCKS_OVERCOUNTED_MAX * (double)r->options.prefix_block_bytes);
+        assert(r->load.workers[w].in_flight || !c->unrecorded_bytes);
         assert(r->load.workers[w].in_flight || !prefix_lru_n_pinned(r->lru, w));
         (void)c;
     }

@@ -119,8 +119,8 @@ MUST_USE enum status routing_route(struct routing *r, const struct route_request
 /* Another router has sent a request to worker w: it is entered into the books as if it had been sent
  * from here, and *t lives as if it had, until routing_ended. Whether w may be picked is not asked.
  * now_us may be past, and then so are the times that follow. */
-void routing_adopt(struct routing *r, uint32_t w, const struct route_request *rq,
-                   struct route_ticket *t);
+void routing_add_remote(struct routing *r, uint32_t w, const struct route_request *rq,
+                        struct route_ticket *t);
 
 /* Prefill seconds of the request where it finds most of itself computed: what it is worth in a
  * queue. *home: that worker, or WORKER_NONE when more than half of them hold as much of it. Changes

@@ -3,7 +3,7 @@
  *      IDLE ──due──▶ stream ──hello──▶ heard ──lost──▶ IDLE, due again after a pause
  *                       └────lost, refused──────────────┘
  *
- * `open` holds the mirrored requests of a worker by its number for them (mirrors.h). Nobody tells of
+ * `open` holds the remote requests of a worker by its number for them (remote_requests.h). Nobody tells of
  * workers that come and go: every tick compares what is followed with what the registry has.
  *
  * Times. Events carry the worker's clock. The least difference to ours that was ever seen, of the last
@@ -34,12 +34,12 @@
 #include "router/registry/registry_route.h"
 #include "router/registry/registry_view.h"
 #include "router/registry/registry_workers.h"
-#include "router/sharing/mirrors.h"
+#include "router/sharing/remote_requests.h"
 
 #define TICK_US          100000u
 #define BACKOFF_FIRST_US 100000u
 #define BACKOFF_MAX_US   5000000u
-#define OPEN_MAX         4096u      /* mirrored requests of a worker: more than any engine holds */
+#define OPEN_MAX         4096u      /* remote requests of a worker: more than any engine holds */
 #define PIECE_MAX        (4u << 20) /* far above what curl reads in one turn */
 #define FRAMES_PER_TURN  128u
 #define FRAMES_MIN       4u /* of each, however many there are */
@@ -51,7 +51,7 @@ struct followed {
     uint32_t worker, incarnation;
     bool is_watched;
     bool has_place;    /* `next` and `generation` are where we are in its log */
-    bool is_heard;     /* hello has come on this stream */
+    bool has_hello;    /* hello has come on this stream */
     bool is_held;      /* the stream, until `rest` has been taken */
     bool is_replaying; /* on the way to replay_end; counted in n_replaying */
     bool is_anew;      /* and that from `oldest` on: what was before it is not known */
@@ -60,10 +60,10 @@ struct followed {
     char generation[WIRE_GENERATION_MAX];
     char described[WIRE_GENERATION_MAX]; /* as the registry knows it */
     struct http_call *call;              /* NULL: none */
-    struct loop_timer retry, patience;
+    struct loop_timer retry, silence;
     struct loop_task more;
     struct buf rest; /* frames that are not taken yet, the last of which may not have come whole */
-    struct mirror_set open;
+    struct remote_set open;
     uint64_t offset_us, window_offset_us, window_end_us; /* local time less the worker's */
 };
 
@@ -78,7 +78,7 @@ struct follow {
     struct registry_publisher *publishers; /* of the tick at hand */
     struct rng rng;
     uint32_t n_ids, n_replaying;
-    struct mirrors mirrors;
+    struct remote_requests remote;
     struct metric *events[REQUEST_CLEARED + 1], *gaps, *lag;
     uint64_t blocks[CHAIN_BLOCKS_MAX]; /* of the frame at hand */
 };
@@ -87,7 +87,7 @@ struct follow {
 
 static void take_accepted(struct followed *w, const struct request_event *e, uint64_t t_us) {
     if (e->chain.origin == w->follow->config.origin) return;
-    mirror_accepted(&w->open, w->worker, w->incarnation, e, t_us, w->is_anew);
+    remote_set_accepted(&w->open, w->worker, w->incarnation, e, t_us, w->is_anew);
 }
 
 static void take_load(struct followed *w, const struct wire_load *load) {
@@ -142,7 +142,7 @@ static void set_replaying(struct followed *w, bool is_replaying) {
 /* What happened until `next` cannot be had: whoever was open may have ended. */
 static void skip_to(struct followed *w, uint64_t next) {
     metric_inc(w->follow->gaps);
-    mirror_close_all(&w->open);
+    remote_set_close_all(&w->open);
     w->next = next;
 }
 
@@ -155,7 +155,7 @@ static enum status take_hello(struct followed *w, const struct request_event *e,
 
     if (is_other || !is_known) {
         w->has_place = false;
-        mirror_close_all(&w->open);
+        remote_set_close_all(&w->open);
         if (!is_known) registry_suspect(f->registry, w->worker, w->incarnation);
         return ST_AGAIN;
     }
@@ -166,11 +166,11 @@ static enum status take_hello(struct followed *w, const struct request_event *e,
     } else if (e->is_gap) {
         skip_to(w, e->oldest);
     }
-    w->has_place = w->is_heard = true;
+    w->has_place = w->has_hello = true;
     w->replay_end = e->next;
     set_replaying(w, w->next < e->next);
     memcpy(w->generation, e->generation, sizeof(w->generation));
-    loop_timer_stop(&w->patience);
+    loop_timer_stop(&w->silence);
     registry_set_followed(f->registry, w->worker, w->incarnation, true);
     return ST_OK;
 }
@@ -183,8 +183,8 @@ static void take_event(struct followed *w, const struct request_event *e, uint64
     t_us = time_of(w, e->t_us, now_us);
     switch (e->kind) {
     case REQUEST_ACCEPTED: take_accepted(w, e, t_us); break;
-    case REQUEST_FIRST: mirror_first(&w->open, e, t_us, w->is_anew); break;
-    case REQUEST_ENDED: mirror_ended(&w->open, e, t_us); break;
+    case REQUEST_FIRST: remote_set_first_token(&w->open, e, t_us, w->is_anew); break;
+    case REQUEST_ENDED: remote_set_ended(&w->open, e, t_us); break;
     case REQUEST_LOAD: take_load(w, &e->load); break;
     case REQUEST_CLEARED: take_cleared(w); break;
     default: return; /* not known yet */
@@ -199,7 +199,7 @@ static enum status take_frame(struct followed *w, uint64_t sequence,
 
     if (sequence == REQUEST_EVENT_CONTROL)
         return e->kind == REQUEST_HELLO ? take_hello(w, e, now_us) : ST_OK;
-    if (!w->is_heard) return ST_INVALID; /* it begins with a hello */
+    if (!w->has_hello) return ST_INVALID; /* it begins with a hello */
     w->n_failures = 0;
     if (sequence < w->next) return ST_OK;
     if (sequence > w->next) skip_to(w, sequence);
@@ -246,15 +246,15 @@ static void lost(struct followed *w, const char *why) {
     w->is_held = false;
     loop_defer_cancel(&w->more);
     buf_clear(&w->rest);
-    if (w->is_heard || w->n_failures == 0) { /* not each try of many */
-        log_event(f->log, LOG_INFO, "worker_not_followed", log_u64("worker", w->worker),
+    if (w->has_hello || w->n_failures == 0) { /* not each try of many */
+        log_event(f->log, LOG_INFO, "worker_events_lost", log_u64("worker", w->worker),
                   log_z("why", why));
     }
-    if (w->is_heard) {
+    if (w->has_hello) {
         registry_set_followed(f->registry, w->worker, w->incarnation, false);
-        loop_timer_start(&w->patience, f->config.patience_us);
+        loop_timer_start(&w->silence, f->config.silence_us);
     }
-    w->is_heard = false;
+    w->has_hello = false;
     set_replaying(w, false);
     w->n_failures++;
     pause_us = MIN(pause_us, BACKOFF_MAX_US);
@@ -287,7 +287,7 @@ static void take_turn(void *arg) {
     if (is_more) loop_defer(w->follow->loop, &w->more);
     if (is_more == w->is_held) return;
     w->is_held = is_more;
-    http_call_hold(w->call, is_more);
+    http_call_pause(w->call, is_more);
 }
 
 static void on_data(int code, struct str bytes, void *arg) {
@@ -354,10 +354,10 @@ static void begin(void *arg) {
         set_replaying(w, !w->has_place);
 }
 
-static void on_patience_over(void *arg) {
+static void on_silence_over(void *arg) {
     struct followed *w = arg;
 
-    mirror_close_all(&w->open);
+    remote_set_close_all(&w->open);
 }
 
 /* --- who is followed ------------------------------------------------------------------------------*/
@@ -368,9 +368,9 @@ static void watch(struct follow *f, const struct registry_publisher *t) {
     *w = (struct followed){
         .follow = f, .worker = t->id, .incarnation = t->incarnation, .is_watched = true};
     buf_init(&w->rest, 2 * PIECE_MAX);
-    mirror_set_init(&w->open, &f->mirrors, OPEN_MAX);
+    remote_set_init(&w->open, &f->remote, OPEN_MAX);
     loop_timer_init(&w->retry, f->loop, begin, w);
-    loop_timer_init(&w->patience, f->loop, on_patience_over, w);
+    loop_timer_init(&w->silence, f->loop, on_silence_over, w);
     loop_task_init(&w->more, take_turn, w);
     memcpy(w->described, t->generation, sizeof(w->described));
     f->n_ids = MAX(f->n_ids, t->id + 1);
@@ -382,10 +382,10 @@ static void unwatch(struct followed *w) {
     http_call_cancel(w->call);
     registry_set_followed(w->follow->registry, w->worker, w->incarnation, false);
     set_replaying(w, false);
-    mirror_set_fini(&w->open);
+    remote_set_fini(&w->open);
     buf_fini(&w->rest);
     loop_timer_fini(&w->retry);
-    loop_timer_fini(&w->patience);
+    loop_timer_fini(&w->silence);
     loop_defer_cancel(&w->more);
     w->is_watched = false;
 }
@@ -394,8 +394,8 @@ static void unwatch(struct followed *w) {
 static void note_generation(struct followed *w, const struct registry_publisher *t) {
     if (strcmp(w->described, t->generation) == 0) return;
     memcpy(w->described, t->generation, sizeof(w->described));
-    if (w->is_heard) drop_stream(w, "it was restarted"); /* of what is not there any more */
-    mirror_close_all(&w->open);
+    if (w->has_hello) drop_stream(w, "it was restarted"); /* of what is not there any more */
+    remote_set_close_all(&w->open);
     w->n_failures = 0;
     if (!w->call) loop_timer_start(&w->retry, 0);
 }
@@ -428,8 +428,8 @@ struct follow *follow_create(struct loop *loop, struct http_client *client,
                                         [REQUEST_ENDED] = "ended",
                                         [REQUEST_LOAD] = "load",
                                         [REQUEST_CLEARED] = "cleared"};
-    const struct mirrors_config mirrors = {.scheme = config->scheme,
-                                           .block_bytes = config->block_bytes};
+    const struct remote_requests_config remote = {.scheme = config->scheme,
+                                                  .block_bytes = config->block_bytes};
     struct follow *f = mem_zalloc(sizeof(*f));
     uint64_t seed;
 
@@ -441,7 +441,7 @@ struct follow *follow_create(struct loop *loop, struct http_client *client,
     f->registry = registry;
     f->log = log;
     f->config = *config;
-    mirrors_init(&f->mirrors, loop, registry, log, &mirrors);
+    remote_requests_init(&f->remote, loop, registry, log, &remote);
     f->workers = mem_calloc(config->max_workers, sizeof(*f->workers));
     f->publishers = mem_calloc(config->max_workers, sizeof(*f->publishers));
     for (uint32_t kind = REQUEST_ACCEPTED; kind < ARRAY_LEN(kinds); kind++)
@@ -479,14 +479,14 @@ void follow_check(const struct follow *f) {
 
         if (!w->is_watched) continue;
         assert(id < f->n_ids && w->worker == id);
-        mirror_set_check(&w->open);
-        assert(!w->is_heard || (w->call && w->has_place));
+        remote_set_check(&w->open);
+        assert(!w->has_hello || (w->call && w->has_place));
         assert(!w->is_replaying || w->call);
         assert(!w->is_held || w->call);
-        assert(!w->is_heard || w->is_replaying == (w->next < w->replay_end));
+        assert(!w->has_hello || w->is_replaying == (w->next < w->replay_end));
         n_replaying += w->is_replaying;
         if (registry_get(f->registry, id, &view) && view.incarnation == w->incarnation)
-            assert(view.n_mirrored == w->open.requests.n && view.is_followed == w->is_heard);
+            assert(view.n_remote == w->open.requests.n && view.is_followed == w->has_hello);
     }
     assert(n_replaying == f->n_replaying);
 }

@@ -18,7 +18,7 @@
  *      the worker restarts     the same; its part of the index goes when it is described anew
  *      a foreign hash scheme   load counts, chains do not: one warning
  *      it says too much        4,096 open requests, 2,048 blocks each, 256 MiB of all workers: what is
- *                              beyond is load alone, or not entered (mirrors.h)
+ *                              beyond is load alone, or not entered (remote_requests.h)
  *
  * Thread: control. */
 #ifndef ROUTER_SHARING_FOLLOW_H
@@ -34,8 +34,8 @@ struct metrics;
 struct registry;
 
 /* Workers say something every 5 s at least. */
-#define FOLLOW_SILENCE_MS  12000
-#define FOLLOW_PATIENCE_US 5000000
+#define FOLLOW_SILENCE_MS 12000
+#define FOLLOW_SILENCE_US 5000000
 
 enum follow_from { FOLLOW_FROM_OLDEST, FOLLOW_FROM_NEXT, FOLLOW_FROM_LATER /* ask again */ };
 
@@ -44,8 +44,8 @@ struct follow_config {
     uint64_t scheme;      /* prompt_hash_scheme() */
     uint32_t block_bytes; /* of the hashing */
     uint32_t max_workers;
-    uint32_t silence_ms;  /* a stream that says nothing for so long is lost */
-    uint64_t patience_us; /* without a stream, until what others have open there counts as ended */
+    uint32_t silence_ms; /* a stream that says nothing for so long is lost */
+    uint64_t silence_us; /* without a stream, until what others have open there counts as ended */
 
     /* Whether a worker's log is known up to some event, because a snapshot has what it says till there:
      * then it is followed from *next on. NULL: from the oldest on. */

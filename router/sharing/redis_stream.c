@@ -86,7 +86,7 @@ struct connection {
     struct loop_fd watch;
     unsigned watched;
     struct loop_timer retry, silence;
-    uint64_t backoff_us, heard_us;
+    uint64_t backoff_us, received_us;
     uint32_t n_failures;
     bool is_up, is_looking_up;
 };
@@ -153,7 +153,7 @@ static void connection_drop(struct connection *c, const char *why) {
 
 static void on_silence(void *arg) {
     struct connection *c = arg;
-    uint64_t quiet_us = loop_now_us(c->stream->loop) - c->heard_us;
+    uint64_t quiet_us = loop_now_us(c->stream->loop) - c->received_us;
 
     if (c->is_up && c == &c->stream->writer && !c->stream->n_unsent) return; /* it owes nothing */
     if (quiet_us >= SILENCE_US) {
@@ -225,7 +225,7 @@ static bool is_error(const redisReply *reply) {
 static struct connection *heard(redisAsyncContext *context) {
     struct connection *c = context->data;
 
-    if (c) c->heard_us = loop_now_us(c->stream->loop);
+    if (c) c->received_us = loop_now_us(c->stream->loop);
     return c;
 }
 
@@ -287,7 +287,7 @@ static void greet(struct connection *c) {
     if (s->password) redisAsyncCommand(c->context, on_greeted, NULL, "AUTH %s", s->password);
     if (s->database) redisAsyncCommand(c->context, on_greeted, NULL, "SELECT %u", s->database);
     redisAsyncCommand(c->context, on_time, NULL, "TIME");
-    c->heard_us = loop_now_us(s->loop);
+    c->received_us = loop_now_us(s->loop);
     loop_timer_start(&c->silence, SILENCE_US);
 }
 
@@ -353,7 +353,7 @@ static uint64_t age_of(const struct redis_stream *s, const char *id) {
 }
 
 /* [id, [field, value, ...]]: the value of the field b. */
-static void tell_entry(struct redis_stream *s, const redisReply *entry) {
+static void deliver_entry(struct redis_stream *s, const redisReply *entry) {
     const redisReply *fields;
 
     if (entry->type != REDIS_REPLY_ARRAY || entry->elements != 2 || !entry->element[0]->str ||
@@ -392,7 +392,7 @@ static void on_entries(redisAsyncContext *context, void *answer, void *arg) {
     }
     if (entries && entries->type == REDIS_REPLY_ARRAY) n = entries->elements;
     for (size_t i = 0; i < n; i++)
-        tell_entry(s, entries->element[i]);
+        deliver_entry(s, entries->element[i]);
     if (n < READ_ENTRIES && !s->is_synced) {
         s->is_synced = true;
         if (s->config.on_synced) s->config.on_synced(s->config.arg);
@@ -444,7 +444,7 @@ void redis_stream_append(struct redis_stream *s, struct str bytes) {
         lengths[i] = strlen(argv[i]);
     lengths[ARRAY_LEN(argv) - 1] = bytes.len;
     if (!s->n_unsent) { /* an idle connection owes no answer */
-        s->writer.heard_us = loop_now_us(s->loop);
+        s->writer.received_us = loop_now_us(s->loop);
         loop_timer_start(&s->writer.silence, SILENCE_US);
     }
     if (redisAsyncCommandArgv(s->writer.context, on_appended, NULL, (int)ARRAY_LEN(argv), argv,

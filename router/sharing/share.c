@@ -1,7 +1,7 @@
 /* router/sharing/share.c - what is written every ten milliseconds, and the requests of other routers.
  *
  * `peers` are the routers that were heard of; each has its open requests by its own numbers for them
- * (mirrors.h). A peer that has been silent for long is forgotten: by when we heard of it, since clocks
+ * (remote_requests.h). A peer that has been silent for long is forgotten: by when we heard of it, since clocks
  * differ, but for what was written before we came or while we could not read.
  *
  * Workers are told by their identity. Who they are is asked of the registry every tenth of a second,
@@ -22,7 +22,7 @@
 #include "router/metrics/router_metrics.h"
 #include "router/registry/registry.h"
 #include "router/registry/registry_remote.h"
-#include "router/sharing/mirrors.h"
+#include "router/sharing/remote_requests.h"
 
 #define FLUSH_US     10000u
 #define HEARTBEAT_US 2000000u
@@ -33,17 +33,17 @@
 #define ORIGIN_CHARS 16
 
 struct peer {
-    uint64_t origin;         /* 0: a free place */
-    uint64_t heard_us, next; /* next: of its entries; 0: any */
-    struct mirror_set open;
+    uint64_t origin;            /* 0: a free place */
+    uint64_t received_us, next; /* next: of its entries; 0: any */
+    struct remote_set open;
 };
 
 struct share {
     struct loop *loop;
     struct registry *registry;
     struct share_config config;
-    struct mirrors mirrors;
-    struct registry_foreign *workers;
+    struct remote_requests remote;
+    struct registry_third_party *workers;
     struct map by_identity;        /* of those */
     uint64_t begun_us, workers_us; /* workers_us: of the last look */
     bool is_live;                  /* the history has been told: what comes now is new */
@@ -60,7 +60,7 @@ struct share {
 
 static void look_for_workers(struct share *s, uint64_t now_us) {
     uint32_t n_unknown,
-        n = registry_foreign(s->registry, s->workers, REGISTRY_MAX_WORKERS, &n_unknown);
+        n = registry_third_party(s->registry, s->workers, REGISTRY_MAX_WORKERS, &n_unknown);
 
     s->workers_us = now_us;
     map_clear(&s->by_identity);
@@ -80,13 +80,13 @@ static struct peer *find_peer(struct share *s, uint64_t origin) {
     }
     if (free_place) {
         *free_place = (struct peer){.origin = origin};
-        mirror_set_init(&free_place->open, &s->mirrors, OPEN_MAX);
+        remote_set_init(&free_place->open, &s->remote, OPEN_MAX);
     }
     return free_place;
 }
 
 static void peer_forget(struct peer *p) {
-    mirror_set_fini(&p->open);
+    remote_set_fini(&p->open);
     p->origin = 0;
 }
 
@@ -94,21 +94,22 @@ static void forget_silent(struct share *s, uint64_t now_us) {
     for (int i = 0; i < PEERS_MAX; i++) {
         struct peer *p = &s->peers[i];
 
-        if (p->origin && now_us - MIN(p->heard_us, now_us) > s->config.patience_us) peer_forget(p);
+        if (p->origin && now_us - MIN(p->received_us, now_us) > s->config.silence_us)
+            peer_forget(p);
     }
 }
 
 static void take_event(struct share *s, struct peer *p, uint64_t identity,
                        const struct request_event *e, uint64_t t_us) {
-    const struct registry_foreign *w;
+    const struct registry_third_party *w;
 
     switch (e->kind) {
     case REQUEST_ACCEPTED:
         w = map_find(&s->by_identity, identity);
-        if (w) mirror_accepted(&p->open, w->id, w->incarnation, e, t_us, !s->is_live);
+        if (w) remote_set_accepted(&p->open, w->id, w->incarnation, e, t_us, !s->is_live);
         break;
-    case REQUEST_FIRST: mirror_first(&p->open, e, t_us, !s->is_live); break;
-    case REQUEST_ENDED: mirror_ended(&p->open, e, t_us); break;
+    case REQUEST_FIRST: remote_set_first_token(&p->open, e, t_us, !s->is_live); break;
+    case REQUEST_ENDED: remote_set_ended(&p->open, e, t_us); break;
     default: return;
     }
     metric_inc(s->events);
@@ -139,9 +140,9 @@ static void on_entry(struct str bytes, uint64_t age_us, void *arg) {
     if (!origin || origin == s->config.origin) return;
     p = find_peer(s, origin);
     if (!p) return; /* more routers than anybody has */
-    if (p->next && e.next != p->next) mirror_close_all(&p->open); /* entries are missing */
+    if (p->next && e.next != p->next) remote_set_close_all(&p->open); /* entries are missing */
     p->next = e.next + 1;
-    p->heard_us = s->is_live ? now_us : MAX(p->heard_us, t_us);
+    p->received_us = s->is_live ? now_us : MAX(p->received_us, t_us);
     while (next_event(s, &bytes, &e, &sequence)) {
         uint64_t earlier_us = written_us - MIN(e.t_us, written_us);
 
@@ -208,8 +209,8 @@ static void on_lost(void *arg) {
 enum status share_create(struct share **out, struct loop *loop, struct registry *registry,
                          struct metrics *metrics, struct log *log,
                          const struct share_config *config, struct error *err) {
-    const struct mirrors_config mirrors = {.scheme = config->scheme,
-                                           .block_bytes = config->block_bytes};
+    const struct remote_requests_config remote = {.scheme = config->scheme,
+                                                  .block_bytes = config->block_bytes};
     struct share *s = mem_zalloc(sizeof(*s));
     struct redis_stream_config stream = {.url = config->url,
                                          .password = config->password,
@@ -230,7 +231,7 @@ enum status share_create(struct share **out, struct loop *loop, struct registry 
     s->config = *config;
     s->begun_us = loop_now_us(loop);
     s->workers = mem_calloc(REGISTRY_MAX_WORKERS, sizeof(*s->workers));
-    mirrors_init(&s->mirrors, loop, registry, log, &mirrors);
+    remote_requests_init(&s->remote, loop, registry, log, &remote);
     map_init(&s->by_identity, config->origin);
     buf_init(&s->entry, 0);
     buf_init(&s->outbox, 0);
@@ -262,6 +263,6 @@ void share_check(const struct share *s) {
     for (int i = 0; i < PEERS_MAX; i++) {
         if (!s->peers[i].origin) continue;
         assert(s->peers[i].origin != s->config.origin);
-        mirror_set_check(&s->peers[i].open);
+        remote_set_check(&s->peers[i].open);
     }
 }

@@ -24,7 +24,7 @@ struct metrics;
 struct registry;
 struct share;
 
-#define SHARE_PATIENCE_US  10000000u
+#define SHARE_SILENCE_US   10000000u
 #define SHARE_OUTBOX_BYTES (8u << 20) /* what a stuck control loop may cost */
 
 struct share_config {
@@ -33,7 +33,7 @@ struct share_config {
     uint32_t max_entries;
     uint64_t origin, scheme; /* as in x-incipit-chain */
     uint32_t block_bytes;    /* of the hashing */
-    uint64_t patience_us;    /* SHARE_PATIENCE_US: with a router that is silent */
+    uint64_t silence_us;     /* SHARE_SILENCE_US: with a router that is silent */
     size_t outbox_bytes;     /* SHARE_OUTBOX_BYTES: of what is to be written; more is lost */
 };
 

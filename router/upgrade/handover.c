@@ -65,7 +65,7 @@ static void put_hex(struct json_writer *w, const char *name, const uint8_t *byte
 }
 
 /* What goes with each packet of sockets. */
-static void put_goods(struct buf *out, const struct handover_goods *g) {
+static void put_state(struct buf *out, const struct handover_state *g) {
     struct json_writer w;
     uint8_t seed[8];
 
@@ -84,13 +84,13 @@ static void put_goods(struct buf *out, const struct handover_goods *g) {
 }
 
 static bool send_sockets(struct handover *h) {
-    const struct handover_goods *g = &h->config.goods;
+    const struct handover_state *g = &h->config.state;
     uint32_t n = g->n_client + g->n_admin, n_packet;
     bool is_sent = true;
     struct buf text;
 
     buf_init(&text, HANDOVER_BYTES_MAX);
-    put_goods(&text, g);
+    put_state(&text, g);
     for (uint32_t from = 0; from < n && is_sent; from += n_packet) {
         int fds[HANDOVER_PACKET_FDS];
 
@@ -148,9 +148,9 @@ static void begin(struct handover *h, const struct handover_packet *p) {
 }
 
 static void succeed(struct handover *h) {
-    bool is_told = handover_say(h->takeover_client_fd, "leaving");
+    bool is_sent = handover_say(h->takeover_client_fd, "leaving");
 
-    (void)is_told; /* it accepts: it is the router now, dead or alive */
+    (void)is_sent; /* it accepts: it is the router now, dead or alive */
     drop_client(h);
     loop_fd_fini(&h->watch);
     close(h->fd);
@@ -158,7 +158,7 @@ static void succeed(struct handover *h) {
     h->config.on_succeeded(h->config.arg); /* may close h */
 }
 
-static void on_heir(unsigned ready, void *arg) {
+static void on_successor(unsigned ready, void *arg) {
     struct handover *h = arg;
     struct handover_packet p;
     struct error err = {0};
@@ -200,7 +200,7 @@ static void on_connection(unsigned ready, void *arg) {
         return;
     }
     h->takeover_client_fd = fd;
-    loop_fd_init(&h->takeover_client_watch, h->loop, fd, on_heir, h);
+    loop_fd_init(&h->takeover_client_watch, h->loop, fd, on_successor, h);
     loop_fd_watch(&h->takeover_client_watch, LOOP_READ);
 }
 

@@ -38,7 +38,7 @@ struct log;
 struct loop;
 
 /* What is handed over besides the index. */
-struct handover_goods {
+struct handover_state {
     int client[HANDOVER_SOCKETS_MAX], admin;
     uint32_t n_client, n_admin;
     uint64_t hash_seed;
@@ -53,7 +53,7 @@ struct takeover_client;
 /* Asks the router at `path`, and waits for its sockets, some seconds at most: blocks. ST_NOT_FOUND:
  * nobody is there. The goods' sockets are the caller's. */
 MUST_USE enum status takeover_client_open(struct takeover_client **out, const char *path,
-                                          struct handover_goods *goods, struct error *err);
+                                          struct handover_state *state, struct error *err);
 void takeover_client_close(
     struct takeover_client
         *h); /* without takeover_client_ready: as if it had never been; NULL is fine */
@@ -81,7 +81,7 @@ struct handover_config {
     const char *path;
     struct log *log;
     struct snapshot_source index;
-    struct handover_goods goods; /* the sockets stay the caller's, open until on_succeeded */
+    struct handover_state state; /* the sockets stay the caller's, open until on_succeeded */
     void (*on_succeeded)(void *arg);
     void *arg;
 };

@@ -93,7 +93,7 @@ static void enter_piece(struct index_restore *r) {
 static void finish(struct index_restore *r) {
     uint64_t now_s = clock_wall_us() / 1000000, saved_s = snapshot_saved_wall_s(r->snapshot);
 
-    log_event(r->config.log, LOG_INFO, "index_recalled", log_u64("workers", r->n_restored),
+    log_event(r->config.log, LOG_INFO, "index_restored", log_u64("workers", r->n_restored),
               log_u64("of", r->n_parts), log_u64("blocks", r->n_blocks),
               log_u64("age_s", now_s - MIN(saved_s, now_s)));
     r->n_left = 0;
@@ -110,7 +110,7 @@ static void on_timer(void *arg) {
         if (!r->at_hand) break;
         enter_piece(r);
     }
-    if (r->n_left == 0 || loop_now_us(r->loop) - r->began_us > RECALL_PATIENCE_US) {
+    if (r->n_left == 0 || loop_now_us(r->loop) - r->began_us > INDEX_RESTORE_TIMEOUT_US) {
         finish(r);
     } else {
         loop_timer_start(&r->timer, r->at_hand ? PAUSE_US : LOOK_US);

@@ -3,7 +3,7 @@
  * Each part of a snapshot waits until its worker has described itself, which engines that are not ours
  * do in two steps: their life has a name only once their metrics have been read. Then it is entered
  * piece by piece, so that requests which are routed meanwhile never wait for more than one piece. A
- * worker that is another one by now gets nothing. What nobody has come for after RECALL_PATIENCE_US
+ * worker that is another one by now gets nothing. What nobody has come for after INDEX_RESTORE_TIMEOUT_US
  * is thrown away. The snapshot also says up to which of a
  * worker's request events it knows: those are followed from there, so that nothing is entered twice.
  * Thread: control. */
@@ -12,7 +12,7 @@
 
 #include "router/upgrade/snapshot.h"
 
-#define RECALL_PATIENCE_US (600 * UINT64_C(1000000))
+#define INDEX_RESTORE_TIMEOUT_US (600 * UINT64_C(1000000))
 
 struct log;
 struct loop;

@@ -39,7 +39,7 @@ struct takeover {
     struct takeover_events events;
     struct service_manager *manager;
     uint64_t hash_seed, began_us;
-    struct handover_goods goods;    /* what came; then what goes */
+    struct handover_state state;    /* what came; then what goes */
     struct takeover_client *client; /* we are one; NULL: there was nobody, or it is gone */
     struct handover *handover;      /* we may get one */
     struct index_restore *restore;
@@ -53,7 +53,7 @@ struct takeover {
 
 /* Unless a predecessor has handed over its own, which are the same. */
 static void take_service_sockets(struct takeover *s, const struct service_sockets *from) {
-    struct handover_goods *g = &s->goods;
+    struct handover_state *g = &s->state;
 
     for (uint32_t i = 0; i < from->n_client; i++) {
         if (s->client) {
@@ -92,16 +92,16 @@ static enum status check_port(uint32_t wanted, int fd, const char *option, struc
 
 static enum status find_predecessor(struct takeover *s, struct error *err) {
     const struct takeover_config *c = &s->config;
-    enum status st = takeover_client_open(&s->client, c->handover, &s->goods, err);
+    enum status st = takeover_client_open(&s->client, c->handover, &s->state, err);
 
     if (st == ST_NOT_FOUND) {
-        s->goods = (struct handover_goods){.n_client = 0};
+        s->state = (struct handover_state){.n_client = 0};
         error_init(err);
         return ST_OK;
     }
-    if (st == ST_OK) st = check_port(c->port, s->goods.client[0], "port", err);
-    if (st == ST_OK && s->goods.n_admin) {
-        st = check_port(c->admin_port, s->goods.admin, "admin-port", err);
+    if (st == ST_OK) st = check_port(c->port, s->state.client[0], "port", err);
+    if (st == ST_OK && s->state.n_admin) {
+        st = check_port(c->admin_port, s->state.admin, "admin-port", err);
     }
     return st;
 }
@@ -112,7 +112,7 @@ static enum status choose_seed(struct takeover *s, struct error *err) {
     if (c->hash_seed) {
         s->hash_seed = hash_64(c->hash_seed, strlen(c->hash_seed), 0);
     } else if (s->client) {
-        s->hash_seed = s->goods.hash_seed;
+        s->hash_seed = s->state.hash_seed;
     } else if (c->state_dir) {
         return state_dir_seed(c->state_dir, &s->hash_seed, err);
     } else {
@@ -149,8 +149,8 @@ uint64_t takeover_hash_seed(const struct takeover *s) {
 void takeover_keep_salts(struct takeover *s, struct isolation *i) {
     _Static_assert(sizeof(i->secret) == HANDOVER_SECRET_BYTES, "it is handed over whole");
     s->isolation = i;
-    if (s->client && i->is_random && s->goods.has_salt_secret)
-        memcpy(i->secret, s->goods.salt_secret, sizeof(i->secret));
+    if (s->client && i->is_random && s->state.has_salt_secret)
+        memcpy(i->secret, s->state.salt_secret, sizeof(i->secret));
 }
 
 bool takeover_has_predecessor(const struct takeover *s) {
@@ -158,24 +158,24 @@ bool takeover_has_predecessor(const struct takeover *s) {
 }
 
 bool takeover_has_sockets(const struct takeover *s) {
-    return s->goods.n_client > 0;
+    return s->state.n_client > 0;
 }
 
 uint32_t takeover_client_sockets(struct takeover *s, uint32_t i, uint32_t n, int *fds,
                                  uint32_t max) {
-    uint32_t n_taken = 0, n_all = s->goods.n_client;
+    uint32_t n_taken = 0, n_all = s->state.n_client;
 
     if (n_all && i >= n_all) { /* shared with another loop: who is first takes the connection */
-        fds[0] = fcntl(s->goods.client[i % n_all], F_DUPFD_CLOEXEC, 0);
+        fds[0] = fcntl(s->state.client[i % n_all], F_DUPFD_CLOEXEC, 0);
         return fds[0] >= 0;
     }
     for (uint32_t k = i; k < n_all && n_taken < max; k += n)
-        fds[n_taken++] = s->goods.client[k];
+        fds[n_taken++] = s->state.client[k];
     return n_taken;
 }
 
 int takeover_admin_socket(struct takeover *s) {
-    return s->goods.n_admin ? s->goods.admin : -1;
+    return s->state.n_admin ? s->state.admin : -1;
 }
 
 /* --- becoming ready ---------------------------------------------------------------------------- */
@@ -190,7 +190,7 @@ static void start_restore(struct takeover *s, struct snapshot *snapshot, bool tr
 }
 
 static void log_not_restored(struct takeover *s, const struct error *err) {
-    log_event(s->log, LOG_WARN, "index_not_recalled", log_z("why", err->message));
+    log_event(s->log, LOG_WARN, "index_restore_failed", log_z("why", err->message));
 }
 
 /* Heard from the predecessor. */
@@ -294,7 +294,7 @@ static void on_succeeded(void *arg) {
     struct takeover *s = arg;
 
     s->is_succeeded = true;
-    log_event(s->log, LOG_INFO, "router_succeeded");
+    log_event(s->log, LOG_INFO, "router_replaced");
     s->events.on_succeeded(s->events.arg);
 }
 
@@ -302,7 +302,7 @@ static enum status try_to_open(struct takeover *s, struct error *err) {
     const struct handover_config config = {.path = s->config.handover,
                                            .log = s->log,
                                            .index = s->index,
-                                           .goods = s->goods,
+                                           .state = s->state,
                                            .on_succeeded = on_succeeded,
                                            .arg = s};
 
@@ -320,13 +320,13 @@ static void open_handover(struct takeover *s) {
 
 enum status takeover_serving(struct takeover *s, const int *client, uint32_t n_client, int admin,
                              struct error *err) {
-    s->goods = (struct handover_goods){.n_client = MIN(n_client, HANDOVER_SOCKETS_MAX),
+    s->state = (struct handover_state){.n_client = MIN(n_client, HANDOVER_SOCKETS_MAX),
                                        .admin = admin,
                                        .n_admin = 1,
                                        .hash_seed = s->hash_seed};
-    memcpy(s->goods.client, client, s->goods.n_client * sizeof(*client));
-    s->goods.has_salt_secret = s->isolation->is_random;
-    memcpy(s->goods.salt_secret, s->isolation->secret, HANDOVER_SECRET_BYTES);
+    memcpy(s->state.client, client, s->state.n_client * sizeof(*client));
+    s->state.has_salt_secret = s->isolation->is_random;
+    memcpy(s->state.salt_secret, s->isolation->secret, HANDOVER_SECRET_BYTES);
     if (s->client) {
         service_manager_succeeding(s->manager);
         takeover_client_ready(
@@ -384,7 +384,7 @@ void takeover_spawn(struct takeover *s) {
     }
 }
 
-void takeover_leaving(struct takeover *s) {
+void takeover_draining(struct takeover *s) {
     if (s->is_leaving) return;
     s->is_leaving = true;
     if (!s->is_succeeded) service_manager_stopping(s->manager);

@@ -68,9 +68,9 @@ MUST_USE enum status takeover_serving(struct takeover *s, const int *client, uin
                                       int admin, struct error *err);
 
 void takeover_reload(struct takeover *s, bool is_done); /* SIGHUP is being heard */
-void takeover_spawn(struct takeover *s);   /* starts a successor: this program, these arguments */
-void takeover_leaving(struct takeover *s); /* no successor any more */
-void takeover_save(struct takeover *s);    /* the last thing; NULL is fine */
-void takeover_close(struct takeover *s);   /* NULL is fine */
+void takeover_spawn(struct takeover *s);    /* starts a successor: this program, these arguments */
+void takeover_draining(struct takeover *s); /* no successor any more */
+void takeover_save(struct takeover *s);     /* the last thing; NULL is fine */
+void takeover_close(struct takeover *s);    /* NULL is fine */
 
 #endif

@@ -10,7 +10,7 @@
 #include "router/upgrade/handover_wire.h"
 #include "router/upgrade/service_manager.h"
 
-#define PATIENCE_S 10 /* for the predecessor's control loop, which may be busy */
+#define ANSWER_TIMEOUT_S 10 /* for the predecessor's control loop, which may be busy */
 
 struct takeover_client {
     int fd;
@@ -23,7 +23,7 @@ struct takeover_client {
 /* --- asking, before there is a loop ------------------------------------------------------------ */
 
 static enum status connect_to(const char *path, int *out, struct error *err) {
-    const struct timeval patience = {.tv_sec = PATIENCE_S};
+    const struct timeval timeout = {.tv_sec = ANSWER_TIMEOUT_S};
     struct sockaddr_un addr;
     enum status st = handover_address(path, &addr, err);
     int fd;
@@ -39,7 +39,7 @@ static enum status connect_to(const char *path, int *out, struct error *err) {
         close(fd);
         return st;
     }
-    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout));
     *out = fd;
     return ST_OK;
 }
@@ -60,53 +60,53 @@ static enum status get_bytes(const struct json *json, const char *name, uint8_t 
     return ST_OK;
 }
 
-static enum status get_secrets(const struct json *json, struct handover_goods *goods) {
+static enum status get_secrets(const struct json *json, struct handover_state *state) {
     uint8_t seed[8];
 
     if (get_bytes(json, "hash_seed", seed, sizeof(seed)) != ST_OK) return ST_INVALID;
-    goods->hash_seed = 0;
+    state->hash_seed = 0;
     for (size_t i = 0; i < sizeof(seed); i++)
-        goods->hash_seed = goods->hash_seed << 8 | seed[i];
-    goods->has_salt_secret =
-        get_bytes(json, "salt_secret", goods->salt_secret, HANDOVER_SECRET_BYTES) == ST_OK;
+        state->hash_seed = state->hash_seed << 8 | seed[i];
+    state->has_salt_secret =
+        get_bytes(json, "salt_secret", state->salt_secret, HANDOVER_SECRET_BYTES) == ST_OK;
     return ST_OK;
 }
 
 /* Takes the packet's sockets, which follow those that came before: clients' first. */
-static enum status take_sockets(struct handover_packet *p, struct handover_goods *goods,
+static enum status take_sockets(struct handover_packet *p, struct handover_state *state,
                                 uint32_t *n_left, struct error *err) {
     uint32_t n_client = 0, n_admin = 0;
-    enum status st = get_secrets(p->json, goods);
+    enum status st = get_secrets(p->json, state);
 
     if (st == ST_OK)
         st = json_get_u32(p->json, "n_client", 1, HANDOVER_SOCKETS_MAX, &n_client, NULL, err);
     if (st == ST_OK) st = json_get_u32(p->json, "n_admin", 0, 1, &n_admin, NULL, err);
     for (uint32_t i = 0; i < p->n_fds && st == ST_OK; i++) {
         st = service_socket_check(p->fds[i], err);
-        if (st == ST_OK && goods->n_client + goods->n_admin >= n_client + n_admin) st = ST_INVALID;
+        if (st == ST_OK && state->n_client + state->n_admin >= n_client + n_admin) st = ST_INVALID;
         if (st != ST_OK) break;
-        if (goods->n_client < n_client) {
-            goods->client[goods->n_client++] = p->fds[i];
+        if (state->n_client < n_client) {
+            state->client[state->n_client++] = p->fds[i];
         } else {
-            goods->admin = p->fds[i];
-            goods->n_admin++;
+            state->admin = p->fds[i];
+            state->n_admin++;
         }
         p->fds[i] = -1; /* taken */
     }
-    *n_left = n_client + n_admin - goods->n_client - goods->n_admin;
+    *n_left = n_client + n_admin - state->n_client - state->n_admin;
     if (st != ST_OK && err && !err->message[0])
         (void)error_set(err, st, "what the other router hands over is not complete");
     return st;
 }
 
-static void close_goods(struct handover_goods *goods) {
-    for (uint32_t i = 0; i < goods->n_client; i++)
-        close(goods->client[i]);
-    if (goods->n_admin) close(goods->admin);
-    *goods = (struct handover_goods){.n_client = 0};
+static void close_state(struct handover_state *state) {
+    for (uint32_t i = 0; i < state->n_client; i++)
+        close(state->client[i]);
+    if (state->n_admin) close(state->admin);
+    *state = (struct handover_state){.n_client = 0};
 }
 
-static enum status receive_goods(int fd, struct handover_goods *goods, struct error *err) {
+static enum status receive_state(int fd, struct handover_state *state, struct error *err) {
     struct handover_packet p;
     uint32_t n_left = 1;
     enum status st;
@@ -114,14 +114,15 @@ static enum status receive_goods(int fd, struct handover_goods *goods, struct er
     while (n_left) {
         st = handover_receive(fd, &p, err);
         if (st == ST_AGAIN)
-            return error_set(err, ST_TIMEOUT, "the router there says nothing for %d s", PATIENCE_S);
+            return error_set(err, ST_TIMEOUT, "the router there says nothing for %d s",
+                             ANSWER_TIMEOUT_S);
         if (st != ST_OK) return st;
         if (strcmp(p.type, "busy") == 0) {
             st = error_set(err, ST_BUSY, "another successor is being made");
         } else if (strcmp(p.type, "sockets") == 0) {
             uint32_t n = p.n_fds;
 
-            st = take_sockets(&p, goods, &n_left, err);
+            st = take_sockets(&p, state, &n_left, err);
             if (st == ST_OK && n == 0) st = error_set(err, ST_INVALID, "it hands over no sockets");
         }
         handover_packet_fini(&p);
@@ -131,22 +132,22 @@ static enum status receive_goods(int fd, struct handover_goods *goods, struct er
 }
 
 enum status takeover_client_open(struct takeover_client **out, const char *path,
-                                 struct handover_goods *goods, struct error *err) {
+                                 struct handover_state *state, struct error *err) {
     char hello[128];
     int fd = -1, n;
     struct takeover_client *h;
     enum status st = connect_to(path, &fd, err);
 
-    *goods = (struct handover_goods){.n_client = 0};
+    *state = (struct handover_state){.n_client = 0};
     if (st != ST_OK) return st;
     n = snprintf(hello, sizeof(hello),
                  "{\"type\":\"hello\",\"wire\":%u,\"version\":\"%s\",\"pid\":%ld}", HANDOVER_WIRE,
                  INCIPIT_VERSION, (long)getpid());
     st = handover_send(fd, (struct str){hello, (size_t)n}, NULL, 0)
-             ? receive_goods(fd, goods, err)
+             ? receive_state(fd, state, err)
              : error_set(err, ST_UNAVAILABLE, "the other router has gone");
     if (st != ST_OK) {
-        close_goods(goods);
+        close_state(state);
         close(fd);
         return error_prefix(err, "--handover %s", path);
     }

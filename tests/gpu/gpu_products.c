@@ -20,7 +20,7 @@
 #define N_SAMPLES 400u
 #define TOLERANCE 4e-3 /* of the sum's own size: bf16 results */
 
-struct world {
+struct fixture {
     struct gpu *gpu;
     struct gpu_stream *s;
     struct gemm *gemm;
@@ -44,7 +44,7 @@ static void must(enum status st, const struct error *err, const char *doing) {
     if (st != ST_OK) random_fail(doing, st, err);
 }
 
-static void *pinned(struct world *w, uint64_t n_bytes) {
+static void *pinned(struct fixture *w, uint64_t n_bytes) {
     struct error err;
     void *p = NULL;
 
@@ -52,7 +52,7 @@ static void *pinned(struct world *w, uint64_t n_bytes) {
     return p;
 }
 
-static void *room(struct world *w, uint64_t n_bytes) {
+static void *room(struct fixture *w, uint64_t n_bytes) {
     struct error err;
     void *p = NULL;
 
@@ -60,13 +60,13 @@ static void *room(struct world *w, uint64_t n_bytes) {
     return p;
 }
 
-static void finish(struct world *w) {
+static void finish(struct fixture *w) {
     struct error err;
 
     must(gpu_stream_wait(w->s, &err), &err, "a product");
 }
 
-static struct matrix draw(struct world *w, uint64_t n) {
+static struct matrix draw(struct fixture *w, uint64_t n) {
     struct matrix m = {pinned(w, n * 2), room(w, n * 2), n * 2};
 
     for (uint64_t i = 0; i < n; i++)
@@ -76,12 +76,12 @@ static struct matrix draw(struct world *w, uint64_t n) {
     return m;
 }
 
-static void release(struct world *w, struct matrix *m) {
+static void release(struct fixture *w, struct matrix *m) {
     gpu_free(w->gpu, m->host);
     gpu_free(w->gpu, m->device);
 }
 
-static struct product product_of(struct world *w, struct gemm_shape shape, uint32_t max_m) {
+static struct product product_of(struct fixture *w, struct gemm_shape shape, uint32_t max_m) {
     struct product p = {.max_m = max_m,
                         .row_bytes = (uint64_t)shape.n * (shape.is_f32_out ? 4 : 2)};
     struct error err;
@@ -105,7 +105,7 @@ static struct product product_of(struct world *w, struct gemm_shape shape, uint3
     return p;
 }
 
-static void product_free(struct world *w, struct product *p) {
+static void product_free(struct fixture *w, struct product *p) {
     release(w, &p->x);
     release(w, &p->w);
     release(w, &p->bias);
@@ -116,7 +116,7 @@ static void product_free(struct world *w, struct product *p) {
     gpu_free(w->gpu, p->args.y);
 }
 
-static void run(struct world *w, struct product *p, uint32_t m, uint8_t *y) {
+static void run(struct fixture *w, struct product *p, uint32_t m, uint8_t *y) {
     p->args.m = m;
     gpu_copy(w->s, p->args.y, p->before.device, p->max_m * p->row_bytes);
     gemm_run(w->gemm, w->s, &p->args);
@@ -155,7 +155,7 @@ static void check_element(const struct product *p, uint32_t m, uint32_t row, uin
 }
 
 /* Rows beyond m must be as they were. */
-static void check(struct world *w, struct product *p, uint32_t m) {
+static void check(struct fixture *w, struct product *p, uint32_t m) {
     uint64_t rest = (p->max_m - m) * p->row_bytes;
 
     run(w, p, m, p->y);
@@ -168,7 +168,7 @@ static void check(struct world *w, struct product *p, uint32_t m) {
                       (uint32_t)rng_below(&w->rng, p->args.shape.n));
 }
 
-static void check_shape(struct world *w, struct gemm_shape shape, const uint32_t *counts,
+static void check_shape(struct fixture *w, struct gemm_shape shape, const uint32_t *counts,
                         uint32_t n_counts, bool is_deterministic) {
     struct product p = product_of(w, shape, counts[n_counts - 1]);
     uint32_t last_m = 0;
@@ -195,7 +195,7 @@ static void check_all(bool is_tiny, bool is_deterministic) {
                                              {16, 24, false, false, true}};
     static const uint32_t full_counts[] = {1, 2, 5, 16, 17, 31, 64, 100, 256, 257, 1000};
     static const uint32_t tiny_counts[] = {1, 2, 5, 17};
-    struct world w;
+    struct fixture w;
     struct error err;
 
     rng_seed(&w.rng, is_deterministic ? 5 : 3);

@@ -21,7 +21,7 @@
 
 extern const struct backend_ops backend_cuda;
 
-struct world {
+struct fixture {
     struct random_model m;
     struct rng rng;
     uint32_t *blocks; /* of all rows, shuffled: (n_blocks - 1) */
@@ -73,7 +73,7 @@ static double median(double *values, uint32_t n) {
     return values[n / 2];
 }
 
-static bool is_late(struct world *w, const char *what, uint32_t batch, uint32_t context) {
+static bool is_late(struct fixture *w, const char *what, uint32_t batch, uint32_t context) {
     if (clock_s() < w->deadline_s) return false;
     printf("{\"row\":\"%s\",\"model\":\"%s\",\"batch\":%u,\"context\":%u,\"skipped\":\"out of "
            "time\"}\n",
@@ -84,7 +84,7 @@ static bool is_late(struct world *w, const char *what, uint32_t batch, uint32_t 
 /* --- steps -------------------------------------------------------------------------------------- */
 
 /* Rows 0 .. n_rows - 1 with `context` tokens each, room for `more`. */
-static void bind(struct world *w, uint32_t n_rows, uint32_t context, uint32_t more) {
+static void bind(struct fixture *w, uint32_t n_rows, uint32_t context, uint32_t more) {
     w->per_row = CEIL_DIV(context + more, BLOCK);
     w->n_rows = n_rows;
     w->context = context;
@@ -96,11 +96,11 @@ static void bind(struct world *w, uint32_t n_rows, uint32_t context, uint32_t mo
     }
 }
 
-static uint32_t block_of(const struct world *w, uint32_t row, uint32_t position) {
+static uint32_t block_of(const struct fixture *w, uint32_t row, uint32_t position) {
     return w->blocks[row * w->per_row + position / BLOCK];
 }
 
-static void put_tables(struct world *w, struct backend_stage *s, struct backend_step *step) {
+static void put_tables(struct fixture *w, struct backend_stage *s, struct backend_step *step) {
     if (!w->is_bound_new) return;
     w->is_bound_new = false;
     for (uint32_t row = 0; row < w->n_rows; row++)
@@ -110,7 +110,7 @@ static void put_tables(struct world *w, struct backend_stage *s, struct backend_
 }
 
 /* `n` tokens of each row, with an output at the last. Fed back, or random. */
-static void put_tokens(struct world *w, struct backend_stage *s, struct backend_step *step,
+static void put_tokens(struct fixture *w, struct backend_stage *s, struct backend_step *step,
                        uint32_t n, bool is_fed_back) {
     for (uint32_t row = 0; row < w->n_rows; row++) {
         s->row[step->n_rows++] = (struct backend_row){row, step->n_tokens, n, w->context + n};
@@ -135,7 +135,7 @@ static void put_tokens(struct world *w, struct backend_stage *s, struct backend_
     w->context += n;
 }
 
-static backend_fence submit(struct world *w, uint32_t slot, uint32_t n, bool is_fed_back) {
+static backend_fence submit(struct fixture *w, uint32_t slot, uint32_t n, bool is_fed_back) {
     struct backend_step step = {0};
     struct error err;
     backend_fence fence;
@@ -148,14 +148,14 @@ static backend_fence submit(struct world *w, uint32_t slot, uint32_t n, bool is_
     return fence;
 }
 
-static void wait_for(struct world *w, backend_fence fence) {
+static void wait_for(struct fixture *w, backend_fence fence) {
     enum status st = w->m.ops->wait(w->m.dev, fence, UINT64_C(60000000));
 
     if (st != ST_OK) random_fail("wait", st, NULL);
 }
 
 /* Wall seconds of n decode steps, two in flight; what the host spent on them in *host_s. */
-static double run_steps(struct world *w, uint32_t n, bool is_first_fed_back, double *host_s) {
+static double run_steps(struct fixture *w, uint32_t n, bool is_first_fed_back, double *host_s) {
     backend_fence fence[2] = {0, 0};
     double start_s = clock_s(), before_s;
 
@@ -173,7 +173,7 @@ static double run_steps(struct world *w, uint32_t n, bool is_first_fed_back, dou
 
 /* --- what is measured ---------------------------------------------------------------------------- */
 
-static void measure_decode(struct world *w, const struct plan *p, uint32_t batch,
+static void measure_decode(struct fixture *w, const struct plan *p, uint32_t batch,
                            uint32_t context) {
     double us[ROUNDS], host_s, host_us[ROUNDS], middle_us, device_us;
     uint32_t room = WARM_STEPS + ROUNDS * p->n_steps;
@@ -201,7 +201,7 @@ static void measure_decode(struct world *w, const struct plan *p, uint32_t batch
 }
 
 /* `fresh` tokens of one row on `cached` ones, in one step. */
-static void measure_prefill(struct world *w, const char *name, uint32_t cached, uint32_t fresh) {
+static void measure_prefill(struct fixture *w, const char *name, uint32_t cached, uint32_t fresh) {
     double us[ROUNDS + 1], device_us = 0, middle_us;
 
     if (is_late(w, name, 1, cached + fresh)) return;
@@ -221,7 +221,7 @@ static void measure_prefill(struct world *w, const char *name, uint32_t cached, 
 }
 
 /* Short prompts together, then all their output. */
-static void measure_session(struct world *w, const struct plan *p) {
+static void measure_session(struct fixture *w, const struct plan *p) {
     double us[ROUNDS], host_s, start_s, middle_us;
 
     if (is_late(w, "session", p->session.rows, p->session.prompt)) return;
@@ -239,7 +239,8 @@ static void measure_session(struct world *w, const struct plan *p) {
            us[0], us[ROUNDS - 1]);
 }
 
-static double moved_s(struct world *w, const struct backend_copy *pairs, uint32_t n, bool is_out) {
+static double moved_s(struct fixture *w, const struct backend_copy *pairs, uint32_t n,
+                      bool is_out) {
     double start_s = clock_s();
     backend_fence fence = 0;
     enum status st = is_out ? w->m.ops->kv_swap_out(w->m.model, pairs, n, &fence)
@@ -250,7 +251,7 @@ static double moved_s(struct world *w, const struct backend_copy *pairs, uint32_
     return clock_s() - start_s;
 }
 
-static void measure_swap(struct world *w, const struct plan *p) {
+static void measure_swap(struct fixture *w, const struct plan *p) {
     struct backend_copy *pairs = mem_calloc(p->n_swapped, sizeof(*pairs));
     double bytes = (double)p->n_swapped * (double)w->m.kv.block_bytes, gbs[2][ROUNDS + 1];
 
@@ -281,7 +282,8 @@ static void shuffle(uint32_t *v, uint32_t n, struct rng *rng) {
     }
 }
 
-static void world_open(struct world *w, const struct random_shape *shape, const struct plan *p) {
+static void fixture_open(struct fixture *w, const struct random_shape *shape,
+                         const struct plan *p) {
     uint32_t longest = MAX(p->contexts[1], p->cached + p->fresh) + 256;
     struct random_limits limits = {.max_rows = 256,
                                    .max_step_tokens = p->max_step_tokens,
@@ -307,7 +309,7 @@ static void world_open(struct world *w, const struct random_shape *shape, const 
 int main(int argc, char **argv) {
     const struct random_shape *shape = argc > 1 ? random_shape_find(argv[1]) : NULL;
     const struct plan *p;
-    struct world w;
+    struct fixture w;
 
     if (!shape) {
         fprintf(stderr, "gpu_steps: name a model: llama-3.1-8b, qwen2.5-1.5b, slice or tiny\n");
@@ -317,7 +319,7 @@ int main(int argc, char **argv) {
     p = strcmp(shape->name, "tiny") == 0 ? &tiny_plan : &full_plan;
     w.deadline_s = clock_s() + (argc > 2 ? strtod(argv[2], NULL) : 100);
     setvbuf(stdout, NULL, _IOLBF, 0);
-    world_open(&w, shape, p);
+    fixture_open(&w, shape, p);
     measure_prefill(&w, "prefix_hit", p->cached, p->fresh);
     measure_session(&w, p);
     for (uint32_t c = 0; c < 2; c++) {

@@ -85,4 +85,5 @@ def test_the_size_of_a_foreign_worker_is_read_from_its_pages(sim, programs, fore
     for kind in ("vllm", "sglang"):
         router = programs(Router, "--worker-urls", *foreign(kind, [sim]), "--engine-metrics-interval", "50ms").ready(1)
         wait_for(lambda: router.workers()["workers"][0]["n_blocks"] == blocks, f"the size of a {kind}")
-        assert router.workers()["workers"][0]["is_foreign"] and router.field("engine_metrics", "kind") == kind
+        found = router.workers()["workers"][0]
+        assert found["is_third_party"] and found["is_foreign"] and router.field("engine_metrics", "kind") == kind

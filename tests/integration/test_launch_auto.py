@@ -67,7 +67,7 @@ def test_a_number_of_workers_starts_when_the_program_cannot_list_gpus(programs, 
     program.chmod(0o700)
     router = programs(Router, "--launch", 2, "--worker-program", program, "--model", DEMO_MODEL, "--worker-base-port",
                       free_port(), "--worker-arg=--kv-cache-memory-bytes=64MiB").ready(2)
-    assert " gpus_unknown " in router.log and "status 3" in router.log
+    assert " gpu_query_failed " in router.log and "status 3" in router.log
     assert router.stop() == 0
 
 
@@ -97,8 +97,8 @@ def test_a_gpu_that_is_left_over_is_told(programs):
     """The worker then refuses, for the heads of its model do not divide by 3."""
     router = launch(programs, "--worker-arg=--tensor-parallel-size=3")
     assert router.process.wait(30) != 0
-    wait_for(lambda: "gpu_left_over" in router.log, "the line")
-    assert [line.split("device=")[1].split()[0] for line in router.lines if " gpu_left_over " in line] == [UUIDS[3]]
+    wait_for(lambda: "gpu_unused" in router.log, "the line")
+    assert [line.split("device=")[1].split()[0] for line in router.lines if " gpu_unused " in line] == [UUIDS[3]]
     assert sum(" gpu_found " in line for line in router.lines) == 3
 
 

@@ -51,7 +51,7 @@ def test_a_restarted_router_knows_what_its_workers_hold(programs, workers, tmp_p
     assert {p.name for p in tmp_path.iterdir()} == {"prefix-hash-seed", "index.snapshot"}
     assert all(p.stat().st_mode & 0o777 == 0o600 for p in tmp_path.iterdir())
     second = programs(Router, *args).ready(2)
-    assert second.field("index_recalled", "workers") == "2"
+    assert second.field("index_restored", "workers") == "2"
     if share == "workers":
         wait_for(lambda: second.metric("incipit_followed_workers") == 2, "their events to be followed")
     assert 0.9 * n_entries <= entries(second) <= 1.05 * n_entries
@@ -67,7 +67,7 @@ def test_a_restarted_worker_is_not_believed_to_hold_anything(programs, tmp_path)
     assert first.stop() == 0 and worker.stop() == 0
     programs(Worker, "--backend", "sim", "--sim-speed", 20, port=port).ready()
     second = programs(Router, *args).ready(1)
-    assert second.field("index_recalled", "workers") == "0"
+    assert second.field("index_restored", "workers") == "0"
     assert known_on(second, TEXTS) == 0
 
 
@@ -80,7 +80,7 @@ def test_a_broken_snapshot_is_said_and_passed_over(programs, workers, tmp_path, 
     path = tmp_path / "index.snapshot"
     path.write_bytes(damage(path.read_bytes()))
     second = programs(Router, *args).ready(2)
-    assert "index_not_recalled" in second.log and str(path) in second.log
+    assert "index_restore_failed" in second.log and str(path) in second.log
     assert known_on(second, TEXTS) == 0
 
 
@@ -101,7 +101,7 @@ def test_a_successor_takes_over_with_all_that_is_known(programs, workers, tmp_pa
     next(stream)
     second = programs(Router, *args, "--threads", 3, "--admin-port", admin_port, port=port)
     second.field("router_listening", "port")
-    wait_for(lambda: " router_succeeded" in first.log, "the first to hear of it")
+    wait_for(lambda: " router_replaced" in first.log, "the first to hear of it")
     second.ready(2)
     assert second.url == first.url and second.admin_url == first.admin_url
     assert http(second.admin_url + "/readyz").code == 200
@@ -111,10 +111,10 @@ def test_a_successor_takes_over_with_all_that_is_known(programs, workers, tmp_pa
     assert known_on(second, TEXTS) >= 0.97 * warm
     assert list(stream)[-1] == "[DONE]"
     assert first.process.wait(PATIENCE_S) == 0
-    assert "index_recalled" in second.log and "handover_is_incomplete" not in second.log
+    assert "index_restored" in second.log and "handover_is_incomplete" not in second.log
     third = programs(Router, *args, "--threads", 1, port=port)  # fewer loops than sockets
     third.field("router_listening", "port")
-    wait_for(lambda: " router_succeeded" in second.log, "the second to hear of it")
+    wait_for(lambda: " router_replaced" in second.log, "the second to hear of it")
     third.ready(2)
     for _ in range(20):
         assert third.get("/v1/models").code == 200

@@ -18,7 +18,7 @@
  *     router_pick  ──▶  chain from block ids, 4 bytes per token ──▶ routing_route
  *     router_first ──▶  cached tokens, with --learn 1           ──▶ routing_first_token
  *     router_end   ──▶  output tokens                           ──▶ routing_ended
- *         each also ──▶ event_ring of the worker ── before a pick ──▶ routing_adopt ... of the others
+ *         each also ──▶ event_ring of the worker ── before a pick ──▶ routing_add_remote ... of the others
  *
  * Weights are the library's defaults: the simulator's --beta, --kappa and --delta are for its own
  * policies. --capfac declares a wrong capacity. A prompt is 4 bytes per token and hashed in blocks
@@ -178,7 +178,7 @@ static void adopt(struct router *p, uint32_t w, const struct request_event *e) {
                                .now_us = e->t_us};
 
     memcpy(m->chain, chain->blocks, chain->n_blocks * sizeof(*m->chain));
-    routing_adopt(p->routing, w, &rq, &m->ticket);
+    routing_add_remote(p->routing, w, &rq, &m->ticket);
     p->mirrored[e->request] = m;
 }
 

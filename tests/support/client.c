@@ -49,7 +49,7 @@ size_t client_read(struct client *c) {
 }
 
 void client_send(struct client *c, struct loop *loop, struct str s) {
-    uint64_t until_us = clock_now_us() + CLIENT_PATIENCE_US;
+    uint64_t until_us = clock_now_us() + CLIENT_TIMEOUT_US;
 
     while (s.len && clock_now_us() < until_us) {
         ssize_t n = send(c->fd, s.ptr, s.len, MSG_NOSIGNAL);
@@ -61,7 +61,7 @@ void client_send(struct client *c, struct loop *loop, struct str s) {
 }
 
 void client_expect(struct client *c, struct loop *loop, const char *needle) {
-    uint64_t until_us = clock_now_us() + CLIENT_PATIENCE_US;
+    uint64_t until_us = clock_now_us() + CLIENT_TIMEOUT_US;
 
     while (str_find(buf_str(&c->got), str_of(needle)) < 0) {
         loop_turn(loop, 1000);
@@ -74,7 +74,7 @@ void client_expect(struct client *c, struct loop *loop, const char *needle) {
 }
 
 void client_expect_close(struct client *c, struct loop *loop) {
-    uint64_t until_us = clock_now_us() + CLIENT_PATIENCE_US;
+    uint64_t until_us = clock_now_us() + CLIENT_TIMEOUT_US;
 
     while (!c->is_closed) {
         loop_turn(loop, 1000);

@@ -8,7 +8,7 @@
 
 struct loop;
 
-#define CLIENT_PATIENCE_US 5000000u
+#define CLIENT_TIMEOUT_US 5000000u
 
 struct client {
     int fd;
@@ -30,7 +30,7 @@ int client_count(const struct client *c, const char *needle); /* occurrences so 
 /* Turns `loop` until the condition holds. Needs cm.h, clock.h and loop.h. */
 #define TURN_UNTIL(loop, condition)                                                                \
     do {                                                                                           \
-        uint64_t until_us_ = clock_now_us() + CLIENT_PATIENCE_US;                                  \
+        uint64_t until_us_ = clock_now_us() + CLIENT_TIMEOUT_US;                                   \
         while (!(condition)) {                                                                     \
             loop_turn(loop, 1000);                                                                 \
             if (clock_now_us() > until_us_) fail_msg("never: %s", #condition);                     \

@@ -45,7 +45,7 @@ static inline void on_request(struct http_request *req, void *arg) {
     proxy_start(((struct fixture *)arg)->proxy, req);
 }
 
-static inline void add_worker(struct fixture *fx, uint32_t i, bool is_foreign) {
+static inline void add_worker(struct fixture *fx, uint32_t i, bool is_third_party) {
     struct wire_server_info info = {
         .wire = 1, .model = "m", .block_size = 16, .n_blocks = 1000, .prefill_tokens_per_s = 1e4};
     char url[64];
@@ -55,12 +55,12 @@ static inline void add_worker(struct fixture *fx, uint32_t i, bool is_foreign) {
     assert_int_equal(registry_add(fx->registry, url, &id, NULL), ST_OK);
     assert_int_equal(id, i);
     snprintf(info.generation, sizeof(info.generation), "g%u", i);
-    assert_int_equal(registry_describe(fx->registry, id, &info, is_foreign, NULL), ST_OK);
+    assert_int_equal(registry_describe(fx->registry, id, &info, is_third_party, NULL), ST_OK);
     registry_set_reason(fx->registry, id, WORKER_STARTING, false);
 }
 
 static inline void start_with(struct fixture *fx, uint32_t n_workers, struct proxy_config config,
-                              bool is_foreign) {
+                              bool is_third_party) {
     static const struct http_server_events events = {.on_request = on_request};
     struct registry_config rc = {0};
 
@@ -74,7 +74,7 @@ static inline void start_with(struct fixture *fx, uint32_t n_workers, struct pro
     rc.admission.queue_size = 4;
     assert_int_equal(registry_create(&fx->registry, &rc, NULL), ST_OK);
     for (uint32_t i = 0; i < n_workers; i++)
-        add_worker(fx, i, is_foreign);
+        add_worker(fx, i, is_third_party);
     fx->metrics = router_metrics_create();
     config.max_workers = 8;
     fx->proxy = proxy_create(fx->loop, fx->registry, fx->metrics, NULL, &config);

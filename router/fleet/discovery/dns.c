@@ -85,7 +85,7 @@ static void on_found(enum status st, const struct address *found, uint32_t n,
     s->is_failing = false;
     s->answered_us = loop_now_us(s->loop);
     if (n > s->max_workers && n != s->n_too_many)
-        log_event(s->log, LOG_WARN, "discovery_left_out", log_u64("workers", n - s->max_workers),
+        log_event(s->log, LOG_WARN, "discovery_truncated", log_u64("workers", n - s->max_workers),
                   log_z("why", "there are more than --max-workers"),
                   log_z("remedy", "raise it, up to 1024"));
     s->n_too_many = n > s->max_workers ? n : 0;

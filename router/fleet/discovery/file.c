@@ -75,7 +75,7 @@ enum status discovery_file_parse(struct str text, const char *name, struct disco
 
 /* --- the file ----------------------------------------------------------------------------------*/
 
-static enum status read_and_tell(struct file_source *f, struct error *err) {
+static enum status read_and_report(struct file_source *f, struct error *err) {
     struct discovery_set set = {0};
     char *text = NULL;
     enum status st;
@@ -94,7 +94,7 @@ static void file_reload(struct discovery *d) {
     struct file_source *f = CONTAINER_OF(d, struct file_source, discovery);
     struct error err = {0};
 
-    if (read_and_tell(f, &err) == ST_OK) return;
+    if (read_and_report(f, &err) == ST_OK) return;
     log_event(
         f->log, LOG_ERROR, "worker_file_refused", log_z("why", err.message),
         log_z("remedy", "the workers stay as they are: mend the file; it is read again then"));
@@ -128,7 +128,7 @@ enum status discovery_file_create(struct discovery **out, const char *path, stru
     f->arg = arg;
     f->path = mem_strdup(path);
     f->watch = file_watch_create(loop, (const char *const[]){path}, 1, on_change, f);
-    st = read_and_tell(f, err);
+    st = read_and_report(f, err);
     if (st != ST_OK) {
         file_destroy(&f->discovery);
         return error_prefix(err, "--worker-file");

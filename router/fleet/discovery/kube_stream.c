@@ -16,7 +16,7 @@
 
 void kube_lines_init(struct kube_lines *l) {
     buf_init(&l->part, KUBE_OBJECT_MAX_BYTES);
-    l->is_told = false;
+    l->is_returned = false;
 }
 
 void kube_lines_fini(struct kube_lines *l) {
@@ -25,7 +25,7 @@ void kube_lines_fini(struct kube_lines *l) {
 
 void kube_lines_clear(struct kube_lines *l) {
     buf_release(&l->part);
-    l->is_told = false;
+    l->is_returned = false;
 }
 
 static struct str trim_line(struct str s) {
@@ -48,7 +48,7 @@ static enum status cut_line(struct kube_lines *l, struct str *piece, struct str 
     buf_append_str(&l->part, head);
     if (l->part.has_failed) return ST_TOO_LARGE;
     if (!end) return ST_AGAIN;
-    l->is_told = true;
+    l->is_returned = true;
     *line = trim_line(buf_str(&l->part));
     return ST_OK;
 }
@@ -57,8 +57,8 @@ enum status kube_lines_next(struct kube_lines *l, struct str *piece, struct str 
     enum status st;
 
     do {
-        if (l->is_told) buf_clear(&l->part);
-        l->is_told = false;
+        if (l->is_returned) buf_clear(&l->part);
+        l->is_returned = false;
         st = cut_line(l, piece, line);
     } while (st == ST_OK && line->len == 0);
     return st;

@@ -20,8 +20,8 @@
 /* --- lines ---------------------------------------------------------------------------------------*/
 
 struct kube_lines {
-    struct buf part; /* of a line that goes on in the next piece */
-    bool is_told;    /* `part` has been returned */
+    struct buf part;  /* of a line that goes on in the next piece */
+    bool is_returned; /* `part` has been returned */
 };
 
 void kube_lines_init(struct kube_lines *l);

@@ -109,7 +109,7 @@ static uint64_t relist_us(const struct kube_watch *w) {
  * is needed. */
 static bool put_off(struct kube_watch *w, const char *why) {
     if (w->step != LIST || !w->is_due) return false;
-    log_event(w->log, LOG_WARN, "kube_list_put_off", log_z("what", w->what), log_z("why", why),
+    log_event(w->log, LOG_WARN, "kube_list_deferred", log_z("what", w->what), log_z("why", why),
               log_z("remedy", "the watch goes on without it; it is tried again soon"));
     go(w, WATCH, 0);
     loop_timer_start(&w->relist, relist_us(w) / 10);
@@ -144,17 +144,17 @@ static bool says_the_same(const char *a, const char *b) {
 /* Logged when it begins, and when it fails for another reason than before: then true. */
 static bool fail_with(struct kube_watch *w, const char *reason, const char *remedy) {
     char why[sizeof(w->why)];
-    bool is_news;
+    bool is_new;
 
     snprintf(why, sizeof(why), "%s", reason);
-    is_news = !w->is_failing || !says_the_same(w->why, why);
-    if (is_news) {
+    is_new = !w->is_failing || !says_the_same(w->why, why);
+    if (is_new) {
         log_event(w->log, LOG_WARN, "kube_watch_lost", log_z("what", w->what), log_z("why", why),
                   log_z("remedy", remedy));
     }
     memcpy(w->why, why, sizeof(why));
     w->is_failing = true;
-    return is_news;
+    return is_new;
 }
 
 static bool fail(struct kube_watch *w, const char *reason) {
@@ -175,7 +175,7 @@ static void is_accepted(struct kube_watch *w) {
     w->has_retried = false;
 }
 
-static void tell_change(struct kube_watch *w) {
+static void notify_change(struct kube_watch *w) {
     if (w->events.change) w->events.change(w->arg);
 }
 
@@ -208,9 +208,9 @@ static bool ask_about_missing(struct kube_watch *w) {
 static void on_forbidden(struct kube_watch *w, const char *why, const char *message) {
     uint64_t now_us = loop_now_us(w->loop);
     uint32_t n = ++w->n_forbidden[w->step];
-    bool is_news = fail(w, why);
+    bool is_new = fail(w, why);
 
-    if (n == 2 || (n > 2 && (is_news || now_us - w->role_us >= ROLE_AGAIN_US))) {
+    if (n == 2 || (n > 2 && (is_new || now_us - w->role_us >= ROLE_AGAIN_US))) {
         w->role_us = now_us;
         kube_role_log(w->log,
                       &(struct kube_role){.path = w->path,
@@ -313,7 +313,7 @@ static void end_list(struct kube_watch *w) {
     w->is_synced = true;
     loop_timer_start(&w->relist, every_us * 4 / 5 + rng_below(&w->rng, every_us * 2 / 5 + 1));
     w->events.end(w->arg);
-    tell_change(w);
+    notify_change(w);
     go(w, WATCH, 0);
 }
 
@@ -406,7 +406,7 @@ static void on_watch_data(int code, struct str bytes, void *arg) {
     is_right(w);
     while (goes_on && (st = kube_lines_next(&w->lines, &bytes, &line)) == ST_OK)
         goes_on = on_line(w, line, &has_changed);
-    if (has_changed) tell_change(w);
+    if (has_changed) notify_change(w);
     if (st != ST_TOO_LARGE) return;
     fail(w, "an event of the watch is longer than 2 MiB");
     go_list_anew(w, delay_ms(w, true));

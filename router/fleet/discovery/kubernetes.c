@@ -71,7 +71,7 @@ struct kube_source {
     uint32_t max_workers;
     struct kube_pool pool_now; /* selector "": not read yet */
     struct kube_store_stats stats;
-    uint64_t n_updates, n_refused, told_us;
+    uint64_t n_updates, n_refused, published_us;
 };
 
 /* --- telling -------------------------------------------------------------------------------------*/
@@ -79,7 +79,7 @@ struct kube_source {
 /* Said when it begins and when it grows, not with every event. */
 static void say_left_out(struct kube_source *s, const struct kube_store_stats *now) {
     if (now->n_too_many > s->stats.n_too_many)
-        log_event(s->log, LOG_WARN, "discovery_left_out", log_u64("workers", now->n_too_many),
+        log_event(s->log, LOG_WARN, "discovery_truncated", log_u64("workers", now->n_too_many),
                   log_z("why", "there are more than --max-workers"),
                   log_z("remedy", "raise it, or select fewer with --k8s-selector"));
     if (now->n_left_out && !s->stats.n_left_out)
@@ -111,14 +111,14 @@ static void tell(void *arg) {
     if (s->n_updates++ == 0)
         log_event(s->log, LOG_INFO, "kube_synced", log_u64("objects", now.n_objects),
                   log_u64("workers", now.n_used), log_u64("draining", now.n_draining));
-    s->told_us = loop_now_us(s->loop);
+    s->published_us = loop_now_us(s->loop);
     s->fn(&set, s->arg);
     discovery_set_fini(&set);
 }
 
-static void tell_soon(struct kube_source *s) {
+static void publish_soon(struct kube_source *s) {
     uint64_t pause_us = MIN((uint64_t)s->stats.n_objects * PAUSE_PER_OBJECT_US, PAUSE_MAX_US);
-    uint64_t passed_us = loop_now_us(s->loop) - s->told_us;
+    uint64_t passed_us = loop_now_us(s->loop) - s->published_us;
 
     if (!s->is_synced || loop_timer_is_running(&s->later)) return;
     if (passed_us >= pause_us) {
@@ -162,13 +162,13 @@ static void on_end(void *arg) {
     f->is_forbidden = false;
     kube_store_end(f->source->store);
     f->source->is_synced = true;
-    tell_soon(f->source);
+    publish_soon(f->source);
 }
 
 static void on_change(void *arg) {
     struct follower *f = arg;
 
-    tell_soon(f->source);
+    publish_soon(f->source);
 }
 
 static void log_missing(struct follower *f) {
@@ -235,7 +235,7 @@ static void on_pool(struct str json, void *arg) {
               log_z("selector", pool.selector), log_u64("ports", pool.n_ports));
     kube_store_set_ports(s->store, s->port, pool.ports, pool.n_ports);
     if (strcmp(pool.selector, was.selector) != 0) loop_timer_start(&s->members.again, 0);
-    tell_soon(s);
+    publish_soon(s);
 }
 
 static void on_pool_gone(struct str json, void *arg) {

@@ -275,13 +275,13 @@ static void a_stream_that_is_held_holds_its_sender(void **state) {
     (void)state;
     start(&fx);
     begin_stream(&fx, 0);
-    http_call_hold(fx.stream, true);
+    http_call_pause(fx.stream, true);
     http_stream_write(fx.kept, (struct str){bytes, sizeof(bytes)});
     for (int i = 0; i < 100; i++)
         loop_turn(fx.loop, 1000);
     n_told = buf_len(&fx.pieces);
     assert_true(n_told < 4 << 20 && http_pending_bytes(fx.kept) > 8 << 20);
-    http_call_hold(fx.stream, false);
+    http_call_pause(fx.stream, false);
     while (buf_len(&fx.pieces) < sizeof(bytes)) {
         loop_turn(fx.loop, 10000);
         assert_true(clock_now_us() < until_us);
@@ -313,12 +313,12 @@ static void a_stream_that_is_held_is_not_silent(void **state) {
     (void)state;
     start(&fx);
     begin_stream(&fx, 50);
-    http_call_hold(fx.stream, true);
+    http_call_pause(fx.stream, true);
     http_stream_write(fx.kept, STR("word"));
     for (until_us = clock_now_us() + 150000; clock_now_us() < until_us;)
         loop_turn(fx.loop, 10000);
     assert_int_equal(fx.n_answers, 0);
-    http_call_hold(fx.stream, false);
+    http_call_pause(fx.stream, false);
     hear(&fx, STR("word"));
     while (!fx.n_answers)
         loop_turn(fx.loop, 10000);

@@ -182,7 +182,7 @@ static void every_refused_allocation_is_survived(void **state) {
 
     (void)state;
     for (uint64_t n = 1; n <= 12; n++) {
-        uint64_t until_us = clock_now_us() + CLIENT_PATIENCE_US;
+        uint64_t until_us = clock_now_us() + CLIENT_TIMEOUT_US;
         struct fixture fx;
         struct client c;
 

@@ -10,14 +10,14 @@
 #include "kernels/dtype.h"
 #include "tests/unit/cuda/device/fake_cuda.h"
 
-struct world {
+struct fixture {
     struct gpu *gpu;
     struct gpu_stream *s;
     struct gemm *g;
 };
 
-static struct world world_open(bool is_deterministic) {
-    struct world w;
+static struct fixture fixture_open(bool is_deterministic) {
+    struct fixture w;
 
     fake_cuda_reset();
     assert_int_equal(gpu_open(&w.gpu, 0, NULL), ST_OK);
@@ -26,7 +26,7 @@ static struct world world_open(bool is_deterministic) {
     return w;
 }
 
-static void world_close(struct world *w) {
+static void fixture_close(struct fixture *w) {
     assert_int_equal(gpu_status(w->gpu, NULL), ST_OK);
     gemm_close(w->g);
     gpu_stream_close(w->s);
@@ -109,7 +109,7 @@ static void products_are_row_major_as_checkpoints_are(void **state) {
 
     (void)state;
     for (int is_deterministic = 0; is_deterministic < 2; is_deterministic++) {
-        struct world w = world_open(is_deterministic);
+        struct fixture w = fixture_open(is_deterministic);
 
         for (size_t i = 0; i < ARRAY_LEN(shapes); i++) {
             struct example e = example_of(shapes[i], 33, i + 1);
@@ -124,12 +124,12 @@ static void products_are_row_major_as_checkpoints_are(void **state) {
             }
             example_free(&e);
         }
-        world_close(&w);
+        fixture_close(&w);
     }
 }
 
 static void strides_and_biases_may_change_from_call_to_call(void **state) {
-    struct world w = world_open(false);
+    struct fixture w = fixture_open(false);
     struct gemm_shape shape = {16, 24, false, true, false};
     struct example one = example_of(shape, 9, 1), two = example_of(shape, 9, 2);
 
@@ -148,17 +148,17 @@ static void strides_and_biases_may_change_from_call_to_call(void **state) {
     }
     example_free(&one);
     example_free(&two);
-    world_close(&w);
+    fixture_close(&w);
 }
 
-static uint32_t algo_of(struct world *w, struct example *e, uint32_t m) {
+static uint32_t algo_of(struct fixture *w, struct example *e, uint32_t m) {
     e->a.m = m;
     gemm_run(w->g, w->s, &e->a);
     return fake_cuda.last_algo;
 }
 
 static void each_bucket_takes_what_is_fastest_and_fits(void **state) {
-    struct world w = world_open(false);
+    struct fixture w = fixture_open(false);
     struct example e = example_of((struct gemm_shape){8, 8, false, false, false}, 200, 3);
     uint32_t n;
 
@@ -175,11 +175,11 @@ static void each_bucket_takes_what_is_fastest_and_fits(void **state) {
     assert_int_equal(fake_cuda.n_products, n);
     assert_int_equal(fake_cuda.preferred_workspace, 32 << 20);
     example_free(&e);
-    world_close(&w);
+    fixture_close(&w);
 }
 
 static void a_deterministic_shape_has_one_algorithm_that_splits_nothing(void **state) {
-    struct world w = world_open(true);
+    struct fixture w = fixture_open(true);
     struct example e = example_of((struct gemm_shape){8, 8, false, false, false}, 200, 4);
     uint32_t first;
 
@@ -191,11 +191,11 @@ static void a_deterministic_shape_has_one_algorithm_that_splits_nothing(void **s
     for (uint32_t m = 2; m <= 200; m++)
         assert_int_equal(algo_of(&w, &e, m), first);
     example_free(&e);
-    world_close(&w);
+    fixture_close(&w);
 }
 
 static void small_weights_are_timed_cold(void **state) {
-    struct world w = world_open(false);
+    struct fixture w = fixture_open(false);
     /* 8 KiB of weights; the pretended cache has 64 KiB: 16 copies fill it twice */
     struct example e = example_of((struct gemm_shape){64, 64, false, false, false}, 1, 5);
     uint32_t copies = fake_cuda.n_copies;
@@ -204,11 +204,11 @@ static void small_weights_are_timed_cold(void **state) {
     assert_int_equal(gemm_tune(w.g, w.s, &e.a, 1, NULL), ST_OK);
     assert_int_equal(fake_cuda.n_copies - copies, 16);
     example_free(&e);
-    world_close(&w);
+    fixture_close(&w);
 }
 
 static void a_shape_that_was_not_tuned_sticks(void **state) {
-    struct world w = world_open(false);
+    struct fixture w = fixture_open(false);
     struct example e = example_of((struct gemm_shape){8, 16, false, false, false}, 1, 6);
     struct error err;
 
@@ -227,7 +227,7 @@ static void a_shape_that_was_not_tuned_sticks(void **state) {
 }
 
 static void a_product_that_nothing_can_do_is_refused_at_load(void **state) {
-    struct world w = world_open(false);
+    struct fixture w = fixture_open(false);
     struct example e = example_of((struct gemm_shape){8, 16, true, true, false}, 1, 7);
     struct error err;
 

@@ -3,12 +3,12 @@
  * Sequences begin, share prefixes, are computed in random pieces beside each other, are preempted,
  * go out to host memory and come in elsewhere, part on a copied block, and end. After each step
  * both backends must agree. The pool begins as NaNs, so that a page read too far shows. */
-#include "tests/unit/cuda/shim/cuda_stand.h"
+#include "tests/unit/cuda/shim/cuda_fixture.h"
 
 #define N_STEPS 40u
 #define N_HOST  32u
 
-static const struct stand_setup setups[] = {
+static const struct cuda_fixture_setup setups[] = {
     {.max_rows = 5, .max_step_tokens = 40, .n_blocks = 48, .n_host_blocks = N_HOST},
     {.max_rows = 9,
      .max_step_tokens = 64,
@@ -18,53 +18,54 @@ static const struct stand_setup setups[] = {
     {.max_rows = 5, .max_step_tokens = 40, .n_blocks = 48, .n_host_blocks = N_HOST, .tp_size = 2},
 };
 
-static bool chance(struct cuda_stand *s, uint32_t one_in) {
+static bool chance(struct cuda_fixture *s, uint32_t one_in) {
     return rng_below(&s->rng, one_in) == 0;
 }
 
 /* Blocks that are taken by nobody, but for what one sequence may still need. */
-static bool has_room(const struct cuda_stand *s) {
+static bool has_room(const struct cuda_fixture *s) {
     uint32_t n = 0;
 
     for (uint32_t i = 0; i < s->setup.n_blocks; i++)
         n += s->users[i] == 0;
-    return n > STAND_TABLE;
+    return n > CUDA_FIXTURE_TABLE;
 }
 
 /* Row `row` begins as a copy of the first full blocks of another. */
-static void share_prefix(struct cuda_stand *s, uint32_t row) {
-    struct stand_seq *q = &s->seq[row], *other = NULL;
+static void share_prefix(struct cuda_fixture *s, uint32_t row) {
+    struct cuda_fixture_seq *q = &s->seq[row], *other = NULL;
     uint32_t n;
 
     for (uint32_t i = 0; i < s->setup.max_rows; i++) {
-        if (i != row && s->seq[i].is_live && s->seq[i].n_computed > STAND_BLOCK) other = &s->seq[i];
+        if (i != row && s->seq[i].is_live && s->seq[i].n_computed > CUDA_FIXTURE_BLOCK)
+            other = &s->seq[i];
     }
     if (!other) return;
-    n = MIN(other->n_computed, q->n - 1) / STAND_BLOCK;
+    n = MIN(other->n_computed, q->n - 1) / CUDA_FIXTURE_BLOCK;
     for (uint32_t i = 0; i < n; i++) {
         q->block[i] = other->block[i];
         s->users[q->block[i]]++;
     }
-    memcpy(q->token, other->token, n * STAND_BLOCK * sizeof(*q->token));
+    memcpy(q->token, other->token, n * CUDA_FIXTURE_BLOCK * sizeof(*q->token));
     q->n_blocks = n;
-    q->n_computed = n * STAND_BLOCK;
-    stand_unbind(s, row);
-    stand_bind(s, row);
+    q->n_computed = n * CUDA_FIXTURE_BLOCK;
+    cuda_fixture_unbind(s, row);
+    cuda_fixture_bind(s, row);
 }
 
 /* Out and in again, at other blocks. What it shares with others stays theirs. */
-static void swap_row(struct cuda_stand *s, uint32_t row) {
-    struct stand_side *sides[] = {&s->ref, &s->cuda};
-    struct stand_seq *q = &s->seq[row];
-    struct backend_copy out[STAND_TABLE], in[STAND_TABLE];
+static void swap_row(struct cuda_fixture *s, uint32_t row) {
+    struct cuda_fixture_side *sides[] = {&s->ref, &s->cuda};
+    struct cuda_fixture_seq *q = &s->seq[row];
+    struct backend_copy out[CUDA_FIXTURE_TABLE], in[CUDA_FIXTURE_TABLE];
     uint32_t n = q->n_blocks, first = (uint32_t)rng_below(&s->rng, N_HOST);
     backend_fence f;
 
     for (uint32_t i = 0; i < n; i++)
         out[i] = (struct backend_copy){q->block[i], (first + i) % N_HOST};
-    stand_drop_blocks(s, row);
+    cuda_fixture_drop_blocks(s, row);
     while (q->n_blocks < n)
-        q->block[q->n_blocks++] = stand_take_block(s);
+        q->block[q->n_blocks++] = cuda_fixture_take_block(s);
     for (uint32_t i = 0; i < n; i++)
         in[i] = (struct backend_copy){(first + i) % N_HOST, q->block[i]};
     for (int i = 0; i < 2; i++) {
@@ -74,11 +75,11 @@ static void swap_row(struct cuda_stand *s, uint32_t row) {
 }
 
 /* The last block is shared no more: it is copied. */
-static void copy_last_block(struct cuda_stand *s, uint32_t row) {
-    struct stand_side *sides[] = {&s->ref, &s->cuda};
-    struct stand_seq *q = &s->seq[row];
+static void copy_last_block(struct cuda_fixture *s, uint32_t row) {
+    struct cuda_fixture_side *sides[] = {&s->ref, &s->cuda};
+    struct cuda_fixture_seq *q = &s->seq[row];
     uint32_t last = q->n_blocks - 1;
-    struct backend_copy pair = {q->block[last], stand_take_block(s)};
+    struct backend_copy pair = {q->block[last], cuda_fixture_take_block(s)};
     backend_fence f;
 
     for (int i = 0; i < 2; i++)
@@ -88,20 +89,20 @@ static void copy_last_block(struct cuda_stand *s, uint32_t row) {
     q->n_sent = MIN(q->n_sent, last);
 }
 
-static void change_row(struct cuda_stand *s, uint32_t row) {
-    struct stand_seq *q = &s->seq[row];
+static void change_row(struct cuda_fixture *s, uint32_t row) {
+    struct cuda_fixture_seq *q = &s->seq[row];
 
     if (!q->is_live) {
         if (!has_room(s) || chance(s, 2)) return;
-        stand_start(s, row, 1 + (uint32_t)rng_below(&s->rng, 70));
+        cuda_fixture_start(s, row, 1 + (uint32_t)rng_below(&s->rng, 70));
         if (chance(s, 2)) share_prefix(s, row);
         return;
     }
-    if (q->n + 1 >= STAND_CONTEXT || chance(s, 12)) {
-        stand_end(s, row);
+    if (q->n + 1 >= CUDA_FIXTURE_CONTEXT || chance(s, 12)) {
+        cuda_fixture_end(s, row);
     } else if (q->n_blocks > 0 && has_room(s)) {
         switch (rng_below(&s->rng, 12)) {
-        case 0: stand_preempt(s, row); break;
+        case 0: cuda_fixture_preempt(s, row); break;
         case 1: swap_row(s, row); break;
         case 2: copy_last_block(s, row); break;
         default: break;
@@ -110,7 +111,7 @@ static void change_row(struct cuda_stand *s, uint32_t row) {
 }
 
 /* Rows of one token first; what is left of the budget in random pieces. */
-static void plan_step(struct cuda_stand *s) {
+static void plan_step(struct cuda_fixture *s) {
     uint32_t left = s->setup.max_step_tokens;
 
     for (uint32_t row = 0; row < s->setup.max_rows; row++) {
@@ -118,34 +119,35 @@ static void plan_step(struct cuda_stand *s) {
 
         change_row(s, row);
         if (!s->seq[row].is_live || left == 0 || chance(s, 6) || !has_room(s)) continue;
-        n = MIN(stand_left(s, row), left);
+        n = MIN(cuda_fixture_left(s, row), left);
         if (n > 1 && chance(s, 2)) n = 1 + (uint32_t)rng_below(&s->rng, n);
-        stand_plan(s, row, n);
+        cuda_fixture_plan(s, row, n);
         left -= n;
     }
 }
 
-static void run_schedule(const struct tiny_shape *shape, const struct stand_setup *setup,
+static void run_schedule(const struct tiny_shape *shape, const struct cuda_fixture_setup *setup,
                          uint64_t seed) {
-    struct cuda_stand *s = stand_open(shape, setup, seed);
+    struct cuda_fixture *s = cuda_fixture_open(shape, setup, seed);
 
-    stand_poison(&s->cuda, s->setup.n_blocks);
+    cuda_fixture_poison(&s->cuda, s->setup.n_blocks);
     for (uint32_t i = 0; i < N_STEPS; i++) {
         plan_step(s);
-        if (s->n_plan) stand_step(s);
+        if (s->n_plan) cuda_fixture_step(s);
     }
-    stand_close(s);
+    cuda_fixture_close(s);
 }
 
 static void random_schedules_agree_with_the_reference(void **state) {
-    struct tiny_shape windowed = stand_llama;
+    struct tiny_shape windowed = cuda_fixture_llama;
 
     (void)state;
     windowed.sliding_window = 21;
     windowed.n_kv_heads = 2;
     windowed.has_qkv_bias = true;
     for (uint64_t i = 0; i < 2 * ARRAY_LEN(setups); i++)
-        run_schedule(i % 2 ? &windowed : &stand_llama, &setups[i / 2], support_seed() * 100 + i);
+        run_schedule(i % 2 ? &windowed : &cuda_fixture_llama, &setups[i / 2],
+                     support_seed() * 100 + i);
 }
 
 int main(void) {

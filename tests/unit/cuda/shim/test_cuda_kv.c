@@ -3,18 +3,18 @@
  * The shim does the work of the three streams in any order that events allow; what a copy should
  * have waited for shows as other bytes. The pools of both sides begin with the same random bytes.
  * */
-#include "tests/unit/cuda/shim/cuda_stand.h"
+#include "tests/unit/cuda/shim/cuda_fixture.h"
 
 #define N_HOST 20u
 
-static const struct stand_setup setup = {
+static const struct cuda_fixture_setup setup = {
     .max_rows = 4, .max_step_tokens = 40, .n_blocks = 40, .n_host_blocks = N_HOST, .n_slots = 2};
 
 struct pool { /* what the blocks should hold: one number each stands for its content */
-    uint32_t device[STAND_BLOCKS], host[N_HOST];
+    uint32_t device[CUDA_FIXTURE_BLOCKS], host[N_HOST];
 };
 
-static void fill_block(const struct cuda_stand *s, uint8_t *bytes, uint32_t content) {
+static void fill_block(const struct cuda_fixture *s, uint8_t *bytes, uint32_t content) {
     struct rng r;
 
     rng_seed(&r, content);
@@ -22,7 +22,7 @@ static void fill_block(const struct cuda_stand *s, uint8_t *bytes, uint32_t cont
         bytes[i] = (uint8_t)rng_u64(&r);
 }
 
-static void write_all(struct cuda_stand *s, struct pool *p) {
+static void write_all(struct cuda_fixture *s, struct pool *p) {
     uint8_t *bytes = mem_alloc(s->cuda.block_bytes);
 
     for (uint32_t i = 0; i < s->setup.n_blocks; i++) {
@@ -34,7 +34,7 @@ static void write_all(struct cuda_stand *s, struct pool *p) {
     mem_free(bytes);
 }
 
-static void check_all(struct cuda_stand *s, const struct pool *p) {
+static void check_all(struct cuda_fixture *s, const struct pool *p) {
     uint8_t *want = mem_alloc(s->cuda.block_bytes), *got = mem_alloc(s->cuda.block_bytes);
 
     for (uint32_t i = 0; i < s->setup.n_blocks; i++) {
@@ -49,7 +49,7 @@ static void check_all(struct cuda_stand *s, const struct pool *p) {
 
 /* Chains, swaps of two, a block onto itself, and more pairs than one launch takes. */
 static void copies_are_done_in_order(void **state) {
-    struct cuda_stand *s = stand_open_alone(&stand_llama, &setup, 3);
+    struct cuda_fixture *s = cuda_fixture_open_alone(&cuda_fixture_llama, &setup, 3);
     static struct backend_copy pairs[1500];
     struct pool p;
     backend_fence f;
@@ -66,11 +66,11 @@ static void copies_are_done_in_order(void **state) {
     pairs[7].src = 40;
     assert_int_equal(backend_cuda.kv_copy(s->cuda.model, pairs, 8, &f), ST_INVALID);
     check_all(s, &p);
-    stand_close(s);
+    cuda_fixture_close(s);
 }
 
 /* A few distinct blocks of each pool. */
-static uint32_t draw_pairs(struct cuda_stand *s, struct backend_copy *pairs, bool is_out) {
+static uint32_t draw_pairs(struct cuda_fixture *s, struct backend_copy *pairs, bool is_out) {
     uint32_t n = 1 + (uint32_t)rng_below(&s->rng, 4);
     uint32_t block = (uint32_t)rng_below(&s->rng, 40), host = (uint32_t)rng_below(&s->rng, N_HOST);
 
@@ -83,7 +83,7 @@ static uint32_t draw_pairs(struct cuda_stand *s, struct backend_copy *pairs, boo
 }
 
 /* One token of row 0 at a chosen block: a step that writes there. */
-static void write_by_step(struct cuda_stand *s, uint32_t slot, uint32_t block, struct pool *p) {
+static void write_by_step(struct cuda_fixture *s, uint32_t slot, uint32_t block, struct pool *p) {
     struct backend_stage *t = &s->cuda.stage[slot];
     struct backend_step step = {.n_tokens = 1, .n_rows = 1, .n_updates = 1};
     backend_fence f;
@@ -91,10 +91,10 @@ static void write_by_step(struct cuda_stand *s, uint32_t slot, uint32_t block, s
 
     t->token[0] = 5;
     t->position[0] = 0;
-    t->kv_slot[0] = (int64_t)block * STAND_BLOCK;
+    t->kv_slot[0] = (int64_t)block * CUDA_FIXTURE_BLOCK;
     t->row[0] = (struct backend_row){0, 0, 1, 1};
     t->update[0] = (struct backend_table_update){0, 0, block};
-    stand_must(backend_cuda.submit(s->cuda.model, slot, &step, &f, &err), &err, "submit");
+    cuda_fixture_must(backend_cuda.submit(s->cuda.model, slot, &step, &f, &err), &err, "submit");
     p->device[block] = 0;
 }
 
@@ -102,7 +102,7 @@ static void write_by_step(struct cuda_stand *s, uint32_t slot, uint32_t block, s
 static void random_moves_keep_every_byte(void **state) {
     (void)state;
     for (uint64_t seed = 1; seed <= 3; seed++) {
-        struct cuda_stand *s = stand_open_alone(&stand_llama, &setup, seed);
+        struct cuda_fixture *s = cuda_fixture_open_alone(&cuda_fixture_llama, &setup, seed);
         struct backend_copy pairs[4];
         struct pool p = {0};
         backend_fence f, step_fence[2] = {0};
@@ -134,13 +134,13 @@ static void random_moves_keep_every_byte(void **state) {
             if (rng_below(&s->rng, 40) == 0) check_all(s, &p);
         }
         check_all(s, &p);
-        stand_close(s);
+        cuda_fixture_close(s);
     }
 }
 
 /* Much is on its way out already, so that what writes a block which is to follow would come first.
  * */
-static void busy_lane(struct cuda_stand *s, bool is_out) {
+static void busy_lane(struct cuda_fixture *s, bool is_out) {
     backend_fence f;
 
     for (uint32_t i = 0; i < 40; i++) {
@@ -155,7 +155,7 @@ static void busy_lane(struct cuda_stand *s, bool is_out) {
 }
 
 static void check_overwriting(uint64_t seed, bool is_copy) {
-    struct cuda_stand *s = stand_open_alone(&stand_llama, &setup, seed);
+    struct cuda_fixture *s = cuda_fixture_open_alone(&cuda_fixture_llama, &setup, seed);
     struct backend_copy out = {9, 4}, over = {2, 9}, in = {4, 11};
     struct pool p = {0};
     backend_fence f;
@@ -172,7 +172,7 @@ static void check_overwriting(uint64_t seed, bool is_copy) {
     if (is_copy) p.device[9] = p.device[2];
     assert_int_equal(backend_cuda.kv_swap_in(s->cuda.model, &in, 1, &f), ST_OK);
     check_all(s, &p);
-    stand_close(s);
+    cuda_fixture_close(s);
 }
 
 static void a_block_is_not_overwritten_before_it_is_out(void **state) {
@@ -185,71 +185,71 @@ static void a_block_is_not_overwritten_before_it_is_out(void **state) {
 static void a_sequence_goes_out_and_comes_in(void **state) {
     (void)state;
     for (uint64_t seed = 1; seed <= 3; seed++) {
-        struct cuda_stand *s = stand_open(&stand_llama, &setup, seed);
-        struct stand_side *sides[] = {&s->ref, &s->cuda};
-        struct stand_seq *q = &s->seq[0];
-        struct backend_copy pairs[STAND_TABLE];
+        struct cuda_fixture *s = cuda_fixture_open(&cuda_fixture_llama, &setup, seed);
+        struct cuda_fixture_side *sides[] = {&s->ref, &s->cuda};
+        struct cuda_fixture_seq *q = &s->seq[0];
+        struct backend_copy pairs[CUDA_FIXTURE_TABLE];
         uint32_t n;
         backend_fence f;
 
         for (uint32_t i = 20; i < 24; i++)
             s->users[i] = 1; /* busy_lane's */
-        stand_start(s, 0, 37);
-        stand_plan(s, 0, 37);
-        stand_step(s);
+        cuda_fixture_start(s, 0, 37);
+        cuda_fixture_plan(s, 0, 37);
+        cuda_fixture_step(s);
         n = q->n_blocks;
         for (uint32_t i = 0; i < n; i++)
             pairs[i] = (struct backend_copy){q->block[i], i + 2};
         for (int i = 0; i < 2; i++)
             assert_int_equal(sides[i]->ops->kv_swap_out(sides[i]->model, pairs, n, &f), ST_OK);
-        stand_drop_blocks(s, 0);
-        stand_start(s, 1, 40);
+        cuda_fixture_drop_blocks(s, 0);
+        cuda_fixture_start(s, 1, 40);
         s->seq[1].block[0] = pairs[0].src; /* one of them at least is used again at once */
         s->seq[1].n_blocks = 1;
         s->users[pairs[0].src]++;
-        stand_plan(s, 1, 40);
-        stand_step(s);
+        cuda_fixture_plan(s, 1, 40);
+        cuda_fixture_step(s);
         while (q->n_blocks < n)
-            q->block[q->n_blocks++] = stand_take_block(s);
+            q->block[q->n_blocks++] = cuda_fixture_take_block(s);
         for (uint32_t i = 0; i < n; i++)
             pairs[i] = (struct backend_copy){i + 2, q->block[i]};
         busy_lane(s, false);
         for (int i = 0; i < 2; i++)
             assert_int_equal(sides[i]->ops->kv_swap_in(sides[i]->model, pairs, n, &f), ST_OK);
-        stand_plan(s, 0, 1);
-        stand_plan(s, 1, 1);
-        stand_step(s);
-        stand_close(s);
+        cuda_fixture_plan(s, 0, 1);
+        cuda_fixture_plan(s, 1, 1);
+        cuda_fixture_step(s);
+        cuda_fixture_close(s);
     }
 }
 
 /* A copy of a shared, half-full block, on which both go their own ways. */
 static void copied_blocks_part(void **state) {
-    struct cuda_stand *s = stand_open(&stand_llama, &setup, 8);
-    struct stand_side *sides[] = {&s->ref, &s->cuda};
-    struct stand_seq *a = &s->seq[0], *b = &s->seq[1];
+    struct cuda_fixture *s = cuda_fixture_open(&cuda_fixture_llama, &setup, 8);
+    struct cuda_fixture_side *sides[] = {&s->ref, &s->cuda};
+    struct cuda_fixture_seq *a = &s->seq[0], *b = &s->seq[1];
     struct backend_copy pair;
     backend_fence f;
 
     (void)state;
-    stand_start(s, 0, 21);
-    stand_plan(s, 0, 21);
-    stand_step(s);
+    cuda_fixture_start(s, 0, 21);
+    cuda_fixture_plan(s, 0, 21);
+    cuda_fixture_step(s);
     *b = *a;
     b->n_sent = 0;
     b->token[21] = (a->token[21] + 1) % 300;
     s->users[a->block[0]]++;
-    stand_bind(s, 1);
-    pair = (struct backend_copy){a->block[1], stand_take_block(s)};
+    cuda_fixture_bind(s, 1);
+    pair = (struct backend_copy){a->block[1], cuda_fixture_take_block(s)};
     b->block[1] = pair.dst;
     for (int i = 0; i < 2; i++)
         assert_int_equal(sides[i]->ops->kv_copy(sides[i]->model, &pair, 1, &f), ST_OK);
     for (int i = 0; i < 4; i++) {
-        stand_plan(s, 0, 1);
-        stand_plan(s, 1, 1);
-        stand_step(s);
+        cuda_fixture_plan(s, 0, 1);
+        cuda_fixture_plan(s, 1, 1);
+        cuda_fixture_step(s);
     }
-    stand_close(s);
+    cuda_fixture_close(s);
 }
 
 int main(void) {

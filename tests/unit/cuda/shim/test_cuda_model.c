@@ -2,46 +2,46 @@
  *
  * Each shape runs the same little story: two prompts, one whole and one in pieces, in steps that
  * mix them with decoding; then decoding alone, through the graphs of several buckets. */
-#include "tests/unit/cuda/shim/cuda_stand.h"
+#include "tests/unit/cuda/shim/cuda_fixture.h"
 
-static const struct stand_setup setup = {.max_rows = 6, .max_step_tokens = 48};
+static const struct cuda_fixture_setup setup = {.max_rows = 6, .max_step_tokens = 48};
 
 /* Four sequences, so that there are steps of one token, of a few, and of many. */
-static void run_story(struct cuda_stand *s) {
-    stand_start(s, 0, 21);
-    stand_start(s, 3, 40);
-    stand_plan(s, 0, 21);
-    stand_plan(s, 3, 17);
-    stand_step(s);
-    stand_plan(s, 3, 23);
-    stand_plan(s, 0, 1);
-    stand_step(s);
-    stand_start(s, 1, 1);
-    stand_start(s, 5, 9);
+static void run_story(struct cuda_fixture *s) {
+    cuda_fixture_start(s, 0, 21);
+    cuda_fixture_start(s, 3, 40);
+    cuda_fixture_plan(s, 0, 21);
+    cuda_fixture_plan(s, 3, 17);
+    cuda_fixture_step(s);
+    cuda_fixture_plan(s, 3, 23);
+    cuda_fixture_plan(s, 0, 1);
+    cuda_fixture_step(s);
+    cuda_fixture_start(s, 1, 1);
+    cuda_fixture_start(s, 5, 9);
     for (int i = 0; i < 3; i++) {
         for (uint32_t q = 0; q < 6; q++) {
-            if (s->seq[q].is_live) stand_plan(s, q, stand_left(s, q));
+            if (s->seq[q].is_live) cuda_fixture_plan(s, q, cuda_fixture_left(s, q));
         }
-        stand_step(s);
+        cuda_fixture_step(s);
     }
-    stand_end(s, 3);
+    cuda_fixture_end(s, 3);
     for (int i = 0; i < 2; i++) {
-        stand_plan(s, 5, 1);
-        stand_step(s);
+        cuda_fixture_plan(s, 5, 1);
+        cuda_fixture_step(s);
     }
 }
 
 static void check_shape(const struct tiny_shape *shape) {
-    stand_tell(shape, &setup, run_story);
+    cuda_fixture_tell(shape, &setup, run_story);
 }
 
 static void llama_agrees_with_the_reference(void **state) {
     (void)state;
-    check_shape(&stand_llama);
+    check_shape(&cuda_fixture_llama);
 }
 
 static void head_dim_128_and_groups_of_four_agree(void **state) {
-    struct tiny_shape shape = stand_llama;
+    struct tiny_shape shape = cuda_fixture_llama;
 
     (void)state;
     shape.head_dim = 128;
@@ -50,7 +50,7 @@ static void head_dim_128_and_groups_of_four_agree(void **state) {
 }
 
 static void biases_and_a_tied_head_agree(void **state) {
-    struct tiny_shape shape = stand_llama;
+    struct tiny_shape shape = cuda_fixture_llama;
 
     (void)state;
     shape.has_qkv_bias = shape.has_o_bias = shape.is_tied = true;
@@ -60,7 +60,7 @@ static void biases_and_a_tied_head_agree(void **state) {
 }
 
 static void norms_of_heads_agree(void **state) {
-    struct tiny_shape shape = stand_llama;
+    struct tiny_shape shape = cuda_fixture_llama;
 
     (void)state;
     shape.has_qk_norm = true;
@@ -69,7 +69,7 @@ static void norms_of_heads_agree(void **state) {
 }
 
 static void sliding_windows_agree(void **state) {
-    struct tiny_shape shape = stand_llama;
+    struct tiny_shape shape = cuda_fixture_llama;
 
     (void)state;
     shape.sliding_window = 19;
@@ -78,7 +78,7 @@ static void sliding_windows_agree(void **state) {
 
 /* A checkpoint in f32 or f16 is rounded as it comes. */
 static void wider_checkpoints_agree(void **state) {
-    struct tiny_shape shape = stand_llama;
+    struct tiny_shape shape = cuda_fixture_llama;
 
     (void)state;
     shape.weight_dtype = DTYPE_F32;

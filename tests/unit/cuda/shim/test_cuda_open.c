@@ -1,8 +1,9 @@
 /* tests/unit/cuda/shim/test_cuda_open.c - devices, what is refused, and what refused memory leaves
  * behind. */
-#include "tests/unit/cuda/shim/cuda_stand.h"
+#include "tests/unit/cuda/shim/cuda_fixture.h"
 
-static const struct stand_setup setup = {.max_rows = 4, .max_step_tokens = 32, .n_host_blocks = 3};
+static const struct cuda_fixture_setup setup = {
+    .max_rows = 4, .max_step_tokens = 32, .n_host_blocks = 3};
 
 static void devices_are_found_by_number_and_by_uuid(void **state) {
     struct backend_info info, other;
@@ -81,8 +82,8 @@ static void check_refused(const struct geometry *g, const struct backend_limits 
 static void what_it_lacks_is_refused_by_name(void **state) {
     float inv_freq[128];
     uint8_t kind[64];
-    const struct geometry good = tiny_geometry(&stand_llama, inv_freq, kind);
-    const struct backend_limits limits = stand_limits(&setup, &stand_llama);
+    const struct geometry good = tiny_geometry(&cuda_fixture_llama, inv_freq, kind);
+    const struct backend_limits limits = cuda_fixture_limits(&setup, &cuda_fixture_llama);
     struct geometry g;
     struct backend_limits l;
 
@@ -109,26 +110,27 @@ static void what_it_lacks_is_refused_by_name(void **state) {
     check_refused(&good, &l, ST_NOMEM, "activations of steps of up to 1048576 tokens");
 }
 
-static void open_with(struct stand_side *side, uint64_t memory_bytes) {
+static void open_with(struct cuda_fixture_side *side, uint64_t memory_bytes) {
     float inv_freq[128];
     uint8_t kind[64];
-    struct geometry g = tiny_geometry(&stand_llama, inv_freq, kind);
-    struct backend_limits limits = stand_limits(&setup, &stand_llama);
+    struct geometry g = tiny_geometry(&cuda_fixture_llama, inv_freq, kind);
+    struct backend_limits limits = cuda_fixture_limits(&setup, &cuda_fixture_llama);
     struct backend_config config = {.memory_bytes = memory_bytes};
     struct error err = {0};
 
     side->ops = &backend_cuda;
-    stand_must(backend_cuda.open(&side->dev, &config, &err), &err, "open");
-    stand_must(backend_cuda.load_begin(side->dev, &side->model, &g, &limits, &err), &err,
-               "load_begin");
-    stand_must(tiny_load(&backend_cuda, side->model, &stand_llama, 1, ROLE_COUNT, &err), &err,
-               "load_tensor");
-    stand_must(backend_cuda.load_end(side->model, &err), &err, "load_end");
+    cuda_fixture_must(backend_cuda.open(&side->dev, &config, &err), &err, "open");
+    cuda_fixture_must(backend_cuda.load_begin(side->dev, &side->model, &g, &limits, &err), &err,
+                      "load_begin");
+    cuda_fixture_must(
+        tiny_load(&backend_cuda, side->model, &cuda_fixture_llama, 1, ROLE_COUNT, &err), &err,
+        "load_tensor");
+    cuda_fixture_must(backend_cuda.load_end(side->model, &err), &err, "load_end");
 }
 
 /* What info says is free after load_end can be had, and a block more cannot. */
 static void the_pool_may_take_what_is_free(void **state) {
-    struct stand_side side;
+    struct cuda_fixture_side side;
     struct backend_info info;
     struct backend_kv_info kv;
     struct error err = {0};
@@ -146,28 +148,29 @@ static void the_pool_may_take_what_is_free(void **state) {
     assert_non_null(strstr(err.message, "blocks would fit"));
     assert_int_equal(backend_cuda.kv_alloc(side.model, 0, 0, &kv, &err), ST_INVALID);
     n -= (uint32_t)CEIL_DIV(16384u, block_bytes); /* lists of pairs */
-    stand_must(backend_cuda.kv_alloc(side.model, n, 2, &kv, &err), &err, "kv_alloc");
+    cuda_fixture_must(backend_cuda.kv_alloc(side.model, n, 2, &kv, &err), &err, "kv_alloc");
     assert_int_equal(kv.n_blocks, n);
     assert_int_equal(backend_cuda.kv_alloc(side.model, 1, 0, &kv, &err), ST_EXISTS);
-    stand_close_side(&side);
+    cuda_fixture_close_side(&side);
 }
 
 static void missing_weights_are_named(void **state) {
-    struct stand_side side = {.ops = &backend_cuda};
+    struct cuda_fixture_side side = {.ops = &backend_cuda};
     float inv_freq[128];
     uint8_t kind[64];
-    struct geometry g = tiny_geometry(&stand_llama, inv_freq, kind);
-    struct backend_limits limits = stand_limits(&setup, &stand_llama);
+    struct geometry g = tiny_geometry(&cuda_fixture_llama, inv_freq, kind);
+    struct backend_limits limits = cuda_fixture_limits(&setup, &cuda_fixture_llama);
     struct error err = {0};
 
     (void)state;
     assert_int_equal(backend_cuda.open(&side.dev, &(struct backend_config){0}, &err), ST_OK);
     assert_int_equal(backend_cuda.load_begin(side.dev, &side.model, &g, &limits, &err), ST_OK);
-    assert_int_equal(tiny_load(&backend_cuda, side.model, &stand_llama, 1, ROLE_K, &err), ST_OK);
+    assert_int_equal(tiny_load(&backend_cuda, side.model, &cuda_fixture_llama, 1, ROLE_K, &err),
+                     ST_OK);
     assert_int_equal(backend_cuda.load_end(side.model, &err), ST_INVALID);
     assert_string_equal(err.message, "weight k, layer 0 is missing from the model");
     assert_int_equal(backend_cuda.lora_load(side.model, 1, NULL, 0, 1, &err), ST_UNSUPPORTED);
-    stand_close_side(&side);
+    cuda_fixture_close_side(&side);
 }
 
 /* Everything from open to the pool; the status of the first refusal. */
@@ -176,13 +179,13 @@ static enum status whole_start(struct error *err) {
     struct backend_model *m = NULL;
     float inv_freq[128];
     uint8_t kind[64];
-    struct geometry g = tiny_geometry(&stand_llama, inv_freq, kind);
-    struct backend_limits limits = stand_limits(&setup, &stand_llama);
+    struct geometry g = tiny_geometry(&cuda_fixture_llama, inv_freq, kind);
+    struct backend_limits limits = cuda_fixture_limits(&setup, &cuda_fixture_llama);
     struct backend_kv_info kv;
     enum status st = backend_cuda.open(&dev, &(struct backend_config){0}, err);
 
     if (st == ST_OK) st = backend_cuda.load_begin(dev, &m, &g, &limits, err);
-    if (st == ST_OK) st = tiny_load(&backend_cuda, m, &stand_llama, 1, ROLE_COUNT, err);
+    if (st == ST_OK) st = tiny_load(&backend_cuda, m, &cuda_fixture_llama, 1, ROLE_COUNT, err);
     if (st == ST_OK) st = backend_cuda.load_end(m, err);
     if (st == ST_OK) st = backend_cuda.kv_alloc(m, 9, 3, &kv, err);
     backend_cuda.unload(m);
@@ -210,7 +213,7 @@ static void every_refusal_on_the_way_is_survived(void **state) {
 
 /* Nothing of a pool that was refused half-way is left: a smaller one may be asked for. */
 static void a_pool_that_failed_may_be_asked_for_again(void **state) {
-    struct stand_side side;
+    struct cuda_fixture_side side;
     struct backend_kv_info kv;
     struct backend_info info;
     struct error err = {0};
@@ -233,23 +236,23 @@ static void a_pool_that_failed_may_be_asked_for_again(void **state) {
         assert_int_equal(info.memory_free, n_free);
     }
     assert_true(n > 64); /* events of both lanes, graphs */
-    stand_close_side(&side);
+    cuda_fixture_close_side(&side);
 }
 
 /* A graph of few rows has kernels that no larger step runs: a device must not load them while it records. */
 static void what_a_graph_holds_has_run_before(void **state) {
-    struct stand_setup twelve = {.max_rows = 12, .max_step_tokens = 32};
-    struct cuda_stand *s;
+    struct cuda_fixture_setup twelve = {.max_rows = 12, .max_step_tokens = 32};
+    struct cuda_fixture *s;
     struct shim_stats products, parts;
 
     (void)state;
     shim_stats_clear();
-    s = stand_open_alone(&stand_llama, &twelve, 3);
+    s = cuda_fixture_open_alone(&cuda_fixture_llama, &twelve, 3);
     shim_stats("gemv_tiles_kernel", &products); /* the head's, and four of each layer */
     shim_stats("decode_kernel", &parts);
-    assert_true(products.n_launches > 4 * stand_llama.n_layers);
-    assert_true(parts.n_launches > stand_llama.n_layers);
-    stand_close(s);
+    assert_true(products.n_launches > 4 * cuda_fixture_llama.n_layers);
+    assert_true(parts.n_launches > cuda_fixture_llama.n_layers);
+    cuda_fixture_close(s);
 }
 
 int main(void) {

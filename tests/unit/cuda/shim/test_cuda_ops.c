@@ -3,7 +3,7 @@
  *
  * Activations are bf16 on the device: inputs are rounded beforehand, so that both begin with the
  * same numbers, and a result may differ by its own rounding. Outputs begin as NaN. */
-#include "tests/unit/cuda/shim/cuda_stand.h"
+#include "tests/unit/cuda/shim/cuda_fixture.h"
 
 #include "kernels/dtype.h"
 

@@ -4,14 +4,14 @@
  * The watched sequence is computed whole, in chunks, token by token, alone, beside others, after a
  * prefix that another sequence left in the pool, and again after a preemption: tokens, logprobs and
  * alternatives must be equal to the bit, under other seeds of the shim too. */
-#include "tests/unit/cuda/shim/cuda_stand.h"
+#include "tests/unit/cuda/shim/cuda_fixture.h"
 
 #define N_PROMPT 39u
 #define N_NEW    6u
 
 struct answer {
     int32_t token[N_NEW];
-    float logprob[N_NEW], top[N_NEW][STAND_TOP];
+    float logprob[N_NEW], top[N_NEW][CUDA_FIXTURE_TOP];
 };
 
 struct way {
@@ -20,32 +20,32 @@ struct way {
     bool shares_prefix;
 };
 
-static const struct stand_setup setup = {
+static const struct cuda_fixture_setup setup = {
     .max_rows = 6, .max_step_tokens = 48, .is_deterministic = true};
 
-static void set_prompt(struct stand_seq *q, uint32_t vocab) {
+static void set_prompt(struct cuda_fixture_seq *q, uint32_t vocab) {
     for (uint32_t i = 0; i < N_PROMPT; i++)
         q->token[i] = (i * i + 31 * i + 7) % vocab;
 }
 
 /* The first blocks of row 5, which has the same prompt, serve row 0. */
-static void share_prefix(struct cuda_stand *s) {
-    struct stand_seq *q = &s->seq[0], *other = &s->seq[5];
+static void share_prefix(struct cuda_fixture *s) {
+    struct cuda_fixture_seq *q = &s->seq[0], *other = &s->seq[5];
 
-    stand_start(s, 5, N_PROMPT);
+    cuda_fixture_start(s, 5, N_PROMPT);
     set_prompt(other, s->shape.vocab);
-    stand_plan(s, 5, 11);
-    stand_step(s);
-    stand_plan(s, 5, N_PROMPT - 11);
-    stand_step(s);
-    for (; q->n_blocks < N_PROMPT / STAND_BLOCK; q->n_blocks++) {
+    cuda_fixture_plan(s, 5, 11);
+    cuda_fixture_step(s);
+    cuda_fixture_plan(s, 5, N_PROMPT - 11);
+    cuda_fixture_step(s);
+    for (; q->n_blocks < N_PROMPT / CUDA_FIXTURE_BLOCK; q->n_blocks++) {
         q->block[q->n_blocks] = other->block[q->n_blocks];
         s->users[q->block[q->n_blocks]]++;
     }
-    q->n_computed = q->n_blocks * STAND_BLOCK;
+    q->n_computed = q->n_blocks * CUDA_FIXTURE_BLOCK;
 }
 
-static void note(struct cuda_stand *s, struct answer *a) {
+static void note(struct cuda_fixture *s, struct answer *a) {
     const struct backend_stage *t = &s->cuda.stage[0];
 
     for (uint32_t i = 0; i < s->step.n_outputs; i++) {
@@ -54,14 +54,14 @@ static void note(struct cuda_stand *s, struct answer *a) {
         if (t->output[i].row != 0) continue;
         a->token[at] = t->out_token[i];
         a->logprob[at] = t->out_logprob[i];
-        memcpy(a->top[at], t->out_top_logprob + i * STAND_TOP, sizeof(a->top[at]));
+        memcpy(a->top[at], t->out_top_logprob + i * CUDA_FIXTURE_TOP, sizeof(a->top[at]));
     }
 }
 
 static void run_way(const struct tiny_shape *shape, const struct way *w, uint64_t seed,
                     struct answer *a) {
-    struct cuda_stand *s = stand_open_alone(shape, &setup, 7);
-    struct stand_seq *q = &s->seq[0];
+    struct cuda_fixture *s = cuda_fixture_open_alone(shape, &setup, 7);
+    struct cuda_fixture_seq *q = &s->seq[0];
     bool is_preempted = false;
 
     shim_set(seed, seed % 2 ? SHIM_COPIES_LATE : SHIM_COPIES_EARLY);
@@ -69,25 +69,25 @@ static void run_way(const struct tiny_shape *shape, const struct way *w, uint64_
     s->how.top_p = 0.9f;
     s->how.seed = 5;
     s->how.repetition_penalty = 1.2f;
-    stand_start(s, 0, N_PROMPT);
+    cuda_fixture_start(s, 0, N_PROMPT);
     set_prompt(q, shape->vocab);
-    stand_unbind(s, 0);
-    stand_bind(s, 0);
+    cuda_fixture_unbind(s, 0);
+    cuda_fixture_bind(s, 0);
     if (w->shares_prefix) share_prefix(s);
     for (uint32_t i = 1; i <= w->n_beside; i++)
-        stand_start(s, i, 1 + 5 * i);
+        cuda_fixture_start(s, i, 1 + 5 * i);
     while (q->n < N_PROMPT + N_NEW) {
         if (w->preempt_at && q->n == N_PROMPT + w->preempt_at && !is_preempted) {
-            stand_preempt(s, 0);
+            cuda_fixture_preempt(s, 0);
             is_preempted = true;
         }
-        stand_plan(s, 0, MIN(w->chunk, stand_left(s, 0)));
+        cuda_fixture_plan(s, 0, MIN(w->chunk, cuda_fixture_left(s, 0)));
         for (uint32_t i = 1; i <= w->n_beside; i++)
-            stand_plan(s, i, MIN(stand_left(s, i), 4u));
-        stand_step(s);
+            cuda_fixture_plan(s, i, MIN(cuda_fixture_left(s, i), 4u));
+        cuda_fixture_step(s);
         note(s, a);
     }
-    stand_close(s);
+    cuda_fixture_close(s);
 }
 
 static void check_ways(const struct tiny_shape *shape) {
@@ -112,11 +112,11 @@ static void check_ways(const struct tiny_shape *shape) {
 
 static void the_answer_is_the_same_every_time(void **state) {
     (void)state;
-    check_ways(&stand_llama);
+    check_ways(&cuda_fixture_llama);
 }
 
 static void with_windows_too(void **state) {
-    struct tiny_shape shape = stand_llama;
+    struct tiny_shape shape = cuda_fixture_llama;
 
     (void)state;
     shape.sliding_window = 13;
@@ -128,17 +128,17 @@ static void with_windows_too(void **state) {
 
 static void only_a_deterministic_model_says_so(void **state) {
     struct backend_info info;
-    struct stand_setup loose = setup;
+    struct cuda_fixture_setup loose = setup;
 
     (void)state;
     for (int i = 0; i < 2; i++) {
-        struct cuda_stand *s;
+        struct cuda_fixture *s;
 
         loose.is_deterministic = i;
-        s = stand_open_alone(&stand_llama, &loose, 1);
+        s = cuda_fixture_open_alone(&cuda_fixture_llama, &loose, 1);
         backend_cuda.info(s->cuda.dev, &info);
         assert_int_equal(!!(info.flags & BACKEND_INVARIANT), i);
-        stand_close(s);
+        cuda_fixture_close(s);
     }
 }
 

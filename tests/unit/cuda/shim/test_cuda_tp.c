@@ -3,36 +3,36 @@
  *
  * Its sums are rounded to bf16 between the ranks, so it agrees within the bounds of one device, not to
  * the bit; what is divided wrongly is off by whole logits. */
-#include "tests/unit/cuda/shim/cuda_stand.h"
+#include "tests/unit/cuda/shim/cuda_fixture.h"
 
-static const struct stand_setup setup = {.max_rows = 6, .max_step_tokens = 48, .tp_size = 2};
+static const struct cuda_fixture_setup setup = {.max_rows = 6, .max_step_tokens = 48, .tp_size = 2};
 
 /* Prefill, chunks beside decode, decode alone. */
-static void run_story(struct cuda_stand *s) {
-    stand_start(s, 0, 21);
-    stand_start(s, 3, 40);
-    stand_plan(s, 0, 21);
-    stand_plan(s, 3, 17);
-    stand_step(s);
-    stand_plan(s, 3, 23);
-    stand_plan(s, 0, 1);
-    stand_step(s);
+static void run_story(struct cuda_fixture *s) {
+    cuda_fixture_start(s, 0, 21);
+    cuda_fixture_start(s, 3, 40);
+    cuda_fixture_plan(s, 0, 21);
+    cuda_fixture_plan(s, 3, 17);
+    cuda_fixture_step(s);
+    cuda_fixture_plan(s, 3, 23);
+    cuda_fixture_plan(s, 0, 1);
+    cuda_fixture_step(s);
     for (int i = 0; i < 3; i++) {
-        stand_plan(s, 0, 1);
-        stand_plan(s, 3, 1);
-        stand_step(s);
+        cuda_fixture_plan(s, 0, 1);
+        cuda_fixture_plan(s, 3, 1);
+        cuda_fixture_step(s);
     }
-    stand_end(s, 0);
-    stand_plan(s, 3, 1);
-    stand_step(s);
+    cuda_fixture_end(s, 0);
+    cuda_fixture_plan(s, 3, 1);
+    cuda_fixture_step(s);
 }
 
 static void check_shape(const struct tiny_shape *shape) {
-    stand_tell(shape, &setup, run_story);
+    cuda_fixture_tell(shape, &setup, run_story);
 }
 
 static void two_devices_agree_with_the_reference(void **state) {
-    struct tiny_shape shape = stand_llama;
+    struct tiny_shape shape = cuda_fixture_llama;
 
     (void)state;
     shape.n_heads = 4;
@@ -42,7 +42,7 @@ static void two_devices_agree_with_the_reference(void **state) {
 }
 
 static void two_devices_share_a_kv_head(void **state) {
-    struct tiny_shape shape = stand_llama;
+    struct tiny_shape shape = cuda_fixture_llama;
 
     (void)state;
     shape.is_tied = shape.has_qk_norm = true;
@@ -54,29 +54,29 @@ static void two_devices_share_a_kv_head(void **state) {
 static void two_devices_choose_their_products_together(void **state) {
     (void)state;
     for (uint32_t product_us = 1; product_us <= 100; product_us += 99) {
-        struct cuda_stand *s;
+        struct cuda_fixture *s;
 
         shim_set_product_us(product_us);
-        s = stand_open(&stand_llama, &setup, 3);
+        s = cuda_fixture_open(&cuda_fixture_llama, &setup, 3);
         run_story(s);
-        stand_close(s);
+        cuda_fixture_close(s);
     }
     shim_set_product_us(0);
 }
 
 /* Blocks are whole on the outside: out of one device into two, and back. */
 static void blocks_move_between_one_device_and_two(void **state) {
-    struct stand_setup one = setup;
-    struct cuda_stand *a, *b;
+    struct cuda_fixture_setup one = setup;
+    struct cuda_fixture *a, *b;
     uint8_t *block, *back;
     uint64_t n;
-    struct tiny_shape shape = stand_llama;
+    struct tiny_shape shape = cuda_fixture_llama;
 
     (void)state;
     shape.n_kv_heads = 2;
     one.tp_size = 0;
-    a = stand_open(&shape, &one, 5);
-    b = stand_open(&shape, &setup, 5);
+    a = cuda_fixture_open(&shape, &one, 5);
+    b = cuda_fixture_open(&shape, &setup, 5);
     n = a->cuda.block_bytes;
     assert_int_equal(b->cuda.block_bytes, n);
     block = mem_alloc(n);
@@ -93,8 +93,8 @@ static void blocks_move_between_one_device_and_two(void **state) {
     }
     mem_free(block);
     mem_free(back);
-    stand_close(a);
-    stand_close(b);
+    cuda_fixture_close(a);
+    cuda_fixture_close(b);
 }
 
 /* Whichever device it is and wherever in the step: the call that hears of it ends, and so does all
@@ -102,21 +102,21 @@ static void blocks_move_between_one_device_and_two(void **state) {
 static void a_device_that_fails_leaves_no_rank_waiting(void **state) {
     (void)state;
     for (uint64_t nth = 1; nth <= 16; nth += 5) {
-        struct cuda_stand *s = stand_open_alone(&stand_llama, &setup, nth);
+        struct cuda_fixture *s = cuda_fixture_open_alone(&cuda_fixture_llama, &setup, nth);
         struct error err = {0};
         backend_fence fence;
         enum status st;
 
-        stand_start(s, 0, 21);
-        stand_plan(s, 0, 21);
-        stand_lay_out_plan(s, &s->cuda.stage[0], &s->step);
+        cuda_fixture_start(s, 0, 21);
+        cuda_fixture_plan(s, 0, 21);
+        cuda_fixture_lay_out_plan(s, &s->cuda.stage[0], &s->step);
         shim_fail_launch(nth);
         st = backend_tp.submit(s->cuda.model, 0, &s->step, &fence, &err);
         if (st == ST_OK) st = backend_tp.wait(s->cuda.dev, fence, 10000000);
         assert_int_not_equal(st, ST_OK);
         assert_int_not_equal(st, ST_AGAIN);
         shim_fail_launch(0);
-        stand_close(s);
+        cuda_fixture_close(s);
     }
 }
 

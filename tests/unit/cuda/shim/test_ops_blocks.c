@@ -1,5 +1,5 @@
 /* tests/unit/cuda/shim/test_ops_blocks.c - copies of KV blocks, and changes of block tables. */
-#include "tests/support/kernel_stand.h"
+#include "tests/support/kernel_fixture.h"
 
 #include "kernels/cuda/ops/ops.h"
 
@@ -8,15 +8,15 @@ static void run_copies(const void *args) {
 }
 
 /* Distinct blocks in pairs, in disorder; `want` is the pool as int32 after the copies. */
-static void make_copies(struct stand *k, struct copy_blocks_args *a, uint32_t n_blocks,
+static void make_copies(struct kernel_fixture *k, struct copy_blocks_args *a, uint32_t n_blocks,
                         uint32_t block_bytes, uint32_t n_pairs) {
     uint32_t words = block_bytes / 4, n_words = n_blocks * words, block[128];
     struct backend_copy pair[64];
-    float *want = stand_floats(n_words);
+    float *want = kernel_fixture_floats(n_words);
     int32_t *kv;
 
-    stand_init(k, n_words + n_pairs);
-    kv = stand_room(k, (size_t)n_words * 4);
+    kernel_fixture_init(k, n_words + n_pairs);
+    kv = kernel_fixture_room(k, (size_t)n_words * 4);
     for (uint32_t i = 0; i < n_words; i++) { /* exact as float */
         kv[i] = (int32_t)rng_below(&k->rng, 1 << 24);
         want[i] = (float)kv[i];
@@ -33,10 +33,10 @@ static void make_copies(struct stand *k, struct copy_blocks_args *a, uint32_t n_
         memcpy(want + pair[i].dst * words, want + pair[i].src * words, words * sizeof(float));
     }
     *a = (struct copy_blocks_args){.kv = kv,
-                                   .pairs = stand_put(k, pair, n_pairs * sizeof(*pair)),
+                                   .pairs = kernel_fixture_put(k, pair, n_pairs * sizeof(*pair)),
                                    .block_bytes = block_bytes,
                                    .n_pairs = n_pairs};
-    stand_want(k, kv, DTYPE_I32, want);
+    kernel_fixture_want(k, kv, DTYPE_I32, want);
 }
 
 static void whole_blocks_are_copied(void **state) {
@@ -46,11 +46,11 @@ static void whole_blocks_are_copied(void **state) {
     for (size_t i = 0; i < ARRAY_LEN(sizes); i++) {
         for (uint32_t n_pairs = 1; n_pairs <= 27; n_pairs += 13) {
             struct copy_blocks_args a;
-            struct stand k;
+            struct kernel_fixture k;
 
             make_copies(&k, &a, 42, sizes[i], n_pairs);
-            stand_check(&k, run_copies, &a);
-            stand_fini(&k);
+            kernel_fixture_check(&k, run_copies, &a);
+            kernel_fixture_fini(&k);
         }
     }
 }
@@ -59,16 +59,16 @@ static void run_updates(const void *args) {
     ops_update_tables(NULL, args);
 }
 
-static void make_updates(struct stand *k, struct update_tables_args *a, uint32_t n,
+static void make_updates(struct kernel_fixture *k, struct update_tables_args *a, uint32_t n,
                          uint32_t max_updates) {
     uint32_t n_rows = 60, stride = 200, *table;
     struct backend_table_update *update;
-    float *want = stand_floats((size_t)n_rows * stride);
+    float *want = kernel_fixture_floats((size_t)n_rows * stride);
 
-    stand_init(k, n);
-    table = stand_room(k, (size_t)n_rows * stride * 4);
-    update =
-        stand_room(k, (size_t)max_updates * sizeof(*update)); /* what lies behind n is nonsense */
+    kernel_fixture_init(k, n);
+    table = kernel_fixture_room(k, (size_t)n_rows * stride * 4);
+    update = kernel_fixture_room(k, (size_t)max_updates *
+                                        sizeof(*update)); /* what lies behind n is nonsense */
     for (uint32_t i = 0; i < n_rows * stride; i++)
         want[i] = (float)(int32_t)(table[i] = i % 1000);
     for (uint32_t i = 0; i < n; i++) {
@@ -80,10 +80,10 @@ static void make_updates(struct stand *k, struct update_tables_args *a, uint32_t
     }
     *a = (struct update_tables_args){.table = table,
                                      .update = update,
-                                     .n_updates = stand_put(k, &n, sizeof(n)),
+                                     .n_updates = kernel_fixture_put(k, &n, sizeof(n)),
                                      .table_stride = stride,
                                      .max_updates = max_updates};
-    stand_want(k, table, DTYPE_I32, want);
+    kernel_fixture_want(k, table, DTYPE_I32, want);
 }
 
 static void tables_take_as_many_updates_as_the_device_is_told(void **state) {
@@ -92,26 +92,26 @@ static void tables_take_as_many_updates_as_the_device_is_told(void **state) {
     (void)state;
     for (size_t i = 0; i < ARRAY_LEN(counts); i++) {
         struct update_tables_args a;
-        struct stand k;
+        struct kernel_fixture k;
 
         make_updates(&k, &a, counts[i][0], counts[i][1]);
-        stand_check(&k, run_updates, &a);
-        stand_fini(&k);
+        kernel_fixture_check(&k, run_updates, &a);
+        kernel_fixture_fini(&k);
     }
 }
 
 static void block_planted_bugs_are_caught(void **state) {
     struct update_tables_args u;
     struct copy_blocks_args c;
-    struct stand k;
+    struct kernel_fixture k;
 
     (void)state;
     make_copies(&k, &c, 42, 16400, 3);
-    assert_true(stand_catches(&k, "copy_no_tail", run_copies, &c));
-    stand_fini(&k);
+    assert_true(kernel_fixture_catches(&k, "copy_no_tail", run_copies, &c));
+    kernel_fixture_fini(&k);
     make_updates(&k, &u, 10000, 10000);
-    assert_true(stand_catches(&k, "update_once", run_updates, &u));
-    stand_fini(&k);
+    assert_true(kernel_fixture_catches(&k, "update_once", run_updates, &u));
+    kernel_fixture_fini(&k);
 }
 
 static void nothing_is_launched_for_nothing(void **state) {

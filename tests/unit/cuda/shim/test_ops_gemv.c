@@ -1,5 +1,5 @@
 /* tests/unit/cuda/shim/test_ops_gemv.c - products of one to sixteen rows, and all that is fused with them. */
-#include "tests/support/kernel_stand.h"
+#include "tests/support/kernel_fixture.h"
 
 #include "kernels/cuda/ops/ops.h"
 #include "kernels/ref/ops.h"
@@ -11,7 +11,7 @@ struct gemv_shape {
 };
 
 struct gemv_case {
-    struct stand stand;
+    struct kernel_fixture fixture;
     struct gemv_args a;
 };
 
@@ -37,7 +37,7 @@ static void norm_row(float *x, const struct gemv_args *a, const float *weight) {
 static void compute_row(float *y, float *x, const struct gemv_args *a, const float *norm,
                         const float *bias) {
     struct ref_matrix w = {a->w, DTYPE_BF16, a->is_swiglu ? 2 * a->n : a->n, a->k};
-    float *both = stand_floats(w.n);
+    float *both = kernel_fixture_floats(w.n);
 
     if (norm) norm_row(x, a, norm);
     ref_linear(both, x, &w, bias, 1);
@@ -51,38 +51,41 @@ static void compute_row(float *y, float *x, const struct gemv_args *a, const flo
 /* y as it begins: random numbers to add to, or NaN; and in `f`, the same. */
 static void make_y(struct gemv_case *c, const struct gemv_shape *s, float *f) {
     size_t n = (size_t)s->m * c->a.y_stride;
-    uint8_t *y = stand_room(&c->stand, n * (s->is_f32_out ? 4 : 2));
+    uint8_t *y = kernel_fixture_room(&c->fixture, n * (s->is_f32_out ? 4 : 2));
 
     for (size_t i = 0; i < n; i++) {
         f[i] = NAN;
         if (i % c->a.y_stride >= s->n) continue;
-        f[i] = s->accumulates ? f32_of_bf16(bf16_of_f32(stand_draw(&c->stand, 1))) : 0;
+        f[i] = s->accumulates ? f32_of_bf16(bf16_of_f32(kernel_fixture_draw(&c->fixture, 1))) : 0;
         if (s->accumulates) dtype_put(s->is_f32_out ? DTYPE_F32 : DTYPE_BF16, y, i, f[i]);
     }
     c->a.y = y;
 }
 
 static void make_gemv(struct gemv_case *c, const struct gemv_shape *s) {
-    struct stand *k = &c->stand;
+    struct kernel_fixture *k = &c->fixture;
     uint32_t x_stride = s->k + s->spare, y_stride = s->n + s->spare;
     size_t n_w = (size_t)(s->is_swiglu ? 2 : 1) * s->n * s->k;
-    float *x = stand_floats((size_t)s->m * x_stride), *y = stand_floats((size_t)s->m * y_stride);
-    float *norm = stand_floats(s->k), *bias = stand_floats(s->n), *row = stand_floats(s->n);
+    float *x = kernel_fixture_floats((size_t)s->m * x_stride),
+          *y = kernel_fixture_floats((size_t)s->m * y_stride);
+    float *norm = kernel_fixture_floats(s->k), *bias = kernel_fixture_floats(s->n),
+          *row = kernel_fixture_floats(s->n);
 
-    stand_init(k, n_w + s->m + s->has_norm * 8 + s->accumulates * 16);
-    c->a = (struct gemv_args){.x = stand_draw_bf16(k, (size_t)s->m * x_stride, 0, 1, x),
-                              .w = stand_draw_bf16(k, n_w, 0, 1.0f / sqrtf((float)s->k), NULL),
-                              .m = s->m,
-                              .n = s->n,
-                              .k = s->k,
-                              .x_stride = x_stride,
-                              .y_stride = y_stride,
-                              .eps = 1e-5f,
-                              .is_f32_out = s->is_f32_out,
-                              .accumulates = s->accumulates,
-                              .is_swiglu = s->is_swiglu};
-    if (s->has_bias) c->a.bias = stand_draw_bf16(k, s->n, 0, 1, bias);
-    if (s->has_norm) c->a.norm_weight = stand_draw_bf16(k, s->k, 1, 0.3f, norm);
+    kernel_fixture_init(k, n_w + s->m + s->has_norm * 8 + s->accumulates * 16);
+    c->a = (struct gemv_args){
+        .x = kernel_fixture_draw_bf16(k, (size_t)s->m * x_stride, 0, 1, x),
+        .w = kernel_fixture_draw_bf16(k, n_w, 0, 1.0f / sqrtf((float)s->k), NULL),
+        .m = s->m,
+        .n = s->n,
+        .k = s->k,
+        .x_stride = x_stride,
+        .y_stride = y_stride,
+        .eps = 1e-5f,
+        .is_f32_out = s->is_f32_out,
+        .accumulates = s->accumulates,
+        .is_swiglu = s->is_swiglu};
+    if (s->has_bias) c->a.bias = kernel_fixture_draw_bf16(k, s->n, 0, 1, bias);
+    if (s->has_norm) c->a.norm_weight = kernel_fixture_draw_bf16(k, s->k, 1, 0.3f, norm);
     make_y(c, s, y);
     for (uint32_t m = 0; m < s->m; m++) {
         compute_row(row, x + (size_t)m * x_stride, &c->a, s->has_norm ? norm : NULL,
@@ -90,7 +93,7 @@ static void make_gemv(struct gemv_case *c, const struct gemv_shape *s) {
         for (uint32_t n = 0; n < s->n; n++)
             y[(size_t)m * y_stride + n] += row[n];
     }
-    stand_want(k, c->a.y, s->is_f32_out ? DTYPE_F32 : DTYPE_BF16, y);
+    kernel_fixture_want(k, c->a.y, s->is_f32_out ? DTYPE_F32 : DTYPE_BF16, y);
     free(x);
     free(norm);
     free(bias);
@@ -101,8 +104,8 @@ static void check_gemv(const struct gemv_shape *s) {
     struct gemv_case c;
 
     make_gemv(&c, s);
-    stand_check(&c.stand, run_gemv, &c.a);
-    stand_fini(&c.stand);
+    kernel_fixture_check(&c.fixture, run_gemv, &c.a);
+    kernel_fixture_fini(&c.fixture);
 }
 
 static void gemv_takes_any_n_and_odd_k(void **state) {
@@ -179,14 +182,14 @@ static void a_row_has_the_same_bits_among_any_others(void **state) {
         for (uint32_t m = 0; m + n_rows <= 4; m++)
             check_some_rows(&c, m, n_rows);
     }
-    stand_fini(&c.stand);
+    kernel_fixture_fini(&c.fixture);
     make_gemv(&c, &(struct gemv_shape){16, 37, 1032, .has_norm = true, .is_f32_out = true});
     run_gemv(&c.a);
     for (uint32_t n_rows = 5; n_rows < 16; n_rows += 2) {
         for (uint32_t m = 0; m + n_rows <= 16; m += 3)
             check_some_rows(&c, m, n_rows);
     }
-    stand_fini(&c.stand);
+    kernel_fixture_fini(&c.fixture);
 }
 
 static void gemv_planted_bugs_are_caught(void **state) {
@@ -200,10 +203,10 @@ static void gemv_planted_bugs_are_caught(void **state) {
         make_gemv(&c,
                   &(struct gemv_shape){2 + 7 * i, 37, 1032, .has_norm = true, .is_swiglu = true});
         for (size_t j = 0; j < 4; j++) {
-            if (!stand_catches(&c.stand, plants[i][j], run_gemv, &c.a))
+            if (!kernel_fixture_catches(&c.fixture, plants[i][j], run_gemv, &c.a))
                 fail_msg("%s", plants[i][j]);
         }
-        stand_fini(&c.stand);
+        kernel_fixture_fini(&c.fixture);
     }
 }
 

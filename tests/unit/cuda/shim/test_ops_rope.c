@@ -1,5 +1,5 @@
 /* tests/unit/cuda/shim/test_ops_rope.c - bias, norm of heads, rotation, and K and V into the paged pool. */
-#include "tests/support/kernel_stand.h"
+#include "tests/support/kernel_fixture.h"
 
 #include "kernels/cuda/ops/ops.h"
 #include "kernels/ref/ops.h"
@@ -16,7 +16,7 @@ struct rope_shape {
 };
 
 struct rope_case {
-    struct stand stand;
+    struct kernel_fixture fixture;
     struct rope_args a;
 };
 
@@ -24,8 +24,8 @@ static void run_rope(const void *args) {
     ops_rope(NULL, args);
 }
 
-static float *make_turn(struct stand *k, const float *inv_freq, float scale, uint32_t hd) {
-    float *turn = stand_room(k, (size_t)MAX_CONTEXT * hd * sizeof(float));
+static float *make_turn(struct kernel_fixture *k, const float *inv_freq, float scale, uint32_t hd) {
+    float *turn = kernel_fixture_room(k, (size_t)MAX_CONTEXT * hd * sizeof(float));
 
     for (uint32_t p = 0; p < MAX_CONTEXT; p++) {
         for (uint32_t i = 0; i < hd / 2; i++) {
@@ -39,7 +39,7 @@ static float *make_turn(struct stand *k, const float *inv_freq, float scale, uin
 }
 
 /* Slots of the pool in disorder, none twice, every sixth token nowhere. */
-static void make_slots(struct stand *k, int64_t *slot, uint32_t T) {
+static void make_slots(struct kernel_fixture *k, int64_t *slot, uint32_t T) {
     int64_t all[N_BLOCKS * OPS_BLOCK_SIZE];
 
     for (uint32_t i = 0; i < ARRAY_LEN(all); i++) {
@@ -94,23 +94,23 @@ static void make_rope(struct rope_case *c, const struct rope_shape *s) {
     uint32_t n = s->n_heads + 2 * s->n_kv_heads, hd = s->hd;
     size_t n_qkv = (size_t)s->T * n * hd;
     uint64_t stride = (uint64_t)N_LAYERS * 2 * s->n_kv_heads * OPS_BLOCK_SIZE * hd + s->spare;
-    float *x = stand_floats(n_qkv), *bias = stand_floats((size_t)n * hd), *pool;
+    float *x = kernel_fixture_floats(n_qkv), *bias = kernel_fixture_floats((size_t)n * hd), *pool;
     float q_norm[256], k_norm[256], inv_freq[128], scale = 1.2f;
     uint32_t position[64];
     int64_t slot[64];
-    struct stand *k = &c->stand;
+    struct kernel_fixture *k = &c->fixture;
 
-    stand_init(k, n_qkv + s->has_bias * 2 + s->has_norm);
+    kernel_fixture_init(k, n_qkv + s->has_bias * 2 + s->has_norm);
     for (uint32_t i = 0; i < hd / 2; i++)
         inv_freq[i] = powf(10000, -2.0f * (float)i / (float)hd);
     for (uint32_t t = 0; t < s->T; t++)
         position[t] = t ? (uint32_t)rng_below(&k->rng, MAX_CONTEXT) : MAX_CONTEXT - 1;
     make_slots(k, slot, s->T);
-    c->a = (struct rope_args){.qkv = stand_draw_bf16(k, n_qkv, 0, 1, x),
-                              .position = stand_put(k, position, s->T * sizeof(*position)),
-                              .kv_slot = stand_put(k, slot, s->T * sizeof(*slot)),
+    c->a = (struct rope_args){.qkv = kernel_fixture_draw_bf16(k, n_qkv, 0, 1, x),
+                              .position = kernel_fixture_put(k, position, s->T * sizeof(*position)),
+                              .kv_slot = kernel_fixture_put(k, slot, s->T * sizeof(*slot)),
                               .turn = make_turn(k, inv_freq, scale, hd),
-                              .kv = stand_room(k, N_BLOCKS * stride * 2),
+                              .kv = kernel_fixture_room(k, N_BLOCKS * stride * 2),
                               .block_stride = (int64_t)stride,
                               .layer = LAYER,
                               .n_tokens = s->T,
@@ -118,17 +118,17 @@ static void make_rope(struct rope_case *c, const struct rope_shape *s) {
                               .n_kv_heads = s->n_kv_heads,
                               .hd = hd,
                               .eps = 1e-6f};
-    if (s->has_bias) c->a.bias = stand_draw_bf16(k, (size_t)n * hd, 0, 1, bias);
-    if (s->has_norm) c->a.q_norm = stand_draw_bf16(k, hd, 1, 0.3f, q_norm);
-    if (s->has_norm) c->a.k_norm = stand_draw_bf16(k, hd, 1, 0.3f, k_norm);
+    if (s->has_bias) c->a.bias = kernel_fixture_draw_bf16(k, (size_t)n * hd, 0, 1, bias);
+    if (s->has_norm) c->a.q_norm = kernel_fixture_draw_bf16(k, hd, 1, 0.3f, q_norm);
+    if (s->has_norm) c->a.k_norm = kernel_fixture_draw_bf16(k, hd, 1, 0.3f, k_norm);
 
     compute_heads(x, &c->a, s->has_bias ? bias : NULL, s->has_norm ? q_norm : NULL,
                   s->has_norm ? k_norm : NULL, inv_freq, scale);
     pool = compute_pool(&c->a, x, N_BLOCKS * stride);
     for (size_t i = 0; i < n_qkv; i++) /* K and V of qkv stay as they were */
         if (i / hd % n >= s->n_heads) x[i] = NAN;
-    stand_want(k, c->a.qkv, DTYPE_BF16, x);
-    stand_want(k, c->a.kv, DTYPE_BF16, pool);
+    kernel_fixture_want(k, c->a.qkv, DTYPE_BF16, x);
+    kernel_fixture_want(k, c->a.kv, DTYPE_BF16, pool);
     free(bias);
 }
 
@@ -136,8 +136,8 @@ static void check_rope(const struct rope_shape *s) {
     struct rope_case c;
 
     make_rope(&c, s);
-    stand_check(&c.stand, run_rope, &c.a);
-    stand_fini(&c.stand);
+    kernel_fixture_check(&c.fixture, run_rope, &c.a);
+    kernel_fixture_fini(&c.fixture);
 }
 
 static void rope_turns_and_writes_for_all_head_dims(void **state) {
@@ -186,9 +186,10 @@ static void rope_planted_bugs_are_caught(void **state) {
     (void)state;
     make_rope(&c, &(struct rope_shape){17, 128, 4, 2, .has_norm = true});
     for (size_t i = 0; i < ARRAY_LEN(plants); i++) {
-        if (!stand_catches(&c.stand, plants[i], run_rope, &c.a)) fail_msg("%s", plants[i]);
+        if (!kernel_fixture_catches(&c.fixture, plants[i], run_rope, &c.a))
+            fail_msg("%s", plants[i]);
     }
-    stand_fini(&c.stand);
+    kernel_fixture_fini(&c.fixture);
 }
 
 int main(void) {

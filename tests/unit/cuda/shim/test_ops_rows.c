@@ -1,5 +1,5 @@
 /* tests/unit/cuda/shim/test_ops_rows.c - what is done row by row: embedding, norms, SwiGLU. */
-#include "tests/support/kernel_stand.h"
+#include "tests/support/kernel_fixture.h"
 
 #include "kernels/cuda/ops/ops.h"
 #include "kernels/ref/ops.h"
@@ -13,7 +13,7 @@ static void run_embed(const void *args) {
 }
 
 struct embed_case {
-    struct stand stand;
+    struct kernel_fixture fixture;
     struct embed_args a;
 };
 
@@ -21,12 +21,12 @@ struct embed_case {
 static void make_embed(struct embed_case *c, uint32_t T, uint32_t d) {
     uint32_t vocab = 50, n_previous = 7;
     int32_t token[64], previous[7];
-    struct stand *k = &c->stand;
-    float *id = stand_floats(T), *x = stand_floats((size_t)T * d);
+    struct kernel_fixture *k = &c->fixture;
+    float *id = kernel_fixture_floats(T), *x = kernel_fixture_floats((size_t)T * d);
     uint16_t *table;
 
-    stand_init(k, T * 1000 + d);
-    table = stand_draw_bf16(k, (size_t)vocab * d, 0, 1, NULL);
+    kernel_fixture_init(k, T * 1000 + d);
+    table = kernel_fixture_draw_bf16(k, (size_t)vocab * d, 0, 1, NULL);
     for (uint32_t i = 0; i < n_previous; i++)
         previous[i] = (int32_t)rng_below(&k->rng, vocab);
     for (uint32_t t = 0; t < T; t++) {
@@ -40,16 +40,16 @@ static void make_embed(struct embed_case *c, uint32_t T, uint32_t d) {
             x[(size_t)t * d + i] = f32_of_bf16(table[(size_t)id[t] * d + i]);
     }
     c->a = (struct embed_args){.table = table,
-                               .token = stand_put(k, token, T * 4),
-                               .previous = stand_put(k, previous, sizeof(previous)),
-                               .id = stand_room(k, T * 4),
-                               .x = stand_room(k, (size_t)T * d * 2),
+                               .token = kernel_fixture_put(k, token, T * 4),
+                               .previous = kernel_fixture_put(k, previous, sizeof(previous)),
+                               .id = kernel_fixture_room(k, T * 4),
+                               .x = kernel_fixture_room(k, (size_t)T * d * 2),
                                .n_tokens = T,
                                .d = d,
                                .vocab = vocab,
                                .n_previous = n_previous};
-    stand_want(k, c->a.id, DTYPE_I32, id);
-    stand_want(k, c->a.x, DTYPE_BF16, x);
+    kernel_fixture_want(k, c->a.id, DTYPE_I32, id);
+    kernel_fixture_want(k, c->a.x, DTYPE_BF16, x);
 }
 
 static void embedding_takes_ids_and_references(void **state) {
@@ -61,8 +61,8 @@ static void embedding_takes_ids_and_references(void **state) {
             struct embed_case c;
 
             make_embed(&c, token_counts[i], widths[j]);
-            stand_check(&c.stand, run_embed, &c.a);
-            stand_fini(&c.stand);
+            kernel_fixture_check(&c.fixture, run_embed, &c.a);
+            kernel_fixture_fini(&c.fixture);
         }
     }
 }
@@ -72,8 +72,8 @@ static void embedding_planted_bugs_are_caught(void **state) {
 
     (void)state;
     make_embed(&c, 17, 96);
-    assert_true(stand_catches(&c.stand, "embed_wrong_output", run_embed, &c.a));
-    stand_fini(&c.stand);
+    assert_true(kernel_fixture_catches(&c.fixture, "embed_wrong_output", run_embed, &c.a));
+    kernel_fixture_fini(&c.fixture);
 }
 
 /* --- norms */
@@ -90,7 +90,7 @@ struct norm_shape {
 };
 
 struct norm_case {
-    struct stand stand;
+    struct kernel_fixture fixture;
     struct norm_args a;
 };
 
@@ -102,34 +102,34 @@ static void add_rounded(float *x, const float *y, const float *bias, const struc
 
 static void make_norm(struct norm_case *c, const struct norm_shape *s) {
     size_t n = (size_t)s->T * s->d, stride = 18;
-    struct stand *k = &c->stand;
-    float *x = stand_floats(n), *y = stand_floats(n), *h;
-    float *weight = stand_floats(s->d), *bias = stand_floats(s->d);
+    struct kernel_fixture *k = &c->fixture;
+    float *x = kernel_fixture_floats(n), *y = kernel_fixture_floats(n), *h;
+    float *weight = kernel_fixture_floats(s->d), *bias = kernel_fixture_floats(s->d);
     uint32_t n_rows = s->n_gathered ? s->n_gathered : s->T, *row = NULL;
 
-    stand_init(k, n + s->adds * 2 + s->has_bias);
-    c->a = (struct norm_args){.x = stand_draw_bf16(k, n, s->mean, s->scale, x),
-                              .weight = stand_draw_bf16(k, s->d, 1, 0.3f, weight),
+    kernel_fixture_init(k, n + s->adds * 2 + s->has_bias);
+    c->a = (struct norm_args){.x = kernel_fixture_draw_bf16(k, n, s->mean, s->scale, x),
+                              .weight = kernel_fixture_draw_bf16(k, s->d, 1, 0.3f, weight),
                               .row_stride = (uint32_t)stride,
                               .n = n_rows,
                               .d = s->d,
                               .eps = 1e-5f};
-    if (s->adds) c->a.y = stand_draw_bf16(k, n, 0, s->scale, y);
-    if (s->has_bias) c->a.bias = stand_draw_bf16(k, s->d, 0, s->scale, bias);
-    if (s->n_gathered) c->a.row = row = stand_room(k, n_rows * stride * 4);
-    c->a.h = stand_room(k, (size_t)n_rows * s->d * 2);
+    if (s->adds) c->a.y = kernel_fixture_draw_bf16(k, n, 0, s->scale, y);
+    if (s->has_bias) c->a.bias = kernel_fixture_draw_bf16(k, s->d, 0, s->scale, bias);
+    if (s->n_gathered) c->a.row = row = kernel_fixture_room(k, n_rows * stride * 4);
+    c->a.h = kernel_fixture_room(k, (size_t)n_rows * s->d * 2);
 
     add_rounded(x, y, bias, s);
-    h = stand_floats((size_t)n_rows * s->d);
+    h = kernel_fixture_floats((size_t)n_rows * s->d);
     for (uint32_t i = 0; i < n_rows; i++) {
         uint32_t from = row ? (uint32_t)rng_below(&k->rng, s->T) : i;
 
         if (row) row[i * stride] = from;
         ref_rmsnorm(h + (size_t)i * s->d, x + (size_t)from * s->d, weight, 1, s->d, c->a.eps);
     }
-    stand_want(k, c->a.h, DTYPE_BF16, h);
+    kernel_fixture_want(k, c->a.h, DTYPE_BF16, h);
     if (s->adds && !row)
-        stand_want(k, c->a.x, DTYPE_BF16, x);
+        kernel_fixture_want(k, c->a.x, DTYPE_BF16, x);
     else
         free(x);
     free(y);
@@ -141,8 +141,8 @@ static void check_norm(const struct norm_shape *s) {
     struct norm_case c;
 
     make_norm(&c, s);
-    stand_check(&c.stand, run_norm, &c.a);
-    stand_fini(&c.stand);
+    kernel_fixture_check(&c.fixture, run_norm, &c.a);
+    kernel_fixture_fini(&c.fixture);
 }
 
 static void norm_adds_rounds_and_scales(void **state) {
@@ -188,12 +188,12 @@ static void norm_planted_bugs_are_caught(void **state) {
 
     (void)state;
     make_norm(&c, &plain);
-    assert_true(stand_catches(&c.stand, "norm_no_barrier", run_norm, &c.a));
-    assert_true(stand_catches(&c.stand, "norm_before_sum", run_norm, &c.a));
-    stand_fini(&c.stand);
+    assert_true(kernel_fixture_catches(&c.fixture, "norm_no_barrier", run_norm, &c.a));
+    assert_true(kernel_fixture_catches(&c.fixture, "norm_before_sum", run_norm, &c.a));
+    kernel_fixture_fini(&c.fixture);
     make_norm(&c, &gathered);
-    assert_true(stand_catches(&c.stand, "norm_gather_stores", run_norm, &c.a));
-    stand_fini(&c.stand);
+    assert_true(kernel_fixture_catches(&c.fixture, "norm_gather_stores", run_norm, &c.a));
+    kernel_fixture_fini(&c.fixture);
 }
 
 /* --- SwiGLU */
@@ -204,18 +204,18 @@ static void run_swiglu(const void *args) {
 
 static void check_swiglu(uint32_t T, uint32_t f, float scale) {
     size_t n = (size_t)T * f;
-    float *gate_up = stand_floats(2 * n), *act = stand_floats(n);
-    struct stand k;
+    float *gate_up = kernel_fixture_floats(2 * n), *act = kernel_fixture_floats(n);
+    struct kernel_fixture k;
     struct swiglu_args a = {.n_tokens = T, .f = f};
 
-    stand_init(&k, n);
-    a.gate_up = stand_draw_bf16(&k, 2 * n, 0, scale, gate_up);
-    a.act = stand_room(&k, n * 2);
+    kernel_fixture_init(&k, n);
+    a.gate_up = kernel_fixture_draw_bf16(&k, 2 * n, 0, scale, gate_up);
+    a.act = kernel_fixture_room(&k, n * 2);
     for (size_t t = 0; t < T; t++)
         ref_swiglu(act + t * f, gate_up + 2 * t * f, gate_up + (2 * t + 1) * f, f);
-    stand_want(&k, a.act, DTYPE_BF16, act);
-    stand_check(&k, run_swiglu, &a);
-    stand_fini(&k);
+    kernel_fixture_want(&k, a.act, DTYPE_BF16, act);
+    kernel_fixture_check(&k, run_swiglu, &a);
+    kernel_fixture_fini(&k);
     free(gate_up);
 }
 

@@ -4,41 +4,46 @@
 #include "kernels/cuda/sampling/sampling_internal.h"
 #include "kernels/exp.h"
 #include "tests/support/support.h"
-#include "tests/unit/cuda/shim/sampling_stand.h"
+#include "tests/unit/cuda/shim/sampling_fixture.h"
 
-static void launch(struct stand *s, uint32_t needs) {
-    stand_poison(s);
+static void launch(struct kernel_fixture *s, uint32_t needs) {
+    kernel_fixture_poison(s);
     sampling_launch(NULL, &s->args, needs);
 }
 
-static uint32_t needs_of(const struct stand *s) {
+static uint32_t needs_of(const struct kernel_fixture *s) {
     return sampling_needs(s->output, s->step.n_outputs, s->step.n_bias);
 }
 
 /* A step of everything, by the passes that it needs and perhaps others, in grids of any size. */
-static void random_step(struct stand *s, uint64_t seed) {
-    s->step.n_outputs = stand_below(s, STAND_OUTPUTS + 1);
-    s->args.n_bucket = s->step.n_outputs + stand_below(s, STAND_OUTPUTS + 1 - s->step.n_outputs);
+static void random_step(struct kernel_fixture *s, uint64_t seed) {
+    s->step.n_outputs = kernel_fixture_below(s, KERNEL_FIXTURE_OUTPUTS + 1);
+    s->args.n_bucket =
+        s->step.n_outputs + kernel_fixture_below(s, KERNEL_FIXTURE_OUTPUTS + 1 - s->step.n_outputs);
     for (uint32_t k = 0; k < s->step.n_outputs; k++) {
-        stand_fill(s, k, stand_below(s, 2) ? STAND_NORMAL : stand_below(s, STAND_KINDS));
-        s->output[k] = stand_output(s);
+        kernel_fixture_fill(s, k,
+                            kernel_fixture_below(s, 2)
+                                ? KERNEL_FIXTURE_NORMAL
+                                : kernel_fixture_below(s, KERNEL_FIXTURE_KINDS));
+        s->output[k] = kernel_fixture_output(s);
     }
-    stand_surroundings(s);
-    if (stand_below(s, 4) == 0) { /* a step that is served by less */
+    kernel_fixture_surroundings(s);
+    if (kernel_fixture_below(s, 4) == 0) { /* a step that is served by less */
         s->step.n_bias = 0;
         for (uint32_t k = 0; k < s->step.n_outputs; k++) {
             struct backend_output *o = &s->output[k], asked = *o;
 
-            *o = stand_greedy();
+            *o = kernel_fixture_greedy();
             o->want = asked.want, o->score_token = asked.score_token, o->row = asked.row;
             o->seed = asked.seed, o->min_p = asked.min_p;
             if (seed % 2) o->temperature = asked.temperature;
         }
     }
-    stand_reference(s);
+    kernel_fixture_reference(s);
     shim_set(seed, seed % 2 ? SHIM_COPIES_EARLY : SHIM_COPIES_LATE);
-    launch(s, needs_of(s) |
-                  (stand_below(s, 2) ? stand_below(s, SAMPLING_ALL + 1) | SAMPLING_RANK : 0));
+    launch(s, needs_of(s) | (kernel_fixture_below(s, 2)
+                                 ? kernel_fixture_below(s, SAMPLING_ALL + 1) | SAMPLING_RANK
+                                 : 0));
 }
 
 static void everything_at_once_is_as_on_the_host(void **state) {
@@ -46,13 +51,14 @@ static void everything_at_once_is_as_on_the_host(void **state) {
 
     (void)state;
     for (uint32_t round = 0; round < 32; round++) {
-        struct stand *s = stand_create(vocabs[round % ARRAY_LEN(vocabs)], support_seed() + round);
+        struct kernel_fixture *s =
+            kernel_fixture_create(vocabs[round % ARRAY_LEN(vocabs)], support_seed() + round);
 
         for (uint32_t step = 0; step < 4; step++) {
             random_step(s, round * 4 + step);
-            assert_int_equal(stand_difference(s, true), -1);
+            assert_int_equal(kernel_fixture_difference(s, true), -1);
         }
-        stand_destroy(s);
+        kernel_fixture_destroy(s);
     }
 }
 
@@ -77,13 +83,13 @@ enum alone {
     ALONE_KINDS
 };
 
-static struct backend_output output_alone(struct stand *s, enum alone what, uint32_t k) {
-    struct backend_output o = stand_greedy();
+static struct backend_output output_alone(struct kernel_fixture *s, enum alone what, uint32_t k) {
+    struct backend_output o = kernel_fixture_greedy();
 
-    o.row = k % STAND_ROWS;
+    o.row = k % KERNEL_FIXTURE_ROWS;
     o.seed = rng_u64(&s->rng);
     o.position = k;
-    o.score_token = stand_below(s, s->args.vocab);
+    o.score_token = kernel_fixture_below(s, s->args.vocab);
     if (what >= ALONE_TEMPERATURE && what <= ALONE_MIN_P) o.temperature = 0.7f;
     switch (what) {
     case ALONE_SCORE: o.want = WANT_SCORE; break;
@@ -98,7 +104,7 @@ static struct backend_output output_alone(struct stand *s, enum alone what, uint
     case ALONE_MASK: o.mask = k % 2, o.temperature = (float)(k % 3); break;
     case ALONE_EMPTY_MASK: o.mask = 2, o.temperature = (float)(k % 2); break;
     case ALONE_FEW_ALTERNATIVES: o.n_logprobs = 1 + k; break;
-    case ALONE_MANY_ALTERNATIVES: o.n_logprobs = STAND_TOP - 20 * k; break;
+    case ALONE_MANY_ALTERNATIVES: o.n_logprobs = KERNEL_FIXTURE_TOP - 20 * k; break;
     default: break;
     }
     return o;
@@ -108,34 +114,35 @@ static void each_setting_alone_over_all_kinds_of_logits(void **state) {
     enum { EACH = 6 };
 
     (void)state;
-    for (uint32_t kind = 0; kind < STAND_KINDS; kind++) {
-        struct stand *s = stand_create(5003, support_seed() + 100 + kind);
+    for (uint32_t kind = 0; kind < KERNEL_FIXTURE_KINDS; kind++) {
+        struct kernel_fixture *s = kernel_fixture_create(5003, support_seed() + 100 + kind);
 
         s->step.n_outputs = s->args.n_bucket = EACH;
         for (uint32_t k = 0; k < EACH; k++)
-            stand_fill(s, k, kind);
+            kernel_fixture_fill(s, k, kind);
         for (uint32_t what = 0; what < ALONE_KINDS; what++) {
-            stand_surroundings(s);
+            kernel_fixture_surroundings(s);
             s->step.n_bias = 0;
             for (uint32_t k = 0; k < EACH; k++)
                 s->output[k] = output_alone(s, what, k);
-            stand_reference(s);
+            kernel_fixture_reference(s);
             shim_set(what + 1, SHIM_COPIES_LATE);
             launch(s, needs_of(s));
-            if (stand_difference(s, true) >= 0) fail_msg("logits %u, setting %u", kind, what);
+            if (kernel_fixture_difference(s, true) >= 0)
+                fail_msg("logits %u, setting %u", kind, what);
         }
-        stand_destroy(s);
+        kernel_fixture_destroy(s);
     }
 }
 
 static void biases_add_up_in_their_order(void **state) {
-    struct stand *s = stand_create(2100, support_seed());
+    struct kernel_fixture *s = kernel_fixture_create(2100, support_seed());
 
     (void)state;
     s->step.n_outputs = 3;
     for (uint32_t k = 0; k < 3; k++) {
-        stand_fill(s, k, STAND_NORMAL);
-        s->output[k] = stand_greedy();
+        kernel_fixture_fill(s, k, KERNEL_FIXTURE_NORMAL);
+        s->output[k] = kernel_fixture_greedy();
     }
     s->logits[s->args.vocab_stride + 2099] = 7;
     s->logits[s->args.vocab_stride + 7] = 0.5f;
@@ -150,31 +157,33 @@ static void biases_add_up_in_their_order(void **state) {
                                    {2, 1, 50}, /* masked */
                                    {2, 2, 40}},
            6 * sizeof(*s->bias));
-    stand_reference(s);
+    kernel_fixture_reference(s);
     launch(s, SAMPLING_ALL);
-    assert_int_equal(stand_difference(s, true), -1);
+    assert_int_equal(kernel_fixture_difference(s, true), -1);
     assert_int_equal(s->token[1], 7);
     assert_int_equal(s->token[2], 2);
-    stand_destroy(s);
+    kernel_fixture_destroy(s);
 }
 
 /* --- independence */
 
 /* An output gives the same bits alone in a grid of one as anywhere among others. */
 static void neither_place_nor_company_changes_a_bit(void **state) {
-    struct stand *s = stand_create(6000, support_seed()), *alone = stand_create(6000, 1);
+    struct kernel_fixture *s = kernel_fixture_create(6000, support_seed()),
+                          *alone = kernel_fixture_create(6000, 1);
 
     (void)state;
-    s->step.n_outputs = STAND_OUTPUTS;
-    for (uint32_t k = 0; k < STAND_OUTPUTS; k++) {
-        stand_fill(s, k, k % STAND_KINDS);
-        s->output[k] = stand_output(s);
+    s->step.n_outputs = KERNEL_FIXTURE_OUTPUTS;
+    for (uint32_t k = 0; k < KERNEL_FIXTURE_OUTPUTS; k++) {
+        kernel_fixture_fill(s, k, k % KERNEL_FIXTURE_KINDS);
+        s->output[k] = kernel_fixture_output(s);
     }
-    stand_surroundings(s);
-    memcpy(alone->history, s->history, sizeof(uint32_t) * STAND_ROWS * (STAND_CONTEXT + 1));
-    memcpy(alone->mask, s->mask, sizeof(uint32_t) * STAND_MASKS * CEIL_DIV(6000u, 32u));
-    for (uint32_t k = 0; k < STAND_OUTPUTS; k++) {
-        uint32_t at = (k * 5 + 3) % STAND_OUTPUTS; /* somewhere else */
+    kernel_fixture_surroundings(s);
+    memcpy(alone->history, s->history,
+           sizeof(uint32_t) * KERNEL_FIXTURE_ROWS * (KERNEL_FIXTURE_CONTEXT + 1));
+    memcpy(alone->mask, s->mask, sizeof(uint32_t) * KERNEL_FIXTURE_MASKS * CEIL_DIV(6000u, 32u));
+    for (uint32_t k = 0; k < KERNEL_FIXTURE_OUTPUTS; k++) {
+        uint32_t at = (k * 5 + 3) % KERNEL_FIXTURE_OUTPUTS; /* somewhere else */
 
         memcpy(alone->row, s->row, sizeof(s->row));
         alone->output[0] = s->output[k];
@@ -197,33 +206,33 @@ static void neither_place_nor_company_changes_a_bit(void **state) {
     }
     shim_set(7, SHIM_COPIES_LATE);
     launch(s, SAMPLING_ALL);
-    for (uint32_t k = 0; k < STAND_OUTPUTS; k++) {
+    for (uint32_t k = 0; k < KERNEL_FIXTURE_OUTPUTS; k++) {
         assert_int_equal(s->token[k], s->want_top_token[k]);
         assert_int_equal(s->rank[k], s->want[k].rank);
         assert_int_equal(s->flags[k], s->want[k].flags);
         assert_memory_equal(&s->logprob[k], &s->want_top_logprob[k], sizeof(float));
     }
-    stand_destroy(s);
-    stand_destroy(alone);
+    kernel_fixture_destroy(s);
+    kernel_fixture_destroy(alone);
 }
 
 /* Not only the tokens: each tile weighs to the unit what kernels/exp.h says. */
 static void masses_are_those_of_the_host(void **state) {
-    struct stand *s = stand_create(20000, support_seed());
+    struct kernel_fixture *s = kernel_fixture_create(20000, support_seed());
     struct sampling_pass p = {
         .a = s->args, .n_segments = 1, .needs = SAMPLING_DRAW | SAMPLING_RANK};
 
     (void)state;
-    sampling_lay_out(&p, STAND_OUTPUTS, 20000, s->args.scratch);
-    s->step.n_outputs = STAND_OUTPUTS;
-    for (uint32_t k = 0; k < STAND_OUTPUTS; k++) {
-        stand_fill(s, k, k % 2 ? STAND_NORMAL : STAND_PEAKED);
-        s->output[k] = stand_greedy();
+    sampling_lay_out(&p, KERNEL_FIXTURE_OUTPUTS, 20000, s->args.scratch);
+    s->step.n_outputs = KERNEL_FIXTURE_OUTPUTS;
+    for (uint32_t k = 0; k < KERNEL_FIXTURE_OUTPUTS; k++) {
+        kernel_fixture_fill(s, k, k % 2 ? KERNEL_FIXTURE_NORMAL : KERNEL_FIXTURE_PEAKED);
+        s->output[k] = kernel_fixture_greedy();
         s->output[k].temperature = k % 3 ? 0.3f + (float)k / 7 : 1;
     }
     sampling_survey(NULL, &p);
     sampling_draw(NULL, &p);
-    for (uint32_t k = 0; k < STAND_OUTPUTS; k++) {
+    for (uint32_t k = 0; k < KERNEL_FIXTURE_OUTPUTS; k++) {
         const float *x = s->logits + (size_t)k * s->args.vocab_stride;
         float max = x[0];
 
@@ -237,32 +246,32 @@ static void masses_are_those_of_the_host(void **state) {
             assert_true(p.tile[k * p.n_tiles + tile].mass == mass);
         }
     }
-    stand_destroy(s);
+    kernel_fixture_destroy(s);
 }
 
 static void draws_are_fair(void **state) {
-    enum { V = 40, ROUNDS = 120, DRAWS = ROUNDS * STAND_OUTPUTS };
+    enum { V = 40, ROUNDS = 120, DRAWS = ROUNDS * KERNEL_FIXTURE_OUTPUTS };
     const float LEAST = 0.06f; /* of the best: exp((39 - 14) / -9) is, one further is not */
-    struct stand *s = stand_create(V, 1);
+    struct kernel_fixture *s = kernel_fixture_create(V, 1);
     uint32_t count[V] = {0};
     double total = 0, chi = 0, cells = 0;
 
     (void)state;
-    s->step.n_outputs = STAND_OUTPUTS;
-    for (uint32_t k = 0; k < STAND_OUTPUTS; k++) {
+    s->step.n_outputs = KERNEL_FIXTURE_OUTPUTS;
+    for (uint32_t k = 0; k < KERNEL_FIXTURE_OUTPUTS; k++) {
         for (uint32_t i = 0; i < V; i++)
             s->logits[k * s->args.vocab_stride + i] = (float)(i * 29 % V) / 10;
-        s->output[k] = stand_greedy();
+        s->output[k] = kernel_fixture_greedy();
         s->output[k].temperature = 0.9f;
         s->output[k].min_p = LEAST;
     }
     for (uint32_t round = 0; round < ROUNDS; round++) {
-        for (uint32_t k = 0; k < STAND_OUTPUTS; k++) {
+        for (uint32_t k = 0; k < KERNEL_FIXTURE_OUTPUTS; k++) {
             s->output[k].seed = round / 20; /* both halves of the key must mix */
-            s->output[k].position = round % 20 * STAND_OUTPUTS + k;
+            s->output[k].position = round % 20 * KERNEL_FIXTURE_OUTPUTS + k;
         }
         launch(s, SAMPLING_DRAW | SAMPLING_RANK);
-        for (uint32_t k = 0; k < STAND_OUTPUTS; k++)
+        for (uint32_t k = 0; k < KERNEL_FIXTURE_OUTPUTS; k++)
             count[s->token[k]]++;
     }
     for (uint32_t i = 0; i < V; i++)
@@ -279,40 +288,44 @@ static void draws_are_fair(void **state) {
     }
     assert_true(chi < cells - 1 + 4 * sqrt(2 * (cells - 1)));
     assert_true(chi > cells - 1 - 4 * sqrt(2 * (cells - 1)));
-    stand_destroy(s);
+    kernel_fixture_destroy(s);
 }
 
 /* --- histories */
 
 /* As host_step_end: the sampled tokens of a row follow each other in the order of the outputs. */
-static void expect_histories(const struct stand *s, uint32_t *history, struct sampling_row *row) {
+static void expect_histories(const struct kernel_fixture *s, uint32_t *history,
+                             struct sampling_row *row) {
     for (uint32_t k = 0; k < s->step.n_outputs; k++) {
         struct sampling_row *r = &row[s->output[k].row];
 
-        if (s->output[k].want != WANT_SAMPLE || r->n_history > STAND_CONTEXT) continue;
-        history[s->output[k].row * (STAND_CONTEXT + 1) + r->n_history++] = (uint32_t)s->token[k];
+        if (s->output[k].want != WANT_SAMPLE || r->n_history > KERNEL_FIXTURE_CONTEXT) continue;
+        history[s->output[k].row * (KERNEL_FIXTURE_CONTEXT + 1) + r->n_history++] =
+            (uint32_t)s->token[k];
     }
 }
 
-static bool histories_grow(struct stand *s, uint64_t seed) {
-    uint32_t n_bytes = sizeof(uint32_t) * STAND_ROWS * (STAND_CONTEXT + 1), *history;
-    struct sampling_row row[STAND_ROWS];
+static bool histories_grow(struct kernel_fixture *s, uint64_t seed) {
+    uint32_t n_bytes = sizeof(uint32_t) * KERNEL_FIXTURE_ROWS * (KERNEL_FIXTURE_CONTEXT + 1),
+             *history;
+    struct sampling_row row[KERNEL_FIXTURE_ROWS];
     bool is_right;
 
     shim_set(seed, SHIM_COPIES_LATE);
-    s->step.n_outputs = stand_below(s, STAND_OUTPUTS + 1);
+    s->step.n_outputs = kernel_fixture_below(s, KERNEL_FIXTURE_OUTPUTS + 1);
     for (uint32_t k = 0; k < s->step.n_outputs; k++) {
-        stand_fill(s, k, STAND_NORMAL);
-        s->output[k] = stand_greedy();
-        s->output[k].row = stand_below(s, stand_below(s, 2) ? 2 : STAND_ROWS);
-        s->output[k].want = stand_below(s, 4) ? WANT_SAMPLE : WANT_SCORE;
+        kernel_fixture_fill(s, k, KERNEL_FIXTURE_NORMAL);
+        s->output[k] = kernel_fixture_greedy();
+        s->output[k].row =
+            kernel_fixture_below(s, kernel_fixture_below(s, 2) ? 2 : KERNEL_FIXTURE_ROWS);
+        s->output[k].want = kernel_fixture_below(s, 4) ? WANT_SAMPLE : WANT_SCORE;
         if (seed % 3 == 1) s->output[k].temperature = 1;
         if (seed % 3 == 2) s->output[k].presence_penalty = 1;
     }
-    stand_surroundings(s);
+    kernel_fixture_surroundings(s);
     if (seed % 3 < 2) s->step.n_bias = 0;
     for (uint32_t r = 0; r < 2; r++) /* full, or nearly */
-        s->row[r].n_history = STAND_CONTEXT + 1 - stand_below(s, 4);
+        s->row[r].n_history = KERNEL_FIXTURE_CONTEXT + 1 - kernel_fixture_below(s, 4);
     history = mem_alloc(n_bytes);
     memcpy(history, s->history, n_bytes);
     memcpy(row, s->row, sizeof(row));
@@ -324,12 +337,12 @@ static bool histories_grow(struct stand *s, uint64_t seed) {
 }
 
 static void histories_grow_by_what_was_sampled(void **state) {
-    struct stand *s = stand_create(300, support_seed());
+    struct kernel_fixture *s = kernel_fixture_create(300, support_seed());
 
     (void)state;
     for (uint64_t seed = 0; seed < 60; seed++)
         assert_true(histories_grow(s, seed));
-    stand_destroy(s);
+    kernel_fixture_destroy(s);
 }
 
 /* More outputs than a block has threads: the rounds of append_tokens follow each other. */
@@ -363,7 +376,7 @@ static void histories_grow_in_steps_of_many_outputs(void **state) {
     for (uint32_t k = 0; k < N; k++) {
         for (uint32_t i = 0; i < V; i++)
             logits[k * V + i] = i == k * 7 % V;
-        output[k] = stand_greedy();
+        output[k] = kernel_fixture_greedy();
         output[k].row = k * k % ROWS;
     }
     sampling_launch(NULL, &a, 0);
@@ -384,25 +397,25 @@ static void histories_grow_in_steps_of_many_outputs(void **state) {
 
 /* Only what follows the prompt counts for the presence penalty: here a large bonus. */
 static bool output_tokens_count(uint64_t seed) {
-    struct stand *s = stand_create(300, seed);
+    struct kernel_fixture *s = kernel_fixture_create(300, seed);
     bool is_right = true;
 
-    s->step.n_outputs = STAND_ROWS;
-    stand_surroundings(s);
+    s->step.n_outputs = KERNEL_FIXTURE_ROWS;
+    kernel_fixture_surroundings(s);
     s->step.n_bias = 0;
-    for (uint32_t k = 0; k < STAND_ROWS; k++) {
-        stand_fill(s, k, STAND_NORMAL);
-        s->output[k] = stand_greedy();
+    for (uint32_t k = 0; k < KERNEL_FIXTURE_ROWS; k++) {
+        kernel_fixture_fill(s, k, KERNEL_FIXTURE_NORMAL);
+        s->output[k] = kernel_fixture_greedy();
         s->output[k].row = k;
         s->output[k].presence_penalty = -50;
         s->row[k] = (struct sampling_row){10, 11}; /* one token after the prompt */
         for (uint32_t i = 0; i < 11; i++)
-            s->history[k * (STAND_CONTEXT + 1) + i] = 20 * k + i;
+            s->history[k * (KERNEL_FIXTURE_CONTEXT + 1) + i] = 20 * k + i;
     }
     launch(s, SAMPLING_ALL);
-    for (uint32_t k = 0; k < STAND_ROWS; k++)
+    for (uint32_t k = 0; k < KERNEL_FIXTURE_ROWS; k++)
         is_right &= s->token[k] == (int32_t)(20 * k + 10);
-    stand_destroy(s);
+    kernel_fixture_destroy(s);
     return is_right;
 }
 
@@ -418,29 +431,29 @@ static void a_real_vocabulary(void **state) {
 
     (void)state;
     for (uint32_t i = 0; i < ARRAY_LEN(vocabs); i++) {
-        struct stand *s = stand_create(vocabs[i], support_seed() + i);
+        struct kernel_fixture *s = kernel_fixture_create(vocabs[i], support_seed() + i);
 
         s->step.n_outputs = s->args.n_bucket = 3;
         for (uint32_t k = 0; k < 3; k++) {
-            stand_fill(s, k, k == 2 ? STAND_CONSTANT : STAND_NORMAL);
-            s->output[k] = stand_greedy();
+            kernel_fixture_fill(s, k, k == 2 ? KERNEL_FIXTURE_CONSTANT : KERNEL_FIXTURE_NORMAL);
+            s->output[k] = kernel_fixture_greedy();
             s->output[k].temperature = k ? 1 : 0;
             s->output[k].top_p = 0.9f;
             s->output[k].top_k = k == 2 ? 100000 : 0;
             s->output[k].n_logprobs = k == 2 ? 256 : 20 * k;
         }
-        stand_reference(s);
+        kernel_fixture_reference(s);
         shim_set(i, SHIM_COPIES_LATE);
         launch(s, SAMPLING_ALL);
-        assert_int_equal(stand_difference(s, true), -1);
-        stand_destroy(s);
+        assert_int_equal(kernel_fixture_difference(s, true), -1);
+        kernel_fixture_destroy(s);
     }
 }
 
 static void steps_need_no_more_than_their_outputs(void **state) {
     const uint32_t drawn = SAMPLING_DRAW | SAMPLING_RANK,
                    adjusted = SAMPLING_ADJUST | SAMPLING_RANK;
-    struct backend_output o[2] = {stand_greedy(), stand_greedy()};
+    struct backend_output o[2] = {kernel_fixture_greedy(), kernel_fixture_greedy()};
 
     (void)state;
     assert_int_equal(sampling_needs(o, 0, 0), 0);
@@ -456,10 +469,10 @@ static void steps_need_no_more_than_their_outputs(void **state) {
     assert_int_equal(sampling_needs(o, 2, 0), drawn);
     o[1].n_logprobs = 1;
     assert_int_equal(sampling_needs(o, 2, 0), drawn | SAMPLING_TOP);
-    o[0] = o[1] = stand_greedy();
+    o[0] = o[1] = kernel_fixture_greedy();
     o[1].repetition_penalty = 1.1f;
     assert_int_equal(sampling_needs(o, 2, 0), SAMPLING_COUNT | adjusted);
-    o[1] = stand_greedy();
+    o[1] = kernel_fixture_greedy();
     o[1].mask = 0;
     assert_int_equal(sampling_needs(o, 2, 0), adjusted);
 }
@@ -471,24 +484,24 @@ static bool random_steps_agree(uint64_t seed) {
     bool is_right = true;
 
     for (uint32_t i = 0; i < 4 && is_right; i++) {
-        struct stand *s = stand_create(vocabs[i % 2], seed * 10 + i);
+        struct kernel_fixture *s = kernel_fixture_create(vocabs[i % 2], seed * 10 + i);
 
         for (uint32_t step = 0; step < 4 && is_right; step++) {
             random_step(s, seed * 100 + i * 4 + step + 1);
-            is_right = stand_difference(s, false) < 0;
+            is_right = kernel_fixture_difference(s, false) < 0;
         }
-        stand_destroy(s);
+        kernel_fixture_destroy(s);
     }
     return is_right;
 }
 
 static bool histories_agree(uint64_t seed) {
-    struct stand *s = stand_create(300, seed);
+    struct kernel_fixture *s = kernel_fixture_create(300, seed);
     bool is_right = true;
 
     for (uint64_t i = 0; i < 6 && is_right; i++)
         is_right = histories_grow(s, seed * 6 + i);
-    stand_destroy(s);
+    kernel_fixture_destroy(s);
     return is_right;
 }
 

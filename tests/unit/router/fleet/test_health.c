@@ -26,7 +26,7 @@ struct fixture {
     uint32_t id;
     /* What it does. */
     int health_code;
-    bool is_silent, is_foreign, describes_nothing;
+    bool is_silent, is_third_party, describes_nothing;
     const char *generation, *model;
     /* What was told. */
     int n_ready, n_hung, n_back, n_probes, n_infos;
@@ -41,7 +41,7 @@ static void on_request(struct http_request *req, void *arg) {
     if (str_eq(req->path, STR("/health"))) {
         fx->n_probes++;
         http_reply(req, fx->health_code, NULL, STR(""));
-    } else if (str_eq(req->path, STR("/server_info")) && !fx->is_foreign &&
+    } else if (str_eq(req->path, STR("/server_info")) && !fx->is_third_party &&
                !fx->describes_nothing) {
         struct wire_server_info info = {.wire = 1, .block_size = 16, .n_blocks = 100};
 
@@ -161,7 +161,7 @@ static void a_worker_is_ready_once_it_has_described_itself(void **state) {
     fx.health_code = 200;
     TURN_UNTIL(fx.loop, fx.n_ready == 1);
     assert_string_equal(look(&fx).info.model, "m");
-    assert_false(look(&fx).is_foreign);
+    assert_false(look(&fx).is_third_party);
     finish(&fx);
 }
 
@@ -170,10 +170,10 @@ static void an_engine_that_is_not_ours_is_known_by_its_models(void **state) {
 
     (void)state;
     start(&fx);
-    fx.is_foreign = true;
+    fx.is_third_party = true;
     health_watch(fx.health, fx.id);
     TURN_UNTIL(fx.loop, fx.n_ready == 1);
-    assert_true(look(&fx).is_foreign);
+    assert_true(look(&fx).is_third_party);
     assert_string_equal(look(&fx).info.model, "m");
     assert_int_equal(look(&fx).info.max_model_len, 4096);
     finish(&fx);
@@ -308,10 +308,10 @@ static void server_that_describes_nothing_serves_any_model(void **state) {
     health_watch(fx.health, fx.id);
     TURN_UNTIL(fx.loop, fx.n_ready == 1);
     assert_true(registry_get(fx.registry, fx.id, &view));
-    assert_true(view.is_foreign && view.reasons == 0);
+    assert_true(view.is_third_party && view.reasons == 0);
     assert_string_equal(view.info.model, REGISTRY_ANY_MODEL);
     fx.describes_nothing = false; /* it may say later */
-    fx.is_foreign = true;
+    fx.is_third_party = true;
     TURN_UNTIL(fx.loop,
                (registry_get(fx.registry, fx.id, &view), strcmp(view.info.model, "m") == 0));
     finish(&fx);

@@ -42,7 +42,7 @@ int __wrap_timerfd_settime(int fd, int flags, const struct itimerspec *at, struc
     return __real_timerfd_settime(fd, 0, &soon, old);
 }
 
-struct world {
+struct fixture {
     struct loop *loop;
     struct log *log;
     FILE *log_file;
@@ -58,25 +58,25 @@ struct world {
 /* --- the listener ---------------------------------------------------------------------------------- */
 
 static void on_begin(void *arg) {
-    kube_store_begin(((struct world *)arg)->store);
+    kube_store_begin(((struct fixture *)arg)->store);
 }
 
 static void on_object(struct str json, void *arg) {
-    struct world *w = arg;
+    struct fixture *w = arg;
 
     w->n_updates++;
     assert_int_equal(kube_store_object(w->store, json, NULL), ST_OK);
 }
 
 static void on_gone(struct str json, void *arg) {
-    struct world *w = arg;
+    struct fixture *w = arg;
 
     w->n_updates++;
     assert_int_equal(kube_store_gone(w->store, json, NULL), ST_OK);
 }
 
 static void on_end(void *arg) {
-    struct world *w = arg;
+    struct fixture *w = arg;
 
     w->n_lists++;
     kube_store_end(w->store);
@@ -87,7 +87,7 @@ static const struct kube_watch_events watch_events = {
     .begin = on_begin, .object = on_object, .gone = on_gone, .end = on_end};
 
 /* "10.0.0.1 10.0.0.2", in order of age. */
-static const char *used(const struct world *w) {
+static const char *used(const struct fixture *w) {
     static char text[1024];
     struct discovery_set set = {0};
     struct kube_store_stats stats;
@@ -106,7 +106,7 @@ static const char *used(const struct world *w) {
 
 /* --- time -------------------------------------------------------------------------------------------- */
 
-static void pass(struct world *w, uint64_t us) {
+static void pass(struct fixture *w, uint64_t us) {
     uint64_t turn_us = us < MINUTE_US ? TURN_US : LONG_US;
 
     for (uint64_t end_us = virtual_us + us; virtual_us < end_us; virtual_us += turn_us) {
@@ -117,7 +117,7 @@ static void pass(struct world *w, uint64_t us) {
 }
 
 /* How long it took, in seconds. */
-static double until_used(struct world *w, const char *hosts, uint64_t most_us) {
+static double until_used(struct fixture *w, const char *hosts, uint64_t most_us) {
     uint64_t began_us = virtual_us;
 
     while (strcmp(used(w), hosts) != 0) {
@@ -129,7 +129,7 @@ static double until_used(struct world *w, const char *hosts, uint64_t most_us) {
 
 /* --- the server's side -------------------------------------------------------------------------------- */
 
-static void command(struct world *w, const char *text) {
+static void command(struct fixture *w, const char *text) {
     struct buf answer;
 
     buf_init(&answer, 0);
@@ -139,7 +139,7 @@ static void command(struct world *w, const char *text) {
     buf_fini(&answer);
 }
 
-static uint64_t stat_of(struct world *w, const char *name) {
+static uint64_t stat_of(struct fixture *w, const char *name) {
     struct buf answer;
     char key[64];
     ptrdiff_t at;
@@ -156,7 +156,7 @@ static uint64_t stat_of(struct world *w, const char *name) {
 }
 
 /* Pods are called after their addresses and have their ages. */
-static void come(struct world *w, int n) {
+static void come(struct fixture *w, int n) {
     char text[700];
 
     snprintf(text, sizeof(text),
@@ -169,14 +169,14 @@ static void come(struct world *w, int n) {
     command(w, text);
 }
 
-static void go(struct world *w, int n) {
+static void go(struct fixture *w, int n) {
     char text[100];
 
     snprintf(text, sizeof(text), "{\"do\":\"force\",\"name\":\"p%d\"}", n);
     command(w, text);
 }
 
-static void write_token(struct world *w, const char *token) {
+static void write_token(struct fixture *w, const char *token) {
     FILE *f = fopen(w->token_file, "w");
 
     fputs(token, f);
@@ -185,7 +185,7 @@ static void write_token(struct world *w, const char *token) {
 
 /* --- both ---------------------------------------------------------------------------------------------- */
 
-static void init(struct world *w) {
+static void init(struct fixture *w) {
     struct log_config log_config = {.level = LOG_INFO, .max_per_s = 1000};
     char server[64];
     struct kube_config config = {.api_server = server};
@@ -199,7 +199,7 @@ static void init(struct world *w) {
                                       .arg = w};
     struct error err = {.message = ""};
 
-    *w = (struct world){0};
+    *w = (struct fixture){0};
     assert_int_equal(loop_create(&w->loop, NULL), ST_OK);
     w->log_file = tmpfile();
     log_config.fd = fileno(w->log_file);
@@ -223,7 +223,7 @@ static void init(struct world *w) {
         pass(w, TURN_US);
 }
 
-static void fini(struct world *w) {
+static void fini(struct fixture *w) {
     kube_watch_destroy(w->watch);
     kube_client_destroy(w->client);
     kube_store_destroy(w->store);
@@ -237,7 +237,7 @@ static void fini(struct world *w) {
 
 static void ten_minutes_without_a_server_change_nothing_and_are_made_good_in_a_minute(
     void **state) {
-    struct world w;
+    struct fixture w;
     uint32_t told;
     uint64_t connections;
 
@@ -268,7 +268,7 @@ static void ten_minutes_without_a_server_change_nothing_and_are_made_good_in_a_m
 }
 
 static void a_server_that_stalls_for_ten_minutes_is_asked_now_and_then_and_no_more(void **state) {
-    struct world w;
+    struct fixture w;
     uint64_t connections;
 
     (void)state;
@@ -286,7 +286,7 @@ static void a_server_that_stalls_for_ten_minutes_is_asked_now_and_then_and_no_mo
 }
 
 static void a_watch_that_says_nothing_at_all_is_given_up_after_150_s(void **state) {
-    struct world w;
+    struct fixture w;
     double took_s;
 
     (void)state;
@@ -299,7 +299,7 @@ static void a_watch_that_says_nothing_at_all_is_given_up_after_150_s(void **stat
 }
 
 static void a_blind_watch_is_made_good_by_the_list_of_every_ten_minutes(void **state) {
-    struct world w;
+    struct fixture w;
 
     (void)state;
     init(&w);
@@ -314,7 +314,7 @@ static void a_blind_watch_is_made_good_by_the_list_of_every_ten_minutes(void **s
 }
 
 static void three_idle_hours_cost_a_list_every_ten_minutes_and_few_connections(void **state) {
-    struct world w;
+    struct fixture w;
 
     (void)state;
     init(&w);
@@ -329,7 +329,7 @@ static void three_idle_hours_cost_a_list_every_ten_minutes_and_few_connections(v
 }
 
 static void a_role_that_is_given_later_is_noticed_within_half_a_minute(void **state) {
-    struct world w;
+    struct fixture w;
     uint64_t requests;
 
     (void)state;
@@ -356,7 +356,7 @@ static void a_server_that_is_started_again_and_forbids_at_first_is_followed_in_t
     static const char *const hosts[] = {"10.0.0.1 10.0.0.2 10.0.0.3",
                                         "10.0.0.1 10.0.0.2 10.0.0.3 10.0.0.4"};
     double longest_s = 0, took_s;
-    struct world w;
+    struct fixture w;
 
     (void)state;
     init(&w);
@@ -383,7 +383,7 @@ static void a_server_that_is_started_again_and_forbids_at_first_is_followed_in_t
 }
 
 static void tokens_of_an_hour_are_followed_for_three(void **state) {
-    struct world w;
+    struct fixture w;
     static const char *const tokens[] = {"one", "two", "three", "four"};
 
     (void)state;

@@ -164,7 +164,7 @@ static void a_list_that_is_merely_due_may_be_put_off(void **state) {
     assert_string_equal(held(&fx), "ab");
     assert_true(is_list_anew(&fx, 2));
     assert_true(is_watch(&fx, 3, "11"));
-    assert_non_null(strstr(log_text(&fx), "kube_list_put_off"));
+    assert_non_null(strstr(log_text(&fx), "kube_list_deferred"));
     UNTIL(&fx, fx.n_requests == 6);
     assert_true(is_list_anew(&fx, 4));
     assert_string_equal(held(&fx), "c");

@@ -1,4 +1,4 @@
-/* tests/unit/router/fleet/test_kube_watch_random.c - servers that are away, and a world of them at random. */
+/* tests/unit/router/fleet/test_kube_watch_random.c - servers that are away, and one that fails at random. */
 #include "common/base/rng.h"
 #include "tests/support/support.h"
 #include "tests/unit/router/fleet/kube_fixture.h"
@@ -56,7 +56,7 @@ static void a_list_that_is_whole_is_right_whatever_was_before(void **state) {
 /* --- at random ----------------------------------------------------------------------------------------*/
 
 /* A server with a history, that pages by three, forgets, cuts and refuses; in the end both agree. */
-struct world {
+struct server_model {
     struct rng rng;
     bool has[26], page_has[26]; /* now; when the list that is being paged began */
     struct {
@@ -66,7 +66,7 @@ struct world {
     bool is_calm;
 };
 
-static struct world world;
+static struct server_model server;
 
 static void send_event(struct http_request *req, uint32_t version) {
     char text[200];
@@ -74,11 +74,11 @@ static void send_event(struct http_request *req, uint32_t version) {
     snprintf(text, sizeof(text),
              "{\"type\":\"%s\",\"object\":{\"metadata\":{\"name\":\"%c\",\"resourceVersion\":\"%"
              "u\"}}}\n",
-             world.history[version - 1].type == 'A'   ? "ADDED"
-             : world.history[version - 1].type == 'M' ? "MODIFIED"
-                                                      : "DELETED",
-             world.history[version - 1].name, version);
-    if (rng_below(&world.rng, 2)) { /* in two chunks */
+             server.history[version - 1].type == 'A'   ? "ADDED"
+             : server.history[version - 1].type == 'M' ? "MODIFIED"
+                                                       : "DELETED",
+             server.history[version - 1].name, version);
+    if (rng_below(&server.rng, 2)) { /* in two chunks */
         http_stream_write(req, (struct str){text, 20});
         http_stream_write(req, str_of(text + 20));
     } else {
@@ -97,19 +97,19 @@ static void answer_list(struct fixture *fx, struct http_request *req, const char
     struct buf out;
 
     (void)fx;
-    if (from && !world.is_calm && rng_below(&world.rng, 4) == 0) {
+    if (from && !server.is_calm && rng_below(&server.rng, 4) == 0) {
         http_reply(req, 410, NULL, STR(STATUS(410, "Expired", "old")));
         return;
     }
-    if (!from) memcpy(world.page_has, world.has, sizeof(world.has));
+    if (!from) memcpy(server.page_has, server.has, sizeof(server.has));
     buf_init(&out, 0);
     buf_appendf(&out, "{\"items\":[");
     for (; from < 26 && n < 3; from++) {
-        if (!world.page_has[from]) continue;
+        if (!server.page_has[from]) continue;
         buf_appendf(&out, "%s{\"metadata\":{\"name\":\"%c\"}}", n++ ? "," : "", 'a' + (int)from);
     }
     /* The snapshot's version: nothing changes between the pages of one list. */
-    buf_appendf(&out, "],\"metadata\":{\"resourceVersion\":\"%u\"", world.version);
+    buf_appendf(&out, "],\"metadata\":{\"resourceVersion\":\"%u\"", server.version);
     if (from < 26) buf_appendf(&out, ",\"continue\":\"%u\"", from);
     buf_appendf(&out, "}}");
     http_reply(req, 200, "application/json", buf_str(&out));
@@ -120,22 +120,22 @@ static void answer_watch(struct fixture *fx, struct http_request *req, const cha
     uint32_t from = number_after(target, "resourceVersion=");
 
     go_on(fx, req, NULL);
-    if (from < world.oldest) {
+    if (from < server.oldest) {
         http_stream_write(req, STR(GONE));
         end_watch(fx);
         return;
     }
-    for (uint32_t v = from + 1; v <= world.version; v++)
+    for (uint32_t v = from + 1; v <= server.version; v++)
         send_event(req, v);
 }
 
-static void answer_world(struct fixture *fx, struct http_request *req) {
+static void answer_from_model(struct fixture *fx, struct http_request *req) {
     char target[700];
 
     snprintf(target, sizeof(target), "%s", fx->targets[0]);
     fx->n_requests = 0;
-    if (!world.is_calm && rng_below(&world.rng, 6) == 0) {
-        http_reply(req, rng_below(&world.rng, 2) ? 500 : 429, NULL, STR("{}"));
+    if (!server.is_calm && rng_below(&server.rng, 6) == 0) {
+        http_reply(req, rng_below(&server.rng, 2) ? 500 : 429, NULL, STR("{}"));
     } else if (strstr(target, "watch=true")) {
         answer_watch(fx, req, target);
     } else {
@@ -144,22 +144,22 @@ static void answer_world(struct fixture *fx, struct http_request *req) {
 }
 
 static void mutate(struct fixture *fx) {
-    int i = (int)rng_below(&world.rng, 26);
-    char type = !world.has[i] ? 'A' : rng_below(&world.rng, 2) ? 'M' : 'D';
+    int i = (int)rng_below(&server.rng, 26);
+    char type = !server.has[i] ? 'A' : rng_below(&server.rng, 2) ? 'M' : 'D';
 
-    if (world.version == ARRAY_LEN(world.history)) return;
-    world.has[i] = type != 'D';
-    world.history[world.version].name = (char)('a' + i);
-    world.history[world.version].type = type;
-    world.version++;
+    if (server.version == ARRAY_LEN(server.history)) return;
+    server.has[i] = type != 'D';
+    server.history[server.version].name = (char)('a' + i);
+    server.history[server.version].type = type;
+    server.version++;
     if (!fx->open) return;
-    send_event(fx->open, world.version);
-    if (rng_below(&world.rng, 8) == 0) send_event(fx->open, world.version); /* doubled */
+    send_event(fx->open, server.version);
+    if (rng_below(&server.rng, 8) == 0) send_event(fx->open, server.version); /* doubled */
 }
 
 static void disturb(struct fixture *fx) {
-    switch (rng_below(&world.rng, 8)) {
-    case 0: world.oldest = world.version; break;
+    switch (rng_below(&server.rng, 8)) {
+    case 0: server.oldest = server.version; break;
     case 1:
         if (fx->open) http_stream_break(fx->open);
         fx->open = NULL;
@@ -182,7 +182,7 @@ static void disturb(struct fixture *fx) {
 
 static bool agrees(const struct fixture *fx) {
     for (int i = 0; i < 26; i++) {
-        if (world.has[i] != (fx->round_of[i] != 0)) return false;
+        if (server.has[i] != (fx->round_of[i] != 0)) return false;
     }
     return true;
 }
@@ -191,18 +191,18 @@ static void at_random_the_copy_ends_up_right(void **state) {
     struct fixture fx;
 
     (void)state;
-    memset(&world, 0, sizeof(world));
-    rng_seed(&world.rng, support_seed());
+    memset(&server, 0, sizeof(server));
+    rng_seed(&server.rng, support_seed());
     init(&fx);
-    fx.on_request = answer_world;
+    fx.on_request = answer_from_model;
     start(&fx, (struct kube_config){.intervals.relist_ms = 200});
     for (int i = 0; i < 1500; i++) {
-        world.is_calm = false;
+        server.is_calm = false;
         mutate(&fx);
-        if (rng_below(&world.rng, 4) == 0) disturb(&fx);
-        loop_turn(fx.loop, rng_below(&world.rng, 3) * 500);
+        if (rng_below(&server.rng, 4) == 0) disturb(&fx);
+        loop_turn(fx.loop, rng_below(&server.rng, 3) * 500);
         if (i % 100) continue;
-        world.is_calm = true; /* nothing changes for a while */
+        server.is_calm = true; /* nothing changes for a while */
         UNTIL(&fx, kube_watch_is_synced(fx.watch) && agrees(&fx));
     }
     finish(&fx);

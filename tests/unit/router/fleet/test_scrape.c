@@ -41,10 +41,10 @@ static void on_request(struct http_request *req, void *arg) {
     http_reply(req, answer ? 200 : 404, "text/plain", str_of(answer ? answer : ""));
 }
 
-static void describe(struct fixture *fx, bool is_foreign) {
+static void describe(struct fixture *fx, bool is_third_party) {
     const struct wire_server_info info = {.wire = 1, .model = "m"};
 
-    assert_int_equal(registry_describe(fx->registry, fx->id, &info, is_foreign, NULL), ST_OK);
+    assert_int_equal(registry_describe(fx->registry, fx->id, &info, is_third_party, NULL), ST_OK);
     registry_set_reason(fx->registry, fx->id, WORKER_STARTING, false);
 }
 

@@ -261,7 +261,7 @@ static void a_slow_reader_holds_back_its_worker(void **state) {
     char head[128];
     struct fixture fx;
     struct client c;
-    uint64_t before = 1, got = 0, until_us = clock_now_us() + 20 * CLIENT_PATIENCE_US;
+    uint64_t before = 1, got = 0, until_us = clock_now_us() + 20 * CLIENT_TIMEOUT_US;
 
     (void)state;
     start(&fx, 1);
@@ -388,7 +388,7 @@ static const char *last_request(struct fixture *fx) {
     return buf_ptr(&fx->fake.last_request);
 }
 
-static void describe_as_telling(struct fixture *fx, bool tells) {
+static void describe_as_publishing(struct fixture *fx, bool tells) {
     struct registry_view view;
 
     assert_true(registry_get(fx->registry, 0, &view));
@@ -424,7 +424,7 @@ static void a_worker_that_tells_gets_the_chain(void **state) {
     ask(&fx, &c, ASK, "{\"ok\":true}");
     client_close(&c);
     assert_false(told_chain(&fx, blocks, &chain)); /* an older one would not know what it is */
-    describe_as_telling(&fx, true);
+    describe_as_publishing(&fx, true);
     ask(&fx, &c,
         "POST /v1/completions HTTP/1.1\r\nHost: a\r\n" WIRE_CHAIN
         ": 1 0000000000000bad 0000000000000bad 9\r\nContent-Length: 51\r\n\r\n" BODY,
@@ -469,7 +469,7 @@ static void a_long_chain_is_cut_where_the_head_would_be_too_long(void **state) {
         memset(request + n, 'x', 100000);
         strcpy(request + n + 100000, "\"}");
         start_with(&fx, 1, config, false);
-        describe_as_telling(&fx, true);
+        describe_as_publishing(&fx, true);
         PLAY(&fx, {JSON_OK});
         ask(&fx, &c, request, "{\"ok\":true}");
         client_close(&c);

@@ -112,7 +112,7 @@ static void a_stream_of_a_worker_that_hangs_is_ended_sooner(void **state) {
     struct client c;
 
     (void)state;
-    config.stream_idle_timeout_us = 10 * CLIENT_PATIENCE_US / 5;
+    config.stream_idle_timeout_us = 10 * CLIENT_TIMEOUT_US / 5;
     start_with(&fx, 2, config, false);
     PLAY(&fx, {SSE_HEAD "8\r\ndata: a\n\r\n"});
     ask(&fx, &c, ASK, "data: a");

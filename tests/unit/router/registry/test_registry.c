@@ -347,17 +347,17 @@ static void errors_that_others_do_not_have_eject(void **state) {
     for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
         struct registry *r = create(4);
         struct registry_view view;
-        struct registry_news news;
+        struct registry_breaker_change news;
 
         for (uint32_t w = 0; w < 4; w++)
             add(r, 1000 + w, "m");
         for (int n = 1; n < OUTCOMES_IN_A_ROW; n++)
             end_one_of(r, 1, bad[i], SECOND);
         assert_int_equal(reasons(r, 1), 0);
-        assert_false(registry_take_news(r, 1, &news));
+        assert_false(registry_take_breaker_change(r, 1, &news));
         end_one_of(r, 1, bad[i], SECOND);
         assert_int_equal(reasons(r, 1), WORKER_EJECTED);
-        assert_true(registry_take_news(r, 1, &news));
+        assert_true(registry_take_breaker_change(r, 1, &news));
         assert_true(news.was_ejected && !news.has_returned);
         assert_int_equal(news.cause, bad[i] == OUTCOME_ERROR ? BREAKER_ERRORS : BREAKER_EMPTY);
         assert_int_equal(news.latest.n_bad, OUTCOMES_IN_A_ROW);
@@ -375,7 +375,7 @@ static void errors_that_others_do_not_have_eject(void **state) {
         end_one_of(r, 1, OUTCOME_OK, 5 * SECOND);
         assert_true(registry_get(r, 1, &view));
         assert_int_equal(view.breaker, BREAKER_CLOSED);
-        assert_true(registry_take_news(r, 1, &news));
+        assert_true(registry_take_breaker_change(r, 1, &news));
         assert_true(news.has_returned);
         registry_destroy(r);
     }

@@ -546,29 +546,29 @@ struct others {
 static void *adopt(void *arg) {
     static const uint64_t chain[2] = {1 << 20, 2 << 20};
     struct others *s = arg;
-    struct registry_mirror mirrors[3] = {0};
+    struct registry_remote remote[3] = {0};
     struct route_end end = {.output_tokens = 3, .feedback = {-1, -1}};
     bool is_over = false;
     struct rng rng;
 
     rng_seed(&rng, support_seed() + 2);
     for (uint64_t step = 1;; step++) {
-        struct registry_mirror *m = &mirrors[rng_below(&rng, ARRAY_LEN(mirrors))];
+        struct registry_remote *m = &remote[rng_below(&rng, ARRAY_LEN(remote))];
         struct route_request rq = {
             .chain = chain, .n_blocks = 2, .prompt_bytes = 256, .now_us = step};
 
         is_over = atomic_load(&s->is_over);
         if (m->ticket.load.is_open && rng_below(&rng, 3) == 0) {
-            registry_adopted_first(s->registry, m, NULL, step);
+            registry_remote_first_token(s->registry, m, NULL, step);
         } else if (m->ticket.load.is_open) {
             end.is_aborted = rng_below(&rng, 2) == 0;
             end.now_us = step;
-            registry_adopted_ended(s->registry, m, &end, step);
+            registry_remote_ended(s->registry, m, &end, step);
             s->n_ended++;
         } else if (!is_over) {
-            assert_int_equal(registry_adopt(s->registry, (uint32_t)rng_below(&rng, 3), 1, &rq, m),
-                             ST_OK);
-        } else if (totals(s->registry).n_mirrored == 0) {
+            assert_int_equal(
+                registry_add_remote(s->registry, (uint32_t)rng_below(&rng, 3), 1, &rq, m), ST_OK);
+        } else if (totals(s->registry).n_remote == 0) {
             return NULL;
         }
         if (step % 16 == 0) sched_yield(); /* ours shall get places too */

@@ -4,7 +4,7 @@
 
 #include "common/base/mem.h"
 #include "router/routing/policy/hash_ring.h"
-#include "tests/support/policy_stand.h"
+#include "tests/support/policy_fixture.h"
 
 #include <string.h>
 
@@ -28,25 +28,25 @@ static void every_name_finds_its_policy(void **state) {
 /* --- random, power_of_two, session ------------------------------------------------------------ */
 
 static void random_is_uniform_over_candidates(void **state) {
-    struct stand s;
+    struct policy_fixture s;
     uint32_t count[100] = {0};
     (void)state;
 
-    stand_init(&s, "random", 100, NULL);
+    policy_fixture_init(&s, "random", 100, NULL);
     worker_mask_drop(s.candidates.words, 7);
     for (int i = 0; i < 99000; i++)
         count[choose(&s)]++;
     for (uint32_t w = 0; w < 100; w++)
         assert_in_range(count[w], w == 7 ? 0 : 850, w == 7 ? 0 : 1150);
-    stand_fini(&s);
+    policy_fixture_fini(&s);
 }
 
 static void power_of_two_takes_the_lighter_of_two(void **state) {
-    struct stand s;
+    struct policy_fixture s;
     uint32_t count[4] = {0};
     (void)state;
 
-    stand_init(&s, "power_of_two", 4, NULL);
+    policy_fixture_init(&s, "power_of_two", 4, NULL);
     LOADS(&s, 3, 2, 1, 0);
     for (int i = 0; i < 60000; i++)
         count[choose(&s)]++;
@@ -59,15 +59,15 @@ static void power_of_two_takes_the_lighter_of_two(void **state) {
     LOADS(&s, 5, 5, 5, 5);
     s.candidates = (struct worker_mask){{0xF}};
     assert_int_equal(choices(&s), 0xF);
-    stand_fini(&s);
+    policy_fixture_fini(&s);
 }
 
 static void a_session_stays_and_moves_alone(void **state) {
-    struct stand s;
+    struct policy_fixture s;
     uint32_t home[1000], n_moved = 0;
     (void)state;
 
-    stand_init(&s, "session", 10, NULL);
+    policy_fixture_init(&s, "session", 10, NULL);
     for (uint32_t i = 0; i < 1000; i++) {
         s.session_key = rng_at(1, i);
         home[i] = choose(&s);
@@ -79,15 +79,15 @@ static void a_session_stays_and_moves_alone(void **state) {
         n_moved += home[i] == 4;
     }
     assert_in_range(n_moved, 60, 140);
-    stand_fini(&s);
+    policy_fixture_fini(&s);
 }
 
 static void a_session_is_bounded_by_factor_and_floor(void **state) {
-    struct stand s;
+    struct policy_fixture s;
     uint32_t home, loads[4] = {0};
     (void)state;
 
-    stand_init(&s, "session", 4, NULL);
+    policy_fixture_init(&s, "session", 4, NULL);
     s.session_key = 123;
     home = choose(&s);
     loads[home] = 32; /* mean 8: the limit is 2 x 8 + 16 */
@@ -98,7 +98,7 @@ static void a_session_is_bounded_by_factor_and_floor(void **state) {
     assert_int_not_equal(choose(&s), home);
     s.session_key = 0; /* nobody's: the least loaded, all of them in turn */
     assert_int_equal(choices(&s), 0xF & ~(1u << home));
-    stand_fini(&s);
+    policy_fixture_fini(&s);
 }
 
 /* --- prefix: homes --------------------------------------------------------------------------- */
@@ -107,13 +107,13 @@ static void a_session_is_bounded_by_factor_and_floor(void **state) {
 static void with_a_home_weight_prompts_that_nobody_holds_go_home_at_any_load(void **state) {
     struct policy_options options;
     uint32_t n_moved[2] = {0};
-    struct stand s;
+    struct policy_fixture s;
     (void)state;
 
     policy_options_default(&options);
     for (int is_weighted = 0; is_weighted < 2; is_weighted++) {
         options.home_weight = is_weighted ? 4 : 0;
-        stand_init(&s, "prefix", 4, &options);
+        policy_fixture_init(&s, "prefix", 4, &options);
         for (uint64_t i = 0; i < 200; i++) {
             uint32_t home;
 
@@ -123,7 +123,7 @@ static void with_a_home_weight_prompts_that_nobody_holds_go_home_at_any_load(voi
             LOADS(&s, 0, 2, 4, 6);
             n_moved[is_weighted] += choose(&s) != home;
         }
-        stand_fini(&s);
+        policy_fixture_fini(&s);
     }
     assert_in_range(n_moved[0], 100, 200);
     assert_int_equal(n_moved[1], 0);
@@ -131,18 +131,18 @@ static void with_a_home_weight_prompts_that_nobody_holds_go_home_at_any_load(voi
 
 static void a_home_weight_does_not_move_what_somebody_holds(void **state) {
     struct policy_options options;
-    struct stand s;
+    struct policy_fixture s;
     (void)state;
 
     policy_options_default(&options);
     options.home_weight = 4;
-    stand_init(&s, "prefix", 4, &options);
+    policy_fixture_init(&s, "prefix", 4, &options);
     for (uint64_t i = 0; i < 50; i++) {
         prompt(&s, i, 0, 0, 64);
         s.matched[2] = 60;
         assert_int_equal(choose(&s), 2);
     }
-    stand_fini(&s);
+    policy_fixture_fini(&s);
 }
 
 /* --- hash ring: chwbl, simhash ----------------------------------------------------------------- */
@@ -174,11 +174,11 @@ static void the_ring_has_256_points_a_worker(void **state) {
 }
 
 static void chwbl_divides_the_keys_and_moves_few(void **state) {
-    struct stand s;
+    struct policy_fixture s;
     uint32_t count[8] = {0}, home[4000];
     (void)state;
 
-    stand_init(&s, "chwbl", 8, NULL);
+    policy_fixture_init(&s, "chwbl", 8, NULL);
     for (uint32_t i = 0; i < 4000; i++) {
         prompt(&s, i, 1, 0, 1);
         count[home[i] = choose(&s)]++;
@@ -191,41 +191,41 @@ static void chwbl_divides_the_keys_and_moves_few(void **state) {
         prompt(&s, i, 1, 0, 1);
         if (home[i] != 2) assert_int_equal(choose(&s), home[i]);
     }
-    stand_fini(&s);
+    policy_fixture_fini(&s);
 }
 
 static void chwbl_keys_on_the_block_of_the_100th_byte(void **state) {
     struct policy_options o;
-    struct stand s;
+    struct policy_fixture s;
     uint32_t home;
     (void)state;
 
-    stand_init(&s, "chwbl", 16, NULL);
+    policy_fixture_init(&s, "chwbl", 16, NULL);
     prompt(&s, 5, 1, 0, 10);
     home = choose(&s);
     for (uint64_t own = 1; own < 50; own++) { /* what follows block 0 does not matter */
         prompt(&s, 5, 1, own, 10);
         assert_int_equal(choose(&s), home);
     }
-    stand_fini(&s);
+    policy_fixture_fini(&s);
     policy_options_default(&o);
     o.chwbl_prefix_bytes = 129; /* in block 1 */
-    stand_init(&s, "chwbl", 16, &o);
+    policy_fixture_init(&s, "chwbl", 16, &o);
     uint64_t seen = 0;
     for (uint64_t own = 0; own < 100; own++) {
         prompt(&s, 5, 1, own, 10);
         seen |= UINT64_C(1) << choose(&s);
     }
     assert_true(__builtin_popcountll(seen) > 10);
-    stand_fini(&s);
+    policy_fixture_fini(&s);
 }
 
 static void chwbl_takes_up_to_1_25_times_the_mean(void **state) {
-    struct stand s;
+    struct policy_fixture s;
     uint32_t home, loads[4];
     (void)state;
 
-    stand_init(&s, "chwbl", 4, NULL);
+    policy_fixture_init(&s, "chwbl", 4, NULL);
     prompt(&s, 5, 1, 0, 1);
     home = choose(&s);
     /* (total + 1) / 4 x 1.25 with total = 15 is 5 */
@@ -244,15 +244,15 @@ static void chwbl_takes_up_to_1_25_times_the_mean(void **state) {
     loads[home] = 1;
     set_loads(&s, loads);
     assert_int_not_equal(choose(&s), home);
-    stand_fini(&s);
+    policy_fixture_fini(&s);
 }
 
 static void simhash_joins_prompts_that_share_most(void **state) {
-    struct stand s;
+    struct policy_fixture s;
     uint32_t n_joined = 0, n_strangers = 0;
     (void)state;
 
-    stand_init(&s, "simhash", 16, NULL);
+    policy_fixture_init(&s, "simhash", 16, NULL);
     for (uint64_t family = 0; family < 200; family++) {
         uint32_t home;
 
@@ -265,14 +265,14 @@ static void simhash_joins_prompts_that_share_most(void **state) {
     }
     assert_in_range(n_joined, 110, 200);
     assert_in_range(n_strangers, 1, 40);
-    stand_fini(&s);
+    policy_fixture_fini(&s);
 }
 
 static void simhash_counts_128_blocks(void **state) {
-    struct stand s;
+    struct policy_fixture s;
     (void)state;
 
-    stand_init(&s, "simhash", 64, NULL);
+    policy_fixture_init(&s, "simhash", 64, NULL);
     for (uint64_t family = 0; family < 50; family++) {
         uint32_t home;
 
@@ -281,7 +281,7 @@ static void simhash_counts_128_blocks(void **state) {
         prompt(&s, family, 128, 1, 300);
         assert_int_equal(choose(&s), home);
     }
-    stand_fini(&s);
+    policy_fixture_fini(&s);
 }
 
 /* --- all of them ------------------------------------------------------------------------------ */
@@ -307,11 +307,11 @@ static void refused_memory_is_an_answer_of_create(void **state) {
 }
 
 static void other_options_hold_from_the_next_pick_on(void **state) {
-    struct stand s;
+    struct policy_fixture s;
     uint32_t home, loads[4] = {0};
     (void)state;
 
-    stand_init(&s, "session", 4, NULL);
+    policy_fixture_init(&s, "session", 4, NULL);
     s.session_key = 123;
     home = choose(&s);
     loads[home] = 17;
@@ -323,12 +323,12 @@ static void other_options_hold_from_the_next_pick_on(void **state) {
     s.options.max_load_factor = 4;
     s.ops->configure(s.policy, &s.options);
     assert_int_equal(choose(&s), home);
-    stand_fini(&s);
+    policy_fixture_fini(&s);
 }
 
 static void every_policy_takes_other_options(void **state) {
     struct policy_options o, other;
-    struct stand s;
+    struct policy_fixture s;
     (void)state;
 
     policy_options_default(&o);
@@ -341,13 +341,13 @@ static void every_policy_takes_other_options(void **state) {
     other.aibrix_imbalance_abs = 0;
     other.aibrix_ttl_ms = 1000;
     for (uint32_t i = 0; policy_names[i]; i++) {
-        stand_init(&s, policy_names[i], 4, &o);
+        policy_fixture_init(&s, policy_names[i], 4, &o);
         prompt(&s, 1, 10, 2, 40);
         for (int turn = 0; turn < 4; turn++) {
             if (s.ops->configure) s.ops->configure(s.policy, turn & 1 ? &o : &other);
             assert_in_range(choose(&s), 0, 3);
         }
-        stand_fini(&s);
+        policy_fixture_fini(&s);
     }
 }
 

@@ -2,17 +2,17 @@
  * above its published constants. */
 #include "tests/support/cm.h"
 
-#include "tests/support/policy_stand.h"
+#include "tests/support/policy_fixture.h"
 
 #define MINUTE (UINT64_C(60) * 1000000)
 
 /* --- cache_aware ------------------------------------------------------------------------------ */
 
 static void cache_aware_needs_more_than_0_3(void **state) {
-    struct stand s;
+    struct policy_fixture s;
     (void)state;
 
-    stand_init(&s, "cache_aware", 4, NULL);
+    policy_fixture_init(&s, "cache_aware", 4, NULL);
     prompt(&s, 5, 30, 0, 30);
     LOADS(&s, 1, 1, 0, 1);
     assert_int_equal(choose(&s), 2);
@@ -26,14 +26,14 @@ static void cache_aware_needs_more_than_0_3(void **state) {
     assert_int_equal(choose(&s), 2);
     prompt(&s, 5, 30, 0, 30);
     assert_int_equal(choose(&s), 2);
-    stand_fini(&s);
+    policy_fixture_fini(&s);
 }
 
 static void cache_aware_balances_beyond_64_and_1_5(void **state) {
-    struct stand s;
+    struct policy_fixture s;
     (void)state;
 
-    stand_init(&s, "cache_aware", 3, NULL);
+    policy_fixture_init(&s, "cache_aware", 3, NULL);
     prompt(&s, 5, 30, 0, 30);
     sent(&s, 2);
     LOADS(&s, 0, 1, 64); /* 64 apart: not more */
@@ -44,28 +44,28 @@ static void cache_aware_balances_beyond_64_and_1_5(void **state) {
     assert_int_equal(choose(&s), 2);
     LOADS(&s, 130, 140, 196);
     assert_int_equal(choose(&s), 0);
-    stand_fini(&s);
+    policy_fixture_fini(&s);
 }
 
 static void cache_aware_breaks_ties_by_requests_sent(void **state) {
-    struct stand s;
+    struct policy_fixture s;
     (void)state;
 
-    stand_init(&s, "cache_aware", 3, NULL);
+    policy_fixture_init(&s, "cache_aware", 3, NULL);
     prompt(&s, 5, 30, 0, 30);
     assert_int_equal(choose(&s), 0);
     s.load.workers[0].n_sent = 2;
     s.load.workers[1].n_sent = 1;
     s.load.workers[2].n_sent = 1;
     assert_int_equal(choose(&s), 1);
-    stand_fini(&s);
+    policy_fixture_fini(&s);
 }
 
 static void cache_aware_keeps_the_first_owner(void **state) {
-    struct stand s;
+    struct policy_fixture s;
     (void)state;
 
-    stand_init(&s, "cache_aware", 4, NULL);
+    policy_fixture_init(&s, "cache_aware", 4, NULL);
     prompt(&s, 5, 30, 0, 30);
     sent(&s, 3);
     sent(&s, 1); /* while uneven, say */
@@ -80,17 +80,17 @@ static void cache_aware_keeps_the_first_owner(void **state) {
     assert_int_equal(choose(&s), 1);
     s.ops->worker_up(s.policy, 1, &(struct worker_spec){.identity = 9, .generation = 2});
     assert_int_equal(choose(&s), 0); /* restarted: nothing is known of it */
-    stand_fini(&s);
+    policy_fixture_fini(&s);
 }
 
 static void cache_aware_remembers_max_tree_size(void **state) {
     struct policy_options o;
-    struct stand s;
+    struct policy_fixture s;
     (void)state;
 
     policy_options_default(&o);
     o.max_tree_bytes = 40 * 128;
-    stand_init(&s, "cache_aware", 2, &o);
+    policy_fixture_init(&s, "cache_aware", 2, &o);
     LOADS(&s, 0, 1);
     prompt(&s, 5, 30, 0, 30);
     sent(&s, 1);
@@ -104,16 +104,16 @@ static void cache_aware_remembers_max_tree_size(void **state) {
     assert_int_equal(choose(&s), 0); /* 9 of 30 are 0.3: not more */
     prompt(&s, 5, 29, 0, 29);
     assert_int_equal(choose(&s), 1);
-    stand_fini(&s);
+    policy_fixture_fini(&s);
 }
 
 /* --- hash_trie -------------------------------------------------------------------------------- */
 
 static void hash_trie_draws_among_those_with_the_longest(void **state) {
-    struct stand s;
+    struct policy_fixture s;
     (void)state;
 
-    stand_init(&s, "hash_trie", 4, NULL);
+    policy_fixture_init(&s, "hash_trie", 4, NULL);
     assert_int_equal(choices(&s), 0xF);
     prompt(&s, 5, 10, 0, 20);
     sent(&s, 1);
@@ -134,70 +134,70 @@ static void hash_trie_draws_among_those_with_the_longest(void **state) {
     assert_int_equal(choices(&s), 0x6);
     s.ops->worker_down(s.policy, 1);
     assert_int_equal(choices(&s), 0x4);
-    stand_fini(&s);
+    policy_fixture_fini(&s);
 }
 
 static void hash_trie_has_a_least_match(void **state) {
     struct policy_options o;
-    struct stand s;
+    struct policy_fixture s;
     (void)state;
 
     policy_options_default(&o);
     o.prefix_min_match = 1280;
-    stand_init(&s, "hash_trie", 4, &o);
+    policy_fixture_init(&s, "hash_trie", 4, &o);
     prompt(&s, 5, 10, 0, 20);
     sent(&s, 1);
     prompt(&s, 5, 10, 1, 20); /* 1280 bytes: enough */
     assert_int_equal(choices(&s), 0x2);
     prompt(&s, 5, 10, 0, 9); /* 1152 */
     assert_int_equal(choices(&s), 0xF);
-    stand_fini(&s);
+    policy_fixture_fini(&s);
 }
 
 /* --- aibrix ----------------------------------------------------------------------------------- */
 
 static void aibrix_asks_only_the_least_beyond_8(void **state) {
-    struct stand s;
+    struct policy_fixture s;
     (void)state;
 
-    stand_init(&s, "aibrix", 4, NULL);
+    policy_fixture_init(&s, "aibrix", 4, NULL);
     prompt(&s, 5, 20, 0, 20);
     sent(&s, 2);
     LOADS(&s, 0, 8, 5, 8); /* 8 apart: not more */
     assert_int_equal(choose(&s), 2);
     LOADS(&s, 0, 9, 5, 9);
     assert_int_equal(choose(&s), 0);
-    stand_fini(&s);
+    policy_fixture_fini(&s);
 }
 
 static void aibrix_passes_over_who_is_above_one_sigma(void **state) {
     struct policy_options o;
-    struct stand s;
+    struct policy_fixture s;
     (void)state;
 
-    stand_init(&s, "aibrix", 4, NULL);
+    policy_fixture_init(&s, "aibrix", 4, NULL);
     prompt(&s, 5, 20, 0, 20);
     sent(&s, 2);
     LOADS(&s, 3, 1, 3, 1); /* mean 2, sigma 1: at it */
     assert_int_equal(choose(&s), 2);
     LOADS(&s, 3, 1, 4, 1); /* mean 2.25, sigma 1.3: above it */
     assert_int_equal(choices(&s), 0xA);
-    stand_fini(&s);
+    policy_fixture_fini(&s);
     policy_options_default(&o);
     o.aibrix_stddev_factor = 2;
-    stand_init(&s, "aibrix", 4, &o);
+    policy_fixture_init(&s, "aibrix", 4, &o);
     prompt(&s, 5, 20, 0, 20);
     sent(&s, 2);
     LOADS(&s, 3, 1, 4, 1);
     assert_int_equal(choose(&s), 2);
-    stand_fini(&s);
+    policy_fixture_fini(&s);
 }
 
 static void aibrix_sorts_by_percent_then_load(void **state) {
-    struct stand s;
+    struct policy_fixture s;
     (void)state;
 
-    stand_init(&s, "aibrix", 4, NULL);
+    policy_fixture_init(&s, "aibrix", 4, NULL);
     prompt(&s, 5, 10, 0, 20);
     sent(&s, 0);
     sent(&s, 1);
@@ -212,14 +212,14 @@ static void aibrix_sorts_by_percent_then_load(void **state) {
     assert_int_equal(choices(&s), 0x3);
     prompt(&s, 6, 10, 0, 20); /* nothing known: the least */
     assert_int_equal(choose(&s), 2);
-    stand_fini(&s);
+    policy_fixture_fini(&s);
 }
 
 static void aibrix_holds_200000_blocks_of_4_bytes(void **state) {
-    struct stand s;
+    struct policy_fixture s;
     (void)state;
 
-    stand_init(&s, "aibrix", 2, NULL);
+    policy_fixture_init(&s, "aibrix", 2, NULL);
     LOADS(&s, 0, 1);
     prompt(&s, 5, 250, 0, 250); /* 25 prompts of 250 are the 6,250 blocks */
     sent(&s, 1);
@@ -233,14 +233,14 @@ static void aibrix_holds_200000_blocks_of_4_bytes(void **state) {
     sent(&s, 0);
     prompt(&s, 5, 250, 0, 250);
     assert_int_equal(choose(&s), 0);
-    stand_fini(&s);
+    policy_fixture_fini(&s);
 }
 
 static void aibrix_forgets_after_20_minutes(void **state) {
-    struct stand s;
+    struct policy_fixture s;
     (void)state;
 
-    stand_init(&s, "aibrix", 2, NULL);
+    policy_fixture_init(&s, "aibrix", 2, NULL);
     LOADS(&s, 0, 1);
     prompt(&s, 5, 20, 0, 20);
     s.now_us = MINUTE;
@@ -253,16 +253,16 @@ static void aibrix_forgets_after_20_minutes(void **state) {
     sent(&s, 1);
     s.prompt_bytes += 1;
     assert_int_equal(choose(&s), 1);
-    stand_fini(&s);
+    policy_fixture_fini(&s);
 }
 
 /* --- prefix_scorer ---------------------------------------------------------------------------- */
 
 static void scorer_weighs_2_2_3(void **state) {
-    struct stand s;
+    struct policy_fixture s;
     (void)state;
 
-    stand_init(&s, "prefix_scorer", 2, NULL);
+    policy_fixture_init(&s, "prefix_scorer", 2, NULL);
     prompt(&s, 5, 100, 0, 100);
     s.matched[1] = 100;
     s.load.workers[1].n_pending = 50; /* queue 2 x (1 - 0) against prefix 3 x 1 */
@@ -273,14 +273,14 @@ static void scorer_weighs_2_2_3(void **state) {
     assert_int_equal(choose(&s), 0);
     s.load.workers[0].n_pending = 50; /* equal queues: 1 for both */
     assert_int_equal(choose(&s), 1);
-    stand_fini(&s);
+    policy_fixture_fini(&s);
 }
 
 static void scorer_spans_the_queue_from_least_to_most(void **state) {
-    struct stand s;
+    struct policy_fixture s;
     (void)state;
 
-    stand_init(&s, "prefix_scorer", 3, NULL);
+    policy_fixture_init(&s, "prefix_scorer", 3, NULL);
     prompt(&s, 5, 90, 0, 90);
     s.load.workers[0].n_pending = 1; /* being computed: as good as none */
     s.load.workers[1].n_pending = 4;
@@ -291,14 +291,14 @@ static void scorer_spans_the_queue_from_least_to_most(void **state) {
     assert_int_equal(choose(&s), 1);
     s.matched[1] = 44;
     assert_int_equal(choose(&s), 0);
-    stand_fini(&s);
+    policy_fixture_fini(&s);
 }
 
 static void scorer_sees_256_blocks_of_64_bytes(void **state) {
-    struct stand s;
+    struct policy_fixture s;
     (void)state;
 
-    stand_init(&s, "prefix_scorer", 2, NULL);
+    policy_fixture_init(&s, "prefix_scorer", 2, NULL);
     prompt(&s, 5, 300, 0, 300); /* 128 of our blocks are the 16,384 bytes */
     s.matched[0] = 128;
     s.matched[1] = 300;
@@ -307,7 +307,7 @@ static void scorer_sees_256_blocks_of_64_bytes(void **state) {
     assert_int_equal(choose(&s), 1);
     s.n_blocks = 0;
     assert_int_equal(choices(&s), 0x3);
-    stand_fini(&s);
+    policy_fixture_fini(&s);
 }
 
 int main(void) {

@@ -523,7 +523,7 @@ static void who_adopts_has_the_books_of_who_routed(void **state) {
             rq = request_of(&p[i], now_us);
             assert_int_equal(routing_route(a, &rq, &mine[i], NULL), ST_OK);
             if (rng_below(&rng, 2)) rq.guesses = guesses[i];
-            routing_adopt(b, mine[i].load.worker, &rq, &theirs[i]);
+            routing_add_remote(b, mine[i].load.worker, &rq, &theirs[i]);
             assert_int_equal(theirs[i].load.worker, mine[i].load.worker);
             assert_int_equal(theirs[i].matched_blocks, mine[i].matched_blocks);
         } else if (rng_below(&rng, 2)) {
@@ -584,7 +584,7 @@ static void strange_requests_are_adopted_all_the_same(void **state) {
             rq = request_of(&p[i], now_us);
             rq.prompt_bytes = rng_below(&rng, 3) ? rq.prompt_bytes : rng_below(&rng, 1u << 30);
             if (rng_below(&rng, 2)) rq.guesses = guesses[i];
-            routing_adopt(r, (uint32_t)rng_below(&rng, 2), &rq, &t[i]);
+            routing_add_remote(r, (uint32_t)rng_below(&rng, 2), &rq, &t[i]);
         }
         if (step % 100 == 0) routing_check(r);
     }

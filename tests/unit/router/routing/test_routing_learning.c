@@ -339,7 +339,7 @@ static void prompts_without_blocks_teach_no_capacity(void **state) {
         const struct route_request rq = {.prompt_bytes = 6400, .now_us = i};
         struct route_ticket t = {0};
 
-        routing_adopt(r, 0, &rq, &t);
+        routing_add_remote(r, 0, &rq, &t);
         routing_first_token(r, &t, &(struct route_feedback){1600, 1500}, i);
         finish(r, &t, i);
         routing_worker_report(r, 0,

@@ -214,19 +214,19 @@ static void add(struct registry *r, struct publisher *t) {
     describe(r, t, true);
 }
 
-static void follow_start(struct fixture *fx, uint64_t patience_us) {
+static void follow_start(struct fixture *fx, uint64_t silence_us) {
     struct follow_config config = {.origin = OURS,
                                    .scheme = scheme(),
                                    .block_bytes = BLOCK_BYTES,
                                    .max_workers = 8,
                                    .silence_ms = fx->silence_ms,
-                                   .patience_us = patience_us};
+                                   .silence_us = silence_us};
 
     fx->follow = follow_create(fx->loop, fx->client, fx->registry, fx->metrics, NULL, &config);
 }
 
 static void start_with(struct fixture *fx, uint32_t n, uint32_t max_in_flight,
-                       uint64_t patience_us) {
+                       uint64_t silence_us) {
     memset(fx, 0, sizeof(*fx));
     fx->n = n;
     fx->silence_ms = 60000;
@@ -241,7 +241,7 @@ static void start_with(struct fixture *fx, uint32_t n, uint32_t max_in_flight,
         open_worker(&fx->publishers[i]);
         add(fx->registry, &fx->publishers[i]);
     }
-    follow_start(fx, patience_us);
+    follow_start(fx, silence_us);
 }
 
 static void start(struct fixture *fx, uint32_t n) {
@@ -266,7 +266,7 @@ static void finish(struct fixture *fx) {
     follow_check(fx->follow);
     registry_check(fx->registry);
     follow_destroy(fx->follow);
-    assert_int_equal(totals(fx).n_mirrored, 0);
+    assert_int_equal(totals(fx).n_remote, 0);
     registry_check(fx->registry);
     http_client_destroy(fx->client);
     for (uint32_t i = 0; i < fx->n; i++) {
@@ -321,7 +321,7 @@ static void what_others_send_is_load_and_then_content(void **state) {
     start(&fx, 2);
     TURN_UNTIL(fx.loop, totals(&fx).n_followed == 2);
     say_accepted(&fx.publishers[1], 1, THEIRS, 5, 20);
-    TURN_UNTIL(fx.loop, totals(&fx).n_mirrored == 1);
+    TURN_UNTIL(fx.loop, totals(&fx).n_remote == 1);
     assert_int_equal(look(&fx, 1).in_flight, 1);
     assert_int_equal(look(&fx, 1).n_pending, 1);
     assert_int_equal(totals(&fx).n_open, 0); /* none of ours */
@@ -329,7 +329,7 @@ static void what_others_send_is_load_and_then_content(void **state) {
     say_first(&fx.publishers[1], 1, 20 * 64);
     TURN_UNTIL(fx.loop, look(&fx, 1).n_pending == 0);
     say_ended(&fx.publishers[1], 1, false);
-    TURN_UNTIL(fx.loop, totals(&fx).n_mirrored == 0);
+    TURN_UNTIL(fx.loop, totals(&fx).n_remote == 0);
     assert_int_equal(home_of(&fx, 5, 20, &cached), 1);
     assert_true(cached > 1000);
     assert_int_equal(metric_count(metrics_at(fx.metrics, ROUTER_shared_lag_seconds)), 3);
@@ -346,7 +346,7 @@ static void our_own_are_passed_over(void **state) {
     say_accepted(&fx.publishers[0], 2, THEIRS, 6, 20);
     say_ended(&fx.publishers[0], 1, false);
     TURN_UNTIL(fx.loop, events(&fx, "ended") == 1);
-    assert_int_equal(totals(&fx).n_mirrored, 1);
+    assert_int_equal(totals(&fx).n_remote, 1);
     assert_int_equal(look(&fx, 0).n_sent, 0);
     finish(&fx);
 }
@@ -365,7 +365,7 @@ static void a_replay_gives_the_books_back(void **state) {
         say_first(t, i, (int64_t)(1 + i % CHAIN_MAX) * 64);
         if (i <= 490) say_ended(t, i, i % 9 == 0);
     }
-    TURN_UNTIL(fx.loop, events(&fx, "accepted") == 500 && totals(&fx).n_mirrored == 10);
+    TURN_UNTIL(fx.loop, events(&fx, "accepted") == 500 && totals(&fx).n_remote == 10);
     then = totals(&fx);
     follow_destroy(fx.follow);
     registry_destroy(fx.registry);
@@ -373,7 +373,7 @@ static void a_replay_gives_the_books_back(void **state) {
     fx.registry = create_registry(0);
     add(fx.registry, t);
     follow_start(&fx, 60000000);
-    TURN_UNTIL(fx.loop, events(&fx, "accepted") == 1000 && totals(&fx).n_mirrored == 10);
+    TURN_UNTIL(fx.loop, events(&fx, "accepted") == 1000 && totals(&fx).n_remote == 10);
     assert_int_equal(totals(&fx).n_entries, then.n_entries);
     assert_int_equal(totals(&fx).n_blocks, then.n_blocks);
     assert_int_equal(t->n_from_oldest, 2);
@@ -388,12 +388,12 @@ static void a_lost_stream_goes_on_where_it_ended(void **state) {
     start(&fx, 1);
     t = &fx.publishers[0];
     say_accepted(t, 1, THEIRS, 1, 10);
-    TURN_UNTIL(fx.loop, totals(&fx).n_mirrored == 1);
+    TURN_UNTIL(fx.loop, totals(&fx).n_remote == 1);
     cut(t);
     say_accepted(t, 2, THEIRS, 2, 10);
     say_ended(t, 1, false);
     TURN_UNTIL(fx.loop, events(&fx, "ended") == 1);
-    assert_int_equal(totals(&fx).n_mirrored, 1);
+    assert_int_equal(totals(&fx).n_remote, 1);
     assert_int_equal(events(&fx, "accepted"), 2);
     assert_int_equal(t->n_connections, 2);
     assert_int_equal(t->n_from_oldest, 1);
@@ -409,15 +409,15 @@ static void without_a_stream_open_requests_are_closed(void **state) {
     start_with(&fx, 1, 0, 1000);
     t = &fx.publishers[0];
     say_accepted(t, 1, THEIRS, 1, 10);
-    TURN_UNTIL(fx.loop, totals(&fx).n_mirrored == 1);
+    TURN_UNTIL(fx.loop, totals(&fx).n_remote == 1);
     t->code = 404;
     cut(t);
-    TURN_UNTIL(fx.loop, totals(&fx).n_mirrored == 0);
+    TURN_UNTIL(fx.loop, totals(&fx).n_remote == 0);
     assert_int_equal(totals(&fx).n_followed, 0);
     t->code = 200;
     say_ended(t, 1, false); /* of one that is not known any more */
     say_accepted(t, 2, THEIRS, 1, 10);
-    TURN_UNTIL(fx.loop, totals(&fx).n_mirrored == 1);
+    TURN_UNTIL(fx.loop, totals(&fx).n_remote == 1);
     finish(&fx);
 }
 
@@ -433,13 +433,13 @@ static void who_falls_too_far_behind_goes_on_from_the_oldest(void **state) {
     say_first(t, 1, 30 * 64);
     say_ended(t, 1, false);
     say_accepted(t, 2, THEIRS, 2, 10);
-    TURN_UNTIL(fx.loop, totals(&fx).n_mirrored == 1 && events(&fx, "ended") == 1);
+    TURN_UNTIL(fx.loop, totals(&fx).n_remote == 1 && events(&fx, "ended") == 1);
     cut(t);
     say_ended(t, 2, false);
     say_accepted(t, 3, THEIRS, 3, 10);
     say_accepted(t, 4, THEIRS, 4, 10);
     t->oldest = t->next - 1; /* all but the last are gone */
-    TURN_UNTIL(fx.loop, gaps(&fx) == 1 && totals(&fx).n_mirrored == 1);
+    TURN_UNTIL(fx.loop, gaps(&fx) == 1 && totals(&fx).n_remote == 1);
     assert_int_equal(events(&fx, "accepted"), 3); /* 1, 2 and 4 */
     assert_int_equal(home_of(&fx, 1, 30, &cached), 0);
     assert_true(cached > 1000); /* what was known of its cache is not worse for that */
@@ -454,14 +454,14 @@ static void a_gap_on_the_way_is_told_by_a_hello(void **state) {
     start(&fx, 1);
     t = &fx.publishers[0];
     say_accepted(t, 1, THEIRS, 1, 10);
-    TURN_UNTIL(fx.loop, totals(&fx).n_mirrored == 1);
+    TURN_UNTIL(fx.loop, totals(&fx).n_remote == 1);
     t->next += 100;
     t->oldest = t->next;
     say_hello(t, true);
     say_accepted(t, 2, THEIRS, 2, 10);
     say_accepted(t, 3, THEIRS, 3, 10);
     TURN_UNTIL(fx.loop, events(&fx, "accepted") == 3);
-    assert_int_equal(totals(&fx).n_mirrored, 2);
+    assert_int_equal(totals(&fx).n_remote, 2);
     assert_int_equal(gaps(&fx), 1);
     assert_int_equal(t->n_connections, 1);
     finish(&fx);
@@ -475,7 +475,7 @@ static void a_restarted_worker_is_replayed_once_it_is_described(void **state) {
     start(&fx, 1);
     t = &fx.publishers[0];
     say_accepted(t, 1, THEIRS, 1, 10);
-    TURN_UNTIL(fx.loop, totals(&fx).n_mirrored == 1);
+    TURN_UNTIL(fx.loop, totals(&fx).n_remote == 1);
     close_worker(t);
     t->generation = "g2";
     t->oldest = t->next = 1;
@@ -483,9 +483,9 @@ static void a_restarted_worker_is_replayed_once_it_is_described(void **state) {
     say_accepted(t, 2, THEIRS, 4, 10);
     open_worker(t);
     TURN_UNTIL(fx.loop, registry_take_suspicion(fx.registry, t->id));
-    assert_int_equal(totals(&fx).n_mirrored, 0); /* they went with their worker */
+    assert_int_equal(totals(&fx).n_remote, 0); /* they went with their worker */
     describe(fx.registry, t, true);
-    TURN_UNTIL(fx.loop, totals(&fx).n_mirrored == 2);
+    TURN_UNTIL(fx.loop, totals(&fx).n_remote == 2);
     assert_int_equal(events(&fx, "accepted"), 3);
     finish(&fx);
 }
@@ -500,15 +500,15 @@ static void the_stream_of_a_former_life_is_dropped(void **state) {
     t = &fx.publishers[0];
     say_accepted(t, 1, THEIRS, 1, 10);
     say_accepted(t, 2, THEIRS, 1, 10);
-    TURN_UNTIL(fx.loop, totals(&fx).n_mirrored == 2);
+    TURN_UNTIL(fx.loop, totals(&fx).n_remote == 2);
     t->generation = "g2";
     describe(fx.registry, t, true);
     t->oldest = 2;
     t->code = 404;
-    TURN_UNTIL(fx.loop, totals(&fx).n_mirrored == 0);
+    TURN_UNTIL(fx.loop, totals(&fx).n_remote == 0);
     TURN_UNTIL(fx.loop, !t->reader);
     t->code = 200;
-    TURN_UNTIL(fx.loop, totals(&fx).n_mirrored == 1);
+    TURN_UNTIL(fx.loop, totals(&fx).n_remote == 1);
     assert_int_equal(t->n_from_oldest, 2);
     finish(&fx);
 }
@@ -520,13 +520,13 @@ static void workers_that_leave_take_theirs_along(void **state) {
     start(&fx, 2);
     say_accepted(&fx.publishers[0], 1, THEIRS, 1, 10);
     say_accepted(&fx.publishers[1], 1, THEIRS, 2, 10);
-    TURN_UNTIL(fx.loop, totals(&fx).n_mirrored == 2);
+    TURN_UNTIL(fx.loop, totals(&fx).n_remote == 2);
     assert_int_equal(registry_remove(fx.registry, 0), ST_OK);
-    TURN_UNTIL(fx.loop, totals(&fx).n_mirrored == 1);
+    TURN_UNTIL(fx.loop, totals(&fx).n_remote == 1);
     TURN_UNTIL(fx.loop, !fx.publishers[0].reader); /* it is not listened to any more */
     add(fx.registry, &fx.publishers[0]); /* as it was: another incarnation, from the oldest */
     assert_int_equal(fx.publishers[0].id, 0);
-    TURN_UNTIL(fx.loop, totals(&fx).n_mirrored == 2);
+    TURN_UNTIL(fx.loop, totals(&fx).n_remote == 2);
     finish(&fx);
 }
 
@@ -610,7 +610,7 @@ static void foreign_hashes_count_as_load_alone(void **state) {
                                             .n_blocks = 2,
                                             .blocks = blocks}});
     say(t, (struct request_event){.kind = REQUEST_ACCEPTED, .request = 2}); /* a direct client */
-    TURN_UNTIL(fx.loop, totals(&fx).n_mirrored == 2);
+    TURN_UNTIL(fx.loop, totals(&fx).n_remote == 2);
     assert_int_equal(totals(&fx).n_entries, 0);
     assert_int_equal(look(&fx, 0).in_flight, 2);
     finish(&fx);
@@ -625,7 +625,7 @@ static void what_was_said_of_load_before_we_came_is_old(void **state) {
     t = &fx.publishers[0];
     say(t, (struct request_event){.kind = REQUEST_LOAD, .load = {.running = 3, .draining = true}});
     say_accepted(t, 1, THEIRS, 1, 30);
-    TURN_UNTIL(fx.loop, totals(&fx).n_mirrored == 1);
+    TURN_UNTIL(fx.loop, totals(&fx).n_remote == 1);
     assert_int_equal(look(&fx, 0).reasons, 0);
     assert_false(look(&fx, 0).has_load);
     finish(&fx);
@@ -684,7 +684,7 @@ static void limits_count_what_others_sent_and_its_end_is_a_place(void **state) {
     waiter.box = waiting.box;
     say_accepted(&fx.publishers[0], 1, THEIRS, 1, 10);
     say_accepted(&fx.publishers[0], 2, THEIRS, 2, 10);
-    TURN_UNTIL(fx.loop, totals(&fx).n_mirrored == 2);
+    TURN_UNTIL(fx.loop, totals(&fx).n_remote == 2);
     rq.now_us = loop_now_us(fx.loop);
     assert_int_equal(registry_enter(fx.registry, STR("m"), &rq, &ticket, &target, &waiter, NULL),
                      ST_AGAIN);
@@ -707,15 +707,15 @@ static void a_stream_that_says_nothing_is_begun_again(void **state) {
     start(&fx, 1);
     t = &fx.publishers[0];
     say_accepted(t, 1, THEIRS, 1, 10);
-    TURN_UNTIL(fx.loop, totals(&fx).n_mirrored == 1);
+    TURN_UNTIL(fx.loop, totals(&fx).n_remote == 1);
     follow_destroy(fx.follow);
-    assert_int_equal(totals(&fx).n_mirrored, 0);
+    assert_int_equal(totals(&fx).n_remote, 0);
     TURN_UNTIL(fx.loop, !t->reader);
     fx.silence_ms = 20;
     follow_start(&fx, 60000000);
     TURN_UNTIL(fx.loop, t->n_connections >= 3);
     assert_int_equal(t->n_from_oldest, 2); /* and then from where it was */
-    assert_int_equal(totals(&fx).n_mirrored, 1);
+    assert_int_equal(totals(&fx).n_remote, 1);
     finish(&fx);
 }
 
@@ -731,7 +731,7 @@ static void nonsense_ends_the_stream_and_nothing_else(void **state) {
     TURN_UNTIL(fx.loop, !t->reader);
     assert_int_equal(totals(&fx).n_followed, 0);
     say_accepted(t, 1, THEIRS, 1, 10);
-    TURN_UNTIL(fx.loop, totals(&fx).n_mirrored == 1); /* a new one works */
+    TURN_UNTIL(fx.loop, totals(&fx).n_remote == 1); /* a new one works */
     finish(&fx);
 }
 
@@ -744,7 +744,7 @@ static void a_worker_may_not_fill_our_memory(void **state) {
     for (uint64_t i = 1; i <= 5000; i++)
         say_accepted(&fx.publishers[0], i, THEIRS, i, 1);
     TURN_UNTIL(fx.loop, events(&fx, "accepted") == 5000);
-    assert_int_equal(totals(&fx).n_mirrored, 4096);
+    assert_int_equal(totals(&fx).n_remote, 4096);
     finish(&fx);
 }
 
@@ -816,7 +816,7 @@ static void after_any_cuts_the_books_are_those_of_the_sender(void **state) {
     TURN_UNTIL(fx.loop, events(&fx, "load") == fx.n);
     registry_totals(a, &ta);
     tb = totals(&fx);
-    assert_int_equal(tb.n_mirrored, ta.n_open);
+    assert_int_equal(tb.n_remote, ta.n_open);
     assert_int_equal(tb.n_entries, ta.n_entries);
     assert_int_equal(tb.n_blocks, ta.n_blocks);
     for (uint32_t id = 0; id < fx.n; id++) {

@@ -10,7 +10,7 @@
 
 /* --- who reads and writes ------------------------------------------------------------------------ */
 
-struct stand {
+struct redis_fixture {
     struct loop *loop;
     struct fake_redis server;
     struct redis_stream *stream;
@@ -20,7 +20,7 @@ struct stand {
 };
 
 static void on_entry(struct str bytes, uint64_t age_us, void *arg) {
-    struct stand *s = arg;
+    struct redis_fixture *s = arg;
     size_t n = strlen(s->heard);
 
     s->age_us = age_us;
@@ -28,14 +28,14 @@ static void on_entry(struct str bytes, uint64_t age_us, void *arg) {
 }
 
 static void on_synced(void *arg) {
-    ((struct stand *)arg)->n_synced++;
+    ((struct redis_fixture *)arg)->n_synced++;
 }
 
 static void on_lost(void *arg) {
-    ((struct stand *)arg)->n_lost++;
+    ((struct redis_fixture *)arg)->n_lost++;
 }
 
-static void begin(struct stand *s) {
+static void begin(struct redis_fixture *s) {
     struct error err = {0};
 
     memset(s, 0, sizeof(*s));
@@ -43,7 +43,7 @@ static void begin(struct stand *s) {
     fake_redis_start(&s->server, s->loop);
 }
 
-static void connect_to_it(struct stand *s, const char *path, const char *password) {
+static void connect_to_it(struct redis_fixture *s, const char *path, const char *password) {
     struct redis_stream_config config = {.url = s->url,
                                          .password = password,
                                          .key = "k",
@@ -67,7 +67,7 @@ static void connect_to_it(struct stand *s, const char *path, const char *passwor
     assert_int_equal(st, ST_OK);
 }
 
-static void end(struct stand *s) {
+static void end(struct redis_fixture *s) {
     redis_stream_destroy(s->stream);
     fake_redis_stop(&s->server);
     loop_destroy(s->loop);
@@ -79,7 +79,7 @@ static void end(struct stand *s) {
         if (clock_now_us() > until_us) fail_msg("never: %s", #condition);                          \
     }
 
-static bool is_up(const struct stand *s) {
+static bool is_up(const struct redis_fixture *s) {
     struct redis_stream_stats stats;
 
     redis_stream_stats(s->stream, &stats);
@@ -87,7 +87,7 @@ static bool is_up(const struct stand *s) {
 }
 
 static void what_there_was_is_told_and_then_what_comes(void **state) {
-    struct stand s;
+    struct redis_fixture s;
 
     (void)state;
     begin(&s);
@@ -105,7 +105,7 @@ static void what_there_was_is_told_and_then_what_comes(void **state) {
 
 static void a_lost_connection_goes_on_behind_the_last_entry(void **state) {
     struct redis_stream_stats stats;
-    struct stand s;
+    struct redis_fixture s;
 
     (void)state;
     begin(&s);
@@ -126,7 +126,7 @@ static void a_lost_connection_goes_on_behind_the_last_entry(void **state) {
 }
 
 static void a_password_and_a_database_are_given(void **state) {
-    struct stand s;
+    struct redis_fixture s;
 
     (void)state;
     begin(&s);
@@ -138,7 +138,7 @@ static void a_password_and_a_database_are_given(void **state) {
 }
 
 static void a_wrong_password_is_tried_again_later(void **state) {
-    struct stand s;
+    struct redis_fixture s;
 
     (void)state;
     begin(&s);
@@ -158,7 +158,7 @@ static void odd_answers_do_no_harm(void **state) {
                                       "-ERR what\r\n",
                                       "+OK\r\n",
                                       "nonsense\r\n"};
-    struct stand s;
+    struct redis_fixture s;
 
     (void)state;
     for (size_t i = 0; i < ARRAY_LEN(odd); i++) {
@@ -175,7 +175,7 @@ static void odd_answers_do_no_harm(void **state) {
 
 static void a_server_that_refuses_entries_loses_nothing_else(void **state) {
     struct redis_stream_stats stats;
-    struct stand s;
+    struct redis_fixture s;
 
     (void)state;
     begin(&s);

@@ -30,7 +30,7 @@ struct side { /* a router */
     struct share *share;
 };
 
-struct stand {
+struct share_fixture {
     struct loop *loop;
     struct fake_redis server;
     char url[64];
@@ -79,7 +79,7 @@ static struct registry *create_registry(bool is_described) {
         if (clock_now_us() > until_us) fail_msg("never: %s", #condition);                          \
     }
 
-static void join_with(struct stand *s, int i, uint64_t scheme, uint64_t patience_us,
+static void join_with(struct share_fixture *s, int i, uint64_t scheme, uint64_t silence_us,
                       bool is_described) {
     struct share_config config = {.url = s->url,
                                   .key = "k",
@@ -87,7 +87,7 @@ static void join_with(struct stand *s, int i, uint64_t scheme, uint64_t patience
                                   .origin = (uint64_t)i + 1,
                                   .scheme = scheme,
                                   .block_bytes = BLOCK_BYTES,
-                                  .patience_us = patience_us,
+                                  .silence_us = silence_us,
                                   .outbox_bytes = 16 << 10};
     struct side *side = &s->sides[i];
     struct error err = {0};
@@ -99,21 +99,21 @@ static void join_with(struct stand *s, int i, uint64_t scheme, uint64_t patience
     assert_int_equal(st, ST_OK);
 }
 
-static void join(struct stand *s, int i, uint64_t scheme, uint64_t patience_us) {
+static void join(struct share_fixture *s, int i, uint64_t scheme, uint64_t silence_us) {
     const struct metric *connected;
 
-    join_with(s, i, scheme, patience_us, true);
+    join_with(s, i, scheme, silence_us, true);
     connected = metrics_at(s->sides[i].metrics, ROUTER_redis_connected);
     UNTIL(s, metric_value(connected) == 1); /* what is written before is lost */
 }
 
-static void begin(struct stand *s, uint64_t patience_us) {
+static void begin(struct share_fixture *s, uint64_t silence_us) {
     memset(s, 0, sizeof(*s));
     assert_int_equal(loop_create(&s->loop, NULL), ST_OK);
     fake_redis_start(&s->server, s->loop);
     snprintf(s->url, sizeof(s->url), "redis://127.0.0.1:%u", s->server.port);
-    join(s, 0, 5, patience_us);
-    join(s, 1, 5, patience_us);
+    join(s, 0, 5, silence_us);
+    join(s, 1, 5, silence_us);
 }
 
 static void leave(struct side *side) {
@@ -127,7 +127,7 @@ static void leave(struct side *side) {
     side->registry = NULL;
 }
 
-static void end(struct stand *s) {
+static void end(struct share_fixture *s) {
     for (size_t i = 0; i < ARRAY_LEN(s->sides); i++)
         leave(&s->sides[i]);
     fake_redis_stop(&s->server);
@@ -141,7 +141,7 @@ static struct registry_totals totals(const struct side *side) {
     return t;
 }
 
-static struct route_request request_of(struct stand *s, struct asked *a, uint64_t prompt) {
+static struct route_request request_of(struct share_fixture *s, struct asked *a, uint64_t prompt) {
     for (uint32_t i = 0; i < N_BLOCKS; i++)
         a->chain[i] = rng_at(prompt, i) & ~UINT64_C(0xffff);
     return (struct route_request){.chain = a->chain,
@@ -150,7 +150,7 @@ static struct route_request request_of(struct stand *s, struct asked *a, uint64_
                                   .now_us = loop_now_us(s->loop)};
 }
 
-static void ask(struct stand *s, int i, struct asked *a, uint64_t prompt) {
+static void ask(struct share_fixture *s, int i, struct asked *a, uint64_t prompt) {
     struct route_request rq = request_of(s, a, prompt);
 
     a->side = &s->sides[i];
@@ -158,7 +158,7 @@ static void ask(struct stand *s, int i, struct asked *a, uint64_t prompt) {
                      ST_OK);
 }
 
-static void answer(struct stand *s, struct asked *a) {
+static void answer(struct share_fixture *s, struct asked *a) {
     const struct route_feedback feedback = {1280, 0};
     const struct route_end end = {
         .output_tokens = 10, .feedback = {-1, -1}, .now_us = loop_now_us(s->loop)};
@@ -169,7 +169,7 @@ static void answer(struct stand *s, struct asked *a) {
 }
 
 /* The worker that router i would choose for the prompt, and how much it believes it to hold. */
-static double held(struct stand *s, int i, uint64_t prompt, uint32_t *worker) {
+static double held(struct share_fixture *s, int i, uint64_t prompt, uint32_t *worker) {
     struct registry_candidate candidates[N_WORKERS];
     struct asked a;
     struct route_request rq = request_of(s, &a, prompt);
@@ -186,26 +186,26 @@ static double held(struct stand *s, int i, uint64_t prompt, uint32_t *worker) {
 
 static void what_one_router_sends_all_know(void **state) {
     struct asked a;
-    struct stand s;
+    struct share_fixture s;
     uint32_t worker;
 
     (void)state;
     begin(&s, 60000000);
     ask(&s, 0, &a, 77);
-    UNTIL(&s, totals(&s.sides[1]).n_mirrored == 1);
+    UNTIL(&s, totals(&s.sides[1]).n_remote == 1);
     assert_true(held(&s, 1, 77, &worker) > 1000); /* pending, and already where to go */
     assert_int_equal(worker, a.target.worker);
     answer(&s, &a);
-    UNTIL(&s, totals(&s.sides[1]).n_mirrored == 0);
+    UNTIL(&s, totals(&s.sides[1]).n_remote == 0);
     assert_true(held(&s, 1, 77, &worker) > 1000);
     assert_int_equal(worker, a.target.worker);
-    assert_int_equal(totals(&s.sides[0]).n_mirrored, 0); /* its own it passes over */
+    assert_int_equal(totals(&s.sides[0]).n_remote, 0); /* its own it passes over */
     end(&s);
 }
 
 static void one_that_starts_learns_what_there_was(void **state) {
     struct asked a[8];
-    struct stand s;
+    struct share_fixture s;
 
     (void)state;
     begin(&s, 60000000);
@@ -213,9 +213,9 @@ static void one_that_starts_learns_what_there_was(void **state) {
         ask(&s, (int)(i % 2), &a[i], i);
         if (i < 6) answer(&s, &a[i]);
     }
-    UNTIL(&s, totals(&s.sides[0]).n_mirrored == 1 && totals(&s.sides[1]).n_mirrored == 1);
+    UNTIL(&s, totals(&s.sides[0]).n_remote == 1 && totals(&s.sides[1]).n_remote == 1);
     join(&s, 2, 5, 60000000);
-    UNTIL(&s, totals(&s.sides[2]).n_mirrored == 2);
+    UNTIL(&s, totals(&s.sides[2]).n_remote == 2);
     for (uint64_t i = 0; i < 8; i++) {
         uint32_t worker;
 
@@ -224,28 +224,28 @@ static void one_that_starts_learns_what_there_was(void **state) {
     }
     answer(&s, &a[6]);
     answer(&s, &a[7]);
-    UNTIL(&s, totals(&s.sides[2]).n_mirrored == 0);
+    UNTIL(&s, totals(&s.sides[2]).n_remote == 0);
     end(&s);
 }
 
 static void a_router_that_falls_silent_is_forgotten(void **state) {
     struct asked a;
-    struct stand s;
+    struct share_fixture s;
 
     (void)state;
     begin(&s, 300000);
     ask(&s, 0, &a, 1);
-    UNTIL(&s, totals(&s.sides[1]).n_mirrored == 1);
+    UNTIL(&s, totals(&s.sides[1]).n_remote == 1);
     share_destroy(s.sides[0].share);
     s.sides[0].share = NULL;
-    UNTIL(&s, totals(&s.sides[1]).n_mirrored == 0);
+    UNTIL(&s, totals(&s.sides[1]).n_remote == 0);
     answer(&s, &a);
     end(&s);
 }
 
 /* The server's clock was set back: by its stamps all that is written is ten seconds old. */
 static void who_writes_is_not_silent_whatever_the_clocks_say(void **state) {
-    struct stand s;
+    struct share_fixture s;
     struct asked a;
 
     (void)state;
@@ -253,39 +253,39 @@ static void who_writes_is_not_silent_whatever_the_clocks_say(void **state) {
     for (int i = 0; i < 30; i++) /* until the history, which is empty, has been read */
         loop_turn(s.loop, 10000);
     ask(&s, 0, &a, 1);
-    UNTIL(&s, totals(&s.sides[1]).n_mirrored == 1);
+    UNTIL(&s, totals(&s.sides[1]).n_remote == 1);
     for (int i = 0; i < 10; i++)
         loop_turn(s.loop, 10000);
-    assert_int_equal(totals(&s.sides[1]).n_mirrored, 1);
+    assert_int_equal(totals(&s.sides[1]).n_remote, 1);
     answer(&s, &a);
-    UNTIL(&s, totals(&s.sides[1]).n_mirrored == 0);
+    UNTIL(&s, totals(&s.sides[1]).n_remote == 0);
     end(&s);
 }
 
 static void other_hashes_count_as_load_alone(void **state) {
     struct asked a;
-    struct stand s;
+    struct share_fixture s;
     uint32_t worker;
 
     (void)state;
     begin(&s, 60000000);
     join(&s, 2, 6, 60000000);
     ask(&s, 2, &a, 3);
-    UNTIL(&s, totals(&s.sides[1]).n_mirrored == 1);
+    UNTIL(&s, totals(&s.sides[1]).n_remote == 1);
     assert_true(held(&s, 1, 3, &worker) == 0);
     answer(&s, &a);
-    UNTIL(&s, totals(&s.sides[1]).n_mirrored == 0);
+    UNTIL(&s, totals(&s.sides[1]).n_remote == 0);
     end(&s);
 }
 
 static void without_a_server_each_goes_on_alone(void **state) {
     struct asked a, b;
-    struct stand s;
+    struct share_fixture s;
 
     (void)state;
     begin(&s, 60000000);
     ask(&s, 0, &a, 1);
-    UNTIL(&s, totals(&s.sides[1]).n_mirrored == 1);
+    UNTIL(&s, totals(&s.sides[1]).n_remote == 1);
     fake_redis_cut(&s.server);
     answer(&s, &a);
     ask(&s, 1, &b, 2);
@@ -293,11 +293,11 @@ static void without_a_server_each_goes_on_alone(void **state) {
     for (int i = 0; i < 20; i++)
         loop_turn(s.loop, 10000);
     /* Once there is a connection it shows that entries are missing: what ended in them has ended. */
-    UNTIL(&s, totals(&s.sides[1]).n_mirrored == 0);
+    UNTIL(&s, totals(&s.sides[1]).n_remote == 0);
     ask(&s, 0, &a, 4);
-    UNTIL(&s, totals(&s.sides[1]).n_mirrored == 1);
+    UNTIL(&s, totals(&s.sides[1]).n_remote == 1);
     answer(&s, &a);
-    UNTIL(&s, totals(&s.sides[1]).n_mirrored == 0);
+    UNTIL(&s, totals(&s.sides[1]).n_remote == 0);
     end(&s);
 }
 
@@ -305,22 +305,22 @@ static void without_a_server_each_goes_on_alone(void **state) {
  * would wait for ever for the ends of what they heard to begin. */
 static void what_the_outbox_could_not_hold_is_a_gap(void **state) {
     struct asked a, other;
-    struct stand s;
+    struct share_fixture s;
 
     (void)state;
     begin(&s, 60000000);
     ask(&s, 0, &a, 1);
-    UNTIL(&s, totals(&s.sides[1]).n_mirrored == 1);
+    UNTIL(&s, totals(&s.sides[1]).n_remote == 1);
     for (uint64_t i = 0; i < 100; i++) { /* 25 KiB of others */
         ask(&s, 0, &other, i);
         answer(&s, &other);
     }
     answer(&s, &a); /* finds no room */
-    UNTIL(&s, totals(&s.sides[1]).n_mirrored == 0);
+    UNTIL(&s, totals(&s.sides[1]).n_remote == 0);
     ask(&s, 0, &a, 5);
-    UNTIL(&s, totals(&s.sides[1]).n_mirrored == 1);
+    UNTIL(&s, totals(&s.sides[1]).n_remote == 1);
     answer(&s, &a);
-    UNTIL(&s, totals(&s.sides[1]).n_mirrored == 0);
+    UNTIL(&s, totals(&s.sides[1]).n_remote == 0);
     end(&s);
 }
 
@@ -328,7 +328,7 @@ static void what_the_outbox_could_not_hold_is_a_gap(void **state) {
 static void the_history_waits_for_the_workers(void **state) {
     struct registry *registry;
     struct asked a;
-    struct stand s;
+    struct share_fixture s;
     uint32_t worker;
 
     (void)state;
@@ -351,7 +351,7 @@ static void the_history_waits_for_the_workers(void **state) {
 /* Whatever somebody else writes into the stream. */
 static void nonsense_is_passed_over(void **state) {
     struct request_event hello = {.kind = REQUEST_HELLO, .generation = "00000000000000ab"};
-    struct stand s;
+    struct share_fixture s;
     struct asked a;
     struct buf entry;
     struct rng rng;
@@ -371,9 +371,9 @@ static void nonsense_is_passed_over(void **state) {
         fake_redis_add(&s.server, buf_str(&entry));
     }
     ask(&s, 0, &a, 1);
-    UNTIL(&s, totals(&s.sides[1]).n_mirrored == 1);
+    UNTIL(&s, totals(&s.sides[1]).n_remote == 1);
     answer(&s, &a);
-    UNTIL(&s, totals(&s.sides[1]).n_mirrored == 0);
+    UNTIL(&s, totals(&s.sides[1]).n_remote == 0);
     buf_fini(&entry);
     end(&s);
 }

@@ -59,19 +59,19 @@ static void start(struct fixture *fx, uint32_t n_client) {
     fx->config = (struct handover_config){
         .path = fx->path,
         .index = {.registry = fx->registry, .scheme = 5},
-        .goods = {.n_client = n_client, .n_admin = 1, .hash_seed = UINT64_C(0x0123456789abcdef)},
+        .state = {.n_client = n_client, .n_admin = 1, .hash_seed = UINT64_C(0x0123456789abcdef)},
         .on_succeeded = on_succeeded,
         .arg = fx};
     for (uint32_t i = 0; i < n_client; i++)
-        fx->config.goods.client[i] = listening_socket();
-    fx->config.goods.admin = listening_socket();
+        fx->config.state.client[i] = listening_socket();
+    fx->config.state.admin = listening_socket();
     assert_int_equal(handover_open(&fx->handover, fx->loop, &fx->config, NULL), ST_OK);
 }
 
 static void finish(struct fixture *fx) {
-    for (uint32_t i = 0; i < fx->config.goods.n_client; i++)
-        close(fx->config.goods.client[i]);
-    close(fx->config.goods.admin);
+    for (uint32_t i = 0; i < fx->config.state.n_client; i++)
+        close(fx->config.state.client[i]);
+    close(fx->config.state.admin);
     handover_close(fx->handover);
     registry_destroy(fx->registry);
     loop_destroy(fx->loop);
@@ -123,7 +123,7 @@ static void sockets_seed_and_index_are_handed_over(void **state) {
     while (n < N_CLIENT + 1) {
         assert_int_equal(hear(&fx, fd, "sockets", &p), ST_OK);
         for (uint32_t i = 0; i < p.n_fds; i++, n++) {
-            int ours = n < N_CLIENT ? fx.config.goods.client[n] : fx.config.goods.admin;
+            int ours = n < N_CLIENT ? fx.config.state.client[n] : fx.config.state.admin;
 
             assert_int_equal(port_of(p.fds[i]), port_of(ours));
         }
@@ -228,7 +228,7 @@ static void *play(void *arg) {
     return NULL;
 }
 
-static enum status ask(const char *const *lines, struct handover_goods *goods, struct error *err) {
+static enum status ask(const char *const *lines, struct handover_state *state, struct error *err) {
     char folder[] = "/tmp/handover-XXXXXX", path[64];
     struct script script = {.lines = lines, .socket = listening_socket()};
     struct sockaddr_un addr;
@@ -238,14 +238,14 @@ static enum status ask(const char *const *lines, struct handover_goods *goods, s
 
     assert_non_null(mkdtemp(folder));
     snprintf(path, sizeof(path), "%s/router", folder);
-    assert_int_equal(takeover_client_open(&client, path, goods, NULL), ST_NOT_FOUND);
+    assert_int_equal(takeover_client_open(&client, path, state, NULL), ST_NOT_FOUND);
     assert_int_equal(handover_address(path, &addr, NULL), ST_OK);
     script.file = open("/dev/null", O_RDONLY | O_CLOEXEC);
     script.listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     assert_int_equal(bind(script.listener, (struct sockaddr *)&addr, sizeof(addr)), 0);
     assert_int_equal(listen(script.listener, 1), 0);
     assert_int_equal(pthread_create(&thread, NULL, play, &script), 0);
-    st = takeover_client_open(&client, path, goods, err);
+    st = takeover_client_open(&client, path, state, err);
     pthread_join(thread, NULL);
     takeover_client_close(client);
     close(script.listener);
@@ -267,29 +267,29 @@ static void a_successor_takes_what_is_whole(void **state) {
     static const char *const good[] = {"{\"type\":\"of a later version\",\"n\":[1]}",
                                        "+" SOCKETS(SEED, "2"), "+" SOCKETS(SEED, "2"),
                                        "+" SOCKETS(SEED, "2"), NULL};
-    struct handover_goods goods;
+    struct handover_state taken;
 
     (void)state;
-    assert_int_equal(ask(good, &goods, NULL), ST_OK);
-    assert_int_equal(goods.n_client, 2);
-    assert_int_equal(goods.n_admin, 1);
-    assert_int_equal(goods.hash_seed, 255);
-    assert_false(goods.has_salt_secret);
+    assert_int_equal(ask(good, &taken, NULL), ST_OK);
+    assert_int_equal(taken.n_client, 2);
+    assert_int_equal(taken.n_admin, 1);
+    assert_int_equal(taken.hash_seed, 255);
+    assert_false(taken.has_salt_secret);
     for (uint32_t i = 0; i < 2; i++)
-        close(goods.client[i]);
-    close(goods.admin);
+        close(taken.client[i]);
+    close(taken.admin);
 }
 
 static void tenants_salts_are_handed_over_where_they_are_random(void **state) {
     static const char *const salted[] = {"+" SALTED, NULL};
-    struct handover_goods goods;
+    struct handover_state taken;
 
     (void)state;
-    assert_int_equal(ask(salted, &goods, NULL), ST_OK);
-    assert_true(goods.has_salt_secret);
+    assert_int_equal(ask(salted, &taken, NULL), ST_OK);
+    assert_true(taken.has_salt_secret);
     for (uint32_t i = 0; i < HANDOVER_SECRET_BYTES; i++)
-        assert_int_equal(goods.salt_secret[i], i % 8 == 7 ? 255 : 0);
-    close(goods.client[0]);
+        assert_int_equal(taken.salt_secret[i], i % 8 == 7 ? 255 : 0);
+    close(taken.client[0]);
 }
 
 static void a_successor_takes_nothing_else(void **state) {
@@ -308,12 +308,12 @@ static void a_successor_takes_nothing_else(void **state) {
 
     (void)state;
     for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
-        struct handover_goods goods;
+        struct handover_state taken;
         struct error err = {0};
 
-        assert_int_not_equal(ask(bad[i], &goods, &err), ST_OK);
+        assert_int_not_equal(ask(bad[i], &taken, &err), ST_OK);
         assert_non_null(strstr(err.message, "--handover"));
-        assert_int_equal(goods.n_client + goods.n_admin, 0);
+        assert_int_equal(taken.n_client + taken.n_admin, 0);
     }
 }
 

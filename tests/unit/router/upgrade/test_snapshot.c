@@ -43,11 +43,11 @@ static uint32_t add(struct registry *r, uint32_t i) {
     return id;
 }
 
-static void describe(struct registry *r, uint32_t id, const char *generation, bool is_foreign) {
+static void describe(struct registry *r, uint32_t id, const char *generation, bool is_third_party) {
     struct wire_server_info info = {.wire = 1, .block_size = 16, .n_blocks = 1500, .model = "m"};
 
     snprintf(info.generation, sizeof(info.generation), "%s", generation);
-    assert_int_equal(registry_describe(r, id, &info, is_foreign, NULL), ST_OK);
+    assert_int_equal(registry_describe(r, id, &info, is_third_party, NULL), ST_OK);
     registry_set_reason(r, id, WORKER_STARTING, false);
 }
 

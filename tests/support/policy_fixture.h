@@ -1,6 +1,6 @@
-/* tests/support/policy_stand.h - one policy, without routing, before loads and prompts of a test's own. */
-#ifndef TESTS_SUPPORT_POLICY_STAND_H
-#define TESTS_SUPPORT_POLICY_STAND_H
+/* tests/support/policy_fixture.h - one policy, without routing, before loads and prompts of a test's own. */
+#ifndef TESTS_SUPPORT_POLICY_FIXTURE_H
+#define TESTS_SUPPORT_POLICY_FIXTURE_H
 
 #include "common/base/rng.h"
 #include "router/routing/policy.h"
@@ -9,17 +9,17 @@
 
 #include <string.h>
 
-#define STAND_BLOCKS_MAX 300 /* blocks of a test prompt */
+#define FIXTURE_BLOCKS_MAX 300 /* blocks of a test prompt */
 
 /* A policy with a load table whose numbers the test writes itself. */
-struct stand {
+struct policy_fixture {
     const struct policy_ops *ops;
     struct policy_options options;
     void *policy;
     struct load load;
     struct worker_mask candidates;
     uint32_t matched[WORKERS_MAX];
-    uint64_t chain[STAND_BLOCKS_MAX], now_us, session_key;
+    uint64_t chain[FIXTURE_BLOCKS_MAX], now_us, session_key;
     uint32_t n_blocks;
     uint64_t prompt_bytes;
 };
@@ -28,8 +28,8 @@ static inline struct worker_spec spec_of(uint32_t w) {
     return (struct worker_spec){.identity = rng_at(77, w), .generation = 1, .n_blocks = 1000};
 }
 
-static inline void stand_init(struct stand *s, const char *name, uint32_t n_workers,
-                              const struct policy_options *options) {
+static inline void policy_fixture_init(struct policy_fixture *s, const char *name,
+                                       uint32_t n_workers, const struct policy_options *options) {
     memset(s, 0, sizeof(*s));
     s->ops = policy_find(str_of(name));
     assert_non_null(s->ops);
@@ -49,21 +49,21 @@ static inline void stand_init(struct stand *s, const char *name, uint32_t n_work
     }
 }
 
-static inline void stand_fini(struct stand *s) {
+static inline void policy_fixture_fini(struct policy_fixture *s) {
     s->ops->destroy(s->policy);
     load_fini(&s->load);
 }
 
 /* The first n_shared of n blocks are those of every prompt of `family`. */
-static inline void prompt(struct stand *s, uint64_t family, uint32_t n_shared, uint64_t own,
-                          uint32_t n) {
+static inline void prompt(struct policy_fixture *s, uint64_t family, uint32_t n_shared,
+                          uint64_t own, uint32_t n) {
     for (uint32_t i = 0; i < n; i++)
         s->chain[i] = rng_at(i < n_shared ? family : family * 1000003 + own + 1, i);
     s->n_blocks = n;
     s->prompt_bytes = n * 128ull;
 }
 
-static inline struct route_request request_of(const struct stand *s) {
+static inline struct route_request request_of(const struct policy_fixture *s) {
     return (struct route_request){.chain = s->chain,
                                   .n_blocks = s->n_blocks,
                                   .prompt_bytes = s->prompt_bytes,
@@ -71,7 +71,7 @@ static inline struct route_request request_of(const struct stand *s) {
                                   .now_us = s->now_us};
 }
 
-static inline uint32_t pick(struct stand *s, struct policy_term *terms) {
+static inline uint32_t pick(struct policy_fixture *s, struct policy_term *terms) {
     struct route_request rq = request_of(s);
     struct policy_view view = {.load = &s->load,
                                .candidates = s->candidates.words,
@@ -84,18 +84,18 @@ static inline uint32_t pick(struct stand *s, struct policy_term *terms) {
     return w;
 }
 
-static inline uint32_t choose(struct stand *s) {
+static inline uint32_t choose(struct policy_fixture *s) {
     return pick(s, NULL);
 }
 
 /* The prompt at hand went to w. */
-static inline void sent(struct stand *s, uint32_t w) {
+static inline void sent(struct policy_fixture *s, uint32_t w) {
     struct route_request rq = request_of(s);
 
     if (s->ops->sent) s->ops->sent(s->policy, &rq, w);
 }
 
-static inline void set_loads(struct stand *s, const uint32_t *in_flight) {
+static inline void set_loads(struct policy_fixture *s, const uint32_t *in_flight) {
     s->load.n_open = 0;
     for (uint32_t w = 0; w < s->load.n_workers; w++)
         s->load.n_open += s->load.workers[w].in_flight = in_flight[w];
@@ -104,7 +104,7 @@ static inline void set_loads(struct stand *s, const uint32_t *in_flight) {
 #define LOADS(s, ...) set_loads(s, (const uint32_t[]){__VA_ARGS__})
 
 /* Bit w: chosen at least once in 200 choices. */
-static inline uint64_t choices(struct stand *s) {
+static inline uint64_t choices(struct policy_fixture *s) {
     uint64_t seen = 0;
 
     for (int i = 0; i < 200; i++)

@@ -1,6 +1,6 @@
-/* router/sharing/mirrors.c - see the header. A mirrored request is one piece of memory: its ticket, its chain
+/* router/sharing/remote_requests.c - see the header. A mirrored request is one piece of memory: its ticket, its chain
  * and the places where the index has its blocks. */
-#include "router/sharing/mirrors.h"
+#include "router/sharing/remote_requests.h"
 
 #include <assert.h>
 #include <string.h>
@@ -14,39 +14,40 @@
 
 #define PROMPT_MAX (UINT64_C(1) << 30) /* bytes that are believed */
 
-struct mirrored {
-    struct registry_mirror entry;
+struct remote_request {
+    struct registry_remote entry;
     size_t n_bytes;   /* of all this */
     uint64_t chain[]; /* and behind it the guesses */
 };
 
-void mirrors_init(struct mirrors *m, struct loop *loop, struct registry *registry, struct log *log,
-                  const struct mirrors_config *config) {
+void remote_requests_init(struct remote_requests *m, struct loop *loop, struct registry *registry,
+                          struct log *log, const struct remote_requests_config *config) {
     assert(config->block_bytes);
-    *m = (struct mirrors){.loop = loop, .registry = registry, .log = log, .config = *config};
-    if (!m->config.max_bytes) m->config.max_bytes = MIRRORS_BYTES_MAX;
+    *m =
+        (struct remote_requests){.loop = loop, .registry = registry, .log = log, .config = *config};
+    if (!m->config.max_bytes) m->config.max_bytes = REMOTE_REQUESTS_BYTES_MAX;
 }
 
-void mirror_set_init(struct mirror_set *s, struct mirrors *of, uint32_t max_open) {
+void remote_set_init(struct remote_set *s, struct remote_requests *of, uint32_t max_open) {
     uint64_t seed;
 
     hash_random(&seed, sizeof(seed));
-    *s = (struct mirror_set){.of = of, .max_open = max_open};
+    *s = (struct remote_set){.of = of, .max_open = max_open};
     map_init(&s->requests, seed);
 }
 
-void mirror_set_fini(struct mirror_set *s) {
-    mirror_close_all(s);
+void remote_set_fini(struct remote_set *s) {
+    remote_set_close_all(s);
     map_fini(&s->requests);
 }
 
 /* --- a request begins ---------------------------------------------------------------------------*/
 
-static void warn_of_scheme(struct mirrors *m, uint64_t scheme) {
+static void warn_of_scheme(struct remote_requests *m, uint64_t scheme) {
     for (uint32_t i = 0; i < m->n_schemes; i++) {
         if (m->schemes[i] == scheme) return;
     }
-    if (m->n_schemes == MIRRORS_SCHEMES_MAX) return;
+    if (m->n_schemes == REMOTE_REQUESTS_SCHEMES_MAX) return;
     m->schemes[m->n_schemes++] = scheme;
     log_event(m->log, LOG_WARN, "shared_hashes_differ",
               log_z("why", "another router hashes prompts in another way: its load counts, what it "
@@ -55,21 +56,22 @@ static void warn_of_scheme(struct mirrors *m, uint64_t scheme) {
 }
 
 /* Blocks that a prompt of so many bytes can have, of those that mean something here. */
-static uint32_t believed_blocks(const struct mirrors *m, const struct request_chain *chain) {
+static uint32_t believed_blocks(const struct remote_requests *m,
+                                const struct request_chain *chain) {
     uint64_t n = chain->prompt_bytes / m->config.block_bytes + 1;
 
     return chain->scheme == m->config.scheme ? (uint32_t)MIN(n, (uint64_t)chain->n_blocks) : 0;
 }
 
 static size_t bytes_of(uint32_t n_blocks) {
-    return sizeof(struct mirrored) + n_blocks * sizeof(uint64_t) +
+    return sizeof(struct remote_request) + n_blocks * sizeof(uint64_t) +
            (n_blocks + 1) * sizeof(uint32_t);
 }
 
 /* NULL: no room, not even without its blocks; *n_blocks is 0 when there is none for these. */
-static struct mirrored *make(struct mirrors *m, uint32_t *n_blocks) {
+static struct remote_request *make(struct remote_requests *m, uint32_t *n_blocks) {
     uint64_t left = m->config.max_bytes - MIN(m->n_bytes, m->config.max_bytes);
-    struct mirrored *q;
+    struct remote_request *q;
 
     if (bytes_of(*n_blocks) > left) *n_blocks = 0;
     if (bytes_of(*n_blocks) > left) return NULL;
@@ -80,19 +82,19 @@ static struct mirrored *make(struct mirrors *m, uint32_t *n_blocks) {
     return q;
 }
 
-static void drop(struct mirrors *m, struct mirrored *q) {
+static void drop(struct remote_requests *m, struct remote_request *q) {
     m->n_bytes -= q->n_bytes;
     mem_free(q);
 }
 
-void mirror_accepted(struct mirror_set *s, uint32_t worker, uint32_t incarnation,
-                     const struct request_event *e, uint64_t t_us, bool is_past) {
-    struct mirrors *m = s->of;
+void remote_set_accepted(struct remote_set *s, uint32_t worker, uint32_t incarnation,
+                         const struct request_event *e, uint64_t t_us, bool is_past) {
+    struct remote_requests *m = s->of;
     const struct request_chain *chain = &e->chain;
     uint32_t n = believed_blocks(m, chain);
     struct route_request rq = {.prompt_bytes = MIN(chain->prompt_bytes, PROMPT_MAX),
                                .now_us = t_us};
-    struct mirrored *q;
+    struct remote_request *q;
 
     if (s->requests.n >= s->max_open || map_find(&s->requests, e->request)) return;
     if (chain->scheme != m->config.scheme && chain->n_blocks && !is_past)
@@ -103,7 +105,7 @@ void mirror_accepted(struct mirror_set *s, uint32_t worker, uint32_t incarnation
     rq.n_blocks = n;
     rq.chain = q->chain;
     rq.guesses = (uint32_t *)(q->chain + n);
-    if (registry_adopt(m->registry, worker, incarnation, &rq, &q->entry) == ST_OK)
+    if (registry_add_remote(m->registry, worker, incarnation, &rq, &q->entry) == ST_OK)
         map_insert(&s->requests, e->request, q);
     else
         drop(m, q);
@@ -116,25 +118,25 @@ static int64_t cached_as_foreseen(const struct route_ticket *t, const struct req
     return MIN(e->cached_tokens, (int64_t)(share * (double)e->prompt_tokens));
 }
 
-void mirror_first(struct mirror_set *s, const struct request_event *e, uint64_t t_us,
-                  bool is_past) {
+void remote_set_first_token(struct remote_set *s, const struct request_event *e, uint64_t t_us,
+                            bool is_past) {
     struct route_feedback feedback = {e->prompt_tokens, e->cached_tokens};
-    struct mirrored *q = map_find(&s->requests, e->request);
+    struct remote_request *q = map_find(&s->requests, e->request);
 
     if (!q) return;
     if (is_past) feedback.cached_tokens = cached_as_foreseen(&q->entry.ticket, e);
-    registry_adopted_first(s->of->registry, &q->entry, &feedback, t_us);
+    registry_remote_first_token(s->of->registry, &q->entry, &feedback, t_us);
 }
 
 /* --- and ends -----------------------------------------------------------------------------------*/
 
-static void end(struct mirrors *m, struct mirrored *q, const struct route_end *how) {
-    registry_adopted_ended(m->registry, &q->entry, how, loop_now_us(m->loop));
+static void end(struct remote_requests *m, struct remote_request *q, const struct route_end *how) {
+    registry_remote_ended(m->registry, &q->entry, how, loop_now_us(m->loop));
     drop(m, q);
 }
 
-void mirror_ended(struct mirror_set *s, const struct request_event *e, uint64_t t_us) {
-    struct mirrored *q = map_erase(&s->requests, e->request);
+void remote_set_ended(struct remote_set *s, const struct request_event *e, uint64_t t_us) {
+    struct remote_request *q = map_erase(&s->requests, e->request);
     struct route_end how = {.is_aborted = e->is_aborted,
                             .output_tokens = e->output_tokens,
                             .feedback = {-1, -1},
@@ -142,13 +144,13 @@ void mirror_ended(struct mirror_set *s, const struct request_event *e, uint64_t 
 
     if (!q) return;
     if (t_us == 0 && !how.is_aborted) { /* computed, but nobody knows how fast */
-        registry_adopted_first(s->of->registry, &q->entry, NULL, t_us);
+        registry_remote_first_token(s->of->registry, &q->entry, NULL, t_us);
         how.is_aborted = true;
     }
     end(s->of, q, &how);
 }
 
-void mirror_close_all(struct mirror_set *s) {
+void remote_set_close_all(struct remote_set *s) {
     const struct route_end how = {.is_aborted = true,
                                   .output_tokens = -1,
                                   .feedback = {-1, -1},
@@ -160,7 +162,7 @@ void mirror_close_all(struct mirror_set *s) {
     map_clear(&s->requests);
 }
 
-void mirror_set_check(const struct mirror_set *s) {
+void remote_set_check(const struct remote_set *s) {
     map_check(&s->requests);
     assert(s->requests.n <= s->max_open);
     assert(s->requests.n * bytes_of(0) <= s->of->n_bytes);

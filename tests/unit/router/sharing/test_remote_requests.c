@@ -1,5 +1,5 @@
-/* tests/unit/router/sharing/test_mirrors.c - requests of others on the books, whatever is told of them. */
-#include "router/sharing/mirrors.h"
+/* tests/unit/router/sharing/test_remote_requests.c - requests of others on the books, whatever is told of them. */
+#include "router/sharing/remote_requests.h"
 
 #include <string.h>
 
@@ -10,8 +10,8 @@
 #include "router/registry/registry_view.h"
 #include "router/registry/registry_workers.h"
 #include "tests/support/cm.h"
-#include "tests/support/support.h"
 #include "tests/support/routing_defaults.h"
+#include "tests/support/support.h"
 
 #define BLOCK_BYTES 256
 #define N_BLOCKS    100
@@ -20,15 +20,15 @@
 struct books {
     struct loop *loop;
     struct registry *registry;
-    struct mirrors mirrors;
-    struct mirror_set set;
+    struct remote_requests remote;
+    struct remote_set set;
     uint32_t worker, incarnation;
 };
 
 static void begin(struct books *b, uint64_t max_bytes, uint32_t max_open) {
     static const struct wire_server_info info = {
         .wire = 1, .model = "m", .block_size = 16, .n_blocks = 4000};
-    const struct mirrors_config mirrors = {
+    const struct remote_requests_config remote = {
         .scheme = SCHEME, .block_bytes = BLOCK_BYTES, .max_bytes = max_bytes};
     struct registry_config config = {0};
     struct registry_view view;
@@ -43,13 +43,13 @@ static void begin(struct books *b, uint64_t max_bytes, uint32_t max_open) {
     assert_int_equal(registry_describe(b->registry, b->worker, &info, false, NULL), ST_OK);
     assert_true(registry_get(b->registry, b->worker, &view));
     b->incarnation = view.incarnation;
-    mirrors_init(&b->mirrors, b->loop, b->registry, NULL, &mirrors);
-    mirror_set_init(&b->set, &b->mirrors, max_open);
+    remote_requests_init(&b->remote, b->loop, b->registry, NULL, &remote);
+    remote_set_init(&b->set, &b->remote, max_open);
 }
 
 static void end(struct books *b) {
-    mirror_set_fini(&b->set);
-    assert_int_equal(b->mirrors.n_bytes, 0);
+    remote_set_fini(&b->set);
+    assert_int_equal(b->remote.n_bytes, 0);
     registry_check(b->registry);
     registry_destroy(b->registry);
     loop_destroy(b->loop);
@@ -73,7 +73,7 @@ static void accept_one(struct books *b, uint64_t request, uint64_t prompt, uint6
 
     for (uint32_t i = 0; i < N_BLOCKS; i++)
         blocks[i] = rng_at(prompt, i) & ~UINT64_C(0xffff);
-    mirror_accepted(&b->set, b->worker, b->incarnation, &e, t_us, false);
+    remote_set_accepted(&b->set, b->worker, b->incarnation, &e, t_us, false);
 }
 
 static void what_is_kept_of_them_is_bounded(void **state) {
@@ -86,12 +86,12 @@ static void what_is_kept_of_them_is_bounded(void **state) {
     for (uint64_t i = 2; i < 1000; i++) /* one of them more has room for its blocks, at the most */
         accept_one(&b, i, i, 10);
     assert_in_range(totals(&b).n_entries, N_BLOCKS, 7 * N_BLOCKS);
-    assert_in_range(totals(&b).n_mirrored, 10, 60);
-    assert_true(b.mirrors.n_bytes <= 8000);
-    mirror_set_check(&b.set);
-    mirror_close_all(&b.set);
-    assert_int_equal(totals(&b).n_mirrored, 0);
-    assert_int_equal(b.mirrors.n_bytes, 0);
+    assert_in_range(totals(&b).n_remote, 10, 60);
+    assert_true(b.remote.n_bytes <= 8000);
+    remote_set_check(&b.set);
+    remote_set_close_all(&b.set);
+    assert_int_equal(totals(&b).n_remote, 0);
+    assert_int_equal(b.remote.n_bytes, 0);
     end(&b);
 }
 
@@ -113,15 +113,15 @@ static void any_events_keep_the_books_right(void **state) {
 
         switch (rng_below(&rng, 4)) {
         case 0: accept_one(&b, e.request, rng_below(&rng, 10), t_us); break;
-        case 1: mirror_first(&b.set, &e, t_us, rng_below(&rng, 2)); break;
-        case 2: mirror_ended(&b.set, &e, t_us); break;
+        case 1: remote_set_first_token(&b.set, &e, t_us, rng_below(&rng, 2)); break;
+        case 2: remote_set_ended(&b.set, &e, t_us); break;
         default:
-            if (rng_below(&rng, 200) == 0) mirror_close_all(&b.set);
+            if (rng_below(&rng, 200) == 0) remote_set_close_all(&b.set);
             if (rng_below(&rng, 200) == 0) b.incarnation ^= 1; /* there is no such worker */
         }
-        assert_int_equal(totals(&b).n_mirrored, b.set.requests.n);
+        assert_int_equal(totals(&b).n_remote, b.set.requests.n);
         if (step % 100 == 0) {
-            mirror_set_check(&b.set);
+            remote_set_check(&b.set);
             registry_check(b.registry);
         }
     }

@@ -1,8 +1,8 @@
-/* router/registry/registry_shared.c - requests that other routers have sent: the control loop's half of
+/* router/registry/registry_remote.c - requests that other routers have sent: the control loop's half of
  * follow.c, under the one lock.
  *
  * They stand in the same books as our own, so that choices, limits and the queue count them, and are
- * counted apart: the sum of the loads is n_open + n_mirrored. What they teach of a worker's health is
+ * counted apart: the sum of the loads is n_open + n_remote. What they teach of a worker's health is
  * their own router's to learn. */
 #include "router/registry/registry.h"
 #include "router/registry/registry_remote.h"
@@ -56,47 +56,47 @@ void registry_suspect(struct registry *r, uint32_t id, uint32_t incarnation) {
     pthread_mutex_unlock(&r->lock);
 }
 
-enum status registry_adopt(struct registry *r, uint32_t id, uint32_t incarnation,
-                           const struct route_request *rq, struct registry_mirror *m) {
+enum status registry_add_remote(struct registry *r, uint32_t id, uint32_t incarnation,
+                                const struct route_request *rq, struct registry_remote *m) {
     struct worker *w;
 
     pthread_mutex_lock(&r->lock);
     w = find(r, id, incarnation);
     if (w) {
-        *m = (struct registry_mirror){.routing = w->model->routing};
-        routing_adopt(m->routing, id, rq, &m->ticket);
-        w->n_mirrored++;
-        r->n_mirrored++;
+        *m = (struct registry_remote){.routing = w->model->routing};
+        routing_add_remote(m->routing, id, rq, &m->ticket);
+        w->n_remote++;
+        r->n_remote++;
     }
     pthread_mutex_unlock(&r->lock);
     return w ? ST_OK : ST_NOT_FOUND;
 }
 
-void registry_adopted_first(struct registry *r, struct registry_mirror *m,
-                            const struct route_feedback *feedback, uint64_t now_us) {
+void registry_remote_first_token(struct registry *r, struct registry_remote *m,
+                                 const struct route_feedback *feedback, uint64_t now_us) {
     pthread_mutex_lock(&r->lock);
     routing_first_token(m->routing, &m->ticket, feedback, now_us);
     pthread_mutex_unlock(&r->lock);
 }
 
-void registry_adopted_ended(struct registry *r, struct registry_mirror *m,
-                            const struct route_end *end, uint64_t now_us) {
+void registry_remote_ended(struct registry *r, struct registry_remote *m,
+                           const struct route_end *end, uint64_t now_us) {
     struct list decided;
     struct worker *w = &r->workers[m->ticket.load.worker];
 
     list_init(&decided);
     pthread_mutex_lock(&r->lock);
     routing_ended(m->routing, &m->ticket, end);
-    assert(w->n_mirrored && r->n_mirrored); /* ids are not given away while anything is open */
-    w->n_mirrored--;
-    r->n_mirrored--;
+    assert(w->n_remote && r->n_remote); /* ids are not given away while anything is open */
+    w->n_remote--;
+    r->n_remote--;
     if (r->n_waiting) registry_grant(r, now_us, &decided);
     pthread_mutex_unlock(&r->lock);
-    registry_tell(&decided);
+    registry_notify(&decided);
 }
 
 void registry_check(struct registry *r) {
-    uint32_t n_open = 0, n_mirrored = 0;
+    uint32_t n_open = 0, n_remote = 0;
 
     pthread_mutex_lock(&r->lock);
     for (uint32_t i = 0; i < r->n_models; i++) {
@@ -104,10 +104,10 @@ void registry_check(struct registry *r) {
         n_open += routing_load(r->models[i].routing)->n_open;
     }
     for (uint32_t id = 0; id < r->n_ids; id++)
-        n_mirrored += r->workers[id].n_mirrored;
-    assert(n_open == r->n_open + r->n_mirrored);
-    assert(n_mirrored == r->n_mirrored);
+        n_remote += r->workers[id].n_remote;
+    assert(n_open == r->n_open + r->n_remote);
+    assert(n_remote == r->n_remote);
     pthread_mutex_unlock(&r->lock);
     (void)n_open;
-    (void)n_mirrored;
+    (void)n_remote;
 }
