@@ -86,7 +86,7 @@ $(B)/flags: FORCE | check-libs
 .PHONY: FORCE
 
 # --- run ---------------------------------------------------------------------------------------
-.PHONY: run demo
+.PHONY: run demo demo-drawing
 # Files that a first build compiles; what is there already is not among them.
 TO_BUILD = $(words $(filter-out $(wildcard $(PRODUCT)),$(PRODUCT)))
 PRODUCT := $(sort $(call objs,$(COMMON) $(KERNELS) $(WORKER) $(ROUTER) router/main.c worker/main.c))
@@ -97,6 +97,11 @@ run: deps-run ## start the router and two CPU workers on the demonstration model
 demo: deps-run ## ask the classic table two questions, cached and not, through the router
 	@+deploy/demo/progress $(TO_BUILD) $(MAKE) --no-print-directory -j$(JOBS) all
 	@deploy/demo/run $(B) $(ARGS)
+
+demo-drawing: all ## measure the demo's first-token times, write deploy/demo/first_token.svg; PAIRS=25
+	@PAIRS=$(or $(PAIRS),25) deploy/demo/run $(B) build/first_token.txt
+	@python3 deploy/demo/draw.py build/first_token.txt > build/first_token.svg
+	@mv build/first_token.svg deploy/demo/first_token.svg
 
 # --- tests -------------------------------------------------------------------------------------
 # One binary per module; a folder links only the layers that its module may see.
