@@ -11,6 +11,10 @@ README = PAGES[0].read_text()
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 
 
+def makefiles():
+    return "".join(f.read_text() for f in (ROOT / "Makefile", *ROOT.glob("kernels/*/*.mk"), *ROOT.glob("tests/*/*.mk")))
+
+
 def commands():
     """The lines of the shell blocks, joined where they go on, without their comments."""
     blocks = re.findall(r"```sh\n(.*?)```", README, re.S)
@@ -24,7 +28,7 @@ def test_links_lead_somewhere(page):
 
 
 def test_commands_name_what_is_there():
-    makefile = (ROOT / "Makefile").read_text()
+    makefile = makefiles()
     seen = commands()
     assert len(seen) > 6
     for command in seen:
@@ -60,7 +64,7 @@ def test_overlays_and_components_of_the_page_are_those_there_are():
 
 
 def test_make_targets_in_the_text_exist():
-    makefile = (ROOT / "Makefile").read_text()
+    makefile = makefiles()
     for target in re.findall(r"`make ([a-z-]+)`", README):
         assert re.search(f"^{target}:|^deps-%:" if target.startswith("deps") else f"^{target}:", makefile, re.M), target
 

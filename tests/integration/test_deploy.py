@@ -50,6 +50,16 @@ def test_what_is_copied_is_there_and_sent(dockerfile):
     assert not [f for f in files if f.startswith((".git/", "build/", "tests/", "deploy/helm/", "deploy/kustomize/"))]
 
 
+def test_the_makefile_needs_nothing_that_an_image_is_not_built_from(tmp_path):
+    for name in images.context():
+        if name.startswith(("common/", "router/", "worker/", "kernels/")) or "/" not in name:
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, tmp_path / name)
+    planned = subprocess.run(["make", "-n", "build/release/incipit-router", "build/release/incipit-worker"], cwd=tmp_path,
+                             capture_output=True, text=True, env={"PATH": os.environ["PATH"]})
+    assert planned.returncode == 0, planned.stderr
+
+
 def test_the_environment_of_an_image_is_options_of_its_program(dockerfile):
     image, _, final = dockerfile
     program = "incipit-router" if image == "router" else "incipit-worker"

@@ -19,8 +19,7 @@ replay-http: all ## the same through the real programs, with a simulated worker:
 ifeq ($(TRACE),)
 	@echo "SKIPPED replay-http: give TRACE=FILE, a trace of requests (tests/replay/replay_http.py)"
 else
-	@for python in $(PYTHON) python3 /usr/bin/python3; do $$python -c 'import pytest' 2>/dev/null && break; done; \
-	  INCIPIT_BUILD=$(B) $$python tests/replay/replay_http.py $(TRACE) $(ARGS)
+	@INCIPIT_BUILD=$(B) tests/python tests/replay/replay_http.py $(TRACE) $(ARGS)
 endif
 
 .PHONY: replay-http-shared
@@ -28,8 +27,7 @@ replay-http-shared: all ## two routers before eight simulated workers, through H
 ifeq ($(TRACE),)
 	@echo "SKIPPED replay-http-shared: give TRACE=FILE, a trace of requests (tests/replay/replay_http_shared.py)"
 else
-	@for python in $(PYTHON) python3 /usr/bin/python3; do $$python -c 'import pytest' 2>/dev/null && break; done; \
-	  INCIPIT_BUILD=$(B) $$python tests/replay/replay_http_shared.py $(TRACE) $(ARGS)
+	@INCIPIT_BUILD=$(B) tests/python tests/replay/replay_http_shared.py $(TRACE) $(ARGS)
 endif
 
 REPLAY := $(B)/replay-cross
