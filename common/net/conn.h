@@ -209,6 +209,10 @@ static inline bool conn_is_open(const struct conn *c) {
     return c->watch.loop && c->watch.fd >= 0 && !c->has_failed;
 }
 
+static inline bool conn_is_paused(const struct conn *c) {
+    return c->is_paused;
+}
+
 /* Not up yet: what is written now is copied, and sent when on_connected has been called. */
 static inline bool conn_is_connecting(const struct conn *c) {
     return c->is_connecting;

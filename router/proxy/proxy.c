@@ -7,11 +7,7 @@
  *   raw bytes  ◀── relay ──────── send_payload        ◀── body ──────────
  *   raw_end    ◀── finish ─────── account: load released, LRU, metrics, log
  *
- * Invariant: an attempt that was routed is accounted exactly once (`is_routed`), on every path:
- * answered, failed, retried, abandoned by the client, timed out. Nothing is sent to the client while
- * a retry is still possible (`has_sent`).
- *
- * What is tried again, and at whose cost:
+ * The states are drawn in exchange.h. What is tried again, and at whose cost:
  *
  *      the connection had died idle   the same worker, a fresh connection      free
  *      429, 503                       another worker, else that answer         free: nothing was done
@@ -61,45 +57,50 @@ static bool may_learn_from(enum registry_outcome outcome) {
     return outcome == OUTCOME_OK || outcome == OUTCOME_BROKEN || outcome == OUTCOME_UNKNOWN;
 }
 
-void proxy_account(struct exchange *x, bool is_aborted, enum registry_outcome outcome) {
+void proxy_end_ticket(struct exchange *x, bool is_aborted, enum registry_outcome outcome) {
     static const struct route_feedback nothing = {-1, -1};
     struct route_end end = {
         .is_aborted = is_aborted || !may_learn_from(outcome),
-        .output_tokens = sse_usage_tokens(&x->usage),
-        .feedback = may_learn_from(outcome) ? x->feedback : nothing,
+        .output_tokens = sse_usage_tokens(&x->try.usage),
+        .feedback = may_learn_from(outcome) ? x->try.feedback : nothing,
         .now_us = loop_now_us(x->proxy->loop),
     };
 
-    if (!x->is_routed) return;
-    if (is_aborted) proxy_report_first_token(x); /* else the end says so too */
-    x->first_token_unreported = x->is_routed = false;
-    loop_timer_stop(&x->prefill);
+    if (is_aborted) proxy_report_first_token(x); /* else the end implies it */
+    x->try.first_token_unreported = false;
+    loop_timer_stop(&x->try.prefill);
     proxy_release_retry(x);
-    registry_ended(x->proxy->registry, &x->target, &x->ticket, &end, outcome);
+    registry_ended(x->proxy->registry, &x->try.target, &x->try.ticket, &end, outcome);
+}
+
+void proxy_account(struct exchange *x, bool is_aborted, enum registry_outcome outcome) {
+    if (!exchange_is_in(x, EXCHANGE_TICKET)) return;
+    proxy_end_ticket(x, is_aborted, outcome);
+    exchange_move(x, exchange_is_in(x, EXCHANGE_SENT) ? EXCHANGE_FINISHING : EXCHANGE_CHOOSING);
 }
 
 void proxy_report_first_token(struct exchange *x) {
-    if (!x->first_token_unreported) return;
-    x->first_token_unreported = false;
-    registry_first_token(x->proxy->registry, &x->target, &x->ticket, &x->feedback,
-                         x->first_token_us);
+    if (!x->try.first_token_unreported) return;
+    x->try.first_token_unreported = false;
+    registry_first_token(x->proxy->registry, &x->try.target, &x->try.ticket, &x->try.feedback,
+                         x->try.first_token_us);
 }
 
 void proxy_release_retry(struct exchange *x) {
-    if (x->is_retry) x->proxy->n_retrying--;
-    x->is_retry = false;
+    if (x->try.is_retry) x->proxy->n_retrying--;
+    x->try.is_retry = false;
 }
 
 void proxy_drop_upstream(struct exchange *x) {
-    loop_defer_cancel(&x->send);
-    upstream_discard(x->up);
-    x->up = NULL;
+    loop_defer_cancel(&x->try.send);
+    upstream_discard(x->try.up);
+    x->try.up = NULL;
 }
 
 static void exchange_free(struct exchange *x) {
     loop_timer_fini(&x->timeout);
     loop_timer_fini(&x->retry);
-    loop_timer_fini(&x->prefill);
+    loop_timer_fini(&x->try.prefill);
     loop_timer_fini(&x->queue_timer);
     buf_fini(&x->out);
     mem_free(x->chain);
@@ -119,6 +120,7 @@ static void on_recycle(void *arg) {
         x->chain = NULL;
         x->chain_cap = 0;
     }
+    exchange_move(x, EXCHANGE_IDLE);
     list_push_front(&p->idle, &x->link);
     p->n_idle++;
 }
@@ -134,10 +136,15 @@ void proxy_close(struct exchange *x, int code) {
     proxy_release_key(x); /* its tenant's name may go with it */
     x->req = NULL;
     p->n_open--;
-    if (proxy_leave_queue(x)) proxy_recycle(x);
+    if (proxy_leave_queue(x)) {
+        proxy_recycle(x);
+    } else {
+        exchange_move(x, EXCHANGE_MAIL_DUE);
+    }
 }
 
 void proxy_recycle(struct exchange *x) {
+    exchange_move(x, EXCHANGE_ENDED);
     loop_defer(x->proxy->loop, &x->recycle);
 }
 
@@ -165,7 +172,7 @@ static bool may_retry(const struct exchange *x, uint32_t cause) {
 
 static bool is_over_budget(const struct exchange *x) {
     const struct proxy *p = x->proxy;
-    uint32_t n_workers = x->target.n_workers, own = RETRY_MIN;
+    uint32_t n_workers = x->try.target.n_workers, own = RETRY_MIN;
 
     if (n_workers > 1) own += p->n_open * 3 / (2 * n_workers);
     return p->n_retrying >= MAX(own, p->n_open / RETRY_SHARE);
@@ -188,27 +195,30 @@ static enum status route(struct exchange *x, struct error *err) {
     x->rq.exclude = x->tried;
     x->rq.n_exclude = x->n_tried;
     if (x->wants_explanation || x->proxy->config.decisions) proxy_explain(x);
-    st = registry_route(x->proxy->registry, x->scan.model, &x->rq, &x->ticket, &x->target, err);
-    x->is_routed = st == ST_OK;
+    st = registry_route(x->proxy->registry, x->scan.model, &x->rq, &x->try.ticket, &x->try.target,
+                        err);
+    if (st == ST_OK) exchange_move(x, EXCHANGE_SENDING);
     return st;
 }
 
 static void note_tried(struct exchange *x) {
     uint32_t n = x->n_tried;
 
-    if (n && x->tried[n - 1] == x->target.worker &&
-        x->tried_incarnations[n - 1] == x->target.incarnation)
+    if (n && x->tried[n - 1] == x->try.target.worker &&
+        x->tried_incarnations[n - 1] == x->try.target.incarnation)
         return;
     assert(n < MAX_ATTEMPTS);
-    x->tried[n] = x->target.worker;
-    x->tried_incarnations[n] = x->target.incarnation;
+    x->tried[n] = x->try.target.worker;
+    x->tried_incarnations[n] = x->try.target.incarnation;
     x->n_tried++;
 }
 
 static void end_attempt(struct exchange *x, const char *reason, enum registry_outcome outcome) {
     proxy_account(x, true, outcome);
+    if (x->state == EXCHANGE_FALLBACK) exchange_move(x, EXCHANGE_CHOOSING);
+    x->failure = reason;
     log_event(x->proxy->log, LOG_WARN, "attempt_failed", log_z("id", x->request_id),
-              log_u64("worker", x->target.worker), log_z("reason", reason));
+              log_u64("worker", x->try.target.worker), log_z("reason", reason));
 }
 
 /* And its worker is not chosen again for this request. */
@@ -217,60 +227,68 @@ static void give_up_attempt(struct exchange *x, const char *reason, enum registr
     note_tried(x);
 }
 
-static void count_retry(struct exchange *x, const char *reason) {
-    metric_inc(METRICS_GET(x->proxy->metrics, ROUTER_retries_total, reason));
+static void count_retry(struct exchange *x) {
+    metric_inc(METRICS_GET(x->proxy->metrics, ROUTER_retries_total, x->failure));
+}
+
+/* Sends the routed request. `is_paid`: from the retry budget. */
+static void begin_retry(struct exchange *x, bool is_paid) {
+    count_retry(x);
+    x->try.is_retry = is_paid;
+    x->proxy->n_retrying += is_paid;
+    attempt_start(x, false);
+}
+
+/* The attempt was accounted, and its answer is there. False: no other worker takes the request, so that
+ * answer is passed on. */
+static bool replace_worker(struct exchange *x, bool is_paid) {
+    if (route(x, NULL) != ST_OK) {
+        exchange_move(x, EXCHANGE_FALLBACK);
+        return false;
+    }
+    proxy_drop_upstream(x);
+    begin_retry(x, is_paid);
+    return true;
 }
 
 bool proxy_leave_draining(struct exchange *x) {
     if (x->n_drained >= x->proxy->config.max_workers) return false; /* they come and go as we ask */
     x->n_drained++;
     proxy_account(x, true, OUTCOME_UNKNOWN);
-    if (route(x, NULL) != ST_OK) return false;
-    count_retry(x, "worker_draining");
-    proxy_drop_upstream(x);
-    attempt_start(x, false);
+    x->failure = "worker_draining";
+    if (!replace_worker(x, false)) return false;
     x->n_attempts--;
     return true;
 }
 
 static void accuse(struct exchange *x) {
-    if (x->is_accused || x->n_accused >= MAX_ATTEMPTS) return;
-    x->is_accused = true;
-    x->accused[x->n_accused++] = (struct registry_accused){x->target.worker, x->target.incarnation};
+    if (x->try.blame == BLAME_ACCUSED || x->n_accused >= MAX_ATTEMPTS) return;
+    x->try.blame = BLAME_ACCUSED;
+    x->accused[x->n_accused++] =
+        (struct registry_accused){x->try.target.worker, x->try.target.incarnation};
 }
 
 enum registry_outcome proxy_answer_failed(struct exchange *x, enum registry_outcome outcome) {
-    if (x->is_unproven) return OUTCOME_REFUSED;
+    if (x->try.blame == BLAME_SPARED) return OUTCOME_REFUSED;
     accuse(x);
     return outcome;
 }
 
 /* Nobody answered it better. */
 static void pardon(struct exchange *x) {
-    if (x->is_unproven || (x->is_accused && x->n_accused > 1)) {
+    if (x->try.blame == BLAME_SPARED || (x->try.blame == BLAME_ACCUSED && x->n_accused > 1)) {
         registry_pardon(x->proxy->registry, x->accused, x->n_accused, loop_now_us(x->proxy->loop));
     }
     x->n_accused = 0;
 }
 
 bool proxy_try_another(struct exchange *x) {
-    bool is_error = x->head.status_code == 503;
+    bool is_error = x->try.head.status_code == 503;
 
     if (!has_attempts(x) || (is_error && x->proxy->config.never_retried & RETRY_503)) return false;
     if (is_error) accuse(x);
     give_up_attempt(x, "refused_by_worker", is_error ? OUTCOME_ERROR : OUTCOME_REFUSED);
-    if (route(x, NULL) != ST_OK) return false;
-    count_retry(x, "refused_by_worker");
-    proxy_drop_upstream(x);
-    attempt_start(x, false);
-    return true;
-}
-
-static void begin_retry(struct exchange *x) {
-    count_retry(x, x->failure);
-    x->is_retry = true;
-    x->proxy->n_retrying++;
-    attempt_start(x, false);
+    return replace_worker(x, false);
 }
 
 bool proxy_replace_answer(struct exchange *x, const char *reason, uint32_t cause,
@@ -279,16 +297,12 @@ bool proxy_replace_answer(struct exchange *x, const char *reason, uint32_t cause
     if (is_over_budget(x)) {
         metric_inc(
             METRICS_GET(x->proxy->metrics, ROUTER_retry_budget_exhausted_total, "passed_on"));
-        x->is_unproven = true;
+        x->try.blame = BLAME_SPARED;
         return false;
     }
     accuse(x);
     give_up_attempt(x, reason, outcome);
-    if (route(x, NULL) != ST_OK) return false;
-    proxy_drop_upstream(x);
-    x->failure = reason;
-    begin_retry(x);
-    return true;
+    return replace_worker(x, true);
 }
 
 /* No worker is up: the first that comes back may be one that was tried. */
@@ -299,7 +313,7 @@ static void wait_for_any(struct exchange *x) {
     x->n_tried = 0;
     x->rq.exclude = NULL;
     x->rq.n_exclude = 0;
-    count_retry(x, x->failure);
+    count_retry(x);
     st = proxy_route_or_queue(x, &err);
     if (st == ST_OK) {
         attempt_start(x, false);
@@ -320,8 +334,8 @@ static void retry_elsewhere(struct exchange *x, bool is_free) {
                                    x->n_pauses ? "given_up" : "waited"));
         }
         if (x->n_pauses++ < RETRY_PAUSES) {
-            loop_timer_start(&x->retry,
-                             RETRY_PAUSE_US); /* a storm would hit those still standing */
+            exchange_move(x, EXCHANGE_PAUSED); /* a storm would hit those still standing */
+            loop_timer_start(&x->retry, RETRY_PAUSE_US);
             return;
         }
         error_set(
@@ -332,7 +346,7 @@ static void retry_elsewhere(struct exchange *x, bool is_free) {
         return;
     }
     st = route(x, NULL);
-    if (st == ST_UNAVAILABLE && registry_is_down(p->registry, x->target.worker)) {
+    if (st == ST_UNAVAILABLE && registry_is_down(p->registry, x->try.target.worker)) {
         wait_for_any(x);
         return;
     }
@@ -343,16 +357,18 @@ static void retry_elsewhere(struct exchange *x, bool is_free) {
         proxy_fail(x, ST_UNAVAILABLE, &err);
         return;
     }
-    begin_retry(x);
+    begin_retry(x, true);
 }
 
 static void on_retry_timer(void *arg) {
+    exchange_move(arg, EXCHANGE_CHOOSING);
     retry_elsewhere(arg, false);
 }
 
 /* One that certainly never had the request: it is out of service now, and nothing was spent. */
 static bool was_never_sent(struct exchange *x, enum registry_outcome outcome) {
-    if (outcome != OUTCOME_UNREACHED || x->was_stale || x->n_unreached >= UNREACHED_FREE)
+    if (outcome != OUTCOME_UNREACHED || x->try.n_connections > 1 ||
+        x->n_unreached >= UNREACHED_FREE)
         return false;
     x->n_unreached++;
     x->n_attempts--;
@@ -368,7 +384,6 @@ void proxy_attempt_failed(struct exchange *x, const char *reason, uint32_t cause
     end_attempt(x, reason, outcome);
     if (!is_free) note_tried(x);
     x->n_lost += is_lost;
-    x->failure = reason;
     if (may_retry(x, cause)) {
         retry_elsewhere(x, is_free);
     } else if (x->n_lost >= x->max_lost) {
@@ -383,15 +398,13 @@ void proxy_attempt_failed(struct exchange *x, const char *reason, uint32_t cause
 void proxy_leave_hung(struct exchange *x) {
     forget_removed(x);
     if (!may_retry(x, RETRY_TIMEOUT) || x->n_tried >= MAX_ATTEMPTS ||
-        !registry_has_other(x->proxy->registry, &x->target, x->tried, x->n_tried)) {
+        !registry_has_other(x->proxy->registry, &x->try.target, x->tried, x->n_tried)) {
         return;
     }
     proxy_drop_upstream(x);
     give_up_attempt(x, "worker_hung", OUTCOME_UNKNOWN);
-    x->failure = "worker_hung";
     if (route(x, NULL) == ST_OK) {
-        count_retry(x, x->failure);
-        attempt_start(x, false);
+        begin_retry(x, false);
     } else {
         retry_elsewhere(x, false); /* the other has gone in between */
     }
@@ -411,31 +424,31 @@ void proxy_attempt_was_stale(struct exchange *x) {
 /* A worker that is not ours shows the first token of a whole answer only with the last: what it was
  * predicted to take for its prompt is the best guess when others may count on it again. */
 static void watch_prefill(struct exchange *x) {
-    double s = x->ticket.wait_s + x->ticket.load.work_s;
+    double s = x->try.ticket.wait_s + x->try.ticket.load.work_s;
 
-    if (!x->target.is_third_party || x->scan.is_stream || !x->is_generation) return;
-    loop_timer_start(&x->prefill, (uint64_t)(MIN(s, 3600) * 1e6));
+    if (!x->try.target.is_third_party || x->scan.is_stream || !x->is_generation) return;
+    loop_timer_start(&x->try.prefill, (uint64_t)(MIN(s, 3600) * 1e6));
 }
 
 static void on_prefill_done(void *arg) {
     struct exchange *x = arg;
 
-    registry_first_token(x->proxy->registry, &x->target, &x->ticket, NULL,
+    registry_first_token(x->proxy->registry, &x->try.target, &x->try.ticket, NULL,
                          loop_now_us(x->proxy->loop));
 }
 
-static void reset_attempt(struct exchange *x, bool is_fresh) {
-    x->was_stale = is_fresh;
-    x->has_input = x->has_head = x->is_sse = x->is_paused = false;
-    x->is_chunked = x->will_close = x->first_token_unreported = false;
-    x->is_json = x->is_accused = x->is_unproven = x->is_spoilt = x->is_refusal = false;
-    x->first_byte = x->last_byte = '\0';
-    x->fault = ANSWER_FINE;
-    x->feedback = (struct route_feedback){-1, -1};
-    sse_usage_init(&x->usage, false);
-    x->first_token_us = x->sent_bytes = x->seen_bytes = x->seen_us = x->hung_us = 0;
-    x->n_interim = 0;
-    http_response_init(&x->head, false);
+static void reset_attempt(struct attempt *a, bool is_fresh) {
+    a->n_connections = is_fresh ? 2 : 1;
+    a->is_chunked = a->will_close = a->first_token_unreported = false;
+    a->form = ANSWER_OTHER;
+    a->blame = BLAME_NONE;
+    a->outcome = OUTCOME_OK;
+    a->first_byte = a->last_byte = '\0';
+    a->feedback = (struct route_feedback){-1, -1};
+    sse_usage_init(&a->usage, false);
+    a->first_token_us = a->sent_bytes = a->seen_bytes = a->seen_us = a->hung_us = 0;
+    a->n_interim = 0;
+    http_response_init(&a->head, false);
 }
 
 /* Head and body, the body from where the client's bytes lie. */
@@ -444,13 +457,14 @@ static void send_request(void *arg) {
     struct iovec pieces[4];
     int n = 1;
 
-    if (conn_is_connecting(&x->up->conn)) return; /* on_upstream_connected comes back to it */
+    if (conn_is_connecting(&x->try.up->conn)) return; /* on_upstream_connected comes back to it */
     if (proxy_body_len(x) > SMALL_BODY_BYTES) n += proxy_body_pieces(x, pieces + 1);
     pieces[0] = (struct iovec){buf_ptr(&x->out), buf_len(&x->out)};
     if (n == 1) {
-        conn_sendv(&x->up->conn, pieces, n);
+        conn_sendv(&x->try.up->conn, pieces, n);
     } else {
-        conn_sendv_lent(&x->up->conn, pieces, n); /* the body is pinned while its attempt lasts */
+        conn_sendv_lent(&x->try.up->conn, pieces,
+                        n); /* the body is pinned while its attempt lasts */
     }
 }
 
@@ -465,14 +479,14 @@ static void append_small_body(struct exchange *x) {
         buf_append(&x->out, pieces[i].iov_base, pieces[i].iov_len);
 }
 
-/* Gives the request to x->target, to be sent at the end of the turn. `is_fresh`: not on a connection
+/* Gives the request to x->try.target, to be sent at the end of the turn. `is_fresh`: not on a connection
  * that was kept alive. */
 static void attempt_start(struct exchange *x, bool is_fresh) {
     struct error err;
     enum status st;
 
     error_init(&err);
-    if (x->n_attempts) reset_attempt(x, is_fresh); /* else it was opened so */
+    if (x->n_attempts) reset_attempt(&x->try, is_fresh); /* else it was opened so */
     x->n_attempts += !is_fresh;
     st = proxy_permit_target(x, &err);
     if (st != ST_OK) {
@@ -483,7 +497,8 @@ static void attempt_start(struct exchange *x, bool is_fresh) {
     append_small_body(x);
     st = buf_status(&x->out);
     if (st == ST_OK) {
-        st = upstream_acquire(x->proxy->pool, &x->target, is_fresh, &proxy_relay, x, &x->up, &err);
+        st = upstream_acquire(x->proxy->pool, &x->try.target, is_fresh, &proxy_relay, x, &x->try.up,
+                              &err);
     }
     if (st != ST_OK) { /* descriptors or memory of this process: another worker would not help */
         error_set(&err, ST_UNAVAILABLE, "the router is out of memory or connections: try again");
@@ -491,7 +506,7 @@ static void attempt_start(struct exchange *x, bool is_fresh) {
         return;
     }
     if (!is_fresh) watch_prefill(x);
-    loop_defer_last(x->proxy->loop, &x->send);
+    loop_defer_last(x->proxy->loop, &x->try.send);
 }
 
 /* --- from the client -----------------------------------------------------------------------------*/
@@ -513,7 +528,7 @@ static void on_timeout(void *arg) {
     struct exchange *x = arg;
     struct error err = {0};
 
-    if (x->has_sent) {
+    if (exchange_is_in(x, EXCHANGE_SENT)) {
         proxy_break_off(x, BROKEN_TIMEOUT);
         return;
     }
@@ -568,8 +583,8 @@ static struct exchange *exchange_open(struct proxy *p) {
         buf_init(&x->out, 4 * HTTP_MAX_HEAD_BYTES);
         loop_timer_init(&x->timeout, p->loop, on_timeout, x);
         loop_timer_init(&x->retry, p->loop, on_retry_timer, x);
-        loop_timer_init(&x->prefill, p->loop, on_prefill_done, x);
-        loop_task_init(&x->send, send_request, x);
+        loop_timer_init(&x->try.prefill, p->loop, on_prefill_done, x);
+        loop_task_init(&x->try.send, send_request, x);
         loop_task_init(&x->recycle, on_recycle, x);
         proxy_queue_init(x);
     }
@@ -580,11 +595,11 @@ static struct exchange *exchange_open(struct proxy *p) {
     x->waited_us = 0;
     x->max_lost = POISON_LOST;
     x->retry_after_us = 0;
-    x->up = NULL;
-    x->has_sent = x->is_routed = x->is_retry = x->is_salted = x->is_waiting = false;
-    x->is_refused = false;
+    x->try.up = NULL;
+    x->is_salted = x->is_refused = x->try.is_retry = false;
     x->tenant = STR_NULL;
-    reset_attempt(x, false);
+    reset_attempt(&x->try, false);
+    exchange_move(x, EXCHANGE_OPEN);
     p->n_open++;
     return x;
 }
@@ -609,8 +624,6 @@ void proxy_start(struct proxy *p, struct http_request *req) {
     req->on_drain = on_client_drain;
     proxy_choose_request_id(x);
     x->is_safe = forward_is_listed(req->path);
-    x->is_completion =
-        str_eq(req->path, STR("/v1/chat/completions")) || str_eq(req->path, STR("/v1/completions"));
     loop_timer_start(&x->timeout, p->config.request_timeout_us);
     st = proxy_permit_call(x, &err);
     if (st == ST_OK) st = body_scan(req->body, &x->scan, &err);

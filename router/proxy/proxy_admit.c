@@ -11,6 +11,13 @@
 
 #include <stdio.h>
 
+#include "common/http/http_server.h"
+#include "common/protocol/openai.h"
+#include "common/telemetry/log.h"
+#include "common/telemetry/metrics.h"
+#include "router/metrics/router_metrics.h"
+#include "router/proxy/poison.h"
+
 #define GUESSED_BYTES_PER_TOKEN 4.0
 
 struct str proxy_key_of(const struct http_request *req) {
@@ -91,10 +98,58 @@ enum status proxy_admit(struct exchange *x, struct error *err) {
     return st;
 }
 
+/* --- requests that killed workers: see poison.h -----------------------------------------------------*/
+
+/* Its tenant; without one its client's address. Behind a gateway that names no tenants, all clients
+ * share one address, and the refusal of a body. */
+static struct str client_of(const struct exchange *x) {
+    return x->tenant.len ? x->tenant : http_request_client(x->req);
+}
+
+bool proxy_is_poison(struct exchange *x) {
+    struct poison *poison = x->proxy->config.poison;
+    enum poison_verdict verdict;
+
+    if (poison_is_empty(poison)) return false;
+    verdict = poison_judge(poison, client_of(x), x->req->body, x->start_us);
+    if (verdict == POISON_SEEN_ELSEWHERE) x->max_lost = 1;
+    return verdict == POISON_SUSPECT;
+}
+
+/* Clients of OpenAI's kind are asked not to try again. */
+static void answer(struct exchange *x, const char *stage) {
+    struct str body =
+        STR("{\"error\":{\"message\":\"Workers were lost while they worked on this request: it is "
+            "not tried again, and refused for a while (--poison-memory). Change it, or look at "
+            "the workers' logs.\",\"type\":\"ServiceUnavailableError\",\"param\":null,\"code\":"
+            "\"poison_suspected\"}}");
+    struct http_request *req = x->req;
+
+    log_event(x->proxy->log, LOG_ERROR, "poison_suspected", log_z("id", x->request_id),
+              log_u64("body_bytes", req->body.len), log_u64("lost", x->n_lost));
+    metric_inc(METRICS_GET(x->proxy->metrics, ROUTER_poison_suspected_total, stage));
+    proxy_drop_upstream(x);
+    proxy_account(x, true, OUTCOME_UNKNOWN);
+    http_add_header(req, STR("x-request-id"), proxy_request_id(x));
+    http_add_header(req, STR("x-should-retry"), STR("false"));
+    proxy_close(x, 503);
+    http_reply(req, 503, OPENAI_JSON, body);
+}
+
+void proxy_refuse_poison(struct exchange *x) {
+    proxy_count_refusal(x, REFUSAL_POISON);
+    answer(x, "refused");
+}
+
+void proxy_fail_poison(struct exchange *x) {
+    poison_add(x->proxy->config.poison, client_of(x), x->req->body, loop_now_us(x->proxy->loop));
+    answer(x, "found");
+}
+
 /* --- the body --------------------------------------------------------------------------------------*/
 
 static bool is_spliced(const struct exchange *x) {
-    return x->is_salted && !x->target.trusts_router;
+    return x->is_salted && !x->try.target.trusts_router;
 }
 
 size_t proxy_body_len(const struct exchange *x) {
@@ -124,7 +179,7 @@ int proxy_body_pieces(const struct exchange *x, struct iovec *pieces) {
 /* --- the end ---------------------------------------------------------------------------------------*/
 
 void proxy_release_key(struct exchange *x) {
-    double tokens = x->n_attempts > 0 ? (double)x->feedback.prompt_tokens : 0;
+    double tokens = x->n_attempts > 0 ? (double)x->try.feedback.prompt_tokens : 0;
 
     if (x->key.key) keys_leave(x->proxy->config.keys, &x->key, tokens);
 }

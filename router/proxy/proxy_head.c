@@ -105,11 +105,12 @@ static struct request_chain chain_for_worker(const struct exchange *x, size_t ta
 void proxy_build_worker_head(struct exchange *x) {
     const struct http_head *head = http_request_head(x->req);
     struct buf *out = &x->out;
-    struct str host = {x->target.authority, x->target.authority_len};
+    struct str host = {x->try.target.authority, x->try.target.authority_len};
     struct str client = http_request_client(x->req);
     struct str key = x->proxy->config.worker_key;
     size_t room = http_kept_max(head) + host.len + key.len + OWN_MAX;
-    bool sends_chain = x->target.publishes_events && x->is_generation && x->proxy->config.origin;
+    bool sends_chain =
+        x->try.target.publishes_events && x->is_generation && x->proxy->config.origin;
     struct request_chain chain;
     char *to;
 
@@ -133,7 +134,7 @@ void proxy_build_worker_head(struct exchange *x) {
         to = put(to, key);
         to = put(to, STR("\r\n"));
     }
-    if (x->is_salted && x->target.trusts_router) {
+    if (x->is_salted && x->try.target.trusts_router) {
         to = put(to, STR(WIRE_SALT ": "));
         to = put(to, (struct str){x->salt, ISOLATION_SALT_CHARS});
         to = put(to, STR("\r\n"));
@@ -172,27 +173,27 @@ static uint32_t names_not_relayed(const struct exchange *x) {
 static char *put_framing(struct exchange *x, char *to) {
     bool knows_chunks = x->req->minor_version >= 1;
 
-    x->is_chunked = false;
-    x->will_close = http_wants_close(x->req);
-    switch (x->head.framing) {
+    x->try.is_chunked = false;
+    x->try.will_close = http_wants_close(x->req);
+    switch (x->try.head.framing) {
     case HTTP_NO_BODY:
-        if (x->head.status_code != 204 && x->head.status_code != 304) {
+        if (x->try.head.status_code != 204 && x->try.head.status_code != 304) {
             to = put(to, STR("content-length: 0\r\n"));
         }
         break;
     case HTTP_LENGTH_BODY:
         to = put(to, STR("content-length: "));
-        to = str_put_u64(to, x->head.content_length);
+        to = str_put_u64(to, x->try.head.content_length);
         to = put(to, STR("\r\n"));
         break;
     case HTTP_CHUNKED_BODY:
     case HTTP_CLOSE_BODY:
-        x->is_chunked = knows_chunks;
+        x->try.is_chunked = knows_chunks;
         if (knows_chunks) to = put(to, STR("transfer-encoding: chunked\r\n"));
-        x->will_close = x->will_close || !knows_chunks;
+        x->try.will_close = x->try.will_close || !knows_chunks;
         break;
     }
-    if (x->will_close) return put(to, STR("connection: close\r\n"));
+    if (x->try.will_close) return put(to, STR("connection: close\r\n"));
     return knows_chunks ? to : put(to, STR("connection: keep-alive\r\n"));
 }
 
@@ -202,9 +203,9 @@ static void append_explanation(struct exchange *x) {
     buf_appendf(out,
                 WIRE_ROUTE ": worker=%u attempts=%u blocks=%u matched=%u "
                            "predicted_cached_tokens=%.0f cached_tokens=%lld",
-                x->target.worker, x->n_attempts, x->rq.n_blocks, x->ticket.matched_blocks,
-                x->ticket.cached_tokens, (long long)x->feedback.cached_tokens);
-    explain_append(out, &x->why, x->target.worker);
+                x->try.target.worker, x->n_attempts, x->rq.n_blocks, x->try.ticket.matched_blocks,
+                x->try.ticket.cached_tokens, (long long)x->try.feedback.cached_tokens);
+    explain_append(out, &x->why, x->try.target.worker);
     buf_append_str(out, STR("\r\n"));
 }
 
@@ -227,10 +228,10 @@ void proxy_build_client_head(struct exchange *x, const char *data) {
     char *to;
 
     buf_clear(out);
-    to = buf_reserve(out, http_kept_max(&x->head) + OWN_MAX);
+    to = buf_reserve(out, http_kept_max(&x->try.head) + OWN_MAX);
     if (!to) return;
-    to = put_status_line(to, &x->head, data);
-    to = http_write_kept(to, &x->head, data, names_not_relayed(x));
+    to = put_status_line(to, &x->try.head, data);
+    to = http_write_kept(to, &x->try.head, data, names_not_relayed(x));
     to = put(to, STR("x-request-id: "));
     to = put(to, proxy_request_id(x));
     to = put(to, STR("\r\n"));

@@ -1,45 +1,23 @@
-/* router/proxy/proxy_internal.h - what the files of the proxy share.
+/* router/proxy/proxy_internal.h - the proxy of one loop, and what its files call in each other.
  *
- *   proxy.c        an exchange from the request to its end: route, attempt, retry, account
- *   proxy_relay.c  the worker's answer: read, learned from, passed on, or broken off
- *   proxy_watch.c  workers that have fallen silent
- *   proxy_poison.c requests that seem to kill workers
- *   proxy_head.c   the two heads that are written: to the worker, to the client
- *   proxy_report.c what is left behind for people: counts, a line of the log
- *   proxy_queue.c  waiting for a worker when all are at their limit
- *   proxy_permit.c what may be asked for: paths, fields, explanations
- *   proxy_admit.c  who asks, and whether there is room: keys, limits, tenants, waiting
- *
- * Flags come in two lives: those of the exchange, and those of its current attempt, which
- * attempt_start sets back. */
+ * exchange.h has the exchange and its states; README.md lists the files. */
 #ifndef ROUTER_PROXY_PROXY_INTERNAL_H
 #define ROUTER_PROXY_PROXY_INTERNAL_H
 
 #include <sys/uio.h>
 
-#include "common/base/list.h"
 #include "common/base/rng.h"
-#include "common/http/http_parse.h"
-#include "common/net/loop.h"
-#include "router/access/isolation.h"
-#include "router/access/keys.h"
 #include "router/access/refusals.h"
-#include "router/prompt/body_scan.h"
 #include "router/prompt/prompt_hash.h"
 #include "router/proxy/answer.h"
+#include "router/proxy/exchange.h"
 #include "router/proxy/proxy.h"
 #include "router/proxy/retry.h"
-#include "router/proxy/sse_usage.h"
-#include "router/proxy/upstream.h"
-#include "router/registry/explain.h"
-#include "router/registry/registry_route.h"
 #include "router/registry/registry_view.h"
 #include "router/registry/registry_workers.h"
 
-#define MAX_ATTEMPTS   8
-#define REQUEST_ID_MAX 128
-#define PROXY_N_PATHS  7   /* that are counted apart */
-#define PROXY_N_CODES  600 /* status codes are below */
+#define PROXY_N_PATHS 7   /* that are counted apart */
+#define PROXY_N_CODES 600 /* status codes are below */
 
 /* What workers say of their load is passed on this often, by each loop and for each worker. */
 #define LOAD_NOTE_US 100000u
@@ -80,89 +58,15 @@ struct proxy {
     bool identifies_clients;               /* keys, tenants or isolation are on */
 };
 
-struct exchange {
-    struct list link; /* on proxy->open, on proxy->idle while recycled */
-    struct proxy *proxy;
-    struct http_request *req; /* NULL once answered or abandoned */
-    struct body_scan scan;
-    uint64_t start_us;
-    struct route_request rq;
-    struct route_ticket ticket;
-    struct registry_target target;
-    struct upstream *up;
-    struct loop_timer timeout, retry;
-    struct registry_waiter waiter;
-    struct loop_timer queue_timer; /* while is_waiting */
-    uint64_t queued_us;
-    struct loop_timer prefill; /* when a worker that does not say so should have its first token */
-    struct loop_task send;     /* the request, at the end of the turn in which it got a worker */
-    struct loop_task recycle;
-
-    uint64_t *chain; /* grows, is kept */
-    uint32_t chain_cap;
-    uint32_t tried[MAX_ATTEMPTS], tried_incarnations[MAX_ATTEMPTS]; /* workers */
-    uint32_t n_tried, n_lost, n_attempts;
-    uint32_t max_lost;    /* after so many it is what workers die of, it seems */
-    uint32_t n_pauses;    /* for the retry budget */
-    uint32_t n_drained;   /* workers that were draining when they got it */
-    uint32_t n_unreached; /* attempts that reached no worker */
-    uint32_t n_accused;   /* workers that answered it with an error, or with nothing */
-    struct registry_accused accused[MAX_ATTEMPTS];
-    uint64_t waited_us;             /* in the queue */
-    struct key_use key;             /* by which it was let in */
-    struct str tenant;              /* whose it is; empty: nobody's in particular */
-    struct isolation_splice splice; /* if is_salted: how workers that do not trust us are told */
-    char salt[ISOLATION_SALT_CHARS + 1];
-    uint64_t retry_after_us; /* what a refusal says; 0: a second */
-    const char *failure;     /* why the last attempt failed */
-    char request_id[REQUEST_ID_MAX + 1];
-    uint8_t request_id_len;
-    uint32_t kinds;          /* of workers that serve its path, a bit each */
-    uint32_t kinds_unsalted; /* those that read no salt there, if tenants are apart */
-    bool wants_explanation;
-    struct explanation why; /* if it does, or decisions are logged */
-    bool is_generation; /* computes its prompt: what is read from it stays in the worker's cache */
-    bool is_safe;       /* may be sent twice: see forward.h */
-    bool is_completion; /* its answer has choices */
-    bool is_salted;     /* its tenant shares no cache with others */
-    bool has_sent;      /* bytes have gone to the client: no retry any more */
-    bool is_routed;     /* the ticket is open */
-    bool is_waiting;    /* in the queue, as far as this loop knows */
-    bool is_refused;    /* and counted as such */
-    bool is_retry;      /* counted in proxy->n_retrying */
-
-    /* Of the current attempt. */
-    struct buf out; /* request head for the worker, then response head for the client */
-    struct http_head head;
-    struct http_body body;
-    struct route_feedback feedback;
-    struct sse_usage usage; /* what its body says of tokens */
-    uint64_t first_token_us;
-    uint64_t sent_bytes;
-    uint64_t seen_bytes, seen_us; /* of a stream: how far it was, and when (proxy_watch.c) */
-    uint64_t hung_bytes, hung_us; /* and when its worker was found to hang; 0: it does not */
-    uint32_t n_interim;           /* 1xx heads so far */
-    bool first_token_unreported;  /* it came, and the registry has not heard of it yet */
-    bool was_stale; /* begun again, because the connection had died while it was idle */
-    bool has_input, has_head, is_sse, is_paused;
-    bool is_json, is_accused;
-    bool is_unproven; /* an error passed on for want of budget: others might answer alike */
-    char first_byte, last_byte; /* of a JSON answer, blanks aside */
-    enum answer_fault fault;    /* found in what has come so far */
-    bool is_spoilt;             /* found when the client had seen a part */
-    bool is_refusal;            /* an error that blames the request */
-    bool is_chunked;            /* the body, as the client gets it */
-    bool will_close;            /* the client was told that the connection ends with this answer */
-};
-
 static inline struct str proxy_request_id(const struct exchange *x) {
     return (struct str){x->request_id, x->request_id_len};
 }
 
 /* --- proxy.c ------------------------------------------------------------------------------------ */
 
-/* Ends the routed attempt, if there is one. */
+/* Closes the ticket and leaves the states that have one; in any other state nothing is done. */
 void proxy_account(struct exchange *x, bool is_aborted, enum registry_outcome outcome);
+void proxy_end_ticket(struct exchange *x, bool is_aborted, enum registry_outcome outcome);
 void proxy_drop_upstream(struct exchange *x);
 
 /* The first token came; the registry hears of it at the end of what is being read, with the end of
@@ -213,14 +117,6 @@ void proxy_leave_hung(struct exchange *x);
 void proxy_prepare_reports(struct proxy *p);
 void proxy_explain(struct exchange *x);          /* before it is routed: x->why */
 void proxy_report(struct exchange *x, int code); /* once, while the client's request is there */
-
-/* --- proxy_poison.c ----------------------------------------------------------------------------- */
-
-/* Whether this client has sent a body that lost as many workers as may be. Asked once it is known
- * whose the request is. One that lost workers to others may lose one, from here on. */
-bool proxy_is_poison(struct exchange *x);
-void proxy_refuse_poison(struct exchange *x); /* answers 503 */
-void proxy_fail_poison(struct exchange *x);   /* the same, and remembers it */
 
 /* --- proxy_watch.c ------------------------------------------------------------------------------ */
 
@@ -280,6 +176,12 @@ void proxy_count_failure(struct exchange *x, enum status st); /* for what `st` s
 
 /* Tells a client that is refused when it may come again. */
 void proxy_add_retry_after(struct exchange *x);
+
+/* Whether this client has sent a body that lost as many workers as may be. Asked once it is known
+ * whose the request is. One that lost workers to others may lose one, from here on. */
+bool proxy_is_poison(struct exchange *x);
+void proxy_refuse_poison(struct exchange *x); /* answers 503 */
+void proxy_fail_poison(struct exchange *x);   /* the same, and remembers it */
 
 /* --- proxy_head.c ------------------------------------------------------------------------------- */
 

@@ -106,10 +106,10 @@ enum status proxy_permit_body(struct exchange *x, struct error *err) {
 /* --- the target ----------------------------------------------------------------------------------*/
 
 enum status proxy_permit_target(struct exchange *x, struct error *err) {
-    uint32_t kind = WORKER_KIND_BIT(x->target.kind);
+    uint32_t kind = WORKER_KIND_BIT(x->try.target.kind);
 
     if (!(x->kinds & kind)) {
-        return forbid(x, "path", forward_refuse_kind(x->req->path, x->target.kind, err));
+        return forbid(x, "path", forward_refuse_kind(x->req->path, x->try.target.kind, err));
     }
     if (x->is_salted && (x->kinds_unsalted & kind)) {
         return forbid(x, "path", forward_refuse_unsalted(x->req->path, err));

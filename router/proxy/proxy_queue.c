@@ -53,7 +53,6 @@ static void stop_waiting(struct exchange *x) {
     struct proxy *p = x->proxy;
     uint64_t waited_us = loop_now_us(p->loop) - x->queued_us;
 
-    x->is_waiting = false;
     x->waited_us += waited_us;
     loop_timer_stop(&x->queue_timer);
     metric_observe(p->counts.queue_wait, (double)waited_us * 1e-6);
@@ -62,8 +61,7 @@ static void stop_waiting(struct exchange *x) {
 /* The client did not wait for it. */
 static void end_after_mail(struct exchange *x) {
     x->proxy->n_awaiting_mail--;
-    x->is_routed = x->waiter.is_granted;
-    proxy_account(x, true, OUTCOME_UNKNOWN);
+    if (x->waiter.is_granted) proxy_end_ticket(x, true, OUTCOME_UNKNOWN);
     proxy_recycle(x);
 }
 
@@ -73,16 +71,17 @@ static void on_queue_decision(struct mail *mail, void *arg) {
     struct error err = {0};
 
     (void)arg;
-    if (!x->req) {
+    if (x->state == EXCHANGE_MAIL_DUE) {
         end_after_mail(x);
         return;
     }
     stop_waiting(x);
     if (w->is_granted) {
-        x->is_routed = true;
+        exchange_move(x, EXCHANGE_SENDING);
         proxy_attempt(x);
         return;
     }
+    exchange_move(x, EXCHANGE_CHOOSING);
     count_refusal(x, w->limit);
     error_set(&err, ST_BUSY,
               "all workers are at their limit, the queue is full (--queue-size), and another has "
@@ -96,6 +95,7 @@ static void on_queue_timeout(void *arg) {
 
     if (!registry_leave(x->proxy->registry, &x->waiter)) return; /* its mail is on the way */
     stop_waiting(x);
+    exchange_move(x, EXCHANGE_CHOOSING);
     count_refusal(x, "queue-timeout");
     error_set(
         &err, ST_UNAVAILABLE,
@@ -133,20 +133,22 @@ enum status proxy_route_or_queue(struct exchange *x, struct error *err) {
     x->rq.now_us = now_us;
     x->waiter.limit = NULL;
     if (x->wants_explanation || p->config.decisions) proxy_explain(x);
-    st = registry_enter(p->registry, x->scan.model, &x->rq, &x->ticket, &x->target, NULL, err);
+    st = registry_enter(p->registry, x->scan.model, &x->rq, &x->try.ticket, &x->try.target, NULL,
+                        err);
     if (st == ST_AGAIN) {
         st = prepare_to_wait(x, err);
         if (st != ST_OK) return st;
-        st = registry_enter(p->registry, x->scan.model, &x->rq, &x->ticket, &x->target, &x->waiter,
-                            err);
+        st = registry_enter(p->registry, x->scan.model, &x->rq, &x->try.ticket, &x->try.target,
+                            &x->waiter, err);
     }
-    x->is_routed = st == ST_OK;
-    if (st == ST_AGAIN) {
-        x->is_waiting = true;
-        x->queued_us = now_us; /* x->rq is the registry's while it waits */
+    if (st == ST_OK) {
+        exchange_move(x, EXCHANGE_SENDING);
+    } else if (st == ST_AGAIN) {
+        exchange_move(x, EXCHANGE_QUEUED);
+        x->queued_us = now_us;
         loop_timer_start(&x->queue_timer, p->config.queue_timeout_us -
                                               MIN(x->waited_us, p->config.queue_timeout_us));
-    } else if (st != ST_OK && x->waiter.limit) {
+    } else if (x->waiter.limit) {
         x->retry_after_us = MAX(x->waiter.wait_us, 1000000u);
         count_refusal(x, x->waiter.limit);
     }
@@ -154,7 +156,7 @@ enum status proxy_route_or_queue(struct exchange *x, struct error *err) {
 }
 
 bool proxy_leave_queue(struct exchange *x) {
-    if (!x->is_waiting) return true;
+    if (x->state != EXCHANGE_QUEUED) return true;
     stop_waiting(x);
     if (registry_leave(x->proxy->registry, &x->waiter)) return true;
     x->proxy->n_awaiting_mail++;

@@ -26,23 +26,19 @@
 
 /* --- to the client ---------------------------------------------------------------------------------*/
 
-static void write_to_client(struct exchange *x, struct str bytes) {
-    http_raw_write(x->req, bytes);
-    x->has_sent = true;
-}
-
 /* The held head, once. From here on this attempt is the answer. */
 static void send_head(struct exchange *x) {
-    if (x->has_sent) return;
-    write_to_client(x, buf_str(&x->out));
+    if (exchange_is_in(x, EXCHANGE_SENT)) return;
+    http_raw_write(x->req, buf_str(&x->out));
+    exchange_move(x, x->state == EXCHANGE_HELD ? EXCHANGE_ANSWERING : EXCHANGE_FINISHING);
     buf_clear(&x->out);
 }
 
 static void send_payload(struct exchange *x, struct str payload) {
     if (payload.len == 0) return;
     send_head(x);
-    x->sent_bytes += payload.len;
-    if (x->is_chunked) {
+    x->try.sent_bytes += payload.len;
+    if (x->try.is_chunked) {
         http_raw_chunk(x->req, payload);
     } else {
         http_raw_write(x->req, payload);
@@ -53,26 +49,29 @@ static void send_payload(struct exchange *x, struct str payload) {
 
 /* An error has no tokens, and neither has an answer that is none. */
 static bool is_answer(const struct exchange *x) {
-    return x->head.status_code < 400 && x->fault == ANSWER_FINE &&
-           (x->usage.n_events > 0 || !x->usage.has_error);
+    return x->try.head.status_code < 400 && x->try.outcome != OUTCOME_EMPTY &&
+           x->try.outcome != OUTCOME_SPOILT &&
+           (x->try.usage.n_events > 0 || !x->try.usage.has_error);
 }
 
 static void on_first_token(struct exchange *x) {
     struct proxy *p = x->proxy;
 
-    if (x->first_token_us || !x->is_routed || !is_answer(x) || !x->is_generation) return;
-    x->first_token_us = loop_now_us(p->loop);
-    loop_timer_stop(&x->prefill);
+    if (x->try.first_token_us || !exchange_is_in(x, EXCHANGE_TICKET) || !is_answer(x) ||
+        !x->is_generation)
+        return;
+    x->try.first_token_us = loop_now_us(p->loop);
+    loop_timer_stop(&x->try.prefill);
     proxy_release_retry(x);
-    x->first_token_unreported = true;
+    x->try.first_token_unreported = true;
 }
 
 static int64_t token_header(struct exchange *x, const char *data, struct str name) {
     struct str value;
     uint32_t n;
 
-    if (!(x->head.names & HTTP_NAME_BIT(HTTP_NAME_OURS))) return -1;
-    value = http_head_find(&x->head, data, name);
+    if (!(x->try.head.names & HTTP_NAME_BIT(HTTP_NAME_OURS))) return -1;
+    value = http_head_find(&x->try.head, data, name);
     return value.ptr && wire_parse_tokens(value, &n) == ST_OK ? (int64_t)n : -1;
 }
 
@@ -81,11 +80,11 @@ static int64_t token_header(struct exchange *x, const char *data, struct str nam
 /* The worker's numbers, unless its head had them. What cannot be is not counted, learned from, or charged
  * to a key: more tokens than fit into the model, or more of them cached than there are. */
 static void learn_usage(struct exchange *x) {
-    struct route_feedback *f = &x->feedback;
-    int64_t most = x->target.max_model_len ? x->target.max_model_len : PROMPT_TOKENS_MAX;
+    struct route_feedback *f = &x->try.feedback;
+    int64_t most = x->try.target.max_model_len ? x->try.target.max_model_len : PROMPT_TOKENS_MAX;
 
-    if (f->prompt_tokens < 0) f->prompt_tokens = x->usage.prompt_tokens;
-    if (f->cached_tokens < 0) f->cached_tokens = x->usage.cached_tokens;
+    if (f->prompt_tokens < 0) f->prompt_tokens = x->try.usage.prompt_tokens;
+    if (f->cached_tokens < 0) f->cached_tokens = x->try.usage.cached_tokens;
     if (f->prompt_tokens > most || (f->prompt_tokens >= 0 && f->cached_tokens > f->prompt_tokens)) {
         *f = (struct route_feedback){-1, -1};
     }
@@ -94,12 +93,12 @@ static void learn_usage(struct exchange *x) {
 /* --- is it an answer? --------------------------------------------------------------------------------*/
 
 static bool is_success(const struct exchange *x) {
-    return x->head.status_code >= 200 && x->head.status_code < 300;
+    return x->try.head.status_code >= 200 && x->try.head.status_code < 300;
 }
 
 /* Nothing but the end of the body is behind this payload. */
 static bool is_last_payload(const struct exchange *x, const char *rest, size_t n) {
-    struct http_body body = x->body;
+    struct http_body body = x->try.body;
     struct str payload;
     size_t used;
 
@@ -111,80 +110,84 @@ static void note_outer_bytes(struct exchange *x, struct str payload) {
     while (payload.len && (uint8_t)payload.ptr[payload.len - 1] <= ' ')
         payload.len--;
     if (payload.len == 0) return;
-    x->last_byte = payload.ptr[payload.len - 1];
+    x->try.last_byte = payload.ptr[payload.len - 1];
     while ((uint8_t)payload.ptr[0] <= ' ')
         payload.ptr++;
-    if (!x->first_byte) x->first_byte = payload.ptr[0];
+    if (!x->try.first_byte) x->try.first_byte = payload.ptr[0];
 }
 
-/* What the beginning of a whole answer says of it, or all of it where that has come. */
-static enum answer_fault judge_json(struct exchange *x, struct str payload, bool is_all) {
+/* An error in place of an answer: it blames the request, or its worker. */
+static enum registry_outcome judge_error(struct str error) {
+    return answer_blames_request(error) ? OUTCOME_REFUSED : OUTCOME_EMPTY;
+}
+
+static bool is_completion(struct str path) {
+    return str_eq(path, STR("/v1/chat/completions")) || str_eq(path, STR("/v1/completions"));
+}
+
+/* By the beginning of a whole answer, or by all of it where that has come. */
+static enum registry_outcome judge_json(struct exchange *x, struct str payload, bool is_all) {
     enum answer_fault fault = ANSWER_FINE;
 
     if (is_all) {
-        fault = answer_judge(payload, x->is_completion && x->target.is_third_party);
+        fault = answer_judge(payload, x->try.target.is_third_party && is_completion(x->req->path));
     } else if (answer_is_error(payload)) {
         fault = ANSWER_ERROR;
     }
-    if (fault == ANSWER_ERROR) x->is_refusal = answer_blames_request(payload);
-    return x->is_refusal ? ANSWER_FINE : fault;
+    if (fault == ANSWER_ERROR) return judge_error(payload);
+    return fault == ANSWER_FINE ? OUTCOME_OK : OUTCOME_EMPTY;
 }
 
 /* A stream that has an error before its first event, or its end. */
-static enum answer_fault judge_stream(struct exchange *x, struct str payload, bool had_error) {
-    if (x->usage.has_error && !had_error) {
-        x->is_refusal = answer_blames_request(payload);
-        return x->is_refusal ? ANSWER_FINE : ANSWER_ERROR;
-    }
-    return x->usage.n_events == 0 && x->usage.has_done && !x->is_refusal ? ANSWER_EMPTY
-                                                                         : ANSWER_FINE;
+static enum registry_outcome judge_stream(struct exchange *x, struct str payload, bool had_error) {
+    if (x->try.usage.has_error && !had_error) return judge_error(payload);
+    return x->try.usage.n_events == 0 && x->try.usage.has_done ? OUTCOME_EMPTY : OUTCOME_OK;
 }
 
 /* Reads along. False: it was no answer, and another worker has the request now. */
 static bool check_payload(struct exchange *x, struct str payload, bool is_all) {
-    bool had_error = x->usage.has_error;
-    enum answer_fault fault = ANSWER_FINE;
+    bool had_error = x->try.usage.has_error, has_sent = exchange_is_in(x, EXCHANGE_SENT);
+    enum registry_outcome outcome = OUTCOME_OK;
 
-    sse_usage_feed(&x->usage, payload);
-    if (!is_success(x) || !x->is_safe || x->fault != ANSWER_FINE) return true;
-    if (x->is_sse) {
-        fault = judge_stream(x, payload, had_error);
-    } else if (x->is_json) {
+    sse_usage_feed(&x->try.usage, payload);
+    if (!is_success(x) || !x->is_safe || x->try.outcome != OUTCOME_OK) return true;
+    if (x->try.form == ANSWER_SSE) {
+        outcome = judge_stream(x, payload, had_error);
+    } else if (x->try.form == ANSWER_JSON) {
         note_outer_bytes(x, payload);
-        if (!x->has_sent) fault = judge_json(x, payload, is_all);
+        if (!has_sent) outcome = judge_json(x, payload, is_all);
     }
-    if (fault == ANSWER_FINE) return true;
-    x->fault = fault;
-    x->is_spoilt = x->has_sent;
-    return x->has_sent || !proxy_replace_answer(x, "empty_answer", RETRY_EMPTY, OUTCOME_EMPTY);
+    x->try.outcome = outcome == OUTCOME_EMPTY && has_sent ? OUTCOME_SPOILT : outcome;
+    return x->try.outcome != OUTCOME_EMPTY ||
+           !proxy_replace_answer(x, "empty_answer", RETRY_EMPTY, OUTCOME_EMPTY);
 }
 
 /* The body is complete. False: there was none, and another worker has the request now. */
 static bool check_end(struct exchange *x) {
-    if (!is_success(x) || !x->is_safe || x->fault != ANSWER_FINE || x->is_refusal) return true;
-    if (x->sent_bytes == 0) {
-        x->fault = ANSWER_EMPTY;
+    struct attempt *a = &x->try;
+
+    if (!is_success(x) || !x->is_safe || a->outcome != OUTCOME_OK) return true;
+    if (a->sent_bytes == 0) {
+        a->outcome = OUTCOME_EMPTY;
         return !proxy_replace_answer(x, "empty_answer", RETRY_EMPTY, OUTCOME_EMPTY);
     }
-    if (x->is_sse ? x->usage.n_events == 0 : x->first_byte == '{' && x->last_byte != '}') {
-        x->fault = x->is_sse ? ANSWER_EMPTY : ANSWER_CUT;
-        x->is_spoilt = true;
-    }
+    if (a->form == ANSWER_SSE ? a->usage.n_events == 0
+                              : a->first_byte == '{' && a->last_byte != '}')
+        a->outcome = OUTCOME_SPOILT;
     return true;
 }
 
 static enum registry_outcome outcome_of(const struct exchange *x) {
-    int code = x->head.status_code;
+    int code = x->try.head.status_code;
 
     if (code >= 500 && code != 501 && code != 505) return OUTCOME_ERROR;
-    if (x->fault != ANSWER_FINE) return x->is_spoilt ? OUTCOME_SPOILT : OUTCOME_EMPTY;
-    return code >= 400 || x->is_refusal ? OUTCOME_REFUSED : OUTCOME_OK;
+    return code >= 400 && x->try.outcome == OUTCOME_OK ? OUTCOME_REFUSED : x->try.outcome;
 }
 
 /* The answer is complete. */
 static void finish(struct exchange *x) {
     struct http_request *req = x->req;
-    struct upstream *up = x->up;
+    struct upstream *up = x->try.up;
     enum registry_outcome outcome = outcome_of(x);
 
     if (outcome == OUTCOME_ERROR || outcome == OUTCOME_EMPTY)
@@ -192,17 +195,18 @@ static void finish(struct exchange *x) {
     learn_usage(x);
     on_first_token(x);
     send_head(x);
-    if (x->is_chunked) http_raw_write(req, STR("0\r\n\r\n"));
-    x->up = NULL;
+    if (x->try.is_chunked) http_raw_write(req, STR("0\r\n\r\n"));
+    x->try.up = NULL;
     /* An early answer to a request that is not yet sent whole: not worth waiting for. */
-    if (x->head.keep_alive && x->head.framing != HTTP_CLOSE_BODY && conn_pending(&up->conn) == 0) {
+    if (x->try.head.keep_alive && x->try.head.framing != HTTP_CLOSE_BODY &&
+        conn_pending(&up->conn) == 0) {
         upstream_release(up);
     } else {
         upstream_discard(up);
     }
     proxy_account(x, !is_answer(x) || !x->is_generation, outcome);
-    proxy_close(x, x->head.status_code);
-    http_raw_end(req, !x->will_close);
+    proxy_close(x, x->try.head.status_code);
+    http_raw_end(req, !x->try.will_close);
 }
 
 void proxy_break_off(struct exchange *x, enum break_cause cause) {
@@ -235,15 +239,15 @@ void proxy_break_off(struct exchange *x, enum break_cause cause) {
     };
     struct http_request *req = x->req;
     /* With a length announced there is no room for an event. */
-    bool sends_event = x->is_sse && x->head.framing != HTTP_LENGTH_BODY;
+    bool sends_event = x->try.form == ANSWER_SSE && x->try.head.framing != HTTP_LENGTH_BODY;
 
     proxy_drop_upstream(x);
     proxy_account(x, true, causes[cause].outcome);
     if (causes[cause].outcome == OUTCOME_BROKEN) metric_inc(x->proxy->counts.streams_broken);
     if (sends_event) {
-        if (sse_usage_is_amid_event(&x->usage)) send_payload(x, STR("\n\n"));
+        if (sse_usage_is_amid_event(&x->try.usage)) send_payload(x, STR("\n\n"));
         send_payload(x, causes[cause].event);
-        if (x->is_chunked) http_raw_write(req, STR("0\r\n\r\n"));
+        if (x->try.is_chunked) http_raw_write(req, STR("0\r\n\r\n"));
     }
     proxy_close(x, causes[cause].code);
     if (sends_event) {
@@ -255,7 +259,7 @@ void proxy_break_off(struct exchange *x, enum break_cause cause) {
 
 /* What the worker sent is not HTTP. */
 static void on_malformed(struct exchange *x) {
-    if (x->has_sent) {
+    if (exchange_is_in(x, EXCHANGE_SENT)) {
         proxy_break_off(x, BROKEN_WORKER_LOST);
     } else {
         proxy_attempt_failed(x, "malformed", RETRY_MALFORMED, false, OUTCOME_FAILED);
@@ -266,24 +270,24 @@ static void on_malformed(struct exchange *x) {
 
 /* What the worker says of its load; not of each request, but when it turns one away. */
 static void note_load(struct exchange *x, const char *data, bool is_urgent) {
-    struct load_note *note = &x->proxy->load_notes[x->target.worker];
+    struct load_note *note = &x->proxy->load_notes[x->try.target.worker];
     uint64_t now_us = loop_now_us(x->proxy->loop);
     struct wire_load load;
     struct str value;
 
     if (now_us < note->next_us && !is_urgent) return;
-    value = http_head_find(&x->head, data, STR(WIRE_LOAD));
+    value = http_head_find(&x->try.head, data, STR(WIRE_LOAD));
     if (!value.ptr || wire_parse_load(value, &load) != ST_OK) return;
     note->next_us = now_us + LOAD_NOTE_US;
-    registry_note_load(x->proxy->registry, &x->target, &load);
+    registry_note_load(x->proxy->registry, &x->try.target, &load);
 }
 
 /* Whether it refuses because it drains; then nobody else is sent there either. */
 static bool note_draining(struct exchange *x, const char *data) {
-    if (x->head.status_code != 503 || !(x->head.names & HTTP_NAME_BIT(HTTP_NAME_OURS)) ||
-        !str_eq(http_head_find(&x->head, data, STR(WIRE_REASON)), STR(WIRE_DRAINING)))
+    if (x->try.head.status_code != 503 || !(x->try.head.names & HTTP_NAME_BIT(HTTP_NAME_OURS)) ||
+        !str_eq(http_head_find(&x->try.head, data, STR(WIRE_REASON)), STR(WIRE_DRAINING)))
         return false;
-    registry_note_draining(x->proxy->registry, &x->target);
+    registry_note_draining(x->proxy->registry, &x->try.target);
     return true;
 }
 
@@ -293,21 +297,25 @@ static void on_redirect(struct exchange *x) {
     struct error err = {0};
 
     log_event(x->proxy->log, LOG_WARN, "attempt_failed", log_z("id", x->request_id),
-              log_u64("worker", x->target.worker), log_z("reason", "redirected"));
+              log_u64("worker", x->try.target.worker), log_z("reason", "redirected"));
     error_set(&err, ST_BAD_GATEWAY,
               "the worker answered %d, a redirect, which is not followed: check the path of the "
               "request, and the worker's URL",
-              x->head.status_code);
+              x->try.head.status_code);
     proxy_fail(x, ST_BAD_GATEWAY, &err);
+}
+
+static enum answer_form form_of(struct str content_type) {
+    if (str_starts(content_type, STR("text/event-stream"))) return ANSWER_SSE;
+    return str_starts(content_type, STR("application/json")) ? ANSWER_JSON : ANSWER_OTHER;
 }
 
 /* The head is there; its bytes are at `data`. False: the exchange has moved on. */
 static bool take_head(struct exchange *x, const char *data) {
-    struct str content_type = http_head_get(&x->head, data, HTTP_NAME_CONTENT_TYPE);
-    int code = x->head.status_code;
+    int code = x->try.head.status_code;
     uint32_t cause = retry_cause_of_status(code);
 
-    if (!x->target.is_third_party) note_load(x, data, code == 503);
+    if (!x->try.target.is_third_party) note_load(x, data, code == 503);
     if (note_draining(x, data)) {
         if (proxy_leave_draining(x)) return false;
     } else if ((code == 429 || code == 503) && proxy_try_another(x)) {
@@ -320,39 +328,42 @@ static bool take_head(struct exchange *x, const char *data) {
         on_redirect(x);
         return false;
     }
-    x->feedback.prompt_tokens = token_header(x, data, STR(WIRE_PROMPT_TOKENS));
-    x->feedback.cached_tokens = token_header(x, data, STR(WIRE_CACHED_TOKENS));
-    x->is_sse = str_starts(content_type, STR("text/event-stream"));
-    x->is_json = str_starts(content_type, STR("application/json"));
-    sse_usage_init(&x->usage, x->is_sse);
+    x->try.feedback.prompt_tokens = token_header(x, data, STR(WIRE_PROMPT_TOKENS));
+    x->try.feedback.cached_tokens = token_header(x, data, STR(WIRE_CACHED_TOKENS));
+    x->try.form = form_of(http_head_get(&x->try.head, data, HTTP_NAME_CONTENT_TYPE));
+    sse_usage_init(&x->try.usage, x->try.form == ANSWER_SSE);
     proxy_build_client_head(x, data);
     if (buf_status(&x->out) != ST_OK) {
         on_malformed(x);
         return false;
     }
-    http_body_init(&x->body, &x->head, 0);
-    x->has_head = true;
-    if (x->feedback.prompt_tokens >= 0) on_first_token(x); /* ours: the head is the first token */
-    conn_consume(&x->up->conn, x->head.head_len);
+    http_body_init(&x->try.body, &x->try.head, 0);
+    if (x->state != EXCHANGE_FALLBACK) exchange_move(x, EXCHANGE_HELD);
+    if (x->try.feedback.prompt_tokens >= 0)
+        on_first_token(x); /* ours: the head is the first token */
+    conn_consume(&x->try.up->conn, x->try.head.head_len);
     return true;
 }
 
 /* Parses the worker's head. False: not complete, or the exchange has moved on. */
 static bool read_head(struct exchange *x) {
-    struct conn_bytes in = conn_input(&x->up->conn);
-    enum status st = http_head_parse(&x->head, in.ptr, in.len, NULL);
+    struct conn_bytes in = conn_input(&x->try.up->conn);
+    enum status st = http_head_parse(&x->try.head, in.ptr, in.len, NULL);
+    bool has_begun = in.len > 0;
 
-    x->has_input = x->has_input || in.len > 0;
-    while (st == ST_OK && x->head.status_code < 200) { /* 1xx: another head follows */
+    while (st == ST_OK && x->try.head.status_code < 200) { /* 1xx: another head follows */
         /* 101: to what? nobody asked for it. Nor for any number of the others. */
-        if (x->head.status_code == 101 || ++x->n_interim > MAX_INTERIM) break;
-        conn_consume(&x->up->conn, x->head.head_len);
-        http_response_init(&x->head, false);
-        in = conn_input(&x->up->conn);
-        st = http_head_parse(&x->head, in.ptr, in.len, NULL);
+        if (x->try.head.status_code == 101 || ++x->try.n_interim > MAX_INTERIM) break;
+        conn_consume(&x->try.up->conn, x->try.head.head_len);
+        http_response_init(&x->try.head, false);
+        in = conn_input(&x->try.up->conn);
+        st = http_head_parse(&x->try.head, in.ptr, in.len, NULL);
     }
-    if (st == ST_AGAIN) return false;
-    if (st != ST_OK || x->head.status_code < 200) {
+    if (st == ST_AGAIN) {
+        if (has_begun && x->state == EXCHANGE_SENDING) exchange_move(x, EXCHANGE_RECEIVING);
+        return false;
+    }
+    if (st != ST_OK || x->try.head.status_code < 200) {
         on_malformed(x);
         return false;
     }
@@ -365,33 +376,32 @@ static void relay(struct exchange *x) {
     size_t used;
     enum status st;
 
-    if (!x->has_head && !read_head(x)) return;
-    if (x->head.framing == HTTP_NO_BODY) {
+    if (!exchange_is_in(x, EXCHANGE_HEAD) && !read_head(x)) return;
+    if (x->try.head.framing == HTTP_NO_BODY) {
         if (check_end(x)) finish(x);
         return;
     }
-    while ((in = conn_input(&x->up->conn)).len > 0) {
-        st = http_body_next(&x->body, in.ptr, in.len, &used, &payload, NULL);
+    while ((in = conn_input(&x->try.up->conn)).len > 0) {
+        st = http_body_next(&x->try.body, in.ptr, in.len, &used, &payload, NULL);
         if (st != ST_OK && st != ST_AGAIN) {
             on_malformed(x);
             return;
         }
         if (payload.len) {
-            bool is_all = !x->is_sse && !x->has_sent &&
+            bool is_all = x->try.form != ANSWER_SSE && !exchange_is_in(x, EXCHANGE_SENT) &&
                           (st == ST_OK || is_last_payload(x, in.ptr + used, in.len - used));
 
             if (!check_payload(x, payload, is_all)) return;
-            if (!x->is_sse || x->usage.n_events > 0) on_first_token(x);
+            if (x->try.form != ANSWER_SSE || x->try.usage.n_events > 0) on_first_token(x);
             send_payload(x, payload);
         }
-        conn_consume(&x->up->conn, used);
+        conn_consume(&x->try.up->conn, used);
         if (st == ST_OK) {
             if (check_end(x)) finish(x);
             return;
         }
         if (http_pending_bytes(x->req) > HIGH_WATER_BYTES) {
-            conn_pause(&x->up->conn);
-            x->is_paused = true;
+            conn_pause(&x->try.up->conn);
             return;
         }
     }
@@ -400,11 +410,12 @@ static void relay(struct exchange *x) {
 static void on_upstream_data(void *arg) {
     struct exchange *x = arg;
 
-    if (loop_task_is_deferred(&x->send)) { /* it speaks before it was asked: that is no answer */
+    if (loop_task_is_deferred(
+            &x->try.send)) { /* it speaks before it was asked: that is no answer */
         proxy_attempt_was_stale(x);
     } else {
         relay(x);
-        if (x->has_sent && x->req) http_raw_flush(x->req);
+        if (exchange_is_in(x, EXCHANGE_SENT)) http_raw_flush(x->req);
         proxy_report_first_token(x);
     }
 }
@@ -415,24 +426,25 @@ static void on_upstream_closed(enum conn_end end, void *arg) {
 
     if (end == CONN_TLS) {
         log_event(x->proxy->log, LOG_WARN, "worker_handshake_failed",
-                  log_u64("worker", x->target.worker), log_z("why", tls_failure(&x->up->conn)));
+                  log_u64("worker", x->try.target.worker),
+                  log_z("why", tls_failure(&x->try.up->conn)));
     }
-    if (x->has_head && x->head.framing == HTTP_CLOSE_BODY && end == CONN_EOF &&
-        http_body_eof(&x->body, &err) == ST_OK) {
+    if (exchange_is_in(x, EXCHANGE_HEAD) && x->try.head.framing == HTTP_CLOSE_BODY &&
+        end == CONN_EOF && http_body_eof(&x->try.body, &err) == ST_OK) {
         if (check_end(x)) finish(x);
-    } else if (x->has_sent) {
+    } else if (exchange_is_in(x, EXCHANGE_SENT)) {
         proxy_break_off(x, BROKEN_WORKER_LOST);
     } else if (end == CONN_NOMEM) { /* our memory, not the worker's fault */
         proxy_attempt_failed(x, conn_end_name(end), RETRY_RESET, false, OUTCOME_UNKNOWN);
-    } else if (x->up->is_reused && !x->has_input) {
+    } else if (x->try.up->is_reused && x->state == EXCHANGE_SENDING) {
         proxy_attempt_was_stale(x);
     } else {
         /* One that cannot be reached after it closed a connection on us was probably lost to us. */
         bool was_up = end != CONN_REFUSED && end != CONN_TIMED_OUT && end != CONN_TLS;
+        bool is_lost = was_up || x->try.n_connections > 1;
 
-        proxy_attempt_failed(x, conn_end_name(end),
-                             was_up || x->was_stale ? RETRY_RESET : RETRY_CONNECT,
-                             was_up || x->was_stale, was_up ? OUTCOME_FAILED : OUTCOME_UNREACHED);
+        proxy_attempt_failed(x, conn_end_name(end), is_lost ? RETRY_RESET : RETRY_CONNECT, is_lost,
+                             was_up ? OUTCOME_FAILED : OUTCOME_UNREACHED);
     }
 }
 
@@ -440,7 +452,7 @@ static void on_upstream_closed(enum conn_end end, void *arg) {
 static void on_upstream_connected(void *arg) {
     struct exchange *x = arg;
 
-    loop_defer_last(x->proxy->loop, &x->send);
+    loop_defer_last(x->proxy->loop, &x->try.send);
 }
 
 const struct upstream_user proxy_relay = {.on_data = on_upstream_data,
@@ -448,9 +460,8 @@ const struct upstream_user proxy_relay = {.on_data = on_upstream_data,
                                           .on_closed = on_upstream_closed};
 
 void proxy_client_has_room(struct exchange *x) {
-    if (!x->is_paused || !x->up) return;
-    x->is_paused = false;
-    conn_resume(&x->up->conn);
+    if (!x->try.up || !conn_is_paused(&x->try.up->conn)) return;
+    conn_resume(&x->try.up->conn);
     relay(x);
     proxy_report_first_token(x);
 }

@@ -45,17 +45,17 @@ static void count_request(struct proxy *p, struct str path, int code) {
 
 static void count_tokens(const struct exchange *x) {
     struct proxy *p = x->proxy;
-    const struct route_feedback *f = &x->feedback;
-    int64_t output_tokens = sse_usage_tokens(&x->usage);
+    const struct route_feedback *f = &x->try.feedback;
+    int64_t output_tokens = sse_usage_tokens(&x->try.usage);
 
     if (f->prompt_tokens > 0) metric_add(p->counts.prompt_tokens, (uint64_t)f->prompt_tokens);
     if (f->cached_tokens > 0) metric_add(p->counts.cached_tokens, (uint64_t)f->cached_tokens);
     if (output_tokens > 0) metric_add(p->counts.output_tokens, (uint64_t)output_tokens);
-    if (!x->first_token_us) return;
-    metric_add(p->counts.predicted_tokens, (uint64_t)x->ticket.cached_tokens);
-    metric_add(p->counts.prefix_blocks, x->ticket.n_blocks);
-    metric_add(p->counts.matched_blocks, x->ticket.matched_blocks);
-    metric_inc(x->ticket.matched_blocks ? p->counts.prompts_hit : p->counts.prompts_missed);
+    if (!x->try.first_token_us) return;
+    metric_add(p->counts.predicted_tokens, (uint64_t)x->try.ticket.cached_tokens);
+    metric_add(p->counts.prefix_blocks, x->try.ticket.n_blocks);
+    metric_add(p->counts.matched_blocks, x->try.ticket.matched_blocks);
+    metric_inc(x->try.ticket.matched_blocks ? p->counts.prompts_hit : p->counts.prompts_missed);
 }
 
 static double seconds_since_start(const struct exchange *x, uint64_t then_us) {
@@ -100,17 +100,18 @@ static void log_request(const struct exchange *x, int code, double duration_s) {
     log_event(x->proxy->log, LOG_INFO, "request", log_z("id", x->request_id), log_i64("code", code),
               log_str("path", x->req->path), log_str("model", model.ptr ? model : STR("")),
               log_str("tenant", tenant_name(x)),
-              log_i64("worker", was_sent ? (int64_t)x->target.worker : -1),
-              log_u64("attempts", x->n_attempts), log_bool("stream", x->is_sse),
+              log_i64("worker", was_sent ? (int64_t)x->try.target.worker : -1),
+              log_u64("attempts", x->n_attempts), log_bool("stream", x->try.form == ANSWER_SSE),
               log_f64("duration_s", duration_s),
-              log_f64("ttft_s", x->first_token_us ? seconds_since_start(x, x->first_token_us) : 0),
-              log_u64("body_bytes", x->req->body.len), log_u64("answer_bytes", x->sent_bytes),
-              log_i64("prompt_tokens", x->feedback.prompt_tokens),
-              log_i64("cached_tokens", x->feedback.cached_tokens),
-              log_f64("predicted_cached_tokens", was_sent ? x->ticket.cached_tokens : 0),
+              log_f64("ttft_s",
+                      x->try.first_token_us ? seconds_since_start(x, x->try.first_token_us) : 0),
+              log_u64("body_bytes", x->req->body.len), log_u64("answer_bytes", x->try.sent_bytes),
+              log_i64("prompt_tokens", x->try.feedback.prompt_tokens),
+              log_i64("cached_tokens", x->try.feedback.cached_tokens),
+              log_f64("predicted_cached_tokens", was_sent ? x->try.ticket.cached_tokens : 0),
               log_u64("blocks", x->rq.n_blocks),
-              log_u64("matched_blocks", was_sent ? x->ticket.matched_blocks : 0),
-              log_i64("output_tokens", MAX(sse_usage_tokens(&x->usage), 0)),
+              log_u64("matched_blocks", was_sent ? x->try.ticket.matched_blocks : 0),
+              log_i64("output_tokens", MAX(sse_usage_tokens(&x->try.usage), 0)),
               log_u64("skipped", x->proxy->n_unlogged));
     x->proxy->n_unlogged = 0;
 }
@@ -126,14 +127,14 @@ static void log_decision(const struct exchange *x, int code, double duration_s) 
             .model = model.ptr ? model : STR(""),
             .arrived_wall_us = clock_wall_us() - (uint64_t)(duration_s * 1e6),
             .code = code,
-            .worker = x->target.worker,
+            .worker = x->try.target.worker,
             .n_attempts = x->n_attempts,
             .rq = &x->rq,
-            .ticket = &x->ticket,
+            .ticket = &x->try.ticket,
             .why = &x->why,
-            .feedback = x->feedback,
-            .output_tokens = MAX(sse_usage_tokens(&x->usage), 0),
-            .ttft_s = x->first_token_us ? seconds_since_start(x, x->first_token_us) : 0,
+            .feedback = x->try.feedback,
+            .output_tokens = MAX(sse_usage_tokens(&x->try.usage), 0),
+            .ttft_s = x->try.first_token_us ? seconds_since_start(x, x->try.first_token_us) : 0,
             .duration_s = duration_s,
         },
         &p->line);
@@ -156,8 +157,8 @@ void proxy_report(struct exchange *x, int code) {
     count_request(p, x->req->path, code);
     count_tokens(x);
     metric_observe(p->counts.duration, duration_s);
-    if (x->first_token_us)
-        metric_observe(p->counts.ttft, seconds_since_start(x, x->first_token_us));
+    if (x->try.first_token_us)
+        metric_observe(p->counts.ttft, seconds_since_start(x, x->try.first_token_us));
     if (is_logged(p, code)) log_request(x, code, duration_s);
     if (p->config.decisions && x->n_attempts > 0) log_decision(x, code, duration_s);
 }

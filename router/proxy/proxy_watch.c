@@ -23,12 +23,12 @@
 
 /* Of the answer's body: a head alone is a promise. */
 static bool waits_for_first_byte(const struct exchange *x) {
-    return x->is_routed && x->up && !x->has_sent;
+    return exchange_is_in(x, EXCHANGE_TICKET & ~EXCHANGE_SENT);
 }
 
 /* Found to hang, and has sent nothing since. */
 static bool is_hung(const struct exchange *x) {
-    return x->hung_us && x->hung_bytes == x->sent_bytes;
+    return x->try.hung_us && x->try.hung_bytes == x->try.sent_bytes;
 }
 
 static uint64_t since_us(uint64_t then_us, uint64_t now_us) {
@@ -38,14 +38,16 @@ static uint64_t since_us(uint64_t then_us, uint64_t now_us) {
 static bool is_idle_answer(struct exchange *x, uint64_t now_us) {
     uint64_t usual_us = x->proxy->config.stream_idle_timeout_us;
 
-    if (!x->has_sent || !x->up) return false;
-    if (x->is_paused || x->seen_bytes != x->sent_bytes || !x->seen_us) {
-        x->seen_bytes = x->sent_bytes;
-        x->seen_us = now_us;
+    if (!exchange_is_in(x, EXCHANGE_SENT)) return false;
+    if (conn_is_paused(&x->try.up->conn) || x->try.seen_bytes != x->try.sent_bytes ||
+        !x->try.seen_us) {
+        x->try.seen_bytes = x->try.sent_bytes;
+        x->try.seen_us = now_us;
         return false;
     }
-    return now_us - x->seen_us >= usual_us ||
-           (is_hung(x) && since_us(MAX(x->seen_us, x->hung_us), now_us) >= usual_us / HUNG_DIVISOR);
+    return now_us - x->try.seen_us >= usual_us ||
+           (is_hung(x) &&
+            since_us(MAX(x->try.seen_us, x->try.hung_us), now_us) >= usual_us / HUNG_DIVISOR);
 }
 
 static void check_timeouts(struct exchange *x, uint64_t now_us) {
@@ -94,7 +96,7 @@ void proxy_end_all(struct proxy *p) {
     LIST_FOR_EACH(it, &p->open) {
         struct exchange *x = LIST_ENTRY(it, struct exchange, link);
 
-        if (x->has_sent) {
+        if (exchange_is_in(x, EXCHANGE_SENT)) {
             proxy_break_off(x, BROKEN_SHUTDOWN);
         } else {
             proxy_fail(x, ST_UNAVAILABLE, &err);
@@ -103,8 +105,8 @@ void proxy_end_all(struct proxy *p) {
 }
 
 static bool is_with(const struct exchange *x, uint32_t worker, uint32_t incarnation) {
-    return x->is_routed && x->up && x->target.worker == worker &&
-           x->target.incarnation == incarnation;
+    return exchange_is_in(x, EXCHANGE_TICKET) && x->try.target.worker == worker &&
+           x->try.target.incarnation == incarnation;
 }
 
 void proxy_worker_hung(struct proxy *p, uint32_t worker, uint32_t incarnation) {
@@ -112,11 +114,11 @@ void proxy_worker_hung(struct proxy *p, uint32_t worker, uint32_t incarnation) {
         struct exchange *x = LIST_ENTRY(it, struct exchange, link);
 
         if (!is_with(x, worker, incarnation)) continue;
-        if (!x->has_sent) {
+        if (!exchange_is_in(x, EXCHANGE_SENT)) {
             proxy_leave_hung(x);
         } else if (!is_hung(x)) {
-            x->hung_us = loop_now_us(p->loop);
-            x->hung_bytes = x->sent_bytes;
+            x->try.hung_us = loop_now_us(p->loop);
+            x->try.hung_bytes = x->try.sent_bytes;
         }
     }
 }
@@ -125,6 +127,6 @@ void proxy_worker_answers(struct proxy *p, uint32_t worker, uint32_t incarnation
     LIST_FOR_EACH(it, &p->open) {
         struct exchange *x = LIST_ENTRY(it, struct exchange, link);
 
-        if (is_with(x, worker, incarnation)) x->hung_us = 0;
+        if (is_with(x, worker, incarnation)) x->try.hung_us = 0;
     }
 }
