@@ -68,11 +68,12 @@ struct worker_options {
 extern const struct option_program worker_program, worker_batch_program, worker_inspect_program,
     worker_devices_program, worker_healthcheck_program, worker_drain_program;
 
-extern const struct option_manual worker_manual; /* worker_manual.c */
+/* worker_manual.c */
+extern const struct option_manual worker_manual;
+extern const struct option_entry_of_manual worker_examples[];
 
-/* Flags of vLLM and SGLang that are none of ours: compat_flags.c. */
+/* compat_flags.c; ends with NULL flags. */
 extern const struct option_compat worker_compat_flags[];
-#define WORKER_OTHERS "vllm serve and sglang.launch_server"
 
 const char *worker_backend_name(const struct worker_options *o);
 

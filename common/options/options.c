@@ -83,7 +83,7 @@ enum status option_layer_set(struct option_layer *l, size_t row, struct option_t
 }
 
 /* --- names ------------------------------------------------------------------------------------*/
-static const char *const builtin_names = "config,dump-config,help,help-compat,version";
+static const char *const builtin_names = "config,dump-config,help,help-all,help-compat,version";
 
 bool option_find(const struct option_program *p, struct str name, struct option_found *out) {
     for (size_t row = 0; row < p->n_defs; row++) {
@@ -185,7 +185,6 @@ enum status option_unknown(const struct option_program *p, struct str name, cons
     for (size_t row = 0; row < p->n_defs; row++) {
         const char *aliases = p->defs[row].aliases;
 
-        if (p->defs[row].is_hidden) continue;
         consider(str_of(p->defs[row].name), positive, &best, &distance);
         while ((candidate = option_next_name(&aliases)).len) {
             consider(candidate, positive, &best, &distance);
@@ -204,7 +203,7 @@ enum status option_unknown(const struct option_program *p, struct str name, cons
         }
     }
     if (!best.len) {
-        return error_set(err, ST_INVALID, "unknown option %s%.*s: %s --help lists all", dashes,
+        return error_set(err, ST_INVALID, "unknown option %s%.*s: %s --help-all lists all", dashes,
                          (int)MIN(name.len, (size_t)100), name.ptr, p->name);
     }
     return error_set(err, ST_INVALID, "unknown option %s%.*s: did you mean %s" STR_FMT "?", dashes,
@@ -217,7 +216,7 @@ struct command {
     int argc, i;
     char *const *argv;
     struct option_layer *layer; /* NULL in the first walk */
-    const char *config;
+    const char *config, *topic; /* of --help; NULL: none */
     bool wants_help, wants_compat, wants_version, wants_dump;
 };
 
@@ -246,6 +245,12 @@ static bool take_builtin(struct command *c, struct str name, const char *after_e
     *st = ST_OK;
     if (option_name_eq(name, STR("help"))) {
         c->wants_help = true;
+        c->topic = after_equals;
+        if (!c->topic && c->i + 1 < c->argc && *c->argv[c->i + 1] != '-')
+            c->topic = c->argv[++c->i];
+    } else if (option_name_eq(name, STR("help-all"))) {
+        c->wants_help = true;
+        c->topic = "all";
     } else if (c->program->compat && (option_name_eq(name, STR("help-compat")) ||
                                       option_name_eq(name, STR("help-foreign")))) {
         c->wants_compat = true;
@@ -356,9 +361,10 @@ static enum status take_short(struct command *c, const char *arg, struct error *
     g = (struct given){.dashes = "-", .name = {arg + 1, 1}, .value = arg + 2};
     if (arg[2] && option_compat_find(c->program, g.name, true, &f) && f.takes != COMPAT_NOTHING)
         return take_compat(c, &f, &g, err);
-    return error_set(err, ST_INVALID,
-                     "unknown option %.100s: options begin with two hyphens, %s --help lists all",
-                     arg, c->program->name);
+    return error_set(
+        err, ST_INVALID,
+        "unknown option %.100s: options begin with two hyphens, %s --help-all lists all", arg,
+        c->program->name);
 }
 
 static enum status take_secret(const struct option_def *d, const char *label, struct error *err) {
@@ -662,7 +668,10 @@ static void print(const struct command *c, const struct options *o) {
 
     buf_init(&out, 0);
     if (c->wants_help) {
-        options_help(c->program, terminal_columns(), &out);
+        if (!options_help(c->program, c->topic, terminal_columns(), &out))
+            buf_appendf(&out,
+                        "no option and no group is called '%.100s': %s --help-all lists all\n",
+                        c->topic, c->program->name);
     } else if (c->wants_compat) {
         options_help_compat(c->program, terminal_columns(), &out);
     } else if (c->wants_version) {

@@ -16,7 +16,7 @@
  *           .aliases = "page-size", .group = "Cache", .help = "Tokens per KV block. ..."},
  *      };
  *
- * Every program also gets --config, --help, --version and --dump-config; one that takes flags of
+ * Every program also gets --config, --help, --help-all, --version and --dump-config; one that takes flags of
  * other programs gets --help-compat, which lists those flags.
  * What may change while the program runs is in options_live.h.
  * Thread: the one that owns the program's options; readers of live fields live on it too. */
@@ -66,7 +66,7 @@ struct option_def {
     bool is_positional;  /* also taken from the bare argument (one row at most) */
     bool takes_many;     /* OPT_LIST: --name a b c, up to the next flag */
     const char *alone;   /* OPT_ENUM: its value when the flag stands alone, last or before a flag */
-    bool is_hidden;      /* not in --help */
+    bool is_hidden;      /* rarely needed: not in --help, but in --help-all */
     const char *metavar; /* NULL: from the type */
     const char *group;   /* heading in --help; NULL: "General" */
     const char *help;    /* what it is, and what happens when it is raised or lowered */
@@ -105,10 +105,17 @@ struct option_compat {
 
 #define OPTION_FIELD(type, member) offsetof(type, member), sizeof(((type *)0)->member)
 
+/* FILES, SIGNALS ... of the manual; of EXAMPLES: what it does, the command line. */
+struct option_entry_of_manual {
+    const char *term, *text;
+};
+
 struct option_program {
-    const char *name;    /* "incipit-worker" */
-    const char *summary; /* one or two sentences for --help */
-    const char *usage;   /* "[MODEL] [options]" */
+    const char *name;      /* "incipit-worker" */
+    const char *summary;   /* one or two sentences for --help */
+    const char *usage;     /* "[MODEL] [options]" */
+    const char *most_used; /* names with commas, what --help explains; NULL: --help explains all */
+    const struct option_entry_of_manual *examples; /* the first three are in --help; or NULL */
     const struct option_def *defs;
     size_t n_defs;
     size_t target_bytes;                /* sizeof the struct that the rows fill */
@@ -134,7 +141,11 @@ void options_destroy(struct options *o); /* NULL is fine */
 enum option_source options_source(const struct options *o, const char *name);
 
 void options_dump(const struct options *o, struct buf *out); /* as YAML; secrets masked */
-void options_help(const struct option_program *program, uint32_t columns, struct buf *out);
+
+/* The most used options (topic NULL), "all", the options of a group, or one option. False when there
+ * is no such topic. */
+bool options_help(const struct option_program *program, const char *topic, uint32_t columns,
+                  struct buf *out);
 
 /* The compat flags and what becomes of each, for a terminal. */
 void options_help_compat(const struct option_program *program, uint32_t columns, struct buf *out);

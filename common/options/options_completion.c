@@ -42,16 +42,6 @@ static void append_words(struct buf *out, const char *const *names) {
         buf_appendf(out, i ? " %s" : "%s", names[i]);
 }
 
-/* The first sentence. */
-static struct str brief(const char *help) {
-    size_t n = 0;
-
-    while (help[n] && !(help[n] == '.' && (!help[n + 1] || (help[n + 1] == ' ' &&
-                                                            isupper((unsigned char)help[n + 2])))))
-        n++;
-    return (struct str){help, n};
-}
-
 static void append_commands(struct buf *out, const struct option_manual *m) {
     for (const struct option_command *c = m->commands; c->word; c++)
         buf_appendf(out, c == m->commands ? "%s" : " %s", c->word);
@@ -169,7 +159,7 @@ static void zsh_row(struct buf *out, const struct option_def *d, bool is_builtin
 
     buf_appendf(out, " \\\n        '%s--%s%s[", d->type == OPT_LIST ? "*" : "", d->name,
                 kind == VALUE_NONE ? "" : "=");
-    zsh_text(out, brief(d->help));
+    zsh_text(out, option_brief(d->help));
     buf_append_char(out, ']');
     if (kind != VALUE_NONE) {
         buf_append_char(out, ':');
@@ -186,7 +176,7 @@ static void zsh_row(struct buf *out, const struct option_def *d, bool is_builtin
     buf_append_char(out, '\'');
     if (kind == VALUE_NONE && !is_builtin) {
         buf_appendf(out, " \\\n        '--no-%s[Not: ", d->name);
-        zsh_text(out, brief(d->help));
+        zsh_text(out, option_brief(d->help));
         buf_append_str(out, STR("]'"));
     }
 }
@@ -207,7 +197,7 @@ static void zsh(struct buf *out, const struct option_manual *m) {
                             "        local -a commands\n        commands=(\n"));
     for (const struct option_command *c = m->commands; c->word; c++) {
         buf_appendf(out, "            '%s:", c->word);
-        zsh_text(out, brief(c->help));
+        zsh_text(out, option_brief(c->help));
         buf_append_str(out, STR("'\n"));
     }
     buf_append_str(out, STR("        )\n        _describe command commands\n        _files -/\n"
@@ -261,7 +251,7 @@ static void fish_row(struct buf *out, const char *program, const char *when,
         buf_append_char(out, '\'');
     }
     buf_append_str(out, STR(" -d "));
-    fish_text(out, brief(d->help));
+    fish_text(out, option_brief(d->help));
     buf_append_char(out, '\n');
     if (kind == VALUE_NONE && !is_builtin) {
         buf_appendf(out, "complete -c %s%s -l no-%s\n", program, when, d->name);
@@ -287,7 +277,7 @@ static void fish(struct buf *out, const struct option_manual *m) {
     buf_appendf(out, "# fish completion of %s %s, as it prints it.\n", name, INCIPIT_VERSION);
     for (const struct option_command *c = m->commands; c->word; c++) {
         buf_appendf(out, "complete -c %s -n __fish_use_subcommand -a %s -d ", name, c->word);
-        fish_text(out, brief(c->help));
+        fish_text(out, option_brief(c->help));
         buf_append_char(out, '\n');
     }
     buf_appendf(out,

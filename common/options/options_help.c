@@ -3,17 +3,20 @@
 #include "common/text/json.h"
 
 #include <ctype.h>
+#include <strings.h>
 
 #define INDENT 6
 
 static const struct option_def builtins[] = {
     {"config", OPT_STR, .metavar = "FILE",
-     .help = "YAML file with the same names, without the hyphens in front."},
-    {"dump-config", OPT_BOOL, .help = "Print the effective configuration as YAML and exit."},
-    {"help", OPT_BOOL, .help = "Print this and exit."},
+     .help = "YAML file of options. Keys are the options' names, without the hyphens in front."},
+    {"dump-config", OPT_BOOL, .help = "Print the values in effect as YAML and exit."},
+    {"help", OPT_STR, .metavar = "[NAME]",
+     .help = "Explain the most used options. With NAME: an option, or the options of a group."},
+    {"help-all", OPT_BOOL, .help = "Print all options and exit."},
     {"version", OPT_BOOL, .help = "Print the version and exit."},
     {"help-compat", OPT_BOOL,
-     .help = "Print the flags of other programs that are accepted or refused, and exit."},
+     .help = "Print the known flags of other programs. Each is accepted or refused; then exit."},
 };
 
 const struct option_def *option_builtins(const struct option_program *p, size_t *n) {
@@ -22,9 +25,9 @@ const struct option_def *option_builtins(const struct option_program *p, size_t 
 }
 
 /* --- help -------------------------------------------------------------------------------------*/
-static void append_wrapped(struct buf *out, struct str text, uint32_t columns, uint32_t indent) {
-    uint32_t at = 0; /* column; 0 is the start of a line */
-
+/* `at`: the column; 0 is the start of a line. */
+static void append_wrapped_from(struct buf *out, uint32_t at, struct str text, uint32_t columns,
+                                uint32_t indent) {
     while (text.len > 0) {
         size_t n = 0;
 
@@ -52,6 +55,10 @@ static void append_wrapped(struct buf *out, struct str text, uint32_t columns, u
         text.len -= n;
     }
     buf_append_char(out, '\n');
+}
+
+static void append_wrapped(struct buf *out, struct str text, uint32_t columns, uint32_t indent) {
+    append_wrapped_from(out, 0, text, columns, indent);
 }
 
 const char *option_metavar(const struct option_def *d) {
@@ -114,7 +121,6 @@ static void append_row(const struct option_def *d, bool is_builtin, uint32_t col
                        struct buf *out) {
     struct buf facts;
 
-    if (d->is_hidden) return;
     append_spelling(d, is_builtin, out);
     append_wrapped(out, str_of(d->help), columns, INDENT);
     if (is_builtin) return;
@@ -128,14 +134,24 @@ const char *option_group(const struct option_def *d) {
     return d->group ? d->group : "General";
 }
 
+bool option_is_of_group(const struct option_def *d, const char *group) {
+    return strcasecmp(option_group(d), group) == 0;
+}
+
 bool option_is_first_of_group(const struct option_program *p, size_t row) {
     for (size_t i = 0; i < row; i++) {
-        if (!p->defs[i].is_hidden &&
-            strcmp(option_group(&p->defs[i]), option_group(&p->defs[row])) == 0) {
-            return false;
-        }
+        if (option_is_of_group(&p->defs[i], option_group(&p->defs[row]))) return false;
     }
-    return !p->defs[row].is_hidden;
+    return true;
+}
+
+struct str option_brief(const char *help) {
+    size_t n = 0;
+
+    while (help[n] && !(help[n] == '.' && (!help[n + 1] || (help[n + 1] == ' ' &&
+                                                            !islower((unsigned char)help[n + 2])))))
+        n++;
+    return (struct str){help, n};
 }
 
 bool option_has_row(const struct option_program *p, const char *name) {
@@ -145,35 +161,156 @@ bool option_has_row(const struct option_program *p, const char *name) {
     return false;
 }
 
-void options_help(const struct option_program *p, uint32_t columns, struct buf *out) {
-    const struct option_def *builtin;
-    struct buf hint;
-    size_t n;
+#define BRIEF_INDENT 30
+#define GROUP_INDENT 18
+#define N_EXAMPLES   3
 
-    buf_appendf(out, "%s %s\n\n", p->name, INCIPIT_VERSION);
-    append_wrapped(out, str_of(p->summary), columns, 0);
-    buf_appendf(out, "\nUsage: %s %s\n", p->name, p->usage);
-    for (size_t i = 0; i < p->n_defs; i++) {
-        if (!option_is_first_of_group(p, i)) continue;
-        buf_appendf(out, "\n%s\n", option_group(&p->defs[i]));
-        for (size_t j = i; j < p->n_defs; j++) {
-            if (strcmp(option_group(&p->defs[j]), option_group(&p->defs[i])) != 0) continue;
-            append_row(&p->defs[j], false, columns, out);
+/* "  --port N      Port for clients [30000]" */
+static void append_brief(const struct option_def *d, bool is_builtin, uint32_t columns,
+                         struct buf *out) {
+    size_t before = buf_len(out);
+    struct str brief = option_brief(d->help);
+    struct buf text;
+    uint32_t at;
+
+    if (d->type == OPT_BOOL) {
+        buf_appendf(out, is_builtin ? "  --%s" : "  --[no-]%s", d->name);
+    } else {
+        buf_appendf(out, "  --%s %s", d->name, option_metavar(d));
+    }
+    at = (uint32_t)(buf_len(out) - before);
+    if (at + 2 > BRIEF_INDENT) {
+        buf_append_char(out, '\n');
+        at = 0;
+    } else {
+        buf_appendf(out, "%*s", (int)(BRIEF_INDENT - 1 - at), "");
+        at = BRIEF_INDENT - 1;
+    }
+    buf_init(&text, 0);
+    buf_append_str(&text, brief);
+    if (d->def && *d->def && strlen(d->def) < 16 && d->type != OPT_BOOL)
+        buf_appendf(&text, " [%s]", d->def);
+    append_wrapped_from(out, at, buf_str(&text), columns, BRIEF_INDENT);
+    buf_fini(&text);
+}
+
+static bool is_in(const char *list, const char *name) {
+    struct str item;
+
+    while ((item = option_next_name(&list)).len) {
+        if (str_eq(item, str_of(name))) return true;
+    }
+    return false;
+}
+
+static void append_most_used(const struct option_program *p, uint32_t columns, struct buf *out) {
+    const char *cursor = p->most_used;
+    struct str name;
+
+    buf_append_str(out, STR("\nMost used\n"));
+    while ((name = option_next_name(&cursor)).len) {
+        for (size_t i = 0; i < p->n_defs; i++) {
+            if (str_eq(name, str_of(p->defs[i].name)))
+                append_brief(&p->defs[i], false, columns, out);
         }
     }
-    builtin = option_builtins(p, &n);
+}
+
+/* One line: the group, and the options in it that are not among the most used, as far as they fit. */
+static void append_group_line(const struct option_program *p, const char *group, uint32_t columns,
+                              struct buf *out) {
+    struct buf line;
+    bool is_cut = false;
+
+    buf_init(&line, 0);
+    for (size_t i = 0; i < p->n_defs; i++) {
+        const struct option_def *d = &p->defs[i];
+
+        if (d->is_hidden || !option_is_of_group(d, group) || is_in(p->most_used, d->name)) continue;
+        is_cut = is_cut || GROUP_INDENT + buf_len(&line) + strlen(d->name) + 7 > columns;
+        if (!is_cut) buf_appendf(&line, "%s%s", buf_len(&line) ? ", " : "", d->name);
+    }
+    if (buf_len(&line))
+        buf_appendf(out, "  %-*s" STR_FMT "%s\n", GROUP_INDENT - 2, group, STR_ARG(buf_str(&line)),
+                    is_cut ? ", ..." : "");
+    buf_fini(&line);
+}
+
+static void append_examples(const struct option_program *p, uint32_t columns, struct buf *out) {
+    buf_append_str(out, STR("\nExamples\n"));
+    for (size_t i = 0; i < N_EXAMPLES && p->examples[i].term; i++) {
+        append_wrapped(out, str_of(p->examples[i].term), columns, 2);
+        buf_appendf(out, "      %s\n", p->examples[i].text);
+    }
+}
+
+/* The page of --help: what most people need, and the names of the rest. */
+static void append_short_page(const struct option_program *p, uint32_t columns, struct buf *out) {
+    size_t n;
+    const struct option_def *builtin = option_builtins(p, &n);
+
+    append_most_used(p, columns, out);
+    buf_append_str(out, STR("\nMore\n"));
+    for (size_t i = 0; i < p->n_defs; i++) {
+        if (option_is_first_of_group(p, i))
+            append_group_line(p, option_group(&p->defs[i]), columns, out);
+    }
+    buf_append_str(out, STR("\nEvery program\n"));
+    for (size_t i = 0; i < n; i++)
+        append_brief(&builtin[i], true, columns, out);
+    if (p->examples) append_examples(p, columns, out);
+}
+
+/* All options, or those of one group. */
+static void append_groups(const struct option_program *p, const char *group, uint32_t columns,
+                          struct buf *out) {
+    for (size_t i = 0; i < p->n_defs; i++) {
+        const char *heading = option_group(&p->defs[i]);
+
+        if (!option_is_first_of_group(p, i) || (group && strcasecmp(group, heading) != 0)) continue;
+        buf_appendf(out, "\n%s\n", heading);
+        for (size_t j = i; j < p->n_defs; j++) {
+            if (option_is_of_group(&p->defs[j], heading))
+                append_row(&p->defs[j], false, columns, out);
+        }
+    }
+}
+
+static void append_long_page(const struct option_program *p, uint32_t columns, struct buf *out) {
+    size_t n;
+    const struct option_def *builtin = option_builtins(p, &n);
+
+    append_groups(p, NULL, columns, out);
     buf_append_str(out, STR("\nEvery program\n"));
     for (size_t i = 0; i < n; i++)
         append_row(&builtin[i], true, columns, out);
-    if (!p->compat) return;
-    buf_append_char(out, '\n');
-    buf_init(&hint, 0);
-    buf_appendf(&hint,
-                "Flags of %s that are none of these are accepted with one line on stderr, or "
-                "refused with the reason: %s --help-compat lists them.",
-                p->others ? p->others : "other programs", p->name);
-    append_wrapped(out, buf_str(&hint), columns, 0);
-    buf_fini(&hint);
+}
+
+static void append_head(const struct option_program *p, uint32_t columns, struct buf *out) {
+    buf_appendf(out, "%s %s\n\n", p->name, INCIPIT_VERSION);
+    append_wrapped(out, str_of(p->summary), columns, 0);
+    buf_appendf(out, "\nUsage: %s %s\n", p->name, p->usage);
+}
+
+bool options_help(const struct option_program *p, const char *topic, uint32_t columns,
+                  struct buf *out) {
+    struct option_found f;
+
+    if (!topic || strcmp(topic, "all") == 0) {
+        append_head(p, columns, out);
+        if (!topic && p->most_used) {
+            append_short_page(p, columns, out);
+        } else {
+            append_long_page(p, columns, out);
+        }
+        return true;
+    }
+    if (option_find(p, str_of(topic), &f)) {
+        append_row(&p->defs[f.row], false, columns, out);
+        return true;
+    }
+    append_groups(p, topic, columns, out);
+    return buf_len(out) > 0;
 }
 
 /* --- flags of other programs ------------------------------------------------------------------*/

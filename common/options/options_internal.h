@@ -103,9 +103,11 @@ struct str option_next_name(const char **cursor);
 /* --config, --help ...: rows without a field. */
 const struct option_def *option_builtins(const struct option_program *p, size_t *n);
 
-const char *option_metavar(const struct option_def *d);                    /* "N", "FILE" */
-const char *option_group(const struct option_def *d);                      /* its heading */
-bool option_is_first_of_group(const struct option_program *p, size_t row); /* of those shown */
+const char *option_metavar(const struct option_def *d); /* "N", "FILE" */
+const char *option_group(const struct option_def *d);   /* its heading */
+bool option_is_first_of_group(const struct option_program *p, size_t row);
+bool option_is_of_group(const struct option_def *d, const char *group);
+struct str option_brief(const char *help); /* the first sentence */
 
 /* "[default 16; from 1 to 128; also --page-size; INCIPIT_BLOCK_SIZE]" */
 void option_facts(const struct option_def *d, struct buf *out);

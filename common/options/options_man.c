@@ -136,14 +136,25 @@ static void append_option(struct buf *out, const struct option_def *d, bool is_b
 
 static void append_groups(struct buf *out, const struct option_program *p) {
     for (size_t i = 0; i < p->n_defs; i++) {
+        const char *group = option_group(&p->defs[i]);
+
         if (!option_is_first_of_group(p, i)) continue;
-        append_macro(out, "SS", str_of(option_group(&p->defs[i])));
+        append_macro(out, "SS", str_of(group));
         for (size_t j = i; j < p->n_defs; j++) {
-            if (p->defs[j].is_hidden ||
-                strcmp(option_group(&p->defs[j]), option_group(&p->defs[i])) != 0)
-                continue;
-            append_option(out, &p->defs[j], false);
+            if (!p->defs[j].is_hidden && option_is_of_group(&p->defs[j], group))
+                append_option(out, &p->defs[j], false);
         }
+    }
+}
+
+static void append_hidden(struct buf *out, const struct option_program *p) {
+    bool has_heading = false;
+
+    for (size_t i = 0; i < p->n_defs; i++) {
+        if (!p->defs[i].is_hidden) continue;
+        if (!has_heading) buf_append_str(out, STR(".SS Rarely needed\n"));
+        has_heading = true;
+        append_option(out, &p->defs[i], false);
     }
 }
 
@@ -164,7 +175,7 @@ static void append_own(struct buf *out, const struct option_manual *m,
     for (size_t i = 0; c->program && i < c->program->n_defs; i++) {
         const struct option_def *d = &c->program->defs[i];
 
-        if (d->is_hidden || option_has_row(m->program, d->name)) continue;
+        if (option_has_row(m->program, d->name)) continue;
         if (!has_heading) buf_appendf(out, ".SS Of the command %s alone\n", c->word);
         has_heading = true;
         append_option(out, d, false);
@@ -259,6 +270,7 @@ void options_man(const struct option_manual *m, struct buf *out) {
                        "before the file, that before the default.\nAn underscore is as good as a "
                        "hyphen.\n"));
     append_groups(out, m->program);
+    append_hidden(out, m->program);
     append_builtins(out, m->program);
     for (const struct option_command *c = m->commands; c->word; c++)
         append_own(out, m, c);
@@ -266,7 +278,7 @@ void options_man(const struct option_manual *m, struct buf *out) {
     append_entries(out, "FILES", m->files);
     append_entries(out, "SIGNALS", m->signals);
     append_entries(out, "EXIT STATUS", m->exits);
-    append_examples(out, m->examples);
+    append_examples(out, m->program->examples);
     append_see_also(out, m->see_also);
 }
 

@@ -1,6 +1,6 @@
 /* common/options/options_manual.h - the option table as a manual page and as completions of three shells.
  *
- * What --help cannot say (signals, exit codes, files, examples) stands in a constant `struct
+ * What is not in --help (signals, exit codes, files) stands in a constant `struct
  * option_manual` beside the table; the rest is the table. So `PROGRAM man`, `PROGRAM completion bash`
  * are as true as `PROGRAM --help`, and packages install what the program prints of itself.
  *
@@ -21,16 +21,12 @@ struct option_command {
     const struct option_program *program; /* its options; NULL: it has none */
 };
 
-struct option_entry_of_manual {
-    const char *term, *text; /* FILES, SIGNALS ...; of EXAMPLES: what it does, the command line */
-};
-
 struct option_manual {
     const struct option_program *program;  /* without a first word */
     const char *name;                      /* what it is, in a few words: "router for ..." */
     const char *description;               /* paragraphs, an empty line between them */
     const struct option_command *commands; /* ends with a NULL word, as the others with NULL */
-    const struct option_entry_of_manual *environment, *files, *signals, *exits, *examples;
+    const struct option_entry_of_manual *environment, *files, *signals, *exits;
     const char *see_also; /* "incipit-worker(1), curl(1)" */
 };
 

@@ -1,16 +1,17 @@
-/* router/options/router_manual.c - what the manual page of the router says beside its options. */
+/* router/options/router_manual.c - the manual page of the router, beside its options. */
 #include "router/options/router_options.h"
 
 static const struct option_command commands[] = {
     {"healthcheck", "[options]",
-     "Ask /livez of the router that runs here with the same options, environment and file.",
+     "Request /livez of the router that runs here with these options, environment and file.",
      &router_healthcheck_program},
     {"drain", "[options]",
-     "Ask that router to end as on SIGTERM, and wait until it has: for those who have no pid.",
+     "Drain the router that runs here with these options, environment and file, as SIGTERM does, "
+     "and wait until the router ends. Needs no process id.",
      &router_drain_program},
     {"man", "", "Print this page, for man -l.", NULL},
-    {"completion", "bash|zsh|fish",
-     "Print what that shell needs to complete options and their values.", NULL},
+    {"completion", "bash|zsh|fish", "Print the completion of options and their values for a shell.",
+     NULL},
     {NULL, NULL, NULL, NULL},
 };
 
@@ -29,32 +30,33 @@ static const struct option_entry_of_manual files[] = {
 };
 
 static const struct option_entry_of_manual signals[] = {
-    {"SIGTERM", "Drain: say that it is not ready, serve on for --drain-settle, accept no more, "
-                "wait up to --drain-timeout for what is open, end. A second one ends streams at "
-                "once, a third does not wait for that either."},
-    {"SIGUSR2",
-     "With --handover: start this program again, with the same arguments, as successor."},
-    {"SIGINT", "The same without --drain-settle."},
+    {"SIGTERM", "Drain: /readyz is 503, requests are accepted for --drain-settle more, then open "
+                "requests finish within --drain-timeout, and the router ends. A second SIGTERM "
+                "ends streams at once, a third ends the process."},
+    {"SIGUSR2", "With --handover: start this program again, with equal arguments, as successor."},
+    {"SIGINT", "Drain without --drain-settle."},
     {"SIGHUP", "Read keys, certificates and the worker file again, and open the decision log "
                "again. What cannot be used changes nothing and is told in the log."},
     {NULL, NULL},
 };
 
 static const struct option_entry_of_manual exits[] = {
-    {"0", "It served, and was asked to end."},
-    {"1", "Something failed that may go well another time: a port in use, a launched worker."},
-    {"2", "The options are wrong: it would fail the same way again."},
+    {"0", "The router served and ended on request."},
+    {"1", "A failure that may pass: a port in use, a launched worker that ended."},
+    {"2", "Wrong options: a restart fails in the same way."},
     {NULL, NULL},
 };
 
-static const struct option_entry_of_manual examples[] = {
-    {"Two workers that run already:",
+const struct option_entry_of_manual router_examples[] = {
+    {"Route to two running workers:",
      "incipit-router --worker-urls http://10.0.0.7:31000 http://10.0.0.8:31000"},
-    {"A worker on each GPU of this machine, restarted when it dies:",
+    {"Start a worker on each GPU of this machine, and restart those that fail:",
      "incipit-router --launch auto --model org/name"},
-    {"What it would do with a file, and where each value comes from:",
+    {"Route to the pods of a label, for clients on other machines:",
+     "incipit-router --service-discovery k8s --k8s-selector app=w --host 0.0.0.0"},
+    {"Print the values in effect with a file, and where each comes from:",
      "incipit-router --config /etc/incipit/router.yaml --dump-config"},
-    {"Where a prompt would go now, and why:",
+    {"Print the worker that a prompt would go to now, and why:",
      "curl -s 127.0.0.1:29000/debug/route -d '{\"model\":\"m\",\"prompt\":\"...\"}'"},
     {NULL, NULL},
 };
@@ -64,18 +66,17 @@ const struct option_manual router_manual = {
     .name = "send language model requests to where prompts are cached",
     .description =
         "incipit-router stands before workers that serve language models: incipit-worker, vLLM, "
-        "SGLang or others with an OpenAI-compatible API. It knows approximately which prompt "
-        "openings each of them holds in its KV cache, and sends every request where it costs "
-        "least; the answer comes back as the worker gave it.\n\n"
-        "Clients talk to port 30000 as they would to OpenAI. Operators find /metrics, /workers, "
-        "/livez and /readyz on port 29000, on loopback unless told otherwise.\n\n"
-        "A worker that fails is left, and its requests are tried elsewhere before the client "
-        "sees anything. When all workers are full, requests wait in a bounded queue.",
+        "SGLang or others with an OpenAI-compatible API. It tracks approximately which prompt "
+        "prefixes each worker holds in its KV cache, and sends every request to the worker where "
+        "it costs least; the answer returns unchanged.\n\n"
+        "Clients use port 30000 like OpenAI's API. Operators find /metrics, /workers, /livez and "
+        "/readyz on port 29000, by default on loopback.\n\n"
+        "A failing worker is ejected, and its requests are sent to other workers before the "
+        "client receives anything. When all workers are full, requests wait in a bounded queue.",
     .commands = commands,
     .environment = environment,
     .files = files,
     .signals = signals,
     .exits = exits,
-    .examples = examples,
     .see_also = "incipit-worker(1), systemd(1), curl(1)",
 };

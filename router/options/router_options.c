@@ -39,411 +39,417 @@ static const char *const launch_words[] = {"auto", "4294967295", NULL}; /* LAUNC
 
 static const struct option_def rows[] = {
     {"host", OPT_STR, FIELD(host), .def = "127.0.0.1", .group = "Listening",
-     .help = "Address for clients. 0.0.0.0 lets other machines in."},
+     .help = "Address to listen on for clients. 0.0.0.0 lets other machines in."},
     {"port", OPT_U32, FIELD(port), .def = "30000", .max = "65535", .group = "Listening",
-     .help = "Port for clients. 0 lets the system choose."},
+     .help = "Port to listen on for clients. 0 lets the system choose."},
     {"admin-host", OPT_STR, FIELD(admin_host), .def = "127.0.0.1", .aliases = "prometheus-host",
      .group = "Listening",
-     .help = "Address of the admin port. Other than loopback it needs an admin key."},
+     .help = "Address of the admin port. An address other than loopback needs an admin key."},
     {"admin-port", OPT_U32, FIELD(admin_port), .def = "29000", .max = "65535",
      .aliases = "prometheus-port", .group = "Listening",
-     .help = "Port for /metrics, /workers, /livez and /readyz. 0 lets the system choose."},
+     .help = "Port for metrics, health and the admin API. 0 lets the system choose."},
     {"threads", OPT_U32, FIELD(n_threads), .def = "0", .max = "256", .group = "Listening",
-     .help = "Event loops. 0 takes one per core, at most 8; more carry more requests per second."},
+     .help = "Number of event loops. 0 takes one per core, at most 8. More loops carry more "
+             "requests per second."},
 
     {"tls-cert-path", OPT_STR, FIELD(tls_cert_path), .aliases = "ssl-certfile", .group = "TLS",
      .metavar = "FILE",
-     .help = "PEM certificate and chain: clients then use https. Reloaded when it changes."},
+     .help = "PEM certificate and chain: clients use https. Reloaded when the file changes."},
     {"tls-key-path", OPT_STR, FIELD(tls_key_path), .aliases = "ssl-keyfile", .group = "TLS",
      .metavar = "FILE",
-     .help = "PEM key of --tls-cert-path, without a passphrase. Reloaded when it changes."},
+     .help = "PEM key of --tls-cert-path, without a passphrase. Reloaded when the file changes."},
     {"worker-ca", OPT_STR, FIELD(worker_ca), .group = "TLS", .metavar = "PATH",
-     .help = "PEM file, or folder made by 'openssl rehash', of the authorities that https:// "
-             "workers are verified against. Default: the system's."},
+     .help = "PEM file, or folder made by 'openssl rehash', of the authorities that verify "
+             "https:// workers. Default: the system's authorities."},
     {"worker-cert", OPT_STR, FIELD(worker_cert), .group = "TLS", .metavar = "FILE",
-     .help = "PEM certificate shown to workers that ask for one."},
+     .help = "PEM certificate shown to workers that require one."},
     {"worker-key", OPT_STR, FIELD(worker_key), .group = "TLS", .metavar = "FILE",
      .help = "PEM key of --worker-cert, without a passphrase."},
     {"worker-tls-insecure", OPT_BOOL, FIELD(worker_tls_insecure), .group = "TLS",
-     .help = "Accept any certificate of a worker. An attacker who can take over its address reads "
-             "all prompts: for trials alone."},
+     .help = "Accept any certificate of a worker. An attacker who takes over a worker's address "
+             "reads all prompts: for trials alone."},
 
     {"worker-urls", OPT_LIST, FIELD(worker_urls), .takes_many = true, .aliases = "static-backends",
      .group = "Workers", .metavar = "URL",
-     .help = "Workers to route to: http://host:port or https://host:port, several."},
+     .help = "Workers to route to: http://host:port, several. URLs may be https:// too."},
     {"worker-file", OPT_STR, FIELD(worker_file), .group = "Workers", .metavar = "FILE",
-     .help = "Workers, one a line: URL [max_in_flight=N] [label=text ...]; '#' begins a comment. "
-             "Read again when it changes and on SIGHUP; a worker that is gone from it is drained."},
+     .help = "File of workers, one a line. A line is URL [max_in_flight=N] [label=text ...]; '#' "
+             "begins a comment. Reloaded when the file changes and on SIGHUP; a worker that is no "
+             "longer in the file is drained."},
     {"worker-allow-cidr", OPT_LIST, FIELD(worker_allow_cidr), .takes_many = true,
      .group = "Workers", .metavar = "CIDR",
-     .help = "Networks from which workers may be added over the admin API. Default: loopback and "
-             "private ones. Link-local and metadata addresses are refused whatever is allowed."},
+     .help = "Networks from which the admin API may add workers. Default: loopback and private "
+             "networks. Link-local and metadata addresses are always refused."},
     {"max-workers", OPT_U32, FIELD(max_workers), .def = "256", .min = "1", .max = "1024",
-     .group = "Workers", .help = "Most workers at once. Raising it costs memory per model."},
+     .group = "Workers", .help = "Most workers at once. Higher needs more memory per model."},
     {"launch", OPT_U32, FIELD(launch), .def = "0", .max = "256", .name_aliases = launch_words,
      .aliases = "dp-size", .group = "Workers", .metavar = "N|auto",
-     .help = "Start this many workers here, restart them when they die, stop them with the "
-             "router. Each is pinned to one GPU, in turn when there are fewer GPUs; without GPUs "
-             "they share the cores. auto starts one for each GPU, or one on the CPU."},
+     .help = "Start N workers here; auto: one for each GPU. The router restarts workers that fail, "
+             "and stops all of them at its end. Each worker is pinned to one GPU, in turn when "
+             "there are fewer GPUs; without GPUs the workers share the cores. auto starts one "
+             "worker for each GPU, or one on the CPU."},
     {"model", OPT_STR, FIELD(model), .aliases = "model-path", .group = "Workers", .metavar = "DIR",
-     .help = "Model of launched workers: a folder, or org/name on the Hugging Face hub."},
+     .help = "Model of launched workers: a folder, or org/name. The second form is a model of the "
+             "Hugging Face hub."},
     {"worker-base-port", OPT_U32, FIELD(worker_base_port), .def = "31000", .min = "1",
      .max = "65535", .group = "Workers",
-     .help = "First port of launched workers; ports in use are skipped."},
+     .help = "First port of launched workers. Ports in use are skipped."},
     {"worker-threads", OPT_U32, FIELD(worker_threads), .def = "0", .max = "1024",
-     .group = "Workers", .help = "CPU threads of each launched worker. 0 divides the cores."},
+     .group = "Workers",
+     .help = "CPU threads of each launched worker. 0 divides the cores among the workers."},
     {"worker-program", OPT_STR, FIELD(worker_program), .group = "Workers", .metavar = "FILE",
-     .help = "The incipit-worker to launch. Default: the one beside this program."},
+     .help = "Program to launch as worker. Default: the incipit-worker beside this program."},
     {"worker-arg", OPT_LIST, FIELD(worker_args), .group = "Workers", .metavar = "ARG",
-     .help = "Passed to launched workers as it is, e.g. --worker-arg=--block-size=32; repeatable."},
+     .help =
+         "Argument for launched workers, for example --worker-arg=--block-size=32; repeatable."},
 
     {"ready-message", OPT_STR, FIELD(ready_message), .group = "Workers", .metavar = "FILE",
-     .help = "Text printed once every launched worker is ready; {url} and {model} are replaced. "
-             "Default: a request to try."},
+     .help = "File with the text to print once every launched worker is ready; {url} and {model} "
+             "are replaced. Default: a request to try."},
 
     {"service-discovery", OPT_ENUM, FIELD(service_discovery), .def = "none",
      .names = discovery_names, .name_aliases = discovery_aliases, .alone = "k8s",
      .group = "Discovery",
-     .help = "Find workers in addition to the named ones: k8s, the pods of a Kubernetes cluster, "
-             "or dns, the addresses of a name. An empty value is k8s."},
+     .help = "Find workers: k8s or dns. Workers found so are added to the named ones: k8s finds "
+             "the pods of a cluster, dns the addresses of --worker-dns. An empty value is k8s."},
     {"k8s-selector", OPT_LIST, FIELD(k8s_selector), .takes_many = true,
      .aliases = "selector,k8s-label-selector", .group = "Discovery", .metavar = "LABEL=VALUE",
-     .help = "Labels of the pods that are workers; several must all match. Every matching pod is "
-             "sent requests."},
+     .help = "Labels of the pods that are workers. Several labels must all match. Every matching "
+             "pod receives requests."},
     {"k8s-namespace", OPT_STR, FIELD(k8s_namespace), .aliases = "service-discovery-namespace",
      .group = "Discovery", .metavar = "NAME",
-     .help = "Namespace of the workers. Default: the kubeconfig context's, or the router's own."},
+     .help = "Namespace of the workers. Default: the namespace of the kubeconfig context, or the "
+             "router's own."},
     {"k8s-all-namespaces", OPT_BOOL, FIELD(k8s_all_namespaces), .group = "Discovery",
      .help = "Find workers in all namespaces. Needs a ClusterRole."},
     {"k8s-port", OPT_U32, FIELD(k8s_port), .def = "0", .max = "65535",
      .aliases = "service-discovery-port", .group = "Discovery",
-     .help = "Port of workers that name none in incipit.dev/ports or smg.ai/worker-ports. 0 takes "
-             "the container port called http, else the first."},
+     .help = "Port of workers without the annotations incipit.dev/ports and smg.ai/worker-ports. 0 "
+             "takes the container port called http, else the first."},
     {"k8s-resource", OPT_ENUM, FIELD(k8s_resource), .def = "pods", .names = resource_names,
      .name_aliases = resource_aliases, .aliases = "k8s-service-discovery-type",
      .group = "Discovery",
-     .help = "Objects to watch. endpointslices of a service need no right to read pods, but carry "
-             "none of their labels and annotations."},
+     .help = "Kubernetes objects to watch. The endpointslices of a service need no right to read "
+             "pods, but carry none of the pods' labels and annotations."},
     {"k8s-service", OPT_STR, FIELD(k8s_service), .group = "Discovery", .metavar = "NAME",
-     .help = "The service whose endpoint slices are watched."},
+     .help = "Service whose endpoint slices are watched, with --k8s-resource endpointslices."},
     {"inference-pool", OPT_STR, FIELD(inference_pool), .group = "Discovery", .metavar = "NAME",
-     .help = "Workers are the pods that this InferencePool selects, at its targetPorts, instead of "
-             "--k8s-selector and --k8s-port. It is followed when it changes."},
+     .help = "InferencePool whose selected pods are the workers, at its targetPorts, instead of "
+             "--k8s-selector and --k8s-port. Changes of the pool are followed."},
     {"k8s-role-label", OPT_STR, FIELD(k8s_role_label), .def = "incipit.dev/role",
-     .group = "Discovery", .metavar = "LABEL",
-     .help = "Label that says what a pod computes: pods of role prefill, decode or encode alone "
-             "are left out."},
+     .group = "Discovery", .metavar = "LABEL", .is_hidden = true,
+     .help =
+         "Label with the role of a pod. Pods of role prefill, decode or encode alone are ignored."},
     {"k8s-write-deletion-cost", OPT_BOOL, FIELD(k8s_write_deletion_cost), .group = "Discovery",
-     .help = "Write controller.kubernetes.io/pod-deletion-cost to pods, so that scale-down "
-             "removes the pod with the least in its cache first. Needs the right to patch pods."},
+     .help = "Write controller.kubernetes.io/pod-deletion-cost to pods, so that scale-down removes "
+             "the pod with the smallest cache first. Needs the right to patch pods."},
     {"k8s-api-server", OPT_STR, FIELD(k8s_api_server), .group = "Discovery", .metavar = "URL",
-     .help = "URL of the Kubernetes API server. Default: the one of the cluster in which the "
-             "router runs. http:// is accepted on loopback alone, as for kubectl proxy."},
+     .help = "URL of the Kubernetes API server. Default: the API server of the cluster in which "
+             "the router runs. http:// is accepted on loopback alone, as for kubectl proxy."},
     {"k8s-token-file", OPT_STR, FIELD(k8s_token_file), .group = "Discovery", .metavar = "FILE",
-     .help = "File with the bearer token for the Kubernetes API server, reloaded when it changes. "
-             "Default: the service account's."},
+     .help = "File with the bearer token for the Kubernetes API server, reloaded when the file "
+             "changes. Default: the service account's token."},
     {"k8s-ca-file", OPT_STR, FIELD(k8s_ca_file), .group = "Discovery", .metavar = "FILE",
      .help = "PEM authorities that verify the Kubernetes API server. Default: the service "
-             "account's."},
+             "account's authorities."},
     {"kubeconfig", OPT_STR, FIELD(kubeconfig), .group = "Discovery", .metavar = "FILE",
      .help = "Kubeconfig file with server and credentials: tokens and client certificates, no "
              "plug-ins."},
     {"kube-context", OPT_STR, FIELD(kube_context), .group = "Discovery", .metavar = "NAME",
-     .help = "Context of --kubeconfig. Default: its current one."},
+     .help = "Context of --kubeconfig. Default: the current context of the file."},
     {"worker-dns", OPT_STR, FIELD(worker_dns), .group = "Discovery", .metavar = "NAME:PORT",
-     .help = "Name whose addresses are all workers, resolved every 5 s: a headless service, for "
-             "example. Needs no rights. While the name does not resolve, the last answer stays."},
+     .help =
+         "DNS name whose addresses are all workers, for example a headless service. Resolved every "
+         "5 s, without special rights. While the name does not resolve, the last addresses stay."},
 
     {"policy", OPT_ENUM, FIELD(policy), .def = "prefix", .names = policy_names,
      .name_aliases = policy_aliases, .aliases = "routing-logic,routing-strategy",
      .group = "Routing",
-     .help = "Policy that chooses a worker. Use 'prefix'; the others are for comparison."},
+     .help = "Policy that chooses a worker. Use prefix: the other policies are for comparison."},
     {"cost-later-arrivals", OPT_F64, POLICY(cost_later_arrivals), .def = "3", .min = "0",
-     .max = "100", .aliases = "beta", .env = "INCIPIT_BETA", .group = "Routing",
+     .max = "100", .aliases = "beta", .env = "INCIPIT_BETA", .group = "Routing", .is_hidden = true,
      .help = "Weight, in the cost of a second of new prefill, of the requests that arrive later. "
              "0 ignores them; 8 trades latency for throughput. Policy prefix."},
     {"cost-decoding", OPT_F64, POLICY(cost_decoding), .def = "0.12", .min = "0", .max = "10",
-     .aliases = "kappa", .env = "INCIPIT_KAPPA", .group = "Routing",
+     .aliases = "kappa", .env = "INCIPIT_KAPPA", .group = "Routing", .is_hidden = true,
      .help = "Weight, in the cost of a second of new prefill, of each request in flight on the "
              "worker, which decodes more slowly meanwhile. Higher spreads long prompts more. "
              "Policy prefix."},
     {"cost-queued", OPT_F64, POLICY(cost_queued), .def = "0.7", .min = "0", .max = "10",
-     .aliases = "gamma", .env = "INCIPIT_GAMMA", .group = "Routing",
+     .aliases = "gamma", .env = "INCIPIT_GAMMA", .group = "Routing", .is_hidden = true,
      .help = "Weight, in the cost of a second of new prefill, of each request that waits on the "
              "worker for its first token. Higher keeps long prompts away from queues: first "
              "tokens come sooner, whole answers later. Policy prefix."},
     {"cost-fleet-busy", OPT_F64, POLICY(cost_fleet_busy), .def = "0.3", .min = "0", .max = "10",
-     .aliases = "lambda", .env = "INCIPIT_LAMBDA", .group = "Routing",
+     .aliases = "lambda", .env = "INCIPIT_LAMBDA", .group = "Routing", .is_hidden = true,
      .help = "Weight, in the cost of a second of new prefill, of each request in flight on the "
              "least busy worker. Higher keeps prompts where they are cached while the whole fleet "
              "is busy: more throughput, later first tokens. Policy prefix."},
     {"cost-batch-slot", OPT_F64, POLICY(cost_batch_slot_s), .def = "0.005", .min = "0", .max = "10",
      .aliases = "delta", .env = "INCIPIT_DELTA", .group = "Routing", .metavar = "SECONDS",
+     .is_hidden = true,
      .help = "Cost of each request in flight on the worker, in seconds. Higher evens out the "
              "number of requests per worker. Policy prefix."},
     {"home-weight", OPT_F64, POLICY(home_weight), .def = "0", .min = "0", .max = "10",
-     .group = "Routing",
-     .help = "Discount, in units of its prefill, for an uncached prompt on its home worker, which "
-             "a hash chooses equally in all routers. For several routers that share nothing: 1 "
-             "finds half as much again in the caches, and first tokens come a fifth later."},
+     .group = "Routing", .is_hidden = true,
+     .help =
+         "Discount, in units of its prefill, for an uncached prompt on its home worker, which a "
+         "hash chooses equally in all routers. For several routers that share nothing: 1 finds "
+         "half as much again in the caches, and first tokens come a fifth later. Policy prefix."},
     {"max-load-factor", OPT_F64, POLICY(max_load_factor), .def = "2", .max = "1000",
      .group = "Routing",
-     .help = "A worker with more than this many times the mean requests in flight, plus "
-             "--load-floor, is no candidate. Lower evens out load and costs cache hits; 0 turns "
-             "the limit off."},
+     .help = "Most requests in flight on a worker, as a multiple of the mean, beyond --load-floor. "
+             "A worker above this limit is no candidate. Lower evens out load and costs cache "
+             "hits; 0 turns the limit off. Policies prefix, session."},
     {"load-floor", OPT_F64, POLICY(load_floor), .def = "16", .min = "0", .max = "100000",
-     .group = "Routing",
-     .help = "Requests in flight on a worker that never exclude it by --max-load-factor."},
+     .group = "Routing", .is_hidden = true,
+     .help = "Requests in flight on a worker that --max-load-factor always permits. Policies "
+             "prefix, session."},
     {"prefix-block-bytes", OPT_U32, FIELD(prefix_block_bytes), .def = "256", .min = "16",
      .max = "65536", .group = "Routing",
-     .help = "Prompt bytes hashed into one prefix block. Smaller matches finer, costs memory."},
+     .help =
+         "Prompt bytes hashed into one prefix block. Smaller matches finer and needs more memory."},
     {"max-prefix-bytes", OPT_BYTES, FIELD(max_prefix_bytes), .def = "8MiB", .min = "128",
      .max = "32MiB", .group = "Routing",
-     .help = "Prompt bytes that are hashed. Prompts that differ only beyond them look equal to "
-             "the router. Lower saves CPU and index memory for longer prompts, and nothing for "
-             "others."},
+     .help = "Most prompt bytes that are hashed. Prompts that differ only beyond this length look "
+             "equal to the router. Lower saves CPU and index memory for longer prompts, and "
+             "nothing for others."},
     {"max-index-bytes", OPT_BYTES, FIELD(max_index_bytes), .def = "64MiB", .min = "1MiB",
      .group = "Routing",
-     .help = "Most memory of the prefix index, per model; the index grows with what the workers "
-             "hold. Less forgets sooner."},
+     .help = "Most memory of the prefix index, per model. The index grows with the workers' "
+             "caches. Less forgets sooner."},
     {"prefix-hash-seed", OPT_STR, FIELD(prefix_hash_seed), .is_secret = true, .group = "Routing",
-     .help = "Secret seed of the prefix hashes. Default: random. Give replicas the same seed."},
+     .help = "Secret seed of the prefix hashes. Default: random. Give replicas one seed."},
     {"share", OPT_ENUM, FIELD(share), .def = "workers", .names = share_names, .group = "Routing",
-     .help = "How routers in front of the same workers act as one. workers: each worker reports "
-             "every request to all routers, which need the same --prefix-hash-seed. none: each "
-             "router uses what it sent itself; four such routers get half the cache hits of one."},
+     .help = "How routers in front of one set of workers act as one. workers: each worker reports "
+             "every request to all routers, which need one --prefix-hash-seed. none: each router "
+             "uses its own requests alone; four such routers get half the cache hits of one."},
 
     {"share-redis", OPT_STR, FIELD(share_redis), .metavar = "URL", .group = "Routing",
-     .help = "redis://HOST[:PORT][/DATABASE] of Redis or Valkey, through which routers share what "
-             "they sent to vLLM and SGLang workers. The routers need the same --prefix-hash-seed "
-             "and the same worker URLs."},
+     .help = "Redis or Valkey server, as redis://HOST[:PORT][/DATABASE], through which routers "
+             "share their requests to vLLM and SGLang workers. The routers need one "
+             "--prefix-hash-seed and equal worker URLs."},
     {"share-redis-password", OPT_STR, FIELD(share_redis_password), .is_secret = true,
      .group = "Routing", .help = "Password of the --share-redis server."},
     {"share-redis-key", OPT_STR, FIELD(share_redis_key), .def = "incipit:requests",
-     .group = "Routing",
-     .help = "Key of the stream on the --share-redis server. Use another one for each fleet."},
+     .group = "Routing", .is_hidden = true,
+     .help = "Key of the stream on the --share-redis server. Each fleet needs a key of its own."},
     {"share-redis-entries", OPT_U32, FIELD(share_redis_entries), .def = "20000", .min = "100",
-     .max = "10000000", .group = "Routing",
-     .help = "Approximate length of the --share-redis stream; a busy router adds a hundred "
-             "entries a second. Longer lets a starting router learn more, and takes memory of the "
-             "server."},
+     .max = "10000000", .group = "Routing", .is_hidden = true,
+     .help = "Approximate length of the --share-redis stream. A busy router adds a hundred entries "
+             "a second. Longer lets a starting router learn more, and takes memory of the server."},
 
     {"routing-key-headers", OPT_LIST, FIELD(session_headers),
      .def = "x-smg-routing-key,x-session-id,x-aibrix-session-key",
      .aliases = "session-headers,session-key", .max = "8", .group = "Other policies",
      .metavar = "HEADER,...",
-     .help = "Request headers that name a session; the first present one counts, before "
-             "prompt_cache_key and session_id of the body. Policy session."},
+     .help = "Request headers that name a session, the first present one before prompt_cache_key "
+             "and session_id of the body. Policy session."},
     {"cache-threshold", OPT_F64, POLICY(cache_threshold), .def = "0.3", .min = "0", .max = "1",
      .aliases = "cache-match-threshold", .group = "Other policies",
-     .help = "Share of a prompt that must be known for it to go where it is. Lower follows the "
-             "cache, higher the load. Policy cache_aware."},
+     .help = "Share of a prompt that a worker must hold to receive the request for its cache. "
+             "Lower follows the cache, higher the load. Policy cache_aware."},
     {"balance-abs-threshold", OPT_U32, POLICY(balance_abs), .def = "64",
      .aliases = "spill-abs-threshold", .group = "Other policies",
-     .help = "Difference in requests between the most and the least loaded worker above which "
-             "load is balanced, if --balance-rel-threshold is exceeded too. Policy cache_aware."},
+     .help = "Difference in requests between the most and the least loaded worker above which load "
+             "is balanced, if --balance-rel-threshold is exceeded too. Policy cache_aware."},
     {"balance-rel-threshold", OPT_F64, POLICY(balance_rel), .def = "1.5", .min = "0", .max = "1000",
      .aliases = "spill-rel-threshold", .group = "Other policies",
      .help = "Ratio of requests between the most and the least loaded worker above which load is "
              "balanced, if --balance-abs-threshold is exceeded too. Policy cache_aware."},
     {"max-tree-size", OPT_BYTES, POLICY(max_tree_bytes), .def = "67108864", .min = "1KiB",
      .max = "4GiB", .group = "Other policies",
-     .help = "Bytes of prompt text that are remembered, at half as much memory. Policies "
-             "cache_aware, hash_trie."},
+     .help = "Bytes of prompt text that are remembered; the tree needs half as much memory. "
+             "Policies cache_aware, hash_trie."},
     {"prefix-min-match-length", OPT_U64, POLICY(prefix_min_match), .def = "0",
-     .group = "Other policies", .metavar = "BYTES",
-     .help = "Shorter matches count as none. Policy hash_trie."},
+     .group = "Other policies", .metavar = "BYTES", .is_hidden = true,
+     .help = "Least match, in bytes, that counts. Policy hash_trie."},
     {"prefix-hash-load-factor", OPT_F64, POLICY(bounded_load), .def = "1.25", .min = "1",
      .max = "1000", .group = "Other policies",
-     .help = "A worker with more than this times the mean in flight is passed over on the ring. "
-             "Lower evens out load, higher keeps homes. Policies chwbl, simhash."},
+     .help =
+         "Most requests in flight on a worker, as a multiple of the mean, before the ring passes "
+         "to the next worker. Lower evens out load, higher keeps homes. Policies chwbl, simhash."},
     {"chwbl-replication", OPT_U32, POLICY(ring_replication), .def = "256", .min = "1",
-     .max = "1024", .group = "Other policies",
-     .help = "Points of a worker on the hash ring; more divide the keys more evenly. Policies "
+     .max = "1024", .group = "Other policies", .is_hidden = true,
+     .help = "Points of each worker on the hash ring. More divide the keys more evenly. Policies "
              "chwbl, simhash."},
     {"chwbl-prefix-bytes", OPT_U32, POLICY(chwbl_prefix_bytes), .def = "100", .min = "1",
      .max = "1048576", .aliases = "prefix-char-length", .group = "Other policies",
-     .help = "Opening of the prompt that chooses the home, up to the end of its block. Longer than "
-             "a common system prompt, or all go to one home. Policy chwbl."},
+     .help = "Bytes at the beginning of the prompt that choose the home, up to the end of the last "
+             "block. Set more than a common system prompt, or all requests have one home. Policy "
+             "chwbl."},
     {"queue-scorer-weight", OPT_F64, POLICY(scorer_queue_weight), .def = "2", .min = "0",
-     .max = "1000", .group = "Other policies",
+     .max = "1000", .group = "Other policies", .is_hidden = true,
      .help = "Weight of a short queue. Policy prefix_scorer."},
     {"kv-cache-utilization-scorer-weight", OPT_F64, POLICY(scorer_kv_weight), .def = "2",
-     .min = "0", .max = "1000", .group = "Other policies",
+     .min = "0", .max = "1000", .group = "Other policies", .is_hidden = true,
      .help = "Weight of free KV memory. Policy prefix_scorer."},
     {"prefix-cache-scorer-weight", OPT_F64, POLICY(scorer_prefix_weight), .def = "3", .min = "0",
-     .max = "1000", .group = "Other policies",
-     .help = "Weight of the share of the prompt that is cached. Policy prefix_scorer."},
+     .max = "1000", .group = "Other policies", .is_hidden = true,
+     .help = "Weight of the cached share of the prompt. Policy prefix_scorer."},
     {"max-prefix-blocks-to-match", OPT_U32, POLICY(scorer_max_blocks), .def = "256", .min = "1",
-     .max = "1048576", .group = "Other policies",
-     .help = "Blocks of 64 bytes at the beginning that are matched; prompts that differ only "
-             "beyond look the same. Policy prefix_scorer."},
+     .max = "1048576", .group = "Other policies", .is_hidden = true,
+     .help = "Blocks of 64 bytes at the beginning of a prompt that are matched. Prompts that "
+             "differ only beyond these blocks look equal. Policy prefix_scorer."},
     {"aibrix-imbalance-abs-count", OPT_U32, POLICY(aibrix_imbalance_abs), .def = "8",
-     .group = "Other policies",
-     .help = "Difference in requests between the most and the least loaded worker above which "
-             "only the least loaded are candidates. Policy aibrix."},
+     .group = "Other policies", .is_hidden = true,
+     .help = "Difference in requests between the most and the least loaded worker above which only "
+             "the least loaded workers are candidates. Policy aibrix."},
     {"aibrix-stddev-factor", OPT_F64, POLICY(aibrix_stddev_factor), .def = "1", .min = "0",
-     .max = "1000", .group = "Other policies",
-     .help = "A match counts up to the mean in flight and this many standard deviations. Policy "
-             "aibrix."},
+     .max = "1000", .group = "Other policies", .is_hidden = true,
+     .help =
+         "Standard deviations above the mean in flight up to which a match counts. Policy aibrix."},
     {"aibrix-block-number", OPT_U32, POLICY(aibrix_table_blocks), .def = "200000", .min = "32",
-     .max = "1000000000", .group = "Other policies",
-     .help = "Blocks of 4 bytes that are remembered, of all workers. Policy aibrix."},
+     .max = "1000000000", .group = "Other policies", .is_hidden = true,
+     .help = "Blocks of 4 bytes that are remembered, of all workers together. Policy aibrix."},
     {"aibrix-eviction-duration", OPT_MS, POLICY(aibrix_ttl_ms), .def = "20m", .min = "1s",
-     .max = "24h", .group = "Other policies",
-     .help = "Time after which a block that was not sent again is forgotten. Policy aibrix."},
+     .max = "24h", .group = "Other policies", .is_hidden = true,
+     .help = "Time after which an unused block is forgotten. Policy aibrix."},
 
     {"probe-interval", OPT_MS, FIELD(probe_interval_ms), .def = "500ms", .min = "10ms", .max = "1h",
      .aliases = "health-check-interval-secs", .group = "Failures",
-     .help = "Time between health probes of one worker, and the shortest time until an ejected one "
-             "is tried again. Shorter notices sooner."},
+     .help = "Time between health probes of one worker, and the shortest time until an ejected "
+             "worker is tried again. Shorter detects failures sooner."},
     {"probe-timeout", OPT_MS, FIELD(probe_timeout_ms), .def = "500ms", .min = "10ms", .max = "1m",
      .aliases = "health-check-timeout-secs", .group = "Failures",
-     .help = "A probe without an answer after this long is a miss."},
+     .help = "Time after which a probe without an answer is a miss."},
     {"probe-misses", OPT_U32, FIELD(probe_misses), .def = "2", .min = "1", .max = "100",
      .aliases = "health-failure-threshold", .group = "Failures",
      .help = "Probes missed in a row that eject a worker."},
     {"probe-hits", OPT_U32, FIELD(probe_hits), .def = "2", .min = "1", .max = "100",
      .aliases = "health-success-threshold", .group = "Failures",
-     .help = "Probes answered in a row that return an ejected worker to service; one is enough "
+     .help = "Probes answered in a row that return an ejected worker to service. One is enough "
              "while no worker is in service."},
     {"probe-path", OPT_STR, FIELD(probe_path), .def = "/health", .aliases = "health-check-endpoint",
      .group = "Failures", .help = "Path of the health probe."},
     {"engine-metrics-interval", OPT_MS, FIELD(engine_metrics_interval_ms), .def = "1s", .max = "1h",
-     .group = "Routing",
-     .help = "How often /metrics of vLLM and SGLang workers are read, to learn their size and what "
-             "they find in their caches. Shorter follows changes sooner; 0 turns it off."},
+     .group = "Routing", .is_hidden = true,
+     .help = "Time between reads of /metrics of vLLM and SGLang workers, which report their size "
+             "and their cache hits. Shorter follows changes sooner; 0 turns the reads off."},
     {"slow-start", OPT_MS, FIELD(slow_start_ms), .def = "10s", .max = "1h", .group = "Failures",
-     .help = "Time over which a new or returned worker goes from a tenth to all of its share. "
-             "Longer is gentler to cold caches; 0 turns slow start off."},
+     .help = "Time over which the share of a new or returned worker grows from a tenth to the "
+             "whole. Longer is gentler to cold caches; 0 turns slow start off."},
     {"max-retries", OPT_U32, FIELD(max_retries), .def = "2", .max = "7",
      .aliases = "retry-max-retries,max-instance-failover-reroute-attempts", .group = "Failures",
-     .help = "Other workers tried when an attempt fails before the first byte of an answer."},
+     .help = "Other workers to try when one fails. A request is never sent again after the first "
+             "byte of an answer."},
     {"retry-on", OPT_LIST, FIELD(retry_on), .def = RETRY_ON_DEFAULT, .group = "Failures",
      .metavar = "CAUSE,...",
-     .help =
-         "Failures after which a request is sent to another worker, as long as its client has seen "
-         "nothing: connect (no connection), reset (it broke), timeout (--first-byte-timeout), "
-         "malformed (not HTTP), empty (200 without an answer), and 500, 502, 503, 504; or all, or "
-         "none. Fewer show clients more of what workers do. Calls that --forward-path adds may "
-         "leave "
-         "something behind, and are retried after connect alone."},
+     .help = "Failures after which a request is sent to another worker, while its client has "
+             "received nothing: connect (no connection), reset (the connection broke), timeout "
+             "(--first-byte-timeout), malformed (not HTTP), empty (200 without an answer), 500, "
+             "502, 503, 504, all, or none. Fewer show clients more failures of workers. Calls of "
+             "--forward-path are retried after connect alone, because they may leave something "
+             "behind."},
     {"connect-timeout", OPT_MS, FIELD(connect_timeout_ms), .def = "250ms", .min = "1ms",
      .max = "1m", .group = "Failures", .help = "Time a worker has to accept a connection."},
     {"first-byte-timeout", OPT_MS, FIELD(first_byte_timeout_ms), .def = "0", .max = "24h",
      .group = "Failures",
-     .help =
-         "A worker that shows no first byte of an answer for so long is given up and the request "
-         "sent to another. It holds for streams and for whole answers alike, and engines other "
-         "than "
-         "incipit-worker show nothing of a whole answer before its end: shorter than the longest "
-         "prefill plus queueing, or than the longest whole answer of such an engine, loses good "
-         "work. 0: none."},
+     .help = "Time a worker has to send the first byte of an answer; then the request is sent to "
+             "another worker. 0: no limit. Engines other than incipit-worker send nothing of a "
+             "whole answer before its end: a time shorter than the longest prefill plus queueing, "
+             "or than the longest whole answer of such an engine, loses good work."},
     {"stream-idle-timeout", OPT_MS, FIELD(stream_idle_timeout_ms), .def = "5m", .max = "24h",
      .group = "Failures",
-     .help = "An answer that has begun and whose worker has sent nothing for so long is ended, a "
-             "stream with an error event. "
-             "Shorter tells clients sooner, and cuts off those whose engine has preempted them or "
-             "lets others go first. A worker that answers no probes either is given a tenth of "
-             "it. 0: never."},
+     .help =
+         "Time without a byte after which a begun answer is ended, a stream with an error event. "
+         "Shorter reports a hung worker sooner, and ends answers whose engine has preempted them. "
+         "A worker that fails its probes too has a tenth of this time. 0: no limit."},
     {"poison-memory", OPT_MS, FIELD(poison_memory_ms), .def = "60s", .max = "24h",
-     .group = "Failures",
-     .help = "A client's request on which two workers were lost is refused for so long when it "
-             "comes again: longer spares workers one that kills them, and punishes longer one "
-             "that was twice in the wrong place. 0: it is tried each time."},
+     .group = "Failures", .is_hidden = true,
+     .help = "Time for which a request is refused after two workers failed while they served it. "
+             "Longer protects workers from a harmful request, and punishes a harmless one longer. "
+             "0: such a request is always tried."},
     {"request-timeout", OPT_MS, FIELD(request_timeout_ms), .def = "30m", .min = "10ms",
      .max = "24h", .aliases = "request-timeout-secs", .group = "Failures",
-     .help = "Longest a request may take, answer included."},
+     .help = "Longest time of a request, answer included."},
 
     {"api-keys-file", OPT_STR, FIELD(api_keys_file), .group = "Access", .metavar = "FILE",
-     .help = "API keys that clients must send, one a line: KEY [tenant=NAME] [rps=N] "
-             "[tokens_per_s=N] [max_concurrent=N] [priority=N]. Read again when it changes."},
+     .help =
+         "File of the API keys that clients must send. One key a line: KEY [tenant=NAME] [rps=N] "
+         "[tokens_per_s=N] [max_concurrent=N] [priority=N]. Reloaded when the file changes."},
     {"api-key", OPT_STR, FIELD(api_key), .is_secret = true, .group = "Access",
-     .help = "One more key beside --api-keys-file, without limits."},
+     .help = "API key that clients may send, without limits, beside the keys of --api-keys-file."},
     {"trust-tenant-header", OPT_BOOL, FIELD(trust_tenant_header), .group = "Access",
-     .help = "Without API keys: take the tenant of a request from --tenant-header-name. Only "
-             "behind a gateway that sets it."},
+     .help = "Take the tenant of a request from --tenant-header-name, without API keys. Only "
+             "behind a gateway that sets the header."},
     {"tenant-header-name", OPT_STR, FIELD(tenant_header), .def = "x-smg-tenant-id",
      .group = "Access",
      .help = "Name of the header that carries the tenant, with --trust-tenant-header."},
     {"isolate-by", OPT_ENUM, FIELD(isolate_by), .def = "auto", .names = isolation_names,
      .group = "Access",
-     .help = "tenant: prompts of different tenants share no cached blocks, at the cost of a "
-             "separate cache for each. none: all share, and any client can find out, prefix by "
-             "prefix, what others have sent. auto: tenant with --api-keys-file or "
+     .help = "Whether tenants share cached blocks. tenant: tenants share none, at the cost of a "
+             "separate cache for each. none: all tenants share, and any client can find out, "
+             "prefix by prefix, what others have sent. auto: tenant with --api-keys-file or "
              "--trust-tenant-header, else none."},
     {"isolation-secret-file", OPT_STR, FIELD(isolation_secret_file), .group = "Access",
      .metavar = "FILE",
-     .help =
-         "Secret behind the salts of --isolate-by. Default: made from --prefix-hash-seed if that "
-         "has 16 characters, else from the seed in --state-dir, else random. Replicas with "
-         "different secrets find nothing of each other's in the workers' caches."},
+     .help = "File with the secret behind the salts of --isolate-by. Default: derived from "
+             "--prefix-hash-seed if the seed has 16 characters, else from the seed in --state-dir, "
+             "else random. Replicas with different secrets share no cached blocks."},
     {"isolation-secret", OPT_STR, FIELD(isolation_secret), .is_secret = true, .group = "Access",
      .help = "Secret of --isolation-secret-file, as text."},
     {"worker-api-key-file", OPT_STR, FIELD(worker_api_key_file), .group = "Access",
      .metavar = "FILE",
-     .help = "File whose first line that is no comment is the key that workers were given as "
-             "--api-key: sent to all of them as Authorization, in place of the client's."},
+     .help = "File with the API key for workers, in its first line that is no comment. The router "
+             "sends the key to all workers as Authorization, in place of the client's header."},
     {"worker-api-key", OPT_STR, FIELD(worker_api_key), .is_secret = true, .env = "VLLM_API_KEY",
-     .group = "Access", .help = "The key of --worker-api-key-file, as text."},
+     .group = "Access", .help = "API key for workers, as text instead of --worker-api-key-file."},
     {"admin-api-key-file", OPT_STR, FIELD(admin_api_key_file), .group = "Access", .metavar = "FILE",
-     .help = "Keys, one a line, that open the admin port. Reloaded when it changes."},
+     .help =
+         "File of the keys that open the admin port, one a line. Reloaded when the file changes."},
     {"admin-api-key", OPT_STR, FIELD(admin_api_key), .is_secret = true, .group = "Access",
-     .help = "One more admin key beside --admin-api-key-file."},
+     .help = "Admin key beside the keys of --admin-api-key-file."},
     {"admin-on-main", OPT_BOOL, FIELD(is_admin_on_main), .group = "Access",
-     .help = "Show and change the fleet on the client port too, as with sglang-router. Needs an "
-             "admin key unless that port is on loopback and open to all."},
+     .help = "Serve the admin API on the client port too, as sglang-router does. Needs an admin "
+             "key unless the client port is on loopback and open to all."},
 
     {"explain-to-clients", OPT_BOOL, FIELD(explains_to_clients), .group = "Access",
-     .help = "Explain to any client that asks, by the header x-incipit-route or the body field "
-             "cache_explain, where its request went, what the workers are busy with and what was "
-             "cached. Off: only to requests with an admin key in x-incipit-admin-key."},
+     .help = "Explain routing to every client that sends the header x-incipit-route or the body "
+             "field cache_explain: the chosen worker, the load of the workers and the cached "
+             "blocks. Off: only to requests with an admin key in x-incipit-admin-key."},
     {"forward-path", OPT_LIST, FIELD(forward.paths), .group = "Access", .metavar = "PATH",
-     .help = "Forward POST requests for this path to workers of any kind, besides the calls that "
-             "each kind is known for; '/v1/*' forwards all that begins so; repeatable. Workers may "
-             "serve calls there that change them for everybody."},
+     .help = "Path whose POST requests are forwarded to workers of any kind, besides the known "
+             "calls of each kind. '/v1/*' forwards all paths that begin so; repeatable. A "
+             "forwarded call may change a worker for all clients."},
     {"forward-field", OPT_LIST, FIELD(forward.fields), .group = "Access", .metavar = "NAME",
-     .help =
-         "Forward bodies with this field, which is refused by default: kv_transfer_params, "
-         "ec_transfer_params, bootstrap_host, session_params, custom_logit_processor; "
-         "repeatable. With them a client steers a worker to other hosts or into other sessions."},
+     .help = "Body field to forward that is refused by default: kv_transfer_params, "
+             "ec_transfer_params, bootstrap_host, session_params or custom_logit_processor; "
+             "repeatable. With these fields a client steers a worker to other hosts or into other "
+             "sessions."},
 
     {"max-worker-requests", OPT_U32, FIELD(max_worker_requests), .def = "0", .max = "1000000",
      .group = "Admission",
-     .help =
-         "Most requests in flight on one worker; what exceeds it waits in the router, where it "
-         "can still go elsewhere. 0: a quarter more than a worker says it computes at once, and "
-         "twice that of what is cached there; workers that do not say have none. Lower takes "
-         "more requests away from where their prompts are cached."},
+     .help = "Most requests in flight on one worker. The excess waits in the router, where it can "
+             "still go to another worker. 0: a quarter more than a worker reports as its batch, "
+             "and twice that for requests that are cached there; workers that report no batch have "
+             "no limit. Lower takes more requests away from their cached prompts."},
     {"max-concurrent-requests", OPT_U32, FIELD(max_concurrent_requests), .def = "0",
      .max = "10000000", .name_aliases = no_limit, .group = "Admission",
-     .help = "Most requests in flight on all workers together. 0: any."},
+     .help = "Most requests in flight on all workers together. 0: no limit."},
     {"queue-size", OPT_U32, FIELD(queue_size), .def = "100", .max = "100000", .group = "Admission",
-     .help =
-         "Requests of one model that may wait when every worker is at its limit or out of service; "
-         "beyond it 429, or 503 when all are out. "
-         "Longer refuses less in a burst, and makes the last wait longer."},
+     .help = "Requests of one model that may wait. The excess is answered 429, or 503 when all "
+             "workers are out of service. Longer refuses less in a burst, and makes the last "
+             "request wait longer."},
     {"queue-timeout", OPT_MS, FIELD(queue_timeout_ms), .def = "60s", .min = "1ms", .max = "1h",
      .aliases = "queue-timeout-secs", .group = "Admission",
-     .help = "Longest wait for a worker: then 503, or 429 at once when a longer wait can be "
-             "predicted. Set it to the longest time to first token that your clients accept."},
+     .help = "Longest wait for a worker. Then the answer is 503, or 429 at once when a longer wait "
+             "can be predicted. Set the longest time to first token that clients accept."},
 
     {"max-body-bytes", OPT_BYTES, FIELD(max_body_bytes), .def = "32MiB", .min = "1KiB",
      .max = "1GiB", .aliases = "max-payload-size", .group = "Limits",
-     .help = "Largest request body; beyond it 413."},
+     .help = "Largest request body; larger ones are answered 413."},
     {"max-body-memory", OPT_BYTES, FIELD(max_body_memory), .def = "0", .max = "1TiB",
      .group = "Limits", .metavar = "BYTES",
-     .help =
-         "Memory for the bodies of all open requests together. A quarter is for bodies up to "
-         "64 KiB; long ones of one address, or one key, get half; a body for which there is no "
-         "room waits unread for 10 s and is then refused with 503. Higher takes more long bodies "
-         "at once. 0: a quarter of what this process may use, at most 1 GiB."},
+     .help = "Memory for the bodies of all open requests together. A quarter is for bodies up to "
+             "64 KiB; long bodies of one address, or one key, get half; a body without room waits "
+             "unread for 10 s and is then refused with 503. Higher takes more long bodies at once. "
+             "0: a quarter of the memory that this process may use, at most 1 GiB."},
     {"max-connections", OPT_U32, FIELD(max_connections), .def = "16384", .min = "1",
      .max = "1000000", .group = "Limits",
-     .help =
-         "Client connections of each event loop, fewer where descriptors are short (ulimit -n). "
-         "At the limit idle ones are closed for new ones, of the address with the most first; "
-         "a connection with a request in flight never is."},
+     .help = "Client connections of each event loop, fewer where descriptors are short (ulimit "
+             "-n). At the limit idle connections are closed for new ones, of the address with the "
+             "most first; a connection with a request in flight is never closed."},
     {"head-timeout", OPT_MS, FIELD(head_timeout_ms), .def = "10s", .min = "10ms", .max = "10m",
      .group = "Limits",
      .help = "Time a client has to send a request's head, and a new connection to send its first "
@@ -452,65 +458,67 @@ static const struct option_def rows[] = {
      .group = "Limits", .help = "Time after which an idle client connection is closed."},
     {"drain-timeout", OPT_MS, FIELD(drain_timeout_ms), .def = "120s", .max = "1h",
      .aliases = "shutdown-grace-period-secs", .group = "Limits",
-     .help = "Longest time for open requests to finish, on SIGTERM or when a worker is removed."},
+     .help = "Time to finish open requests on shutdown. Applies on SIGTERM and when a worker is "
+             "removed."},
     {"drain-settle", OPT_MS, FIELD(drain_settle_ms), .def = "5s", .max = "10m",
      .aliases = "drain-settle-secs", .group = "Limits",
-     .help = "Time after SIGTERM in which new requests are still accepted while /readyz is 503 "
+     .help = "Time after SIGTERM in which new requests are still accepted, while /readyz is 503 "
              "and each answer closes its connection, so that load balancers notice. SIGINT skips "
-             "it."},
+             "this time."},
     {"state-dir", OPT_STR, FIELD(state_dir), .group = "Restarting", .metavar = "DIR",
-     .help =
-         "Folder of this router alone: at its end it writes there what its workers have cached, "
-         "and reads it at its next start, so that conversations go on where they are; and a "
-         "hash seed, unless --prefix-hash-seed is given."},
+     .help = "Folder for what a restart needs. Each router needs a folder of its own. At its end "
+             "the router writes there which prefixes its workers have cached, and reads them at "
+             "its next start; and a hash seed, unless --prefix-hash-seed is set."},
     {"handover", OPT_STR, FIELD(handover), .group = "Restarting", .metavar = "PATH",
-     .help = "Unix socket through which a router that is started with the same options takes over "
-             "from this one: sockets and index, without a failed request. Its folder must be "
-             "writable by this user alone. Not with --launch."},
+     .help = "Unix socket through which a router started with equal options takes over from the "
+             "running one: sockets and index, without a failed request. The socket's folder must "
+             "be writable by this user alone. Excludes --launch."},
     {"handover-wait", OPT_MS, FIELD(handover_wait_ms), .def = "10s", .min = "100ms", .max = "10m",
-     .group = "Restarting",
-     .help = "Longest time that a starting router waits for every worker before it takes over "
-             "through --handover. Longer waits for slow workers; the running router serves "
-             "meanwhile."},
+     .group = "Restarting", .is_hidden = true,
+     .help =
+         "Longest time that a starting router waits for every worker before it takes over through "
+         "--handover. Longer waits for slow workers; the running router serves meanwhile."},
 
     {"expose-worker-headers", OPT_BOOL, FIELD(expose_worker_headers), .group = "Limits",
-     .help = "Relay the x-incipit-* headers of workers to clients, which then see the load and the "
-             "free KV blocks of the worker that answers."},
+     .help = "Relay the x-incipit-* headers of workers to clients, which reveal the load and the "
+             "free KV blocks of the answering worker."},
     {"forward-authorization", OPT_BOOL, FIELD(forward_authorization), .group = "Limits",
-     .help = "Send the client's Authorization header on to workers."},
+     .help = "Forward the client's Authorization header to workers."},
 
     {"log-level", OPT_ENUM, FIELD(log_level), .def = "info", .names = log_level_names,
      .name_aliases = level_aliases, .group = "Logging",
-     .help = "Lowest level of lines that are written."},
+     .help = "Lowest level of the lines in the log."},
     {"log-format", OPT_ENUM, FIELD(log_format), .def = "text", .names = log_format_names,
-     .group = "Logging", .help = "Lines of key=value, or one JSON object a line."},
+     .group = "Logging",
+     .help = "Format of the log: text or json. Lines are key=value, or one JSON object each."},
     {"log-requests", OPT_U32, FIELD(log_requests), .def = "1", .max = "1000000000",
      .group = "Logging", .metavar = "N",
-     .help = "One in N requests has a line in the log, and each that failed with a 5xx. 1: all, as "
-             "far as --log-requests-rate lets them; 0: none."},
+     .help = "One in N requests has a line in the log, besides each request that fails with a 5xx. "
+             "1: all requests, within --log-requests-rate; 0: none."},
     {"log-requests-rate", OPT_U32, FIELD(log_requests_rate), .def = "1000", .min = "1",
      .max = "1000000", .group = "Logging", .metavar = "N",
-     .help =
-         "Lines per second about requests; requests beyond are counted, and the count is on the "
-         "next line (skipped=). Raise it to see every request of a busy router; a line has "
-         "about 400 bytes."},
+     .help = "Most lines per second about requests. Requests beyond are counted, and the count is "
+             "on the next line (skipped=). Raise to log every request of a busy router; a line has "
+             "about 400 bytes."},
     {"decision-log", OPT_STR, FIELD(decision_log), .group = "Logging", .metavar = "FILE",
-     .help = "Append one JSON line per routed request: its block hashes, what the candidates would "
-             "have cost, what came of it; never its prompt. SIGHUP opens the file again."},
+     .help =
+         "File to which one JSON line per routed request is appended: its block hashes, the cost "
+         "of each candidate and the outcome, never the prompt. SIGHUP opens the file again."},
     {"decision-log-secret-file", OPT_STR, FIELD(decision_log_secret_file), .group = "Logging",
-     .metavar = "FILE",
-     .help =
-         "At least 16 bytes that key the hashes in the decision log. Default: random at each "
-         "start, so that the hashes of two runs do not compare; that takes a --prefix-hash-seed "
-         "too."},
+     .metavar = "FILE", .is_hidden = true,
+     .help = "File with at least 16 bytes that key the hashes in the decision log. Default: random "
+             "at each start, so that the hashes of two runs cannot be compared. Comparing needs an "
+             "equal --prefix-hash-seed too."},
     {"log-rate", OPT_U32, FIELD(log_rate), .def = "50", .min = "1", .max = "1000000",
-     .group = "Logging", .metavar = "N",
-     .help =
-         "Lines per second of each event; those beyond are counted and the count is on the next "
-         "line (suppressed=). Lines about requests have --log-requests-rate; changes over the "
-         "admin "
-         "port (admin_change) are always written."},
+     .group = "Logging", .metavar = "N", .is_hidden = true,
+     .help = "Most lines per second of each event in the log. Lines beyond are counted, and the "
+             "count is on the next line (suppressed=). Lines about requests have "
+             "--log-requests-rate; changes over the admin port (admin_change) are always written."},
 };
+
+#define ROUTER_TABLES                                                                              \
+    .defs = rows, .n_defs = ARRAY_LEN(rows), .target_bytes = sizeof(struct router_options),        \
+    .compat = router_compat_flags, .others = "sglang-router, smg and production-stack"
 
 const struct option_program router_program = {
     .name = "incipit-router",
@@ -519,33 +527,27 @@ const struct option_program router_program = {
     .usage = "(--worker-urls URL... | --launch N --model DIR | --service-discovery k8s) [options]\n"
              "       incipit-router healthcheck [options]\n"
              "       incipit-router drain [options]",
-    .defs = rows,
-    .n_defs = ARRAY_LEN(rows),
-    .compat = router_compat_flags,
-    .others = "sglang-router, smg and production-stack",
-    .target_bytes = sizeof(struct router_options),
+    .most_used = "worker-urls,worker-file,launch,model,service-discovery,k8s-selector,host,port,"
+                 "admin-port,tls-cert-path,tls-key-path,api-keys-file,policy,queue-size,"
+                 "queue-timeout,max-retries,request-timeout,drain-timeout,state-dir,log-format",
+    .examples = router_examples,
+    ROUTER_TABLES,
 };
 
 const struct option_program router_drain_program = {
     .name = "incipit-router drain",
-    .summary = "Asks the router that runs on this machine with the same options, environment and "
-               "file to end as on SIGTERM, and waits until it has. For those who have no pid.",
-    .usage = "[the router's options]",
-    .defs = rows,
-    .n_defs = ARRAY_LEN(rows),
-    .compat = router_compat_flags,
-    .others = "sglang-router, smg and production-stack",
-    .target_bytes = sizeof(struct router_options),
+    .summary = "Drains the router that runs on this machine with these options, environment and "
+               "file, as SIGTERM does, and waits until the router ends. Needs no process id.",
+    .usage = "[options of incipit-router]",
+    .most_used = "admin-host,admin-port",
+    ROUTER_TABLES,
 };
 
 const struct option_program router_healthcheck_program = {
     .name = "incipit-router healthcheck",
-    .summary = "Asks /livez of the router that runs on this machine with the same options, "
-               "environment and file; exits with 0 when it is well, else with 1.",
-    .usage = "[the router's options]",
-    .defs = rows,
-    .n_defs = ARRAY_LEN(rows),
-    .compat = router_compat_flags,
-    .others = "sglang-router, smg and production-stack",
-    .target_bytes = sizeof(struct router_options),
+    .summary = "Requests /livez of the router that runs on this machine with these options, "
+               "environment and file. Exits with 0 when the router is live, else with 1.",
+    .usage = "[options of incipit-router]",
+    .most_used = "admin-host,admin-port",
+    ROUTER_TABLES,
 };

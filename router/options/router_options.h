@@ -78,9 +78,11 @@ struct router_options {
     const char *decision_log, *decision_log_secret_file;
 };
 
-/* To serve; to ask whether the one that serves is well. */
+/* To serve; to check whether the router is live; to drain it. */
 extern const struct option_program router_program, router_healthcheck_program, router_drain_program;
-extern const struct option_manual router_manual; /* router_manual.c */
+/* router_manual.c */
+extern const struct option_manual router_manual;
+extern const struct option_entry_of_manual router_examples[];
 
 /* ST_INVALID with a sentence when they do not go together (router_options_check.c). */
 MUST_USE enum status router_options_check(const struct router_options *o, struct error *err);
@@ -91,7 +93,7 @@ bool router_discovers_kube(const struct router_options *o);
 bool router_has_tenants(const struct router_options *o);
 bool router_isolates(const struct router_options *o); /* tenants share no cached blocks */
 
-/* Flags of other routers; ends with a NULL name. */
+/* compat_flags.c; ends with NULL flags. */
 extern const struct option_compat router_compat_flags[];
 
 #endif

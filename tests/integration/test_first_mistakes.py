@@ -86,6 +86,8 @@ def test_a_missing_library_is_named_before_anything_is_compiled():
 def test_help_teaches():
     for program in ("incipit-router", "incipit-worker"):
         result = run(program, "--help")
-        assert result.returncode == 0 and "Usage" in result.stdout and len(result.stdout.splitlines()) > 60
+        assert result.returncode == 0 and "Usage" in result.stdout and "Examples" in result.stdout
+        assert 40 < len(result.stdout.splitlines()) <= 64
+        assert len(run(program, "--help-all").stdout.splitlines()) > 300
         assert run(program, "--version").stdout.strip()
         assert "block-size:" in run("incipit-worker", "--backend", "sim", "--dump-config").stdout

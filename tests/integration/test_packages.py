@@ -62,7 +62,7 @@ def test_the_shipped_configuration_is_taken(installed):
         assert set(re.findall(r"(?m)^#?([a-z-]+):(?: |$)", text.read_text())) <= known
     for name in ("router", "worker"):
         for variable in re.findall(r"(?m)^#?(INCIPIT_\w+)=", (ROOT / f"deploy/systemd/{name}.env").read_text()):
-            assert variable in run(BUILD / f"incipit-{name}", "--help")
+            assert variable in run(BUILD / f"incipit-{name}", "--help-all")
 
 
 def units(installed):
@@ -75,7 +75,7 @@ def test_units_name_options_that_there_are(installed):
         start = re.search(r"(?m)^ExecStart=(.*)$", text)
         if start:
             program = re.search(r"/usr/bin/(incipit-\w+)", start[1])[1]
-            known = run(BUILD / program, "--help")
+            known = run(BUILD / program, "--help-all")
             assert all(f"  {flag}" in known for flag in re.findall(r"--[a-z-]+", start[1])), start[1]
             assert f"Documentation=man:{program}(1)" in text
             # A drain must have time to end, and wrong options must not be tried for ever.

@@ -20,7 +20,7 @@ OF_OTHERS = set("""--cacert --ready
 
 
 def flags_of(program, *options):
-    text = subprocess.run([BUILD / program, *(options or ["--help"])], capture_output=True, text=True, check=True).stdout
+    text = subprocess.run([BUILD / program, *(options or ["--help-all"])], capture_output=True, text=True, check=True).stdout
     found = set(re.findall(r"(?m)^  (--[a-z0-9-]+)", text)) | set(re.findall(r"also\s+(--[a-z0-9-]+)", text))
     for name in re.findall(r"(?m)^  --\[no-\]([a-z0-9-]+)", text):
         found |= {"--" + name, "--no-" + name}
@@ -36,7 +36,7 @@ def named_in(text):
 
 @pytest.mark.parametrize("page", [p for p in PAGES if not p.endswith("MIGRATING.md")])
 def test_every_flag_on_a_page_exists(page):
-    known = flags_of("incipit-router") | flags_of("incipit-worker") | flags_of("incipit-worker", "devices", "--help")
+    known = flags_of("incipit-router") | flags_of("incipit-worker") | flags_of("incipit-worker", "devices", "--help-all")
     known |= OF_OTHERS
     assert named_in((ROOT / page).read_text()) - known == set()
 

@@ -422,9 +422,9 @@ static void a_wrong_command_line_gets_a_sentence(void **state) {
         {"--no-enable-cash", "unknown option --no-enable-cash: did you mean --enable-cache?"},
         {"--modelpath x", "unknown option --modelpath: did you mean --model-path?"},
         {"--hlep", "unknown option --hlep: did you mean --help?"},
-        {"--xyzzyplugh", "unknown option --xyzzyplugh: incipit-test --help lists all"},
+        {"--xyzzyplugh", "unknown option --xyzzyplugh: incipit-test --help-all lists all"},
         {"-b 8",
-         "unknown option -b: options begin with two hyphens, incipit-test --help lists all"},
+         "unknown option -b: options begin with two hyphens, incipit-test --help-all lists all"},
         {"--no-block-size", "unknown option --no-block-size: did you mean --block-size?"},
         {"--block-size 999", "--block-size must be a whole number from 1 to 128, not '999'"},
         {"--block-size=0", "--block-size must be a whole number from 1 to 128, not '0'"},
@@ -677,7 +677,7 @@ static void help_lists_every_row_within_the_width(void **state) {
 
     (void)state;
     buf_init(&out, 0);
-    options_help(&program, 60, &out);
+    assert_true(options_help(&program, "all", 60, &out));
     for (size_t i = 0; i < buf_len(&out); i++) {
         width = buf_ptr(&out)[i] == '\n' ? 0 : width + 1;
         assert_true(width <= 60);
@@ -701,8 +701,52 @@ static void help_lists_every_row_within_the_width(void **state) {
     buf_fini(&out);
 }
 
+static void help_of_a_topic_is_the_option_or_its_group(void **state) {
+    struct buf out;
+
+    (void)state;
+    buf_init(&out, 0);
+    assert_true(options_help(&program, "page_size", 60, &out)); /* an alias */
+    assert_true(str_starts(buf_str(&out), STR("  --block-size N\n")));
+    assert_true(str_find(buf_str(&out), STR("\n  --")) < 0);
+    buf_clear(&out);
+    assert_true(options_help(&program, "cache", 60, &out)); /* any case */
+    assert_true(str_starts(buf_str(&out), STR("\nCache\n  --")));
+    buf_clear(&out);
+    assert_false(options_help(&program, "nothing", 60, &out));
+    buf_fini(&out);
+}
+
+static void the_short_help_has_one_line_for_each_group(void **state) {
+    static const struct option_entry_of_manual examples[] = {{"One:", "incipit-test 1"},
+                                                             {"Two:", "incipit-test 2"},
+                                                             {"Three:", "incipit-test 3"},
+                                                             {"Four:", "incipit-test 4"},
+                                                             {NULL, NULL}};
+    struct option_program p = program;
+    struct buf out;
+
+    (void)state;
+    p.most_used = "block-size";
+    p.examples = examples;
+    buf_init(&out, 0);
+    assert_true(options_help(&p, NULL, 80, &out));
+    assert_true(str_find(buf_str(&out), STR("\nMost used\n  --block-size N ")) > 0);
+    assert_true(str_find(buf_str(&out), STR("\nMore\n  Cache ")) > 0);
+    assert_true(str_find(buf_str(&out), STR("incipit-test 3\n")) > 0);
+    assert_true(str_find(buf_str(&out), STR("incipit-test 4")) < 0);
+    assert_true(str_find(buf_str(&out), STR("--help-all")) > 0);
+    buf_fini(&out);
+}
+
 static void help_and_version_end_the_program(void **state) {
-    static const char *const lines[] = {"--help", "-h", "--version", "--block-size 8 --help",
+    static const char *const lines[] = {"--help",
+                                        "-h",
+                                        "--help-all",
+                                        "--help port",
+                                        "--help=nothing",
+                                        "--version",
+                                        "--block-size 8 --help",
                                         "--dump-config --block-size 8"};
     int saved = dup(STDOUT_FILENO);
 
@@ -760,6 +804,8 @@ int main(void) {
         cmocka_unit_test(a_file_may_hold_the_opposite_of_a_flag),
         cmocka_unit_test(a_file_may_hold_them_too),
         cmocka_unit_test(help_lists_every_row_within_the_width),
+        cmocka_unit_test(help_of_a_topic_is_the_option_or_its_group),
+        cmocka_unit_test(the_short_help_has_one_line_for_each_group),
         cmocka_unit_test(help_and_version_end_the_program),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

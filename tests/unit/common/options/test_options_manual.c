@@ -34,7 +34,9 @@ static const struct option_def rows[] = {
 static const struct option_def own_rows[] = {
     {"json", OPT_BOOL, FIELD(json), .help = "For programs."},
 };
-static const struct option_program program = {.name = "incipit-test",
+static const struct option_entry_of_manual examples[] = {{"Try:", ".x 'a'"}, {NULL, NULL}};
+static const struct option_program program = {.examples = examples,
+                                              .name = "incipit-test",
                                               .summary = "Tests.",
                                               .usage = "[DIR] [options]",
                                               .defs = rows,
@@ -49,8 +51,7 @@ static const struct option_program own = {.name = "incipit-test list",
 static const struct option_command commands[] = {
     {"list", "[--json]", "List them. All.", &own}, {"man", "", "Print this.", NULL}, {NULL}};
 static const struct option_entry_of_manual none[] = {{NULL, NULL}},
-                                           exits[] = {{"0", "Well."}, {NULL, NULL}},
-                                           examples[] = {{"Try:", ".x 'a'"}, {NULL, NULL}};
+                                           exits[] = {{"0", "Well."}, {NULL, NULL}};
 static const struct option_manual manual = {.program = &program,
                                             .name = "test",
                                             .description = "It tests.\n\nTwice.",
@@ -59,7 +60,6 @@ static const struct option_manual manual = {.program = &program,
                                             .files = none,
                                             .signals = none,
                                             .exits = exits,
-                                            .examples = examples,
                                             .see_also = "true(1), false(1)"};
 
 static void assert_holds(const struct buf *page, const char *part) {
@@ -89,7 +89,7 @@ static void the_page_escapes_what_roff_would_take_for_its_own(void **state) {
     assert_holds(&page, ".BR true (1) ,\n.BR false (1)\n");
     assert_holds(&page, ".SS Of the command list alone\n.TP\n.B \\-\\-[no\\-]json");
     assert_holds(&page, ".B INCIPIT_KEY\nWhat nobody may see.\n");
-    assert_lacks(&page, "hidden");
+    assert_holds(&page, ".SS Rarely needed\n.TP\n.BI \"\\-\\-hidden");
     assert_lacks(&page, "\\-\\-key");
     buf_fini(&page);
 }
