@@ -105,19 +105,25 @@ static enum status read_fields(const struct json *root, struct line_fields *out,
     if (st == ST_OK) st = json_get_object(root, "body", &out->body, err);
     if (st == ST_OK) st = json_get_bool(out->body, "stream", &streams, NULL, err);
     if (st != ST_OK) return st;
-    if (!has_id || out->id.len == 0) return error_set(err, ST_INVALID, "custom_id is missing");
+    if (!has_id || out->id.len == 0)
+        return error_set(err, ST_INVALID,
+                         "custom_id is missing: give each request a unique string");
     if (!has_url || out->url.len == 0 || out->url.ptr[0] != '/') {
-        return error_set(err, ST_INVALID, "url must be a path, as in \"/v1/chat/completions\"");
+        return error_set(err, ST_INVALID, "url must be a path, such as \"/v1/chat/completions\"");
     }
     for (size_t i = 0; i < out->url.len; i++) {
         if (out->url.ptr[i] <= ' ' || out->url.ptr[i] > '~')
-            return error_set(err, ST_INVALID, "url has a blank, or a character beyond ASCII");
+            return error_set(err, ST_INVALID,
+                             "url has a space or a character outside ASCII: percent-encode it");
     }
     if (!str_eq(method, STR("POST"))) {
         return error_set(err, ST_INVALID, "method must be \"POST\", not \"%.*s\"", STR_ARG(method));
     }
-    if (!out->body) return error_set(err, ST_INVALID, "body is missing: the request itself");
-    if (streams) return error_set(err, ST_INVALID, "body asks for a stream: leave \"stream\" out");
+    if (!out->body)
+        return error_set(err, ST_INVALID, "body is missing: give the request's JSON object");
+    if (streams)
+        return error_set(err, ST_INVALID,
+                         "streaming is not supported in a batch: leave \"stream\" out of body");
     return ST_OK;
 }
 
@@ -157,8 +163,7 @@ static enum status check_input(struct batch_file *b, struct error *err) {
         st = parse_line(line, &root, &fields, err);
         if (st == ST_OK && strmap_find(&b->ids, fields.id)) {
             st = error_set(err, ST_INVALID,
-                           "custom_id \"%.*s\" is an earlier line's: ids must "
-                           "differ, for a run is continued by them",
+                           "custom_id \"%.*s\" appears in an earlier line: use unique ids",
                            STR_ARG(fields.id));
         }
         if (st == ST_OK) {
@@ -175,14 +180,14 @@ static enum status check_input(struct batch_file *b, struct error *err) {
         return error_set(err, ST_IO, "%s: cannot be read: %s", b->input_name, strerror(errno));
     }
     if (b->counts.total == 0) {
-        return error_set(err, ST_INVALID,
-                         "%s holds no requests: one JSON object a line, as in "
-                         "{\"custom_id\":\"1\",\"method\":\"POST\",\"url\":\"/v1/completions\","
-                         "\"body\":{...}}",
-                         b->input_name);
+        return error_set(
+            err, ST_INVALID,
+            "%s holds no requests: write one JSON object per line, such as "
+            "{\"custom_id\":\"1\",\"method\":\"POST\",\"url\":\"/v1/completions\",\"body\":{...}}",
+            b->input_name);
     }
     if (fseeko(b->input, 0, SEEK_SET) != 0) {
-        return error_set(err, ST_INVALID, "%s: a batch is read twice: name a file, not a pipe",
+        return error_set(err, ST_INVALID, "%s cannot be read twice: name a file, not a pipe",
                          b->input_name);
     }
     return ST_OK;
@@ -190,8 +195,8 @@ static enum status check_input(struct batch_file *b, struct error *err) {
 
 static enum status refuse_output(const struct batch_file *b, uint64_t n, struct error *err) {
     return error_set(err, ST_INVALID,
-                     "%s, line %" PRIu64 ": no answer of a batch: name a file that does not exist "
-                     "yet, or the one to go on with",
+                     "%s, line %" PRIu64 ": not a response of a batch: name a file that does not "
+                                         "exist yet, or the output file to continue",
                      b->output_name, n);
 }
 
@@ -238,7 +243,8 @@ static enum status read_answers(struct batch_file *b, FILE *f, struct error *err
         end = ftello(f);
     }
     if (!ferror(f) && ftruncate(b->output, end) == 0) return ST_OK;
-    return error_set(err, ST_IO, "%s: cannot be continued: %s", b->output_name, strerror(errno));
+    return error_set(err, ST_IO, "%s: cannot continue the output file: %s", b->output_name,
+                     strerror(errno));
 }
 
 /* Held until the end of the run: two at once would each answer what the other answers. */
@@ -252,12 +258,15 @@ static enum status open_output(struct batch_file *b, struct error *err) {
     if (b->output < 0 || fstat(b->output, &sb) != 0)
         return error_set(err, ST_IO, "%s: cannot be written: %s", b->output_name, strerror(errno));
     if (!S_ISREG(sb.st_mode))
-        return error_set(err, ST_INVALID, "%s is no file: a run is continued by what it holds",
-                         b->output_name);
+        return error_set(
+            err, ST_INVALID,
+            "%s is not a regular file: name a file, which an interrupted run can continue",
+            b->output_name);
     if (flock(b->output, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
-        return error_set(err, ST_BUSY,
-                         "%s: another run is writing it: wait for its end, or name another file",
-                         b->output_name);
+        return error_set(
+            err, ST_BUSY,
+            "%s is being written by another run: wait until that run ends, or name another file",
+            b->output_name);
     fd = dup(b->output);
     f = fd < 0 ? NULL : fdopen(fd, "r");
     if (!f) {
@@ -421,7 +430,7 @@ static void write_line(struct batch_file *b, const struct line_call *c,
     json_end_object(&w);
     buf_append_char(&line, '\n');
     if (buf_status(&line) != ST_OK) {
-        error_set(&err, ST_NOMEM, "out of memory for the answer to \"%s\"", c->id);
+        error_set(&err, ST_NOMEM, "out of memory for the response to \"%s\"", c->id);
         give_up(b, ST_NOMEM, &err);
     }
     while (b->outcome == ST_OK && done < buf_len(&line)) {
@@ -457,7 +466,7 @@ static void on_answer(const struct http_client_response *r, void *arg) {
     if ((r->status == ST_OK && r->code != 429 && r->code != 503) || r->status == ST_TOO_LARGE) {
         write_line(b, c, r);
     } else if (r->status != ST_OK) {
-        error_set(&err, r->status, "the request \"%s\" has no answer: %s", c->id, r->message);
+        error_set(&err, r->status, "the request \"%s\" got no response: %s", c->id, r->message);
         give_up(b, r->status, &err);
     }
     free_call(c);
@@ -500,7 +509,9 @@ static struct line_call *next_call(struct batch_file *b) {
     while (read_line(b, b->input, LINE_MAX_BYTES, &line, &is_whole)) {
         if (line.len == 0) continue;
         if (parse_line(line, &root, &fields, &err) != ST_OK) {
-            error_prefix(&err, "%s was changed while it was read", b->input_name);
+            error_prefix(&err,
+                         "%s changed during the run: start again with a file that does not change",
+                         b->input_name);
             give_up(b, ST_INVALID, &err);
             return NULL;
         }

@@ -197,9 +197,9 @@ enum status inspect_model(struct worker_options *o, struct error *err) {
     enum status st;
 
     if (!o->model) {
-        return error_set(err, ST_INVALID,
-                         "no model: name its folder, as in incipit-worker inspect "
-                         "deploy/demo/model");
+        return error_set(
+            err, ST_INVALID,
+            "no model is given: name its folder, as in incipit-worker inspect deploy/demo/model");
     }
     log = log_create(&log_config);
     loading_init(&loading, log);

@@ -67,8 +67,8 @@ static enum status batch(struct worker_options *values, struct error *err) {
 
     if (!values->input_file || !values->output_file) {
         return error_set(err, ST_INVALID,
-                         "name both files: incipit-worker batch MODEL --input-file FILE "
-                         "--output-file FILE");
+                         "both files are required: incipit-worker batch MODEL "
+                         "--input-file FILE --output-file FILE");
     }
     st = batch_file_open(&b, values->input_file, values->output_file, err);
     if (st != ST_OK) return st;

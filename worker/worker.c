@@ -182,7 +182,7 @@ static void on_hangup(int signo, void *arg) {
     if (!w->tls && w->options->api_key_file) return;
     if (!w->tls) {
         log_event(w->log, LOG_INFO, "nothing_to_reload",
-                  log_z("why", "no --ssl-certfile, no --api-key-file"));
+                  log_z("why", "neither --ssl-certfile nor --api-key-file is set"));
     } else if (tls_reload(w->tls, &err) == ST_OK) {
         log_event(w->log, LOG_INFO, "certificates_reloaded");
     } else {
@@ -277,9 +277,10 @@ static enum status open_model(struct worker *w, bool is_synthetic, struct error 
         return ST_OK;
     }
     if (!o->model) {
-        return error_set(err, ST_INVALID,
-                         "no model: name its folder, as in incipit-worker deploy/demo/model, or a "
-                         "model of the Hugging Face hub; --backend sim runs without one");
+        return error_set(
+            err, ST_INVALID,
+            "no model is given: name its folder, as in incipit-worker deploy/demo/model, or a "
+            "model of the Hugging Face hub, or use --backend sim");
     }
     st = loading_find(&w->loading, o, o->model, folder, &w->is_hubs_model, err);
     if (st == ST_OK && o->tokenizer)
@@ -292,10 +293,10 @@ static enum status open_model(struct worker *w, bool is_synthetic, struct error 
         st = chat_template_open_given(&w->chat_template, text, o->chat_template, &fallback, err);
     if (st != ST_OK) return st;
     if (tokenizer_vocab(w->tokenizer) > model_config(w->model)->vocab) {
-        return error_set(err, ST_INVALID,
-                         "%s: the tokenizer has %u tokens, but the model only %u: they do not "
-                         "belong together",
-                         text, tokenizer_vocab(w->tokenizer), model_config(w->model)->vocab);
+        return error_set(
+            err, ST_INVALID,
+            "%s: the tokenizer has %u tokens, but the model only %u: download both from one model",
+            text, tokenizer_vocab(w->tokenizer), model_config(w->model)->vocab);
     }
     if (fallback) {
         log_event(w->log, LOG_WARN, "chat_template_missing", log_z("folder", text),

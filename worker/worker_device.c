@@ -23,14 +23,15 @@
 static enum status divide(const struct worker_options *o, const struct backend_ops **ops,
                           struct backend_config *config, struct error *err) {
     if (o->tp_size == 1 && config->device_id && strchr(config->device_id, ','))
-        return error_set_param(err, ST_INVALID, "device",
-                               "--device %s names several devices: give --tensor-parallel-size",
-                               config->device_id);
+        return error_set_param(
+            err, ST_INVALID, "device",
+            "--device %s names several devices: set --tensor-parallel-size to their number",
+            config->device_id);
     if (o->tp_size == 1) return ST_OK;
     if (*ops == &backend_sim)
         return error_set_param(err, ST_UNSUPPORTED, "tensor-parallel-size",
-                               "--tensor-parallel-size %u: the sim backend has no ranks; a profile "
-                               "of such a device says what it would take",
+                               "--tensor-parallel-size %u is not supported by the sim backend: use "
+                               "a profile of the whole device group",
                                o->tp_size);
     config->ranks = *ops;
     config->tp_size = o->tp_size;
@@ -66,7 +67,8 @@ uint32_t worker_block_size(const struct worker_options *o, const struct backend_
     if (!is_fixed || o->block_size == CUDA_BLOCK_SIZE) return o->block_size;
     if (log)
         log_event(log, LOG_WARN, "block_size_replaced", log_u64("asked", o->block_size),
-                  log_u64("used", CUDA_BLOCK_SIZE), log_z("why", "the device has this one alone"));
+                  log_u64("used", CUDA_BLOCK_SIZE),
+                  log_z("why", "the device supports only this block size"));
     return CUDA_BLOCK_SIZE;
 }
 

@@ -18,7 +18,8 @@ static enum status read_config(const char *text, bool *is_on, uint32_t *n_batche
     if (!text) return ST_OK;
     st = json_parse(&root, str_of(text), NULL, err);
     if (st == ST_OK && json_type(root) != JSON_OBJECT) {
-        st = error_set(err, ST_INVALID, "an object is expected, not %s", json_type_name(root));
+        st =
+            error_set(err, ST_INVALID, "the value must be an object, not %s", json_type_name(root));
     }
     if (st == ST_OK) st = json_get_bool(root, "enable_kv_cache_events", is_on, NULL, err);
     if (st == ST_OK) {

@@ -100,10 +100,10 @@ def test_a_signal_lets_what_is_under_way_be_written(tmp_path):
 @pytest.mark.parametrize("text, words", [
     (line(1) + "{\n", "line 2"),
     (line(1) + "[]\n", "line 2: a line must be a JSON object"),
-    (line(1) + line(1), "line 2: custom_id \"r1\" is an earlier line's"),
+    (line(1) + line(1), "line 2: custom_id \"r1\" appears in an earlier line"),
     (line(1, custom_id=""), "line 1: custom_id is missing"),
     (line(1, url="v1"), "url must be a path"),
-    (line(1, url="/v1/ completions"), "url has a blank"),
+    (line(1, url="/v1/ completions"), "url has a space"),
     (line(1, method="GET"), "method must be \"POST\""),
     (line(1, body=None), "body is missing"),
     (line(1, body={"prompt": "a", "stream": True}), "leave \"stream\" out"),
@@ -136,7 +136,7 @@ def test_what_no_run_can_have_written_stays(tmp_path, text):
     if text == "{":  # the first byte of an answer
         assert done.returncode == 0 and len(answers(tmp_path)) == 1
     else:
-        assert done.returncode == 2 and "no answer of a batch" in done.stderr, done.stderr
+        assert done.returncode == 2 and "not a response of a batch" in done.stderr, done.stderr
         assert (tmp_path / "out").read_text() == text
 
 
@@ -148,7 +148,7 @@ def test_a_batch_is_read_from_files_and_written_to_one(tmp_path):
     (tmp_path / "in").write_text(line(1))
     done = subprocess.run([WORKER, "batch", "--backend", "sim", "--input-file", tmp_path / "in", "--output-file", "/dev/null"],
                           capture_output=True, text=True, timeout=60)
-    assert done.returncode == 2 and "/dev/null is no file" in done.stderr, done.stderr
+    assert done.returncode == 2 and "/dev/null is not a regular file" in done.stderr, done.stderr
 
 
 def test_a_line_without_end_is_not_read_to_its_end(tmp_path):
@@ -162,7 +162,7 @@ def test_a_line_without_end_is_not_read_to_its_end(tmp_path):
 def test_two_runs_do_not_write_one_file(tmp_path):
     program = started(tmp_path, 60)
     done = run(tmp_path)
-    assert done.returncode == 1 and "another run is writing it" in done.stderr, done.stderr
+    assert done.returncode == 1 and "is being written by another run" in done.stderr, done.stderr
     program.stop(signal.SIGINT)
 
 

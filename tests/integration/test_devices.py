@@ -133,7 +133,7 @@ def test_kv_gets_what_is_left_of_the_gpu_once_the_model_is_in(programs):
 
 def test_too_little_memory_names_the_longest_context_that_would_fit():
     result = run(DEMO_MODEL, "--port", 0, *LIBRARY, "--gpu-memory-utilization", 0.16687)
-    assert result.returncode == 2 and "not enough memory for KV" in result.stderr
+    assert result.returncode == 2 and "not enough memory for the KV cache" in result.stderr
     longest = int(re.search(r"longest that fits is (\d+)", result.stderr)[1])
     assert 16 <= longest < 4096, result.stderr
     result = run(DEMO_MODEL, "--port", 0, *LIBRARY, "--kv-cache-memory-bytes", "30GiB")

@@ -271,7 +271,7 @@ def test_a_revision_has_a_ref_of_its_own(programs, hub, tmp_path):
     said, code = fails(environment(hub, tmp_path), "--model", NAME, "--revision", "v2.0")
     assert "no revision 'v2.0'" in said and code == 2
     said, _ = fails(environment(hub, tmp_path), "--model", NAME, "--revision", "../../etc")
-    assert "no branch, tag or commit" in said
+    assert "is not a branch, tag or commit" in said
     start(programs, None, tmp_path, "--revision", COMMIT, "--offline").stop()
 
 
@@ -294,7 +294,7 @@ def test_a_model_larger_than_the_disk_is_refused_in_figures(hub, tmp_path):
     assert "does not fit on the disk" in said and "GiB free" in said and "--download-dir" in said
     hub.claims["model.safetensors"] = ("ab" * 32, (1 << 64) - 1)  # would wrap around to nothing
     said, _ = fails(environment(hub, tmp_path), "--model", NAME)
-    assert "no size of model.safetensors that can be" in said
+    assert "no valid ETag or size for model.safetensors" in said
     assert not hub.store.seen
 
 
@@ -319,7 +319,7 @@ def test_redirects_end_and_stay_within_bounds(hub, tmp_path):
 def test_two_that_start_at_once_fetch_it_once(programs, hub, tmp_path):
     hub.store.hold = threading.Event()
     workers = [programs(Worker, environment(hub, tmp_path), "--model", NAME) for _ in range(2)]
-    wait_for(lambda: any("waiting for it" in w.log for w in workers), "one to wait for the other")
+    wait_for(lambda: any("waiting for the other process" in w.log for w in workers), "one to wait for the other")
     hub.store.hold.set()
     for worker in workers:
         worker.ready().stop()
@@ -333,7 +333,7 @@ def test_a_lock_of_another_tool_is_respected(programs, hub, tmp_path):
     with open(locks / f"{digest}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         worker = programs(Worker, environment(hub, tmp_path), "--model", NAME)
-        wait_for(lambda: "waiting for it" in worker.log, "it to wait")
+        wait_for(lambda: "waiting for the other process" in worker.log, "it to wait")
         assert not hub.store.seen
     worker.ready().stop()
 

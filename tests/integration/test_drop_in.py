@@ -88,7 +88,7 @@ def test_a_chat_template_is_taken_from_a_file_or_from_the_command_line(programs,
 
 
 @pytest.mark.parametrize("given, reason", [
-    ("llama-4", "no file, nor a template, nor the name of a built-in one"),
+    ("llama-4", "neither a file nor a template nor a built-in name"),
     ("{% for x in %}", "--chat-template"),
 ])
 def test_a_chat_template_that_cannot_be_used_ends_the_start(programs, given, reason):

@@ -130,4 +130,4 @@ def test_an_odd_head_is_refused_by_inspect_and_worker(tmp_path):
     model = write_model(tmp_path / "m", head_dim=7)
     for args in (["inspect", model], [model, "--port", 0]):
         result = run(*args, *CPU)
-        assert result.returncode == 2 and "head_dim is 7: even numbers" in result.stderr
+        assert result.returncode == 2 and "unsupported head_dim 7: supported are even numbers" in result.stderr

@@ -298,7 +298,7 @@ def test_too_many_followers_are_told_the_limit(programs):
     for f in followers:
         f.wait("hello")
     answer = worker.get("/request_events")
-    assert answer.code == 503 and "raise --request-events-subscribers, which is 2" in answer.json["error"]["message"]
+    assert answer.code == 503 and "raise --request-events-subscribers 2" in answer.json["error"]["message"]
     followers[0].close()
     wait_for(lambda: worker.metric("incipit_request_events_subscribers") == 1, "it to be missed")
     Follower(worker).wait("hello")

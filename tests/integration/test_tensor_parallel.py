@@ -48,7 +48,7 @@ def refusal(*args):
 
 @pytest.mark.parametrize("args, words", [
     (["--backend", "cpu", "--tp", 3], ["attention heads do not divide over 3 ranks", "--tensor-parallel-size"]),
-    (["--backend", "sim", "--tp-size", 2], ["the sim backend has no ranks"]),
+    (["--backend", "sim", "--tp-size", 2], ["is not supported by the sim backend"]),
     (["--backend", "cpu", "--tensor-parallel-size", 17], ["tensor-parallel-size"]),
 ])
 def test_what_cannot_be_divided_is_refused(args, words):

@@ -35,14 +35,14 @@ static void digest_of(const struct access *a, struct str key, struct digest *out
 static enum status add_key(struct access *a, struct str key, struct error *err) {
     if (key.len == 0 || key.len > KEY_MAX_BYTES) {
         return error_set_param(err, ST_INVALID, "api-key",
-                               "an API key has %zu bytes: give one of 1 to %d", key.len,
+                               "an API key has %zu bytes: use a key of 1 to %d bytes", key.len,
                                KEY_MAX_BYTES);
     }
     for (size_t i = 0; i < key.len; i++) {
         if (key.ptr[i] > ' ' && key.ptr[i] < 127) continue;
         return error_set_param(err, ST_INVALID, "api-key",
-                               "an API key has a space or another character that no header can "
-                               "hold at byte %zu: use printable ASCII",
+                               "an API key has a character at byte %zu that an HTTP header cannot "
+                               "carry: use printable ASCII without spaces",
                                i + 1);
     }
     a->digests = mem_realloc(a->digests, (a->n + 1) * sizeof(*a->digests));
@@ -74,8 +74,9 @@ static enum status add_file(struct access *a, struct error *err) {
 
     if (st == ST_OK) st = add_lines(a, (struct str){text, n}, err);
     if (st == ST_OK && a->n == n_before)
-        st = error_set_param(err, ST_INVALID, "api-key-file",
-                             "there is no key in it: write one a line, or leave the option out");
+        st = error_set_param(
+            err, ST_INVALID, "api-key-file",
+            "the file holds no API key: write one key per line, or leave the option out");
     mem_free(text);
     return st == ST_OK ? ST_OK : error_prefix(err, "--api-key-file %s", a->file);
 }
@@ -155,5 +156,5 @@ enum status access_check(const struct access *a, const struct http_request *req,
     if (is_known && key.len) return ST_OK;
     return error_set(err, ST_DENIED,
                      key.len ? "the API key is unknown: check the Authorization header"
-                             : "an API key is needed: send \"Authorization: Bearer KEY\"");
+                             : "an API key is required: send \"Authorization: Bearer KEY\"");
 }

@@ -62,8 +62,8 @@ static enum status check_messages(const struct json *messages, struct error *err
                                    "messages[%zu] must be an object with a \"role\" string", i);
         }
         if (++i > MESSAGES_MAX) {
-            return error_set_param(err, ST_INVALID, "messages", "more than %u messages",
-                                   MESSAGES_MAX);
+            return error_set_param(err, ST_INVALID, "messages",
+                                   "messages has more than %u entries: send fewer", MESSAGES_MAX);
         }
     }
     if (i > 0) return ST_OK;
@@ -108,8 +108,8 @@ static enum status cut_after_final(const struct json *messages, struct buf *text
         return ST_OK;
     }
     return error_set_param(err, ST_INVALID, "continue_final_message",
-                           "continue_final_message needs a last message with text that the chat "
-                           "template shows as it is");
+                           "continue_final_message needs a last message whose text the chat "
+                           "template prints unchanged");
 }
 
 /* {"add_generation_prompt", "continue_final_message"}: the second turns the first off. */
@@ -126,7 +126,7 @@ static enum status read_ending(const struct json *body, struct chat_input *in, b
     if (is_present && in->add_generation_prompt) {
         return error_set_param(err, ST_INVALID, "continue_final_message",
                                "continue_final_message and add_generation_prompt cannot both be "
-                               "true: the last message is continued, or a new one begun");
+                               "true: set one of them to false");
     }
     in->add_generation_prompt = false;
     return ST_OK;
@@ -146,8 +146,9 @@ enum status body_render_chat(const struct api *api, const struct json *body, str
     if (st == ST_OK) st = json_get_object(body, "chat_template_kwargs", &in.kwargs, err);
     if (st == ST_OK) st = read_ending(body, &in, &continues, err);
     if (st == ST_OK && !json_is_null(json_get(body, "chat_template"))) {
-        st = error_set_param(err, ST_INVALID, "chat_template",
-                             "chat_template is not taken from requests by this worker");
+        st = error_set_param(
+            err, ST_INVALID, "chat_template",
+            "chat_template in a request is not supported: start the worker with --chat-template");
     }
     if (st == ST_OK) st = chat_template_render(api->chat_template, &in, text, err);
     if (st == ST_OK && continues) st = cut_after_final(in.messages, text, err);

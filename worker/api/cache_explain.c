@@ -57,20 +57,22 @@ static void put_text(struct json_writer *w, const struct call *c, const char *ke
 static const char *message_of(enum kv_miss cause) {
     switch (cause) {
     case KV_MISS_NONE: return "all full blocks before the last token were found";
-    case KV_MISS_NEVER_SEEN: return "nothing that goes on like this is cached, or was lately";
+    case KV_MISS_NEVER_SEEN:
+        return "no prompt that continues like this one is cached or was cached recently";
     case KV_MISS_SHORT:
-        return "only full blocks are cached, and the prompt has none before its last token";
+        return "only full blocks are cached, and this prompt has no full block before its last "
+               "token";
     case KV_MISS_DIFFERS:
-        return "the nearest cached prompt differs from this token on; its block and all behind it "
-               "are computed";
+        return "the nearest cached prompt differs at this token; the block of this token and all "
+               "later blocks are computed";
     case KV_MISS_EVICTED:
-        return "it was cached and had to make room for others: more KV memory, --kv-offload-bytes "
-               "or another worker would have kept it";
-    case KV_MISS_ADAPTER: return "it is cached for another adapter";
-    case KV_MISS_MEDIA: return "the same tokens stand for other media";
-    case KV_MISS_OFF: return "prefix caching is switched off on this worker";
+        return "the prefix was cached and has been evicted: more KV memory, --kv-offload-bytes or "
+               "another worker would have kept it";
+    case KV_MISS_ADAPTER: return "the prefix is cached for another adapter";
+    case KV_MISS_MEDIA: return "the cached tokens belong to other media";
+    case KV_MISS_OFF: return "prefix caching is disabled on this worker";
     case KV_MISS_LOGPROBS:
-        return "prompt logprobs need every position computed, so nothing is read from the cache";
+        return "prompt logprobs need every position computed, so the cache is not used";
     case KV_MISS_SALT: /* is counted, and in no explanation */
     case KV_MISS_COUNT: break;
     }
@@ -147,15 +149,14 @@ enum status cache_explain_check(const struct call *c, struct error *err) {
     if (!r->explains_cache || c->api->cache_explain >= EXPLAIN_POSITION) return ST_OK;
     if (c->api->cache_explain == EXPLAIN_OFF) {
         return error_set_param(err, ST_INVALID, "cache_explain",
-                               "cache_explain is switched off here: leave it out, or start the "
-                               "worker with --cache-explain own");
+                               "cache_explain is disabled on this worker: leave it out, or start "
+                               "the worker with --cache-explain own");
     }
     if (r->cache_salt_len > 0) return ST_OK;
     return error_set_param(
         err, ST_INVALID, "cache_explain",
-        "cache_explain compares with what is cached under the request's own "
-        "cache_salt, and this request has none: add one, or start the worker with "
-        "--cache-explain position, which reveals others' prompts");
+        "cache_explain needs a cache_salt in the request: add one, or start the worker with "
+        "--cache-explain position, which reveals prompts of other clients");
 }
 
 /* --- POST /cache/explain ----------------------------------------------------------------------- */

@@ -177,9 +177,10 @@ static void on_tokenized(struct text_job *job);
 
 enum status call_set_prompts(struct call *c, uint32_t n, struct error *err) {
     if (n == 0 || n > CALL_MAX_PROMPTS) {
-        return error_set_param(err, ST_INVALID, c->shape->prompt_field,
-                               "a call takes 1 to %u prompts, not %u: send several calls",
-                               CALL_MAX_PROMPTS, n);
+        return error_set_param(
+            err, ST_INVALID, c->shape->prompt_field,
+            "the request has %u prompts: send 1 to %u prompts in one request", n,
+            CALL_MAX_PROMPTS);
     }
     c->prompts = mem_try_zalloc(n * sizeof(*c->prompts));
     if (!c->prompts) return error_set(err, ST_NOMEM, "out of memory for %u prompts", n);
@@ -231,14 +232,14 @@ static enum status check_call(const struct call *c, struct error *err) {
 
     if (n > info->max_waiting) {
         return error_set_param(err, ST_INVALID, "n",
-                               "%u prompts with n = %u are %u sequences, but this worker never has "
-                               "more than %u waiting: send several calls",
+                               "%u prompts with n = %u are %u sequences, more than the %u that may "
+                               "wait on this worker: send several requests",
                                c->n_prompts, c->params.n, n, info->max_waiting);
     }
     if (c->params.request.priority != 0 && !info->is_by_priority) {
         return error_set_param(err, ST_INVALID, "priority",
-                               "priority %d has no effect here: leave it out, or start the worker "
-                               "with --scheduling-policy priority",
+                               "priority %d needs priority scheduling: leave it out, or start the "
+                               "worker with --scheduling-policy priority",
                                (int)c->params.request.priority);
     }
     return ST_OK;
@@ -254,7 +255,7 @@ static enum status take_router_salt(struct call *c, struct error *err) {
 
     if (!c->api->trusts_router || !given.ptr) return ST_OK;
     if (!wire_is_salt(given)) {
-        return error_set(err, ST_INVALID, WIRE_SALT " is not a salt of %d hexadecimal digits",
+        return error_set(err, ST_INVALID, WIRE_SALT " must have %d hexadecimal digits",
                          WIRE_SALT_CHARS);
     }
     hash_hmac_sha256(given.ptr, given.len, r->cache_salt ? r->cache_salt : "", r->cache_salt_len,
@@ -287,7 +288,7 @@ static enum status check_tokenized(const struct call *c, const struct prompt *p,
     *err = p->job.err;
     if (!p->job.has_too_many) return p->job.status;
     return error_set_param(err, ST_INVALID, c->shape->prompt_field,
-                           "this model's maximum context length is %u tokens, answer included, but "
+                           "this model's maximum context length is %u tokens, output included, but "
                            "the prompt has more than %u tokens: shorten the prompt",
                            engine_info(c->api->engine)->max_model_len, p->job.max_tokens);
 }
@@ -424,7 +425,7 @@ static void end_with_error(struct call *c, enum status st, const struct error *e
 static void fail_for_memory(struct call *c) {
     struct error err = {0};
 
-    error_set(&err, ST_NOMEM, "out of memory for the answer: send the request again later");
+    error_set(&err, ST_NOMEM, "out of memory for the response: retry later");
     end_with_error(c, ST_NOMEM, &err);
 }
 
@@ -434,7 +435,7 @@ static void fail_by_engine(struct call *c, const struct request *r) {
     struct engine_stats stats;
 
     engine_stats(c->api->engine, &stats);
-    if (!err.message[0]) error_set(&err, ST_INTERNAL, "the engine ended this request: try again");
+    if (!err.message[0]) error_set(&err, ST_INTERNAL, "the engine aborted this request: retry");
     end_with_error(c, stats.is_failed ? ST_UNAVAILABLE : err.status, &err);
 }
 
@@ -584,7 +585,7 @@ void api_end_calls(struct api *api) {
     struct error err = {0};
 
     api->awaits_tokenized = false; /* the engine may be gone by then */
-    error_set(&err, ST_UNAVAILABLE, "the worker is stopping: send the request again");
+    error_set(&err, ST_UNAVAILABLE, "the worker is shutting down: retry on another worker");
     LIST_FOR_EACH(it, &api->calls) {
         end_with_error(LIST_ENTRY(it, struct call, link), ST_UNAVAILABLE, &err);
     }

@@ -161,13 +161,13 @@ static enum status check_tool_choice(const struct json *root, struct error *err)
     if (json_is_null(choice)) return ST_OK;
     if (json_to_str(choice, &name) == ST_OK && str_eq(name, STR("none"))) return ST_OK;
     if (json_count(json_get(root, "tools")) == 0) {
-        return error_set_param(err, ST_INVALID, "tool_choice",
-                               "tool_choice is given without tools: send \"tools\" too, or leave "
-                               "both out");
+        return error_set_param(
+            err, ST_INVALID, "tool_choice",
+            "tool_choice is set without tools: send \"tools\" too, or leave both out");
     }
     if (str_eq(name, STR("auto"))) return ST_OK;
     return error_set_param(err, ST_INVALID, "tool_choice",
-                           "tool_choice may be \"auto\" or \"none\" on this worker, not %.*s",
+                           "unsupported tool_choice %.*s: supported are \"auto\" and \"none\"",
                            (int)MIN(name.len, 40), name.ptr);
 }
 
@@ -198,7 +198,7 @@ static enum status read_options(struct call *c, const struct json *root, struct 
     if (st != ST_OK) return st;
     if (has_top && n > 0 && !wants) {
         return error_set_param(err, ST_INVALID, "top_logprobs",
-                               "top_logprobs only makes sense with \"logprobs\": true");
+                               "top_logprobs requires \"logprobs\": true");
     }
     if (wants) c->n_logprobs = c->params.request.n_logprobs = (int32_t)n;
     if (!c->params.has_max_tokens) c->params.request.max_tokens = UINT32_MAX; /* what is left */

@@ -145,7 +145,8 @@ static enum status read_prompt(struct call *c, const struct json *root, struct e
         } else if (json_type(it) == JSON_ARRAY) {
             st = call_prompt_ids(c, i, it, err);
         } else {
-            st = error_set_param(err, ST_INVALID, "prompt", "prompt[%u] is %s", i,
+            st = error_set_param(err, ST_INVALID, "prompt",
+                                 "prompt[%u] is %s: send a string or an array of token ids", i,
                                  json_type_name(it));
         }
         if (st != ST_OK) return st;

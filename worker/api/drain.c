@@ -52,8 +52,7 @@ bool api_refuses_new(const struct api *api, struct http_request *req) {
     if (!api->is_draining) return false;
     error_set(
         &err, ST_UNAVAILABLE,
-        "this worker is draining: it finishes what it has and takes no more; send the request "
-        "to another one");
+        "this worker is draining and accepts no new requests: send the request to another worker");
     api_add_retry(api, req, ST_UNAVAILABLE);
     http_reply_error(req, ST_UNAVAILABLE, &err);
     return true;
@@ -79,8 +78,8 @@ void admin_drain_post(struct http_request *req, void *arg) {
 
     if (!api_is_loopback(client)) {
         error_set(&err, ST_FORBIDDEN,
-                  "/admin/drain ends this worker and is answered on its own machine alone, not "
-                  "to " STR_FMT ": send it SIGTERM, or ask from there",
+                  "/admin/drain is accepted from loopback only, not from " STR_FMT
+                  ": send SIGTERM to the worker, or call it on its own machine",
                   STR_ARG(client));
         api_log_change(api, "drain", client, 403);
         http_reply_error(req, ST_FORBIDDEN, &err);

@@ -182,7 +182,8 @@ static enum status read_texts(struct call *c, const struct json *text, struct er
         if (st != ST_OK) return st;
     }
     if (i > 0) return ST_OK;
-    return error_set_param(err, ST_INVALID, "text", "text must be a string or strings, not %s",
+    return error_set_param(err, ST_INVALID, "text",
+                           "text must be a string or an array of strings, not %s",
                            json_type_name(text));
 }
 

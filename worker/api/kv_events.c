@@ -282,10 +282,10 @@ static void start_anew(struct kv_stream *s, uint64_t asked, uint64_t next) {
     if (asked != UINT64_MAX) {
         snprintf(number, sizeof(number), "%llu", (unsigned long long)asked);
     }
-    snprintf(
-        json, sizeof(json),
-        "{\"asked\":%s,\"resume\":%llu,\"reason\":\"forget what you know: a snapshot follows\"}",
-        number, (unsigned long long)next);
+    snprintf(json, sizeof(json),
+             "{\"asked\":%s,\"resume\":%llu,\"reason\":\"events were lost: discard the recorded "
+             "state, a snapshot follows\"}",
+             number, (unsigned long long)next);
     send_control(s, "gap", str_of(json));
     s->next = next;
     s->digest_from = UINT64_MAX;
@@ -334,10 +334,11 @@ static void pump(struct kv_stream *s) {
             s->has_begun = true;
             start_anew(s, s->next, next);
         } else {
-            stream_close(s, st == ST_NOT_FOUND ? "too slow: batches were overwritten before they "
-                                                 "were read; connect again, or give the worker "
-                                                 "more --kv-events-buffer-bytes"
-                                               : "out of memory");
+            stream_close(
+                s, st == ST_NOT_FOUND
+                       ? "the subscriber is too slow: batches were overwritten before they were "
+                         "read; reconnect, or raise --kv-events-buffer-bytes on the worker"
+                       : "out of memory on the worker: reconnect");
             return;
         }
     }
@@ -381,9 +382,9 @@ static enum status query_number(const struct http_request *req, struct str name,
             *out = v;
         } else {
             st = error_set_param(err, ST_INVALID, name.ptr,
-                                 STR_FMT " is '" STR_FMT "': a number up to %llu is expected%s",
+                                 STR_FMT " is '" STR_FMT "': use a number up to %llu%s",
                                  STR_ARG(name), STR_ARG(buf_str(&value)), (unsigned long long)max,
-                                 str_eq(name, STR("from")) ? ", or snapshot, or now" : "");
+                                 str_eq(name, STR("from")) ? ", snapshot or now" : "");
         }
     }
     buf_fini(&value);
@@ -423,15 +424,18 @@ static enum status read_from(const struct api *api, const struct http_request *r
 
 static enum status check(const struct api *api, bool is_stream, struct error *err) {
     if (!api->kv_events) {
-        return error_set(err, ST_NOT_FOUND,
-                         "KV events are switched off here: start the worker with --kv-events");
+        return error_set(
+            err, ST_NOT_FOUND,
+            "KV events are disabled on this worker: start the worker with --kv-events");
     }
     if (is_stream && api->is_draining) {
-        return error_set(err, ST_UNAVAILABLE, "this worker is shutting down");
+        return error_set(err, ST_UNAVAILABLE,
+                         "this worker is shutting down: subscribe to another worker");
     }
     if (is_stream && api->n_kv_streams >= api->max_kv_streams) {
         return error_set(err, ST_BUSY,
-                         "%u subscribers follow already, the limit is --kv-events-subscribers %u",
+                         "all %u streams of KV events are in use: raise --kv-events-subscribers "
+                         "%u, or close a stream",
                          api->n_kv_streams, api->max_kv_streams);
     }
     return ST_OK;

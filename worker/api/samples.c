@@ -18,7 +18,7 @@ static enum status check_length(const struct call *c, uint32_t n_prompt, uint32_
     }
     if (n_prompt >= limit) {
         return error_set_param(err, ST_INVALID, c->shape->prompt_field,
-                               "this model's maximum context length is %u tokens, answer included, "
+                               "this model's maximum context length is %u tokens, output included, "
                                "but the prompt has %u tokens: shorten the prompt",
                                limit, n_prompt);
     }

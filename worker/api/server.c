@@ -29,9 +29,8 @@ static void health_get(struct http_request *req, void *arg) {
         return;
     }
     error_set(&err, ST_UNAVAILABLE, "%s",
-              stats.is_failed
-                  ? "the device was lost: this worker must be restarted"
-                  : "this worker is draining: it finishes what it has and takes no more");
+              stats.is_failed ? "the device was lost: this worker must be restarted"
+                              : "this worker is draining and accepts no new requests");
     http_add_header(req, STR("retry-after"), STR("1"));
     http_reply_error(req, ST_UNAVAILABLE, &err);
 }
@@ -125,7 +124,7 @@ static void model_get(struct http_request *req, void *arg) {
                            sizeof(asked)) != ST_OK ||
         !api_serves(api, str_of(asked))) {
         error_set_param(&err, ST_NOT_FOUND, "model",
-                        "the model '%.*s' does not exist here: this worker serves '%s'",
+                        "the model '%.*s' does not exist: this worker serves '%s'",
                         (int)MIN(req->path.len - skip, 100), req->path.ptr + skip, api->model_name);
         http_reply_error(req, ST_NOT_FOUND, &err);
         return;
@@ -226,8 +225,8 @@ static void on_reset_done(struct engine_reset *engine) {
         http_reply(reset->req, 200, OPENAI_JSON, STR("{\"success\":true}"));
     } else if (reset->req) {
         error_set(&err, ST_BUSY,
-                  "blocks are in use by running requests, so nothing was forgotten: try again, or "
-                  "add ?reset_running_requests=true");
+                  "the cache was not reset, because running requests use its blocks: retry, or add "
+                  "?reset_running_requests=true");
         http_add_header(reset->req, STR("retry-after"), STR("1"));
         http_reply_error(reset->req, ST_BUSY, &err);
     }
@@ -325,9 +324,9 @@ static enum status refuse_page(struct api *api, const struct http_request *req, 
               log_str("origin", http_request_header(req, STR("origin"))),
               log_str("client", http_request_client(req)));
     return error_set(err, ST_FORBIDDEN,
-                     STR_FMT " changes this worker and is not answered to a web page of another "
-                             "origin, or of a name that may point anywhere: send the request "
-                             "without the header Origin",
+                     STR_FMT
+                     " changes this worker and is not accepted from a web page of another origin "
+                     "or of an unverified host name: send the request without the header Origin",
                      STR_ARG(req->path));
 }
 

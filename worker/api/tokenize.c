@@ -23,7 +23,7 @@ static void reply(struct http_request *req, const struct buf *body) {
         http_reply(req, 200, OPENAI_JSON, buf_str(body));
         return;
     }
-    error_set(&err, ST_NOMEM, "out of memory for the answer: send less at once");
+    error_set(&err, ST_NOMEM, "out of memory for the response: send less text in one request");
     http_reply_error(req, ST_NOMEM, &err);
 }
 
@@ -116,13 +116,15 @@ static enum status read_text(struct tokenize *t, const struct json *root, struct
     } else if (st == ST_OK) {
         st = json_get_str(root, "prompt", TEXT_MAX, &prompt, &is_present, err);
         if (st == ST_OK && !is_present) {
-            st = error_set_param(err, ST_INVALID, "prompt",
-                                 "send \"prompt\": a string, or \"messages\"");
+            st = error_set_param(
+                err, ST_INVALID, "prompt",
+                "the request has no text: send \"prompt\", a string, or \"messages\"");
         }
         buf_append_str(&t->text, prompt);
     }
     if (st == ST_OK && buf_status(&t->text) != ST_OK) {
-        st = error_set(err, ST_NOMEM, "out of memory for the text: send less at once");
+        st = error_set(err, ST_NOMEM,
+                       "out of memory for the text: send fewer tokens in one request");
     }
     t->job.text = buf_str(&t->text);
     t->job.flags = add_special ? TOKENIZE_SPECIAL : 0;

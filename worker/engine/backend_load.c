@@ -21,8 +21,8 @@ static const char *const places[] = {BACKEND_OBJECT, "../lib/incipit/" BACKEND_O
 static enum status check_abi(const struct backend_ops *ops, const char *origin, struct error *err) {
     if (ops->abi == BACKEND_ABI && ops->struct_size == sizeof(*ops)) return ST_OK;
     return error_set(err, ST_UNSUPPORTED,
-                     "backend %s has ABI %u (%u bytes), this program needs %u (%zu bytes): build "
-                     "both from the same version",
+                     "backend %s has ABI %u (%u bytes) and this program needs ABI %u (%zu bytes): "
+                     "build both from one version",
                      origin, ops->abi, ops->struct_size, BACKEND_ABI, sizeof(*ops));
 }
 
@@ -35,7 +35,7 @@ static enum status open_object(const struct backend_ops **out, const char *path,
 
     if (!object)
         return error_set(err, ST_NOT_FOUND,
-                         "backend %s is not here: %s; build it with make cuda, name it with "
+                         "cannot load backend %s: %s; build it with make cuda, name it with "
                          "--backend-library, or choose --backend cpu",
                          loadable, dlerror());
     *(void **)&entry = dlsym(object, "incipit_backend"); /* the cast that POSIX documents */
@@ -86,8 +86,8 @@ enum status backend_load(const struct backend_ops **out, const char *name, const
         return st;
     }
     if (strcmp(loadable, name) != 0)
-        return error_set_param(err, ST_NOT_FOUND, "backend",
-                               "there is no backend '%s': use one of %s", name, BACKEND_NAMES);
+        return error_set_param(err, ST_NOT_FOUND, "backend", "unknown backend '%s': use one of %s",
+                               name, BACKEND_NAMES);
     if (!path) find_object(found);
     return open_object(out, path ? path : found, err);
 }
@@ -132,8 +132,8 @@ static enum status read_device(const char *device, const char **backend,
                              &config->ordinal)) {
         return error_set_param(
             err, ST_INVALID, "device",
-            "--device %s names no device: give auto, cpu, cuda, cuda:0, a number, "
-            "or a UUID that `incipit-worker devices` lists, GPU-...; several with commas",
+            "--device %s is not a device: use auto, cpu, cuda, cuda:0, a number, or a UUID "
+            "(GPU-...) that `incipit-worker devices` lists; separate several with commas",
             device);
     }
     return ST_OK;
@@ -149,10 +149,10 @@ enum status backend_choose(const struct backend_ops **out, struct backend_config
 
     if (st != ST_OK) return st;
     if (wanted && !is_auto(name) && strcmp(wanted, name) != 0)
-        return error_set_param(err, ST_INVALID, "device",
-                               "--device %s belongs to the %s backend, not to --backend %s: leave "
-                               "one of them away",
-                               request->device, wanted, name);
+        return error_set_param(
+            err, ST_INVALID, "device",
+            "--device %s belongs to the %s backend, not to --backend %s: leave one of the two out",
+            request->device, wanted, name);
     if (wanted) name = wanted;
     if (!is_auto(name)) return backend_load(out, name, request->library, err);
     st = backend_load(&ops, loadable, request->library, why);

@@ -275,16 +275,15 @@ enum status engine_submit(struct engine *e, struct request *r, struct error *err
 
     if (atomic_load(&e->is_unavailable))
         return error_set(err, ST_UNAVAILABLE,
-                         e->is_drain_sent
-                             ? "this worker is shutting down: send the request again"
-                             : "this worker's device has failed: it must be restarted");
+                         e->is_drain_sent ? "this worker is shutting down: retry on another worker"
+                                          : "the device has failed: restart this worker");
     if (n_queued >= e->options.max_waiting)
-        return error_set(err, ST_BUSY,
-                         "%u requests are waiting already, the limit is %u: try again later",
+        return error_set(err, ST_BUSY, "%u requests are waiting, the limit is %u: retry later",
                          n_queued, e->options.max_waiting);
     if (kv_manager_most_blocks(e->kv, r->n_max) > e->info.n_blocks) /* of constants alone */
         return error_set(err, ST_TOO_LARGE,
-                         "the request may grow to %u tokens, but the KV memory holds %llu",
+                         "the request may grow to %u tokens, but the KV memory holds %llu: shorten "
+                         "the prompt or lower max_tokens",
                          r->n_max, (unsigned long long)kv_tokens);
     if (r->arrival_us == 0) r->arrival_us = clock_now_us();
     atomic_fetch_add_explicit(&e->n_queued, 1, memory_order_relaxed);

@@ -42,7 +42,7 @@ static enum status check_length(struct engine *e, struct error *err) {
     if (e->options.max_model_len == 0) e->options.max_model_len = longest;
     if (e->options.max_model_len <= longest && e->options.max_model_len >= 2) return ST_OK;
     return error_set_param(err, ST_INVALID, "max-model-len",
-                           "max-model-len is %u: this model takes 2 to %u tokens",
+                           "max-model-len is %u: use 2 to %u tokens for this model",
                            e->options.max_model_len, longest);
 }
 
@@ -58,11 +58,11 @@ static enum status check_options(struct engine *e, struct error *err) {
                                o->kv.hash_block_size, o->block_size);
     if (o->max_logprobs > REQUEST_LOGPROBS_MAX)
         return error_set_param(err, ST_INVALID, "max-logprobs",
-                               "max-logprobs is %u: at most %u are supported", o->max_logprobs,
+                               "max-logprobs is %u: use at most %u", o->max_logprobs,
                                REQUEST_LOGPROBS_MAX);
     if (!(o->memory_fraction > 0 && o->memory_fraction <= 1))
         return error_set_param(err, ST_INVALID, "gpu-memory-utilization",
-                               "gpu-memory-utilization is %g: it must be above 0 and at most 1",
+                               "gpu-memory-utilization is %g: use a number above 0 and at most 1",
                                o->memory_fraction);
     return check_length(e, err);
 }
@@ -100,8 +100,8 @@ static enum status check_room(const struct engine *e, uint64_t block_bytes, uint
     if (free_bytes == 0 || kv_bytes <= left) return ST_OK;
     return error_set(err, ST_NOMEM,
                      "a KV cache of %.2f GiB does not fit beside weights of %.2f GiB: %s has %.2f "
-                     "GiB of memory left for it; lower --kv-cache-memory-bytes or "
-                     "--num-gpu-blocks-override; %.2f GiB would fit, and hold %llu tokens",
+                     "GiB of memory left; lower --kv-cache-memory-bytes or "
+                     "--num-gpu-blocks-override; %.2f GiB would fit and hold %llu tokens",
                      (double)kv_bytes / GIB, (double)e->options.weight_bytes / GIB,
                      e->info.device.device, (double)left / GIB, (double)left / GIB,
                      (unsigned long long)(left / block_bytes * e->options.block_size));
@@ -132,7 +132,7 @@ static enum status kv_budget(const struct engine *e, uint64_t block_bytes, uint6
     }
     if (e->info.device.memory_free == 0)
         return error_set_param(err, ST_INVALID, "kv-cache-memory-bytes",
-                               "the memory of %s is not known: say how much KV may take with "
+                               "the memory of %s is unknown: set the size of the KV cache with "
                                "--kv-cache-memory-bytes",
                                e->info.device.device);
     *bytes = budget - MIN(weights_to_come(e), budget);
@@ -158,8 +158,8 @@ static enum status plan_blocks(const struct engine *e, uint64_t block_bytes, uin
     st = kv_plan_blocks(&plan, n_blocks, err);
     if (st != ST_OK && err)
         error_prefix(err,
-                     "not enough memory for KV: %.2f GiB for it, beside weights of %.2f GiB, with "
-                     "%.2f GiB free on %s",
+                     "not enough memory for the KV cache: %.2f GiB, beside weights of %.2f GiB, "
+                     "with %.2f GiB free on %s: use a smaller model or a device with more memory",
                      (double)bytes / GIB, (double)e->options.weight_bytes / GIB,
                      (double)e->info.device.memory_free / GIB, e->info.device.device);
     return st;
@@ -171,8 +171,8 @@ static enum status plan_host_blocks(const struct engine *e, uint32_t *n_blocks, 
 
     if (bytes > 0 && n == 0)
         return error_set_param(err, ST_INVALID, "kv-offload-bytes",
-                               "%llu bytes of host memory for KV hold no block of %llu bytes: give "
-                               "more, or 0 for none",
+                               "%llu bytes of host memory for KV are less than one block of %llu "
+                               "bytes: set more, or 0 to disable",
                                (unsigned long long)bytes, (unsigned long long)e->info.block_bytes);
     *n_blocks = (uint32_t)MIN(n, (uint64_t)INT32_MAX);
     return ST_OK;
@@ -360,7 +360,7 @@ static enum status start_thread(struct engine *e, struct error *err) {
     int code = pthread_create(&e->thread, NULL, engine_main, e);
 
     if (code != 0)
-        return error_set(err, ST_IO, "cannot start the engine's thread: %s", strerror(code));
+        return error_set(err, ST_IO, "cannot start the engine thread: %s", strerror(code));
     e->is_thread_started = true;
     while (sem_wait(&e->is_ready) != 0) {
     }

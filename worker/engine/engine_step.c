@@ -86,7 +86,7 @@ static enum status lost(struct engine *e, enum status st, const char *what, stru
 
     if (fault) return error_set(err, st, "%s", fault);
     if (st == ST_TIMEOUT)
-        return error_set(err, st, "the device did not %s within %u s: it hangs", what,
+        return error_set(err, st, "the device did not %s within %u s: restart the worker", what,
                          (uint32_t)(ENGINE_STEP_TIMEOUT_US / 1000000));
     return error_set(err, st, "the device did not %s: %s", what, status_name(st));
 }
@@ -198,8 +198,8 @@ static void take_row(struct engine *e, const struct batch_step *step, struct bat
         scheduler_take(e->sched, entry, token, now_us);
     } else {
         error_set(&r->error, ST_INTERNAL,
-                  "the model gave numbers that are not finite near position %u: its weights, or "
-                  "their type, cannot be used",
+                  "the model computed NaN or infinity near position %u: check its weights, or use "
+                  "another --dtype",
                   entry->first + entry->n_tokens - 1);
         scheduler_end(e->sched, r, FINISH_ERROR, now_us);
         (void)scheduler_take(e->sched, entry, 0, now_us); /* its outcome has come, such as it is */

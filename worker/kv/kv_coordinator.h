@@ -1,10 +1,10 @@
 /* worker/kv/kv_coordinator.h - the longest prefix that all groups hit.
  *
  * A prefix helps only if every layer has it, so the hit is the longest one that all groups agree
- * on. Each group can say, for any bound, which is its longest hit within it. Full groups go first,
- * for they can only be cut; then the windows in turn lower the bound until a round changes nothing.
- * That is the greatest common hit: what a group refuses above its answer, it refuses for good.
- * With one group, or one window beside full groups, a single round does.
+ * on. Each group computes its longest hit within a bound. Full groups go first, because any shorter
+ * hit of theirs is valid; then the window groups lower the bound in turn until a round changes
+ * nothing. The result is the greatest common hit, because a length that a group rejects stays
+ * rejected. One group, or one window beside full groups, needs a single round.
  *
  * Thread: engine. */
 #ifndef WORKER_KV_KV_COORDINATOR_H

@@ -70,7 +70,9 @@ enum status kv_event_log_create(struct kv_event_log **out, const struct kv_event
     log->spans = mem_try(config->max_batches * sizeof(*log->spans));
     if (!log->ring || !log->spans) {
         kv_event_log_destroy(log);
-        return error_set(err, ST_NOMEM, "no memory for %llu bytes and %u batches of KV events",
+        return error_set(err, ST_NOMEM,
+                         "out of memory for %llu bytes and %u batches of KV events: lower "
+                         "--kv-events-buffer-bytes",
                          (unsigned long long)config->max_bytes, config->max_batches);
     }
     log->digest.n_sets = log->n_sets;
@@ -156,7 +158,7 @@ static void put_extra_keys(const struct kv_event_log *log, struct buf *out,
     if (has_salt) msgpack_put_str(out, x->cache_salt);
 }
 
-/* Fields that end a BlockStored; those after the last one that says something are left out. */
+/* Fields that end a BlockStored; trailing empty ones are left out. */
 static uint32_t count_tail(const struct kv_event_log *log, const struct kv_event_stored *e) {
     if (e->group < log->config.n_groups) return log->config.groups[e->group].window > 0 ? 4 : 3;
     return block_extras_is_empty(e->extras) ? 0 : 1;
@@ -282,8 +284,8 @@ static uint8_t *ring_take(struct kv_event_log *log, uint64_t n) {
     return log->ring + at % size;
 }
 
-/* The open batch becomes frame `next`. One that is too large for the ring takes its number and all
- * that is in the ring with it: every reader is told to start anew. */
+/* The open batch becomes frame `next`. One that is larger than the ring consumes its number and
+ * clears the ring, so every reader has to start over. */
 static void ring_push(struct kv_event_log *log) {
     uint64_t n_head = buf_len(&log->head), n_events = buf_len(&log->events), n = n_head + n_events;
     uint8_t *to;

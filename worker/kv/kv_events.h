@@ -3,8 +3,8 @@
  * A router or an indexer that knows which blocks a worker holds can send a prompt to where its
  * prefix is. The KV manager writes here what it publishes and forgets; once a step the engine
  * commits that as one *batch* with the next sequence number. Batches wait in a ring of fixed size
- * until they are overwritten; a subscriber reads them by number, and one who comes too late is
- * told so and starts its picture anew.
+ * until they are overwritten; a subscriber reads them by number; one that is too late gets
+ * ST_NOT_FOUND and starts over.
  *
  *      KV manager ──stored, removed, cleared──▶ open batch ──commit──▶ | 17 | 18 | 19 | 20 |
  *      (engine thread)                                                   oldest       next = 21
@@ -23,8 +23,8 @@
  * what is in the set already. Removed comes with the last copy only. Hashes are binary, or the
  * last 8 bytes as an unsigned number when the log was made so.
  *
- * The *digest* says what the sets must be after batch `sequence`: of each the number of hashes and
- * their XOR. Equal digests prove the picture right.
+ * The *digest* describes the sets after batch `sequence`: the number of hashes in each, and their
+ * XOR. Equal digests prove that the subscriber's sets are right.
  *
  * Threads: stored, removed, cleared and commit are the engine's; the rest is anybody's. One lock,
  * held for the copy of one batch; nothing is taken under it, and a commit that would have to wait
@@ -72,7 +72,7 @@ struct kv_event_stored {
     const struct block_hash *hashes;   /* (n_blocks) */
     uint32_t n_blocks;                 /* 0: no event */
     const struct block_hash *parent;   /* of the block before; NULL: the run begins the sequence */
-    const uint32_t *tokens;            /* (n_blocks * block_size); NULL: not told */
+    const uint32_t *tokens;            /* (n_blocks * block_size); NULL: not published */
     const struct block_extras *extras; /* NULL: none */
     uint32_t first_block;              /* number of the run's first block in its sequence */
     int64_t lora_id;                   /* -1: none */
@@ -83,7 +83,7 @@ void kv_event_log_stored(struct kv_event_log *log, const struct kv_event_stored 
 void kv_event_log_count(struct kv_event_log *log, enum kv_medium medium, uint32_t group,
                         const struct block_hash *hash);
 
-/* The last block with that hash is gone: tells it, and counts it out. */
+/* The last block with that hash is gone: publishes the removal and updates the digest. */
 void kv_event_log_removed(struct kv_event_log *log, enum kv_medium medium, uint32_t group,
                           const struct block_hash *hash);
 void kv_event_log_cleared(struct kv_event_log *log);
@@ -95,8 +95,8 @@ bool kv_event_log_commit(struct kv_event_log *log, uint64_t wall_us, bool may_wa
 /* --- the readers' side ------------------------------------------------------------------------ */
 
 /* Appends to `out` the frames from sequence `from` on, whole ones, until `max_bytes` are in it or
- * there are no more; at least one when there is one. *next is the sequence to ask for next. A
- * frame is KV_EVENT_HEAD_BYTES of head (big-endian), then the payload.
+ * there are no more; at least one when there is one. *next is the sequence to read next. A frame is
+ * KV_EVENT_HEAD_BYTES of head (big-endian), then the payload.
  *
  * ST_OK; ST_AGAIN when nothing from there on exists yet; ST_NOT_FOUND when it was overwritten, or
  * cannot have come from this log: *next is then the number of the next batch to come. */

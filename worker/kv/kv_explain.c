@@ -156,7 +156,8 @@ static void push(struct kv_explain *x, link_fn *link, uint32_t *head, uint32_t i
     *head = id;
 }
 
-/* `head` may belong to another list by now (its block was handed out anew): then it is not ours. */
+/* `head` may belong to another list by now (its block was evicted and reused): then the entry is
+ * not in this list. */
 static void unlink_from(struct kv_explain *x, link_fn *link, uint32_t *head, uint32_t id) {
     struct sibling *l = link(x, id);
 

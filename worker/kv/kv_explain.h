@@ -1,7 +1,7 @@
 /* worker/kv/kv_explain.h - why a prompt's prefix was not found any further.
  *
- * What users of prefix caches ask most is why there was no hit. The answer is in the cache at the
- * moment of the lookup and gone a little later, so it has to be worked out then, and cheaply:
+ * Explains why a prompt hit no further. The evidence is in the cache at the lookup and gone a
+ * little later, so the explanation is computed then, and cheaply:
  *
  *      first block not found
  *        ├─ its key is among those evicted lately          evicted, and when    (ghosts)
@@ -10,10 +10,11 @@
  *        └─ none of these                                  never seen
  *
  * Ghosts are the hashes of the contents that left the cache last, with their time (in 16 ms), in
- * sets of five, each a cache line in which the oldest gives way. Children are lists through the physical blocks: a published block hangs on the block that
- * its sequence holds before it; first blocks hang on a bucket by their first token, and on one by
- * all their tokens. All that is O(1) per block published or evicted, and touches what that touches
- * anyway. Who follows the lists looks at KV_EXPLAIN_WALK of the youngest at most.
+ * sets of five, each a cache line in which the oldest gives way. Children are lists through the
+ * physical blocks: a published block hangs on the block that its sequence holds before it; first
+ * blocks hang on a bucket by their first token, and on one by all their tokens. All of this is O(1)
+ * per block published or evicted, on memory that those operations touch anyway. A walk visits at
+ * most the KV_EXPLAIN_WALK youngest members of a list.
  *
  * A list may lose members: when a block is evicted while another with the same content lives, the
  * children that hung on the first are found no more. Never will one be wrong.
@@ -72,7 +73,7 @@ void kv_explain_destroy(struct kv_explain *x); /* NULL is fine */
 void kv_explain_published(struct kv_explain *x, const struct prefix_cache *cache, block_id id,
                           block_id parent, struct kv_origin origin);
 
-/* It is about to be forgotten: it can still be asked about. */
+/* Called before it is forgotten, while its content can still be queried. */
 void kv_explain_forgotten(struct kv_explain *x, const struct prefix_cache *cache, block_id id);
 
 /* The last block with this hash has left the cache. */
@@ -81,7 +82,7 @@ void kv_explain_evicted(struct kv_explain *x, const struct block_hash *hash, uin
 /* Everything was forgotten at once; ghosts stay. */
 void kv_explain_reset(struct kv_explain *x);
 
-/* A lookup that ended before full block `block`, of which there is one. */
+/* A lookup that ended before full block `block`, which exists. */
 struct kv_miss_query {
     const struct prefix_cache *cache;
     const struct block_hash *hash; /* of that block */
@@ -94,8 +95,8 @@ struct kv_miss_query {
 /* The cause alone, for operators' counters: a few lookups, no walk. DIFFERS when there is any sibling. */
 enum kv_miss kv_explain_cause(const struct kv_explain *x, const struct kv_miss_query *q);
 
-/* All of it, for whoever sent the prompt; fills in what kv_miss_query knows of. Walks. Blocks of other
- * salts are not looked at: the answer is what it would be if they did not exist. */
+/* The full explanation, for the client that sent the prompt; walks the lists. Blocks of other salts
+ * are ignored: the explanation is the same as if they did not exist. */
 void kv_explain_miss(const struct kv_explain *x, const struct kv_miss_query *q,
                      struct kv_explanation *out);
 

@@ -41,7 +41,7 @@ uint32_t kv_group_most_blocks(const struct kv_group_config *config, uint32_t blo
 
 /* --- lookup ---------------------------------------------------------------------------------- */
 
-/* Group by group and block by block: what is asked for, or published. */
+/* Group by group and block by block: queried or published. */
 struct prefix_key kv_group_key(const struct kv_group *g, const struct kv_chain *chain,
                                uint32_t index, uint64_t parent) {
     struct prefix_key key = {

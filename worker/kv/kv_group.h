@@ -39,7 +39,7 @@ struct kv_group {
     struct kv_group_config config;
     uint32_t number, block_size;
     struct block_pool *pool; /* borrowed, shared by all groups */
-    struct kv_host *host;    /* likewise; NULL: none */
+    struct kv_host *host;    /* as above; NULL: none */
     bool has_forked;         /* some sequence was: only then can a write meet a shared block */
 };
 
@@ -69,9 +69,9 @@ uint32_t kv_group_most_blocks(const struct kv_group_config *config, uint32_t blo
 uint32_t kv_group_find(const struct kv_group *g, const struct kv_chain *chain, uint32_t n_max,
                        block_id *ids);
 
-/* The free blocks a table takes until it covers n_slots tokens, of which n_before are computed or
- * come from afar, `hits` (n_hits) included: new ones, shared ones that the write behind n_before
- * makes copies of, and hits nobody uses, which leave the queue as well. */
+/* The free blocks a table takes until it covers n_slots tokens, n_before of them computed or
+ * remote, `hits` (n_hits) included: new blocks, copies of shared blocks that the write behind
+ * n_before needs, and unused hits, which leave the queue too. */
 struct kv_need {
     uint32_t n_new, n_copies, n_revived;
 };
@@ -85,8 +85,8 @@ struct kv_need kv_group_need_whole(const struct kv_group *g, const struct block_
                                    const block_id *hits, uint32_t n_hits, uint32_t n_before,
                                    uint32_t n_tokens, uint32_t step_tokens);
 
-/* True when a write into this entry must go to a copy: others hold the block, or it can be found.
- * The second is asked of inherited entries alone: nobody else writes into what is published. */
+/* True when a write into this entry must go to a copy: another sequence holds the block, or the
+ * block is published. Only inherited entries can be published and still be written into. */
 bool kv_group_is_shared(const struct kv_group *g, const struct block_table *t, uint32_t index);
 
 /* Puts hits into an empty table, with a reference each; those not needed behind n_before tokens

@@ -19,7 +19,7 @@
  *
  * Order of eviction: chains are pinned last block first, as they are released on the device, so a
  * parent is always warmer than its children and a chain is eaten from its end. A block whose parent
- * is in neither tier can no longer be asked for, and cools down until it is reused.
+ * is in neither tier can no longer be hit, and cools down until it is reused.
  *
  * Thread: engine. Nothing is allocated after creation. */
 #ifndef WORKER_KV_KV_HOST_H
@@ -48,8 +48,9 @@ block_id kv_host_find(const struct kv_host *host, const struct prefix_key *key);
 /* Pins the blocks of a chain, first to last, that this step brings to the device. */
 void kv_host_read(struct kv_host *host, const block_id *ids, uint32_t n);
 
-/* The device is about to forget this content. The block where it is kept, pinned; *must_move says
- * whether it has to be copied there first. BLOCK_NONE when there is no room, or nothing is kept. */
+/* Called before the device forgets this content. Returns the host block that keeps it, pinned;
+ * *must_move: the content has to be copied there first. BLOCK_NONE when there is no room, or
+ * nothing is kept. */
 block_id kv_host_keep(struct kv_host *host, const struct prefix_key *key, uint64_t prefix,
                       bool *must_move);
 

@@ -170,8 +170,8 @@ struct kv_hit kv_manager_lookup(struct kv_manager *mgr, struct kv_seq *seq, cons
 
 /* --- publish --------------------------------------------------------------------------------- */
 
-/* Publishes block i of each group. An unbroken run of such blocks of a group is told as one event:
- * run[g] is where the one that is open began. */
+/* Publishes block i of each group. Consecutive published blocks of a group form one event: run[g]
+ * is where the open one began. */
 static void publish_block(struct kv_manager *mgr, struct kv_seq *seq, const struct kv_chain *chain,
                           uint32_t i, uint32_t *run) {
     uint32_t bs = mgr->config.block_size;

@@ -21,13 +21,13 @@
  * Layout of the tokens in one call:   | computed | hit | external | new | lookahead |
  *                                       in table  found  from afar  this step, drafts
  *
- * A block that two sequences hold is written by neither. Before a step writes into one, allocate
- * puts a fresh block in its place and asks for a copy (kv_manager_moves). So a fork costs nothing
- * but references until the branches differ, and then one block each but for the last.
+ * A block that two sequences hold is read-only. Before a step writes into it, allocate replaces it
+ * by a fresh block and requests a copy (kv_manager_moves). So a fork costs only references until
+ * the branches differ, and then one block per branch, except the last branch.
  *
  * With host memory (kv_host.h) an evicted block's content moves there and comes back on a hit, and
- * a whole sequence can be swapped out. Who follows the cache from outside reads the events
- * (kv_events.h); why a prompt found no more is worked out when it is admitted (kv_explain.h).
+ * a whole sequence can be swapped out. Subscribers follow the cache by its events (kv_events.h);
+ * why a prompt hit no further is computed at admission (kv_explain.h).
  *
  * Layers with different attention (kv_group.h) have a table each, all over one pool; a hit is what
  * all of them have (kv_coordinator.h).
@@ -52,8 +52,8 @@ struct kv_manager_config {
     uint32_t n_blocks;        /* physical, the null block included */
     uint32_t block_size;      /* tokens, >= 1 */
     uint32_t max_model_len;   /* tokens of the longest sequence */
-    uint32_t max_step_tokens; /* most tokens of one sequence in a step; 0: max_model_len. Says how
-                               * much a window holds at a time (full_sequence_must_fit) */
+    uint32_t max_step_tokens; /* most tokens of one sequence in a step; 0: max_model_len. Bounds
+                               * what a window holds at a time (full_sequence_must_fit) */
     uint32_t n_groups;        /* kinds of attention, <= KV_GROUPS_MAX; 0: one, full */
     struct kv_group_config group[KV_GROUPS_MAX];
     double watermark; /* share of the blocks kept free when admitting; 0..1 */
@@ -65,7 +65,7 @@ struct kv_manager_config {
     uint32_t hash_truncate_bits; /* tests: force collisions; 0: none */
     uint32_t n_host_blocks;      /* of host memory; 0: no second tier, no swapping */
     bool no_host_cache;          /* they are for swapping only */
-    struct kv_event_log *events; /* borrowed; NULL: nobody is told */
+    struct kv_event_log *events; /* borrowed; NULL: no events */
     bool no_explain;             /* causes of misses are not worked out */
     bool no_caching;             /* nothing is looked up or published */
     bool no_null;                /* block 0 is handed out too; full attention only */
@@ -125,8 +125,9 @@ struct kv_manager *kv_manager_create(const struct kv_manager_config *config);
 void kv_manager_destroy(struct kv_manager *mgr); /* NULL is fine; no sequence may hold blocks */
 
 /* `max_tokens`: most tokens, lookahead included, the sequence will ever need slots for (cut to
- * max_model_len); to need more later is asserted against. `extras` may be NULL. ST_NOMEM, or what
- * block_extras_validate says. Reads the manager's settings only: any thread may create a request. */
+ * max_model_len); to need more later is asserted against. `extras` may be NULL. ST_NOMEM, or the
+ * status of block_extras_validate. Reads the manager's settings only: any thread may create a
+ * request. */
 MUST_USE enum status kv_seq_init(struct kv_seq *seq, const struct kv_manager *mgr,
                                  uint32_t max_tokens, const struct block_extras *extras,
                                  bool skip_reading, struct error *err);
@@ -138,7 +139,7 @@ void kv_seq_fini(struct kv_seq *seq); /* after kv_manager_free; zeroed or failed
 void kv_seq_extend_hashes(struct kv_manager *mgr, struct kv_seq *seq, const uint32_t *tokens,
                           uint32_t n_tokens);
 
-/* Its tokens are about to become others: the chain begins anew. It holds no blocks. */
+/* Its tokens are about to change: the chain restarts. It holds no blocks. */
 void kv_seq_forget_hashes(struct kv_seq *seq);
 
 /* The longest cached prefix of tokens[0, n_tokens), at most n_tokens - 1 tokens: the last one must
@@ -149,8 +150,8 @@ struct kv_hit kv_manager_lookup(struct kv_manager *mgr, struct kv_seq *seq, cons
 
 /* Makes the tables cover every token up to the lookahead and publishes the blocks that are full
  * once this step has run (of tokens whose ids are known). ST_BUSY when the blocks are not there:
- * then nothing has changed, except that what has left a window is given back in any case. New
- * table entries are told by block_table_take_dirty; hits are new entries too, and so are copies. */
+ * then nothing has changed, except that what has left a window is given back in any case.
+ * block_table_take_dirty returns the new table entries, hits and copies included. */
 MUST_USE enum status kv_manager_allocate(struct kv_manager *mgr, struct kv_seq *seq,
                                          const uint32_t *tokens, uint32_t n_tokens,
                                          const struct kv_alloc *alloc);
@@ -177,7 +178,7 @@ void kv_manager_explain(struct kv_manager *mgr, const struct kv_seq *seq, const 
                         uint32_t n_tokens, const struct kv_hit *hit, struct kv_explanation *out);
 
 /* Writes everything that is cached into the event log once more, in batches of its own. Takes as
- * long as encoding it, some 0.5 us a block; for the rare follower that has lost its place. */
+ * long as encoding it, some 0.5 us a block; for the rare subscriber that missed events. */
 void kv_manager_report_all(struct kv_manager *mgr, uint64_t wall_us);
 
 /* The time of what happens from now on: evictions, hits. Monotonic microseconds. */

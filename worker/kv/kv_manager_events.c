@@ -1,9 +1,9 @@
 /* worker/kv/kv_manager_events.c - what others learn of the cache: events, causes of misses.
  *
  * A hash enters the cache with its first block and leaves it with its last; blocks in between are
- * copies, or the same tokens behind a prefix that was forgotten and computed anew, and nobody's
- * business. All calls here follow or precede a change by their neighbours
- * in kv_manager.c; none changes what is cached. */
+ * duplicates, or equal tokens behind a prefix that was evicted and recomputed, and cause no event.
+ * All calls here follow or precede a change by their neighbours in kv_manager.c; none changes what
+ * is cached. */
 #include "worker/kv/kv_manager_internal.h"
 
 /* --- published -------------------------------------------------------------------------------- */
@@ -61,7 +61,7 @@ void kv_manager_on_evict(void *arg, block_id id) {
     }
 }
 
-/* Its tokens and parent were told when the device got it. */
+/* Its tokens and parent were published when the device stored it. */
 void kv_manager_on_host_store(void *arg, block_id id) {
     struct kv_manager *mgr = arg;
     const struct prefix_cache *cache = kv_host_cache(mgr->host);
@@ -110,7 +110,7 @@ void kv_manager_set_now(struct kv_manager *mgr, uint64_t now_us) {
 
 /* --- not found -------------------------------------------------------------------------------- */
 
-/* The part of the answer that needs no cache; KV_MISS_COUNT: there is a block to ask about. */
+/* The part of the answer that needs no cache; KV_MISS_COUNT: a block has to be looked up. */
 static enum kv_miss plain_cause(const struct kv_manager *mgr, const struct kv_seq *seq,
                                 uint32_t n_full, const struct kv_hit *hit) {
     if (mgr->config.no_caching) return KV_MISS_OFF;
@@ -180,7 +180,7 @@ void kv_manager_note_admission(struct kv_manager *mgr, struct kv_seq *seq, const
     }
     if (seq->is_explained || mgr->config.no_explain) return;
     seq->is_explained = true;
-    kv_seq_extend_hashes(mgr, seq, tokens, n_tokens); /* who asked without a lookup */
+    kv_seq_extend_hashes(mgr, seq, tokens, n_tokens); /* requested without a lookup */
     n_full = n_full_blocks(mgr, seq, n_tokens);
     cause = plain_cause(mgr, seq, n_full, hit);
     if (cause == KV_MISS_COUNT) {

@@ -1,9 +1,9 @@
 /* worker/kv/kv_manager_host.c - blocks on their way to host memory and back.
  *
- * Two ways out: a content whose last device block is handed out anew, and a whole sequence. Both
- * read device blocks whose KV lies in steps that are submitted already; a block that was published
- * for the step being put together has no content yet and is let go. Every move stands in the
- * step's list before any move or write that overwrites its source. */
+ * Two ways out: a content whose last device block is evicted, and a whole sequence. Both read
+ * device blocks whose KV lies in steps that are submitted already; a block that was published for
+ * the step being put together has no content yet and is let go. Every move stands in the step's
+ * list before any move or write that overwrites its source. */
 #include "worker/kv/kv_manager_internal.h"
 
 #include <assert.h>

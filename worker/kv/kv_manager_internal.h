@@ -29,7 +29,7 @@ struct kv_manager {
     struct kv_host *host;         /* NULL: no host memory */
     block_id *host_hit_ids;       /* (table_capacity) where the last lookup's host hits are */
     struct kv_host_slot *slots;   /* (n_groups, table_capacity) a sequence on its way out */
-    struct prefix_key *slot_keys; /* likewise */
+    struct prefix_key *slot_keys; /* as above */
     uint32_t *published_step;     /* (n_blocks) in which step a block was published */
     uint32_t step;
     struct kv_explain *explain; /* NULL: switched off */
@@ -58,7 +58,8 @@ void kv_manager_report_stored(struct kv_manager *mgr, const struct kv_seq *seq,
                               const uint32_t *tokens, uint32_t g, uint32_t from, uint32_t to);
 void kv_manager_note_reset(struct kv_manager *mgr); /* before everything is forgotten */
 
-/* The first admission of a sequence: counts why it found no more, and says so if asked. */
+/* The first admission of a sequence: counts why it hit no further, and fills the explanation on
+ * request. */
 void kv_manager_note_admission(struct kv_manager *mgr, struct kv_seq *seq, const uint32_t *tokens,
                                uint32_t n_tokens, const struct kv_hit *hit);
 

@@ -1,8 +1,8 @@
-/* worker/kv/kv_manager_snapshot.c - everything that is cached, told again.
+/* worker/kv/kv_manager_snapshot.c - publishes all cached blocks again.
  *
- * For a follower that has come too late: it empties its picture and reads on from here. Those who
- * have followed all along hear of blocks they know, which changes nothing for them. Parents come
- * before their children: a prefix has its number later than the one it continues. */
+ * For a subscriber that missed events: it discards its state and continues from here. For the
+ * others the events repeat known blocks and change nothing. Parents come before children, because a
+ * prefix gets its number after the one it continues. */
 #include "worker/kv/kv_manager_internal.h"
 
 #include "common/base/mem.h"

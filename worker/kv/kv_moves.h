@@ -1,9 +1,8 @@
 /* worker/kv/kv_moves.h - what the device must copy before a step writes.
  *
- * One list, in order, and the order matters: a block may be the target of one move and the source
- * of the next. The engine hands the list to the device before it submits the step, and clears it.
- * Room is asked for before anything is changed, so that a full list is a refusal and never a
- * half-done call. Thread: engine. */
+ * One ordered list: a block may be the target of one move and the source of the next. The engine
+ * hands the list to the device before it submits the step, and clears it. Callers reserve room
+ * before they change anything, so a full list refuses the call as a whole. Thread: engine. */
 #ifndef WORKER_KV_KV_MOVES_H
 #define WORKER_KV_KV_MOVES_H
 

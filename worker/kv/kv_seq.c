@@ -34,7 +34,7 @@ enum status kv_seq_init(struct kv_seq *seq, const struct kv_manager *mgr, uint32
         st = block_table_init(&seq->table[g], n_blocks);
     if (st == ST_OK && chain_init(seq, mgr, n_blocks)) return ST_OK;
     kv_seq_fini(seq);
-    return error_set(err, ST_NOMEM, "no memory for the block table of %u tokens", max_tokens);
+    return error_set(err, ST_NOMEM, "out of memory for the block table of %u tokens", max_tokens);
 }
 
 void kv_seq_fini(struct kv_seq *seq) {

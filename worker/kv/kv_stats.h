@@ -1,9 +1,9 @@
 /* worker/kv/kv_stats.h - how often the prefix cache helped.
  *
  * Recorded once per admission, never per lookup: a request that waits is looked up at every step,
- * and counting those would report hits nobody had. A request that comes back after preemption
- * finds its own blocks; that says nothing about sharing, so it has a triple of its own. The hit
- * rate is that of the last N admissions. Thread: engine. */
+ * and counting those would report hits that never happened. A request resumed after preemption hits
+ * its own blocks, which is no sharing, so it has a triple of its own. The hit rate is that of the
+ * last N admissions. Thread: engine. */
 #ifndef WORKER_KV_KV_STATS_H
 #define WORKER_KV_KV_STATS_H
 
@@ -12,7 +12,7 @@
 
 struct kv_counts {
     uint64_t requests;
-    uint64_t queries; /* tokens asked for */
+    uint64_t queries; /* tokens looked up */
     uint64_t hits;    /* tokens found */
 };
 

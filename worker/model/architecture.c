@@ -27,8 +27,7 @@ enum status architecture_find(const struct architecture **out, const char *name,
                                                           : ", ",
                               built[i]->name);
     }
-    return error_set(err, ST_UNSUPPORTED,
-                     "architectures '%s' is not built: take a model of architecture %s", name,
+    return error_set(err, ST_UNSUPPORTED, "unsupported architecture '%s': supported are %s", name,
                      names);
 }
 
@@ -73,7 +72,7 @@ static enum status read_layer_types(const struct json *list, struct model_config
             m->layer_kind[layer++] = 0;
         } else {
             return error_set(err, ST_UNSUPPORTED,
-                             "layer_types[%u] '%.40s' is not built: take a model of %u layers of "
+                             "unsupported layer_types[%u] '%.40s': supported are %u layers of "
                              "full_attention or sliding_attention",
                              layer, kind.ptr, m->n_layers);
         }

@@ -28,8 +28,8 @@ static enum status copy_text(const struct json *v, const char *name, char *out, 
     struct str s;
 
     if (json_to_str(v, &s) != ST_OK || s.len >= size) {
-        return error_set(err, ST_INVALID, "'%s' is missing, or no name of at most %zu bytes", name,
-                         size - 1);
+        return error_set(err, ST_INVALID, "'%s' is missing or is not a name of at most %zu bytes",
+                         name, size - 1);
     }
     memcpy(out, s.ptr, s.len);
     out[s.len] = '\0';
@@ -48,24 +48,22 @@ static enum status read_heads(const struct json *c, struct model_config *m, stru
     if (st != ST_OK) return st;
     if (m->n_heads % m->n_kv_heads) {
         return error_set(err, ST_INVALID,
-                         "num_attention_heads %u is no multiple of "
-                         "num_key_value_heads %u",
+                         "num_attention_heads %u is not a multiple of num_key_value_heads %u: "
+                         "download the model's config.json again",
                          m->n_heads, m->n_kv_heads);
     }
     if (!has_head_dim) {
         if (m->d_model % m->n_heads) {
-            return error_set(
-                err, ST_INVALID,
-                "hidden_size %u is no multiple of num_attention_heads %u, and there is "
-                "no head_dim",
-                m->d_model, m->n_heads);
+            return error_set(err, ST_INVALID,
+                             "hidden_size %u is not a multiple of num_attention_heads %u, and "
+                             "head_dim is missing: download the model's config.json again",
+                             m->d_model, m->n_heads);
         }
         m->head_dim = m->d_model / m->n_heads;
     }
     if (m->head_dim % 2 || m->head_dim > 1024) {
         return error_set(err, ST_UNSUPPORTED,
-                         "head_dim is %u: even numbers up to 1024 are read, for RoPE turns the two "
-                         "halves of a head",
+                         "unsupported head_dim %u: supported are even numbers up to 1024",
                          m->head_dim);
     }
     return ST_OK;
@@ -103,7 +101,7 @@ static enum status read_dtype(const struct json *c, struct model_config *m, stru
         return ST_OK;
     }
     return error_set(err, ST_UNSUPPORTED,
-                     "torch_dtype '%.40s' is not built; bfloat16, float16 and float32 are",
+                     "unsupported torch_dtype '%.40s': supported are bfloat16, float16 and float32",
                      json_type(v) == JSON_STRING ? s.ptr : "?");
 }
 
@@ -113,27 +111,27 @@ static const struct unbuilt {
     const char *name, *neutral, *instead;
 } unbuilt[] = {
     {"quantization_config", NULL,
-     "take the model's bfloat16, float16 or float32 folder, or convert it to one"},
-    {"hidden_act", "\"silu\"", "take a model whose activation is silu"},
-    {"mlp_bias", "false", "take a model without biases in its MLP"},
-    {"num_experts", "0", "take a dense model"},
-    {"num_local_experts", "0", "take a dense model"},
-    {"n_routed_experts", "0", "take a dense model"},
-    {"moe_intermediate_size", NULL, "take a dense model"},
-    {"use_mrope", "false", "take a text-only model"},
-    {"vision_config", NULL, "take a text-only model"},
-    {"audio_config", NULL, "take a text-only model"},
-    {"text_config", NULL, "take a text-only model"},
-    {"is_encoder_decoder", "false", "take a decoder-only model"},
-    {"attn_logit_softcapping", NULL, "take a model without soft caps"},
-    {"final_logit_softcapping", NULL, "take a model without soft caps"},
-    {"attention_chunk_size", NULL, "take a model of full or sliding attention"},
-    {"kv_lora_rank", NULL, "take a model of plain or grouped attention"},
-    {"embedding_multiplier", "1", "take a model without multipliers"},
-    {"attention_multiplier", NULL, "take a model without multipliers"},
-    {"residual_multiplier", "1", "take a model without multipliers"},
-    {"logits_scaling", "1", "take a model without multipliers"},
-    {"logit_scale", "1", "take a model without multipliers"},
+     "use the model's bfloat16, float16 or float32 folder, or convert it to one"},
+    {"hidden_act", "\"silu\"", "use a model whose activation is silu"},
+    {"mlp_bias", "false", "use a model without biases in its MLP"},
+    {"num_experts", "0", "use a dense model"},
+    {"num_local_experts", "0", "use a dense model"},
+    {"n_routed_experts", "0", "use a dense model"},
+    {"moe_intermediate_size", NULL, "use a dense model"},
+    {"use_mrope", "false", "use a text-only model"},
+    {"vision_config", NULL, "use a text-only model"},
+    {"audio_config", NULL, "use a text-only model"},
+    {"text_config", NULL, "use a text-only model"},
+    {"is_encoder_decoder", "false", "use a decoder-only model"},
+    {"attn_logit_softcapping", NULL, "use a model without soft caps"},
+    {"final_logit_softcapping", NULL, "use a model without soft caps"},
+    {"attention_chunk_size", NULL, "use a model of full or sliding attention"},
+    {"kv_lora_rank", NULL, "use a model of plain or grouped attention"},
+    {"embedding_multiplier", "1", "use a model without multipliers"},
+    {"attention_multiplier", NULL, "use a model without multipliers"},
+    {"residual_multiplier", "1", "use a model without multipliers"},
+    {"logits_scaling", "1", "use a model without multipliers"},
+    {"logit_scale", "1", "use a model without multipliers"},
 };
 
 static enum status check_unbuilt(const struct json *c, struct error *err) {
@@ -152,7 +150,7 @@ static enum status check_unbuilt(const struct json *c, struct error *err) {
         json_put_tree(&w, v);
         if (u->neutral && str_eq(buf_str(&value), str_of(u->neutral))) continue;
         buf_append_char(&value, '\0');
-        st = error_set(err, ST_UNSUPPORTED, "%s %.80s is not built: %s", u->name,
+        st = error_set(err, ST_UNSUPPORTED, "unsupported %s %.80s: %s", u->name,
                        buf_str(&value).ptr, u->instead);
     }
     buf_fini(&value);
@@ -171,9 +169,10 @@ static enum status read_eos(const struct json *c, struct model_config *m, struct
         uint64_t value;
 
         if (json_to_u64(id, &value) != ST_OK || value >= m->vocab || n == CONFIG_MAX_EOS) {
-            return error_set(err, ST_INVALID,
-                             "eos_token_id is no id below vocab_size %u, nor a list of at most %d",
-                             m->vocab, CONFIG_MAX_EOS);
+            return error_set(
+                err, ST_INVALID,
+                "eos_token_id must be an id below vocab_size %u, or a list of at most %d ids",
+                m->vocab, CONFIG_MAX_EOS);
         }
         m->eos[n++] = (uint32_t)value;
     }
@@ -204,8 +203,8 @@ static enum status read_architecture(const struct json *c, struct model_config *
 
     if (json_to_str(json_first(list), &name) != ST_OK || json_count(list) != 1) {
         return error_set(err, ST_INVALID,
-                         "'architectures' is no list of one name, as [\"LlamaForCausalLM\"]: "
-                         "download the model's config.json again");
+                         "'architectures' is not a list of one name, such as "
+                         "[\"LlamaForCausalLM\"]: download the model's config.json again");
     }
     snprintf(text, sizeof(text), "%s", name.ptr);
     return architecture_find(&m->architecture, text, err);
@@ -214,7 +213,8 @@ static enum status read_architecture(const struct json *c, struct model_config *
 static enum status read_config(const struct json *c, struct model_config *m, struct error *err) {
     enum status st;
 
-    if (json_type(c) != JSON_OBJECT) return error_set(err, ST_INVALID, "it is no JSON object");
+    if (json_type(c) != JSON_OBJECT)
+        return error_set(err, ST_INVALID, "the file is not a JSON object");
     st = read_architecture(c, m, err);
     if (st == ST_OK && !json_is_null(json_get(c, "model_type"))) {
         st = copy_text(json_get(c, "model_type"), "model_type", m->model_type,
@@ -263,7 +263,8 @@ enum status generation_config_merge(struct generation_config *g, struct str text
 
     ignored[0] = '\0';
     if (st == ST_OK && json_type(root) != JSON_OBJECT)
-        st = error_set(err, ST_INVALID, "an object is expected, not %s", json_type_name(root));
+        st =
+            error_set(err, ST_INVALID, "the value must be an object, not %s", json_type_name(root));
     if (st == ST_OK) st = read_generation(root, &new, err);
     JSON_FOR_EACH(member, st == ST_OK ? root : NULL) {
         bool is_known = false;

@@ -76,15 +76,16 @@ static enum status find_endpoint(struct hub *h, struct error *err) {
     n = strlen(value);
     while (n > 0 && value[n - 1] == '/')
         n--;
-    if (n >= sizeof(h->endpoint)) return error_set(err, ST_INVALID, "HF_ENDPOINT is too long");
+    if (n >= sizeof(h->endpoint))
+        return error_set(err, ST_INVALID, "HF_ENDPOINT is too long: use a shorter URL");
     snprintf(h->endpoint, sizeof(h->endpoint), "%.*s", (int)n, value);
     st = http_origin_of(&h->origin, h->endpoint, err);
     if (st != ST_OK) return error_prefix(err, "HF_ENDPOINT"), st;
     if (h->origin.is_https || h->origin.is_loopback) return ST_OK;
-    return error_set(err, ST_INVALID,
-                     "HF_ENDPOINT %.100s is not https: a token would be seen, and a model could be "
-                     "changed on its way",
-                     h->endpoint);
+    return error_set(
+        err, ST_INVALID,
+        "HF_ENDPOINT %.100s is not https: use https, which protects the token and the model",
+        h->endpoint);
 }
 
 /* --- what to fetch ------------------------------------------------------------------------------ */
@@ -105,9 +106,10 @@ static struct hub_file *add_file(struct hub *h, const char *name) {
 static enum status add_shard(void *arg, struct str tensor, const char *file, struct error *err) {
     (void)tensor;
     if (!hub_is_file_name(str_of(file)))
-        return error_set(err, ST_INVALID, "it names '%.100s', which no hub has", file);
+        return error_set(err, ST_INVALID,
+                         "the index names '%.100s', which is not a valid file name", file);
     if (add_file(arg, file)) return ST_OK;
-    return error_set(err, ST_TOO_LARGE, "it names over %d files", WEIGHTS_MAX_SHARDS);
+    return error_set(err, ST_TOO_LARGE, "the index names more than %d files", WEIGHTS_MAX_SHARDS);
 }
 
 static bool lists(const struct json *listing, const char *name) {
@@ -133,19 +135,19 @@ static bool lists_like(const struct json *listing, const char *suffix) {
 static enum status explain_absence(const struct hub *h, const struct json *listing,
                                    struct error *err) {
     if (lists_like(listing, ".bin"))
-        return error_set(err, ST_UNSUPPORTED,
-                         "%s has PyTorch weights (*.bin) and no safetensors, which alone are read. "
-                         "Convert them: python3 -c \"from transformers import AutoModelForCausalLM "
-                         "as M, AutoTokenizer as T; d='converted'; "
-                         "M.from_pretrained('%s').save_pretrained(d); "
-                         "T.from_pretrained('%s').save_pretrained(d)\", then --model converted",
-                         h->name, h->name, h->name);
+        return error_set(
+            err, ST_UNSUPPORTED,
+            "unsupported weights of %s: PyTorch (*.bin); supported are safetensors. Convert them: "
+            "python3 -c \"from transformers import AutoModelForCausalLM as M, AutoTokenizer as T; "
+            "d='converted'; M.from_pretrained('%s').save_pretrained(d); "
+            "T.from_pretrained('%s').save_pretrained(d)\", then --model converted",
+            h->name, h->name, h->name);
     if (lists_like(listing, ".gguf"))
-        return error_set(err, ST_UNSUPPORTED,
-                         "%s has GGUF weights, which are not read: take the model that it was made "
-                         "from",
-                         h->name);
-    return error_set(err, ST_NOT_FOUND, "%s has no weights as *.safetensors: take another model",
+        return error_set(
+            err, ST_UNSUPPORTED,
+            "unsupported weights of %s: GGUF; supported are safetensors: use the original model",
+            h->name);
+    return error_set(err, ST_NOT_FOUND, "%s has no weights as *.safetensors: use another model",
                      h->name);
 }
 
@@ -170,10 +172,10 @@ static enum status add_shards(struct hub *h, struct error *err) {
 
 static enum status choose_files(struct hub *h, const struct json *listing, struct error *err) {
     if (!lists(listing, "config.json") || !lists(listing, "tokenizer.json"))
-        return error_set(err, ST_UNSUPPORTED,
-                         "%s has no %s: take a model in the format of transformers, whose "
-                         "tokenizer is a tokenizer.json",
-                         h->name, lists(listing, "config.json") ? "tokenizer.json" : "config.json");
+        return error_set(
+            err, ST_UNSUPPORTED,
+            "%s has no %s: use a model in the format of transformers with a tokenizer.json",
+            h->name, lists(listing, "config.json") ? "tokenizer.json" : "config.json");
     if (!lists(listing, single) && !lists(listing, sharded))
         return explain_absence(h, listing, err);
     for (size_t i = 0; i < ARRAY_LEN(small_files); i++) {
@@ -208,7 +210,8 @@ static enum status ask_hub(struct hub *h, struct json **listing, struct error *e
     if (st != ST_OK) return st;
     if (json_to_str(json_get(*listing, "sha"), &commit) != ST_OK || !hub_is_commit(commit.ptr))
         return error_set(err, ST_BAD_GATEWAY,
-                         "%.200s answers without a commit: is HF_ENDPOINT a hub?", url);
+                         "the response of %.200s names no commit: check that HF_ENDPOINT is a hub",
+                         url);
     snprintf(h->commit, sizeof(h->commit), "%s", commit.ptr);
     return ST_OK;
 }
@@ -237,8 +240,8 @@ static enum status check_room(const struct hub *h, uint64_t missing, struct erro
 
     if (missing == 0 || room == UINT64_MAX || missing + SPARE_BYTES <= room) return ST_OK;
     return error_set(err, ST_IO,
-                     "%s does not fit on the disk: %.2f GiB are to be fetched, and %.200s has %.2f "
-                     "GiB free: make room, or name another folder with --download-dir",
+                     "%s does not fit on the disk: %.2f GiB to download, but %.200s has %.2f GiB "
+                     "free: free space, or name another folder with --download-dir",
                      h->name, (double)missing / GIB, h->cache.root, (double)room / GIB);
 }
 
@@ -293,16 +296,15 @@ enum status hub_open(const char *name, const struct hub_config *config, char fol
     if (!err) err = &unread;
     if (!hub_is_revision(config->revision))
         return error_set_param(err, ST_INVALID, "revision",
-                               "revision '%.100s' is no branch, tag or commit: use main",
+                               "revision '%.100s' is not a branch, tag or commit: use main",
                                config->revision);
     if ((st = hub_cache_init(&h.cache, config->cache_folder, name, err)) != ST_OK) return st;
     if (hub_cache_find(&h.cache, config->revision, folder, &missing) == ST_OK) return ST_OK;
     if (config->is_offline || env_is_true("HF_HUB_OFFLINE"))
         return error_set(
             err, ST_NOT_FOUND,
-            "%s at %s is not in the cache, and nothing is fetched while offline: start "
-            "once without --offline and HF_HUB_OFFLINE, or name a folder that has it "
-            "(%.200s)",
+            "%s at %s is not in the cache, and offline mode downloads nothing: start once without "
+            "--offline and HF_HUB_OFFLINE, or name a folder that has the model (%.200s)",
             name, config->revision, missing.message);
     if ((st = fetch(&h, err)) != ST_OK) return st;
     st = hub_cache_find(&h.cache, h.commit, folder, err);

@@ -89,9 +89,9 @@ static enum status find_root(char root[HUB_PATH_MAX], const char *folder, struct
     if ((from = env("HF_HOME"))) return join(root, err, "%s/hub", from);
     if ((from = env("XDG_CACHE_HOME"))) return join(root, err, "%s/huggingface/hub", from);
     if ((from = env("HOME"))) return join(root, err, "%s/.cache/huggingface/hub", from);
-    return error_set(err, ST_INVALID,
-                     "there is no place for models, as HOME is not set: name one with "
-                     "--download-dir");
+    return error_set(
+        err, ST_INVALID,
+        "the model cache has no folder, because HOME is not set: name one with --download-dir");
 }
 
 enum status hub_cache_init(struct hub_cache *c, const char *folder, const char *name,
@@ -159,7 +159,7 @@ static enum status commit_of(const struct hub_cache *c, const char *revision,
         if (hub_is_commit(text)) {
             snprintf(commit, COMMIT_CHARS + 1, "%s", text);
         } else {
-            st = error_set(err, ST_INVALID, "%s holds no commit: remove it", path);
+            st = error_set(err, ST_INVALID, "%s holds no commit: remove the file", path);
         }
     }
     mem_free(text);
@@ -182,9 +182,10 @@ enum status hub_cache_find(const struct hub_cache *c, const char *revision, char
 
 /* --- writing ---------------------------------------------------------------------------------- */
 static enum status cannot(const char *what, const char *path, struct error *err) {
-    return error_set(err, ST_IO,
-                     "cannot %s %.250s: %s; another folder can be named with --download-dir", what,
-                     path, strerror(errno));
+    return error_set(
+        err, ST_IO,
+        "cannot %s %.250s: %s; check the folder, or name another one with --download-dir", what,
+        path, strerror(errno));
 }
 
 /* Makes every folder on the way to `path`, and `path` itself. */
@@ -196,7 +197,7 @@ static enum status make_folders(const char *path, struct error *err) {
         char *slash = strchr(from, '/');
 
         if (slash) *slash = '\0';
-        if (mkdir(at, 0777) != 0 && errno != EEXIST) return cannot("make the folder", at, err);
+        if (mkdir(at, 0777) != 0 && errno != EEXIST) return cannot("create the folder", at, err);
         if (!slash) return ST_OK;
         *slash = '/';
         from = slash + 1;
@@ -253,7 +254,7 @@ static enum status put(const char *path, const char *target, const char *content
     hash_random(&chance, sizeof(chance));
     snprintf(fresh, sizeof(fresh), "%s.%016" PRIx64 ".new", path, chance);
     if (target) {
-        if (symlink(target, fresh) != 0) return cannot("make the link", fresh, err);
+        if (symlink(target, fresh) != 0) return cannot("create the link", fresh, err);
     } else {
         ssize_t n = (ssize_t)strlen(content);
 

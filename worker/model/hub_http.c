@@ -57,7 +57,8 @@ static enum status exchange(struct hub *h, const char *url, struct http_fetch_re
         if (st != ST_OK) return st;
         is_ours = str_eq_nocase(str_of(origin.text), str_of(h->origin.text));
         if (!origin.is_https && !(origin.is_loopback && !h->origin.is_https))
-            return error_set(err, ST_FORBIDDEN, "%.100s redirects to %.100s, which is not https",
+            return error_set(err, ST_FORBIDDEN,
+                             "%.100s redirects to %.100s, which is not https: check HF_ENDPOINT",
                              h->endpoint, origin.text);
         request->url = at;
         request->allows_http = !origin.is_https;
@@ -66,7 +67,8 @@ static enum status exchange(struct hub *h, const char *url, struct http_fetch_re
         if (st != ST_OK || *code < 300 || *code >= 400) return st;
         location = http_fetch_location(h->http);
         if (!location || strlen(location) >= sizeof(at))
-            return error_set(err, ST_BAD_GATEWAY, "%.*s redirects (%d) to nowhere",
+            return error_set(err, ST_BAD_GATEWAY,
+                             "%.*s redirects (%d) without a Location header: check HF_ENDPOINT",
                              (int)MIN(strcspn(at, "?"), (size_t)200), at, *code);
         if (stops_elsewhere) {
             st = http_origin_of(&origin, location, err);
@@ -74,7 +76,8 @@ static enum status exchange(struct hub *h, const char *url, struct http_fetch_re
             if (!str_eq_nocase(str_of(origin.text), str_of(h->origin.text))) return ST_OK;
         }
         if (++n_redirects > MAX_REDIRECTS)
-            return error_set(err, ST_BAD_GATEWAY, "%.200s redirects more than %d times", url,
+            return error_set(err, ST_BAD_GATEWAY,
+                             "%.200s redirects more than %d times: check HF_ENDPOINT", url,
                              MAX_REDIRECTS);
         memmove(at, location, strlen(location) + 1);
     }
@@ -106,8 +109,8 @@ static enum status refused(const struct hub *h, int code, const char *what, stru
                          h->name, h->config->revision, h->endpoint, h->name);
     if (code == 404 && what != h->name)
         return error_set(err, ST_NOT_FOUND,
-                         "%s at %s has no file %.200s (404), which it lists or names in its index: "
-                         "take another revision",
+                         "%s at %s has no file %.200s (404), although its listing or index names "
+                         "the file: use another revision",
                          h->name, h->config->revision, what);
     if (code == 404)
         return error_set(err, ST_NOT_FOUND,
@@ -115,9 +118,9 @@ static enum status refused(const struct hub *h, int code, const char *what, stru
                          "check the name",
                          h->name, h->endpoint);
     if (code == 429 || code >= 500)
-        return error_set(err, ST_UNAVAILABLE, "%.100s answers %d for %.200s: try again later",
+        return error_set(err, ST_UNAVAILABLE, "%.100s returned %d for %.200s: retry later",
                          h->endpoint, code, what);
-    return error_set(err, ST_BAD_GATEWAY, "%.100s answers %d for %.200s", h->endpoint, code, what);
+    return error_set(err, ST_BAD_GATEWAY, "%.100s returned %d for %.200s", h->endpoint, code, what);
 }
 
 /* --- small answers -------------------------------------------------------------------------------*/
@@ -127,7 +130,7 @@ static enum status collect(void *arg, int code, const void *data, size_t n, stru
     if (code != 200) return ST_OK;
     buf_append(out, data, n);
     if (buf_status(out) == ST_OK) return ST_OK;
-    return error_set(err, ST_TOO_LARGE, "the answer is longer than %zu bytes", out->limit);
+    return error_set(err, ST_TOO_LARGE, "the response is longer than %zu bytes", out->limit);
 }
 
 enum status hub_http_get(struct hub *h, const char *url, const char *what, struct buf *out,
@@ -141,7 +144,7 @@ enum status hub_http_get(struct hub *h, const char *url, const char *what, struc
         st = exchange(h, url, &request, false, &code, err);
         if (st == ST_OK && code != 200) st = refused(h, code, what, err);
         if (!is_worth_another(st) || attempt + 1 == ATTEMPTS) return st;
-        report_trouble(h, err->message, "trying again");
+        report_trouble(h, err->message, "retrying");
         pause_before(attempt);
     }
 }
@@ -169,7 +172,8 @@ static enum status read_description(struct hub *h, struct hub_file *file, struct
     if (!hub_is_etag(etag) || !size || str_to_u64(str_of(size), &file->n_bytes) != ST_OK ||
         file->n_bytes > MAX_FILE_BYTES)
         return error_set(err, ST_BAD_GATEWAY,
-                         "%.100s tells no hash or no size of %s that can be: is HF_ENDPOINT a hub?",
+                         "the response of %.100s has no valid ETag or size for %s: check that "
+                         "HF_ENDPOINT is a hub",
                          h->endpoint, file->name);
     snprintf(file->etag, sizeof(file->etag), STR_FMT, STR_ARG(etag));
     file->is_sha256 = etag.len == 64 && strspn(file->etag, "0123456789abcdef") == 64;
@@ -190,7 +194,7 @@ enum status hub_http_describe(struct hub *h, struct hub_file *file, struct error
         if (st == ST_OK && code >= 400) st = refused(h, code, file->name, err);
         if (st == ST_OK) return read_description(h, file, err);
         if (!is_worth_another(st) || attempt + 1 == ATTEMPTS) return st;
-        report_trouble(h, err->message, "trying again");
+        report_trouble(h, err->message, "retrying");
         pause_before(attempt);
     }
 }
@@ -208,8 +212,8 @@ struct download {
 static enum status cannot_write(const struct download *d, struct error *err) {
     if (errno == ENOSPC || errno == EDQUOT)
         return error_set(err, ST_NOMEM,
-                         "the disk of %.200s is full: %.2f of %.2f GiB of %s are there: make room "
-                         "and start again, or name another folder with --download-dir",
+                         "the disk of %.200s is full with %.2f of %.2f GiB of %s: free space and "
+                         "start again, or name another folder with --download-dir",
                          d->h->cache.root, (double)d->n_have / GIB, (double)d->file->n_bytes / GIB,
                          d->file->name);
     return error_set(err, ST_INTERNAL, "cannot write %.300s: %s", d->path, strerror(errno));
@@ -248,7 +252,7 @@ static enum status check_start(struct download *d, int code, struct error *err) 
     if (code == 200 && d->n_have > 0) return start_over(d, err);
     if (code == 200) return ST_OK;
     if (range && sscanf(range, "bytes %llu-", &first) == 1 && first == d->n_have) return ST_OK;
-    return error_set(err, ST_BAD_GATEWAY, "%s: asked for bytes from %llu on, and got '%.60s'",
+    return error_set(err, ST_BAD_GATEWAY, "%s: requested bytes from %llu on, but received '%.60s'",
                      d->file->name, (unsigned long long)d->n_have, range ? range : "no range");
 }
 
@@ -290,11 +294,14 @@ static enum status take_rest(struct download *d, struct error *err) {
     st = exchange(d->h, url, &request, false, &code, err);
     if (st == ST_OK && code == 416) { /* there is less than we have */
         st = start_over(d, err);
-        return st == ST_OK ? error_set(err, ST_IO, "%s: nothing at that range", d->file->name) : st;
+        return st == ST_OK
+                   ? error_set(err, ST_IO, "%s: the server has no bytes in the requested range",
+                               d->file->name)
+                   : st;
     }
     if (st == ST_OK && code != 200 && code != 206) st = refused(d->h, code, d->file->name, err);
     if (st == ST_OK && d->n_have < d->file->n_bytes)
-        st = error_set(err, ST_IO, "%s: the answer ended after %llu of %llu bytes", d->file->name,
+        st = error_set(err, ST_IO, "%s: the response ended after %llu of %llu bytes", d->file->name,
                        (unsigned long long)d->n_have, (unsigned long long)d->file->n_bytes);
     return st;
 }
@@ -309,7 +316,7 @@ static enum status take_all(struct download *d, struct error *err) {
         if (st == ST_OK) continue;
         attempt = d->n_have > before ? 0 : attempt + 1;
         if (!is_worth_another(st) || attempt == ATTEMPTS) return st;
-        report_trouble(d->h, err->message, "going on from there");
+        report_trouble(d->h, err->message, "resuming");
         pause_before(attempt);
     }
     return ST_OK;
@@ -325,8 +332,8 @@ static enum status verify(struct download *d, struct error *err) {
     if (!d->file->is_sha256 || strcmp(hex, d->file->etag) == 0) return ST_OK;
     unlink(d->path);
     return error_set(err, ST_BAD_GATEWAY,
-                     "%s of %s has the SHA-256 %s, and the hub says %s: it was damaged on its way "
-                     "or changed, and is removed; start again",
+                     "%s of %s has the SHA-256 %s, but the hub reports %s: the damaged file is "
+                     "removed; start again",
                      d->file->name, d->h->name, hex, d->file->etag);
 }
 
@@ -345,7 +352,7 @@ static enum status fetch_blob(struct download *d, const char *blob, struct error
 }
 
 static void on_wait(void *arg) {
-    report_trouble(arg, "another process is fetching a file of this model", "waiting for it");
+    report_trouble(arg, "another process is fetching a file of this model", "waiting for the other process");
 }
 
 enum status hub_http_download(struct hub *h, const struct hub_file *file, struct error *err) {

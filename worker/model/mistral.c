@@ -20,7 +20,7 @@ static enum status read(const struct json *config, struct model_config *m, struc
             continue;
         return error_set(err, ST_UNSUPPORTED,
                          "layer_types are not all %s, as a sliding_window of %u implies for "
-                         "MistralForCausalLM: take a model whose layers are all alike",
+                         "MistralForCausalLM: use a model whose layers are all of one kind",
                          window ? "sliding_attention" : "full_attention", window);
     }
     if (window) architecture_slide_from(m, window, 0);

@@ -132,7 +132,7 @@ static enum status check_folder(const char *folder, struct error *err) {
     char path[PATH_MAX];
 
     if (stat(folder, &sb) != 0) {
-        return error_set(err, ST_NOT_FOUND, "there is no model folder %s: %s; %s", folder,
+        return error_set(err, ST_NOT_FOUND, "cannot open the model folder %s: %s; %s", folder,
                          strerror(errno), holds);
     }
     if (!S_ISDIR(sb.st_mode)) {
@@ -193,8 +193,8 @@ static enum status bind(struct model *m, const struct tensor_name *n, uint32_t l
     }
     if (!t->is_usable) {
         return error_set(err, ST_UNSUPPORTED,
-                         "%s: tensor %s has type %s; BF16, F16 and F32 are built", m->folder, name,
-                         t->type_name.ptr);
+                         "%s: unsupported type of tensor %s, %s: supported are BF16, F16 and F32",
+                         m->folder, name, t->type_name.ptr);
     }
     if (!has_shape(t, e)) {
         if (e.cols) {
@@ -204,8 +204,8 @@ static enum status bind(struct model *m, const struct tensor_name *n, uint32_t l
             snprintf(shape, sizeof(shape), "%llu", (unsigned long long)e.rows);
         }
         return error_set(err, ST_INVALID,
-                         "%s: tensor %s is not %s, as config.json implies: the files do not belong "
-                         "together",
+                         "%s: the shape of tensor %s is not %s, which config.json implies: "
+                         "download the model again",
                          m->folder, name, shape);
     }
     m->bound[m->n_bound++] = (struct bound_tensor){n->role, layer, t};
@@ -257,8 +257,8 @@ static enum status check_leftovers(const struct model *m, struct error *err) {
         if (bsearch(&key, sorted, m->n_bound, sizeof(key), by_tensor)) continue;
         if (is_harmless(m, key.tensor->name)) continue;
         st = error_set(err, ST_UNSUPPORTED,
-                       "%s: the checkpoint has a tensor %.100s, which %s is not known to have: its "
-                       "answers would be wrong without it",
+                       "%s: unsupported tensor %.100s in the checkpoint: architecture %s does not "
+                       "have it, and ignoring it would change the results",
                        m->folder, key.tensor->name.ptr, m->config.architecture->name);
     }
     mem_free(sorted);
@@ -395,7 +395,7 @@ static enum status aligned_data(const struct safetensor *t, void **data, void **
     if ((uintptr_t)t->data % dtype_bytes(t->dtype) == 0) return ST_OK;
     *copy = *data = mem_try(t->n_bytes);
     if (!*copy) {
-        return error_set(err, ST_NOMEM, "no memory for the %llu bytes of tensor %.100s",
+        return error_set(err, ST_NOMEM, "out of memory for the %llu bytes of tensor %.100s",
                          (unsigned long long)t->n_bytes, t->name.ptr);
     }
     memcpy(*copy, t->data, t->n_bytes);
@@ -419,7 +419,7 @@ static enum status count_rounded(const struct safetensor *t, enum dtype to,
     }
     if (n_infinite == 0) return ST_OK;
     return error_set_param(err, ST_INVALID, "dtype",
-                           "%llu weights of %.100s are too large for %s: use --dtype %s",
+                           "%llu weights of %.100s exceed the range of %s: use --dtype %s",
                            (unsigned long long)n_infinite, t->name.ptr, dtype_long_name(to),
                            to == DTYPE_F16 ? "float32 or bfloat16" : "float32");
 }

@@ -41,7 +41,9 @@ static enum status read_factor(const struct json *s, struct rope_config *r, stru
     enum status st = need_f64(s, "factor", 1, &r->factor, err);
 
     if (st == ST_OK && r->factor > MAX_FACTOR) {
-        st = error_set(err, ST_INVALID, "rope_scaling.factor %g is over %g", r->factor, MAX_FACTOR);
+        st = error_set(err, ST_INVALID,
+                       "unsupported rope_scaling.factor %g: supported is at most %g", r->factor,
+                       MAX_FACTOR);
     }
     return st;
 }
@@ -56,7 +58,8 @@ static enum status read_llama3(const struct json *s, struct rope_config *r, stru
     }
     if (st == ST_OK && r->high_freq_factor <= r->low_freq_factor) {
         st = error_set(err, ST_INVALID,
-                       "rope_scaling.high_freq_factor %g is not above low_freq_factor %g",
+                       "rope_scaling.high_freq_factor %g must be above low_freq_factor %g: "
+                       "download the model's config.json again",
                        r->high_freq_factor, r->low_freq_factor);
     }
     return st;
@@ -110,21 +113,19 @@ static enum status check_unbuilt(const struct json *config, const struct json *s
 
     if (!json_is_null(json_get(s, "mrope_section"))) {
         return error_set(err, ST_UNSUPPORTED,
-                         "rope_scaling.mrope_section is not built: take a text-only model");
+                         "unsupported rope_scaling.mrope_section: use a text-only model");
     }
     if ((json_to_f64(json_get(config, "partial_rotary_factor"), &partial) == ST_OK &&
          partial != 1) ||
         (json_to_f64(json_get(s, "partial_rotary_factor"), &partial) == ST_OK && partial != 1)) {
         return error_set(err, ST_UNSUPPORTED,
-                         "partial_rotary_factor %g is not built: take a model that rotates whole "
-                         "heads, with factor 1",
-                         partial);
+                         "unsupported partial_rotary_factor %g: supported is 1", partial);
     }
     JSON_FOR_EACH(v, s) {
         if (json_type(v) == JSON_OBJECT) {
             return error_set(err, ST_UNSUPPORTED,
-                             "rope_parameters.%.40s, settings for some layers alone, is not built: "
-                             "take a model with one set of them",
+                             "unsupported rope_parameters.%.40s: supported is one set of "
+                             "parameters for all layers",
                              json_key(v).ptr);
         }
     }
@@ -144,8 +145,8 @@ static enum status type_of(const struct json *s, enum rope_type *out, struct err
         return ST_OK;
     }
     return error_set(err, ST_UNSUPPORTED,
-                     "rope_scaling.rope_type '%.40s' is not built: take a model with default, "
-                     "linear, llama3 or yarn",
+                     "unsupported rope_scaling.rope_type '%.40s': supported are default, linear, "
+                     "llama3 and yarn",
                      name.ptr);
 }
 
@@ -164,7 +165,8 @@ enum status rope_read(struct rope_config *r, const struct json *config, uint32_t
                               .original_context = *max_context};
     if (json_is_null(s)) s = json_get(config, "rope_parameters"); /* its name in newer files */
     if (!json_is_null(s) && json_type(s) != JSON_OBJECT) {
-        return error_set(err, ST_INVALID, "rope_scaling is %s, not an object", json_type_name(s));
+        return error_set(err, ST_INVALID, "rope_scaling is %s: it must be an object",
+                         json_type_name(s));
     }
     st = json_get_f64(config, "rope_theta", 2, 1e12, &r->theta, NULL, err);
     if (st == ST_OK) st = get_f64(s, "rope_theta", 2, &r->theta, NULL, err);

@@ -95,14 +95,14 @@ static enum status read_entry(struct safetensors *file, const struct json *v, st
     const struct type *type;
 
     if (json_to_str(json_get(v, "dtype"), &type_name) != ST_OK || !(type = find_type(type_name))) {
-        return broken(file, err, key.ptr, "has no known dtype");
+        return broken(file, err, key.ptr, "has an unknown dtype");
     }
     if (read_shape(json_get(v, "shape"), t, &n_elements) != ST_OK ||
         __builtin_mul_overflow(n_elements, (uint64_t)type->bits, &n_bits)) {
-        return broken(file, err, key.ptr, "has no usable shape");
+        return broken(file, err, key.ptr, "has an invalid shape");
     }
     if (read_span(json_get(v, "data_offsets"), &begin, &end) != ST_OK) {
-        return broken(file, err, key.ptr, "has no usable data_offsets");
+        return broken(file, err, key.ptr, "has invalid data_offsets");
     }
     if (end > file->data_bytes) {
         return broken(file, err, key.ptr,
@@ -147,7 +147,7 @@ static enum status check_places(struct safetensors *file, struct error *err) {
     for (uint32_t i = 0; i < file->n; i++) {
         struct safetensor *t = &file->tensors[i];
 
-        if (t->data < at) return broken(file, err, t->name.ptr, "overlaps another one");
+        if (t->data < at) return broken(file, err, t->name.ptr, "overlaps another tensor");
         if (t->data > at) return broken(file, err, t->name.ptr, "has a gap before it");
         at += t->n_bytes;
     }
@@ -163,7 +163,7 @@ static enum status check_names(struct safetensors *file, struct error *err) {
     qsort(file->tensors, file->n, sizeof(*file->tensors), by_name);
     for (uint32_t i = 1; i < file->n; i++) {
         if (str_eq(file->tensors[i - 1].name, file->tensors[i].name)) {
-            return broken(file, err, file->tensors[i].name.ptr, "is there twice");
+            return broken(file, err, file->tensors[i].name.ptr, "appears twice");
         }
     }
     return ST_OK;
@@ -177,12 +177,12 @@ static enum status read_header(struct safetensors *file, struct str header, stru
 
     if (st != ST_OK) return error_prefix(err, "the header of %s", file->name), st;
     if (json_type(root) != JSON_OBJECT) {
-        st = error_set(err, ST_INVALID, "the header of %s is no JSON object", file->name);
+        st = error_set(err, ST_INVALID, "the header of %s is not a JSON object", file->name);
     }
     n = json_count(root);
     if (st == ST_OK) file->tensors = mem_try_zalloc(MAX(n, (size_t)1) * sizeof(*file->tensors));
     if (st == ST_OK && !file->tensors)
-        st = error_set(err, ST_NOMEM, "no memory for %zu tensors", n);
+        st = error_set(err, ST_NOMEM, "out of memory for %zu tensors", n);
     for (const struct json *v = json_first(root); v && st == ST_OK; v = json_next(v)) {
         if (str_eq(json_key(v), STR("__metadata__"))) continue;
         st = read_entry(file, v, &file->tensors[file->n++], err);
@@ -197,15 +197,16 @@ static enum status parse(struct safetensors *file, struct error *err) {
     uint64_t n_header = 0;
 
     if (file->n_bytes < PREFIX_BYTES) {
-        return error_set(err, ST_INVALID, "%s has %zu bytes: too few for a safetensors file",
+        return error_set(err, ST_INVALID,
+                         "%s has %zu bytes, too few for a safetensors file: download it again",
                          file->name, file->n_bytes);
     }
     for (int i = PREFIX_BYTES - 1; i >= 0; i--)
         n_header = n_header << 8 | file->base[i];
     if (n_header > SAFETENSORS_MAX_HEADER || n_header > file->n_bytes - PREFIX_BYTES) {
         return error_set(err, ST_INVALID,
-                         "%s is not a safetensors file, or is cut short: it declares a header of "
-                         "%llu bytes and has %zu in all",
+                         "%s is not a safetensors file or is truncated: it declares a header of "
+                         "%llu bytes but has %zu bytes: download it again",
                          file->name, (unsigned long long)n_header, file->n_bytes);
     }
     file->data = file->base + PREFIX_BYTES + n_header;
@@ -247,7 +248,8 @@ static enum status map_file(struct safetensors *file, const char *path, struct e
     if (fstat(fd, &sb) != 0) {
         st = error_set(err, ST_IO, "cannot stat %s: %s", path, strerror(errno));
     } else if (!S_ISREG(sb.st_mode) || sb.st_size == 0) {
-        st = error_set(err, ST_INVALID, "%s is empty or no regular file", path);
+        st = error_set(err, ST_INVALID, "%s is empty or not a regular file: download it again",
+                       path);
     } else {
         base = mmap(NULL, (size_t)sb.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
         if (base == MAP_FAILED) {

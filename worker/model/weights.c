@@ -66,13 +66,13 @@ enum status weights_index_read(struct str text,
 
     map = json_get(root, "weight_map");
     if (st == ST_OK && json_type(map) != JSON_OBJECT)
-        st = error_set(err, ST_INVALID, "it has no object 'weight_map'");
+        st = error_set(err, ST_INVALID, "the index has no object 'weight_map'");
     for (const struct json *v = json_first(map); v && st == ST_OK; v = json_next(v)) {
         if (json_to_str(v, &file) == ST_OK && is_plain_name(file)) {
             st = on_entry(arg, json_key(v), file.ptr, err);
         } else {
-            st =
-                error_set(err, ST_INVALID, "it names no usable file for '%.100s'", json_key(v).ptr);
+            st = error_set(err, ST_INVALID, "the index names no valid file for '%.100s'",
+                           json_key(v).ptr);
         }
     }
     json_destroy(root);
@@ -92,7 +92,7 @@ static enum status open_named(void *arg, struct str tensor, const char *file, st
     (void)tensor;
     if (find_shard(o->w, str_of(file), &i)) return ST_OK;
     if (o->w->n_shards == WEIGHTS_MAX_SHARDS)
-        return error_set(err, ST_INVALID, "it names over %d files", WEIGHTS_MAX_SHARDS);
+        return error_set(err, ST_INVALID, "the index names more than %d files", WEIGHTS_MAX_SHARDS);
     return add_shard(o->w, o->folder, file, err);
 }
 
@@ -104,9 +104,9 @@ static enum status check_promise(void *arg, struct str tensor, const char *file,
     if (find_shard(o->w, str_of(file), &i) && safetensors_find(o->w->shards[i], tensor))
         return ST_OK;
     return error_set(err, ST_INVALID,
-                     "it says that %.100s has the tensor '%.100s', which is not so: the files do "
-                     "not belong together, download them again",
-                     file, tensor.ptr);
+                     "the index places the tensor '%.100s' in %.100s, which does not contain it: "
+                     "download the model again",
+                     tensor.ptr, file);
 }
 
 static enum status open_shards(struct weights *w, const char *folder, const char *index_path,
@@ -154,27 +154,26 @@ static enum status explain_absence(const char *folder, struct error *err) {
     for (size_t i = 0; i < ARRAY_LEN(wanted); i++) {
         if (is_dead_link(folder, wanted[i], why))
             return error_set(err, ST_NOT_FOUND,
-                             "%s/%s is a link that leads nowhere (%s): download the model again",
-                             folder, wanted[i], why);
+                             "%s/%s is a broken link (%s): download the model again", folder,
+                             wanted[i], why);
     }
     if (has_file_like(folder, STR(".bin"), name) || has_file_like(folder, STR(".pt"), name) ||
         has_file_like(folder, STR(".pth"), name)) {
-        return error_set(
-            err, ST_NOT_FOUND,
-            "%s has PyTorch weights (%.60s) and no safetensors, which alone are read. Convert "
-            "them: python3 -c \"from transformers import AutoModelForCausalLM as M; "
-            "M.from_pretrained('%.120s').save_pretrained('%.120s')\"",
-            folder, name, folder, folder);
+        return error_set(err, ST_NOT_FOUND,
+                         "unsupported weights in %s: PyTorch (%.60s); supported are safetensors. "
+                         "Convert them: python3 -c \"from transformers import AutoModelForCausalLM "
+                         "as M; M.from_pretrained('%.120s').save_pretrained('%.120s')\"",
+                         folder, name, folder, folder);
     }
     if (has_file_like(folder, STR(".gguf"), name)) {
         return error_set(err, ST_NOT_FOUND,
-                         "%s has GGUF weights (%.60s), which are not read: take the model's "
-                         "original folder with *.safetensors",
+                         "unsupported weights in %s: GGUF (%.60s); supported are safetensors: use "
+                         "the original model folder",
                          folder, name);
     }
     return error_set(err, ST_NOT_FOUND,
-                     "%s has neither model.safetensors nor model.safetensors.index.json: a model "
-                     "folder holds the weights as *.safetensors beside config.json",
+                     "%s has neither model.safetensors nor model.safetensors.index.json: name a "
+                     "folder with the weights as *.safetensors beside config.json",
                      folder);
 }
 
@@ -206,9 +205,10 @@ static enum status build_table(struct weights *w, struct error *err) {
         const struct entry *a = &w->entries[i - 1], *b = &w->entries[i];
 
         if (by_name(a, b) == 0) {
-            return error_set(err, ST_INVALID, "the tensor '%.100s' is in both %.100s and %.100s",
-                             a->tensor->name.ptr, w->shard_names[a->shard],
-                             w->shard_names[b->shard]);
+            return error_set(
+                err, ST_INVALID,
+                "the tensor '%.100s' is in both %.100s and %.100s: download the model again",
+                a->tensor->name.ptr, w->shard_names[a->shard], w->shard_names[b->shard]);
         }
     }
     return ST_OK;

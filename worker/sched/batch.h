@@ -7,8 +7,8 @@
  *                                  update   only the block table entries the device has not got
  *                                  output   where a token is sampled or scored, in row order
  *
- * A row of the device belongs to one stay of one request among the running. When the scheduler has
- * given a row to another stay, the batch binds it anew, with the tokens that penalties count. The
+ * A row of the device belongs to one stay of one request among the running. When the scheduler
+ * gives a row to another stay, the batch binds it again, with the tokens that penalties count. The
  * sampling parameters of the outputs are the sampler's to fill in. Thread: engine. */
 #ifndef WORKER_SCHED_BATCH_H
 #define WORKER_SCHED_BATCH_H

@@ -1,4 +1,4 @@
-/* worker/sched/beam.h - beam search over sequences that somebody else computes.
+/* worker/sched/beam.h - the choices of a beam search.
  *
  * The search keeps `width` live beams and the `width` best finished hypotheses. In each step every
  * live beam offers its likeliest next tokens; of all offers the best n_candidates are looked at:
@@ -13,12 +13,12 @@
  * length ^ length_penalty, the length in generated tokens, the end included. With at least
  * 1 + (number of tokens that end) candidates per beam, `width` beams always live on.
  *
- * What is computed here are numbers and choices alone: no sequence, no memory of the device. The
- * caller numbers its beams 0..width-1 and is told which beam each next one continues, and in which
- * of `width` slots to keep a finished one. Results are those of transformers'
- * generate(num_beams=width, do_sample=False, length_penalty=, early_stopping=), in the same
- * single-precision arithmetic; ties go to the smaller beam, then to the smaller token.
- * Follows: Wu et al., Google's NMT, 2016, section 7; transformers' _beam_search. Thread: engine. */
+ * Computes scores and choices only: no sequence, no device memory. The caller numbers its beams
+ * 0..width-1; the result names the beam that each next one continues, and which of `width` slots
+ * keeps a finished one. Results are those of transformers' generate(num_beams=width,
+ * do_sample=False, length_penalty=, early_stopping=), in the same single-precision arithmetic; ties
+ * go to the smaller beam, then to the smaller token. Follows: Wu et al., Google's NMT, 2016,
+ * section 7; transformers' _beam_search. Thread: engine. */
 #ifndef WORKER_SCHED_BEAM_H
 #define WORKER_SCHED_BEAM_H
 
@@ -80,9 +80,9 @@ void beam_fini(struct beam_search *b);                               /* a zeroed
 bool beam_offer(struct beam_search *b, uint32_t beam, uint32_t token, uint32_t alternative,
                 float logprob, bool is_end);
 
-/* After all live beams have offered: fills live, n_live, done and n_done. The beams are numbered
- * anew: live[i] is beam i from now on. True when the search is over: then `kept` has the answers,
- * and what is live is to be dropped. */
+/* After all live beams have offered: fills live, n_live, done and n_done. Renumbers the beams:
+ * live[i] is beam i from now on. True when the search is over: then `kept` has the answers, and the
+ * live beams are to be dropped. */
 bool beam_step(struct beam_search *b);
 
 #endif

@@ -14,23 +14,21 @@ static enum status check_width(const struct beam_params *b, uint32_t n_candidate
                                const struct request_limits *l, struct error *err) {
     if (b->n == 0 || b->n > b->width)
         return error_set_param(err, ST_INVALID, "n",
-                               "n is %u, but a beam search of width %u gives 1 to %u answers", b->n,
-                               b->width, b->width);
+                               "n is %u, but a beam search of width %u returns 1 to %u answers",
+                               b->n, b->width, b->width);
     if (b->width > l->max_num_seqs)
-        return error_set_param(
-            err, ST_INVALID, "n",
-            "a beam search of width %u needs as many sequences at once, but this "
-            "worker runs at most %u",
-            b->width, l->max_num_seqs);
+        return error_set_param(err, ST_INVALID, "n",
+                               "a beam search of width %u needs that many sequences at once, but "
+                               "this worker runs at most %u: lower n",
+                               b->width, l->max_num_seqs);
     if (n_candidates > l->max_beam_candidates || n_candidates > l->vocab)
         return error_set_param(err, ST_INVALID, "n",
-                               "a beam search of width %u with these stop tokens looks at %u "
-                               "candidates in each step, but there are at most %u: lower n",
+                               "a beam search of width %u with these stop tokens needs %u "
+                               "candidates per step, but the device returns at most %u: lower n",
                                b->width, n_candidates, MIN(l->max_beam_candidates, l->vocab));
     if (!isfinite(b->length_penalty) || fabsf(b->length_penalty) > 100)
         return error_set_param(err, ST_INVALID, "length_penalty",
-                               "length_penalty is %g: it must be between -100 and 100",
-                               (double)b->length_penalty);
+                               "length_penalty is %g: use -100 to 100", (double)b->length_penalty);
     return ST_OK;
 }
 
@@ -44,14 +42,13 @@ static enum status check_ranking(const struct request_params *p, struct error *e
                                                    : NULL;
 
     if (name)
-        return error_set_param(err, ST_INVALID, name,
-                               "%s has no effect on a beam search, which ranks by the model's own "
-                               "logprobs: leave it out",
-                               name);
+        return error_set_param(
+            err, ST_INVALID, name,
+            "%s has no effect on a beam search, which ranks by raw logprobs: leave it out", name);
     if (p->prompt_logprobs >= 0)
-        return error_set_param(err, ST_INVALID, "prompt_logprobs",
-                               "a beam search gives no logprobs of the prompt: ask for them in a "
-                               "call of their own");
+        return error_set_param(
+            err, ST_INVALID, "prompt_logprobs",
+            "a beam search returns no prompt logprobs: request them without the beam search");
     return ST_OK;
 }
 
@@ -223,7 +220,7 @@ void beam_group_fill(const struct beam_group *g, uint32_t i, uint64_t now_us) {
 
     if (i >= g->search.n_kept) { /* a vocabulary of a handful of tokens, all of them ends */
         r->finish = FINISH_ERROR;
-        error_set(&r->error, ST_INTERNAL, "the beam search found only %u answers",
+        error_set(&r->error, ST_INTERNAL, "the beam search found only %u answers: lower n",
                   g->search.n_kept);
         return;
     }

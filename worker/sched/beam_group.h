@@ -1,4 +1,4 @@
-/* worker/sched/beam_group.h - the requests of one beam search, and who computes what.
+/* worker/sched/beam_group.h - the requests of one beam search, and which of them compute.
  *
  *      the creator's            the search's own
  *      answer[0..n)             beam[0..width)              kept[0..width)
@@ -75,7 +75,7 @@ static inline bool request_is_beam(const struct request *r) {
 bool beam_group_offer(struct beam_group *g, const struct request *beam, const int32_t *token,
                       const float *logprob);
 
-/* Chooses; then group->search.live says whose heir each next beam is. Finished ones are copied to
+/* Chooses; then group->search.live names the parent of each next beam. Finished ones are copied to
  * `kept`. True when the search is over. */
 bool beam_group_choose(struct beam_group *g, const uint32_t *eos_ids, uint32_t n_eos);
 

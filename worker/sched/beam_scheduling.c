@@ -34,7 +34,7 @@ enum status scheduler_add_answer(struct scheduler *s, struct request *r, struct 
     if (most_blocks(s, g) > n_usable || g->width > s->options.max_num_seqs)
         return error_set(err, ST_TOO_LARGE,
                          "a beam search of width %u over up to %u tokens needs %llu KV blocks, but "
-                         "there are %u: lower n, shorten the prompt or lower max_tokens",
+                         "the worker has %u: lower n, shorten the prompt or lower max_tokens",
                          g->width, r->n_max, (unsigned long long)most_blocks(s, g), n_usable);
     r->seq = s->n_added++;
     scheduler_enter_searching(s, r);
@@ -57,7 +57,7 @@ void scheduler_start_search(struct schedule *sched, struct request *leader, uint
         if (!r) continue;
         r->n_admissions = 1;
         r->cached_tokens = n_hit_tokens;
-        r->explanation = leader->explanation; /* zeros if it was not asked for */
+        r->explanation = leader->explanation; /* zeros unless requested */
         r->scheduled_us = now_us;
         sched->n_started++;
     }
@@ -154,8 +154,8 @@ static void fork_beam(struct scheduler *s, struct request *r, struct request *p)
     r->is_forked = p->is_forked = true;
 }
 
-/* Who computes beam i from now on: its parent, if no beam before i continues that one too; else one
- * that is free. */
+/* Chooses the request that computes beam i: its parent, unless an earlier beam continues that
+ * parent; else a free one. */
 static void arrange_beams(struct beam_group *g) {
     const struct beam_search *b = &g->search;
     uint32_t at = 0;
@@ -191,7 +191,7 @@ static void extend_beam(struct scheduler *s, struct beam_group *g, uint32_t i) {
     }
 }
 
-/* Blocks of dropped beams are free before others are asked for. */
+/* Blocks of dropped beams are freed before new ones are allocated. */
 static void advance(struct scheduler *s, struct beam_group *g) {
     const struct beam_search *b = &g->search;
 

@@ -1,15 +1,15 @@
-/* worker/sched/connector.h - KV that another store has: what the scheduler asks, and is told.
+/* worker/sched/connector.h - the scheduler's interface to another store of KV.
  *
  * A store outside this worker (a pool shared by a fleet, a worker that only reads prompts) may hold
- * the KV of tokens that follow those found in our own cache. The scheduler asks once per admission
- * how many, makes room for them, and says where they go. A synchronous store has them there before
- * the step runs; an asynchronous one takes its time:
+ * the KV of tokens that follow those found in our own cache. The scheduler queries their number
+ * once per admission, makes room, and passes the target blocks. A synchronous store has them there
+ * before the step runs; an asynchronous one takes its time:
  *
  *      waiting ──found() = n, later──▶ waiting, REMOTE_LOADING, blocks held, passed over
  *                                         │ scheduler_remote_arrived
  *      running ◀──admitted in order──── waiting, REMOTE_HERE
  *
- * Until it has arrived the KV is not published: nobody else may hit it. Thread: engine. */
+ * Until it has arrived the KV is not published: no other request can hit it. Thread: engine. */
 #ifndef WORKER_SCHED_CONNECTOR_H
 #define WORKER_SCHED_CONNECTOR_H
 
@@ -19,8 +19,8 @@ struct request;
 
 enum connector_answer {
     CONNECTOR_NOW,     /* so many tokens (0: none), in place before the step runs */
-    CONNECTOR_LATER,   /* so many tokens, told by scheduler_remote_arrived */
-    CONNECTOR_UNKNOWN, /* not known yet: ask again in a later step */
+    CONNECTOR_LATER,   /* so many tokens; scheduler_remote_arrived follows */
+    CONNECTOR_UNKNOWN, /* not known yet: query again in a later step */
 };
 
 struct connector {

@@ -1,5 +1,5 @@
-/* worker/sched/queues.c - where a request is, and how it gets elsewhere. State is membership: each
- * place but NEW and DONE is a list with a count, kept right by the functions of this file alone. */
+/* worker/sched/queues.c - the scheduler's lists. State is membership: each state except NEW and
+ * DONE is a list with a count, changed by the functions of this file alone. */
 #include <assert.h>
 
 #include "worker/sched/beam_group.h"
@@ -136,7 +136,7 @@ struct request *scheduler_waiting_at(const struct scheduler *s, uint32_t i) {
     return at(&s->waiting, i);
 }
 
-/* While a search runs, one of its answers is there: they come first, so that no beam is told. */
+/* A running search has an answer in its list; answers come first, so a beam is never returned. */
 struct request *scheduler_any(const struct scheduler *s) {
     const struct list *const lists[] = {&s->searching, &s->running, &s->swapped, &s->waiting};
     struct request *r = NULL;

@@ -33,15 +33,14 @@ const char *finish_reason_name(enum finish_reason reason) {
 static enum status check_range(const char *name, double value, double min, double max,
                                struct error *err) {
     if (value >= min && value <= max) return ST_OK; /* NaN is not */
-    return error_set_param(err, ST_INVALID, name, "%s is %g: it must be between %g and %g", name,
-                           value, min, max);
+    return error_set_param(err, ST_INVALID, name, "%s is %g: use %g to %g", name, value, min, max);
 }
 
 static enum status check_token(const char *name, uint32_t token, uint32_t vocab,
                                struct error *err) {
     if (token < vocab) return ST_OK;
     return error_set_param(err, ST_INVALID, name,
-                           "%s holds token id %u: the model's vocabulary ends at %u", name, token,
+                           "%s holds token id %u, but the model's largest is %u", name, token,
                            vocab - 1);
 }
 
@@ -56,27 +55,28 @@ static enum status check_length(const struct request_params *p, const struct req
     if (total > l->max_model_len) {
         if (p->n_prompt >= l->max_model_len)
             return error_set_param(err, ST_INVALID, "prompt",
-                                   "the prompt has %u tokens, but the model's length is %u tokens, "
-                                   "prompt and output together: shorten the prompt",
+                                   "the prompt has %u tokens, but the model's maximum length is %u "
+                                   "tokens, output included: shorten the prompt",
                                    p->n_prompt, l->max_model_len);
-        return error_set_param(err, ST_INVALID, "max_tokens",
-                               "the prompt has %u tokens and max_tokens is %u, together %llu, but "
-                               "the model's length is %u: shorten the prompt or lower max_tokens",
-                               p->n_prompt, p->max_tokens, (unsigned long long)total,
-                               l->max_model_len);
+        return error_set_param(
+            err, ST_INVALID, "max_tokens",
+            "the prompt has %u tokens and max_tokens is %u, together %llu, but the model's maximum "
+            "length is %u: shorten the prompt or lower max_tokens",
+            p->n_prompt, p->max_tokens, (unsigned long long)total, l->max_model_len);
     }
     room = p->max_tokens ? p->max_tokens : l->max_model_len - p->n_prompt;
     if (p->min_tokens > room)
-        return error_set_param(err, ST_INVALID, "min_tokens",
-                               "min_tokens is %u, but the answer may have at most %u tokens",
-                               p->min_tokens, room);
+        return error_set_param(
+            err, ST_INVALID, "min_tokens",
+            "min_tokens is %u, but the output may have at most %u tokens: lower min_tokens",
+            p->min_tokens, room);
     return ST_OK;
 }
 
 static enum status check_logprobs(const char *name, int32_t n, const struct request_limits *l,
                                   struct error *err) {
     if (n <= (int32_t)l->max_logprobs && n >= -1) return ST_OK;
-    return error_set_param(err, ST_INVALID, name, "%s is %d: at most %u are given here", name, n,
+    return error_set_param(err, ST_INVALID, name, "%s is %d: use at most %u", name, n,
                            l->max_logprobs);
 }
 
@@ -87,11 +87,11 @@ static enum status check_sampling(const struct request_params *p, const struct r
     if ((st = check_range("temperature", p->temperature, 0, 100, err)) != ST_OK) return st;
     if (!(p->top_p > 0 && p->top_p <= 1))
         return error_set_param(err, ST_INVALID, "top_p",
-                               "top_p is %g: it must be above 0 and at most 1", p->top_p);
+                               "top_p is %g: use a number above 0 and at most 1", p->top_p);
     if ((st = check_range("min_p", p->min_p, 0, 1, err)) != ST_OK) return st;
     if (!(p->repetition_penalty > 0 && p->repetition_penalty <= 100))
         return error_set_param(err, ST_INVALID, "repetition_penalty",
-                               "repetition_penalty is %g: it must be above 0 and at most 100",
+                               "repetition_penalty is %g: use a number above 0 and at most 100",
                                p->repetition_penalty);
     if ((st = check_range("frequency_penalty", p->frequency_penalty, -2, 2, err)) != ST_OK)
         return st;
@@ -107,15 +107,16 @@ static enum status check_bad_words(const struct request_params *p, const struct 
 
     if (p->n_bad_words > REQUEST_BAD_WORDS_MAX)
         return error_set_param(err, ST_INVALID, "bad_words",
-                               "bad_words are %u tokens with their lengths: at most %u are taken",
+                               "bad_words have %u tokens, their lengths included: send at most %u",
                                p->n_bad_words, REQUEST_BAD_WORDS_MAX);
     while (at < p->n_bad_words) {
         uint32_t n = p->bad_words[at++];
 
         if (n == 0 || n > p->n_bad_words - at)
-            return error_set_param(err, ST_INVALID, "bad_words",
-                                   "bad_words: a run of %u tokens where %u are left", n,
-                                   p->n_bad_words - at);
+            return error_set_param(
+                err, ST_INVALID, "bad_words",
+                "bad_words declare a run of %u tokens where %u are left: send complete runs", n,
+                p->n_bad_words - at);
         for (; n > 0; n--, at++)
             if ((st = check_token("bad_words", p->bad_words[at], l->vocab, err)) != ST_OK)
                 return st;
@@ -129,15 +130,15 @@ static enum status check_lists(const struct request_params *p, const struct requ
 
     if (p->n_stop_ids > REQUEST_STOP_IDS_MAX)
         return error_set_param(err, ST_INVALID, "stop_token_ids",
-                               "stop_token_ids has %u entries: at most %u are taken", p->n_stop_ids,
+                               "stop_token_ids has %u entries: send at most %u", p->n_stop_ids,
                                REQUEST_STOP_IDS_MAX);
     if (p->n_bias > REQUEST_BIAS_MAX)
         return error_set_param(err, ST_INVALID, "logit_bias",
-                               "logit_bias has %u entries: at most %u are taken", p->n_bias,
+                               "logit_bias has %u entries: send at most %u", p->n_bias,
                                REQUEST_BIAS_MAX);
     if (p->cache_salt_len > REQUEST_SALT_MAX)
         return error_set_param(err, ST_INVALID, "cache_salt",
-                               "cache_salt has %zu bytes: at most %u are taken", p->cache_salt_len,
+                               "cache_salt has %zu bytes: send at most %u", p->cache_salt_len,
                                REQUEST_SALT_MAX);
     for (uint32_t i = 0; i < p->n_prompt; i++)
         if ((st = check_token("prompt", p->prompt[i], l->vocab, err)) != ST_OK) return st;
@@ -232,7 +233,8 @@ enum status request_create(struct request **out, const struct request_params *pa
     lay_out(&probe, &measure, params, n_max, limits->vocab);
     r = mem_try(measure.used);
     if (!r)
-        return error_set(err, ST_NOMEM, "no memory for a request of up to %u tokens (%zu bytes)",
+        return error_set(err, ST_NOMEM,
+                         "out of memory for a request of up to %u tokens (%zu bytes): retry later",
                          n_max, measure.used);
     memset(r, 0, sizeof(*r));
     r->params = *params;

@@ -1,4 +1,4 @@
-/* worker/sched/request.h - one sequence: what the client asked for, and how far it has come.
+/* worker/sched/request.h - one sequence: the client's parameters and its progress.
  *
  * All memory a request will ever need is taken when it is created: the tokens of prompt and output
  * up to the longest answer it may have, their logprobs, its block table. So the token path
@@ -14,10 +14,10 @@
  *      engine                      everything under "engine's own" and "the answer"
  *
  * The answer is read by the creator without a lock: the engine fills tokens and logprobs, then
- * publishes their number (request_publish); the creator asks request_take_progress and reads below it.
- * A request dies with its last reference: the creator holds one, the engine one while it works on
- * it, and each of its messages one while it is under way. A request is in one place at a time
- * (enum request_state), moved by the scheduler alone.
+ * publishes their number (request_publish); the creator calls request_take_progress and reads below
+ * that number. A request dies with its last reference: the creator holds one, the engine one while
+ * it works on it, and each of its messages one while it is under way. A request has one state at a
+ * time (enum request_state), which the scheduler alone changes.
  *
  * LIMITS: at most REQUEST_BIAS_MAX biased tokens, REQUEST_STOP_IDS_MAX stop ids, 20 logprobs. */
 #ifndef WORKER_SCHED_REQUEST_H
@@ -44,7 +44,7 @@ struct token_bias {
     float bias;
 };
 
-/* What is asked for. Start from request_params_default. */
+/* The client's parameters. Start from request_params_default. */
 struct request_params {
     const uint32_t *prompt; /* (n_prompt), at least one; copied, like all arrays here */
     uint32_t n_prompt;
@@ -85,7 +85,7 @@ struct request_limits {
 
 enum finish_reason {
     FINISH_NONE,   /* still running */
-    FINISH_STOP,   /* EOS, or a stop id: then stop_token says which */
+    FINISH_STOP,   /* EOS, or a stop id: stop_token has it */
     FINISH_LENGTH, /* max_tokens or the model's length */
     FINISH_ABORT,  /* cancelled */
     FINISH_ERROR,  /* the device failed or gave numbers that are not finite */
@@ -104,7 +104,7 @@ enum request_state {
 /* KV that another store has; see connector.h. */
 enum request_remote { REMOTE_NONE, REMOTE_LOADING, REMOTE_HERE };
 
-/* A message about a request; what kinds there are is the engine's affair. */
+/* A message about a request; the engine defines the kinds. */
 struct request_mail {
     struct mail mail;
     uint32_t kind;
@@ -118,7 +118,7 @@ struct request {
     struct beam_group *group; /* of a beam search, see beam_group.h; NULL: no part of one */
 
     /* The engine's own. */
-    struct list link; /* in the list of its place */
+    struct list link; /* in the list of its state */
     enum request_state state;
     enum request_remote remote;
     bool is_forked;   /* shares blocks by a fork, or did */
@@ -135,7 +135,7 @@ struct request {
     uint32_t n_computed;        /* of these, scheduled or found in the cache */
     uint32_t n_before;          /* n_computed before step number `step`, its last */
     uint64_t step;
-    uint32_t n_scored;     /* prompt tokens whose logprob was asked for already */
+    uint32_t n_scored;     /* prompt tokens whose logprob is requested already */
     uint32_t n_in_flight;  /* steps that were scheduled and not yet processed */
     uint32_t n_pending;    /* of these, with a token that is being sampled */
     uint32_t row;          /* at the backend; REQUEST_NO_ROW when not running */
@@ -150,11 +150,11 @@ struct request {
     uint32_t *rank;
     int32_t *top_token; /* (n_max - n_prompt, n_logprobs) best first, -1 past the end */
     float *top_logprob;
-    float *prompt_logprob; /* (n_prompt); entry 0 has no meaning. NULL unless asked for, as above */
+    float *prompt_logprob; /* (n_prompt); entry 0 has no meaning. NULL unless requested, as above */
     uint32_t *prompt_rank;
     int32_t *prompt_top_token; /* (n_prompt, prompt_logprobs) */
     float *prompt_top_logprob;
-    struct kv_explanation explanation; /* if asked for: there with the first token */
+    struct kv_explanation explanation; /* if requested: filled with the first token */
     uint32_t cached_tokens;            /* prompt tokens found in the cache at first admission */
     uint64_t arrival_us, scheduled_us, first_token_us, finished_us; /* clock_now_us; 0: not yet */
     uint64_t last_token_us;                                         /* the engine's */
@@ -188,7 +188,7 @@ static inline uint32_t request_n_output(const struct request *r) {
     return r->n_tokens - r->n_prompt;
 }
 
-/* Does computing the prompt also ask for the logprobs of its tokens? */
+/* Are the logprobs of the prompt's tokens requested? */
 static inline bool request_is_scored(const struct request *r) {
     return r->params.prompt_logprobs >= 0;
 }

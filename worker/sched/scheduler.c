@@ -25,7 +25,7 @@ struct budget {
 enum status scheduler_check_options(const struct scheduler_options *o, struct error *err) {
     if (o->max_num_seqs == 0)
         return error_set_param(err, ST_INVALID, "max-num-seqs",
-                               "max-num-seqs is 0: at least one sequence must run");
+                               "max-num-seqs is 0: use at least 1");
     if (o->max_num_batched_tokens < o->max_num_seqs)
         return error_set_param(err, ST_INVALID, "max-num-batched-tokens",
                                "max-num-batched-tokens %u is below max-num-seqs %u: every running "
@@ -38,7 +38,7 @@ enum status scheduler_check_options(const struct scheduler_options *o, struct er
                                o->max_num_batched_tokens, o->max_model_len);
     if (o->max_outputs != 0 && o->max_outputs <= o->max_num_seqs)
         return error_set_param(err, ST_INVALID, "max-outputs",
-                               "max-outputs %u must be above max-num-seqs %u", o->max_outputs,
+                               "max-outputs is %u: use more than max-num-seqs %u", o->max_outputs,
                                o->max_num_seqs);
     return ST_OK;
 }
@@ -241,8 +241,8 @@ static bool ask_connector(struct scheduler *s, struct request *r, struct admissi
     return true;
 }
 
-/* Where its KV comes from: it has it, by a fork, or from the cache and the connector. False when it
- * cannot be said yet. */
+/* Finds the source of its KV: its own, a fork, or the cache and the connector. False when that is
+ * not known yet. */
 static bool find_kv(struct scheduler *s, struct request *r, struct admission *a) {
     if (r->remote == REMOTE_HERE) {
         a->alloc.n_computed = a->n_have = r->n_computed;
@@ -317,7 +317,7 @@ static bool await_remote(struct scheduler *s, struct request *r, struct admissio
     return true;
 }
 
-/* False when it must stay where it is, and everybody behind it. */
+/* False when it must keep waiting, and so must all requests behind it. */
 static bool try_admission(struct scheduler *s, struct schedule *sched, struct budget *b,
                           struct request *r, uint64_t now_us) {
     struct admission a = {.alloc = {.full_sequence_must_fit = s->options.full_sequence_must_fit,
@@ -381,8 +381,8 @@ static bool schedule_swapped(struct scheduler *s, struct schedule *sched, struct
     return true;
 }
 
-/* Nobody can run and nothing is under way: beams that wait for others of their searches hold all
- * blocks. The last of them gives way, until the first search has its beams together. */
+/* No request can run and no step is in flight: waiting beams hold all blocks. Preempts the last of
+ * them until the first search has its beams together. */
 static bool break_deadlock(struct scheduler *s, const struct schedule *sched) {
     struct list *last = list_last(&s->running);
 
@@ -399,8 +399,8 @@ void scheduler_step(struct scheduler *s, struct schedule *sched, uint64_t now_us
     *sched = (struct schedule){.entry = sched->entry};
     s->n_steps++;
     schedule_running(s, sched, &b);
-    /* What was taken is for those that run. If the one that wanted it gave way itself, and there is
-     * no other, somebody must. */
+    /* Freed blocks serve the running requests. If the request that needed them was preempted itself
+     * and none runs, a waiting beam gives way. */
     if (sched->n_preempted > 0 && sched->n_entries + s->n_in_flight > 0) return;
     do {
         if (schedule_swapped(s, sched, &b)) schedule_waiting(s, sched, &b, now_us);

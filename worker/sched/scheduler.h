@@ -1,4 +1,4 @@
-/* worker/sched/scheduler.h - who runs in this step, and with how many tokens.
+/* worker/sched/scheduler.h - which requests run in a step, and with how many tokens.
  *
  * There is no prefill phase and no decode phase. A request has n_computed of its n_tokens in the
  * KV pool, and each step hands out at most `max_num_batched_tokens` tokens to catch up: one to a
@@ -102,7 +102,7 @@ struct scheduler_counts {
     /* since creation */
     uint64_t preemptions, swap_outs; /* swap_outs: of them, with the KV kept */
     uint64_t forks;
-    struct kv_counts external; /* admissions for which the connector was asked; tokens asked, had */
+    struct kv_counts external; /* admissions that queried the connector; tokens queried, found */
 };
 
 struct scheduler;
@@ -121,21 +121,21 @@ void scheduler_destroy(struct scheduler *s); /* NULL is fine; nothing may be wai
 void schedule_init(struct schedule *sched, const struct scheduler *s);
 void schedule_fini(struct schedule *sched);
 
-/* Puts a new request at its place in the waiting list. The request must be able to fit alone:
- * n_max blocks in the whole pool; ST_TOO_LARGE says what would. */
+/* Inserts a new request into the waiting list. The request must fit alone into the pool: n_max
+ * tokens, else ST_TOO_LARGE with what would fit. */
 MUST_USE enum status scheduler_add(struct scheduler *s, struct request *r, struct error *err);
 
 /* Fills `sched` with the next step; n_entries 0 when nothing can run. */
 void scheduler_step(struct scheduler *s, struct schedule *sched, uint64_t now_us);
 
-/* The outcome of entry `e`, of which each has one: the chosen token, ignored unless is_sampled.
- * Appends it, checks for the end. True when the request has ended and is off every list, its blocks
- * free. Requests that ended before (cancelled in flight) are left alone: false. */
+/* The outcome of entry `e`, one for each: the chosen token, ignored unless is_sampled. Appends it,
+ * checks for the end. True when the request has ended and is off every list, its blocks free.
+ * Requests that ended before (cancelled in flight) are left alone: false. */
 bool scheduler_take(struct scheduler *s, const struct schedule_entry *e, uint32_t token,
                     uint64_t now_us);
 
-/* The same for a beam (request_is_beam): the likeliest tokens and their logprobs, best first, -1
- * past the end; group->n_alternatives of them. NULL when !is_sampled. */
+/* The outcome of a beam's entry (request_is_beam): the likeliest tokens and their logprobs, best
+ * first, -1 past the end; group->n_alternatives of them. NULL when !is_sampled. */
 void scheduler_take_beam(struct scheduler *s, const struct schedule_entry *e, const int32_t *token,
                          const float *logprob, uint64_t now_us);
 

@@ -4,9 +4,9 @@
  *      queues.c       the lists and the only functions that move a request between them
  *      beam_scheduling.c  beam searches: offers come in, beams are forked and dropped
  *
- * `running`, `waiting` and `swapped` are in one order each: by arrival, under the priority policy by
- * (priority, arrival). So the head of a waiting list is who should run next, the last of the running
- * is who gives way, and who was preempted stands before all that came later. */
+ * `running`, `waiting` and `swapped` are in one order each: by arrival, under the priority policy
+ * by (priority, arrival). So the head of a waiting list runs next, the last running request is
+ * preempted first, and a preempted request comes before all later arrivals. */
 #ifndef WORKER_SCHED_SCHEDULER_INTERNAL_H
 #define WORKER_SCHED_SCHEDULER_INTERNAL_H
 
@@ -23,7 +23,7 @@ struct scheduler {
     uint32_t *free_rows;     /* (max_num_seqs) a stack */
     uint32_t n_free_rows;
     uint64_t n_added, n_steps, n_in_flight; /* in flight: entries whose outcome has not come */
-    struct scheduler_counts counts;         /* since creation; the rest is filled when asked */
+    struct scheduler_counts counts;         /* since creation; scheduler_counts fills the rest */
 };
 
 static inline struct request *request_of(struct list *link) {
@@ -32,7 +32,7 @@ static inline struct request *request_of(struct list *link) {
 
 /* --- queues.c --------------------------------------------------------------------------------- */
 
-/* Takes a request off its list, if it is on one; its blocks stay. Its place is REQUEST_NEW. */
+/* Takes a request off its list, if it is on one; its blocks stay. Its state becomes REQUEST_NEW. */
 void scheduler_leave(struct scheduler *s, struct request *r);
 void scheduler_enter_waiting(struct scheduler *s, struct request *r);
 void scheduler_enter_running(struct scheduler *s, struct request *r); /* there must be a free row */
@@ -40,8 +40,8 @@ void scheduler_enter_searching(struct scheduler *s, struct request *r);
 /* Frees its blocks and forgets its parent. */
 void scheduler_enter_done(struct scheduler *s, struct request *r, uint64_t now_us);
 
-/* Takes a running request's blocks: to host memory if that is how and there is room, else they are
- * computed anew. */
+/* Takes a running request's blocks: to host memory if the options allow it and there is room, else
+ * they are recomputed. */
 void scheduler_preempt(struct scheduler *s, struct request *r, bool may_swap);
 
 /* --- beam_scheduling.c ------------------------------------------------------------------------ */

@@ -24,7 +24,7 @@ static enum status check_string(struct str s, size_t i, struct error *err) {
     }
     if (s.len > STOP_MAX_BYTES) {
         return error_set_param(err, ST_INVALID, "stop",
-                               "stop string %zu has %zu bytes; at most %d are allowed", i, s.len,
+                               "stop string %zu has %zu bytes: send at most %d", i, s.len,
                                STOP_MAX_BYTES);
     }
     return ST_OK;
@@ -49,8 +49,9 @@ enum status stop_set_create(struct stop_set **out, const struct str *strings, si
     struct stop_set *set;
 
     if (n > STOP_MAX_STRINGS) {
-        return error_set_param(err, ST_INVALID, "stop", "%zu stop strings; at most %d are allowed",
-                               n, STOP_MAX_STRINGS);
+        return error_set_param(err, ST_INVALID, "stop",
+                               "the request has %zu stop strings: send at most %d", n,
+                               STOP_MAX_STRINGS);
     }
     for (size_t i = 0; i < n; i++) {
         enum status st = check_string(strings[i], i, err);

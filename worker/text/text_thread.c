@@ -220,7 +220,8 @@ void text_thread_submit(struct text_thread *t, struct text_job *job) {
     memset(&job->mail, 0, sizeof(job->mail));
     job->has_too_many = false;
     job->waited_us = job->submitted_us = 0;
-    job->status = error_set(&job->err, ST_CLOSED, "the worker is stopping: send the text again");
+    job->status =
+        error_set(&job->err, ST_CLOSED, "the worker is shutting down: retry on another worker");
     if (is_over_length(t, job)) {
         refuse_tokens(job);
         pthread_mutex_lock(&t->lock);
@@ -230,10 +231,9 @@ void text_thread_submit(struct text_thread *t, struct text_job *job) {
         job->submitted_us = clock_now_us();
         if (push(t, job)) return;
         job->status = error_set(&job->err, ST_UNAVAILABLE,
-                                "%zu bytes of text do not fit into the tokenizer's queue of %llu: "
-                                "send the request again in a moment, or start the worker with a "
-                                "larger --tokenizer-queue-bytes",
-                                job->text.len, (unsigned long long)t->max_queue_bytes);
+                                "the tokenizer's queue of %llu bytes has no room for %zu bytes "
+                                "of text: retry later, or raise --tokenizer-queue-bytes",
+                                (unsigned long long)t->max_queue_bytes, job->text.len);
     } else {
         encode(t, job, ON_LOOP);
     }

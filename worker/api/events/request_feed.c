@@ -401,14 +401,16 @@ struct request_feed_stats request_feed_stats(const struct request_feed *feed) {
 static enum status check(const struct request_feed *feed, struct error *err) {
     if (!feed) {
         return error_set(err, ST_NOT_FOUND,
-                         "request events are switched off here: start the worker with "
+                         "request events are disabled on this worker: start the worker with "
                          "--request-events-buffer-bytes 16MiB");
     }
-    if (feed->is_ending) return error_set(err, ST_UNAVAILABLE, "this worker is shutting down");
+    if (feed->is_ending)
+        return error_set(err, ST_UNAVAILABLE,
+                         "this worker is shutting down: follow another worker");
     if (feed->n_followers >= feed->config.max_followers) {
         return error_set(err, ST_UNAVAILABLE,
-                         "%u routers follow already: raise --request-events-subscribers, which is "
-                         "%u, or stop one",
+                         "all %u streams of request events are in use: raise "
+                         "--request-events-subscribers %u, or close a stream",
                          feed->n_followers, feed->config.max_followers);
     }
     return ST_OK;
@@ -450,7 +452,7 @@ static enum status read_from(struct follower *f, bool *is_gap, struct error *err
         f->next = log.next;
     } else if (str_to_u64(value, &f->next) != ST_OK) {
         st = error_set_param(err, ST_INVALID, "from",
-                             "from is '" STR_FMT "': a number, oldest or now is expected",
+                             "from is invalid: '" STR_FMT "': use a number, oldest or now",
                              STR_ARG(value));
     } else {
         *is_gap = f->next < log.oldest || f->next > log.next;

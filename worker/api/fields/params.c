@@ -79,12 +79,13 @@ static enum status get_stop(struct call_params *p, const struct json *o, struct 
     } else if (json_type(stop) == JSON_ARRAY) {
         JSON_FOR_EACH(it, stop) {
             if (n == STOP_MAX_STRINGS) {
-                return error_set_param(err, ST_INVALID, "stop", "stop takes at most %u strings",
+                return error_set_param(err, ST_INVALID, "stop",
+                                       "stop has more than %u strings: send fewer",
                                        STOP_MAX_STRINGS);
             }
             if (json_to_str(it, &strings[n]) != ST_OK) {
                 return error_set_param(err, ST_INVALID, "stop",
-                                       "stop must be a string or strings, but holds %s",
+                                       "stop must be a string or an array of strings, but holds %s",
                                        json_type_name(it));
             }
             n++;
@@ -121,7 +122,7 @@ static enum status check_function_call(const struct json *o, struct error *err) 
         return ST_OK;
     }
     return error_set_param(err, ST_INVALID, "function_call",
-                           "function_call may be \"auto\" or \"none\" on this worker, not %.*s",
+                           "unsupported function_call %.*s: supported are \"auto\" and \"none\"",
                            (int)MIN(name.len, 40), name.ptr);
 }
 
@@ -170,8 +171,7 @@ static enum status check_format(const struct json *o, struct error *err) {
         return ST_OK;
     }
     return error_set_param(err, ST_INVALID, "response_format",
-                           "response_format of type \"%.*s\" is not supported by this worker: only "
-                           "\"text\" is",
+                           "unsupported response_format type \"%.*s\": supported is \"text\"",
                            (int)MIN(type.len, 40), type.ptr);
 }
 
@@ -186,8 +186,7 @@ static enum status get_salt(struct call_params *p, const struct json *o, const c
     if (salt.len == 0) {
         return error_set_param(
             err, ST_INVALID, name,
-            "%s must be a non-empty string: leave it out to share the cache with "
-            "everybody",
+            "%s must be a non-empty string: leave it out to share the cache with all clients",
             name);
     }
     if (p->request.cache_salt) {
@@ -204,8 +203,10 @@ static enum status get_adapter(const struct json *o, struct error *err) {
 
     for (size_t i = 0; i < ARRAY_LEN(names); i++) {
         if (json_is_null(json_get(o, names[i]))) continue;
-        return error_set_param(err, ST_INVALID, names[i], "%s: this worker serves no adapters",
-                               names[i]);
+        return error_set_param(
+            err, ST_INVALID, names[i],
+            "%s is not supported: this worker serves no adapters; merge the adapter into the model",
+            names[i]);
     }
     return ST_OK;
 }
@@ -218,7 +219,7 @@ static enum status get_stream(struct call_params *p, const struct json *o, struc
     if (st != ST_OK || !options) return st;
     if (!p->stream) {
         return error_set_param(err, ST_INVALID, "stream_options",
-                               "stream_options only makes sense with \"stream\": true");
+                               "stream_options requires \"stream\": true");
     }
     st = json_get_bool(options, "include_usage", &p->include_usage, NULL, err);
     if (st == ST_OK) {
@@ -275,8 +276,8 @@ static enum status get_lengths(struct call_params *p, const struct json *o, stru
     p->has_max_tokens = p->has_max_tokens || has_newer;
     if (p->has_max_tokens && r->min_tokens > r->max_tokens) {
         return error_set_param(err, ST_INVALID, "min_tokens",
-                               "min_tokens %u is above max_tokens %u", r->min_tokens,
-                               r->max_tokens);
+                               "min_tokens %u is above max_tokens %u: lower min_tokens",
+                               r->min_tokens, r->max_tokens);
     }
     p->is_echo_only = p->has_max_tokens && r->max_tokens == 0;
     if (p->is_echo_only) r->max_tokens = 1;
@@ -291,14 +292,13 @@ static enum status get_best_of(struct call_params *p, const struct json *o, stru
     if (st != ST_OK) return st;
     if (best_of < p->n) {
         return error_set_param(err, ST_INVALID, "best_of",
-                               "best_of %u is below n %u: n of the best_of samples are shown",
-                               best_of, p->n);
+                               "best_of %u is below n %u: raise best_of to at least n", best_of,
+                               p->n);
     }
     if (best_of > p->n && p->stream) {
         return error_set_param(
             err, ST_INVALID, "best_of",
-            "best_of %u above n %u cannot be streamed: which samples are best is "
-            "known at the end",
+            "best_of %u above n %u cannot be streamed: leave out \"stream\", or set best_of to n",
             best_of, p->n);
     }
     p->beams.width = best_of;
@@ -360,11 +360,12 @@ static enum status get_beam(struct call_params *p, const struct json *o, struct 
     if (st != ST_OK || !p->is_beam) return st;
     if (p->stream) {
         return error_set_param(err, ST_INVALID, "stream",
-                               "a beam search has no answer before its end: leave out \"stream\"");
+                               "a beam search cannot be streamed: leave out \"stream\"");
     }
     if (p->stops) {
-        return error_set_param(err, ST_INVALID, "stop",
-                               "strings cannot end a beam: use stop_token_ids");
+        return error_set_param(
+            err, ST_INVALID, "stop",
+            "stop strings are not supported in a beam search: use stop_token_ids");
     }
     p->beams.length_penalty = 1;
     st = get_float(o, "length_penalty", -100, 100, &p->beams.length_penalty, err);
@@ -382,11 +383,10 @@ static enum status get_truncation_side(struct call_params *p, const struct json 
     if (st != ST_OK || !is_present) return st;
     p->keeps_beginning = str_eq(side, STR("right"));
     if (p->keeps_beginning || str_eq(side, STR("left"))) return ST_OK;
-    return error_set_param(
-        err, ST_INVALID, "truncation_side",
-        "truncation_side is \"%.*s\": it may be \"left\", which keeps the end of a "
-        "long prompt, or \"right\"",
-        STR_ARG(side));
+    return error_set_param(err, ST_INVALID, "truncation_side",
+                           "unsupported truncation_side \"%.*s\": supported are \"left\", which "
+                           "keeps the end of a long prompt, and \"right\"",
+                           STR_ARG(side));
 }
 
 /* What is asked of the prompt: its logprobs, and how much of it to keep. */
@@ -398,13 +398,12 @@ static enum status get_prompt_fields(struct call_params *p, const struct json *o
 
     if (st == ST_OK && has_n && n < 0) {
         st = error_set_param(err, ST_INVALID, "prompt_logprobs",
-                             "prompt_logprobs -1 asks for the whole vocabulary: at most %u "
-                             "alternatives are given here",
+                             "prompt_logprobs -1 means the whole vocabulary: send at most %u",
                              limits->max_logprobs);
     }
     if (st == ST_OK && has_n && p->stream) {
         st = error_set_param(err, ST_INVALID, "prompt_logprobs",
-                             "prompt_logprobs are not given in a stream: leave out \"stream\"");
+                             "prompt_logprobs cannot be streamed: leave out \"stream\"");
     }
     if (st == ST_OK) {
         st = json_get_i64(o, "truncate_prompt_tokens", -1, UINT32_MAX, &keep, &has_keep, err);
@@ -415,8 +414,8 @@ static enum status get_prompt_fields(struct call_params *p, const struct json *o
     if (has_keep) p->max_prompt_tokens = keep < 0 ? limits->max_model_len - 1 : (uint32_t)keep;
     if (has_keep && p->max_prompt_tokens == 0) {
         return error_set_param(err, ST_INVALID, "truncate_prompt_tokens",
-                               "truncate_prompt_tokens 0 leaves no prompt: ask for at least 1, or "
-                               "-1 for as many as the model takes");
+                               "truncate_prompt_tokens 0 leaves no prompt: send at least 1, or -1 "
+                               "for the model's maximum");
     }
     return ST_OK;
 }

@@ -22,7 +22,8 @@ static enum status get_stop_ids(struct call_params *p, const struct json *o, uin
         }
         if (p->request.n_stop_ids == REQUEST_STOP_IDS_MAX) {
             return error_set_param(err, ST_INVALID, "stop_token_ids",
-                                   "stop_token_ids takes at most %u ids", REQUEST_STOP_IDS_MAX);
+                                   "stop_token_ids has more than %u ids: send fewer",
+                                   REQUEST_STOP_IDS_MAX);
         }
         p->stop_ids[p->request.n_stop_ids++] = (uint32_t)id;
     }
@@ -51,7 +52,8 @@ static enum status get_bias(struct call_params *p, const struct json *o, uint32_
         }
         if (p->request.n_bias == REQUEST_BIAS_MAX) {
             return error_set_param(err, ST_INVALID, "logit_bias",
-                                   "logit_bias takes at most %u tokens", REQUEST_BIAS_MAX);
+                                   "logit_bias has more than %u tokens: send fewer",
+                                   REQUEST_BIAS_MAX);
         }
         p->bias[p->request.n_bias++] = (struct token_bias){(uint32_t)id, (float)bias};
     }
@@ -90,7 +92,7 @@ static enum status add_run(struct call_params *p, const struct token_list *run, 
     if (run->n == 0) return ST_OK; /* nothing of it is left once it is tokenized */
     if (n + 1 + run->n > REQUEST_BAD_WORDS_MAX) {
         return error_set_param(err, ST_INVALID, "bad_words",
-                               "bad_words are more than %u tokens together: send fewer",
+                               "bad_words have more than %u tokens in total: send fewer",
                                REQUEST_BAD_WORDS_MAX);
     }
     p->bad_words[n] = (uint32_t)run->n;
@@ -130,8 +132,8 @@ static enum status get_bad_words(struct call_params *p, const struct json *o,
 
     if (st != ST_OK || !list) return st;
     if (json_count(list) > BAD_WORDS_MAX) {
-        return error_set_param(err, ST_INVALID, "bad_words", "bad_words takes at most %u words",
-                               BAD_WORDS_MAX);
+        return error_set_param(err, ST_INVALID, "bad_words",
+                               "bad_words has more than %u words: send fewer", BAD_WORDS_MAX);
     }
     p->bad_words = mem_calloc(REQUEST_BAD_WORDS_MAX, sizeof(*p->bad_words));
     p->request.bad_words = p->bad_words;

@@ -9,7 +9,7 @@
 struct block_residency {
     uint64_t born_us, used_us;
     uint32_t n_lives;         /* how often the block was handed out */
-    bool is_sampled, was_hit; /* of this life */
+    bool is_sampled, was_hit; /* during this residency */
 };
 
 struct block_ages {

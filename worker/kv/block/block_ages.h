@@ -1,20 +1,20 @@
 /* worker/kv/block/block_ages.h - how long blocks live in the cache, and how long they lie unused.
  *
- * Of a sample of the blocks handed out, three times are told:
+ * Three times are measured for a sample of the blocks that are handed out:
  *
  *      acquired          hit         hit                evicted
  *      |-----------------|-----------|------------------|
  *                        | reuse gap |  idle            |
  *      | lifetime                                       |
  *
- * Long lives and short gaps say that the cache could be smaller; idle times that are hardly longer
- * than the gaps say that it evicts what would have been asked for again. The names and meanings are
- * vLLM's, but for one thing: a gap is told when it ends, not when its block is evicted, so that
- * blocks which are never evicted count too.
+ * Long lifetimes and short gaps mean that the cache could be smaller; idle times hardly longer than
+ * the gaps mean that it evicts blocks that would have been hit again. Names and meanings are
+ * vLLM's, with one difference: a gap is observed when it ends, not at eviction, so blocks that are
+ * never evicted count too.
  *
- * Whether a life is in the sample depends on the block's number and how often it was handed out, on
- * nothing else: the same calls give the same sample. 24 bytes for each block, nothing later.
- * Thread: engine. */
+ * Whether a residency is in the sample depends only on the block's number and on how often it was
+ * handed out: equal calls give equal samples. 24 bytes per block, allocated at creation. Thread:
+ * engine. */
 #ifndef WORKER_KV_BLOCK_BLOCK_AGES_H
 #define WORKER_KV_BLOCK_BLOCK_AGES_H
 
@@ -27,7 +27,7 @@ enum block_age {
 };
 
 struct block_ages_config {
-    double share; /* of all lives that are followed, 0..1; 0: switched off */
+    double share; /* of the residencies, 0..1; 0: disabled */
     void (*on_age)(void *arg, enum block_age age, uint64_t us);
     void *arg;
 };
@@ -39,11 +39,11 @@ void block_ages_destroy(struct block_ages *ages); /* NULL is fine */
 /* The time of what follows. Monotonic microseconds. */
 void block_ages_set_now(struct block_ages *ages, uint64_t now_us);
 
-void block_ages_acquired(struct block_ages *ages, uint32_t block); /* a new life begins */
+void block_ages_acquired(struct block_ages *ages, uint32_t block); /* its residency begins */
 void block_ages_hit(struct block_ages *ages, uint32_t block);
 void block_ages_evicted(struct block_ages *ages, uint32_t block); /* it held something findable */
 
-/* The lives under way are forgotten: the cache was emptied. */
+/* Forgets the residencies under way: the cache was emptied. */
 void block_ages_reset(struct block_ages *ages);
 
 #endif

@@ -132,11 +132,13 @@ enum status block_extras_validate(const struct block_extras *x, struct error *er
 
     for (uint32_t i = 0; i < x->n_items; i++) {
         if (x->items[i].id.len == 0) {
-            return error_set(err, ST_INVALID, "multimodal item %u has no identifier", i);
+            return error_set(err, ST_INVALID, "multimodal item %u has no identifier: give one", i);
         }
         if (i > 0 && x->items[i].offset < x->items[i - 1].offset) {
-            return error_set(err, ST_INVALID, "multimodal item %u at token %u precedes item %u", i,
-                             x->items[i].offset, i - 1);
+            return error_set(
+                err, ST_INVALID,
+                "multimodal item %u at token %u precedes item %u: sort the items by position", i,
+                x->items[i].offset, i - 1);
         }
         n += x->items[i].id.len + 3 * CBOR_HEAD_MAX;
     }

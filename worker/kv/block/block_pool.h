@@ -33,11 +33,11 @@ struct block_pool_config {
     uint32_t block_size; /* tokens */
     enum free_order order;
     bool no_null; /* block 0 is a block like the others */
-    /* Called for a published block just before it is handed out anew, while it can still be asked
-     * about. May be NULL; must not call the pool's changing functions. */
+    /* Called before a published block is evicted, while its content can still be queried. May be
+     * NULL; must not change the pool. */
     void (*on_evict)(void *arg, block_id id);
     void *arg;
-    struct block_ages *ages; /* borrowed: is told of the blocks; NULL: nobody is */
+    struct block_ages *ages; /* borrowed, measures residencies; may be NULL */
 };
 struct block_pool;
 
@@ -62,7 +62,7 @@ void block_pool_publish(struct block_pool *pool, block_id id, const struct prefi
 void block_pool_publish_as(struct block_pool *pool, block_id id, const struct prefix_key *key,
                            uint64_t prefix);
 
-/* Nobody finds this block from now on; it stays where it is. False when it was not published. */
+/* Unpublishes the block, which stays where it is. False when it was not published. */
 bool block_pool_unpublish(struct block_pool *pool, block_id id);
 
 /* The first published block with that content, in use or free, or BLOCK_NONE. Changes nothing. */
@@ -75,12 +75,13 @@ MUST_USE enum status block_pool_reset(struct block_pool *pool);
 uint32_t block_pool_n_free(const struct block_pool *pool);    /* blank and cached */
 uint32_t block_pool_n_usable(const struct block_pool *pool);  /* all but the null block */
 uint32_t block_pool_n_cached(const struct block_pool *pool);  /* published, in use or free */
-uint64_t block_pool_n_evicted(const struct block_pool *pool); /* published ones handed out anew */
+uint64_t block_pool_n_evicted(const struct block_pool *pool); /* published blocks that were evicted
+                                                               * */
 double block_pool_usage(const struct block_pool *pool);       /* in use / usable */
 uint32_t block_pool_ref_cnt(const struct block_pool *pool, block_id id);
 const struct prefix_cache *block_pool_cache(const struct block_pool *pool);
 
-/* The next block after `id` in eviction order (BLOCK_NONE asks for the first), or BLOCK_NONE. */
+/* The next block after `id` in eviction order (BLOCK_NONE: the first), or BLOCK_NONE. */
 block_id block_pool_next_free(const struct block_pool *pool, block_id id);
 
 /* Asserts the invariants of pool, queue and cache, leaf first included: a free cached block always

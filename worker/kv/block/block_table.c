@@ -1,4 +1,4 @@
-/* worker/kv/block/block_table.c - an array with a mark at what the device has not been told. */
+/* worker/kv/block/block_table.c - an array, and from which entry on the device's copy is stale. */
 #include "worker/kv/block/block_table.h"
 
 #include "common/base/mem.h"

@@ -2,7 +2,7 @@
  *
  *      token position p  ->  ids[p / block_size], offset p % block_size
  *
- * The device keeps a copy of each table; `dirty_from` is the first entry it has not been told. The
+ * The device keeps a copy of each table; `dirty_from` is the first entry that the copy lacks. The
  * memory is taken once, at init, for the longest the sequence may become. Thread: engine. */
 #ifndef WORKER_KV_BLOCK_BLOCK_TABLE_H
 #define WORKER_KV_BLOCK_BLOCK_TABLE_H
@@ -14,9 +14,8 @@ struct block_table {
     block_id *ids; /* (capacity) */
     uint32_t n_blocks, capacity;
     uint32_t dirty_from;  /* <= n_blocks */
-    uint32_t n_inherited; /* leading entries that came with a fork or back from host memory, set by
-                           * who puts them there: their blocks may be published beyond what this
-                           * sequence has computed */
+    uint32_t n_inherited; /* leading entries from a fork or from host memory, whose blocks may be
+                           * published beyond what this sequence has computed */
 };
 
 MUST_USE enum status block_table_init(struct block_table *t, uint32_t capacity); /* or ST_NOMEM */
@@ -26,8 +25,8 @@ void block_table_append(struct block_table *t, const block_id *ids, uint32_t n);
 void block_table_replace(struct block_table *t, uint32_t index, block_id id);
 void block_table_clear(struct block_table *t);
 
-/* Puts the null block in the place of one that no later token looks at. The device is not told:
- * it never reads there again. */
+/* Replaces an entry that no later token reads by the null block. The device keeps its stale entry,
+ * which it never reads again. */
 void block_table_drop(struct block_table *t, uint32_t index);
 
 /* Entries [result, n_blocks) are new to the device; the next call starts after them. */

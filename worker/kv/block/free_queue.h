@@ -1,9 +1,9 @@
-/* worker/kv/block/free_queue.h - the blocks nobody uses, coldest first.
+/* worker/kv/block/free_queue.h - the unused blocks, coldest first.
  *
  * An intrusive doubly linked ring over block numbers, with one sentinel: every operation is O(1)
- * and nothing is allocated after init. The head is the next block to be handed out, so the order
- * of this queue is the eviction order. A block that is not on the queue has cleared links: whether
- * a block is free is asked here and recorded nowhere else.
+ * and nothing is allocated after init. The head is the next block to be handed out, so the order of
+ * this queue is the eviction order. A block that is not on the queue has cleared links: the queue
+ * is the only record of whether a block is free.
  *
  *      sentinel <-> head (next victim) <-> ... <-> tail (last to go) <-> sentinel
  *

@@ -2,16 +2,16 @@
  *
  * Each physical block has one entry; a published block is linked into a bucket of a hash table by
  * its hash. Blocks with the same content (two requests computed it side by side) form a ring of
- * duplicates in order of insertion, of which only the first is in the bucket:
+ * duplicates in order of insertion; only the first is in the bucket:
  *
  *      bucket -> entry A (prefix 7) -> entry B (prefix 9)          next in bucket
  *                  |  ring: A, A', A''
  *
- * A hash alone is never believed. An entry keeps its tokens, the digest of its extra keys and the
- * *prefix number* of its parent, and a lookup compares all of them. A prefix number names one
- * exact token prefix for as long as a block of it is cached: it is given at insertion and shared
- * by duplicates. So by induction from the root a found block holds the KV of exactly the tokens
- * asked for, however the hash behaves.
+ * A hash alone is not trusted. An entry keeps its tokens, the digest of its extra keys and the
+ * *prefix number* of its parent, and a lookup compares all of them. A prefix number names one exact
+ * token prefix for as long as a block of it is cached: it is given at insertion and shared by
+ * duplicates. So by induction from the root a found block holds the KV of exactly the requested
+ * tokens, even if hashes collide.
  *
  * Thread: engine. Nothing is allocated after init. */
 #ifndef WORKER_KV_BLOCK_PREFIX_CACHE_H
@@ -23,7 +23,7 @@
 #define PREFIX_CACHE_NONE UINT32_MAX
 #define PREFIX_ROOT       0u /* the prefix number of the empty prefix */
 
-/* The content of one block, as asked for or as published. */
+/* The content of one block: a query, or published. */
 struct prefix_key {
     const struct block_hash *hash;
     uint64_t parent;                /* prefix number of the block before it, or PREFIX_ROOT */

@@ -78,8 +78,7 @@ static enum status refuse_part(struct chat_conversion *c, const struct json *par
 
     if (json_to_str(json_get(part, "type"), &type) != ST_OK) type = STR("?");
     return error_set_param(c->err, ST_INVALID, "messages",
-                           "a content part of type '%.40s' has no text: this model takes text only",
-                           type.ptr);
+                           "unsupported content part '%.40s': supported is text", type.ptr);
 }
 
 /* The text of a part; *has_text stays false where it is null. */
@@ -131,7 +130,7 @@ static enum status join_parts(struct chat_conversion *c, const struct json *part
         buf_append_str(&text, s);
     }
     if (st == ST_OK && buf_status(&text) != ST_OK) {
-        st = error_set(c->err, ST_NOMEM, "no memory for the content of a message");
+        st = error_set(c->err, ST_NOMEM, "out of memory for the content of a message");
     }
     if (st == ST_OK) st = jv_copy(c->run, buf_str(&text), out);
     buf_fini(&text);
@@ -328,7 +327,7 @@ static enum status convert_message(struct chat_conversion *c, const struct json 
 
     if (json_type(v) != JSON_OBJECT || json_to_str(json_get(v, "role"), &role) != ST_OK) {
         return error_set_param(c->err, ST_INVALID, "messages",
-                               "each message is an object with a 'role' that is a string");
+                               "a message must be an object with a string 'role'");
     }
     st = jv_new_dict(c->run, json_count(v) + 3, out);
     if (st == ST_OK) st = convert_fields(c, v, role_for(c, role), *out);
@@ -340,7 +339,8 @@ enum status chat_convert_messages(struct chat_conversion *c, const struct json *
     enum status st;
 
     if (json_type(v) != JSON_ARRAY) {
-        return error_set_param(c->err, ST_INVALID, "messages", "messages must be an array");
+        return error_set_param(c->err, ST_INVALID, "messages",
+                               "messages must be an array of objects");
     }
     st = jv_new_list(c->run, json_count(v), out);
     for (const struct json *item = json_first(v); item && st == ST_OK; item = json_next(item)) {

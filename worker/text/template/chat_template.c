@@ -35,11 +35,12 @@ enum status chat_template_compile(struct chat_template **out, struct str source,
 
     if (source.len > CHAT_TEMPLATE_MAX_BYTES) {
         return error_set_param(err, ST_TOO_LARGE, "chat_template",
-                               "the chat template has %zu bytes; at most %u are read", source.len,
+                               "the chat template has %zu bytes: use at most %u", source.len,
                                CHAT_TEMPLATE_MAX_BYTES);
     }
     if (!str_is_utf8(source)) {
-        return error_set_param(err, ST_INVALID, "chat_template", "the chat template is not UTF-8");
+        return error_set_param(err, ST_INVALID, "chat_template",
+                               "the chat template is not UTF-8: convert it");
     }
     st = jinja_compile(&program, source, err);
     if (st != ST_OK) {
@@ -143,7 +144,9 @@ static enum status open_all(struct chat_template **out, const char *folder,
     if (!*out) {
         *fallback = chat_fallback_choose(folder);
         *out = chat_template_builtin(*fallback);
-        if (!*out) return error_set(err, ST_INTERNAL, "a built-in chat template is broken");
+        if (!*out)
+            return error_set(err, ST_INTERNAL,
+                             "a built-in chat template does not parse: report a bug");
     }
     return compile_found(&(*out)->with_tools, folder, "additional_chat_templates/tool_use.jinja",
                          config, "tool_use", err);
@@ -175,7 +178,7 @@ static enum status compile_given(struct chat_template **out, const char *given, 
     if (file_exists(given)) {
         st = file_read(given, CHAT_TEMPLATE_MAX_BYTES, &text, &n, err);
         if (st == ST_OK && str_ends(str_of(given), STR(".json")))
-            st = error_set(err, ST_INVALID, "it is JSON: give a chat template in Jinja");
+            st = error_set(err, ST_INVALID, "the file is JSON: use a chat template in Jinja");
         if (st == ST_OK) st = chat_template_compile(out, (struct str){text, n}, err);
         if (st != ST_OK) error_prefix(err, "--chat-template %s", given);
     } else if (strpbrk(given, "{}\n")) {
@@ -186,9 +189,8 @@ static enum status compile_given(struct chat_template **out, const char *given, 
         *out = chat_template_builtin(given);
         if (!*out)
             st = error_set_param(err, ST_INVALID, "chat-template",
-                                 "--chat-template %s is no file, nor a template, nor the name of a "
-                                 "built-in one (" CHAT_FALLBACK_NAMES "): another chat template "
-                                 "would change the prompts, so give its Jinja file",
+                                 "--chat-template %s is neither a file nor a template nor a "
+                                 "built-in name (" CHAT_FALLBACK_NAMES "): name a Jinja file",
                                  given);
     }
     mem_free(text);

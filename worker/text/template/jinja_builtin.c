@@ -44,7 +44,7 @@ static bool test_value(struct str name, struct jv v, bool *out) {
 
 static enum status test_division(struct jinja_run *r, struct jv v, int64_t by, int64_t rest,
                                  bool *out) {
-    if (v.type != JV_INT || by == 0) return jinja_fail(r, "an integer is wanted");
+    if (v.type != JV_INT || by == 0) return jinja_fail(r, "the test needs an integer");
     *out = by == -1 ? rest == 0 : llabs(v.as.integer % by) == rest;
     return ST_OK;
 }
@@ -93,7 +93,7 @@ enum status jinja_test(struct jinja_run *r, struct str name, struct jv v,
             return test_comparison(r, comparisons[i].op, v, other, out);
         }
     }
-    return jinja_fail(r, "there is no test '" STR_FMT "'", STR_ARG(name));
+    return jinja_fail(r, "unknown test '" STR_FMT "'", STR_ARG(name));
 }
 
 /* --- global functions --------------------------------------------------------------------------*/
@@ -111,14 +111,14 @@ static enum status global_range(struct jinja_run *r, const struct jinja_args *ar
     int64_t bound[3] = {0, 0, 1};
 
     for (size_t i = 0; i < MIN(args->n, 3u); i++) {
-        if (args->positional[i].type != JV_INT) return jinja_fail(r, "range wants integers");
+        if (args->positional[i].type != JV_INT) return jinja_fail(r, "range needs integers");
         bound[i] = args->positional[i].as.integer;
     }
     if (args->n == 1) {
         bound[1] = bound[0];
         bound[0] = 0;
     }
-    if (!args->n || !bound[2]) return jinja_fail(r, "range wants an end, and a step that is not 0");
+    if (!args->n || !bound[2]) return jinja_fail(r, "range needs an end and a step other than 0");
     TRY(jv_new_list(r, 0, out));
     for (int64_t i = bound[0]; bound[2] > 0 ? i < bound[1] : i > bound[1];) {
         TRY(jv_push(r, *out, jv_int(i)));
@@ -159,7 +159,7 @@ static enum status global_strftime(struct jinja_run *r, const struct jinja_args 
     size_t n;
 
     if (format.type != JV_STRING || format.as.string.len >= sizeof(pattern)) {
-        return jinja_fail(r, "strftime_now wants a format of at most %zu bytes",
+        return jinja_fail(r, "strftime_now needs a format of at most %zu bytes",
                           sizeof(pattern) - 1);
     }
     memcpy(pattern, format.as.string.ptr, format.as.string.len);

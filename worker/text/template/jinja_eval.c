@@ -131,7 +131,7 @@ static enum status eval_arguments(struct jinja_run *r, const struct jinja_node *
         if (n->name.len) {
             ((struct jv_entry *)named)[args->n_named++] = (struct jv_entry){jv_string(n->name), v};
         } else if (args->n_named) {
-            return jinja_fail(r, "an argument without a name follows one with");
+            return jinja_fail(r, "a positional argument follows a named one");
         } else {
             ((struct jv *)positional)[args->n++] = v;
         }
@@ -166,7 +166,7 @@ static enum status bind_parameters(struct jinja_run *r, const struct jinja_node 
         TRY(jinja_assign(r, p->name, v));
     }
     if (i < args->n)
-        return jinja_fail(r, "macro '" STR_FMT "' takes %zu arguments, not %zu",
+        return jinja_fail(r, "macro '" STR_FMT "' takes %zu arguments, but got %zu",
                           STR_ARG(macro->name), i, args->n);
     return ST_OK;
 }
@@ -191,7 +191,7 @@ enum status jinja_call(struct jinja_run *r, struct jv f, const struct jinja_args
     if (f.type == JV_UNDEFINED) {
         return jinja_fail(r, "'" STR_FMT "' is undefined", STR_ARG(f.as.string));
     }
-    return jinja_fail(r, "%s cannot be called", jv_type_name(f));
+    return jinja_fail(r, "%s is not callable", jv_type_name(f));
 }
 
 /* a.name(...) is a method of a's value, unless a is a namespace or a dict that holds a function. */
@@ -236,7 +236,7 @@ static enum status eval_dict(struct jinja_run *r, const struct jinja_node *n, st
         TRY(eval(r, c, &key));
         TRY(eval(r, c->next, &v));
         if (key.type != JV_STRING && !jv_is_number(key) && key.type != JV_NONE) {
-            return jinja_fail(r, "%s cannot be a key", jv_type_name(key));
+            return jinja_fail(r, "%s cannot be a mapping key", jv_type_name(key));
         }
         TRY(jv_set(r, *out, key, v));
     }
@@ -270,7 +270,7 @@ static enum status eval_negate(struct jinja_run *r, const struct jinja_node *n, 
     struct jv v;
 
     TRY(eval(r, n->a, &v));
-    if (!jv_is_number(v)) return jinja_fail(r, "%s has no negative", jv_type_name(v));
+    if (!jv_is_number(v)) return jinja_fail(r, "%s cannot be negated", jv_type_name(v));
     if (v.type != JV_FLOAT) return jinja_binary(r, OP_SUB, jv_int(0), v, out);
     *out = jv_float(-v.as.number);
     return ST_OK;

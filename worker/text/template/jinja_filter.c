@@ -28,7 +28,7 @@ static enum status read_separators(const struct jinja_filter_call *c, struct jin
     if (v.type == JV_UNDEFINED || v.type == JV_NONE) return ST_OK;
     if (v.type != JV_LIST || jv_list_count(v) != 2 || jv_list_at(v, 0).type != JV_STRING ||
         jv_list_at(v, 1).type != JV_STRING) {
-        return jinja_fail(c->r, "separators are two strings");
+        return jinja_fail(c->r, "separators must be two strings");
     }
     how->between_items = jv_list_at(v, 0).as.string;
     how->after_keys = jv_list_at(v, 1).as.string;
@@ -135,11 +135,11 @@ static enum status filter_float(const struct jinja_filter_call *c) {
 }
 
 static enum status filter_abs(const struct jinja_filter_call *c) {
-    if (!jv_is_number(c->v)) return jinja_fail(c->r, "abs wants a number");
+    if (!jv_is_number(c->v)) return jinja_fail(c->r, "abs needs a number");
     if (c->v.type == JV_FLOAT) {
         *c->out = jv_float(fabs(c->v.as.number));
     } else if (c->v.type == JV_INT && c->v.as.integer == INT64_MIN) {
-        return jinja_fail(c->r, "an integer does not fit 64 bits");
+        return jinja_fail(c->r, "an integer exceeds 64 bits");
     } else {
         *c->out = jv_int(c->v.type == JV_BOOL ? c->v.as.boolean : llabs(c->v.as.integer));
     }
@@ -150,7 +150,7 @@ static enum status filter_round(const struct jinja_filter_call *c) {
     struct jv precision = jinja_arg(c->args, 0, "precision");
     double scale = precision.type == JV_INT ? pow(10, (double)precision.as.integer) : 1;
 
-    if (!jv_is_number(c->v)) return jinja_fail(c->r, "round wants a number");
+    if (!jv_is_number(c->v)) return jinja_fail(c->r, "round needs a number");
     *c->out = jv_float(nearbyint(jv_to_number(c->v) * scale) / scale);
     return ST_OK;
 }
@@ -225,9 +225,9 @@ enum status jinja_filter(struct jinja_run *r, struct str name, struct jv v,
     struct jv result;
     struct jinja_filter_call c = {r, v, args, &result};
 
-    if (!run) return jinja_fail(r, "there is no filter '" STR_FMT "'", STR_ARG(name));
+    if (!run) return jinja_fail(r, "unknown filter '" STR_FMT "'", STR_ARG(name));
     TRY(jinja_charge(r, 1 + (v.type == JV_STRING ? v.as.string.len / 64 : 0)));
-    if (r->depth >= JINJA_MAX_DEPTH) return jinja_fail(r, "filters are nested too deep");
+    if (r->depth >= JINJA_MAX_DEPTH) return jinja_fail(r, "filters are nested too deeply");
     r->depth++; /* map calls filters */
     TRY(run(&c));
     r->depth--;

@@ -104,7 +104,7 @@ static enum status filter_map(const struct jinja_filter_call *c) {
     struct jv items;
 
     if (name.type != JV_STRING && attribute.type != JV_STRING) {
-        return jinja_fail(c->r, "map wants the name of a filter, or an attribute");
+        return jinja_fail(c->r, "map needs the name of a filter or an attribute");
     }
     TRY(attributes(c, name.type == JV_STRING ? jv_none() : attribute, &items));
     for (size_t i = 0; i < items.as.list->n && name.type == JV_STRING; i++) {
@@ -122,7 +122,8 @@ static enum status choose(const struct jinja_filter_call *c, bool by_attribute, 
     struct jv name = jinja_arg(c->args, 0, ""), items, test;
     struct jinja_args rest = rest_of(c->args, by_attribute ? 2 : 1);
 
-    if (by_attribute && name.type != JV_STRING) return jinja_fail(c->r, "an attribute is wanted");
+    if (by_attribute && name.type != JV_STRING)
+        return jinja_fail(c->r, "the filter needs the name of an attribute");
     test = jinja_arg(c->args, by_attribute ? 1 : 0, "");
     TRY(jv_iterate(c->r, c->v, &items));
     TRY(jv_new_list(c->r, 0, c->out));
@@ -221,7 +222,7 @@ static enum status filter_sort(const struct jinja_filter_call *c) {
     struct jinja_filter_call by_value = *c;
 
     if (c->args->n && jv_is_true(first)) {
-        return jinja_fail(c->r, "sort wants reverse=true by name");
+        return jinja_fail(c->r, "sort needs reverse as a named argument");
     }
     TRY(attributes(&by_value, jv_none(), &values));
     TRY(attributes(c, jinja_arg(c->args, 2, "attribute"), &keys));
@@ -231,7 +232,7 @@ static enum status filter_sort(const struct jinja_filter_call *c) {
 static enum status filter_dictsort(const struct jinja_filter_call *c) {
     struct jv keys, values;
 
-    if (c->v.type != JV_DICT) return jinja_fail(c->r, "dictsort wants a mapping");
+    if (c->v.type != JV_DICT) return jinja_fail(c->r, "dictsort needs a mapping");
     TRY(jv_iterate(c->r, c->v, &keys));
     TRY(jinja_items(c->r, c->v, &values));
     return sort(c, keys, values, jv_is_true(jinja_arg(c->args, 0, "case_sensitive")));
@@ -274,7 +275,7 @@ static enum status filter_sum(const struct jinja_filter_call *c) {
 static enum status filter_attr(const struct jinja_filter_call *c) {
     struct jv name = jinja_arg(c->args, 0, "name");
 
-    if (name.type != JV_STRING) return jinja_fail(c->r, "attr wants a name");
+    if (name.type != JV_STRING) return jinja_fail(c->r, "attr needs a string");
     *c->out = jv_undefined(name.as.string);
     return c->v.type == JV_DICT ? ST_OK : jinja_attribute(c->r, c->v, name.as.string, c->out);
 }

@@ -110,7 +110,7 @@ static enum status lex_string(struct lexer *l) {
 
     while (p < l->end && *p != quote)
         p += *p == '\\' ? 2 : 1;
-    if (p >= l->end) return fail(l, "a string has no end");
+    if (p >= l->end) return fail(l, "unterminated string");
     /* An escape never becomes longer than it was. */
     out = arena_alloc(l->arena, (size_t)(p - l->p) + 4);
     for (const char *q = l->p + 1; q < p;) {
@@ -162,7 +162,7 @@ static enum status lex_number(struct lexer *l) {
     } else if (str_to_u64((struct str){digits, n}, &value) == ST_OK && value <= INT64_MAX) {
         t->integer = (int64_t)value;
     } else {
-        return fail(l, "an integer does not fit 64 bits");
+        return fail(l, "an integer exceeds 64 bits");
     }
     l->p = p;
     return ST_OK;
@@ -179,7 +179,7 @@ static enum status lex_operator(struct lexer *l) {
         advance(l, strlen(ops[i]));
         return ST_OK;
     }
-    return fail(l, "a character that begins nothing");
+    return fail(l, "unexpected character");
 }
 
 /* Tokens up to the closing `close` ("}}" or "%}"), which is left in place, its sign too. */
@@ -191,7 +191,7 @@ static enum status lex_inside(struct lexer *l, const char *close) {
 
         while (l->p < l->end && is_space(*l->p))
             advance(l, 1);
-        if (l->p >= l->end) return fail(l, "a tag has no end");
+        if (l->p >= l->end) return fail(l, "unterminated tag");
         c = *l->p;
         if (!open_braces) {
             if (follows(l, close)) return ST_OK;
@@ -252,7 +252,7 @@ static enum status skip_comment(struct lexer *l) {
 
     while (l->p < l->end && !follows(l, "#}"))
         advance(l, 1);
-    if (l->p >= l->end) return fail(l, "a comment has no end");
+    if (l->p >= l->end) return fail(l, "unterminated comment");
     sign = l->p[-1];
     advance(l, 2);
     after_tag(l, sign, true);

@@ -4,7 +4,8 @@
 
 /* --- methods of strings ------------------------------------------------------------------------*/
 static enum status want_string(struct jinja_run *r, struct jv v, struct str *out) {
-    if (v.type != JV_STRING) return jinja_fail(r, "a string is wanted, not %s", jv_type_name(v));
+    if (v.type != JV_STRING)
+        return jinja_fail(r, "the method needs a string, not %s", jv_type_name(v));
     *out = v.as.string;
     return ST_OK;
 }
@@ -57,7 +58,7 @@ static enum status split(struct jinja_run *r, struct str s, const struct jinja_a
     int64_t max = limit.type == JV_INT ? limit.as.integer : -1;
 
     if (sep.type != JV_STRING) return split_words(r, s, max, out);
-    if (!sep.as.string.len) return jinja_fail(r, "split wants a separator that is not empty");
+    if (!sep.as.string.len) return jinja_fail(r, "split needs a separator that is not empty");
     TRY(jv_new_list(r, 0, out));
     for (; max != 0; max--) {
         ptrdiff_t at;
@@ -110,7 +111,7 @@ static enum status has_affix(struct jinja_run *r, struct str s, struct jv affix,
         TRY(jv_push(r, list, affix));
     }
     if (list.type != JV_LIST)
-        return jinja_fail(r, "a string is wanted, not %s", jv_type_name(affix));
+        return jinja_fail(r, "the method needs a string, not %s", jv_type_name(affix));
     for (size_t i = 0; i < list.as.list->n && !found; i++) {
         TRY(want_string(r, list.as.list->items[i], &one));
         TRY(jinja_charge(r, 1 + one.len / 64));
@@ -254,7 +255,7 @@ static enum status method_rfind(const struct method_call *c) {
 
 static enum status method_index(const struct method_call *c) {
     TRY(method_find(c));
-    return c->out->as.integer < 0 ? jinja_fail(c->r, "index finds nothing") : ST_OK;
+    return c->out->as.integer < 0 ? jinja_fail(c->r, "index: the substring is not found") : ST_OK;
 }
 
 static enum status method_count(const struct method_call *c) {
@@ -270,7 +271,7 @@ static enum status method_partition(const struct method_call *c) {
     ptrdiff_t at;
 
     TRY(want_string(c->r, c->first, &what));
-    if (!what.len) return jinja_fail(c->r, "partition wants a separator that is not empty");
+    if (!what.len) return jinja_fail(c->r, "partition needs a separator that is not empty");
     TRY(find(c->r, c->self, what, false, &at));
     if (at >= 0) {
         size_t past = (size_t)at + what.len;
@@ -403,7 +404,7 @@ static enum status dict_method(struct jinja_run *r, struct jv self, struct str n
         *out = entry ? entry->value : otherwise.type == JV_UNDEFINED ? jv_none() : otherwise;
         return ST_OK;
     }
-    return jinja_fail(r, "mappings have no method '" STR_FMT "' here (nothing can be modified)",
+    return jinja_fail(r, "mappings have no method '" STR_FMT "' (values cannot be modified)",
                       STR_ARG(name));
 }
 
@@ -413,7 +414,7 @@ static enum status list_method(struct jinja_run *r, struct jv self, struct str n
     int64_t n = 0, first = -1;
 
     if (!str_eq(name, STR("count")) && !str_eq(name, STR("index"))) {
-        return jinja_fail(r, "lists have no method '" STR_FMT "' here (nothing can be modified)",
+        return jinja_fail(r, "lists have no method '" STR_FMT "' (values cannot be modified)",
                           STR_ARG(name));
     }
     for (size_t i = 0; i < self.as.list->n; i++) {
@@ -423,7 +424,8 @@ static enum status list_method(struct jinja_run *r, struct jv self, struct str n
         if (is_equal && first < 0) first = (int64_t)i;
         n += is_equal;
     }
-    if (str_eq(name, STR("index")) && first < 0) return jinja_fail(r, "it is not in the list");
+    if (str_eq(name, STR("index")) && first < 0)
+        return jinja_fail(r, "index: the value is not in the list");
     *out = jv_int(str_eq(name, STR("index")) ? first : n);
     return ST_OK;
 }

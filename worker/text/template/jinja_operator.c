@@ -86,7 +86,7 @@ static enum status slice_bound(struct jinja_run *r, struct jv v, int64_t length,
                                int64_t high, int64_t absent, int64_t *out) {
     *out = absent;
     if (v.type == JV_NONE) return ST_OK;
-    if (v.type != JV_INT) return jinja_fail(r, "a slice wants integers, not %s", jv_type_name(v));
+    if (v.type != JV_INT) return jinja_fail(r, "a slice needs integers, not %s", jv_type_name(v));
     *out = v.as.integer < 0 ? MAX(v.as.integer, -length) + length : v.as.integer;
     if (v.as.integer < -length) *out = low;
     *out = MIN(MAX(*out, low), high);
@@ -103,7 +103,7 @@ enum status jinja_slice(struct jinja_run *r, struct jv v, const struct jv bounds
     if (!step) return jinja_fail(r, "a slice has step 0");
     is_text = v.type == JV_STRING;
     if (!is_text && v.type != JV_LIST) {
-        return jinja_fail(r, "%s has no slices", jv_type_name(v));
+        return jinja_fail(r, "%s cannot be sliced", jv_type_name(v));
     }
     length = (int64_t)jv_length(v);
     if (step > 0) {
@@ -161,7 +161,7 @@ static enum status integer_operation(struct jinja_run *r, enum jinja_op op, int6
         break;
     default: return ST_INTERNAL;
     }
-    if (overflows) return jinja_fail(r, "an integer does not fit 64 bits");
+    if (overflows) return jinja_fail(r, "an integer exceeds 64 bits");
     *out = jv_int(v);
     return ST_OK;
 }
@@ -246,7 +246,7 @@ enum status jinja_binary(struct jinja_run *r, enum jinja_op op, struct jv a, str
 
         return jinja_fail(r, "'" STR_FMT "' is undefined", STR_ARG(name));
     }
-    return jinja_fail(r, "%s and %s do not go together here", jv_type_name(a), jv_type_name(b));
+    return jinja_fail(r, "unsupported operand types: %s and %s", jv_type_name(a), jv_type_name(b));
 }
 
 enum status jinja_compare(struct jinja_run *r, enum jinja_op op, struct jv a, struct jv b,

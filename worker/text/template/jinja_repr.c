@@ -141,7 +141,8 @@ static enum status sorted_entries(struct jinja_run *r, const struct jv_dict *d,
     void *copy;
 
     for (size_t i = 0; i < d->n; i++) {
-        if (d->entries[i].key.type != JV_STRING) return jinja_fail(r, "only text keys are sorted");
+        if (d->entries[i].key.type != JV_STRING)
+            return jinja_fail(r, "sort_keys needs string keys");
     }
     TRY(jinja_alloc(r, d->n * sizeof(**out), &copy));
     if (d->n) memcpy(copy, d->entries, d->n * sizeof(**out));
@@ -194,7 +195,8 @@ static enum status repr_value(struct jinja_run *r, struct repr_run *s, struct jv
     switch (v.type) {
     case JV_UNDEFINED:
         if (!s->is_json) return ST_OK;
-        return jinja_fail(r, "'" STR_FMT "' is undefined and has no JSON", STR_ARG(v.as.string));
+        return jinja_fail(r, "'" STR_FMT "' is undefined and cannot be converted to JSON",
+                          STR_ARG(v.as.string));
     case JV_NONE: buf_append_str(&s->out, s->is_json ? STR("null") : STR("None")); break;
     case JV_BOOL:
         buf_append_str(&s->out, s->is_json ? (v.as.boolean ? STR("true") : STR("false"))

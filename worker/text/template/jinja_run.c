@@ -13,13 +13,13 @@ static enum status write_text(struct jinja_run *r, struct str s) {
     r->output_bytes += s.len;
     if (r->output_bytes > r->limits.max_output_bytes) {
         return error_set(r->err, ST_TOO_LARGE,
-                         "chat template, line %u: more than %zu bytes of text", r->line,
+                         "chat template, line %u: the output exceeds %zu bytes", r->line,
                          r->limits.max_output_bytes);
     }
     TRY(jinja_charge(r, s.len / 64));
     buf_append_str(r->out, s);
     if (buf_status(r->out) == ST_OK) return ST_OK;
-    return error_set(r->err, ST_NOMEM, "no memory for the text of a chat template");
+    return error_set(r->err, ST_NOMEM, "out of memory for the output of a chat template");
 }
 
 /* Runs a body and gives what it wrote as a string. */
@@ -43,8 +43,9 @@ static enum status assign(struct jinja_run *r, const struct jinja_node *target, 
     if (target->kind == NODE_NAME) return jinja_assign(r, target->name, v);
     TRY(jinja_eval(r, target->a, &ns));
     if (ns.type != JV_NAMESPACE) {
-        return jinja_fail(r, "'" STR_FMT "' is no namespace: only those can be assigned to",
-                          STR_ARG(target->a->name));
+        return jinja_fail(
+            r, "'" STR_FMT "' is not a namespace: attributes of a namespace alone can be assigned",
+            STR_ARG(target->a->name));
     }
     return jv_set(r, ns, jv_string(target->name), v);
 }

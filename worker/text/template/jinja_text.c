@@ -50,7 +50,7 @@ enum status jinja_replace(struct jinja_run *r, struct str s, struct str from, st
                           int64_t max, struct jv *out) {
     struct buf b;
 
-    if (!from.len) return jinja_fail(r, "replace wants something to look for");
+    if (!from.len) return jinja_fail(r, "replace needs a string that is not empty");
     TRY(jinja_charge(r, s.len / 16));
     buf_init(&b, r->limits.max_memory_bytes);
     for (; max != 0; max--) {

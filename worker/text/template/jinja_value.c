@@ -6,7 +6,7 @@
 enum status jinja_alloc(struct jinja_run *r, size_t n, void **out) {
     if (n > r->limits.max_memory_bytes - r->memory_bytes) {
         return error_set(r->err, ST_TOO_LARGE,
-                         "chat template, line %u: it wants more than %zu bytes", r->line,
+                         "chat template, line %u: it needs more than %zu bytes of memory", r->line,
                          r->limits.max_memory_bytes);
     }
     r->memory_bytes += n + 16; /* small ones are rounded up */
@@ -29,7 +29,7 @@ enum status jinja_take(struct jinja_run *r, struct buf *b, struct jv *out) {
     enum status st = buf_status(b);
 
     if (st != ST_OK) {
-        st = error_set(r->err, ST_TOO_LARGE, "chat template, line %u: its text is too long",
+        st = error_set(r->err, ST_TOO_LARGE, "chat template, line %u: a string is too long",
                        r->line);
     } else {
         st = jv_copy(r, buf_str(b), out);
@@ -231,7 +231,7 @@ static int compare_numbers(struct jv a, struct jv b) {
 /* Values nest as deep as evaluation may: each level went through one of its steps. */
 enum status jv_descend(struct jinja_run *r) {
     TRY(jinja_charge(r, 1));
-    if (r->depth >= JINJA_MAX_DEPTH) return jinja_fail(r, "a value is nested too deep");
+    if (r->depth >= JINJA_MAX_DEPTH) return jinja_fail(r, "a value is nested too deeply");
     r->depth++;
     return ST_OK;
 }
@@ -288,7 +288,7 @@ enum status jv_compare(struct jinja_run *r, struct jv a, struct jv b, int *out) 
         TRY(jinja_charge(r, MIN(a.as.string.len, b.as.string.len) / 64));
         *out = jinja_compare_text(a.as.string, b.as.string);
     } else {
-        return jinja_fail(r, "%s and %s have no order", jv_type_name(a), jv_type_name(b));
+        return jinja_fail(r, "%s and %s cannot be ordered", jv_type_name(a), jv_type_name(b));
     }
     return ST_OK;
 }
@@ -301,7 +301,7 @@ enum status jv_contains(struct jinja_run *r, struct jv container, struct jv v, b
     case JV_UNDEFINED: return ST_OK;
     case JV_STRING:
         if (v.type != JV_STRING) {
-            return jinja_fail(r, "'in' a string wants a string, not %s", jv_type_name(v));
+            return jinja_fail(r, "'in' of a string needs a string, not %s", jv_type_name(v));
         }
         TRY(jinja_charge(r, container.as.string.len / 16));
         *out = str_find(container.as.string, v.as.string) >= 0;
@@ -315,7 +315,7 @@ enum status jv_contains(struct jinja_run *r, struct jv container, struct jv v, b
         TRY(jv_find(r, container, v, &entry));
         *out = entry != NULL;
         return ST_OK;
-    default: return jinja_fail(r, "%s contains nothing", jv_type_name(container));
+    default: return jinja_fail(r, "'in' does not apply to %s", jv_type_name(container));
     }
 }
 
@@ -343,6 +343,6 @@ enum status jv_iterate(struct jinja_run *r, struct jv v, struct jv *list) {
             s.len -= n;
         }
         return ST_OK;
-    default: return jinja_fail(r, "%s cannot be looped over", jv_type_name(v));
+    default: return jinja_fail(r, "%s is not iterable", jv_type_name(v));
     }
 }

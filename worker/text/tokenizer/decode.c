@@ -10,7 +10,7 @@ static enum status read_text(const struct json *v, char out[DECODE_MAX_CONTENT],
     struct str s;
 
     if (json_to_str(v, &s) != ST_OK || s.len >= DECODE_MAX_CONTENT || memchr(s.ptr, '\0', s.len)) {
-        return error_set(err, ST_UNSUPPORTED, "the decoder has no %s of less than %d bytes", what,
+        return error_set(err, ST_UNSUPPORTED, "the decoder needs a %s of less than %d bytes", what,
                          DECODE_MAX_CONTENT);
     }
     memcpy(out, s.ptr, s.len);
@@ -20,10 +20,11 @@ static enum status read_text(const struct json *v, char out[DECODE_MAX_CONTENT],
 
 static enum status add_op(struct decoder *d, struct decode_op **out, struct error *err) {
     if (d->is_fused) {
-        return error_set(err, ST_UNSUPPORTED, "a decoder after Fuse, but for Strip, is not built");
+        return error_set(err, ST_UNSUPPORTED, "unsupported decoder after Fuse: supported is Strip");
     }
     if (d->n == DECODE_MAX_OPS) {
-        return error_set(err, ST_UNSUPPORTED, "more than %d decoders", DECODE_MAX_OPS);
+        return error_set(err, ST_UNSUPPORTED, "unsupported decoder: it has more than %d steps",
+                         DECODE_MAX_OPS);
     }
     *out = &d->ops[d->n++];
     return ST_OK;
@@ -36,7 +37,8 @@ static enum status load_replace(struct decoder *d, const struct json *v, struct 
     if (st != ST_OK) return st;
     op->kind = DECODE_REPLACE;
     st = read_text(json_get(json_get(v, "pattern"), "String"), op->from, "string to replace", err);
-    if (st == ST_OK && !*op->from) st = error_set(err, ST_INVALID, "a Replace replaces nothing");
+    if (st == ST_OK && !*op->from)
+        st = error_set(err, ST_INVALID, "the decoder's Replace has an empty pattern");
     return st == ST_OK ? read_text(json_get(v, "content"), op->to, "replacement", err) : st;
 }
 
@@ -48,7 +50,8 @@ static enum status load_strip(struct decoder *d, const struct json *v, struct er
 
     if (json_to_u64(json_get(v, "start"), &start) != ST_OK || start > 1000 ||
         json_to_u64(json_get(v, "stop"), &stop) != ST_OK || stop > 1000) {
-        return error_set(err, ST_INVALID, "a Strip has no start and stop");
+        return error_set(err, ST_INVALID,
+                         "the decoder's Strip needs start and stop, each 0 to 1000");
     }
     if (!d->is_fused) {
         st = add_op(d, &op, err);
@@ -59,7 +62,9 @@ static enum status load_strip(struct decoder *d, const struct json *v, struct er
         return read_text(json_get(v, "content"), op->from, "content to strip", err);
     }
     if (stop || d->n_strip) {
-        return error_set(err, ST_UNSUPPORTED, "a decoder that strips the end is not built");
+        return error_set(
+            err, ST_UNSUPPORTED,
+            "unsupported decoder Strip: after Fuse, supported is one Strip with stop 0");
     }
     d->n_strip = (uint32_t)start;
     return read_text(json_get(v, "content"), d->strip, "content to strip", err);
@@ -70,7 +75,9 @@ static enum status load_metaspace(struct decoder *d, const struct json *v, struc
     struct str scheme = STR("always");
     enum status st;
 
-    if (d->n) return error_set(err, ST_UNSUPPORTED, "a decoder before Metaspace is not built");
+    if (d->n)
+        return error_set(err, ST_UNSUPPORTED,
+                         "unsupported decoder before Metaspace: Metaspace must come first");
     st = add_op(d, &op, err);
     if (st != ST_OK) return st;
     op->kind = DECODE_REPLACE;
@@ -80,11 +87,13 @@ static enum status load_metaspace(struct decoder *d, const struct json *v, struc
         st = read_text(json_get(v, "replacement"), op->from, "replacement", err);
         if (st != ST_OK) return st;
     }
-    if (!*op->from) return error_set(err, ST_INVALID, "the replacement of a Metaspace is empty");
+    if (!*op->from)
+        return error_set(err, ST_INVALID, "the decoder's Metaspace has an empty replacement");
     if (!tokenizer_json_true(v, "add_prefix_space", true)) scheme = STR("never");
     if (!json_is_null(json_get(v, "prepend_scheme")) &&
         json_to_str(json_get(v, "prepend_scheme"), &scheme) != ST_OK) {
-        return error_set(err, ST_INVALID, "the prepend_scheme of a Metaspace is no string");
+        return error_set(err, ST_INVALID,
+                         "the prepend_scheme of the decoder's Metaspace is not a string");
     }
     if (!str_eq(scheme, STR("never"))) memcpy(d->blank, op->from, sizeof(d->blank));
     return ST_OK;
@@ -114,8 +123,8 @@ static enum status load_step(struct decoder *d, const struct json *v, struct err
         return st;
     }
     return error_set(err, ST_UNSUPPORTED,
-                     "the decoder '%.40s' is not built here (ByteLevel alone; Replace, "
-                     "ByteFallback, Fuse, Strip, Metaspace and Sequence are)",
+                     "unsupported decoder '%.40s': supported are ByteLevel alone, or Replace, "
+                     "ByteFallback, Fuse, Strip, Metaspace and Sequence",
                      tokenizer_json_type(v));
 }
 
@@ -131,12 +140,15 @@ enum status decoder_load(struct decoder *d, const struct json *v, bool is_byte_l
                          struct error *err) {
     if (is_byte_level) {
         if (is_byte_level_decoder(v)) return ST_OK;
-        return error_set(err, ST_UNSUPPORTED,
-                         "the decoder '%.40s' after a ByteLevel pre-tokenizer is not built",
-                         tokenizer_json_type(v));
+        return error_set(
+            err, ST_UNSUPPORTED,
+            "unsupported decoder '%.40s' after a ByteLevel pre-tokenizer: supported is ByteLevel",
+            tokenizer_json_type(v));
     }
     if (json_is_null(v)) {
-        return error_set(err, ST_UNSUPPORTED, "a vocabulary without a decoder is not built");
+        return error_set(err, ST_UNSUPPORTED,
+                         "unsupported vocabulary without a decoder: supported are those of the "
+                         "ByteLevel pre-tokenizer");
     }
     return load_step(d, v, err);
 }

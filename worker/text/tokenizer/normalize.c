@@ -18,7 +18,7 @@ static enum status load_content(struct normalize_step *s, const struct json *v, 
     struct str content = STR_NULL;
 
     if (json_to_str(v, &content) != ST_OK) {
-        return error_set(err, ST_INVALID, "a normalizer has no text to put");
+        return error_set(err, ST_INVALID, "a normalizer has no string to insert");
     }
     s->content = mem_strndup(content.ptr, content.len);
     s->n_content = content.len;
@@ -57,8 +57,8 @@ static enum status load_step(struct normalize_step *s, const struct json *v, str
         return st == ST_OK ? load_content(s, json_get(v, "content"), err) : st;
     }
     return error_set(err, ST_UNSUPPORTED,
-                     "the normalizer '%.40s' is not built (NFC, NFD, NFKC, NFKD, Lowercase, "
-                     "StripAccents, Strip, Replace, Prepend and Sequence are)",
+                     "unsupported normalizer '%.40s': supported are NFC, NFD, NFKC, NFKD, "
+                     "Lowercase, StripAccents, Strip, Replace, Prepend and Sequence",
                      tokenizer_json_type(v));
 }
 
@@ -73,7 +73,8 @@ enum status normalizer_load(struct normalizer *n, const struct json *v, struct e
         return ST_OK;
     }
     if (n->n == NORMALIZE_MAX_STEPS) {
-        return error_set(err, ST_UNSUPPORTED, "more than %d normalizers", NORMALIZE_MAX_STEPS);
+        return error_set(err, ST_UNSUPPORTED, "unsupported normalizer: it has more than %d steps",
+                         NORMALIZE_MAX_STEPS);
     }
     return load_step(&n->steps[n->n++], v, err);
 }

@@ -28,12 +28,12 @@ static enum status compile_by_library(struct pattern *p, struct str source, stru
     p->library = pcre2_compile((PCRE2_SPTR)source.ptr, source.len, options, &code, &at, NULL);
     if (!p->library) {
         pcre2_get_error_message(code, why, sizeof(why));
-        return error_set(err, ST_UNSUPPORTED, "the expression '%.*s' is not built: %s at %zu",
+        return error_set(err, ST_UNSUPPORTED, "unsupported expression '%.*s': %s at %zu",
                          (int)MIN(source.len, 300u), source.ptr, (const char *)why, at);
     }
     if (pcre2_pattern_info(p->library, PCRE2_INFO_MATCHEMPTY, &may_be_empty) || may_be_empty) {
         return error_set(err, ST_UNSUPPORTED,
-                         "the expression '%.*s' may match nothing, which is not built",
+                         "unsupported expression '%.*s': it may match an empty string",
                          (int)MIN(source.len, 300u), source.ptr);
     }
     pcre2_jit_compile(p->library, PCRE2_JIT_COMPLETE); /* without it, it is slower */
@@ -48,19 +48,19 @@ static enum status find_by_library(const struct pattern *p, struct pattern_run *
     int n;
 
     if (!run->memory) run->memory = pcre2_match_data_create(1, NULL);
-    if (!run->memory) return error_set(err, ST_NOMEM, "no memory to search text");
+    if (!run->memory) return error_set(err, ST_NOMEM, "out of memory for searching text");
     n = pcre2_match(p->library, (PCRE2_SPTR)text.ptr, text.len, from, PCRE2_NO_UTF_CHECK,
                     run->memory, NULL);
     if (n == PCRE2_ERROR_NOMATCH) return ST_OK;
     if (n < 0) {
-        return error_set(err, ST_TOO_LARGE,
-                         "the text costs the tokenizer's expression too much to search (pcre2: %d)",
-                         n);
+        return error_set(
+            err, ST_TOO_LARGE,
+            "the tokenizer's expression exceeds its search limit on this text (pcre2: %d)", n);
     }
     bounds = pcre2_get_ovector_pointer(run->memory);
     if (bounds[0] < from || bounds[1] <= bounds[0]) { /* \K, in older versions of the library */
         return error_set(err, ST_UNSUPPORTED,
-                         "the tokenizer's expression matches backwards, which is not built");
+                         "unsupported expression of the tokenizer: it matches backwards");
     }
     *begin = bounds[0];
     *end = bounds[1];
@@ -92,8 +92,7 @@ enum status pattern_regex(struct pattern *p, struct str source, struct error *er
     }
     if (reads_otherwise(source)) {
         return error_set(err, ST_UNSUPPORTED,
-                         "the expression '%.*s' is not built: pcre2 reads it otherwise than the "
-                         "engine that it is written for",
+                         "unsupported expression '%.*s': pcre2 and Oniguruma read it differently",
                          (int)MIN(source.len, 300u), source.ptr);
     }
     return compile_by_library(p, source, err);

@@ -14,8 +14,8 @@ static enum status add_ids(const struct tokenizer *t, const struct json *listed,
 
         if (*n == TOKENIZER_MAX_AROUND || json_to_u64(v, &listed_id) != ST_OK ||
             listed_id >= t->n_tokens) {
-            return error_set(err, ST_INVALID, "the post-processor's '%.40s' has an unusable id",
-                             name.ptr);
+            return error_set(err, ST_INVALID,
+                             "the post-processor's token '%.40s' has an invalid id", name.ptr);
         }
         ids[(*n)++] = (uint32_t)listed_id;
     }
@@ -23,7 +23,7 @@ static enum status add_ids(const struct tokenizer *t, const struct json *listed,
     if (*n == TOKENIZER_MAX_AROUND || !tokenizer_find(t, name, &id)) {
         return error_set(
             err, ST_INVALID,
-            "the post-processor's template names the token '%.40s', which does not exist",
+            "the post-processor's template names the token '%.40s', which is not in the vocabulary",
             name.ptr);
     }
     ids[(*n)++] = id;
@@ -36,7 +36,8 @@ static enum status load_template(struct tokenizer *t, const struct json *v, stru
     bool has_sequence = false;
 
     if (t->n_before || t->n_after) {
-        return error_set(err, ST_UNSUPPORTED, "two templates in a post-processor are not built");
+        return error_set(err, ST_UNSUPPORTED,
+                         "unsupported post-processor: it has more than one TemplateProcessing");
     }
     JSON_FOR_EACH(part, json_get(v, "single")) {
         const struct json *special = json_get(part, "SpecialToken");
@@ -69,7 +70,7 @@ enum status tokenizer_post_processor_load(struct tokenizer *t, const struct json
         return ST_OK;
     }
     return error_set(err, ST_UNSUPPORTED,
-                     "the post-processor '%.40s' is not built (TemplateProcessing, ByteLevel and "
-                     "Sequence are)",
+                     "unsupported post-processor '%.40s': supported are TemplateProcessing, "
+                     "ByteLevel and Sequence",
                      tokenizer_json_type(v));
 }

@@ -8,10 +8,13 @@
 /* --- loading -----------------------------------------------------------------------------------*/
 static enum status add_op(struct pretokenizer *p, struct pretokenize_op **out, struct error *err) {
     if (p->is_byte_level) {
-        return error_set(err, ST_UNSUPPORTED, "a pre-tokenizer after ByteLevel is not built");
+        return error_set(err, ST_UNSUPPORTED,
+                         "unsupported pre-tokenizer after ByteLevel: ByteLevel must come last");
     }
     if (p->n == PRETOKENIZE_MAX_OPS) {
-        return error_set(err, ST_UNSUPPORTED, "more than %d pre-tokenizers", PRETOKENIZE_MAX_OPS);
+        return error_set(err, ST_UNSUPPORTED,
+                         "unsupported pre-tokenizer: it has more than %d steps",
+                         PRETOKENIZE_MAX_OPS);
     }
     *out = &p->ops[p->n++];
     return ST_OK;
@@ -32,7 +35,9 @@ static enum status read_behavior(const struct json *v, const char *absent,
         *out = (enum pretokenize_behavior)i;
         return ST_OK;
     }
-    return error_set(err, ST_UNSUPPORTED, "the behavior '%.40s' of a pre-tokenizer is not built",
+    return error_set(err, ST_UNSUPPORTED,
+                     "unsupported behavior '%.40s' of a pre-tokenizer: supported are Removed, "
+                     "Isolated, MergedWithPrevious, MergedWithNext and Contiguous",
                      name.ptr);
 }
 
@@ -85,7 +90,8 @@ static enum status load_metaspace(struct pretokenizer *p, const struct json *v, 
     op->kind = PRETOKENIZE_METASPACE;
     if (json_to_str(json_get(v, "replacement"), &replacement) == ST_OK &&
         (!replacement.len || str_utf8_len(replacement) != replacement.len)) {
-        return error_set(err, ST_INVALID, "the replacement of a Metaspace is not one character");
+        return error_set(err, ST_INVALID,
+                         "the replacement of the pre-tokenizer Metaspace is not one character");
     }
     op->replacement = (struct str){mem_strndup(replacement.ptr, replacement.len), replacement.len};
     if (!tokenizer_json_true(v, "add_prefix_space", true)) op->prepend = METASPACE_NEVER;
@@ -95,8 +101,10 @@ static enum status load_metaspace(struct pretokenizer *p, const struct json *v, 
         while (i < ARRAY_LEN(names) && !str_eq(scheme, str_of(names[i])))
             i++;
         if (i == ARRAY_LEN(names)) {
-            return error_set(err, ST_UNSUPPORTED, "the prepend_scheme '%.40s' is not built",
-                             scheme.ptr);
+            return error_set(
+                err, ST_UNSUPPORTED,
+                "unsupported prepend_scheme '%.40s': supported are always, first and never",
+                scheme.ptr);
         }
         op->prepend = i;
     }
@@ -116,7 +124,7 @@ static enum status load_delimiter(struct pretokenizer *p, const struct json *v, 
 
     if (st != ST_OK) return st;
     if (json_to_str(json_get(v, "delimiter"), &delimiter) != ST_OK || !delimiter.len) {
-        return error_set(err, ST_INVALID, "a CharDelimiterSplit has no delimiter");
+        return error_set(err, ST_INVALID, "the pre-tokenizer CharDelimiterSplit has no delimiter");
     }
     op->behavior = SPLIT_REMOVED;
     pattern_literal(&op->pattern, delimiter);
@@ -158,8 +166,8 @@ enum status pretokenizer_load(struct pretokenizer *p, const struct json *v, stru
     }
     return error_set(
         err, ST_UNSUPPORTED,
-        "the pre-tokenizer '%.40s' is not built (ByteLevel, Split, Metaspace, Digits, "
-        "Punctuation, Whitespace, WhitespaceSplit, CharDelimiterSplit and Sequence are)",
+        "unsupported pre-tokenizer '%.40s': supported are ByteLevel, Split, Metaspace, Digits, "
+        "Punctuation, Whitespace, WhitespaceSplit, CharDelimiterSplit and Sequence",
         tokenizer_json_type(v));
 }
 

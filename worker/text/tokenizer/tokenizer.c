@@ -230,7 +230,7 @@ static enum status count_piece(struct encoding *e, size_t n_bytes) {
     if (!e->pace) return ST_OK;
     if (e->out->n > e->max_n) {
         e->pace->has_too_many = true;
-        return error_set(e->err, ST_TOO_LARGE, "the text has more than %zu tokens",
+        return error_set(e->err, ST_TOO_LARGE, "the text has more than %zu tokens: shorten it",
                          e->pace->max_tokens);
     }
     e->n_since += n_bytes;
@@ -373,7 +373,7 @@ enum status tokenizer_encode_paced(const struct tokenizer *t, struct str text, u
     if (st == ST_OK) return ST_OK;
     out->n = n_before;
     if (st == ST_NOMEM) {
-        return error_set(err, ST_NOMEM, "no memory to tokenize %zu bytes of text", text.len);
+        return error_set(err, ST_NOMEM, "out of memory for tokenizing %zu bytes of text", text.len);
     }
     return st;
 }

@@ -32,6 +32,7 @@ enum status tokenizer_json_pattern(const struct json *object, struct pattern *ou
         return ST_OK;
     }
     if (json_to_str(json_get(v, "Regex"), &text) == ST_OK) return pattern_regex(out, text, err);
-    return error_set(err, ST_INVALID, "a %.40s has no pattern that is a String or a Regex",
+    return error_set(err, ST_INVALID,
+                     "unsupported pattern of %.40s: supported are String and Regex",
                      tokenizer_json_type(object));
 }

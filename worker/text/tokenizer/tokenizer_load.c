@@ -63,13 +63,14 @@ static enum status count_ids(const struct json *vocab, const struct json *added,
         if (json_to_u64(v, &id) != ST_OK || id >= TOKENIZER_MAX_VOCAB) {
             struct str key = json_key(v);
 
-            return error_set(err, ST_INVALID, "vocabulary entry '%.40s' has no usable id", key.ptr);
+            return error_set(err, ST_INVALID, "vocabulary entry '%.40s' has an invalid id",
+                             key.ptr);
         }
         max = MAX(max, id);
     }
     JSON_FOR_EACH(v, added) {
         if (json_to_u64(json_get(v, "id"), &id) != ST_OK || id >= TOKENIZER_MAX_VOCAB) {
-            return error_set(err, ST_INVALID, "an added token has no usable id");
+            return error_set(err, ST_INVALID, "an added token has an invalid id");
         }
         max = MAX(max, id);
     }
@@ -169,7 +170,7 @@ static enum status load_entry(struct loading *l, const struct json *v) {
         struct str there = l->t->keys[id];
 
         if (!str_eq(there, entry) && !str_eq(there, key)) {
-            return error_set(l->err, ST_INVALID, "id %u stands for both '%.40s' and '%.40s'",
+            return error_set(l->err, ST_INVALID, "id %u belongs to both '%.40s' and '%.40s'",
                              (uint32_t)id, there.ptr, entry.ptr);
         }
         is_key = is_key && str_eq(there, key);
@@ -240,7 +241,7 @@ static enum status load_merge(struct loading *l, const struct json *v, uint32_t 
     size_t n_left;
 
     if (!halves_of(v, &a, &b)) {
-        return error_set(l->err, ST_INVALID, "merge %u is no pair", rank);
+        return error_set(l->err, ST_INVALID, "merge %u is not a pair", rank);
     }
     buf_clear(&l->scratch);
     if (append_key(l, a)) {
@@ -269,7 +270,7 @@ static enum status load_merges(struct loading *l, const struct json *merges) {
 
     if (n > TOKENIZER_MAX_VOCAB) return error_set(l->err, ST_INVALID, "%zu merges", n);
     if (bpe_init(&l->t->bpe, (uint32_t)n) != ST_OK) {
-        return error_set(l->err, ST_NOMEM, "no memory for %zu merges", n);
+        return error_set(l->err, ST_NOMEM, "out of memory for %zu merges", n);
     }
     JSON_FOR_EACH(v, merges) {
         enum status st = load_merge(l, v, rank++);
@@ -304,8 +305,8 @@ static enum status bake(struct loading *l, uint32_t id, struct str key) {
     if (decoder_bake(&t->decoder, key, &l->scratch, &b) != ST_OK ||
         (l->n_baked += buf_len(&l->scratch)) > MAX_FILE_BYTES) {
         return error_set(l->err, ST_TOO_LARGE,
-                         "the decoder makes too much of the token '%.*s': at most %u bytes of one, "
-                         "%zu of all, are taken",
+                         "the decoded token '%.*s' is too long: at most %u bytes each and %zu in "
+                         "total are supported",
                          (int)MIN(key.len, 40u), key.ptr, DECODE_MAX_BYTES, MAX_FILE_BYTES);
     }
     byte = (char)b;
@@ -342,23 +343,25 @@ static enum status check_model(const struct json *model, struct error *err) {
     double dropout = 0;
     struct str affix;
 
-    if (json_type(model) != JSON_OBJECT) return error_set(err, ST_INVALID, "there is no 'model'");
+    if (json_type(model) != JSON_OBJECT) return error_set(err, ST_INVALID, "'model' is missing");
     if (!tokenizer_json_is(model, "BPE")) {
-        return error_set(err, ST_UNSUPPORTED, "model.type is '%.40s'; BPE is what is built",
+        return error_set(err, ST_UNSUPPORTED, "unsupported model.type '%.40s': supported is BPE",
                          tokenizer_json_type(model));
     }
     if (json_to_f64(json_get(model, "dropout"), &dropout) == ST_OK && dropout > 0) {
-        return error_set(err, ST_UNSUPPORTED, "model.dropout is %g; only 0 is built", dropout);
+        return error_set(err, ST_UNSUPPORTED, "unsupported model.dropout %g: supported is 0",
+                         dropout);
     }
     for (size_t i = 0; i < ARRAY_LEN(affixes); i++) {
         if (json_to_str(json_get(model, affixes[i]), &affix) == ST_OK && affix.len) {
-            return error_set(err, ST_UNSUPPORTED, "model.%s is '%.40s'; only none is built",
+            return error_set(err, ST_UNSUPPORTED, "unsupported model.%s '%.40s': supported is none",
                              affixes[i], affix.ptr);
         }
     }
     if (json_type(json_get(model, "vocab")) != JSON_OBJECT ||
         json_type(json_get(model, "merges")) != JSON_ARRAY) {
-        return error_set(err, ST_INVALID, "model.vocab is no object or model.merges no array");
+        return error_set(err, ST_INVALID,
+                         "model.vocab must be an object and model.merges an array");
     }
     return ST_OK;
 }
@@ -411,7 +414,7 @@ static enum status load_all(struct loading *l, const struct json *root) {
     if (st == ST_OK) st = pretokenizer_load(&pretokenizer, json_get(root, "pre_tokenizer"), l->err);
     if (st == ST_OK) {
         l->t = tokenizer_alloc(n_tokens, pretokenizer.is_byte_level);
-        if (!l->t) st = error_set(l->err, ST_NOMEM, "no memory for %u tokens", n_tokens);
+        if (!l->t) st = error_set(l->err, ST_NOMEM, "out of memory for %u tokens", n_tokens);
     }
     if (st != ST_OK) {
         pretokenizer_fini(&pretokenizer);
@@ -476,13 +479,12 @@ static enum status refuse_folder(const char *folder, struct error *err) {
         found = others[i];
         break;
     }
-    return error_set(
-        err, ST_NOT_FOUND,
-        "the model folder %s has no tokenizer.json but %s. Make one: cd '%s' && python3 -c "
-        "\"from transformers import AutoTokenizer; "
-        "AutoTokenizer.from_pretrained('.').save_pretrained('.')\" (pip install "
-        "transformers sentencepiece protobuf)",
-        folder, found, folder);
+    return error_set(err, ST_NOT_FOUND,
+                     "the model folder %s has no tokenizer.json, only %s. Create tokenizer.json: "
+                     "cd '%s' && python3 -c \"from transformers import AutoTokenizer; "
+                     "AutoTokenizer.from_pretrained('.').save_pretrained('.')\" (pip install "
+                     "transformers sentencepiece protobuf)",
+                     folder, found, folder);
 }
 
 enum status tokenizer_open(struct tokenizer **out, const char *folder, struct error *err) {

@@ -174,6 +174,5 @@ enum status unicode_normalize(enum unicode_form form, struct str text, struct bu
     }
     mem_free(stretch.cps);
     if (st == ST_OK) return ST_OK;
-    return error_set(err, st, "cannot bring %zu bytes of text to a normal form: %s", text.len,
-                     status_name(st));
+    return error_set(err, st, "cannot normalize %zu bytes of text: %s", text.len, status_name(st));
 }

@@ -113,7 +113,7 @@ static void a_snapshot_counts_when_all_of_it_is_there(void **state) {
     assert_int_equal(hub_cache_set_ref(&p.cache, "refs/pr/1", COMMIT, NULL), ST_OK);
     assert_int_equal(hub_cache_find(&p.cache, "refs/pr/1", path, NULL), ST_OK);
     write_blob(&p, "bb", "{\"weight_map\":{\"x\":\"../../../etc/passwd\"}}");
-    expect_missing(&p, "no usable file");
+    expect_missing(&p, "no valid file");
     erase(p.root);
 }
 

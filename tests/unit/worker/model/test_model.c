@@ -369,8 +369,9 @@ static void a_weight_beyond_the_type_is_refused(void **state) {
 
     (void)state;
     assert_int_equal(load_as(m, DTYPE_F16, NULL, &err), ST_INVALID);
-    assert_string_equal(err.message, "256 weights of lm_head.weight are too large for float16: use "
-                                     "--dtype float32 or bfloat16");
+    assert_string_equal(err.message,
+                        "256 weights of lm_head.weight exceed the range of float16: use "
+                        "--dtype float32 or bfloat16");
     assert_true(fake.is_unloaded);
     assert_int_equal(load_as(m, DTYPE_F32, NULL, &err), ST_OK);
     model_close(m);
@@ -410,9 +411,9 @@ static void shards_are_one_checkpoint(void **state) {
     write_file(&f, "model.safetensors.index.json",
                STR("{\"weight_map\":{\"model.norm.weight\":\"a.safetensors\"}}"));
     assert_int_equal(model_open(&m, f.path, &err), ST_INVALID);
-    assert_non_null(
-        strstr(err.message,
-               "says that a.safetensors has the tensor 'model.norm.weight', which is not so"));
+    assert_non_null(strstr(
+        err.message,
+        "places the tensor 'model.norm.weight' in a.safetensors, which does not contain it"));
     write_file(&f, "model.safetensors.index.json",
                STR("{\"weight_map\":{\"model.norm.weight\":\"../a.safetensors\"}}"));
     assert_int_equal(model_open(&m, f.path, &err), ST_INVALID);
@@ -480,7 +481,7 @@ static void first_mistakes_get_a_sentence(void **state) {
 
     (void)state;
     folder_make(&f);
-    expect_refusal(&f, "/nonexistent/model", ST_NOT_FOUND, "there is no model folder");
+    expect_refusal(&f, "/nonexistent/model", ST_NOT_FOUND, "cannot open the model folder");
     expect_refusal(&f, NULL, ST_NOT_FOUND, "has no config.json");
     write_file(&f, "config.json", STR(CONFIG("LlamaForCausalLM")));
     snprintf(path, sizeof(path), "%s/config.json", f.path);
@@ -493,11 +494,11 @@ static void first_mistakes_get_a_sentence(void **state) {
     write_file(&f, "pytorch_model.bin", STR("x"));
     expect_refusal(&f, NULL, ST_NOT_FOUND, "python3 -c");
     write_model(&f, CONFIG("GPT2LMHeadModel"), false, NULL);
-    expect_refusal(&f, NULL, ST_UNSUPPORTED, "architectures 'GPT2LMHeadModel'");
+    expect_refusal(&f, NULL, ST_UNSUPPORTED, "architecture 'GPT2LMHeadModel'");
     write_model(&f, CONFIG("LlamaForCausalLM"), false, "model.layers.1.mlp.up_proj.weight");
     expect_refusal(&f, NULL, ST_INVALID, "no tensor model.layers.1.mlp.up_proj.weight");
     write_model(&f, CONFIG("LlamaForCausalLM"), true, NULL);
-    expect_refusal(&f, NULL, ST_UNSUPPORTED, "is not known to have");
+    expect_refusal(&f, NULL, ST_UNSUPPORTED, "unsupported tensor");
     write_model(&f, CONFIG("Qwen2ForCausalLM"), false, NULL);
     expect_refusal(&f, NULL, ST_INVALID, "no tensor model.layers.0.self_attn.q_proj.bias");
     checkpoint_begin(&c, false);
@@ -507,7 +508,7 @@ static void first_mistakes_get_a_sentence(void **state) {
     add_tensor(&c, "lm_head.weight", 8, 32, 1);
     checkpoint_end(&c, &f, "model.safetensors");
     write_file(&f, "config.json", STR(CONFIG("LlamaForCausalLM")));
-    expect_refusal(&f, NULL, ST_INVALID, "lm_head.weight is not 32 x 8");
+    expect_refusal(&f, NULL, ST_INVALID, "the shape of tensor lm_head.weight is not 32 x 8");
     write_file(&f, "model.safetensors", STR("<html>not found</html>"));
     expect_refusal(&f, NULL, ST_INVALID, "not a safetensors file");
     folder_erase(&f);
@@ -523,18 +524,18 @@ static void an_index_that_lies_is_refused(void **state) {
         enum status st;
     } cases[] = {
         {INDEX("gone.safetensors"), "cannot open", ST_IO},
-        {INDEX("../model.safetensors"), "no usable file for 'model.norm.weight'", ST_INVALID},
-        {INDEX("/etc/passwd"), "no usable file", ST_INVALID},
-        {INDEX(".."), "no usable file", ST_INVALID},
-        {INDEX(""), "no usable file", ST_INVALID},
+        {INDEX("../model.safetensors"), "no valid file for 'model.norm.weight'", ST_INVALID},
+        {INDEX("/etc/passwd"), "no valid file", ST_INVALID},
+        {INDEX(".."), "no valid file", ST_INVALID},
+        {INDEX(""), "no valid file", ST_INVALID},
         {INDEX("circle.safetensors"), "cannot open", ST_IO},
-        {INDEX("fifo.safetensors"), "no regular file", ST_INVALID},
-        {INDEX("folder.safetensors"), "no regular file", ST_INVALID},
+        {INDEX("fifo.safetensors"), "not a regular file", ST_INVALID},
+        {INDEX("folder.safetensors"), "not a regular file", ST_INVALID},
         {INDEX("empty.safetensors"), "is empty", ST_INVALID},
         {INDEX("short.safetensors"), "too few", ST_INVALID},
         {INDEX("huge.safetensors"), "declares a header of 1099511627776 bytes", ST_INVALID},
         {INDEX("config.json"), "not a safetensors file", ST_INVALID},
-        {"{\"weight_map\":{\"x\":7}}", "no usable file", ST_INVALID},
+        {"{\"weight_map\":{\"x\":7}}", "no valid file", ST_INVALID},
         {"{\"weight_map\":[]}", "'weight_map'", ST_INVALID},
         {"{\"weight_map\":{\"x\":\"a\",\"x\":\"b\"}}", "model.safetensors.index.json", ST_INVALID},
         {"{}", "'weight_map'", ST_INVALID},
@@ -575,13 +576,13 @@ static void a_file_that_was_cut_or_swapped_is_refused(void **state) {
     assert_int_equal(truncate(path, 3000), 0);
     expect_refusal(&f, NULL, ST_INVALID, "beyond the end of the file (is the download complete?)");
     assert_int_equal(truncate(path, 200), 0);
-    expect_refusal(&f, NULL, ST_INVALID, "is cut short");
+    expect_refusal(&f, NULL, ST_INVALID, "is truncated");
     erase_file(&f, "model.safetensors");
     assert_int_equal(symlink("model.safetensors", path), 0);
-    expect_refusal(&f, NULL, ST_NOT_FOUND, "a link that leads nowhere (Too many levels");
+    expect_refusal(&f, NULL, ST_NOT_FOUND, "a broken link (Too many levels");
     erase_file(&f, "model.safetensors");
     assert_int_equal(symlink("../../blobs/gone", path), 0);
-    expect_refusal(&f, NULL, ST_NOT_FOUND, "a link that leads nowhere (No such file");
+    expect_refusal(&f, NULL, ST_NOT_FOUND, "a broken link (No such file");
     folder_erase(&f);
 }
 
