@@ -4,8 +4,8 @@
  *              output, line by line: that id is done
  *      run     next line whose id is not done -> call -> line
  *
- * 429 and 503 are the worker's own, of a moment: such a call is made again after a pause. When the
- * worker drains, after a signal, what is under way is still written and nothing new is asked. */
+ * Responses 429 and 503 are temporary: the call is repeated after a pause. When the worker drains
+ * after a signal, requests in flight are still written and no new ones are sent. */
 #include "worker/batch_file.h"
 
 #include <errno.h>
@@ -37,7 +37,7 @@
 #define ID_MAX           512                    /* bytes of a custom id */
 #define ANSWER_BEGINS    "{\"id\":\"batch_req_" /* each line that is written */
 
-static char is_asked_for, is_written; /* what `ids` says of an id */
+static char is_asked_for, is_written; /* the values of `ids` */
 
 struct line_call {
     struct list link; /* in flight, or waiting to be made again */
@@ -196,7 +196,7 @@ static enum status check_input(struct batch_file *b, struct error *err) {
 static enum status refuse_output(const struct batch_file *b, uint64_t n, struct error *err) {
     return error_set(err, ST_INVALID,
                      "%s, line %" PRIu64 ": not a response of a batch: name a file that does not "
-                                         "exist yet, or the output file to continue",
+                     "exist yet, or the output file to continue",
                      b->output_name, n);
 }
 
@@ -222,8 +222,8 @@ static enum status note_written(struct batch_file *b, struct str line, uint64_t 
     return ST_OK;
 }
 
-/* What earlier runs have written. A line without an end was being written when its run ended, and is
- * cut off; one that no run can have begun is somebody else's, and is left alone. */
+/* Reads the output of earlier runs. An unterminated last line is truncated, because its run ended
+ * while writing it; a line that is no response refuses the file. */
 static enum status read_answers(struct batch_file *b, FILE *f, struct error *err) {
     struct str line, begins = STR(ANSWER_BEGINS);
     off_t end = 0;
@@ -598,6 +598,6 @@ enum status batch_file_outcome(const struct batch_file *b, struct error *err) {
     if (done == b->counts.total) return ST_OK;
     return error_set(err, ST_UNAVAILABLE,
                      "stopped after %" PRIu64 " of %" PRIu64
-                     " requests: give the same command to go on",
+                     " requests: run the same command to continue",
                      done, b->counts.total);
 }

@@ -4,11 +4,11 @@
  *      output   {"id": ..., "custom_id": "a", "response": {"status_code", "request_id", "body"},
  *                "error": null}
  *
- * The lines are those of OpenAI's batch files. The whole input is checked before anything is asked,
- * and a wrong line is named. Then each request goes to this worker's own API, on loopback, so many
- * at a time that the engine is never short of work; each answer is one line written at once, in the
- * order of their ends. A request that has a line in the output is not asked again: whatever ended a
- * run, the same command goes on where it ended, and loses at most what was being computed.
+ * The lines are those of OpenAI's batch files. The whole input is checked before the first request
+ * is sent, and an invalid line is named. Each request goes to this worker's own API on loopback,
+ * enough at a time to keep the engine busy; each response is written as one line when it ends. A
+ * request with a line in the output is not sent again, so the same command continues an interrupted
+ * run and loses at most the requests in flight.
  *
  * Thread: the loop's. LIMITS: a line of 32 MiB; an answer of 64 MiB; custom ids must differ. */
 #ifndef WORKER_BATCH_FILE_H
@@ -45,7 +45,7 @@ struct batch_file_run {
 MUST_USE enum status batch_file_start(struct batch_file *b, const struct batch_file_run *run,
                                       struct error *err);
 
-/* Asks nothing more; on_done once what is under way has been written. */
+/* Sends no more requests; on_done once those in flight are written. */
 void batch_file_stop(struct batch_file *b);
 
 /* ST_OK when every request of the input has its line. Otherwise why not, and what to do. */

@@ -58,7 +58,7 @@ static void print_token(const struct tokenizer *t, const char *what, uint32_t id
 
     if (id == TOKEN_NONE) return;
     buf_init(&text, 4096);
-    json_escape_visibly(&text, bytes); /* a terminal obeys what a folder says raw */
+    json_escape_visibly(&text, bytes); /* escaped: control characters would reach the terminal */
     printf("%s %u \"%.*s\"  ", what, id, STR_ARG(buf_str(&text)));
     buf_fini(&text);
 }
@@ -123,8 +123,8 @@ static enum status size_engine(struct engine_options *e, struct backend_info *in
     return worker_size_engine(o, m, e, err);
 }
 
-/* Whether the device takes the model, and what would be left there for KV: before working memory,
- * which only the loaded model can tell. */
+/* Whether the model fits the device, and the memory left for KV, before the working memory, which
+ * is known only after loading. */
 static void print_device(const struct model *m, const struct worker_options *o,
                          const struct engine_options *e, const struct backend_info *info) {
     struct error why = {0};
@@ -153,7 +153,7 @@ static void print_defaults(const struct generation_config *g) {
     printf("\n");
 }
 
-/* A device that is not there does not keep the rest from being said. */
+/* A missing device does not suppress the rest of the output. */
 static enum status print_model(const struct model *m, const struct worker_options *o,
                                const char *text_folder, struct log *log, struct error *err) {
     struct engine_options e = engine_options_default;

@@ -78,7 +78,7 @@ enum status loading_find(struct loading *l, const struct worker_options *o, cons
 
     *is_hubs = !is_there(name) && hub_is_model_name(name);
     if (!*is_hubs) {
-        snprintf(folder, HUB_PATH_MAX, "%s", name); /* model_open says what is wrong with it */
+        snprintf(folder, HUB_PATH_MAX, "%s", name); /* model_open reports its faults */
         return ST_OK;
     }
     st = hub_open(name, &config, folder, err);

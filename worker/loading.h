@@ -1,9 +1,8 @@
-/* worker/loading.h - from what --model says to weights on a device, told to who waits for it.
+/* worker/loading.h - from --model to weights on a device, with progress lines.
  *
- * Minutes may pass here, in which nothing else can be seen of the worker: so a line says how far it
- * is, every second on a terminal and every ten in a log, with bytes, percent and rate.
- * Used while starting, from the thread that starts; the engine's thread calls loading_on_weights
- * while that one waits. */
+ * Loading may take minutes, so a line reports bytes, percent and rate, every second on a terminal
+ * and every ten in a log. Used while starting, from the thread that starts; the engine's thread
+ * calls loading_on_weights while that one waits. */
 #ifndef WORKER_LOADING_H
 #define WORKER_LOADING_H
 

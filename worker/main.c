@@ -1,6 +1,7 @@
 /* worker/main.c - options in, exit code out: 0 served and stopped; 2 it would fail again the same
- * way (options, model, instruction set), so nobody need restart it; 1 all else. The first word says
- * what to do: nothing or `serve`, `batch`, `inspect`, `devices`, `healthcheck`, `drain`, `man` or `completion`. */
+ * way (options, model, instruction set), so a restart is useless; 1 all else. The first word is the
+ * command: none or `serve`, `batch`, `inspect`, `devices`, `healthcheck`, `drain`, `man` or
+ * `completion`. */
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -60,7 +61,8 @@ static enum status run_batch(struct batch_file *b, struct worker_options *values
     return st;
 }
 
-/* The file is checked before the model is loaded, and nobody but the run talks to the worker. */
+/* The file is checked before the model is loaded, and only the batch run reaches the worker's API.
+ * */
 static enum status batch(struct worker_options *values, struct error *err) {
     struct batch_file *b;
     enum status st;
@@ -75,7 +77,8 @@ static enum status batch(struct worker_options *values, struct error *err) {
     values->host = "127.0.0.1";
     values->port = 0;
     values->ssl_certfile = values->ssl_keyfile = values->ssl_ca_certs = NULL;
-    values->api_keys = (struct option_list){NULL, 0}; /* the run alone asks, on this machine */
+    values->api_keys = (struct option_list){NULL, 0}; /* only the batch run sends requests, on
+                                                       * loopback */
     values->api_key_file = values->root_path = NULL;
     values->request_events_bytes = 0;
     return run_batch(b, values, err);

@@ -4,10 +4,10 @@
  *      -------------------------                 -----------         ----------------------------
  *      http_server, api, calls  <--mailboxes-->  tokenizer           scheduler, KV, backend
  *
- * Life: listen (a port in use is said before seconds go into weights) -> open the model ->
- * engine -> serve -> a signal -> drain -> gone. While it drains the server still listens: probes read
- * 503 and "draining", new requests are sent elsewhere with a 503 (api/drain.c). It stops when all that
- * was accepted is answered and sent, and those that follow events have seen it end. */
+ * Start to end: listen (a port in use fails before the weights are read), open the model, engine,
+ * serve, a signal, drain, exit. While it drains the server still listens: probes read 503 and
+ * "draining", new requests get a 503 that sends them elsewhere (api/drain.c). It stops when all
+ * accepted requests are answered and sent, and the event streams have delivered their ends. */
 #include "worker/worker.h"
 
 #include <signal.h>
@@ -104,7 +104,7 @@ static void on_engine_drained(void *arg) {
     close_when_sent(w);
 }
 
-/* Tells everybody that it is over, and waits only for that to be sent. */
+/* Ends all streams and waits only until that is sent. */
 static void hurry(struct worker *w) {
     if (w->is_hurried) {
         loop_stop(w->loop);
@@ -113,7 +113,7 @@ static void hurry(struct worker *w) {
     w->is_hurried = true;
     loop_timer_stop(&w->closing);
     http_server_drain(w->server, on_http_drained,
-                      w); /* before: what is said now ends connections */
+                      w); /* first: responses from now on close their connections */
     api_end_calls(&w->api);
     request_feed_end(w->api.request_feed);
     loop_timer_start(&w->deadline, LAST_WORDS_US);
@@ -128,7 +128,7 @@ static void on_deadline(void *arg) {
 
 void worker_stop(struct worker *w) {
     if (w->api.is_draining) {
-        hurry(w); /* asked twice */
+        hurry(w); /* requested twice */
         return;
     }
     log_event(w->log, LOG_INFO, "worker_draining");
@@ -136,7 +136,7 @@ void worker_stop(struct worker *w) {
     http_server_announce_close(w->server); /* no connection is chosen again whose end is near */
     api_end_kv_streams(&w->api, "the worker is shutting down");
     api_drain(&w->api);
-    request_feed_load(w->api.request_feed); /* which says so */
+    request_feed_load(w->api.request_feed); /* which reports the failure */
 }
 
 static void on_drain_asked(void *arg) {
@@ -171,8 +171,8 @@ static void reload_keys(struct worker *w) {
     }
 }
 
-/* Certificates change without a connection lost; those that cannot be used change nothing. Whoever
- * asks without there being any (a log rotator, an operator's habit) does not end the process. */
+/* New certificates lose no connection; invalid ones change nothing. SIGHUP without files to reload
+ * (from a log rotator) does not end the process. */
 static void on_hangup(int signo, void *arg) {
     struct worker *w = arg;
     struct error err = {0};
@@ -190,9 +190,9 @@ static void on_hangup(int signo, void *arg) {
     }
 }
 
-/* All requests have been told. Only a new process can open the device again: whoever started this
- * one sees it end, with an error. A device that hangs would hold whoever frees its memory, and this
- * process with it: the alarm, which nobody catches, ends it all the same. */
+/* All requests have failed. Only a new process can open the device again, so this one exits with an
+ * error. Freeing the memory of a hung device may block: the alarm, which has no handler, ends the
+ * process then. */
 static void on_engine_failed(void *arg, const struct error *err) {
     struct worker *w = arg;
 
@@ -319,7 +319,7 @@ static enum block_hash_algo hash_algo(struct worker *w) {
     return algos[i];
 }
 
-/* What is rounded is said, louder where nobody asked for it. */
+/* Logs rounded weights, as a warning unless --dtype requested the type. */
 static void log_types(const struct worker *w, const struct geometry *g,
                       const struct model_rounding *rounding) {
     bool is_asked = w->options->dtype != WORKER_DTYPE_AUTO;
@@ -375,7 +375,7 @@ static enum status start_engine(struct worker *w, const struct backend_ops *back
     engine_options_set_model(&e, w->model);
     if ((st = worker_size_engine(o, w->model, &e, err)) != ST_OK) return st;
     if (e.load) {
-        e.load = load; /* the same, and it says how far it is */
+        e.load = load; /* the same, with progress lines */
         e.load_arg = w;
     }
     e.max_model_len = o->max_model_len;

@@ -1,5 +1,5 @@
-/* worker/worker_device.c - a GPU is the worker's own and takes large batches; the memory of a host is
- * everybody's: other workers, the page cache. */
+/* worker/worker_device.c - a GPU belongs to this worker and takes large batches; host memory is
+ * shared with other workers and the page cache. */
 #include "worker/worker_device.h"
 
 #include <string.h>
@@ -16,7 +16,7 @@
 #define GPU_STEP_TOKENS  8192u /* more makes its activations larger, and hardly a step faster */
 #define HOST_SEQS        64u
 #define HOST_STEP_TOKENS 512u
-#define HOST_KV_BYTES    (4ull << 30) /* of a cpu worker, unless told otherwise ... */
+#define HOST_KV_BYTES    (4ull << 30) /* of a cpu worker, by default ... */
 #define HOST_KV_FRACTION 4            /* ... and at most this part of the free memory */
 
 /* Ranks of what was chosen, where the model is to be divided. */
@@ -76,7 +76,7 @@ static bool is_on_host(const struct backend_ops *ops) {
     return strcmp(ops->name, "cpu") == 0 || strcmp(ops->name, "ref") == 0;
 }
 
-/* What was not said gives way to what was: every sequence needs a token of the step. */
+/* An option that is set wins over a default: every sequence needs a token of the step. */
 static void size_batch(const struct worker_options *o, bool is_gpu, struct scheduler_options *s) {
     uint32_t n_seqs = is_gpu ? GPU_SEQS : HOST_SEQS;
     uint32_t n_tokens = is_gpu ? GPU_STEP_TOKENS : HOST_STEP_TOKENS;

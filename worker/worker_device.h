@@ -1,5 +1,5 @@
-/* worker/worker_device.h - what the options mean on this machine: which backend and device, and how much
- * each takes unless told otherwise. Shared by what serves and what only looks. */
+/* worker/worker_device.h - the options resolved on this machine: backend, device, and the defaults
+ * of each. Used by serve and inspect. */
 #ifndef WORKER_WORKER_DEVICE_H
 #define WORKER_WORKER_DEVICE_H
 
@@ -11,7 +11,7 @@ struct log;
 struct model;
 struct worker_options;
 
-/* The backend, and how to open its device. Says once in the log when it is not the first choice. */
+/* The backend, and how to open its device. Logs once when it is not the first choice. */
 MUST_USE enum status worker_choose_device(const struct worker_options *o,
                                           const struct backend_ops **out,
                                           struct backend_config *config, struct log *log,
@@ -22,8 +22,8 @@ MUST_USE enum status worker_choose_device(const struct worker_options *o,
 uint32_t worker_block_size(const struct worker_options *o, const struct backend_ops *backend,
                            const struct backend_config *config, struct log *log);
 
-/* Types, batch, memory and weights of `e`, whose backend, device and model are set: what was asked
- * for, or what suits the device. A device that cannot be asked is left to engine_create, which says
+/* Types, batch, memory and weights of `e`, whose backend, device and model are set: the options, or
+ * what suits the device. A device that cannot be probed is left to engine_create, which reports
  * why. ST_UNSUPPORTED for a --dtype that the device lacks. */
 MUST_USE enum status worker_size_engine(const struct worker_options *o, const struct model *m,
                                         struct engine_options *e, struct error *err);

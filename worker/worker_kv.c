@@ -9,7 +9,7 @@ static uint64_t size_of(uint64_t given) {
     return given <= BARE_GIB_MAX ? given << 30 : given;
 }
 
-/* vLLM's JSON; what it says of transports other than ours is passed over. */
+/* vLLM's JSON; members for other transports are ignored. */
 static enum status read_config(const char *text, bool *is_on, uint32_t *n_batches,
                                struct error *err) {
     struct json *root = NULL;

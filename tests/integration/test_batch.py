@@ -93,7 +93,7 @@ def test_a_signal_lets_what_is_under_way_be_written(tmp_path):
     assert program.stop(signal.SIGINT) == 1
     lines = answers(tmp_path)
     assert 2 < len(lines) < 60 and all(a["response"]["status_code"] == 200 for a in lines)
-    assert f"stopped after {len(lines)} of 60 requests: give the same command to go on" in program.log
+    assert f"stopped after {len(lines)} of 60 requests: run the same command to continue" in program.log
     assert run(tmp_path).returncode == 0 and len(answers(tmp_path)) == 60
 
 

@@ -151,7 +151,7 @@ enum status access_check(const struct access *a, const struct http_request *req,
     }
     key = key_of(req);
     digest_of(a, key, &digest);
-    for (uint32_t i = 0; i < a->n; i++) /* all of them, whatever the first says */
+    for (uint32_t i = 0; i < a->n; i++) /* all keys, even after a match */
         is_known |= hash_equal(a->digests[i].bytes, digest.bytes, SHA256_BYTES);
     if (is_known && key.len) return ST_OK;
     return error_set(err, ST_DENIED,

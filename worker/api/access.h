@@ -1,8 +1,8 @@
 /* worker/api/access.h - the keys that requests must have, where the worker has any.
  *
  * Kept are digests, all of one length, and a key is compared with every one of them in a time that
- * does not depend on where it differs. Probes, metrics and what a router asks before it has sent
- * anything stay open; all that computes, or shows what others asked, needs a key.
+ * does not depend on where it differs. Probes, metrics and a router's discovery calls stay open;
+ * calls that compute, or that reveal other clients' requests, need a key.
  *
  * Thread: the worker loop. */
 #ifndef WORKER_API_ACCESS_H

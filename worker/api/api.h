@@ -41,8 +41,8 @@ struct api {
     struct str root_path;               /* beginning of paths that is passed over */
     const char *model_root;             /* its folder, or the name again */
     uint64_t created_s;                 /* of the model list */
-    uint32_t max_num_seqs;              /* as the router is told */
-    bool trusts_router;                 /* x-incipit-salt is believed */
+    uint32_t max_num_seqs;              /* as reported to routers */
+    bool trusts_router;                 /* x-incipit-salt is trusted */
     struct rng rng;                     /* ids */
     struct rng seeds;                   /* of requests without one */
     bool is_draining;                   /* nothing new is accepted */
@@ -51,9 +51,9 @@ struct api {
     void (*on_drain_asked)(void *arg);  /* POST /admin/drain */
     void *on_drain_asked_arg;
     struct list calls;                 /* open ones */
-    struct request_feed *request_feed; /* tells routers of them; NULL: switched off */
+    struct request_feed *request_feed; /* publishes them to routers; NULL: disabled */
     struct kv_event_log *kv_events;    /* NULL: switched off */
-    struct list kv_streams;            /* who follows them */
+    struct list kv_streams;            /* its streams */
     uint32_t n_kv_streams, max_kv_streams;
     enum cache_explain cache_explain;
 };
@@ -69,7 +69,7 @@ void api_handle(struct api *api, struct http_request *req);
 #define API_NAME_MAX 128
 struct str api_request_name(const struct http_request *req);
 
-/* For the engine's callback: news of a request that a call has submitted. */
+/* For the engine's callback: progress of a request that a call has submitted. */
 void api_on_progress(struct api *api, struct request *r, const struct request_progress *progress);
 
 /* For the engine's callback: a dry run has its answer. */
@@ -77,12 +77,12 @@ void api_on_explained(struct api *api, struct request *r);
 
 /* For the engine's callback: the event log has new batches. */
 void api_on_kv_events(struct api *api);
-/* Ends the streams of events, each told why; before draining, which would wait for them. */
+/* Ends the streams of events, each with a reason; before draining, which would wait for them. */
 void api_end_kv_streams(struct api *api, const char *reason);
 
-/* Refuses what is new from here on, with a reason by which routers know that another worker will take
- * it; what has been accepted is finished, also what is still being tokenized. The engine then tells
- * that it is drained. */
+/* Refuses new requests from here on, with a reason that makes routers use another worker; accepted
+ * requests are finished, also those still being tokenized. The engine then reports that it is
+ * drained. */
 void api_drain(struct api *api);
 
 /* Ends every open call with an error; before the engine is destroyed. */
@@ -90,12 +90,12 @@ void api_end_calls(struct api *api);
 
 /* --- for handlers ------------------------------------------------------------------------------ */
 
-void api_load(struct api *api, struct wire_load *out); /* as routers are told it */
+void api_load(struct api *api, struct wire_load *out); /* as routers read it */
 
 /* Is that a name of the model? */
 bool api_serves(const struct api *api, struct str name);
 
-/* Says when to try again, in a refusal by `st` that is about to be sent; nothing in other answers. */
+/* Adds Retry-After to a refusal by `st` that is about to be sent; nothing to other responses. */
 void api_add_retry(const struct api *api, struct http_request *req, enum status st);
 
 /* Is a client with that address (http_request_client) on this machine? */

@@ -1,4 +1,4 @@
-/* worker/api/cache_explain.h - telling a client why its prompt was not found in the cache.
+/* worker/api/cache_explain.h - explains to a client why its prompt missed the cache.
  *
  * Two ways: `"cache_explain": true` in a completion or chat request puts an object beside
  * cached_tokens in `usage`; POST /cache/explain takes the same bodies, computes nothing, and
@@ -8,11 +8,10 @@
  *       "block_size": 16, "block": 2, "token": 37, "text_offset": 151, "text": " Tuesday, the ",
  *       "message": "..."}
  *
- * It compares with blocks under the request's own salt alone, its own being the one that its body or
- * its router gave it: the answer is what it would be if no other salt's prompts existed. A request
- * without a salt shares its blocks with all others without one, so that its explanation speaks of
- * their prompts: such requests are refused unless the operator says otherwise (--cache-explain).
- * Thread: worker loop. */
+ * It compares only with blocks under the request's salt, from its body or its router: prompts of
+ * other salts do not influence it. Requests without a salt share their blocks, so an explanation
+ * would reveal prompts of other clients: such requests are refused unless --cache-explain allows
+ * them. Thread: worker loop. */
 #ifndef WORKER_API_CACHE_EXPLAIN_H
 #define WORKER_API_CACHE_EXPLAIN_H
 
@@ -26,7 +25,8 @@ struct json_writer;
  * several an array. Prompts whose first token is not there yet are null. */
 void cache_explain_put(struct json_writer *w, const struct call *c);
 
-/* ST_INVALID when the call asks for it and may not. After the router's salt was taken. */
+/* ST_INVALID when the call requests an explanation that is not allowed. Call it after the router's
+ * salt is applied. */
 MUST_USE enum status cache_explain_check(const struct call *c, struct error *err);
 
 #endif

@@ -1,8 +1,9 @@
-/* worker/api/call.c - the life of a call; call.h has the drawing.
+/* worker/api/call.c - a call from start to end; call.h has the drawing.
  *
- * Who holds what: the http_request is ours until it is answered or on_abort came. A request of the
- * engine may outlive the call (a cancel is under way): then its owner is NULL and the engine holds
- * it. The text thread may hold a job: then the call is freed when the last one has come back. */
+ * Ownership: the http_request belongs to the call until it is answered or on_abort came. A request
+ * of the engine may outlive the call (a cancel is under way): then its owner is NULL and the engine
+ * holds it. The text thread may hold a job: then the call is freed when the last one has come back.
+ * */
 #include "worker/api/call.h"
 
 #include <stdio.h>
@@ -177,10 +178,9 @@ static void on_tokenized(struct text_job *job);
 
 enum status call_set_prompts(struct call *c, uint32_t n, struct error *err) {
     if (n == 0 || n > CALL_MAX_PROMPTS) {
-        return error_set_param(
-            err, ST_INVALID, c->shape->prompt_field,
-            "the request has %u prompts: send 1 to %u prompts in one request", n,
-            CALL_MAX_PROMPTS);
+        return error_set_param(err, ST_INVALID, c->shape->prompt_field,
+                               "the request has %u prompts: send 1 to %u prompts in one request", n,
+                               CALL_MAX_PROMPTS);
     }
     c->prompts = mem_try_zalloc(n * sizeof(*c->prompts));
     if (!c->prompts) return error_set(err, ST_NOMEM, "out of memory for %u prompts", n);
@@ -269,7 +269,7 @@ static enum status take_router_salt(struct call *c, struct error *err) {
     return ST_OK;
 }
 
-/* Cuts a prompt that is longer than was asked for; echo then shows what is left. */
+/* Truncates a prompt to the requested length; echo then shows the rest. */
 static void truncate_prompt(struct prompt *p, const struct call_params *params) {
     struct token_list *tokens = &p->job.tokens;
     uint32_t max = params->max_prompt_tokens;
@@ -502,7 +502,7 @@ static void consume_progress(struct choice *ch, const struct request_progress *p
     for (uint32_t i = progress->first; i < end && !ch->is_done; i++) {
         bool ends_here = progress->is_finished && i + 1 == end && r->finish == FINISH_STOP;
 
-        consume(ch, i, ends_here && !c->params.include_stop); /* EOS and stop ids say nothing */
+        consume(ch, i, ends_here && !c->params.include_stop); /* EOS and stop ids have no text */
     }
     if (progress->is_finished && !ch->is_done) {
         buf_clear(&c->out);

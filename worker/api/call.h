@@ -87,7 +87,7 @@ struct call {
     bool is_incomplete;             /* out of memory: something of the answer is lost */
     char salt[WIRE_SALT_CHARS + 1]; /* the router's, behind params; else unused */
     bool is_dry_run;                /* /cache/explain: nothing is computed */
-    bool is_list;                   /* several prompts were asked for as an array */
+    bool is_list;                   /* the prompts came as an array */
     bool is_aborted;                /* /abort_request: what there is, is the answer */
     bool is_whole;                  /* it was answered, in full */
     int32_t n_logprobs;             /* -1: none wanted */
@@ -128,14 +128,14 @@ void call_release(struct call *c); /* it is answered: frees it, at once or when 
 /* --- for shapes ---------------------------------------------------------------------------------*/
 
 struct call_usage {
-    const struct call *explained; /* the cache's answer is to be told too; NULL: not asked for */
+    const struct call *explained; /* its cache explanation goes into the response; NULL: none */
     uint64_t prompt_tokens, completion_tokens, cached_tokens;
 };
 struct call_usage call_usage(const struct call *c);
 
 struct json_writer;
 void call_put_usage(struct json_writer *w, const struct call_usage *usage); /* with its key */
-void call_put_chunk_usage(struct json_writer *w, const struct call *c);     /* as was asked for */
+void call_put_chunk_usage(struct json_writer *w, const struct call *c);     /* as requested */
 const char *call_finish_name(const struct choice *ch); /* "stop", or NULL while it runs */
 void call_put_stop_reason(struct json_writer *w, const struct choice *ch); /* the value */
 struct prompt *call_prompt_of(const struct choice *ch);

@@ -15,7 +15,7 @@ struct call_usage call_usage(const struct call *c) {
         u.completion_tokens += ch->n_used;
         if (i % c->params.n == 0) u.prompt_tokens += ch->request->n_prompt;
         if (!ch->has_begun || call_prompt_of(ch) == counted) continue;
-        counted = call_prompt_of(ch); /* samples share their prompt: its first to begin tells */
+        counted = call_prompt_of(ch); /* samples share their prompt: the first to begin counts */
         u.cached_tokens += ch->request->cached_tokens;
     }
     return u;

@@ -1,11 +1,11 @@
-/* worker/api/drain.c - an end in which nothing is lost: what new requests are told, and POST /admin/drain.
+/* worker/api/drain.c - refuses new requests while accepted ones finish, and POST /admin/drain.
  *
  *      SIGTERM, POST /admin/drain ──▶ /health 503, request events and x-incipit-load: draining
  *                                     new requests: 503, x-incipit-reason: draining, Retry-After: 0
  *      what was accepted ends     ──▶ streams of events end, the port closes, exit code 0
  *
- * A router sends a request that was refused so to another worker, at once and without counting it
- * against this one. The port stays open to the end: nobody's connection is refused by the system.
+ * A router sends a request that is refused this way to another worker, at once and without a
+ * penalty for this one. The port stays open to the end, so no connection is refused by the system.
  *
  * /admin/drain ends a process, and a worker knows no keys: it is for those on the same machine, or in
  * the same pod (a preStop hook), whose connection comes from loopback. Thread: worker loop. */

@@ -51,7 +51,7 @@ static void put_top_logprobs(struct json_writer *w, const struct request *r, uin
     json_end_array(w);
 }
 
-/* Of the prompt, from the position that was asked for; the first token of all has none. */
+/* Of the prompt, from the requested position; the first token has none. */
 static void put_input_logprobs(struct json_writer *w, const struct choice *ch) {
     const struct call *c = ch->call;
     const struct request *r = c->choices[ch->index - ch->index % c->params.n].request;

@@ -18,7 +18,7 @@ void tokenize_post(struct http_request *req, void *api);
 void detokenize_post(struct http_request *req, void *api);
 void models_get(struct http_request *req, void *api);
 
-/* Who changed what, for the log: one line, whatever its level. `code`: of the answer. */
+/* Logs a change by a client: one line, at any log level. `code`: of the response. */
 void api_log_change(const struct api *api, const char *call, struct str client, int code);
 
 /* drain.c */

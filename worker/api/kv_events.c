@@ -9,12 +9,12 @@
  * A follower keeps a set of hashes per medium and group (worker/kv/kv_events.h) and compares it
  * with the digest, which is sent when it has all batches up to the digest's. It resumes with the
  * number behind its last batch (Last-Event-ID does the same). If batches it has not seen are
- * overwritten, it is sent `gap`: empty the picture, what follows builds it anew from a snapshot.
- * In frames, what is not a batch has the sequence 2^64 - 1 and a map as its payload.
+ * overwritten, it is sent `gap`: discard the sets, a snapshot that rebuilds them follows. In
+ * frames, what is not a batch has the sequence 2^64 - 1 and a map as its payload.
  *
- * Nothing is kept per follower but its place in the log, and at most PENDING_MAX bytes that it has
- * not taken. One so slow that the log overtakes it is told `closed` with a reason and may come
- * back. The engine never waits: it commits a batch and sends one mail for any number of them.
+ * A follower costs its position in the log and at most PENDING_MAX unsent bytes. A follower that
+ * the log overtakes gets `closed` with a reason and may reconnect. The engine never waits: it
+ * commits a batch and sends one mail for any number of them.
  *
  * Thread: worker loop. */
 #include <stdio.h>
@@ -40,7 +40,7 @@ struct kv_stream {
     struct api *api;
     struct http_request *req; /* NULL: gone, and freed when the snapshot is back */
     uint64_t next;            /* the batch to send next */
-    uint64_t digest_from;     /* a digest says something from this sequence on */
+    uint64_t digest_from;     /* digests are valid from this sequence on */
     uint64_t digest_us;
     struct loop_timer timer;
     struct engine_snapshot snapshot;
@@ -277,7 +277,7 @@ static void on_snapshot(struct engine_snapshot *snapshot) {
 
 /* The follower's picture is worth nothing: from the next batch on it gets all of it again. */
 static void start_anew(struct kv_stream *s, uint64_t asked, uint64_t next) {
-    char json[160], number[24] = "null"; /* a snapshot is what was asked for */
+    char json[160], number[24] = "null"; /* a snapshot was requested */
 
     if (asked != UINT64_MAX) {
         snprintf(number, sizeof(number), "%llu", (unsigned long long)asked);

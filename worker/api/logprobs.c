@@ -175,7 +175,7 @@ static void put_top_entry(struct columns *c, struct keys *keys, uint32_t token, 
     json_put_f32(c->w, logprob);
 }
 
-/* The token itself is always there: one more than was asked for, when it is not among the likeliest. */
+/* The token itself is always there: one more than requested, when it is not among the likeliest. */
 static void put_top(struct columns *c, const struct position *p) {
     struct keys keys = {.text = &c->keys};
     bool has_token;
@@ -264,7 +264,7 @@ static void put_chat_alternative(struct json_writer *w, const struct choice *ch,
     json_end_object(w);
 }
 
-/* At most as many as were asked for; the token itself is one of them, if any is. */
+/* At most the requested number; the token itself is one of them, if any is. */
 static void put_chat_top(struct json_writer *w, const struct choice *ch, const struct position *p,
                          struct buf *text) {
     bool has_token;

@@ -16,7 +16,7 @@ void logprobs_put_completion(struct json_writer *w, const struct choice *ch, uin
                              uint32_t end, bool echo, size_t *offset);
 
 /* "prompt_logprobs": [null, {"17": {"logprob","rank","decoded_token"}, ...}, ...]: of each prompt
- * token, and its likeliest alternatives; null when they were not asked for by that name. */
+ * token, and its likeliest alternatives; null when not requested by that name. */
 void logprobs_put_prompt(struct json_writer *w, const struct choice *ch);
 
 /* {"content":[{"token","logprob","bytes","top_logprobs"}]} */

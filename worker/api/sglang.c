@@ -57,7 +57,7 @@ void sglang_server_info_get(struct http_request *req, void *arg) {
     reply_writer(req, &body);
 }
 
-/* {"rid": ID} or {"abort_all": true}. Of what has ended already nothing is said. */
+/* {"rid": ID} or {"abort_all": true}. Requests that have ended are ignored. */
 void abort_request_post(struct http_request *req, void *arg) {
     struct api *api = arg;
     struct json *root = NULL;

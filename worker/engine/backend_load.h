@@ -1,4 +1,4 @@
-/* worker/engine/backend_load.h - from what the options say to a table of functions.
+/* worker/engine/backend_load.h - finds the backend that the options name.
  *
  * ref, cpu and sim are part of the program. cuda is a shared object of its own, so that the program
  * runs where no driver is installed; it is opened here and stays open as long as the process lives.
@@ -21,16 +21,16 @@
 MUST_USE enum status backend_load(const struct backend_ops **out, const char *name,
                                   const char *path, struct error *err);
 
-/* What is asked for; any of them may be NULL. */
+/* The options; any of them may be NULL. */
 struct backend_request {
     const char *name;    /* a backend, or "auto" */
     const char *library; /* the shared object */
     const char *device;  /* "auto"; a backend; "cuda:1", "1"; a GPU's UUID or its beginning */
 };
 
-/* Finds the backend and fills in ordinal and device_id of `config` (which may point into the request).
- * auto, without a device that only cuda has, is cuda where its object is there and probes well, else
- * cpu: then `why` is the sentence that says what cuda lacks. */
+/* Finds the backend and fills in ordinal and device_id of `config` (which may point into the
+ * request). auto, without a device that only cuda has, is cuda where its object loads and probes
+ * well, else cpu: then `why` is the reason against cuda. */
 MUST_USE enum status backend_choose(const struct backend_ops **out, struct backend_config *config,
                                     const struct backend_request *request, struct error *why,
                                     struct error *err);

@@ -18,14 +18,14 @@
  *        on_progress ◀──── NEWS ────────┤ after every step with a token
  *        on_progress(is_finished) ◀─────┘ and the engine's reference is gone
  *
- * A NEWS mail is embedded in its request and sent only when none is under way, so a slow reader
- * gets many tokens at once and the engine never waits for it. Each mail about a request holds a
- * reference: whoever is last frees.
+ * A PROGRESS mail is embedded in its request and sent only when none is under way, so a slow reader
+ * gets many tokens at once and the engine never waits. Each mail about a request holds a reference;
+ * the last reference frees.
  *
- * How steps go to the device and come back, two at a time, is told in engine_step.c. The thread
- * sleeps on its inbox when nothing can run; when one step is in flight and nothing can go
- * behind it, on its inbox and the device, so that a new request is not kept waiting. When the
- * device fails, everything ends with FINISH_ERROR and nothing is accepted any more. */
+ * engine_step.c describes how two steps at a time go to the device and come back. The thread sleeps
+ * on its inbox when nothing can run; when one step is in flight and nothing can go behind it, on
+ * its inbox and the device, so that a new request is not kept waiting. When the device fails,
+ * everything ends with FINISH_ERROR and nothing is accepted any more. */
 #include "worker/engine/engine_internal.h"
 
 #include <assert.h>
@@ -211,7 +211,7 @@ static void await(struct engine *e, struct list *mails, uint64_t now_us) {
     if (fd >= 0) (void)!read(fd, &signal, sizeof(signal));
 }
 
-/* Hears what has arrived; sleeps until something does when there is nothing else to do. */
+/* Handles the mails that have arrived; without other work, sleeps until one arrives. */
 static void hear_all(struct engine *e) {
     struct list mails, *link;
     bool has_work = e->n_flights > 0 || scheduler_has_work(e->sched);

@@ -1,8 +1,8 @@
 /* worker/engine/engine.h - a model on a device, serving requests: the engine as the API sees it.
  *
  * The engine is a thread. It owns the scheduler, the KV manager, the sampler and the backend, and
- * repeats one step for as long as there is work: take what was asked for, schedule, stage, submit,
- * take the outputs of the step before, tell. Its creator (the worker loop) talks to it through the
+ * repeats one step for as long as there is work: take requests, schedule, stage, submit, take the
+ * outputs of the previous step, report. Its creator (the worker loop) talks to it through the
  * functions below, all of them on the loop's thread; callbacks come on that loop. Only
  * engine_create and engine_destroy block.
  *
@@ -16,8 +16,8 @@
  *      request_unref(r)                                   after a cancel as well
  *
  * Who may free what: the creator keeps its reference for as long as it looks at the request. It may
- * let go before the end: set r->owner to NULL, cancel, unref. Whatever is under way about a request
- * holds a reference of its own, and on_progress still tells its end, with owner NULL. */
+ * let go before the end: set r->owner to NULL, cancel, unref. Each mail under way about a request
+ * holds a reference of its own, and on_progress still reports its end, with owner NULL. */
 #ifndef WORKER_ENGINE_ENGINE_H
 #define WORKER_ENGINE_ENGINE_H
 
@@ -65,7 +65,7 @@ struct engine_options {
     bool is_deterministic;  /* see struct backend_limits */
     uint32_t max_model_len; /* 0: the geometry's max_context */
     uint32_t block_size;
-    uint32_t max_logprobs; /* most alternatives a request may ask for */
+    uint32_t max_logprobs; /* most alternatives per token of a request */
     uint32_t max_waiting;  /* requests accepted and not yet running, before ST_BUSY */
 
     /* Number of KV blocks: the first of these that is not zero decides. */
@@ -125,9 +125,9 @@ struct engine_info {
 MUST_USE enum status engine_create(struct engine **out, const struct engine_options *options,
                                    struct loop *loop, struct error *err);
 
-/* Joins the thread and frees all, before the loop is destroyed. Requests that were not finished are
- * dropped without news: the creator's references stay its own. Resets under way fail, and hear it
- * from here. Not from a callback. NULL is fine. */
+/* Joins the thread and frees all, before the loop is destroyed. Unfinished requests are dropped
+ * without on_progress; the creator keeps its references. Resets under way fail, and their callbacks
+ * run before this returns. Not from a callback. NULL is fine. */
 void engine_destroy(struct engine *e);
 
 const struct engine_info *engine_info(const struct engine *e);
@@ -137,7 +137,8 @@ const struct engine_info *engine_info(const struct engine *e);
  * engine has not touched it. */
 MUST_USE enum status engine_submit(struct engine *e, struct request *r, struct error *err);
 
-/* Ends a submitted request early; its last news follows. Harmless when it has ended already. */
+/* Ends a submitted request early; a last on_progress follows. Harmless when it has ended already.
+ * */
 void engine_cancel(struct engine *e, struct request *r);
 
 /* The same when the creator found the end itself, a stop string: it counts as stopped. */
@@ -174,7 +175,7 @@ struct engine_stats {
     /* now; with is_draining the numbers of x-incipit-load */
     uint32_t running, waiting, swapped; /* the swapped are among the waiting */
     uint64_t queued_tokens;
-    uint32_t kv_free, kv_total; /* blocks; cached ones nobody uses count as free */
+    uint32_t kv_free, kv_total; /* blocks; cached, unused ones count as free */
     double kv_waste;            /* share of the slots in use that hold no token */
     uint32_t flights;           /* steps at the device, or on their way there */
     bool is_draining, is_failed;

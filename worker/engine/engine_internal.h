@@ -57,7 +57,7 @@ struct engine {
     /* The engine thread's. */
     struct backend_device *dev;
     struct backend_model *model;
-    bool is_device_apart; /* it works on its own, and tells when it has finished */
+    bool is_device_apart; /* it runs beside the host and signals completion */
     struct kv_manager *kv;
     struct scheduler *sched;
     struct batch batch;

@@ -1,5 +1,5 @@
-/* worker/engine/engine_kv.c - what the engine's thread tells of its cache: events, and why a prompt
- * would not be found. */
+/* worker/engine/engine_kv.c - the cache's events, and explanations of misses, on the engine thread.
+ * */
 #include "worker/engine/engine_internal.h"
 
 #include <string.h>

@@ -91,7 +91,7 @@ static uint64_t weights_to_come(const struct engine *e) {
     return e->model && (e->info.device.flags & BACKEND_OWN_MEMORY) ? 0 : e->options.weight_bytes;
 }
 
-/* What was asked for in figures may be more than there is. */
+/* A size given in bytes or blocks may exceed the memory. */
 static enum status check_room(const struct engine *e, uint64_t block_bytes, uint64_t kv_bytes,
                               struct error *err) {
     uint64_t free_bytes = e->info.device.memory_free;
@@ -118,7 +118,7 @@ static enum status check_weights(const struct engine *e, struct error *err) {
                      (double)free_bytes / GIB);
 }
 
-/* Bytes for the pool; when nobody knows the device's memory it must have been said. */
+/* Bytes for the pool; an option must give them when the device's memory is unknown. */
 static enum status kv_budget(const struct engine *e, uint64_t block_bytes, uint64_t *bytes,
                              struct error *err) {
     const struct engine_options *o = &e->options;
@@ -212,15 +212,15 @@ static void decide_slots(struct engine *e) {
     e->options.scheduler.async = e->limits.n_slots == 2;
 }
 
-/* What a probe knew is old, and an open device knows more. The host's memory is asked for once: this
- * process takes of it what it was told. */
+/* The figures of a probe are stale, and an open device knows more. The host's free memory is read
+ * once, before this process allocates. */
 static void ask_memory(struct engine *e) {
     if (e->info.device.flags & BACKEND_OWN_MEMORY)
         e->options.backend->info(e->dev, &e->info.device);
 }
 
-/* What it will be, the model being in. Said before it is taken: pinning a hundred GiB of host memory
- * for blocks takes half a minute. */
+/* Logs the pool before it is allocated: pinning a hundred GiB of host memory takes half a minute.
+ * */
 static void log_pool(const struct engine *e, uint32_t n_blocks, uint32_t n_host_blocks) {
     uint64_t block_bytes = e->info.block_bytes;
 
@@ -280,7 +280,7 @@ static void set_info(struct engine *e) {
     i->is_by_priority = e->options.scheduler.policy == POLICY_PRIORITY;
 }
 
-/* Said before minutes go into weights: what will be taken, and what stays. */
+/* Logs the planned memory before the weights are read, which may take minutes. */
 static void log_plan(const struct engine *e, uint64_t block_bytes, uint32_t n_blocks) {
     const struct engine_options *o = &e->options;
     uint64_t kv_bytes = n_blocks * block_bytes, host_bytes = o->host_kv_bytes;

@@ -24,7 +24,7 @@
 
 /* --- flights ---------------------------------------------------------------------------------- */
 
-/* The outcome of an entry that nobody waits for: its request, or its search, has ended before. */
+/* The outcome of an entry whose request or search has ended. */
 static void drop_outcome(struct engine *e, const struct schedule_entry *entry) {
     struct request *r = entry->request;
 
@@ -79,7 +79,7 @@ static enum status move_blocks(struct engine *e) {
     return st;
 }
 
-/* What the device says is wrong with it, or what it did not do. */
+/* The device's own fault message, or the step it did not complete. */
 static enum status lost(struct engine *e, enum status st, const char *what, struct error *err) {
     const struct backend_ops *ops = e->options.backend;
     const char *fault = ops->fault ? ops->fault(e->dev) : NULL;
@@ -177,7 +177,7 @@ static void count_token(struct engine *e, struct request *r, uint64_t now_us) {
     r->last_token_us = now_us;
 }
 
-/* A row whose request has ended before is nobody's afterwards: entry NULL. */
+/* A row whose request has ended gets entry NULL. */
 static void take_row(struct engine *e, const struct batch_step *step, struct batch_row *row,
                      uint64_t now_us) {
     const struct schedule_entry *entry = row->entry;
@@ -223,8 +223,8 @@ static void observe_us(struct metric *m, double us) {
     if (m) metric_observe(m, us * 1e-6);
 }
 
-/* The device's part is what it says itself. Where it says nothing: of one that works on its own, how
- * long it was waited for; where the host is the device, the calls that run and await the step. */
+/* The device reports its own time. Without a report: the time waited for a device that runs beside
+ * the host; the calls that run and await the step where the host is the device. */
 static void count_times(struct engine *e, const struct flight *f, uint32_t slot, uint64_t wait_us,
                         uint64_t now_us) {
     const struct backend_ops *ops = e->options.backend;
@@ -257,7 +257,7 @@ static void report_row(struct engine *e, const struct batch_row *row) {
 
     if (!row->entry) return;
     r = row->entry->request;
-    if (request_is_beam(r)) { /* nobody knows of it */
+    if (request_is_beam(r)) { /* unknown to the creator */
         beam_group_unref(r->group);
     } else if (r->state == REQUEST_DONE) {
         engine_report_end(e, r);
@@ -266,8 +266,8 @@ static void report_row(struct engine *e, const struct batch_row *row) {
     }
 }
 
-/* Outputs are taken first, then the statistics, then everyone is told: who hears of a token sees
- * numbers that include it. */
+/* Outputs first, then the statistics, then the reports: statistics read on a report include its
+ * tokens. */
 static void take_step(struct engine *e, uint64_t wait_us) {
     uint32_t slot = e->oldest;
     struct flight *f = pop_flight(e);
@@ -287,7 +287,8 @@ static void take_step(struct engine *e, uint64_t wait_us) {
         engine_report_end(e, LIST_ENTRY(link, struct request, link));
 }
 
-/* The step has come out, such as `st` says. False when it has not, and hear_all may wait for it. */
+/* Takes the outcome `st` of the step. False when the step is still running: hear_all may wait for
+ * it. */
 static bool is_landed(struct engine *e, const struct flight *f, enum status *st) {
     const struct backend_ops *ops = e->options.backend;
     uint64_t spent_us = clock_now_us() - f->submitted_us;

@@ -19,8 +19,9 @@ static inline uint32_t sampler_max_bias(uint32_t n_eos) {
 /* Completes the outputs of a step that was laid out. */
 void sampler_fill(struct batch_step *b, const uint32_t *eos_ids, uint32_t n_eos, uint32_t vocab);
 
-/* Copies the logprobs of a row's outputs to its request, where they were asked for, and gives the
- * sampled token (0 for a beam). Before scheduler_take. ST_INTERNAL when the numbers were not finite. */
+/* Copies the logprobs of a row's outputs to its request, where they are requested, and gives the
+ * sampled token (0 for a beam). Before scheduler_take. ST_INTERNAL when the numbers were not
+ * finite. */
 MUST_USE enum status sampler_take(const struct batch_step *b, const struct batch_row *row,
                                   uint32_t max_logprobs, uint32_t *token);
 

@@ -147,7 +147,7 @@ struct worker_request_times {
 };
 void worker_metrics_observe(struct metrics *m, const struct worker_request_times *t);
 
-/* What the KV cache tells of a block's life; `metrics` is the registry. Any thread. */
+/* Observes a block's age at a reuse or an eviction; `metrics` is the registry. Any thread. */
 void worker_metrics_on_block_age(void *metrics, enum block_age age, uint64_t us);
 
 /* What one call adds, whatever the number of its prompts. */

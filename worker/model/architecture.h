@@ -1,4 +1,4 @@
-/* worker/model/architecture.h - what one architecture of config.json says about itself.
+/* worker/model/architecture.h - the table of one model architecture.
  *
  * All built architectures are the decoder of struct geometry. They differ in which of its optional
  * parts they have (biases, norms of Q and K, windows), in the keys of config.json that decide that,
@@ -45,7 +45,7 @@ extern const struct tensor_name decoder_tensors[DECODER_TENSORS];
 void architecture_slide_from(struct model_config *m, uint32_t window, uint32_t first);
 
 /* Qwen's rule: no window unless use_sliding_window; then layers from max_window_layers on, or as
- * the list layer_types says. */
+ * the list layer_types has it. */
 MUST_USE enum status architecture_read_qwen_window(const struct json *config,
                                                    struct model_config *m, struct error *err);
 

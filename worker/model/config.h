@@ -1,4 +1,4 @@
-/* worker/model/config.h - what config.json and generation_config.json say, typed and checked.
+/* worker/model/config.h - config.json and generation_config.json, typed and checked.
  *
  * The two files are read once, every value against a range, and everything that would change the
  * arithmetic and is not built is refused by naming key and value. Keys that do not matter to

@@ -18,7 +18,7 @@
 #include "common/base/status.h"
 #include "worker/model/hub_cache.h"
 
-/* What a person who waits may be told; from the calling thread, as often as there is something. */
+/* Progress callbacks, on the calling thread. */
 struct hub_events {
     void (*on_begin)(void *arg, const char *name, uint64_t total_bytes, uint64_t present_bytes);
     void (*on_bytes)(void *arg, const char *file, uint64_t done_bytes, uint64_t total_bytes);

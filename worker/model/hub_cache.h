@@ -7,8 +7,8 @@
  *      ROOT/.locks/models--org--name/ETAG.lock               flock: who is fetching it
  *
  * A blob appears by rename when it is whole and verified, a link and a ref by rename too, and the
- * ref last: whoever finds a ref finds a whole snapshot, whatever was killed when. Names that become
- * paths are checked here. Blocks on the disk; start-up only. */
+ * ref last: a ref always names a whole snapshot, even after a kill. Names that become paths are
+ * checked here. Blocks on the disk; start-up only. */
 #ifndef WORKER_MODEL_HUB_CACHE_H
 #define WORKER_MODEL_HUB_CACHE_H
 
@@ -37,7 +37,7 @@ MUST_USE enum status hub_cache_init(struct hub_cache *c, const char *folder, con
                                     struct error *err);
 
 /* *path gets the snapshot of this revision, when it is there with all that a model needs;
- * ST_NOT_FOUND says what is missing. */
+ * ST_NOT_FOUND names what is missing. */
 MUST_USE enum status hub_cache_find(const struct hub_cache *c, const char *revision,
                                     char path[HUB_PATH_MAX], struct error *err);
 
@@ -45,13 +45,14 @@ MUST_USE enum status hub_cache_find(const struct hub_cache *c, const char *revis
 MUST_USE enum status hub_cache_prepare(const struct hub_cache *c, const char *commit,
                                        struct error *err);
 
-/* Bytes free for new blobs; UINT64_MAX when that cannot be told. */
+/* Bytes free for new blobs; UINT64_MAX when unknown. */
 uint64_t hub_cache_free_bytes(const struct hub_cache *c);
 
 void hub_cache_blob_path(const struct hub_cache *c, const char *etag, const char *suffix,
                          char path[HUB_PATH_MAX]);
 
-/* Waits until nobody else fetches this blob. *fd is to be closed. `on_wait` is called before that takes time. */
+/* Waits until no other process fetches this blob. The caller closes *fd. `on_wait` is called before
+ * a wait. */
 MUST_USE enum status hub_cache_lock(const struct hub_cache *c, const char *etag,
                                     void (*on_wait)(void *arg), void *arg, int *fd,
                                     struct error *err);

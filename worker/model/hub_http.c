@@ -277,7 +277,7 @@ static enum status take_piece(void *arg, int code, const void *data, size_t n, s
     }
     sha256_add(d->h->sha, data, n);
     d->n_have += n;
-    if (on->on_bytes && d->h->total_bytes) /* not while the index is fetched that says what comes */
+    if (on->on_bytes && d->h->total_bytes) /* not for the index, which gives the total */
         on->on_bytes(on->arg, d->file->name, d->h->done_bytes + d->n_have, d->h->total_bytes);
     return ST_OK;
 }
@@ -352,7 +352,8 @@ static enum status fetch_blob(struct download *d, const char *blob, struct error
 }
 
 static void on_wait(void *arg) {
-    report_trouble(arg, "another process is fetching a file of this model", "waiting for the other process");
+    report_trouble(arg, "another process is fetching a file of this model",
+                   "waiting for the other process");
 }
 
 enum status hub_http_download(struct hub *h, const struct hub_file *file, struct error *err) {

@@ -1,8 +1,8 @@
 /* worker/model/model.c - a folder opened, bound to roles, and streamed into a backend.
  *
  * Binding is done at open: each (role, layer) of the geometry finds its tensor, with the shape that
- * the role implies, and each tensor must be asked for by some role. A tensor that nobody wants means
- * that the checkpoint computes something we do not, so it is refused and not skipped. */
+ * the role implies, and each tensor must belong to a role. A tensor without a role means a
+ * computation that is not implemented, so the checkpoint is refused. */
 #include "worker/model/model.h"
 
 #include "common/base/buf.h"

@@ -5,9 +5,10 @@
  *      model_*_bytes   what it will cost, before anything is allocated
  *      model_load      streams every tensor into a backend, in the order of the layers
  *
- * One file per architecture (llama.c, qwen2.c ...) says which keys of config.json it has of its own
- * and under which names its tensors are; the rest is common. A pseudo-model without files serves backends that compute nothing. The object is
- * constant once open, except that model_load advises the system about pages: load from one thread. */
+ * One file per architecture (llama.c, qwen2.c ...) defines its own keys of config.json and the
+ * names of its tensors; the rest is common. A pseudo-model without files serves backends that
+ * compute nothing. The object is constant once open, except that model_load advises the system
+ * about pages: load from one thread. */
 #ifndef WORKER_MODEL_MODEL_H
 #define WORKER_MODEL_MODEL_H
 
@@ -31,7 +32,7 @@ const char *model_name(const struct model *m); /* last part of the folder's path
 const struct model_config *model_config(const struct model *m);
 
 /* The narrowest type in which all matrices of the checkpoint can be kept as they are: theirs, or
- * float32 where they differ. What config.json says of it is not asked. */
+ * float32 where they differ. The dtype in config.json is ignored. */
 enum dtype model_dtype(const struct model *m);
 
 /* Fills *out. Arrays in it belong to the model. weight_dtype and kv_dtype are model_dtype; those and

@@ -1,5 +1,5 @@
 /* worker/model/qwen2.c - Qwen2, Qwen2.5 and the R1 distillations on them: a Llama whose Q, K and V
- * always have a bias, whatever config.json says, and whose later layers may have a window. */
+ * always have a bias, even if config.json lacks it, and whose later layers may have a window. */
 #include "worker/model/architecture.h"
 
 static enum status read(const struct json *config, struct model_config *m, struct error *err) {

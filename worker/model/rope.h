@@ -1,4 +1,4 @@
-/* worker/model/rope.h - rotary positions: what config.json says of them, and the table it implies.
+/* worker/model/rope.h - rotary positions: settings of config.json, and the table of frequencies.
  *
  * A backend rotates the pair (i, i + head_dim / 2) of a head at position p by the angle
  * p * inv_freq[i], and multiplies cos and sin by one factor. Every scaling that is built here is a

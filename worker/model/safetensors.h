@@ -43,7 +43,7 @@ uint32_t safetensors_count(const struct safetensors *file);
 const struct safetensor *safetensors_at(const struct safetensors *file, uint32_t i); /* by name */
 const struct safetensor *safetensors_find(const struct safetensors *file, struct str name);
 
-/* Tells the system that this tensor will not be read again: its pages may go. */
+/* Advises the system that this tensor is not read again, so its pages may be dropped. */
 void safetensors_forget(const struct safetensors *file, const struct safetensor *t);
 
 #endif

@@ -32,7 +32,7 @@ struct detokenizer {
 /* The tokens are a text of their own: SentencePiece's first space is not shown. */
 void detokenizer_init(struct detokenizer *d, const struct tokenizer *t, bool skip_special);
 
-/* The tokens go on after others, say a prompt: a space they begin with is text. */
+/* The tokens continue others, such as a prompt: a leading space is text. */
 void detokenizer_init_after(struct detokenizer *d, const struct tokenizer *t, bool skip_special);
 
 /* Appends what has become whole characters with this token. Allocates nothing but in *out. */

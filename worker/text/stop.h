@@ -40,7 +40,7 @@ void stop_matcher_init(struct stop_matcher *m, const struct stop_set *set, bool 
 void stop_matcher_fini(struct stop_matcher *m);
 
 /* Appends to *out what can be given out now. True when a stop string was met: *out then ends before
- * it (after it with include_stop), `matched` says which, and later pushes give nothing. */
+ * it (after it with include_stop), `matched` is its index, and later pushes give nothing. */
 bool stop_matcher_push(struct stop_matcher *m, struct str text, struct buf *out);
 
 /* The same for text in which none may end, as before min_tokens: a string that is complete in it is

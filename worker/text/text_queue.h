@@ -1,8 +1,8 @@
 /* worker/text/text_queue.h - which text is tokenized next.
  *
- * The shortest goes first, so that a prompt of a page does not wait for a book; a text of several hundred
- * times its size would keep it for seconds. So that the book is read at all, every fourth choice is the one
- * that has waited longest. Pure; whoever shares a queue locks it. */
+ * The shortest goes first, so that a prompt of a page does not wait for a book; a text of several
+ * hundred times its size would keep it for seconds. Against starvation, every fourth choice is the
+ * text that has waited longest. Pure; callers that share a queue lock it. */
 #ifndef WORKER_TEXT_TEXT_QUEUE_H
 #define WORKER_TEXT_TEXT_QUEUE_H
 

@@ -8,12 +8,13 @@
  *                                         │     ▲
  *                          each slice: a text of less than half of what is left? it goes between
  *
- * No text keeps others waiting. One that cannot fit is refused by its length, before it is looked at. The
- * shortest goes first (text_queue.h), and one that comes while a long one is being encoded is encoded in the
- * middle of it, on the same stack: every TOKENIZE_SLICE the tokenizer asks. As each must be shorter than half
- * of what is left, they nest as deep as a text can be halved. A long one keeps a quarter of its thread.
- * Texts over TEXT_THREAD_HUGE are the first thread's alone: others stay free for the rest, and of the memory
- * that the largest take (28 bytes for each of a piece that nothing cuts) there is one set, not one a thread. */
+ * Long texts do not block short ones. A text that cannot fit is refused by its length, unread. The
+ * shortest goes first (text_queue.h); a text that arrives while a long one is being encoded is
+ * encoded between two slices of it (TOKENIZE_SLICE), on the same stack. Each must be shorter than
+ * half of the rest, so the nesting is at most the number of halvings of a text. The long text keeps
+ * a quarter of its thread. Texts over TEXT_THREAD_HUGE run on the first thread only: the others
+ * stay free, and the memory of the largest (28 bytes per byte of an unsplit piece) is needed once,
+ * not once a thread. */
 #ifndef WORKER_TEXT_TEXT_THREAD_H
 #define WORKER_TEXT_TEXT_THREAD_H
 

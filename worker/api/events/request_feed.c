@@ -1,4 +1,4 @@
-/* worker/api/events/request_feed.c - what is told, and GET /request_events.
+/* worker/api/events/request_feed.c - publishes request events, and GET /request_events.
  *
  *      GET /request_events?from=SEQ          frames from that number on
  *          ?from=oldest                      all that is kept, then what happens (the default)
@@ -7,15 +7,15 @@
  *          &origin=ID                        the follower's own: what it sent itself is not urgent
  *          &format=json                      for people: server-sent events
  *
- * A stream begins with a hello. Nothing is kept per follower but its place in the log and at most
- * PENDING_MAX bytes that it has not taken. One so slow that the log overtakes it is sent a hello that
- * says so, and all from the oldest on: it is not disconnected, since it would come back for the same.
- * Draining does not end a stream: routers must see the last requests end.
+ * A stream begins with a hello. A follower costs its position in the log and at most PENDING_MAX
+ * unsent bytes. A follower that the log overtakes gets a new hello with the gap marked, then all
+ * events from the oldest on; disconnecting it would have the same effect later. Draining does not
+ * end a stream: routers must see the last requests end.
  *
- * A write costs this loop and the reader's some 10 us each, an event in it less than one. So events wait
- * for each other: URGENT_US when somebody must hear that a request came, since until then he takes us
- * for idle, and else LATE_US. Four routers route no worse for it (make replay-shared), and one alone is
- * told of its own requests fifty times a second at most. */
+ * A write costs this loop and the reader's some 10 us each, an event in it less than one. So events
+ * are batched: for URGENT_US when another router must learn of a request, because it regards the
+ * worker as idle until then, else for LATE_US. Four routers route no worse for it (make
+ * replay-shared), and a single router gets at most fifty writes a second about its own requests. */
 #include "worker/api/events/request_feed.h"
 
 #include <stdio.h>
@@ -45,7 +45,7 @@ struct request_feed {
     uint64_t due_us;               /* 0: nothing is new */
     uint64_t n_unsent, max_unsent; /* bytes, about: what is new, and what of it may wait */
     struct loop_timer timer;
-    struct wire_load load; /* as it was last told */
+    struct wire_load load; /* as last published */
     uint64_t load_told_us; /* 0: never */
     uint64_t sent_bytes, n_gaps;
     bool is_ending;
@@ -58,7 +58,7 @@ struct follower {
     struct request_feed *feed;
     struct http_request *req;
     uint64_t next;   /* the event to send next */
-    uint64_t origin; /* of the requests that it sends itself; 0: not said */
+    uint64_t origin; /* of the requests that it sends itself; 0: unknown */
     bool is_json;
 };
 
@@ -79,7 +79,7 @@ static void put_chain(struct json_writer *w, const struct request_chain *c) {
     json_field_u64(w, "prompt_bytes", c->prompt_bytes);
     put_hex_field(w, "origin", c->origin);
     put_hex_field(w, "scheme", c->scheme);
-    json_field_u64(w, "blocks", c->n_blocks); /* so many; whoever wants the hashes takes frames */
+    json_field_u64(w, "blocks", c->n_blocks); /* a number; the hashes are in frames only */
 }
 
 static void put_load(struct json_writer *w, const struct wire_load *l) {
@@ -145,7 +145,7 @@ static void append_json(struct buf *out, uint64_t sequence, const struct request
     buf_append_str(out, STR("\n\n"));
 }
 
-/* Whole frames, in the form that was asked for. */
+/* Whole frames, in the requested format. */
 static void send_frames(struct follower *f, struct str frames) {
     struct request_feed *feed = f->feed;
     struct request_event e;
@@ -234,7 +234,7 @@ static void pump_all(void *arg) {
     LIST_FOR_EACH(it, &feed->followers) pump(LIST_ENTRY(it, struct follower, link));
 }
 
-/* Must anybody hear of it soon? What is asked of us by whom, and that no more should be. */
+/* Is the event urgent? New requests of a router, and the begin of draining. */
 static bool is_urgent(const struct request_feed *feed, const struct request_event *e) {
     if (e->kind == REQUEST_LOAD) return e->load.draining != feed->load.draining;
     if (e->kind != REQUEST_ACCEPTED) return e->kind == REQUEST_CLEARED;
@@ -436,7 +436,7 @@ static uint64_t hex_or_0(struct str s) {
     return v;
 }
 
-/* Sets where the follower begins. *is_gap: what it knew is of another life. */
+/* Sets where the follower begins. *is_gap: its state is of another generation, or too old. */
 static enum status read_from(struct follower *f, bool *is_gap, struct error *err) {
     struct request_log_stats log = request_log_stats(f->feed->log);
     char generation[WIRE_GENERATION_MAX];
@@ -494,5 +494,5 @@ void request_feed_follow(struct request_feed *feed, struct http_request *req) {
     send_hello(f, is_gap);
     if (feed->n_followers++ == 0) loop_timer_start(&feed->timer, LOAD_EVERY_US);
     request_feed_load(feed);
-    loop_defer(feed->config.loop, &feed->task); /* sends it, behind all that was asked for */
+    loop_defer(feed->config.loop, &feed->task); /* sends it behind all requested events */
 }

@@ -1,7 +1,7 @@
 /* worker/api/events/request_log.c - see the header.
  *
- * Places are counted from the beginning of the log's life and never wrap; modulo the size they are
- * offsets. What is kept lies in [tail, head). */
+ * Offsets count bytes since creation and never wrap; modulo the size they index `data`. The kept
+ * events are [tail, head). */
 #include "worker/api/events/request_log.h"
 
 #include <assert.h>

@@ -1,8 +1,7 @@
 /* worker/api/events/request_log.h - the last of what happened to requests, numbered, in a ring.
  *
- * Each event is encoded once, as a frame (common/protocol/request_events.h), into memory of a fixed size;
- * the oldest make room. Every follower is then sent the same bytes, and whoever comes later asks for
- * them by number:
+ * Each event is encoded once, as a frame (common/protocol/request_events.h), into memory of a fixed
+ * size; the oldest make room. Every follower is sent the same bytes, and reads them by number:
  *
  *                 frames, one behind the other, around the end of the memory
  *      | ... 1041 |1042 .......... |1043 . |1044 ............. |   free   | 1040 | 1041 ...
@@ -28,12 +27,12 @@ MUST_USE enum status request_log_create(struct request_log **out, uint64_t bytes
                                         struct error *err);
 void request_log_destroy(struct request_log *log); /* NULL is fine */
 
-/* Numbers the event and keeps it. One that cannot be encoded, for want of memory, is lost, and so are
- * all before it: to a follower that is a gap, and not an event that it never hears of. */
+/* Numbers the event and keeps it. An event that cannot be encoded for lack of memory is lost
+ * together with all before it, so that a follower sees a gap instead of a missing event. */
 void request_log_append(struct request_log *log, const struct request_event *e);
 
-/* Appends to `out` the frames from number `from` on, whole ones, until they are `max_bytes`, or there
- * are no more; at least one when there is one. *next is the number to ask for next.
+/* Appends to `out` the frames from number `from` on, whole ones, until they are `max_bytes`, or
+ * there are no more; at least one when there is one. *next is the number to read next.
  *
  * ST_OK; ST_AGAIN: nothing from there on exists yet; ST_NOT_FOUND: it has made room for others, or
  * cannot have come from this log. *next is then the oldest number. ST_NOMEM: `out` is failed. */

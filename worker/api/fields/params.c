@@ -24,7 +24,7 @@ static enum status get_float(const struct json *o, const char *name, double min,
     return st;
 }
 
-/* top_k: 0 and -1 both say "all". */
+/* top_k: 0 and -1 both mean all. */
 static enum status get_top_k(const struct json *o, uint32_t *out, struct error *err) {
     int64_t k = (int64_t)*out;
     enum status st = json_get_i64(o, "top_k", -1, UINT32_MAX, &k, NULL, err);
@@ -98,7 +98,7 @@ static enum status get_stop(struct call_params *p, const struct json *o, struct 
     return n ? stop_set_create(&p->stops, strings, n, err) : ST_OK;
 }
 
-/* null, false, or of no elements: asks for nothing. */
+/* null, false or empty: requests nothing. */
 static bool asks_nothing(const struct json *v) {
     struct str text;
     bool flag;
@@ -326,8 +326,8 @@ static enum status get_early_stopping(struct call_params *p, const struct json *
     return ST_OK;
 }
 
-/* What the model's makers recommend for sampling says nothing to a search; what the client asks for
- * must not be ignored. */
+/* The model's recommended sampling does not apply to a beam search; parameters of the client must
+ * not be ignored. */
 static enum status check_unsampled(struct call_params *p, const struct json *o, struct error *err) {
     const struct request_params neutral = request_params_default;
     struct request_params *r = &p->request;
@@ -389,7 +389,7 @@ static enum status get_truncation_side(struct call_params *p, const struct json 
                            STR_ARG(side));
 }
 
-/* What is asked of the prompt: its logprobs, and how much of it to keep. */
+/* The prompt's parameters: its logprobs, and truncation. */
 static enum status get_prompt_fields(struct call_params *p, const struct json *o,
                                      const struct request_limits *limits, struct error *err) {
     int64_t n = 0, keep = 0;

@@ -1,4 +1,4 @@
-/* worker/api/fields/params.h - the fields of a request that say how to generate, read and checked.
+/* worker/api/fields/params.h - the generation parameters of a request, read and checked.
  *
  * One struct for all three calls; what differs between them (the prompt, the shape of the answer)
  * is in completions.c, chat.c and generate.c. Every field is checked here, against the limits of
@@ -35,7 +35,7 @@ struct call_params {
     bool skip_special;
     bool return_token_ids;
     bool tokens_as_ids;         /* logprobs name tokens as "token_id:17" */
-    int32_t prompt_logprobs;    /* as asked for by that name: shown apart; -1: not asked for */
+    int32_t prompt_logprobs;    /* requested by that name, shown apart; -1: not requested */
     uint32_t max_prompt_tokens; /* a longer prompt is cut; 0: none is */
     bool keeps_beginning;       /* when it is cut, or else its end */
     bool has_max_tokens, has_seed;

@@ -1,4 +1,4 @@
-/* worker/api/fields/token_rules.h - the fields that say which tokens may come: stop_token_ids, logit_bias,
+/* worker/api/fields/token_rules.h - the fields that restrict tokens: stop_token_ids, logit_bias,
  * allowed_token_ids and bad_words.
  *
  * A bad word is a run of tokens that must not be generated: its last token is banned wherever the

@@ -63,7 +63,7 @@ static const struct {
                "{%- if add_generation_prompt %}{{- '<|assistant|>\\n' }}{%- endif %}"},
 };
 
-/* Words that tell a family, in the order in which they are looked for. */
+/* Words that identify a family, in search order. */
 static const struct {
     const char *word, *name;
 } marks[] =

@@ -1,8 +1,8 @@
 /* worker/text/template/chat_fallback.h - chat templates for folders that have none.
  *
  * A model without a template is one that was never trained to chat, or whose template got lost. The
- * built-in ones are the plain forms of the common families, without tools; which fits is told by the
- * special tokens of the tokenizer, then by the architecture. The choice is a guess, and is logged. */
+ * built-in ones are the plain forms of the common families, without tools; the special tokens of
+ * the tokenizer, then the architecture, select one. The choice is a guess, and is logged. */
 #ifndef WORKER_TEXT_TEMPLATE_CHAT_FALLBACK_H
 #define WORKER_TEXT_TEMPLATE_CHAT_FALLBACK_H
 

@@ -165,7 +165,7 @@ static bool has_calls(const struct json *message) {
            json_type(json_get(message, "function_call")) == JSON_OBJECT;
 }
 
-/* Clients write null or "" beside a call; templates that ask for none were written for null. */
+/* Clients write null or "" beside a call; templates that test for none expect null. */
 static struct jv no_content(struct chat_conversion *c, const struct json *message) {
     if (!jinja_tests_none(c->program) || !has_calls(message)) return jv_string(STR(""));
     c->was_generous = true;

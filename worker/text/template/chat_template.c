@@ -283,8 +283,8 @@ static enum status render_once(const struct chat_template *t, const struct chat_
     return st;
 }
 
-/* A template that asks whether content is none may still not take it everywhere, and one that reads
- * arguments as a mapping takes no string, which a model that was cut off in a call has left. */
+/* A template that tests content for none may still not accept null everywhere, and one that reads
+ * arguments as a mapping accepts no string, which a truncated tool call leaves. */
 enum status chat_template_render(const struct chat_template *t, const struct chat_input *in,
                                  struct buf *out, struct error *err) {
     struct chat_conversion c = {.err = err};

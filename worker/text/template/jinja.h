@@ -35,7 +35,7 @@ void jinja_destroy(struct jinja_program *p); /* NULL is fine */
 /* True when the template loops over a message's content, so knows that it may be a list of parts. */
 bool jinja_reads_parts(const struct jinja_program *p);
 
-/* True when the template asks whether a message's content is none. */
+/* True when the template tests a message's content for none. */
 bool jinja_tests_none(const struct jinja_program *p);
 
 /* --- values ------------------------------------------------------------------------------------*/

@@ -193,7 +193,7 @@ static int by_sort_key(const void *a, const void *b, void *arg) {
     return order ? order : (x->at > y->at) - (x->at < y->at);
 }
 
-/* `keys` and `values` run in parallel; text keys are compared without case unless asked. */
+/* `keys` and `values` run in parallel; string keys compare without case unless case_sensitive. */
 static enum status sort(const struct jinja_filter_call *c, struct jv keys, struct jv values,
                         bool is_case_sensitive) {
     struct sorting s = {c->r, jv_is_true(jinja_arg(c->args, c->args->n, "reverse")), ST_OK};

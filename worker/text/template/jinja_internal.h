@@ -185,7 +185,7 @@ MUST_USE enum status jinja_subscript(struct jinja_run *r, struct jv v, struct jv
 MUST_USE enum status jinja_slice(struct jinja_run *r, struct jv v, const struct jv bounds[3],
                                  struct jv *out); /* from, to, step: none where absent */
 MUST_USE enum status jinja_binary(struct jinja_run *r, enum jinja_op op, struct jv a, struct jv b,
-                                  struct jv *out); /* but for comparisons */
+                                  struct jv *out); /* except comparisons */
 MUST_USE enum status jinja_compare(struct jinja_run *r, enum jinja_op op, struct jv a, struct jv b,
                                    bool *out);
 

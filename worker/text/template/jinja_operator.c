@@ -223,7 +223,7 @@ static enum status append_lists(struct jinja_run *r, struct jv a, struct jv b, s
     return ST_OK;
 }
 
-/* `a op b`, but for comparisons. */
+/* `a op b`, except comparisons. */
 enum status jinja_binary(struct jinja_run *r, enum jinja_op op, struct jv a, struct jv b,
                          struct jv *out) {
     if (op == OP_CONCAT) {

@@ -211,11 +211,11 @@ static enum status parse_macro(struct jinja_parser *p, struct jinja_node *n) {
     p->loops = loops;
     if (!at_tag(p, "endmacro")) return jinja_expected(p, "endmacro");
     p->t += 2;
-    if (p->t->kind == TOK_NAME) p->t++; /* its name may be said again */
+    if (p->t->kind == TOK_NAME) p->t++; /* its name may be repeated */
     return end_block(p);
 }
 
-/* {% generation %} marks what a model said, for training; here it is just its body. */
+/* {% generation %} marks the model's output for training; here it is its body. */
 static enum status parse_generation(struct jinja_parser *p, struct jinja_node *n) {
     static const char *const ends[] = {"endgeneration", NULL};
 

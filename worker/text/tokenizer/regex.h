@@ -5,8 +5,8 @@
  * covers GPT-2 to DeepSeek-V3 and the tiktoken family. Matching backtracks as those engines do, so the
  * first alternative that fits wins; every step is counted, so that no text can make it endless.
  *
- * What is not covered is told apart at compile time and left to a real library (pattern.h). Immutable
- * once compiled; any thread may match. */
+ * Expressions outside the subset are detected at compile time and left to pcre2 (pattern.h).
+ * Immutable once compiled; any thread may match. */
 #ifndef WORKER_TEXT_TOKENIZER_REGEX_H
 #define WORKER_TEXT_TOKENIZER_REGEX_H
 
@@ -20,7 +20,8 @@ struct regex;
 MUST_USE enum status regex_compile(struct regex **out, struct str source);
 void regex_destroy(struct regex *r); /* NULL is fine */
 
-/* The first match at or after offset `from` of `text` (valid UTF-8): true, and its bounds. Takes its steps off *steps; at 0 it gives up and says false. */
+/* The first match at or after offset `from` of `text` (valid UTF-8): true, and its bounds.
+ * Subtracts its steps from *steps; at 0 it returns false. */
 bool regex_find(const struct regex *r, struct str text, size_t from, uint64_t *steps, size_t *begin,
                 size_t *end);
 

@@ -1,15 +1,15 @@
 /* worker/text/tokenizer/tokenizer.h - text to token ids and back.
  *
- * Loads a Hugging Face tokenizer.json with a BPE model, byte-level (GPT-2, Llama-3, Qwen, DeepSeek) or of
- * characters with bytes to fall back on (SentencePiece style: Llama-2, Mistral, Gemma), and knows one
- * tokenizer that needs no file: a byte is a token. What a tokenizer.json asks for and this module lacks
- * is refused by name at load; nothing is approximated in silence.
+ * Loads a Hugging Face tokenizer.json with a BPE model, byte-level (GPT-2, Llama-3, Qwen, DeepSeek)
+ * or of characters with bytes to fall back on (SentencePiece style: Llama-2, Mistral, Gemma), and
+ * knows one tokenizer that needs no file: a byte is a token. Features of a tokenizer.json that this
+ * module lacks are refused by name at load; none is approximated.
  *
  *      text -> added tokens cut out -> normalized -> added tokens again -> pre-tokens -> symbols -> merges
  *
  * Added tokens are found twice because some are written against the text as typed and some against
- * the normalized text. Whoever may forge a special token decides by TOKENIZE_PLAIN: user text that
- * spells `<|im_end|>` is otherwise that very token, as in every other engine.
+ * the normalized text. Without TOKENIZE_PLAIN, user text that contains `<|im_end|>` becomes that
+ * special token, as in every other engine.
  *
  * A tokenizer never changes after it was loaded: any number of threads may use it at once. Encoding
  * takes O(n log n) for n bytes whatever the text; the caller bounds n (a text thread is the place
@@ -33,8 +33,8 @@ void token_list_fini(struct token_list *list);
 MUST_USE enum status token_list_push(struct token_list *list, uint32_t id); /* ST_NOMEM */
 
 /* Reads `folder`/tokenizer.json, and tokenizer_config.json beside it for the bos and eos token.
- * ST_NOT_FOUND without the file, ST_INVALID when it is broken, ST_UNSUPPORTED when it asks for
- * something we do not build; the message says which. Takes a second for 150,000 merges. */
+ * ST_NOT_FOUND without the file, ST_INVALID when it is broken, ST_UNSUPPORTED for a feature that
+ * this module lacks, named in the message. Takes a second for 150,000 merges. */
 MUST_USE enum status tokenizer_open(struct tokenizer **out, const char *folder, struct error *err);
 
 /* The same from memory; `config` may be STR_NULL. Neither text is needed afterwards. */
