@@ -42,10 +42,11 @@ enum status kv_plan_blocks(const struct kv_plan *p, uint32_t *n_blocks, struct e
         *n_blocks = (uint32_t)n;
         return ST_OK;
     }
-    return error_set(err, ST_NOMEM,
-                     "one sequence of max-model-len %u needs %llu bytes of KV cache, but %llu are "
-                     "available: the longest that fits is %u tokens; lower max-model-len or provide "
-                     "more memory",
-                     p->max_model_len, (unsigned long long)(n_needed * poorest->block_bytes),
-                     (unsigned long long)poorest->memory_bytes, longest_within(p, n));
+    return error_set(
+        err, ST_NOMEM,
+        "one sequence of max-model-len %u needs %llu bytes of KV cache, but %llu are "
+        "available: the longest that fits is %u tokens; lower max-model-len or provide "
+        "more memory",
+        p->max_model_len, (unsigned long long)(n_needed * poorest->block_bytes),
+        (unsigned long long)poorest->memory_bytes, longest_within(p, n));
 }

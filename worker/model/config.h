@@ -1,7 +1,7 @@
 /* worker/model/config.h - config.json and generation_config.json, typed and checked.
  *
  * The two files are read once, every value against a range, and everything that would change the
- * arithmetic and is not built is refused by naming key and value. Keys that do not matter to
+ * arithmetic and is unsupported is refused by naming key and value. Keys that do not matter to
  * inference are not looked at. Pure, apart from reading the files. */
 #ifndef WORKER_MODEL_CONFIG_H
 #define WORKER_MODEL_CONFIG_H

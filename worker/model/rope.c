@@ -106,7 +106,7 @@ static enum status read_yarn(const struct json *s, struct rope_config *r, uint32
     return st;
 }
 
-/* Keys that belong to scalings or to models that are not built. */
+/* Keys that belong to scalings or to models that are unsupported. */
 static enum status check_unbuilt(const struct json *config, const struct json *s,
                                  struct error *err) {
     double partial = 1;

@@ -29,7 +29,7 @@ struct rope_config {
 
 /* Reads the settings out of a whole config.json. *max_context comes in as
  * max_position_embeddings, and goes out longer when the scaling stretches it. ST_INVALID for a
- * value out of range, ST_UNSUPPORTED, naming key and value, for a scaling that is not built. */
+ * value out of range, ST_UNSUPPORTED, naming key and value, for a scaling that is unsupported. */
 MUST_USE enum status rope_read(struct rope_config *out, const struct json *config,
                                uint32_t *max_context, struct error *err);
 

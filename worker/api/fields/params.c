@@ -126,7 +126,7 @@ static enum status check_function_call(const struct json *o, struct error *err) 
                            (int)MIN(name.len, 40), name.ptr);
 }
 
-/* Fields that would change the answer and are not built. */
+/* Fields that would change the answer and are unsupported. */
 static enum status refuse_unbuilt(const struct json *o, struct error *err) {
     static const char *const fields[] = {"prompt_embeds",
                                          "input_embeds",

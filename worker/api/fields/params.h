@@ -3,7 +3,7 @@
  * One struct for all three calls; what differs between them (the prompt, the shape of the answer)
  * is in completions.c, chat.c and generate.c. Every field is checked here, against the limits of
  * model and engine, before anything is queued; the message names the field. Unknown fields are
- * ignored, as in other engines. Known ones that would change the answer and are not built are
+ * ignored, as in other engines. Known ones that would change the answer and are unsupported are
  * refused: ignoring them would be a lie. Thread: worker loop. */
 #ifndef WORKER_API_FIELDS_PARAMS_H
 #define WORKER_API_FIELDS_PARAMS_H

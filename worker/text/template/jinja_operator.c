@@ -24,7 +24,7 @@ static enum status loop_attribute(struct jinja_run *r, const struct jinja_loop *
     else if (str_eq(name, STR("length")))
         *out = jv_int(n);
     else if (str_eq(name, STR("depth")))
-        *out = jv_int(1); /* of recursive loops, which are not built */
+        *out = jv_int(1); /* of recursive loops, which are unsupported */
     else if (str_eq(name, STR("depth0")))
         *out = jv_int(0);
     else if (str_eq(name, STR("previtem")))

@@ -30,7 +30,7 @@ struct decoder {
     char blank[DECODE_MAX_CONTENT]; /* dropped from the first token; empty: none is */
 };
 
-/* Reads it into a zeroed one. ST_UNSUPPORTED names what is not built. */
+/* Reads it into a zeroed one. ST_UNSUPPORTED names what is unsupported. */
 MUST_USE enum status decoder_load(struct decoder *d, const struct json *v, bool is_byte_level,
                                   struct error *err);
 

@@ -36,7 +36,7 @@ struct normalizer {
     uint32_t n;
 };
 
-/* Reads it into a zeroed one; null is none. ST_UNSUPPORTED names the step that is not built, or the
+/* Reads it into a zeroed one; null is none. ST_UNSUPPORTED names the step that is unsupported, or the
  * library that the build lacks. On failure normalizer_fini is still due. */
 MUST_USE enum status normalizer_load(struct normalizer *n, const struct json *v, struct error *err);
 void normalizer_fini(struct normalizer *n);

@@ -43,7 +43,7 @@ struct pretokenizer {
     bool is_byte_level; /* what is handed out stands for its bytes */
 };
 
-/* Reads it into a zeroed one; null is none. ST_UNSUPPORTED names what is not built. On failure
+/* Reads it into a zeroed one; null is none. ST_UNSUPPORTED names what is unsupported. On failure
  * pretokenizer_fini is still due. */
 MUST_USE enum status pretokenizer_load(struct pretokenizer *p, const struct json *v,
                                        struct error *err);

@@ -354,7 +354,7 @@ static void link_tails(struct node *n, struct node *after) {
     }
 }
 
-/* Whether a sequence may match nothing. Empty matches would cut text too, and are not built. */
+/* Whether a sequence may match nothing. Empty matches would cut text too, and are unsupported. */
 static bool may_be_empty(const struct node *n, const struct node *end) {
     for (; n && n != end; n = n->next) {
         bool is_empty = n->kind != NODE_SET || n->min == 0 || n->max == 0;
