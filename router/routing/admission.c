@@ -1,12 +1,11 @@
 /* router/routing/admission.c - bands of flows of tickets.
  *
- * A flow is a tenant within a band. While it has tickets it is in two heaps of its band: by
- * `start`, the virtual time at which its first ticket's service begins, and by how many tickets it
- * has. So whatever happens to a ticket costs O(log of the flows), full queue or not. Popping a
- * ticket moves the band's time to that start, and the flow's next start behind the ticket's work. A
- * flow that has run empty keeps its place in time while the band has not caught up with it, on the
- * list of idle ones: else a tenant with one request at a time would always be served at once. The
- * oldest idle flow is given to a new tenant when none is spare. */
+ * A flow is a tenant within a band. While it has tickets it is in two heaps of its band: by `start`, the
+ * virtual time at which its first ticket's service begins, and by its number of tickets. So each event
+ * costs O(log flows), full queue or not. A pop moves the band's time to that start, and the flow's next
+ * start behind the ticket's work. A flow that runs empty keeps its start, on the list of idle flows,
+ * until the band's time has passed it: otherwise a tenant with one request at a time would always be
+ * served at once. A new tenant takes the oldest idle flow when none is spare. */
 #include "router/routing/admission.h"
 
 #include "common/base/heap.h"
@@ -17,10 +16,10 @@
 #include <assert.h>
 #include <math.h>
 
-#define SPARE_FLOWS  64    /* idle tenants that are remembered beyond the size of the queue */
-#define WORK_MIN_S   0.001 /* a request is worth something even if all of it is cached */
+#define SPARE_FLOWS  64    /* idle tenants kept beyond the queue size */
+#define WORK_MIN_S   0.001 /* a fully cached request still counts */
 #define PACE_WEIGHT  0.05  /* of the latest gap between two pops */
-#define PACE_GAP_MAX 60e6  /* microseconds: a longer pause says nothing about the pace */
+#define PACE_GAP_MAX 60e6  /* us: longer gaps are ignored */
 #define BAND_MIDDLE  (ADMISSION_BANDS / 2)
 
 struct admission_flow {
@@ -29,14 +28,14 @@ struct admission_flow {
     struct list tickets;
     uint64_t key; /* of the map: tenant and band; 0: never used */
     double start;
-    uint64_t seq; /* of equal starts, who came first */
+    uint64_t seq; /* orders equal starts by arrival */
     uint32_t n;
     uint32_t band;
 };
 
 struct band {
-    struct heap flows;   /* by start: who is served next */
-    struct heap longest; /* the same ones, by tickets: who gives way */
+    struct heap flows;   /* by start: the next to be served */
+    struct heap longest; /* by number of tickets: the next to give way */
     double now;          /* virtual time: start of the last ticket popped */
     uint32_t n;
 };
@@ -49,11 +48,11 @@ struct pool { /* of flows, which never move */
 struct admission {
     struct admission_options options;
     struct band bands[ADMISSION_BANDS];
-    struct map flows; /* by key: those with tickets and those idle ones that are remembered */
+    struct map flows; /* by key: flows with tickets, and idle ones */
     struct pool *pools;
     uint32_t n_pool; /* flows in all pools: enough for the longest queue so far */
     uint32_t n;
-    struct list idle; /* the one that ran empty first comes first */
+    struct list idle; /* longest empty first */
     uint64_t n_pushed;
     uint64_t popped_us; /* last; 0: the queue has been empty since */
     double gap_us;      /* between two pops, running mean */
@@ -67,7 +66,7 @@ static bool starts_before(const struct heap_link *a, const struct heap_link *b) 
     return x->start != y->start ? x->start < y->start : x->seq < y->seq;
 }
 
-/* Of equals the last to have come. */
+/* Orders equals by latest arrival. */
 static bool is_longer(const struct heap_link *a, const struct heap_link *b) {
     const struct admission_flow *x = HEAP_ENTRY_CONST(a, struct admission_flow, in_length);
     const struct admission_flow *y = HEAP_ENTRY_CONST(b, struct admission_flow, in_length);
@@ -141,7 +140,7 @@ static uint64_t flow_key(uint64_t tenant, uint32_t band) {
     return rng_mix(tenant ^ rng_mix(band + 1)) | 1;
 }
 
-/* The tenant's flow; the memory of the longest idle one where there is none. */
+/* The tenant's flow. A new one reuses the longest idle flow when none is spare. */
 static struct admission_flow *flow_get(struct admission *a, uint64_t key, uint32_t band) {
     struct admission_flow *f = map_find(&a->flows, key);
 
@@ -186,8 +185,8 @@ static void learn_pace(struct admission *a, uint64_t now_us) {
     a->popped_us = now_us;
 }
 
-/* Of one more in flow `f` (NULL: a new one) of `band`: who is before it, times the pace. Flows take
- * turns, so nobody waits for more than his own place in each of them. */
+/* Predicted wait of one more ticket in flow `f` (NULL: a new flow) of `band`: tickets before it
+ * times the pace. Flows take turns, so each flow ahead counts at most as many tickets as `f` has. */
 static uint64_t predict_wait_us(const struct admission *a, const struct admission_flow *f,
                                 uint32_t band) {
     const struct band *b = &a->bands[band];
@@ -202,8 +201,8 @@ static uint64_t predict_wait_us(const struct admission *a, const struct admissio
 
 /* --- who waits -------------------------------------------------------------------------------------*/
 
-/* Whose place a newcomer of `band`, with n_own waiting, may take: the last of the longest flow of the
- * last band that has any. */
+/* The ticket that gives way to a newcomer of `band` with n_own waiting: the last of the longest
+ * flow in the last band that has any. */
 static struct admission_ticket *find_displaced(const struct admission *a, uint32_t band,
                                                uint32_t n_own) {
     const struct admission_flow *longest;
@@ -254,8 +253,8 @@ enum admission_verdict admission_push(struct admission *a, struct admission_tick
     return ADMISSION_WAITS;
 }
 
-/* The first of the flow, or one of the next whose prompt is cached where there is room, or nowhere in
- * particular. */
+/* The flow's first ticket, or one of the next whose prompt is cached where there is room, or has no
+ * home. */
 static struct admission_ticket *choose_ticket(const struct admission_flow *f,
                                               const struct worker_mask *room) {
     struct admission_ticket *first =

@@ -1,4 +1,4 @@
-/* router/routing/breaker.h - when to stop sending to a worker, and when to try again.
+/* router/routing/breaker.h - stops sending to a failing worker, and tries it again.
  *
  *                 failed                  its pause is over               a request was sent
  *      CLOSED ------------> OPEN ------------------------------> HALF_OPEN ------------> TRYING
@@ -8,13 +8,13 @@
  *                              +------------------------------------|------- failed -------+ |
  *                                                                   +---- neither (cancelled)+
  *
- * Half open lets exactly one request through; the others wait for what becomes of it.
+ * Half open admits exactly one request; its result decides.
  *
- * How long it is open depends on what a trial costs. One that fails before its client has seen a byte is
- * tried again elsewhere, so it costs that client only the time it took: the pause is BREAKER_COST times
- * that, and at least what the caller says, one probe period. A worker that answers 500 at once is tried
- * in every probe period, one that hangs for 2 s every 40 s. A failure that a client has seen costs more
- * than time: then the pause is 1 s, and doubles to 60 s.
+ * The pause depends on what a trial costs. A trial that fails before its client has seen a byte is
+ * retried elsewhere and costs that client only time: the pause is BREAKER_COST times that time, at least
+ * the caller's minimum, one probe period. So a worker that answers 500 at once is tried in each probe
+ * period, one that hangs for 2 s every 40 s. After a failure that a client has seen the pause is 1 s and
+ * doubles up to 60 s.
  *
  * Pure: time is an argument. Owner: registry, under its lock. */
 #ifndef ROUTER_ROUTING_BREAKER_H
@@ -24,7 +24,7 @@
 
 #define BREAKER_MIN_US 1000000ull  /* first pause after a failure that a client has seen */
 #define BREAKER_MAX_US 60000000ull /* longest pause of any kind */
-#define BREAKER_COST   20          /* so at most one request in about so many meets a trial */
+#define BREAKER_COST   20          /* at most about one request in so many meets a trial */
 
 enum breaker_state { BREAKER_CLOSED, BREAKER_OPEN, BREAKER_HALF_OPEN, BREAKER_TRYING };
 
@@ -33,7 +33,7 @@ enum breaker_cause {
     BREAKER_UNREACHED, /* no connection could be made */
     BREAKER_LOST,      /* a connection broke, was silent too long, or carried what is not HTTP */
     BREAKER_ERRORS,    /* answers of 5xx */
-    BREAKER_EMPTY,     /* answers with nothing in them, or an error in place of an answer */
+    BREAKER_EMPTY,     /* empty answers, or an error instead of an answer */
     BREAKER_N_CAUSES
 };
 
@@ -60,15 +60,15 @@ static inline bool breaker_admits(const struct breaker *b) {
 
 void breaker_failed(struct breaker *b, const struct breaker_failure *f, uint64_t now_us);
 void breaker_succeeded(struct breaker *b);
-void breaker_undecided(struct breaker *b); /* the request ended without saying anything */
+void breaker_undecided(struct breaker *b); /* the request ended without a verdict */
 void breaker_sent(struct breaker *b);
 void breaker_tick(struct breaker *b, uint64_t now_us);
 
-/* What it was opened for is over, whatever its pause. */
+/* Closes it at once, whatever its pause. */
 void breaker_close(struct breaker *b);
 
-/* A probe was answered; `was_away`: the one before was not. That says that a worker can be reached, and
- * nothing of what its answers are worth. True: it is closed now, and was not. */
+/* A probe was answered; `was_away`: the previous one was not. A probe shows that the worker is
+ * reachable, not that its answers are good. True: this call closed it. */
 bool breaker_probed(struct breaker *b, bool was_away);
 
 #endif

@@ -7,30 +7,30 @@
 #include <math.h>
 #include <string.h>
 
-/* What is assumed of a worker that does not say. A rate that is wrong by one factor for all of
- * them cancels out in comparisons; a KV capacity guessed too low does not, so it is high. */
+/* Defaults for a worker that reports none. A rate that is wrong by one factor for all workers
+ * cancels out in comparisons; a KV capacity guessed too low does not, so it is high. */
 #define DEFAULT_BLOCK_SIZE           16
 #define DEFAULT_N_BLOCKS             65536 /* 1M tokens */
 #define DEFAULT_PREFILL_TOKENS_PER_S 10000.0
 #define DEFAULT_ATTN_CONTEXT         30000.0
 
-/* Before the first request has ended, and how fast the means move after. */
+/* Means before the first request has ended, and their weight per ended request. */
 #define FIRST_MEAN_OUTPUT_TOKENS 200.0
 #define FIRST_MEAN_DECODE_S      5.0
 #define MEAN_WEIGHT              0.02
 
-/* What running requests are believed to have generated at most, in mean outputs each. */
+/* Cap on the assumed output of running requests, in mean outputs each. */
 #define GROWN_MEANS_MAX 2.0
 
-/* Until busy workers have shown how fast they generate: that share of the speed of quiet ones, as
- * chunks of 2,048 tokens leave it, and with the weight of so much of what was seen. */
+/* Prior for busy workers: this share of the quiet speed (measured with chunks of 2,048 tokens),
+ * with the weight of so many observed seconds. */
 #define BUSY_SHARE  0.1
 #define BUSY_WEIGHT 0.01
 
-/* What a worker gets at the beginning of its slow start. */
+/* Share at the beginning of a slow start. */
 #define RAMP_FIRST_SHARE 0.1
 
-/* An engine keeps a little KV memory free for the sequences that are growing. */
+/* Share of KV memory that engines keep free for growing sequences. */
 #define USABLE_CAPACITY 0.95
 
 /* Least squares; BUSY_WEIGHT pulls busy towards BUSY_SHARE of quiet. */
@@ -175,7 +175,7 @@ double load_prefill_s(const struct load_worker *w, double cached_tokens, double 
     return (linear + squares * w->attn_per_token) * w->s_per_token;
 }
 
-/* By way of a signed number: of an unsigned one no instruction makes a double. */
+/* Through a signed number: x86 has no instruction that converts an unsigned one. */
 static double to_seconds(uint64_t us) {
     return (double)(int64_t)us * 1e-6;
 }
@@ -203,7 +203,7 @@ static void count_quiet(struct load_worker *w, uint64_t now_us) {
 double load_memory_wait_s(const struct load *l, const struct load_worker *w, double need_tokens) {
     double excess = w->resident_tokens + need_tokens - USABLE_CAPACITY * w->capacity_tokens;
 
-    /* What is resident goes at a rate of all of it per mean residence. */
+    /* Resident tokens leave at a rate of all of them per mean residence time. */
     if (excess <= 0) return 0;
     return excess / MIN(w->resident_tokens + 1, w->capacity_tokens) * l->mean_decode_s;
 }
@@ -252,7 +252,7 @@ static bool has_ramped(const struct load *l, uint32_t w, uint64_t now_us) {
     return ramp_age_us(l, w, now_us) >= l->slow_start_us;
 }
 
-/* The share of a full load that it may have, until its slow start is over. */
+/* Share of a full load that the worker may have until its slow start is over. */
 static double ramp_share(const struct load *l, uint32_t w, uint64_t now_us) {
     double age = (double)ramp_age_us(l, w, now_us);
 
@@ -336,7 +336,7 @@ void load_open(struct load *l, struct load_ticket *t, uint32_t w, double work_s,
     note_admission(l, w);
 }
 
-/* Sums go back to exactly 0 with the last ticket, so that rounding does not pile up. */
+/* Resets sums to exactly 0 with the last ticket, so that rounding does not accumulate. */
 static void leave_pending(struct load_worker *k, struct load_ticket *t) {
     struct list *head;
 
@@ -357,7 +357,7 @@ void load_first_token(struct load *l, struct load_ticket *t, uint64_t now_us) {
     t->first_us = now_us;
     t->first_quiet_s = k->quiet_s;
     leave_pending(k, t);
-    k->service_began_us = now_us; /* the prefill is the next one's from now on */
+    k->service_began_us = now_us; /* the next ticket's prefill begins */
     k->sum_first_s += to_seconds(now_us);
     k->sum_first_quiet_s += t->first_quiet_s;
     k->n_first++;
@@ -370,7 +370,7 @@ void load_close(struct load *l, struct load_ticket *t, double output_tokens, boo
 
     assert(t->is_open && k->in_flight && l->n_open);
     count_quiet(k, now_us);
-    if (t->is_pending) { /* given up; behind the head, the head goes on */
+    if (t->is_pending) { /* aborted; the head is unchanged if another */
         if (list_first(&k->pending) == &t->link) k->service_began_us = now_us;
         leave_pending(k, t);
     } else {
@@ -384,7 +384,7 @@ void load_close(struct load *l, struct load_ticket *t, double output_tokens, boo
         double quiet_s = MIN(k->quiet_s - t->first_quiet_s, decode_s);
 
         l->mean_decode_s += MEAN_WEIGHT * (decode_s - l->mean_decode_s);
-        output_tokens = MIN(output_tokens, k->capacity_tokens); /* more is not believed */
+        output_tokens = MIN(output_tokens, k->capacity_tokens); /* more cannot be resident */
         l->mean_output_tokens += MEAN_WEIGHT * (output_tokens - l->mean_output_tokens);
         learn_speed(&l->speed, output_tokens, quiet_s, decode_s - quiet_s);
     }

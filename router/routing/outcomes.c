@@ -43,7 +43,7 @@ bool outcomes_stand_out(struct outcomes *o, struct outcomes_sum peers, uint64_t 
 
     if (own.n_bad < OUTCOMES_IN_A_ROW) return false;
     if (o->n_bad_in_a_row >= OUTCOMES_IN_A_ROW) {
-        own.n_good = 0; /* what it did before it broke is no excuse */
+        own.n_good = 0; /* successes from before the fault do not count */
     } else if (own.n_bad < own.n_good) {
         return false;
     }

@@ -26,5 +26,6 @@ double policy_matched_tokens(const struct policy_view *view, uint32_t w) {
     if (!view->matched_blocks[w]) return 0;
     tokens = view->matched_blocks[w] * view->tokens_per_block;
     tokens = MIN(tokens, view->prompt_tokens - 1);
-    return (double)((int64_t)(tokens + 0.5) / block_size * block_size); /* a guess of a whole */
+    return (double)((int64_t)(tokens + 0.5) / block_size *
+                    block_size); /* prompt_tokens is an estimate */
 }

@@ -1,10 +1,10 @@
 /* router/routing/policy.h - how a worker is chosen: one vtable, one file per policy in policy/.
  *
- * A policy sees a request (the hash chain of its prompt, its size, its session), the load table,
- * and the set of workers it may choose from: those eligible, not excluded by a retry, and below
- * their limits. It answers with one of them. It is told what became of each request, and keeps
- * whatever state it likes; index and load are kept for it by `routing`. A policy never sees a
- * clock, a socket or a lock, and allocates only in create. */
+ * A policy sees a request (the hash chain of its prompt, its size, its session), the load table, and the
+ * set of workers it may choose from: eligible, not excluded by a retry, and below their limits. It
+ * returns one of them. Callbacks report each event of a request; a policy keeps what state it likes,
+ * `routing` keeps index and load. A policy never sees a clock, a socket or a lock, and allocates in
+ * create alone. */
 #ifndef ROUTER_ROUTING_POLICY_H
 #define ROUTER_ROUTING_POLICY_H
 
@@ -14,7 +14,7 @@
 
 struct route_request {
     const uint64_t *chain; /* block hashes of the prompt, first to last (prompt_hash.h) */
-    uint32_t *guesses; /* the routing's own: room for n_blocks + 1, kept with the chain; or NULL */
+    uint32_t *guesses; /* for routing alone: n_blocks + 1 places, kept with the chain; or NULL */
     uint32_t n_blocks;
     uint64_t prompt_bytes;      /* length of the hashed prompt, beyond the chain's limit too */
     uint32_t max_output_tokens; /* what the client allows; 0: unknown */
@@ -24,7 +24,7 @@ struct route_request {
     uint32_t n_exclude;
 };
 
-/* What a policy may look at for one choice. Masks have load->n_words words. */
+/* The input of one choice. Masks have load->n_words words. */
 struct policy_view {
     const struct load *load;
     const uint64_t *candidates;     /* never empty */
@@ -36,9 +36,9 @@ struct policy_view {
 
 /* The constants of all policies. Their flags and their defaults are in router_options.c. */
 struct policy_options {
-    /* prefix; the last two also session. The first four are weights, in the cost of a second of new
-     * prefill on a worker, of ... */
-    double cost_later_arrivals; /* the requests that arrive later */
+    /* prefix; the last two also session. The first four weigh one second of new prefill by its
+     * delay of ... */
+    double cost_later_arrivals; /* later arrivals */
     double cost_decoding;       /* each request in flight on the worker */
     double cost_queued;         /* each request on the worker without a first token */
     double cost_fleet_busy;     /* each request in flight on the least busy worker */
@@ -67,17 +67,17 @@ struct policy_options {
 
     /* aibrix */
     uint32_t aibrix_imbalance_abs; /* most less least in flight above this: only the least */
-    double aibrix_stddev_factor;   /* above mean + this x sigma a match does not count */
-    uint32_t aibrix_table_blocks;  /* blocks of 4 bytes that are remembered, */
-    uint32_t aibrix_ttl_ms;        /* and for how long */
+    double aibrix_stddev_factor;   /* matches above mean + this x sigma are ignored */
+    uint32_t aibrix_table_blocks;  /* blocks of 4 bytes in the table */
+    uint32_t aibrix_ttl_ms;        /* lifetime of a block */
 
-    uint64_t seed;        /* of the policies that draw lots */
+    uint64_t seed;        /* of random choices */
     uint32_t block_bytes; /* prompt bytes per hash of a chain; routing fills it in */
 };
 
-/* One worker's terms in a decision, for people. A policy without costs leaves them 0. */
+/* One worker's terms in a decision, for explanations. A policy without costs leaves them 0. */
 struct policy_term {
-    bool is_candidate;     /* might have been picked */
+    bool is_candidate;     /* may be picked */
     double matched_tokens; /* of the prompt, already computed there */
     double wait_s, memory_s, prefill_s;
     double cost_s;
@@ -85,12 +85,12 @@ struct policy_term {
 
 struct policy_ops {
     const char *name;
-    bool uses_session; /* wants session_key from request headers too, not from the body alone */
+    bool uses_session; /* reads session_key from request headers too */
     /* NULL: out of memory. */
     void *(*create)(const struct policy_options *options, uint32_t n_workers);
     void (*destroy)(void *self);
 
-    /* Other weights and thresholds for picks to come; tables and rings keep their sizes. NULL: the
+    /* New weights and thresholds for later picks; tables and rings keep their sizes. NULL: the
      * policy has none. */
     void (*configure)(void *self, const struct policy_options *options);
 
@@ -99,7 +99,7 @@ struct policy_ops {
     uint32_t (*pick)(void *self, const struct route_request *rq, const struct policy_view *view,
                      struct policy_term *terms);
 
-    /* News. Any may be NULL. */
+    /* Events. Any may be NULL. */
     void (*sent)(void *self, const struct route_request *rq, uint32_t w);
     void (*first_token)(void *self, uint32_t w);
     void (*ended)(void *self, uint32_t w, bool is_aborted);
@@ -107,7 +107,7 @@ struct policy_ops {
     void (*worker_down)(void *self, uint32_t w);
 };
 
-/* Tokens of the prompt that worker w need not compute: whole KV blocks, and never all of them. */
+/* Tokens of the prompt cached on worker w: whole KV blocks, never the whole prompt. */
 double policy_matched_tokens(const struct policy_view *view, uint32_t w);
 
 /* By name ("prefix", "round_robin" ...), or NULL. */

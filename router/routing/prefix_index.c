@@ -1,17 +1,17 @@
-/* router/routing/prefix_index.c - two lines of four records for every key, moving between them, and growth.
+/* router/routing/prefix_index.c - two lines of four records for every key, displacement, and growth.
  *
- * Where a record may be is said in prefix_index_internal.h. A new record goes home if there is
- * room, else to its other line, else one of its line-mates is moved to its own other line, if need
- * be after one there, and so on.
+ * prefix_index_internal.h defines where a record may be and works out one insert. A new record goes home
+ * if there is room, else to its other line; else one of its line-mates is moved to its own other line,
+ * after one there if necessary.
  *
  * Invariant: a block has one LONE, or one SET of at least two workers with one PART for each.
  *
- * The table begins with at most 2^(ANCHOR_BITS+1) lines and doubles until it has what it was
- * created for. Once it is three quarters full each insertion splits two lines, so that a doubling
- * is over when it would have been seven eighths full, or fuller by one record for each LONE that
- * became a SET meanwhile. The four records of a line always fit into the two that
- * take its place. Memory is reserved at creation and untouched beyond the lines in use. Follows:
- * linear hashing (Litwin, 1980), kept in order so that records need not be hashed again. */
+ * The table begins with at most 2^(ANCHOR_BITS+1) lines and doubles up to its planned size. Once it is
+ * three quarters full each insertion splits two lines, so that a doubling ends before the table is seven
+ * eighths full, plus one record for each LONE that became a SET meanwhile. The four records of a line
+ * always fit into the two that replace it. Memory is reserved at creation and stays untouched beyond
+ * the lines in use. Follows: linear hashing (Litwin, 1980), in key order so that records need no second
+ * hash. */
 #include "router/routing/prefix_index_internal.h"
 
 #include "common/base/mem.h"
@@ -21,16 +21,16 @@
 #include <string.h>
 
 #define HEADS_PER_WORKER 3u
-#define FULL_PERCENT     89 /* of the slots, when all records are in use: moves stay short */
-#define MOVES_DEEP       4  /* others moved for one insertion; at 89 % full 3 were always enough */
+#define FULL_PERCENT     89 /* of the slots at n_max records: keeps displacements short */
+#define MOVES_DEEP       4  /* records displaced per insertion; 3 always sufficed at 89 % */
 #define ROW_BYTES_SHARE  2  /* half a byte of mask pool per record */
 #define ROWS_MIN         64
-#define ANCHOR_BITS      12 /* 256 to 512 KiB of lines to begin with: a second-level cache's */
+#define ANCHOR_BITS      12 /* 256 to 512 KiB of lines at first: a second-level cache */
 #define GROW_LINES       2  /* split per insertion */
 
 /* --- creation -------------------------------------------------------------------------------- */
 
-/* How the lines of a table come about: n_first << n_doublings. */
+/* The number of lines: n_first << n_doublings at most. */
 struct plan {
     uint32_t anchor_bits, n_first, n_doublings;
 };
@@ -72,7 +72,7 @@ uint64_t prefix_index_bytes(uint32_t n_records, uint32_t n_workers) {
            prefix_sets_bytes(n_workers, rows_for(n_records, n_workers));
 }
 
-/* All that follows from how many lines there are. */
+/* Sets what follows from the number of lines. */
 static void set_lines(struct prefix_index *x, uint32_t n_lines) {
     x->n_lines = x->n_whole = n_lines;
     x->line_width = UINT64_MAX / n_lines;
@@ -127,7 +127,7 @@ uint64_t prefix_index_bytes_used(const struct prefix_index *x) {
 
 /* --- places ---------------------------------------------------------------------------------- */
 
-/* The one position in the record's line whose lower bits are what they must be. */
+/* The position in the record's line whose lower bits follow from its tag and worker. */
 static uint64_t position_of(const struct prefix_index *x, uint32_t number) {
     const struct prefix_record *r = &x->records[number];
     uint32_t line = number / PREFIX_LINE - x->first_line;
@@ -139,7 +139,7 @@ static uint64_t position_of(const struct prefix_index *x, uint32_t number) {
     if (r->is_alt) lower += prefix_other_distance(r->tag);
     begin = line * (is_whole ? x->line_width : x->line_width / 2);
     position = begin + ((lower - begin) & (anchor_unit - 1));
-    /* begin may be below the line, by less than there are lines */
+    /* begin may lie up to n_lines positions below the line */
     if (prefix_scale(position, is_whole ? x->n_lines : 2 * x->n_lines) != line)
         position += anchor_unit;
     return position;
@@ -172,7 +172,7 @@ static uint32_t free_slot_of(const struct prefix_index *x, uint32_t line) {
     return PREFIX_NONE;
 }
 
-/* A record has come here from elsewhere. */
+/* Links the ring neighbours of a moved record to its new slot. */
 static void relink(struct prefix_index *x, uint32_t number) {
     struct prefix_record *r = &x->records[number];
 
@@ -182,7 +182,7 @@ static void relink(struct prefix_index *x, uint32_t number) {
     x->n_moves[r->worker]++;
 }
 
-/* Into a free slot. */
+/* `to` must be free. */
 static void move_record(struct prefix_index *x, uint32_t from, uint32_t to) {
     x->records[to] = x->records[from];
     x->records[from] = (struct prefix_record){0};
@@ -201,14 +201,14 @@ static uint32_t other_line_of(const struct prefix_index *x, uint32_t number) {
 }
 
 /* Moves one record of a full line to its other line, after making room there in the same way if
- * need be. The slot that became free, or PREFIX_NONE. */
+ * necessary. Returns the freed slot, or PREFIX_NONE. */
 static uint32_t make_room(struct prefix_index *x, uint32_t line, int depth) {
-    for (uint32_t deep = 0; deep < 2; deep++) { /* first those that may go at once */
+    for (uint32_t deep = 0; deep < 2; deep++) { /* first, records whose other line has room */
         for (uint32_t from = line * PREFIX_LINE; from < (line + 1) * PREFIX_LINE; from++) {
             uint32_t to_line = other_line_of(x, from), to = free_slot_of(x, to_line);
 
             if (to == PREFIX_NONE && deep && depth > 1) to = make_room(x, to_line, depth - 1);
-            if (x->records[from].kind == PREFIX_FREE) return from; /* moved by that */
+            if (x->records[from].kind == PREFIX_FREE) return from; /* the recursion moved it */
             if (to == PREFIX_NONE || to / PREFIX_LINE != other_line_of(x, from)) continue;
             x->records[from].is_alt = !x->records[from].is_alt;
             move_record(x, from, to);
@@ -218,7 +218,7 @@ static uint32_t make_room(struct prefix_index *x, uint32_t line, int depth) {
     return PREFIX_NONE;
 }
 
-/* A free slot for a record of this place, with tag and is_alt set. PREFIX_NONE: none. */
+/* Takes a slot for a record of this place and sets tag and is_alt. PREFIX_NONE: no room. */
 static uint32_t take_slot(struct prefix_index *x, struct prefix_place p) {
     uint32_t home = prefix_home_line(x, p), n = free_slot_of(x, home);
 
@@ -241,12 +241,13 @@ static void split_line(struct prefix_index *x) {
 
         if (x->records[from].kind == PREFIX_FREE) continue;
         to_line = x->first_line + prefix_scale(position_of(x, from), 2 * x->n_lines);
-        if (to_line != line) move_record(x, from, free_slot_of(x, to_line)); /* else it is line 0 */
+        if (to_line != line)
+            move_record(x, from, free_slot_of(x, to_line)); /* stays in place for line 0 */
     }
     x->n_whole--;
 }
 
-/* A step of growth, when it is due or under way: records move. */
+/* One step of growth, when due or begun. Moves records. */
 static void grow(struct prefix_index *x) {
     if (x->n_whole == x->n_lines &&
         (x->n_lines == x->n_lines_max || x->n_used < x->n_lines * (PREFIX_LINE * 3 / 4)))
@@ -258,7 +259,7 @@ static void grow(struct prefix_index *x) {
 
 /* --- from one worker to several and back ----------------------------------------------------- */
 
-/* The worker's side of a record, moved into another slot. */
+/* Copies the worker's part of a record to another slot. */
 static void carry(struct prefix_index *x, uint32_t from, uint32_t to, enum prefix_kind kind) {
     const struct prefix_record *f = &x->records[from];
     struct prefix_record *t = &x->records[to];
@@ -279,11 +280,11 @@ static bool share(struct prefix_index *x, struct prefix_place block) {
     uint32_t part = take_slot(x, prefix_part_place(block, w));
 
     if (part == PREFIX_NONE) return false;
-    n = prefix_find_at(x, block, PREFIX_ANY_WORKER); /* it may have been moved */
+    n = prefix_find_at(x, block, PREFIX_ANY_WORKER); /* take_slot may have moved it */
     carry(x, n, part, PREFIX_PART);
     x->records[n].kind = PREFIX_SET;
     x->records[n].set = 0;
-    return prefix_set_add(&x->sets, &x->records[n].set, w); /* a first one always has room */
+    return prefix_set_add(&x->sets, &x->records[n].set, w); /* the first worker always fits */
 }
 
 /* Makes the block's SET a LONE again if one worker is left. */
@@ -446,18 +447,18 @@ bool prefix_index_is_full(const struct prefix_index *x) {
 
 /* --- checking -------------------------------------------------------------------------------- */
 
-/* What is said of one record in use, whose place is that of its kind. */
+/* Asserts the invariants of one record in use at its place. */
 static void check_record(const struct prefix_index *x, uint32_t n) {
     const struct prefix_record *r = &x->records[n];
     struct prefix_place p = place_of_record(x, n);
 
     assert(n / PREFIX_LINE == (r->is_alt ? prefix_other_line(x, p) : prefix_home_line(x, p)));
-    if (r->kind == PREFIX_PART) { /* its block is there, and knows of it */
+    if (r->kind == PREFIX_PART) { /* its SET exists and has the worker */
         uint32_t set = prefix_find_at(x, place_behind_part(x, n), PREFIX_ANY_WORKER);
 
         assert(set != PREFIX_NONE && x->records[set].kind == PREFIX_SET);
         assert(prefix_set_has(&x->sets, x->records[set].set, r->worker));
-        assert(prefix_find_at(x, p, r->worker) == n); /* the only one */
+        assert(prefix_find_at(x, p, r->worker) == n); /* unique */
         (void)set;
     } else if (r->kind != PREFIX_RUN) {
         assert((p.home & ~x->key_mask) == 0); /* a key */

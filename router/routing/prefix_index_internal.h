@@ -1,23 +1,43 @@
-/* router/routing/prefix_index_internal.h - where a record may be, and is it the one that is looked for: what
- * the walks over a chain do at every block, for prefix_index.c, prefix_match.c and prefix_lru.c alone.
+/* router/routing/prefix_index_internal.h - the places of records, and the comparison that walks over a chain
+ * do at every block. For prefix_index.c, prefix_match.c and prefix_lru.c alone.
  *
- * A position is a number of 64 bits, and its line follows in proportion: position x lines / 2^64.
- * All positions of a record follow from its key, the first A + 32 bits of the hash:
+ * A position is a number of 64 bits; its line is position x lines / 2^64. All positions of a record
+ * follow from its key, the first A + 32 bits of the hash:
  *
  *     hash     | anchor: A bits |     tag: 32 bits     | not kept |
  *     home     | anchor         |     tag              | 0        |
  *     of PART  home + a distance that follows from tag and worker
  *     other    either + a distance that follows from the tag
  *
- * modulo 2^64, so that each step can be taken back. A line is no wider than 2^(64-A) positions, so
- * a record's position follows from its line and what its tag and worker say about the lower bits,
- * however many lines there are: prefix_position_of. That is what lets the table grow.
+ * modulo 2^64, so that each step can be reversed. A line is at most 2^(64-A) positions wide, so line, tag
+ * and worker give a record's exact position (position_of in prefix_index.c) for any number of lines. That
+ * is what lets the table grow without hashing again.
  *
- * While it grows from n lines to 2n, top down, line l is split into 2l and 2l + 1, and lines below
- * n_whole are still to come:
+ * While it grows from n lines to 2n, top down, line l is split into 2l and 2l + 1; lines below n_whole
+ * are not split yet:
  *
  *     0 ........ n_whole ........ 2 n_whole ........ 2n
- *     of n lines    nothing          of 2n lines                                              */
+ *     of n lines    unused           of 2n lines
+ *
+ * ONE INSERT that splits lines and then displaces a record (test_prefix_index.c runs it). 5 lines, 15
+ * records of blocks A to O; M' is in its other line, M would be at home:
+ *
+ *     before            0: B C H I   1: A E F K   2: G J L M'   3: D N' O .   4: . . . .     n_whole 5
+ *
+ * 1. 15 records >= 5 lines x 3: the table grows. Each insertion splits two lines, here 4 (empty) and 3;
+ *    the records of 3 move to lines 6 and 7 by their positions among 10 lines:
+ *
+ *     grown             0: B C H I   1: A E F K   2: G J L M'                                n_whole 3
+ *                       6: N' . . .  7: D O . .   8: . . . .    9: . . . .
+ *
+ * 2. Block P has home line 1 and other line 0. Both are full, so make_room looks in line 1 for a record
+ *    whose own other line has a free slot. A's is line 7:
+ *
+ *     displaced         0: B C H I   1: P E F K   2: G J L M'
+ *                       6: N' . . .  7: D O A' .  8: . . . .    9: . . . .
+ *
+ *    is_alt of A is set, the ring neighbours of A are linked to its new slot, and n_moves of its worker
+ *    grows by one, which tells a chain's `guesses` to look A up again. */
 #ifndef ROUTER_ROUTING_PREFIX_INDEX_INTERNAL_H
 #define ROUTER_ROUTING_PREFIX_INDEX_INTERNAL_H
 
@@ -33,7 +53,7 @@
 
 struct prefix_index {
     struct prefix_record *records; /* the ring heads, then n_lines_max x PREFIX_LINE */
-    uint32_t first_line;           /* behind the heads; all other line numbers count from it */
+    uint32_t first_line;           /* the line behind the heads */
     uint32_t n_lines, n_whole, n_lines_max;
     uint32_t tag_shift;  /* 32 - A */
     uint64_t key_mask;   /* the first A + 32 bits */
@@ -44,11 +64,12 @@ struct prefix_index {
     struct worker_mask odd;  /* workers whose epoch is 1 */
     struct worker_mask lost; /* workers that have dead records */
     bool any_lost;
-    uint64_t n_runs;   /* ever inserted: their made-up hashes */
-    uint32_t *n_moves; /* of each worker's records, ever: then guesses may be wrong */
+    uint64_t n_runs;   /* runs ever inserted; seeds their hashes */
+    uint32_t *n_moves; /* moves of each worker's records: after one, guesses may be wrong */
 };
 
-/* A key, or where a PART of it is: home is the position, and its other one follows. */
+/* The place of a key, or of a PART of it: home position and tag, from which the other position
+ * follows. */
 struct prefix_place {
     uint64_t home;
     uint32_t tag;
@@ -82,12 +103,12 @@ static inline uint64_t prefix_part_distance(uint32_t tag, uint32_t w) {
     return (mixed ^ mixed >> 32) * UINT64_C(0x9E3779B97F4A7C15);
 }
 
-/* Chains are hashes; what tests and traces use is not. */
+/* Spreads the hashes of tests and traces, which are small numbers. */
 static inline uint64_t prefix_mix(uint64_t hash) {
     return (hash ^ hash >> 32) * UINT64_C(0x9E3779B97F4A7C15);
 }
 
-/* Both steps are their own undoing, the multiplication with the inverse modulo 2^64. */
+/* Reverses prefix_mix: the inverse modulo 2^64, then the same xor. */
 static inline uint64_t prefix_unmix(uint64_t mixed) {
     uint64_t hash = mixed * UINT64_C(0xF1DE83E19937733D);
 
@@ -113,12 +134,12 @@ static inline uint32_t prefix_other_line(const struct prefix_index *x, struct pr
     return prefix_line_at(x, p.home + prefix_other_distance(p.tag));
 }
 
-/* A head that says whose record it is, of what kind, and at home or not. */
+/* The head of a record of this worker and kind, at home or not. */
 static inline uint64_t prefix_head(uint32_t tag, enum prefix_kind kind, bool is_alt, uint32_t w) {
     return (struct prefix_record){.tag = tag, .kind = kind, .is_alt = is_alt, .worker = w}.head;
 }
 
-/* True when the record is that of (block, w): its head says so, and its place. */
+/* True when the record is that of (block, w), by its head and its place. */
 static inline bool prefix_is_record_of(const struct prefix_index *x, uint32_t number,
                                        struct prefix_place block, uint32_t w) {
     const struct prefix_record *r = &x->records[number];
@@ -154,7 +175,7 @@ static inline uint32_t prefix_same_tags(const struct prefix_record *r, uint32_t 
 #endif
 }
 
-/* The LONE or SET with this tag in the line; or, of a worker's, its PART. */
+/* The LONE or SET with this tag in the line, or the worker's PART. */
 static inline uint32_t prefix_find_in_line(const struct prefix_index *x, uint32_t line,
                                            uint32_t tag, bool is_alt, uint32_t w) {
     const struct prefix_record *r = &x->records[(size_t)line * PREFIX_LINE];
@@ -170,8 +191,8 @@ static inline uint32_t prefix_find_in_line(const struct prefix_index *x, uint32_
     return PREFIX_NONE;
 }
 
-/* The LONE or SET at this place; or, of a worker's place, its PART. The other line is worked out
- * only when it is not at home. */
+/* The LONE or SET at this place, or, for a worker's place, its PART. The other line is computed
+ * only when the record is not at home. */
 static inline uint32_t prefix_find_at(const struct prefix_index *x, struct prefix_place p,
                                       uint32_t w) {
     uint32_t n = prefix_find_in_line(x, prefix_home_line(x, p), p.tag, false, w);

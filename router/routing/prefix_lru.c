@@ -2,19 +2,17 @@
  *
  *     pinned   in use by open requests
  *     cold     computed and unpinned, oldest first
- *     dead     what a dropped worker left behind
+ *     dead     of a dropped worker
  *
- * A record's number may change with every insertion and removal, so none is kept across one: a
- * chain's entries are looked up again for each event. Rings live in the index, which keeps the
- * links right, and so do their heads.
+ * A record's number may change with every insertion and removal, so none is kept across one: each event
+ * looks its chain up again. The rings and their heads are in the index, which keeps the links right.
  *
- * The blocks of a chain are neighbours on either ring, the deepest first, unless other chains have
- * used some of them in between. So a block's entry is likely to be found beside that of the block
- * before, and neighbours change rings together, with one pair of links for all of them.
+ * The blocks of a chain are neighbours on either ring, the deepest first, unless other chains have used
+ * some of them in between. So a block's entry is usually beside that of the block before, and neighbours
+ * change rings together, with one pair of links.
  *
- * Who is the largest need not be known exactly: at each eviction the last victim is compared with
- * the next worker in turn and with the one that asks, so that a larger one is found within one
- * round and the largest ones are worn down together. */
+ * The worker with most entries is tracked approximately: each eviction compares the last victim with the
+ * next worker in turn and with the requester, so that a larger one is found within one round. */
 #include "router/routing/prefix_lru.h"
 
 #include "common/base/mem.h"
@@ -56,7 +54,7 @@ static void unlink_entry(struct prefix_lru *l, uint32_t e) {
     lru_at(l, r->next)->prev = r->prev;
 }
 
-/* All of one ring behind what is on another. */
+/* Moves all of one ring behind another. */
 static void splice(struct prefix_lru *l, uint32_t w, enum ring from, enum ring to) {
     uint32_t f = lru_head(l, w, from), t = lru_head(l, w, to), first = lru_at(l, f)->next,
              last = lru_at(l, f)->prev;
@@ -81,13 +79,12 @@ static void leave_cold(struct prefix_lru *l, uint32_t w, uint32_t e) {
     l->n_cold--;
 }
 
-/* Entries of one worker that follow each other on a ring, as those of a chain do that have been in
- * use together: they change rings as one. */
+/* Neighbouring entries of one worker, as those of a chain are; they change rings together. */
 struct run {
     uint32_t first, last, n; /* n 0: none */
 };
 
-/* The deepest block is first on either ring: what was found for one block has the next before it. */
+/* The deepest block is first on either ring, so the next block of a chain is before the last found. */
 static void run_add_before(struct run *run, uint32_t e) {
     if (!run->n++) run->last = e;
     run->first = e;
@@ -110,7 +107,7 @@ static void run_move(struct prefix_lru *l, const struct run *run, uint32_t prev)
     lru_at(l, prev)->next = run->first;
 }
 
-/* From cold to pinned, before those in front. */
+/* Moves the run from cold to pinned, at the front. */
 static void run_pin(struct prefix_lru *l, uint32_t w, struct run *run) {
     if (!run->n) return;
     run_move(l, run, lru_head(l, w, RING_PINNED));
@@ -120,7 +117,7 @@ static void run_pin(struct prefix_lru *l, uint32_t w, struct run *run) {
     run->n = 0;
 }
 
-/* From pinned to cold, where it is the youngest. */
+/* Moves the run from pinned to cold, as the youngest. */
 static void run_unpin(struct prefix_lru *l, uint32_t w, struct run *run) {
     if (!run->n) return;
     run_move(l, run, lru_at(l, lru_head(l, w, RING_COLD))->prev);
@@ -140,7 +137,7 @@ static void leave_pinned(struct prefix_lru *l, uint32_t w, uint32_t e) {
     l->workers[w].n_pinned--;
 }
 
-/* An entry leaves the dead, to be removed or revived. */
+/* Takes an entry off the dead ring. */
 static void leave_dead(struct prefix_lru *l, uint32_t w, uint32_t e) {
     unlink_entry(l, e);
     l->n_dead--;
@@ -151,7 +148,7 @@ static void leave_dead(struct prefix_lru *l, uint32_t w, uint32_t e) {
 
 /* --- entries --------------------------------------------------------------------------------- */
 
-/* Takes an entry that is on no ring out of the index. */
+/* Removes an entry on no ring from the index. */
 static void remove_entry(struct prefix_lru *l, uint32_t e) {
     prefix_index_remove(l->index, e);
     l->n_entries--;
@@ -170,7 +167,7 @@ static void remove_coldest(struct prefix_lru *l, uint32_t w) {
     remove_entry(l, e);
 }
 
-/* Takes away up to n dead entries. */
+/* Removes up to n dead entries. */
 static void bury(struct prefix_lru *l, uint64_t n) {
     for (; l->n_dead && n; n--) {
         uint32_t w = worker_mask_next(l->lost.words, l->n_words, 0);
@@ -197,12 +194,12 @@ static void forget_excess(struct prefix_lru *l, uint32_t w, uint32_t n_max) {
     }
 }
 
-/* Forgets the coldest blocks of w until the rest fits, at most n_max entries. */
+/* Evicts the coldest blocks of w until the rest fits, at most n_max entries. */
 static inline void trim(struct prefix_lru *l, uint32_t w, uint32_t n_max) {
     if (UNLIKELY(l->workers[w].n_held > l->workers[w].capacity)) forget_excess(l, w, n_max);
 }
 
-/* The worker whose coldest entry goes when w needs room. Some worker has one. */
+/* The worker that gives up its coldest entry when w needs room. Some worker has one. */
 static uint32_t choose_victim(struct prefix_lru *l, uint32_t w) {
     do {
         l->next_in_turn = (l->next_in_turn + 1) % l->n_workers;
@@ -212,7 +209,7 @@ static uint32_t choose_victim(struct prefix_lru *l, uint32_t w) {
     return l->workers[w].n_cold >= l->workers[l->largest].n_cold ? w : l->largest;
 }
 
-/* One entry less. False: all are pinned. */
+/* Evicts one entry. False: all are pinned. */
 static bool give_way(struct prefix_lru *l, uint32_t w) {
     if (l->n_dead) {
         bury(l, 1);
@@ -235,7 +232,7 @@ static uint32_t add_entry(struct prefix_lru *l, uint64_t hash, uint32_t w) {
     return e;
 }
 
-/* Output goes on the cold ring as it comes: nobody waits for it. */
+/* Appends output to the cold ring. */
 static void add_run(struct prefix_lru *l, uint32_t w, uint32_t n_blocks) {
     while (n_blocks) {
         uint32_t n = MIN(n_blocks, (uint32_t)PREFIX_PINS_MAX);
@@ -252,14 +249,14 @@ static void add_run(struct prefix_lru *l, uint32_t w, uint32_t n_blocks) {
 
 /* --- events ---------------------------------------------------------------------------------- */
 
-/* True when the entry of (hash, w) is where it is guessed to be. */
+/* True when the guess is the entry of (hash, w). */
 static inline bool is_entry(const struct prefix_lru *l, uint32_t guess, uint64_t hash, uint32_t w) {
     const struct prefix_index *x = l->index;
 
     return guess != PREFIX_NONE && prefix_is_record_of(x, guess, prefix_place_of(x, hash), w);
 }
 
-/* For what is trusted: looks again, in builds for finding mistakes. */
+/* Checks a trusted guess in debug builds. */
 static inline void check_is_entry(const struct prefix_lru *l, uint32_t e, uint64_t hash,
                                   uint32_t w) {
 #ifdef DEBUG
@@ -269,13 +266,13 @@ static inline void check_is_entry(const struct prefix_lru *l, uint32_t e, uint64
 #endif
 }
 
-/* The entry of (hash, w), of which no better guess was right than a neighbour on the ring. */
+/* The entry of (hash, w); tries the ring neighbour first. */
 static uint32_t find_entry(const struct prefix_lru *l, uint64_t hash, uint32_t w,
                            uint32_t neighbour) {
     return is_entry(l, neighbour, hash, w) ? neighbour : prefix_index_find(l->index, hash, w);
 }
 
-/* The entry `e`, which is dead, or a new one, PREFIX_NONE if there is no room; pinned. */
+/* Revives the dead entry `e` or inserts a new one, pinned. PREFIX_NONE: no room. */
 static uint32_t pin_new(struct prefix_lru *l, uint64_t hash, uint32_t w, uint32_t e) {
     if (e != PREFIX_NONE) {
         prefix_index_revive(l->index, lru_at(l, e));
@@ -289,7 +286,7 @@ static uint32_t pin_new(struct prefix_lru *l, uint64_t hash, uint32_t w, uint32_
     return e;
 }
 
-/* Before a walk, and at each of its steps: i of n, `step` further in the chain each time. */
+/* Prefetches for a walk at step i of n; `step` further in the chain each time. */
 static void ask_first(const struct prefix_lru *l, uint32_t w, const uint64_t *first, int step,
                       uint32_t n) {
     for (uint32_t i = 0; i < MIN(n, PREFIX_ASK_EARLY); i++)
@@ -306,7 +303,7 @@ static void ask_ahead(const struct prefix_lru *l, uint32_t w, const uint64_t *at
         prefix_index_ask_late(l->index, at_i[(int)PREFIX_ASK_LATE * step], w);
 }
 
-/* The walk of the match went before: what it saw is in the cache, but for w's PART of a SET. */
+/* Prefetches what prefix_index_match did not touch: w's PART of a SET. */
 static void ask_guessed(const struct prefix_lru *l, uint32_t w, uint64_t hash, uint32_t guess) {
     const struct prefix_index *x = l->index;
     uint32_t line;
@@ -316,7 +313,7 @@ static void ask_guessed(const struct prefix_lru *l, uint32_t w, uint64_t hash, u
     __builtin_prefetch(&x->records[(size_t)line * PREFIX_LINE]);
 }
 
-/* Of what the match has just seen of the block: is it the record of w? */
+/* True when the record that the match found is that of w. */
 static inline bool is_seen(const struct prefix_lru *l, uint32_t seen, uint64_t hash, uint32_t w) {
     if (seen == PREFIX_NONE || lru_at(l, seen)->kind != PREFIX_LONE || lru_at(l, seen)->worker != w)
         return false;
@@ -324,16 +321,16 @@ static inline bool is_seen(const struct prefix_lru *l, uint32_t seen, uint64_t h
     return true;
 }
 
-/* The walks below keep a run on its old ring until it cannot grow, or until an insertion or a removal
- * may move records. `last` is the entry of the block before, or PREFIX_NONE. While no record of w
- * moves, guesses are known to be right; guesses[n] says how often one had when they were made. */
+/* The walks below keep a run on its old ring until it cannot grow, or until an insertion or a
+ * removal may move records. `last` is the entry of the block before, or PREFIX_NONE. While no
+ * record of w moves, guesses are right; guesses[n] is n_moves of w when they were made. */
 
 uint32_t prefix_lru_sent(struct prefix_lru *l, uint32_t w, const uint64_t *chain, uint32_t n,
                          uint32_t *guesses) {
     const uint32_t *n_moves = &l->index->n_moves[w];
     uint32_t i, last = PREFIX_NONE, stamp = *n_moves;
     struct run run = {0};
-    bool is_new = !guesses; /* something was written since the match */
+    bool is_new = !guesses; /* the index changed since the match */
 
     if (l->n_dead) {
         bury(l, PREFIX_LRU_TIDY_MAX);
@@ -373,14 +370,14 @@ uint32_t prefix_lru_sent(struct prefix_lru *l, uint32_t w, const uint64_t *chain
     return i;
 }
 
-/* Takes an entry away that was never computed. */
+/* Removes an entry that was never computed. */
 static void remove_pending(struct prefix_lru *l, uint32_t w, uint32_t e) {
     leave_pinned(l, w, e);
     l->workers[w].n_held--;
     remove_entry(l, e);
 }
 
-/* Drops one pin of each, last block first. */
+/* Drops one pin of each block, last block first. */
 static void unpin(struct prefix_lru *l, uint32_t w, const uint64_t *chain, uint32_t n,
                   const uint32_t *guesses, bool is_computed) {
     const uint32_t *n_moves = &l->index->n_moves[w];
@@ -409,7 +406,7 @@ static void unpin(struct prefix_lru *l, uint32_t w, const uint64_t *chain, uint3
         if (!r->is_computed) {
             run_unpin(l, w, &run);
             remove_pending(l, w, e);
-            last = PREFIX_NONE; /* others may have been moved */
+            last = PREFIX_NONE; /* insertions may have moved records */
             continue;
         }
         if (run.n && lru_at(l, run.last)->next != e) run_unpin(l, w, &run);

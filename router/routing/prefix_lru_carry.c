@@ -1,22 +1,21 @@
-/* router/routing/prefix_lru_carry.c - what a worker holds, walked from its youngest block to its coldest, and
- * entered again elsewhere.
+/* router/routing/prefix_lru_carry.c - walks what a worker holds, youngest first, and inserts it elsewhere.
  *
- *      pinned ring, backwards ──▶ cold ring, backwards ──▶ items ──▶ entered at the cold end
+ *      pinned ring, backwards ──▶ cold ring, backwards ──▶ items ──▶ inserted at the cold end
  *
- * The youngest come first so that whoever enters them may already have requests of its own, which
- * are younger still, and may stop where the worker is full. Records have no fixed place, so a walk
- * that is continued looks for a block that it has seen: those are still where they were unless they
- * have been used or forgotten since. When none is, the ring is begun again; that is bounded. */
+ * The youngest come first, so that the receiver may already have requests of its own, which are younger
+ * still, and may stop where the worker is full. Records have no fixed place, so a resumed walk looks for
+ * a block that it has seen: it is where it was unless it was used or evicted since. If none is found the
+ * ring is begun again; that is bounded. */
 #include "router/routing/prefix_lru.h"
 
 #include "router/routing/prefix_lru_internal.h"
 
-#define RUN_MASK       UINT64_C(0xFFFF) /* of an item: its blocks, if they have no name */
-#define STEPS_PER_ITEM 4u               /* of the most that are asked for: runs become one */
+#define RUN_MASK       UINT64_C(0xFFFF) /* of an item without a hash: its blocks */
+#define STEPS_PER_ITEM 4u               /* records visited per item: runs become one item */
 
 /* --- walking ----------------------------------------------------------------------------------- */
 
-/* Where a walk goes on, on its ring. */
+/* The record where a walk resumes, on its ring. */
 static uint32_t walk_resume(const struct prefix_lru *l, uint32_t w, struct prefix_walk *walk) {
     uint32_t head = lru_head(l, w, walk->is_cold ? RING_COLD : RING_PINNED);
 
@@ -29,8 +28,8 @@ static uint32_t walk_resume(const struct prefix_lru *l, uint32_t w, struct prefi
     return lru_at(l, head)->prev;
 }
 
-/* Remembers blocks of the last items, spread over them. What was seen behind the last of those is
- * taken back: it has no name by which to go on. Returns how many items are left. */
+/* Keeps blocks of the last items as marks, spread over them. Items after the last mark are taken
+ * back: the walk could not resume behind them. Returns how many items are left. */
 static uint32_t walk_pause(struct prefix_walk *walk, const uint64_t *items, uint32_t from,
                            uint32_t n) {
     uint32_t left, stride = (n - from) / PREFIX_WALK_MARKS + 1;
@@ -46,13 +45,13 @@ static uint32_t walk_pause(struct prefix_walk *walk, const uint64_t *items, uint
     return left;
 }
 
-/* Appends an item; blocks without a name are added to those before. Returns how many there are now. */
+/* Appends an item; blocks without a hash are added to the item before. Returns the number of items. */
 static uint32_t put_item(uint64_t *items, uint32_t from, uint32_t n, uint64_t item) {
     uint64_t n_blocks = item & RUN_MASK;
 
     if (n_blocks && n > from && (items[n - 1] & RUN_MASK) && items[n - 1] + n_blocks <= RUN_MASK) {
         items[n - 1] += n_blocks;
-    } else if (item) { /* one name in 2^44 is none */
+    } else if (item) { /* hash 0 stands for no block */
         items[n++] = item;
     }
     return n;
@@ -82,7 +81,7 @@ uint32_t prefix_lru_walk(const struct prefix_lru *l, uint32_t w, struct prefix_w
     }
     if (!walk->is_over) {
         n = walk_pause(walk, items, ring_from, n);
-        if (walk->n_marks == 0) walk->is_over = true; /* nothing but output, and much of it */
+        if (walk->n_marks == 0) walk->is_over = true; /* output alone */
     }
     walk->n_items += n;
     return n;
@@ -94,7 +93,7 @@ static bool has_room(const struct lru_worker *k) {
     return k->n_held < k->capacity;
 }
 
-/* A new entry, the coldest. */
+/* Inserts a new entry as the coldest. */
 static void enter_coldest(struct prefix_lru *l, uint32_t w, uint32_t e, uint32_t n_blocks) {
     lru_link_after(l, lru_head(l, w, RING_COLD), e);
     l->workers[w].n_held += n_blocks;
@@ -116,7 +115,7 @@ static bool restore_run(struct prefix_lru *l, uint32_t w, uint32_t n_blocks) {
 static bool restore_block(struct prefix_lru *l, uint32_t w, uint64_t hash) {
     uint32_t e = prefix_index_find(l->index, hash, w);
 
-    if (e != PREFIX_NONE) return true; /* it is there, or on its way out: one block less */
+    if (e != PREFIX_NONE) return true; /* present, or dead: skipped */
     e = prefix_index_insert(l->index, hash, w);
     if (e == PREFIX_NONE) return false;
     lru_at(l, e)->is_computed = true;

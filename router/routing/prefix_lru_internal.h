@@ -11,8 +11,8 @@
 enum ring { RING_PINNED, RING_COLD, RING_DEAD };
 
 struct lru_worker {
-    uint64_t n_held;   /* blocks, pending and anonymous ones too */
-    uint64_t capacity; /* likewise */
+    uint64_t n_held;   /* blocks, pending and anonymous ones included */
+    uint64_t capacity; /* blocks */
     uint32_t n_pinned, n_cold, n_dead;
 };
 

@@ -1,9 +1,9 @@
-/* router/routing/prefix_match.c - the walk over a chain: how deep does each worker hold it?
+/* router/routing/prefix_match.c - the walk over a chain: how many leading blocks each worker holds.
  *
- * Blocks are asked for a while before they are looked at, in two steps: the home line, and when
- * that has come, the other line if the block is not at home. The walk keeps a mask of the workers
- * that hold all blocks so far; most of it is for one worker that is left. A worker that is in a SET
- * holds the block unless its PART is dead, so PARTs are looked at only while something is. */
+ * Blocks are prefetched in two steps: the home line, and when that has arrived, the other line if the
+ * block is not at home. The walk keeps a mask of the workers that hold all blocks so far; most of it is
+ * for one remaining worker. A worker in a SET holds the block unless its PART is dead, so PARTs are read
+ * only while a worker has dead records. */
 #include "router/routing/prefix_index_internal.h"
 
 #include <string.h>
@@ -28,7 +28,7 @@ void prefix_index_ask_late(const struct prefix_index *x, uint64_t hash, uint32_t
     __builtin_prefetch(&x->records[(size_t)line * PREFIX_LINE]);
 }
 
-/* Takes out those whose record of the block is dead: few workers, for a short time. */
+/* Removes workers whose record of the block is dead: few workers, for a short time. */
 static void leave_out_dead(const struct prefix_index *x, struct prefix_place block,
                            uint64_t *holders) {
     for (uint32_t k = 0; k < x->sets.n_words; k++) {
@@ -55,7 +55,7 @@ static void expand_holders(const struct prefix_index *x, uint32_t n, uint64_t ha
     if (!prefix_is_dead(x, r)) worker_mask_add(holders, r->worker);
 }
 
-/* Does w hold the block whose LONE or SET is at n? */
+/* True when w holds the block whose LONE or SET is at n. */
 static bool is_holder(const struct prefix_index *x, uint32_t n, uint64_t hash, uint32_t w) {
     const struct prefix_record *r = &x->records[n];
 
@@ -67,7 +67,7 @@ static bool is_holder(const struct prefix_index *x, uint32_t n, uint64_t hash, u
     return r->worker == w && !(x->any_lost && prefix_is_dead(x, r));
 }
 
-/* Writes `i` as the depth of those of `live` that are not in `holders`, and takes them out.
+/* Writes `i` as the depth of the workers of `live` that are not in `holders`, and removes them.
  * Returns how many of n_live stay. */
 static uint32_t keep_holders(uint64_t *live, uint32_t n_live, const uint64_t *holders,
                              uint32_t n_words, uint32_t i, uint32_t *depth) {
@@ -81,20 +81,20 @@ static uint32_t keep_holders(uint64_t *live, uint32_t n_live, const uint64_t *ho
     return n_live;
 }
 
-/* A block on its way through the walk: asked for, looked for at home, then found. */
+/* A block in the walk: prefetched, looked for at home, then found. */
 struct step {
-    uint32_t tag, line; /* where it may be */
-    uint32_t n;         /* where it is; PREFIX_NONE: not at home */
+    uint32_t tag, line; /* its line */
+    uint32_t n;         /* its record; PREFIX_NONE: not at home */
 };
 
-/* Blocks are taken in turn, and asked for and looked for one chunk at a time. */
+/* Blocks are used in turn, and prefetched and looked for one chunk at a time. */
 #define CHUNK PREFIX_ASK_LATE
 
 struct walk {
     const struct prefix_index *x;
     const uint64_t *chain;
     uint32_t n;
-    struct step steps[4 * CHUNK]; /* block i is at i modulo that */
+    struct step steps[4 * CHUNK]; /* block i is at i modulo the size */
 };
 
 static void ask_for_homes(struct walk *k, uint32_t from) {
@@ -128,7 +128,7 @@ static void walk_begin(struct walk *k) {
     look_at_homes(k, 0);
 }
 
-/* The LONE or SET of block i, which is called for in turn. */
+/* The LONE or SET of block i; calls are in ascending order. */
 static inline uint32_t walk_find(struct walk *k, uint32_t i) {
     const struct step *s = &k->steps[i % ARRAY_LEN(k->steps)];
 
@@ -140,7 +140,7 @@ static inline uint32_t walk_find(struct walk *k, uint32_t i) {
     return prefix_find_in_line(k->x, s->line, s->tag, true, PREFIX_ANY_WORKER);
 }
 
-/* A fleet is mostly smaller than it may become: the words up to the last member. */
+/* Words up to the last member: a fleet is usually smaller than its maximum. */
 static uint32_t n_words_in_use(const uint64_t *mask, uint32_t n_words) {
     while (n_words && !mask[n_words - 1])
         n_words--;
@@ -166,7 +166,7 @@ uint32_t prefix_index_match(const struct prefix_index *x, const uint64_t *chain,
         n_live = keep_holders(live, n_live, holders, n_words, i, depth);
         if (n_live > n_mask / 2) n_shared = i + 1;
     }
-    if (n_live == 1) { /* most of the walk is for one */
+    if (n_live == 1) { /* one worker remains for most of the walk */
         uint32_t last = worker_mask_next(live, n_words, 0);
 
         for (; i < n; i++) {

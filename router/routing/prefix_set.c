@@ -1,7 +1,5 @@
-/* router/routing/prefix_set.c - a word that is a mask, up to four ids, or a row of a pool.
- *
- * Rows are taken from the list of those given back, else the next that was never used. A row is
- * given back as soon as four workers are left. */
+/* router/routing/prefix_set.c - a word that is a mask, up to four ids, or a row of a pool. Rows come from the
+ * free list, else from the untouched part; a row is freed when four workers are left. */
 #include "router/routing/prefix_set.h"
 
 #include "common/base/mem.h"
@@ -44,7 +42,7 @@ static uint64_t wide_set(uint32_t row, uint32_t count) {
     return ROW_TAG | (uint64_t)count << 32 | row;
 }
 
-/* Where the 16-bit `value` is in the word: a shift, or 64 when it is not there. */
+/* The shift of the 16-bit `value` in the word, or 64. */
 static uint32_t place_of_id(uint64_t set, uint64_t value) {
     for (uint32_t shift = 0; shift < 64; shift += 16) {
         if ((set >> shift & 0xFFFF) == value) return shift;

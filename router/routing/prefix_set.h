@@ -1,13 +1,12 @@
-/* router/routing/prefix_set.h - the workers that hold a shared block, in the one word that its record has.
+/* router/routing/prefix_set.h - the workers that hold a shared block, in one word of its record.
  *
  * Up to 64 workers the word is their mask. In larger fleets it is one of two things:
  *
  *     up to four ids    id+1 | id+1 | id+1 | id+1     16 bits each, 0: none, in any place
  *     more              0xFFFF | count | row          row of the pool of masks
  *
- * The pool is as large as it will ever be from the start; its rows become resident as they are
- * first used. A set that finds it exhausted takes no fifth worker. Zero is the empty set. For
- * prefix_index alone, which owns the words. */
+ * The pool has its final size from the start; rows become resident when first used. When the pool is
+ * exhausted a set takes no fifth worker. Zero is the empty set. prefix_index alone owns the words. */
 #ifndef ROUTER_ROUTING_PREFIX_SET_H
 #define ROUTER_ROUTING_PREFIX_SET_H
 
@@ -27,9 +26,9 @@ MUST_USE bool prefix_sets_init(struct prefix_sets *s, uint32_t n_workers, uint32
 void prefix_sets_fini(struct prefix_sets *s);
 
 bool prefix_set_has(const struct prefix_sets *s, uint64_t set, uint32_t w);
-/* w must not be in it. False: the pool is exhausted, and the set as it was. */
+/* w must not be in the set. False: the pool is exhausted and the set unchanged. */
 MUST_USE bool prefix_set_add(struct prefix_sets *s, uint64_t *set, uint32_t w);
-/* w must be in it. */
+/* w must be in the set. */
 void prefix_set_drop(struct prefix_sets *s, uint64_t *set, uint32_t w);
 
 /* The set as a mask of n_words. */

@@ -1,33 +1,47 @@
-/* router/routing/routing.c - index, LRUs, load and policy, moved together.
+/* router/routing/routing.c - prefix index, LRUs, load and policy, changed together.
  *
- * What happens to each part, per event:
+ * What each event does to each part:
  *
  *                 prefix_lru                    load              policy
  *     route       pinned as pending             in flight, wait   pick, sent
- *     adopt       the same                      the same          sent
+ *     add_remote  pinned as pending             in flight, wait   sent
  *     first token computed                      wait less         first_token
  *     ended       cold, output counted          in flight less    ended
  *     aborted     pending blocks removed        in flight less    ended
- *     worker down everything of it dropped      -                 worker_down
+ *     worker down all entries dropped           -                 worker_down
  *
- * A ticket carries the epoch of its worker's cache: after a restart its blocks are no longer in
- * the books, and only load and policy hear of it.
+ * A ticket carries the epoch of its worker's cache. After a restart of the worker the index no longer
+ * has the ticket's blocks, and the events of the ticket reach load and policy alone.
  *
- * Learning, from answers that say what was cached, or else from what the worker counts (reports).
- * Tokens are predicted from bytes by one ratio per model, a running quotient of sums.
- * A worker's capacity in blocks is what it declares times a factor, which stays where it is while
- * the reports agree with the books. What disagrees is not symmetric:
+ * Learning uses answers that report cached tokens, or else the worker's counters (reports).
+ * One ratio per model, a running quotient of sums, predicts tokens from bytes.
+ * A worker's capacity in blocks is the declared one times a factor. The factor stays as it is while
+ * reports agree with predictions. The two kinds of difference are not symmetric:
  *
- * - Much more was cached than predicted: only a larger cache than believed does that, so each such
- *   report counts, and opens a search: the factor creeps up until prompts go missing, or nothing
- *   more is found. Without a search a cache declared far too small would stay unseen: requests that
- *   might show it are not sent there.
- * - Less was cached: that happens with the right capacity too. What is matched when a request is
- *   sent may be gone when its turn comes, the more often the fuller the workers are. So a share is
- *   allowed, and only what is above it adds up until it is worth two whole prompts.
+ * - Surplus: much more was cached than predicted. Only a cache larger than assumed does that, so each
+ *   such report raises the factor and opens a search: the factor creeps up until prompts are missed
+ *   or SEARCH_REPORTS have passed. Without a search a cache declared far too small would stay unseen,
+ *   because requests that would show it are sent elsewhere.
+ * - Miss: less was cached. That happens with the right capacity too: a block that matches when a
+ *   request is sent may be evicted before its turn, more often on a full worker. So a share of misses
+ *   is allowed, and the rest adds up until it is worth two whole prompts.
  *
- * In the simulator (make replay-cross) learning changes nothing where the capacity is declared right,
- * and makes up for nearly all that a capacity declared several times too large or small would cost. */
+ * One report, worked out (test_routing_learning.c runs it). 20 requests of 1,600 tokens were sent to a
+ * worker; 160 tokens of each were predicted to be cached. The worker counts 20 first tokens, 32,000
+ * tokens looked up and 12,800 found:
+ *
+ *     requests  20 >= REPORT_REQUESTS_MIN, and 20 first tokens: no other router sends there
+ *     shares    predicted 3,200 / 32,000 = 0.10, found 12,800 / 32,000 = 0.40, surplus 0.30
+ *     surplus   0.30 >= HIT_SURPLUS_MIN: factor x CAPACITY_GROWTH^(0.30 x 20) = 1.05^6 = 1.340
+ *     search    n_search = 256; each later request that agrees: factor x 1.002
+ *     decay     all sums x REPORT_DECAY^20 = 0.668, so that later reports weigh more
+ *
+ * A miss after that ends the search. One answer with 0.60 predicted and 0.20 found adds 0.40 to
+ * missed_prompts; the next takes 0.125 x 0.60 away first. The sixth such answer brings it above 2:
+ * 0.40 + 5 x (0.40 - 0.075) = 2.025, and the factor is multiplied by CAPACITY_SHRINK = 0.9.
+ *
+ * In the simulator (make replay-cross) learning changes nothing where the declared capacity is right,
+ * and saves nearly all of what a capacity declared several times too large or small would cost. */
 #include "router/routing/routing.h"
 
 #include "common/base/mem.h"
@@ -39,52 +53,55 @@
 #include <string.h>
 
 #define INDEX_BYTES_MIN (UINT64_C(1) << 20)
-#define ENTRIES_MAX     (UINT32_MAX / 2) /* their slots, an eighth more, still have numbers */
-#define HIT_SURPLUS_MIN                                                                            \
-    0.125                          /* of the prompt, found though not predicted: less is the edge of
-                                   * what was just being forgotten */
-#define HIT_SURPLUS_RATIO      2.0 /* times what was predicted, found: no more than the same edge */
-#define CAPACITY_GROWTH        1.05 /* a hit that was not predicted; then, per report of a search, */
-#define CAPACITY_SEARCH_GROWTH 1.002 /* which ends after */
-#define SEARCH_REPORTS         256
-#define CAPACITY_SHRINK        0.9   /* when, beyond the share of the predicted tokens that is */
-#define MISSED_SHARE_ALLOWED   0.125 /* above what waiting costs at saturation, */
-#define MISSED_PROMPTS_MAX     2.0   /* so many prompts were missed in all */
+#define ENTRIES_MAX     (UINT32_MAX / 2) /* slots are an eighth more and still fit 32 bits */
+
+/* Capacity. Shares are of a prompt's tokens, factors multiply the declared capacity. */
+#define HIT_SURPLUS_MIN        0.125 /* share: a smaller surplus is the edge of the evicted part */
+#define HIT_SURPLUS_RATIO      2.0   /* found / predicted: less is such an edge too */
+#define HIT_TOLERANCE          0.03  /* share: parts of a prompt differ in bytes per token */
+#define CAPACITY_GROWTH        1.05  /* factor per prompt of surplus */
+#define CAPACITY_SEARCH_GROWTH 1.002 /* factor per request while a search lasts */
+#define SEARCH_REPORTS         256   /* requests that a search lasts */
+#define CAPACITY_SHRINK        0.9   /* factor per MISSED_PROMPTS_MAX */
+#define MISSED_SHARE_ALLOWED   0.125 /* of predicted tokens: above the misses at saturation */
+#define MISSED_PROMPTS_MAX     2.0   /* prompts missed in all beyond the allowed share */
 #define CAPACITY_MIN           (1.0 / 64)
 #define CAPACITY_MAX           64.0
-#define BLOCKS_MAX             1e15 /* that a worker may be believed to hold: any number will do */
+#define BLOCKS_MAX             1e15 /* blocks: keeps the product within 64 bits */
 #define OUTPUT_MAX             1e6  /* tokens: more than any context has */
-#define HIT_TOLERANCE          0.03 /* of the prompt: its parts differ in bytes per token */
-#define ROUNDING               1e-6 /* blocks: a quotient that should be whole may be so much less */
-#define BLOCKS_OVERCOUNTED_MAX 16.0 /* blocks at most that were counted too much */
-#define BYTES_PER_TOKEN_MIN    0.25 /* bytes per token that are believed */
-#define BYTES_PER_TOKEN_MAX    32.0
-#define RATIO_DECAY            0.99 /* per request: about the last hundred count */
-#define FIRST_RATIO_TOKENS     256  /* tokens that the first guess is worth */
-#define REPORT_REQUESTS_MIN    16   /* that reports must stand for: fewer say little */
-#define REPORT_DECAY           0.98 /* per request: about the last fifty count */
-#define REPORT_TOLERANCE       0.01 /* of the prompts: a smaller difference is none */
-#define UNPREDICTED_DIVISOR    32 /* one part in so many may be prompts of which nothing is known */
-#define REPORT_REQUESTS_MAX    64 /* one report moves the capacity by no more than so many do */
+#define ROUNDING               1e-6 /* blocks: by which a whole quotient may be too small */
+#define BLOCKS_OVERCOUNTED_MAX 16.0 /* blocks of ended requests carried as a debt */
 
-/* What was sent to a worker beside what it says to have got. An engine counts a request somewhat
- * before its first token is seen here, so single reports never match; sums do. */
+/* Bytes per token. */
+#define BYTES_PER_TOKEN_MIN 0.25 /* answers outside these two are ignored */
+#define BYTES_PER_TOKEN_MAX 32.0
+#define RATIO_DECAY         0.99 /* per request: about the last hundred count */
+#define FIRST_RATIO_TOKENS  256  /* weight of the first guess in tokens */
+
+/* Reports of a worker's counters. */
+#define REPORT_REQUESTS_MIN 16   /* requests before the sums are used */
+#define REPORT_REQUESTS_MAX 64   /* requests that one report counts as at most */
+#define REPORT_DECAY        0.98 /* per request: about the last fifty count */
+#define REPORT_TOLERANCE    0.01 /* share of the prompts */
+#define UNPREDICTED_DIVISOR 32   /* one request in so many may have blocks that are not hashed */
+
+/* What was sent to a worker, beside what the worker counts. An engine counts a request somewhat
+ * before its first token arrives here, so single reports never match; sums do. */
 struct report_sums {
-    double n_sent, n_with_usage,
-        n_first_tokens; /* first tokens; those whose answer told; as counted there */
-    double
-        n_unpredicted; /* of prompts whose blocks are not known, or not all: too little was predicted */
+    double n_sent, n_with_usage; /* first tokens; of those, answers with cached tokens */
+    double n_first_tokens;       /* as the worker counts them */
+    double n_unpredicted;        /* requests whose blocks are not all hashed */
     double predicted_tokens, predicted_cached, queried, hits;
-    double fresh_n, fresh_bytes, fresh_tokens; /* not yet learned from, not decayed */
+    double fresh_n, fresh_bytes, fresh_tokens; /* since the last use; not decayed */
 };
 
 struct cache_state {
     uint32_t epoch;             /* changes when the worker's cache is lost */
     double capacity_factor;     /* learned; 1 to begin with */
-    int64_t unrecorded_bytes;   /* of the prompts of open requests: see unrecorded_bytes() */
-    double rest_bytes;          /* of ended requests: less than a block of ours; see there */
-    double missed_prompts;      /* beyond what is allowed; at most MISSED_PROMPTS_MAX */
-    uint32_t n_search;          /* reports that are left of a search */
+    int64_t unrecorded_bytes;   /* prompt bytes of open requests without a record */
+    double rest_bytes;          /* of ended requests: less than one block */
+    double missed_prompts;      /* beyond the allowed share, at most MISSED_PROMPTS_MAX */
+    uint32_t n_search;          /* requests left of a search */
     struct report_sums reports; /* decayed */
 };
 
@@ -95,14 +112,14 @@ struct routing {
     struct prefix_lru *lru;
     void *policy; /* the state of options.policy */
     struct cache_state *caches;
-    uint32_t *matched;            /* by worker id, of the request at hand */
+    uint32_t *matched;            /* by worker id, for the current request */
     double sum_bytes, sum_tokens; /* of prompts, decayed */
-    double bytes_per_token;       /* their quotient */
+    double bytes_per_token;       /* sum_bytes / sum_tokens */
     double tokens_per_block;
     uint32_t n_entries_max; /* of the index */
 };
 
-/* Of what was learned before, the share `keep` counts. */
+/* What was learned before counts `keep` of its weight. */
 static void learn_ratio(struct routing *r, double bytes, double tokens, double keep) {
     r->sum_bytes = r->sum_bytes * keep + bytes;
     r->sum_tokens = r->sum_tokens * keep + tokens;
@@ -206,7 +223,7 @@ void routing_configure(struct routing *r, const struct policy_options *options,
 
 /* --- learning -------------------------------------------------------------------------------- */
 
-/* What w can keep besides what its open requests are filling. now_us 0: not known. */
+/* Sets the blocks that w can keep beside what its open requests fill. now_us 0: unknown. */
 static void fit_cache(struct routing *r, uint32_t w, uint64_t now_us) {
     const struct load_worker *k = &r->load.workers[w];
     double tokens = k->cache_tokens * r->caches[w].capacity_factor, n_blocks;
@@ -217,8 +234,7 @@ static void fit_cache(struct routing *r, uint32_t w, uint64_t now_us) {
     prefix_lru_set_capacity(r->lru, w, (uint64_t)(int64_t)MIN(n_blocks, BLOCKS_MAX));
 }
 
-/* Of n prompts a share `predicted` was expected to be cached, and a share `found` was; nearer than
- * `tolerance` is the same. */
+/* Compares the cached shares of n prompts. A difference below `tolerance` counts as none. */
 static void weigh_report(struct cache_state *c, uint32_t n, double predicted, double found,
                          double tolerance) {
     double excess = found - predicted, n_prompts = MIN(n, REPORT_REQUESTS_MAX);
@@ -241,31 +257,30 @@ static void weigh_report(struct cache_state *c, uint32_t n, double predicted, do
     c->capacity_factor = MIN(MAX(c->capacity_factor, CAPACITY_MIN), CAPACITY_MAX);
 }
 
-/* Whether a block or more of the prompt lies beyond the chain's limit. Nothing is predicted of that, and
- * each turn of a conversation seems to fill it anew. */
+/* True when a block or more of the prompt lies beyond the chain's limit, where no hit is predicted. */
 static bool is_cut_short(const struct routing *r, const struct route_ticket *t) {
     return t->prompt_bytes >= ((uint64_t)t->n_blocks + 1) * r->options.prefix_block_bytes;
 }
 
-/* In shares of the prompt: what it has in tokens was predicted too, and is another matter. When most
- * of what was found is in the books too, their edge runs through this prompt. Where it lies depends
- * on a guess of what open requests fill (load_growing_tokens), and an edge that is a little off says
- * nothing of the capacity. */
+/* Compares shares of the prompt; its tokens were predicted too, with an error of their own. When
+ * most of what was found was predicted, the boundary between kept and evicted blocks runs through
+ * this prompt. Its place follows from an estimate (load_growing_tokens) and proves nothing about
+ * capacity. */
 static void learn_capacity(struct routing *r, const struct route_ticket *t,
                            const struct route_feedback *f) {
     uint32_t w = t->load.worker;
     double prompt = (double)f->prompt_tokens;
     double predicted = t->cached_tokens / t->prompt_tokens;
     double found = MIN((double)f->cached_tokens / prompt, 1);
-    /* An edge of each kind of block. */
+    /* one block of the worker and one of the index */
     double tolerance = (r->load.workers[w].block_size + r->tokens_per_block) / prompt;
 
     if (found > predicted && found < predicted * HIT_SURPLUS_RATIO) found = predicted;
     weigh_report(&r->caches[w], 1, predicted, found, MAX(tolerance, HIT_TOLERANCE));
 }
 
-/* Uses what the worker reported, once per request. A prompt that is not mostly text (images come
- * as many bytes and few tokens), or a worker that counts wrongly, teaches nothing. */
+/* Learns from an answer, once per request. A prompt that is not mostly text (images: many bytes,
+ * few tokens) and a worker that counts wrongly are ignored. */
 static void learn(struct routing *r, struct route_ticket *t, const struct route_feedback *f) {
     double ratio;
 
@@ -299,7 +314,7 @@ static void learn_ratio_of_many(struct routing *r, double bytes, double tokens, 
 static void learn_from_sums(struct routing *r, uint32_t w, const struct report_sums *sums) {
     double n = sums->n_sent;
 
-    if (fabs(sums->n_first_tokens - n) > 4 + n / 4) return; /* others send to it too */
+    if (fabs(sums->n_first_tokens - n) > 4 + n / 4) return; /* other routers send to it too */
     learn_ratio_of_many(r, sums->fresh_bytes, sums->fresh_tokens, sums->fresh_n);
     if (sums->queried <= 0 || sums->n_with_usage * 2 > n) return;
     if (sums->n_unpredicted * UNPREDICTED_DIVISOR > n) return;
@@ -328,7 +343,7 @@ void routing_worker_report(struct routing *r, uint32_t w, const struct route_rep
     struct report_sums *sums = &r->caches[w].reports;
 
     assert(w < r->load.n_workers);
-    if (report->n_first_tokens < 0 || report->prompt_tokens < 0) return; /* of how many, of what? */
+    if (report->n_first_tokens < 0 || report->prompt_tokens < 0) return; /* incomplete */
     sums->n_first_tokens += report->n_first_tokens;
     sums->queried += fmax(report->queried_tokens, 0);
     sums->hits += fmax(report->hit_tokens, 0);
@@ -379,9 +394,9 @@ void routing_set_reason(struct routing *r, uint32_t w, uint32_t reasons, bool is
 
 /* --- requests -------------------------------------------------------------------------------- */
 
-/* Eligible, not excluded, with less than their slow start allows, and below their admission limit
- * unless all have reached it. The first of these bounds comes first: a worker is not met by
- * everything at once because all others are full. */
+/* Workers that are eligible, not excluded, within their slow start, and below their admission limit
+ * unless all have reached it. The slow start is applied first: a new worker does not receive
+ * everything because all others are full. */
 static bool find_candidates(const struct routing *r, const struct route_request *rq,
                             struct worker_mask *mask) {
     *mask = r->load.eligible;
@@ -393,7 +408,7 @@ static bool find_candidates(const struct routing *r, const struct route_request 
     return !worker_mask_is_empty(mask->words, r->load.n_words);
 }
 
-/* `mask` must outlive the view. `guesses`: of a request that is sent now, else NULL. */
+/* `mask` must outlive the view. `guesses`: of the request being sent, else NULL. */
 static struct policy_view look(struct routing *r, const struct route_request *rq,
                                const struct worker_mask *mask, uint32_t *guesses) {
     double tokens = (double)(int64_t)rq->prompt_bytes / r->bytes_per_token;
@@ -429,16 +444,14 @@ double routing_price(struct routing *r, const struct route_request *rq, uint32_t
     return isinf(least_s) ? 0 : least_s;
 }
 
-/* Bytes of a prompt that no recorded block stands for; negative when the last one, which may be
- * short, stands for more than there is. */
+/* Bytes of the prompt without a recorded block; negative when the last, short block counts in full. */
 static int64_t unrecorded_bytes(const struct routing *r, const struct route_ticket *t) {
     return (int64_t)t->prompt_bytes - (int64_t)t->n_recorded * r->options.prefix_block_bytes;
 }
 
-/* Blocks that a request leaves behind besides those of its chain: its output, and what of its
- * prompt lies beyond the chain's limit. The worker keeps every full block of its own, and these are
- * smaller than ours: what is left over, or was counted too much, waits for the next request. Of as
- * many prompts as a worker holds, half a block of each is one in a hundred. */
+/* Blocks that a request leaves in the cache beside those of its chain: its output and the part of
+ * its prompt beyond the chain's limit. The worker keeps its own full blocks, which are smaller than
+ * ours; the remainder, positive or negative, is carried to the next request. */
 static uint32_t anonymous_blocks(struct routing *r, const struct route_ticket *t,
                                  double output_tokens) {
     uint32_t w = t->load.worker;
@@ -453,7 +466,7 @@ static uint32_t anonymous_blocks(struct routing *r, const struct route_ticket *t
     return (uint32_t)MIN(n, (double)UINT32_MAX);
 }
 
-/* Counts the request as sent to w, of which the view says what matched there, and opens *t. */
+/* Counts the request as sent to w and opens *t. The view holds what matched at w. */
 static void open_ticket(struct routing *r, uint32_t w, const struct route_request *rq,
                         const struct policy_view *view, struct route_ticket *t) {
     const struct load_worker *k = &r->load.workers[w];
@@ -486,8 +499,9 @@ enum status routing_route(struct routing *r, const struct route_request *rq, str
 
     if (!find_candidates(r, rq, &mask))
         return error_set(err, ST_UNAVAILABLE,
-                         rq->n_exclude ? "no other worker is available for this request"
-                                       : "no worker is available: try again later");
+                         rq->n_exclude
+                             ? "all available workers have failed this request: retry later"
+                             : "no worker is available: retry later, or check GET /workers");
     view = look(r, rq, &mask, rq->guesses);
     w = r->options.policy->pick(r->policy, rq, &view, NULL);
     assert(w < r->load.n_workers && worker_mask_has(mask.words, w));

@@ -1,18 +1,18 @@
-/* router/routing/routing.h - who gets the next request: one object per model.
+/* router/routing/routing.h - chooses the worker of each request: one object per model.
  *
- * It ties together the prefix index with its simulated LRUs, the load table and the policy, and
- * keeps them in step. A request's life is a ticket, embedded in the caller's exchange:
+ * It joins prefix index, simulated LRUs, load table and policy, and updates them together. Each
+ * request has a ticket, embedded in the caller's exchange:
  *
  *     routing_route ──▶ routing_first_token ──▶ routing_ended(finished)
- *          │                                └─▶ routing_ended(aborted)   worker died mid-answer
+ *          │                                └─▶ routing_ended(aborted)   worker failed mid-answer
  *          └──────────▶ routing_ended(aborted)  then routing_route again, excluding that worker
  *
- * routing_route is match + pick + sent in one step, so that two requests that arrive together see
- * each other. Every ticket that was routed is ended exactly once, whatever happens; a worker that
- * restarts or leaves in between drops its blocks, not the tickets.
+ * routing_route matches, picks and sends in one step, so that two requests that arrive together see
+ * each other. Each routed ticket is ended exactly once. A worker that restarts or leaves in between
+ * loses its blocks, not its tickets.
  *
- * A pure library: no clock, no I/O, no allocation after creation and *no lock*: the owner holds
- * one mutex around each call (1-2 us); hashing and scanning come before, outside it. */
+ * A pure library: no clock, no I/O, no allocation after creation, no lock. The owner holds one mutex
+ * around each call (1-2 us); scanning and hashing happen before, outside it. */
 #ifndef ROUTER_ROUTING_ROUTING_H
 #define ROUTER_ROUTING_ROUTING_H
 
@@ -33,8 +33,7 @@ struct routing_options {
     uint64_t max_index_bytes;    /* memory of index and LRUs at most; at least 1 MiB */
     uint32_t prefix_block_bytes; /* prompt bytes per hash of a chain */
     uint64_t slow_start_us;      /* of new and returned workers (load.h); 0: none */
-    double
-        bytes_per_token; /* first guess, ROUTING_BYTES_PER_TOKEN; learned from prompt_tokens afterwards */
+    double bytes_per_token;      /* first guess; learned from answers afterwards */
 };
 
 /* Embedded in the exchange; zero before its first use. `chain` must stay where it is until
@@ -44,7 +43,7 @@ struct route_ticket {
     const uint64_t *chain;
     const uint32_t *guesses; /* of the request: where the index has its blocks, or NULL */
     uint32_t n_blocks;
-    uint32_t matched_blocks; /* of them, held by the worker as the index believed */
+    uint32_t matched_blocks; /* leading blocks in the index for the worker */
     uint32_t n_recorded;     /* of them, entered into the index */
     uint64_t prompt_bytes;
     uint32_t epoch; /* of the worker's cache when sent */
@@ -54,7 +53,7 @@ struct route_ticket {
     double cached_tokens; /* predicted */
 };
 
-/* What the worker reported; negative: it did not say. */
+/* From the worker's answer; negative: not reported. */
 struct route_feedback {
     int64_t prompt_tokens;
     int64_t cached_tokens;
@@ -63,11 +62,11 @@ struct route_feedback {
 struct route_end {
     bool is_aborted;                /* not answered in full: error, disconnect, retry */
     int64_t output_tokens;          /* generated so far; negative: unknown, the mean is taken */
-    struct route_feedback feedback; /* used unless it came with the first token */
+    struct route_feedback feedback; /* ignored if routing_first_token had one */
     uint64_t now_us;
 };
 
-/* What a worker's own counters have grown by since the last report; negative: not said. */
+/* Growth of a worker's own counters since the last report; negative: not reported. */
 struct route_report {
     double n_first_tokens;
     double prompt_tokens;
@@ -90,16 +89,16 @@ MUST_USE enum status routing_create(struct routing **out, const struct routing_o
                                     struct error *err);
 void routing_destroy(struct routing *r); /* NULL is fine; no ticket may be open */
 
-/* The policy's options and slow_start_us for what comes from now on; the others stay. */
+/* New policy options and slow_start_us for later requests; other options stay. */
 void routing_configure(struct routing *r, const struct policy_options *options,
                        uint64_t slow_start_us);
 
 /* A worker is announced, or its /server_info was read again. A new generation empties its part of
- * the index. Reasons set earlier stay, but for WORKER_ABSENT. */
+ * the index. Reasons set earlier stay, except WORKER_ABSENT. */
 void routing_worker_up(struct routing *r, uint32_t w, const struct worker_spec *spec);
 
 /* The worker left: its part of the index is dropped and it is WORKER_ABSENT. The id may be used
- * again once its in_flight is 0. Use routing_set_reason for one that may come back as it was. */
+ * again once its in_flight is 0. For a worker that may return, use routing_set_reason. */
 void routing_worker_down(struct routing *r, uint32_t w);
 
 /* The worker's cache was emptied: so is its part of the index. */
@@ -116,64 +115,64 @@ void routing_set_reason(struct routing *r, uint32_t w, uint32_t reasons, bool is
 MUST_USE enum status routing_route(struct routing *r, const struct route_request *rq,
                                    struct route_ticket *t, struct error *err);
 
-/* Another router has sent a request to worker w: it is entered into the books as if it had been sent
- * from here, and *t lives as if it had, until routing_ended. Whether w may be picked is not asked.
- * now_us may be past, and then so are the times that follow. */
+/* Enters a request that another router sent to w as if it had been sent from here; *t is used as
+ * any ticket until routing_ended. w need not be eligible. now_us and the later times may be in the
+ * past. */
 void routing_add_remote(struct routing *r, uint32_t w, const struct route_request *rq,
                         struct route_ticket *t);
 
-/* Prefill seconds of the request where it finds most of itself computed: what it is worth in a
- * queue. *home: that worker, or WORKER_NONE when more than half of them hold as much of it. Changes
+/* Prefill seconds of the request on the worker that holds most of its prompt: its weight in the
+ * queue. *home: that worker, or WORKER_NONE when more than half of them hold as much. Changes
  * nothing. */
 double routing_price(struct routing *r, const struct route_request *rq, uint32_t *home);
 
-/* The first token exists. Twice is once. `feedback` may be NULL. For workers that do not show
- * their first token, call it after t->wait_s + t->load.work_s. */
+/* The first token arrived; further calls do nothing. `feedback` may be NULL. For a worker whose
+ * first token is invisible, call it after t->wait_s + t->load.work_s. */
 void routing_first_token(struct routing *r, struct route_ticket *t,
                          const struct route_feedback *feedback, uint64_t now_us);
 
 /* Exactly once per routed ticket. Finished without a first token implies one. */
 void routing_ended(struct routing *r, struct route_ticket *t, const struct route_end *end);
 
-/* For workers whose answers say nothing: learns from what they count. Reports are gathered until
- * they stand for enough requests, and dropped when somebody else sends to that worker too, or when
- * its answers do say what was cached. */
+/* Learns from a worker's counters when its answers report no usage. Reports are summed until they
+ * cover enough requests, and dropped when other routers send to that worker too or when its answers
+ * report cached tokens. */
 void routing_worker_report(struct routing *r, uint32_t w, const struct route_report *report);
 
-/* Dry run: fills terms[w] for each of max_workers ids, zeroes where there is nothing to say, and
- * returns the choice, or WORKER_NONE. */
+/* Dry run: fills terms[w] for each of max_workers ids (zeroes for non-candidates) and returns the
+ * choice, or WORKER_NONE. */
 uint32_t routing_explain(struct routing *r, const struct route_request *rq,
                          struct policy_term *terms);
 
-/* One worker's terms of the cost, and what is believed of its cache. */
+/* One worker's terms of the cost, and the assumed state of its cache. */
 struct routing_worker_stats {
-    double wait_s, memory_s; /* for a request of no tokens */
+    double wait_s, memory_s; /* for an empty request */
     uint64_t n_held_blocks;
-    double capacity_factor; /* learned; of the capacity that it declares */
+    double capacity_factor; /* learned multiple of the declared capacity */
 };
 void routing_worker_stats(const struct routing *r, uint32_t w, uint64_t now_us,
                           struct routing_worker_stats *out);
 
-/* --- taken along to another process: a router that is restarted, or replaced */
+/* --- state carried over a restart or a takeover --------------------------------------------- */
 
-/* What was learned of the model, and of worker w. */
+/* What was learned of the model and of worker w. */
 struct routing_learned {
-    double prompt_bytes, prompt_tokens; /* of the last prompts, as sums that forget */
+    double prompt_bytes, prompt_tokens; /* decayed sums over the last prompts */
     double capacity_factor;
 };
 void routing_get_learned(const struct routing *r, uint32_t w, struct routing_learned *out);
 
-/* What cannot be is passed over, and so is the model's when it has learned for itself. */
+/* Ignores values out of range, and the model's values when this object has learned its own. */
 void routing_set_learned(struct routing *r, uint32_t w, const struct routing_learned *learned);
 
-/* The blocks that w holds, piece by piece, and what makes another hold them: see prefix_lru.h. */
+/* Blocks that w holds, in pieces, and their insertion elsewhere: see prefix_lru.h. */
 uint32_t routing_walk(const struct routing *r, uint32_t w, struct prefix_walk *walk,
                       uint64_t *items, uint32_t max);
 uint32_t routing_restore(struct routing *r, uint32_t w, const uint64_t *items, uint32_t n);
 
 const struct load *routing_load(const struct routing *r);
 
-/* What the reports say that the cache of `w` holds, as a multiple of what it declares. */
+/* Learned cache capacity of `w` as a multiple of the declared one. */
 double routing_capacity_factor(const struct routing *r, uint32_t w);
 
 void routing_stats(const struct routing *r, struct routing_stats *stats);

@@ -1,8 +1,6 @@
-/* router/routing/worker_mask.h - sets of workers as bits.
- *
- * A worker is a small number, its id: 0 to 1023, given by the registry and reused only after the
- * worker is gone. A set of workers is an array of words, bit w % 64 of word w / 64; how many words
- * are in use is the business of the object that holds them. Pure; any thread. */
+/* router/routing/worker_mask.h - sets of workers as bits. A worker's id, 0 to 1023, comes from the
+ * registry and is reused after the worker is gone. Bit w % 64 of word w / 64; the object that holds
+ * a mask knows its number of words. Pure; any thread. */
 #ifndef ROUTER_ROUTING_WORKER_MASK_H
 #define ROUTER_ROUTING_WORKER_MASK_H
 

@@ -8,7 +8,7 @@
  *         the first with in flight <= mean + 1 x standard deviation
  *     none: the fewest in flight, random among equals
  *
- * and the prompt's full blocks are entered for whoever got it. Looking up does not refresh a
+ * and the prompt's full blocks are entered for the chosen worker. Looking up does not refresh a
  * block, entering does; a block that was not entered for 20 minutes is forgotten.
  *
  * Constants, those of the code (its README says 16 and 2): --aibrix-imbalance-abs-count 8,

@@ -1,15 +1,14 @@
 /* router/routing/policy/block_table.c - chained buckets, and one list by age.
  *
- * Entries are numbered from 1; 0 is nobody, so that zeroed memory is an empty table and pages that
- * are never used are never touched. Entry 0 is the head of the list of age: its `younger` is the
- * oldest entry, its `older` the youngest. Free entries are chained by `next`, behind those that
- * were never used.
+ * Entries are numbered from 1; 0 means none, so that zeroed memory is an empty table and unused pages
+ * stay untouched. Entry 0 is the head of the list by age: its `younger` is the oldest entry, its `older`
+ * the youngest. Free entries are chained by `next`, before those never used.
  *
- * A worker is dropped by the clock of drops: it ticks, and the worker is marked with the tick. An
- * entry is marked with the tick at which it was last tidied; its bits of workers that were dropped
- * later say nothing, and whoever touches the entry tidies it first. What nobody touches is tidied in
- * passing, TIDY_PER_PUT entries with each put, until all have been since the last drop. Bits are set
- * in tidied entries only, so that a worker's new ones are never taken for those that it lost. */
+ * Dropping a worker is O(1): a counter of drops advances and the worker is stamped with it. An entry is
+ * stamped with the counter at which it was last tidied; its bits of workers dropped later are invalid,
+ * and each access tidies the entry first. Other entries are tidied in passing, TIDY_PER_PUT with each
+ * put, until all have been since the last drop. Bits are set in tidied entries alone, so that new blocks
+ * of a worker are not mistaken for lost ones. */
 #include "router/routing/policy/block_table.h"
 
 #include "common/base/mem.h"
@@ -29,10 +28,10 @@ struct entry {
     uint32_t tidy_at; /* n_drops when its bits were last looked at */
 };
 
-/* Whose blocks the holder bits are. */
+/* The worker that the holder bits stand for. */
 struct tenure {
     uint64_t identity, generation;
-    uint32_t dropped_at; /* n_drops since it last lost what it held; 0: never */
+    uint32_t dropped_at; /* n_drops at its last loss; 0: never */
 };
 
 struct block_table {
@@ -42,8 +41,8 @@ struct block_table {
     struct tenure *tenures;
     uint32_t n_max, n_used, n_blocks, free;
     uint32_t n_buckets, n_words, n_workers;
-    uint32_t n_drops;        /* the clock of drops */
-    uint32_t n_tidy, tidied; /* entries still to be tidied; the number of the last that was */
+    uint32_t n_drops;        /* counter of drops */
+    uint32_t n_tidy, tidied; /* entries still to be tidied; the last one tidied */
 };
 
 struct block_table *block_table_create(uint32_t n_blocks, uint32_t n_workers) {
@@ -78,7 +77,7 @@ static uint64_t *mask_of(const struct block_table *t, uint32_t i) {
     return t->masks + (size_t)i * t->n_words;
 }
 
-/* The hashes are good, but the chain's seed is not ours: mix, so that buckets cannot be aimed at. */
+/* Mixes the hash: the chain's seed may be known, and buckets must not be predictable. */
 static uint32_t *bucket_of(const struct block_table *t, uint64_t hash) {
     return &t->buckets[rng_mix(hash) & (t->n_buckets - 1)];
 }
@@ -123,7 +122,7 @@ static void forget(struct block_table *t, uint32_t i) {
     t->n_blocks--;
 }
 
-/* Takes from an entry in use what its holders have lost since; is anybody left? If not it is gone. */
+/* Clears the bits that became invalid. False: no holder is left and the entry was freed. */
 static bool tidy(struct block_table *t, uint32_t i) {
     struct entry *e = &t->entries[i];
     uint64_t *mask = mask_of(t, i);
@@ -166,7 +165,7 @@ static uint32_t add(struct block_table *t, uint64_t hash, uint32_t owner) {
         t->free = t->entries[i].next;
     } else {
         i = ++t->n_used;
-        t->n_tidy += t->n_tidy > 0; /* the round is as much longer */
+        t->n_tidy += t->n_tidy > 0; /* one more entry in this round */
     }
     bucket = bucket_of(t, hash);
     t->entries[i] =
@@ -212,7 +211,7 @@ void block_table_worker_up(struct block_table *t, uint32_t w, const struct worke
 
     if (t->tenures[w].identity == now.identity && t->tenures[w].generation == now.generation)
         return;
-    if (t->tenures[w].identity) block_table_worker_down(t, w); /* else it never had any */
+    if (t->tenures[w].identity) block_table_worker_down(t, w); /* it has held blocks */
     now.dropped_at = t->tenures[w].dropped_at;
     t->tenures[w] = now;
 }

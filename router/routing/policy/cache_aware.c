@@ -8,7 +8,7 @@
  *     even, and matched / total > cache_threshold ──▶ the owner of the deepest node
  *     even, and less is known ──▶ least
  *
- * and the prompt is entered for whoever got it. The owner of a node is the first worker that was
+ * and the prompt is entered for the chosen worker. The owner of a node is the first worker that was
  * sent it: holders are not compared by load, so a hot prefix stays with its owner until the fleet
  * is uneven; and the threshold is a share of the prompt, so a shared opening that is short beside
  * the rest is never a hit.
@@ -69,7 +69,7 @@ static uint32_t least(const struct policy_view *view) {
     return best;
 }
 
-/* Bytes of the leading blocks that anybody was sent; *deepest says who has the last of them. */
+/* Bytes of the leading blocks that any worker was sent; *deepest is the entry of the last of them. */
 static uint64_t match(const struct cache_aware *p, const struct route_request *rq,
                       struct block_holders *deepest) {
     uint32_t n = 0;
@@ -79,7 +79,7 @@ static uint64_t match(const struct cache_aware *p, const struct route_request *r
     return (uint64_t)n * p->options.block_bytes;
 }
 
-/* The owner, another holder when that is no candidate, or WORKER_NONE. */
+/* The owner, or another holder when the owner is no candidate, or WORKER_NONE. */
 static uint32_t holder(const struct policy_view *view, const struct block_holders *h) {
     if (worker_mask_has(view->candidates, h->owner)) return h->owner;
     WORKER_MASK_FOR_EACH(w, h->mask, view->load->n_words) {

@@ -1,8 +1,5 @@
-/* router/routing/policy/choose.h - what several policies do alike: draw lots, find the least loaded, find
- * the home of a key.
- *
- * All look at the in-flight counts of a set of workers, a mask of view->load->n_words words that
- * is not empty. Pure. */
+/* router/routing/policy/choose.h - shared by policies: random choice, least loaded, home of a key.
+ * All read the in-flight counts of a non-empty mask of view->load->n_words words. Pure. */
 #ifndef ROUTER_ROUTING_POLICY_CHOOSE_H
 #define ROUTER_ROUTING_POLICY_CHOOSE_H
 
@@ -27,9 +24,9 @@ uint32_t choose_random(const struct policy_view *view, const uint64_t *set, stru
 /* Fewest in flight, random among equals. */
 uint32_t choose_least(const struct policy_view *view, const uint64_t *set, struct rng *rng);
 
-/* Of the candidates with at most `limit` in flight the one with the highest weight for `key`, or
- * WORKER_NONE: a home that every replica agrees on, and that moves for few keys when a worker
- * comes or goes. O(workers). */
+/* Of the candidates with at most `limit` in flight the one with the highest rendezvous weight for
+ * `key`, or WORKER_NONE: all replicas agree on it, and few keys move when a worker comes or goes.
+ * O(workers). */
 uint32_t choose_home(const struct policy_view *view, uint64_t key, double limit);
 
 /* For dry runs of policies without costs; terms may be NULL. */

@@ -19,13 +19,13 @@ struct hash_ring;
 struct hash_ring *hash_ring_create(uint32_t n_workers, uint32_t replication) MUST_USE; /* or NULL */
 void hash_ring_destroy(struct hash_ring *ring); /* NULL is fine */
 
-/* Puts the points of w where `identity` says; again with the same identity is nothing. O(points). */
+/* Inserts the points of w, placed by `identity`; the same identity again does nothing. O(points). */
 void hash_ring_add(struct hash_ring *ring, uint32_t w, uint64_t identity);
-void hash_ring_remove(struct hash_ring *ring, uint32_t w); /* nothing when it is not there */
+void hash_ring_remove(struct hash_ring *ring, uint32_t w); /* does nothing for an absent worker */
 uint32_t hash_ring_n_points(const struct hash_ring *ring);
 
-/* A candidate. bounded_load is at least 1, so that the least loaded may always take it; without
- * any load the first candidate does. */
+/* Returns a candidate. bounded_load >= 1, so that the least loaded may always take it; an empty
+ * ring returns the first candidate. */
 uint32_t hash_ring_find(const struct hash_ring *ring, uint64_t key, const struct policy_view *view,
                         double bounded_load);
 

@@ -1,7 +1,6 @@
-/* router/routing/policy/least_load.c - the candidate with the fewest requests in flight. To compare with.
- *
- * Ties go in rotation: among equals the first at or after the one that follows the last choice,
- * by ascending id, so that an idle fleet is used evenly and a test can say who is next. */
+/* router/routing/policy/least_load.c - the candidate with the fewest requests in flight, for
+ * comparison. Ties rotate: among equals the first after the last choice, by ascending id, so that
+ * an idle fleet is used evenly and tests are deterministic. */
 #include "common/base/mem.h"
 #include "router/routing/policy.h"
 

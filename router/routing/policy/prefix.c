@@ -38,11 +38,11 @@
  * first block that is not widely held (the last block when all are): so cold and short prompts
  * have a home, which every replica and every restart agrees on.
  *
- * Routers that do not hear of each other's requests, because the workers are not ours and nothing else
- * tells them (--share), split each conversation between as many workers as there are routers.
- * --home-weight F makes them agree more often: a prompt of which nobody is known to hold more than
- * what is widely held costs F of its prefill less at its home. It buys tokens found in the caches with
- * the time to the first (16 x 700k, load 0.8; tokens found, of those that one cache of the fleet's
+ * Routers without shared events (third-party workers and no --share) see their own requests alone and
+ * split each conversation between as many workers as there are routers.
+ * --home-weight F makes them agree more often: a prompt that no worker is known to hold beyond what is
+ * widely held costs F of its prefill less at its home. It trades time to first token for tokens found
+ * (16 x 700k, load 0.8; tokens found, of those that one cache of the fleet's
  * size would, and mean seconds, of R routers that see their own requests alone):
  *
  *     home_weight          0            1            2

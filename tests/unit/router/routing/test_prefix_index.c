@@ -43,6 +43,44 @@ static uint32_t ring_length(const struct prefix_index *x, uint32_t w) {
     return n;
 }
 
+/* The line of a block that worker 0 alone holds, and whether that is its home. */
+static uint32_t line_of(const struct prefix_index *x, uint64_t hash, bool *is_home) {
+    uint32_t n = prefix_index_find(x, hash, 0);
+
+    *is_home = !prefix_index_at(x, n)->is_alt;
+    return n / PREFIX_LINE - x->first_line;
+}
+
+/* The example of prefix_index_internal.h: blocks A to P are 0 to 15. */
+static void the_worked_example_of_an_insert_holds(void **state) {
+    static const uint8_t before[] = {1, 0, 0, 3, 1, 1, 2, 0, 0, 2, 1, 2, 2, 3, 3};
+    static const uint8_t after[] = {7, 0, 0, 7, 1, 1, 2, 0, 0, 2, 1, 2, 2, 6, 7, 1};
+    struct prefix_index *x = prefix_index_create_small(24, 1, 2);
+    struct rng rng;
+    uint64_t block[16];
+    bool is_home;
+    (void)state;
+
+    rng_seed(&rng, 51);
+    for (uint32_t i = 0; i < 16; i++)
+        block[i] = rng_u64(&rng);
+    for (uint32_t i = 0; i < 15; i++)
+        assert_true(add(x, block[i], 0));
+    for (uint32_t i = 0; i < 15; i++) {
+        assert_int_equal(line_of(x, block[i], &is_home), before[i]);
+        assert_int_equal(is_home, i != 12 && i != 13);
+    }
+    assert_int_equal(x->n_whole, 5);
+    assert_true(add(x, block[15], 0));
+    for (uint32_t i = 0; i < 16; i++) {
+        assert_int_equal(line_of(x, block[i], &is_home), after[i]);
+        assert_int_equal(is_home, i != 0 && i != 12 && i != 13);
+    }
+    assert_int_equal(x->n_whole, 3);
+    prefix_index_check(x);
+    prefix_index_destroy(x);
+}
+
 static void one_walk_gives_every_depth(void **state) {
     static const uint64_t chain[] = {11, 22, 33, 44};
     struct prefix_index *x = prefix_index_create(16, 3);
@@ -282,6 +320,7 @@ static void behaves_like_a_matrix_while_it_grows(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_worked_example_of_an_insert_holds),
         cmocka_unit_test(one_walk_gives_every_depth),
         cmocka_unit_test(a_full_table_refuses),
         cmocka_unit_test(a_table_can_be_filled),

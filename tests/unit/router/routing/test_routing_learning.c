@@ -2,6 +2,9 @@
  * what answers say, and from what workers count. */
 #include "tests/support/cm.h"
 
+#include <math.h>
+
+#include "router/routing/prefix_lru.h"
 #include "tests/support/routing_fixture.h"
 
 static void bytes_per_token_are_learned(void **state) {
@@ -328,6 +331,56 @@ static void a_prompt_being_computed_takes_room_from_the_cache(void **state) {
     routing_destroy(r);
 }
 
+/* The numbers of the example at the top of routing.c. */
+static void the_worked_example_of_a_report_holds(void **state) {
+    struct routing *seen = fleet(1, "prefix"), *r = fleet(1, "prefix");
+    struct prompt opening = prompt_of(5, 5, 0, 5);
+    struct route_ticket first = {0};
+    struct prefix_walk walk = {0};
+    uint64_t items[8];
+    uint32_t n_items;
+    (void)state;
+
+    send(seen, &opening, &first, 0); /* r takes the opening over without having sent it */
+    finish(seen, &first, 0);
+    n_items = routing_walk(seen, 0, &walk, items, ARRAY_LEN(items));
+    assert_int_equal(routing_restore(r, 0, items, n_items), n_items);
+    for (uint64_t i = 1; i <= 20; i++) {
+        struct prompt p = prompt_of(5, 5, i, 50);
+        struct route_ticket t = {0};
+
+        send(r, &p, &t, i);
+        assert_float_equal(t.cached_tokens / t.prompt_tokens, 0.1, 1e-9);
+        finish(r, &t, i);
+    }
+    routing_worker_report(r, 0,
+                          &(struct route_report){.n_first_tokens = 20,
+                                                 .prompt_tokens = 20 * 1600,
+                                                 .queried_tokens = 20 * 1600,
+                                                 .hit_tokens = 20 * 640});
+    assert_float_equal(routing_capacity_factor(r, 0), pow(1.05, 6), 1e-9);
+    routing_destroy(seen);
+    routing_destroy(r);
+}
+
+static void the_worked_example_of_misses_holds(void **state) {
+    struct routing *r = fleet(1, "prefix");
+    struct prompt opening = prompt_of(5, 30, 0, 30);
+    struct route_ticket first = {0};
+    (void)state;
+
+    send(r, &opening, &first, 0);
+    finish(r, &first, 0);
+    for (uint64_t i = 1; i <= 6; i++) {
+        struct prompt p = prompt_of(5, 30, i, 50);
+
+        assert_float_equal(routing_capacity_factor(r, 0), 1, 0);
+        assert_float_equal(report(r, &p, 320), 960, 0);
+    }
+    assert_float_equal(routing_capacity_factor(r, 0), 0.9, 1e-9);
+    routing_destroy(r);
+}
+
 /* Requests of others come without their blocks when these are hashed in another way, and those of
  * clients that ask the worker themselves: what was cached of them was not predicted by anybody. */
 static void prompts_without_blocks_teach_no_capacity(void **state) {
@@ -372,6 +425,8 @@ int main(void) {
         cmocka_unit_test(what_fills_no_block_alone_is_counted_with_the_next),
         cmocka_unit_test(a_prompt_being_computed_takes_room_from_the_cache),
         cmocka_unit_test(prompts_without_blocks_teach_no_capacity),
+        cmocka_unit_test(the_worked_example_of_a_report_holds),
+        cmocka_unit_test(the_worked_example_of_misses_holds),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
