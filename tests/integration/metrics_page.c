@@ -51,7 +51,7 @@ static void put_row(const struct metric_def *def, struct bucket_sets *sets) {
 }
 
 static void put_head(void) {
-    printf("\n| metric | kind | labels | what it says |\n|---|---|---|---|\n");
+    printf("\n| metric | kind | labels | meaning |\n|---|---|---|---|\n");
 }
 
 static void put_rows(const struct metric_def *rows, size_t n, const char *prefix,
@@ -88,7 +88,7 @@ static void put_worker(struct bucket_sets *sets) {
     printf("# worker: the metrics\n\n"
            "`GET /metrics` answers with these, as Prometheus text. This page is written by `make "
            "pages` from the table in `worker/metrics/worker_metrics.h`.\n\n"
-           "Every sample carries `model_name` and `engine` (always `0`), but for those of the "
+           "Every sample carries `model_name` and `engine` (always `0`), except those of the "
            "process. Names, labels and buckets are public: they may be added to, never "
            "changed.\nHistograms have `_bucket`, `_sum` and `_count`.\n\n"
            "## Under vLLM's names\n");

@@ -36,8 +36,8 @@ def test_round_robin_takes_turns(sim_fleet):
     assert [ask() for _ in range(4)] in (["0", "1", "0", "1"], ["1", "0", "1", "0"])
 
 
-def test_the_founding_session(programs):
-    """Workers started by hand, block size 1: the same question five times goes to one worker."""
+def test_one_question_five_times_goes_to_one_worker(programs):
+    """Two workers, block size 1. The first answer fills one cache, which attracts the other four."""
     args = ("--block-size", 1, DEMO_MODEL, "--kv-cache-memory-bytes", "16MiB") if (
         DEMO_MODEL / "model.safetensors").exists() else ("--block-size", 1, "--backend", "sim", "--sim-speed", 20)
     workers = [programs(Worker, *args) for _ in range(2)]

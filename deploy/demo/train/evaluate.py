@@ -27,7 +27,7 @@ KINDS = generate.FIELDS + ["absent", "small_talk"]
 
 
 def classic_sample():
-    """The founding demonstration: its table, its 30 names, their ages."""
+    """The classic sample: the table of make demo, its 30 names, their ages."""
     text, people = generate.read_classic_table(CLASSIC_TABLE)
     questions = [generate.Question("age", "age", person["name"], person["age"]) for person in people]
     branches = [generate.completion_branch(None, question, generate.CLASSIC_QUESTION) for question in questions]

@@ -7,7 +7,7 @@ Greedy decoding over /v1/completions and /v1/chat/completions. Every answer must
 and end by itself (finish_reason "stop"). Four sets, all fixed by --seed, the last three drawn --draws times and
 pooled, because one draw of a hundred questions is two points of luck either way:
 
-    classic     the founding documents' table and question, its 30 ages
+    classic     the table and question of make demo, its 30 ages
     held out    300 questions, 50 per field, half chat and half completion, tables of 5 to 30 rows, a third of the
                 names never seen in training
     absent      100 questions about names that are not in the table, half of them first and last name of

@@ -296,7 +296,7 @@ def table_sample(rng, n_rows, fields, n_branches, chat, mix, names=name_sources.
                  questions=None):
     """One table and n_branches independent questions or conversations about it.
 
-    classic=True uses the founding demonstration's instruction and question; questions(table), if
+    classic=True uses the instruction and question of make demo; questions(table), if
     given, draws instead."""
     table = make_table(rng, n_rows, fields, names)
     draw = questions or (lambda the_table: draw_question(rng, the_table, mix, names))
@@ -361,7 +361,7 @@ def pairs_sample(rng, n_pairs, n_queries, names=name_sources.TRAINING_NAMES):
 
 
 def read_classic_table(path):
-    """The founding documents' table: (text, people) with every field of every row."""
+    """The table of make demo: (text, people) with every field of every row."""
     text = open(path, encoding="utf-8").read().rstrip("\n")
     people = []
     for line in text.split("\n")[2:]:
