@@ -57,8 +57,8 @@ static const struct option_def rows[] = {
      .help = "Folder for models of the hub. Default: ~/.cache/huggingface/hub, the cache that "
              "other tools use too."},
     {"offline", OPT_BOOL, FIELD(offline), .group = "Model",
-     .help = "Download nothing: a model of the hub must be in the cache. HF_HUB_OFFLINE=1 has the "
-             "same effect."},
+     .help = "Download nothing: a model of the hub must be in the cache. HF_HUB_OFFLINE=1 sets "
+             "this option too."},
     {"served-model-name", OPT_LIST, FIELD(served_model_names), .takes_many = true, .group = "Model",
      .metavar = "NAME",
      .help = "Model name for clients. Several names are all accepted, and answers carry the first. "
@@ -117,8 +117,8 @@ static const struct option_def rows[] = {
              "keys, as for --api-key. Reloaded on SIGHUP."},
     {"root-path", OPT_STR, FIELD(root_path), .aliases = "fastapi-root-path", .group = "Listening",
      .metavar = "PATH",
-     .help = "Beginning of paths that is ignored, for a proxy that does not remove it: with /llm, "
-             "/llm/v1/models is answered too."},
+     .help = "Beginning of paths that is ignored, for a proxy that does not remove PATH: with "
+             "/llm, /llm/v1/models is answered too."},
     {"ssl-certfile", OPT_STR, FIELD(ssl_certfile), .aliases = "tls-cert-path", .group = "Listening",
      .metavar = "FILE",
      .help = "PEM certificate and chain: clients use https. Reloaded on SIGHUP."},
@@ -188,9 +188,9 @@ static const struct option_def rows[] = {
      .help = "CPU threads that compute. 0 takes one per core."},
     {"tensor-parallel-size", OPT_U32, FIELD(tp_size), .def = "1", .min = "1", .max = "16",
      .aliases = "tp,tp-size", .group = "Device",
-     .help = "Devices to divide the model over. They begin at --device, or are those that --device "
-             "lists with commas. More hold larger models, and answer faster where the devices are "
-             "well connected. On a CPU the answer is equal to the bit, and slower."},
+     .help = "Devices to divide the model over. They begin at --device, or are the devices that "
+             "--device lists with commas. More hold larger models, and answer faster where the "
+             "devices are well connected. On a CPU the answer is equal to the bit, and slower."},
     {"sim-speed", OPT_F64, FIELD(sim_speed), .def = "1", .min = "0.001", .max = "1000000",
      .group = "Device", .help = "Simulated seconds per real second of --backend sim."},
     {"sim-profile", OPT_STR, FIELD(sim_profile), .group = "Device",
@@ -204,7 +204,7 @@ static const struct option_def rows[] = {
      .help = "KV blocks to allocate. 0: by --kv-cache-memory-bytes, or by the free memory."},
     {"kv-cache-memory-bytes", OPT_BYTES, FIELD(kv_bytes), .def = "0", .group = "Cache",
      .help = "Memory of the KV cache. 0: by --gpu-memory-utilization on a GPU; on a CPU 4 GiB, or "
-             "a quarter of the free memory if that is less."},
+             "a quarter of the free memory whichever is less."},
     {"gpu-memory-utilization", OPT_F64, FIELD(memory_fraction), .def = "0", .min = "0",
      .max = "0.98", .is_clamped = true, .aliases = "mem-fraction-static,memory-fraction",
      .group = "Cache",
@@ -230,7 +230,7 @@ static const struct option_def rows[] = {
     {"free-order", OPT_ENUM, FIELD(free_order), .def = "fresh-first", .names = order_names,
      .group = "Cache", .is_hidden = true,
      .help = "Order in which free blocks are reused: fresh-first takes blocks without content "
-             "before it evicts; classic is the plain queue."},
+             "before evicting; classic is the plain queue."},
     {"kv-offload-bytes", OPT_BYTES, FIELD(kv_offload_bytes), .def = "0",
      .aliases = "kv-offloading-size", .group = "Cache",
      .help =

@@ -230,7 +230,8 @@ static enum status take_value(struct command *c, struct str name, const char *af
         return ST_OK;
     }
     if (!next || (next[0] == '-' && next[1] == '-')) {
-        return error_set(err, ST_INVALID, "--" STR_FMT " needs a value", STR_ARG(name));
+        return error_set(err, ST_INVALID, "--" STR_FMT " needs a value: write --" STR_FMT " VALUE",
+                         STR_ARG(name), STR_ARG(name));
     }
     c->i++;
     *out = str_of(next);
@@ -388,7 +389,8 @@ static enum status take_own(struct command *c, const struct option_found *f, str
     t.is_inverted = f->is_inverted != is_no;
     if (d->is_secret && !d->is_shown) return take_secret(d, label, err);
     if (d->type == OPT_BOOL) {
-        if (is_no && after) return error_set(err, ST_INVALID, "%s takes no value", label);
+        if (is_no && after)
+            return error_set(err, ST_INVALID, "%s takes no value: leave the value out", label);
         t.value = after ? str_of(after) : STR("true");
         if (!after && !is_no && c->program->compat && is_truth(c))
             t.value = str_of(c->argv[++c->i]);
@@ -438,8 +440,8 @@ static enum status take_positional(struct command *c, const char *arg, bool *is_
         *is_taken = true;
         return set_flag(c, row, (struct option_text){.value = str_of(arg), .label = d->name}, err);
     }
-    return error_set(err, ST_INVALID, "unexpected argument '%.100s': %s %s", arg, c->program->name,
-                     c->program->usage);
+    return error_set(err, ST_INVALID, "unexpected argument '%.100s': the usage is %s %s", arg,
+                     c->program->name, c->program->usage);
 }
 
 static enum status walk(struct command *c, struct option_layer *layer, struct error *err) {
@@ -500,7 +502,8 @@ static enum status read_file(const char *path, struct buf *out, struct error *er
     if (ferror(file)) {
         st = error_set(err, ST_IO, "cannot read the config file %s: %s", path, strerror(errno));
     } else if (buf_status(out) != ST_OK) {
-        st = error_set(err, ST_TOO_LARGE, "the config file %s has more than %d bytes", path,
+        st = error_set(err, ST_TOO_LARGE,
+                       "the config file %s has more than %d bytes: shorten the file", path,
                        OPTIONS_FILE_MAX_BYTES);
     }
     fclose(file);
@@ -546,17 +549,18 @@ static enum status on_entry(void *ctx, const struct option_entry *e, struct erro
         return st;
     }
     if (e->is_json && p->defs[f.row].type != OPT_STR) {
-        return error_set_param(
-            err, ST_INVALID, p->defs[f.row].name,
-            "line %u: an option's value must be a value or a list, not a mapping", e->line);
+        return error_set_param(err, ST_INVALID, p->defs[f.row].name,
+                               "line %u: %s is a mapping: write a value or a list", e->line,
+                               p->defs[f.row].name);
     }
     snprintf(label, sizeof(label), "line %u: %s", e->line, p->defs[f.row].name);
     if (e->is_item && p->defs[f.row].type != OPT_LIST) {
-        return error_set_param(err, ST_INVALID, p->defs[f.row].name, "%s takes one value, no list",
-                               label);
+        return error_set_param(err, ST_INVALID, p->defs[f.row].name,
+                               "%s is a list: write one value", label);
     }
     if (l->seen[f.row] && e->index == 0) {
-        return error_set_param(err, ST_INVALID, p->defs[f.row].name, "%s is given twice", label);
+        return error_set_param(err, ST_INVALID, p->defs[f.row].name,
+                               "%s is given twice: remove one of the lines", label);
     }
     t.is_item = e->is_item;
     t.is_empty = e->is_empty;
@@ -592,7 +596,7 @@ enum status option_layer_file(struct option_layer *l, const char *path, struct e
     return st;
 }
 
-/* Not of the file alone, but of all who may log in here. */
+/* Any user who can log in reads a file with mode ..4. */
 static void warn_of_secrets(const struct option_layer *l, const char *path) {
     const struct option_program *p = l->o->program;
     struct stat st;
@@ -601,8 +605,8 @@ static void warn_of_secrets(const struct option_layer *l, const char *path) {
     for (size_t row = 0; row < p->n_defs; row++) {
         if (!l->seen[row] || !p->defs[row].is_secret) continue;
         fprintf(stderr,
-                "%s: the config file %s has a secret (%s) and every user of this machine may read "
-                "it: chmod 640, and the service's group\n",
+                "%s: the config file %s has a secret (%s) and every user of this machine can "
+                "read the file: set its mode to 640 and its group to the service's\n",
                 p->name, path, p->defs[row].name);
         return;
     }
@@ -625,10 +629,11 @@ static enum status apply_env(struct option_layer *l, struct error *err) {
         st = option_layer_set(l, row, &t, err);
         if (st == ST_OK) continue;
         if (!str_starts(t.value, STR("tcp://"))) return st;
-        return error_set_param(err, ST_INVALID, d->name,
-                               "%s is '%.60s', as Kubernetes sets it for a service of that name: "
-                               "set enableServiceLinks: false in the pod, or rename the service",
-                               name, value);
+        return error_set_param(
+            err, ST_INVALID, d->name,
+            "%s is '%.60s', as Kubernetes sets the variable for a service of this name: "
+            "set enableServiceLinks: false in the pod, or rename the service",
+            name, value);
     }
     return ST_OK;
 }

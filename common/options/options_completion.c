@@ -310,9 +310,10 @@ enum status options_completion(const struct option_manual *m, const char *shell,
     } else if (strcmp(shell, "fish") == 0) {
         fish(out, m);
     } else {
-        return error_set(err, ST_INVALID,
-                         "name the shell: %s completion bash, zsh or fish, and not '%.40s'",
-                         m->program->name, shell);
+        return error_set(
+            err, ST_INVALID,
+            "there is no completion for the shell '%.40s': use %s completion bash, zsh or fish",
+            shell, m->program->name);
     }
     return ST_OK;
 }

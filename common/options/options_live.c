@@ -168,7 +168,9 @@ enum status options_change_file(struct options_change *c, struct error *err) {
     struct error why = {0};
 
     if (!o->config_path)
-        return error_set(err, ST_NOT_FOUND, "there is no --config file to read again");
+        return error_set(
+            err, ST_NOT_FOUND,
+            "there is no --config file to reload: start the program with --config FILE");
     if (build_base(c, &why) != ST_OK) {
         options_change_refuse(c, "config", why.message);
         return ST_OK;

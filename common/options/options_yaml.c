@@ -32,7 +32,8 @@ static enum status next(struct reader *r) {
                          r->parser.problem_mark.line + 1,
                          r->parser.problem ? r->parser.problem : "out of memory");
     }
-    if (r->event.type == YAML_ALIAS_EVENT) return refuse(r, "anchors are not supported here");
+    if (r->event.type == YAML_ALIAS_EVENT)
+        return refuse(r, "anchors are not supported: write the value out");
     return ST_OK;
 }
 
@@ -101,7 +102,7 @@ static enum status put_json(struct reader *r, struct buf *out, uint32_t depth) {
     }
     if (!is_mapping && r->event.type != YAML_SEQUENCE_START_EVENT)
         return refuse(r, "expected a value, a list or a mapping");
-    if (depth == DEPTH_MAX) return refuse(r, "mappings are nested too deeply");
+    if (depth == DEPTH_MAX) return refuse(r, "mappings are nested too deeply: remove a level");
     buf_append_char(out, is_mapping ? '{' : '[');
     for (bool is_first = true;; is_first = false) {
         st = next(r);
@@ -110,7 +111,8 @@ static enum status put_json(struct reader *r, struct buf *out, uint32_t depth) {
             break;
         if (!is_first) buf_append_char(out, ',');
         if (is_mapping) {
-            if (r->event.type != YAML_SCALAR_EVENT) return refuse(r, "a key must be a plain value");
+            if (r->event.type != YAML_SCALAR_EVENT)
+                return refuse(r, "the key is no plain value: write the name of an option");
             put_text(out, scalar(&r->event));
             buf_append_char(out, ':');
             st = next(r);
@@ -153,7 +155,7 @@ static enum status read_sequence(struct reader *r, struct option_entry *e) {
         if (r->event.type == YAML_MAPPING_START_EVENT) {
             st = read_mapping(r, e);
         } else if (r->event.type != YAML_SCALAR_EVENT) {
-            return refuse(r, "an item of a list must be a plain value");
+            return refuse(r, "an item of the list is no plain value: write text or a number");
         } else {
             st = emit(r, e);
         }
@@ -181,7 +183,7 @@ static enum status read_member(struct reader *r) {
     } else if (r->event.type == YAML_MAPPING_START_EVENT) {
         st = read_mapping(r, &e);
     } else {
-        st = refuse(r, "expected a value");
+        st = refuse(r, "expected a value or a list");
     }
 done:
     mem_free(key);
@@ -210,7 +212,7 @@ static enum status read_stream(struct reader *r) {
     st = next(r); /* the document's end */
     if (st == ST_OK) st = next(r);
     if (st == ST_OK && r->event.type != YAML_STREAM_END_EVENT) {
-        return refuse(r, "only one YAML document is read");
+        return refuse(r, "the file has a second YAML document: keep one");
     }
     return st;
 }

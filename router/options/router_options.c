@@ -357,9 +357,9 @@ static const struct option_def rows[] = {
          "A worker that fails its probes too has a tenth of this time. 0: no limit."},
     {"poison-memory", OPT_MS, FIELD(poison_memory_ms), .def = "60s", .max = "24h",
      .group = "Failures", .is_hidden = true,
-     .help = "Time for which a request is refused after two workers failed while they served it. "
-             "Longer protects workers from a harmful request, and punishes a harmless one longer. "
-             "0: such a request is always tried."},
+     .help = "Time for which a request is refused after two workers failed while serving the "
+             "request. Longer protects workers from a harmful request, and punishes a harmless one "
+             "longer. 0: such a request is always tried."},
     {"request-timeout", OPT_MS, FIELD(request_timeout_ms), .def = "30m", .min = "10ms",
      .max = "24h", .aliases = "request-timeout-secs", .group = "Failures",
      .help = "Longest time of a request, answer included."},
@@ -420,10 +420,11 @@ static const struct option_def rows[] = {
 
     {"max-worker-requests", OPT_U32, FIELD(max_worker_requests), .def = "0", .max = "1000000",
      .group = "Admission",
-     .help = "Most requests in flight on one worker. The excess waits in the router, where it can "
-             "still go to another worker. 0: a quarter more than a worker reports as its batch, "
-             "and twice that for requests that are cached there; workers that report no batch have "
-             "no limit. Lower takes more requests away from their cached prompts."},
+     .help =
+         "Most requests in flight on one worker. The excess waits in the router, where it can "
+         "still go to another worker. 0: a quarter more than a worker reports as its batch, and "
+         "twice this limit for requests whose prompts are cached there; workers that report no "
+         "batch have no limit. Lower takes more requests away from their cached prompts."},
     {"max-concurrent-requests", OPT_U32, FIELD(max_concurrent_requests), .def = "0",
      .max = "10000000", .name_aliases = no_limit, .group = "Admission",
      .help = "Most requests in flight on all workers together. 0: no limit."},

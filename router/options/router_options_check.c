@@ -1,7 +1,7 @@
 /* router/options/router_options_check.c - options that are right one by one and wrong together.
  *
- * Each is refused at start with a sentence that names the remedy: what would leave a port open, a
- * tenant unprotected or the router without work is better told before the first request. */
+ * Each is refused at start with the remedy, before the first request: options that would leave a port
+ * open, a tenant unprotected or the router without work. */
 #include <string.h>
 #include <strings.h>
 
@@ -20,7 +20,7 @@ bool router_discovers_kube(const struct router_options *o) {
     return o->service_discovery == DISCOVER_K8S || o->inference_pool;
 }
 
-/* Said where nothing would come of it. */
+/* A Kubernetes flag without a Kubernetes source, or NULL. */
 static const char *find_idle_flag(const struct router_options *o) {
     if (o->k8s_selector.n) return "--k8s-selector";
     if (o->k8s_service) return "--k8s-service";
@@ -34,23 +34,25 @@ static enum status check_kube(const struct router_options *o, struct error *err)
 
     if (o->inference_pool && (o->k8s_selector.n || is_of_slices || o->k8s_all_namespaces)) {
         return error_set(err, ST_INVALID,
-                         "--inference-pool %s says which pods of its namespace are workers: leave "
-                         "--k8s-selector, --k8s-resource and --k8s-all-namespaces away",
+                         "--inference-pool %s selects the pods itself: leave out --k8s-selector, "
+                         "--k8s-resource and --k8s-all-namespaces",
                          o->inference_pool);
     }
     if (!is_of_slices && o->k8s_service) {
-        return error_set(err, ST_INVALID,
-                         "--k8s-service %s has endpoint slices: add --k8s-resource endpointslices",
-                         o->k8s_service);
+        return error_set(
+            err, ST_INVALID,
+            "--k8s-service %s needs endpoint slices: add --k8s-resource endpointslices",
+            o->k8s_service);
     }
     if (is_of_slices && o->k8s_write_deletion_cost) {
-        return error_set(err, ST_INVALID,
-                         "--k8s-write-deletion-cost is written to pods: leave --k8s-resource away");
+        return error_set(
+            err, ST_INVALID,
+            "--k8s-write-deletion-cost needs pods: leave out --k8s-resource endpointslices");
     }
     if (!o->inference_pool && !o->k8s_selector.n && !o->k8s_service) {
         return error_set(err, ST_INVALID,
-                         "--service-discovery k8s would take every pod for a worker: name theirs "
-                         "with --k8s-selector app=..., or --inference-pool NAME");
+                         "--service-discovery k8s without a selector matches every pod: add "
+                         "--k8s-selector app=... or --inference-pool NAME");
     }
     return ST_OK;
 }
@@ -64,8 +66,9 @@ static enum status check_discovery(const struct router_options *o, struct error 
                          idle);
     }
     if (o->service_discovery == DISCOVER_DNS && !o->worker_dns) {
-        return error_set(err, ST_INVALID,
-                         "--service-discovery dns, but of which name? Add --worker-dns NAME:PORT");
+        return error_set(
+            err, ST_INVALID,
+            "--service-discovery dns has no name to resolve: add --worker-dns NAME:PORT");
     }
     return ST_OK;
 }
@@ -93,68 +96,74 @@ enum status router_options_check(const struct router_options *o, struct error *e
 
     if (!has_source(o) && !has_admin_key(o)) {
         return error_set(err, ST_INVALID,
-                         "no workers: name them with --worker-urls http://host:port ... or "
-                         "--worker-file FILE, find them with --service-discovery k8s, or start "
+                         "no workers: list some with --worker-urls http://host:port ... or "
+                         "--worker-file FILE, find some with --service-discovery k8s, or start "
                          "some here with --launch 2 --model DIR");
     }
     if (check_discovery(o, err) != ST_OK) return ST_INVALID;
     if (o->launch > 0 && !o->model && o->worker_args.n == 0) {
         return error_set(err, ST_INVALID,
-                         "--launch needs to know what to serve: add --model DIR, a Hugging Face "
-                         "model folder");
+                         "--launch has no model to serve: add --model DIR or --model org/name");
     }
     if ((is_auto ? 1 : o->launch) + o->worker_urls.n > o->max_workers) {
-        return error_set(err, ST_INVALID, "%u workers are more than --max-workers %u",
+        return error_set(err, ST_INVALID,
+                         "%u workers are more than --max-workers %u: raise --max-workers",
                          (is_auto ? 1 : o->launch) + o->worker_urls.n, o->max_workers);
     }
     if (o->isolate_by == ISOLATE_TENANT && !o->api_keys_file && !o->api_key &&
         !o->trust_tenant_header) {
-        return error_set(err, ST_INVALID,
-                         "--isolate-by tenant, but nothing says who is who: name tenants in "
-                         "--api-keys-file, or add --trust-tenant-header behind a gateway that sets "
-                         "%s",
-                         o->tenant_header);
-    }
-    if (o->share_redis && !o->prefix_hash_seed) {
         return error_set(
             err, ST_INVALID,
-            "--share-redis, but routers can read each other's hashes only with the same "
-            "secret: set INCIPIT_PREFIX_HASH_SEED, alike for all of them");
+            "--isolate-by tenant has no tenants: name tenants in --api-keys-file, or add "
+            "--trust-tenant-header behind a gateway that sets %s",
+            o->tenant_header);
+    }
+    if (o->share_redis && !o->prefix_hash_seed) {
+        return error_set(err, ST_INVALID,
+                         "--share-redis needs one hash seed for all routers: set "
+                         "INCIPIT_PREFIX_HASH_SEED to one "
+                         "value in all of them");
     }
     if (o->share_redis && redis_stream_check_url(o->share_redis, err) != ST_OK) {
         return error_prefix(err, "--share-redis");
     }
     if (retry_check(&o->retry_on, err) != ST_OK) return ST_INVALID;
     if (o->probe_path[0] != '/' || strlen(o->probe_path) > HEALTH_PATH_MAX) {
-        return error_set(err, ST_INVALID,
-                         "--probe-path '%.80s' is not a path: it begins with '/', such as /health, "
-                         "and has at most %d bytes",
-                         o->probe_path, HEALTH_PATH_MAX);
+        return error_set(
+            err, ST_INVALID,
+            "--probe-path '%.80s' is not a path: write '/' and at most %d bytes in all, "
+            "such as /health",
+            o->probe_path, HEALTH_PATH_MAX);
     }
     if (o->trust_tenant_header && !http_is_token(str_of(o->tenant_header))) {
-        return error_set(err, ST_INVALID, "--tenant-header-name '%s' is not the name of a header",
-                         o->tenant_header);
+        return error_set(
+            err, ST_INVALID,
+            "--tenant-header-name '%s' is not a header name: use letters, digits and '-'",
+            o->tenant_header);
     }
     if (o->trust_tenant_header && (strcasecmp(o->tenant_header, "authorization") == 0 ||
                                    strcasecmp(o->tenant_header, "x-api-key") == 0)) {
-        return error_set(err, ST_INVALID,
-                         "--tenant-header-name '%s' carries keys, and tenants are named in logs: "
-                         "use another header",
-                         o->tenant_header);
+        return error_set(
+            err, ST_INVALID,
+            "--tenant-header-name '%s' carries API keys, and tenants are written to the "
+            "log: use another header",
+            o->tenant_header);
     }
     if (forward_check_options(&o->forward, err) != ST_OK) return ST_INVALID;
     if (o->handover && o->launch) {
-        return error_set(err, ST_INVALID,
-                         "--handover does not go with --launch: the workers would end with the "
-                         "router that started them; start them apart, and name them with "
-                         "--worker-urls");
+        return error_set(
+            err, ST_INVALID,
+            "--handover excludes --launch, because launched workers end with the router "
+            "that started them: start the workers apart, and list them in "
+            "--worker-urls");
     }
     if (!router_is_loopback(o->admin_host) && !has_admin_key(o)) {
-        return error_set(err, ST_INVALID,
-                         "--admin-host %s is not a loopback address, so that other machines could "
-                         "change the fleet: set INCIPIT_ADMIN_API_KEY or --admin-api-key-file, or "
-                         "use 127.0.0.1 or ::1",
-                         o->admin_host);
+        return error_set(
+            err, ST_INVALID,
+            "--admin-host %s is no loopback address and lets other machines change the fleet "
+            "without a key: set INCIPIT_ADMIN_API_KEY or --admin-api-key-file, or use "
+            "127.0.0.1",
+            o->admin_host);
     }
     if (o->is_admin_on_main && !has_admin_key(o) &&
         (!router_is_loopback(o->host) || o->api_key || o->api_keys_file)) {

@@ -176,16 +176,17 @@ enum status forward_check_options(const struct forward *f, struct error *err) {
         if (path[0] == '/' && !strpbrk(path, "%\\?#") &&
             (!star || (star[1] == '\0' && star[-1] == '/')))
             continue;
-        return error_set(err, ST_INVALID,
-                         "--forward-path '%.100s' is not a path: it begins with '/', is written "
-                         "without escapes or query, and may end with '/*'",
-                         path);
+        return error_set(
+            err, ST_INVALID,
+            "--forward-path '%.100s' is not a path: begin with '/', write no escapes and no "
+            "query, and end with '/*' for all paths below",
+            path);
     }
     for (uint32_t i = 0; i < f->fields.n; i++) {
         if (is_field(f->fields.items[i])) continue;
         return error_set(
             err, ST_INVALID,
-            "--forward-field '%.60s' is not refused anyway: refused are "
+            "--forward-field '%.60s' is no field that is refused by default: use one of "
             "kv_transfer_params, ec_transfer_params, bootstrap_host, session_params and "
             "custom_logit_processor",
             f->fields.items[i]);

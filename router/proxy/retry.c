@@ -26,11 +26,10 @@ enum status retry_check(const struct option_list *list, struct error *err) {
         const char *word = list->items[i];
 
         if (cause_of_word(word) || (list->n == 1 && strcmp(word, "none") == 0)) continue;
-        return error_set(
-            err, ST_INVALID,
-            "--retry-on: '%.80s' is no failure that it has: use some of " RETRY_ON_DEFAULT
-            ", or all, or none alone",
-            word);
+        return error_set(err, ST_INVALID,
+                         "--retry-on '%.80s' is no known failure: use some of " RETRY_ON_DEFAULT
+                         ", or all, or none alone",
+                         word);
     }
     return ST_OK;
 }

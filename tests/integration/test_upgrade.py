@@ -186,7 +186,7 @@ def test_the_place_of_a_router_is_not_given_to_anybody(programs, workers, tmp_pa
     assert "others may write to" in router.log
     launched = programs(Router, "--launch", 1, "--worker-arg=--backend=sim", "--handover", tmp_path / "router")
     assert launched.process.wait(PATIENCE_S) == 2 and launched.stop() == 2
-    assert "--handover does not go with --launch" in launched.log
+    assert "--handover excludes --launch" in launched.log
 
 
 @pytest.mark.skipif(SANITIZER != "", reason="a sanitizer is too slow for this load")

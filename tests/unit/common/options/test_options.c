@@ -453,7 +453,7 @@ static void a_wrong_command_line_gets_a_sentence(void **state) {
         {"--worker-urls a,b,c,d,e,f", "--worker-urls must be a list of at most 5 items"},
         {"--api-key s3cret",
          "the process list: set INCIPIT_API_KEY, or 'api-key' in the --config file"},
-        {"dir other", "unexpected argument 'other': incipit-test [MODEL] [options]"},
+        {"dir other", "unexpected argument 'other': the usage is incipit-test [MODEL] [options]"},
         {"--config /nonexistent.yaml", "cannot open the config file /nonexistent.yaml: No such"},
     };
 
@@ -544,16 +544,16 @@ static void a_wrong_file_gets_a_sentence_with_its_line(void **state) {
          "line 2: unknown option blok-size: did you mean block-size?"},
         {"a: 1\nblock-size: 999\n", "line 1: unknown option a"},
         {"block-size: 999\n", "line 1: block-size must be a whole number from 1 to 128, not '999'"},
-        {"block-size: [1, 2]\n", "line 1: block-size takes one value, no list"},
-        {"block-size: []\n", "line 1: block-size takes one value"},
+        {"block-size: [1, 2]\n", "line 1: block-size is a list: write one value"},
+        {"block-size: []\n", "line 1: block-size is a list"},
         {"block-size:\n", "line 1: no value: give one or remove the line"},
         {"block-size: ~\n", "line 1: no value"},
-        {"block-size:\n  nested: 1\n", "a value or a list, not a mapping"},
-        {"names: [[a]]\n", "an item of a list must be a plain value"},
+        {"block-size:\n  nested: 1\n", "line 2: block-size is a mapping: write a value or a list"},
+        {"names: [[a]]\n", "an item of the list is no plain value"},
         {"- a\n- b\n", "line 1: expected lines of the form 'name: value'"},
         {"{seed: 1\n", "not valid YAML"},
         {"names: &x [a]\nworker-urls: *x\n", "anchors are not supported"},
-        {"seed: 1\n---\nseed: 2\n", "only one YAML document"},
+        {"seed: 1\n---\nseed: 2\n", "a second YAML document"},
         {"host: \"a\\0b\"\n", "line 1: host must be a text"},
     };
 
