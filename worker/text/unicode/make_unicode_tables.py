@@ -6,9 +6,11 @@ Usage: pip install unicodedata2==16.0.0
 
 The version is that of the regex engine in the `tokenizers` library, so that both cut alike. The first
 stage maps cp >> 8 to a block of 256 letters, the second holds the distinct blocks, the third the distinct
-sets of classes by letter, from '@' up without the backslash. A string holds 92 letters to a source line.
+sets of classes by letter, from '@' up without the backslash. Runs of equal values are
+written by macros.
 Run it again only to move to another version; it is written into the table.
 """
+import itertools
 import sys
 import textwrap
 
@@ -90,6 +92,35 @@ def class_of(cp):
     return bits
 
 
+def runs(values):
+    """(value, how often it comes) for each run of equal values."""
+    return [(value, len(list(same))) for value, same in itertools.groupby(values)]
+
+
+def repeated(macro, value, n, least):
+    """n times value as pieces of the table: macros of 64 and 8 once there are `least`."""
+    if n < least:
+        return [value] * n
+    return (["%s64(%s)" % (macro, value)] * (n // 64) + ["%s8(%s)" % (macro, value)] * (n % 64 // 8) +
+            [value] * (n % 8))
+
+
+def lines_of(letters):
+    """The string in lines of 96 columns; long runs of a letter as macros."""
+    out, line, plain = [], "   ", ""
+    for letter, n in runs(letters):
+        pieces = [letter] * n if n < 24 else repeated("S", '"%s"' % letter, n, 8)
+        for piece in pieces:
+            if len(line) + len(plain) + len(piece) + 4 > 99:
+                out.append(line + (' "%s"' % plain if plain else ""))
+                line, plain = "   ", ""
+            if len(piece) == 1 or len(piece) == 3:
+                plain += piece.strip('"')
+                continue
+            line, plain = line + (' "%s"' % plain if plain else "") + " " + piece, ""
+    return out + [line + (' "%s"' % plain if plain else "")]
+
+
 def main():
     fixed, other_marks, sets = inert(), set(ranges(OTHER_MARKS)), {NFC_TOUCHED: touched(["NFC"]), TOUCHED: touched(["NFC", "NFD", "NFKC", "NFKD"])}
     classes = []
@@ -108,9 +139,9 @@ def main():
     assert len(blocks) < 256 and ord("@") + len(kinds) < 127
     w = sys.stdout.write
     w("/* worker/text/unicode/unicode_tables.h - made by make_unicode_tables.py; do not edit.\n"
-      " * Character classes of Unicode %s, each a set of UC_* (unicode.h) and of these flags: %d NFC may\n"
-      " * change the character; %d some normal form may; %d no normal form changes it, whatever the\n"
-      " * version of the library that normalizes; %d StripAccents removes it. */\n"
+      " * Character classes of Unicode %s, each a set of UC_* (unicode.h) and of these flags: %d\n"
+      " * NFC may change the character; %d some normal form may; %d no normal form changes it,\n"
+      " * whatever the version of the library that normalizes; %d StripAccents removes it. */\n"
       % (unicodedata.unidata_version, NFC_TOUCHED, TOUCHED, INERT, ACCENT))
     w("#ifndef WORKER_TEXT_UNICODE_UNICODE_TABLES_H\n#define WORKER_TEXT_UNICODE_UNICODE_TABLES_H\n\n"
       "#include <stdint.h>\n\n")
@@ -119,16 +150,19 @@ def main():
 
     def table(decl, values):
         w("%s = {\n" % decl)
-        w(textwrap.fill(", ".join(map(str, values)), 99, initial_indent="    ", subsequent_indent="    "))
+        w(textwrap.fill(", ".join(values), 99, initial_indent="    ", subsequent_indent="    "))
         w(",\n};\n\n")
 
-    table("static const uint16_t unicode_kinds[%d]" % len(kinds), kinds)
-    table("static const uint8_t unicode_index[%d]" % len(index), index)
-    letters = "".join(blocks)
-    w("static const char unicode_blocks[] =")
-    for i in range(0, len(letters), 92):
-        w('\n    "%s"' % letters[i:i + 92])
-    w(";\n\n#endif\n")
+    w("/* 8 and 64 times x: what an element of an array or of a string is repeated by. */\n"
+      "#define N8(x)  x, x, x, x, x, x, x, x\n"
+      "#define N64(x) N8(x), N8(x), N8(x), N8(x), N8(x), N8(x), N8(x), N8(x)\n"
+      "#define S8(x)  x x x x x x x x\n"
+      "#define S64(x) S8(x) S8(x) S8(x) S8(x) S8(x) S8(x) S8(x) S8(x)\n\n")
+    table("static const uint16_t unicode_kinds[%d]" % len(kinds), [str(k) for k in kinds])
+    table("static const uint8_t unicode_index[%d]" % len(index),
+          [piece for value, n in runs(index) for piece in repeated("N", str(value), n, 8)])
+    w("static const char unicode_blocks[%d] =\n%s;\n\n#endif\n" %
+      ((len(blocks) << SHIFT) + 1, "\n".join(lines_of("".join(blocks)))))
 
 
 main()
