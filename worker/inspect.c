@@ -172,8 +172,7 @@ static enum status print_model(const struct model *m, const struct worker_option
     if (st == ST_OK) print_defaults(&generation);
     if (st == ST_OK) st = tokenizer_open(&tokenizer, text_folder, err);
     if (st == ST_OK)
-        st =
-            chat_template_open_given(&chat_template, text_folder, o->chat_template, &fallback, err);
+        st = chat_template_open(&chat_template, text_folder, o->chat_template, &fallback, err);
     if (st == ST_OK) {
         print_text(model_config(m), tokenizer, fallback);
         if (sized == ST_OK)

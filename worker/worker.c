@@ -290,7 +290,7 @@ static enum status open_model(struct worker *w, bool is_synthetic, struct error 
     if (st == ST_OK) st = model_open(&w->model, folder, err);
     if (st == ST_OK) st = tokenizer_open(&w->tokenizer, text, err);
     if (st == ST_OK)
-        st = chat_template_open_given(&w->chat_template, text, o->chat_template, &fallback, err);
+        st = chat_template_open(&w->chat_template, text, o->chat_template, &fallback, err);
     if (st != ST_OK) return st;
     if (tokenizer_vocab(w->tokenizer) > model_config(w->model)->vocab) {
         return error_set(

@@ -171,7 +171,7 @@ static double pool_round(struct block_pool *pool, block_id (*ids)[SEQ_BLOCKS],
             struct prefix_key key = {&hash, PREFIX_ROOT, tokens, NULL, 0};
 
             memcpy(hash.bytes, &x, sizeof(x));
-            block_pool_publish(pool, ids[s][i], &key);
+            block_pool_publish(pool, ids[s][i], &key, 0);
             (*serial)++;
         }
     }

@@ -112,7 +112,7 @@ static const struct block_hash some_hash = {{1}};
 static const struct prefix_key some_key = {&some_hash, PREFIX_ROOT, &one_token, NULL, 0};
 
 static void publish_block_1(void *pool) {
-    block_pool_publish(pool, 1, &some_key);
+    block_pool_publish(pool, 1, &some_key, 0);
 }
 
 static void case_07_a_hash_is_set_once(void **state) {
@@ -329,11 +329,11 @@ static void case_28_groups_are_separate_entries(void **state) {
     prefix_cache_init(&cache, 8, 1);
     for (uint32_t i = 0; i < 2; i++) {
         key = key_in(&tokens[i], &hashes[i], 0);
-        prefix_cache_insert(&cache, i, &key);
+        prefix_cache_insert(&cache, i, &key, 0);
     }
     for (uint32_t i = 0; i < 3; i++) {
         key = key_in(&tokens[i], &hashes[i], 1);
-        prefix_cache_insert(&cache, 2 + i, &key);
+        prefix_cache_insert(&cache, 2 + i, &key, 0);
     }
     assert_int_equal(cache.n_keys, 5);
     key = key_in(&tokens[2], &hashes[2], 1);
@@ -353,7 +353,7 @@ static void case_34_map_with_duplicates(void **state) {
     prefix_cache_init(&cache, 4, 1);
     for (uint32_t i = 0; i < 4; i++) {
         keys[i] = key_in(&tokens[i], &hashes[i], 0);
-        prefix_cache_insert(&cache, i, &keys[i]);
+        prefix_cache_insert(&cache, i, &keys[i], 0);
     }
     assert_true(prefix_cache_erase(&cache, 1));
     assert_int_equal(prefix_cache_find(&cache, &keys[1]), PREFIX_CACHE_NONE);

@@ -44,7 +44,7 @@ static void lone_cache(struct lone *l, const char *flags) {
 
         if (flags[i] == '0') continue;
         assert_int_equal(block_pool_acquire(l->group.pool, &id, 1), ST_OK);
-        block_pool_publish(l->group.pool, id, &key);
+        block_pool_publish(l->group.pool, id, &key, 0);
         block_pool_release(l->group.pool, &id, 1);
     }
 }

@@ -213,6 +213,6 @@ bool kv_group_publish(const struct kv_group *g, struct block_table *t, const str
         switch_block(g, t, index, canonical);
         return false;
     }
-    block_pool_publish_as(g->pool, id, &key, number_on_host(g, &key));
+    block_pool_publish(g->pool, id, &key, number_on_host(g, &key));
     return true;
 }

@@ -63,7 +63,7 @@ void kv_host_end_step(struct kv_host *host) {
 
 static void store(struct kv_host *host, block_id id, const struct prefix_key *key,
                   uint64_t prefix) {
-    block_pool_publish_as(host->pool, id, key, prefix);
+    block_pool_publish(host->pool, id, key, prefix);
     if (host->config.on_store) host->config.on_store(host->config.arg, id);
 }
 

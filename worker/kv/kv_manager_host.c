@@ -78,7 +78,7 @@ void kv_manager_bring_in(struct kv_manager *mgr, struct kv_seq *seq, const uint3
         struct prefix_key key = prefix_cache_key(cache, from);
 
         move_in(mgr, from, to);
-        block_pool_publish_as(mgr->pool, to, &key, prefix_cache_prefix(cache, from));
+        block_pool_publish(mgr->pool, to, &key, prefix_cache_prefix(cache, from));
         kv_manager_note_published(mgr, seq, 0, first + i);
     }
     seq->n_published = hit->n_blocks;
@@ -199,7 +199,7 @@ static void fetch_what_is_missing(struct kv_manager *mgr, struct kv_seq *seq, ui
         move_in(mgr, host_id, *fresh);
         if (prefix_cache_contains(cache, host_id)) {
             key = prefix_cache_key(cache, host_id);
-            block_pool_publish_as(mgr->pool, *fresh, &key, prefix_cache_prefix(cache, host_id));
+            block_pool_publish(mgr->pool, *fresh, &key, prefix_cache_prefix(cache, host_id));
             kv_manager_note_published(mgr, seq, g, i);
             kv_manager_report_stored(mgr, seq, key.tokens, g, i, i + 1);
         }

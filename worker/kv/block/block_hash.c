@@ -35,32 +35,10 @@ struct block_hasher {
     size_t n_frame;     /* and how many bytes come before the first token; the others stay */
 };
 
-static const struct {
-    const char *name;
-    enum block_hash_algo algo;
-    bool is_alias;
-} algo_names[] = {
-    {"xxh3_128", BLOCK_HASH_XXH3_128, false},       {"sha256_cbor", BLOCK_HASH_SHA256_CBOR, false},
-    {"xxhash_cbor", BLOCK_HASH_XXHASH_CBOR, false}, {"sha256", BLOCK_HASH_SHA256_CBOR, true},
-    {"xxhash", BLOCK_HASH_XXHASH_CBOR, true},
-};
-
-enum status block_hash_algo_parse(struct str name, enum block_hash_algo *out, bool *is_alias,
-                                  struct error *err) {
-    for (size_t i = 0; i < ARRAY_LEN(algo_names); i++) {
-        if (!str_eq(name, str_of(algo_names[i].name))) continue;
-        *out = algo_names[i].algo;
-        if (is_alias) *is_alias = algo_names[i].is_alias;
-        return ST_OK;
-    }
-    return error_set(err, ST_INVALID,
-                     "unknown prefix-caching hash '" STR_FMT
-                     "': use xxh3_128, sha256_cbor or xxhash_cbor",
-                     STR_ARG(name));
-}
-
 const char *block_hash_algo_name(enum block_hash_algo algo) {
-    return algo_names[algo].name;
+    static const char *const names[] = {"xxh3_128", "sha256_cbor", "xxhash_cbor"};
+
+    return names[algo];
 }
 
 /* --- CBOR ------------------------------------------------------------------------------------ */

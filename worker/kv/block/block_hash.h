@@ -24,10 +24,6 @@
 
 enum block_hash_algo { BLOCK_HASH_XXH3_128, BLOCK_HASH_SHA256_CBOR, BLOCK_HASH_XXHASH_CBOR };
 
-/* Names of the option table. `sha256` and `xxhash` (vLLM: a hash of a Python pickle) select their
- * _cbor forms and set *is_alias, which may be NULL. */
-MUST_USE enum status block_hash_algo_parse(struct str name, enum block_hash_algo *out,
-                                           bool *is_alias, struct error *err);
 const char *block_hash_algo_name(enum block_hash_algo algo);
 
 #define BLOCK_HASH_BYTES 32

@@ -102,14 +102,10 @@ void block_pool_release(struct block_pool *pool, const block_id *ids, uint32_t n
     }
 }
 
-void block_pool_publish(struct block_pool *pool, block_id id, const struct prefix_key *key) {
-    block_pool_publish_as(pool, id, key, 0);
-}
-
-void block_pool_publish_as(struct block_pool *pool, block_id id, const struct prefix_key *key,
-                           uint64_t prefix) {
+void block_pool_publish(struct block_pool *pool, block_id id, const struct prefix_key *key,
+                        uint64_t prefix) {
     assert(pool->ref_cnt[id] > 0);
-    prefix_cache_insert_as(&pool->cache, id, key, prefix);
+    prefix_cache_insert(&pool->cache, id, key, prefix);
 }
 
 bool block_pool_unpublish(struct block_pool *pool, block_id id) {

@@ -55,12 +55,10 @@ void block_pool_touch(struct block_pool *pool, const block_id *ids, uint32_t n);
  * prefix, which others are likelier to share. A block without references aborts. */
 void block_pool_release(struct block_pool *pool, const block_id *ids, uint32_t n);
 
-/* Makes a full block in use findable under `key`. It must not be published yet (asserted). */
-void block_pool_publish(struct block_pool *pool, block_id id, const struct prefix_key *key);
-
-/* The same under the number this content has in another pool; 0: it has none. */
-void block_pool_publish_as(struct block_pool *pool, block_id id, const struct prefix_key *key,
-                           uint64_t prefix);
+/* Makes a full block in use findable under `key`. It must not be published yet (asserted). `prefix`:
+ * the number of this content in another pool; 0: it has none. */
+void block_pool_publish(struct block_pool *pool, block_id id, const struct prefix_key *key,
+                        uint64_t prefix);
 
 /* Unpublishes the block, which stays where it is. False when it was not published. */
 bool block_pool_unpublish(struct block_pool *pool, block_id id);

@@ -85,12 +85,8 @@ static void ring_append(struct prefix_cache *cache, uint32_t first, uint32_t blo
     f->ring_prev = block;
 }
 
-void prefix_cache_insert(struct prefix_cache *cache, uint32_t block, const struct prefix_key *key) {
-    prefix_cache_insert_as(cache, block, key, 0);
-}
-
-void prefix_cache_insert_as(struct prefix_cache *cache, uint32_t block,
-                            const struct prefix_key *key, uint64_t prefix) {
+void prefix_cache_insert(struct prefix_cache *cache, uint32_t block, const struct prefix_key *key,
+                         uint64_t prefix) {
     struct prefix_entry *e = &cache->entries[block];
     uint32_t first = prefix_cache_find(cache, key);
     uint32_t *bucket = bucket_of(cache, key->hash);

@@ -50,13 +50,11 @@ void prefix_cache_fini(struct prefix_cache *cache);
 uint32_t prefix_cache_find(const struct prefix_cache *cache, const struct prefix_key *key);
 
 /* Publishes `block`, which must not be published yet (asserted). Never replaces: equal content
- * becomes a duplicate behind the first. */
-void prefix_cache_insert(struct prefix_cache *cache, uint32_t block, const struct prefix_key *key);
-
-/* The same under a number that this very content has in another cache (of the host's memory, of the
- * device's): so a chain can go on from one to the other. One of them gives all the numbers. */
-void prefix_cache_insert_as(struct prefix_cache *cache, uint32_t block,
-                            const struct prefix_key *key, uint64_t prefix);
+ * becomes a duplicate behind the first. `prefix`: the number of this content in another cache (of host
+ * or device memory), by which a chain continues from one to the other; 0: the cache assigns one. Only
+ * one of two caches assigns numbers. */
+void prefix_cache_insert(struct prefix_cache *cache, uint32_t block, const struct prefix_key *key,
+                         uint64_t prefix);
 
 /* Forgets this one copy. False, and nothing done, when the block is not published. */
 bool prefix_cache_erase(struct prefix_cache *cache, uint32_t block);

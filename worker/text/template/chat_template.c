@@ -197,13 +197,8 @@ static enum status compile_given(struct chat_template **out, const char *given, 
     return st;
 }
 
-enum status chat_template_open(struct chat_template **out, const char *folder,
+enum status chat_template_open(struct chat_template **out, const char *folder, const char *given,
                                const char **fallback, struct error *err) {
-    return chat_template_open_given(out, folder, NULL, fallback, err);
-}
-
-enum status chat_template_open_given(struct chat_template **out, const char *folder,
-                                     const char *given, const char **fallback, struct error *err) {
     struct chat_template *t = NULL;
     struct json *config = NULL;
     enum status st = read_config(folder, &config, err);

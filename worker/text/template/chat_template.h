@@ -26,16 +26,11 @@ MUST_USE enum status chat_template_compile(struct chat_template **out, struct st
  * one named "default" where there are several); for requests with tools the one named "tool_use", or
  * additional_chat_templates/tool_use.jinja, if there is one. Without any, the built-in one that fits
  * (chat_fallback.h), and *fallback is its name, else NULL. bos_token and eos_token come from
- * tokenizer_config.json. */
+ * tokenizer_config.json. A `given` that is not NULL replaces the folder's template: a file, a template in
+ * one line, where \\n is a line end, or a built-in name; else ST_INVALID. */
 MUST_USE enum status chat_template_open(struct chat_template **out, const char *folder,
-                                        const char **fallback, struct error *err);
-
-/* That of `given` instead of the folder's: a file, or the template itself in one line, in which \\n is
- * a line end, or the name of a built-in one. NULL: as chat_template_open. ST_INVALID when it is none
- * of these. */
-MUST_USE enum status chat_template_open_given(struct chat_template **out, const char *folder,
-                                              const char *given, const char **fallback,
-                                              struct error *err);
+                                        const char *given, const char **fallback,
+                                        struct error *err);
 
 /* A built-in one by its name (chat_fallback.h). NULL for any other name. */
 struct chat_template *chat_template_builtin(const char *name);

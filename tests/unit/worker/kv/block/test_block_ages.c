@@ -178,7 +178,7 @@ static void publish(struct block_pool *pool, block_id id, uint32_t token) {
     struct block_hash hash = {{(uint8_t)token}};
     struct prefix_key key = {&hash, PREFIX_ROOT, &token, NULL, 0};
 
-    block_pool_publish(pool, id, &key);
+    block_pool_publish(pool, id, &key, 0);
 }
 
 static void the_pool_tells_of_its_blocks(void **state) {

@@ -211,29 +211,6 @@ static void truncation_keeps_the_low_bits_only(void **state) {
     block_hasher_destroy(h);
 }
 
-static void names_are_parsed_and_aliases_reported(void **state) {
-    enum block_hash_algo algo;
-    struct error err = {0};
-    bool is_alias;
-
-    (void)state;
-    for (int i = BLOCK_HASH_XXH3_128; i <= BLOCK_HASH_XXHASH_CBOR; i++) {
-        const char *name = block_hash_algo_name((enum block_hash_algo)i);
-
-        assert_int_equal(block_hash_algo_parse(str_of(name), &algo, &is_alias, &err), ST_OK);
-        assert_int_equal(algo, i);
-        assert_false(is_alias);
-    }
-    assert_int_equal(block_hash_algo_parse(STR("sha256"), &algo, &is_alias, &err), ST_OK);
-    assert_int_equal(algo, BLOCK_HASH_SHA256_CBOR);
-    assert_true(is_alias);
-    assert_int_equal(block_hash_algo_parse(STR("xxhash"), &algo, NULL, &err), ST_OK);
-    assert_int_equal(algo, BLOCK_HASH_XXHASH_CBOR);
-    assert_int_equal(block_hash_algo_parse(STR("md5"), &algo, NULL, &err), ST_INVALID);
-    assert_non_null(strstr(err.message, "md5"));
-    assert_non_null(strstr(err.message, "sha256_cbor"));
-}
-
 static void extras_are_checked_against_their_limit_and_order(void **state) {
     char *long_text = calloc(1, BLOCK_EXTRAS_MAX_BYTES);
     struct block_mm_item items[2] = {{STR("b"), 8, 2}, {STR("a"), 4, 2}};
@@ -317,7 +294,6 @@ int main(void) {
         cmocka_unit_test(xxh3_128_depends_on_key_parent_tokens_and_extras),
         cmocka_unit_test(without_a_seed_fast_hashes_are_private_to_the_process),
         cmocka_unit_test(truncation_keeps_the_low_bits_only),
-        cmocka_unit_test(names_are_parsed_and_aliases_reported),
         cmocka_unit_test(extras_are_checked_against_their_limit_and_order),
         cmocka_unit_test(the_longest_valid_extras_fit_the_buffer),
         cmocka_unit_test(overlapping_items_are_all_seen),

@@ -28,7 +28,7 @@ static void equal_hashes_with_other_content_are_kept_apart(void **state) {
     prefix_cache_init(&cache, N_BLOCKS, BLOCK_SIZE);
     for (uint32_t i = 0; i < ARRAY_LEN(keys); i++) {
         assert_int_equal(prefix_cache_find(&cache, &keys[i]), PREFIX_CACHE_NONE);
-        prefix_cache_insert(&cache, i, &keys[i]);
+        prefix_cache_insert(&cache, i, &keys[i], 0);
         prefix_cache_check(&cache);
     }
     assert_int_equal(cache.n_keys, ARRAY_LEN(keys));
@@ -48,8 +48,8 @@ static void a_prefix_number_outlives_its_first_copy(void **state) {
 
     (void)state;
     prefix_cache_init(&cache, N_BLOCKS, BLOCK_SIZE);
-    prefix_cache_insert(&cache, 5, &key);
-    prefix_cache_insert(&cache, 9, &key);
+    prefix_cache_insert(&cache, 5, &key, 0);
+    prefix_cache_insert(&cache, 9, &key, 0);
     number = prefix_cache_prefix(&cache, 5);
     assert_true(prefix_cache_erase(&cache, 5));
     assert_false(prefix_cache_erase(&cache, 5));
@@ -57,7 +57,8 @@ static void a_prefix_number_outlives_its_first_copy(void **state) {
     assert_int_equal(prefix_cache_prefix(&cache, 9), number);
     assert_true(prefix_cache_erase(&cache, 9));
     assert_int_equal(prefix_cache_find(&cache, &key), PREFIX_CACHE_NONE);
-    prefix_cache_insert(&cache, 5, &key); /* the chains behind the old number are gone for good */
+    prefix_cache_insert(&cache, 5, &key,
+                        0); /* the chains behind the old number are gone for good */
     assert_int_not_equal(prefix_cache_prefix(&cache, 5), number);
     prefix_cache_fini(&cache);
 }
@@ -101,7 +102,7 @@ static void random_steps_match_a_list(void **state) {
             assert_true(prefix_cache_erase(&cache, block));
             m.inserted[block] = 0;
         } else {
-            prefix_cache_insert(&cache, block, &key);
+            prefix_cache_insert(&cache, block, &key, 0);
             m.inserted[block] = ++m.clock;
             m.content[block] = content;
         }

@@ -63,7 +63,7 @@ static struct chat_template *open_with_config(const char *config, const char **f
     f = fopen(path, "wb");
     fputs(config, f);
     fclose(f);
-    if (chat_template_open(&t, folder, fallback, &err) != ST_OK) fail_msg("%s", err.message);
+    if (chat_template_open(&t, folder, NULL, fallback, &err) != ST_OK) fail_msg("%s", err.message);
     unlink(path);
     rmdir(folder);
     return t;
@@ -320,7 +320,7 @@ static void the_demonstration_model_has_its_template(void **state) {
     struct error err = {0};
 
     (void)state;
-    if (chat_template_open(&t, "deploy/demo/model", &fallback, &err) != ST_OK) {
+    if (chat_template_open(&t, "deploy/demo/model", NULL, &fallback, &err) != ST_OK) {
         fail_msg("%s", err.message);
     }
     assert_null(fallback);
