@@ -40,7 +40,7 @@
  * missed_prompts; the next takes 0.125 x 0.60 away first. The sixth such answer brings it above 2:
  * 0.40 + 5 x (0.40 - 0.075) = 2.025, and the factor is multiplied by CAPACITY_SHRINK = 0.9.
  *
- * In the simulator (make replay-cross) learning changes nothing where the declared capacity is right,
+ * On a modelled fleet (make replay-bars) learning changes nothing where the declared capacity is right,
  * and saves nearly all of what a capacity declared several times too large or small would cost. */
 #include "router/routing/routing.h"
 

@@ -6,9 +6,8 @@
 
 #include "common/base/mem.h"
 #include "common/base/rng.h"
-#include "router/routing/prefix_index.h"
-#include "router/routing/prefix_lru.h"
 #include "router/routing/routing.h"
+#include "tests/replay/worker_model.h"
 #include "worker/kv/kv_manager.h"
 #include "worker/sched/scheduler.h"
 #include "tests/support/routing_defaults.h"
@@ -17,17 +16,9 @@
 #include <stdlib.h>
 
 #define BYTES_PER_TOKEN 4
-#define MAX_SEQS        256
-#define CHUNK           2048
 #define VOCAB           (1u << 30)
 #define OUTPUT_TOKEN    (1u << 29) /* + the request: no two answers are alike */
 #define INDEX_BYTES     (UINT64_C(64) << 20)
-/* The latency model of kernels/sim, profile h200-8b. */
-#define STEP_US      6000.0
-#define ROW_US       20.0
-#define CONTEXT_US   0.027
-#define PREFILL_US   50.0
-#define ATTN_CONTEXT 30000.0
 
 struct exchange {
     const struct replay_request *in;
@@ -89,8 +80,8 @@ static void open_worker(struct replay *p) {
     struct scheduler_options so = scheduler_options_default;
     struct error err = {0};
 
-    so.max_num_seqs = MAX_SEQS;
-    so.max_num_batched_tokens = CHUNK;
+    so.max_num_seqs = WORKER_SEQS_MAX;
+    so.max_num_batched_tokens = WORKER_CHUNK;
     so.max_model_len = o->cache_tokens;
     p->kv =
         kv_manager_create(&(struct kv_manager_config){.n_blocks = o->cache_tokens / kv_block(o) + 1,
@@ -121,8 +112,8 @@ static void open_router(struct replay *p) {
                           .block_size = kv_block(p->options),
                           .n_blocks = block_pool_n_usable(kv_manager_pool(p->kv)),
                           .n_tier_blocks = p->options->host_tokens / kv_block(p->options),
-                          .prefill_tokens_per_s = 1e6 / PREFILL_US,
-                          .attn_context = ATTN_CONTEXT,
+                          .prefill_tokens_per_s = 1 / WORKER_PREFILL_S,
+                          .attn_context = WORKER_ATTN_CONTEXT,
                       });
 }
 
@@ -189,19 +180,15 @@ static void take(struct replay *p, const struct schedule_entry *s, uint64_t now_
 
 /* --- time ------------------------------------------------------------------------------------ */
 
-static double prefill_us(double first, double n) {
-    return PREFILL_US * n * (1 + (first + n / 2) / ATTN_CONTEXT);
-}
-
 static uint64_t step_us(const struct schedule *step) {
-    double us = STEP_US + ROW_US * step->n_entries;
+    double s = WORKER_STEP_S + WORKER_SEQ_S * step->n_entries;
 
     for (uint32_t i = 0; i < step->n_entries; i++) {
         double first = step->entry[i].first, n = step->entry[i].n_tokens;
 
-        us += n == 1 ? CONTEXT_US * first : prefill_us(first, n);
+        s += n == 1 ? WORKER_CONTEXT_S * first : worker_prefill_s(first, first + n);
     }
-    return (uint64_t)us;
+    return (uint64_t)(s * 1e6);
 }
 
 static void weigh_waste(struct replay *p, double us) {
@@ -259,33 +246,4 @@ void replay_on_engine(const struct replay_request *requests, uint32_t n,
     scheduler_destroy(p.scheduler);
     kv_manager_destroy(p.kv);
     mem_free(p.exchanges);
-}
-
-double replay_work_s(const struct replay_request *requests, uint32_t n,
-                     const struct replay_options *options) {
-    struct replay_options whole = {.block_size = options->block_size};
-    uint32_t bs = options->block_size, capacity = options->cache_tokens / bs;
-    struct prefix_index *index = prefix_index_create(4 * capacity, 1);
-    struct prefix_lru *lru = prefix_lru_create(index, 1);
-    double us = 0;
-
-    prefix_lru_set_capacity(lru, 0, capacity);
-    for (uint32_t i = 0; i < n; i++) {
-        const struct replay_request *q = &requests[i];
-        uint32_t n_blocks = q->n_prompt / bs, depth, n_sent;
-        uint64_t mask = 1, *chain = make_chain(&whole, q);
-
-        prefix_index_match(index, chain, n_blocks, &mask, &depth, NULL);
-        double first = MIN(depth * bs, (q->n_prompt - 1) / bs * bs), n_new = q->n_prompt - first;
-        us +=
-            prefill_us(first, n_new) + n_new / CHUNK * STEP_US / 2 +
-            q->n_output * (STEP_US / 32 + ROW_US + CONTEXT_US * (q->n_prompt + q->n_output / 2.0));
-        n_sent = prefix_lru_sent(lru, 0, chain, n_blocks, NULL);
-        prefix_lru_ended(lru, 0, chain, n_sent, NULL,
-                         (q->n_prompt + q->n_output) / bs - q->n_prompt / bs);
-        mem_free(chain);
-    }
-    prefix_lru_destroy(lru);
-    prefix_index_destroy(index);
-    return us * 1e-6;
 }

@@ -7,7 +7,7 @@
  *                     first token ──▶ routing_first_token(feedback)
  *                     end         ──▶ routing_ended(output tokens)
  *
- * A step lasts what a fitted latency model says; nothing sleeps, and no random number is drawn, so
+ * A step lasts what worker_model.h gives for it; nothing sleeps, and no random number is drawn, so
  * equal input gives equal output. The only place where both sides are linked into one program. */
 #ifndef TESTS_REPLAY_ENGINE_REPLAY_H
 #define TESTS_REPLAY_ENGINE_REPLAY_H
@@ -48,10 +48,5 @@ struct replay_result {
 /* Requests in order of arrival, each within 90 % of the cache. */
 void replay_on_engine(const struct replay_request *requests, uint32_t n,
                       const struct replay_options *options, struct replay_result *result);
-
-/* Seconds of work of all requests on one worker, with a cache that serves them one by one: what
- * arrival times are scaled by to reach a load. */
-double replay_work_s(const struct replay_request *requests, uint32_t n,
-                     const struct replay_options *options);
 
 #endif

@@ -1,7 +1,7 @@
 /* tests/replay/event_ring.h - a simulated worker's log of requests, in the frames of the real one.
  *
- * What is put in is encoded, kept while the ring holds it, and decoded by each reader for itself: so
- * the simulator's routers hear of each other exactly what common/protocol/request_events.h can say. */
+ * What is put in is encoded, kept while the ring holds it, and decoded by each reader for itself:
+ * modelled routers exchange exactly what common/protocol/request_events.h can encode. */
 #ifndef TESTS_REPLAY_EVENT_RING_H
 #define TESTS_REPLAY_EVENT_RING_H
 

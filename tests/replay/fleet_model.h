@@ -1,43 +1,63 @@
-/* tests/replay/fleet_model.h - a small discrete-event model of a fleet behind the routing library.
+/* tests/replay/fleet_model.h - a discrete-event model of a fleet: a workload, routers with the
+ * product's routing library (router_model.h), workers with its KV manager (worker_model.h).
  *
- * Each worker is a paged prefix cache (LRU, pinned while in use, deepest block forgotten first)
- * under continuous batching: first come first served, CHUNK tokens a step, of which every decoding
- * sequence takes one and the prompt at the head of the queue the rest. A step lasts
+ * Virtual time: nothing sleeps, equal input gives equal output. The library is given what a proxy
+ * would give it. Beside its policies there are choosers that see everything:
  *
- *     6 ms + 20 us per sequence + 27 ns per token of context + 50 us per prompt token x (1 + c/30k)
+ *   oracle          the worker where the request costs least, to itself and to the others, by each
+ *                   worker's real queue, batch and cache:
+ *                   wait + prefill x (1 + 2 + 0.05 L) + 10 ms x L, with L requests there
+ *   oracle_selfish  the same without the others: the least time to its own first token
  *
- * about an 8B model on one H200. Virtual time, no chance: equal input gives equal output. It knows
- * nothing of other simulators, and is kept small; its purpose is to notice a policy that broke. */
+ * An oracle decides request by request and does not see the future, so a policy may do better. */
 #ifndef TESTS_REPLAY_FLEET_MODEL_H
 #define TESTS_REPLAY_FLEET_MODEL_H
 
 #include "router/routing/policy.h"
-#include "tests/replay/conversations.h"
+#include "tests/replay/workload.h"
+
+enum fleet_chooser { CHOOSER_POLICY, CHOOSER_ORACLE, CHOOSER_ORACLE_SELFISH, CHOOSER_LIST };
 
 struct fleet_options {
     uint32_t n_workers;
-    uint32_t cache_tokens;                /* of each worker */
-    const struct policy_ops *policy;      /* NULL: the oracle */
-    struct policy_options policy_options; /* the oracle uses its weights too */
+    uint32_t cache_tokens; /* of each worker */
+    enum fleet_chooser chooser;
+    const struct policy_ops *policy;      /* of CHOOSER_POLICY */
+    struct policy_options policy_options; /* of CHOOSER_POLICY */
+    const uint32_t *list;                 /* of CHOOSER_LIST: (n) a worker for each request */
     double declared_capacity;             /* as a multiple of the real one */
+    double declared_attn_context;         /* tokens; what workers report of themselves */
     uint32_t hashed_tokens;               /* of a prompt at most; 0: all */
-    double declared_attn_context;         /* tokens; what workers say of themselves */
-    bool has_feedback;                    /* workers tell what was cached */
+    bool has_feedback;                    /* workers report what was cached */
+    uint32_t n_routers;                   /* requests are spread over them at random */
+    bool is_shared;                       /* routers read each other's requests in workers' logs */
+    double delay_s, late_delay_s;         /* so much later: accepted requests, all else */
+    double window_share;                  /* of the time, where the window begins; 0: none */
+    bool is_restarted;                    /* routers lose their books there */
+    double warm_share;                    /* of the time; requests before it are not reported */
+    bool is_checked;                      /* invariants are asserted at every event */
+    uint64_t seed;
 };
 
-/* Of the requests after the first quarter of the time. */
+/* Of requests that arrive after the warm-up. */
 struct fleet_result {
-    double mean_ttft_s, p99_ttft_s, mean_e2e_s;
-    double hit_share;  /* of prompt tokens */
-    double busy_share; /* of the workers' time, until the last arrival */
-    double imbalance;  /* most prefill tokens of a worker, by the mean */
+    uint32_t n;
+    double mean_ttft_s, p50_ttft_s, p99_ttft_s, mean_e2e_s;
+    double hit_share;         /* of prompt tokens: found cached */
+    double pooled_hit_share;  /* what one cache of the fleet's size would have found */
+    double busy_share;        /* of the workers' time, until the last end */
+    double imbalance;         /* most prefill tokens of a worker, by the mean */
+    double request_imbalance; /* the same of requests */
+    double window_hit_of_pooled, window_ttft_s; /* of five minutes after window_share */
 };
 
 void fleet_options_default(struct fleet_options *options); /* eight workers, policy `prefix` */
 
-/* The oracle minimises the cost of `prefix` without --cost-queued, but sees each worker's real cache, queue
- * and batch: what a router without guesses would do. */
-void fleet_run(const struct conversations *c, const struct fleet_options *options,
-               struct fleet_result *result);
+/* A policy of the library, or an oracle, by name; false when there is none. */
+bool fleet_choose_by_name(struct fleet_options *options, const char *name);
+
+/* `bound` may be NULL, and then pooled_hit_share is 0. */
+void fleet_run(const struct workload *workload, const struct workload_bound *bound,
+               const struct fleet_options *options, struct fleet_result *result);
 
 #endif

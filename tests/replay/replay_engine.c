@@ -1,23 +1,19 @@
-/* tests/replay/replay_engine.c - engine_replay on a trace file: `make replay-engine TRACE=FILE`.
+/* tests/replay/replay_engine.c - engine_replay on a workload: `make replay-engine [TRACE=FILE]`.
  *
- * The trace is one JSON object per line: timestamp in ms, input_length and output_length in tokens,
- * hash_ids of consecutive blocks of 512 tokens. Equal stamps are spread evenly up to the next one;
- * then time is stretched so that the work is LOAD of what one worker can do. Twice: with blocks of
- * the trace's size on both sides, and with those that a worker and the router really have, where
- * neither's end where prompts and answers do. Exits 1 when the prediction is off by more than 3 % in
- * total, or by more than two blocks for any request that was never preempted, or when of the slots in
- * blocks of 16 that were in use more than 4 % held no token. */
-#include "common/base/buf.h"
+ * Without a trace: an hour of generated conversations. Time is stretched so that the work is LOAD
+ * of what one worker can do. Twice: with blocks of the workload's size on both sides, and with
+ * those that a worker and the router really have, where neither's end where prompts and answers do.
+ * Exits 1 when the prediction is off by more than 3 % in total, or by more than two blocks for any
+ * request that was never preempted, or when of the slots in blocks of 16 that were in use more than
+ * 4 % held no token. */
 #include "common/base/mem.h"
-#include "common/text/json.h"
 #include "tests/replay/engine_replay.h"
+#include "tests/replay/generator.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
-#define BLOCK_SIZE   512
 #define CACHE_TOKENS 700000
 #define LOAD         0.5
 #define TOTAL_SHARE  0.03
@@ -25,79 +21,44 @@
 #define KV_BLOCK     16
 #define CHAIN_BLOCK  256
 #define WASTE_SHARE  0.04
+#define DURATION_S   3600
+#define CHATS_PER_S  2.05
 
-struct trace {
-    struct replay_request *requests;
-    uint32_t n, n_max;
-};
-
-static void read_line(struct trace *t, struct str line) {
-    struct replay_request *q;
-    struct json *root;
-    uint32_t *blocks, n_blocks = 0, n_max;
-
-    if (json_parse(&root, line, NULL, NULL) != ST_OK) {
-        fprintf(stderr, "replay: line %u of the trace is not JSON\n", t->n + 1);
-        exit(2);
-    }
-    if (t->n == t->n_max) {
-        t->n_max = MAX(2 * t->n_max, 1024u);
-        t->requests = mem_realloc(t->requests, t->n_max * sizeof(*t->requests));
-    }
-    q = &t->requests[t->n++];
-    if (json_get_u64(root, "timestamp", 0, UINT64_MAX, &q->arrival_us, NULL, NULL) != ST_OK ||
-        json_get_u32(root, "input_length", 1, 1u << 24, &q->n_prompt, NULL, NULL) != ST_OK ||
-        json_get_u32(root, "output_length", 0, 1u << 24, &q->n_output, NULL, NULL) != ST_OK) {
-        fprintf(stderr, "replay: line %u of the trace lacks a field\n", t->n);
-        exit(2);
-    }
-    q->arrival_us *= 1000;
-    q->n_output = MAX(q->n_output, 1u);
-    n_max = CEIL_DIV(q->n_prompt, (uint32_t)BLOCK_SIZE);
-    blocks = mem_calloc(n_max, sizeof(*blocks));
-    JSON_FOR_EACH(it, json_get(root, "hash_ids")) {
-        uint64_t id = 0;
-
-        if (n_blocks < n_max && json_to_u64(it, &id) == ST_OK) blocks[n_blocks++] = (uint32_t)id;
-    }
-    q->n_prompt = MIN(q->n_prompt, n_blocks * BLOCK_SIZE);
-    q->blocks = blocks;
-    json_destroy(root);
+/* Tokens have 29 bits in engine_replay.c. */
+static uint32_t token_of(uint64_t name) {
+    return (uint32_t)(name >> 36);
 }
 
-static void read_trace(struct trace *t, const char *path) {
-    FILE *f = fopen(path, "r");
-    char *line = NULL;
-    size_t size = 0;
-    ssize_t n;
+static struct replay_request *convert(const struct workload *w) {
+    struct replay_request *requests = mem_calloc(w->n, sizeof(*requests));
 
-    if (!f) {
-        fprintf(stderr, "replay: cannot open %s\n", path);
-        exit(2);
+    for (uint32_t i = 0; i < w->n; i++) {
+        const struct workload_request *q = &w->requests[i];
+        uint32_t n = CEIL_DIV(q->n_prompt, w->block_tokens), *blocks;
+
+        blocks = mem_calloc(n, sizeof(*blocks));
+        for (uint32_t b = 0; b < n; b++)
+            blocks[b] = token_of(b < q->n_names ? q->chain[b] : rng_at(i, b));
+        requests[i] = (struct replay_request){.arrival_us = (uint64_t)(q->arrival_s * 1e6),
+                                              .n_prompt = q->n_prompt,
+                                              .n_output = q->n_output,
+                                              .blocks = blocks};
     }
-    while ((n = getline(&line, &size, f)) > 0)
-        read_line(t, (struct str){line, (size_t)n - (line[n - 1] == '\n')});
-    free(line);
-    fclose(f);
+    return requests;
 }
 
-static void spread_equal_stamps(struct trace *t) {
-    for (uint32_t i = 0, end; i < t->n; i = end) {
-        uint64_t base = t->requests[i].arrival_us, next;
-
-        for (end = i; end < t->n && t->requests[end].arrival_us == base; end++)
-            ;
-        next = end < t->n ? t->requests[end].arrival_us : base + 1000000;
-        for (uint32_t k = i; k < end; k++)
-            t->requests[k].arrival_us = base + (next - base) * (k - i) / (end - i);
-    }
+static void free_requests(struct replay_request *requests, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++)
+        mem_free((uint32_t *)(uintptr_t)requests[i].blocks);
+    mem_free(requests);
 }
 
-static bool replay(const struct trace *t, const char *what, const struct replay_options *o) {
+static bool replay(const struct replay_request *requests, uint32_t n, const char *what,
+                   const struct replay_options *o) {
     struct replay_result r;
     double share;
 
-    replay_on_engine(t->requests, t->n, o, &r);
+    replay_on_engine(requests, n, o, &r);
     share = (double)r.predicted_tokens / (double)r.cached_tokens - 1;
     printf("  %s: engine busy %.0f %%, %u preempted\n", what, 100 * r.busy_share, r.n_preempted);
     printf("    prompt tokens %llu, cached %llu, predicted %llu: %+.2f %%\n",
@@ -110,31 +71,37 @@ static bool replay(const struct trace *t, const char *what, const struct replay_
     return fabs(share) <= TOTAL_SHARE && !r.n_off && (!o->kv_block || r.waste <= WASTE_SHARE);
 }
 
+static void open_workload(struct workload *w, const char *trace) {
+    struct trace t = {trace, TRACE_BLOCK, TRACE_TICKS_PER_S};
+    struct error err = {0};
+
+    if (!trace) {
+        generate(w, generator_find("conversations"), 1, DURATION_S, CHATS_PER_S);
+    } else if (workload_read(w, &t, &err) != ST_OK) {
+        fprintf(stderr, "replay-engine: %s\n", err.message);
+        exit(2);
+    }
+    workload_load(w, 1, CACHE_TOKENS, LOAD, false);
+}
+
 int main(int argc, char **argv) {
-    struct replay_options same = {.block_size = BLOCK_SIZE,
-                                  .cache_tokens = CACHE_TOKENS,
-                                  .off_tokens = OFF_BLOCKS * BLOCK_SIZE};
-    struct replay_options fine = same;
-    struct trace t = {0};
-    double stretch;
+    struct replay_options same = {.cache_tokens = CACHE_TOKENS}, fine;
+    struct replay_request *requests;
+    struct workload w;
     bool ok;
 
+    open_workload(&w, argc > 1 ? argv[1] : NULL);
+    same.block_size = w.block_tokens;
+    same.off_tokens = OFF_BLOCKS * w.block_tokens;
+    fine = same;
     fine.off_tokens = OFF_BLOCKS * CHAIN_BLOCK;
     fine.kv_block = KV_BLOCK;
     fine.chain_block = CHAIN_BLOCK;
-    if (argc != 2) return 2;
-    read_trace(&t, argv[1]);
-    if (!t.n) return 2;
-    spread_equal_stamps(&t);
-    stretch = replay_work_s(t.requests, t.n, &same) / LOAD /
-              ((double)t.requests[t.n - 1].arrival_us * 1e-6);
-    for (uint32_t i = 0; i < t.n; i++)
-        t.requests[i].arrival_us = (uint64_t)((double)t.requests[i].arrival_us * stretch);
-    printf("replay-engine: %u requests, time x %.2f\n", t.n, stretch);
-    ok = replay(&t, "blocks of 512 tokens on both sides", &same);
-    ok = replay(&t, "blocks of 16 tokens, hashed by 256", &fine) && ok;
-    for (uint32_t i = 0; i < t.n; i++)
-        mem_free((uint32_t *)(uintptr_t)t.requests[i].blocks);
-    mem_free(t.requests);
+    requests = convert(&w);
+    printf("replay-engine: %u requests in %.0f s\n", w.n, workload_span_s(&w));
+    ok = replay(requests, w.n, "blocks of 512 tokens on both sides", &same);
+    ok = replay(requests, w.n, "blocks of 16 tokens, hashed by 256", &fine) && ok;
+    free_requests(requests, w.n);
+    workload_free(&w);
     return ok ? 0 : 1;
 }

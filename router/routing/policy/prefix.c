@@ -19,7 +19,7 @@
  * busy enough, computing them once more elsewhere is cheaper.
  *
  * Mean time to first token by that of an oracle that sees every queue, batch and cache and
- * minimises the same cost with later 2 and queued 0 (make replay-cross, seeds 1-5):
+ * minimises the same cost with later 2 and queued 0 (make replay-bars TRACE=, seeds 1-5):
  *
  *     workers x tokens, load    16 x 700k 0.8  0.95   16 x 7M 0.95   4, 8, 32 x 700k 0.95
  *     as it is                           0.98  0.97           1.00   0.78  0.86  0.99

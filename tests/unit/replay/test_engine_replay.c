@@ -5,6 +5,7 @@
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "tests/replay/engine_replay.h"
+#include "tests/replay/workload.h"
 
 #include <stdlib.h>
 
@@ -16,7 +17,7 @@
 #define SYSTEM     4  /* blocks that every prompt begins with */
 #define BLOCKS_MAX (FIRST_MAX + TURNS_MAX * LATER_MAX)
 
-struct workload {
+struct chats {
     struct replay_request *requests;
     uint32_t (*blocks)[BLOCKS_MAX]; /* by chat */
     uint32_t n;
@@ -29,9 +30,9 @@ static int by_arrival(const void *a, const void *b) {
 }
 
 /* Chats begin at random over the time given and pause up to two minutes between turns. */
-static struct workload make_workload(uint64_t seed, uint64_t time_us) {
-    struct workload w = {.requests = mem_calloc(N_CHATS * TURNS_MAX, sizeof(*w.requests)),
-                         .blocks = mem_calloc(N_CHATS, sizeof(*w.blocks))};
+static struct chats make_chats(uint64_t seed, uint64_t time_us) {
+    struct chats w = {.requests = mem_calloc(N_CHATS * TURNS_MAX, sizeof(*w.requests)),
+                      .blocks = mem_calloc(N_CHATS, sizeof(*w.blocks))};
     struct rng r;
 
     rng_seed(&r, seed);
@@ -57,7 +58,7 @@ static struct workload make_workload(uint64_t seed, uint64_t time_us) {
     return w;
 }
 
-static void free_workload(struct workload *w) {
+static void free_chats(struct chats *w) {
     mem_free(w->requests);
     mem_free(w->blocks);
 }
@@ -72,7 +73,7 @@ static void print(const struct replay_result *r) {
 }
 
 static void with_room_for_all_every_hit_is_predicted(void **state) {
-    struct workload w = make_workload(1, 600000000);
+    struct chats w = make_chats(1, 600000000);
     struct replay_options o = {.block_size = BLOCK_SIZE, .cache_tokens = 4000000};
     struct replay_result r;
     (void)state;
@@ -81,11 +82,11 @@ static void with_room_for_all_every_hit_is_predicted(void **state) {
     print(&r);
     assert_true(r.cached_tokens > r.prompt_tokens / 2);
     assert_int_equal(r.n_exact, r.n_requests);
-    free_workload(&w);
+    free_chats(&w);
 }
 
 static void what_a_full_worker_forgot_is_predicted(void **state) {
-    struct workload w = make_workload(2, 600000000);
+    struct chats w = make_chats(2, 600000000);
     struct replay_options o = {
         .block_size = BLOCK_SIZE, .cache_tokens = 60000, .off_tokens = 4 * BLOCK_SIZE};
     struct replay_result r;
@@ -96,12 +97,12 @@ static void what_a_full_worker_forgot_is_predicted(void **state) {
     assert_true(r.cached_tokens < r.prompt_tokens / 2); /* much was forgotten */
     assert_in_range(r.predicted_tokens, r.cached_tokens * 97 / 100, r.cached_tokens * 103 / 100);
     assert_in_range(r.n_off, 0, r.n_requests / 100);
-    free_workload(&w);
+    free_chats(&w);
 }
 
 /* Neither side's blocks end where prompts and answers do. */
 static void small_blocks_under_large_ones_are_predicted(void **state) {
-    struct workload w = make_workload(4, 600000000);
+    struct chats w = make_chats(4, 600000000);
     struct replay_options o = {.block_size = BLOCK_SIZE,
                                .kv_block = 4,
                                .chain_block = BLOCK_SIZE,
@@ -114,7 +115,7 @@ static void small_blocks_under_large_ones_are_predicted(void **state) {
     print(&r);
     assert_in_range(r.predicted_tokens, r.cached_tokens * 99 / 100, r.cached_tokens * 101 / 100);
     assert_int_equal(r.n_off, 0);
-    free_workload(&w);
+    free_chats(&w);
 }
 
 /* Coding agents: a prompt of 195,000 tokens at the median, of which each turn repeats all and adds a
@@ -171,6 +172,29 @@ static uint32_t n_long_requests(void) {
     return given ? (uint32_t)strtoul(given, NULL, 10) : 500;
 }
 
+/* Of all requests on one worker with such a cache. */
+static double work_s(const struct agents *a, uint32_t cache_tokens) {
+    struct workload w = {.block_tokens = AGENT_BLOCK};
+    struct workload_bound bound;
+
+    for (uint32_t i = 0; i < a->n; i++) {
+        const struct replay_request *q = &a->requests[i];
+        uint32_t n_blocks = q->n_prompt / AGENT_BLOCK;
+        uint64_t *chain = workload_new_chain(&w, n_blocks);
+
+        for (uint32_t b = 0; b < n_blocks; b++)
+            chain[b] = workload_name(q->blocks[b] | (uint64_t)b << 32);
+        workload_add(&w, (struct workload_request){.n_prompt = q->n_prompt,
+                                                   .n_output = q->n_output,
+                                                   .n_blocks = n_blocks,
+                                                   .chain = chain});
+    }
+    workload_bound(&w, cache_tokens, &bound);
+    workload_bound_free(&bound);
+    workload_free(&w);
+    return bound.work_s;
+}
+
 static struct replay_result replay_agents(uint32_t chain_tokens, uint32_t cache_tokens,
                                           uint32_t host_tokens) {
     struct agents a = make_agents(5, n_long_requests());
@@ -181,7 +205,7 @@ static struct replay_result replay_agents(uint32_t chain_tokens, uint32_t cache_
                                .cache_tokens = cache_tokens,
                                .host_tokens = host_tokens,
                                .off_tokens = 1024};
-    double us = replay_work_s(a.requests, a.n, &o) * 1e6 / 0.5 / a.n;
+    double us = work_s(&a, cache_tokens) * 1e6 / 0.5 / a.n;
     struct replay_result r;
 
     for (uint32_t i = 0; i < a.n; i++)
@@ -220,7 +244,7 @@ static void blocks_in_host_memory_are_predicted(void **state) {
 }
 
 static void equal_input_gives_equal_output(void **state) {
-    struct workload w = make_workload(3, 300000000);
+    struct chats w = make_chats(3, 300000000);
     struct replay_options o = {
         .block_size = BLOCK_SIZE, .cache_tokens = 60000, .off_tokens = 4 * BLOCK_SIZE};
     struct replay_result a, b;
@@ -233,7 +257,7 @@ static void equal_input_gives_equal_output(void **state) {
     assert_int_equal(a.n_exact, b.n_exact);
     assert_int_equal(a.worst, b.worst);
     assert_true(a.busy_share == b.busy_share);
-    free_workload(&w);
+    free_chats(&w);
 }
 
 int main(void) {

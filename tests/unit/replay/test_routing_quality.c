@@ -9,6 +9,7 @@
 #include "tests/support/cm.h"
 
 #include "tests/replay/fleet_model.h"
+#include "tests/replay/generator.h"
 
 #include "common/base/map.h"
 #include "common/base/mem.h"
@@ -20,7 +21,7 @@
 #define CHATS_PER_S                                                                                \
     3.8 /* round robin just manages; least_load waits three times as long as prefix */
 
-static struct conversations traffic[N_SEEDS];
+static struct workload traffic[N_SEEDS];
 static struct fleet_result oracle, least_load, round_robin, prefix;
 
 /* Means over the seeds. */
@@ -28,7 +29,7 @@ static struct fleet_result run(const char *name, const struct fleet_options *o) 
     struct fleet_result sum = {0}, r;
 
     for (uint32_t i = 0; i < N_SEEDS; i++) {
-        fleet_run(&traffic[i], o, &r);
+        fleet_run(&traffic[i], NULL, o, &r);
         sum.mean_ttft_s += r.mean_ttft_s / N_SEEDS;
         sum.p99_ttft_s += r.p99_ttft_s / N_SEEDS;
         sum.mean_e2e_s += r.mean_e2e_s / N_SEEDS;
@@ -42,29 +43,29 @@ static struct fleet_result run(const char *name, const struct fleet_options *o) 
     return sum;
 }
 
-static struct fleet_result run_policy(const char *name, const struct policy_ops *policy) {
+static struct fleet_result run_policy(const char *name) {
     struct fleet_options o;
 
     fleet_options_default(&o);
-    o.policy = policy;
+    assert_true(fleet_choose_by_name(&o, name));
     return run(name, &o);
 }
 
 static int set_up(void **state) {
     (void)state;
     for (uint32_t i = 0; i < N_SEEDS; i++)
-        conversations_make(&traffic[i], i + 1, DURATION_S, CHATS_PER_S);
-    oracle = run_policy("oracle", NULL);
-    prefix = run_policy("prefix", &policy_prefix);
-    least_load = run_policy("least_load", &policy_least_load);
-    round_robin = run_policy("round_robin", &policy_round_robin);
+        generate(&traffic[i], generator_find("conversations"), i + 1, DURATION_S, CHATS_PER_S);
+    oracle = run_policy("oracle");
+    prefix = run_policy("prefix");
+    least_load = run_policy("least_load");
+    round_robin = run_policy("round_robin");
     return 0;
 }
 
 static int tear_down(void **state) {
     (void)state;
     for (uint32_t i = 0; i < N_SEEDS; i++)
-        conversations_free(&traffic[i]);
+        workload_free(&traffic[i]);
     return 0;
 }
 
@@ -112,19 +113,19 @@ static void assert_distribution(uint32_t *values, uint32_t n, uint64_t mean, uin
 
 /* An hour, as the published one. */
 static void the_traffic_has_the_published_shape(void **state) {
-    struct conversations c;
+    struct workload c;
     struct map seen;
     uint32_t *values;
     double prompt_tokens = 0, shared_tokens = 0;
     (void)state;
 
-    conversations_make(&c, 7, 3600, 2.05);
+    generate(&c, generator_find("conversations"), 7, 3600, 2.05);
     assert_in_range(c.n, 10800, 13200);
-    assert_in_range(c.n_chats, 6900, 7900);
+    assert_in_range(c.n_chains, 6900, 7900);
     values = mem_calloc(c.n, sizeof(*values));
     map_init(&seen, 1);
     for (uint32_t i = 0; i < c.n; i++) {
-        const struct conversation_request *q = &c.requests[i];
+        const struct workload_request *q = &c.requests[i];
         uint32_t n = 0;
 
         assert_true(!i || q->arrival_s >= q[-1].arrival_s);
@@ -133,7 +134,7 @@ static void the_traffic_has_the_published_shape(void **state) {
         for (uint32_t b = n; b < q->n_blocks; b++)
             map_insert(&seen, q->chain[b], &seen);
         prompt_tokens += q->n_prompt;
-        shared_tokens += n * CONVERSATION_BLOCK;
+        shared_tokens += n * TRACE_BLOCK;
         values[i] = q->n_prompt;
     }
     assert_distribution(values, c.n, 12035, 6909, 85399);
@@ -143,7 +144,7 @@ static void the_traffic_has_the_published_shape(void **state) {
     assert_float_equal(shared_tokens / prompt_tokens, 0.374, 0.04);
     map_fini(&seen);
     mem_free(values);
-    conversations_free(&c);
+    workload_free(&c);
 }
 
 static void equal_seeds_give_equal_figures(void **state) {
@@ -152,8 +153,8 @@ static void equal_seeds_give_equal_figures(void **state) {
     (void)state;
 
     fleet_options_default(&o);
-    fleet_run(&traffic[0], &o, &r);
-    fleet_run(&traffic[0], &o, &again);
+    fleet_run(&traffic[0], NULL, &o, &r);
+    fleet_run(&traffic[0], NULL, &o, &again);
     assert_memory_equal(&r, &again, sizeof(r));
 }
 
@@ -216,14 +217,14 @@ static void the_gate_notices_a_missing_index(void **state) {
     assert_non_null(breach(&round_robin));
 }
 
-static struct fleet_result run_documents(const char *name, const struct conversations *c,
+static struct fleet_result run_documents(const char *name, const struct workload *c,
                                          uint32_t hashed_tokens) {
     struct fleet_options o;
     struct fleet_result r;
 
     fleet_options_default(&o);
     o.hashed_tokens = hashed_tokens;
-    fleet_run(c, &o, &r);
+    fleet_run(c, NULL, &o, &r);
     print_message("%-28s TTFT mean %.3f p99 %.2f s, hits %.2f %%\n", name, r.mean_ttft_s,
                   r.p99_ttft_s, 100 * r.hit_share);
     return r;
@@ -232,16 +233,16 @@ static struct fleet_result run_documents(const char *name, const struct conversa
 /* The default of --max-prefix-bytes in tokens of four bytes, and what it was. */
 static void documents_are_hashed_as_far_as_it_matters(void **state) {
     struct fleet_result all, now, before;
-    struct conversations c;
+    struct workload c;
     (void)state;
 
-    documents_make(&c, 11, DURATION_S, 1.5, 100);
+    generate(&c, generator_find("documents"), 11, DURATION_S, 1.5);
     all = run_documents("documents, hashed whole", &c, 0);
     now = run_documents("documents, 8 MiB", &c, (8u << 20) / 4);
     before = run_documents("documents, 256 KiB", &c, (256u << 10) / 4);
     assert_true(now.mean_ttft_s <= 1.03 * all.mean_ttft_s);
     assert_true(before.mean_ttft_s > 1.03 * all.mean_ttft_s);
-    conversations_free(&c);
+    workload_free(&c);
 }
 
 int main(void) {

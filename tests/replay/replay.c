@@ -1,0 +1,197 @@
+/* tests/replay/replay.c - one replay of a workload on a modelled fleet: a line of JSON.
+ *
+ * tests/replay/replay.py, bars.py and shared.py run it many times and print tables. Usage:
+ *
+ *     replay [NAME VALUE]...
+ *
+ *     workload NAME      of generator.h (conversations), or   trace FILE   (workload.h)
+ *     block TOKENS, ticks N    of a trace: of one of its hash_ids, timestamps a second (512, 1000)
+ *     seed N             of the workload, where it is generated, and of everything else (1)
+ *     duration S, rate R of the generator (its own)
+ *     policy NAME        of the library; oracle, oracle_selfish (prefix)
+ *     workers N, cache TOKENS   (16, 700000)
+ *     load SHARE         of the fleet's capacity (0.8); 0: times stay as they are
+ *     capacity FACTOR    that workers declare, of the real one (1)
+ *     later, decoding, queued, fleet_busy, home WEIGHT   of incipit-router's --cost-later-arrivals
+ *                        to --cost-fleet-busy, --home-weight
+ *     key BYTES          of chwbl's key; tree FACTOR: of the tree of cache_aware and hash_trie
+ *     routers N, shared 1, delay_ms MS, late_ms MS    (1, 0, 5, 25)
+ *     window SHARE, restart 1    five minutes reported apart; the routers restart before them */
+#include "common/base/mem.h"
+#include "common/text/json.h"
+#include "tests/replay/fleet_model.h"
+#include "tests/replay/generator.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct replay {
+    const char *workload, *policy;
+    struct trace trace; /* without a path: generated */
+    double duration_s, rate, load;
+    struct fleet_options fleet;
+};
+
+static void fail(const char *what, const char *value) {
+    fprintf(stderr, "replay: %s '%s' (tests/replay/replay.c lists what there is)\n", what, value);
+    exit(2);
+}
+
+static double number(const char *value) {
+    char *end;
+    double x = strtod(value, &end);
+
+    if (end == value || *end) fail("not a number:", value);
+    return x;
+}
+
+static bool set_text(struct replay *r, const char *name, const char *value) {
+    const struct {
+        const char *name;
+        const char **to;
+    } texts[] = {{"trace", &r->trace.path}, {"workload", &r->workload}, {"policy", &r->policy}};
+
+    for (size_t i = 0; i < ARRAY_LEN(texts); i++) {
+        if (strcmp(name, texts[i].name) != 0) continue;
+        *texts[i].to = value;
+        return true;
+    }
+    return false;
+}
+
+static bool set_real(struct replay *r, const char *name, double x) {
+    const struct {
+        const char *name;
+        double *to, unit;
+    } reals[] = {
+        {"duration", &r->duration_s, 1},
+        {"rate", &r->rate, 1},
+        {"load", &r->load, 1},
+        {"capacity", &r->fleet.declared_capacity, 1},
+        {"later", &r->fleet.policy_options.cost_later_arrivals, 1},
+        {"decoding", &r->fleet.policy_options.cost_decoding, 1},
+        {"queued", &r->fleet.policy_options.cost_queued, 1},
+        {"fleet_busy", &r->fleet.policy_options.cost_fleet_busy, 1},
+        {"home", &r->fleet.policy_options.home_weight, 1},
+        {"delay_ms", &r->fleet.delay_s, 1e-3},
+        {"late_ms", &r->fleet.late_delay_s, 1e-3},
+        {"window", &r->fleet.window_share, 1},
+        {"ticks", &r->trace.ticks_per_s, 1},
+    };
+
+    for (size_t i = 0; i < ARRAY_LEN(reals); i++) {
+        if (strcmp(name, reals[i].name) != 0) continue;
+        *reals[i].to = x * reals[i].unit;
+        return true;
+    }
+    return false;
+}
+
+static bool set_whole(struct replay *r, const char *name, double x) {
+    if (strcmp(name, "workers") == 0)
+        r->fleet.n_workers = (uint32_t)x;
+    else if (strcmp(name, "cache") == 0)
+        r->fleet.cache_tokens = (uint32_t)x;
+    else if (strcmp(name, "routers") == 0)
+        r->fleet.n_routers = (uint32_t)x;
+    else if (strcmp(name, "block") == 0)
+        r->trace.block_tokens = (uint32_t)x;
+    else if (strcmp(name, "seed") == 0)
+        r->fleet.seed = (uint64_t)x;
+    else if (strcmp(name, "shared") == 0)
+        r->fleet.is_shared = x != 0;
+    else if (strcmp(name, "restart") == 0)
+        r->fleet.is_restarted = x != 0;
+    else if (strcmp(name, "key") == 0)
+        r->fleet.policy_options.chwbl_prefix_bytes = (uint32_t)x;
+    else if (strcmp(name, "tree") == 0)
+        r->fleet.policy_options.max_tree_bytes *= (uint64_t)x;
+    else
+        return false;
+    return true;
+}
+
+static void read_arguments(struct replay *r, int argc, char **argv) {
+    *r = (struct replay){.workload = "conversations", .policy = "prefix", .load = 0.8};
+    r->trace.block_tokens = TRACE_BLOCK;
+    r->trace.ticks_per_s = TRACE_TICKS_PER_S;
+    fleet_options_default(&r->fleet);
+    r->fleet.n_workers = 16;
+    r->fleet.delay_s = 5e-3;
+    r->fleet.late_delay_s = 25e-3;
+    for (int i = 1; i + 1 < argc; i += 2) {
+        if (set_text(r, argv[i], argv[i + 1])) continue;
+        if (set_real(r, argv[i], number(argv[i + 1]))) continue;
+        if (!set_whole(r, argv[i], number(argv[i + 1]))) fail("no argument", argv[i]);
+    }
+    if (argc % 2 == 0) fail("no value for", argv[argc - 1]);
+    if (!fleet_choose_by_name(&r->fleet, r->policy)) fail("no policy", r->policy);
+}
+
+static void open_generated(struct replay *r, struct workload *w) {
+    const struct generator *g = generator_find(r->workload);
+
+    if (!g) fail("no workload", r->workload);
+    r->fleet.warm_share = g->warm_share;
+    if (!(r->duration_s > 0)) r->duration_s = g->duration_s;
+    if (!(r->rate > 0)) r->rate = g->rate * r->fleet.n_workers / 16;
+    generate(w, g, r->fleet.seed, r->duration_s, r->rate);
+}
+
+static void open_workload(struct replay *r, struct workload *w) {
+    struct error err = {0};
+
+    if (!r->trace.path) {
+        open_generated(r, w);
+    } else if (workload_read(w, &r->trace, &err) != ST_OK) {
+        fprintf(stderr, "replay: %s\n", err.message);
+        exit(2);
+    }
+    if (!w->n) fail("no requests in workload", r->workload);
+    if (r->load > 0)
+        workload_load(w, r->fleet.n_workers, r->fleet.cache_tokens, r->load, r->trace.path != NULL);
+    else
+        workload_clip(w, r->fleet.cache_tokens);
+}
+
+static void print(const struct replay *r, const struct fleet_result *f) {
+    struct json_writer j;
+    struct buf out;
+
+    buf_init(&out, 0);
+    json_writer_init(&j, &out);
+    json_begin_object(&j);
+    json_field_z(&j, "policy", r->policy);
+    json_field_u64(&j, "requests", f->n);
+    json_field_f64(&j, "ttft_mean_s", f->mean_ttft_s);
+    json_field_f64(&j, "ttft_p50_s", f->p50_ttft_s);
+    json_field_f64(&j, "ttft_p99_s", f->p99_ttft_s);
+    json_field_f64(&j, "e2e_mean_s", f->mean_e2e_s);
+    json_field_f64(&j, "cached", f->hit_share);
+    json_field_f64(&j, "cached_pooled", f->pooled_hit_share);
+    json_field_f64(&j, "busy", f->busy_share);
+    json_field_f64(&j, "imbalance", f->imbalance);
+    json_field_f64(&j, "imbalance_requests", f->request_imbalance);
+    json_field_f64(&j, "window_share", f->window_hit_of_pooled);
+    json_field_f64(&j, "window_ttft_s", f->window_ttft_s);
+    json_end_object(&j);
+    printf("%.*s\n", (int)buf_len(&out), buf_ptr(&out));
+    buf_fini(&out);
+}
+
+int main(int argc, char **argv) {
+    struct workload_bound bound;
+    struct fleet_result result;
+    struct workload w;
+    struct replay r;
+
+    read_arguments(&r, argc, argv);
+    open_workload(&r, &w);
+    workload_bound(&w, (uint64_t)r.fleet.n_workers * r.fleet.cache_tokens, &bound);
+    fleet_run(&w, &bound, &r.fleet, &result);
+    print(&r, &result);
+    workload_bound_free(&bound);
+    workload_free(&w);
+    return 0;
+}

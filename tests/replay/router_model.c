@@ -1,0 +1,284 @@
+/* tests/replay/router_model.c - a routing object per router, and the workers' logs between them. */
+#include "tests/replay/router_model.h"
+
+#include "common/base/mem.h"
+#include "common/base/rng.h"
+#include "router/routing/routing.h"
+#include "tests/replay/event_ring.h"
+#include "tests/support/routing_defaults.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define BYTES_PER_TOKEN 4
+
+/* More than is ever filled: of the index, for a block that a worker declares, and besides. */
+#define INDEX_BLOCK_BYTES 64
+#define INDEX_BYTES       (UINT64_C(8) << 20)
+
+/* A worker's log of 16 MiB, for chains of blocks of 256 bytes; blocks here are longer. */
+#define RING_BYTES       (UINT64_C(16) << 20)
+#define RING_BLOCK_BYTES 256
+
+/* A request that another router has sent. */
+struct adopted {
+    struct route_ticket ticket;
+    uint64_t chain[];
+};
+
+struct router_model {
+    struct router_models *all;
+    struct routing *routing;
+    struct route_ticket *tickets; /* by request */
+    uint64_t origin;              /* its name in the logs; another after a restart */
+    uint64_t *positions;          /* (n_workers) sequence of the next event of each log */
+    struct adopted **adopted;     /* by request; NULL without sharing */
+};
+
+struct router_models {
+    struct router_model_options options;
+    struct router_model *routers;
+    struct event_ring **logs; /* (n_workers), or NULL */
+    uint64_t n_origins;
+};
+
+static uint64_t us(double s) {
+    return (uint64_t)(s * 1e6);
+}
+
+static struct router_model *router_of(struct router_models *all, uint32_t request) {
+    return &all->routers[rng_at(all->options.seed, request) % all->options.n_routers];
+}
+
+static uint64_t declared_blocks(const struct router_model_options *o) {
+    return (uint64_t)(o->cache_tokens / o->block_tokens * o->declared_capacity);
+}
+
+static void announce_workers(struct router_model *r) {
+    const struct router_model_options *o = &r->all->options;
+    struct worker_spec spec = {
+        .generation = 1,
+        .block_size = o->block_tokens,
+        .n_blocks = declared_blocks(o),
+        .prefill_tokens_per_s = 1 / WORKER_PREFILL_S,
+        .attn_context = o->declared_attn_context,
+    };
+
+    for (uint32_t w = 0; w < o->n_workers; w++) {
+        spec.identity = rng_at(o->seed, w);
+        routing_worker_up(r->routing, w, &spec);
+    }
+}
+
+static void open_routing(struct router_model *r) {
+    const struct router_model_options *o = &r->all->options;
+    struct routing_options ro;
+    struct error err = {0};
+
+    routing_options_default(&ro);
+    ro.policy = o->policy;
+    ro.policy_options = o->policy_options;
+    ro.policy_options.seed = o->seed;
+    ro.max_workers = o->n_workers;
+    ro.max_index_bytes = INDEX_BYTES + o->n_workers * declared_blocks(o) * INDEX_BLOCK_BYTES;
+    ro.prefix_block_bytes = o->block_tokens * BYTES_PER_TOKEN;
+    ro.bytes_per_token = BYTES_PER_TOKEN;
+    if (routing_create(&r->routing, &ro, &err) != ST_OK) {
+        fprintf(stderr, "replay: %s\n", err.message);
+        exit(2);
+    }
+    announce_workers(r);
+    r->origin = ++r->all->n_origins;
+    for (uint32_t w = 0; r->all->logs && w < o->n_workers; w++)
+        r->positions[w] = event_ring_oldest(r->all->logs[w]);
+}
+
+/* --- the workers' logs ----------------------------------------------------------------------- */
+
+static void write_event(struct router_models *all, const struct model_request *q, double now_s,
+                        struct request_event e) {
+    if (!all->logs) return;
+    e.t_us = us(now_s);
+    e.request = q->number;
+    event_ring_put(all->logs[q->worker], &e);
+}
+
+static void adopt(struct router_model *r, uint32_t w, const struct request_event *e) {
+    const struct request_chain *chain = &e->chain;
+    struct adopted *a = mem_zalloc(sizeof(*a) + chain->n_blocks * sizeof(*a->chain));
+    struct route_request rq = {.chain = a->chain,
+                               .n_blocks = chain->n_blocks,
+                               .prompt_bytes = chain->prompt_bytes,
+                               .now_us = e->t_us};
+
+    memcpy(a->chain, chain->blocks, chain->n_blocks * sizeof(*a->chain));
+    routing_add_remote(r->routing, w, &rq, &a->ticket);
+    r->adopted[e->request] = a;
+}
+
+static void end_adopted(struct router_model *r, uint64_t request, const struct route_end *end) {
+    routing_ended(r->routing, &r->adopted[request]->ticket, end);
+    mem_free(r->adopted[request]);
+    r->adopted[request] = NULL;
+}
+
+static void apply(struct router_model *r, uint32_t w, const struct request_event *e) {
+    struct adopted *a = r->adopted[e->request];
+    struct route_feedback feedback = {e->prompt_tokens, e->cached_tokens};
+    struct route_end end = {
+        .output_tokens = e->output_tokens, .feedback = {-1, -1}, .now_us = e->t_us};
+
+    if (e->kind == REQUEST_ACCEPTED && e->chain.origin != r->origin) adopt(r, w, e);
+    if (a && e->kind == REQUEST_FIRST)
+        routing_first_token(r->routing, &a->ticket, &feedback, e->t_us);
+    if (a && e->kind == REQUEST_ENDED) end_adopted(r, e->request, &end);
+}
+
+/* Everything that the workers have sent by now. */
+static void read_logs(struct router_model *r, double now_s) {
+    static uint64_t blocks[CHAIN_BLOCKS_MAX];
+    const struct router_model_options *o = &r->all->options;
+    struct request_event e;
+
+    for (uint32_t w = 0; r->all->logs && w < o->n_workers; w++) {
+        struct event_ring *log = r->all->logs[w];
+        uint64_t end =
+            event_ring_sent(log, r->positions[w], us(now_s), us(o->delay_s), us(o->late_delay_s));
+
+        while (event_ring_next(log, &r->positions[w], end, blocks, &e))
+            apply(r, w, &e);
+    }
+}
+
+static void drop_adopted(struct router_model *r) {
+    struct route_end end = {.is_aborted = true, .output_tokens = -1, .feedback = {-1, -1}};
+
+    for (uint32_t i = 0; r->adopted && i < r->all->options.n_requests; i++) {
+        if (r->adopted[i]) end_adopted(r, i, &end);
+    }
+}
+
+/* --- a router's life ------------------------------------------------------------------------- */
+
+static void open_router(struct router_models *all, struct router_model *r) {
+    const struct router_model_options *o = &all->options;
+
+    r->all = all;
+    r->tickets = mem_calloc((size_t)o->n_requests + 1, sizeof(*r->tickets));
+    r->positions = mem_calloc(o->n_workers, sizeof(*r->positions));
+    if (all->logs) r->adopted = mem_calloc((size_t)o->n_requests + 1, sizeof(struct adopted *));
+    open_routing(r);
+}
+
+static void close_router(struct router_model *r) {
+    drop_adopted(r);
+    routing_check(r->routing);
+    routing_destroy(r->routing);
+    mem_free(r->adopted);
+    mem_free(r->positions);
+    mem_free(r->tickets);
+}
+
+struct router_models *router_models_create(const struct router_model_options *options) {
+    struct router_models *all = mem_zalloc(sizeof(*all));
+    uint64_t ring_bytes =
+        RING_BYTES * RING_BLOCK_BYTES / ((uint64_t)options->block_tokens * BYTES_PER_TOKEN);
+
+    all->options = *options;
+    all->routers = mem_calloc(options->n_routers, sizeof(*all->routers));
+    if (options->is_shared) all->logs = mem_calloc(options->n_workers, sizeof(struct event_ring *));
+    for (uint32_t w = 0; all->logs && w < options->n_workers; w++)
+        all->logs[w] = event_ring_create(ring_bytes);
+    for (uint32_t i = 0; i < options->n_routers; i++)
+        open_router(all, &all->routers[i]);
+    return all;
+}
+
+void router_models_destroy(struct router_models *all) {
+    if (!all) return;
+    for (uint32_t i = 0; i < all->options.n_routers; i++)
+        close_router(&all->routers[i]);
+    for (uint32_t w = 0; all->logs && w < all->options.n_workers; w++)
+        event_ring_destroy(all->logs[w]);
+    mem_free(all->logs);
+    mem_free(all->routers);
+    mem_free(all);
+}
+
+static void restart(struct router_model *r) {
+    struct route_end end = {.is_aborted = true, .output_tokens = -1, .feedback = {-1, -1}};
+
+    for (uint32_t i = 0; i < r->all->options.n_requests; i++) {
+        if (r->tickets[i].load.is_open) routing_ended(r->routing, &r->tickets[i], &end);
+    }
+    drop_adopted(r);
+    routing_destroy(r->routing);
+    open_routing(r);
+}
+
+void router_models_restart(struct router_models *all) {
+    for (uint32_t i = 0; i < all->options.n_routers; i++)
+        restart(&all->routers[i]);
+}
+
+/* --- a request's life ------------------------------------------------------------------------ */
+
+static struct route_request describe(const struct router_models *all, const struct model_request *q,
+                                     double now_s) {
+    const struct router_model_options *o = &all->options;
+    uint32_t most = o->hashed_tokens ? o->hashed_tokens / o->block_tokens : UINT32_MAX;
+
+    return (struct route_request){.chain = q->in->chain,
+                                  .n_blocks = MIN(q->in->n_blocks, most),
+                                  .prompt_bytes = (uint64_t)q->in->n_prompt * BYTES_PER_TOKEN,
+                                  .session_key = q->in->session,
+                                  .now_us = us(now_s)};
+}
+
+uint32_t router_models_pick(struct router_models *all, const struct model_request *q,
+                            double now_s) {
+    struct router_model *r = router_of(all, q->number);
+    struct route_request rq = describe(all, q, now_s);
+    struct route_ticket *t = &r->tickets[q->number];
+
+    read_logs(r, now_s);
+    if (routing_route(r->routing, &rq, t, NULL) != ST_OK) abort();
+    return t->load.worker;
+}
+
+void router_models_sent(struct router_models *all, const struct model_request *q, double now_s) {
+    struct route_request rq = describe(all, q, now_s);
+
+    write_event(all, q, now_s,
+                (struct request_event){.kind = REQUEST_ACCEPTED,
+                                       .chain = {.origin = router_of(all, q->number)->origin,
+                                                 .scheme = 1,
+                                                 .prompt_bytes = rq.prompt_bytes,
+                                                 .n_blocks = rq.n_blocks,
+                                                 .blocks = rq.chain}});
+}
+
+void router_models_first(struct router_models *all, const struct model_request *q, double now_s) {
+    struct router_model *r = router_of(all, q->number);
+    struct route_ticket *t = &r->tickets[q->number];
+    struct route_feedback feedback = {q->in->n_prompt,
+                                      all->options.has_feedback ? (int64_t)q->cached : -1};
+
+    write_event(all, q, now_s,
+                (struct request_event){.kind = REQUEST_FIRST,
+                                       .prompt_tokens = feedback.prompt_tokens,
+                                       .cached_tokens = feedback.cached_tokens});
+    if (t->load.is_open) routing_first_token(r->routing, t, &feedback, us(now_s));
+}
+
+void router_models_ended(struct router_models *all, const struct model_request *q, double now_s) {
+    struct router_model *r = router_of(all, q->number);
+    struct route_ticket *t = &r->tickets[q->number];
+    struct route_end end = {
+        .output_tokens = q->in->n_output, .feedback = {-1, -1}, .now_us = us(now_s)};
+
+    write_event(all, q, now_s,
+                (struct request_event){.kind = REQUEST_ENDED, .output_tokens = q->in->n_output});
+    if (t->load.is_open) routing_ended(r->routing, t, &end);
+}

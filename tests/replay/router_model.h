@@ -1,0 +1,47 @@
+/* tests/replay/router_model.h - the routers of a modelled fleet: the routing library, given what a
+ * proxy would give it.
+ *
+ *     router_models_pick  ──▶  chain, 4 bytes per token      ──▶ routing_route
+ *     router_models_first ──▶  cached tokens, if reported    ──▶ routing_first_token
+ *     router_models_ended ──▶  output tokens                 ──▶ routing_ended
+ *          each also ──▶ event_ring of the worker ── before a pick ──▶ routing_add_remote ...
+ *
+ * Several routers share their requests as router/sharing/follow.c does: each reads the workers'
+ * logs with a delay and enters the others' requests into books of its own. A router that is
+ * restarted begins with empty books and replays what the logs still have. */
+#ifndef TESTS_REPLAY_ROUTER_MODEL_H
+#define TESTS_REPLAY_ROUTER_MODEL_H
+
+#include "router/routing/policy.h"
+#include "tests/replay/worker_model.h"
+
+struct router_model_options {
+    uint32_t n_workers, cache_tokens, block_tokens, n_requests;
+    const struct policy_ops *policy;
+    struct policy_options policy_options;
+    double declared_capacity;     /* as a multiple of the real one */
+    double declared_attn_context; /* tokens; what workers report of themselves */
+    uint32_t hashed_tokens;       /* of a prompt at most; 0: all */
+    bool has_feedback;            /* workers report what was cached */
+    uint32_t n_routers;
+    bool is_shared;               /* routers read the workers' logs: of accepted requests after */
+    double delay_s, late_delay_s; /* delay_s, of the rest after late_delay_s */
+    uint64_t seed;
+};
+
+struct router_models;
+
+struct router_models *router_models_create(const struct router_model_options *options);
+void router_models_destroy(struct router_models *all); /* no request may be open */
+
+/* The worker that the request's router chooses. A request's `number` is below n_requests. */
+uint32_t router_models_pick(struct router_models *all, const struct model_request *q, double now_s);
+/* It was sent to q->worker; its first token was there; it has ended. */
+void router_models_sent(struct router_models *all, const struct model_request *q, double now_s);
+void router_models_first(struct router_models *all, const struct model_request *q, double now_s);
+void router_models_ended(struct router_models *all, const struct model_request *q, double now_s);
+
+/* All routers: open requests are forgotten, as their connections would be. */
+void router_models_restart(struct router_models *all);
+
+#endif

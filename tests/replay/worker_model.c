@@ -1,0 +1,270 @@
+/* tests/replay/worker_model.c - the batching loop over the KV manager. */
+#include "tests/replay/worker_model.h"
+
+#include "common/base/mem.h"
+#include "common/base/rng.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdlib.h>
+
+void worker_model_init(struct worker_model *w, uint32_t cache_tokens, uint32_t block_tokens) {
+    uint32_t n_blocks = cache_tokens / block_tokens;
+
+    *w = (struct worker_model){.block_tokens = block_tokens, .step_end_s = INFINITY};
+    w->kv = kv_manager_create(&(struct kv_manager_config){.n_blocks = n_blocks + 1,
+                                                          .block_size = 1,
+                                                          .max_model_len = n_blocks,
+                                                          .hash_seed = STR("replay"),
+                                                          .no_explain = true,
+                                                          .no_stats = true});
+    list_init(&w->queue);
+    map_init(&w->pending, 1);
+}
+
+void worker_model_fini(struct worker_model *w) {
+    if (!w->kv) return;
+    assert(!w->n_running && !w->n_queued && !w->prefilling && !w->pending.n);
+    assert(!worker_model_n_used(w));
+    map_fini(&w->pending);
+    kv_manager_destroy(w->kv);
+    *w = (struct worker_model){0};
+}
+
+/* --- a request's blocks ---------------------------------------------------------------------- */
+
+/* The KV manager hashes a token together with all before it, so a name's upper half is enough. */
+static void name_tokens(struct model_request *q) {
+    q->tokens = mem_calloc(q->n_units, sizeof(*q->tokens));
+    for (uint32_t i = 0; i < q->n_units; i++)
+        q->tokens[i] = i < q->in->n_blocks ? (uint32_t)(q->in->chain[i] >> 32)
+                                           : (uint32_t)rng_at(q->number, i);
+}
+
+void model_request_init(struct model_request *q, const struct workload_request *in, uint32_t number,
+                        const struct worker_model *any) {
+    struct error err = {0};
+
+    *q = (struct model_request){.in = in, .number = number};
+    q->n_prompt = CEIL_DIV(in->n_prompt, any->block_tokens);
+    q->n_units = CEIL_DIV(in->n_prompt + in->n_output, any->block_tokens);
+    name_tokens(q);
+    if (kv_seq_init(&q->seq, any->kv, q->n_units, NULL, false, &err) != ST_OK) abort();
+}
+
+static struct kv_hit look_up(struct worker_model *w, struct model_request *q) {
+    return kv_manager_lookup(w->kv, &q->seq, q->tokens, q->n_prompt);
+}
+
+/* All blocks that the request will ever need, or nothing. */
+static bool admit(struct worker_model *w, struct model_request *q) {
+    struct kv_alloc alloc = {.hit = look_up(w, q), .delay_publish = true};
+
+    alloc.n_new = q->n_units - alloc.hit.n_blocks;
+    if (kv_manager_allocate(w->kv, &q->seq, q->tokens, q->n_units, &alloc) != ST_OK) return false;
+    q->done = q->cached = alloc.hit.n_blocks * w->block_tokens;
+    w->prefill_tokens += q->in->n_prompt - q->cached;
+    return true;
+}
+
+/* The first n tokens are computed when this step is over. */
+static void publish(struct worker_model *w, struct model_request *q, uint32_t n) {
+    kv_manager_publish(w->kv, &q->seq, q->tokens, q->n_units, n / w->block_tokens);
+}
+
+static void give_back(struct worker_model *w, struct model_request *q) {
+    publish(w, q, q->in->n_prompt + q->in->n_output);
+    kv_manager_free(w->kv, &q->seq);
+    kv_seq_fini(&q->seq);
+    mem_free(q->tokens);
+    q->tokens = NULL;
+}
+
+/* --- blocks that are awaited ----------------------------------------------------------------- */
+
+static void count_pending(struct worker_model *w, const struct model_request *q, int change) {
+    for (uint32_t i = 0; i < q->in->n_blocks; i++) {
+        uint64_t name = q->in->chain[i];
+        uintptr_t n = (uintptr_t)map_find(&w->pending, name) + (uintptr_t)change;
+
+        if (n)
+            map_insert(&w->pending, name, (void *)n);
+        else
+            map_erase(&w->pending, name);
+    }
+}
+
+uint32_t worker_model_cached(struct worker_model *w, struct model_request *q) {
+    return look_up(w, q).n_blocks;
+}
+
+uint32_t worker_model_found(struct worker_model *w, struct model_request *q) {
+    uint32_t most = (q->in->n_prompt - 1) / w->block_tokens, n = worker_model_cached(w, q);
+
+    while (n < MIN(most, q->in->n_blocks) && map_find(&w->pending, q->in->chain[n]))
+        n++;
+    return n;
+}
+
+/* --- steps ----------------------------------------------------------------------------------- */
+
+static double decode_s(const struct worker_model *w) {
+    return WORKER_STEP_S + WORKER_SEQ_S * w->n_running + WORKER_CONTEXT_S * w->context_tokens;
+}
+
+static bool next_prompt(struct worker_model *w) {
+    struct list *head = list_first(&w->queue);
+
+    if (w->prefilling) return true;
+    if (!head || w->n_running + w->n_completing >= WORKER_SEQS_MAX) return false;
+    if (!admit(w, LIST_ENTRY(head, struct model_request, queue))) return false;
+    w->prefilling = LIST_ENTRY(list_pop_front(&w->queue), struct model_request, queue);
+    w->n_queued--;
+    return true;
+}
+
+/* Returns the seconds that n tokens at most of the prompt at the head take. */
+static double prefill_chunk(struct worker_model *w, uint32_t *budget) {
+    struct model_request *q = w->prefilling;
+    uint32_t first = q->done, n = MIN(*budget, q->in->n_prompt - first);
+
+    *budget -= n;
+    q->done += n;
+    publish(w, q, q->done);
+    if (q->done == q->in->n_prompt) {
+        w->completing[w->n_completing++] = q;
+        w->prefilling = NULL;
+    }
+    return worker_prefill_s(first, q->done);
+}
+
+static void begin_step(struct worker_model *w, double now_s) {
+    double step_s = decode_s(w);
+    uint32_t budget = WORKER_CHUNK - w->n_running;
+
+    w->n_completing = 0;
+    while (budget && next_prompt(w))
+        step_s += prefill_chunk(w, &budget);
+    kv_manager_clear_moves(w->kv);
+    w->step_end_s = INFINITY;
+    if (!w->n_running && !w->n_completing && !w->prefilling) return;
+    w->step_end_s = now_s + step_s;
+    w->busy_s += step_s;
+}
+
+static void finish(struct worker_model *w, struct model_request *q,
+                   const struct worker_model_events *events, double now_s) {
+    q->end_s = now_s;
+    give_back(w, q);
+    count_pending(w, q, -1);
+    events->on_ended(events->ctx, q);
+}
+
+static void decode_token(struct worker_model *w, uint32_t i,
+                         const struct worker_model_events *events, double now_s) {
+    struct model_request *q = w->running[i];
+
+    if (--q->left) return;
+    w->running[i] = w->running[--w->n_running];
+    w->context_tokens -= q->in->n_prompt + q->in->n_output;
+    finish(w, q, events, now_s);
+}
+
+static void first_token(struct worker_model *w, struct model_request *q,
+                        const struct worker_model_events *events, double now_s) {
+    q->first_s = now_s;
+    q->left = q->in->n_output - 1;
+    events->on_first_token(events->ctx, q);
+    if (!q->left) {
+        finish(w, q, events, now_s);
+        return;
+    }
+    w->running[w->n_running++] = q;
+    w->context_tokens += q->in->n_prompt + 1;
+}
+
+void worker_model_step(struct worker_model *w, const struct worker_model_events *events,
+                       double now_s) {
+    w->context_tokens += w->n_running;
+    for (uint32_t i = w->n_running; i-- > 0;)
+        decode_token(w, i, events, now_s);
+    for (uint32_t i = 0; i < w->n_completing; i++)
+        first_token(w, w->completing[i], events, now_s);
+    begin_step(w, now_s);
+}
+
+void worker_model_add(struct worker_model *w, struct model_request *q, double now_s) {
+    list_push_back(&w->queue, &q->queue);
+    w->n_queued++;
+    w->n_requests++;
+    count_pending(w, q, 1);
+    if (isinf(w->step_end_s)) begin_step(w, now_s);
+}
+
+/* --- what an oracle sees --------------------------------------------------------------------- */
+
+uint32_t worker_model_n_live(const struct worker_model *w) {
+    return w->n_running + w->n_queued + w->n_completing + !!w->prefilling;
+}
+
+uint32_t worker_model_n_used(const struct worker_model *w) {
+    const struct block_pool *pool = kv_manager_pool(w->kv);
+
+    return block_pool_n_usable(pool) - block_pool_n_free(pool);
+}
+
+/* Until running requests have given back so many blocks. */
+static double memory_wait_s(const struct worker_model *w, double n_lacking) {
+    double left = 0, step_s = decode_s(w);
+
+    if (n_lacking <= 0 || !w->n_running) return 0;
+    for (uint32_t i = 0; i < w->n_running; i++)
+        left += w->running[i]->left;
+    if (w->n_queued) step_s += WORKER_CHUNK * WORKER_PREFILL_S / 2;
+    return n_lacking / (worker_model_n_used(w) + 1) * left / w->n_running * 2 * step_s;
+}
+
+double worker_model_slowdown(const struct worker_model *w) {
+    return 1 + decode_s(w) / (WORKER_CHUNK * WORKER_PREFILL_S);
+}
+
+double worker_model_wait_s(struct worker_model *w, uint32_t n_blocks, double now_s) {
+    double wait_s = isinf(w->step_end_s) ? 0 : w->step_end_s - now_s, n_needed = n_blocks;
+    double slow = worker_model_slowdown(w);
+
+    if (w->prefilling)
+        wait_s += slow * worker_prefill_s(w->prefilling->done, w->prefilling->in->n_prompt);
+    LIST_FOR_EACH(it, &w->queue) {
+        struct model_request *other = LIST_ENTRY(it, struct model_request, queue);
+        uint32_t n_cached = worker_model_cached(w, other);
+
+        wait_s += slow * worker_prefill_s(n_cached * w->block_tokens, other->in->n_prompt);
+        n_needed += other->n_units - n_cached;
+    }
+    n_needed += worker_model_n_used(w);
+    return wait_s + memory_wait_s(w, n_needed - block_pool_n_usable(kv_manager_pool(w->kv)));
+}
+
+/* --- invariants ------------------------------------------------------------------------------ */
+
+void worker_model_check(const struct worker_model *w) {
+    double context_tokens = 0;
+    uint32_t n_queued = 0;
+
+    LIST_FOR_EACH(it, &w->queue) {
+        const struct model_request *q = LIST_ENTRY(it, struct model_request, queue);
+
+        assert(!q->seq.table[0].n_blocks);
+        n_queued++;
+    }
+    for (uint32_t i = 0; i < w->n_running; i++) {
+        const struct model_request *q = w->running[i];
+
+        assert(q->left && q->seq.table[0].n_blocks == q->n_units);
+        context_tokens += q->in->n_prompt + q->in->n_output - q->left;
+    }
+    assert(n_queued == w->n_queued && context_tokens == w->context_tokens);
+    assert(isinf(w->step_end_s) == !(w->n_running || w->n_completing || w->prefilling));
+    map_check(&w->pending);
+    kv_manager_check(w->kv);
+}

@@ -1,0 +1,108 @@
+/* tests/replay/worker_model.h - one worker of a modelled fleet: the worker's own KV manager under a
+ * batching loop in virtual time.
+ *
+ *     worker_model_add ──▶ queue ──▶ admitted ──▶ prefilling ──▶ running ──▶ ended
+ *                                    blocks for    chunks,        a token
+ *                                    all of it     in order       a step
+ *
+ * First come, first served. A step computes WORKER_CHUNK tokens: every running sequence takes one,
+ * prompts at the head of the queue the rest. It lasts
+ *
+ *     6 ms + 20 us per sequence + 27 ns per token of context + 50 us per prompt token x (1 + c/30k)
+ *
+ * at context c, about an 8B model on one H200. A request is admitted when its blocks, output
+ * included, are free; so none is preempted.
+ *
+ * The KV manager (worker/kv) has the cache: its prefix lookup, its order of eviction, its
+ * publishing of blocks. It is given a block of the workload as one token and keeps blocks of one
+ * token, which changes the unit and nothing else. Blocks of an output stay cached when a request
+ * ends, and no later prompt names them.
+ *
+ * LIMITS: engine_replay.h has the real scheduler too, token by token, for one worker; it is ten
+ * times slower. */
+#ifndef TESTS_REPLAY_WORKER_MODEL_H
+#define TESTS_REPLAY_WORKER_MODEL_H
+
+#include "common/base/list.h"
+#include "common/base/map.h"
+#include "tests/replay/workload.h"
+#include "worker/kv/kv_manager.h"
+
+#define WORKER_CHUNK        2048    /* tokens of a step */
+#define WORKER_SEQS_MAX     256     /* running at once */
+#define WORKER_STEP_S       6e-3    /* each step */
+#define WORKER_SEQ_S        20e-6   /* each running sequence in it */
+#define WORKER_CONTEXT_S    27e-9   /* each token of their context */
+#define WORKER_PREFILL_S    50e-6   /* each prompt token at the beginning of a context */
+#define WORKER_ATTN_CONTEXT 30000.0 /* context at which a prompt token takes twice that */
+
+/* Seconds of prefill for prompt tokens [first, last). */
+static inline double worker_prefill_s(double first, double last) {
+    return WORKER_PREFILL_S *
+           (last - first + (last * last - first * first) / (2 * WORKER_ATTN_CONTEXT));
+}
+
+/* A request on its way; the fleet's, and zeroed before model_request_init. */
+struct model_request {
+    struct list queue; /* linked while it waits */
+    const struct workload_request *in;
+    uint32_t number;
+    struct kv_seq seq;
+    uint32_t *tokens;            /* (n_units) what the KV manager takes for tokens: one per block */
+    uint32_t n_units, n_prompt;  /* blocks, the last partly filled one included; of the prompt */
+    uint32_t worker;             /* where it was sent */
+    uint32_t cached, done, left; /* tokens: found, of the prompt computed, of the output to come */
+    double first_s, end_s;       /* when its first token was there, and its last */
+};
+
+struct worker_model {
+    struct kv_manager *kv;
+    uint32_t block_tokens;
+    struct list queue;
+    struct model_request *prefilling; /* admitted, and not in full in this step; NULL */
+    struct model_request *completing[WORKER_CHUNK]; /* prompts that this step completes */
+    struct model_request *running[WORKER_SEQS_MAX];
+    uint32_t n_queued, n_completing, n_running;
+    double context_tokens; /* of the running ones */
+    double step_end_s;     /* INFINITY: idle */
+    struct map pending;    /* names of prompt blocks of requests here -> how many requests */
+    double busy_s, prefill_tokens;
+    uint32_t n_requests; /* so far */
+};
+
+/* Called at the end of a step. */
+struct worker_model_events {
+    void (*on_first_token)(void *ctx, struct model_request *q);
+    void (*on_ended)(void *ctx, struct model_request *q);
+    void *ctx;
+};
+
+void worker_model_init(struct worker_model *w, uint32_t cache_tokens, uint32_t block_tokens);
+void worker_model_fini(struct worker_model *w); /* asserts that it is idle and holds no block */
+
+/* `any`: one of the workers it may be sent to; all are alike. `number`: no other request has it. */
+void model_request_init(struct model_request *q, const struct workload_request *in, uint32_t number,
+                        const struct worker_model *any);
+
+void worker_model_add(struct worker_model *w, struct model_request *q, double now_s);
+
+/* Ends the step that is due and begins the next. */
+void worker_model_step(struct worker_model *w, const struct worker_model_events *events,
+                       double now_s);
+
+/* --- what an oracle sees */
+
+/* Leading blocks of the prompt that are cached; and that are or will be, when what is here has been
+ * computed. */
+uint32_t worker_model_cached(struct worker_model *w, struct model_request *q);
+uint32_t worker_model_found(struct worker_model *w, struct model_request *q);
+/* Seconds until all that is here has been prefilled and n_blocks more are free. */
+double worker_model_wait_s(struct worker_model *w, uint32_t n_blocks, double now_s);
+double worker_model_slowdown(const struct worker_model *w); /* of prefill, by what is running */
+uint32_t worker_model_n_live(const struct worker_model *w); /* requests here */
+uint32_t worker_model_n_used(const struct worker_model *w); /* blocks in use */
+
+/* Asserts what holds between steps: among others, that every block is free or somebody's. */
+void worker_model_check(const struct worker_model *w);
+
+#endif

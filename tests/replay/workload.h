@@ -1,0 +1,88 @@
+/* tests/replay/workload.h - the requests of a replay: generated (generator.h) or read from a trace.
+ *
+ * A prompt is a row of blocks of block_tokens tokens. Each block has a name that stands for the
+ * whole prompt up to its end: equal names mean equal prompts up to there, so a row of names is a
+ * hash chain.
+ *
+ * A trace is one JSON object per line: timestamp, input_length and output_length in tokens, and
+ * hash_ids of consecutive blocks. tests/replay/README.md lists where such traces are published.
+ * Equal stamps are spread evenly up to the next one.
+ *
+ *     read or generate ─▶ workload_overlay ─▶ workload_clip ─▶ workload_bound ─▶ workload_stretch
+ *                         more users          to the cache     seconds of work   to a load
+ *
+ * Load is work by capacity, where work is what the requests cost one by one if all workers shared
+ * one cache of the fleet's size. It is reached by more users at the same pace (workload_overlay)
+ * and only then by stretching time, since a user who returns sooner finds more cached. */
+#ifndef TESTS_REPLAY_WORKLOAD_H
+#define TESTS_REPLAY_WORKLOAD_H
+
+#include "common/base/base.h"
+#include "common/base/status.h"
+
+/* As the Mooncake traces are. */
+#define TRACE_BLOCK       512  /* tokens that one of the hash_ids names */
+#define TRACE_TICKS_PER_S 1000 /* timestamps are in ms */
+
+struct workload_request {
+    double arrival_s;
+    uint64_t session;            /* one per conversation; 0: unknown */
+    uint32_t n_prompt, n_output; /* tokens, at least one each */
+    uint32_t n_blocks;           /* full blocks of the prompt that have a name */
+    uint32_t n_names;            /* those, and perhaps the block that the prompt only begins */
+    const uint64_t *chain;       /* (n_names) names; the low 16 bits are 0 */
+};
+
+struct workload {
+    struct workload_request *requests; /* in order of arrival */
+    uint64_t **chains;                 /* owned; several requests may use the beginning of one */
+    uint32_t n, n_max, n_chains, n_chains_max;
+    uint32_t block_tokens;
+};
+
+/* For generators: a zeroed workload takes requests in any order, owns chains, is sorted last. */
+void workload_add(struct workload *w, struct workload_request q);
+uint64_t *workload_new_chain(struct workload *w, uint32_t n_blocks);
+void workload_sort(struct workload *w);
+void workload_free(struct workload *w);
+
+/* A block's name from any number. */
+uint64_t workload_name(uint64_t x);
+
+struct trace {
+    const char *path;
+    uint32_t block_tokens; /* that one of the hash_ids names */
+    double ticks_per_s;    /* of timestamps */
+};
+
+/* ST_IO and ST_INVALID name the file and the line. */
+MUST_USE enum status workload_read(struct workload *w, const struct trace *t, struct error *err);
+
+/* Time from the first arrival to the last. */
+double workload_span_s(const struct workload *w);
+
+/* `copies` populations that send the same at other times: each begins its round of the workload one
+ * copy-th later and has names of its own, but for the first block of a prompt, the chat template
+ * that all have in common. */
+void workload_overlay(struct workload *w, uint32_t copies);
+
+/* Shortens what one worker's cache could not hold: a request to 90 % of it, its output to a fourth
+ * of that. */
+void workload_clip(struct workload *w, uint32_t cache_tokens);
+
+/* What one cache of cache_tokens would do for requests that come one by one. */
+struct workload_bound {
+    double work_s;           /* of a worker, for all (worker_model.h), in batches of 32 */
+    uint32_t *cached_blocks; /* (n) found by each; workload_bound_free */
+};
+void workload_bound(const struct workload *w, uint64_t cache_tokens, struct workload_bound *bound);
+void workload_bound_free(struct workload_bound *bound);
+
+void workload_stretch(struct workload *w, double factor); /* arrival times */
+
+/* Overlays and stretches so that n_workers workers of cache_tokens have `load` to do. Without
+ * has_copies time alone is stretched: the rate of a generated workload is a parameter. */
+void workload_load(struct workload *w, uint32_t n_workers, uint32_t cache_tokens, double load,
+                   bool has_copies);
+
+#endif

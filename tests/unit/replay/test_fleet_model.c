@@ -1,0 +1,213 @@
+/* tests/unit/replay/test_fleet_model.c - the modelled fleet: steps by the formula, blocks
+ * conserved; and on instances so small that every assignment can be tried, oracles are near. */
+#include "tests/support/cm.h"
+
+#include "common/base/mem.h"
+#include "tests/replay/fleet_model.h"
+#include "tests/replay/generator.h"
+#include "tests/replay/worker_model.h"
+
+#include <math.h>
+
+#define BLOCK         64
+#define N_REQUESTS    7
+#define N_INSTANCES   40
+#define N_ASSIGNMENTS (1u << N_REQUESTS) /* to two workers */
+
+static struct fleet_options fleet_of(uint32_t n_workers, uint32_t cache_tokens, const char *name) {
+    struct fleet_options o;
+
+    fleet_options_default(&o);
+    o.n_workers = n_workers;
+    o.cache_tokens = cache_tokens;
+    o.warm_share = 0;
+    assert_true(fleet_choose_by_name(&o, name));
+    return o;
+}
+
+/* Prompts of 1 to 40 blocks that begin with one of three texts, within two seconds. */
+static void make_tiny(struct workload *w, uint64_t seed) {
+    struct rng r;
+
+    *w = (struct workload){.block_tokens = BLOCK};
+    rng_seed(&r, seed);
+    for (uint32_t i = 0; i < N_REQUESTS; i++) {
+        uint64_t text = rng_below(&r, 3), own = rng_u64(&r);
+        uint32_t n_shared = (uint32_t)rng_below(&r, 80);
+        uint32_t n_prompt = n_shared * BLOCK + 1 + (uint32_t)rng_below(&r, 40 * BLOCK);
+        uint32_t n_blocks = n_prompt / BLOCK;
+        uint64_t *chain = workload_new_chain(w, n_blocks);
+
+        for (uint32_t b = 0; b < n_blocks; b++)
+            chain[b] = workload_name(rng_at(b < n_shared ? text : own, b));
+        workload_add(w, (struct workload_request){.arrival_s = 2 * rng_f64(&r),
+                                                  .n_prompt = n_prompt,
+                                                  .n_output = 1 + (uint32_t)rng_below(&r, 50),
+                                                  .n_blocks = n_blocks,
+                                                  .n_names = n_blocks,
+                                                  .chain = chain});
+    }
+    workload_sort(w);
+}
+
+static double mean_ttft_s(const struct workload *w, const struct fleet_options *o) {
+    struct fleet_result r;
+
+    fleet_run(w, NULL, o, &r);
+    assert_int_equal(r.n, w->n);
+    return r.mean_ttft_s;
+}
+
+/* --- one worker ------------------------------------------------------------------------------ */
+
+static void a_lone_request_takes_what_the_formula_says(void **state) {
+    struct workload_request q = {.n_prompt = 3000, .n_output = 3};
+    struct workload w = {.requests = &q, .n = 1, .block_tokens = BLOCK};
+    struct fleet_options o = fleet_of(1, 100000, "prefix");
+    double ttft_s = 2 * WORKER_STEP_S + worker_prefill_s(0, 3000), e2e_s;
+    struct fleet_result r;
+    (void)state;
+
+    e2e_s = ttft_s + 2 * (WORKER_STEP_S + WORKER_SEQ_S) + WORKER_CONTEXT_S * (3001 + 3002);
+    fleet_run(&w, NULL, &o, &r);
+    assert_float_equal(r.mean_ttft_s, ttft_s, 1e-9);
+    assert_float_equal(r.mean_e2e_s, e2e_s, 1e-9);
+    assert_float_equal(r.busy_share, 1, 1e-9);
+    assert_float_equal(worker_prefill_s(0, 3000), 3000 * 50e-6 * 1.05, 1e-9);
+}
+
+/* The second comes when the first has ended: all but the block of its last token is found. */
+static void a_repeated_prompt_is_found_but_for_its_last_token(void **state) {
+    uint64_t chain[4] = {1u << 16, 2u << 16, 3u << 16, 4u << 16};
+    struct workload_request q = {
+        .n_prompt = 4 * BLOCK, .n_output = 1, .n_blocks = 4, .n_names = 4, .chain = chain};
+    struct workload_request both[2] = {q, q};
+    struct workload w = {.requests = both, .n = 2, .block_tokens = BLOCK};
+    struct fleet_options o = fleet_of(1, 100000, "prefix");
+    struct fleet_result r;
+    (void)state;
+
+    both[1].arrival_s = 1;
+    fleet_run(&w, NULL, &o, &r);
+    assert_float_equal(r.hit_share, 3.0 / 8, 1e-9);
+}
+
+/* --- conservation ---------------------------------------------------------------------------- */
+
+/* Twelve largest requests fill a cache. worker_model_check runs at every event and after the last
+ * one worker_model_fini asserts that no block is in use. */
+static void blocks_are_conserved_under_every_chooser(void **state) {
+    static const char *const oracles[] = {"oracle", "oracle_selfish"};
+    struct workload w;
+    (void)state;
+
+    generate(&w, generator_find("chats"), 2, 30, 12);
+    workload_clip(&w, 8000);
+    for (uint32_t i = 0; i < 2; i++) {
+        struct fleet_options o = fleet_of(3, 8000, oracles[i]);
+
+        o.is_checked = true;
+        assert_true(mean_ttft_s(&w, &o) > 0);
+    }
+    for (const char *const *name = policy_names; *name; name++) {
+        struct fleet_options o = fleet_of(3, 8000, *name);
+
+        o.is_checked = true;
+        assert_true(mean_ttft_s(&w, &o) > 0);
+    }
+    workload_free(&w);
+}
+
+static void shared_books_are_conserved_through_a_restart(void **state) {
+    struct fleet_options o = fleet_of(3, 20000, "prefix");
+    struct fleet_result apart, shared, restarted;
+    struct workload_bound bound;
+    struct workload w;
+    (void)state;
+
+    generate(&w, generator_find("chats"), 4, 200, 12);
+    workload_bound(&w, 60000, &bound);
+    o.n_routers = 4;
+    o.window_share = 0.5;
+    fleet_run(&w, &bound, &o, &apart);
+    o.is_shared = true;
+    o.delay_s = 2e-3;
+    o.late_delay_s = 20e-3;
+    fleet_run(&w, &bound, &o, &shared);
+    o.is_restarted = true;
+    fleet_run(&w, &bound, &o, &restarted);
+    print_message("cached: apart %.3f, shared %.3f, restarted %.3f\n", apart.hit_share,
+                  shared.hit_share, restarted.hit_share);
+    assert_true(shared.hit_share > apart.hit_share);
+    assert_true(restarted.window_hit_of_pooled > 0.9 * shared.window_hit_of_pooled);
+    workload_bound_free(&bound);
+    workload_free(&w);
+}
+
+/* --- every assignment ------------------------------------------------------------------------ */
+
+/* Mean times to the first token under each assignment of the requests to two workers. */
+static double try_all(const struct workload *w, double *ttft_s) {
+    struct fleet_options o = fleet_of(2, 40000, "prefix");
+    uint32_t list[N_REQUESTS];
+    double least = INFINITY;
+
+    o.chooser = CHOOSER_LIST;
+    o.list = list;
+    for (uint32_t a = 0; a < N_ASSIGNMENTS; a++) {
+        for (uint32_t i = 0; i < N_REQUESTS; i++)
+            list[i] = a >> i & 1;
+        ttft_s[a] = mean_ttft_s(w, &o);
+        least = fmin(least, ttft_s[a]);
+    }
+    return least;
+}
+
+static bool is_among(double value, const double *ttft_s) {
+    for (uint32_t a = 0; a < N_ASSIGNMENTS; a++) {
+        if (fabs(ttft_s[a] - value) < 1e-12) return true;
+    }
+    return false;
+}
+
+/* What a chooser gets is what one of the assignments gets. An oracle cannot see what comes next, so
+ * it may miss the best; over all instances it is near, and no policy is nearer. */
+static void an_oracle_is_near_the_best_assignment_and_no_policy_nearer(void **state) {
+    static const char *const names[] = {"oracle_selfish", "oracle",  "prefix",     "cache_aware",
+                                        "prefix_scorer",  "aibrix",  "least_load", "round_robin",
+                                        "power_of_two",   "session", "chwbl",      "random"};
+    double ttft_s[N_ASSIGNMENTS], best_s = 0, sums_s[ARRAY_LEN(names)] = {0};
+    (void)state;
+
+    for (uint64_t seed = 1; seed <= N_INSTANCES; seed++) {
+        struct workload w;
+
+        make_tiny(&w, seed);
+        best_s += try_all(&w, ttft_s);
+        for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+            struct fleet_options o = fleet_of(2, 40000, names[i]);
+            double mean_s = mean_ttft_s(&w, &o);
+
+            assert_true(is_among(mean_s, ttft_s));
+            sums_s[i] += mean_s;
+        }
+        workload_free(&w);
+    }
+    for (size_t i = 0; i < ARRAY_LEN(names); i++)
+        print_message("%-15s %.3f of the best assignment\n", names[i], sums_s[i] / best_s);
+    assert_true(sums_s[0] <= 1.05 * best_s);
+    for (size_t i = 1; i < ARRAY_LEN(names); i++)
+        assert_true(sums_s[i] >= sums_s[0]);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_lone_request_takes_what_the_formula_says),
+        cmocka_unit_test(a_repeated_prompt_is_found_but_for_its_last_token),
+        cmocka_unit_test(blocks_are_conserved_under_every_chooser),
+        cmocka_unit_test(shared_books_are_conserved_through_a_restart),
+        cmocka_unit_test(an_oracle_is_near_the_best_assignment_and_no_policy_nearer),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
