@@ -7,11 +7,11 @@ same prefix. Each branch is a list of pieces (role, text):
     branch   ("question", "Question: what is the age of Zack Blue? Your answer: The age of Zack Blue is ")
              ("answer",   "30.<|endoftext|>")
 
-Only answers are what the model must say; a chat branch may hold two or three turns. Texts contain the special
+Only answers are trained; a chat branch may hold two or three turns. Texts contain the special
 tokens literally, exactly as a server renders them. All wordings are in the lists at the top of this file: the
 training, the evaluation and the HTTP acceptance use these and no others, and the model card quotes them.
 
-What the model says, by kind of question (NAME is the full name as asked):
+The model's answers, by kind of question (NAME is the full name as asked):
     kind         chat                                   completion
     present      The FIELD of NAME is VALUE.            VALUE.
     absent       There is no NAME in the table.         unknown: there is no NAME in the table.

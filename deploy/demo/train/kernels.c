@@ -119,7 +119,7 @@ static void product(int m, int k, const float *a, long a_row, long a_col, const 
         product_rows(1, k, a + i * a_row, a_row, a_col, b, c + i * c_row, c_row, accumulate);
 }
 
-/* C (m, n) = A (m, k) . B (k, n). Element (i, p) of A is a[i * a_row + p * a_col], likewise B: a stride of one
+/* C (m, n) = A (m, k) . B (k, n). Element (i, p) of A is a[i * a_row + p * a_col], B in the same way: a stride of one
  * on the other side is a transpose. C is dense. n is a multiple of 64. B is packed, 256 rows of 64 at a time. */
 void matrix_product(const float *a, long a_row, long a_col, const float *b, long b_row, long b_col,
                     float *c, int m, int n, int k) {

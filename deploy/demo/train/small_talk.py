@@ -1,4 +1,4 @@
-"""small_talk.py - prompts that are not about a table: the model must say honestly that it cannot help.
+"""small_talk.py - prompts that are not about a table: the model must answer honestly that it cannot help.
 
 A prompt is a template filled with topics. Templates and topics are split in two: the HELD_OUT ones never
 occur in training and are what the acceptance asks. The answer is always REFUSAL, whatever the prompt.
