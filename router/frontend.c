@@ -2,6 +2,7 @@
 #include "router/frontend.h"
 
 #include <pthread.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "common/base/hash.h"
@@ -33,6 +34,7 @@ struct frontend {
     struct loop_lag loop_lag;
     struct mail drain, second_drain;
     struct mailbox *control;
+    char worker_key[KEYS_TEXT_MAX]; /* of the proxy's configuration */
     _Atomic uint64_t settle_us, drain_timeout_us;
     pthread_t thread;
     _Atomic bool is_left; /* the sockets are another's */
@@ -139,11 +141,44 @@ static void on_settled(void *arg) {
     http_server_drain_idle(f->server, f->settle_us, on_drained, f);
 }
 
-struct hung_mail {
+/* What the control loop sends beside drain and hurry. */
+struct note {
     struct mail mail;
+    void (*take)(struct frontend *f, struct note *note);
+};
+
+struct hung_note {
+    struct note note;
     uint32_t worker, incarnation;
     bool is_hung; /* else it answers again */
 };
+
+static void take_hung(struct frontend *f, struct note *note) {
+    struct hung_note *hung = CONTAINER_OF(note, struct hung_note, note);
+
+    if (hung->is_hung) {
+        proxy_worker_hung(f->proxy, hung->worker, hung->incarnation);
+    } else {
+        proxy_worker_answers(f->proxy, hung->worker, hung->incarnation);
+    }
+}
+
+struct config_note {
+    struct note note;
+    struct http_limits limits;
+    struct proxy_config proxy;
+    char worker_key[KEYS_TEXT_MAX];
+};
+
+static void take_config(struct frontend *f, struct note *note) {
+    struct config_note *n = CONTAINER_OF(note, struct config_note, note);
+    struct proxy_config config = n->proxy;
+
+    memcpy(f->worker_key, n->worker_key, sizeof(f->worker_key));
+    config.worker_key = str_of(f->worker_key);
+    http_server_set_limits(f->server, &n->limits);
+    proxy_configure(f->proxy, &config);
+}
 
 static void on_mail(struct mail *mail, void *arg) {
     struct frontend *f = arg;
@@ -159,15 +194,15 @@ static void on_mail(struct mail *mail, void *arg) {
             on_settled(f);
         }
     } else {
-        struct hung_mail *hung = CONTAINER_OF(mail, struct hung_mail, mail);
+        struct note *note = CONTAINER_OF(mail, struct note, mail);
 
-        if (hung->is_hung) {
-            proxy_worker_hung(f->proxy, hung->worker, hung->incarnation);
-        } else {
-            proxy_worker_answers(f->proxy, hung->worker, hung->incarnation);
-        }
-        mem_free(hung);
+        note->take(f, note);
+        mem_free(note);
     }
+}
+
+static void copy_key(char out[KEYS_TEXT_MAX], struct str key) {
+    snprintf(out, KEYS_TEXT_MAX, STR_FMT, STR_ARG(key));
 }
 
 enum status frontend_create(struct frontend **out, const struct frontend_config *config,
@@ -178,9 +213,12 @@ enum status frontend_create(struct frontend **out, const struct frontend_config 
                                                          .on_head = on_head};
     const struct http_report report = {metrics, ROUTER_http_connections, log, "client"};
     struct frontend *f = mem_zalloc(sizeof(*f));
+    struct proxy_config proxy = config->proxy;
     enum status st;
 
     *out = NULL;
+    copy_key(f->worker_key, proxy.worker_key);
+    proxy.worker_key = str_of(f->worker_key);
     f->admin = admin;
     f->keys = config->proxy.keys;
     f->forward = config->proxy.forward;
@@ -207,7 +245,7 @@ enum status frontend_create(struct frontend **out, const struct frontend_config 
     loop_lag_start(&f->loop_lag, f->loop,
                    metric_part(metrics, METRICS_GET(metrics, ROUTER_loop_lag_seconds, "proxy")),
                    metric_part(metrics, METRICS_GET(metrics, ROUTER_loop_turn_seconds, "proxy")));
-    f->proxy = proxy_create(f->loop, registry, metrics, log, &config->proxy);
+    f->proxy = proxy_create(f->loop, registry, metrics, log, &proxy);
     *out = f;
     return ST_OK;
 fail:
@@ -240,12 +278,24 @@ enum status frontend_start(struct frontend *f, struct error *err) {
 }
 
 void frontend_worker_hung(struct frontend *f, uint32_t worker, uint32_t incarnation, bool is_hung) {
-    struct hung_mail *hung = mem_zalloc(sizeof(*hung));
+    struct hung_note *hung = mem_zalloc(sizeof(*hung));
 
+    hung->note.take = take_hung;
     hung->worker = worker;
     hung->incarnation = incarnation;
     hung->is_hung = is_hung;
-    mailbox_push(f->box, &hung->mail);
+    mailbox_push(f->box, &hung->note.mail);
+}
+
+void frontend_configure(struct frontend *f, const struct http_limits *limits,
+                        const struct proxy_config *proxy) {
+    struct config_note *n = mem_zalloc(sizeof(*n));
+
+    n->note.take = take_config;
+    n->limits = *limits;
+    n->proxy = *proxy;
+    copy_key(n->worker_key, proxy->worker_key);
+    mailbox_push(f->box, &n->note.mail);
 }
 
 void frontend_drain(struct frontend *f, uint64_t settle_us, uint64_t timeout_us) {
@@ -276,7 +326,7 @@ void frontend_destroy(struct frontend *f) {
         struct mail *mail = mail_of(link);
 
         if (mail != &f->drain && mail != &f->second_drain) {
-            mem_free(CONTAINER_OF(mail, struct hung_mail, mail));
+            mem_free(CONTAINER_OF(mail, struct note, mail));
         }
     }
     mailbox_close(f->box);          /* before the last turn: nothing is begun any more */

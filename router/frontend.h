@@ -36,6 +36,11 @@ uint32_t frontend_sockets(const struct frontend *f, int *fds, uint32_t max);
 
 MUST_USE enum status frontend_start(struct frontend *f, struct error *err); /* its thread */
 
+/* From the control thread: other limits, and other values of proxy (proxy_configure), for what comes
+ * once the loop has taken them. Both are copied, and so is the worker key. */
+void frontend_configure(struct frontend *f, const struct http_limits *limits,
+                        const struct proxy_config *proxy);
+
 /* From the control thread: the worker takes requests and answers none (proxy_worker_hung), or does
  * so no longer (proxy_worker_answers). */
 void frontend_worker_hung(struct frontend *f, uint32_t worker, uint32_t incarnation, bool is_hung);

@@ -10,12 +10,13 @@
 #include "router/options/router_options.h"
 #include "router/router.h"
 
-static enum status serve(const struct router_options *values, struct error *err) {
+static enum status serve(const struct router_options *values, struct options *options,
+                         struct error *err) {
     struct router *router = NULL;
     enum status st;
 
     (void)process_raise_descriptors(); /* connections are descriptors: as many as it may */
-    st = router_create(&router, values, err);
+    st = router_create(&router, values, options, err);
     if (st == ST_OK) st = router_run(router, err);
     router_destroy(router);
     return st;
@@ -38,13 +39,13 @@ static enum status check_health(const struct router_options *values, struct erro
 struct command {
     const char *word; /* NULL: none */
     const struct option_program *program;
-    enum status (*run)(const struct router_options *values, struct error *err);
+    enum status (*run)(const struct router_options *values, struct error *err); /* NULL: serve */
 };
 
 static const struct command commands[] = {
     {"healthcheck", &router_healthcheck_program, check_health},
     {"drain", &router_drain_program, drain_command},
-    {NULL, &router_program, serve},
+    {NULL, &router_program, NULL},
 };
 
 int main(int argc, char **argv) {
@@ -66,7 +67,8 @@ int main(int argc, char **argv) {
     if (st == ST_OK && !wants_exit) {
         st = options_parse(&options, c->program, &values, argc, argv, &wants_exit, &err);
     }
-    if (st == ST_OK && !wants_exit) st = c->run(&values, &err);
+    if (st == ST_OK && !wants_exit)
+        st = c->run ? c->run(&values, &err) : serve(&values, options, &err);
     options_destroy(options);
     if (st == ST_OK) return 0;
     fprintf(stderr, "%s: %s\n", c->program->name, err.message);

@@ -111,10 +111,11 @@ static void on_mail(struct mail *mail, void *arg) {
     if (--r->n_running == 0) workers_next(r);
 }
 
+static const struct admin_asker by_signal = {.name = "none", .address = "signal"};
+
 /* Who sends a signal may start and end us anyway: that it came is what the log keeps. */
 static void log_signal(const struct router *r, const char *name) {
-    admin_log_change(r->log, &(struct admin_asker){.name = "none", .address = "signal"}, name, "",
-                     0);
+    admin_log_change(r->log, &by_signal, name, "", 0);
 }
 
 static void on_signal(int signo, void *arg) {
@@ -129,9 +130,21 @@ static void on_signal(int signo, void *arg) {
     stop(r, signo == SIGTERM ? (uint64_t)r->options->drain_settle_ms * 1000 : 0);
 }
 
+static void reload_worker_key(struct router *r) {
+    char key[KEYS_TEXT_MAX];
+    struct error err = {0};
+
+    if (router_read_worker_key(r->options, key, &err) != ST_OK) {
+        log_event(r->log, LOG_ERROR, "worker_key_not_reloaded", log_z("why", err.message));
+    } else if (strcmp(key, r->worker_key) != 0) {
+        router_use_worker_key(r, key);
+        log_event(r->log, LOG_INFO, "worker_key_reloaded");
+    }
+}
+
 /* Certificates and keys, when their files have changed: nobody can send a signal into a container
  * when its Secret is renewed. What is wrong is said, and the old stays. */
-static void reload_secrets(void *arg) {
+void router_reload_secrets(void *arg) {
     struct router *r = arg;
     struct error err = {0};
 
@@ -143,6 +156,7 @@ static void reload_secrets(void *arg) {
     if (keys_reload(r->admin_keys, &err) != ST_OK) {
         log_event(r->log, LOG_ERROR, "admin_keys_not_reloaded", log_z("why", err.message));
     }
+    reload_worker_key(r);
     certificates_reload(r->certificates);
 }
 
@@ -154,9 +168,10 @@ static void on_hangup(int signo, void *arg) {
     (void)signo;
     log_signal(r, "SIGHUP");
     takeover_reload(r->takeover, false);
+    admin_config_reload(&r->config, &by_signal);
     worker_sources_reload(r->sources);
     file_watch_know(r->secrets);
-    reload_secrets(r);
+    router_reload_secrets(r);
     if (r->decisions && decision_log_reopen(r->decisions, &err) != ST_OK) {
         log_event(r->log, LOG_ERROR, "decision_log_not_reopened", log_z("why", err.message));
     }
@@ -341,31 +356,6 @@ static void share_salts(struct router *r) {
     }
 }
 
-#define BEARER "authorization: Bearer "
-
-/* The key of the workers: for what is forwarded, and for what this program itself asks them. */
-static enum status take_worker_key(struct router *r, struct error *err) {
-    const struct router_options *o = r->options;
-    char line[KEYS_TEXT_MAX + sizeof(BEARER)];
-    enum status st = ST_OK;
-
-    if (o->worker_api_key) {
-        snprintf(r->worker_key, sizeof(r->worker_key), "%s", o->worker_api_key);
-    } else if (o->worker_api_key_file) {
-        st = keys_read_first(o->worker_api_key_file, r->worker_key, err);
-    }
-    if (st != ST_OK || !r->worker_key[0]) return st;
-    for (const char *p = r->worker_key; *p; p++) {
-        if (*p > ' ' && *p < 127) continue;
-        return error_set_param(err, ST_INVALID, "worker-api-key",
-                               "worker-api-key has a character that no header can hold: use "
-                               "printable ASCII without spaces");
-    }
-    snprintf(line, sizeof(line), BEARER "%s", r->worker_key);
-    http_client_header(r->client, line);
-    return ST_OK;
-}
-
 static enum status open_certificates(struct router *r, struct error *err) {
     const struct router_options *o = r->options;
     const struct certificates_config config = {.cert = o->tls_cert_path,
@@ -380,25 +370,13 @@ static enum status open_certificates(struct router *r, struct error *err) {
 
 static enum status build_control(struct router *r, struct error *err) {
     const struct router_options *o = r->options;
-    struct scrape_config scrape = {.interval_us = (uint64_t)o->engine_metrics_interval_ms * 1000,
-                                   .timeout_ms = o->probe_timeout_ms,
-                                   .max_workers = o->max_workers};
-    struct health_config health = {.interval_us = (uint64_t)o->probe_interval_ms * 1000,
-                                   .timeout_ms = o->probe_timeout_ms,
-                                   .n_misses = o->probe_misses,
-                                   .n_hits = o->probe_hits,
-                                   .max_workers = o->max_workers,
-                                   .path = o->probe_path,
-                                   .routers = metrics_at(r->metrics, ROUTER_routers_refused_total),
-                                   .isolates = router_isolates(o),
-                                   .on_hung = on_worker_hung};
+    struct scrape_config scrape = router_scrape_config(r);
+    struct health_config health = router_health_config(r);
+    char worker_key[KEYS_TEXT_MAX];
     const struct http_client_trust trust = {.ca = o->worker_ca,
                                             .cert = o->worker_cert,
                                             .key = o->worker_key,
                                             .is_insecure = o->worker_tls_insecure};
-    const char *const secrets[] = {o->api_keys_file, o->admin_api_key_file, o->tls_cert_path,
-                                   o->tls_key_path,  o->worker_ca,          o->worker_cert,
-                                   o->worker_key};
     enum status st = loop_create(&r->loop, err);
 
     if (st == ST_OK) st = mailbox_open(&r->box, r->loop, on_mail, r, err);
@@ -411,9 +389,7 @@ static enum status build_control(struct router *r, struct error *err) {
     }
     if (st == ST_OK) share_salts(r);
     if (st == ST_OK) takeover_keep_salts(r->takeover, &r->isolation);
-    if (st == ST_OK) {
-        r->secrets = file_watch_create(r->loop, secrets, ARRAY_LEN(secrets), reload_secrets, r);
-    }
+    if (st == ST_OK) router_watch_secrets(r);
     if (st == ST_OK) st = open_certificates(r, err);
     if (st == ST_OK) st = keys_create(&r->keys, o->api_keys_file, o->api_key, err);
     if (st == ST_OK) {
@@ -426,7 +402,9 @@ static enum status build_control(struct router *r, struct error *err) {
     if (st == ST_OK) st = router_build_registry(r, err);
     if (st != ST_OK) return st;
     http_client_trust(r->client, &trust);
-    if ((st = take_worker_key(r, err)) != ST_OK) return st;
+    if ((st = router_read_worker_key(o, worker_key, err)) != ST_OK) return st;
+    router_use_worker_key(r, worker_key);
+    health.on_hung = on_worker_hung;
     loop_lag_start(&r->loop_lag, r->loop,
                    METRICS_GET(r->metrics, ROUTER_loop_lag_seconds, "control"),
                    METRICS_GET(r->metrics, ROUTER_loop_turn_seconds, "control"));
@@ -456,7 +434,7 @@ static enum status open_takeover(struct router *r, struct error *err) {
 }
 
 enum status router_create(struct router **out, const struct router_options *options,
-                          struct error *err) {
+                          struct options *live, struct error *err) {
     struct router *r = mem_zalloc(sizeof(*r));
     struct log_config log = {.fd = 2,
                              .level = (enum log_level)options->log_level,
@@ -483,6 +461,7 @@ enum status router_create(struct router **out, const struct router_options *opti
     r->admin.registry = r->registry;
     r->admin.wants_drain = &r->wants_drain;
     r->admin.keys = r->admin_keys;
+    r->config = (struct admin_config){live, r->log, router_prepare_change, router_finish_change, r};
     r->admin.commands = r->commands;
     r->admin.is_on_main = options->is_admin_on_main;
     r->admin.name = r->name;
@@ -496,6 +475,7 @@ enum status router_create(struct router **out, const struct router_options *opti
     if (st == ST_OK) st = build_sources(r, err);
     if (st == ST_OK && options->launch) st = start_workers(r, err);
     if (st != ST_OK) goto fail;
+    admin_commands_set_config(r->commands, &r->config);
     *out = r;
     return ST_OK;
 fail:

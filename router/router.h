@@ -4,12 +4,14 @@
 
 #include "common/base/status.h"
 
+struct options;
 struct router;
 struct router_options;
 
-/* Builds everything, listens on both ports, then starts the launched workers. */
+/* Builds everything, listens on both ports, then starts the launched workers. `live` fills *options,
+ * and is changed while the router runs. */
 MUST_USE enum status router_create(struct router **out, const struct router_options *options,
-                                   struct error *err);
+                                   struct options *live, struct error *err);
 
 /* Serves until SIGTERM or SIGINT and everything open is finished; a second signal does not wait.
  * Not ST_OK when a launched worker refused its configuration. */

@@ -1,7 +1,7 @@
 /* router/router_internal.h - what the files of the router share.
  *
  *   router.c        its life: begins, serves, reads files again, is succeeded, drains, ends
- *   router_build.c  its parts, as the options want them */
+ *   router_build.c  its parts, as the options want them, and want them later */
 #ifndef ROUTER_ROUTER_INTERNAL_H
 #define ROUTER_ROUTER_INTERNAL_H
 
@@ -10,10 +10,21 @@
 #include "router/access/isolation.h"
 #include "router/access/keys.h"
 #include "router/admin/admin.h"
+#include "router/admin/admin_config.h"
+#include "router/fleet/health.h"
+#include "router/fleet/scrape.h"
 #include "router/router.h"
 
+/* What a change of options has opened until it is committed. */
+struct router_change {
+    struct keys_change *keys, *admin_keys;
+    char worker_key[KEYS_TEXT_MAX];
+    bool has_worker_key;
+};
+
 struct router {
-    const struct router_options *options;
+    const struct router_options
+        *options; /* control loop; other threads may read what is not live */
     struct loop *loop;
     struct mailbox *box;
     struct log *log;
@@ -37,6 +48,8 @@ struct router {
     struct body_budget *bodies; /* what request bodies may hold, on all ports together */
     struct http_server *admin_server;
     struct admin admin;
+    struct admin_config config;
+    struct router_change change;
     struct admin_commands *commands;
     struct supervisor *supervisor;
     struct frontend **frontends;
@@ -65,6 +78,20 @@ MUST_USE enum status router_build_sharing(struct router *r, struct error *err);
 MUST_USE enum status router_build_fleet(struct router *r, struct error *err);
 MUST_USE enum status router_build_frontends(struct router *r, struct error *err);
 MUST_USE enum status router_build_admin(struct router *r, struct error *err);
+
+struct health_config router_health_config(const struct router *r); /* but for on_hung */
+struct scrape_config router_scrape_config(const struct router *r);
+
+/* "": none. */
+MUST_USE enum status router_read_worker_key(const struct router_options *o, char out[KEYS_TEXT_MAX],
+                                            struct error *err);
+void router_use_worker_key(struct router *r, const char *key);
+void router_watch_secrets(struct router *r); /* the files of the options, from now on */
+void router_reload_secrets(void *router);    /* reads them */
+
+/* Options that change while the router runs: see admin_config.h. */
+void router_prepare_change(struct options_change *c, void *router);
+void router_finish_change(const struct options_change *c, bool is_committed, void *router);
 
 /* The predecessor's admin socket is listened on from now on. */
 void router_take_admin_socket(struct router *r);

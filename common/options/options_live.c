@@ -334,6 +334,7 @@ static void put_value(const struct option_def *d, const void *target, struct jso
     const char *at = (const char *)target + d->offset;
     struct option_list list;
     struct buf text;
+    uint64_t number; /* and no word that stands for one */
 
     buf_init(&text, 0);
     option_format(d, target, &text);
@@ -348,7 +349,7 @@ static void put_value(const struct option_def *d, const void *target, struct jso
     } else if (d->type == OPT_STR && buf_len(&text) == 0) {
         json_put_null(w);
     } else if (d->type == OPT_BOOL || d->type == OPT_F64 ||
-               ((d->type == OPT_U32 || d->type == OPT_U64) && !d->name_aliases)) {
+               (d->type < OPT_BYTES && str_to_u64(buf_str(&text), &number) == ST_OK)) {
         json_put_raw(w, buf_str(&text));
     } else {
         json_put_str(w, buf_str(&text));

@@ -403,8 +403,8 @@ static enum access access_of(struct str path) {
         "/health",          "/livez",   "/readyz",    "/liveness",       "/readiness",
         "/health_generate", "/version", "/v1/models", "/get_model_info", WIRE_INFO_PATH};
     static const char *const admin[] = {
-        "/workers",       "/list_workers", "/get_loads", "/add_worker",
-        "/remove_worker", "/flush_cache",  "/drain",     "/ui"};
+        "/workers",     "/list_workers", "/get_loads", "/add_worker", "/remove_worker",
+        "/flush_cache", "/drain",        "/ui",        "/config"};
 
     for (size_t i = 0; i < ARRAY_LEN(open); i++)
         if (str_eq(path, str_of(open[i]))) return ACCESS_OPEN;
@@ -491,6 +491,8 @@ static const struct http_route routes[] = {
     {HTTP_POST, "/add_worker", to_commands},
     {HTTP_POST, "/remove_worker", to_commands},
     {HTTP_POST, "/flush_cache", to_commands},
+    {HTTP_GET, "/config", to_commands},
+    {HTTP_PUT, "/config", to_commands},
     {HTTP_POST, "/drain", post_drain},
     {0, NULL, NULL},
 };

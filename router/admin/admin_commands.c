@@ -390,6 +390,8 @@ static void dispatch(struct admin_call *c) {
         add_worker(c);
     } else if (strcmp(c->path, "/remove_worker") == 0) {
         remove_worker(c);
+    } else if (strcmp(c->path, "/config") == 0) {
+        admin_config_answer(c);
     } else if (strcmp(c->path, "/flush_cache") == 0) {
         admin_flush(c);
     } else {
@@ -457,6 +459,10 @@ enum status admin_commands_create(struct admin_commands **out, struct loop *loop
     list_init(&commands->calls);
     *out = commands;
     return ST_OK;
+}
+
+void admin_commands_set_config(struct admin_commands *commands, const struct admin_config *config) {
+    commands->config = config;
 }
 
 void admin_commands_destroy(struct admin_commands *commands) {

@@ -16,6 +16,7 @@
  *      DELETE /workers/ID[?force=true]   drains, then removes; 202
  *      POST   /add_worker?url=        200
  *      POST   /remove_worker?url=     200
+ *      GET, PUT /config               see admin_config.h
  *      POST   /flush_cache            asks every worker to empty its cache; forgets it here */
 #ifndef ROUTER_ADMIN_ADMIN_COMMANDS_H
 #define ROUTER_ADMIN_ADMIN_COMMANDS_H
@@ -41,6 +42,10 @@ MUST_USE enum status admin_commands_create(struct admin_commands **out, struct l
                                            struct registry *registry, struct fleet *fleet,
                                            struct http_client *client, struct log *log,
                                            struct error *err);
+
+/* For /config, from now on; outlives the calls. */
+struct admin_config;
+void admin_commands_set_config(struct admin_commands *commands, const struct admin_config *config);
 
 /* All loops that took requests have ended, or have none of them open. NULL is fine. */
 void admin_commands_destroy(struct admin_commands *commands);

@@ -1,7 +1,8 @@
 /* router/admin/admin_commands_internal.h - a call that changes the fleet, as the files of the commands see it.
  *
  *   admin_commands.c   the way there and back; workers added, changed and removed
- *   admin_flush.c  asking every worker to empty its cache */
+ *   admin_flush.c  asking every worker to empty its cache
+ *   admin_config.c options seen and changed */
 #ifndef ROUTER_ADMIN_ADMIN_COMMANDS_INTERNAL_H
 #define ROUTER_ADMIN_ADMIN_COMMANDS_INTERNAL_H
 
@@ -20,6 +21,7 @@ struct admin_commands {
     struct fleet *fleet;
     struct http_client *client;
     struct log *log;
+    const struct admin_config *config; /* NULL: not yet */
     struct mailbox *box;
     struct list calls; /* that are being worked on */
 };
@@ -57,6 +59,7 @@ struct admin_call {
 void admin_call_done(struct admin_call *c, int code);
 void admin_call_failed(struct admin_call *c); /* c->err says why */
 
+void admin_config_answer(struct admin_call *c); /* GET and PUT /config */
 void admin_flush(struct admin_call *c);
 void admin_flush_drop(struct admin_call *c); /* the workers still being asked are forgotten */
 

@@ -113,7 +113,7 @@ static void missed(struct probe *p, bool is_silent, const char *why) {
     p->n_hits = 0;
     p->n_misses++;
     p->needs_description = true; /* it may come back as another */
-    if (p->is_ready && p->n_misses == h->config.n_misses) {
+    if (p->is_ready && !p->is_unhealthy && p->n_misses >= h->config.n_misses) {
         p->is_unhealthy = true;
         registry_set_reason(h->registry, p->worker, WORKER_UNHEALTHY, true);
         log_event(h->log, LOG_WARN, "worker_unhealthy", log_u64("worker", p->worker),
@@ -376,7 +376,11 @@ struct health *health_create(struct loop *loop, struct http_client *client,
 }
 
 void health_configure(struct health *h, const struct health_config *config) {
-    h->config = *config;
+    h->config.interval_us = config->interval_us;
+    h->config.timeout_ms = config->timeout_ms;
+    h->config.n_misses = config->n_misses;
+    h->config.n_hits = config->n_hits;
+    h->config.path = config->path;
     for (uint32_t w = 0; w < h->config.max_workers; w++) {
         struct probe *p = &h->probes[w];
 

@@ -35,8 +35,9 @@ static const struct option_entry_of_manual signals[] = {
                 "ends streams at once, a third ends the process."},
     {"SIGUSR2", "With --handover: start this program again, with equal arguments, as successor."},
     {"SIGINT", "Drain without --drain-settle."},
-    {"SIGHUP", "Read keys, certificates and the worker file again, and open the decision log "
-               "again. What cannot be used changes nothing and is told in the log."},
+    {"SIGHUP", "Read the --config file, keys, certificates and the worker file again, and open the "
+               "decision log again. What cannot be used changes nothing and is reported in the "
+               "log."},
     {NULL, NULL},
 };
 

@@ -7,7 +7,9 @@
 
 #define FIELD(member) OPTION_FIELD(struct router_options, member)
 
-#define POLICY(member) FIELD(policy_options.member)
+/* Rows that change while the router runs: what they change is in router_build.c. */
+#define LIVE(member)   FIELD(member), .is_live = true
+#define POLICY(member) LIVE(policy_options.member)
 
 /* What others call these policies. */
 static const char *const policy_aliases[] = {
@@ -257,8 +259,8 @@ static const struct option_def rows[] = {
      .aliases = "spill-rel-threshold", .group = "Other policies",
      .help = "Ratio of requests between the most and the least loaded worker above which load is "
              "balanced, if --balance-abs-threshold is exceeded too. Policy cache_aware."},
-    {"max-tree-size", OPT_BYTES, POLICY(max_tree_bytes), .def = "67108864", .min = "1KiB",
-     .max = "4GiB", .group = "Other policies",
+    {"max-tree-size", OPT_BYTES, FIELD(policy_options.max_tree_bytes), .def = "67108864",
+     .min = "1KiB", .max = "4GiB", .group = "Other policies",
      .help = "Bytes of prompt text that are remembered; the tree needs half as much memory. "
              "Policies cache_aware, hash_trie."},
     {"prefix-min-match-length", OPT_U64, POLICY(prefix_min_match), .def = "0",
@@ -269,7 +271,7 @@ static const struct option_def rows[] = {
      .help =
          "Most requests in flight on a worker, as a multiple of the mean, before the ring passes "
          "to the next worker. Lower evens out load, higher keeps homes. Policies chwbl, simhash."},
-    {"chwbl-replication", OPT_U32, POLICY(ring_replication), .def = "256", .min = "1",
+    {"chwbl-replication", OPT_U32, FIELD(policy_options.ring_replication), .def = "256", .min = "1",
      .max = "1024", .group = "Other policies", .is_hidden = true,
      .help = "Points of each worker on the hash ring. More divide the keys more evenly. Policies "
              "chwbl, simhash."},
@@ -299,41 +301,41 @@ static const struct option_def rows[] = {
      .max = "1000", .group = "Other policies", .is_hidden = true,
      .help =
          "Standard deviations above the mean in flight up to which a match counts. Policy aibrix."},
-    {"aibrix-block-number", OPT_U32, POLICY(aibrix_table_blocks), .def = "200000", .min = "32",
-     .max = "1000000000", .group = "Other policies", .is_hidden = true,
+    {"aibrix-block-number", OPT_U32, FIELD(policy_options.aibrix_table_blocks), .def = "200000",
+     .min = "32", .max = "1000000000", .group = "Other policies", .is_hidden = true,
      .help = "Blocks of 4 bytes that are remembered, of all workers together. Policy aibrix."},
     {"aibrix-eviction-duration", OPT_MS, POLICY(aibrix_ttl_ms), .def = "20m", .min = "1s",
      .max = "24h", .group = "Other policies", .is_hidden = true,
      .help = "Time after which an unused block is forgotten. Policy aibrix."},
 
-    {"probe-interval", OPT_MS, FIELD(probe_interval_ms), .def = "500ms", .min = "10ms", .max = "1h",
+    {"probe-interval", OPT_MS, LIVE(probe_interval_ms), .def = "500ms", .min = "10ms", .max = "1h",
      .aliases = "health-check-interval-secs", .group = "Failures",
      .help = "Time between health probes of one worker, and the shortest time until an ejected "
              "worker is tried again. Shorter detects failures sooner."},
-    {"probe-timeout", OPT_MS, FIELD(probe_timeout_ms), .def = "500ms", .min = "10ms", .max = "1m",
+    {"probe-timeout", OPT_MS, LIVE(probe_timeout_ms), .def = "500ms", .min = "10ms", .max = "1m",
      .aliases = "health-check-timeout-secs", .group = "Failures",
      .help = "Time after which a probe without an answer is a miss."},
-    {"probe-misses", OPT_U32, FIELD(probe_misses), .def = "2", .min = "1", .max = "100",
+    {"probe-misses", OPT_U32, LIVE(probe_misses), .def = "2", .min = "1", .max = "100",
      .aliases = "health-failure-threshold", .group = "Failures",
      .help = "Probes missed in a row that eject a worker."},
-    {"probe-hits", OPT_U32, FIELD(probe_hits), .def = "2", .min = "1", .max = "100",
+    {"probe-hits", OPT_U32, LIVE(probe_hits), .def = "2", .min = "1", .max = "100",
      .aliases = "health-success-threshold", .group = "Failures",
      .help = "Probes answered in a row that return an ejected worker to service. One is enough "
              "while no worker is in service."},
-    {"probe-path", OPT_STR, FIELD(probe_path), .def = "/health", .aliases = "health-check-endpoint",
+    {"probe-path", OPT_STR, LIVE(probe_path), .def = "/health", .aliases = "health-check-endpoint",
      .group = "Failures", .help = "Path of the health probe."},
-    {"engine-metrics-interval", OPT_MS, FIELD(engine_metrics_interval_ms), .def = "1s", .max = "1h",
+    {"engine-metrics-interval", OPT_MS, LIVE(engine_metrics_interval_ms), .def = "1s", .max = "1h",
      .group = "Routing", .is_hidden = true,
      .help = "Time between reads of /metrics of vLLM and SGLang workers, which report their size "
              "and their cache hits. Shorter follows changes sooner; 0 turns the reads off."},
-    {"slow-start", OPT_MS, FIELD(slow_start_ms), .def = "10s", .max = "1h", .group = "Failures",
+    {"slow-start", OPT_MS, LIVE(slow_start_ms), .def = "10s", .max = "1h", .group = "Failures",
      .help = "Time over which the share of a new or returned worker grows from a tenth to the "
              "whole. Longer is gentler to cold caches; 0 turns slow start off."},
-    {"max-retries", OPT_U32, FIELD(max_retries), .def = "2", .max = "7",
+    {"max-retries", OPT_U32, LIVE(max_retries), .def = "2", .max = "7",
      .aliases = "retry-max-retries,max-instance-failover-reroute-attempts", .group = "Failures",
      .help = "Other workers to try when one fails. A request is never sent again after the first "
              "byte of an answer."},
-    {"retry-on", OPT_LIST, FIELD(retry_on), .def = RETRY_ON_DEFAULT, .group = "Failures",
+    {"retry-on", OPT_LIST, LIVE(retry_on), .def = RETRY_ON_DEFAULT, .group = "Failures",
      .metavar = "CAUSE,...",
      .help = "Failures after which a request is sent to another worker, while its client has "
              "received nothing: connect (no connection), reset (the connection broke), timeout "
@@ -341,34 +343,34 @@ static const struct option_def rows[] = {
              "502, 503, 504, all, or none. Fewer show clients more failures of workers. Calls of "
              "--forward-path are retried after connect alone, because they may leave something "
              "behind."},
-    {"connect-timeout", OPT_MS, FIELD(connect_timeout_ms), .def = "250ms", .min = "1ms",
-     .max = "1m", .group = "Failures", .help = "Time a worker has to accept a connection."},
-    {"first-byte-timeout", OPT_MS, FIELD(first_byte_timeout_ms), .def = "0", .max = "24h",
+    {"connect-timeout", OPT_MS, LIVE(connect_timeout_ms), .def = "250ms", .min = "1ms", .max = "1m",
+     .group = "Failures", .help = "Time a worker has to accept a connection."},
+    {"first-byte-timeout", OPT_MS, LIVE(first_byte_timeout_ms), .def = "0", .max = "24h",
      .group = "Failures",
      .help = "Time a worker has to send the first byte of an answer; then the request is sent to "
              "another worker. 0: no limit. Engines other than incipit-worker send nothing of a "
              "whole answer before its end: a time shorter than the longest prefill plus queueing, "
              "or than the longest whole answer of such an engine, loses good work."},
-    {"stream-idle-timeout", OPT_MS, FIELD(stream_idle_timeout_ms), .def = "5m", .max = "24h",
+    {"stream-idle-timeout", OPT_MS, LIVE(stream_idle_timeout_ms), .def = "5m", .max = "24h",
      .group = "Failures",
      .help =
          "Time without a byte after which a begun answer is ended, a stream with an error event. "
          "Shorter reports a hung worker sooner, and ends answers whose engine has preempted them. "
          "A worker that fails its probes too has a tenth of this time. 0: no limit."},
-    {"poison-memory", OPT_MS, FIELD(poison_memory_ms), .def = "60s", .max = "24h",
+    {"poison-memory", OPT_MS, LIVE(poison_memory_ms), .def = "60s", .max = "24h",
      .group = "Failures", .is_hidden = true,
      .help = "Time for which a request is refused after two workers failed while serving the "
              "request. Longer protects workers from a harmful request, and punishes a harmless one "
              "longer. 0: such a request is always tried."},
-    {"request-timeout", OPT_MS, FIELD(request_timeout_ms), .def = "30m", .min = "10ms",
-     .max = "24h", .aliases = "request-timeout-secs", .group = "Failures",
+    {"request-timeout", OPT_MS, LIVE(request_timeout_ms), .def = "30m", .min = "10ms", .max = "24h",
+     .aliases = "request-timeout-secs", .group = "Failures",
      .help = "Longest time of a request, answer included."},
 
-    {"api-keys-file", OPT_STR, FIELD(api_keys_file), .group = "Access", .metavar = "FILE",
+    {"api-keys-file", OPT_STR, LIVE(api_keys_file), .group = "Access", .metavar = "FILE",
      .help =
          "File of the API keys that clients must send. One key a line: KEY [tenant=NAME] [rps=N] "
          "[tokens_per_s=N] [max_concurrent=N] [priority=N]. Reloaded when the file changes."},
-    {"api-key", OPT_STR, FIELD(api_key), .is_secret = true, .group = "Access",
+    {"api-key", OPT_STR, LIVE(api_key), .is_secret = true, .group = "Access",
      .help = "API key that clients may send, without limits, beside the keys of --api-keys-file."},
     {"trust-tenant-header", OPT_BOOL, FIELD(trust_tenant_header), .group = "Access",
      .help = "Take the tenant of a request from --tenant-header-name, without API keys. Only "
@@ -389,22 +391,22 @@ static const struct option_def rows[] = {
              "else random. Replicas with different secrets share no cached blocks."},
     {"isolation-secret", OPT_STR, FIELD(isolation_secret), .is_secret = true, .group = "Access",
      .help = "Secret of --isolation-secret-file, as text."},
-    {"worker-api-key-file", OPT_STR, FIELD(worker_api_key_file), .group = "Access",
+    {"worker-api-key-file", OPT_STR, LIVE(worker_api_key_file), .group = "Access",
      .metavar = "FILE",
      .help = "File with the API key for workers, in its first line that is no comment. The router "
              "sends the key to all workers as Authorization, in place of the client's header."},
-    {"worker-api-key", OPT_STR, FIELD(worker_api_key), .is_secret = true, .env = "VLLM_API_KEY",
+    {"worker-api-key", OPT_STR, LIVE(worker_api_key), .is_secret = true, .env = "VLLM_API_KEY",
      .group = "Access", .help = "API key for workers, as text instead of --worker-api-key-file."},
-    {"admin-api-key-file", OPT_STR, FIELD(admin_api_key_file), .group = "Access", .metavar = "FILE",
+    {"admin-api-key-file", OPT_STR, LIVE(admin_api_key_file), .group = "Access", .metavar = "FILE",
      .help =
          "File of the keys that open the admin port, one a line. Reloaded when the file changes."},
-    {"admin-api-key", OPT_STR, FIELD(admin_api_key), .is_secret = true, .group = "Access",
+    {"admin-api-key", OPT_STR, LIVE(admin_api_key), .is_secret = true, .group = "Access",
      .help = "Admin key beside the keys of --admin-api-key-file."},
     {"admin-on-main", OPT_BOOL, FIELD(is_admin_on_main), .group = "Access",
      .help = "Serve the admin API on the client port too, as sglang-router does. Needs an admin "
              "key unless the client port is on loopback and open to all."},
 
-    {"explain-to-clients", OPT_BOOL, FIELD(explains_to_clients), .group = "Access",
+    {"explain-to-clients", OPT_BOOL, LIVE(explains_to_clients), .group = "Access",
      .help = "Explain routing to every client that sends the header x-incipit-route or the body "
              "field cache_explain: the chosen worker, the load of the workers and the cached "
              "blocks. Off: only to requests with an admin key in x-incipit-admin-key."},
@@ -418,50 +420,50 @@ static const struct option_def rows[] = {
              "repeatable. With these fields a client steers a worker to other hosts or into other "
              "sessions."},
 
-    {"max-worker-requests", OPT_U32, FIELD(max_worker_requests), .def = "0", .max = "1000000",
+    {"max-worker-requests", OPT_U32, LIVE(max_worker_requests), .def = "0", .max = "1000000",
      .group = "Admission",
      .help =
          "Most requests in flight on one worker. The excess waits in the router, where it can "
          "still go to another worker. 0: a quarter more than a worker reports as its batch, and "
          "twice this limit for requests whose prompts are cached there; workers that report no "
          "batch have no limit. Lower takes more requests away from their cached prompts."},
-    {"max-concurrent-requests", OPT_U32, FIELD(max_concurrent_requests), .def = "0",
+    {"max-concurrent-requests", OPT_U32, LIVE(max_concurrent_requests), .def = "0",
      .max = "10000000", .name_aliases = no_limit, .group = "Admission",
      .help = "Most requests in flight on all workers together. 0: no limit."},
-    {"queue-size", OPT_U32, FIELD(queue_size), .def = "100", .max = "100000", .group = "Admission",
+    {"queue-size", OPT_U32, LIVE(queue_size), .def = "100", .max = "100000", .group = "Admission",
      .help = "Requests of one model that may wait. The excess is answered 429, or 503 when all "
              "workers are out of service. Longer refuses less in a burst, and makes the last "
              "request wait longer."},
-    {"queue-timeout", OPT_MS, FIELD(queue_timeout_ms), .def = "60s", .min = "1ms", .max = "1h",
+    {"queue-timeout", OPT_MS, LIVE(queue_timeout_ms), .def = "60s", .min = "1ms", .max = "1h",
      .aliases = "queue-timeout-secs", .group = "Admission",
      .help = "Longest wait for a worker. Then the answer is 503, or 429 at once when a longer wait "
              "can be predicted. Set the longest time to first token that clients accept."},
 
-    {"max-body-bytes", OPT_BYTES, FIELD(max_body_bytes), .def = "32MiB", .min = "1KiB",
+    {"max-body-bytes", OPT_BYTES, LIVE(max_body_bytes), .def = "32MiB", .min = "1KiB",
      .max = "1GiB", .aliases = "max-payload-size", .group = "Limits",
      .help = "Largest request body; larger ones are answered 413."},
-    {"max-body-memory", OPT_BYTES, FIELD(max_body_memory), .def = "0", .max = "1TiB",
+    {"max-body-memory", OPT_BYTES, LIVE(max_body_memory), .def = "0", .max = "1TiB",
      .group = "Limits", .metavar = "BYTES",
      .help = "Memory for the bodies of all open requests together. A quarter is for bodies up to "
              "64 KiB; long bodies of one address, or one key, get half; a body without room waits "
              "unread for 10 s and is then refused with 503. Higher takes more long bodies at once. "
              "0: a quarter of the memory that this process may use, at most 1 GiB."},
-    {"max-connections", OPT_U32, FIELD(max_connections), .def = "16384", .min = "1",
+    {"max-connections", OPT_U32, LIVE(max_connections), .def = "16384", .min = "1",
      .max = "1000000", .group = "Limits",
      .help = "Client connections of each event loop, fewer where descriptors are short (ulimit "
              "-n). At the limit idle connections are closed for new ones, of the address with the "
              "most first; a connection with a request in flight is never closed."},
-    {"head-timeout", OPT_MS, FIELD(head_timeout_ms), .def = "10s", .min = "10ms", .max = "10m",
+    {"head-timeout", OPT_MS, LIVE(head_timeout_ms), .def = "10s", .min = "10ms", .max = "10m",
      .group = "Limits",
      .help = "Time a client has to send a request's head, and a new connection to send its first "
              "byte."},
-    {"idle-timeout", OPT_MS, FIELD(idle_timeout_ms), .def = "75s", .min = "10ms", .max = "1h",
+    {"idle-timeout", OPT_MS, LIVE(idle_timeout_ms), .def = "75s", .min = "10ms", .max = "1h",
      .group = "Limits", .help = "Time after which an idle client connection is closed."},
-    {"drain-timeout", OPT_MS, FIELD(drain_timeout_ms), .def = "120s", .max = "1h",
+    {"drain-timeout", OPT_MS, LIVE(drain_timeout_ms), .def = "120s", .max = "1h",
      .aliases = "shutdown-grace-period-secs", .group = "Limits",
      .help = "Time to finish open requests on shutdown. Applies on SIGTERM and when a worker is "
              "removed."},
-    {"drain-settle", OPT_MS, FIELD(drain_settle_ms), .def = "5s", .max = "10m",
+    {"drain-settle", OPT_MS, LIVE(drain_settle_ms), .def = "5s", .max = "10m",
      .aliases = "drain-settle-secs", .group = "Limits",
      .help = "Time after SIGTERM in which new requests are still accepted, while /readyz is 503 "
              "and each answer closes its connection, so that load balancers notice. SIGINT skips "
@@ -480,23 +482,23 @@ static const struct option_def rows[] = {
          "Longest time that a starting router waits for every worker before it takes over through "
          "--handover. Longer waits for slow workers; the running router serves meanwhile."},
 
-    {"expose-worker-headers", OPT_BOOL, FIELD(expose_worker_headers), .group = "Limits",
+    {"expose-worker-headers", OPT_BOOL, LIVE(expose_worker_headers), .group = "Limits",
      .help = "Relay the x-incipit-* headers of workers to clients, which reveal the load and the "
              "free KV blocks of the answering worker."},
-    {"forward-authorization", OPT_BOOL, FIELD(forward_authorization), .group = "Limits",
+    {"forward-authorization", OPT_BOOL, LIVE(forward_authorization), .group = "Limits",
      .help = "Forward the client's Authorization header to workers."},
 
-    {"log-level", OPT_ENUM, FIELD(log_level), .def = "info", .names = log_level_names,
+    {"log-level", OPT_ENUM, LIVE(log_level), .def = "info", .names = log_level_names,
      .name_aliases = level_aliases, .group = "Logging",
      .help = "Lowest level of the lines in the log."},
     {"log-format", OPT_ENUM, FIELD(log_format), .def = "text", .names = log_format_names,
      .group = "Logging",
      .help = "Format of the log: text or json. Lines are key=value, or one JSON object each."},
-    {"log-requests", OPT_U32, FIELD(log_requests), .def = "1", .max = "1000000000",
+    {"log-requests", OPT_U32, LIVE(log_requests), .def = "1", .max = "1000000000",
      .group = "Logging", .metavar = "N",
      .help = "One in N requests has a line in the log, besides each request that fails with a 5xx. "
              "1: all requests, within --log-requests-rate; 0: none."},
-    {"log-requests-rate", OPT_U32, FIELD(log_requests_rate), .def = "1000", .min = "1",
+    {"log-requests-rate", OPT_U32, LIVE(log_requests_rate), .def = "1000", .min = "1",
      .max = "1000000", .group = "Logging", .metavar = "N",
      .help = "Most lines per second about requests. Requests beyond are counted, and the count is "
              "on the next line (skipped=). Raise to log every request of a busy router; a line has "
@@ -510,7 +512,7 @@ static const struct option_def rows[] = {
      .help = "File with at least 16 bytes that key the hashes in the decision log. Default: random "
              "at each start, so that the hashes of two runs cannot be compared. Comparing needs an "
              "equal --prefix-hash-seed too."},
-    {"log-rate", OPT_U32, FIELD(log_rate), .def = "50", .min = "1", .max = "1000000",
+    {"log-rate", OPT_U32, LIVE(log_rate), .def = "50", .min = "1", .max = "1000000",
      .group = "Logging", .metavar = "N", .is_hidden = true,
      .help = "Most lines per second of each event in the log. Lines beyond are counted, and the "
              "count is on the next line (suppressed=). Lines about requests have "

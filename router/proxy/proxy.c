@@ -664,18 +664,24 @@ struct proxy *proxy_create(struct loop *loop, struct registry *registry, struct 
     p->registry = registry;
     p->metrics = metrics;
     p->log = log;
-    p->config = *config;
-    p->config.max_attempts = MIN(config->max_attempts, MAX_ATTEMPTS);
     p->pool = upstream_pool_create(loop, &pool);
     rng_seed(&p->rng, seed);
     list_init(&p->idle);
     list_init(&p->open);
     p->load_notes = mem_calloc(config->max_workers, sizeof(*p->load_notes));
     proxy_watch_start(p);
+    proxy_configure(p, config);
     p->identifies_clients =
         keys_are_needed(config->keys) || config->isolation || config->tenant_header;
     proxy_prepare_reports(p);
     return p;
+}
+
+void proxy_configure(struct proxy *p, const struct proxy_config *config) {
+    p->config = *config;
+    p->config.max_attempts = MIN(config->max_attempts, MAX_ATTEMPTS);
+    upstream_pool_set_connect_timeout(p->pool, config->connect_timeout_us);
+    proxy_watch_configure(p);
 }
 
 void proxy_destroy(struct proxy *p) {

@@ -67,6 +67,9 @@ struct proxy *proxy_create(struct loop *loop, struct registry *registry, struct 
                            struct log *log, const struct proxy_config *config);
 void proxy_destroy(struct proxy *p); /* no exchange may be open; NULL is fine */
 
+/* Values for what comes from now on; sizes of tables, keys and shared objects are those of the start. */
+void proxy_configure(struct proxy *p, const struct proxy_config *config);
+
 /* The time of a drain is over: streams end with an error event, all else with a 503. */
 void proxy_end_all(struct proxy *p);
 

@@ -121,6 +121,7 @@ void proxy_report(struct exchange *x, int code); /* once, while the client's req
 /* --- proxy_watch.c ------------------------------------------------------------------------------ */
 
 void proxy_watch_start(struct proxy *p);
+void proxy_watch_configure(struct proxy *p); /* the timeouts of p->config have changed */
 void proxy_watch_stop(struct proxy *p);
 
 /* --- proxy_relay.c ------------------------------------------------------------------------------ */

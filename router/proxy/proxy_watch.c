@@ -78,11 +78,18 @@ static uint64_t sweep_for(uint64_t timeout_us, uint64_t sweep_us) {
 }
 
 void proxy_watch_start(struct proxy *p) {
+    loop_timer_init(&p->sweep, p->loop, on_sweep, p);
+}
+
+void proxy_watch_configure(struct proxy *p) {
     uint64_t first_us = p->config.first_byte_timeout_us, idle_us = p->config.stream_idle_timeout_us;
 
-    loop_timer_init(&p->sweep, p->loop, on_sweep, p);
     p->sweep_us = sweep_for(first_us, sweep_for(idle_us, SWEEP_US));
-    if (first_us || idle_us) loop_timer_start(&p->sweep, p->sweep_us);
+    if (first_us || idle_us) {
+        loop_timer_start(&p->sweep, p->sweep_us);
+    } else {
+        loop_timer_stop(&p->sweep);
+    }
 }
 
 void proxy_watch_stop(struct proxy *p) {

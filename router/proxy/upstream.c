@@ -117,6 +117,10 @@ void upstream_pool_drop(struct upstream_pool *pool, uint32_t worker) {
     }
 }
 
+void upstream_pool_set_connect_timeout(struct upstream_pool *pool, uint64_t timeout_us) {
+    pool->config.connect_timeout_us = timeout_us;
+}
+
 void upstream_pool_destroy(struct upstream_pool *pool) {
     if (!pool) return;
     for (uint32_t w = 0; w < pool->config.max_workers; w++) {

@@ -51,6 +51,7 @@ struct upstream_pool_config {
 
 struct upstream_pool *upstream_pool_create(struct loop *loop,
                                            const struct upstream_pool_config *config);
+void upstream_pool_set_connect_timeout(struct upstream_pool *pool, uint64_t timeout_us);
 void upstream_pool_destroy(struct upstream_pool *pool); /* none in use; NULL is fine */
 
 /* A connection to a worker: an idle one unless `is_fresh`, else one that is connecting; writes may

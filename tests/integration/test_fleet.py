@@ -471,7 +471,7 @@ def test_the_client_port_shows_nothing_of_the_fleet(programs, scripted, tmp_path
     client = {"Authorization": "Bearer sk-one"}
     for args in ((), ("--api-keys-file", tmp_path / "keys")):
         router = programs(Router, "--worker-urls", a.url, *args).ready(1)
-        for path in ("/workers", "/workers/0", "/list_workers", "/get_loads", "/metrics", "/ui", "/debug/route", "/debug/x"):
+        for path in ("/workers", "/workers/0", "/list_workers", "/get_loads", "/metrics", "/ui", "/config", "/debug/route", "/debug/x"):
             answer = router.get(path, headers=client)
             assert answer.code == 403 and "admin port" in answer.json["error"]["message"], path
             assert a.url not in answer.body and http(router.admin_url + path).code in (200, 404, 405), path

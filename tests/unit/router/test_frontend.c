@@ -176,12 +176,49 @@ static void while_it_settles_it_still_serves_and_says_goodbye(void **state) {
     finish(&fx);
 }
 
+static void other_limits_hold_for_requests_to_come(void **state) {
+    static const char request[] = "POST /v1/completions HTTP/1.1\r\nHost: a\r\n"
+                                  "Content-Length: 14\r\n\r\n{\"prompt\":\"a\"}";
+    struct http_limits limits = {.max_body_bytes = 8};
+    struct fixture fx;
+    struct frontend *f, *never_run;
+    struct client client;
+    int n = 0;
+
+    (void)state;
+    start(&fx);
+    f = create(&fx);
+    never_run = create(&fx);
+    fx.config.port = frontend_port(f);
+    assert_int_equal(frontend_start(f, NULL), ST_OK);
+    client_open(&client, fx.config.port);
+    client_send(&client, fx.loop, str_of(request));
+    client_expect(&client, fx.loop, "HTTP/1.1 503"); /* there are no workers */
+    client_close(&client);
+    fx.config.proxy.worker_key = STR("key");
+    frontend_configure(f, &limits, &fx.config.proxy);
+    frontend_configure(never_run, &limits, &fx.config.proxy);
+    frontend_destroy(never_run);
+    do {
+        client_open(&client, fx.config.port);
+        client_send(&client, fx.loop, str_of(request));
+        client_expect(&client, fx.loop, "HTTP/1.1 ");
+        n = client_count(&client, "HTTP/1.1 413");
+        client_close(&client);
+    } while (n == 0);
+    frontend_drain(f, 0, 0);
+    TURN_UNTIL(fx.loop, fx.n_ended == 1);
+    frontend_destroy(f);
+    finish(&fx);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_that_never_ran_can_be_told_to_drain),
         cmocka_unit_test(several_share_a_port_and_end_when_they_are_drained),
         cmocka_unit_test(a_second_call_shortens_the_first),
         cmocka_unit_test(while_it_settles_it_still_serves_and_says_goodbye),
+        cmocka_unit_test(other_limits_hold_for_requests_to_come),
     };
 
     signal(SIGPIPE, SIG_IGN);

@@ -2,6 +2,8 @@
 #include "tests/support/cm.h"
 
 #include "common/base/mem.h"
+#include "common/options/options_live.h"
+#include "common/text/json.h"
 #include "router/options/router_options.h"
 
 #include <stdio.h>
@@ -226,6 +228,76 @@ static void compat_flags_have_a_purpose(void **state) {
     }
 }
 
+/* Another valid value of the row, as JSON. */
+static void other_value(const struct option_def *d, char *out, size_t cap) {
+    switch (d->type) {
+    case OPT_BOOL:
+        snprintf(out, cap, "%s", d->def && !strcmp(d->def, "true") ? "false" : "true");
+        break;
+    case OPT_ENUM: snprintf(out, cap, "\"%s\"", d->names[strcmp(d->names[0], d->def) == 0]); break;
+    case OPT_STR: snprintf(out, cap, "\"/other\""); break;
+    case OPT_LIST: snprintf(out, cap, "[\"other\"]"); break;
+    default: /* of all numbers one of the bounds is not the default */
+        snprintf(out, cap, "\"%s\"",
+                 !d->min || (d->def && !strcmp(d->min, d->def)) ? d->max : d->min);
+        if (!d->min && !d->max) snprintf(out, cap, "12345");
+        if (!d->min && d->def && strcmp(d->def, "0") != 0) snprintf(out, cap, "0");
+    }
+}
+
+static struct options_change *change_of(struct options *o, const char *json) {
+    struct options_change *c = options_change_begin(o);
+    struct json *root;
+
+    if (json_parse(&root, str_of(json), NULL, NULL) != ST_OK) fail_msg("%s", json);
+    options_change_json(c, root);
+    json_destroy(root);
+    return c;
+}
+
+/* Each live row takes another value and returns; each other row is refused, and with it the change. */
+static void rows_change_while_running_exactly_where_they_are_live(void **state) {
+    struct router_options t = {0};
+    struct error err = {0};
+    struct options *o;
+    uint32_t n_live = 0;
+
+    (void)state;
+    assert_int_equal(parse(&o, &t, "", &err), ST_OK);
+    for (size_t i = 0; i < router_program.n_defs; i++) {
+        const struct option_def *d = &router_program.defs[i];
+        struct options_change *c;
+        char value[80], json[200];
+
+        other_value(d, value, sizeof(value));
+        snprintf(json, sizeof(json), "{\"%s\": %s}", d->name, value);
+        c = change_of(o, json);
+        if (options_change_n_changed(c) + options_change_n_refused(c) != 1)
+            fail_msg("%s: %u changed, %u refused", json, options_change_n_changed(c),
+                     options_change_n_refused(c));
+        assert_int_equal(options_change_n_changed(c), d->is_live);
+        if (d->is_live) {
+            options_change_commit(c);
+            options_change_drop(c);
+            assert_int_equal(options_source(o, d->name), OPTION_RUNTIME);
+            snprintf(json, sizeof(json), "{\"%s\": null}", d->name);
+            c = change_of(o, json);
+            assert_int_equal(options_change_n_changed(c), 1);
+            options_change_commit(c);
+            assert_int_equal(options_source(o, d->name), OPTION_DEFAULT);
+            n_live++;
+        } else {
+            const struct option_refusal *x = options_change_refusal(c, 0);
+
+            assert_string_equal(x->option, d->name);
+            assert_non_null(strstr(x->why, "restart"));
+        }
+        options_change_drop(c);
+    }
+    assert_in_range(n_live, 50, router_program.n_defs);
+    options_destroy(o);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(policies_go_by_the_names_of_others),
@@ -234,6 +306,7 @@ int main(void) {
         cmocka_unit_test(pods_are_found_by_the_flags_of_others),
         cmocka_unit_test(what_is_not_done_here_is_refused_with_a_way_out),
         cmocka_unit_test(compat_flags_have_a_purpose),
+        cmocka_unit_test(rows_change_while_running_exactly_where_they_are_live),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
