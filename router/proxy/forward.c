@@ -12,7 +12,7 @@
 
 /* The busiest first. Only calls that compute something for their client and leave nothing changed
  * for others. */
-static const struct {
+static const struct call {
     struct str path;
     uint32_t kinds;
     bool computes; /* a prompt, through a prefix cache */
@@ -76,12 +76,17 @@ static bool matches(struct str pattern, struct str path) {
     return !memchr(path.ptr, '%', path.len) && !memchr(path.ptr, '\\', path.len);
 }
 
-uint32_t forward_kinds(const struct forward *f, struct str path) {
-    uint32_t kinds = 0;
-
-    for (size_t i = 0; i < ARRAY_LEN(calls) && !kinds; i++) {
-        if (str_eq(path, calls[i].path)) kinds = calls[i].kinds;
+static const struct call *find_call(struct str path) {
+    for (size_t i = 0; i < ARRAY_LEN(calls); i++) {
+        if (str_eq(path, calls[i].path)) return &calls[i];
     }
+    return NULL;
+}
+
+uint32_t forward_kinds(const struct forward *f, struct str path) {
+    const struct call *call = find_call(path);
+    uint32_t kinds = call ? call->kinds : 0;
+
     for (uint32_t i = 0; i < f->paths.n && kinds != ALL; i++) {
         if (matches(str_of(f->paths.items[i]), path)) kinds = ALL;
     }
@@ -96,17 +101,13 @@ uint32_t forward_unsalted_kinds(const struct forward *f, struct str path) {
 }
 
 bool forward_is_listed(struct str path) {
-    for (size_t i = 0; i < ARRAY_LEN(calls); i++) {
-        if (str_eq(path, calls[i].path)) return true;
-    }
-    return false;
+    return find_call(path) != NULL;
 }
 
 bool forward_computes(struct str path) {
-    for (size_t i = 0; i < ARRAY_LEN(calls); i++) {
-        if (str_eq(path, calls[i].path)) return calls[i].computes;
-    }
-    return true; /* not known: as if it did */
+    const struct call *call = find_call(path);
+
+    return !call || call->computes; /* an unknown call may compute a prompt */
 }
 
 #define SHOWN(s) (int)MIN((s).len, 100), (s).ptr

@@ -2,7 +2,7 @@
  *
  *   client loop                     exchange                              worker
  *   on_request ── proxy_start ──▶ scan, hash, route (lock: 1-2 us)
- *                                 attempt_start ── head + same body ────▶
+ *                                 proxy_attempt ── head + same body ────▶
  *                                 relay: take_head    ◀── head ──────────   = first token
  *   raw bytes  ◀── relay ──────── send_payload        ◀── body ──────────
  *   raw_end    ◀── finish ─────── account: load released, LRU, metrics, log
@@ -47,7 +47,6 @@
 #define KEPT_CHAIN_BLOCKS  1024 /* a recycled exchange keeps room for; 12 KiB */
 #define SMALL_BODY_BYTES   2048 /* copied behind its head rather than gathered by the kernel */
 
-static void attempt_start(struct exchange *x, bool is_fresh);
 static void pardon(struct exchange *x);
 
 /* --- account: what an attempt leaves behind ------------------------------------------------------*/
@@ -187,7 +186,7 @@ static void forget_removed(struct exchange *x) {
 
 /* Chooses another worker for the next attempt, be it above its limit, and counts the request as sent
  * to it. */
-static enum status route(struct exchange *x, struct error *err) {
+static enum status route(struct exchange *x) {
     enum status st;
 
     forget_removed(x);
@@ -196,7 +195,7 @@ static enum status route(struct exchange *x, struct error *err) {
     x->rq.n_exclude = x->n_tried;
     if (x->wants_explanation || x->proxy->config.decisions) proxy_explain(x);
     st = registry_route(x->proxy->registry, x->scan.model, &x->rq, &x->try.ticket, &x->try.target,
-                        err);
+                        NULL);
     if (st == ST_OK) exchange_move(x, EXCHANGE_SENDING);
     return st;
 }
@@ -236,13 +235,13 @@ static void begin_retry(struct exchange *x, bool is_paid) {
     count_retry(x);
     x->try.is_retry = is_paid;
     x->proxy->n_retrying += is_paid;
-    attempt_start(x, false);
+    proxy_attempt(x, false);
 }
 
 /* The attempt was accounted, and its answer is there. False: no other worker takes the request, so that
  * answer is passed on. */
 static bool replace_worker(struct exchange *x, bool is_paid) {
-    if (route(x, NULL) != ST_OK) {
+    if (route(x) != ST_OK) {
         exchange_move(x, EXCHANGE_FALLBACK);
         return false;
     }
@@ -316,7 +315,7 @@ static void wait_for_any(struct exchange *x) {
     count_retry(x);
     st = proxy_route_or_queue(x, &err);
     if (st == ST_OK) {
-        attempt_start(x, false);
+        proxy_attempt(x, false);
     } else if (st != ST_AGAIN) {
         proxy_fail(x, st, &err);
     }
@@ -345,7 +344,7 @@ static void retry_elsewhere(struct exchange *x, bool is_free) {
         proxy_fail(x, ST_UNAVAILABLE, &err);
         return;
     }
-    st = route(x, NULL);
+    st = route(x);
     if (st == ST_UNAVAILABLE && registry_is_down(p->registry, x->try.target.worker)) {
         wait_for_any(x);
         return;
@@ -403,20 +402,11 @@ void proxy_leave_hung(struct exchange *x) {
     }
     proxy_drop_upstream(x);
     give_up_attempt(x, "worker_hung", OUTCOME_UNKNOWN);
-    if (route(x, NULL) == ST_OK) {
+    if (route(x) == ST_OK) {
         begin_retry(x, false);
     } else {
         retry_elsewhere(x, false); /* the other has gone in between */
     }
-}
-
-void proxy_attempt(struct exchange *x) {
-    attempt_start(x, false);
-}
-
-void proxy_attempt_was_stale(struct exchange *x) {
-    proxy_drop_upstream(x);
-    attempt_start(x, true);
 }
 
 /* --- an attempt ----------------------------------------------------------------------------------*/
@@ -479,9 +469,7 @@ static void append_small_body(struct exchange *x) {
         buf_append(&x->out, pieces[i].iov_base, pieces[i].iov_len);
 }
 
-/* Gives the request to x->try.target, to be sent at the end of the turn. `is_fresh`: not on a connection
- * that was kept alive. */
-static void attempt_start(struct exchange *x, bool is_fresh) {
+void proxy_attempt(struct exchange *x, bool is_fresh) {
     struct error err;
     enum status st;
 
@@ -642,7 +630,7 @@ void proxy_start(struct proxy *p, struct http_request *req) {
         proxy_fail(x, st, &err);
         return;
     }
-    attempt_start(x, false);
+    proxy_attempt(x, false);
 }
 
 /* --- the proxy -----------------------------------------------------------------------------------*/
@@ -668,7 +656,7 @@ struct proxy *proxy_create(struct loop *loop, struct registry *registry, struct 
     rng_seed(&p->rng, seed);
     list_init(&p->idle);
     list_init(&p->open);
-    p->load_notes = mem_calloc(config->max_workers, sizeof(*p->load_notes));
+    p->next_load_us = mem_calloc(config->max_workers, sizeof(*p->next_load_us));
     proxy_watch_start(p);
     proxy_configure(p, config);
     p->identifies_clients =
@@ -696,6 +684,6 @@ void proxy_destroy(struct proxy *p) {
     upstream_pool_destroy(p->pool);
     mem_free(p->candidates);
     buf_fini(&p->line);
-    mem_free(p->load_notes);
+    mem_free(p->next_load_us);
     mem_free(p);
 }

@@ -19,13 +19,6 @@
 #define PROXY_N_PATHS 7   /* that are counted apart */
 #define PROXY_N_CODES 600 /* status codes are below */
 
-/* What workers say of their load is passed on this often, by each loop and for each worker. */
-#define LOAD_NOTE_US 100000u
-
-struct load_note {
-    uint64_t next_us;
-};
-
 /* This loop's parts of the metrics that most exchanges count in: looked up once. */
 struct proxy_metrics {
     struct metric *ttft, *duration, *queue_wait, *client_aborts, *streams_broken;
@@ -46,7 +39,7 @@ struct proxy {
     struct list idle, open; /* recycled exchanges; those under way */
     struct loop_timer sweep;
     uint64_t sweep_us;
-    struct load_note *load_notes; /* by worker */
+    uint64_t *next_load_us; /* by worker: when its load is passed to the registry again */
     uint32_t n_idle, n_open, n_retrying;
     struct mailbox *mailbox;  /* what was decided about those that wait */
     uint32_t n_awaiting_mail; /* exchanges that are over but for a mail */
@@ -98,8 +91,9 @@ bool proxy_replace_answer(struct exchange *x, const char *reason, uint32_t cause
 MUST_USE enum registry_outcome proxy_answer_failed(struct exchange *x,
                                                    enum registry_outcome outcome);
 
-/* The connection had been closed while it was idle: the same worker again, on a fresh one. */
-void proxy_attempt_was_stale(struct exchange *x);
+/* Sends the request to x->try.target at the end of the turn. `is_fresh`: on a new connection, because
+ * the kept-alive one was dead. */
+void proxy_attempt(struct exchange *x, bool is_fresh);
 
 /* The worker does not want it (429, 503). True: another worker has it now. False: nobody else does,
  * and this worker's answer is the one to pass on. */
@@ -137,7 +131,6 @@ void proxy_break_off(struct exchange *x, enum break_cause cause);
 /* Nothing has been sent: answers with an error of our own. */
 void proxy_fail(struct exchange *x, enum status st, const struct error *err);
 
-void proxy_attempt(struct exchange *x); /* sends the request to where it was routed */
 void proxy_recycle(struct exchange *x); /* at the end of the turn */
 
 /* --- proxy_queue.c ------------------------------------------------------------------------------ */

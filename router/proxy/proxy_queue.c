@@ -78,7 +78,7 @@ static void on_queue_decision(struct mail *mail, void *arg) {
     stop_waiting(x);
     if (w->is_granted) {
         exchange_move(x, EXCHANGE_SENDING);
-        proxy_attempt(x);
+        proxy_attempt(x, false);
         return;
     }
     exchange_move(x, EXCHANGE_CHOOSING);

@@ -22,6 +22,7 @@
 
 #define HIGH_WATER_BYTES  (256 * 1024) /* queued for a slow client: stop reading its worker */
 #define MAX_INTERIM       16           /* 1xx heads before an answer */
+#define LOAD_INTERVAL_US  100000u      /* between two reports of one worker's load */
 #define PROMPT_TOKENS_MAX (1 << 20)    /* of a worker that does not say how many fit */
 
 /* --- to the client ---------------------------------------------------------------------------------*/
@@ -209,6 +210,10 @@ static void finish(struct exchange *x) {
     http_raw_end(req, !x->try.will_close);
 }
 
+#define ERROR_EVENT(code, type, message)                                                           \
+    STR("data: {\"error\":{\"message\":\"" message "\",\"type\":\"" type                           \
+        "\",\"param\":null,\"code\":\"" code "\"}}\n\n")
+
 void proxy_break_off(struct exchange *x, enum break_cause cause) {
     static const struct {
         int code;
@@ -217,25 +222,24 @@ void proxy_break_off(struct exchange *x, enum break_cause cause) {
     } causes[] = {
         [BROKEN_WORKER_LOST] =
             {502, OUTCOME_BROKEN,
-             STR("data: {\"error\":{\"message\":\"The worker that was answering was lost; what was "
-                 "generated so far is above. Send the request again.\",\"type\":\"upstream_error\","
-                 "\"param\":null,\"code\":\"worker_lost\"}}\n\n")},
+             ERROR_EVENT("worker_lost", "upstream_error",
+                         "The worker that was answering was lost; what was generated so far is "
+                         "above. Send the request again.")},
         [BROKEN_IDLE] =
             {504, OUTCOME_BROKEN,
-             STR("data: {\"error\":{\"message\":\"The worker that was answering has fallen silent; "
-                 "what was generated so far is above. Send the request again.\",\"type\":"
-                 "\"upstream_error\",\"param\":null,\"code\":\"worker_silent\"}}\n\n")},
+             ERROR_EVENT("worker_silent", "upstream_error",
+                         "The worker that was answering has fallen silent; what was generated so "
+                         "far is above. Send the request again.")},
         [BROKEN_SHUTDOWN] =
             {503, OUTCOME_UNKNOWN,
-             STR("data: {\"error\":{\"message\":\"The router is shutting down; what was generated "
-                 "so "
-                 "far is above. Send the request again.\",\"type\":\"ServiceUnavailableError\","
-                 "\"param\":null,\"code\":\"shutting_down\"}}\n\n")},
+             ERROR_EVENT("shutting_down", "ServiceUnavailableError",
+                         "The router is shutting down; what was generated so far is above. Send "
+                         "the request again.")},
         [BROKEN_TIMEOUT] =
             {504, OUTCOME_UNKNOWN,
-             STR("data: {\"error\":{\"message\":\"The answer took longer than the router's "
-                 "--request-timeout; what was generated so far is above.\",\"type\":"
-                 "\"TimeoutError\",\"param\":null,\"code\":\"timeout\"}}\n\n")},
+             ERROR_EVENT("timeout", "TimeoutError",
+                         "The answer took longer than the router's --request-timeout; what was "
+                         "generated so far is above.")},
     };
     struct http_request *req = x->req;
     /* With a length announced there is no room for an event. */
@@ -270,15 +274,15 @@ static void on_malformed(struct exchange *x) {
 
 /* What the worker says of its load; not of each request, but when it turns one away. */
 static void note_load(struct exchange *x, const char *data, bool is_urgent) {
-    struct load_note *note = &x->proxy->load_notes[x->try.target.worker];
+    uint64_t *next_us = &x->proxy->next_load_us[x->try.target.worker];
     uint64_t now_us = loop_now_us(x->proxy->loop);
     struct wire_load load;
     struct str value;
 
-    if (now_us < note->next_us && !is_urgent) return;
+    if (now_us < *next_us && !is_urgent) return;
     value = http_head_find(&x->try.head, data, STR(WIRE_LOAD));
     if (!value.ptr || wire_parse_load(value, &load) != ST_OK) return;
-    note->next_us = now_us + LOAD_NOTE_US;
+    *next_us = now_us + LOAD_INTERVAL_US;
     registry_note_load(x->proxy->registry, &x->try.target, &load);
 }
 
@@ -407,12 +411,18 @@ static void relay(struct exchange *x) {
     }
 }
 
+/* The connection was dead before the request was sent, or is no good for it. */
+static void send_again(struct exchange *x) {
+    proxy_drop_upstream(x);
+    proxy_attempt(x, true);
+}
+
 static void on_upstream_data(void *arg) {
     struct exchange *x = arg;
 
     if (loop_task_is_deferred(
             &x->try.send)) { /* it speaks before it was asked: that is no answer */
-        proxy_attempt_was_stale(x);
+        send_again(x);
     } else {
         relay(x);
         if (exchange_is_in(x, EXCHANGE_SENT)) http_raw_flush(x->req);
@@ -437,7 +447,7 @@ static void on_upstream_closed(enum conn_end end, void *arg) {
     } else if (end == CONN_NOMEM) { /* our memory, not the worker's fault */
         proxy_attempt_failed(x, conn_end_name(end), RETRY_RESET, false, OUTCOME_UNKNOWN);
     } else if (x->try.up->is_reused && x->state == EXCHANGE_SENDING) {
-        proxy_attempt_was_stale(x);
+        send_again(x);
     } else {
         /* One that cannot be reached after it closed a connection on us was probably lost to us. */
         bool was_up = end != CONN_REFUSED && end != CONN_TIMED_OUT && end != CONN_TLS;

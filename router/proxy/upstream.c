@@ -59,13 +59,6 @@ static void on_connected(struct conn *c, void *owner) {
     if (up->user && up->user->on_connected) up->user->on_connected(up->arg);
 }
 
-static void on_drain(struct conn *c, void *owner) {
-    struct upstream *up = owner;
-
-    (void)c;
-    if (up->user && up->user->on_drain) up->user->on_drain(up->arg);
-}
-
 static void on_closed(struct conn *c, enum conn_end end, void *owner) {
     struct upstream *up = owner;
 
@@ -78,7 +71,7 @@ static void on_closed(struct conn *c, enum conn_end end, void *owner) {
 }
 
 static const struct conn_events events = {
-    .on_data = on_data, .on_connected = on_connected, .on_drain = on_drain, .on_closed = on_closed};
+    .on_data = on_data, .on_connected = on_connected, .on_closed = on_closed};
 
 static void on_sweep(void *arg) {
     struct upstream_pool *pool = arg;

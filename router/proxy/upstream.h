@@ -25,7 +25,6 @@ struct upstream_pool;
 struct upstream_user {
     void (*on_data)(void *arg);      /* see conn_input(&up->conn) */
     void (*on_connected)(void *arg); /* optional: a connection that was connecting is up */
-    void (*on_drain)(void *arg);     /* optional: the request has gone below the low-water mark */
     void (*on_closed)(enum conn_end end, void *arg); /* then discard it */
 };
 
