@@ -1,4 +1,4 @@
-/* router/proxy/answer.c - the first bytes, the last one, and a few words. */
+/* router/proxy/answer.c - compares the first bytes, the last one, and a few names. */
 #include "router/proxy/answer.h"
 
 #include <string.h>
@@ -17,7 +17,7 @@ static struct str skip_blanks(struct str s) {
     return s;
 }
 
-/* What is behind `word` and blanks, or STR_NULL when s does not begin so. */
+/* What follows `word` and blanks, or STR_NULL when s does not begin so. */
 static struct str behind(struct str s, struct str word) {
     s = skip_blanks(s);
     if (!s.ptr || !str_starts(s, word)) return STR_NULL;
@@ -48,7 +48,7 @@ bool answer_blames_request(struct str error) {
            code.ptr[2] >= '0' && code.ptr[2] <= '9';
 }
 
-/* Whether one of its names is "choices" and has more than an empty list. */
+/* Whether it has "choices" that are not an empty list. */
 static bool has_choices(struct str body) {
     const char *p = body.ptr, *end = body.ptr + body.len;
 

@@ -1,8 +1,8 @@
-/* router/proxy/answer.h - whether what came with status 200 is an answer at all.
+/* router/proxy/answer.h - whether a response with status 200 is an answer.
  *
- * A broken engine, or what is in front of one, says 200 and then nothing, half a document, or an error.
- * Here is judged only what can be seen without parsing: how a document begins and ends, and whether it
- * has what every completion has. An answer that passes may still be nonsense. Pure. */
+ * A broken engine, or a proxy before it, sends 200 and then nothing, half a document, or an error. This
+ * checks only what shows without parsing: how a document begins and ends, and that a completion has
+ * choices. Pure. */
 #ifndef ROUTER_PROXY_ANSWER_H
 #define ROUTER_PROXY_ANSWER_H
 
@@ -15,10 +15,10 @@ enum answer_fault {
     ANSWER_ERROR, /* an error object in place of an answer */
 };
 
-/* `body`: a JSON answer from its first to its last byte. `wants_choices`: of a completion. */
+/* `body`: a whole JSON answer. `wants_choices`: it answers a completion. */
 enum answer_fault answer_judge(struct str body, bool wants_choices);
 
-/* Whether a JSON document, of which this is the beginning, is an error object. */
+/* Whether a JSON document that begins so is an error object. */
 bool answer_is_error(struct str beginning);
 
 /* Whether an error that begins so blames the request (its code is 4xx), not the worker. */

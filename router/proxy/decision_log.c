@@ -1,4 +1,4 @@
-/* router/proxy/decision_log.c - see decision_log.h. */
+/* router/proxy/decision_log.c - the file, its secret, and the JSON of a line. */
 #include "router/proxy/decision_log.h"
 
 #include <errno.h>
@@ -13,7 +13,7 @@
 #include "common/telemetry/line_sink.h"
 #include "common/text/json.h"
 
-#define BUFFER_BYTES     (4u << 20) /* some tenths of a second of a busy router */
+#define BUFFER_BYTES     (4u << 20) /* some 0.1 s of a busy router */
 #define SECRET_BYTES_MAX 4096
 #define SECRET_BYTES_MIN 16
 
@@ -46,7 +46,7 @@ static enum status take_secret(struct decision_log *d, const char *file, struct 
     if (st != ST_OK) return st;
     if (n < SECRET_BYTES_MIN) {
         st = error_set(err, ST_INVALID,
-                       "the secret in %s has %zu bytes: use at least %d, such as those of "
+                       "the secret in %s has %zu bytes: use at least %d, for example from "
                        "'head -c 32 /dev/urandom'",
                        file, n, SECRET_BYTES_MIN);
     } else {

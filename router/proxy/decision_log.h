@@ -6,11 +6,11 @@
  *       "matched_tokens":640},...],"predicted_cached_tokens":640,"prompt_tokens":770,
  *       "cached_tokens":656,"output_tokens":64,"ttft_s":0.021,"duration_s":0.9}
  *
- * `t` is when the request arrived; what the worker did not say is left out. Of a prompt there is
- * only the chain of its block hashes, each keyed by a secret of this installation: equal openings
- * have equal hashes, and nobody without both secrets (this one and --prefix-hash-seed) can look for
- * a text that he guesses. Lines are composed by the loop that routed and written by a thread
- * (common/line_sink); when the disk is too slow they are dropped and counted. Any thread. */
+ * `t` is the arrival of the request. Fields that the worker did not report are left out. A prompt
+ * appears only as the chain of its block hashes, keyed by a secret of the installation: equal openings
+ * have equal hashes, and a guessed text can be looked up only with both secrets (this one and
+ * --prefix-hash-seed). The router loop composes a line, a thread writes it (common/line_sink); when the
+ * disk is too slow, lines are dropped and counted. Any thread. */
 #ifndef ROUTER_PROXY_DECISION_LOG_H
 #define ROUTER_PROXY_DECISION_LOG_H
 
@@ -20,14 +20,14 @@
 
 struct decision_log;
 
-#define DECISION_HASHES_MAX 4096 /* of one line; longer chains are cut */
+#define DECISION_HASHES_MAX 4096 /* per line; longer chains are truncated */
 
 /* `secret_file` NULL: random, so that hashes of two runs do not compare. Appends to `path`. */
 MUST_USE enum status decision_log_open(struct decision_log **out, const char *path,
                                        const char *secret_file, struct error *err);
 void decision_log_close(struct decision_log *d); /* NULL is fine */
 
-/* Opens the path again, after the file has been moved away. The old one stays if that fails. */
+/* Opens the path again, after the file was moved. On failure the old file stays open. */
 MUST_USE enum status decision_log_reopen(struct decision_log *d, struct error *err);
 
 struct decision {
@@ -40,10 +40,10 @@ struct decision {
     const struct explanation *why;
     struct route_feedback feedback;
     int64_t output_tokens;
-    double ttft_s, duration_s; /* ttft 0: no token came */
+    double ttft_s, duration_s; /* ttft_s 0: no token */
 };
 
-/* `line` is room to compose in, kept by the caller. */
+/* `line`: a buffer of the caller, overwritten. */
 void decision_log_put(struct decision_log *d, const struct decision *decision, struct buf *line);
 
 uint64_t decision_log_n_dropped(struct decision_log *d); /* NULL: 0 */

@@ -1,34 +1,27 @@
 /* router/proxy/exchange.h - one request of a client: its states, its attempts, and what it holds.
  *
- *              proxy_start          every worker is full
- *      IDLE ───────────────▶ OPEN ─────────────────────▶ QUEUED ◀───────────────┐
- *                             │                            │                    │
- *                             │ routed                     │ granted            │ no worker is up
- *                             ▼                            │                    │
- *        ┌───────────────▶ SENDING ◀───────────────────────┘                    │
- *        │                    │ a part of the head    PAUSED ──RETRY_PAUSE_US─┐ │
- *        │                    ▼                          ▲                    │ │
- *        │                RECEIVING                      │ no retry budget    │ │
- *        │                    │ the whole head           │                    ▼ │
- *        │                    ▼                          └──────────────── CHOOSING
- *        │  routed           HELD ──(SENDING, RECEIVING) the attempt failed──▶ ▲ │ │
- *        └────────────────────┼────────────────────────────────────────────────┼─┘ │
- *                             │ first byte of the body           worker lost ┌─┘   │ no other worker,
- *                             ▼                                              │     ▼ and an answer
- *                         ANSWERING ───ended───▶ FINISHING ◀──first byte── FALLBACK
+ *      IDLE ──proxy_start──▶ OPEN ──every worker is full──▶ QUEUED ◀──no worker is up──┐
+ *                             │                               │                       │
+ *                             │ routed                        │ granted               │
+ *                             ▼                               │                       │
+ *      ┌─────▶ SENDING ◀──────┴───────────────────────────────┘                       │
+ *      │          │ part of the head                                                  │
+ *      │          ▼                                                                   │
+ *      │      RECEIVING                           no retry budget                     │
+ *      │          │ whole head            ┌─────────────────────────▶ PAUSED          │
+ *      │          ▼                       │                             │ retry timer │
+ *      │         HELD ──failed (*)──▶ CHOOSING ◀────────────────────────┘             │
+ *      │          │                    │ │ ▲ └────────────────────────────────────────┘
+ *      └──────────┼──────routed────────┘ │ │ worker lost
+ *                 │                      ▼ │
+ *                 │ first byte        FALLBACK (no other worker takes it; an answer is there)
+ *                 ▼                       │ first byte
+ *             ANSWERING ──ended──▶ FINISHING
  *
- *      all from OPEN to FINISHING ──▶ ENDED ──end of the turn──▶ IDLE
- *      QUEUED, ended while the decision of the registry is on its way ──▶ MAIL_DUE ──mail──▶ ENDED
- *
- *      state                     ticket   client has   timers beside --request-timeout
- *      OPEN, CHOOSING            none     nothing      none: both pass within one turn of the loop
- *      QUEUED                    none     nothing      queue_timer, --queue-timeout
- *      PAUSED                    none     nothing      retry, RETRY_PAUSE_US
- *      SENDING, RECEIVING, HELD  open     nothing      the sweep, --first-byte-timeout; prefill
- *      FALLBACK                  closed   nothing      none
- *      ANSWERING                 open     bytes        the sweep, --stream-idle-timeout; prefill
- *      FINISHING                 closed   bytes        the sweep, --stream-idle-timeout
- *      IDLE, MAIL_DUE, ENDED     none     its answer   none, --request-timeout neither
+ *      (*) SENDING and RECEIVING too. The client's, the queue's and the router's errors, aborts and
+ *      timeouts lead by CHOOSING or FINISHING to ENDED ──end of the turn──▶ IDLE, or straight from a
+ *      state without a ticket. QUEUED, ended while the registry's decision is on its way:
+ *      MAIL_DUE ──mail──▶ ENDED.
  *
  * Only exchange_move changes the state, and asserts that the table below allows the move. An open
  * ticket is accounted once, by proxy_account, which leaves the states that have one. A request is
@@ -53,25 +46,26 @@
 #define MAX_ATTEMPTS   8
 #define REQUEST_ID_MAX 128
 
+/* And the timers that run in each, beside --request-timeout, which runs from OPEN to FINISHING. */
 enum exchange_state {
-    EXCHANGE_IDLE,      /* recycled: it has buffers and no request */
-    EXCHANGE_OPEN,      /* the request is scanned, admitted and hashed */
-    EXCHANGE_QUEUED,    /* the registry keeps it until a worker has room */
-    EXCHANGE_CHOOSING,  /* an attempt is over: another worker is looked for, or an error is sent */
-    EXCHANGE_PAUSED,    /* it waits until the retry budget has room */
-    EXCHANGE_SENDING,   /* routed; no byte of an answer has come */
-    EXCHANGE_RECEIVING, /* a part of the answer's head has come */
-    EXCHANGE_HELD,      /* the head is kept back until the first byte of the body */
-    EXCHANGE_FALLBACK,  /* as HELD, an error or a refusal, accounted; no other worker takes it */
-    EXCHANGE_ANSWERING, /* bytes have gone to the client */
-    EXCHANGE_FINISHING, /* and the attempt is accounted */
-    EXCHANGE_MAIL_DUE,  /* over; the decision of the registry is on its way */
-    EXCHANGE_ENDED,     /* over; recycled at the end of the turn */
+    EXCHANGE_IDLE,     /* recycled: it has buffers and no request */
+    EXCHANGE_OPEN,     /* permitted, scanned, admitted, hashed; within one turn of the loop */
+    EXCHANGE_QUEUED,   /* the registry keeps it. queue_timer: --queue-timeout */
+    EXCHANGE_CHOOSING, /* an attempt has ended; within one turn of the loop */
+    EXCHANGE_PAUSED,   /* the retry budget is empty. retry: RETRY_PAUSE_US */
+    EXCHANGE_SENDING,  /* ticket open, no byte of an answer. sweep: --first-byte-timeout; prefill */
+    EXCHANGE_RECEIVING, /* ticket open, a part of the head. sweep: --first-byte-timeout; prefill */
+    EXCHANGE_HELD,      /* ticket open, the head kept back. sweep: --first-byte-timeout; prefill */
+    EXCHANGE_FALLBACK,  /* ticket closed, the head of an error kept back */
+    EXCHANGE_ANSWERING, /* ticket open, the client has bytes. sweep: --stream-idle-timeout; prefill */
+    EXCHANGE_FINISHING, /* ticket closed, the client has bytes. sweep: --stream-idle-timeout */
+    EXCHANGE_MAIL_DUE,  /* over; the registry's decision is on its way */
+    EXCHANGE_ENDED,     /* over; IDLE at the end of the turn */
     EXCHANGE_N_STATES
 };
 
-#define EXCHANGE_BIT(state) (1u << EXCHANGE_##state)
 /* Sets of states: the ticket is open; the worker's head is there; the client has bytes. */
+#define EXCHANGE_BIT(state) (1u << EXCHANGE_##state)
 #define EXCHANGE_TICKET                                                                            \
     (EXCHANGE_BIT(SENDING) | EXCHANGE_BIT(RECEIVING) | EXCHANGE_BIT(HELD) | EXCHANGE_BIT(ANSWERING))
 #define EXCHANGE_HEAD                                                                              \

@@ -1,4 +1,4 @@
-/* router/proxy/forward.c - the lists: calls per kind of worker, fields that stay here. */
+/* router/proxy/forward.c - the lists: calls per kind of worker, fields that are refused. */
 #include "router/proxy/forward.h"
 
 #include <string.h>
@@ -10,8 +10,7 @@
 #define ALL    (OURS | VLLM | SGLANG | OTHER)
 #define OTHERS (VLLM | SGLANG | OTHER)
 
-/* The busiest first. Only calls that compute something for their client and leave nothing changed
- * for others. */
+/* The most frequent first. Only calls that compute an answer and change nothing for other clients. */
 static const struct call {
     struct str path;
     uint32_t kinds;
@@ -66,7 +65,7 @@ static bool is_glob(struct str pattern) {
     return pattern.len > 1 && pattern.ptr[pattern.len - 1] == '*';
 }
 
-/* Behind a glob, what a worker may read as another path does not pass. */
+/* After a glob, bytes that a worker could decode to another path are refused. */
 static bool matches(struct str pattern, struct str path) {
     if (!is_glob(pattern)) return str_eq(pattern, path);
     pattern.len--;
@@ -95,7 +94,7 @@ uint32_t forward_kinds(const struct forward *f, struct str path) {
 
 uint32_t forward_unsalted_kinds(const struct forward *f, struct str path) {
     for (uint32_t i = 0; i < f->paths.n; i++) {
-        if (matches(str_of(f->paths.items[i]), path)) return 0; /* the operator has decided */
+        if (matches(str_of(f->paths.items[i]), path)) return 0; /* the operator allowed it */
     }
     return str_eq(path, STR("/v1/messages")) ? VLLM | SGLANG : 0;
 }
@@ -132,8 +131,8 @@ enum status forward_refuse_kind(struct str path, enum worker_kind kind, struct e
 enum status forward_refuse_unsalted(struct str path, struct error *err) {
     return error_set(
         err, ST_FORBIDDEN,
-        "POST %.*s is not forwarded while tenants are kept apart, because the engine "
-        "reads no cache_salt there: use /v1/chat/completions, or start the router with "
+        "POST %.*s is not forwarded while tenants are isolated, because the engine reads no "
+        "cache_salt in this call: use /v1/chat/completions, or start the router with "
         "--forward-path %.*s, which lets tenants share what this call caches",
         SHOWN(path), SHOWN(path));
 }

@@ -8,10 +8,10 @@
 
 struct poison {
     pthread_mutex_t lock;
-    _Atomic uint32_t n; /* entries; old ones are dropped when the ring is asked */
+    _Atomic uint32_t n; /* entries; old ones are dropped at the next query */
     uint32_t first;
     _Atomic uint64_t memory_us;
-    uint64_t seed; /* so that nobody can make another request look like a given one */
+    uint64_t seed; /* random, so that no client can craft a collision */
     struct entry {
         uint64_t client, body, since_us;
     } ring[POISON_MAX];

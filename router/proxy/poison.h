@@ -1,21 +1,20 @@
 /* router/proxy/poison.h - requests that seem to kill the workers that answer them.
  *
- * A request on which two workers were lost, one after the other, is not given a third. Its client
- * will send it again, because that is what clients do; so its body is remembered for a while, by hash
- * and by who sent it, and refused at the door meanwhile. An innocent request that was twice in the
- * wrong place is refused as well, for as long: that is why the while is short, and why it is the
- * client's own. Others may well send the same body in good faith. They are answered, but with one
- * worker put at risk, not two, so that a body which does kill costs less each time it comes round.
+ * A request on which two workers were lost, one after the other, is not sent to a third. Clients send
+ * failed requests again, so (client, body) is remembered by hash for --poison-memory and refused
+ * meanwhile. An innocent request that was twice in the wrong place is refused too: hence the memory is
+ * short, and bound to the client. Other clients that send this body are answered, but may lose one
+ * worker, not two.
  *
- *      (client, body) known        POISON_SUSPECT   refused
- *      body known of others alone  POISON_SEEN_ELSEWHERE  tried; the first loss is the last
- *      else                        POISON_UNKNOWN   tried; the second is
+ *      (client, body) known          POISON_SUSPECT         refused
+ *      body known of other clients   POISON_SEEN_ELSEWHERE  tried; one lost worker ends it
+ *      else                          POISON_UNKNOWN         tried; two lost workers end it
  *
- * When a whole fleet goes at once, each of its requests loses two workers as well, and none is the reason:
- * one alone is given no third. What was entered around that time is forgiven.
+ * When a whole fleet is lost at once, its requests lose two workers as well and are not the cause:
+ * poison_forgive removes what was entered around that time.
  *
- * One table for all router loops, of a fixed size, the oldest forgotten first. While it is empty, which
- * is nearly always, asking costs one load from memory and no lock. Any thread. */
+ * One table of fixed size for all router loops; the oldest entry is overwritten first. While it is
+ * empty, the usual case, a query costs one load from memory and no lock. Any thread. */
 #ifndef ROUTER_PROXY_POISON_H
 #define ROUTER_PROXY_POISON_H
 
@@ -33,15 +32,15 @@ struct poison *poison_create(uint64_t memory_us);             /* 0: remembers no
 void poison_set_memory(struct poison *p, uint64_t memory_us); /* also of what is in it */
 void poison_destroy(struct poison *p);                        /* NULL is fine */
 
-/* `client` is any name that tells clients apart: a tenant, an address. p NULL: nothing is known. */
+/* `client`: a tenant or an address. p NULL: nothing is known. */
 void poison_add(struct poison *p, struct str client, struct str body, uint64_t now_us);
 enum poison_verdict poison_judge(struct poison *p, struct str client, struct str body,
                                  uint64_t now_us);
 
-/* Forgets what was entered since then. */
+/* Removes what was entered at or after since_us. */
 void poison_forgive(struct poison *p, uint64_t since_us);
 
-/* Whether anything may be remembered: else who asks need not find out the client's name. */
+/* Cheap: callers then need not compute the client's name. */
 bool poison_is_empty(const struct poison *p);
 
 #endif

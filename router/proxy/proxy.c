@@ -324,7 +324,6 @@ static void wait_for_any(struct exchange *x) {
 /* Chooses another worker, now or when retries have become affordable. */
 static void retry_elsewhere(struct exchange *x, bool is_free) {
     struct proxy *p = x->proxy;
-    struct error err = {0};
     enum status st;
 
     if (!is_free && is_over_budget(x)) {
@@ -337,11 +336,9 @@ static void retry_elsewhere(struct exchange *x, bool is_free) {
             loop_timer_start(&x->retry, RETRY_PAUSE_US);
             return;
         }
-        error_set(
-            &err, ST_UNAVAILABLE,
-            "the worker failed before it answered, and so many requests are being tried again "
-            "that this one is not: try again");
-        proxy_fail(x, ST_UNAVAILABLE, &err);
+        PROXY_FAIL(x, ST_UNAVAILABLE,
+                   "the worker failed before it answered and the retry budget is exhausted: send "
+                   "the request again later");
         return;
     }
     st = route(x);
@@ -350,10 +347,9 @@ static void retry_elsewhere(struct exchange *x, bool is_free) {
         return;
     }
     if (st != ST_OK) {
-        error_set(&err, ST_UNAVAILABLE,
-                  "the worker failed before it answered, and no other can take the request now: "
-                  "try again");
-        proxy_fail(x, ST_UNAVAILABLE, &err);
+        PROXY_FAIL(x, ST_UNAVAILABLE,
+                   "the worker failed before it answered and no other can take the request now: "
+                   "send the request again");
         return;
     }
     begin_retry(x, true);
@@ -377,7 +373,6 @@ static bool was_never_sent(struct exchange *x, enum registry_outcome outcome) {
 void proxy_attempt_failed(struct exchange *x, const char *reason, uint32_t cause, bool is_lost,
                           enum registry_outcome outcome) {
     bool is_free = was_never_sent(x, outcome);
-    struct error err = {0};
 
     proxy_drop_upstream(x);
     end_attempt(x, reason, outcome);
@@ -388,9 +383,8 @@ void proxy_attempt_failed(struct exchange *x, const char *reason, uint32_t cause
     } else if (x->n_lost >= x->max_lost) {
         proxy_fail_poison(x);
     } else {
-        error_set(&err, ST_BAD_GATEWAY, "no worker answered after %u attempts: try again later",
-                  x->n_attempts);
-        proxy_fail(x, ST_BAD_GATEWAY, &err);
+        PROXY_FAIL(x, ST_BAD_GATEWAY, "no worker answered after %u attempts: try again later",
+                   x->n_attempts);
     }
 }
 
@@ -489,8 +483,8 @@ void proxy_attempt(struct exchange *x, bool is_fresh) {
                               &err);
     }
     if (st != ST_OK) { /* descriptors or memory of this process: another worker would not help */
-        error_set(&err, ST_UNAVAILABLE, "the router is out of memory or connections: try again");
-        proxy_fail(x, ST_UNAVAILABLE, &err);
+        PROXY_FAIL(x, ST_UNAVAILABLE,
+                   "the router is out of memory or connections: send the request again later");
         return;
     }
     if (!is_fresh) watch_prefill(x);
@@ -514,16 +508,14 @@ static void on_client_abort(struct http_request *req) {
 
 static void on_timeout(void *arg) {
     struct exchange *x = arg;
-    struct error err = {0};
 
     if (exchange_is_in(x, EXCHANGE_SENT)) {
         proxy_break_off(x, BROKEN_TIMEOUT);
         return;
     }
-    error_set(&err, ST_TIMEOUT,
-              "no answer within %llu s: raise --request-timeout, or ask for fewer tokens",
-              (unsigned long long)(x->proxy->config.request_timeout_us / 1000000));
-    proxy_fail(x, ST_TIMEOUT, &err);
+    PROXY_FAIL(x, ST_TIMEOUT,
+               "no answer within %llu s: raise --request-timeout, or ask for fewer tokens",
+               (unsigned long long)(x->proxy->config.request_timeout_us / 1000000));
 }
 
 /* Chain, size and session: what the request is routed by. */

@@ -1,12 +1,12 @@
-/* router/proxy/proxy_admit.c - who asks, and whether there is room.
+/* router/proxy/proxy_admit.c - key, tenant and limits of a request.
  *
- *      body scanned ──▶ proxy_admit ──▶ hash chain ──▶ route ...            ──▶ proxy_release_key
- *                        401 unknown                                          once, at the end
+ *      body scanned ──▶ proxy_admit ──▶ hash chain ──▶ route ...        ──▶ proxy_release_key
+ *                        401 unknown key                                    once, at the end
  *                        429 a limit of the key
- *                        whose it is, and its salt
+ *                        tenant and salt
  *
- * A prompt's tokens are charged by its bytes when it comes, and put right when its worker has
- * counted them, or when it was sent to none. */
+ * A prompt is charged by its bytes at arrival; the charge is corrected when its worker has counted the
+ * tokens, or when it was sent to no worker. */
 #include "router/proxy/proxy_internal.h"
 
 #include <stdio.h>
@@ -31,7 +31,7 @@ void proxy_count_refusal(struct exchange *x, enum refusal reason) {
                   loop_now_us(x->proxy->loop));
 }
 
-/* What no one else has named. */
+/* For failures that were not counted where they were found. */
 void proxy_count_failure(struct exchange *x, enum status st) {
     static const enum refusal reasons[ST_COUNT] = {
         [ST_DENIED] = REFUSAL_KEY_UNKNOWN, [ST_NOT_FOUND] = REFUSAL_MODEL,
@@ -61,17 +61,17 @@ static uint32_t count_headers(const struct http_request *req, struct str name) {
     return n;
 }
 
-/* A gateway that adds its header without taking away the client's is not to be believed. */
+/* Two headers: the gateway added its own and kept the client's, so neither can be trusted. */
 static enum status tenant_from_header(struct exchange *x, struct error *err) {
     struct str header = str_of(x->proxy->config.tenant_header);
 
     if (count_headers(x->req, header) > 1) {
-        return error_set(err, ST_INVALID, "%s is there more than once: whose request is it?",
+        return error_set(err, ST_INVALID, "header %s appears more than once: send it once",
                          x->proxy->config.tenant_header);
     }
     x->tenant = http_request_header(x->req, header);
     if (x->tenant.len <= KEY_TENANT_MAX) return ST_OK;
-    return error_set(err, ST_INVALID, "%s has %zu bytes: a tenant's name has at most %d",
+    return error_set(err, ST_INVALID, "header %s has %zu bytes: use at most %d for a tenant's name",
                      x->proxy->config.tenant_header, x->tenant.len, KEY_TENANT_MAX);
 }
 
@@ -116,7 +116,7 @@ bool proxy_is_poison(struct exchange *x) {
     return verdict == POISON_SUSPECT;
 }
 
-/* Clients of OpenAI's kind are asked not to try again. */
+/* x-should-retry keeps OpenAI's clients from sending it again. */
 static void answer(struct exchange *x, const char *stage) {
     struct str body =
         STR("{\"error\":{\"message\":\"Workers were lost while they worked on this request: it is "

@@ -1,11 +1,8 @@
 /* router/proxy/proxy_head.c - the two heads that the proxy writes.
  *
- * Both are made anew from parsed parts, never copied whole: hop-by-hop headers end here, framing is
- * ours, and so are the headers that say who asks and through whom. What is passed on is written in
- * one form, name ": " value CR LF, and by http_write_kept alone.
- *
- * Room for a whole head is made once, so that its many small pieces are written without asking for
- * each. */
+ * Both are built from parsed parts: hop-by-hop headers end here, and framing and forwarding headers are
+ * the router's. Headers that are passed on are normalized to name ": " value CR LF by http_write_kept.
+ * Room for the whole head is reserved once. */
 #include "router/proxy/proxy_internal.h"
 
 #include <string.h>
@@ -13,13 +10,18 @@
 #include "common/protocol/request_events.h"
 #include "common/protocol/wire.h"
 
-/* Of our own words and numbers, the request's id and salt and the client's address. */
+/* Bytes of the router's own fields, with id, salt and the client's address. */
 #define OWN_MAX 768
 _Static_assert(REQUEST_ID_MAX + ISOLATION_SALT_CHARS + HTTP_ADDRESS_MAX + 400 + 48 <= OWN_MAX,
-               "the words around them have 400 bytes at most");
+               "fixed text: at most 400 bytes");
 
 static char *put(char *to, struct str s) {
     return mempcpy(to, s.ptr, s.len);
+}
+
+/* `name` with its colon and blank. */
+static inline char *put_field(char *to, struct str name, struct str value) {
+    return put(put(put(to, name), value), STR("\r\n"));
 }
 
 /* --- to the worker --------------------------------------------------------------------------------*/
@@ -29,8 +31,8 @@ static bool is_plain(char c) {
            c == '_' || c == '-';
 }
 
-/* Eight hexadecimal digits at once: each half byte of v gets a byte of its own, then '0' is added to
- * all, and to those above 9 the way from there to 'a'. */
+/* Eight hexadecimal digits at once: each half byte of v is spread to a byte, then '0' is added to all,
+ * and the distance to 'a' to those above 9. */
 static void write_hex(char out[8], uint32_t v) {
     uint64_t digits = v, above_9;
 
@@ -73,7 +75,7 @@ void proxy_choose_request_id(struct exchange *x) {
     x->request_id_len = MADE_ID_LEN;
 }
 
-/* What is not the client's to say, or not the worker's to know. */
+/* Set by the router, or not for workers. */
 static uint32_t names_not_forwarded(const struct exchange *x) {
     uint32_t ids = HTTP_NAME_BIT(HTTP_NAME_HOST) | HTTP_NAME_BIT(HTTP_NAME_CONTENT_LENGTH) |
                    HTTP_NAME_BIT(HTTP_NAME_EXPECT) | HTTP_NAME_BIT(HTTP_NAME_X_REQUEST_ID) |
@@ -83,11 +85,11 @@ static uint32_t names_not_forwarded(const struct exchange *x) {
     return ids | HTTP_NAME_BIT(HTTP_NAME_AUTHORIZATION) | HTTP_NAME_BIT(HTTP_NAME_X_API_KEY);
 }
 
-/* The chain must not be what makes a head too long for the worker: 32 KiB are its limit. */
+/* Below the 32 KiB that a worker takes as a head. */
 #define HEAD_WITH_CHAIN_MAX (30u << 10)
 
-/* For the routers beside us, which hear of the request from the worker: as much of the chain as has
- * room behind what is already `taken`. */
+/* For the other routers, which learn of the request from the worker: as many blocks as fit after
+ * `taken` bytes. */
 static struct request_chain chain_for_worker(const struct exchange *x, size_t taken) {
     const struct proxy_config *config = &x->proxy->config;
     struct request_chain chain = {.origin = config->origin,
@@ -129,38 +131,26 @@ void proxy_build_worker_head(struct exchange *x) {
     to = str_put_u64(to, proxy_body_len(x));
     to = put(to, STR("\r\n"));
     to = http_write_kept(to, head, http_request_head_bytes(x->req), names_not_forwarded(x));
-    if (key.len) {
-        to = put(to, STR("authorization: Bearer "));
-        to = put(to, key);
-        to = put(to, STR("\r\n"));
-    }
-    if (x->is_salted && x->try.target.trusts_router) {
-        to = put(to, STR(WIRE_SALT ": "));
-        to = put(to, (struct str){x->salt, ISOLATION_SALT_CHARS});
-        to = put(to, STR("\r\n"));
-    }
+    if (key.len) to = put_field(to, STR("authorization: Bearer "), key);
+    if (x->is_salted && x->try.target.trusts_router)
+        to = put_field(to, STR(WIRE_SALT ": "), (struct str){x->salt, ISOLATION_SALT_CHARS});
     if (sends_chain) {
         to = put(to, STR(WIRE_CHAIN ": "));
         to = request_chain_put(to, &chain);
         to = put(to, STR("\r\n"));
     }
-    if (x->proxy->config.name) { /* behind what Via says already */
-        to = put(to, STR("via: 1.1 "));
-        to = put(to, str_of(x->proxy->config.name));
-        to = put(to, STR("\r\n"));
-    }
-    to = put(to, STR("x-request-id: "));
-    to = put(to, proxy_request_id(x));
-    to = put(to, STR("\r\nx-forwarded-for: "));
-    to = put(to, client);
-    to = put(to, http_request_is_tls(x->req) ? STR("\r\nx-forwarded-proto: https\r\n\r\n")
-                                             : STR("\r\nx-forwarded-proto: http\r\n\r\n"));
+    if (x->proxy->config.name) /* a second Via, after the client's */
+        to = put_field(to, STR("via: 1.1 "), str_of(x->proxy->config.name));
+    to = put_field(to, STR("x-request-id: "), proxy_request_id(x));
+    to = put_field(to, STR("x-forwarded-for: "), client);
+    to = put(to, http_request_is_tls(x->req) ? STR("x-forwarded-proto: https\r\n\r\n")
+                                             : STR("x-forwarded-proto: http\r\n\r\n"));
     buf_commit(out, (size_t)(to - buf_ptr(out)));
 }
 
 /* --- to the client --------------------------------------------------------------------------------*/
 
-/* Framed anew below; ours; between workers and us; of the worker's own site, which is not the client's. */
+/* Set below, private to worker and router, or of the worker's own site. */
 static uint32_t names_not_relayed(const struct exchange *x) {
     uint32_t ids = HTTP_NAME_BIT(HTTP_NAME_CONTENT_LENGTH) | HTTP_NAME_BIT(HTTP_NAME_X_REQUEST_ID) |
                    HTTP_NAME_BIT(HTTP_NAME_SITE);
@@ -168,8 +158,8 @@ static uint32_t names_not_relayed(const struct exchange *x) {
     return x->proxy->config.expose_worker_headers ? ids : ids | HTTP_NAME_BIT(HTTP_NAME_OURS);
 }
 
-/* Decides how the body is framed for the client, and says so. A client that speaks 1.0 knows no
- * chunks: without a length, closing is the end. */
+/* Chooses and writes the framing of the body. HTTP/1.0 has no chunks: without a length, the end is a
+ * close. */
 static char *put_framing(struct exchange *x, char *to) {
     bool knows_chunks = x->req->minor_version >= 1;
 
@@ -209,7 +199,7 @@ static void append_explanation(struct exchange *x) {
     buf_append_str(out, STR("\r\n"));
 }
 
-/* The reason is that of the standard; of a code that has none there, what the worker says. */
+/* The standard's reason; the worker's for a code without one. */
 static char *put_status_line(char *to, const struct http_head *head, const char *data) {
     uint16_t code = head->status_code;
     struct str reason;
@@ -232,9 +222,7 @@ void proxy_build_client_head(struct exchange *x, const char *data) {
     if (!to) return;
     to = put_status_line(to, &x->try.head, data);
     to = http_write_kept(to, &x->try.head, data, names_not_relayed(x));
-    to = put(to, STR("x-request-id: "));
-    to = put(to, proxy_request_id(x));
-    to = put(to, STR("\r\n"));
+    to = put_field(to, STR("x-request-id: "), proxy_request_id(x));
     to = put_framing(x, to);
     buf_commit(out, (size_t)(to - buf_ptr(out)));
     if (x->wants_explanation) append_explanation(x);

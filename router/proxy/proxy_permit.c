@@ -1,16 +1,15 @@
-/* router/proxy/proxy_permit.c - what a request may ask for, whoever sent it.
+/* router/proxy/proxy_permit.c - what a request may use, whoever sent it.
  *
- *      head    this router's own name in Via          508   it has gone round
+ *      head    this router's own name in Via          508   it has come back to this router
  *              a path on no list                      404   forward.h
  *              x-incipit-route                        403   unless the operator explains to clients
- *      body    cache_explain                          403   the same
+ *      body    cache_explain                          403   unless the operator explains to clients
  *              a field by which workers are steered   403   forward.h
  *      target  a path not on its kind's list          404
- *              a call whose engine reads no salt      403   where tenants are kept apart
+ *              a call whose engine reads no salt      403   while tenants are isolated
  *
- * Explanations show what workers are busy with, and where tenants share caches what others have sent:
- * they are an operator's, who sends an admin key beside the client's in x-incipit-admin-key, and
- * clients' only by --explain-to-clients. Each refusal is counted and has a line in the log. */
+ * Explanations reveal the load of workers, and what other tenants sent if they share caches: they need
+ * an admin key in x-incipit-admin-key, or --explain-to-clients. Refusals are counted and logged. */
 #include "router/proxy/proxy_internal.h"
 
 #include "common/protocol/wire.h"
@@ -26,7 +25,7 @@ static const struct forward *lists_of(const struct exchange *x) {
     return f ? f : &lists_alone;
 }
 
-/* Counts and logs what was refused, for the reason that is already in *err. */
+/* Counts and logs a refusal whose sentence is in *err. */
 static enum status forbid(struct exchange *x, const char *why, enum status st) {
     proxy_count_refusal(x, st == ST_NOT_FOUND ? REFUSAL_PATH : REFUSAL_FORBIDDEN);
     metric_inc(METRICS_GET(x->proxy->metrics, ROUTER_requests_forbidden_total, why));
@@ -59,11 +58,10 @@ static bool may_explain(const struct exchange *x) {
 }
 
 static enum status refuse_explanation(struct exchange *x, const char *what, struct error *err) {
-    error_set_param(
-        err, ST_FORBIDDEN, what,
-        "%s is answered to operators alone: leave it out, send an admin key in " WIRE_ADMIN_KEY
-        ", or start the router with --explain-to-clients",
-        what);
+    error_set_param(err, ST_FORBIDDEN, what,
+                    "%s is for operators: leave it out, send an admin key in " WIRE_ADMIN_KEY
+                    ", or start the router with --explain-to-clients",
+                    what);
     return forbid(x, "explanation", ST_FORBIDDEN);
 }
 
@@ -78,8 +76,8 @@ enum status proxy_permit_call(struct exchange *x, struct error *err) {
     if (has_passed_here(x)) {
         error_set(
             err, ST_LOOP,
-            "this request has come back to the router that sent it on: an address or selector "
-            "of its workers names the router itself, or one in front of it");
+            "this request has come back to the router that forwarded it: remove the router, or "
+            "a proxy in front of it, from the addresses or selectors of its workers");
         return forbid(x, "loop", ST_LOOP);
     }
     if (!x->kinds) return forbid(x, "path", forward_refuse_path(x->req->path, err));

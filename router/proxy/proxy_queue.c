@@ -1,17 +1,17 @@
-/* router/proxy/proxy_queue.c - an exchange that waits its turn, because every worker is at its limit.
+/* router/proxy/proxy_queue.c - an exchange that waits because every worker is at its limit.
  *
  *      proxy_route_or_queue ──room──▶ attempt
  *          │
- *          └─ waits on its loop: the client's connection stays open, nothing is sent
+ *          └─ QUEUED: the client's connection stays open, nothing is sent
  *                 │
- *                 ├─ a place is free: a mail, with the ticket already open ──▶ attempt
- *                 ├─ another has the better right to wait: a mail           ──▶ 429
- *                 ├─ --queue-timeout                                        ──▶ 503
+ *                 ├─ granted: a mail, with the ticket already open   ──▶ attempt
+ *                 ├─ displaced by a request of higher rank: a mail   ──▶ 429
+ *                 ├─ --queue-timeout                                 ──▶ 503
  *                 └─ the client leaves: out of the queue at once
  *
- * Whoever frees a place chooses who gets it and routes that request there and then, under the
- * registry's lock; its own loop hears of it by mail. If the client has left while the mail was under
- * way, the exchange is *owed* a mail: it is kept until that has come, and gives the place back. */
+ * The thread that frees a slot chooses the next request and routes it under the registry's lock; the
+ * loop of that request gets a mail. If its client left while the mail was on its way, the exchange
+ * stays MAIL_DUE until the mail has come, and gives the slot back. */
 #include "router/proxy/proxy_internal.h"
 
 #include <sched.h>
@@ -26,7 +26,7 @@ static void count_refusal(struct exchange *x, const char *limit) {
     proxy_count_refusal(x, is_size ? REFUSAL_QUEUE_SIZE : REFUSAL_QUEUE_TIMEOUT);
 }
 
-/* A number in a header or in the body; what is none says nothing. */
+/* A number in a header or in the body; other texts are ignored. */
 static int32_t to_priority(struct str text, int32_t otherwise) {
     bool is_negative = text.len > 1 && text.ptr[0] == '-';
     uint64_t n;
@@ -37,7 +37,7 @@ static int32_t to_priority(struct str text, int32_t otherwise) {
     return is_negative ? -(int32_t)n : (int32_t)n;
 }
 
-/* As its key has, or later if the request says so. */
+/* That of its key, or a later one that the request names. */
 static int32_t priority_of(const struct exchange *x) {
     int32_t own = x->key.key ? x->key.priority : 0, asked = own;
 
@@ -58,7 +58,7 @@ static void stop_waiting(struct exchange *x) {
     metric_observe(p->counts.queue_wait, (double)waited_us * 1e-6);
 }
 
-/* The client did not wait for it. */
+/* The client left before the decision came. */
 static void end_after_mail(struct exchange *x) {
     x->proxy->n_awaiting_mail--;
     if (x->waiter.is_granted) proxy_end_ticket(x, true, OUTCOME_UNKNOWN);
@@ -68,7 +68,6 @@ static void end_after_mail(struct exchange *x) {
 static void on_queue_decision(struct mail *mail, void *arg) {
     struct registry_waiter *w = CONTAINER_OF(mail, struct registry_waiter, mail);
     struct exchange *x = CONTAINER_OF(w, struct exchange, waiter);
-    struct error err = {0};
 
     (void)arg;
     if (x->state == EXCHANGE_MAIL_DUE) {
@@ -83,26 +82,22 @@ static void on_queue_decision(struct mail *mail, void *arg) {
     }
     exchange_move(x, EXCHANGE_CHOOSING);
     count_refusal(x, w->limit);
-    error_set(&err, ST_BUSY,
-              "all workers are at their limit, the queue is full (--queue-size), and another has "
-              "fewer requests in it: try again later");
-    proxy_fail(x, ST_BUSY, &err);
+    PROXY_FAIL(x, ST_BUSY,
+               "all workers are at their limit, the queue is full (--queue-size), and another "
+               "tenant has fewer requests in it: try again later");
 }
 
 static void on_queue_timeout(void *arg) {
     struct exchange *x = arg;
-    struct error err = {0};
 
-    if (!registry_leave(x->proxy->registry, &x->waiter)) return; /* its mail is on the way */
+    if (!registry_leave(x->proxy->registry, &x->waiter)) return; /* the decision is on its way */
     stop_waiting(x);
     exchange_move(x, EXCHANGE_CHOOSING);
     count_refusal(x, "queue-timeout");
-    error_set(
-        &err, ST_UNAVAILABLE,
-        "no worker had a place within the %.1f s of --queue-timeout, being at its limit or out "
-        "of service: try again later",
-        (double)x->proxy->config.queue_timeout_us * 1e-6);
-    proxy_fail(x, ST_UNAVAILABLE, &err);
+    PROXY_FAIL(x, ST_UNAVAILABLE,
+               "every worker was at its limit or out of service for the %.1f s of "
+               "--queue-timeout: try again later",
+               (double)x->proxy->config.queue_timeout_us * 1e-6);
 }
 
 /* --- waiting -------------------------------------------------------------------------------------*/
@@ -111,7 +106,7 @@ void proxy_queue_init(struct exchange *x) {
     loop_timer_init(&x->queue_timer, x->proxy->loop, on_queue_timeout, x);
 }
 
-/* Who it is and how urgent, which nobody asks while there is room; and where its mail goes. */
+/* Tenant, priority and mailbox: needed only when there is no room. */
 static enum status prepare_to_wait(struct exchange *x, struct error *err) {
     struct proxy *p = x->proxy;
     struct registry_waiter *w = &x->waiter;
@@ -167,7 +162,7 @@ void proxy_queue_fini(struct proxy *p) {
     struct list mails, *link;
 
     list_init(&mails);
-    while (p->n_awaiting_mail) { /* decided and not yet told: a moment */
+    while (p->n_awaiting_mail) { /* their mails come within moments */
         if (mailbox_take(p->mailbox, &mails) == 0) sched_yield();
         while ((link = list_pop_front(&mails)) != NULL)
             on_queue_decision(mail_of(link), p);

@@ -1,15 +1,15 @@
-/* router/proxy/proxy_relay.c - the worker's answer: read, learned from, passed on.
+/* router/proxy/proxy_relay.c - the worker's answer: parsed, learned from, passed on.
  *
- *      head ──▶ held ──first byte of the body──▶ passed on ──end──▶ finish: account, keep-alive
+ *      head ──▶ HELD ──first byte of the body──▶ ANSWERING ──end──▶ finish: account, keep-alive
  *                │                                   │
  *                └─ worker lost: a retry is          └─ worker lost: an error event ends a stream;
- *                   still possible                      anything else ends visibly incomplete
+ *                   still possible                      other answers end visibly incomplete
  *
- * Framing is never passed through: a worker's body is taken apart and framed anew for the client, so
- * that a stream whose worker is lost between two chunks can still be ended with an error event.
+ * A worker's body is unframed and framed again for the client, so that a stream whose worker is lost
+ * between two chunks can still end with an error event.
  *
- * Back-pressure: what a slow client has not taken is bounded by HIGH_WATER_BYTES and one receive;
- * then the worker is not read from until the client has caught up. */
+ * Back-pressure: at most HIGH_WATER_BYTES and one receive wait for a slow client; then the worker is
+ * not read until the client has caught up. */
 #include "router/proxy/proxy_internal.h"
 
 #include <stdio.h>
@@ -20,14 +20,14 @@
 #include "common/telemetry/log.h"
 #include "router/metrics/router_metrics.h"
 
-#define HIGH_WATER_BYTES  (256 * 1024) /* queued for a slow client: stop reading its worker */
+#define HIGH_WATER_BYTES  (256 * 1024) /* waiting for a slow client: stop reading its worker */
 #define MAX_INTERIM       16           /* 1xx heads before an answer */
 #define LOAD_INTERVAL_US  100000u      /* between two reports of one worker's load */
-#define PROMPT_TOKENS_MAX (1 << 20)    /* of a worker that does not say how many fit */
+#define PROMPT_TOKENS_MAX (1 << 20)    /* of a worker that does not report max_model_len */
 
 /* --- to the client ---------------------------------------------------------------------------------*/
 
-/* The held head, once. From here on this attempt is the answer. */
+/* The held head, once. From here on the request is not retried. */
 static void send_head(struct exchange *x) {
     if (exchange_is_in(x, EXCHANGE_SENT)) return;
     http_raw_write(x->req, buf_str(&x->out));
@@ -48,7 +48,7 @@ static void send_payload(struct exchange *x, struct str payload) {
 
 /* --- what is learned -------------------------------------------------------------------------------*/
 
-/* An error has no tokens, and neither has an answer that is none. */
+/* Errors and empty answers have no tokens. */
 static bool is_answer(const struct exchange *x) {
     return x->try.head.status_code < 400 && x->try.outcome != OUTCOME_EMPTY &&
            x->try.outcome != OUTCOME_SPOILT &&
@@ -78,8 +78,8 @@ static int64_t token_header(struct exchange *x, const char *data, struct str nam
 
 /* --- the end ---------------------------------------------------------------------------------------*/
 
-/* The worker's numbers, unless its head had them. What cannot be is not counted, learned from, or charged
- * to a key: more tokens than fit into the model, or more of them cached than there are. */
+/* The numbers of the body, unless the head had them. Impossible ones (above the model's length, or more
+ * cached than prompt tokens) are neither counted nor learned from nor charged to a key. */
 static void learn_usage(struct exchange *x) {
     struct route_feedback *f = &x->try.feedback;
     int64_t most = x->try.target.max_model_len ? x->try.target.max_model_len : PROMPT_TOKENS_MAX;
@@ -97,7 +97,7 @@ static bool is_success(const struct exchange *x) {
     return x->try.head.status_code >= 200 && x->try.head.status_code < 300;
 }
 
-/* Nothing but the end of the body is behind this payload. */
+/* Only the end of the body follows this payload. */
 static bool is_last_payload(const struct exchange *x, const char *rest, size_t n) {
     struct http_body body = x->try.body;
     struct str payload;
@@ -145,7 +145,7 @@ static enum registry_outcome judge_stream(struct exchange *x, struct str payload
     return x->try.usage.n_events == 0 && x->try.usage.has_done ? OUTCOME_EMPTY : OUTCOME_OK;
 }
 
-/* Reads along. False: it was no answer, and another worker has the request now. */
+/* False: it was no answer, and another worker has the request now. */
 static bool check_payload(struct exchange *x, struct str payload, bool is_all) {
     bool had_error = x->try.usage.has_error, has_sent = exchange_is_in(x, EXCHANGE_SENT);
     enum registry_outcome outcome = OUTCOME_OK;
@@ -198,7 +198,7 @@ static void finish(struct exchange *x) {
     send_head(x);
     if (x->try.is_chunked) http_raw_write(req, STR("0\r\n\r\n"));
     x->try.up = NULL;
-    /* An early answer to a request that is not yet sent whole: not worth waiting for. */
+    /* The rest of a request that was answered early is not sent. */
     if (x->try.head.keep_alive && x->try.head.framing != HTTP_CLOSE_BODY &&
         conn_pending(&up->conn) == 0) {
         upstream_release(up);
@@ -210,9 +210,9 @@ static void finish(struct exchange *x) {
     http_raw_end(req, !x->try.will_close);
 }
 
-#define ERROR_EVENT(code, type, message)                                                           \
-    STR("data: {\"error\":{\"message\":\"" message "\",\"type\":\"" type                           \
-        "\",\"param\":null,\"code\":\"" code "\"}}\n\n")
+#define ERROR_EVENT(code, type, what, advice)                                                      \
+    STR("data: {\"error\":{\"message\":\"" what "; what was generated so far is above." advice     \
+        "\",\"type\":\"" type "\",\"param\":null,\"code\":\"" code "\"}}\n\n")
 
 void proxy_break_off(struct exchange *x, enum break_cause cause) {
     static const struct {
@@ -220,29 +220,25 @@ void proxy_break_off(struct exchange *x, enum break_cause cause) {
         enum registry_outcome outcome;
         struct str event;
     } causes[] = {
-        [BROKEN_WORKER_LOST] =
-            {502, OUTCOME_BROKEN,
-             ERROR_EVENT("worker_lost", "upstream_error",
-                         "The worker that was answering was lost; what was generated so far is "
-                         "above. Send the request again.")},
-        [BROKEN_IDLE] =
-            {504, OUTCOME_BROKEN,
-             ERROR_EVENT("worker_silent", "upstream_error",
-                         "The worker that was answering has fallen silent; what was generated so "
-                         "far is above. Send the request again.")},
-        [BROKEN_SHUTDOWN] =
-            {503, OUTCOME_UNKNOWN,
-             ERROR_EVENT("shutting_down", "ServiceUnavailableError",
-                         "The router is shutting down; what was generated so far is above. Send "
-                         "the request again.")},
-        [BROKEN_TIMEOUT] =
-            {504, OUTCOME_UNKNOWN,
-             ERROR_EVENT("timeout", "TimeoutError",
-                         "The answer took longer than the router's --request-timeout; what was "
-                         "generated so far is above.")},
+        [BROKEN_WORKER_LOST] = {502, OUTCOME_BROKEN,
+                                ERROR_EVENT("worker_lost", "upstream_error",
+                                            "The worker that was answering was lost",
+                                            " Send the request again.")},
+        [BROKEN_IDLE] = {504, OUTCOME_BROKEN,
+                         ERROR_EVENT("worker_silent", "upstream_error",
+                                     "The worker that was answering has fallen silent",
+                                     " Send the request again.")},
+        [BROKEN_SHUTDOWN] = {503, OUTCOME_UNKNOWN,
+                             ERROR_EVENT("shutting_down", "ServiceUnavailableError",
+                                         "The router is shutting down",
+                                         " Send the request again.")},
+        [BROKEN_TIMEOUT] = {504, OUTCOME_UNKNOWN,
+                            ERROR_EVENT(
+                                "timeout", "TimeoutError",
+                                "The answer took longer than the router's --request-timeout", "")},
     };
     struct http_request *req = x->req;
-    /* With a length announced there is no room for an event. */
+    /* A declared length leaves no room for an event. */
     bool sends_event = x->try.form == ANSWER_SSE && x->try.head.framing != HTTP_LENGTH_BODY;
 
     proxy_drop_upstream(x);
@@ -261,7 +257,7 @@ void proxy_break_off(struct exchange *x, enum break_cause cause) {
     }
 }
 
-/* What the worker sent is not HTTP. */
+/* The worker's bytes are not HTTP. */
 static void on_malformed(struct exchange *x) {
     if (exchange_is_in(x, EXCHANGE_SENT)) {
         proxy_break_off(x, BROKEN_WORKER_LOST);
@@ -272,7 +268,7 @@ static void on_malformed(struct exchange *x) {
 
 /* --- from the worker -------------------------------------------------------------------------------*/
 
-/* What the worker says of its load; not of each request, but when it turns one away. */
+/* Passes on the load that the worker reports: at intervals, and with each 503. */
 static void note_load(struct exchange *x, const char *data, bool is_urgent) {
     uint64_t *next_us = &x->proxy->next_load_us[x->try.target.worker];
     uint64_t now_us = loop_now_us(x->proxy->loop);
@@ -286,7 +282,7 @@ static void note_load(struct exchange *x, const char *data, bool is_urgent) {
     registry_note_load(x->proxy->registry, &x->try.target, &load);
 }
 
-/* Whether it refuses because it drains; then nobody else is sent there either. */
+/* Whether it refuses because it drains: it then gets no more requests. */
 static bool note_draining(struct exchange *x, const char *data) {
     if (x->try.head.status_code != 503 || !(x->try.head.names & HTTP_NAME_BIT(HTTP_NAME_OURS)) ||
         !str_eq(http_head_find(&x->try.head, data, STR(WIRE_REASON)), STR(WIRE_DRAINING)))
@@ -295,18 +291,15 @@ static bool note_draining(struct exchange *x, const char *data) {
     return true;
 }
 
-/* Where it leads to is no worker, and what sent it there may be the client's path: not this worker's
- * fault, and not passed on. */
+/* The target is no worker, and the client's path may be the cause: the worker is not blamed, and the
+ * redirect is not passed on. */
 static void on_redirect(struct exchange *x) {
-    struct error err = {0};
-
     log_event(x->proxy->log, LOG_WARN, "attempt_failed", log_z("id", x->request_id),
               log_u64("worker", x->try.target.worker), log_z("reason", "redirected"));
-    error_set(&err, ST_BAD_GATEWAY,
-              "the worker answered %d, a redirect, which is not followed: check the path of the "
-              "request, and the worker's URL",
-              x->try.head.status_code);
-    proxy_fail(x, ST_BAD_GATEWAY, &err);
+    PROXY_FAIL(x, ST_BAD_GATEWAY,
+               "the worker answered %d, a redirect, which the router does not follow: check the "
+               "path of the request and the worker's URL",
+               x->try.head.status_code);
 }
 
 static enum answer_form form_of(struct str content_type) {
@@ -344,7 +337,7 @@ static bool take_head(struct exchange *x, const char *data) {
     http_body_init(&x->try.body, &x->try.head, 0);
     if (x->state != EXCHANGE_FALLBACK) exchange_move(x, EXCHANGE_HELD);
     if (x->try.feedback.prompt_tokens >= 0)
-        on_first_token(x); /* ours: the head is the first token */
+        on_first_token(x); /* the head comes with the first token */
     conn_consume(&x->try.up->conn, x->try.head.head_len);
     return true;
 }
@@ -356,7 +349,7 @@ static bool read_head(struct exchange *x) {
     bool has_begun = in.len > 0;
 
     while (st == ST_OK && x->try.head.status_code < 200) { /* 1xx: another head follows */
-        /* 101: to what? nobody asked for it. Nor for any number of the others. */
+        /* 101 without an Upgrade, and too many others, are errors. */
         if (x->try.head.status_code == 101 || ++x->try.n_interim > MAX_INTERIM) break;
         conn_consume(&x->try.up->conn, x->try.head.head_len);
         http_response_init(&x->try.head, false);
@@ -420,8 +413,7 @@ static void send_again(struct exchange *x) {
 static void on_upstream_data(void *arg) {
     struct exchange *x = arg;
 
-    if (loop_task_is_deferred(
-            &x->try.send)) { /* it speaks before it was asked: that is no answer */
+    if (loop_task_is_deferred(&x->try.send)) { /* bytes before the request: no answer to it */
         send_again(x);
     } else {
         relay(x);
@@ -444,12 +436,12 @@ static void on_upstream_closed(enum conn_end end, void *arg) {
         if (check_end(x)) finish(x);
     } else if (exchange_is_in(x, EXCHANGE_SENT)) {
         proxy_break_off(x, BROKEN_WORKER_LOST);
-    } else if (end == CONN_NOMEM) { /* our memory, not the worker's fault */
+    } else if (end == CONN_NOMEM) { /* of the router: the worker is not blamed */
         proxy_attempt_failed(x, conn_end_name(end), RETRY_RESET, false, OUTCOME_UNKNOWN);
     } else if (x->try.up->is_reused && x->state == EXCHANGE_SENDING) {
         send_again(x);
     } else {
-        /* One that cannot be reached after it closed a connection on us was probably lost to us. */
+        /* One that closed a connection and cannot be reached now was probably lost. */
         bool was_up = end != CONN_REFUSED && end != CONN_TIMED_OUT && end != CONN_TLS;
         bool is_lost = was_up || x->try.n_connections > 1;
 
@@ -458,7 +450,7 @@ static void on_upstream_closed(enum conn_end end, void *arg) {
     }
 }
 
-/* The request has waited for this, so that a large body need not be copied meanwhile. */
+/* The request waited for this, so that a large body is not copied. */
 static void on_upstream_connected(void *arg) {
     struct exchange *x = arg;
 

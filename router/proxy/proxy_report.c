@@ -1,8 +1,7 @@
-/* router/proxy/proxy_report.c - what an exchange leaves behind for people: counts, and one line of the log.
+/* router/proxy/proxy_report.c - the metrics of an exchange, its log line, and its decision.
  *
- * Every exchange comes through here once, when it is over. Counters are looked up once per loop, which
- * has a part of each to itself, and then only added to; the line is written by the log's own thread.
- * Never prompts, never keys. */
+ * Every exchange passes here once, at its end. Each loop looks its parts of the counters up once and
+ * then only adds; the log's own thread writes the line. Never prompts, never keys. */
 #include "router/proxy/proxy_internal.h"
 
 #include <assert.h>
@@ -17,8 +16,8 @@
 
 #define DECISION_LINE_MAX (256u * 1024)
 
-/* Counts a request by path and code. Paths come from clients: those that are not known share one
- * label. What was counted before is remembered, so that no label is composed twice. */
+/* Counts a request by path and code. Paths come from clients: unknown ones share a label. Each label is
+ * composed once. */
 static void count_request(struct proxy *p, struct str path, int code) {
     static const struct str known[PROXY_N_PATHS] = {{"/v1/chat/completions", 20},
                                                     {"/v1/completions", 15},
@@ -62,8 +61,7 @@ static double seconds_since_start(const struct exchange *x, uint64_t then_us) {
     return (double)(then_us - x->start_us) * 1e-6;
 }
 
-/* Lines beyond what the log would take this second are not even composed: that would cost a busy
- * loop more than all its counting. */
+/* A line beyond this second's rate is not composed: it would cost more than all the counting. */
 static bool has_room_in_log(struct proxy *p) {
     uint64_t second = loop_now_us(p->loop) / 1000000;
 
@@ -80,14 +78,14 @@ static bool has_room_in_log(struct proxy *p) {
     return false;
 }
 
-/* The requests that --log-requests wants to see, and failures. */
+/* One of --log-requests, and each failure. */
 static bool is_logged(struct proxy *p, int code) {
     if (p->config.log_every == 0) return false;
     if (++p->n_reported % p->config.log_every != 0 && code < 500) return false;
     return has_room_in_log(p);
 }
 
-/* As its key's file or a gateway calls it. */
+/* The name in the file of keys or from the gateway. */
 static struct str tenant_name(const struct exchange *x) {
     if (!x->tenant.ptr || (x->key.key && !key_is_named(x->key.key))) return STR("");
     return x->tenant;

@@ -1,32 +1,31 @@
-/* router/proxy/proxy_watch.c - exchanges whose worker has fallen silent.
+/* router/proxy/proxy_watch.c - exchanges whose worker has stopped sending.
  *
- * Nothing is measured on the way of a request: all open exchanges are on one list, and a timer walks
- * it a few times a second and compares. What it looks for:
+ * Nothing is measured per request: a timer walks the list of open exchanges some times a second and
+ * compares:
  *
- *      no first byte of a body for --first-byte-timeout      tried elsewhere, like any other failure
+ *      no first byte of a body for --first-byte-timeout      retried like any other failure
  *      no further byte for --stream-idle-timeout      ended: a stream with an error event
- *      the same, its worker found to hang      a tenth of that, from when it was found to
+ *      no further byte, and its worker was found hung      ended after a tenth of that time
  *
- * The timeout is long because an engine may hold a stream up for long in good order: it preempts, or
- * computes long prompts of others first. One that does not answer its probes either has no such excuse;
- * it has again once it answers them, or sends a byte of the stream.
+ * The timeout is long because a healthy engine may hold a stream up: it preempts, or computes long
+ * prompts of others first. A hung worker does not answer its probes either; answering them, or a byte of
+ * the stream, ends the suspicion.
  *
- * And when the probes find that a worker hangs (health.h), the control loop says so here, and what
- * waits for that worker and has sent its client nothing is given to another at once. That is not paid
- * from the retry budget: the work is not added to the fleet's, it is what the hung worker would have
- * done. If nobody else can take it, it stays: the worker may come back. */
+ * When probes find a worker hung (health.h), the control loop calls proxy_worker_hung: exchanges that
+ * wait for that worker and whose clients have nothing move to other workers at once. They cost no retry
+ * budget, since the hung worker does not do their work. If no other worker can take one, it stays. */
 #include "router/proxy/proxy_internal.h"
 
-#define SWEEP_US     250000u /* or oftener, so that a short timeout is a quarter late at most */
+#define SWEEP_US     250000u /* or a quarter of a short timeout */
 #define SWEEP_MIN_US 10000u
-#define HUNG_DIVISOR 10 /* times less than with a worker that answers its probes */
+#define HUNG_DIVISOR 10 /* a hung worker gets this fraction of --stream-idle-timeout */
 
-/* Of the answer's body: a head alone is a promise. */
+/* Of the body: a head alone proves nothing. */
 static bool waits_for_first_byte(const struct exchange *x) {
     return exchange_is_in(x, EXCHANGE_TICKET & ~EXCHANGE_SENT);
 }
 
-/* Found to hang, and has sent nothing since. */
+/* Its worker was found hung, and has sent nothing since. */
 static bool is_hung(const struct exchange *x) {
     return x->try.hung_us && x->try.hung_bytes == x->try.sent_bytes;
 }
@@ -53,7 +52,7 @@ static bool is_idle_answer(struct exchange *x, uint64_t now_us) {
 static void check_timeouts(struct exchange *x, uint64_t now_us) {
     const struct proxy_config *config = &x->proxy->config;
 
-    /* A place may have been given by another loop, whose clock is ahead of ours. */
+    /* rq.now_us may be of another loop, which granted the slot and whose clock is ahead. */
     if (config->first_byte_timeout_us && waits_for_first_byte(x) &&
         since_us(x->rq.now_us, now_us) >= config->first_byte_timeout_us) {
         proxy_attempt_failed(x, "first_byte_timeout", RETRY_TIMEOUT, false, OUTCOME_FAILED);
@@ -62,7 +61,7 @@ static void check_timeouts(struct exchange *x, uint64_t now_us) {
     }
 }
 
-/* Looking may end the exchange looked at, which leaves the list then, and no other. */
+/* A check may end its own exchange, which leaves the list, and no other. */
 static void on_sweep(void *arg) {
     struct proxy *p = arg;
     uint64_t now_us = loop_now_us(p->loop);
@@ -97,16 +96,13 @@ void proxy_watch_stop(struct proxy *p) {
 }
 
 void proxy_end_all(struct proxy *p) {
-    struct error err = {0};
-
-    error_set(&err, ST_UNAVAILABLE, "the router is shutting down: send the request again");
     LIST_FOR_EACH(it, &p->open) {
         struct exchange *x = LIST_ENTRY(it, struct exchange, link);
 
         if (exchange_is_in(x, EXCHANGE_SENT)) {
             proxy_break_off(x, BROKEN_SHUTDOWN);
         } else {
-            proxy_fail(x, ST_UNAVAILABLE, &err);
+            PROXY_FAIL(x, ST_UNAVAILABLE, "the router is shutting down: send the request again");
         }
     }
 }

@@ -1,8 +1,7 @@
-/* router/proxy/retry.h - which failures are tried again on another worker.
+/* router/proxy/retry.h - which failures are retried on another worker.
  *
- * The words are those of --retry-on; each is a bit. A request that only computes an answer may be sent
- * twice (forward.h): nothing is left behind by the one that failed. What else is posted is sent again only
- * when it never reached a worker. Pure. */
+ * Each word of --retry-on is a bit. A call that only computes an answer may be sent twice (forward.h).
+ * Other calls are sent again only when they never reached a worker. Pure. */
 #ifndef ROUTER_PROXY_RETRY_H
 #define ROUTER_PROXY_RETRY_H
 
@@ -14,8 +13,8 @@ enum retry_cause {
     RETRY_CONNECT = 1 << 0,   /* no connection was made, or TLS failed on it */
     RETRY_RESET = 1 << 1,     /* the connection broke before a byte of the answer's body */
     RETRY_TIMEOUT = 1 << 2,   /* --first-byte-timeout */
-    RETRY_MALFORMED = 1 << 3, /* what came is not HTTP */
-    RETRY_EMPTY = 1 << 4,     /* 200 with no answer in it, half of one, or an error in its place */
+    RETRY_MALFORMED = 1 << 3, /* the bytes are not HTTP */
+    RETRY_EMPTY = 1 << 4,     /* 200 without an answer: empty, truncated, or an error */
     RETRY_500 = 1 << 5,
     RETRY_502 = 1 << 6,
     RETRY_503 = 1 << 7,
@@ -25,11 +24,11 @@ enum retry_cause {
 
 #define RETRY_ON_DEFAULT "connect,reset,timeout,malformed,empty,500,502,503,504"
 
-/* The words of a list, and their bits; "none" alone is no bit. ST_INVALID names what is no word. */
+/* Checks a list of words, and returns its bits; "none" alone is no bit. ST_INVALID names a wrong word. */
 MUST_USE enum status retry_check(const struct option_list *words, struct error *err);
 uint32_t retry_causes(const struct option_list *words);
 
-uint32_t retry_cause_of_status(int code); /* 0: an answer like any other */
+uint32_t retry_cause_of_status(int code); /* 0: not retried */
 const char *retry_name(uint32_t cause);   /* the word of one bit */
 
 #endif

@@ -1,10 +1,9 @@
-/* router/proxy/sse_usage.c - two readers side by side: lines, and numbers behind names.
+/* router/proxy/sse_usage.c - two readers side by side: lines, and numbers after names.
  *
- * Lines are judged by their first bytes, straight from the payload when they lie whole in it.
- *
- * Numbers are looked for at each '_', which is rare in text and has memchr's speed. What lies across
- * the border of two payloads is found in the carry and the next payload's beginning put together;
- * what is found twice that way is the same number again, or more of its digits. */
+ * A line's first bytes give its kind; they are read in place when the payload has the whole line.
+ * Numbers are looked for at each '_', which is rare in text, with memchr. A number on the border of two
+ * payloads is found in the carry joined with the beginning of the next payload; a number found twice
+ * that way is the same one, or has more of its digits. */
 #include "router/proxy/sse_usage.h"
 
 #include <string.h>
@@ -13,7 +12,7 @@
 #define DIGITS_MAX 10 /* so that a name, its blanks and its number are shorter than the carry */
 
 void sse_usage_init(struct sse_usage *t, bool is_stream) {
-    memset(t, 0, offsetof(struct sse_usage, head)); /* of what is kept, n_head and n_carry tell */
+    memset(t, 0, offsetof(struct sse_usage, head)); /* n_head and n_carry give the rest */
     t->prompt_tokens = t->cached_tokens = t->completion_tokens = -1;
     t->is_stream = is_stream;
 }
@@ -37,8 +36,8 @@ static size_t skip_blanks(struct str s, size_t i) {
     return i;
 }
 
-/* Is the quoted name that ends before s.ptr[end] this one, which has its opening quote? That must not
- * be escaped; `before` is what comes before s. Inlined for each name, a comparison is two words. */
+/* Whether the quoted name that ends before s.ptr[end] is `name`, whose opening quote must not be
+ * escaped; `before` is the byte before s. Inlined for each name, a comparison is two words. */
 static inline bool name_ends_at(struct str s, size_t end, struct str name, char before) {
     size_t begin = end - name.len;
 
@@ -78,8 +77,8 @@ static void find_numbers(struct sse_usage *t, struct str s, char before) {
     }
 }
 
-/* A name that begins with the very first byte of a full carry was complete before: a backslash in
- * front keeps it from being looked at without what came before it. */
+/* A name at the first byte of a full carry was read before: a backslash in front of it keeps it from
+ * being read again without the byte before it. */
 static void find_across(struct sse_usage *t, struct str payload) {
     char joint[2 * SSE_USAGE_CARRY_BYTES];
     size_t n = MIN(payload.len, SSE_USAGE_CARRY_BYTES);
@@ -90,7 +89,7 @@ static void find_across(struct sse_usage *t, struct str payload) {
                  t->n_carry == SSE_USAGE_CARRY_BYTES ? '\\' : '\n');
 }
 
-/* Nothing reaches across the end of a line. */
+/* No number crosses the end of a line. */
 static void keep_carry(struct sse_usage *t, struct str payload) {
     size_t old;
 
@@ -111,7 +110,7 @@ static void keep_carry(struct sse_usage *t, struct str payload) {
 
 /* --- lines ---------------------------------------------------------------------------------------*/
 
-/* What a field says, if the line is that field. */
+/* The value of a field, if the line is that field. */
 static bool field_value(struct str line, struct str name, struct str *value) {
     if (!str_starts(line, name) || line.len == name.len || line.ptr[name.len] != ':') return false;
     *value = (struct str){line.ptr + name.len + 1, line.len - name.len - 1};
@@ -122,7 +121,7 @@ static bool field_value(struct str line, struct str name, struct str *value) {
     return true;
 }
 
-/* Both ways in which engines say in mid-stream that they failed. */
+/* Both forms of an engine's error within a stream. */
 static bool is_error_data(struct str data) {
     return str_starts(data, STR("{\"error\"")) || str_starts(data, STR("{\"object\":\"error\""));
 }
@@ -139,7 +138,7 @@ static void take_data(struct sse_usage *t, struct str data) {
     }
 }
 
-/* A line, or its first SSE_USAGE_HEAD_BYTES or more. */
+/* A line, or at least its first SSE_USAGE_HEAD_BYTES. */
 static void take_line(struct sse_usage *t, struct str line) {
     struct str value;
 

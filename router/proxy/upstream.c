@@ -48,7 +48,7 @@ static void on_data(struct conn *c, void *owner) {
     if (up->user) {
         up->user->on_data(up->arg);
     } else {
-        upstream_discard(up); /* a worker has nothing to say unasked */
+        upstream_discard(up); /* bytes without a request */
     }
 }
 
@@ -125,7 +125,7 @@ void upstream_pool_destroy(struct upstream_pool *pool) {
     mem_free(pool);
 }
 
-/* An id may have been given to another worker since the connection was made. */
+/* The id may belong to another worker since the connection was made. */
 static struct upstream *take_idle(struct upstream_pool *pool,
                                   const struct registry_target *target) {
     struct list *top;
@@ -143,7 +143,7 @@ static struct upstream *take_idle(struct upstream_pool *pool,
     return NULL;
 }
 
-/* Its certificate must be for the host of the URL: "host:port", "[::1]:port". */
+/* The certificate must be for the host of the URL: "host:port", "[::1]:port". */
 static void secure(struct upstream *up, const struct registry_target *target) {
     char name[REGISTRY_URL_MAX];
     struct str host = str_of(target->authority);
