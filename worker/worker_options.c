@@ -204,7 +204,7 @@ static const struct option_def rows[] = {
      .help = "KV blocks to allocate. 0: by --kv-cache-memory-bytes, or by the free memory."},
     {"kv-cache-memory-bytes", OPT_BYTES, FIELD(kv_bytes), .def = "0", .group = "Cache",
      .help = "Memory of the KV cache. 0: by --gpu-memory-utilization on a GPU; on a CPU 4 GiB, or "
-             "a quarter of the free memory whichever is less."},
+             "a quarter of the free memory, whichever is less."},
     {"gpu-memory-utilization", OPT_F64, FIELD(memory_fraction), .def = "0", .min = "0",
      .max = "0.98", .is_clamped = true, .aliases = "mem-fraction-static,memory-fraction",
      .group = "Cache",

@@ -63,8 +63,8 @@ struct worker_options {
     bool json;                            /* of `devices` */
 };
 
-/* To serve; to answer a file of requests; to say what a model folder holds; to list devices; to ask
- * whether the one that serves is well, or that it end. */
+/* To serve; to answer a file of requests; to inspect a model folder; to list devices; to check
+ * whether a worker is live; to drain it. */
 extern const struct option_program worker_program, worker_batch_program, worker_inspect_program,
     worker_devices_program, worker_healthcheck_program, worker_drain_program;
 

@@ -1,7 +1,7 @@
 /* common/options/options_man.c - a page for man(1), in the macros of man(7).
  *
  * In roff a line that begins with a dot or an apostrophe is a command, a backslash escapes, and a
- * bare hyphen may become a typographic one that nobody can paste into a shell: all text goes through
+ * bare hyphen may become a typographic one, which no shell takes: all text goes through
  * append_text. */
 #include "common/options/options_internal.h"
 #include "common/options/options_manual.h"

@@ -36,7 +36,7 @@ void options_man(const struct option_manual *m, struct buf *out); /* roff, man(7
 MUST_USE enum status options_completion(const struct option_manual *m, const char *shell,
                                         struct buf *out, struct error *err);
 
-/* Answers `PROGRAM man` and `PROGRAM completion SHELL` on stdout; *is_answered says whether it was
+/* Answers `PROGRAM man` and `PROGRAM completion SHELL` on stdout; *is_answered: the first word was
  * one of these. */
 MUST_USE enum status options_answer(const struct option_manual *m, int argc, char *const *argv,
                                     bool *is_answered, struct error *err);

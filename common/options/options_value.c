@@ -127,7 +127,7 @@ static enum status parse_bool(struct str s, bool *out) {
     return ST_INVALID;
 }
 
-/* Brings the value into the row's range where the row permits that, and says whether it lies there
+/* Brings the value into the row's range where the row permits that. True when the value is in range
  * now. */
 static bool clamp_integer(const struct option_def *d, const struct option_text *t,
                           uint64_t *value) {
@@ -172,7 +172,7 @@ static struct str in_our_words(const struct option_def *d, struct str s) {
 static enum status set_integer(const struct option_def *d, const struct option_text *t,
                                void *target) {
     struct str words = in_our_words(d, t->value);
-    bool is_word = words.ptr != t->value.ptr; /* may stand for a number that users cannot say */
+    bool is_word = words.ptr != t->value.ptr; /* may stand for a number out of range */
     uint64_t value;
 
     if (parse_integer(d, words, t->in_seconds, &value) != ST_OK) return ST_INVALID;

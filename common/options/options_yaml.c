@@ -2,7 +2,7 @@
  *
  * libyaml's events are enough: no tree is built. An option whose value is JSON may have a mapping,
  * which is written as JSON. What YAML can express beyond that (anchors, tags, several documents) is
- * refused, so that a file means the same to every reader. */
+ * refused, so that every reader reads equal values. */
 #include "common/options/options_internal.h"
 
 #include <yaml.h>

@@ -32,7 +32,7 @@ struct router_options {
     int k8s_resource;      /* enum kube_resource */
     struct option_list k8s_selector;
     const char *k8s_namespace, *k8s_service, *k8s_role_label, *inference_pool, *worker_dns;
-    uint32_t k8s_port; /* 0: what the pod says */
+    uint32_t k8s_port; /* 0: the pod's */
     bool k8s_all_namespaces, k8s_write_deletion_cost;
     const char *k8s_api_server, *k8s_token_file, *k8s_ca_file, *kubeconfig, *kube_context;
 

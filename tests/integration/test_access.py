@@ -131,7 +131,7 @@ def test_a_key_that_is_taken_away_ends_its_requests_in_peace(keyed):
     (["--isolation-secret-file", "/no/such/secret"], None, ["--isolation-secret-file", "/no/such/secret"]),
     (["--isolation-secret-file", "/dev/null"], None, ["/dev/null"]),
     (["--trust-tenant-header", "--tenant-header-name", "a b"], None, ["--tenant-header-name", "a b"]),
-    (["--trust-tenant-header", "--tenant-header-name", "Authorization"], None, ["carries keys"]),
+    (["--trust-tenant-header", "--tenant-header-name", "Authorization"], None, ["carries API keys"]),
 ])
 def test_a_sentence_and_a_nonzero_exit(tmp_path, args, text, words):
     if text is not None:

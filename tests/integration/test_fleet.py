@@ -515,7 +515,7 @@ def test_a_web_page_cannot_change_the_fleet(programs, scripted):
     (("--worker-urls", "http://127.0.0.1:1", "--admin-api-key", "secret"), "INCIPIT_ADMIN_API_KEY"),
     (("--worker-urls", "http://127.0.0.1:1", "--admin-api-key-file", "/nonexistent"), "/nonexistent"),
     (("--worker-file", "/nonexistent"), "/nonexistent"),
-    (("--worker-urls", "http://127.0.0.1:1", "--probe-path", "health"), "begins with '/'"),
+    (("--worker-urls", "http://127.0.0.1:1", "--probe-path", "health"), "is not a path"),
 ])
 def test_starts_that_are_refused(args, words):
     said = refused_start(*args)
