@@ -1,6 +1,6 @@
-/* tests/conformance/test_kv_fork_cases.c - sharing and copy-on-write: the founding documents'
- * examples of parallel sampling and beam search, and numbered case 96. Blocks of 4, ids from 0
- * where the example says so. */
+/* tests/conformance/test_kv_fork_cases.c - sharing and copy-on-write: the PagedAttention paper's
+ * examples of parallel sampling and beam search, and case 96. Blocks of 4, ids from 0 where the
+ * example has them. */
 #include "tests/support/cm.h"
 #include "tests/support/kv_fixture.h"
 

@@ -1,6 +1,6 @@
 /* tests/conformance/test_scheduler_cases.c - the scheduler against vLLM's published behaviour, case
- * by case. The numbers are those of the list of conformance cases; 84 to 87 and 91 are in
- * test_scheduler_remote_cases.c, those about drafts and encoders wait for these features. */
+ * by case, by the numbers of tests/conformance/README.md; 84 to 87 and 91 are in
+ * test_scheduler_remote_cases.c. */
 #include "tests/support/sched_fixture.h"
 
 static void assert_tokens(const struct sched_fixture *f, uint32_t n, const uint32_t *tokens) {

@@ -1,4 +1,4 @@
-/* tests/conformance/test_seed_tables.c - the founding documents' worked examples, block by block.
+/* tests/conformance/test_seed_tables.c - worked examples of prefix caching, block by block.
  *
  * The ten-block example: R0 = ABCD EFGH IJKL MNO, R1 shares its first ten letters, R2 its first
  * twelve. Then the duplicate example: two requests fill the same block side by side. Both run with

@@ -114,6 +114,23 @@ def test_make_help_explains_every_target():
     assert phony - explained - inner == set()
 
 
+def test_the_page_of_conformance_lists_each_numbered_case():
+    """The case, and its test; and nothing that no test holds."""
+    rows = re.findall(r"(?m)^\| ([0-9][0-9, -]*) \| .* \| (.*) \|$", (ROOT / "tests/conformance/README.md").read_text())
+    listed, held = {}, {}
+    for numbers, tests in rows:
+        for first, last in re.findall(r"([0-9]+)(?:-([0-9]+))?", numbers):
+            for n in range(int(first), int(last or first) + 1):
+                assert n not in listed, n
+                listed[n] = tests
+    for source in (ROOT / "tests").glob("**/test_*.c"):
+        for group in re.findall(r"cmocka_unit_test\w*\(case_([0-9_and]*)", source.read_text()):
+            for n in re.findall(r"[0-9]+", group):
+                held.setdefault(int(n), set()).add(source.stem)
+    assert listed.keys() == held.keys()
+    assert {n: tests for n, tests in held.items() if any(t not in listed[n] for t in tests)} == {}
+
+
 def modules(folder):
     """Files of a room that a reader starts with: headers, but those that only its own files share, and what has none."""
     names = [f.name for f in folder.iterdir() if f.suffix in (".c", ".h", ".cu", ".inc")]
