@@ -47,7 +47,7 @@ static void on_begin(void *arg, const char *name, uint64_t total, uint64_t prese
     struct loading *l = arg;
 
     begin(l, present);
-    log_event(l->log, LOG_INFO, "download_begins", log_z("model", name),
+    log_event(l->log, LOG_INFO, "download_started", log_z("model", name),
               log_u64("total_mib", total >> 20), log_u64("present_mib", present >> 20));
 }
 

@@ -181,7 +181,7 @@ static void on_hangup(int signo, void *arg) {
     if (w->options->api_key_file) reload_keys(w);
     if (!w->tls && w->options->api_key_file) return;
     if (!w->tls) {
-        log_event(w->log, LOG_INFO, "nothing_to_reload",
+        log_event(w->log, LOG_INFO, "reload_ignored",
                   log_z("why", "neither --ssl-certfile nor --api-key-file is set"));
     } else if (tls_reload(w->tls, &err) == ST_OK) {
         log_event(w->log, LOG_INFO, "certificates_reloaded");
@@ -324,7 +324,7 @@ static void log_types(const struct worker *w, const struct geometry *g,
                       const struct model_rounding *rounding) {
     bool is_asked = w->options->dtype != WORKER_DTYPE_AUTO;
 
-    log_event(w->log, rounding->n_rounded > 0 && !is_asked ? LOG_WARN : LOG_INFO, "weights_kept",
+    log_event(w->log, rounding->n_rounded > 0 && !is_asked ? LOG_WARN : LOG_INFO, "weights_loaded",
               log_z("dtype", dtype_long_name(g->weight_dtype)),
               log_z("checkpoint", dtype_long_name(model_dtype(w->model))),
               log_z("kv_cache", dtype_long_name(g->kv_dtype)),

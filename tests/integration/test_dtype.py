@@ -67,9 +67,9 @@ def test_weights_are_kept_in_the_type_asked_for(programs, tmp_path, file, claime
     worker = programs(Worker, write_model(tmp_path / "m", file, claimed=claimed), *CPU, *args).ready()
     info = worker.get("/server_info").json
     assert (info["dtype"], info["kv_cache_dtype"]) == (kept, kept)
-    assert worker.field("weights_kept", "dtype") == worker.field("weights_kept", "kv_cache") == kept
-    assert worker.field("weights_kept", "checkpoint") == {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}[file]
-    n, rounded = (int(worker.field("weights_kept", name)) for name in ("weights", "rounded"))
+    assert worker.field("weights_loaded", "dtype") == worker.field("weights_loaded", "kv_cache") == kept
+    assert worker.field("weights_loaded", "checkpoint") == {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}[file]
+    n, rounded = (int(worker.field("weights_loaded", name)) for name in ("weights", "rounded"))
     assert n == VOCAB * D + 6 * 18 * D + 3 * D * FF
     assert (rounded > n * 0.9) if is_rounded else rounded == 0
     assert kept == "bfloat16" or "avx512bf16" not in info["path"]
@@ -108,7 +108,7 @@ def test_a_gpu_has_bfloat16_only(programs, tmp_path):
     assert "--dtype float32: the cuda backend computes in bfloat16; use --dtype auto or bfloat16, or --backend cpu" in result.stderr
     worker = programs(Worker, model, *gpu).ready()
     assert worker.get("/server_info").json["dtype"] == "bfloat16"
-    assert int(worker.field("weights_kept", "rounded")) > 0 and re.search(r" warn\w* weights_kept ", worker.log)
+    assert int(worker.field("weights_loaded", "rounded")) > 0 and re.search(r" warn\w* weights_loaded ", worker.log)
 
 
 @pytest.mark.parametrize("head_dim, fits", [(2, True), (18, True), (512, True), (514, False), (1024, False)])

@@ -586,7 +586,7 @@ def test_blocks_in_use_keep_the_cache_unless_told(programs):
 def test_a_hangup_without_certificates_is_logged_and_no_more(programs):
     worker = programs(Worker, "--backend", "sim").ready()
     worker.process.send_signal(signal.SIGHUP)
-    wait_for(lambda: "nothing_to_reload" in worker.log, "the hangup is logged")
+    wait_for(lambda: "reload_ignored" in worker.log, "the hangup is logged")
     assert worker.post("/v1/completions", {"prompt": "a", "max_tokens": 1}).code == 200
     assert worker.stop() == 0
 

@@ -11,35 +11,36 @@ struct engine;
 
 #define WORKER_METRICS(X)                                                                          \
     X(GAUGE, num_requests_running, "", "Requests in the running batch.")                           \
-    X(GAUGE, num_requests_waiting, "", "Requests waiting to run.")                                 \
+    X(GAUGE, num_requests_waiting, "", "Requests waiting to be scheduled.")                        \
     X(GAUGE, kv_cache_usage_perc, "",                                                              \
       "Share of KV blocks in use, 0 to 1; cached blocks without a user count as free.",            \
       .aliases = "vllm:gpu_cache_usage_perc")                                                      \
     X(GAUGE, cache_config_info, "block_size,num_gpu_blocks,enable_prefix_caching",                 \
-      "Configuration of the KV cache; always 1.")                                                  \
+      "Configuration of the KV cache in labels; always 1.")                                        \
     X(COUNTER, prefix_cache_queries_total, "", "Prompt tokens looked up in the prefix cache.",     \
       .aliases = "vllm:gpu_prefix_cache_queries_total")                                            \
     X(COUNTER, prefix_cache_hits_total, "", "Prompt tokens found in the prefix cache.",            \
       .aliases = "vllm:gpu_prefix_cache_hits_total")                                               \
     X(COUNTER, external_prefix_cache_queries_total, "",                                            \
-      "Prompt tokens missing in the device's cache and looked up in host memory.")                 \
-    X(COUNTER, external_prefix_cache_hits_total, "", "Prompt tokens found in host memory.")        \
+      "Prompt tokens looked up in host memory after a miss in the device's prefix cache.")         \
+    X(COUNTER, external_prefix_cache_hits_total, "",                                               \
+      "Prompt tokens found in KV blocks of host memory.")                                          \
     X(GAUGE, num_requests_swapped, "", "Waiting requests with their KV in host memory.")           \
-    X(COUNTER, num_preemptions_total, "", "Times that a running request was preempted.")           \
+    X(COUNTER, num_preemptions_total, "", "Preemptions of running requests.")                      \
     X(COUNTER, prompt_tokens_total, "",                                                            \
       "Prompt tokens of admitted requests, cached ones included.")                                 \
     X(COUNTER, prompt_tokens_cached_total, "",                                                     \
       "Prompt tokens of admitted requests found in the cache.")                                    \
     X(COUNTER, generation_tokens_total, "", "Tokens generated.")                                   \
-    X(COUNTER, request_success_total, "finished_reason", "Requests ended, by reason.")             \
+    X(COUNTER, request_success_total, "finished_reason", "Finished requests by finish reason.")    \
     X(HISTOGRAM, time_to_first_token_seconds, "",                                                  \
       "Time from the arrival of a request to its first token.",                                    \
       METRIC_BUCKETS(metrics_ttft_buckets))                                                        \
     X(HISTOGRAM, inter_token_latency_seconds, "",                                                  \
-      "Time between two tokens of a request, each gap.", METRIC_BUCKETS(metrics_itl_buckets),      \
+      "Time between two consecutive tokens of a request.", METRIC_BUCKETS(metrics_itl_buckets),    \
       .aliases = "vllm:time_per_output_token_seconds")                                             \
     X(HISTOGRAM, request_time_per_output_token_seconds, "",                                        \
-      "Mean time between the tokens of a request.", METRIC_BUCKETS(metrics_itl_buckets))           \
+      "Mean time between the output tokens of a request.", METRIC_BUCKETS(metrics_itl_buckets))    \
     X(HISTOGRAM, e2e_request_latency_seconds, "",                                                  \
       "Time from the arrival of a request to its end.", METRIC_BUCKETS(metrics_latency_buckets))   \
     X(HISTOGRAM, request_queue_time_seconds, "",                                                   \
@@ -54,74 +55,80 @@ struct engine;
     X(HISTOGRAM, request_inference_time_seconds, "",                                               \
       "Time from the first schedule of a request to its last token.",                              \
       METRIC_BUCKETS(metrics_latency_buckets))                                                     \
-    X(HISTOGRAM, request_params_n, "", "Samples per prompt that a call asks for.",                 \
+    X(HISTOGRAM, request_params_n, "", "Samples per prompt in a request's parameters.",            \
       METRIC_BUCKETS(worker_n_buckets))                                                            \
-    X(HISTOGRAM, request_params_max_tokens, "", "Most tokens that a call allows each sample.",     \
+    X(HISTOGRAM, request_params_max_tokens, "",                                                    \
+      "Maximum tokens per sample in a request's parameters.",                                      \
       METRIC_BUCKETS(metrics_token_buckets))                                                       \
     X(HISTOGRAM, request_prompt_tokens, "", "Prompt tokens of a request.",                         \
       METRIC_BUCKETS(metrics_token_buckets))                                                       \
     X(HISTOGRAM, request_prefill_kv_computed_tokens, "",                                           \
-      "Prompt tokens of a request that were computed, not found in the cache.",                    \
+      "Prompt tokens of a request that were computed because they missed the cache.",              \
       METRIC_BUCKETS(metrics_token_buckets))                                                       \
     X(HISTOGRAM, request_generation_tokens, "", "Tokens generated for a request.",                 \
       METRIC_BUCKETS(metrics_token_buckets))                                                       \
     X(HISTOGRAM, request_max_num_generation_tokens, "",                                            \
-      "Most tokens that a request may generate.", METRIC_BUCKETS(metrics_token_buckets))           \
+      "Maximum tokens that a request may generate.", METRIC_BUCKETS(metrics_token_buckets))        \
     X(HISTOGRAM, iteration_tokens_total, "", "Tokens computed in one step.",                       \
       METRIC_BUCKETS(worker_step_buckets))                                                         \
     X(HISTOGRAM, kv_block_lifetime_seconds, "",                                                    \
-      "Time from the allocation of a KV block to its eviction, of a sample (--kv-cache-metrics).", \
+      "Time from the allocation of a KV block to its eviction, for a sample of blocks "            \
+      "(--kv-cache-metrics).",                                                                     \
       METRIC_BUCKETS(worker_age_buckets))                                                          \
     X(HISTOGRAM, kv_block_idle_before_evict_seconds, "",                                           \
-      "Time from the last use of a KV block to its eviction, of a sample (--kv-cache-metrics).",   \
+      "Time from the last use of a KV block to its eviction, for a sample of blocks "              \
+      "(--kv-cache-metrics).",                                                                     \
       METRIC_BUCKETS(worker_age_buckets))                                                          \
     X(HISTOGRAM, kv_block_reuse_gap_seconds, "",                                                   \
-      "Time between two hits of a KV block, of a sample (--kv-cache-metrics).",                    \
+      "Time between two hits of a KV block, for a sample of blocks (--kv-cache-metrics).",         \
       METRIC_BUCKETS(worker_age_buckets))
 
 /* Our own, named incipit_... */
 #define WORKER_OWN_METRICS(X)                                                                      \
     X(GAUGE, kv_waste_ratio, "",                                                                   \
-      "Share of the token slots in KV blocks in use that hold no token: the ends of last blocks.") \
+      "Share of token slots in used KV blocks that hold no token (partly filled last blocks), 0 "  \
+      "to 1.")                                                                                     \
     X(COUNTER, prefix_miss_total, "cause",                                                         \
-      "Requests by the reason why no more of their prompt was found in the cache; none: all was "  \
-      "found.")                                                                                    \
+      "Requests by the cause that ended their prefix hit; none: the whole prompt was cached.")     \
     X(GAUGE, kv_host_blocks, "state",                                                              \
-      "Blocks of host memory for KV: held by swapped sequences, cached (a block may be both), "    \
-      "free.")                                                                                     \
-    X(COUNTER, swap_outs_total, "", "Preemptions that kept the KV in host memory.")                \
-    X(COUNTER, forks_total, "", "Samples and beams that share the blocks of another sequence.")    \
-    X(COUNTER, kv_moved_blocks_total, "direction", "Blocks copied out to host memory, or in.")     \
+      "KV blocks of host memory by state: held by swapped sequences, cached, free; a block may "   \
+      "be held and cached.")                                                                       \
+    X(COUNTER, swap_outs_total, "", "Preemptions that moved the KV to host memory.")               \
+    X(COUNTER, forks_total, "",                                                                    \
+      "Samples and beams that started by sharing KV blocks of another sequence.")                  \
+    X(COUNTER, kv_moved_blocks_total, "direction",                                                 \
+      "KV blocks copied between device and host memory, by direction.")                            \
     X(COUNTER, requests_denied_total, "",                                                          \
-      "Requests answered 401 for lack of a key of --api-key or --api-key-file.")                   \
+      "Requests rejected with 401 because they had no key of --api-key or --api-key-file.")        \
     X(COUNTER, request_events_total, "", "Request events published for routers.")                  \
     X(COUNTER, request_events_sent_bytes_total, "",                                                \
       "Bytes of request events sent to all subscribers.")                                          \
     X(COUNTER, request_events_gaps_total, "",                                                      \
       "Subscribers of request events that started over because events were overwritten or the "    \
       "worker had restarted.")                                                                     \
-    X(GAUGE, request_events_kept_bytes, "", "Bytes of request events that can be replayed.")       \
+    X(GAUGE, request_events_kept_bytes, "", "Bytes of request events kept for replay.")            \
     X(GAUGE, request_events_subscribers, "",                                                       \
       "Open streams of request events, one for each router.")                                      \
-    X(GAUGE, tokenizer_queue_texts, "", "Texts that wait for a tokenizer thread.")                 \
-    X(GAUGE, tokenizer_queue_bytes, "", "Bytes of the texts that wait for a tokenizer thread.")    \
+    X(GAUGE, tokenizer_queue_texts, "", "Texts waiting for a tokenizer thread.")                   \
+    X(GAUGE, tokenizer_queue_bytes, "", "Bytes of the texts waiting for a tokenizer thread.")      \
     X(HISTOGRAM, tokenizer_wait_seconds, "",                                                       \
-      "Time that a text waited for a tokenizer thread; texts of at most 4 KiB do not wait.",       \
+      "Time a text waited for a tokenizer thread; texts of at most 4 KiB do not wait.",            \
       METRIC_BUCKETS(metrics_ttft_buckets))                                                        \
     X(COUNTER, tokenizer_slices_total, "",                                                         \
-      "Slices of long texts tokenized; after each, shorter texts may go first.")                   \
-    X(COUNTER, tokenizer_overtakes_total, "", "Texts tokenized in the middle of a longer one.")    \
+      "Slices of long texts tokenized; shorter texts may run between two slices.")                 \
+    X(COUNTER, tokenizer_overtakes_total, "",                                                      \
+      "Texts tokenized between two slices of a longer text.")                                      \
     X(COUNTER, tokenizer_refused_total, "reason",                                                  \
-      "Texts refused: length, too many bytes for the model's length; tokens, too many tokens for " \
-      "it; queue, no room in --tokenizer-queue-bytes.")                                            \
+      "Texts refused by reason: length, more bytes than the model's length can hold; tokens, "     \
+      "more tokens than the model's length; queue, --tokenizer-queue-bytes is full.")              \
     X(GAUGE, backend_info, "backend,device,path,uuid",                                             \
-      "Backend, device, instruction path and GPU UUID that compute; always 1.")                    \
-    X(GAUGE, steps_in_flight, "", "Steps at the device: one runs, one may wait behind it.")        \
+      "Backend, device, instruction path and GPU UUID in labels; always 1.")                       \
+    X(GAUGE, steps_in_flight, "", "Steps submitted to the device and not finished, 0 to 2.")       \
     X(HISTOGRAM, step_host_seconds, "",                                                            \
-      "Time of the engine's thread for a step: schedule, arrays, outputs. An asynchronous device " \
-      "computes meanwhile.",                                                                       \
+      "Time of the engine thread per step (schedule, arrays, outputs), overlapping an "            \
+      "asynchronous device.",                                                                      \
       METRIC_BUCKETS(worker_step_time_buckets))                                                    \
-    X(HISTOGRAM, step_device_seconds, "", "Time of the device for a step.",                        \
+    X(HISTOGRAM, step_device_seconds, "", "Time the device computed per step.",                    \
       METRIC_BUCKETS(worker_step_time_buckets))
 
 #define WORKER_METRIC_ID(kind, name, ...) WORKER_##name,
