@@ -98,9 +98,9 @@ demo: deps-run ## ask the classic table two questions, cached and not, through t
 	@+deploy/demo/progress $(TO_BUILD) $(MAKE) --no-print-directory -j$(JOBS) all
 	@deploy/demo/run $(B) $(ARGS)
 
-demo-drawing: all ## measure the demo's first-token times, write deploy/demo/first_token.svg; PAIRS=25
+demo-drawing: all ## measure the demo's first-token times, write deploy/demo/first_token.svg; PAIRS=25 NOTE="for the caption"
 	@PAIRS=$(or $(PAIRS),25) deploy/demo/run $(B) build/first_token.txt
-	@python3 deploy/demo/draw.py build/first_token.txt > build/first_token.svg
+	@NOTE="$(NOTE)" python3 deploy/demo/draw.py build/first_token.txt > build/first_token.svg
 	@mv build/first_token.svg deploy/demo/first_token.svg
 
 # --- tests -------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 """draw.py FILE: the first-token times that `deploy/demo/run BUILD FILE` measured, as SVG on stdout.
 
 A bar is the median of its requests, a dot one request. The card has its own background, so that it
-is readable on any page.
+is readable on any page. NOTE in the environment follows the machine's name in the caption.
 """
 import os
 import re
@@ -40,7 +40,8 @@ def read(path):
 def machine():
     with open("/proc/cpuinfo") as info:
         model = re.search(r"(?m)^model name\s*: (.*)$", info.read())
-    return f"{model[1] if model else os.uname().machine}, {os.cpu_count()} cores"
+    note = os.environ.get("NOTE")
+    return f"{model[1] if model else os.uname().machine}, {os.cpu_count()} cores" + (f", {note}" if note else "")
 
 
 def step_of(longest_ms):
@@ -82,7 +83,7 @@ def draw(found):
         yield mark("text", "small", f"{i * step:g} ms", x=x, y=bottom + 14, text_anchor="middle")
     for i, (policy, question) in enumerate(ROWS):
         yield from row(TOP + 8 + i * ROW, found[policy, question], policy, question, scale)
-    yield mark("text", "small", f"Measured by make demo-drawing on {machine()}: two CPU workers, the demonstration model.",
+    yield mark("text", "small", f"Measured by make demo-drawing on {machine()}: two CPU workers, the demonstration model",
                x=20, y=bottom + 42)
     yield "</svg>"
 

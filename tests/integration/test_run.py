@@ -5,6 +5,7 @@ import re
 import select
 import subprocess
 import time
+from xml.etree import ElementTree
 
 import pytest
 
@@ -84,3 +85,13 @@ def test_progress_counts_files_in_one_line_and_keeps_errors_and_status(tmp_path,
     assert "b.c:1: error" in terminal.text and "a.c" not in terminal.text
     last = "Built: 2 files compiled." if status == 0 else "The build failed: its errors are above."
     assert terminal.read_until()[-1].strip() == last
+
+
+def test_the_drawing_is_well_formed_and_small(tmp_path):
+    times = tmp_path / "times"
+    times.write_text("".join(f"{policy} {question} {20.5 + pair} {pair % 2} {16 * (question - 1)} 1755\n"
+                             for policy in ("prefix", "round_robin") for question in (1, 2) for pair in range(25)))
+    drawing = subprocess.run([ROOT / "deploy/demo/draw.py", times], capture_output=True, text=True, check=True,
+                             env={**os.environ, "NOTE": "a < b"}).stdout
+    words = [element.text for element in ElementTree.fromstring(drawing).iter() if element.text]
+    assert len(drawing) < 20000 and "32.5 ms" in words and any("a < b" in text for text in words)
