@@ -3,6 +3,7 @@ import os
 import pty
 import re
 import select
+import socket
 import subprocess
 import time
 from xml.etree import ElementTree
@@ -66,7 +67,14 @@ def test_start_shows_few_lines_and_ctrl_c_ends_it_with_one(tmp_path):
 def test_start_shows_errors_on_the_terminal(tmp_path):
     terminal = Terminal(tmp_path, START, BUILD, *PORTS, "--model", "nowhere")
     assert terminal.end() == 2
-    assert "there is no model folder nowhere" in terminal.text and "build/run.log" in terminal.text
+    assert "model folder nowhere" in terminal.text and "build/run.log" in terminal.text
+
+
+def test_start_names_other_ports_when_one_is_in_use(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        terminal = Terminal(tmp_path, START, BUILD, *PORTS, "--port", taken.getsockname()[1])
+        assert terminal.end() == 1
+    assert "in use" in terminal.text and "Other ports: make run ARGS=" in terminal.text
 
 
 def test_start_with_v_1_has_the_whole_log_on_the_terminal(tmp_path):
