@@ -1,4 +1,4 @@
-/* worker/worker.c - the only place that knows all of the worker's objects.
+/* worker/worker.c - creates and connects all objects of the worker.
  *
  *      main thread = worker loop                 text thread         engine thread
  *      -------------------------                 -----------         ----------------------------

@@ -1,4 +1,4 @@
-/* worker/worker.h - the worker process: the graph of its objects, and its life. */
+/* worker/worker.h - the worker process: its objects, start, drain and exit. */
 #ifndef WORKER_WORKER_H
 #define WORKER_WORKER_H
 

@@ -16,7 +16,7 @@ struct digest {
 
 struct access {
     struct digest *digests;
-    uint32_t n, n_given; /* those that were given come first, those of the file behind them */
+    uint32_t n, n_given; /* keys of --api-key first, then those of the file */
     char *file;          /* NULL: none */
     struct sha256 *sha;
 };

@@ -24,7 +24,7 @@ void access_destroy(struct access *a); /* NULL is fine */
 /* Reads the file again. On failure the keys stay as they were. */
 MUST_USE enum status access_reload(struct access *a, struct error *err);
 
-/* May a request for that path go on? ST_DENIED with what to send. `a` NULL: yes. */
+/* Is the request authorized for that path? ST_DENIED with what to send. `a` NULL: always. */
 MUST_USE enum status access_check(const struct access *a, const struct http_request *req,
                                   struct str path, struct error *err);
 

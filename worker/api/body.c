@@ -92,8 +92,8 @@ static struct str final_text(const struct json *messages) {
     return json_to_str(json_get(part, "text"), &text) == ST_OK ? text : STR_NULL;
 }
 
-/* Cuts off what the template wrote behind the last message, so that the model goes on with it. The
- * template may have trimmed the text: then what is left of it counts. */
+/* Removes what the template wrote after the last message, so that the model continues that message.
+ * If the template trimmed the text, the trimmed text counts. */
 static enum status cut_after_final(const struct json *messages, struct buf *text,
                                    struct error *err) {
     struct str final = final_text(messages), core = trim(final, true, true);

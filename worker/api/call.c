@@ -54,7 +54,7 @@ static void choice_fini(struct choice *ch) {
     request_unref(r);
 }
 
-/* --- what routers are told -----------------------------------------------------------------------*/
+/* --- request events for routers --------------------------------------------------------------- */
 
 /* One event for all prompts and samples. Ids are counted as four bytes each, about what text has. */
 static void publish_accepted(struct call *c) {
@@ -77,8 +77,8 @@ static void publish_ended(struct call *c) {
     c->event_id = 0;
 }
 
-/* The client is served or gone: lets go of everything that others do not still hold. Every call comes
- * through here once, whatever becomes of it. */
+/* The client is served or gone: releases everything that the engine or a text thread does not hold.
+ * Every call ends here, once. */
 void call_release(struct call *c) {
     if (list_is_linked(&c->link)) list_remove(&c->link);
     publish_ended(c);
@@ -245,8 +245,8 @@ static enum status check_call(const struct call *c, struct error *err) {
     return ST_OK;
 }
 
-/* The router keeps tenants apart by a salt of its own. The client's parts them further: the two are
- * hashed into one, so that neither can imitate the other. */
+/* The router isolates tenants by its salt, the client may add its own: both are hashed into one, so
+ * that neither can imitate the other. */
 static enum status take_router_salt(struct call *c, struct error *err) {
     static const char hex[] = "0123456789abcdef";
     struct request_params *r = &c->params.request;

@@ -7,8 +7,8 @@
  * A router sends a request that is refused this way to another worker, at once and without a
  * penalty for this one. The port stays open to the end, so no connection is refused by the system.
  *
- * /admin/drain ends a process, and a worker knows no keys: it is for those on the same machine, or in
- * the same pod (a preStop hook), whose connection comes from loopback. Thread: worker loop. */
+ * /admin/drain ends the process, so only connections from loopback may call it: the same machine,
+ * or the same pod (a preStop hook). Thread: worker loop. */
 #include <stdio.h>
 
 #include "common/http/http_server.h"

@@ -228,7 +228,7 @@ static void send_digest(struct kv_stream *s, const struct kv_event_digest *d) {
     buf_fini(&json);
 }
 
-/* --- a stream's life --------------------------------------------------------------------------- */
+/* --- streams --------------------------------------------------------------------------- */
 
 static void stream_free(struct kv_stream *s) {
     loop_timer_fini(&s->timer);

@@ -161,8 +161,8 @@ static bool has_key(const struct keys *keys, struct str text) {
     return false;
 }
 
-/* Tokens that are parts of characters have the same text: the likeliest of them, which comes first,
- * stands for all, since a key twice in an object is read as the last by some and refused by others. */
+/* Tokens that are parts of characters have equal texts: only the likeliest is written, because JSON
+ * readers disagree about duplicate keys. */
 static void put_top_entry(struct columns *c, struct keys *keys, uint32_t token, float logprob) {
     struct str text;
 

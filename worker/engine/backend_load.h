@@ -1,12 +1,12 @@
 /* worker/engine/backend_load.h - finds the backend that the options name.
  *
  * ref, cpu and sim are part of the program. cuda is a shared object of its own, so that the program
- * runs where no driver is installed; it is opened here and stays open as long as the process lives.
- * Both ways end in the same table of functions, and a table of another ABI is refused.
+ * runs where no driver is installed; it is opened here and stays open until the process exits. Both
+ * give the same table of functions; a table of another ABI is refused.
  *
- * The object is the one that was named, or incipit_cuda.so: beside the program, in ../lib/incipit from
- * there (PREFIX/lib/incipit once installed), or where the system's loader looks. The first that is
- * there counts, good or bad. */
+ * The object is the named one, or incipit_cuda.so: beside the program, in ../lib/incipit from there
+ * (PREFIX/lib/incipit once installed), or in the system loader's path. The first one found is used,
+ * even if it does not load. */
 #ifndef WORKER_ENGINE_BACKEND_LOAD_H
 #define WORKER_ENGINE_BACKEND_LOAD_H
 

@@ -1,6 +1,6 @@
 /* worker/engine/engine.c - the step loop, and the two ends of its mailboxes.
  *
- * One request's life:
+ * One request from submit to end:
  *
  *      worker loop                engine thread                                  device
  *      engine_submit
@@ -15,17 +15,17 @@
  *                                   │ sampler_take: logprobs            │
  *                                   │ scheduler_take: append, end? ─ no ┘
  *                                   │ yes: blocks free
- *        on_progress ◀──── NEWS ────────┤ after every step with a token
+ *        on_progress ◀── PROGRESS ──────┤ after every step with a token
  *        on_progress(is_finished) ◀─────┘ and the engine's reference is gone
  *
  * A PROGRESS mail is embedded in its request and sent only when none is under way, so a slow reader
  * gets many tokens at once and the engine never waits. Each mail about a request holds a reference;
  * the last reference frees.
  *
- * engine_step.c describes how two steps at a time go to the device and come back. The thread sleeps
- * on its inbox when nothing can run; when one step is in flight and nothing can go behind it, on
- * its inbox and the device, so that a new request is not kept waiting. When the device fails,
- * everything ends with FINISH_ERROR and nothing is accepted any more. */
+ * engine_step.c describes how two steps at a time go to the device and come back. Without runnable
+ * requests the thread sleeps on its inbox; with one step in flight and nothing to queue behind it,
+ * on its inbox and the device, so that a new request does not wait. When the device fails, all
+ * requests end with FINISH_ERROR and new ones are refused. */
 #include "worker/engine/engine_internal.h"
 
 #include <assert.h>

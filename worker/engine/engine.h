@@ -9,7 +9,7 @@
  *      worker loop                                        engine thread
  *      request_create
  *      engine_submit(r) ────────────────────────────────▶ waiting, running, ...
- *      on_progress(r, news)  ◀──────────────────────────────  a step has run, tokens are published
+ *      on_progress(r, p)  ◀──────────────────────────────  a step has run, tokens are published
  *         one call per request, whatever the number of steps since the last
  *      engine_cancel(r) ────────────────────────────────▶ ended, blocks free
  *      on_progress(r, is_finished)  ◀───────────────────────  always the last word, exactly once,

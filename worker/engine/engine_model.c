@@ -13,8 +13,8 @@ static enum status load(void *arg, const struct backend_ops *ops, struct backend
     return model_load(m, ops, dev, g, limits, NULL, NULL, NULL, out, err);
 }
 
-/* Where all layers have the window, blocks below it are given back. Where some see everything, all
- * is kept, and the kernels alone know of the window. */
+/* If all layers have the window, blocks below it are released. If some layers see everything, all
+ * blocks are kept, and only the kernels apply the window. */
 static void set_groups(struct engine_options *o) {
     const struct geometry *g = &o->geometry;
 

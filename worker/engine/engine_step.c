@@ -1,15 +1,15 @@
 /* worker/engine/engine_step.c - steps on their way to the device and back.
  *
- * Steps in flight: two where the device works on its own (limits.n_slots), so that it finds the next
- * step when it ends one; a token that is still being sampled goes in by the name of its output.
+ * Steps in flight: two where the device runs beside the host (limits.n_slots), so that the next
+ * step is queued when one ends; a token still being sampled is referred to by its output.
  *
  *      engine   schedule n+1 | wait | take n, tell | schedule n+2 | wait | take n+1, tell | ...
  *      device   ...... n ...........|  n+1 ...........................|  n+2 .............
  *
- * What happens to a request meanwhile (its end, a cancel, preemption) does not touch steps that
- * are under way: their outputs are dropped, or kept by a request that waits again. Blocks and rows may
- * be given to others at once, because the device does everything in the order it was handed over.
- * A request lives until its last outcome has come (request.n_in_flight).
+ * What happens to a request meanwhile (its end, a cancel, preemption) does not touch steps that are
+ * under way: their outputs are dropped, or kept by a request that waits again. Blocks and rows may
+ * be reused at once, because the device executes in the order of submission. A request exists until
+ * its last outcome has come (request.n_in_flight).
  *
  * Thread: engine. */
 #include "worker/engine/engine_internal.h"
@@ -115,7 +115,8 @@ static enum status hand_over(struct engine *e, struct flight *f, uint32_t slot, 
     return st;
 }
 
-/* Nothing can go behind the step in flight. Blocks may have been taken for others all the same. */
+/* Nothing can be queued behind the step in flight. Blocks may have been taken for others
+ * nevertheless. */
 static void launch_nothing(struct engine *e) {
     struct error err = {0};
     enum status st = ST_OK;
@@ -161,7 +162,7 @@ static bool launch(struct engine *e) {
 
 /* --- its outcome ------------------------------------------------------------------------------ */
 
-/* What a beam may go on with. */
+/* The alternatives by which a beam may continue. */
 static void take_beam(struct engine *e, const struct backend_stage *stage,
                       const struct batch_row *row, uint64_t now_us) {
     size_t at = (size_t)(row->first_output + row->entry->n_scores) * e->limits.max_logprobs;
@@ -202,7 +203,7 @@ static void take_row(struct engine *e, const struct batch_step *step, struct bat
                   "another --dtype",
                   entry->first + entry->n_tokens - 1);
         scheduler_end(e->sched, r, FINISH_ERROR, now_us);
-        (void)scheduler_take(e->sched, entry, 0, now_us); /* its outcome has come, such as it is */
+        (void)scheduler_take(e->sched, entry, 0, now_us); /* its outcome has come, error or not */
     }
     if (r->state == REQUEST_DONE && !r->group) engine_count_end(e, r);
 }

@@ -1,10 +1,10 @@
 /* worker/engine/sampler.h - a request's sampling parameters in, its tokens' logprobs out.
  *
- * The device samples; this module only translates. What a draw depends on is written down here and
- * is complete: the request's seed, the position, the request's parameters and its own tokens. So
- * an answer is the same whatever else is in the batch. Until min_tokens are there, EOS and the stop
- * ids are banned by a bias that no logit outweighs; so is the token that would complete a bad word.
- * Allowed tokens are a mask of the step. Thread: engine. */
+ * The device samples; this module only translates. A draw depends only on the request's seed, the
+ * position, the request's parameters and its own tokens, so the rest of the batch does not change
+ * the output. Before min_tokens, EOS and the stop ids are banned by a bias that no logit outweighs;
+ * so is a token that would complete a bad word. Allowed tokens are a mask of the step. Thread:
+ * engine. */
 #ifndef WORKER_ENGINE_SAMPLER_H
 #define WORKER_ENGINE_SAMPLER_H
 

@@ -1,8 +1,8 @@
 /* worker/kv/kv_events.c - the open batch, the ring of committed ones, the digest.
  *
- * The ring holds frames as they are sent. A frame lies in one piece: one that does not fit before
- * the end of the ring begins at its start. Positions count bytes since creation, so that a frame is
- * still whole exactly while its position is not more than the ring's size behind the newest byte. */
+ * The ring holds frames as they are sent. A frame is contiguous: one that does not fit before the
+ * end of the ring begins at its start. Positions count bytes since creation, so a frame is intact
+ * while its position is at most the ring's size behind the newest byte. */
 #include "worker/kv/kv_events.h"
 
 #include "common/base/mem.h"
@@ -269,7 +269,7 @@ static void write_head(struct kv_event_log *log, uint64_t wall_us) {
     msgpack_begin_array(&log->head, log->n_open);
 }
 
-/* Room for a frame of n bytes in one piece; older ones give way. */
+/* Contiguous room for a frame of n bytes; overwrites older ones. */
 static uint8_t *ring_take(struct kv_event_log *log, uint64_t n) {
     uint64_t size = log->config.max_bytes, at = log->end;
 

@@ -18,10 +18,10 @@
  *      ["BlockRemoved", [hash], medium, (group_idx)]
  *      ["AllBlocksCleared"]
  *
- * (what is in brackets is left out when nothing of it is known). To follow: keep a set of hashes
- * per medium and group; stored adds, removed takes away, cleared empties all. Stored may repeat
- * what is in the set already. Removed comes with the last copy only. Hashes are binary, or the
- * last 8 bytes as an unsigned number when the log was made so.
+ * (fields in brackets are optional). To follow: keep a set of hashes per medium and group; stored
+ * adds, removed erases, cleared empties all sets. Stored may repeat a member. Removed comes with
+ * the last copy only. Hashes are binary, or, by an option of the log, their last 8 bytes as an
+ * unsigned number.
  *
  * The *digest* describes the sets after batch `sequence`: the number of hashes in each, and their
  * XOR. Equal digests prove that the subscriber's sets are right.
@@ -39,7 +39,7 @@
 #define KV_EVENT_HEAD_BYTES 12 /* of a frame: u32 length of the payload, u64 sequence */
 
 enum kv_medium { KV_MEDIUM_GPU, KV_MEDIUM_CPU, KV_MEDIUM_COUNT };
-const char *kv_medium_name(enum kv_medium medium); /* "GPU" is the device's pool, whatever it is */
+const char *kv_medium_name(enum kv_medium medium); /* "GPU" is the device's pool, also on a CPU */
 
 struct kv_event_group {
     const char *kind; /* "full_attention", "sliding_window", "chunked_local_attention" */
@@ -98,8 +98,8 @@ bool kv_event_log_commit(struct kv_event_log *log, uint64_t wall_us, bool may_wa
  * there are no more; at least one when there is one. *next is the sequence to read next. A frame is
  * KV_EVENT_HEAD_BYTES of head (big-endian), then the payload.
  *
- * ST_OK; ST_AGAIN when nothing from there on exists yet; ST_NOT_FOUND when it was overwritten, or
- * cannot have come from this log: *next is then the number of the next batch to come. */
+ * ST_OK; ST_AGAIN when the sequence does not exist yet; ST_NOT_FOUND when it was overwritten or is
+ * not of this log: *next is then the number of the next batch. */
 MUST_USE enum status kv_event_log_read(struct kv_event_log *log, uint64_t from, size_t max_bytes,
                                        struct buf *out, uint64_t *next);
 

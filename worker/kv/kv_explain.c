@@ -37,7 +37,7 @@ struct buckets {
     uint32_t mask;
 };
 
-/* A cache line: where a hash may be. The oldest gives way, so an eviction touches one line. */
+/* A cache line of ghosts. The oldest is replaced, so an eviction touches one line. */
 struct ghost_set {
     uint64_t key[GHOST_WAYS];  /* of the hash; 0: empty */
     uint32_t time[GHOST_WAYS]; /* of the eviction, in 16 ms */
@@ -331,7 +331,7 @@ enum kv_miss kv_explain_cause(const struct kv_explain *x, const struct kv_miss_q
     return n_common == x->block_size ? KV_MISS_MEDIA : KV_MISS_DIFFERS;
 }
 
-/* How far the chain under `id` goes on with the request's tokens. */
+/* How far the chain under `id` continues the request's tokens. */
 static uint32_t follow(const struct kv_explain *x, const struct kv_miss_query *q, block_id id) {
     uint32_t n = 1;
 

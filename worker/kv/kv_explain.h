@@ -10,14 +10,14 @@
  *        └─ none of these                                  never seen
  *
  * Ghosts are the hashes of the contents that left the cache last, with their time (in 16 ms), in
- * sets of five, each a cache line in which the oldest gives way. Children are lists through the
- * physical blocks: a published block hangs on the block that its sequence holds before it; first
- * blocks hang on a bucket by their first token, and on one by all their tokens. All of this is O(1)
- * per block published or evicted, on memory that those operations touch anyway. A walk visits at
- * most the KV_EXPLAIN_WALK youngest members of a list.
+ * sets of five, one cache line each; a new one replaces the oldest of its set. Children are lists
+ * through the physical blocks: a published block hangs on the block that its sequence holds before
+ * it; first blocks hang on a bucket by their first token, and on one by all their tokens. All of
+ * this is O(1) per block published or evicted, on memory that those operations touch anyway. A walk
+ * visits at most the KV_EXPLAIN_WALK youngest members of a list.
  *
- * A list may lose members: when a block is evicted while another with the same content lives, the
- * children that hung on the first are found no more. Never will one be wrong.
+ * A list may lose members: when a block is evicted while a duplicate stays, the children linked to
+ * the evicted one are no longer found. A member is never wrong.
  *
  * Only the first group, and only when it is a full one, has children: a window keeps no chains.
  * Thread: engine. No clock: the time of an eviction is given. Nothing is allocated after init. */
@@ -52,7 +52,7 @@ struct kv_explanation {
     uint32_t block;           /* the first that was not found, when there is one */
     uint32_t token;           /* DIFFERS, NEVER_SEEN: the first token that is nowhere cached here */
     uint32_t cached_token_id; /* DIFFERS: what the nearest prompt has there */
-    uint32_t n_other_tokens;  /* ADAPTER: so many would be found under the other adapter */
+    uint32_t n_other_tokens;  /* ADAPTER: tokens that the other adapter's prompt would hit */
     uint64_t evicted_us;      /* EVICTED: when, on the clock that evictions were given ... */
     uint64_t now_us;          /* ... and the time of this answer */
 };

@@ -207,7 +207,8 @@ bool kv_group_publish(const struct kv_group *g, struct block_table *t, const str
         assert(memcmp(prefix_cache_hash(cache, id), key.hash, sizeof(*key.hash)) == 0);
         return false;
     }
-    /* One that a fork holds too stays: what is published behind it must keep its parent in use. */
+    /* A block that a fork holds too stays, because blocks published behind it need their parent in
+     * use. */
     if (dedup && block_pool_ref_cnt(g->pool, id) == 1) canonical = block_pool_find(g->pool, &key);
     if (canonical != BLOCK_NONE) {
         switch_block(g, t, index, canonical);

@@ -1,8 +1,7 @@
 /* worker/kv/kv_group.h - the layers of one kind of attention, and what they need of a sequence.
  *
- * Layers that look back equally far form a group. Each group has a table of its own per sequence,
- * all groups take their blocks from one pool, and the KV of the same tokens in two groups is two
- * blocks (the group's number is in the key).
+ * Layers with the same window form a group. Each group has one table per sequence, all groups share
+ * one pool, and equal tokens in two groups are two blocks (the key contains the group's number).
  *
  *      KV_FULL       every token so far                    |xxxxxxxxxxxxxxxxxxxx|q
  *      KV_SLIDING    the last `window`, its own included   |.............xxxxxxx|q
@@ -43,7 +42,7 @@ struct kv_group {
     bool has_forked;         /* some sequence was: only then can a write meet a shared block */
 };
 
-/* The full blocks of one sequence, as the cache knows them. Borrowed arrays, by block. */
+/* The full blocks of one sequence, as keys of the cache. Borrowed arrays, by block. */
 struct kv_chain {
     const struct block_hash *hashes;
     const struct block_hash *extras;    /* NULL: no extra keys */
@@ -79,8 +78,8 @@ struct kv_need kv_group_need(const struct kv_group *g, const struct block_table 
                              const block_id *hits, uint32_t n_hits, uint32_t n_before,
                              uint32_t n_slots);
 
-/* The same for all n_tokens of a sequence that is taken in step by step, at most step_tokens at a
- * time: a window gives back behind itself what it takes ahead. */
+/* The free blocks that all n_tokens of a sequence need when it is computed step by step, at most
+ * step_tokens at a time: a window releases blocks behind it as it takes new ones. */
 struct kv_need kv_group_need_whole(const struct kv_group *g, const struct block_table *t,
                                    const block_id *hits, uint32_t n_hits, uint32_t n_before,
                                    uint32_t n_tokens, uint32_t step_tokens);
@@ -90,7 +89,7 @@ struct kv_need kv_group_need_whole(const struct kv_group *g, const struct block_
 bool kv_group_is_shared(const struct kv_group *g, const struct block_table *t, uint32_t index);
 
 /* Puts hits into an empty table, with a reference each; those not needed behind n_before tokens
- * become null, as do the places of tokens from afar that are not needed. Without hits, only that. */
+ * become null, as do the entries of remote tokens that are not needed. Without hits, only that. */
 void kv_group_attach(const struct kv_group *g, struct block_table *t, const block_id *hits,
                      uint32_t n_hits, uint32_t n_before);
 

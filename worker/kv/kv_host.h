@@ -9,17 +9,17 @@
  * It is a block_pool of its own: held blocks have references, cached ones wait on the free queue,
  * and a lookup compares tokens and the number of the exact prefix, never a hash alone. The numbers
  * are the device pool's: a content that both tiers have has one number in both, so a chain that
- * begins on the device goes on here. Copies stay when they are brought in: a block evicted a
- * second time is here already and need not move again. A held block with a published content is
- * found and shared like a cached one: sequences that shared a prefix on the device share it here.
+ * begins on the device continues here. Copies stay after a swap-in: a block evicted a second time
+ * need not move again. A held block with a published content is found and shared like a cached one:
+ * sequences that shared a prefix on the device share it here.
  *
  * Nothing moves here; this decides which block goes where, and the caller adds the move to the
  * step's list. What a move of this step reads or writes is *pinned* until kv_host_end_step, so no
  * later decision of the same step takes it for something else, in whatever order the moves run.
  *
  * Order of eviction: chains are pinned last block first, as they are released on the device, so a
- * parent is always warmer than its children and a chain is eaten from its end. A block whose parent
- * is in neither tier can no longer be hit, and cools down until it is reused.
+ * parent is always warmer than its children and a chain is evicted from its end. A block whose
+ * parent is in neither tier can no longer be hit, and cools down until it is reused.
  *
  * Thread: engine. Nothing is allocated after creation. */
 #ifndef WORKER_KV_KV_HOST_H

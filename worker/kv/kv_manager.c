@@ -8,7 +8,7 @@
 #include <string.h>
 
 /* Moves of one step: each block is the target of a copy once, and of a swap once. With host memory
- * it may be emptied and filled more than once, when sequences give way to one another. */
+ * a block may be emptied and filled more than once, when sequences preempt each other. */
 #define MOVES_PER_BLOCK      2
 #define MOVES_PER_BLOCK_HOST 4
 
@@ -206,7 +206,7 @@ void kv_manager_publish(struct kv_manager *mgr, struct kv_seq *seq, const uint32
 
 /* --- allocate -------------------------------------------------------------------------------- */
 
-/* One call's arithmetic: tokens computed or from afar, then with this step's, then with slots. */
+/* One call's token counts: computed or remote, then with this step's, then with slots. */
 struct demand {
     uint32_t n_before, n_ready, n_slots;
     struct kv_need need[KV_GROUPS_MAX];
@@ -276,8 +276,8 @@ static void attach_hits(struct kv_manager *mgr, struct kv_seq *seq, const struct
     if (a->hit.n_host_blocks > 0) kv_host_read(mgr->host, mgr->host_hit_ids, a->hit.n_host_blocks);
 }
 
-/* A fresh block for each shared one this step writes to. The old ones lose a holder, the hindmost
- * first, as in a release; `fresh` names them afterwards. */
+/* A fresh block for each shared one this step writes to. The old ones lose a reference, the last
+ * first, as in a release; `fresh` has their ids afterwards. */
 static void replace_shared(struct kv_manager *mgr, const struct kv_group *group,
                            struct block_table *t, uint32_t first, block_id *fresh, uint32_t n) {
     uint32_t n_done = 0;

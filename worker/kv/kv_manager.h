@@ -103,7 +103,8 @@ struct kv_seq {
 struct kv_hit {
     const block_id *ids[KV_GROUPS_MAX]; /* (n_groups, n_blocks); null where none is needed */
     uint32_t n_blocks;                  /* of each group, the next field included */
-    uint32_t n_host_blocks;             /* the last so many are in host memory; they have no ids */
+    uint32_t n_host_blocks;             /* the number of trailing blocks in host memory; they have
+                                         * no ids */
     uint32_t n_tokens;                  /* n_blocks * block_size */
 };
 
@@ -143,8 +144,8 @@ void kv_seq_extend_hashes(struct kv_manager *mgr, struct kv_seq *seq, const uint
 void kv_seq_forget_hashes(struct kv_seq *seq);
 
 /* The longest cached prefix of tokens[0, n_tokens), at most n_tokens - 1 tokens: the last one must
- * be computed to have logits. Where the device's blocks end it goes on in host memory (one full
- * group only). Changes no reference and no order. */
+ * be computed to have logits. After the device's blocks it continues in host memory (one full group
+ * only). Changes no reference and no order. */
 struct kv_hit kv_manager_lookup(struct kv_manager *mgr, struct kv_seq *seq, const uint32_t *tokens,
                                 uint32_t n_tokens);
 
@@ -166,8 +167,8 @@ void kv_manager_free(struct kv_manager *mgr, struct kv_seq *seq);
 
 /* Makes `child`, which is initialised and holds nothing, a second holder of all blocks with the
  * parent's first n_computed tokens, the last partial one included; both have the same tokens and
- * extra keys up to there, and neither goes back behind it. These tokens must lie in steps
- * that are submitted already: a copy made in the step that computes them would be taken too early.
+ * extra keys up to there, and neither changes them. These tokens must lie in steps that are
+ * submitted already: a copy made in the step that computes them would be taken too early.
  * ST_NOT_FOUND, and nothing done, when a window has moved on and the parent no longer has all that
  * token n_computed looks back at: treat the child as any new sequence. */
 MUST_USE enum status kv_manager_fork(struct kv_manager *mgr, struct kv_seq *child,

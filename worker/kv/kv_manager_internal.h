@@ -44,7 +44,7 @@ struct kv_chain kv_seq_chain(const struct kv_seq *seq, const uint32_t *tokens);
 void kv_manager_add_holder(struct kv_manager *mgr, struct kv_seq *seq);
 void kv_manager_remove_holder(struct kv_manager *mgr, struct kv_seq *seq);
 
-/* --- kv_manager_events.c: what others want to know of the cache */
+/* --- kv_manager_events.c: KV events and explanations */
 
 void kv_manager_on_evict(void *mgr, block_id id);      /* of the device's pool */
 void kv_manager_on_host_evict(void *mgr, block_id id); /* of the host's */

@@ -1,9 +1,9 @@
 /* worker/kv/kv_plan.h - how many blocks the memory is worth.
  *
  * A block id means the same block on every device that holds a part of the model, so all have
- * equally many, whatever each part's layers weigh: the poorest decides. The groups of one device
- * share its blocks. Refused when one sequence of max_model_len does not fit, because no request of
- * that length could ever run; the message names the longest that fits. Pure. */
+ * equally many: the device with the least memory decides. The groups of one device share its
+ * blocks. Refused when one sequence of max_model_len does not fit, because no request of that
+ * length could ever run; the message names the longest that fits. Pure. */
 #ifndef WORKER_KV_KV_PLAN_H
 #define WORKER_KV_KV_PLAN_H
 

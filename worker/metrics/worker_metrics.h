@@ -1,5 +1,5 @@
-/* worker/metrics/worker_metrics.h - what the worker counts, under the names that dashboards of this field
- * already know, plus our own. Names are public: add, alias, never rename. */
+/* worker/metrics/worker_metrics.h - the worker's metrics, under vLLM's names where it has one, else
+ * incipit_... Names are public: add, alias, never rename. */
 #ifndef WORKER_METRICS_WORKER_METRICS_H
 #define WORKER_METRICS_WORKER_METRICS_H
 
@@ -83,7 +83,7 @@ struct engine;
       "Time between two hits of a KV block, for a sample of blocks (--kv-cache-metrics).",         \
       METRIC_BUCKETS(worker_age_buckets))
 
-/* Our own, named incipit_... */
+/* Named incipit_... */
 #define WORKER_OWN_METRICS(X)                                                                      \
     X(GAUGE, kv_waste_ratio, "",                                                                   \
       "Share of token slots in used KV blocks that hold no token (partly filled last blocks), 0 "  \
@@ -157,7 +157,7 @@ void worker_metrics_observe(struct metrics *m, const struct worker_request_times
 /* Observes a block's age at a reuse or an eviction; `metrics` is the registry. Any thread. */
 void worker_metrics_on_block_age(void *metrics, enum block_age age, uint64_t us);
 
-/* What one call adds, whatever the number of its prompts. */
+/* Counts one call, for any number of prompts. */
 void worker_metrics_observe_call(struct metrics *m, uint32_t n, uint32_t max_tokens);
 
 /* A text has come back from the tokenizer's queue, where it was put at submitted_us (0: it was not). */

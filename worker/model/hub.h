@@ -33,9 +33,9 @@ struct hub_config {
     struct hub_events events; /* any may be NULL */
 };
 
-/* *folder gets where the model lies. Messages name what to set or to do: which token for a model
- * behind a gate, how much room is missing, what an offline cache lacks. Reads HF_ENDPOINT,
- * HF_TOKEN (or the file HF_TOKEN_PATH, HF_HOME/token) and HF_HUB_OFFLINE. */
+/* *folder gets where the model lies. Messages name the remedy: the token for a gated model, the
+ * missing disk space, the files that an offline cache lacks. Reads HF_ENDPOINT, HF_TOKEN (or the
+ * file HF_TOKEN_PATH, HF_HOME/token) and HF_HUB_OFFLINE. */
 MUST_USE enum status hub_open(const char *name, const struct hub_config *config,
                               char folder[HUB_PATH_MAX], struct error *err);
 

@@ -1,4 +1,4 @@
-/* worker/model/hub_http.c - see hub_internal.h: one file over HTTP, whatever happens on the way.
+/* worker/model/hub_http.c - see hub_internal.h: one file over HTTP, resumed after failures.
  *
  * Each exchange starts at the endpoint and follows redirects itself, since a token belongs to one
  * origin and a redirect may lead anywhere. A transfer that is cut is tried again from where it was,
@@ -226,7 +226,7 @@ static enum status start_over(struct download *d, struct error *err) {
     return ST_OK;
 }
 
-/* What an earlier attempt, of whatever process, has left. */
+/* The bytes left by an earlier attempt of any process. */
 static enum status take_up(struct download *d, struct error *err) {
     uint8_t *piece = mem_alloc(READ_BYTES);
     enum status st = ST_OK;

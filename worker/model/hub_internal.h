@@ -1,5 +1,4 @@
-/* worker/model/hub_internal.h - what hub.c, which decides what is fetched, and hub_http.c, which
- * fetches, know of each other. */
+/* worker/model/hub_internal.h - what hub.c (what to fetch) and hub_http.c (fetching) share. */
 #ifndef WORKER_MODEL_HUB_INTERNAL_H
 #define WORKER_MODEL_HUB_INTERNAL_H
 

@@ -1,6 +1,5 @@
-/* worker/model/qwen3.c - Qwen3, dense: each head of Q and K is normalised before it is rotated, a
- * head's width is a key of its own (128 where it is absent), and biases are gone unless
- * attention_bias brings them back. */
+/* worker/model/qwen3.c - Qwen3, dense: each head of Q and K is normalised before it is rotated,
+ * head_dim is a key (128 by default), and there are no biases unless attention_bias is true. */
 #include "worker/model/architecture.h"
 
 #include "common/text/json.h"

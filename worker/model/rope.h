@@ -1,8 +1,8 @@
 /* worker/model/rope.h - rotary positions: settings of config.json, and the table of frequencies.
  *
- * A backend rotates the pair (i, i + head_dim / 2) of a head at position p by the angle
- * p * inv_freq[i], and multiplies cos and sin by one factor. Every scaling that is built here is a
- * way to compute these head_dim / 2 numbers and the factor once, at load; backends know of none.
+ * A backend rotates the pair (i, i + head_dim / 2) of a head at position p by the angle p *
+ * inv_freq[i], and multiplies cos and sin by one factor. Each scaling computes these head_dim / 2
+ * numbers and the factor once, at load; backends see only the result.
  *
  * Both spellings are read: `rope_scaling` beside a `rope_theta`, its kind under `rope_type` or
  * `type`; and `rope_parameters` with everything inside. Pure. */

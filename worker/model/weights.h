@@ -1,4 +1,4 @@
-/* worker/model/weights.h - all the tensors of a model folder, whatever files they are in.
+/* worker/model/weights.h - all tensors of a model folder, over all its files.
  *
  * A checkpoint is one model.safetensors, or shards named by model.safetensors.index.json. Callers
  * find a tensor by name in either case. The shards' own headers decide: a name in two shards, or

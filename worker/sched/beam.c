@@ -75,7 +75,7 @@ static float penalty_of(const struct beam_search *b, uint32_t n_tokens) {
     return (float)pow((double)n_tokens, (double)b->options.length_penalty);
 }
 
-/* Could the best live beam still come before a finished one? */
+/* Could the best live beam still rank above a finished one? */
 static bool has_hope(const struct beam_search *b) {
     uint32_t n = b->n_tokens, width = b->options.width;
 

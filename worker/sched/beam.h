@@ -1,7 +1,7 @@
 /* worker/sched/beam.h - the choices of a beam search.
  *
  * The search keeps `width` live beams and the `width` best finished hypotheses. In each step every
- * live beam offers its likeliest next tokens; of all offers the best n_candidates are looked at:
+ * live beam offers its likeliest next tokens; the best n_candidates of all are considered:
  *
  *      offers of all beams ──best n_candidates──▶  c0  c1  c2 | c3  c4  c5      falling scores
  *                                                   │   end     │
@@ -27,13 +27,13 @@
 enum beam_stopping {
     BEAM_STOP_HOPELESS, /* when the best live beam, were it to end now, beats no finished one */
     BEAM_STOP_EARLY,    /* as soon as `width` have finished */
-    BEAM_STOP_NEVER,    /* when no live beam can win any more, at whatever length it might end */
+    BEAM_STOP_NEVER,    /* when no live beam can win, at any length */
 };
 
 struct beam_options {
     uint32_t width;        /* live beams, and finished ones kept; >= 1 */
     uint32_t n_candidates; /* offers looked at in each step: beam_candidates() */
-    uint32_t max_tokens;   /* generated at most; what has so many has ended */
+    uint32_t max_tokens;   /* maximum length in generated tokens */
     float length_penalty;  /* above 0 favours long answers, below 0 short ones */
     enum beam_stopping stopping;
 };
@@ -76,7 +76,7 @@ void beam_init(struct beam_search *b, const struct beam_options *o); /* one live
 void beam_fini(struct beam_search *b);                               /* a zeroed one is fine */
 
 /* Offers of a live beam: the logprob of `token` behind it, best first. False when it is not among
- * the best, and so neither is what this beam would offer next. */
+ * the best; later offers of this beam are then not either. */
 bool beam_offer(struct beam_search *b, uint32_t beam, uint32_t token, uint32_t alternative,
                 float logprob, bool is_end);
 

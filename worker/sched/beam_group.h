@@ -7,11 +7,10 @@
  *      then are filled
  *
  * Beam 0 reads the prompt. From then on each step of the search is: every live beam's outputs have
- * come; worker/sched/beam.h chooses; a beam with several heirs is forked (its blocks are shared, and
- * copied when they are written), one without is dropped and its blocks are free at once. A beam that
- * was preempted is waited for: nothing else of the group can go on, so the group's beams are in step
- * whatever happens to one of them. What a beam has computed is only ever read as alternatives of
- * raw logits, so a search gives the same answer alone and in a crowd.
+ * come; worker/sched/beam.h chooses; a beam with several children is forked (its blocks are shared,
+ * and copied on write), one without is dropped and its blocks are freed at once. The group waits
+ * for a preempted beam, so its beams always have the same length. Only alternatives of raw logits
+ * are read, so the batch does not change the result of a search.
  *
  * A group lives as long as one of its answers, or as one of its outputs is under way. The search
  * begins when all have been submitted, so that it cannot end before. Thread: the creator until the

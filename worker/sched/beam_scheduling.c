@@ -4,9 +4,9 @@
  *                                                   ──▶ beams with several heirs forked
  *                                                   ──▶ beams without heirs dropped
  *
- * A fork takes the place of a dropped beam: its row too, if it has one. While its parent has its
- * blocks they are shared at once; if the parent was preempted meanwhile, or no row is free, the fork
- * waits like a new sample of the same prompt. A waiting beam holds nothing. */
+ * A fork takes the place of a dropped beam: its row too, if it has one. While its parent holds its
+ * blocks they are shared at once; if the parent was preempted meanwhile, or no row is free, the
+ * fork waits like a new sample of the same prompt. A waiting beam holds nothing. */
 #include <assert.h>
 #include <string.h>
 

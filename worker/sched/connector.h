@@ -18,8 +18,8 @@
 struct request;
 
 enum connector_answer {
-    CONNECTOR_NOW,     /* so many tokens (0: none), in place before the step runs */
-    CONNECTOR_LATER,   /* so many tokens; scheduler_remote_arrived follows */
+    CONNECTOR_NOW,     /* n tokens (0: none), in place before the step runs */
+    CONNECTOR_LATER,   /* n tokens; scheduler_remote_arrived follows */
     CONNECTOR_UNKNOWN, /* not known yet: query again in a later step */
 };
 

@@ -14,7 +14,7 @@ static bool goes_before(const struct scheduler *s, const struct request *a,
     return a->seq < b->seq;
 }
 
-/* New arrivals belong at the back or near it, those that come back near the front. */
+/* New arrivals belong near the back, preempted requests near the front. */
 static void insert(struct scheduler *s, struct list *list, struct request *r, bool is_new) {
     struct list *at = list;
 

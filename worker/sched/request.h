@@ -8,7 +8,7 @@
  *               0                      n_prompt            n_tokens             n_max
  *               |<--- n_computed: K and V are in the pool --->|
  *
- * Two threads know a request. Each field has one writer:
+ * Two threads use a request. Each field has one writer:
  *
  *      creator (the worker loop)   the parameters, before engine_submit; never changed afterwards
  *      engine                      everything under "engine's own" and "the answer"
@@ -49,7 +49,7 @@ struct request_params {
     const uint32_t *prompt; /* (n_prompt), at least one; copied, like all arrays here */
     uint32_t n_prompt;
     uint32_t max_tokens; /* of output; 0: as many as the model's length leaves room for */
-    uint32_t min_tokens; /* before these, neither EOS nor a stop id is sampled or obeyed */
+    uint32_t min_tokens; /* before these, EOS and stop ids are neither sampled nor obeyed */
     float temperature;   /* 0: greedy */
     float top_p, min_p;  /* 1 and 0: all tokens */
     uint32_t top_k;      /* 0: all tokens */
@@ -204,7 +204,7 @@ void request_copy_output(struct request *dst, const struct request *src);
 /* Forgets the parent. */
 void request_drop_parent(struct request *r);
 
-/* Does `token` end an answer with these parameters, at whatever length? */
+/* Does `token` end an answer with these parameters, regardless of its length? */
 bool request_is_end(const struct request_params *p, const uint32_t *eos_ids, uint32_t n_eos,
                     uint32_t token);
 

@@ -165,8 +165,8 @@ static void add_entry(struct scheduler *s, struct schedule *sched, struct budget
     sched->n_outputs += e->n_scores + e->is_sampled;
 }
 
-/* Blocks for the next n tokens of a running request, taken from the latest if need be. False when
- * the request itself had to give way. */
+/* Blocks for the next n tokens of a running request, if necessary by preempting the latest. False
+ * when the request itself was preempted. */
 static bool make_room(struct scheduler *s, struct schedule *sched, struct request *r, uint32_t n) {
     struct kv_alloc alloc = {.n_computed = r->n_computed, .n_new = n};
 
@@ -185,7 +185,9 @@ static void schedule_running(struct scheduler *s, struct schedule *sched, struct
         struct request *r = request_of(it);
         uint32_t n = fit_tokens(s, r, r->n_computed, b);
 
-        if (n == 0) continue; /* awaits its sampled token, or no room to score: others may go on */
+        if (n == 0)
+            continue; /* awaits its sampled token, or has no room to score: others may run
+                               * */
         if (!make_room(s, sched, r, n)) return;
         add_entry(s, sched, b, r, n);
     }
@@ -206,8 +208,8 @@ static uint32_t computed_before(const struct scheduler *s, const struct request 
     return r->step == s->n_steps ? r->n_before : r->n_computed;
 }
 
-/* A parent that has yet to compute what r wants to share. One that is gone is forgotten, and so is a
- * beam that was preempted behind its output: it will not run before r has. */
+/* Must r wait for its parent to compute the shared tokens? Drops a finished parent, and a beam
+ * preempted behind its output, which cannot run before r. */
 static bool awaits_parent(const struct scheduler *s, struct request *r) {
     const struct request *p = r->fork_of;
 
@@ -224,7 +226,7 @@ static bool is_blocked(const struct scheduler *s, struct request *r) {
     return r->remote == REMOTE_LOADING || r->has_offered || awaits_parent(s, r);
 }
 
-/* What another store has behind the local hit. False: not known yet. */
+/* The tokens that another store has behind the local hit. False: not known yet. */
 static bool ask_connector(struct scheduler *s, struct request *r, struct admission *a) {
     const struct connector *c = s->options.connector;
     enum connector_answer answer;
@@ -400,7 +402,7 @@ void scheduler_step(struct scheduler *s, struct schedule *sched, uint64_t now_us
     s->n_steps++;
     schedule_running(s, sched, &b);
     /* Freed blocks serve the running requests. If the request that needed them was preempted itself
-     * and none runs, a waiting beam gives way. */
+     * and none runs, a waiting beam is preempted. */
     if (sched->n_preempted > 0 && sched->n_entries + s->n_in_flight > 0) return;
     do {
         if (schedule_swapped(s, sched, &b)) schedule_waiting(s, sched, &b, now_us);

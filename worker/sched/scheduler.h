@@ -16,10 +16,10 @@
  *                     so it usually finds its own again.
  *
  * n_computed advances when a step is scheduled, not when it has run, so that a second step may be
- * scheduled while the first one runs. A request that awaits its sampled token has nothing to compute
- * and is passed over; with `async`, the token is computed further by name of the output that will
- * give it (schedule_entry.is_ahead). Outputs come back with scheduler_take; for a request that was
- * preempted or that ended meanwhile as well.
+ * scheduled while the first one runs. A request that awaits its sampled token is skipped; with
+ * `async`, its next step refers to the token by its output (schedule_entry.is_ahead).
+ * scheduler_take returns every output, also for requests that were preempted or have ended
+ * meanwhile.
  *
  * Samples of one prompt (request_set_parent) wait until the first has computed the prompt, then
  * share its blocks, the partial last one too, and compute only the last token of the prompt in a
@@ -45,10 +45,10 @@ enum scheduler_policy {
     POLICY_PRIORITY, /* smaller params.priority first, then arrival; the reverse for preemption */
 };
 
-/* What happens to the KV of a request that gives way. */
+/* What happens to the KV of a preempted request. */
 enum preemption_mode {
     PREEMPT_RECOMPUTE, /* it is given up, and found in the cache or computed again */
-    PREEMPT_SWAP,      /* it goes to host memory and comes back; given up when there is no room */
+    PREEMPT_SWAP,      /* it is swapped to host memory; dropped when there is no room */
     PREEMPT_AUTO, /* forked sequences swap, whose blocks are not all in the cache; others not */
 };
 

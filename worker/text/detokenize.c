@@ -57,7 +57,8 @@ static void hold(struct detokenizer *d, const char *tail, size_t n) {
     d->n_held = (uint8_t)n;
 }
 
-/* Feeds the held beginning one byte; it becomes whole, breaks, or goes on waiting. */
+/* Feeds one byte to the held start of a character; it becomes whole, breaks, or stays incomplete.
+ * */
 static void feed_held(struct detokenizer *d, char byte, struct buf *out) {
     char whole[4];
     size_t n = d->n_held, tail;

@@ -1,14 +1,15 @@
 /* worker/text/stop.h - where a stop string ends a generation.
  *
  * A stop string may begin in one token and end three tokens later, so text whose tail could still
- * become one is held back; the rest goes out at once. Text comes token by token: of the strings that
- * a token completes, the first in the request's list wins, wherever in the token it ends (as in vLLM).
+ * become one is held back; the rest goes out at once. Text comes token by token: of the strings
+ * that a token completes, the first in the request's list wins, regardless of its end within the
+ * token (as in vLLM).
  *
  *      pushed text:  ... Hello wor|ld. Us        stop: "User:"
  *      given out:    ... Hello world.␣           held: "Us"
  *
- * The set of strings is the request's, shared by its n samples; each sample has its own matcher.
- * A byte costs O(1) per string, whatever the strings. Any one thread at a time. */
+ * The set of strings is the request's, shared by its n samples; each sample has its own matcher. A
+ * byte costs O(1) per string. One thread at a time. */
 #ifndef WORKER_TEXT_STOP_H
 #define WORKER_TEXT_STOP_H
 
@@ -43,8 +44,8 @@ void stop_matcher_fini(struct stop_matcher *m);
  * it (after it with include_stop), `matched` is its index, and later pushes give nothing. */
 bool stop_matcher_push(struct stop_matcher *m, struct str text, struct buf *out);
 
-/* The same for text in which none may end, as before min_tokens: a string that is complete in it is
- * text; one that only begins in it may end later. */
+/* As stop_matcher_push, for text before min_tokens: a stop string that is complete in it is text;
+ * one that begins in it may end later. */
 void stop_matcher_pass(struct stop_matcher *m, struct str text, struct buf *out);
 
 /* The sequence ended for another reason: what was held back was text after all. */

@@ -24,7 +24,7 @@ struct text_queue {
     uint32_t n_shortest; /* choices since the oldest was one */
 };
 
-#define TEXT_QUEUE_TURNS 4 /* one of so many choices is the oldest */
+#define TEXT_QUEUE_TURNS 4 /* every n-th choice is the oldest */
 
 void text_queue_init(struct text_queue *q);
 void text_queue_fini(struct text_queue *q); /* nothing may wait */

@@ -14,7 +14,8 @@
 #define MAX_DEPTH 16
 #define ON_LOOP   UINT32_MAX /* nothing goes between there */
 
-/* Of its thread's work, in bytes, a text that others go between keeps one part in so many more. */
+/* A text that is interrupted by others keeps one part in OTHERS_SHARE + 1 of its thread's work, in
+ * bytes. */
 #define OTHERS_SHARE 3
 
 struct text_thread {

@@ -3,7 +3,7 @@
  *      GET /request_events?from=SEQ          frames from that number on
  *          ?from=oldest                      all that is kept, then what happens (the default)
  *          ?from=now                         only what happens from here on
- *          &generation=ID                    of the life that SEQ is from: of another, all is sent
+ *          &generation=ID                    generation of SEQ; of another one all is sent
  *          &origin=ID                        the follower's own: what it sent itself is not urgent
  *          &format=json                      for people: server-sent events
  *
@@ -234,7 +234,8 @@ static void pump_all(void *arg) {
     LIST_FOR_EACH(it, &feed->followers) pump(LIST_ENTRY(it, struct follower, link));
 }
 
-/* Is the event urgent? New requests of a router, and the begin of draining. */
+/* Urgent are a change of draining, a cleared cache, and a request that some follower did not send
+ * itself. */
 static bool is_urgent(const struct request_feed *feed, const struct request_event *e) {
     if (e->kind == REQUEST_LOAD) return e->load.draining != feed->load.draining;
     if (e->kind != REQUEST_ACCEPTED) return e->kind == REQUEST_CLEARED;
@@ -283,7 +284,7 @@ static void on_load_time(void *arg) {
     loop_timer_start(&feed->timer, LOAD_EVERY_US);
 }
 
-/* --- what is told ------------------------------------------------------------------------------ */
+/* --- publishing ------------------------------------------------------------------------------- */
 
 /* The header, as far as it can be true of this body. */
 static struct request_chain chain_of(struct request_feed *feed, const struct http_request *req,
@@ -348,7 +349,7 @@ void request_feed_load(struct request_feed *feed) {
     publish_load(feed, &load);
 }
 
-/* --- its life ---------------------------------------------------------------------------------- */
+/* --- create and destroy ---------------------------------------------------------------------------------- */
 
 enum status request_feed_create(struct request_feed **out, const struct request_feed_config *config,
                                 struct error *err) {

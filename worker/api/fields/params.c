@@ -111,7 +111,7 @@ static bool asks_nothing(const struct json *v) {
     }
 }
 
-/* The elder form of tool_choice. Nothing forces the model to call a function. */
+/* The older form of tool_choice. Nothing forces the model to call a function. */
 static enum status check_function_call(const struct json *o, struct error *err) {
     const struct json *choice = json_get(o, "function_call");
     struct str name = STR("an object");
@@ -307,7 +307,7 @@ static enum status get_best_of(struct call_params *p, const struct json *o, stru
     return ST_OK;
 }
 
-/* true, false, or "never" to go on until nothing can win any more. */
+/* true, false, or "never": continue until no live beam can win. */
 static enum status get_early_stopping(struct call_params *p, const struct json *o,
                                       struct error *err) {
     const struct json *v = json_get(o, "early_stopping");

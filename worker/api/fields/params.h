@@ -4,7 +4,7 @@
  * is in completions.c, chat.c and generate.c. Every field is checked here, against the limits of
  * model and engine, before anything is queued; the message names the field. Unknown fields are
  * ignored, as in other engines. Known ones that would change the answer and are unsupported are
- * refused: ignoring them would be a lie. Thread: worker loop. */
+ * refused. Thread: worker loop. */
 #ifndef WORKER_API_FIELDS_PARAMS_H
 #define WORKER_API_FIELDS_PARAMS_H
 

@@ -1,4 +1,4 @@
-/* worker/kv/block/block_ages.h - how long blocks live in the cache, and how long they lie unused.
+/* worker/kv/block/block_ages.h - how long blocks stay in the cache, and how long they stay unused.
  *
  * Three times are measured for a sample of the blocks that are handed out:
  *

@@ -63,7 +63,7 @@ struct block_hasher_config {
     /* Text that the root (and the key of xxh3_128) is derived from. STR_NULL: sha256_cbor takes
      * "vllm-none-hash", as vLLM does; the others draw one at random. */
     struct str seed;
-    uint32_t truncate_bits; /* tests: keep only so many bits (1..8) of each hash; 0: all */
+    uint32_t truncate_bits; /* tests: the number of bits kept of each hash, 1..8; 0: all */
 };
 struct block_hasher;
 

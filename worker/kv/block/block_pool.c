@@ -155,7 +155,7 @@ block_id block_pool_next_free(const struct block_pool *pool, block_id id) {
     return id == BLOCK_NONE ? free_queue_first(&pool->queue) : free_queue_next(&pool->queue, id);
 }
 
-/* A prefix number and where its hindmost copy is in the queue; n_blocks stands for "in use". */
+/* A prefix number and the queue position of its last copy; n_blocks: in use. */
 struct prefix_place {
     uint64_t prefix;
     uint32_t place;

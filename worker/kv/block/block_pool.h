@@ -10,7 +10,7 @@
  *      blank       ref_cnt = 0, on the queue, holds nothing anyone could ask for
  *
  * Two orders. `classic` appends whatever is released. `fresh-first` (default) puts blanks at the
- * head, so that a block worth nothing is reused before one that may still be hit.
+ * head, so that an empty block is reused before one that may still be hit.
  *
  * Thread: engine. All records are allocated at creation. Follows: Kwon et al., PagedAttention,
  * SOSP 2023, section 4, and the free queue of vLLM's block pool. */

@@ -1,8 +1,8 @@
 /* worker/text/template/chat_messages.h - the messages of a request as chat templates expect them.
  *
- * Clients write a conversation in many ways: a text, a list of parts or null for the content, nulls for
- * every field that a library knows, the arguments of an earlier tool call as a string of JSON. Templates
- * were written for one of these ways. What vLLM and SGLang give to a template is what a template gets here:
+ * Clients write a conversation in many ways: a text, a list of parts or null for the content, nulls
+ * for every field that a library knows, the arguments of an earlier tool call as a string of JSON.
+ * Templates expect one of these forms. A template gets the form that vLLM and SGLang pass:
  *
  *      content      null or absent -> "". But null, absent or "" beside tool calls -> none where the template
  *                   asks whether content is none, as DeepSeek's does to find the calls. Parts of text -> one string, joined by line ends; a template that

@@ -15,7 +15,7 @@
 
 #define MAX_CONFIG_BYTES ((size_t)16 << 20)
 
-/* A run may use this much, and so many times the size of what it renders. */
+/* A run may use BASE_MEMORY bytes and MEMORY_FACTOR times the size of its input. */
 #define BASE_MEMORY   ((size_t)32 << 20)
 #define MEMORY_FACTOR 24
 

@@ -36,7 +36,7 @@ MUST_USE enum status chat_template_open(struct chat_template **out, const char *
 struct chat_template *chat_template_builtin(const char *name);
 void chat_template_destroy(struct chat_template *t); /* NULL is fine */
 
-/* The variables a template sees. */
+/* The variables of a template. */
 struct chat_input {
     const struct json *messages;  /* array, required */
     const struct json *tools;     /* array or NULL */

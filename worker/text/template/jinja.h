@@ -32,7 +32,7 @@ MUST_USE enum status jinja_compile(struct jinja_program **out, struct str source
                                    struct error *err);
 void jinja_destroy(struct jinja_program *p); /* NULL is fine */
 
-/* True when the template loops over a message's content, so knows that it may be a list of parts. */
+/* True when the template loops over a message's content, so it accepts a list of parts. */
 bool jinja_reads_parts(const struct jinja_program *p);
 
 /* True when the template tests a message's content for none. */
@@ -72,7 +72,7 @@ struct jv {
     const struct jinja_macro *macro; /* of a JV_FUNCTION that is one */
 };
 
-/* Everything a value points to lives as long as its run; strings given here must live as long. */
+/* A value's memory lasts until its run ends; strings passed here must last as long. */
 static inline struct jv jv_none(void) {
     return (struct jv){.type = JV_NONE};
 }

@@ -265,7 +265,7 @@ static enum status method_count(const struct method_call *c) {
     return count_of(c->r, c->self, what, c->out);
 }
 
-/* What comes before, the separator, what comes after it. */
+/* The text before the separator, the separator, and the text after. */
 static enum status method_partition(const struct method_call *c) {
     struct str what, parts[3] = {c->self, STR(""), STR("")};
     ptrdiff_t at;

@@ -1,9 +1,9 @@
 /* worker/text/tokenizer/added_tokens.h - the tokens that are found in text before anything else.
  *
- * Special tokens (<|im_end|>) and other whole strings a tokenizer must never cut. Two sets: those
- * looked for in the text as typed, and those looked for after normalization. At each place the
- * longest wins; the search goes on behind it. Entries are sorted, and a match narrows the range of
- * entries byte by byte, so a place that begins no token costs one bit test. Immutable once sorted. */
+ * Special tokens (<|im_end|>) and other strings that a tokenizer must not split. Two sets: those
+ * searched in the raw text, and those searched after normalization. At each position the longest
+ * wins; the search continues behind it. Entries are sorted, and a match narrows the range of
+ * entries byte by byte, so a position without a token costs one bit test. Immutable once sorted. */
 #ifndef WORKER_TEXT_TOKENIZER_ADDED_TOKENS_H
 #define WORKER_TEXT_TOKENIZER_ADDED_TOKENS_H
 

@@ -90,9 +90,10 @@ static size_t run_small(const struct bpe *b, uint32_t *ids, size_t n) {
 
 /* --- long pieces -------------------------------------------------------------------------------*/
 /* Live symbols are chained by `next`/`prev`; a symbol merged into its left neighbour has next == at
- * itself. `heap` holds wishes to merge the symbol at `at` with the next one, as rank << 32 | at, so that
- * the order of numbers is the order of granting; four children to a parent, half the levels of two. A
- * wish is stale, and dropped when it comes up, if its pair is no longer the one it was made for. */
+ * itself. `heap` holds candidate merges of the symbol at `at` with the next one, as rank << 32 |
+ * at, so that the order of numbers is the order of merging; four children per parent halve the
+ * levels of a binary heap. A candidate is stale, and dropped when popped, if its pair has changed.
+ * */
 struct run {
     const struct bpe *bpe;
     uint32_t *ids, *next, *prev;
@@ -148,7 +149,7 @@ static void grant(struct run *r, uint64_t w) {
     wish_for(r, at);
 }
 
-/* A breath every so many wishes: some milliseconds. */
+/* Checks the pace every so many merges: some milliseconds. */
 #define BREATH (1u << 14)
 
 static bool may_go_on(const struct bpe_pace *pace, uint64_t n_done) {

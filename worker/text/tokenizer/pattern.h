@@ -1,8 +1,9 @@
 /* worker/text/tokenizer/pattern.h - what a tokenizer looks for in text: a string, or a regular expression.
  *
- * An expression takes the first of three ways that knows it: matchers by hand for the families that are
- * everywhere (split_builtin.h), the small engine (regex.h), and pcre2. A pattern that none
- * knows is refused by its text. Immutable; any thread may search, with a pattern_run of its own. */
+ * An expression is compiled by the first of three that supports it: the built-in matchers of the
+ * common families (split_builtin.h), the small engine (regex.h), and pcre2. A pattern that none
+ * supports is refused by its text. Immutable; any thread may search, with a pattern_run of its own.
+ * */
 #ifndef WORKER_TEXT_TOKENIZER_PATTERN_H
 #define WORKER_TEXT_TOKENIZER_PATTERN_H
 
@@ -25,8 +26,8 @@ struct pattern {
 /* Zero-initialise a pattern; pattern_fini takes a zeroed one. A literal is not empty. */
 void pattern_literal(struct pattern *p, struct str literal);
 
-/* ST_UNSUPPORTED, with the expression in the message, when it is broken, may match nothing, or no way
- * knows it. */
+/* ST_UNSUPPORTED, with the expression in the message, when it is invalid, may match an empty
+ * string, or is supported by none. */
 MUST_USE enum status pattern_regex(struct pattern *p, struct str source, struct error *err);
 void pattern_fini(struct pattern *p);
 

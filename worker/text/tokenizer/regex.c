@@ -4,7 +4,7 @@
  *                               ├─ b ─────────▲
  *                               └─ c+ ────────┘      alternatives go on where the group does
  *
- * A node knows what follows it, so that matching a tail is one call, and its depth is bounded by the
+ * A node links to its successor, so matching the rest is one call, and the depth is bounded by the
  * number of nodes. */
 #include "worker/text/tokenizer/regex.h"
 
@@ -369,8 +369,8 @@ static bool may_be_empty(const struct node *n, const struct node *end) {
     return true;
 }
 
-/* Adds what a sequence may begin with: its sets up to the first that must be there. False when the
- * sequence may go on after its end. */
+/* Adds the first characters of a sequence: its sets up to the first mandatory one. False when the
+ * sequence may be empty. */
 static bool collect_first(const struct node *n, const struct node *end, uint64_t first[2]) {
     for (; n && n != end; n = n->next) {
         bool must_be = n->kind == NODE_SET && n->min;

@@ -21,7 +21,7 @@ enum builtin_split {
 #define BUILTIN_GPT2_REGEX                                                                         \
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
 
-/* The kind that a Split expression stands for. False when it is none we know. */
+/* The built-in that equals a Split expression. False when there is none. */
 bool split_builtin_find(struct str regex, enum builtin_split *out);
 
 /* Length in bytes of the piece that begins at `p`; at least 1 (p < end). Valid UTF-8 is cut between

@@ -11,9 +11,8 @@
  * the normalized text. Without TOKENIZE_PLAIN, user text that contains `<|im_end|>` becomes that
  * special token, as in every other engine.
  *
- * A tokenizer never changes after it was loaded: any number of threads may use it at once. Encoding
- * takes O(n log n) for n bytes whatever the text; the caller bounds n (a text thread is the place
- * for long prompts). */
+ * A tokenizer is immutable once loaded: any thread may use it. Encoding n bytes takes O(n log n)
+ * for any text; the caller bounds n (long prompts belong on a text thread). */
 #ifndef WORKER_TEXT_TOKENIZER_TOKENIZER_H
 #define WORKER_TEXT_TOKENIZER_TOKENIZER_H
 
@@ -37,7 +36,7 @@ MUST_USE enum status token_list_push(struct token_list *list, uint32_t id); /* S
  * this module lacks, named in the message. Takes a second for 150,000 merges. */
 MUST_USE enum status tokenizer_open(struct tokenizer **out, const char *folder, struct error *err);
 
-/* The same from memory; `config` may be STR_NULL. Neither text is needed afterwards. */
+/* Loads from memory; `config` may be STR_NULL. Neither text is needed afterwards. */
 MUST_USE enum status tokenizer_parse(struct tokenizer **out, struct str tokenizer_json,
                                      struct str config_json, struct error *err);
 
@@ -57,7 +56,7 @@ void tokenizer_destroy(struct tokenizer *t); /* NULL is fine */
 MUST_USE enum status tokenizer_encode(const struct tokenizer *t, struct str text, uint32_t flags,
                                       struct token_list *out, struct error *err);
 
-/* The same for long texts, which should not cost more than their answer is worth, nor keep others waiting. */
+/* For long texts: encodes in slices, within a limit of tokens. */
 struct tokenize_pace {
     size_t max_tokens; /* one more ends it; SIZE_MAX: all are wanted */
     /* After each TOKENIZE_SLICE of work, with the bytes of text done since the last time (0 in the middle of
@@ -75,8 +74,8 @@ MUST_USE enum status tokenizer_encode_paced(const struct tokenizer *t, struct st
                                             uint32_t flags, struct tokenize_pace *pace,
                                             struct token_list *out, struct error *err);
 
-/* The most bytes of text that become one token, whatever the text: so many times n bytes never fit into
- * n tokens. 0 when there is no such number: tokens that swallow white space, normalizers that drop text. */
+/* The maximum bytes of text per token: n tokens never hold more than n times as many bytes. 0:
+ * unbounded, because tokens absorb white space or a normalizer drops text. */
 uint64_t tokenizer_max_bytes_per_token(const struct tokenizer *t);
 
 /* One more than the largest id. A model's vocab may be larger (padding), never smaller. */

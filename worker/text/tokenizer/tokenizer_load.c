@@ -378,7 +378,7 @@ static uint32_t named_token(const struct tokenizer *t, const struct json *config
     return json_to_str(v, &text) == ST_OK && tokenizer_find(t, text, &id) ? id : TOKEN_NONE;
 }
 
-/* How the model treats what it does not know. */
+/* How the model treats unknown characters. */
 static enum status load_unknown(struct loading *l, const struct json *model) {
     struct tokenizer *t = l->t;
     struct str unk;

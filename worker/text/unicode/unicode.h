@@ -28,9 +28,9 @@
 
 uint32_t unicode_class(uint32_t cp); /* a set of the UC_* above; 0 for the rest */
 
-/* What normal forms do with a character: NFC may change it, or it may join what precedes it; some form may;
- * none does. Inert are those that the tables of the reference library lack (Unicode 9), and those that
- * are not assigned yet. */
+/* How normal forms treat a character: NFC may change it or join it to the preceding one; some form
+ * may; none does. Inert characters are those missing in the tables of the reference library
+ * (Unicode 9), and unassigned ones. */
 #define UC_NFC_TOUCHED (1u << 12)
 #define UC_TOUCHED     (1u << 13)
 #define UC_INERT       (1u << 14)
@@ -50,8 +50,8 @@ bool unicode_is_nfc_quick(struct str s);
 
 enum unicode_form { UNICODE_NFC, UNICODE_NFD, UNICODE_NFKC, UNICODE_NFKD };
 
-/* Appends the normal form of `s` (valid UTF-8) to *out, in time O(n) whatever the text. As the tokenizers
- * library has it: characters newer than Unicode 9 stay as they are. ST_NOMEM. */
+/* Appends the normal form of `s` (valid UTF-8) to *out, in time O(n). As in the tokenizers library,
+ * characters newer than Unicode 9 stay as they are. ST_NOMEM. */
 MUST_USE enum status unicode_normalize(enum unicode_form form, struct str s, struct buf *out,
                                        struct error *err);
 

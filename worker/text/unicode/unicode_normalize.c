@@ -1,13 +1,13 @@
 /* worker/text/unicode/unicode_normalize.c - normal forms, stretch by stretch.
  *
- * Most of a text is calm: characters that the form leaves alone and that join nothing before them. Only
- * what lies between, and the one character before it, goes through the library:
+ * Most characters are unchanged by the form and join nothing before them. Only the stretches
+ * between those, each with the character before it, go through the library:
  *
  *      c o f f e e   c a f e \u0301   b a r
  *      ──────────────────╴└──┬─────┘──────╴       copied, normalized, copied
  *
- * The library decomposes and composes. The order of marks is made here: the library's takes quadratic time
- * for a long run, and its tables know marks that those of the reference do not (UC_INERT). */
+ * The library decomposes and composes. Marks are ordered here: the library takes quadratic time for
+ * a long run, and its tables have marks that the reference lacks (UC_INERT). */
 #include "worker/text/unicode/unicode.h"
 
 #include "common/base/mem.h"
@@ -16,7 +16,7 @@
 #include <utf8proc.h>
 
 #define MAX_CLASS   256 /* combining classes are bytes */
-#define FEW_MARKS   32  /* up to so many are sorted in place */
+#define FEW_MARKS   32  /* sorted in place up to this number */
 #define MAX_EXPAND  32  /* U+FDFA becomes 18 characters, the most that there are */
 #define FIRST_CHARS 64
 
