@@ -14,12 +14,13 @@
 #include "worker/worker.h"
 #include "worker/worker_options.h"
 
-static enum status serve(struct worker_options *values, struct error *err) {
+static enum status serve(struct worker_options *values, struct options *options,
+                         struct error *err) {
     struct worker *worker = NULL;
     enum status st;
 
     (void)process_raise_descriptors(); /* connections are descriptors: as many as it may */
-    st = worker_create(&worker, values, err);
+    st = worker_create(&worker, values, options, err);
     if (st == ST_OK) st = worker_run(worker, err);
     worker_destroy(worker);
     return st;
@@ -43,7 +44,7 @@ static enum status run_batch(struct batch_file *b, struct worker_options *values
                              struct error *err) {
     struct worker *worker = NULL;
     struct batch_file_run run = {.generated_tokens = generated_tokens, .on_done = on_batch_done};
-    enum status st = worker_create(&worker, values, err);
+    enum status st = worker_create(&worker, values, NULL, err);
 
     if (st == ST_OK) {
         run.loop = worker_loop(worker);
@@ -117,17 +118,17 @@ static enum status ask_to_drain(struct worker_options *values, struct error *err
 struct command {
     const char *word; /* NULL: none */
     const struct option_program *program;
-    enum status (*run)(struct worker_options *values, struct error *err);
+    enum status (*run)(struct worker_options *values, struct error *err); /* NULL: serve */
 };
 
 static const struct command commands[] = {
-    {"serve", &worker_program, serve},
+    {"serve", &worker_program, NULL},
     {"batch", &worker_batch_program, batch},
     {"inspect", &worker_inspect_program, inspect_model},
     {"devices", &worker_devices_program, list_devices},
     {"healthcheck", &worker_healthcheck_program, check_health},
     {"drain", &worker_drain_program, ask_to_drain},
-    {NULL, &worker_program, serve},
+    {NULL, &worker_program, NULL},
 };
 
 int main(int argc, char **argv) {
@@ -150,7 +151,8 @@ int main(int argc, char **argv) {
     if (st == ST_OK && !wants_exit) {
         st = options_parse(&options, c->program, &values, argc, argv, &wants_exit, &err);
     }
-    if (st == ST_OK && !wants_exit) st = c->run(&values, &err);
+    if (st == ST_OK && !wants_exit)
+        st = c->run ? c->run(&values, &err) : serve(&values, options, &err);
     options_destroy(options);
     switch (st) {
     case ST_OK: return 0;

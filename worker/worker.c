@@ -41,6 +41,7 @@
 #include "worker/worker_device.h"
 #include "worker/worker_kv.h"
 #include "worker/worker_options.h"
+#include "worker/worker_reload.h"
 
 #define LAST_WORDS_US           1000000u /* for errors to reach those that are not waited for */
 #define MAX_DEFAULT_BODY_MEMORY (UINT64_C(1) << 30)
@@ -51,6 +52,7 @@
 
 struct worker {
     const struct worker_options *options;
+    struct options *live; /* fills `options`; NULL: they stay */
     struct loop *loop;
     struct log *log;
     struct metrics *metrics;
@@ -171,23 +173,62 @@ static void reload_keys(struct worker *w) {
     }
 }
 
-/* New certificates lose no connection; invalid ones change nothing. SIGHUP without files to reload
- * (from a log rotator) does not end the process. */
-static void on_hangup(int signo, void *arg) {
-    struct worker *w = arg;
+/* New certificates lose no connection; invalid ones change nothing. */
+static void reload_certificates(struct worker *w) {
     struct error err = {0};
 
-    (void)signo;
-    if (w->options->api_key_file) reload_keys(w);
-    if (!w->tls && w->options->api_key_file) return;
-    if (!w->tls) {
-        log_event(w->log, LOG_INFO, "reload_ignored",
-                  log_z("why", "neither --ssl-certfile nor --api-key-file is set"));
-    } else if (tls_reload(w->tls, &err) == ST_OK) {
+    if (tls_reload(w->tls, &err) == ST_OK) {
         log_event(w->log, LOG_INFO, "certificates_reloaded");
     } else {
         log_event(w->log, LOG_ERROR, "certificates_not_reloaded", log_z("why", err.message));
     }
+}
+
+static uint32_t client_connections(const struct worker *w) {
+    uint32_t all = process_descriptors(), most = all > DESCRIPTORS ? all - DESCRIPTORS : 0;
+
+    return MIN(MAX(most, LEAST_CLIENTS), w->options->max_connections);
+}
+
+static uint64_t body_memory(const struct worker_options *o) {
+    if (o->max_body_memory) return o->max_body_memory;
+    return body_budget_default(process_memory_limit(""), MAX_DEFAULT_BODY_MEMORY);
+}
+
+static struct http_limits limits_of(const struct worker *w) {
+    return (struct http_limits){.max_connections = client_connections(w),
+                                .max_body_bytes = w->options->max_body_bytes,
+                                .budget = w->bodies};
+}
+
+/* The parts take the values of options that have changed: of rows that are live. */
+static void apply_options(struct worker *w) {
+    const struct worker_options *o = w->options;
+    struct http_limits limits;
+
+    body_budget_set_total(w->bodies, body_memory(o));
+    limits = limits_of(w);
+    http_server_set_limits(w->server, &limits);
+    log_set_level(w->log, (enum log_level)o->log_level);
+    engine_set_max_waiting(w->engine, o->max_waiting);
+    w->api.tokens_as_ids = o->tokens_as_ids;
+    w->api.max_kv_streams = o->kv_event_subscribers;
+    w->api.cache_explain = (enum cache_explain)o->cache_explain;
+}
+
+/* SIGHUP without files to reload (from a log rotator) does not end the process. */
+static void on_hangup(int signo, void *arg) {
+    struct worker *w = arg;
+    bool has_changed = false;
+    enum status st = w->live ? worker_reload_options(w->live, w->log, &has_changed) : ST_NOT_FOUND;
+
+    (void)signo;
+    if (has_changed) apply_options(w);
+    if (w->options->api_key_file) reload_keys(w);
+    if (w->tls) reload_certificates(w);
+    if (st == ST_OK || w->options->api_key_file || w->tls) return;
+    log_event(w->log, LOG_INFO, "reload_ignored",
+              log_z("why", "none of --config, --ssl-certfile and --api-key-file is set"));
 }
 
 /* All requests have failed. Only a new process can open the device again, so this one exits with an
@@ -234,28 +275,18 @@ static void on_kv_events(void *arg) {
     api_on_kv_events(&w->api);
 }
 
-static uint32_t client_connections(const struct worker *w) {
-    uint32_t all = process_descriptors(), most = all > DESCRIPTORS ? all - DESCRIPTORS : 0;
-
-    return MIN(MAX(most, LEAST_CLIENTS), w->options->max_connections);
-}
-
 static enum status listen_first(struct worker *w, struct error *err) {
     static const struct http_server_events events = {.on_request = on_request, .on_head = on_head};
     const struct worker_options *o = w->options;
-    struct http_limits limits = {.max_connections = client_connections(w),
-                                 .max_body_bytes = o->max_body_bytes};
-    uint64_t body_bytes =
-        o->max_body_memory ? o->max_body_memory
-                           : body_budget_default(process_memory_limit(""), MAX_DEFAULT_BODY_MEMORY);
-
+    struct http_limits limits;
     const struct tls_config tls = {
         .cert = o->ssl_certfile, .key = o->ssl_keyfile, .ca = o->ssl_ca_certs, .is_server = true};
 
     if ((tls.cert || tls.key || tls.ca) && tls_create(&w->tls, &tls, err) != ST_OK) {
         return error_prefix(err, "--ssl-certfile, --ssl-keyfile, --ssl-ca-certs");
     }
-    w->bodies = limits.budget = body_budget_create(body_bytes, 1);
+    w->bodies = body_budget_create(body_memory(o), 1);
+    limits = limits_of(w);
     if (o->trust_router) body_budget_without_shares(w->bodies);
     w->server = http_server_create(w->loop, &limits, &events, w);
     if (http_server_listen_tls(w->server, w->tls, o->host, (uint16_t)o->port, false, err) != ST_OK)
@@ -517,7 +548,7 @@ static void log_ready(struct worker *w, uint64_t began_us) {
 }
 
 enum status worker_create(struct worker **out, const struct worker_options *options,
-                          struct error *err) {
+                          struct options *live, struct error *err) {
     struct worker *w = mem_zalloc(sizeof(*w));
     struct log_config log = {.fd = 2,
                              .level = (enum log_level)options->log_level,
@@ -530,6 +561,7 @@ enum status worker_create(struct worker **out, const struct worker_options *opti
 
     *out = NULL;
     w->options = options;
+    w->live = live;
     w->log = log_create(&log);
     loading_init(&w->loading, w->log);
     st = loop_create(&w->loop, err);

@@ -7,13 +7,15 @@
 
 struct log;
 struct loop;
+struct options;
 struct worker;
 struct worker_options;
 
-/* Listens, loads the model, starts the engine. Takes as long as the weights do. ST_INVALID,
- * ST_NOT_FOUND and ST_UNSUPPORTED: trying again would fail again. */
+/* Listens, loads the model, starts the engine. Takes as long as the weights do. `live` fills
+ * *options, and on SIGHUP changes those that are live; NULL: none. ST_INVALID, ST_NOT_FOUND and
+ * ST_UNSUPPORTED: trying again would fail again. */
 MUST_USE enum status worker_create(struct worker **out, const struct worker_options *options,
-                                   struct error *err);
+                                   struct options *live, struct error *err);
 
 /* Serves until SIGTERM or SIGINT and everything open is finished; a second signal does not wait.
  * ST_INTERNAL when the device was lost. */

@@ -50,7 +50,9 @@ static const struct option_entry_of_manual signals[] = {
     {"SIGTERM, SIGINT", "Drain: accept no more requests, finish the open ones within "
                         "--drain-timeout, end. A second signal ends open requests, a third ends "
                         "the process."},
-    {"SIGHUP", "Reload the certificate and the file of --api-key-file."},
+    {"SIGHUP",
+     "Reload the certificate, the file of --api-key-file and the --config file: its options "
+     "marked 'changes while running', all or nothing."},
     {NULL, NULL},
 };
 

@@ -5,6 +5,8 @@
 #include "worker/engine/backend_load.h"
 
 #define FIELD(member) OPTION_FIELD(struct worker_options, member)
+/* Rows that SIGHUP changes while the worker runs: what they change is in worker.c, apply_options. */
+#define LIVE(member) FIELD(member), .is_live = true
 
 static const char *const backend_names[] = {"auto", "cpu", "ref", "sim", "cuda", NULL};
 static const char *const dtype_names[] = {"auto", "bfloat16", "float16", "float32",
@@ -128,18 +130,18 @@ static const struct option_def rows[] = {
     {"ssl-ca-certs", OPT_STR, FIELD(ssl_ca_certs), .group = "Listening", .metavar = "PATH",
      .help = "PEM authorities of client certificates. Only clients with a certificate of one of "
              "the authorities are accepted."},
-    {"max-body-bytes", OPT_BYTES, FIELD(max_body_bytes), .def = "32MiB", .min = "1KiB",
+    {"max-body-bytes", OPT_BYTES, LIVE(max_body_bytes), .def = "32MiB", .min = "1KiB",
      .max = "1GiB", .group = "Listening",
      .help = "Largest request body; larger ones are answered 413. Higher admits longer prompts and "
              "needs more memory."},
-    {"max-body-memory", OPT_BYTES, FIELD(max_body_memory), .def = "0", .max = "1TiB",
+    {"max-body-memory", OPT_BYTES, LIVE(max_body_memory), .def = "0", .max = "1TiB",
      .group = "Listening", .metavar = "BYTES",
      .help =
          "Memory for the bodies of all open requests together. A quarter is for bodies up to 64 "
          "KiB; without --trust-router, long bodies of one address, or one key, get half; a body "
          "without room waits unread for 10 s and is then refused with 503. Higher takes more long "
          "bodies at once. 0: a quarter of the memory that this process may use, at most 1 GiB."},
-    {"max-connections", OPT_U32, FIELD(max_connections), .def = "16384", .min = "1",
+    {"max-connections", OPT_U32, LIVE(max_connections), .def = "16384", .min = "1",
      .max = "1000000", .group = "Listening",
      .help = "Most connections at once, fewer where descriptors are short (ulimit -n). At the "
              "limit idle connections are closed for new ones, of the address with the most first; "
@@ -153,7 +155,7 @@ static const struct option_def rows[] = {
      .min = "1KiB", .max = "1TiB", .group = "Listening", .is_hidden = true,
      .help = "Bytes of text that may wait for a tokenizer thread; the excess is answered 503. "
              "Higher takes more requests at once and needs more memory."},
-    {"drain-timeout", OPT_MS, FIELD(drain_timeout_ms), .def = "300s", .max = "1h",
+    {"drain-timeout", OPT_MS, LIVE(drain_timeout_ms), .def = "300s", .max = "1h",
      .group = "Listening",
      .help = "Time to finish open requests on shutdown. Applies on SIGTERM and POST /admin/drain; "
              "then open requests end with an error."},
@@ -251,13 +253,13 @@ static const struct option_def rows[] = {
     {"kv-events-buffer-bytes", OPT_BYTES, FIELD(kv_event_bytes), .def = "16MiB", .min = "64KiB",
      .max = "16GiB", .group = "Cache", .is_hidden = true,
      .help = "Most memory of the batches kept by --kv-events-buffer-steps."},
-    {"kv-events-subscribers", OPT_U32, FIELD(kv_event_subscribers), .def = "16", .min = "1",
+    {"kv-events-subscribers", OPT_U32, LIVE(kv_event_subscribers), .def = "16", .min = "1",
      .max = "1024", .group = "Cache", .is_hidden = true,
      .help = "Most streams of KV events at once; the excess is answered 429."},
     {"kv-events-int-hashes", OPT_BOOL, FIELD(kv_event_number_hashes), .group = "Cache",
      .is_hidden = true,
      .help = "Write hashes in KV events as numbers, their last 8 bytes, as older indexers need."},
-    {"cache-explain", OPT_ENUM, FIELD(cache_explain), .def = "own", .names = explain_names,
+    {"cache-explain", OPT_ENUM, LIVE(cache_explain), .def = "own", .names = explain_names,
      .group = "Cache",
      .help = "Which requests may ask why their prompt was not cached. off: none. own: requests "
              "with a cache_salt or a router's salt, about blocks under that salt. position: "
@@ -306,17 +308,17 @@ static const struct option_def rows[] = {
              "request and computes the uncached ones again; swap keeps them in --swap-space, and "
              "admits no new request until all are back; auto swaps samples and beams that share "
              "blocks, and recomputes others."},
-    {"max-waiting", OPT_U32, FIELD(max_waiting), .def = "1024", .min = "1", .max = "1000000",
+    {"max-waiting", OPT_U32, LIVE(max_waiting), .def = "1024", .min = "1", .max = "1000000",
      .group = "Scheduling",
      .help = "Requests that may wait. The excess is answered 429. Lower lets a router send the "
              "excess to other workers sooner."},
     {"max-logprobs", OPT_U32, FIELD(max_logprobs), .def = "20", .max = "20", .is_clamped = true,
      .name_aliases = logprobs_words, .group = "Scheduling",
      .help = "Most alternatives per token that a request may ask for."},
-    {"return-tokens-as-token-ids", OPT_BOOL, FIELD(tokens_as_ids), .group = "Scheduling",
+    {"return-tokens-as-token-ids", OPT_BOOL, LIVE(tokens_as_ids), .group = "Scheduling",
      .help = "Write tokens in logprobs as token_id:17 in every answer, without a request for it."},
 
-    {"log-level", OPT_ENUM, FIELD(log_level), .def = "info", .names = log_level_names,
+    {"log-level", OPT_ENUM, LIVE(log_level), .def = "info", .names = log_level_names,
      .name_aliases = level_words, .group = "Logging",
      .help = "Lowest level of the lines in the log."},
     {"log-format", OPT_ENUM, FIELD(log_format), .def = "text", .names = log_format_names,

@@ -27,9 +27,9 @@ static void log_refused(const struct admin_config *config, const struct options_
     for (uint32_t i = 0; i < options_change_n_kept(c); i++) {
         const struct option_refusal *x = options_change_refusal(c, i);
 
-        log_event(config->log, LOG_WARN, "config_refused", log_z("option", x->option),
-                  log_z("value", x->value), log_z("why", x->why), log_z("key", asker->name),
-                  log_z("client", asker->address));
+        log_always(config->log, LOG_WARN, "config_refused", log_z("option", x->option),
+                   log_z("value", x->value), log_z("why", x->why), log_z("key", asker->name),
+                   log_z("client", asker->address));
     }
 }
 

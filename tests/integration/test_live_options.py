@@ -2,12 +2,13 @@
 import json
 import re
 import signal
+import subprocess
 import threading
 import urllib.request
 
 import pytest
 
-from conftest import Program, Worker, http, wait_for
+from conftest import BUILD, Program, Worker, http, wait_for
 
 KEY, OTHER_KEY, ADMIN, WORKER_KEY = "sk-alpha-3b1f9c5d", "sk-beta-77aa01", "adm-5c0ffee1", "wrk-9d41e0"
 BODY = {"prompt": "a sentence about quinces, and nothing else", "max_tokens": 1}
@@ -427,3 +428,68 @@ def test_who_changed_what_is_always_in_the_log(live):
     lines = [line for line in router.router.log.splitlines() if " config_changed option=slow-start " in line]
     assert len(lines) == 5 and "before=4ms after=5ms source=runtime" in lines[-1] and "client=127.0.0.1" in lines[-1]
     assert "option=api-key before=unset after=set " in router.router.log and "sk-0" not in router.router.log
+
+
+# --- a worker -----------------------------------------------------------------------------------------
+
+WORKER_OTHER = {"max-body-bytes": "16MiB", "max-body-memory": "64MiB", "max-connections": 1000, "drain-timeout": "50s",
+                "kv-events-subscribers": 4, "cache-explain": "full", "max-waiting": 500, "return-tokens-as-token-ids": True,
+                "log-level": "debug"}
+
+
+@pytest.fixture
+def worker(programs, tmp_path):
+    path = tmp_path / "worker.yaml"
+    path.write_text("max-num-seqs: 64\n")
+    worker = programs(Worker, "--backend", "sim", "--sim-speed", 20, "--config", path).ready()
+
+    def reload(text):
+        path.write_text("max-num-seqs: 64\n" + text)
+        n = worker.log.count(" config_reloaded ") + worker.log.count(" config_not_reloaded ")
+        worker.process.send_signal(signal.SIGHUP)
+        wait_for(lambda: worker.log.count(" config_reloaded ") + worker.log.count(" config_not_reloaded ") > n, "the end of a reload")
+        return [line.split()[2] for line in worker.log.splitlines() if "reloaded " in line][-1]
+    worker.reload = reload
+    return worker
+
+
+def test_each_live_option_of_a_worker_is_changed_and_back_under_load(worker):
+    shown = subprocess.run([BUILD / "incipit-worker", "--help-all"], capture_output=True, text=True, check=True).stdout
+    rows = re.findall(r"(?m)^  --(?:\[no-\])?([a-z0-9-]+)[^\n]*\n((?:      .*\n)+)", shown)
+    assert {name for name, facts in rows if "changes while running" in " ".join(facts.split())} == set(WORKER_OTHER)
+    worker.failures, worker.is_over = [], False
+
+    def ask():
+        while not worker.is_over:
+            answer = worker.post("/v1/completions", {"prompt": "quinces " * 40, "max_tokens": 2})
+            if answer.code != 200:
+                worker.failures.append(answer.body)
+    clients = [threading.Thread(target=ask) for _ in range(3)]
+    for client in clients:
+        client.start()
+    for name, value in WORKER_OTHER.items():
+        assert worker.reload(f"{name}: {json.dumps(value)}\n") == "config_reloaded"
+        assert worker.reload("") == "config_reloaded"
+        assert len(re.findall(rf" config_changed option={name} before=\S+ after=\S+ source=file", worker.log)) == 1
+        assert len(re.findall(rf" config_changed option={name} before=\S+ after=\S+ source=default", worker.log)) == 1
+    worker.is_over = True
+    for client in clients:
+        client.join()
+    assert worker.failures == []
+
+
+def test_a_limit_and_the_level_of_a_worker_hold_at_once_and_what_is_fixed_is_refused(worker):
+    long = {"prompt": "x" * 3000, "max_tokens": 1}
+    assert worker.reload("max-body-bytes: 2KiB\nlog-level: error\n") == "config_reloaded"
+    assert worker.post("/v1/completions", long).code == 413
+    n = worker.log.count(" info request ")
+    assert worker.post("/v1/completions", {**long, "prompt": "x"}).code == 200
+    assert worker.reload("max-body-bytes: 4KiB\nblock-size: 32\nlog-level: noisy\n") == "config_not_reloaded"
+    assert worker.log.count(" info request ") == n
+    assert worker.post("/v1/completions", long).code == 413
+    assert worker.reload("block-size: 32\n") == "config_not_reloaded"
+    assert re.search(r" config_refused option=block-size value=32 why=.*restart", worker.log)
+    assert " config_refused option=log-level value=noisy " in worker.log
+    assert worker.reload("") == "config_reloaded"
+    assert worker.post("/v1/completions", long).code == 200
+    assert worker.stop() == 0

@@ -269,6 +269,10 @@ void *engine_main(void *engine) {
 
 /* --- the creator's side ----------------------------------------------------------------------- */
 
+void engine_set_max_waiting(struct engine *e, uint32_t max_waiting) {
+    e->options.max_waiting = e->info.max_waiting = max_waiting;
+}
+
 enum status engine_submit(struct engine *e, struct request *r, struct error *err) {
     uint64_t kv_tokens = (uint64_t)e->info.n_blocks * e->info.block_size;
     uint32_t n_queued = atomic_load_explicit(&e->n_queued, memory_order_relaxed);

@@ -132,6 +132,9 @@ void engine_destroy(struct engine *e);
 
 const struct engine_info *engine_info(const struct engine *e);
 
+/* For requests to come. The creator's thread. */
+void engine_set_max_waiting(struct engine *e, uint32_t max_waiting);
+
 /* Hands a request to the engine. ST_BUSY when max_waiting are waiting, ST_UNAVAILABLE while
  * draining or after the device failed, ST_TOO_LARGE when the pool could never hold it; then the
  * engine has not touched it. */
